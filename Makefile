@@ -1,0 +1,99 @@
+# train_gpt: `make train` trains a small GPT, `make test` runs every test that this machine can run, `make help` lists the rest.
+.DEFAULT_GOAL := all
+SHELL := /bin/sh
+MAKEFLAGS += --no-builtin-rules
+ifeq ($(filter -j%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
+endif
+
+# ---- What this machine has. Each can be set by hand: make DEVICE=cpu CC=clang OPENMP=no BLAS=own
+
+DEVICE ?= $(shell command -v nvcc >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
+BLAS   ?= $(shell for p in openblas blis mkl-dynamic-lp64-seq cblas; do pkg-config --exists $$p 2>/dev/null && echo $$p && exit; done; echo own)
+ifeq ($(origin CC),default)
+CC     := cc
+endif
+try     = $(shell echo 'int main(void) { return 0; }' | $(CC) $(1) -x c -o /dev/null - >/dev/null 2>&1 && echo yes)
+OPENMP ?= $(if $(call try,-fopenmp),yes,no)
+NATIVE ?= $(if $(call try,-march=native),-march=native)
+
+BUILD      ?= build/$(DEVICE)
+CFLAGS     ?= -O3
+CPPFLAGS   := -D_GNU_SOURCE -MMD -MP
+# fast contraction: under -std=c11 gcc makes no fused multiply-add otherwise, and matrix products take 1.4 times as long
+CFLAGS_ALL := -std=c11 $(CFLAGS) $(NATIVE) -fno-math-errno -ffp-contract=fast -Wall -Wextra $(if $(filter yes,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas)
+LDLIBS     := -lm -lpthread
+
+# ---- The sources. One matrix product is linked: that of the CBLAS which pkg-config found, or our own.
+
+ifneq ($(DEVICE),cpu)
+$(error DEVICE=$(DEVICE): there is no backend of that name in kernels/, want cpu)
+endif
+GEMM       := $(if $(filter own,$(BLAS)),own,cblas)
+BLAS_LIBS  := $(if $(filter cblas,$(GEMM)),$(shell pkg-config --libs $(BLAS)))
+BACKEND_O  := $(patsubst %.c,$(BUILD)/%.o,$(filter-out kernels/cpu/gemm_%.c,$(wildcard kernels/cpu/*.c)))
+COMMON_O   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/*.c llmc/*.c)) $(BACKEND_O)
+OBJECTS    := $(COMMON_O) $(BUILD)/kernels/cpu/gemm_$(GEMM).o
+TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
+link        = $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
+
+.PHONY: all train test sanitize reference reference-124M clean help
+all: $(BUILD)/train_gpt
+	@ln -sfn $< train_gpt
+	@echo "train_gpt is $<: $(CC), OpenMP $(OPENMP), matrix products $(BLAS)"
+
+# Everything is compiled again when the compiler or its flags change: they are written down, and compared.
+SETTINGS   := $(CC) $(CPPFLAGS) $(CFLAGS_ALL) $(BLAS)
+$(shell mkdir -p $(BUILD) && echo '$(SETTINGS)' | cmp -s - $(BUILD)/settings || echo '$(SETTINGS)' > $(BUILD)/settings)
+
+$(BUILD)/%.o: %.c $(BUILD)/settings
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS_ALL) -c -o $@ $<
+
+$(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
+	$(link) $(BLAS_LIBS)
+$(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o llmc/options.o kernels/check.o kernels/tensor.o)
+	$(link)
+$(TESTS): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(BUILD)/test/oracle.o $(OBJECTS)
+	$(link) $(BLAS_LIBS)
+$(BUILD)/test_ops_own: $(BUILD)/test/test_ops.o $(BUILD)/test/oracle.o $(COMMON_O) $(BUILD)/kernels/cpu/gemm_own.o
+	$(link)
+
+# ---- The two commands of the README
+
+TALES := build/tales
+RUN   := runs/tales
+train: all $(BUILD)/tales
+	@$(BUILD)/tales --bytes 4000000 --val-bytes 100000 --seed 1 --out $(TALES)
+	@rm -rf $(RUN)
+	./train_gpt --data $(TALES)/train.txt --val-data $(TALES)/val.txt --out $(RUN) $(TRAIN_OPTIONS)
+	@scripts/plot_loss.sh $(RUN)/log.csv > $(RUN)/loss.svg && echo "loss curve $(RUN)/loss.svg"
+TRAIN_OPTIONS ?= --layers 4 --heads 4 --channels 128 --context 128 --batch 16 --steps 1000 --lr 2e-3 --min-lr 2e-4 \
+	--beta2 0.99 --val-every 250 --prompt 'Once ' --sample-every 1000 --sample-tokens 600
+
+MALFORMED_STRIDE ?= 1     # the sanitized program starts slowly: it takes every fourth case
+OWN_GEMM_TEST := $(if $(filter cblas,$(GEMM)),$(BUILD)/test_ops_own)
+test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales
+	@BUILD=$(BUILD) MALFORMED_STRIDE=$(MALFORMED_STRIDE) test/run.sh $(TESTS) $(OWN_GEMM_TEST) $(wildcard test/test_*.sh) scripts/check_layers.sh
+
+# ---- The rest
+
+sanitize:
+	$(MAKE) BUILD=$(BUILD)-sanitize CFLAGS='-O2 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all' MALFORMED_STRIDE=4 test
+
+reference:
+	scripts/make_reference.py --out test/reference
+reference-124M:
+	scripts/make_reference.py --size 124M --out build/reference-124M.safetensors
+clean:
+	rm -rf build train_gpt
+help:
+	@echo "make                 build ./train_gpt for this machine ($(DEVICE))"
+	@echo "make train           write a text, train a small GPT on it, and let it write ($(RUN))"
+	@echo "make test            every test that this machine can run"
+	@echo "make sanitize        the same under AddressSanitizer and UBSan"
+	@echo "make reference       make test/reference again (PyTorch, transformers); reference-124M: the same at GPT-2 124M"
+	@echo "make clean           remove what was built; runs/ stays"
+	@echo "By hand: DEVICE=$(DEVICE) CC=$(CC) OPENMP=$(OPENMP) BLAS=$(BLAS) CFLAGS='$(CFLAGS)' NATIVE=$(NATIVE)"
+
+-include $(wildcard $(BUILD)/*.d $(BUILD)/*/*.d $(BUILD)/*/*/*.d)

@@ -1,0 +1,47 @@
+#include "check.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void (*fail_hook)(const char *message);
+
+void fail(const char *format, ...) {
+    char message[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    va_list again;
+    va_copy(again, arguments);
+    int length = vsnprintf(message, sizeof message, format, arguments);
+    char *whole;
+    if (length >= (int)sizeof message && vasprintf(&whole, format, again) > 0) {   /* what is wrong stands at the end */
+        snprintf(message, sizeof message, "%.1000s ... %s", whole, whole + length - 1000);
+        free(whole);
+    }
+    va_end(again);
+    va_end(arguments);
+    /* names and keys of strangers' files may hold anything: stay on one line, and send no order to the terminal, which
+       takes U+0080 to U+009F for orders, too */
+    for (unsigned char *c = (unsigned char *)message; *c; c++)
+        if (*c < 32 || *c == 127 || (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0)) *c = '?';
+    if (fail_hook) fail_hook(message);
+    fflush(stdout);
+    fprintf(stderr, "train_gpt: %s\n", message);
+    exit(1);
+}
+
+void check_shape(const char *op, const char *name, Tensor t, DType dtype, int ndim, const int64_t dim[4]) {
+    Tensor want = tensor_packed(NULL, dtype, ndim, dim);
+    int same = t.data && t.dtype == dtype && t.ndim == ndim;
+    for (int i = 0; i < ndim && same; i++) same = t.dim[i] == dim[i];
+    if (same) return;
+    char got_shape[80], want_shape[80];
+    if (!t.data) fail("%s: %s is absent, want %s %s", op, name, dtype_name(dtype), tensor_shape(want, want_shape));
+    fail("%s: %s is %s %s, want %s %s", op, name, dtype_name(t.dtype), tensor_shape(t, got_shape),
+         dtype_name(dtype), tensor_shape(want, want_shape));
+}
+
+void check_packed(const char *op, const char *name, Tensor t) {
+    char shape[80];
+    REQUIRE(tensor_is_packed(t), "%s: %s %s has pitch %lld, want it packed", op, name, tensor_shape(t, shape),
+            (long long)t.pitch);
+}

@@ -1,0 +1,23 @@
+/* kernels/cpu/attention_cpu.h - What the attentions of the CPU share. */
+#ifndef KERNELS_CPU_ATTENTION_CPU_H
+#define KERNELS_CPU_ATTENTION_CPU_H
+#include "../attention.h"
+#include "gemm.h"
+
+enum { HS_MOST = 128 };
+
+extern const Attention attention_flash, attention_naive;
+
+const char *attention_refuse_on_cpu(const AttentionSpec *spec);
+
+/* One head of one sequence: a matrix (T,HS). */
+typedef struct { float *data; int64_t pitch; } Head;
+
+static inline Head head_of(Tensor t, const AttentionSpec *s, int64_t head) {
+    return (Head){ (float *)t.data + head / s->NH * t.dim[1] * t.pitch + head % s->NH * s->HS, t.pitch };
+}
+static inline Head    head_from (Head h, int64_t row) { return (Head){ h.data + row * h.pitch, h.pitch }; }
+static inline Operand by_rows   (Head h)              { return (Operand){ h.data, h.pitch, BY_ROWS }; }
+static inline Operand transposed(Head h)              { return (Operand){ h.data, h.pitch, TRANSPOSED }; }
+
+#endif

@@ -1,0 +1,41 @@
+#include "../embedding.h"
+#include "../check_ops.h"
+
+void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
+    check_embedding("embedding", x, tokens, wte, wpe);
+    int64_t rows = tensor_rows(x), T = x.dim[1], C = x.dim[2], Vp = wte.dim[0];
+    const int32_t *token = tokens.data;
+    for (int64_t r = 0; r < rows; r++)
+        REQUIRE(token[r] >= 0 && token[r] < Vp, "embedding: token id %d, want 0 .. %lld", token[r], (long long)Vp - 1);
+    #pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        float *to = (float *)x.data + r * C;
+        const float *word = (const float *)wte.data + token[r] * wte.pitch;
+        const float *place = (const float *)wpe.data + r % T * wpe.pitch;
+        for (int64_t c = 0; c < C; c++) to[c] = word[c] + place[c];
+    }
+}
+
+/* Each thread owns a range of columns and walks all rows in order: one order of every sum, whatever the threads. */
+void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into dwpe_into) {
+    check_embedding("embedding backward", dx, tokens, dwte, dwpe);
+    int64_t rows = tensor_rows(dx), T = dx.dim[1], C = dx.dim[2];
+    const int32_t *token = tokens.data;
+    const int64_t stripe = 16;                  /* a cache line */
+    #pragma omp parallel for schedule(static)
+    for (int64_t first = 0; first < C; first += stripe) {
+        int64_t width = C - first < stripe ? C - first : stripe;
+        if (dwpe_into == OVERWRITE)
+            for (int64_t t = 0; t < dwpe.dim[0]; t++)
+                for (int64_t c = 0; c < width; c++) ((float *)dwpe.data)[t * dwpe.pitch + first + c] = 0.0f;
+        for (int64_t r = 0; r < rows; r++) {
+            const float *from = (const float *)dx.data + r * C + first;
+            float *word = (float *)dwte.data + token[r] * dwte.pitch + first;
+            float *place = (float *)dwpe.data + r % T * dwpe.pitch + first;
+            for (int64_t c = 0; c < width; c++) {
+                word[c] += from[c];
+                place[c] += from[c];
+            }
+        }
+    }
+}

@@ -1,0 +1,34 @@
+#include "../gelu.h"
+#include "../check_ops.h"
+#include "vecmath.h"
+
+static const float SCALE = 0.7978845608028654f, CUBE = 0.044715f;     /* sqrt(2/pi) */
+
+void gelu_forward(Tensor y_tensor, Tensor x_tensor) {
+    check_gelu("gelu", y_tensor, x_tensor);
+    float *y = y_tensor.data;
+    const float *x = x_tensor.data;
+    int64_t count = tensor_count(x_tensor);
+    #pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < count; i++) {
+        float u = SCALE * (x[i] + CUBE * x[i] * x[i] * x[i]);
+        y[i] = 0.5f * x[i] * (1.0f + vec_tanh(u));
+    }
+}
+
+void gelu_backward(Tensor dx_tensor, Tensor dy_tensor, Tensor x_tensor) {
+    check_gelu("gelu backward", dx_tensor, x_tensor);
+    check_gelu("gelu backward", dy_tensor, x_tensor);
+    float *dx = dx_tensor.data;
+    const float *dy = dy_tensor.data, *x = x_tensor.data;
+    int64_t count = tensor_count(x_tensor);
+    #pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < count; i++) {
+        float square = x[i] * x[i];
+        float t = vec_tanh(SCALE * (x[i] + CUBE * square * x[i]));
+        float du = SCALE * (1.0f + 3.0f * CUBE * square);
+        float tail = (1.0f - t) * (1.0f + t);       /* 1 - t^2; 0 where |x| is large, and du may overflow there */
+        float slope = tail > 0.0f ? tail * du : 0.0f;
+        dx[i] = dy[i] * (0.5f * (1.0f + t) + 0.5f * x[i] * slope);
+    }
+}

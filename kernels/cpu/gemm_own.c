@@ -1,0 +1,30 @@
+/* kernels/cpu/gemm_own.c - Our own matrix product: c is cut into strips of columns and these into tiles of rows, and
+   each thread takes an equal run of tiles, strip after strip. It packs a strip of b for itself when it comes to one: no
+   more than two are packed twice, which costs less than to wait for, and to fetch, what another core has packed. */
+#include "tile.h"
+
+const char *gemm_name(void) { return "our own loops"; }
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+void gemm(Gemm g) {
+    const int64_t strips = (g.N + BLOCK_N - 1) / BLOCK_N, row_tiles = (g.M + TILE_M - 1) / TILE_M;
+    const int64_t width = ((g.N + strips - 1) / strips + TILE_N - 1) / TILE_N * TILE_N;
+
+    #pragma omp parallel if ((double)g.M * (double)g.N * (double)g.K > 3e4)     /* waking the threads takes 1 us */
+    {
+        float block[BLOCK_K * BLOCK_N] __attribute__((aligned(64)));
+        for (int64_t k = 0; k < g.K; k += BLOCK_K) {
+            const int count = (int)least(BLOCK_K, g.K - k);
+            int64_t packed = -1;
+            #pragma omp for schedule(static) nowait         /* static: a tile of c belongs to one thread for all k */
+            for (int64_t tile = 0; tile < strips * row_tiles; tile++) {
+                const int64_t n = tile / row_tiles * width, m = tile % row_tiles * TILE_M;
+                const int columns = (int)least(width, g.N - n);
+                if (n != packed) tile_pack(block, &g, k, count, n, columns);
+                packed = n;
+                tile_multiply(&g, m, n, columns, k, count, block);
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+#include "../update.h"
+#include <math.h>
+#include "../check_ops.h"
+
+/* Sums are made of blocks of this many elements: partial sums in double, then added in order. */
+enum { BLOCK = 65536 };
+
+void loss_add(StepNumbers *numbers, Tensor losses, float scale) {
+    const float *loss = losses.data;
+    double total = 0;
+    for (int64_t i = 0; i < tensor_count(losses); i++) total += loss[i];
+    numbers->loss += scale * total;
+}
+
+void gradient_norm(StepNumbers *numbers, Tensor grads) {
+    const float *g = grads.data;
+    int64_t count = tensor_count(grads), blocks = (count + BLOCK - 1) / BLOCK;
+    double total = 0;
+    enum { WAVE = 64 };                         /* blocks in flight; their sums are kept and added in order */
+    for (int64_t wave = 0; wave < blocks; wave += WAVE) {
+        double part[WAVE];
+        int64_t n = blocks - wave < WAVE ? blocks - wave : WAVE;
+        #pragma omp parallel for schedule(static)
+        for (int64_t b = 0; b < n; b++) {
+            int64_t first = (wave + b) * BLOCK, last = first + BLOCK < count ? first + BLOCK : count;
+            double lane[8] = {0};
+            for (int64_t i = first; i < last; i++) lane[i % 8] += (double)g[i] * g[i];
+            part[b] = ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+        }
+        for (int64_t b = 0; b < n; b++) total += part[b];
+    }
+    double norm = sqrt(total);
+    numbers->norm = norm;
+    numbers->clip = numbers->max_norm > 0 && norm > numbers->max_norm ? (float)(numbers->max_norm / norm) : 1.0f;
+    numbers->apply = isfinite(norm) && isfinite(numbers->loss);
+}
+
+void adamw_update(Tensor param, Tensor m_tensor, Tensor v_tensor, Tensor grad,
+                  const UpdateRow *rows, int row_count, const StepNumbers *n) {
+    check_adamw_update(param, m_tensor, v_tensor, grad);
+    if (!n->apply) return;
+    float beta1 = n->beta1, beta2 = n->beta2, eps = n->eps, clip = n->clip;
+    float step = n->learning_rate / n->correction1, rescale = 1.0f / sqrtf(n->correction2);
+    #pragma omp parallel
+    for (int row = 0; row < row_count; row++) {
+        float *restrict w = (float *)param.data + rows[row].first;
+        float *restrict m = (float *)m_tensor.data + rows[row].first;
+        float *restrict v = (float *)v_tensor.data + rows[row].first;
+        const float *restrict g = (const float *)grad.data + rows[row].first;
+        float shrink = n->learning_rate * (rows[row].decay ? n->weight_decay : 0.0f);
+        #pragma omp for schedule(static) nowait
+        for (int64_t i = 0; i < rows[row].count; i++) {
+            float gi = clip * g[i];
+            m[i] = beta1 * m[i] + (1.0f - beta1) * gi;
+            v[i] = beta2 * v[i] + (1.0f - beta2) * gi * gi;
+            w[i] -= step * m[i] / (sqrtf(v[i]) * rescale + eps) + shrink * w[i];
+        }
+    }
+}
+
+TensorHealth tensor_health(Tensor t) {
+    TensorHealth health = { .least = INFINITY, .greatest = -INFINITY };
+    int64_t rows = tensor_rows(t), columns = tensor_columns(t);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++) {
+            float x = ((const float *)t.data)[r * t.pitch + c];
+            if (isnan(x)) health.nan_count++;
+            else if (isinf(x)) health.infinite_count++;
+            else { health.least = fmin(health.least, x); health.greatest = fmax(health.greatest, x); }
+        }
+    return health;
+}

@@ -1,0 +1,14 @@
+/* kernels/embedding.h - Token and position embedding.
+   tokens (B,T) I32 in [0, V); wte (Vp,C); wpe (at least T, C); x, dx (B,T,C). */
+#ifndef KERNELS_EMBEDDING_H
+#define KERNELS_EMBEDDING_H
+#include "tensor.h"
+
+/* x = wte[token] + wpe[position] */
+void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe);
+
+/* dwte += (the head has written it before), by rows in the order of the positions, so that the bits are the same
+   every time; dwpe = or += : its rows T and beyond become 0 with OVERWRITE. */
+void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into dwpe_into);
+
+#endif

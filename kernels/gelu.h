@@ -1,0 +1,12 @@
+/* kernels/gelu.h - GELU, tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415):
+   y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). All tensors of one shape, packed. */
+#ifndef KERNELS_GELU_H
+#define KERNELS_GELU_H
+#include "tensor.h"
+
+void gelu_forward(Tensor y, Tensor x);
+
+/* dx = dy * y'(x); dx may be the same memory as dy. */
+void gelu_backward(Tensor dx, Tensor dy, Tensor x);
+
+#endif

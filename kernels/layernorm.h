@@ -1,0 +1,16 @@
+/* kernels/layernorm.h - Layer normalisation (Ba et al. 2016, arXiv 1607.06450), eps = 1e-5, fused with the
+   addition of a residual branch. sum, normed, x, branch, dx, dnormed (B,T,C); mean, rstd (B,T) F32; weight, bias (C). */
+#ifndef KERNELS_LAYERNORM_H
+#define KERNELS_LAYERNORM_H
+#include "tensor.h"
+
+/* sum = x + branch; normed = (sum - mean) * rstd * weight + bias, with rstd = 1 / sqrt(variance + 1e-5).
+   An absent branch is zero; sum is then x itself and may be absent or the same memory as x. */
+void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
+                                Tensor x, Tensor branch, Tensor weight, Tensor bias);
+
+/* dx = or += ; dweight, dbias = or += . x is what was normalised (the sum of the forward pass). */
+void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed,
+                        Tensor x, Tensor mean, Tensor rstd, Tensor weight, Into dx_into, Into dweight_into);
+
+#endif

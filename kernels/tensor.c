@@ -1,0 +1,73 @@
+#include "tensor.h"
+#include <stdio.h>
+#include "check.h"
+
+Tensor tensor_packed(void *data, DType dtype, int ndim, const int64_t dim[4]) {
+    Tensor t = { .data = data, .dtype = dtype, .ndim = ndim };
+    REQUIRE(ndim >= 1 && ndim <= 4, "tensor: %d dimensions, want 1 .. 4", ndim);
+    for (int i = 0; i < ndim; i++) t.dim[i] = dim[i];
+    t.pitch = t.dim[ndim - 1];
+    return t;
+}
+
+int64_t tensor_rows(Tensor t) {
+    int64_t rows = 1;
+    for (int i = 0; i < t.ndim - 1; i++) rows *= t.dim[i];
+    return rows;
+}
+
+int64_t tensor_columns(Tensor t)  { return t.ndim ? t.dim[t.ndim - 1] : 0; }
+int64_t tensor_count(Tensor t)    { return tensor_rows(t) * tensor_columns(t); }
+size_t  tensor_bytes(Tensor t)    { return (size_t)tensor_count(t) * dtype_bytes(t.dtype); }
+int     tensor_is_packed(Tensor t){ return t.pitch == tensor_columns(t) || tensor_rows(t) <= 1; }
+
+size_t dtype_bytes(DType dtype) {
+    switch (dtype) {
+    case BF16: return 2;
+    case F32: case I32: return 4;
+    case F64: return 8;
+    }
+    fail("tensor: data type %d is none of ours", (int)dtype);
+}
+
+const char *dtype_name(DType dtype) {
+    switch (dtype) {
+    case F32:  return "f32";
+    case BF16: return "bf16";
+    case I32:  return "i32";
+    case F64:  return "f64";
+    }
+    return "?";
+}
+
+const char *tensor_shape(Tensor t, char text[80]) {
+    int n = snprintf(text, 80, "(");
+    for (int i = 0; i < t.ndim && n < 60; i++)
+        n += snprintf(text + n, 80 - (size_t)n, "%s%lld", i ? "," : "", (long long)t.dim[i]);
+    snprintf(text + n, 80 - (size_t)n, ")");
+    return text;
+}
+
+Tensor tensor_flat(Tensor t) {
+    Tensor flat = { .data = t.data, .dtype = t.dtype, .ndim = 2, .pitch = t.pitch };
+    flat.dim[0] = tensor_rows(t);
+    flat.dim[1] = tensor_columns(t);
+    return flat;
+}
+
+Tensor tensor_row_range(Tensor t, int64_t first, int64_t count) {
+    Tensor flat = tensor_flat(t);
+    REQUIRE(first >= 0 && count >= 0 && first + count <= flat.dim[0], "tensor: rows %lld .. %lld of %lld",
+            (long long)first, (long long)(first + count), (long long)flat.dim[0]);
+    flat.data = (char *)t.data + (size_t)(first * t.pitch) * dtype_bytes(t.dtype);
+    flat.dim[0] = count;
+    return flat;
+}
+
+Tensor tensor_column_range(Tensor t, int64_t first, int64_t count) {
+    REQUIRE(first >= 0 && count >= 0 && first + count <= tensor_columns(t), "tensor: columns %lld .. %lld of %lld",
+            (long long)first, (long long)(first + count), (long long)tensor_columns(t));
+    t.data = (char *)t.data + (size_t)first * dtype_bytes(t.dtype);
+    t.dim[t.ndim - 1] = count;
+    return t;
+}

@@ -1,0 +1,39 @@
+/* kernels/tensor.h - A view of device memory. Owns nothing, is passed by value. */
+#ifndef KERNELS_TENSOR_H
+#define KERNELS_TENSOR_H
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum { F32, BF16, I32, F64 } DType;
+
+typedef struct {
+    void   *data;      /* device address; NULL = absent operand, e.g. no bias */
+    DType   dtype;
+    int     ndim;
+    int64_t dim[4];    /* outermost first: (B, T, C) is {B, T, C} */
+    int64_t pitch;     /* elements from one row (last dimension) to the next; = dim[ndim-1] when packed */
+} Tensor;
+
+/* Whether a parameter's gradient is written (=) or added to (+=). */
+typedef enum { OVERWRITE, ACCUMULATE } Into;
+
+#define ABSENT ((Tensor){0})
+
+/* A packed tensor: tensor_of(p, F32, 3, B, T, C). The sizes may be int or int64_t. */
+#define tensor_of(data, dtype, ndim, ...) tensor_packed(data, dtype, ndim, (const int64_t[4]){__VA_ARGS__})
+Tensor  tensor_packed(void *data, DType dtype, int ndim, const int64_t dim[4]);
+
+int64_t     tensor_count(Tensor t);            /* elements, without the gaps of a pitch */
+int64_t     tensor_rows(Tensor t);             /* product of all dimensions but the last */
+int64_t     tensor_columns(Tensor t);          /* the last dimension */
+size_t      tensor_bytes(Tensor t);            /* of a packed tensor */
+int         tensor_is_packed(Tensor t);
+size_t      dtype_bytes(DType dtype);
+const char *dtype_name(DType dtype);           /* "f32", ... */
+const char *tensor_shape(Tensor t, char text[80]);   /* "(3,64,128)"; returns text */
+
+Tensor tensor_flat(Tensor t);                                            /* (rows, columns) of the same memory */
+Tensor tensor_row_range   (Tensor t, int64_t first, int64_t count);      /* flat rows first .. first + count - 1: (count, columns) */
+Tensor tensor_column_range(Tensor t, int64_t first, int64_t count);      /* q of qkv: the pitch stays */
+
+#endif

@@ -1,0 +1,42 @@
+/* kernels/update.h - The end of a training step: loss, gradient norm, clipping, AdamW (Loshchilov and Hutter 2019,
+   arXiv 1711.05101). What the host decides and what the device finds out lies in one struct in device memory, so
+   that a step needs no word from the host, and a sick gradient is seen before it reaches the weights. */
+#ifndef KERNELS_UPDATE_H
+#define KERNELS_UPDATE_H
+#include "tensor.h"
+
+typedef struct {
+    /* written by the host before each step */
+    float   learning_rate, beta1, beta2, eps, weight_decay;
+    float   correction1, correction2;   /* 1 - beta^t of this step's count t */
+    float   max_norm;                   /* clip the global norm to this; 0 = never */
+    /* written by the device; the host zeroes loss before each step */
+    double  loss;                       /* mean over the step's targets */
+    double  norm;                       /* of all gradients, before clipping */
+    float   clip;                       /* min(1, max_norm / norm) */
+    int32_t apply;                      /* 1 when loss and norm are finite */
+} StepNumbers;
+
+/* One tensor of the flat parameter memory; the gaps between rows are zero and are never touched. */
+typedef struct {
+    int64_t first, count;               /* elements */
+    int32_t decay;                      /* whether weight decay applies */
+} UpdateRow;
+
+/* numbers->loss += scale * sum(losses) */
+void loss_add(StepNumbers *numbers, Tensor losses, float scale);
+
+/* Writes norm, clip and apply. grads: flat memory, gaps zero. */
+void gradient_norm(StepNumbers *numbers, Tensor grads);
+
+/* Where numbers->apply: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2 with g = clip * grad;
+   param -= learning_rate (m/correction1 / (sqrt(v/correction2) + eps) + decay * weight_decay * param).
+   param, m, v, grad: flat memory of one shape; rows, numbers: device addresses. */
+void adamw_update(Tensor param, Tensor m, Tensor v, Tensor grad,
+                  const UpdateRow *rows, int row_count, const StepNumbers *numbers);
+
+/* What a sick tensor looks like. Host-side result, waits for the device. */
+typedef struct { int64_t nan_count, infinite_count; double least, greatest; } TensorHealth;   /* range of the finite */
+TensorHealth tensor_health(Tensor t);
+
+#endif

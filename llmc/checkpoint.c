@@ -1,0 +1,402 @@
+#include "checkpoint.h"
+#include "files.h"
+#include "json.h"
+#include "safetensors.h"
+#include "../kernels/check.h"
+#include "../kernels/device.h"
+#include <dirent.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char MODEL_PREFIX[] = "transformer.";
+
+/* ---- Rows in a file */
+
+/* A table in a file: its rows' names stand behind the prefix. */
+typedef struct { const char *prefix; const Table *table; } Part;
+
+/* The row as it lies in the file. */
+static SafeEntry row_entry(const Row *row, int V) {
+    Tensor t = *row->field;
+    SafeEntry entry = { .name = row->name, .dtype = t.dtype, .ndim = t.ndim };
+    memcpy(entry.dim, t.dim, sizeof entry.dim);
+    if (row->layout == CONV1D) {
+        entry.dim[0] = t.dim[1];
+        entry.dim[1] = t.dim[0];
+    }
+    if (row->layout == VOCABULARY) {
+        REQUIRE(V <= t.dim[0], "%s: %d tokens do not fit %lld rows", row->name, V, (long long)t.dim[0]);
+        entry.dim[0] = V;
+    }
+    return entry;
+}
+
+static float *host_alloc(int64_t bytes) {
+    float *host = malloc((size_t)bytes);
+    REQUIRE(host, "out of memory: %lld bytes for a tensor on its way between file and device", (long long)bytes);
+    return host;
+}
+
+/* out (columns, rows) = in (rows, columns), which may lie unaligned in a file. In tiles of 16 by 16: a tile's lines of
+   64 bytes stay in the first cache on both sides. */
+static void transpose(float *out, const unsigned char *in, int64_t rows, int64_t columns) {
+    for (int64_t r0 = 0; r0 < rows; r0 += 16)
+        for (int64_t c0 = 0; c0 < columns; c0 += 16)
+            for (int64_t r = r0; r < r0 + 16 && r < rows; r++)
+                for (int64_t c = c0; c < c0 + 16 && c < columns; c++)
+                    memcpy(&out[c * rows + r], in + (r * columns + c) * (int64_t)sizeof *out, sizeof *out);
+}
+
+static void row_write(FILE *file, const Row *row, int V, const char *path) {
+    SafeEntry entry = row_entry(row, V);
+    int64_t bytes = safetensors_bytes(&entry);
+    float *host = host_alloc(bytes);
+    device_download(host, row->field->data, (size_t)bytes);     /* of the token table, the first V rows */
+    if (row->layout == CONV1D) {
+        float *turned = host_alloc(bytes);
+        transpose(turned, (const unsigned char *)host, row->field->dim[0], row->field->dim[1]);
+        free(host);
+        host = turned;
+    }
+    file_write(file, host, (size_t)bytes, path);
+    free(host);
+}
+
+static void row_read(const SafeTensor *tensor, const Row *row) {
+    Tensor t = *row->field;
+    if (row->layout == CONV1D) {
+        float *host = host_alloc(tensor->bytes);
+        transpose(host, tensor->data, t.dim[1], t.dim[0]);
+        device_upload(t.data, host, (size_t)tensor->bytes);
+        free(host);
+    } else {
+        device_upload(t.data, tensor->data, (size_t)tensor->bytes);
+    }
+    if (row->layout == VOCABULARY)
+        device_zero((char *)t.data + tensor->bytes, tensor_bytes(t) - (size_t)tensor->bytes);
+}
+
+static void parts_write(const char *path, const Part *part, int parts, int V) {
+    int count = 0;
+    for (int p = 0; p < parts; p++) count += part[p].table->count;
+    SafeEntry *entry = calloc((size_t)count, sizeof *entry);
+    REQUIRE(entry, "%s: out of memory for %d entries", path, count);
+    count = 0;
+    for (int p = 0; p < parts; p++)
+        for (int i = 0; i < part[p].table->count; i++, count++) {
+            entry[count] = row_entry(&part[p].table->row[i], V);
+            entry[count].name = file_path("%s%s", part[p].prefix, entry[count].name);
+        }
+    FILE *file = safetensors_create(path, entry, count);
+    for (int p = 0; p < parts; p++)
+        for (int i = 0; i < part[p].table->count; i++) row_write(file, &part[p].table->row[i], V, path);
+    file_close_durably(file, path);
+    for (int i = 0; i < count; i++) free((char *)entry[i].name);
+    free(entry);
+}
+
+/* HuggingFace's own files also come without the prefix "transformer.". */
+static const SafeTensor *find_row(const SafeFile *file, const char *prefix, const Row *row) {
+    char *name = file_path("%s%s", prefix, row->name);
+    const SafeTensor *tensor = safetensors_find(file, name);
+    if (!tensor && !strncmp(name, MODEL_PREFIX, strlen(MODEL_PREFIX)))
+        tensor = safetensors_find(file, name + strlen(MODEL_PREFIX));
+    REQUIRE(tensor, "%s: the tensor %s is missing: is it a GPT-2 of the same number of layers?", file->path, name);
+    free(name);
+    return tensor;
+}
+
+static void check_tensor_fits(const SafeFile *file, const SafeTensor *tensor, const Row *row, int V) {
+    SafeEntry want = row_entry(row, V);
+    const char *dtype = safetensors_dtype(want.dtype);
+    int same = !strcmp(tensor->dtype, dtype) && tensor->ndim == want.ndim &&
+               !memcmp(tensor->dim, want.dim, (size_t)want.ndim * sizeof *want.dim);
+    char got_text[256], want_text[256];
+    REQUIRE(same, "%s: %s is %s, want %s", file->path, tensor->name,
+            safetensors_shape(tensor->dtype, tensor->ndim, tensor->dim, got_text),
+            safetensors_shape(dtype, want.ndim, want.dim, want_text));
+    for (int64_t i = 0; i < tensor->bytes / 4; i++) {
+        uint32_t bits;
+        memcpy(&bits, tensor->data + 4 * i, 4);
+        REQUIRE((bits >> 23 & 0xff) != 0xff, "%s: %s holds a NaN or an infinity (number %" PRId64 "): this checkpoint is "
+                "sick, take an earlier one", file->path, tensor->name, i);
+    }
+}
+
+static int ends_with(const char *text, const char *end) {
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && !strcmp(text + length - tail, end);
+}
+
+/* A tensor that no row asked for: a mask that HuggingFace keeps as a tensor, the head again, or an error. */
+static void check_unasked(const SafeFile *file, const SafeTensor *tensor, const SafeTensor *wte) {
+    if (ends_with(tensor->name, ".attn.bias") || ends_with(tensor->name, ".attn.masked_bias")) return;
+    REQUIRE(!strcmp(tensor->name, "lm_head.weight") && wte, "%s: unexpected tensor %.80s: is it a GPT-2 of the same "
+            "number of layers?", file->path, tensor->name);
+    REQUIRE(!strcmp(tensor->dtype, wte->dtype) && tensor->bytes == wte->bytes &&
+            !memcmp(tensor->data, wte->data, (size_t)wte->bytes),
+            "%s: lm_head.weight differs from %s: a head that is not tied to the token table is not supported yet",
+            file->path, wte->name);
+}
+
+static void parts_read(const char *path, const Part *part, int parts, int V) {
+    SafeFile file = safetensors_open(path);
+    char *asked = calloc((size_t)file.count + 1, 1);
+    REQUIRE(asked, "%s: out of memory for %d tensors", path, file.count);
+    const SafeTensor *wte = NULL;
+    for (int p = 0; p < parts; p++)
+        for (int i = 0; i < part[p].table->count; i++) {
+            const Row *row = &part[p].table->row[i];
+            const SafeTensor *tensor = find_row(&file, part[p].prefix, row);
+            check_tensor_fits(&file, tensor, row, V);
+            asked[tensor - file.tensor] = 1;
+            if (row->layout == VOCABULARY && !*part[p].prefix) wte = tensor;
+        }
+    for (int i = 0; i < file.count; i++)
+        if (!asked[i]) check_unasked(&file, &file.tensor[i], wte);
+    free(asked);
+
+    for (int p = 0; p < parts; p++)
+        for (int i = 0; i < part[p].table->count; i++)
+            row_read(find_row(&file, part[p].prefix, &part[p].table->row[i]), &part[p].table->row[i]);
+    safetensors_close(&file);
+}
+
+void params_write(const char *path, const Params *params, int V) {
+    parts_write(path, &(Part){ "", &params->table }, 1, V);
+}
+
+void params_read(const char *path, Params *params, int V) {
+    parts_read(path, &(Part){ "", &params->table }, 1, V);
+}
+
+/* ---- config.json */
+
+/* What HuggingFace's GPT2Config can vary and this model does not: written, and demanded wherever a config has it. */
+static const struct { const char *key, *value; } fixed[] = {
+    { "model_type",                       "\"gpt2\"" },
+    { "activation_function",              "\"gelu_new\"" },
+    { "layer_norm_epsilon",               "1e-05" },
+    { "scale_attn_weights",               "true" },
+    { "scale_attn_by_inverse_layer_idx",  "false" },
+    { "add_cross_attention",              "false" },
+    { "tie_word_embeddings",              "true" },
+};
+enum { FIXED_COUNT = sizeof fixed / sizeof *fixed };
+
+static void config_write(const char *path, const GPTConfig *c) {
+    FILE *file = file_create(path);
+    fprintf(file, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n");
+    for (int i = 0; i < FIXED_COUNT; i++) fprintf(file, "  \"%s\": %s,\n", fixed[i].key, fixed[i].value);
+    fprintf(file, "  \"n_layer\": %d,\n  \"n_head\": %d,\n  \"n_embd\": %d,\n  \"n_positions\": %d,\n  \"n_ctx\": %d,\n"
+            "  \"vocab_size\": %d,\n", c->L, c->NH, c->C, c->T, c->T, c->V);
+    const char *end_of_text = c->V == 50257 ? "50256" : "null";      /* GPT-2's vocabulary, whose last token it is */
+    fprintf(file, "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n", end_of_text, end_of_text);
+    fprintf(file, "  \"initializer_range\": 0.02,\n  \"resid_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n"
+            "  \"attn_pdrop\": 0.0,\n  \"torch_dtype\": \"float32\"\n}\n");
+    file_close_durably(file, path);
+}
+
+static int json_equal(const Json *a, const Json *b) {
+    if (a->type != b->type) return 0;
+    if (a->type == JSON_NUMBER) return strtod(a->text, NULL) == strtod(b->text, NULL);
+    return !a->text || !strcmp(a->text, b->text);
+}
+
+GPTConfig checkpoint_config(const char *checkpoint) {
+    char *path = file_path("%s/config.json", checkpoint);
+    Json *json = json_open(path);
+    json_string(json, "model_type", path);
+    for (int i = 0; i < FIXED_COUNT; i++) {
+        const Json *got = json_find(json, fixed[i].key);
+        Json *want = json_parse(fixed[i].value, strlen(fixed[i].value), fixed[i].key);
+        REQUIRE(!got || json_equal(got, want), "%s: \"%s\" is %.80s, want %s: no other GPT-2 is supported", path,
+                fixed[i].key, json_text(got), fixed[i].value);
+        json_free(want);
+    }
+    GPTConfig config = {
+        .L = (int)json_integer(json, "n_layer", 1, 1000, path),
+        .NH = (int)json_integer(json, "n_head", 1, 65536, path),
+        .C = (int)json_integer(json, "n_embd", 1, 65536, path),
+        .T = (int)json_integer(json, "n_positions", 1, 1 << 24, path),
+        .V = (int)json_integer(json, "vocab_size", 1, 1 << 24, path),
+    };
+    const Json *inner = json_find(json, "n_inner");
+    if (inner && inner->type != JSON_NULL) json_integer(json, "n_inner", 4 * config.C, 4 * config.C, path);
+    REQUIRE(config.C % config.NH == 0, "%s: \"n_embd\" is %d, want a multiple of \"n_head\", %d", path, config.C,
+            config.NH);
+    gpt_check(&config);
+    json_free(json);
+    free(path);
+    return config;
+}
+
+/* ---- state.json */
+
+static void state_write(const char *path, const TrainState *state, int64_t optimizer_step, const Setting *settings) {
+    FILE *file = file_create(path);
+    fprintf(file, "{\n  \"step\": %" PRId64 ",\n  \"sample\": %" PRIu64 ",\n  \"tokens\": %" PRId64 ",\n", state->step,
+            state->sample, state->tokens);
+    if (isfinite(state->val_loss)) fprintf(file, "  \"val_loss\": %.17g,\n", state->val_loss);
+    else                           fprintf(file, "  \"val_loss\": null,\n");
+    fprintf(file, "  \"optimizer_step\": %" PRId64 ",\n  \"settings\": {", optimizer_step);
+    for (const Setting *s = settings; s->key; s++) {
+        fputs(s == settings ? "\n    " : ",\n    ", file);
+        json_write_string(file, s->key);
+        fputs(": ", file);
+        json_write_string(file, s->value);
+    }
+    fputs("\n  }\n}\n", file);
+    file_close_durably(file, path);
+}
+
+TrainState checkpoint_load_state(const char *checkpoint) {
+    char *path = file_path("%s/state.json", checkpoint);
+    Json *json = json_open(path);
+    const Json *val_loss = json_find(json, "val_loss");
+    TrainState state = {
+        .step = json_integer(json, "step", 0, INT64_MAX, path),
+        .sample = (uint64_t)json_integer(json, "sample", 0, INT64_MAX, path),
+        .tokens = json_integer(json, "tokens", 0, INT64_MAX, path),
+        .val_loss = val_loss && val_loss->type == JSON_NULL ? NAN : json_real(json, "val_loss", path),
+    };
+    json_free(json);
+    free(path);
+    return state;
+}
+
+char *checkpoint_setting(const char *checkpoint, const char *key) {
+    char *path = file_path("%s/state.json", checkpoint), *value = NULL;
+    Json *json = json_open(path);
+    const Json *settings = json_find(json, "settings");
+    REQUIRE(settings && settings->type == JSON_OBJECT, "%s: \"settings\" is missing or no object", path);
+    if (json_find(settings, key)) value = file_path("%s", json_string(settings, key, path));
+    json_free(json);
+    free(path);
+    return value;
+}
+
+/* ---- The folder */
+
+void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
+                     const Setting *settings) {
+    char *step = file_path("%s/step-%08" PRId64, out, state->step);
+    char *partial = file_path("%s.partial", step), *old = file_path("%s.old", step);
+    char *config_path = file_path("%s/config.json", partial), *model_path = file_path("%s/model.safetensors", partial);
+    char *moments_path = file_path("%s/optimizer.safetensors", partial);
+    char *state_path = file_path("%s/state.json", partial);
+    Part moments[] = { { "exp_avg.", &optimizer->m.table }, { "exp_avg_sq.", &optimizer->v.table } };
+
+    directory_make(out);
+    directory_remove(partial);
+    directory_make(partial);
+    config_write(config_path, &model->config);
+    params_write(model_path, &model->params, model->config.V);
+    parts_write(moments_path, moments, 2, model->config.V);
+    state_write(state_path, state, optimizer->step, settings);
+    directory_sync(partial);
+
+    /* A folder cannot be renamed over another: between the two renames the old one still counts (see newest). */
+    if (file_exists(step)) {
+        directory_remove(old);
+        file_rename(step, old);
+    }
+    file_rename(partial, step);
+    directory_remove(old);
+
+    char *strings[] = { step, partial, old, config_path, model_path, moments_path, state_path };
+    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) free(strings[i]);
+}
+
+void checkpoint_load_model(const char *checkpoint, GPT *model) {
+    char *path = file_path("%s/model.safetensors", checkpoint);
+    params_read(path, &model->params, model->config.V);
+    free(path);
+}
+
+void checkpoint_load_optimizer(const char *checkpoint, Optimizer *optimizer) {
+    char *state_path = file_path("%s/state.json", checkpoint);
+    char *path = file_path("%s/optimizer.safetensors", checkpoint);
+    Json *json = json_open(state_path);
+    int64_t step = json_integer(json, "optimizer_step", 0, INT64_MAX, state_path);
+    Part moments[] = { { "exp_avg.", &optimizer->m.table }, { "exp_avg_sq.", &optimizer->v.table } };
+    parts_read(path, moments, 2, checkpoint_config(checkpoint).V);
+    optimizer->step = step;
+    json_free(json);
+    free(path);
+    free(state_path);
+}
+
+/* ---- Finding one */
+
+static int has_file(const char *folder, const char *name) {
+    char *path = file_path("%s/%s", folder, name);
+    int found = file_exists(path) && !file_is_folder(path);
+    free(path);
+    return found;
+}
+
+typedef enum { TO_LOAD, TO_RESUME } Need;
+
+static int is_complete(const char *folder, Need need) {
+    return has_file(folder, "config.json") && has_file(folder, "model.safetensors") &&
+           (need == TO_LOAD || (has_file(folder, "optimizer.safetensors") && has_file(folder, "state.json")));
+}
+
+/* The highest step of OUT that is complete; step-N.old only where step-N is not. Other names, .partial among them, do
+   not count: a name must be the one that its number would be given. */
+static char *newest(const char *out, Need need) {
+    DIR *directory = opendir(out);
+    if (!directory) return NULL;
+    char *best = NULL;
+    int64_t best_step = -1;
+    for (struct dirent *entry; (entry = readdir(directory)); ) {
+        if (strncmp(entry->d_name, "step-", 5)) continue;
+        int64_t step = strtoll(entry->d_name + 5, NULL, 10);
+        char plain[40], old[48];
+        snprintf(plain, sizeof plain, "step-%08" PRId64, step);
+        snprintf(old, sizeof old, "%s.old", plain);
+        int is_plain = !strcmp(entry->d_name, plain);
+        if (step < best_step || (step == best_step && !is_plain) || (!is_plain && strcmp(entry->d_name, old))) continue;
+        char *folder = file_path("%s/%s", out, entry->d_name);
+        if (is_complete(folder, need)) {
+            free(best);
+            best = folder;
+            best_step = step;
+        } else {
+            free(folder);
+        }
+    }
+    closedir(directory);
+    return best;
+}
+
+char *checkpoint_latest(const char *out) { return newest(out, TO_RESUME); }
+
+char *checkpoint_resolve(const char *path) {
+    REQUIRE(file_exists(path), "%s: no such file or folder: want a checkpoint", path);
+    if (!file_is_folder(path)) {
+        FileMap map = file_map(path);
+        const char *kind = file_kind(map.bytes, map.size), *slash = strrchr(path, '/');
+        file_unmap(map);
+        REQUIRE(!strcmp(slash ? slash + 1 : path, "model.safetensors"),
+                "%s: is %s, want a checkpoint: a folder with config.json and model.safetensors", path,
+                kind ? kind : "a file of an unknown kind");
+        char *folder = file_folder(path);
+        REQUIRE(has_file(folder, "config.json"), "%s: want a config.json beside it", path);
+        return folder;
+    }
+    char *folder = file_path("%s", path);
+    for (size_t n = strlen(folder); n > 1 && folder[n - 1] == '/'; n--) folder[n - 1] = 0;
+    REQUIRE(!ends_with(folder, ".partial"), "%s: is a checkpoint that was not finished: take an earlier one", path);
+    if (is_complete(folder, TO_LOAD)) return folder;
+    char *step = newest(folder, TO_LOAD);
+    REQUIRE(step, "%s: holds no checkpoint, want %s", path,
+            has_file(folder, "model.safetensors") ? "a config.json beside model.safetensors" :
+            has_file(folder, "pytorch_model.bin") ? "model.safetensors in place of pytorch_model.bin: save it with "
+            "safe_serialization=True" : "config.json and model.safetensors, or folders like step-00001000");
+    free(folder);
+    return step;
+}

@@ -1,0 +1,47 @@
+/* llmc/checkpoint.h - A checkpoint is a folder OUT/step-00001000 that HuggingFace's from_pretrained can load:
+   config.json, model.safetensors (HuggingFace's names and layouts), and, to go on training, optimizer.safetensors
+   (both moments: exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME in model.safetensors) and state.json.
+   It is written beside as step-00001000.partial, synced and renamed: it is there whole or not at all. */
+#ifndef LLMC_CHECKPOINT_H
+#define LLMC_CHECKPOINT_H
+#include "gpt.h"
+#include "optimizer.h"
+
+typedef struct {
+    int64_t  step;             /* steps done */
+    uint64_t sample;           /* sequences read: the place in the order of the data */
+    int64_t  tokens;           /* targets trained on */
+    double   val_loss;         /* the last one measured; NaN = none */
+} TrainState;
+
+/* settings: key and value pairs (options) that a resume compares, ended by a NULL key. */
+typedef struct { const char *key, *value; } Setting;
+
+/* Makes OUT where it is missing. A checkpoint of the same step is replaced. On a full disk: a line, and the earlier
+   checkpoints are untouched. */
+void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
+                     const Setting *settings);
+
+/* The newest checkpoint of OUT that has all four files, as a new string, or NULL. */
+char *checkpoint_latest(const char *out);
+
+/* A CHECKPOINT argument: a step folder, a folder of such folders (the newest is taken) or a model.safetensors; returns
+   the folder (a new string), which has config.json and model.safetensors. Fails in a line when it is something else,
+   and says what it seems to be. */
+char *checkpoint_resolve(const char *path);
+
+GPTConfig checkpoint_config(const char *checkpoint);            /* of config.json, checked */
+void checkpoint_load_model(const char *checkpoint, GPT *model);      /* every tensor, of the right shape, or a line */
+void checkpoint_load_optimizer(const char *checkpoint, Optimizer *optimizer);   /* both moments and the step count */
+TrainState checkpoint_load_state(const char *checkpoint);
+
+/* The value a setting had when the checkpoint was written (a new string), or NULL. */
+char *checkpoint_setting(const char *checkpoint, const char *key);
+
+/* The rows of a parameter table as a file of HuggingFace's layout, and back; shared with the tests. Reading takes names
+   without "transformer." too, passes over the masks that HuggingFace keeps as tensors and over a head that equals wte,
+   writes nothing before all of the file has been checked, and zeroes the rows of wte from V on. */
+void params_write(const char *path, const Params *params, int V);
+void params_read (const char *path, Params *params, int V);
+
+#endif

@@ -1,0 +1,206 @@
+#include "files.h"
+#include "../kernels/check.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- Reading */
+
+FileMap file_map(const char *path) {
+    /* O_NONBLOCK: a pipe opens at once and is then refused, where it would wait for somebody to write. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    REQUIRE(fd >= 0, "%s: cannot open: %s", path, strerror(errno));
+    struct stat info;
+    REQUIRE(fstat(fd, &info) == 0, "%s: cannot read: %s", path, strerror(errno));
+    REQUIRE(!S_ISDIR(info.st_mode), "%s: is a folder, want a file", path);
+    REQUIRE(S_ISREG(info.st_mode), "%s: is a pipe or a device, want a file on disk: save it as one first", path);
+    FileMap map = { (const unsigned char *)"", 0 };
+    if (info.st_size > 0) {
+        void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        REQUIRE(bytes != MAP_FAILED, "%s: cannot map %lld bytes: %s", path, (long long)info.st_size, strerror(errno));
+        map = (FileMap){ bytes, info.st_size };
+    }
+    close(fd);
+    return map;
+}
+
+void file_unmap(FileMap map) {
+    if (map.size > 0) munmap((void *)map.bytes, (size_t)map.size);
+}
+
+int file_exists(const char *path) { return access(path, F_OK) == 0; }
+
+int file_is_folder(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+char *file_path(const char *format, ...) {
+    char *path;
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vasprintf(&path, format, arguments);
+    va_end(arguments);
+    REQUIRE(length >= 0, "out of memory for a file's name");
+    return path;
+}
+
+char *file_folder(const char *path) {
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/') length--;
+    while (length > 0 && path[length - 1] != '/') length--;
+    while (length > 1 && path[length - 1] == '/') length--;
+    return length ? file_path("%.*s", (int)length, path) : file_path(".");
+}
+
+/* ---- What a file is */
+
+typedef struct { uint32_t number; const char *kind; } Number;   /* the first four bytes, little-endian */
+typedef struct { int at, length; const char *bytes, *kind; } Magic;
+
+static const Number numbers[] = {
+    { 20240326, "an llm.c checkpoint" },
+    { 20240527, "an llm.c optimizer state" },
+    { 20240327, "an llm.c debug state" },
+    { 20240328, "an llm.c tokenizer" },
+    { 20240522, "an llm.c evaluation set" },
+    { 20240803, "an llm.c Llama 3 checkpoint" },
+    { 20240520, "a token shard" },
+    { 20240801, "a token shard" },
+    { 0x67676d6c, "a ggml model" },
+    { 0x67676d66, "a ggml model" },
+    { 0x67676a74, "a ggml model" },
+};
+
+static const Magic magics[] = {
+    { 0, 2, "\x80\x02", "a Python pickle" },
+    { 0, 2, "\x80\x03", "a Python pickle" },
+    { 0, 2, "\x80\x04", "a Python pickle" },
+    { 0, 2, "\x80\x05", "a Python pickle" },
+    { 0, 4, "GGUF", "a GGUF model" },
+    { 0, 6, "\x93NUMPY", "a NumPy array" },
+    { 0, 8, "\x89HDF\r\n\x1a\n", "an HDF5 file" },
+    { 0, 2, "\x1f\x8b", "a gzip archive" },
+    { 0, 6, "\xfd" "7zXZ\0", "an xz archive" },
+    { 0, 4, "\x28\xb5\x2f\xfd", "a zstd archive" },
+    { 4, 6, "1AY&SY", "a bzip2 archive" },
+    { 0, 6, "7z\xbc\xaf\x27\x1c", "a 7z archive" },
+    { 257, 5, "ustar", "a tar archive" },
+    { 0, 5, "%PDF-", "a PDF document" },
+    { 0, 4, "\x7f" "ELF", "a program (ELF)" },
+    { 0, 8, "\x89PNG\r\n\x1a\n", "a PNG image" },
+    { 0, 3, "\xff\xd8\xff", "a JPEG image" },
+    { 0, 4, "PAR1", "a Parquet table" },
+    { 0, 6, "ARROW1", "an Arrow table" },
+    { 0, 16, "SQLite format 3", "an SQLite database" },
+    { 0, 34, "version https://git-lfs.github.com", "a Git LFS pointer, not the file itself" },
+};
+
+static uint64_t little_endian(const unsigned char *bytes, int count) {
+    uint64_t value = 0;
+    for (int i = count - 1; i >= 0; i--) value = value << 8 | bytes[i];
+    return value;
+}
+
+const char *file_kind(const unsigned char *bytes, int64_t size) {
+    if (size >= 4) {
+        uint64_t number = little_endian(bytes, 4);
+        for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+            if (number == numbers[i].number) return numbers[i].kind;
+        if (!memcmp(bytes, "PK\3\4", 4)) {       /* the name of the first file inside tells what kind of zip it is */
+            size_t head = size < 200 ? (size_t)size : 200;
+            if (memmem(bytes, head, "data.pkl", 8)) return "a PyTorch checkpoint (zip)";
+            return memmem(bytes, head, ".npy", 4) ? "a NumPy archive (zip)" : "a zip archive";
+        }
+    }
+    for (size_t i = 0; i < sizeof magics / sizeof *magics; i++) {
+        const Magic *m = &magics[i];
+        if (size >= m->at + m->length && !memcmp(bytes + m->at, m->bytes, (size_t)m->length)) return m->kind;
+    }
+    if (size >= 9 && bytes[8] == '{' && little_endian(bytes, 8) <= 100000000) return "a safetensors file";
+    return NULL;
+}
+
+/* ---- Writing */
+
+FILE *file_create(const char *path) {
+    signal(SIGXFSZ, SIG_IGN);      /* a limit on file sizes is then an error of write, not the end by a signal */
+    FILE *file = fopen(path, "wbe");
+    REQUIRE(file, "%s: cannot create: %s", path, strerror(errno));
+    return file;
+}
+
+void file_write(FILE *file, const void *bytes, size_t size, const char *path) {
+    REQUIRE(fwrite(bytes, 1, size, file) == size, "%s: cannot write: %s", path, strerror(errno));
+}
+
+/* A pipe and some file systems have nothing to sync, and say EINVAL. */
+static int sync_fails(int fd) { return fsync(fd) && errno != EINVAL && errno != EROFS; }
+
+void file_close_durably(FILE *file, const char *path) {
+    errno = 0;
+    int failed = fflush(file) || ferror(file) || sync_fails(fileno(file));
+    int error = errno;
+    if (fclose(file) && !failed) {
+        failed = 1;
+        error = errno;
+    }
+    REQUIRE(!failed, "%s: cannot write: %s", path,
+            error ? strerror(error) : "an earlier write failed: is the disk full?");
+}
+
+static void folder_sync_of(const char *path) {
+    char *folder = file_folder(path);
+    directory_sync(folder);
+    free(folder);
+}
+
+void directory_make(const char *path) {
+    REQUIRE(*path, "cannot make a folder without a name");
+    char *part = file_path("%s", path);
+    for (char *end = part + 1; ; end++) {
+        if (*end && *end != '/') continue;
+        char next = *end;
+        *end = 0;
+        if (!file_is_folder(part)) {
+            int made = mkdir(part, 0777) == 0, error = errno;
+            if (made) folder_sync_of(part);
+            else      REQUIRE(file_is_folder(part), "%s: cannot make the folder: %s", part, strerror(error));
+        }
+        *end = next;
+        if (!next) break;
+    }
+    free(part);
+}
+
+void directory_sync(const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    REQUIRE(fd >= 0, "%s: cannot open the folder: %s", path, strerror(errno));
+    REQUIRE(!sync_fails(fd), "%s: cannot sync the folder: %s", path, strerror(errno));
+    close(fd);
+}
+
+void directory_remove(const char *path) {
+    DIR *directory = opendir(path);
+    if (!directory && errno == ENOENT) return;
+    REQUIRE(directory, "%s: cannot open the folder: %s", path, strerror(errno));
+    for (struct dirent *entry; (entry = readdir(directory)); ) {
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+        REQUIRE(unlinkat(dirfd(directory), entry->d_name, 0) == 0, "%s/%s: cannot remove: %s", path, entry->d_name,
+                strerror(errno));
+    }
+    closedir(directory);
+    REQUIRE(rmdir(path) == 0, "%s: cannot remove: %s", path, strerror(errno));
+}
+
+void file_rename(const char *from, const char *to) {
+    REQUIRE(rename(from, to) == 0, "%s: cannot rename to %s: %s", from, to, strerror(errno));
+    folder_sync_of(to);
+}

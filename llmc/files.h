@@ -1,0 +1,30 @@
+/* llmc/files.h - Files: mapped to read, written so that a crash leaves the old state or the new one. */
+#ifndef LLMC_FILES_H
+#define LLMC_FILES_H
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef struct { const unsigned char *bytes; int64_t size; } FileMap;
+
+FileMap file_map(const char *path);       /* fails in a line: missing, a folder, not readable; {"",0} when empty */
+void    file_unmap(FileMap map);
+int     file_exists(const char *path);
+int     file_is_folder(const char *path);
+char   *file_path(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* a new string */
+char   *file_folder(const char *path);    /* a new string: "a/b" of "a/b/c", "." of "c", "/" of "/c" */
+
+/* What a stranger's file is, by its first bytes: "a PyTorch checkpoint (zip)", "a Python pickle", "an llm.c
+   checkpoint", "a GGUF model", "a NumPy array", "a safetensors file", "a token shard", ...; NULL = unknown. */
+const char *file_kind(const unsigned char *bytes, int64_t size);
+
+/* A file that is being written. file_write fails at once; errors of fwrite and fprintf are told by the close. */
+FILE *file_create(const char *path);                      /* fails in a line */
+void  file_write(FILE *file, const void *bytes, size_t size, const char *path);
+void  file_close_durably(FILE *file, const char *path);   /* flush, fsync, close; fails in a line if any went wrong */
+void  directory_make(const char *path);                   /* with parents; there already is fine */
+void  directory_sync(const char *path);
+void  directory_remove(const char *path);                 /* with the files in it; no deeper; not there is fine */
+void  file_rename(const char *from, const char *to);      /* and sync of the directory of to */
+
+#endif

@@ -1,0 +1,321 @@
+#include "gpt.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../kernels/check.h"
+#include "../kernels/device.h"
+#include "../kernels/embedding.h"
+#include "../kernels/gelu.h"
+#include "../kernels/head.h"
+#include "../kernels/layernorm.h"
+#include "../kernels/matmul.h"
+#include "../kernels/update.h"
+#include "random.h"
+
+/* ---- Sizes */
+
+static const struct { const char *name; int L, NH, C; } named[] = {
+    { "d2", 2, 2, 128 }, { "d4", 4, 4, 256 }, { "d6", 6, 6, 384 }, { "d8", 8, 8, 512 },
+    { "d12", 12, 12, 768 }, { "d24", 24, 16, 1024 }, { "d36", 36, 20, 1280 }, { "d48", 48, 25, 1600 },
+};
+const char *const gpt_names = "d2, d4, d6, d8, d12 (124M), d24 (350M), d36 (774M), d48 (1558M)";
+
+int gpt_named(const char *name, GPTConfig *config) {
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        if (strcmp(name, named[i].name) == 0) {
+            config->L = named[i].L;
+            config->NH = named[i].NH;
+            config->C = named[i].C;
+            return 1;
+        }
+    return 0;
+}
+
+void gpt_check(GPTConfig *c) {
+    REQUIRE(c->L >= 1 && c->L <= 1000, "model: %d layers, want 1 .. 1000", c->L);
+    REQUIRE(c->C >= 1 && c->C <= 65536, "model: %d channels, want 1 .. 65536", c->C);
+    REQUIRE(c->NH >= 1 && c->NH <= c->C, "model: %d heads, want 1 .. %d, the channels", c->NH, c->C);
+    REQUIRE(c->C % c->NH == 0, "model: %d channels do not divide among %d heads", c->C, c->NH);
+    REQUIRE(c->T >= 1 && c->T <= 1 << 24, "model: a context of %d, want 1 .. %d", c->T, 1 << 24);
+    REQUIRE(c->V >= 1 && c->V <= 1 << 24, "model: a vocabulary of %d, want 1 .. %d", c->V, 1 << 24);
+    c->Vp = (c->V + 63) / 64 * 64;
+}
+
+/* ---- The tables: each X macro of gpt.h becomes rows */
+
+#define SHAPE(...) (const int64_t[4]){__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+
+static void add_param(Table *table, Tensor *field, const char *prefix, const char *name, const int64_t dim[4], int ndim,
+                      FileLayout layout, Init init, int decay) {
+    char key[64];
+    snprintf(key, sizeof key, "%s%s", prefix, name);
+    Row *row = table_add(table, field, key, tensor_packed(NULL, F32, ndim, dim));
+    row->layout = layout;
+    row->init = init;
+    row->decay = decay;
+}
+
+static void params_rows(Params *p, const GPTConfig *config) {
+    int64_t C = config->C, T = config->T, Vp = config->Vp;
+    *p = (Params){0};
+    p->block = calloc((size_t)config->L, sizeof *p->block);
+    REQUIRE(p->block, "out of memory: the table of %d blocks", config->L);
+#define ADD(field, name, shape, layout, init, decay) \
+    add_param(&p->table, &p->field, "", name, shape, layout, init, decay);
+    MODEL_PARAMS(ADD)
+#undef ADD
+    for (int l = 0; l < config->L; l++) {
+        char prefix[40];
+        snprintf(prefix, sizeof prefix, "transformer.h.%d.", l);
+#define ADD(field, name, shape, layout, init, decay) \
+        add_param(&p->table, &p->block[l].field, prefix, name, shape, layout, init, decay);
+        BLOCK_PARAMS(ADD)
+#undef ADD
+    }
+}
+
+void params_create(Params *params, const GPTConfig *config, const char *what) {
+    params_rows(params, config);
+    table_place(&params->table, device_alloc(params->table.bytes, what));
+}
+
+void params_free(Params *params) {
+    device_free(params->table.memory);
+    table_free(&params->table);
+    free(params->block);
+    *params = (Params){0};
+}
+
+typedef enum { KEPT, OPAQUE, BACKWARD } ActKind;
+
+static void add_act(Table *table, Tensor *field, const char *prefix, const char *name, const int64_t dim[4], int ndim,
+                    DType dtype, ActKind kind, Purpose purpose) {
+    char key[64];
+    if (kind == BACKWARD && purpose == EVALUATE) return;
+    snprintf(key, sizeof key, "%s%s", prefix, name);
+    Row *row = table_add(table, field, key, tensor_packed(NULL, dtype, ndim, dim));
+    row->watched = kind == KEPT && dtype == F32;
+}
+
+/* Rows of the head's logits that are made at a time: 128 MiB of them, which costs under 1 % more time than all. */
+static int64_t head_chunk(const GPTConfig *config, int B, int T) {
+    int64_t rows = (INT64_C(128) << 20) / 4 / config->Vp;
+    if (rows < 64) rows = 64;
+    return rows < (int64_t)B * T ? rows : (int64_t)B * T;
+}
+
+static void acts_rows(Acts *a, const GPTConfig *config, const Attention *attention, const AttentionSpec *spec,
+                      Purpose purpose) {
+    int64_t B = spec->B, T = spec->Tq, C = config->C, Vp = config->Vp, chunk = head_chunk(config, spec->B, spec->Tq);
+    int64_t state = (int64_t)(attention->state_bytes(spec) + 3) / 4, work = (int64_t)(attention->workspace_bytes(spec) + 3) / 4;
+    int blocks = purpose == TRAIN ? config->L : 1;
+    for (int l = 0; l < blocks; l++) {
+        char prefix[40];
+        snprintf(prefix, sizeof prefix, "h.%d.", l);
+#define ADD(field, shape, dtype, kind) add_act(&a->table, &a->block[l].field, prefix, #field, shape, dtype, kind, purpose);
+        BLOCK_ACTS(ADD)
+#undef ADD
+    }
+#define ADD(field, shape, dtype, kind) add_act(&a->table, &a->field, "", #field, shape, dtype, kind, purpose);
+    MODEL_ACTS(ADD)
+#undef ADD
+}
+
+static AttentionSpec attention_spec(const GPTConfig *config, int B, int T) {
+    int HS = config->C / config->NH;
+    return (AttentionSpec){ .B = B, .Tq = T, .Tk = T, .NH = config->NH, .HS = HS, .scale = 1.0f / sqrtf((float)HS),
+                            .dtype = F32, .out_dtype = F32 };
+}
+
+/* ---- How much */
+
+int64_t gpt_parameter_count(const GPTConfig *config) {
+    int64_t C = config->C;
+    return (int64_t)config->V * C + (int64_t)config->T * C + 2 * C + config->L * (12 * C * C + 13 * C);
+}
+
+double gpt_flops_per_token(const GPTConfig *config, int T) {
+    return 6.0 * (double)gpt_parameter_count(config) + 12.0 * config->L * config->C * (double)T;
+}
+
+size_t gpt_param_bytes(const GPTConfig *config) {
+    Params params;
+    params_rows(&params, config);
+    size_t bytes = params.table.bytes;
+    table_free(&params.table);
+    free(params.block);
+    return bytes;
+}
+
+static size_t act_table(Acts *a, const GPTConfig *config, const Attention *attention, const AttentionSpec *spec,
+                        Purpose purpose) {
+    table_free(&a->table);
+    acts_rows(a, config, attention, spec, purpose);
+    return a->table.bytes;
+}
+
+size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace) {
+    AttentionSpec spec = attention_spec(config, B, T);
+    Acts acts = { .block = calloc((size_t)config->L, sizeof *acts.block) };
+    REQUIRE(acts.block, "out of memory: the table of %d blocks", config->L);
+    size_t bytes = act_table(&acts, config, attention_pick(attention, &spec), &spec, purpose);
+    *workspace = tensor_bytes(acts.logits) + tensor_bytes(acts.attwork) + tensor_bytes(acts.branch);
+    if (purpose == TRAIN)
+        *workspace += tensor_bytes(acts.dres) + tensor_bytes(acts.dbranch) + tensor_bytes(acts.dqkv) + tensor_bytes(acts.dfch);
+    table_free(&acts.table);
+    free(acts.block);
+    return bytes;
+}
+
+/* ---- Life */
+
+void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose) {
+    gpt_check(&config);
+    REQUIRE(B >= 1 && T >= 1 && T <= config.T, "model: a batch of %d x %d tokens, want at least 1 and at most the context %d",
+            B, T, config.T);
+    *m = (GPT){ .config = config, .purpose = purpose };
+    AttentionSpec spec = attention_spec(&config, B, T);
+    m->attention = attention_pick(attention, &spec);
+    params_create(&m->params, &config, "the parameters");
+    if (purpose == TRAIN) params_create(&m->grads, &config, "the gradients");
+    m->acts.block = calloc((size_t)config.L, sizeof *m->acts.block);
+    REQUIRE(m->acts.block, "out of memory: the table of %d blocks", config.L);
+    m->act_bytes = act_table(&m->acts, &config, m->attention, &spec, purpose);
+    m->act_memory = device_alloc(m->act_bytes, "the activations");
+    gpt_set_batch(m, B, T);
+}
+
+void gpt_free(GPT *m) {
+    params_free(&m->params);
+    if (m->purpose == TRAIN) params_free(&m->grads);
+    device_free(m->act_memory);
+    table_free(&m->acts.table);
+    free(m->acts.block);
+    *m = (GPT){0};
+}
+
+void gpt_set_batch(GPT *m, int B, int T) {
+    m->spec = attention_spec(&m->config, B, T);
+    size_t bytes = act_table(&m->acts, &m->config, m->attention, &m->spec, m->purpose);
+    REQUIRE(bytes <= m->act_bytes && T <= m->config.T, "model: a batch of %d x %d tokens needs %zu bytes, %zu are allocated",
+            B, T, bytes, m->act_bytes);
+    table_place(&m->acts.table, m->act_memory);
+    if (m->purpose == EVALUATE)
+        for (int l = 1; l < m->config.L; l++) m->acts.block[l] = m->acts.block[0];
+}
+
+/* Weights are drawn in memory's order: element (out, in) of a matrix has the same number whatever the vocabulary's
+   padding, and the rows of the padding stay zero. */
+void gpt_init(GPT *m, uint64_t seed) {
+    double residual = 0.02 / sqrt(2.0 * m->config.L);
+    for (int i = 0; i < m->params.table.count; i++) {
+        const Row *row = &m->params.table.row[i];
+        int64_t count = row->layout == VOCABULARY ? (int64_t)m->config.V * m->config.C : tensor_count(*row->field);
+        float *value = calloc((size_t)tensor_count(*row->field), sizeof *value);
+        REQUIRE(value, "out of memory: %s on the host", row->name);
+        double deviation = row->init == INIT_NORMAL ? 0.02 : row->init == INIT_RESIDUAL ? residual : 0;
+        #pragma omp parallel for schedule(static)
+        for (int64_t j = 0; j < count; j++)
+            value[j] = row->init == INIT_ONE ? 1.0f
+                     : deviation > 0 ? (float)(deviation * random_normal(seed, RANDOM_INIT, (uint32_t)i, (uint64_t)j)) : 0.0f;
+        device_upload(row->field->data, value, tensor_bytes(*row->field));
+        free(value);
+    }
+}
+
+void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets) {
+    device_upload(m->acts.tokens.data, tokens, tensor_bytes(m->acts.tokens));
+    if (targets) device_upload(m->acts.targets.data, targets, tensor_bytes(m->acts.targets));
+}
+
+/* ---- The network */
+
+static Tensor part(Tensor qkv, int which) {
+    int64_t C = tensor_columns(qkv) / 3;
+    return tensor_column_range(qkv, which * C, C);
+}
+
+static void attention_forward(GPT *m, Tensor out, Tensor state, Tensor qkv) {
+    m->attention->forward(&m->spec, out, state.data, part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
+}
+
+static void attention_backward(GPT *m, Tensor dqkv, Tensor dout, Tensor out, Tensor state, Tensor qkv) {
+    m->attention->backward(&m->spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, state.data,
+                           part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
+}
+
+void gpt_forward(GPT *m) {
+    Params *p = &m->params;
+    Acts *a = &m->acts;
+    Tensor x = a->block[0].res1, branch = ABSENT;
+    embedding_forward(x, a->tokens, p->wte, p->wpe);
+    for (int l = 0; l < m->config.L; l++) {
+        BlockParams *w = &p->block[l];
+        BlockActs *s = &a->block[l];
+        residual_layernorm_forward(s->res1, s->ln1, s->ln1_mean, s->ln1_rstd, x, branch, w->ln1w, w->ln1b);
+        matmul_forward(s->qkv, s->ln1, w->qkvw, w->qkvb);
+        attention_forward(m, s->atty, s->att, s->qkv);
+        matmul_forward(a->branch, s->atty, w->projw, w->projb);
+        residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
+        matmul_forward(s->fch, s->ln2, w->fcw, w->fcb);
+        gelu_forward(s->gelu, s->fch);
+        matmul_forward(a->branch, s->gelu, w->fcprojw, w->fcprojb);
+        x = s->res2;
+        branch = a->branch;
+    }
+    residual_layernorm_forward(a->res, a->lnf, a->lnf_mean, a->lnf_rstd, x, branch, p->lnfw, p->lnfb);
+}
+
+void gpt_loss(GPT *m) {
+    Acts *a = &m->acts;
+    head_loss(a->losses, ABSENT, ABSENT, a->lnf, m->params.wte, a->targets, m->config.V, 0.0f, OVERWRITE, a->logits);
+}
+
+void gpt_backward(GPT *m, float dloss, Into into) {
+    Params *p = &m->params, *g = &m->grads;
+    Acts *a = &m->acts;
+    head_loss(a->losses, a->dbranch, g->wte, a->lnf, p->wte, a->targets, m->config.V, dloss, into, a->logits);
+    layernorm_backward(a->dres, g->lnfw, g->lnfb, a->dbranch, a->res, a->lnf_mean, a->lnf_rstd, p->lnfw, OVERWRITE, into);
+    for (int l = m->config.L - 1; l >= 0; l--) {
+        BlockParams *w = &p->block[l], *dw = &g->block[l];
+        BlockActs *s = &a->block[l];
+        matmul_backward(a->dfch, dw->fcprojw, dw->fcprojb, a->dres, s->gelu, w->fcprojw, into);
+        gelu_backward(a->dfch, a->dfch, s->fch);
+        matmul_backward(a->dbranch, dw->fcw, dw->fcb, a->dfch, s->ln2, w->fcw, into);
+        layernorm_backward(a->dres, dw->ln2w, dw->ln2b, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd, w->ln2w, ACCUMULATE, into);
+        matmul_backward(a->dbranch, dw->projw, dw->projb, a->dres, s->atty, w->projw, into);
+        attention_backward(m, a->dqkv, a->dbranch, s->atty, s->att, s->qkv);
+        matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, a->dqkv, s->ln1, w->qkvw, into);
+        layernorm_backward(a->dres, dw->ln1w, dw->ln1b, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd, w->ln1w, ACCUMULATE, into);
+    }
+    embedding_backward(g->wte, g->wpe, a->dres, a->tokens, into);
+}
+
+void gpt_last_logits(GPT *m, float *logits) {
+    Acts *a = &m->acts;
+    Tensor row = tensor_row_range(a->logits, 0, 1);
+    head_logits(row, tensor_row_range(a->lnf, m->spec.Tq - 1, 1), m->params.wte);
+    device_download(logits, row.data, (size_t)m->config.V * sizeof *logits);
+}
+
+/* ---- What went wrong */
+
+static int is_sick(const Row *row, const char *what, char name[96], Tensor *t) {
+    TensorHealth health = tensor_health(*row->field);
+    if (health.nan_count + health.infinite_count == 0) return 0;
+    snprintf(name, 96, "%s %s", what, row->name);
+    *t = *row->field;
+    return 1;
+}
+
+int gpt_find_sick(const GPT *m, char name[96], Tensor *t) {
+    const Table *params = &m->params.table, *acts = &m->acts.table, *grads = &m->grads.table;
+    for (int i = 0; i < params->count; i++)
+        if (is_sick(&params->row[i], "parameter", name, t)) return 1;
+    for (int i = 0; i < acts->count; i++)
+        if (acts->row[i].watched && is_sick(&acts->row[i], "activation", name, t)) return 1;
+    for (int i = grads->count - 1; i >= 0; i--)
+        if (is_sick(&grads->row[i], "gradient of", name, t)) return 1;
+    return 0;
+}

@@ -1,0 +1,130 @@
+/* llmc/gpt.h - GPT-2 (Radford et al. 2019) as HuggingFace's GPT2LMHeadModel computes it: pre-norm blocks, learned
+   positions, tanh GELU, biases, the head tied to the token table. Every tensor is declared once, in these tables. */
+#ifndef LLMC_GPT_H
+#define LLMC_GPT_H
+#include "../kernels/attention.h"
+#include "table.h"
+
+typedef struct {
+    int L, NH, C, T;    /* blocks, heads, channels, longest context */
+    int V, Vp;          /* vocabulary; rows of the token table in memory: V rounded up to a multiple of 64 */
+} GPTConfig;
+
+/*      field    name                             shape         in the file  initial value  decay */
+#define MODEL_PARAMS(X) \
+    X(wte,       "transformer.wte.weight",        SHAPE(Vp, C), VOCABULARY,  INIT_NORMAL,   1) \
+    X(wpe,       "transformer.wpe.weight",        SHAPE(T, C),  AS_IS,       INIT_NORMAL,   1) \
+    X(lnfw,      "transformer.ln_f.weight",       SHAPE(C),     AS_IS,       INIT_ONE,      0) \
+    X(lnfb,      "transformer.ln_f.bias",         SHAPE(C),     AS_IS,       INIT_ZERO,     0)
+
+/*      field    name after "transformer.h.N."    shape         in the file  initial value  decay */
+#define BLOCK_PARAMS(X) \
+    X(ln1w,      "ln_1.weight",                   SHAPE(C),     AS_IS,       INIT_ONE,      0) \
+    X(ln1b,      "ln_1.bias",                     SHAPE(C),     AS_IS,       INIT_ZERO,     0) \
+    X(qkvw,      "attn.c_attn.weight",            SHAPE(3*C, C),CONV1D,      INIT_NORMAL,   1) \
+    X(qkvb,      "attn.c_attn.bias",              SHAPE(3*C),   AS_IS,       INIT_ZERO,     0) \
+    X(projw,     "attn.c_proj.weight",            SHAPE(C, C),  CONV1D,      INIT_RESIDUAL, 1) \
+    X(projb,     "attn.c_proj.bias",              SHAPE(C),     AS_IS,       INIT_ZERO,     0) \
+    X(ln2w,      "ln_2.weight",                   SHAPE(C),     AS_IS,       INIT_ONE,      0) \
+    X(ln2b,      "ln_2.bias",                     SHAPE(C),     AS_IS,       INIT_ZERO,     0) \
+    X(fcw,       "mlp.c_fc.weight",               SHAPE(4*C, C),CONV1D,      INIT_NORMAL,   1) \
+    X(fcb,       "mlp.c_fc.bias",                 SHAPE(4*C),   AS_IS,       INIT_ZERO,     0) \
+    X(fcprojw,   "mlp.c_proj.weight",             SHAPE(C, 4*C),CONV1D,      INIT_RESIDUAL, 1) \
+    X(fcprojb,   "mlp.c_proj.bias",               SHAPE(C),     AS_IS,       INIT_ZERO,     0)
+
+/* KEPT: made by the forward pass (each block has its own while training; evaluation shares one). OPAQUE: known to an op
+   alone. BACKWARD: gradients, only there for training. */
+/*      field     shape                dtype  what */
+#define BLOCK_ACTS(X) \
+    X(res1,       SHAPE(B, T, C),      F32,   KEPT)   /* the residual stream into the block */ \
+    X(ln1,        SHAPE(B, T, C),      F32,   KEPT) \
+    X(ln1_mean,   SHAPE(B, T),         F32,   KEPT) \
+    X(ln1_rstd,   SHAPE(B, T),         F32,   KEPT) \
+    X(qkv,        SHAPE(B, T, 3*C),    F32,   KEPT) \
+    X(atty,       SHAPE(B, T, C),      F32,   KEPT) \
+    X(att,        SHAPE(state),        F32,   OPAQUE)   /* what the attention keeps for its backward pass */ \
+    X(res2,       SHAPE(B, T, C),      F32,   KEPT)   /* the stream between attention and MLP */ \
+    X(ln2,        SHAPE(B, T, C),      F32,   KEPT) \
+    X(ln2_mean,   SHAPE(B, T),         F32,   KEPT) \
+    X(ln2_rstd,   SHAPE(B, T),         F32,   KEPT) \
+    X(fch,        SHAPE(B, T, 4*C),    F32,   KEPT) \
+    X(gelu,       SHAPE(B, T, 4*C),    F32,   KEPT)
+
+/*      field     shape                dtype  what */
+#define MODEL_ACTS(X) \
+    X(tokens,     SHAPE(B, T),         I32,   KEPT) \
+    X(targets,    SHAPE(B, T),         I32,   KEPT) \
+    X(branch,     SHAPE(B, T, C),      F32,   OPAQUE)   /* output of attention or MLP, on its way into the stream */ \
+    X(res,        SHAPE(B, T, C),      F32,   KEPT)   /* the stream out of the last block */ \
+    X(lnf,        SHAPE(B, T, C),      F32,   KEPT) \
+    X(lnf_mean,   SHAPE(B, T),         F32,   KEPT) \
+    X(lnf_rstd,   SHAPE(B, T),         F32,   KEPT) \
+    X(losses,     SHAPE(B, T),         F32,   KEPT) \
+    X(logits,     SHAPE(chunk, Vp),    F32,   OPAQUE)   /* a chunk of rows of the head */ \
+    X(attwork,    SHAPE(work),         F32,   OPAQUE)   /* scratch of the attention */ \
+    X(dres,       SHAPE(B, T, C),      F32,   BACKWARD) /* gradient of the residual stream */ \
+    X(dbranch,    SHAPE(B, T, C),      F32,   BACKWARD) /* of ln1, ln2, lnf, atty in turn */ \
+    X(dqkv,       SHAPE(B, T, 3*C),    F32,   BACKWARD) \
+    X(dfch,       SHAPE(B, T, 4*C),    F32,   BACKWARD)
+
+#define FIELD(field, ...) Tensor field;
+typedef struct { BLOCK_PARAMS(FIELD) } BlockParams;
+typedef struct { MODEL_PARAMS(FIELD) BlockParams *block; Table table; } Params;
+typedef struct { BLOCK_ACTS(FIELD) } BlockActs;
+typedef struct { MODEL_ACTS(FIELD) BlockActs *block; Table table; } Acts;
+#undef FIELD
+
+typedef enum { EVALUATE, TRAIN } Purpose;
+
+typedef struct {
+    GPTConfig        config;
+    Purpose          purpose;
+    const Attention *attention;
+    AttentionSpec    spec;         /* of the batch that is set */
+    Params           params, grads;    /* no grads when evaluating */
+    Acts             acts;
+    void            *act_memory;
+    size_t           act_bytes;    /* allocated for activations */
+} GPT;
+
+/* "d12" 124M, "d24" 350M, "d36" 774M, "d48" 1558M, and smaller ones below; only L, NH and C are set. Returns 0 when
+   there is no such model. */
+int gpt_named(const char *name, GPTConfig *config);
+extern const char *const gpt_names;                       /* for messages: "d1, d2, ... d48" */
+
+/* Fails with what is wrong: C not divisible by NH, a size below 1, ... Sets Vp. */
+void gpt_check(GPTConfig *config);
+
+int64_t gpt_parameter_count(const GPTConfig *config);     /* without padding */
+double  gpt_flops_per_token(const GPTConfig *config, int T);  /* of a training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B) */
+void    params_create(Params *params, const GPTConfig *config, const char *what);   /* zeroed memory on the device */
+void    params_free(Params *params);
+size_t  gpt_param_bytes(const GPTConfig *config);         /* of one copy of the parameters, with padding */
+/* Of the activations; *workspace is the part of it that no later op reads. */
+size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace);
+
+/* Allocates on the device, for batches of up to B sequences of T tokens. */
+void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose);
+void gpt_free(GPT *m);
+
+/* HuggingFace's initial weights: a function of the seed and the tensor's place alone. */
+void gpt_init(GPT *m, uint64_t seed);
+
+/* Lays the activations out for a batch of B sequences of T tokens, no larger than what was allocated. */
+void gpt_set_batch(GPT *m, int B, int T);
+
+/* Uploads a batch of the size that is set; targets may be NULL. */
+void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets);
+
+void gpt_forward(GPT *m);                                  /* tokens -> lnf */
+void gpt_loss(GPT *m);                                     /* lnf, targets -> losses */
+/* lnf, targets -> losses, and all gradients of dloss * sum(losses), written or added. */
+void gpt_backward(GPT *m, float dloss, Into into);
+/* Logits (V floats, on the host) after the last of the T tokens of sequence 0. */
+void gpt_last_logits(GPT *m, float *logits);
+
+/* The first tensor with a NaN or an infinity: among the parameters, then in the order of the forward pass, then of the
+   backward pass. Returns 0 when all are finite; else name is its name and *t the tensor. */
+int gpt_find_sick(const GPT *m, char name[96], Tensor *t);
+
+#endif

@@ -1,0 +1,297 @@
+#include "options.h"
+#include "../kernels/check.h"
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { HELP_COLUMNS = 100, HELP_LEFT = 30, NAME_LENGTH = 64 };
+
+static int at_end(const Option *option) {
+    return !option->name && !option->help;
+}
+
+/* ---- values as text */
+
+/* The shortest text that reads back as the same number, at least as plain as %g: "0.0003", "1e-5", "1e6". */
+static const char *real_text(double value, char text[32]) {
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, 32, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) break;
+    }
+    char *exponent = strchr(text, 'e');
+    if (exponent) {                                  /* "e-05" -> "e-5", "e+06" -> "e6" */
+        char *to = exponent + 1, *from = to;
+        if (*from == '-') to++;
+        from += strspn(from, "+-0");
+        memmove(to, from, strlen(from) + 1);
+    }
+    return text;
+}
+
+static const char *limit_text(const Option *option, double limit, char text[32]) {
+    if (option->type == OPTION_REAL || fabs(limit) > 1e9) return real_text(limit, text);
+    snprintf(text, 32, "%.0f", limit);
+    return text;
+}
+
+/* "1 .. 65536", "0 or more", ""; as in --help and in the errors. */
+static const char *range_text(const Option *option, char text[80]) {
+    char least[32], most[32];
+    limit_text(option, option->least, least);
+    limit_text(option, option->most, most);
+    if (isinf(option->least) && isinf(option->most)) text[0] = 0;
+    else if (isinf(option->most))  snprintf(text, 80, "%s or more", least);
+    else if (isinf(option->least)) snprintf(text, 80, "%s or less", most);
+    else                           snprintf(text, 80, "%s .. %s", least, most);
+    return text;
+}
+
+const char *option_text(const Option *option, char text[256]) {
+    int unset = !option->given && !option->fallback;
+    text[0] = 0;
+    switch (option->type) {
+    case OPTION_FLAG:
+        return strcpy(text, *(int *)option->value ? "yes" : "no");
+    case OPTION_INTEGER:
+        if (!unset || *(int64_t *)option->value) snprintf(text, 256, "%" PRId64, *(int64_t *)option->value);
+        return text;
+    case OPTION_REAL:
+        if (!unset || *(double *)option->value != 0) real_text(*(double *)option->value, text);
+        return text;
+    case OPTION_TEXT: case OPTION_CHOICE:
+        return *(const char **)option->value ? *(const char **)option->value : text;
+    }
+    return text;
+}
+
+/* ---- text to values */
+
+/* "--batch 0: want 1 .. 65536". Long values are cut: the line is for reading. */
+static _Noreturn void refuse(const Option *option, const char *value, const char *want, const char *range) {
+    fail("--%s %.100s: want %s%s%s", option->name, value, want, *want && *range ? ", " : "", range);
+}
+
+static int is_choice(const char *choices, const char *value) {
+    size_t length = strcspn(value, "|");
+    if (value[length]) return 0;
+    for (const char *choice = choices; choice; choice = strchr(choice, '|')) {
+        choice += *choice == '|';
+        if (!strncmp(choice, value, length) && (choice[length] == 0 || choice[length] == '|')) return 1;
+    }
+    return 0;
+}
+
+static void set_integer(const Option *option, const char *value) {
+    char range[80];
+    range_text(option, range);
+    const char *digits = value + (*value == '-');
+    if (!*digits || digits[strspn(digits, "0123456789")]) refuse(option, value, "an integer", range);
+    errno = 0;
+    int64_t number = strtoll(value, NULL, 10);
+    if (errno) refuse(option, value, "an integer of 64 bits", range);
+    if ((double)number < option->least || (double)number > option->most) refuse(option, value, "", range);
+    *(int64_t *)option->value = number;
+}
+
+static void set_real(const Option *option, const char *value) {
+    char range[80], *end;
+    range_text(option, range);
+    errno = 0;
+    double number = strtod(value, &end);
+    /* strtod also reads " 1", "0x1p3", "inf" and "nan", which are slips of the hand here */
+    if (end == value || *end || value[strspn(value, "0123456789+-.eE")]) refuse(option, value, "a number", range);
+    if (errno) refuse(option, value, "a number that a double can hold", range);
+    if (!(number >= option->least && number <= option->most)) refuse(option, value, "", range);
+    *(double *)option->value = number == 0 ? 0 : number;       /* no negative zero */
+}
+
+static void set_nothing(const Option *option) {
+    switch (option->type) {
+    case OPTION_FLAG:    *(int *)option->value = 0; break;
+    case OPTION_INTEGER: *(int64_t *)option->value = 0; break;
+    case OPTION_REAL:    *(double *)option->value = 0; break;
+    case OPTION_TEXT: case OPTION_CHOICE: *(const char **)option->value = NULL; break;
+    }
+}
+
+/* An empty value is one where it is the default, as for a prompt; an empty file name is a slip. */
+static int may_be_empty(const Option *option) {
+    return option->type == OPTION_TEXT && option->fallback && !*option->fallback;
+}
+
+void option_set(const Option *option, const char *value) {
+    if (!*value && !option->fallback) {
+        set_nothing(option);
+        return;
+    }
+    switch (option->type) {
+    case OPTION_FLAG:
+        if (!is_choice("yes|no", value)) refuse(option, value, "yes or no, or the flag alone", "");
+        *(int *)option->value = *value == 'y';
+        break;
+    case OPTION_INTEGER: set_integer(option, value); break;
+    case OPTION_REAL:    set_real(option, value); break;
+    case OPTION_CHOICE:
+        if (!is_choice(option->choices, value)) refuse(option, value, option->choices, "");
+        *(const char **)option->value = value;
+        break;
+    case OPTION_TEXT:    *(const char **)option->value = value; break;
+    }
+}
+
+/* ---- names */
+
+/* Insertions, deletions and substitutions that lead from a to b (Levenshtein 1966); upper and lower case are alike. */
+static int distance(const char *a, const char *b) {
+    int row[NAME_LENGTH + 1], length = (int)strlen(b);
+    for (int j = 0; j <= length; j++) row[j] = j;
+    for (int i = 0; a[i]; i++) {
+        int diagonal = row[0];
+        row[0] = i + 1;
+        for (int j = 0; j < length; j++) {
+            int best = diagonal + (tolower((unsigned char)a[i]) != tolower((unsigned char)b[j]));
+            diagonal = row[j + 1];
+            if (best > row[j + 1] + 1) best = row[j + 1] + 1;
+            if (best > row[j] + 1)     best = row[j] + 1;
+            row[j + 1] = best;
+        }
+    }
+    return row[length];
+}
+
+/* The option that was probably meant: one that begins with the word, else the one with the fewest edits. */
+static const char *nearest(const Option *table, const char *word) {
+    const char *best = "help";
+    int fewest = 1 << 20;
+    for (const Option *option = table; !at_end(option); option++) {
+        if (!option->name) continue;
+        int edits = *word && !strncasecmp(option->name, word, strlen(word)) ? 0 : distance(word, option->name);
+        if (edits < fewest) {
+            fewest = edits;
+            best = option->name;
+        }
+    }
+    return best;
+}
+
+Option *options_find(Option *table, const char *name) {
+    for (Option *option = table; !at_end(option); option++)
+        if (option->name && !strcmp(option->name, name)) return option;
+    return NULL;
+}
+
+/* ---- the command line */
+
+static _Noreturn void refuse_word(const Option *table, const char *word, const Option *before) {
+    if (word[0] == '-' && word[1])
+        fail("%.100s: options begin with two dashes; did you mean --%s?", word, nearest(table, word + 1));
+    if (before && before->type == OPTION_FLAG)
+        fail("%.100s: a stray word; --%s takes no value (--help lists the options)", *word ? word : "''", before->name);
+    fail("%.100s: a stray word; options begin with --, and a value of several words wants quotes "
+         "(--help lists the options)", *word ? word : "''");
+}
+
+void options_parse(Option *table, int argc, char **argv) {
+    for (Option *option = table; !at_end(option); option++) {
+        option->given = 0;
+        if (!option->name) continue;
+        REQUIRE(strlen(option->name) < NAME_LENGTH, "--%s: the name is too long for the table", option->name);
+        option_set(option, option->fallback ? option->fallback : "");
+    }
+    Option *option = NULL;
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], "--", 2)) refuse_word(table, argv[i], option);
+        char name[NAME_LENGTH];
+        const char *equals = strchr(argv[i], '='), *value = equals ? equals + 1 : NULL;
+        size_t length = equals ? (size_t)(equals - argv[i] - 2) : strlen(argv[i] + 2);
+        snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), argv[i] + 2);
+
+        REQUIRE(length, "%.100s: an option has a name behind its dashes (--help lists them)", argv[i]);
+        option = length < sizeof name ? options_find(table, name) : NULL;
+        REQUIRE(option, "--%s: no such option; did you mean --%s?", name, nearest(table, name));
+        REQUIRE(!option->given, "--%s: given twice; once is enough", name);
+        option->given = 1;
+        if (option->type == OPTION_FLAG) {
+            if (!value) value = "yes";
+        } else if (!value) {
+            REQUIRE(i + 1 < argc, "--%s: wants a value, got the end of the command line", name);
+            value = argv[++i];
+            REQUIRE(strncmp(value, "--", 2), "--%s: wants a value, got %.100s (one that begins with dashes is given as "
+                    "--%s=VALUE)", name, value, name);
+        }
+        REQUIRE(*value || may_be_empty(option), "--%s: wants a value, got an empty one", name);
+        option_set(option, value);
+    }
+}
+
+/* ---- --help */
+
+#define NO_BREAK '\037'      /* a blank at which no line ends, so that "default 12" stays together */
+
+/* Writes the words of text from column left on; the cursor stands at column. Ends the line. */
+static void write_wrapped(FILE *file, const char *text, int left, int column) {
+    int line = 0, first = 1;                                  /* first word of its line */
+    if (column > 0 && column + 2 > left) line = 1;
+    for (; ; first = 0) {
+        size_t space = strspn(text, " \n");
+        line |= memchr(text, '\n', space) != NULL;
+        text += space;
+        if (!*text) break;
+        int length = (int)strcspn(text, " \n");
+        if (length > HELP_COLUMNS - left) length = HELP_COLUMNS - left;       /* a word without end is broken */
+        if (line || (!first && column + 1 + length > HELP_COLUMNS)) {
+            fputc('\n', file);
+            column = line = 0;
+            first = 1;
+        }
+        column += fprintf(file, "%*s", first ? left - column : 1, "") + length;
+        for (; length > 0; length--, text++) fputc(*text == NO_BREAK ? ' ' : *text, file);
+    }
+    fputc('\n', file);
+}
+
+/* " (1 .. 65536; default 12)": what may stand there and what stands there when nothing is said. */
+static void note_text(const Option *option, char *text, size_t size) {
+    char range[80] = "";
+    const char *may = option->type == OPTION_CHOICE ? option->choices : range;
+    const char *fallback = option->fallback;
+    if (option->type == OPTION_INTEGER || option->type == OPTION_REAL) range_text(option, range);
+    text[0] = 0;
+    int flag_off = option->type == OPTION_FLAG && fallback && strcmp(fallback, "yes");
+    if (flag_off || (fallback && !*fallback)) fallback = NULL;          /* goes without saying */
+    if (!*may && !fallback) return;
+    if (fallback && !strcmp(fallback, "\n")) fallback = "a newline";
+    snprintf(text, size, " (%s%s%s%s)", may, *may && fallback ? "; " : "", fallback ? "default " : "",
+             fallback ? fallback : "");
+    for (char *c = text + 1; *c; c++) if (*c == ' ' && c[-1] != ';') *c = NO_BREAK;
+}
+
+static int left_text(const Option *option, char *text, size_t size) {
+    int argument = option->type != OPTION_FLAG;
+    return snprintf(text, size, "  --%s%s%s", option->name, argument ? " " : "",
+                    argument ? option->argument ? option->argument : "VALUE" : "");
+}
+
+void options_help(FILE *file, const Option *table) {
+    char left[256], note[512], text[4096];
+    int width = 0;
+    for (const Option *option = table; !at_end(option); option++) {
+        int length = option->name ? left_text(option, left, sizeof left) : 0;
+        if (length > width && length <= HELP_LEFT) width = length;
+    }
+    for (const Option *option = table; !at_end(option); option++) {
+        if (!option->name) {
+            if (option > table) fputc('\n', file);
+            write_wrapped(file, option->help, 0, 0);
+            continue;
+        }
+        left_text(option, left, sizeof left);
+        note_text(option, note, sizeof note);
+        snprintf(text, sizeof text, "%s%s", option->help ? option->help : "", note);
+        write_wrapped(file, text, width + 2, fprintf(file, "%s", left));
+    }
+}

@@ -1,0 +1,258 @@
+#include "report.h"
+#include "files.h"
+#include "../kernels/check.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CSV_HEADER "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss"
+enum { CSV_COMMAS = 8, PLAIN_COLUMNS = 109 };
+
+static double clock_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- the log */
+
+static void write_head(FILE *file, const char *head) {
+    int at_start = 1;
+    for (; head && *head; head++) {
+        if (at_start && *head != '#') fputs("# ", file);       /* a newline inside a value, say a prompt */
+        fputc((unsigned char)*head < ' ' && *head != '\n' ? '?' : *head, file);
+        at_start = *head == '\n';
+    }
+    if (!at_start) fputc('\n', file);
+    fputs(CSV_HEADER "\n", file);
+}
+
+/* A complete line that ends in '\n': a row's step, or -1 when it is no row. */
+static int64_t row_step(const char *line, const char *end) {
+    char *after;
+    int commas = 0;
+    for (const char *p = line; p < end; p++) commas += *p == ',';
+    if (*line < '0' || *line > '9' || commas != CSV_COMMAS) return -1;
+    int64_t step = strtoll(line, &after, 10);
+    return *after == ',' ? step : -1;
+}
+
+/* How many bytes of a log to keep: all up to the end of the last row with step <= keep_step. */
+static size_t kept_bytes(const char *path, FileMap log, int64_t keep_step) {
+    const char *begin = (const char *)log.bytes, *stop = begin + log.size, *line = begin, *kept = NULL, *end;
+    int64_t number = 1, step = 0;
+    for (; line < stop && (end = memchr(line, '\n', (size_t)(stop - line))); line = end + 1, number++) {
+        if (*line == '#') continue;
+        if (!kept) {
+            if ((size_t)(end - line) != strlen(CSV_HEADER) || memcmp(line, CSV_HEADER, strlen(CSV_HEADER))) break;
+        } else {
+            int64_t next = row_step(line, end);
+            REQUIRE(next > step, "%s:%" PRId64 ": damaged: want a row with a step after %" PRId64
+                    "; move the log away to start a new one", path, number, step);
+            if (next > keep_step) break;
+            step = next;
+        }
+        kept = end + 1;
+    }
+    REQUIRE(kept, "%s: not a log of training steps, want the columns %s; move it away to start a new one",
+            path, CSV_HEADER);
+    return (size_t)(kept - begin);
+}
+
+static void open_log(Report *report, const char *path, const char *head, int64_t keep_step) {
+    char *beside = file_path("%s.new", path);
+    FILE *file;
+    if (keep_step >= 0 && file_exists(path)) {
+        FileMap log = file_map(path);
+        size_t bytes = kept_bytes(path, log, keep_step);
+        file = file_create(beside);
+        fwrite(log.bytes, 1, bytes, file);
+        file_unmap(log);
+    } else {
+        file = file_create(beside);
+        write_head(file, head);
+    }
+    if (keep_step >= 0) {
+        const char *command = head ? head + strspn(head, "# ") : "";
+        if (!strncmp(command, "command: ", 9)) command += 9;
+        fprintf(file, "# resumed at step %" PRId64 ": %.*s\n", keep_step, (int)strcspn(command, "\n"), command);
+    }
+    file_close_durably(file, beside);
+    file_rename(beside, path);
+    free(beside);
+
+    report->csv = fopen(path, "a");
+    REQUIRE(report->csv, "%s: cannot open to append: %s", path, strerror(errno));
+    report->csv_path = file_path("%s", path);
+}
+
+static const char *cell(char text[32], const char *format, double value) {
+    text[0] = 0;
+    if (!isnan(value)) snprintf(text, 32, format, value);
+    return text;
+}
+
+static void write_row(Report *report, const StepReport *s) {
+    char loss[32], norm[32], lr[32], ms[32], speed[32], mfu[32], val_loss[32];
+    fprintf(report->csv, "%" PRId64 ",%" PRId64 ",%s,%s,%s,%s,%s,%s,%s\n", s->step, s->tokens,
+            cell(loss, "%.9g", s->loss), cell(norm, "%.9g", s->norm), cell(lr, "%.9g", s->learning_rate),
+            cell(ms, "%.3f", s->ms), cell(speed, "%.1f", s->tokens_per_second),
+            cell(mfu, "%.4f", s->mfu > 0 ? s->mfu : NAN), cell(val_loss, "%.9g", s->val_loss));
+    REQUIRE(!fflush(report->csv) && !ferror(report->csv), "%s: cannot write step %" PRId64 ": %s",
+            report->csv_path, s->step, strerror(errno));
+}
+
+/* ---- the terminal. Errors of stdout are not ours: a closed window must not end a run whose log is whole. */
+
+static Report *report_in_place;       /* its line is ended before a failure prints its own */
+
+static void end_line(Report *report) {
+    if (report->pending) putchar('\n');
+    report->pending = 0;
+    fflush(stdout);
+}
+
+static void fail_below_the_line(const char *message) {
+    if (report_in_place) end_line(report_in_place);
+    fail_hook = NULL;
+    fail("%s", message);
+}
+
+static int terminal_columns(void) {
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
+}
+
+/* 4 columns: "9.87", "98.7", " 987" */
+static const char *ms_text(double ms, char text[32]) {
+    snprintf(text, 32, "%4.*f", ms < 9.995 ? 2 : ms < 99.95 ? 1 : 0, ms);
+    return text;
+}
+
+/* The line of a step in at most so many columns: what matters least leaves first, then the end is cut. */
+static int step_text(const Report *report, const StepReport *s, int columns, char *text, size_t size) {
+    enum { STEP, LOSS, VAL, NORM, LR, MS, SPEED, MFU, LEFT, FIELDS };
+    const int drop[] = { s->mfu > 0 ? LR : MFU, LR, NORM, MS, MFU, SPEED, LEFT };
+    char field[FIELDS][64] = { "" }, scratch[32];
+
+    int digits = snprintf(scratch, sizeof scratch, "%" PRId64, s->total);
+    double k = s->tokens_per_second >= 99999.5 ? 1e-3 : 1;
+    snprintf(field[STEP], 64, "step %*" PRId64 "/%" PRId64, digits, s->step, s->total);
+    snprintf(field[LOSS], 64, "loss %.4f", s->loss);
+    if (!isnan(s->val_loss)) snprintf(field[VAL], 64, "val %.4f", s->val_loss);
+    snprintf(field[NORM], 64, "norm %.*f", s->norm < 99.995 ? 2 : 0, s->norm);
+    snprintf(field[LR], 64, "lr %.1e", s->learning_rate);
+    snprintf(field[MS], 64, "%s ms", ms_text(s->ms, scratch));
+    snprintf(field[SPEED], 64, "%*.0f%s tok/s", k < 1 ? 4 : 5, k * s->tokens_per_second, k < 1 ? "k" : "");
+    if (s->mfu > 0) snprintf(field[MFU], 64, "mfu %.1f%%", 100 * s->mfu);
+    else            snprintf(field[MFU], 64, "mfu unknown");
+    double seconds_left = 1e-3 * report->mean_ms * (double)(s->total - s->step);
+    if (s->step < s->total) snprintf(field[LEFT], 64, "%s left", duration_text(seconds_left, scratch));
+
+    size_t length = 0;
+    for (size_t d = 0; ; d++) {
+        length = 0;
+        for (int f = 0; f < FIELDS; f++)
+            if (field[f][0])
+                length += (size_t)snprintf(text + length, size - length, "%s%s", f ? "  " : "", field[f]);
+        if ((int)length <= columns || d == sizeof drop / sizeof drop[0]) break;
+        field[drop[d]][0] = 0;
+    }
+    if ((int)length > columns) length = (size_t)columns;
+    text[length] = 0;
+    return (int)length;
+}
+
+static void show(Report *report, const StepReport *step, int for_good) {
+    char text[1024];
+    /* the last column stays free: some terminals wrap as soon as it is filled */
+    int length = step_text(report, step, report->in_place ? terminal_columns() - 1 : PLAIN_COLUMNS, text, sizeof text);
+    if (report->in_place) {
+        printf("\r%s%*s", text, report->pending > length ? report->pending - length : 0, "");
+        report->pending = length;
+    } else {
+        printf("%s", text);
+        report->pending = 1;
+    }
+    if (for_good || !report->in_place) end_line(report);
+    fflush(stdout);
+}
+
+/* ---- the door */
+
+void report_open(Report *report, const char *csv_path, const char *head, int64_t keep_step) {
+    memset(report, 0, sizeof *report);
+    report->in_place = isatty(STDOUT_FILENO);
+    if (report->in_place && !fail_hook) {
+        report_in_place = report;
+        fail_hook = fail_below_the_line;
+    }
+    if (csv_path) open_log(report, csv_path, head, keep_step);
+}
+
+void report_step(Report *report, const StepReport *step) {
+    if (report->csv) write_row(report, step);
+
+    /* the first step allocates, pages in and warms up: it counts only while it is the only one */
+    report->steps++;
+    if (report->steps <= 2) report->mean_ms = step->ms;
+    else report->mean_ms += (step->ms - report->mean_ms) / (double)(report->steps - 1 < 20 ? report->steps - 1 : 20);
+
+    double now = clock_seconds();
+    int lasting = step->step == step->total || !isnan(step->val_loss);
+    report->last = *step;
+    report->shown = lasting || report->steps == 1 || now - report->shown_at >= (report->in_place ? 0.05 : 1);
+    if (!report->shown) return;
+    report->shown_at = now;
+    show(report, step, lasting);
+}
+
+void report_line(Report *report, const char *format, ...) {
+    va_list arguments;
+    end_line(report);
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    putchar('\n');
+    fflush(stdout);
+}
+
+void report_close(Report *report) {
+    if (report->steps && !report->shown) show(report, &report->last, 1);
+    end_line(report);
+    if (report_in_place == report) {
+        report_in_place = NULL;
+        fail_hook = NULL;
+    }
+    if (report->csv)
+        REQUIRE(!fclose(report->csv), "%s: cannot write: %s", report->csv_path, strerror(errno));
+    free(report->csv_path);
+    memset(report, 0, sizeof *report);
+}
+
+/* ---- numbers for people */
+
+const char *duration_text(double seconds, char text[32]) {
+    if (!(seconds >= 0 && seconds < 1e14)) return strcpy(text, "unknown");
+    int64_t s = (int64_t)(seconds + 0.5);
+    if      (s < 60)    snprintf(text, 32, "%ds", (int)s);
+    else if (s < 3600)  snprintf(text, 32, "%dm%02ds", (int)(s / 60), (int)(s % 60));
+    else if (s < 86400) snprintf(text, 32, "%dh%02dm", (int)(s / 3600), (int)(s % 3600 / 60));
+    else                snprintf(text, 32, "%" PRId64 "d%02dh", s / 86400, (int)(s % 86400 / 3600));
+    return text;
+}
+
+const char *bytes_text(double bytes, char text[32]) {
+    static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB" };
+    int u = 0;
+    if (!isfinite(bytes)) return strcpy(text, "unknown");
+    for (; u < 5 && fabs(bytes) >= (u < 3 ? 1023.5 : 1023.995); u++) bytes /= 1024;
+    snprintf(text, 32, "%.*f %s", u < 3 ? 0 : 2, bytes, unit[u]);
+    return text;
+}

@@ -1,0 +1,49 @@
+/* llmc/report.h - What a run says: a line per step on the terminal, a row per step in OUT/log.csv. */
+#ifndef LLMC_REPORT_H
+#define LLMC_REPORT_H
+#include <stdint.h>
+#include <stdio.h>
+
+typedef struct {
+    int64_t step, total;       /* counted from 1 */
+    int64_t tokens;            /* trained on so far */
+    double  loss, norm, learning_rate;
+    double  ms;                /* of this step */
+    double  tokens_per_second; /* of this step */
+    double  mfu;               /* 0..1; 0 = unknown */
+    double  val_loss;          /* NaN where not measured at this step */
+} StepReport;
+
+typedef struct {
+    FILE      *csv;            /* NULL = none */
+    char      *csv_path;
+    int        in_place;       /* stdout is a terminal */
+    int        pending;        /* columns of a line in place that has no newline yet */
+    int64_t    steps;          /* seen by this process, for the mean speed and the time left */
+    double     mean_ms;        /* of the last 20 steps or so */
+    StepReport last;
+    int        shown;          /* last has its line */
+    double     shown_at;       /* seconds of the monotonic clock */
+} Report;
+
+/* csv_path NULL: no log. head: lines for the log's start, each begins with '#', the first is "# command: ...".
+   A log that is there is kept with its head up to and with step keep_step (a resume), cut behind, and goes on after a
+   line "# resumed at step N: command"; it is replaced whole, so a crash leaves the old log or the new one. A row that a
+   kill left half written is dropped; a file that is no such log fails in a line. keep_step < 0 starts anew.
+   The report must stay where it is until report_close: a failure ends the line that stands in place. */
+void report_open(Report *report, const char *csv_path, const char *head, int64_t keep_step);
+
+/* A row in the log: step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss, empty where unknown or NaN, flushed; losses
+   and norm as %.9g, which tells any two floats apart. A line on stdout: in place on a terminal, cut to its width;
+   elsewhere for the first step, the last, those with a val loss, and else one a second. Fails when the disk is full. */
+void report_step(Report *report, const StepReport *step);
+/* A line of its own, also while a step line stands in place. */
+void report_line(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void report_close(Report *report);
+
+/* "2d03h", "1h02m", "3m20s", "45s" */
+const char *duration_text(double seconds, char text[32]);
+/* "1.50 GiB", "340 MiB" */
+const char *bytes_text(double bytes, char text[32]);
+
+#endif

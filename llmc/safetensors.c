@@ -1,0 +1,203 @@
+#include "safetensors.h"
+#include "json.h"
+#include "../kernels/check.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { LONGEST_HEADER = 100000000, MOST_DIMS = 8 };     /* the first is the limit of HuggingFace's own reader */
+
+static const struct { const char *name; int bytes; } dtypes[] = {
+    { "BOOL", 1 }, { "U8", 1 }, { "I8", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }, { "I16", 2 }, { "U16", 2 },
+    { "F16", 2 }, { "BF16", 2 }, { "I32", 4 }, { "U32", 4 }, { "F32", 4 }, { "F64", 8 }, { "I64", 8 }, { "U64", 8 }
+};
+
+const char *safetensors_shape(const char *dtype, int ndim, const int64_t *dim, char text[256]) {
+    int length = snprintf(text, 256, "%s (", dtype);
+    for (int i = 0; i < ndim && length < 220; i++)
+        length += snprintf(text + length, 256 - (size_t)length, "%s%lld", i ? "," : "", (long long)dim[i]);
+    snprintf(text + length, 256 - (size_t)length, ")");
+    return text;
+}
+
+/* ---- Reading */
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const SafeTensor *)a)->name, ((const SafeTensor *)b)->name);
+}
+
+static int by_place(const void *a, const void *b) {
+    const SafeTensor *x = a, *y = b;
+    if (x->data != y->data) return x->data < y->data ? -1 : 1;
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes);      /* an empty tensor comes before the one at its place */
+}
+
+/* A member of a tensor's entry: an array, or a string where want is JSON_STRING. */
+static const Json *field_of(const SafeFile *file, const Json *entry, const char *key, JsonType want) {
+    const Json *value = json_find(entry, key);
+    REQUIRE(value, "%s: tensor %.80s has no \"%s\"", file->path, entry->key, key);
+    REQUIRE(value->type == want, "%s: tensor %.80s: \"%s\" is %.80s, want %s", file->path, entry->key, key,
+            json_text(value), want == JSON_STRING ? "a string" : "an array");
+    return value;
+}
+
+static int64_t integer_of(const SafeFile *file, const Json *entry, const Json *value, const char *what) {
+    int ok;
+    int64_t integer = json_to_integer(value, 0, INT64_MAX, &ok);
+    REQUIRE(ok, "%s: tensor %.80s: %s is %.80s, want an integer >= 0", file->path, entry->key, what, json_text(value));
+    return integer;
+}
+
+static SafeTensor read_entry(const SafeFile *file, const Json *entry, const unsigned char *data, int64_t data_bytes) {
+    const char *path = file->path, *name = entry->key;
+    REQUIRE(entry->type == JSON_OBJECT, "%s: tensor %.80s is %.80s, want an object", path, name, json_text(entry));
+    const char *dtype = field_of(file, entry, "dtype", JSON_STRING)->text;
+    const Json *shape = field_of(file, entry, "shape", JSON_ARRAY);
+    const Json *offsets = field_of(file, entry, "data_offsets", JSON_ARRAY);
+    REQUIRE(entry->count == 3, "%s: tensor %.80s has %d fields, want dtype, shape and data_offsets only", path, name,
+            entry->count);
+
+    SafeTensor t = { .name = name };
+    int64_t want = 0;
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (!strcmp(dtype, dtypes[i].name)) {
+            t.dtype = dtypes[i].name;
+            want = dtypes[i].bytes;
+        }
+    REQUIRE(t.dtype, "%s: tensor %.80s: unknown data type \"%.80s\"", path, name, dtype);
+    REQUIRE(shape->count <= MOST_DIMS, "%s: tensor %.80s has %d dimensions, want at most %d", path, name, shape->count,
+            MOST_DIMS);
+    for (const Json *d = shape->child; d; d = d->next) {
+        int64_t size = t.dim[t.ndim++] = integer_of(file, entry, d, "a dimension");
+        REQUIRE(!__builtin_mul_overflow(want, size, &want), "%s: tensor %.80s: the shape is too large to count", path,
+                name);
+    }
+
+    REQUIRE(offsets->count == 2, "%s: tensor %.80s: data_offsets has %d numbers, want 2", path, name, offsets->count);
+    int64_t begin = integer_of(file, entry, offsets->child, "a data offset");
+    int64_t end = integer_of(file, entry, offsets->child->next, "a data offset");
+    REQUIRE(begin <= end, "%s: tensor %.80s: ends at byte %lld before it begins at %lld", path, name, (long long)end,
+            (long long)begin);
+    char text[256];
+    REQUIRE(end - begin == want, "%s: tensor %.80s has %lld bytes, want %lld for %s", path, name,
+            (long long)(end - begin), (long long)want, safetensors_shape(t.dtype, t.ndim, t.dim, text));
+    REQUIRE(end <= data_bytes, "%s: tensor %.80s ends at byte %lld of the data, which has %lld: is the file truncated?",
+            path, name, (long long)end, (long long)data_bytes);
+    t.data = data + begin;
+    t.bytes = want;
+    return t;
+}
+
+/* Sorted by place, the tensors cover the data from its first byte to its last, without overlap or hole. */
+static void check_places(const SafeFile *file, const unsigned char *data, int64_t data_bytes) {
+    const unsigned char *end = data;
+    const char *before = "the header";
+    for (int i = 0; i < file->count; i++) {
+        const SafeTensor *t = &file->tensor[i];
+        REQUIRE(t->data == end, "%s: tensor %.80s begins at byte %lld of the data, want %lld, the end of %.80s: %s",
+                file->path, t->name, (long long)(t->data - data), (long long)(end - data), before,
+                t->data < end ? "they overlap" : "a hole lies between");
+        end = t->data + t->bytes;
+        before = t->name;
+    }
+    REQUIRE(end == data + data_bytes, "%s: the data has %lld bytes, the tensors only %lld", file->path,
+            (long long)data_bytes, (long long)(end - data));
+}
+
+SafeFile safetensors_open(const char *path) {
+    SafeFile file = { .path = file_path("%s", path), .map = file_map(path) };
+    const unsigned char *bytes = file.map.bytes;
+    int64_t size = file.map.size;
+    const char *kind = file_kind(bytes, size);
+    if (kind && strcmp(kind, "a safetensors file")) fail("%s: is %s, want a safetensors file", path, kind);
+    REQUIRE(size >= 8, "%s: has %lld bytes, want a safetensors file: it begins with 8 bytes of length", path,
+            (long long)size);
+    uint64_t length = 0;
+    for (int i = 7; i >= 0; i--) length = length << 8 | bytes[i];
+    REQUIRE(length <= LONGEST_HEADER, "%s: is no safetensors file: its header would have %llu bytes, want at most %d",
+            path, (unsigned long long)length, LONGEST_HEADER);
+    REQUIRE((int64_t)length <= size - 8, "%s: the header has %llu bytes, the file only %lld more: truncated?",
+            path, (unsigned long long)length, (long long)(size - 8));
+    REQUIRE(length > 0 && bytes[8] == '{', "%s: is no safetensors file: the header does not begin with '{'", path);
+    const unsigned char *data = bytes + 8 + length;
+    int64_t data_bytes = size - 8 - (int64_t)length;
+
+    char *where = file_path("%s: header", path);
+    file.header = json_parse((const char *)bytes + 8, (size_t)length, where);
+    free(where);
+    file.tensor = malloc(((size_t)file.header->count + 1) * sizeof *file.tensor);
+    REQUIRE(file.tensor, "%s: out of memory for %d tensors", path, file.header->count);
+    for (const Json *entry = file.header->child; entry; entry = entry->next) {
+        if (strcmp(entry->key, "__metadata__")) {
+            file.tensor[file.count++] = read_entry(&file, entry, data, data_bytes);
+            continue;
+        }
+        REQUIRE(entry->type == JSON_OBJECT, "%s: __metadata__ is %.80s, want an object", path, json_text(entry));
+        for (const Json *m = entry->child; m; m = m->next)
+            REQUIRE(m->type == JSON_STRING, "%s: __metadata__: \"%.80s\" is %.80s, want a string", path, m->key,
+                    json_text(m));
+    }
+    qsort(file.tensor, (size_t)file.count, sizeof *file.tensor, by_place);
+    check_places(&file, data, data_bytes);
+    qsort(file.tensor, (size_t)file.count, sizeof *file.tensor, by_name);
+    return file;
+}
+
+void safetensors_close(SafeFile *file) {
+    json_free(file->header);
+    file_unmap(file->map);
+    free(file->tensor);
+    free(file->path);
+    *file = (SafeFile){0};
+}
+
+const SafeTensor *safetensors_find(const SafeFile *file, const char *name) {
+    SafeTensor key = { .name = name };
+    return bsearch(&key, file->tensor, (size_t)file->count, sizeof key, by_name);
+}
+
+const char *safetensors_metadata(const SafeFile *file, const char *key) {
+    const Json *value = json_find(json_find(file->header, "__metadata__"), key);
+    return value ? value->text : NULL;
+}
+
+/* ---- Writing */
+
+const char *safetensors_dtype(DType dtype) {
+    static const char *const name[] = { [F32] = "F32", [BF16] = "BF16", [I32] = "I32", [F64] = "F64" };
+    return name[dtype];
+}
+
+int64_t safetensors_bytes(const SafeEntry *entry) {
+    int64_t bytes = (int64_t)dtype_bytes(entry->dtype);
+    for (int i = 0; i < entry->ndim; i++) bytes *= entry->dim[i];
+    return bytes;
+}
+
+FILE *safetensors_create(const char *path, const SafeEntry *entry, int count) {
+    char *header;
+    size_t size;
+    FILE *text = open_memstream(&header, &size);
+    REQUIRE(text, "%s: out of memory for the header", path);
+    fputs("{\"__metadata__\":{\"format\":\"pt\"}", text);      /* transformers refuses a file that does not say "pt" */
+    int64_t offset = 0;
+    for (int i = 0; i < count; i++) {
+        int64_t end = offset + safetensors_bytes(&entry[i]);
+        fputc(',', text);
+        json_write_string(text, entry[i].name);
+        fprintf(text, ":{\"dtype\":\"%s\",\"shape\":[", safetensors_dtype(entry[i].dtype));
+        for (int d = 0; d < entry[i].ndim; d++) fprintf(text, "%s%lld", d ? "," : "", (long long)entry[i].dim[d]);
+        fprintf(text, "],\"data_offsets\":[%lld,%lld]}", (long long)offset, (long long)end);
+        offset = end;
+    }
+    fputc('}', text);
+    while (ftell(text) % 8) fputc(' ', text);
+    REQUIRE(fclose(text) == 0, "%s: out of memory for the header", path);
+
+    FILE *file = file_create(path);
+    unsigned char length[8];
+    for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)size >> (8 * i));
+    file_write(file, length, sizeof length, path);
+    file_write(file, header, size, path);
+    free(header);
+    return file;
+}

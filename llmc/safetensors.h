@@ -1,0 +1,40 @@
+/* llmc/safetensors.h - HuggingFace's safetensors: 8 bytes of length, a JSON header, the tensors' bytes. A small strict
+   reader: every name, size and offset is checked before any of it is used. */
+#ifndef LLMC_SAFETENSORS_H
+#define LLMC_SAFETENSORS_H
+#include "../kernels/tensor.h"
+#include "files.h"
+
+typedef struct {
+    const char *name;
+    const char *dtype;          /* as in the file: "F32", "BF16", "F16", "F64", "I64", ... */
+    int         ndim;
+    int64_t     dim[8];
+    const unsigned char *data;  /* in the mapped file; little-endian, of any alignment */
+    int64_t     bytes;
+} SafeTensor;
+
+typedef struct {
+    char       *path;
+    FileMap     map;
+    int         count;
+    SafeTensor *tensor;         /* sorted by name */
+    struct Json *header;
+} SafeFile;
+
+SafeFile          safetensors_open(const char *path);            /* fails in a line: what, got, want */
+void              safetensors_close(SafeFile *file);
+const SafeTensor *safetensors_find(const SafeFile *file, const char *name);    /* NULL when there is none */
+const char       *safetensors_metadata(const SafeFile *file, const char *key); /* of __metadata__; NULL likewise */
+
+/* "F32 (50257,768)", for messages; returns text. */
+const char *safetensors_shape(const char *dtype, int ndim, const int64_t *dim, char text[256]);
+
+/* Writing: all names and shapes first (dtype F32, F64, BF16 or I32), then the bytes of each in that order. */
+typedef struct { const char *name; DType dtype; int ndim; int64_t dim[4]; } SafeEntry;
+const char *safetensors_dtype(DType dtype);                      /* the file's word: "F32" */
+int64_t     safetensors_bytes(const SafeEntry *entry);
+FILE *safetensors_create(const char *path, const SafeEntry *entry, int count);
+/* append with file_write; end with file_close_durably */
+
+#endif

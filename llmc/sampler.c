@@ -1,0 +1,93 @@
+/* llmc/sampler.c - Text from a model, token by token. */
+#include "sampler.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../kernels/check.h"
+#include "random.h"
+
+static void *take(size_t bytes) {
+    void *memory = malloc(bytes);
+    REQUIRE(memory, "sample: no memory for %zu bytes", bytes);
+    return memory;
+}
+
+static int descending(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x < y) - (x > y);
+}
+
+/* The k-th largest logit, and how many of those equal to it belong to the largest k. */
+static float kth_largest(const float *logits, int V, int k, int *equal) {
+    float *sorted = take((size_t)V * sizeof *sorted);
+    memcpy(sorted, logits, (size_t)V * sizeof *sorted);
+    qsort(sorted, (size_t)V, sizeof *sorted, descending);
+    float kth = sorted[k - 1];
+    for (*equal = 0; *equal < k && sorted[k - 1 - *equal] == kth; ) ++*equal;
+    free(sorted);
+    return kth;
+}
+
+int32_t sample_token(const float *logits, int V, double temperature, int top_k, double uniform) {
+    int best = 0;
+    for (int i = 0; i < V; i++) {
+        REQUIRE(isfinite(logits[i]), "sample: the logit of token %d is %g: the model has diverged, take an earlier one",
+                i, (double)logits[i]);
+        if (logits[i] > logits[best]) best = i;
+    }
+    if (temperature == 0) return best;
+
+    int equal = V;
+    float least = -INFINITY;
+    if (top_k > 0 && top_k < V) least = kth_largest(logits, V, top_k, &equal);
+
+    double *weight = take((size_t)V * sizeof *weight), sum = 0;
+    for (int i = 0; i < V; i++) {
+        int keep = logits[i] > least || (logits[i] == least && equal-- > 0);
+        weight[i] = keep ? exp(((double)logits[i] - (double)logits[best]) / temperature) : 0;
+        sum += weight[i];
+    }
+    /* uniform * sum may round up to sum itself: then the last token of any weight is meant. */
+    int chosen = best;
+    double left = uniform * sum, passed = 0;
+    for (int i = 0; i < V && passed <= left; i++) {
+        if (weight[i] > 0) chosen = i;
+        passed += weight[i];
+    }
+    free(weight);
+    return chosen;
+}
+
+void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t step, FILE *file) {
+    int T = model->config.T, V = model->config.V, length;
+    int32_t *prompt  = tokenizer_encode(tokenizer, sample->prompt, V, &length);
+    int32_t *context = take((size_t)T * sizeof *context);
+    float   *logits  = take((size_t)V * sizeof *logits);
+
+    for (int i = 0; i < length; i++) tokenizer_print(tokenizer, prompt[i], file);
+    int t = length < T ? length : T;
+    memcpy(context, prompt + length - t, (size_t)t * sizeof *context);
+    if (t == 0) context[t++] = tokenizer == TOKENIZER_BYTES ? '\n' : V - 1;
+
+    for (int i = 0; i < sample->count; i++) {
+        gpt_set_batch(model, 1, t);
+        gpt_load(model, context, NULL);
+        gpt_forward(model);
+        gpt_last_logits(model, logits);
+        double uniform = random_uniform(sample->seed, RANDOM_SAMPLE, (uint32_t)step, (uint64_t)i);
+        int32_t token = sample_token(logits, V, sample->temperature, sample->top_k, uniform);
+        tokenizer_print(tokenizer, token, file);
+        fflush(file);
+        if (t == T) {
+            t = T / 2;
+            memmove(context, context + T - t, (size_t)t * sizeof *context);
+        }
+        context[t++] = token;
+    }
+    tokenizer_print_end(tokenizer, file);
+    putc('\n', file);
+    fflush(file);
+    free(prompt);
+    free(context);
+    free(logits);
+}

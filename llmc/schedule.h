@@ -1,0 +1,19 @@
+/* llmc/schedule.h - The learning rate of a step. */
+#ifndef LLMC_SCHEDULE_H
+#define LLMC_SCHEDULE_H
+#include <stdint.h>
+
+typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD } ScheduleKind;
+
+typedef struct {
+    ScheduleKind kind;
+    double  peak, final;      /* after the warm-up; at the end */
+    int64_t warmup, total;    /* steps */
+    int64_t decay;            /* wsd: the last so many steps, at most those after the warm-up, fall from peak to final
+                                 in a straight line */
+} Schedule;
+
+/* step counts from 0. Warm-up: peak (step+1) / (warmup+1) as in nanoGPT; from step total on: final. */
+double schedule_learning_rate(const Schedule *schedule, int64_t step);
+
+#endif

@@ -1,0 +1,47 @@
+/* llmc/table.h - Named tensors in one allocation. Every row starts on 256 bytes; the gaps between rows are zero
+   and stay zero. */
+#ifndef LLMC_TABLE_H
+#define LLMC_TABLE_H
+#include "../kernels/tensor.h"
+
+typedef enum {
+    AS_IS,      /* the file holds what memory holds */
+    CONV1D,     /* memory (out, in), file (in, out): HuggingFace's Conv1D */
+    VOCABULARY  /* memory Vp rows, file V rows */
+} FileLayout;
+
+typedef enum {
+    INIT_ZERO,
+    INIT_ONE,
+    INIT_NORMAL,    /* N(0, 0.02) */
+    INIT_RESIDUAL   /* N(0, 0.02 / sqrt(2 L)): what adds to the residual stream */
+} Init;
+
+typedef struct {
+    char       name[64];    /* the key in a checkpoint */
+    Tensor    *field;       /* the struct member that this row fills */
+    FileLayout layout;
+    Init       init;
+    int        decay;       /* weight decay applies */
+    int        watched;     /* searched for the first NaN of a sick step */
+    size_t     offset;      /* bytes from the start of the memory */
+} Row;
+
+typedef struct {
+    Row   *row;
+    int    count;
+    size_t bytes;           /* of the whole allocation */
+    void  *memory;          /* device address; NULL until placed */
+} Table;
+
+/* Appends a row: *field gets shape now and its data when the table is placed. The row's other members may be set after. */
+Row *table_add(Table *table, Tensor *field, const char *name, Tensor shape);
+
+/* Gives every row its address in memory, which holds at least table->bytes. */
+void table_place(Table *table, void *memory);
+
+const Row *table_find(const Table *table, const char *name);   /* NULL when there is none */
+Tensor table_flat(const Table *table, DType dtype);            /* all of it as one tensor of one row */
+void table_free(Table *table);                                 /* the rows, not the memory */
+
+#endif

@@ -1,0 +1,86 @@
+/* llmc/tokenizer.c - Text to tokens and back. */
+#include "tokenizer.h"
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../kernels/check.h"
+
+static const char *const names[] = { "bytes", "ids" };
+
+const char *tokenizer_name(Tokenizer tokenizer) { return names[tokenizer]; }
+
+Tokenizer tokenizer_named(const char *name, const char *where) {
+    if (!strcmp(name, "bytes")) return TOKENIZER_BYTES;
+    if (!strcmp(name, "ids"))   return TOKENIZER_IDS;
+    fail("%s: tokenizer '%s', want 'bytes' or 'ids'", where, name);
+}
+
+static int32_t id_of_word(const char *word, int length, int V) {
+    char *end;
+    unsigned long long id = strtoull(word, &end, 10);        /* one too large for the type: the largest */
+    REQUIRE(isdigit((unsigned char)*word) && end == word + length,
+            "prompt: '%.*s' is no token id: want numbers with spaces between, such as \"15496 995\"",
+            length < 40 ? length : 40, word);
+    REQUIRE(id < (unsigned long long)V, "prompt: token id %.*s, want 0 to %d", length < 40 ? length : 40, word, V - 1);
+    return (int32_t)id;
+}
+
+int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *count) {
+    size_t length = strlen(text);
+    REQUIRE(length < INT32_MAX, "prompt: %zu bytes, want fewer than 2^31", length);
+    int32_t *tokens = malloc((length + 1) * sizeof *tokens);     /* no text has more tokens than bytes */
+    REQUIRE(tokens, "prompt: no memory for %zu tokens", length);
+    int n = 0;
+    if (tokenizer == TOKENIZER_BYTES) {
+        for (; text[n]; n++) {
+            tokens[n] = (unsigned char)text[n];
+            REQUIRE(tokens[n] < V, "prompt: byte %d at place %d, want below %d, the vocabulary", tokens[n], n, V);
+        }
+    } else {
+        const char *space = " \t\r\n";
+        for (const char *word = text + strspn(text, space); *word; word += strspn(word, space)) {
+            int size = (int)strcspn(word, space);
+            tokens[n++] = id_of_word(word, size, V);
+            word += size;
+        }
+    }
+    *count = n;
+    return tokens;
+}
+
+/* On a terminal, the bytes of one character are held back until it is whole: a byte that cannot go on with it proves it
+   broken, and starts anew. */
+static struct { unsigned char byte[4]; int have, want; } held;
+
+static void print_held(FILE *file) {
+    static const uint32_t least[5] = { 0, 0, 0x80, 0x800, 0x10000 };    /* a longer form than needed is invalid */
+    uint32_t c = held.have > 1 ? held.byte[0] & (0x7Fu >> held.want) : held.byte[0];
+    for (int i = 1; i < held.have; i++) c = c << 6 | (held.byte[i] & 0x3Fu);
+
+    int whole = held.have == held.want && c >= least[held.want] && c <= 0x10FFFF && (c < 0xD800 || c > 0xDFFF);
+    int control = (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7F && c < 0xA0);
+    if (held.have == 0)        { /* nothing waits */ }
+    else if (!whole)           fputs("\xEF\xBF\xBD", file);     /* U+FFFD */
+    else if (control)          fprintf(file, "\\x%02x", c);
+    else                       fwrite(held.byte, 1, (size_t)held.have, file);
+    held.have = held.want = 0;
+}
+
+static void print_byte_on_terminal(unsigned char byte, FILE *file) {
+    int goes_on = (byte & 0xC0) == 0x80;
+    if (held.have && !goes_on) print_held(file);
+    if (!held.have) held.want = byte < 0x80 ? 1 : goes_on || byte >= 0xF8 ? 0 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+    held.byte[held.have++] = byte;
+    if (held.have >= held.want) print_held(file);       /* want 0: no character starts so */
+}
+
+void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file) {
+    if (tokenizer == TOKENIZER_IDS)   fprintf(file, "%d ", token);
+    else if (isatty(fileno(file)))    print_byte_on_terminal((unsigned char)token, file);
+    else                              putc(token, file);
+}
+
+void tokenizer_print_end(Tokenizer tokenizer, FILE *file) {
+    if (tokenizer == TOKENIZER_BYTES && isatty(fileno(file))) print_held(file);
+}

@@ -1,0 +1,254 @@
+/* llmc/tokens.c - Token streams over mapped files. */
+#include "tokens.h"
+#include <errno.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../kernels/check.h"
+#include "files.h"
+#include "random.h"
+
+#define HEADER_BYTES 1024
+enum { MAGIC_UINT16 = 20240520, MAGIC_UINT32 = 20240801 };
+
+typedef struct {
+    char   *name;
+    FileMap map;
+    const unsigned char *data;      /* its first token */
+    int64_t first, count;           /* place of that token in the stream of all files; how many */
+} TokenFile;
+
+struct Tokens {
+    char      *name;
+    TokenFile *file;
+    int        file_count, width;   /* bytes of a token: 1 a text, 2 or 4 shards */
+    int        is_slice;            /* the files belong to another */
+    int64_t    first, count;        /* of the stream of all files */
+};
+
+static void *take(size_t bytes) {
+    void *memory = calloc(1, bytes);
+    REQUIRE(memory, "tokens: no memory for %zu bytes", bytes);
+    return memory;
+}
+
+static char *copy_text(const char *text) {
+    return strcpy(take(strlen(text) + 1), text);
+}
+
+/* ---- Opening ---- */
+
+static uint32_t word_of(FileMap map, int index) {
+    uint32_t word = 0;
+    if (map.size >= 4 * (index + 1)) memcpy(&word, map.bytes + 4 * index, 4);
+    return word;
+}
+
+static int ends_in_bin(const char *name) {
+    size_t length = strlen(name);
+    return length >= 4 && !strcmp(name + length - 4, ".bin");
+}
+
+/* Sets data and count of a shard; returns the bytes of a token. */
+static int open_shard(TokenFile *f) {
+    uint32_t magic = word_of(f->map, 0), version = word_of(f->map, 1);
+    int width = magic == MAGIC_UINT16 ? 2 : 4;
+    if (magic != MAGIC_UINT16 && magic != MAGIC_UINT32 && f->map.size >= 4) {
+        const char *kind = file_kind(f->map.bytes, f->map.size);
+        REQUIRE(!kind, "%s: this is %s, want a token shard", f->name, kind);
+        fail("%s: magic %u, want %d or %d: not a token shard (nanoGPT's .bin files have no header; a text needs a name "
+             "that does not end in .bin)", f->name, magic, MAGIC_UINT16, MAGIC_UINT32);
+    }
+    REQUIRE(f->map.size >= HEADER_BYTES, "%s: truncated: the file has %lld bytes, a shard's header alone has %d",
+            f->name, (long long)f->map.size, HEADER_BYTES);
+    REQUIRE(version == 1 || (width == 4 && version == 7), "%s: shard version %u, want %s", f->name, version,
+            width == 2 ? "1" : "1 or 7");
+
+    f->data  = f->map.bytes + HEADER_BYTES;
+    f->count = word_of(f->map, 2);
+    int64_t bytes = f->map.size - HEADER_BYTES, tokens = bytes / width;
+    REQUIRE(tokens >= f->count, "%s: truncated: header promises %lld tokens, the file holds %lld", f->name,
+            (long long)f->count, (long long)tokens);
+    REQUIRE(bytes == f->count * width, "%s: header promises %lld tokens, %lld bytes in all, the file has %lld", f->name,
+            (long long)f->count, (long long)(HEADER_BYTES + f->count * width), (long long)f->map.size);
+    REQUIRE(f->count > 0, "%s: a shard without tokens: remove it", f->name);
+    return width;
+}
+
+static int open_file(TokenFile *f) {
+    f->map = file_map(f->name);
+    uint32_t magic = word_of(f->map, 0);
+    REQUIRE(f->map.size > 0, "%s: the file is empty, want a text or a token shard", f->name);
+    if (ends_in_bin(f->name) || magic == MAGIC_UINT16 || magic == MAGIC_UINT32) return open_shard(f);
+    const char *kind = file_kind(f->map.bytes, f->map.size);
+    REQUIRE(!kind, "%s: this is %s, want a text or a token shard", f->name, kind);
+    f->data  = f->map.bytes;
+    f->count = f->map.size;
+    return 1;
+}
+
+static const char *kind_of_width(int width) {
+    return width == 1 ? "a text" : width == 2 ? "a shard of uint16" : "a shard of uint32";
+}
+
+/* A directory that cannot be read would silently leave files out. One that is not there just has none. */
+static int glob_failed(const char *path, int error) {
+    REQUIRE(error == ENOENT || error == ENOTDIR, "%s: %s: cannot look for data there", path, strerror(error));
+    return 0;
+}
+
+Tokens *tokens_open(const char *pattern) {
+    glob_t found = { 0 };
+    int plain = file_exists(pattern);      /* the name of a file may look like a pattern */
+    if (!plain) {
+        int status = glob(pattern, 0, glob_failed, &found);
+        REQUIRE(status != GLOB_NOSPACE, "%s: no memory for the names that match", pattern);
+        REQUIRE(status == 0, "%s: no such file, and no file matches it as a pattern", pattern);
+    }
+    Tokens *t = take(sizeof *t);
+    t->name = copy_text(pattern);
+    t->file_count = plain ? 1 : (int)found.gl_pathc;
+    t->file = take((size_t)t->file_count * sizeof *t->file);
+    for (int i = 0; i < t->file_count; i++) {
+        TokenFile *f = &t->file[i];
+        f->name  = copy_text(plain ? pattern : found.gl_pathv[i]);
+        f->first = t->count;
+        int width = open_file(f);
+        if (i == 0) t->width = width;
+        REQUIRE(width == t->width, "%s: this is %s, but %s is %s: want files of one kind", f->name,
+                kind_of_width(width), t->file[0].name, kind_of_width(t->width));
+        t->count += f->count;
+    }
+    if (!plain) globfree(&found);
+    REQUIRE(t->count >= 2, "%s: one token, want 2 or more: one to see and one to predict", pattern);
+    return t;
+}
+
+Tokens *tokens_slice(const Tokens *tokens, int64_t first, int64_t count) {
+    REQUIRE(first >= 0 && count >= 2 && count <= tokens->count && first <= tokens->count - count,
+            "%s: a part of %lld tokens from token %lld on, want 2 or more of its %lld", tokens->name,
+            (long long)count, (long long)first, (long long)tokens->count);
+    Tokens *t = take(sizeof *t);
+    *t = *tokens;
+    t->name     = copy_text(tokens->name);
+    t->is_slice = 1;
+    t->first   += first;
+    t->count    = count;
+    return t;
+}
+
+void tokens_close(Tokens *t) {
+    if (!t) return;
+    for (int i = 0; i < t->file_count && !t->is_slice; i++) {
+        file_unmap(t->file[i].map);
+        free(t->file[i].name);
+    }
+    if (!t->is_slice) free(t->file);
+    free(t->name);
+    free(t);
+}
+
+int64_t     tokens_count(const Tokens *t)      { return t->count; }
+int         tokens_are_bytes(const Tokens *t)  { return t->width == 1; }
+int         tokens_file_count(const Tokens *t) { return t->file_count; }
+const char *tokens_name(const Tokens *t)       { return t->name; }
+int64_t     tokens_windows(const Tokens *t, int T) { return (t->count - 1 + T - 1) / T; }
+
+/* ---- Reading ---- */
+
+/* The index of the file that holds a place of the stream of all files. */
+static int file_at(const Tokens *t, int64_t place) {
+    int low = 0, high = t->file_count;      /* file[low].first <= place < file[high].first */
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (t->file[middle].first <= place) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+static void widen(int32_t *out, const unsigned char *data, int width, int64_t first, int64_t count) {
+    switch (width) {
+    case 1: for (int64_t i = 0; i < count; i++) out[i] = data[first + i]; break;
+    case 2: for (int64_t i = 0; i < count; i++) out[i] = ((const uint16_t *)data)[first + i]; break;
+    case 4: memcpy(out, data + 4 * first, (size_t)count * 4); break;
+    }
+}
+
+/* Tokens first .. first + count - 1, through as many files as it takes. */
+static void read_tokens(const Tokens *t, int64_t first, int64_t count, int32_t *out) {
+    int64_t place = t->first + first;
+    for (const TokenFile *f = &t->file[file_at(t, place)]; count > 0; f++) {
+        int64_t here = f->first + f->count - place;
+        if (here > count) here = count;
+        widen(out, f->data, t->width, place - f->first, here);
+        out   += here;
+        place += here;
+        count -= here;
+    }
+}
+
+/* Targets start .. start + count - 1 of the ring, each behind its input, then padding up to T. */
+static int read_window(const Tokens *t, int64_t start, int count, int T, int32_t *input, int32_t *target) {
+    int64_t to_end = t->count - 1 - start;
+    int head = to_end < count ? (int)to_end : count;        /* targets before the ring's end */
+    read_tokens(t, start,     head, input);
+    read_tokens(t, start + 1, head, target);
+    read_tokens(t, 0, count - head, input  + head);
+    read_tokens(t, 1, count - head, target + head);
+    for (int i = count; i < T; i++) {
+        input[i]  = 0;
+        target[i] = -1;
+    }
+    return count;
+}
+
+/* How many targets window w of an epoch has. */
+static int window_targets(const Tokens *t, int64_t w, int T) {
+    int64_t left = t->count - 1 - w * T;
+    return left < T ? (int)left : T;
+}
+
+/* Which window of its epoch sequence g is. */
+static int64_t window_of(const Tokens *t, uint64_t seed, uint64_t g, int T) {
+    uint64_t windows = (uint64_t)tokens_windows(t, T);
+    return (int64_t)random_permute(seed, RANDOM_SHUFFLE, (uint32_t)(g / windows), g % windows, windows);
+}
+
+int tokens_train_window(const Tokens *t, uint64_t seed, uint64_t g, int T, int32_t *input, int32_t *target) {
+    int64_t targets = t->count - 1, w = window_of(t, seed, g, T);
+    uint32_t epoch = (uint32_t)(g / (uint64_t)tokens_windows(t, T));
+    int64_t phase = (int64_t)random_below(seed, RANDOM_PHASE, epoch, 0, (uint64_t)targets);
+    return read_window(t, (phase + w * T) % targets, window_targets(t, w, T), T, input, target);
+}
+
+int64_t tokens_train_targets(const Tokens *t, uint64_t seed, uint64_t g, uint64_t count, int T) {
+    int64_t sum = 0;
+    for (uint64_t i = 0; i < count; i++) sum += window_targets(t, window_of(t, seed, g + i, T), T);
+    return sum;
+}
+
+int tokens_eval_window(const Tokens *t, int64_t i, int T, int32_t *input, int32_t *target) {
+    return read_window(t, i * T, window_targets(t, i, T), T, input, target);
+}
+
+/* ---- Checking ---- */
+
+void tokens_check(const Tokens *t, int V) {
+    enum { BLOCK = 4096 };      /* stays in the first cache between widening and the search: 10 GB/s and more */
+    int32_t block[BLOCK];
+    if (t->width < 4 && V >= 1 << 8 * t->width) return;     /* every value of the type is an id */
+    for (int64_t first = 0; first < t->count; first += BLOCK) {
+        int count = t->count - first < BLOCK ? (int)(t->count - first) : BLOCK;
+        uint32_t greatest = 0;
+        read_tokens(t, first, count, block);
+        for (int i = 0; i < count; i++) greatest = (uint32_t)block[i] > greatest ? (uint32_t)block[i] : greatest;
+        if (greatest < (uint32_t)V) continue;
+
+        int i = 0;
+        while ((uint32_t)block[i] < (uint32_t)V) i++;
+        const TokenFile *f = &t->file[file_at(t, t->first + first + i)];
+        fail("%s: token %lld is id %u, want below %d, the vocabulary", f->name,
+             (long long)(t->first + first + i - f->first), (uint32_t)block[i], V);
+    }
+}

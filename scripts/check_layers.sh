@@ -1,0 +1,88 @@
+#!/bin/sh
+# scripts/check_layers.sh [ROOT] - Looks for includes and conditionals that go against the house's arrows:
+#
+#     train_gpt.c, test/, data/  ->  llmc/  ->  kernels/*.h  <-  kernels/cpu/, kernels/cuda/
+#
+# Prints the offending lines as file:line: and "ok" or "FAIL" for each rule; exit code 1 if one is broken.
+LC_ALL=C
+export LC_ALL
+cd "${1:-$(dirname "$0")/..}" || exit 1
+passed=0 failed=0
+
+# rule NAME OFFENDING-LINES
+rule() {
+    if [ -z "$2" ]; then passed=$((passed + 1)); echo "ok   $1"
+    else failed=$((failed + 1)); printf '%s\n' "$2"; echo "FAIL $1"; fi
+}
+
+sources=$(find kernels llmc test data scripts ./*.c -type f 2>/dev/null |
+          sed -n 's|^\./||; /\.[ch]$/p; /\.cuh\{0,1\}$/p; /\.cpp$/p' | sort)
+[ -n "$sources" ] || { echo "$PWD: no sources here" >&2; exit 1; }
+
+# "file:line folder target" of every quoted include; the target is relative to the root, with .. resolved.
+# shellcheck disable=SC2086
+includes=$(grep -nE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' /dev/null $sources | awk -F: '
+    {
+        folder = $1
+        if (!sub("/[^/]*$", "", folder)) folder = "."
+        target = $0
+        sub(/^[^"]*"/, "", target)
+        sub(/".*/, "", target)
+        depth = split(folder "/" target, part, "/")
+        path = ""
+        for (i = 1; i <= depth; i++) {
+            if (part[i] == "." || part[i] == "") continue
+            if (part[i] == "..") { if (!sub("/[^/]*$", "", path)) path = "" }
+            else path = path (path == "" ? "" : "/") part[i]
+        }
+        # an include path could hide an arrow: take a name from the root as such
+        if (target ~ /^(kernels|llmc|test|data|scripts)\//) path = target
+        print $1 ":" $2, folder, path
+    }')
+
+# arrows FOLDER ALLOWED: includes of files in FOLDER whose target does not lie directly in one of the ALLOWED folders.
+arrows() {
+    printf '%s\n' "$includes" | awk -v folder="^($1)$" -v allowed="^($2)/[^/]*$" '
+        $2 ~ folder && $3 !~ allowed { print $1 ": includes " $3 }'
+}
+
+# Preprocessor lines that match.
+lines() {
+    # shellcheck disable=SC2086
+    grep -niE "^[[:space:]]*#[[:space:]]*$1" /dev/null $sources
+}
+
+# A header that only its own .c file and tests include is a part that nobody uses.
+unused_headers() {
+    for header in llmc/*.h; do
+        printf '%s\n' "$includes" | awk -v header="$header" -v own="${header%.h}.c:" '
+            $3 == header && index($1, own) != 1 && $1 !~ /^test\// { used = 1 }
+            END { if (!used) print header ":1: included by nobody but its own .c file and tests" }'
+    done
+}
+
+files_without_header() {
+    for file in llmc/*.c; do
+        [ -f "${file%.c}.h" ] || echo "$file:1: has no header, so nobody can use it"
+    done
+}
+
+backend_names='cuda|cublas|cudnn|cutlass|cute/|cub/|cooperative_groups|mma\.h|nccl|nvml|nvtx|nvtools'
+backend_headers="include[[:space:]]*[\"<]([^\">]*/)?($backend_names)"
+backend_conditionals='(if|ifdef|ifndef|elif)[[:space:](!].*(CUDA|NVCC|NCCL|CUBLAS|CBLAS|GPU|CPU|BACKEND|DEVICE)'
+
+rule 'kernels/ includes kernels/ only'                 "$(arrows 'kernels' 'kernels')"
+rule 'kernels/cpu/ includes kernels/ and itself only'  "$(arrows 'kernels/cpu(/.*)?' 'kernels|kernels/cpu(/.*)?')"
+rule 'kernels/cuda/ includes kernels/ and itself only' "$(arrows 'kernels/cuda(/.*)?' 'kernels|kernels/cuda(/.*)?')"
+rule 'llmc/ includes llmc/ and kernels/ only'          "$(arrows 'llmc' 'llmc|kernels')"
+rule 'programs include llmc/ and kernels/ only'        "$(arrows '\\.|data' 'llmc|kernels|data')"
+rule 'test/ includes test/, data/, llmc/, kernels/ only' "$(arrows 'test' 'test|data|llmc|kernels')"
+rule 'CUDA, cuBLAS and NCCL headers stay inside kernels/cuda/' \
+     "$(lines "$backend_headers" | grep -v '^kernels/cuda/')"
+rule 'no conditional on the backend outside kernels/cpu/ and kernels/cuda/' \
+     "$(lines "$backend_conditionals" | grep -vE '^kernels/(cpu|cuda)/|#ifndef [A-Z0-9_]*_H$')"
+rule 'every header of llmc/ is used'                   "$(unused_headers)"
+rule 'every file of llmc/ has its header'              "$(files_without_header)"
+
+echo "$passed passed, $failed failed, 0 skipped"
+[ $failed = 0 ]

@@ -1,0 +1,231 @@
+/* The formulas, one loop per sum. No tiling and no tricks: this file is read to be believed. */
+#include "oracle.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static uint64_t random_state;
+
+void random_open(void) {
+    const char *seed = getenv("TEST_SEED");
+    random_state = seed ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL);
+    printf("TEST_SEED=%llu\n", (unsigned long long)random_state);
+}
+
+/* The high bits of a 64-bit linear congruential generator (Knuth's MMIX). */
+double uniform(void) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(random_state >> 40) * 0x1p-23 - 1;
+}
+
+int uniform_int(int least, int most) { return least + (int)((uniform() + 1) / 2 * (most - least + 1)); }
+
+static void zero(double *a, int64_t count) { memset(a, 0, sizeof *a * (size_t)count); }
+
+static double dot(const double *a, const double *b, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+/* y += factor x */
+static void add(double *y, double factor, const double *x, int n) {
+    for (int i = 0; i < n; i++) y[i] += factor * x[i];
+}
+
+/* ---- embedding */
+
+void oracle_embedding_forward(double *x, const int *tokens, const double *wte, const double *wpe, int B, int T, int C) {
+    for (int b = 0; b < B; b++)
+        for (int t = 0; t < T; t++)
+            for (int c = 0; c < C; c++)
+                x[(b * T + t) * C + c] = wte[tokens[b * T + t] * C + c] + wpe[t * C + c];
+}
+
+void oracle_embedding_backward(double *dwte, double *dwpe, const double *dx, const int *tokens,
+                               int B, int T, int C, int Vp, int positions) {
+    zero(dwte, (int64_t)Vp * C);
+    zero(dwpe, (int64_t)positions * C);
+    for (int b = 0; b < B; b++)
+        for (int t = 0; t < T; t++) {
+            add(dwte + tokens[b * T + t] * C, 1, dx + (b * T + t) * C, C);
+            add(dwpe + t * C,                 1, dx + (b * T + t) * C, C);
+        }
+}
+
+/* ---- layernorm */
+
+void oracle_residual_layernorm_forward(double *sum, double *normed, double *mean, double *rstd,
+                                       const double *x, const double *branch, const double *weight, const double *bias,
+                                       int rows, int C) {
+    for (int r = 0; r < rows; r++) {
+        double *s = sum + r * C, total = 0, variance = 0;
+        for (int c = 0; c < C; c++) s[c] = x[r * C + c] + (branch ? branch[r * C + c] : 0);
+        for (int c = 0; c < C; c++) total += s[c];
+        mean[r] = total / C;
+        for (int c = 0; c < C; c++) variance += (s[c] - mean[r]) * (s[c] - mean[r]) / C;
+        rstd[r] = 1 / sqrt(variance + 1e-5);
+        for (int c = 0; c < C; c++) normed[r * C + c] = (s[c] - mean[r]) * rstd[r] * weight[c] + bias[c];
+    }
+}
+
+void oracle_layernorm_backward(double *dx, double *dweight, double *dbias, const double *dnormed, const double *x,
+                               const double *mean, const double *rstd, const double *weight, int rows, int C) {
+    zero(dweight, C);
+    zero(dbias, C);
+    for (int r = 0; r < rows; r++) {
+        double g_mean = 0, gh_mean = 0;      /* of g = dh and of g h, where h = (x - mean) rstd */
+        for (int c = 0; c < C; c++) {
+            double h = (x[r * C + c] - mean[r]) * rstd[r], g = dnormed[r * C + c] * weight[c];
+            g_mean += g / C;
+            gh_mean += g * h / C;
+            dweight[c] += dnormed[r * C + c] * h;
+            dbias[c] += dnormed[r * C + c];
+        }
+        for (int c = 0; c < C; c++) {
+            double h = (x[r * C + c] - mean[r]) * rstd[r], g = dnormed[r * C + c] * weight[c];
+            dx[r * C + c] = rstd[r] * (g - g_mean - h * gh_mean);
+        }
+    }
+}
+
+/* ---- matmul */
+
+void oracle_matmul_forward(double *out, const double *x, const double *weight, const double *bias,
+                           int rows, int N, int K) {
+    for (int r = 0; r < rows; r++)
+        for (int n = 0; n < N; n++) out[r * N + n] = dot(x + r * K, weight + n * K, K) + (bias ? bias[n] : 0);
+}
+
+void oracle_matmul_backward(double *dx, double *dweight, double *dbias, const double *dout, const double *x,
+                            const double *weight, int rows, int N, int K) {
+    zero(dx, (int64_t)rows * K);
+    zero(dweight, (int64_t)N * K);
+    zero(dbias, N);
+    for (int r = 0; r < rows; r++)
+        for (int n = 0; n < N; n++) {
+            add(dx + r * K,      dout[r * N + n], weight + n * K, K);
+            add(dweight + n * K, dout[r * N + n], x + r * K, K);
+            dbias[n] += dout[r * N + n];
+        }
+}
+
+/* ---- gelu */
+
+static const double sqrt_2_over_pi = 0.79788456080286535588;
+
+void oracle_gelu_forward(double *y, const double *x, int count) {
+    for (int i = 0; i < count; i++)
+        y[i] = x[i] / 2 * (1 + tanh(sqrt_2_over_pi * (x[i] + 0.044715 * x[i] * x[i] * x[i])));
+}
+
+void oracle_gelu_backward(double *dx, const double *dy, const double *x, int count) {
+    for (int i = 0; i < count; i++) {
+        double t  = tanh(sqrt_2_over_pi * (x[i] + 0.044715 * x[i] * x[i] * x[i]));
+        double dt = (1 - t * t) * sqrt_2_over_pi * (1 + 3 * 0.044715 * x[i] * x[i]);
+        dx[i] = dy[i] * ((1 + t) / 2 + x[i] / 2 * dt);
+    }
+}
+
+/* ---- head */
+
+/* p = softmax(s); returns the log-sum-exp. p may be s. */
+static double softmax(double *p, const double *s, int n) {
+    double greatest = -INFINITY, sum = 0;
+    for (int i = 0; i < n; i++) greatest = fmax(greatest, s[i]);
+    for (int i = 0; i < n; i++) sum += exp(s[i] - greatest);
+    double lse = greatest + log(sum);
+    for (int i = 0; i < n; i++) p[i] = exp(s[i] - lse);
+    return lse;
+}
+
+void oracle_head_loss(double *losses, double *dx, double *dwte, const double *x, const double *wte, const int *targets,
+                      int rows, int C, int V, int Vp, double dloss) {
+    double *logits = malloc(sizeof *logits * (size_t)V);
+    zero(dx, (int64_t)rows * C);
+    zero(dwte, (int64_t)Vp * C);
+    for (int r = 0; r < rows; r++) {
+        losses[r] = 0;
+        if (targets[r] == -1) continue;
+        for (int i = 0; i < V; i++) logits[i] = dot(x + r * C, wte + i * C, C);
+        double logit = logits[targets[r]], *p = logits;
+        losses[r] = softmax(p, logits, V) - logit;
+        for (int i = 0; i < V; i++) {
+            double dlogit = dloss * (p[i] - (i == targets[r]));
+            add(dx + r * C,   dlogit, wte + i * C, C);
+            add(dwte + i * C, dlogit, x + r * C, C);
+        }
+    }
+    free(logits);
+}
+
+/* ---- attention: the head h of sequence b at time t is HS columns of a (B,T,NH*HS) array */
+
+#define AT(array, T, b, t, h) ((array) + (((int64_t)(b) * (T) + (t)) * spec->NH + (h)) * spec->HS)
+
+void oracle_attention_forward(const AttentionSpec *spec, double *out, double *p, double *lse,
+                              const double *q, const double *k, const double *v) {
+    int Tq = spec->Tq, Tk = spec->Tk, NH = spec->NH, HS = spec->HS;
+    zero(out, (int64_t)spec->B * Tq * NH * HS);
+    zero(p, (int64_t)spec->B * NH * Tq * Tk);
+    for (int b = 0; b < spec->B; b++)
+        for (int h = 0; h < NH; h++)
+            for (int i = 0; i < Tq; i++) {
+                int64_t row = ((int64_t)b * NH + h) * Tq + i;
+                int seen = spec->q0 + i + 1;
+                double *pi = p + row * Tk;
+                for (int j = 0; j < seen; j++) pi[j] = spec->scale * dot(AT(q, Tq, b, i, h), AT(k, Tk, b, j, h), HS);
+                lse[row] = softmax(pi, pi, seen);
+                for (int j = 0; j < seen; j++) add(AT(out, Tq, b, i, h), pi[j], AT(v, Tk, b, j, h), HS);
+            }
+}
+
+void oracle_attention_backward(const AttentionSpec *spec, double *dq, double *dk, double *dv, const double *dout,
+                               const double *p, const double *q, const double *k, const double *v) {
+    int Tq = spec->Tq, Tk = spec->Tk, NH = spec->NH, HS = spec->HS;
+    double *dp = malloc(sizeof *dp * (size_t)Tk);
+    zero(dq, (int64_t)spec->B * Tq * NH * HS);
+    zero(dk, (int64_t)spec->B * Tk * NH * HS);
+    zero(dv, (int64_t)spec->B * Tk * NH * HS);
+    for (int b = 0; b < spec->B; b++)
+        for (int h = 0; h < NH; h++)
+            for (int i = 0; i < Tq; i++) {
+                const double *pi = p + (((int64_t)b * NH + h) * Tq + i) * Tk, *dout_i = AT(dout, Tq, b, i, h);
+                int seen = spec->q0 + i + 1;
+                for (int j = 0; j < seen; j++) dp[j] = dot(dout_i, AT(v, Tk, b, j, h), HS);
+                double p_dp = dot(pi, dp, seen);
+                for (int j = 0; j < seen; j++) {
+                    double ds = spec->scale * pi[j] * (dp[j] - p_dp);
+                    add(AT(dq, Tq, b, i, h), ds, AT(k, Tk, b, j, h), HS);
+                    add(AT(dk, Tk, b, j, h), ds, AT(q, Tq, b, i, h), HS);
+                    add(AT(dv, Tk, b, j, h), pi[j], dout_i, HS);
+                }
+            }
+    free(dp);
+}
+
+/* ---- update */
+
+double oracle_norm(const double *grad, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += grad[i] * grad[i];
+    return sqrt(sum);
+}
+
+double oracle_clip(double norm, double max_norm) {
+    return max_norm > 0 && norm > max_norm ? max_norm / norm : 1;
+}
+
+void oracle_adamw(double *param, double *m, double *v, const double *grad, int64_t count, int decay,
+                  const StepNumbers *numbers) {
+    double beta1 = numbers->beta1, beta2 = numbers->beta2;
+    for (int64_t i = 0; i < count; i++) {
+        double g = numbers->clip * grad[i];
+        m[i] = beta1 * m[i] + (1 - beta1) * g;
+        v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+        double step = m[i] / numbers->correction1 / (sqrt(v[i] / numbers->correction2) + numbers->eps);
+        param[i] -= numbers->learning_rate * (step + (decay ? numbers->weight_decay * param[i] : 0));
+    }
+}

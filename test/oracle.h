@@ -1,0 +1,54 @@
+/* test/oracle.h - Every op of kernels/ in double, as plain as its formula: what is true.
+   Finite differences check it (test_oracle.c); it checks the ops of either backend (test_ops.c, test_attention.c).
+   All arrays are host memory, packed, with the shapes of the op's own header; rows stands for B*T. Every output is
+   written (=), gradients too: where an op accumulates, the caller adds. */
+#ifndef TEST_ORACLE_H
+#define TEST_ORACLE_H
+#include "../kernels/attention.h"
+#include "../kernels/update.h"
+
+/* Random inputs. The seed is the environment's TEST_SEED, or the clock, and is printed: a failure can be repeated. */
+void   random_open(void);
+double uniform(void);                           /* in [-1, 1), a multiple of 2^-23: exact in f32 */
+int    uniform_int(int least, int most);
+
+/* dwte (Vp,C); dwpe (positions,C) with positions >= T. */
+void oracle_embedding_forward(double *x, const int *tokens, const double *wte, const double *wpe, int B, int T, int C);
+void oracle_embedding_backward(double *dwte, double *dwpe, const double *dx, const int *tokens,
+                               int B, int T, int C, int Vp, int positions);
+
+/* branch may be NULL: zero. */
+void oracle_residual_layernorm_forward(double *sum, double *normed, double *mean, double *rstd,
+                                       const double *x, const double *branch, const double *weight, const double *bias,
+                                       int rows, int C);
+void oracle_layernorm_backward(double *dx, double *dweight, double *dbias, const double *dnormed, const double *x,
+                               const double *mean, const double *rstd, const double *weight, int rows, int C);
+
+/* bias may be NULL: zero. */
+void oracle_matmul_forward(double *out, const double *x, const double *weight, const double *bias,
+                           int rows, int N, int K);
+void oracle_matmul_backward(double *dx, double *dweight, double *dbias, const double *dout, const double *x,
+                            const double *weight, int rows, int N, int K);
+
+void oracle_gelu_forward(double *y, const double *x, int count);
+void oracle_gelu_backward(double *dx, const double *dy, const double *x, int count);
+
+/* wte, dwte (Vp,C), targets in [-1, V); dx, dwte: the gradients of dloss * sum(losses). */
+void oracle_head_loss(double *losses, double *dx, double *dwte, const double *x, const double *wte, const int *targets,
+                      int rows, int C, int V, int Vp, double dloss);
+
+/* q, out (B,Tq,NH*HS); k, v (B,Tk,NH*HS); p (B,NH,Tq,Tk) the probabilities, 0 where a key is not seen;
+   lse (B,NH,Tq) = log(sum(exp(scores))). The backward pass starts from p. */
+void oracle_attention_forward(const AttentionSpec *spec, double *out, double *p, double *lse,
+                              const double *q, const double *k, const double *v);
+void oracle_attention_backward(const AttentionSpec *spec, double *dq, double *dk, double *dv, const double *dout,
+                               const double *p, const double *q, const double *k, const double *v);
+
+double oracle_norm(const double *grad, int64_t count);
+double oracle_clip(double norm, double max_norm);      /* max_norm 0: never */
+
+/* One row of AdamW, in place; clip, learning rate and the rest from numbers. */
+void oracle_adamw(double *param, double *m, double *v, const double *grad, int64_t count, int decay,
+                  const StepNumbers *numbers);
+
+#endif

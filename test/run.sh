@@ -1,0 +1,75 @@
+#!/bin/sh
+# test/run.sh PROGRAM... - Runs test programs and .sh scripts one after the other and sums up. Each closes with a line
+# "N passed, N failed, N skipped"; its whole output is shown when something failed, else the reasons of what it skipped.
+# A test fails, too, by a crash, an exit code, a sanitizer's report, a missing last line, or by taking over 300 s.
+# The last line is "N passed, N failed" (", N skipped"); exit code 1 if anything failed.
+LC_ALL=C
+export LC_ALL
+# Threads that wait sleep: busy waiting makes a test with more threads than cores ten times slower.
+OMP_WAIT_POLICY=passive
+export OMP_WAIT_POLICY
+limit_s=300
+[ $# -gt 0 ] || { echo "usage: test/run.sh PROGRAM..." >&2; exit 1; }
+output=$(mktemp) || exit 1
+trap 'rm -f "$output"' EXIT
+trap 'exit 130' INT TERM HUP
+
+# The three numbers of the last line, or nothing.
+counts() {
+    tail -n 1 "$output" | sed -En 's/^([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$/\1 \2 0\4/p'
+}
+take_counts() { p=$1 f=$2 s=${3#0}; s=${s:-0}; }
+
+passed=0 failed=0 skipped=0
+for program in "$@"; do
+    name=${program#build/}
+    case $program in */*) ;; *) program=./$program ;; esac
+    case $program in *.sh) shell='sh' ;; *) shell= ;; esac
+    printf '%-26s ' "$name"
+    began=$(date +%s.%N)
+    if [ -f "$program" ]; then
+        # --foreground: a Ctrl-C reaches the test, too
+        timeout --foreground -k 5 $limit_s $shell "$program" </dev/null >"$output" 2>&1
+        status=$?
+    else
+        echo "there is no such file" >"$output"
+        status=127
+    fi
+    seconds=$(date +%s.%N | awk -v began="$began" '{ printf "%.1f", $1 - began }')
+
+    why=
+    case $status in
+    0|1) ;;
+    124) why="killed after $limit_s s" ;;
+    129|13?|14?|15?) why="killed by signal $((status - 128))" ;;
+    *) why="exit code $status" ;;
+    esac
+    sum=$(counts)
+    if [ -z "$sum" ]; then
+        why=${why:-"no last line with \"N passed, N failed\""}
+        sum="0 0 0"
+    fi
+    # shellcheck disable=SC2086
+    take_counts $sum
+    if [ "$status" = 1 ] && [ "$f" = 0 ] && [ -z "$why" ]; then why="exit code 1, though no test failed"; fi
+    if [ "$status" = 0 ] && [ "$f" != 0 ] && [ -z "$why" ]; then why="exit code 0, though a test failed"; fi
+    if [ $((p + f + s)) = 0 ] && [ -z "$why" ]; then why="no test ran"; fi
+    if grep -Eq '(ERROR|WARNING|SUMMARY): [A-Za-z]*Sanitizer|runtime error: ' "$output"; then
+        why="${why:+$why; }a sanitizer's report"
+    fi
+    [ -z "$why" ] || [ "$f" != 0 ] || f=1
+
+    line="$p passed"
+    [ "$f" = 0 ] || line="$line, $f failed"
+    [ "$s" = 0 ] || line="$line, $s skipped"
+    printf '%-34s %6s s%s\n' "$line" "$seconds" "${why:+  ($why)}"
+    if [ "$f" != 0 ]; then sed 's/^/    /' "$output"
+    elif [ "$s" != 0 ]; then sed -n 's/^skip /    skip /p' "$output"
+    fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+done
+
+echo
+if [ "$skipped" -gt 0 ]; then echo "$passed passed, $failed failed, $skipped skipped"
+else echo "$passed passed, $failed failed"; fi
+[ "$failed" = 0 ]

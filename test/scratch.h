@@ -1,0 +1,141 @@
+/* test/scratch.h - A folder of the test's own for files, removed at the end, and strangers' files. */
+#ifndef TEST_SCRATCH_H
+#define TEST_SCRATCH_H
+#include "test.h"
+#include <setjmp.h>
+#include <sys/mman.h>
+#include "../llmc/files.h"
+#include "../llmc/random.h"
+
+static char scratch[256];
+
+/* IN_SCRATCH("step-%d", 3). Strings live as long as the program: kept in a list, which is no leak. */
+#define IN_SCRATCH(...) scratch_path(file_path(__VA_ARGS__))
+static char *scratch_names[4096];
+static int   scratch_count;
+
+static inline char *scratch_path(char *name) {
+    if (scratch_count == 4096) fail("too many names in one test");
+    char *path = scratch_names[scratch_count++] = file_path("%s/%s", scratch, name);
+    free(name);
+    return path;
+}
+
+static inline void scratch_close(void) {
+    char *command = file_path("rm -rf '%s'", scratch);
+    if (system(command)) printf("%s stays behind\n", scratch);
+    free(command);
+    for (int i = 0; i < scratch_count; i++) free(scratch_names[i]);
+}
+
+/* In memory where that can be had: some hundred fsyncs take 15 s on a disk that is busy. */
+static inline void scratch_open(void) {
+    const char *parent = getenv("TMPDIR");
+    if (!parent) parent = access("/dev/shm", W_OK | X_OK) ? "/tmp" : "/dev/shm";
+    snprintf(scratch, sizeof scratch, "%s/train_gpt_test_XXXXXX", parent);
+    if (!mkdtemp(scratch)) fail("%s: cannot make a folder for the test", scratch);
+    atexit(scratch_close);      /* children leave by _exit */
+}
+
+static inline void put(const char *path, const void *bytes, size_t size) {
+    FILE *file = fopen(path, "wb");
+    if (!file || fwrite(bytes, 1, size, file) != size || fclose(file)) fail("%s: cannot prepare a test", path);
+}
+
+static inline void put_text(const char *path, const char *text) { put(path, text, strlen(text)); }
+
+/* The length, the header, and data_bytes of data (zeros when data is NULL). */
+static inline void put_safetensors(const char *path, const char *header, const void *data, size_t data_bytes) {
+    size_t length = strlen(header);
+    unsigned char *bytes = calloc(1, 8 + length + data_bytes);
+    for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)((uint64_t)length >> (8 * i));
+    memcpy(bytes + 8, header, length);
+    if (data) memcpy(bytes + 8 + length, data, data_bytes);
+    put(path, bytes, 8 + length + data_bytes);
+    free(bytes);
+}
+
+/* ---- Mutations: change the first changeable bytes of a file at random, read it: it loads, or fails in one line */
+
+static jmp_buf     mutation_jump;
+static const char *mutation_path;
+typedef struct { int loaded, failed, unnamed; } MutationCount;
+static MutationCount *mutation_count;
+
+static inline void mutation_failed(const char *message) {
+    mutation_count->failed++;
+    if (!strstr(message, mutation_path) || strchr(message, '\n')) {
+        mutation_count->unnamed++;
+        printf("  the message does not name the file: %s\n", message);
+    }
+    longjmp(mutation_jump, 1);
+}
+
+static inline void mutation_read(void (*read)(void *), void *argument) {
+    if (setjmp(mutation_jump)) return;
+    read(argument);
+    mutation_count->loaded++;
+}
+
+static inline uint32_t mutation_draw(uint32_t n, uint32_t which, uint64_t below) {
+    return (uint32_t)random_below(5, RANDOM_TEST, n, which, below);
+}
+
+/* One to three of: a bit flipped, a byte that means something to a reader, a few bytes taken from elsewhere; one in
+   five is cut short as well. */
+static inline size_t mutate(unsigned char *bytes, size_t size, size_t changeable, uint32_t n) {
+    static const char telling[] = "\"\\{}[]:,-+.eE0129 tfnu\n\x80\xff";
+    uint32_t changes = 1 + mutation_draw(n, 0, 3);
+    for (uint32_t i = 0; i < changes; i++) {
+        unsigned char *place = bytes + mutation_draw(n, 10 * i + 1, changeable);
+        uint32_t kind = mutation_draw(n, 10 * i + 2, 3), value = mutation_draw(n, 10 * i + 3, 1 << 20);
+        size_t room = (size_t)(bytes + size - place), length = 1 + value % 12;
+        if (kind == 0) *place ^= (unsigned char)(1 << value % 8);
+        if (kind == 1) *place = (unsigned char)telling[value % sizeof telling];
+        if (kind == 2) memmove(place, bytes + value % (size - 12), length < room ? length : room);
+    }
+    return mutation_draw(n, 4, 5) ? size : mutation_draw(n, 5, size);
+}
+
+/* Children take 250 mutations each: fail() jumps back there, and a crash costs one child, which the test reports. */
+static inline MutationCount mutations(const char *path, size_t changeable, uint32_t count, void (*read)(void *),
+                                      void *argument) {
+    FileMap map = file_map(path);
+    unsigned char *bytes = malloc((size_t)map.size);
+    if (changeable > (size_t)map.size) changeable = (size_t)map.size;
+    mutation_count = mmap(NULL, sizeof *mutation_count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    mutation_path = path;
+    fflush(NULL);
+    char *mutant = file_path("%s.mutant", path);
+    for (uint32_t first = 0; first < count; first += 250) {
+        pid_t child = fork();
+        if (child == 0) {
+            fail_hook = mutation_failed;
+            for (uint32_t n = first; n < first + 250 && n < count; n++) {
+                memcpy(bytes, map.bytes, (size_t)map.size);
+                /* the original is mapped: a new file takes its name, as overwriting would change the map */
+                put(mutant, bytes, mutate(bytes, (size_t)map.size, changeable, n));
+                if (rename(mutant, path)) _exit(3);
+                mutation_read(read, argument);
+            }
+            fflush(NULL);
+            _exit(0);
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        EXPECT(status == 0, "mutations %u to %u of %s: status %d", first, first + 249, path, status);
+    }
+    put(mutant, map.bytes, (size_t)map.size);
+    EXPECT(rename(mutant, path) == 0, "%s is put back", path);
+    MutationCount result = *mutation_count;
+    munmap(mutation_count, sizeof *mutation_count);
+    file_unmap(map);
+    free(mutant);
+    free(bytes);
+    EXPECT(result.loaded > 0 && result.failed > 0 && result.loaded + result.failed == (int)count && !result.unnamed,
+           "%s: %d loaded, %d failed, %d without the file's name, of %u", path, result.loaded, result.failed,
+           result.unnamed, count);
+    return result;
+}
+
+#endif

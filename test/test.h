@@ -1,0 +1,69 @@
+/* test/test.h - The few lines that a test program needs. A test is a function; main runs them by name and returns
+   test_close(). Each prints "ok", "FAIL" or "skip" and its name; the last line is "N passed, N failed, N skipped". */
+#ifndef TEST_TEST_H
+#define TEST_TEST_H
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "../kernels/check.h"
+
+static int test_passed, test_failed, test_skipped, test_errors;
+static const char *test_skip_reason;
+
+#define EXPECT(condition, ...) do { if (!(condition)) { test_errors++; \
+    printf("  %s:%d: %s: ", __FILE__, __LINE__, #condition); printf(__VA_ARGS__); printf("\n"); } } while (0)
+#define RUN(test) test_run(#test, test)
+
+static void test_run(const char *name, void (*test)(void)) {
+    test_errors = 0;
+    test_skip_reason = NULL;
+    test();
+    if (test_skip_reason)    { test_skipped++; printf("skip %s: %s\n", name, test_skip_reason); }
+    else if (test_errors)    { test_failed++;  printf("FAIL %s\n", name); }
+    else                     { test_passed++;  printf("ok   %s\n", name); }
+    fflush(stdout);
+}
+
+static inline int test_close(void) {
+    printf("%d passed, %d failed, %d skipped\n", test_passed, test_failed, test_skipped);
+    return test_failed ? 1 : 0;
+}
+
+static void test_fail(const char *message) {
+    fprintf(stderr, "%s\n", message);
+    _exit(1);      /* no leak report: the program that fails leaves its memory to the system */
+}
+
+/* Runs f(argument) in a child and wants it to end through fail(): exit code 1 and one line on stderr that holds part. */
+static inline void expect_fails(const char *part, void (*f)(void *), void *argument) {
+    int pipe_ends[2];
+    char text[4096];
+    size_t length = 0;
+    fflush(NULL);
+    if (pipe(pipe_ends)) { perror("pipe"); exit(2); }
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(pipe_ends[1], 2);
+        close(pipe_ends[0]);
+        close(pipe_ends[1]);
+        fail_hook = test_fail;
+        f(argument);
+        _exit(0);
+    }
+    close(pipe_ends[1]);
+    for (ssize_t n; length < sizeof text - 1 && (n = read(pipe_ends[0], text + length, sizeof text - 1 - length)) > 0; )
+        length += (size_t)n;
+    text[length] = 0;
+    close(pipe_ends[0]);
+    int status = 0;
+    waitpid(child, &status, 0);
+    char *newline = strchr(text, '\n');
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 1, "want exit code 1 with \"%s\", got status %d: %s", part, status, text);
+    EXPECT(newline && newline == text + length - 1, "want one line with \"%s\", got: %s", part, text);
+    EXPECT(strstr(text, part), "want \"%s\", got: %s", part, text);
+}
+
+#endif

@@ -1,0 +1,148 @@
+#!/bin/sh
+# test/test_cli.sh - The program as a user runs it: what it prints, writes and refuses, and that a resume is exact.
+# Build folder in $BUILD; prints a line per test and closes with "N passed, N failed".
+cd "$(dirname "$0")/.." || exit 2
+build=${BUILD:-build/cpu}
+gpt=$PWD/$build/train_gpt
+dir=$(mktemp -d) || exit 2
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0 bad=0
+
+expect() {        # expect WORDS COMMAND...: the command succeeds, else the words are an error of the running test
+    words=$1; shift
+    "$@" > "$dir/expect.out" 2>&1 || { echo "  $words: $*"; sed 's/^/    /' "$dir/expect.out" | head -n 8; bad=1; }
+}
+close_test() {    # close_test NAME
+    if [ $bad = 0 ]; then passed=$((passed + 1)); echo "ok   $1"; else failed=$((failed + 1)); echo "FAIL $1"; fi
+    bad=0
+}
+refuses() {       # refuses PART COMMAND...: exit code 1 and one line on stderr that holds PART
+    part=$1; shift
+    "$@" > "$dir/refuse.out" 2> "$dir/refuse.err"
+    status=$?
+    if [ $status != 1 ] || [ "$(wc -l < "$dir/refuse.err")" != 1 ] || ! grep -qF -- "$part" "$dir/refuse.err"; then
+        echo "  want exit code 1 and one line with \"$part\", got $status: $*"; head -n 3 "$dir/refuse.err"; bad=1
+    fi
+}
+steps_of() {      # the step rows of a log without their times, which differ
+    grep '^[0-9]' "$1" | cut -d, -f1-5,9
+}
+
+"$build/tales" --bytes 3000 --val-bytes 1500 --seed 7 --out "$dir/text" > /dev/null || exit 2
+text="--data $dir/text/train.txt --val-data $dir/text/val.txt"
+small="$text --layers 2 --heads 2 --channels 32 --context 16 --batch 4 --warmup 5"
+
+# ---- A resume goes on bit for bit: with accumulation, across the end of an epoch (190 windows of 16; a step reads 8).
+for attention in flash naive; do
+    run="$small --attention $attention --total-batch 128 --steps 60 --save-every 20 --val-every 7"
+    expect "train" "$gpt" $run --out "$dir/a-$attention"
+    mkdir "$dir/b-$attention"
+    cp -r "$dir/a-$attention/step-00000020" "$dir/a-$attention/log.csv" "$dir/b-$attention"
+    expect "resume" "$gpt" --out "$dir/b-$attention" --resume
+    for step in step-00000040 step-00000060; do
+        for file in model.safetensors optimizer.safetensors state.json config.json; do
+            expect "the same bytes after a resume" cmp "$dir/a-$attention/$step/$file" "$dir/b-$attention/$step/$file"
+        done
+    done
+    steps_of "$dir/a-$attention/log.csv" > "$dir/a.steps"
+    steps_of "$dir/b-$attention/log.csv" > "$dir/b.steps"
+    expect "the same losses, no line twice" cmp "$dir/a.steps" "$dir/b.steps"
+    close_test "resume is exact ($attention)"
+done
+
+expect "train" "$gpt" $small --steps 12 --out "$dir/one" --threads 1
+for threads in 2 3; do
+    expect "train" "$gpt" $small --steps 12 --out "$dir/more-$threads" --threads $threads
+    expect "the same bytes with $threads threads" cmp "$dir/one/step-00000012/model.safetensors" "$dir/more-$threads/step-00000012/model.safetensors"
+done
+close_test "the same bits with 1, 2 and 3 threads"
+
+expect "train" "$gpt" $small --steps 0 --out "$dir/start" --seed 3
+expect "train" "$gpt" $small --steps 5 --out "$dir/direct" --seed 3
+expect "train" "$gpt" $small --steps 5 --out "$dir/from-init" --seed 3 --init "$dir/start"
+expect "the same bytes from --init" cmp "$dir/direct/step-00000005/model.safetensors" "$dir/from-init/step-00000005/model.safetensors"
+close_test "--init continues from saved weights"
+
+# ---- The log
+log=$dir/a-flash/log.csv
+expect "command in the head" grep -q '^# command: .*train_gpt --data' "$log"
+expect "version in the head" grep -q '^# version: train_gpt' "$log"
+expect "device in the head" grep -q '^# device: ' "$log"
+expect "settings in the head" grep -q '^# settings: .*lr=' "$log"
+expect "60 rows" test "$(grep -c '^[0-9]' "$log")" = 60
+expect "a validation every 7 steps and at the end" test "$(grep '^[0-9]' "$log" | cut -d, -f9 | grep -c .)" = 9
+close_test "the log holds command, version, device, settings and every step"
+
+# ---- Evaluation and samples
+expect "evaluate" "$gpt" --eval "$dir/a-flash" --data "$dir/text/val.txt"
+logged=$(grep '^60,' "$log" | cut -d, -f9)
+printed=$(sed -n 's/.*loss \([0-9.]*\) nats per byte.*/\1/p' "$dir/expect.out")
+expect "--eval $printed is the val loss $logged of the log" awk "BEGIN { d = $printed - $logged; exit !(d * d < 1e-8) }"
+sample="$gpt --sample $dir/a-flash/step-00000040 --prompt Once --sample-tokens 40"
+expect "sample" $sample --seed 5
+cp "$dir/expect.out" "$dir/sample.1"
+expect "starts with the prompt" grep -q 'Once' "$dir/sample.1"
+expect "sample again" $sample --seed 5
+cp "$dir/expect.out" "$dir/sample.2"
+expect "the same seed, the same text" cmp "$dir/sample.1" "$dir/sample.2"
+expect "another sample" $sample --seed 6
+cp "$dir/expect.out" "$dir/sample.3"
+refuse_same() { ! cmp -s "$1" "$2"; }
+expect "another seed, another text" refuse_same "$dir/sample.1" "$dir/sample.3"
+close_test "--eval gives the logged loss, --sample is repeatable"
+
+# ---- What it refuses, and that nothing is harmed by it
+find "$dir/a-flash" -type f -exec cksum {} + | sort > "$dir/before"
+refuses "is there already" "$gpt" $small --out "$dir/a-flash"
+refuses "--lr is 0.5, the checkpoint" "$gpt" --resume --out "$dir/a-flash" --lr 0.5
+refuses "layers is 2, the options and the data want 3" "$gpt" --resume --out "$dir/a-flash" --layers 3
+refuses "channels is 32, the options and the data want 64" "$gpt" $text --init "$dir/a-flash" --layers 2 --heads 2 --channels 64 --context 16
+refuses "no checkpoint in $dir/none" "$gpt" --resume --out "$dir/none"
+refuses "want --out DIR" "$gpt" --resume
+refuses "did you mean --layers" "$gpt" --lr 1 --layer 2
+refuses "nothing to train on" "$gpt"
+refuses "computes in f32 only" "$gpt" $small --dtype bf16
+refuses "no multiple of --batch x --context = 64" "$gpt" $small --total-batch 100
+refuses "do not divide among 3 heads" "$gpt" $text --channels 32 --heads 3
+refuses "the largest that fits is --batch" "$gpt" $text --batch 1000000
+refuses "not even --batch 1 fits" "$gpt" $text --model d48 --context 4000000
+find "$dir/a-flash" -type f -exec cksum {} + | sort > "$dir/after"
+expect "nothing in an earlier run has changed" cmp "$dir/before" "$dir/after"
+close_test "errors are one line, exit code 1, and harm nothing"
+
+expect "dry run" "$gpt" $small --out "$dir/dry" --dry-run
+cp "$dir/expect.out" "$dir/dry.out"
+expect "prints a plan" grep -q '^  total ' "$dir/dry.out"
+expect "writes nothing" test ! -e "$dir/dry"
+close_test "--dry-run prints the plan and writes nothing"
+
+# ---- A sick step is not applied; the last checkpoint is whole and goes on.
+refuses "nothing was applied. First sick tensor: activation h.0." "$gpt" $small --out "$dir/sick" --steps 50 --save-every 1 --lr 1e6 --min-lr 1e6 --clip 0 --weight-decay 1000
+last=$(ls -d "$dir"/sick/step-* 2>/dev/null | tail -n 1)
+expect "a checkpoint before the sick step" test -n "$last"
+expect "it can be read" "$gpt" --eval "$last" --data "$dir/text/val.txt"
+close_test "a non-finite loss stops the run before the update"
+
+# ---- The leak alarm: a floor above what the model reaches
+cp "$dir/text/val.txt" "$dir/leak.txt"
+echo "5.5 nats per byte" > "$dir/leak.txt.floor"
+refuses "must have leaked" "$gpt" --data "$dir/text/train.txt" --val-data "$dir/leak.txt" --layers 1 --heads 1 --channels 32 --context 16 --batch 8 --steps 40 --val-every 0
+close_test "a val loss below the floor is called a leak"
+
+# ---- The memory plan against what the process takes (resident memory that is no file's)
+"$gpt" --data "$dir/text/train.txt" --val-fraction 0 --model d4 --context 256 --batch 24 --steps 3 > "$dir/plan.out" 2>&1 &
+pid=$! peak=0
+while kill -0 $pid 2>/dev/null; do
+    now=$(sed -n 's/^RssAnon:[^0-9]*\([0-9]*\) kB/\1/p' /proc/$pid/status 2>/dev/null)
+    [ "${now:-0}" -gt $peak ] && peak=$now
+    sleep 0.02
+done
+wait $pid || bad=1
+planned=$(awk '$1 == "total" { print ($3 == "GiB" ? $2 * 1048576 : $2 * 1024); exit }' "$dir/plan.out")
+if [ $peak = 0 ]; then echo "  no /proc here: the plan was not checked"
+else expect "planned $planned KiB, took $peak" awk "BEGIN { d = $peak - $planned; if (d < 0) d = -d; exit !(d < 0.05 * $planned + 65536) }"
+fi
+close_test "the memory plan is right to 5 % and 64 MiB (planned $((${planned%.*} / 1024)) MiB, took $((peak / 1024)))"
+
+echo "$passed passed, $failed failed, 0 skipped"
+[ $failed = 0 ]

@@ -1,0 +1,411 @@
+/* test/test_files.c - Files, JSON and safetensors: round trips, malformed input, mutations. */
+#include "scratch.h"
+#include <sys/stat.h>
+#include "../llmc/json.h"
+#include "../llmc/safetensors.h"
+
+/* ---- JSON */
+
+static void test_json_values(void) {
+    const char text[] = " {\"a\" : [1, -0.5e+3 ,\"x\"],\"\":null,\"\\u00e9\\n\\\"\\/\":"
+                        "\"\\ud83d\\ude00 \xc3\xa9\\u20ac\\u0001\",\"o\":{ },\"e\":[\t],\"t\":true,\"f\":false}\r\n";
+    Json *root = json_parse(text, sizeof text - 1, "text");
+    EXPECT(root->type == JSON_OBJECT && root->count == 7, "%d members", root->count);
+    const Json *a = json_find(root, "a");
+    EXPECT(a && a->count == 3 && !strcmp(a->child->text, "1") && !a->child->key, "the array");
+    EXPECT(!strcmp(a->child->next->text, "-0.5e+3") && !strcmp(a->child->next->next->text, "x"), "its elements");
+    EXPECT(json_find(root, "")->type == JSON_NULL, "the empty key");
+    const Json *s = json_find(root, "\xc3\xa9\n\"/");
+    EXPECT(s && !strcmp(s->text, "\xf0\x9f\x98\x80 \xc3\xa9\xe2\x82\xac\x01"), "got %s", s ? s->text : "no key");
+    EXPECT(json_find(root, "o")->count == 0 && json_find(root, "e")->count == 0, "empty ones");
+    EXPECT(json_find(root, "t")->type == JSON_TRUE && json_find(root, "f")->type == JSON_FALSE, "truths");
+    EXPECT(!json_find(root, "b") && !json_find(a, "a") && !json_find(NULL, "a"), "what is not there");
+    json_free(root);
+
+    char deep[64];
+    memset(deep, '[', 32);
+    memset(deep + 32, ']', 32);
+    root = json_parse(deep, 64, "deep");
+    EXPECT(root->count == 1, "32 levels");
+    json_free(root);
+}
+
+static void test_json_integers(void) {
+    static const struct { const char *text; int ok; int64_t value; } cases[] = {
+        { "0", 1, 0 }, { "-0", 1, 0 }, { "9223372036854775807", 1, INT64_MAX }, { "9223372036854775808", 0, 0 },
+        { "-9223372036854775808", 1, INT64_MIN }, { "-9223372036854775809", 0, 0 }, { "92233720368547758070", 0, 0 },
+        { "1.0", 0, 0 }, { "1e3", 0, 0 }, { "\"1\"", 0, 0 }, { "true", 0, 0 }, { "[1]", 0, 0 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Json *json = json_parse(cases[i].text, strlen(cases[i].text), "number");
+        int ok;
+        int64_t value = json_to_integer(json, INT64_MIN, INT64_MAX, &ok);
+        EXPECT(ok == cases[i].ok && (!ok || value == cases[i].value), "%s: ok %d, %lld", cases[i].text, ok,
+               (long long)value);
+        json_free(json);
+    }
+    Json *five = json_parse("5", 1, "number");
+    int low, high;
+    json_to_integer(five, 6, 9, &low);
+    json_to_integer(five, 0, 4, &high);
+    EXPECT(!low && !high, "5 in 6..9 is %d, in 0..4 is %d", low, high);
+    json_free(five);
+}
+
+static void test_json_strings(void) {
+    static const struct { const char *text, *back; } cases[] = {
+        { "", "" }, { "plain", "plain" }, { "\"\\/\b\f\n\r\t\x01\x1f\x7f", "\"\\/\b\f\n\r\t\x01\x1f\x7f" },
+        { "\xc3\xa9\xf0\x9f\x98\x80", "\xc3\xa9\xf0\x9f\x98\x80" }, { "a\xe9z\xc3", "a\xef\xbf\xbdz\xef\xbf\xbd" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text;
+        size_t size;
+        FILE *file = open_memstream(&text, &size);
+        json_write_string(file, cases[i].text);
+        fclose(file);
+        Json *json = json_parse(text, size, "string");
+        EXPECT(!strcmp(json->text, cases[i].back), "case %zu: wrote %s, read %s", i, text, json->text);
+        json_free(json);
+        free(text);
+    }
+}
+
+typedef struct { const char *text; size_t size; } Text;
+static void parse_text(void *text) { json_parse(((Text *)text)->text, ((Text *)text)->size, "some file"); }
+
+static const struct { const char *text, *part; } bad_json[] = {
+    { "", "byte 0: the text ends, want a value" },     { "  \n", "byte 3: the text ends, want a value" },
+    { "\xef\xbb\xbf{}", "byte 0: found byte 0xef" },   { "{} x", "byte 3: found 'x', want the end" },
+    { "{}{}", "byte 2: found '{', want the end" },     { "[1,]", "byte 3: found ']', want a value" },
+    { "[,1]", "byte 1: found ',', want a value" },     { "[1 2]", "byte 3: found '2', want ',' or ']'" },
+    { "[1", "byte 2: the text ends, want ',' or ']'" },{ "[", "byte 1: the text ends, want a value" },
+    { "]", "byte 0: found ']'" },                      { "[1}", "byte 2: found '}', want ',' or ']'" },
+    { "{\"a\":1,}", "byte 7: found '}', want a key" }, { "{\"a\" 1}", "byte 5: found '1', want ':'" },
+    { "{\"a\":}", "byte 5: found '}', want a value" }, { "{a:1}", "byte 1: found 'a', want a key in quotes" },
+    { "{1:1}", "byte 1: found '1', want a key" },      { "{\"a\":1 \"b\":2}", "byte 7: found '\"', want ',' or '}'" },
+    { "{\"a\":1", "byte 6: the text ends, want ',' or '}'" }, { "{", "byte 1: the text ends, want a key" },
+    { "{\"a\":1,\"b\":2,\"a\":3}", "byte 13: the key \"a\" stands twice" },
+    { "{\"x\":{\"a\":1,\"\\u0061\":2}}", "byte 12: the key \"a\" stands twice" },
+    { "01", "byte 1: found '1', want no digit" },      { "-", "byte 1: the text ends, want a digit" },
+    { "+1", "byte 0: found '+'" },                     { ".5", "byte 0: found '.'" },
+    { "1.", "byte 2: the text ends, want a digit" },   { "1.e3", "byte 2: found 'e', want a digit" },
+    { "1e", "byte 2: the text ends, want a digit" },   { "1e+", "byte 3: the text ends, want a digit" },
+    { "0x10", "byte 1: found 'x', want the end" },     { "-01", "byte 2: found '1', want no digit" },
+    { "NaN", "byte 0: found 'N', want a value" },      { "-Infinity", "byte 1: found 'I', want a digit" },
+    { "tru", "byte 0: found 't', want a value" },      { "True", "byte 0: found 'T', want a value" },
+    { "nulll", "byte 4: found 'l', want the end" },    { "'a'", "byte 0: found ''', want a value" },
+    { "\"a", "byte 2: the text ends, want the closing" }, { "\"a\nb\"", "byte 2: found byte 0x0a" },
+    { "\"\\x41\"", "byte 2: found 'x', want one of" }, { "\"\\", "byte 2: the text ends, want one of" },
+    { "\"\\u12g4\"", "byte 5: found 'g', want four" }, { "\"\\u12", "byte 5: the text ends, want four" },
+    { "\"a\\u0000\"", "byte 2: \\u0000 inside" },      { "\"\\ud800\"", "byte 1: lone surrogate \\ud800" },
+    { "\"\\ud800\\u0041\"", "lone surrogate" },        { "\"\\ud800\\n\"", "lone surrogate" },
+    { "\"\\udc00\"", "byte 1: lone surrogate \\udc00" },
+    { "\"\xff\"", "byte 1: found byte 0xff, want UTF-8" }, { "\"\x80\"", "byte 1: found byte 0x80" },
+    { "\"\xc3\"", "byte 1: found byte 0xc3" },         { "\"\xc0\xaf\"", "byte 1: found byte 0xc0" },
+    { "\"\xe0\x80\xaf\"", "found byte 0xe0" },         { "\"\xed\xa0\x80\"", "found byte 0xed" },
+    { "\"\xf0\x80\x80\xaf\"", "found byte 0xf0" },     { "\"\xf4\x90\x80\x80\"", "found byte 0xf4" },
+    { "// x\n1", "byte 0: found '/'" },                { "[1,/**/2]", "byte 3: found '/'" },
+    { "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "byte 32: nested deeper than 32" },
+};
+
+static void test_json_malformed(void) {
+    for (size_t i = 0; i < sizeof bad_json / sizeof *bad_json; i++) {
+        Text text = { bad_json[i].text, strlen(bad_json[i].text) };
+        expect_fails(bad_json[i].part, parse_text, &text);
+        expect_fails("some file: byte ", parse_text, &text);
+    }
+    expect_fails("byte 2: found byte 0x00", parse_text, &(Text){ "\"a\0b\"", 5 });
+    expect_fails("byte 1: found byte 0x00, want the end", parse_text, &(Text){ "1\0", 2 });
+}
+
+/* 200,000 keys with 30 equal bytes in front: comparing each with each would take 2e10 comparisons, minutes. */
+static void test_json_many_keys(void) {
+    enum { KEYS = 200000 };
+    char *text;
+    size_t size;
+    FILE *file = open_memstream(&text, &size);
+    for (int i = 0; i < KEYS; i++)
+        fprintf(file, "%s\"transformer.block.attention.key%d\":0", i ? "," : "{", i * 7919 % KEYS);
+    fprintf(file, "}");
+    fclose(file);
+    Json *json = json_parse(text, size, "many");
+    EXPECT(json->count == KEYS, "%d keys", json->count);
+    json_free(json);
+    memcpy(strstr(text, "key199999\""), "key000007\"", 10);      /* no other key has leading zeros */
+    json_free(json_parse(text, size, "many"));
+    char *other = strstr(text, "key199998\"");
+    memcpy(other, "key000007\"", 10);
+    expect_fails("key000007\" stands twice", parse_text, &(Text){ text, size });
+    free(text);
+}
+
+static const struct { const char *text, *key; char as; const char *part; } bad_members[] = {
+    { "{}", "n", 'i', "conf: \"n\" is missing" },             { "[1]", "n", 'i', "\"n\" is missing" },
+    { "{\"n\":0}", "n", 'i', "\"n\" is 0, want an integer from 1 to 9" },
+    { "{\"n\":10}", "n", 'i', "\"n\" is 10, want" },          { "{\"n\":1.5}", "n", 'i', "\"n\" is 1.5, want" },
+    { "{\"n\":\"1\"}", "n", 'i', "want an integer" },         { "{\"n\":null}", "n", 'i', "\"n\" is null, want" },
+    { "{\"n\":[1]}", "n", 'i', "\"n\" is an array, want" },
+    { "{\"n\":true}", "n", 'r', "\"n\" is true, want a number" },
+    { "{\"n\":1e999}", "n", 'r', "\"n\" is 1e999, want a number" },
+    { "{\"n\":{}}", "n", 's', "\"n\" is an object, want a string" },
+};
+static void read_member(void *index) {
+    const size_t i = *(size_t *)index;
+    Json *json = json_parse(bad_members[i].text, strlen(bad_members[i].text), "conf");
+    if (bad_members[i].as == 'i') json_integer(json, bad_members[i].key, 1, 9, "conf");
+    if (bad_members[i].as == 'r') json_real(json, bad_members[i].key, "conf");
+    if (bad_members[i].as == 's') json_string(json, bad_members[i].key, "conf");
+}
+static void test_json_members(void) {
+    for (size_t i = 0; i < sizeof bad_members / sizeof *bad_members; i++)
+        expect_fails(bad_members[i].part, read_member, &i);
+}
+
+/* ---- Files */
+
+#define BYTES(text) text, sizeof text - 1
+static const struct { const char *bytes; size_t size; const char *kind; } kinds[] = {
+    { BYTES("PK\3\4\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0\0\0archive/data.pkl"),
+      "a PyTorch checkpoint (zip)" },
+    { BYTES("PK\3\4\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x05\0\0\0x.npy"), "a NumPy archive (zip)" },
+    { BYTES("PK\3\4docs"), "a zip archive" },            { BYTES("\x80\2}q\0."), "a Python pickle" },
+    { BYTES("\x80\5\x95"), "a Python pickle" },          { BYTES("\xc6\xd7\x34\1\3\0\0\0"), "an llm.c checkpoint" },
+    { BYTES("\x8f\xd8\x34\1"), "an llm.c optimizer state" }, { BYTES("\x88\xd8\x34\1\1\0\0\0"), "a token shard" },
+    { BYTES("\xa1\xd9\x34\1\7\0\0\0"), "a token shard" },  { BYTES("GGUF\3\0\0\0"), "a GGUF model" },
+    { BYTES("lmgg"), "a ggml model" },                   { BYTES("\x93NUMPY\1\0"), "a NumPy array" },
+    { BYTES("\x89HDF\r\n\x1a\n"), "an HDF5 file" },      { BYTES("\x1f\x8b\x08"), "a gzip archive" },
+    { BYTES("\xfd" "7zXZ\0"), "an xz archive" },         { BYTES("%PDF-1.7"), "a PDF document" },
+    { BYTES("\x7f" "ELF\2"), "a program (ELF)" },        { BYTES("\2\0\0\0\0\0\0\0{}"), "a safetensors file" },
+    { BYTES("version https://git-lfs.github.com/spec/v1"), "a Git LFS pointer, not the file itself" },
+    { BYTES("Once upon a time"), NULL }, { BYTES(""), NULL }, { BYTES("\x80"), NULL }, { BYTES("PK"), NULL },
+    { BYTES("\2\0\0\0\0\0\0\0"), NULL }, { BYTES("\0\0\0\0\0\0\0\x80{"), NULL }, { BYTES("\x80\6"), NULL },
+};
+static void test_file_kinds(void) {
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        unsigned char *exact = malloc(kinds[i].size);      /* the sanitizer sees a byte read past the end */
+        memcpy(exact, kinds[i].bytes, kinds[i].size);
+        const char *kind = file_kind(exact, (int64_t)kinds[i].size), *want = kinds[i].kind;
+        EXPECT(kind == want || (kind && want && !strcmp(kind, want)), "case %zu: %s, want %s", i,
+               kind ? kind : "unknown", want ? want : "unknown");
+        free(exact);
+    }
+}
+
+static void map_file(void *path) { file_map(path); }
+static void create_file(void *path) { file_create(path); }
+static void make_directory(void *path) { directory_make(path); }
+static void remove_directory(void *path) { directory_remove(path); }
+static void fill_device(void *how) {
+    FILE *file = file_create("/dev/full");
+    static char bytes[100000];
+    if (*(char *)how == 'w') file_write(file, bytes, sizeof bytes, "/dev/full");
+    if (*(char *)how == 'f') fwrite(bytes, 1, sizeof bytes, file);
+    if (*(char *)how == 'p') fprintf(file, "small");
+    file_close_durably(file, "/dev/full");
+}
+
+static void test_files(void) {
+    char *deep = IN_SCRATCH("a/b//c/"), *file = IN_SCRATCH("a/b/c/file");
+    directory_make(deep);
+    directory_make(deep);
+    EXPECT(file_is_folder(deep), "%s", deep);
+    FILE *f = file_create(file);
+    file_write(f, "abc", 3, file);
+    file_close_durably(f, file);
+    FileMap map = file_map(file);
+    EXPECT(map.size == 3 && !memcmp(map.bytes, "abc", 3), "%lld bytes", (long long)map.size);
+    file_unmap(map);
+    put_text(file, "");
+    map = file_map(file);
+    EXPECT(map.size == 0 && map.bytes, "an empty file");
+    file_unmap(map);
+
+    char *fifo = IN_SCRATCH("fifo"), *inside = IN_SCRATCH("a/b/c/file/x");
+    EXPECT(mkfifo(fifo, 0600) == 0, "mkfifo");
+    expect_fails("is a pipe or a device", map_file, fifo);
+    expect_fails("No such file", map_file, IN_SCRATCH("none"));
+    expect_fails("is a folder, want a file", map_file, deep);
+    expect_fails("cannot create: Is a directory", create_file, deep);
+    expect_fails("cannot create: Not a directory", create_file, inside);
+    expect_fails("a/b/c/file: cannot make the folder: File exists", make_directory, inside);
+    expect_fails("cannot make the folder: File exists", make_directory, file);
+    expect_fails("without a name", make_directory, "");
+    expect_fails("cannot remove", remove_directory, IN_SCRATCH("a/b"));
+    if (file_exists("/dev/full"))
+        for (const char *how = "wfp"; *how; how++)
+            expect_fails(*how == 'f' ? "/dev/full: cannot write: an earlier write failed" :
+                         "/dev/full: cannot write: No space left on device", fill_device, (void *)how);
+    unlink(fifo);
+    file_rename(file, IN_SCRATCH("a/b/c/other"));
+    EXPECT(!file_exists(file) && file_exists(IN_SCRATCH("a/b/c/other")), "renamed");
+    directory_remove(deep);
+    directory_remove(deep);
+    EXPECT(!file_exists(IN_SCRATCH("a/b/c")), "removed");
+    directory_remove(IN_SCRATCH("a/b"));
+    directory_remove(IN_SCRATCH("a"));
+
+    static const char *const folders[][2] = {
+        { "a/b/c", "a/b" }, { "c", "." }, { "/c", "/" }, { "a//c//", "a" }, { "/", "/" }
+    };
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        char *folder = file_folder(folders[i][0]);
+        EXPECT(!strcmp(folder, folders[i][1]), "%s: %s, want %s", folders[i][0], folder, folders[i][1]);
+        free(folder);
+    }
+}
+
+/* ---- safetensors */
+
+#define TENSOR(name, dtype, shape, begin, end) \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" #begin "," #end "]}"
+
+static void test_safetensors_round_trip(void) {
+    char *path = IN_SCRATCH("round.safetensors");
+    const SafeEntry entries[] = {
+        { "z\"\xc3\xa9", F32, 2, { 2, 3 } }, { "scalar", I32, 0, { 0 } }, { "a", F64, 1, { 3 } },
+        { "empty", F32, 2, { 0, 7 } }, { "b", BF16, 4, { 1, 1, 1, 1 } }
+    };
+    unsigned char data[24 + 4 + 24 + 0 + 2];
+    for (size_t i = 0; i < sizeof data; i++) data[i] = (unsigned char)(i * 37 + 1);
+    FILE *file = safetensors_create(path, entries, 5);
+    file_write(file, data, sizeof data, path);
+    file_close_durably(file, path);
+    SafeFile safe = safetensors_open(path);
+    EXPECT(safe.count == 5 && !strcmp(safetensors_metadata(&safe, "format"), "pt"), "%d tensors", safe.count);
+    EXPECT(safe.map.bytes[0] % 8 == 0, "a header of a multiple of 8");
+    EXPECT(!safetensors_metadata(&safe, "none") && !safetensors_find(&safe, "none"), "what is not there");
+    const unsigned char *place = data;
+    for (int i = 0; i < 5; i++) {
+        const SafeTensor *t = safetensors_find(&safe, entries[i].name);
+        EXPECT(t && t->bytes == safetensors_bytes(&entries[i]) && t->ndim == entries[i].ndim &&
+               !strcmp(t->dtype, safetensors_dtype(entries[i].dtype)) &&
+               !memcmp(t->dim, entries[i].dim, (size_t)t->ndim * 8) && !memcmp(t->data, place, (size_t)t->bytes),
+               "%s", entries[i].name);
+        place += safetensors_bytes(&entries[i]);
+    }
+    safetensors_close(&safe);
+    put_safetensors(path, "{" TENSOR("b", "U8", "3", 4, 7) "," TENSOR("a", "F32", "", 0, 4)
+                    ",\"__metadata__\":{\"k\":\"v\"}}   ", NULL, 7);
+    safe = safetensors_open(path);
+    EXPECT(safe.count == 2 && !strcmp(safe.tensor[0].name, "a") && !strcmp(safetensors_metadata(&safe, "k"), "v"),
+           "another writer's file");
+    safetensors_close(&safe);
+    put_safetensors(path, "{}", NULL, 0);
+    safe = safetensors_open(path);
+    EXPECT(safe.count == 0, "no tensors");
+    safetensors_close(&safe);
+}
+
+static const struct { const char *header; int data; const char *part; } bad_safetensors[] = {
+    { "", 0, "does not begin with '{'" }, { "[]", 0, "does not begin with '{'" },
+    { " {}", 0, "does not begin with '{'" },
+    { "{", 0, "header: byte 1: the text ends" }, { "{} x", 0, "header: byte 3: found 'x'" },
+    { "{" TENSOR("a", "U8", "", 0, 1) "," TENSOR("a", "U8", "", 1, 2) "}", 2, "the key \"a\" stands twice" },
+    { "{\"a\":1}", 0, "tensor a is 1, want an object" }, { "{\"a\":[]}", 0, "tensor a is an array, want an object" },
+    { "{\"a\":{}}", 0, "tensor a has no \"dtype\"" },
+    { "{\"a\":{\"dtype\":\"U8\"}}", 0, "tensor a has no \"shape\"" },
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[]}}", 0, "tensor a has no \"data_offsets\"" },
+    { "{\"a\":{\"dtype\":8,\"shape\":[],\"data_offsets\":[0,1]}}", 1, "\"dtype\" is 8, want a string" },
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":1,\"data_offsets\":[0,1]}}", 1, "\"shape\" is 1, want an array" },
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":{}}}", 1,
+      "\"data_offsets\" is an object, want an array" },
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1],\"x\":0}}", 1, "tensor a has 4 fields" },
+    { "{" TENSOR("a", "F31", "", 0, 4) "}", 4, "unknown data type \"F31\"" },
+    { "{" TENSOR("a", "f32", "", 0, 4) "}", 4, "unknown data type \"f32\"" },
+    { "{" TENSOR("a", "", "", 0, 4) "}", 4, "unknown data type \"\"" },
+    { "{" TENSOR("a", "U8", "1,1,1,1,1,1,1,1,1", 0, 1) "}", 1, "9 dimensions, want at most 8" },
+    { "{" TENSOR("a", "U8", "-1", 0, 1) "}", 1, "a dimension is -1, want" },
+    { "{" TENSOR("a", "U8", "1.0", 0, 1) "}", 1, "a dimension is 1.0, want" },
+    { "{" TENSOR("a", "U8", "\"1\"", 0, 1) "}", 1, "tensor a: a dimension is 1, want an integer" },
+    { "{" TENSOR("a", "U8", "null", 0, 1) "}", 1, "a dimension is null, want" },
+    { "{" TENSOR("a", "U8", "[1]", 0, 1) "}", 1, "a dimension is an array, want" },
+    { "{" TENSOR("a", "U8", "9223372036854775808", 0, 1) "}", 1, "a dimension is 9223372036854775808, want" },
+    { "{" TENSOR("a", "F64", "2305843009213693952", 0, 0) "}", 0, "too large to count" },
+    { "{" TENSOR("a", "U8", "4294967296,4294967296", 0, 0) "}", 0, "too large to count" },
+    { "{" TENSOR("a", "U8", "4294967296,4294967296,0", 0, 0) "}", 0, "too large to count" },
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0]}}", 1, "data_offsets has 1 numbers, want 2" },
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[]}}", 1, "data_offsets has 0 numbers, want 2" },
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1,2]}}", 1, "data_offsets has 3 numbers, want 2" },
+    { "{" TENSOR("a", "U8", "", -1, 0) "}", 1, "a data offset is -1, want" },
+    { "{" TENSOR("a", "U8", "", 0, 1e0) "}", 1, "a data offset is 1e0, want" },
+    { "{" TENSOR("a", "U8", "", 0, 18446744073709551617) "}", 1, "a data offset is 18446744073709551617, want" },
+    { "{" TENSOR("a", "U8", "", 1, 0) "}", 1, "ends at byte 0 before it begins at 1" },
+    { "{" TENSOR("a", "F32", "2,3", 0, 20) "}", 20, "tensor a has 20 bytes, want 24 for F32 (2,3)" },
+    { "{" TENSOR("a", "F32", "2,3", 0, 28) "}", 28, "tensor a has 28 bytes, want 24 for F32 (2,3)" },
+    { "{" TENSOR("a", "U8", "0", 0, 1) "}", 1, "tensor a has 1 bytes, want 0 for U8 (0)" },
+    { "{" TENSOR("a", "U8", "4", 0, 4) "}", 3, "ends at byte 4 of the data, which has 3: is the file truncated" },
+    { "{" TENSOR("a", "U8", "0", 9, 9) "}", 3, "tensor a ends at byte 9 of the data, which has 3" },
+    { "{" TENSOR("a", "U8", "4", 0, 4) "}", 5, "the data has 5 bytes, the tensors only 4" },
+    { "{}", 5, "the data has 5 bytes, the tensors only 0" },
+    { "{" TENSOR("a", "U8", "4", 1, 5) "}", 5,
+      "tensor a begins at byte 1 of the data, want 0, the end of the header: a hole" },
+    { "{" TENSOR("a", "U8", "4", 0, 4) "," TENSOR("b", "U8", "2", 3, 5) "}", 5,
+      "tensor b begins at byte 3 of the data, want 4, the end of a: they overlap" },
+    { "{" TENSOR("a", "U8", "4", 0, 4) "," TENSOR("b", "U8", "4", 0, 4) "}", 4, "they overlap" },
+    { "{" TENSOR("a", "U8", "2", 0, 2) "," TENSOR("b", "U8", "2", 3, 5) "}", 5, "want 2, the end of a: a hole" },
+    { "{\"__metadata__\":1}", 0, "__metadata__ is 1, want an object" },
+    { "{\"__metadata__\":{\"a\":1}}", 0, "__metadata__: \"a\" is 1, want a string" },
+    { "{\"__metadata__\":{\"a\":null}}", 0, "__metadata__: \"a\" is null, want a string" },
+};
+
+static void open_safetensors(void *path) { safetensors_open(path); }
+
+static void test_safetensors_malformed(void) {
+    char *path = IN_SCRATCH("bad.safetensors");
+    for (size_t i = 0; i < sizeof bad_safetensors / sizeof *bad_safetensors; i++) {
+        put_safetensors(path, bad_safetensors[i].header, NULL, (size_t)bad_safetensors[i].data);
+        expect_fails(bad_safetensors[i].part, open_safetensors, path);
+    }
+    static const struct { const char *bytes; size_t size; const char *part; } raw[] = {
+        { BYTES(""), "has 0 bytes, want a safetensors file" },
+        { BYTES("\2\0\0\0\0\0\0"), "has 7 bytes, want a safetensors" },
+        { BYTES("\3\0\0\0\0\0\0\0{}"), "the header has 3 bytes, the file only 2 more: truncated?" },
+        { BYTES("\0\0\0\0\0\0\0\x80{}"), "its header would have 9223372036854775808 bytes" },
+        { BYTES("\xff\xff\xff\xff\xff\xff\xff\xff{}"), "its header would have 18446744073709551615 bytes" },
+        { BYTES("\1\xe1\xf5\5\0\0\0\0{}"), "its header would have 100000001 bytes, want at most 100000000" },
+        { BYTES("\x80\2}q\0."), "is a Python pickle, want a safetensors file" },
+        { BYTES("GGUF\3\0\0\0"), "is a GGUF model, want" },
+    };
+    for (size_t i = 0; i < sizeof raw / sizeof *raw; i++) {
+        put(path, raw[i].bytes, raw[i].size);
+        expect_fails(raw[i].part, open_safetensors, path);
+    }
+}
+
+static void read_safetensors(void *path) {
+    SafeFile file = safetensors_open(path);
+    unsigned sum = 0;
+    for (int i = 0; i < file.count; i++)
+        for (int64_t b = 0; b < file.tensor[i].bytes; b++) sum += file.tensor[i].data[b];
+    if (sum == 1) printf("  (so that the sum is made)\n");
+    safetensors_close(&file);
+}
+
+/* The file ends with a page: a read behind it is a fault. */
+static void test_safetensors_mutations(void) {
+    char *path = IN_SCRATCH("mutated.safetensors"), *header = file_path("{" TENSOR("a", "F32", "2,3", 0, 24) ","
+        TENSOR("b", "U8", "5", 24, 29) ",\"__metadata__\":{\"format\":\"pt\"}," TENSOR("c", "I64", "0,4", 29, 29) ","
+        TENSOR("d", "BF16", "128,15", 29, 3869) "}");
+    char *padded = file_path("%-*s", 4096 - 8 - 3869, header);
+    put_safetensors(path, padded, NULL, 3869);
+    MutationCount count = mutations(path, strlen(header) + 8, 3000, read_safetensors, path);
+    printf("  3000 mutations: %d loaded, %d failed in one line\n", count.loaded, count.failed);
+    free(header);
+    free(padded);
+}
+
+int main(void) {
+    scratch_open();
+    RUN(test_json_values);
+    RUN(test_json_integers);
+    RUN(test_json_strings);
+    RUN(test_json_malformed);
+    RUN(test_json_many_keys);
+    RUN(test_json_members);
+    RUN(test_file_kinds);
+    RUN(test_files);
+    RUN(test_safetensors_round_trip);
+    RUN(test_safetensors_malformed);
+    RUN(test_safetensors_mutations);
+    return test_close();
+}

@@ -1,0 +1,567 @@
+/* test_gpt.c - The whole model: against HuggingFace's GPT2LMHeadModel in float64, whose weights, gradients and AdamW
+   steps lie in test/reference (scripts/make_reference.py); and what must hold of any model. Runs where the repository's
+   root is the working directory. */
+#include "../kernels/device.h"
+#include "../kernels/head.h"
+#include "../llmc/checkpoint.h"
+#include "../llmc/files.h"
+#include "../llmc/gpt.h"
+#include "../llmc/optimizer.h"
+#include "../llmc/random.h"
+#include "../llmc/safetensors.h"
+#include "test.h"
+
+static void *new_array(int64_t count, size_t bytes) {
+    void *memory = calloc((size_t)count, bytes);
+    REQUIRE(memory, "out of memory: %lld elements of %zu bytes", (long long)count, bytes);
+    return memory;
+}
+
+/* All of a tensor or a table, on the host. */
+static float *download(Tensor t) {
+    float *host = new_array(tensor_count(t), sizeof *host);
+    device_download(host, t.data, tensor_bytes(t));
+    return host;
+}
+
+static float *download_params(const Params *params) { return download(table_flat(&params->table, F32)); }
+
+static int same_bits(const Params *a, const Params *b) {
+    float *x = download_params(a), *y = download_params(b);
+    int same = a->table.bytes == b->table.bytes && memcmp(x, y, a->table.bytes) == 0;
+    free(x);
+    free(y);
+    return same;
+}
+
+/* Elements that are in no file, the gaps between rows and the padding of the token table, and are not zero. */
+static int64_t outside_nonzero(const Params *params, int V) {
+    const Table *table = &params->table;
+    float *value = download_params(params);
+    int64_t count = 0, end = (int64_t)(table->bytes / sizeof *value);
+    for (int i = 0; i < table->count; i++) {
+        Tensor t = *table->row[i].field;
+        int64_t inside = table->row[i].layout == VOCABULARY ? V * tensor_columns(t) : tensor_count(t);
+        memset(value + table->row[i].offset / sizeof *value, 0, (size_t)inside * sizeof *value);
+    }
+    for (int64_t i = 0; i < end; i++) count += value[i] != 0;
+    free(value);
+    return count;
+}
+
+/* ---- How far rounding may go: max|a-b| / max|b| of a tensor.
+   An operation is off by half an ulp u for each term of its sums, now up, now down: n terms by sqrt(n) u; and N of them
+   in a row, each on what the one before has left, by sqrt(N) times that. The longest sums are those of the MLP, 4C, and
+   of a weight's gradient, B T; that over the vocabulary is a mean, which few terms make. A block has 8 operations, the
+   rest of the model 3, and the backward pass two for each. PyTorch in f32 stays within a third of this. */
+static double tolerance(const GPTConfig *c, int B, int T, DType dtype) {
+    REQUIRE(dtype == F32, "tolerance: no ulp known for %s", dtype_name(dtype));
+    double u = 0x1p-24, n = fmax(4.0 * c->C, (double)B * T), N = 3 * (8.0 * c->L + 3);
+    return u * sqrt(n * N);
+}
+
+/* Where b is 0 by theory (1e-17 in float64), the error is absolute: gradients here are about 0.1. */
+static double error_of(const float *a, const float *b, int64_t count) {
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (!isfinite(a[i])) return INFINITY;
+        difference = fmax(difference, fabs((double)a[i] - b[i]));
+        size = fmax(size, fabs(b[i]));
+    }
+    return size > 1e-12 ? difference / size : difference;
+}
+
+/* ---- A reference file */
+
+typedef struct {
+    SafeFile    file;           /* NAME.safetensors: the batch, and what is true of it */
+    const char *path;
+    char       *model;          /* NAME.model.safetensors: the parameters */
+    GPTConfig  config;
+    int        B, T, steps, target_count;
+    double     learning_rate;
+    AdamW      adamw;
+    int32_t   *tokens, *targets;
+    double    *losses, *norms;      /* of each step, before the update and before clipping */
+} Reference;
+
+static double metadata(const Reference *r, const char *key) {
+    const char *text = safetensors_metadata(&r->file, key);
+    REQUIRE(text, "%s: no metadata \"%s\": run scripts/make_reference.py", r->path, key);
+    return strtod(text, NULL);
+}
+
+/* A copy of a tensor, as the file does not align it. */
+static void *reference_tensor(const Reference *r, const char *name, const char *dtype, size_t bytes, int64_t count) {
+    const SafeTensor *t = safetensors_find(&r->file, name);
+    REQUIRE(t, "%s: no tensor %s: run scripts/make_reference.py", r->path, name);
+    REQUIRE(strcmp(t->dtype, dtype) == 0 && t->bytes == count * (int64_t)bytes, "%s: %s is %s of %lld bytes, want %lld "
+            "elements of %s", r->path, name, t->dtype, (long long)t->bytes, (long long)count, dtype);
+    void *copy = new_array(count, bytes);
+    memcpy(copy, t->data, (size_t)t->bytes);
+    return copy;
+}
+
+static Reference reference_open(const char *path) {
+    int stem = (int)(strlen(path) - strlen(".safetensors"));
+    Reference r = { .file = safetensors_open(path), .path = path };
+    r.model = file_path("%.*s.model.safetensors", stem, path);
+    r.config = (GPTConfig){ .L = (int)metadata(&r, "L"), .NH = (int)metadata(&r, "NH"), .C = (int)metadata(&r, "C"),
+                            .T = (int)metadata(&r, "context"), .V = (int)metadata(&r, "V") };
+    gpt_check(&r.config);
+    r.B = (int)metadata(&r, "B");
+    r.T = (int)metadata(&r, "T");
+    r.steps = (int)metadata(&r, "steps");
+    r.learning_rate = metadata(&r, "lr");
+    r.adamw = (AdamW){ (float)metadata(&r, "beta1"), (float)metadata(&r, "beta2"), (float)metadata(&r, "eps"),
+                       (float)metadata(&r, "weight_decay"), (float)metadata(&r, "max_norm") };
+    r.tokens  = reference_tensor(&r, "tokens",  "I32", 4, r.B * r.T);
+    r.targets = reference_tensor(&r, "targets", "I32", 4, r.B * r.T);
+    r.losses  = reference_tensor(&r, "losses",  "F64", 8, r.steps);
+    r.norms   = reference_tensor(&r, "norms",   "F64", 8, r.steps);
+    for (int i = 0; i < r.B * r.T; i++) r.target_count += r.targets[i] >= 0;
+    return r;
+}
+
+static void reference_close(Reference *r) {
+    free(r->tokens);
+    free(r->targets);
+    free(r->losses);
+    free(r->norms);
+    free(r->model);
+    safetensors_close(&r->file);
+}
+
+/* The model of the file, with its batch. */
+static void reference_model(GPT *m, const Reference *r, const char *attention, Purpose purpose) {
+    gpt_create(m, r->config, attention, r->B, r->T, purpose);
+    params_read(r->model, &m->params, r->config.V);
+    gpt_load(m, r->tokens, r->targets);
+}
+
+typedef void (*ReferenceTest)(const Reference *r, const char *attention);
+
+/* Runs f with every attention of the linked backend that can take the file's shape. */
+static void each_attention(const char *path, ReferenceTest f) {
+    Reference r = reference_open(path);
+    AttentionSpec spec = { .B = r.B, .Tq = r.T, .Tk = r.T, .NH = r.config.NH, .HS = r.config.C / r.config.NH,
+                           .scale = 1, .dtype = F32, .out_dtype = F32 };
+    for (int i = 0; attention_list[i]; i++) {
+        const char *reason = attention_list[i]->refuse(&spec);
+        if (reason) printf("  %s: no attention %s: %s\n", path, attention_list[i]->name, reason);
+        else f(&r, attention_list[i]->name);
+    }
+    reference_close(&r);
+}
+
+static double mean_loss(const GPT *m, int target_count) {
+    float *losses = download(m->acts.losses);
+    double sum = 0;
+    for (int64_t i = 0; i < tensor_count(m->acts.losses); i++) sum += losses[i];
+    free(losses);
+    return sum / target_count;
+}
+
+/* ---- Against the reference */
+
+typedef struct { double error; char name[96]; } Worst;
+
+/* c_attn holds q, k and v, which are compared one by one: a wrong k would hide behind a large v, and the gradient of
+   its bias is zero by theory, as a softmax does not change when all its scores move by q . bias. */
+static void compare_gradient(Worst *worst, const Reference *r, const Row *row, double limit) {
+    char name[96];
+    snprintf(name, sizeof name, "grad.%s", row->name);
+    Tensor t = *row->field;
+    int64_t N = t.dim[0], K = t.ndim == 2 ? t.dim[1] : 1, count = row->layout == VOCABULARY ? r->config.V * K : N * K;
+    float *file = reference_tensor(r, name, "F32", 4, count);
+    float *got = download(t), *want = new_array(count, sizeof *want);
+    for (int64_t i = 0; i < count; i++)
+        want[i] = row->layout == CONV1D ? file[i % K * N + i / K] : file[i];
+    const char *const part_name[] = { " q", " k", " v" };
+    int parts = strstr(row->name, "c_attn") ? 3 : 1;
+    for (int i = 0; i < parts; i++) {
+        int64_t size = count / parts;
+        double error = error_of(got + i * size, want + i * size, size);
+        EXPECT(error <= limit, "%s: gradient of %s, part %d of %d: error %.2g, want at most %.2g", r->path, row->name,
+               i + 1, parts, error, limit);
+        if (error > worst->error) {
+            worst->error = error;
+            snprintf(worst->name, sizeof worst->name, "%s%s", row->name, parts == 3 ? part_name[i] : "");
+        }
+    }
+    free(got);
+    free(file);
+    free(want);
+}
+
+static double compare_logits(const GPT *m, const Reference *r) {
+    int64_t rows = r->B * r->T, V = r->config.V, Vp = r->config.Vp;
+    Tensor logits = tensor_of(device_alloc((size_t)(rows * Vp) * sizeof(float), "the logits"), F32, 2, rows, Vp);
+    head_logits(logits, tensor_flat(m->acts.lnf), m->params.wte);
+    float *got = download(logits), *want = new_array(rows * V, sizeof *want);
+    double *file = reference_tensor(r, "logits", "F64", 8, rows * V);
+    for (int64_t i = 0; i < rows * V; i++) {
+        want[i] = (float)file[i];
+        got[i] = got[i / V * Vp + i % V];           /* moves forward only: i never passes its source */
+    }
+    double error = error_of(got, want, rows * V);
+    device_free(logits.data);
+    free(got);
+    free(want);
+    free(file);
+    return error;
+}
+
+/* By how much the loss has fallen is a sum of gradients times updates, which are off by limit of themselves: so is the
+   fall, which is at most the first loss. AdamW is steady: it divides a gradient by its own size. */
+static void compare_steps(GPT *m, const Reference *r, double *loss_error, double *norm_error, double limit) {
+    Optimizer o;
+    optimizer_create(&o, m, r->adamw);
+    for (int step = 0; step < r->steps; step++) {
+        gpt_forward(m);
+        gpt_backward(m, 1.0f / (float)r->target_count, OVERWRITE);
+        optimizer_begin(&o, r->learning_rate);
+        loss_add(o.numbers, m->acts.losses, 1.0f / (float)r->target_count);
+        StepNumbers got = optimizer_update(&o, m);
+        double loss = fabs(got.loss - r->losses[step]) / r->losses[0], norm = fabs(got.norm / r->norms[step] - 1);
+        EXPECT(got.apply && o.step == step + 1, "%s: step %d was not applied", r->path, step + 1);
+        EXPECT(loss <= limit && norm <= limit, "%s: step %d: loss %.9f, want %.9f; norm %.9f, want %.9f; up to %.1e",
+               r->path, step + 1, got.loss, r->losses[step], got.norm, r->norms[step], limit);
+        *loss_error = fmax(*loss_error, loss);
+        *norm_error = fmax(*norm_error, norm);
+    }
+    EXPECT(outside_nonzero(&m->params, r->config.V) == 0, "%s: padding moved after %d steps", r->path, r->steps);
+    optimizer_free(&o);
+}
+
+static void against_reference(const Reference *r, const char *attention) {
+    double limit = tolerance(&r->config, r->B, r->T, F32), steps = 0, norms = 0;
+    GPT m;
+    Worst worst = {0};
+    reference_model(&m, r, attention, TRAIN);
+    gpt_forward(&m);
+    double logits = compare_logits(&m, r);
+    EXPECT(logits <= limit, "%s: logits: error %.2g, want at most %.2g", r->path, logits, limit);
+    gpt_backward(&m, 1.0f / (float)r->target_count, OVERWRITE);
+    double loss = fabs(mean_loss(&m, r->target_count) / r->losses[0] - 1);
+    EXPECT(loss <= limit, "%s: loss: error %.2g, want at most %.2g", r->path, loss, limit);
+    for (int i = 0; i < m.grads.table.count; i++) compare_gradient(&worst, r, &m.grads.table.row[i], limit);
+    EXPECT(outside_nonzero(&m.grads, r->config.V) == 0, "%s: padding has a gradient", r->path);
+    compare_steps(&m, r, &steps, &norms, limit);
+    printf("  %s %s: errors (allowed %.1e): logits %.1e, loss %.1e, gradients %.1e, worst %s; %d steps of AdamW: "
+           "losses %.1e, norms %.1e\n", r->path, attention, limit, logits, loss, worst.error, worst.name, r->steps,
+           steps, norms);
+    gpt_free(&m);
+}
+
+#define PLAIN   "test/reference/plain.safetensors"
+#define AWKWARD "test/reference/awkward.safetensors"
+#define WHOLE   "build/reference-124M.safetensors"
+
+static void reference_plain(void)   { each_attention(PLAIN, against_reference); }
+static void reference_awkward(void) { each_attention(AWKWARD, against_reference); }
+static void reference_124M(void) {
+    if (file_exists(WHOLE)) each_attention(WHOLE, against_reference);
+    else test_skip_reason = "there is no " WHOLE ": make reference-124M writes it";
+}
+
+/* ---- What must hold of any model; the awkward reference lends weights that leave no path idle */
+
+/* The first B sequences of the reference's batch from sequence b on, cut to T tokens. */
+static void load_corner(GPT *m, const Reference *r, int b, int B, int T) {
+    int32_t *tokens = new_array(2 * B * T, sizeof *tokens), *targets = tokens + B * T;
+    for (int i = 0; i < B * T; i++) {
+        int place = (b + i / T) * r->T + i % T;
+        tokens[i]  = r->tokens[place];
+        targets[i] = r->targets[place];
+    }
+    gpt_set_batch(m, B, T);
+    gpt_load(m, tokens, targets);
+    free(tokens);
+}
+
+static int same_losses(const GPT *a, const GPT *b) {
+    float *x = download(a->acts.losses), *y = download(b->acts.losses);
+    int same = memcmp(x, y, tensor_bytes(a->acts.losses)) == 0;
+    free(x);
+    free(y);
+    return same;
+}
+
+static void accumulate(const Reference *r, const char *attention) {
+    GPT whole, micro;
+    reference_model(&whole, r, attention, TRAIN);
+    reference_model(&micro, r, attention, TRAIN);
+    gpt_forward(&whole);
+    gpt_backward(&whole, 1.0f / (float)r->target_count, OVERWRITE);
+    for (int b = -1; b < r->B; b++) {                /* the first goes twice: OVERWRITE must not see what was there */
+        load_corner(&micro, r, b < 0 ? 0 : b, 1, r->T);
+        gpt_forward(&micro);
+        gpt_backward(&micro, 1.0f / (float)r->target_count, b <= 0 ? OVERWRITE : ACCUMULATE);
+    }
+    double limit = tolerance(&r->config, r->B, r->T, F32);
+    for (int i = 0; i < whole.grads.table.count; i++) {
+        const Row *row = &whole.grads.table.row[i];
+        float *want = download(*row->field), *got = download(*micro.grads.table.row[i].field);
+        double error = error_of(got, want, tensor_count(*row->field));
+        EXPECT(error <= limit, "%s: %s: error %.2g, want at most %.2g", attention, row->name, error, limit);
+        free(want);
+        free(got);
+    }
+    gpt_free(&whole);
+    gpt_free(&micro);
+}
+
+static void lay_out_smaller(const Reference *r, const char *attention) {
+    static const int sizes[][2] = { {3, 37}, {2, 37}, {3, 17}, {1, 1}, {2, 36} };
+    GPT large;
+    gpt_create(&large, r->config, attention, r->B + 1, r->config.T, TRAIN);
+    params_read(r->model, &large.params, r->config.V);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {      /* each finds what the one before has left */
+        int B = sizes[i][0], T = sizes[i][1];
+        GPT small;
+        gpt_create(&small, r->config, attention, B, T, TRAIN);
+        params_read(r->model, &small.params, r->config.V);
+        for (int k = 0; k < 2; k++) {
+            GPT *m = k ? &small : &large;
+            load_corner(m, r, 0, B, T);
+            gpt_forward(m);
+            gpt_backward(m, 0.01f, OVERWRITE);
+        }
+        EXPECT(same_losses(&large, &small), "%s: %d x %d", attention, B, T);
+        EXPECT(same_bits(&large.grads, &small.grads), "%s: %d x %d", attention, B, T);
+        gpt_free(&small);
+    }
+    gpt_free(&large);
+}
+
+static void evaluate(const Reference *r, const char *attention) {
+    GPT train, evaluate;
+    reference_model(&train, r, attention, TRAIN);
+    reference_model(&evaluate, r, attention, EVALUATE);
+    gpt_forward(&evaluate);
+    gpt_loss(&evaluate);
+    gpt_forward(&train);
+    gpt_loss(&train);
+    EXPECT(same_losses(&train, &evaluate), "%s", attention);
+    gpt_backward(&train, 1, OVERWRITE);
+    EXPECT(same_losses(&train, &evaluate), "%s: with gradients", attention);
+    EXPECT(evaluate.act_bytes < train.act_bytes, "%zu bytes, training has %zu", evaluate.act_bytes, train.act_bytes);
+    gpt_free(&train);
+    gpt_free(&evaluate);
+}
+
+/* A few steps of training. */
+static void train_with_threads(GPT *m, const Reference *r, const char *attention, int threads) {
+    Optimizer o;
+    device_open((DeviceOptions){ .threads = threads });
+    reference_model(m, r, attention, TRAIN);
+    optimizer_create(&o, m, r->adamw);
+    for (int step = 0; step < 3; step++) {
+        gpt_forward(m);
+        gpt_backward(m, 1.0f / (float)r->target_count, OVERWRITE);
+        optimizer_begin(&o, r->learning_rate);
+        optimizer_update(&o, m);
+    }
+    optimizer_free(&o);
+}
+
+static void use_threads(const Reference *r, const char *attention) {
+#ifdef _OPENMP
+    enum { MOST = 3 };
+#else
+    enum { MOST = 1 };           /* one training is compared with another */
+#endif
+    GPT one, several;
+    train_with_threads(&one, r, attention, 1);
+    train_with_threads(&several, r, attention, MOST);
+    EXPECT(same_bits(&one.grads, &several.grads), "%s: gradients of %d threads", attention, MOST);
+    EXPECT(same_bits(&one.params, &several.params), "%s: weights of %d threads", attention, MOST);
+    gpt_free(&one);
+    gpt_free(&several);
+    device_open((DeviceOptions){0});
+}
+
+/* Causal: the first T tokens alone give the row of position T-1. */
+static void ask_for_last_logits(const Reference *r, const char *attention) {
+    int V = r->config.V;
+    double limit = tolerance(&r->config, r->B, r->T, F32);
+    double *file = reference_tensor(r, "logits", "F64", 8, (int64_t)r->B * r->T * V);
+    float *got = new_array(V, sizeof *got), *want = new_array(V, sizeof *want);
+    GPT m;
+    reference_model(&m, r, attention, EVALUATE);
+    for (int T = 1; T <= r->T; T += 9) {
+        load_corner(&m, r, 0, 2, T);
+        gpt_forward(&m);
+        gpt_last_logits(&m, got);
+        for (int v = 0; v < V; v++) want[v] = (float)file[(T - 1) * V + v];
+        double error = error_of(got, want, V);
+        EXPECT(error <= limit, "%s: after %d tokens: error %.2g, want at most %.2g", attention, T, error, limit);
+    }
+    gpt_free(&m);
+    free(file);
+    free(got);
+    free(want);
+}
+
+static void accumulation_equals_one_batch(void)      { each_attention(AWKWARD, accumulate); }
+static void smaller_batch_equals_smaller_model(void) { each_attention(AWKWARD, lay_out_smaller); }
+static void evaluation_equals_training(void)         { each_attention(AWKWARD, evaluate); }
+static void threads_do_not_change_bits(void)         { each_attention(AWKWARD, use_threads); }
+static void last_logits_are_the_last_row(void)       { each_attention(AWKWARD, ask_for_last_logits); }
+
+/* ---- Without a reference */
+
+/* Mean, deviation and fourth moment of N draws lie within 5 standard errors of a normal's: 1 row in a million fails. */
+static void expect_normal(const Row *row, const float *value, int64_t count, double deviation) {
+    double mean = 0, second = 0, fourth = 0, n = (double)count;
+    for (int64_t i = 0; i < count; i++) {
+        double z = value[i] / deviation;
+        mean += z / n;
+        second += z * z / n;
+        fourth += z * z * z * z / n;
+    }
+    EXPECT(fabs(mean) <= 5 / sqrt(n), "%s: mean %g deviations, want 0", row->name, mean);
+    EXPECT(fabs(second - 1) <= 5 * sqrt(2 / n), "%s: deviation %g times the right one", row->name, sqrt(second));
+    EXPECT(fabs(fourth - 3) <= 5 * sqrt(96 / n), "%s: fourth moment %g, want 3", row->name, fourth);
+}
+
+static void random_batch(int32_t *batch, int count, uint32_t which, int V) {
+    for (int i = 0; i < count; i++)
+        batch[i] = (int32_t)random_below(1, RANDOM_TEST, which, (uint64_t)i, (uint64_t)V);
+}
+
+static void initial_weights(void) {
+    GPTConfig config = { .L = 3, .NH = 2, .C = 64, .T = 48, .V = 1001 };
+    GPT m, again, other;
+    gpt_create(&m, config, "auto", 4, 48, EVALUATE);
+    gpt_create(&again, config, "auto", 1, 1, EVALUATE);
+    gpt_create(&other, config, "auto", 1, 1, EVALUATE);
+    gpt_init(&m, 7);
+    gpt_init(&other, 8);
+    device_open((DeviceOptions){ .threads = 1 });
+    gpt_init(&again, 7);
+    device_open((DeviceOptions){0});
+    EXPECT(same_bits(&m.params, &again.params), "one seed twice");
+    EXPECT(outside_nonzero(&m.params, config.V) == 0, "padding is not zero");
+    double z_before = 0;
+    for (int i = 0; i < m.params.table.count; i++) {
+        const Row *row = &m.params.table.row[i];
+        float *value = download(*row->field), *different = download(*other.params.table.row[i].field);
+        int64_t count = row->layout == VOCABULARY ? config.V * config.C : tensor_count(*row->field);
+        int is_bias = strstr(row->name, "bias") != NULL, is_gain = strstr(row->name, "ln_") && !is_bias;
+        if (is_bias || is_gain) {
+            int64_t wrong = 0;
+            for (int64_t j = 0; j < count; j++) wrong += value[j] != is_gain;
+            EXPECT(wrong == 0, "%s: %lld elements are not %d", row->name, (long long)wrong, is_gain);
+        } else {
+            double deviation = strstr(row->name, "c_proj") ? 0.02 / sqrt(2.0 * config.L) : 0.02;
+            double z = value[0] / deviation;
+            expect_normal(row, value, count, deviation);
+            EXPECT(fabs(z - z_before) > 1e-4, "%s begins as the tensor drawn before it", row->name);
+            EXPECT(value[0] != different[0], "%s begins as with another seed", row->name);
+            z_before = z;
+        }
+        free(value);
+        free(different);
+    }
+    /* Logits are sums of C products of 0.02 and a normalised number: their variance s^2 = 0.02^2 C lifts the mean loss
+       by s^2 / 2 over ln V, and N targets scatter it by s / sqrt(N). */
+    enum { N = 4 * 48 };
+    int32_t tokens[N], targets[N];
+    random_batch(tokens, N, 0, config.V);
+    random_batch(targets, N, 1, config.V);
+    double s = 0.02 * sqrt(config.C), want = log(config.V) + s * s / 2;
+    gpt_load(&m, tokens, targets);
+    gpt_forward(&m);
+    gpt_loss(&m);
+    double loss = mean_loss(&m, N);
+    EXPECT(fabs(loss - want) <= 5 * s / sqrt(N), "loss %.4f, want %.4f", loss, want);
+    printf("  loss of the initial weights %.4f, ln V + s^2/2 = %.4f\n", loss, want);
+    gpt_free(&m);
+    gpt_free(&again);
+    gpt_free(&other);
+}
+
+static void one_batch_is_learnt(void) {
+    enum { B = 3, T = 17 };
+    GPTConfig config = { .L = 2, .NH = 2, .C = 48, .T = T, .V = 70 };
+    int32_t tokens[B * T], targets[B * T];
+    random_batch(tokens, B * T, 2, config.V);
+    random_batch(targets, B * T, 3, config.V);
+    for (int i = 0; attention_list[i]; i++) {
+        GPT m;
+        Optimizer o;
+        double first = 0, last = 0;
+        gpt_create(&m, config, attention_list[i]->name, B, T, TRAIN);
+        gpt_init(&m, 1);
+        gpt_load(&m, tokens, targets);
+        optimizer_create(&o, &m, (AdamW){ 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f });
+        for (int step = 0; step < 100; step++) {
+            gpt_forward(&m);
+            gpt_backward(&m, 1.0f / (B * T), OVERWRITE);
+            optimizer_begin(&o, 3e-3);
+            loss_add(o.numbers, m.acts.losses, 1.0f / (B * T));
+            last = optimizer_update(&o, &m).loss;
+            if (step == 0) first = last;
+        }
+        EXPECT(first > 4 && last < 0.1, "%s: want a loss from over 4 to under 0.1", attention_list[i]->name);
+        printf("  %s: 100 steps on one batch: loss %.3f to %.3f\n", attention_list[i]->name, first, last);
+        optimizer_free(&o);
+        gpt_free(&m);
+    }
+}
+
+static void sizes_are_those_of_gpt2(void) {
+    static const struct { const char *name; int64_t count; } known[] = {
+        { "d12", 124439808 }, { "d24", 354823168 }, { "d36", 774030080 }, { "d48", 1557611200 } };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        GPTConfig config = { .T = 1024, .V = 50257 };
+        EXPECT(gpt_named(known[i].name, &config), "%s", known[i].name);
+        gpt_check(&config);
+        EXPECT(gpt_parameter_count(&config) == known[i].count, "%s: %lld parameters, want %lld", known[i].name,
+               (long long)gpt_parameter_count(&config), (long long)known[i].count);
+        double padding = (double)gpt_param_bytes(&config) / (4.0 * (double)known[i].count) - 1;
+        EXPECT(padding >= 0 && padding < 1e-3, "%s: %g of the memory is padding", known[i].name, padding);
+    }
+    GPTConfig config = { .T = 8, .V = 8 };
+    EXPECT(!gpt_named("d13", &config) && !gpt_named("", &config), "a model that there is not");
+}
+
+/* Each asks one thing too much of a model of 12 channels, 3 heads, context 8 and batches of 2 sequences. */
+typedef struct { int C, T, B; const char *attention, *file; } Demand;
+
+static void demand(void *argument) {
+    const Demand *d = argument;
+    GPT m;
+    gpt_create(&m, (GPTConfig){ .L = 1, .NH = 3, .C = d->C, .T = 8, .V = 5 }, d->attention, 2, d->T, EVALUATE);
+    gpt_set_batch(&m, d->B, d->T);
+    params_read(d->file, &m.params, 5);
+}
+
+static void what_does_not_fit_is_refused(void) {
+    const char *weights = "test/reference/plain.model.safetensors";
+    expect_fails("13 channels do not divide among 3 heads",   demand, &(Demand){ 13, 8, 2, "auto", weights });
+    expect_fails("a batch of 2 x 9 tokens",                   demand, &(Demand){ 12, 9, 2, "auto", weights });
+    expect_fails("a batch of 3 x 8 tokens",                   demand, &(Demand){ 12, 8, 3, "auto", weights });
+    expect_fails("none",                                      demand, &(Demand){ 12, 8, 2, "none", weights });
+    expect_fails("transformer.wte.weight",                    demand, &(Demand){ 12, 8, 2, "auto", weights });
+    expect_fails("no-such-file",                              demand, &(Demand){ 12, 8, 2, "auto", "no-such-file" });
+}
+
+int main(void) {
+    device_open((DeviceOptions){0});
+    RUN(reference_plain);
+    RUN(reference_awkward);
+    RUN(reference_124M);
+    RUN(accumulation_equals_one_batch);
+    RUN(smaller_batch_equals_smaller_model);
+    RUN(evaluation_equals_training);
+    RUN(threads_do_not_change_bits);
+    RUN(last_logits_are_the_last_row);
+    RUN(initial_weights);
+    RUN(one_batch_is_learnt);
+    RUN(sizes_are_those_of_gpt2);
+    RUN(what_does_not_fit_is_refused);
+    return test_close();
+}

@@ -1,0 +1,328 @@
+/* test/test_options.c - What a user types: command lines good and bad, values as text, --help. */
+#include "test.h"
+#include "../llmc/options.h"
+
+static const char *data, *out, *prompt, *schedule, *model;
+static int64_t batch, seed, layers, free_count;
+static double lr, clip, temperature;
+static int resume, help, shuffle;
+
+static Option table[] = {
+    { .help = "What to do" },
+    { .name = "data", .type = OPTION_TEXT, .value = &data, .argument = "FILE", .help = "a text, or token shards" },
+    { .name = "out", .type = OPTION_TEXT, .value = &out, .argument = "DIR",
+      .help = "where log.csv and the checkpoints are written, a sentence that is long enough to be wrapped at the end "
+              "of the hundred columns, and once more for good measure\nand a line of its own" },
+    { .name = "resume", .type = OPTION_FLAG, .value = &resume, .help = "go on from the newest checkpoint" },
+    { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "print this" },
+    { .name = "an-option-with-a-rather-long-name", .type = OPTION_INTEGER, .value = &free_count, .argument = "N",
+      .least = -INFINITY, .most = INFINITY, .help = "any number" },
+    { .help = "Training" },
+    { .name = "model", .type = OPTION_TEXT, .value = &model, .fallback = "d4", .argument = "NAME", .help = "size" },
+    { .name = "batch", .type = OPTION_INTEGER, .value = &batch, .fallback = "12", .least = 1, .most = 65536,
+      .argument = "N", .help = "sequences computed at a time" },
+    { .name = "seed", .type = OPTION_INTEGER, .value = &seed, .fallback = "1", .least = 0, .most = INFINITY,
+      .argument = "N", .help = "of all that is random" },
+    { .name = "layers", .type = OPTION_INTEGER, .value = &layers, .least = 1, .most = 1000, .argument = "N",
+      .help = "blocks" },
+    { .name = "learning-rate", .type = OPTION_REAL, .value = &lr, .fallback = "3e-4", .least = 0, .most = 1000,
+      .argument = "X", .help = "peak" },
+    { .name = "clip", .type = OPTION_REAL, .value = &clip, .fallback = "1", .least = 0, .most = INFINITY,
+      .argument = "X" },
+    { .name = "temperature", .type = OPTION_REAL, .value = &temperature, .fallback = "0.8", .least = -INFINITY,
+      .most = INFINITY, .argument = "X", .help = "of sampling" },
+    { .name = "schedule", .type = OPTION_CHOICE, .value = &schedule, .fallback = "cosine",
+      .choices = "cosine|linear|wsd", .argument = "NAME", .help = "how the learning rate falls" },
+    { .name = "prompt", .type = OPTION_TEXT, .value = &prompt, .fallback = "", .argument = "TEXT",
+      .help = "of a sample" },
+    { .name = "shuffle", .type = OPTION_FLAG, .value = &shuffle, .fallback = "yes", .help = "the order of the data" },
+    {0}
+};
+
+typedef struct { const char *want; const char *word[8]; } CommandLine;
+
+static void parse(void *command_line) {
+    char *argv[10] = { "train_gpt" };
+    int argc = 1;
+    for (const char **word = ((CommandLine *)command_line)->word; *word; word++) argv[argc++] = (char *)*word;
+    options_parse(table, argc, argv);
+}
+
+#define LONG_WORD "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+
+static CommandLine bad[] = {
+    /* names */
+    { "--lerning-rate: no such option; did you mean --learning-rate?", { "--lerning-rate", "1" } },
+    { "--learning_rate: no such option; did you mean --learning-rate?", { "--learning_rate=1" } },
+    { "--LEARNING-RATE: no such option; did you mean --learning-rate?", { "--LEARNING-RATE", "1" } },
+    { "--learning: no such option; did you mean --learning-rate?", { "--learning", "1" } },
+    { "--l: no such option; did you mean --layers?", { "--l", "1" } },
+    { "--bacth: no such option; did you mean --batch?", { "--bacth", "4" } },
+    { "--batch-size: no such option; did you mean --batch?", { "--batch-size", "4" } },
+    { "--resum: no such option; did you mean --resume?", { "--resum" } },
+    { "--resumee: no such option; did you mean --resume?", { "--resumee" } },
+    { "--sheduler: no such option; did you mean --schedule?", { "--sheduler=wsd" } },
+    { "--dta: no such option; did you mean --data?", { "--dta", "x" } },
+    { "--seeds: no such option; did you mean --seed?", { "--seeds", "1" } },
+    { "--promt: no such option; did you mean --prompt?", { "--promt=x" } },
+    { "--no-resume: no such option; did you mean --resume?", { "--no-resume" } },
+    { "no such option; did you mean --", { "--" LONG_WORD } },
+    { "no such option; did you mean --", { "--" LONG_WORD "=" LONG_WORD } },
+    { "no such option; did you mean --", { "--\xff\xfe\x01" } },
+    { "no such option; did you mean --", { "-- batch", "3" } },
+    { "no such option; did you mean --batch?", { "---batch", "3" } },
+    { "--batch : no such option; did you mean --batch?", { "--batch ", "3" } },
+    { "no such option", { "--a\nb\tc" } },
+    /* words */
+    { "--: an option has a name behind its dashes", { "--" } },
+    { "--=3: an option has a name behind its dashes", { "--=3" } },
+    { "book.txt: a stray word; options begin with --", { "book.txt" } },
+    { "time: a stray word; options begin with --, and a value of several words wants quotes",
+      { "--prompt", "once", "time" } },
+    { "no: a stray word; --resume takes no value", { "--resume", "no" } },
+    { "'': a stray word", { "" } },
+    { "'': a stray word; --resume takes no value", { "--resume", "" } },
+    { "-: a stray word", { "-" } },
+    { "-h: options begin with two dashes; did you mean --help?", { "-h" } },
+    { "-batch: options begin with two dashes; did you mean --batch?", { "-batch", "3" } },
+    { "=: a stray word", { "=" } },
+    /* missing and empty values */
+    { "--batch: wants a value, got the end of the command line", { "--batch" } },
+    { "--out: wants a value, got --resume (one that begins with dashes is given as --out=VALUE)",
+      { "--out", "--resume" } },
+    { "--batch: wants a value, got --5", { "--batch", "--5" } },
+    { "--prompt: wants a value, got --", { "--prompt", "--" } },
+    { "--schedule: wants a value, got --batch=3", { "--schedule", "--batch=3" } },
+    { "--batch: wants a value, got an empty one", { "--batch", "" } },
+    { "--batch: wants a value, got an empty one", { "--batch=" } },
+    { "--learning-rate: wants a value, got an empty one", { "--learning-rate=" } },
+    { "--out: wants a value, got an empty one", { "--out", "" } },
+    { "--out: wants a value, got an empty one", { "--out=" } },
+    { "--schedule: wants a value, got an empty one", { "--schedule=" } },
+    { "--resume: wants a value, got an empty one", { "--resume=" } },
+    /* integers */
+    { "--batch 0: want 1 .. 65536", { "--batch", "0" } },
+    { "--batch 65537: want 1 .. 65536", { "--batch=65537" } },
+    { "--batch -1: want 1 .. 65536", { "--batch", "-1" } },
+    { "--batch -0: want 1 .. 65536", { "--batch", "-0" } },
+    { "--batch x: want an integer, 1 .. 65536", { "--batch", "x" } },
+    { "--batch 3x: want an integer, 1 .. 65536", { "--batch", "3x" } },
+    { "--batch 3.0: want an integer", { "--batch", "3.0" } },
+    { "--batch 1e3: want an integer", { "--batch", "1e3" } },
+    { "--batch 0x10: want an integer", { "--batch", "0x10" } },
+    { "--batch +3: want an integer", { "--batch", "+3" } },
+    { "--batch  3: want an integer", { "--batch", " 3" } },
+    { "--batch 3 : want an integer", { "--batch", "3 " } },
+    { "--batch -: want an integer", { "--batch", "-" } },
+    { "--batch 16k: want an integer", { "--batch", "16k" } },
+    { "--batch 3?: want an integer", { "--batch", "3\n" } },
+    { "--batch =3: want an integer", { "--batch==3" } },
+    { "--batch 99999999999999999999: want an integer of 64 bits, 1 .. 65536", { "--batch", "99999999999999999999" } },
+    { "--seed -1: want 0 or more", { "--seed", "-1" } },
+    { "--seed 9223372036854775808: want an integer of 64 bits, 0 or more", { "--seed", "9223372036854775808" } },
+    { "--an-option-with-a-rather-long-name 1.5: want an integer", { "--an-option-with-a-rather-long-name=1.5" } },
+    /* numbers */
+    { "--learning-rate -1: want 0 .. 1000", { "--learning-rate", "-1" } },
+    { "--learning-rate 1000.0001: want 0 .. 1000", { "--learning-rate", "1000.0001" } },
+    { "--learning-rate fast: want a number, 0 .. 1000", { "--learning-rate", "fast" } },
+    { "--learning-rate 1e-4x: want a number", { "--learning-rate", "1e-4x" } },
+    { "--learning-rate 1,5: want a number", { "--learning-rate", "1,5" } },
+    { "--learning-rate 1e: want a number", { "--learning-rate", "1e" } },
+    { "--learning-rate .: want a number", { "--learning-rate", "." } },
+    { "--learning-rate nan: want a number", { "--learning-rate", "nan" } },
+    { "--learning-rate -nan(0): want a number", { "--learning-rate", "-nan(0)" } },
+    { "--clip inf: want a number, 0 or more", { "--clip", "inf" } },
+    { "--clip -Infinity: want a number", { "--clip", "-Infinity" } },
+    { "--clip 1e999: want a number that a double can hold, 0 or more", { "--clip", "1e999" } },
+    { "--clip -1e999: want a number that a double can hold", { "--clip", "-1e999" } },
+    { "--clip 1e-999: want a number that a double can hold", { "--clip", "1e-999" } },
+    { "--clip 0x1p3: want a number", { "--clip", "0x1p3" } },
+    { "--clip  1: want a number", { "--clip", " 1" } },
+    { "--clip -1e-9: want 0 or more", { "--clip", "-1e-9" } },
+    { "--temperature 1 : want a number", { "--temperature", "1 " } },
+    /* choices and flags */
+    { "--schedule cosin: want cosine|linear|wsd", { "--schedule", "cosin" } },
+    { "--schedule cosine2: want cosine|linear|wsd", { "--schedule=cosine2" } },
+    { "--schedule Cosine: want cosine|linear|wsd", { "--schedule", "Cosine" } },
+    { "--schedule cosine|linear: want cosine|linear|wsd", { "--schedule", "cosine|linear" } },
+    { "--schedule |: want cosine|linear|wsd", { "--schedule", "|" } },
+    { "--resume true: want yes or no", { "--resume=true" } },
+    { "--resume 1: want yes or no", { "--resume=1" } },
+    /* twice */
+    { "--batch: given twice", { "--batch", "3", "--batch", "3" } },
+    { "--batch: given twice", { "--batch=3", "--batch" } },
+    { "--resume: given twice", { "--resume", "--resume" } },
+    { "--resume: given twice", { "--resume=no", "--resume" } },
+};
+
+static void bad_command_lines(void) {
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) expect_fails(bad[i].want, parse, &bad[i]);
+}
+
+static void good_command_lines(void) {
+    parse(&(CommandLine){ NULL, { NULL } });
+    EXPECT(batch == 12 && lr == 3e-4 && !strcmp(schedule, "cosine") && !*prompt && shuffle, "the defaults");
+    EXPECT(!data && !resume && !layers, "what has no default");
+    EXPECT(!options_find(table, "batch")->given, "a default is not given");
+    EXPECT(!options_find(table, "batc") && !options_find(table, "What to do"), "no such options");
+
+    parse(&(CommandLine){ NULL, { "--batch", "65536", "--learning-rate=1e-3", "--resume", "--data", "-" } });
+    parse(&(CommandLine){ NULL, { "--batch", "65536", "--learning-rate=1e-3", "--resume", "--data", "-" } });
+    EXPECT(batch == 65536 && lr == 1e-3 && resume == 1 && !strcmp(data, "-"), "batch %d lr %g", (int)batch, lr);
+    EXPECT(options_find(table, "batch")->given && !options_find(table, "seed")->given, "given");
+
+    parse(&(CommandLine){ NULL, { "--prompt=--x=y", "--seed", "9223372036854775807", "--shuffle=no", "--clip=-0" } });
+    EXPECT(!strcmp(prompt, "--x=y") && seed == INT64_MAX && !shuffle, "prompt %s", prompt);
+    EXPECT(clip == 0 && !signbit(clip), "negative zero becomes zero");
+    EXPECT(batch == 12 && !resume && !data, "what was set before is back at its default");
+
+    parse(&(CommandLine){ NULL, { "--prompt", "", "--data", " a\nb\x01", "--schedule", "wsd" } });
+    EXPECT(!*prompt && !strcmp(data, " a\nb\x01") && !strcmp(schedule, "wsd"), "texts are taken as they are");
+
+    parse(&(CommandLine){ NULL, { "--temperature", "-1.5E+2", "--an-option-with-a-rather-long-name", "-007",
+                                  "--layers=1000" } });
+    EXPECT(temperature == -150 && free_count == -7 && layers == 1000, "%g %d", temperature, (int)free_count);
+}
+
+static void bad_default(void *ignored) {
+    (void)ignored;
+    Option wrong[] = {
+        { .name = "batch", .type = OPTION_INTEGER, .value = &batch, .fallback = "0", .least = 1, .most = 2 },
+        {0}
+    };
+    options_parse(wrong, 1, (char *[]){ "train_gpt", NULL });
+}
+
+static void defaults_lie_in_their_range(void) {
+    expect_fails("--batch 0: want 1 .. 2", bad_default, NULL);
+}
+
+/* Random words put together from what has a meaning: each line is taken or refused in one line, none crashes. */
+static void random_command_lines(void) {
+    static const char *piece[] = { "--", "-", "=", "batch", "learning-rate", "schedule", "resume", "prompt", "1", "0.5",
+                                   "e9", "9999999999", "wsd", "|", "\n", "\xff", "%s%n", " ", "nan", "", LONG_WORD };
+    int refused = 0, total = 300;
+    unsigned state = 12345;
+    for (int i = 0; i < total; i++) {
+        char word[5][512];
+        CommandLine line = { "train_gpt", { NULL } };
+        for (int w = 0; w < 5; w++) {
+            *word[w] = 0;
+            for (int p = w % 2 ? 1 : 3; p > 0; p--) {
+                state = state * 1664525u + 1013904223u;
+                strcat(word[w], p == 3 ? "--" : piece[(state >> 16) % (sizeof piece / sizeof *piece)]);
+            }
+            line.word[w] = word[w];
+        }
+        fflush(NULL);
+        int ends[2], status;
+        if (pipe(ends)) exit(2);
+        pid_t child = fork();
+        if (child == 0) {
+            dup2(ends[1], 2);
+            fail_hook = test_fail;
+            parse(&line);
+            _exit(0);
+        }
+        close(ends[1]);
+        char text[4096];
+        ssize_t length = read(ends[0], text, sizeof text);
+        close(ends[0]);
+        waitpid(child, &status, 0);
+        int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+        refused += code == 1;
+        int one_line = length > 0 && memchr(text, '\n', (size_t)length) == text + length - 1;
+        EXPECT((code == 0 && length == 0) || (code == 1 && one_line), "line %d: %s %s: code %d, %.*s", i, word[0],
+               word[1], code, (int)length, text);
+    }
+    EXPECT(refused > total / 2, "%d of %d were refused", refused, total);
+}
+
+static void text_sets_the_same_value(void) {
+    static const struct { double value; const char *want; } reals[] = {
+        { 3e-4, "0.0003" }, { 1e-5, "1e-5" }, { 1e6, "1e6" }, { 100, "100" }, { 0.1, "0.1" }, { 0, "0" },
+        { 1.0 / 3, NULL }, { 1e-300, "1e-300" }, { 2.5e300, "2.5e300" }, { 65536, "65536" },
+        { 123456789, "123456789" }, { 0.1 + 0.2, NULL }, { -1.5, "-1.5" }, { -2e-7, "-2e-7" },
+        { 1.7976931348623157e308, NULL }, { 0.95, "0.95" },
+        { 0x1.fffffffffffffp-1, NULL },
+    };
+    char text[256];
+    Option *option = options_find(table, "temperature");
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
+        temperature = reals[i].value;
+        const char *shown = option_text(option, text);
+        if (reals[i].want) EXPECT(!strcmp(shown, reals[i].want), "got %s, want %s", shown, reals[i].want);
+        temperature = 99;
+        option_set(option, shown);
+        EXPECT(temperature == reals[i].value, "%s gives %.17g, want %.17g", shown, temperature, reals[i].value);
+    }
+    parse(&(CommandLine){ NULL, { "--seed=9007199254740993", "--data", LONG_WORD LONG_WORD LONG_WORD, "--resume",
+                                  "--shuffle=no" } });
+    EXPECT(!strcmp(option_text(options_find(table, "seed"), text), "9007199254740993"), "%s", text);
+    EXPECT(strlen(option_text(options_find(table, "data"), text)) == 3 * strlen(LONG_WORD), "a long text is whole");
+    EXPECT(!strcmp(option_text(options_find(table, "resume"), text), "yes"), "%s", text);
+    EXPECT(!strcmp(option_text(options_find(table, "shuffle"), text), "no"), "%s", text);
+    EXPECT(!strcmp(option_text(options_find(table, "schedule"), text), "cosine"), "%s", text);
+    EXPECT(!*option_text(options_find(table, "out"), text), "a text that is not set");
+    EXPECT(!*option_text(options_find(table, "layers"), text), "a number that is not set: %s", text);
+
+    /* every option goes through its own text and comes back */
+    char first[32][256];
+    int count = 0;
+    for (Option *o = table; o->name || o->help; o++)
+        if (o->name) snprintf(first[count++], 256, "%s", option_text(o, text));
+    char copy[32][256];
+    memcpy(copy, first, sizeof copy);
+    count = 0;
+    for (Option *o = table; o->name || o->help; o++) if (o->name) option_set(o, copy[count++]);
+    count = 0;
+    for (Option *o = table; o->name || o->help; o++) {
+        if (!o->name) continue;
+        char now[256];
+        snprintf(now, 256, "%s", option_text(o, text));
+        EXPECT(!strcmp(now, first[count]), "--%s: %s became %s", o->name, first[count], now);
+        count++;
+    }
+    EXPECT(!out && !strncmp(data, LONG_WORD, 20), "a text that is not set stays so");
+}
+
+static void help_is_complete_and_narrow(void) {
+    char *text = NULL;
+    size_t size;
+    FILE *file = open_memstream(&text, &size);
+    options_help(file, table);
+    fclose(file);
+    for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
+        EXPECT(end - line <= 100, "%d columns: %.*s", (int)(end - line), (int)(end - line), line);
+        EXPECT(end == line || end[-1] != ' ', "blanks at the end: %.*s", (int)(end - line), line);
+    }
+    for (const Option *o = table; o->name || o->help; o++) {
+        char part[128];
+        snprintf(part, sizeof part, "\n  --%s%s%s", o->name, o->argument ? " " : "", o->argument ? o->argument : "");
+        if (o->name) EXPECT(strstr(text, part), "no %s in:\n%s", part + 1, text);
+        else EXPECT(strstr(text, o->help), "no group %s", o->help);
+    }
+    static const char *parts[] = {
+        "(1 .. 65536; default 12)", "(0 or more; default 1)", "(cosine|linear|wsd; default cosine)",
+        "(0 .. 1000; default 3e-4)", "any number\n", "(default d4)", "the order of the data (default yes)\n",
+        "of a sample\n", "(1 .. 1000)\n", "a text, or token shards\n" };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        EXPECT(strstr(text, parts[i]), "no \"%s\" in:\n%s", parts[i], text);
+    EXPECT(strstr(text, "  --an-option-with-a-rather-long-name N\n"), "a long name has its own line:\n%s", text);
+    char *own = strstr(text, "and a line of its own"), *above = strstr(text, "a text, or token");
+    if (own && above) {
+        while (own > text && own[-1] == ' ') own--;
+        EXPECT(own[-1] == '\n', "a newline in the help begins a new line");
+    }
+    free(text);
+}
+
+int main(void) {
+    RUN(good_command_lines);
+    RUN(bad_command_lines);
+    RUN(random_command_lines);
+    RUN(defaults_lie_in_their_range);
+    RUN(text_sets_the_same_value);
+    RUN(help_is_complete_and_narrow);
+    return test_close();
+}

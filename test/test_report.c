@@ -1,0 +1,297 @@
+/* test/test_report.c - What a user sees: the log and its resumes, the step line on a terminal and elsewhere. */
+#include "scratch.h"
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include "../llmc/report.h"
+
+static char *log_path;
+
+#define HEADER "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss\n"
+
+static StepReport step_of(int64_t step) {
+    return (StepReport){ .step = step, .total = 100, .tokens = 768 * step, .loss = 4.0f / (float)step, .norm = 0.5,
+                         .learning_rate = 1e-3, .ms = 100, .tokens_per_second = 7680,
+                         .val_loss = step % 10 ? NAN : 1.5 };
+}
+
+/* What f prints: stdout is a file in the meantime. */
+static const char *printed(void (*f)(void *), void *argument) {
+    static char text[1 << 16];
+    fflush(stdout);
+    int terminal = dup(1), file = open(IN_SCRATCH("stdout"), O_CREAT | O_TRUNC | O_RDWR, 0600);
+    if (file < 0) { perror("stdout"); exit(2); }
+    dup2(file, 1);
+    f(argument);
+    fflush(stdout);
+    dup2(terminal, 1);
+    close(terminal);
+    ssize_t length = pread(file, text, sizeof text - 1, 0);
+    text[length > 0 ? length : 0] = 0;
+    close(file);
+    return text;
+}
+
+static const char *log_text(void) {
+    static char text[1 << 16];
+    FILE *file = fopen(log_path, "r");
+    size_t length = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file) fclose(file);
+    text[length] = 0;
+    return text;
+}
+
+typedef struct { const char *head; int64_t keep, first, last; } Run;
+
+static void run_steps(void *argument) {
+    Run *run = argument;
+    Report report;
+    report_open(&report, log_path, run->head, run->keep);
+    for (int64_t step = run->first; step <= run->last; step++) {
+        StepReport s = step_of(step);
+        report_step(&report, &s);
+    }
+    report_close(&report);
+}
+
+static int64_t lines_of(const char *text) {
+    int64_t lines = 0;
+    for (; (text = strchr(text, '\n')); text++) lines++;
+    return lines;
+}
+
+static void the_log_holds_every_step(void) {
+    const char *lines = printed(run_steps, &(Run){ "# command: a\n\n# floor: 0.5\nno sign\r\x01\n# last", -1, 1, 20 });
+    const char *text = log_text();
+    EXPECT(strstr(text, "# command: a\n# \n# floor: 0.5\n# no sign??\n# last\n" HEADER
+                  "1,768,4,0.5,0.001,100.000,7680.0,,\n2,1536,2,") == text, "%s", text);
+    EXPECT(strstr(text, "\n3,2304,1.33333337,0.5,"), "a float is told from its neighbours: %s", text);
+    EXPECT(strstr(text, "\n10,7680,0.400000006,0.5,0.001,100.000,7680.0,,1.5\n"), "%s", text);
+    EXPECT(lines_of(text) == 6 + 20, "%d lines", (int)lines_of(text));
+    /* not a terminal: first, val losses at 10 and 20 (the last that was seen), nothing between within a second */
+    EXPECT(lines_of(lines) == 3 && !strchr(lines, '\r'), "%s", lines);
+    static const char first[] =
+        "step   1/100  loss 4.0000  norm 0.50  lr 1.0e-03   100 ms   7680 tok/s  mfu unknown  10s left\n";
+    EXPECT(strstr(lines, first) == lines, "%s", lines);
+    EXPECT(strstr(lines, "step  10/100  loss 0.4000  val 1.5000  norm 0.50"), "%s", lines);
+}
+
+static void a_resume_cuts_the_log(void) {
+    char want[1 << 16];
+    printed(run_steps, &(Run){ "# command: first\n# floor: 0.5\n", -1, 1, 20 });
+    snprintf(want, sizeof want, "%s", log_text());
+    char *row13 = strstr(want, "\n13,") + 1;
+    strcpy(row13, "# resumed at step 12: second --resume\n");
+
+    printed(run_steps, &(Run){ "# command: second --resume\n# floor: 0.5\n", 12, 13, 12 });
+    EXPECT(!strcmp(log_text(), want), "got %s\nwant %s", log_text(), want);
+
+    /* once more at the same step, from a log with a row that a kill left half written: no line stands twice */
+    printed(run_steps, &(Run){ "# command: second --resume\n", 12, 13, 15 });
+    FILE *file = fopen(log_path, "a");
+    fputs("16,122", file);
+    fclose(file);
+    printed(run_steps, &(Run){ "# command: third\n", 15, 16, 18 });
+    const char *text = log_text();
+    EXPECT(strstr(text, want) == text && strstr(text, "\n15,11520,"), "%s", text);
+    EXPECT(strstr(text, "7680.0,,\n# resumed at step 15: third\n16,12288,0.25,"), "%s", text);
+    EXPECT(lines_of(text) == 3 + 18 + 2, "%d lines: %s", (int)lines_of(text), text);
+
+    /* behind the end, at the start, and without a log */
+    printed(run_steps, &(Run){ "# command: fourth\n", 50, 51, 51 });
+    text = log_text();
+    EXPECT(strstr(text, "\n18,13824,") && strstr(text, "\n# resumed at step 50: fourth\n51,"), "%s", text);
+    printed(run_steps, &(Run){ "# command: fifth\n", 0, 1, 1 });
+    text = log_text();
+    EXPECT(strstr(text, "# command: first\n# floor: 0.5\n" HEADER "# resumed at step 0: fifth\n1,") == text,
+           "%s", text);
+    EXPECT(lines_of(text) == 5, "%s", text);
+    unlink(log_path);
+    printed(run_steps, &(Run){ "# command: sixth\n", 5, 6, 6 });
+    text = log_text();
+    EXPECT(strstr(text, "# command: sixth\n" HEADER "# resumed at step 5: sixth\n6,") == text, "%s", text);
+
+    /* a new run replaces it; nothing is left beside it */
+    printed(run_steps, &(Run){ NULL, -1, 1, 1 });
+    text = log_text();
+    EXPECT(strstr(text, HEADER "1,") == text, "%s", text);
+    char *beside = file_path("%s.new", log_path);
+    EXPECT(!file_exists(beside), "%s is left behind", beside);
+    free(beside);
+}
+
+static void foreign_logs_are_left_alone(void) {
+    static const struct { const char *want, *text; } logs[] = {
+        { "not a log of training steps", "" },
+        { "not a log of training steps", "a,b,c\n1,2,3\n" },
+        { "not a log of training steps", "# only a head\n" },
+        { "not a log of training steps", "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss" },
+        { "not a log of training steps", "step,tokens,loss\n1,2,3\n" },
+        { "log.csv:3: damaged", HEADER "1,2,3,4,5,6,7,8,\n1,2,3,4,5,6,7,8,\n" },
+        { "log.csv:2: damaged", HEADER "0,2,3,4,5,6,7,8,\n" },
+        { "log.csv:2: damaged", HEADER "1,2,3\n" },
+        { "log.csv:4: damaged", "# a\n" HEADER "1,2,3,4,5,6,7,8,\n-2,2,3,4,5,6,7,8,\n" },
+        { "log.csv:2: damaged", HEADER "x,2,3,4,5,6,7,8,\n" },
+        { "log.csv:2: damaged", HEADER "\n" },
+        { "log.csv:2: damaged", HEADER "1.5,2,3,4,5,6,7,8,\n" },
+    };
+    for (size_t i = 0; i < sizeof logs / sizeof *logs; i++) {
+        put_text(log_path, logs[i].text);
+        expect_fails(logs[i].want, run_steps, &(Run){ "# command: x\n", 10, 11, 11 });
+        EXPECT(!strcmp(log_text(), logs[i].text), "log %d has changed", (int)i);
+    }
+    unlink(log_path);
+}
+
+static void full_disk(void *ignored) {
+    (void)ignored;
+    Report report;
+    StepReport s = step_of(7);
+    report_open(&report, log_path, "", -1);
+    report.csv = freopen("/dev/full", "w", report.csv);
+    report_step(&report, &s);
+}
+
+static void a_full_disk_is_told(void) {
+    if (access("/dev/full", W_OK)) { test_skip_reason = "there is no /dev/full"; return; }
+    expect_fails("log.csv: cannot write step 7: No space left on device", full_disk, NULL);
+}
+
+static void leave(void) { _exit(1); }
+
+/* What a terminal of so many columns gets to see of f, with its line feeds as they come. */
+static const char *seen(int columns, void (*f)(void *), void *argument) {
+    static char text[1 << 16];
+    size_t length = 0;
+    int status, master = posix_openpt(O_RDWR | O_NOCTTY);
+    text[0] = 0;
+    if (master < 0 || grantpt(master) || unlockpt(master)) return "";
+    int terminal = open(ptsname(master), O_RDWR | O_NOCTTY);
+    if (terminal < 0) return "";
+    ioctl(terminal, TIOCSWINSZ, &(struct winsize){ .ws_row = 24, .ws_col = (unsigned short)columns });
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        atexit(leave);       /* a failure here must not close the parent's scratch folder */
+        dup2(terminal, 1);
+        dup2(terminal, 2);
+        f(argument);
+        fflush(stdout);
+        _exit(0);
+    }
+    close(terminal);
+    for (ssize_t n; length < sizeof text - 1 && (n = read(master, text + length, sizeof text - 1 - length)) > 0; )
+        length += (size_t)n;
+    text[length] = 0;
+    close(master);
+    waitpid(child, &status, 0);
+    return text;
+}
+
+static void terminal_run(void *argument) {
+    Report report;
+    StepReport s = { .step = 1, .total = 3000, .loss = 10.5, .norm = 123.4, .learning_rate = 6e-4, .ms = 1234,
+                     .tokens_per_second = 123456, .mfu = 0.412, .val_loss = NAN };
+    report_open(&report, NULL, NULL, -1);
+    report_step(&report, &s);
+    usleep(60000);       /* lines in place come no more than 20 times a second */
+    s = (StepReport){ .step = 2, .total = 3000, .loss = 9.25, .norm = 1, .learning_rate = 6e-4, .ms = 12.34,
+                      .tokens_per_second = 50, .mfu = 0.412, .val_loss = NAN };
+    report_step(&report, &s);
+    report_line(&report, "saved %d", 1);
+    s.step = 3;
+    s.val_loss = 2.5;
+    report_step(&report, &s);
+    s.step = 4;
+    s.val_loss = NAN;
+    s.mfu = 0;
+    report_step(&report, &s);        /* too soon after the last: shown at the end */
+    if (argument) fail("stopped");
+    report_close(&report);
+}
+
+static void a_terminal_has_its_line_in_place(void) {
+    const char *text = seen(200, terminal_run, NULL);
+    if (!*text) { test_skip_reason = "there are no pseudo terminals"; return; }
+    static const char want[] =
+        "\rstep    1/3000  loss 10.5000  norm 123  lr 6.0e-04  1234 ms   123k tok/s  mfu 41.2%  1h01m left"
+        "\rstep    2/3000  loss 9.2500  norm 1.00  lr 6.0e-04  12.3 ms     50 tok/s  mfu 41.2%  37s left  \r\n"
+        "saved 1\r\n"
+        "\rstep    3/3000  loss 9.2500  val 2.5000  norm 1.00  lr 6.0e-04  12.3 ms     50 tok/s  mfu 41.2%  37s left"
+        "\r\n"
+        "\rstep    4/3000  loss 9.2500  norm 1.00  lr 6.0e-04  12.3 ms     50 tok/s  mfu unknown  37s left\r\n";
+    EXPECT(!strcmp(text, want), "got:\n%s", text);
+
+    static const struct { int columns; const char *want; } narrow[] = {
+        { 80, "\rstep    2/3000  loss 9.2500  12.3 ms     50 tok/s  mfu 41.2%  37s left" },
+        { 85, "\rstep    4/3000  loss 9.2500  norm 1.00  lr 6.0e-04  12.3 ms     50 tok/s  37s left" },
+        { 40, "\rstep    2/3000  loss 9.2500  37s left" },
+        { 20, "\rstep    2/3000  los" },
+        { 2, "\rs" },
+    };
+    for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
+        text = seen(narrow[i].columns, terminal_run, NULL);
+        EXPECT(strstr(text, narrow[i].want), "%d columns: %s", narrow[i].columns, text);
+        int column = 0;
+        for (const char *c = text; *c && strncmp(c, "saved", 5); c++) {
+            column = *c == '\r' || *c == '\n' ? 0 : column + 1;
+            EXPECT(column < narrow[i].columns, "%d columns: %s", narrow[i].columns, text);
+        }
+    }
+    text = seen(200, terminal_run, "fail");
+    EXPECT(strstr(text, "37s left\r\ntrain_gpt: stopped\r\n"), "a failure has a line of its own: %s", text);
+}
+
+static void long_steps(void *argument) {
+    Report report;
+    StepReport s = { .step = 123456, .total = 999999, .loss = 10.9, .norm = 12345, .learning_rate = 1e-10, .ms = 1e7,
+                     .tokens_per_second = 1e12, .val_loss = 10.9, .mfu = argument ? 0.5 : 0 };
+    report_open(&report, NULL, NULL, -1);
+    report_step(&report, &s);
+    s.loss = s.norm = s.val_loss = 1e300;
+    report_step(&report, &s);
+    s.loss = s.norm = NAN;
+    s.tokens_per_second = s.ms = INFINITY;
+    report_step(&report, &s);
+    report_close(&report);
+}
+
+static void lines_are_short(void) {
+    for (int known = 0; known < 2; known++) {
+        const char *text = printed(long_steps, known ? "known" : NULL);
+        EXPECT(lines_of(text) == 3, "%s", text);
+        for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
+            EXPECT(end - line < 110, "%d columns: %.*s", (int)(end - line), (int)(end - line), line);
+    }
+}
+
+static void numbers_for_people(void) {
+    static const struct { double value; const char *want; } durations[] = {
+        { 0, "0s" }, { 0.4, "0s" }, { 45, "45s" }, { 59.4, "59s" }, { 59.6, "1m00s" }, { 200, "3m20s" },
+        { 3599.7, "1h00m" }, { 3720, "1h02m" }, { 86399, "23h59m" }, { 86400, "1d00h" }, { 183600, "2d03h" },
+        { -1, "unknown" },
+        { NAN, "unknown" }, { INFINITY, "unknown" } };
+    static const struct { double value; const char *want; } bytes[] = {
+        { 0, "0 B" }, { 1023, "1023 B" }, { 1024, "1 KiB" }, { 340 * 1048576.0, "340 MiB" },
+        { 1.5 * 1073741824.0, "1.50 GiB" }, { 1023.4 * 1048576, "1023 MiB" }, { 1023.6 * 1048576, "1.00 GiB" },
+        { 1023.999 * 1073741824, "1.00 TiB" },
+        { 1e30, "888178419700125.25 PiB" }, { -2048, "-2 KiB" }, { NAN, "unknown" } };
+    char text[32];
+    for (size_t i = 0; i < sizeof durations / sizeof *durations; i++)
+        EXPECT(!strcmp(duration_text(durations[i].value, text), durations[i].want), "%s, want %s", text,
+               durations[i].want);
+    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
+        EXPECT(!strcmp(bytes_text(bytes[i].value, text), bytes[i].want), "%s, want %s", text, bytes[i].want);
+}
+
+int main(void) {
+    scratch_open();
+    log_path = IN_SCRATCH("log.csv");
+    RUN(the_log_holds_every_step);
+    RUN(a_resume_cuts_the_log);
+    RUN(foreign_logs_are_left_alone);
+    RUN(a_full_disk_is_told);
+    RUN(a_terminal_has_its_line_in_place);
+    RUN(lines_are_short);
+    RUN(numbers_for_people);
+    return test_close();
+}

@@ -1,0 +1,496 @@
+/* train_gpt - Trains GPT-2 models. Below: the options, then main as a table of contents. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "kernels/check.h"
+#include "kernels/device.h"
+#include "llmc/checkpoint.h"
+#include "llmc/files.h"
+#include "llmc/gpt.h"
+#include "llmc/optimizer.h"
+#include "llmc/options.h"
+#include "llmc/plan.h"
+#include "llmc/report.h"
+#include "llmc/sampler.h"
+#include "llmc/schedule.h"
+#include "llmc/tokenizer.h"
+#include "llmc/tokens.h"
+
+#define VERSION "train_gpt 0.1"
+
+/* ---- Options */
+
+static const char *data, *val_data, *out, *init, *eval, *sample, *model, *dtype, *attention, *schedule, *prompt;
+static double val_fraction, lr, min_lr, weight_decay, beta1, beta2, eps, clip, temperature;
+static int64_t vocab, layers, heads, channels, context, batch, total_batch, steps, warmup, decay, seed, threads;
+static int64_t val_every, val_tokens, sample_every, sample_tokens, top_k, save_every;
+static int resume, dry_run, version, help;
+
+#define GROUP(title)                                     { .help = title }
+#define FLAG(n, variable, h)                             { .name = n, .type = OPTION_FLAG, .value = &variable, .help = h }
+#define TEXT(n, variable, a, d, r, h)                    { .name = n, .type = OPTION_TEXT, .value = &variable, .argument = a, \
+                                                           .fallback = d, .resume = r, .help = h }
+#define CHOICE(n, variable, c, d, r, h)                  { .name = n, .type = OPTION_CHOICE, .value = &variable, .choices = c, \
+                                                           .argument = "NAME", .fallback = d, .resume = r, .help = h }
+#define NUMBER(n, t, variable, lo, hi, d, r, h)          { .name = n, .type = t, .value = &variable, .least = lo, .most = hi, \
+                                                           .argument = "N", .fallback = d, .resume = r, .help = h }
+#define INTEGER(n, variable, lo, hi, d, r, h)            NUMBER(n, OPTION_INTEGER, variable, lo, hi, d, r, h)
+#define REAL(n, variable, lo, hi, d, r, h)               NUMBER(n, OPTION_REAL, variable, lo, hi, d, r, h)
+
+static Option options[] = {
+    GROUP("What to do (without --eval or --sample: train)"),
+    TEXT   ("data",        data,        "FILE", NULL, KEPT_ON_RESUME, "a text (its bytes are the tokens), or token shards: 'dir/train_*.bin'"),
+    TEXT   ("val-data",    val_data,    "FILE", NULL, KEPT_ON_RESUME, "text or shards to validate on; without it a text gives its last part"),
+    REAL   ("val-fraction",val_fraction,0, 0.9, "0.1", FIXED_ON_RESUME, "how much of a text is kept for validation"),
+    TEXT   ("out",         out,         "DIR",  NULL, FREE_ON_RESUME, "folder of log.csv and of the checkpoints, step-00001000 and so on"),
+    FLAG   ("resume",      resume,      "go on from the newest checkpoint of --out, with the options it was made with"),
+    TEXT   ("init",        init,        "CHECKPOINT", NULL, FREE_ON_RESUME, "start from these weights instead of random ones"),
+    TEXT   ("eval",        eval,        "CHECKPOINT", NULL, FREE_ON_RESUME, "only print the loss on --val-data, or else on all of --data"),
+    TEXT   ("sample",      sample,      "CHECKPOINT", NULL, FREE_ON_RESUME, "only print text that starts with --prompt"),
+    FLAG   ("dry-run",     dry_run,     "print settings and memory plan, and end"),
+    FLAG   ("version",     version,     "print the version, and end"),
+    FLAG   ("help",        help,        "print this, and end"),
+
+    GROUP("Model"),
+    TEXT   ("model",       model,       "NAME", "d4", KEPT_ON_RESUME, "d2, d4, d6, d8, d12 (GPT-2 124M), d24 (350M), d36 (774M), d48 (1558M)"),
+    INTEGER("layers",      layers,      0, 1000,  "0",   KEPT_ON_RESUME, "blocks; 0 = as --model says"),
+    INTEGER("heads",       heads,       0, 65536, "0",   KEPT_ON_RESUME, "attention heads; 0 = as --model says"),
+    INTEGER("channels",    channels,    0, 65536, "0",   KEPT_ON_RESUME, "width; 0 = as --model says"),
+    INTEGER("context",     context,     1, 1 << 24, "256", KEPT_ON_RESUME, "longest sequence, in tokens"),
+    INTEGER("vocab",       vocab,       0, 1 << 24, "0", KEPT_ON_RESUME, "vocabulary; 0 = 256 for a text, 50257 (GPT-2) for shards"),
+    CHOICE ("dtype",       dtype,       "f32|bf16", "f32", FIXED_ON_RESUME, "precision of the computation"),
+    CHOICE ("attention",   attention,   "auto|flash|naive", "auto", FIXED_ON_RESUME, "flash keeps O(T) for the backward pass, naive all of P; auto = the best that can run"),
+
+    GROUP("Training"),
+    INTEGER("steps",       steps,       0, 1e12, "2000", FIXED_ON_RESUME, "updates"),
+    INTEGER("batch",       batch,       1, 1 << 20, "16", FIXED_ON_RESUME, "sequences computed at a time"),
+    INTEGER("total-batch", total_batch, 0, 1e12, "0",    FIXED_ON_RESUME, "tokens of an update, gathered over batches; 0 = one batch"),
+    REAL   ("lr",          lr,          0, 1e6,  "1e-3", FIXED_ON_RESUME, "peak learning rate; 6e-4 is usual for d12, less for more"),
+    REAL   ("min-lr",      min_lr,      0, 1e6,  "1e-4", FIXED_ON_RESUME, "learning rate at the end"),
+    CHOICE ("schedule",    schedule,    "cosine|linear|wsd", "cosine", FIXED_ON_RESUME, "how it falls; wsd = stays, then falls over the last --decay steps"),
+    INTEGER("warmup",      warmup,      0, 1e12, "100",  FIXED_ON_RESUME, "steps over which the learning rate rises"),
+    INTEGER("decay",       decay,       0, 1e12, "0",    FIXED_ON_RESUME, "steps of the fall of wsd; 0 = a fifth of all"),
+    REAL   ("weight-decay",weight_decay,0, 1e3,  "0.1",  FIXED_ON_RESUME, "of AdamW, on matrices only"),
+    REAL   ("beta1",       beta1,       0, 0.999999, "0.9",   FIXED_ON_RESUME, "of AdamW"),
+    REAL   ("beta2",       beta2,       0, 0.999999, "0.95",  FIXED_ON_RESUME, "of AdamW"),
+    REAL   ("eps",         eps,         0, 1,    "1e-8", FIXED_ON_RESUME, "of AdamW"),
+    REAL   ("clip",        clip,        0, 1e9,  "1",    FIXED_ON_RESUME, "largest gradient norm, longer ones are scaled down to it; 0 = no clipping"),
+    INTEGER("seed",        seed,        0, 9e15, "1",    FIXED_ON_RESUME, "of weights, order of the data and samples"),
+    INTEGER("threads",     threads,     0, 4096, "0",    FREE_ON_RESUME, "CPU threads, the results do not depend on it; 0 = one per core"),
+
+    GROUP("Along the way"),
+    INTEGER("val-every",   val_every,   0, 1e12, "250",  KEPT_ON_RESUME, "steps between validations; 0 = only at the end"),
+    INTEGER("val-tokens",  val_tokens,  0, 1e15, "1048576", KEPT_ON_RESUME, "validate on the first so many tokens; 0 = all"),
+    INTEGER("save-every",  save_every,  0, 1e12, "1000", KEPT_ON_RESUME, "steps between checkpoints; 0 = only at the end"),
+    INTEGER("sample-every",sample_every,0, 1e12, "0",    KEPT_ON_RESUME, "steps between samples; 0 = none"),
+    TEXT   ("prompt",      prompt,      "TEXT", NULL,    KEPT_ON_RESUME, "start of a sample; for a model without a tokenizer, ids: '15496 995'"),
+    INTEGER("sample-tokens",sample_tokens,1, 1e9, "256", KEPT_ON_RESUME, "length of a sample"),
+    REAL   ("temperature", temperature, 0, 100,  "0.8",  KEPT_ON_RESUME, "of sampling; 0 = always the most likely token"),
+    INTEGER("top-k",       top_k,       0, 1 << 24, "0", KEPT_ON_RESUME, "sample among the k most likely tokens; 0 = all"),
+    {0}
+};
+
+static const char about[] =
+    "train_gpt trains GPT-2 models.\n\n"
+    "  train_gpt --data book.txt --out runs/book           train on any text\n"
+    "  train_gpt --out runs/book --resume                  go on where it stopped\n"
+    "  train_gpt --sample runs/book --prompt 'Once '       let it write\n"
+    "  train_gpt --eval runs/book --data other.txt         loss on another text\n\n";
+
+static const char mfu_formula[] =
+    "\nmfu, model FLOP utilisation, is (6 N + 12 L C T) FLOP per token x tokens/s / the device's peak in\n"
+    "the chosen precision, with N parameters, L layers, C channels, context T (PaLM, arXiv 2204.02311,\n"
+    "appendix B). It is \"unknown\" where the table of peaks does not have the device.\n";
+
+/* ---- The run: everything that the sections below share */
+
+static Tokens *train_tokens, *val_tokens_stream, *whole_text;
+static double val_floor = NAN;              /* entropy of the validation text in nats per token, where it is known */
+static Tokenizer tokenizer;
+static GPTConfig config;
+static GPT gpt;
+static Optimizer optimizer;
+static TrainState state = { .val_loss = NAN };
+static Report report;
+static int32_t *inputs, *targets;           /* a batch, on the host */
+
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* data/tales writes FILE.floor beside a text whose entropy it knows. */
+static double read_floor(const char *path) {
+    char *name = file_path("%s.floor", path);
+    double floor = NAN;
+    FILE *file = fopen(name, "r");
+    if (file) {
+        REQUIRE(fscanf(file, "%lf", &floor) == 1 && floor >= 0 && isfinite(floor),
+                "%s: want the entropy in nats per byte first", name);
+        fclose(file);
+    }
+    free(name);
+    return floor;
+}
+
+static void open_data(void) {
+    REQUIRE(data, "nothing to train on: want --data FILE (any text, or token shards); see --help");
+    train_tokens = tokens_open(data);
+    if (val_data) {
+        val_tokens_stream = tokens_open(val_data);
+        REQUIRE(tokens_are_bytes(train_tokens) == tokens_are_bytes(val_tokens_stream),
+                "--data %s and --val-data %s: one is a text and the other are shards, want both of a kind", data, val_data);
+        if (tokens_are_bytes(val_tokens_stream)) val_floor = read_floor(val_data);
+    } else if (tokens_are_bytes(train_tokens) && val_fraction > 0) {
+        int64_t count = tokens_count(train_tokens), kept = (int64_t)((double)count * (1 - val_fraction));
+        REQUIRE(kept >= 2 && count - kept >= 2, "%s: %lld bytes are too few for --val-fraction %g, want 2 in each part",
+                data, (long long)count, val_fraction);
+        whole_text = train_tokens;
+        train_tokens = tokens_slice(whole_text, 0, kept);
+        val_tokens_stream = tokens_slice(whole_text, kept, count - kept);
+    }
+}
+
+/* The model that the options describe, for this data. */
+static void choose_model(int are_bytes) {
+    REQUIRE(gpt_named(model, &config), "--model %s: want one of %s", model, gpt_names);
+    if (layers)   config.L = (int)layers;
+    if (heads)    config.NH = (int)heads;
+    if (channels) config.C = (int)channels;
+    config.T = (int)context;
+    config.V = vocab ? (int)vocab : are_bytes ? 256 : 50257;
+    REQUIRE(!are_bytes || config.V >= 256, "--vocab %d: the tokens of a text are bytes, want 256", config.V);
+    gpt_check(&config);
+    tokenizer = are_bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
+}
+
+static void check_same_model(const char *checkpoint) {
+    GPTConfig had = checkpoint_config(checkpoint);
+    const struct { const char *what; int had, want; } rows[] = {
+        { "layers", had.L, config.L }, { "heads", had.NH, config.NH }, { "channels", had.C, config.C },
+        { "context", had.T, config.T }, { "vocabulary", had.V, config.V },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        REQUIRE(rows[i].had == rows[i].want, "%s: %s is %d, the options and the data want %d", checkpoint, rows[i].what,
+                rows[i].had, rows[i].want);
+}
+
+/* Options that are not given take the value they had when the checkpoint was made; some must not change. */
+static void adopt_options(const char *checkpoint) {
+    for (Option *o = options; o->name || o->help; o++) {
+        if (!o->name || o->resume == FREE_ON_RESUME) continue;
+        char *had = checkpoint_setting(checkpoint, o->name), now[256];
+        int kept = had && *had && !o->given;
+        if (kept) option_set(o, had);
+        REQUIRE(!had || !*had || o->resume == KEPT_ON_RESUME || strcmp(had, option_text(o, now)) == 0,
+                "--resume: --%s is %s, the checkpoint %s was made with %s; a resume goes on as it began", o->name,
+                option_text(o, now), checkpoint, had);
+        if (!kept || (o->type != OPTION_TEXT && o->type != OPTION_CHOICE)) free(had);      /* those point into it */
+    }
+}
+
+static char *command_line(int argc, char **argv) {
+    size_t size = 1;
+    for (int i = 0; i < argc; i++) size += strlen(argv[i]) + 3;
+    char *text = calloc(size, 1);
+    REQUIRE(text, "out of memory: the command line");
+    for (int i = 0; i < argc; i++) {
+        int plain = argv[i][0] && strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+") == strlen(argv[i]);
+        sprintf(text + strlen(text), plain ? "%s%s" : "%s'%s'", i ? " " : "", argv[i]);
+    }
+    return text;
+}
+
+/* ---- Banner, plan and log */
+
+static void print_settings(const DeviceInfo *device) {
+    char text[256];
+    printf("%s on %s: %s, %s\n", VERSION, backend_name, device->name, device->detail);
+    printf("model: %d layers, %d heads, %d channels, context %d, vocabulary %d: %.2f M parameters\n", config.L, config.NH,
+           config.C, config.T, config.V, 1e-6 * (double)gpt_parameter_count(&config));
+    printf("options:");
+    for (const Option *o = options; o->name || o->help; o++)
+        if (o->name && o->given) printf(" --%s%s%s", o->name, o->type == OPTION_FLAG ? "" : " ",
+                                        o->type == OPTION_FLAG ? "" : option_text(o, text));
+    printf(" (all others as in --help)\n");
+}
+
+static void print_data(void) {
+    const char *unit = tokens_are_bytes(train_tokens) ? "bytes" : "tokens";
+    printf("data: %s, %lld %s to train on", tokens_name(train_tokens), (long long)tokens_count(train_tokens), unit);
+    if (val_tokens_stream)
+        printf(", %lld to validate on (%s)", (long long)tokens_count(val_tokens_stream), tokens_name(val_tokens_stream));
+    printf("\n");
+}
+
+static void open_log(const char *command, const DeviceInfo *device) {
+    if (!out) {
+        report_open(&report, NULL, NULL, -1);
+        return;
+    }
+    directory_make(out);
+    char *path = file_path("%s/log.csv", out), *head = NULL, text[256];
+    size_t size;
+    FILE *memory = open_memstream(&head, &size);
+    REQUIRE(memory, "out of memory: the head of the log");
+    fprintf(memory, "# command: %s\n# version: %s\n# device: %s, %s, %s\n# settings:", command, VERSION, backend_name,
+            device->name, device->detail);
+    for (const Option *o = options; o->name || o->help; o++)
+        if (o->name && o->type != OPTION_FLAG) fprintf(memory, " %s=%s", o->name, option_text(o, text));
+    fprintf(memory, "\n# model: %d layers, %d heads, %d channels, context %d, vocabulary %d, %lld parameters\n", config.L,
+            config.NH, config.C, config.T, config.V, (long long)gpt_parameter_count(&config));
+    if (!isnan(val_floor)) fprintf(memory, "# floor: %.6f\n", val_floor);
+    fclose(memory);
+    report_open(&report, path, head, resume ? state.step : -1);
+    free(head);
+    free(path);
+}
+
+/* ---- Evaluation and samples */
+
+/* Mean loss over the first max_tokens targets of a stream, 0 = all; *all says whether it was all of them. */
+static double evaluate(const Tokens *tokens, int64_t max_tokens, int B, int *all) {
+    int T = config.T;
+    int64_t windows = tokens_windows(tokens, T), wanted = max_tokens ? (max_tokens + T - 1) / T : windows;
+    if (wanted > windows) wanted = windows;
+    *all = wanted == windows;
+    double total = 0;
+    int64_t count = 0;
+    float *losses = malloc((size_t)B * (size_t)T * sizeof *losses);
+    REQUIRE(losses, "out of memory: the losses of a batch");
+    for (int64_t w = 0; w < wanted; w += B) {
+        int rows = wanted - w < B ? (int)(wanted - w) : B;
+        for (int b = 0; b < rows; b++) count += tokens_eval_window(tokens, w + b, T, inputs + b * T, targets + b * T);
+        gpt_set_batch(&gpt, rows, T);
+        gpt_load(&gpt, inputs, targets);
+        gpt_forward(&gpt);
+        gpt_loss(&gpt);
+        device_download(losses, gpt.acts.losses.data, (size_t)rows * (size_t)T * sizeof *losses);
+        for (int64_t i = 0; i < (int64_t)rows * T; i++) total += losses[i];      /* an ignored target has loss 0 */
+    }
+    free(losses);
+    return total / (double)count;
+}
+
+static const char *loss_text(double loss, char text[96]) {
+    if (tokenizer == TOKENIZER_BYTES) snprintf(text, 96, "%.4f nats per byte (%.4f bits)", loss, loss / log(2));
+    else snprintf(text, 96, "%.4f nats per token (perplexity %.2f)", loss, exp(loss));
+    return text;
+}
+
+static void validate(void) {
+    int all;
+    char text[96];
+    state.val_loss = evaluate(val_tokens_stream, val_tokens, (int)batch, &all);
+    report_line(&report, "step %lld: val loss %s%s", (long long)state.step, loss_text(state.val_loss, text),
+                all ? "" : ", on the first --val-tokens");
+    if (!isnan(val_floor) && all) {
+        REQUIRE(state.val_loss >= val_floor, "val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: "
+                "the validation text must have leaked into the training", state.val_loss, val_floor, val_data);
+        report_line(&report, "          floor %.4f: the entropy of this text under the grammar that wrote it. It remembers "
+                    "whole tales;\n          a context of %d bytes does not reach it.", val_floor, config.T);
+    }
+}
+
+static void print_sample(void) {
+    Sample s = { .prompt = prompt ? prompt : "", .count = (int)sample_tokens, .temperature = temperature, .top_k = (int)top_k,
+                 .seed = (uint64_t)seed };
+    report_line(&report, "step %lld: a sample", (long long)state.step);
+    sample_text(&gpt, tokenizer, &s, state.step, stdout);
+}
+
+/* ---- Training */
+
+static void save_checkpoint(void) {
+    if (!out) return;
+    Setting settings[sizeof options / sizeof *options];
+    char text[sizeof options / sizeof *options][256];
+    int count = 0;
+    for (const Option *o = options; o->name || o->help; o++) {
+        if (!o->name || o->resume == FREE_ON_RESUME) continue;
+        settings[count] = (Setting){ o->name, option_text(o, text[count]) };
+        count++;
+    }
+    settings[count] = (Setting){0};
+    checkpoint_save(out, &gpt, &optimizer, &state, settings);
+}
+
+static void stop_if_sick(const StepNumbers *numbers, int64_t step) {
+    if (numbers->apply) return;
+    char name[96] = "none any more";
+    char *last = out ? checkpoint_latest(out) : NULL;
+    Tensor tensor;
+    TensorHealth health = {0};
+    if (gpt_find_sick(&gpt, name, &tensor)) health = tensor_health(tensor);
+    fail("step %lld: loss %g, gradient norm %g: nothing was applied. First sick tensor: %s (%lld NaN, %lld infinite, "
+         "the rest in %.3g .. %.3g). Last good checkpoint: %s. A lower --lr or --clip may help",
+         (long long)step, numbers->loss, numbers->norm, name, (long long)health.nan_count, (long long)health.infinite_count,
+         health.least, health.greatest, last ? last : "none");
+}
+
+static StepNumbers train_step(double learning_rate, int batches) {
+    int B = (int)batch, T = config.T;
+    int64_t count = tokens_train_targets(train_tokens, (uint64_t)seed, state.sample, (uint64_t)B * (uint64_t)batches, T);
+    float share = 1.0f / (float)count;
+    gpt_set_batch(&gpt, B, T);
+    optimizer_begin(&optimizer, learning_rate);
+    for (int i = 0; i < batches; i++) {
+        for (int b = 0; b < B; b++)
+            tokens_train_window(train_tokens, (uint64_t)seed, state.sample++, T, inputs + b * T, targets + b * T);
+        gpt_load(&gpt, inputs, targets);
+        gpt_forward(&gpt);
+        gpt_backward(&gpt, share, i ? ACCUMULATE : OVERWRITE);
+        loss_add(optimizer.numbers, gpt.acts.losses, share);
+    }
+    StepNumbers numbers = optimizer_update(&optimizer, &gpt);
+    state.tokens += count;
+    return numbers;
+}
+
+static void train(int batches, double peak_flops) {
+    static const struct { const char *name; ScheduleKind kind; } kinds[] = {
+        { "cosine", SCHEDULE_COSINE }, { "linear", SCHEDULE_LINEAR }, { "wsd", SCHEDULE_WSD } };
+    Schedule s = { .peak = lr, .final = min_lr, .warmup = warmup, .total = steps, .decay = decay ? decay : steps / 5 };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(schedule, kinds[i].name) == 0) s.kind = kinds[i].kind;
+
+    while (state.step < steps) {
+        double start = seconds_now(), rate = schedule_learning_rate(&s, state.step);
+        int64_t tokens_before = state.tokens;
+        StepNumbers numbers = train_step(rate, batches);
+        double elapsed = seconds_now() - start, speed = (double)(state.tokens - tokens_before) / elapsed;
+        stop_if_sick(&numbers, state.step + 1);
+        state.step++;
+        int last = state.step == steps, validated = val_tokens_stream && (last || (val_every && state.step % val_every == 0));
+        if (validated) validate();
+        report_step(&report, &(StepReport){
+            .step = state.step, .total = steps, .tokens = state.tokens, .loss = numbers.loss, .norm = numbers.norm,
+            .learning_rate = rate, .ms = 1e3 * elapsed, .tokens_per_second = speed,
+            .mfu = peak_flops > 0 ? speed * gpt_flops_per_token(&config, config.T) / peak_flops : 0,
+            .val_loss = validated ? state.val_loss : NAN });
+        if (sample_every && (last || state.step % sample_every == 0)) print_sample();
+        if (last || (save_every && state.step % save_every == 0)) save_checkpoint();
+    }
+}
+
+/* ---- The three things it can do */
+
+static void create_model(Purpose purpose) {
+    const char *refusal = device_refuse_dtype(strcmp(dtype, "bf16") == 0 ? BF16 : F32);
+    REQUIRE(!refusal, "--dtype %s: %s", dtype, refusal);
+    Plan plan = plan_make(&config, attention, (int)batch, config.T, purpose);
+    DeviceInfo device = device_info();
+    if (purpose == TRAIN || dry_run) plan_print(stdout, &plan, device.free_bytes, device.total_bytes);
+    plan_require(&plan, device.free_bytes, &config, attention, (int)batch, config.T, purpose);
+    if (dry_run) exit(0);
+    gpt_create(&gpt, config, attention, (int)batch, config.T, purpose);
+    size_t count = (size_t)batch * (size_t)config.T;
+    inputs = calloc(count, sizeof *inputs);
+    targets = calloc(count, sizeof *targets);
+    REQUIRE(inputs && targets, "out of memory: a batch on the host");
+}
+
+static void run_training(int argc, char **argv) {
+    char *checkpoint = NULL, *command = command_line(argc, argv);
+    if (resume) {
+        REQUIRE(out, "--resume goes on with a run of --out, want --out DIR");
+        checkpoint = checkpoint_latest(out);
+        REQUIRE(checkpoint, "--resume: there is no checkpoint in %s", out);
+        adopt_options(checkpoint);
+    }
+    open_data();
+    choose_model(tokens_are_bytes(train_tokens));
+    int64_t one_batch = batch * config.T, batches = total_batch ? total_batch / one_batch : 1;
+    REQUIRE(!total_batch || (total_batch >= one_batch && total_batch % one_batch == 0),
+            "--total-batch %lld is no multiple of --batch x --context = %lld", (long long)total_batch, (long long)one_batch);
+    if (checkpoint) check_same_model(checkpoint);
+    if (!resume && out) {
+        char *earlier = checkpoint_latest(out);
+        REQUIRE(!earlier, "%s is there already: want another --out, or --resume to go on", earlier);
+    }
+
+    DeviceInfo device = device_info();
+    print_settings(&device);
+    print_data();
+    create_model(TRAIN);
+    tokens_check(train_tokens, config.V);
+    if (val_tokens_stream) tokens_check(val_tokens_stream, config.V);
+    optimizer_create(&optimizer, &gpt, (AdamW){ .beta1 = (float)beta1, .beta2 = (float)beta2, .eps = (float)eps,
+                                                .weight_decay = (float)weight_decay, .max_norm = (float)clip });
+    if (checkpoint) {
+        checkpoint_load_model(checkpoint, &gpt);
+        checkpoint_load_optimizer(checkpoint, &optimizer);
+        state = checkpoint_load_state(checkpoint);
+        REQUIRE((uint64_t)state.step == state.sample / (uint64_t)(batch * batches) && state.sample % (uint64_t)(batch * batches) == 0
+                && (uint64_t)state.tokens <= state.sample * (uint64_t)config.T && optimizer.step <= state.step,
+                "%s/state.json: step %lld, sample %llu, tokens %lld and optimizer_step %lld do not belong together",
+                checkpoint, (long long)state.step, (unsigned long long)state.sample, (long long)state.tokens,
+                (long long)optimizer.step);
+        printf("resumed from %s\n", checkpoint);
+    } else if (init) {
+        char *folder = checkpoint_resolve(init);
+        check_same_model(folder);
+        checkpoint_load_model(folder, &gpt);
+        free(folder);
+    } else {
+        gpt_init(&gpt, (uint64_t)seed);
+    }
+    open_log(command, &device);
+    free(command);
+    free(checkpoint);
+    if (!out) printf("no --out: neither log nor checkpoint will be written\n");
+    if (steps == 0) save_checkpoint();
+    train((int)batches, device.peak_flops[F32]);
+    report_close(&report);
+    if (out) printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, (long long)state.step);
+}
+
+static void open_checkpoint(const char *path, Purpose purpose) {
+    char *checkpoint = checkpoint_resolve(path);
+    config = checkpoint_config(checkpoint);
+    gpt_check(&config);
+    tokenizer = config.V == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS;
+    create_model(purpose);
+    checkpoint_load_model(checkpoint, &gpt);
+    free(checkpoint);
+}
+
+static void run_evaluation(void) {
+    REQUIRE(data || val_data, "--eval wants --data FILE or --val-data FILE to evaluate on");
+    const char *path = val_data ? val_data : data;
+    Tokens *tokens = tokens_open(path);
+    open_checkpoint(eval, EVALUATE);
+    tokens_check(tokens, config.V);
+    int all;
+    char text[96];
+    double start = seconds_now(), loss = evaluate(tokens, options_find(options, "val-tokens")->given ? val_tokens : 0, (int)batch, &all);
+    printf("%s: loss %s, %lld tokens%s, %.1f s\n", path, loss_text(loss, text), (long long)tokens_count(tokens),
+           all ? "" : " (the first --val-tokens of them)", seconds_now() - start);
+    tokens_close(tokens);
+}
+
+static void run_sampling(void) {
+    batch = 1;
+    open_checkpoint(sample, EVALUATE);
+    Sample s = { .prompt = prompt ? prompt : "", .count = (int)sample_tokens, .temperature = temperature, .top_k = (int)top_k,
+                 .seed = (uint64_t)seed };
+    sample_text(&gpt, tokenizer, &s, 0, stdout);
+}
+
+int main(int argc, char **argv) {
+    options_parse(options, argc, argv);
+    if (version) { printf("%s (%s)\n", VERSION, backend_name); return 0; }
+    if (help)    { fputs(about, stdout); options_help(stdout, options); fputs(mfu_formula, stdout); return 0; }
+    REQUIRE(!eval || !sample, "--eval and --sample: want one of them");
+    REQUIRE(!(eval || sample) || !(resume || init), "--eval and --sample do not train: want no --resume and no --init");
+    REQUIRE(!resume || !init, "--resume and --init: want one of them, a resume has its weights");
+    device_open((DeviceOptions){ .threads = (int)threads });
+    if (eval)        run_evaluation();
+    else if (sample) run_sampling();
+    else             run_training(argc, argv);
+    return 0;
+}
