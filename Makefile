@@ -35,7 +35,7 @@ BACKEND_O  := $(patsubst %.c,$(BUILD)/%.o,$(filter-out kernels/cpu/gemm_%.c,$(wi
 COMMON_O   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/*.c llmc/*.c)) $(BACKEND_O)
 OBJECTS    := $(COMMON_O) $(BUILD)/kernels/cpu/gemm_$(GEMM).o
 TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
-link        = $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
+link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 
 .PHONY: all train test sanitize reference reference-124M clean help
 all: $(BUILD)/train_gpt
@@ -47,8 +47,8 @@ SETTINGS   := $(CC) $(CPPFLAGS) $(CFLAGS_ALL) $(BLAS)
 $(shell mkdir -p $(BUILD) && echo '$(SETTINGS)' | cmp -s - $(BUILD)/settings || echo '$(SETTINGS)' > $(BUILD)/settings)
 
 $(BUILD)/%.o: %.c $(BUILD)/settings
-	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS_ALL) -c -o $@ $<
+	@mkdir -p $(@D) && echo "  $(CC) $<"
+	@$(CC) $(CPPFLAGS) $(CFLAGS_ALL) -c -o $@ $<
 
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
 	$(link) $(BLAS_LIBS)
