@@ -164,6 +164,7 @@ static void choose_model(int are_bytes) {
     config.T = (int)context;
     config.V = vocab ? (int)vocab : are_bytes ? 256 : 50257;
     REQUIRE(!are_bytes || config.V >= 256, "--vocab %d: the tokens of a text are bytes, want 256", config.V);
+    config.dtype = strcmp(dtype, "bf16") == 0 ? BF16 : F32;
     gpt_check(&config);
     tokenizer = are_bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
 }
@@ -380,7 +381,7 @@ static void train(int batches, double peak_flops) {
 /* ---- The three things it can do */
 
 static void create_model(Purpose purpose) {
-    const char *refusal = device_refuse_dtype(strcmp(dtype, "bf16") == 0 ? BF16 : F32);
+    const char *refusal = device_refuse_dtype(config.dtype);
     REQUIRE(!refusal, "--dtype %s: %s", dtype, refusal);
     Plan plan = plan_make(&config, attention, (int)batch, config.T, purpose);
     DeviceInfo device = device_info();
@@ -444,7 +445,7 @@ static void run_training(int argc, char **argv) {
     free(checkpoint);
     if (!out) printf("no --out: neither log nor checkpoint will be written\n");
     if (steps == 0) save_checkpoint();
-    train((int)batches, device.peak_flops[F32]);
+    train((int)batches, device.peak_flops[config.dtype]);
     report_close(&report);
     if (out) printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, (long long)state.step);
 }
@@ -452,7 +453,7 @@ static void run_training(int argc, char **argv) {
 static void open_checkpoint(const char *path, Purpose purpose) {
     char *checkpoint = checkpoint_resolve(path);
     config = checkpoint_config(checkpoint);
-    gpt_check(&config);
+    config.dtype = strcmp(dtype, "bf16") == 0 ? BF16 : F32;
     tokenizer = config.V == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS;
     create_model(purpose);
     checkpoint_load_model(checkpoint, &gpt);

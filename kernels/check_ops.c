@@ -143,13 +143,22 @@ void check_head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte
     }
 }
 
-void check_adamw_update(Tensor param, Tensor m, Tensor v, Tensor grad) {
+void check_adamw_update(Tensor param, Tensor copy, Tensor m, Tensor v, Tensor grad) {
     const char *op = "adamw";
     check_float(op, "param", param, 1);
     int64_t count = tensor_columns(param);
     check_tensor(op, "param", param, F32, 1, count);
     check_tensor(op, "m", m, F32, 1, count);
     check_tensor(op, "v", v, F32, 1, count);
-    check_float(op, "grad", grad, 1);
-    check_tensor(op, "grad", grad, grad.dtype, 1, count);
+    check_tensor(op, "grad", grad, F32, 1, count);
+    if (copy.data) check_tensor(op, "copy", copy, BF16, 1, count);
+}
+
+void check_convert(Tensor to, Tensor from) {
+    check_float("convert", "from", from, 1);
+    check_float("convert", "to", to, 1);
+    check_packed("convert", "from", from);
+    check_packed("convert", "to", to);
+    REQUIRE(tensor_count(to) == tensor_count(from), "convert: to has %lld elements, from %lld", (long long)tensor_count(to),
+            (long long)tensor_count(from));
 }

@@ -29,11 +29,15 @@ void loss_add(StepNumbers *numbers, Tensor losses, float scale);
 /* Writes norm, clip and apply. grads: flat memory, gaps zero. */
 void gradient_norm(StepNumbers *numbers, Tensor grads);
 
-/* Where numbers->apply: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2 with g = clip * grad;
+/* Where numbers->apply, in f32: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2 with g = clip * grad;
    param -= learning_rate (m/correction1 / (sqrt(v/correction2) + eps) + decay * weight_decay * param).
-   param, m, v, grad: flat memory of one shape; rows, numbers: device addresses. */
-void adamw_update(Tensor param, Tensor m, Tensor v, Tensor grad,
+   param, m, v, grad: flat F32 memory of one shape. copy: BF16 of the same shape that gets param rounded (=), or absent.
+   rows, numbers: device addresses. */
+void adamw_update(Tensor param, Tensor copy, Tensor m, Tensor v, Tensor grad,
                   const UpdateRow *rows, int row_count, const StepNumbers *numbers);
+
+/* to = from, rounded to the nearest where it is narrower. Packed, of as many elements; F32 or BF16. */
+void tensor_convert(Tensor to, Tensor from);
 
 /* What a sick tensor looks like. Host-side result, waits for the device. */
 typedef struct { int64_t nan_count, infinite_count; double least, greatest; } TensorHealth;   /* range of the finite */

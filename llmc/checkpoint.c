@@ -293,7 +293,7 @@ void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimiz
     directory_remove(partial);
     directory_make(partial);
     config_write(config_path, &model->config);
-    params_write(model_path, &model->params, model->config.V);
+    params_write(model_path, &model->master, model->config.V);
     parts_write(moments_path, moments, 2, model->config.V);
     state_write(state_path, state, optimizer->step, settings);
     directory_sync(partial);
@@ -312,7 +312,8 @@ void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimiz
 
 void checkpoint_load_model(const char *checkpoint, GPT *model) {
     char *path = file_path("%s/model.safetensors", checkpoint);
-    params_read(path, &model->params, model->config.V);
+    params_read(path, &model->master, model->config.V);
+    gpt_refresh(model);
     free(path);
 }
 

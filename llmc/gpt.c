@@ -46,37 +46,37 @@ void gpt_check(GPTConfig *c) {
 
 #define SHAPE(...) (const int64_t[4]){__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
-static void add_param(Table *table, Tensor *field, const char *prefix, const char *name, const int64_t dim[4], int ndim,
-                      FileLayout layout, Init init, int decay) {
+static void add_param(Table *table, Tensor *field, DType dtype, const char *prefix, const char *name, const int64_t dim[4],
+                      int ndim, FileLayout layout, Init init, int decay) {
     char key[64];
     snprintf(key, sizeof key, "%s%s", prefix, name);
-    Row *row = table_add(table, field, key, tensor_packed(NULL, F32, ndim, dim));
+    Row *row = table_add(table, field, key, tensor_packed(NULL, dtype, ndim, dim));
     row->layout = layout;
     row->init = init;
     row->decay = decay;
 }
 
-static void params_rows(Params *p, const GPTConfig *config) {
+static void params_rows(Params *p, const GPTConfig *config, DType dtype) {
     int64_t C = config->C, T = config->T, Vp = config->Vp;
     *p = (Params){0};
     p->block = calloc((size_t)config->L, sizeof *p->block);
     REQUIRE(p->block, "out of memory: the table of %d blocks", config->L);
 #define ADD(field, name, shape, layout, init, decay) \
-    add_param(&p->table, &p->field, "", name, shape, layout, init, decay);
+    add_param(&p->table, &p->field, dtype, "", name, shape, layout, init, decay);
     MODEL_PARAMS(ADD)
 #undef ADD
     for (int l = 0; l < config->L; l++) {
         char prefix[40];
         snprintf(prefix, sizeof prefix, "transformer.h.%d.", l);
 #define ADD(field, name, shape, layout, init, decay) \
-        add_param(&p->table, &p->block[l].field, prefix, name, shape, layout, init, decay);
+        add_param(&p->table, &p->block[l].field, dtype, prefix, name, shape, layout, init, decay);
         BLOCK_PARAMS(ADD)
 #undef ADD
     }
 }
 
-void params_create(Params *params, const GPTConfig *config, const char *what) {
-    params_rows(params, config);
+void params_create(Params *params, const GPTConfig *config, DType dtype, const char *what) {
+    params_rows(params, config, dtype);
     table_place(&params->table, device_alloc(params->table.bytes, what));
 }
 
@@ -95,7 +95,7 @@ static void add_act(Table *table, Tensor *field, const char *prefix, const char 
     if (kind == BACKWARD && purpose == EVALUATE) return;
     snprintf(key, sizeof key, "%s%s", prefix, name);
     Row *row = table_add(table, field, key, tensor_packed(NULL, dtype, ndim, dim));
-    row->watched = kind == KEPT && dtype == F32;
+    row->watched = kind == KEPT && dtype != I32;
 }
 
 /* Rows of the head's logits that are made at a time: 128 MiB of them, which costs under 1 % more time than all. */
@@ -110,6 +110,7 @@ static void acts_rows(Acts *a, const GPTConfig *config, const Attention *attenti
     int64_t B = spec->B, T = spec->Tq, C = config->C, Vp = config->Vp, chunk = head_chunk(config, spec->B, spec->Tq);
     int64_t state = (int64_t)(attention->state_bytes(spec) + 3) / 4, work = (int64_t)(attention->workspace_bytes(spec) + 3) / 4;
     int blocks = purpose == TRAIN ? config->L : 1;
+    const DType ACT = config->dtype;
     for (int l = 0; l < blocks; l++) {
         char prefix[40];
         snprintf(prefix, sizeof prefix, "h.%d.", l);
@@ -125,7 +126,7 @@ static void acts_rows(Acts *a, const GPTConfig *config, const Attention *attenti
 static AttentionSpec attention_spec(const GPTConfig *config, int B, int T) {
     int HS = config->C / config->NH;
     return (AttentionSpec){ .B = B, .Tq = T, .Tk = T, .NH = config->NH, .HS = HS, .scale = 1.0f / sqrtf((float)HS),
-                            .dtype = F32, .out_dtype = F32 };
+                            .dtype = config->dtype, .out_dtype = config->dtype };
 }
 
 /* ---- How much */
@@ -139,9 +140,9 @@ double gpt_flops_per_token(const GPTConfig *config, int T) {
     return 6.0 * (double)gpt_parameter_count(config) + 12.0 * config->L * config->C * (double)T;
 }
 
-size_t gpt_param_bytes(const GPTConfig *config) {
+size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
     Params params;
-    params_rows(&params, config);
+    params_rows(&params, config, dtype);
     size_t bytes = params.table.bytes;
     table_free(&params.table);
     free(params.block);
@@ -177,8 +178,10 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
     *m = (GPT){ .config = config, .purpose = purpose };
     AttentionSpec spec = attention_spec(&config, B, T);
     m->attention = attention_pick(attention, &spec);
-    params_create(&m->params, &config, "the parameters");
-    if (purpose == TRAIN) params_create(&m->grads, &config, "the gradients");
+    params_create(&m->params, &config, config.dtype, "the parameters");
+    if (config.dtype == F32) m->master = m->params;
+    else params_create(&m->master, &config, F32, "the parameters in f32");
+    if (purpose == TRAIN) params_create(&m->grads, &config, F32, "the gradients");
     m->acts.block = calloc((size_t)config.L, sizeof *m->acts.block);
     REQUIRE(m->acts.block, "out of memory: the table of %d blocks", config.L);
     m->act_bytes = act_table(&m->acts, &config, m->attention, &spec, purpose);
@@ -187,6 +190,7 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
 }
 
 void gpt_free(GPT *m) {
+    if (m->config.dtype != F32) params_free(&m->master);
     params_free(&m->params);
     if (m->purpose == TRAIN) params_free(&m->grads);
     device_free(m->act_memory);
@@ -209,8 +213,8 @@ void gpt_set_batch(GPT *m, int B, int T) {
    padding, and the rows of the padding stay zero. */
 void gpt_init(GPT *m, uint64_t seed) {
     double residual = 0.02 / sqrt(2.0 * m->config.L);
-    for (int i = 0; i < m->params.table.count; i++) {
-        const Row *row = &m->params.table.row[i];
+    for (int i = 0; i < m->master.table.count; i++) {
+        const Row *row = &m->master.table.row[i];
         int64_t count = row->layout == VOCABULARY ? (int64_t)m->config.V * m->config.C : tensor_count(*row->field);
         float *value = calloc((size_t)tensor_count(*row->field), sizeof *value);
         REQUIRE(value, "out of memory: %s on the host", row->name);
@@ -222,6 +226,12 @@ void gpt_init(GPT *m, uint64_t seed) {
         device_upload(row->field->data, value, tensor_bytes(*row->field));
         free(value);
     }
+    gpt_refresh(m);
+}
+
+void gpt_refresh(GPT *m) {
+    if (m->config.dtype != F32)
+        tensor_convert(table_flat(&m->params.table, m->config.dtype), table_flat(&m->master.table, F32));
 }
 
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets) {
@@ -310,7 +320,7 @@ static int is_sick(const Row *row, const char *what, char name[96], Tensor *t) {
 }
 
 int gpt_find_sick(const GPT *m, char name[96], Tensor *t) {
-    const Table *params = &m->params.table, *acts = &m->acts.table, *grads = &m->grads.table;
+    const Table *params = &m->master.table, *acts = &m->acts.table, *grads = &m->grads.table;
     for (int i = 0; i < params->count; i++)
         if (is_sick(&params->row[i], "parameter", name, t)) return 1;
     for (int i = 0; i < acts->count; i++)

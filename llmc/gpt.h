@@ -7,6 +7,7 @@
 
 typedef struct {
     int L, NH, C, T;    /* blocks, heads, channels, longest context */
+    DType dtype;        /* the model computes in it; F32, or BF16 with parameters kept in f32 beside */
     int V, Vp;          /* vocabulary; rows of the token table in memory: V rounded up to a multiple of 64 */
 } GPTConfig;
 
@@ -34,38 +35,38 @@ typedef struct {
 
 /* KEPT: made by the forward pass (each block has its own while training; evaluation shares one). OPAQUE: known to an op
    alone. BACKWARD: gradients, only there for training. */
-/*      field     shape                dtype  what */
+/*      field     shape                dtype  what (ACT = the model's dtype) */
 #define BLOCK_ACTS(X) \
-    X(res1,       SHAPE(B, T, C),      F32,   KEPT)   /* the residual stream into the block */ \
-    X(ln1,        SHAPE(B, T, C),      F32,   KEPT) \
+    X(res1,       SHAPE(B, T, C),      ACT,   KEPT)   /* the residual stream into the block */ \
+    X(ln1,        SHAPE(B, T, C),      ACT,   KEPT) \
     X(ln1_mean,   SHAPE(B, T),         F32,   KEPT) \
     X(ln1_rstd,   SHAPE(B, T),         F32,   KEPT) \
-    X(qkv,        SHAPE(B, T, 3*C),    F32,   KEPT) \
-    X(atty,       SHAPE(B, T, C),      F32,   KEPT) \
+    X(qkv,        SHAPE(B, T, 3*C),    ACT,   KEPT) \
+    X(atty,       SHAPE(B, T, C),      ACT,   KEPT) \
     X(att,        SHAPE(state),        F32,   OPAQUE)   /* what the attention keeps for its backward pass */ \
-    X(res2,       SHAPE(B, T, C),      F32,   KEPT)   /* the stream between attention and MLP */ \
-    X(ln2,        SHAPE(B, T, C),      F32,   KEPT) \
+    X(res2,       SHAPE(B, T, C),      ACT,   KEPT)   /* the stream between attention and MLP */ \
+    X(ln2,        SHAPE(B, T, C),      ACT,   KEPT) \
     X(ln2_mean,   SHAPE(B, T),         F32,   KEPT) \
     X(ln2_rstd,   SHAPE(B, T),         F32,   KEPT) \
-    X(fch,        SHAPE(B, T, 4*C),    F32,   KEPT) \
-    X(gelu,       SHAPE(B, T, 4*C),    F32,   KEPT)
+    X(fch,        SHAPE(B, T, 4*C),    ACT,   KEPT) \
+    X(gelu,       SHAPE(B, T, 4*C),    ACT,   KEPT)
 
 /*      field     shape                dtype  what */
 #define MODEL_ACTS(X) \
     X(tokens,     SHAPE(B, T),         I32,   KEPT) \
     X(targets,    SHAPE(B, T),         I32,   KEPT) \
-    X(branch,     SHAPE(B, T, C),      F32,   OPAQUE)   /* output of attention or MLP, on its way into the stream */ \
-    X(res,        SHAPE(B, T, C),      F32,   KEPT)   /* the stream out of the last block */ \
-    X(lnf,        SHAPE(B, T, C),      F32,   KEPT) \
+    X(branch,     SHAPE(B, T, C),      ACT,   OPAQUE)   /* output of attention or MLP, on its way into the stream */ \
+    X(res,        SHAPE(B, T, C),      ACT,   KEPT)   /* the stream out of the last block */ \
+    X(lnf,        SHAPE(B, T, C),      ACT,   KEPT) \
     X(lnf_mean,   SHAPE(B, T),         F32,   KEPT) \
     X(lnf_rstd,   SHAPE(B, T),         F32,   KEPT) \
     X(losses,     SHAPE(B, T),         F32,   KEPT) \
     X(logits,     SHAPE(chunk, Vp),    F32,   OPAQUE)   /* a chunk of rows of the head */ \
     X(attwork,    SHAPE(work),         F32,   OPAQUE)   /* scratch of the attention */ \
-    X(dres,       SHAPE(B, T, C),      F32,   BACKWARD) /* gradient of the residual stream */ \
-    X(dbranch,    SHAPE(B, T, C),      F32,   BACKWARD) /* of ln1, ln2, lnf, atty in turn */ \
-    X(dqkv,       SHAPE(B, T, 3*C),    F32,   BACKWARD) \
-    X(dfch,       SHAPE(B, T, 4*C),    F32,   BACKWARD)
+    X(dres,       SHAPE(B, T, C),      ACT,   BACKWARD) /* gradient of the residual stream */ \
+    X(dbranch,    SHAPE(B, T, C),      ACT,   BACKWARD) /* of ln1, ln2, lnf, atty in turn */ \
+    X(dqkv,       SHAPE(B, T, 3*C),    ACT,   BACKWARD) \
+    X(dfch,       SHAPE(B, T, 4*C),    ACT,   BACKWARD)
 
 #define FIELD(field, ...) Tensor field;
 typedef struct { BLOCK_PARAMS(FIELD) } BlockParams;
@@ -81,7 +82,9 @@ typedef struct {
     Purpose          purpose;
     const Attention *attention;
     AttentionSpec    spec;         /* of the batch that is set */
-    Params           params, grads;    /* no grads when evaluating */
+    Params           params;       /* what the ops read, in config.dtype */
+    Params           master;       /* the parameters in f32: params themselves where they are f32 */
+    Params           grads;        /* f32; none when evaluating */
     Acts             acts;
     void            *act_memory;
     size_t           act_bytes;    /* allocated for activations */
@@ -97,9 +100,9 @@ void gpt_check(GPTConfig *config);
 
 int64_t gpt_parameter_count(const GPTConfig *config);     /* without padding */
 double  gpt_flops_per_token(const GPTConfig *config, int T);  /* of a training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B) */
-void    params_create(Params *params, const GPTConfig *config, const char *what);   /* zeroed memory on the device */
+void    params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);   /* zeroed device memory */
 void    params_free(Params *params);
-size_t  gpt_param_bytes(const GPTConfig *config);         /* of one copy of the parameters, with padding */
+size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* of one copy of the parameters, with padding */
 /* Of the activations; *workspace is the part of it that no later op reads. */
 size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace);
 
@@ -109,6 +112,9 @@ void gpt_free(GPT *m);
 
 /* HuggingFace's initial weights: a function of the seed and the tensor's place alone. */
 void gpt_init(GPT *m, uint64_t seed);
+
+/* To be called when master was written: params = master, rounded to config.dtype. */
+void gpt_refresh(GPT *m);
 
 /* Lays the activations out for a batch of B sequences of T tokens, no larger than what was allocated. */
 void gpt_set_batch(GPT *m, int B, int T);

@@ -5,14 +5,14 @@
 #include "../kernels/device.h"
 
 size_t optimizer_bytes(const GPTConfig *config) {
-    return 2 * gpt_param_bytes(config);
+    return 2 * gpt_param_bytes(config, F32);
 }
 
 void optimizer_create(Optimizer *o, const GPT *model, AdamW adamw) {
     *o = (Optimizer){ .adamw = adamw };
-    params_create(&o->m, &model->config, "the first moments of AdamW");
-    params_create(&o->v, &model->config, "the second moments of AdamW");
-    const Table *table = &model->params.table;
+    params_create(&o->m, &model->config, F32, "the first moments of AdamW");
+    params_create(&o->v, &model->config, F32, "the second moments of AdamW");
+    const Table *table = &model->master.table;
     size_t bytes = (size_t)table->count * sizeof(UpdateRow);
     UpdateRow *rows = malloc(bytes);
     REQUIRE(rows, "out of memory: the rows of AdamW");
@@ -46,8 +46,9 @@ void optimizer_begin(Optimizer *o, double learning_rate) {
 StepNumbers optimizer_update(Optimizer *o, GPT *model) {
     StepNumbers numbers;
     gradient_norm(o->numbers, table_flat(&model->grads.table, F32));
-    adamw_update(table_flat(&model->params.table, F32), table_flat(&o->m.table, F32), table_flat(&o->v.table, F32),
-                 table_flat(&model->grads.table, F32), o->rows, model->params.table.count, o->numbers);
+    Tensor copy = model->config.dtype == F32 ? ABSENT : table_flat(&model->params.table, model->config.dtype);
+    adamw_update(table_flat(&model->master.table, F32), copy, table_flat(&o->m.table, F32), table_flat(&o->v.table, F32),
+                 table_flat(&model->grads.table, F32), o->rows, model->master.table.count, o->numbers);
     device_download(&numbers, o->numbers, sizeof numbers);
     o->step += numbers.apply;
     return numbers;

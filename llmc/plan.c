@@ -4,11 +4,12 @@
 #include "report.h"
 
 Plan plan_make(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose) {
-    Plan plan = { .parameters = gpt_param_bytes(config) };
+    Plan plan = { .parameters = gpt_param_bytes(config, config->dtype) };
+    if (config->dtype != F32) plan.parameters += gpt_param_bytes(config, F32);
     size_t acts = gpt_act_bytes(config, attention, B, T, purpose, &plan.workspace);
     plan.activations = acts - plan.workspace;
     if (purpose == TRAIN) {
-        plan.gradients = gpt_param_bytes(config);
+        plan.gradients = gpt_param_bytes(config, F32);
         plan.optimizer = optimizer_bytes(config);
     }
     plan.total = plan.parameters + plan.gradients + plan.optimizer + acts;

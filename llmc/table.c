@@ -16,7 +16,7 @@ Row *table_add(Table *table, Tensor *field, const char *name, Tensor shape) {
     *field = shape;
     row->field = field;
     row->offset = table->bytes;
-    table->bytes += (tensor_bytes(shape) + 255) & ~(size_t)255;
+    table->bytes += (size_t)((tensor_count(shape) + 127) / 128 * 128) * dtype_bytes(shape.dtype);
     return row;
 }
 

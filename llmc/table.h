@@ -1,4 +1,5 @@
-/* llmc/table.h - Named tensors in one allocation. Every row starts on 256 bytes; the gaps between rows are zero
+/* llmc/table.h - Named tensors in one allocation. Every row starts on a multiple of 128 elements
+   (256 bytes of BF16), so that a row has the same place, in elements, in tables of any type; the gaps between rows are zero
    and stay zero. */
 #ifndef LLMC_TABLE_H
 #define LLMC_TABLE_H

@@ -48,7 +48,8 @@ static Trainer trainer;         /* that is saved; loads go into others */
 
 static void trainer_create(Trainer *t, uint32_t seed) {
     *t = (Trainer){ .model.config = tiny() };
-    params_create(&t->model.params, &t->model.config, "a test's parameters");
+    params_create(&t->model.params, &t->model.config, F32, "a test's parameters");
+    t->model.master = t->model.params;
     optimizer_create(&t->optimizer, &t->model, (AdamW){ .beta1 = 0.9f });
     fill(&t->model.params, seed);
     fill(&t->optimizer.m, seed + 1);

@@ -521,7 +521,7 @@ static void sizes_are_those_of_gpt2(void) {
         gpt_check(&config);
         EXPECT(gpt_parameter_count(&config) == known[i].count, "%s: %lld parameters, want %lld", known[i].name,
                (long long)gpt_parameter_count(&config), (long long)known[i].count);
-        double padding = (double)gpt_param_bytes(&config) / (4.0 * (double)known[i].count) - 1;
+        double padding = (double)gpt_param_bytes(&config, F32) / (4.0 * (double)known[i].count) - 1;
         EXPECT(padding >= 0 && padding < 1e-3, "%s: %g of the memory is padding", known[i].name, padding);
     }
     GPTConfig config = { .T = 8, .V = 8 };

@@ -310,7 +310,7 @@ static void step_run(const Step *s) {
     StepNumbers *numbers = s->numbers.data;
     loss_add(numbers, s->losses, 0.25f);
     gradient_norm(numbers, s->grad);
-    adamw_update(s->param, s->m, s->v, s->grad, s->rows.data, ROW_COUNT, numbers);
+    adamw_update(s->param, ABSENT, s->m, s->v, s->grad, s->rows.data, ROW_COUNT, numbers);
 }
 
 static StepNumbers step_numbers(const Step *s) {
@@ -430,7 +430,7 @@ static void call_gelu(Tensor *t)            { gelu_forward(t[0], t[1]); }
 static void call_gelu_backward(Tensor *t)   { gelu_backward(t[0], t[1], t[2]); }
 static void call_head(Tensor *t)   { head_loss(t[0], t[1], t[2], t[3], t[4], t[5], 7, 1, OVERWRITE, t[6]); }
 static void call_head_logits(Tensor *t)     { head_logits(t[0], t[1], t[2]); }
-static void call_adamw(Tensor *t)           { adamw_update(t[0], t[1], t[2], t[3], t[4].data, 0, t[4].data); }
+static void call_adamw(Tensor *t)           { adamw_update(t[0], ABSENT, t[1], t[2], t[3], t[4].data, 0, t[4].data); }
 
 static void refusals(void) {
     enum { B = 2, T = 3, C = 4, N = 5, Vp = 8 };

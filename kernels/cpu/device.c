@@ -87,4 +87,5 @@ void device_free(void *memory)                                          { free(m
 void device_upload(void *device, const void *host, size_t bytes)        { memcpy(device, host, bytes); }
 void device_download(void *host, const void *device, size_t bytes)      { memcpy(host, device, bytes); }
 void device_zero(void *device, size_t bytes)                            { memset(device, 0, bytes); }
+void device_use_stream(void *stream)                                    { (void)stream; }
 void device_wait(void)                                                  { }

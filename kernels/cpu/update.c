@@ -1,6 +1,8 @@
 #include "../update.h"
 #include <math.h>
+#include <string.h>
 #include "../check_ops.h"
+#include "../device.h"
 
 /* Sums are made of blocks of this many elements: partial sums in double, then added in order. */
 enum { BLOCK = 65536 };
@@ -35,9 +37,10 @@ void gradient_norm(StepNumbers *numbers, Tensor grads) {
     numbers->apply = isfinite(norm) && isfinite(numbers->loss);
 }
 
-void adamw_update(Tensor param, Tensor m_tensor, Tensor v_tensor, Tensor grad,
+void adamw_update(Tensor param, Tensor copy, Tensor m_tensor, Tensor v_tensor, Tensor grad,
                   const UpdateRow *rows, int row_count, const StepNumbers *n) {
-    check_adamw_update(param, m_tensor, v_tensor, grad);
+    check_adamw_update(param, copy, m_tensor, v_tensor, grad);
+    REQUIRE(!copy.data, "adamw: there is a bf16 copy: %s", device_refuse_dtype(BF16));
     if (!n->apply) return;
     float beta1 = n->beta1, beta2 = n->beta2, eps = n->eps, clip = n->clip;
     float step = n->learning_rate / n->correction1, rescale = 1.0f / sqrtf(n->correction2);
@@ -56,6 +59,11 @@ void adamw_update(Tensor param, Tensor m_tensor, Tensor v_tensor, Tensor grad,
             w[i] -= step * m[i] / (sqrtf(v[i]) * rescale + eps) + shrink * w[i];
         }
     }
+}
+
+void tensor_convert(Tensor to, Tensor from) {
+    check_convert(to, from);
+    memcpy(to.data, from.data, tensor_bytes(from));      /* f32 is all that the CPU computes in */
 }
 
 TensorHealth tensor_health(Tensor t) {
