@@ -1,5 +1,6 @@
 # train_gpt: `make train` trains a small GPT, `make test` runs every test that this machine can run, `make help` lists the rest.
 .DEFAULT_GOAL := all
+comma := ,
 SHELL := /bin/sh
 MAKEFLAGS += --no-builtin-rules
 ifeq ($(filter -j%,$(MAKEFLAGS)),)
@@ -24,52 +25,72 @@ CPPFLAGS   := -D_GNU_SOURCE -MMD -MP
 CFLAGS_ALL := -std=c11 $(CFLAGS) $(NATIVE) -fno-math-errno -ffp-contract=fast -Wall -Wextra $(if $(filter yes,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas)
 LDLIBS     := -lm -lpthread
 
-# ---- The sources. One matrix product is linked: that of the CBLAS which pkg-config found, or our own.
+# ---- The sources. The linker picks the backend; on the CPU also the matrix product: that of the CBLAS which pkg-config
+# found, or our own.
 
-ifneq ($(DEVICE),cpu)
-$(error DEVICE=$(DEVICE): there is no backend of that name in kernels/, want cpu)
-endif
+ifeq ($(DEVICE),cpu)
 GEMM       := $(if $(filter own,$(BLAS)),own,cblas)
-BLAS_LIBS  := $(if $(filter cblas,$(GEMM)),$(shell pkg-config --libs $(BLAS)))
+GEMM_O     := $(BUILD)/kernels/cpu/gemm_$(GEMM).o
 BACKEND_O  := $(patsubst %.c,$(BUILD)/%.o,$(filter-out kernels/cpu/gemm_%.c,$(wildcard kernels/cpu/*.c)))
+LIBS       := $(if $(filter cblas,$(GEMM)),$(shell pkg-config --libs $(BLAS)))
+WITH       := $(CC), OpenMP $(OPENMP), matrix products $(BLAS)
+else ifeq ($(DEVICE),cuda)
+# For the GPU that is there; else Ampere, Hopper, and PTX for what is newer.
+NVCC       := $(or $(shell command -v nvcc),$(error DEVICE=cuda wants nvcc of the CUDA Toolkit 12.4 or newer in PATH))
+CUDA       := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+ARCH       ?= $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | head -n 1))
+sm          = -gencode arch=compute_$(1:90=90a),code=sm_$(1:90=90a)
+GENCODE    := $(if $(ARCH),$(call sm,$(ARCH)),$(call sm,80) $(call sm,90) -gencode arch=compute_80,code=compute_80)
+NVCCFLAGS  := -std=c++17 -O3 $(GENCODE) -D_GNU_SOURCE -Xcompiler -Wall,-Wextra
+BACKEND_O  := $(patsubst %,$(BUILD)/%.o,$(basename $(wildcard kernels/cuda/*.c kernels/cuda/*.cu)))
+LIBS       := -L$(CUDA)/lib64 -Wl,-rpath,$(CUDA)/lib64 -lcublas -lcublasLt -lcudart -lstdc++
+CPPFLAGS   += -isystem $(CUDA)/include
+WITH       := $(CC), nvcc $(if $(ARCH),for sm_$(ARCH:90=90a),for sm_80$(comma) sm_90a and newer)
+else
+$(error DEVICE=$(DEVICE): there is no backend of that name in kernels/, want cpu or cuda)
+endif
 COMMON_O   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/*.c llmc/*.c)) $(BACKEND_O)
-OBJECTS    := $(COMMON_O) $(BUILD)/kernels/cpu/gemm_$(GEMM).o
+OBJECTS    := $(COMMON_O) $(GEMM_O)
 TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 
-.PHONY: all train test sanitize reference reference-124M clean help
+.PHONY: all train test lib sanitize reference reference-124M clean help
 all: $(BUILD)/train_gpt
-	@ln -sfn $< train_gpt
-	@echo "train_gpt is $<: $(CC), OpenMP $(OPENMP), matrix products $(BLAS)"
+	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt)
+	@echo "train_gpt is $<: $(WITH)"
 
 # Everything is compiled again when the compiler or its flags change: they are written down, and compared.
-SETTINGS   := $(CC) $(CPPFLAGS) $(CFLAGS_ALL) $(BLAS)
+SETTINGS   := $(CC) $(CPPFLAGS) $(CFLAGS_ALL) $(BLAS) $(NVCCFLAGS)
 $(shell mkdir -p $(BUILD) && echo '$(SETTINGS)' | cmp -s - $(BUILD)/settings || echo '$(SETTINGS)' > $(BUILD)/settings)
 
 $(BUILD)/%.o: %.c $(BUILD)/settings
 	@mkdir -p $(@D) && echo "  $(CC) $<"
 	@$(CC) $(CPPFLAGS) $(CFLAGS_ALL) -c -o $@ $<
 
+$(BUILD)/%.o: %.cu $(BUILD)/settings
+	@mkdir -p $(@D) && echo "  nvcc $<"
+	@$(NVCC) $(NVCCFLAGS) -MMD -MP -c -o $@ $<
+
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
-	$(link) $(BLAS_LIBS)
+	$(link) $(LIBS)
 $(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o llmc/options.o kernels/check.o kernels/tensor.o)
 	$(link)
 $(TESTS): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(BUILD)/test/oracle.o $(OBJECTS)
-	$(link) $(BLAS_LIBS)
+	$(link) $(LIBS)
 $(BUILD)/test_ops_own: $(BUILD)/test/test_ops.o $(BUILD)/test/oracle.o $(COMMON_O) $(BUILD)/kernels/cpu/gemm_own.o
 	$(link)
 
 # ---- The two commands of the README
 
 TALES := build/tales
-RUN   := runs/tales
+override RUN := runs/tales     # removed before each run
 train: all $(BUILD)/tales
 	@$(BUILD)/tales --bytes 4000000 --val-bytes 100000 --seed 1 --out $(TALES)
 	@rm -rf $(RUN)
 	./train_gpt --data $(TALES)/train.txt --val-data $(TALES)/val.txt --out $(RUN) $(TRAIN_OPTIONS)
 	@scripts/plot_loss.sh $(RUN)/log.csv > $(RUN)/loss.svg && echo "loss curve $(RUN)/loss.svg"
-TRAIN_OPTIONS ?= --layers 4 --heads 4 --channels 128 --context 128 --batch 16 --steps 1000 --lr 2e-3 --min-lr 2e-4 \
-	--beta2 0.99 --val-every 250 --prompt 'Once ' --sample-every 1000 --sample-tokens 600
+TRAIN_OPTIONS ?= --layers 4 --heads 4 --channels 128 --context 128 --batch 8 --steps 1800 --lr 3e-3 --warmup 100 \
+	--beta2 0.99 --val-every 600 --prompt "Once" --sample-every 1800 --sample-tokens 600 --temperature 0.6
 
 MALFORMED_STRIDE ?= 1     # the sanitized program starts slowly: it takes every fourth case
 OWN_GEMM_TEST := $(if $(filter cblas,$(GEMM)),$(BUILD)/test_ops_own)
@@ -77,6 +98,14 @@ test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales
 	@BUILD=$(BUILD) MALFORMED_STRIDE=$(MALFORMED_STRIDE) test/run.sh $(TESTS) $(OWN_GEMM_TEST) $(wildcard test/test_*.sh) scripts/check_layers.sh
 
 # ---- The rest
+
+# The kernels alone, for other programs; their headers are kernels/*.h.
+lib: $(BUILD)/libtrain_gpt_kernels.a
+	@echo "$<: link it with $(LIBS) $(LDLIBS)"
+$(BUILD)/libtrain_gpt_kernels.a: $(filter $(BUILD)/kernels/%,$(OBJECTS))
+	@rm -f $@ && ar rcs $@ $^
+$(BUILD)/example_attention: $(BUILD)/test/example_attention.o $(BUILD)/libtrain_gpt_kernels.a
+	$(link) $(LIBS)
 
 sanitize:
 	$(MAKE) BUILD=$(BUILD)-sanitize CFLAGS='-O2 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all' MALFORMED_STRIDE=4 test
@@ -91,6 +120,7 @@ help:
 	@echo "make                 build ./train_gpt for this machine ($(DEVICE))"
 	@echo "make train           write a text, train a small GPT on it, and let it write ($(RUN))"
 	@echo "make test            every test that this machine can run"
+	@echo "make lib             the kernels alone as a library ($(BUILD)/libtrain_gpt_kernels.a)"
 	@echo "make sanitize        the same under AddressSanitizer and UBSan"
 	@echo "make reference       make test/reference again (PyTorch, transformers); reference-124M: the same at GPT-2 124M"
 	@echo "make clean           remove what was built; runs/ stays"

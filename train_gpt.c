@@ -47,7 +47,7 @@ static Option options[] = {
     REAL   ("val-fraction",val_fraction,0, 0.9, "0.1", FIXED_ON_RESUME, "how much of a text is kept for validation"),
     TEXT   ("out",         out,         "DIR",  NULL, FREE_ON_RESUME, "folder of log.csv and of the checkpoints, step-00001000 and so on"),
     FLAG   ("resume",      resume,      "go on from the newest checkpoint of --out, with the options it was made with"),
-    TEXT   ("init",        init,        "CHECKPOINT", NULL, FREE_ON_RESUME, "start from these weights instead of random ones"),
+    TEXT   ("init",        init,        "CHECKPOINT", NULL, FREE_ON_RESUME, "start from these weights instead of random ones; the model is theirs"),
     TEXT   ("eval",        eval,        "CHECKPOINT", NULL, FREE_ON_RESUME, "only print the loss on --val-data, or else on all of --data"),
     TEXT   ("sample",      sample,      "CHECKPOINT", NULL, FREE_ON_RESUME, "only print text that starts with --prompt"),
     FLAG   ("dry-run",     dry_run,     "print settings and memory plan, and end"),
@@ -55,11 +55,11 @@ static Option options[] = {
     FLAG   ("help",        help,        "print this, and end"),
 
     GROUP("Model"),
-    TEXT   ("model",       model,       "NAME", "d4", KEPT_ON_RESUME, "d2, d4, d6, d8, d12 (GPT-2 124M), d24 (350M), d36 (774M), d48 (1558M)"),
+    TEXT   ("model",       model,       "NAME", "d4", KEPT_ON_RESUME, GPT_NAMES),
     INTEGER("layers",      layers,      0, 1000,  "0",   KEPT_ON_RESUME, "blocks; 0 = as --model says"),
     INTEGER("heads",       heads,       0, 65536, "0",   KEPT_ON_RESUME, "attention heads; 0 = as --model says"),
     INTEGER("channels",    channels,    0, 65536, "0",   KEPT_ON_RESUME, "width; 0 = as --model says"),
-    INTEGER("context",     context,     1, 1 << 24, "256", KEPT_ON_RESUME, "longest sequence, in tokens"),
+    INTEGER("context",     context,     0, 1 << 24, "0", KEPT_ON_RESUME, "longest sequence, in tokens; 0 = 256, or 1024 from d12 up"),
     INTEGER("vocab",       vocab,       0, 1 << 24, "0", KEPT_ON_RESUME, "vocabulary; 0 = 256 for a text, 50257 (GPT-2) for shards"),
     CHOICE ("dtype",       dtype,       "f32|bf16", "f32", FIXED_ON_RESUME, "precision of the computation"),
     CHOICE ("attention",   attention,   "auto|flash|naive", "auto", FIXED_ON_RESUME, "flash keeps O(T) for the backward pass, naive all of P; auto = the best that can run"),
@@ -68,15 +68,15 @@ static Option options[] = {
     INTEGER("steps",       steps,       0, 1e12, "2000", FIXED_ON_RESUME, "updates"),
     INTEGER("batch",       batch,       1, 1 << 20, "16", FIXED_ON_RESUME, "sequences computed at a time"),
     INTEGER("total-batch", total_batch, 0, 1e12, "0",    FIXED_ON_RESUME, "tokens of an update, gathered over batches; 0 = one batch"),
-    REAL   ("lr",          lr,          0, 1e6,  "1e-3", FIXED_ON_RESUME, "peak learning rate; 6e-4 is usual for d12, less for more"),
-    REAL   ("min-lr",      min_lr,      0, 1e6,  "1e-4", FIXED_ON_RESUME, "learning rate at the end"),
+    REAL   ("lr",          lr,          0, 1e6,  "0.001", FIXED_ON_RESUME, "peak learning rate; 6e-4 is usual for d12, less for more"),
+    REAL   ("min-lr",      min_lr,      0, 1e6,  NULL,   FIXED_ON_RESUME, "learning rate at the end; a tenth of --lr where it is not given"),
     CHOICE ("schedule",    schedule,    "cosine|linear|wsd", "cosine", FIXED_ON_RESUME, "how it falls; wsd = stays, then falls over the last --decay steps"),
     INTEGER("warmup",      warmup,      0, 1e12, "100",  FIXED_ON_RESUME, "steps over which the learning rate rises"),
     INTEGER("decay",       decay,       0, 1e12, "0",    FIXED_ON_RESUME, "steps of the fall of wsd; 0 = a fifth of all"),
     REAL   ("weight-decay",weight_decay,0, 1e3,  "0.1",  FIXED_ON_RESUME, "of AdamW, on matrices only"),
     REAL   ("beta1",       beta1,       0, 0.999999, "0.9",   FIXED_ON_RESUME, "of AdamW"),
     REAL   ("beta2",       beta2,       0, 0.999999, "0.95",  FIXED_ON_RESUME, "of AdamW"),
-    REAL   ("eps",         eps,         0, 1,    "1e-8", FIXED_ON_RESUME, "of AdamW"),
+    REAL   ("eps",         eps,         1e-12, 1,  "1e-8", FIXED_ON_RESUME, "of AdamW"),
     REAL   ("clip",        clip,        0, 1e9,  "1",    FIXED_ON_RESUME, "largest gradient norm, longer ones are scaled down to it; 0 = no clipping"),
     INTEGER("seed",        seed,        0, 9e15, "1",    FIXED_ON_RESUME, "of weights, order of the data and samples"),
     INTEGER("threads",     threads,     0, 4096, "0",    FREE_ON_RESUME, "CPU threads, the results do not depend on it; 0 = one per core"),
@@ -107,7 +107,7 @@ static const char mfu_formula[] =
 
 /* ---- The run: everything that the sections below share */
 
-static Tokens *train_tokens, *val_tokens_stream, *whole_text;
+static Tokens *train_tokens, *val_stream, *whole_text;
 static double val_floor = NAN;              /* entropy of the validation text in nats per token, where it is known */
 static Tokenizer tokenizer;
 static GPTConfig config;
@@ -141,29 +141,32 @@ static void open_data(void) {
     REQUIRE(data, "nothing to train on: want --data FILE (any text, or token shards); see --help");
     train_tokens = tokens_open(data);
     if (val_data) {
-        val_tokens_stream = tokens_open(val_data);
-        REQUIRE(tokens_are_bytes(train_tokens) == tokens_are_bytes(val_tokens_stream),
+        val_stream = tokens_open(val_data);
+        REQUIRE(tokens_are_bytes(train_tokens) == tokens_are_bytes(val_stream),
                 "--data %s and --val-data %s: one is a text and the other are shards, want both of a kind", data, val_data);
-        if (tokens_are_bytes(val_tokens_stream)) val_floor = read_floor(val_data);
+        if (tokens_are_bytes(val_stream)) val_floor = read_floor(val_data);
     } else if (tokens_are_bytes(train_tokens) && val_fraction > 0) {
         int64_t count = tokens_count(train_tokens), kept = (int64_t)((double)count * (1 - val_fraction));
         REQUIRE(kept >= 2 && count - kept >= 2, "%s: %lld bytes are too few for --val-fraction %g, want 2 in each part",
                 data, (long long)count, val_fraction);
         whole_text = train_tokens;
         train_tokens = tokens_slice(whole_text, 0, kept);
-        val_tokens_stream = tokens_slice(whole_text, kept, count - kept);
+        val_stream = tokens_slice(whole_text, kept, count - kept);
     }
 }
 
 /* The model that the options describe, for this data. */
 static void choose_model(int are_bytes) {
-    REQUIRE(gpt_named(model, &config), "--model %s: want one of %s", model, gpt_names);
+    if (init) config = checkpoint_config(init);
+    else REQUIRE(gpt_named(model, &config), "--model %s: want one of %s", model, GPT_NAMES);
     if (layers)   config.L = (int)layers;
     if (heads)    config.NH = (int)heads;
     if (channels) config.C = (int)channels;
-    config.T = (int)context;
-    config.V = vocab ? (int)vocab : are_bytes ? 256 : 50257;
-    REQUIRE(!are_bytes || config.V >= 256, "--vocab %d: the tokens of a text are bytes, want 256", config.V);
+    if (context)  config.T = (int)context;
+    if (vocab)    config.V = (int)vocab;
+    else if (!init) config.V = are_bytes ? 256 : 50257;
+    REQUIRE(!are_bytes || config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
+            init ? init : "--vocab", config.V);
     config.dtype = strcmp(dtype, "bf16") == 0 ? BF16 : F32;
     gpt_check(&config);
     tokenizer = are_bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
@@ -194,6 +197,20 @@ static void adopt_options(const char *checkpoint) {
     }
 }
 
+/* The order of the data is a function of how many tokens there are. */
+static void check_same_data(const char *checkpoint) {
+    const struct { const char *key, *path; int64_t count; } rows[] = {
+        { "train token count", data, tokens_count(train_tokens) },
+        { "val token count", val_data ? val_data : data, val_stream ? tokens_count(val_stream) : 0 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *had = checkpoint_setting(checkpoint, rows[i].key);
+        REQUIRE(had && strtoll(had, NULL, 10) == rows[i].count, "--resume: %s: %s is %lld, the checkpoint %s was made with %s",
+                rows[i].path, rows[i].key, (long long)rows[i].count, checkpoint, had ? had : "none");
+        free(had);
+    }
+}
+
 static char *command_line(int argc, char **argv) {
     size_t size = 1;
     for (int i = 0; i < argc; i++) size += strlen(argv[i]) + 3;
@@ -215,16 +232,16 @@ static void print_settings(const DeviceInfo *device) {
            config.C, config.T, config.V, 1e-6 * (double)gpt_parameter_count(&config));
     printf("options:");
     for (const Option *o = options; o->name || o->help; o++)
-        if (o->name && o->given) printf(" --%s%s%s", o->name, o->type == OPTION_FLAG ? "" : " ",
-                                        o->type == OPTION_FLAG ? "" : option_text(o, text));
+        if (o->name && o->type != OPTION_FLAG && strcmp(option_text(o, text), o->fallback ? o->fallback : "") != 0)
+            printf(" --%s %s", o->name, option_text(o, text));
     printf(" (all others as in --help)\n");
 }
 
 static void print_data(void) {
     const char *unit = tokens_are_bytes(train_tokens) ? "bytes" : "tokens";
     printf("data: %s, %lld %s to train on", tokens_name(train_tokens), (long long)tokens_count(train_tokens), unit);
-    if (val_tokens_stream)
-        printf(", %lld to validate on (%s)", (long long)tokens_count(val_tokens_stream), tokens_name(val_tokens_stream));
+    if (val_stream)
+        printf(", %lld to validate on (%s)", (long long)tokens_count(val_stream), tokens_name(val_stream));
     printf("\n");
 }
 
@@ -265,7 +282,10 @@ static double evaluate(const Tokens *tokens, int64_t max_tokens, int B, int *all
     REQUIRE(losses, "out of memory: the losses of a batch");
     for (int64_t w = 0; w < wanted; w += B) {
         int rows = wanted - w < B ? (int)(wanted - w) : B;
-        for (int b = 0; b < rows; b++) count += tokens_eval_window(tokens, w + b, T, inputs + b * T, targets + b * T);
+        for (int b = 0; b < rows; b++) {
+            size_t place = (size_t)b * (size_t)T;
+            count += tokens_eval_window(tokens, w + b, T, inputs + place, targets + place);
+        }
         gpt_set_batch(&gpt, rows, T);
         gpt_load(&gpt, inputs, targets);
         gpt_forward(&gpt);
@@ -283,24 +303,22 @@ static const char *loss_text(double loss, char text[96]) {
     return text;
 }
 
-static void validate(void) {
+/* Returns whether the loss is below the floor, which only a leak can do. */
+static int validate(void) {
     int all;
     char text[96];
-    state.val_loss = evaluate(val_tokens_stream, val_tokens, (int)batch, &all);
+    state.val_loss = evaluate(val_stream, val_tokens, (int)batch, &all);
     report_line(&report, "step %lld: val loss %s%s", (long long)state.step, loss_text(state.val_loss, text),
                 all ? "" : ", on the first --val-tokens");
-    if (!isnan(val_floor) && all) {
-        REQUIRE(state.val_loss >= val_floor, "val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: "
-                "the validation text must have leaked into the training", state.val_loss, val_floor, val_data);
-        report_line(&report, "          floor %.4f: the entropy of this text under the grammar that wrote it. It remembers "
-                    "whole tales;\n          a context of %d bytes does not reach it.", val_floor, config.T);
-    }
+    if (isnan(val_floor) || !all) return 0;
+    report_line(&report, "          floor %.4f: the entropy of this text under the grammar that wrote it. It remembers "
+                "whole tales;\n          a context of %d bytes does not reach it.", val_floor, config.T);
+    return state.val_loss < val_floor;
 }
 
 static void print_sample(void) {
     Sample s = { .prompt = prompt ? prompt : "", .count = (int)sample_tokens, .temperature = temperature, .top_k = (int)top_k,
                  .seed = (uint64_t)seed };
-    report_line(&report, "step %lld: a sample", (long long)state.step);
     sample_text(&gpt, tokenizer, &s, state.step, stdout);
 }
 
@@ -308,7 +326,7 @@ static void print_sample(void) {
 
 static void save_checkpoint(void) {
     if (!out) return;
-    Setting settings[sizeof options / sizeof *options];
+    Setting settings[sizeof options / sizeof *options + 4];
     char text[sizeof options / sizeof *options][256];
     int count = 0;
     for (const Option *o = options; o->name || o->help; o++) {
@@ -316,6 +334,12 @@ static void save_checkpoint(void) {
         settings[count] = (Setting){ o->name, option_text(o, text[count]) };
         count++;
     }
+    char counts[2][32];
+    snprintf(counts[0], sizeof counts[0], "%lld", (long long)tokens_count(train_tokens));
+    snprintf(counts[1], sizeof counts[1], "%lld", val_stream ? (long long)tokens_count(val_stream) : 0);
+    settings[count++] = (Setting){ "train token count", counts[0] };
+    settings[count++] = (Setting){ "val token count", counts[1] };
+    settings[count++] = (Setting){ "tokenizer", tokenizer_name(tokenizer) };
     settings[count] = (Setting){0};
     checkpoint_save(out, &gpt, &optimizer, &state, settings);
 }
@@ -333,15 +357,17 @@ static void stop_if_sick(const StepNumbers *numbers, int64_t step) {
          health.least, health.greatest, last ? last : "none");
 }
 
-static StepNumbers train_step(double learning_rate, int batches) {
+static StepNumbers train_step(double learning_rate, int64_t batches) {
     int B = (int)batch, T = config.T;
     int64_t count = tokens_train_targets(train_tokens, (uint64_t)seed, state.sample, (uint64_t)B * (uint64_t)batches, T);
     float share = 1.0f / (float)count;
     gpt_set_batch(&gpt, B, T);
     optimizer_begin(&optimizer, learning_rate);
-    for (int i = 0; i < batches; i++) {
-        for (int b = 0; b < B; b++)
-            tokens_train_window(train_tokens, (uint64_t)seed, state.sample++, T, inputs + b * T, targets + b * T);
+    for (int64_t i = 0; i < batches; i++) {
+        for (int b = 0; b < B; b++) {
+            size_t place = (size_t)b * (size_t)T;
+            tokens_train_window(train_tokens, (uint64_t)seed, state.sample++, T, inputs + place, targets + place);
+        }
         gpt_load(&gpt, inputs, targets);
         gpt_forward(&gpt);
         gpt_backward(&gpt, share, i ? ACCUMULATE : OVERWRITE);
@@ -352,7 +378,7 @@ static StepNumbers train_step(double learning_rate, int batches) {
     return numbers;
 }
 
-static void train(int batches, double peak_flops) {
+static void train(int64_t batches, double peak_flops) {
     static const struct { const char *name; ScheduleKind kind; } kinds[] = {
         { "cosine", SCHEDULE_COSINE }, { "linear", SCHEDULE_LINEAR }, { "wsd", SCHEDULE_WSD } };
     Schedule s = { .peak = lr, .final = min_lr, .warmup = warmup, .total = steps, .decay = decay ? decay : steps / 5 };
@@ -366,28 +392,35 @@ static void train(int batches, double peak_flops) {
         double elapsed = seconds_now() - start, speed = (double)(state.tokens - tokens_before) / elapsed;
         stop_if_sick(&numbers, state.step + 1);
         state.step++;
-        int last = state.step == steps, validated = val_tokens_stream && (last || (val_every && state.step % val_every == 0));
-        if (validated) validate();
+        int last = state.step == steps, validated = val_stream && (last || (val_every && state.step % val_every == 0));
+        int leak = validated && validate();
         report_step(&report, &(StepReport){
             .step = state.step, .total = steps, .tokens = state.tokens, .loss = numbers.loss, .norm = numbers.norm,
             .learning_rate = rate, .ms = 1e3 * elapsed, .tokens_per_second = speed,
             .mfu = peak_flops > 0 ? speed * gpt_flops_per_token(&config, config.T) / peak_flops : 0,
             .val_loss = validated ? state.val_loss : NAN });
-        if (sample_every && (last || state.step % sample_every == 0)) print_sample();
+        if (sample_every && (last || state.step % sample_every == 0)) {
+            report_line(&report, "step %lld: a sample", (long long)state.step);
+            print_sample();
+        }
         if (last || (save_every && state.step % save_every == 0)) save_checkpoint();
+        REQUIRE(!leak, "val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation text "
+                "must have leaked into the training", state.val_loss, val_floor, val_data);
     }
 }
 
 /* ---- The three things it can do */
 
-static void create_model(Purpose purpose) {
+static void plan_run(Purpose purpose) {
     const char *refusal = device_refuse_dtype(config.dtype);
     REQUIRE(!refusal, "--dtype %s: %s", dtype, refusal);
     Plan plan = plan_make(&config, attention, (int)batch, config.T, purpose);
     DeviceInfo device = device_info();
     if (purpose == TRAIN || dry_run) plan_print(stdout, &plan, device.free_bytes, device.total_bytes);
     plan_require(&plan, device.free_bytes, &config, attention, (int)batch, config.T, purpose);
-    if (dry_run) exit(0);
+}
+
+static void create_model(Purpose purpose) {
     gpt_create(&gpt, config, attention, (int)batch, config.T, purpose);
     size_t count = (size_t)batch * (size_t)config.T;
     inputs = calloc(count, sizeof *inputs);
@@ -403,12 +436,19 @@ static void run_training(int argc, char **argv) {
         REQUIRE(checkpoint, "--resume: there is no checkpoint in %s", out);
         adopt_options(checkpoint);
     }
+    char *init_folder = init ? checkpoint_resolve(init) : NULL;
+    init = init_folder;
     open_data();
     choose_model(tokens_are_bytes(train_tokens));
     int64_t one_batch = batch * config.T, batches = total_batch ? total_batch / one_batch : 1;
     REQUIRE(!total_batch || (total_batch >= one_batch && total_batch % one_batch == 0),
             "--total-batch %lld is no multiple of --batch x --context = %lld", (long long)total_batch, (long long)one_batch);
-    if (checkpoint) check_same_model(checkpoint);
+    if (!options_find(options, "min-lr")->given && !checkpoint) min_lr = lr / 10;
+    REQUIRE(min_lr <= lr, "--min-lr %g: want at most --lr %g", min_lr, lr);
+    if (checkpoint) {
+        check_same_model(checkpoint);
+        check_same_data(checkpoint);
+    }
     if (!resume && out) {
         char *earlier = checkpoint_latest(out);
         REQUIRE(!earlier, "%s is there already: want another --out, or --resume to go on", earlier);
@@ -417,9 +457,11 @@ static void run_training(int argc, char **argv) {
     DeviceInfo device = device_info();
     print_settings(&device);
     print_data();
+    plan_run(TRAIN);
+    if (dry_run) return;
     create_model(TRAIN);
     tokens_check(train_tokens, config.V);
-    if (val_tokens_stream) tokens_check(val_tokens_stream, config.V);
+    if (val_stream) tokens_check(val_stream, config.V);
     optimizer_create(&optimizer, &gpt, (AdamW){ .beta1 = (float)beta1, .beta2 = (float)beta2, .eps = (float)eps,
                                                 .weight_decay = (float)weight_decay, .max_norm = (float)clip });
     if (checkpoint) {
@@ -433,53 +475,70 @@ static void run_training(int argc, char **argv) {
                 (long long)optimizer.step);
         printf("resumed from %s\n", checkpoint);
     } else if (init) {
-        char *folder = checkpoint_resolve(init);
-        check_same_model(folder);
-        checkpoint_load_model(folder, &gpt);
-        free(folder);
+        check_same_model(init);
+        checkpoint_load_model(init, &gpt);
     } else {
         gpt_init(&gpt, (uint64_t)seed);
     }
     open_log(command, &device);
     free(command);
     free(checkpoint);
+    free(init_folder);
     if (!out) printf("no --out: neither log nor checkpoint will be written\n");
     if (steps == 0) save_checkpoint();
-    train((int)batches, device.peak_flops[config.dtype]);
+    train(batches, device.peak_flops[config.dtype]);
     report_close(&report);
     if (out) printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, (long long)state.step);
 }
 
-static void open_checkpoint(const char *path, Purpose purpose) {
+/* The tokenizer that the model was trained with; a folder of another program does not say. */
+static Tokenizer tokenizer_of(const char *checkpoint) {
+    char *path = file_path("%s/state.json", checkpoint), *name = NULL;
+    if (file_exists(path)) name = checkpoint_setting(checkpoint, "tokenizer");
+    Tokenizer found = name ? tokenizer_named(name, path) : config.V == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS;
+    free(name);
+    free(path);
+    return found;
+}
+
+/* Returns 0 when the plan was all that was wanted. */
+static int open_checkpoint(const char *path) {
     char *checkpoint = checkpoint_resolve(path);
     config = checkpoint_config(checkpoint);
     config.dtype = strcmp(dtype, "bf16") == 0 ? BF16 : F32;
-    tokenizer = config.V == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS;
-    create_model(purpose);
-    checkpoint_load_model(checkpoint, &gpt);
+    tokenizer = tokenizer_of(checkpoint);
+    plan_run(EVALUATE);
+    if (!dry_run) {
+        create_model(EVALUATE);
+        checkpoint_load_model(checkpoint, &gpt);
+    }
     free(checkpoint);
+    return !dry_run;
 }
 
 static void run_evaluation(void) {
     REQUIRE(data || val_data, "--eval wants --data FILE or --val-data FILE to evaluate on");
     const char *path = val_data ? val_data : data;
     Tokens *tokens = tokens_open(path);
-    open_checkpoint(eval, EVALUATE);
+    if (!open_checkpoint(eval)) return;
+    REQUIRE(tokens_are_bytes(tokens) == (tokenizer == TOKENIZER_BYTES), "%s: this is %s, the model %s was trained on %s", path,
+            tokens_are_bytes(tokens) ? "a text" : "token shards", eval, tokenizer_name(tokenizer));
     tokens_check(tokens, config.V);
-    int all;
+    int all, all_wanted = !options_find(options, "val-tokens")->given;
     char text[96];
-    double start = seconds_now(), loss = evaluate(tokens, options_find(options, "val-tokens")->given ? val_tokens : 0, (int)batch, &all);
-    printf("%s: loss %s, %lld tokens%s, %.1f s\n", path, loss_text(loss, text), (long long)tokens_count(tokens),
-           all ? "" : " (the first --val-tokens of them)", seconds_now() - start);
+    double start = seconds_now(), loss = evaluate(tokens, all_wanted ? 0 : val_tokens, (int)batch, &all);
+    REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but too large to compute with", eval, loss);
+    double floor = tokens_are_bytes(tokens) && all ? read_floor(path) : NAN;
+    printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, text), all ? "all" : "the first --val-tokens",
+           (long long)tokens_count(tokens), seconds_now() - start);
+    if (!isnan(floor)) printf("the floor, this text's entropy under the grammar that wrote it, is %.4f\n", floor);
+    REQUIRE(isnan(floor) || loss >= floor, "the loss is below the floor: the model must have been trained on %s", path);
     tokens_close(tokens);
 }
 
 static void run_sampling(void) {
     batch = 1;
-    open_checkpoint(sample, EVALUATE);
-    Sample s = { .prompt = prompt ? prompt : "", .count = (int)sample_tokens, .temperature = temperature, .top_k = (int)top_k,
-                 .seed = (uint64_t)seed };
-    sample_text(&gpt, tokenizer, &s, 0, stdout);
+    if (open_checkpoint(sample)) print_sample();
 }
 
 int main(int argc, char **argv) {

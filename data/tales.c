@@ -15,6 +15,7 @@
    saw val.txt gets k nats below it, over the whole file, with a chance of at most exp(-k) (Markov's inequality for its
    chance of the file over the grammar's): one that does has seen the answers. It stays above by what it has not
    learned, and by what it cannot see: a tale has some 550 bytes, and a shorter context forgets its beginning. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -253,7 +254,8 @@ int main(int argc, char **argv) {
     directory_make(out);
     char *train_path = file_path("%s/train.txt", out), *val_path = file_path("%s/val.txt", out);
     char *floor_path = file_path("%s/val.txt.floor", out);
-    REQUIRE(!file_exists(floor_path) || unlink(floor_path) == 0, "%s: cannot replace it", floor_path);
+    REQUIRE(!file_exists(floor_path) || unlink(floor_path) == 0, "%s: cannot replace it: %s", floor_path,
+            strerror(errno));
     write_tales(train_path, (uint64_t)seed, TRAIN, bytes);
     write_floor(floor_path, write_tales(val_path, (uint64_t)seed, VAL, val_bytes));
     free(train_path);

@@ -1,4 +1,5 @@
 #include "check_ops.h"
+#include <string.h>
 #include "device.h"
 
 /* t has the shape of like, its last dimension replaced by columns. */
@@ -31,16 +32,19 @@ static void check_gradient(const char *op, const char *name, Tensor t, DType par
 }
 
 void check_embedding(const char *op, Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
-    check_float(op, "x", x, 3);
+    const int backward = strstr(op, "backward") != NULL;        /* x, wte and wpe are gradients then */
+    const char *x_name = backward ? "dx" : "x", *wte_name = backward ? "dwte" : "wte";
+    const char *wpe_name = backward ? "dwpe" : "wpe";
+    check_float(op, x_name, x, 3);
     int64_t C = tensor_columns(x);
-    check_packed(op, "x", x);
+    check_packed(op, x_name, x);
     check_per_row(op, "tokens", tokens, I32, x);
-    check_float(op, "wte", wte, 2);
-    check_float(op, "wpe", wpe, 2);
-    check_tensor(op, "wte", wte, wte.dtype, 2, wte.dim[0], C);
-    check_tensor(op, "wpe", wpe, wte.dtype, 2, wpe.dim[0], C);
-    check_gradient(op, "wte", wte, x.dtype);       /* of the backward pass: dwte and dwpe */
-    REQUIRE(wpe.dim[0] >= x.dim[1], "%s: %lld positions, the table wpe has %lld", op, (long long)x.dim[1],
+    check_float(op, wte_name, wte, 2);
+    check_float(op, wpe_name, wpe, 2);
+    check_tensor(op, wte_name, wte, wte.dtype, 2, wte.dim[0], C);
+    check_tensor(op, wpe_name, wpe, wte.dtype, 2, wpe.dim[0], C);
+    check_gradient(op, wte_name, wte, x.dtype);
+    REQUIRE(wpe.dim[0] >= x.dim[1], "%s: %lld positions, the table %s has %lld", op, (long long)x.dim[1], wpe_name,
             (long long)wpe.dim[0]);
 }
 
@@ -159,6 +163,6 @@ void check_convert(Tensor to, Tensor from) {
     check_float("convert", "to", to, 1);
     check_packed("convert", "from", from);
     check_packed("convert", "to", to);
-    REQUIRE(tensor_count(to) == tensor_count(from), "convert: to has %lld elements, from %lld", (long long)tensor_count(to),
-            (long long)tensor_count(from));
+    REQUIRE(tensor_count(to) == tensor_count(from), "convert: to has %lld elements, from %lld",
+            (long long)tensor_count(to), (long long)tensor_count(from));
 }

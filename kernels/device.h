@@ -27,6 +27,9 @@ void  device_free(void *memory);
 void  device_upload(void *device, const void *host, size_t bytes);
 void  device_download(void *host, const void *device, size_t bytes);      /* after all work issued so far */
 void  device_zero(void *device, size_t bytes);
+/* For a program that lifts the kernels out: a cudaStream_t of its own, on which all work is issued from now on; NULL =
+   back to the backend's. The CPU has no streams and ignores it. */
+void  device_use_stream(void *stream);
 void  device_wait(void);                               /* until all work issued so far is done */
 
 #endif

@@ -1,5 +1,5 @@
 /* kernels/embedding.h - Token and position embedding.
-   tokens (B,T) I32 in [0, V); wte (Vp,C); wpe (at least T, C); x, dx (B,T,C). */
+   tokens (B,T) I32 in [0, Vp); wte (Vp,C); wpe (at least T, C); x, dx (B,T,C). */
 #ifndef KERNELS_EMBEDDING_H
 #define KERNELS_EMBEDDING_H
 #include "tensor.h"

@@ -14,7 +14,7 @@ typedef struct {
     int64_t pitch;     /* elements from one row (last dimension) to the next; = dim[ndim-1] when packed */
 } Tensor;
 
-/* Whether a parameter's gradient is written (=) or added to (+=). */
+/* Whether a result is written (=) or added to what is there (+=). */
 typedef enum { OVERWRITE, ACCUMULATE } Into;
 
 #define ABSENT ((Tensor){0})

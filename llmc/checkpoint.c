@@ -49,11 +49,24 @@ static void transpose(float *out, const unsigned char *in, int64_t rows, int64_t
                     memcpy(&out[c * rows + r], in + (r * columns + c) * (int64_t)sizeof *out, sizeof *out);
 }
 
+/* The first of the floats that is a NaN or an infinity; -1 when all are numbers. */
+static int64_t find_sick(const void *floats, int64_t bytes) {
+    for (int64_t i = 0; i < bytes / 4; i++) {
+        uint32_t bits;
+        memcpy(&bits, (const char *)floats + 4 * i, 4);
+        if ((bits >> 23 & 0xff) == 0xff) return i;
+    }
+    return -1;
+}
+
 static void row_write(FILE *file, const Row *row, int V, const char *path) {
     SafeEntry entry = row_entry(row, V);
     int64_t bytes = safetensors_bytes(&entry);
     float *host = host_alloc(bytes);
     device_download(host, row->field->data, (size_t)bytes);     /* of the token table, the first V rows */
+    int64_t sick = find_sick(host, bytes);
+    REQUIRE(sick < 0, "%s: %s holds a NaN or an infinity (number %" PRId64 "): not saved; the checkpoints before it "
+            "stay, take the last and lower --lr", path, row->name, sick);
     if (row->layout == CONV1D) {
         float *turned = host_alloc(bytes);
         transpose(turned, (const unsigned char *)host, row->field->dim[0], row->field->dim[1]);
@@ -117,17 +130,9 @@ static void check_tensor_fits(const SafeFile *file, const SafeTensor *tensor, co
     REQUIRE(same, "%s: %s is %s, want %s", file->path, tensor->name,
             safetensors_shape(tensor->dtype, tensor->ndim, tensor->dim, got_text),
             safetensors_shape(dtype, want.ndim, want.dim, want_text));
-    for (int64_t i = 0; i < tensor->bytes / 4; i++) {
-        uint32_t bits;
-        memcpy(&bits, tensor->data + 4 * i, 4);
-        REQUIRE((bits >> 23 & 0xff) != 0xff, "%s: %s holds a NaN or an infinity (number %" PRId64 "): this checkpoint is "
-                "sick, take an earlier one", file->path, tensor->name, i);
-    }
-}
-
-static int ends_with(const char *text, const char *end) {
-    size_t length = strlen(text), tail = strlen(end);
-    return length >= tail && !strcmp(text + length - tail, end);
+    int64_t sick = find_sick(tensor->data, tensor->bytes);
+    REQUIRE(sick < 0, "%s: %s holds a NaN or an infinity (number %" PRId64 "): this checkpoint is sick, take an "
+            "earlier one", file->path, tensor->name, sick);
 }
 
 /* A tensor that no row asked for: a mask that HuggingFace keeps as a tensor, the head again, or an error. */

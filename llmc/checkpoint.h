@@ -17,8 +17,8 @@ typedef struct {
 /* settings: key and value pairs (options) that a resume compares, ended by a NULL key. */
 typedef struct { const char *key, *value; } Setting;
 
-/* Makes OUT where it is missing. A checkpoint of the same step is replaced. On a full disk: a line, and the earlier
-   checkpoints are untouched. */
+/* Makes OUT where it is missing. A checkpoint of the same step is replaced. On a full disk, or a model or moment that
+   holds a NaN or an infinity: a line, and the earlier checkpoints are untouched. */
 void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
                      const Setting *settings);
 

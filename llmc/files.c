@@ -1,4 +1,5 @@
 #include "files.h"
+#include "json.h"
 #include "../kernels/check.h"
 #include <dirent.h>
 #include <errno.h>
@@ -52,6 +53,11 @@ char *file_path(const char *format, ...) {
     return path;
 }
 
+int ends_with(const char *text, const char *end) {
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && !strcmp(text + length - tail, end);
+}
+
 char *file_folder(const char *path) {
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') length--;
@@ -72,8 +78,8 @@ static const Number numbers[] = {
     { 20240328, "an llm.c tokenizer" },
     { 20240522, "an llm.c evaluation set" },
     { 20240803, "an llm.c Llama 3 checkpoint" },
-    { 20240520, "a token shard" },
-    { 20240801, "a token shard" },
+    { SHARD_UINT16, "a token shard" },
+    { SHARD_UINT32, "a token shard" },
     { 0x67676d6c, "a ggml model" },
     { 0x67676d66, "a ggml model" },
     { 0x67676a74, "a ggml model" },
@@ -124,7 +130,7 @@ const char *file_kind(const unsigned char *bytes, int64_t size) {
         const Magic *m = &magics[i];
         if (size >= m->at + m->length && !memcmp(bytes + m->at, m->bytes, (size_t)m->length)) return m->kind;
     }
-    if (size >= 9 && bytes[8] == '{' && little_endian(bytes, 8) <= 100000000) return "a safetensors file";
+    if (size >= 9 && bytes[8] == '{' && little_endian(bytes, 8) <= JSON_LONGEST) return "a safetensors file";
     return NULL;
 }
 

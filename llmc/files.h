@@ -12,7 +12,10 @@ void    file_unmap(FileMap map);
 int     file_exists(const char *path);
 int     file_is_folder(const char *path);
 char   *file_path(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* a new string */
+int     ends_with(const char *text, const char *end);
 char   *file_folder(const char *path);    /* a new string: "a/b" of "a/b/c", "." of "c", "/" of "/c" */
+
+enum { SHARD_UINT16 = 20240520, SHARD_UINT32 = 20240801 };   /* the first four bytes of a token shard */
 
 /* What a stranger's file is, by its first bytes: "a PyTorch checkpoint (zip)", "a Python pickle", "an llm.c
    checkpoint", "a GGUF model", "a NumPy array", "a safetensors file", "a token shard", ...; NULL = unknown. */

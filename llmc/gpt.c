@@ -15,11 +15,10 @@
 
 /* ---- Sizes */
 
-static const struct { const char *name; int L, NH, C; } named[] = {
-    { "d2", 2, 2, 128 }, { "d4", 4, 4, 256 }, { "d6", 6, 6, 384 }, { "d8", 8, 8, 512 },
-    { "d12", 12, 12, 768 }, { "d24", 24, 16, 1024 }, { "d36", 36, 20, 1280 }, { "d48", 48, 25, 1600 },
+static const struct { const char *name; int L, NH, C, T; } named[] = {
+    { "d2",   2,  2,  128,  256 }, { "d4",   4,  4,  256,  256 }, { "d6",   6,  6,  384,  256 }, { "d8",   8,  8,  512,  256 },
+    { "d12", 12, 12,  768, 1024 }, { "d24", 24, 16, 1024, 1024 }, { "d36", 36, 20, 1280, 1024 }, { "d48", 48, 25, 1600, 1024 },
 };
-const char *const gpt_names = "d2, d4, d6, d8, d12 (124M), d24 (350M), d36 (774M), d48 (1558M)";
 
 int gpt_named(const char *name, GPTConfig *config) {
     for (size_t i = 0; i < sizeof named / sizeof *named; i++)
@@ -27,6 +26,7 @@ int gpt_named(const char *name, GPTConfig *config) {
             config->L = named[i].L;
             config->NH = named[i].NH;
             config->C = named[i].C;
+            config->T = named[i].T;
             return 1;
         }
     return 0;
@@ -63,7 +63,7 @@ static void params_rows(Params *p, const GPTConfig *config, DType dtype) {
     REQUIRE(p->block, "out of memory: the table of %d blocks", config->L);
 #define ADD(field, name, shape, layout, init, decay) \
     add_param(&p->table, &p->field, dtype, "", name, shape, layout, init, decay);
-    MODEL_PARAMS(ADD)
+    FIRST_PARAMS(ADD)
 #undef ADD
     for (int l = 0; l < config->L; l++) {
         char prefix[40];
@@ -73,6 +73,10 @@ static void params_rows(Params *p, const GPTConfig *config, DType dtype) {
         BLOCK_PARAMS(ADD)
 #undef ADD
     }
+#define ADD(field, name, shape, layout, init, decay) \
+    add_param(&p->table, &p->field, dtype, "", name, shape, layout, init, decay);
+    LAST_PARAMS(ADD)
+#undef ADD
 }
 
 void params_create(Params *params, const GPTConfig *config, DType dtype, const char *what) {
@@ -87,14 +91,15 @@ void params_free(Params *params) {
     *params = (Params){0};
 }
 
-typedef enum { KEPT, OPAQUE, BACKWARD } ActKind;
+typedef enum { KEPT, OPAQUE, WORKSPACE, BACKWARD } ActKind;
 
-static void add_act(Table *table, Tensor *field, const char *prefix, const char *name, const int64_t dim[4], int ndim,
+static void add_act(Acts *a, Tensor *field, const char *prefix, const char *name, const int64_t dim[4], int ndim,
                     DType dtype, ActKind kind, Purpose purpose) {
     char key[64];
     if (kind == BACKWARD && purpose == EVALUATE) return;
     snprintf(key, sizeof key, "%s%s", prefix, name);
-    Row *row = table_add(table, field, key, tensor_packed(NULL, dtype, ndim, dim));
+    Row *row = table_add(&a->table, field, key, tensor_packed(NULL, dtype, ndim, dim));
+    if (kind == WORKSPACE || kind == BACKWARD) a->workspace_bytes += tensor_bytes(*field);
     row->watched = kind == KEPT && dtype != I32;
 }
 
@@ -114,11 +119,11 @@ static void acts_rows(Acts *a, const GPTConfig *config, const Attention *attenti
     for (int l = 0; l < blocks; l++) {
         char prefix[40];
         snprintf(prefix, sizeof prefix, "h.%d.", l);
-#define ADD(field, shape, dtype, kind) add_act(&a->table, &a->block[l].field, prefix, #field, shape, dtype, kind, purpose);
+#define ADD(field, shape, dtype, kind) add_act(a, &a->block[l].field, prefix, #field, shape, dtype, kind, purpose);
         BLOCK_ACTS(ADD)
 #undef ADD
     }
-#define ADD(field, shape, dtype, kind) add_act(&a->table, &a->field, "", #field, shape, dtype, kind, purpose);
+#define ADD(field, shape, dtype, kind) add_act(a, &a->field, "", #field, shape, dtype, kind, purpose);
     MODEL_ACTS(ADD)
 #undef ADD
 }
@@ -152,6 +157,7 @@ size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
 static size_t act_table(Acts *a, const GPTConfig *config, const Attention *attention, const AttentionSpec *spec,
                         Purpose purpose) {
     table_free(&a->table);
+    a->workspace_bytes = 0;
     acts_rows(a, config, attention, spec, purpose);
     return a->table.bytes;
 }
@@ -161,9 +167,7 @@ size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int 
     Acts acts = { .block = calloc((size_t)config->L, sizeof *acts.block) };
     REQUIRE(acts.block, "out of memory: the table of %d blocks", config->L);
     size_t bytes = act_table(&acts, config, attention_pick(attention, &spec), &spec, purpose);
-    *workspace = tensor_bytes(acts.logits) + tensor_bytes(acts.attwork) + tensor_bytes(acts.branch);
-    if (purpose == TRAIN)
-        *workspace += tensor_bytes(acts.dres) + tensor_bytes(acts.dbranch) + tensor_bytes(acts.dqkv) + tensor_bytes(acts.dfch);
+    *workspace = acts.workspace_bytes;
     table_free(&acts.table);
     free(acts.block);
     return bytes;
@@ -200,6 +204,7 @@ void gpt_free(GPT *m) {
 }
 
 void gpt_set_batch(GPT *m, int B, int T) {
+    if (m->acts.table.memory && m->spec.B == B && m->spec.Tq == T) return;
     m->spec = attention_spec(&m->config, B, T);
     size_t bytes = act_table(&m->acts, &m->config, m->attention, &m->spec, m->purpose);
     REQUIRE(bytes <= m->act_bytes && T <= m->config.T, "model: a batch of %d x %d tokens needs %zu bytes, %zu are allocated",

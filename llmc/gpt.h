@@ -12,9 +12,10 @@ typedef struct {
 } GPTConfig;
 
 /*      field    name                             shape         in the file  initial value  decay */
-#define MODEL_PARAMS(X) \
+#define FIRST_PARAMS(X) \
     X(wte,       "transformer.wte.weight",        SHAPE(Vp, C), VOCABULARY,  INIT_NORMAL,   1) \
-    X(wpe,       "transformer.wpe.weight",        SHAPE(T, C),  AS_IS,       INIT_NORMAL,   1) \
+    X(wpe,       "transformer.wpe.weight",        SHAPE(T, C),  AS_IS,       INIT_NORMAL,   1)
+#define LAST_PARAMS(X) \
     X(lnfw,      "transformer.ln_f.weight",       SHAPE(C),     AS_IS,       INIT_ONE,      0) \
     X(lnfb,      "transformer.ln_f.bias",         SHAPE(C),     AS_IS,       INIT_ZERO,     0)
 
@@ -33,8 +34,8 @@ typedef struct {
     X(fcprojw,   "mlp.c_proj.weight",             SHAPE(C, 4*C),CONV1D,      INIT_RESIDUAL, 1) \
     X(fcprojb,   "mlp.c_proj.bias",               SHAPE(C),     AS_IS,       INIT_ZERO,     0)
 
-/* KEPT: made by the forward pass (each block has its own while training; evaluation shares one). OPAQUE: known to an op
-   alone. BACKWARD: gradients, only there for training. */
+/* KEPT: read again by the backward pass, or to say what went wrong; while training each block has its own, evaluation
+   shares one. OPAQUE: the same, but only its op knows what it holds. WORKSPACE: scratch. BACKWARD: the scratch of training. */
 /*      field     shape                dtype  what (ACT = the model's dtype) */
 #define BLOCK_ACTS(X) \
     X(res1,       SHAPE(B, T, C),      ACT,   KEPT)   /* the residual stream into the block */ \
@@ -55,14 +56,14 @@ typedef struct {
 #define MODEL_ACTS(X) \
     X(tokens,     SHAPE(B, T),         I32,   KEPT) \
     X(targets,    SHAPE(B, T),         I32,   KEPT) \
-    X(branch,     SHAPE(B, T, C),      ACT,   OPAQUE)   /* output of attention or MLP, on its way into the stream */ \
+    X(branch,     SHAPE(B, T, C),      ACT,   WORKSPACE)   /* output of attention or MLP, on its way into the stream */ \
     X(res,        SHAPE(B, T, C),      ACT,   KEPT)   /* the stream out of the last block */ \
     X(lnf,        SHAPE(B, T, C),      ACT,   KEPT) \
     X(lnf_mean,   SHAPE(B, T),         F32,   KEPT) \
     X(lnf_rstd,   SHAPE(B, T),         F32,   KEPT) \
     X(losses,     SHAPE(B, T),         F32,   KEPT) \
-    X(logits,     SHAPE(chunk, Vp),    F32,   OPAQUE)   /* a chunk of rows of the head */ \
-    X(attwork,    SHAPE(work),         F32,   OPAQUE)   /* scratch of the attention */ \
+    X(logits,     SHAPE(chunk, Vp),    F32,   WORKSPACE)   /* a chunk of rows of the head */ \
+    X(attwork,    SHAPE(work),         F32,   WORKSPACE)   /* scratch of the attention */ \
     X(dres,       SHAPE(B, T, C),      ACT,   BACKWARD) /* gradient of the residual stream */ \
     X(dbranch,    SHAPE(B, T, C),      ACT,   BACKWARD) /* of ln1, ln2, lnf, atty in turn */ \
     X(dqkv,       SHAPE(B, T, 3*C),    ACT,   BACKWARD) \
@@ -70,9 +71,9 @@ typedef struct {
 
 #define FIELD(field, ...) Tensor field;
 typedef struct { BLOCK_PARAMS(FIELD) } BlockParams;
-typedef struct { MODEL_PARAMS(FIELD) BlockParams *block; Table table; } Params;
+typedef struct { FIRST_PARAMS(FIELD) LAST_PARAMS(FIELD) BlockParams *block; Table table; } Params;
 typedef struct { BLOCK_ACTS(FIELD) } BlockActs;
-typedef struct { MODEL_ACTS(FIELD) BlockActs *block; Table table; } Acts;
+typedef struct { MODEL_ACTS(FIELD) BlockActs *block; Table table; size_t workspace_bytes; } Acts;
 #undef FIELD
 
 typedef enum { EVALUATE, TRAIN } Purpose;
@@ -90,10 +91,9 @@ typedef struct {
     size_t           act_bytes;    /* allocated for activations */
 } GPT;
 
-/* "d12" 124M, "d24" 350M, "d36" 774M, "d48" 1558M, and smaller ones below; only L, NH and C are set. Returns 0 when
-   there is no such model. */
+/* The models that have a name; gpt_named sets L, NH, C and T, or returns 0 when there is no such model. */
+#define GPT_NAMES "d2, d4, d6, d8, d12 (GPT-2 124M), d24 (350M), d36 (774M), d48 (1558M)"
 int gpt_named(const char *name, GPTConfig *config);
-extern const char *const gpt_names;                       /* for messages: "d1, d2, ... d48" */
 
 /* Fails with what is wrong: C not divisible by NH, a size below 1, ... Sets Vp. */
 void gpt_check(GPTConfig *config);

@@ -1,11 +1,12 @@
 #include "json.h"
 #include "files.h"
+#include "utf8.h"
 #include "../kernels/check.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEPTH = 32, LONGEST = 100000000 };    /* bytes: the limit that safetensors sets for its header */
+enum { DEPTH = 32 };
 
 typedef struct {
     const unsigned char *text;
@@ -38,20 +39,6 @@ static int skip_space(Parser *p) {
 }
 
 /* ---- Strings */
-
-/* Bytes of the character at the start of text, 0 when it is not UTF-8 (RFC 3629: shortest form, no surrogates). */
-static size_t utf8_length(const unsigned char *text, size_t size) {
-    unsigned c = text[0];
-    size_t length = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
-    if (length > size) return 0;
-    for (size_t i = 1; i < length; i++)
-        if ((text[i] & 0xc0) != 0x80) return 0;
-    if (c == 0xe0 && text[1] < 0xa0) return 0;
-    if (c == 0xed && text[1] > 0x9f) return 0;
-    if (c == 0xf0 && text[1] < 0x90) return 0;
-    if (c == 0xf4 && text[1] > 0x8f) return 0;
-    return length;
-}
 
 static char *utf8_put(char *out, unsigned code) {
     int tail = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
@@ -221,7 +208,7 @@ static Json *parse_value(Parser *p, int depth) {
 
 /* One allocation: the nodes, then the copy of the text. Every value but the first follows a ',', '[', or '{'. */
 Json *json_parse(const char *text, size_t size, const char *where) {
-    REQUIRE(size <= LONGEST, "%s: %zu bytes of JSON, want at most %d", where, size, LONGEST);
+    REQUIRE(size <= JSON_LONGEST, "%s: %zu bytes of JSON, want at most %d", where, size, JSON_LONGEST);
     size_t nodes = 1;
     for (size_t i = 0; i < size; i++) nodes += text[i] == ',' || text[i] == '[' || text[i] == '{';
     Json *root = malloc(nodes * sizeof *root + size + 1);

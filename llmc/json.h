@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+enum { JSON_LONGEST = 100000000 };     /* bytes of a text: the limit that safetensors sets for its header */
+
 typedef enum { JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSON_OBJECT } JsonType;
 
 typedef struct Json {

@@ -1,4 +1,5 @@
 #include "options.h"
+#include "utf8.h"
 #include "../kernels/check.h"
 #include <ctype.h>
 #include <errno.h>
@@ -118,11 +119,6 @@ static void set_nothing(const Option *option) {
     }
 }
 
-/* An empty value is one where it is the default, as for a prompt; an empty file name is a slip. */
-static int may_be_empty(const Option *option) {
-    return option->type == OPTION_TEXT && option->fallback && !*option->fallback;
-}
-
 void option_set(const Option *option, const char *value) {
     if (!*value && !option->fallback) {
         set_nothing(option);
@@ -195,6 +191,16 @@ static _Noreturn void refuse_word(const Option *table, const char *word, const O
          "(--help lists the options)", *word ? word : "''");
 }
 
+/* What is written to JSON and to the log, and read again by a resume, must be UTF-8. */
+static void check_utf8(const char *word, int number) {
+    const unsigned char *begin = (const unsigned char *)word, *c = begin;
+    for (size_t left = strlen(word), length; left; c += length, left -= length) {
+        length = utf8_length(c, left);
+        REQUIRE(length, "word %d of the command line: byte 0x%02x after '%.*s' is not UTF-8; a file of such a name "
+                "wants another one", number, *c, (int)(c - begin), word);
+    }
+}
+
 void options_parse(Option *table, int argc, char **argv) {
     for (Option *option = table; !at_end(option); option++) {
         option->given = 0;
@@ -203,6 +209,7 @@ void options_parse(Option *table, int argc, char **argv) {
         option_set(option, option->fallback ? option->fallback : "");
     }
     Option *option = NULL;
+    for (int i = 1; i < argc; i++) check_utf8(argv[i], i);
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "--", 2)) refuse_word(table, argv[i], option);
         char name[NAME_LENGTH];
@@ -223,7 +230,7 @@ void options_parse(Option *table, int argc, char **argv) {
             REQUIRE(strncmp(value, "--", 2), "--%s: wants a value, got %.100s (one that begins with dashes is given as "
                     "--%s=VALUE)", name, value, name);
         }
-        REQUIRE(*value || may_be_empty(option), "--%s: wants a value, got an empty one", name);
+        REQUIRE(*value, "--%s: wants a value, got an empty one", name);
         option_set(option, value);
     }
 }
@@ -262,7 +269,7 @@ static void note_text(const Option *option, char *text, size_t size) {
     if (option->type == OPTION_INTEGER || option->type == OPTION_REAL) range_text(option, range);
     text[0] = 0;
     int flag_off = option->type == OPTION_FLAG && fallback && strcmp(fallback, "yes");
-    if (flag_off || (fallback && !*fallback)) fallback = NULL;          /* goes without saying */
+    if (flag_off) fallback = NULL;          /* goes without saying */
     if (!*may && !fallback) return;
     if (fallback && !strcmp(fallback, "\n")) fallback = "a newline";
     snprintf(text, size, " (%s%s%s%s)", may, *may && fallback ? "; " : "", fallback ? "default " : "",

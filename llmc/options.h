@@ -25,8 +25,8 @@ typedef struct {
 
 /* Sets every default, then reads argv: --name value, --name=value, --flag (or --flag=yes, --flag=no). Fails in a line
    on an unknown option (which names the nearest one; abbreviations are unknown), a missing, empty or malformed value, a
-   value out of range, an option given twice, a stray word. Text and choice values point into argv. A text may be empty
-   where its default is.
+   value out of range, an option given twice, a stray word, a word that is not UTF-8. Text and
+   choice values point into argv.
    The table ends with a row of all zeros. */
 void options_parse(Option *table, int argc, char **argv);
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,7 +109,7 @@ static void write_row(Report *report, const StepReport *s) {
             report->csv_path, s->step, strerror(errno));
 }
 
-/* ---- the terminal. Errors of stdout are not ours: a closed window must not end a run whose log is whole. */
+/* ---- the terminal. Errors of stdout are not ours: nobody may be there to read it, and the log is whole. */
 
 static Report *report_in_place;       /* its line is ended before a failure prints its own */
 
@@ -188,6 +189,7 @@ static void show(Report *report, const StepReport *step, int for_good) {
 
 void report_open(Report *report, const char *csv_path, const char *head, int64_t keep_step) {
     memset(report, 0, sizeof *report);
+    signal(SIGPIPE, SIG_IGN);
     report->in_place = isatty(STDOUT_FILENO);
     if (report->in_place && !fail_hook) {
         report_in_place = report;
@@ -207,9 +209,9 @@ void report_step(Report *report, const StepReport *step) {
     double now = clock_seconds();
     int lasting = step->step == step->total || !isnan(step->val_loss);
     report->last = *step;
-    report->shown = lasting || report->steps == 1 || now - report->shown_at >= (report->in_place ? 0.05 : 1);
+    report->shown = lasting || report->steps == 1 || now - report->shown_at_s >= (report->in_place ? 0.05 : 1);
     if (!report->shown) return;
-    report->shown_at = now;
+    report->shown_at_s = now;
     show(report, step, lasting);
 }
 

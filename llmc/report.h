@@ -23,14 +23,15 @@ typedef struct {
     double     mean_ms;        /* of the last 20 steps or so */
     StepReport last;
     int        shown;          /* last has its line */
-    double     shown_at;       /* seconds of the monotonic clock */
+    double     shown_at_s;     /* by the monotonic clock */
 } Report;
 
 /* csv_path NULL: no log. head: lines for the log's start, each begins with '#', the first is "# command: ...".
    A log that is there is kept with its head up to and with step keep_step (a resume), cut behind, and goes on after a
    line "# resumed at step N: command"; it is replaced whole, so a crash leaves the old log or the new one. A row that a
    kill left half written is dropped; a file that is no such log fails in a line. keep_step < 0 starts anew.
-   The report must stay where it is until report_close: a failure ends the line that stands in place. */
+   The report must stay where it is until report_close: a failure ends the line that stands in place. From here on
+   SIGPIPE is ignored: a reader of stdout that goes away, such as head, does not end a run. */
 void report_open(Report *report, const char *csv_path, const char *head, int64_t keep_step);
 
 /* A row in the log: step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss, empty where unknown or NaN, flushed; losses

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LONGEST_HEADER = 100000000, MOST_DIMS = 8 };     /* the first is the limit of HuggingFace's own reader */
+enum { MOST_DIMS = 8 };
 
 static const struct { const char *name; int bytes; } dtypes[] = {
     { "BOOL", 1 }, { "U8", 1 }, { "I8", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }, { "I16", 2 }, { "U16", 2 },
@@ -113,8 +113,8 @@ SafeFile safetensors_open(const char *path) {
             (long long)size);
     uint64_t length = 0;
     for (int i = 7; i >= 0; i--) length = length << 8 | bytes[i];
-    REQUIRE(length <= LONGEST_HEADER, "%s: is no safetensors file: its header would have %llu bytes, want at most %d",
-            path, (unsigned long long)length, LONGEST_HEADER);
+    REQUIRE(length <= JSON_LONGEST, "%s: is no safetensors file: its header would have %llu bytes, want at most %d",
+            path, (unsigned long long)length, JSON_LONGEST);
     REQUIRE((int64_t)length <= size - 8, "%s: the header has %llu bytes, the file only %lld more: truncated?",
             path, (unsigned long long)length, (long long)(size - 8));
     REQUIRE(length > 0 && bytes[8] == '{', "%s: is no safetensors file: the header does not begin with '{'", path);

@@ -26,12 +26,6 @@ void table_place(Table *table, void *memory) {
         table->row[i].field->data = (char *)memory + table->row[i].offset;
 }
 
-const Row *table_find(const Table *table, const char *name) {
-    for (int i = 0; i < table->count; i++)
-        if (strcmp(table->row[i].name, name) == 0) return &table->row[i];
-    return NULL;
-}
-
 Tensor table_flat(const Table *table, DType dtype) {
     return tensor_of(table->memory, dtype, 1, (int64_t)(table->bytes / dtype_bytes(dtype)));
 }

@@ -1,6 +1,6 @@
 /* llmc/table.h - Named tensors in one allocation. Every row starts on a multiple of 128 elements
-   (256 bytes of BF16), so that a row has the same place, in elements, in tables of any type; the gaps between rows are zero
-   and stay zero. */
+   (256 bytes of BF16), so that a row has the same place, in elements, in tables of any type;
+   the gaps between the rows of parameters, gradients and moments are zero and stay zero. */
 #ifndef LLMC_TABLE_H
 #define LLMC_TABLE_H
 #include "../kernels/tensor.h"
@@ -41,8 +41,7 @@ Row *table_add(Table *table, Tensor *field, const char *name, Tensor shape);
 /* Gives every row its address in memory, which holds at least table->bytes. */
 void table_place(Table *table, void *memory);
 
-const Row *table_find(const Table *table, const char *name);   /* NULL when there is none */
-Tensor table_flat(const Table *table, DType dtype);            /* all of it as one tensor of one row */
-void table_free(Table *table);                                 /* the rows, not the memory */
+Tensor table_flat(const Table *table, DType dtype);    /* all of it as one tensor of one row */
+void table_free(Table *table);                         /* the rows, not the memory */
 
 #endif

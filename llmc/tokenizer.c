@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../kernels/check.h"
+#include "utf8.h"
 
 static const char *const names[] = { "bytes", "ids" };
 
@@ -51,19 +52,15 @@ int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *cou
 
 /* On a terminal, the bytes of one character are held back until it is whole: a byte that cannot go on with it proves it
    broken, and starts anew. */
-static struct { unsigned char byte[4]; int have, want; } held;
+static struct { unsigned char byte[4]; size_t have, want; } held;
 
 static void print_held(FILE *file) {
-    static const uint32_t least[5] = { 0, 0, 0x80, 0x800, 0x10000 };    /* a longer form than needed is invalid */
-    uint32_t c = held.have > 1 ? held.byte[0] & (0x7Fu >> held.want) : held.byte[0];
-    for (int i = 1; i < held.have; i++) c = c << 6 | (held.byte[i] & 0x3Fu);
-
-    int whole = held.have == held.want && c >= least[held.want] && c <= 0x10FFFF && (c < 0xD800 || c > 0xDFFF);
-    int control = (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7F && c < 0xA0);
-    if (held.have == 0)        { /* nothing waits */ }
-    else if (!whole)           fputs("\xEF\xBF\xBD", file);     /* U+FFFD */
-    else if (control)          fprintf(file, "\\x%02x", c);
-    else                       fwrite(held.byte, 1, (size_t)held.have, file);
+    unsigned char c = held.byte[0], last = held.byte[held.have ? held.have - 1 : 0];
+    int control = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F || (c == 0xC2 && last < 0xA0);
+    if (held.have == 0)                                      { /* nothing waits */ }
+    else if (utf8_length(held.byte, held.have) != held.have) fputs("\xEF\xBF\xBD", file);     /* U+FFFD */
+    else if (control)                                        fprintf(file, "\\x%02x", last);
+    else                                                     fwrite(held.byte, 1, held.have, file);
     held.have = held.want = 0;
 }
 

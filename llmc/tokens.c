@@ -8,8 +8,7 @@
 #include "files.h"
 #include "random.h"
 
-#define HEADER_BYTES 1024
-enum { MAGIC_UINT16 = 20240520, MAGIC_UINT32 = 20240801 };
+enum { HEADER_BYTES = 1024 };
 
 typedef struct {
     char   *name;
@@ -44,20 +43,15 @@ static uint32_t word_of(FileMap map, int index) {
     return word;
 }
 
-static int ends_in_bin(const char *name) {
-    size_t length = strlen(name);
-    return length >= 4 && !strcmp(name + length - 4, ".bin");
-}
-
 /* Sets data and count of a shard; returns the bytes of a token. */
 static int open_shard(TokenFile *f) {
     uint32_t magic = word_of(f->map, 0), version = word_of(f->map, 1);
-    int width = magic == MAGIC_UINT16 ? 2 : 4;
-    if (magic != MAGIC_UINT16 && magic != MAGIC_UINT32 && f->map.size >= 4) {
+    int width = magic == SHARD_UINT16 ? 2 : 4;
+    if (magic != SHARD_UINT16 && magic != SHARD_UINT32 && f->map.size >= 4) {
         const char *kind = file_kind(f->map.bytes, f->map.size);
         REQUIRE(!kind, "%s: this is %s, want a token shard", f->name, kind);
         fail("%s: magic %u, want %d or %d: not a token shard (nanoGPT's .bin files have no header; a text needs a name "
-             "that does not end in .bin)", f->name, magic, MAGIC_UINT16, MAGIC_UINT32);
+             "that does not end in .bin)", f->name, magic, SHARD_UINT16, SHARD_UINT32);
     }
     REQUIRE(f->map.size >= HEADER_BYTES, "%s: truncated: the file has %lld bytes, a shard's header alone has %d",
             f->name, (long long)f->map.size, HEADER_BYTES);
@@ -79,7 +73,7 @@ static int open_file(TokenFile *f) {
     f->map = file_map(f->name);
     uint32_t magic = word_of(f->map, 0);
     REQUIRE(f->map.size > 0, "%s: the file is empty, want a text or a token shard", f->name);
-    if (ends_in_bin(f->name) || magic == MAGIC_UINT16 || magic == MAGIC_UINT32) return open_shard(f);
+    if (ends_with(f->name, ".bin") || magic == SHARD_UINT16 || magic == SHARD_UINT32) return open_shard(f);
     const char *kind = file_kind(f->map.bytes, f->map.size);
     REQUIRE(!kind, "%s: this is %s, want a text or a token shard", f->name, kind);
     f->data  = f->map.bytes;
@@ -150,7 +144,6 @@ void tokens_close(Tokens *t) {
 
 int64_t     tokens_count(const Tokens *t)      { return t->count; }
 int         tokens_are_bytes(const Tokens *t)  { return t->width == 1; }
-int         tokens_file_count(const Tokens *t) { return t->file_count; }
 const char *tokens_name(const Tokens *t)       { return t->name; }
 int64_t     tokens_windows(const Tokens *t, int T) { return (t->count - 1 + T - 1) / T; }
 

@@ -26,7 +26,6 @@ Tokens *tokens_slice(const Tokens *tokens, int64_t first, int64_t count);
 
 int64_t     tokens_count(const Tokens *tokens);
 int         tokens_are_bytes(const Tokens *tokens);      /* a text: V = 256, a token is a byte */
-int         tokens_file_count(const Tokens *tokens);
 const char *tokens_name(const Tokens *tokens);           /* the pattern */
 
 /* Fails naming file and place when an id is >= V. Reads all of it once (4 GB/s or so), of a slice only its part. */

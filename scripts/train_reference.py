@@ -12,6 +12,7 @@ import glob
 import json
 import math
 import os
+import re
 import shlex
 import sys
 import time
@@ -166,7 +167,8 @@ class GPT(nn.Module):
 def load_model(path, naive):
     folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
     if not os.path.exists(f"{folder}/config.json"):
-        folder = max(glob.glob(f"{folder}/step-*/"), default=folder)
+        steps = [name for name in os.listdir(folder) if re.fullmatch(r"step-\d+", name)]      # no .partial, no .old
+        folder = os.path.join(folder, max(steps, key=lambda name: int(name[5:]), default=""))
     if not os.path.exists(f"{folder}/config.json"):
         sys.exit(f"train_reference: --init {path}: no checkpoint, want a folder with config.json and model.safetensors")
     with open(f"{folder}/config.json") as file:

@@ -358,7 +358,7 @@ static int is_number(const Listed *o) { return !strcmp(o->argument, "N"); }
 /* A value that the option takes. */
 static const char *good_value(const Listed *o) {
     const char *note = strrchr(o->help, '(');
-    if (o->has_range) return format("%.0f", o->least);
+    if (o->has_range) return format("%g", o->least);
     if (!strcmp(o->name, "model")) return "d2";
     return note && strchr(note, '|') ? format("%.*s", (int)strcspn(note + 1, "|"), note + 1) : "text.txt";
 }

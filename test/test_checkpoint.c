@@ -409,6 +409,27 @@ static void test_full_disk(void) {
     expect_fails("cannot make the folder", save, "/proc/none/out");
 }
 
+/* A model that has gone sick does not take the place of the last good one. */
+static void test_sick_models(void) {
+    char *out = IN_SCRATCH("sick");
+    save_step(out, &trainer, 8, 7);
+    float *places[] = { trainer.model.params.block[1].qkvw.data, trainer.model.params.wte.data,
+                        trainer.optimizer.v.block[0].ln1b.data };
+    static const char *const part[] = {
+        "model.safetensors: transformer.h.1.attn.c_attn.weight holds a NaN or an infinity (number 3): not saved",
+        "model.safetensors: transformer.wte.weight holds", "optimizer.safetensors: transformer.h.0.ln_1.bias holds"
+    };
+    for (int i = 0; i < 3; i++) {
+        float kept = places[i][3];
+        places[i][3] = i == 1 ? NAN : i == 2 ? INFINITY : -INFINITY;
+        expect_fails(part[i], save, out);
+        places[i][3] = kept;
+        expect_found(checkpoint_latest(out), IN_SCRATCH("sick/step-00000008"));
+    }
+    save(out);
+    expect_found(checkpoint_latest(out), IN_SCRATCH("sick/step-00000009"));
+}
+
 static void load_state_and_setting(void *folder) {
     checkpoint_load_state(folder);
     free(checkpoint_setting(folder, "data"));
@@ -436,6 +457,7 @@ int main(void) {
     RUN(test_finding);
     RUN(test_replacing);
     RUN(test_full_disk);
+    RUN(test_sick_models);
     RUN(test_checkpoint_mutations);
     trainer_free(&trainer);
     return test_close();

@@ -6,7 +6,7 @@ build=${BUILD:-build/cpu}
 gpt=$PWD/$build/train_gpt
 dir=$(mktemp -d) || exit 2
 trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0 bad=0
+passed=0 failed=0 skipped=0 bad=0
 
 expect() {        # expect WORDS COMMAND...: the command succeeds, else the words are an error of the running test
     words=$1; shift
@@ -15,6 +15,9 @@ expect() {        # expect WORDS COMMAND...: the command succeeds, else the word
 close_test() {    # close_test NAME
     if [ $bad = 0 ]; then passed=$((passed + 1)); echo "ok   $1"; else failed=$((failed + 1)); echo "FAIL $1"; fi
     bad=0
+}
+skip_test() {     # skip_test NAME REASON
+    skipped=$((skipped + 1)); echo "skip $1: $2"
 }
 refuses() {       # refuses PART COMMAND...: exit code 1 and one line on stderr that holds PART
     part=$1; shift
@@ -50,12 +53,17 @@ for attention in flash naive; do
     close_test "resume is exact ($attention)"
 done
 
-expect "train" "$gpt" $small --steps 12 --out "$dir/one" --threads 1
-for threads in 2 3; do
-    expect "train" "$gpt" $small --steps 12 --out "$dir/more-$threads" --threads $threads
-    expect "the same bytes with $threads threads" cmp "$dir/one/step-00000012/model.safetensors" "$dir/more-$threads/step-00000012/model.safetensors"
-done
-close_test "the same bits with 1, 2 and 3 threads"
+name="the same bits with 1, 2 and 3 threads"
+if "$gpt" $small --threads 2 --dry-run 2>&1 | grep -q 'built without OpenMP'; then
+    skip_test "$name" "built without OpenMP"
+else
+    expect "train" "$gpt" $small --steps 12 --out "$dir/one" --threads 1
+    for threads in 2 3; do
+        expect "train" "$gpt" $small --steps 12 --out "$dir/more-$threads" --threads $threads
+        expect "the same bytes with $threads threads" cmp "$dir/one/step-00000012/model.safetensors" "$dir/more-$threads/step-00000012/model.safetensors"
+    done
+    close_test "$name"
+fi
 
 expect "train" "$gpt" $small --steps 0 --out "$dir/start" --seed 3
 expect "train" "$gpt" $small --steps 5 --out "$dir/direct" --seed 3
@@ -110,6 +118,13 @@ find "$dir/a-flash" -type f -exec cksum {} + | sort > "$dir/after"
 expect "nothing in an earlier run has changed" cmp "$dir/before" "$dir/after"
 close_test "errors are one line, exit code 1, and harm nothing"
 
+# ---- Nobody reads on: the run goes on, with its log and its checkpoint
+"$gpt" $small --steps 30 --val-every 1 --out "$dir/unread" 2> "$dir/unread.err" | head -n 1 > /dev/null
+expect "all rows" test "$(grep -c '^[0-9]' "$dir/unread/log.csv")" = 30
+expect "the last checkpoint" test -f "$dir/unread/step-00000030/state.json"
+expect "no word on stderr" test ! -s "$dir/unread.err"
+close_test "a closed stdout does not end a run"
+
 expect "dry run" "$gpt" $small --out "$dir/dry" --dry-run
 cp "$dir/expect.out" "$dir/dry.out"
 expect "prints a plan" grep -q '^  total ' "$dir/dry.out"
@@ -120,7 +135,7 @@ close_test "--dry-run prints the plan and writes nothing"
 refuses "nothing was applied. First sick tensor: activation h.0." "$gpt" $small --out "$dir/sick" --steps 50 --save-every 1 --lr 1e6 --min-lr 1e6 --clip 0 --weight-decay 1000
 last=$(ls -d "$dir"/sick/step-* 2>/dev/null | tail -n 1)
 expect "a checkpoint before the sick step" test -n "$last"
-expect "it can be read" "$gpt" --eval "$last" --data "$dir/text/val.txt"
+expect "it can be read" "$gpt" $text --init "$last" --steps 0 --out "$dir/sick-again"
 close_test "a non-finite loss stops the run before the update"
 
 # ---- The leak alarm: a floor above what the model reaches
@@ -139,10 +154,12 @@ while kill -0 $pid 2>/dev/null; do
 done
 wait $pid || bad=1
 planned=$(awk '$1 == "total" { print ($3 == "GiB" ? $2 * 1048576 : $2 * 1024); exit }' "$dir/plan.out")
-if [ $peak = 0 ]; then echo "  no /proc here: the plan was not checked"
-else expect "planned $planned KiB, took $peak" awk "BEGIN { d = $peak - $planned; if (d < 0) d = -d; exit !(d < 0.05 * $planned + 65536) }"
+name="the memory plan is right to 5 % and 64 MiB"
+if [ $peak = 0 ] && [ $bad = 0 ]; then skip_test "$name" "no /proc here"
+else
+    expect "planned $planned KiB, took $peak" awk "BEGIN { d = $peak - $planned; if (d < 0) d = -d; exit !(d < 0.05 * $planned + 65536) }"
+    close_test "$name (planned $((${planned%.*} / 1024)) MiB, took $((peak / 1024)))"
 fi
-close_test "the memory plan is right to 5 % and 64 MiB (planned $((${planned%.*} / 1024)) MiB, took $((peak / 1024)))"
 
-echo "$passed passed, $failed failed, 0 skipped"
+echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]

@@ -232,8 +232,7 @@ static void files_are_one_stream(void) {
         write_shard("whole.bin", width, 0, 1000);
         Tokens *whole = tokens_open("whole.bin");
         Tokens *parts = tokens_open(width == 2 ? "part2_*.bin" : "part4_*.bin");
-        EXPECT(tokens_count(parts) == 1000 && tokens_file_count(parts) == COUNT(size), "%lld tokens in %d files",
-               (long long)tokens_count(parts), tokens_file_count(parts));
+        EXPECT(tokens_count(parts) == 1000, "%lld tokens", (long long)tokens_count(parts));
         static const int lengths[] = { 1, 64, 700, 998, 1500 };     /* the last two cross files and the ring's end */
         for (int k = 0; k < COUNT(lengths); k++) {
             for (uint64_t g = 0; g < 50; g++) {

@@ -149,7 +149,7 @@ static void contradictions(void) {
         "--batch 1048576 --context 16777216",
         "--layers 1000 --heads 65536 --channels 65536 --context 16777216 --batch 1048576",
         "--layers 1000 --heads 1024 --channels 65536 --context 16777216 --batch 1048576 --attention naive",
-        "--layers 1000 --heads 512 --channels 65536", "--vocab 16777216 --channels 65536 --heads 512",
+        "--layers 1000 --heads 512 --channels 65536", "--model d24 --context 16777216",
         "--model d2 --attention naive --context 16777216", "--model d12 --batch 1048576",
         "--model d36 --context 8388608",
     };

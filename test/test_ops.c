@@ -378,20 +378,22 @@ static void update_refuses_sick_numbers(void) {
     }
 }
 
+/* What may be applied also has a square that f32 holds: that of the clipped norm is below 3.4e38. */
 static void norm_extremes(void) {
-    static const struct { float value; double norm; } cases[] = { {0, 0}, {1e-25f, 1e-25 * 32}, {1e25f, 1e25 * 32} };
+    static const struct { float value, max_norm; int apply; } cases[] = {       /* 32^2 of them */
+        {0, 1, 1}, {1e-25f, 1, 1}, {1e25f, 1, 1}, {1e17f, 0, 1}, {1e18f, 0, 0}, {1e25f, 0, 0}, {1e25f, 1e20f, 0}
+    };
     for (int i = 0; i < COUNT(cases); i++) {
-        arena_begin("norm", "1024 gradients of %g", cases[i].value);
+        arena_begin("norm", "1024 gradients of %g, max_norm %g", cases[i].value, cases[i].max_norm);
         Tensor grad = fill(input(0, 1024), cases[i].value, 0);
         Tensor numbers = place(I32, WRITTEN, 0, DIMS((int)sizeof(StepNumbers) / 4));
         Step s = { .numbers = numbers };
-        *(StepNumbers *)arena_host(numbers) = (StepNumbers){ .max_norm = 1 };
+        *(StepNumbers *)arena_host(numbers) = (StepNumbers){ .max_norm = cases[i].max_norm };
         EACH_RUN gradient_norm(numbers.data, grad);
         StepNumbers got = step_numbers(&s);
-        EXPECT(fabs(got.norm - cases[i].norm) <= 1e-5 * cases[i].norm, "%s: norm is %g, want %g", arena_case, got.norm,
-               cases[i].norm);
-        EXPECT(got.apply == 1, "%s: apply is %d", arena_case, got.apply);
-        double clip = oracle_clip(cases[i].norm, 1);
+        double norm = 32 * (double)cases[i].value, clip = oracle_clip(norm, cases[i].max_norm);
+        EXPECT(fabs(got.norm - norm) <= 1e-5 * norm, "%s: norm is %g, want %g", arena_case, got.norm, norm);
+        EXPECT(got.apply == cases[i].apply, "%s: apply is %d", arena_case, got.apply);
         EXPECT(fabs(got.clip - clip) <= 1e-5 * clip, "%s: clip is %g, want %g", arena_case, got.clip, clip);
     }
 }

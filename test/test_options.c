@@ -33,7 +33,7 @@ static Option table[] = {
       .most = INFINITY, .argument = "X", .help = "of sampling" },
     { .name = "schedule", .type = OPTION_CHOICE, .value = &schedule, .fallback = "cosine",
       .choices = "cosine|linear|wsd", .argument = "NAME", .help = "how the learning rate falls" },
-    { .name = "prompt", .type = OPTION_TEXT, .value = &prompt, .fallback = "", .argument = "TEXT",
+    { .name = "prompt", .type = OPTION_TEXT, .value = &prompt, .argument = "TEXT",
       .help = "of a sample" },
     { .name = "shuffle", .type = OPTION_FLAG, .value = &shuffle, .fallback = "yes", .help = "the order of the data" },
     {0}
@@ -68,7 +68,7 @@ static CommandLine bad[] = {
     { "--no-resume: no such option; did you mean --resume?", { "--no-resume" } },
     { "no such option; did you mean --", { "--" LONG_WORD } },
     { "no such option; did you mean --", { "--" LONG_WORD "=" LONG_WORD } },
-    { "no such option; did you mean --", { "--\xff\xfe\x01" } },
+    { "no such option; did you mean --", { "--\xc3\xa9\x01" } },
     { "no such option; did you mean --", { "-- batch", "3" } },
     { "no such option; did you mean --batch?", { "---batch", "3" } },
     { "--batch : no such option; did you mean --batch?", { "--batch ", "3" } },
@@ -100,6 +100,11 @@ static CommandLine bad[] = {
     { "--out: wants a value, got an empty one", { "--out=" } },
     { "--schedule: wants a value, got an empty one", { "--schedule=" } },
     { "--resume: wants a value, got an empty one", { "--resume=" } },
+    /* what is not UTF-8 */
+    { "word 1 of the command line: byte 0xe9 after '--out=caf' is not UTF-8", { "--out=caf\xe9" } },
+    { "word 2 of the command line: byte 0xe9 after 'caf\xc3\xa9/' is", { "--out", "caf\xc3\xa9/\xe9t\xe9" } },
+    { "byte 0xff after '--' is", { "--\xff\xfe\x01" } },
+    { "byte 0xed after 'x' is", { "--prompt", "x\xed\xa0\x80" } },
     /* integers */
     { "--batch 0: want 1 .. 65536", { "--batch", "0" } },
     { "--batch 65537: want 1 .. 65536", { "--batch=65537" } },
@@ -161,8 +166,8 @@ static void bad_command_lines(void) {
 
 static void good_command_lines(void) {
     parse(&(CommandLine){ NULL, { NULL } });
-    EXPECT(batch == 12 && lr == 3e-4 && !strcmp(schedule, "cosine") && !*prompt && shuffle, "the defaults");
-    EXPECT(!data && !resume && !layers, "what has no default");
+    EXPECT(batch == 12 && lr == 3e-4 && !strcmp(schedule, "cosine") && shuffle, "the defaults");
+    EXPECT(!data && !prompt && !resume && !layers, "what has no default");
     EXPECT(!options_find(table, "batch")->given, "a default is not given");
     EXPECT(!options_find(table, "batc") && !options_find(table, "What to do"), "no such options");
 
@@ -176,8 +181,8 @@ static void good_command_lines(void) {
     EXPECT(clip == 0 && !signbit(clip), "negative zero becomes zero");
     EXPECT(batch == 12 && !resume && !data, "what was set before is back at its default");
 
-    parse(&(CommandLine){ NULL, { "--prompt", "", "--data", " a\nb\x01", "--schedule", "wsd" } });
-    EXPECT(!*prompt && !strcmp(data, " a\nb\x01") && !strcmp(schedule, "wsd"), "texts are taken as they are");
+    parse(&(CommandLine){ NULL, { "--prompt", "\xc3\xa9\xf0\x9f\x99\x82", "--data", " a\nb\x01", "--schedule", "wsd" } });
+    EXPECT(!strcmp(prompt, "\xc3\xa9\xf0\x9f\x99\x82") && !strcmp(data, " a\nb\x01") && !strcmp(schedule, "wsd"), "texts are taken as they are");
 
     parse(&(CommandLine){ NULL, { "--temperature", "-1.5E+2", "--an-option-with-a-rather-long-name", "-007",
                                   "--layers=1000" } });

@@ -8,8 +8,6 @@
 
 enum { QUERIES = 32, KEYS = 96 };      /* two tiles of 12 KiB; more queries would waste more above the diagonal */
 
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static size_t row_bytes(const AttentionSpec *s) {      /* one float per query row: log-sum-exp, delta */
     return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq;
 }

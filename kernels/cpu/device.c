@@ -13,10 +13,23 @@
 const char *const backend_name = "cpu";
 static int thread_count = 1;
 
+#ifdef _OPENMP
+/* One thread per core, and no more than a container's share of time keeps busy: its quota / period, rounded up. */
+static int cores_to_use(void) {
+    int cores = omp_get_max_threads();
+    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r");
+    long long quota, period;
+    if (file && fscanf(file, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0 &&
+        (quota + period - 1) / period < cores) cores = (int)((quota + period - 1) / period);
+    if (file) fclose(file);
+    return cores;
+}
+#endif
+
 void device_open(DeviceOptions options) {
 #ifdef _OPENMP
     static int cores;                        /* asked before the first omp_set_num_threads changes the answer */
-    if (!cores) cores = omp_get_max_threads();
+    if (!cores) cores = cores_to_use();
     thread_count = options.threads ? options.threads : cores;
     omp_set_num_threads(thread_count);
     omp_set_dynamic(0);
@@ -25,47 +38,50 @@ void device_open(DeviceOptions options) {
 #endif
 }
 
-/* The value of the first line "key : value" of a file in /proc; 0 when it is not there. */
+/* The value of the first line "key: value" or "key value" of a file of the kernel; 0 when it is not there. */
 static int proc_line(const char *path, const char *key, char *value, size_t size) {
     FILE *file = fopen(path, "r");
     char line[512];
     int found = 0;
     while (file && !found && fgets(line, sizeof line, file)) {
-        char *colon = strchr(line, ':');
-        if (!colon || strncmp(line, key, strlen(key)) != 0) continue;
-        colon += 1 + strspn(colon + 1, " \t");
-        colon[strcspn(colon, "\n")] = 0;
-        snprintf(value, size, "%s", colon);
+        char *rest = line + strlen(key);
+        if (strncmp(line, key, strlen(key)) != 0 || !strchr(" \t:", *rest)) continue;
+        rest += strspn(rest, " \t:");
+        rest[strcspn(rest, "\n")] = 0;
+        snprintf(value, size, "%s", rest);
         found = 1;
     }
     if (file) fclose(file);
     return found;
 }
 
-/* A number in a file of the control group, or most when there is none ("max"). */
-static int64_t group_bytes(const char *path, int64_t most) {
+/* A number in a file of the control group, or otherwise when there is none ("max"). */
+static int64_t group_bytes(const char *path, int64_t otherwise) {
     FILE *file = fopen(path, "r");
-    long long bytes = most;
-    if (file) {
-        if (fscanf(file, "%lld", &bytes) != 1 || bytes > most) bytes = most;
-        fclose(file);
-    }
+    long long bytes;
+    if (!file || fscanf(file, "%lld", &bytes) != 1) bytes = otherwise;
+    if (file) fclose(file);
     return bytes;
 }
 
 DeviceInfo device_info(void) {
     DeviceInfo info = {0};
     char text[128];
-    if (!proc_line("/proc/cpuinfo", "model name", info.name, sizeof info.name)) snprintf(info.name, sizeof info.name, "CPU");
+    if (!proc_line("/proc/cpuinfo", "model name", info.name, sizeof info.name))
+        snprintf(info.name, sizeof info.name, "CPU");
     snprintf(info.detail, sizeof info.detail, "%d thread%s, matrix products by %s", thread_count,
              thread_count == 1 ? "" : "s", gemm_name());
     info.total_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    info.free_bytes = proc_line("/proc/meminfo", "MemAvailable", text, sizeof text) ? atoll(text) * 1024 : info.total_bytes;
+    info.free_bytes = info.total_bytes;
+    if (proc_line("/proc/meminfo", "MemAvailable", text, sizeof text)) info.free_bytes = atoll(text) * 1024;
     int64_t limit = group_bytes("/sys/fs/cgroup/memory.max", info.total_bytes);      /* a container's share */
-    int64_t used = group_bytes("/sys/fs/cgroup/memory.current", info.total_bytes);
     if (limit < info.total_bytes) {
+        int64_t used = group_bytes("/sys/fs/cgroup/memory.current", 0);
+        /* files that were read count as used, but make room when it is wanted */
+        if (proc_line("/sys/fs/cgroup/memory.stat", "inactive_file", text, sizeof text)) used -= atoll(text);
+        int64_t left = used < 0 ? limit : used < limit ? limit - used : 0;
         info.total_bytes = limit;
-        if (limit - used < info.free_bytes) info.free_bytes = limit - used;
+        if (left < info.free_bytes) info.free_bytes = left;
     }
     return info;
 }

@@ -4,6 +4,8 @@
 #define KERNELS_CPU_GEMM_H
 #include "../tensor.h"
 
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 typedef enum { BY_ROWS, TRANSPOSED } Layout;   /* memory holds the matrix row after row, or its transpose */
 
 typedef struct {

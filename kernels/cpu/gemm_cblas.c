@@ -15,7 +15,6 @@ void cblas_sgemm(int order, int trans_a, int trans_b, int M, int N, int K, float
 WEAK void openblas_set_num_threads(int count);
 WEAK char *openblas_get_config(void);
 WEAK void MKL_Set_Num_Threads(int count);
-WEAK void MKL_Get_Version_String(char *text, int length);
 WEAK void bli_thread_set_num_threads(int64_t count);
 WEAK const char *bli_info_get_version_str(void);
 
@@ -38,8 +37,6 @@ static void set_one_thread(void) {
     if (bli_thread_set_num_threads) bli_thread_set_num_threads(1);
     done = 1;
 }
-
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* c's rows m .. m + rows - 1, columns n .. n + columns - 1. */
 static void tile(const Gemm *g, int64_t m, int64_t rows, int64_t n, int64_t columns) {

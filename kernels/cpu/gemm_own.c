@@ -5,15 +5,13 @@
 
 const char *gemm_name(void) { return "our own loops"; }
 
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 void gemm(Gemm g) {
     const int64_t strips = (g.N + BLOCK_N - 1) / BLOCK_N, row_tiles = (g.M + TILE_M - 1) / TILE_M;
     const int64_t width = ((g.N + strips - 1) / strips + TILE_N - 1) / TILE_N * TILE_N;
 
     #pragma omp parallel if ((double)g.M * (double)g.N * (double)g.K > 3e4)     /* waking the threads takes 1 us */
     {
-        float block[BLOCK_K * BLOCK_N] __attribute__((aligned(64)));
+        float *block = tile_block();
         for (int64_t k = 0; k < g.K; k += BLOCK_K) {
             const int count = (int)least(BLOCK_K, g.K - k);
             int64_t packed = -1;

@@ -47,7 +47,8 @@ void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor r
 
 /* dweight and dbias: columns belong to threads, rows are summed in order, in blocks of 64 rows: a sum of sums of 64
    is more exact than one long sum, and the same whatever the threads. */
-static void weight_gradients(Tensor dweight, Tensor dbias, Tensor dnormed, Tensor x, Tensor mean, Tensor rstd, Into into) {
+static void weight_gradients(Tensor dweight, Tensor dbias, Tensor dnormed, Tensor x, Tensor mean, Tensor rstd,
+                             Into into) {
     int64_t rows = tensor_rows(x), C = tensor_columns(x);
     const float *mu = mean.data, *scale = rstd.data;
     float *dw = dweight.data, *db = dbias.data;

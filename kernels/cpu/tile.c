@@ -12,8 +12,6 @@ enum {
     ROWS_FLOATS      = PITCH_BY_ROWS * PITCH_TRANSPOSED         /* enough for either */
 };
 
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* memcpy for short rows, of which its call and its choices would be half the time. */
 static inline void copy_row(float *to, const float *from, int count) {
     int i = 0;
@@ -122,8 +120,13 @@ void tile_multiply(const Gemm *g, int64_t m, int64_t n, int columns, int64_t k, 
     }
 }
 
+float *tile_block(void) {
+    static _Thread_local float block[BLOCK_K * BLOCK_N] __attribute__((aligned(64)));
+    return block;
+}
+
 void tile_product(Gemm g) {
-    float block[BLOCK_K * BLOCK_N] __attribute__((aligned(64)));
+    float *block = tile_block();
     for (int64_t n = 0; n < g.N; n += BLOCK_N) {
         const int columns = (int)least(BLOCK_N, g.N - n);
         for (int64_t k = 0; k < g.K; k += BLOCK_K) {

@@ -19,8 +19,11 @@ enum { LANES = 4, TILE_M = 6 };
 enum {
     TILE_N  = 2 * LANES,
     BLOCK_K = 256,          /* 8 rows of a: 8 KiB of the first-level cache */
-    BLOCK_N = 256           /* a block of b: 256 KiB of the second-level cache and of each thread's stack */
+    BLOCK_N = 256           /* a block of b: 256 KiB of the second-level cache */
 };
+
+/* The calling thread's block, which tile_product writes to; not on its stack, which may have no more than 128 KiB. */
+float *tile_block(void);
 
 /* Rows k .. k + count - 1 (at most BLOCK_K), columns n .. n + columns - 1 (at most BLOCK_N) of g->b into a block on 64
    bytes: one panel (count, TILE_N) after the other, zeros where the last has no columns. */

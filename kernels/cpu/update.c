@@ -4,8 +4,10 @@
 #include "../check_ops.h"
 #include "../device.h"
 
-/* Sums are made of blocks of this many elements: partial sums in double, then added in order. */
-enum { BLOCK = 65536 };
+/* Sums are made of blocks of SUM_BLOCK elements: partial sums in double, then added in order. A thread updates
+   UPDATE_BLOCK at a time: the size is fixed, so that where the compiler changes from vectors to single elements, and
+   may round otherwise, does not depend on the number of threads. */
+enum { SUM_BLOCK = 65536, UPDATE_BLOCK = 4096 };
 
 void loss_add(StepNumbers *numbers, Tensor losses, float scale) {
     const float *loss = losses.data;
@@ -16,7 +18,7 @@ void loss_add(StepNumbers *numbers, Tensor losses, float scale) {
 
 void gradient_norm(StepNumbers *numbers, Tensor grads) {
     const float *g = grads.data;
-    int64_t count = tensor_count(grads), blocks = (count + BLOCK - 1) / BLOCK;
+    int64_t count = tensor_count(grads), blocks = (count + SUM_BLOCK - 1) / SUM_BLOCK;
     double total = 0;
     enum { WAVE = 64 };                         /* blocks in flight; their sums are kept and added in order */
     for (int64_t wave = 0; wave < blocks; wave += WAVE) {
@@ -24,7 +26,7 @@ void gradient_norm(StepNumbers *numbers, Tensor grads) {
         int64_t n = blocks - wave < WAVE ? blocks - wave : WAVE;
         #pragma omp parallel for schedule(static)
         for (int64_t b = 0; b < n; b++) {
-            int64_t first = (wave + b) * BLOCK, last = first + BLOCK < count ? first + BLOCK : count;
+            int64_t first = (wave + b) * SUM_BLOCK, last = first + SUM_BLOCK < count ? first + SUM_BLOCK : count;
             double lane[8] = {0};
             for (int64_t i = first; i < last; i++) lane[i % 8] += (double)g[i] * g[i];
             part[b] = ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
@@ -34,7 +36,9 @@ void gradient_norm(StepNumbers *numbers, Tensor grads) {
     double norm = sqrt(total);
     numbers->norm = norm;
     numbers->clip = numbers->max_norm > 0 && norm > numbers->max_norm ? (float)(numbers->max_norm / norm) : 1.0f;
-    numbers->apply = isfinite(norm) && isfinite(numbers->loss);
+    /* The square, too: without clipping a norm from 1.8e19 on is finite, and the g^2 of AdamW's v may not be. */
+    double clipped = numbers->clip * norm;
+    numbers->apply = isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(numbers->loss);
 }
 
 void adamw_update(Tensor param, Tensor copy, Tensor m_tensor, Tensor v_tensor, Tensor grad,
@@ -51,7 +55,7 @@ void adamw_update(Tensor param, Tensor copy, Tensor m_tensor, Tensor v_tensor, T
         float *restrict v = (float *)v_tensor.data + rows[row].first;
         const float *restrict g = (const float *)grad.data + rows[row].first;
         float shrink = n->learning_rate * (rows[row].decay ? n->weight_decay : 0.0f);
-        #pragma omp for schedule(static) nowait
+        #pragma omp for schedule(static, UPDATE_BLOCK) nowait
         for (int64_t i = 0; i < rows[row].count; i++) {
             float gi = clip * g[i];
             m[i] = beta1 * m[i] + (1.0f - beta1) * gi;
