@@ -83,16 +83,24 @@ $(BUILD)/test_ops_own: $(BUILD)/test/test_ops.o $(BUILD)/test/oracle.o $(COMMON_
 # ---- The two commands of the README
 
 TALES := build/tales
-override RUN := runs/tales     # removed before each run
+override RUN := runs/tales
+ifeq ($(DEVICE),cuda)
+TALES_BYTES := 40000000
+TRAIN_OPTIONS ?= --model d12 --dtype bf16 --context 512 --batch 64 --steps 800 --lr 6e-4 --warmup 100 --val-every 200 \
+	--prompt "Once" --sample-every 800 --sample-tokens 600 --temperature 0.6
+else
+TALES_BYTES := 4000000
+TRAIN_OPTIONS ?= --layers 4 --heads 4 --channels 128 --context 128 --batch 8 --steps 1800 --lr 3e-3 --warmup 100 \
+	--beta2 0.99 --val-every 600 --prompt "Once" --sample-every 1800 --sample-tokens 600 --temperature 0.6
+endif
 train: all $(BUILD)/tales
-	@$(BUILD)/tales --bytes 4000000 --val-bytes 100000 --seed 1 --out $(TALES)
+	@$(BUILD)/tales --bytes $(TALES_BYTES) --val-bytes 100000 --seed 1 --out $(TALES)
 	@rm -rf $(RUN)
 	./train_gpt --data $(TALES)/train.txt --val-data $(TALES)/val.txt --out $(RUN) $(TRAIN_OPTIONS)
 	@scripts/plot_loss.sh $(RUN)/log.csv > $(RUN)/loss.svg && echo "loss curve $(RUN)/loss.svg"
-TRAIN_OPTIONS ?= --layers 4 --heads 4 --channels 128 --context 128 --batch 8 --steps 1800 --lr 3e-3 --warmup 100 \
-	--beta2 0.99 --val-every 600 --prompt "Once" --sample-every 1800 --sample-tokens 600 --temperature 0.6
 
-MALFORMED_STRIDE ?= 1     # the sanitized program starts slowly: it takes every fourth case
+# the sanitized program starts slowly: it takes every fourth case
+MALFORMED_STRIDE ?= 1
 OWN_GEMM_TEST := $(if $(filter cblas,$(GEMM)),$(BUILD)/test_ops_own)
 test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales
 	@BUILD=$(BUILD) MALFORMED_STRIDE=$(MALFORMED_STRIDE) test/run.sh $(TESTS) $(OWN_GEMM_TEST) $(wildcard test/test_*.sh) scripts/check_layers.sh

@@ -429,15 +429,14 @@ static void create_model(Purpose purpose) {
 }
 
 static void run_training(int argc, char **argv) {
-    char *checkpoint = NULL, *command = command_line(argc, argv);
+    char *checkpoint = NULL;
     if (resume) {
         REQUIRE(out, "--resume goes on with a run of --out, want --out DIR");
         checkpoint = checkpoint_latest(out);
         REQUIRE(checkpoint, "--resume: there is no checkpoint in %s", out);
         adopt_options(checkpoint);
     }
-    char *init_folder = init ? checkpoint_resolve(init) : NULL;
-    init = init_folder;
+    if (init) init = checkpoint_resolve(init);
     open_data();
     choose_model(tokens_are_bytes(train_tokens));
     int64_t one_batch = batch * config.T, batches = total_batch ? total_batch / one_batch : 1;
@@ -458,7 +457,10 @@ static void run_training(int argc, char **argv) {
     print_settings(&device);
     print_data();
     plan_run(TRAIN);
-    if (dry_run) return;
+    if (dry_run) {
+        free(checkpoint);
+        return;
+    }
     create_model(TRAIN);
     tokens_check(train_tokens, config.V);
     if (val_stream) tokens_check(val_stream, config.V);
@@ -480,10 +482,10 @@ static void run_training(int argc, char **argv) {
     } else {
         gpt_init(&gpt, (uint64_t)seed);
     }
+    char *command = command_line(argc, argv);
     open_log(command, &device);
     free(command);
     free(checkpoint);
-    free(init_folder);
     if (!out) printf("no --out: neither log nor checkpoint will be written\n");
     if (steps == 0) save_checkpoint();
     train(batches, device.peak_flops[config.dtype]);

@@ -5,6 +5,8 @@ the same learning rates, into the same CSV. Two curves of one command then diffe
     ./train_gpt --data book.txt --out runs/start --steps 0                        the initial weights
     ./train_gpt --data book.txt --init runs/start --out runs/ours
     scripts/train_reference.py --data book.txt --init runs/start --log torch.csv
+    scripts/train_reference.py --init runs/start --twin runs/twin                 the same, moved by one ulp
+    scripts/compare_curves.sh OURS.csv TWIN.csv TORCH.csv
 
 Options are those of train_gpt, with its defaults; the sizes of the model are those of the checkpoint."""
 import argparse
@@ -14,6 +16,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import sys
 import time
 from functools import lru_cache
@@ -164,13 +167,29 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-1, reduction="sum")
 
 
-def load_model(path, naive):
+def find_checkpoint(path):
     folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
     if not os.path.exists(f"{folder}/config.json"):
         steps = [name for name in os.listdir(folder) if re.fullmatch(r"step-\d+", name)]      # no .partial, no .old
         folder = os.path.join(folder, max(steps, key=lambda name: int(name[5:]), default=""))
     if not os.path.exists(f"{folder}/config.json"):
         sys.exit(f"train_reference: --init {path}: no checkpoint, want a folder with config.json and model.safetensors")
+    return folder
+
+
+def write_twin(folder, twin):
+    """A copy of a checkpoint, every weight moved by one ulp: how far its curve strays is what rounding alone does."""
+    os.makedirs(twin)
+    shutil.copy(f"{folder}/config.json", twin)
+    with open(f"{folder}/model.safetensors", "rb") as file:
+        length = file.read(8)
+        header = file.read(int.from_bytes(length, "little"))
+        weights = np.frombuffer(file.read(), "<f4")
+    with open(f"{twin}/model.safetensors", "wb") as file:
+        file.write(length + header + np.nextafter(weights, np.float32(np.inf)).tobytes())
+
+
+def load_model(folder, naive):
     with open(f"{folder}/config.json") as file:
         config = json.load(file)
     model = GPT(*(config[key] for key in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")), naive)
@@ -204,11 +223,12 @@ def learning_rate(a, step):
 
 def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--data", required=True, help="a text, or token shards: 'dir/train_*.bin'")
+    p.add_argument("--data", help="a text, or token shards: 'dir/train_*.bin'")
     p.add_argument("--init", required=True, help="checkpoint: a folder, or the model.safetensors in it")
-    p.add_argument("--log", required=True, help="CSV to write")
+    p.add_argument("--log", help="CSV to write")
+    p.add_argument("--twin", help="only write a copy of the checkpoint whose weights are moved by one ulp, to this folder")
     p.add_argument("--val-data")
-    for name, value in dict(val_fraction=0.1, lr=1e-3, min_lr=1e-4, weight_decay=0.1, beta1=0.9, beta2=0.95, eps=1e-8,
+    for name, value in dict(val_fraction=0.1, lr=1e-3, min_lr=None, weight_decay=0.1, beta1=0.9, beta2=0.95, eps=1e-8,
                             clip=1.0).items():
         p.add_argument("--" + name.replace("_", "-"), type=float, default=value)
     for name, value in dict(batch=16, total_batch=0, steps=2000, warmup=100, decay=0, seed=1, threads=0, val_every=250,
@@ -218,14 +238,21 @@ def parse():
     p.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16: autocast; the weights stay f32")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--attention", choices=["sdpa", "naive"], default="sdpa")
-    return p.parse_args()
+    a = p.parse_args()
+    if not a.twin and not (a.data and a.log):
+        p.error("want --data and --log, or --twin")
+    a.min_lr = a.lr / 10 if a.min_lr is None else a.min_lr
+    return a
 
 
 def main():
     a = parse()
     if a.threads:
         torch.set_num_threads(a.threads)
-    model, T = load_model(a.init, a.attention == "naive")
+    folder = find_checkpoint(a.init)
+    if a.twin:
+        return write_twin(folder, a.twin)
+    model, T = load_model(folder, a.attention == "naive")
     model.to(a.device)
     train, val = Tokens(a.data), a.val_data and Tokens(a.val_data)
     if not val and train.are_bytes and a.val_fraction > 0:

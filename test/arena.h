@@ -7,6 +7,9 @@
                                                     no word changes that is not an output's: guards, gaps, inputs
    compare("out", out, want, (Bound){ .roundings = K });
 
+   A test that RUN_EACH_DTYPE runs is run once for each data type that the device computes in: input(), output() and
+   base() are of that type, f32_output(), f32_base(), ... always F32.
+
    The device's memory is never dereferenced: it is uploaded before every run and downloaded after it. */
 #ifndef TEST_ARENA_H
 #define TEST_ARENA_H
@@ -17,19 +20,21 @@
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-enum { ARENA_WORDS = 8 << 20, POOL_DOUBLES = 16 << 20, GUARD_WORDS = 64, POISON = 0x7fc0dead /* a NaN, as f32 */ };
+/* The memory is counted in halves, 2 bytes. Two of POISON are a NaN as f32, one is as bf16. */
+enum { ARENA_HALVES = 16 << 20, POOL_DOUBLES = 16 << 20, GUARD_HALVES = 128, POISON = 0x7fc1 };
 enum { KEPT, WRITTEN, SCRATCH };       /* SCRATCH: may be written, with whatever bits */
 
-static uint32_t arena_before[ARENA_WORDS], arena_after[ARENA_WORDS], arena_first[ARENA_WORDS];
-static unsigned char arena_mark[ARENA_WORDS];
+static _Alignas(8) uint16_t arena_before[ARENA_HALVES], arena_after[ARENA_HALVES], arena_first[ARENA_HALVES];
+static unsigned char arena_mark[ARENA_HALVES];
+static DType arena_dtype;       /* of the test that runs */
 static int64_t arena_used, pool_used;
 static char *arena_device, arena_op[32], arena_case[160];
 static double *pool;
-static struct { char what[64]; double ratio; } worst[64];
+static struct { char what[64]; double ratio; } worst[96];
 
 static void arena_open(void) {
     random_open();
-    device_open((DeviceOptions){0});
+    test_device_open((DeviceOptions){0});
     arena_device = device_alloc(sizeof arena_before, "the operands of the tests");
     pool = malloc(sizeof *pool * POOL_DOUBLES);
 }
@@ -41,16 +46,29 @@ static void arena_close(void) {
     free(pool);
 }
 
+static inline void run_each_dtype(const char *name, void (*test)(void)) {
+    static const DType dtypes[] = { F32, BF16 };
+    for (int i = 0; i < COUNT(dtypes); i++) {
+        if (device_refuse_dtype(dtypes[i])) continue;
+        char text[64];
+        snprintf(text, sizeof text, "%s in %s", name, dtype_name(dtypes[i]));
+        arena_dtype = dtypes[i];
+        test_run(text, test);
+    }
+    arena_dtype = F32;
+}
+#define RUN_EACH_DTYPE(test) run_each_dtype(#test, test)
+
 __attribute__((format(printf, 2, 3)))
 static void arena_begin(const char *op, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    snprintf(arena_op, sizeof arena_op, "%s", op);
+    snprintf(arena_op, sizeof arena_op, "%s %s", op, dtype_name(arena_dtype));
     vsnprintf(arena_case, sizeof arena_case, format, arguments);
     va_end(arguments);
     pool_used = 0;
-    arena_used = GUARD_WORDS;
-    for (int i = 0; i < GUARD_WORDS; i++) { arena_before[i] = POISON; arena_mark[i] = KEPT; }
+    arena_used = GUARD_HALVES;
+    for (int i = 0; i < GUARD_HALVES; i++) { arena_before[i] = POISON; arena_mark[i] = KEPT; }
 }
 
 /* ---- operands */
@@ -61,37 +79,63 @@ static double *doubles(int64_t count) {
     return pool + pool_used - count;
 }
 
-static void *arena_host(Tensor t)  { return arena_before + ((char *)t.data - arena_device) / 4; }
-static float *host_floats(Tensor t) { return arena_host(t); }
+static void *arena_host(Tensor t) { return arena_before + ((char *)t.data - arena_device) / 2; }
 
-static void mark(Tensor t, int how) {
-    int64_t first = ((char *)t.data - arena_device) / 4;
-    for (int64_t r = 0; r < tensor_rows(t); r++)
-        memset(arena_mark + first + r * t.pitch, how, (size_t)tensor_columns(t));
+/* The i-th element of t in a copy of the arena, whatever its shape; what is set is rounded. */
+static double element(Tensor t, const uint16_t *arena, int64_t i) {
+    const void *data = arena + ((char *)t.data - arena_device) / 2;
+    uint32_t bits = t.dtype == BF16 ? (uint32_t)((const uint16_t *)data)[i] << 16 : ((const uint32_t *)data)[i];
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
-/* A poisoned tensor of 4-byte elements whose rows are pitch apart (0: packed). */
+static double get(Tensor t, int64_t i) { return element(t, arena_before, i); }
+
+static void set(Tensor t, int64_t i, double value) {
+    float rounded = (float)(t.dtype == BF16 ? round_bf16(value) : value);
+    uint32_t bits;
+    memcpy(&bits, &rounded, sizeof bits);
+    if (t.dtype == BF16) ((uint16_t *)arena_host(t))[i] = (uint16_t)(bits >> 16);
+    else                 ((uint32_t *)arena_host(t))[i] = bits;
+}
+
+static void mark(Tensor t, int how) {
+    int64_t first = ((char *)t.data - arena_device) / 2, halves = (int64_t)dtype_bytes(t.dtype) / 2;
+    for (int64_t r = 0; r < tensor_rows(t); r++)
+        memset(arena_mark + first + r * t.pitch * halves, how, (size_t)(tensor_columns(t) * halves));
+}
+
+/* A poisoned tensor whose rows are pitch elements apart (0: packed). */
 static Tensor place(DType dtype, int mark_as, int64_t pitch, int ndim, const int64_t dim[4]) {
-    Tensor t = tensor_packed(arena_device + 4 * arena_used, dtype, ndim, dim);
+    Tensor t = tensor_packed(arena_device + 2 * arena_used, dtype, ndim, dim);
     if (pitch) t.pitch = pitch;
-    int64_t end = (arena_used + tensor_rows(t) * t.pitch + 2 * GUARD_WORDS - 1) / GUARD_WORDS * GUARD_WORDS;
-    REQUIRE(end <= ARENA_WORDS, "the test's arena is too small: %lld words", (long long)end);
+    int64_t halves = tensor_rows(t) * t.pitch * (int64_t)dtype_bytes(dtype) / 2;
+    int64_t end = (arena_used + halves + 2 * GUARD_HALVES - 1) / GUARD_HALVES * GUARD_HALVES;
+    REQUIRE(end <= ARENA_HALVES, "the test's arena is too small: %lld halves", (long long)end);
     for (; arena_used < end; arena_used++) { arena_before[arena_used] = POISON; arena_mark[arena_used] = KEPT; }
     mark(t, mark_as);
     return t;
 }
 #define DIMS(...) COUNT(((const int64_t[]){__VA_ARGS__})), (const int64_t[4]){__VA_ARGS__}
-#define output(...)           place(F32, WRITTEN, 0, DIMS(__VA_ARGS__))
-#define scratch(...)          place(F32, SCRATCH, 0, DIMS(__VA_ARGS__))
-#define input(amplitude, ...) fill(place(F32, KEPT,    0, DIMS(__VA_ARGS__)), 0, amplitude)
-#define base(amplitude, ...)  fill(place(F32, WRITTEN, 0, DIMS(__VA_ARGS__)), 0, amplitude)
-#define output_into(into, ...) ((into) == ACCUMULATE ? base(1, __VA_ARGS__) : output(__VA_ARGS__))
+#define output_as(dtype, ...)           place(dtype, WRITTEN, 0, DIMS(__VA_ARGS__))
+#define input_as(dtype, amplitude, ...) fill(place(dtype, KEPT,    0, DIMS(__VA_ARGS__)), 0, amplitude)
+#define base_as(dtype, amplitude, ...)  fill(place(dtype, WRITTEN, 0, DIMS(__VA_ARGS__)), 0, amplitude)
+#define into_as(dtype, into, ...) ((into) == ACCUMULATE ? base_as(dtype, 1, __VA_ARGS__) : output_as(dtype, __VA_ARGS__))
+#define output(...)               output_as(arena_dtype, __VA_ARGS__)
+#define input(amplitude, ...)     input_as(arena_dtype, amplitude, __VA_ARGS__)
+#define base(amplitude, ...)      base_as(arena_dtype, amplitude, __VA_ARGS__)
+#define output_into(into, ...)    into_as(arena_dtype, into, __VA_ARGS__)
+#define f32_output(...)           output_as(F32, __VA_ARGS__)
+#define f32_input(amplitude, ...) input_as(F32, amplitude, __VA_ARGS__)
+#define f32_base(amplitude, ...)  base_as(F32, amplitude, __VA_ARGS__)
+#define f32_output_into(into, ...) into_as(F32, into, __VA_ARGS__)
+#define scratch(...)              place(F32, SCRATCH, 0, DIMS(__VA_ARGS__))
 #define integers(least, most, ...) fill_integers(place(I32, KEPT, 0, DIMS(__VA_ARGS__)), least, most)
 
 static Tensor fill(Tensor t, double centre, double amplitude) {
-    float *a = arena_host(t);
     for (int64_t r = 0; r < tensor_rows(t); r++)
-        for (int64_t c = 0; c < tensor_columns(t); c++) a[r * t.pitch + c] = (float)(centre + amplitude * uniform());
+        for (int64_t c = 0; c < tensor_columns(t); c++) set(t, r * t.pitch + c, centre + amplitude * uniform());
     return t;
 }
 
@@ -101,11 +145,10 @@ static inline Tensor fill_integers(Tensor t, int least, int most) {
     return t;
 }
 
-static double *widen(Tensor t, const uint32_t *words) {
-    const float *a = (const float *)words + ((char *)t.data - arena_device) / 4;
+static double *widen(Tensor t, const uint16_t *arena) {
     double *wide = doubles(tensor_count(t)), *next = wide;
     for (int64_t r = 0; r < tensor_rows(t); r++)
-        for (int64_t c = 0; c < tensor_columns(t); c++) *next++ = a[r * t.pitch + c];
+        for (int64_t c = 0; c < tensor_columns(t); c++) *next++ = element(t, arena, r * t.pitch + c);
     return wide;
 }
 static double *given(Tensor t)  { return widen(t, arena_before); }      /* what was uploaded, packed */
@@ -115,6 +158,10 @@ static double *result(Tensor t) { return widen(t, arena_after); }       /* what 
 
 #define EACH_RUN for (int run_ = 0; arena_run(run_); run_++)
 
+static void arena_upload(void) {
+    device_upload(arena_device, arena_before, sizeof *arena_before * (size_t)arena_used);
+}
+
 static int arena_run(int run) {
 #ifdef _OPENMP
     static const int cpu_threads[] = {1, 2, 3, 3};
@@ -122,22 +169,21 @@ static int arena_run(int run) {
     static const int cpu_threads[] = {1, 1};
 #endif
     int on_cpu = strcmp(backend_name, "cpu") == 0, run_count = on_cpu ? COUNT(cpu_threads) : 2;
-    size_t bytes = sizeof *arena_before * (size_t)arena_used;
     if (run > 0) {
-        uint32_t *got = run == 1 ? arena_first : arena_after;
+        uint16_t *got = run == 1 ? arena_first : arena_after;
         int64_t touched = 0, different = 0;
-        device_download(got, arena_device, bytes);
+        device_download(got, arena_device, sizeof *got * (size_t)arena_used);
         for (int64_t i = 0; i < arena_used; i++) {
             touched += arena_mark[i] == KEPT && got[i] != arena_before[i];
             different += arena_mark[i] == WRITTEN && got[i] != arena_first[i];
         }
-        EXPECT(!touched, "%s %s: %lld words changed outside the outputs", arena_op, arena_case, (long long)touched);
-        EXPECT(!different, "%s %s: %lld words differ from the first run's (run %d)", arena_op, arena_case,
+        EXPECT(!touched, "%s %s: %lld halves changed outside the outputs", arena_op, arena_case, (long long)touched);
+        EXPECT(!different, "%s %s: %lld halves differ from the first run's (run %d)", arena_op, arena_case,
                (long long)different, run);
     }
     if (run == run_count) return 0;
     if (on_cpu) device_open((DeviceOptions){ .threads = cpu_threads[run] });
-    device_upload(arena_device, arena_before, bytes);
+    arena_upload();
     return 1;
 }
 
@@ -154,8 +200,21 @@ static int arena_run(int run) {
    condition   by how much the result moves, relative to its size, when an intermediate value moves by its own size:
                that of x in exp(x) is |x|. 0 where all steps are sums and products
    floor       the size that the sum would have if its terms had random signs, for the case that they cancel: a
-               rounding is relative to the terms */
-typedef struct { double roundings, condition, floor; } Bound;
+               rounding is relative to the terms
+
+   In bf16 twice the error is added that cannot be avoided: that of want itself, rounded to the output's type, or,
+   where it is greater,
+
+   emulated    that of the oracle which keeps in bf16 what an op has to keep (oracle_stores), see off() */
+typedef struct { double roundings, condition, floor, emulated; } Bound;
+
+/* The error of what an emulation made, once it is written in the type of the output. */
+static double off(Tensor output, const double *want, const double *emulated) {
+    double error = 0;
+    for (int64_t i = 0; i < tensor_count(output); i++)
+        error = fmax(error, fabs((output.dtype == BF16 ? round_bf16(emulated[i]) : emulated[i]) - want[i]));
+    return error;
+}
 
 static void compare(const char *name, Tensor got, const double *want, Bound bound) {
     const double *values = result(got);
@@ -166,7 +225,8 @@ static void compare(const char *name, Tensor got, const double *want, Bound boun
         if (error != error) break;
         greatest = fmax(greatest, fabs(want[i]));
     }
-    double allowed = 4 * 0x1p-24 * (sqrt(bound.roundings) + bound.condition) * greatest;
+    double allowed = 4 * 0x1p-24 * (sqrt(bound.roundings) + bound.condition) * greatest
+                     + 2 * fmax(bound.emulated, off(got, want, want));
     EXPECT(error <= allowed, "%s %s: %s[%lld] is %.9g, want %.9g: off by %.2e, bound %.2e", arena_op, arena_case, name,
            (long long)at, values[at], want[at], error, allowed);
 
@@ -189,10 +249,7 @@ static inline double *plus(double *want, Tensor before, Into into) {
 
 typedef struct { const char *op; void (*call)(Tensor *t); int count, optional /* bits */; Tensor t[12]; } Call;
 
-static inline void call_in_child(void *argument) {
-    alarm(10);
-    ((Call *)argument)->call(((Call *)argument)->t);
-}
+static inline void make_call(void *argument) { ((Call *)argument)->call(((Call *)argument)->t); }
 
 /* Each operand in turn is given a last dimension that is too long, another data type, and is left out: the op must say
    so in one line that begins with its name. */
@@ -208,7 +265,7 @@ static inline void expect_refusals(Call right) {
             if (kind == 2 && right.optional >> i & 1) continue;
             if (kind == 2) *t = ABSENT;
             int errors = test_errors;
-            expect_fails(prefix, call_in_child, &wrong);
+            expect_fails(prefix, make_call, &wrong);
             if (test_errors > errors) printf("    %s: operand %d, %s\n", right.op, i,
                                              (const char *[]){"one column more", "another data type", "absent"}[kind]);
         }

@@ -22,6 +22,17 @@ double uniform(void) {
 
 int uniform_int(int least, int most) { return least + (int)((uniform() + 1) / 2 * (most - least + 1)); }
 
+double round_bf16(double x) {
+    if (x == 0 || !isfinite(x)) return x;
+    int exponent = ilogb(x);
+    double ulp = ldexp(1, (exponent < -126 ? -126 : exponent) - 7), rounded = rint(x / ulp) * ulp;
+    return fabs(rounded) < 0x1p128 ? rounded : copysign(INFINITY, x);
+}
+
+double oracle_stores;
+static double stored(double x)  { return oracle_stores ? round_bf16(x * oracle_stores) / oracle_stores : x; }
+static double written(double x) { return oracle_stores ? round_bf16(x) : x; }
+
 static void zero(double *a, int64_t count) { memset(a, 0, sizeof *a * (size_t)count); }
 
 static double dot(const double *a, const double *b, int n) {
@@ -62,7 +73,7 @@ void oracle_residual_layernorm_forward(double *sum, double *normed, double *mean
                                        int rows, int C) {
     for (int r = 0; r < rows; r++) {
         double *s = sum + r * C, total = 0, variance = 0;
-        for (int c = 0; c < C; c++) s[c] = x[r * C + c] + (branch ? branch[r * C + c] : 0);
+        for (int c = 0; c < C; c++) s[c] = written(x[r * C + c] + (branch ? branch[r * C + c] : 0));
         for (int c = 0; c < C; c++) total += s[c];
         mean[r] = total / C;
         for (int c = 0; c < C; c++) variance += (s[c] - mean[r]) * (s[c] - mean[r]) / C;
@@ -153,7 +164,7 @@ void oracle_head_loss(double *losses, double *dx, double *dwte, const double *x,
         double logit = logits[targets[r]], *p = logits;
         losses[r] = softmax(p, logits, V) - logit;
         for (int i = 0; i < V; i++) {
-            double dlogit = dloss * (p[i] - (i == targets[r]));
+            double dlogit = stored(dloss * (p[i] - (i == targets[r])));
             add(dx + r * C,   dlogit, wte + i * C, C);
             add(dwte + i * C, dlogit, x + r * C, C);
         }
@@ -178,6 +189,7 @@ void oracle_attention_forward(const AttentionSpec *spec, double *out, double *p,
                 double *pi = p + row * Tk;
                 for (int j = 0; j < seen; j++) pi[j] = spec->scale * dot(AT(q, Tq, b, i, h), AT(k, Tk, b, j, h), HS);
                 lse[row] = softmax(pi, pi, seen);
+                for (int j = 0; j < seen; j++) pi[j] = stored(pi[j]);
                 for (int j = 0; j < seen; j++) add(AT(out, Tq, b, i, h), pi[j], AT(v, Tk, b, j, h), HS);
             }
 }
@@ -185,7 +197,7 @@ void oracle_attention_forward(const AttentionSpec *spec, double *out, double *p,
 void oracle_attention_backward(const AttentionSpec *spec, double *dq, double *dk, double *dv, const double *dout,
                                const double *p, const double *q, const double *k, const double *v) {
     int Tq = spec->Tq, Tk = spec->Tk, NH = spec->NH, HS = spec->HS;
-    double *dp = malloc(sizeof *dp * (size_t)Tk);
+    double *dp = malloc(sizeof *dp * (size_t)(Tk + HS)), *out = dp + Tk;
     zero(dq, (int64_t)spec->B * Tq * NH * HS);
     zero(dk, (int64_t)spec->B * Tk * NH * HS);
     zero(dv, (int64_t)spec->B * Tk * NH * HS);
@@ -194,10 +206,13 @@ void oracle_attention_backward(const AttentionSpec *spec, double *dq, double *dk
             for (int i = 0; i < Tq; i++) {
                 const double *pi = p + (((int64_t)b * NH + h) * Tq + i) * Tk, *dout_i = AT(dout, Tq, b, i, h);
                 int seen = spec->q0 + i + 1;
+                zero(out, HS);
+                for (int j = 0; j < seen; j++) add(out, pi[j], AT(v, Tk, b, j, h), HS);
+                for (int d = 0; d < HS; d++) out[d] = written(out[d]);
                 for (int j = 0; j < seen; j++) dp[j] = dot(dout_i, AT(v, Tk, b, j, h), HS);
-                double p_dp = dot(pi, dp, seen);
+                double p_dp = dot(dout_i, out, HS);         /* the sum of p dp */
                 for (int j = 0; j < seen; j++) {
-                    double ds = spec->scale * pi[j] * (dp[j] - p_dp);
+                    double ds = stored(spec->scale * pi[j] * (dp[j] - p_dp));
                     add(AT(dq, Tq, b, i, h), ds, AT(k, Tk, b, j, h), HS);
                     add(AT(dk, Tk, b, j, h), ds, AT(q, Tq, b, i, h), HS);
                     add(AT(dv, Tk, b, j, h), pi[j], dout_i, HS);

@@ -2,7 +2,6 @@
 #ifndef TEST_SCRATCH_H
 #define TEST_SCRATCH_H
 #include "test.h"
-#include <setjmp.h>
 #include <sys/mman.h>
 #include "../llmc/files.h"
 #include "../llmc/random.h"
@@ -97,32 +96,51 @@ static inline size_t mutate(unsigned char *bytes, size_t size, size_t changeable
     return mutation_draw(n, 4, 5) ? size : mutation_draw(n, 5, size);
 }
 
+typedef struct {
+    const char *path, *mutant;
+    FileMap     original;
+    size_t      changeable;
+    void      (*read)(void *);
+    void       *argument;
+} Mutation;
+
+/* Mutations first to last - 1. The original is mapped: a new file takes its name, as overwriting would change the map. */
+static inline int mutation_batch(const Mutation *m, uint32_t first, uint32_t last) {
+    size_t size = (size_t)m->original.size;
+    unsigned char *bytes = malloc(size);
+    int renamed = 1;
+    fail_hook = mutation_failed;
+    for (uint32_t n = first; n < last && renamed; n++) {
+        memcpy(bytes, m->original.bytes, size);
+        put(m->mutant, bytes, mutate(bytes, size, m->changeable, n));
+        renamed = rename(m->mutant, m->path) == 0;
+        if (renamed) mutation_read(m->read, m->argument);
+    }
+    fail_hook = NULL;
+    free(bytes);
+    return renamed ? 0 : 3;
+}
+
 /* Children take 250 mutations each: fail() jumps back there, and a crash costs one child, which the test reports. */
 static inline MutationCount mutations(const char *path, size_t changeable, uint32_t count, void (*read)(void *),
                                       void *argument) {
     FileMap map = file_map(path);
-    unsigned char *bytes = malloc((size_t)map.size);
     if (changeable > (size_t)map.size) changeable = (size_t)map.size;
     mutation_count = mmap(NULL, sizeof *mutation_count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     mutation_path = path;
     fflush(NULL);
     char *mutant = file_path("%s.mutant", path);
+    Mutation mutation = { path, mutant, map, changeable, read, argument };
     for (uint32_t first = 0; first < count; first += 250) {
-        pid_t child = fork();
-        if (child == 0) {
-            fail_hook = mutation_failed;
-            for (uint32_t n = first; n < first + 250 && n < count; n++) {
-                memcpy(bytes, map.bytes, (size_t)map.size);
-                /* the original is mapped: a new file takes its name, as overwriting would change the map */
-                put(mutant, bytes, mutate(bytes, (size_t)map.size, changeable, n));
-                if (rename(mutant, path)) _exit(3);
-                mutation_read(read, argument);
-            }
+        uint32_t last = first + 250 < count ? first + 250 : count;
+        int status = test_in_process ? mutation_batch(&mutation, first, last) : 0;
+        pid_t child = test_in_process ? 0 : fork();
+        if (!test_in_process && child == 0) {
+            status = mutation_batch(&mutation, first, last);
             fflush(NULL);
-            _exit(0);
+            _exit(status);
         }
-        int status = 0;
-        waitpid(child, &status, 0);
+        if (!test_in_process) waitpid(child, &status, 0);
         EXPECT(status == 0, "mutations %u to %u of %s: status %d", first, first + 249, path, status);
     }
     put(mutant, map.bytes, (size_t)map.size);
@@ -131,7 +149,6 @@ static inline MutationCount mutations(const char *path, size_t changeable, uint3
     munmap(mutation_count, sizeof *mutation_count);
     file_unmap(map);
     free(mutant);
-    free(bytes);
     EXPECT(result.loaded > 0 && result.failed > 0 && result.loaded + result.failed == (int)count && !result.unnamed,
            "%s: %d loaded, %d failed, %d without the file's name, of %u", path, result.loaded, result.failed,
            result.unnamed, count);

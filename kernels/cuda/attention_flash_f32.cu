@@ -1,0 +1,331 @@
+/* kernels/cuda/attention_flash_f32.cu - Attention in tiles with online softmax (Dao et al. 2022, arXiv 2205.14135), all
+   of it in f32 on the plain cores: what the tensor cores' flash is held against. Memory O(T): the log-sum-exp of each
+   query row is kept; the backward pass recomputes P from it, first by query tiles for dq, then by key tiles for dk and
+   dv, so that no two blocks add to one number.
+
+   A block of 16 x 8 threads owns 32 rows of one head; thread (x,y) works on rows 4y .. 4y+3, and on every 16th column
+   from x on: 4 x 2 of a 32 x 32 tile of scores, 4 x D/16 of 32 x D sums, where D is HS or the next of 32, 64, 128. */
+#include "attention_cuda.h"
+#include "cuda.h"
+
+enum { TILE = 32, THREADS = 128, LANES = 16, ROWS = 4, SCORES = TILE / LANES, SCORE_PITCH = TILE + 4 };
+
+/* Shared memory holds tiles of TILE rows, each 4 floats longer than its data: then 8 threads that read 16 bytes of 8
+   rows meet 8 different groups of banks. */
+template <int D> struct Shape {
+    static constexpr int PITCH = D + 4, TILE_FLOATS = TILE * PITCH, SUMS = D / LANES;
+};
+enum { SCORE_FLOATS = TILE * SCORE_PITCH };
+
+/* One head of one sequence: a matrix (count,HS). */
+struct Head { float *data; int64_t pitch; int count; };
+
+__device__ inline Head head_of(const Tensor &t, const AttentionSpec &s, int head) {
+    return { (float *)t.data + head / s.NH * t.dim[1] * t.pitch + head % s.NH * s.HS, t.pitch, (int)t.dim[1] };
+}
+
+/* Rows first .. first + 31 of head, zeros behind its last row and its last column. */
+template <int D>
+__device__ inline void load_tile(float *tile, const Head &head, int first, int HS) {
+    #pragma unroll 4
+    for (int e = threadIdx.x; e < TILE * D; e += THREADS) {
+        const int row = e / D, column = e % D;
+        const bool there = first + row < head.count && column < HS;
+        tile[row * Shape<D>::PITCH + column] = there ? head.data[(first + row) * head.pitch + column] : 0.0f;
+    }
+}
+
+template <int D>
+__device__ inline void store_sums(const Head &head, int first, int HS, const float (&sums)[ROWS][D / LANES],
+                                  int x, int y) {
+    #pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const int row = first + ROWS * y + i;
+        #pragma unroll
+        for (int n = 0; n < Shape<D>::SUMS; n++)
+            if (row < head.count && x + LANES * n < HS) head.data[row * head.pitch + x + LANES * n] = sums[i][n];
+    }
+}
+
+/* s = a b^T of two tiles */
+template <int D>
+__device__ inline void multiply(float (&s)[ROWS][SCORES], const float *a, const float *b, int x, int y) {
+    #pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        #pragma unroll
+        for (int j = 0; j < SCORES; j++) s[i][j] = 0;
+    #pragma unroll 4
+    for (int d = 0; d < D; d += 4) {
+        float4 ai[ROWS], bj[SCORES];
+        #pragma unroll
+        for (int i = 0; i < ROWS; i++) ai[i] = *(const float4 *)(a + (ROWS * y + i) * Shape<D>::PITCH + d);
+        #pragma unroll
+        for (int j = 0; j < SCORES; j++) bj[j] = *(const float4 *)(b + (x + LANES * j) * Shape<D>::PITCH + d);
+        #pragma unroll
+        for (int i = 0; i < ROWS; i++)
+            #pragma unroll
+            for (int j = 0; j < SCORES; j++) {
+                s[i][j] += ai[i].x * bj[j].x;
+                s[i][j] += ai[i].y * bj[j].y;
+                s[i][j] += ai[i].z * bj[j].z;
+                s[i][j] += ai[i].w * bj[j].w;
+            }
+    }
+}
+
+/* A tile of scores goes to shared memory for the product that follows. The rows of a y are written and read by the same
+   half warp: it need not wait for the others. */
+__device__ inline void share_scores(float *shared, const float (&s)[ROWS][SCORES], int x, int y) {
+    #pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        #pragma unroll
+        for (int j = 0; j < SCORES; j++) shared[(ROWS * y + i) * SCORE_PITCH + x + LANES * j] = s[i][j];
+}
+
+/* sums += scores b */
+template <int D>
+__device__ inline void add_product(float (&sums)[ROWS][D / LANES], const float *scores, const float *b, int x, int y) {
+    #pragma unroll 2
+    for (int k = 0; k < TILE; k += 4) {
+        float4 w[ROWS];
+        #pragma unroll
+        for (int i = 0; i < ROWS; i++) w[i] = *(const float4 *)(scores + (ROWS * y + i) * SCORE_PITCH + k);
+        #pragma unroll
+        for (int n = 0; n < Shape<D>::SUMS; n++) {
+            const float *column = b + k * Shape<D>::PITCH + x + LANES * n;
+            const float b0 = column[0], b1 = column[Shape<D>::PITCH];
+            const float b2 = column[2 * Shape<D>::PITCH], b3 = column[3 * Shape<D>::PITCH];
+            #pragma unroll
+            for (int i = 0; i < ROWS; i++) {
+                sums[i][n] += w[i].x * b0;
+                sums[i][n] += w[i].y * b1;
+                sums[i][n] += w[i].z * b2;
+                sums[i][n] += w[i].w * b3;
+            }
+        }
+    }
+}
+
+/* Over the 16 threads of a y. */
+__device__ inline float lanes_sum(float a) {
+    #pragma unroll
+    for (int i = LANES / 2; i; i >>= 1) a += __shfl_xor_sync(0xffffffffu, a, i);
+    return a;
+}
+
+__device__ inline float lanes_max(float a) {
+    #pragma unroll
+    for (int i = LANES / 2; i; i >>= 1) a = fmaxf(a, __shfl_xor_sync(0xffffffffu, a, i));
+    return a;
+}
+
+/* A block's place: the tile of a head, those with the most keys (or queries) to meet first. */
+struct Place { int head, tile, x, y; };
+
+__device__ inline Place place_of_block(const AttentionSpec &s) {
+    const int heads = s.B * s.NH;
+    return { (int)(blockIdx.x % heads), (int)(blockIdx.x / heads), (int)threadIdx.x % LANES, (int)threadIdx.x / LANES };
+}
+
+/* Keys that query rows i0 .. i0 + 31 see, together. */
+__device__ inline int keys_seen(const AttentionSpec &s, int i0) { return s.q0 + min(i0 + TILE, s.Tq); }
+
+extern __shared__ float4 shared_memory[];
+
+/* out, lse */
+template <int D>
+static __global__ void __launch_bounds__(THREADS, 3)
+forward_kernel(AttentionSpec s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v) {
+    const Place at = place_of_block(s);
+    const int x = at.x, y = at.y, i0 = ((s.Tq - 1) / TILE - at.tile) * TILE, seen = keys_seen(s, i0);
+    float *Q = (float *)shared_memory, *K = Q + Shape<D>::TILE_FLOATS, *V = K + Shape<D>::TILE_FLOATS;
+    float *P = V + Shape<D>::TILE_FLOATS;
+    const Head hk = head_of(k, s, at.head), hv = head_of(v, s, at.head), ho = head_of(out, s, at.head);
+    float sums[ROWS][D / LANES] = {}, greatest[ROWS], total[ROWS] = {};
+    #pragma unroll
+    for (int i = 0; i < ROWS; i++) greatest[i] = -INFINITY;
+    load_tile<D>(Q, head_of(q, s, at.head), i0, s.HS);
+    for (int j0 = 0; j0 < seen; j0 += TILE) {
+        load_tile<D>(K, hk, j0, s.HS);
+        load_tile<D>(V, hv, j0, s.HS);
+        __syncthreads();
+        float p[ROWS][SCORES];
+        multiply<D>(p, Q, K, x, y);
+        #pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const int last = s.q0 + i0 + ROWS * y + i - j0 - x;     /* all see key 0: after tile 0 greatest is finite */
+            #pragma unroll
+            for (int j = 0; j < SCORES; j++) p[i][j] = LANES * j <= last ? s.scale * p[i][j] : -INFINITY;
+            const float before = greatest[i];
+            greatest[i] = fmaxf(before, lanes_max(fmaxf(p[i][0], p[i][1])));
+            const float shrink = expf(before - greatest[i]);
+            #pragma unroll
+            for (int j = 0; j < SCORES; j++) p[i][j] = expf(p[i][j] - greatest[i]);
+            total[i] = total[i] * shrink + (p[i][0] + p[i][1]);         /* of this thread's columns */
+            #pragma unroll
+            for (int n = 0; n < Shape<D>::SUMS; n++) sums[i][n] *= shrink;
+        }
+        share_scores(P, p, x, y);
+        __syncwarp();
+        add_product<D>(sums, P, V, x, y);
+        __syncthreads();
+    }
+    #pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const int row = i0 + ROWS * y + i;
+        total[i] = lanes_sum(total[i]);
+        #pragma unroll
+        for (int n = 0; n < Shape<D>::SUMS; n++) sums[i][n] /= total[i];
+        if (x == 0 && row < s.Tq) lse[(int64_t)at.head * s.Tq + row] = greatest[i] + logf(total[i]);
+    }
+    store_sums<D>(ho, i0, s.HS, sums, x, y);
+}
+
+/* delta = rowsum(dout out) = rowsum(P dP), and dq = dS k */
+template <int D>
+static __global__ void __launch_bounds__(THREADS, 3)
+dq_kernel(AttentionSpec s, Tensor dq, float *delta, Tensor dout, Tensor out, const float *lse,
+          Tensor q, Tensor k, Tensor v) {
+    const Place at = place_of_block(s);
+    const int x = at.x, y = at.y, i0 = ((s.Tq - 1) / TILE - at.tile) * TILE, seen = keys_seen(s, i0);
+    float *Q = (float *)shared_memory, *dO = Q + Shape<D>::TILE_FLOATS, *K = dO + Shape<D>::TILE_FLOATS;
+    float *V = K + Shape<D>::TILE_FLOATS, *dS = V + Shape<D>::TILE_FLOATS;
+    const Head hk = head_of(k, s, at.head), hv = head_of(v, s, at.head), ho = head_of(out, s, at.head);
+    load_tile<D>(Q, head_of(q, s, at.head), i0, s.HS);
+    load_tile<D>(dO, head_of(dout, s, at.head), i0, s.HS);
+    __syncthreads();
+    float sums[ROWS][D / LANES] = {}, lse_row[ROWS], delta_row[ROWS];
+    #pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const int row = i0 + ROWS * y + i;
+        const int64_t index = (int64_t)at.head * s.Tq + row;
+        float sum = 0;
+        for (int c = x; row < s.Tq && c < s.HS; c += LANES)
+            sum += dO[(ROWS * y + i) * Shape<D>::PITCH + c] * ho.data[row * ho.pitch + c];
+        delta_row[i] = lanes_sum(sum);
+        lse_row[i] = row < s.Tq ? lse[index] : 0.0f;
+        if (x == 0 && row < s.Tq) delta[index] = delta_row[i];
+    }
+    for (int j0 = 0; j0 < seen; j0 += TILE) {
+        load_tile<D>(K, hk, j0, s.HS);
+        load_tile<D>(V, hv, j0, s.HS);
+        __syncthreads();
+        float p[ROWS][SCORES], dp[ROWS][SCORES];
+        multiply<D>(p, Q, K, x, y);
+        multiply<D>(dp, dO, V, x, y);
+        #pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const int last = s.q0 + i0 + ROWS * y + i - j0 - x;
+            #pragma unroll
+            for (int j = 0; j < SCORES; j++) {
+                p[i][j] = LANES * j <= last ? expf(s.scale * p[i][j] - lse_row[i]) : 0.0f;
+                dp[i][j] = s.scale * p[i][j] * (dp[i][j] - delta_row[i]);
+            }
+        }
+        share_scores(dS, dp, x, y);
+        __syncwarp();
+        add_product<D>(sums, dS, K, x, y);
+        __syncthreads();
+    }
+    store_sums<D>(head_of(dq, s, at.head), i0, s.HS, sums, x, y);
+}
+
+/* dv = P^T dout, dk = dS^T q. The tiles of scores are transposed: their rows are keys. */
+template <int D>
+static __global__ void __launch_bounds__(THREADS, 3)
+dkv_kernel(AttentionSpec s, Tensor dk, Tensor dv, Tensor dout, const float *lse, const float *delta,
+           Tensor q, Tensor k, Tensor v) {
+    const Place at = place_of_block(s);
+    const int x = at.x, y = at.y, j0 = at.tile * TILE;
+    float *K = (float *)shared_memory, *V = K + Shape<D>::TILE_FLOATS, *Q = V + Shape<D>::TILE_FLOATS;
+    float *dO = Q + Shape<D>::TILE_FLOATS, *P = dO + Shape<D>::TILE_FLOATS, *dS = P + SCORE_FLOATS;
+    const Head hq = head_of(q, s, at.head), hdo = head_of(dout, s, at.head);
+    float dk_sums[ROWS][D / LANES] = {}, dv_sums[ROWS][D / LANES] = {};
+    load_tile<D>(K, head_of(k, s, at.head), j0, s.HS);
+    load_tile<D>(V, head_of(v, s, at.head), j0, s.HS);
+    const int first_to_see = max(j0 - s.q0, 0);
+    for (int i0 = first_to_see / TILE * TILE; i0 < s.Tq; i0 += TILE) {
+        load_tile<D>(Q, hq, i0, s.HS);
+        load_tile<D>(dO, hdo, i0, s.HS);
+        __syncthreads();
+        float p[ROWS][SCORES], dp[ROWS][SCORES];
+        multiply<D>(p, K, Q, x, y);
+        multiply<D>(dp, V, dO, x, y);
+        #pragma unroll
+        for (int j = 0; j < SCORES; j++) {
+            const int row = i0 + x + LANES * j;
+            const int64_t index = (int64_t)at.head * s.Tq + row;
+            const float lse_row = row < s.Tq ? lse[index] : 0.0f, delta_row = row < s.Tq ? delta[index] : 0.0f;
+            #pragma unroll
+            for (int i = 0; i < ROWS; i++) {
+                const bool sees = row < s.Tq && j0 + ROWS * y + i <= s.q0 + row;
+                p[i][j] = sees ? expf(s.scale * p[i][j] - lse_row) : 0.0f;
+                dp[i][j] = s.scale * p[i][j] * (dp[i][j] - delta_row);
+            }
+        }
+        share_scores(P, p, x, y);
+        share_scores(dS, dp, x, y);
+        __syncwarp();
+        add_product<D>(dv_sums, P, dO, x, y);
+        add_product<D>(dk_sums, dS, Q, x, y);
+        __syncthreads();
+    }
+    store_sums<D>(head_of(dv, s, at.head), j0, s.HS, dv_sums, x, y);
+    store_sums<D>(head_of(dk, s, at.head), j0, s.HS, dk_sums, x, y);
+}
+
+/* ---- host */
+
+static const char *refuse(const AttentionSpec *s) {
+    const char *refusal = attention_refuse_on_cuda(s);
+    if (refusal) return refusal;
+    return s->dtype == F32 ? NULL : "this flash computes in f32; in bf16 another one runs";
+}
+
+static size_t row_bytes(const AttentionSpec *s) {      /* one float per query row: log-sum-exp, delta */
+    return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq;
+}
+
+static int blocks(const AttentionSpec *s, int T) { return (int)ceil_div(T, TILE) * s->B * s->NH; }
+
+/* More than 48 KiB of shared memory must be asked for. At most 75 KiB are: every GPU since Ampere has 99 or more. */
+#define LAUNCH_TILES(kernel, grid, floats, ...) do { \
+    const int bytes_ = (int)sizeof(float) * (floats); \
+    CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes_)); \
+    LAUNCH(kernel, grid, THREADS, bytes_, __VA_ARGS__); \
+} while (0)
+
+template <int D>
+static void forward_sized(const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v) {
+    LAUNCH_TILES(forward_kernel<D>, blocks(s, s->Tq), 3 * Shape<D>::TILE_FLOATS + SCORE_FLOATS, *s, out, lse, q, k, v);
+}
+
+template <int D>
+static void backward_sized(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
+                           Tensor out, const float *lse, Tensor q, Tensor k, Tensor v, float *delta) {
+    LAUNCH_TILES(dq_kernel<D>, blocks(s, s->Tq), 4 * Shape<D>::TILE_FLOATS + SCORE_FLOATS,
+                 *s, dq, delta, dout, out, lse, q, k, v);
+    LAUNCH_TILES(dkv_kernel<D>, blocks(s, s->Tk), 4 * Shape<D>::TILE_FLOATS + 2 * SCORE_FLOATS,
+                 *s, dk, dv, dout, lse, delta, q, k, v);
+}
+
+static void forward(const AttentionSpec *s, Tensor out, void *state, Tensor q, Tensor k, Tensor v, void *work) {
+    (void)work;
+    attention_check(&attention_flash_f32, s, out, q, k, v);
+    (s->HS <= 32 ? forward_sized<32> : s->HS <= 64 ? forward_sized<64> : forward_sized<128>)
+        (s, out, (float *)state, q, k, v);
+}
+
+static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
+                     Tensor out, const void *state, Tensor q, Tensor k, Tensor v, void *work) {
+    attention_check(&attention_flash_f32, s, out, q, k, v);
+    attention_check(&attention_flash_f32, s, dout, dq, dk, dv);
+    (s->HS <= 32 ? backward_sized<32> : s->HS <= 64 ? backward_sized<64> : backward_sized<128>)
+        (s, dq, dk, dv, dout, out, (const float *)state, q, k, v, (float *)work);
+}
+
+const Attention attention_flash_f32 = {
+    .name = "flash", .refuse = refuse,
+    .state_bytes = row_bytes, .workspace_bytes = row_bytes,
+    .forward = forward, .backward = backward
+};

@@ -1,0 +1,493 @@
+/* kernels/cuda/attention_flash_sm80.cu - Attention in tiles with online softmax (Dao 2023, arXiv 2307.08691) by
+   mma.sync: bf16 in and out, f32 sums, every GPU from compute capability 8.0 on, head sizes 8, 16, .. 128.
+
+   Only the log-sum-exp of each query row is kept. The backward pass makes P again in two kernels, one per dq tile
+   and one per dk and dv tile: 7 products instead of 5, but no atomics, no scratch but delta = rowsum(dout out), and
+   the same bits every time.
+
+   A warp owns 32 rows of its block's tile (16 keys of dk and dv from head size 72 on: no registers for more), so that
+   each B fragment serves two products. With 16 rows the fragments of four warps take 8 clocks of shared memory for
+   6.5 clocks of products. */
+#include "attention_cuda.h"
+#include "attention_mma.h"
+
+static constexpr float LOG2E = 1.44269504f;
+static constexpr float SLACK = 8.0f;       /* the row maximum in use may be short of the true one by 2^8: P <= 256 */
+
+/* ---- the work of a block ---- */
+
+struct View { bf16 *data; int64_t pitch; };
+
+struct Problem {
+    int   heads, NH, HS, Tq, Tk, q0;
+    int   section;      /* heads whose tiles run side by side, the longest first: what they read stays in the L2 */
+    float scale;
+};
+
+struct Task { int head, row; };     /* row: the first of the tile */
+
+/* The tiles of a section of heads in turn, from the longest work to the shortest. */
+__device__ static inline Task task_of_block(const Problem &p, int T, int own, bool last_is_longest) {
+    const int tiles = (T + own - 1) / own, block = blockIdx.x;
+    const int first = block / (p.section * tiles) * p.section, width = min(p.section, p.heads - first);
+    const int within = block - first * tiles, order = within / width;
+    return { first + within % width, (last_is_longest ? tiles - 1 - order : order) * own };
+}
+
+__device__ static inline Task query_tile(const Problem &p, int own) {
+    return task_of_block(p, p.Tq, own, true);
+}
+
+__device__ static inline Task key_tile(const Problem &p, int own) {
+    return task_of_block(p, p.Tk, own, false);
+}
+
+__device__ static inline bf16 *rows_of(const View &t, const Problem &p, int head, int T, int row) {
+    return t.data + ((int64_t)(head / p.NH) * T + row) * t.pitch + head % p.NH * p.HS;
+}
+
+/* The kernels' tiles: rows that a block owns, rows of a stage of the stream that passes by. Two stages: while one is
+   computed with, the other arrives. 128 threads of up to 255 registers: two blocks on a multiprocessor. */
+template<int KS> struct Forward {
+    static constexpr int OWN = 128, STREAM = 64, MT = 2;
+    static constexpr int HELD = KS <= 4 ? KS : 1;                                   /* q in registers */
+    static constexpr int STAGE_BYTES = 2 * STREAM * Tile<KS>::PITCH;                /* k, v */
+    static constexpr int SHARED_BYTES = OWN * Tile<KS>::PITCH + 2 * STAGE_BYTES;    /* 48 KiB at 64, 96 at 128 */
+};
+
+template<int KS> struct BackwardQ {
+    static constexpr int OWN = 128, STREAM = KS <= 4 ? 64 : 32, MT = 2, N = 2;      /* 32 keys at a time */
+    static constexpr int HELD = KS <= 4 ? KS : 1;                                   /* q and dout in registers */
+    static constexpr int STAGE_BYTES = 2 * STREAM * Tile<KS>::PITCH;                /* k, v */
+    static constexpr int SHARED_BYTES = 2 * OWN * Tile<KS>::PITCH + 2 * STAGE_BYTES;    /* 64 KiB, 96 */
+};
+
+template<int KS> struct BackwardKV {
+    static constexpr int MT = KS <= 4 ? 2 : 1, N = 4 / MT;      /* dk and dv of 32 rows at 128 were 256 registers */
+    static constexpr int OWN = 16 * MT * WARPS, STREAM = 64;
+    static constexpr int STAGE_BYTES = 2 * STREAM * Tile<KS>::PITCH + 2 * STREAM * 4;      /* q, dout; lse, delta */
+    static constexpr int SHARED_BYTES = 2 * OWN * Tile<KS>::PITCH + 2 * STAGE_BYTES;    /* 65 KiB, 97 */
+};
+
+template<int KS> __global__ __launch_bounds__(THREADS, 2)
+void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
+    using F = Forward<KS>;
+    constexpr int PITCH = Tile<KS>::PITCH;
+    extern __shared__ __align__(1024) uint8_t shared[];
+    const int lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32), g = lane / 4, c = lane % 4;
+    const Lane<KS> across = along_rows<KS>(lane), down = along_columns<KS>(lane);
+    const Task task = query_tile(p, F::OWN);
+    const int i0 = task.row, own = warp * 16 * F::MT, first = i0 + own;
+    const int keys = p.q0 + min(i0 + F::OWN, p.Tq);                 /* that the tile sees */
+    const uint32_t q_tile = shared_address(shared), stages = q_tile + F::OWN * PITCH;
+    const float scale2 = p.scale * LOG2E;
+
+    const bf16 *k_share = share_of_rows<KS>(rows_of(k, p, task.head, p.Tk, 0), k.pitch);
+    const bf16 *v_share = share_of_rows<KS>(rows_of(v, p, task.head, p.Tk, 0), v.pitch);
+    auto load_stage = [&](int stage, int j0) {
+        const uint32_t k_tile = stages + stage * F::STAGE_BYTES;
+        load_rows<KS, F::STREAM>(k_tile, k_share, k.pitch, p.Tk - j0, p.HS);
+        load_rows<KS, F::STREAM>(k_tile + F::STREAM * PITCH, v_share, v.pitch, p.Tk - j0, p.HS);
+    };
+    auto load_own = [&](uint32_t tile, const View &t) {
+        const bf16 *share = share_of_rows<KS>(rows_of(t, p, task.head, p.Tq, i0), t.pitch);
+        load_rows<KS, F::OWN>(tile, share, t.pitch, p.Tq - i0, p.HS);
+    };
+
+    float sums[F::MT][2 * KS][4], greatest[F::MT][2], total[F::MT][2];
+    clear(sums);
+    #pragma unroll
+    for (int m = 0; m < F::MT; m++)
+        #pragma unroll
+        for (int h = 0; h < 2; h++) { greatest[m][h] = -INFINITY; total[m][h] = 0.0f; }
+
+    uint32_t held[F::MT][F::HELD][4];
+    load_own(q_tile, q);
+    load_stage(0, 0);
+    for (int j0 = 0, stage = 0; j0 < keys; j0 += F::STREAM, stage ^= 1) {
+        copies_wait();
+        __syncthreads();        /* this stage is there, and nobody reads the other any more */
+        if (j0 + F::STREAM < keys) load_stage(stage ^ 1, j0 + F::STREAM);
+        if (j0 == 0) hold<KS>(held, q_tile + own * PITCH, across);
+        if (j0 > p.q0 + first + 16 * F::MT - 1) continue;           /* no row of this warp sees these keys */
+
+        const uint32_t k_tile = stages + stage * F::STAGE_BYTES, v_tile = k_tile + F::STREAM * PITCH;
+        float s[F::MT][F::STREAM / 8][4];
+        product_of_rows<KS>(s, held, q_tile + own * PITCH, across, k_tile, down);
+        if (j0 + F::STREAM - 1 > p.q0 + first) {
+            const int seen = p.q0 + first + g - j0 - 2 * c;
+            #pragma unroll
+            for (int m = 0; m < F::MT; m++)
+                #pragma unroll
+                for (int n = 0; n < F::STREAM / 8; n++)
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        if (8 * n + e % 2 > seen + 16 * m + e / 2 * 8) s[m][n][e] = -INFINITY;
+        }
+
+        float top[F::MT][2];
+        bool grown = false;
+        #pragma unroll
+        for (int m = 0; m < F::MT; m++)
+            #pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float most = greatest[m][h];
+                #pragma unroll
+                for (int n = 0; n < F::STREAM / 8; n++)
+                    most = fmaxf(most, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
+                top[m][h] = quad_max(most);
+                grown |= (top[m][h] - greatest[m][h]) * scale2 > SLACK;
+            }
+        if (__any_sync(0xffffffffu, grown)) {       /* always in the first round: from -infinity */
+            #pragma unroll
+            for (int m = 0; m < F::MT; m++)
+                #pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const float shrink = exp2_fast((greatest[m][h] - top[m][h]) * scale2);
+                    greatest[m][h] = top[m][h];
+                    total[m][h] *= shrink;
+                    #pragma unroll
+                    for (int n = 0; n < 2 * KS; n++) { sums[m][n][2 * h] *= shrink; sums[m][n][2 * h + 1] *= shrink; }
+                }
+        }
+
+        /* total adds P before it is rounded for the product: the backward pass makes P anew from the log-sum-exp,
+           and its rows must add up to 1. What the rounding does to the output has no sign and no bias. */
+        #pragma unroll
+        for (int m = 0; m < F::MT; m++)
+            #pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const float reference = greatest[m][h] * scale2;
+                #pragma unroll
+                for (int n = 0; n < F::STREAM / 8; n++)
+                    #pragma unroll
+                    for (int e = 2 * h; e < 2 * h + 2; e++) {
+                        s[m][n][e] = exp2_fast(s[m][n][e] * scale2 - reference);
+                        total[m][h] += s[m][n][e];
+                    }
+            }
+        product_of_sums<KS>(sums, s, v_tile, across);
+    }
+
+    float normalise[F::MT][2];
+    #pragma unroll
+    for (int m = 0; m < F::MT; m++)
+        #pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int i = first + 16 * m + 8 * h + g;
+            const float sum = quad_sum(total[m][h]);
+            normalise[m][h] = 1.0f / sum;
+            if (c == 0 && i < p.Tq) lse[(int64_t)task.head * p.Tq + i] = greatest[m][h] * p.scale + logf(sum);
+        }
+    store_rows<KS>(rows_of(out, p, task.head, p.Tq, first), out.pitch, p.Tq - first, p.HS, shared + own * PITCH,
+                   sums, normalise);
+}
+
+/* dq = scale dS k, dS = P (dP - delta), dP = dout v^T; and delta = rowsum(dout out) for the other kernel. */
+template<int KS> __global__ __launch_bounds__(THREADS, 2)
+void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, const float *lse, View q, View k, View v) {
+    using F = BackwardQ<KS>;
+    constexpr int PITCH = Tile<KS>::PITCH;
+    extern __shared__ __align__(1024) uint8_t shared[];
+    const int lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32), g = lane / 4, c = lane % 4;
+    const Lane<KS> across = along_rows<KS>(lane), down = along_columns<KS>(lane);
+    const Task task = query_tile(p, F::OWN);
+    const int i0 = task.row, own = warp * 16 * F::MT, first = i0 + own;
+    const int keys = p.q0 + min(i0 + F::OWN, p.Tq);
+    const uint32_t q_tile = shared_address(shared), dout_tile = q_tile + F::OWN * PITCH;
+    const uint32_t stages = dout_tile + F::OWN * PITCH;
+    const float scale2 = p.scale * LOG2E;
+
+    const bf16 *k_share = share_of_rows<KS>(rows_of(k, p, task.head, p.Tk, 0), k.pitch);
+    const bf16 *v_share = share_of_rows<KS>(rows_of(v, p, task.head, p.Tk, 0), v.pitch);
+    auto load_stage = [&](int stage, int j0) {
+        const uint32_t k_tile = stages + stage * F::STAGE_BYTES;
+        load_rows<KS, F::STREAM>(k_tile, k_share, k.pitch, p.Tk - j0, p.HS);
+        load_rows<KS, F::STREAM>(k_tile + F::STREAM * PITCH, v_share, v.pitch, p.Tk - j0, p.HS);
+    };
+    auto load_own = [&](uint32_t tile, const View &t) {
+        const bf16 *share = share_of_rows<KS>(rows_of(t, p, task.head, p.Tq, i0), t.pitch);
+        load_rows<KS, F::OWN>(tile, share, t.pitch, p.Tq - i0, p.HS);
+    };
+
+    load_own(q_tile, q);
+    load_own(dout_tile, dout);
+    load_stage(0, 0);
+    copies_wait();
+    __syncthreads();
+
+    /* Row 8 h + g of a square: out as it lies, dout as the fragments a[h] and a[2 + h] of the product. */
+    float reference[F::MT][2], mean[F::MT][2];      /* lse in units of log2, delta */
+    #pragma unroll
+    for (int m = 0; m < F::MT; m++)
+        #pragma unroll
+        for (int h = 0; h < 2; h++) { reference[m][h] = 0.0f; mean[m][h] = 0.0f; }
+    #pragma unroll
+    for (int m = 0; m < F::MT; m++) {
+        #pragma unroll
+        for (int k16 = 0; k16 < KS; k16++) {
+            uint32_t a[4];
+            load_square(a, across.at(dout_tile + own * PITCH, m, k16));
+            #pragma unroll
+            for (int t = 0; t < 4; t++) {
+                const int i = first + 16 * m + t % 2 * 8 + g, column = 16 * k16 + t / 2 * 8 + 2 * c;
+                if (i >= p.Tq || column >= p.HS) continue;
+                const bf16 *o = rows_of(out, p, task.head, p.Tq, i) + column;
+                const float2 x = __bfloat1622float2(*(const __nv_bfloat162 *)o);
+                mean[m][t % 2] += x.x * __uint_as_float(a[t] << 16) + x.y * __uint_as_float(a[t] & 0xffff0000u);
+            }
+        }
+        #pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int i = first + 16 * m + 8 * h + g;
+            const int64_t at = (int64_t)task.head * p.Tq + i;
+            mean[m][h] = quad_sum(mean[m][h]);
+            if (i < p.Tq) reference[m][h] = lse[at] * LOG2E;
+            if (i < p.Tq && c == 0) delta[at] = mean[m][h];
+        }
+    }
+
+    uint32_t held_q[F::MT][F::HELD][4], held_dout[F::MT][F::HELD][4];
+    hold<KS>(held_q, q_tile + own * PITCH, across);
+    hold<KS>(held_dout, dout_tile + own * PITCH, across);
+    float sums[F::MT][2 * KS][4];
+    clear(sums);
+    for (int j0 = 0, stage = 0; j0 < keys; j0 += F::STREAM, stage ^= 1) {
+        copies_wait();
+        __syncthreads();
+        if (j0 + F::STREAM < keys) load_stage(stage ^ 1, j0 + F::STREAM);
+        #pragma unroll 1
+        for (int part = 0; part < F::STREAM; part += 16 * F::N) {
+            const int j = j0 + part;
+            if (j > p.q0 + first + 16 * F::MT - 1) break;
+            const uint32_t k_tile = stages + stage * F::STAGE_BYTES + part * PITCH, v_tile = k_tile + F::STREAM * PITCH;
+            float s[F::MT][2 * F::N][4], d[F::MT][2 * F::N][4];
+            product_of_rows<KS>(s, held_q, q_tile + own * PITCH, across, k_tile, down);
+            #pragma unroll
+            for (int m = 0; m < F::MT; m++)
+                #pragma unroll
+                for (int n = 0; n < 2 * F::N; n++)
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++) s[m][n][e] = exp2_fast(s[m][n][e] * scale2 - reference[m][e / 2]);
+            if (j + 16 * F::N - 1 > p.q0 + first) {
+                const int seen = p.q0 + first + g - j - 2 * c;
+                #pragma unroll
+                for (int m = 0; m < F::MT; m++)
+                    #pragma unroll
+                    for (int n = 0; n < 2 * F::N; n++)
+                        #pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            if (8 * n + e % 2 > seen + 16 * m + e / 2 * 8) s[m][n][e] = 0.0f;
+            }
+            product_of_rows<KS>(d, held_dout, dout_tile + own * PITCH, across, v_tile, down);
+            #pragma unroll
+            for (int m = 0; m < F::MT; m++)
+                #pragma unroll
+                for (int n = 0; n < 2 * F::N; n++)
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++) s[m][n][e] *= d[m][n][e] - mean[m][e / 2];
+            product_of_sums<KS>(sums, s, k_tile, across);
+        }
+    }
+
+    float factor[F::MT][2];
+    #pragma unroll
+    for (int m = 0; m < F::MT; m++) factor[m][0] = factor[m][1] = p.scale;
+    store_rows<KS>(rows_of(dq, p, task.head, p.Tq, first), dq.pitch, p.Tq - first, p.HS, shared + own * PITCH,
+                   sums, factor);
+}
+
+/* dv = P^T dout, dk = scale dS^T q: all of it transposed, a row per key. Query rows from Tq on are zero rows with
+   lse = delta = 0, so P = 1 and dS = 0 there: they add nothing. */
+template<int KS> __global__ __launch_bounds__(THREADS, 2)
+void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse, const float *delta, View q, View k,
+                       View v) {
+    using F = BackwardKV<KS>;
+    constexpr int PITCH = Tile<KS>::PITCH;
+    extern __shared__ __align__(1024) uint8_t shared[];
+    const int lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32), g = lane / 4, c = lane % 4;
+    const Lane<KS> across = along_rows<KS>(lane), down = along_columns<KS>(lane);
+    const Task task = key_tile(p, F::OWN);
+    const int j0 = task.row, own = warp * 16 * F::MT, first = j0 + own;
+    const int begin = max(0, j0 - p.q0) / F::STREAM * F::STREAM;    /* of the query rows that see the tile */
+    const uint32_t k_tile = shared_address(shared), v_tile = k_tile + F::OWN * PITCH;
+    const uint32_t stages = v_tile + F::OWN * PITCH;
+    const float scale2 = p.scale * LOG2E;
+
+    const bf16 *q_share = share_of_rows<KS>(rows_of(q, p, task.head, p.Tq, begin), q.pitch);
+    const bf16 *dout_share = share_of_rows<KS>(rows_of(dout, p, task.head, p.Tq, begin), dout.pitch);
+    const float *row_share = pinned((threadIdx.x < F::STREAM ? lse : delta) + (int64_t)task.head * p.Tq + begin
+                                    + threadIdx.x % F::STREAM);
+    auto load_stage = [&](int stage, int i0) {
+        const uint32_t q_tile = stages + stage * F::STAGE_BYTES, dout_tile = q_tile + F::STREAM * PITCH;
+        load_rows<KS, F::STREAM>(q_tile, q_share, q.pitch, p.Tq - i0, p.HS);
+        load_rows<KS, F::STREAM>(dout_tile, dout_share, dout.pitch, p.Tq - i0, p.HS);
+        static_assert(THREADS == 2 * F::STREAM, "a thread for each lse and each delta");
+        copy_4(dout_tile + F::STREAM * PITCH + threadIdx.x * 4, row_share, (int)threadIdx.x % F::STREAM < p.Tq - i0);
+        row_share += F::STREAM;
+    };
+    auto load_own = [&](uint32_t tile, const View &t) {
+        const bf16 *share = share_of_rows<KS>(rows_of(t, p, task.head, p.Tk, j0), t.pitch);
+        load_rows<KS, F::OWN>(tile, share, t.pitch, p.Tk - j0, p.HS);
+    };
+
+    load_own(k_tile, k);
+    load_own(v_tile, v);
+    if (begin < p.Tq) load_stage(0, begin);
+    const uint32_t none[F::MT][1][4] = {};
+    float k_sums[F::MT][2 * KS][4], v_sums[F::MT][2 * KS][4];
+    clear(k_sums);
+    clear(v_sums);
+    for (int i0 = begin, stage = 0; i0 < p.Tq; i0 += F::STREAM, stage ^= 1) {
+        copies_wait();
+        __syncthreads();
+        if (i0 + F::STREAM < p.Tq) load_stage(stage ^ 1, i0 + F::STREAM);
+        #pragma unroll 1
+        for (int part = 0; part < F::STREAM; part += 16 * F::N) {
+            const int i = i0 + part;
+            if (p.q0 + i + 16 * F::N - 1 < first) continue;         /* these rows see no key of this warp */
+            const uint32_t stage_at = stages + stage * F::STAGE_BYTES;
+            const uint32_t q_tile = stage_at + part * PITCH, dout_tile = q_tile + F::STREAM * PITCH;
+            const float *lse_tile = (const float *)(shared + (stage_at - k_tile) + 2 * F::STREAM * PITCH) + part
+                                    + 2 * c;
+            float s[F::MT][2 * F::N][4], d[F::MT][2 * F::N][4];
+            product_of_rows<KS>(s, none, k_tile + own * PITCH, across, q_tile, down);
+            #pragma unroll
+            for (int n = 0; n < 2 * F::N; n++) {
+                const float2 reference = *(const float2 *)(lse_tile + 8 * n);
+                #pragma unroll
+                for (int m = 0; m < F::MT; m++)
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        s[m][n][e] = exp2_fast(s[m][n][e] * scale2 - (e % 2 ? reference.y : reference.x) * LOG2E);
+            }
+            if (p.q0 + i < first + 16 * F::MT - 1) {
+                const int seen = first + g - p.q0 - i - 2 * c;      /* from this row of the part on */
+                #pragma unroll
+                for (int m = 0; m < F::MT; m++)
+                    #pragma unroll
+                    for (int n = 0; n < 2 * F::N; n++)
+                        #pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            if (8 * n + e % 2 < seen + 16 * m + e / 2 * 8) s[m][n][e] = 0.0f;
+            }
+            product_of_sums<KS>(v_sums, s, dout_tile, across);
+            product_of_rows<KS>(d, none, v_tile + own * PITCH, across, dout_tile, down);
+            #pragma unroll
+            for (int n = 0; n < 2 * F::N; n++) {
+                const float2 mean = *(const float2 *)(lse_tile + F::STREAM + 8 * n);
+                #pragma unroll
+                for (int m = 0; m < F::MT; m++)
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++) s[m][n][e] *= d[m][n][e] - (e % 2 ? mean.y : mean.x);
+            }
+            product_of_sums<KS>(k_sums, s, q_tile, across);
+        }
+    }
+    if (begin >= p.Tq) { copies_wait(); __syncthreads(); }          /* nobody sees these keys: k and v still arrive */
+
+    float factor[F::MT][2], one[F::MT][2];
+    #pragma unroll
+    for (int m = 0; m < F::MT; m++)
+        #pragma unroll
+        for (int h = 0; h < 2; h++) { factor[m][h] = p.scale; one[m][h] = 1.0f; }
+    store_rows<KS>(rows_of(dk, p, task.head, p.Tk, first), dk.pitch, p.Tk - first, p.HS, shared + own * PITCH,
+                   k_sums, factor);
+    store_rows<KS>(rows_of(dv, p, task.head, p.Tk, first), dv.pitch, p.Tk - first, p.HS,
+                   shared + (F::OWN + own) * PITCH, v_sums, one);
+}
+
+/* ---- host ---- */
+
+static const char *refuse(const AttentionSpec *s) {
+    const char *shared_reason = attention_refuse_on_cuda(s);
+    if (shared_reason)           return shared_reason;
+    if (s->dtype != BF16)        return "this kernel computes in bf16 only";
+    if (s->HS % 8 != 0)          return "the head size is not a multiple of 8";
+    if (!(s->scale > 0))         return "the scale of the scores is not above 0";
+    if (cuda_arch() < 80)        return "the GPU is older than compute capability 8.0";
+    return NULL;
+}
+
+static size_t row_bytes(const AttentionSpec *s) {       /* a float per query row: log-sum-exp, delta */
+    return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq;
+}
+
+static View view(const char *name, Tensor t) {
+    REQUIRE((uintptr_t)t.data % 16 == 0 && t.pitch % 8 == 0,
+            "attention: %s begins at %p and has pitch %lld, want rows on 16 bytes: a pitch that is a multiple of 8",
+            name, t.data, (long long)t.pitch);
+    return { (bf16 *)t.data, t.pitch };
+}
+
+static Problem problem(const AttentionSpec *s) {
+    const int64_t head_bytes = (int64_t)s->Tk * s->HS * 2 * (int64_t)sizeof(bf16), heads = (int64_t)s->B * s->NH;
+    const int64_t section = (16 << 20) / head_bytes;        /* k and v, or q and dout, in a third of the L2 */
+    return { (int)heads, s->NH, s->HS, s->Tq, s->Tk, s->q0, (int)(section < 1 ? 1 : section < heads ? section : heads),
+             s->scale };
+}
+
+static int blocks(const Problem &p, int T, int own) {
+    const int64_t count = (int64_t)p.heads * ((T + own - 1) / own);
+    REQUIRE(count <= INT32_MAX, "attention: %lld tiles, want at most %d: a smaller batch", (long long)count, INT32_MAX);
+    return (int)count;
+}
+
+/* Once per kernel: more than the 48 KiB that every kernel may have, and room for two blocks rather than for L1. */
+template<class Kernel> static bool allow_shared(Kernel kernel, int bytes) {
+    CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+    return true;
+}
+
+struct Operands { View out, dout, dq, dk, dv, q, k, v; float *lse, *delta; };
+
+template<int KS> static void launch_forward(const Problem &p, const Operands &o) {
+    using F = Forward<KS>;
+    static const bool allowed = allow_shared(flash_forward<KS>, F::SHARED_BYTES);
+    (void)allowed;
+    LAUNCH(flash_forward<KS>, blocks(p, p.Tq, F::OWN), THREADS, F::SHARED_BYTES, p, o.out, o.lse, o.q, o.k, o.v);
+}
+
+template<int KS> static void launch_backward(const Problem &p, const Operands &o) {
+    using Q = BackwardQ<KS>;
+    using KV = BackwardKV<KS>;
+    static const bool allowed = allow_shared(flash_backward_q<KS>, Q::SHARED_BYTES)
+                             && allow_shared(flash_backward_kv<KS>, KV::SHARED_BYTES);
+    (void)allowed;
+    LAUNCH(flash_backward_q<KS>, blocks(p, p.Tq, Q::OWN), THREADS, Q::SHARED_BYTES,
+           p, o.dq, o.delta, o.dout, o.out, o.lse, o.q, o.k, o.v);
+    LAUNCH(flash_backward_kv<KS>, blocks(p, p.Tk, KV::OWN), THREADS, KV::SHARED_BYTES,
+           p, o.dk, o.dv, o.dout, o.lse, o.delta, o.q, o.k, o.v);
+}
+
+typedef void (*Launch)(const Problem &, const Operands &);
+
+/* By ceil(HS / 16). 7 runs as 8, 1 as 2, with zero columns. */
+static const Launch forwards[]  = { launch_forward<2>, launch_forward<2>, launch_forward<3>, launch_forward<4>,
+                                    launch_forward<5>, launch_forward<6>, launch_forward<8>, launch_forward<8> };
+static const Launch backwards[] = { launch_backward<2>, launch_backward<2>, launch_backward<3>, launch_backward<4>,
+                                    launch_backward<5>, launch_backward<6>, launch_backward<8>, launch_backward<8> };
+
+static void forward(const AttentionSpec *s, Tensor out, void *state, Tensor q, Tensor k, Tensor v, void *work) {
+    (void)work;
+    attention_check(&attention_flash_sm80, s, out, q, k, v);
+    Operands o = {};
+    o.out = view("out", out);
+    o.q = view("q", q);
+    o.k = view("k", k);
+    o.v = view("v", v);
+    o.lse = (float *)state;
+    forwards[(s->HS - 1) / 16](problem(s), o);
+}
+
+static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
+                     Tensor out, const void *state, Tensor q, Tensor k, Tensor v, void *work) {
+    attention_check(&attention_flash_sm80, s, out, q, k, v);
+    attention_check(&attention_flash_sm80, s, dout, dq, dk, dv);
+    backwards[(s->HS - 1) / 16](problem(s), {
+        view("out", out), view("dout", dout), view("dq", dq), view("dk", dk), view("dv", dv),
+        view("q", q), view("k", k), view("v", v), (float *)state, (float *)work });
+}
+
+const Attention attention_flash_sm80 = { "flash", refuse, row_bytes, row_bytes, forward, backward };

@@ -1,0 +1,233 @@
+/* kernels/cuda/attention_mma.h - Tiles in shared memory and products of a warp, by ldmatrix, mma.sync and cp.async:
+   what the attention for compute capability 8.0 and newer is built of. bf16 in, f32 sums.
+
+   Fragments of mma.m16n8k16, g = lane / 4, c = lane % 4 (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
+     A (16,16)  a0 (g, 2c..2c+1)  a1 (g+8, 2c..)  a2 (g, 2c+8..)  a3 (g+8, 2c+8..)
+     B (16,8)   b0 (2c..2c+1, g)  b1 (2c+8.., g)
+     C (16,8)   c0 (g, 2c) c1 (g, 2c+1) c2 (g+8, 2c) c3 (g+8, 2c+1)
+   So two neighbouring C are one A of the next product: P and dS never leave the registers. ldmatrix gives lane l of an
+   8x8 matrix the elements (g, 2c..2c+1), with .trans (2c..2c+1, g); lane 8m + r says where row r of matrix m lies. */
+#ifndef KERNELS_CUDA_ATTENTION_MMA_H
+#define KERNELS_CUDA_ATTENTION_MMA_H
+#include "cuda.h"
+
+typedef __nv_bfloat16 bf16;
+
+enum { THREADS = 128, WARPS = 4 };      /* of a block */
+
+/* ---- instructions ---- */
+
+__device__ static inline uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+__device__ static inline void load_square(uint32_t (&d)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(address) : "memory");
+}
+
+__device__ static inline void load_square_transposed(uint32_t (&d)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(address) : "memory");
+}
+
+__device__ static inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Copies 16 bytes, or writes 16 zero bytes and reads nothing: then the address may lie anywhere. */
+__device__ static inline void copy_16(uint32_t to, const void *from, bool there) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(there ? 16 : 0) : "memory");
+}
+
+__device__ static inline void copy_4(uint32_t to, const void *from, bool there) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(there ? 4 : 0) : "memory");
+}
+
+__device__ static inline void copies_wait(void) { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+__device__ static inline float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ static inline uint32_t pack(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+/* One register pair that the compiler cannot take apart again into the many terms of its sum. */
+template<class T> __device__ static inline const T *pinned(const T *p) {
+    asm("" : "+l"(p));
+    return p;
+}
+
+/* The same x in all lanes: by a shuffle the compiler learns it, and x and what follows from it take no registers of the
+   lanes. */
+__device__ static inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+/* ---- tiles ---- */
+
+/* Rows of 16 KS columns in shared memory, in chunks of 16 bytes. The low bits of the chunk number are turned by the
+   row, so that the same chunk of 8 rows (one phase of ldmatrix) lies in all 32 banks: by row % 8 where a row is a
+   multiple of 128 bytes; where it is 64 or 192, odd rows begin 64 bytes off, and row / 2 % 4 does the rest. */
+template<int KS> struct Tile {
+    static constexpr int PITCH = KS <= 2 ? 64 : KS <= 4 ? 128 : KS <= 6 ? 192 : 256;      /* bytes */
+    static constexpr int TURNS = PITCH % 128 ? 4 : 8;
+
+    __device__ static inline uint32_t turn(int row) { return (TURNS == 8 ? row : row >> 1) & (TURNS - 1); }
+    __device__ static inline uint32_t at(int row, int chunk) { return row * PITCH + (chunk ^ turn(row)) * 16; }
+};
+
+/* Where this lane's row of the square (16 i.., 16 k..) of a tile lies; matrix m = lane / 8 of the square is
+     along rows     rows 8 (m % 2).., columns 8 (m / 2)..: a0..a3 of A; with .trans b0, b1 of columns 0-7, of 8-15
+     along columns  rows 8 (m / 2).., columns 8 (m % 2)..: b0, b1 of the B whose column n is row n, n 0-7, 8-15 */
+template<int KS> struct Lane {
+    uint32_t origin;        /* bytes, of the square (0, 0) */
+
+    __device__ inline Lane(int row, int chunk) : origin(Tile<KS>::at(row, chunk)) {}
+    /* The turned bits stand alone in their place: a tile is a multiple of 128 bytes, a row one of 64 or 128. */
+    __device__ inline uint32_t at(uint32_t tile, int i, int k) const {
+        const uint32_t turned = (Tile<KS>::TURNS - 1) * 16;
+        return ((tile + origin) ^ (k * 32 & turned)) + (k * 32 & ~turned) + i * 16 * Tile<KS>::PITCH;
+    }
+};
+
+template<int KS> __device__ static inline Lane<KS> along_rows(int lane) { return Lane<KS>(lane & 15, lane >> 4); }
+template<int KS> __device__ static inline Lane<KS> along_columns(int lane) {
+    return Lane<KS>((lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
+}
+
+/* What this thread copies of some rows: chunks of every so many. */
+template<int KS> __device__ static inline const bf16 *share_of_rows(const bf16 *rows, int64_t pitch) {
+    constexpr int LANES = Tile<KS>::TURNS;      /* of a row: the 8 lanes of one phase write to 32 banks */
+    return pinned(rows + threadIdx.x / LANES * pitch + threadIdx.x % LANES * 8);
+}
+
+/* Starts the copy of the next ROWS rows of the share, `rows` of which exist; the others and the columns from HS on
+   become zero. */
+template<int KS, int ROWS> __device__ static inline void load_rows(uint32_t tile, const bf16 *&share, int64_t pitch,
+                                                                   int rows, int HS) {
+    constexpr int LANES = Tile<KS>::TURNS, STEP = THREADS / LANES;
+    const int first = threadIdx.x / LANES, column = threadIdx.x % LANES;
+    #pragma unroll
+    for (int r = 0; r < ROWS; r += STEP, share += STEP * pitch)
+        #pragma unroll
+        for (int chunk = 0; chunk < 2 * KS; chunk += LANES)
+            if (2 * KS % LANES == 0 || column + chunk < 2 * KS)
+                copy_16(tile + Tile<KS>::at(first + r, column + chunk), share + chunk * 8,
+                        r < ((column + chunk) * 8 < HS ? rows - first : 0));
+}
+
+/* One warp stores its 16 MT rows of bf16(factor x), by way of its own rows of shared memory: whole sectors. */
+template<int KS, int MT> __device__ static inline void store_rows(bf16 *to, int64_t pitch, int rows, int HS,
+        uint8_t *tile, const float (&x)[MT][2 * KS][4], const float (&factor)[MT][2]) {
+    constexpr int LANES = Tile<KS>::TURNS;
+    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    __syncwarp();
+    #pragma unroll
+    for (int m = 0; m < MT; m++)
+        #pragma unroll
+        for (int n = 0; n < 2 * KS; n++)
+            #pragma unroll
+            for (int h = 0; h < 2; h++)
+                *(uint32_t *)(tile + Tile<KS>::at(16 * m + 8 * h + g, n) + 4 * c) =
+                    pack(x[m][n][2 * h] * factor[m][h], x[m][n][2 * h + 1] * factor[m][h]);
+    __syncwarp();
+    for (int r = lane / LANES; r < 16 * MT && r < rows; r += 32 / LANES)
+        for (int chunk = lane % LANES; chunk * 8 < HS; chunk += LANES)
+            *(uint4 *)(to + r * pitch + chunk * 8) = *(const uint4 *)(tile + Tile<KS>::at(r, chunk));
+}
+
+/* ---- products of a warp ---- */
+
+template<int X, int Y> __device__ static inline void clear(float (&x)[X][Y][4]) {
+    #pragma unroll
+    for (int i = 0; i < X; i++)
+        #pragma unroll
+        for (int j = 0; j < Y; j++)
+            #pragma unroll
+            for (int e = 0; e < 4; e++) x[i][j][e] = 0.0f;
+}
+
+/* All A fragments of 16 MT rows, where there are registers for them. */
+template<int KS, int MT, int HELD> __device__ static inline void hold(uint32_t (&a)[MT][HELD][4], uint32_t rows,
+                                                                      const Lane<KS> &lane) {
+    if constexpr (HELD == KS)
+        #pragma unroll
+        for (int m = 0; m < MT; m++)
+            #pragma unroll
+            for (int k = 0; k < KS; k++) load_square(a[m][k], lane.at(rows, m, k));
+}
+
+/* c (16 MT, 8 N) = a (16 MT, 16 KS) b (8 N, 16 KS)^T. a is in registers (HELD == KS) or in shared memory. */
+template<int KS, int MT, int N, int HELD> __device__ static inline void product_of_rows(float (&c)[MT][N][4],
+        const uint32_t (&held)[MT][HELD][4], uint32_t a_rows, const Lane<KS> &a_lane,
+        uint32_t b_rows, const Lane<KS> &b_lane) {
+    clear(c);
+    #pragma unroll
+    for (int k = 0; k < KS; k++) {
+        uint32_t a[MT][4];
+        #pragma unroll
+        for (int m = 0; m < MT; m++) {
+            if constexpr (HELD == KS)
+                #pragma unroll
+                for (int t = 0; t < 4; t++) a[m][t] = held[m][k][t];
+            else
+                load_square(a[m], a_lane.at(a_rows, m, k));
+        }
+        #pragma unroll
+        for (int n = 0; n < N / 2; n++) {
+            uint32_t b[4];
+            load_square(b, b_lane.at(b_rows, n, k));
+            #pragma unroll
+            for (int m = 0; m < MT; m++) {
+                mma(c[m][2 * n],     a[m], b[0], b[1]);
+                mma(c[m][2 * n + 1], a[m], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* c (16 MT, 16 KS) += bf16(p (16 MT, 8 N)) v (8 N, 16 KS) */
+template<int KS, int MT, int N> __device__ static inline void product_of_sums(float (&c)[MT][2 * KS][4],
+        const float (&p)[MT][N][4], uint32_t v_rows, const Lane<KS> &lane) {
+    #pragma unroll
+    for (int n = 0; n < N / 2; n++) {
+        uint32_t a[MT][4];
+        #pragma unroll
+        for (int m = 0; m < MT; m++)
+            #pragma unroll
+            for (int t = 0; t < 4; t++) {
+                const float (&pair)[4] = p[m][2 * n + t / 2];
+                a[m][t] = pack(pair[t % 2 * 2], pair[t % 2 * 2 + 1]);
+            }
+        #pragma unroll
+        for (int k = 0; k < KS; k++) {
+            uint32_t b[4];
+            load_square_transposed(b, lane.at(v_rows, n, k));
+            #pragma unroll
+            for (int m = 0; m < MT; m++) {
+                mma(c[m][2 * k],     a[m], b[0], b[1]);
+                mma(c[m][2 * k + 1], a[m], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* The four lanes of a quad share a row. */
+__device__ static inline float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+__device__ static inline float quad_sum(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+#endif

@@ -1,0 +1,165 @@
+/* kernels/cuda/attention_naive.cu - Attention as the formula says, all of P in memory: what flash is held against.
+   cuBLAS multiplies the heads of one sequence in one call, which takes q, k and v as they lie. Sequence after sequence,
+   so that the scores and dP can be f32 (rounded to bf16, a score of 9 would be off by up to 0.03, and P by 3 %) in a
+   workspace that does not grow with B: 48 MiB at T = 1024 with 12 heads. */
+#include <cublas_v2.h>
+#include "attention_cuda.h"
+#include "cuda.h"
+
+/* ---- softmax: one warp per row, f32 inside, a fixed order of every sum */
+
+enum { WARPS = 8 };
+
+/* The row of this warp among the (NH,Tq) rows of one sequence; the keys that it sees. */
+struct Row { int64_t row; int seen, lane; };
+
+__device__ inline Row row_of_warp(const AttentionSpec &s) {
+    const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    return { row, s.q0 + (int)(row % s.Tq) + 1, (int)threadIdx.x % 32 };
+}
+
+/* P = softmax(scale scores); columns behind the last key that is seen become 0, up to the pitch. */
+template <class T>
+static __global__ void softmax_kernel(AttentionSpec spec, T *P, const float *scores, int pitch) {
+    const Row r = row_of_warp(spec);
+    if (r.row >= (int64_t)spec.NH * spec.Tq) return;
+    const float *s = scores + r.row * pitch;
+    T *p = P + r.row * pitch;
+    float greatest = -INFINITY, total = 0;
+    for (int j = r.lane; j < r.seen; j += 32) greatest = fmaxf(greatest, spec.scale * s[j]);
+    greatest = warp_max(greatest);
+    for (int j = r.lane; j < r.seen; j += 32) total += expf(spec.scale * s[j] - greatest);
+    total = warp_sum(total);
+    for (int j = r.lane; j < pitch; j += 32)
+        p[j] = from_float<T>(j < r.seen ? expf(spec.scale * s[j] - greatest) / total : 0.0f);
+}
+
+/* dS = scale P (dP - rowsum(P dP)), with the same zeros. dS may be dP: each number is read last by who writes it. */
+template <class T>
+static __global__ void softmax_backward_kernel(AttentionSpec spec, T *dS, const T *P, const float *dP, int pitch) {
+    const Row r = row_of_warp(spec);
+    if (r.row >= (int64_t)spec.NH * spec.Tq) return;
+    const T *p = P + r.row * pitch;
+    const float *dp = dP + r.row * pitch;
+    T *ds = dS + r.row * pitch;
+    float mean = 0;
+    for (int j = r.lane; j < r.seen; j += 32) mean += to_float(p[j]) * dp[j];
+    mean = warp_sum(mean);
+    for (int j = r.lane; j < pitch; j += 32)
+        ds[j] = from_float<T>(j < r.seen ? spec.scale * to_float(p[j]) * (dp[j] - mean) : 0.0f);
+}
+
+/* ---- products of cuBLAS */
+
+/* One matrix for each head of a sequence, stride elements apart. */
+struct Heads { void *data; DType dtype; int64_t pitch, stride; };
+enum Layout { BY_ROWS, TRANSPOSED };
+
+static Heads heads_of(Tensor t, const AttentionSpec *s, int64_t b) {
+    return { (char *)t.data + (size_t)(b * t.dim[1] * t.pitch) * dtype_bytes(t.dtype), t.dtype, t.pitch, s->HS };
+}
+
+/* The rows of the (Tq,Tk) matrices begin on 16 bytes whatever Tk is: cuBLAS takes 16 bytes at a time then. */
+static int64_t row_pitch(const AttentionSpec *s)   { return ceil_div(s->Tk, 8) * 8; }
+static size_t  score_count(const AttentionSpec *s) { return (size_t)s->NH * (size_t)s->Tq * (size_t)row_pitch(s); }
+
+static Heads scores_of(void *data, DType dtype, const AttentionSpec *s) {
+    return { data, dtype, row_pitch(s), s->Tq * row_pitch(s) };
+}
+
+/* P of sequence b */
+static Heads state_of(const void *state, const AttentionSpec *s, int64_t b) {
+    return scores_of((char *)state + (size_t)b * score_count(s) * dtype_bytes(s->dtype), s->dtype, s);
+}
+
+static cublasHandle_t cublas;
+
+#define CUBLAS(call) do { \
+    cublasStatus_t status_ = (call); \
+    REQUIRE(status_ == CUBLAS_STATUS_SUCCESS, "cublas: %s: %s", #call, cublasGetStatusString(status_)); \
+} while (0)
+
+static void open_cublas(void) {
+    if (!cublas) {
+        CUBLAS(cublasCreate(&cublas));
+        CUBLAS(cublasSetMathMode(cublas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
+    }
+    CUBLAS(cublasSetStream(cublas, cuda_stream));
+}
+
+static cudaDataType_t cuda_type(DType dtype) { return dtype == F32 ? CUDA_R_32F : CUDA_R_16BF; }
+
+/* c (M,N) = a b for each head. cuBLAS counts by columns: what it sees is transposed, and c^T = b^T a^T. */
+static void product(const AttentionSpec *s, Heads c, int M, int N, int K, Heads a, Layout a_layout,
+                    Heads b, Layout b_layout) {
+    const float one = 1, zero = 0;
+    CUBLAS(cublasGemmStridedBatchedEx(cublas, b_layout == TRANSPOSED ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                      a_layout == TRANSPOSED ? CUBLAS_OP_T : CUBLAS_OP_N, N, M, K,
+                                      &one, b.data, cuda_type(b.dtype), (int)b.pitch, b.stride,
+                                      a.data, cuda_type(a.dtype), (int)a.pitch, a.stride,
+                                      &zero, c.data, cuda_type(c.dtype), (int)c.pitch, c.stride, s->NH,
+                                      s->dtype == F32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F,
+                                      CUBLAS_GEMM_DEFAULT));
+}
+
+/* ---- the two passes */
+
+static size_t state_bytes(const AttentionSpec *s) {
+    return (size_t)s->B * score_count(s) * dtype_bytes(s->dtype);
+}
+
+/* Of one sequence: the scores or dP in f32; dS takes dP's place where it is f32, too, and lies behind it in bf16. */
+static size_t workspace_bytes(const AttentionSpec *s) {
+    return score_count(s) * (s->dtype == F32 ? sizeof(float) : sizeof(float) + dtype_bytes(s->dtype));
+}
+
+/* P = softmax(scale q k^T), out = P v */
+template <class T>
+static void forward_as(const AttentionSpec *s, Tensor out, void *state, Tensor q, Tensor k, Tensor v, void *work) {
+    const int blocks = (int)ceil_div((int64_t)s->NH * s->Tq, WARPS), pitch = (int)row_pitch(s);
+    const Heads scores = scores_of(work, F32, s);
+    for (int b = 0; b < s->B; b++) {
+        const Heads P = state_of(state, s, b);
+        product(s, scores, s->Tq, s->Tk, s->HS, heads_of(q, s, b), BY_ROWS, heads_of(k, s, b), TRANSPOSED);
+        LAUNCH(softmax_kernel<T>, blocks, 32 * WARPS, 0, *s, (T *)P.data, (const float *)scores.data, pitch);
+        product(s, heads_of(out, s, b), s->Tq, s->HS, s->Tk, P, BY_ROWS, heads_of(v, s, b), BY_ROWS);
+    }
+}
+
+static void forward(const AttentionSpec *s, Tensor out, void *state, Tensor q, Tensor k, Tensor v, void *work) {
+    attention_check(&attention_naive, s, out, q, k, v);
+    open_cublas();
+    (s->dtype == F32 ? forward_as<float> : forward_as<__nv_bfloat16>)(s, out, state, q, k, v, work);
+}
+
+/* dv = P^T dout, dP = dout v^T, dS = scale P (dP - rowsum(P dP)), dq = dS k, dk = dS^T q */
+template <class T>
+static void backward_as(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
+                        const void *state, Tensor q, Tensor k, Tensor v, void *work) {
+    const int blocks = (int)ceil_div((int64_t)s->NH * s->Tq, WARPS), pitch = (int)row_pitch(s);
+    const Heads dP = scores_of(work, F32, s);
+    const Heads dS = s->dtype == F32 ? dP : scores_of((float *)work + score_count(s), s->dtype, s);
+    for (int b = 0; b < s->B; b++) {
+        const Heads P = state_of(state, s, b), g = heads_of(dout, s, b);
+        product(s, heads_of(dv, s, b), s->Tk, s->HS, s->Tq, P, TRANSPOSED, g, BY_ROWS);
+        product(s, dP, s->Tq, s->Tk, s->HS, g, BY_ROWS, heads_of(v, s, b), TRANSPOSED);
+        LAUNCH(softmax_backward_kernel<T>, blocks, 32 * WARPS, 0, *s, (T *)dS.data, (const T *)P.data,
+               (const float *)dP.data, pitch);
+        product(s, heads_of(dq, s, b), s->Tq, s->HS, s->Tk, dS, BY_ROWS, heads_of(k, s, b), BY_ROWS);
+        product(s, heads_of(dk, s, b), s->Tk, s->HS, s->Tq, dS, TRANSPOSED, heads_of(q, s, b), BY_ROWS);
+    }
+}
+
+static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
+                     Tensor out, const void *state, Tensor q, Tensor k, Tensor v, void *work) {
+    attention_check(&attention_naive, s, out, q, k, v);
+    attention_check(&attention_naive, s, dout, dq, dk, dv);
+    open_cublas();
+    (s->dtype == F32 ? backward_as<float> : backward_as<__nv_bfloat16>)(s, dq, dk, dv, dout, state, q, k, v, work);
+}
+
+const Attention attention_naive = {
+    .name = "naive", .refuse = attention_refuse_on_cuda,
+    .state_bytes = state_bytes, .workspace_bytes = workspace_bytes,
+    .forward = forward, .backward = backward
+};

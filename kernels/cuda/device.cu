@@ -1,0 +1,148 @@
+/* kernels/cuda/device.cu - The GPU as a device: opening it with one clear line where that cannot be, its memory, and
+   the one stream of work. */
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+#include "cuda.h"
+extern "C" {
+#include "../device.h"
+}
+
+extern "C" const char *const backend_name = "cuda";
+cudaStream_t cuda_stream;
+static cudaStream_t own_stream;
+static cudaDeviceProp properties;
+static int driver_version;              /* of CUDA, times a thousand, of the driver: 13000 */
+
+int cuda_sm_count(void) { return properties.multiProcessorCount; }
+int cuda_arch(void)     { return properties.major * 10 + properties.minor; }
+
+/* Asked for its attributes, to learn whether this program holds code for the GPU at all. */
+static __global__ void any_kernel() { }
+
+/* Why the first call that needs the GPU's memory failed, and what to do. */
+static void refuse_busy(cudaError_t error) {
+    switch (error) {
+    case cudaSuccess:
+        return;
+    case cudaErrorDevicesUnavailable:
+        fail("%s is busy: another process holds it exclusively, or its compute mode forbids every process; "
+             "`nvidia-smi` says who and which", properties.name);
+    case cudaErrorMemoryAllocation:
+        fail("%s has no memory left to start with; `nvidia-smi` says who holds it", properties.name);
+    default:
+        fail("%s cannot be opened: %s", properties.name, cudaGetErrorString(error));
+    }
+}
+
+void device_open(DeviceOptions) {
+    if (own_stream) return;
+    int count = 0;
+    if (cudaDriverGetVersion(&driver_version) != cudaSuccess) driver_version = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    REQUIRE(driver_version, "no NVIDIA driver on this machine; `make DEVICE=cpu` builds a program that needs none");
+    REQUIRE(error != cudaErrorInsufficientDriver, "the NVIDIA driver is for CUDA %d.%d, this program wants %d.%d: "
+            "take a newer driver, or build with an older toolkit", driver_version / 1000, driver_version % 1000 / 10,
+            CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    REQUIRE(error != cudaErrorNoDevice && (error != cudaSuccess || count), "no NVIDIA GPU to be seen: `nvidia-smi -L` "
+            "lists them, CUDA_VISIBLE_DEVICES may hide them, and `make DEVICE=cpu` builds a program that needs none");
+    CUDA(error);
+    CUDA(cudaGetDeviceProperties(&properties, 0));
+    REQUIRE(properties.major >= 8, "%s has compute capability %d.%d, want 8.0 (Ampere) or newer", properties.name,
+            properties.major, properties.minor);
+    refuse_busy(cudaSetDevice(0));
+    refuse_busy(cudaFree(NULL));        /* makes the context where cudaSetDevice has not */
+    cudaFuncAttributes attributes;
+    REQUIRE(cudaFuncGetAttributes(&attributes, any_kernel) == cudaSuccess, "this program holds no code for %s, of "
+            "compute capability %d.%d: build it again on this machine", properties.name, properties.major,
+            properties.minor);
+    CUDA(cudaStreamCreateWithFlags(&own_stream, cudaStreamNonBlocking));
+    if (!cuda_stream) cuda_stream = own_stream;
+}
+
+/* What was issued to the old stream is done before the new one starts: both use the same scratch. */
+extern "C" void device_use_stream(void *stream) {
+    if (cuda_stream) device_wait();
+    cuda_stream = stream ? (cudaStream_t)stream : own_stream;
+}
+
+/* Peaks of the vendor's data sheets, without sparsity, bf16 products being added up in f32. The name is what the driver
+   says; a slice of a card (MIG) has another one, and none here. */
+static const struct { const char *name; double bf16, f32; } peaks[] = {
+    { "NVIDIA B200",                     2250e12,   75e12 },
+    { "NVIDIA H200",                    989.4e12, 66.9e12 },
+    { "NVIDIA GH200 *",                 989.4e12, 66.9e12 },
+    { "NVIDIA H200 NVL",                835.5e12,   60e12 },
+    { "NVIDIA H100 80GB HBM3",          989.4e12, 66.9e12 },
+    { "NVIDIA H100 NVL",                835.5e12,   60e12 },
+    { "NVIDIA H100 PCIe",                 756e12, 51.2e12 },
+    { "NVIDIA A100*",                     312e12, 19.5e12 },
+    { "NVIDIA A30",                       165e12, 10.3e12 },
+    { "NVIDIA A40",                     149.7e12, 37.4e12 },
+    { "NVIDIA A10",                       125e12, 31.2e12 },
+    { "NVIDIA L40S",                      362e12, 91.6e12 },
+    { "NVIDIA L40",                       181e12, 90.5e12 },
+    { "NVIDIA L4",                        121e12, 30.3e12 },
+    { "NVIDIA RTX A6000",               154.8e12, 38.7e12 },
+    { "NVIDIA GeForce RTX 3090",           71e12, 35.6e12 },
+    { "NVIDIA GeForce RTX 3090 Ti",        80e12,   40e12 },
+    { "NVIDIA GeForce RTX 4080",         97.5e12, 48.7e12 },
+    { "NVIDIA GeForce RTX 4090",        165.2e12, 82.6e12 },
+    { "NVIDIA GeForce RTX 5080",        112.6e12, 56.3e12 },
+    { "NVIDIA GeForce RTX 5090",        209.5e12, 104.8e12 },
+};
+
+DeviceInfo device_info(void) {
+    DeviceInfo info = {};
+    size_t free_bytes, total_bytes;
+    snprintf(info.name, sizeof info.name, "%.*s", (int)sizeof info.name - 1, properties.name);
+    snprintf(info.detail, sizeof info.detail, "driver %d.%d, %d SMs, compute capability %d.%d", driver_version / 1000,
+             driver_version % 1000 / 10, properties.multiProcessorCount, properties.major, properties.minor);
+    for (const auto &peak : peaks)
+        if (fnmatch(peak.name, info.name, 0) == 0 && !strstr(info.name, " MIG ")) {
+            info.peak_flops[BF16] = peak.bf16;
+            info.peak_flops[F32] = peak.f32;
+        }
+    CUDA(cudaMemGetInfo(&free_bytes, &total_bytes));
+    info.total_bytes = (int64_t)total_bytes;
+    info.free_bytes = (int64_t)free_bytes;
+    return info;
+}
+
+const char *device_refuse_dtype(DType dtype) {
+    return dtype == F32 || dtype == BF16 ? NULL : "the GPU computes in f32 and bf16 only";
+}
+
+void *device_alloc(size_t bytes, const char *what) {
+    void *memory;
+    const cudaError_t error = cudaMalloc(&memory, bytes ? bytes : 1);
+    if (error == cudaErrorMemoryAllocation) {
+        size_t free_bytes = 0, total_bytes = 0;
+        cudaMemGetInfo(&free_bytes, &total_bytes);
+        fail("out of memory: %s needs %.2f GiB, %.2f of the GPU's %.2f GiB are free; a smaller --batch, --context or "
+             "model needs less", what, (double)bytes / (1 << 30), (double)free_bytes / (1 << 30),
+             (double)total_bytes / (1 << 30));
+    }
+    REQUIRE(error == cudaSuccess, "cuda: no memory for %s: %s", what, cudaGetErrorString(error));
+    device_zero(memory, bytes);
+    return memory;
+}
+
+void device_free(void *memory) { CUDA(cudaFree(memory)); }
+
+/* The host may use its buffer again at once: pageable memory has been copied elsewhere when the call returns; memory
+   that a library's user has pinned is waited for. */
+void device_upload(void *device, const void *host, size_t bytes) {
+    cudaPointerAttributes attributes;
+    CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, cuda_stream));
+    CUDA(cudaPointerGetAttributes(&attributes, host));
+    if (attributes.type != cudaMemoryTypeUnregistered) device_wait();
+}
+
+void device_download(void *host, const void *device, size_t bytes) {
+    CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, cuda_stream));
+    device_wait();
+}
+
+void device_zero(void *device, size_t bytes) { CUDA(cudaMemsetAsync(device, 0, bytes, cuda_stream)); }
+void device_wait(void)                       { CUDA(cudaStreamSynchronize(cuda_stream)); }

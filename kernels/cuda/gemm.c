@@ -1,0 +1,142 @@
+/* kernels/cuda/gemm.c - cuBLASLt sees memory column after column, so it is asked for c^T = b^T a^T. What it needs to
+   know of a product is made once per shape and kept. */
+#include "gemm.h"
+#include <string.h>
+#include <cublasLt.h>
+#include "cuda.h"
+#include "../device.h"
+
+#define CUBLAS(call) do { \
+    cublasStatus_t status_ = (call); \
+    REQUIRE(status_ == CUBLAS_STATUS_SUCCESS, "cublas: %s: %s", #call, cublasLtGetStatusName(status_)); \
+} while (0)
+
+enum { WORKSPACE_BYTES = 32 << 20 };    /* what NVIDIA advises for Hopper */
+
+/* All that the choice of an algorithm depends on. Only int64_t, so that no padding disturbs memcmp. */
+typedef struct {
+    int64_t M, N, K, dtype, c_dtype, into, a_layout, a_pitch, b_layout, b_pitch, c_pitch;
+    int64_t a_align, b_align, c_align, bias_align;      /* bytes; 0 = no bias */
+} Key;
+
+typedef struct {
+    Key                    key;
+    int64_t                last_use;    /* 0: the entry is empty */
+    cublasLtMatmulDesc_t   product;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t   algorithm;
+} Plan;
+
+static cublasLtHandle_t handle;
+static void *workspace;
+
+/* The greatest power of two, up to 256, that divides the address and the distance of the rows. */
+static int64_t alignment(const void *data, int64_t pitch, DType dtype) {
+    const uintptr_t bits = (uintptr_t)data | (uintptr_t)pitch * dtype_bytes(dtype) | 256;
+    return (int64_t)(bits & -bits);
+}
+
+static cudaDataType_t cuda_type(DType dtype) { return dtype == BF16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+/* rows x columns of the matrix as it lies in memory, row after row */
+static void layout_create(cublasLtMatrixLayout_t *layout, DType dtype, int64_t rows, int64_t columns, int64_t pitch) {
+    CUBLAS(cublasLtMatrixLayoutCreate(layout, cuda_type(dtype), (uint64_t)columns, (uint64_t)rows, pitch));
+}
+
+static void operand_create(cublasLtMatrixLayout_t *layout, DType dtype, int64_t rows, int64_t columns, Operand x) {
+    if (x.layout == BY_ROWS) layout_create(layout, dtype, rows, columns, x.pitch);
+    else                     layout_create(layout, dtype, columns, rows, x.pitch);
+}
+
+#define SET_PRODUCT(plan, which, value) \
+    CUBLAS(cublasLtMatmulDescSetAttribute((plan)->product, CUBLASLT_MATMUL_DESC_##which, &(value), sizeof(value)))
+#define SET_PREFERENCE(which, value) \
+    CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_##which, &(value), sizeof(value)))
+
+/* The library's first choice. Where it cuts K, the parts are added in the workspace in a fixed order. */
+static void plan_choose(Plan *plan) {
+    const Key *key = &plan->key;
+    const uint64_t workspace_bytes = WORKSPACE_BYTES;
+    const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const uint32_t a_align = (uint32_t)key->a_align, b_align = (uint32_t)key->b_align, c_align = (uint32_t)key->c_align;
+    cublasLtMatmulPreference_t preference;
+    CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
+    SET_PREFERENCE(MAX_WORKSPACE_BYTES, workspace_bytes);
+    SET_PREFERENCE(REDUCTION_SCHEME_MASK, reduction);
+    SET_PREFERENCE(MIN_ALIGNMENT_A_BYTES, b_align);      /* the library's first operand is our second */
+    SET_PREFERENCE(MIN_ALIGNMENT_B_BYTES, a_align);
+    SET_PREFERENCE(MIN_ALIGNMENT_C_BYTES, c_align);
+    SET_PREFERENCE(MIN_ALIGNMENT_D_BYTES, c_align);
+    cublasLtMatmulHeuristicResult_t result;
+    int found = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, plan->product, plan->b, plan->a, plan->c,
+                                                                 plan->c, preference, 1, &result, &found);
+    REQUIRE(status == CUBLAS_STATUS_SUCCESS && found,
+            "cublas: no algorithm for (%lld,%lld) x (%lld,%lld), %s to %s: %s", (long long)key->M, (long long)key->K,
+            (long long)key->K, (long long)key->N, dtype_name((DType)key->dtype), dtype_name((DType)key->c_dtype),
+            cublasLtGetStatusName(status));
+    plan->algorithm = result.algo;
+    CUBLAS(cublasLtMatmulPreferenceDestroy(preference));
+}
+
+static void plan_create(Plan *plan, const Gemm *g, const Key *key) {
+    const cublasOperation_t operation[] = { [BY_ROWS] = CUBLAS_OP_N, [TRANSPOSED] = CUBLAS_OP_T };
+    plan->key = *key;
+    CUBLAS(cublasLtMatmulDescCreate(&plan->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    SET_PRODUCT(plan, TRANSA, operation[g->b.layout]);
+    SET_PRODUCT(plan, TRANSB, operation[g->a.layout]);
+    if (g->bias) {
+        const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+        SET_PRODUCT(plan, EPILOGUE, epilogue);
+        SET_PRODUCT(plan, BIAS_POINTER, g->bias);        /* the choice depends on its alignment */
+    }
+    operand_create(&plan->a, g->dtype, g->M, g->K, g->a);
+    operand_create(&plan->b, g->dtype, g->K, g->N, g->b);
+    layout_create(&plan->c, g->c_dtype, g->M, g->N, g->c_pitch);
+    plan_choose(plan);
+}
+
+static void plan_destroy(Plan *plan) {
+    CUBLAS(cublasLtMatmulDescDestroy(plan->product));
+    CUBLAS(cublasLtMatrixLayoutDestroy(plan->a));
+    CUBLAS(cublasLtMatrixLayoutDestroy(plan->b));
+    CUBLAS(cublasLtMatrixLayoutDestroy(plan->c));
+}
+
+/* A step of training has some 20 shapes; a sampler brings new ones with every length of its text, which drive out what
+   was not used for longest. */
+static Plan *plan_of(const Gemm *g) {
+    static Plan plans[128];
+    static int64_t uses;
+    const Key key = {
+        .M = g->M, .N = g->N, .K = g->K, .dtype = g->dtype, .c_dtype = g->c_dtype, .into = g->into,
+        .a_layout = g->a.layout, .a_pitch = g->a.pitch, .b_layout = g->b.layout, .b_pitch = g->b.pitch,
+        .c_pitch = g->c_pitch, .a_align = alignment(g->a.data, g->a.pitch, g->dtype),
+        .b_align = alignment(g->b.data, g->b.pitch, g->dtype), .c_align = alignment(g->c, g->c_pitch, g->c_dtype),
+        .bias_align = g->bias ? alignment(g->bias, 0, g->dtype) : 0
+    };
+    Plan *oldest = &plans[0], *end = plans + sizeof plans / sizeof *plans;
+    for (Plan *plan = plans; plan < end; plan++) {
+        if (plan->last_use && memcmp(&plan->key, &key, sizeof key) == 0) {
+            plan->last_use = ++uses;
+            return plan;
+        }
+        if (plan->last_use < oldest->last_use) oldest = plan;
+    }
+    if (oldest->last_use) plan_destroy(oldest);
+    plan_create(oldest, g, &key);
+    oldest->last_use = ++uses;
+    return oldest;
+}
+
+void gemm(Gemm g) {
+    if (!handle) {
+        CUBLAS(cublasLtCreate(&handle));
+        workspace = device_alloc(WORKSPACE_BYTES, "the workspace of cuBLASLt");
+    }
+    Plan *plan = plan_of(&g);
+    const float one = 1.0f, beta = g.into == ACCUMULATE ? 1.0f : 0.0f;
+    if (g.bias) SET_PRODUCT(plan, BIAS_POINTER, g.bias);
+    CUBLAS(cublasLtMatmul(handle, plan->product, &one, g.b.data, plan->b, g.a.data, plan->a, &beta, g.c, plan->c,
+                          g.c, plan->c, &plan->algorithm, workspace, WORKSPACE_BYTES, cuda_stream));
+}

@@ -1,0 +1,250 @@
+/* The end of a step. Sums are made in two stages of a fixed shape, in double: 256 threads of 1056 blocks (8 for each SM
+   of an H200, on any card), then one block over the 1056 partial sums, so that the bits are the same every time. */
+#include <math.h>
+#include "cuda.h"
+extern "C" {
+#include "../device.h"
+#include "../update.h"
+}
+
+enum { THREADS = 256, SUM_BLOCKS = 1056, ONE_BLOCK = 1024 };
+typedef __nv_bfloat16 bf16;
+
+/* ---- loss and norm */
+
+/* One block: 32768 losses are 128 KiB, about 5 microseconds. */
+static __global__ void __launch_bounds__(ONE_BLOCK)
+loss_add_kernel(StepNumbers *numbers, const float *losses, int64_t count, float scale) {
+    double total = 0;
+    #pragma unroll 8
+    for (int64_t i = threadIdx.x; i < count; i += ONE_BLOCK) total += losses[i];
+    total = block_sum(total);
+    if (threadIdx.x == 0) numbers->loss += scale * total;
+}
+
+void loss_add(StepNumbers *numbers, Tensor losses, float scale) {
+    REQUIRE(losses.data && losses.dtype == F32, "loss: losses are %s, want f32", dtype_name(losses.dtype));
+    LAUNCH(loss_add_kernel, 1, ONE_BLOCK, 0, numbers, (const float *)losses.data, tensor_count(losses), scale);
+}
+
+static __device__ double partial[SUM_BLOCKS];
+
+/* Squares are double: 1e25 squared overflows a float. An H200 makes 13 products in double in the time that a float
+   takes from memory. */
+static __global__ void __launch_bounds__(THREADS) square_sum_kernel(const float *grads, int64_t count, bool packs) {
+    const int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x, threads = (int64_t)SUM_BLOCKS * THREADS;
+    const int64_t whole = packs ? count / 4 : 0;
+    double total[4] = {};
+    #pragma unroll 4
+    for (int64_t i = thread; i < whole; i += threads) {
+        float g[4];
+        Pack<float>::load(grads + 4 * i).to_float(g);
+        #pragma unroll
+        for (int k = 0; k < 4; k++) total[k] += (double)g[k] * g[k];
+    }
+    for (int64_t i = 4 * whole + thread; i < count; i += threads) total[0] += (double)grads[i] * grads[i];
+    const double sum = block_sum((total[0] + total[1]) + (total[2] + total[3]));
+    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+static __global__ void __launch_bounds__(ONE_BLOCK) gradient_norm_kernel(StepNumbers *numbers) {
+    double total = 0;
+    for (int i = threadIdx.x; i < SUM_BLOCKS; i += ONE_BLOCK) total += partial[i];
+    const double norm = sqrt(block_sum(total));
+    if (threadIdx.x) return;
+    const float max_norm = numbers->max_norm;
+    numbers->norm = norm;
+    const float clip = max_norm > 0 && norm > max_norm ? (float)(max_norm / norm) : 1.0f;
+    /* The square, too: without clipping a norm from 1.8e19 on is finite, and the g^2 of AdamW's v may not be. */
+    const double clipped = clip * norm;
+    numbers->clip = clip;
+    numbers->apply = isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(numbers->loss);
+}
+
+void gradient_norm(StepNumbers *numbers, Tensor grads) {
+    REQUIRE(grads.data && grads.dtype == F32, "norm: gradients are %s, want f32", dtype_name(grads.dtype));
+    LAUNCH(square_sum_kernel, SUM_BLOCKS, THREADS, 0, (const float *)grads.data, tensor_count(grads),
+           (uintptr_t)grads.data % 16 == 0);
+    LAUNCH(gradient_norm_kernel, 1, ONE_BLOCK, 0, numbers);
+}
+
+/* ---- AdamW */
+
+/* The quick root and quotient err by 3 units of the last place of a step that is itself a small part of w. The exact
+   ones branch for rare operands, and no load moves across a branch: param was read after the first root was done. */
+__device__ inline float quick_sqrt(float x) {
+    float root;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(x));
+    return root;
+}
+
+struct AdamW {
+    float beta1, beta2, eps, clip, step, rescale, shrink;
+
+    __device__ inline void operator()(float &w, float &m, float &v, float g) const {
+        g *= clip;
+        m = beta1 * m + (1.0f - beta1) * g;
+        v = beta2 * v + (1.0f - beta2) * g * g;
+        w -= __fdividef(step * m, quick_sqrt(v) * rescale + eps) + shrink * w;
+    }
+};
+
+/* A block owns SPAN elements of the flat memory, 240 KiB of traffic, and finds the rows that lie in them: its threads
+   look at all rows at once, one trip to the cache where a bisection would make eight. Rows are of very different sizes
+   (768 and 38.6 million): blocks per row would leave most of them without work. */
+enum { SPAN = 8192 };
+static __global__ void __launch_bounds__(THREADS)
+adamw_kernel(float *__restrict__ param, bf16 *__restrict__ copy, float *__restrict__ m, float *__restrict__ v,
+             const float *__restrict__ grad, const UpdateRow *rows, int row_count, const StepNumbers *numbers,
+             bool packs) {
+    __shared__ int first_row, last_row;
+    if (!numbers->apply) return;
+    const int64_t begin = (int64_t)blockIdx.x * SPAN, end = begin + SPAN;
+    if (threadIdx.x == 0) {
+        first_row = row_count;
+        last_row = -1;
+    }
+    __syncthreads();
+    for (int r = threadIdx.x; r < row_count; r += THREADS)
+        if (rows[r].first < end && rows[r].first + rows[r].count > begin) {
+            atomicMin(&first_row, r);
+            atomicMax(&last_row, r);
+        }
+    __syncthreads();
+    AdamW update = { numbers->beta1, numbers->beta2, numbers->eps, numbers->clip,
+                     numbers->learning_rate / numbers->correction1, 1.0f / sqrtf(numbers->correction2), 0 };
+    for (int r = first_row; r <= last_row; r++) {
+        const int64_t first = max(begin, rows[r].first), last = min(end, rows[r].first + rows[r].count);
+        const int64_t whole = packs && first % 4 == 0 && last > first ? first + (last - first) / 4 * 4 : first;
+        update.shrink = numbers->learning_rate * (rows[r].decay ? numbers->weight_decay : 0.0f);
+        #pragma unroll 2
+        for (int64_t i = first + 4 * threadIdx.x; i < whole; i += 4 * THREADS) {
+            float w4[4], m4[4], v4[4], g4[4];
+            Pack<float>::load(param + i).to_float(w4);
+            Pack<float>::load(m + i).to_float(m4);
+            Pack<float>::load(v + i).to_float(v4);
+            Pack<float>::load(grad + i).to_float(g4);
+            #pragma unroll
+            for (int k = 0; k < 4; k++) update(w4[k], m4[k], v4[k], g4[k]);
+            Pack<float>::from_float(w4).store(param + i);
+            Pack<float>::from_float(m4).store(m + i);
+            Pack<float>::from_float(v4).store(v + i);
+            if (copy) *(uint2 *)(copy + i) = make_uint2(bf16_pair(w4[0], w4[1]), bf16_pair(w4[2], w4[3]));
+        }
+        #pragma unroll 1
+        for (int64_t i = whole + threadIdx.x; i < last; i += THREADS) {
+            update(param[i], m[i], v[i], grad[i]);
+            if (copy) copy[i] = from_float<bf16>(param[i]);
+        }
+    }
+}
+
+void adamw_update(Tensor param, Tensor copy, Tensor m, Tensor v, Tensor grad, const UpdateRow *rows, int row_count,
+                  const StepNumbers *numbers) {
+    check_adamw_update(param, copy, m, v, grad);
+    const bool packs = ((uintptr_t)param.data | (uintptr_t)m.data | (uintptr_t)v.data | (uintptr_t)grad.data) % 16 == 0
+                       && (uintptr_t)copy.data % 8 == 0;
+    LAUNCH(adamw_kernel, (unsigned)ceil_div(tensor_count(param), SPAN), THREADS, 0, (float *)param.data,
+           (bf16 *)copy.data, (float *)m.data, (float *)v.data, (const float *)grad.data, rows, row_count,
+           numbers, packs);
+}
+
+/* ---- conversion */
+
+/* 8 elements a thread: 16 bytes of the bf16, 32 of the f32. */
+template <class To, class From> __global__ void __launch_bounds__(THREADS)
+tensor_convert_kernel(To *to, const From *from, int64_t count, bool packs) {
+    const int64_t first = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 8;
+    if (packs && first + 8 <= count) {
+        float f[8];
+        #pragma unroll
+        for (int i = 0; i < 8; i += Pack<From>::SIZE) {
+            float part[Pack<From>::SIZE];
+            Pack<From>::load(from + first + i).to_float(part);
+            #pragma unroll
+            for (int k = 0; k < Pack<From>::SIZE; k++) f[i + k] = part[k];
+        }
+        #pragma unroll
+        for (int i = 0; i < 8; i += Pack<To>::SIZE) {
+            float part[Pack<To>::SIZE];
+            #pragma unroll
+            for (int k = 0; k < Pack<To>::SIZE; k++) part[k] = f[i + k];
+            Pack<To>::from_float(part).store(to + first + i);
+        }
+    } else {
+        for (int64_t i = first; i < first + 8 && i < count; i++) to[i] = from_float<To>(to_float(from[i]));
+    }
+}
+
+template <class To, class From> static void convert(Tensor to, Tensor from) {
+    const int64_t count = tensor_count(from);
+    LAUNCH((tensor_convert_kernel<To, From>), (unsigned)ceil_div(count, 8 * THREADS), THREADS, 0, (To *)to.data,
+           (const From *)from.data, count, ((uintptr_t)to.data | (uintptr_t)from.data) % 16 == 0);
+}
+
+void tensor_convert(Tensor to, Tensor from) {
+    check_convert(to, from);
+    if (to.dtype == from.dtype)
+        CUDA(cudaMemcpyAsync(to.data, from.data, tensor_bytes(from), cudaMemcpyDeviceToDevice, cuda_stream));
+    else if (to.dtype == BF16 && from.dtype == F32) convert<bf16, float>(to, from);
+    else if (to.dtype == F32 && from.dtype == BF16) convert<float, bf16>(to, from);
+    else fail("convert: %s to %s, want f32 and bf16", dtype_name(from.dtype), dtype_name(to.dtype));
+}
+
+/* ---- health */
+
+enum { HEALTH_BLOCKS = 256 };
+static __device__ TensorHealth health_part[HEALTH_BLOCKS];
+
+/* Each block leaves what it saw, the host puts it together: this runs after a training run has failed. */
+template <class T> __global__ void __launch_bounds__(THREADS)
+tensor_health_kernel(const T *data, int64_t count, int64_t columns, int64_t pitch) {
+    long long nan_count = 0, infinite_count = 0;
+    float least = INFINITY, greatest = -INFINITY;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)HEALTH_BLOCKS * THREADS) {
+        const float x = to_float(data[pitch == columns ? i : i / columns * pitch + i % columns]);
+        if (isnan(x)) nan_count++;
+        else if (isinf(x)) infinite_count++;
+        else {
+            least = fminf(least, x);
+            greatest = fmaxf(greatest, x);
+        }
+    }
+    __shared__ float warp_least[THREADS / 32], warp_greatest[THREADS / 32];
+    nan_count = block_sum(nan_count);
+    infinite_count = block_sum(infinite_count);
+    least = -warp_max(-least);
+    greatest = warp_max(greatest);
+    if (threadIdx.x % 32 == 0) {
+        warp_least[threadIdx.x / 32] = least;
+        warp_greatest[threadIdx.x / 32] = greatest;
+    }
+    __syncthreads();
+    if (threadIdx.x) return;
+    for (int w = 1; w < THREADS / 32; w++) {
+        least = fminf(least, warp_least[w]);
+        greatest = fmaxf(greatest, warp_greatest[w]);
+    }
+    health_part[blockIdx.x] = { nan_count, infinite_count, least, greatest };
+}
+
+TensorHealth tensor_health(Tensor t) {
+    const int64_t count = tensor_count(t), columns = tensor_columns(t);
+    if (t.dtype == BF16)
+        LAUNCH(tensor_health_kernel<bf16>, HEALTH_BLOCKS, THREADS, 0, (const bf16 *)t.data, count, columns, t.pitch);
+    else if (t.dtype == F32)
+        LAUNCH(tensor_health_kernel<float>, HEALTH_BLOCKS, THREADS, 0, (const float *)t.data, count, columns, t.pitch);
+    else fail("health: a tensor of %s, want f32 or bf16", dtype_name(t.dtype));
+
+    TensorHealth part[HEALTH_BLOCKS], health = { 0, 0, INFINITY, -INFINITY };
+    void *address;
+    CUDA(cudaGetSymbolAddress(&address, health_part));
+    device_download(part, address, sizeof part);
+    for (const TensorHealth &p : part) {
+        health.nan_count += p.nan_count;
+        health.infinite_count += p.infinite_count;
+        health.least = p.least < health.least ? p.least : health.least;
+        health.greatest = p.greatest > health.greatest ? p.greatest : health.greatest;
+    }
+    return health;
+}
