@@ -32,7 +32,8 @@ ifeq ($(DEVICE),cpu)
 GEMM       := $(if $(filter own,$(BLAS)),own,cblas)
 GEMM_O     := $(BUILD)/kernels/cpu/gemm_$(GEMM).o
 BACKEND_O  := $(patsubst %.c,$(BUILD)/%.o,$(filter-out kernels/cpu/gemm_%.c,$(wildcard kernels/cpu/*.c)))
-LIBS       := $(if $(filter cblas,$(GEMM)),$(shell pkg-config --libs $(BLAS)))
+LIBS       := $(if $(filter cblas,$(GEMM)),$(or $(shell pkg-config --libs $(BLAS)),$(error BLAS=$(BLAS): pkg-config \
+              does not know it, want own, openblas, blis, mkl-dynamic-lp64-seq or cblas)))
 WITH       := $(CC), OpenMP $(OPENMP), matrix products $(BLAS)
 else ifeq ($(DEVICE),cuda)
 # For the GPU that is there; else Ampere, Hopper, and PTX for what is newer.
@@ -83,21 +84,21 @@ $(BUILD)/test_ops_own: $(BUILD)/test/test_ops.o $(BUILD)/test/oracle.o $(COMMON_
 # ---- The two commands of the README
 
 TALES := build/tales
-override RUN := runs/tales
+TALES_RUN := runs/tales
 ifeq ($(DEVICE),cuda)
 TALES_BYTES := 40000000
 TRAIN_OPTIONS ?= --model d12 --dtype bf16 --context 512 --batch 64 --steps 800 --lr 6e-4 --warmup 100 --val-every 200 \
-	--prompt "Once" --sample-every 800 --sample-tokens 600 --temperature 0.6
+	--prompt "Once " --sample-every 800 --sample-tokens 600 --temperature 0.6
 else
 TALES_BYTES := 4000000
 TRAIN_OPTIONS ?= --layers 4 --heads 4 --channels 128 --context 128 --batch 8 --steps 1800 --lr 3e-3 --warmup 100 \
-	--beta2 0.99 --val-every 600 --prompt "Once" --sample-every 1800 --sample-tokens 600 --temperature 0.6
+	--beta2 0.99 --val-every 600 --prompt "Once " --sample-every 1800 --sample-tokens 600 --temperature 0.6
 endif
 train: all $(BUILD)/tales
 	@$(BUILD)/tales --bytes $(TALES_BYTES) --val-bytes 100000 --seed 1 --out $(TALES)
-	@rm -rf $(RUN)
-	./train_gpt --data $(TALES)/train.txt --val-data $(TALES)/val.txt --out $(RUN) $(TRAIN_OPTIONS)
-	@scripts/plot_loss.sh $(RUN)/log.csv > $(RUN)/loss.svg && echo "loss curve $(RUN)/loss.svg"
+	@rm -rf $(TALES_RUN)
+	./train_gpt --data $(TALES)/train.txt --val-data $(TALES)/val.txt --out $(TALES_RUN) $(TRAIN_OPTIONS)
+	@scripts/plot_loss.sh $(TALES_RUN)/log.csv > $(TALES_RUN)/loss.svg && echo "loss curve $(TALES_RUN)/loss.svg"
 
 # the sanitized program starts slowly: it takes every fourth case
 MALFORMED_STRIDE ?= 1
@@ -109,7 +110,7 @@ test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales
 
 # The kernels alone, for other programs; their headers are kernels/*.h.
 lib: $(BUILD)/libtrain_gpt_kernels.a
-	@echo "$<: link it with $(LIBS) $(LDLIBS)"
+	@echo "$<: link it with $(filter -fopenmp,$(CFLAGS_ALL)) $(LIBS) $(LDLIBS)"
 $(BUILD)/libtrain_gpt_kernels.a: $(filter $(BUILD)/kernels/%,$(OBJECTS))
 	@rm -f $@ && ar rcs $@ $^
 $(BUILD)/example_attention: $(BUILD)/test/example_attention.o $(BUILD)/libtrain_gpt_kernels.a
@@ -126,7 +127,7 @@ clean:
 	rm -rf build train_gpt
 help:
 	@echo "make                 build ./train_gpt for this machine ($(DEVICE))"
-	@echo "make train           write a text, train a small GPT on it, and let it write ($(RUN))"
+	@echo "make train           write a text, train a small GPT on it, and let it write (replaces $(TALES_RUN))"
 	@echo "make test            every test that this machine can run"
 	@echo "make lib             the kernels alone as a library ($(BUILD)/libtrain_gpt_kernels.a)"
 	@echo "make sanitize        the same under AddressSanitizer and UBSan"

@@ -189,7 +189,10 @@ static void adopt_options(const char *checkpoint) {
         if (!o->name || o->resume == FREE_ON_RESUME) continue;
         char *had = checkpoint_setting(checkpoint, o->name), now[256];
         int kept = had && *had && !o->given;
-        if (kept) option_set(o, had);
+        if (kept) {
+            option_set(o, had);
+            o->given = 1;
+        }
         REQUIRE(!had || !*had || o->resume == KEPT_ON_RESUME || strcmp(had, option_text(o, now)) == 0,
                 "--resume: --%s is %s, the checkpoint %s was made with %s; a resume goes on as it began", o->name,
                 option_text(o, now), checkpoint, had);
@@ -311,8 +314,10 @@ static int validate(void) {
     report_line(&report, "step %lld: val loss %s%s", (long long)state.step, loss_text(state.val_loss, text),
                 all ? "" : ", on the first --val-tokens");
     if (isnan(val_floor) || !all) return 0;
-    report_line(&report, "          floor %.4f: the entropy of this text under the grammar that wrote it. It remembers "
-                "whole tales;\n          a context of %d bytes does not reach it.", val_floor, config.T);
+    static int told;
+    if (told++) report_line(&report, "          floor %.4f", val_floor);
+    else report_line(&report, "          floor %.4f: the entropy of this text under the grammar that wrote it. It remembers "
+                     "whole tales;\n          a context of %d bytes does not reach it.", val_floor, config.T);
     return state.val_loss < val_floor;
 }
 
@@ -381,7 +386,8 @@ static StepNumbers train_step(double learning_rate, int64_t batches) {
 static void train(int64_t batches, double peak_flops) {
     static const struct { const char *name; ScheduleKind kind; } kinds[] = {
         { "cosine", SCHEDULE_COSINE }, { "linear", SCHEDULE_LINEAR }, { "wsd", SCHEDULE_WSD } };
-    Schedule s = { .peak = lr, .final = min_lr, .warmup = warmup, .total = steps, .decay = decay ? decay : steps / 5 };
+    double final = options_find(options, "min-lr")->given ? min_lr : lr / 10;
+    Schedule s = { .peak = lr, .final = final, .warmup = warmup, .total = steps, .decay = decay ? decay : steps / 5 };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(schedule, kinds[i].name) == 0) s.kind = kinds[i].kind;
 
@@ -442,7 +448,6 @@ static void run_training(int argc, char **argv) {
     int64_t one_batch = batch * config.T, batches = total_batch ? total_batch / one_batch : 1;
     REQUIRE(!total_batch || (total_batch >= one_batch && total_batch % one_batch == 0),
             "--total-batch %lld is no multiple of --batch x --context = %lld", (long long)total_batch, (long long)one_batch);
-    if (!options_find(options, "min-lr")->given && !checkpoint) min_lr = lr / 10;
     REQUIRE(min_lr <= lr, "--min-lr %g: want at most --lr %g", min_lr, lr);
     if (checkpoint) {
         check_same_model(checkpoint);
@@ -483,6 +488,8 @@ static void run_training(int argc, char **argv) {
         gpt_init(&gpt, (uint64_t)seed);
     }
     char *command = command_line(argc, argv);
+    if (checkpoint && state.step >= steps)
+        printf("all %lld steps are done; to train longer: --init %s --steps N --out ANOTHER\n", (long long)steps, checkpoint);
     open_log(command, &device);
     free(command);
     free(checkpoint);
@@ -509,6 +516,12 @@ static int open_checkpoint(const char *path) {
     config = checkpoint_config(checkpoint);
     config.dtype = strcmp(dtype, "bf16") == 0 ? BF16 : F32;
     tokenizer = tokenizer_of(checkpoint);
+    const struct { const char *option; int64_t given; int had; } sizes[] = {
+        { "layers", layers, config.L }, { "heads", heads, config.NH }, { "channels", channels, config.C },
+        { "context", context, config.T }, { "vocab", vocab, config.V } };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        REQUIRE(!sizes[i].given || sizes[i].given == sizes[i].had, "--%s %lld: the model of %s has %d", sizes[i].option,
+                (long long)sizes[i].given, checkpoint, sizes[i].had);
     plan_run(EVALUATE);
     if (!dry_run) {
         create_model(EVALUATE);

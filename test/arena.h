@@ -121,7 +121,8 @@ static Tensor place(DType dtype, int mark_as, int64_t pitch, int ndim, const int
 #define output_as(dtype, ...)           place(dtype, WRITTEN, 0, DIMS(__VA_ARGS__))
 #define input_as(dtype, amplitude, ...) fill(place(dtype, KEPT,    0, DIMS(__VA_ARGS__)), 0, amplitude)
 #define base_as(dtype, amplitude, ...)  fill(place(dtype, WRITTEN, 0, DIMS(__VA_ARGS__)), 0, amplitude)
-#define into_as(dtype, into, ...) ((into) == ACCUMULATE ? base_as(dtype, 1, __VA_ARGS__) : output_as(dtype, __VA_ARGS__))
+#define into_as(dtype, into, ...) \
+    ((into) == ACCUMULATE ? base_as(dtype, 1, __VA_ARGS__) : output_as(dtype, __VA_ARGS__))
 #define output(...)               output_as(arena_dtype, __VA_ARGS__)
 #define input(amplitude, ...)     input_as(arena_dtype, amplitude, __VA_ARGS__)
 #define base(amplitude, ...)      base_as(arena_dtype, amplitude, __VA_ARGS__)
@@ -247,7 +248,13 @@ static inline double *plus(double *want, Tensor before, Into into) {
 
 /* ---- refusals */
 
-typedef struct { const char *op; void (*call)(Tensor *t); int count, optional /* bits */; Tensor t[12]; } Call;
+typedef struct {
+    const char *op;
+    void (*call)(Tensor *t);
+    int count, optional;        /* how many operands; bits: which may be left out */
+    Tensor t[12];
+    int either;                 /* bits: which may be f32 as well as bf16 */
+} Call;
 
 static inline void make_call(void *argument) { ((Call *)argument)->call(((Call *)argument)->t); }
 
@@ -261,7 +268,7 @@ static inline void expect_refusals(Call right) {
             Call wrong = right;
             Tensor *t = &wrong.t[i];
             if (kind == 0) { t->dim[t->ndim - 1]++; t->pitch++; }
-            if (kind == 1) t->dtype = t->dtype == F32 ? I32 : F32;
+            if (kind == 1) t->dtype = t->dtype == F32 || right.either >> i & 1 ? I32 : F32;
             if (kind == 2 && right.optional >> i & 1) continue;
             if (kind == 2) *t = ABSENT;
             int errors = test_errors;

@@ -325,7 +325,8 @@ typedef struct { Tensor param, copy, m, v, grad, rows, numbers, losses; int64_t 
 
 /* Rows on 256 bytes; the gaps of grad are zero, those of the others poison: nobody may touch or use them. */
 static Step step_begin(StepNumbers numbers) {
-    Step s = { .rows = integers(0, 0, ROW_COUNT * (int)sizeof(UpdateRow) / 4), .losses = fill(f32_input(0, 5, 13), 4, 1) };
+    Step s = { .rows = integers(0, 0, ROW_COUNT * (int)sizeof(UpdateRow) / 4) };
+    s.losses = fill(f32_input(0, 5, 13), 4, 1);
     UpdateRow *row = arena_host(s.rows);
     for (int i = 0; i < ROW_COUNT; i++) {
         row[i] = (UpdateRow){ .first = s.size, .count = row_lengths[i], .decay = i % 2 };
@@ -523,17 +524,17 @@ static void refusals(void) {
     Tensor flat[4] = { f32_base(1, 9), f32_base(1, 9), f32_base(1, 9), f32_input(1, 9) };
     arena_upload();
     Call calls[] = {
-        { "embedding",          call_embedding,          4, 0,          { y, ids, wte, wpe } },
-        { "embedding backward", call_embedding_backward, 4, 0,          { dwte, dwpe, x, ids } },
-        { "layernorm",          call_layernorm,          8, 1 << 5,     { y, z, row, row2, x, u, w, w } },
-        { "layernorm backward", call_layernorm_backward, 8, 0,          { y, dw, db, x, u, row, row2, w } },
-        { "matmul",             call_matmul,             4, 1 << 3,     { out, x, weight, bias } },
-        { "matmul backward",    call_matmul_backward,    6, 1 | 1 << 2, { y, dweight, dbias, out, x, weight } },
-        { "gelu",               call_gelu,               2, 0,          { y, x } },
-        { "gelu backward",      call_gelu_backward,      3, 0,          { y, x, u } },
-        { "head",               call_head,               7, 0,          { row, y, dwte, x, wte, ids, work } },
-        { "head",               call_head_logits,        3, 0,          { work, tensor_row_range(x, 0, 2), wte } },
-        { "adamw",              call_adamw,              4, 0,          { flat[0], flat[1], flat[2], flat[3], ids } },
+        { "embedding",          call_embedding,          4, 0,          .t = { y, ids, wte, wpe } },
+        { "embedding backward", call_embedding_backward, 4, 0,          .t = { dwte, dwpe, x, ids }, .either = 1 << 2 },
+        { "layernorm",          call_layernorm,          8, 1 << 5,     .t = { y, z, row, row2, x, u, w, w } },
+        { "layernorm backward", call_layernorm_backward, 8, 0,          .t = { y, dw, db, x, u, row, row2, w } },
+        { "matmul",             call_matmul,             4, 1 << 3,     .t = { out, x, weight, bias } },
+        { "matmul backward",    call_matmul_backward,    6, 1 | 1 << 2, .t = { y, dweight, dbias, out, x, weight } },
+        { "gelu",               call_gelu,               2, 0,          .t = { y, x } },
+        { "gelu backward",      call_gelu_backward,      3, 0,          .t = { y, x, u } },
+        { "head",               call_head,               7, 0,          .t = { row, y, dwte, x, wte, ids, work } },
+        { "head",               call_head_logits,        3, 0,          .t = { work, tensor_row_range(x, 0, 2), wte } },
+        { "adamw",              call_adamw,              4, 0,          .t = { flat[0], flat[1], flat[2], flat[3], ids } },
     };
     for (int i = 0; i < COUNT(calls); i++) expect_refusals(calls[i]);
 
