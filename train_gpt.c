@@ -1,4 +1,6 @@
 /* train_gpt - Trains GPT-2 models. Below: the options, then main as a table of contents. */
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -55,7 +57,7 @@ static Option options[] = {
     FLAG   ("help",        help,        "print this, and end"),
 
     GROUP("Model"),
-    TEXT   ("model",       model,       "NAME", "d4", KEPT_ON_RESUME, GPT_NAMES),
+    TEXT   ("model",       model,       "NAME", "d4", FIXED_ON_RESUME, GPT_NAMES),
     INTEGER("layers",      layers,      0, 1000,  "0",   KEPT_ON_RESUME, "blocks; 0 = as --model says"),
     INTEGER("heads",       heads,       0, 65536, "0",   KEPT_ON_RESUME, "attention heads; 0 = as --model says"),
     INTEGER("channels",    channels,    0, 65536, "0",   KEPT_ON_RESUME, "width; 0 = as --model says"),
@@ -155,18 +157,18 @@ static void open_data(void) {
     }
 }
 
-/* The model that the options describe, for this data. */
-static void choose_model(int are_bytes) {
-    if (init) config = checkpoint_config(init);
-    else REQUIRE(gpt_named(model, &config), "--model %s: want one of %s", model, GPT_NAMES);
+/* The model of a checkpoint, or else the one that the options describe, for this data. */
+static void choose_model(const char *checkpoint, int are_bytes) {
+    REQUIRE(gpt_named(model, &config), "--model %s: want one of %s", model, GPT_NAMES);
+    if (checkpoint) config = checkpoint_config(checkpoint);
     if (layers)   config.L = (int)layers;
     if (heads)    config.NH = (int)heads;
     if (channels) config.C = (int)channels;
     if (context)  config.T = (int)context;
     if (vocab)    config.V = (int)vocab;
-    else if (!init) config.V = are_bytes ? 256 : 50257;
+    else if (!checkpoint) config.V = are_bytes ? 256 : 50257;
     REQUIRE(!are_bytes || config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
-            init ? init : "--vocab", config.V);
+            checkpoint ? checkpoint : "--vocab", config.V);
     config.dtype = strcmp(dtype, "bf16") == 0 ? BF16 : F32;
     gpt_check(&config);
     tokenizer = are_bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
@@ -254,6 +256,7 @@ static void open_log(const char *command, const DeviceInfo *device) {
         return;
     }
     directory_make(out);
+    directory_lock(out);
     char *path = file_path("%s/log.csv", out), *head = NULL, text[256];
     size_t size;
     FILE *memory = open_memstream(&head, &size);
@@ -346,6 +349,7 @@ static void save_checkpoint(void) {
     settings[count++] = (Setting){ "val token count", counts[1] };
     settings[count++] = (Setting){ "tokenizer", tokenizer_name(tokenizer) };
     settings[count] = (Setting){0};
+    report_sync(&report);
     checkpoint_save(out, &gpt, &optimizer, &state, settings);
 }
 
@@ -405,11 +409,11 @@ static void train(int64_t batches, double peak_flops) {
             .learning_rate = rate, .ms = 1e3 * elapsed, .tokens_per_second = speed,
             .mfu = peak_flops > 0 ? speed * gpt_flops_per_token(&config, config.T) / peak_flops : 0,
             .val_loss = validated ? state.val_loss : NAN });
+        if (last || (save_every && state.step % save_every == 0)) save_checkpoint();
         if (sample_every && (last || state.step % sample_every == 0)) {
             report_line(&report, "step %lld: a sample", (long long)state.step);
             print_sample();
         }
-        if (last || (save_every && state.step % save_every == 0)) save_checkpoint();
         REQUIRE(!leak, "val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation text "
                 "must have leaked into the training", state.val_loss, val_floor, val_data);
     }
@@ -444,7 +448,11 @@ static void run_training(int argc, char **argv) {
     }
     if (init) init = checkpoint_resolve(init);
     open_data();
-    choose_model(tokens_are_bytes(train_tokens));
+    choose_model(checkpoint ? checkpoint : init, tokens_are_bytes(train_tokens));
+    if (sample_every) {                     /* a prompt that is no good is told now, not in the middle of the run */
+        int count;
+        free(tokenizer_encode(tokenizer, prompt ? prompt : "", config.V, &count));
+    }
     int64_t one_batch = batch * config.T, batches = total_batch ? total_batch / one_batch : 1;
     REQUIRE(!total_batch || (total_batch >= one_batch && total_batch % one_batch == 0),
             "--total-batch %lld is no multiple of --batch x --context = %lld", (long long)total_batch, (long long)one_batch);
@@ -454,8 +462,10 @@ static void run_training(int argc, char **argv) {
         check_same_data(checkpoint);
     }
     if (!resume && out) {
-        char *earlier = checkpoint_latest(out);
-        REQUIRE(!earlier, "%s is there already: want another --out, or --resume to go on", earlier);
+        char *model_there = checkpoint_any(out), *log = file_path("%s/log.csv", out);
+        REQUIRE(!model_there, "%s is there already: want another --out, or --resume to go on", model_there);
+        REQUIRE(!file_exists(log), "%s is there already: want another --out, or remove it", log);
+        free(log);
     }
 
     DeviceInfo device = device_info();
@@ -557,6 +567,8 @@ static void run_sampling(void) {
 }
 
 int main(int argc, char **argv) {
+    for (int fd = 0; fd <= 2; fd++)         /* a file that we open must not become a closed stdout */
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) return 1;
     options_parse(options, argc, argv);
     if (version) { printf("%s (%s)\n", VERSION, backend_name); return 0; }
     if (help)    { fputs(about, stdout); options_help(stdout, options); fputs(mfu_formula, stdout); return 0; }
@@ -567,5 +579,6 @@ int main(int argc, char **argv) {
     if (eval)        run_evaluation();
     else if (sample) run_sampling();
     else             run_training(argc, argv);
+    if (eval || sample) REQUIRE(!fflush(stdout) && !ferror(stdout), "cannot write to stdout: %s", strerror(errno));
     return 0;
 }

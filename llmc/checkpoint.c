@@ -380,6 +380,7 @@ static char *newest(const char *out, Need need) {
 }
 
 char *checkpoint_latest(const char *out) { return newest(out, TO_RESUME); }
+char *checkpoint_any(const char *out)    { return newest(out, TO_LOAD); }
 
 char *checkpoint_resolve(const char *path) {
     REQUIRE(file_exists(path), "%s: no such file or folder: want a checkpoint", path);

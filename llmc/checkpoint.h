@@ -25,6 +25,9 @@ void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimiz
 /* The newest checkpoint of OUT that has all four files, as a new string, or NULL. */
 char *checkpoint_latest(const char *out);
 
+/* Any step folder of OUT that holds a model, also without what a resume needs, as a new string, or NULL. */
+char *checkpoint_any(const char *out);
+
 /* A CHECKPOINT argument: a step folder, a folder of such folders (the newest is taken) or a model.safetensors; returns
    the folder (a new string), which has config.json and model.safetensors. Fails in a line when it is something else,
    and says what it seems to be. */

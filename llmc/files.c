@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -184,6 +185,15 @@ void directory_make(const char *path) {
         if (!next) break;
     }
     free(part);
+}
+
+void directory_lock(const char *path) {
+    char *name = file_path("%s/.lock", path);
+    int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);        /* stays open: the lock lives as long as the process */
+    REQUIRE(fd >= 0, "%s: cannot open: %s", name, strerror(errno));
+    REQUIRE(!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK, "%s: another train_gpt writes to this folder: wait for it, "
+            "or take another --out", path);
+    free(name);
 }
 
 void directory_sync(const char *path) {

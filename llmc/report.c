@@ -225,6 +225,12 @@ void report_line(Report *report, const char *format, ...) {
     fflush(stdout);
 }
 
+void report_sync(Report *report) {
+    if (report->csv)
+        REQUIRE(!fflush(report->csv) && (!fsync(fileno(report->csv)) || errno == EINVAL), "%s: cannot write: %s",
+                report->csv_path, strerror(errno));      /* EINVAL: a log that is no file of a disk, /dev/null */
+}
+
 void report_close(Report *report) {
     if (report->steps && !report->shown) show(report, &report->last, 1);
     end_line(report);

@@ -1,10 +1,13 @@
 /* test/bench_attention.c - Times every attention of the linked backend, forward and backward, on packed qkv: TFLOP/s by
    the usual count (forward 4 B NH T^2 HS, halved by causality; backward 2.5 times that), median of rounds. Inputs are
-   random and rotate among sets that together exceed the L2 cache. scripts/bench_attention.py prints PyTorch's beside. */
+   random and rotate among sets that together exceed the L2 cache. Argument: the head size, 64 or 128. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
+#include <math.h>
 #include "../kernels/attention.h"
+#include "../kernels/check.h"
 #include "../kernels/device.h"
 #include "../llmc/random.h"
 
@@ -28,7 +31,9 @@ static Tensor random_bf16(int64_t B, int64_t T, int64_t C, int set) {
     #pragma omp parallel for
     for (int64_t i = 0; i < tensor_count(t); i++) {
         float x = (float)random_normal(1, RANDOM_TEST, (uint32_t)set, (uint64_t)i);
-        host[i] = (uint16_t)(*(uint32_t *)&x >> 16);
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        host[i] = (uint16_t)(bits >> 16);
     }
     t.data = device_alloc(bytes, "a tensor");
     device_upload(t.data, host, bytes);
@@ -37,6 +42,7 @@ static Tensor random_bf16(int64_t B, int64_t T, int64_t C, int set) {
 }
 
 int main(int argc, char **argv) {
+    REQUIRE(argc <= 2, "usage: bench_attention [HEAD_SIZE]");
     int HS = argc > 1 ? atoi(argv[1]) : 64, NH = HS == 64 ? 12 : 16, tokens = HS == 64 ? 65536 : 32768, C = NH * HS;
     device_open((DeviceOptions){0});
     printf("%s, head size %d, %d heads, B*T = %d\n", device_info().name, HS, NH, tokens);
@@ -47,7 +53,7 @@ int main(int argc, char **argv) {
         out[s] = random_bf16(1, tokens, C, 20 + s);
     }
     for (int T = 512; T <= 16384; T *= 2) {
-        AttentionSpec spec = { .B = tokens / T, .Tq = T, .Tk = T, .NH = NH, .HS = HS, .scale = 0.125f, .dtype = BF16, .out_dtype = BF16 };
+        AttentionSpec spec = { .B = tokens / T, .Tq = T, .Tk = T, .NH = NH, .HS = HS, .scale = 1.0f / sqrtf((float)HS), .dtype = BF16, .out_dtype = BF16 };
         for (int a = 0; attention_list[a]; a++) {
             const Attention *att = attention_list[a];
             if (att->refuse(&spec) || (T > 4096 && a > 1)) continue;

@@ -104,7 +104,8 @@ typedef struct {
     void       *argument;
 } Mutation;
 
-/* Mutations first to last - 1. The original is mapped: a new file takes its name, as overwriting would change the map. */
+/* Mutations first to last - 1. The original is mapped: a new file takes its name, for overwriting would change the
+   map. */
 static inline int mutation_batch(const Mutation *m, uint32_t first, uint32_t last) {
     size_t size = (size_t)m->original.size;
     unsigned char *bytes = malloc(size);

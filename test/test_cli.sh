@@ -102,6 +102,28 @@ refuse_same() { ! cmp -s "$1" "$2"; }
 expect "another seed, another text" refuse_same "$dir/sample.1" "$dir/sample.3"
 close_test "--eval gives the logged loss, --sample is repeatable"
 
+# ---- Where it runs: a closed stdout is no log, an --init run resumes, a folder has one run
+one="$text --layers 1 --heads 2 --channels 16 --context 16 --batch 2 --steps 4 --save-every 2 --val-every 1"
+"$gpt" $one --out "$dir/closed" >&- 2>&- <&- || bad=1
+expect "four rows in the log" test "$(grep -c '^[0-9]' "$dir/closed/log.csv")" = 4
+rm -r "$dir/closed/step-00000004"
+expect "it resumes" "$gpt" --resume --out "$dir/closed"
+expect "train on" "$gpt" $text --init "$dir/closed" --steps 4 --save-every 2 --min-lr 0 --out "$dir/onward"
+rm -r "$dir/onward/step-00000004"
+expect "a run from --init resumes" "$gpt" --resume --out "$dir/onward"
+refuses "--layers 3: the model of" "$gpt" --eval "$dir/onward" --data "$dir/text/val.txt" --layers 3
+"$gpt" $text --layers 2 --heads 2 --channels 64 --steps 100000 --out "$dir/locked" > "$dir/locked.out" 2>&1 &
+pid=$! tries=0
+while [ ! -s "$dir/locked/log.csv" ] && [ $tries -lt 200 ]; do sleep 0.05; tries=$((tries + 1)); done
+mv "$dir/locked/log.csv" "$dir/locked/moved.csv"
+refuses "another train_gpt writes to this folder" "$gpt" $one --out "$dir/locked"
+kill -9 $pid; wait $pid 2>/dev/null
+rm "$dir/locked/moved.csv"
+expect "the lock ends with its process" "$gpt" $one --out "$dir/locked"
+rm "$dir"/locked/step-*/optimizer.safetensors "$dir/locked/log.csv"
+refuses "is there already" "$gpt" $one --out "$dir/locked"
+close_test "one run per folder; closed files; a run from --init resumes"
+
 # ---- What it refuses, and that nothing is harmed by it
 find "$dir/a-flash-f32" -type f -exec cksum {} + | sort > "$dir/before"
 refuses "is there already" "$gpt" $small --out "$dir/a-flash-f32"

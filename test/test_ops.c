@@ -534,7 +534,8 @@ static void refusals(void) {
         { "gelu backward",      call_gelu_backward,      3, 0,          .t = { y, x, u } },
         { "head",               call_head,               7, 0,          .t = { row, y, dwte, x, wte, ids, work } },
         { "head",               call_head_logits,        3, 0,          .t = { work, tensor_row_range(x, 0, 2), wte } },
-        { "adamw",              call_adamw,              4, 0,          .t = { flat[0], flat[1], flat[2], flat[3], ids } },
+        { "adamw",              call_adamw,              4, 0,          .t = { flat[0], flat[1], flat[2], flat[3],
+                                                                         ids } },
     };
     for (int i = 0; i < COUNT(calls); i++) expect_refusals(calls[i]);
 
