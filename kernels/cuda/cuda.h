@@ -12,7 +12,6 @@ extern "C" {
 
 extern cudaStream_t cuda_stream;        /* all work is issued to this one stream */
 
-int cuda_sm_count(void);                /* streaming multiprocessors: 132 */
 int cuda_arch(void);                    /* compute capability times ten: 80, 90 */
 #ifdef __cplusplus
 }
@@ -59,7 +58,6 @@ template <class T> struct Pack {
     /* for what nobody reads again soon: the cache keeps something else */
     static __device__ inline Pack load_once(const T *address) { return { __ldcs((const uint4 *)address) }; }
     __device__ inline void store(T *address) const            { *(uint4 *)address = bits; }
-    __device__ inline void store_once(T *address) const       { __stcs((uint4 *)address, bits); }
     __device__ inline void to_float(float (&f)[SIZE]) const;
     static __device__ inline Pack from_float(const float (&f)[SIZE]);
 };

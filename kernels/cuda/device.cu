@@ -14,7 +14,6 @@ static cudaStream_t own_stream;
 static cudaDeviceProp properties;
 static int driver_version;              /* of CUDA, times a thousand, of the driver: 13000 */
 
-int cuda_sm_count(void) { return properties.multiProcessorCount; }
 int cuda_arch(void)     { return properties.major * 10 + properties.minor; }
 
 /* Asked for its attributes, to learn whether this program holds code for the GPU at all. */
@@ -118,6 +117,7 @@ void *device_alloc(size_t bytes, const char *what) {
     const cudaError_t error = cudaMalloc(&memory, bytes ? bytes : 1);
     if (error == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, total_bytes = 0;
+        cudaGetLastError();                 /* told here; the next launch must not find it */
         cudaMemGetInfo(&free_bytes, &total_bytes);
         fail("out of memory: %s needs %.2f GiB, %.2f of the GPU's %.2f GiB are free; a smaller --batch, --context or "
              "model needs less", what, (double)bytes / (1 << 30), (double)free_bytes / (1 << 30),

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include "cuda.h"
 extern "C" {
+#include "../device.h"
 #include "../embedding.h"
 }
 
@@ -154,8 +155,10 @@ typedef struct { int *token, *position; } Sorted;
 static Sorted sort_by_token(const int *tokens, int count, int64_t Vp) {
     static int *memory, room;
     if (count > room) {
-        CUDA(cudaFree(memory));
-        CUDA(cudaMalloc((void **)&memory, 4 * (size_t)count * sizeof *memory));
+        device_free(memory);
+        memory = NULL;
+        room = 0;
+        memory = (int *)device_alloc(4 * (size_t)count * sizeof *memory, "the sort of the tokens");
         room = count;
     }
     const int tile = (int)ceil_div(ceil_div(count, TILES_MOST), 32) * 32, tiles = (int)ceil_div(count, tile);

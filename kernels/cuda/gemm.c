@@ -124,16 +124,15 @@ static Plan *plan_of(const Gemm *g) {
         if (plan->last_use < oldest->last_use) oldest = plan;
     }
     if (oldest->last_use) plan_destroy(oldest);
+    oldest->last_use = 0;                   /* should the next line fail, and somebody's fail_hook go on */
     plan_create(oldest, g, &key);
     oldest->last_use = ++uses;
     return oldest;
 }
 
 void gemm(Gemm g) {
-    if (!handle) {
-        CUBLAS(cublasLtCreate(&handle));
-        workspace = device_alloc(WORKSPACE_BYTES, "the workspace of cuBLASLt");
-    }
+    if (!handle) CUBLAS(cublasLtCreate(&handle));
+    if (!workspace) workspace = device_alloc(WORKSPACE_BYTES, "the workspace of cuBLASLt");
     Plan *plan = plan_of(&g);
     const float one = 1.0f, beta = g.into == ACCUMULATE ? 1.0f : 0.0f;
     if (g.bias) SET_PRODUCT(plan, BIAS_POINTER, g.bias);
