@@ -29,10 +29,12 @@ static const char *data, *val_data, *out, *init, *eval, *sample, *model, *dtype,
 static double val_fraction, lr, min_lr, weight_decay, beta1, beta2, eps, clip, temperature;
 static int64_t vocab, layers, heads, channels, context, batch, total_batch, steps, warmup, decay, seed, threads;
 static int64_t val_every, val_tokens, sample_every, sample_tokens, top_k, save_every;
-static int resume, dry_run, version, help;
+static int resume, dry_run, version, help, deterministic;
 
 #define GROUP(title)                                     { .help = title }
 #define FLAG(n, variable, h)                             { .name = n, .type = OPTION_FLAG, .value = &variable, .help = h }
+#define SWITCH(n, variable, r, h)                        { .name = n, .type = OPTION_FLAG, .value = &variable, .fallback = "no", \
+                                                           .resume = r, .help = h }
 #define TEXT(n, variable, a, d, r, h)                    { .name = n, .type = OPTION_TEXT, .value = &variable, .argument = a, \
                                                            .fallback = d, .resume = r, .help = h }
 #define CHOICE(n, variable, c, d, r, h)                  { .name = n, .type = OPTION_CHOICE, .value = &variable, .choices = c, \
@@ -64,6 +66,7 @@ static Option options[] = {
     INTEGER("context",     context,     0, 1 << 24, "0", KEPT_ON_RESUME, "longest sequence, in tokens; 0 = 256, or 1024 from d12 up"),
     INTEGER("vocab",       vocab,       0, 1 << 24, "0", KEPT_ON_RESUME, "vocabulary; 0 = 256 for a text, 50257 (GPT-2) for shards"),
     CHOICE ("dtype",       dtype,       "f32|bf16", "f32", FIXED_ON_RESUME, "precision of the computation"),
+    SWITCH ("deterministic",deterministic,KEPT_ON_RESUME, "the same bits every run, where a GPU's flash attention would add in the order in which things happen"),
     CHOICE ("attention",   attention,   "auto|flash|naive", "auto", FIXED_ON_RESUME, "flash keeps O(T) for the backward pass, naive all of P; auto = the best that can run"),
 
     GROUP("Training"),
@@ -170,6 +173,7 @@ static void choose_model(const char *checkpoint, int are_bytes) {
     REQUIRE(!are_bytes || config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
             checkpoint ? checkpoint : "--vocab", config.V);
     config.dtype = strcmp(dtype, "bf16") == 0 ? BF16 : F32;
+    config.deterministic = deterministic;
     gpt_check(&config);
     tokenizer = are_bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
 }
@@ -230,6 +234,9 @@ static char *command_line(int argc, char **argv) {
 
 /* ---- Banner, plan and log */
 
+/* Not what only says what to do. */
+static int is_setting(const Option *o) { return o->name && (o->type != OPTION_FLAG || o->fallback); }
+
 static void print_settings(const DeviceInfo *device) {
     char text[256];
     printf("%s on %s: %s, %s\n", VERSION, backend_name, device->name, device->detail);
@@ -237,7 +244,7 @@ static void print_settings(const DeviceInfo *device) {
            config.C, config.T, config.V, 1e-6 * (double)gpt_parameter_count(&config));
     printf("options:");
     for (const Option *o = options; o->name || o->help; o++)
-        if (o->name && o->type != OPTION_FLAG && strcmp(option_text(o, text), o->fallback ? o->fallback : "") != 0)
+        if (is_setting(o) && strcmp(option_text(o, text), o->fallback ? o->fallback : "") != 0)
             printf(" --%s %s", o->name, option_text(o, text));
     printf(" (all others as in --help)\n");
 }
@@ -264,7 +271,7 @@ static void open_log(const char *command, const DeviceInfo *device) {
     fprintf(memory, "# command: %s\n# version: %s\n# device: %s, %s, %s\n# settings:", command, VERSION, backend_name,
             device->name, device->detail);
     for (const Option *o = options; o->name || o->help; o++)
-        if (o->name && o->type != OPTION_FLAG) fprintf(memory, " %s=%s", o->name, option_text(o, text));
+        if (is_setting(o)) fprintf(memory, " %s=%s", o->name, option_text(o, text));
     fprintf(memory, "\n# model: %d layers, %d heads, %d channels, context %d, vocabulary %d, %lld parameters\n", config.L,
             config.NH, config.C, config.T, config.V, (long long)gpt_parameter_count(&config));
     if (!isnan(val_floor)) fprintf(memory, "# floor: %.6f\n", val_floor);

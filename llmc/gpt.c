@@ -132,7 +132,8 @@ static void acts_rows(Acts *a, const GPTConfig *config, const Attention *attenti
 static AttentionSpec attention_spec(const GPTConfig *config, int B, int T) {
     int HS = config->C / config->NH;
     return (AttentionSpec){ .B = B, .Tq = T, .Tk = T, .NH = config->NH, .HS = HS, .scale = 1.0f / sqrtf((float)HS),
-                            .dtype = config->dtype, .out_dtype = config->dtype };
+                            .dtype = config->dtype, .out_dtype = config->dtype,
+                            .deterministic = config->deterministic };
 }
 
 /* ---- How much */

@@ -8,6 +8,7 @@
 typedef struct {
     int L, NH, C, T;    /* blocks, heads, channels, longest context */
     DType dtype;        /* the model computes in it; F32, or BF16 with parameters kept in f32 beside */
+    int deterministic;  /* the same bits every run */
     int V, Vp;          /* vocabulary; rows of the token table in memory: V rounded up to a multiple of 64 */
 } GPTConfig;
 

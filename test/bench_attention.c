@@ -1,91 +1,291 @@
-/* test/bench_attention.c - Times every attention of the linked backend, forward and backward, on packed qkv: TFLOP/s by
-   the usual count (forward 4 B NH T^2 HS, halved by causality; backward 2.5 times that), median of rounds. Inputs are
-   random and rotate among sets that together exceed the L2 cache. Argument: the head size, 64 or 128. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <math.h>
-#include "../kernels/attention.h"
-#include "../kernels/check.h"
-#include "../kernels/device.h"
-#include "../llmc/random.h"
+/* test/bench_attention.c - Every attention of the linked backend against PyTorch's cuDNN and FlashAttention-2, in one
+   run and on the same inputs, which lie in one shared piece of memory (scripts/bench_attention_peers.py is the other
+   side). In each round everybody in turn is timed over a batch of launches, forward and backward; what counts is the
+   ratio within a round. TFLOP/s by the usual count: forward 4 B NH T^2 HS, halved by causality, backward 2.5 times
+   that. qkv alone exceeds a GPU's L2 cache, so that no launch finds its inputs there. */
+#include <errno.h>
+#include "../llmc/options.h"
+#include "bench_runners.h"
+#include "oracle.h"
 
-enum { SETS = 3, ROUNDS = 15 };
+enum { HEADS = 4 };             /* whose errors are looked at */
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+static void fail_as_bench(const char *message) {
+    fprintf(stderr, "bench_attention: %s\n", message);
+    exit(1);
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+__attribute__((format(printf, 2, 3)))
+static void cell(int absent, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    putchar(' ');
+    if (absent) putchar('-'); else vprintf(format, arguments);
+    printf(" |");
+    va_end(arguments);
 }
 
-static Tensor random_bf16(int64_t B, int64_t T, int64_t C, int set) {
-    Tensor t = tensor_of(NULL, BF16, 3, B, T, C);
-    size_t bytes = tensor_bytes(t);
-    uint16_t *host = malloc(bytes);
-    #pragma omp parallel for
-    for (int64_t i = 0; i < tensor_count(t); i++) {
-        float x = (float)random_normal(1, RANDOM_TEST, (uint32_t)set, (uint64_t)i);
-        uint32_t bits;
-        memcpy(&bits, &x, sizeof bits);
-        host[i] = (uint16_t)(bits >> 16);
+static void print_rule(int columns) {
+    printf("\n|");
+    while (columns-- > 0) printf(" --- |");
+    printf("\n");
+    fflush(stdout);
+}
+
+/* As many tokens, heads and channels as the models of this size have them. */
+static Shape speed_shape(int HS, int T) {
+    int tokens = dtype == F32 ? 1024 : HS <= 64 ? 65536 : 32768;
+    return (Shape){ tokens > T ? tokens / T : 1, T, HS <= 64 ? 12 : 16, HS };
+}
+
+static void speed_table(int HS, int T_least, int T_most) {
+    int columns = 5;
+    double load[3], unit = dtype == BF16 ? 1e12 : 1e9;
+    Shape s = speed_shape(HS, T_least);
+    inputs_open((int64_t)s.B * s.T, s.NH, HS, 1);
+    runners_list(s);
+    printf("\nHead size %d, %d heads, B*T = %d, causal, %s: %sFLOP/s forward/backward, medians of %lld rounds\n\n| T |",
+           HS, s.NH, s.B * s.T, dtype_name(dtype), unit > 1e9 ? "T" : "G", (long long)rounds);
+    for (int i = 0; i < runners; i++, columns++) printf(" %s |", runner[i].label);
+    for (int i = 0; i < runners; i++)
+        if (!runner[i].ours) { printf(" %s/%s |", runner[0].label, runner[i].label); columns++; }
+    printf(" SM MHz | C | W | GB |");
+    print_rule(columns);
+    for (int T = T_least; T <= T_most; T *= 2) {
+        s = speed_shape(HS, T);
+        double flop = 2.0 * s.B * s.NH * T * T * HS;
+        compete(s, load);
+        printf("| %d |", T);
+        for (int i = 0; i < runners; i++)
+            cell(runner[i].absent, "%.0f/%.0f", 1e3 * flop / runner[i].median[0] / unit,
+                 2.5e3 * flop / runner[i].median[1] / unit);
+        for (int i = 0; i < runners; i++)
+            if (!runner[i].ours) cell(runner[i].absent, "%.2f/%.2f", ratio(&runner[i], 0), ratio(&runner[i], 1));
+        for (int i = 0; i < 3; i++) cell(isnan(load[i]), "%.0f", load[i]);
+        for (int i = 0; i < runners; i++) printf(runner[i].absent ? " -" : " %.2f", runner[i].bytes / 1e9);
+        printf(" |\n");
+        fflush(stdout);
+        release();
     }
-    t.data = device_alloc(bytes, "a tensor");
-    device_upload(t.data, host, bytes);
+    inputs_close();
+}
+
+/* ---- errors: results holds out, dq, dk, dv in this order, each of the heads (T,HS) in double. The heads are the
+   corners: of the first and the last sequence the first and the last head. */
+
+/* heads of the which-th NH*HS columns of (rows, columns) */
+static void heads_copy(double *heads, const void *from, Shape s, int64_t columns, int which) {
+    for (int i = 0; i < HEADS; i++) {
+        int64_t row = i & 1 ? (int64_t)(s.B - 1) * s.T : 0, column = (which * s.NH + (i & 2 ? s.NH - 1 : 0)) * s.HS;
+        for (int t = 0; t < s.T; t++)
+            for (int d = 0; d < s.HS; d++) *heads++ = value(from, (row + t) * columns + column + d);
+    }
+}
+
+/* The formula in double; stores 1: with P, dS and the results rounded to the data type. */
+static double *results_by_formula(Shape s, double stores) {
+    AttentionSpec one = spec_of((Shape){ 1, s.T, 1, s.HS });
+    int64_t n = (int64_t)s.T * s.HS, all = HEADS * n, squares = (int64_t)s.T * s.T;
+    double *in = malloc(sizeof *in * (size_t)(4 * all)), *results = malloc(sizeof *results * (size_t)(4 * all));
+    for (int j = 0; j < 3; j++) heads_copy(in + j * all, shared, s, qkv.dim[1], j);
+    heads_copy(in + 3 * all, shared + tensor_bytes(qkv), s, dout.dim[1], 0);
+    oracle_stores = dtype == BF16 ? stores : 0;
+    #pragma omp parallel for
+    for (int i = 0; i < HEADS; i++) {
+        double *p = malloc(sizeof *p * (size_t)(squares + s.T)), *q = in + i * n, *r = results + i * n;
+        oracle_attention_forward(&one, r, p, p + squares, q, q + all, q + 2 * all);
+        oracle_attention_backward(&one, r + all, r + 2 * all, r + 3 * all, q + 3 * all, p, q, q + all, q + 2 * all);
+        free(p);
+    }
+    for (int64_t i = 0; stores && i < 4 * all; i++)
+        results[i] = dtype == BF16 ? round_bf16(results[i]) : (float)results[i];
+    free(in);
+    return results;
+}
+
+static double *results_of(const Runner *r, Shape s) {
+    int64_t all = (int64_t)HEADS * s.T * s.HS;
+    double *results = malloc(sizeof *results * (size_t)(4 * all));
+    char *host = malloc(tensor_bytes(dqkv));
+    launch(r, s, FORWARD);
+    launch(r, s, BACKWARD);
+    device_download(host, out.data, tensor_bytes(out));
+    heads_copy(results, host, s, out.dim[1], 0);
+    device_download(host, dqkv.data, tensor_bytes(dqkv));
+    for (int j = 0; j < 3; j++) heads_copy(results + (1 + j) * all, host, s, dqkv.dim[1], j);
     free(host);
-    return t;
+    return results;
+}
+
+/* Of out, then of the gradients: greatest and mean error, and these over those of the rounded formula. */
+static void error_cells(const double *results, const double *exact, const double *rounded, Shape s) {
+    int64_t all = (int64_t)HEADS * s.T * s.HS;
+    for (int which = 0; which < 2; which++) {
+        double greatest[2] = { 0, 0 }, sum[2] = { 0, 0 };
+        for (int64_t i = which ? all : 0; i < (which ? 4 * all : all); i++)
+            for (int k = 0; k < 2; k++) {
+                double error = fabs((k ? rounded : results)[i] - exact[i]);
+                if (!(error <= greatest[k])) greatest[k] = error;
+                sum[k] += error;
+            }
+        cell(0, "%.1e/%.1e", greatest[0], sum[0] / (double)(which ? 3 * all : all));
+        cell(0, "%.2f/%.2f", greatest[0] / greatest[1], sum[0] / sum[1]);
+    }
+}
+
+static void lengths_table(Shape s) {
+    double load[3];
+    inputs_open((int64_t)s.B * s.T, s.NH, s.HS, 0.25);
+    runners_list(s);
+    compete(s, load);
+    double *exact = results_by_formula(s, 0), *rounded = results_by_formula(s, 1);
+    printf("\nArbitrary lengths (github.com/NVIDIA/apex/issues/1395, 2022): T = %d, head size %d, B = %d, %d heads, "
+           "%s, causal; errors against float64 in %d heads, greatest/mean\n\n"
+           "| | ms | GB | out | over rounded | dq, dk, dv | over rounded |", s.T, s.HS, s.B, s.NH,
+           dtype_name(dtype), HEADS);
+    print_rule(7);
+    for (int i = 0; i < runners; i++) {
+        const Runner *r = &runner[i];
+        printf("| %s |", r->label);
+        cell(r->absent, "%.3f/%.3f", r->median[FORWARD], r->median[BACKWARD]);
+        cell(r->absent, "%.2f", r->bytes / 1e9);
+        if (r->ours && !r->absent) {
+            double *results = results_of(r, s);
+            error_cells(results, exact, rounded, s);
+            free(results);
+        } else printf(" - | - | - | - |");
+        printf("\n");
+    }
+    printf("| the formula; P, dS, results rounded | - | - |");
+    error_cells(rounded, exact, rounded, s);
+    printf("\n| published, fp16, not causal | - | - | 5e-4/1.1e-5 | - | 2e-4/4.3e-6 | - |\n");
+    free(exact);
+    free(rounded);
+    release();
+    inputs_close();
+}
+
+/* ---- bytes through HBM */
+
+/* As Nsight Compute counts them in a process that runs both passes once; 0: it cannot. */
+static double counted_bytes(const Runner *r) {
+    char command[500], line[4096];
+    double bytes = 0;
+    snprintf(command, sizeof command, "exec 2>/dev/null; exec timeout 300 ncu --csv --print-units base --clock-control "
+             "none --cache-control none --metrics dram__bytes_read.sum,dram__bytes_write.sum "
+             "/proc/%d/exe --once '%.23s'", (int)getpid(), r->label);
+    fflush(NULL);
+    FILE *ncu = popen(command, "r");
+    while (ncu && fgets(line, sizeof line, ncu)) {              /* ...,"dram__bytes_read.sum","byte","1,234",... */
+        char *from = strstr(line, "\"dram__bytes_"), digits[64] = "";
+        for (int i = 0; from && i < 2; i++) from = (from = strstr(from, "\",\"")) ? from + 3 : NULL;
+        for (int n = 0; from && *from && *from != '"' && n < 63; from++) if (*from != ',') digits[n++] = *from;
+        bytes += strtod(digits, NULL);
+    }
+    if (ncu) pclose(ncu);
+    return bytes;
+}
+
+/* As the algorithm has it. Of q, k, v, out and their gradients, forward touches 4 and backward 8. Naive takes its (T,T)
+   matrices through HBM, scores and dP in f32: written and read; P: written, read 3 times; dS: written, read twice. */
+static double computed_bytes(const Runner *r, Shape s) {
+    double size = (double)dtype_bytes(dtype), rows = (double)s.B * s.T * s.NH;
+    return 12 * rows * s.HS * size + (is_naive(r) ? rows * s.T * (16 + 7 * size) : 2 * r->own_bytes);
+}
+
+static void paper_table(Shape s) {
+    double load[3], pairs = (double)s.B * s.NH * s.T * s.T;
+    inputs_open((int64_t)s.B * s.T, s.NH, s.HS, 1);
+    runners_list(s);
+    compete(s, load);
+    printf("\nFlashAttention (arXiv 2205.14135): T = %d, head size %d, %d heads, B = %d, forward and backward. Ours "
+           "are %s and causal,\nGFLOP of 6 products of T by T (naive), or 7 of half of it (9 if dq has a kernel)\n"
+           "\n| | GFLOP | HBM GB | | ms |", s.T, s.HS, s.NH, s.B, dtype_name(dtype));
+    print_rule(5);
+    for (int i = 0; i < runners; i++) {
+        const Runner *r = &runner[i];
+        int unknown = r->absent || !r->ours;
+        double counted = unknown || dtype == F32 ? 0 : counted_bytes(r);
+        printf("| %s |", r->label);
+        cell(unknown, "%.1f", (is_naive(r) ? 6 : 3.5) * 2 * pairs * s.HS / 1e9);
+        cell(unknown, "%.2f", (counted > 0 || unknown ? counted : computed_bytes(r, s)) / 1e9);
+        cell(unknown, counted > 0 ? "counted" : "computed");
+        cell(r->absent, "%.2f", r->median[FORWARD] + r->median[BACKWARD]);
+        printf("\n");
+    }
+    printf("| published, A100, standard | 66.6 | 40.3 | | 41.7 |\n"
+           "| published, A100, fused | 75.2 | 4.4 | | 7.3 |\n");
+    release();
+    inputs_close();
+}
+
+static void run_once(const char *label, Shape s) {
+    inputs_open((int64_t)s.B * s.T, s.NH, s.HS, 1);
+    runners_list(s);
+    Runner *r = runner;
+    while (r < runner + runners && strcmp(r->label, label) != 0) r++;
+    REQUIRE(r < runner + runners, "--once %s: no such attention, or it refuses this shape", label);
+    prepare_ours(r, s);
+    REQUIRE(!r->absent, "--once %s: not enough memory", label);
+    launch(r, s, FORWARD);
+    launch(r, s, BACKWARD);
+    device_wait();
 }
 
 int main(int argc, char **argv) {
-    REQUIRE(argc <= 2, "usage: bench_attention [HEAD_SIZE]");
-    int HS = argc > 1 ? atoi(argv[1]) : 64, NH = HS == 64 ? 12 : 16, tokens = HS == 64 ? 65536 : 32768, C = NH * HS;
+    int64_t HS, T;
+    const char *table, *python, *once;
+    int no_peers, autograd, help;
+    Option options[] = {
+        { .name = "table", .type = OPTION_CHOICE, .value = &table, .fallback = "all",
+          .choices = "all|speed|lengths|paper", .help = "speeds, or one of two older tables from the literature" },
+        { .name = "head-size", .type = OPTION_INTEGER, .value = &HS, .least = 1, .most = 128, .argument = "N",
+          .help = "only the speeds at this one; without it 64 and 128" },
+        { .name = "T", .type = OPTION_INTEGER, .value = &T, .least = 1, .most = 32768, .argument = "N",
+          .help = "only the speeds at this one; without it 512 to 16384" },
+        { .name = "rounds", .type = OPTION_INTEGER, .value = &rounds, .fallback = "5", .least = 1, .most = ROUNDS_MOST,
+          .argument = "N", .help = "take the median of N" },
+        { .name = "python", .type = OPTION_TEXT, .value = &python, .fallback = "python3", .argument = "COMMAND",
+          .help = "a Python that has PyTorch, for cuDNN and FlashAttention-2" },
+        { .name = "no-peers", .type = OPTION_FLAG, .value = &no_peers, .help = "without these" },
+        { .name = "autograd", .type = OPTION_FLAG, .value = &autograd,
+          .help = "time them through PyTorch's autograd instead of calling both passes directly" },
+        { .name = "once", .type = OPTION_TEXT, .value = &once, .argument = "NAME",
+          .help = "only run both passes of NAME (flash, naive, ...), for a profiler" },
+        { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "print this and end" },
+        { 0 }
+    };
+    fail_hook = fail_as_bench;
+    options_parse(options, argc, argv);
+    if (help) {
+        printf("bench_attention times every attention of this backend and, where PyTorch is, its peers.\n");
+        options_help(stdout, options);
+        return 0;
+    }
     device_open((DeviceOptions){0});
-    printf("%s, head size %d, %d heads, B*T = %d\n", device_info().name, HS, NH, tokens);
-    Tensor qkv[SETS], out[SETS], dout[SETS], dqkv = random_bf16(1, tokens, 3 * C, 99);
-    for (int s = 0; s < SETS; s++) {
-        qkv[s] = random_bf16(1, tokens, 3 * C, s);
-        dout[s] = random_bf16(1, tokens, C, 10 + s);
-        out[s] = random_bf16(1, tokens, C, 20 + s);
+    dtype = device_refuse_dtype(BF16) ? F32 : BF16;
+    shared_file = memfd_create("inputs", 0);
+    REQUIRE(shared_file >= 0, "no shared memory for the inputs: %s", strerror(errno));
+
+    int small = dtype == F32;                   /* a CPU: less of everything */
+    int all = strcmp(table, "all") == 0, speed = all || strcmp(table, "speed") == 0, one_speed = HS || T;
+    REQUIRE(speed || !one_speed, "--table %s has its own --head-size and --T", table);
+    Shape paper = { small ? 1 : 64, 1024, small ? 2 : 16, 64 };
+    if (once) {
+        run_once(once, one_speed ? speed_shape((int)(HS ? HS : 64), (int)(T ? T : 1024)) : paper);
+        return 0;
     }
-    for (int T = 512; T <= 16384; T *= 2) {
-        AttentionSpec spec = { .B = tokens / T, .Tq = T, .Tk = T, .NH = NH, .HS = HS, .scale = 1.0f / sqrtf((float)HS), .dtype = BF16, .out_dtype = BF16 };
-        for (int a = 0; attention_list[a]; a++) {
-            const Attention *att = attention_list[a];
-            if (att->refuse(&spec) || (T > 4096 && a > 1)) continue;
-            void *state[SETS], *work = device_alloc(att->workspace_bytes(&spec) + 4, "workspace");
-            Tensor q[SETS][3], dq[3], o[SETS], go[SETS];
-            for (int s = 0; s < SETS; s++) {
-                state[s] = device_alloc(att->state_bytes(&spec), "state");
-                Tensor whole = tensor_of(qkv[s].data, BF16, 3, spec.B, T, 3 * C);
-                for (int i = 0; i < 3; i++) q[s][i] = tensor_column_range(whole, (int64_t)i * C, C);
-                o[s] = tensor_of(out[s].data, BF16, 3, spec.B, T, C);
-                go[s] = tensor_of(dout[s].data, BF16, 3, spec.B, T, C);
-            }
-            for (int i = 0; i < 3; i++) dq[i] = tensor_column_range(tensor_of(dqkv.data, BF16, 3, spec.B, T, 3 * C), (int64_t)i * C, C);
-            double ms[2][ROUNDS];
-            for (int r = -2; r < ROUNDS; r++) {
-                for (int pass = 0; pass < 2; pass++) {
-                    device_wait();
-                    double start = now();
-                    for (int s = 0; s < SETS; s++)
-                        if (pass == 0) att->forward(&spec, o[s], state[s], q[s][0], q[s][1], q[s][2], work);
-                        else att->backward(&spec, dq[0], dq[1], dq[2], go[s], o[s], state[s], q[s][0], q[s][1], q[s][2], work);
-                    device_wait();
-                    if (r >= 0) ms[pass][r] = 1e3 * (now() - start) / SETS;
-                }
-            }
-            double flop = 2.0 * spec.B * NH * (double)T * T * HS;
-            for (int pass = 0; pass < 2; pass++) qsort(ms[pass], ROUNDS, sizeof(double), by_value);
-            printf("T %5d  %-6s  forward %7.3f ms %6.1f TFLOP/s  backward %7.3f ms %6.1f TFLOP/s\n", T, att->name,
-                   ms[0][ROUNDS / 2], flop / ms[0][ROUNDS / 2] * 1e-9, ms[1][ROUNDS / 2], 2.5 * flop / ms[1][ROUNDS / 2] * 1e-9);
-            for (int s = 0; s < SETS; s++) device_free(state[s]);
-            device_free(work);
-        }
-    }
+    printf("%s, %s\n", device_info().name, device_info().detail);
+    if (!no_peers) peers_start(python, shared_file, dtype_name(dtype), autograd ? "autograd" : "direct");
+    printf("MHz, C and W: medians of what nvidia-smi says meanwhile. GB: the most that is held, of each in turn, with "
+           "q, k, v, out and their gradients\n");
+    sensors_start();
+    for (int size = 64; size <= 128; size += 64)
+        if (speed && (!HS || size == 64))
+            speed_table(HS ? (int)HS : size, T ? (int)T : small ? 128 : 512, T ? (int)T : small ? 1024 : 16384);
+    for (int size = 64; size <= 128; size += 64)
+        if ((all && !one_speed) || strcmp(table, "lengths") == 0)
+            lengths_table((Shape){ small ? 1 : 8, size == 64 ? 1920 : 2048, small ? 2 : 16, size });
+    if ((all && !one_speed) || strcmp(table, "paper") == 0) paper_table(paper);
     return 0;
 }

@@ -492,7 +492,7 @@ static void random_batch(int32_t *batch, int count, uint32_t which, int V) {
 }
 
 static void initial_weights(void) {
-    GPTConfig config = { .L = 3, .NH = 2, .C = 64, .T = 48, .V = 1001 };
+    GPTConfig config = { .L = 3, .NH = 2, .C = 64, .T = 48, .V = 1001, .deterministic = 1 };
     GPT m, again, other;
     gpt_create(&m, config, "auto", 4, 48, EVALUATE);
     gpt_create(&again, config, "auto", 1, 1, EVALUATE);
@@ -545,7 +545,7 @@ static void initial_weights(void) {
 
 static void one_batch_is_learnt(void) {
     enum { B = 3, T = 17 };
-    GPTConfig config = { .L = 2, .NH = 2, .C = 48, .T = T, .V = 70 };
+    GPTConfig config = { .L = 2, .NH = 2, .C = 48, .T = T, .V = 70, .deterministic = 1 };
     int32_t tokens[B * T], targets[B * T];
     random_batch(tokens, B * T, 2, config.V);
     random_batch(targets, B * T, 3, config.V);

@@ -40,11 +40,9 @@ static void forward_tile(const AttentionSpec *s, Head out, float *lse, Head q, H
         for (int64_t j = 0; j < keys; j++) {
             float *row = S + j * QUERIES;
             const int64_t first = first_to_see(s, j0 + j, i0, rows);
+            for (int i = 0; i < QUERIES; i++) row[i] *= s->scale;
             for (int64_t i = 0; i < first; i++) row[i] = -INFINITY;
-            for (int i = 0; i < QUERIES; i++) {
-                row[i] *= s->scale;
-                greatest[i] = row[i] > greatest[i] ? row[i] : greatest[i];
-            }
+            for (int i = 0; i < QUERIES; i++) greatest[i] = row[i] > greatest[i] ? row[i] : greatest[i];
         }
         for (int64_t j = 0; j < keys; j++) {
             float *row = S + j * QUERIES;

@@ -8,7 +8,7 @@ extern "C" {
 
 enum { HS_MOST = 128 };
 
-extern const Attention attention_flash_sm80, attention_flash_f32, attention_naive;
+extern const Attention attention_flash_sm90, attention_flash_sm80, attention_flash_f32, attention_naive;
 
 /* What none of them can do, or NULL. */
 const char *attention_refuse_on_cuda(const AttentionSpec *spec);

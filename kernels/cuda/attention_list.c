@@ -1,7 +1,9 @@
 /* kernels/cuda/attention_list.c - The attentions of this backend, best first. */
 #include "attention_cuda.h"
 
-const Attention *const attention_list[] = { &attention_flash_sm80, &attention_flash_f32, &attention_naive, NULL };
+const Attention *const attention_list[] = {
+    &attention_flash_sm90, &attention_flash_sm80, &attention_flash_f32, &attention_naive, NULL
+};
 
 const char *attention_refuse_on_cuda(const AttentionSpec *s) {
     if (s->dropout != 0)                       return "dropout on the probabilities is not there yet, want 0";

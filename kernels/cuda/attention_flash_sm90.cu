@@ -1,0 +1,82 @@
+/* kernels/cuda/attention_flash_sm90.cu - Attention for Hopper (compute capability 9.0, compiled for sm_90a): what it takes,
+   and what both passes need of the host. bf16 in and out, f32 sums, training shapes (as many queries as keys), head sizes
+   8, 16, .. 128: up to 64 and up to 128 columns, the missing ones read as zero. */
+#include "attention_flash_sm90.h"
+#include <cudaTypedefs.h>
+
+CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows) {
+    static PFN_cuTensorMapEncodeTiled_v12000 encode;        /* by the runtime, so that nothing links libcuda */
+    if (!encode) {
+        cudaDriverEntryPointQueryResult found;
+        CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&encode, 12000, cudaEnableDefault, &found));
+        REQUIRE(encode, "attention: the driver has no cuTensorMapEncodeTiled, want one for CUDA 12.0 or newer");
+    }
+    const cuuint64_t pitch = (cuuint64_t)t.pitch * sizeof(bf16);
+    const cuuint64_t dim[] = { (cuuint64_t)s->HS, (cuuint64_t)s->NH, (cuuint64_t)s->Tq, (cuuint64_t)s->B };
+    const cuuint64_t stride[] = { (cuuint64_t)s->HS * sizeof(bf16), pitch, pitch * (cuuint64_t)s->Tq };
+    const cuuint32_t box[] = { 64, 1, (cuuint32_t)rows, 1 }, step[] = { 1, 1, 1, 1 };
+    CUtensorMap map;
+    const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, t.data, dim, stride, box, step,
+                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    REQUIRE(result == CUDA_SUCCESS, "attention: the copy engine refuses %s, (%d,%d,%d) heads of %d with pitch %lld at %p: "
+            "CUDA error %d", name, s->B, s->Tq, s->NH, s->HS, (long long)t.pitch, t.data, (int)result);
+    return map;
+}
+
+View view_of(Tensor t) { return { (bf16 *)t.data, t.pitch }; }
+
+int blocks_for(int64_t tasks) {
+    static int multiprocessors;
+    if (!multiprocessors) CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
+    REQUIRE(tasks <= INT32_MAX / 2, "attention: %lld tiles, want at most %d: a smaller batch", (long long)tasks, INT32_MAX / 2);
+    return (int)(tasks < multiprocessors ? tasks : multiprocessors);
+}
+
+static const char *refuse(const AttentionSpec *s) {
+    const char *shared_reason = attention_refuse_on_cuda(s);
+    if (shared_reason)                      return shared_reason;
+    if (s->dtype != BF16)                   return "this kernel computes in bf16 only";
+    if (s->HS % 8 != 0)                     return "the head size is not a multiple of 8";
+    if (!(s->scale > 0))                    return "the scale of the scores is not above 0";
+    if (s->q0 != 0 || s->Tq != s->Tk)       return "this kernel wants as many queries as keys";
+    if (cuda_arch() != 90)                  return "the GPU is not a Hopper (compute capability 9.0)";
+    return NULL;
+}
+
+static size_t state_bytes(const AttentionSpec *s) {       /* a float per query row: the log-sum-exp */
+    return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq;
+}
+
+/* What the stores of 16 bytes and the copy engine want of every operand. */
+static void check_rows(const char *name, Tensor t) {
+    REQUIRE((uintptr_t)t.data % 16 == 0 && t.pitch % 8 == 0,
+            "attention: %s begins at %p and has pitch %lld, want rows on 16 bytes: a pitch that is a multiple of 8",
+            name, t.data, (long long)t.pitch);
+}
+
+static void forward(const AttentionSpec *s, Tensor out, void *state, Tensor q, Tensor k, Tensor v, void *work) {
+    attention_check(&attention_flash_sm90, s, out, q, k, v);
+    check_rows("out", out);
+    check_rows("q", q);
+    check_rows("k", k);
+    check_rows("v", v);
+    attention_flash_sm90_forward(s, out, (float *)state, q, k, v, work);
+}
+
+static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
+                     Tensor out, const void *state, Tensor q, Tensor k, Tensor v, void *work) {
+    attention_check(&attention_flash_sm90, s, out, q, k, v);
+    attention_check(&attention_flash_sm90, s, dout, dq, dk, dv);
+    check_rows("q", q);
+    check_rows("k", k);
+    check_rows("v", v);
+    check_rows("out", out);
+    check_rows("dout", dout);
+    check_rows("dq", dq);
+    check_rows("dk", dk);
+    check_rows("dv", dv);
+    attention_flash_sm90_backward(s, dq, dk, dv, dout, out, (const float *)state, q, k, v, work);
+}
+
+const Attention attention_flash_sm90 = { "flash", refuse, state_bytes, attention_flash_sm90_workspace, forward, backward };

@@ -1,0 +1,181 @@
+/* kernels/cuda/attention_flash_sm90.h - What the two passes of the attention for Hopper share: the problem, how blocks
+   come by their tasks, and how results leave the registers.
+
+   A block is one warpgroup of producers, which only issue copies, and two or three of consumers, which own 64 rows each
+   and compute. They meet in mbarriers that are named for what they guard: K_FULL is complete when a K tile has arrived,
+   K_EMPTY when all its readers are done with it. Every barrier counts its phases: the n-th use of a ring of S stages waits
+   for parity n / S % 2, who fills it for the opposite one, so that the first round finds all stages empty. */
+#ifndef KERNELS_CUDA_ATTENTION_FLASH_SM90_H
+#define KERNELS_CUDA_ATTENTION_FLASH_SM90_H
+#include "attention_cuda.h"
+#include "hopper.h"
+
+static constexpr float LOG2E = 1.44269504f, LN2 = 0.693147181f;
+
+enum {
+    KEYS = 128,         /* of a K or V tile */
+    WARPGROUP = 128,    /* threads */
+    GROUP_ROWS = 64,    /* that a consumer warpgroup owns: the M of wgmma */
+    ROW = 128,          /* bytes of a tile's row, in one panel */
+};
+
+struct View { bf16 *data; int64_t pitch; };
+
+struct Problem {
+    int   NH, HS, T, heads;     /* heads: of all sequences */
+    int   section;              /* heads whose tiles run side by side: what they read and add to stays in the L2 */
+    int   deterministic;
+    float scale;
+    int  *ticket;               /* zero at the launch */
+};
+
+HOPPER bf16 *rows_of(const View &t, const Problem &p, int b, int h, int row) {
+    return t.data + ((int64_t)b * p.T + row) * t.pitch + h * p.HS;
+}
+
+/* Rows row .. of a head into a tile of PANELS panels of 64 columns. */
+template<int PANELS> HOPPER void load_tile(uint32_t to, int panel_bytes, const CUtensorMap *map, uint32_t barrier,
+                                           int b, int h, int row) {
+    #pragma unroll
+    for (int panel = 0; panel < PANELS; panel++)
+        tensor_load(to + panel * panel_bytes, map, barrier, 64 * panel, h, row, b);
+}
+
+/* ---- tasks: a tile of one head each. A worker draws the next one when it has begun the last one it drew, so that none
+   waits for the slowest. ---- */
+
+struct Task { int b, h, row; };     /* sequence, head, the tile's first row; row -1: there are no more */
+
+/* The tiles of a section of heads in turn, from the longest work to the shortest: the last queries see the most keys, the
+   first keys are seen by the most queries. */
+struct Tickets {
+    const Problem &p;
+    const int rows, tiles, workers;
+    const bool last_is_longest;
+    int index, drawn;       /* drawn early: it takes as long as a memory access */
+
+    __device__ __forceinline__ Tickets(const Problem &p, int rows, bool last_is_longest, int worker, int workers)
+        : p(p), rows(rows), tiles((p.T + rows - 1) / rows), workers(workers), last_is_longest(last_is_longest), index(worker) {
+        draw();
+    }
+    __device__ __forceinline__ void draw() { drawn = workers + atomicAdd(p.ticket, 1); }
+    __device__ __forceinline__ void next() { index = drawn; draw(); }
+    __device__ __forceinline__ Task task() const {
+        if (index >= p.heads * tiles) return { 0, 0, -1 };
+        const int first = index / (p.section * tiles) * p.section, width = min(p.section, p.heads - first);
+        const int within = index - first * tiles, order = within / width, head = first + within % width;
+        return { head / p.NH, head % p.NH, (last_is_longest ? tiles - 1 - order : order) * rows };
+    }
+};
+
+/* The n-th use of a ring of so many stages. */
+template<int STAGES> HOPPER int stage_of(int n)  { return n % STAGES; }
+template<int STAGES> HOPPER int parity_of(int n) { return n / STAGES & 1; }
+
+/* The tasks that a producer has drawn, n = 0, 1, ..; no more ahead than this, or the last ones go to who is late anyway. */
+struct Slots {
+    static constexpr int COUNT = 2;
+    static constexpr int BYTES = COUNT * (int)sizeof(Task);
+
+    volatile int *task;
+    uint32_t full, empty;       /* barriers */
+
+    __device__ __forceinline__ Slots(uint8_t *slots, uint32_t full, uint32_t empty)
+        : task((volatile int *)slots), full(full), empty(empty) {}
+    __device__ __forceinline__ void init(int readers) const {
+        for (int i = 0; i < COUNT; i++) { mbarrier_init(full + 8 * i, 1); mbarrier_init(empty + 8 * i, readers); }
+    }
+    __device__ __forceinline__ void publish(int n, const Task &t) const {
+        mbarrier_wait(empty + 8 * stage_of<COUNT>(n), parity_of<COUNT>(n) ^ 1);
+        volatile int *const slot = task + 3 * stage_of<COUNT>(n);
+        slot[0] = t.b;
+        slot[1] = t.h;
+        slot[2] = t.row;
+        mbarrier_arrive(full + 8 * stage_of<COUNT>(n));
+    }
+    /* One arrival per reader when it has read: a thread of its own, or lane 0 of a warp. */
+    __device__ __forceinline__ Task take(int n) const {
+        mbarrier_wait(full + 8 * stage_of<COUNT>(n), parity_of<COUNT>(n));
+        volatile int *const slot = task + 3 * stage_of<COUNT>(n);
+        const Task t = { slot[0], slot[1], slot[2] };
+        mbarrier_arrive(empty + 8 * stage_of<COUNT>(n));
+        return t;
+    }
+    __device__ __forceinline__ Task take_by_warp(int n) const {
+        mbarrier_wait(full + 8 * stage_of<COUNT>(n), parity_of<COUNT>(n));
+        volatile int *const slot = task + 3 * stage_of<COUNT>(n);
+        const Task t = { uniform(slot[0]), uniform(slot[1]), uniform(slot[2]) };
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(empty + 8 * stage_of<COUNT>(n));
+        return t;
+    }
+};
+
+/* ---- results: one warp's 16 rows of 8 GROUPS columns, as wgmma leaves them, to bf16(factor x); `rows` and `columns` of
+   them exist. Each thread has 4 bytes of every 16 of its two rows. ---- */
+
+/* The four lanes that share a row trade, so that each has the whole of every fourth 16 bytes. */
+template<int GROUPS> HOPPER void store_rows(bf16 *to, int64_t pitch, int rows, int columns, const float (&x)[4 * GROUPS],
+                                            float factor0, float factor1) {
+    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    #pragma unroll
+    for (int i = 0; i < 2; i++)
+        #pragma unroll
+        for (int j = 0; j < GROUPS; j += 4) {
+            const float factor = i ? factor1 : factor0;
+            uint32_t w[4];
+            #pragma unroll
+            for (int n = 0; n < 4; n++)
+                w[n] = pack(x[4 * (j + n) + 2 * i] * factor, x[4 * (j + n) + 2 * i + 1] * factor);
+            #pragma unroll
+            for (int bit = 1; bit <= 2; bit *= 2)
+                #pragma unroll
+                for (int n = 0; n < 4; n++)
+                    if (!(n & bit)) {
+                        const uint32_t got = __shfl_xor_sync(0xffffffffu, c & bit ? w[n] : w[n | bit], bit);
+                        if (c & bit) w[n] = got; else w[n | bit] = got;
+                    }
+            const int row = g + 8 * i, column = 8 * (j + c);
+            if (row < rows && column < columns)
+                *(uint4 *)(to + row * pitch + column) = make_uint4(w[0], w[1], w[2], w[3]);
+        }
+}
+
+/* The same in a quarter of the instructions, by way of 256 GROUPS bytes of shared memory of the warp's own. */
+template<int GROUPS> HOPPER void store_rows_staged(uint8_t *stage, bf16 *to, int64_t pitch, int rows, int columns,
+                                                   const float (&x)[4 * GROUPS], float factor0, float factor1) {
+    constexpr int BYTES = 16 * GROUPS;      /* of a row */
+    const int lane = threadIdx.x % 32, r = lane % 16;
+    __syncwarp();       /* all have read what was there */
+    #pragma unroll
+    for (int j = 0; j < GROUPS; j += 2)
+        stmatrix(shared_address(stage) + r * BYTES + (((j + lane / 16) ^ r % 8) << 4),
+                 pack(x[4 * j] * factor0, x[4 * j + 1] * factor0), pack(x[4 * j + 2] * factor1, x[4 * j + 3] * factor1),
+                 pack(x[4 * j + 4] * factor0, x[4 * j + 5] * factor0), pack(x[4 * j + 6] * factor1, x[4 * j + 7] * factor1));
+    __syncwarp();
+    const int chunk = lane % GROUPS;
+    #pragma unroll
+    for (int row = lane / GROUPS; row < 16; row += 32 / GROUPS)
+        if (row < rows && 8 * chunk < columns)
+            *(uint4 *)(to + row * pitch + 8 * chunk) = *(const uint4 *)(stage + row * BYTES + ((chunk ^ row % 8) << 4));
+}
+
+/* ---- host ---- */
+
+/* Tiles of `rows` rows of 64 columns of one head. What lies outside the head or the sequence is read as zero. */
+CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows);
+View        view_of(Tensor t);
+int         blocks_for(int64_t tasks);      /* as many as multiprocessors, at most one a task */
+
+/* Once per kernel: more than the 48 KiB that every kernel may have. */
+template<class Kernel> static bool allow_shared(Kernel kernel, int bytes) {
+    CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    return true;
+}
+
+/* Shapes are checked. state: lse (B,NH,T). work: attention_flash_sm90_workspace bytes, whatever they hold. */
+size_t attention_flash_sm90_workspace(const AttentionSpec *s);
+void   attention_flash_sm90_forward (const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v, void *work);
+void   attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
+                                     const float *lse, Tensor q, Tensor k, Tensor v, void *work);
+
+#endif

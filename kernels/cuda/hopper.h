@@ -1,0 +1,224 @@
+/* kernels/cuda/hopper.h - What sm_90a has of its own, one small function per instruction, named as in the PTX manual:
+   asynchronous barriers, the copy engine (TMA), the products of a warpgroup (wgmma), registers that move between warps.
+
+   The shared-memory tile that all of them share: panels of 64 columns, R rows of 128 bytes, 1024-byte aligned, in which
+   the 16-byte chunk c of row r lies at chunk c ^ r % 8 (CU_TENSOR_MAP_SWIZZLE_128B). Head size 128 is two panels. */
+#ifndef KERNELS_CUDA_HOPPER_H
+#define KERNELS_CUDA_HOPPER_H
+#include <cuda.h>
+#include "cuda.h"
+
+typedef __nv_bfloat16 bf16;
+#define HOPPER __device__ static __forceinline__
+
+HOPPER uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+/* The same in all lanes of a warp, and known to be: the compiler keeps it in a uniform register. */
+HOPPER int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+/* ---- mbarrier: counts arrivals and bytes of a phase; then the phase changes parity. A fresh one has "completed" the
+   phase of parity 1. ---- */
+
+HOPPER void mbarrier_init(uint32_t barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
+}
+
+HOPPER void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+HOPPER void mbarrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
+}
+
+HOPPER void mbarrier_arrive_expect_tx(uint32_t barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
+}
+
+HOPPER void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+    asm volatile("{\n.reg .pred done;\n"
+                 "again_%=: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again_%=;\n}" :: "r"(barrier), "r"(parity) : "memory");
+}
+
+/* ---- barriers of some of the block's warps ---- */
+
+HOPPER void bar_sync(int id, int threads)   { asm volatile("bar.sync %0, %1;"   :: "r"(id), "r"(threads) : "memory"); }
+HOPPER void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
+
+/* ---- the copy engine. One thread starts a copy; shared memory written by threads needs fence_proxy_async in each
+   of them before the barrier that lets that one go. ---- */
+
+HOPPER void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/* between copies and other accesses to global memory */
+HOPPER void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+HOPPER void prefetch_tensormap(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
+}
+
+HOPPER void tensor_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int c0, int c1, int c2, int c3) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2];"
+                 :: "r"(to), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
+}
+
+HOPPER void tensor_store(const CUtensorMap *map, uint32_t from, int c0, int c1, int c2, int c3) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+                 :: "l"(map), "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
+}
+
+/* Addresses and bytes are multiples of 16. */
+HOPPER void bulk_load(uint32_t to, const void *from, int bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier) : "memory");
+}
+
+HOPPER void bulk_reduce_add(float *to, uint32_t from, int bytes) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
+                 :: "l"(__cvta_generic_to_global(to)), "r"(from), "r"(bytes) : "memory");
+}
+
+HOPPER void bulk_store(float *to, uint32_t from, int bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+                 :: "l"(__cvta_generic_to_global(to)), "r"(from), "r"(bytes) : "memory");
+}
+
+HOPPER void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+/* Of this thread's groups all but the last PENDING have read their source (read), or are done and seen (full). */
+template<int PENDING> HOPPER void bulk_wait_group_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(PENDING) : "memory");
+}
+template<int PENDING> HOPPER void bulk_wait_group() {
+    asm volatile("cp.async.bulk.wait_group %0;" :: "n"(PENDING) : "memory");
+}
+
+/* ---- wgmma: d (64,N) f32 += a (64,16) b (16,N), bf16, by 128 threads ----
+
+   Thread t of the warpgroup, g = t % 32 / 4, c = t % 4, holds d[4j + 2i + e] = (16 (t/32) + g + 8i, 8j + 2c + e), and of
+   an A in registers a[2x + i] = (16 (t/32) + g + 8i, 8x + 2c .. 2c+1): so two neighbouring 8-column groups of one
+   product, packed to bf16, are an A of the next one. */
+
+/* An operand in shared memory, in the layout above, from `address` on: the low word of its descriptor; the high word is
+   the same for all (the swizzle, and 1024 bytes from 8 rows to the next 8). panel_bytes: from one panel to the next; of
+   use only where the operand is read across its rows and is wider than a panel. */
+typedef uint32_t Operand;
+HOPPER Operand operand(uint32_t address, int panel_bytes = 0) { return address >> 4 | (uint32_t)panel_bytes << 12; }
+HOPPER Operand advanced(Operand x, int bytes) { return x + (uint32_t)(bytes >> 4); }
+HOPPER uint64_t descriptor(Operand x) { return 0x4000004000000000u | x; }
+
+HOPPER void wgmma_fence()        { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+HOPPER void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template<int PENDING> HOPPER void wgmma_wait_group() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
+}
+
+/* What a finished product wrote: keeps the compiler from reading it before the wait. */
+template<int N> HOPPER void ready(float (&d)[N]) {
+    #pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i]) :: "memory");
+}
+
+#define D4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
+#define NAMES_32 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define NAMES_64 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+
+/* Where an operand lies along its rows, k is the column; ACROSS: k is the row. add 0: d = a b. */
+enum { ALONG = 0, ACROSS = 1 };
+
+/* a and b from shared memory */
+template<int A, int B> HOPPER void wgmma(float (&d)[32], Operand a, Operand b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " NAMES_32 ", %32, %33, p, 1, 1, %35, %36;\n}"
+                 : D16(0), D16(16) : "l"(descriptor(a)), "l"(descriptor(b)), "r"(add), "n"(A), "n"(B));
+}
+
+template<int A, int B> HOPPER void wgmma(float (&d)[64], Operand a, Operand b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " NAMES_64 ", %64, %65, p, 1, 1, %67, %68;\n}"
+                 : D16(0), D16(16), D16(32), D16(48) : "l"(descriptor(a)), "l"(descriptor(b)), "r"(add), "n"(A), "n"(B));
+}
+
+/* a from registers */
+template<int B> HOPPER void wgmma(float (&d)[32], const uint32_t *a, Operand b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " NAMES_32
+                 ", {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"
+                 : D16(0), D16(16) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(b)), "r"(add), "n"(B));
+}
+
+template<int B> HOPPER void wgmma(float (&d)[64], const uint32_t *a, Operand b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " NAMES_64
+                 ", {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"
+                 : D16(0), D16(16), D16(32), D16(48) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(b)), "r"(add), "n"(B));
+}
+
+#undef D4
+#undef D16
+#undef NAMES_32
+#undef NAMES_64
+
+/* ---- flags in global memory ---- */
+
+HOPPER int load_acquire(const int *flag) {
+    int value;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(flag)) : "memory");
+    return value;
+}
+
+HOPPER void add_release(int *flag, int x) {
+    asm volatile("red.release.gpu.global.add.s32 [%0], %1;" :: "l"(__cvta_generic_to_global(flag)), "r"(x) : "memory");
+}
+
+/* ---- registers ---- */
+
+/* All four warps of a warpgroup; multiples of 8. The block's sum must stay what it was at the launch. */
+template<int N> HOPPER void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N)); }
+template<int N> HOPPER void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }
+
+HOPPER void stmatrix(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :: "r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+HOPPER float ex2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* 2^x by the units that multiply, to 1e-4 of itself (a bf16 is rounded by up to 2e-3), exact at integers; below 2^-126 it
+   is 2^-126. The special unit makes 16 ex2 a clock and multiprocessor: where it is the bottleneck, some go this way. The
+   integer part goes to the exponent, the rest through a polynomial (Cody and Waite). */
+HOPPER float ex2_polynomial(float x) {
+    x = fmaxf(x, -126.0f);
+    const float shifted = x + 12582912.0f;      /* 1.5 2^23: the integer is in the low bits */
+    const float f = x - (shifted - 12582912.0f);
+    const float y = fmaf(fmaf(fmaf(0.05500866f, f, 0.24221057f), f, 0.69328291f), f, 1.0f);
+    return __int_as_float((__float_as_int(shifted) << 23) + __float_as_int(y));
+}
+
+HOPPER uint32_t pack(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+/* The four lanes of a quad share a row of d. */
+HOPPER float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+HOPPER float quad_sum(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+#endif

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""The PyTorch side of test/bench_attention.c, which starts it: cuDNN's attention and FlashAttention-2, causal, bf16.
+
+    bench_attention_peers.py FILE SOCKET DTYPE direct|autograd      FILE and SOCKET are open file descriptors
+
+One line is asked, one answered; "ok ..." or why not. On start: "ok" and the versions. Then
+
+    inputs NH HS ROWS       FILE holds qkv (ROWS,3*NH*HS) and dout (ROWS,NH*HS): they are copied to the GPU
+    shape NAME B T          runs NAME on the first B*T rows: "ok", the bytes at the peak (inputs and outputs included),
+                            the means of |out| and of |dq, dk, dv| over the first sequence
+    time NAME PASS MS       milliseconds of a launch, over a batch of about MS milliseconds
+
+Directly, both passes are called as autograd calls them, on views of the packed qkv, so that nothing is timed but what
+the library needs. Through autograd they are timed as a model has them, with the copies that put dqkv together.
+"""
+import mmap
+import socket
+import sys
+
+WIRE = socket.socket(fileno=int(sys.argv[2])).makefile("rw")
+
+
+def say(*words):
+    print(" ".join(" ".join(str(word).split()) for word in words)[:500], file=WIRE, flush=True)
+
+
+def leave(reason):
+    say(reason)
+    sys.exit()
+
+
+if sys.argv[3] != "bf16":
+    leave("they are for a GPU, in bf16")
+try:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+except ImportError as error:
+    leave(f"{sys.executable}: {error}")
+if not torch.cuda.is_available():
+    leave(f"PyTorch {torch.__version__} sees no GPU")
+
+ATEN = torch.ops.aten
+BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FA2": SDPBackend.FLASH_ATTENTION}
+OPERATORS = {
+    "cuDNN": (ATEN._scaled_dot_product_cudnn_attention, ATEN._scaled_dot_product_cudnn_attention_backward),
+    "FA2": (ATEN._scaled_dot_product_flash_attention, ATEN._scaled_dot_product_flash_attention_backward),
+}
+# what the forward operators return, under the names that the backward operators take it
+RESULTS = ("out", "logsumexp", "cum_seq_q", "cum_seq_k", "max_q", "max_k", "philox_seed", "philox_offset")
+
+
+def call(operator, values):
+    return operator.default(**{a.name: values[a.name] for a in operator.default._schema.arguments})
+
+
+class Direct:
+    def __init__(self, name, B, T):
+        self.forward_operator, self.backward_operator = OPERATORS[name]
+        query, key, value = QKV[:B * T].view(B, T, 3, *SIZES).permute(2, 0, 3, 1, 4)       # (B,NH,T,HS) each
+        self.values = dict(query=query, key=key, value=value, attn_bias=None, compute_log_sumexp=True, dropout_p=0.0,
+                           is_causal=True, return_debug_mask=False, scale=SIZES[1]**-0.5,
+                           grad_out=DOUT[:B * T].view(B, T, *SIZES).transpose(1, 2))
+
+    def forward(self):
+        self.values.update(zip(RESULTS, call(self.forward_operator, self.values)))
+        return self.values["out"]
+
+    def backward(self):
+        return call(self.backward_operator, self.values)
+
+
+class Autograd:
+    def __init__(self, name, B, T):
+        self.backend = BACKENDS[name]
+        self.qkv = QKV[:B * T].view(B, T, 3, *SIZES).requires_grad_()
+        self.dout = DOUT[:B * T].view(B, T, *SIZES).transpose(1, 2)
+
+    def forward(self):
+        with sdpa_kernel(self.backend), torch.enable_grad():
+            query, key, value = self.qkv.permute(2, 0, 3, 1, 4)
+            self.out = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.out.detach()
+
+    def backward(self):
+        return torch.autograd.grad(self.out, self.qkv, self.dout, retain_graph=True)
+
+
+def inputs(NH, HS, rows):
+    global SIZES, QKV, DOUT
+    PEERS.clear()
+    QKV = DOUT = None
+    SIZES, C = (int(NH), int(HS)), int(NH) * int(HS)
+    with mmap.mmap(int(sys.argv[1]), 0) as file:
+        data = torch.frombuffer(file, dtype=torch.bfloat16).cuda().view(-1, C)
+    QKV, DOUT = data[:3 * int(rows)].view(-1, 3 * C), data[3 * int(rows):]
+    return ()
+
+
+def shape(name, B, T):
+    PEERS.pop(name, None)
+    size = int(B), int(T)
+    first = METHOD(name, *size)                     # plans are made, scratch is taken for good
+    first.forward(), first.backward()
+    del first
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    peer = METHOD(name, *size)
+    out, gradients = peer.forward(), peer.backward()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() - before + 4 * out.nbytes        # and q, k, v, dout
+    PEERS[name], LAUNCHES[name, "forward"], LAUNCHES[name, "backward"] = peer, 0, 0
+    gradient = torch.cat([g[0].flatten() for g in gradients])
+    return peak, out[0].float().abs().mean().item(), gradient.float().abs().mean().item()
+
+
+def time(name, which, ms):
+    launch = getattr(PEERS[name], which)
+
+    def batch(launches):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        launch()                                    # not counted: until now the GPU was another process's
+        start.record()
+        for _ in range(launches):
+            launch()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / launches
+
+    if not LAUNCHES[name, which]:
+        LAUNCHES[name, which] = max(1, min(1000, int(float(ms) / batch(1))))
+    return (batch(LAUNCHES[name, which]),)
+
+
+METHOD = {"direct": Direct, "autograd": Autograd}[sys.argv[4]]
+PEERS, LAUNCHES = {}, {}
+COMMANDS = {"inputs": inputs, "shape": shape, "time": time}
+with torch.no_grad():
+    say(f"ok PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, FlashAttention-2;",
+        "both passes called directly" if METHOD is Direct else "through autograd")
+    for line in WIRE:
+        command, *words = line.split()
+        try:
+            say("ok", *COMMANDS[command](*words))
+        except Exception as error:
+            say(type(error).__name__, error)

@@ -1,0 +1,223 @@
+/* test/bench_runners.h - Who takes part in bench_attention, on which inputs, and how long a launch takes each.
+
+   inputs_open(rows, NH, HS, 1);                        for us and for the peers
+   runners_list(shape);
+   compete(shape, load);                                fills in the runners' times
+   release();
+   inputs_close(); */
+#ifndef TEST_BENCH_RUNNERS_H
+#define TEST_BENCH_RUNNERS_H
+#include <sys/mman.h>
+#include <time.h>
+#include "../kernels/attention.h"
+#include "../kernels/device.h"
+#include "../llmc/random.h"
+#include "bench_peers.h"
+
+enum { FORWARD, BACKWARD, PASSES };
+enum { RUNNERS_MOST = 8, ROUNDS_MOST = 100, BATCH_MS = 20 };
+
+typedef struct { int B, T, NH, HS; } Shape;
+
+/* Who takes part: an attention of ours, or a peer behind the socket. */
+typedef struct {
+    char   label[24];
+    const Attention *ours;                      /* NULL: a peer */
+    int    absent;                              /* cannot run this shape */
+    void  *state, *work;
+    int    launches[PASSES];                    /* in a batch */
+    double bytes, own_bytes;                    /* in all; without inputs, outputs, gradients */
+    double ms[PASSES][ROUNDS_MOST], median[PASSES];
+} Runner;
+
+static Runner  runner[RUNNERS_MOST];
+static int     runners;
+static int64_t rounds;
+static DType   dtype;                           /* f32 on a CPU */
+static int     shared_file;
+static char   *shared;                          /* the inputs: qkv, behind it dout */
+static Tensor  qkv, dqkv, out, dout;            /* (rows,3*NH*HS), (rows,NH*HS) */
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- inputs */
+
+static double value(const void *data, int64_t i) {
+    uint32_t bits = dtype == BF16 ? (uint32_t)((const uint16_t *)data)[i] << 16 : ((const uint32_t *)data)[i];
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Random normal numbers, those of dout times amplitude, cut to bf16. */
+static void inputs_open(int64_t rows, int NH, int HS, double amplitude) {
+    int64_t C = NH * HS, count = rows * 4 * C;
+    size_t bytes = (size_t)count * dtype_bytes(dtype);
+    REQUIRE(ftruncate(shared_file, (off_t)bytes) == 0, "no memory for %.2f GB of inputs", (double)bytes / 1e9);
+    shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, shared_file, 0);
+    REQUIRE(shared != MAP_FAILED, "no memory for %.2f GB of inputs", (double)bytes / 1e9);
+    #pragma omp parallel for
+    for (int64_t i = 0; i < count; i++) {
+        double normal = random_normal(1, RANDOM_TEST, (uint32_t)HS, (uint64_t)i);
+        float x = (float)(i < rows * 3 * C ? normal : amplitude * normal);
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        if (dtype == BF16) ((uint16_t *)shared)[i] = (uint16_t)(bits >> 16);
+        else               ((uint32_t *)shared)[i] = bits & 0xffff0000;
+    }
+    Tensor *tensors[] = { &qkv, &dqkv, &out, &dout };
+    for (int i = 0; i < 4; i++) {
+        *tensors[i] = tensor_of(NULL, dtype, 2, rows, i < 2 ? 3 * C : C);
+        tensors[i]->data = device_alloc(tensor_bytes(*tensors[i]), "q, k, v and what belongs to them");
+    }
+    device_upload(qkv.data, shared, tensor_bytes(qkv));
+    device_upload(dout.data, shared + tensor_bytes(qkv), tensor_bytes(dout));
+    if (peers) REQUIRE(ask("inputs %d %d %lld", NH, HS, (long long)rows), "the peers cannot read the inputs");
+}
+
+static void inputs_close(void) {
+    munmap(shared, tensor_bytes(qkv) + tensor_bytes(dout));
+    Tensor tensors[] = { qkv, dqkv, out, dout };
+    for (int i = 0; i < 4; i++) device_free(tensors[i].data);
+}
+
+/* The i-th NH*HS columns of the first rows of t, as (B,T,NH*HS). */
+static Tensor part(Tensor t, Shape s, int i) {
+    return tensor_column_range(tensor_of(t.data, dtype, 3, s.B, s.T, t.dim[1]), (int64_t)i * s.NH * s.HS, s.NH * s.HS);
+}
+
+/* ---- runners */
+
+static AttentionSpec spec_of(Shape s) {
+    return (AttentionSpec){ .B = s.B, .Tq = s.T, .Tk = s.T, .NH = s.NH, .HS = s.HS, .scale = 1 / sqrtf((float)s.HS),
+                            .dtype = dtype, .out_dtype = dtype };
+}
+
+/* Ours that take the shape, best first ("flash", "flash 2", ...), then the peers. */
+static void runners_list(Shape s) {
+    AttentionSpec spec = spec_of(s);
+    runners = 0;
+    for (int a = 0; attention_list[a]; a++) {
+        if (attention_list[a]->refuse(&spec)) continue;
+        int namesakes = 1;
+        for (int i = 0; i < runners; i++) namesakes += strcmp(runner[i].ours->name, attention_list[a]->name) == 0;
+        REQUIRE(runners < RUNNERS_MOST - 2, "more attentions than RUNNERS_MOST allows");
+        Runner *r = &runner[runners++];
+        *r = (Runner){ .ours = attention_list[a] };
+        snprintf(r->label, sizeof r->label, namesakes > 1 ? "%.16s %d" : "%.16s", r->ours->name, namesakes);
+    }
+    REQUIRE(runners, "no attention of this backend takes head size %d", s.HS);
+    if (peers) {
+        runner[runners++] = (Runner){ .label = "cuDNN" };
+        runner[runners++] = (Runner){ .label = "FA2" };
+    }
+}
+
+static int is_naive(const Runner *r) { return r->ours && strcmp(r->ours->name, "naive") == 0; }
+
+static void launch(const Runner *r, Shape s, int pass) {
+    AttentionSpec spec = spec_of(s);
+    Tensor q = part(qkv, s, 0), k = part(qkv, s, 1), v = part(qkv, s, 2), o = part(out, s, 0);
+    if (pass == FORWARD) r->ours->forward(&spec, o, r->state, q, k, v, r->work);
+    else r->ours->backward(&spec, part(dqkv, s, 0), part(dqkv, s, 1), part(dqkv, s, 2), part(dout, s, 0), o, r->state,
+                           q, k, v, r->work);
+}
+
+/* ms of one launch. The first is not counted: until now the GPU was another process's. */
+static double time_batch(const Runner *r, Shape s, int pass, int launches) {
+    if (!r->ours) {
+        const char *ms = ask("time %s %s %d", r->label, pass == FORWARD ? "forward" : "backward", BATCH_MS);
+        REQUIRE(ms, "%s ran this shape once, and now does not", r->label);
+        return strtod(ms, NULL);
+    }
+    launch(r, s, pass);
+    device_wait();
+    double start = now();
+    for (int i = 0; i < launches; i++) launch(r, s, pass);
+    device_wait();
+    return 1e3 * (now() - start) / launches;
+}
+
+/* Absent where it refuses, or would take more than 8.6 GB or half of what is free: naive from T = 8192 on. */
+static void prepare_ours(Runner *r, Shape s) {
+    AttentionSpec spec = spec_of(s);
+    size_t state_bytes = r->ours->state_bytes(&spec), work_bytes = r->ours->workspace_bytes(&spec);
+    r->own_bytes = (double)(state_bytes + work_bytes);
+    r->absent = r->ours->refuse(&spec) || r->own_bytes > fmin(8.6e9, 0.5 * (double)device_info().free_bytes);
+    if (r->absent) return;
+    r->bytes = r->own_bytes + 8.0 * s.B * s.T * s.NH * s.HS * (double)dtype_bytes(dtype);
+    r->state = device_alloc(state_bytes, "the state");
+    r->work = device_alloc(work_bytes, "the workspace");
+}
+
+/* Over the first sequence. */
+static double mean_magnitude(Tensor t, int T) {
+    int64_t count = T * t.dim[1];
+    void *host = malloc((size_t)count * dtype_bytes(dtype));
+    double sum = 0;
+    device_download(host, t.data, (size_t)count * dtype_bytes(dtype));
+    for (int64_t i = 0; i < count; i++) sum += fabs(value(host, i));
+    free(host);
+    return sum / (double)count;
+}
+
+/* Compares a little, to see that the peer computes the same from the same. */
+static void prepare_peer(Runner *r, Shape s, double mean_out, double mean_dqkv) {
+    double theirs_out, theirs_dqkv;
+    const char *answer = ask("shape %s %d %d", r->label, s.B, s.T);
+    r->absent = !answer;
+    if (r->absent) return;
+    REQUIRE(sscanf(answer, "%lf %lf %lf", &r->bytes, &theirs_out, &theirs_dqkv) == 3, "%s answers \"%s\"", r->label,
+            answer);
+    REQUIRE(fabs(theirs_out - mean_out) <= 0.01 * mean_out && fabs(theirs_dqkv - mean_dqkv) <= 0.01 * mean_dqkv,
+            "%s computes something else: T %d, mean of |out| %g and |dqkv| %g, ours %g and %g", r->label, s.T,
+            theirs_out, theirs_dqkv, mean_out, mean_dqkv);
+}
+
+/* Runs all rounds. What the runners hold is theirs until release(). */
+static void compete(Shape s, double load[3]) {
+    double mean_out = 0, mean_dqkv = 0;
+    for (int i = 0; i < runners; i++) {
+        if (runner[i].ours) prepare_ours(&runner[i], s);
+        else                prepare_peer(&runner[i], s, mean_out, mean_dqkv);
+        for (int pass = 0; pass < PASSES && runner[i].ours && !runner[i].absent; pass++) {
+            time_batch(&runner[i], s, pass, 1);
+            runner[i].launches[pass] = (int)fmin(fmax(BATCH_MS / time_batch(&runner[i], s, pass, 1), 1), 1000);
+        }
+        if (i == 0) { mean_out = mean_magnitude(out, s.T); mean_dqkv = mean_magnitude(dqkv, s.T); }
+    }
+    REQUIRE(!runner[0].absent, "%s refuses T %d, or the device has no memory for it", runner[0].label, s.T);
+    sensors_read(load);
+    for (int64_t round = 0; round < rounds; round++)
+        for (int i = 0; i < runners; i++)
+            for (int pass = 0; pass < PASSES && !runner[i].absent; pass++)
+                runner[i].ms[pass][round] = time_batch(&runner[i], s, pass, runner[i].launches[pass]);
+    sensors_read(load);
+    for (int i = 0; i < runners; i++)
+        for (int pass = 0; pass < PASSES; pass++) {
+            double ms[ROUNDS_MOST];
+            memcpy(ms, runner[i].ms[pass], sizeof ms);
+            runner[i].median[pass] = median(ms, rounds);
+        }
+}
+
+static void release(void) {
+    for (int i = 0; i < runners; i++) {
+        if (!runner[i].ours || runner[i].absent) continue;
+        device_free(runner[i].state);
+        device_free(runner[i].work);
+    }
+}
+
+/* The times of r over those of the first of ours, round by round. */
+static double ratio(const Runner *r, int pass) {
+    double ratios[ROUNDS_MOST];
+    for (int64_t i = 0; i < rounds; i++) ratios[i] = r->ms[pass][i] / runner[0].ms[pass][i];
+    return median(ratios, rounds);
+}
+
+#endif
