@@ -41,10 +41,4 @@ TrainState checkpoint_load_state(const char *checkpoint);
 /* The value a setting had when the checkpoint was written (a new string), or NULL. */
 char *checkpoint_setting(const char *checkpoint, const char *key);
 
-/* The rows of a parameter table as a file of HuggingFace's layout, and back; shared with the tests. Reading takes names
-   without "transformer." too, passes over the masks that HuggingFace keeps as tensors and over a head that equals wte,
-   writes nothing before all of the file has been checked, and zeroes the rows of wte from V on. */
-void params_write(const char *path, const Params *params, int V);
-void params_read (const char *path, Params *params, int V);
-
 #endif

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include "../kernels/device.h"
 #include "../llmc/checkpoint.h"
+#include "../llmc/weights.h"
 #include "../llmc/safetensors.h"
 
 /* ---- A tiny GPT, whose rows hold random bits */

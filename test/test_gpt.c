@@ -4,6 +4,7 @@
 #include "../kernels/device.h"
 #include "../kernels/head.h"
 #include "../llmc/checkpoint.h"
+#include "../llmc/weights.h"
 #include "../llmc/files.h"
 #include "../llmc/gpt.h"
 #include "../llmc/optimizer.h"
