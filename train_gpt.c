@@ -18,6 +18,7 @@
 #include "llmc/report.h"
 #include "llmc/sampler.h"
 #include "llmc/schedule.h"
+#include "llmc/stop.h"
 #include "llmc/tokenizer.h"
 #include "llmc/tokens.h"
 
@@ -25,7 +26,7 @@
 
 /* ---- Options */
 
-static const char *data, *val_data, *out, *init, *eval, *sample, *model, *dtype, *attention, *schedule, *prompt;
+static const char *data, *val_data, *out, *init, *eval, *sample, *model, *dtype, *attention, *schedule, *prompt, *time_limit;
 static double val_fraction, lr, min_lr, weight_decay, beta1, beta2, eps, clip, temperature;
 static int64_t vocab, layers, heads, channels, context, batch, total_batch, steps, warmup, decay, seed, threads;
 static int64_t val_every, val_tokens, sample_every, sample_tokens, top_k, save_every;
@@ -90,6 +91,7 @@ static Option options[] = {
     INTEGER("val-every",   val_every,   0, 1e12, "250",  KEPT_ON_RESUME, "steps between validations; 0 = only at the end"),
     INTEGER("val-tokens",  val_tokens,  0, 1e15, "1048576", KEPT_ON_RESUME, "validate on the first so many tokens; 0 = all"),
     INTEGER("save-every",  save_every,  0, 1e12, "1000", KEPT_ON_RESUME, "steps between checkpoints; 0 = only at the end"),
+    TEXT   ("time-limit",  time_limit,  "TIME", NULL, FREE_ON_RESUME, "save and exit with code 75 before so much time has passed: 3h50m, 90s; SIGTERM and SIGINT do it at once, SIGUSR1 saves and goes on"),
     INTEGER("sample-every",sample_every,0, 1e12, "0",    KEPT_ON_RESUME, "steps between samples; 0 = none"),
     TEXT   ("prompt",      prompt,      "TEXT", NULL,    KEPT_ON_RESUME, "start of a sample; for a model without a tokenizer, ids: '15496 995'"),
     INTEGER("sample-tokens",sample_tokens,1, 1e9, "256", KEPT_ON_RESUME, "length of a sample"),
@@ -121,6 +123,9 @@ static Optimizer optimizer;
 static TrainState state = { .val_loss = NAN };
 static Report report;
 static int32_t *inputs, *targets;           /* a batch, on the host */
+static int64_t validated_step = -1;         /* where val_loss was measured */
+static int64_t saved_step = -1;             /* of the last checkpoint of this process */
+static double save_seconds;                 /* that it took */
 
 static double seconds_now(void) {
     struct timespec now;
@@ -283,7 +288,8 @@ static void open_log(const char *command, const DeviceInfo *device) {
 
 /* ---- Evaluation and samples */
 
-/* Mean loss over the first max_tokens targets of a stream, 0 = all; *all says whether it was all of them. */
+/* Mean loss over the first max_tokens targets of a stream, 0 = all; *all says whether it was all of them. NaN when the
+   run was asked to stop meanwhile. */
 static double evaluate(const Tokens *tokens, int64_t max_tokens, int B, int *all) {
     int T = config.T;
     int64_t windows = tokens_windows(tokens, T), wanted = max_tokens ? (max_tokens + T - 1) / T : windows;
@@ -294,6 +300,10 @@ static double evaluate(const Tokens *tokens, int64_t max_tokens, int B, int *all
     float *losses = malloc((size_t)B * (size_t)T * sizeof *losses);
     REQUIRE(losses, "out of memory: the losses of a batch");
     for (int64_t w = 0; w < wanted; w += B) {
+        if (stop_wanted(0)) {
+            free(losses);
+            return NAN;
+        }
         int rows = wanted - w < B ? (int)(wanted - w) : B;
         for (int b = 0; b < rows; b++) {
             size_t place = (size_t)b * (size_t)T;
@@ -316,11 +326,19 @@ static const char *loss_text(double loss, char text[96]) {
     return text;
 }
 
-/* Returns whether the loss is below the floor, which only a leak can do. */
+static int validation_is_due(void) {
+    return val_stream && state.step > 0 && (state.step == steps || (val_every && state.step % val_every == 0));
+}
+
+/* Returns whether the loss is below the floor, which only a leak can do. A validation that a stop cut short is made up for
+   by the resume. */
 static int validate(void) {
     int all;
     char text[96];
-    state.val_loss = evaluate(val_stream, val_tokens, (int)batch, &all);
+    double loss = evaluate(val_stream, val_tokens, (int)batch, &all);
+    if (stop_wanted(0)) return 0;
+    state.val_loss = loss;
+    validated_step = state.step;
     report_line(&report, "step %lld: val loss %s%s", (long long)state.step, loss_text(state.val_loss, text),
                 all ? "" : ", on the first --val-tokens");
     if (isnan(val_floor) || !all) return 0;
@@ -341,7 +359,7 @@ static void print_sample(void) {
 
 static void save_checkpoint(void) {
     if (!out) return;
-    Setting settings[sizeof options / sizeof *options + 4];
+    Setting settings[sizeof options / sizeof *options + 5];
     char text[sizeof options / sizeof *options][256];
     int count = 0;
     for (const Option *o = options; o->name || o->help; o++) {
@@ -349,15 +367,20 @@ static void save_checkpoint(void) {
         settings[count] = (Setting){ o->name, option_text(o, text[count]) };
         count++;
     }
-    char counts[2][32];
+    char counts[2][32], validated[32];
     snprintf(counts[0], sizeof counts[0], "%lld", (long long)tokens_count(train_tokens));
     snprintf(counts[1], sizeof counts[1], "%lld", val_stream ? (long long)tokens_count(val_stream) : 0);
     settings[count++] = (Setting){ "train token count", counts[0] };
     settings[count++] = (Setting){ "val token count", counts[1] };
     settings[count++] = (Setting){ "tokenizer", tokenizer_name(tokenizer) };
+    snprintf(validated, sizeof validated, "%lld", (long long)validated_step);
+    settings[count++] = (Setting){ "validated step", validated };
     settings[count] = (Setting){0};
+    double start = seconds_now();
     report_sync(&report);
     checkpoint_save(out, &gpt, &optimizer, &state, settings);
+    save_seconds = seconds_now() - start;
+    saved_step = state.step;
 }
 
 static void stop_if_sick(const StepNumbers *numbers, int64_t step) {
@@ -394,7 +417,8 @@ static StepNumbers train_step(double learning_rate, int64_t batches) {
     return numbers;
 }
 
-static void train(int64_t batches, double peak_flops) {
+/* Returns why it stopped before the last step, or NULL. */
+static const char *train(int64_t batches, double peak_flops) {
     static const struct { const char *name; ScheduleKind kind; } kinds[] = {
         { "cosine", SCHEDULE_COSINE }, { "linear", SCHEDULE_LINEAR }, { "wsd", SCHEDULE_WSD } };
     double final = options_find(options, "min-lr")->given ? min_lr : lr / 10;
@@ -402,21 +426,24 @@ static void train(int64_t batches, double peak_flops) {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(schedule, kinds[i].name) == 0) s.kind = kinds[i].kind;
 
-    while (state.step < steps) {
+    const char *stop;
+    double next_ms = 0;     /* the longest of the last steps, to be done with before --time-limit */
+    if (validation_is_due() && validated_step != state.step) validate();       /* a stop cut it short */
+    while (!(stop = stop_wanted(1.5e-3 * next_ms + save_seconds)) && state.step < steps) {
         double start = seconds_now(), rate = schedule_learning_rate(&s, state.step);
         int64_t tokens_before = state.tokens;
         StepNumbers numbers = train_step(rate, batches);
         double elapsed = seconds_now() - start, speed = (double)(state.tokens - tokens_before) / elapsed;
         stop_if_sick(&numbers, state.step + 1);
         state.step++;
-        int last = state.step == steps, validated = val_stream && (last || (val_every && state.step % val_every == 0));
-        int leak = validated && validate();
+        next_ms = fmax(1e3 * elapsed, 0.9 * next_ms);
+        int last = state.step == steps, leak = validation_is_due() && validate();
         report_step(&report, &(StepReport){
             .step = state.step, .total = steps, .tokens = state.tokens, .loss = numbers.loss, .norm = numbers.norm,
             .learning_rate = rate, .ms = 1e3 * elapsed, .tokens_per_second = speed,
             .mfu = peak_flops > 0 ? speed * gpt_flops_per_token(&config, config.T) / peak_flops : 0,
-            .val_loss = validated ? state.val_loss : NAN });
-        if (last || (save_every && state.step % save_every == 0)) save_checkpoint();
+            .val_loss = validated_step == state.step ? state.val_loss : NAN });
+        if (stop_save_wanted() || last || (save_every && state.step % save_every == 0)) save_checkpoint();
         if (sample_every && (last || state.step % sample_every == 0)) {
             report_line(&report, "step %lld: a sample", (long long)state.step);
             print_sample();
@@ -424,6 +451,8 @@ static void train(int64_t batches, double peak_flops) {
         REQUIRE(!leak, "val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation text "
                 "must have leaked into the training", state.val_loss, val_floor, val_data);
     }
+    if (stop && saved_step != state.step) save_checkpoint();
+    return stop;
 }
 
 /* ---- The three things it can do */
@@ -445,7 +474,13 @@ static void create_model(Purpose purpose) {
     REQUIRE(inputs && targets, "out of memory: a batch on the host");
 }
 
-static void run_training(int argc, char **argv) {
+/* Returns the exit code. */
+static int run_training(int argc, char **argv) {
+    double limit = time_limit ? duration_seconds(time_limit) : 0;
+    REQUIRE(!time_limit || limit > 0, "--time-limit %s: want a duration such as 3h50m, 90s or 2d", time_limit);
+    char *limit_text = file_path("--time-limit %s", time_limit ? time_limit : "");
+    stop_open(limit, limit_text);
+    free(limit_text);
     char *checkpoint = NULL;
     if (resume) {
         REQUIRE(out, "--resume goes on with a run of --out, want --out DIR");
@@ -481,7 +516,7 @@ static void run_training(int argc, char **argv) {
     plan_run(TRAIN);
     if (dry_run) {
         free(checkpoint);
-        return;
+        return 0;
     }
     create_model(TRAIN);
     tokens_check(train_tokens, config.V);
@@ -492,6 +527,9 @@ static void run_training(int argc, char **argv) {
         checkpoint_load_model(checkpoint, &gpt);
         checkpoint_load_optimizer(checkpoint, &optimizer);
         state = checkpoint_load_state(checkpoint);
+        char *validated = checkpoint_setting(checkpoint, "validated step");
+        validated_step = validated ? strtoll(validated, NULL, 10) : state.step;
+        free(validated);
         REQUIRE((uint64_t)state.step == state.sample / (uint64_t)(batch * batches) && state.sample % (uint64_t)(batch * batches) == 0
                 && (uint64_t)state.tokens <= state.sample * (uint64_t)config.T && optimizer.step <= state.step,
                 "%s/state.json: step %lld, sample %llu, tokens %lld and optimizer_step %lld do not belong together",
@@ -504,6 +542,11 @@ static void run_training(int argc, char **argv) {
     } else {
         gpt_init(&gpt, (uint64_t)seed);
     }
+    const char *stop = stop_wanted(0);
+    if (stop) {
+        printf("%s: before the first step: nothing was written\n", stop);
+        return EXIT_TRY_AGAIN;
+    }
     char *command = command_line(argc, argv);
     if (checkpoint && state.step >= steps)
         printf("all %lld steps are done; to train longer: --init %s --steps N --out ANOTHER\n", (long long)steps, checkpoint);
@@ -512,9 +555,15 @@ static void run_training(int argc, char **argv) {
     free(checkpoint);
     if (!out) printf("no --out: neither log nor checkpoint will be written\n");
     if (steps == 0) save_checkpoint();
-    train(batches, device.peak_flops[config.dtype]);
+    stop = train(batches, device.peak_flops[config.dtype]);
     report_close(&report);
     if (out) printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, (long long)state.step);
+    if (!stop) return 0;
+    if (out) printf("%s: saved at step %lld of %lld; --out %s --resume goes on\n", stop, (long long)state.step,
+                    (long long)steps, out);
+    else     printf("%s: stopped at step %lld of %lld; without --out nothing is saved\n", stop, (long long)state.step,
+                    (long long)steps);
+    return EXIT_TRY_AGAIN;
 }
 
 /* The tokenizer that the model was trained with; a folder of another program does not say. */
@@ -583,9 +632,9 @@ int main(int argc, char **argv) {
     REQUIRE(!(eval || sample) || !(resume || init), "--eval and --sample do not train: want no --resume and no --init");
     REQUIRE(!resume || !init, "--resume and --init: want one of them, a resume has its weights");
     device_open((DeviceOptions){ .threads = (int)threads });
-    if (eval)        run_evaluation();
-    else if (sample) run_sampling();
-    else             run_training(argc, argv);
-    if (eval || sample) REQUIRE(!fflush(stdout) && !ferror(stdout), "cannot write to stdout: %s", strerror(errno));
+    if (!eval && !sample) return run_training(argc, argv);
+    if (eval) run_evaluation();
+    else      run_sampling();
+    REQUIRE(!fflush(stdout) && !ferror(stdout), "cannot write to stdout: %s", strerror(errno));
     return 0;
 }

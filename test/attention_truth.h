@@ -99,14 +99,14 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, int exact) {
     const double *q = given(x.q), *k = given(x.k), *v = given(x.v), *dout = given(x.dout);
     double longest_q = longest(q, T, HS), longest_k = longest(k, T, HS);
     double ds = 2 * s->scale * longest(dout, T, HS) * longest(v, T, HS) / sqrt(HS);
-    t.condition = s->scale * longest_q * longest_k;
+    t.condition = 2 * s->scale * longest_q * longest_k;         /* twice: a score is a sum that is rounded, too */
     t.floor[DQ] = ds * longest_k / sqrt(HS);
     t.floor[DK] = ds * longest_q / sqrt(HS);
     attend(s, t.want, 0, q, k, v, dout);
 
     Results made = new_results(s);
     int draws = exact ? 1 : (int)fmin(3 + (double)(1 << 27) / ((double)T * T * HS), 40);
-    for (int draw = 0; draw < draws && arena_dtype == BF16; draw++) {       /* the first rounds the truth, and no more */
+    for (int draw = 0; draw < draws && arena_dtype == BF16; draw++) {   /* the first rounds the truth, and no more */
         if (draw) attend(s, made, 1.5 + uniform() / 2, q, k, v, dout);
         for (int i = 0; i < OUTPUTS; i++) {
             if (!draw) memcpy(made.x[i], t.want.x[i], sizeof(double) * (size_t)(T * HS));

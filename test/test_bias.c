@@ -8,8 +8,8 @@
    So delta is wrong by the same sign in row after row, and the weights' gradients add that up.
 
    The remedy: exp(s - m - f), where f makes P less than 1 by a fraction of one step of bf16 that is taken from the low
-   bits of m. P of the tied keys is rounded up in some rows and down in others; neither the sum that divides nor lse know
-   of it. Where one key has all the weight, P is off by half a step at most, and out is still its v.
+   bits of m. P of the tied keys is rounded up in some rows and down in others; neither the sum that divides nor lse
+   know of it. Where one key has all the weight, P is off by half a step at most, and out is still its v.
 
    The mean error over rows counts as zero when it is under 4 standard errors and a 32nd of a step. */
 #include "attention_truth.h"

@@ -28,7 +28,7 @@ static void copy_rows(Tensor to, Tensor from) {
 
 /* ---- one case */
 
-/* Some heads have data of their own, every other is the twin of one of these. */
+/* Some heads have data and a truth of their own, every other is the twin of one of these. */
 typedef struct { Operands x[133]; Truth truth[3]; int heads, own, twin[133]; } Heads;
 
 /* The state is opaque; where it is one float per query row, it is the natural log-sum-exp (B,NH,T). A score is a sum of
@@ -42,7 +42,7 @@ static void check_lse(int n, const AttentionSpec *s, const Heads *h, Tensor stat
     for (int row = 0; row < h->heads * s->Tq; row++) {
         const Truth *t = &h->truth[h->twin[row / s->Tq]];
         double want = t->want.lse[row % s->Tq], error = fabs(element(state, arena_after, row) - want);
-        double ratio = error / (4 * 0x1p-24 * (sqrt(s->Tq + s->HS) + sqrt(s->HS) * t->condition + fabs(want)));
+        double ratio = error / (4 * 0x1p-24 * (sqrt(s->Tq + s->HS) + sqrt(s->HS) / 2 * t->condition + fabs(want)));
         if (!(ratio <= worst_ratio)) worst_ratio = ratio;
     }
     EXPECT(worst_ratio <= 1, "%s %s: lse is off by %.3f of its bound", arena_op, arena_case, worst_ratio);
@@ -71,7 +71,7 @@ static void flash_case(AttentionSpec s, Layout layout, Data data) {
     arena_begin("flash", "B=%d NH=%d T=%d HS=%d layout %d, %s", s.B, s.NH, s.Tq, s.HS, layout, data_name[data]);
     Operands all = place_operands(&s, layout);
     h.heads = s.B * s.NH;
-    h.own = h.heads < 3 ? h.heads : s.Tq * s.HS > 200000 ? 2 : 3;
+    h.own = s.Tq * s.HS > 250000 ? 1 : h.heads < 3 ? h.heads : 3;
     for (int head = 0; head < h.heads; head++) {
         h.x[head] = head_of(all, &s, head / s.NH, head % s.NH);
         h.twin[head] = head < h.own ? head : uniform_int(0, h.own - 1);
@@ -157,6 +157,7 @@ static void exact_data(void) {
         s.scale = other.scale = 0.125f;
         if (affordable(s, ONE_QKV))   flash_case(s, ONE_QKV, POWERS);
         if (affordable(s, PACKED))    flash_case(s, PACKED, ONE_HOT);
+        if (lengths[i] > 1025) continue;
         if (affordable(other, VIEWS)) flash_case(other, VIEWS, i % 2 ? POWERS : ONE_HOT);
     }
 }

@@ -11,7 +11,7 @@
 #include "attention_cuda.h"
 #include "attention_mma.h"
 
-static constexpr float LOG2E = 1.44269504f;
+static constexpr float LOG2E = 1.44269504f, LN2 = 0.693147181f;
 static constexpr float SLACK = 8.0f;       /* the row maximum in use may be short of the true one by 2^8: P <= 256 */
 
 /* ---- the work of a block ---- */
@@ -94,12 +94,13 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
         load_rows<KS, F::OWN>(tile, share, t.pitch, p.Tq - i0, p.HS);
     };
 
-    float sums[F::MT][2 * KS][4], greatest[F::MT][2], total[F::MT][2];
+    float sums[F::MT][2 * KS][4], total[F::MT][2];
+    float reference[F::MT][2];      /* stands for the greatest score, in units of log2 */
     clear(sums);
     #pragma unroll
     for (int m = 0; m < F::MT; m++)
         #pragma unroll
-        for (int h = 0; h < 2; h++) { greatest[m][h] = -INFINITY; total[m][h] = 0.0f; }
+        for (int h = 0; h < 2; h++) { reference[m][h] = -INFINITY; total[m][h] = 0.0f; }
 
     uint32_t held[F::MT][F::HELD][4];
     load_own(q_tile, q);
@@ -131,20 +132,21 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
         for (int m = 0; m < F::MT; m++)
             #pragma unroll
             for (int h = 0; h < 2; h++) {
-                float most = greatest[m][h];
+                float most = -INFINITY;
                 #pragma unroll
                 for (int n = 0; n < F::STREAM / 8; n++)
                     most = fmaxf(most, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
                 top[m][h] = quad_max(most);
-                grown |= (top[m][h] - greatest[m][h]) * scale2 > SLACK;
+                grown |= top[m][h] * scale2 > reference[m][h] + SLACK;
             }
         if (__any_sync(0xffffffffu, grown)) {       /* always in the first round: from -infinity */
             #pragma unroll
             for (int m = 0; m < F::MT; m++)
                 #pragma unroll
                 for (int h = 0; h < 2; h++) {
-                    const float shrink = exp2_fast((greatest[m][h] - top[m][h]) * scale2);
-                    greatest[m][h] = top[m][h];
+                    const float next = fmaxf(top[m][h] * scale2 + tie_breaker(top[m][h]), reference[m][h]);
+                    const float shrink = exp2_fast(reference[m][h] - next);
+                    reference[m][h] = next;
                     total[m][h] *= shrink;
                     #pragma unroll
                     for (int n = 0; n < 2 * KS; n++) { sums[m][n][2 * h] *= shrink; sums[m][n][2 * h + 1] *= shrink; }
@@ -152,17 +154,16 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
         }
 
         /* total adds P before it is rounded for the product: the backward pass makes P anew from the log-sum-exp,
-           and its rows must add up to 1. What the rounding does to the output has no sign and no bias. */
+           and its rows must add up to 1. */
         #pragma unroll
         for (int m = 0; m < F::MT; m++)
             #pragma unroll
             for (int h = 0; h < 2; h++) {
-                const float reference = greatest[m][h] * scale2;
                 #pragma unroll
                 for (int n = 0; n < F::STREAM / 8; n++)
                     #pragma unroll
                     for (int e = 2 * h; e < 2 * h + 2; e++) {
-                        s[m][n][e] = exp2_fast(s[m][n][e] * scale2 - reference);
+                        s[m][n][e] = exp2_fast(s[m][n][e] * scale2 - reference[m][h]);
                         total[m][h] += s[m][n][e];
                     }
             }
@@ -177,7 +178,7 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
             const int i = first + 16 * m + 8 * h + g;
             const float sum = quad_sum(total[m][h]);
             normalise[m][h] = 1.0f / sum;
-            if (c == 0 && i < p.Tq) lse[(int64_t)task.head * p.Tq + i] = greatest[m][h] * p.scale + logf(sum);
+            if (c == 0 && i < p.Tq) lse[(int64_t)task.head * p.Tq + i] = LN2 * reference[m][h] + logf(sum);
         }
     store_rows<KS>(rows_of(out, p, task.head, p.Tq, first), out.pitch, p.Tq - first, p.HS, shared + own * PITCH,
                    sums, normalise);

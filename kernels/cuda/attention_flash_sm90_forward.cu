@@ -161,14 +161,14 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
         bool grown = false;
         #pragma unroll
         for (int i = 0; i < 2; i++) {
-            top[i] = quad_max(top[i]) * scale2;
-            grown |= top[i] > reference[i] + SLACK;
+            top[i] = quad_max(top[i]);
+            grown |= top[i] * scale2 > reference[i] + SLACK;
         }
         grown = __any_sync(0xffffffffu, grown);
         if (grown)
             #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const float next = fmaxf(top[i], reference[i]);
+                const float next = fmaxf(top[i] * scale2 + tie_breaker(top[i]), reference[i]);
                 shrink[i] = ex2(reference[i] - next);
                 sum[i] *= shrink[i];
                 reference[i] = next;

@@ -1,0 +1,20 @@
+/* llmc/stop.h - What ends a run before its last step: SIGTERM, SIGINT, or the clock. SIGUSR1 asks for a checkpoint. */
+#ifndef LLMC_STOP_H
+#define LLMC_STOP_H
+
+enum { EXIT_TRY_AGAIN = 75 };     /* of sysexits.h, EX_TEMPFAIL: saved, not done; a queue script can start it again */
+
+/* From here on the first SIGTERM or SIGINT only asks, a second one ends the process at once. limit: seconds from now;
+   0 = none; name: what set it, for the reason. */
+void stop_open(double limit, const char *name);
+
+/* Why the run should stop now, "SIGTERM" or "--time-limit 3h50m", or NULL. soon: seconds that must still fit before the
+   limit, those of a step and of a save. */
+const char *stop_wanted(double soon);
+
+int stop_save_wanted(void);       /* SIGUSR1 came since the last call */
+
+/* Seconds of "3h50m", "2d", "90s", "1.5h" or plain "3600"; -1 when it is no duration. */
+double duration_seconds(const char *text);
+
+#endif
