@@ -3,7 +3,7 @@
 
    q, out, dq, dout (B,Tq,NH*HS); k, v, dk, dv (B,Tk,NH*HS): a head is HS columns. They may be column views of one
    packed (B,T,3C) qkv: only the pitch differs. All outputs are written (=), never read. Query row i sees the keys
-   0 .. q0 + i. */
+   0 .. q0 + i; a NaN or an infinity in k or v may also reach rows before its own, through a product with 0. */
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
 #include "tensor.h"

@@ -55,12 +55,17 @@ static void check_rows(const char *name, Tensor t) {
             name, t.data, (long long)t.pitch);
 }
 
+static void check_work(const void *work) {
+    REQUIRE((uintptr_t)work % 16 == 0, "attention: the workspace begins at %p, want a multiple of 16 bytes", work);
+}
+
 static void forward(const AttentionSpec *s, Tensor out, void *state, Tensor q, Tensor k, Tensor v, void *work) {
     attention_check(&attention_flash_sm90, s, out, q, k, v);
     check_rows("out", out);
     check_rows("q", q);
     check_rows("k", k);
     check_rows("v", v);
+    check_work(work);
     attention_flash_sm90_forward(s, out, (float *)state, q, k, v, work);
 }
 
@@ -76,6 +81,7 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
     check_rows("dq", dq);
     check_rows("dk", dk);
     check_rows("dv", dv);
+    check_work(work);
     attention_flash_sm90_backward(s, dq, dk, dv, dout, out, (const float *)state, q, k, v, work);
 }
 

@@ -41,40 +41,27 @@ template<int PANELS> HOPPER void load_tile(uint32_t to, int panel_bytes, const C
         tensor_load(to + panel * panel_bytes, map, barrier, 64 * panel, h, row, b);
 }
 
-/* ---- tasks: a tile of one head each. A worker draws the next one when it has begun the last one it drew, so that none
-   waits for the slowest. ---- */
+/* ---- tasks: a tile of one head each, drawn by whoever is ready, in one order: what a task may wait for has been drawn
+   before it, by somebody who runs. ---- */
 
 struct Task { int b, h, row; };     /* sequence, head, the tile's first row; row -1: there are no more */
 
 /* The tiles of a section of heads in turn, from the longest work to the shortest: the last queries see the most keys, the
    first keys are seen by the most queries. */
-struct Tickets {
-    const Problem &p;
-    const int rows, tiles, workers;
-    const bool last_is_longest;
-    int index, drawn;       /* drawn early: it takes as long as a memory access */
-
-    __device__ __forceinline__ Tickets(const Problem &p, int rows, bool last_is_longest, int worker, int workers)
-        : p(p), rows(rows), tiles((p.T + rows - 1) / rows), workers(workers), last_is_longest(last_is_longest), index(worker) {
-        draw();
-    }
-    __device__ __forceinline__ void draw() { drawn = workers + atomicAdd(p.ticket, 1); }
-    __device__ __forceinline__ void next() { index = drawn; draw(); }
-    __device__ __forceinline__ Task task() const {
-        if (index >= p.heads * tiles) return { 0, 0, -1 };
-        const int first = index / (p.section * tiles) * p.section, width = min(p.section, p.heads - first);
-        const int within = index - first * tiles, order = within / width, head = first + within % width;
-        return { head / p.NH, head % p.NH, (last_is_longest ? tiles - 1 - order : order) * rows };
-    }
-};
+HOPPER Task draw_task(const Problem &p, int rows, bool last_is_longest) {
+    const int index = atomicAdd(p.ticket, 1), tiles = (p.T + rows - 1) / rows;
+    if (index >= p.heads * tiles) return { 0, 0, -1 };
+    const int first = index / (p.section * tiles) * p.section, width = min(p.section, p.heads - first);
+    const int within = index - first * tiles, order = within / width, head = first + within % width;
+    return { head / p.NH, head % p.NH, (last_is_longest ? tiles - 1 - order : order) * rows };
+}
 
 /* The n-th use of a ring of so many stages. */
 template<int STAGES> HOPPER int stage_of(int n)  { return n % STAGES; }
 template<int STAGES> HOPPER int parity_of(int n) { return n / STAGES & 1; }
 
-/* The tasks that a producer has drawn, n = 0, 1, ..; no more ahead than this, or the last ones go to who is late anyway. */
-struct Slots {
-    static constexpr int COUNT = 2;
+/* The tasks that a block has drawn, n = 0, 1, .. */
+template<int COUNT> struct Slots {
     static constexpr int BYTES = COUNT * (int)sizeof(Task);
 
     volatile int *task;
@@ -85,15 +72,17 @@ struct Slots {
     __device__ __forceinline__ void init(int readers) const {
         for (int i = 0; i < COUNT; i++) { mbarrier_init(full + 8 * i, 1); mbarrier_init(empty + 8 * i, readers); }
     }
-    __device__ __forceinline__ void publish(int n, const Task &t) const {
+    __device__ __forceinline__ void wait_for_room(int n) const {
         mbarrier_wait(empty + 8 * stage_of<COUNT>(n), parity_of<COUNT>(n) ^ 1);
+    }
+    __device__ __forceinline__ void publish(int n, const Task &t) const {       /* there is room */
         volatile int *const slot = task + 3 * stage_of<COUNT>(n);
         slot[0] = t.b;
         slot[1] = t.h;
         slot[2] = t.row;
         mbarrier_arrive(full + 8 * stage_of<COUNT>(n));
     }
-    /* One arrival per reader when it has read: a thread of its own, or lane 0 of a warp. */
+    /* By one thread, or by all of a warp, which get the same: one reader. */
     __device__ __forceinline__ Task take(int n) const {
         mbarrier_wait(full + 8 * stage_of<COUNT>(n), parity_of<COUNT>(n));
         volatile int *const slot = task + 3 * stage_of<COUNT>(n);
@@ -102,13 +91,30 @@ struct Slots {
         return t;
     }
     __device__ __forceinline__ Task take_by_warp(int n) const {
-        mbarrier_wait(full + 8 * stage_of<COUNT>(n), parity_of<COUNT>(n));
-        volatile int *const slot = task + 3 * stage_of<COUNT>(n);
-        const Task t = { uniform(slot[0]), uniform(slot[1]), uniform(slot[2]) };
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(empty + 8 * stage_of<COUNT>(n));
-        return t;
+        Task t = {};
+        if (threadIdx.x % 32 == 0) t = take(n);
+        return { uniform(t.b), uniform(t.h), uniform(t.row) };
     }
 };
+
+/* ---- products of a warpgroup, started and committed ---- */
+
+/* d (64,2N) = a b^T, both along their 64 PANELS columns; the panels of a tile lie so many bytes apart. */
+template<int PANELS, int N> HOPPER void start_scores(float (&d)[N], Operand a, int a_panel, Operand b, int b_panel) {
+    wgmma_fence();
+    #pragma unroll
+    for (int x = 0; x < 4 * PANELS; x++)
+        wgmma<ALONG, ALONG>(d, advanced(a, x / 4 * a_panel + x % 4 * 32), advanced(b, x / 4 * b_panel + x % 4 * 32), x > 0);
+    wgmma_commit_group();
+}
+
+/* d (64,2N) = or += a (64,ROWS) b, b across its rows; a in registers. */
+template<int ROWS, int N> HOPPER void start_sum(float (&d)[N], const uint32_t *a, Operand b, bool add) {
+    wgmma_fence();
+    #pragma unroll
+    for (int x = 0; x < ROWS / 16; x++) wgmma<ACROSS>(d, a + 4 * x, advanced(b, x * 16 * ROW), x > 0 || add);
+    wgmma_commit_group();
+}
 
 /* ---- results: one warp's 16 rows of 8 GROUPS columns, as wgmma leaves them, to bf16(factor x); `rows` and `columns` of
    them exist. Each thread has 4 bytes of every 16 of its two rows. ---- */
@@ -165,12 +171,6 @@ template<int GROUPS> HOPPER void store_rows_staged(uint8_t *stage, bf16 *to, int
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows);
 View        view_of(Tensor t);
 int         blocks_for(int64_t tasks);      /* as many as multiprocessors, at most one a task */
-
-/* Once per kernel: more than the 48 KiB that every kernel may have. */
-template<class Kernel> static bool allow_shared(Kernel kernel, int bytes) {
-    CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    return true;
-}
 
 /* Shapes are checked. state: lse (B,NH,T). work: attention_flash_sm90_workspace bytes, whatever they hold. */
 size_t attention_flash_sm90_workspace(const AttentionSpec *s);

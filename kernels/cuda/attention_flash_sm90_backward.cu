@@ -16,8 +16,8 @@
    the one on the diagonal, whose turn is last, adds what is there to its own part in registers and stores bf16: nothing has
    to be zeroed before or converted after. With `deterministic` each waits for the one before it and the bits are the same
    every time; else only for the first, and the others come as they come. Blocks begin with the tile after the diagonal and
-   take the diagonal last, when the others have long been there. They draw their tasks in the order of the keys, so whoever
-   waits waits for somebody who runs. */
+   take the diagonal last, when the others have long been there. Tasks are drawn in the order of the keys, so whoever waits
+   waits for somebody who runs. */
 #include "attention_flash_sm90.h"
 
 struct Maps { CUtensorMap q, k, v, dout; };
@@ -39,8 +39,8 @@ template<int PANELS_> struct Backward {
     static constexpr int K_FULL = DELTA + STAGES * ROWS_BYTES, V_FULL = K_FULL + 8, K_EMPTY = V_FULL + 8, V_EMPTY = K_EMPTY + 8;
     static constexpr int Q_FULL = V_EMPTY + 8, DOUT_FULL = Q_FULL + 8 * STAGES, Q_EMPTY = DOUT_FULL + 8 * STAGES;
     static constexpr int DQ_FULL = Q_EMPTY + 8 * STAGES, DQ_EMPTY = DQ_FULL + 16;
-    static constexpr int TASK_FULL = DQ_EMPTY + 16, TASK_EMPTY = TASK_FULL + 8 * Slots::COUNT;
-    static constexpr int TASKS = TASK_EMPTY + 8 * Slots::COUNT, SHARED_BYTES = TASKS + Slots::BYTES;
+    static constexpr int TASK_FULL = DQ_EMPTY + 16, TASK_EMPTY = TASK_FULL + 8;
+    static constexpr int TASKS = TASK_EMPTY + 8, SHARED_BYTES = TASKS + Slots<1>::BYTES;
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
     enum { MEETING = 1 };       /* named barrier of the consumers */
 };
@@ -91,7 +91,7 @@ template<class F> __global__ __launch_bounds__(F::THREADS, 1)
 void flash_backward_sm90(const Problem p, const Workspace w, const __grid_constant__ Maps maps, View dq, View dk, View dv) {
     extern __shared__ __align__(1024) uint8_t shared[];
     const uint32_t base = shared_address(shared);
-    const Slots tasks(shared + F::TASKS, base + F::TASK_FULL, base + F::TASK_EMPTY);
+    const Slots<1> tasks(shared + F::TASKS, base + F::TASK_FULL, base + F::TASK_EMPTY);
     const int group = uniform(threadIdx.x / WARPGROUP) - 1, warp = uniform(threadIdx.x / 32) % 4, lane = threadIdx.x % 32;
     auto barrier = [&](int which, int n) { return base + which + 8 * stage_of<2>(n); };
     auto dq_sums_of = [&](int head, int tile) { return w.dq + ((int64_t)head * w.Tpad + tile * F::QT) * F::COLUMNS; };
@@ -176,9 +176,9 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
             }
         }
         if (warp == 2) {        /* draws the tasks */
-            Tickets tickets(p, KEYS, false, blockIdx.x, gridDim.x);
-            for (int n = 0; ; n++, tickets.next()) {
-                const Task t = tickets.task();
+            for (int n = 0; ; n++) {
+                tasks.wait_for_room(n);     /* all have begun the one before */
+                const Task t = draw_task(p, KEYS, false);
                 tasks.publish(n, t);
                 if (t.row < 0) break;
             }
@@ -214,18 +214,10 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
 
             if (i == 0) mbarrier_wait(base + F::K_FULL, n & 1);
             mbarrier_wait(barrier(F::Q_FULL, used), parity);
-            wgmma_fence();
-            #pragma unroll
-            for (int x = 0; x < 4 * F::PANELS; x++)
-                wgmma<ALONG, ALONG>(s, advanced(k, x / 4 * F::KV_PANEL + x % 4 * 32), advanced(q, x / 4 * F::Q_PANEL + x % 4 * 32), x > 0);
-            wgmma_commit_group();
+            start_scores<F::PANELS>(s, k, F::KV_PANEL, q, F::Q_PANEL);
             if (i == 0) mbarrier_wait(base + F::V_FULL, n & 1);
             mbarrier_wait(barrier(F::DOUT_FULL, used), parity);
-            wgmma_fence();
-            #pragma unroll
-            for (int x = 0; x < 4 * F::PANELS; x++)
-                wgmma<ALONG, ALONG>(d, advanced(v, x / 4 * F::KV_PANEL + x % 4 * 32), advanced(dout, x / 4 * F::Q_PANEL + x % 4 * 32), x > 0);
-            wgmma_commit_group();
+            start_scores<F::PANELS>(d, v, F::KV_PANEL, dout, F::Q_PANEL);
             const bool add_others = diagonal && t.row > 0;
             if (add_others && lane == 0) wait_until(w.added + (int64_t)head * w.tiles + tile, t.row / KEYS);
             __syncwarp();
@@ -267,11 +259,7 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
                          ds_rows[4 * x], ds_rows[4 * x + 1], ds_rows[4 * x + 2], ds_rows[4 * x + 3]);
             fence_proxy_async();
 
-            wgmma_fence();
-            #pragma unroll
-            for (int x = 0; x < F::QT / 16; x++)
-                wgmma<ACROSS>(dv_sums, p_rows + 4 * x, advanced(dout, x * 16 * ROW), x > 0 || i > 0);
-            wgmma_commit_group();
+            start_sum<F::QT>(dv_sums, p_rows, dout, i > 0);
             bar_sync(F::MEETING, 2 * WARPGROUP);        /* all of dS is there */
             const Operand ds_half = operand(ds + half_row / 64 * F::DS_PANEL);
             wgmma_fence();
@@ -279,10 +267,7 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
             for (int x = 0; x < KEYS / 16; x++)
                 wgmma<ACROSS, ACROSS>(dq_sums, advanced(ds_half, x * 16 * ROW), advanced(k_half, x * 16 * ROW), x > 0);
             wgmma_commit_group();
-            #pragma unroll
-            for (int x = 0; x < F::QT / 16; x++)
-                wgmma<ACROSS>(dk_sums, ds_rows + 4 * x, advanced(q, x * 16 * ROW), x > 0 || i > 0);
-            wgmma_commit_group();
+            start_sum<F::QT>(dk_sums, ds_rows, q, i > 0);
             wgmma_wait_group<1>();
             ready(dq_sums);
             if (last && lane == 0) mbarrier_arrive(base + F::K_EMPTY);
@@ -340,14 +325,14 @@ size_t attention_flash_sm90_workspace(const AttentionSpec *s) {
 template<int PANELS> static void launch(const Problem &p, const Workspace &w, const AttentionSpec *s, const float *lse,
                                         View out, Tensor dout, Tensor q, Tensor k, Tensor v, View dq, View dk, View dv) {
     using F = Backward<PANELS>;
-    static const bool allowed = allow_shared(flash_backward_sm90<F>, F::SHARED_BYTES);
-    (void)allowed;
+    CUDA(cudaFuncSetAttribute(flash_backward_sm90<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, F::SHARED_BYTES));
     const Maps maps = { tensor_map("q", s, q, F::QT), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
                         tensor_map("dout", s, dout, F::QT) };
     const int64_t tiles = padded_rows(s) / 128;
+    const int blocks = blocks_for(tiles);
     CUDA(cudaMemsetAsync(p.ticket, 0, zero_bytes(s), cuda_stream));
     LAUNCH(flash_backward_rows<PANELS>, (unsigned)tiles, 256, 0, p, w, lse, out, view_of(dout));
-    LAUNCH(flash_backward_sm90<F>, blocks_for(tiles), F::THREADS, F::SHARED_BYTES, p, w, maps, dq, dk, dv);
+    LAUNCH(flash_backward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, w, maps, dq, dk, dv);
 }
 
 void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,

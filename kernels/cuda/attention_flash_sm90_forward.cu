@@ -11,10 +11,11 @@
        K arrives      0          1           .      2           .
        V arrives         .    0              .          1
 
-   The others are out of step with it and fill the gaps. */
+   The others are out of step with it and fill the gaps. (So it is written; ptxas 13.0 moves the wait for O += P V up into
+   the exponentials, and kernels/README.md has what that costs.) */
 #include "attention_flash_sm90.h"
 
-static constexpr float SLACK = 8.0f;    /* the row maximum in use may be short of the true one by 2^8: P <= 256, exact in f32 */
+static constexpr float SLACK = 8.0f;    /* the row maximum in use may be short of the true one by 2^8: P <= 256 */
 
 struct Maps { CUtensorMap q, k, v; };
 
@@ -36,14 +37,14 @@ template<int PANELS_, int GROUPS_, bool SHARED_> struct Forward {
     static constexpr int Q_FULL = RING + RINGS * RING_BYTES, Q_EMPTY = Q_FULL + 8 * GROUPS, BARRIERS = Q_EMPTY + 8 * GROUPS;
     static constexpr int K_FULL = 0, V_FULL = K_FULL + 8 * STAGES, K_EMPTY = V_FULL + 8 * STAGES;
     static constexpr int V_EMPTY = K_EMPTY + 8 * STAGES, TASK_FULL = V_EMPTY + 8 * STAGES;
-    static constexpr int TASK_EMPTY = TASK_FULL + 8 * Slots::COUNT, BARRIER_BYTES = TASK_EMPTY + 8 * Slots::COUNT;
+    static constexpr int TASK_EMPTY = TASK_FULL + 8 * 2, BARRIER_BYTES = TASK_EMPTY + 8 * 2;
     static constexpr int TASKS = BARRIERS + RINGS * BARRIER_BYTES;
-    static constexpr int OUT = (TASKS + RINGS * Slots::BYTES + 127) / 128 * 128;
+    static constexpr int OUT = (TASKS + RINGS * Slots<2>::BYTES + 127) / 128 * 128;
     static constexpr int SHARED_BYTES = SHARED ? OUT + GROUPS * Q_BYTES : OUT;
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
 };
 
-/* Which variant serves which head size and length, by kernels/README.md. */
+/* Which variant serves which head size and length, from the measurements in kernels/README.md. */
 typedef Forward<1, 3, false> Narrow;        /* head sizes to 64, T up to NARROW_LENGTH: 216 KiB */
 typedef Forward<1, 3, true>  NarrowLong;    /* longer ones: 176 KiB */
 typedef Forward<2, 2, true>  Wide;          /* head sizes to 128: 192 KiB */
@@ -58,7 +59,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
     /* group -1 produces: its warp r for ring r */
     const int ring = F::RINGS == 1 ? 0 : group < 0 ? min(warp, F::RINGS - 1) : group;
     const uint32_t tiles = base + F::RING + ring * F::RING_BYTES, barriers = base + F::BARRIERS + ring * F::BARRIER_BYTES;
-    const Slots tasks(shared + F::TASKS + ring * Slots::BYTES, barriers + F::TASK_FULL, barriers + F::TASK_EMPTY);
+    const Slots<2> tasks(shared + F::TASKS + ring * Slots<2>::BYTES, barriers + F::TASK_FULL, barriers + F::TASK_EMPTY);
     auto barrier = [&](int which, int n) { return barriers + which + 8 * stage_of<F::STAGES>(n); };
 
     if (threadIdx.x % WARPGROUP == 0) {
@@ -95,13 +96,13 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
             load_tile<F::PANELS>(tiles + F::V + stage_of<F::STAGES>(n) * F::KV_BYTES, F::KV_PANEL, &maps.v,
                                  barrier(F::V_FULL, n), v_task.b, v_task.h, v_block * KEYS);
         };
-        Tickets tickets(p, F::ROWS, true, ring * gridDim.x + blockIdx.x, F::RINGS * gridDim.x);
-        tasks.publish(0, tickets.task());
+        /* drawn a task early: it takes as long as a memory access */
+        Task t = draw_task(p, F::ROWS, true);
         for (int n = 0; ; n++) {
-            const Task t = tickets.task();
+            tasks.wait_for_room(n);
+            tasks.publish(n, t);
             if (t.row < 0) break;
-            tickets.next();
-            tasks.publish(n + 1, tickets.task());
+            const Task next = draw_task(p, F::ROWS, true);
             const int last = (min(t.row + F::ROWS, p.T) - 1) / KEYS;
             for (int block = last; block >= 0; block--, loaded++) {
                 mbarrier_wait(barrier(F::K_EMPTY, loaded), parity_of<F::STAGES>(loaded) ^ 1);
@@ -120,6 +121,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
                                              t.b, t.h, t.row + i * GROUP_ROWS);
                     }
             }
+            t = next;
         }
         if (loaded) load_v(loaded - 1);
         return;
@@ -135,22 +137,8 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
 
     auto wait_for = [&](int which, int n) { mbarrier_wait(barrier(which, n), parity_of<F::STAGES>(n)); };
     auto release  = [&](int which, int n) { if (lane == 0) mbarrier_arrive(barrier(which, n)); };
-    auto start_scores = [&](auto &s, int n) {       /* of the first columns of a block: as many as s holds */
-        const Operand k = operand(tiles + F::K + stage_of<F::STAGES>(n) * F::KV_BYTES);
-        wgmma_fence();
-        #pragma unroll
-        for (int x = 0; x < F::PANELS * 4; x++)
-            wgmma<ALONG, ALONG>(s, advanced(q, x / 4 * F::Q_PANEL + x % 4 * 32),
-                                advanced(k, x / 4 * F::KV_PANEL + x % 4 * 32), x > 0);
-        wgmma_commit_group();
-    };
-    auto start_sums = [&](int n, bool first) {
-        const Operand v = operand(tiles + F::V + stage_of<F::STAGES>(n) * F::KV_BYTES, F::KV_PANEL);
-        wgmma_fence();
-        #pragma unroll
-        for (int x = 0; x < KEYS / 16; x++) wgmma<ACROSS>(o, p_rows + 4 * x, advanced(v, x * 16 * ROW), x > 0 || !first);
-        wgmma_commit_group();
-    };
+    auto k_tile = [&](int n) { return operand(tiles + F::K + stage_of<F::STAGES>(n) * F::KV_BYTES); };
+    auto v_tile = [&](int n) { return operand(tiles + F::V + stage_of<F::STAGES>(n) * F::KV_BYTES, F::KV_PANEL); };
     /* Whether the reference had to move: seldom after the first block, and then o must shrink too. */
     auto follow_maximum = [&](auto &s) {
         float top[2] = { s[0], s[2] };
@@ -193,7 +181,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
     auto begin = [&](auto &s, int n) {
         constexpr int columns = sizeof s / 2;
         wait_for(F::K_FULL, n);
-        start_scores(s, n);
+        start_scores<F::PANELS>(s, q, F::Q_PANEL, k_tile(n), F::KV_PANEL);     /* of the first columns: as many as s holds */
         wgmma_wait_group<0>();
         ready(s);
         release(F::K_EMPTY, n);
@@ -236,9 +224,9 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
         for (int i = 1; i < blocks; i++) {
             at++;
             wait_for(F::K_FULL, at);
-            start_scores(s, at);
+            start_scores<F::PANELS>(s, q, F::Q_PANEL, k_tile(at), F::KV_PANEL);
             wait_for(F::V_FULL, at - 1);
-            start_sums(at - 1, i == 1);
+            start_sum<KEYS>(o, p_rows, v_tile(at - 1), i > 1);
             wgmma_wait_group<1>();
             ready(s);
             release(F::K_EMPTY, at);
@@ -254,7 +242,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
         }
         if (lane == 0) mbarrier_arrive(base + F::Q_EMPTY + 8 * group);
         wait_for(F::V_FULL, at);
-        start_sums(at, blocks == 1);
+        start_sum<KEYS>(o, p_rows, v_tile(at), blocks > 1);
 
         float normalise[2];
         #pragma unroll
@@ -278,8 +266,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
 }
 
 template<class F> static void launch(const Problem &p, const Maps &maps, View out, float *lse) {
-    static const bool allowed = allow_shared(flash_forward_sm90<F>, F::SHARED_BYTES);
-    (void)allowed;
+    CUDA(cudaFuncSetAttribute(flash_forward_sm90<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, F::SHARED_BYTES));
     const int64_t tasks = (int64_t)p.heads * ((p.T + F::ROWS - 1) / F::ROWS);
     LAUNCH(flash_forward_sm90<F>, blocks_for(tasks), F::THREADS, F::SHARED_BYTES, p, maps, out, lse);
 }

@@ -42,7 +42,6 @@ HOPPER void mbarrier_wait(uint32_t barrier, uint32_t parity) {
 /* ---- barriers of some of the block's warps ---- */
 
 HOPPER void bar_sync(int id, int threads)   { asm volatile("bar.sync %0, %1;"   :: "r"(id), "r"(threads) : "memory"); }
-HOPPER void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 
 /* ---- the copy engine. One thread starts a copy; shared memory written by threads needs fence_proxy_async in each
    of them before the barrier that lets that one go. ---- */
@@ -60,11 +59,6 @@ HOPPER void tensor_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, i
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6}], [%2];"
                  :: "r"(to), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
-}
-
-HOPPER void tensor_store(const CUtensorMap *map, uint32_t from, int c0, int c1, int c2, int c3) {
-    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
-                 :: "l"(map), "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
 
 /* Addresses and bytes are multiples of 16. */
@@ -85,7 +79,7 @@ HOPPER void bulk_store(float *to, uint32_t from, int bytes) {
 
 HOPPER void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-/* Of this thread's groups all but the last PENDING have read their source (read), or are done and seen (full). */
+/* Of this thread's groups all but the last PENDING have read their source (_read), or are done and can be seen. */
 template<int PENDING> HOPPER void bulk_wait_group_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(PENDING) : "memory");
 }
@@ -178,7 +172,7 @@ HOPPER void add_release(int *flag, int x) {
 
 /* ---- registers ---- */
 
-/* All four warps of a warpgroup; multiples of 8. The block's sum must stay what it was at the launch. */
+/* All four warps of a warpgroup; multiples of 8. The block's sum must not exceed what it was at the launch. */
 template<int N> HOPPER void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N)); }
 template<int N> HOPPER void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }
 
@@ -191,17 +185,6 @@ HOPPER float ex2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
-}
-
-/* 2^x by the units that multiply, to 1e-4 of itself (a bf16 is rounded by up to 2e-3), exact at integers; below 2^-126 it
-   is 2^-126. The special unit makes 16 ex2 a clock and multiprocessor: where it is the bottleneck, some go this way. The
-   integer part goes to the exponent, the rest through a polynomial (Cody and Waite). */
-HOPPER float ex2_polynomial(float x) {
-    x = fmaxf(x, -126.0f);
-    const float shifted = x + 12582912.0f;      /* 1.5 2^23: the integer is in the low bits */
-    const float f = x - (shifted - 12582912.0f);
-    const float y = fmaf(fmaf(fmaf(0.05500866f, f, 0.24221057f), f, 0.69328291f), f, 1.0f);
-    return __int_as_float((__float_as_int(shifted) << 23) + __float_as_int(y));
 }
 
 HOPPER uint32_t pack(float low, float high) {
