@@ -225,6 +225,16 @@ void report_line(Report *report, const char *format, ...) {
     fflush(stdout);
 }
 
+void report_alarm(Report *report, const char *format, ...) {
+    va_list arguments;
+    end_line(report);
+    va_start(arguments, format);
+    fputs("train_gpt: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+}
+
 void report_sync(Report *report) {
     if (report->csv)
         REQUIRE(!fflush(report->csv) && (!fsync(fileno(report->csv)) || errno == EINVAL), "%s: cannot write: %s",

@@ -40,6 +40,8 @@ void report_open(Report *report, const char *csv_path, const char *head, int64_t
 void report_step(Report *report, const StepReport *step);
 /* A line of its own, also while a step line stands in place. */
 void report_line(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A line on stderr, "train_gpt: ...", of something wrong that does not end the run. */
+void report_alarm(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void report_sync(Report *report);                /* the log is on the disk */
 void report_close(Report *report);
 
