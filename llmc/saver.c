@@ -12,6 +12,8 @@ static double seconds_now(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+static void sweep(void *saver) { checkpoint_sweep(((Saver *)saver)->out); }
+
 size_t saver_host_bytes(const GPTConfig *config) { return 3 * gpt_param_bytes(config, F32); }
 
 void saver_open(Saver *s, const char *out, const GPT *model, const Optimizer *optimizer, int64_t keep,
@@ -25,6 +27,8 @@ void saver_open(Saver *s, const char *out, const GPT *model, const Optimizer *op
                 3 * (double)bytes / (1 << 30));
         memset(s->host[i], 0, bytes);      /* pages are handed out now, not in the first save: 0.4 s for 1.5 GB */
     }
+    char ignored[FAIL_LENGTH];             /* the next save tries again, and tells */
+    fails(sweep, s, ignored);
 }
 
 /* ---- The settings live in the options of the caller, who goes on: a copy */
@@ -49,7 +53,6 @@ static Setting *settings_copy(const Setting *settings) {
 
 /* ---- The thread */
 
-static void sweep(void *saver) { checkpoint_sweep(((Saver *)saver)->out); }
 static void write_snapshot(void *saver) { checkpoint_write(((Saver *)saver)->out, &((Saver *)saver)->snapshot); }
 
 static void prune(void *saver) {

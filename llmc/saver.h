@@ -25,6 +25,7 @@ typedef struct {
 /* Of host memory that saver_open takes: the parameters and both moments in f32. */
 size_t saver_host_bytes(const GPTConfig *config);
 
+/* Also removes what a kill left in OUT (checkpoint_sweep), whose lock is held. */
 void saver_open(Saver *saver, const char *out, const GPT *model, const Optimizer *optimizer, int64_t keep,
                 int64_t keep_every);
 
