@@ -99,7 +99,8 @@ static void the_same_bytes_as_without_the_thread(void) {
                                IN_SCRATCH("new/beside/step-%08d", step) + strlen(scratch) + 1);
     saver_close(&saver);
     EXPECT_STEPS(IN_SCRATCH("new/beside"), "1 2 3 4 5");
-    EXPECT(saver_host_bytes(&model.config) == 3 * model.master.table.bytes, "%zu bytes", saver_host_bytes(&model.config));
+    size_t planned = saver_host_bytes(&model.config), copied = 3 * model.master.table.bytes;
+    EXPECT(planned >= copied && planned < copied + (3 << 21), "%zu bytes planned, %zu copied", planned, copied);
 }
 
 static void a_save_waits_for_the_one_before(void) {
