@@ -55,7 +55,7 @@ OBJECTS    := $(COMMON_O) $(GEMM_O)
 TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 
-.PHONY: all train test lib bench-attention sanitize reference reference-124M clean help
+.PHONY: all train test test-kill lib bench-attention sanitize reference reference-124M clean help
 all: $(BUILD)/train_gpt
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt)
 	@echo "train_gpt is $<: $(WITH)"
@@ -111,8 +111,17 @@ train: all $(BUILD)/tales
 # a program that starts slowly (a quarter of a second on a GPU, sanitized) takes a part of the 2,337 cases
 MALFORMED_STRIDE ?= $(if $(filter cuda,$(DEVICE)),30,1)
 OWN_GEMM_TEST := $(if $(filter cblas,$(GEMM)),$(BUILD)/test_ops_own)
-test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales
+test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales $(BUILD)/faults.so
 	@BUILD=$(BUILD) MALFORMED_STRIDE=$(MALFORMED_STRIDE) test/run.sh $(TESTS) $(OWN_GEMM_TEST) $(wildcard test/test_*.sh) scripts/check_layers.sh
+
+# 200 kills at random moments, and every place of a fault: some minutes
+test-kill: all $(BUILD)/tales $(BUILD)/faults.so
+	@ROUNDS=200 STRIDE=1 BUILD=$(BUILD) sh test/test_kill.sh
+
+# Preloaded into train_gpt, not linked: without the sanitizers, which want to be loaded first.
+$(BUILD)/faults.so: test/faults.c
+	@mkdir -p $(@D) && echo "  $(CC) $<"
+	@$(CC) -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC -o $@ $< -ldl
 
 # ---- The rest
 
@@ -143,6 +152,7 @@ help:
 	@echo "make                 build ./train_gpt for this machine ($(DEVICE))"
 	@echo "make train           write a text, train a small GPT on it, and let it write (replaces $(TALES_RUN))"
 	@echo "make test            every test that this machine can run"
+	@echo "make test-kill       200 kills at random moments and a fault at every call, resumed with the same bits"
 	@echo "make lib             the kernels alone as a library ($(BUILD)/libtrain_gpt_kernels.a)"
 	@echo "make bench-attention time every attention (bf16: on a GPU)"
 	@echo "make sanitize        the same under AddressSanitizer and UBSan"

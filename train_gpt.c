@@ -17,6 +17,7 @@
 #include "llmc/plan.h"
 #include "llmc/report.h"
 #include "llmc/sampler.h"
+#include "llmc/saver.h"
 #include "llmc/schedule.h"
 #include "llmc/stop.h"
 #include "llmc/tokenizer.h"
@@ -29,7 +30,7 @@
 static const char *data, *val_data, *out, *init, *eval, *sample, *model, *dtype, *attention, *schedule, *prompt, *time_limit;
 static double val_fraction, lr, min_lr, weight_decay, beta1, beta2, eps, clip, temperature;
 static int64_t vocab, layers, heads, channels, context, batch, total_batch, steps, warmup, decay, seed, threads;
-static int64_t val_every, val_tokens, sample_every, sample_tokens, top_k, save_every;
+static int64_t val_every, val_tokens, sample_every, sample_tokens, top_k, save_every, keep, keep_every;
 static int resume, dry_run, version, help, deterministic;
 
 #define GROUP(title)                                     { .help = title }
@@ -91,6 +92,8 @@ static Option options[] = {
     INTEGER("val-every",   val_every,   0, 1e12, "250",  KEPT_ON_RESUME, "steps between validations; 0 = only at the end"),
     INTEGER("val-tokens",  val_tokens,  0, 1e15, "1048576", KEPT_ON_RESUME, "validate on the first so many tokens; 0 = all"),
     INTEGER("save-every",  save_every,  0, 1e12, "1000", KEPT_ON_RESUME, "steps between checkpoints; 0 = only at the end"),
+    INTEGER("keep",        keep,        0, 1e12, "0",    KEPT_ON_RESUME, "newest checkpoints that stay, older ones are removed; 0 = all stay"),
+    INTEGER("keep-every",  keep_every,  0, 1e12, "0",    KEPT_ON_RESUME, "checkpoints of steps that are a multiple of it stay, too; 0 = none"),
     TEXT   ("time-limit",  time_limit,  "TIME", NULL, FREE_ON_RESUME, "save and exit with code 75 before so much time has passed: 3h50m, 90s; SIGTERM and SIGINT do it at once, SIGUSR1 saves and goes on"),
     INTEGER("sample-every",sample_every,0, 1e12, "0",    KEPT_ON_RESUME, "steps between samples; 0 = none"),
     TEXT   ("prompt",      prompt,      "TEXT", NULL,    KEPT_ON_RESUME, "start of a sample; for a model without a tokenizer, ids: '15496 995'"),
@@ -122,10 +125,10 @@ static GPT gpt;
 static Optimizer optimizer;
 static TrainState state = { .val_loss = NAN };
 static Report report;
+static Saver saver;                        /* where there is an --out */
 static int32_t *inputs, *targets;           /* a batch, on the host */
 static int64_t validated_step = -1;         /* where val_loss was measured */
 static int64_t saved_step = -1;             /* of the last checkpoint of this process */
-static double save_seconds;                 /* that it took */
 
 static double seconds_now(void) {
     struct timespec now;
@@ -357,8 +360,18 @@ static void print_sample(void) {
 
 /* ---- Training */
 
+/* What went wrong with the last save: training goes on without it. */
+static void tell_saver(void) {
+    const char *error = out ? saver_error(&saver) : NULL;
+    if (error) report_alarm(&report, "%s%s", error, saver.failed ? "; the next save tries again" : "");
+}
+
 static void save_checkpoint(void) {
     if (!out) return;
+    double waited = saver_wait(&saver);
+    if (waited > 0.1) report_line(&report, "step %lld: waited %.1f s until the checkpoint before was written: the disk is "
+                                  "slower than --save-every %lld", (long long)state.step, waited, (long long)save_every);
+    tell_saver();
     Setting settings[sizeof options / sizeof *options + 5];
     char text[sizeof options / sizeof *options][256];
     int count = 0;
@@ -376,15 +389,21 @@ static void save_checkpoint(void) {
     snprintf(validated, sizeof validated, "%lld", (long long)validated_step);
     settings[count++] = (Setting){ "validated step", validated };
     settings[count] = (Setting){0};
-    double start = seconds_now();
     report_sync(&report);
-    checkpoint_save(out, &gpt, &optimizer, &state, settings);
-    save_seconds = seconds_now() - start;
     saved_step = state.step;
+    saver_start(&saver, &state, settings);
+}
+
+/* Before the process ends: all is written, or else it is an error. */
+static void finish_saving(void) {
+    if (!out) return;
+    saver_wait(&saver);
+    tell_saver();
 }
 
 static void stop_if_sick(const StepNumbers *numbers, int64_t step) {
     if (numbers->apply) return;
+    finish_saving();
     char name[96] = "none any more";
     char *last = out ? checkpoint_latest(out) : NULL;
     Tensor tensor;
@@ -429,7 +448,7 @@ static const char *train(int64_t batches, double peak_flops) {
     const char *stop;
     double next_ms = 0;     /* the longest of the last steps, to be done with before --time-limit */
     if (validation_is_due() && validated_step != state.step) validate();       /* a stop cut it short */
-    while (!(stop = stop_wanted(1.5e-3 * next_ms + save_seconds)) && state.step < steps) {
+    while (!(stop = stop_wanted(1.5e-3 * next_ms + saver.seconds)) && state.step < steps) {
         double start = seconds_now(), rate = schedule_learning_rate(&s, state.step);
         int64_t tokens_before = state.tokens;
         StepNumbers numbers = train_step(rate, batches);
@@ -448,6 +467,8 @@ static const char *train(int64_t batches, double peak_flops) {
             report_line(&report, "step %lld: a sample", (long long)state.step);
             print_sample();
         }
+        tell_saver();
+        if (leak) finish_saving();
         REQUIRE(!leak, "val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation text "
                 "must have leaked into the training", state.val_loss, val_floor, val_data);
     }
@@ -554,10 +575,18 @@ static int run_training(int argc, char **argv) {
     free(command);
     free(checkpoint);
     if (!out) printf("no --out: neither log nor checkpoint will be written\n");
+    if (out) saver_open(&saver, out, &gpt, &optimizer, keep, keep_every);
     if (steps == 0) save_checkpoint();
     stop = train(batches, device.peak_flops[config.dtype]);
+    finish_saving();
     report_close(&report);
-    if (out) printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, (long long)state.step);
+    if (out) {
+        char *newest = saver.failed ? checkpoint_latest(out) : NULL;
+        REQUIRE(!saver.failed, "the last checkpoint could not be written: the newest is %s; with room on the disk, --resume "
+                "goes on from it", newest ? newest : "none");
+        saver_close(&saver);
+        printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, (long long)state.step);
+    }
     if (!stop) return 0;
     if (out) printf("%s: saved at step %lld of %lld; --out %s --resume goes on\n", stop, (long long)state.step,
                     (long long)steps, out);

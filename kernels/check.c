@@ -1,13 +1,27 @@
 #include "check.h"
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 void (*fail_hook)(const char *message);
 
+typedef struct { jmp_buf place; char *message; } Catch;
+static _Thread_local Catch *catching;      /* where fail() goes in this thread; NULL = it ends the process */
+
+int fails(void (*f)(void *), void *argument, char message[FAIL_LENGTH]) {
+    Catch *outer = catching, inner = { .message = message };
+    catching = &inner;
+    int failed = setjmp(inner.place);
+    if (!failed) f(argument);
+    catching = outer;
+    return failed;
+}
+
 void fail(const char *format, ...) {
-    char message[2048];
+    char message[FAIL_LENGTH];
     va_list arguments;
     va_start(arguments, format);
     va_list again;
@@ -24,6 +38,10 @@ void fail(const char *format, ...) {
        takes U+0080 to U+009F for orders, too */
     for (unsigned char *c = (unsigned char *)message; *c; c++)
         if (*c < 32 || *c == 127 || (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0)) *c = '?';
+    if (catching) {
+        memcpy(catching->message, message, sizeof message);
+        longjmp(catching->place, 1);
+    }
     if (fail_hook) fail_hook(message);
     fflush(stdout);
     fprintf(stderr, "train_gpt: %s\n", message);

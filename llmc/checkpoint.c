@@ -1,13 +1,14 @@
 #include "checkpoint.h"
 #include "files.h"
 #include "json.h"
-#include "weights.h"
 #include "../kernels/check.h"
 #include <dirent.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* ---- config.json */
 
@@ -117,23 +118,31 @@ char *checkpoint_setting(const char *checkpoint, const char *key) {
 
 /* ---- The folder */
 
-void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
-                     const Setting *settings) {
-    char *step = file_path("%s/step-%08" PRId64, out, state->step);
+Snapshot checkpoint_snapshot(const GPT *model, const Optimizer *optimizer, const TrainState *state,
+                             const Setting *settings) {
+    return (Snapshot){
+        .config = model->config,
+        .parameters = { .prefix = "", .table = &model->master.table },
+        .moments = { { .prefix = "exp_avg.", .table = &optimizer->m.table },
+                     { .prefix = "exp_avg_sq.", .table = &optimizer->v.table } },
+        .optimizer_step = optimizer->step, .state = *state, .settings = settings,
+    };
+}
+
+void checkpoint_write(const char *out, const Snapshot *s) {
+    char *step = file_path("%s/step-%08" PRId64, out, s->state.step);
     char *partial = file_path("%s.partial", step), *old = file_path("%s.old", step);
     char *config_path = file_path("%s/config.json", partial), *model_path = file_path("%s/model.safetensors", partial);
     char *moments_path = file_path("%s/optimizer.safetensors", partial);
     char *state_path = file_path("%s/state.json", partial);
-    Part moments[] = { { .prefix = "exp_avg.", .table = &optimizer->m.table },
-                       { .prefix = "exp_avg_sq.", .table = &optimizer->v.table } };
 
     directory_make(out);
     directory_remove(partial);
     directory_make(partial);
-    config_write(config_path, &model->config);
-    params_write(model_path, &model->master, model->config.V);
-    weights_write(moments_path, moments, 2, model->config.V);
-    state_write(state_path, state, optimizer->step, settings);
+    config_write(config_path, &s->config);
+    weights_write(model_path, &s->parameters, 1, s->config.V);
+    weights_write(moments_path, s->moments, 2, s->config.V);
+    state_write(state_path, &s->state, s->optimizer_step, s->settings);
     directory_sync(partial);
 
     /* A folder cannot be renamed over another: between the two renames the old one still counts (see newest). */
@@ -146,6 +155,12 @@ void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimiz
 
     char *strings[] = { step, partial, old, config_path, model_path, moments_path, state_path };
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) free(strings[i]);
+}
+
+void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
+                     const Setting *settings) {
+    Snapshot snapshot = checkpoint_snapshot(model, optimizer, state, settings);
+    checkpoint_write(out, &snapshot);
 }
 
 void checkpoint_load_model(const char *checkpoint, GPT *model) {
@@ -185,36 +200,132 @@ static int is_complete(const char *folder, Need need) {
            (need == TO_LOAD || (has_file(folder, "optimizer.safetensors") && has_file(folder, "state.json")));
 }
 
-/* The highest step of OUT that is complete; step-N.old only where step-N is not. Other names, .partial among them, do
-   not count: a name must be the one that its number would be given. */
-static char *newest(const char *out, Need need) {
+/* The number of a name like step-00000020 and tail: the name must be the one that its number would be given. -1 for any
+   other. */
+static int64_t step_of(const char *name, const char *tail) {
+    char same[80];
+    if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9') return -1;
+    int64_t step = strtoll(name + 5, NULL, 10);
+    snprintf(same, sizeof same, "step-%08" PRId64 "%s", step, tail);
+    return strcmp(name, same) ? -1 : step;
+}
+
+static int from_the_highest(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x < y) - (x > y);
+}
+
+/* The steps whose names in OUT have this tail, highest first, to be freed. A folder that is not there has none. */
+static int64_t *list_steps(const char *out, const char *tail, int *count) {
+    *count = 0;
     DIR *directory = opendir(out);
     if (!directory) return NULL;
+    int64_t *steps = NULL;
+    for (struct dirent *entry; errno = 0, (entry = readdir(directory)); ) {
+        int64_t step = step_of(entry->d_name, tail);
+        if (step < 0) continue;
+        if ((*count & (*count - 1)) == 0) {              /* full at 0, 1, 2, 4, 8, ... */
+            steps = realloc(steps, (*count ? 2 * (size_t)*count : 1) * sizeof *steps);
+            REQUIRE(steps, "%s: out of memory for the names of %d checkpoints", out, *count);
+        }
+        steps[(*count)++] = step;
+    }
+    int error = errno;
+    closedir(directory);
+    REQUIRE(!error, "%s: cannot read the folder: %s", out, strerror(error));
+    if (steps) qsort(steps, (size_t)*count, sizeof *steps, from_the_highest);
+    return steps;
+}
+
+static char *step_path(const char *out, int64_t step, const char *tail) {
+    return file_path("%s/step-%08" PRId64 "%s", out, step, tail);
+}
+
+/* The highest step of OUT that is complete; step-N.old only where step-N is not. */
+static char *newest(const char *out, Need need) {
+    static const char *const tails[] = { "", ".old" };
     char *best = NULL;
     int64_t best_step = -1;
-    for (struct dirent *entry; (entry = readdir(directory)); ) {
-        if (strncmp(entry->d_name, "step-", 5)) continue;
-        int64_t step = strtoll(entry->d_name + 5, NULL, 10);
-        char plain[40], old[48];
-        snprintf(plain, sizeof plain, "step-%08" PRId64, step);
-        snprintf(old, sizeof old, "%s.old", plain);
-        int is_plain = !strcmp(entry->d_name, plain);
-        if (step < best_step || (step == best_step && !is_plain) || (!is_plain && strcmp(entry->d_name, old))) continue;
-        char *folder = file_path("%s/%s", out, entry->d_name);
-        if (is_complete(folder, need)) {
+    for (int t = 0; t < 2; t++) {
+        int count;
+        int64_t *steps = list_steps(out, tails[t], &count);
+        for (int i = 0; i < count && steps[i] > best_step; i++) {
+            char *folder = step_path(out, steps[i], tails[t]);
+            if (!is_complete(folder, need)) {
+                free(folder);
+                continue;
+            }
             free(best);
             best = folder;
-            best_step = step;
-        } else {
-            free(folder);
+            best_step = steps[i];
         }
+        free(steps);
     }
-    closedir(directory);
     return best;
 }
 
 char *checkpoint_latest(const char *out) { return newest(out, TO_RESUME); }
 char *checkpoint_any(const char *out)    { return newest(out, TO_LOAD); }
+
+/* ---- Removing old ones */
+
+/* All names that a checkpoint may hold, the tokenizer's among them. */
+static int is_our_file(const char *name) {
+    static const char *const names[] = {
+        "config.json", "model.safetensors", "optimizer.safetensors", "state.json", "tokenizer.json",
+        "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt", "generation_config.json",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i])) return 1;
+    return 0;
+}
+
+static int is_ours_alone(const char *folder) {
+    struct stat info;
+    DIR *directory = lstat(folder, &info) == 0 && S_ISDIR(info.st_mode) ? opendir(folder) : NULL;
+    if (!directory) return 0;
+    int ours = 1;
+    for (struct dirent *entry; errno = 0, (entry = readdir(directory)); )
+        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..") && !is_our_file(entry->d_name)) ours = 0;
+    if (errno) ours = 0;
+    closedir(directory);
+    return ours;
+}
+
+void checkpoint_prune(const char *out, int64_t keep, int64_t keep_every) {
+    if (!keep) return;
+    int count;
+    int64_t *steps = list_steps(out, "", &count), seen = 0;
+    for (int i = 0; i < count; i++) {
+        char *folder = step_path(out, steps[i], ""), *gone = step_path(out, steps[i], ".partial");
+        if (is_complete(folder, TO_RESUME) && is_ours_alone(folder) && seen++ >= keep &&
+            !(keep_every && steps[i] % keep_every == 0)) {
+            directory_remove(gone);
+            file_rename(folder, gone);
+            directory_remove(gone);
+        }
+        free(folder);
+        free(gone);
+    }
+    free(steps);
+}
+
+void checkpoint_sweep(const char *out) {
+    static const char *const tails[] = { ".partial", ".old" };
+    for (int t = 0; t < 2; t++) {
+        int count;
+        int64_t *steps = list_steps(out, tails[t], &count);
+        for (int i = 0; i < count; i++) {
+            char *step = step_path(out, steps[i], ""), *left = step_path(out, steps[i], tails[t]);
+            if (t == 0 || is_complete(step, TO_RESUME)) directory_remove(left);
+            free(step);
+            free(left);
+        }
+        free(steps);
+    }
+}
+
+/* ---- A CHECKPOINT argument */
 
 char *checkpoint_resolve(const char *path) {
     REQUIRE(file_exists(path), "%s: no such file or folder: want a checkpoint", path);

@@ -6,6 +6,7 @@
 #define LLMC_CHECKPOINT_H
 #include "gpt.h"
 #include "optimizer.h"
+#include "weights.h"
 
 typedef struct {
     int64_t  step;             /* steps done */
@@ -17,10 +18,32 @@ typedef struct {
 /* settings: key and value pairs (options) that a resume compares, ended by a NULL key. */
 typedef struct { const char *key, *value; } Setting;
 
+/* All that a checkpoint is made of. Parts that have a copy on the host are written from it. */
+typedef struct {
+    GPTConfig      config;
+    Part           parameters, moments[2];
+    int64_t        optimizer_step;
+    TrainState     state;
+    const Setting *settings;
+} Snapshot;
+Snapshot checkpoint_snapshot(const GPT *model, const Optimizer *optimizer, const TrainState *state,
+                             const Setting *settings);      /* copies nothing */
+
 /* Makes OUT where it is missing. A checkpoint of the same step is replaced. On a full disk, or a model or moment that
-   holds a NaN or an infinity: a line, and the earlier checkpoints are untouched. */
+   holds a NaN or an infinity: a line, and the earlier checkpoints are untouched. It is durable when the call returns. */
+void checkpoint_write(const char *out, const Snapshot *snapshot);
 void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
                      const Setting *settings);
+
+/* Removes all but the newest keep complete checkpoints of OUT and those whose step is a multiple of keep_every; keep 0:
+   none, keep_every 0: no multiples. A folder that holds a file or a folder of a name that no checkpoint has is not ours
+   alone and stays, like a link; neither counts. What is removed is first renamed to step-N.partial: a crash leaves
+   nothing that is taken for a checkpoint. */
+void checkpoint_prune(const char *out, int64_t keep, int64_t keep_every);
+
+/* Removes what a crash or a failure left: every step-N.partial, and step-N.old where step-N is complete. For the one run
+   that holds OUT's lock. */
+void checkpoint_sweep(const char *out);
 
 /* The newest checkpoint of OUT that has all four files, as a new string, or NULL. */
 char *checkpoint_latest(const char *out);

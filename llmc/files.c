@@ -137,7 +137,10 @@ const char *file_kind(const unsigned char *bytes, int64_t size) {
 
 /* ---- Writing */
 
+static _Thread_local int write_error;      /* errno of the first file_write that failed since the last file_create */
+
 FILE *file_create(const char *path) {
+    write_error = 0;
     signal(SIGXFSZ, SIG_IGN);      /* a limit on file sizes is then an error of write, not the end by a signal */
     FILE *file = fopen(path, "wbe");
     REQUIRE(file, "%s: cannot create: %s", path, strerror(errno));
@@ -145,7 +148,8 @@ FILE *file_create(const char *path) {
 }
 
 void file_write(FILE *file, const void *bytes, size_t size, const char *path) {
-    REQUIRE(fwrite(bytes, 1, size, file) == size, "%s: cannot write: %s", path, strerror(errno));
+    (void)path;
+    if (!ferror(file) && fwrite(bytes, 1, size, file) != size) write_error = errno;
 }
 
 /* A pipe and some file systems have nothing to sync, and say EINVAL. */
@@ -154,7 +158,7 @@ static int sync_fails(int fd) { return fsync(fd) && errno != EINVAL && errno != 
 void file_close_durably(FILE *file, const char *path) {
     errno = 0;
     int failed = fflush(file) || ferror(file) || sync_fails(fileno(file));
-    int error = errno;
+    int error = write_error ? write_error : errno;
     if (fclose(file) && !failed) {
         failed = 1;
         error = errno;
@@ -163,10 +167,18 @@ void file_close_durably(FILE *file, const char *path) {
             error ? strerror(error) : "an earlier write failed: is the disk full?");
 }
 
-static void folder_sync_of(const char *path) {
+static int sync_folder(const char *path) {       /* returns errno, or 0 */
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), error = fd < 0 || sync_fails(fd) ? errno : 0;
+    if (fd >= 0) close(fd);
+    return error;
+}
+
+/* A new name is durable once its folder is. */
+static void sync_folder_of(const char *path) {
     char *folder = file_folder(path);
-    directory_sync(folder);
+    int error = sync_folder(folder);
     free(folder);
+    REQUIRE(!error, "%s: cannot sync its folder: %s", path, strerror(error));
 }
 
 void directory_make(const char *path) {
@@ -178,7 +190,7 @@ void directory_make(const char *path) {
         *end = 0;
         if (!file_is_folder(part)) {
             int made = mkdir(part, 0777) == 0, error = errno;
-            if (made) folder_sync_of(part);
+            if (made) sync_folder_of(part);
             else      REQUIRE(file_is_folder(part), "%s: cannot make the folder: %s", part, strerror(error));
         }
         *end = next;
@@ -191,32 +203,45 @@ void directory_lock(const char *path) {
     char *name = file_path("%s/.lock", path);
     int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);        /* stays open: the lock lives as long as the process */
     REQUIRE(fd >= 0, "%s: cannot open: %s", name, strerror(errno));
-    REQUIRE(!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK, "%s: another train_gpt writes to this folder: wait for it, "
-            "or take another --out", path);
+    char holder[300] = "";
+    if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
+        ssize_t length = pread(fd, holder, sizeof holder - 1, 0);
+        holder[length > 0 ? length : 0] = 0;
+        holder[strcspn(holder, "\n")] = 0;
+        fail("%s: another train_gpt writes to this folder (%s): wait for it, or take another --out", path,
+             *holder ? holder : "just started");
+    }
+    /* a courtesy to whoever comes second: where it cannot be written, the lock holds all the same */
+    char host[200] = "";
+    gethostname(host, sizeof host - 1);
+    int length = snprintf(holder, sizeof holder, "process %ld on %s\n", (long)getpid(), *host ? host : "an unknown host");
+    if (ftruncate(fd, 0) || pwrite(fd, holder, (size_t)length, 0) != length) holder[0] = 0;
     free(name);
 }
 
 void directory_sync(const char *path) {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    REQUIRE(fd >= 0, "%s: cannot open the folder: %s", path, strerror(errno));
-    REQUIRE(!sync_fails(fd), "%s: cannot sync the folder: %s", path, strerror(errno));
-    close(fd);
+    int error = sync_folder(path);
+    REQUIRE(!error, "%s: cannot sync the folder: %s", path, strerror(error));
 }
 
 void directory_remove(const char *path) {
-    DIR *directory = opendir(path);
-    if (!directory && errno == ENOENT) return;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);      /* of a link we remove nothing */
+    if (fd < 0 && errno == ENOENT) return;
+    DIR *directory = fd < 0 ? NULL : fdopendir(fd);
     REQUIRE(directory, "%s: cannot open the folder: %s", path, strerror(errno));
-    for (struct dirent *entry; (entry = readdir(directory)); ) {
+    int error = 0;
+    char name[sizeof ((struct dirent *)0)->d_name];
+    for (struct dirent *entry; !error && (entry = readdir(directory)); ) {
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
-        REQUIRE(unlinkat(dirfd(directory), entry->d_name, 0) == 0, "%s/%s: cannot remove: %s", path, entry->d_name,
-                strerror(errno));
+        if (unlinkat(dirfd(directory), entry->d_name, 0)) error = errno;
+        snprintf(name, sizeof name, "%s", entry->d_name);
     }
     closedir(directory);
+    REQUIRE(!error, "%s/%s: cannot remove: %s", path, name, strerror(error));
     REQUIRE(rmdir(path) == 0, "%s: cannot remove: %s", path, strerror(errno));
 }
 
 void file_rename(const char *from, const char *to) {
     REQUIRE(rename(from, to) == 0, "%s: cannot rename to %s: %s", from, to, strerror(errno));
-    folder_sync_of(to);
+    sync_folder_of(to);
 }

@@ -21,12 +21,14 @@ enum { SHARD_UINT16 = 20240520, SHARD_UINT32 = 20240801 };   /* the first four b
    checkpoint", "a GGUF model", "a NumPy array", "a safetensors file", "a token shard", ...; NULL = unknown. */
 const char *file_kind(const unsigned char *bytes, int64_t size);
 
-/* A file that is being written. file_write fails at once; errors of fwrite and fprintf are told by the close. */
+/* A file that is being written. The first error of file_write, fwrite and fprintf is told by the close, which leaves the
+   file closed also when it fails: whoever catches that (fails() of kernels/check.h) finds nothing open. */
 FILE *file_create(const char *path);                      /* fails in a line */
 void  file_write(FILE *file, const void *bytes, size_t size, const char *path);
 void  file_close_durably(FILE *file, const char *path);   /* flush, fsync, close; fails in a line if any went wrong */
 void  directory_make(const char *path);                   /* with parents; there already is fine */
-/* One run per folder: fails in a line while another process holds the lock, DIR/.lock, which ends with the process. */
+/* One run per folder: fails in a line while another process holds the lock, DIR/.lock, which ends with the process and
+   holds its process id and the name of its host. */
 void  directory_lock(const char *path);
 void  directory_sync(const char *path);
 void  directory_remove(const char *path);                 /* with the files in it; no deeper; not there is fine */

@@ -99,14 +99,40 @@ static const char *cell(char text[32], const char *format, double value) {
     return text;
 }
 
+/* Returns errno, or 0 when no row waits any more. */
+static int write_waiting(Report *report) {
+    while (report->waiting_bytes) {
+        ssize_t written = write(fileno(report->csv), report->waiting, report->waiting_bytes);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return written < 0 ? errno : EIO;
+        report->waiting_bytes -= (size_t)written;
+        memmove(report->waiting, report->waiting + written, report->waiting_bytes);
+    }
+    return 0;
+}
+
+/* A full disk does not end a run: what came out of it is worth more than its log. */
+static void tell_log(Report *report, int error) {
+    if (error && !report->csv_error)
+        report_alarm(report, "%s: cannot write: %s; the run goes on, its rows wait in memory", report->csv_path,
+                     strerror(error));
+    if (!error && report->csv_error) report_line(report, "%s: written again, no row is missing", report->csv_path);
+    report->csv_error = error;
+}
+
 static void write_row(Report *report, const StepReport *s) {
     char loss[32], norm[32], lr[32], ms[32], speed[32], mfu[32], val_loss[32];
-    fprintf(report->csv, "%" PRId64 ",%" PRId64 ",%s,%s,%s,%s,%s,%s,%s\n", s->step, s->tokens,
+    char *row = file_path("%" PRId64 ",%" PRId64 ",%s,%s,%s,%s,%s,%s,%s\n", s->step, s->tokens,
             cell(loss, "%.9g", s->loss), cell(norm, "%.9g", s->norm), cell(lr, "%.9g", s->learning_rate),
             cell(ms, "%.3f", s->ms), cell(speed, "%.1f", s->tokens_per_second),
             cell(mfu, "%.4f", s->mfu > 0 ? s->mfu : NAN), cell(val_loss, "%.9g", s->val_loss));
-    REQUIRE(!fflush(report->csv) && !ferror(report->csv), "%s: cannot write step %" PRId64 ": %s",
-            report->csv_path, s->step, strerror(errno));
+    size_t length = strlen(row);
+    report->waiting = realloc(report->waiting, report->waiting_bytes + length);
+    REQUIRE(report->waiting, "out of memory: %zu bytes of the log, which could not be written", report->waiting_bytes);
+    memcpy(report->waiting + report->waiting_bytes, row, length);
+    report->waiting_bytes += length;
+    free(row);
+    tell_log(report, write_waiting(report));
 }
 
 /* ---- the terminal. Errors of stdout are not ours: nobody may be there to read it, and the log is whole. */
@@ -225,10 +251,21 @@ void report_line(Report *report, const char *format, ...) {
     fflush(stdout);
 }
 
+void report_alarm(Report *report, const char *format, ...) {
+    va_list arguments;
+    end_line(report);
+    va_start(arguments, format);
+    fputs("train_gpt: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+}
+
 void report_sync(Report *report) {
-    if (report->csv)
-        REQUIRE(!fflush(report->csv) && (!fsync(fileno(report->csv)) || errno == EINVAL), "%s: cannot write: %s",
-                report->csv_path, strerror(errno));      /* EINVAL: a log that is no file of a disk, /dev/null */
+    if (!report->csv) return;
+    int error = write_waiting(report);
+    if (!error && fsync(fileno(report->csv)) && errno != EINVAL) error = errno;   /* EINVAL: no file of a disk, /dev/null */
+    tell_log(report, error);
 }
 
 void report_close(Report *report) {
@@ -238,8 +275,13 @@ void report_close(Report *report) {
         report_in_place = NULL;
         fail_hook = NULL;
     }
-    if (report->csv)
-        REQUIRE(!fclose(report->csv), "%s: cannot write: %s", report->csv_path, strerror(errno));
+    if (report->csv) {
+        int error = write_waiting(report);
+        REQUIRE(!error, "%s: cannot write: %s; %zu bytes of rows are lost", report->csv_path, strerror(error),
+                report->waiting_bytes);
+        fclose(report->csv);
+    }
+    free(report->waiting);
     free(report->csv_path);
     memset(report, 0, sizeof *report);
 }

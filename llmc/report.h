@@ -17,6 +17,9 @@ typedef struct {
 typedef struct {
     FILE      *csv;            /* NULL = none */
     char      *csv_path;
+    char      *waiting;        /* rows that are not in the file yet: the disk is full */
+    size_t     waiting_bytes;
+    int        csv_error;      /* errno of the last row; 0 = all rows are in the file */
     int        in_place;       /* stdout is a terminal */
     int        pending;        /* columns of a line in place that has no newline yet */
     int64_t    steps;          /* seen by this process, for the mean speed and the time left */
@@ -34,14 +37,17 @@ typedef struct {
    SIGPIPE is ignored: a reader of stdout that goes away, such as head, does not end a run. */
 void report_open(Report *report, const char *csv_path, const char *head, int64_t keep_step);
 
-/* A row in the log: step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss, empty where unknown or NaN, flushed; losses
+/* A row in the log: step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss, empty where unknown or NaN, at once; losses
    and norm as %.9g, which tells any two floats apart. A line on stdout: in place on a terminal, cut to its width;
-   elsewhere for the first step, the last, those with a val loss, and else one a second. Fails when the disk is full. */
+   elsewhere for the first step, the last, those with a val loss, and else one a second.
+   On a full disk the rows wait in memory, which is told, and are written once there is room. */
 void report_step(Report *report, const StepReport *step);
 /* A line of its own, also while a step line stands in place. */
 void report_line(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void report_sync(Report *report);                /* the log is on the disk */
-void report_close(Report *report);
+/* A line on stderr, "train_gpt: ...", of something wrong that does not end the run. */
+void report_alarm(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void report_sync(Report *report);                /* the log is on the disk, or that it is not is told */
+void report_close(Report *report);               /* fails in a line when rows are still waiting */
 
 /* "2d03h", "1h02m", "3m20s", "45s" */
 const char *duration_text(double seconds, char text[32]);

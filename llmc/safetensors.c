@@ -174,6 +174,7 @@ int64_t safetensors_bytes(const SafeEntry *entry) {
 }
 
 FILE *safetensors_create(const char *path, const SafeEntry *entry, int count) {
+    FILE *file = file_create(path);
     char *header;
     size_t size;
     FILE *text = open_memstream(&header, &size);
@@ -193,7 +194,6 @@ FILE *safetensors_create(const char *path, const SafeEntry *entry, int count) {
     while (ftell(text) % 8) fputc(' ', text);
     REQUIRE(fclose(text) == 0, "%s: out of memory for the header", path);
 
-    FILE *file = file_create(path);
     unsigned char length[8];
     for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)size >> (8 * i));
     file_write(file, length, sizeof length, path);

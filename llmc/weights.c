@@ -51,23 +51,38 @@ static int64_t find_sick(const void *floats, int64_t bytes) {
     return -1;
 }
 
-static void row_write(FILE *file, const Part *part, const Row *row, int V, const char *path) {
+/* The row's values on the host, of the token table the first V rows; *own is to be freed. */
+static const float *row_values(const Part *part, const Row *row, int64_t bytes, float **own) {
+    *own = NULL;
+    if (part->host) return (const float *)((const char *)part->host + row->offset);
+    *own = host_alloc(bytes);
+    device_download(*own, row->field->data, (size_t)bytes);
+    return *own;
+}
+
+static void row_check(const Part *part, const Row *row, int V, const char *path) {
     SafeEntry entry = row_entry(row, V);
-    int64_t bytes = safetensors_bytes(&entry);                  /* of the token table, the first V rows */
-    float *host = host_alloc(bytes);
-    if (part->host) memcpy(host, (const char *)part->host + row->offset, (size_t)bytes);
-    else            device_download(host, row->field->data, (size_t)bytes);
-    int64_t sick = find_sick(host, bytes);
+    int64_t bytes = safetensors_bytes(&entry);
+    float *own;
+    int64_t sick = find_sick(row_values(part, row, bytes, &own), bytes);
+    free(own);
     REQUIRE(sick < 0, "%s: %s holds a NaN or an infinity (number %" PRId64 "): not saved; the checkpoints before it "
             "stay, take the last and lower --lr", path, row->name, sick);
+}
+
+static void row_write(FILE *file, const Part *part, const Row *row, int V, const char *path) {
+    SafeEntry entry = row_entry(row, V);
+    int64_t bytes = safetensors_bytes(&entry);
+    float *own, *turned = NULL;
+    const float *values = row_values(part, row, bytes, &own);
     if (row->layout == CONV1D) {
-        float *turned = host_alloc(bytes);
-        transpose(turned, (const unsigned char *)host, row->field->dim[0], row->field->dim[1]);
-        free(host);
-        host = turned;
+        turned = host_alloc(bytes);
+        transpose(turned, (const unsigned char *)values, row->field->dim[0], row->field->dim[1]);
+        values = turned;
     }
-    file_write(file, host, (size_t)bytes, path);
-    free(host);
+    file_write(file, values, (size_t)bytes, path);
+    free(turned);
+    free(own);
 }
 
 static void row_read(const SafeTensor *tensor, const Row *row) {
@@ -86,7 +101,10 @@ static void row_read(const SafeTensor *tensor, const Row *row) {
 
 void weights_write(const char *path, const Part *part, int parts, int V) {
     int count = 0;
-    for (int p = 0; p < parts; p++) count += part[p].table->count;
+    for (int p = 0; p < parts; p++) {        /* before there is a file: a failure that is caught leaves none open */
+        count += part[p].table->count;
+        for (int i = 0; i < part[p].table->count; i++) row_check(&part[p], &part[p].table->row[i], V, path);
+    }
     SafeEntry *entry = calloc((size_t)count, sizeof *entry);
     REQUIRE(entry, "%s: out of memory for %d entries", path, count);
     count = 0;
@@ -98,9 +116,9 @@ void weights_write(const char *path, const Part *part, int parts, int V) {
     FILE *file = safetensors_create(path, entry, count);
     for (int p = 0; p < parts; p++)
         for (int i = 0; i < part[p].table->count; i++) row_write(file, &part[p], &part[p].table->row[i], V, path);
-    file_close_durably(file, path);
     for (int i = 0; i < count; i++) free((char *)entry[i].name);
     free(entry);
+    file_close_durably(file, path);
 }
 
 /* HuggingFace's own files also come without the prefix "transformer.". */

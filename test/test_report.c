@@ -1,5 +1,6 @@
 /* test/test_report.c - What a user sees: the log and its resumes, the step line on a terminal and elsewhere. */
 #include "scratch.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include "../llmc/report.h"
@@ -142,18 +143,51 @@ static void foreign_logs_are_left_alone(void) {
     unlink(log_path);
 }
 
-static void full_disk(void *ignored) {
-    (void)ignored;
-    Report report;
-    StepReport s = step_of(7);
-    report_open(&report, log_path, "", -1);
-    report.csv = freopen("/dev/full", "w", report.csv);
-    report_step(&report, &s);
+static int stands_for(int fd, const char *path) {      /* fd is path from now on; returns what it was */
+    int was = dup(fd), other = open(path, O_WRONLY | O_APPEND);
+    dup2(other, fd);
+    close(other);
+    return was;
 }
 
-static void a_full_disk_is_told(void) {
+static void is_again(int fd, int was) {
+    dup2(was, fd);
+    close(was);
+}
+
+/* Two rows while the disk is full; returns what stands for the log. */
+static int full_disk(Report *report) {
+    report_open(report, log_path, "", -1);
+    int log = stands_for(fileno(report->csv), "/dev/full"), told = stands_for(STDERR_FILENO, "/dev/null");
+    StepReport s[2] = { step_of(7), step_of(8) };
+    report_step(report, &s[0]);
+    report_step(report, &s[1]);
+    report_sync(report);
+    is_again(STDERR_FILENO, told);
+    return log;
+}
+
+static void close_full(void *ignored) {
+    (void)ignored;
+    Report report;
+    full_disk(&report);
+    report_close(&report);
+}
+
+static void a_full_disk_loses_no_row(void) {
     if (access("/dev/full", W_OK)) { test_skip_reason = "there is no /dev/full"; return; }
-    expect_fails("log.csv: cannot write step 7: No space left on device", full_disk, NULL);
+    expect_fails("log.csv: cannot write: No space left on device; ", close_full, NULL);
+    Report report;
+    int log = full_disk(&report);
+    EXPECT(report.csv_error == ENOSPC && report.waiting_bytes > 0, "rows wait: errno %d", report.csv_error);
+    is_again(fileno(report.csv), log);
+    StepReport s = step_of(9);
+    report_step(&report, &s);
+    EXPECT(!report.csv_error && !report.waiting_bytes, "no row waits");
+    report_close(&report);
+    const char *text = log_text();
+    EXPECT(lines_of(text) == 4 && strstr(text, "\n7,") && strstr(text, "\n8,") && strstr(text, "\n9,"), "%s", text);
+    unlink(log_path);
 }
 
 static void leave(void) { _exit(1); }
@@ -289,7 +323,7 @@ int main(void) {
     RUN(the_log_holds_every_step);
     RUN(a_resume_cuts_the_log);
     RUN(foreign_logs_are_left_alone);
-    RUN(a_full_disk_is_told);
+    RUN(a_full_disk_loses_no_row);
     RUN(a_terminal_has_its_line_in_place);
     RUN(lines_are_short);
     RUN(numbers_for_people);
