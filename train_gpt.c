@@ -12,6 +12,7 @@
 #include "llmc/checkpoint.h"
 #include "llmc/files.h"
 #include "llmc/gpt.h"
+#include "llmc/guard.h"
 #include "llmc/optimizer.h"
 #include "llmc/options.h"
 #include "llmc/plan.h"
@@ -25,8 +26,8 @@
 
 /* ---- Options */
 
-static const char *data, *val_data, *out, *init, *eval, *sample, *model, *dtype, *attention, *schedule, *prompt;
-static double val_fraction, lr, min_lr, weight_decay, beta1, beta2, eps, clip, temperature;
+static const char *data, *val_data, *out, *init, *eval, *sample, *model, *dtype, *attention, *schedule, *prompt, *on_nan;
+static double val_fraction, lr, min_lr, weight_decay, beta1, beta2, eps, clip, skip_spikes, temperature;
 static int64_t vocab, layers, heads, channels, context, batch, total_batch, steps, warmup, decay, seed, threads;
 static int64_t val_every, val_tokens, sample_every, sample_tokens, top_k, save_every;
 static int resume, dry_run, version, help, deterministic;
@@ -83,6 +84,8 @@ static Option options[] = {
     REAL   ("beta2",       beta2,       0, 0.999999, "0.95",  FIXED_ON_RESUME, "of AdamW"),
     REAL   ("eps",         eps,         1e-12, 1,  "1e-8", FIXED_ON_RESUME, "of AdamW"),
     REAL   ("clip",        clip,        0, 1e9,  "1",    FIXED_ON_RESUME, "largest gradient norm, longer ones are scaled down to it; 0 = no clipping"),
+    CHOICE ("on-nan",      on_nan,      "stop|skip", "stop", KEPT_ON_RESUME, "on a loss or gradient that is not finite, which is never applied: stop, or skip the step (10 in a row stop)"),
+    REAL   ("skip-spikes", skip_spikes, 0, 1e6,  "0",    KEPT_ON_RESUME, "do not apply an update whose loss or gradient norm lies so many standard deviations above the last 128; 6 is usual, 0 = apply all"),
     INTEGER("seed",        seed,        0, 9e15, "1",    FIXED_ON_RESUME, "of weights, order of the data and samples"),
     INTEGER("threads",     threads,     0, 4096, "0",    FREE_ON_RESUME, "CPU threads, the results do not depend on it; 0 = one per core"),
 
@@ -118,6 +121,7 @@ static Tokenizer tokenizer;
 static GPTConfig config;
 static GPT gpt;
 static Optimizer optimizer;
+static Guard guard;
 static TrainState state = { .val_loss = NAN };
 static Report report;
 static int32_t *inputs, *targets;           /* a batch, on the host */
@@ -341,7 +345,7 @@ static void print_sample(void) {
 
 static void save_checkpoint(void) {
     if (!out) return;
-    Setting settings[sizeof options / sizeof *options + 4];
+    Setting settings[sizeof options / sizeof *options + 5];
     char text[sizeof options / sizeof *options][256];
     int count = 0;
     for (const Option *o = options; o->name || o->help; o++) {
@@ -349,28 +353,61 @@ static void save_checkpoint(void) {
         settings[count] = (Setting){ o->name, option_text(o, text[count]) };
         count++;
     }
-    char counts[2][32];
+    char counts[2][32], *window = guard_to_text(&guard);
     snprintf(counts[0], sizeof counts[0], "%lld", (long long)tokens_count(train_tokens));
     snprintf(counts[1], sizeof counts[1], "%lld", val_stream ? (long long)tokens_count(val_stream) : 0);
     settings[count++] = (Setting){ "train token count", counts[0] };
     settings[count++] = (Setting){ "val token count", counts[1] };
     settings[count++] = (Setting){ "tokenizer", tokenizer_name(tokenizer) };
+    settings[count++] = (Setting){ "guard", window };
     settings[count] = (Setting){0};
     report_sync(&report);
     checkpoint_save(out, &gpt, &optimizer, &state, settings);
+    free(window);
 }
 
-static void stop_if_sick(const StepNumbers *numbers, int64_t step) {
-    if (numbers->apply) return;
+/* A checkpoint of an older version has no window: it fills anew. */
+static void load_guard(const char *checkpoint) {
+    char *window = checkpoint_setting(checkpoint, "guard"), *where = file_path("%s/state.json", checkpoint);
+    if (window) guard_from_text(&guard, window, where);
+    free(window);
+    free(where);
+}
+
+/* A step that is not finite, with the first tensor to blame: reported, and the end of the run unless it is to skip. */
+static void note_sick(const StepNumbers *numbers, int64_t step) {
     char name[96] = "none any more";
     char *last = out ? checkpoint_latest(out) : NULL;
     Tensor tensor;
     TensorHealth health = {0};
     if (gpt_find_sick(&gpt, name, &tensor)) health = tensor_health(tensor);
-    fail("step %lld: loss %g, gradient norm %g: nothing was applied. First sick tensor: %s (%lld NaN, %lld infinite, "
-         "the rest in %.3g .. %.3g). Last good checkpoint: %s. A lower --lr or --clip may help",
-         (long long)step, numbers->loss, numbers->norm, name, (long long)health.nan_count, (long long)health.infinite_count,
-         health.least, health.greatest, last ? last : "none");
+    char *text = file_path("step %lld: loss %g, gradient norm %g: nothing was applied. First sick tensor: %s (%lld NaN, "
+        "%lld infinite, the rest in %.3g .. %.3g). Last good checkpoint: %s", (long long)step, numbers->loss,
+        numbers->norm, name, (long long)health.nan_count, (long long)health.infinite_count, health.least, health.greatest,
+        last ? last : "none");
+    if (strcmp(on_nan, "skip")) fail("%s. A lower --lr or --clip may help", text);
+    REQUIRE(guard.sick < GUARD_SICK_STEPS, "%s. %d such steps without an update between them: --on-nan skip does not "
+            "help, a lower --lr or --clip may", text, guard.sick);
+    report_line(&report, "%s", text);
+    free(text);
+    free(last);
+}
+
+static void note_spike(const StepNumbers *numbers, const Judgement *j, int64_t step) {
+    char loss[64] = "", norm[64] = "";
+    if (numbers->loss > numbers->loss_limit) snprintf(loss, sizeof loss, "loss %.4g is %.1f", numbers->loss, j->loss_z);
+    if (numbers->norm > numbers->norm_limit)
+        snprintf(norm, sizeof norm, "%sgradient norm %.4g is %.1f", *loss ? " and " : "", numbers->norm, j->norm_z);
+    report_line(&report, "step %lld: %s%s sigma above the last %d: not applied", (long long)step, loss, norm, guard.count);
+    REQUIRE(guard.spikes < GUARD_SPIKE_STEPS, "step %lld: %d updates in a row were not applied: the data or the model has "
+            "changed for good; --resume with --skip-spikes 0 goes on from the last checkpoint and applies them",
+            (long long)step, guard.spikes);
+}
+
+static void note_update(const StepNumbers *numbers, int64_t step) {
+    Judgement j = guard_judge(&guard, numbers);
+    if (j.verdict == SICK)  note_sick(numbers, step);
+    if (j.verdict == SPIKE) note_spike(numbers, &j, step);
 }
 
 static StepNumbers train_step(double learning_rate, int64_t batches) {
@@ -378,6 +415,7 @@ static StepNumbers train_step(double learning_rate, int64_t batches) {
     int64_t count = tokens_train_targets(train_tokens, (uint64_t)seed, state.sample, (uint64_t)B * (uint64_t)batches, T);
     float share = 1.0f / (float)count;
     gpt_set_batch(&gpt, B, T);
+    guard_limits(&guard, skip_spikes, &optimizer.loss_limit, &optimizer.norm_limit);
     optimizer_begin(&optimizer, learning_rate);
     for (int64_t i = 0; i < batches; i++) {
         for (int b = 0; b < B; b++) {
@@ -407,7 +445,7 @@ static void train(int64_t batches, double peak_flops) {
         int64_t tokens_before = state.tokens;
         StepNumbers numbers = train_step(rate, batches);
         double elapsed = seconds_now() - start, speed = (double)(state.tokens - tokens_before) / elapsed;
-        stop_if_sick(&numbers, state.step + 1);
+        note_update(&numbers, state.step + 1);
         state.step++;
         int last = state.step == steps, validated = val_stream && (last || (val_every && state.step % val_every == 0));
         int leak = validated && validate();
@@ -492,6 +530,7 @@ static void run_training(int argc, char **argv) {
         checkpoint_load_model(checkpoint, &gpt);
         checkpoint_load_optimizer(checkpoint, &optimizer);
         state = checkpoint_load_state(checkpoint);
+        load_guard(checkpoint);
         REQUIRE((uint64_t)state.step == state.sample / (uint64_t)(batch * batches) && state.sample % (uint64_t)(batch * batches) == 0
                 && (uint64_t)state.tokens <= state.sample * (uint64_t)config.T && optimizer.step <= state.step,
                 "%s/state.json: step %lld, sample %llu, tokens %lld and optimizer_step %lld do not belong together",
