@@ -398,10 +398,8 @@ static void note_spike(const StepNumbers *numbers, const Judgement *j, int64_t s
     if (numbers->loss > numbers->loss_limit) snprintf(loss, sizeof loss, "loss %.4g is %.1f", numbers->loss, j->loss_z);
     if (numbers->norm > numbers->norm_limit)
         snprintf(norm, sizeof norm, "%sgradient norm %.4g is %.1f", *loss ? " and " : "", numbers->norm, j->norm_z);
-    report_line(&report, "step %lld: %s%s sigma above the last %d: not applied", (long long)step, loss, norm, guard.count);
-    REQUIRE(guard.spikes < GUARD_SPIKE_STEPS, "step %lld: %d updates in a row were not applied: the data or the model has "
-            "changed for good; --resume with --skip-spikes 0 goes on from the last checkpoint and applies them",
-            (long long)step, guard.spikes);
+    report_line(&report, "step %lld: %s%s sigma above the last %d: not applied%s", (long long)step, loss, norm, guard.count,
+                guard.spikes == GUARD_SPIKE_STEPS ? "; the next one will be, after so many in a row" : "");
 }
 
 static void note_update(const StepNumbers *numbers, int64_t step) {

@@ -7,13 +7,18 @@
 
 /* Mean and standard deviation as OLMo-core's SkipStepOptimizer takes them (the last 128 losses and norms, 6 standard
    deviations), with three changes:
-   - around a straight line through the window, drawn on to the next step. Early in training 128 steps hold a fall of the
-     loss of many times its noise, which a spread around the mean would take for noise, and let a spike of that height
-     pass. A curve that bends up, as a falling loss does, lies at most 2.3 standard deviations above its line's end where
-     it is a parabola without noise, and less with noise: far from the usual limit of 6.
+   - the spread is that around a straight line through the window. Early in training 128 steps hold a fall of the loss of
+     many times its noise, which a spread around the mean would take for noise. The line is drawn on to the next step
+     where it rises, so that a slow rise is no spike; where it falls its mean is expected, for a loss that stops falling
+     is none either. A parabola that rises without noise ends 2.2 standard deviations above its line: far from 6.
    - of the norm's logarithm: norms are skewed to the right and change by factors.
    - only upwards, and only of applied updates: a window that takes in what it refuses has refused all it will after 4
      spikes in 128 (their standard deviation is then a sixth of their height), in the middle of a bad stretch of data.
+   A run of spikes need not be the data's fault: the last update may have led to a steep place, and to apply nothing is to
+   stay there. Seen in a small model at the end of its warm-up: the norm at 15 times its level for 27 steps, each refused,
+   where the next update, clipped, led out of it at once. So one in GUARD_SPIKE_STEPS + 1 is applied: a steep place is
+   left, a level that has changed for good is known after 4 such updates (as above), and of a bad stretch of data, of which
+   PaLM left out 200 to 500 batches by hand (arXiv 2204.02311, section 5.1), 10 of 11 steps do nothing.
    A median would be more robust, but this window holds nothing beyond its own limits, and what comes in before there are
    any (GUARD_LEAST) widens the spread for 128 steps: a spike more may pass, no good step is refused. */
 typedef struct { double expected, sigma; } Forecast;
@@ -30,7 +35,7 @@ static Forecast forecast(const double *value, int n, double least) {
     }
     /* two numbers were fitted, and the line itself is uncertain where it is drawn on */
     double ahead = n - middle, variance = squares / (n - 2) * (1 + 1.0 / n + ahead * ahead / spread);
-    return (Forecast){ mean + slope * ahead, fmax(sqrt(variance), least) };
+    return (Forecast){ mean + fmax(slope, 0) * ahead, fmax(sqrt(variance), least) };
 }
 
 /* A thousandth of a loss: even batches of a million tokens differ by more. */
@@ -40,7 +45,7 @@ static double   log_of(double norm)           { return log(fmax(norm, DBL_MIN));
 
 void guard_limits(const Guard *g, double z, double *loss_limit, double *norm_limit) {
     *loss_limit = *norm_limit = INFINITY;
-    if (z <= 0 || g->count < GUARD_LEAST) return;
+    if (z <= 0 || g->count < GUARD_LEAST || g->spikes >= GUARD_SPIKE_STEPS) return;
     Forecast loss = loss_forecast(g), norm = norm_forecast(g);
     *loss_limit = loss.expected + z * loss.sigma;
     *norm_limit = exp(norm.expected + z * norm.sigma);

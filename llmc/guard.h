@@ -9,8 +9,7 @@ enum {
     GUARD_WINDOW = 128,     /* updates looked back on */
     GUARD_LEAST = 32,       /* nothing is judged before so many are there */
     GUARD_SICK_STEPS = 10,  /* so many non-finite steps without an update between them are no accident */
-    GUARD_SPIKE_STEPS = 128 /* and so many spikes: the level has changed for good. PaLM left out 200 to 500 batches around
-                               a spike (arXiv 2204.02311, section 5.1), but from a checkpoint before it */
+    GUARD_SPIKE_STEPS = 10  /* after so many spikes in a row one update is applied */
 };
 
 typedef struct {
@@ -26,8 +25,8 @@ typedef struct {
     double  loss_z, norm_z;                 /* standard deviations above what was expected; NaN where nothing is judged */
 } Judgement;
 
-/* The largest loss and norm that lie at most z standard deviations above what the window lets expect; +inf for z = 0 and
-   while fewer than GUARD_LEAST updates are there. */
+/* The largest loss and norm that lie at most z standard deviations above what the window lets expect; +inf for z = 0,
+   while fewer than GUARD_LEAST updates are there, and after GUARD_SPIKE_STEPS spikes in a row. */
 void guard_limits(const Guard *guard, double z, double *loss_limit, double *norm_limit);
 
 /* After a step: an applied update enters the window, another is counted. */
