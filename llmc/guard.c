@@ -19,7 +19,7 @@
    where the next update, clipped, led out of it at once. So one in GUARD_SPIKE_STEPS + 1 is applied: a steep place is
    left, a level that has changed for good is known after 4 such updates (as above), and of a bad stretch of data, of which
    PaLM left out 200 to 500 batches by hand (arXiv 2204.02311, section 5.1), 10 of 11 steps do nothing.
-   A median would be more robust, but this window holds nothing beyond its own limits, and what comes in before there are
+   A median would be more robust, but this window holds next to nothing beyond its limits, and what comes in before there are
    any (GUARD_LEAST) widens the spread for 128 steps: a spike more may pass, no good step is refused. */
 typedef struct { double expected, sigma; } Forecast;
 
