@@ -7,23 +7,23 @@
 
 /* Mean and standard deviation as OLMo-core's SkipStepOptimizer takes them (the last 128 losses and norms, 6 standard
    deviations), with three changes:
-   - the spread is that around a straight line through the window. Early in training 128 steps hold a fall of the loss of
-     many times its noise, which a spread around the mean would take for noise. The line is drawn on to the next step
-     where it rises, so that a slow rise is no spike; where it falls its mean is expected, for a loss that stops falling
-     is none either. A parabola that rises without noise ends 2.2 standard deviations above its line: far from 6.
+   - the spread is that around a straight line through the window. Early in training 128 steps hold a fall of the loss
+     of many times its noise, which a spread around the mean would take for noise. The line is drawn on to the next
+     step where it rises, so that a slow rise is no spike; where it falls its mean is expected, for a loss that stops
+     falling is none either. A parabola that rises without noise ends 2.2 deviations above its line: far from 6.
    - of the norm's logarithm: norms are skewed to the right and change by factors.
    - only upwards, and only of applied updates: a window that takes in what it refuses has refused all it will after 4
      spikes in 128 (their standard deviation is then a sixth of their height), in the middle of a bad stretch of data.
-   A run of spikes need not be the data's fault: the last update may have led to a steep place, and to apply nothing is to
-   stay there. Seen in a small model at the end of its warm-up: the norm at 15 times its level for 27 steps, each refused,
-   where the next update, clipped, led out of it at once. So one in GUARD_SPIKE_STEPS + 1 is applied: a steep place is
-   left, a level that has changed for good is known after 4 such updates (as above), and of a bad stretch of data, of which
-   PaLM left out 200 to 500 batches by hand (arXiv 2204.02311, section 5.1), 10 of 11 steps do nothing.
-   A median would be more robust, but this window holds next to nothing beyond its limits, and what comes in before there are
-   any (GUARD_LEAST) widens the spread for 128 steps: a spike more may pass, no good step is refused. */
+   A run of spikes need not be the data's fault: the last update may have led to a steep place, and to apply nothing is
+   to stay there. Seen in a small model at the end of its warm-up: the norm at 15 times its level for 27 steps, each
+   refused, where the next update, clipped, led out of it at once. So one in GUARD_SPIKE_STEPS + 1 is applied: a steep
+   place is left, a level that has changed for good is known after 4 such updates (as above), and of a bad stretch of
+   data, of which PaLM left out 200 to 500 batches by hand (arXiv 2204.02311, section 5.1), 10 of 11 steps do nothing.
+   A median would be more robust, but this window holds next to nothing beyond its limits, and what comes in before
+   there are any (GUARD_LEAST) widens the spread for 128 steps: a spike more may pass, no good step is refused. */
 typedef struct { double expected, sigma; } Forecast;
 
-/* least: of sigma, so that a loss that does not move (learning rate 0, a few tokens known by heart) may still jitter. */
+/* least: of sigma, so that a loss that does not move (learning rate 0, tokens known by heart) may still jitter. */
 static Forecast forecast(const double *value, int n, double least) {
     double mean = 0, slope = 0, squares = 0, middle = 0.5 * (n - 1), spread = n * ((double)n * n - 1) / 12;
     for (int i = 0; i < n; i++) mean += value[i] / n;
@@ -39,7 +39,9 @@ static Forecast forecast(const double *value, int n, double least) {
 }
 
 /* A thousandth of a loss: even batches of a million tokens differ by more. */
-static Forecast loss_forecast(const Guard *g) { return forecast(g->loss, g->count, 1e-3 * fabs(g->loss[g->count - 1])); }
+static Forecast loss_forecast(const Guard *g) {
+    return forecast(g->loss, g->count, 1e-3 * fabs(g->loss[g->count - 1]));
+}
 static Forecast norm_forecast(const Guard *g) { return forecast(g->log_norm, g->count, 1e-2); }
 static double   log_of(double norm)           { return log(fmax(norm, DBL_MIN)); }
 
@@ -114,6 +116,7 @@ void guard_from_text(Guard *guard, const char *text, const char *where) {
         g.loss[i] = next_number(&text, -DBL_MAX, DBL_MAX, where);
         g.log_norm[i] = next_number(&text, -DBL_MAX, DBL_MAX, where);
     }
-    REQUIRE(!*text, "%s: the window of losses is damaged: \"%.40s\" stands behind its %d updates", where, text, g.count);
+    REQUIRE(!*text, "%s: the window of losses is damaged: \"%.40s\" stands behind its %d updates", where, text,
+            g.count);
     *guard = g;
 }

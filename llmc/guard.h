@@ -1,6 +1,6 @@
 /* llmc/guard.h - Whether a step looks like the ones before it. The loss and the logarithm of the gradient norm of the
-   last applied updates are kept; from them come, before the next step, the limits beyond which an update is not applied.
-   They go to the device in StepNumbers, so that the decision needs no word from the host. */
+   last applied updates are kept; from them come, before the next step, the limits beyond which an update is not
+   applied. They go to the device in StepNumbers, so that the decision needs no word from the host. */
 #ifndef LLMC_GUARD_H
 #define LLMC_GUARD_H
 #include "../kernels/update.h"
@@ -22,7 +22,7 @@ typedef enum { APPLIED, SICK, SPIKE } Verdict;
 
 typedef struct {
     Verdict verdict;                        /* SICK: loss or norm was not finite; SPIKE: above a limit */
-    double  loss_z, norm_z;                 /* standard deviations above what was expected; NaN where nothing is judged */
+    double  loss_z, norm_z;                 /* standard deviations above what was expected; NaN = not judged */
 } Judgement;
 
 /* The largest loss and norm that lie at most z standard deviations above what the window lets expect; +inf for z = 0,

@@ -34,8 +34,8 @@ static void limits_are_off(void) {
         int judged = count >= GUARD_LEAST;
         EXPECT(isfinite(loss) == judged && isfinite(norm) == judged, "%d updates: limits %g and %g", count, loss, norm);
         Judgement j = step(&g, 6, 1000, 1000);
-        EXPECT(j.verdict == (judged ? SPIKE : APPLIED) && isnan(j.loss_z) == !judged, "%d updates: verdict %d, z %g", count,
-               j.verdict, j.loss_z);
+        EXPECT(j.verdict == (judged ? SPIKE : APPLIED) && isnan(j.loss_z) == !judged, "%d updates: verdict %d, z %g",
+               count, j.verdict, j.loss_z);
     }
 }
 
@@ -52,14 +52,15 @@ static void limits_of_known_windows(void) {
     want = exp(0.03 * 64 + 5 * 0.01);                       /* it rises, without noise: the line, and the least sigma */
     EXPECT(fabs(norm - want) < 1e-9 * want, "norm limit %.12g, want %.12g", norm, want);
     Judgement j = step(&g, 0, loss, norm);
-    EXPECT(j.verdict == APPLIED && fabs(j.loss_z - 5) < 1e-9 && fabs(j.norm_z - 5) < 1e-9, "z %g and %g, want 5", j.loss_z,
-           j.norm_z);
+    EXPECT(j.verdict == APPLIED && fabs(j.loss_z - 5) < 1e-9 && fabs(j.norm_z - 5) < 1e-9, "z %g and %g, want 5",
+           j.loss_z, j.norm_z);
 }
 
 static void spikes_are_found(void) {
     static const struct { double loss, norm; Verdict verdict; } cases[] = {
         {3, 0.5, APPLIED}, {3.1, 0.8, APPLIED}, {3.6, 0.5, SPIKE}, {3, 5, SPIKE}, {9, 50, SPIKE}, {0.1, 0.5, APPLIED},
-        {3, 1e-9, APPLIED}, {3, 0, APPLIED}, {NAN, 0.5, SICK}, {3, INFINITY, SICK}, {INFINITY, 1, SICK}, {3, 1e30, SPIKE},
+        {3, 1e-9, APPLIED}, {3, 0, APPLIED}, {NAN, 0.5, SICK}, {3, INFINITY, SICK}, {INFINITY, 1, SICK},
+        {3, 1e30, SPIKE},
     };
     for (int count = GUARD_LEAST; count <= 300; count += 67)
         for (int i = 0; i < COUNT(cases); i++) {
@@ -67,7 +68,8 @@ static void spikes_are_found(void) {
             Judgement j = step(&g, 6, cases[i].loss, cases[i].norm);
             EXPECT(j.verdict == cases[i].verdict, "loss %g, norm %g after %d: verdict %d, z %g and %g", cases[i].loss,
                    cases[i].norm, count, j.verdict, j.loss_z, j.norm_z);
-            EXPECT(g.sick == (j.verdict == SICK) && g.spikes == (j.verdict == SPIKE), "%d sick, %d spikes", g.sick, g.spikes);
+            EXPECT(g.sick == (j.verdict == SICK) && g.spikes == (j.verdict == SPIKE), "%d sick, %d spikes", g.sick,
+                   g.spikes);
             before.sick = g.sick, before.spikes = g.spikes;
             EXPECT(!memcmp(&g, &before, sizeof g) == (j.verdict != APPLIED), "only what is applied enters the window");
         }
@@ -181,7 +183,8 @@ static void refused_steps_leave_no_trace(void) {
         for (int i = 0; i < COUNT(faults); i++) {
             if (faults[i] != GOOD && !with) continue;
             StepNumbers n = model_step(&m, &o, faults[i]);
-            EXPECT(n.apply == (faults[i] == GOOD), "step %d: apply is %d, loss %g, norm %g", i, n.apply, n.loss, n.norm);
+            EXPECT(n.apply == (faults[i] == GOOD), "step %d: apply is %d, loss %g, norm %g", i, n.apply, n.loss,
+                   n.norm);
             EXPECT(isfinite(n.loss), "step %d: loss %g", i, n.loss);
         }
         steps[with] = o.step;
@@ -237,11 +240,12 @@ static void read_text(void *text) {
 
 static void bad_texts_are_refused(void) {
     static char *const texts[] = {
-        "", " ", "x", "1", "0 0", "-1 0 0", "129 0 0", "1e9 0 0", "0.5 0 0", "0 11 0", "0 0 11", "0 0 0 1", "1 0 0", "1 0 0 3",
-        "1 0 0 3 nan", "1 0 0 inf 3", "1 0 0 3 1e999", "1 0 0 3 4 5", "1 0 0 3,4", "1 0 0 0x 4", "2 0 0 3 4 5", "0 0 0 ",
-        "nan 0 0", "1 0 0 3 4x",
+        "", " ", "x", "1", "0 0", "-1 0 0", "129 0 0", "1e9 0 0", "0.5 0 0", "0 11 0", "0 0 11", "0 0 0 1", "1 0 0",
+        "1 0 0 3", "1 0 0 3 nan", "1 0 0 inf 3", "1 0 0 3 1e999", "1 0 0 3 4 5", "1 0 0 3,4", "1 0 0 0x 4", "2 0 0 3 4 5",
+        "0 0 0 ", "nan 0 0", "1 0 0 3 4x",
     };
-    for (int i = 0; i < COUNT(texts); i++) expect_fails("run/state.json: the window of losses is damaged", read_text, texts[i]);
+    for (int i = 0; i < COUNT(texts); i++)
+        expect_fails("run/state.json: the window of losses is damaged", read_text, texts[i]);
     Guard g;
     guard_from_text(&g, "1 2 3 3.5 -0x1p-1", "here");
     EXPECT(g.count == 1 && g.sick == 2 && g.spikes == 3 && g.loss[0] == 3.5 && g.log_norm[0] == -0.5, "by hand");

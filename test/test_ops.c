@@ -433,7 +433,7 @@ static void update_refuses_sick_numbers(void) {
     }
 }
 
-/* Up to a limit an update is applied, one bit beyond it nothing is, and the norm that counts is the one before clipping. */
+/* Up to a limit an update is applied, one bit beyond it nothing is; the norm that counts is that before clipping. */
 static void update_keeps_within_limits(void) {
     enum { OFF, AT, BELOW, FAR };
     static const struct { int loss, norm, sick, apply; } cases[] = {
