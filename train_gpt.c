@@ -12,6 +12,7 @@
 #include "llmc/checkpoint.h"
 #include "llmc/files.h"
 #include "llmc/gpt.h"
+#include "llmc/guard.h"
 #include "llmc/optimizer.h"
 #include "llmc/options.h"
 #include "llmc/plan.h"
@@ -27,8 +28,9 @@
 
 /* ---- Options */
 
-static const char *data, *val_data, *out, *init, *eval, *sample, *model, *dtype, *attention, *schedule, *prompt, *time_limit;
-static double val_fraction, lr, min_lr, weight_decay, beta1, beta2, eps, clip, temperature;
+static const char *data, *val_data, *out, *init, *eval, *sample, *model, *dtype, *attention, *schedule, *prompt, *on_nan;
+static const char *time_limit;
+static double val_fraction, lr, min_lr, weight_decay, beta1, beta2, eps, clip, skip_spikes, temperature;
 static int64_t vocab, layers, heads, channels, context, batch, total_batch, steps, warmup, decay, seed, threads;
 static int64_t val_every, val_tokens, sample_every, sample_tokens, top_k, save_every, keep, keep_every;
 static int resume, dry_run, version, help, deterministic;
@@ -85,6 +87,8 @@ static Option options[] = {
     REAL   ("beta2",       beta2,       0, 0.999999, "0.95",  FIXED_ON_RESUME, "of AdamW"),
     REAL   ("eps",         eps,         1e-12, 1,  "1e-8", FIXED_ON_RESUME, "of AdamW"),
     REAL   ("clip",        clip,        0, 1e9,  "1",    FIXED_ON_RESUME, "largest gradient norm, longer ones are scaled down to it; 0 = no clipping"),
+    CHOICE ("on-nan",      on_nan,      "stop|skip", "stop", KEPT_ON_RESUME, "on a loss or gradient that is not finite, which is never applied: stop, or skip the step (10 in a row stop)"),
+    REAL   ("skip-spikes", skip_spikes, 0, 1e6,  "0",    KEPT_ON_RESUME, "do not apply an update whose loss or gradient norm lies so many standard deviations above the last 128; 6 is usual, 0 = apply all"),
     INTEGER("seed",        seed,        0, 9e15, "1",    FIXED_ON_RESUME, "of weights, order of the data and samples"),
     INTEGER("threads",     threads,     0, 4096, "0",    FREE_ON_RESUME, "CPU threads, the results do not depend on it; 0 = one per core"),
 
@@ -123,6 +127,7 @@ static Tokenizer tokenizer;
 static GPTConfig config;
 static GPT gpt;
 static Optimizer optimizer;
+static Guard guard;
 static TrainState state = { .val_loss = NAN };
 static Report report;
 static Saver saver;                        /* where there is an --out */
@@ -372,7 +377,7 @@ static void save_checkpoint(void) {
     if (waited > 0.1) report_line(&report, "step %lld: waited %.1f s until the checkpoint before was written: the disk is "
                                   "slower than --save-every %lld", (long long)state.step, waited, (long long)save_every);
     tell_saver();
-    Setting settings[sizeof options / sizeof *options + 5];
+    Setting settings[sizeof options / sizeof *options + 6];
     char text[sizeof options / sizeof *options][256];
     int count = 0;
     for (const Option *o = options; o->name || o->help; o++) {
@@ -380,18 +385,20 @@ static void save_checkpoint(void) {
         settings[count] = (Setting){ o->name, option_text(o, text[count]) };
         count++;
     }
-    char counts[2][32], validated[32];
+    char counts[2][32], validated[32], *window = guard_to_text(&guard);
     snprintf(counts[0], sizeof counts[0], "%lld", (long long)tokens_count(train_tokens));
     snprintf(counts[1], sizeof counts[1], "%lld", val_stream ? (long long)tokens_count(val_stream) : 0);
     settings[count++] = (Setting){ "train token count", counts[0] };
     settings[count++] = (Setting){ "val token count", counts[1] };
     settings[count++] = (Setting){ "tokenizer", tokenizer_name(tokenizer) };
     snprintf(validated, sizeof validated, "%lld", (long long)validated_step);
+    settings[count++] = (Setting){ "guard", window };
     settings[count++] = (Setting){ "validated step", validated };
     settings[count] = (Setting){0};
     report_sync(&report);
     saved_step = state.step;
     saver_start(&saver, &state, settings);
+    free(window);
 }
 
 /* Before the process ends: all is written, or else it is an error. */
@@ -401,18 +408,47 @@ static void finish_saving(void) {
     tell_saver();
 }
 
-static void stop_if_sick(const StepNumbers *numbers, int64_t step) {
-    if (numbers->apply) return;
+/* A checkpoint of an older version has no window: it fills anew. */
+static void load_guard(const char *checkpoint) {
+    char *window = checkpoint_setting(checkpoint, "guard"), *where = file_path("%s/state.json", checkpoint);
+    if (window) guard_from_text(&guard, window, where);
+    free(window);
+    free(where);
+}
+
+/* A step that is not finite, with the first tensor to blame: reported, and the end of the run unless it is to skip. */
+static void note_sick(const StepNumbers *numbers, int64_t step) {
     finish_saving();
     char name[96] = "none any more";
     char *last = out ? checkpoint_latest(out) : NULL;
     Tensor tensor;
     TensorHealth health = {0};
     if (gpt_find_sick(&gpt, name, &tensor)) health = tensor_health(tensor);
-    fail("step %lld: loss %g, gradient norm %g: nothing was applied. First sick tensor: %s (%lld NaN, %lld infinite, "
-         "the rest in %.3g .. %.3g). Last good checkpoint: %s. A lower --lr or --clip may help",
-         (long long)step, numbers->loss, numbers->norm, name, (long long)health.nan_count, (long long)health.infinite_count,
-         health.least, health.greatest, last ? last : "none");
+    char *text = file_path("step %lld: loss %g, gradient norm %g: nothing was applied. First sick tensor: %s (%lld NaN, "
+        "%lld infinite, the rest in %.3g .. %.3g). Last good checkpoint: %s", (long long)step, numbers->loss,
+        numbers->norm, name, (long long)health.nan_count, (long long)health.infinite_count, health.least, health.greatest,
+        last ? last : "none");
+    if (strcmp(on_nan, "skip")) fail("%s. A lower --lr or --clip may help", text);
+    REQUIRE(guard.sick < GUARD_SICK_STEPS, "%s. %d such steps without an update between them: --on-nan skip does not "
+            "help, a lower --lr or --clip may", text, guard.sick);
+    report_line(&report, "%s", text);
+    free(text);
+    free(last);
+}
+
+static void note_spike(const StepNumbers *numbers, const Judgement *j, int64_t step) {
+    char loss[64] = "", norm[64] = "";
+    if (numbers->loss > numbers->loss_limit) snprintf(loss, sizeof loss, "loss %.4g is %.1f", numbers->loss, j->loss_z);
+    if (numbers->norm > numbers->norm_limit)
+        snprintf(norm, sizeof norm, "%sgradient norm %.4g is %.1f", *loss ? " and " : "", numbers->norm, j->norm_z);
+    report_line(&report, "step %lld: %s%s sigma above the last %d: not applied%s", (long long)step, loss, norm, guard.count,
+                guard.spikes == GUARD_SPIKE_STEPS ? "; the next one will be, after so many in a row" : "");
+}
+
+static void note_update(const StepNumbers *numbers, int64_t step) {
+    Judgement j = guard_judge(&guard, numbers);
+    if (j.verdict == SICK)  note_sick(numbers, step);
+    if (j.verdict == SPIKE) note_spike(numbers, &j, step);
 }
 
 static StepNumbers train_step(double learning_rate, int64_t batches) {
@@ -420,6 +456,7 @@ static StepNumbers train_step(double learning_rate, int64_t batches) {
     int64_t count = tokens_train_targets(train_tokens, (uint64_t)seed, state.sample, (uint64_t)B * (uint64_t)batches, T);
     float share = 1.0f / (float)count;
     gpt_set_batch(&gpt, B, T);
+    guard_limits(&guard, skip_spikes, &optimizer.loss_limit, &optimizer.norm_limit);
     optimizer_begin(&optimizer, learning_rate);
     for (int64_t i = 0; i < batches; i++) {
         for (int b = 0; b < B; b++) {
@@ -453,7 +490,7 @@ static const char *train(int64_t batches, double peak_flops) {
         int64_t tokens_before = state.tokens;
         StepNumbers numbers = train_step(rate, batches);
         double elapsed = seconds_now() - start, speed = (double)(state.tokens - tokens_before) / elapsed;
-        stop_if_sick(&numbers, state.step + 1);
+        note_update(&numbers, state.step + 1);
         state.step++;
         next_ms = fmax(1e3 * elapsed, 0.9 * next_ms);
         int last = state.step == steps, leak = validation_is_due() && validate();
@@ -551,6 +588,7 @@ static int run_training(int argc, char **argv) {
         char *validated = checkpoint_setting(checkpoint, "validated step");
         validated_step = validated ? strtoll(validated, NULL, 10) : state.step;
         free(validated);
+        load_guard(checkpoint);
         REQUIRE((uint64_t)state.step == state.sample / (uint64_t)(batch * batches) && state.sample % (uint64_t)(batch * batches) == 0
                 && (uint64_t)state.tokens <= state.sample * (uint64_t)config.T && optimizer.step <= state.step,
                 "%s/state.json: step %lld, sample %llu, tokens %lld and optimizer_step %lld do not belong together",

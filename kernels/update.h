@@ -10,11 +10,12 @@ typedef struct {
     float   learning_rate, beta1, beta2, eps, weight_decay;
     float   correction1, correction2;   /* 1 - beta^t of this step's count t */
     float   max_norm;                   /* clip the global norm to this; 0 = never */
+    double  loss_limit, norm_limit;     /* an update beyond one of them is not applied; +inf = whatever is finite is */
     /* written by the device; the host zeroes loss before each step */
     double  loss;                       /* mean over the step's targets */
     double  norm;                       /* of all gradients, before clipping */
     float   clip;                       /* min(1, max_norm / norm) */
-    int32_t apply;                      /* 1 when loss and norm are finite */
+    int32_t apply;                      /* 1 when loss and norm are finite and within their limits */
 } StepNumbers;
 
 /* One tensor of the flat parameter memory; the gaps between rows are zero and are never touched. */

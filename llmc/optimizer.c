@@ -9,7 +9,7 @@ size_t optimizer_bytes(const GPTConfig *config) {
 }
 
 void optimizer_create(Optimizer *o, const GPT *model, AdamW adamw) {
-    *o = (Optimizer){ .adamw = adamw };
+    *o = (Optimizer){ .adamw = adamw, .loss_limit = INFINITY, .norm_limit = INFINITY };
     params_create(&o->m, &model->config, F32, "the first moments of AdamW");
     params_create(&o->v, &model->config, F32, "the second moments of AdamW");
     const Table *table = &model->master.table;
@@ -38,6 +38,7 @@ void optimizer_begin(Optimizer *o, double learning_rate) {
     StepNumbers numbers = {
         .learning_rate = (float)learning_rate, .beta1 = o->adamw.beta1, .beta2 = o->adamw.beta2, .eps = o->adamw.eps,
         .weight_decay = o->adamw.weight_decay, .max_norm = o->adamw.max_norm,
+        .loss_limit = o->loss_limit, .norm_limit = o->norm_limit,
         .correction1 = (float)(1 - pow(o->adamw.beta1, t)), .correction2 = (float)(1 - pow(o->adamw.beta2, t)),
     };
     device_upload(o->numbers, &numbers, sizeof numbers);

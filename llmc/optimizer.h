@@ -8,6 +8,7 @@ typedef struct { float beta1, beta2, eps, weight_decay, max_norm; } AdamW;
 
 typedef struct {
     AdamW        adamw;
+    double       loss_limit, norm_limit;    /* of the next update (kernels/update.h); +inf until they are set */
     Params       m, v;          /* first and second moments, tables like the parameters' */
     int64_t      step;          /* updates that have been applied */
     UpdateRow   *rows;          /* device */

@@ -1,4 +1,5 @@
 #include "plan.h"
+#include <string.h>
 #include "../kernels/check.h"
 #include "optimizer.h"
 #include "report.h"
@@ -37,10 +38,15 @@ void plan_require(const Plan *plan, int64_t free_bytes, const GPTConfig *config,
         if (plan_make(config, attention, middle, T, purpose).total <= (size_t)free_bytes) fits = middle;
         else too_many = middle;
     }
+    int flash_fits = strcmp(attention, "naive") == 0 &&
+                     plan_make(config, "auto", B, T, purpose).total <= (size_t)free_bytes;
     char need[32], have[32];
     bytes_text((double)plan->total, need);
     bytes_text((double)free_bytes, have);
-    REQUIRE(fits, "out of memory: --batch %d needs %s, %s are free, and not even --batch 1 fits: want a smaller model "
-            "or a shorter --context", B, need, have);
-    fail("out of memory: --batch %d needs %s, %s are free; the largest that fits is --batch %d", B, need, have, fits);
+    REQUIRE(!flash_fits, "out of memory: --batch %d needs %s, %s are free; with --attention flash instead of naive "
+            "it fits", B, need, have);
+    REQUIRE(fits, "out of memory: --batch %d needs %s, %s are free, and not even --batch 1 fits: want a smaller "
+            "--model or a shorter --context", B, need, have);
+    fail("out of memory: --batch %d needs %s, %s are free; the largest that fits is --batch %d, and a smaller --model "
+         "or --context needs less", B, need, have, fits);
 }

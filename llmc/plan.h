@@ -12,7 +12,8 @@ typedef struct {
 Plan plan_make(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose);
 void plan_print(FILE *file, const Plan *plan, int64_t free_bytes, int64_t total_bytes);
 
-/* Fails in a line when the plan is larger than what is free, naming the largest batch that fits, if one does. */
+/* Fails in a line when the plan is larger than what is free, naming what would fit: flash in place of naive attention,
+   or else the largest batch. */
 void plan_require(const Plan *plan, int64_t free_bytes, const GPTConfig *config, const char *attention, int B, int T,
                   Purpose purpose);
 

@@ -367,6 +367,14 @@ static Tensor row_of(Tensor flat, const UpdateRow *row) {
     return tensor_of((char *)flat.data + (size_t)row->first * dtype_bytes(flat.dtype), flat.dtype, 1, row->count);
 }
 
+/* The rows are outputs or are not, the gaps never are. */
+static void mark_rows(const Step *s, int kind) {
+    UpdateRow *row = arena_host(s->rows);
+    Tensor changed[] = { s->param, s->m, s->v, s->copy };
+    for (int k = 0; k < (s->copy.data ? 4 : 3) * ROW_COUNT; k++)
+        mark(row_of(changed[k / ROW_COUNT], &row[k % ROW_COUNT]), kind);
+}
+
 /* max_norm against a norm of about 60: never, not reached, reached; step 1 and step 1000. */
 static void update(void) {
     static const struct { float max_norm, correction1, correction2; } cases[] = {
@@ -376,11 +384,10 @@ static void update(void) {
         arena_begin("update", "max_norm %g, correction %g", cases[i].max_norm, cases[i].correction1);
         Step s = step_begin((StepNumbers){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-3f,
             .weight_decay = 0.5f, .correction1 = cases[i].correction1, .correction2 = cases[i].correction2,
-            .max_norm = cases[i].max_norm, .loss = 0.5, .norm = NAN, .clip = NAN, .apply = -1 });
+            .max_norm = cases[i].max_norm, .loss_limit = INFINITY, .norm_limit = INFINITY,
+            .loss = 0.5, .norm = NAN, .clip = NAN, .apply = -1 });
         UpdateRow *row = arena_host(s.rows);
-        Tensor changed[] = { s.param, s.m, s.v, s.copy };
-        for (int k = 0; k < (s.copy.data ? 4 : 3) * ROW_COUNT; k++)      /* the rows are outputs, the gaps are not */
-            mark(row_of(changed[k / ROW_COUNT], &row[k % ROW_COUNT]), WRITTEN);
+        mark_rows(&s, WRITTEN);
         EACH_RUN step_run(&s);
 
         StepNumbers got = step_numbers(&s), want = got;
@@ -416,12 +423,48 @@ static void update_refuses_sick_numbers(void) {
     for (int i = 0; i < 12; i++) {
         arena_begin("update", "%g in %s %d", sick[i % 3], i < 9 ? "the gradient of row" : "the losses,", i);
         Step s = step_begin((StepNumbers){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
-            .correction1 = 0.1f, .correction2 = 0.05f, .max_norm = i % 2, .apply = 1 });
+            .correction1 = 0.1f, .correction2 = 0.05f, .max_norm = i % 2, .loss_limit = INFINITY,
+            .norm_limit = INFINITY, .apply = 1 });
         UpdateRow row = ((UpdateRow *)arena_host(s.rows))[i % ROW_COUNT];
         if (i < 9) set(s.grad, row.first + uniform_int(0, (int)row.count - 1), sick[i % 3]);
         else       set(s.losses, uniform_int(0, (int)tensor_count(s.losses) - 1), sick[i % 3]);
         EACH_RUN step_run(&s);
         EXPECT(step_numbers(&s).apply == 0, "%s: apply is %d", arena_case, step_numbers(&s).apply);
+    }
+}
+
+/* Up to a limit an update is applied, one bit beyond it nothing is; the norm that counts is that before clipping. */
+static void update_keeps_within_limits(void) {
+    enum { OFF, AT, BELOW, FAR };
+    static const struct { int loss, norm, sick, apply; } cases[] = {
+        {OFF, OFF, 0, 1}, {AT, AT, 0, 1}, {AT, OFF, 0, 1}, {OFF, AT, 0, 1}, {BELOW, OFF, 0, 0}, {OFF, BELOW, 0, 0},
+        {BELOW, BELOW, 0, 0}, {FAR, FAR, 0, 0}, {AT, BELOW, 0, 0}, {AT, AT, 1, 0},
+    };
+    arena_begin("update", "limits");
+    Step s = step_begin((StepNumbers){0});
+    UpdateRow row = ((UpdateRow *)arena_host(s.rows))[ROW_COUNT - 1];
+    double found_loss = 0, found_norm = 0;          /* of the first case, to the bit */
+    for (int i = 0; i < COUNT(cases); i++) {
+        double loss_limits[] = { INFINITY, found_loss, nextafter(found_loss, 0), 0.01 };
+        double norm_limits[] = { INFINITY, found_norm, nextafter(found_norm, 0), 1.5 };
+        *(StepNumbers *)arena_host(s.numbers) = (StepNumbers){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f,
+            .eps = 1e-3f, .correction1 = 0.1f, .correction2 = 0.05f, .max_norm = 1, .apply = -1,
+            .loss_limit = loss_limits[cases[i].loss], .norm_limit = norm_limits[cases[i].norm] };
+        if (cases[i].sick) set(s.losses, 7, NAN);
+        mark_rows(&s, cases[i].apply ? WRITTEN : KEPT);
+        EACH_RUN step_run(&s);
+        StepNumbers got = step_numbers(&s);
+        EXPECT(got.apply == cases[i].apply, "case %d: loss %.17g, limit %.17g, norm %.17g, limit %.17g: apply is %d", i,
+               got.loss, got.loss_limit, got.norm, got.norm_limit, got.apply);
+        if (i == 0) {
+            found_loss = got.loss;
+            found_norm = got.norm;
+        }
+        EXPECT(cases[i].sick || (got.loss == found_loss && got.norm == found_norm), "case %d has other numbers", i);
+        int64_t moved = 0;
+        for (int64_t k = row.first; k < row.first + row.count; k++)
+            moved += element(s.param, arena_after, k) != element(s.param, arena_before, k);
+        EXPECT((moved > 0) == cases[i].apply, "case %d: %lld parameters have moved", i, (long long)moved);
     }
 }
 
@@ -435,7 +478,8 @@ static void norm_extremes(void) {
         Tensor grad = fill(f32_input(0, 1024), cases[i].value, 0);
         Tensor numbers = place(I32, WRITTEN, 0, DIMS((int)sizeof(StepNumbers) / 4));
         Step s = { .numbers = numbers };
-        *(StepNumbers *)arena_host(numbers) = (StepNumbers){ .max_norm = cases[i].max_norm };
+        *(StepNumbers *)arena_host(numbers) = (StepNumbers){ .max_norm = cases[i].max_norm, .loss_limit = INFINITY,
+                                                             .norm_limit = INFINITY };
         EACH_RUN gradient_norm(numbers.data, grad);
         StepNumbers got = step_numbers(&s);
         double norm = 32 * (double)cases[i].value, clip = oracle_clip(norm, cases[i].max_norm);
@@ -559,6 +603,7 @@ int main(void) {
     RUN_EACH_DTYPE(head_bad_target);
     RUN(update);
     RUN(update_refuses_sick_numbers);
+    RUN(update_keeps_within_limits);
     RUN(norm_extremes);
     RUN(convert);
     RUN_EACH_DTYPE(health);

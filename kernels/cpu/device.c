@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -64,6 +65,16 @@ static int64_t group_bytes(const char *path, int64_t otherwise) {
     return bytes;
 }
 
+/* What `ulimit -v` still leaves, less a stack of 8 MiB and a heap of 64 MiB for each thread, or otherwise where there
+   is no such limit. */
+static int64_t address_space_left(int64_t otherwise) {
+    struct rlimit limit;
+    int64_t pages = group_bytes("/proc/self/statm", 0);      /* its first number: all that is mapped */
+    if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY) return otherwise;
+    int64_t left = (int64_t)limit.rlim_cur - pages * sysconf(_SC_PAGESIZE) - ((int64_t)72 << 20) * thread_count;
+    return left < 0 ? 0 : left < otherwise ? left : otherwise;
+}
+
 DeviceInfo device_info(void) {
     DeviceInfo info = {0};
     char text[128];
@@ -83,6 +94,7 @@ DeviceInfo device_info(void) {
         info.total_bytes = limit;
         if (left < info.free_bytes) info.free_bytes = left;
     }
+    info.free_bytes = address_space_left(info.free_bytes);
     return info;
 }
 
@@ -93,8 +105,9 @@ const char *device_refuse_dtype(DType dtype) {
 void *device_alloc(size_t bytes, const char *what) {
     size_t rounded = (bytes + 255) & ~(size_t)255;
     void *memory = rounded < bytes ? NULL : aligned_alloc(256, rounded ? rounded : 256);
-    REQUIRE(memory, "out of memory: %s needs %.2f GiB; a smaller --batch, --context or model needs less", what,
-            (double)bytes / (1 << 30));
+    REQUIRE(memory, "out of memory: %s: %.2f GiB wanted, %.2f GiB are free; a smaller --batch, --context or --model, "
+            "or --attention flash, needs less", what, (double)bytes / (1 << 30),
+            (double)device_info().free_bytes / (1 << 30));
     memset(memory, 0, rounded);
     return memory;
 }

@@ -38,7 +38,8 @@ void gradient_norm(StepNumbers *numbers, Tensor grads) {
     numbers->clip = numbers->max_norm > 0 && norm > numbers->max_norm ? (float)(numbers->max_norm / norm) : 1.0f;
     /* The square, too: without clipping a norm from 1.8e19 on is finite, and the g^2 of AdamW's v may not be. */
     double clipped = numbers->clip * norm;
-    numbers->apply = isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(numbers->loss);
+    numbers->apply = isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(numbers->loss)
+                     && norm <= numbers->norm_limit && numbers->loss <= numbers->loss_limit;
 }
 
 void adamw_update(Tensor param, Tensor copy, Tensor m_tensor, Tensor v_tensor, Tensor grad,

@@ -119,9 +119,9 @@ void *device_alloc(size_t bytes, const char *what) {
         size_t free_bytes = 0, total_bytes = 0;
         cudaGetLastError();                 /* told here; the next launch must not find it */
         cudaMemGetInfo(&free_bytes, &total_bytes);
-        fail("out of memory: %s needs %.2f GiB, %.2f of the GPU's %.2f GiB are free; a smaller --batch, --context or "
-             "model needs less", what, (double)bytes / (1 << 30), (double)free_bytes / (1 << 30),
-             (double)total_bytes / (1 << 30));
+        fail("out of memory: %s: %.2f GiB wanted, %.2f of the GPU's %.2f GiB are free; a smaller --batch, --context or "
+             "--model, or --attention flash, needs less", what, (double)bytes / (1 << 30),
+             (double)free_bytes / (1 << 30), (double)total_bytes / (1 << 30));
     }
     REQUIRE(error == cudaSuccess, "cuda: no memory for %s: %s", what, cudaGetErrorString(error));
     device_zero(memory, bytes);

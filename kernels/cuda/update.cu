@@ -58,7 +58,8 @@ static __global__ void __launch_bounds__(ONE_BLOCK) gradient_norm_kernel(StepNum
     /* The square, too: without clipping a norm from 1.8e19 on is finite, and the g^2 of AdamW's v may not be. */
     const double clipped = clip * norm;
     numbers->clip = clip;
-    numbers->apply = isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(numbers->loss);
+    numbers->apply = isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(numbers->loss)
+                     && norm <= numbers->norm_limit && numbers->loss <= numbers->loss_limit;
 }
 
 void gradient_norm(StepNumbers *numbers, Tensor grads) {

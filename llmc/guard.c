@@ -1,0 +1,122 @@
+#include "guard.h"
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "../kernels/check.h"
+
+/* Mean and standard deviation as OLMo-core's SkipStepOptimizer takes them (the last 128 losses and norms, 6 standard
+   deviations), with three changes:
+   - the spread is that around a straight line through the window. Early in training 128 steps hold a fall of the loss
+     of many times its noise, which a spread around the mean would take for noise. The line is drawn on to the next
+     step where it rises, so that a slow rise is no spike; where it falls its mean is expected, for a loss that stops
+     falling is none either. A parabola that rises without noise ends 2.2 deviations above its line: far from 6.
+   - of the norm's logarithm: norms are skewed to the right and change by factors.
+   - only upwards, and only of applied updates: a window that takes in what it refuses has refused all it will after 4
+     spikes in 128 (their standard deviation is then a sixth of their height), in the middle of a bad stretch of data.
+   A run of spikes need not be the data's fault: the last update may have led to a steep place, and to apply nothing is
+   to stay there. Seen in a small model at the end of its warm-up: the norm at 15 times its level for 27 steps, each
+   refused, where the next update, clipped, led out of it at once. So one in GUARD_SPIKE_STEPS + 1 is applied: a steep
+   place is left, a level that has changed for good is known after 4 such updates (as above), and of a bad stretch of
+   data, of which PaLM left out 200 to 500 batches by hand (arXiv 2204.02311, section 5.1), 10 of 11 steps do nothing.
+   A median would be more robust, but this window holds next to nothing beyond its limits, and what comes in before
+   there are any (GUARD_LEAST) widens the spread for 128 steps: a spike more may pass, no good step is refused. */
+typedef struct { double expected, sigma; } Forecast;
+
+/* least: of sigma, so that a loss that does not move (learning rate 0, tokens known by heart) may still jitter. */
+static Forecast forecast(const double *value, int n, double least) {
+    double mean = 0, slope = 0, squares = 0, middle = 0.5 * (n - 1), spread = n * ((double)n * n - 1) / 12;
+    for (int i = 0; i < n; i++) mean += value[i] / n;
+    for (int i = 0; i < n; i++) slope += (i - middle) * (value[i] - mean);
+    slope /= spread;
+    for (int i = 0; i < n; i++) {
+        double rest = value[i] - mean - slope * (i - middle);
+        squares += rest * rest;
+    }
+    /* two numbers were fitted, and the line itself is uncertain where it is drawn on */
+    double ahead = n - middle, variance = squares / (n - 2) * (1 + 1.0 / n + ahead * ahead / spread);
+    return (Forecast){ mean + fmax(slope, 0) * ahead, fmax(sqrt(variance), least) };
+}
+
+/* A thousandth of a loss: even batches of a million tokens differ by more. */
+static Forecast loss_forecast(const Guard *g) {
+    return forecast(g->loss, g->count, 1e-3 * fabs(g->loss[g->count - 1]));
+}
+static Forecast norm_forecast(const Guard *g) { return forecast(g->log_norm, g->count, 1e-2); }
+static double   log_of(double norm)           { return log(fmax(norm, DBL_MIN)); }
+
+void guard_limits(const Guard *g, double z, double *loss_limit, double *norm_limit) {
+    *loss_limit = *norm_limit = INFINITY;
+    if (z <= 0 || g->count < GUARD_LEAST || g->spikes >= GUARD_SPIKE_STEPS) return;
+    Forecast loss = loss_forecast(g), norm = norm_forecast(g);
+    *loss_limit = loss.expected + z * loss.sigma;
+    *norm_limit = exp(norm.expected + z * norm.sigma);
+}
+
+static void push(double *value, int count, double newest) {
+    if (count == GUARD_WINDOW)
+        for (int i = 1; i < GUARD_WINDOW; i++) value[i - 1] = value[i];
+    value[count < GUARD_WINDOW ? count : GUARD_WINDOW - 1] = newest;
+}
+
+Judgement guard_judge(Guard *g, const StepNumbers *n) {
+    int finite = isfinite(n->loss) && isfinite(n->norm), spike = n->loss > n->loss_limit || n->norm > n->norm_limit;
+    Judgement j = { n->apply ? APPLIED : finite && spike ? SPIKE : SICK, NAN, NAN };
+    if (finite && g->count >= GUARD_LEAST) {
+        Forecast loss = loss_forecast(g), norm = norm_forecast(g);
+        j.loss_z = (n->loss - loss.expected) / loss.sigma;
+        j.norm_z = (log_of(n->norm) - norm.expected) / norm.sigma;
+    }
+    if (j.verdict == APPLIED) {
+        push(g->loss, g->count, n->loss);
+        push(g->log_norm, g->count, log_of(n->norm));
+        g->count += g->count < GUARD_WINDOW;
+        g->sick = g->spikes = 0;
+    }
+    g->sick += j.verdict == SICK;
+    g->spikes += j.verdict == SPIKE;
+    return j;
+}
+
+/* ---- As text: "count sick spikes", then loss and log norm of each update, in hexadecimal */
+
+char *guard_to_text(const Guard *g) {
+    char *text = NULL;
+    size_t size;
+    FILE *memory = open_memstream(&text, &size);
+    REQUIRE(memory, "out of memory: the window of losses");
+    fprintf(memory, "%d %d %d", g->count, g->sick, g->spikes);
+    for (int i = 0; i < g->count; i++) fprintf(memory, " %a %a", g->loss[i], g->log_norm[i]);
+    REQUIRE(!fclose(memory), "out of memory: the window of losses");
+    return text;
+}
+
+/* The next word, which is a finite number of at least least; *text moves behind it. */
+static double next_number(const char **text, double least, double most, const char *where) {
+    char *end;
+    double value = strtod(*text, &end);
+    REQUIRE(end > *text && (*end == ' ' || !*end) && value >= least && value <= most,
+            "%s: the window of losses is damaged at \"%.40s\", want a number from %g to %g", where, *text, least, most);
+    *text = end;
+    return value;
+}
+
+static int next_count(const char **text, int most, const char *where) {
+    const char *start = *text;
+    double value = next_number(text, 0, most, where);
+    REQUIRE(value == (int)value, "%s: the window of losses is damaged at \"%.40s\", want a whole number", where, start);
+    return (int)value;
+}
+
+void guard_from_text(Guard *guard, const char *text, const char *where) {
+    Guard g = { .count = next_count(&text, GUARD_WINDOW, where) };
+    g.sick = next_count(&text, GUARD_SICK_STEPS, where);
+    g.spikes = next_count(&text, GUARD_SPIKE_STEPS, where);
+    for (int i = 0; i < g.count; i++) {
+        g.loss[i] = next_number(&text, -DBL_MAX, DBL_MAX, where);
+        g.log_norm[i] = next_number(&text, -DBL_MAX, DBL_MAX, where);
+    }
+    REQUIRE(!*text, "%s: the window of losses is damaged: \"%.40s\" stands behind its %d updates", where, text,
+            g.count);
+    *guard = g;
+}
