@@ -490,7 +490,7 @@ static void run_training(int argc, char **argv) {
                                                 .weight_decay = (float)weight_decay, .max_norm = (float)clip });
     if (checkpoint) {
         checkpoint_load_model(checkpoint, &gpt);
-        checkpoint_load_optimizer(checkpoint, &optimizer);
+        checkpoint_load_optimizer(checkpoint, &gpt, &optimizer);
         state = checkpoint_load_state(checkpoint);
         REQUIRE((uint64_t)state.step == state.sample / (uint64_t)(batch * batches) && state.sample % (uint64_t)(batch * batches) == 0
                 && (uint64_t)state.tokens <= state.sample * (uint64_t)config.T && optimizer.step <= state.step,
