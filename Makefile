@@ -55,7 +55,7 @@ OBJECTS    := $(COMMON_O) $(GEMM_O)
 TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 
-.PHONY: all train test lib bench-attention sanitize reference reference-124M clean help
+.PHONY: all train test test-roundtrip lib bench-attention sanitize reference reference-124M clean help
 all: $(BUILD)/train_gpt
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt)
 	@echo "train_gpt is $<: $(WITH)"
@@ -86,6 +86,8 @@ $(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o ll
 	$(link)
 $(TESTS): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(BUILD)/test/oracle.o $(OBJECTS)
 	$(link) $(LIBS)
+$(BUILD)/logits: $(BUILD)/test/logits.o $(OBJECTS)
+	$(link) $(LIBS)
 $(BUILD)/test_ops_own: $(BUILD)/test/test_ops.o $(BUILD)/test/oracle.o $(COMMON_O) $(BUILD)/kernels/cpu/gemm_own.o
 	$(link)
 
@@ -114,6 +116,11 @@ OWN_GEMM_TEST := $(if $(filter cblas,$(GEMM)),$(BUILD)/test_ops_own)
 test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales
 	@BUILD=$(BUILD) MALFORMED_STRIDE=$(MALFORMED_STRIDE) test/run.sh $(TESTS) $(OWN_GEMM_TEST) $(wildcard test/test_*.sh) scripts/check_layers.sh
 
+# With transformers and torch, or with safetensors alone (test/README.md).
+PYTHON ?= python3
+test-roundtrip: all $(BUILD)/logits
+	$(PYTHON) scripts/check_roundtrip.py --build $(BUILD)
+
 # ---- The rest
 
 # The kernels alone, for other programs; their headers are kernels/*.h.
@@ -135,6 +142,7 @@ sanitize:
 
 reference:
 	scripts/make_reference.py --out test/reference
+	scripts/make_hf_models.py --out test/reference/hf
 reference-124M:
 	scripts/make_reference.py --size 124M --out build/reference-124M.safetensors
 clean:

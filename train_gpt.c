@@ -25,7 +25,7 @@
 
 /* ---- Options */
 
-static const char *data, *val_data, *out, *init, *eval, *sample, *model, *dtype, *attention, *schedule, *prompt;
+static const char *data, *val_data, *out, *init, *eval, *sample, *model, *dtype, *save_dtype, *attention, *schedule, *prompt;
 static double val_fraction, lr, min_lr, weight_decay, beta1, beta2, eps, clip, temperature;
 static int64_t vocab, layers, heads, channels, context, batch, total_batch, steps, warmup, decay, seed, threads;
 static int64_t val_every, val_tokens, sample_every, sample_tokens, top_k, save_every;
@@ -90,6 +90,7 @@ static Option options[] = {
     INTEGER("val-every",   val_every,   0, 1e12, "250",  KEPT_ON_RESUME, "steps between validations; 0 = only at the end"),
     INTEGER("val-tokens",  val_tokens,  0, 1e15, "1048576", KEPT_ON_RESUME, "validate on the first so many tokens; 0 = all"),
     INTEGER("save-every",  save_every,  0, 1e12, "1000", KEPT_ON_RESUME, "steps between checkpoints; 0 = only at the end"),
+    CHOICE ("save-dtype",  save_dtype,  "f32|bf16", "f32", KEPT_ON_RESUME, "of model.safetensors; with bf16 the exact f32 lie in optimizer.safetensors"),
     INTEGER("sample-every",sample_every,0, 1e12, "0",    KEPT_ON_RESUME, "steps between samples; 0 = none"),
     TEXT   ("prompt",      prompt,      "TEXT", NULL,    KEPT_ON_RESUME, "start of a sample; for a model without a tokenizer, ids: '15496 995'"),
     INTEGER("sample-tokens",sample_tokens,1, 1e9, "256", KEPT_ON_RESUME, "length of a sample"),
@@ -173,6 +174,7 @@ static void choose_model(const char *checkpoint, int are_bytes) {
     REQUIRE(!are_bytes || config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
             checkpoint ? checkpoint : "--vocab", config.V);
     config.dtype = strcmp(dtype, "bf16") == 0 ? BF16 : F32;
+    config.save_dtype = strcmp(save_dtype, "bf16") == 0 ? BF16 : F32;
     config.deterministic = deterministic;
     gpt_check(&config);
     tokenizer = are_bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;

@@ -156,6 +156,8 @@ static SafeFile *find_shard(SafeFile *index, const char *folder, const Json *ent
     index->shard = realloc(index->shard, (size_t)(index->shards + 1) * sizeof *index->shard);
     REQUIRE(index->shard, "%s: out of memory for %d files", index->path, index->shards + 1);
     char *path = file_path("%s/%s", folder, name);
+    REQUIRE(file_exists(path), "%s: \"weight_map\": the file of %.80s, %.80s, is not beside the index", index->path,
+            entry->key, name);
     index->shard[index->shards] = open_file(path);
     free(path);
     return &index->shard[index->shards++];
