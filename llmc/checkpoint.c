@@ -60,15 +60,16 @@ static char *model_path(const char *folder) {
 /* A head that config.json ties and the file does not is its own: the file is what was trained. */
 static int is_untied(const Json *config, const char *path, const char *weights) {
     const Json *tie = json_find(config, "tie_word_embeddings");
-    REQUIRE(!tie || tie->type == JSON_TRUE || tie->type == JSON_FALSE, "%s: \"tie_word_embeddings\" is %.80s, want true or "
-            "false", path, json_text(tie));
+    int untied = tie && tie->type == JSON_FALSE;
+    REQUIRE(!tie || tie->type == JSON_TRUE || untied, "%s: \"tie_word_embeddings\" is %.80s, want true or false", path,
+            json_text(tie));
     Head head = weights_head(weights);
-    REQUIRE(head != NO_HEAD || !tie || tie->type == JSON_TRUE, "%s: \"tie_word_embeddings\" is false, but there is no "
-            "lm_head.weight in %s: want true, or that tensor", path, weights);
+    REQUIRE(head != NO_HEAD || !untied, "%s: \"tie_word_embeddings\" is false, but there is no lm_head.weight in %s: "
+            "want true, or that tensor", path, weights);
     static int told;
-    if (head == OWN_HEAD && !(tie && tie->type == JSON_FALSE) && !told++)
+    if (head == OWN_HEAD && !untied && !told++)
         printf("%s: lm_head.weight differs from wte, though %s ties them: the head is trained untied\n", weights, path);
-    return head == OWN_HEAD || (tie && tie->type == JSON_FALSE);
+    return untied || head == OWN_HEAD;
 }
 
 static GPTConfig inferred_config(const char *weights) {
@@ -76,9 +77,9 @@ static GPTConfig inferred_config(const char *weights) {
     config.untied = weights_head(weights) == OWN_HEAD;
     static int told;
     if (!told++)
-        printf("%s: no config.json beside it: %d layers, %d channels, context %d and vocabulary %d by its shapes; %d heads "
-               "of 64 channels, as in GPT-2, which shapes do not tell\n", weights, config.L, config.C, config.T, config.V,
-               config.NH);
+        printf("%s: no config.json beside it: layers %d, channels %d, context %d, vocabulary %d by its shapes; heads "
+               "%d, of 64 channels as in GPT-2, which shapes do not tell\n", weights, config.L, config.C, config.T,
+               config.V, config.NH);
     return config;
 }
 
@@ -176,7 +177,8 @@ void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimiz
     const DType dtype = model->config.save_dtype;
     Part saved = { .prefix = "", .table = params, .dtype = dtype };
     Part moments[] = { { .prefix = "exp_avg.", .table = &optimizer->m.table },
-                       { .prefix = "exp_avg_sq.", .table = &optimizer->v.table }, { .prefix = "param.", .table = params } };
+                       { .prefix = "exp_avg_sq.", .table = &optimizer->v.table },
+                       { .prefix = "param.", .table = params } };
 
     directory_make(out);
     directory_remove(partial);

@@ -1,8 +1,8 @@
 /* llmc/checkpoint.h - A checkpoint is a folder OUT/step-00001000 that HuggingFace's from_pretrained can load:
    config.json, model.safetensors (HuggingFace's names and layouts), and, to go on training, optimizer.safetensors
    (both moments: exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME in model.safetensors, all of them F32; where
-   the model is saved in BF16, also the exact parameters, param.NAME) and state.json. A head of its own is lm_head.weight,
-   and config.json's tie_word_embeddings is false.
+   the model is saved in BF16, also the exact parameters, param.NAME) and state.json. A head that is not tied is
+   lm_head.weight, and config.json's tie_word_embeddings is false.
    It is written beside as step-00001000.partial, synced and renamed: it is there whole or not at all. */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
@@ -30,16 +30,16 @@ char *checkpoint_latest(const char *out);
 /* Any step folder of OUT that holds a model, also without what a resume needs, as a new string, or NULL. */
 char *checkpoint_any(const char *out);
 
-/* A CHECKPOINT argument: a folder with a model, a folder of step folders (the newest is taken), or a model.safetensors or
-   model.safetensors.index.json itself; returns the folder (a new string). Fails in a line when it is something else, and
-   says what it seems to be. The model may be any GPT-2 of HuggingFace's: see weights_read. */
+/* A CHECKPOINT argument: a folder with a model, a folder of step folders (the newest is taken), or model.safetensors or
+   model.safetensors.index.json itself; returns the folder (a new string). Fails in a line when it is something else,
+   and says what it seems to be. The model may be any GPT-2 of HuggingFace's: see weights_read. */
 char *checkpoint_resolve(const char *path);
 
-/* Of config.json, checked; where there is none, of the shapes, with heads of 64 channels, and a line that says so. untied
-   also where the file has a head that differs from wte, though config.json ties it: then a line says so. */
+/* Of config.json, checked; where there is none, of the shapes, with heads of 64 channels, and a line that says so.
+   untied also where the file has a head that differs from wte, though config.json ties it: then a line says so. */
 GPTConfig checkpoint_config(const char *checkpoint);
 void checkpoint_load_model(const char *checkpoint, GPT *model);      /* every tensor, of the right shape, or a line */
-/* To go on training: both moments, the step count, and the exact parameters where model.safetensors has them rounded. */
+/* To go on training: both moments, the step count, and the exact parameters where the model's file has them rounded. */
 void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer);
 TrainState checkpoint_load_state(const char *checkpoint);
 

@@ -291,7 +291,8 @@ void gpt_forward(GPT *m) {
 
 void gpt_loss(GPT *m) {
     Acts *a = &m->acts;
-    head_loss(a->losses, ABSENT, ABSENT, a->lnf, m->params.lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, a->logits);
+    Tensor lm_head = m->params.lm_head;
+    head_loss(a->losses, ABSENT, ABSENT, a->lnf, lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, a->logits);
 }
 
 void gpt_backward(GPT *m, float dloss, Into into) {
@@ -311,7 +312,8 @@ void gpt_backward(GPT *m, float dloss, Into into) {
         matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, a->dqkv, s->ln1, w->qkvw, into);
         layernorm_backward(a->dres, dw->ln1w, dw->ln1b, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd, w->ln1w, ACCUMULATE, into);
     }
-    if (m->config.untied && into == OVERWRITE) device_zero(g->wte.data, tensor_bytes(g->wte));  /* the head did not write it */
+    /* where the head is tied, it has written dwte by now */
+    if (m->config.untied && into == OVERWRITE) device_zero(g->wte.data, tensor_bytes(g->wte));
     embedding_backward(g->wte, g->wpe, a->dres, a->tokens, into);
 }
 

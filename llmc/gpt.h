@@ -106,7 +106,7 @@ int gpt_named(const char *name, GPTConfig *config);
 void gpt_check(GPTConfig *config);
 
 int64_t gpt_parameter_count(const GPTConfig *config);     /* without padding */
-/* Of a training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B); of two token tables, N counts the one that is multiplied. */
+/* Of a training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B); of two token tables N counts one, that of the head. */
 double  gpt_flops_per_token(const GPTConfig *config, int T);
 void    params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);   /* zeroed device memory */
 void    params_free(Params *params);

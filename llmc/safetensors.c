@@ -147,9 +147,9 @@ static SafeFile *find_shard(SafeFile *index, const char *folder, const Json *ent
     REQUIRE(entry->type == JSON_STRING, "%s: \"weight_map\": the file of %.80s is %.80s, want a string", index->path,
             entry->key, json_text(entry));
     const char *name = entry->text;
-    REQUIRE(name[0] != '.' && !strpbrk(name, "/\\") && ends_with(name, ".safetensors"), "%s: \"weight_map\": the file of "
-            "%.80s is %.80s, want a name like model-00001-of-00002.safetensors, beside the index", index->path, entry->key,
-            name);
+    REQUIRE(name[0] != '.' && !strpbrk(name, "/\\") && ends_with(name, ".safetensors"), "%s: \"weight_map\": the file "
+            "of %.80s is %.80s, want a name like model-00001-of-00002.safetensors, beside the index", index->path,
+            entry->key, name);
     for (int i = 0; i < index->shards; i++)
         if (!strcmp(index->shard[i].path + strlen(folder) + 1, name)) return &index->shard[i];
     REQUIRE(index->shards < MOST_SHARDS, "%s: \"weight_map\": names more than %d files", index->path, MOST_SHARDS);
@@ -167,8 +167,8 @@ static SafeFile *find_shard(SafeFile *index, const char *folder, const Json *ent
 static SafeFile open_index(const char *path) {
     SafeFile index = { .path = file_path("%s", path), .header = json_open(path) };
     const Json *map = json_find(index.header, "weight_map");
-    REQUIRE(map && map->type == JSON_OBJECT && map->count, "%s: \"weight_map\" is missing or empty: want the file of each "
-            "tensor, as transformers writes it beside model-00001-of-00002.safetensors", path);
+    REQUIRE(map && map->type == JSON_OBJECT && map->count, "%s: \"weight_map\" is missing or empty: want the file of "
+            "each tensor, as transformers writes it beside model-00001-of-00002.safetensors", path);
     char *folder = file_folder(path);
     for (const Json *entry = map->child; entry; entry = entry->next) find_shard(&index, folder, entry);
     for (int i = 0; i < index.shards; i++) index.count += index.shard[i].count;
@@ -181,14 +181,14 @@ static SafeFile open_index(const char *path) {
         memcpy(next, index.shard[i].tensor, (size_t)index.shard[i].count * sizeof *next);
     qsort(index.tensor, (size_t)index.count, sizeof *index.tensor, by_name);
     for (int i = 1; i < index.count; i++)
-        REQUIRE(strcmp(index.tensor[i - 1].name, index.tensor[i].name), "%s: the tensor %.80s lies in %s and in %s", path,
-                index.tensor[i].name, index.tensor[i - 1].path, index.tensor[i].path);
+        REQUIRE(strcmp(index.tensor[i - 1].name, index.tensor[i].name), "%s: the tensor %.80s lies in %s and in %s",
+                path, index.tensor[i].name, index.tensor[i - 1].path, index.tensor[i].path);
     for (const Json *entry = map->child; entry; entry = entry->next) {
         const SafeTensor *tensor = safetensors_find(&index, entry->key);
         REQUIRE(tensor, "%s: the tensor %.80s is missing, in %.80s and everywhere else", path, entry->key, entry->text);
         const SafeFile *shard = find_shard(&index, folder, entry);
-        REQUIRE(tensor->path == shard->path, "%s: the tensor %.80s lies in %s, want %.80s", path, entry->key, tensor->path,
-                entry->text);
+        REQUIRE(tensor->path == shard->path, "%s: the tensor %.80s lies in %s, want %.80s", path, entry->key,
+                tensor->path, entry->text);
     }
     free(folder);
     return index;

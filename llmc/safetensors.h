@@ -1,5 +1,5 @@
 /* llmc/safetensors.h - HuggingFace's safetensors: 8 bytes of length, a JSON header, the tensors' bytes; one file, or
-   several with an index, NAME.safetensors.index.json, whose "weight_map" says which tensor lies in which file beside it.
+   several with an index, NAME.safetensors.index.json, whose "weight_map" says in which file beside it a tensor lies.
    A small strict reader: every name, size and offset is checked before any of it is used. */
 #ifndef LLMC_SAFETENSORS_H
 #define LLMC_SAFETENSORS_H
@@ -26,7 +26,7 @@ typedef struct SafeFile {
     int         shards;
 } SafeFile;
 
-/* Of a file, or of an index: then its files hold the tensors that it names and no others. Fails in a line: what, got, want. */
+/* A file, or an index, whose files hold the tensors that it names and no others. Fails in a line: what, got, want. */
 SafeFile          safetensors_open(const char *path);
 void              safetensors_close(SafeFile *file);
 const SafeTensor *safetensors_find(const SafeFile *file, const char *name);    /* NULL when there is none */

@@ -24,9 +24,11 @@ static int format_of(const char *dtype) {
 }
 
 static uint32_t number_at(const void *numbers, int64_t i, int bytes) {
-    uint32_t bits = 0;
-    memcpy(&bits, (const char *)numbers + i * bytes, (size_t)bytes);
-    return bits;
+    uint32_t wide;
+    uint16_t narrow;
+    if (bytes == 4) memcpy(&wide, (const char *)numbers + 4 * i, sizeof wide);
+    else            memcpy(&narrow, (const char *)numbers + 2 * i, sizeof narrow);
+    return bytes == 4 ? wide : narrow;
 }
 
 /* The first of the numbers that is a NaN or an infinity; -1 when all are finite. */
@@ -79,8 +81,8 @@ static float *host_alloc(int64_t bytes) {
     return host;
 }
 
-/* A new (columns, rows) for in (rows, columns), which is freed. In tiles of 16 by 16: a tile's lines of 64 bytes stay in
-   the first cache on both sides. */
+/* A new (columns, rows) for in (rows, columns), which is freed. In tiles of 16 by 16: a tile's lines of 64 bytes stay
+   in the first cache on both sides. */
 static float *transposed(float *in, int64_t rows, int64_t columns) {
     float *out = host_alloc(rows * columns * (int64_t)sizeof *out);
     for (int64_t r0 = 0; r0 < rows; r0 += 16)
@@ -176,8 +178,8 @@ static void check_unasked(const SafeTensor *tensor, const SafeTensor *wte) {
     if (ends_with(tensor->name, ".attn.bias") || ends_with(tensor->name, ".attn.masked_bias")) return;
     REQUIRE(!strcmp(tensor->name, "lm_head.weight") && wte, "%s: unexpected tensor %.80s: is it a GPT-2 of the same "
             "number of layers?", tensor->path, tensor->name);
-    REQUIRE(is_same(tensor, wte), "%s: lm_head.weight differs from %s: want a head tied to the token table", tensor->path,
-            wte->name);
+    REQUIRE(is_same(tensor, wte), "%s: lm_head.weight differs from %s: want a head tied to the token table",
+            tensor->path, wte->name);
 }
 
 static void row_read(const SafeTensor *tensor, const Row *row) {
@@ -227,15 +229,16 @@ void params_read(const char *path, Params *params, int V) {
 
 static int size_of(const SafeTensor *tensor, int dim, int most) {
     char text[256];
-    REQUIRE(tensor->ndim == 2 && tensor->dim[dim] >= 1 && tensor->dim[dim] <= most, "%s: %s is %s, want two dimensions, "
-            "dimension %d from 1 to %d", tensor->path, tensor->name,
+    REQUIRE(tensor->ndim == 2 && tensor->dim[dim] >= 1 && tensor->dim[dim] <= most, "%s: %s is %s, want two "
+            "dimensions, dimension %d from 1 to %d", tensor->path, tensor->name,
             safetensors_shape(tensor->dtype, tensor->ndim, tensor->dim, text), dim, most);
     return (int)tensor->dim[dim];
 }
 
 GPTConfig weights_config(const char *path) {
     SafeFile file = safetensors_open(path);
-    const SafeTensor *wte = find_tensor(&file, "transformer.wte.weight"), *wpe = find_tensor(&file, "transformer.wpe.weight");
+    const SafeTensor *wte = find_tensor(&file, "transformer.wte.weight");
+    const SafeTensor *wpe = find_tensor(&file, "transformer.wpe.weight");
     REQUIRE(wte && wpe, "%s: the tensor wte.weight or wpe.weight is missing: is it a GPT-2?", path);
     GPTConfig config = { .V = size_of(wte, 0, 1 << 24), .C = size_of(wte, 1, 65536), .T = size_of(wpe, 0, 1 << 24) };
     for (int found = 1; found && config.L <= 1000; config.L += found) {
@@ -243,8 +246,8 @@ GPTConfig weights_config(const char *path) {
         found = find_tensor(&file, name) != NULL;
         free(name);
     }
-    REQUIRE(config.C % 64 == 0, "%s: has %d channels and no config.json beside it: want one, as the shapes do not tell the "
-            "number of heads, and heads of 64 channels do not divide them", path, config.C);
+    REQUIRE(config.C % 64 == 0, "%s: has %d channels and no config.json beside it: want one, as the shapes do not tell "
+            "the number of heads, and heads of 64 channels do not divide them", path, config.C);
     config.NH = config.C / 64;
     gpt_check(&config);
     safetensors_close(&file);
@@ -253,7 +256,8 @@ GPTConfig weights_config(const char *path) {
 
 Head weights_head(const char *path) {
     SafeFile file = safetensors_open(path);
-    const SafeTensor *head = safetensors_find(&file, "lm_head.weight"), *wte = find_tensor(&file, "transformer.wte.weight");
+    const SafeTensor *head = safetensors_find(&file, "lm_head.weight");
+    const SafeTensor *wte = find_tensor(&file, "transformer.wte.weight");
     Head found = !head ? NO_HEAD : wte && is_same(head, wte) ? SAME_HEAD : OWN_HEAD;
     safetensors_close(&file);
     return found;

@@ -4,16 +4,16 @@
 #include "gpt.h"
 
 /* A table in a file: its rows' names stand behind the prefix. host: a copy of the table's memory to write from; NULL =
-   from the device. dtype: of the rows in the file that is written: F32, or BF16, rounded to the nearest, ties to even. */
+   from the device. dtype: of the rows in a file that is written: F32, or BF16, rounded to the nearest, ties to even. */
 typedef struct { const char *prefix; const Table *table; const void *host; DType dtype; } Part;
 
 /* One file of all parts; of the token tables the first V rows. Writing fails in a line at a NaN or an infinity. */
 void weights_write(const char *path, const Part *part, int parts, int V);
 
 /* path: a file, or the index of several. Rows without a prefix, those of a model, may be F32, F16 or BF16, all of which
-   f32 holds exactly, and named without "transformer." too; the masks that HuggingFace keeps as tensors are passed over, and
-   so is a head that equals wte where the table has none. Other rows are F32. Writes nothing to the tables before all of
-   the file has been checked, NaN and infinities included, and zeroes the token rows from V on. */
+   f32 holds exactly, and named without "transformer." too; the masks that HuggingFace keeps as tensors are passed over,
+   and so is a head that equals wte where the table has none. Other rows are F32. Writes nothing to the tables before
+   all of the file has been checked, NaN and infinities included, and zeroes the token rows from V on. */
 void weights_read (const char *path, const Part *part, int parts, int V);
 
 void params_write(const char *path, const Params *params, int V);      /* the one table of a model, in F32 */

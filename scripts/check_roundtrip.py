@@ -3,10 +3,11 @@
 
     scripts/check_roundtrip.py [--build build/cpu]        also: make test-roundtrip PYTHON=build/venv/bin/python
 
-With safetensors and numpy alone: every tensor's name, type and shape are those that config.json calls for, its numbers are
-finite, and the page of numpy below makes of them, in float64, the logits that train_gpt makes. With torch and transformers
-also: GPT2LMHeadModel.from_pretrained takes the folder with nothing missing and nothing left over, and makes the same logits
-in f32; and train_gpt takes what save_pretrained writes of it. "The same": within 1e-5 of the largest.
+With safetensors and numpy alone: every tensor's name, type and shape are those that config.json calls for, its numbers
+are finite, and the page of numpy below makes of them, in float64, the logits that train_gpt makes. With torch and
+transformers also: GPT2LMHeadModel.from_pretrained takes the folder with nothing missing and nothing left over, and
+makes the same logits in f32; and train_gpt takes what save_pretrained writes of it, to the bit. "The same": within 1e-5
+of the largest.
 """
 import argparse
 import json
@@ -129,9 +130,10 @@ def check(name, options, build, scratch, rng):
     V = json.load(open(f"{init}/config.json"))["vocab_size"] if init else 300
     numbers = [V - 1] + [min(int(rng.expovariate(0.1)), V - 1) for _ in range(2000)]
     with open(tokens, "wb") as file:        # a token shard: 1024 bytes of header
-        file.write(struct.pack("<3i", 20240520, 1, len(numbers)).ljust(1024, b"\0") + struct.pack(f"<{len(numbers)}H", *numbers))
-    run(f"{build}/train_gpt", "--data", tokens, "--val-data", tokens, "--out", out, "--steps", "20", "--batch", "4", "--lr", "0.01",
-        "--warmup", "1", *(options if init else [*options, "--context", "16", "--vocab", str(V)]))
+        file.write(struct.pack("<3i", 20240520, 1, len(numbers)).ljust(1024, b"\0"))
+        file.write(struct.pack(f"<{len(numbers)}H", *numbers))
+    run(f"{build}/train_gpt", "--data", tokens, "--val-data", tokens, "--out", out, "--steps", "20", "--batch", "4",
+        "--lr", "0.01", "--warmup", "1", *(options if init else [*options, "--context", "16", "--vocab", str(V)]))
     folder = os.path.join(out, "step-00000020")
     config = json.load(open(f"{folder}/config.json"))
     ids = [rng.randrange(V) for _ in range(config["n_positions"])]
@@ -152,14 +154,15 @@ def check(name, options, build, scratch, rng):
         want(not left or list(left) == ["missing_keys"] and set(left["missing_keys"]) == {"lm_head.weight"}
              and config["tie_word_embeddings"], f"{name}: from_pretrained tells {left}")
         with torch.no_grad():
-            differences["transformers"] = error(logits, model.eval()(torch.tensor([ids])).logits[0].double().numpy())
+            differences["transformers"] = error(logits, model.eval()(torch.tensor([ids])).logits[0].numpy())
         kept = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
-        want(kept.dtype == (torch.bfloat16 if dtype == "BF16" else torch.float32), f"{name}: dtype=\"auto\" is {kept.dtype}")
+        want(str(kept.dtype) == "torch." + config["torch_dtype"], f"{name}: dtype=\"auto\" is {kept.dtype}")
+        want(("BF16" == dtype) == (config["torch_dtype"] == "bfloat16"), f"{name}: {config['torch_dtype']}")
         back = os.path.join(scratch, "back")
         shutil.rmtree(back, ignore_errors=True)
         kept.save_pretrained(back, max_shard_size="20KB")
         differences["and back"] = error(ours(back), logits)
-        want(differences["and back"] == 0, f"{name}: logits of what save_pretrained wrote differ by {differences['and back']}")
+        want(differences["and back"] == 0, f"{name}: the logits of what save_pretrained wrote differ")
     print(f"{name:13} logits differ from " + ", ".join(f"{who} {off:.1e}" for who, off in differences.items()))
     want(max(differences.values()) <= LIMIT, f"{name}: want at most {LIMIT}")
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes what test_import reads: small random GPT-2 models, each saved by transformers itself in one of the ways that models
-come in, and what transformers makes of them.
+"""Writes what test_import reads: small random GPT-2 models, each saved by transformers itself in one of the ways that
+models come in, and what transformers makes of them.
 
     scripts/make_hf_models.py                     into test/reference/hf
     scripts/make_hf_models.py --out build/hf      elsewhere
 
-NAME/ is what save_pretrained wrote, without generation_config.json. NAME.expected.safetensors holds ids (B,T) and, made in
-float64 of the model that from_pretrained loads again from NAME/, their logits (B,T,V), the mean loss of predicting each next
-id, and its gradients with respect to the token tables, all rounded to f32. Versions stand in its __metadata__.
+NAME/ is what save_pretrained wrote, without generation_config.json. NAME.expected.safetensors holds ids (B,T) and, made
+in float64 of the model that from_pretrained loads again from NAME/, their logits (B,T,V), the mean loss of predicting
+each next id, and its gradients with respect to the token tables, all rounded to f32. Its __metadata__ has the versions.
 """
 import argparse
 import os
@@ -48,8 +48,8 @@ def draw(model, C):
 def make(folder, seed, L, NH, C, V, dtype, shard="1GB", untied=False, bare=False, no_config=False):
     torch.manual_seed(seed)
     config = transformers.GPT2Config(
-        vocab_size=V, n_positions=CONTEXT, n_embd=C, n_layer=L, n_head=NH, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-        bos_token_id=None, eos_token_id=None, tie_word_embeddings=not untied)
+        vocab_size=V, n_positions=CONTEXT, n_embd=C, n_layer=L, n_head=NH, resid_pdrop=0.0, embd_pdrop=0.0,
+        attn_pdrop=0.0, bos_token_id=None, eos_token_id=None, tie_word_embeddings=not untied)
     model = (transformers.GPT2Model if bare else transformers.GPT2LMHeadModel)(config)
     draw(model, C)
     shutil.rmtree(folder, ignore_errors=True)

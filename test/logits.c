@@ -1,6 +1,5 @@
-/* test/logits.c - Prints what a model makes of some tokens, for scripts/check_roundtrip.py: a line of V logits per token.
-
-       logits CHECKPOINT ID ID ID ...                                                                                      */
+/* test/logits.c - logits CHECKPOINT ID ID ID ...: what a model makes of some tokens, a line of V logits for each, for
+   scripts/check_roundtrip.py. */
 #include <stdio.h>
 #include <stdlib.h>
 #include "../kernels/check.h"

@@ -1,5 +1,5 @@
-/* test/test_import.c - Models that transformers wrote (scripts/make_hf_models.py), in every way that they come in; indexes of
-   shards with a flaw; heads that are not tied; parameters saved in BF16. */
+/* test/test_import.c - Models that transformers wrote (scripts/make_hf_models.py), in every way that they come in;
+   indexes of shards with a flaw; heads that are not tied; parameters saved in BF16. */
 #include "scratch.h"
 #include "../llmc/checkpoint.h"
 #include "../llmc/safetensors.h"
@@ -85,8 +85,9 @@ static void compare(int i, const char *path) {
     SafeFile expected = safetensors_open(file);
     GPTConfig config = checkpoint_config(folder);
     EXPECT(config.L == models[i].L && config.NH == models[i].NH && config.C == models[i].C && config.T == CONTEXT &&
-           config.V == models[i].V && config.untied == models[i].untied, "%s: %d layers, %d heads, %d channels, context %d, "
-           "vocabulary %d, untied %d", path, config.L, config.NH, config.C, config.T, config.V, config.untied);
+           config.V == models[i].V && config.untied == models[i].untied,
+           "%s: %d layers, %d heads, %d channels, context %d, vocabulary %d, untied %d", path, config.L, config.NH,
+           config.C, config.T, config.V, config.untied);
     GPT m;
     gpt_create(&m, config, "auto", B, T, TRAIN);
     checkpoint_load_model(folder, &m);
@@ -101,8 +102,8 @@ static void compare(int i, const char *path) {
     float *losses = download(m.acts.losses), *want = copy_of(&expected, "loss", "F32", 1);
     for (int k = 0; k < B * T; k++) loss += losses[k] / (B * (T - 1));
     loss = fabs(loss / *want - 1);
-    printf("  %-17s logits off by %.1e, loss %.1e, gradient of wte %.1e, of lm_head %.1e\n", models[i].name, logits, loss,
-           wte, head);
+    printf("  %-17s logits off by %.1e, loss %.1e, gradient of wte %.1e, of lm_head %.1e\n", models[i].name, logits,
+           loss, wte, head);
     EXPECT(logits <= 1e-5 && loss <= 1e-5 && wte <= 1e-5 && head <= 1e-5, "%s: want at most 1e-5", path);
 
     float *once = download(m.grads.wte), *head_once = download(m.grads.lm_head);
@@ -164,7 +165,7 @@ static void read_model(void *folder) {
 
 #define SHARD "\"model-00001-of-00003.safetensors\""
 static const struct { const char *old, *new, *part; } bad_indexes[] = {
-    { SHARD, "\"../model-00001-of-00003.safetensors\"", "want a name like model-00001-of-00002.safetensors, beside the" },
+    { SHARD, "\"../model-00001-of-00003.safetensors\"", "want a name like model-00001-of-00002.safetensors, beside" },
     { SHARD, "\"/dev/shm/x.safetensors\"",              "is /dev/shm/x.safetensors, want a name like" },
     { SHARD, "\".safetensors\"",                        "is .safetensors, want a name like" },
     { SHARD, "\"a\\\\b.safetensors\"",                  "is a\\b.safetensors, want a name like" },
@@ -179,7 +180,7 @@ static const struct { const char *old, *new, *part; } bad_indexes[] = {
     { "\"weight_map\": {", "\"weight_map\": {}, \"x\": {", "\"weight_map\" is missing or empty" },
     { "\"weight_map\": {", "\"weight_map\": [], \"x\": {", "\"weight_map\" is missing or empty" },
     { "\"weight_map\": {", "\"weight_map\": {\"transformer.more\": " SHARD ",", "names 29 tensors, its files hold 28" },
-    { "transformer.wpe.weight", "transformer.wpe.height", "the tensor transformer.wpe.height is missing, in model-0000" },
+    { "transformer.wpe.weight", "transformer.wpe.height", "the tensor transformer.wpe.height is missing, in model-0" },
     { "transformer.wpe.weight", "transformer.wte.weight", "index.json: byte " },
     { "}\n}", "}", "index.json: byte " },
 };
@@ -196,7 +197,8 @@ static void bad_indexes_are_refused(void) {
                               "'%s/model-00003-of-00003.safetensors'", folder, folder);
     EXPECT(!system(command), "%s", command);
     expect_fails("its files hold", read_model, folder);
-    put_text(STRING("%s/model.safetensors.index.json", folder), "{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"b.safetensors\"}}");
+    put_text(STRING("%s/model.safetensors.index.json", folder),
+             "{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"b.safetensors\"}}");
     static const char one[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
     put_safetensors(STRING("%s/a.safetensors", folder), one, NULL, 4);
     put_safetensors(STRING("%s/b.safetensors", folder), one, NULL, 4);
@@ -207,7 +209,8 @@ static void bad_indexes_are_refused(void) {
 
 static void index_mutations(void) {
     char *folder = copy_model("untied-f16-shards", "mutated");
-    MutationCount count = mutations(STRING("%s/model.safetensors.index.json", folder), 1 << 20, 1500, read_model, folder);
+    char *index = STRING("%s/model.safetensors.index.json", folder);
+    MutationCount count = mutations(index, 1 << 20, 1500, read_model, folder);
     printf("  mutations: %d loaded, %d failed in one line\n", count.loaded, count.failed);
     EXPECT(!count.unnamed && count.failed, "%d not named", count.unnamed);
 }
@@ -227,9 +230,10 @@ static void set_number(const char *path, const char *name, int at, const void *b
 
 static void sick_and_foreign_models_are_refused(void) {
     static const struct { const char *model, *file, *tensor; uint16_t bits; const char *part; } sick[] = {
-        { "f16-bare", "model.safetensors", "wpe.weight", 0x7c00, "model.safetensors: wpe.weight holds a NaN or an infinity (number 5)" },
-        { "f16-bare", "model.safetensors", "h.1.ln_1.bias", 0xfe00, "h.1.ln_1.bias holds a NaN or an infinity (number 5)" },
-        { "no-config", "model.safetensors", "wpe.weight", 0xff80, "model.safetensors: wpe.weight holds a NaN or an infinity" },
+        { "f16-bare", "model.safetensors", "wpe.weight", 0x7c00,
+          "model.safetensors: wpe.weight holds a NaN or an infinity (number 5)" },
+        { "f16-bare", "model.safetensors", "h.1.ln_1.bias", 0xfe00, "h.1.ln_1.bias holds a NaN or an infinity" },
+        { "no-config", "model.safetensors", "wpe.weight", 0xff80, "tensors: wpe.weight holds a NaN or an infinity" },
         { "untied-f16-shards", "model-00003-of-00003.safetensors", "transformer.ln_f.bias", 0xfc01,
           "model-00003-of-00003.safetensors: transformer.ln_f.bias holds" },
     };
@@ -270,7 +274,7 @@ static void config_and_head_agree(void) {
     GPTConfig tied = checkpoint_config(HF "f32"), untied = tied;
     untied.untied = 1;
     EXPECT(gpt_parameter_count(&untied) - gpt_parameter_count(&tied) == 65 * 16, "the head is counted");
-    EXPECT(gpt_flops_per_token(&untied, 9) == gpt_flops_per_token(&tied, 9), "a table that is only looked up costs nothing");
+    EXPECT(gpt_flops_per_token(&untied, 9) == gpt_flops_per_token(&tied, 9), "a table that is looked up costs nothing");
 }
 
 /* ---- Out again, and on */
@@ -337,7 +341,8 @@ static void resume_is_exact(const char *model, DType save_dtype) {
     free(load_batch(&straight.m, &expected));
     train(&straight.m, &straight.o, 3);
     if (save_dtype == BF16) {       /* ties, subnormals and the end of the range, in a row of no effect on the rest */
-        const float hard[] = { 1 + 0x1p-8f, 1 + 0x3p-8f, 0x1p-133f, 0x1.8p-133f, 0x1p-134f, 0x1p-149f, -0x1.fefffep127f, -0.0f };
+        const float hard[] = { 1 + 0x1p-8f, 1 + 0x3p-8f, 0x1p-133f, 0x1.8p-133f, 0x1p-134f, 0x1p-149f,
+                               -0x1.fefffep127f, -0.0f };
         device_upload((float *)straight.m.master.wpe.data + 11 * straight.m.config.C, hard, sizeof hard);
     }
     checkpoint_save(out, &straight.m, &straight.o, &(TrainState){ .step = 3, .val_loss = NAN }, none);
@@ -380,11 +385,12 @@ static void resume_is_exact(const char *model, DType save_dtype) {
     EXPECT(!head == !straight.m.config.untied, "%s: the head is in the file when it is untied", folder);
     EXPECT(!head || head->dim[0] == straight.m.config.V, "%s: and has V rows", folder);
     for (int i = 0; i < file.count; i++)
-        EXPECT(!strcmp(file.tensor[i].dtype, save_dtype == BF16 ? "BF16" : "F32"), "%s is %s", file.tensor[i].name, file.tensor[i].dtype);
+        EXPECT(!strcmp(file.tensor[i].dtype, save_dtype == BF16 ? "BF16" : "F32"), "%s is %s", file.tensor[i].name,
+               file.tensor[i].dtype);
     FILE *json = fopen(config, "r");
     text[fread(text, 1, sizeof text - 1, json)] = 0;
     fclose(json);
-    EXPECT(strstr(text, save_dtype == BF16 ? "\"torch_dtype\": \"bfloat16\"" : "\"torch_dtype\": \"float32\""), "%s", text);
+    EXPECT(strstr(text, save_dtype == BF16 ? "torch_dtype\": \"bfloat16\"" : "torch_dtype\": \"float32\""), "%s", text);
     EXPECT(strstr(text, head ? "\"tie_word_embeddings\": false" : "\"tie_word_embeddings\": true"), "%s", text);
     safetensors_close(&file);
     if (save_dtype == BF16) {       /* moments alone, of a run in F32, do not go with rounded parameters */
@@ -418,8 +424,9 @@ static void too_large_for_bf16_is_refused(void) {
     trainer_create(&large, HF "f32", BF16);
     const float greatest = 0x1.fffffep127f;
     device_upload(large.m.master.lnfw.data, &greatest, sizeof greatest);
-    expect_fails("transformer.ln_f.weight holds a number that BF16 rounds to infinity", save_large, IN_SCRATCH("large"));
-    char *none = checkpoint_latest(IN_SCRATCH("large"));
+    char *out = IN_SCRATCH("large");
+    expect_fails("transformer.ln_f.weight holds a number that BF16 rounds to infinity", save_large, out);
+    char *none = checkpoint_latest(out);
     EXPECT(!none, "%s is there", none);
     trainer_free(&large);
 }
