@@ -153,6 +153,7 @@ help:
 	@echo "make test            every test that this machine can run"
 	@echo "make lib             the kernels alone as a library ($(BUILD)/libtrain_gpt_kernels.a)"
 	@echo "make bench-attention time every attention (bf16: on a GPU)"
+	@echo "make test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=$(PYTHON))"
 	@echo "make sanitize        the same under AddressSanitizer and UBSan"
 	@echo "make reference       make test/reference again (PyTorch, transformers); reference-124M: the same at GPT-2 124M"
 	@echo "make clean           remove what was built; runs/ stays"

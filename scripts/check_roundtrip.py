@@ -149,7 +149,8 @@ def check(name, options, build, scratch, rng):
     check_names(folder, tensors, config)
     differences = {"numpy": error(logits, numpy_logits(tensors, config, ids))}
     if transformers:
-        model, info = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+        model, info = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32,
+                                                                   output_loading_info=True)
         left = {key: found for key, found in info.items() if found and key != "error_msgs"}
         want(not left or list(left) == ["missing_keys"] and set(left["missing_keys"]) == {"lm_head.weight"}
              and config["tie_word_embeddings"], f"{name}: from_pretrained tells {left}")
@@ -161,8 +162,8 @@ def check(name, options, build, scratch, rng):
         back = os.path.join(scratch, "back")
         shutil.rmtree(back, ignore_errors=True)
         kept.save_pretrained(back, max_shard_size="20KB")
-        differences["and back"] = error(ours(back), logits)
-        want(differences["and back"] == 0, f"{name}: the logits of what save_pretrained wrote differ")
+        differences["itself, and back"] = error(ours(back), logits)
+        want(differences["itself, and back"] == 0, f"{name}: the logits of what save_pretrained wrote differ")
     print(f"{name:13} logits differ from " + ", ".join(f"{who} {off:.1e}" for who, off in differences.items()))
     want(max(differences.values()) <= LIMIT, f"{name}: want at most {LIMIT}")
 

@@ -254,6 +254,10 @@ static void sick_and_foreign_models_are_refused(void) {
                                "\"wpe.weight\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
     put_safetensors(STRING("%s/model.safetensors", folder), wide, NULL, 4);
     expect_fails("wte.weight is F32 (4294967297,0), want two dimensions", read_config, folder);
+    static const char odd[] = "{\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[1,64],\"data_offsets\":[0,256]},"
+                              "\"wpe.weight\":{\"dtype\":\"F32\",\"shape\":[1,65],\"data_offsets\":[256,516]}}";
+    put_safetensors(STRING("%s/model.safetensors", folder), odd, NULL, 516);
+    expect_fails("wpe.weight has 65 columns, wte.weight has 64", read_config, folder);
     static const char flat[] = "{\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[1,64],\"data_offsets\":[0,256]},"
                                "\"wpe.weight\":{\"dtype\":\"F32\",\"shape\":[1,64],\"data_offsets\":[256,512]}}";
     put_safetensors(STRING("%s/model.safetensors", folder), flat, NULL, 512);
