@@ -55,7 +55,7 @@ OBJECTS    := $(COMMON_O) $(GEMM_O)
 TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 
-.PHONY: all train test test-kill lib bench-attention sanitize reference reference-124M clean help
+.PHONY: all train test test-kill test-roundtrip lib bench-attention sanitize reference reference-124M clean help
 all: $(BUILD)/train_gpt
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt)
 	@echo "train_gpt is $<: $(WITH)"
@@ -85,6 +85,8 @@ $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
 $(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o llmc/options.o kernels/check.o kernels/tensor.o)
 	$(link)
 $(TESTS): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(BUILD)/test/oracle.o $(OBJECTS)
+	$(link) $(LIBS)
+$(BUILD)/logits: $(BUILD)/test/logits.o $(OBJECTS)
 	$(link) $(LIBS)
 $(BUILD)/test_ops_own: $(BUILD)/test/test_ops.o $(BUILD)/test/oracle.o $(COMMON_O) $(BUILD)/kernels/cpu/gemm_own.o
 	$(link)
@@ -123,6 +125,11 @@ $(BUILD)/faults.so: test/faults.c
 	@mkdir -p $(@D) && echo "  $(CC) $<"
 	@$(CC) -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC -o $@ $< -ldl
 
+# With transformers and torch, or with safetensors alone (test/README.md).
+PYTHON ?= python3
+test-roundtrip: all $(BUILD)/logits
+	$(PYTHON) scripts/check_roundtrip.py --build $(BUILD)
+
 # ---- The rest
 
 # The kernels alone, for other programs; their headers are kernels/*.h.
@@ -144,6 +151,7 @@ sanitize:
 
 reference:
 	scripts/make_reference.py --out test/reference
+	scripts/make_hf_models.py --out test/reference/hf
 reference-124M:
 	scripts/make_reference.py --size 124M --out build/reference-124M.safetensors
 clean:
@@ -155,6 +163,7 @@ help:
 	@echo "make test-kill       200 kills at random moments and a fault at every call, resumed with the same bits"
 	@echo "make lib             the kernels alone as a library ($(BUILD)/libtrain_gpt_kernels.a)"
 	@echo "make bench-attention time every attention (bf16: on a GPU)"
+	@echo "make test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=$(PYTHON))"
 	@echo "make sanitize        the same under AddressSanitizer and UBSan"
 	@echo "make reference       make test/reference again (PyTorch, transformers); reference-124M: the same at GPT-2 124M"
 	@echo "make clean           remove what was built; runs/ stays"

@@ -28,8 +28,8 @@
 
 /* ---- Options */
 
-static const char *data, *val_data, *out, *init, *eval, *sample, *model, *dtype, *attention, *schedule, *prompt, *on_nan;
-static const char *time_limit;
+static const char *data, *val_data, *out, *init, *eval, *sample, *model, *dtype, *save_dtype, *attention, *schedule, *prompt;
+static const char *on_nan, *time_limit;
 static double val_fraction, lr, min_lr, weight_decay, beta1, beta2, eps, clip, skip_spikes, temperature;
 static int64_t vocab, layers, heads, channels, context, batch, total_batch, steps, warmup, decay, seed, threads;
 static int64_t val_every, val_tokens, sample_every, sample_tokens, top_k, save_every, keep, keep_every;
@@ -96,6 +96,7 @@ static Option options[] = {
     INTEGER("val-every",   val_every,   0, 1e12, "250",  KEPT_ON_RESUME, "steps between validations; 0 = only at the end"),
     INTEGER("val-tokens",  val_tokens,  0, 1e15, "1048576", KEPT_ON_RESUME, "validate on the first so many tokens; 0 = all"),
     INTEGER("save-every",  save_every,  0, 1e12, "1000", KEPT_ON_RESUME, "steps between checkpoints; 0 = only at the end"),
+    CHOICE ("save-dtype",  save_dtype,  "f32|bf16", "f32", KEPT_ON_RESUME, "of model.safetensors; with bf16 the exact f32 lie in optimizer.safetensors"),
     INTEGER("keep",        keep,        0, 1e12, "0",    KEPT_ON_RESUME, "newest checkpoints that stay, older ones are removed; 0 = all stay"),
     INTEGER("keep-every",  keep_every,  0, 1e12, "0",    KEPT_ON_RESUME, "checkpoints of steps that are a multiple of it stay, too; 0 = none"),
     TEXT   ("time-limit",  time_limit,  "TIME", NULL, FREE_ON_RESUME, "save and exit with code 75 before so much time has passed: 3h50m, 90s; SIGTERM and SIGINT do it at once, SIGUSR1 saves and goes on"),
@@ -186,6 +187,7 @@ static void choose_model(const char *checkpoint, int are_bytes) {
     REQUIRE(!are_bytes || config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
             checkpoint ? checkpoint : "--vocab", config.V);
     config.dtype = strcmp(dtype, "bf16") == 0 ? BF16 : F32;
+    config.save_dtype = strcmp(save_dtype, "bf16") == 0 ? BF16 : F32;
     config.deterministic = deterministic;
     gpt_check(&config);
     tokenizer = are_bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
@@ -521,6 +523,9 @@ static void plan_run(Purpose purpose) {
     Plan plan = plan_make(&config, attention, (int)batch, config.T, purpose);
     DeviceInfo device = device_info();
     if (purpose == TRAIN || dry_run) plan_print(stdout, &plan, device.free_bytes, device.total_bytes);
+    char text[32];
+    if (purpose == TRAIN && out)
+        printf("  %-18s %12s of the host's\n", "checkpoint", bytes_text((double)saver_host_bytes(&config), text));
     plan_require(&plan, device.free_bytes, &config, attention, (int)batch, config.T, purpose);
 }
 
@@ -583,7 +588,7 @@ static int run_training(int argc, char **argv) {
                                                 .weight_decay = (float)weight_decay, .max_norm = (float)clip });
     if (checkpoint) {
         checkpoint_load_model(checkpoint, &gpt);
-        checkpoint_load_optimizer(checkpoint, &optimizer);
+        checkpoint_load_optimizer(checkpoint, &gpt, &optimizer);
         state = checkpoint_load_state(checkpoint);
         char *validated = checkpoint_setting(checkpoint, "validated step");
         validated_step = validated ? strtoll(validated, NULL, 10) : state.step;

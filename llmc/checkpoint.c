@@ -20,7 +20,6 @@ static const struct { const char *key, *value; } fixed[] = {
     { "scale_attn_weights",               "true" },
     { "scale_attn_by_inverse_layer_idx",  "false" },
     { "add_cross_attention",              "false" },
-    { "tie_word_embeddings",              "true" },
 };
 enum { FIXED_COUNT = sizeof fixed / sizeof *fixed };
 
@@ -28,12 +27,13 @@ static void config_write(const char *path, const GPTConfig *c) {
     FILE *file = file_create(path);
     fprintf(file, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n");
     for (int i = 0; i < FIXED_COUNT; i++) fprintf(file, "  \"%s\": %s,\n", fixed[i].key, fixed[i].value);
+    fprintf(file, "  \"tie_word_embeddings\": %s,\n", c->untied ? "false" : "true");
     fprintf(file, "  \"n_layer\": %d,\n  \"n_head\": %d,\n  \"n_embd\": %d,\n  \"n_positions\": %d,\n  \"n_ctx\": %d,\n"
             "  \"vocab_size\": %d,\n", c->L, c->NH, c->C, c->T, c->T, c->V);
     const char *end_of_text = c->V == 50257 ? "50256" : "null";      /* GPT-2's vocabulary, whose last token it is */
     fprintf(file, "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n", end_of_text, end_of_text);
     fprintf(file, "  \"initializer_range\": 0.02,\n  \"resid_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n"
-            "  \"attn_pdrop\": 0.0,\n  \"torch_dtype\": \"float32\"\n}\n");
+            "  \"attn_pdrop\": 0.0,\n  \"torch_dtype\": \"%s\"\n}\n", c->save_dtype == BF16 ? "bfloat16" : "float32");
     file_close_durably(file, path);
 }
 
@@ -43,8 +43,55 @@ static int json_equal(const Json *a, const Json *b) {
     return !a->text || !strcmp(a->text, b->text);
 }
 
+static int has_file(const char *folder, const char *name) {
+    char *path = file_path("%s/%s", folder, name);
+    int found = file_exists(path) && !file_is_folder(path);
+    free(path);
+    return found;
+}
+
+static const char MODEL[] = "model.safetensors", INDEX[] = "model.safetensors.index.json";
+
+static int has_model(const char *folder) { return has_file(folder, MODEL) || has_file(folder, INDEX); }
+
+static char *model_path(const char *folder) {
+    return file_path("%s/%s", folder, has_file(folder, INDEX) && !has_file(folder, MODEL) ? INDEX : MODEL);
+}
+
+/* A head that config.json ties and the file does not is its own: the file is what was trained. */
+static int is_untied(const Json *config, const char *path, const char *weights) {
+    const Json *tie = json_find(config, "tie_word_embeddings");
+    int untied = tie && tie->type == JSON_FALSE;
+    REQUIRE(!tie || tie->type == JSON_TRUE || untied, "%s: \"tie_word_embeddings\" is %.80s, want true or false", path,
+            json_text(tie));
+    Head head = weights_head(weights);
+    REQUIRE(head != NO_HEAD || !untied, "%s: \"tie_word_embeddings\" is false, but there is no lm_head.weight in %s: "
+            "want true, or that tensor", path, weights);
+    static int told;
+    if (head == OWN_HEAD && !untied && !told++)
+        printf("%s: lm_head.weight differs from wte, though %s ties them: the head is trained untied\n", weights, path);
+    return untied || head == OWN_HEAD;
+}
+
+static GPTConfig inferred_config(const char *weights) {
+    GPTConfig config = weights_config(weights);
+    config.untied = weights_head(weights) == OWN_HEAD;
+    static int told;
+    if (!told++)
+        printf("%s: no config.json beside it: layers %d, channels %d, context %d, vocabulary %d by its shapes; heads "
+               "%d, of 64 channels as in GPT-2, which shapes do not tell\n", weights, config.L, config.C, config.T,
+               config.V, config.NH);
+    return config;
+}
+
 GPTConfig checkpoint_config(const char *checkpoint) {
-    char *path = file_path("%s/config.json", checkpoint);
+    char *path = file_path("%s/config.json", checkpoint), *weights = model_path(checkpoint);
+    if (!file_exists(path)) {
+        GPTConfig config = inferred_config(weights);
+        free(path);
+        free(weights);
+        return config;
+    }
     Json *json = json_open(path);
     json_string(json, "model_type", path);
     for (int i = 0; i < FIXED_COUNT; i++) {
@@ -66,8 +113,10 @@ GPTConfig checkpoint_config(const char *checkpoint) {
     REQUIRE(config.C % config.NH == 0, "%s: \"n_embd\" is %d, want a multiple of \"n_head\", %d", path, config.C,
             config.NH);
     gpt_check(&config);
+    config.untied = is_untied(json, path, weights);
     json_free(json);
     free(path);
+    free(weights);
     return config;
 }
 
@@ -122,9 +171,10 @@ Snapshot checkpoint_snapshot(const GPT *model, const Optimizer *optimizer, const
                              const Setting *settings) {
     return (Snapshot){
         .config = model->config,
-        .parameters = { .prefix = "", .table = &model->master.table },
+        .parameters = { .prefix = "", .table = &model->master.table, .dtype = model->config.save_dtype },
         .moments = { { .prefix = "exp_avg.", .table = &optimizer->m.table },
-                     { .prefix = "exp_avg_sq.", .table = &optimizer->v.table } },
+                     { .prefix = "exp_avg_sq.", .table = &optimizer->v.table },
+                     { .prefix = "param.", .table = &model->master.table } },
         .optimizer_step = optimizer->step, .state = *state, .settings = settings,
     };
 }
@@ -132,7 +182,7 @@ Snapshot checkpoint_snapshot(const GPT *model, const Optimizer *optimizer, const
 void checkpoint_write(const char *out, const Snapshot *s) {
     char *step = file_path("%s/step-%08" PRId64, out, s->state.step);
     char *partial = file_path("%s.partial", step), *old = file_path("%s.old", step);
-    char *config_path = file_path("%s/config.json", partial), *model_path = file_path("%s/model.safetensors", partial);
+    char *config_path = file_path("%s/config.json", partial), *weights_path = file_path("%s/%s", partial, MODEL);
     char *moments_path = file_path("%s/optimizer.safetensors", partial);
     char *state_path = file_path("%s/state.json", partial);
 
@@ -140,8 +190,8 @@ void checkpoint_write(const char *out, const Snapshot *s) {
     directory_remove(partial);
     directory_make(partial);
     config_write(config_path, &s->config);
-    weights_write(model_path, &s->parameters, 1, s->config.V);
-    weights_write(moments_path, s->moments, 2, s->config.V);
+    weights_write(weights_path, &s->parameters, 1, s->config.V);
+    weights_write(moments_path, s->moments, s->config.save_dtype == F32 ? 2 : 3, s->config.V);     /* the exact ones too */
     state_write(state_path, &s->state, s->optimizer_step, s->settings);
     directory_sync(partial);
 
@@ -153,7 +203,7 @@ void checkpoint_write(const char *out, const Snapshot *s) {
     file_rename(partial, step);
     directory_remove(old);
 
-    char *strings[] = { step, partial, old, config_path, model_path, moments_path, state_path };
+    char *strings[] = { step, partial, old, config_path, weights_path, moments_path, state_path };
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) free(strings[i]);
 }
 
@@ -164,39 +214,38 @@ void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimiz
 }
 
 void checkpoint_load_model(const char *checkpoint, GPT *model) {
-    char *path = file_path("%s/model.safetensors", checkpoint);
+    char *path = model_path(checkpoint);
     params_read(path, &model->master, model->config.V);
     gpt_refresh(model);
     free(path);
 }
 
-void checkpoint_load_optimizer(const char *checkpoint, Optimizer *optimizer) {
+void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer) {
     char *state_path = file_path("%s/state.json", checkpoint);
-    char *path = file_path("%s/optimizer.safetensors", checkpoint);
+    char *path = file_path("%s/optimizer.safetensors", checkpoint), *weights = model_path(checkpoint);
     Json *json = json_open(state_path);
     int64_t step = json_integer(json, "optimizer_step", 0, INT64_MAX, state_path);
     Part moments[] = { { .prefix = "exp_avg.", .table = &optimizer->m.table },
-                       { .prefix = "exp_avg_sq.", .table = &optimizer->v.table } };
-    weights_read(path, moments, 2, checkpoint_config(checkpoint).V);
+                       { .prefix = "exp_avg_sq.", .table = &optimizer->v.table },
+                       { .prefix = "param.", .table = &model->master.table } };
+    int has_params = weights_has(path, "param.transformer.wte.weight", F32);
+    REQUIRE(has_params || weights_has(weights, "transformer.wte.weight", F32), "%s: has no param.NAME, want them: the "
+            "parameters in %s are rounded, and a resume is exact; --init starts from them", path, weights);
+    weights_read(path, moments, has_params ? 3 : 2, checkpoint_config(checkpoint).V);
+    gpt_refresh(model);
     optimizer->step = step;
     json_free(json);
+    free(weights);
     free(path);
     free(state_path);
 }
 
 /* ---- Finding one */
 
-static int has_file(const char *folder, const char *name) {
-    char *path = file_path("%s/%s", folder, name);
-    int found = file_exists(path) && !file_is_folder(path);
-    free(path);
-    return found;
-}
-
 typedef enum { TO_LOAD, TO_RESUME } Need;
 
 static int is_complete(const char *folder, Need need) {
-    return has_file(folder, "config.json") && has_file(folder, "model.safetensors") &&
+    return has_file(folder, "config.json") && has_model(folder) &&
            (need == TO_LOAD || (has_file(folder, "optimizer.safetensors") && has_file(folder, "state.json")));
 }
 
@@ -333,20 +382,18 @@ char *checkpoint_resolve(const char *path) {
         FileMap map = file_map(path);
         const char *kind = file_kind(map.bytes, map.size), *slash = strrchr(path, '/');
         file_unmap(map);
-        REQUIRE(!strcmp(slash ? slash + 1 : path, "model.safetensors"),
-                "%s: is %s, want a checkpoint: a folder with config.json and model.safetensors", path,
+        const char *name = slash ? slash + 1 : path;
+        REQUIRE(!strcmp(name, MODEL) || !strcmp(name, INDEX),
+                "%s: is %s, want a checkpoint: a folder with model.safetensors, or the index of its shards", path,
                 kind ? kind : "a file of an unknown kind");
-        char *folder = file_folder(path);
-        REQUIRE(has_file(folder, "config.json"), "%s: want a config.json beside it", path);
-        return folder;
+        return file_folder(path);
     }
     char *folder = file_path("%s", path);
     for (size_t n = strlen(folder); n > 1 && folder[n - 1] == '/'; n--) folder[n - 1] = 0;
     REQUIRE(!ends_with(folder, ".partial"), "%s: is a checkpoint that was not finished: take an earlier one", path);
-    if (is_complete(folder, TO_LOAD)) return folder;
+    if (has_model(folder)) return folder;
     char *step = newest(folder, TO_LOAD);
     REQUIRE(step, "%s: holds no checkpoint, want %s", path,
-            has_file(folder, "model.safetensors") ? "a config.json beside model.safetensors" :
             has_file(folder, "pytorch_model.bin") ? "model.safetensors in place of pytorch_model.bin: save it with "
             "safe_serialization=True" : "config.json and model.safetensors, or folders like step-00001000");
     free(folder);

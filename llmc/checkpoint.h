@@ -1,6 +1,8 @@
 /* llmc/checkpoint.h - A checkpoint is a folder OUT/step-00001000 that HuggingFace's from_pretrained can load:
    config.json, model.safetensors (HuggingFace's names and layouts), and, to go on training, optimizer.safetensors
-   (both moments: exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME in model.safetensors) and state.json.
+   (both moments: exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME in model.safetensors, all of them F32; where
+   the model is saved in BF16, also the exact parameters, param.NAME) and state.json. A head that is not tied is
+   lm_head.weight, and config.json's tie_word_embeddings is false.
    It is written beside as step-00001000.partial, synced and renamed: it is there whole or not at all. */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
@@ -21,7 +23,7 @@ typedef struct { const char *key, *value; } Setting;
 /* All that a checkpoint is made of. Parts that have a copy on the host are written from it. */
 typedef struct {
     GPTConfig      config;
-    Part           parameters, moments[2];
+    Part           parameters, moments[3];     /* the third: the parameters as they are, where the file of the first rounds them */
     int64_t        optimizer_step;
     TrainState     state;
     const Setting *settings;
@@ -51,14 +53,17 @@ char *checkpoint_latest(const char *out);
 /* Any step folder of OUT that holds a model, also without what a resume needs, as a new string, or NULL. */
 char *checkpoint_any(const char *out);
 
-/* A CHECKPOINT argument: a step folder, a folder of such folders (the newest is taken) or a model.safetensors; returns
-   the folder (a new string), which has config.json and model.safetensors. Fails in a line when it is something else,
-   and says what it seems to be. */
+/* A CHECKPOINT argument: a folder with a model, a folder of step folders (the newest is taken), or model.safetensors or
+   model.safetensors.index.json itself; returns the folder (a new string). Fails in a line when it is something else,
+   and says what it seems to be. The model may be any GPT-2 of HuggingFace's: see weights_read. */
 char *checkpoint_resolve(const char *path);
 
-GPTConfig checkpoint_config(const char *checkpoint);            /* of config.json, checked */
+/* Of config.json, checked; where there is none, of the shapes, with heads of 64 channels, and a line that says so.
+   untied also where the file has a head that differs from wte, though config.json ties it: then a line says so. */
+GPTConfig checkpoint_config(const char *checkpoint);
 void checkpoint_load_model(const char *checkpoint, GPT *model);      /* every tensor, of the right shape, or a line */
-void checkpoint_load_optimizer(const char *checkpoint, Optimizer *optimizer);   /* both moments and the step count */
+/* To go on training: both moments, the step count, and the exact parameters where the model's file has them rounded. */
+void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer);
 TrainState checkpoint_load_state(const char *checkpoint);
 
 /* The value a setting had when the checkpoint was written (a new string), or NULL. */

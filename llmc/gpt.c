@@ -76,12 +76,14 @@ static void params_rows(Params *p, const GPTConfig *config, DType dtype) {
 #define ADD(field, name, shape, layout, init, decay) \
     add_param(&p->table, &p->field, dtype, "", name, shape, layout, init, decay);
     LAST_PARAMS(ADD)
+    if (config->untied) { HEAD_PARAMS(ADD) }
 #undef ADD
 }
 
 void params_create(Params *params, const GPTConfig *config, DType dtype, const char *what) {
     params_rows(params, config, dtype);
     table_place(&params->table, device_alloc(params->table.bytes, what));
+    if (!config->untied) params->lm_head = params->wte;
 }
 
 void params_free(Params *params) {
@@ -140,11 +142,14 @@ static AttentionSpec attention_spec(const GPTConfig *config, int B, int T) {
 
 int64_t gpt_parameter_count(const GPTConfig *config) {
     int64_t C = config->C;
-    return (int64_t)config->V * C + (int64_t)config->T * C + 2 * C + config->L * (12 * C * C + 13 * C);
+    int64_t tables = config->untied ? 2 : 1;
+    return tables * config->V * C + (int64_t)config->T * C + 2 * C + config->L * (12 * C * C + 13 * C);
 }
 
 double gpt_flops_per_token(const GPTConfig *config, int T) {
-    return 6.0 * (double)gpt_parameter_count(config) + 12.0 * config->L * config->C * (double)T;
+    GPTConfig tied = *config;
+    tied.untied = 0;
+    return 6.0 * (double)gpt_parameter_count(&tied) + 12.0 * config->L * config->C * (double)T;
 }
 
 size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
@@ -286,13 +291,14 @@ void gpt_forward(GPT *m) {
 
 void gpt_loss(GPT *m) {
     Acts *a = &m->acts;
-    head_loss(a->losses, ABSENT, ABSENT, a->lnf, m->params.wte, a->targets, m->config.V, 0.0f, OVERWRITE, a->logits);
+    Tensor lm_head = m->params.lm_head;
+    head_loss(a->losses, ABSENT, ABSENT, a->lnf, lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, a->logits);
 }
 
 void gpt_backward(GPT *m, float dloss, Into into) {
     Params *p = &m->params, *g = &m->grads;
     Acts *a = &m->acts;
-    head_loss(a->losses, a->dbranch, g->wte, a->lnf, p->wte, a->targets, m->config.V, dloss, into, a->logits);
+    head_loss(a->losses, a->dbranch, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
     layernorm_backward(a->dres, g->lnfw, g->lnfb, a->dbranch, a->res, a->lnf_mean, a->lnf_rstd, p->lnfw, OVERWRITE, into);
     for (int l = m->config.L - 1; l >= 0; l--) {
         BlockParams *w = &p->block[l], *dw = &g->block[l];
@@ -306,13 +312,15 @@ void gpt_backward(GPT *m, float dloss, Into into) {
         matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, a->dqkv, s->ln1, w->qkvw, into);
         layernorm_backward(a->dres, dw->ln1w, dw->ln1b, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd, w->ln1w, ACCUMULATE, into);
     }
+    /* where the head is tied, it has written dwte by now */
+    if (m->config.untied && into == OVERWRITE) device_zero(g->wte.data, tensor_bytes(g->wte));
     embedding_backward(g->wte, g->wpe, a->dres, a->tokens, into);
 }
 
 void gpt_last_logits(GPT *m, float *logits) {
     Acts *a = &m->acts;
     Tensor row = tensor_row_range(a->logits, 0, 1);
-    head_logits(row, tensor_row_range(a->lnf, m->spec.Tq - 1, 1), m->params.wte);
+    head_logits(row, tensor_row_range(a->lnf, m->spec.Tq - 1, 1), m->params.lm_head);
     device_download(logits, row.data, (size_t)m->config.V * sizeof *logits);
 }
 

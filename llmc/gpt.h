@@ -1,5 +1,6 @@
 /* llmc/gpt.h - GPT-2 (Radford et al. 2019) as HuggingFace's GPT2LMHeadModel computes it: pre-norm blocks, learned
-   positions, tanh GELU, biases, the head tied to the token table. Every tensor is declared once, in these tables. */
+   positions, tanh GELU, biases; the head is tied to the token table, or has a table of its own. Every tensor is
+   declared once, in these tables. */
 #ifndef LLMC_GPT_H
 #define LLMC_GPT_H
 #include "../kernels/attention.h"
@@ -10,6 +11,8 @@ typedef struct {
     DType dtype;        /* the model computes in it; F32, or BF16 with parameters kept in f32 beside */
     int deterministic;  /* the same bits every run */
     int V, Vp;          /* vocabulary; rows of the token table in memory: V rounded up to a multiple of 64 */
+    int untied;         /* the head has a table of its own */
+    DType save_dtype;   /* of the parameters in a checkpoint's model.safetensors: F32, or BF16 */
 } GPTConfig;
 
 /*      field    name                             shape         in the file  initial value  decay */
@@ -19,6 +22,9 @@ typedef struct {
 #define LAST_PARAMS(X) \
     X(lnfw,      "transformer.ln_f.weight",       SHAPE(C),     AS_IS,       INIT_ONE,      0) \
     X(lnfb,      "transformer.ln_f.bias",         SHAPE(C),     AS_IS,       INIT_ZERO,     0)
+/* A row of the untied model alone; where the head is tied, the field is another view of wte. */
+#define HEAD_PARAMS(X) \
+    X(lm_head,   "lm_head.weight",                SHAPE(Vp, C), VOCABULARY,  INIT_NORMAL,   1)
 
 /*      field    name after "transformer.h.N."    shape         in the file  initial value  decay */
 #define BLOCK_PARAMS(X) \
@@ -72,7 +78,7 @@ typedef struct {
 
 #define FIELD(field, ...) Tensor field;
 typedef struct { BLOCK_PARAMS(FIELD) } BlockParams;
-typedef struct { FIRST_PARAMS(FIELD) LAST_PARAMS(FIELD) BlockParams *block; Table table; } Params;
+typedef struct { FIRST_PARAMS(FIELD) LAST_PARAMS(FIELD) HEAD_PARAMS(FIELD) BlockParams *block; Table table; } Params;
 typedef struct { BLOCK_ACTS(FIELD) } BlockActs;
 typedef struct { MODEL_ACTS(FIELD) BlockActs *block; Table table; size_t workspace_bytes; } Acts;
 #undef FIELD
@@ -100,7 +106,8 @@ int gpt_named(const char *name, GPTConfig *config);
 void gpt_check(GPTConfig *config);
 
 int64_t gpt_parameter_count(const GPTConfig *config);     /* without padding */
-double  gpt_flops_per_token(const GPTConfig *config, int T);  /* of a training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B) */
+/* Of a training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B); of two token tables N counts one, that of the head. */
+double  gpt_flops_per_token(const GPTConfig *config, int T);
 void    params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);   /* zeroed device memory */
 void    params_free(Params *params);
 size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* of one copy of the parameters, with padding */

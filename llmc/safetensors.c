@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_DIMS = 8 };
+enum { MOST_DIMS = 8, MOST_SHARDS = 1000 };
 
 static const struct { const char *name; int bytes; } dtypes[] = {
     { "BOOL", 1 }, { "U8", 1 }, { "I8", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }, { "I16", 2 }, { "U16", 2 },
@@ -56,7 +56,7 @@ static SafeTensor read_entry(const SafeFile *file, const Json *entry, const unsi
     REQUIRE(entry->count == 3, "%s: tensor %.80s has %d fields, want dtype, shape and data_offsets only", path, name,
             entry->count);
 
-    SafeTensor t = { .name = name };
+    SafeTensor t = { .name = name, .path = path };
     int64_t want = 0;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         if (!strcmp(dtype, dtypes[i].name)) {
@@ -103,7 +103,7 @@ static void check_places(const SafeFile *file, const unsigned char *data, int64_
             (long long)data_bytes, (long long)(end - data));
 }
 
-SafeFile safetensors_open(const char *path) {
+static SafeFile open_file(const char *path) {
     SafeFile file = { .path = file_path("%s", path), .map = file_map(path) };
     const unsigned char *bytes = file.map.bytes;
     int64_t size = file.map.size;
@@ -142,7 +142,65 @@ SafeFile safetensors_open(const char *path) {
     return file;
 }
 
+/* The file of an index that a tensor is said to lie in, opened when it is named first. */
+static SafeFile *find_shard(SafeFile *index, const char *folder, const Json *entry) {
+    REQUIRE(entry->type == JSON_STRING, "%s: \"weight_map\": the file of %.80s is %.80s, want a string", index->path,
+            entry->key, json_text(entry));
+    const char *name = entry->text;
+    REQUIRE(name[0] != '.' && !strpbrk(name, "/\\") && ends_with(name, ".safetensors"), "%s: \"weight_map\": the file "
+            "of %.80s is %.80s, want a name like model-00001-of-00002.safetensors, beside the index", index->path,
+            entry->key, name);
+    for (int i = 0; i < index->shards; i++)
+        if (!strcmp(index->shard[i].path + strlen(folder) + 1, name)) return &index->shard[i];
+    REQUIRE(index->shards < MOST_SHARDS, "%s: \"weight_map\": names more than %d files", index->path, MOST_SHARDS);
+    index->shard = realloc(index->shard, (size_t)(index->shards + 1) * sizeof *index->shard);
+    REQUIRE(index->shard, "%s: out of memory for %d files", index->path, index->shards + 1);
+    char *path = file_path("%s/%s", folder, name);
+    REQUIRE(file_exists(path), "%s: \"weight_map\": the file of %.80s, %.80s, is not beside the index", index->path,
+            entry->key, name);
+    index->shard[index->shards] = open_file(path);
+    free(path);
+    return &index->shard[index->shards++];
+}
+
+/* The files have each name once, the index has each name once, they are as many, and each is where the index says. */
+static SafeFile open_index(const char *path) {
+    SafeFile index = { .path = file_path("%s", path), .header = json_open(path) };
+    const Json *map = json_find(index.header, "weight_map");
+    REQUIRE(map && map->type == JSON_OBJECT && map->count, "%s: \"weight_map\" is missing or empty: want the file of "
+            "each tensor, as transformers writes it beside model-00001-of-00002.safetensors", path);
+    char *folder = file_folder(path);
+    for (const Json *entry = map->child; entry; entry = entry->next) find_shard(&index, folder, entry);
+    for (int i = 0; i < index.shards; i++) index.count += index.shard[i].count;
+    REQUIRE(index.count == map->count, "%s: \"weight_map\" names %d tensors, its files hold %d", path, map->count,
+            index.count);
+    index.tensor = malloc((size_t)index.count * sizeof *index.tensor);
+    REQUIRE(index.tensor, "%s: out of memory for %d tensors", path, index.count);
+    SafeTensor *next = index.tensor;
+    for (int i = 0; i < index.shards; next += index.shard[i++].count)
+        memcpy(next, index.shard[i].tensor, (size_t)index.shard[i].count * sizeof *next);
+    qsort(index.tensor, (size_t)index.count, sizeof *index.tensor, by_name);
+    for (int i = 1; i < index.count; i++)
+        REQUIRE(strcmp(index.tensor[i - 1].name, index.tensor[i].name), "%s: the tensor %.80s lies in %s and in %s",
+                path, index.tensor[i].name, index.tensor[i - 1].path, index.tensor[i].path);
+    for (const Json *entry = map->child; entry; entry = entry->next) {
+        const SafeTensor *tensor = safetensors_find(&index, entry->key);
+        REQUIRE(tensor, "%s: the tensor %.80s is missing, in %.80s and everywhere else", path, entry->key, entry->text);
+        const SafeFile *shard = find_shard(&index, folder, entry);
+        REQUIRE(tensor->path == shard->path, "%s: the tensor %.80s lies in %s, want %.80s", path, entry->key,
+                tensor->path, entry->text);
+    }
+    free(folder);
+    return index;
+}
+
+SafeFile safetensors_open(const char *path) {
+    return ends_with(path, ".index.json") ? open_index(path) : open_file(path);
+}
+
 void safetensors_close(SafeFile *file) {
+    for (int i = 0; i < file->shards; i++) safetensors_close(&file->shard[i]);
+    free(file->shard);
     json_free(file->header);
     file_unmap(file->map);
     free(file->tensor);

@@ -1,5 +1,6 @@
-/* llmc/safetensors.h - HuggingFace's safetensors: 8 bytes of length, a JSON header, the tensors' bytes. A small strict
-   reader: every name, size and offset is checked before any of it is used. */
+/* llmc/safetensors.h - HuggingFace's safetensors: 8 bytes of length, a JSON header, the tensors' bytes; one file, or
+   several with an index, NAME.safetensors.index.json, whose "weight_map" says in which file beside it a tensor lies.
+   A small strict reader: every name, size and offset is checked before any of it is used. */
 #ifndef LLMC_SAFETENSORS_H
 #define LLMC_SAFETENSORS_H
 #include "../kernels/tensor.h"
@@ -7,6 +8,7 @@
 
 typedef struct {
     const char *name;
+    const char *path;           /* of its file */
     const char *dtype;          /* as in the file: "F32", "BF16", "F16", "F64", "I64", ... */
     int         ndim;
     int64_t     dim[8];
@@ -14,15 +16,18 @@ typedef struct {
     int64_t     bytes;
 } SafeTensor;
 
-typedef struct {
+typedef struct SafeFile {
     char       *path;
     FileMap     map;
     int         count;
-    SafeTensor *tensor;         /* sorted by name */
-    struct Json *header;
+    SafeTensor *tensor;         /* sorted by name; of an index, those of all its files */
+    struct Json *header;        /* or the index */
+    struct SafeFile *shard;     /* the files of an index */
+    int         shards;
 } SafeFile;
 
-SafeFile          safetensors_open(const char *path);            /* fails in a line: what, got, want */
+/* A file, or an index, whose files hold the tensors that it names and no others. Fails in a line: what, got, want. */
+SafeFile          safetensors_open(const char *path);
 void              safetensors_close(SafeFile *file);
 const SafeTensor *safetensors_find(const SafeFile *file, const char *name);    /* NULL when there is none */
 const char       *safetensors_metadata(const SafeFile *file, const char *key); /* of __metadata__; NULL likewise */

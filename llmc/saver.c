@@ -28,6 +28,7 @@ static void *host_alloc(size_t bytes) {
             (double)bytes / (1 << 30));
     madvise(memory, whole, MADV_HUGEPAGE);
     memset(memory, 0, whole);
+    device_pin(memory, whole);
     return memory;
 }
 
@@ -99,6 +100,7 @@ double saver_start(Saver *s, const TrainState *state, const Setting *settings) {
         device_download(s->host[i], parts[i]->table->memory, parts[i]->table->bytes);
         parts[i]->host = s->host[i];
     }
+    s->snapshot.moments[2].host = s->host[0];
     s->message[0] = 0;
 
     sigset_t all, before;                  /* a signal is for the main thread, which knows what to do about it */
@@ -136,7 +138,10 @@ const char *saver_error(Saver *s) {
 
 void saver_close(Saver *s) {
     saver_wait(s);
-    for (int i = 0; i < 3; i++) free(s->host[i]);
+    for (int i = 0; i < 3; i++) {
+        device_unpin(s->host[i]);
+        free(s->host[i]);
+    }
     free(s->out);
     *s = (Saver){0};
 }

@@ -9,10 +9,60 @@
 
 static const char MODEL_PREFIX[] = "transformer.";
 
+/* ---- Numbers in a file, little-endian and of any alignment. A NaN or an infinity has an exponent of ones. */
+
+static const struct { const char *name; int bytes; uint32_t exponent; } formats[] = {
+    { "F32", 4, 0x7f800000 }, { "BF16", 2, 0x7f80 }, { "F16", 2, 0x7c00 },
+};
+enum { FORMAT_F32, FORMAT_BF16, FORMAT_F16, FORMAT_COUNT };
+
+/* Of a data type that a parameter may have; -1 otherwise. */
+static int format_of(const char *dtype) {
+    for (int i = 0; i < FORMAT_COUNT; i++)
+        if (!strcmp(dtype, formats[i].name)) return i;
+    return -1;
+}
+
+static uint32_t number_at(const void *numbers, int64_t i, int bytes) {
+    uint32_t wide;
+    uint16_t narrow;
+    if (bytes == 4) memcpy(&wide, (const char *)numbers + 4 * i, sizeof wide);
+    else            memcpy(&narrow, (const char *)numbers + 2 * i, sizeof narrow);
+    return bytes == 4 ? wide : narrow;
+}
+
+/* The first of the numbers that is a NaN or an infinity; -1 when all are finite. */
+static int64_t find_sick(const void *numbers, int64_t count, int format) {
+    const int bytes = formats[format].bytes;
+    const uint32_t exponent = formats[format].exponent;
+    for (int64_t i = 0; i < count; i++)
+        if ((number_at(numbers, i, bytes) & exponent) == exponent) return i;
+    return -1;
+}
+
+/* Exact, of finite numbers. A half's bits, moved to where f32 has them, are the number times 2^(15 - 127), those of a
+   subnormal half too. */
+static float float_of(uint32_t bits, int format) {
+    float value;
+    if (format == FORMAT_BF16) bits <<= 16;
+    if (format == FORMAT_F16)  bits = (bits & 0x8000) << 16 | (bits & 0x7fff) << 13;
+    memcpy(&value, &bits, sizeof value);
+    return format == FORMAT_F16 ? value * 0x1p112f : value;
+}
+
+/* Of a finite number, to the nearest, ties to even; what is nearer to 2^128 than to the greatest becomes infinite. */
+static uint16_t bf16_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* ---- Writing */
+
 /* The row as it lies in the file. */
-static SafeEntry row_entry(const Row *row, int V) {
+static SafeEntry row_entry(const Row *row, int V, DType dtype) {
     Tensor t = *row->field;
-    SafeEntry entry = { .name = row->name, .dtype = t.dtype, .ndim = t.ndim };
+    SafeEntry entry = { .name = row->name, .dtype = dtype, .ndim = t.ndim };
     memcpy(entry.dim, t.dim, sizeof entry.dim);
     if (row->layout == CONV1D) {
         entry.dim[0] = t.dim[1];
@@ -31,72 +81,56 @@ static float *host_alloc(int64_t bytes) {
     return host;
 }
 
-/* out (columns, rows) = in (rows, columns), which may lie unaligned in a file. In tiles of 16 by 16: a tile's lines of
-   64 bytes stay in the first cache on both sides. */
-static void transpose(float *out, const unsigned char *in, int64_t rows, int64_t columns) {
+/* A new (columns, rows) for in (rows, columns), which is freed. In tiles of 16 by 16: a tile's lines of 64 bytes stay
+   in the first cache on both sides. */
+static float *transposed(float *in, int64_t rows, int64_t columns) {
+    float *out = host_alloc(rows * columns * (int64_t)sizeof *out);
     for (int64_t r0 = 0; r0 < rows; r0 += 16)
         for (int64_t c0 = 0; c0 < columns; c0 += 16)
             for (int64_t r = r0; r < r0 + 16 && r < rows; r++)
-                for (int64_t c = c0; c < c0 + 16 && c < columns; c++)
-                    memcpy(&out[c * rows + r], in + (r * columns + c) * (int64_t)sizeof *out, sizeof *out);
+                for (int64_t c = c0; c < c0 + 16 && c < columns; c++) out[c * rows + r] = in[r * columns + c];
+    free(in);
+    return out;
 }
 
-/* The first of the floats that is a NaN or an infinity; -1 when all are numbers. */
-static int64_t find_sick(const void *floats, int64_t bytes) {
-    for (int64_t i = 0; i < bytes / 4; i++) {
-        uint32_t bits;
-        memcpy(&bits, (const char *)floats + 4 * i, 4);
-        if ((bits >> 23 & 0xff) == 0xff) return i;
-    }
-    return -1;
+/* The row's values in new memory, of the token table the first V rows. */
+static float *row_copy(const Part *part, const Row *row, int64_t bytes) {
+    float *host = host_alloc(bytes);
+    if (part->host) memcpy(host, (const char *)part->host + row->offset, (size_t)bytes);
+    else            device_download(host, row->field->data, (size_t)bytes);
+    return host;
 }
 
-/* The row's values on the host, of the token table the first V rows; *own is to be freed. */
-static const float *row_values(const Part *part, const Row *row, int64_t bytes, float **own) {
-    *own = NULL;
-    if (part->host) return (const float *)((const char *)part->host + row->offset);
-    *own = host_alloc(bytes);
-    device_download(*own, row->field->data, (size_t)bytes);
-    return *own;
-}
-
+/* That all can be written as it is to be. */
 static void row_check(const Part *part, const Row *row, int V, const char *path) {
-    SafeEntry entry = row_entry(row, V);
-    int64_t bytes = safetensors_bytes(&entry);
-    float *own;
-    int64_t sick = find_sick(row_values(part, row, bytes, &own), bytes);
+    SafeEntry entry = row_entry(row, V, F32);
+    int64_t bytes = safetensors_bytes(&entry), count = bytes / 4;
+    float *own = part->host ? NULL : row_copy(part, row, bytes);
+    const float *values = own ? own : (const float *)((const char *)part->host + row->offset);
+    int64_t sick = find_sick(values, count, FORMAT_F32), large = -1;
+    for (int64_t i = 0; part->dtype == BF16 && sick < 0 && large < 0 && i < count; i++)
+        if ((bf16_of(values[i]) & 0x7f80) == 0x7f80) large = i;
     free(own);
     REQUIRE(sick < 0, "%s: %s holds a NaN or an infinity (number %" PRId64 "): not saved; the checkpoints before it "
             "stay, take the last and lower --lr", path, row->name, sick);
+    REQUIRE(large < 0, "%s: %s holds a number that BF16 rounds to infinity: not saved; want F32", path, row->name);
 }
 
 static void row_write(FILE *file, const Part *part, const Row *row, int V, const char *path) {
-    SafeEntry entry = row_entry(row, V);
-    int64_t bytes = safetensors_bytes(&entry);
-    float *own, *turned = NULL;
-    const float *values = row_values(part, row, bytes, &own);
-    if (row->layout == CONV1D) {
-        turned = host_alloc(bytes);
-        transpose(turned, (const unsigned char *)values, row->field->dim[0], row->field->dim[1]);
-        values = turned;
+    SafeEntry entry = row_entry(row, V, F32);
+    int64_t bytes = safetensors_bytes(&entry), count = bytes / 4;
+    float *host = row_copy(part, row, bytes);
+    if (row->layout == CONV1D) host = transposed(host, row->field->dim[0], row->field->dim[1]);
+    if (part->dtype == BF16) {
+        uint16_t *rounded = (uint16_t *)host;               /* moves forward only: i never passes its source */
+        for (int64_t i = 0; i < count; i++) {
+            uint16_t number = bf16_of(host[i]);
+            memcpy(&rounded[i], &number, sizeof number);
+        }
+        bytes = 2 * count;
     }
-    file_write(file, values, (size_t)bytes, path);
-    free(turned);
-    free(own);
-}
-
-static void row_read(const SafeTensor *tensor, const Row *row) {
-    Tensor t = *row->field;
-    if (row->layout == CONV1D) {
-        float *host = host_alloc(tensor->bytes);
-        transpose(host, tensor->data, t.dim[1], t.dim[0]);
-        device_upload(t.data, host, (size_t)tensor->bytes);
-        free(host);
-    } else {
-        device_upload(t.data, tensor->data, (size_t)tensor->bytes);
-    }
-    if (row->layout == VOCABULARY)
-        device_zero((char *)t.data + tensor->bytes, tensor_bytes(t) - (size_t)tensor->bytes);
+    file_write(file, host, (size_t)bytes, path);
+    free(host);
 }
 
 void weights_write(const char *path, const Part *part, int parts, int V) {
@@ -110,7 +144,7 @@ void weights_write(const char *path, const Part *part, int parts, int V) {
     count = 0;
     for (int p = 0; p < parts; p++)
         for (int i = 0; i < part[p].table->count; i++, count++) {
-            entry[count] = row_entry(&part[p].table->row[i], V);
+            entry[count] = row_entry(&part[p].table->row[i], V, part[p].dtype);
             entry[count].name = file_path("%s%s", part[p].prefix, entry[count].name);
         }
     FILE *file = safetensors_create(path, entry, count);
@@ -121,40 +155,62 @@ void weights_write(const char *path, const Part *part, int parts, int V) {
     file_close_durably(file, path);
 }
 
+/* ---- Reading */
+
 /* HuggingFace's own files also come without the prefix "transformer.". */
-static const SafeTensor *find_row(const SafeFile *file, const char *prefix, const Row *row) {
-    char *name = file_path("%s%s", prefix, row->name);
+static const SafeTensor *find_tensor(const SafeFile *file, const char *name) {
     const SafeTensor *tensor = safetensors_find(file, name);
     if (!tensor && !strncmp(name, MODEL_PREFIX, strlen(MODEL_PREFIX)))
         tensor = safetensors_find(file, name + strlen(MODEL_PREFIX));
+    return tensor;
+}
+
+static const SafeTensor *find_row(const SafeFile *file, const char *prefix, const Row *row) {
+    char *name = file_path("%s%s", prefix, row->name);
+    const SafeTensor *tensor = find_tensor(file, name);
     REQUIRE(tensor, "%s: the tensor %s is missing: is it a GPT-2 of the same number of layers?", file->path, name);
     free(name);
     return tensor;
 }
 
-static void check_tensor_fits(const SafeFile *file, const SafeTensor *tensor, const Row *row, int V) {
-    SafeEntry want = row_entry(row, V);
-    const char *dtype = safetensors_dtype(want.dtype);
-    int same = !strcmp(tensor->dtype, dtype) && tensor->ndim == want.ndim &&
+static void check_tensor_fits(const SafeTensor *tensor, const char *prefix, const Row *row, int V) {
+    SafeEntry want = row_entry(row, V, F32);
+    int format = format_of(tensor->dtype);
+    int same = (*prefix ? format == FORMAT_F32 : format >= 0) && tensor->ndim == want.ndim &&
                !memcmp(tensor->dim, want.dim, (size_t)want.ndim * sizeof *want.dim);
     char got_text[256], want_text[256];
-    REQUIRE(same, "%s: %s is %s, want %s", file->path, tensor->name,
+    REQUIRE(same, "%s: %s is %s, want %s%s", tensor->path, tensor->name,
             safetensors_shape(tensor->dtype, tensor->ndim, tensor->dim, got_text),
-            safetensors_shape(dtype, want.ndim, want.dim, want_text));
-    int64_t sick = find_sick(tensor->data, tensor->bytes);
+            safetensors_shape("F32", want.ndim, want.dim, want_text), *prefix ? "" : ", or F16 or BF16");
+    int64_t sick = find_sick(tensor->data, tensor->bytes / formats[format].bytes, format);
     REQUIRE(sick < 0, "%s: %s holds a NaN or an infinity (number %" PRId64 "): this checkpoint is sick, take an "
-            "earlier one", file->path, tensor->name, sick);
+            "earlier one", tensor->path, tensor->name, sick);
+}
+
+static int is_same(const SafeTensor *a, const SafeTensor *b) {
+    return !strcmp(a->dtype, b->dtype) && a->ndim == b->ndim && !memcmp(a->dim, b->dim, sizeof a->dim) &&
+           !memcmp(a->data, b->data, (size_t)a->bytes);
 }
 
 /* A tensor that no row asked for: a mask that HuggingFace keeps as a tensor, the head again, or an error. */
-static void check_unasked(const SafeFile *file, const SafeTensor *tensor, const SafeTensor *wte) {
+static void check_unasked(const SafeTensor *tensor, const SafeTensor *wte) {
     if (ends_with(tensor->name, ".attn.bias") || ends_with(tensor->name, ".attn.masked_bias")) return;
     REQUIRE(!strcmp(tensor->name, "lm_head.weight") && wte, "%s: unexpected tensor %.80s: is it a GPT-2 of the same "
-            "number of layers?", file->path, tensor->name);
-    REQUIRE(!strcmp(tensor->dtype, wte->dtype) && tensor->bytes == wte->bytes &&
-            !memcmp(tensor->data, wte->data, (size_t)wte->bytes),
-            "%s: lm_head.weight differs from %s: a head that is not tied to the token table is not supported yet",
-            file->path, wte->name);
+            "number of layers?", tensor->path, tensor->name);
+    REQUIRE(is_same(tensor, wte), "%s: lm_head.weight differs from %s: want a head tied to the token table",
+            tensor->path, wte->name);
+}
+
+static void row_read(const SafeTensor *tensor, const Row *row) {
+    Tensor t = *row->field;
+    int format = format_of(tensor->dtype), bytes = formats[format].bytes;
+    int64_t count = tensor->bytes / bytes;
+    float *host = host_alloc(count * 4);
+    for (int64_t i = 0; i < count; i++) host[i] = float_of(number_at(tensor->data, i, bytes), format);
+    if (row->layout == CONV1D) host = transposed(host, t.dim[1], t.dim[0]);
+    device_upload(t.data, host, (size_t)count * 4);
+    free(host);
+    if (row->layout == VOCABULARY) device_zero((char *)t.data + 4 * count, tensor_bytes(t) - 4 * (size_t)count);
 }
 
 void weights_read(const char *path, const Part *part, int parts, int V) {
@@ -166,12 +222,12 @@ void weights_read(const char *path, const Part *part, int parts, int V) {
         for (int i = 0; i < part[p].table->count; i++) {
             const Row *row = &part[p].table->row[i];
             const SafeTensor *tensor = find_row(&file, part[p].prefix, row);
-            check_tensor_fits(&file, tensor, row, V);
+            check_tensor_fits(tensor, part[p].prefix, row, V);
             asked[tensor - file.tensor] = 1;
             if (row->layout == VOCABULARY && !*part[p].prefix) wte = tensor;
         }
     for (int i = 0; i < file.count; i++)
-        if (!asked[i]) check_unasked(&file, &file.tensor[i], wte);
+        if (!asked[i]) check_unasked(&file.tensor[i], wte);
     free(asked);
 
     for (int p = 0; p < parts; p++)
@@ -186,4 +242,52 @@ void params_write(const char *path, const Params *params, int V) {
 
 void params_read(const char *path, Params *params, int V) {
     weights_read(path, &(Part){ .prefix = "", .table = &params->table }, 1, V);
+}
+
+/* ---- What a file tells */
+
+static int size_of(const SafeTensor *tensor, int dim, int most) {
+    char text[256];
+    REQUIRE(tensor->ndim == 2 && tensor->dim[dim] >= 1 && tensor->dim[dim] <= most, "%s: %s is %s, want two "
+            "dimensions, dimension %d from 1 to %d", tensor->path, tensor->name,
+            safetensors_shape(tensor->dtype, tensor->ndim, tensor->dim, text), dim, most);
+    return (int)tensor->dim[dim];
+}
+
+GPTConfig weights_config(const char *path) {
+    SafeFile file = safetensors_open(path);
+    const SafeTensor *wte = find_tensor(&file, "transformer.wte.weight");
+    const SafeTensor *wpe = find_tensor(&file, "transformer.wpe.weight");
+    REQUIRE(wte && wpe, "%s: the tensor wte.weight or wpe.weight is missing: is it a GPT-2?", path);
+    GPTConfig config = { .V = size_of(wte, 0, 1 << 24), .C = size_of(wte, 1, 65536), .T = size_of(wpe, 0, 1 << 24) };
+    int wide = size_of(wpe, 1, 65536);
+    REQUIRE(wide == config.C, "%s: %s has %d columns, %s has %d: want as many", path, wpe->name, wide, wte->name, config.C);
+    for (int found = 1; found && config.L <= 1000; config.L += found) {
+        char *name = file_path("%sh.%d.ln_1.weight", MODEL_PREFIX, config.L);
+        found = find_tensor(&file, name) != NULL;
+        free(name);
+    }
+    REQUIRE(config.C % 64 == 0, "%s: has %d channels and no config.json beside it: want one, as the shapes do not tell "
+            "the number of heads, and heads of 64 channels do not divide them", path, config.C);
+    config.NH = config.C / 64;
+    gpt_check(&config);
+    safetensors_close(&file);
+    return config;
+}
+
+Head weights_head(const char *path) {
+    SafeFile file = safetensors_open(path);
+    const SafeTensor *head = safetensors_find(&file, "lm_head.weight");
+    const SafeTensor *wte = find_tensor(&file, "transformer.wte.weight");
+    Head found = !head ? NO_HEAD : wte && is_same(head, wte) ? SAME_HEAD : OWN_HEAD;
+    safetensors_close(&file);
+    return found;
+}
+
+int weights_has(const char *path, const char *name, DType dtype) {
+    SafeFile file = safetensors_open(path);
+    const SafeTensor *tensor = find_tensor(&file, name);
+    int has = tensor && !strcmp(tensor->dtype, safetensors_dtype(dtype));
+    safetensors_close(&file);
+    return has;
 }

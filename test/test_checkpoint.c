@@ -87,7 +87,7 @@ static void test_checkpoint_round_trip(void) {
         GPTConfig config = checkpoint_config(folder);
         EXPECT(!memcmp(&config, &trainer.model.config, sizeof config), "config");
         checkpoint_load_model(folder, &loaded.model);
-        checkpoint_load_optimizer(folder, &loaded.optimizer);
+        checkpoint_load_optimizer(folder, &loaded.model, &loaded.optimizer);
         TrainState state = checkpoint_load_state(folder);
         expect_equal_rows(&trainer.model.params, &loaded.model.params, "parameters");
         expect_equal_rows(&trainer.optimizer.m, &loaded.optimizer.m, "first moments");
@@ -196,7 +196,7 @@ static void test_foreign_files(void) {
     expect_equal_rows(&trainer.model.params, &other.model.params, "a head that equals wte");
     bits[649] ^= 1;
     rewrite(good, path, meta, head, bits, (size_t)table);
-    expect_fails("lm_head.weight differs from transformer.wte.weight: a head that is not tied", load_params,
+    expect_fails("lm_head.weight differs from transformer.wte.weight: want a head tied", load_params,
                  &(Load){ path, &other });
     free(bits);
     free(head);
@@ -236,7 +236,7 @@ static void test_foreign_files(void) {
 static void load_config(void *folder) { checkpoint_config(folder); }
 static void load_state(void *folder) { checkpoint_load_state(folder); }
 static void load_setting(void *folder) { free(checkpoint_setting(folder, "model")); }
-static void load_optimizer(void *folder) { checkpoint_load_optimizer(folder, &trainer.optimizer); }
+static void load_optimizer(void *folder) { checkpoint_load_optimizer(folder, &trainer.model, &trainer.optimizer); }
 static void load_model(void *folder) { checkpoint_load_model(folder, &trainer.model); }
 static void resolve(void *path) { checkpoint_resolve(path); }
 static void save(void *out) { save_step(out, &trainer, 9, NAN); }
@@ -267,7 +267,8 @@ static const struct { const char *file, *old, *new; void (*load)(void *); const 
     { "config.json", "model_type", "model", load_config, "\"model_type\" is missing" },
     { "config.json", "gelu_new", "relu", load_config, "\"activation_function\" is relu, want \"gelu_new\"" },
     { "config.json", "1e-05", "1e-6", load_config, "\"layer_norm_epsilon\" is 1e-6, want 1e-05" },
-    { "config.json", "embeddings\": true", "embeddings\": false", load_config, "\"tie_word_embeddings\" is false" },
+    { "config.json", "embeddings\": true", "embeddings\": false", load_config, "\"tie_word_embeddings\" is false, but there is no lm_head.weight" },
+    { "config.json", "embeddings\": true", "embeddings\": \"true\"", load_config, "\"tie_word_embeddings\" is true, want true or" },
     { "config.json", "{", "{\"n_inner\": 41,", load_config, "\"n_inner\" is 41, want an integer from 40 to 40" },
     { "config.json", "}", "", load_config, "config.json: byte " },
     { "state.json", "\"step\": 3", "\"step\": -1", load_state, "state.json: \"step\" is -1" },
@@ -291,10 +292,13 @@ static void test_bad_folders(void) {
         expect_fails(bad_folders[i].part, bad_folders[i].load, folder);
         EXPECT(rename(good, path) == 0, "%s", path);
     }
+    EXPECT(!symlink(IN_SCRATCH("bad/step-00000003/model.safetensors"), IN_SCRATCH("model.safetensors")), "a link");
     edit(IN_SCRATCH("bad/step-00000003/config.json"), IN_SCRATCH("config.json"), "{", "{\"n_inner\": 40,");
     EXPECT(checkpoint_config(scratch).C == 10, "an n_inner of 4 C");
     edit(IN_SCRATCH("bad/step-00000003/config.json"), IN_SCRATCH("config.json"), "{", "{\"n_inner\": null,");
     EXPECT(checkpoint_config(scratch).C == 10, "an n_inner of null");
+    unlink(IN_SCRATCH("model.safetensors"));
+    unlink(IN_SCRATCH("config.json"));
 
     char *moments = IN_SCRATCH("bad/step-00000003/optimizer.safetensors"), *path = IN_SCRATCH("moments.safetensors");
     EXPECT(rename(moments, path) == 0, "%s", moments);
@@ -349,8 +353,9 @@ static void test_finding(void) {
     expect_found(checkpoint_resolve(out), big);      /* to sample it is */
     unlink(IN_SCRATCH("found/step-123456789/config.json"));
     expect_found(checkpoint_resolve(out), s10);
-    expect_fails("want a config.json beside model.safetensors", resolve, big);
-    expect_fails("want a config.json beside it", resolve, IN_SCRATCH("found/step-123456789/model.safetensors"));
+    expect_found(checkpoint_resolve(big), big);      /* by its own name it is a model of any kind */
+    expect_found(checkpoint_resolve(IN_SCRATCH("found/step-123456789/model.safetensors")), big);
+    expect_fails("model.safetensors: has 10 channels and no config.json beside it", load_config, big);
     put(IN_SCRATCH("model.pt"), "\x80\2}q", 4);
     expect_fails("model.pt: is a Python pickle, want a checkpoint", resolve, IN_SCRATCH("model.pt"));
     put_text(IN_SCRATCH("book.txt"), "Once upon a time");

@@ -450,7 +450,7 @@ static void resume(const Reference *r, const char *attention) {
     gpt_create(&resumed, r->config, attention, r->B, r->T, TRAIN);
     optimizer_create(&b, &resumed, r->adamw);
     checkpoint_load_model(folder, &resumed);
-    checkpoint_load_optimizer(folder, &b);
+    checkpoint_load_optimizer(folder, &resumed, &b);
     gpt_load(&resumed, r->tokens, r->targets);
     train(&resumed, &b, r, 2);
     EXPECT(b.step == 4 && same_losses(&straight, &resumed), "%s: losses", attention);

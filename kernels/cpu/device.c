@@ -115,6 +115,8 @@ void *device_alloc(size_t bytes, const char *what) {
 void device_free(void *memory)                                          { free(memory); }
 void device_upload(void *device, const void *host, size_t bytes)        { memcpy(device, host, bytes); }
 void device_download(void *host, const void *device, size_t bytes)      { memcpy(host, device, bytes); }
+void device_pin(void *host, size_t bytes)                              { (void)host; (void)bytes; }
+void device_unpin(void *host)                                           { (void)host; }
 void device_zero(void *device, size_t bytes)                            { memset(device, 0, bytes); }
 void device_use_stream(void *stream)                                    { (void)stream; }
 void device_wait(void)                                                  { }

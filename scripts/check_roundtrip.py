@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Trains tiny models with train_gpt and reads their checkpoints with HuggingFace's own code.
+
+    scripts/check_roundtrip.py [--build build/cpu]        also: make test-roundtrip PYTHON=build/venv/bin/python
+
+With safetensors and numpy alone: every tensor's name, type and shape are those that config.json calls for, its numbers
+are finite, and the page of numpy below makes of them, in float64, the logits that train_gpt makes. With torch and
+transformers also: GPT2LMHeadModel.from_pretrained takes the folder with nothing missing and nothing left over, and
+makes the same logits in f32; and train_gpt takes what save_pretrained writes of it, to the bit. "The same": within 1e-5
+of the largest.
+"""
+import argparse
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+try:
+    import numpy as np
+    import safetensors
+except ImportError as error:
+    sys.exit(f"check_roundtrip: {error}; pip install safetensors numpy; torch and transformers as well for all of it")
+try:
+    import torch
+    import transformers
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+except ImportError as error:
+    print(f"check_roundtrip: {error}: safetensors alone")
+    transformers = None
+
+LIMIT = 1e-5
+RUNS = [        # what is trained, and from what
+    ("tied, f32", ["--layers", "2", "--heads", "2", "--channels", "32"]),
+    ("tied, bf16", ["--layers", "2", "--heads", "4", "--channels", "32", "--save-dtype", "bf16"]),
+    ("untied, f32", ["--init", "test/reference/hf/untied"]),
+    ("untied, bf16", ["--init", "test/reference/hf/untied-f16-shards", "--save-dtype", "bf16"]),
+]
+
+
+def run(*command):
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        sys.exit(f"check_roundtrip: {' '.join(command)}: {result.stderr.strip()}")
+    return result.stdout
+
+
+def want(condition, text):
+    if not condition:
+        sys.exit(f"check_roundtrip: {text}")
+
+
+def read_tensors(path):
+    """Opened by safetensors, which checks the header; the numbers by hand, as numpy has no bfloat16."""
+    with open(path, "rb") as file:
+        size, = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(size))
+        data = file.read()
+    with safetensors.safe_open(path, "np") as file:
+        want(set(file.keys()) == set(header) - {"__metadata__"}, f"{path}: other names than safetensors reads")
+        want(file.metadata() == {"format": "pt"}, f"{path}: metadata is {file.metadata()}")
+    tensors, dtypes = {}, set()
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        dtypes.add(entry["dtype"])
+        raw = data[slice(*entry["data_offsets"])]
+        number = (np.frombuffer(raw, "<f4") if entry["dtype"] == "F32" else
+                  (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4"))
+        tensors[name] = number.reshape(entry["shape"]).astype(np.float64)
+        want(np.isfinite(number).all(), f"{path}: {name} is not finite")
+    want(len(dtypes) == 1, f"{path}: data types {dtypes}")
+    return tensors, dtypes.pop()
+
+
+def check_names(path, tensors, config):
+    V, C, T, L = (config[key] for key in ("vocab_size", "n_embd", "n_positions", "n_layer"))
+    shapes = {"transformer.wte.weight": (V, C), "transformer.wpe.weight": (T, C),
+              "transformer.ln_f.weight": (C,), "transformer.ln_f.bias": (C,)}
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (V, C)
+    for l in range(L):
+        for name, rows, columns in ("ln_1", None, C), ("ln_2", None, C), ("attn.c_attn", C, 3 * C), \
+                                   ("attn.c_proj", C, C), ("mlp.c_fc", C, 4 * C), ("mlp.c_proj", 4 * C, C):
+            shapes[f"transformer.h.{l}.{name}.weight"] = (rows, columns) if rows else (columns,)
+            shapes[f"transformer.h.{l}.{name}.bias"] = (columns,)
+    got = {name: t.shape for name, t in tensors.items()}
+    want(got == shapes, f"{path}: names and shapes are {got}, want {shapes}")
+
+
+def numpy_logits(w, config, ids):
+    """GPT-2, one sequence."""
+    NH, C = config["n_head"], config["n_embd"]
+
+    def norm(x, name):
+        x = x - x.mean(-1, keepdims=True)
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * w[name + ".weight"] + w[name + ".bias"]
+
+    def linear(x, name):
+        return x @ w[name + ".weight"] + w[name + ".bias"]
+
+    x = w["transformer.wte.weight"][ids] + w["transformer.wpe.weight"][:len(ids)]
+    hidden = np.triu(np.full((len(ids), len(ids)), -np.inf), 1)
+    for l in range(config["n_layer"]):
+        h = f"transformer.h.{l}."
+        q, k, v = (part.reshape(len(ids), NH, C // NH).transpose(1, 0, 2)
+                   for part in np.split(linear(norm(x, h + "ln_1"), h + "attn.c_attn"), 3, axis=-1))
+        scores = q @ k.transpose(0, 2, 1) / np.sqrt(C // NH) + hidden
+        p = np.exp(scores - scores.max(-1, keepdims=True))
+        y = (p / p.sum(-1, keepdims=True)) @ v
+        x = x + linear(y.transpose(1, 0, 2).reshape(len(ids), C), h + "attn.c_proj")
+        f = linear(norm(x, h + "ln_2"), h + "mlp.c_fc")
+        f = 0.5 * f * (1 + np.tanh(np.sqrt(2 / np.pi) * (f + 0.044715 * f**3)))
+        x = x + linear(f, h + "mlp.c_proj")
+    return norm(x, "transformer.ln_f") @ w.get("lm_head.weight", w["transformer.wte.weight"]).T
+
+
+def error(a, b):
+    return np.abs(np.asarray(a, np.float64) - b).max() / np.abs(b).max()
+
+
+def check(name, options, build, scratch, rng):
+    out = os.path.join(scratch, name.replace(", ", "-"))
+    tokens = os.path.join(scratch, "tokens.bin")
+    init = options[options.index("--init") + 1] if "--init" in options else None
+    V = json.load(open(f"{init}/config.json"))["vocab_size"] if init else 300
+    numbers = [V - 1] + [min(int(rng.expovariate(0.1)), V - 1) for _ in range(2000)]
+    with open(tokens, "wb") as file:        # a token shard: 1024 bytes of header
+        file.write(struct.pack("<3i", 20240520, 1, len(numbers)).ljust(1024, b"\0"))
+        file.write(struct.pack(f"<{len(numbers)}H", *numbers))
+    run(f"{build}/train_gpt", "--data", tokens, "--val-data", tokens, "--out", out, "--steps", "20", "--batch", "4",
+        "--lr", "0.01", "--warmup", "1", *(options if init else [*options, "--context", "16", "--vocab", str(V)]))
+    folder = os.path.join(out, "step-00000020")
+    config = json.load(open(f"{folder}/config.json"))
+    ids = [rng.randrange(V) for _ in range(config["n_positions"])]
+
+    def ours(checkpoint):
+        lines = run(f"{build}/logits", checkpoint, *map(str, ids)).splitlines()
+        return np.array([line.split() for line in lines[-len(ids):]], np.float64)
+
+    logits = ours(folder)
+    tensors, dtype = read_tensors(f"{folder}/model.safetensors")
+    want((dtype == "BF16") == ("bf16" in name), f"{name}: the file holds {dtype}")
+    want(config["tie_word_embeddings"] == name.startswith("tied"), f"{name}: config.json says otherwise")
+    check_names(folder, tensors, config)
+    differences = {"numpy": error(logits, numpy_logits(tensors, config, ids))}
+    if transformers:
+        model, info = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32,
+                                                                   output_loading_info=True)
+        left = {key: found for key, found in info.items() if found and key != "error_msgs"}
+        want(not left or list(left) == ["missing_keys"] and set(left["missing_keys"]) == {"lm_head.weight"}
+             and config["tie_word_embeddings"], f"{name}: from_pretrained tells {left}")
+        with torch.no_grad():
+            differences["transformers"] = error(logits, model.eval()(torch.tensor([ids])).logits[0].numpy())
+        kept = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+        want(str(kept.dtype) == "torch." + config["torch_dtype"], f"{name}: dtype=\"auto\" is {kept.dtype}")
+        want(("BF16" == dtype) == (config["torch_dtype"] == "bfloat16"), f"{name}: {config['torch_dtype']}")
+        back = os.path.join(scratch, "back")
+        shutil.rmtree(back, ignore_errors=True)
+        kept.save_pretrained(back, max_shard_size="20KB")
+        differences["itself, and back"] = error(ours(back), logits)
+        want(differences["itself, and back"] == 0, f"{name}: the logits of what save_pretrained wrote differ")
+    print(f"{name:13} logits differ from " + ", ".join(f"{who} {off:.1e}" for who, off in differences.items()))
+    want(max(differences.values()) <= LIMIT, f"{name}: want at most {LIMIT}")
+
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--build", default="build/cpu", help="where train_gpt and logits lie")
+args = parser.parse_args()
+print(f"safetensors {safetensors.__version__}, numpy {np.__version__}" +
+      (f", torch {torch.__version__}, transformers {transformers.__version__}" if transformers else ""))
+with tempfile.TemporaryDirectory() as scratch:
+    rng = random.Random(1)
+    for name, options in RUNS:
+        check(name, options, args.build, scratch, rng)
+print(f"{len(RUNS)} of {len(RUNS)} round trips")

@@ -1,0 +1,504 @@
+/* test/test_import.c - Models that transformers wrote (scripts/make_hf_models.py), in every way that they come in;
+   indexes of shards with a flaw; heads that are not tied; parameters saved in BF16. */
+#include "scratch.h"
+#include "../llmc/checkpoint.h"
+#include "../llmc/safetensors.h"
+#include "../llmc/weights.h"
+#include "../kernels/head.h"
+
+#define HF "test/reference/hf/"
+enum { B = 2, T = 9, CONTEXT = 12 };
+
+static const struct { const char *name; int L, NH, C, V, untied; } models[] = {
+    { "f32",         2, 2, 16,  65, 0 }, { "f16-bare", 2, 4, 16, 37, 0 },          { "bf16-shards", 2, 2, 16, 101, 0 },
+    { "untied",      2, 2, 16,  67, 1 }, { "untied-f16-shards", 1, 1, 16, 50, 1 }, { "no-config",   1, 1, 64,   3, 0 },
+};
+enum { MODELS = sizeof models / sizeof *models };
+
+/* Formatted; lives as long as the program, as the names in the scratch folder do. */
+#define STRING(...) string_kept(file_path(__VA_ARGS__))
+static char *string_kept(char *text) {
+    if (scratch_count == 4096) fail("too many names in one test");
+    return scratch_names[scratch_count++] = text;
+}
+
+/* ---- Against transformers */
+
+static void *copy_of(const SafeFile *file, const char *name, const char *dtype, int64_t count) {
+    const SafeTensor *t = safetensors_find(file, name);
+    REQUIRE(t && !strcmp(t->dtype, dtype) && t->bytes == 4 * count, "%s: want %s, %lld elements of %s: run "
+            "scripts/make_hf_models.py", file->path, name, (long long)count, dtype);
+    void *copy = malloc((size_t)t->bytes);
+    memcpy(copy, t->data, (size_t)t->bytes);
+    return copy;
+}
+
+static float *download(Tensor t) {
+    float *host = malloc(tensor_bytes(t));
+    device_download(host, t.data, tensor_bytes(t));
+    return host;
+}
+
+/* max|a - b| / max|b|; b has V columns, a has them Vp apart */
+static double error_of(const float *a, const float *b, int64_t rows, int64_t V, int64_t Vp) {
+    double most = 0, error = 0;
+    for (int64_t i = 0; i < rows * V; i++) {
+        double difference = fabs((double)a[i / V * Vp + i % V] - b[i]);
+        if (!(difference <= error)) error = difference;
+        if (fabs((double)b[i]) > most) most = fabs((double)b[i]);
+    }
+    return error / most;
+}
+
+static int32_t *load_batch(GPT *m, const SafeFile *expected) {
+    int32_t *ids = copy_of(expected, "ids", "I32", B * T), targets[B * T];
+    for (int i = 0; i < B * T; i++) targets[i] = i % T == T - 1 ? -1 : ids[i + 1];
+    gpt_load(m, ids, targets);
+    return ids;
+}
+
+static double logits_error(const GPT *m, const SafeFile *expected) {
+    int64_t V = m->config.V, Vp = m->config.Vp;
+    Tensor logits = tensor_of(device_alloc((size_t)(B * T * Vp) * sizeof(float), "the logits"), F32, 2, B * T, Vp);
+    head_logits(logits, tensor_flat(m->acts.lnf), m->params.lm_head);
+    float *got = download(logits), *want = copy_of(expected, "logits", "F32", B * T * V);
+    double error = error_of(got, want, B * T, V, Vp);
+    device_free(logits.data);
+    free(got);
+    free(want);
+    return error;
+}
+
+static double gradient_error(const GPT *m, const SafeFile *expected, const char *name, Tensor gradient) {
+    int64_t V = m->config.V, C = m->config.C, sick = 0;
+    float *got = download(gradient), *want = copy_of(expected, name, "F32", V * C);
+    double error = error_of(got, want, V, C, C);
+    for (int64_t i = V * C; i < m->config.Vp * C; i++) sick += got[i] != 0;
+    EXPECT(!sick, "%s: %s: %lld numbers in the padding", expected->path, name, (long long)sick);
+    free(got);
+    free(want);
+    return error;
+}
+
+static void compare(int i, const char *path) {
+    char *folder = checkpoint_resolve(path), *file = STRING(HF "%s.expected.safetensors", models[i].name);
+    SafeFile expected = safetensors_open(file);
+    GPTConfig config = checkpoint_config(folder);
+    EXPECT(config.L == models[i].L && config.NH == models[i].NH && config.C == models[i].C && config.T == CONTEXT &&
+           config.V == models[i].V && config.untied == models[i].untied,
+           "%s: %d layers, %d heads, %d channels, context %d, vocabulary %d, untied %d", path, config.L, config.NH,
+           config.C, config.T, config.V, config.untied);
+    GPT m;
+    gpt_create(&m, config, "auto", B, T, TRAIN);
+    checkpoint_load_model(folder, &m);
+    int32_t *ids = load_batch(&m, &expected);
+    gpt_forward(&m);
+    double logits = logits_error(&m, &expected), wte = 0, head = 0, loss = 0;
+    for (int round = 0; round < 2; round++) {      /* the second leaves nothing of the first */
+        gpt_backward(&m, 1.0f / (B * (T - 1)), OVERWRITE);
+        wte = gradient_error(&m, &expected, "grad.transformer.wte.weight", m.grads.wte);
+        if (config.untied) head = gradient_error(&m, &expected, "grad.lm_head.weight", m.grads.lm_head);
+    }
+    float *losses = download(m.acts.losses), *want = copy_of(&expected, "loss", "F32", 1);
+    for (int k = 0; k < B * T; k++) loss += losses[k] / (B * (T - 1));
+    loss = fabs(loss / *want - 1);
+    printf("  %-17s logits off by %.1e, loss %.1e, gradient of wte %.1e, of lm_head %.1e\n", models[i].name, logits,
+           loss, wte, head);
+    EXPECT(logits <= 1e-5 && loss <= 1e-5 && wte <= 1e-5 && head <= 1e-5, "%s: want at most 1e-5", path);
+
+    float *once = download(m.grads.wte), *head_once = download(m.grads.lm_head);
+    gpt_forward(&m);
+    gpt_backward(&m, 1.0f / (B * (T - 1)), ACCUMULATE);
+    float *twice = download(m.grads.wte), *head_twice = download(m.grads.lm_head);
+    for (int64_t k = 0; k < (int64_t)config.V * config.C; k++) {
+        once[k] *= 2;
+        head_once[k] *= 2;
+    }
+    EXPECT(error_of(twice, once, config.V, config.C, config.C) <= 1e-5, "%s: the gradient of wte twice", path);
+    EXPECT(error_of(head_twice, head_once, config.V, config.C, config.C) <= 1e-5, "%s: that of the head twice", path);
+
+    float last[128], *all = copy_of(&expected, "logits", "F32", B * T * config.V);
+    gpt_set_batch(&m, 1, T);
+    gpt_load(&m, ids, NULL);
+    gpt_forward(&m);
+    gpt_last_logits(&m, last);
+    EXPECT(error_of(last, all + (T - 1) * config.V, 1, config.V, config.V) <= 1e-5, "%s: the last logits", path);
+    void *memory[] = { losses, want, once, head_once, twice, head_twice, all, ids, folder };
+    for (size_t k = 0; k < sizeof memory / sizeof *memory; k++) free(memory[k]);
+    gpt_free(&m);
+    safetensors_close(&expected);
+}
+
+static void models_of_transformers(void) {
+    for (int i = 0; i < MODELS; i++) compare(i, STRING(HF "%s", models[i].name));
+    compare(0, HF "f32/model.safetensors");
+    compare(2, HF "bf16-shards/model.safetensors.index.json");
+}
+
+/* ---- Copies with a flaw */
+
+static char *copy_model(const char *name, const char *to) {
+    char *folder = IN_SCRATCH("%s", to), *command = STRING("cp -r '" HF "%s' '%s'", name, folder);
+    EXPECT(!system(command), "%s", command);
+    return folder;
+}
+
+/* Puts new in the place of the first old. */
+static void edit(const char *path, const char *old, const char *new) {
+    FileMap map = file_map(path);
+    char *text = file_path("%.*s", (int)map.size, (const char *)map.bytes), *at = strstr(text, old);
+    EXPECT(at, "%s has no %s", path, old);
+    char *edited = file_path("%.*s%s%s", at ? (int)(at - text) : 0, text, new, at ? at + strlen(old) : "");
+    file_unmap(map);
+    put_text(path, edited);
+    free(text);
+    free(edited);
+}
+
+static void read_config(void *folder) { checkpoint_config(folder); }
+static void read_model(void *folder) {
+    GPT m;
+    gpt_create(&m, checkpoint_config(folder), "auto", 1, 2, EVALUATE);
+    checkpoint_load_model(folder, &m);
+    gpt_free(&m);
+}
+
+#define SHARD "\"model-00001-of-00003.safetensors\""
+static const struct { const char *old, *new, *part; } bad_indexes[] = {
+    { SHARD, "\"../model-00001-of-00003.safetensors\"", "want a name like model-00001-of-00002.safetensors, beside" },
+    { SHARD, "\"/dev/shm/x.safetensors\"",              "is /dev/shm/x.safetensors, want a name like" },
+    { SHARD, "\".safetensors\"",                        "is .safetensors, want a name like" },
+    { SHARD, "\"a\\\\b.safetensors\"",                  "is a\\b.safetensors, want a name like" },
+    { SHARD, "\"sub/x.safetensors\"",                   "is sub/x.safetensors, want a name like" },
+    { SHARD, "\"\"",                                    "want a name like" },
+    { SHARD, "\"config.json\"",                         "is config.json, want a name like" },
+    { SHARD, "\"model-00009-of-00003.safetensors\"",    "model-00009-of-00003.safetensors, is not beside the index" },
+    { SHARD, "\"model-00003-of-00003.safetensors\"",    "want model-00003-of-00003.safetensors" },
+    { SHARD, "5",                                       "is 5, want a string" },
+    { SHARD, "null",                                    "is null, want a string" },
+    { "\"weight_map\"", "\"weights\"",                  "\"weight_map\" is missing or empty" },
+    { "\"weight_map\": {", "\"weight_map\": {}, \"x\": {", "\"weight_map\" is missing or empty" },
+    { "\"weight_map\": {", "\"weight_map\": [], \"x\": {", "\"weight_map\" is missing or empty" },
+    { "\"weight_map\": {", "\"weight_map\": {\"transformer.more\": " SHARD ",", "names 29 tensors, its files hold 28" },
+    { "transformer.wpe.weight", "transformer.wpe.height", "the tensor transformer.wpe.height is missing, in model-0" },
+    { "transformer.wpe.weight", "transformer.wte.weight", "index.json: byte " },
+    { "}\n}", "}", "index.json: byte " },
+};
+
+static void bad_indexes_are_refused(void) {
+    for (size_t i = 0; i < sizeof bad_indexes / sizeof *bad_indexes; i++) {
+        char *folder = copy_model("bf16-shards", STRING("index-%zu", i));
+        edit(STRING("%s/model.safetensors.index.json", folder), bad_indexes[i].old, bad_indexes[i].new);
+        expect_fails(bad_indexes[i].part, read_model, folder);
+        if (i == 0) expect_fails("model.safetensors.index.json: \"weight_map\": ", read_model, folder);
+    }
+    /* a tensor in two files: the second file again in the place of the third */
+    char *folder = copy_model("bf16-shards", "twice"), *command = STRING("cp '%s/model-00002-of-00003.safetensors' "
+                              "'%s/model-00003-of-00003.safetensors'", folder, folder);
+    EXPECT(!system(command), "%s", command);
+    expect_fails("its files hold", read_model, folder);
+    put_text(STRING("%s/model.safetensors.index.json", folder),
+             "{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"b.safetensors\"}}");
+    static const char one[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
+    put_safetensors(STRING("%s/a.safetensors", folder), one, NULL, 4);
+    put_safetensors(STRING("%s/b.safetensors", folder), one, NULL, 4);
+    expect_fails("index.json: the tensor a lies in", read_model, folder);
+    put_safetensors(STRING("%s/b.safetensors", folder), one, NULL, 3);
+    expect_fails("b.safetensors: tensor a ends at byte 4 of the data, which has 3", read_model, folder);
+}
+
+static void index_mutations(void) {
+    char *folder = copy_model("untied-f16-shards", "mutated");
+    char *index = STRING("%s/model.safetensors.index.json", folder);
+    MutationCount count = mutations(index, 1 << 20, 1500, read_model, folder);
+    printf("  mutations: %d loaded, %d failed in one line\n", count.loaded, count.failed);
+    EXPECT(!count.unnamed && count.failed, "%d not named", count.unnamed);
+}
+
+/* The bits of one number of a tensor in a file, changed. */
+static void set_number(const char *path, const char *name, int at, const void *bits, size_t bytes) {
+    SafeFile file = safetensors_open(path);
+    const SafeTensor *t = safetensors_find(&file, name);
+    EXPECT(t, "%s has no %s", path, name);
+    long place = t->data - file.map.bytes + at * (long)bytes;
+    safetensors_close(&file);
+    FILE *to = fopen(path, "r+b");
+    fseek(to, place, SEEK_SET);
+    fwrite(bits, 1, bytes, to);
+    fclose(to);
+}
+
+static void sick_and_foreign_models_are_refused(void) {
+    static const struct { const char *model, *file, *tensor; uint16_t bits; const char *part; } sick[] = {
+        { "f16-bare", "model.safetensors", "wpe.weight", 0x7c00,
+          "model.safetensors: wpe.weight holds a NaN or an infinity (number 5)" },
+        { "f16-bare", "model.safetensors", "h.1.ln_1.bias", 0xfe00, "h.1.ln_1.bias holds a NaN or an infinity" },
+        { "no-config", "model.safetensors", "wpe.weight", 0xff80, "tensors: wpe.weight holds a NaN or an infinity" },
+        { "untied-f16-shards", "model-00003-of-00003.safetensors", "transformer.ln_f.bias", 0xfc01,
+          "model-00003-of-00003.safetensors: transformer.ln_f.bias holds" },
+    };
+    for (size_t i = 0; i < sizeof sick / sizeof *sick; i++) {
+        char *folder = copy_model(sick[i].model, STRING("sick-%zu", i));
+        read_model(folder);
+        set_number(STRING("%s/%s", folder, sick[i].file), sick[i].tensor, 5, &sick[i].bits, 2);
+        expect_fails(sick[i].part, read_model, folder);
+    }
+    char *folder = copy_model("f32", "bare");
+    unlink(STRING("%s/config.json", folder));
+    expect_fails("model.safetensors: has 16 channels and no config.json beside it: want one", read_config, folder);
+    folder = copy_model("no-config", "none");
+    static const char other[] = "{\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[1,64],\"data_offsets\":[0,256]}}";
+    put_safetensors(STRING("%s/model.safetensors", folder), other, NULL, 256);
+    expect_fails("wte.weight or wpe.weight is missing: is it a GPT-2?", read_config, folder);
+    static const char wide[] = "{\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[4294967297,0],\"data_offsets\":[0,0]},"
+                               "\"wpe.weight\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
+    put_safetensors(STRING("%s/model.safetensors", folder), wide, NULL, 4);
+    expect_fails("wte.weight is F32 (4294967297,0), want two dimensions", read_config, folder);
+    static const char odd[] = "{\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[1,64],\"data_offsets\":[0,256]},"
+                              "\"wpe.weight\":{\"dtype\":\"F32\",\"shape\":[1,65],\"data_offsets\":[256,516]}}";
+    put_safetensors(STRING("%s/model.safetensors", folder), odd, NULL, 516);
+    expect_fails("wpe.weight has 65 columns, wte.weight has 64", read_config, folder);
+    static const char flat[] = "{\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[1,64],\"data_offsets\":[0,256]},"
+                               "\"wpe.weight\":{\"dtype\":\"F32\",\"shape\":[1,64],\"data_offsets\":[256,512]}}";
+    put_safetensors(STRING("%s/model.safetensors", folder), flat, NULL, 512);
+    expect_fails("model: 0 layers", read_config, folder);
+}
+
+/* ---- Tied or not */
+
+static void config_and_head_agree(void) {
+    char *folder = copy_model("untied", "tied-by-config");
+    edit(STRING("%s/config.json", folder), "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+    EXPECT(checkpoint_config(folder).untied, "a head that differs is its own, whatever config.json says");
+    edit(STRING("%s/config.json", folder), "\"tie_word_embeddings\"", "\"x\"");
+    EXPECT(checkpoint_config(folder).untied, "and when it says nothing");
+    folder = copy_model("f32", "untied-by-config");
+    edit(STRING("%s/config.json", folder), "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
+    expect_fails("\"tie_word_embeddings\" is false, but there is no lm_head.weight in", read_config, folder);
+    GPTConfig tied = checkpoint_config(HF "f32"), untied = tied;
+    untied.untied = 1;
+    EXPECT(gpt_parameter_count(&untied) - gpt_parameter_count(&tied) == 65 * 16, "the head is counted");
+    EXPECT(gpt_flops_per_token(&untied, 9) == gpt_flops_per_token(&tied, 9), "a table that is looked up costs nothing");
+}
+
+/* ---- Out again, and on */
+
+static void same_rows(const Params *a, const Params *b, const char *what) {
+    for (int i = 0; i < a->table.count; i++) {
+        Tensor t = *a->table.row[i].field;
+        float *x = download(t), *y = download(*b->table.row[i].field);
+        EXPECT(!memcmp(x, y, tensor_bytes(t)), "%s: %s differs", what, a->table.row[i].name);
+        free(x);
+        free(y);
+    }
+}
+
+static void train(GPT *m, Optimizer *o, int steps) {
+    for (int i = 0; i < steps; i++) {
+        optimizer_begin(o, 1e-2);
+        gpt_forward(m);
+        gpt_backward(m, 1.0f / (B * (T - 1)), OVERWRITE);
+        loss_add(o->numbers, m->acts.losses, 1.0f / (B * (T - 1)));
+        EXPECT(optimizer_update(o, m).apply, "a step");
+    }
+}
+
+typedef struct { GPT m; Optimizer o; } Trainer;
+
+static void trainer_create(Trainer *t, const char *folder, DType save_dtype) {
+    static const AdamW adamw = { .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .max_norm = 1 };
+    GPTConfig config = checkpoint_config(folder);
+    config.deterministic = 1;
+    config.save_dtype = save_dtype;
+    gpt_create(&t->m, config, "auto", B, T, TRAIN);
+    optimizer_create(&t->o, &t->m, adamw);
+    checkpoint_load_model(folder, &t->m);
+}
+
+static void trainer_free(Trainer *t) {
+    optimizer_free(&t->o);
+    gpt_free(&t->m);
+}
+
+/* The nearest, ties to even, by arithmetic: a BF16 has 8 bits of precision. */
+static float nearest_bf16(float x) {
+    int exponent;
+    frexpf(x, &exponent);
+    if (exponent < -125) exponent = -125;               /* subnormal: the last place stays at 2^-133 */
+    return (float)ldexp(nearbyint(ldexp((double)x, 8 - exponent)), exponent - 8);
+}
+
+static void load_rounded(void *folder) {
+    Trainer t;
+    trainer_create(&t, folder, F32);
+    checkpoint_load_optimizer(folder, &t.m, &t.o);
+}
+
+/* train(6) equals train(3), save, resume, train(3): every bit of weights and moments. */
+static void resume_is_exact(const char *model, DType save_dtype) {
+    static const Setting none[] = { { NULL, NULL } };
+    char *out = IN_SCRATCH("out-%s-%d", model, save_dtype), *from = STRING(HF "%s", model), text[4096];
+    char *expected_path = STRING(HF "%s.expected.safetensors", model);
+    SafeFile expected = safetensors_open(expected_path);
+    Trainer straight, resumed;
+    trainer_create(&straight, from, save_dtype);
+    free(load_batch(&straight.m, &expected));
+    train(&straight.m, &straight.o, 3);
+    if (save_dtype == BF16) {       /* ties, subnormals and the end of the range, in a row of no effect on the rest */
+        const float hard[] = { 1 + 0x1p-8f, 1 + 0x3p-8f, 0x1p-133f, 0x1.8p-133f, 0x1p-134f, 0x1p-149f,
+                               -0x1.fefffep127f, -0.0f };
+        device_upload((float *)straight.m.master.wpe.data + 11 * straight.m.config.C, hard, sizeof hard);
+    }
+    checkpoint_save(out, &straight.m, &straight.o, &(TrainState){ .step = 3, .val_loss = NAN }, none);
+    char *folder = checkpoint_resolve(out);
+
+    trainer_create(&resumed, folder, save_dtype);
+    EXPECT(resumed.m.config.untied == straight.m.config.untied, "%s: tied as before", folder);
+    if (save_dtype == BF16) {
+        for (int i = 0; i < straight.m.master.table.count; i++) {
+            const Row *row = &straight.m.master.table.row[i];
+            float *exact = download(*row->field), *rounded = download(*resumed.m.master.table.row[i].field);
+            int64_t wrong = 0, count = tensor_count(*row->field);
+            for (int64_t k = 0; k < count; k++) {
+                float want = nearest_bf16(exact[k]);
+                wrong += memcmp(&want, &rounded[k], sizeof want) != 0;
+            }
+            EXPECT(!wrong, "%s: %s: %lld numbers are not the nearest BF16", folder, row->name, (long long)wrong);
+            free(exact);
+            free(rounded);
+        }
+    }
+    checkpoint_load_optimizer(folder, &resumed.m, &resumed.o);
+    same_rows(&straight.m.master, &resumed.m.master, "parameters that were read");
+    if (save_dtype == BF16)
+        for (int k = 0; k < 8; k++) {
+            float zero = 0;
+            device_upload((float *)straight.m.master.wpe.data + 11 * straight.m.config.C + k, &zero, sizeof zero);
+            device_upload((float *)resumed.m.master.wpe.data + 11 * straight.m.config.C + k, &zero, sizeof zero);
+        }
+    free(load_batch(&resumed.m, &expected));
+    train(&straight.m, &straight.o, 3);
+    train(&resumed.m, &resumed.o, 3);
+    same_rows(&straight.m.master, &resumed.m.master, "parameters");
+    same_rows(&straight.o.m, &resumed.o.m, "first moments");
+    same_rows(&straight.o.v, &resumed.o.v, "second moments");
+
+    char *path = STRING("%s/model.safetensors", folder), *config = STRING("%s/config.json", folder);
+    SafeFile file = safetensors_open(path);
+    const SafeTensor *head = safetensors_find(&file, "lm_head.weight");
+    EXPECT(!head == !straight.m.config.untied, "%s: the head is in the file when it is untied", folder);
+    EXPECT(!head || head->dim[0] == straight.m.config.V, "%s: and has V rows", folder);
+    for (int i = 0; i < file.count; i++)
+        EXPECT(!strcmp(file.tensor[i].dtype, save_dtype == BF16 ? "BF16" : "F32"), "%s is %s", file.tensor[i].name,
+               file.tensor[i].dtype);
+    FILE *json = fopen(config, "r");
+    text[fread(text, 1, sizeof text - 1, json)] = 0;
+    fclose(json);
+    EXPECT(strstr(text, save_dtype == BF16 ? "torch_dtype\": \"bfloat16\"" : "torch_dtype\": \"float32\""), "%s", text);
+    EXPECT(strstr(text, head ? "\"tie_word_embeddings\": false" : "\"tie_word_embeddings\": true"), "%s", text);
+    safetensors_close(&file);
+    if (save_dtype == BF16) {       /* moments alone, of a run in F32, do not go with rounded parameters */
+        char *alone = STRING("%s/../alone", folder);
+        straight.m.config.save_dtype = F32;
+        checkpoint_save(alone, &straight.m, &straight.o, &(TrainState){ .step = 3, .val_loss = NAN }, none);
+        char *command = STRING("cp '%s/step-00000003/optimizer.safetensors' '%s'", alone, folder);
+        EXPECT(!system(command), "%s", command);
+        expect_fails("optimizer.safetensors: has no param.NAME, want them: the parameters in", load_rounded, folder);
+    }
+    free(folder);
+    trainer_free(&straight);
+    trainer_free(&resumed);
+    safetensors_close(&expected);
+}
+
+static void trained_and_resumed(void) {
+    resume_is_exact("f32", F32);
+    resume_is_exact("f32", BF16);
+    resume_is_exact("untied", F32);
+    resume_is_exact("untied-f16-shards", BF16);
+}
+
+static Trainer large;
+static void save_large(void *out) {
+    static const Setting none[] = { { NULL, NULL } };
+    checkpoint_save(out, &large.m, &large.o, &(TrainState){ .step = 1, .val_loss = NAN }, none);
+}
+
+static void too_large_for_bf16_is_refused(void) {
+    trainer_create(&large, HF "f32", BF16);
+    const float greatest = 0x1.fffffep127f;
+    device_upload(large.m.master.lnfw.data, &greatest, sizeof greatest);
+    char *out = IN_SCRATCH("large");
+    expect_fails("transformer.ln_f.weight holds a number that BF16 rounds to infinity", save_large, out);
+    char *none = checkpoint_latest(out);
+    EXPECT(!none, "%s is there", none);
+    trainer_free(&large);
+}
+
+/* ---- Every F16 and every BF16 */
+
+/* A model's file whose wpe holds all 65536 bit patterns but the sick ones, which are zero. */
+static void every_number(const char *dtype, int exponent_bits) {
+    GPTConfig config = { .L = 1, .NH = 1, .C = 16, .T = 4096, .V = 3 };
+    char *path = IN_SCRATCH("every-%s.safetensors", dtype), *header;
+    size_t size, end = 0, wpe = 0;
+    GPT m;
+    gpt_create(&m, config, "auto", 1, 1, EVALUATE);
+    FILE *text = open_memstream(&header, &size);
+    for (int i = 0; i < m.master.table.count; i++) {
+        const Row *row = &m.master.table.row[i];
+        Tensor t = *row->field;
+        long long dim[2] = { row->layout == VOCABULARY ? 3 : t.dim[0], t.ndim == 2 ? t.dim[1] : 1 };
+        if (row->layout == CONV1D) { long long swapped = dim[0]; dim[0] = dim[1]; dim[1] = swapped; }
+        if (row->field == &m.master.wpe || !strcmp(row->name, "transformer.wpe.weight")) wpe = end;
+        fprintf(text, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[%lld", i ? ',' : '{', row->name, dtype, dim[0]);
+        if (t.ndim == 2) fprintf(text, ",%lld", dim[1]);
+        fprintf(text, "],\"data_offsets\":[%zu,%zu]}", end, end + (size_t)(2 * dim[0] * dim[1]));
+        end += (size_t)(2 * dim[0] * dim[1]);
+    }
+    fputc('}', text);
+    fclose(text);
+    unsigned char *data = calloc(1, end);
+    const uint32_t mantissa_bits = 15 - (uint32_t)exponent_bits, ones = (1u << exponent_bits) - 1;
+    for (uint32_t bits = 0; bits < 65536; bits++) {
+        uint16_t number = (bits >> mantissa_bits & ones) == ones ? 0 : (uint16_t)bits;
+        memcpy(data + wpe + 2 * bits, &number, 2);
+    }
+    put_safetensors(path, header, data, end);
+    params_read(path, &m.master, 3);
+    float *got = download(m.master.wpe);
+    int wrong = 0;
+    for (uint32_t bits = 0; bits < 65536; bits++) {
+        uint32_t exponent = bits >> mantissa_bits & ones, mantissa = bits & ((1u << mantissa_bits) - 1);
+        int least = 1 - (int)(ones >> 1) - (int)mantissa_bits;         /* of a subnormal's last place */
+        double want = exponent ? ldexp((double)(mantissa + (1u << mantissa_bits)), (int)exponent - 1 + least)
+                               : ldexp((double)mantissa, least);
+        if (bits >> 15) want = -want;
+        if (exponent == ones) want = 0;
+        wrong += got[bits] != want || !signbit(got[bits]) != !signbit(want);
+    }
+    EXPECT(!wrong, "%d of 65536 %s are wrong", wrong, dtype);
+    free(got);
+    free(data);
+    free(header);
+    gpt_free(&m);
+}
+
+static void every_f16_and_bf16_is_exact(void) {
+    every_number("F16", 5);
+    every_number("BF16", 8);
+}
+
+int main(void) {
+    scratch_open();
+    test_device_open((DeviceOptions){ .threads = 2 });
+    RUN(models_of_transformers);
+    RUN(bad_indexes_are_refused);
+    RUN(index_mutations);
+    RUN(sick_and_foreign_models_are_refused);
+    RUN(config_and_head_agree);
+    RUN(trained_and_resumed);
+    RUN(too_large_for_bf16_is_refused);
+    RUN(every_f16_and_bf16_is_exact);
+    return test_close();
+}
