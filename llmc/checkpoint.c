@@ -219,7 +219,8 @@ static int from_the_highest(const void *a, const void *b) {
 static int64_t *list_steps(const char *out, const char *tail, int *count) {
     *count = 0;
     DIR *directory = opendir(out);
-    if (!directory) return NULL;
+    if (!directory && (errno == ENOENT || errno == ENOTDIR)) return NULL;
+    REQUIRE(directory, "%s: cannot open the folder: %s", out, strerror(errno));
     int64_t *steps = NULL;
     for (struct dirent *entry; errno = 0, (entry = readdir(directory)); ) {
         int64_t step = step_of(entry->d_name, tail);

@@ -214,8 +214,9 @@ void directory_lock(const char *path) {
     /* a courtesy to whoever comes second: where it cannot be written, the lock holds all the same */
     char host[200] = "";
     gethostname(host, sizeof host - 1);
-    int length = snprintf(holder, sizeof holder, "process %ld on %s\n", (long)getpid(), *host ? host : "an unknown host");
-    if (ftruncate(fd, 0) || pwrite(fd, holder, (size_t)length, 0) != length) holder[0] = 0;
+    int length = snprintf(holder, sizeof holder, "process %ld on %s\n", (long)getpid(), *host ? host : "unknown host");
+    int written = ftruncate(fd, 0) == 0 && pwrite(fd, holder, (size_t)length, 0) == length;
+    (void)written;
     free(name);
 }
 
