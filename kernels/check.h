@@ -11,8 +11,8 @@ void fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)
 /* Gets the message instead, for a program that uses the kernels as a library; it must not return (longjmp, exit). */
 extern void (*fail_hook)(const char *message);
 
-/* Runs f(argument), in which a fail() ends f alone, not the process: returns 1 then, with the message as one line. What f
-   had allocated stays behind. Of this thread only, and may be nested. */
+/* Runs f(argument), in which a fail() ends f alone, not the process: returns 1 then, with the message as one line. What
+   f had allocated stays behind. Of this thread only, and may be nested. */
 enum { FAIL_LENGTH = 2048 };
 int fails(void (*f)(void *), void *argument, char message[FAIL_LENGTH]);
 

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -179,32 +180,45 @@ Snapshot checkpoint_snapshot(const GPT *model, const Optimizer *optimizer, const
     };
 }
 
+/* A path that nobody has to free: a failure that is caught leaves no memory behind. */
+typedef struct { char text[4096]; } Path;
+
+static Path path_at(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static Path path_at(const char *format, ...) {
+    Path path;
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(path.text, sizeof path.text, format, arguments);
+    va_end(arguments);
+    REQUIRE(length >= 0 && length < (int)sizeof path.text, "%s: the name is too long", path.text);
+    return path;
+}
+
+static Path step_path(const char *out, int64_t step, const char *tail) {
+    return path_at("%s/step-%08" PRId64 "%s", out, step, tail);
+}
+
 void checkpoint_write(const char *out, const Snapshot *s) {
-    char *step = file_path("%s/step-%08" PRId64, out, s->state.step);
-    char *partial = file_path("%s.partial", step), *old = file_path("%s.old", step);
-    char *config_path = file_path("%s/config.json", partial), *weights_path = file_path("%s/%s", partial, MODEL);
-    char *moments_path = file_path("%s/optimizer.safetensors", partial);
-    char *state_path = file_path("%s/state.json", partial);
+    Path step = step_path(out, s->state.step, ""), partial = step_path(out, s->state.step, ".partial");
+    Path old = step_path(out, s->state.step, ".old");
 
     directory_make(out);
-    directory_remove(partial);
-    directory_make(partial);
-    config_write(config_path, &s->config);
-    weights_write(weights_path, &s->parameters, 1, s->config.V);
-    weights_write(moments_path, s->moments, s->config.save_dtype == F32 ? 2 : 3, s->config.V);     /* the exact ones too */
-    state_write(state_path, &s->state, s->optimizer_step, s->settings);
-    directory_sync(partial);
+    directory_remove(partial.text);
+    directory_make(partial.text);
+    config_write(path_at("%s/config.json", partial.text).text, &s->config);
+    weights_write(path_at("%s/%s", partial.text, MODEL).text, &s->parameters, 1, s->config.V);
+    weights_write(path_at("%s/optimizer.safetensors", partial.text).text, s->moments,
+                  s->config.save_dtype == F32 ? 2 : 3, s->config.V);       /* the exact ones too */
+    state_write(path_at("%s/state.json", partial.text).text, &s->state, s->optimizer_step, s->settings);
+    directory_sync(partial.text);
 
     /* A folder cannot be renamed over another: between the two renames the old one still counts (see newest). */
-    if (file_exists(step)) {
-        directory_remove(old);
-        file_rename(step, old);
+    if (file_exists(step.text)) {
+        directory_remove(old.text);
+        file_rename(step.text, old.text);
     }
-    file_rename(partial, step);
-    directory_remove(old);
-
-    char *strings[] = { step, partial, old, config_path, weights_path, moments_path, state_path };
-    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) free(strings[i]);
+    file_rename(partial.text, step.text);
+    directory_remove(old.text);
 }
 
 void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
@@ -268,7 +282,8 @@ static int from_the_highest(const void *a, const void *b) {
 static int64_t *list_steps(const char *out, const char *tail, int *count) {
     *count = 0;
     DIR *directory = opendir(out);
-    if (!directory) return NULL;
+    if (!directory && (errno == ENOENT || errno == ENOTDIR)) return NULL;
+    REQUIRE(directory, "%s: cannot open the folder: %s", out, strerror(errno));
     int64_t *steps = NULL;
     for (struct dirent *entry; errno = 0, (entry = readdir(directory)); ) {
         int64_t step = step_of(entry->d_name, tail);
@@ -286,10 +301,6 @@ static int64_t *list_steps(const char *out, const char *tail, int *count) {
     return steps;
 }
 
-static char *step_path(const char *out, int64_t step, const char *tail) {
-    return file_path("%s/step-%08" PRId64 "%s", out, step, tail);
-}
-
 /* The highest step of OUT that is complete; step-N.old only where step-N is not. */
 static char *newest(const char *out, Need need) {
     static const char *const tails[] = { "", ".old" };
@@ -299,13 +310,10 @@ static char *newest(const char *out, Need need) {
         int count;
         int64_t *steps = list_steps(out, tails[t], &count);
         for (int i = 0; i < count && steps[i] > best_step; i++) {
-            char *folder = step_path(out, steps[i], tails[t]);
-            if (!is_complete(folder, need)) {
-                free(folder);
-                continue;
-            }
+            Path folder = step_path(out, steps[i], tails[t]);
+            if (!is_complete(folder.text, need)) continue;
             free(best);
-            best = folder;
+            best = file_path("%s", folder.text);
             best_step = steps[i];
         }
         free(steps);
@@ -341,37 +349,47 @@ static int is_ours_alone(const char *folder) {
     return ours;
 }
 
+typedef struct { const char *out, *tail; int64_t step; } Removal;
+
+static void remove_step(void *removal) {
+    const Removal *r = removal;
+    Path from = step_path(r->out, r->step, r->tail), gone = step_path(r->out, r->step, *r->tail ? r->tail : ".partial");
+    if (!*r->tail) {
+        directory_remove(gone.text);
+        file_rename(from.text, gone.text);
+    }
+    directory_remove(gone.text);
+}
+
+/* One that cannot be removed is no obstacle to the others: the first failure is told at the end. Frees steps. */
+static void remove_steps(const char *out, const char *tail, int64_t *steps, int count) {
+    char why[FAIL_LENGTH], first[FAIL_LENGTH] = "";
+    for (int i = 0; i < count; i++)
+        if (fails(remove_step, &(Removal){ out, tail, steps[i] }, why) && !*first) memcpy(first, why, sizeof first);
+    free(steps);
+    REQUIRE(!*first, "%s", first);
+}
+
 void checkpoint_prune(const char *out, int64_t keep, int64_t keep_every) {
     if (!keep) return;
-    int count;
+    int count, old = 0;
     int64_t *steps = list_steps(out, "", &count), seen = 0;
     for (int i = 0; i < count; i++) {
-        char *folder = step_path(out, steps[i], ""), *gone = step_path(out, steps[i], ".partial");
-        if (is_complete(folder, TO_RESUME) && is_ours_alone(folder) && seen++ >= keep &&
-            !(keep_every && steps[i] % keep_every == 0)) {
-            directory_remove(gone);
-            file_rename(folder, gone);
-            directory_remove(gone);
-        }
-        free(folder);
-        free(gone);
+        Path folder = step_path(out, steps[i], "");
+        if (!is_complete(folder.text, TO_RESUME) || !is_ours_alone(folder.text) || seen++ < keep) continue;
+        if (!keep_every || steps[i] % keep_every) steps[old++] = steps[i];
     }
-    free(steps);
+    remove_steps(out, "", steps, old);
 }
 
 void checkpoint_sweep(const char *out) {
-    static const char *const tails[] = { ".partial", ".old" };
-    for (int t = 0; t < 2; t++) {
-        int count;
-        int64_t *steps = list_steps(out, tails[t], &count);
-        for (int i = 0; i < count; i++) {
-            char *step = step_path(out, steps[i], ""), *left = step_path(out, steps[i], tails[t]);
-            if (t == 0 || is_complete(step, TO_RESUME)) directory_remove(left);
-            free(step);
-            free(left);
-        }
-        free(steps);
-    }
+    int count, replaced = 0;
+    int64_t *steps = list_steps(out, ".partial", &count);
+    remove_steps(out, ".partial", steps, count);
+    steps = list_steps(out, ".old", &count);
+    for (int i = 0; i < count; i++)
+        if (is_complete(step_path(out, steps[i], "").text, TO_RESUME)) steps[replaced++] = steps[i];
+    remove_steps(out, ".old", steps, replaced);
 }
 
 /* ---- A CHECKPOINT argument */

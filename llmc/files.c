@@ -174,29 +174,31 @@ static int sync_folder(const char *path) {       /* returns errno, or 0 */
 }
 
 /* A new name is durable once its folder is. */
-static void sync_folder_of(const char *path) {
+static int sync_folder_of(const char *path) {
     char *folder = file_folder(path);
     int error = sync_folder(folder);
     free(folder);
-    REQUIRE(!error, "%s: cannot sync its folder: %s", path, strerror(error));
+    return error;
 }
 
 void directory_make(const char *path) {
     REQUIRE(*path, "cannot make a folder without a name");
-    char *part = file_path("%s", path);
-    for (char *end = part + 1; ; end++) {
+    char *part = file_path("%s", path), *end = part + 1;
+    int error = 0;
+    for (; ; end++) {
         if (*end && *end != '/') continue;
         char next = *end;
         *end = 0;
         if (!file_is_folder(part)) {
-            int made = mkdir(part, 0777) == 0, error = errno;
-            if (made) sync_folder_of(part);
-            else      REQUIRE(file_is_folder(part), "%s: cannot make the folder: %s", part, strerror(error));
+            error = mkdir(part, 0777) ? errno : sync_folder_of(part);
+            if (error == EEXIST && file_is_folder(part)) error = 0;      /* somebody else made it meanwhile */
         }
         *end = next;
-        if (!next) break;
+        if (error || !next) break;
     }
+    int length = (int)(end - part);
     free(part);
+    REQUIRE(!error, "%.*s: cannot make the folder: %s", length, path, strerror(error));
 }
 
 void directory_lock(const char *path) {
@@ -214,8 +216,9 @@ void directory_lock(const char *path) {
     /* a courtesy to whoever comes second: where it cannot be written, the lock holds all the same */
     char host[200] = "";
     gethostname(host, sizeof host - 1);
-    int length = snprintf(holder, sizeof holder, "process %ld on %s\n", (long)getpid(), *host ? host : "an unknown host");
-    if (ftruncate(fd, 0) || pwrite(fd, holder, (size_t)length, 0) != length) holder[0] = 0;
+    int length = snprintf(holder, sizeof holder, "process %ld on %s\n", (long)getpid(), *host ? host : "unknown host");
+    int written = ftruncate(fd, 0) == 0 && pwrite(fd, holder, (size_t)length, 0) == length;
+    (void)written;
     free(name);
 }
 
@@ -243,5 +246,6 @@ void directory_remove(const char *path) {
 
 void file_rename(const char *from, const char *to) {
     REQUIRE(rename(from, to) == 0, "%s: cannot rename to %s: %s", from, to, strerror(errno));
-    sync_folder_of(to);
+    int error = sync_folder_of(to);
+    REQUIRE(!error, "%s: cannot sync its folder: %s", to, strerror(error));
 }

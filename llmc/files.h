@@ -21,8 +21,8 @@ enum { SHARD_UINT16 = 20240520, SHARD_UINT32 = 20240801 };   /* the first four b
    checkpoint", "a GGUF model", "a NumPy array", "a safetensors file", "a token shard", ...; NULL = unknown. */
 const char *file_kind(const unsigned char *bytes, int64_t size);
 
-/* A file that is being written. The first error of file_write, fwrite and fprintf is told by the close, which leaves the
-   file closed also when it fails: whoever catches that (fails() of kernels/check.h) finds nothing open. */
+/* A file that is being written. The first error of file_write, fwrite and fprintf is told by the close, which closes the
+   file also when it fails: whoever catches that (fails() of kernels/check.h) finds nothing open. */
 FILE *file_create(const char *path);                      /* fails in a line */
 void  file_write(FILE *file, const void *bytes, size_t size, const char *path);
 void  file_close_durably(FILE *file, const char *path);   /* flush, fsync, close; fails in a line if any went wrong */

@@ -264,7 +264,7 @@ void report_alarm(Report *report, const char *format, ...) {
 void report_sync(Report *report) {
     if (!report->csv) return;
     int error = write_waiting(report);
-    if (!error && fsync(fileno(report->csv)) && errno != EINVAL) error = errno;   /* EINVAL: no file of a disk, /dev/null */
+    if (!error && fsync(fileno(report->csv)) && errno != EINVAL) error = errno;   /* EINVAL: no disk's file, /dev/null */
     tell_log(report, error);
 }
 

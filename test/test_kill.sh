@@ -153,6 +153,15 @@ else
     close_test "what is on the disk comes before the name that stands for it"
 fi
 
+# ---- A limit on the size of files, as queues and ulimit -f set it: the moments are beyond, the log is not
+run="$small --steps 6 --save-every 2 --val-every 0"
+(ulimit -f 40; "$gpt" $run --out "$dir/limited" > "$dir/f.out" 2> "$dir/f.err")
+[ $? = 1 ] || wrong "want exit code 1"
+[ "$(grep -c 'step [246] is not saved: .*File too large' "$dir/f.err")" = 3 ] || wrong "want three errors: $(cat "$dir/f.err")"
+[ "$(grep -c '^[0-9]' "$dir/limited/log.csv")" = 6 ] || wrong "the run did not go on"
+[ "$(names_in "$dir/limited")" = "" ] || wrong "left behind: $(names_in "$dir/limited")"
+close_test "a limit on the size of files"
+
 # ---- A disk that is really full: a file system of 300 KiB, on which two checkpoints find room
 name="a full disk"
 if ! unshare -rm mount -t tmpfs -o size=300k none "$dir/text" 2>/dev/null; then skip_test "$name" "no file system can be mounted here"

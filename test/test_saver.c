@@ -144,8 +144,8 @@ static void an_error_then_a_success(void) {
         saver_wait(&saver);
         limit_file_size(RLIM_INFINITY);
         const char *error = saver_error(&saver);
-        EXPECT(saver.failed && error && !strncmp(error, "step 2 is not saved: ", 21) && strstr(error, "cannot write: File too large")
-               && !strchr(error, '\n'), "%s", error ? error : "no error");
+        EXPECT(saver.failed && error && !strncmp(error, "step 2 is not saved: ", 21) && !strchr(error, '\n') &&
+               strstr(error, "cannot write: File too large"), "%s", error ? error : "no error");
         EXPECT(!saver_error(&saver), "told once");
         EXPECT_STEPS(out, "1");
         EXPECT(open_files() == files, "%d files were open, now %d", files, open_files());
@@ -157,7 +157,7 @@ static void an_error_then_a_success(void) {
     device_upload(place, &kept, sizeof kept);
     saver_wait(&saver);
     const char *error = saver_error(&saver);
-    EXPECT(saver.failed && error && strstr(error, "transformer.wpe.weight holds a NaN"), "%s", error ? error : "no error");
+    EXPECT(saver.failed && error && strstr(error, "transformer.wpe.weight holds a NaN"), "%s", error ? error : "none");
     EXPECT_STEPS(out, "1");
     start(&saver, 2);
     saver_wait(&saver);
@@ -171,7 +171,7 @@ static void an_error_then_a_success(void) {
     start(&saver, 3);
     saver_wait(&saver);
     error = saver_error(&saver);
-    EXPECT(saver.failed && error && strstr(error, "occupied: cannot make the folder"), "%s", error ? error : "no error");
+    EXPECT(saver.failed && error && strstr(error, "occupied: cannot make the folder"), "%s", error ? error : "none");
     saver_close(&saver);
 }
 
@@ -231,7 +231,7 @@ static void what_a_kill_left_is_swept(void) {
     EXPECT(!saver.failed && !saver_error(&saver), "no error");
     EXPECT(!strcmp(steps_in(out), "mine.partial step-00000002.old step-5.partial 4 6"), "%s", steps_in(out));
 
-    directory_make(IN_SCRATCH("swept/step-00000005.partial/deep"));           /* that cannot be removed: told, but saved */
+    directory_make(IN_SCRATCH("swept/step-00000005.partial/deep"));      /* which cannot be removed: told, but saved */
     start(&saver, 7);
     saver_wait(&saver);
     const char *error = saver_error(&saver);
