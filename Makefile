@@ -54,6 +54,7 @@ COMMON_O   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/*.c llmc/*.c)) $(BA
 OBJECTS    := $(COMMON_O) $(GEMM_O)
 TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
+include test/fuzz/fuzz.mk
 
 .PHONY: all train test lib bench-attention sanitize reference reference-124M clean help
 all: $(BUILD)/train_gpt
@@ -111,8 +112,8 @@ train: all $(BUILD)/tales
 # a program that starts slowly (a quarter of a second on a GPU, sanitized) takes a part of the 2,337 cases
 MALFORMED_STRIDE ?= $(if $(filter cuda,$(DEVICE)),30,1)
 OWN_GEMM_TEST := $(if $(filter cblas,$(GEMM)),$(BUILD)/test_ops_own)
-test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales
-	@BUILD=$(BUILD) MALFORMED_STRIDE=$(MALFORMED_STRIDE) test/run.sh $(TESTS) $(OWN_GEMM_TEST) $(wildcard test/test_*.sh) scripts/check_layers.sh
+test: all $(TESTS) $(FUZZ_TEST) $(OWN_GEMM_TEST) $(BUILD)/tales
+	@BUILD=$(BUILD) MALFORMED_STRIDE=$(MALFORMED_STRIDE) test/run.sh $(TESTS) $(FUZZ_TEST) $(OWN_GEMM_TEST) $(wildcard test/test_*.sh) scripts/check_layers.sh
 
 # ---- The rest
 
@@ -146,6 +147,7 @@ help:
 	@echo "make lib             the kernels alone as a library ($(BUILD)/libtrain_gpt_kernels.a)"
 	@echo "make bench-attention time every attention (bf16: on a GPU)"
 	@echo "make sanitize        the same under AddressSanitizer and UBSan"
+	@echo "make fuzz            look for inputs that break a reader, FUZZ_SECONDS=$(FUZZ_SECONDS) in all (clang)"
 	@echo "make reference       make test/reference again (PyTorch, transformers); reference-124M: the same at GPT-2 124M"
 	@echo "make clean           remove what was built; runs/ stays"
 	@echo "By hand: DEVICE=$(DEVICE) CC=$(CC) OPENMP=$(OPENMP) BLAS=$(BLAS) CFLAGS='$(CFLAGS)' NATIVE=$(NATIVE)"
