@@ -39,15 +39,11 @@ void program_read_options(int argc, char **argv) {
     if (fuzz_try(parse, &words, FREES_ALL, "")) claim_values();
 }
 
-static void adopt(void *argument) {
-    (void)argument;
-    adopt_options("C");
-    claim_values();          /* before what they point into is freed */
-}
-
 /* The model and the batch that a resume would take from config.json and state.json, and the memory that it would plan. */
 static void plan_resume(void *argument) {
-    adopt(argument);
+    (void)argument;
+    adopt_options("C");
+    claim_values();
     choose_model("C", 0);
     if (config.L > 10) return;                     /* the tables of 1000 layers are no gift of the stranger's */
     Plan plan = plan_make(&config, attention, (int)batch, config.T, TRAIN);
@@ -60,8 +56,6 @@ static void plan_resume(void *argument) {
 
 void program_read_settings(void) {
     static char *nothing[] = { "train_gpt" };
-    options_parse(options, 1, nothing);
-    fuzz_try(adopt, NULL, KEEPS, "");
     options_parse(options, 1, nothing);
     fuzz_try(plan_resume, NULL, KEEPS, "");
 }

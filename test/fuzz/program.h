@@ -3,6 +3,6 @@
 #define TEST_FUZZ_PROGRAM_H
 
 void program_read_options(int argc, char **argv);
-void program_read_settings(void);                  /* of C/state.json, as a resume does */
+void program_read_settings(void);                  /* of C/state.json, then the plan of its model, as a resume does */
 
 #endif

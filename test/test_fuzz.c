@@ -1,10 +1,10 @@
-/* test/fuzz/replay.c - Reads every file of test/fuzz/corpus once, or one: test_fuzz json FILE. A target must accept a
+/* test/test_fuzz.c - Reads every file of test/fuzz/corpus once, or one: test_fuzz json FILE. A target must accept a
    file that is named good..., all of it or a part, and nothing of one that is named bad... */
-#include "fuzz.h"
+#include "fuzz/fuzz.h"
 #include <dirent.h>
 #include <sys/mman.h>
-#include "../../kernels/check.h"
-#include "../../llmc/files.h"
+#include "../kernels/check.h"
+#include "../llmc/files.h"
 
 /* The real one: fuzz.c has its own for the readers. */
 FileMap __real_file_map(const char *path);
