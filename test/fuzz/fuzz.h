@@ -1,8 +1,8 @@
-/* test/fuzz/fuzz.h - Strangers' bytes for the readers. A target is a reader and the claims that must hold of whatever it
-   accepts. make fuzz lets libFuzzer look for bytes that break a claim; make test reads what lies in corpus/ once.
+/* test/fuzz/fuzz.h - Strangers' bytes for the readers. A target is a reader and the claims that must hold of whatever
+   it accepts. make fuzz lets libFuzzer look for bytes that break a claim; make test reads what lies in corpus/ once.
 
-   The linker puts the file_map of fuzz.c in the place of llmc/files.c's: a file is a string in memory, in a block of just
-   its size, so that AddressSanitizer sees a read of one byte too many. */
+   The linker puts the file_map of fuzz.c in the place of llmc/files.c's: a file is a string in memory, in a block of
+   just its size, so that AddressSanitizer sees a read of one byte too many. */
 #ifndef TEST_FUZZ_H
 #define TEST_FUZZ_H
 #include <stddef.h>

@@ -39,7 +39,7 @@ void program_read_options(int argc, char **argv) {
     if (fuzz_try(parse, &words, FREES_ALL, "")) claim_values();
 }
 
-/* The model and the batch that a resume would take from config.json and state.json, and the memory that it would plan. */
+/* The model and the batch that a resume would take from config.json and state.json, and the memory that it plans. */
 static void plan_resume(void *argument) {
     (void)argument;
     adopt_options("C");

@@ -1,7 +1,7 @@
 #!/bin/sh
 # test/fuzz/run.sh PROGRAM SECONDS [TARGET...] - Fuzzes every target, or those named, for SECONDS in all. What it learns
-# stays in build/fuzz-corpus/TARGET and is where the next run begins. A line for each target; exit code 1, with the name of the
-# input and the command that runs it again, when one was found that crashes, hangs, leaks, or breaks a claim.
+# stays in build/fuzz-corpus/TARGET and is where the next run begins. A line for each target; exit code 1, with the
+# command that runs the input again, when one was found that crashes, hangs, leaks, or breaks a claim.
 program=$1 seconds=$2
 [ -x "$program" ] && [ "$seconds" -gt 0 ] || { echo "usage: test/fuzz/run.sh PROGRAM SECONDS [TARGET...]" >&2; exit 1; }
 shift 2
@@ -13,8 +13,8 @@ each=$((seconds / $#)) failed=0
 for target in "$@"; do
     mkdir -p "$learned/$target"
     log=$learned/$target.log
-    FUZZ_TARGET=$target "$program" -max_total_time=$each -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=64 -max_len=4096 \
-        -print_final_stats=1 -dict="$here/$target.dict" -artifact_prefix="$learned/$target-" \
+    FUZZ_TARGET=$target "$program" -max_total_time=$each -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=64 \
+        -max_len=4096 -print_final_stats=1 -dict="$here/$target.dict" -artifact_prefix="$learned/$target-" \
         "$learned/$target" "$here/corpus/$target" >"$log" 2>&1
     status=$?
     awk -v target="$target" '/^#[0-9]+.* cov: / { cov = $0; sub(/.* cov: /, "", cov); sub(/ .*/, "", cov) }

@@ -45,8 +45,8 @@ static void write_json(FILE *file, const Json *json) {
 }
 
 static void claim_equal(const Json *a, const Json *b) {
-    CLAIM(a->type == b->type && a->count == b->count, "type %d, %d children, and type %d, %d children", a->type, a->count,
-          b->type, b->count);
+    CLAIM(a->type == b->type && a->count == b->count, "type %d, %d children, and type %d, %d children", a->type,
+          a->count, b->type, b->count);
     CLAIM(!a->text == !b->text && (!a->text || !strcmp(a->text, b->text)), "%s and %s", a->text, b->text);
     CLAIM(!a->key == !b->key && (!a->key || !strcmp(a->key, b->key)), "%s and %s", a->key, b->key);
     for (a = a->child, b = b->child; a && b; a = a->next, b = b->next) claim_equal(a, b);
@@ -63,8 +63,8 @@ typedef struct { const Json *object, *member; } Member;
 static void as_integer(void *argument) {
     Member *m = argument;
     int64_t integer = json_integer(m->object, m->member->key, -1000, 1000, "FILE");
-    CLAIM(integer >= -1000 && integer <= 1000 && integer == strtod(m->member->text, NULL), "%s is %lld", m->member->text,
-          (long long)integer);
+    CLAIM(integer >= -1000 && integer <= 1000 && integer == strtod(m->member->text, NULL), "%s is %lld",
+          m->member->text, (long long)integer);
 }
 
 static void as_real(void *argument) {
@@ -107,8 +107,8 @@ static void read_json(const char *bytes, size_t size) {
     free(text);
 }
 
-/* ---- safetensors: all of it is covered, each byte once. What begins with '{' lacks its 8 bytes of length: the header is
-   then all up to the last '}'. */
+/* ---- safetensors: all of it is covered, each byte once. What begins with '{' lacks its 8 bytes of length: the header
+   is then all up to the last '}'. */
 
 static void safe_file(const char *path, const char *bytes, size_t size) {
     size_t length = size;
@@ -137,14 +137,14 @@ static void open_safe(void *argument) {
         for (int64_t k = 0; k < t->bytes; k++) zeros += !t->data[k];        /* a read of every byte */
         long double want = 1;       /* as exact as 64 bits, and does not wrap */
         for (int d = 0; d < t->ndim; d++) want *= (long double)t->dim[d];
-        CLAIM(want * 8 >= (long double)t->bytes && want <= (long double)t->bytes, "%s has %lld bytes, and is %s", t->name,
-              (long long)t->bytes, text);
+        CLAIM(want * 8 >= (long double)t->bytes && want <= (long double)t->bytes, "%s has %lld bytes, and is %s",
+              t->name, (long long)t->bytes, text);
         bytes += t->bytes;
     }
     int64_t header = 8;
     for (int i = 7; i >= 0; i--) header += (int64_t)file.map.bytes[i] << (8 * i);
-    CLAIM(bytes + header == file.map.size && zeros <= bytes, "%lld bytes of tensors and a header of %lld in a file of %lld", (long long)bytes,
-          (long long)header, (long long)file.map.size);
+    CLAIM(bytes + header == file.map.size && zeros <= bytes, "%lld bytes of tensors and a header of %lld in a file of "
+          "%lld", (long long)bytes, (long long)header, (long long)file.map.size);
     const char *format = safetensors_metadata(&file, "format");
     CLAIM(!format || strlen(format) < (size_t)file.map.size, "metadata longer than the file");
     safetensors_close(&file);
@@ -167,7 +167,8 @@ static void read_params(void *argument) {
 
 static void read_moments(void *argument) {
     (void)argument;
-    Part part[] = { { .prefix = "exp_avg.", .table = &params.table }, { .prefix = "exp_avg_sq.", .table = &moments.table } };
+    Part part[] = { { .prefix = "exp_avg.", .table = &params.table },
+                    { .prefix = "exp_avg_sq.", .table = &moments.table } };
     weights_read("FILE", part, 2, tiny.V);
 }
 
@@ -246,6 +247,12 @@ static void shard_file(const char *path, const char *bytes, size_t size) {
     free(whole);
 }
 
+static void claim_window(const int32_t *input, const int32_t *target, int T, int V) {
+    for (int t = 0; t < T; t++)
+        CLAIM(input[t] >= 0 && input[t] < V && target[t] >= -1 && target[t] < V, "%d and %d of %d", input[t], target[t],
+              V);
+}
+
 static void claim_windows(const Tokens *tokens, int V) {
     enum { LONGEST = 64 };
     int32_t input[LONGEST], target[LONGEST];
@@ -253,15 +260,13 @@ static void claim_windows(const Tokens *tokens, int V) {
     int T = 8 + (int)(count % (LONGEST - 7));
     for (int64_t w = 0; w < tokens_windows(tokens, T); w++) {
         sum += tokens_eval_window(tokens, w, T, input, target);
-        for (int t = 0; t < T; t++)
-            CLAIM(input[t] >= 0 && input[t] < V && target[t] >= -1 && target[t] < V, "%d and %d of %d", input[t], target[t], V);
+        claim_window(input, target, T, V);
         trained += tokens_train_window(tokens, 1, (uint64_t)w, T, input, target);
-        for (int t = 0; t < T; t++)
-            CLAIM(input[t] >= 0 && input[t] < V && target[t] >= -1 && target[t] < V, "%d and %d of %d", input[t], target[t], V);
+        claim_window(input, target, T, V);
     }
     int64_t planned = tokens_train_targets(tokens, 1, 0, (uint64_t)tokens_windows(tokens, T), T);
-    CLAIM(sum == count - 1 && trained == sum && planned == sum, "%lld and %lld targets of %lld tokens", (long long)sum, (long long)trained,
-          (long long)count);
+    CLAIM(sum == count - 1 && trained == sum && planned == sum, "%lld, %lld and %lld targets of %lld tokens",
+          (long long)sum, (long long)trained, (long long)planned, (long long)count);
 }
 
 static void check_tokens(void *argument) {
@@ -305,7 +310,7 @@ static void read_options(const char *bytes, size_t size) {
     free(words);
 }
 
-/* ---- prompt: the first byte's lowest bit chooses the tokenizer. On a terminal, what is printed is UTF-8 without orders */
+/* ---- prompt: the first byte's lowest bit chooses the tokenizer. A terminal is given UTF-8 without orders. */
 
 typedef struct { Tokenizer tokenizer; const char *text; int32_t *token; int count; } Prompt;
 
@@ -340,7 +345,8 @@ static void read_prompt(const char *bytes, size_t size) {
             tokenizer_print_end(p.tokenizer, file);
             fclose(file);
             if (fuzz_terminal) claim_harmless((unsigned char *)printed, size);
-            else if (p.tokenizer == TOKENIZER_BYTES) CLAIM(!strcmp(printed, p.text), "%s was printed as %s", p.text, printed);
+            else if (p.tokenizer == TOKENIZER_BYTES)
+                CLAIM(!strcmp(printed, p.text), "%s was printed as %s", p.text, printed);
             free(printed);
         }
         fuzz_terminal = 0;
