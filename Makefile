@@ -54,6 +54,7 @@ COMMON_O   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/*.c llmc/*.c)) $(BA
 OBJECTS    := $(COMMON_O) $(GEMM_O)
 TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
+include test/fuzz/fuzz.mk
 
 .PHONY: all train test test-kill test-roundtrip lib bench-attention sanitize reference reference-124M clean help
 all: $(BUILD)/train_gpt
@@ -165,6 +166,7 @@ help:
 	@echo "make bench-attention time every attention (bf16: on a GPU)"
 	@echo "make test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=$(PYTHON))"
 	@echo "make sanitize        the same under AddressSanitizer and UBSan"
+	@echo "make fuzz            look for inputs that break a reader, FUZZ_SECONDS=$(FUZZ_SECONDS) in all (clang)"
 	@echo "make reference       make test/reference again (PyTorch, transformers); reference-124M: the same at GPT-2 124M"
 	@echo "make clean           remove what was built; runs/ stays"
 	@echo "By hand: DEVICE=$(DEVICE) CC=$(CC) OPENMP=$(OPENMP) BLAS=$(BLAS) CFLAGS='$(CFLAGS)' NATIVE=$(NATIVE)"

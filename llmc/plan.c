@@ -4,7 +4,16 @@
 #include "optimizer.h"
 #include "report.h"
 
+/* The sizes that options and a config.json may ask for multiply to 2^96 bytes, which 64 bits would take for few. A token
+   has at most 16 C + 8 numbers in a block, as many in the scratch of training, and the rows of naive attention. */
+static void check_countable(const GPTConfig *config, int B, int T) {
+    double numbers = (config->L + 2.0) * (16.0 * config->C + 8 + (double)config->NH * T);
+    REQUIRE(4.0 * B * T * numbers < 0x1p63, "out of memory: --batch %d of %d tokens each needs more than any device has: "
+            "want a smaller one, a shorter --context or a smaller model", B, T);
+}
+
 Plan plan_make(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose) {
+    check_countable(config, B, T);
     Plan plan = { .parameters = gpt_param_bytes(config, config->dtype) };
     if (config->dtype != F32) plan.parameters += gpt_param_bytes(config, F32);
     size_t acts = gpt_act_bytes(config, attention, B, T, purpose, &plan.workspace);

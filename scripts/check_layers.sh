@@ -76,7 +76,7 @@ rule 'kernels/cpu/ includes kernels/ and itself only'  "$(arrows 'kernels/cpu(/.
 rule 'kernels/cuda/ includes kernels/ and itself only' "$(arrows 'kernels/cuda(/.*)?' 'kernels|kernels/cuda(/.*)?')"
 rule 'llmc/ includes llmc/ and kernels/ only'          "$(arrows 'llmc' 'llmc|kernels')"
 rule 'programs include llmc/ and kernels/ only'        "$(arrows '\\.|data' 'llmc|kernels|data')"
-rule 'test/ includes test/, data/, llmc/, kernels/ only' "$(arrows 'test' 'test|data|llmc|kernels')"
+rule 'test/ includes test/, data/, llmc/, kernels/ only' "$(arrows 'test' 'test(/fuzz)?|data|llmc|kernels')"
 rule 'CUDA, cuBLAS and NCCL headers stay inside kernels/cuda/' \
      "$(lines "$backend_headers" | grep -v '^kernels/cuda/')"
 rule 'no conditional on the backend outside kernels/cpu/ and kernels/cuda/' \

@@ -1,0 +1,157 @@
+/* test/fuzz/fuzz.c - Files in memory, fail() that comes back, and an eye on every allocation. */
+#include "fuzz.h"
+#include <glob.h>
+#include <setjmp.h>
+#include "../../kernels/check.h"
+#include "../../llmc/files.h"
+
+/* ---- Files. --wrap=NAME of the linker sends the calls of NAME to __wrap_NAME. */
+
+enum { MOST_FILES = 8 };
+static struct { char path[64]; unsigned char *bytes; size_t size; } files[MOST_FILES];
+static int    file_count, map_count;
+static size_t input_size;
+
+void fuzz_file(const char *path, const void *bytes, size_t size) {
+    CLAIM(file_count < MOST_FILES, "%s is one file too many", path);
+    snprintf(files[file_count].path, sizeof files->path, "%s", path);
+    files[file_count].bytes = memcpy(malloc(size + 1), bytes, size);
+    files[file_count++].size = size;
+}
+
+static int find_file(const char *path) {
+    int i = file_count;
+    while (--i >= 0 && strcmp(files[i].path, path)) {}
+    return i;
+}
+
+FileMap __wrap_file_map(const char *path);
+FileMap __wrap_file_map(const char *path) {
+    int i = find_file(path);
+    REQUIRE(i >= 0, "%s: cannot open: No such file or directory", path);
+    if (!files[i].size) return (FileMap){ (const unsigned char *)"", 0 };
+    unsigned char *bytes = malloc(files[i].size);
+    memcpy(bytes, files[i].bytes, files[i].size);
+    map_count++;
+    return (FileMap){ bytes, (int64_t)files[i].size };
+}
+
+void __wrap_file_unmap(FileMap map);
+void __wrap_file_unmap(FileMap map) {
+    if (!map.size) return;
+    map_count--;
+    free((void *)map.bytes);
+}
+
+int __wrap_file_exists(const char *path);
+int __wrap_file_exists(const char *path) { return find_file(path) >= 0; }
+
+/* Every file matches every pattern. */
+int __wrap_glob(const char *pattern, int flags, int (*failed)(const char *, int), glob_t *found);
+int __wrap_glob(const char *pattern, int flags, int (*failed)(const char *, int), glob_t *found) {
+    (void)pattern, (void)flags, (void)failed;
+    static char *names[MOST_FILES];
+    for (int i = 0; i < file_count; i++) names[i] = files[i].path;
+    found->gl_pathc = (size_t)file_count;
+    found->gl_pathv = names;
+    return file_count ? 0 : GLOB_NOMATCH;
+}
+
+void __wrap_globfree(glob_t *found);
+void __wrap_globfree(glob_t *found) { found->gl_pathc = 0; }
+
+/* What is written goes nowhere. */
+FILE *__wrap_file_create(const char *path);
+FILE *__wrap_file_create(const char *path) {
+    FILE *file = fopen("/dev/null", "wb");
+    REQUIRE(file, "%s: cannot create", path);
+    return file;
+}
+
+void __wrap_file_close_durably(FILE *file, const char *path);
+void __wrap_file_close_durably(FILE *file, const char *path) { REQUIRE(!fclose(file), "%s: cannot write", path); }
+
+void __wrap_file_rename(const char *from, const char *to);
+void __wrap_file_rename(const char *from, const char *to) { (void)from, (void)to; }
+
+int fuzz_terminal;
+int __wrap_isatty(int fd);
+int __wrap_isatty(int fd) { (void)fd; return fuzz_terminal; }
+
+/* ---- Memory: AddressSanitizer tells of every block, elsewhere nobody does and nothing is checked */
+
+enum { MOST_BLOCKS = 1 << 16 };
+static const volatile void *blocks[MOST_BLOCKS];
+static int block_count;
+static __thread int watching;
+
+int __sanitizer_install_malloc_and_free_hooks(void (*)(const volatile void *, size_t), void (*)(const volatile void *))
+    __attribute__((weak));
+
+static void on_malloc(const volatile void *block, size_t size) {
+    if (!watching) return;
+    watching = 0;
+    CLAIM(size <= (64 << 10) + 128 * input_size, "%zu bytes at once for an input of %zu", size, input_size);
+    CLAIM(block_count < MOST_BLOCKS, "%d blocks for an input of %zu", block_count, input_size);
+    watching = 1;
+    blocks[block_count++] = block;
+}
+
+static void on_free(const volatile void *block) {
+    if (!watching || !block) return;
+    for (int i = block_count - 1; i >= 0; i--)
+        if (blocks[i] == block) {
+            blocks[i] = blocks[--block_count];
+            return;
+        }
+}
+
+/* ---- Trying */
+
+static jmp_buf jump;
+static char message[4096];
+int fuzz_accepted;
+
+static void come_back(const char *text) {
+    snprintf(message, sizeof message, "%s", text);
+    longjmp(jump, 1);
+}
+
+int fuzz_try(void (*read)(void *), void *argument, int keeps, const char *named) {
+    static volatile int accepted;
+    block_count = map_count = 0;
+    accepted = 0;
+    fail_hook = come_back;
+    watching = 1;
+    if (!setjmp(jump)) {
+        read(argument);
+        accepted = 1;
+    }
+    watching = 0;
+    fail_hook = NULL;
+    CLAIM(!accepted || keeps || block_count == 0, "%d blocks of memory were not freed", block_count);
+    CLAIM(!accepted || keeps || map_count == 0, "%d files were not unmapped", map_count);
+    while (block_count) free((void *)blocks[--block_count]);
+    fuzz_accepted += accepted;
+    if (accepted) return 1;
+
+    CLAIM(*message && strlen(message) < 2048, "a message of %zu bytes: %s", strlen(message), message);
+    CLAIM(strstr(message, named), "want \"%s\" in: %s", named, message);
+    for (const unsigned char *c = (unsigned char *)message; *c; c++)
+        CLAIM(*c >= ' ' && *c != 127 && !(*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0), "an order to the terminal: %s",
+              message);
+    return 0;
+}
+
+void fuzz_run(const FuzzTarget *target, const void *bytes, size_t size) {
+    static int hooked;
+    if (!hooked && __sanitizer_install_malloc_and_free_hooks)
+        __sanitizer_install_malloc_and_free_hooks(on_malloc, on_free);
+    hooked = 1;
+    char *input = malloc(size + !size);     /* of just its size */
+    if (size) memcpy(input, bytes, size);
+    input_size = size;
+    target->read(input, size);
+    for (; file_count; ) free(files[--file_count].bytes);
+    free(input);
+}

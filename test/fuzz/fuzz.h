@@ -1,0 +1,40 @@
+/* test/fuzz/fuzz.h - Strangers' bytes for the readers. A target is a reader and the claims that must hold of whatever
+   it accepts. make fuzz lets libFuzzer look for bytes that break a claim; make test reads what lies in corpus/ once.
+
+   The linker puts the file_map of fuzz.c in the place of llmc/files.c's: a file is a string in memory, in a block of
+   just its size, so that AddressSanitizer sees a read of one byte too many. */
+#ifndef TEST_FUZZ_H
+#define TEST_FUZZ_H
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    const char *name;                                        /* of corpus/NAME/ and NAME.dict */
+    void      (*read)(const char *bytes, size_t size);
+} FuzzTarget;
+
+extern const FuzzTarget fuzz_targets[];                      /* ended by one without a name */
+
+/* Gives the bytes to the target. Aborts with a line when a claim does not hold. */
+void fuzz_run(const FuzzTarget *target, const void *bytes, size_t size);
+
+/* A file that file_map, file_exists and glob find until the next input; the bytes are copied. */
+void fuzz_file(const char *path, const void *bytes, size_t size);
+
+/* Calls read(argument). Returns 1 when it comes back: then it has freed what it allocated and unmapped what it mapped,
+   unless it may keep it (until here returns). Returns 0 when it failed: in one line, which holds every one of the words
+   named. No block may be larger than 64 KiB + 128 times the input (seen under AddressSanitizer). */
+enum { FREES_ALL, KEEPS };
+int fuzz_try(void (*read)(void *), void *argument, int keeps, const char *named);
+extern int fuzz_accepted;                                    /* times that it returned 1 */
+
+extern int fuzz_terminal;                                    /* 1: isatty says yes */
+
+#define CLAIM(condition, ...) do { if (!(condition)) { \
+    fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition); fprintf(stderr, __VA_ARGS__); fputc('\n', stderr); \
+    abort(); } } while (0)
+
+#endif

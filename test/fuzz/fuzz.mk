@@ -1,0 +1,23 @@
+# test/fuzz/fuzz.mk - Included by the Makefile. test_fuzz, a part of make test, reads the corpus once; make fuzz looks for inputs
+# that break a reader, FUZZ_SECONDS in all, and wants clang with its fuzzer.
+
+FUZZ_O    := $(patsubst %,$(BUILD)/test/fuzz/%.o,fuzz targets program)
+# the calls of these go to __wrap_NAME in fuzz.c
+FUZZ_WRAP := $(patsubst %,-Wl$(comma)--wrap=%,file_map file_unmap file_exists file_create file_close_durably file_rename \
+             glob globfree isatty)
+
+$(BUILD)/test_fuzz: $(FUZZ_O)
+$(BUILD)/test_fuzz: LIBS += $(FUZZ_WRAP)
+$(BUILD)/fuzz: $(BUILD)/test/fuzz/libfuzzer.o $(FUZZ_O) $(OBJECTS)
+	$(link) $(LIBS) $(FUZZ_WRAP) -fsanitize=fuzzer
+
+.PHONY: fuzz
+FUZZ_SECONDS ?= 600
+FUZZ_CC ?= clang
+fuzz:
+	@echo 'int LLVMFuzzerTestOneInput(const char *b, long n); int LLVMFuzzerTestOneInput(const char *b, long n) { return !b * !n; }' | \
+	    $(FUZZ_CC) -fsanitize=fuzzer,address -x c -o /dev/null - 2>/dev/null || { echo "make fuzz: $(FUZZ_CC) -fsanitize=fuzzer \
+	does not work here: want clang with its runtime (Debian: clang, libclang-rt-dev), or FUZZ_CC=clang-14"; exit 1; }
+	@$(MAKE) --no-print-directory DEVICE=cpu BUILD=build/fuzz CC=$(FUZZ_CC) OPENMP=no BLAS=own NATIVE= CFLAGS='-O1 -g -fno-omit-frame-pointer \
+	    -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all' build/fuzz/fuzz
+	@test/fuzz/run.sh build/fuzz/fuzz $(FUZZ_SECONDS)

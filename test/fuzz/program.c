@@ -1,0 +1,61 @@
+/* test/fuzz/program.c - train_gpt with another name for main: its own table of options, its own reading of a resume. */
+#define main train_gpt_main
+int train_gpt_main(int argc, char **argv);
+#include "../../train_gpt.c"
+#undef main
+#include "fuzz.h"
+#include "program.h"
+
+typedef struct { int argc; char **argv; } Words;
+
+static void parse(void *argument) {
+    Words *words = argument;
+    options_parse(options, words->argc, words->argv);
+    free(command_line(words->argc, words->argv));
+}
+
+/* Every value as text sets the same value again, and lies within its range. */
+static void claim_values(void) {
+    for (Option *o = options; o->name || o->help; o++) {
+        char text[256], again[256];
+        if (!o->name) continue;
+        const char *was = option_text(o, text);
+        option_set(o, was);
+        CLAIM(!strcmp(option_text(o, again), was), "--%s: %s became %s", o->name, was, option_text(o, again));
+        if (!*was) continue;
+        if (o->type == OPTION_INTEGER) {
+            int64_t value = *(int64_t *)o->value;
+            CLAIM((double)value >= o->least && (double)value <= o->most, "--%s %lld", o->name, (long long)value);
+        }
+        if (o->type == OPTION_REAL) {
+            double value = *(double *)o->value;
+            CLAIM(value >= o->least && value <= o->most, "--%s %g", o->name, value);
+        }
+    }
+}
+
+void program_read_options(int argc, char **argv) {
+    Words words = { argc, argv };
+    if (fuzz_try(parse, &words, FREES_ALL, "")) claim_values();
+}
+
+/* The model and the batch that a resume would take from config.json and state.json, and the memory that it plans. */
+static void plan_resume(void *argument) {
+    (void)argument;
+    adopt_options("C");
+    claim_values();
+    choose_model("C", 0);
+    if (config.L > 10) return;                     /* the tables of 1000 layers are no gift of the stranger's */
+    Plan plan = plan_make(&config, attention, (int)batch, config.T, TRAIN);
+    double stream = 4.0 * (double)batch * config.T * config.C, weights = 4.0 * (double)gpt_parameter_count(&config);
+    CLAIM((double)plan.parameters >= weights && (double)plan.activations >= 9 * stream &&
+          plan.total > plan.activations && plan.total > plan.parameters,
+          "%zu bytes of parameters, %zu of activations, %zu in all, for %g and 9 times %g at least", plan.parameters,
+          plan.activations, plan.total, weights, stream);
+}
+
+void program_read_settings(void) {
+    static char *nothing[] = { "train_gpt" };
+    options_parse(options, 1, nothing);
+    fuzz_try(plan_resume, NULL, KEEPS, "");
+}

@@ -1,0 +1,428 @@
+/* test/fuzz/targets.c - What is read of strangers, and what must hold of it. */
+#include "fuzz.h"
+#include <math.h>
+#include <regex.h>
+#include "../../kernels/check.h"
+#include "../../kernels/device.h"
+#include "../../llmc/checkpoint.h"
+#include "../../llmc/files.h"
+#include "../../llmc/json.h"
+#include "../../llmc/report.h"
+#include "../../llmc/safetensors.h"
+#include "../../llmc/tokenizer.h"
+#include "../../llmc/tokens.h"
+#include "../../llmc/utf8.h"
+#include "../../llmc/weights.h"
+#include "program.h"
+
+typedef struct { const char *bytes; size_t size; } Input;
+
+/* ---- json: what is accepted can be written and read again, and is the same */
+
+/* By the grammar of RFC 8259, section 6. */
+static void claim_number(const char *text) {
+    static regex_t number;
+    if (!number.re_nsub) regcomp(&number, "^-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][-+]?[0-9]+)?$", REG_EXTENDED);
+    CLAIM(!regexec(&number, text, 0, NULL, 0), "%s is no number", text);
+}
+
+static void write_json(FILE *file, const Json *json) {
+    if (json->type == JSON_NUMBER) claim_number(json->text);
+    const char *open = json->type == JSON_OBJECT ? "{" : "[", *close = json->type == JSON_OBJECT ? "}" : "]";
+    if (json->type == JSON_STRING) json_write_string(file, json->text);
+    else if (json->type < JSON_ARRAY) fputs(json_text(json), file);
+    else {
+        int count = 0;
+        fputs(open, file);
+        for (const Json *child = json->child; child; child = child->next, count++) {
+            if (count) fputs(" ,\n", file);
+            if (json->type == JSON_OBJECT) json_write_string(file, child->key), fputs(" :\t", file);
+            write_json(file, child);
+        }
+        fputs(close, file);
+        CLAIM(count == json->count, "%d children, %d counted", count, json->count);
+    }
+}
+
+static void claim_equal(const Json *a, const Json *b) {
+    CLAIM(a->type == b->type && a->count == b->count, "type %d, %d children, and type %d, %d children", a->type,
+          a->count, b->type, b->count);
+    CLAIM(!a->text == !b->text && (!a->text || !strcmp(a->text, b->text)), "%s and %s", a->text, b->text);
+    CLAIM(!a->key == !b->key && (!a->key || !strcmp(a->key, b->key)), "%s and %s", a->key, b->key);
+    for (a = a->child, b = b->child; a && b; a = a->next, b = b->next) claim_equal(a, b);
+    CLAIM(!a && !b, "one has fewer children");
+}
+
+static void parse_and_free(void *argument) {
+    Input *input = argument;
+    json_free(json_parse(input->bytes, input->size, "FILE"));
+}
+
+typedef struct { const Json *object, *member; } Member;
+
+static void as_integer(void *argument) {
+    Member *m = argument;
+    int64_t integer = json_integer(m->object, m->member->key, -1000, 1000, "FILE");
+    CLAIM(integer >= -1000 && integer <= 1000 && integer == strtod(m->member->text, NULL), "%s is %lld",
+          m->member->text, (long long)integer);
+}
+
+static void as_real(void *argument) {
+    Member *m = argument;
+    double real = json_real(m->object, m->member->key, "FILE");
+    CLAIM(isfinite(real) && m->member->type == JSON_NUMBER, "%s is %g", m->member->text, real);
+}
+
+static void as_string(void *argument) {
+    Member *m = argument;
+    CLAIM(json_string(m->object, m->member->key, "FILE") == m->member->text, "another text");
+}
+
+static void read_members(const Json *object) {
+    for (const Json *child = object->child; child; child = child->next) {
+        Member member = { object, child };
+        if (object->type == JSON_OBJECT) {
+            CLAIM(json_find(object, child->key) == child, "%s is not found, or twice", child->key);
+            fuzz_try(as_integer, &member, FREES_ALL, "FILE");
+            fuzz_try(as_real, &member, FREES_ALL, "FILE");
+            fuzz_try(as_string, &member, FREES_ALL, "FILE");
+        }
+        read_members(child);
+    }
+}
+
+static void read_json(const char *bytes, size_t size) {
+    Input input = { bytes, size };
+    if (!fuzz_try(parse_and_free, &input, FREES_ALL, "FILE")) return;
+    Json *json = json_parse(bytes, size, "FILE"), *again;
+    char *text;
+    FILE *file = open_memstream(&text, &size);
+    write_json(file, json);
+    fclose(file);
+    again = json_parse(text, size, "FILE");
+    claim_equal(json, again);
+    read_members(json);
+    json_free(again);
+    json_free(json);
+    free(text);
+}
+
+/* ---- safetensors: all of it is covered, each byte once. What begins with '{' lacks its 8 bytes of length: the header
+   is then all up to the last '}'. */
+
+static void safe_file(const char *path, const char *bytes, size_t size) {
+    size_t length = size;
+    if (!size || *bytes != '{') {
+        fuzz_file(path, bytes, size);
+        return;
+    }
+    while (bytes[length - 1] != '}' && length > 1) length--;
+    unsigned char *whole = malloc(size + 8);
+    for (int i = 0; i < 8; i++) whole[i] = (unsigned char)((uint64_t)length >> (8 * i));
+    memcpy(whole + 8, bytes, size);
+    fuzz_file(path, whole, size + 8);
+    free(whole);
+}
+
+static void open_safe(void *argument) {
+    (void)argument;
+    SafeFile file = safetensors_open("FILE");
+    int64_t bytes = 0, zeros = 0;
+    char text[256];
+    for (int i = 0; i < file.count; i++) {
+        const SafeTensor *t = &file.tensor[i];
+        CLAIM(safetensors_find(&file, t->name) == t, "%s is not found", t->name);
+        CLAIM(i == 0 || strcmp(t[-1].name, t->name) < 0, "%s stands after %s", t->name, t[-1].name);
+        CLAIM(strlen(safetensors_shape(t->dtype, t->ndim, t->dim, text)) < sizeof text, "a shape as long as that");
+        for (int64_t k = 0; k < t->bytes; k++) zeros += !t->data[k];        /* a read of every byte */
+        long double want = 1;       /* as exact as 64 bits, and does not wrap */
+        for (int d = 0; d < t->ndim; d++) want *= (long double)t->dim[d];
+        CLAIM(want * 8 >= (long double)t->bytes && want <= (long double)t->bytes, "%s has %lld bytes, and is %s",
+              t->name, (long long)t->bytes, text);
+        bytes += t->bytes;
+    }
+    int64_t header = 8;
+    for (int i = 7; i >= 0; i--) header += (int64_t)file.map.bytes[i] << (8 * i);
+    CLAIM(bytes + header == file.map.size && zeros <= bytes, "%lld bytes of tensors and a header of %lld in a file of "
+          "%lld", (long long)bytes, (long long)header, (long long)file.map.size);
+    const char *format = safetensors_metadata(&file, "format");
+    CLAIM(!format || strlen(format) < (size_t)file.map.size, "metadata longer than the file");
+    safetensors_close(&file);
+}
+
+static void read_safetensors(const char *bytes, size_t size) {
+    safe_file("FILE", bytes, size);
+    fuzz_try(open_safe, NULL, FREES_ALL, "FILE");
+}
+
+/* ---- weights: of a file that is refused nothing is taken over; one that is taken over holds finite numbers alone */
+
+static Params params, moments;
+static GPTConfig tiny = { .L = 1, .NH = 1, .C = 2, .T = 2, .V = 3, .Vp = 64, .dtype = F32 };
+
+static void read_params(void *argument) {
+    (void)argument;
+    params_read("FILE", &params, tiny.V);
+}
+
+static void read_moments(void *argument) {
+    (void)argument;
+    Part part[] = { { .prefix = "exp_avg.", .table = &params.table },
+                    { .prefix = "exp_avg_sq.", .table = &moments.table } };
+    weights_read("FILE", part, 2, tiny.V);
+}
+
+static void claim_weights(int accepted, const Params *p) {
+    static float host[4096];
+    CLAIM(p->table.bytes <= sizeof host, "the tiny model takes %zu bytes", p->table.bytes);
+    device_download(host, p->table.memory, p->table.bytes);
+    for (size_t i = 0; i < p->table.bytes / sizeof *host && !accepted; i++)
+        CLAIM(host[i] == 0.5f, "number %zu is %g after a failure", i, (double)host[i]);
+    for (int r = 0; r < p->table.count && accepted; r++) {
+        const Row *row = &p->table.row[r];
+        const float *number = host + row->offset / sizeof *host;
+        for (int64_t i = 0; i < tensor_count(*row->field); i++) {
+            CLAIM(isfinite(number[i]), "%s: number %lld is %g", row->name, (long long)i, (double)number[i]);
+            CLAIM(row->layout != VOCABULARY || i < tiny.V * tiny.C || number[i] == 0, "the padding holds %g",
+                  (double)number[i]);
+        }
+    }
+}
+
+static void fill_half(const Params *p) {
+    static float host[4096];
+    for (int i = 0; i < 4096 && !host[4095]; i++) host[i] = 0.5f;
+    device_upload(p->table.memory, host, p->table.bytes);
+}
+
+static void read_weights(const char *bytes, size_t size) {
+    if (!params.table.memory) {
+        device_open((DeviceOptions){ .threads = 1 });
+        params_create(&params, &tiny, F32, "the parameters");
+        params_create(&moments, &tiny, F32, "the moments");
+    }
+    safe_file("FILE", bytes, size);
+    fill_half(&params);
+    claim_weights(fuzz_try(read_params, NULL, FREES_ALL, "FILE"), &params);
+    fill_half(&params);
+    fill_half(&moments);
+    int accepted = fuzz_try(read_moments, NULL, FREES_ALL, "FILE");
+    claim_weights(accepted, &params);
+    claim_weights(accepted, &moments);
+}
+
+/* ---- checkpoint: the same bytes as config.json and as state.json, beside a model without tensors */
+
+static void load_config(void *argument) {
+    (void)argument;
+    GPTConfig c = checkpoint_config("C");
+    CLAIM(c.L >= 1 && c.NH >= 1 && c.C >= 1 && c.C % c.NH == 0 && c.T >= 1 && c.V >= 1 && c.Vp >= c.V && c.Vp % 64 == 0,
+          "a model of %d blocks, %d heads, %d channels, context %d, vocabulary %d", c.L, c.NH, c.C, c.T, c.V);
+}
+
+static void load_state(void *argument) {
+    (void)argument;
+    TrainState s = checkpoint_load_state("C");
+    CLAIM(s.step >= 0 && s.tokens >= 0 && (int64_t)s.sample >= 0 && !isinf(s.val_loss), "step %lld", (long long)s.step);
+}
+
+static void read_checkpoint(const char *bytes, size_t size) {
+    fuzz_file("C/config.json", bytes, size);
+    fuzz_file("C/state.json", bytes, size);
+    safe_file("C/model.safetensors", "{}", 2);
+    fuzz_try(load_config, NULL, FREES_ALL, "");
+    fuzz_try(load_state, NULL, FREES_ALL, "C/state.json");
+    program_read_settings();
+}
+
+/* ---- tokens. The first byte says what the rest is: 'b' a file of that name's kind, .bin; 's' three words of a shard's
+   header, and its tokens; 'd' two of those, of equal length; else all of it is a text. */
+
+static void shard_file(const char *path, const char *bytes, size_t size) {
+    size_t head = size < 12 ? size : 12;
+    char *whole = calloc(1, 1024 + size);
+    memcpy(whole, bytes, head);
+    memcpy(whole + 1024, bytes + head, size - head);
+    fuzz_file(path, whole, 1024 + size - head);
+    free(whole);
+}
+
+static void claim_window(const int32_t *input, const int32_t *target, int T, int V) {
+    for (int t = 0; t < T; t++)
+        CLAIM(input[t] >= 0 && input[t] < V && target[t] >= -1 && target[t] < V, "%d and %d of %d", input[t], target[t],
+              V);
+}
+
+static void claim_windows(const Tokens *tokens, int V) {
+    enum { LONGEST = 64 };
+    int32_t input[LONGEST], target[LONGEST];
+    int64_t count = tokens_count(tokens), sum = 0, trained = 0;
+    int T = 8 + (int)(count % (LONGEST - 7));
+    for (int64_t w = 0; w < tokens_windows(tokens, T); w++) {
+        sum += tokens_eval_window(tokens, w, T, input, target);
+        claim_window(input, target, T, V);
+        trained += tokens_train_window(tokens, 1, (uint64_t)w, T, input, target);
+        claim_window(input, target, T, V);
+    }
+    int64_t planned = tokens_train_targets(tokens, 1, 0, (uint64_t)tokens_windows(tokens, T), T);
+    CLAIM(sum == count - 1 && trained == sum && planned == sum, "%lld, %lld and %lld targets of %lld tokens",
+          (long long)sum, (long long)trained, (long long)planned, (long long)count);
+}
+
+static void check_tokens(void *argument) {
+    Tokens *tokens = tokens_open(argument);
+    int V = tokens_are_bytes(tokens) ? 256 : 50257;
+    tokens_check(tokens, V);
+    claim_windows(tokens, V);
+    int64_t count = tokens_count(tokens);
+    Tokens *part = tokens_slice(tokens, count / 3, count - count / 3 > 2 ? count - count / 3 : 2);
+    claim_windows(part, V);
+    tokens_close(part);
+    tokens_close(tokens);
+}
+
+static void read_tokens(const char *bytes, size_t size) {
+    char pattern[] = "*";
+    char first = size ? *bytes : 0;
+    if (first == 'b') fuzz_file("FILE.bin", bytes + 1, size - 1);
+    if (first == 's') shard_file("FILE.bin", bytes + 1, size - 1);
+    if (first == 'd') {
+        shard_file("1.FILE", bytes + 1, size / 2);
+        shard_file("2.FILE", bytes + 1 + size / 2, size - 1 - size / 2);
+    }
+    if (first != 'b' && first != 's' && first != 'd') fuzz_file("FILE", bytes, size);
+    fuzz_try(check_tokens, pattern, FREES_ALL, "");
+}
+
+/* ---- options: a line is a word of the command line */
+
+static void read_options(const char *bytes, size_t size) {
+    char *words = malloc(size + 1), *argv[66] = { "train_gpt" };
+    int argc = 1;
+    memcpy(words, bytes, size);
+    words[size] = 0;
+    for (char *word = words; word && argc < 65; ) {
+        argv[argc++] = word;
+        word = strchr(word, '\n');
+        if (word) *word++ = 0;
+    }
+    program_read_options(argc, argv);
+    free(words);
+}
+
+/* ---- prompt: the first byte's lowest bit chooses the tokenizer. A terminal is given UTF-8 without orders. */
+
+typedef struct { Tokenizer tokenizer; const char *text; int32_t *token; int count; } Prompt;
+
+static void encode(void *argument) {
+    Prompt *p = argument;
+    int V = p->tokenizer == TOKENIZER_BYTES ? 256 : 50257;
+    p->token = tokenizer_encode(p->tokenizer, p->text, V, &p->count);
+    CLAIM(p->count >= 0 && (size_t)p->count <= strlen(p->text), "%d tokens of %zu bytes", p->count, strlen(p->text));
+    for (int i = 0; i < p->count; i++) CLAIM(p->token[i] >= 0 && p->token[i] < V, "token %d", p->token[i]);
+}
+
+static void claim_harmless(const unsigned char *text, size_t size) {
+    for (size_t i = 0, length; i < size; i += length) {
+        length = utf8_length(text + i, size - i);
+        CLAIM(length, "byte %zu of what is printed, %02x, is not UTF-8", i, text[i]);
+        CLAIM((text[i] >= ' ' || text[i] == '\n' || text[i] == '\t') && text[i] != 127 &&
+              !(text[i] == 0xc2 && text[i + 1] < 0xa0), "byte %zu of what is printed is an order: %02x", i, text[i]);
+    }
+}
+
+static void read_prompt(const char *bytes, size_t size) {
+    if (!size) return;
+    char *copy = malloc(size), *printed;
+    memcpy(copy, bytes + 1, size - 1);
+    copy[size - 1] = 0;
+    Prompt p = { .tokenizer = *bytes & 1 ? TOKENIZER_IDS : TOKENIZER_BYTES, .text = copy };
+    if (fuzz_try(encode, &p, KEEPS, "prompt")) {
+        int32_t *token = tokenizer_encode(p.tokenizer, p.text, p.tokenizer == TOKENIZER_BYTES ? 256 : 50257, &p.count);
+        for (fuzz_terminal = 0; fuzz_terminal < 2; fuzz_terminal++) {
+            FILE *file = open_memstream(&printed, &size);
+            for (int i = 0; i < p.count; i++) tokenizer_print(p.tokenizer, token[i], file);
+            tokenizer_print_end(p.tokenizer, file);
+            fclose(file);
+            if (fuzz_terminal) claim_harmless((unsigned char *)printed, size);
+            else if (p.tokenizer == TOKENIZER_BYTES)
+                CLAIM(!strcmp(printed, p.text), "%s was printed as %s", p.text, printed);
+            free(printed);
+        }
+        fuzz_terminal = 0;
+        free(token);
+    }
+    free(copy);
+}
+
+/* ---- utf8: as another decoder has it; any bytes make a JSON string and a message */
+
+/* The character at text, from its bits and not from its bytes' ranges; -1 = none. */
+static long decode(const unsigned char *text, size_t size, size_t *length) {
+    static const struct { unsigned mask, lead; long least; } form[] = {
+        { 0x80, 0x00, 0 }, { 0xe0, 0xc0, 0x80 }, { 0xf0, 0xe0, 0x800 }, { 0xf8, 0xf0, 0x10000 }
+    };
+    for (size_t n = 1; n <= 4; n++) {
+        if ((text[0] & form[n - 1].mask) != form[n - 1].lead) continue;
+        if (n > size) return -1;
+        long code = text[0] & ~form[n - 1].mask;
+        for (size_t i = 1; i < n; i++) {
+            if (text[i] >> 6 != 2) return -1;
+            code = code << 6 | (text[i] & 0x3f);
+        }
+        *length = n;
+        return code < form[n - 1].least || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? -1 : code;
+    }
+    return -1;
+}
+
+static void say(void *argument) { fail("%s", (const char *)argument); }
+
+static void read_utf8(const char *bytes, size_t size) {
+    const unsigned char *text = (const unsigned char *)bytes;
+    for (size_t i = 0; i < size; i++) {
+        size_t length = 0, got = utf8_length(text + i, size - i);
+        if (decode(text + i, size - i, &length) < 0) length = 0;
+        CLAIM(got == length, "at byte %zu, %02x, a character of %zu bytes, want %zu", i, text[i], got, length);
+    }
+    const char *kind = file_kind(text, (int64_t)size);
+    CLAIM(!kind || *kind, "a kind without a name");
+
+    char *copy = malloc(size + 1), *written;
+    memcpy(copy, bytes, size);
+    copy[size] = 0;
+    FILE *file = open_memstream(&written, &size);
+    json_write_string(file, copy);
+    fclose(file);
+    json_free(json_parse(written, size, "what was written"));
+    free(written);
+    if (*copy) fuzz_try(say, copy, FREES_ALL, "");
+    free(copy);
+}
+
+/* ---- log: the log.csv that a resume goes on with */
+
+static void open_log(void *argument) {
+    Report report;
+    (void)argument;
+    report_open(&report, "/dev/null", "# command: train_gpt", 100);
+    report_close(&report);
+}
+
+static void read_log(const char *bytes, size_t size) {
+    fuzz_file("/dev/null", bytes, size);
+    fuzz_try(open_log, NULL, FREES_ALL, "/dev/null");
+}
+
+const FuzzTarget fuzz_targets[] = {
+    { "json", read_json },
+    { "safetensors", read_safetensors },
+    { "weights", read_weights },
+    { "checkpoint", read_checkpoint },
+    { "tokens", read_tokens },
+    { "options", read_options },
+    { "prompt", read_prompt },
+    { "utf8", read_utf8 },
+    { "log", read_log },
+    {0}
+};
