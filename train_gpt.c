@@ -221,16 +221,22 @@ static void adopt_options(const char *checkpoint) {
     }
 }
 
-/* The order of the data is a function of how many tokens there are. */
+/* How many tokens there are, which is what their order depends on, and a hash of them. */
+static const char *data_text(const Tokens *tokens, char text[64]) {
+    if (tokens) snprintf(text, 64, "%lld tokens, %016llx", (long long)tokens_count(tokens),
+                         (unsigned long long)tokens_fingerprint(tokens));
+    else strcpy(text, "none");
+    return text;
+}
+
 static void check_same_data(const char *checkpoint) {
-    const struct { const char *key, *path; int64_t count; } rows[] = {
-        { "train token count", data, tokens_count(train_tokens) },
-        { "val token count", val_data ? val_data : data, val_stream ? tokens_count(val_stream) : 0 },
-    };
+    const struct { const char *key, *option, *path; const Tokens *tokens; } rows[] = {
+        { "train tokens", "data", data, train_tokens }, { "val tokens", "val-data", val_data ? val_data : data, val_stream } };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char *had = checkpoint_setting(checkpoint, rows[i].key);
-        REQUIRE(had && strtoll(had, NULL, 10) == rows[i].count, "--resume: %s: %s is %lld, the checkpoint %s was made with %s",
-                rows[i].path, rows[i].key, (long long)rows[i].count, checkpoint, had ? had : "none");
+        char *had = checkpoint_setting(checkpoint, rows[i].key), now[64];
+        REQUIRE(had && !strcmp(had, data_text(rows[i].tokens, now)), "--resume: --%s %s is other data (%s) than the "
+                "checkpoint %s was made with (%s); to train on other data: --init %s --out ANOTHER", rows[i].option,
+                rows[i].path, now, checkpoint, had ? had : "unknown", checkpoint);
         free(had);
     }
 }
@@ -387,11 +393,9 @@ static void save_checkpoint(void) {
         settings[count] = (Setting){ o->name, option_text(o, text[count]) };
         count++;
     }
-    char counts[2][32], validated[32], *window = guard_to_text(&guard);
-    snprintf(counts[0], sizeof counts[0], "%lld", (long long)tokens_count(train_tokens));
-    snprintf(counts[1], sizeof counts[1], "%lld", val_stream ? (long long)tokens_count(val_stream) : 0);
-    settings[count++] = (Setting){ "train token count", counts[0] };
-    settings[count++] = (Setting){ "val token count", counts[1] };
+    char tokens[2][64], validated[32], *window = guard_to_text(&guard);
+    settings[count++] = (Setting){ "train tokens", data_text(train_tokens, tokens[0]) };
+    settings[count++] = (Setting){ "val tokens", data_text(val_stream, tokens[1]) };
     settings[count++] = (Setting){ "tokenizer", tokenizer_name(tokenizer) };
     snprintf(validated, sizeof validated, "%lld", (long long)validated_step);
     settings[count++] = (Setting){ "guard", window };

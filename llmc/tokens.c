@@ -181,6 +181,20 @@ static void read_tokens(const Tokens *t, int64_t first, int64_t count, int32_t *
     }
 }
 
+uint64_t tokens_fingerprint(const Tokens *t) {
+    enum { STRETCHES = 1024, LENGTH = 16 };
+    uint64_t hash = 0xcbf29ce484222325;     /* FNV-1a, a token at a time */
+    hash = (hash ^ (uint64_t)t->count) * 0x100000001b3;
+    int64_t step = t->count / STRETCHES > LENGTH ? t->count / STRETCHES : LENGTH;
+    for (int64_t first = 0; first < t->count; first += step) {
+        int32_t token[LENGTH];
+        int64_t count = t->count - first < LENGTH ? t->count - first : LENGTH;
+        read_tokens(t, first, count, token);
+        for (int64_t i = 0; i < count; i++) hash = (hash ^ (uint32_t)token[i]) * 0x100000001b3;
+    }
+    return hash;
+}
+
 /* Targets start .. start + count - 1 of the ring, each behind its input, then padding up to T. */
 static int read_window(const Tokens *t, int64_t start, int count, int T, int32_t *input, int32_t *target) {
     int64_t to_end = t->count - 1 - start;

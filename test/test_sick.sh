@@ -28,17 +28,23 @@ close_test() {    # close_test NAME
 }
 updates() { sed -n 's/.*"optimizer_step": \([0-9]*\).*/\1/p' "$1/state.json"; }      # that AdamW has counted
 steps_of() { grep '^[0-9]' "$1" | cut -d, -f1-5; }                                    # a log without its times
+fingerprint() {   # fingerprint TEXT: what a checkpoint that was made on it says
+    [ -d "$dir/of-$1" ] || "$gpt" --data "$dir/$1.txt" --val-fraction 0 --layers 1 --heads 1 --channels 16 --context 32 \
+        --steps 0 --out "$dir/of-$1" > /dev/null
+    sed -n 's/.*"train tokens": "\([^"]*\)".*/\1/p' "$dir/of-$1/step-00000000/state.json"
+}
 continue_run() {  # continue_run FROM STEP TO TEXT OPTIONS...: resumes a copy of a checkpoint on another text
     from=$1 step=$2 to=$3 other=$4; shift 4
     mkdir "$dir/$to"
     cp -r "$dir/$from/step-$step" "$dir/$from/log.csv" "$dir/$to"
     cp "$dir/$other.txt" "$dir/data.txt"
+    sed -i "s/\"train tokens\": \"[^\"]*\"/\"train tokens\": \"$(fingerprint "$other")\"/" "$dir/$to/step-$step/state.json"
     (cd "$dir" && "$gpt" --out "$to" --resume "$@") > "$dir/$to.out" 2>&1 ||
         { echo "  $to: no resume"; tail -n 3 "$dir/$to.out"; bad=1; }
 }
 
-# ---- A stretch of foreign data. The texts are of one length, so that a resume takes one for the other: a run on a text
-# whose bytes turn into others after step 170, and back.
+# ---- A stretch of foreign data: a run on a text whose bytes turn into others after step 170, and back. A resume would
+# refuse the other text, of the same length; so the checkpoint is made to say that it was made on it.
 "$build/tales" --bytes 40000 --val-bytes 1500 --seed 7 --out "$dir/tales" > /dev/null || exit 2
 mv "$dir/tales/train.txt" "$dir/good.txt"
 tr ' -~' '\200-\336' < "$dir/good.txt" > "$dir/bad.txt"
@@ -80,7 +86,9 @@ mkdir "$dir/windowless"
 cp -r "$dir/clean/step-00000170" "$dir/windowless"
 sed -i '/"guard":/d' "$dir/windowless/step-00000170/state.json"
 cd "$dir" || exit 2
+cp good.txt data.txt
 expect "a checkpoint without a window goes on" "$gpt" --out windowless --resume
+cp bad.txt data.txt; refuses '--data data.txt is other data (' "$gpt" --out windowless --resume; cp good.txt data.txt
 sed -i 's/"guard": "[0-9]*/"guard": "200/' "$dir/over/step-00000200/state.json"
 refuses 'step-00000200/state.json: the window of losses is damaged at "200 0 0' "$gpt" --out over --resume
 cd - > /dev/null || exit 2
