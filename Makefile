@@ -117,7 +117,7 @@ OWN_GEMM_TEST := $(if $(filter cblas,$(GEMM)),$(BUILD)/test_ops_own)
 test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales $(BUILD)/faults.so
 	@BUILD=$(BUILD) MALFORMED_STRIDE=$(MALFORMED_STRIDE) test/run.sh $(TESTS) $(OWN_GEMM_TEST) $(wildcard test/test_*.sh) scripts/check_layers.sh
 
-# 200 kills at random moments, and every place of a fault: some minutes
+# 200 kills at random moments, and every place of a fault: half a minute
 test-kill: all $(BUILD)/tales $(BUILD)/faults.so
 	@ROUNDS=200 STRIDE=1 BUILD=$(BUILD) sh test/test_kill.sh
 

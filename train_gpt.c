@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -174,16 +173,28 @@ static void open_data(void) {
     }
 }
 
+static void require_same_sizes(GPTConfig had, const char *checkpoint) {
+    const struct { const char *what; int had, want; } rows[] = {
+        { "layers", had.L, config.L }, { "heads", had.NH, config.NH }, { "channels", had.C, config.C },
+        { "context", had.T, config.T }, { "vocabulary", had.V, config.V },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        REQUIRE(rows[i].had == rows[i].want, "%s: %s is %d, the options want %d", checkpoint, rows[i].what,
+                rows[i].had, rows[i].want);
+}
+
 /* The model of a checkpoint, or else the one that the options describe, for this data. */
 static void choose_model(const char *checkpoint, int are_bytes) {
     REQUIRE(gpt_named(model, &config), "--model %s: want one of %s", model, GPT_NAMES);
-    if (checkpoint) config = checkpoint_config(checkpoint);
+    GPTConfig had = {0};
+    if (checkpoint) had = config = checkpoint_config(checkpoint);
     if (layers)   config.L = (int)layers;
     if (heads)    config.NH = (int)heads;
     if (channels) config.C = (int)channels;
     if (context)  config.T = (int)context;
     if (vocab)    config.V = (int)vocab;
     else if (!checkpoint) config.V = are_bytes ? 256 : 50257;
+    if (checkpoint) require_same_sizes(had, checkpoint);
     REQUIRE(!are_bytes || config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
             checkpoint ? checkpoint : "--vocab", config.V);
     config.dtype = strcmp(dtype, "bf16") == 0 ? BF16 : F32;
@@ -191,17 +202,6 @@ static void choose_model(const char *checkpoint, int are_bytes) {
     config.deterministic = deterministic;
     gpt_check(&config);
     tokenizer = are_bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
-}
-
-static void check_same_model(const char *checkpoint) {
-    GPTConfig had = checkpoint_config(checkpoint);
-    const struct { const char *what; int had, want; } rows[] = {
-        { "layers", had.L, config.L }, { "heads", had.NH, config.NH }, { "channels", had.C, config.C },
-        { "context", had.T, config.T }, { "vocabulary", had.V, config.V },
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        REQUIRE(rows[i].had == rows[i].want, "%s: %s is %d, the options and the data want %d", checkpoint, rows[i].what,
-                rows[i].had, rows[i].want);
 }
 
 /* Options that are not given take the value they had when the checkpoint was made; some must not change. */
@@ -316,7 +316,7 @@ static double evaluate(const Tokens *tokens, int64_t max_tokens, int B, int *all
     float *losses = malloc((size_t)B * (size_t)T * sizeof *losses);
     REQUIRE(losses, "out of memory: the losses of a batch");
     for (int64_t w = 0; w < wanted; w += B) {
-        if (stop_wanted(0)) {
+        if (stop_wanted()) {
             free(losses);
             return NAN;
         }
@@ -352,7 +352,7 @@ static int validate(void) {
     int all;
     char text[96];
     double loss = evaluate(val_stream, val_tokens, (int)batch, &all);
-    if (stop_wanted(0)) return 0;
+    if (isnan(loss) && stop_wanted()) return 0;
     state.val_loss = loss;
     validated_step = state.step;
     report_line(&report, "step %lld: val loss %s%s", (long long)state.step, loss_text(state.val_loss, text),
@@ -491,7 +491,7 @@ static const char *train(int64_t batches, double peak_flops) {
     const char *stop;
     double next_ms = 0;     /* the longest of the last steps, to be done with before --time-limit */
     if (validation_is_due() && validated_step != state.step) validate();       /* a stop cut it short */
-    while (!(stop = stop_wanted(1.5e-3 * next_ms + saver.seconds)) && state.step < steps) {
+    while (!(stop = stop_wanted()) && state.step < steps) {
         double start = seconds_now(), rate = schedule_learning_rate(&s, state.step);
         int64_t tokens_before = state.tokens;
         StepNumbers numbers = train_step(rate, batches);
@@ -499,6 +499,7 @@ static const char *train(int64_t batches, double peak_flops) {
         note_update(&numbers, state.step + 1);
         state.step++;
         next_ms = fmax(1e3 * elapsed, 0.9 * next_ms);
+        stop_reserve(1.5e-3 * next_ms + saver.seconds);
         int last = state.step == steps, leak = validation_is_due() && validate();
         report_step(&report, &(StepReport){
             .step = state.step, .total = steps, .tokens = state.tokens, .loss = numbers.loss, .norm = numbers.norm,
@@ -567,7 +568,6 @@ static int run_training(int argc, char **argv) {
             "--total-batch %lld is no multiple of --batch x --context = %lld", (long long)total_batch, (long long)one_batch);
     REQUIRE(min_lr <= lr, "--min-lr %g: want at most --lr %g", min_lr, lr);
     if (checkpoint) {
-        check_same_model(checkpoint);
         check_same_data(checkpoint);
     }
     if (!resume && out) {
@@ -605,12 +605,11 @@ static int run_training(int argc, char **argv) {
                 (long long)optimizer.step);
         printf("resumed from %s\n", checkpoint);
     } else if (init) {
-        check_same_model(init);
         checkpoint_load_model(init, &gpt);
     } else {
         gpt_init(&gpt, (uint64_t)seed);
     }
-    const char *stop = stop_wanted(0);
+    const char *stop = stop_wanted();
     if (stop) {
         printf("%s: before the first step: nothing was written\n", stop);
         return EXIT_TRY_AGAIN;

@@ -70,7 +70,7 @@ void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t 
     memcpy(context, prompt + length - t, (size_t)t * sizeof *context);
     if (t == 0) context[t++] = tokenizer == TOKENIZER_BYTES ? '\n' : V - 1;
 
-    for (int i = 0; i < sample->count && !stop_wanted(0); i++) {
+    for (int i = 0; i < sample->count && !stop_wanted(); i++) {
         gpt_set_batch(model, 1, t);
         gpt_load(model, context, NULL);
         gpt_forward(model);

@@ -80,12 +80,13 @@ static void *save(void *saver) {
     fails(s->failed ? sweep : prune, s, left);
     if (s->failed)  snprintf(s->message, sizeof s->message, "step %lld is not saved: %.1900s", step, why);
     else if (*left) snprintf(s->message, sizeof s->message, "step %lld is saved, but %.1900s", step, left);
-    s->seconds = seconds_now() - start;
+    s->took = seconds_now() - start;
     return NULL;
 }
 
 static void ended(Saver *s) {
     s->running = 0;
+    s->seconds = s->took;
     settings_free(s->settings);
     s->settings = NULL;
 }

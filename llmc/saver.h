@@ -18,7 +18,7 @@ typedef struct {
     pthread_t        thread;
     int              running;
     int              failed;               /* the last save is not on the disk; valid when none is being written */
-    double           seconds;              /* that the last save took to write */
+    double           seconds, took;        /* that the last save took to write; the thread's own */
     char             message[FAIL_LENGTH]; /* what went wrong with it, until saver_error has told it */
 } Saver;
 

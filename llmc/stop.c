@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 static volatile sig_atomic_t asked, save_asked;
-static double deadline;         /* by the monotonic clock; 0 = none */
+static double deadline, reserved;       /* by the monotonic clock, 0 = none; seconds */
 static char limit_name[64];
 
 static double now(void) {
@@ -36,10 +36,12 @@ void stop_open(double limit, const char *name) {
     sigaction(SIGUSR1, &action, NULL);
 }
 
-const char *stop_wanted(double soon) {
+const char *stop_wanted(void) {
     if (asked) return asked == SIGTERM ? "SIGTERM" : "SIGINT";
-    return deadline > 0 && now() + soon >= deadline ? limit_name : NULL;
+    return deadline > 0 && now() + reserved >= deadline ? limit_name : NULL;
 }
+
+void stop_reserve(double seconds) { reserved = seconds; }
 
 int stop_save_wanted(void) {
     int wanted = save_asked;

@@ -8,9 +8,10 @@ enum { EXIT_TRY_AGAIN = 75 };     /* of sysexits.h, EX_TEMPFAIL: saved, not done
    0 = none; name: what set it, for the reason. */
 void stop_open(double limit, const char *name);
 
-/* Why the run should stop now, "SIGTERM" or "--time-limit 3h50m", or NULL. soon: seconds that must still fit before the
-   limit, those of a step and of a save. */
-const char *stop_wanted(double soon);
+/* Why the run should stop now, "SIGTERM" or "--time-limit 3h50m", or NULL. The clock says so as long before the limit as
+   was reserved last: for a step and a save. */
+const char *stop_wanted(void);
+void        stop_reserve(double seconds);
 
 int stop_save_wanted(void);       /* SIGUSR1 came since the last call */
 
