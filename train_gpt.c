@@ -134,6 +134,7 @@ static Saver saver;                        /* where there is an --out */
 static int32_t *inputs, *targets;           /* a batch, on the host */
 static int64_t validated_step = -1;         /* where val_loss was measured */
 static int64_t saved_step = -1;             /* of the last checkpoint of this process */
+static int out_locked;
 
 static double seconds_now(void) {
     struct timespec now;
@@ -176,10 +177,10 @@ static void open_data(void) {
 static void require_same_sizes(GPTConfig had, const char *checkpoint) {
     const struct { const char *what; int had, want; } rows[] = {
         { "layers", had.L, config.L }, { "heads", had.NH, config.NH }, { "channels", had.C, config.C },
-        { "context", had.T, config.T }, { "vocabulary", had.V, config.V },
+        { "context", had.T, config.T }, { "vocab", had.V, config.V },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        REQUIRE(rows[i].had == rows[i].want, "%s: %s is %d, the options want %d", checkpoint, rows[i].what,
+        REQUIRE(rows[i].had == rows[i].want, "%s: --%s is %d, the options want %d; it must stay", checkpoint, rows[i].what,
                 rows[i].had, rows[i].want);
 }
 
@@ -278,13 +279,31 @@ static void print_data(void) {
     printf("\n");
 }
 
+/* Before anybody looks into OUT: a run that ends meanwhile changes what is there. Not there yet is fine. */
+static void lock_out(void) {
+    if (dry_run || out_locked || !file_is_folder(out)) return;
+    directory_lock(out);
+    out_locked = 1;
+}
+
+static void require_new_out(void) {
+    char *model_there = checkpoint_any(out), *log = file_path("%s/log.csv", out);
+    REQUIRE(!model_there, "%s is there already: want another --out, or --resume to go on", model_there);
+    REQUIRE(!file_exists(log), "%s is there already: want another --out, or remove it", log);
+    free(log);
+}
+
 static void open_log(const char *command, const DeviceInfo *device) {
     if (!out) {
         report_open(&report, NULL, NULL, -1);
         return;
     }
-    directory_make(out);
-    directory_lock(out);
+    if (!out_locked) {
+        directory_make(out);
+        lock_out();
+        require_new_out();
+    }
+    directory_sign(out);
     char *path = file_path("%s/log.csv", out), *head = NULL, text[256];
     size_t size;
     FILE *memory = open_memstream(&head, &size);
@@ -490,7 +509,11 @@ static const char *train(int64_t batches, double peak_flops) {
 
     const char *stop;
     double next_ms = 0;     /* the longest of the last steps, to be done with before --time-limit */
-    if (validation_is_due() && validated_step != state.step) validate();       /* a stop cut it short */
+    if (validation_is_due() && validated_step != state.step) {         /* a stop cut it short */
+        REQUIRE(!validate(), "val loss %.4f is below the floor: the validation text must have leaked into the training",
+                state.val_loss);
+        saved_step = -1;
+    }
     while (!(stop = stop_wanted()) && state.step < steps) {
         double start = seconds_now(), rate = schedule_learning_rate(&s, state.step);
         int64_t tokens_before = state.tokens;
@@ -499,7 +522,7 @@ static const char *train(int64_t batches, double peak_flops) {
         note_update(&numbers, state.step + 1);
         state.step++;
         next_ms = fmax(1e3 * elapsed, 0.9 * next_ms);
-        stop_reserve(1.5e-3 * next_ms + saver.seconds);
+        stop_reserve(1.5e-3 * next_ms + 2 * saver.seconds);       /* the save under way, and one more */
         int last = state.step == steps, leak = validation_is_due() && validate();
         report_step(&report, &(StepReport){
             .step = state.step, .total = steps, .tokens = state.tokens, .loss = numbers.loss, .norm = numbers.norm,
@@ -516,7 +539,7 @@ static const char *train(int64_t batches, double peak_flops) {
         REQUIRE(!leak, "val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation text "
                 "must have leaked into the training", state.val_loss, val_floor, val_data);
     }
-    if (stop && saved_step != state.step) save_checkpoint();
+    if ((stop || state.step == steps) && saved_step != state.step) save_checkpoint();
     return stop;
 }
 
@@ -552,6 +575,7 @@ static int run_training(int argc, char **argv) {
     char *checkpoint = NULL;
     if (resume) {
         REQUIRE(out, "--resume goes on with a run of --out, want --out DIR");
+        lock_out();
         checkpoint = checkpoint_latest(out);
         REQUIRE(checkpoint, "--resume: there is no checkpoint in %s", out);
         adopt_options(checkpoint);
@@ -567,14 +591,10 @@ static int run_training(int argc, char **argv) {
     REQUIRE(!total_batch || (total_batch >= one_batch && total_batch % one_batch == 0),
             "--total-batch %lld is no multiple of --batch x --context = %lld", (long long)total_batch, (long long)one_batch);
     REQUIRE(min_lr <= lr, "--min-lr %g: want at most --lr %g", min_lr, lr);
-    if (checkpoint) {
-        check_same_data(checkpoint);
-    }
+    if (checkpoint) check_same_data(checkpoint);
     if (!resume && out) {
-        char *model_there = checkpoint_any(out), *log = file_path("%s/log.csv", out);
-        REQUIRE(!model_there, "%s is there already: want another --out, or --resume to go on", model_there);
-        REQUIRE(!file_exists(log), "%s is there already: want another --out, or remove it", log);
-        free(log);
+        lock_out();
+        require_new_out();
     }
 
     DeviceInfo device = device_info();
@@ -596,6 +616,7 @@ static int run_training(int argc, char **argv) {
         state = checkpoint_load_state(checkpoint);
         char *validated = checkpoint_setting(checkpoint, "validated step");
         validated_step = validated ? strtoll(validated, NULL, 10) : state.step;
+        saved_step = state.step;
         free(validated);
         load_guard(checkpoint);
         REQUIRE((uint64_t)state.step == state.sample / (uint64_t)(batch * batches) && state.sample % (uint64_t)(batch * batches) == 0

@@ -198,6 +198,8 @@ static Path step_path(const char *out, int64_t step, const char *tail) {
     return path_at("%s/step-%08" PRId64 "%s", out, step, tail);
 }
 
+static void remove_folder(void *path) { directory_remove(((Path *)path)->text); }
+
 void checkpoint_write(const char *out, const Snapshot *s) {
     Path step = step_path(out, s->state.step, ""), partial = step_path(out, s->state.step, ".partial");
     Path old = step_path(out, s->state.step, ".old");
@@ -218,7 +220,8 @@ void checkpoint_write(const char *out, const Snapshot *s) {
         file_rename(step.text, old.text);
     }
     file_rename(partial.text, step.text);
-    directory_remove(old.text);
+    char left[FAIL_LENGTH];
+    fails(remove_folder, &old, left);       /* the new one is there: what stays of the old is for checkpoint_sweep */
 }
 
 void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,

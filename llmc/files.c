@@ -117,6 +117,8 @@ static uint64_t little_endian(const unsigned char *bytes, int count) {
 }
 
 const char *file_kind(const unsigned char *bytes, int64_t size) {
+    /* first: a length of 640 or so in front of the '{' is a pickle's magic, too */
+    if (size >= 9 && bytes[8] == '{' && little_endian(bytes, 8) <= JSON_LONGEST) return "a safetensors file";
     if (size >= 4) {
         uint64_t number = little_endian(bytes, 4);
         for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
@@ -131,7 +133,6 @@ const char *file_kind(const unsigned char *bytes, int64_t size) {
         const Magic *m = &magics[i];
         if (size >= m->at + m->length && !memcmp(bytes + m->at, m->bytes, (size_t)m->length)) return m->kind;
     }
-    if (size >= 9 && bytes[8] == '{' && little_endian(bytes, 8) <= JSON_LONGEST) return "a safetensors file";
     return NULL;
 }
 
@@ -202,23 +203,26 @@ void directory_make(const char *path) {
 }
 
 void directory_lock(const char *path) {
-    char *name = file_path("%s/.lock", path);
-    int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);        /* stays open: the lock lives as long as the process */
-    REQUIRE(fd >= 0, "%s: cannot open: %s", name, strerror(errno));
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);        /* stays open: the lock lives as long as the process */
+    REQUIRE(fd >= 0, "%s: cannot open the folder: %s", path, strerror(errno));
+    if (!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return;
     char holder[300] = "";
-    if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
-        ssize_t length = pread(fd, holder, sizeof holder - 1, 0);
-        holder[length > 0 ? length : 0] = 0;
-        holder[strcspn(holder, "\n")] = 0;
-        fail("%s: another train_gpt writes to this folder (%s): wait for it, or take another --out", path,
-             *holder ? holder : "just started");
-    }
-    /* a courtesy to whoever comes second: where it cannot be written, the lock holds all the same */
-    char host[200] = "";
+    int sign = openat(fd, ".lock", O_RDONLY | O_CLOEXEC);
+    ssize_t length = sign < 0 ? 0 : pread(sign, holder, sizeof holder - 1, 0);
+    holder[length > 0 ? length : 0] = 0;
+    holder[strcspn(holder, "\n")] = 0;
+    fail("%s: another train_gpt writes to this folder (%s): wait for it, or take another --out", path,
+         *holder ? holder : "just started");
+}
+
+void directory_sign(const char *path) {
+    char *name = file_path("%s/.lock", path), host[200] = "";
     gethostname(host, sizeof host - 1);
-    int length = snprintf(holder, sizeof holder, "process %ld on %s\n", (long)getpid(), *host ? host : "unknown host");
-    int written = ftruncate(fd, 0) == 0 && pwrite(fd, holder, (size_t)length, 0) == length;
-    (void)written;
+    FILE *file = fopen(name, "we");
+    if (file) {
+        fprintf(file, "process %ld on %s\n", (long)getpid(), *host ? host : "unknown host");
+        fclose(file);
+    }
     free(name);
 }
 

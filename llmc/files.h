@@ -27,9 +27,10 @@ FILE *file_create(const char *path);                      /* fails in a line */
 void  file_write(FILE *file, const void *bytes, size_t size, const char *path);
 void  file_close_durably(FILE *file, const char *path);   /* flush, fsync, close; fails in a line if any went wrong */
 void  directory_make(const char *path);                   /* with parents; there already is fine */
-/* One run per folder: fails in a line while another process holds the lock, DIR/.lock, which ends with the process and
-   holds its process id and the name of its host. */
+/* One run per folder: fails in a line, with what DIR/.lock says, while another process holds the lock, which ends with the
+   process. Taking it changes nothing in the folder; signing writes process and host into DIR/.lock, where that can be. */
 void  directory_lock(const char *path);
+void  directory_sign(const char *path);
 void  directory_sync(const char *path);
 void  directory_remove(const char *path);                 /* with the files in it; no deeper; not there is fine */
 void  file_rename(const char *from, const char *to);      /* and sync of the directory of to */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 static volatile sig_atomic_t asked, save_asked;
+static struct timespec asked_at;
 static double deadline, reserved;       /* by the monotonic clock, 0 = none; seconds */
 static char limit_name[64];
 
@@ -22,22 +23,34 @@ static void on_signal(int number) {
         save_asked = 1;
         return;
     }
-    if (asked) _exit(128 + number);
-    asked = number;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    if (!asked) {
+        asked_at = t;
+        asked = number;
+    } else if (t.tv_sec - asked_at.tv_sec > 1) {     /* timeout(1) and some queues send the same signal twice at once */
+        _exit(128 + number);
+    }
+}
+
+static void take_over(int number) {
+    struct sigaction before, action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    sigemptyset(&action.sa_mask);
+    if (number == SIGHUP && !sigaction(number, NULL, &before) && before.sa_handler == SIG_IGN) return;     /* nohup */
+    sigaction(number, &action, NULL);
 }
 
 void stop_open(double limit, const char *name) {
     deadline = limit > 0 ? now() + limit : 0;
     snprintf(limit_name, sizeof limit_name, "%s", name);
-    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGUSR1, &action, NULL);
+    take_over(SIGTERM);
+    take_over(SIGINT);
+    take_over(SIGHUP);
+    take_over(SIGUSR1);
 }
 
 const char *stop_wanted(void) {
-    if (asked) return asked == SIGTERM ? "SIGTERM" : "SIGINT";
+    if (asked) return asked == SIGTERM ? "SIGTERM" : asked == SIGINT ? "SIGINT" : "SIGHUP";
     return deadline > 0 && now() + reserved >= deadline ? limit_name : NULL;
 }
 

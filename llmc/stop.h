@@ -1,10 +1,10 @@
-/* llmc/stop.h - What ends a run before its last step: SIGTERM, SIGINT, or the clock. SIGUSR1 asks for a checkpoint. */
+/* llmc/stop.h - What ends a run before its last step: SIGTERM, SIGINT, SIGHUP, or the clock. SIGUSR1 asks for a checkpoint. */
 #ifndef LLMC_STOP_H
 #define LLMC_STOP_H
 
 enum { EXIT_TRY_AGAIN = 75 };     /* of sysexits.h, EX_TEMPFAIL: saved, not done; a queue script can start it again */
 
-/* From here on the first SIGTERM or SIGINT only asks, a second one ends the process at once. limit: seconds from now;
+/* From here on the first of these signals only asks, another one two seconds later or more ends the process at once. limit: seconds from now;
    0 = none; name: what set it, for the reason. */
 void stop_open(double limit, const char *name);
 

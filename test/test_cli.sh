@@ -128,8 +128,8 @@ close_test "one run per folder; closed files; a run from --init resumes"
 find "$dir/a-flash-f32" -type f -exec cksum {} + | sort > "$dir/before"
 refuses "is there already" "$gpt" $small --out "$dir/a-flash-f32"
 refuses "--lr is 0.5, the checkpoint" "$gpt" --resume --out "$dir/a-flash-f32" --lr 0.5
-refuses "layers is 2, the options want 3" "$gpt" --resume --out "$dir/a-flash-f32" --layers 3
-refuses "channels is 32, the options want 64" "$gpt" $text --init "$dir/a-flash-f32" --layers 2 --heads 2 --channels 64 --context 16
+refuses "layers is 2, the options want 3; it must stay" "$gpt" --resume --out "$dir/a-flash-f32" --layers 3
+refuses "channels is 32, the options want 64; it must stay" "$gpt" $text --init "$dir/a-flash-f32" --layers 2 --heads 2 --channels 64 --context 16
 refuses "no checkpoint in $dir/none" "$gpt" --resume --out "$dir/none"
 refuses "want --out DIR" "$gpt" --resume
 refuses "did you mean --layers" "$gpt" --lr 1 --layer 2

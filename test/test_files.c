@@ -394,8 +394,19 @@ static void test_safetensors_mutations(void) {
     free(padded);
 }
 
+/* Every length that a header may have, also those whose bytes are another format's magic. */
+static void kinds_of_safetensors(void) {
+    for (int length = 8; length < 70000; length += 8) {
+        unsigned char bytes[16] = { (unsigned char)length, (unsigned char)(length >> 8), (unsigned char)(length >> 16) };
+        bytes[8] = '{';
+        const char *kind = file_kind(bytes, sizeof bytes);
+        EXPECT(kind && !strcmp(kind, "a safetensors file"), "a header of %d bytes: %s", length, kind ? kind : "unknown");
+    }
+}
+
 int main(void) {
     scratch_open();
+    RUN(kinds_of_safetensors);
     RUN(test_json_values);
     RUN(test_json_integers);
     RUN(test_json_strings);

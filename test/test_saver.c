@@ -268,6 +268,7 @@ static void the_lock_names_its_holder(void) {
     directory_make(out);
     put_text(IN_SCRATCH("locked/.lock"), "process 123456789012345678901234567890 on the host of an earlier run\n");
     directory_lock(out);
+    directory_sign(out);
     gethostname(host, sizeof host - 1);
     snprintf(want, sizeof want, "writes to this folder (process %ld on %s): wait for it", (long)getpid(), host);
     expect_fails(want, lock, out);

@@ -97,10 +97,15 @@ close_test "a stop while it validates and while it samples"
 # ---- A second signal, and SIGUSR1.
 start twice $small --steps 1000000 --save-every 0 --val-every 0 --out "$dir/twice"
 wait_for "^2," "$dir/twice/log.csv"
-kill -STOP $pid; kill -TERM $pid; kill -INT $pid; kill -CONT $pid
+kill -STOP $pid; kill -TERM $pid; kill -TERM $pid; kill -CONT $pid      # as timeout(1) does
 wait $pid
-status=$?
-[ $status = 130 ] || [ $status = 143 ] || is "exit code after two signals" $status "130 or 143"
+is "exit code after the same signal twice at once" $? 75
+start again $small --steps 2 --val-every 0 --total-batch 25600000 --out "$dir/again"
+sleep 1
+kill -TERM $pid
+sleep 2.5
+stop INT
+is "exit code after a second signal, in the middle of a long step" $status 130
 start usr1 $small --steps 1000000 --save-every 0 --val-every 0 --out "$dir/usr1"
 wait_for "^5," "$dir/usr1/log.csv"
 kill -USR1 $pid
