@@ -392,10 +392,10 @@ static void print_sample(void) {
 
 /* ---- Training */
 
-/* What went wrong with the last save: training goes on without it. */
-static void tell_saver(void) {
+/* What went wrong with the save before: training goes on without it. */
+static void tell_saver(int more_to_come) {
     const char *error = out ? saver_error(&saver) : NULL;
-    if (error) report_alarm(&report, "%s%s", error, saver.failed ? "; the next save tries again" : "");
+    if (error) report_alarm(&report, "%s%s", error, saver.failed && more_to_come ? "; the next save tries again" : "");
 }
 
 static void save_checkpoint(void) {
@@ -403,7 +403,7 @@ static void save_checkpoint(void) {
     double waited = saver_wait(&saver);
     if (waited > 0.1) report_line(&report, "step %lld: waited %.1f s until the checkpoint before was written: the disk is "
                                   "slower than --save-every %lld", (long long)state.step, waited, (long long)save_every);
-    tell_saver();
+    tell_saver(1);
     Setting settings[sizeof options / sizeof *options + 6];
     char text[sizeof options / sizeof *options][256];
     int count = 0;
@@ -430,7 +430,7 @@ static void save_checkpoint(void) {
 static void finish_saving(void) {
     if (!out) return;
     saver_wait(&saver);
-    tell_saver();
+    tell_saver(0);
 }
 
 /* A checkpoint of an older version has no window: it fills anew. */
@@ -534,7 +534,7 @@ static const char *train(int64_t batches, double peak_flops) {
             report_line(&report, "step %lld: a sample", (long long)state.step);
             print_sample();
         }
-        tell_saver();
+        tell_saver(state.step < steps);
         if (leak) finish_saving();
         REQUIRE(!leak, "val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation text "
                 "must have leaked into the training", state.val_loss, val_floor, val_data);

@@ -78,7 +78,7 @@ bytes=3000000       # some seconds
 case $("$gpt" --version) in *cuda*) bytes=60000000 ;; esac
 "$build/tales" --bytes 60000 --val-bytes $bytes --seed 7 --out "$dir/long" > /dev/null || exit 2
 start val --data "$dir/long/train.txt" --val-data "$dir/long/val.txt" --layers 2 --heads 2 --channels 32 --context 64 \
-    --steps 3 --val-every 1 --val-tokens 0 --out "$dir/val"
+    --steps 1 --val-tokens 0 --out "$dir/val"
 wait_for "^# model" "$dir/val/log.csv"
 sleep 0.3
 stop TERM
@@ -86,7 +86,7 @@ is "exit code while it validates" $status 75
 expect "a checkpoint" ls "$dir"/val/step-0000000*/state.json
 expect "it was cut short" grep -q '"validated step": "-1"' "$dir"/val/step-0000000*/state.json
 expect "the resume makes up for the validation" "$gpt" --out "$dir/val" --resume
-expect "validated" grep -q '"validated step": "3"' "$dir/val/step-00000003/state.json"
+expect "validated" grep -q '"validated step": "1"' "$dir/val/step-00000001/state.json"
 start sample $small --steps 2 --val-every 0 --sample-every 1 --sample-tokens 1000000 --out "$dir/sample"
 wait_for "a sample" "$dir/sample.out"
 stop INT
