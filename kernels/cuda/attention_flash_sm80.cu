@@ -401,13 +401,9 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
 /* ---- host ---- */
 
 static const char *refuse(const AttentionSpec *s) {
-    const char *shared_reason = attention_refuse_on_cuda(s);
-    if (shared_reason)           return shared_reason;
-    if (s->dtype != BF16)        return "this kernel computes in bf16 only";
-    if (s->HS % 8 != 0)          return "the head size is not a multiple of 8";
-    if (!(s->scale > 0))         return "the scale of the scores is not above 0";
-    if (cuda_arch() < 80)        return "the GPU is older than compute capability 8.0";
-    return NULL;
+    const char *shared_reason = attention_refuse_in_bf16(s);
+    if (shared_reason) return shared_reason;
+    return cuda_arch() < 80 ? "the GPU is older than compute capability 8.0" : NULL;
 }
 
 static size_t row_bytes(const AttentionSpec *s) {       /* a float per query row: log-sum-exp, delta */
@@ -415,9 +411,7 @@ static size_t row_bytes(const AttentionSpec *s) {       /* a float per query row
 }
 
 static View view(const char *name, Tensor t) {
-    REQUIRE((uintptr_t)t.data % 16 == 0 && t.pitch % 8 == 0,
-            "attention: %s begins at %p and has pitch %lld, want rows on 16 bytes: a pitch that is a multiple of 8",
-            name, t.data, (long long)t.pitch);
+    attention_check_rows(name, t);
     return { (bf16 *)t.data, t.pitch };
 }
 

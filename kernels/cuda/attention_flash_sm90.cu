@@ -34,11 +34,8 @@ int blocks_for(int64_t tasks) {
 }
 
 static const char *refuse(const AttentionSpec *s) {
-    const char *shared_reason = attention_refuse_on_cuda(s);
+    const char *shared_reason = attention_refuse_in_bf16(s);
     if (shared_reason)                      return shared_reason;
-    if (s->dtype != BF16)                   return "this kernel computes in bf16 only";
-    if (s->HS % 8 != 0)                     return "the head size is not a multiple of 8";
-    if (!(s->scale > 0))                    return "the scale of the scores is not above 0";
     if (s->q0 != 0 || s->Tq != s->Tk)       return "this kernel wants as many queries as keys";
     if (cuda_arch() != 90)                  return "the GPU is not a Hopper (compute capability 9.0)";
     return NULL;
@@ -48,23 +45,16 @@ static size_t state_bytes(const AttentionSpec *s) {       /* a float per query r
     return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq;
 }
 
-/* What the stores of 16 bytes and the copy engine want of every operand. */
-static void check_rows(const char *name, Tensor t) {
-    REQUIRE((uintptr_t)t.data % 16 == 0 && t.pitch % 8 == 0,
-            "attention: %s begins at %p and has pitch %lld, want rows on 16 bytes: a pitch that is a multiple of 8",
-            name, t.data, (long long)t.pitch);
-}
-
 static void check_work(const void *work) {
     REQUIRE((uintptr_t)work % 16 == 0, "attention: the workspace begins at %p, want a multiple of 16 bytes", work);
 }
 
 static void forward(const AttentionSpec *s, Tensor out, void *state, Tensor q, Tensor k, Tensor v, void *work) {
     attention_check(&attention_flash_sm90, s, out, q, k, v);
-    check_rows("out", out);
-    check_rows("q", q);
-    check_rows("k", k);
-    check_rows("v", v);
+    attention_check_rows("out", out);
+    attention_check_rows("q", q);
+    attention_check_rows("k", k);
+    attention_check_rows("v", v);
     check_work(work);
     attention_flash_sm90_forward(s, out, (float *)state, q, k, v, work);
 }
@@ -73,14 +63,14 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
                      Tensor out, const void *state, Tensor q, Tensor k, Tensor v, void *work) {
     attention_check(&attention_flash_sm90, s, out, q, k, v);
     attention_check(&attention_flash_sm90, s, dout, dq, dk, dv);
-    check_rows("q", q);
-    check_rows("k", k);
-    check_rows("v", v);
-    check_rows("out", out);
-    check_rows("dout", dout);
-    check_rows("dq", dq);
-    check_rows("dk", dk);
-    check_rows("dv", dv);
+    attention_check_rows("q", q);
+    attention_check_rows("k", k);
+    attention_check_rows("v", v);
+    attention_check_rows("out", out);
+    attention_check_rows("dout", dout);
+    attention_check_rows("dq", dq);
+    attention_check_rows("dk", dk);
+    attention_check_rows("dv", dv);
     check_work(work);
     attention_flash_sm90_backward(s, dq, dk, dv, dout, out, (const float *)state, q, k, v, work);
 }

@@ -21,7 +21,7 @@ struct Maps { CUtensorMap q, k, v; };
 
 /* SHARED: the consumers take neighbouring rows of one head and read one ring of K and V. Else each is a worker of its own,
    with its own ring: no waiting for one another, tiles as fine as the causal triangle wants them, but three times the
-   traffic with the L2 (7 TB/s at 450 TFLOP/s, all there is). */
+   traffic with the L2 (7 TB/s at 450 TFLOP/s by count, not far from what it gives). */
 template<int PANELS_, int GROUPS_, bool SHARED_> struct Forward {
     static constexpr int PANELS = PANELS_, GROUPS = GROUPS_;
     static constexpr int STAGES = SHARED_ && PANELS == 1 ? 4 : 2;      /* of K and of V; three groups may be out of step */

@@ -1,5 +1,6 @@
 /* kernels/cuda/attention_list.c - The attentions of this backend, best first. */
 #include "attention_cuda.h"
+#include "../check.h"
 
 const Attention *const attention_list[] = {
     &attention_flash_sm90, &attention_flash_sm80, &attention_flash_f32, &attention_naive, NULL
@@ -11,4 +12,19 @@ const char *attention_refuse_on_cuda(const AttentionSpec *s) {
     if (s->out_dtype != s->dtype)              return "out has another data type than q, k and v";
     if (s->HS < 1 || s->HS > HS_MOST)          return "the head size is not in 1 .. 128";
     return NULL;
+}
+
+const char *attention_refuse_in_bf16(const AttentionSpec *s) {
+    const char *shared_reason = attention_refuse_on_cuda(s);
+    if (shared_reason)     return shared_reason;
+    if (s->dtype != BF16)  return "this kernel computes in bf16 only";
+    if (s->HS % 8 != 0)    return "the head size is not a multiple of 8";
+    if (!(s->scale > 0))   return "the scale of the scores is not above 0";
+    return NULL;
+}
+
+void attention_check_rows(const char *name, Tensor t) {
+    REQUIRE((uintptr_t)t.data % 16 == 0 && t.pitch % 8 == 0,
+            "attention: %s begins at %p and has pitch %lld, want rows on 16 bytes: a pitch that is a multiple of 8",
+            name, t.data, (long long)t.pitch);
 }
