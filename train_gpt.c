@@ -22,6 +22,7 @@
 #include "llmc/stop.h"
 #include "llmc/tokenizer.h"
 #include "llmc/tokens.h"
+#include "llmc/units.h"
 
 #define VERSION "train_gpt 0.1"
 
@@ -136,12 +137,6 @@ static int64_t validated_step = -1;         /* where val_loss was measured */
 static int64_t saved_step = -1;             /* of the last checkpoint of this process */
 static int out_locked;
 
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* data/tales writes FILE.floor beside a text whose entropy it knows. */
 static double read_floor(const char *path) {
     char *name = file_path("%s.floor", path);
@@ -184,6 +179,8 @@ static void require_same_sizes(GPTConfig had, const char *checkpoint) {
                 rows[i].had, rows[i].want);
 }
 
+static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : F32; }
+
 /* The model of a checkpoint, or else the one that the options describe, for this data. */
 static void choose_model(const char *checkpoint, int are_bytes) {
     REQUIRE(gpt_named(model, &config), "--model %s: want one of %s", model, GPT_NAMES);
@@ -198,8 +195,8 @@ static void choose_model(const char *checkpoint, int are_bytes) {
     if (checkpoint) require_same_sizes(had, checkpoint);
     REQUIRE(!are_bytes || config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
             checkpoint ? checkpoint : "--vocab", config.V);
-    config.dtype = strcmp(dtype, "bf16") == 0 ? BF16 : F32;
-    config.save_dtype = strcmp(save_dtype, "bf16") == 0 ? BF16 : F32;
+    config.dtype = dtype_named(dtype);
+    config.save_dtype = dtype_named(save_dtype);
     config.deterministic = deterministic;
     gpt_check(&config);
     tokenizer = are_bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
@@ -676,7 +673,7 @@ static Tokenizer tokenizer_of(const char *checkpoint) {
 static int open_checkpoint(const char *path) {
     char *checkpoint = checkpoint_resolve(path);
     config = checkpoint_config(checkpoint);
-    config.dtype = strcmp(dtype, "bf16") == 0 ? BF16 : F32;
+    config.dtype = dtype_named(dtype);
     tokenizer = tokenizer_of(checkpoint);
     const struct { const char *option; int64_t given; int had; } sizes[] = {
         { "layers", layers, config.L }, { "heads", heads, config.NH }, { "channels", channels, config.C },

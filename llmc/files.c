@@ -148,8 +148,7 @@ FILE *file_create(const char *path) {
     return file;
 }
 
-void file_write(FILE *file, const void *bytes, size_t size, const char *path) {
-    (void)path;
+void file_write(FILE *file, const void *bytes, size_t size) {
     if (!ferror(file) && fwrite(bytes, 1, size, file) != size) write_error = errno;
 }
 

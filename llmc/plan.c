@@ -2,7 +2,7 @@
 #include <string.h>
 #include "../kernels/check.h"
 #include "optimizer.h"
-#include "report.h"
+#include "units.h"
 
 /* The sizes that options and a config.json may ask for multiply to 2^96 bytes, which 64 bits would take for few. A token
    has at most 16 C + 8 numbers in a block, as many in the scratch of training, and the rows of naive attention. */

@@ -1,5 +1,6 @@
 #include "report.h"
 #include "files.h"
+#include "units.h"
 #include "../kernels/check.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -9,17 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #define CSV_HEADER "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss"
 enum { CSV_COMMAS = 8, PLAIN_COLUMNS = 109 };
-
-static double clock_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---- the log */
 
@@ -232,7 +226,7 @@ void report_step(Report *report, const StepReport *step) {
     if (report->steps <= 2) report->mean_ms = step->ms;
     else report->mean_ms += (step->ms - report->mean_ms) / (double)(report->steps - 1 < 20 ? report->steps - 1 : 20);
 
-    double now = clock_seconds();
+    double now = seconds_now();
     int lasting = step->step == step->total || !isnan(step->val_loss);
     report->last = *step;
     report->shown = lasting || report->steps == 1 || now - report->shown_at_s >= (report->in_place ? 0.05 : 1);
@@ -284,25 +278,4 @@ void report_close(Report *report) {
     free(report->waiting);
     free(report->csv_path);
     memset(report, 0, sizeof *report);
-}
-
-/* ---- numbers for people */
-
-const char *duration_text(double seconds, char text[32]) {
-    if (!(seconds >= 0 && seconds < 1e14)) return strcpy(text, "unknown");
-    int64_t s = (int64_t)(seconds + 0.5);
-    if      (s < 60)    snprintf(text, 32, "%ds", (int)s);
-    else if (s < 3600)  snprintf(text, 32, "%dm%02ds", (int)(s / 60), (int)(s % 60));
-    else if (s < 86400) snprintf(text, 32, "%dh%02dm", (int)(s / 3600), (int)(s % 3600 / 60));
-    else                snprintf(text, 32, "%" PRId64 "d%02dh", s / 86400, (int)(s % 86400 / 3600));
-    return text;
-}
-
-const char *bytes_text(double bytes, char text[32]) {
-    static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB" };
-    int u = 0;
-    if (!isfinite(bytes)) return strcpy(text, "unknown");
-    for (; u < 5 && fabs(bytes) >= (u < 3 ? 1023.5 : 1023.995); u++) bytes /= 1024;
-    snprintf(text, 32, "%.*f %s", u < 3 ? 0 : 2, bytes, unit[u]);
-    return text;
 }

@@ -49,9 +49,4 @@ void report_alarm(Report *report, const char *format, ...) __attribute__((format
 void report_sync(Report *report);                /* the log is on the disk, or that it is not is told */
 void report_close(Report *report);               /* fails in a line when rows are still waiting */
 
-/* "2d03h", "1h02m", "3m20s", "45s" */
-const char *duration_text(double seconds, char text[32]);
-/* "1.50 GiB", "340 MiB" */
-const char *bytes_text(double bytes, char text[32]);
-
 #endif

@@ -254,8 +254,8 @@ FILE *safetensors_create(const char *path, const SafeEntry *entry, int count) {
 
     unsigned char length[8];
     for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)size >> (8 * i));
-    file_write(file, length, sizeof length, path);
-    file_write(file, header, size, path);
+    file_write(file, length, sizeof length);
+    file_write(file, header, size);
     free(header);
     return file;
 }

@@ -1,17 +1,11 @@
 #include "saver.h"
 #include "files.h"
+#include "units.h"
 #include "../kernels/device.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
-
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static void sweep(void *saver) { checkpoint_sweep(((Saver *)saver)->out); }
 

@@ -15,7 +15,4 @@ void        stop_reserve(double seconds);
 
 int stop_save_wanted(void);       /* SIGUSR1 came since the last call */
 
-/* Seconds of "3h50m", "2d", "90s", "1.5h" or plain "3600"; -1 when it is no duration. */
-double duration_seconds(const char *text);
-
 #endif

@@ -116,7 +116,7 @@ static void row_check(const Part *part, const Row *row, int V, const char *path)
     REQUIRE(large < 0, "%s: %s holds a number that BF16 rounds to infinity: not saved; want F32", path, row->name);
 }
 
-static void row_write(FILE *file, const Part *part, const Row *row, int V, const char *path) {
+static void row_write(FILE *file, const Part *part, const Row *row, int V) {
     SafeEntry entry = row_entry(row, V, F32);
     int64_t bytes = safetensors_bytes(&entry), count = bytes / 4;
     float *host = row_copy(part, row, bytes);
@@ -129,7 +129,7 @@ static void row_write(FILE *file, const Part *part, const Row *row, int V, const
         }
         bytes = 2 * count;
     }
-    file_write(file, host, (size_t)bytes, path);
+    file_write(file, host, (size_t)bytes);
     free(host);
 }
 
@@ -149,7 +149,7 @@ void weights_write(const char *path, const Part *part, int parts, int V) {
         }
     FILE *file = safetensors_create(path, entry, count);
     for (int p = 0; p < parts; p++)
-        for (int i = 0; i < part[p].table->count; i++) row_write(file, &part[p], &part[p].table->row[i], V, path);
+        for (int i = 0; i < part[p].table->count; i++) row_write(file, &part[p], &part[p].table->row[i], V);
     for (int i = 0; i < count; i++) free((char *)entry[i].name);
     free(entry);
     file_close_durably(file, path);

@@ -198,7 +198,7 @@ static void remove_directory(void *path) { directory_remove(path); }
 static void fill_device(void *how) {
     FILE *file = file_create("/dev/full");
     static char bytes[100000];
-    if (*(char *)how == 'w') file_write(file, bytes, sizeof bytes, "/dev/full");
+    if (*(char *)how == 'w') file_write(file, bytes, sizeof bytes);
     if (*(char *)how == 'f') fwrite(bytes, 1, sizeof bytes, file);
     if (*(char *)how == 'p') fprintf(file, "small");
     file_close_durably(file, "/dev/full");
@@ -210,7 +210,7 @@ static void test_files(void) {
     directory_make(deep);
     EXPECT(file_is_folder(deep), "%s", deep);
     FILE *f = file_create(file);
-    file_write(f, "abc", 3, file);
+    file_write(f, "abc", 3);
     file_close_durably(f, file);
     FileMap map = file_map(file);
     EXPECT(map.size == 3 && !memcmp(map.bytes, "abc", 3), "%lld bytes", (long long)map.size);
@@ -268,7 +268,7 @@ static void test_safetensors_round_trip(void) {
     unsigned char data[24 + 4 + 24 + 0 + 2];
     for (size_t i = 0; i < sizeof data; i++) data[i] = (unsigned char)(i * 37 + 1);
     FILE *file = safetensors_create(path, entries, 5);
-    file_write(file, data, sizeof data, path);
+    file_write(file, data, sizeof data);
     file_close_durably(file, path);
     SafeFile safe = safetensors_open(path);
     EXPECT(safe.count == 5 && !strcmp(safetensors_metadata(&safe, "format"), "pt"), "%d tensors", safe.count);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include "../llmc/report.h"
+#include "../llmc/units.h"
 
 static char *log_path;
 
