@@ -121,11 +121,15 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, int exact) {
 
 /* ---- checks of what the last run left */
 
-/* The data is exact: the result must be the truth, rounded; where that is as near to the next number as f32 allows, to
-   either. */
-static inline void expect_exact(const char *name, Tensor got, const double *want, const double *values) {
+/* How much of the results is exact: who rounds P itself to bf16 gets out of a mean over other than 2^n keys only nearly. */
+typedef enum { NOTHING_EXACT, ALL_EXACT, POWERS_EXACT } Exact;
+
+/* The result must be the truth, rounded; where that is as near to the next number as f32 allows, to either. */
+static inline void expect_exact(const char *name, Tensor got, const double *want, const double *values, int only_powers) {
     int64_t wrong = 0;
     for (int64_t i = 0; i < tensor_count(got); i++) {
+        int64_t row = i / got.dim[1];
+        if (only_powers && (row & (row + 1))) continue;
         double true_value = rint(want[i] * 0x1p40) * 0x1p-40;       /* a sum of float64 may not be quite 0 */
         wrong += !(values[i] == round_bf16(true_value * (1 + 0x1p-17)) ||
                    values[i] == round_bf16(true_value * (1 - 0x1p-17)));
@@ -133,7 +137,7 @@ static inline void expect_exact(const char *name, Tensor got, const double *want
     EXPECT(!wrong, "%s %s: %lld of %s are not exact", arena_op, arena_case, (long long)wrong, name);
 }
 
-static inline void check_head(const AttentionSpec *s, const Truth *t, Operands x, int exact) {
+static inline void check_head(const AttentionSpec *s, const Truth *t, Operands x, Exact exact) {
     for (int i = 0; i < OUTPUTS; i++) {
         Tensor got = output_of(x, i);
         const double *want = t->want.x[i], roundings = s->Tq + s->HS;
@@ -146,7 +150,8 @@ static inline void check_head(const AttentionSpec *s, const Truth *t, Operands x
         double allowed = 4 * 0x1p-24 * (sqrt(roundings) + t->condition) * greatest + 2 * t->root_mean_square[i];
         EXPECT(error <= allowed, "%s %s: root mean square of the error of %s is %.2e, bound %.2e", arena_op, arena_case,
                output_name[i], error, allowed);
-        if (exact && got.dtype == BF16) expect_exact(output_name[i], got, want, values);
+        if (exact && got.dtype == BF16)
+            expect_exact(output_name[i], got, want, values, exact == POWERS_EXACT && i == OUT);
         pool_used = pool_before;
     }
 }

@@ -29,7 +29,8 @@ View view_of(Tensor t) { return { (bf16 *)t.data, t.pitch }; }
 int blocks_for(int64_t tasks) {
     static int multiprocessors;
     if (!multiprocessors) CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
-    REQUIRE(tasks <= INT32_MAX / 2, "attention: %lld tiles, want at most %d: a smaller batch", (long long)tasks, INT32_MAX / 2);
+    REQUIRE(tasks <= INT32_MAX / 2, "attention: %lld tiles, want at most %d: a smaller batch",
+            (long long)tasks, INT32_MAX / 2);
     return (int)(tasks < multiprocessors ? tasks : multiprocessors);
 }
 
@@ -45,18 +46,13 @@ static size_t state_bytes(const AttentionSpec *s) {       /* a float per query r
     return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq;
 }
 
-static void check_work(const void *work) {
-    REQUIRE((uintptr_t)work % 16 == 0, "attention: the workspace begins at %p, want a multiple of 16 bytes", work);
-}
-
-static void forward(const AttentionSpec *s, Tensor out, void *state, Tensor q, Tensor k, Tensor v, void *work) {
+static void forward(const AttentionSpec *s, Tensor out, void *state, Tensor q, Tensor k, Tensor v, void *) {
     attention_check(&attention_flash_sm90, s, out, q, k, v);
     attention_check_rows("out", out);
     attention_check_rows("q", q);
     attention_check_rows("k", k);
     attention_check_rows("v", v);
-    check_work(work);
-    attention_flash_sm90_forward(s, out, (float *)state, q, k, v, work);
+    attention_flash_sm90_forward(s, out, (float *)state, q, k, v);
 }
 
 static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
@@ -71,7 +67,7 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
     attention_check_rows("dq", dq);
     attention_check_rows("dk", dk);
     attention_check_rows("dv", dv);
-    check_work(work);
+    REQUIRE((uintptr_t)work % 16 == 0, "attention: the workspace begins at %p, want a multiple of 16 bytes", work);
     attention_flash_sm90_backward(s, dq, dk, dv, dout, out, (const float *)state, q, k, v, work);
 }
 

@@ -26,7 +26,9 @@ struct Problem {
     int   section;              /* heads whose tiles run side by side: what they read and add to stays in the L2 */
     int   deterministic;
     float scale;
-    int  *ticket;               /* zero at the launch */
+    /* The number of the next task: zero at the launch and again after it, for it wraps round after so many draws: one for
+       each task, and one in vain for each who draws. */
+    unsigned *ticket, draws;
 };
 
 HOPPER bf16 *rows_of(const View &t, const Problem &p, int b, int h, int row) {
@@ -44,16 +46,22 @@ template<int PANELS> HOPPER void load_tile(uint32_t to, int panel_bytes, const C
 /* ---- tasks: a tile of one head each, drawn by whoever is ready, in one order: what a task may wait for has been drawn
    before it, by somebody who runs. ---- */
 
-struct Task { int b, h, row; };     /* sequence, head, the tile's first row; row -1: there are no more */
+/* Sequence (-1: there are no more tasks), head, the tile's first row, and how many blocks its ring has brought before. */
+struct Task { int b, h, row, before; };
+
+/* Of a head, when the first one begins at row `first`. */
+__host__ __device__ static inline int tiles_of(const Problem &p, int rows, int first) {
+    return (p.T - first + rows - 1) / rows;
+}
 
 /* The tiles of a section of heads in turn, from the longest work to the shortest: the last queries see the most keys, the
    first keys are seen by the most queries. */
-HOPPER Task draw_task(const Problem &p, int rows, bool last_is_longest) {
-    const int index = atomicAdd(p.ticket, 1), tiles = (p.T + rows - 1) / rows;
-    if (index >= p.heads * tiles) return { 0, 0, -1 };
-    const int first = index / (p.section * tiles) * p.section, width = min(p.section, p.heads - first);
-    const int within = index - first * tiles, order = within / width, head = first + within % width;
-    return { head / p.NH, head % p.NH, (last_is_longest ? tiles - 1 - order : order) * rows };
+HOPPER Task draw_task(const Problem &p, int rows, int first, bool last_is_longest) {
+    const int index = (int)atomicInc(p.ticket, p.draws - 1), tiles = tiles_of(p, rows, first);
+    if (index >= p.heads * tiles) return { -1, 0, 0, 0 };
+    const int begin = index / (p.section * tiles) * p.section, width = min(p.section, p.heads - begin);
+    const int within = index - begin * tiles, order = within / width, head = begin + within % width;
+    return { head / p.NH, head % p.NH, first + (last_is_longest ? tiles - 1 - order : order) * rows, 0 };
 }
 
 /* The n-th use of a ring of so many stages. */
@@ -64,36 +72,35 @@ template<int STAGES> HOPPER int parity_of(int n) { return n / STAGES & 1; }
 template<int COUNT> struct Slots {
     static constexpr int BYTES = COUNT * (int)sizeof(Task);
 
-    volatile int *task;
+    volatile Task *slots;
     uint32_t full, empty;       /* barriers */
 
     __device__ __forceinline__ Slots(uint8_t *slots, uint32_t full, uint32_t empty)
-        : task((volatile int *)slots), full(full), empty(empty) {}
+        : slots((volatile Task *)slots), full(full), empty(empty) {}
     __device__ __forceinline__ void init(int readers) const {
         for (int i = 0; i < COUNT; i++) { mbarrier_init(full + 8 * i, 1); mbarrier_init(empty + 8 * i, readers); }
     }
-    __device__ __forceinline__ void wait_for_room(int n) const {
+    __device__ __forceinline__ void publish(int n, const Task &t) const {
+        volatile Task *const slot = slots + stage_of<COUNT>(n);
         mbarrier_wait(empty + 8 * stage_of<COUNT>(n), parity_of<COUNT>(n) ^ 1);
-    }
-    __device__ __forceinline__ void publish(int n, const Task &t) const {       /* there is room */
-        volatile int *const slot = task + 3 * stage_of<COUNT>(n);
-        slot[0] = t.b;
-        slot[1] = t.h;
-        slot[2] = t.row;
+        slot->b = t.b;
+        slot->h = t.h;
+        slot->row = t.row;
+        slot->before = t.before;
         mbarrier_arrive(full + 8 * stage_of<COUNT>(n));
     }
     /* By one thread, or by all of a warp, which get the same: one reader. */
     __device__ __forceinline__ Task take(int n) const {
+        volatile Task *const slot = slots + stage_of<COUNT>(n);
         mbarrier_wait(full + 8 * stage_of<COUNT>(n), parity_of<COUNT>(n));
-        volatile int *const slot = task + 3 * stage_of<COUNT>(n);
-        const Task t = { slot[0], slot[1], slot[2] };
+        const Task t = { slot->b, slot->h, slot->row, slot->before };
         mbarrier_arrive(empty + 8 * stage_of<COUNT>(n));
         return t;
     }
     __device__ __forceinline__ Task take_by_warp(int n) const {
         Task t = {};
         if (threadIdx.x % 32 == 0) t = take(n);
-        return { uniform(t.b), uniform(t.h), uniform(t.row) };
+        return { uniform(t.b), uniform(t.h), uniform(t.row), uniform(t.before) };
     }
 };
 
@@ -105,6 +112,15 @@ template<int PANELS, int N> HOPPER void start_scores(float (&d)[N], Operand a, i
     #pragma unroll
     for (int x = 0; x < 4 * PANELS; x++)
         wgmma<ALONG, ALONG>(d, advanced(a, x / 4 * a_panel + x % 4 * 32), advanced(b, x / 4 * b_panel + x % 4 * 32), x > 0);
+    wgmma_commit_group();
+}
+
+/* The same with a in registers. */
+template<int PANELS, int N> HOPPER void start_scores(float (&d)[N], const uint32_t *a, Operand b, int b_panel) {
+    wgmma_fence();
+    #pragma unroll
+    for (int x = 0; x < 4 * PANELS; x++)
+        wgmma<ALONG>(d, a + 4 * x, advanced(b, x / 4 * b_panel + x % 4 * 32), x > 0);
     wgmma_commit_group();
 }
 
@@ -174,7 +190,7 @@ int         blocks_for(int64_t tasks);      /* as many as multiprocessors, at mo
 
 /* Shapes are checked. state: lse (B,NH,T). work: attention_flash_sm90_workspace bytes, whatever they hold. */
 size_t attention_flash_sm90_workspace(const AttentionSpec *s);
-void   attention_flash_sm90_forward (const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v, void *work);
+void   attention_flash_sm90_forward (const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v);
 void   attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
                                      const float *lse, Tensor q, Tensor k, Tensor v, void *work);
 

@@ -6,55 +6,69 @@
 
    A block owns 128 keys, 64 a consumer warpgroup, and walks over tiles of the queries that see them. All is transposed, a
    row per key, so that P^T and dS^T are the A of dv and dk as they leave the registers; dS goes through shared memory
-   for dq, of which each group makes a half. In time, for both:
+   for dq, of which each group makes a half. A product waits in its warp until the tensor cores have taken the ones before
+   it, so only the other group's arithmetic can run beside it: the groups take turns, half a step apart. In time,
+   X = P, dS and the writing of dS:
 
-       tensor cores   S dP .  .  .        dV  dQ   dK     S dP ..
-       other units          P  dS  write dS   |       dq out
-                                              the groups meet
+       group 0   S dP |   X    | dV dK S dQ | out dP |   X    | dV dK S dQ | out dP |
+       group 1   S dP .  .  X        .  .   | dV dK S dQ | out dP |   X    | dV dK S dQ |
+                               the turn passes ^
 
-   dq of a tile is a sum over blocks. The block of the first keys stores its part in f32, the next ones add theirs in the L2;
-   the one on the diagonal, whose turn is last, adds what is there to its own part in registers and stores bf16: nothing has
-   to be zeroed before or converted after. With `deterministic` each waits for the one before it and the bits are the same
-   every time; else only for the first, and the others come as they come. Blocks begin with the tile after the diagonal and
-   take the diagonal last, when the others have long been there. Tasks are drawn in the order of the keys, so whoever waits
-   waits for somebody who runs. */
+   dq of a tile is a sum over blocks. Who comes first stores his part in f32, the next ones add theirs in the L2; the one on
+   the diagonal, whose turn is last, adds what is there to its own part in registers and stores bf16: nothing has to be
+   zeroed before or converted after. With `deterministic` each waits for the one before it and the bits are the same every
+   time; else they come as they come. Blocks begin with the tile after the diagonal and take the diagonal last, when the
+   others have long been there. Tasks are drawn in the order of the keys, so whoever waits waits for somebody who runs. */
 #include "attention_flash_sm90.h"
 
 struct Maps { CUtensorMap q, k, v, dout; };
 
-/* Tpad: T rounded up to 128. added: of each of a head's tiles of queries, how many blocks of keys have their part in dq. */
+static __device__ unsigned ticket;      /* as in the forward pass: every launch leaves it at zero */
+
+/* Tpad: T rounded up to 128. added: of both halves of each tile of queries, how many blocks of keys have theirs in dq. */
 struct Workspace { float *lse2, *delta, *dq; int *added; int tiles, Tpad; };
 
 template<int PANELS_> struct Backward {
     static constexpr int PANELS = PANELS_, COLUMNS = 64 * PANELS, STAGES = 2;
     static constexpr int QT = PANELS == 1 ? 128 : 64;       /* queries of a tile: what the registers hold of S and dP */
     static constexpr int GROUPS = 2, THREADS = WARPGROUP * (GROUPS + 1), REGISTERS = 232, PRODUCER_REGISTERS = 40;
-    static constexpr int KV_PANEL = KEYS * ROW, KV_BYTES = PANELS * KV_PANEL, Q_PANEL = QT * ROW, Q_BYTES = PANELS * Q_PANEL;
-    static constexpr int DS_PANEL = KEYS * ROW, DS_BYTES = QT / 64 * DS_PANEL;      /* a row per key, a panel per 64 queries */
-    static constexpr int DQ_BYTES = QT * COLUMNS * 4, ROWS_BYTES = QT * 4;          /* dq in f32; lse or delta */
-    /* Shared memory. dS has two places, so that one meeting a step is enough; dq too, so that its way out may take a step. */
-    static constexpr int K = 0, V = K + KV_BYTES, Q = V + KV_BYTES, DOUT = Q + STAGES * Q_BYTES;
+    static constexpr int KV_PANEL = KEYS * ROW, KV_BYTES = PANELS * KV_PANEL;
+    static constexpr int Q_PANEL = QT * ROW, Q_BYTES = PANELS * Q_PANEL;
+    static constexpr int DS_PANEL = KEYS * ROW, DS_BYTES = QT / 64 * DS_PANEL;  /* a row per key, a panel per 64 queries */
+    static constexpr int DQ_BYTES = QT * COLUMNS * 4 / GROUPS;                  /* what a group makes of dq, f32 */
+    static constexpr int ROWS_BYTES = QT * 4;                                   /* lse or delta */
+    /* Shared memory. K has two places, so that one group can begin a task while the other ends the last one. */
+    static constexpr int K = 0, V = K + 2 * KV_BYTES, Q = V + KV_BYTES, DOUT = Q + STAGES * Q_BYTES;
     static constexpr int DS = DOUT + STAGES * Q_BYTES, DQ = DS + 2 * DS_BYTES;
-    static constexpr int LSE = DQ + 2 * DQ_BYTES, DELTA = LSE + STAGES * ROWS_BYTES;
-    static constexpr int K_FULL = DELTA + STAGES * ROWS_BYTES, V_FULL = K_FULL + 8, K_EMPTY = V_FULL + 8, V_EMPTY = K_EMPTY + 8;
-    static constexpr int Q_FULL = V_EMPTY + 8, DOUT_FULL = Q_FULL + 8 * STAGES, Q_EMPTY = DOUT_FULL + 8 * STAGES;
-    static constexpr int DQ_FULL = Q_EMPTY + 8 * STAGES, DQ_EMPTY = DQ_FULL + 16;
-    static constexpr int TASK_FULL = DQ_EMPTY + 16, TASK_EMPTY = TASK_FULL + 8;
-    static constexpr int TASKS = TASK_EMPTY + 8, SHARED_BYTES = TASKS + Slots<1>::BYTES;
+    static constexpr int LSE = DQ + GROUPS * DQ_BYTES, DELTA = LSE + STAGES * ROWS_BYTES;
+    static constexpr int K_FULL = DELTA + STAGES * ROWS_BYTES, K_EMPTY = K_FULL + 16, V_FULL = K_EMPTY + 16;
+    static constexpr int V_EMPTY = V_FULL + 8, Q_FULL = V_EMPTY + 8, DOUT_FULL = Q_FULL + 8 * STAGES;
+    static constexpr int Q_EMPTY = DOUT_FULL + 8 * STAGES;      /* of Q and of dout */
+    static constexpr int DS_FULL = Q_EMPTY + 8 * STAGES, DQ_FULL = DS_FULL + 16, DQ_EMPTY = DQ_FULL + 8 * GROUPS;
+    static constexpr int ADDED = DQ_EMPTY + 8 * GROUPS, TASK_FULL = ADDED + 16 * GROUPS, TASK_EMPTY = TASK_FULL + 8;
+    static constexpr int TASKS = (TASK_EMPTY + 8 + 15) / 16 * 16, SHARED_BYTES = TASKS + Slots<1>::BYTES;
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
-    enum { MEETING = 1 };       /* named barrier of the consumers */
+    enum { TURN = 1 };          /* named barriers of the consumers, one a group: it may start its products */
 };
 
 /* The tiles of queries that see the block of keys from `row` on, in the order in which they are taken. */
 template<class F> struct Queries {
     int first, count, diagonal;     /* the last so many are on the diagonal */
     __device__ __forceinline__ Queries(int T, int row)
-        : first(row / F::QT), count((T + F::QT - 1) / F::QT - first), diagonal(min(KEYS / F::QT, count)) {}
+        : first(row / F::QT), count((T + F::QT - 1) / F::QT - first), diagonal(F::QT == KEYS ? 1 : min(2, count)) {}
     __device__ __forceinline__ bool on_diagonal(int i) const { return i >= count - diagonal; }
     __device__ __forceinline__ int tile(int i) const {
         return first + (on_diagonal(i) ? i - (count - diagonal) : i + diagonal);
     }
 };
+
+/* Whether a part of dq is the first, to be stored and not added to others. While somebody stores, the next one waits. */
+enum { STORING = -1 };
+HOPPER bool comes_first(int *added) {
+    int was;
+    while ((was = cas_acquire(added, 0, STORING)) == STORING) {}
+    return was == 0;
+}
 
 HOPPER void wait_until(const int *flag, int at_least) { while (load_acquire(flag) < at_least) {} }
 
@@ -63,7 +77,8 @@ template<int PANELS> __global__ __launch_bounds__(256)
 void flash_backward_rows(const Problem p, const Workspace w, const float *lse, View out, View dout) {
     constexpr int LANES = 8 * PANELS, STEP = 256 / LANES;       /* 16 bytes a lane */
     const int tiles = w.Tpad / 128, head = blockIdx.x / tiles, lane = threadIdx.x % LANES;
-    const int first = blockIdx.x % tiles * 128 + threadIdx.x / LANES;
+    const int first = blockIdx.x % tiles * 128 + threadIdx.x / LANES, counts = 2 * w.tiles / tiles;
+    if ((int)threadIdx.x < counts) w.added[blockIdx.x * counts + threadIdx.x] = 0;
     const bf16 *x = rows_of(out,  p, head / p.NH, head % p.NH, first) + 8 * lane;
     const bf16 *y = rows_of(dout, p, head / p.NH, head % p.NH, first) + 8 * lane;
     #pragma unroll
@@ -97,18 +112,22 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
     auto dq_sums_of = [&](int head, int tile) { return w.dq + ((int64_t)head * w.Tpad + tile * F::QT) * F::COLUMNS; };
 
     if (threadIdx.x == 0) {
-        mbarrier_init(base + F::K_FULL, 1);
         mbarrier_init(base + F::V_FULL, 1);
-        mbarrier_init(base + F::K_EMPTY, 8);
         mbarrier_init(base + F::V_EMPTY, 8);
         for (int i = 0; i < 2; i++) {
+            mbarrier_init(barrier(F::K_FULL, i), 1);
+            mbarrier_init(barrier(F::K_EMPTY, i), 8);
             mbarrier_init(barrier(F::Q_FULL, i), 1);
             mbarrier_init(barrier(F::DOUT_FULL, i), 1);
             mbarrier_init(barrier(F::Q_EMPTY, i), 8);
-            mbarrier_init(barrier(F::DQ_FULL, i), 8);
-            mbarrier_init(barrier(F::DQ_EMPTY, i), 1);
+            mbarrier_init(barrier(F::DS_FULL, i), 8);
+            for (int group = 0; group < F::GROUPS; group++) mbarrier_init(barrier(F::ADDED + 16 * group, i), 1);
         }
-        tasks.init(10);
+        for (int group = 0; group < F::GROUPS; group++) {
+            mbarrier_init(base + F::DQ_FULL + 8 * group, 4);
+            mbarrier_init(base + F::DQ_EMPTY + 8 * group, 1);
+        }
+        tasks.init(11);
         fence_mbarrier_init();
     }
     __syncthreads();
@@ -123,115 +142,136 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
             prefetch_tensormap(&maps.dout);
             for (int n = 0, loaded = 0; ; n++) {
                 const Task t = tasks.take(n);
-                if (t.row < 0) break;
+                if (t.b < 0) break;
                 const Queries<F> queries(p.T, t.row);
                 for (int i = 0; i < queries.count; i++, loaded++) {
                     const int row = queries.tile(i) * F::QT, stage = stage_of<F::STAGES>(loaded);
                     const int64_t rows = ((int64_t)t.b * p.NH + t.h) * w.Tpad + row;
                     const uint32_t q_full = barrier(F::Q_FULL, loaded), dout_full = barrier(F::DOUT_FULL, loaded);
+                    if (i == 0) {
+                        mbarrier_wait(barrier(F::K_EMPTY, n), parity_of<2>(n) ^ 1);
+                        mbarrier_arrive_expect_tx(barrier(F::K_FULL, n), F::KV_BYTES);
+                        load_tile<F::PANELS>(base + F::K + stage_of<2>(n) * F::KV_BYTES, F::KV_PANEL, &maps.k,
+                                             barrier(F::K_FULL, n), t.b, t.h, t.row);
+                    }
                     mbarrier_wait(barrier(F::Q_EMPTY, loaded), parity_of<F::STAGES>(loaded) ^ 1);
                     mbarrier_arrive_expect_tx(q_full, F::Q_BYTES + F::ROWS_BYTES);
                     load_tile<F::PANELS>(base + F::Q + stage * F::Q_BYTES, F::Q_PANEL, &maps.q, q_full, t.b, t.h, row);
                     bulk_load(base + F::LSE + stage * F::ROWS_BYTES, w.lse2 + rows, F::ROWS_BYTES, q_full);
-                    if (i == 0) {       /* the place of V is free before that of K */
+                    mbarrier_arrive_expect_tx(dout_full, F::Q_BYTES + F::ROWS_BYTES);
+                    load_tile<F::PANELS>(base + F::DOUT + stage * F::Q_BYTES, F::Q_PANEL, &maps.dout, dout_full,
+                                         t.b, t.h, row);
+                    bulk_load(base + F::DELTA + stage * F::ROWS_BYTES, w.delta + rows, F::ROWS_BYTES, dout_full);
+                    if (i == 0) {
                         mbarrier_wait(base + F::V_EMPTY, n & 1 ^ 1);
                         mbarrier_arrive_expect_tx(base + F::V_FULL, F::KV_BYTES);
                         load_tile<F::PANELS>(base + F::V, F::KV_PANEL, &maps.v, base + F::V_FULL, t.b, t.h, t.row);
                     }
-                    mbarrier_arrive_expect_tx(dout_full, F::Q_BYTES + F::ROWS_BYTES);
-                    load_tile<F::PANELS>(base + F::DOUT + stage * F::Q_BYTES, F::Q_PANEL, &maps.dout, dout_full, t.b, t.h, row);
-                    bulk_load(base + F::DELTA + stage * F::ROWS_BYTES, w.delta + rows, F::ROWS_BYTES, dout_full);
-                    if (i == 0) {
-                        mbarrier_wait(base + F::K_EMPTY, n & 1 ^ 1);
-                        mbarrier_arrive_expect_tx(base + F::K_FULL, F::KV_BYTES);
-                        load_tile<F::PANELS>(base + F::K, F::KV_PANEL, &maps.k, base + F::K_FULL, t.b, t.h, t.row);
-                    }
                 }
             }
         }
-        if (warp == 1) {        /* takes dq out, but for the diagonal */
+        /* Two take a half of dq out each, but for the diagonal, and tell when the others' parts of that are there. */
+        if (warp % 2) {
+            const int half = warp / 2;
+            const uint32_t part = base + F::DQ + half * F::DQ_BYTES;
             for (int n = 0, sent = 0; ; n++) {
                 const Task t = tasks.take(n);
-                if (t.row < 0) break;
+                if (t.b < 0) break;
                 const Queries<F> queries(p.T, t.row);
-                const int head = t.b * p.NH + t.h, count = queries.count - queries.diagonal;
-                const int before = p.deterministic ? t.row / KEYS : min(t.row, 1);
-                int *const added = w.added + (int64_t)head * w.tiles;
-                if (count > 0) wait_until(added + queries.tile(0), before);
-                for (int i = 0; i < count; i++, sent++) {
-                    float *const sums = dq_sums_of(head, queries.tile(i));
-                    const uint32_t part = base + F::DQ + stage_of<2>(sent) * F::DQ_BYTES;
-                    mbarrier_wait(barrier(F::DQ_FULL, sent), parity_of<2>(sent));
+                const int head = t.b * p.NH + t.h, blocks_before = t.row / KEYS;
+                auto added = [&](int i) { return w.added + 2 * ((int64_t)head * w.tiles + queries.tile(i)) + half; };
+                int i = 0;
+                for (; !queries.on_diagonal(i); i++, sent++) {
+                    float *const sums = dq_sums_of(head, queries.tile(i)) + half * (F::DQ_BYTES / 4);
+                    mbarrier_wait(base + F::DQ_FULL + 8 * half, sent & 1);
+                    bool first = blocks_before == 0;
+                    if (p.deterministic) wait_until(added(i), blocks_before);
+                    else                 first = comes_first(added(i));
                     fence_proxy_async_global();
-                    if (t.row == 0) bulk_store(sums, part, F::DQ_BYTES);
-                    else            bulk_reduce_add(sums, part, F::DQ_BYTES);
+                    if (first) bulk_store(sums, part, F::DQ_BYTES);
+                    else       bulk_reduce_add(sums, part, F::DQ_BYTES);
                     bulk_commit_group();
-                    if (i + 1 < count) wait_until(added + queries.tile(i + 1), before);
                     bulk_wait_group_read<0>();
-                    mbarrier_arrive(barrier(F::DQ_EMPTY, sent));
+                    mbarrier_arrive(base + F::DQ_EMPTY + 8 * half);
                     bulk_wait_group<0>();
                     fence_proxy_async_global();
-                    add_release(added + queries.tile(i), 1);
+                    add_release(added(i), first && !p.deterministic ? 1 - STORING : 1);
                 }
+                for (; i < queries.count; i++) wait_until(added(i), blocks_before);
+                mbarrier_arrive(barrier(F::ADDED + 16 * half, n));
             }
         }
         if (warp == 2) {        /* draws the tasks */
             for (int n = 0; ; n++) {
-                tasks.wait_for_room(n);     /* all have begun the one before */
-                const Task t = draw_task(p, KEYS, false);
+                const Task t = draw_task(p, KEYS, 0, false);
                 tasks.publish(n, t);
-                if (t.row < 0) break;
+                if (t.b < 0) break;
             }
         }
         return;
     }
 
     setmaxnreg_inc<F::REGISTERS>();
-    const int g = lane / 4, c = lane % 4, own = 64 * group + 16 * warp;     /* the warp's 16 keys; the thread's: g, g + 8 of them */
+    const int g = lane / 4, c = lane % 4, own = 64 * group + 16 * warp;     /* the warp's 16 keys; g, g + 8: the thread's */
     const float scale2 = p.scale * LOG2E;
     /* The groups make the two halves of dq: of 128 queries, or of 128 columns */
     const int half_row = F::PANELS == 1 ? 64 * group : 0, half_column = F::PANELS == 2 ? 64 * group : 0;
-    const Operand k = operand(base + F::K + 64 * group * ROW), v = operand(base + F::V + 64 * group * ROW);
-    const Operand k_half = operand(base + F::K + half_column / 64 * F::KV_PANEL);
-    int used = 0, sent = 0;     /* tiles of queries before the present one, and those of them whose dq is not on the diagonal */
+    const Operand v = operand(base + F::V + 64 * group * ROW);
+    const uint32_t dq_full = base + F::DQ_FULL + 8 * group, dq_empty = base + F::DQ_EMPTY + 8 * group;
+    /* The f32 sums of a warp lie as its threads hold them: 16 bytes of each thread, eight times. */
+    const int at = (int)(threadIdx.x / 32 - 4) * 256 + lane;
+    auto wait_for = [&](int full, int n) { mbarrier_wait(barrier(full, n), parity_of<2>(n)); };
+    auto q_tile    = [&](int stage) { return operand(base + F::Q    + stage * F::Q_BYTES, F::Q_PANEL); };
+    auto dout_tile = [&](int stage) { return operand(base + F::DOUT + stage * F::Q_BYTES, F::Q_PANEL); };
+    /* The same in all lanes, and so that the compiler sees it: else each product takes its operands from vector registers,
+       which costs 4 % of the time. */
+    auto stage_now = [](int n) { return __any_sync(0xffffffffu, stage_of<2>(n)) ? 1 : 0; };
+
+    if (group == 1) bar_arrive(F::TURN, 2 * WARPGROUP);     /* the first turn is group 0's */
+    int used = 0, sent = 0;     /* tiles of queries before the present one, and those of them that are off the diagonal */
 
     for (int n = 0; ; n++) {
         const Task t = tasks.take_by_warp(n);
-        if (t.row < 0) break;
+        if (t.b < 0) break;
         const Queries<F> queries(p.T, t.row);
-        const int head = t.b * p.NH + t.h;
+        const uint32_t k_tile = base + F::K + stage_now(n) * F::KV_BYTES;
+        const Operand k = operand(k_tile + 64 * group * ROW), k_half = operand(k_tile + half_column / 64 * F::KV_PANEL);
         float s[F::QT / 2], d[F::QT / 2], dq_sums[32], dk_sums[F::COLUMNS / 2], dv_sums[F::COLUMNS / 2];
         uint32_t p_rows[F::QT / 4], ds_rows[F::QT / 4];     /* P^T, dS^T in bf16 */
+        auto start_dq = [&](int stage) {
+            const Operand ds_half = operand(base + F::DS + stage * F::DS_BYTES + half_row / 64 * F::DS_PANEL);
+            wgmma_fence();
+            #pragma unroll
+            for (int x = 0; x < KEYS / 16; x++)
+                wgmma<ACROSS, ACROSS>(dq_sums, advanced(ds_half, x * 16 * ROW), advanced(k_half, x * 16 * ROW), x > 0);
+            wgmma_commit_group();
+        };
 
+        wait_for(F::K_FULL, n);
+        wait_for(F::Q_FULL, used);
+        start_scores<F::PANELS>(s, k, F::KV_PANEL, q_tile(stage_now(used)), F::Q_PANEL);
+        mbarrier_wait(base + F::V_FULL, n & 1);
+        wait_for(F::DOUT_FULL, used);
+        start_scores<F::PANELS>(d, v, F::KV_PANEL, dout_tile(stage_now(used)), F::Q_PANEL);
         #pragma unroll 1
-        for (int i = 0; i < queries.count; i++, used++) {
-            const int stage = stage_of<F::STAGES>(used), parity = parity_of<F::STAGES>(used), tile = queries.tile(i);
+        for (int i = 0; ; i++) {
+            const int stage = stage_now(used);
             const bool diagonal = queries.on_diagonal(i), last = i == queries.count - 1;
-            const Operand q = operand(base + F::Q + stage * F::Q_BYTES, F::Q_PANEL);
-            const Operand dout = operand(base + F::DOUT + stage * F::Q_BYTES, F::Q_PANEL);
             const float *lse2  = (const float *)(shared + F::LSE   + stage * F::ROWS_BYTES) + 2 * c;
             const float *delta = (const float *)(shared + F::DELTA + stage * F::ROWS_BYTES) + 2 * c;
-
-            if (i == 0) mbarrier_wait(base + F::K_FULL, n & 1);
-            mbarrier_wait(barrier(F::Q_FULL, used), parity);
-            start_scores<F::PANELS>(s, k, F::KV_PANEL, q, F::Q_PANEL);
-            if (i == 0) mbarrier_wait(base + F::V_FULL, n & 1);
-            mbarrier_wait(barrier(F::DOUT_FULL, used), parity);
-            start_scores<F::PANELS>(d, v, F::KV_PANEL, dout, F::Q_PANEL);
-            const bool add_others = diagonal && t.row > 0;
-            if (add_others && lane == 0) wait_until(w.added + (int64_t)head * w.tiles + tile, t.row / KEYS);
-            __syncwarp();
-
+            float2 early[F::QT / 32];       /* read while S is made */
+            #pragma unroll
+            for (int j = 0; j < F::QT / 32; j++) early[j] = *(const float2 *)(lse2 + 8 * j);
             wgmma_wait_group<1>();
             ready(s);
             #pragma unroll
             for (int j = 0; j < F::QT / 8; j++) {
-                const float2 l = *(const float2 *)(lse2 + 8 * j);
+                const float2 l = j < F::QT / 32 ? early[j] : *(const float2 *)(lse2 + 8 * j);
                 #pragma unroll
                 for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(s[4 * j + e] * scale2 - (e % 2 ? l.y : l.x));
             }
             if (diagonal) {
-                const int seen = t.row + own + g - tile * F::QT;        /* the first query that sees the first key */
+                const int seen = t.row + own + g - queries.tile(i) * F::QT;     /* the first query that sees key g */
                 #pragma unroll
                 for (int j = 0; j < F::QT / 8; j++)
                     #pragma unroll
@@ -251,61 +291,92 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
                     ds_rows[2 * j + r] = pack(p0 * (d[4 * j + 2 * r] - m.x), p1 * (d[4 * j + 2 * r + 1] - m.y));
                 }
             }
-            const uint32_t ds = base + F::DS + stage_of<2>(used) * F::DS_BYTES;
+            const uint32_t ds = base + F::DS + stage * F::DS_BYTES;
             const int row = own + lane % 16;
             #pragma unroll
             for (int x = 0; x < F::QT / 16; x++)
                 stmatrix(ds + x / 4 * F::DS_PANEL + row * ROW + (((x % 4 * 2 + lane / 16) ^ row % 8) << 4),
                          ds_rows[4 * x], ds_rows[4 * x + 1], ds_rows[4 * x + 2], ds_rows[4 * x + 3]);
             fence_proxy_async();
+            __syncwarp();
+            if (lane == 0) mbarrier_arrive(barrier(F::DS_FULL, used));
 
-            start_sum<F::QT>(dv_sums, p_rows, dout, i > 0);
-            bar_sync(F::MEETING, 2 * WARPGROUP);        /* all of dS is there */
-            const Operand ds_half = operand(ds + half_row / 64 * F::DS_PANEL);
-            wgmma_fence();
-            #pragma unroll
-            for (int x = 0; x < KEYS / 16; x++)
-                wgmma<ACROSS, ACROSS>(dq_sums, advanced(ds_half, x * 16 * ROW), advanced(k_half, x * 16 * ROW), x > 0);
-            wgmma_commit_group();
-            start_sum<F::QT>(dk_sums, ds_rows, q, i > 0);
+            bar_sync(F::TURN + group, 2 * WARPGROUP);
+            start_sum<F::QT>(dv_sums, p_rows, dout_tile(stage), i > 0);
+            start_sum<F::QT>(dk_sums, ds_rows, q_tile(stage), i > 0);
+            if (last) break;
+
+            wait_for(F::Q_FULL, used + 1);
+            start_scores<F::PANELS>(s, k, F::KV_PANEL, q_tile(stage ^ 1), F::Q_PANEL);
+            wait_for(F::DS_FULL, used);
             wgmma_wait_group<1>();
+            ready(dv_sums);
+            ready(dk_sums);
+            if (lane == 0) mbarrier_arrive(barrier(F::Q_EMPTY, used));
+            start_dq(stage);
+            bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
+            wgmma_wait_group<0>();
+            ready(s);
             ready(dq_sums);
-            if (last && lane == 0) mbarrier_arrive(base + F::K_EMPTY);
-
-            /* The f32 sums of a warp lie as its threads hold them: 16 bytes of each thread, eight times. */
-            const int at = (group * 4 + warp) * 256 + lane;
-            if (diagonal) {
-                if (add_others)
-                    #pragma unroll
-                    for (int j = 0; j < 8; j++) {
-                        const float4 others = __ldcg((const float4 *)dq_sums_of(head, tile) + at + 32 * j);
-                        dq_sums[4 * j]     += others.x;
-                        dq_sums[4 * j + 1] += others.y;
-                        dq_sums[4 * j + 2] += others.z;
-                        dq_sums[4 * j + 3] += others.w;
-                    }
-                const int query = tile * F::QT + half_row + 16 * warp;
-                store_rows<8>(rows_of(dq, p, t.b, t.h, query) + half_column, dq.pitch, p.T - query, p.HS - half_column,
-                              dq_sums, p.scale, p.scale);
-            } else {
-                mbarrier_wait(barrier(F::DQ_EMPTY, sent), parity_of<2>(sent) ^ 1);
-                float4 *const part = (float4 *)(shared + F::DQ + stage_of<2>(sent) * F::DQ_BYTES) + at;
-                #pragma unroll
-                for (int j = 0; j < 8; j++)
-                    part[32 * j] = make_float4(dq_sums[4 * j], dq_sums[4 * j + 1], dq_sums[4 * j + 2], dq_sums[4 * j + 3]);
+            mbarrier_wait(dq_empty, sent & 1 ^ 1);
+            #pragma unroll
+            for (int j = 0; j < 8; j++)
+                ((float4 *)(shared + F::DQ))[at + 32 * j] =
+                    make_float4(dq_sums[4 * j], dq_sums[4 * j + 1], dq_sums[4 * j + 2], dq_sums[4 * j + 3]);
+            used++;
+            wait_for(F::DOUT_FULL, used);
+            start_scores<F::PANELS>(d, v, F::KV_PANEL, dout_tile(stage ^ 1), F::Q_PANEL);
+            if (F::QT == KEYS || !diagonal) {       /* else it stays there for the end */
                 fence_proxy_async();
                 __syncwarp();
-                if (lane == 0) mbarrier_arrive(barrier(F::DQ_FULL, sent));
+                if (lane == 0) mbarrier_arrive(dq_full);
                 sent++;
             }
-            wgmma_wait_group<0>();
-            ready(dk_sums);
-            ready(dv_sums);
-            if (lane == 0) mbarrier_arrive(barrier(F::Q_EMPTY, used));
         }
+        bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
+        wait_for(F::DS_FULL, used);
+        wgmma_wait_group<0>();
+        ready(dv_sums);
+        ready(dk_sums);
+        if (lane == 0) mbarrier_arrive(barrier(F::Q_EMPTY, used));
+        start_dq(stage_now(used));
+        used++;
         const int key = t.row + own;
         store_rows<8 * F::PANELS>(rows_of(dv, p, t.b, t.h, key), dv.pitch, p.T - key, p.HS, dv_sums, 1, 1);
+        mbarrier_wait(barrier(F::ADDED + 16 * group, n), parity_of<2>(n));
+        auto finish_dq = [&](int tile) {
+            float4 others[8] = {};
+            if (t.row > 0)
+                #pragma unroll
+                for (int j = 0; j < 8; j++)
+                    others[j] = __ldcg((const float4 *)dq_sums_of(t.b * p.NH + t.h, tile) + at + 32 * j);
+            wgmma_wait_group<0>();
+            ready(dq_sums);
+            #pragma unroll
+            for (int j = 0; j < 8; j++) {
+                dq_sums[4 * j]     += others[j].x;
+                dq_sums[4 * j + 1] += others[j].y;
+                dq_sums[4 * j + 2] += others[j].z;
+                dq_sums[4 * j + 3] += others[j].w;
+            }
+            const int query = tile * F::QT + half_row + 16 * warp;
+            store_rows<8>(rows_of(dq, p, t.b, t.h, query) + half_column, dq.pitch, p.T - query, p.HS - half_column,
+                          dq_sums, p.scale, p.scale);
+        };
+        finish_dq(queries.tile(queries.count - 1));
+        if (lane == 0) mbarrier_arrive(barrier(F::K_EMPTY, n));
         store_rows<8 * F::PANELS>(rows_of(dk, p, t.b, t.h, key), dk.pitch, p.T - key, p.HS, dk_sums, p.scale, p.scale);
+        if (F::QT < KEYS && queries.diagonal > 1) {
+            #pragma unroll
+            for (int j = 0; j < 8; j++) {
+                const float4 x = ((float4 *)(shared + F::DQ))[at + 32 * j];
+                dq_sums[4 * j]     = x.x;
+                dq_sums[4 * j + 1] = x.y;
+                dq_sums[4 * j + 2] = x.z;
+                dq_sums[4 * j + 3] = x.w;
+            }
+            finish_dq(queries.tile(queries.count - 2));
+        }
     }
 }
 
@@ -314,15 +385,14 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
 static int     padded(const AttentionSpec *s)       { return (s->Tq + 127) / 128 * 128; }
 static int64_t padded_rows(const AttentionSpec *s)  { return (int64_t)s->B * s->NH * padded(s); }
 
-/* The ticket, then the counts, of which there are fewer than one per 32 queries: zero at the launch. Multiples of 16 bytes. */
-enum { TICKET_BYTES = 256 };
-static size_t zero_bytes(const AttentionSpec *s) { return TICKET_BYTES + (size_t)padded_rows(s) / 32 * sizeof(int); }
+/* One a tile of 64 or 128 queries; room for one per 32, a multiple of 16 bytes. */
+static size_t added_bytes(const AttentionSpec *s) { return (size_t)padded_rows(s) / 32 * sizeof(int); }
 
 size_t attention_flash_sm90_workspace(const AttentionSpec *s) {
-    return zero_bytes(s) + (size_t)padded_rows(s) * sizeof(float) * (2 + (s->HS > 64 ? 128 : 64));
+    return added_bytes(s) + (size_t)padded_rows(s) * sizeof(float) * (2 + (s->HS > 64 ? 128 : 64));
 }
 
-template<int PANELS> static void launch(const Problem &p, const Workspace &w, const AttentionSpec *s, const float *lse,
+template<int PANELS> static void launch(Problem p, const Workspace &w, const AttentionSpec *s, const float *lse,
                                         View out, Tensor dout, Tensor q, Tensor k, Tensor v, View dq, View dk, View dv) {
     using F = Backward<PANELS>;
     CUDA(cudaFuncSetAttribute(flash_backward_sm90<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, F::SHARED_BYTES));
@@ -330,15 +400,17 @@ template<int PANELS> static void launch(const Problem &p, const Workspace &w, co
                         tensor_map("dout", s, dout, F::QT) };
     const int64_t tiles = padded_rows(s) / 128;
     const int blocks = blocks_for(tiles);
-    CUDA(cudaMemsetAsync(p.ticket, 0, zero_bytes(s), cuda_stream));
+    p.draws = (unsigned)(tiles + blocks);
     LAUNCH(flash_backward_rows<PANELS>, (unsigned)tiles, 256, 0, p, w, lse, out, view_of(dout));
     LAUNCH(flash_backward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, w, maps, dq, dk, dv);
 }
 
 void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
                                    const float *lse, Tensor q, Tensor k, Tensor v, void *work) {
-    /* Few heads side by side fit the L2 better; but blocks of one head wait for each other's dq, and 132 share them. */
-    const int section = max(98304 / s->Tq, 48);
+    /* Few heads side by side fit the L2 better; but blocks of one head wait for each other's dq, most where in order, and 132
+       multiprocessors share them. Of 8 .. 132 heads, with T = 512 .. 16384, this is within 2 % of the best. */
+    const int balance = (int)(16000 / sqrtf((float)s->Tq * (s->HS > 64 ? 128 : 64)));
+    const int section = max(balance, s->deterministic ? 66 : 8);
     Problem p = {};
     p.NH = s->NH;
     p.HS = s->HS;
@@ -347,12 +419,12 @@ void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk,
     p.section = min(section, p.heads);
     p.deterministic = s->deterministic;
     p.scale = s->scale;
-    p.ticket = (int *)work;
+    CUDA(cudaGetSymbolAddress((void **)&p.ticket, ticket));
     Workspace w = {};
     w.Tpad = padded(s);
     w.tiles = w.Tpad / (s->HS > 64 ? Backward<2>::QT : Backward<1>::QT);
-    w.added = (int *)work + TICKET_BYTES / sizeof(int);
-    w.lse2 = (float *)((char *)work + zero_bytes(s));
+    w.added = (int *)work;
+    w.lse2 = (float *)((char *)work + added_bytes(s));
     w.delta = w.lse2 + padded_rows(s);
     w.dq = w.delta + padded_rows(s);
     (s->HS > 64 ? launch<2> : launch<1>)(p, w, s, lse, view_of(out), dout, q, k, v, view_of(dq), view_of(dk), view_of(dv));

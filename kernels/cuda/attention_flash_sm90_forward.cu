@@ -12,43 +12,43 @@
        V arrives         .    0              .          1
 
    The others are out of step with it and fill the gaps. (So it is written; ptxas 13.0 moves the wait for O += P V up into
-   the exponentials, and kernels/README.md has what that costs.) */
+   the exponentials. Kept from that it is no faster: the others fill this gap, too.) */
 #include "attention_flash_sm90.h"
 
 static constexpr float SLACK = 8.0f;    /* the row maximum in use may be short of the true one by 2^8: P <= 256 */
 
 struct Maps { CUtensorMap q, k, v; };
 
-/* SHARED: the consumers take neighbouring rows of one head and read one ring of K and V. Else each is a worker of its own,
-   with its own ring: no waiting for one another, tiles as fine as the causal triangle wants them, but three times the
-   traffic with the L2 (7 TB/s at 450 TFLOP/s by count, not far from what it gives). */
-template<int PANELS_, int GROUPS_, bool SHARED_> struct Forward {
-    static constexpr int PANELS = PANELS_, GROUPS = GROUPS_;
-    static constexpr int STAGES = SHARED_ && PANELS == 1 ? 4 : 2;      /* of K and of V; three groups may be out of step */
-    static constexpr bool SHARED = SHARED_;
-    static constexpr int RINGS = SHARED ? 1 : GROUPS, RING_GROUPS = GROUPS / RINGS, ROWS = GROUP_ROWS * RING_GROUPS;
+/* Every launch leaves it at zero. (Launches come one after another, on the one stream that this library works on.) */
+static __device__ unsigned ticket;
+
+/* GROUPS consumers take neighbouring rows of one head, the other ones in the next task, since those further down have more
+   to do, and read one ring of K and V, deep enough for them to be out of step. */
+template<int PANELS_, int GROUPS_, int STAGES_> struct Forward {
+    static constexpr int PANELS = PANELS_, GROUPS = GROUPS_, ROWS = GROUP_ROWS * GROUPS;
+    static constexpr int STAGES = STAGES_;      /* of K and of V */
+    static constexpr bool Q_IN_REGISTERS = PANELS == 2;     /* room for it is only where the groups are two */
     static constexpr int THREADS = WARPGROUP * (GROUPS + 1);
     static constexpr int REGISTERS = GROUPS == 3 ? 160 : 232, PRODUCER_REGISTERS = GROUPS == 3 ? 32 : 40;
     static constexpr int Q_PANEL = GROUP_ROWS * ROW, Q_BYTES = PANELS * Q_PANEL;
     static constexpr int KV_PANEL = KEYS * ROW, KV_BYTES = PANELS * KV_PANEL;
-    /* Shared memory: a Q tile a group; K and V stages a ring; barriers; tasks; where there is room, a place for out */
-    static constexpr int Q = 0, RING = Q + GROUPS * Q_BYTES;
-    static constexpr int K = 0, V = K + STAGES * KV_BYTES, RING_BYTES = V + STAGES * KV_BYTES;
-    static constexpr int Q_FULL = RING + RINGS * RING_BYTES, Q_EMPTY = Q_FULL + 8 * GROUPS, BARRIERS = Q_EMPTY + 8 * GROUPS;
-    static constexpr int K_FULL = 0, V_FULL = K_FULL + 8 * STAGES, K_EMPTY = V_FULL + 8 * STAGES;
-    static constexpr int V_EMPTY = K_EMPTY + 8 * STAGES, TASK_FULL = V_EMPTY + 8 * STAGES;
-    static constexpr int TASK_EMPTY = TASK_FULL + 8 * 2, BARRIER_BYTES = TASK_EMPTY + 8 * 2;
-    static constexpr int TASKS = BARRIERS + RINGS * BARRIER_BYTES;
-    static constexpr int OUT = (TASKS + RINGS * Slots<2>::BYTES + 127) / 128 * 128;
-    static constexpr int SHARED_BYTES = SHARED ? OUT + GROUPS * Q_BYTES : OUT;
+    /* Shared memory: a Q tile a group, the ring, a place for out, barriers, tasks */
+    static constexpr int Q = 0, K = Q + GROUPS * Q_BYTES, V = K + STAGES * KV_BYTES, OUT = V + STAGES * KV_BYTES;
+    static constexpr int Q_FULL = OUT + GROUPS * Q_BYTES, Q_EMPTY = Q_FULL + 8 * GROUPS;
+    static constexpr int K_FULL = Q_EMPTY + 8 * GROUPS, K_EMPTY = K_FULL + 8 * STAGES, V_FULL = K_EMPTY + 8 * STAGES;
+    static constexpr int V_EMPTY = V_FULL + 8 * STAGES, TASK_FULL = V_EMPTY + 8 * STAGES, TASK_EMPTY = TASK_FULL + 8 * 2;
+    static constexpr int TASKS = (TASK_EMPTY + 8 * 2 + 15) / 16 * 16, SHARED_BYTES = TASKS + Slots<2>::BYTES;
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
+    /* Tiles end with the last row, and the first one is short, where it costs least: tiles of 192 rows that began with the
+       first row would walk, at T = 1024, over 32 blocks of keys and not 27. */
+    __host__ __device__ static int first_row(int T) {
+        const int rows = (T + GROUP_ROWS - 1) / GROUP_ROWS * GROUP_ROWS;
+        return rows - (rows + ROWS - 1) / ROWS * ROWS;
+    }
 };
 
-/* Which variant serves which head size and length, from the measurements in kernels/README.md. */
-typedef Forward<1, 3, false> Narrow;        /* head sizes to 64, T up to NARROW_LENGTH: 216 KiB */
-typedef Forward<1, 3, true>  NarrowLong;    /* longer ones: 176 KiB */
-typedef Forward<2, 2, true>  Wide;          /* head sizes to 128: 192 KiB */
-enum { NARROW_LENGTH = 4096 };
+typedef Forward<1, 3, 4> Narrow;        /* head sizes to 64: 176 KiB */
+typedef Forward<2, 2, 2> Wide;          /* head sizes to 128: 192 KiB */
 
 template<class F> __global__ __launch_bounds__(F::THREADS, 1)
 void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View out, float *lse) {
@@ -56,69 +56,64 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
     const uint32_t base = shared_address(shared);
     const int group = uniform(threadIdx.x / WARPGROUP) - 1, warp = uniform(threadIdx.x / 32) % 4, lane = threadIdx.x % 32;
 
-    /* group -1 produces: its warp r for ring r */
-    const int ring = F::RINGS == 1 ? 0 : group < 0 ? min(warp, F::RINGS - 1) : group;
-    const uint32_t tiles = base + F::RING + ring * F::RING_BYTES, barriers = base + F::BARRIERS + ring * F::BARRIER_BYTES;
-    const Slots<2> tasks(shared + F::TASKS + ring * Slots<2>::BYTES, barriers + F::TASK_FULL, barriers + F::TASK_EMPTY);
-    auto barrier = [&](int which, int n) { return barriers + which + 8 * stage_of<F::STAGES>(n); };
+    const Slots<2> tasks(shared + F::TASKS, base + F::TASK_FULL, base + F::TASK_EMPTY);
+    auto barrier = [&](int which, int n) { return base + which + 8 * stage_of<F::STAGES>(n); };
+    auto row_of = [&](const Task &t, int group, int n) { return t.row + (group + n) % F::GROUPS * GROUP_ROWS; };
 
-    if (threadIdx.x % WARPGROUP == 0) {
-        if (group >= 0) {
-            mbarrier_init(base + F::Q_FULL + 8 * group, 1);
-            mbarrier_init(base + F::Q_EMPTY + 8 * group, 4);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < F::GROUPS; i++) {
+            mbarrier_init(base + F::Q_FULL + 8 * i, 1);
+            mbarrier_init(base + F::Q_EMPTY + 8 * i, 4);
         }
-        if (F::SHARED ? group < 0 : group >= 0) {
-            for (int i = 0; i < F::STAGES; i++) {
-                mbarrier_init(barrier(F::K_FULL, i), 1);
-                mbarrier_init(barrier(F::V_FULL, i), 1);
-                mbarrier_init(barrier(F::K_EMPTY, i), 4 * F::RING_GROUPS);
-                mbarrier_init(barrier(F::V_EMPTY, i), 4 * F::RING_GROUPS);
-            }
-            tasks.init(4 * F::RING_GROUPS);
+        for (int i = 0; i < F::STAGES; i++) {
+            mbarrier_init(barrier(F::K_FULL, i), 1);
+            mbarrier_init(barrier(F::V_FULL, i), 1);
+            mbarrier_init(barrier(F::K_EMPTY, i), 4 * F::GROUPS);
+            mbarrier_init(barrier(F::V_EMPTY, i), 4 * F::GROUPS);
         }
+        tasks.init(4 * F::GROUPS);
         fence_mbarrier_init();
     }
     __syncthreads();
 
     if (group < 0) {
         setmaxnreg_dec<F::PRODUCER_REGISTERS>();
-        if (warp >= F::RINGS || lane != 0) return;
+        if (warp != 0 || lane != 0) return;
         prefetch_tensormap(&maps.q);
         prefetch_tensormap(&maps.k);
         prefetch_tensormap(&maps.v);
-        /* In the order of use, across tasks too: K of a block, V of the one before it, then, for a new task, Q: its place
-           is free when the scores of the task before are done, and that is also what the next K waits for. */
+        /* In the order of use, across tasks too: K of a block, V of the one before it, then, for a new task, Q. */
         Task v_task = {};
         int v_block = 0, loaded = 0;
         auto load_v = [&](int n) {
             mbarrier_wait(barrier(F::V_EMPTY, n), parity_of<F::STAGES>(n) ^ 1);
             mbarrier_arrive_expect_tx(barrier(F::V_FULL, n), F::KV_BYTES);
-            load_tile<F::PANELS>(tiles + F::V + stage_of<F::STAGES>(n) * F::KV_BYTES, F::KV_PANEL, &maps.v,
+            load_tile<F::PANELS>(base + F::V + stage_of<F::STAGES>(n) * F::KV_BYTES, F::KV_PANEL, &maps.v,
                                  barrier(F::V_FULL, n), v_task.b, v_task.h, v_block * KEYS);
         };
         /* drawn a task early: it takes as long as a memory access */
-        Task t = draw_task(p, F::ROWS, true);
+        Task t = draw_task(p, F::ROWS, F::first_row(p.T), true);
         for (int n = 0; ; n++) {
-            tasks.wait_for_room(n);
+            t.before = loaded;
             tasks.publish(n, t);
-            if (t.row < 0) break;
-            const Task next = draw_task(p, F::ROWS, true);
+            if (t.b < 0) break;
+            const Task next = draw_task(p, F::ROWS, F::first_row(p.T), true);
             const int last = (min(t.row + F::ROWS, p.T) - 1) / KEYS;
             for (int block = last; block >= 0; block--, loaded++) {
                 mbarrier_wait(barrier(F::K_EMPTY, loaded), parity_of<F::STAGES>(loaded) ^ 1);
                 mbarrier_arrive_expect_tx(barrier(F::K_FULL, loaded), F::KV_BYTES);
-                load_tile<F::PANELS>(tiles + F::K + stage_of<F::STAGES>(loaded) * F::KV_BYTES, F::KV_PANEL, &maps.k,
+                load_tile<F::PANELS>(base + F::K + stage_of<F::STAGES>(loaded) * F::KV_BYTES, F::KV_PANEL, &maps.k,
                                      barrier(F::K_FULL, loaded), t.b, t.h, block * KEYS);
                 if (loaded) load_v(loaded - 1);
                 v_task = t;
                 v_block = block;
                 if (block == last)
-                    for (int i = 0; i < F::RING_GROUPS; i++) {
-                        const uint32_t full = base + F::Q_FULL + 8 * (ring + i);
-                        mbarrier_wait(base + F::Q_EMPTY + 8 * (ring + i), n & 1 ^ 1);
+                    for (int i = 0; i < F::GROUPS; i++) {
+                        const uint32_t full = base + F::Q_FULL + 8 * i;
+                        mbarrier_wait(base + F::Q_EMPTY + 8 * i, n & 1 ^ 1);
                         mbarrier_arrive_expect_tx(full, F::Q_BYTES);
-                        load_tile<F::PANELS>(base + F::Q + (ring + i) * F::Q_BYTES, F::Q_PANEL, &maps.q, full,
-                                             t.b, t.h, t.row + i * GROUP_ROWS);
+                        load_tile<F::PANELS>(base + F::Q + i * F::Q_BYTES, F::Q_PANEL, &maps.q, full,
+                                             t.b, t.h, row_of(t, i, n));
                     }
             }
             t = next;
@@ -130,15 +125,21 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
     setmaxnreg_inc<F::REGISTERS>();
     const int g = lane / 4, c = lane % 4, own = 16 * warp + g;      /* this thread's rows: own, own + 8 */
     const float scale2 = p.scale * LOG2E;
-    const Operand q = operand(base + F::Q + group * F::Q_BYTES);
+    const uint32_t q = base + F::Q + group * F::Q_BYTES;
+    const uint32_t q_full = base + F::Q_FULL + 8 * group, q_empty = base + F::Q_EMPTY + 8 * group;
+    uint32_t q_rows[F::Q_IN_REGISTERS ? 16 * F::PANELS : 1];
     float s[KEYS / 2], o[F::PANELS * 32];
     float reference[2], sum[2], shrink[2];      /* of the two rows: stands for the maximum, in units of log2; sum of P */
     uint32_t p_rows[KEYS / 4];                  /* P in bf16: the A of its product with V */
 
     auto wait_for = [&](int which, int n) { mbarrier_wait(barrier(which, n), parity_of<F::STAGES>(n)); };
     auto release  = [&](int which, int n) { if (lane == 0) mbarrier_arrive(barrier(which, n)); };
-    auto k_tile = [&](int n) { return operand(tiles + F::K + stage_of<F::STAGES>(n) * F::KV_BYTES); };
-    auto v_tile = [&](int n) { return operand(tiles + F::V + stage_of<F::STAGES>(n) * F::KV_BYTES, F::KV_PANEL); };
+    auto v_tile = [&](int n) { return operand(base + F::V + stage_of<F::STAGES>(n) * F::KV_BYTES, F::KV_PANEL); };
+    auto start_s = [&](auto &s, int n) {
+        const Operand k = operand(base + F::K + stage_of<F::STAGES>(n) * F::KV_BYTES);
+        if constexpr (F::Q_IN_REGISTERS) start_scores<F::PANELS>(s, q_rows, k, F::KV_PANEL);
+        else                             start_scores<F::PANELS>(s, operand(q), F::Q_PANEL, k, F::KV_PANEL);
+    };
     /* Whether the reference had to move: seldom after the first block, and then o must shrink too. */
     auto follow_maximum = [&](auto &s) {
         float top[2] = { s[0], s[2] };
@@ -163,7 +164,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
             }
         return grown;
     };
-    /* sum adds P before it is rounded: the backward pass makes P anew from the log-sum-exp, and its rows must add up to 1. */
+    /* sum adds P before it is rounded: the backward pass makes P anew from the log-sum-exp, with rows that add up to 1. */
     auto exponentials = [&](auto &s) {
         #pragma unroll
         for (int j = 0; j < (int)sizeof s / 16; j++)
@@ -181,7 +182,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
     auto begin = [&](auto &s, int n) {
         constexpr int columns = sizeof s / 2;
         wait_for(F::K_FULL, n);
-        start_scores<F::PANELS>(s, q, F::Q_PANEL, k_tile(n), F::KV_PANEL);     /* of the first columns: as many as s holds */
+        start_s(s, n);          /* of the first columns: as many as s holds */
         wgmma_wait_group<0>();
         ready(s);
         release(F::K_EMPTY, n);
@@ -197,34 +198,39 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
         round_p(s);
     };
 
-    int at = 0;     /* blocks that this ring has brought before the present one */
     for (int n = 0; ; n++) {
         const Task t = tasks.take_by_warp(n);
-        if (t.row < 0) break;
-        const int row = t.row + (group - ring) * GROUP_ROWS, blocks = row < p.T ? row / KEYS + 1 : 0;
-        const int brought = (min(t.row + F::ROWS, p.T) - 1) / KEYS + 1;
-        for (int i = blocks; i < brought; i++, at++) {      /* those that only groups further down need */
+        if (t.b < 0) break;
+        const int row = uniform(row_of(t, group, n)), blocks = row >= 0 && row < p.T ? row / KEYS + 1 : 0;
+        const int brought = (min(t.row + F::ROWS, p.T) - 1) / KEYS + 1, first = t.before + brought - blocks;
+        for (int at = t.before; at < first; at++) {     /* those that only groups further down need */
             wait_for(F::K_FULL, at);
             release(F::K_EMPTY, at);
             wait_for(F::V_FULL, at);
             release(F::V_EMPTY, at);
         }
-        mbarrier_wait(base + F::Q_FULL + 8 * group, n & 1);
-        if (blocks == 0) {
-            if (lane == 0) mbarrier_arrive(base + F::Q_EMPTY + 8 * group);
-            continue;
+        mbarrier_wait(q_full, n & 1);
+        if constexpr (F::Q_IN_REGISTERS) {
+            const int q_row = 16 * warp + lane % 16;
+            #pragma unroll
+            for (int x = 0; x < 4 * F::PANELS; x++)
+                ldmatrix(q_rows + 4 * x,
+                         q + x / 4 * F::Q_PANEL + q_row * ROW + (((x % 4 * 2 + lane / 16) ^ q_row % 8) << 4));
+            __syncwarp();
         }
+        if ((F::Q_IN_REGISTERS || blocks == 0) && lane == 0) mbarrier_arrive(q_empty);
+        if (blocks == 0) continue;
         if (row % KEYS == 0) {      /* of this block only the first half is seen */
             float half[KEYS / 4];
-            begin(half, at);
+            begin(half, first);
         } else
-            begin(s, at);
+            begin(s, first);
 
         #pragma unroll 1
         for (int i = 1; i < blocks; i++) {
-            at++;
+            const int at = first + i;
             wait_for(F::K_FULL, at);
-            start_scores<F::PANELS>(s, q, F::Q_PANEL, k_tile(at), F::KV_PANEL);
+            start_s(s, at);
             wait_for(F::V_FULL, at - 1);
             start_sum<KEYS>(o, p_rows, v_tile(at - 1), i > 1);
             wgmma_wait_group<1>();
@@ -240,9 +246,10 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
                 for (int x = 0; x < F::PANELS * 32; x++) o[x] *= shrink[x / 2 % 2];
             round_p(s);
         }
-        if (lane == 0) mbarrier_arrive(base + F::Q_EMPTY + 8 * group);
-        wait_for(F::V_FULL, at);
-        start_sum<KEYS>(o, p_rows, v_tile(at), blocks > 1);
+        if (!F::Q_IN_REGISTERS && lane == 0) mbarrier_arrive(q_empty);
+        const int last = first + blocks - 1;
+        wait_for(F::V_FULL, last);
+        start_sum<KEYS>(o, p_rows, v_tile(last), blocks > 1);
 
         float normalise[2];
         #pragma unroll
@@ -254,24 +261,22 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
         }
         wgmma_wait_group<0>();
         ready(o);
-        release(F::V_EMPTY, at++);
-        bf16 *const to = rows_of(out, p, t.b, t.h, row + 16 * warp);
-        const int rows = p.T - row - 16 * warp;
-        if constexpr (F::SHARED)
-            store_rows_staged<8 * F::PANELS>(shared + F::OUT + (4 * group + warp) * (F::Q_BYTES / 4), to, out.pitch,
-                                             rows, p.HS, o, normalise[0], normalise[1]);
-        else
-            store_rows<8 * F::PANELS>(to, out.pitch, rows, p.HS, o, normalise[0], normalise[1]);
+        release(F::V_EMPTY, last);
+        store_rows_staged<8 * F::PANELS>(shared + F::OUT + (4 * group + warp) * (F::Q_BYTES / 4),
+                                         rows_of(out, p, t.b, t.h, row + 16 * warp), out.pitch, p.T - row - 16 * warp, p.HS,
+                                         o, normalise[0], normalise[1]);
     }
 }
 
-template<class F> static void launch(const Problem &p, const Maps &maps, View out, float *lse) {
+template<class F> static void launch(Problem p, const Maps &maps, View out, float *lse) {
     CUDA(cudaFuncSetAttribute(flash_forward_sm90<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, F::SHARED_BYTES));
-    const int64_t tasks = (int64_t)p.heads * ((p.T + F::ROWS - 1) / F::ROWS);
-    LAUNCH(flash_forward_sm90<F>, blocks_for(tasks), F::THREADS, F::SHARED_BYTES, p, maps, out, lse);
+    const int64_t tasks = (int64_t)p.heads * tiles_of(p, F::ROWS, F::first_row(p.T));
+    const int blocks = blocks_for(tasks);
+    p.draws = (unsigned)(tasks + blocks);
+    LAUNCH(flash_forward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, maps, out, lse);
 }
 
-void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v, void *work) {
+void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v) {
     const int64_t head_bytes = (int64_t)s->Tq * s->HS * 2 * (int64_t)sizeof(bf16), section = (16 << 20) / head_bytes;
     Problem p = {};
     p.NH = s->NH;
@@ -280,8 +285,7 @@ void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, float *lse
     p.heads = s->B * s->NH;
     p.section = section < 1 ? 1 : section < p.heads ? (int)section : p.heads;       /* K and V in a third of the L2 */
     p.scale = s->scale;
-    p.ticket = (int *)work;
+    CUDA(cudaGetSymbolAddress((void **)&p.ticket, ticket));
     const Maps maps = { tensor_map("q", s, q, GROUP_ROWS), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS) };
-    CUDA(cudaMemsetAsync(p.ticket, 0, sizeof *p.ticket, cuda_stream));
-    (s->HS > 64 ? launch<Wide> : s->Tq > NARROW_LENGTH ? launch<NarrowLong> : launch<Narrow>)(p, maps, view_of(out), lse);
+    (s->HS > 64 ? launch<Wide> : launch<Narrow>)(p, maps, view_of(out), lse);
 }

@@ -42,6 +42,7 @@ HOPPER void mbarrier_wait(uint32_t barrier, uint32_t parity) {
 /* ---- barriers of some of the block's warps ---- */
 
 HOPPER void bar_sync(int id, int threads)   { asm volatile("bar.sync %0, %1;"   :: "r"(id), "r"(threads) : "memory"); }
+HOPPER void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 
 /* ---- the copy engine. One thread starts a copy; shared memory written by threads needs fence_proxy_async in each
    of them before the barrier that lets that one go. ---- */
@@ -150,7 +151,8 @@ template<int B> HOPPER void wgmma(float (&d)[64], const uint32_t *a, Operand b, 
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " NAMES_64
                  ", {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"
-                 : D16(0), D16(16), D16(32), D16(48) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(b)), "r"(add), "n"(B));
+                 : D16(0), D16(16), D16(32), D16(48)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(b)), "r"(add), "n"(B));
 }
 
 #undef D4
@@ -166,6 +168,13 @@ HOPPER int load_acquire(const int *flag) {
     return value;
 }
 
+HOPPER int cas_acquire(int *flag, int expected, int desired) {
+    int was;
+    asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;"
+                 : "=r"(was) : "l"(__cvta_generic_to_global(flag)), "r"(expected), "r"(desired) : "memory");
+    return was;
+}
+
 HOPPER void add_release(int *flag, int x) {
     asm volatile("red.release.gpu.global.add.s32 [%0], %1;" :: "l"(__cvta_generic_to_global(flag)), "r"(x) : "memory");
 }
@@ -179,6 +188,11 @@ template<int N> HOPPER void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync
 HOPPER void stmatrix(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                  :: "r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+HOPPER void ldmatrix(uint32_t *d, uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(address) : "memory");
 }
 
 HOPPER float ex2(float x) {
