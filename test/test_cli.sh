@@ -1,58 +1,22 @@
 #!/bin/sh
 # test/test_cli.sh - The program as a user runs it: what it prints, writes and refuses, and that a resume is exact.
-# Build folder in $BUILD; prints a line per test and closes with "N passed, N failed".
-cd "$(dirname "$0")/.." || exit 2
-build=${BUILD:-build/cpu}
-gpt=$PWD/$build/train_gpt
-dir=$(mktemp -d) || exit 2
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0 skipped=0 bad=0
+. "$(dirname "$0")/shell.sh"
 
-expect() {        # expect WORDS COMMAND...: the command succeeds, else the words are an error of the running test
-    words=$1; shift
-    "$@" > "$dir/expect.out" 2>&1 || { echo "  $words: $*"; sed 's/^/    /' "$dir/expect.out" | head -n 8; bad=1; }
-}
-close_test() {    # close_test NAME
-    if [ $bad = 0 ]; then passed=$((passed + 1)); echo "ok   $1"; else failed=$((failed + 1)); echo "FAIL $1"; fi
-    bad=0
-}
-skip_test() {     # skip_test NAME REASON
-    skipped=$((skipped + 1)); echo "skip $1: $2"
-}
-refuses() {       # refuses PART COMMAND...: exit code 1 and one line on stderr that holds PART
-    part=$1; shift
-    "$@" > "$dir/refuse.out" 2> "$dir/refuse.err"
-    status=$?
-    if [ $status != 1 ] || [ "$(wc -l < "$dir/refuse.err")" != 1 ] || ! grep -qF -- "$part" "$dir/refuse.err"; then
-        echo "  want exit code 1 and one line with \"$part\", got $status: $*"; head -n 3 "$dir/refuse.err"; bad=1
-    fi
-}
-steps_of() {      # the step rows of a log without their times, which differ
-    grep '^[0-9]' "$1" | cut -d, -f1-5,9
-}
-
-"$build/tales" --bytes 3000 --val-bytes 1500 --seed 7 --out "$dir/text" > /dev/null || exit 2
+make_text text 3000 1500
 text="--data $dir/text/train.txt --val-data $dir/text/val.txt"
 small="$text --layers 2 --heads 2 --channels 32 --context 16 --batch 4 --warmup 5"
 
 # ---- A resume goes on bit for bit: with accumulation, across the end of an epoch (190 windows of 16; a step reads 8).
-kinds="flash-f32 naive-f32" cuda=
-case $("$gpt" --version) in *cuda*) cuda=yes kinds="$kinds flash-bf16 naive-bf16" ;; esac
-for kind in $kinds; do
+for kind in flash-f32 naive-f32 ${cuda:+flash-bf16 naive-bf16}; do
     attention=${kind%-*}
     run="$small --attention $attention --dtype ${kind#*-} --total-batch 128 --steps 60 --save-every 20 --val-every 7"
     expect "train" "$gpt" $run --out "$dir/a-$kind"
-    mkdir "$dir/b-$kind"
-    cp -r "$dir/a-$kind/step-00000020" "$dir/a-$kind/log.csv" "$dir/b-$kind"
+    copy_run "$dir/a-$kind" 00000020 "$dir/b-$kind"
     expect "resume" "$gpt" --out "$dir/b-$kind" --resume
     for step in step-00000040 step-00000060; do
-        for file in model.safetensors optimizer.safetensors state.json config.json; do
-            expect "the same bytes after a resume" cmp "$dir/a-$kind/$step/$file" "$dir/b-$kind/$step/$file"
-        done
+        same_files "$dir/a-$kind/$step" "$dir/b-$kind/$step" $checkpoint_files
     done
-    steps_of "$dir/a-$kind/log.csv" > "$dir/a.steps"
-    steps_of "$dir/b-$kind/log.csv" > "$dir/b.steps"
-    expect "the same losses, no line twice" cmp "$dir/a.steps" "$dir/b.steps"
+    same_steps "$dir/a-$kind" "$dir/b-$kind"
     close_test "resume is exact ($kind)"
 done
 
@@ -63,7 +27,7 @@ else
     expect "train" "$gpt" $small --steps 12 --out "$dir/one" --threads 1
     for threads in 2 3; do
         expect "train" "$gpt" $small --steps 12 --out "$dir/more-$threads" --threads $threads
-        expect "the same bytes with $threads threads" cmp "$dir/one/step-00000012/model.safetensors" "$dir/more-$threads/step-00000012/model.safetensors"
+        same_files "$dir/one/step-00000012" "$dir/more-$threads/step-00000012" model.safetensors
     done
     close_test "$name"
 fi
@@ -71,7 +35,7 @@ fi
 expect "train" "$gpt" $small --steps 0 --out "$dir/start" --seed 3
 expect "train" "$gpt" $small --steps 5 --out "$dir/direct" --seed 3
 expect "train" "$gpt" $small --steps 5 --out "$dir/from-init" --seed 3 --init "$dir/start"
-expect "the same bytes from --init" cmp "$dir/direct/step-00000005/model.safetensors" "$dir/from-init/step-00000005/model.safetensors"
+same_files "$dir/direct/step-00000005" "$dir/from-init/step-00000005" model.safetensors
 close_test "--init continues from saved weights"
 
 # ---- The log
@@ -80,8 +44,8 @@ expect "command in the head" grep -q '^# command: .*train_gpt --data' "$log"
 expect "version in the head" grep -q '^# version: train_gpt' "$log"
 expect "device in the head" grep -q '^# device: ' "$log"
 expect "settings in the head" grep -q '^# settings: .*lr=' "$log"
-expect "60 rows" test "$(grep -c '^[0-9]' "$log")" = 60
-expect "a validation every 7 steps and at the end" test "$(grep '^[0-9]' "$log" | cut -d, -f9 | grep -c .)" = 9
+is "its rows" "$(rows_of "$dir/a-flash-f32")" 60
+is "validations, every 7 steps and at the end" "$(grep '^[0-9]' "$log" | cut -d, -f9 | grep -c .)" 9
 close_test "the log holds command, version, device, settings and every step"
 
 # ---- Evaluation and samples
@@ -105,7 +69,7 @@ close_test "--eval gives the logged loss, --sample is repeatable"
 # ---- Where it runs: a closed stdout is no log, an --init run resumes, a folder has one run
 one="$text --layers 1 --heads 2 --channels 16 --context 16 --batch 2 --steps 4 --save-every 2 --val-every 1"
 "$gpt" $one --out "$dir/closed" >&- 2>&- <&- || bad=1
-expect "four rows in the log" test "$(grep -c '^[0-9]' "$dir/closed/log.csv")" = 4
+is "rows in the log" "$(rows_of "$dir/closed")" 4
 rm -r "$dir/closed/step-00000004"
 expect "it resumes" "$gpt" --resume --out "$dir/closed"
 expect "train on" "$gpt" $text --init "$dir/closed" --steps 4 --save-every 2 --min-lr 0 --out "$dir/onward"
@@ -113,8 +77,8 @@ rm -r "$dir/onward/step-00000004"
 expect "a run from --init resumes" "$gpt" --resume --out "$dir/onward"
 refuses "--layers 3: the model of" "$gpt" --eval "$dir/onward" --data "$dir/text/val.txt" --layers 3
 "$gpt" $text --layers 2 --heads 2 --channels 64 --steps 100000 --out "$dir/locked" > "$dir/locked.out" 2>&1 &
-pid=$! tries=0
-while [ ! -s "$dir/locked/log.csv" ] && [ $tries -lt 200 ]; do sleep 0.05; tries=$((tries + 1)); done
+pid=$!
+wait_for . "$dir/locked/log.csv"
 mv "$dir/locked/log.csv" "$dir/locked/moved.csv"
 refuses "another train_gpt writes to this folder" "$gpt" $one --out "$dir/locked"
 kill -9 $pid; wait $pid 2>/dev/null
@@ -145,7 +109,7 @@ close_test "errors are one line, exit code 1, and harm nothing"
 
 # ---- Nobody reads on: the run goes on, with its log and its checkpoint
 "$gpt" $small --steps 30 --val-every 1 --out "$dir/unread" 2> "$dir/unread.err" | head -n 1 > /dev/null
-expect "all rows" test "$(grep -c '^[0-9]' "$dir/unread/log.csv")" = 30
+is "rows in the log" "$(rows_of "$dir/unread")" 30
 expect "the last checkpoint" test -f "$dir/unread/step-00000030/state.json"
 expect "no word on stderr" test ! -s "$dir/unread.err"
 close_test "a closed stdout does not end a run"
@@ -158,7 +122,7 @@ close_test "--dry-run prints the plan and writes nothing"
 
 # ---- A sick step is not applied; the last checkpoint is whole and goes on.
 refuses "nothing was applied. First sick tensor: activation h.0." "$gpt" $small --out "$dir/sick" --steps 50 --save-every 1 --lr 1e6 --min-lr 1e6 --clip 0 --weight-decay 1000
-last=$(ls -d "$dir"/sick/step-* 2>/dev/null | tail -n 1)
+last=$(last_step "$dir/sick")
 expect "a checkpoint before the sick step" test -n "$last"
 expect "it can be read" "$gpt" $text --init "$last" --steps 0 --out "$dir/sick-again"
 close_test "a non-finite loss stops the run before the update"
@@ -194,5 +158,4 @@ else
     close_test "$name (planned $((planned / 1024)) MiB, took $((peak / 1024)))"
 fi
 
-echo "$passed passed, $failed failed, $skipped skipped"
-[ $failed = 0 ]
+close_tests

@@ -1,36 +1,21 @@
 #!/bin/sh
 # test/test_kill.sh - Nothing is lost: the program killed at random moments, and calls that write failing one by one, on a
 # disk that is full, too. $ROUNDS kills (8), every $STRIDE-th place of a fault (9): `make test-kill` takes 200 and 1.
-# Build folder in $BUILD; prints a line per test and closes with "N passed, N failed, N skipped".
-cd "$(dirname "$0")/.." || exit 2
-build=${BUILD:-build/cpu} rounds=${ROUNDS:-8} stride=${STRIDE:-9}
-gpt=$PWD/$build/train_gpt
+if [ -w /dev/shm ]; then export TMPDIR=/dev/shm; fi      # in memory: thousands of fsyncs
+. "$(dirname "$0")/shell.sh"
+rounds=${ROUNDS:-8} stride=${STRIDE:-9}
 faults=$PWD/$build/faults.so
-dir=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d) || exit 2      # in memory: thousands of fsyncs
-trap 'rm -rf "$dir"' EXIT
-trap 'exit 130' INT TERM HUP
-passed=0 failed=0 skipped=0 bad=0
 
-wrong() { echo "  $*"; bad=1; }
-close_test() {    # close_test NAME
-    if [ $bad = 0 ]; then passed=$((passed + 1)); echo "ok   $1"; else failed=$((failed + 1)); echo "FAIL $1"; fi
-    bad=0
-}
-skip_test() { skipped=$((skipped + 1)); echo "skip $1: $2"; }
-
-"$build/tales" --bytes 3000 --val-bytes 1500 --seed 7 --out "$dir/text" > /dev/null || exit 2
-small="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 1 --heads 2 --channels 16 --context 16 --batch 2 --threads 1"
+make_text text 3000 1500
+small="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 1 --heads 2 --channels 16 --context 16 --batch 2 \
+    --threads 1"
 
 same_folders() {  # same_folders A B: every checkpoint of A is in B, byte for byte
     for step in "$1"/step-????????; do
-        [ -d "$step" ] || continue
-        for file in config.json model.safetensors optimizer.safetensors state.json; do
-            cmp -s "$step/$file" "$2/${step##*/}/$file" || wrong "$step/$file differs from that of $2"
-        done
+        if [ -d "$step" ]; then same_files "$step" "$2/${step##*/}" $checkpoint_files; fi
     done
 }
 names_in() { (cd "$1" && ls -d step-* 2>/dev/null); }
-rows_of() { grep '^[0-9]' "$1/log.csv" | cut -d, -f1-5,9; }
 random_ms() {     # random_ms MOST
     od -An -N4 -tu4 /dev/urandom | awk -v most="$1" '{ printf "%.3f", $1 % most / 1000 }'
 }
@@ -38,12 +23,12 @@ random_ms() {     # random_ms MOST
 # ---- Killed at random moments, resumed each time: a run that saves every step, and prunes
 run="$small --steps 200 --save-every 1 --val-every 7 --keep 3 --keep-every 50"
 began=$(date +%s%N)
-"$gpt" $run --out "$dir/whole" > "$dir/whole.out" 2>&1 || wrong "the undisturbed run: $(tail -n 1 "$dir/whole.out")"
+expect "the undisturbed run" "$gpt" $run --out "$dir/whole"
 most=$((($(date +%s%N) - began) / 6000000 + 20))           # a sixth of it: many kills on the way to the end
 "$gpt" ${run%% --keep*} --out "$dir/all" > /dev/null 2>&1
 sed -i 's/"keep": "0"/"keep": "3"/; s/"keep-every": "0"/"keep-every": "50"/' "$dir"/all/*/state.json    # with all its steps
 wanted="step-00000050 step-00000100 step-00000150 step-00000198 step-00000199 step-00000200"
-[ "$(echo $(names_in "$dir/whole"))" = "$wanted" ] || wrong "the undisturbed run left $(echo $(names_in "$dir/whole"))"
+is "the undisturbed run left" "$(echo $(names_in "$dir/whole"))" "$wanted"
 kills=0 ends=0 fresh=0
 has_checkpoint() { ls "$1"/step-????????/state.json > /dev/null 2>&1; }
 start_or_resume() {       # before the first checkpoint there is nothing to resume
@@ -57,11 +42,9 @@ check_killed() {
     if grep -q 'all 200 steps are done' "$dir/killed.out"; then      # a kill in the last pruning: no save came to do the rest
         ls "$dir/killed" | grep '\.partial$\|\.old$' && wrong "what a kill left is still there"
     else
-        [ "$(names_in "$dir/killed")" = "$(names_in "$dir/whole")" ] || wrong "left behind: $(echo $(names_in "$dir/killed"))"
+        is "left behind" "$(names_in "$dir/killed")" "$(names_in "$dir/whole")"
     fi
-    rows_of "$dir/whole" > "$dir/whole.rows"
-    rows_of "$dir/killed" > "$dir/killed.rows"
-    cmp -s "$dir/whole.rows" "$dir/killed.rows" || wrong "other rows in the log"
+    same_steps "$dir/whole" "$dir/killed"
     rm -rf "$dir/killed"
     ends=$((ends + 1))
 }
@@ -93,7 +76,7 @@ faulty() {        # faulty PATH CALLS FIRST EVERY ERROR: a run into $dir/f under
     env LD_PRELOAD="$faults" FAULT_PATH="$1" FAULT_CALLS="$2" FAULT_FIRST="$3" FAULT_EVERY="$4" FAULT_ERROR="$5" \
         "$gpt" $run --out "$dir/f" > "$dir/f.out" 2> "$dir/f.err"
     status=$? runs=$((runs + 1)) what="$5 at call $3${4:+, every $4}"
-    [ "$(grep -c '^[0-9]' "$dir/f/log.csv")" = 6 ] || wrong "$what: the run did not go on: $(tail -n 1 "$dir/f.err")"
+    [ "$(rows_of "$dir/f")" = 6 ] || wrong "$what: the run did not go on: $(tail -n 1 "$dir/f.err")"
     same_folders "$dir/f" "$dir/six"
     want=0
     if grep -q 'step 6 is not saved: ' "$dir/f.err"; then want=1
@@ -156,10 +139,10 @@ fi
 # ---- A limit on the size of files, as queues and ulimit -f set it: the moments are beyond, the log is not
 run="$small --steps 6 --save-every 2 --val-every 0"
 (ulimit -f 40; "$gpt" $run --out "$dir/limited" > "$dir/f.out" 2> "$dir/f.err")
-[ $? = 1 ] || wrong "want exit code 1"
-[ "$(grep -c 'step [246] is not saved: .*File too large' "$dir/f.err")" = 3 ] || wrong "want three errors: $(cat "$dir/f.err")"
-[ "$(grep -c '^[0-9]' "$dir/limited/log.csv")" = 6 ] || wrong "the run did not go on"
-[ "$(names_in "$dir/limited")" = "" ] || wrong "left behind: $(names_in "$dir/limited")"
+is "exit code" $? 1
+is "errors" "$(grep -c 'step [246] is not saved: .*File too large' "$dir/f.err")" 3
+is "rows in the log: the run goes on" "$(rows_of "$dir/limited")" 6
+is "left behind" "$(names_in "$dir/limited")" ""
 close_test "a limit on the size of files"
 
 # ---- A disk that is really full: a file system of 300 KiB, on which two checkpoints find room
@@ -187,5 +170,4 @@ END
     close_test "$name"
 fi
 
-echo "$passed passed, $failed failed, $skipped skipped"
-[ $failed = 0 ]
+close_tests

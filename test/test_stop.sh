@@ -1,33 +1,8 @@
 #!/bin/sh
 # test/test_stop.sh - A run that is told to stop saves, exits with 75 and goes on bit for bit: by SIGTERM, SIGINT and the
 # clock, while it trains, validates, samples and starts; a second signal ends it at once; SIGUSR1 saves and goes on.
-# Build folder in $BUILD; prints a line per test and closes with "N passed, N failed".
-cd "$(dirname "$0")/.." || exit 2
-build=${BUILD:-build/cpu}
-gpt=$PWD/$build/train_gpt
-dir=$(mktemp -d) || exit 2
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0 bad=0
+. "$(dirname "$0")/shell.sh"
 
-expect() {        # expect WORDS COMMAND...
-    words=$1; shift
-    "$@" > "$dir/expect.out" 2>&1 || { echo "  $words: $*"; sed 's/^/    /' "$dir/expect.out" | head -n 8; bad=1; }
-}
-is() {            # is WORDS GOT WANT
-    [ "$2" = "$3" ] || { echo "  $1: got $2, want $3"; bad=1; }
-}
-close_test() {
-    if [ $bad = 0 ]; then passed=$((passed + 1)); echo "ok   $1"; else failed=$((failed + 1)); echo "FAIL $1"; fi
-    bad=0
-}
-wait_for() {      # wait_for PATTERN FILE: at most 30 s until a line of the file has it
-    n=0
-    while ! grep -q "$1" "$2" 2> /dev/null; do
-        n=$((n + 1))
-        [ $n -gt 600 ] && { echo "  no \"$1\" in $2"; bad=1; return; }
-        sleep 0.05
-    done
-}
 start() {         # start NAME ARGUMENTS...: in the background, $pid
     name=$1; shift
     "$gpt" "$@" > "$dir/$name.out" 2>&1 &
@@ -39,10 +14,9 @@ stop() {          # stop SIGNAL: of $pid; its exit code is in $status
     status=$?
 }
 
-"$build/tales" --bytes 60000 --val-bytes 20000 --seed 7 --out "$dir/text" > /dev/null || exit 2
+make_text text 60000 20000
 small="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 2 --heads 2 --channels 32 --context 64 --batch 4"
 small="$small --warmup 5 --seed 3 --deterministic"
-files="model.safetensors optimizer.safetensors config.json"
 
 # ---- Stopped in the middle, whenever that is, and resumed: the same bytes at the end.
 run="$small --steps 400 --save-every 0 --val-every 150 --val-tokens 2000"
@@ -54,29 +28,21 @@ for signal in TERM INT; do
     is "exit code after SIG$signal" $status 75
     expect "it says so" grep -q "^SIG$signal: saved at step [0-9]* of 400; --out $dir/$signal --resume goes on" "$dir/$signal.out"
     expect "the resume" "$gpt" --out "$dir/$signal" --resume
-    for file in $files; do
-        expect "the same bytes" cmp "$dir/whole/step-00000400/$file" "$dir/$signal/step-00000400/$file"
-    done
-    grep '^[0-9]' "$dir/whole/log.csv" | cut -d, -f1-5,9 > "$dir/whole.steps"
-    grep '^[0-9]' "$dir/$signal/log.csv" | cut -d, -f1-5,9 > "$dir/$signal.steps"
-    expect "the same losses" cmp "$dir/whole.steps" "$dir/$signal.steps"
+    same_files "$dir/whole/step-00000400" "$dir/$signal/step-00000400" ${checkpoint_files% state.json}
+    same_steps "$dir/whole" "$dir/$signal"
 done
 close_test "SIGTERM and SIGINT save, exit with 75, and the resume is exact"
 
 # ---- The clock. A step of this size takes milliseconds; 2 s are a part of the run.
-expect_75() { "$@" > "$dir/limit.out" 2>&1; [ $? = 75 ]; }
-expect "exit code 75" expect_75 "$gpt" $small --steps 1000000 --save-every 0 --val-every 0 --time-limit 2s --out "$dir/limit"
+"$gpt" $small --steps 1000000 --save-every 0 --val-every 0 --time-limit 2s --out "$dir/limit" > "$dir/limit.out" 2>&1
+is "exit code after 2 s" $? 75
 expect "it says so" grep -q "^--time-limit 2s: saved at step" "$dir/limit.out"
-for wrong in 0 -1s 3x 1s2h '' h; do
-    "$gpt" $small --time-limit="$wrong" --out "$dir/none" > "$dir/out" 2>&1
-    is "exit code of --time-limit '$wrong'" $? 1
-done
+for time in 0 -1s 3x 1s2h '' h; do refuses "--time-limit" "$gpt" $small --time-limit="$time" --out "$dir/none"; done
 close_test "--time-limit saves and exits with 75; a time that is none is refused"
 
 # ---- While it validates and while it samples.
-bytes=3000000       # some seconds
-case $("$gpt" --version) in *cuda*) bytes=60000000 ;; esac
-"$build/tales" --bytes 60000 --val-bytes $bytes --seed 7 --out "$dir/long" > /dev/null || exit 2
+if [ "$cuda" ]; then val_bytes=60000000; else val_bytes=3000000; fi      # some seconds
+make_text long 60000 $val_bytes
 start val --data "$dir/long/train.txt" --val-data "$dir/long/val.txt" --layers 2 --heads 2 --channels 32 --context 64 \
     --steps 1 --val-tokens 0 --out "$dir/val"
 wait_for "^# model" "$dir/val/log.csv"
@@ -117,5 +83,4 @@ stop TERM
 is "exit code" $status 75
 close_test "a second signal ends it at once; SIGUSR1 saves and goes on"
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+close_tests

@@ -1,0 +1,78 @@
+# test/shell.sh - What the test_*.sh share: each sources it first. It goes to the root of the project and makes a folder,
+# $dir, that is gone at the end. A test is some claims and then its name; the file closes with "N passed, ...":
+#
+#     expect "the run" "$gpt" $small --steps 60 --out "$dir/a"
+#     is "its rows" "$(rows_of "$dir/a")" 60
+#     close_test "a run writes a row for every step"
+#     close_tests
+#
+# From the environment BUILD, the build folder (build/cpu); $gpt is the program there, $cuda "yes" if it computes on a GPU.
+cd "$(dirname "$0")/.." || exit 2
+build=${BUILD:-build/cpu}
+gpt=$PWD/$build/train_gpt
+dir=$(mktemp -d) || exit 2
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 130' INT TERM HUP
+case $("$gpt" --version) in *cuda*) cuda=yes ;; *cpu*) cuda= ;; *) echo "$gpt does not run" >&2; exit 2 ;; esac
+passed=0 failed=0 skipped=0 bad=0
+checkpoint_files="config.json model.safetensors optimizer.safetensors state.json"
+
+# ---- Claims: one that does not hold says so, and fails the test that is closed next
+
+wrong() { echo "  $*"; bad=1; }
+expect() {        # expect WORDS COMMAND...: the command succeeds; what it printed is in $dir/expect.out
+    words=$1; shift
+    "$@" > "$dir/expect.out" 2>&1 || { wrong "$words: $*"; tail -n 8 "$dir/expect.out" | sed 's/^/    /'; }
+}
+is() {            # is WORDS GOT WANT
+    [ "$2" = "$3" ] || wrong "$1: got $2, want $3"
+}
+refuses() {       # refuses PART COMMAND...: exit code 1 and one line on stderr, $dir/refuse.err, that holds PART
+    part=$1; shift
+    "$@" > "$dir/refuse.out" 2> "$dir/refuse.err"
+    status=$?
+    if [ $status != 1 ] || [ "$(wc -l < "$dir/refuse.err")" != 1 ] || ! grep -qF -- "$part" "$dir/refuse.err"; then
+        wrong "want exit code 1 and one line with \"$part\", got $status: $*"; head -n 3 "$dir/refuse.err"
+    fi
+}
+same_files() {    # same_files A B FILE...: of two folders, byte for byte
+    a=$1 b=$2; shift 2
+    for file; do expect "the same bytes" cmp "$a/$file" "$b/$file"; done
+}
+same_steps() {    # same_steps A B: the rows of two runs' logs are the same but for their times
+    steps_of "$1" > "$dir/a.steps"
+    steps_of "$2" > "$dir/b.steps"
+    expect "the same rows in the logs of $1 and $2" cmp "$dir/a.steps" "$dir/b.steps"
+}
+
+close_test() {    # close_test NAME
+    if [ $bad = 0 ]; then passed=$((passed + 1)); echo "ok   $1"; else failed=$((failed + 1)); echo "FAIL $1"; fi
+    bad=0
+}
+skip_test() {     # skip_test NAME REASON
+    skipped=$((skipped + 1)); echo "skip $1: $2"
+}
+close_tests() {
+    echo "$passed passed, $failed failed, $skipped skipped"
+    exit $((failed > 0))
+}
+
+# ---- Texts and runs
+
+make_text() {     # make_text FOLDER BYTES VAL_BYTES: $dir/FOLDER/train.txt and val.txt, the same whenever it is made
+    "$build/tales" --bytes "$2" --val-bytes "$3" --seed 7 --out "$dir/$1" > /dev/null || exit 2
+}
+steps_of() { grep '^[0-9]' "$1/log.csv" | cut -d, -f1-5,9; }      # a run's rows without their times
+rows_of() { grep -c '^[0-9]' "$1/log.csv"; }
+last_step() { ls -d "$1"/step-* 2> /dev/null | tail -n 1; }
+copy_run() {      # copy_run FROM STEP TO: a run that has come to STEP, eight digits, and no further
+    mkdir "$3" && cp -r "$1/step-$2" "$1/log.csv" "$3"
+}
+wait_for() {      # wait_for PATTERN FILE: at most 30 s until a line of the file has it
+    tries=0
+    until grep -q "$1" "$2" 2> /dev/null; do
+        tries=$((tries + 1))
+        [ $tries -le 600 ] || { wrong "no \"$1\" in $2"; return; }
+        sleep 0.05
+    done
+}
