@@ -3,7 +3,8 @@
 #
 #     train_gpt.c, test/, data/  ->  llmc/  ->  kernels/*.h  <-  kernels/cpu/, kernels/cuda/
 #
-# Prints the offending lines as file:line: and "ok" or "FAIL" for each rule; exit code 1 if one is broken.
+# test/fuzz/ may include train_gpt.c, too, which it fuzzes. Prints the offending lines as file:line: and "ok" or "FAIL" for
+# each rule; exit code 1 if one is broken.
 LC_ALL=C
 export LC_ALL
 cd "${1:-$(dirname "$0")/..}" || exit 1
@@ -37,6 +38,7 @@ includes=$(grep -nE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' /dev/null $
         }
         # an include path could hide an arrow: take a name from the root as such
         if (target ~ /^(kernels|llmc|test|data|scripts)\//) path = target
+        if (path !~ /\//) path = "./" path
         print $1 ":" $2, folder, path
     }')
 
@@ -44,6 +46,11 @@ includes=$(grep -nE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' /dev/null $
 arrows() {
     printf '%s\n' "$includes" | awk -v folder="^($1)$" -v allowed="^($2)/[^/]*$" '
         $2 ~ folder && $3 !~ allowed { print $1 ": includes " $3 }'
+}
+
+sources_without_rule() {
+    printf '%s\n' "$sources" |
+        sed -E '\@^((kernels|kernels/(cpu|cuda)(/.*)?|llmc|test|test/fuzz|data)/)?[^/]*$@d; s/$/:1: no rule looks here/'
 }
 
 # Preprocessor lines that match.
@@ -77,6 +84,9 @@ rule 'kernels/cuda/ includes kernels/ and itself only' "$(arrows 'kernels/cuda(/
 rule 'llmc/ includes llmc/ and kernels/ only'          "$(arrows 'llmc' 'llmc|kernels')"
 rule 'programs include llmc/ and kernels/ only'        "$(arrows '\\.|data' 'llmc|kernels|data')"
 rule 'test/ includes test/, data/, llmc/, kernels/ only' "$(arrows 'test' 'test(/fuzz)?|data|llmc|kernels')"
+rule 'test/fuzz/ includes itself, train_gpt.c, llmc/, kernels/ only' \
+     "$(arrows 'test/fuzz' 'test/fuzz|\\.|llmc|kernels')"
+rule 'every source lies in a folder that has a rule'   "$(sources_without_rule)"
 rule 'CUDA, cuBLAS and NCCL headers stay inside kernels/cuda/' \
      "$(lines "$backend_headers" | grep -v '^kernels/cuda/')"
 rule 'no conditional on the backend outside kernels/cpu/ and kernels/cuda/' \
