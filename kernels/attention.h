@@ -18,10 +18,10 @@ typedef struct {
 } AttentionSpec;
 
 typedef struct {
-    const char *name;                                       /* what --attention says: "flash", "naive" */
-    const char *(*refuse)(const AttentionSpec *);           /* NULL, or why it cannot run here */
-    size_t (*state_bytes)(const AttentionSpec *);           /* kept for backward: the log-sum-exp, or all of P; opaque */
-    size_t (*workspace_bytes)(const AttentionSpec *);       /* scratch of either pass */
+    const char *name;                                      /* what --attention says: "flash", "naive" */
+    const char *(*refuse)(const AttentionSpec *);          /* NULL, or why it cannot run here */
+    size_t (*state_bytes)(const AttentionSpec *);          /* kept for backward: the log-sum-exp, or all of P; opaque */
+    size_t (*workspace_bytes)(const AttentionSpec *);      /* scratch of either pass */
     void (*forward) (const AttentionSpec *, Tensor out, void *state, Tensor q, Tensor k, Tensor v, void *work);
     void (*backward)(const AttentionSpec *, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
                      Tensor out, const void *state, Tensor q, Tensor k, Tensor v, void *work);

@@ -34,8 +34,8 @@ void fail(const char *format, ...) {
     }
     va_end(again);
     va_end(arguments);
-    /* names and keys of strangers' files may hold anything, and be cut in the middle of a character: stay on one line of
-       UTF-8, and send no order to the terminal, which takes U+0080 to U+009F for orders, too */
+    /* names and keys of strangers' files may hold anything, and be cut in the middle of a character: stay on one line
+       of UTF-8, and send no order to the terminal, which takes U+0080 to U+009F for orders, too */
     for (unsigned char *c = (unsigned char *)message; *c; c++) {
         int length = *c < 0x80 ? 1 : *c < 0xc2 ? 0 : *c < 0xe0 ? 2 : *c < 0xf0 ? 3 : 4, whole = length > 0;
         for (int i = 1; i < length && whole; i++) whole = (c[i] & 0xc0) == 0x80;

@@ -1,4 +1,5 @@
-/* kernels/check_ops.h - The operands of an op must fit together. Host code, the first line of the op in every backend. */
+/* kernels/check_ops.h - The operands of an op must fit together. Host code, the first line of the op in every
+   backend. */
 #ifndef KERNELS_CHECK_OPS_H
 #define KERNELS_CHECK_OPS_H
 #include "check.h"

@@ -33,7 +33,7 @@ const char *dtype_name(DType dtype);           /* "f32", ... */
 const char *tensor_shape(Tensor t, char text[80]);   /* "(3,64,128)"; returns text */
 
 Tensor tensor_flat(Tensor t);                                            /* (rows, columns) of the same memory */
-Tensor tensor_row_range   (Tensor t, int64_t first, int64_t count);      /* flat rows first .. first + count - 1: (count, columns) */
+Tensor tensor_row_range   (Tensor t, int64_t first, int64_t count);      /* of the flat rows: (count, columns) */
 Tensor tensor_column_range(Tensor t, int64_t first, int64_t count);      /* q of qkv: the pitch stays */
 
 #endif

@@ -202,7 +202,7 @@ void directory_make(const char *path) {
 }
 
 void directory_lock(const char *path) {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);        /* stays open: the lock lives as long as the process */
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);     /* stays open: the lock lives as long as the process */
     REQUIRE(fd >= 0, "%s: cannot open the folder: %s", path, strerror(errno));
     if (!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return;
     char holder[300] = "";

@@ -21,14 +21,15 @@ enum { SHARD_UINT16 = 20240520, SHARD_UINT32 = 20240801 };   /* the first four b
    checkpoint", "a GGUF model", "a NumPy array", "a safetensors file", "a token shard", ...; NULL = unknown. */
 const char *file_kind(const unsigned char *bytes, int64_t size);
 
-/* A file that is being written. The first error of file_write, fwrite and fprintf is told by the close, which closes the
-   file also when it fails: whoever catches that (fails() of kernels/check.h) finds nothing open. */
+/* A file that is being written. The first error of file_write, fwrite and fprintf is told by the close, which closes
+   the file also when it fails: whoever catches that (fails() of kernels/check.h) finds nothing open. */
 FILE *file_create(const char *path);                      /* fails in a line */
 void  file_write(FILE *file, const void *bytes, size_t size);
 void  file_close_durably(FILE *file, const char *path);   /* flush, fsync, close; fails in a line if any went wrong */
 void  directory_make(const char *path);                   /* with parents; there already is fine */
-/* One run per folder: fails in a line, with what DIR/.lock says, while another process holds the lock, which ends with the
-   process. Taking it changes nothing in the folder; signing writes process and host into DIR/.lock, where that can be. */
+/* One run per folder: fails in a line, with what DIR/.lock says, while another process holds the lock, which ends with
+   the process. Taking it changes nothing in the folder; signing writes process and host into DIR/.lock, where that can
+   be. */
 void  directory_lock(const char *path);
 void  directory_sign(const char *path);
 void  directory_sync(const char *path);

@@ -16,8 +16,10 @@
 /* ---- Sizes */
 
 static const struct { const char *name; int L, NH, C, T; } named[] = {
-    { "d2",   2,  2,  128,  256 }, { "d4",   4,  4,  256,  256 }, { "d6",   6,  6,  384,  256 }, { "d8",   8,  8,  512,  256 },
-    { "d12", 12, 12,  768, 1024 }, { "d24", 24, 16, 1024, 1024 }, { "d36", 36, 20, 1280, 1024 }, { "d48", 48, 25, 1600, 1024 },
+    { "d2",   2,  2,  128,  256 }, { "d4",   4,  4,  256,  256 },
+    { "d6",   6,  6,  384,  256 }, { "d8",   8,  8,  512,  256 },
+    { "d12", 12, 12,  768, 1024 }, { "d24", 24, 16, 1024, 1024 },
+    { "d36", 36, 20, 1280, 1024 }, { "d48", 48, 25, 1600, 1024 },
 };
 
 int gpt_named(const char *name, GPTConfig *config) {
@@ -46,8 +48,8 @@ void gpt_check(GPTConfig *c) {
 
 #define SHAPE(...) (const int64_t[4]){__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
-static void add_param(Table *table, Tensor *field, DType dtype, const char *prefix, const char *name, const int64_t dim[4],
-                      int ndim, FileLayout layout, Init init, int decay) {
+static void add_param(Table *table, Tensor *field, DType dtype, const char *prefix, const char *name,
+                      const int64_t dim[4], int ndim, FileLayout layout, Init init, int decay) {
     char key[64];
     snprintf(key, sizeof key, "%s%s", prefix, name);
     Row *row = table_add(table, field, key, tensor_packed(NULL, dtype, ndim, dim));
@@ -105,8 +107,9 @@ static void add_act(Acts *a, Tensor *field, const char *prefix, const char *name
     row->watched = kind == KEPT && dtype != I32;
 }
 
-/* Rows of the head's logits that are made at a time: 512 MiB of them, in whole tiles of a matrix product. Each chunk reads
-   and writes all of dwte: 13 chunks of 2560 rows for GPT-2's vocabulary and 32768 tokens move 4 GB, 1 ms of a step. */
+/* Rows of the head's logits that are made at a time: 512 MiB of them, in whole tiles of a matrix product. Each chunk
+   reads and writes all of dwte: 13 chunks of 2560 rows for GPT-2's vocabulary and 32768 tokens move 4 GB, 1 ms of a
+   step. */
 static int64_t head_chunk(const GPTConfig *config, int B, int T) {
     int64_t rows = (INT64_C(512) << 20) / 4 / config->Vp / 128 * 128;
     if (rows < 128) rows = 128;
@@ -116,7 +119,8 @@ static int64_t head_chunk(const GPTConfig *config, int B, int T) {
 static void acts_rows(Acts *a, const GPTConfig *config, const Attention *attention, const AttentionSpec *spec,
                       Purpose purpose) {
     int64_t B = spec->B, T = spec->Tq, C = config->C, Vp = config->Vp, chunk = head_chunk(config, spec->B, spec->Tq);
-    int64_t state = (int64_t)(attention->state_bytes(spec) + 3) / 4, work = (int64_t)(attention->workspace_bytes(spec) + 3) / 4;
+    int64_t state = (int64_t)(attention->state_bytes(spec) + 3) / 4;
+    int64_t work = (int64_t)(attention->workspace_bytes(spec) + 3) / 4;
     int blocks = purpose == TRAIN ? config->L : 1;
     const DType ACT = config->dtype;
     for (int l = 0; l < blocks; l++) {
@@ -184,8 +188,8 @@ size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int 
 
 void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose) {
     gpt_check(&config);
-    REQUIRE(B >= 1 && T >= 1 && T <= config.T, "model: a batch of %d x %d tokens, want at least 1 and at most the context %d",
-            B, T, config.T);
+    REQUIRE(B >= 1 && T >= 1 && T <= config.T,
+            "model: a batch of %d x %d tokens, want at least 1 and at most the context %d", B, T, config.T);
     *m = (GPT){ .config = config, .purpose = purpose };
     AttentionSpec spec = attention_spec(&config, B, T);
     m->attention = attention_pick(attention, &spec);
@@ -214,8 +218,8 @@ void gpt_set_batch(GPT *m, int B, int T) {
     if (m->acts.table.memory && m->spec.B == B && m->spec.Tq == T) return;
     m->spec = attention_spec(&m->config, B, T);
     size_t bytes = act_table(&m->acts, &m->config, m->attention, &m->spec, m->purpose);
-    REQUIRE(bytes <= m->act_bytes && T <= m->config.T, "model: a batch of %d x %d tokens needs %zu bytes, %zu are allocated",
-            B, T, bytes, m->act_bytes);
+    REQUIRE(bytes <= m->act_bytes && T <= m->config.T,
+            "model: a batch of %d x %d tokens needs %zu bytes, %zu are allocated", B, T, bytes, m->act_bytes);
     table_place(&m->acts.table, m->act_memory);
     if (m->purpose == EVALUATE)
         for (int l = 1; l < m->config.L; l++) m->acts.block[l] = m->acts.block[0];
@@ -233,8 +237,8 @@ void gpt_init(GPT *m, uint64_t seed) {
         double deviation = row->init == INIT_NORMAL ? 0.02 : row->init == INIT_RESIDUAL ? residual : 0;
         #pragma omp parallel for schedule(static)
         for (int64_t j = 0; j < count; j++)
-            value[j] = row->init == INIT_ONE ? 1.0f
-                     : deviation > 0 ? (float)(deviation * random_normal(seed, RANDOM_INIT, (uint32_t)i, (uint64_t)j)) : 0.0f;
+            value[j] = row->init == INIT_ONE ? 1.0f : deviation == 0 ? 0.0f
+                     : (float)(deviation * random_normal(seed, RANDOM_INIT, (uint32_t)i, (uint64_t)j));
         device_upload(row->field->data, value, tensor_bytes(*row->field));
         free(value);
     }
@@ -299,18 +303,21 @@ void gpt_backward(GPT *m, float dloss, Into into) {
     Params *p = &m->params, *g = &m->grads;
     Acts *a = &m->acts;
     head_loss(a->losses, a->dbranch, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
-    layernorm_backward(a->dres, g->lnfw, g->lnfb, a->dbranch, a->res, a->lnf_mean, a->lnf_rstd, p->lnfw, OVERWRITE, into);
+    layernorm_backward(a->dres, g->lnfw, g->lnfb, a->dbranch, a->res, a->lnf_mean, a->lnf_rstd, p->lnfw,
+                       OVERWRITE, into);
     for (int l = m->config.L - 1; l >= 0; l--) {
         BlockParams *w = &p->block[l], *dw = &g->block[l];
         BlockActs *s = &a->block[l];
         matmul_backward(a->dfch, dw->fcprojw, dw->fcprojb, a->dres, s->gelu, w->fcprojw, into);
         gelu_backward(a->dfch, a->dfch, s->fch);
         matmul_backward(a->dbranch, dw->fcw, dw->fcb, a->dfch, s->ln2, w->fcw, into);
-        layernorm_backward(a->dres, dw->ln2w, dw->ln2b, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd, w->ln2w, ACCUMULATE, into);
+        layernorm_backward(a->dres, dw->ln2w, dw->ln2b, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd, w->ln2w,
+                           ACCUMULATE, into);
         matmul_backward(a->dbranch, dw->projw, dw->projb, a->dres, s->atty, w->projw, into);
         attention_backward(m, a->dqkv, a->dbranch, s->atty, s->att, s->qkv);
         matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, a->dqkv, s->ln1, w->qkvw, into);
-        layernorm_backward(a->dres, dw->ln1w, dw->ln1b, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd, w->ln1w, ACCUMULATE, into);
+        layernorm_backward(a->dres, dw->ln1w, dw->ln1b, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd, w->ln1w,
+                           ACCUMULATE, into);
     }
     /* where the head is tied, it has written dwte by now */
     if (m->config.untied && into == OVERWRITE) device_zero(g->wte.data, tensor_bytes(g->wte));

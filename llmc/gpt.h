@@ -42,7 +42,8 @@ typedef struct {
     X(fcprojb,   "mlp.c_proj.bias",               SHAPE(C),     AS_IS,       INIT_ZERO,     0)
 
 /* KEPT: read again by the backward pass, or to say what went wrong; while training each block has its own, evaluation
-   shares one. OPAQUE: the same, but only its op knows what it holds. WORKSPACE: scratch. BACKWARD: the scratch of training. */
+   shares one. OPAQUE: the same, but only its op knows what it holds. WORKSPACE: scratch. BACKWARD: the scratch of
+   training. */
 /*      field     shape                dtype  what (ACT = the model's dtype) */
 #define BLOCK_ACTS(X) \
     X(res1,       SHAPE(B, T, C),      ACT,   KEPT)   /* the residual stream into the block */ \
@@ -63,7 +64,7 @@ typedef struct {
 #define MODEL_ACTS(X) \
     X(tokens,     SHAPE(B, T),         I32,   KEPT) \
     X(targets,    SHAPE(B, T),         I32,   KEPT) \
-    X(branch,     SHAPE(B, T, C),      ACT,   WORKSPACE)   /* output of attention or MLP, on its way into the stream */ \
+    X(branch,     SHAPE(B, T, C),      ACT,   WORKSPACE)   /* of attention or MLP, on its way into the stream */ \
     X(res,        SHAPE(B, T, C),      ACT,   KEPT)   /* the stream out of the last block */ \
     X(lnf,        SHAPE(B, T, C),      ACT,   KEPT) \
     X(lnf_mean,   SHAPE(B, T),         F32,   KEPT) \
@@ -106,9 +107,10 @@ int gpt_named(const char *name, GPTConfig *config);
 void gpt_check(GPTConfig *config);
 
 int64_t gpt_parameter_count(const GPTConfig *config);     /* without padding */
-/* Of a training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B); of two token tables N counts one, that of the head. */
+/* Of a training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B); of two token tables N counts one, that of the
+   head. */
 double  gpt_flops_per_token(const GPTConfig *config, int T);
-void    params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);   /* zeroed device memory */
+void    params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);    /* zeroed memory */
 void    params_free(Params *params);
 size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* of one copy of the parameters, with padding */
 /* Of the activations; *workspace is the part of it that no later op reads. */

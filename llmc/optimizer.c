@@ -48,8 +48,9 @@ StepNumbers optimizer_update(Optimizer *o, GPT *model) {
     StepNumbers numbers;
     gradient_norm(o->numbers, table_flat(&model->grads.table, F32));
     Tensor copy = model->config.dtype == F32 ? ABSENT : table_flat(&model->params.table, model->config.dtype);
-    adamw_update(table_flat(&model->master.table, F32), copy, table_flat(&o->m.table, F32), table_flat(&o->v.table, F32),
-                 table_flat(&model->grads.table, F32), o->rows, model->master.table.count, o->numbers);
+    adamw_update(table_flat(&model->master.table, F32), copy, table_flat(&o->m.table, F32),
+                 table_flat(&o->v.table, F32), table_flat(&model->grads.table, F32), o->rows,
+                 model->master.table.count, o->numbers);
     device_download(&numbers, o->numbers, sizeof numbers);
     o->step += numbers.apply;
     return numbers;

@@ -4,11 +4,13 @@
 #include "optimizer.h"
 #include "units.h"
 
-/* The sizes that options and a config.json may ask for multiply to 2^96 bytes, which 64 bits would take for few. A token
-   has at most 16 C + 8 numbers in a block, as many in the scratch of training, and the rows of naive attention. */
+/* The sizes that options and a config.json may ask for multiply to 2^96 bytes, which 64 bits would take for few. A
+   token has at most 16 C + 8 numbers in a block, as many in the scratch of training, and the rows of naive
+   attention. */
 static void check_countable(const GPTConfig *config, int B, int T) {
     double numbers = (config->L + 2.0) * (16.0 * config->C + 8 + (double)config->NH * T);
-    REQUIRE(4.0 * B * T * numbers < 0x1p63, "out of memory: --batch %d of %d tokens each needs more than any device has: "
+    REQUIRE(4.0 * B * T * numbers < 0x1p63,
+            "out of memory: --batch %d of %d tokens each needs more than any device has: "
             "want a smaller one, a shorter --context or a smaller model", B, T);
 }
 
@@ -35,7 +37,8 @@ void plan_print(FILE *file, const Plan *plan, int64_t free_bytes, int64_t total_
     fprintf(file, "memory plan\n");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         fprintf(file, "  %-18s %12s\n", rows[i].what, bytes_text((double)rows[i].bytes, text));
-    fprintf(file, "  %-18s %12s of %s\n", "free", bytes_text((double)free_bytes, text), bytes_text((double)total_bytes, whole));
+    fprintf(file, "  %-18s %12s of %s\n", "free", bytes_text((double)free_bytes, text),
+            bytes_text((double)total_bytes, whole));
 }
 
 void plan_require(const Plan *plan, int64_t free_bytes, const GPTConfig *config, const char *attention, int B, int T,

@@ -35,7 +35,8 @@ typedef struct {
     void  *memory;          /* device address; NULL until placed */
 } Table;
 
-/* Appends a row: *field gets shape now and its data when the table is placed. The row's other members may be set after. */
+/* Appends a row: *field gets shape now and its data when the table is placed. The row's other members may be set
+   after. */
 Row *table_add(Table *table, Tensor *field, const char *name, Tensor shape);
 
 /* Gives every row its address in memory, which holds at least table->bytes. */

@@ -31,7 +31,8 @@ const char *tokens_name(const Tokens *tokens);           /* the pattern */
 /* Fails naming file and place when an id is >= V. Reads all of it once (4 GB/s or so), of a slice only its part. */
 void tokens_check(const Tokens *tokens, int V);
 
-/* A hash of the count and of 1024 stretches of 16 tokens, to tell other data of the same length; the whole of short data. */
+/* A hash of the count and of 1024 stretches of 16 tokens, of the whole where that is short: tells other data of the
+   same length. */
 uint64_t tokens_fingerprint(const Tokens *tokens);
 
 int64_t tokens_windows(const Tokens *tokens, int T);     /* ceil((N-1)/T): sequences of an epoch */

@@ -261,7 +261,8 @@ GPTConfig weights_config(const char *path) {
     REQUIRE(wte && wpe, "%s: the tensor wte.weight or wpe.weight is missing: is it a GPT-2?", path);
     GPTConfig config = { .V = size_of(wte, 0, 1 << 24), .C = size_of(wte, 1, 65536), .T = size_of(wpe, 0, 1 << 24) };
     int wide = size_of(wpe, 1, 65536);
-    REQUIRE(wide == config.C, "%s: %s has %d columns, %s has %d: want as many", path, wpe->name, wide, wte->name, config.C);
+    REQUIRE(wide == config.C, "%s: %s has %d columns, %s has %d: want as many",
+            path, wpe->name, wide, wte->name, config.C);
     for (int found = 1; found && config.L <= 1000; config.L += found) {
         char *name = file_path("%sh.%d.ln_1.weight", MODEL_PREFIX, config.L);
         found = find_tensor(&file, name) != NULL;

@@ -121,11 +121,13 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, int exact) {
 
 /* ---- checks of what the last run left */
 
-/* How much of the results is exact: who rounds P itself to bf16 gets out of a mean over other than 2^n keys only nearly. */
+/* How much of the results is exact: who rounds P itself to bf16 gets out of a mean over other than 2^n keys only
+   nearly. */
 typedef enum { NOTHING_EXACT, ALL_EXACT, POWERS_EXACT } Exact;
 
 /* The result must be the truth, rounded; where that is as near to the next number as f32 allows, to either. */
-static inline void expect_exact(const char *name, Tensor got, const double *want, const double *values, int only_powers) {
+static inline void expect_exact(const char *name, Tensor got, const double *want, const double *values,
+                                int only_powers) {
     int64_t wrong = 0;
     for (int64_t i = 0; i < tensor_count(got); i++) {
         int64_t row = i / got.dim[1];

@@ -1,4 +1,5 @@
-/* test/example_attention.c - The attention without the trainer. Link it with libtrain_gpt_kernels.a of either backend. */
+/* test/example_attention.c - The attention without the trainer. Link it with libtrain_gpt_kernels.a of either
+   backend. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,9 @@ static float qkv[T][3 * C], dqkv[T][3 * C], out[T][C], dout[T][C];
 
 static void on_error(const char *message) { fprintf(stderr, "example: %s\n", message); exit(2); }
 static Tensor columns(Tensor t, int which) { return tensor_column_range(t, which * C, C); }
-static Tensor on_device(int width) { return tensor_of(device_alloc(4 * T * (size_t)width, "a tensor"), F32, 3, 1, T, width); }
+static Tensor on_device(int width) {
+    return tensor_of(device_alloc(4 * T * (size_t)width, "a tensor"), F32, 3, 1, T, width);
+}
 
 int main(int argc, char **argv) {
     fail_hook = on_error;                           /* instead of exit(1) */
@@ -31,7 +34,8 @@ int main(int argc, char **argv) {
     device_download(out, y.data, sizeof out);
     device_download(dqkv, dx.data, sizeof dqkv);
 
-    double first = 0, sum = 0;      /* the first token sees itself alone: out = v; rows of P sum to 1: so do dv and dout */
+    /* the first token sees itself alone: out = v; rows of P sum to 1: so do dv and dout */
+    double first = 0, sum = 0;
     for (int c = 0; c < C; c++) first = fmax(first, fabs(out[0][c] - qkv[0][2 * C + c]));
     for (int i = 0; i < T * C; i++) sum += dqkv[i / C][2 * C + i % C] - dout[i / C][i % C];
     printf("%s on %s: out[0] - v[0] = %.0e, sum of dv - sum of dout = %.0e\n", a->name, backend_name, first, sum);

@@ -7,8 +7,8 @@
    FAULT_ERROR  ENOSPC (as by default), EDQUOT or EIO
    FAULT_LOG    a file: every call that counts is written down, "fsync /tmp/a/model.safetensors"
 
-   glibc's streams do not call write by its name: a stream's write is failed by putting /dev/full in the place of its file
-   for as long as the call lasts, so that the error takes the way through the stream that a real one takes. */
+   glibc's streams do not call write by its name: a stream's write is failed by putting /dev/full in the place of its
+   file for as long as the call lasts, so that the error takes the way through the stream that a real one takes. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -113,7 +113,7 @@ int fflush(FILE *file) {
 
 size_t fwrite(const void *bytes, size_t size, size_t count, FILE *file) {
     char path[1024];
-    int reaches_disk = size * count >= 4096;                   /* less goes to the buffer, and is struck when it is flushed */
+    int reaches_disk = size * count >= 4096;      /* less goes to the buffer, and is struck when it is flushed */
     if (!reaches_disk || !strikes("write", path_of(fileno(file), path))) return fwrite_really(bytes, size, count, file);
     size_t half = fwrite_really(bytes, 1, size * count / 2, file);
     flush_really(file);

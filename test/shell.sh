@@ -1,12 +1,12 @@
-# test/shell.sh - What the test_*.sh share: each sources it first. It goes to the root of the project and makes a folder,
-# $dir, that is gone at the end. A test is some claims and then its name; the file closes with "N passed, ...":
+# test/shell.sh - What the test_*.sh share: each sources it first. It goes to the root of the project and makes $dir, a
+# folder that is gone at the end. A test is some claims and then its name; the file closes with "N passed, ...":
 #
 #     expect "the run" "$gpt" $small --steps 60 --out "$dir/a"
 #     is "its rows" "$(rows_of "$dir/a")" 60
 #     close_test "a run writes a row for every step"
 #     close_tests
 #
-# From the environment BUILD, the build folder (build/cpu); $gpt is the program there, $cuda "yes" if it computes on a GPU.
+# $BUILD is the build folder (build/cpu), $gpt the program in it; $cuda is "yes" where that computes on a GPU.
 cd "$(dirname "$0")/.." || exit 2
 build=${BUILD:-build/cpu}
 gpt=$PWD/$build/train_gpt

@@ -65,7 +65,7 @@ static inline void expect_fails_here(const char *part, void (*f)(void *), void *
     EXPECT(strstr(test_message, part), "want \"%s\", got: %s", part, test_message);
 }
 
-/* Runs f(argument) in a child and wants it to end through fail(): exit code 1 and one line on stderr that holds part. */
+/* Runs f(argument) in a child and wants it to end through fail(): exit code 1, one line on stderr that holds part. */
 static inline void expect_fails(const char *part, void (*f)(void *), void *argument) {
     if (test_in_process) {
         expect_fails_here(part, f, argument);
@@ -94,7 +94,8 @@ static inline void expect_fails(const char *part, void (*f)(void *), void *argum
     int status = 0;
     waitpid(child, &status, 0);
     char *newline = strchr(text, '\n');
-    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 1, "want exit code 1 with \"%s\", got status %d: %s", part, status, text);
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 1, "want exit code 1 with \"%s\", got status %d: %s",
+           part, status, text);
     EXPECT(newline && newline == text + length - 1, "want one line with \"%s\", got: %s", part, text);
     EXPECT(strstr(text, part), "want \"%s\", got: %s", part, text);
 }

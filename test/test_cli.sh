@@ -93,7 +93,8 @@ find "$dir/a-flash-f32" -type f -exec cksum {} + | sort > "$dir/before"
 refuses "is there already" "$gpt" $small --out "$dir/a-flash-f32"
 refuses "--lr is 0.5, the checkpoint" "$gpt" --resume --out "$dir/a-flash-f32" --lr 0.5
 refuses "layers is 2, the options want 3; it must stay" "$gpt" --resume --out "$dir/a-flash-f32" --layers 3
-refuses "channels is 32, the options want 64; it must stay" "$gpt" $text --init "$dir/a-flash-f32" --layers 2 --heads 2 --channels 64 --context 16
+refuses "channels is 32, the options want 64; it must stay" "$gpt" $text --init "$dir/a-flash-f32" \
+    --layers 2 --heads 2 --channels 64 --context 16
 refuses "no checkpoint in $dir/none" "$gpt" --resume --out "$dir/none"
 refuses "want --out DIR" "$gpt" --resume
 refuses "did you mean --layers" "$gpt" --lr 1 --layer 2
@@ -121,7 +122,8 @@ expect "writes nothing" test ! -e "$dir/dry"
 close_test "--dry-run prints the plan and writes nothing"
 
 # ---- A sick step is not applied; the last checkpoint is whole and goes on.
-refuses "nothing was applied. First sick tensor: activation h.0." "$gpt" $small --out "$dir/sick" --steps 50 --save-every 1 --lr 1e6 --min-lr 1e6 --clip 0 --weight-decay 1000
+refuses "nothing was applied. First sick tensor: activation h.0." "$gpt" $small --out "$dir/sick" \
+    --steps 50 --save-every 1 --lr 1e6 --min-lr 1e6 --clip 0 --weight-decay 1000
 last=$(last_step "$dir/sick")
 expect "a checkpoint before the sick step" test -n "$last"
 expect "it can be read" "$gpt" $text --init "$last" --steps 0 --out "$dir/sick-again"
@@ -130,23 +132,30 @@ close_test "a non-finite loss stops the run before the update"
 # ---- The leak alarm: a floor above what the model reaches
 cp "$dir/text/val.txt" "$dir/leak.txt"
 echo "5.5 nats per byte" > "$dir/leak.txt.floor"
-refuses "must have leaked" "$gpt" --data "$dir/text/train.txt" --val-data "$dir/leak.txt" --layers 1 --heads 1 --channels 32 --context 16 --batch 8 --steps 40 --val-every 0
+refuses "must have leaked" "$gpt" --data "$dir/text/train.txt" --val-data "$dir/leak.txt" \
+    --layers 1 --heads 1 --channels 32 --context 16 --batch 8 --steps 40 --val-every 0
 close_test "a val loss below the floor is called a leak"
 
-# ---- The memory plan against what is taken: resident memory that is no file's, or memory of the GPU (for which the plan
-# says what was taken before: the difference of "free" and all).
+# ---- The memory plan against what is taken: resident memory that is no file's, or memory of the GPU (for which the
+# plan says what was taken before: the difference of "free" and all).
 kib() { awk -v row="$1" -v field="$2" '$1 == row { n = $field; u = $(field + 1)
     print int(u == "GiB" ? n * 1048576 : u == "MiB" ? n * 1024 : n); exit }' "$dir/plan.out"; }
+taken() {
+    if [ "$cuda" ]; then
+        nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | awk 'NR == 1 { print $1 * 1024 }'
+    else
+        sed -n 's/^RssAnon:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$pid/status" 2>/dev/null
+    fi
+}
 if [ "$cuda" ]; then options="--model d12 --dtype bf16 --vocab 256 --context 1024 --batch 16 --steps 60" slack=524288
 else                 options="--model d4 --context 256 --batch 24 --steps 3" slack=65536
 fi
 "$gpt" --data "$dir/text/train.txt" --val-fraction 0 $options > "$dir/plan.out" 2>&1 &
 pid=$! peak=0
 while kill -0 $pid 2>/dev/null; do
-    if [ "$cuda" ]; then now=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | awk 'NR == 1 { print $1 * 1024 }')
-    else                 now=$(sed -n 's/^RssAnon:[^0-9]*\([0-9]*\) kB/\1/p' /proc/$pid/status 2>/dev/null); sleep 0.02
-    fi
+    now=$(taken)
     [ "${now:-0}" -gt $peak ] && peak=$now
+    [ "$cuda" ] || sleep 0.02
 done
 wait $pid || bad=1
 planned=$(kib total 2)
@@ -154,7 +163,8 @@ planned=$(kib total 2)
 name="the memory plan is right to 5 % and $((slack / 1024)) MiB"
 if [ $peak = 0 ] && [ $bad = 0 ]; then skip_test "$name" "no /proc here"
 else
-    expect "planned $planned KiB, took $peak" awk "BEGIN { d = $peak - $planned; if (d < 0) d = -d; exit !(d < 0.05 * $planned + $slack) }"
+    expect "planned $planned KiB, took $peak" \
+        awk "BEGIN { d = $peak - $planned; if (d < 0) d = -d; exit !(d < 0.05 * $planned + $slack) }"
     close_test "$name (planned $((planned / 1024)) MiB, took $((peak / 1024)))"
 fi
 

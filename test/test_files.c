@@ -397,10 +397,11 @@ static void test_safetensors_mutations(void) {
 /* Every length that a header may have, also those whose bytes are another format's magic. */
 static void kinds_of_safetensors(void) {
     for (int length = 8; length < 70000; length += 8) {
-        unsigned char bytes[16] = { (unsigned char)length, (unsigned char)(length >> 8), (unsigned char)(length >> 16) };
-        bytes[8] = '{';
+        unsigned char bytes[16] = { [8] = '{' };
+        for (int i = 0; i < 3; i++) bytes[i] = (unsigned char)(length >> 8 * i);
         const char *kind = file_kind(bytes, sizeof bytes);
-        EXPECT(kind && !strcmp(kind, "a safetensors file"), "a header of %d bytes: %s", length, kind ? kind : "unknown");
+        EXPECT(kind && !strcmp(kind, "a safetensors file"), "a header of %d bytes: %s",
+               length, kind ? kind : "unknown");
     }
 }
 

@@ -112,8 +112,8 @@ static void flash_case(AttentionSpec s, Layout layout, Data data) {
 static const int lengths[] = { 1, 2, 7, 8, 15, 63, 64, 65, 127, 128, 129, 191, 192, 193, 255, 257, 383,
                                1000, 1023, 1024, 1025, 2047, 4096, 4097, 4225 };
 
-/* Whether its operands and a dq in f32, for either pass, of whole tiles of 128 rows, leave room; on the CPU, whether it is
-   quick. */
+/* Whether its operands and a dq in f32, for either pass, of whole tiles of 128 rows, leave room; on the CPU, whether it
+   is quick. */
 static int affordable(AttentionSpec s, Layout layout) {
     int64_t count = (int64_t)s.B * s.NH * s.Tq * s.HS;
     int64_t padded = (int64_t)s.B * s.NH * ((s.Tq + 127) / 128 * 128) * (s.HS + 8);

@@ -241,8 +241,8 @@ static void read_text(void *text) {
 static void bad_texts_are_refused(void) {
     static char *const texts[] = {
         "", " ", "x", "1", "0 0", "-1 0 0", "129 0 0", "1e9 0 0", "0.5 0 0", "0 11 0", "0 0 11", "0 0 0 1", "1 0 0",
-        "1 0 0 3", "1 0 0 3 nan", "1 0 0 inf 3", "1 0 0 3 1e999", "1 0 0 3 4 5", "1 0 0 3,4", "1 0 0 0x 4", "2 0 0 3 4 5",
-        "0 0 0 ", "nan 0 0", "1 0 0 3 4x",
+        "1 0 0 3", "1 0 0 3 nan", "1 0 0 inf 3", "1 0 0 3 1e999", "1 0 0 3 4 5", "1 0 0 3,4", "1 0 0 0x 4",
+        "2 0 0 3 4 5", "0 0 0 ", "nan 0 0", "1 0 0 3 4x",
     };
     for (int i = 0; i < COUNT(texts); i++)
         expect_fails("run/state.json: the window of losses is damaged", read_text, texts[i]);

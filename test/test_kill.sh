@@ -1,14 +1,14 @@
 #!/bin/sh
-# test/test_kill.sh - Nothing is lost: the program killed at random moments, and calls that write failing one by one, on a
-# disk that is full, too. $ROUNDS kills (8), every $STRIDE-th place of a fault (9): `make test-kill` takes 200 and 1.
+# test/test_kill.sh - Nothing is lost: the program killed at random moments, and calls that write failing one by one, on
+# a disk that is full, too. $ROUNDS kills (8), every $STRIDE-th place of a fault (9): `make test-kill` takes 200 and 1.
 if [ -w /dev/shm ]; then export TMPDIR=/dev/shm; fi      # in memory: thousands of fsyncs
 . "$(dirname "$0")/shell.sh"
 rounds=${ROUNDS:-8} stride=${STRIDE:-9}
 faults=$PWD/$build/faults.so
 
 make_text text 3000 1500
-small="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 1 --heads 2 --channels 16 --context 16 --batch 2 \
-    --threads 1"
+small="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 1 --heads 2 --channels 16 --context 16"
+small="$small --batch 2 --threads 1"
 
 same_folders() {  # same_folders A B: every checkpoint of A is in B, byte for byte
     for step in "$1"/step-????????; do
@@ -25,8 +25,8 @@ run="$small --steps 200 --save-every 1 --val-every 7 --keep 3 --keep-every 50"
 began=$(date +%s%N)
 expect "the undisturbed run" "$gpt" $run --out "$dir/whole"
 most=$((($(date +%s%N) - began) / 6000000 + 20))           # a sixth of it: many kills on the way to the end
-"$gpt" ${run%% --keep*} --out "$dir/all" > /dev/null 2>&1
-sed -i 's/"keep": "0"/"keep": "3"/; s/"keep-every": "0"/"keep-every": "50"/' "$dir"/all/*/state.json    # with all its steps
+"$gpt" ${run%% --keep*} --out "$dir/all" > /dev/null 2>&1      # with all its steps
+sed -i 's/"keep": "0"/"keep": "3"/; s/"keep-every": "0"/"keep-every": "50"/' "$dir"/all/*/state.json
 wanted="step-00000050 step-00000100 step-00000150 step-00000198 step-00000199 step-00000200"
 is "the undisturbed run left" "$(echo $(names_in "$dir/whole"))" "$wanted"
 kills=0 ends=0 fresh=0
@@ -39,7 +39,7 @@ start_or_resume() {       # before the first checkpoint there is nothing to resu
 }
 check_killed() {
     same_folders "$dir/killed" "$dir/all"
-    if grep -q 'all 200 steps are done' "$dir/killed.out"; then      # a kill in the last pruning: no save came to do the rest
+    if grep -q 'all 200 steps are done' "$dir/killed.out"; then      # killed in the last pruning: no save did the rest
         ls "$dir/killed" | grep '\.partial$\|\.old$' && wrong "what a kill left is still there"
     else
         is "left behind" "$(names_in "$dir/killed")" "$(names_in "$dir/whole")"
@@ -68,8 +68,8 @@ if [ $bad = 0 ]; then
 fi
 close_test "$kills kills, $ends runs brought to their end with the same bits ($fresh starts)"
 
-# ---- Calls that fail. What must hold afterwards: every checkpoint there is whole; the run has all its steps; the exit code
-# is 1 when the last step was not saved, and 0 otherwise; and a resume brings the bits of the undisturbed run.
+# ---- Calls that fail. What must hold afterwards: every checkpoint there is whole; the run has all its steps; the exit
+# code is 1 when the last step was not saved, and 0 otherwise; and a resume brings the bits of the undisturbed run.
 run="$small --steps 6 --save-every 2 --val-every 0 --keep 2"
 faulty() {        # faulty PATH CALLS FIRST EVERY ERROR: a run into $dir/f under faults
     rm -rf "$dir/f"
@@ -80,20 +80,25 @@ faulty() {        # faulty PATH CALLS FIRST EVERY ERROR: a run into $dir/f under
     same_folders "$dir/f" "$dir/six"
     want=0
     if grep -q 'step 6 is not saved: ' "$dir/f.err"; then want=1
-        grep -q 'the last checkpoint could not be written' "$dir/f.err" || wrong "$what: the last line is $(tail -n 1 "$dir/f.err")"
+        grep -q 'the last checkpoint could not be written' "$dir/f.err" ||
+            wrong "$what: the last line is $(tail -n 1 "$dir/f.err")"
     elif [ ! -s "$dir/f.err" ]; then
-        [ "$(names_in "$dir/f")" = "$(names_in "$dir/two")" ] || wrong "$what: not a word, but there is $(echo $(names_in "$dir/f"))"
+        is "$what: not a word, but there is" "$(names_in "$dir/f")" "$(names_in "$dir/two")"
     fi
     [ $status = $want ] || wrong "$what: exit code $status, want $want: $(tail -n 1 "$dir/f.err")"
     grep -q "$(words_of "$5")" "$dir/f.err" && told=$((told + 1))
     [ $want = 0 ] || ended=$((ended + 1))
     { has_checkpoint "$dir/f" && [ ! -d "$dir/f/step-00000006" ]; } || return
-    "$gpt" --out "$dir/f" --resume --threads 1 > "$dir/f.out" 2>&1 || wrong "$what: the resume: $(tail -n 1 "$dir/f.out")"
+    expect "$what: the resume" "$gpt" --out "$dir/f" --resume --threads 1
     same_folders "$dir/f" "$dir/six"
     [ -d "$dir/f/step-00000006" ] || wrong "$what: the resume has not saved the last step"
 }
 words_of() {
-    case $1 in ENOSPC) echo 'No space left on device' ;; EDQUOT) echo 'Disk quota exceeded' ;; EIO) echo 'Input/output error' ;; esac
+    case $1 in
+    ENOSPC) echo 'No space left on device' ;;
+    EDQUOT) echo 'Disk quota exceeded' ;;
+    EIO)    echo 'Input/output error' ;;
+    esac
 }
 name="ENOSPC, EDQUOT and EIO at every call"
 if [ ! -f "$faults" ]; then skip_test "$name" "no $faults"
@@ -120,19 +125,22 @@ else
             [ "$stride" = 1 ] || [ $every != 3 ] || continue
             faulty "$dir/f/step-" "write,fsync,rename,open,mkdir,unlink" $every $every $error
         done
-        faulty "$dir/f/log.csv" write,fsync 4 2 $error          # the first 3 are made at the start, which they would end
+        faulty "$dir/f/log.csv" write,fsync 4 2 $error      # the first 3 are made at the start, which they would end
     done
     echo "  $runs runs with faults in all: told in $told, $ended ended with code 1"
     close_test "$name ($runs runs)"
 
     # ---- The order of what makes it durable: the files, their folder, the new name, the folder above; then the pruning
-    order=$(awk -v d="$dir/two" '{ gsub(d "/step-00000006.partial", "P"); gsub(d "/step-00000002.partial", "Q"); gsub(d, "OUT") }
+    order=$(awk -v d="$dir/two" '
+        { gsub(d "/step-00000006.partial", "P"); gsub(d "/step-00000002.partial", "Q"); gsub(d, "OUT") }
         /^fsync P/ || /^rename / || $0 == "fsync OUT" || /^unlink Q/ { print }' "$dir/calls" | awk '
         /^fsync P\/config/ { on = 1 } on && !seen[$0]++ { printf "%s; ", $0 }')
-    want="fsync P/config.json; fsync P/model.safetensors; fsync P/optimizer.safetensors; fsync P/state.json; fsync P; rename P; fsync OUT; rename OUT/step-00000002; unlink Q; "
-    [ "$order" = "$want" ] || wrong "the order is $order"
-    awk -v d="$dir" '$0 == "mkdir " d "/two" { on = 1 } on && $0 == "fsync " d { ok = 1 } /two\/log.csv/ { exit } END { exit !ok }' \
-        "$dir/calls" || wrong "the folder above --out is not synced"
+    want="fsync P/config.json; fsync P/model.safetensors; fsync P/optimizer.safetensors; fsync P/state.json; fsync P; "
+    want="${want}rename P; fsync OUT; rename OUT/step-00000002; unlink Q; "
+    is "the order" "$order" "$want"
+    expect "the folder above --out is synced" awk -v d="$dir" '
+        $0 == "mkdir " d "/two" { on = 1 } on && $0 == "fsync " d { ok = 1 }
+        /two\/log.csv/ { exit } END { exit !ok }' "$dir/calls"
     close_test "what is on the disk comes before the name that stands for it"
 fi
 
@@ -147,7 +155,8 @@ close_test "a limit on the size of files"
 
 # ---- A disk that is really full: a file system of 300 KiB, on which two checkpoints find room
 name="a full disk"
-if ! unshare -rm mount -t tmpfs -o size=300k none "$dir/text" 2>/dev/null; then skip_test "$name" "no file system can be mounted here"
+if ! unshare -rm mount -t tmpfs -o size=300k none "$dir/text" 2>/dev/null; then
+    skip_test "$name" "no file system can be mounted here"
 else
     mkdir "$dir/disk"
     cat > "$dir/full.sh" <<'END'
@@ -166,7 +175,8 @@ END
     cat "$dir/full.out"
     grep -q '^code 1, [1-5] of 6 not saved' "$dir/full.out" || wrong "the run on the full disk: $(cat "$dir/disk.err")"
     grep -q 'log.csv.*: cannot [a-z]*: No space left on device' "$dir/full.out" || wrong "the resume on the full disk"
-    grep -q '^code 0, 12 rows, step-00000012$' "$dir/full.out" || wrong "the resume with room: $(tail -n 1 "$dir/disk.out")"
+    grep -q '^code 0, 12 rows, step-00000012$' "$dir/full.out" ||
+        wrong "the resume with room: $(tail -n 1 "$dir/disk.out")"
     close_test "$name"
 fi
 

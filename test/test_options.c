@@ -181,8 +181,10 @@ static void good_command_lines(void) {
     EXPECT(clip == 0 && !signbit(clip), "negative zero becomes zero");
     EXPECT(batch == 12 && !resume && !data, "what was set before is back at its default");
 
-    parse(&(CommandLine){ NULL, { "--prompt", "\xc3\xa9\xf0\x9f\x99\x82", "--data", " a\nb\x01", "--schedule", "wsd" } });
-    EXPECT(!strcmp(prompt, "\xc3\xa9\xf0\x9f\x99\x82") && !strcmp(data, " a\nb\x01") && !strcmp(schedule, "wsd"), "texts are taken as they are");
+    parse(&(CommandLine){ NULL, { "--prompt", "\xc3\xa9\xf0\x9f\x99\x82", "--data", " a\nb\x01",
+                                  "--schedule", "wsd" } });
+    EXPECT(!strcmp(prompt, "\xc3\xa9\xf0\x9f\x99\x82") && !strcmp(data, " a\nb\x01") && !strcmp(schedule, "wsd"),
+           "texts are taken as they are");
 
     parse(&(CommandLine){ NULL, { "--temperature", "-1.5E+2", "--an-option-with-a-rather-long-name", "-007",
                                   "--layers=1000" } });

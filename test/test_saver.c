@@ -1,4 +1,5 @@
-/* test/test_saver.c - Checkpoints written by the thread: the same bytes as without it, errors survived, old ones pruned. */
+/* test/test_saver.c - Checkpoints written by the thread: the same bytes as without it, errors survived, old ones
+   pruned. */
 #include "scratch.h"
 #include <fcntl.h>
 #include <sys/resource.h>

@@ -6,15 +6,16 @@ export OMP_NUM_THREADS=1      # models so small that a second thread is only wai
 
 updates() { sed -n 's/.*"optimizer_step": \([0-9]*\).*/\1/p' "$1/state.json"; }      # that AdamW has counted
 fingerprint() {   # fingerprint TEXT: what a checkpoint that was made on it says
-    [ -d "$dir/of-$1" ] || "$gpt" --data "$dir/$1.txt" --val-fraction 0 --layers 1 --heads 1 --channels 16 --context 32 \
-        --steps 0 --out "$dir/of-$1" > /dev/null
+    [ -d "$dir/of-$1" ] || "$gpt" --data "$dir/$1.txt" --val-fraction 0 --steps 0 --out "$dir/of-$1" \
+        --layers 1 --heads 1 --channels 16 --context 32 > /dev/null
     sed -n 's/.*"train tokens": "\([^"]*\)".*/\1/p' "$dir/of-$1/step-00000000/state.json"
 }
 continue_run() {  # continue_run FROM STEP TO TEXT OPTIONS...: resumes a copy of a checkpoint on another text
     from=$1 step=$2 to=$3 other=$4; shift 4
     copy_run "$dir/$from" $step "$dir/$to"
     cp "$dir/$other.txt" "$dir/data.txt"
-    sed -i "s/\"train tokens\": \"[^\"]*\"/\"train tokens\": \"$(fingerprint "$other")\"/" "$dir/$to/step-$step/state.json"
+    sed -i "s/\"train tokens\": \"[^\"]*\"/\"train tokens\": \"$(fingerprint "$other")\"/" \
+        "$dir/$to/step-$step/state.json"
     (cd "$dir" && "$gpt" --out "$to" --resume "$@") > "$dir/$to.out" 2>&1 ||
         { wrong "$to: no resume"; tail -n 3 "$dir/$to.out"; }
 }
@@ -34,8 +35,10 @@ continue_run clean 00000170 spoilt bad
 is "updates with 10 steps refused" "$(updates "$dir/spoilt/step-00000180")" 170
 same_files "$dir/clean/step-00000170" "$dir/spoilt/step-00000180" model.safetensors optimizer.safetensors
 is "updates: the next one is the way out" "$(updates "$dir/spoilt/step-00000185")" 171
-expect "a line says so" grep -q '^step 171: loss [0-9.]* is [0-9.]* .*sigma above the last 128: not applied$' "$dir/spoilt.out"
-expect "a line says when" grep -q '^step 180: .*: not applied; the next one will be, after so many in a row$' "$dir/spoilt.out"
+expect "a line says so" \
+    grep -q '^step 171: loss [0-9.]* is [0-9.]* .*sigma above the last 128: not applied$' "$dir/spoilt.out"
+expect "a line says when" \
+    grep -q '^step 180: .*: not applied; the next one will be, after so many in a row$' "$dir/spoilt.out"
 is "rows in the log" "$(rows_of "$dir/spoilt")" 200
 close_test "a stretch of foreign data is not applied and not counted"
 
@@ -66,15 +69,17 @@ cd - > /dev/null || exit 2
 close_test "--skip-spikes may change on a resume; a window may lack, and not be damaged"
 
 # ---- What is not finite
-wild="--data $dir/good.txt --val-fraction 0 --layers 2 --heads 2 --channels 32 --context 16 --batch 4 --steps 50 --lr 1e6 --min-lr 1e6 --warmup 5 --clip 0 --weight-decay 1000"
+wild="--data $dir/good.txt --val-fraction 0 --layers 2 --heads 2 --channels 32 --context 16 --batch 4 --steps 50"
+wild="$wild --lr 1e6 --min-lr 1e6 --warmup 5 --clip 0 --weight-decay 1000"
 refuses "nothing was applied. First sick tensor: activation h.0." "$gpt" $wild
-expect "no line before" test "$(grep -c 'nothing was applied' "$dir/refuse.out")" = 0
+is "lines before" "$(grep -c 'nothing was applied' "$dir/refuse.out")" 0
 refuses "10 such steps without an update between them" "$gpt" $wild --on-nan skip --out "$dir/wild" --save-every 1
-expect "9 lines before" test "$(grep -c '^step [0-9]*: loss .*, gradient norm .*: nothing was applied. First sick tensor: .* NaN, .*Last good checkpoint: .*/step-' "$dir/refuse.out")" = 9
+line='^step [0-9]*: loss .*, gradient norm .*: nothing was applied. First sick tensor: .* NaN, '
+is "lines before" "$(grep -c "$line.*Last good checkpoint: .*/step-" "$dir/refuse.out")" 9
 last=$(last_step "$dir/wild")
 first=$(sed -n 's/^step \([0-9]*\): loss .*nothing was applied.*/\1/p' "$dir/refuse.out" | head -n 1)
-expect "9 steps were reported and the 10th ended the run" test "$((first + 8))" = "$(echo "$last" | sed 's/.*step-0*//')"
-expect "sick steps are not counted" test "$(updates "$last")" = $((first - 1))
+is "the last step: 9 were reported, the 10th ended the run" "$(echo "$last" | sed 's/.*step-0*//')" $((first + 8))
+is "updates: sick steps are not counted" "$(updates "$last")" $((first - 1))
 close_test "--on-nan skip goes on for 10 steps, stop for none"
 
 # ---- Memory
@@ -83,8 +88,10 @@ limited() { (ulimit -v 3000000 && exec "$@"); }
 small="--data $dir/good.txt --val-fraction 0 --steps 1 --dry-run"
 if [ -z "$cuda" ] && limited "$gpt" --version > /dev/null 2>&1; then
     refuses " are free; the largest that fits is --batch " limited "$gpt" $small --batch 100000
-    refuses " are free; with --attention flash instead of naive it fits" limited "$gpt" $small --layers 2 --context 1024 --attention naive --batch 40
-    refuses "not even --batch 1 fits: want a smaller --model or a shorter --context" limited "$gpt" $small --context 1000000
+    refuses " are free; with --attention flash instead of naive it fits" \
+        limited "$gpt" $small --layers 2 --context 1024 --attention naive --batch 40
+    refuses "not even --batch 1 fits: want a smaller --model or a shorter --context" \
+        limited "$gpt" $small --context 1000000
     close_test "$name"
 else
     skip_test "$name" "wants a CPU's build that ulimit -v can hold"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# test/test_stop.sh - A run that is told to stop saves, exits with 75 and goes on bit for bit: by SIGTERM, SIGINT and the
-# clock, while it trains, validates, samples and starts; a second signal ends it at once; SIGUSR1 saves and goes on.
+# test/test_stop.sh - A run that is told to stop saves, exits with 75 and goes on bit for bit: by SIGTERM, SIGINT and
+# the clock, while it trains, validates, samples and starts; a second signal ends it at once; SIGUSR1 saves and goes on.
 . "$(dirname "$0")/shell.sh"
 
 start() {         # start NAME ARGUMENTS...: in the background, $pid
@@ -15,8 +15,8 @@ stop() {          # stop SIGNAL: of $pid; its exit code is in $status
 }
 
 make_text text 60000 20000
-small="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 2 --heads 2 --channels 32 --context 64 --batch 4"
-small="$small --warmup 5 --seed 3 --deterministic"
+small="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 2 --heads 2 --channels 32 --context 64"
+small="$small --batch 4 --warmup 5 --seed 3 --deterministic"
 
 # ---- Stopped in the middle, whenever that is, and resumed: the same bytes at the end.
 run="$small --steps 400 --save-every 0 --val-every 150 --val-tokens 2000"
@@ -26,7 +26,8 @@ for signal in TERM INT; do
     wait_for "^1[0-9][0-9]*," "$dir/$signal/log.csv"
     stop "$signal"
     is "exit code after SIG$signal" $status 75
-    expect "it says so" grep -q "^SIG$signal: saved at step [0-9]* of 400; --out $dir/$signal --resume goes on" "$dir/$signal.out"
+    expect "it says so" \
+        grep -q "^SIG$signal: saved at step [0-9]* of 400; --out $dir/$signal --resume goes on" "$dir/$signal.out"
     expect "the resume" "$gpt" --out "$dir/$signal" --resume
     same_files "$dir/whole/step-00000400" "$dir/$signal/step-00000400" ${checkpoint_files% state.json}
     same_steps "$dir/whole" "$dir/$signal"

@@ -131,7 +131,9 @@ void *device_alloc(size_t bytes, const char *what) {
 void device_free(void *memory) { CUDA(cudaFree(memory)); }
 
 /* Whether it worked shows in the speed alone; an error that nobody acts on must not be found by the next launch. */
-void device_pin(void *host, size_t bytes) { if (cudaHostRegister(host, bytes, cudaHostRegisterDefault)) cudaGetLastError(); }
+void device_pin(void *host, size_t bytes) {
+    if (cudaHostRegister(host, bytes, cudaHostRegisterDefault)) cudaGetLastError();
+}
 void device_unpin(void *host)             { if (cudaHostUnregister(host)) cudaGetLastError(); }
 
 /* The host may use its buffer again at once: pageable memory has been copied elsewhere when the call returns; memory
