@@ -18,8 +18,6 @@
 #include "oracle.h"
 #include "test.h"
 
-#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
-
 /* The memory is counted in halves, 2 bytes. Two of POISON are a NaN as f32, one is as bf16. */
 enum { ARENA_HALVES = 16 << 20, POOL_DOUBLES = 16 << 20, GUARD_HALVES = 128, POISON = 0x7fc1 };
 enum { KEPT, WRITTEN, SCRATCH };       /* SCRATCH: may be written, with whatever bits */

@@ -12,7 +12,6 @@
 #include <sys/stat.h>
 
 enum { LONGEST_LINE = 2200, LIMIT_S = 20, MOST_WORDS = 80, MOST_CASES = 8192, SHOWN = 12 };
-#define COUNT(array) ((int)(sizeof (array) / sizeof *(array)))
 #define ANY(array)   ((array)[draw(COUNT(array))])
 
 static char    *program;

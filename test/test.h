@@ -15,6 +15,7 @@
 static int test_passed, test_failed, test_skipped, test_errors;
 static const char *test_skip_reason;
 
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 #define EXPECT(condition, ...) do { if (!(condition)) { test_errors++; \
     printf("  %s:%d: %s: ", __FILE__, __LINE__, #condition); printf(__VA_ARGS__); printf("\n"); } } while (0)
 #define RUN(test) test_run(#test, test)

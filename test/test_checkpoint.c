@@ -221,7 +221,7 @@ static void test_foreign_files(void) {
           "\"data_offsets\":[0,0]}", "unexpected tensor transformer.h.2.ln_1.weight" },
     };
     fill(&other.model.params, 9);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         Load load = { path, &other };
         rewrite(good, path, cases[i].old, cases[i].new, NULL, 0);
         expect_fails(cases[i].part, load_params, &load);
@@ -287,7 +287,7 @@ static const struct { const char *file, *old, *new; void (*load)(void *); const 
 static void test_bad_folders(void) {
     char *out = IN_SCRATCH("bad"), *folder = IN_SCRATCH("bad/step-00000003");
     save_step(out, &trainer, 3, 0.5);
-    for (size_t i = 0; i < sizeof bad_folders / sizeof *bad_folders; i++) {
+    for (int i = 0; i < COUNT(bad_folders); i++) {
         char *path = IN_SCRATCH("bad/step-00000003/%s", bad_folders[i].file), *good = IN_SCRATCH("good.json");
         EXPECT(rename(path, good) == 0, "%s", path);
         edit(good, path, bad_folders[i].old, bad_folders[i].new);
@@ -340,7 +340,7 @@ static void test_finding(void) {
         "step-00000099.partial", "step-99", "step-000000099", "step-00000099x", "step-", "step--0000099",
         "step-0000009 9", "Step-00000099", "step-99999999999999999999"
     };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (int i = 0; i < COUNT(names); i++) {
         char *named = IN_SCRATCH("found/%s", names[i]);
         EXPECT(rename(s2, named) == 0, "%s", named);
         expect_found(checkpoint_latest(out), s10);

@@ -5,7 +5,6 @@
 #include "../llmc/tokens.h"
 #include "scratch.h"
 
-#define COUNT(array) ((int)(sizeof (array) / sizeof *(array)))
 #define SEED 20240520
 
 /* ---- random */

@@ -36,7 +36,7 @@ static void test_json_integers(void) {
         { "-9223372036854775808", 1, INT64_MIN }, { "-9223372036854775809", 0, 0 }, { "92233720368547758070", 0, 0 },
         { "1.0", 0, 0 }, { "1e3", 0, 0 }, { "\"1\"", 0, 0 }, { "true", 0, 0 }, { "[1]", 0, 0 },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         Json *json = json_parse(cases[i].text, strlen(cases[i].text), "number");
         int ok;
         int64_t value = json_to_integer(json, INT64_MIN, INT64_MAX, &ok);
@@ -57,14 +57,14 @@ static void test_json_strings(void) {
         { "", "" }, { "plain", "plain" }, { "\"\\/\b\f\n\r\t\x01\x1f\x7f", "\"\\/\b\f\n\r\t\x01\x1f\x7f" },
         { "\xc3\xa9\xf0\x9f\x98\x80", "\xc3\xa9\xf0\x9f\x98\x80" }, { "a\xe9z\xc3", "a\xef\xbf\xbdz\xef\xbf\xbd" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         char *text;
         size_t size;
         FILE *file = open_memstream(&text, &size);
         json_write_string(file, cases[i].text);
         fclose(file);
         Json *json = json_parse(text, size, "string");
-        EXPECT(!strcmp(json->text, cases[i].back), "case %zu: wrote %s, read %s", i, text, json->text);
+        EXPECT(!strcmp(json->text, cases[i].back), "case %d: wrote %s, read %s", i, text, json->text);
         json_free(json);
         free(text);
     }
@@ -109,7 +109,7 @@ static const struct { const char *text, *part; } bad_json[] = {
 };
 
 static void test_json_malformed(void) {
-    for (size_t i = 0; i < sizeof bad_json / sizeof *bad_json; i++) {
+    for (int i = 0; i < COUNT(bad_json); i++) {
         Text text = { bad_json[i].text, strlen(bad_json[i].text) };
         expect_fails(bad_json[i].part, parse_text, &text);
         expect_fails("some file: byte ", parse_text, &text);
@@ -150,14 +150,14 @@ static const struct { const char *text, *key; char as; const char *part; } bad_m
     { "{\"n\":{}}", "n", 's', "\"n\" is an object, want a string" },
 };
 static void read_member(void *index) {
-    const size_t i = *(size_t *)index;
+    const int i = *(int *)index;
     Json *json = json_parse(bad_members[i].text, strlen(bad_members[i].text), "conf");
     if (bad_members[i].as == 'i') json_integer(json, bad_members[i].key, 1, 9, "conf");
     if (bad_members[i].as == 'r') json_real(json, bad_members[i].key, "conf");
     if (bad_members[i].as == 's') json_string(json, bad_members[i].key, "conf");
 }
 static void test_json_members(void) {
-    for (size_t i = 0; i < sizeof bad_members / sizeof *bad_members; i++)
+    for (int i = 0; i < COUNT(bad_members); i++)
         expect_fails(bad_members[i].part, read_member, &i);
 }
 
@@ -181,11 +181,11 @@ static const struct { const char *bytes; size_t size; const char *kind; } kinds[
     { BYTES("\2\0\0\0\0\0\0\0"), NULL }, { BYTES("\0\0\0\0\0\0\0\x80{"), NULL }, { BYTES("\x80\6"), NULL },
 };
 static void test_file_kinds(void) {
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+    for (int i = 0; i < COUNT(kinds); i++) {
         unsigned char *exact = malloc(kinds[i].size);      /* the sanitizer sees a byte read past the end */
         memcpy(exact, kinds[i].bytes, kinds[i].size);
         const char *kind = file_kind(exact, (int64_t)kinds[i].size), *want = kinds[i].kind;
-        EXPECT(kind == want || (kind && want && !strcmp(kind, want)), "case %zu: %s, want %s", i,
+        EXPECT(kind == want || (kind && want && !strcmp(kind, want)), "case %d: %s, want %s", i,
                kind ? kind : "unknown", want ? want : "unknown");
         free(exact);
     }
@@ -247,7 +247,7 @@ static void test_files(void) {
     static const char *const folders[][2] = {
         { "a/b/c", "a/b" }, { "c", "." }, { "/c", "/" }, { "a//c//", "a" }, { "/", "/" }
     };
-    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+    for (int i = 0; i < COUNT(folders); i++) {
         char *folder = file_folder(folders[i][0]);
         EXPECT(!strcmp(folder, folders[i][1]), "%s: %s, want %s", folders[i][0], folder, folders[i][1]);
         free(folder);
@@ -352,7 +352,7 @@ static void open_safetensors(void *path) { safetensors_open(path); }
 
 static void test_safetensors_malformed(void) {
     char *path = IN_SCRATCH("bad.safetensors");
-    for (size_t i = 0; i < sizeof bad_safetensors / sizeof *bad_safetensors; i++) {
+    for (int i = 0; i < COUNT(bad_safetensors); i++) {
         put_safetensors(path, bad_safetensors[i].header, NULL, (size_t)bad_safetensors[i].data);
         expect_fails(bad_safetensors[i].part, open_safetensors, path);
     }
@@ -366,7 +366,7 @@ static void test_safetensors_malformed(void) {
         { BYTES("\x80\2}q\0."), "is a Python pickle, want a safetensors file" },
         { BYTES("GGUF\3\0\0\0"), "is a GGUF model, want" },
     };
-    for (size_t i = 0; i < sizeof raw / sizeof *raw; i++) {
+    for (int i = 0; i < COUNT(raw); i++) {
         put(path, raw[i].bytes, raw[i].size);
         expect_fails(raw[i].part, open_safetensors, path);
     }

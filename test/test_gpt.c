@@ -342,7 +342,7 @@ static void lay_out_smaller(const Reference *r, const char *attention) {
     GPT large;
     gpt_create(&large, r->config, attention, r->B + 1, r->config.T, TRAIN);
     read_reference(&large, r);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {      /* each finds what the one before has left */
+    for (int i = 0; i < COUNT(sizes); i++) {      /* each finds what the one before has left */
         int B = sizes[i][0], T = sizes[i][1];
         GPT small;
         gpt_create(&small, r->config, attention, B, T, TRAIN);
@@ -584,7 +584,7 @@ static void one_batch_is_learnt(void) {
 static void sizes_are_those_of_gpt2(void) {
     static const struct { const char *name; int64_t count; } known[] = {
         { "d12", 124439808 }, { "d24", 354823168 }, { "d36", 774030080 }, { "d48", 1557611200 } };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    for (int i = 0; i < COUNT(known); i++) {
         GPTConfig config = { .T = 1024, .V = 50257 };
         EXPECT(gpt_named(known[i].name, &config), "%s", known[i].name);
         gpt_check(&config);

@@ -4,8 +4,6 @@
 #include "../llmc/optimizer.h"
 #include "../llmc/random.h"
 
-#define COUNT(array) (int)(sizeof array / sizeof *array)
-
 static double normal(int run, int64_t i) { return random_normal(1, RANDOM_TEST, (uint32_t)run, (uint64_t)i); }
 
 /* What the device makes of a step under the limits that the host has set. */

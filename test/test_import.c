@@ -13,7 +13,7 @@ static const struct { const char *name; int L, NH, C, V, untied; } models[] = {
     { "f32",         2, 2, 16,  65, 0 }, { "f16-bare", 2, 4, 16, 37, 0 },          { "bf16-shards", 2, 2, 16, 101, 0 },
     { "untied",      2, 2, 16,  67, 1 }, { "untied-f16-shards", 1, 1, 16, 50, 1 }, { "no-config",   1, 1, 64,   3, 0 },
 };
-enum { MODELS = sizeof models / sizeof *models };
+enum { MODELS = COUNT(models) };
 
 /* Formatted; lives as long as the program, as the names in the scratch folder do. */
 #define STRING(...) string_kept(file_path(__VA_ARGS__))
@@ -124,7 +124,7 @@ static void compare(int i, const char *path) {
     gpt_last_logits(&m, last);
     EXPECT(error_of(last, all + (T - 1) * config.V, 1, config.V, config.V) <= 1e-5, "%s: the last logits", path);
     void *memory[] = { losses, want, once, head_once, twice, head_twice, all, ids, folder };
-    for (size_t k = 0; k < sizeof memory / sizeof *memory; k++) free(memory[k]);
+    for (int k = 0; k < COUNT(memory); k++) free(memory[k]);
     gpt_free(&m);
     safetensors_close(&expected);
 }
@@ -186,8 +186,8 @@ static const struct { const char *old, *new, *part; } bad_indexes[] = {
 };
 
 static void bad_indexes_are_refused(void) {
-    for (size_t i = 0; i < sizeof bad_indexes / sizeof *bad_indexes; i++) {
-        char *folder = copy_model("bf16-shards", STRING("index-%zu", i));
+    for (int i = 0; i < COUNT(bad_indexes); i++) {
+        char *folder = copy_model("bf16-shards", STRING("index-%d", i));
         edit(STRING("%s/model.safetensors.index.json", folder), bad_indexes[i].old, bad_indexes[i].new);
         expect_fails(bad_indexes[i].part, read_model, folder);
         if (i == 0) expect_fails("model.safetensors.index.json: \"weight_map\": ", read_model, folder);
@@ -237,8 +237,8 @@ static void sick_and_foreign_models_are_refused(void) {
         { "untied-f16-shards", "model-00003-of-00003.safetensors", "transformer.ln_f.bias", 0xfc01,
           "model-00003-of-00003.safetensors: transformer.ln_f.bias holds" },
     };
-    for (size_t i = 0; i < sizeof sick / sizeof *sick; i++) {
-        char *folder = copy_model(sick[i].model, STRING("sick-%zu", i));
+    for (int i = 0; i < COUNT(sick); i++) {
+        char *folder = copy_model(sick[i].model, STRING("sick-%d", i));
         read_model(folder);
         set_number(STRING("%s/%s", folder, sick[i].file), sick[i].tensor, 5, &sick[i].bits, 2);
         expect_fails(sick[i].part, read_model, folder);

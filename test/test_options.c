@@ -161,7 +161,7 @@ static CommandLine bad[] = {
 };
 
 static void bad_command_lines(void) {
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) expect_fails(bad[i].want, parse, &bad[i]);
+    for (int i = 0; i < COUNT(bad); i++) expect_fails(bad[i].want, parse, &bad[i]);
 }
 
 static void good_command_lines(void) {
@@ -217,7 +217,7 @@ static void random_command_lines(void) {
             *word[w] = 0;
             for (int p = w % 2 ? 1 : 3; p > 0; p--) {
                 state = state * 1664525u + 1013904223u;
-                strcat(word[w], p == 3 ? "--" : piece[(state >> 16) % (sizeof piece / sizeof *piece)]);
+                strcat(word[w], p == 3 ? "--" : piece[(state >> 16) % COUNT(piece)]);
             }
             line.word[w] = word[w];
         }
@@ -255,7 +255,7 @@ static void text_sets_the_same_value(void) {
     };
     char text[256];
     Option *option = options_find(table, "temperature");
-    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
+    for (int i = 0; i < COUNT(reals); i++) {
         temperature = reals[i].value;
         const char *shown = option_text(option, text);
         if (reals[i].want) EXPECT(!strcmp(shown, reals[i].want), "got %s, want %s", shown, reals[i].want);
@@ -313,7 +313,7 @@ static void help_is_complete_and_narrow(void) {
         "(1 .. 65536; default 12)", "(0 or more; default 1)", "(cosine|linear|wsd; default cosine)",
         "(0 .. 1000; default 3e-4)", "any number\n", "(default d4)", "the order of the data (default yes)\n",
         "of a sample\n", "(1 .. 1000)\n", "a text, or token shards\n" };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+    for (int i = 0; i < COUNT(parts); i++)
         EXPECT(strstr(text, parts[i]), "no \"%s\" in:\n%s", parts[i], text);
     EXPECT(strstr(text, "  --an-option-with-a-rather-long-name N\n"), "a long name has its own line:\n%s", text);
     char *own = strstr(text, "and a line of its own"), *above = strstr(text, "a text, or token");

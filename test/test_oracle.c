@@ -4,8 +4,6 @@
 #include "oracle.h"
 #include "test.h"
 
-#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
-
 static void fill(double *a, int count, double centre) {
     for (int i = 0; i < count; i++) a[i] = centre + uniform();
 }

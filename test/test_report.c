@@ -136,7 +136,7 @@ static void foreign_logs_are_left_alone(void) {
         { "log.csv:2: damaged", HEADER "\n" },
         { "log.csv:2: damaged", HEADER "1.5,2,3,4,5,6,7,8,\n" },
     };
-    for (size_t i = 0; i < sizeof logs / sizeof *logs; i++) {
+    for (int i = 0; i < COUNT(logs); i++) {
         put_text(log_path, logs[i].text);
         expect_fails(logs[i].want, run_steps, &(Run){ "# command: x\n", 10, 11, 11 });
         EXPECT(!strcmp(log_text(), logs[i].text), "log %d has changed", (int)i);
@@ -263,7 +263,7 @@ static void a_terminal_has_its_line_in_place(void) {
         { 20, "\rstep    2/3000  los" },
         { 2, "\rs" },
     };
-    for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
+    for (int i = 0; i < COUNT(narrow); i++) {
         text = seen(narrow[i].columns, terminal_run, NULL);
         EXPECT(strstr(text, narrow[i].want), "%d columns: %s", narrow[i].columns, text);
         int column = 0;
@@ -311,10 +311,10 @@ static void numbers_for_people(void) {
         { 1023.999 * 1073741824, "1.00 TiB" },
         { 1e30, "888178419700125.25 PiB" }, { -2048, "-2 KiB" }, { NAN, "unknown" } };
     char text[32];
-    for (size_t i = 0; i < sizeof durations / sizeof *durations; i++)
+    for (int i = 0; i < COUNT(durations); i++)
         EXPECT(!strcmp(duration_text(durations[i].value, text), durations[i].want), "%s, want %s", text,
                durations[i].want);
-    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
+    for (int i = 0; i < COUNT(bytes); i++)
         EXPECT(!strcmp(bytes_text(bytes[i].value, text), bytes[i].want), "%s, want %s", text, bytes[i].want);
 }
 

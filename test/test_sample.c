@@ -6,7 +6,6 @@
 #include "../llmc/sampler.h"
 #include "test.h"
 
-#define COUNT(array) ((int)(sizeof (array) / sizeof *(array)))
 #define SEED 20240520
 
 /* ---- tokenizer */

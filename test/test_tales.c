@@ -8,7 +8,7 @@
 #include "scratch.h"
 #include <stdarg.h>
 
-enum { CLASSES = sizeof word_classes / sizeof *word_classes, RULES = sizeof rules / sizeof *rules };
+enum { CLASSES = COUNT(word_classes), RULES = COUNT(rules) };
 enum { VARIABLES = 64, CHOICES = 1024, SPANS = 256 };
 
 static char *program;      /* build/cpu/tales */
@@ -535,12 +535,11 @@ static void test_bad_arguments(void) {
     const char *bad[] = { "", "--out", "--bytes 0 --out %s/x", "--bytes many --out %s/x", "--val-bytes -1 --out %s/x",
                           "--seed 1.5 --out %s/x", "--out %s/a/train.txt", "--out %s/a/train.txt/x",
                           "--colour --out %s/x", "--bytes 1 --out %s/x more", "--bytes 100000 --out %s/full" };
-    enum { BAD = sizeof bad / sizeof *bad };
-    for (int i = 0; i < BAD; i++) {
+    for (int i = 0; i < COUNT(bad); i++) {
         char arguments[512], message[512] = "";
         snprintf(arguments, sizeof arguments, bad[i], scratch);
         /* the last one writes where a file may have 8 blocks: as if the disk were full */
-        const char *before = i == BAD - 1 ? "trap '' XFSZ; ulimit -f 8;" : "";
+        const char *before = i == COUNT(bad) - 1 ? "trap '' XFSZ; ulimit -f 8;" : "";
         const char *log = IN_SCRATCH("log");
         EXPECT(run_program(before, "%s 2>%s", arguments, log) == 1, "want exit code 1 of tales %s", arguments);
         FileMap said = file_map(log);
