@@ -3,28 +3,28 @@
 #define TEST_SCRATCH_H
 #include "test.h"
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include "../llmc/files.h"
 #include "../llmc/random.h"
 
 static char scratch[256];
 
-/* IN_SCRATCH("step-%d", 3). Strings live as long as the program: kept in a list, which is no leak. */
-#define IN_SCRATCH(...) scratch_path(file_path(__VA_ARGS__))
-static char *scratch_names[4096];
+/* STRING("step-%d", 3), IN_SCRATCH("step-%d", 3): live as long as the program, kept in a list, which is no leak. */
+#define STRING(...)     scratch_keep(file_path(__VA_ARGS__))
+#define IN_SCRATCH(...) STRING("%s/%s", scratch, STRING(__VA_ARGS__))
+static char *scratch_kept[8192];
 static int   scratch_count;
 
-static inline char *scratch_path(char *name) {
-    if (scratch_count == 4096) fail("too many names in one test");
-    char *path = scratch_names[scratch_count++] = file_path("%s/%s", scratch, name);
-    free(name);
-    return path;
+static inline char *scratch_keep(char *text) {
+    if (scratch_count == COUNT(scratch_kept)) fail("too many names in one test");
+    return scratch_kept[scratch_count++] = text;
 }
 
 static inline void scratch_close(void) {
     char *command = file_path("rm -rf '%s'", scratch);
     if (system(command)) printf("%s stays behind\n", scratch);
     free(command);
-    for (int i = 0; i < scratch_count; i++) free(scratch_names[i]);
+    for (int i = 0; i < scratch_count; i++) free(scratch_kept[i]);
 }
 
 /* In memory where that can be had: some hundred fsyncs take 15 s on a disk that is busy. */
@@ -42,6 +42,34 @@ static inline void put(const char *path, const void *bytes, size_t size) {
 }
 
 static inline void put_text(const char *path, const char *text) { put(path, text, strlen(text)); }
+
+/* The text at from again at to, with new in the place of the first old. */
+static inline void edit(const char *from, const char *to, const char *old, const char *new) {
+    FileMap map = file_map(from);
+    char *text = file_path("%.*s", (int)map.size, (const char *)map.bytes), *at = strstr(text, old);
+    EXPECT(at, "%s has no %s", from, old);
+    char *edited = file_path("%.*s%s%s", at ? (int)(at - text) : 0, text, new, at ? at + strlen(old) : "");
+    file_unmap(map);
+    put_text(to, edited);
+    free(text);
+    free(edited);
+}
+
+static inline int same_files(const char *a, const char *b) {
+    FileMap x = file_map(a), y = file_map(b);
+    int same = x.size == y.size && !memcmp(x.bytes, y.bytes, (size_t)x.size);
+    file_unmap(x);
+    file_unmap(y);
+    return same;
+}
+
+/* What is written beyond fails: "File too large", like a disk that is full. */
+static inline void limit_file_size(rlim_t bytes) {
+    struct rlimit limit;
+    getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+    setrlimit(RLIMIT_FSIZE, &limit);
+}
 
 /* The length, the header, and data_bytes of data (zeros when data is NULL). */
 static inline void put_safetensors(const char *path, const char *header, const void *data, size_t data_bytes) {

@@ -1,66 +1,12 @@
 /* test/test_checkpoint.c - Checkpoints: round trips bit for bit, strangers' files, mutations, atomicity, full disks. */
+#include "models.h"
 #include "scratch.h"
 #include <float.h>
-#include <sys/resource.h>
-#include "../kernels/device.h"
 #include "../llmc/checkpoint.h"
 #include "../llmc/weights.h"
 #include "../llmc/safetensors.h"
 
-/* ---- A tiny GPT, whose rows hold random bits */
-
-static GPTConfig tiny(void) {
-    GPTConfig config = { .L = 2, .NH = 2, .C = 10, .T = 7, .V = 65 };
-    gpt_check(&config);
-    return config;
-}
-
-static void fill(const Params *params, uint32_t seed) {
-    for (int i = 0; i < params->table.count; i++) {
-        Tensor t = *params->table.row[i].field;
-        uint32_t *bits = calloc(1, tensor_bytes(t));
-        int64_t count = params->table.row[i].layout == VOCABULARY ? tiny().V * t.dim[1] : tensor_count(t);
-        for (int64_t j = 0; j < count; j++)                /* any finite number: the highest bit of the exponent is 0 */
-            bits[j] = philox(7, RANDOM_TEST, seed, (uint64_t)(i << 20 | j)).word[0] & 0xbfffffff;
-        device_upload(t.data, bits, tensor_bytes(t));
-        free(bits);
-    }
-}
-
-static uint32_t *row_bits(Tensor t) {
-    uint32_t *bits = malloc(tensor_bytes(t));
-    device_download(bits, t.data, tensor_bytes(t));
-    return bits;
-}
-
-static void expect_equal_rows(const Params *a, const Params *b, const char *what) {
-    for (int i = 0; i < a->table.count; i++) {
-        const Row *row = &a->table.row[i];
-        uint32_t *x = row_bits(*row->field), *y = row_bits(*b->table.row[i].field);
-        EXPECT(!memcmp(x, y, tensor_bytes(*row->field)), "%s: %s differs", what, row->name);
-        free(x);
-        free(y);
-    }
-}
-
-typedef struct { GPT model; Optimizer optimizer; } Trainer;
-
 static Trainer trainer;         /* that is saved; loads go into others */
-
-static void trainer_create(Trainer *t, uint32_t seed) {
-    *t = (Trainer){ .model.config = tiny() };
-    params_create(&t->model.params, &t->model.config, F32, "a test's parameters");
-    t->model.master = t->model.params;
-    optimizer_create(&t->optimizer, &t->model, (AdamW){ .beta1 = 0.9f });
-    fill(&t->model.params, seed);
-    fill(&t->optimizer.m, seed + 1);
-    fill(&t->optimizer.v, seed + 2);
-}
-
-static void trainer_free(Trainer *t) {
-    optimizer_free(&t->optimizer);
-    params_free(&t->model.params);
-}
 
 static const Setting settings[] = {
     { "model", "d4" }, { "data", "a \"b\"\n\\c\xc3\xa9" }, { "out", "" }, { NULL, NULL }
@@ -77,7 +23,7 @@ static void test_checkpoint_round_trip(void) {
     static const double losses[] = { 1 / 3.0, DBL_MAX, DBL_TRUE_MIN, 0, 0.1 + 0.2 };
     Trainer loaded;
     for (int i = 0; i < 6; i++) {
-        trainer_create(&loaded, 50);
+        tiny_create(&loaded, 50);
         uint32_t ones[20 * 10];
         memset(ones, 0xff, sizeof ones);       /* in the padding: loading has to clear it */
         device_upload((char *)loaded.model.params.wte.data + 66 * 40, ones, sizeof ones);
@@ -102,12 +48,12 @@ static void test_checkpoint_round_trip(void) {
         }
         EXPECT(!checkpoint_setting(folder, "none"), "a setting that is not there");
         free(folder);
-        trainer_free(&loaded);
+        tiny_free(&loaded);
     }
     SafeFile file = safetensors_open(IN_SCRATCH("new/out/step-00000003/model.safetensors"));
     const SafeTensor *t = safetensors_find(&file, "transformer.h.1.mlp.c_fc.weight");
     EXPECT(t && t->dim[0] == 10 && t->dim[1] == 40, "a Conv1D is (in, out) in the file");
-    uint32_t *bits = row_bits(trainer.model.params.block[1].fcw), wrong = 0;
+    uint32_t *bits = download(trainer.model.params.block[1].fcw), wrong = 0;
     for (int in = 0; in < 10; in++)
         for (int to = 0; to < 40; to++) wrong += memcmp(t->data + 4 * (in * 40 + to), &bits[to * 10 + in], 4) != 0;
     EXPECT(!wrong, "%u elements are not transposed", wrong);
@@ -158,7 +104,7 @@ static void jump_back(const char *message) { (void)message; longjmp(refused, 1);
 static void load_and_compare(void *load) {
     void (*hook)(const char *) = fail_hook;
     Trainer untouched;
-    trainer_create(&untouched, 9);
+    tiny_create(&untouched, 9);
     fail_hook = jump_back;
     if (!setjmp(refused)) load_params(load);
     fail_hook = hook;
@@ -169,7 +115,7 @@ static void load_and_compare(void *load) {
 
 static void test_foreign_files(void) {
     Trainer other;
-    trainer_create(&other, 9);
+    tiny_create(&other, 9);
     char *good = IN_SCRATCH("good.safetensors"), *path = IN_SCRATCH("other.safetensors");
     params_write(good, &trainer.model.params, 65);
 
@@ -180,7 +126,7 @@ static void test_foreign_files(void) {
     static const char meta[] = "\"__metadata__\":{\"format\":\"pt\"}";
     rewrite(good, path, meta, "\"h.0.attn.bias\":{\"dtype\":\"BOOL\",\"shape\":[0],\"data_offsets\":[0,0]},"
             "\"transformer.h.1.attn.masked_bias\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", NULL, 0);
-    fill(&other.model.params, 9);
+    fill(&other.model.params, 65, 9);
     params_read(path, &other.model.params, 65);
     expect_equal_rows(&trainer.model.params, &other.model.params, "masks as tensors");
 
@@ -189,9 +135,9 @@ static void test_foreign_files(void) {
     file_unmap(map);
     char *head = file_path("\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[65,10],\"data_offsets\":[%lld,%lld]}",
                            (long long)end, (long long)(end + table));
-    uint32_t *bits = row_bits(trainer.model.params.wte);
+    uint32_t *bits = download(trainer.model.params.wte);
     rewrite(good, path, meta, head, bits, (size_t)table);
-    fill(&other.model.params, 9);
+    fill(&other.model.params, 65, 9);
     params_read(path, &other.model.params, 65);
     expect_equal_rows(&trainer.model.params, &other.model.params, "a head that equals wte");
     bits[649] ^= 1;
@@ -220,7 +166,7 @@ static void test_foreign_files(void) {
         { "\"__metadata__\":{\"format\":\"pt\"}", "\"transformer.h.2.ln_1.weight\":{\"dtype\":\"F32\",\"shape\":[0],"
           "\"data_offsets\":[0,0]}", "unexpected tensor transformer.h.2.ln_1.weight" },
     };
-    fill(&other.model.params, 9);
+    fill(&other.model.params, 65, 9);
     for (int i = 0; i < COUNT(cases); i++) {
         Load load = { path, &other };
         rewrite(good, path, cases[i].old, cases[i].new, NULL, 0);
@@ -228,7 +174,7 @@ static void test_foreign_files(void) {
     }
     rewrite(good, path, "transformer.h.1.mlp.c_proj.bias", "x", NULL, 0);      /* the last row: all others would fit */
     expect_fails("every row is as it was", load_and_compare, &(Load){ path, &other });
-    trainer_free(&other);
+    tiny_free(&other);
 }
 
 /* ---- Folders */
@@ -240,17 +186,6 @@ static void load_optimizer(void *folder) { checkpoint_load_optimizer(folder, &tr
 static void load_model(void *folder) { checkpoint_load_model(folder, &trainer.model); }
 static void resolve(void *path) { checkpoint_resolve(path); }
 static void save(void *out) { save_step(out, &trainer, 9, NAN); }
-
-static void edit(const char *from, const char *to, const char *old, const char *new) {
-    FileMap map = file_map(from);
-    char *text = file_path("%.*s", (int)map.size, (const char *)map.bytes), *at = strstr(text, old);
-    EXPECT(at, "%s has no %s", from, old);
-    char *edited = file_path("%.*s%s%s", at ? (int)(at - text) : 0, text, new, at ? at + strlen(old) : "");
-    put_text(to, edited);
-    file_unmap(map);
-    free(text);
-    free(edited);
-}
 
 static const struct { const char *file, *old, *new; void (*load)(void *); const char *part; } bad_folders[] = {
     { "config.json", "\"n_layer\": 2", "\"n_layer\": 0", load_config,
@@ -374,7 +309,7 @@ static void test_replacing(void) {
     char *out = IN_SCRATCH("replaced"), *step = IN_SCRATCH("replaced/step-00000004");
     char *old = IN_SCRATCH("replaced/step-00000004.old"), *partial = IN_SCRATCH("replaced/step-00000004.partial");
     Trainer changed;
-    trainer_create(&changed, 30);
+    tiny_create(&changed, 30);
     directory_make(partial);
     put_text(IN_SCRATCH("replaced/step-00000004.partial/model.safetensors"), "half");
     put_text(IN_SCRATCH("replaced/step-00000004.partial/rest"), "of another version");
@@ -392,14 +327,7 @@ static void test_replacing(void) {
     expect_found(checkpoint_latest(out), step);
     save_step(out, &trainer, 4, 4);
     EXPECT(!file_exists(old) && checkpoint_load_state(step).val_loss == 4, "an old one that was left is no obstacle");
-    trainer_free(&changed);
-}
-
-static void limit_file_size(rlim_t bytes) {
-    struct rlimit limit;
-    getrlimit(RLIMIT_FSIZE, &limit);
-    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
-    setrlimit(RLIMIT_FSIZE, &limit);
+    tiny_free(&changed);
 }
 
 static void save_limited(void *out) {
@@ -414,11 +342,11 @@ static void test_full_disk(void) {
     limit_file_size(RLIM_INFINITY);      /* where that was not in a child */
     expect_found(checkpoint_latest(out), step);
     Trainer loaded;
-    trainer_create(&loaded, 40);
+    tiny_create(&loaded, 40);
     checkpoint_load_model(step, &loaded.model);
     expect_equal_rows(&trainer.model.params, &loaded.model.params, "the earlier checkpoint");
     EXPECT(checkpoint_load_state(step).val_loss == 7, "its state");
-    trainer_free(&loaded);
+    tiny_free(&loaded);
     save(out);
     EXPECT(isnan(checkpoint_load_state(step).val_loss), "the next save works");
     put_text(IN_SCRATCH("occupied"), "");
@@ -468,7 +396,7 @@ static void test_checkpoint_mutations(void) {
 int main(void) {
     scratch_open();
     test_device_open((DeviceOptions){ .threads = 1 });
-    trainer_create(&trainer, 1);
+    tiny_create(&trainer, 1);
     RUN(test_checkpoint_round_trip);
     RUN(test_foreign_files);
     RUN(test_bad_folders);
@@ -477,6 +405,6 @@ int main(void) {
     RUN(test_full_disk);
     RUN(test_sick_models);
     RUN(test_checkpoint_mutations);
-    trainer_free(&trainer);
+    tiny_free(&trainer);
     return test_close();
 }

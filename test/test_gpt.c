@@ -10,24 +10,13 @@
 #include "../llmc/optimizer.h"
 #include "../llmc/random.h"
 #include "../llmc/safetensors.h"
+#include "models.h"
 #include "scratch.h"
 
 static void *new_array(int64_t count, size_t bytes) {
     void *memory = calloc((size_t)count, bytes);
     REQUIRE(memory, "out of memory: %lld elements of %zu bytes", (long long)count, bytes);
     return memory;
-}
-
-/* All of a tensor or a table, on the host, in f32. */
-static float *download(Tensor t) {
-    int64_t count = tensor_count(t);
-    float *host = new_array(count, sizeof *host);
-    device_download(host, t.data, tensor_bytes(t));
-    for (int64_t i = count - 1; i >= 0 && t.dtype == BF16; i--) {      /* the upper half of an f32, from the last on */
-        uint32_t bits = (uint32_t)((uint16_t *)host)[i] << 16;
-        memcpy(&host[i], &bits, sizeof bits);
-    }
-    return host;
 }
 
 static Tensor flat(const Params *params)            { return table_flat(&params->table, params->wte.dtype); }

@@ -1,5 +1,6 @@
 /* test/test_import.c - Models that transformers wrote (scripts/make_hf_models.py), in every way that they come in;
    indexes of shards with a flaw; heads that are not tied; parameters saved in BF16. */
+#include "models.h"
 #include "scratch.h"
 #include "../llmc/checkpoint.h"
 #include "../llmc/safetensors.h"
@@ -15,13 +16,6 @@ static const struct { const char *name; int L, NH, C, V, untied; } models[] = {
 };
 enum { MODELS = COUNT(models) };
 
-/* Formatted; lives as long as the program, as the names in the scratch folder do. */
-#define STRING(...) string_kept(file_path(__VA_ARGS__))
-static char *string_kept(char *text) {
-    if (scratch_count == 4096) fail("too many names in one test");
-    return scratch_names[scratch_count++] = text;
-}
-
 /* ---- Against transformers */
 
 static void *copy_of(const SafeFile *file, const char *name, const char *dtype, int64_t count) {
@@ -31,12 +25,6 @@ static void *copy_of(const SafeFile *file, const char *name, const char *dtype, 
     void *copy = malloc((size_t)t->bytes);
     memcpy(copy, t->data, (size_t)t->bytes);
     return copy;
-}
-
-static float *download(Tensor t) {
-    float *host = malloc(tensor_bytes(t));
-    device_download(host, t.data, tensor_bytes(t));
-    return host;
 }
 
 /* max|a - b| / max|b|; b has V columns, a has them Vp apart */
@@ -143,18 +131,6 @@ static char *copy_model(const char *name, const char *to) {
     return folder;
 }
 
-/* Puts new in the place of the first old. */
-static void edit(const char *path, const char *old, const char *new) {
-    FileMap map = file_map(path);
-    char *text = file_path("%.*s", (int)map.size, (const char *)map.bytes), *at = strstr(text, old);
-    EXPECT(at, "%s has no %s", path, old);
-    char *edited = file_path("%.*s%s%s", at ? (int)(at - text) : 0, text, new, at ? at + strlen(old) : "");
-    file_unmap(map);
-    put_text(path, edited);
-    free(text);
-    free(edited);
-}
-
 static void read_config(void *folder) { checkpoint_config(folder); }
 static void read_model(void *folder) {
     GPT m;
@@ -188,7 +164,8 @@ static const struct { const char *old, *new, *part; } bad_indexes[] = {
 static void bad_indexes_are_refused(void) {
     for (int i = 0; i < COUNT(bad_indexes); i++) {
         char *folder = copy_model("bf16-shards", STRING("index-%d", i));
-        edit(STRING("%s/model.safetensors.index.json", folder), bad_indexes[i].old, bad_indexes[i].new);
+        edit(HF "bf16-shards/model.safetensors.index.json", STRING("%s/model.safetensors.index.json", folder),
+             bad_indexes[i].old, bad_indexes[i].new);
         expect_fails(bad_indexes[i].part, read_model, folder);
         if (i == 0) expect_fails("model.safetensors.index.json: \"weight_map\": ", read_model, folder);
     }
@@ -267,13 +244,14 @@ static void sick_and_foreign_models_are_refused(void) {
 /* ---- Tied or not */
 
 static void config_and_head_agree(void) {
-    char *folder = copy_model("untied", "tied-by-config");
-    edit(STRING("%s/config.json", folder), "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+    char *folder = copy_model("untied", "tied-by-config"), *config = STRING("%s/config.json", folder);
+    edit(HF "untied/config.json", config, "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
     EXPECT(checkpoint_config(folder).untied, "a head that differs is its own, whatever config.json says");
-    edit(STRING("%s/config.json", folder), "\"tie_word_embeddings\"", "\"x\"");
+    edit(HF "untied/config.json", config, "\"tie_word_embeddings\"", "\"x\"");
     EXPECT(checkpoint_config(folder).untied, "and when it says nothing");
     folder = copy_model("f32", "untied-by-config");
-    edit(STRING("%s/config.json", folder), "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
+    edit(HF "f32/config.json", STRING("%s/config.json", folder), "\"tie_word_embeddings\": true",
+         "\"tie_word_embeddings\": false");
     expect_fails("\"tie_word_embeddings\" is false, but there is no lm_head.weight in", read_config, folder);
     GPTConfig tied = checkpoint_config(HF "f32"), untied = tied;
     untied.untied = 1;
@@ -282,16 +260,6 @@ static void config_and_head_agree(void) {
 }
 
 /* ---- Out again, and on */
-
-static void same_rows(const Params *a, const Params *b, const char *what) {
-    for (int i = 0; i < a->table.count; i++) {
-        Tensor t = *a->table.row[i].field;
-        float *x = download(t), *y = download(*b->table.row[i].field);
-        EXPECT(!memcmp(x, y, tensor_bytes(t)), "%s: %s differs", what, a->table.row[i].name);
-        free(x);
-        free(y);
-    }
-}
 
 static void train(GPT *m, Optimizer *o, int steps) {
     for (int i = 0; i < steps; i++) {
@@ -303,21 +271,19 @@ static void train(GPT *m, Optimizer *o, int steps) {
     }
 }
 
-typedef struct { GPT m; Optimizer o; } Trainer;
-
 static void trainer_create(Trainer *t, const char *folder, DType save_dtype) {
     static const AdamW adamw = { .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .max_norm = 1 };
     GPTConfig config = checkpoint_config(folder);
     config.deterministic = 1;
     config.save_dtype = save_dtype;
-    gpt_create(&t->m, config, "auto", B, T, TRAIN);
-    optimizer_create(&t->o, &t->m, adamw);
-    checkpoint_load_model(folder, &t->m);
+    gpt_create(&t->model, config, "auto", B, T, TRAIN);
+    optimizer_create(&t->optimizer, &t->model, adamw);
+    checkpoint_load_model(folder, &t->model);
 }
 
 static void trainer_free(Trainer *t) {
-    optimizer_free(&t->o);
-    gpt_free(&t->m);
+    optimizer_free(&t->optimizer);
+    gpt_free(&t->model);
 }
 
 /* The nearest, ties to even, by arithmetic: a BF16 has 8 bits of precision. */
@@ -331,7 +297,7 @@ static float nearest_bf16(float x) {
 static void load_rounded(void *folder) {
     Trainer t;
     trainer_create(&t, folder, F32);
-    checkpoint_load_optimizer(folder, &t.m, &t.o);
+    checkpoint_load_optimizer(folder, &t.model, &t.optimizer);
 }
 
 /* train(6) equals train(3), save, resume, train(3): every bit of weights and moments. */
@@ -342,22 +308,22 @@ static void resume_is_exact(const char *model, DType save_dtype) {
     SafeFile expected = safetensors_open(expected_path);
     Trainer straight, resumed;
     trainer_create(&straight, from, save_dtype);
-    free(load_batch(&straight.m, &expected));
-    train(&straight.m, &straight.o, 3);
+    free(load_batch(&straight.model, &expected));
+    train(&straight.model, &straight.optimizer, 3);
     if (save_dtype == BF16) {       /* ties, subnormals and the end of the range, in a row of no effect on the rest */
         const float hard[] = { 1 + 0x1p-8f, 1 + 0x3p-8f, 0x1p-133f, 0x1.8p-133f, 0x1p-134f, 0x1p-149f,
                                -0x1.fefffep127f, -0.0f };
-        device_upload((float *)straight.m.master.wpe.data + 11 * straight.m.config.C, hard, sizeof hard);
+        device_upload((float *)straight.model.master.wpe.data + 11 * straight.model.config.C, hard, sizeof hard);
     }
-    checkpoint_save(out, &straight.m, &straight.o, &(TrainState){ .step = 3, .val_loss = NAN }, none);
+    checkpoint_save(out, &straight.model, &straight.optimizer, &(TrainState){ .step = 3, .val_loss = NAN }, none);
     char *folder = checkpoint_resolve(out);
 
     trainer_create(&resumed, folder, save_dtype);
-    EXPECT(resumed.m.config.untied == straight.m.config.untied, "%s: tied as before", folder);
+    EXPECT(resumed.model.config.untied == straight.model.config.untied, "%s: tied as before", folder);
     if (save_dtype == BF16) {
-        for (int i = 0; i < straight.m.master.table.count; i++) {
-            const Row *row = &straight.m.master.table.row[i];
-            float *exact = download(*row->field), *rounded = download(*resumed.m.master.table.row[i].field);
+        for (int i = 0; i < straight.model.master.table.count; i++) {
+            const Row *row = &straight.model.master.table.row[i];
+            float *exact = download(*row->field), *rounded = download(*resumed.model.master.table.row[i].field);
             int64_t wrong = 0, count = tensor_count(*row->field);
             for (int64_t k = 0; k < count; k++) {
                 float want = nearest_bf16(exact[k]);
@@ -368,26 +334,27 @@ static void resume_is_exact(const char *model, DType save_dtype) {
             free(rounded);
         }
     }
-    checkpoint_load_optimizer(folder, &resumed.m, &resumed.o);
-    same_rows(&straight.m.master, &resumed.m.master, "parameters that were read");
+    checkpoint_load_optimizer(folder, &resumed.model, &resumed.optimizer);
+    expect_equal_rows(&straight.model.master, &resumed.model.master, "parameters that were read");
     if (save_dtype == BF16)
         for (int k = 0; k < 8; k++) {
             float zero = 0;
-            device_upload((float *)straight.m.master.wpe.data + 11 * straight.m.config.C + k, &zero, sizeof zero);
-            device_upload((float *)resumed.m.master.wpe.data + 11 * straight.m.config.C + k, &zero, sizeof zero);
+            int place = 11 * straight.model.config.C + k;
+            device_upload((float *)straight.model.master.wpe.data + place, &zero, sizeof zero);
+            device_upload((float *)resumed.model.master.wpe.data + place, &zero, sizeof zero);
         }
-    free(load_batch(&resumed.m, &expected));
-    train(&straight.m, &straight.o, 3);
-    train(&resumed.m, &resumed.o, 3);
-    same_rows(&straight.m.master, &resumed.m.master, "parameters");
-    same_rows(&straight.o.m, &resumed.o.m, "first moments");
-    same_rows(&straight.o.v, &resumed.o.v, "second moments");
+    free(load_batch(&resumed.model, &expected));
+    train(&straight.model, &straight.optimizer, 3);
+    train(&resumed.model, &resumed.optimizer, 3);
+    expect_equal_rows(&straight.model.master, &resumed.model.master, "parameters");
+    expect_equal_rows(&straight.optimizer.m, &resumed.optimizer.m, "first moments");
+    expect_equal_rows(&straight.optimizer.v, &resumed.optimizer.v, "second moments");
 
     char *path = STRING("%s/model.safetensors", folder), *config = STRING("%s/config.json", folder);
     SafeFile file = safetensors_open(path);
     const SafeTensor *head = safetensors_find(&file, "lm_head.weight");
-    EXPECT(!head == !straight.m.config.untied, "%s: the head is in the file when it is untied", folder);
-    EXPECT(!head || head->dim[0] == straight.m.config.V, "%s: and has V rows", folder);
+    EXPECT(!head == !straight.model.config.untied, "%s: the head is in the file when it is untied", folder);
+    EXPECT(!head || head->dim[0] == straight.model.config.V, "%s: and has V rows", folder);
     for (int i = 0; i < file.count; i++)
         EXPECT(!strcmp(file.tensor[i].dtype, save_dtype == BF16 ? "BF16" : "F32"), "%s is %s", file.tensor[i].name,
                file.tensor[i].dtype);
@@ -399,8 +366,8 @@ static void resume_is_exact(const char *model, DType save_dtype) {
     safetensors_close(&file);
     if (save_dtype == BF16) {       /* moments alone, of a run in F32, do not go with rounded parameters */
         char *alone = STRING("%s/../alone", folder);
-        straight.m.config.save_dtype = F32;
-        checkpoint_save(alone, &straight.m, &straight.o, &(TrainState){ .step = 3, .val_loss = NAN }, none);
+        straight.model.config.save_dtype = F32;
+        checkpoint_save(alone, &straight.model, &straight.optimizer, &(TrainState){ .step = 3, .val_loss = NAN }, none);
         char *command = STRING("cp '%s/step-00000003/optimizer.safetensors' '%s'", alone, folder);
         EXPECT(!system(command), "%s", command);
         expect_fails("optimizer.safetensors: has no param.NAME, want them: the parameters in", load_rounded, folder);
@@ -421,13 +388,13 @@ static void trained_and_resumed(void) {
 static Trainer large;
 static void save_large(void *out) {
     static const Setting none[] = { { NULL, NULL } };
-    checkpoint_save(out, &large.m, &large.o, &(TrainState){ .step = 1, .val_loss = NAN }, none);
+    checkpoint_save(out, &large.model, &large.optimizer, &(TrainState){ .step = 1, .val_loss = NAN }, none);
 }
 
 static void too_large_for_bf16_is_refused(void) {
     trainer_create(&large, HF "f32", BF16);
     const float greatest = 0x1.fffffep127f;
-    device_upload(large.m.master.lnfw.data, &greatest, sizeof greatest);
+    device_upload(large.model.master.lnfw.data, &greatest, sizeof greatest);
     char *out = IN_SCRATCH("large");
     expect_fails("transformer.ln_f.weight holds a number that BF16 rounds to infinity", save_large, out);
     char *none = checkpoint_latest(out);

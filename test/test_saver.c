@@ -1,40 +1,15 @@
 /* test/test_saver.c - Checkpoints written by the thread: the same bytes as without it, errors survived, old ones
    pruned. */
+#include "models.h"
 #include "scratch.h"
 #include <fcntl.h>
-#include <sys/resource.h>
 #include "../llmc/saver.h"
 
-/* ---- A tiny GPT with random numbers */
-
-static GPT model;
-static Optimizer optimizer;
-
-static void fill(const Params *params, uint32_t seed) {
-    for (int i = 0; i < params->table.count; i++) {
-        Tensor t = *params->table.row[i].field;
-        float *values = calloc(1, tensor_bytes(t));
-        for (int64_t j = 0; j < tensor_count(t); j++)
-            values[j] = (float)philox(3, RANDOM_TEST, seed, (uint64_t)(i << 20 | j)).word[0];
-        device_upload(t.data, values, tensor_bytes(t));
-        free(values);
-    }
-}
+static Trainer trainer;
 
 static void fill_all(uint32_t seed) {
-    fill(&model.params, seed);
-    fill(&optimizer.m, seed + 1);
-    fill(&optimizer.v, seed + 2);
-    optimizer.step = seed;
-}
-
-static void create(void) {
-    model.config = (GPTConfig){ .L = 2, .NH = 2, .C = 10, .T = 7, .V = 65 };
-    gpt_check(&model.config);
-    params_create(&model.params, &model.config, F32, "a test's parameters");
-    model.master = model.params;
-    optimizer_create(&optimizer, &model, (AdamW){ .beta1 = 0.9f });
-    fill_all(1);
+    tiny_fill(&trainer, seed);
+    trainer.optimizer.step = seed;
 }
 
 static TrainState state_of(int64_t step) { return (TrainState){ step, (uint64_t)step * 3, step * 21, 0.5 }; }
@@ -53,19 +28,14 @@ static double start(Saver *saver, int64_t step) {
 static void save_plainly(const char *out, int64_t step) {
     Setting settings[] = { { "model", "d4" }, { "data", "a \"b\"\n\\c" }, { NULL, NULL } };
     TrainState state = state_of(step);
-    checkpoint_save(out, &model, &optimizer, &state, settings);
-}
-
-static void expect_same_file(const char *a, const char *b) {
-    FileMap x = file_map(a), y = file_map(b);
-    EXPECT(x.size == y.size && !memcmp(x.bytes, y.bytes, (size_t)x.size), "%s and %s differ", a, b);
-    file_unmap(x);
-    file_unmap(y);
+    checkpoint_save(out, &trainer.model, &trainer.optimizer, &state, settings);
 }
 
 static void expect_same_checkpoint(const char *a, const char *b) {
     static const char *const names[] = { "config.json", "model.safetensors", "optimizer.safetensors", "state.json" };
-    for (int i = 0; i < 4; i++) expect_same_file(IN_SCRATCH("%s/%s", a, names[i]), IN_SCRATCH("%s/%s", b, names[i]));
+    for (int i = 0; i < COUNT(names); i++)
+        EXPECT(same_files(IN_SCRATCH("%s/%s", a, names[i]), IN_SCRATCH("%s/%s", b, names[i])), "%s of %s and %s differ",
+               names[i], a, b);
 }
 
 /* The steps of a folder, in order: "5 10 12"; what is no checkpoint by its full name. */
@@ -86,7 +56,7 @@ static const char *steps_in(const char *out) {
 
 static void the_same_bytes_as_without_the_thread(void) {
     Saver saver;
-    saver_open(&saver, IN_SCRATCH("new/beside"), &model, &optimizer, 0, 0);
+    saver_open(&saver, IN_SCRATCH("new/beside"), &trainer.model, &trainer.optimizer, 0, 0);
     for (uint32_t step = 1; step <= 5; step++) {
         fill_all(step);
         save_plainly(IN_SCRATCH("plain"), step);
@@ -100,13 +70,13 @@ static void the_same_bytes_as_without_the_thread(void) {
                                IN_SCRATCH("new/beside/step-%08d", step) + strlen(scratch) + 1);
     saver_close(&saver);
     EXPECT_STEPS(IN_SCRATCH("new/beside"), "1 2 3 4 5");
-    size_t planned = saver_host_bytes(&model.config), copied = 3 * model.master.table.bytes;
+    size_t planned = saver_host_bytes(&trainer.model.config), copied = 3 * trainer.model.master.table.bytes;
     EXPECT(planned >= copied && planned < copied + (3 << 21), "%zu bytes planned, %zu copied", planned, copied);
 }
 
 static void a_save_waits_for_the_one_before(void) {
     Saver saver;
-    saver_open(&saver, IN_SCRATCH("waits"), &model, &optimizer, 0, 0);
+    saver_open(&saver, IN_SCRATCH("waits"), &trainer.model, &trainer.optimizer, 0, 0);
     EXPECT(start(&saver, 1) == 0, "nothing to wait for");
     saver_wait(&saver);
     EXPECT(saver_wait(&saver) == 0, "nothing more to wait for");
@@ -118,13 +88,6 @@ static void a_save_waits_for_the_one_before(void) {
     EXPECT_STEPS(IN_SCRATCH("waits"), "1 2 3");
 }
 
-static void limit_file_size(rlim_t bytes) {
-    struct rlimit limit;
-    getrlimit(RLIMIT_FSIZE, &limit);
-    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
-    setrlimit(RLIMIT_FSIZE, &limit);
-}
-
 static int open_files(void) {
     int count = 0;
     for (int fd = 0; fd < 256; fd++) count += fcntl(fd, F_GETFD) >= 0;
@@ -134,7 +97,7 @@ static int open_files(void) {
 static void an_error_then_a_success(void) {
     char *out = IN_SCRATCH("errors");
     Saver saver;
-    saver_open(&saver, out, &model, &optimizer, 0, 0);
+    saver_open(&saver, out, &trainer.model, &trainer.optimizer, 0, 0);
     start(&saver, 1);
     saver_wait(&saver);
     int files = open_files();
@@ -151,7 +114,7 @@ static void an_error_then_a_success(void) {
         EXPECT_STEPS(out, "1");
         EXPECT(open_files() == files, "%d files were open, now %d", files, open_files());
     }
-    float *place = model.params.wpe.data, kept, sick = NAN;
+    float *place = trainer.model.params.wpe.data, kept, sick = NAN;
     device_download(&kept, place, sizeof kept);
     device_upload(place, &sick, sizeof sick);
     start(&saver, 2);
@@ -168,7 +131,7 @@ static void an_error_then_a_success(void) {
     saver_close(&saver);
 
     put_text(IN_SCRATCH("occupied"), "");
-    saver_open(&saver, IN_SCRATCH("occupied"), &model, &optimizer, 0, 0);
+    saver_open(&saver, IN_SCRATCH("occupied"), &trainer.model, &trainer.optimizer, 0, 0);
     start(&saver, 3);
     saver_wait(&saver);
     error = saver_error(&saver);
@@ -180,7 +143,7 @@ static void an_error_then_a_success(void) {
 static void keeps(int64_t keep, int64_t keep_every, int64_t last, const char *want) {
     char *out = IN_SCRATCH("keep-%d-%d", (int)keep, (int)keep_every);
     Saver saver;
-    saver_open(&saver, out, &model, &optimizer, keep, keep_every);
+    saver_open(&saver, out, &trainer.model, &trainer.optimizer, keep, keep_every);
     for (int64_t step = 1; step <= last; step++) start(&saver, step);
     saver_close(&saver);
     EXPECT_STEPS(out, want);
@@ -226,7 +189,7 @@ static void what_a_kill_left_is_swept(void) {
     directory_make(IN_SCRATCH("swept/step-5.partial"));
     directory_make(IN_SCRATCH("swept/mine.partial"));
     Saver saver;
-    saver_open(&saver, out, &model, &optimizer, 0, 0);
+    saver_open(&saver, out, &trainer.model, &trainer.optimizer, 0, 0);
     start(&saver, 6);
     saver_wait(&saver);
     EXPECT(!saver.failed && !saver_error(&saver), "no error");
@@ -278,7 +241,8 @@ static void the_lock_names_its_holder(void) {
 int main(void) {
     scratch_open();
     test_device_open((DeviceOptions){ .threads = 1 });
-    create();
+    tiny_create(&trainer, 1);
+    fill_all(1);
     RUN(fails_catches_and_gives_back);
     RUN(the_same_bytes_as_without_the_thread);
     RUN(a_save_waits_for_the_one_before);
@@ -287,7 +251,6 @@ int main(void) {
     RUN(a_prune_keeps_what_is_not_ours);
     RUN(what_a_kill_left_is_swept);
     RUN(the_lock_names_its_holder);
-    optimizer_free(&optimizer);
-    params_free(&model.params);
+    tiny_free(&trainer);
     return test_close();
 }

@@ -497,21 +497,14 @@ static void test_memory_is_binding(void) {
     file_unmap(text);
 }
 
-static int same_bytes(const char *a, const char *b, const char *name) {
-    FileMap x = map(a, name), y = map(b, name);
-    int same = x.size == y.size && !memcmp(x.bytes, y.bytes, (size_t)x.size);
-    file_unmap(x);
-    file_unmap(y);
-    return same;
-}
-
 static void test_files(void) {
     EXPECT(run_program("", "--bytes 30000 --val-bytes 20000 --seed 3 --out %s/a", scratch) == 0, "the program fails");
     EXPECT(run_program("", "--bytes 60000 --val-bytes 20000 --seed 3 --out %s/b", scratch) == 0, "the program fails");
     EXPECT(run_program("", "--bytes 30000 --val-bytes 20000 --seed 4 --out %s/b/c", scratch) == 0, "the program fails");
-    EXPECT(same_bytes("a", "b", "val.txt"), "the same seed writes another val.txt");
-    EXPECT(same_bytes("a", "b", "val.txt.floor"), "the same seed writes another floor");
-    EXPECT(!same_bytes("a", "b/c", "val.txt"), "another seed writes the same val.txt");
+    EXPECT(same_files(IN_SCRATCH("a/val.txt"), IN_SCRATCH("b/val.txt")), "the same seed writes another val.txt");
+    EXPECT(same_files(IN_SCRATCH("a/val.txt.floor"), IN_SCRATCH("b/val.txt.floor")),
+           "the same seed writes another floor");
+    EXPECT(!same_files(IN_SCRATCH("a/val.txt"), IN_SCRATCH("b/c/val.txt")), "another seed writes the same val.txt");
     FileMap short_one = map("a", "train.txt"), long_one = map("b", "train.txt"), val = map("a", "val.txt");
     EXPECT(short_one.size < long_one.size && !memcmp(short_one.bytes, long_one.bytes, (size_t)short_one.size),
            "a longer text of the same seed starts otherwise");

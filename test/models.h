@@ -1,0 +1,65 @@
+/* test/models.h - What tests of models share: tensors on the host, and a tiny GPT whose rows hold random bits. */
+#ifndef TEST_MODELS_H
+#define TEST_MODELS_H
+#include "test.h"
+#include "../llmc/optimizer.h"
+#include "../llmc/random.h"
+
+/* All of a tensor or a table, in f32 or I32; the caller frees it. BF16 is widened. */
+static inline void *download(Tensor t) {
+    int64_t count = tensor_count(t);
+    float *host = calloc((size_t)count, sizeof *host);
+    REQUIRE(host, "out of memory: %lld elements", (long long)count);
+    device_download(host, t.data, tensor_bytes(t));
+    for (int64_t i = count - 1; i >= 0 && t.dtype == BF16; i--) {      /* the upper half of an f32, from the last on */
+        uint32_t bits = (uint32_t)((uint16_t *)host)[i] << 16;
+        memcpy(&host[i], &bits, sizeof bits);
+    }
+    return host;
+}
+
+static inline void expect_equal_rows(const Params *a, const Params *b, const char *what) {
+    for (int i = 0; i < a->table.count; i++) {
+        const Row *row = &a->table.row[i];
+        void *x = download(*row->field), *y = download(*b->table.row[i].field);
+        EXPECT(!memcmp(x, y, (size_t)tensor_count(*row->field) * sizeof(float)), "%s: %s differs", what, row->name);
+        free(x);
+        free(y);
+    }
+}
+
+typedef struct { GPT model; Optimizer optimizer; } Trainer;
+
+static inline void fill(const Params *params, int V, uint32_t seed) {
+    for (int i = 0; i < params->table.count; i++) {
+        Tensor t = *params->table.row[i].field;
+        uint32_t *bits = calloc(1, tensor_bytes(t));
+        int64_t count = params->table.row[i].layout == VOCABULARY ? V * t.dim[1] : tensor_count(t);
+        for (int64_t j = 0; j < count; j++)                /* any finite number: the highest bit of the exponent is 0 */
+            bits[j] = philox(7, RANDOM_TEST, seed, (uint64_t)(i << 20 | j)).word[0] & 0xbfffffff;
+        device_upload(t.data, bits, tensor_bytes(t));
+        free(bits);
+    }
+}
+
+static inline void tiny_fill(Trainer *t, uint32_t seed) {
+    fill(&t->model.params, t->model.config.V, seed);
+    fill(&t->optimizer.m, t->model.config.V, seed + 1);
+    fill(&t->optimizer.v, t->model.config.V, seed + 2);
+}
+
+static inline void tiny_create(Trainer *t, uint32_t seed) {
+    *t = (Trainer){ .model.config = { .L = 2, .NH = 2, .C = 10, .T = 7, .V = 65 } };
+    gpt_check(&t->model.config);
+    params_create(&t->model.params, &t->model.config, F32, "a test's parameters");
+    t->model.master = t->model.params;
+    optimizer_create(&t->optimizer, &t->model, (AdamW){ .beta1 = 0.9f });
+    tiny_fill(t, seed);
+}
+
+static inline void tiny_free(Trainer *t) {
+    optimizer_free(&t->optimizer);
+    params_free(&t->model.params);
+}
+
+#endif
