@@ -8,10 +8,10 @@
 #ifndef TEST_BENCH_RUNNERS_H
 #define TEST_BENCH_RUNNERS_H
 #include <sys/mman.h>
-#include <time.h>
 #include "../kernels/attention.h"
 #include "../kernels/device.h"
 #include "../llmc/random.h"
+#include "../llmc/units.h"
 #include "bench_peers.h"
 
 enum { FORWARD, BACKWARD, PASSES };
@@ -37,12 +37,6 @@ static DType   dtype;                           /* f32 on a CPU */
 static int     shared_file;
 static char   *shared;                          /* the inputs: qkv, behind it dout */
 static Tensor  qkv, dqkv, out, dout;            /* (rows,3*NH*HS), (rows,NH*HS) */
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- inputs */
 
@@ -136,10 +130,10 @@ static double time_batch(const Runner *r, Shape s, int pass, int launches) {
     }
     launch(r, s, pass);
     device_wait();
-    double start = now();
+    double start = seconds_now();
     for (int i = 0; i < launches; i++) launch(r, s, pass);
     device_wait();
-    return 1e3 * (now() - start) / launches;
+    return 1e3 * (seconds_now() - start) / launches;
 }
 
 /* Absent where it refuses, or would take more than 8.6 GB or half of what is free: naive from T = 8192 on. */

@@ -5,7 +5,6 @@
 #define TEST_MALFORMED_H
 #include "scratch.h"
 #include <ctype.h>
-#include <fcntl.h>
 #include <ftw.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -1,7 +1,8 @@
 /* test/test_malformed.c - Over 2,000 malformed inputs for the real program: options, token shards, checkpoints, texts.
    Each must end with exit code 1 and one line on stderr, and leave every file that was there as it was. Sound inputs
-   that differ from them in the flaw alone run first. The program is $TRAIN_GPT or $BUILD/train_gpt; $TEST_SEED draws
-   other cases; $MALFORMED_STRIDE=4 runs every fourth, for a build that starts slowly. */
+   that differ from them in the flaw alone run first. The program is $BUILD/train_gpt; $TEST_SEED draws other
+   cases; $MALFORMED_STRIDE=4 runs every fourth, for a build that starts slowly. */
+#include <fcntl.h>
 #include "malformed_checkpoints.h"
 
 /* ---- Options */
@@ -441,13 +442,11 @@ static void all_are_there(void) {
 }
 
 int main(void) {
-    const char *build = getenv("BUILD"), *path = getenv("TRAIN_GPT");
-    char *made = file_path("%s/train_gpt", build ? build : "build/cpu");
-    program = realpath(path ? path : made, NULL);
-    if (!program) fail("%s: no program to test: want TRAIN_GPT=FILE or BUILD=FOLDER", path ? path : made);
-    free(made);
-    if (getenv("TEST_SEED")) seed = strtoull(getenv("TEST_SEED"), NULL, 10);
-    if (getenv("MALFORMED_STRIDE") && atoi(getenv("MALFORMED_STRIDE")) > 1) stride = atoi(getenv("MALFORMED_STRIDE"));
+    const char *build = getenv("BUILD"), *other_seed = getenv("TEST_SEED"), *other_stride = getenv("MALFORMED_STRIDE");
+    program = realpath(STRING("%s/train_gpt", build ? build : "build/cpu"), NULL);
+    if (!program) fail("no program to test: want BUILD=FOLDER with train_gpt in it");
+    if (other_seed) seed = strtoull(other_seed, NULL, 10);
+    if (other_stride && atoi(other_stride) > 1) stride = atoi(other_stride);
     setenv("OMP_NUM_THREADS", "1", 1);
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
     capture[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -467,7 +466,6 @@ int main(void) {
         RUN(all_are_there);
     }
     if (chdir(home)) fail("%s: cannot go back there", home);
-    scratch_close();
     for (int i = 0; i < listed_count; i++) free(listed[i].help);
     free(home);
     free(program);
