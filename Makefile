@@ -23,7 +23,7 @@ CFLAGS     ?= -O3
 CPPFLAGS   := -D_GNU_SOURCE -MMD -MP
 # fast contraction: under -std=c11 gcc makes no fused multiply-add otherwise, and matrix products take 1.4 times as long
 CFLAGS_ALL := -std=c11 $(CFLAGS) $(NATIVE) -fno-math-errno -ffp-contract=fast -Wall -Wextra $(if $(filter yes,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas)
-LDLIBS     := -lm -lpthread
+LDLIBS     := -lm -lpthread -ldl
 
 # ---- The sources. The linker picks the backend; on the CPU also the matrix product: that of the CBLAS which pkg-config
 # found, or our own.
@@ -85,8 +85,17 @@ $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
 	$(link) $(LIBS)
 $(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o llmc/options.o kernels/check.o kernels/tensor.o)
 	$(link)
-$(TESTS): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(BUILD)/test/oracle.o $(OBJECTS)
+$(filter-out %/test_health,$(TESTS)): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(BUILD)/test/oracle.o $(OBJECTS)
 	$(link) $(LIBS)
+# needs no GPU and no CUDA: what it asks is a library of the test's own, whole or without one function
+$(BUILD)/test_health: $(addprefix $(BUILD)/,test/test_health.o kernels/cuda/health.o kernels/check.o kernels/tensor.o)
+	$(link)
+NVML_FAKES := $(patsubst %,$(BUILD)/nvml/%.so,nothing nvmlInit_v2 nvmlDeviceGetHandleByPciBusId_v2 nvmlDeviceGetTemperature \
+              nvmlDeviceGetPowerUsage nvmlDeviceGetClockInfo nvmlDeviceGetCurrentClocksThrottleReasons)
+$(BUILD)/test_health: | $(NVML_FAKES)
+$(NVML_FAKES): $(BUILD)/nvml/%.so: test/nvml.c $(BUILD)/settings
+	@mkdir -p $(@D) && echo "  $(CC) $< without $*"
+	@$(CC) -std=c11 -O1 -Wall -Wextra -D$*=other_$* -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o $@ $<
 $(BUILD)/logits: $(BUILD)/test/logits.o $(OBJECTS)
 	$(link) $(LIBS)
 $(BUILD)/test_ops_own: $(BUILD)/test/test_ops.o $(BUILD)/test/oracle.o $(COMMON_O) $(BUILD)/kernels/cpu/gemm_own.o

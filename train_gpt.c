@@ -135,6 +135,7 @@ static Saver saver;                        /* where there is an --out */
 static int32_t *inputs, *targets;           /* a batch, on the host */
 static int64_t validated_step = -1;         /* where val_loss was measured */
 static int64_t saved_step = -1;             /* of the last checkpoint of this process */
+static double health_asked_s = -1e9;
 static int out_locked;
 
 /* data/tales writes FILE.floor beside a text whose entropy it knows. */
@@ -473,7 +474,15 @@ static void note_update(const StepNumbers *numbers, int64_t step) {
     if (j.verdict == SPIKE) note_spike(numbers, &j, step);
 }
 
-static StepNumbers train_step(double learning_rate, int64_t batches) {
+/* Once a second at most: each of four queries can take a millisecond, and what is written a row later is no other number
+   (power is a mean over a second or so). */
+static DeviceHealth ask_health(void) {
+    if (seconds_now() - health_asked_s < 1) return (DeviceHealth){0};
+    health_asked_s = seconds_now();
+    return device_health();
+}
+
+static StepNumbers train_step(double learning_rate, int64_t batches, DeviceHealth *health) {
     int B = (int)batch, T = config.T;
     int64_t count = tokens_train_targets(train_tokens, (uint64_t)seed, state.sample, (uint64_t)B * (uint64_t)batches, T);
     float share = 1.0f / (float)count;
@@ -490,6 +499,7 @@ static StepNumbers train_step(double learning_rate, int64_t batches) {
         gpt_backward(&gpt, share, i ? ACCUMULATE : OVERWRITE);
         loss_add(optimizer.numbers, gpt.acts.losses, share);
     }
+    *health = ask_health();                 /* while a GPU works on what was issued: seen at work, and not kept waiting */
     StepNumbers numbers = optimizer_update(&optimizer, &gpt);
     state.tokens += count;
     return numbers;
@@ -511,10 +521,12 @@ static const char *train(int64_t batches, double peak_flops) {
                 state.val_loss);
         saved_step = -1;
     }
+    device_health();                        /* opens the driver's library, before the clock of the first step runs */
     while (!(stop = stop_wanted()) && state.step < steps) {
+        DeviceHealth health;
         double start = seconds_now(), rate = schedule_learning_rate(&s, state.step);
         int64_t tokens_before = state.tokens;
-        StepNumbers numbers = train_step(rate, batches);
+        StepNumbers numbers = train_step(rate, batches, &health);
         double elapsed = seconds_now() - start, speed = (double)(state.tokens - tokens_before) / elapsed;
         note_update(&numbers, state.step + 1);
         state.step++;
@@ -525,7 +537,7 @@ static const char *train(int64_t batches, double peak_flops) {
             .step = state.step, .total = steps, .tokens = state.tokens, .loss = numbers.loss, .norm = numbers.norm,
             .learning_rate = rate, .ms = 1e3 * elapsed, .tokens_per_second = speed,
             .mfu = peak_flops > 0 ? speed * gpt_flops_per_token(&config, config.T) / peak_flops : 0,
-            .val_loss = validated_step == state.step ? state.val_loss : NAN });
+            .val_loss = validated_step == state.step ? state.val_loss : NAN, .health = health });
         if (stop_save_wanted() || last || (save_every && state.step % save_every == 0)) save_checkpoint();
         if (sample_every && (last || state.step % sample_every == 0)) {
             report_line(&report, "step %lld: a sample", (long long)state.step);

@@ -14,12 +14,22 @@ typedef struct {
     double  peak_flops[4];     /* by DType; 0 = unknown */
     int64_t total_bytes;
     int64_t free_bytes;        /* that this process may still take */
+    char    pci_bus_id[32];    /* "0000:17:00.0"; "" = it has none */
 } DeviceInfo;
+
+/* 0 and NULL = unknown: what a machine does not tell is no error. */
+typedef struct {
+    double      temperature_c, power_w, clock_mhz;
+    const char *throttle;      /* what keeps its clock down, the worst of it: "none", "settings", "power", "thermal",
+                                  "hw-slowdown", "power-brake", "other" */
+    int         in_distress;   /* it is heat or the hardware; a power limit is part of a normal day */
+} DeviceHealth;
 
 extern const char *const backend_name;          /* "cpu" or "cuda" */
 
 void        device_open(DeviceOptions options);
 DeviceInfo  device_info(void);
+DeviceHealth device_health(void);               /* now; a call can take milliseconds, the first one much longer */
 const char *device_refuse_dtype(DType dtype);   /* NULL, or why this backend cannot compute in it */
 
 void *device_alloc(size_t bytes, const char *what);    /* zeroed, on 256 bytes; fails with a line that names what */

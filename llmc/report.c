@@ -12,8 +12,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define CSV_HEADER "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss"
-enum { CSV_COMMAS = 8, PLAIN_COLUMNS = 109 };
+#define CSV_OLD_HEADER "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss"
+#define CSV_HEADER     CSV_OLD_HEADER ",temperature_c,power_w,clock_mhz,throttle"
+enum { CSV_OLD_COLUMNS = 9, CSV_COLUMNS = 13, PLAIN_COLUMNS = 109 };
 
 /* ---- the log */
 
@@ -28,26 +29,32 @@ static void write_head(FILE *file, const char *head) {
     fputs(CSV_HEADER "\n", file);
 }
 
-/* A complete line that ends in '\n': a row's step, or -1 when it is no row. */
-static int64_t row_step(const char *line, const char *end) {
+static int line_is(const char *line, const char *end, const char *text) {
+    return (size_t)(end - line) == strlen(text) && !memcmp(line, text, strlen(text));
+}
+
+/* A complete line that ends in '\n': a row's step, or -1 when it is no row of so many columns. */
+static int64_t row_step(const char *line, const char *end, int columns) {
     char *after;
     int commas = 0;
     for (const char *p = line; p < end; p++) commas += *p == ',';
-    if (*line < '0' || *line > '9' || commas != CSV_COMMAS) return -1;
+    if (*line < '0' || *line > '9' || commas != columns - 1) return -1;
     int64_t step = strtoll(line, &after, 10);
     return *after == ',' ? step : -1;
 }
 
-/* How many bytes of a log to keep: all up to the end of the last row with step <= keep_step. */
-static size_t kept_bytes(const char *path, FileMap log, int64_t keep_step) {
+/* How many bytes of a log to keep: all up to the end of the last row with step <= keep_step. *columns are those of its
+   header. */
+static size_t kept_bytes(const char *path, FileMap log, int64_t keep_step, int *columns) {
     const char *begin = (const char *)log.bytes, *stop = begin + log.size, *line = begin, *kept = NULL, *end;
     int64_t number = 1, step = 0;
     for (; line < stop && (end = memchr(line, '\n', (size_t)(stop - line))); line = end + 1, number++) {
         if (*line == '#') continue;
         if (!kept) {
-            if ((size_t)(end - line) != strlen(CSV_HEADER) || memcmp(line, CSV_HEADER, strlen(CSV_HEADER))) break;
+            *columns = line_is(line, end, CSV_HEADER) ? CSV_COLUMNS : CSV_OLD_COLUMNS;
+            if (*columns == CSV_OLD_COLUMNS && !line_is(line, end, CSV_OLD_HEADER)) break;
         } else {
-            int64_t next = row_step(line, end);
+            int64_t next = row_step(line, end, *columns);
             REQUIRE(next > step, "%s:%" PRId64 ": damaged: want a row with a step after %" PRId64
                     "; move the log away to start a new one", path, number, step);
             if (next > keep_step) break;
@@ -63,9 +70,10 @@ static size_t kept_bytes(const char *path, FileMap log, int64_t keep_step) {
 static void open_log(Report *report, const char *path, const char *head, int64_t keep_step) {
     char *beside = file_path("%s.new", path);
     FILE *file;
+    report->csv_columns = CSV_COLUMNS;
     if (keep_step >= 0 && file_exists(path)) {
         FileMap log = file_map(path);
-        size_t bytes = kept_bytes(path, log, keep_step);
+        size_t bytes = kept_bytes(path, log, keep_step, &report->csv_columns);
         file = file_create(beside);
         fwrite(log.bytes, 1, bytes, file);
         file_unmap(log);
@@ -93,6 +101,19 @@ static const char *cell(char text[32], const char *format, double value) {
     return text;
 }
 
+static const char *positive_cell(char text[32], const char *format, double value) {
+    return cell(text, format, value > 0 ? value : NAN);
+}
+
+/* ",temperature_c,power_w,clock_mhz,throttle" */
+static const char *health_cells(char text[128], const DeviceHealth *h) {
+    char temperature[32], power[32], clock[32];
+    snprintf(text, 128, ",%s,%s,%s,%.24s", positive_cell(temperature, "%.0f", h->temperature_c),
+             positive_cell(power, "%.1f", h->power_w), positive_cell(clock, "%.0f", h->clock_mhz),
+             h->throttle ? h->throttle : "");
+    return text;
+}
+
 /* Returns errno, or 0 when no row waits any more. */
 static int write_waiting(Report *report) {
     while (report->waiting_bytes) {
@@ -115,11 +136,12 @@ static void tell_log(Report *report, int error) {
 }
 
 static void write_row(Report *report, const StepReport *s) {
-    char loss[32], norm[32], lr[32], ms[32], speed[32], mfu[32], val_loss[32];
-    char *row = file_path("%" PRId64 ",%" PRId64 ",%s,%s,%s,%s,%s,%s,%s\n", s->step, s->tokens,
+    char loss[32], norm[32], lr[32], ms[32], speed[32], mfu[32], val_loss[32], health[128];
+    char *row = file_path("%" PRId64 ",%" PRId64 ",%s,%s,%s,%s,%s,%s,%s%s\n", s->step, s->tokens,
             cell(loss, "%.9g", s->loss), cell(norm, "%.9g", s->norm), cell(lr, "%.9g", s->learning_rate),
             cell(ms, "%.3f", s->ms), cell(speed, "%.1f", s->tokens_per_second),
-            cell(mfu, "%.4f", s->mfu > 0 ? s->mfu : NAN), cell(val_loss, "%.9g", s->val_loss));
+            positive_cell(mfu, "%.4f", s->mfu), cell(val_loss, "%.9g", s->val_loss),
+            report->csv_columns == CSV_COLUMNS ? health_cells(health, &s->health) : "");
     size_t length = strlen(row);
     report->waiting = realloc(report->waiting, report->waiting_bytes + length);
     REQUIRE(report->waiting, "out of memory: %zu bytes of the log, which could not be written", report->waiting_bytes);
@@ -158,7 +180,7 @@ static const char *ms_text(double ms, char text[32]) {
 
 /* The line of a step in at most so many columns: what matters least leaves first, then the end is cut. */
 static int step_text(const Report *report, const StepReport *s, int columns, char *text, size_t size) {
-    enum { STEP, LOSS, VAL, NORM, LR, MS, SPEED, MFU, LEFT, FIELDS };
+    enum { STEP, LOSS, VAL, NORM, LR, MS, SPEED, MFU, THROTTLE, LEFT, FIELDS };
     const int drop[] = { s->mfu > 0 ? LR : MFU, LR, NORM, MS, MFU, SPEED, LEFT };
     char field[FIELDS][64] = { "" }, scratch[32];
 
@@ -173,6 +195,7 @@ static int step_text(const Report *report, const StepReport *s, int columns, cha
     snprintf(field[SPEED], 64, "%*.0f%s tok/s", k < 1 ? 4 : 5, k * s->tokens_per_second, k < 1 ? "k" : "");
     if (s->mfu > 0) snprintf(field[MFU], 64, "mfu %.1f%%", 100 * s->mfu);
     else            snprintf(field[MFU], 64, "mfu unknown");
+    if (report->health.in_distress) snprintf(field[THROTTLE], 64, "throttled: %.24s", report->health.throttle);
     double seconds_left = 1e-3 * report->mean_ms * (double)(s->total - s->step);
     if (s->step < s->total) snprintf(field[LEFT], 64, "%s left", duration_text(seconds_left, scratch));
 
@@ -229,6 +252,7 @@ void report_step(Report *report, const StepReport *step) {
     double now = seconds_now();
     int lasting = step->step == step->total || !isnan(step->val_loss);
     report->last = *step;
+    if (step->health.throttle) report->health = step->health;
     report->shown = lasting || report->steps == 1 || now - report->shown_at_s >= (report->in_place ? 0.05 : 1);
     if (!report->shown) return;
     report->shown_at_s = now;

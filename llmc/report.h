@@ -3,6 +3,7 @@
 #define LLMC_REPORT_H
 #include <stdint.h>
 #include <stdio.h>
+#include "../kernels/device.h"
 
 typedef struct {
     int64_t step, total;       /* counted from 1 */
@@ -12,11 +13,13 @@ typedef struct {
     double  tokens_per_second; /* of this step */
     double  mfu;               /* 0..1; 0 = unknown */
     double  val_loss;          /* NaN where not measured at this step */
+    DeviceHealth health;       /* {0} where not asked for at this step */
 } StepReport;
 
 typedef struct {
     FILE      *csv;            /* NULL = none */
     char      *csv_path;
+    int        csv_columns;    /* fewer in a log that an older version began */
     char      *waiting;        /* rows that are not in the file yet: the disk is full */
     size_t     waiting_bytes;
     int        csv_error;      /* errno of the last row; 0 = all rows are in the file */
@@ -25,6 +28,7 @@ typedef struct {
     int64_t    steps;          /* seen by this process, for the mean speed and the time left */
     double     mean_ms;        /* of the last 20 steps or so */
     StepReport last;
+    DeviceHealth health;       /* the last that is known */
     int        shown;          /* last has its line */
     double     shown_at_s;     /* by the monotonic clock */
 } Report;
@@ -32,14 +36,16 @@ typedef struct {
 /* csv_path NULL: no log. head: lines for the log's start, each begins with '#', the first is "# command: ...".
    A log that is there is kept with its head up to and with step keep_step (a resume), cut behind, and goes on after a
    line "# resumed at step N: command"; it is replaced whole, so a crash leaves the old log or the new one. A row that a
-   kill left half written is dropped; a file that is no such log fails in a line. keep_step < 0 starts anew.
+   kill left half written is dropped; a file that is no such log fails in a line. A log of an older version, with the
+   columns up to val_loss, keeps them: its new rows have no others. keep_step < 0 starts anew.
    The report must stay where it is until report_close: a failure ends the line that stands in place. From here on
    SIGPIPE is ignored: a reader of stdout that goes away, such as head, does not end a run. */
 void report_open(Report *report, const char *csv_path, const char *head, int64_t keep_step);
 
-/* A row in the log: step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss, empty where unknown or NaN, at once; losses
-   and norm as %.9g, which tells any two floats apart. A line on stdout: in place on a terminal, cut to its width;
-   elsewhere for the first step, the last, those with a val loss, and else one a second.
+/* A row in the log, at once: step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss,temperature_c,power_w,clock_mhz,
+   throttle, empty where unknown or NaN; losses and norm as %.9g, which tells any two floats apart. A line on stdout: in
+   place on a terminal, cut to its width; elsewhere for the first step, the last, those with a val loss, and else one a
+   second. It speaks of the device's health only while the last that is known is distress.
    On a full disk the rows wait in memory, which is told, and are written once there is room. */
 void report_step(Report *report, const StepReport *step);
 /* A line of its own, also while a step line stands in place. */

@@ -303,7 +303,7 @@ def main():
         name = torch.cuda.get_device_name() if a.device == "cuda" else f"{torch.get_num_threads()} threads"
         log.write(f"# command: {shlex.join(sys.argv)}\n# version: train_reference, PyTorch {torch.__version__}\n"
                   f"# device: {a.device}, {name}\n# settings: {' '.join(f'{k}={v}' for k, v in vars(a).items())}\n"
-                  "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss\n")
+                  "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss,temperature_c,power_w,clock_mhz,throttle\n")
         sample = tokens = 0
         for step in range(a.steps):
             # Python is slow at the order of the data: it is made before the clock starts, and counts for nobody.
@@ -324,7 +324,7 @@ def main():
             last = step + 1 == a.steps
             val_loss = f"{validate():.9g}" if val and (last or a.val_every and (step + 1) % a.val_every == 0) else ""
             log.write(f"{step + 1},{tokens},{loss:.9g},{norm:.9g},{rate:.9g},"
-                      f"{1e3 * seconds:.3f},{count / seconds:.1f},,{val_loss}\n")
+                      f"{1e3 * seconds:.3f},{count / seconds:.1f},,{val_loss},,,,\n")
             log.flush()
             print(f"step {step + 1}/{a.steps}  loss {loss:.4f}  {'val ' + val_loss + '  ' if val_loss else ''}"
                   f"norm {norm:.2f}  lr {rate:.1e}  {1e3 * seconds:.1f} ms", flush=True)

@@ -8,12 +8,15 @@
 
 static char *log_path;
 
-#define HEADER "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss\n"
+#define OLD_HEADER "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss"
+#define HEADER OLD_HEADER ",temperature_c,power_w,clock_mhz,throttle\n"
+
+static DeviceHealth health;      /* of the steps to come */
 
 static StepReport step_of(int64_t step) {
     return (StepReport){ .step = step, .total = 100, .tokens = 768 * step, .loss = 4.0f / (float)step, .norm = 0.5,
                          .learning_rate = 1e-3, .ms = 100, .tokens_per_second = 7680,
-                         .val_loss = step % 10 ? NAN : 1.5 };
+                         .val_loss = step % 10 ? NAN : 1.5, .health = health };
 }
 
 /* What f prints: stdout is a file in the meantime. */
@@ -65,9 +68,9 @@ static void the_log_holds_every_step(void) {
     const char *lines = printed(run_steps, &(Run){ "# command: a\n\n# floor: 0.5\nno sign\r\x01\n# last", -1, 1, 20 });
     const char *text = log_text();
     EXPECT(strstr(text, "# command: a\n# \n# floor: 0.5\n# no sign??\n# last\n" HEADER
-                  "1,768,4,0.5,0.001,100.000,7680.0,,\n2,1536,2,") == text, "%s", text);
+                  "1,768,4,0.5,0.001,100.000,7680.0,,,,,,\n2,1536,2,") == text, "%s", text);
     EXPECT(strstr(text, "\n3,2304,1.33333337,0.5,"), "a float is told from its neighbours: %s", text);
-    EXPECT(strstr(text, "\n10,7680,0.400000006,0.5,0.001,100.000,7680.0,,1.5\n"), "%s", text);
+    EXPECT(strstr(text, "\n10,7680,0.400000006,0.5,0.001,100.000,7680.0,,1.5,,,,\n"), "%s", text);
     EXPECT(lines_of(text) == 6 + 20, "%d lines", (int)lines_of(text));
     /* not a terminal: first, val losses at 10 and 20 (the last that was seen), nothing between within a second */
     EXPECT(lines_of(lines) == 3 && !strchr(lines, '\r'), "%s", lines);
@@ -75,6 +78,42 @@ static void the_log_holds_every_step(void) {
         "step   1/100  loss 4.0000  norm 0.50  lr 1.0e-03   100 ms   7680 tok/s  mfu unknown  10s left\n";
     EXPECT(strstr(lines, first) == lines, "%s", lines);
     EXPECT(strstr(lines, "step  10/100  loss 0.4000  val 1.5000  norm 0.50"), "%s", lines);
+}
+
+static void the_log_holds_the_health(void) {
+    static const struct { DeviceHealth health; const char *want; } rows[] = {
+        { { 64, 698.765, 1755, "power", 0 }, ",64,698.8,1755,power\n" },
+        { { 91, 350, 210, "thermal", 1 },    ",91,350.0,210,thermal\n" },
+        { { 0, 0, 0, "none", 0 },            ",,,,none\n" },
+        { { 45, 0, 1980, NULL, 0 },          ",45,,1980,\n" },
+        { { 0, 0, 0, NULL, 0 },              ",,,,\n" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char want[256];
+        health = rows[i].health;
+        printed(run_steps, &(Run){ NULL, -1, 1, 1 });
+        snprintf(want, sizeof want, HEADER "1,768,4,0.5,0.001,100.000,7680.0,,%s", rows[i].want);
+        EXPECT(!strcmp(log_text(), want), "got %s\nwant %s", log_text(), want);
+    }
+    health = (DeviceHealth){0};
+}
+
+/* It keeps the columns it has, whatever is known now, as often as it is resumed. */
+static void an_old_log_stays_as_it_is(void) {
+    static const char old[] = "# command: old\n" OLD_HEADER "\n"
+        "1,768,4,0.5,0.001,100.000,7680.0,,\n2,1536,2,0.5,0.001,100.000,7680.0,,\n";
+    char want[1024];
+    char *text = file_path("%s3,2304,1.5,0.5,0.001,100.000,7680.0,,\n4,30", old);
+    put_text(log_path, text);
+    free(text);
+    health = (DeviceHealth){ 64, 698.765, 1755, "power", 0 };
+    printed(run_steps, &(Run){ "# command: new\n", 2, 3, 3 });
+    printed(run_steps, &(Run){ "# command: newer\n", 3, 4, 4 });
+    snprintf(want, sizeof want, "%s# resumed at step 2: new\n3,2304,1.33333337,0.5,0.001,100.000,7680.0,,\n"
+             "# resumed at step 3: newer\n4,3072,1,0.5,0.001,100.000,7680.0,,\n", old);
+    EXPECT(!strcmp(log_text(), want), "got %s\nwant %s", log_text(), want);
+    health = (DeviceHealth){0};
+    unlink(log_path);
 }
 
 static void a_resume_cuts_the_log(void) {
@@ -95,7 +134,7 @@ static void a_resume_cuts_the_log(void) {
     printed(run_steps, &(Run){ "# command: third\n", 15, 16, 18 });
     const char *text = log_text();
     EXPECT(strstr(text, want) == text && strstr(text, "\n15,11520,"), "%s", text);
-    EXPECT(strstr(text, "7680.0,,\n# resumed at step 15: third\n16,12288,0.25,"), "%s", text);
+    EXPECT(strstr(text, "7680.0,,,,,,\n# resumed at step 15: third\n16,12288,0.25,"), "%s", text);
     EXPECT(lines_of(text) == 3 + 18 + 2, "%d lines: %s", (int)lines_of(text), text);
 
     /* behind the end, at the start, and without a log */
@@ -126,15 +165,18 @@ static void foreign_logs_are_left_alone(void) {
         { "not a log of training steps", "" },
         { "not a log of training steps", "a,b,c\n1,2,3\n" },
         { "not a log of training steps", "# only a head\n" },
-        { "not a log of training steps", "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss" },
+        { "not a log of training steps", OLD_HEADER },
+        { "not a log of training steps", OLD_HEADER ",temperature_c\n1,2,3,4,5,6,7,8,,\n" },
         { "not a log of training steps", "step,tokens,loss\n1,2,3\n" },
-        { "log.csv:3: damaged", HEADER "1,2,3,4,5,6,7,8,\n1,2,3,4,5,6,7,8,\n" },
-        { "log.csv:2: damaged", HEADER "0,2,3,4,5,6,7,8,\n" },
+        { "log.csv:3: damaged", HEADER "1,2,3,4,5,6,7,8,,,,,\n1,2,3,4,5,6,7,8,,,,,\n" },
+        { "log.csv:2: damaged", HEADER "0,2,3,4,5,6,7,8,,,,,\n" },
         { "log.csv:2: damaged", HEADER "1,2,3\n" },
-        { "log.csv:4: damaged", "# a\n" HEADER "1,2,3,4,5,6,7,8,\n-2,2,3,4,5,6,7,8,\n" },
-        { "log.csv:2: damaged", HEADER "x,2,3,4,5,6,7,8,\n" },
+        { "log.csv:4: damaged", "# a\n" HEADER "1,2,3,4,5,6,7,8,,,,,\n-2,2,3,4,5,6,7,8,,,,,\n" },
+        { "log.csv:2: damaged", HEADER "x,2,3,4,5,6,7,8,,,,,\n" },
         { "log.csv:2: damaged", HEADER "\n" },
-        { "log.csv:2: damaged", HEADER "1.5,2,3,4,5,6,7,8,\n" },
+        { "log.csv:2: damaged", HEADER "1.5,2,3,4,5,6,7,8,,,,,\n" },
+        { "log.csv:3: damaged", HEADER "1,2,3,4,5,6,7,8,,,,,\n2,2,3,4,5,6,7,8,\n" },
+        { "log.csv:3: damaged", OLD_HEADER "\n1,2,3,4,5,6,7,8,\n2,2,3,4,5,6,7,8,,,,,\n" },
     };
     for (int i = 0; i < COUNT(logs); i++) {
         put_text(log_path, logs[i].text);
@@ -276,10 +318,35 @@ static void a_terminal_has_its_line_in_place(void) {
     EXPECT(strstr(text, "37s left\r\ntrain_gpt: stopped\r\n"), "a failure has a line of its own: %s", text);
 }
 
+/* Distress is said from the row that knows of it to the one that knows better; the rows between know nothing. */
+static void health_run(void *ignored) {
+    (void)ignored;
+    static const DeviceHealth known[] = {
+        { 64, 700, 1700, "power", 0 }, { 91, 300, 600, "thermal", 1 }, { 0, 0, 0, NULL, 0 },
+        { 64, 700, 1980, "none", 0 } };
+    Report report;
+    report_open(&report, NULL, NULL, -1);
+    for (int i = 0; i < 4; i++) {
+        StepReport s = { .step = i + 1, .total = 5, .loss = 1, .val_loss = 1, .ms = 10, .health = known[i] };
+        report_step(&report, &s);
+    }
+    report_close(&report);
+}
+
+static void the_line_tells_distress_only(void) {
+    static const char want[] =
+        "step 1/5  loss 1.0000  val 1.0000  norm 0.00  lr 0.0e+00  10.0 ms      0 tok/s  mfu unknown  0s left\n"
+        "step 2/5  loss 1.0000  val 1.0000  norm 0.00  lr 0.0e+00  10.0 ms      0 tok/s  throttled: thermal  0s left\n"
+        "step 3/5  loss 1.0000  val 1.0000  norm 0.00  lr 0.0e+00  10.0 ms      0 tok/s  throttled: thermal  0s left\n"
+        "step 4/5  loss 1.0000  val 1.0000  norm 0.00  lr 0.0e+00  10.0 ms      0 tok/s  mfu unknown  0s left\n";
+    const char *text = printed(health_run, NULL);
+    EXPECT(!strcmp(text, want), "got:\n%swant:\n%s", text, want);
+}
+
 static void long_steps(void *argument) {
     Report report;
     StepReport s = { .step = 123456, .total = 999999, .loss = 10.9, .norm = 12345, .learning_rate = 1e-10, .ms = 1e7,
-                     .tokens_per_second = 1e12, .val_loss = 10.9, .mfu = argument ? 0.5 : 0 };
+                     .tokens_per_second = 1e12, .val_loss = 10.9, .mfu = argument ? 0.5 : 0, .health = health };
     report_open(&report, NULL, NULL, -1);
     report_step(&report, &s);
     s.loss = s.norm = s.val_loss = 1e300;
@@ -291,12 +358,14 @@ static void long_steps(void *argument) {
 }
 
 static void lines_are_short(void) {
-    for (int known = 0; known < 2; known++) {
-        const char *text = printed(long_steps, known ? "known" : NULL);
+    for (int known = 0; known < 4; known++) {
+        health = known & 2 ? (DeviceHealth){ 91, 300, 600, "power-brake", 1 } : (DeviceHealth){0};
+        const char *text = printed(long_steps, known & 1 ? "known" : NULL);
         EXPECT(lines_of(text) == 3, "%s", text);
         for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
             EXPECT(end - line < 110, "%d columns: %.*s", (int)(end - line), (int)(end - line), line);
     }
+    health = (DeviceHealth){0};
 }
 
 static void numbers_for_people(void) {
@@ -322,10 +391,13 @@ int main(void) {
     scratch_open();
     log_path = IN_SCRATCH("log.csv");
     RUN(the_log_holds_every_step);
+    RUN(the_log_holds_the_health);
+    RUN(an_old_log_stays_as_it_is);
     RUN(a_resume_cuts_the_log);
     RUN(foreign_logs_are_left_alone);
     RUN(a_full_disk_loses_no_row);
     RUN(a_terminal_has_its_line_in_place);
+    RUN(the_line_tells_distress_only);
     RUN(lines_are_short);
     RUN(numbers_for_people);
     return test_close();

@@ -98,6 +98,8 @@ DeviceInfo device_info(void) {
     return info;
 }
 
+DeviceHealth device_health(void) { return (DeviceHealth){0}; }
+
 const char *device_refuse_dtype(DType dtype) {
     return dtype == F32 ? NULL : "the CPU computes in f32 only";
 }

@@ -102,6 +102,8 @@ DeviceInfo device_info(void) {
             info.peak_flops[BF16] = peak.bf16;
             info.peak_flops[F32] = peak.f32;
         }
+    snprintf(info.pci_bus_id, sizeof info.pci_bus_id, "%04x:%02x:%02x.0", properties.pciDomainID, properties.pciBusID,
+             properties.pciDeviceID);
     CUDA(cudaMemGetInfo(&free_bytes, &total_bytes));
     info.total_bytes = (int64_t)total_bytes;
     info.free_bytes = (int64_t)free_bytes;
