@@ -1,5 +1,6 @@
-/* test/test_health.c - The health of a GPU, as kernels/cuda/health.c reads it from a library of the test's own (nvml.c),
-   which is in the process already under the name of the driver's. Needs no GPU and no other part of a backend. */
+/* test/test_health.c - The health of a GPU, as kernels/cuda/health.c reads it from a library of the test's own
+   (nvml.c), which is in the process already under the name of the driver's. Needs no GPU and no other part of a
+   backend. */
 #include "test.h"
 #include <dlfcn.h>
 
@@ -76,7 +77,7 @@ static void each_reason_has_its_word(void) {
         { "5", "power" }, { "6", "power" }, { "24", "thermal!" }, { "48", "thermal!" }, { "88", "power-brake!" },
         { "c", "hw-slowdown!" }, { "204", "power" }, { "1ff", "thermal!" },
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (int i = 0; i < COUNT(rows); i++) {
         char want[64];
         Machine machine = healthy;
         machine.reasons = rows[i].bits;
@@ -96,7 +97,7 @@ static const struct { const char *function, *want; } losses[] = {
 };
 
 static void a_function_that_is_missing_is_unknown(void) {
-    for (size_t i = 0; i < sizeof losses / sizeof *losses; i++) {
+    for (int i = 0; i < COUNT(losses); i++) {
         Machine machine = healthy;
         machine.reasons = "4";
         machine.without = losses[i].function;
@@ -107,7 +108,7 @@ static void a_function_that_is_missing_is_unknown(void) {
 static void a_query_that_fails_is_unknown(void) {
     Machine machine = healthy;
     machine.reasons = "4";
-    for (size_t i = 0; i < sizeof losses / sizeof *losses; i++) {
+    for (int i = 0; i < COUNT(losses); i++) {
         machine.fails = losses[i].function;
         expect_health(losses[i].want, machine);
     }

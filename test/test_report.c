@@ -88,7 +88,7 @@ static void the_log_holds_the_health(void) {
         { { 45, 0, 1980, NULL, 0 },          ",45,,1980,\n" },
         { { 0, 0, 0, NULL, 0 },              ",,,,\n" },
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (int i = 0; i < COUNT(rows); i++) {
         char want[256];
         health = rows[i].health;
         printed(run_steps, &(Run){ NULL, -1, 1, 1 });
