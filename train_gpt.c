@@ -125,6 +125,7 @@ static const char mfu_formula[] =
 static Tokens *train_tokens, *val_stream, *whole_text;
 static double val_floor = NAN;              /* entropy of the validation text in nats per token, where it is known */
 static Tokenizer tokenizer;
+static TokenizerFiles tokenizer_files;      /* that --init came with */
 static GPTConfig config;
 static GPT gpt;
 static Optimizer optimizer;
@@ -627,6 +628,7 @@ static int run_training(int argc, char **argv) {
     } else {
         gpt_init(&gpt, (uint64_t)seed);
     }
+    if (checkpoint || init) tokenizer_files = checkpoint_load_tokenizer(checkpoint ? checkpoint : init);
     const char *stop = stop_wanted();
     if (stop) {
         printf("%s: before the first step: nothing was written\n", stop);
@@ -640,6 +642,7 @@ static int run_training(int argc, char **argv) {
     free(checkpoint);
     if (!out) printf("no --out: neither log nor checkpoint will be written\n");
     if (out) saver_open(&saver, out, &gpt, &optimizer, keep, keep_every);
+    saver.tokenizer = &tokenizer_files;
     if (steps == 0) save_checkpoint();
     stop = train(batches, device.peak_flops[config.dtype]);
     finish_saving();

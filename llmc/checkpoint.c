@@ -166,6 +166,30 @@ char *checkpoint_setting(const char *checkpoint, const char *key) {
     return value;
 }
 
+/* ---- The tokenizer's files */
+
+static const char *const tokenizer_names[TOKENIZER_FILES] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+};
+
+TokenizerFiles checkpoint_load_tokenizer(const char *checkpoint) {
+    TokenizerFiles files = {0};
+    for (int i = 0; i < TOKENIZER_FILES; i++) {
+        if (!has_file(checkpoint, tokenizer_names[i])) continue;
+        char *path = file_path("%s/%s", checkpoint, tokenizer_names[i]);
+        FileMap map = file_map(path);
+        REQUIRE(map.size <= TOKENIZER_FILE_BYTES, "%s: %lld bytes, want a tokenizer's file of at most %d: every checkpoint "
+                "would hold it; move it away", path, (long long)map.size, TOKENIZER_FILE_BYTES);
+        files.file[i].size = map.size;
+        files.file[i].bytes = malloc((size_t)map.size + 1);
+        REQUIRE(files.file[i].bytes, "%s: out of memory: %lld bytes", path, (long long)map.size);
+        memcpy(files.file[i].bytes, map.bytes, (size_t)map.size);
+        file_unmap(map);
+        free(path);
+    }
+    return files;
+}
+
 /* ---- The folder */
 
 Snapshot checkpoint_snapshot(const GPT *model, const Optimizer *optimizer, const TrainState *state,
@@ -198,6 +222,16 @@ static Path step_path(const char *out, int64_t step, const char *tail) {
     return path_at("%s/step-%08" PRId64 "%s", out, step, tail);
 }
 
+static void tokenizer_write(const char *folder, const TokenizerFiles *files) {
+    for (int i = 0; files && i < TOKENIZER_FILES; i++) {
+        if (!files->file[i].bytes) continue;
+        Path path = path_at("%s/%s", folder, tokenizer_names[i]);
+        FILE *file = file_create(path.text);
+        file_write(file, files->file[i].bytes, (size_t)files->file[i].size);
+        file_close_durably(file, path.text);
+    }
+}
+
 static void remove_folder(void *path) { directory_remove(((Path *)path)->text); }
 
 void checkpoint_write(const char *out, const Snapshot *s) {
@@ -212,6 +246,7 @@ void checkpoint_write(const char *out, const Snapshot *s) {
     weights_write(path_at("%s/optimizer.safetensors", partial.text).text, s->moments,
                   s->config.save_dtype == F32 ? 2 : 3, s->config.V);       /* the exact ones too */
     state_write(path_at("%s/state.json", partial.text).text, &s->state, s->optimizer_step, s->settings);
+    tokenizer_write(partial.text, s->tokenizer);
     directory_sync(partial.text);
 
     /* A folder cannot be renamed over another: between the two renames the old one still counts (see newest). */
@@ -332,11 +367,12 @@ char *checkpoint_any(const char *out)    { return newest(out, TO_LOAD); }
 /* All names that a checkpoint may hold, the tokenizer's among them. */
 static int is_our_file(const char *name) {
     static const char *const names[] = {
-        "config.json", "model.safetensors", "optimizer.safetensors", "state.json", "tokenizer.json",
-        "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt", "generation_config.json",
+        "config.json", "model.safetensors", "optimizer.safetensors", "state.json", "generation_config.json",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i])) return 1;
+    for (int i = 0; i < TOKENIZER_FILES; i++)
+        if (!strcmp(name, tokenizer_names[i])) return 1;
     return 0;
 }
 

@@ -2,7 +2,7 @@
    config.json, model.safetensors (HuggingFace's names and layouts), and, to go on training, optimizer.safetensors
    (both moments: exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME in model.safetensors, all of them F32; where
    the model is saved in BF16, also the exact parameters, param.NAME) and state.json. A head that is not tied is
-   lm_head.weight, and config.json's tie_word_embeddings is false.
+   lm_head.weight, and config.json's tie_word_embeddings is false. Where the model came with a tokenizer, its files too.
    It is written beside as step-00001000.partial, synced and renamed: it is there whole or not at all. */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
@@ -20,6 +20,10 @@ typedef struct {
 /* settings: key and value pairs (options) that a resume compares, ended by a NULL key. */
 typedef struct { const char *key, *value; } Setting;
 
+/* A tokenizer's files, vocab.json, merges.txt and so on, as they are: nothing here reads them, they go with the model. */
+enum { TOKENIZER_FILES = 6, TOKENIZER_FILE_BYTES = 64 << 20 };       /* of one, at most */
+typedef struct { struct { unsigned char *bytes; int64_t size; } file[TOKENIZER_FILES]; } TokenizerFiles;  /* NULL = none */
+
 /* All that a checkpoint is made of. Parts that have a copy on the host are written from it. */
 typedef struct {
     GPTConfig      config;
@@ -27,6 +31,7 @@ typedef struct {
     int64_t        optimizer_step;
     TrainState     state;
     const Setting *settings;
+    const TokenizerFiles *tokenizer;           /* NULL = none */
 } Snapshot;
 Snapshot checkpoint_snapshot(const GPT *model, const Optimizer *optimizer, const TrainState *state,
                              const Setting *settings);      /* copies nothing */
@@ -65,6 +70,9 @@ void checkpoint_load_model(const char *checkpoint, GPT *model);      /* every te
 /* To go on training: both moments, the step count, and the exact parameters where the model's file has them rounded. */
 void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer);
 TrainState checkpoint_load_state(const char *checkpoint);
+
+/* In memory: the folder may be gone when the next checkpoint is written. Fails in a line on one that is too large. */
+TokenizerFiles checkpoint_load_tokenizer(const char *checkpoint);
 
 /* The value a setting had when the checkpoint was written (a new string), or NULL. */
 char *checkpoint_setting(const char *checkpoint, const char *key);

@@ -90,6 +90,7 @@ static void ended(Saver *s) {
 double saver_start(Saver *s, const TrainState *state, const Setting *settings) {
     double waited = saver_wait(s);
     s->snapshot = checkpoint_snapshot(s->model, s->optimizer, state, s->settings = settings_copy(settings));
+    s->snapshot.tokenizer = s->tokenizer;
     Part *parts[3] = { &s->snapshot.parameters, &s->snapshot.moments[0], &s->snapshot.moments[1] };
     for (int i = 0; i < 3; i++) {
         device_download(s->host[i], parts[i]->table->memory, parts[i]->table->bytes);

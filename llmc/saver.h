@@ -12,6 +12,7 @@ typedef struct {
     const GPT       *model;
     const Optimizer *optimizer;
     int64_t          keep, keep_every;     /* as in checkpoint_prune, done when the new one is durable */
+    const TokenizerFiles *tokenizer;       /* go into every checkpoint; set by the caller, NULL = none */
     void            *host[3];              /* parameters, first and second moments */
     Snapshot         snapshot;             /* that is being written */
     Setting         *settings;             /* its own */

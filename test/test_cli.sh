@@ -74,6 +74,25 @@ expect "train" "$gpt" $small --steps 5 --out "$dir/from-init" --seed 3 --init "$
 expect "the same bytes from --init" cmp "$dir/direct/step-00000005/model.safetensors" "$dir/from-init/step-00000005/model.safetensors"
 close_test "--init continues from saved weights"
 
+# ---- A tokenizer's files go with the model, also when the folder that they came from is gone
+cp -r "$dir/start/step-00000000" "$dir/named"
+for file in vocab.json merges.txt tokenizer.json tokenizer_config.json special_tokens_map.json; do
+    echo "the bytes of $file" > "$dir/named/$file"
+done
+cp -r "$dir/named" "$dir/gone"
+expect "train" "$gpt" $small --steps 3 --save-every 1 --keep 1 --out "$dir/carried" --init "$dir/gone"
+rm -r "$dir/gone"
+expect "one is kept" test "$(ls "$dir/carried" | grep -c '^step-')" = 1
+mv "$dir/carried/step-00000003" "$dir/last"
+expect "train" "$gpt" $small --steps 2 --out "$dir/again" --init "$dir/named"
+sed -i 's/"steps": "2"/"steps": "5"/' "$dir/again/step-00000002/state.json"
+expect "a resume" "$gpt" --out "$dir/again" --resume --save-every 1 --keep 1
+for file in vocab.json merges.txt tokenizer.json tokenizer_config.json special_tokens_map.json; do
+    expect "the same bytes" cmp "$dir/named/$file" "$dir/last/$file"
+    expect "the same bytes after a resume" cmp "$dir/named/$file" "$dir/again/step-00000005/$file"
+done
+close_test "the tokenizer's files of --init go into every checkpoint"
+
 # ---- The log
 log=$dir/a-flash-f32/log.csv
 expect "command in the head" grep -q '^# command: .*train_gpt --data' "$log"
