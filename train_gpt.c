@@ -54,7 +54,7 @@ static Option options[] = {
     TEXT   ("val-data",    val_data,    "FILE", NULL, KEPT_ON_RESUME, "text or shards to validate on; without it a text gives its last part"),
     REAL   ("val-fraction",val_fraction,0, 0.9, "0.1", FIXED_ON_RESUME, "how much of a text is kept for validation"),
     TEXT   ("out",         out,         "DIR",  NULL, FREE_ON_RESUME, "folder of log.csv and of the checkpoints, step-00001000 and so on"),
-    FLAG   ("resume",      resume,      "go on from the newest checkpoint of --out, with the options it was made with"),
+    FLAG   ("resume",      resume,      "go on from the newest checkpoint of --out, with the options it was made with; begin where there is none"),
     TEXT   ("init",        init,        "CHECKPOINT", NULL, FREE_ON_RESUME, "start from these weights instead of random ones; the model is theirs"),
     TEXT   ("eval",        eval,        "CHECKPOINT", NULL, FREE_ON_RESUME, "only print the loss on --val-data, or else on all of --data"),
     TEXT   ("sample",      sample,      "CHECKPOINT", NULL, FREE_ON_RESUME, "only print text that starts with --prompt"),
@@ -291,7 +291,18 @@ static void require_new_out(void) {
     free(log);
 }
 
-static void open_log(const char *command, const DeviceInfo *device) {
+/* --resume where there is no checkpoint yet: a run was stopped before its first one, or a queue script always says so. */
+static void begin_anew(void) {
+    char *model_there = checkpoint_any(out);
+    REQUIRE(!model_there, "--resume: %s holds a model, but not all of the files that a resume needs; to start from its "
+            "weights: --init %s --out ANOTHER", model_there, model_there);
+    REQUIRE(data, "--resume: there is no checkpoint in %s: want one, or --data FILE to begin with", out);
+    printf("--resume: there is no checkpoint in %s: the run begins\n", out);
+}
+
+/* keep_step: of the checkpoint that the run goes on from; -1 = it begins. The log of a run that came to no checkpoint is
+   kept beside. */
+static void open_log(const char *command, const DeviceInfo *device, int64_t keep_step) {
     if (!out) {
         report_open(&report, NULL, NULL, -1);
         return;
@@ -302,7 +313,9 @@ static void open_log(const char *command, const DeviceInfo *device) {
         require_new_out();
     }
     directory_sign(out);
-    char *path = file_path("%s/log.csv", out), *head = NULL, text[256];
+    char *path = file_path("%s/log.csv", out), *before = file_path("%s.old", path), *head = NULL, text[256];
+    if (keep_step < 0 && file_exists(path)) file_rename(path, before);
+    free(before);
     size_t size;
     FILE *memory = open_memstream(&head, &size);
     REQUIRE(memory, "out of memory: the head of the log");
@@ -314,7 +327,7 @@ static void open_log(const char *command, const DeviceInfo *device) {
             config.NH, config.C, config.T, config.V, (long long)gpt_parameter_count(&config));
     if (!isnan(val_floor)) fprintf(memory, "# floor: %.6f\n", val_floor);
     fclose(memory);
-    report_open(&report, path, head, resume ? state.step : -1);
+    report_open(&report, path, head, keep_step);
     free(head);
     free(path);
 }
@@ -563,20 +576,28 @@ static void create_model(Purpose purpose) {
     REQUIRE(inputs && targets, "out of memory: a batch on the host");
 }
 
-/* Returns the exit code. */
-static int run_training(int argc, char **argv) {
+/* From here on a signal stops the run as it should be. */
+static void open_stop(void) {
     double limit = time_limit ? duration_seconds(time_limit) : 0;
     REQUIRE(!time_limit || limit > 0, "--time-limit %s: want a duration such as 3h50m, 90s or 2d", time_limit);
     char *limit_text = file_path("--time-limit %s", time_limit ? time_limit : "");
     stop_open(limit, limit_text);
     free(limit_text);
+}
+
+/* Returns the exit code. */
+static int run_training(int argc, char **argv) {
     char *checkpoint = NULL;
     if (resume) {
         REQUIRE(out, "--resume goes on with a run of --out, want --out DIR");
         lock_out();
         checkpoint = checkpoint_latest(out);
-        REQUIRE(checkpoint, "--resume: there is no checkpoint in %s", out);
-        adopt_options(checkpoint);
+        if (checkpoint) {
+            adopt_options(checkpoint);
+            init = NULL;                    /* where the run came from */
+        } else {
+            begin_anew();
+        }
     }
     if (init) init = checkpoint_resolve(init);
     open_data();
@@ -631,13 +652,16 @@ static int run_training(int argc, char **argv) {
     if (checkpoint || init) tokenizer_files = checkpoint_load_tokenizer(checkpoint ? checkpoint : init);
     const char *stop = stop_wanted();
     if (stop) {
-        printf("%s: before the first step: nothing was written\n", stop);
+        printf("%s: before the first step: nothing was written", stop);
+        if (out) printf("; the same command with --resume %s%s", checkpoint ? "goes on from " : "begins",
+                        checkpoint ? checkpoint : "");
+        printf("\n");
         return EXIT_TRY_AGAIN;
     }
     char *command = command_line(argc, argv);
     if (checkpoint && state.step >= steps)
         printf("all %lld steps are done; to train longer: --init %s --steps N --out ANOTHER\n", (long long)steps, checkpoint);
-    open_log(command, &device);
+    open_log(command, &device, checkpoint ? state.step : -1);
     free(command);
     free(checkpoint);
     if (!out) printf("no --out: neither log nor checkpoint will be written\n");
@@ -726,7 +750,7 @@ int main(int argc, char **argv) {
     if (help)    { fputs(about, stdout); options_help(stdout, options); fputs(mfu_formula, stdout); return 0; }
     REQUIRE(!eval || !sample, "--eval and --sample: want one of them");
     REQUIRE(!(eval || sample) || !(resume || init), "--eval and --sample do not train: want no --resume and no --init");
-    REQUIRE(!resume || !init, "--resume and --init: want one of them, a resume has its weights");
+    if (!eval && !sample) open_stop();
     device_open((DeviceOptions){ .threads = (int)threads });
     if (!eval && !sample) return run_training(argc, argv);
     if (eval) run_evaluation();

@@ -73,6 +73,36 @@ for wrong in 0 -1s 3x 1s2h '' h; do
 done
 close_test "--time-limit saves and exits with 75; a time that is none is refused"
 
+# ---- At the start: a queue script that always says --resume comes to the same end, with nothing there to go on from, too.
+run="$small --steps 300 --save-every 0 --val-every 0 --resume"
+expect "a resume of nothing begins" "$gpt" $run --out "$dir/begun"
+cp "$dir/expect.out" "$dir/begun.out"
+expect "it says so" grep -q "^--resume: there is no checkpoint in $dir/begun: the run begins" "$dir/begun.out"
+expect "exit code 75" expect_75 "$gpt" $run --out "$dir/early" --time-limit 0.0001s
+expect "it says so" grep -q "^--time-limit 0.0001s: before the first step: nothing was written; .* --resume begins" "$dir/limit.out"
+expect "nothing was written" test ! -e "$dir/early"
+for delay in 0 0.01 0.02 0.03 0.05; do
+    start early $run --out "$dir/early"
+    sleep $delay
+    stop TERM
+    case $status in 75|143) ;; *) is "exit code $delay s after the start" $status 75 ;; esac       # 143: not yet begun
+done
+expect "the resume" "$gpt" $run --out "$dir/early"
+for file in $files; do
+    expect "the same bytes" cmp "$dir/begun/step-00000300/$file" "$dir/early/step-00000300/$file"
+done
+expect "exit code 75" expect_75 "$gpt" $run --out "$dir/early" --time-limit 0.0001s
+expect "it says so" grep -q "nothing was written; .* --resume goes on from $dir/early/step-00000300" "$dir/limit.out"
+rm "$dir/begun/step-00000300/state.json"
+"$gpt" $run --out "$dir/begun" > "$dir/out" 2>&1
+is "exit code of a resume with a model alone" $? 1
+expect "it says so" grep -q "step-00000300 holds a model, but not all of the files that a resume needs" "$dir/out"
+mv "$dir/begun/step-00000300" "$dir/moved"
+expect "a resume without its checkpoints begins" "$gpt" $run --out "$dir/begun"
+expect "the log is kept" test "$(grep -c '^[0-9]' "$dir/begun/log.csv.old")" = 300
+expect "a resume goes on, wherever the run came from" "$gpt" $run --out "$dir/begun" --init "$dir/nowhere"
+close_test "a stop at the start; --resume begins where there is nothing to go on from"
+
 # ---- While it validates and while it samples.
 bytes=3000000       # some seconds
 case $("$gpt" --version) in *cuda*) bytes=60000000 ;; esac
