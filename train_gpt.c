@@ -401,6 +401,19 @@ static void print_sample(void) {
     sample_text(&gpt, tokenizer, &s, state.step, stdout);
 }
 
+/* Of a resume whose checkpoint was written when a stop had cut the validation short: also its row of the log gets the
+   loss. */
+static void make_up_for_validation(void) {
+    if (!validation_is_due() || validated_step == state.step) return;
+    REQUIRE(!validate(), "val loss %.4f is below the floor: the validation text must have leaked into the training",
+            state.val_loss);
+    if (validated_step != state.step) return;              /* stopped again */
+    saved_step = -1;
+    char *log = file_path("%s/log.csv", out);
+    report_val_loss(log, state.step, state.val_loss);
+    free(log);
+}
+
 /* ---- Training */
 
 /* What went wrong with the save before: training goes on without it. */
@@ -520,11 +533,6 @@ static const char *train(int64_t batches, double peak_flops) {
 
     const char *stop;
     double next_ms = 0;     /* the longest of the last steps, to be done with before --time-limit */
-    if (validation_is_due() && validated_step != state.step) {         /* a stop cut it short */
-        REQUIRE(!validate(), "val loss %.4f is below the floor: the validation text must have leaked into the training",
-                state.val_loss);
-        saved_step = -1;
-    }
     while (!(stop = stop_wanted()) && state.step < steps) {
         double start = seconds_now(), rate = schedule_learning_rate(&s, state.step);
         int64_t tokens_before = state.tokens;
@@ -661,6 +669,7 @@ static int run_training(int argc, char **argv) {
     char *command = command_line(argc, argv);
     if (checkpoint && state.step >= steps)
         printf("all %lld steps are done; to train longer: --init %s --steps N --out ANOTHER\n", (long long)steps, checkpoint);
+    if (checkpoint) make_up_for_validation();
     open_log(command, &device, checkpoint ? state.step : -1);
     free(command);
     free(checkpoint);

@@ -117,6 +117,10 @@ expect "a checkpoint" ls "$dir"/val/step-0000000*/state.json
 expect "it was cut short" grep -q '"validated step": "-1"' "$dir"/val/step-0000000*/state.json
 expect "the resume makes up for the validation" "$gpt" --out "$dir/val" --resume
 expect "validated" grep -q '"validated step": "1"' "$dir/val/step-00000001/state.json"
+saved=$(sed -n 's/.*"val_loss": \([0-9.]*\),/\1/p' "$dir/val/step-00000001/state.json")
+logged=$(grep '^1,' "$dir/val/log.csv" | cut -d, -f9)
+expect "its row of the log has the loss $saved, got '$logged'" awk "BEGIN { d = ${saved:-0} - ${logged:-1}; exit !(d * d < 1e-12) }"
+is "rows of the log" "$(grep -c '^[0-9]' "$dir/val/log.csv")" 1
 start sample $small --steps 2 --val-every 0 --sample-every 1 --sample-tokens 1000000 --out "$dir/sample"
 wait_for "a sample" "$dir/sample.out"
 stop INT
