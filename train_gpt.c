@@ -291,6 +291,21 @@ static void require_new_out(void) {
     free(log);
 }
 
+static const char *resumed;                 /* the checkpoint that is being read, to go on from */
+
+/* A damaged checkpoint is not passed over in silence, and not removed: that is for the user to say. */
+static void fail_with_a_way_out(const char *message) {
+    fail_hook = NULL;
+    char *earlier = checkpoint_earlier(out, resumed);
+    fail("%s; if %s is damaged, move it out of %s: --resume then %s%s", message, resumed, out,
+         earlier ? "goes on from " : "begins, no earlier checkpoint is whole", earlier ? earlier : "");
+}
+
+static void resume_reads(const char *checkpoint) {
+    resumed = checkpoint;
+    fail_hook = checkpoint ? fail_with_a_way_out : NULL;
+}
+
 /* --resume where there is no checkpoint yet: a run was stopped before its first one, or a queue script always says so. */
 static void begin_anew(void) {
     char *model_there = checkpoint_any(out);
@@ -601,6 +616,9 @@ static int run_training(int argc, char **argv) {
         lock_out();
         checkpoint = checkpoint_latest(out);
         if (checkpoint) {
+            resume_reads(checkpoint);
+            checkpoint_check(checkpoint);
+            resume_reads(NULL);
             adopt_options(checkpoint);
             init = NULL;                    /* where the run came from */
         } else {
@@ -638,6 +656,7 @@ static int run_training(int argc, char **argv) {
     optimizer_create(&optimizer, &gpt, (AdamW){ .beta1 = (float)beta1, .beta2 = (float)beta2, .eps = (float)eps,
                                                 .weight_decay = (float)weight_decay, .max_norm = (float)clip });
     if (checkpoint) {
+        resume_reads(checkpoint);
         checkpoint_load_model(checkpoint, &gpt);
         checkpoint_load_optimizer(checkpoint, &gpt, &optimizer);
         state = checkpoint_load_state(checkpoint);
@@ -651,6 +670,7 @@ static int run_training(int argc, char **argv) {
                 "%s/state.json: step %lld, sample %llu, tokens %lld and optimizer_step %lld do not belong together",
                 checkpoint, (long long)state.step, (unsigned long long)state.sample, (long long)state.tokens,
                 (long long)optimizer.step);
+        resume_reads(NULL);
         printf("resumed from %s\n", checkpoint);
     } else if (init) {
         checkpoint_load_model(init, &gpt);

@@ -362,6 +362,35 @@ static char *newest(const char *out, Need need) {
 char *checkpoint_latest(const char *out) { return newest(out, TO_RESUME); }
 char *checkpoint_any(const char *out)    { return newest(out, TO_LOAD); }
 
+/* ---- One that is damaged */
+
+void checkpoint_check(const char *checkpoint) {
+    char *optimizer = file_path("%s/optimizer.safetensors", checkpoint);
+    checkpoint_load_state(checkpoint);
+    free(checkpoint_setting(checkpoint, "model"));
+    checkpoint_config(checkpoint);                             /* it asks the model's file whether the head is tied */
+    REQUIRE(weights_has(optimizer, "exp_avg.transformer.wte.weight", F32), "%s: the tensor exp_avg.transformer.wte.weight "
+            "is missing", optimizer);
+    free(optimizer);
+}
+
+static void check(void *folder) { checkpoint_check(folder); }
+
+char *checkpoint_earlier(const char *out, const char *checkpoint) {
+    const char *slash = strrchr(checkpoint, '/'), *name = slash ? slash + 1 : checkpoint;
+    int64_t before = step_of(name, ends_with(name, ".old") ? ".old" : "");
+    int count;
+    int64_t *steps = list_steps(out, "", &count);
+    char *found = NULL, why[FAIL_LENGTH];
+    for (int i = 0; i < count && !found; i++) {
+        Path folder = step_path(out, steps[i], "");
+        if (steps[i] < before && is_complete(folder.text, TO_RESUME) && !fails(check, folder.text, why))
+            found = file_path("%s", folder.text);
+    }
+    free(steps);
+    return found;
+}
+
 /* ---- Removing old ones */
 
 /* All names that a checkpoint may hold, the tokenizer's among them. */

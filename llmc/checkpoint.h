@@ -55,6 +55,13 @@ void checkpoint_sweep(const char *out);
 /* The newest checkpoint of OUT that has all four files, as a new string, or NULL. */
 char *checkpoint_latest(const char *out);
 
+/* Fails in a line when a file of a checkpoint to go on from is cut short or is not what it should be, as far as that can
+   be seen without reading all of its numbers. */
+void checkpoint_check(const char *checkpoint);
+
+/* The newest checkpoint of OUT of an earlier step than this one's that passes checkpoint_check, as a new string, or NULL. */
+char *checkpoint_earlier(const char *out, const char *checkpoint);
+
 /* Any step folder of OUT that holds a model, also without what a resume needs, as a new string, or NULL. */
 char *checkpoint_any(const char *out);
 
