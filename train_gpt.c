@@ -99,7 +99,7 @@ static Option options[] = {
     CHOICE ("save-dtype",  save_dtype,  "f32|bf16", "f32", KEPT_ON_RESUME, "of model.safetensors; with bf16 the exact f32 lie in optimizer.safetensors"),
     INTEGER("keep",        keep,        0, 1e12, "0",    KEPT_ON_RESUME, "newest checkpoints that stay, older ones are removed; 0 = all stay"),
     INTEGER("keep-every",  keep_every,  0, 1e12, "0",    KEPT_ON_RESUME, "checkpoints of steps that are a multiple of it stay, too; 0 = none"),
-    TEXT   ("time-limit",  time_limit,  "TIME", NULL, FREE_ON_RESUME, "save and exit with code 75 before so much time has passed: 3h50m, 90s; SIGTERM and SIGINT do it at once, SIGUSR1 saves and goes on"),
+    TEXT   ("time-limit",  time_limit,  "TIME", NULL, FREE_ON_RESUME, "save and exit with code 75 before so much time has passed: 3h50m, 90s (until a save was timed it is expected to take twice as long as at 200 MB/s); SIGTERM and SIGINT do it at once, SIGUSR1 saves and goes on"),
     INTEGER("sample-every",sample_every,0, 1e12, "0",    KEPT_ON_RESUME, "steps between samples; 0 = none"),
     TEXT   ("prompt",      prompt,      "TEXT", NULL,    KEPT_ON_RESUME, "start of a sample; for a model without a tokenizer, ids: '15496 995'"),
     INTEGER("sample-tokens",sample_tokens,1, 1e9, "256", KEPT_ON_RESUME, "length of a sample"),
@@ -695,6 +695,11 @@ static int run_training(int argc, char **argv) {
     free(checkpoint);
     if (!out) printf("no --out: neither log nor checkpoint will be written\n");
     if (out) saver_open(&saver, out, &gpt, &optimizer, keep, keep_every);
+    if (out && time_limit) {
+        char text[32];
+        printf("--time-limit %s: until a save was timed, %.1f s of it are kept for the last one, of %s\n",
+               time_limit, 2 * saver.seconds, bytes_text(saver_file_bytes(&config), text));
+    }
     saver.tokenizer = &tokenizer_files;
     if (steps == 0) save_checkpoint();
     stop = train(batches, device.peak_flops[config.dtype]);

@@ -35,7 +35,7 @@ start() {         # start NAME ARGUMENTS...: in the background, $pid
 }
 stop() {          # stop SIGNAL: of $pid; its exit code is in $status
     kill -s "$1" $pid
-    wait $pid
+    wait $pid 2> /dev/null
     status=$?
 }
 
@@ -67,6 +67,7 @@ close_test "SIGTERM and SIGINT save, exit with 75, and the resume is exact"
 expect_75() { "$@" > "$dir/limit.out" 2>&1; [ $? = 75 ]; }
 expect "exit code 75" expect_75 "$gpt" $small --steps 1000000 --save-every 0 --val-every 0 --time-limit 2s --out "$dir/limit"
 expect "it says so" grep -q "^--time-limit 2s: saved at step" "$dir/limit.out"
+expect "the first save is foreseen" grep -q "^--time-limit 2s: until a save was timed, [0-9.]* s of it are kept for the last one, of .* [KM]iB$" "$dir/limit.out"
 for wrong in 0 -1s 3x 1s2h '' h; do
     "$gpt" $small --time-limit="$wrong" --out "$dir/none" > "$dir/out" 2>&1
     is "exit code of --time-limit '$wrong'" $? 1
