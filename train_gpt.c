@@ -130,7 +130,8 @@ static GPTConfig config;
 static GPT gpt;
 static Optimizer optimizer;
 static Guard guard;
-static TrainState state = { .val_loss = NAN };
+static TrainState state = { .val_loss = NAN }, state_before;      /* the step that is being computed */
+static Guard guard_before;
 static Report report;
 static Saver saver;                        /* where there is an --out */
 static int32_t *inputs, *targets;           /* a batch, on the host */
@@ -480,21 +481,34 @@ static void load_guard(const char *checkpoint) {
     free(where);
 }
 
+/* What a step that was not applied has left as it was: no step before it is lost. Nothing is pruned for it: where the
+   weights were on their way to no good, an older checkpoint is wanted. */
+static void save_before_step(void) {
+    state = state_before;
+    guard = guard_before;
+    saver.keep = 0;
+    if (saved_step != state.step) save_checkpoint();
+    finish_saving();
+}
+
 /* A step that is not finite, with the first tensor to blame: reported, and the end of the run unless it is to skip. */
 static void note_sick(const StepNumbers *numbers, int64_t step) {
     finish_saving();
     char name[96] = "none any more";
-    char *last = out ? checkpoint_latest(out) : NULL;
+    int sick = guard.sick, stop = !strcmp(on_nan, "stop"), over = stop || sick >= GUARD_SICK_STEPS;
     Tensor tensor;
     TensorHealth health = {0};
     if (gpt_find_sick(&gpt, name, &tensor)) health = tensor_health(tensor);
+    if (over) save_before_step();
+    char *last = out ? checkpoint_latest(out) : NULL;
     char *text = file_path("step %lld: loss %g, gradient norm %g: nothing was applied. First sick tensor: %s (%lld NaN, "
         "%lld infinite, the rest in %.3g .. %.3g). Last good checkpoint: %s", (long long)step, numbers->loss,
         numbers->norm, name, (long long)health.nan_count, (long long)health.infinite_count, health.least, health.greatest,
         last ? last : "none");
-    if (strcmp(on_nan, "skip")) fail("%s. A lower --lr or --clip may help", text);
-    REQUIRE(guard.sick < GUARD_SICK_STEPS, "%s. %d such steps without an update between them: --on-nan skip does not "
-            "help, a lower --lr or --clip may", text, guard.sick);
+    if (stop) fail("%s. A lower --lr or --clip may help%s", text,
+                   last ? "; --resume --on-nan skip goes on without this step" : "");
+    REQUIRE(!over, "%s. %d such steps without an update between them: --on-nan skip does not help, a lower --lr or --clip "
+            "may", text, sick);
     report_line(&report, "%s", text);
     free(text);
     free(last);
@@ -519,6 +533,8 @@ static StepNumbers train_step(double learning_rate, int64_t batches) {
     int B = (int)batch, T = config.T;
     int64_t count = tokens_train_targets(train_tokens, (uint64_t)seed, state.sample, (uint64_t)B * (uint64_t)batches, T);
     float share = 1.0f / (float)count;
+    state_before = state;
+    guard_before = guard;
     gpt_set_batch(&gpt, B, T);
     guard_limits(&guard, skip_spikes, &optimizer.loss_limit, &optimizer.norm_limit);
     optimizer_begin(&optimizer, learning_rate);
