@@ -232,11 +232,56 @@ static void tokenizer_write(const char *folder, const TokenizerFiles *files) {
     }
 }
 
-static void remove_folder(void *path) { directory_remove(((Path *)path)->text); }
+/* All names that a checkpoint may hold, the tokenizer's among them. */
+static int is_our_file(const char *name) {
+    static const char *const names[] = {
+        "config.json", "model.safetensors", "optimizer.safetensors", "state.json", "generation_config.json",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i])) return 1;
+    for (int i = 0; i < TOKENIZER_FILES; i++)
+        if (!strcmp(name, tokenizer_names[i])) return 1;
+    return 0;
+}
+
+/* What somebody else has put into a checkpoint that another has replaced, notes or results, goes into the new one, unless
+   that has something of the same name. */
+static void move_foreign_files(const char *old, const char *step) {
+    struct stat info;
+    DIR *directory = lstat(old, &info) == 0 && S_ISDIR(info.st_mode) ? opendir(old) : NULL;
+    if (!directory) return;
+    int error = 0, moved = 0;
+    for (struct dirent *entry; !error && (errno = 0, (entry = readdir(directory))); ) {
+        const char *name = entry->d_name;
+        if (!strcmp(name, ".") || !strcmp(name, "..") || is_our_file(name)) continue;
+        Path from = path_at("%s/%s", old, name), to = path_at("%s/%s", step, name);
+        if (file_exists(to.text)) continue;
+        error = rename(from.text, to.text) ? errno : 0;
+        moved++;
+    }
+    if (!error) error = errno;
+    closedir(directory);
+    REQUIRE(!error, "%s: cannot move its files to %s: %s", old, step, strerror(error));
+    if (moved) directory_sync(step);
+}
+
+typedef struct { const char *out, *tail; int64_t step; } Removal;
+
+static void remove_step(void *removal) {
+    const Removal *r = removal;
+    Path from = step_path(r->out, r->step, r->tail), gone = step_path(r->out, r->step, *r->tail ? r->tail : ".partial");
+    if (!strcmp(r->tail, ".old")) move_foreign_files(gone.text, step_path(r->out, r->step, "").text);
+    if (!*r->tail) {
+        directory_remove(gone.text);
+        file_rename(from.text, gone.text);
+    }
+    directory_remove(gone.text);
+}
 
 void checkpoint_write(const char *out, const Snapshot *s) {
     Path step = step_path(out, s->state.step, ""), partial = step_path(out, s->state.step, ".partial");
     Path old = step_path(out, s->state.step, ".old");
+    Removal replaced = { out, ".old", s->state.step };
 
     directory_make(out);
     directory_remove(partial.text);
@@ -251,12 +296,12 @@ void checkpoint_write(const char *out, const Snapshot *s) {
 
     /* A folder cannot be renamed over another: between the two renames the old one still counts (see newest). */
     if (file_exists(step.text)) {
-        directory_remove(old.text);
+        remove_step(&replaced);
         file_rename(step.text, old.text);
     }
     file_rename(partial.text, step.text);
     char left[FAIL_LENGTH];
-    fails(remove_folder, &old, left);       /* the new one is there: what stays of the old is for checkpoint_sweep */
+    fails(remove_step, &replaced, left);          /* the new one is there: what stays of the old is for checkpoint_sweep */
 }
 
 void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
@@ -393,18 +438,6 @@ char *checkpoint_earlier(const char *out, const char *checkpoint) {
 
 /* ---- Removing old ones */
 
-/* All names that a checkpoint may hold, the tokenizer's among them. */
-static int is_our_file(const char *name) {
-    static const char *const names[] = {
-        "config.json", "model.safetensors", "optimizer.safetensors", "state.json", "generation_config.json",
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(name, names[i])) return 1;
-    for (int i = 0; i < TOKENIZER_FILES; i++)
-        if (!strcmp(name, tokenizer_names[i])) return 1;
-    return 0;
-}
-
 static int is_ours_alone(const char *folder) {
     struct stat info;
     DIR *directory = lstat(folder, &info) == 0 && S_ISDIR(info.st_mode) ? opendir(folder) : NULL;
@@ -415,18 +448,6 @@ static int is_ours_alone(const char *folder) {
     if (errno) ours = 0;
     closedir(directory);
     return ours;
-}
-
-typedef struct { const char *out, *tail; int64_t step; } Removal;
-
-static void remove_step(void *removal) {
-    const Removal *r = removal;
-    Path from = step_path(r->out, r->step, r->tail), gone = step_path(r->out, r->step, *r->tail ? r->tail : ".partial");
-    if (!*r->tail) {
-        directory_remove(gone.text);
-        file_rename(from.text, gone.text);
-    }
-    directory_remove(gone.text);
 }
 
 /* One that cannot be removed is no obstacle to the others: the first failure is told at the end. Frees steps. */

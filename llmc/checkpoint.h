@@ -36,8 +36,9 @@ typedef struct {
 Snapshot checkpoint_snapshot(const GPT *model, const Optimizer *optimizer, const TrainState *state,
                              const Setting *settings);      /* copies nothing */
 
-/* Makes OUT where it is missing. A checkpoint of the same step is replaced. It is durable when the call returns. On a
-   full disk, or a model or moment that holds a NaN or an infinity: a line, and the earlier checkpoints are untouched. */
+/* Makes OUT where it is missing. A checkpoint of the same step is replaced; what is in its folder and no part of
+   a checkpoint moves into the new one. It is durable when the call returns. On a full disk, or a model or moment that
+   holds a NaN or an infinity: a line, and the earlier checkpoints are untouched. */
 void checkpoint_write(const char *out, const Snapshot *snapshot);
 void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
                      const Setting *settings);
@@ -48,7 +49,8 @@ void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimiz
    nothing that is taken for a checkpoint. */
 void checkpoint_prune(const char *out, int64_t keep, int64_t keep_every);
 
-/* Removes what a crash or a failure left: every step-N.partial, and step-N.old where step-N is complete. For the one
+/* Removes what a crash or a failure left: every step-N.partial, and step-N.old where step-N is complete, which
+   gets what is no part of a checkpoint in it. For the one
    run that holds OUT's lock. */
 void checkpoint_sweep(const char *out);
 

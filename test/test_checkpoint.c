@@ -390,6 +390,28 @@ static void test_replacing(void) {
     expect_found(checkpoint_latest(out), step);
     save_step(out, &trainer, 4, 4);
     EXPECT(!file_exists(old) && checkpoint_load_state(step).val_loss == 4, "an old one that was left is no obstacle");
+
+    /* what a user has put there stays: also when a crash has left it in the old one, and in folders */
+    put_text(IN_SCRATCH("replaced/step-00000004/README.md"), "mine");
+    put_text(IN_SCRATCH("replaced/step-00000004/state.json.bak"), "mine, too");
+    directory_make(IN_SCRATCH("replaced/step-00000004/eval/deep"));
+    save_step(out, &changed, 4, 5);
+    for (int crashed = 0; crashed < 2; crashed++) {
+        EXPECT(!file_exists(old) && checkpoint_load_state(step).val_loss == 5 + crashed, "replaced");
+        EXPECT(file_exists(IN_SCRATCH("replaced/step-00000004/README.md")) &&
+               file_exists(IN_SCRATCH("replaced/step-00000004/state.json.bak")) &&
+               file_is_folder(IN_SCRATCH("replaced/step-00000004/eval/deep")), "what is not ours is kept");
+        if (crashed) break;
+        EXPECT(rename(step, old) == 0, "%s", old);
+        save_step(IN_SCRATCH("replaced/other"), &trainer, 4, 6);
+        EXPECT(rename(IN_SCRATCH("replaced/other/step-00000004"), step) == 0, "as after a crash");
+        checkpoint_sweep(out);
+    }
+    char *elsewhere = IN_SCRATCH("replaced/elsewhere");
+    EXPECT(rename(step, elsewhere) == 0 && symlink(elsewhere, step) == 0, "a link");
+    save_step(out, &trainer, 4, 7);
+    EXPECT(file_exists(IN_SCRATCH("replaced/elsewhere/README.md")) && checkpoint_load_state(elsewhere).val_loss == 6 &&
+           checkpoint_load_state(step).val_loss == 7, "what a link leads to stays as it is");
     trainer_free(&changed);
 }
 
