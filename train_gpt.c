@@ -54,7 +54,7 @@ static Option options[] = {
     TEXT   ("val-data",    val_data,    "FILE", NULL, KEPT_ON_RESUME, "text or shards to validate on; without it a text gives its last part"),
     REAL   ("val-fraction",val_fraction,0, 0.9, "0.1", FIXED_ON_RESUME, "how much of a text is kept for validation"),
     TEXT   ("out",         out,         "DIR",  NULL, FREE_ON_RESUME, "folder of log.csv and of the checkpoints, step-00001000 and so on"),
-    FLAG   ("resume",      resume,      "go on from the newest checkpoint of --out, with the options it was made with"),
+    FLAG   ("resume",      resume,      "go on from the newest checkpoint of --out, with the options it was made with; begin where there is none"),
     TEXT   ("init",        init,        "CHECKPOINT", NULL, FREE_ON_RESUME, "start from these weights instead of random ones; the model is theirs"),
     TEXT   ("eval",        eval,        "CHECKPOINT", NULL, FREE_ON_RESUME, "only print the loss on --val-data, or else on all of --data"),
     TEXT   ("sample",      sample,      "CHECKPOINT", NULL, FREE_ON_RESUME, "only print text that starts with --prompt"),
@@ -99,7 +99,7 @@ static Option options[] = {
     CHOICE ("save-dtype",  save_dtype,  "f32|bf16", "f32", KEPT_ON_RESUME, "of model.safetensors; with bf16 the exact f32 lie in optimizer.safetensors"),
     INTEGER("keep",        keep,        0, 1e12, "0",    KEPT_ON_RESUME, "newest checkpoints that stay, older ones are removed; 0 = all stay"),
     INTEGER("keep-every",  keep_every,  0, 1e12, "0",    KEPT_ON_RESUME, "checkpoints of steps that are a multiple of it stay, too; 0 = none"),
-    TEXT   ("time-limit",  time_limit,  "TIME", NULL, FREE_ON_RESUME, "save and exit with code 75 before so much time has passed: 3h50m, 90s; SIGTERM and SIGINT do it at once, SIGUSR1 saves and goes on"),
+    TEXT   ("time-limit",  time_limit,  "TIME", NULL, FREE_ON_RESUME, "save and exit with code 75 before so much time has passed: 3h50m, 90s (until a save was timed it is expected to take twice as long as at 200 MB/s); SIGTERM and SIGINT do it at once, SIGUSR1 saves and goes on"),
     INTEGER("sample-every",sample_every,0, 1e12, "0",    KEPT_ON_RESUME, "steps between samples; 0 = none"),
     TEXT   ("prompt",      prompt,      "TEXT", NULL,    KEPT_ON_RESUME, "start of a sample; for a model without a tokenizer, ids: '15496 995'"),
     INTEGER("sample-tokens",sample_tokens,1, 1e9, "256", KEPT_ON_RESUME, "length of a sample"),
@@ -125,11 +125,13 @@ static const char mfu_formula[] =
 static Tokens *train_tokens, *val_stream, *whole_text;
 static double val_floor = NAN;              /* entropy of the validation text in nats per token, where it is known */
 static Tokenizer tokenizer;
+static TokenizerFiles tokenizer_files;      /* that --init came with */
 static GPTConfig config;
 static GPT gpt;
 static Optimizer optimizer;
 static Guard guard;
-static TrainState state = { .val_loss = NAN };
+static TrainState state = { .val_loss = NAN }, state_before;      /* the step that is being computed */
+static Guard guard_before;
 static Report report;
 static Saver saver;                        /* where there is an --out */
 static int32_t *inputs, *targets;           /* a batch, on the host */
@@ -291,7 +293,33 @@ static void require_new_out(void) {
     free(log);
 }
 
-static void open_log(const char *command, const DeviceInfo *device) {
+static const char *resumed;                 /* the checkpoint that is being read, to go on from */
+
+/* A damaged checkpoint is not passed over in silence, and not removed: that is for the user to say. */
+static void fail_with_a_way_out(const char *message) {
+    fail_hook = NULL;
+    char *earlier = checkpoint_earlier(out, resumed);
+    fail("%s; if %s is damaged, move it out of %s: --resume then %s%s", message, resumed, out,
+         earlier ? "goes on from " : "begins, no earlier checkpoint is whole", earlier ? earlier : "");
+}
+
+static void resume_reads(const char *checkpoint) {
+    resumed = checkpoint;
+    fail_hook = checkpoint ? fail_with_a_way_out : NULL;
+}
+
+/* --resume where there is no checkpoint yet: a run was stopped before its first one, or a queue script always says so. */
+static void begin_anew(void) {
+    char *model_there = checkpoint_any(out);
+    REQUIRE(!model_there, "--resume: %s holds a model, but not all of the files that a resume needs; to start from its "
+            "weights: --init %s --out ANOTHER", model_there, model_there);
+    REQUIRE(data, "--resume: there is no checkpoint in %s: want one, or --data FILE to begin with", out);
+    printf("--resume: there is no checkpoint in %s: the run begins\n", out);
+}
+
+/* keep_step: of the checkpoint that the run goes on from; -1 = it begins. The log of a run that came to no checkpoint is
+   kept beside. */
+static void open_log(const char *command, const DeviceInfo *device, int64_t keep_step) {
     if (!out) {
         report_open(&report, NULL, NULL, -1);
         return;
@@ -302,7 +330,9 @@ static void open_log(const char *command, const DeviceInfo *device) {
         require_new_out();
     }
     directory_sign(out);
-    char *path = file_path("%s/log.csv", out), *head = NULL, text[256];
+    char *path = file_path("%s/log.csv", out), *before = file_path("%s.old", path), *head = NULL, text[256];
+    if (keep_step < 0 && file_exists(path)) file_rename(path, before);
+    free(before);
     size_t size;
     FILE *memory = open_memstream(&head, &size);
     REQUIRE(memory, "out of memory: the head of the log");
@@ -314,7 +344,7 @@ static void open_log(const char *command, const DeviceInfo *device) {
             config.NH, config.C, config.T, config.V, (long long)gpt_parameter_count(&config));
     if (!isnan(val_floor)) fprintf(memory, "# floor: %.6f\n", val_floor);
     fclose(memory);
-    report_open(&report, path, head, resume ? state.step : -1);
+    report_open(&report, path, head, keep_step);
     free(head);
     free(path);
 }
@@ -388,6 +418,19 @@ static void print_sample(void) {
     sample_text(&gpt, tokenizer, &s, state.step, stdout);
 }
 
+/* Of a resume whose checkpoint was written when a stop had cut the validation short: also its row of the log gets the
+   loss. */
+static void make_up_for_validation(void) {
+    if (!validation_is_due() || validated_step == state.step) return;
+    REQUIRE(!validate(), "val loss %.4f is below the floor: the validation text must have leaked into the training",
+            state.val_loss);
+    if (validated_step != state.step) return;              /* stopped again */
+    saved_step = -1;
+    char *log = file_path("%s/log.csv", out);
+    report_val_loss(log, state.step, state.val_loss);
+    free(log);
+}
+
 /* ---- Training */
 
 /* What went wrong with the save before: training goes on without it. */
@@ -439,21 +482,34 @@ static void load_guard(const char *checkpoint) {
     free(where);
 }
 
+/* What a step that was not applied has left as it was: no step before it is lost. Nothing is pruned for it: where the
+   weights were on their way to no good, an older checkpoint is wanted. */
+static void save_before_step(void) {
+    state = state_before;
+    guard = guard_before;
+    saver.keep = 0;
+    if (saved_step != state.step) save_checkpoint();
+    finish_saving();
+}
+
 /* A step that is not finite, with the first tensor to blame: reported, and the end of the run unless it is to skip. */
 static void note_sick(const StepNumbers *numbers, int64_t step) {
     finish_saving();
     char name[96] = "none any more";
-    char *last = out ? checkpoint_latest(out) : NULL;
+    int sick = guard.sick, stop = !strcmp(on_nan, "stop"), over = stop || sick >= GUARD_SICK_STEPS;
     Tensor tensor;
     TensorHealth health = {0};
     if (gpt_find_sick(&gpt, name, &tensor)) health = tensor_health(tensor);
+    if (over) save_before_step();
+    char *last = out ? checkpoint_latest(out) : NULL;
     char *text = file_path("step %lld: loss %g, gradient norm %g: nothing was applied. First sick tensor: %s (%lld NaN, "
         "%lld infinite, the rest in %.3g .. %.3g). Last good checkpoint: %s", (long long)step, numbers->loss,
         numbers->norm, name, (long long)health.nan_count, (long long)health.infinite_count, health.least, health.greatest,
         last ? last : "none");
-    if (strcmp(on_nan, "skip")) fail("%s. A lower --lr or --clip may help", text);
-    REQUIRE(guard.sick < GUARD_SICK_STEPS, "%s. %d such steps without an update between them: --on-nan skip does not "
-            "help, a lower --lr or --clip may", text, guard.sick);
+    if (stop) fail("%s. A lower --lr or --clip may help%s", text,
+                   last ? "; --resume --on-nan skip goes on without this step" : "");
+    REQUIRE(!over, "%s. %d such steps without an update between them: --on-nan skip does not help, a lower --lr or --clip "
+            "may", text, sick);
     report_line(&report, "%s", text);
     free(text);
     free(last);
@@ -486,6 +542,8 @@ static StepNumbers train_step(double learning_rate, int64_t batches, DeviceHealt
     int B = (int)batch, T = config.T;
     int64_t count = tokens_train_targets(train_tokens, (uint64_t)seed, state.sample, (uint64_t)B * (uint64_t)batches, T);
     float share = 1.0f / (float)count;
+    state_before = state;
+    guard_before = guard;
     gpt_set_batch(&gpt, B, T);
     guard_limits(&guard, skip_spikes, &optimizer.loss_limit, &optimizer.norm_limit);
     optimizer_begin(&optimizer, learning_rate);
@@ -516,11 +574,6 @@ static const char *train(int64_t batches, double peak_flops) {
 
     const char *stop;
     double next_ms = 0;     /* the longest of the last steps, to be done with before --time-limit */
-    if (validation_is_due() && validated_step != state.step) {         /* a stop cut it short */
-        REQUIRE(!validate(), "val loss %.4f is below the floor: the validation text must have leaked into the training",
-                state.val_loss);
-        saved_step = -1;
-    }
     device_health();                        /* opens the driver's library, before the clock of the first step runs */
     while (!(stop = stop_wanted()) && state.step < steps) {
         DeviceHealth health;
@@ -574,20 +627,31 @@ static void create_model(Purpose purpose) {
     REQUIRE(inputs && targets, "out of memory: a batch on the host");
 }
 
-/* Returns the exit code. */
-static int run_training(int argc, char **argv) {
+/* From here on a signal stops the run as it should be. */
+static void open_stop(void) {
     double limit = time_limit ? duration_seconds(time_limit) : 0;
     REQUIRE(!time_limit || limit > 0, "--time-limit %s: want a duration such as 3h50m, 90s or 2d", time_limit);
     char *limit_text = file_path("--time-limit %s", time_limit ? time_limit : "");
     stop_open(limit, limit_text);
     free(limit_text);
+}
+
+/* Returns the exit code. */
+static int run_training(int argc, char **argv) {
     char *checkpoint = NULL;
     if (resume) {
         REQUIRE(out, "--resume goes on with a run of --out, want --out DIR");
         lock_out();
         checkpoint = checkpoint_latest(out);
-        REQUIRE(checkpoint, "--resume: there is no checkpoint in %s", out);
-        adopt_options(checkpoint);
+        if (checkpoint) {
+            resume_reads(checkpoint);
+            checkpoint_check(checkpoint);
+            resume_reads(NULL);
+            adopt_options(checkpoint);
+            init = NULL;                    /* where the run came from */
+        } else {
+            begin_anew();
+        }
     }
     if (init) init = checkpoint_resolve(init);
     open_data();
@@ -620,6 +684,7 @@ static int run_training(int argc, char **argv) {
     optimizer_create(&optimizer, &gpt, (AdamW){ .beta1 = (float)beta1, .beta2 = (float)beta2, .eps = (float)eps,
                                                 .weight_decay = (float)weight_decay, .max_norm = (float)clip });
     if (checkpoint) {
+        resume_reads(checkpoint);
         checkpoint_load_model(checkpoint, &gpt);
         checkpoint_load_optimizer(checkpoint, &gpt, &optimizer);
         state = checkpoint_load_state(checkpoint);
@@ -633,25 +698,37 @@ static int run_training(int argc, char **argv) {
                 "%s/state.json: step %lld, sample %llu, tokens %lld and optimizer_step %lld do not belong together",
                 checkpoint, (long long)state.step, (unsigned long long)state.sample, (long long)state.tokens,
                 (long long)optimizer.step);
+        resume_reads(NULL);
         printf("resumed from %s\n", checkpoint);
     } else if (init) {
         checkpoint_load_model(init, &gpt);
     } else {
         gpt_init(&gpt, (uint64_t)seed);
     }
+    if (checkpoint || init) tokenizer_files = checkpoint_load_tokenizer(checkpoint ? checkpoint : init);
     const char *stop = stop_wanted();
     if (stop) {
-        printf("%s: before the first step: nothing was written\n", stop);
+        printf("%s: before the first step: nothing was written", stop);
+        if (out) printf("; the same command with --resume %s%s", checkpoint ? "goes on from " : "begins",
+                        checkpoint ? checkpoint : "");
+        printf("\n");
         return EXIT_TRY_AGAIN;
     }
     char *command = command_line(argc, argv);
     if (checkpoint && state.step >= steps)
         printf("all %lld steps are done; to train longer: --init %s --steps N --out ANOTHER\n", (long long)steps, checkpoint);
-    open_log(command, &device);
+    if (checkpoint) make_up_for_validation();
+    open_log(command, &device, checkpoint ? state.step : -1);
     free(command);
     free(checkpoint);
     if (!out) printf("no --out: neither log nor checkpoint will be written\n");
     if (out) saver_open(&saver, out, &gpt, &optimizer, keep, keep_every);
+    if (out && time_limit) {
+        char text[32];
+        printf("--time-limit %s: until a save was timed, %.1f s of it are kept for the last one, of %s\n",
+               time_limit, 2 * saver.seconds, bytes_text(saver_file_bytes(&config), text));
+    }
+    saver.tokenizer = &tokenizer_files;
     if (steps == 0) save_checkpoint();
     stop = train(batches, device.peak_flops[config.dtype]);
     finish_saving();
@@ -735,7 +812,7 @@ int main(int argc, char **argv) {
     if (help)    { fputs(about, stdout); options_help(stdout, options); fputs(mfu_formula, stdout); return 0; }
     REQUIRE(!eval || !sample, "--eval and --sample: want one of them");
     REQUIRE(!(eval || sample) || !(resume || init), "--eval and --sample do not train: want no --resume and no --init");
-    REQUIRE(!resume || !init, "--resume and --init: want one of them, a resume has its weights");
+    if (!eval && !sample) open_stop();
     device_open((DeviceOptions){ .threads = (int)threads });
     if (!eval && !sample) return run_training(argc, argv);
     if (eval) run_evaluation();

@@ -166,6 +166,30 @@ char *checkpoint_setting(const char *checkpoint, const char *key) {
     return value;
 }
 
+/* ---- The tokenizer's files */
+
+static const char *const tokenizer_names[TOKENIZER_FILES] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+};
+
+TokenizerFiles checkpoint_load_tokenizer(const char *checkpoint) {
+    TokenizerFiles files = {0};
+    for (int i = 0; i < TOKENIZER_FILES; i++) {
+        if (!has_file(checkpoint, tokenizer_names[i])) continue;
+        char *path = file_path("%s/%s", checkpoint, tokenizer_names[i]);
+        FileMap map = file_map(path);
+        REQUIRE(map.size <= TOKENIZER_FILE_BYTES, "%s: %lld bytes, want a tokenizer's file of at most %d: every checkpoint "
+                "would hold it; move it away", path, (long long)map.size, TOKENIZER_FILE_BYTES);
+        files.file[i].size = map.size;
+        files.file[i].bytes = malloc((size_t)map.size + 1);
+        REQUIRE(files.file[i].bytes, "%s: out of memory: %lld bytes", path, (long long)map.size);
+        memcpy(files.file[i].bytes, map.bytes, (size_t)map.size);
+        file_unmap(map);
+        free(path);
+    }
+    return files;
+}
+
 /* ---- The folder */
 
 Snapshot checkpoint_snapshot(const GPT *model, const Optimizer *optimizer, const TrainState *state,
@@ -198,11 +222,66 @@ static Path step_path(const char *out, int64_t step, const char *tail) {
     return path_at("%s/step-%08" PRId64 "%s", out, step, tail);
 }
 
-static void remove_folder(void *path) { directory_remove(((Path *)path)->text); }
+static void tokenizer_write(const char *folder, const TokenizerFiles *files) {
+    for (int i = 0; files && i < TOKENIZER_FILES; i++) {
+        if (!files->file[i].bytes) continue;
+        Path path = path_at("%s/%s", folder, tokenizer_names[i]);
+        FILE *file = file_create(path.text);
+        file_write(file, files->file[i].bytes, (size_t)files->file[i].size);
+        file_close_durably(file, path.text);
+    }
+}
+
+/* All names that a checkpoint may hold, the tokenizer's among them. */
+static int is_our_file(const char *name) {
+    static const char *const names[] = {
+        "config.json", "model.safetensors", "optimizer.safetensors", "state.json", "generation_config.json",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i])) return 1;
+    for (int i = 0; i < TOKENIZER_FILES; i++)
+        if (!strcmp(name, tokenizer_names[i])) return 1;
+    return 0;
+}
+
+/* What somebody else has put into a checkpoint that another has replaced, notes or results, goes into the new one, unless
+   that has something of the same name. */
+static void move_foreign_files(const char *old, const char *step) {
+    struct stat info;
+    DIR *directory = lstat(old, &info) == 0 && S_ISDIR(info.st_mode) ? opendir(old) : NULL;
+    if (!directory) return;
+    int error = 0, moved = 0;
+    for (struct dirent *entry; !error && (errno = 0, (entry = readdir(directory))); ) {
+        const char *name = entry->d_name;
+        if (!strcmp(name, ".") || !strcmp(name, "..") || is_our_file(name)) continue;
+        Path from = path_at("%s/%s", old, name), to = path_at("%s/%s", step, name);
+        if (file_exists(to.text)) continue;
+        error = rename(from.text, to.text) ? errno : 0;
+        moved++;
+    }
+    if (!error) error = errno;
+    closedir(directory);
+    REQUIRE(!error, "%s: cannot move its files to %s: %s", old, step, strerror(error));
+    if (moved) directory_sync(step);
+}
+
+typedef struct { const char *out, *tail; int64_t step; } Removal;
+
+static void remove_step(void *removal) {
+    const Removal *r = removal;
+    Path from = step_path(r->out, r->step, r->tail), gone = step_path(r->out, r->step, *r->tail ? r->tail : ".partial");
+    if (!strcmp(r->tail, ".old")) move_foreign_files(gone.text, step_path(r->out, r->step, "").text);
+    if (!*r->tail) {
+        directory_remove(gone.text);
+        file_rename(from.text, gone.text);
+    }
+    directory_remove(gone.text);
+}
 
 void checkpoint_write(const char *out, const Snapshot *s) {
     Path step = step_path(out, s->state.step, ""), partial = step_path(out, s->state.step, ".partial");
     Path old = step_path(out, s->state.step, ".old");
+    Removal replaced = { out, ".old", s->state.step };
 
     directory_make(out);
     directory_remove(partial.text);
@@ -212,16 +291,17 @@ void checkpoint_write(const char *out, const Snapshot *s) {
     weights_write(path_at("%s/optimizer.safetensors", partial.text).text, s->moments,
                   s->config.save_dtype == F32 ? 2 : 3, s->config.V);       /* the exact ones too */
     state_write(path_at("%s/state.json", partial.text).text, &s->state, s->optimizer_step, s->settings);
+    tokenizer_write(partial.text, s->tokenizer);
     directory_sync(partial.text);
 
     /* A folder cannot be renamed over another: between the two renames the old one still counts (see newest). */
     if (file_exists(step.text)) {
-        directory_remove(old.text);
+        remove_step(&replaced);
         file_rename(step.text, old.text);
     }
     file_rename(partial.text, step.text);
     char left[FAIL_LENGTH];
-    fails(remove_folder, &old, left);       /* the new one is there: what stays of the old is for checkpoint_sweep */
+    fails(remove_step, &replaced, left);          /* the new one is there: what stays of the old is for checkpoint_sweep */
 }
 
 void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
@@ -327,18 +407,36 @@ static char *newest(const char *out, Need need) {
 char *checkpoint_latest(const char *out) { return newest(out, TO_RESUME); }
 char *checkpoint_any(const char *out)    { return newest(out, TO_LOAD); }
 
-/* ---- Removing old ones */
+/* ---- One that is damaged */
 
-/* All names that a checkpoint may hold, the tokenizer's among them. */
-static int is_our_file(const char *name) {
-    static const char *const names[] = {
-        "config.json", "model.safetensors", "optimizer.safetensors", "state.json", "tokenizer.json",
-        "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt", "generation_config.json",
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(name, names[i])) return 1;
-    return 0;
+void checkpoint_check(const char *checkpoint) {
+    char *optimizer = file_path("%s/optimizer.safetensors", checkpoint);
+    checkpoint_load_state(checkpoint);
+    free(checkpoint_setting(checkpoint, "model"));
+    checkpoint_config(checkpoint);                             /* it asks the model's file whether the head is tied */
+    REQUIRE(weights_has(optimizer, "exp_avg.transformer.wte.weight", F32), "%s: the tensor exp_avg.transformer.wte.weight "
+            "is missing", optimizer);
+    free(optimizer);
 }
+
+static void check(void *folder) { checkpoint_check(folder); }
+
+char *checkpoint_earlier(const char *out, const char *checkpoint) {
+    const char *slash = strrchr(checkpoint, '/'), *name = slash ? slash + 1 : checkpoint;
+    int64_t before = step_of(name, ends_with(name, ".old") ? ".old" : "");
+    int count;
+    int64_t *steps = list_steps(out, "", &count);
+    char *found = NULL, why[FAIL_LENGTH];
+    for (int i = 0; i < count && !found; i++) {
+        Path folder = step_path(out, steps[i], "");
+        if (steps[i] < before && is_complete(folder.text, TO_RESUME) && !fails(check, folder.text, why))
+            found = file_path("%s", folder.text);
+    }
+    free(steps);
+    return found;
+}
+
+/* ---- Removing old ones */
 
 static int is_ours_alone(const char *folder) {
     struct stat info;
@@ -350,18 +448,6 @@ static int is_ours_alone(const char *folder) {
     if (errno) ours = 0;
     closedir(directory);
     return ours;
-}
-
-typedef struct { const char *out, *tail; int64_t step; } Removal;
-
-static void remove_step(void *removal) {
-    const Removal *r = removal;
-    Path from = step_path(r->out, r->step, r->tail), gone = step_path(r->out, r->step, *r->tail ? r->tail : ".partial");
-    if (!*r->tail) {
-        directory_remove(gone.text);
-        file_rename(from.text, gone.text);
-    }
-    directory_remove(gone.text);
 }
 
 /* One that cannot be removed is no obstacle to the others: the first failure is told at the end. Frees steps. */

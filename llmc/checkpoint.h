@@ -2,7 +2,7 @@
    config.json, model.safetensors (HuggingFace's names and layouts), and, to go on training, optimizer.safetensors
    (both moments: exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME in model.safetensors, all of them F32; where
    the model is saved in BF16, also the exact parameters, param.NAME) and state.json. A head that is not tied is
-   lm_head.weight, and config.json's tie_word_embeddings is false.
+   lm_head.weight, and config.json's tie_word_embeddings is false. Where the model came with a tokenizer, its files too.
    It is written beside as step-00001000.partial, synced and renamed: it is there whole or not at all. */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
@@ -20,6 +20,10 @@ typedef struct {
 /* settings: key and value pairs (options) that a resume compares, ended by a NULL key. */
 typedef struct { const char *key, *value; } Setting;
 
+/* A tokenizer's files, vocab.json, merges.txt and so on, as they are: nothing here reads them, they go with the model. */
+enum { TOKENIZER_FILES = 6, TOKENIZER_FILE_BYTES = 64 << 20 };       /* of one, at most */
+typedef struct { struct { unsigned char *bytes; int64_t size; } file[TOKENIZER_FILES]; } TokenizerFiles;  /* NULL = none */
+
 /* All that a checkpoint is made of. Parts that have a copy on the host are written from it. */
 typedef struct {
     GPTConfig      config;
@@ -27,12 +31,14 @@ typedef struct {
     int64_t        optimizer_step;
     TrainState     state;
     const Setting *settings;
+    const TokenizerFiles *tokenizer;           /* NULL = none */
 } Snapshot;
 Snapshot checkpoint_snapshot(const GPT *model, const Optimizer *optimizer, const TrainState *state,
                              const Setting *settings);      /* copies nothing */
 
-/* Makes OUT where it is missing. A checkpoint of the same step is replaced. It is durable when the call returns. On a
-   full disk, or a model or moment that holds a NaN or an infinity: a line, and the earlier checkpoints are untouched. */
+/* Makes OUT where it is missing. A checkpoint of the same step is replaced; what is in its folder and no part of
+   a checkpoint moves into the new one. It is durable when the call returns. On a full disk, or a model or moment that
+   holds a NaN or an infinity: a line, and the earlier checkpoints are untouched. */
 void checkpoint_write(const char *out, const Snapshot *snapshot);
 void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
                      const Setting *settings);
@@ -43,12 +49,20 @@ void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimiz
    nothing that is taken for a checkpoint. */
 void checkpoint_prune(const char *out, int64_t keep, int64_t keep_every);
 
-/* Removes what a crash or a failure left: every step-N.partial, and step-N.old where step-N is complete. For the one
+/* Removes what a crash or a failure left: every step-N.partial, and step-N.old where step-N is complete, which
+   gets what is no part of a checkpoint in it. For the one
    run that holds OUT's lock. */
 void checkpoint_sweep(const char *out);
 
 /* The newest checkpoint of OUT that has all four files, as a new string, or NULL. */
 char *checkpoint_latest(const char *out);
+
+/* Fails in a line when a file of a checkpoint to go on from is cut short or is not what it should be, as far as that can
+   be seen without reading all of its numbers. */
+void checkpoint_check(const char *checkpoint);
+
+/* The newest checkpoint of OUT of an earlier step than this one's that passes checkpoint_check, as a new string, or NULL. */
+char *checkpoint_earlier(const char *out, const char *checkpoint);
 
 /* Any step folder of OUT that holds a model, also without what a resume needs, as a new string, or NULL. */
 char *checkpoint_any(const char *out);
@@ -65,6 +79,9 @@ void checkpoint_load_model(const char *checkpoint, GPT *model);      /* every te
 /* To go on training: both moments, the step count, and the exact parameters where the model's file has them rounded. */
 void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer);
 TrainState checkpoint_load_state(const char *checkpoint);
+
+/* In memory: the folder may be gone when the next checkpoint is written. Fails in a line on one that is too large. */
+TokenizerFiles checkpoint_load_tokenizer(const char *checkpoint);
 
 /* The value a setting had when the checkpoint was written (a new string), or NULL. */
 char *checkpoint_setting(const char *checkpoint, const char *key);

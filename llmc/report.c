@@ -151,6 +151,28 @@ static void write_row(Report *report, const StepReport *s) {
     tell_log(report, write_waiting(report));
 }
 
+void report_val_loss(const char *csv_path, int64_t step, double val_loss) {
+    enum { COMMAS_BEFORE = 8 };
+    if (!file_exists(csv_path)) return;
+    char row[32], *beside = file_path("%s.new", csv_path);
+    int length = snprintf(row, sizeof row, "\n%" PRId64 ",", step);
+    FileMap log = file_map(csv_path);
+    const char *begin = (const char *)log.bytes, *place = memmem(begin, (size_t)log.size, row, (size_t)length), *end = NULL;
+    if (place) end = memchr(place + 1, '\n', (size_t)(begin + log.size - place - 1));
+    for (int i = 0; i < COMMAS_BEFORE && place && end; i++)
+        place = memchr(place + 1, ',', (size_t)(end - place - 1));
+    if (place && end && (place[1] == ',' || place[1] == '\n')) {
+        FILE *file = file_create(beside);
+        file_write(file, begin, (size_t)(place + 1 - begin));
+        fprintf(file, "%.9g", val_loss);
+        file_write(file, place + 1, (size_t)(begin + log.size - place - 1));
+        file_close_durably(file, beside);
+        file_rename(beside, csv_path);
+    }
+    file_unmap(log);
+    free(beside);
+}
+
 /* ---- the terminal. Errors of stdout are not ours: nobody may be there to read it, and the log is whole. */
 
 static Report *report_in_place;       /* its line is ended before a failure prints its own */

@@ -13,6 +13,11 @@ enum { PAGE = 1 << 21 };                   /* a large one; a copy takes whole on
 static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 size_t saver_host_bytes(const GPTConfig *config) { return 3 * whole_pages(gpt_param_bytes(config, F32)); }
 
+double saver_file_bytes(const GPTConfig *config) {
+    double moments = 8, parameters = config->save_dtype == BF16 ? 2 + 4 : 4;        /* bytes a number; rounded and exact */
+    return (moments + parameters) * (double)gpt_parameter_count(config);
+}
+
 /* Its pages are there when it returns, large ones where the system has them: those of 1.5 GB, handed out one by one,
    stalled the first save for seconds. */
 static void *host_alloc(size_t bytes) {
@@ -29,7 +34,7 @@ static void *host_alloc(size_t bytes) {
 void saver_open(Saver *s, const char *out, const GPT *model, const Optimizer *optimizer, int64_t keep,
                 int64_t keep_every) {
     *s = (Saver){ .out = file_path("%s", out), .model = model, .optimizer = optimizer, .keep = keep,
-                  .keep_every = keep_every };
+                  .keep_every = keep_every, .seconds = saver_file_bytes(&model->config) / 200e6 };
     for (int i = 0; i < 3; i++) s->host[i] = host_alloc(model->master.table.bytes);
     char ignored[FAIL_LENGTH];             /* the next save tries again, and tells */
     fails(sweep, s, ignored);
@@ -90,6 +95,7 @@ static void ended(Saver *s) {
 double saver_start(Saver *s, const TrainState *state, const Setting *settings) {
     double waited = saver_wait(s);
     s->snapshot = checkpoint_snapshot(s->model, s->optimizer, state, s->settings = settings_copy(settings));
+    s->snapshot.tokenizer = s->tokenizer;
     Part *parts[3] = { &s->snapshot.parameters, &s->snapshot.moments[0], &s->snapshot.moments[1] };
     for (int i = 0; i < 3; i++) {
         device_download(s->host[i], parts[i]->table->memory, parts[i]->table->bytes);

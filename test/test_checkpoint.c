@@ -327,6 +327,28 @@ static void test_replacing(void) {
     expect_found(checkpoint_latest(out), step);
     save_step(out, &trainer, 4, 4);
     EXPECT(!file_exists(old) && checkpoint_load_state(step).val_loss == 4, "an old one that was left is no obstacle");
+
+    /* what a user has put there stays: also when a crash has left it in the old one, and in folders */
+    put_text(IN_SCRATCH("replaced/step-00000004/README.md"), "mine");
+    put_text(IN_SCRATCH("replaced/step-00000004/state.json.bak"), "mine, too");
+    directory_make(IN_SCRATCH("replaced/step-00000004/eval/deep"));
+    save_step(out, &changed, 4, 5);
+    for (int crashed = 0; crashed < 2; crashed++) {
+        EXPECT(!file_exists(old) && checkpoint_load_state(step).val_loss == 5 + crashed, "replaced");
+        EXPECT(file_exists(IN_SCRATCH("replaced/step-00000004/README.md")) &&
+               file_exists(IN_SCRATCH("replaced/step-00000004/state.json.bak")) &&
+               file_is_folder(IN_SCRATCH("replaced/step-00000004/eval/deep")), "what is not ours is kept");
+        if (crashed) break;
+        EXPECT(rename(step, old) == 0, "%s", old);
+        save_step(IN_SCRATCH("replaced/other"), &trainer, 4, 6);
+        EXPECT(rename(IN_SCRATCH("replaced/other/step-00000004"), step) == 0, "as after a crash");
+        checkpoint_sweep(out);
+    }
+    char *elsewhere = IN_SCRATCH("replaced/elsewhere");
+    EXPECT(rename(step, elsewhere) == 0 && symlink(elsewhere, step) == 0, "a link");
+    save_step(out, &trainer, 4, 7);
+    EXPECT(file_exists(IN_SCRATCH("replaced/elsewhere/README.md")) && checkpoint_load_state(elsewhere).val_loss == 6 &&
+           checkpoint_load_state(step).val_loss == 7, "what a link leads to stays as it is");
     tiny_free(&changed);
 }
 
@@ -376,6 +398,38 @@ static void test_sick_models(void) {
     expect_found(checkpoint_latest(out), IN_SCRATCH("sick/step-00000009"));
 }
 
+static void load_tokenizer(void *folder) { checkpoint_load_tokenizer(folder); }
+
+/* Any bytes, none, and a file that is not there; and no more than a tokenizer can be. */
+static void test_tokenizer_files(void) {
+    char *from = IN_SCRATCH("tokenizer");
+    directory_make(from);
+    put(IN_SCRATCH("tokenizer/vocab.json"), "{\"\0\n\xff\": 0}", 12);
+    put_text(IN_SCRATCH("tokenizer/merges.txt"), "");
+    put_text(IN_SCRATCH("tokenizer/notes.txt"), "not the tokenizer's");
+    directory_make(IN_SCRATCH("tokenizer/tokenizer.json"));
+    TokenizerFiles files = checkpoint_load_tokenizer(from);
+    unlink(IN_SCRATCH("tokenizer/vocab.json"));
+    TrainState state = { 1, 3, 21, 0.5 };
+    Snapshot snapshot = checkpoint_snapshot(&trainer.model, &trainer.optimizer, &state, settings);
+    snapshot.tokenizer = &files;
+    checkpoint_write(IN_SCRATCH("tokenized"), &snapshot);
+    FileMap vocab = file_map(IN_SCRATCH("tokenized/step-00000001/vocab.json"));
+    FileMap merges = file_map(IN_SCRATCH("tokenized/step-00000001/merges.txt"));
+    EXPECT(vocab.size == 12 && !memcmp(vocab.bytes, "{\"\0\n\xff\": 0}", 12), "vocab.json has %d bytes",
+           (int)vocab.size);
+    EXPECT(merges.size == 0, "merges.txt has %d bytes", (int)merges.size);
+    file_unmap(vocab);
+    EXPECT(!file_exists(IN_SCRATCH("tokenized/step-00000001/tokenizer.json")), "a folder is no tokenizer's file");
+    EXPECT(!file_exists(IN_SCRATCH("tokenized/step-00000001/notes.txt")), "what is not the tokenizer's stays");
+    for (int i = 0; i < TOKENIZER_FILES; i++) free(files.file[i].bytes);
+
+    put_text(IN_SCRATCH("tokenizer/added_tokens.json"), "");
+    EXPECT(truncate(IN_SCRATCH("tokenizer/added_tokens.json"), TOKENIZER_FILE_BYTES + 1) == 0, "a file with a hole");
+    expect_fails("added_tokens.json: 67108865 bytes, want a tokenizer's file of at most 67108864", load_tokenizer,
+                 from);
+}
+
 static void load_state_and_setting(void *folder) {
     checkpoint_load_state(folder);
     free(checkpoint_setting(folder, "data"));
@@ -404,6 +458,7 @@ int main(void) {
     RUN(test_replacing);
     RUN(test_full_disk);
     RUN(test_sick_models);
+    RUN(test_tokenizer_files);
     RUN(test_checkpoint_mutations);
     tiny_free(&trainer);
     return test_close();

@@ -38,6 +38,25 @@ expect "train" "$gpt" $small --steps 5 --out "$dir/from-init" --seed 3 --init "$
 same_files "$dir/direct/step-00000005" "$dir/from-init/step-00000005" model.safetensors
 close_test "--init continues from saved weights"
 
+# ---- A tokenizer's files go with the model, also when the folder that they came from is gone
+cp -r "$dir/start/step-00000000" "$dir/named"
+for file in vocab.json merges.txt tokenizer.json tokenizer_config.json special_tokens_map.json; do
+    echo "the bytes of $file" > "$dir/named/$file"
+done
+cp -r "$dir/named" "$dir/gone"
+expect "train" "$gpt" $small --steps 3 --save-every 1 --keep 1 --out "$dir/carried" --init "$dir/gone"
+rm -r "$dir/gone"
+expect "one is kept" test "$(ls "$dir/carried" | grep -c '^step-')" = 1
+mv "$dir/carried/step-00000003" "$dir/last"
+expect "train" "$gpt" $small --steps 2 --out "$dir/again" --init "$dir/named"
+sed -i 's/"steps": "2"/"steps": "5"/' "$dir/again/step-00000002/state.json"
+expect "a resume" "$gpt" --out "$dir/again" --resume --save-every 1 --keep 1
+for file in vocab.json merges.txt tokenizer.json tokenizer_config.json special_tokens_map.json; do
+    expect "the same bytes" cmp "$dir/named/$file" "$dir/last/$file"
+    expect "the same bytes after a resume" cmp "$dir/named/$file" "$dir/again/step-00000005/$file"
+done
+close_test "the tokenizer's files of --init go into every checkpoint"
+
 # ---- The log
 log=$dir/a-flash-f32/log.csv
 expect "command in the head" grep -q '^# command: .*train_gpt --data' "$log"
@@ -65,6 +84,43 @@ cp "$dir/expect.out" "$dir/sample.3"
 refuse_same() { ! cmp -s "$1" "$2"; }
 expect "another seed, another text" refuse_same "$dir/sample.1" "$dir/sample.3"
 close_test "--eval gives the logged loss, --sample is repeatable"
+
+# ---- A damaged checkpoint: the file, what is wrong with it, and the way out
+expect "train" "$gpt" $small --steps 6 --save-every 2 --out "$dir/sound"
+find "$dir/sound" -type f -exec cksum {} + | sort > "$dir/before"
+damage() {        # damage WORDS FILE COMMAND...: of a copy of FILE, in the newest checkpoint; the resume says so
+    words=$1 file=$2; shift 2
+    rm -rf "$dir/damaged" && cp -r "$dir/sound" "$dir/damaged"
+    "$@" < "$dir/sound/step-00000006/$file" > "$dir/damaged/step-00000006/$file"
+    refuses "$words" "$gpt" --resume --out "$dir/damaged" --steps 6
+    refuses "step-00000006/$file: " "$gpt" --resume --out "$dir/damaged" --steps 6
+    advice="move it out of $dir/damaged: --resume then goes on from $dir/damaged/$earlier"
+    refuses "; if $dir/damaged/step-00000006 is damaged, $advice" "$gpt" --resume --out "$dir/damaged"
+}
+earlier=step-00000004
+for file in config.json state.json model.safetensors optimizer.safetensors; do
+    damage "$file: " $file head -c 0
+    damage "$file: " $file head -c 300
+done
+damage "is the file truncated?" model.safetensors head -c 20000
+damage "is the file truncated?" optimizer.safetensors head -c 20000
+damage "holds a NaN" model.safetensors sh -c 'head -c -400; head -c 400 /dev/zero | tr "\0" "\377"'
+damage "the tensor exp_avg.transformer.wte.weight is missing" optimizer.safetensors \
+    sed 's/exp_avg.transformer.wte/exp_avg.transformer.ute/'
+expect "nothing is removed" test "$(ls -d "$dir"/damaged/step-* | wc -l)" = 3
+: > "$dir/damaged/step-00000004/model.safetensors"
+refuses "--resume then goes on from $dir/damaged/step-00000002" "$gpt" --resume --out "$dir/damaged"
+mv "$dir"/damaged/step-00000006 "$dir/moved-6"; mv "$dir"/damaged/step-00000004 "$dir/moved-4"
+expect "the way out" "$gpt" --resume --out "$dir/damaged"
+for file in model.safetensors optimizer.safetensors state.json; do
+    expect "the same bytes" cmp "$dir/sound/step-00000006/$file" "$dir/damaged/step-00000006/$file"
+done
+: > "$dir/damaged/step-00000006/state.json"; rm -r "$dir"/damaged/step-00000004 "$dir"/damaged/step-00000002
+refuses "--resume then begins, no earlier checkpoint is whole" "$gpt" --resume --out "$dir/damaged"
+refuses "--lr is 0.5, the checkpoint $dir/sound/step-00000006 was made with 0.001; a resume goes on as it began" \
+    "$gpt" --resume --out "$dir/sound" --lr 0.5
+expect "that is no damage" test "$(grep -c damaged "$dir/refuse.err")" = 0
+close_test "a damaged checkpoint is named, with the one that is whole"
 
 # ---- Where it runs: a closed stdout is no log, an --init run resumes, a folder has one run
 one="$text --layers 1 --heads 2 --channels 16 --context 16 --batch 2 --steps 4 --save-every 2 --val-every 1"

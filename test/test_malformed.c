@@ -129,7 +129,7 @@ static void contradictions(void) {
         refused("256", "a vocabulary that bytes do not fit");
     }
     static const char *const alone[] = {
-        "--eval run --sample run --data text.txt", "--resume --out run --init run",
+        "--eval run --sample run --data text.txt", "--resume --out nowhere --init run",
         "--eval run --data text.txt --resume", "--eval run --data text.txt --init run", "--sample run --resume",
         "--sample run --init run", "--resume", "--resume --data text.txt", "--resume --out nowhere",
         "--resume --out folder", "--resume --out text.txt", "--eval run", "--eval run --sample-tokens 3", "--dry-run",

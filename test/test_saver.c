@@ -71,6 +71,19 @@ static void the_same_bytes_as_without_the_thread(void) {
     saver_close(&saver);
     EXPECT_STEPS(IN_SCRATCH("new/beside"), "1 2 3 4 5");
     size_t planned = saver_host_bytes(&trainer.model.config), copied = 3 * trainer.model.master.table.bytes;
+    saver_open(&saver, IN_SCRATCH("new/beside"), &trainer.model, &trainer.optimizer, 0, 0);
+    double files = 0, first = saver.seconds;
+    static const char *const names[] = { "model.safetensors", "optimizer.safetensors" };
+    for (int i = 0; i < COUNT(names); i++) {
+        FileMap map = file_map(IN_SCRATCH("new/beside/step-00000001/%s", names[i]));
+        files += (double)map.size;
+        file_unmap(map);
+    }
+    double numbers = saver_file_bytes(&trainer.model.config);
+    /* without the headers */
+    EXPECT(numbers < files && numbers > files - 20000, "%g bytes foreseen, %g written", numbers, files);
+    EXPECT(first == numbers / 200e6, "%g s foreseen for %g bytes", first, numbers);
+    saver_close(&saver);
     EXPECT(planned >= copied && planned < copied + (3 << 21), "%zu bytes planned, %zu copied", planned, copied);
 }
 

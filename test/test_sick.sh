@@ -82,6 +82,27 @@ is "the last step: 9 were reported, the 10th ended the run" "$(echo "$last" | se
 is "updates: sick steps are not counted" "$(updates "$last")" $((first - 1))
 close_test "--on-nan skip goes on for 10 steps, stop for none"
 
+step() { printf 'step-%08d' "$1"; }
+same_as_wild() {  # same_as_wild DIR STEP
+    same_files "$dir/wild/$(step "$2")" "$dir/$1/$(step "$2")" model.safetensors optimizer.safetensors
+}
+good=$dir/stopped/$(step $((first - 1)))
+refuses "Last good checkpoint: $good. A lower --lr or --clip may help; --resume --on-nan skip goes on" \
+    "$gpt" $wild --out "$dir/stopped" --save-every 0
+same_as_wild stopped $((first - 1))
+refuses "10 such steps without an update between them" "$gpt" --out "$dir/stopped" --resume --on-nan skip
+same_as_wild stopped $((first + 8))
+for run in wild stopped; do
+    grep -v '"save-every"' "$dir/$run/$(step $((first + 8)))/state.json" > "$dir/$run.state"
+done
+expect "the state and the window of losses, too" cmp "$dir/wild.state" "$dir/stopped.state"
+refuses "nothing was applied" "$gpt" ${wild%% --lr*} --lr 10 --min-lr 10 --clip 0 --weight-decay 1000 --warmup 5 \
+    --save-every 4 --keep 1 --out "$dir/pruned"
+last=$(($(sed -n 's/^train_gpt: step \([0-9]*\):.*/\1/p' "$dir/refuse.err") - 1))
+expect "what was before step $((last + 1))" test -d "$dir/pruned/$(step $last)"
+expect "nothing is pruned for it" test -d "$dir/pruned/$(step $((last - last % 4)))"
+close_test "--on-nan stop saves what was before the sick step"
+
 # ---- Memory
 name="out of memory names what is wanted, what is free and which option helps"
 limited() { (ulimit -v 3000000 && exec "$@"); }

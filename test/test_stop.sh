@@ -10,7 +10,7 @@ start() {         # start NAME ARGUMENTS...: in the background, $pid
 }
 stop() {          # stop SIGNAL: of $pid; its exit code is in $status
     kill -s "$1" $pid
-    wait $pid
+    wait $pid 2> /dev/null
     status=$?
 }
 
@@ -38,8 +38,43 @@ close_test "SIGTERM and SIGINT save, exit with 75, and the resume is exact"
 "$gpt" $small --steps 1000000 --save-every 0 --val-every 0 --time-limit 2s --out "$dir/limit" > "$dir/limit.out" 2>&1
 is "exit code after 2 s" $? 75
 expect "it says so" grep -q "^--time-limit 2s: saved at step" "$dir/limit.out"
+expect "the first save is foreseen" \
+    grep -q "^--time-limit 2s: until a save was timed, [0-9.]* s of it are kept for the last one, of .* [KM]iB$" \
+    "$dir/limit.out"
 for time in 0 -1s 3x 1s2h '' h; do refuses "--time-limit" "$gpt" $small --time-limit="$time" --out "$dir/none"; done
 close_test "--time-limit saves and exits with 75; a time that is none is refused"
+
+# ---- At the start: a queue script that always says --resume comes to the same end, also with nothing there to go on
+# from.
+run="$small --steps 300 --save-every 0 --val-every 0 --resume"
+expect "a resume of nothing begins" "$gpt" $run --out "$dir/begun"
+cp "$dir/expect.out" "$dir/begun.out"
+expect "it says so" grep -q "^--resume: there is no checkpoint in $dir/begun: the run begins" "$dir/begun.out"
+"$gpt" $run --out "$dir/early" --time-limit 0.0001s > "$dir/limit.out" 2>&1
+is "exit code" $? 75
+expect "it says so" \
+    grep -q "^--time-limit 0.0001s: before the first step: nothing was written; .* --resume begins" "$dir/limit.out"
+expect "nothing was written" test ! -e "$dir/early"
+for delay in 0 0.01 0.02 0.03 0.05; do
+    start early $run --out "$dir/early"
+    sleep $delay
+    stop TERM
+    case $status in 75|143) ;; *) is "exit code $delay s after the start" $status 75 ;; esac       # 143: not yet begun
+done
+expect "the resume" "$gpt" $run --out "$dir/early"
+same_files "$dir/begun/step-00000300" "$dir/early/step-00000300" ${checkpoint_files% state.json}
+"$gpt" $run --out "$dir/early" --time-limit 0.0001s > "$dir/limit.out" 2>&1
+is "exit code" $? 75
+expect "it says so" grep -q "nothing was written; .* --resume goes on from $dir/early/step-00000300" "$dir/limit.out"
+rm "$dir/begun/step-00000300/state.json"
+"$gpt" $run --out "$dir/begun" > "$dir/out" 2>&1
+is "exit code of a resume with a model alone" $? 1
+expect "it says so" grep -q "step-00000300 holds a model, but not all of the files that a resume needs" "$dir/out"
+mv "$dir/begun/step-00000300" "$dir/moved"
+expect "a resume without its checkpoints begins" "$gpt" $run --out "$dir/begun"
+expect "the log is kept" test "$(grep -c '^[0-9]' "$dir/begun/log.csv.old")" = 300
+expect "a resume goes on, wherever the run came from" "$gpt" $run --out "$dir/begun" --init "$dir/nowhere"
+close_test "a stop at the start; --resume begins where there is nothing to go on from"
 
 # ---- While it validates and while it samples.
 if [ "$cuda" ]; then val_bytes=60000000; else val_bytes=3000000; fi      # some seconds
@@ -54,6 +89,11 @@ expect "a checkpoint" ls "$dir"/val/step-0000000*/state.json
 expect "it was cut short" grep -q '"validated step": "-1"' "$dir"/val/step-0000000*/state.json
 expect "the resume makes up for the validation" "$gpt" --out "$dir/val" --resume
 expect "validated" grep -q '"validated step": "1"' "$dir/val/step-00000001/state.json"
+saved=$(sed -n 's/.*"val_loss": \([0-9.]*\),/\1/p' "$dir/val/step-00000001/state.json")
+logged=$(grep '^1,' "$dir/val/log.csv" | cut -d, -f9)
+expect "its row of the log has the loss $saved, got '$logged'" \
+    awk "BEGIN { d = ${saved:-0} - ${logged:-1}; exit !(d * d < 1e-12) }"
+is "rows of the log" "$(grep -c '^[0-9]' "$dir/val/log.csv")" 1
 start sample $small --steps 2 --val-every 0 --sample-every 1 --sample-tokens 1000000 --out "$dir/sample"
 wait_for "a sample" "$dir/sample.out"
 stop INT
