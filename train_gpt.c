@@ -308,7 +308,7 @@ static void resume_reads(const char *checkpoint) {
     fail_hook = checkpoint ? fail_with_a_way_out : NULL;
 }
 
-/* --resume where there is no checkpoint yet: a run was stopped before its first one, or a queue script always says so. */
+/* --resume where there is no checkpoint yet: a run was stopped before its first, or a queue script always says it. */
 static void begin_anew(void) {
     char *model_there = checkpoint_any(out);
     REQUIRE(!model_there, "--resume: %s holds a model, but not all of the files that a resume needs; to start from its "
@@ -317,8 +317,8 @@ static void begin_anew(void) {
     printf("--resume: there is no checkpoint in %s: the run begins\n", out);
 }
 
-/* keep_step: of the checkpoint that the run goes on from; -1 = it begins. The log of a run that came to no checkpoint is
-   kept beside. */
+/* keep_step: of the checkpoint that the run goes on from; -1 = it begins. The log of a run that came to no checkpoint
+   is kept beside. */
 static void open_log(const char *command, const DeviceInfo *device, int64_t keep_step) {
     if (!out) {
         report_open(&report, NULL, NULL, -1);
@@ -508,8 +508,8 @@ static void note_sick(const StepNumbers *numbers, int64_t step) {
         last ? last : "none");
     if (stop) fail("%s. A lower --lr or --clip may help%s", text,
                    last ? "; --resume --on-nan skip goes on without this step" : "");
-    REQUIRE(!over, "%s. %d such steps without an update between them: --on-nan skip does not help, a lower --lr or --clip "
-            "may", text, sick);
+    REQUIRE(!over, "%s. %d such steps without an update between them: --on-nan skip does not help, a lower --lr or "
+            "--clip may", text, sick);
     report_line(&report, "%s", text);
     free(text);
     free(last);

@@ -169,7 +169,8 @@ char *checkpoint_setting(const char *checkpoint, const char *key) {
 /* ---- The tokenizer's files */
 
 static const char *const tokenizer_names[TOKENIZER_FILES] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt",
 };
 
 TokenizerFiles checkpoint_load_tokenizer(const char *checkpoint) {
@@ -178,8 +179,8 @@ TokenizerFiles checkpoint_load_tokenizer(const char *checkpoint) {
         if (!has_file(checkpoint, tokenizer_names[i])) continue;
         char *path = file_path("%s/%s", checkpoint, tokenizer_names[i]);
         FileMap map = file_map(path);
-        REQUIRE(map.size <= TOKENIZER_FILE_BYTES, "%s: %lld bytes, want a tokenizer's file of at most %d: every checkpoint "
-                "would hold it; move it away", path, (long long)map.size, TOKENIZER_FILE_BYTES);
+        REQUIRE(map.size <= TOKENIZER_FILE_BYTES, "%s: %lld bytes, want a tokenizer's file of at most %d: every "
+                "checkpoint would hold it; move it away", path, (long long)map.size, TOKENIZER_FILE_BYTES);
         files.file[i].size = map.size;
         files.file[i].bytes = malloc((size_t)map.size + 1);
         REQUIRE(files.file[i].bytes, "%s: out of memory: %lld bytes", path, (long long)map.size);
@@ -244,8 +245,8 @@ static int is_our_file(const char *name) {
     return 0;
 }
 
-/* What somebody else has put into a checkpoint that another has replaced, notes or results, goes into the new one, unless
-   that has something of the same name. */
+/* What somebody else has put into a checkpoint that another has replaced, notes or results, goes into the new one,
+   unless that has something of the same name. */
 static void move_foreign_files(const char *old, const char *step) {
     struct stat info;
     DIR *directory = lstat(old, &info) == 0 && S_ISDIR(info.st_mode) ? opendir(old) : NULL;
@@ -300,8 +301,8 @@ void checkpoint_write(const char *out, const Snapshot *s) {
         file_rename(step.text, old.text);
     }
     file_rename(partial.text, step.text);
-    char left[FAIL_LENGTH];
-    fails(remove_step, &replaced, left);          /* the new one is there: what stays of the old is for checkpoint_sweep */
+    char left[FAIL_LENGTH];                 /* the new one is there: what stays of the old is for checkpoint_sweep */
+    if (file_exists(old.text)) fails(remove_step, &replaced, left);
 }
 
 void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
@@ -414,8 +415,8 @@ void checkpoint_check(const char *checkpoint) {
     checkpoint_load_state(checkpoint);
     free(checkpoint_setting(checkpoint, "model"));
     checkpoint_config(checkpoint);                             /* it asks the model's file whether the head is tied */
-    REQUIRE(weights_has(optimizer, "exp_avg.transformer.wte.weight", F32), "%s: the tensor exp_avg.transformer.wte.weight "
-            "is missing", optimizer);
+    REQUIRE(weights_has(optimizer, "exp_avg.transformer.wte.weight", F32), "%s: the tensor "
+            "exp_avg.transformer.wte.weight is missing", optimizer);
     free(optimizer);
 }
 

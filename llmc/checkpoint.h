@@ -20,9 +20,10 @@ typedef struct {
 /* settings: key and value pairs (options) that a resume compares, ended by a NULL key. */
 typedef struct { const char *key, *value; } Setting;
 
-/* A tokenizer's files, vocab.json, merges.txt and so on, as they are: nothing here reads them, they go with the model. */
+/* A tokenizer's files, vocab.json, merges.txt and so on, as they are: nothing here reads them, they go with the model.
+   bytes NULL: not there. */
 enum { TOKENIZER_FILES = 6, TOKENIZER_FILE_BYTES = 64 << 20 };       /* of one, at most */
-typedef struct { struct { unsigned char *bytes; int64_t size; } file[TOKENIZER_FILES]; } TokenizerFiles;  /* NULL = none */
+typedef struct { struct { unsigned char *bytes; int64_t size; } file[TOKENIZER_FILES]; } TokenizerFiles;
 
 /* All that a checkpoint is made of. Parts that have a copy on the host are written from it. */
 typedef struct {
@@ -57,11 +58,12 @@ void checkpoint_sweep(const char *out);
 /* The newest checkpoint of OUT that has all four files, as a new string, or NULL. */
 char *checkpoint_latest(const char *out);
 
-/* Fails in a line when a file of a checkpoint to go on from is cut short or is not what it should be, as far as that can
-   be seen without reading all of its numbers. */
+/* Fails in a line when a file of a checkpoint to go on from is cut short or is not what it should be, as far as that
+   can be seen without reading all of its numbers. */
 void checkpoint_check(const char *checkpoint);
 
-/* The newest checkpoint of OUT of an earlier step than this one's that passes checkpoint_check, as a new string, or NULL. */
+/* The newest checkpoint of OUT of an earlier step than this one's that passes checkpoint_check, as a new string, or
+   NULL. */
 char *checkpoint_earlier(const char *out, const char *checkpoint);
 
 /* Any step folder of OUT that holds a model, also without what a resume needs, as a new string, or NULL. */

@@ -157,7 +157,8 @@ void report_val_loss(const char *csv_path, int64_t step, double val_loss) {
     char row[32], *beside = file_path("%s.new", csv_path);
     int length = snprintf(row, sizeof row, "\n%" PRId64 ",", step);
     FileMap log = file_map(csv_path);
-    const char *begin = (const char *)log.bytes, *place = memmem(begin, (size_t)log.size, row, (size_t)length), *end = NULL;
+    const char *begin = (const char *)log.bytes, *end = NULL;
+    const char *place = memmem(begin, (size_t)log.size, row, (size_t)length);
     if (place) end = memchr(place + 1, '\n', (size_t)(begin + log.size - place - 1));
     for (int i = 0; i < COMMAS_BEFORE && place && end; i++)
         place = memchr(place + 1, ',', (size_t)(end - place - 1));
