@@ -712,6 +712,7 @@ static int run_training(int argc, char **argv) {
         if (out) printf("; the same command with --resume %s%s", checkpoint ? "goes on from " : "begins",
                         checkpoint ? checkpoint : "");
         printf("\n");
+        free(checkpoint);
         return EXIT_TRY_AGAIN;
     }
     char *command = command_line(argc, argv);

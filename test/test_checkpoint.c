@@ -404,7 +404,8 @@ static void load_tokenizer(void *folder) { checkpoint_load_tokenizer(folder); }
 static void test_tokenizer_files(void) {
     char *from = IN_SCRATCH("tokenizer");
     directory_make(from);
-    put(IN_SCRATCH("tokenizer/vocab.json"), "{\"\0\n\xff\": 0}", 12);
+    static const char bytes[] = "{\"\0\n\xff\": 0}";
+    put(IN_SCRATCH("tokenizer/vocab.json"), bytes, sizeof bytes);
     put_text(IN_SCRATCH("tokenizer/merges.txt"), "");
     put_text(IN_SCRATCH("tokenizer/notes.txt"), "not the tokenizer's");
     directory_make(IN_SCRATCH("tokenizer/tokenizer.json"));
@@ -416,7 +417,7 @@ static void test_tokenizer_files(void) {
     checkpoint_write(IN_SCRATCH("tokenized"), &snapshot);
     FileMap vocab = file_map(IN_SCRATCH("tokenized/step-00000001/vocab.json"));
     FileMap merges = file_map(IN_SCRATCH("tokenized/step-00000001/merges.txt"));
-    EXPECT(vocab.size == 12 && !memcmp(vocab.bytes, "{\"\0\n\xff\": 0}", 12), "vocab.json has %d bytes",
+    EXPECT(vocab.size == sizeof bytes && !memcmp(vocab.bytes, bytes, sizeof bytes), "vocab.json has %d bytes",
            (int)vocab.size);
     EXPECT(merges.size == 0, "merges.txt has %d bytes", (int)merges.size);
     file_unmap(vocab);
