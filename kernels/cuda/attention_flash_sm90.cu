@@ -1,6 +1,6 @@
-/* kernels/cuda/attention_flash_sm90.cu - Attention for Hopper (compute capability 9.0, compiled for sm_90a): what it takes,
-   and what both passes need of the host. bf16 in and out, f32 sums, training shapes (as many queries as keys), head sizes
-   8, 16, .. 128: up to 64 and up to 128 columns, the missing ones read as zero. */
+/* kernels/cuda/attention_flash_sm90.cu - Attention for Hopper (compute capability 9.0, compiled for sm_90a): what it
+   takes, and what both passes need of the host. bf16 in and out, f32 sums, training shapes (as many queries as keys),
+   head sizes 8, 16, .. 128: up to 64 and up to 128 columns, the missing ones read as zero. */
 #include "attention_flash_sm90.h"
 #include <cudaTypedefs.h>
 
@@ -8,7 +8,8 @@ CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int r
     static PFN_cuTensorMapEncodeTiled_v12000 encode;        /* by the runtime, so that nothing links libcuda */
     if (!encode) {
         cudaDriverEntryPointQueryResult found;
-        CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&encode, 12000, cudaEnableDefault, &found));
+        CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&encode, 12000, cudaEnableDefault,
+                                              &found));
         REQUIRE(encode, "attention: the driver has no cuTensorMapEncodeTiled, want one for CUDA 12.0 or newer");
     }
     const cuuint64_t pitch = (cuuint64_t)t.pitch * sizeof(bf16);
@@ -19,8 +20,8 @@ CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int r
     const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, t.data, dim, stride, box, step,
                                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                    CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    REQUIRE(result == CUDA_SUCCESS, "attention: the copy engine refuses %s, (%d,%d,%d) heads of %d with pitch %lld at %p: "
-            "CUDA error %d", name, s->B, s->Tq, s->NH, s->HS, (long long)t.pitch, t.data, (int)result);
+    REQUIRE(result == CUDA_SUCCESS, "attention: the copy engine refuses %s, (%d,%d,%d) heads of %d with pitch %lld at "
+            "%p: CUDA error %d", name, s->B, s->Tq, s->NH, s->HS, (long long)t.pitch, t.data, (int)result);
     return map;
 }
 
@@ -71,4 +72,6 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
     attention_flash_sm90_backward(s, dq, dk, dv, dout, out, (const float *)state, q, k, v, work);
 }
 
-const Attention attention_flash_sm90 = { "flash", refuse, state_bytes, attention_flash_sm90_workspace, forward, backward };
+const Attention attention_flash_sm90 = {
+    "flash", refuse, state_bytes, attention_flash_sm90_workspace, forward, backward
+};

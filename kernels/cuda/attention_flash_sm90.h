@@ -3,8 +3,8 @@
 
    A block is one warpgroup of producers, which only issue copies, and two or three of consumers, which own 64 rows each
    and compute. They meet in mbarriers that are named for what they guard: K_FULL is complete when a K tile has arrived,
-   K_EMPTY when all its readers are done with it. Every barrier counts its phases: the n-th use of a ring of S stages waits
-   for parity n / S % 2, who fills it for the opposite one, so that the first round finds all stages empty. */
+   K_EMPTY when all its readers are done with it. Every barrier counts its phases: the n-th use of a ring of S stages
+   waits for parity n / S % 2, who fills it for the opposite one, so that the first round finds all stages empty. */
 #ifndef KERNELS_CUDA_ATTENTION_FLASH_SM90_H
 #define KERNELS_CUDA_ATTENTION_FLASH_SM90_H
 #include "attention_cuda.h"
@@ -26,8 +26,8 @@ struct Problem {
     int   section;              /* heads whose tiles run side by side: what they read and add to stays in the L2 */
     int   deterministic;
     float scale;
-    /* The number of the next task: zero at the launch and again after it, for it wraps round after so many draws: one for
-       each task, and one in vain for each who draws. */
+    /* The number of the next task: zero at the launch and again after it, for it wraps round after so many draws: one
+       for each task, and one in vain for each who draws. */
     unsigned *ticket, draws;
 };
 
@@ -46,7 +46,7 @@ template<int PANELS> HOPPER void load_tile(uint32_t to, int panel_bytes, const C
 /* ---- tasks: a tile of one head each, drawn by whoever is ready, in one order: what a task may wait for has been drawn
    before it, by somebody who runs. ---- */
 
-/* Sequence (-1: there are no more tasks), head, the tile's first row, and how many blocks its ring has brought before. */
+/* Sequence (-1: there are no more tasks), head, the tile's first row, how many blocks its ring has brought before. */
 struct Task { int b, h, row, before; };
 
 /* Of a head, when the first one begins at row `first`. */
@@ -54,8 +54,8 @@ __host__ __device__ static inline int tiles_of(const Problem &p, int rows, int f
     return (p.T - first + rows - 1) / rows;
 }
 
-/* The tiles of a section of heads in turn, from the longest work to the shortest: the last queries see the most keys, the
-   first keys are seen by the most queries. */
+/* The tiles of a section of heads in turn, from the longest work to the shortest: the last queries see the most keys,
+   the first keys are seen by the most queries. */
 HOPPER Task draw_task(const Problem &p, int rows, int first, bool last_is_longest) {
     const int index = (int)atomicInc(p.ticket, p.draws - 1), tiles = tiles_of(p, rows, first);
     if (index >= p.heads * tiles) return { -1, 0, 0, 0 };
@@ -111,7 +111,8 @@ template<int PANELS, int N> HOPPER void start_scores(float (&d)[N], Operand a, i
     wgmma_fence();
     #pragma unroll
     for (int x = 0; x < 4 * PANELS; x++)
-        wgmma<ALONG, ALONG>(d, advanced(a, x / 4 * a_panel + x % 4 * 32), advanced(b, x / 4 * b_panel + x % 4 * 32), x > 0);
+        wgmma<ALONG, ALONG>(d, advanced(a, x / 4 * a_panel + x % 4 * 32), advanced(b, x / 4 * b_panel + x % 4 * 32),
+                            x > 0);
     wgmma_commit_group();
 }
 
@@ -132,12 +133,12 @@ template<int ROWS, int N> HOPPER void start_sum(float (&d)[N], const uint32_t *a
     wgmma_commit_group();
 }
 
-/* ---- results: one warp's 16 rows of 8 GROUPS columns, as wgmma leaves them, to bf16(factor x); `rows` and `columns` of
-   them exist. Each thread has 4 bytes of every 16 of its two rows. ---- */
+/* ---- results: one warp's 16 rows of 8 GROUPS columns, as wgmma leaves them, to bf16(factor x); `rows` and `columns`
+   of them exist. Each thread has 4 bytes of every 16 of its two rows. ---- */
 
 /* The four lanes that share a row trade, so that each has the whole of every fourth 16 bytes. */
-template<int GROUPS> HOPPER void store_rows(bf16 *to, int64_t pitch, int rows, int columns, const float (&x)[4 * GROUPS],
-                                            float factor0, float factor1) {
+template<int GROUPS> HOPPER void store_rows(bf16 *to, int64_t pitch, int rows, int columns,
+                                            const float (&x)[4 * GROUPS], float factor0, float factor1) {
     const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
     #pragma unroll
     for (int i = 0; i < 2; i++)
@@ -171,8 +172,10 @@ template<int GROUPS> HOPPER void store_rows_staged(uint8_t *stage, bf16 *to, int
     #pragma unroll
     for (int j = 0; j < GROUPS; j += 2)
         stmatrix(shared_address(stage) + r * BYTES + (((j + lane / 16) ^ r % 8) << 4),
-                 pack(x[4 * j] * factor0, x[4 * j + 1] * factor0), pack(x[4 * j + 2] * factor1, x[4 * j + 3] * factor1),
-                 pack(x[4 * j + 4] * factor0, x[4 * j + 5] * factor0), pack(x[4 * j + 6] * factor1, x[4 * j + 7] * factor1));
+                 pack(x[4 * j] * factor0, x[4 * j + 1] * factor0),
+                 pack(x[4 * j + 2] * factor1, x[4 * j + 3] * factor1),
+                 pack(x[4 * j + 4] * factor0, x[4 * j + 5] * factor0),
+                 pack(x[4 * j + 6] * factor1, x[4 * j + 7] * factor1));
     __syncwarp();
     const int chunk = lane % GROUPS;
     #pragma unroll

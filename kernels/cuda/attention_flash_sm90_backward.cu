@@ -1,31 +1,32 @@
-/* kernels/cuda/attention_flash_sm90_backward.cu - The gradients of attention on Hopper, five products in one kernel, as in
-   FlashAttention-2 and -3 (arXiv 2307.08691, 2407.08608):
+/* kernels/cuda/attention_flash_sm90_backward.cu - The gradients of attention on Hopper, five products in one kernel, as
+   in FlashAttention-2 and -3 (arXiv 2307.08691, 2407.08608):
 
        S = q k^T     P = exp(scale S - lse)     dP = dout v^T     dS = P (dP - delta)     delta = rowsum(dout out)
        dv = P^T dout     dk = scale dS^T q     dq = scale dS k
 
-   A block owns 128 keys, 64 a consumer warpgroup, and walks over tiles of the queries that see them. All is transposed, a
-   row per key, so that P^T and dS^T are the A of dv and dk as they leave the registers; dS goes through shared memory
-   for dq, of which each group makes a half. A product waits in its warp until the tensor cores have taken the ones before
-   it, so only the other group's arithmetic can run beside it: the groups take turns, half a step apart. In time,
+   A block owns 128 keys, 64 a consumer warpgroup, and walks over tiles of the queries that see them. All is transposed,
+   a row per key, so that P^T and dS^T are the A of dv and dk as they leave the registers; dS goes through shared memory
+   for dq, of which each group makes a half. A product waits in its warp until the tensor cores have taken the ones
+   before it, so only the other group's arithmetic can run beside it: the groups take turns, half a step apart. In time,
    X = P, dS and the writing of dS:
 
        group 0   S dP |   X    | dV dK S dQ | out dP |   X    | dV dK S dQ | out dP |
        group 1   S dP .  .  X        .  .   | dV dK S dQ | out dP |   X    | dV dK S dQ |
                                the turn passes ^
 
-   dq of a tile is a sum over blocks. Who comes first stores his part in f32, the next ones add theirs in the L2; the one on
-   the diagonal, whose turn is last, adds what is there to its own part in registers and stores bf16: nothing has to be
-   zeroed before or converted after. With `deterministic` each waits for the one before it and the bits are the same every
-   time; else they come as they come. Blocks begin with the tile after the diagonal and take the diagonal last, when the
-   others have long been there. Tasks are drawn in the order of the keys, so whoever waits waits for somebody who runs. */
+   dq of a tile is a sum over blocks. Who comes first stores his part in f32, the next ones add theirs in the L2; the
+   one on the diagonal, whose turn is last, adds what is there to its own part in registers and stores bf16: nothing has
+   to be zeroed before or converted after. With `deterministic` each waits for the one before it and the bits are the
+   same every time; else they come as they come. Blocks begin with the tile after the diagonal and take the diagonal
+   last, when the others have long been there. Tasks are drawn in the order of the keys, so whoever waits waits for
+   somebody who runs. */
 #include "attention_flash_sm90.h"
 
 struct Maps { CUtensorMap q, k, v, dout; };
 
 static __device__ unsigned ticket;      /* as in the forward pass: every launch leaves it at zero */
 
-/* Tpad: T rounded up to 128. added: of both halves of each tile of queries, how many blocks of keys have theirs in dq. */
+/* Tpad: T rounded up to 128. added: of both halves of each tile of queries, how many blocks of keys are in dq. */
 struct Workspace { float *lse2, *delta, *dq; int *added; int tiles, Tpad; };
 
 template<int PANELS_> struct Backward {
@@ -34,7 +35,7 @@ template<int PANELS_> struct Backward {
     static constexpr int GROUPS = 2, THREADS = WARPGROUP * (GROUPS + 1), REGISTERS = 232, PRODUCER_REGISTERS = 40;
     static constexpr int KV_PANEL = KEYS * ROW, KV_BYTES = PANELS * KV_PANEL;
     static constexpr int Q_PANEL = QT * ROW, Q_BYTES = PANELS * Q_PANEL;
-    static constexpr int DS_PANEL = KEYS * ROW, DS_BYTES = QT / 64 * DS_PANEL;  /* a row per key, a panel per 64 queries */
+    static constexpr int DS_PANEL = KEYS * ROW, DS_BYTES = QT / 64 * DS_PANEL;  /* a row per key */
     static constexpr int DQ_BYTES = QT * COLUMNS * 4 / GROUPS;                  /* what a group makes of dq, f32 */
     static constexpr int ROWS_BYTES = QT * 4;                                   /* lse or delta */
     /* Shared memory. K has two places, so that one group can begin a task while the other ends the last one. */
@@ -62,7 +63,7 @@ template<class F> struct Queries {
     }
 };
 
-/* Whether a part of dq is the first, to be stored and not added to others. While somebody stores, the next one waits. */
+/* Whether a part of dq is the first, to be stored and not added to others. While one stores, the next one waits. */
 enum { STORING = -1 };
 HOPPER bool comes_first(int *added) {
     int was;
@@ -103,11 +104,13 @@ void flash_backward_rows(const Problem p, const Workspace w, const float *lse, V
 }
 
 template<class F> __global__ __launch_bounds__(F::THREADS, 1)
-void flash_backward_sm90(const Problem p, const Workspace w, const __grid_constant__ Maps maps, View dq, View dk, View dv) {
+void flash_backward_sm90(const Problem p, const Workspace w, const __grid_constant__ Maps maps,
+                         View dq, View dk, View dv) {
     extern __shared__ __align__(1024) uint8_t shared[];
     const uint32_t base = shared_address(shared);
     const Slots<1> tasks(shared + F::TASKS, base + F::TASK_FULL, base + F::TASK_EMPTY);
-    const int group = uniform(threadIdx.x / WARPGROUP) - 1, warp = uniform(threadIdx.x / 32) % 4, lane = threadIdx.x % 32;
+    const int group = uniform(threadIdx.x / WARPGROUP) - 1, warp = uniform(threadIdx.x / 32) % 4;
+    const int lane = threadIdx.x % 32;
     auto barrier = [&](int which, int n) { return base + which + 8 * stage_of<2>(n); };
     auto dq_sums_of = [&](int head, int tile) { return w.dq + ((int64_t)head * w.Tpad + tile * F::QT) * F::COLUMNS; };
 
@@ -212,7 +215,7 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
     }
 
     setmaxnreg_inc<F::REGISTERS>();
-    const int g = lane / 4, c = lane % 4, own = 64 * group + 16 * warp;     /* the warp's 16 keys; g, g + 8: the thread's */
+    const int g = lane / 4, c = lane % 4, own = 64 * group + 16 * warp;     /* its keys; the thread's: g, g + 8 */
     const float scale2 = p.scale * LOG2E;
     /* The groups make the two halves of dq: of 128 queries, or of 128 columns */
     const int half_row = F::PANELS == 1 ? 64 * group : 0, half_column = F::PANELS == 2 ? 64 * group : 0;
@@ -223,12 +226,12 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
     auto wait_for = [&](int full, int n) { mbarrier_wait(barrier(full, n), parity_of<2>(n)); };
     auto q_tile    = [&](int stage) { return operand(base + F::Q    + stage * F::Q_BYTES, F::Q_PANEL); };
     auto dout_tile = [&](int stage) { return operand(base + F::DOUT + stage * F::Q_BYTES, F::Q_PANEL); };
-    /* The same in all lanes, and so that the compiler sees it: else each product takes its operands from vector registers,
-       which costs 4 % of the time. */
+    /* The same in all lanes, and so that the compiler sees it: else each product takes its operands from vector
+       registers, which costs 4 % of the time. */
     auto stage_now = [](int n) { return __any_sync(0xffffffffu, stage_of<2>(n)) ? 1 : 0; };
 
     if (group == 1) bar_arrive(F::TURN, 2 * WARPGROUP);     /* the first turn is group 0's */
-    int used = 0, sent = 0;     /* tiles of queries before the present one, and those of them that are off the diagonal */
+    int used = 0, sent = 0;     /* tiles of queries before the present one; those of them that are off the diagonal */
 
     for (int n = 0; ; n++) {
         const Task t = tasks.take_by_warp(n);
@@ -393,7 +396,8 @@ size_t attention_flash_sm90_workspace(const AttentionSpec *s) {
 }
 
 template<int PANELS> static void launch(Problem p, const Workspace &w, const AttentionSpec *s, const float *lse,
-                                        View out, Tensor dout, Tensor q, Tensor k, Tensor v, View dq, View dk, View dv) {
+                                        View out, Tensor dout, Tensor q, Tensor k, Tensor v,
+                                        View dq, View dk, View dv) {
     using F = Backward<PANELS>;
     CUDA(cudaFuncSetAttribute(flash_backward_sm90<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, F::SHARED_BYTES));
     const Maps maps = { tensor_map("q", s, q, F::QT), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
@@ -407,8 +411,8 @@ template<int PANELS> static void launch(Problem p, const Workspace &w, const Att
 
 void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
                                    const float *lse, Tensor q, Tensor k, Tensor v, void *work) {
-    /* Few heads side by side fit the L2 better; but blocks of one head wait for each other's dq, most where in order, and 132
-       multiprocessors share them. Of 8 .. 132 heads, with T = 512 .. 16384, this is within 2 % of the best. */
+    /* Few heads side by side fit the L2 better; but blocks of one head wait for each other's dq, most where in order,
+       and 132 multiprocessors share them. Of 8 .. 132 heads, with T = 512 .. 16384, this is within 2 % of the best. */
     const int balance = (int)(16000 / sqrtf((float)s->Tq * (s->HS > 64 ? 128 : 64)));
     const int section = max(balance, s->deterministic ? 66 : 8);
     Problem p = {};
@@ -427,5 +431,6 @@ void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk,
     w.lse2 = (float *)((char *)work + added_bytes(s));
     w.delta = w.lse2 + padded_rows(s);
     w.dq = w.delta + padded_rows(s);
-    (s->HS > 64 ? launch<2> : launch<1>)(p, w, s, lse, view_of(out), dout, q, k, v, view_of(dq), view_of(dk), view_of(dv));
+    (s->HS > 64 ? launch<2> : launch<1>)(p, w, s, lse, view_of(out), dout, q, k, v,
+                                         view_of(dq), view_of(dk), view_of(dv));
 }

@@ -1,29 +1,30 @@
-/* kernels/cuda/attention_flash_sm90_forward.cu - out = softmax(scale q k^T, causal) v on Hopper: tiles and online softmax as
-   in FlashAttention-2 (Dao 2023, arXiv 2307.08691), a warpgroup of producers and the overlap of one block's softmax with
-   its neighbours' products as in FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608).
+/* kernels/cuda/attention_flash_sm90_forward.cu - out = softmax(scale q k^T, causal) v on Hopper: tiles and online
+   softmax as in FlashAttention-2 (Dao 2023, arXiv 2307.08691), a warpgroup of producers and the overlap of one block's
+   softmax with its neighbours' products as in FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608).
 
-   A consumer warpgroup owns 64 queries and walks over blocks of 128 keys, from the diagonal to the first. Each step starts
-   the scores of a block and, behind them, the product of the block before with its values; the softmax runs under the
-   latter. In time, for one warpgroup, S = q k^T, P = exp(S), O += P V:
+   A consumer warpgroup owns 64 queries and walks over blocks of 128 keys, from the diagonal to the first. Each step
+   starts the scores of a block and, behind them, the product of the block before with its values; the softmax runs
+   under the latter. In time, for one warpgroup, S = q k^T, P = exp(S), O += P V:
 
        tensor cores   S0 .       S1 O+=P0 V0 .      S2 O+=P1 V1 .      ..  O+=Pn Vn
        other units       mask,P0     max,P1             max,P2         ..             store
        K arrives      0          1           .      2           .
        V arrives         .    0              .          1
 
-   The others are out of step with it and fill the gaps. (So it is written; ptxas 13.0 moves the wait for O += P V up into
-   the exponentials. Kept from that it is no faster: the others fill this gap, too.) */
+   The others are out of step with it and fill the gaps. (So it is written; ptxas 13.0 moves the wait for O += P V up
+   into the exponentials. Kept from that it is no faster: the others fill this gap, too.) */
 #include "attention_flash_sm90.h"
 
 static constexpr float SLACK = 8.0f;    /* the row maximum in use may be short of the true one by 2^8: P <= 256 */
 
 struct Maps { CUtensorMap q, k, v; };
 
-/* Every launch leaves it at zero. (Launches come one after another, on the one stream that this library works on.) */
+/* Every launch leaves it at zero. (Launches come one after another, on the one stream that this library works on; in
+   replayed graphs, too.) */
 static __device__ unsigned ticket;
 
-/* GROUPS consumers take neighbouring rows of one head, the other ones in the next task, since those further down have more
-   to do, and read one ring of K and V, deep enough for them to be out of step. */
+/* GROUPS consumers take neighbouring rows of one head, the other ones in the next task, since those further down have
+   more to do, and read one ring of K and V, deep enough for them to be out of step. */
 template<int PANELS_, int GROUPS_, int STAGES_> struct Forward {
     static constexpr int PANELS = PANELS_, GROUPS = GROUPS_, ROWS = GROUP_ROWS * GROUPS;
     static constexpr int STAGES = STAGES_;      /* of K and of V */
@@ -36,11 +37,12 @@ template<int PANELS_, int GROUPS_, int STAGES_> struct Forward {
     static constexpr int Q = 0, K = Q + GROUPS * Q_BYTES, V = K + STAGES * KV_BYTES, OUT = V + STAGES * KV_BYTES;
     static constexpr int Q_FULL = OUT + GROUPS * Q_BYTES, Q_EMPTY = Q_FULL + 8 * GROUPS;
     static constexpr int K_FULL = Q_EMPTY + 8 * GROUPS, K_EMPTY = K_FULL + 8 * STAGES, V_FULL = K_EMPTY + 8 * STAGES;
-    static constexpr int V_EMPTY = V_FULL + 8 * STAGES, TASK_FULL = V_EMPTY + 8 * STAGES, TASK_EMPTY = TASK_FULL + 8 * 2;
-    static constexpr int TASKS = (TASK_EMPTY + 8 * 2 + 15) / 16 * 16, SHARED_BYTES = TASKS + Slots<2>::BYTES;
+    static constexpr int V_EMPTY = V_FULL + 8 * STAGES, TASK_FULL = V_EMPTY + 8 * STAGES;
+    static constexpr int TASK_EMPTY = TASK_FULL + 8 * 2, TASKS = (TASK_EMPTY + 8 * 2 + 15) / 16 * 16;
+    static constexpr int SHARED_BYTES = TASKS + Slots<2>::BYTES;
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
-    /* Tiles end with the last row, and the first one is short, where it costs least: tiles of 192 rows that began with the
-       first row would walk, at T = 1024, over 32 blocks of keys and not 27. */
+    /* Tiles end with the last row, and the first one is short, where it costs least: tiles of 192 rows that began with
+       the first row would walk, at T = 1024, over 32 blocks of keys and not 27. */
     __host__ __device__ static int first_row(int T) {
         const int rows = (T + GROUP_ROWS - 1) / GROUP_ROWS * GROUP_ROWS;
         return rows - (rows + ROWS - 1) / ROWS * ROWS;
@@ -54,7 +56,8 @@ template<class F> __global__ __launch_bounds__(F::THREADS, 1)
 void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View out, float *lse) {
     extern __shared__ __align__(1024) uint8_t shared[];
     const uint32_t base = shared_address(shared);
-    const int group = uniform(threadIdx.x / WARPGROUP) - 1, warp = uniform(threadIdx.x / 32) % 4, lane = threadIdx.x % 32;
+    const int group = uniform(threadIdx.x / WARPGROUP) - 1, warp = uniform(threadIdx.x / 32) % 4;
+    const int lane = threadIdx.x % 32;
 
     const Slots<2> tasks(shared + F::TASKS, base + F::TASK_FULL, base + F::TASK_EMPTY);
     auto barrier = [&](int which, int n) { return base + which + 8 * stage_of<F::STAGES>(n); };
@@ -129,7 +132,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
     const uint32_t q_full = base + F::Q_FULL + 8 * group, q_empty = base + F::Q_EMPTY + 8 * group;
     uint32_t q_rows[F::Q_IN_REGISTERS ? 16 * F::PANELS : 1];
     float s[KEYS / 2], o[F::PANELS * 32];
-    float reference[2], sum[2], shrink[2];      /* of the two rows: stands for the maximum, in units of log2; sum of P */
+    float reference[2], sum[2], shrink[2];      /* of the two rows: for the maximum, in units of log2; sum of P */
     uint32_t p_rows[KEYS / 4];                  /* P in bf16: the A of its product with V */
 
     auto wait_for = [&](int which, int n) { mbarrier_wait(barrier(which, n), parity_of<F::STAGES>(n)); };
@@ -164,7 +167,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
             }
         return grown;
     };
-    /* sum adds P before it is rounded: the backward pass makes P anew from the log-sum-exp, with rows that add up to 1. */
+    /* sum adds P before it is rounded: the backward pass makes P anew from the log-sum-exp, its rows adding up to 1. */
     auto exponentials = [&](auto &s) {
         #pragma unroll
         for (int j = 0; j < (int)sizeof s / 16; j++)
@@ -257,14 +260,15 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
             const float total = quad_sum(sum[i]);
             const int query = row + own + 8 * i;
             normalise[i] = 1.0f / total;
-            if (c == 0 && query < p.T) lse[((int64_t)t.b * p.NH + t.h) * p.T + query] = LN2 * (reference[i] + log2f(total));
+            if (c == 0 && query < p.T)
+                lse[((int64_t)t.b * p.NH + t.h) * p.T + query] = LN2 * (reference[i] + log2f(total));
         }
         wgmma_wait_group<0>();
         ready(o);
         release(F::V_EMPTY, last);
         store_rows_staged<8 * F::PANELS>(shared + F::OUT + (4 * group + warp) * (F::Q_BYTES / 4),
-                                         rows_of(out, p, t.b, t.h, row + 16 * warp), out.pitch, p.T - row - 16 * warp, p.HS,
-                                         o, normalise[0], normalise[1]);
+                                         rows_of(out, p, t.b, t.h, row + 16 * warp), out.pitch,
+                                         p.T - row - 16 * warp, p.HS, o, normalise[0], normalise[1]);
     }
 }
 

@@ -90,8 +90,8 @@ template<int PENDING> HOPPER void bulk_wait_group() {
 
 /* ---- wgmma: d (64,N) f32 += a (64,16) b (16,N), bf16, by 128 threads ----
 
-   Thread t of the warpgroup, g = t % 32 / 4, c = t % 4, holds d[4j + 2i + e] = (16 (t/32) + g + 8i, 8j + 2c + e), and of
-   an A in registers a[2x + i] = (16 (t/32) + g + 8i, 8x + 2c .. 2c+1): so two neighbouring 8-column groups of one
+   Thread t of the warpgroup, g = t % 32 / 4, c = t % 4, holds d[4j + 2i + e] = (16 (t/32) + g + 8i, 8j + 2c + e), and
+   of an A in registers a[2x + i] = (16 (t/32) + g + 8i, 8x + 2c .. 2c+1): so two neighbouring 8-column groups of one
    product, packed to bf16, are an A of the next one. */
 
 /* An operand in shared memory, in the layout above, from `address` on: the low word of its descriptor; the high word is
@@ -136,7 +136,8 @@ template<int A, int B> HOPPER void wgmma(float (&d)[32], Operand a, Operand b, i
 template<int A, int B> HOPPER void wgmma(float (&d)[64], Operand a, Operand b, int add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " NAMES_64 ", %64, %65, p, 1, 1, %67, %68;\n}"
-                 : D16(0), D16(16), D16(32), D16(48) : "l"(descriptor(a)), "l"(descriptor(b)), "r"(add), "n"(A), "n"(B));
+                 : D16(0), D16(16), D16(32), D16(48)
+                 : "l"(descriptor(a)), "l"(descriptor(b)), "r"(add), "n"(A), "n"(B));
 }
 
 /* a from registers */
