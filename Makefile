@@ -120,7 +120,7 @@ train: all $(BUILD)/tales
 	OMP_WAIT_POLICY=$${OMP_WAIT_POLICY:-passive} ./train_gpt --data $(TALES)/train.txt --val-data $(TALES)/val.txt --out $(TALES_RUN) $(TRAIN_OPTIONS)
 	@scripts/plot_loss.sh $(TALES_RUN)/log.csv > $(TALES_RUN)/loss.svg && echo "loss curve $(TALES_RUN)/loss.svg"
 
-# a program that starts slowly (a quarter of a second on a GPU, sanitized) takes a part of the 2,337 cases
+# a program that starts slowly (a quarter of a second on a GPU, sanitized) takes a part of the 2,407 cases
 MALFORMED_STRIDE ?= $(if $(filter cuda,$(DEVICE)),30,1)
 OWN_GEMM_TEST := $(if $(filter cblas,$(GEMM)),$(BUILD)/test_ops_own)
 test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales $(BUILD)/faults.so
