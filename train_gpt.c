@@ -9,6 +9,7 @@
 #include "kernels/check.h"
 #include "kernels/device.h"
 #include "llmc/checkpoint.h"
+#include "llmc/evaluate.h"
 #include "llmc/files.h"
 #include "llmc/gpt.h"
 #include "llmc/guard.h"
@@ -140,20 +141,6 @@ static int64_t saved_step = -1;             /* of the last checkpoint of this pr
 static double health_asked_s = -1e9;
 static int out_locked;
 
-/* data/tales writes FILE.floor beside a text whose entropy it knows. */
-static double read_floor(const char *path) {
-    char *name = file_path("%s.floor", path);
-    double floor = NAN;
-    FILE *file = fopen(name, "r");
-    if (file) {
-        REQUIRE(fscanf(file, "%lf", &floor) == 1 && floor >= 0 && isfinite(floor),
-                "%s: want the entropy in nats per byte first", name);
-        fclose(file);
-    }
-    free(name);
-    return floor;
-}
-
 static void open_data(void) {
     REQUIRE(data, "nothing to train on: want --data FILE (any text, or token shards); see --help");
     train_tokens = tokens_open(data);
@@ -161,7 +148,7 @@ static void open_data(void) {
         val_stream = tokens_open(val_data);
         REQUIRE(tokens_are_bytes(train_tokens) == tokens_are_bytes(val_stream),
                 "--data %s and --val-data %s: one is a text and the other are shards, want both of a kind", data, val_data);
-        if (tokens_are_bytes(val_stream)) val_floor = read_floor(val_data);
+        if (tokens_are_bytes(val_stream)) val_floor = text_floor(val_data);
     } else if (tokens_are_bytes(train_tokens) && val_fraction > 0) {
         int64_t count = tokens_count(train_tokens), kept = (int64_t)((double)count * (1 - val_fraction));
         REQUIRE(kept >= 2 && count - kept >= 2, "%s: %lld bytes are too few for --val-fraction %g, want 2 in each part",
@@ -351,44 +338,6 @@ static void open_log(const char *command, const DeviceInfo *device, int64_t keep
 
 /* ---- Evaluation and samples */
 
-/* Mean loss over the first max_tokens targets of a stream, 0 = all; *all says whether it was all of them. NaN when the
-   run was asked to stop meanwhile. */
-static double evaluate(const Tokens *tokens, int64_t max_tokens, int B, int *all) {
-    int T = config.T;
-    int64_t windows = tokens_windows(tokens, T), wanted = max_tokens ? (max_tokens + T - 1) / T : windows;
-    if (wanted > windows) wanted = windows;
-    *all = wanted == windows;
-    double total = 0;
-    int64_t count = 0;
-    float *losses = malloc((size_t)B * (size_t)T * sizeof *losses);
-    REQUIRE(losses, "out of memory: the losses of a batch");
-    for (int64_t w = 0; w < wanted; w += B) {
-        if (stop_wanted()) {
-            free(losses);
-            return NAN;
-        }
-        int rows = wanted - w < B ? (int)(wanted - w) : B;
-        for (int b = 0; b < rows; b++) {
-            size_t place = (size_t)b * (size_t)T;
-            count += tokens_eval_window(tokens, w + b, T, inputs + place, targets + place);
-        }
-        gpt_set_batch(&gpt, rows, T);
-        gpt_load(&gpt, inputs, targets);
-        gpt_forward(&gpt);
-        gpt_loss(&gpt);
-        device_download(losses, gpt.acts.losses.data, (size_t)rows * (size_t)T * sizeof *losses);
-        for (int64_t i = 0; i < (int64_t)rows * T; i++) total += losses[i];      /* an ignored target has loss 0 */
-    }
-    free(losses);
-    return total / (double)count;
-}
-
-static const char *loss_text(double loss, char text[96]) {
-    if (tokenizer == TOKENIZER_BYTES) snprintf(text, 96, "%.4f nats per byte (%.4f bits)", loss, loss / log(2));
-    else snprintf(text, 96, "%.4f nats per token (perplexity %.2f)", loss, exp(loss));
-    return text;
-}
-
 static int validation_is_due(void) {
     return val_stream && state.step > 0 && (state.step == steps || (val_every && state.step % val_every == 0));
 }
@@ -398,12 +347,12 @@ static int validation_is_due(void) {
 static int validate(void) {
     int all;
     char text[96];
-    double loss = evaluate(val_stream, val_tokens, (int)batch, &all);
+    double loss = evaluate(&gpt, val_stream, val_tokens, (int)batch, &all);
     if (isnan(loss) && stop_wanted()) return 0;
     state.val_loss = loss;
     validated_step = state.step;
-    report_line(&report, "step %lld: val loss %s%s", (long long)state.step, loss_text(state.val_loss, text),
-                all ? "" : ", on the first --val-tokens");
+    report_line(&report, "step %lld: val loss %s%s", (long long)state.step,
+                loss_text(loss, tokens_are_bytes(val_stream), text), all ? "" : ", on the first --val-tokens");
     if (isnan(val_floor) || !all) return 0;
     static int told;
     if (told++) report_line(&report, "          floor %.4f", val_floor);
@@ -790,11 +739,12 @@ static void run_evaluation(void) {
     tokens_check(tokens, config.V);
     int all, all_wanted = !options_find(options, "val-tokens")->given;
     char text[96];
-    double start = seconds_now(), loss = evaluate(tokens, all_wanted ? 0 : val_tokens, (int)batch, &all);
+    double start = seconds_now();
+    double loss = evaluate(&gpt, tokens, all_wanted ? 0 : val_tokens, (int)batch, &all);
     REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but too large to compute with", eval, loss);
-    double floor = tokens_are_bytes(tokens) && all ? read_floor(path) : NAN;
-    printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, text), all ? "all" : "the first --val-tokens",
-           (long long)tokens_count(tokens), seconds_now() - start);
+    double floor = tokens_are_bytes(tokens) && all ? text_floor(path) : NAN;
+    printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, tokens_are_bytes(tokens), text),
+           all ? "all" : "the first --val-tokens", (long long)tokens_count(tokens), seconds_now() - start);
     if (!isnan(floor)) printf("the floor, this text's entropy under the grammar that wrote it, is %.4f\n", floor);
     REQUIRE(isnan(floor) || loss >= floor, "the loss is below the floor: the model must have been trained on %s", path);
     tokens_close(tokens);
