@@ -17,6 +17,7 @@
 #include "llmc/options.h"
 #include "llmc/plan.h"
 #include "llmc/report.h"
+#include "llmc/resume.h"
 #include "llmc/sampler.h"
 #include "llmc/saver.h"
 #include "llmc/schedule.h"
@@ -159,16 +160,6 @@ static void open_data(void) {
     }
 }
 
-static void require_same_sizes(GPTConfig had, const char *checkpoint) {
-    const struct { const char *what; int had, want; } rows[] = {
-        { "layers", had.L, config.L }, { "heads", had.NH, config.NH }, { "channels", had.C, config.C },
-        { "context", had.T, config.T }, { "vocab", had.V, config.V },
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        REQUIRE(rows[i].had == rows[i].want, "%s: --%s is %d, the options want %d; it must stay", checkpoint, rows[i].what,
-                rows[i].had, rows[i].want);
-}
-
 static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : F32; }
 
 /* The model of a checkpoint, or else the one that the options describe, for this data. */
@@ -182,7 +173,7 @@ static void choose_model(const char *checkpoint, int are_bytes) {
     if (context)  config.T = (int)context;
     if (vocab)    config.V = (int)vocab;
     else if (!checkpoint) config.V = are_bytes ? 256 : 50257;
-    if (checkpoint) require_same_sizes(had, checkpoint);
+    if (checkpoint) resume_require_same_sizes(checkpoint, &had, &config);
     REQUIRE(!are_bytes || config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
             checkpoint ? checkpoint : "--vocab", config.V);
     config.dtype = dtype_named(dtype);
@@ -190,43 +181,6 @@ static void choose_model(const char *checkpoint, int are_bytes) {
     config.deterministic = deterministic;
     gpt_check(&config);
     tokenizer = are_bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
-}
-
-/* Options that are not given take the value they had when the checkpoint was made; some must not change. */
-static void adopt_options(const char *checkpoint) {
-    for (Option *o = options; o->name || o->help; o++) {
-        if (!o->name || o->resume == FREE_ON_RESUME) continue;
-        char *had = checkpoint_setting(checkpoint, o->name), now[256];
-        int kept = had && *had && !o->given;
-        if (kept) {
-            option_set(o, had);
-            o->given = 1;
-        }
-        REQUIRE(!had || !*had || o->resume == KEPT_ON_RESUME || strcmp(had, option_text(o, now)) == 0,
-                "--resume: --%s is %s, the checkpoint %s was made with %s; a resume goes on as it began", o->name,
-                option_text(o, now), checkpoint, had);
-        if (!kept || (o->type != OPTION_TEXT && o->type != OPTION_CHOICE)) free(had);      /* those point into it */
-    }
-}
-
-/* How many tokens there are, which is what their order depends on, and a hash of them. */
-static const char *data_text(const Tokens *tokens, char text[64]) {
-    if (tokens) snprintf(text, 64, "%lld tokens, %016llx", (long long)tokens_count(tokens),
-                         (unsigned long long)tokens_fingerprint(tokens));
-    else strcpy(text, "none");
-    return text;
-}
-
-static void check_same_data(const char *checkpoint) {
-    const struct { const char *key, *option, *path; const Tokens *tokens; } rows[] = {
-        { "train tokens", "data", data, train_tokens }, { "val tokens", "val-data", val_data ? val_data : data, val_stream } };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char *had = checkpoint_setting(checkpoint, rows[i].key), now[64];
-        REQUIRE(had && !strcmp(had, data_text(rows[i].tokens, now)), "--resume: --%s %s is other data (%s) than the "
-                "checkpoint %s was made with (%s); to train on other data: --init %s --out ANOTHER", rows[i].option,
-                rows[i].path, now, checkpoint, had ? had : "unknown", checkpoint);
-        free(had);
-    }
 }
 
 static char *command_line(int argc, char **argv) {
@@ -278,30 +232,6 @@ static void require_new_out(void) {
     REQUIRE(!model_there, "%s is there already: want another --out, or --resume to go on", model_there);
     REQUIRE(!file_exists(log), "%s is there already: want another --out, or remove it", log);
     free(log);
-}
-
-static const char *resumed;                 /* the checkpoint that is being read, to go on from */
-
-/* A damaged checkpoint is not passed over in silence, and not removed: that is for the user to say. */
-static void fail_with_a_way_out(const char *message) {
-    fail_hook = NULL;
-    char *earlier = checkpoint_earlier(out, resumed);
-    fail("%s; if %s is damaged, move it out of %s: --resume then %s%s", message, resumed, out,
-         earlier ? "goes on from " : "begins, no earlier checkpoint is whole", earlier ? earlier : "");
-}
-
-static void resume_reads(const char *checkpoint) {
-    resumed = checkpoint;
-    fail_hook = checkpoint ? fail_with_a_way_out : NULL;
-}
-
-/* --resume where there is no checkpoint yet: a run was stopped before its first, or a queue script always says it. */
-static void begin_anew(void) {
-    char *model_there = checkpoint_any(out);
-    REQUIRE(!model_there, "--resume: %s holds a model, but not all of the files that a resume needs; to start from its "
-            "weights: --init %s --out ANOTHER", model_there, model_there);
-    REQUIRE(data, "--resume: there is no checkpoint in %s: want one, or --data FILE to begin with", out);
-    printf("--resume: there is no checkpoint in %s: the run begins\n", out);
 }
 
 /* keep_step: of the checkpoint that the run goes on from; -1 = it begins. The log of a run that came to no checkpoint
@@ -394,17 +324,13 @@ static void save_checkpoint(void) {
     if (waited > 0.1) report_line(&report, "step %lld: waited %.1f s until the checkpoint before was written: the disk is "
                                   "slower than --save-every %lld", (long long)state.step, waited, (long long)save_every);
     tell_saver(1);
-    Setting settings[sizeof options / sizeof *options + 6];
-    char text[sizeof options / sizeof *options][256];
-    int count = 0;
-    for (const Option *o = options; o->name || o->help; o++) {
-        if (!o->name || o->resume == FREE_ON_RESUME) continue;
-        settings[count] = (Setting){ o->name, option_text(o, text[count]) };
-        count++;
-    }
+    enum { ROWS = sizeof options / sizeof *options };
+    Setting settings[ROWS + 6];
+    char text[ROWS][256];
+    int count = resume_settings(options, settings, text);
     char tokens[2][64], validated[32], *window = guard_to_text(&guard);
-    settings[count++] = (Setting){ "train tokens", data_text(train_tokens, tokens[0]) };
-    settings[count++] = (Setting){ "val tokens", data_text(val_stream, tokens[1]) };
+    settings[count++] = (Setting){ "train tokens", resume_data_text(train_tokens, tokens[0]) };
+    settings[count++] = (Setting){ "val tokens", resume_data_text(val_stream, tokens[1]) };
     settings[count++] = (Setting){ "tokenizer", tokenizer_name(tokenizer) };
     snprintf(validated, sizeof validated, "%lld", (long long)validated_step);
     settings[count++] = (Setting){ "guard", window };
@@ -421,14 +347,6 @@ static void finish_saving(void) {
     if (!out) return;
     saver_wait(&saver);
     tell_saver(0);
-}
-
-/* A checkpoint of an older version has no window: it fills anew. */
-static void load_guard(const char *checkpoint) {
-    char *window = checkpoint_setting(checkpoint, "guard"), *where = file_path("%s/state.json", checkpoint);
-    if (window) guard_from_text(&guard, window, where);
-    free(window);
-    free(where);
 }
 
 /* What a step that was not applied has left as it was: no step before it is lost. Nothing is pruned for it: where the
@@ -591,15 +509,10 @@ static int run_training(int argc, char **argv) {
     if (resume) {
         REQUIRE(out, "--resume goes on with a run of --out, want --out DIR");
         lock_out();
-        checkpoint = checkpoint_latest(out);
+        checkpoint = resume_find(out, data);
         if (checkpoint) {
-            resume_reads(checkpoint);
-            checkpoint_check(checkpoint);
-            resume_reads(NULL);
-            adopt_options(checkpoint);
+            resume_adopt_options(options, checkpoint);
             init = NULL;                    /* where the run came from */
-        } else {
-            begin_anew();
         }
     }
     if (init) init = checkpoint_resolve(init);
@@ -613,7 +526,10 @@ static int run_training(int argc, char **argv) {
     REQUIRE(!total_batch || (total_batch >= one_batch && total_batch % one_batch == 0),
             "--total-batch %lld is no multiple of --batch x --context = %lld", (long long)total_batch, (long long)one_batch);
     REQUIRE(min_lr <= lr, "--min-lr %g: want at most --lr %g", min_lr, lr);
-    if (checkpoint) check_same_data(checkpoint);
+    if (checkpoint) {
+        resume_require_same_data(checkpoint, "train tokens", train_tokens, "data", data);
+        resume_require_same_data(checkpoint, "val tokens", val_stream, "val-data", val_data ? val_data : data);
+    }
     if (!resume && out) {
         lock_out();
         require_new_out();
@@ -633,21 +549,11 @@ static int run_training(int argc, char **argv) {
     optimizer_create(&optimizer, &gpt, (AdamW){ .beta1 = (float)beta1, .beta2 = (float)beta2, .eps = (float)eps,
                                                 .weight_decay = (float)weight_decay, .max_norm = (float)clip });
     if (checkpoint) {
-        resume_reads(checkpoint);
-        checkpoint_load_model(checkpoint, &gpt);
-        checkpoint_load_optimizer(checkpoint, &gpt, &optimizer);
-        state = checkpoint_load_state(checkpoint);
-        char *validated = checkpoint_setting(checkpoint, "validated step");
-        validated_step = validated ? strtoll(validated, NULL, 10) : state.step;
+        Resumed resumed = resume_load(checkpoint, &gpt, &optimizer, batch * batches);
+        state = resumed.state;
+        guard = resumed.guard;
+        validated_step = resumed.validated_step;
         saved_step = state.step;
-        free(validated);
-        load_guard(checkpoint);
-        REQUIRE((uint64_t)state.step == state.sample / (uint64_t)(batch * batches) && state.sample % (uint64_t)(batch * batches) == 0
-                && (uint64_t)state.tokens <= state.sample * (uint64_t)config.T && optimizer.step <= state.step,
-                "%s/state.json: step %lld, sample %llu, tokens %lld and optimizer_step %lld do not belong together",
-                checkpoint, (long long)state.step, (unsigned long long)state.sample, (long long)state.tokens,
-                (long long)optimizer.step);
-        resume_reads(NULL);
         printf("resumed from %s\n", checkpoint);
     } else if (init) {
         checkpoint_load_model(init, &gpt);

@@ -42,7 +42,7 @@ void program_read_options(int argc, char **argv) {
 /* The model and the batch that a resume would take from config.json and state.json, and the memory that it plans. */
 static void plan_resume(void *argument) {
     (void)argument;
-    adopt_options("C");
+    resume_adopt_options(options, "C");
     claim_values();
     choose_model("C", 0);
     if (config.L > 10) return;                     /* the tables of 1000 layers are no gift of the stranger's */
