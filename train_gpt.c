@@ -9,6 +9,7 @@
 #include "kernels/check.h"
 #include "kernels/device.h"
 #include "llmc/checkpoint.h"
+#include "llmc/corpus.h"
 #include "llmc/evaluate.h"
 #include "llmc/files.h"
 #include "llmc/gpt.h"
@@ -124,8 +125,7 @@ static const char mfu_formula[] =
 
 /* ---- The run: everything that the sections below share */
 
-static Tokens *train_tokens, *val_stream, *whole_text;
-static double val_floor = NAN;              /* entropy of the validation text in nats per token, where it is known */
+static Corpus corpus;
 static Tokenizer tokenizer;
 static TokenizerFiles tokenizer_files;      /* that --init came with */
 static GPTConfig config;
@@ -141,24 +141,6 @@ static int64_t validated_step = -1;         /* where val_loss was measured */
 static int64_t saved_step = -1;             /* of the last checkpoint of this process */
 static double health_asked_s = -1e9;
 static int out_locked;
-
-static void open_data(void) {
-    REQUIRE(data, "nothing to train on: want --data FILE (any text, or token shards); see --help");
-    train_tokens = tokens_open(data);
-    if (val_data) {
-        val_stream = tokens_open(val_data);
-        REQUIRE(tokens_are_bytes(train_tokens) == tokens_are_bytes(val_stream),
-                "--data %s and --val-data %s: one is a text and the other are shards, want both of a kind", data, val_data);
-        if (tokens_are_bytes(val_stream)) val_floor = text_floor(val_data);
-    } else if (tokens_are_bytes(train_tokens) && val_fraction > 0) {
-        int64_t count = tokens_count(train_tokens), kept = (int64_t)((double)count * (1 - val_fraction));
-        REQUIRE(kept >= 2 && count - kept >= 2, "%s: %lld bytes are too few for --val-fraction %g, want 2 in each part",
-                data, (long long)count, val_fraction);
-        whole_text = train_tokens;
-        train_tokens = tokens_slice(whole_text, 0, kept);
-        val_stream = tokens_slice(whole_text, kept, count - kept);
-    }
-}
 
 static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : F32; }
 
@@ -183,41 +165,15 @@ static void choose_model(const char *checkpoint, int are_bytes) {
     tokenizer = are_bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
 }
 
-static char *command_line(int argc, char **argv) {
-    size_t size = 1;
-    for (int i = 0; i < argc; i++) size += strlen(argv[i]) + 3;
-    char *text = calloc(size, 1);
-    REQUIRE(text, "out of memory: the command line");
-    for (int i = 0; i < argc; i++) {
-        int plain = argv[i][0] && strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+") == strlen(argv[i]);
-        sprintf(text + strlen(text), plain ? "%s%s" : "%s'%s'", i ? " " : "", argv[i]);
-    }
-    return text;
-}
-
 /* ---- Banner, plan and log */
 
-/* Not what only says what to do. */
-static int is_setting(const Option *o) { return o->name && (o->type != OPTION_FLAG || o->fallback); }
-
 static void print_settings(const DeviceInfo *device) {
-    char text[256];
     printf("%s on %s: %s, %s\n", VERSION, backend_name, device->name, device->detail);
     printf("model: %d layers, %d heads, %d channels, context %d, vocabulary %d: %.2f M parameters\n", config.L, config.NH,
            config.C, config.T, config.V, 1e-6 * (double)gpt_parameter_count(&config));
     printf("options:");
-    for (const Option *o = options; o->name || o->help; o++)
-        if (is_setting(o) && strcmp(option_text(o, text), o->fallback ? o->fallback : "") != 0)
-            printf(" --%s %s", o->name, option_text(o, text));
+    options_print_changed(stdout, options);
     printf(" (all others as in --help)\n");
-}
-
-static void print_data(void) {
-    const char *unit = tokens_are_bytes(train_tokens) ? "bytes" : "tokens";
-    printf("data: %s, %lld %s to train on", tokens_name(train_tokens), (long long)tokens_count(train_tokens), unit);
-    if (val_stream)
-        printf(", %lld to validate on (%s)", (long long)tokens_count(val_stream), tokens_name(val_stream));
-    printf("\n");
 }
 
 /* Before anybody looks into OUT: a run that ends meanwhile changes what is there. Not there yet is fine. */
@@ -247,7 +203,7 @@ static void open_log(const char *command, const DeviceInfo *device, int64_t keep
         require_new_out();
     }
     directory_sign(out);
-    char *path = file_path("%s/log.csv", out), *before = file_path("%s.old", path), *head = NULL, text[256];
+    char *path = file_path("%s/log.csv", out), *before = file_path("%s.old", path), *head = NULL;
     if (keep_step < 0 && file_exists(path)) file_rename(path, before);
     free(before);
     size_t size;
@@ -255,11 +211,10 @@ static void open_log(const char *command, const DeviceInfo *device, int64_t keep
     REQUIRE(memory, "out of memory: the head of the log");
     fprintf(memory, "# command: %s\n# version: %s\n# device: %s, %s, %s\n# settings:", command, VERSION, backend_name,
             device->name, device->detail);
-    for (const Option *o = options; o->name || o->help; o++)
-        if (is_setting(o)) fprintf(memory, " %s=%s", o->name, option_text(o, text));
+    options_print(memory, options);
     fprintf(memory, "\n# model: %d layers, %d heads, %d channels, context %d, vocabulary %d, %lld parameters\n", config.L,
             config.NH, config.C, config.T, config.V, (long long)gpt_parameter_count(&config));
-    if (!isnan(val_floor)) fprintf(memory, "# floor: %.6f\n", val_floor);
+    if (!isnan(corpus.val_floor)) fprintf(memory, "# floor: %.6f\n", corpus.val_floor);
     fclose(memory);
     report_open(&report, path, head, keep_step);
     free(head);
@@ -269,7 +224,7 @@ static void open_log(const char *command, const DeviceInfo *device, int64_t keep
 /* ---- Evaluation and samples */
 
 static int validation_is_due(void) {
-    return val_stream && state.step > 0 && (state.step == steps || (val_every && state.step % val_every == 0));
+    return corpus.val && state.step > 0 && (state.step == steps || (val_every && state.step % val_every == 0));
 }
 
 /* Returns whether the loss is below the floor, which only a leak can do. A validation that a stop cut short is made up for
@@ -277,18 +232,18 @@ static int validation_is_due(void) {
 static int validate(void) {
     int all;
     char text[96];
-    double loss = evaluate(&gpt, val_stream, val_tokens, (int)batch, &all);
+    double loss = evaluate(&gpt, corpus.val, val_tokens, (int)batch, &all);
     if (isnan(loss) && stop_wanted()) return 0;
     state.val_loss = loss;
     validated_step = state.step;
     report_line(&report, "step %lld: val loss %s%s", (long long)state.step,
-                loss_text(loss, tokens_are_bytes(val_stream), text), all ? "" : ", on the first --val-tokens");
-    if (isnan(val_floor) || !all) return 0;
+                loss_text(loss, tokens_are_bytes(corpus.val), text), all ? "" : ", on the first --val-tokens");
+    if (isnan(corpus.val_floor) || !all) return 0;
     static int told;
-    if (told++) report_line(&report, "          floor %.4f", val_floor);
+    if (told++) report_line(&report, "          floor %.4f", corpus.val_floor);
     else report_line(&report, "          floor %.4f: the entropy of this text under the grammar that wrote it. It remembers "
-                     "whole tales;\n          a context of %d bytes does not reach it.", val_floor, config.T);
-    return state.val_loss < val_floor;
+                     "whole tales;\n          a context of %d bytes does not reach it.", corpus.val_floor, config.T);
+    return state.val_loss < corpus.val_floor;
 }
 
 static void print_sample(void) {
@@ -329,8 +284,8 @@ static void save_checkpoint(void) {
     char text[ROWS][256];
     int count = resume_settings(options, settings, text);
     char tokens[2][64], validated[32], *window = guard_to_text(&guard);
-    settings[count++] = (Setting){ "train tokens", resume_data_text(train_tokens, tokens[0]) };
-    settings[count++] = (Setting){ "val tokens", resume_data_text(val_stream, tokens[1]) };
+    settings[count++] = (Setting){ "train tokens", resume_data_text(corpus.train, tokens[0]) };
+    settings[count++] = (Setting){ "val tokens", resume_data_text(corpus.val, tokens[1]) };
     settings[count++] = (Setting){ "tokenizer", tokenizer_name(tokenizer) };
     snprintf(validated, sizeof validated, "%lld", (long long)validated_step);
     settings[count++] = (Setting){ "guard", window };
@@ -362,17 +317,15 @@ static void save_before_step(void) {
 /* A step that is not finite, with the first tensor to blame: reported, and the end of the run unless it is to skip. */
 static void note_sick(const StepNumbers *numbers, int64_t step) {
     finish_saving();
-    char name[96] = "none any more";
+    char name[96] = "none any more", what[512];
     int sick = guard.sick, stop = !strcmp(on_nan, "stop"), over = stop || sick >= GUARD_SICK_STEPS;
     Tensor tensor;
     TensorHealth health = {0};
     if (gpt_find_sick(&gpt, name, &tensor)) health = tensor_health(tensor);
+    guard_sick_text(numbers, name, &health, what);
     if (over) save_before_step();
     char *last = out ? checkpoint_latest(out) : NULL;
-    char *text = file_path("step %lld: loss %g, gradient norm %g: nothing was applied. First sick tensor: %s (%lld NaN, "
-        "%lld infinite, the rest in %.3g .. %.3g). Last good checkpoint: %s", (long long)step, numbers->loss,
-        numbers->norm, name, (long long)health.nan_count, (long long)health.infinite_count, health.least, health.greatest,
-        last ? last : "none");
+    char *text = file_path("step %lld: %s. Last good checkpoint: %s", (long long)step, what, last ? last : "none");
     if (stop) fail("%s. A lower --lr or --clip may help%s", text,
                    last ? "; --resume --on-nan skip goes on without this step" : "");
     REQUIRE(!over, "%s. %d such steps without an update between them: --on-nan skip does not help, a lower --lr or "
@@ -382,19 +335,13 @@ static void note_sick(const StepNumbers *numbers, int64_t step) {
     free(last);
 }
 
-static void note_spike(const StepNumbers *numbers, const Judgement *j, int64_t step) {
-    char loss[64] = "", norm[64] = "";
-    if (numbers->loss > numbers->loss_limit) snprintf(loss, sizeof loss, "loss %.4g is %.1f", numbers->loss, j->loss_z);
-    if (numbers->norm > numbers->norm_limit)
-        snprintf(norm, sizeof norm, "%sgradient norm %.4g is %.1f", *loss ? " and " : "", numbers->norm, j->norm_z);
-    report_line(&report, "step %lld: %s%s sigma above the last %d: not applied%s", (long long)step, loss, norm, guard.count,
-                guard.spikes == GUARD_SPIKE_STEPS ? "; the next one will be, after so many in a row" : "");
-}
-
 static void note_update(const StepNumbers *numbers, int64_t step) {
     Judgement j = guard_judge(&guard, numbers);
     if (j.verdict == SICK)  note_sick(numbers, step);
-    if (j.verdict == SPIKE) note_spike(numbers, &j, step);
+    if (j.verdict == SPIKE) {
+        char text[256];
+        report_line(&report, "step %lld: %s", (long long)step, guard_spike_text(&guard, numbers, &j, text));
+    }
 }
 
 /* Once a second at most: each of four queries can take a millisecond, and what is written a row later is no other number
@@ -407,7 +354,7 @@ static DeviceHealth ask_health(void) {
 
 static StepNumbers train_step(double learning_rate, int64_t batches, DeviceHealth *health) {
     int B = (int)batch, T = config.T;
-    int64_t count = tokens_train_targets(train_tokens, (uint64_t)seed, state.sample, (uint64_t)B * (uint64_t)batches, T);
+    int64_t count = tokens_train_targets(corpus.train, (uint64_t)seed, state.sample, (uint64_t)B * (uint64_t)batches, T);
     float share = 1.0f / (float)count;
     state_before = state;
     guard_before = guard;
@@ -417,7 +364,7 @@ static StepNumbers train_step(double learning_rate, int64_t batches, DeviceHealt
     for (int64_t i = 0; i < batches; i++) {
         for (int b = 0; b < B; b++) {
             size_t place = (size_t)b * (size_t)T;
-            tokens_train_window(train_tokens, (uint64_t)seed, state.sample++, T, inputs + place, targets + place);
+            tokens_train_window(corpus.train, (uint64_t)seed, state.sample++, T, inputs + place, targets + place);
         }
         gpt_load(&gpt, inputs, targets);
         gpt_forward(&gpt);
@@ -466,7 +413,7 @@ static const char *train(int64_t batches, double peak_flops) {
         tell_saver(state.step < steps);
         if (leak) finish_saving();
         REQUIRE(!leak, "val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation text "
-                "must have leaked into the training", state.val_loss, val_floor, val_data);
+                "must have leaked into the training", state.val_loss, corpus.val_floor, val_data);
     }
     if ((stop || state.step == steps) && saved_step != state.step) save_checkpoint();
     return stop;
@@ -516,8 +463,8 @@ static int run_training(int argc, char **argv) {
         }
     }
     if (init) init = checkpoint_resolve(init);
-    open_data();
-    choose_model(checkpoint ? checkpoint : init, tokens_are_bytes(train_tokens));
+    corpus = corpus_open(data, val_data, val_fraction);
+    choose_model(checkpoint ? checkpoint : init, tokens_are_bytes(corpus.train));
     if (sample_every) {                     /* a prompt that is no good is told now, not in the middle of the run */
         int count;
         free(tokenizer_encode(tokenizer, prompt ? prompt : "", config.V, &count));
@@ -527,8 +474,8 @@ static int run_training(int argc, char **argv) {
             "--total-batch %lld is no multiple of --batch x --context = %lld", (long long)total_batch, (long long)one_batch);
     REQUIRE(min_lr <= lr, "--min-lr %g: want at most --lr %g", min_lr, lr);
     if (checkpoint) {
-        resume_require_same_data(checkpoint, "train tokens", train_tokens, "data", data);
-        resume_require_same_data(checkpoint, "val tokens", val_stream, "val-data", val_data ? val_data : data);
+        resume_require_same_data(checkpoint, "train tokens", corpus.train, "data", data);
+        resume_require_same_data(checkpoint, "val tokens", corpus.val, "val-data", val_data ? val_data : data);
     }
     if (!resume && out) {
         lock_out();
@@ -537,15 +484,14 @@ static int run_training(int argc, char **argv) {
 
     DeviceInfo device = device_info();
     print_settings(&device);
-    print_data();
+    corpus_print(stdout, &corpus);
     plan_run(TRAIN);
     if (dry_run) {
         free(checkpoint);
         return 0;
     }
     create_model(TRAIN);
-    tokens_check(train_tokens, config.V);
-    if (val_stream) tokens_check(val_stream, config.V);
+    corpus_check(&corpus, config.V);
     optimizer_create(&optimizer, &gpt, (AdamW){ .beta1 = (float)beta1, .beta2 = (float)beta2, .eps = (float)eps,
                                                 .weight_decay = (float)weight_decay, .max_norm = (float)clip });
     if (checkpoint) {
