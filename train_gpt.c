@@ -9,6 +9,7 @@
 #include "kernels/check.h"
 #include "kernels/device.h"
 #include "llmc/checkpoint.h"
+#include "llmc/choice.h"
 #include "llmc/corpus.h"
 #include "llmc/evaluate.h"
 #include "llmc/files.h"
@@ -31,12 +32,13 @@
 
 /* ---- Options */
 
-static const char *data, *val_data, *out, *init, *eval, *sample, *model, *dtype, *save_dtype, *attention, *schedule, *prompt;
+static const char *data, *val_data, *out, *init, *eval, *sample, *attention, *schedule, *prompt;
 static const char *on_nan, *time_limit;
 static double val_fraction, lr, min_lr, weight_decay, beta1, beta2, eps, clip, skip_spikes, temperature;
-static int64_t vocab, layers, heads, channels, context, batch, total_batch, steps, warmup, decay, seed, threads;
+static int64_t batch, total_batch, steps, warmup, decay, seed, threads;
 static int64_t val_every, val_tokens, sample_every, sample_tokens, top_k, save_every, keep, keep_every;
-static int resume, dry_run, version, help, deterministic;
+static int resume, dry_run, version, help;
+static ModelOptions model;
 
 #define GROUP(title)                                     { .help = title }
 #define FLAG(n, variable, h)                             { .name = n, .type = OPTION_FLAG, .value = &variable, .help = h }
@@ -66,14 +68,14 @@ static Option options[] = {
     FLAG   ("help",        help,        "print this, and end"),
 
     GROUP("Model"),
-    TEXT   ("model",       model,       "NAME", "d4", FIXED_ON_RESUME, GPT_NAMES),
-    INTEGER("layers",      layers,      0, 1000,  "0",   KEPT_ON_RESUME, "blocks; 0 = as --model says"),
-    INTEGER("heads",       heads,       0, 65536, "0",   KEPT_ON_RESUME, "attention heads; 0 = as --model says"),
-    INTEGER("channels",    channels,    0, 65536, "0",   KEPT_ON_RESUME, "width; 0 = as --model says"),
-    INTEGER("context",     context,     0, 1 << 24, "0", KEPT_ON_RESUME, "longest sequence, in tokens; 0 = 256, or 1024 from d12 up"),
-    INTEGER("vocab",       vocab,       0, 1 << 24, "0", KEPT_ON_RESUME, "vocabulary; 0 = 256 for a text, 50257 (GPT-2) for shards"),
-    CHOICE ("dtype",       dtype,       "f32|bf16", "f32", FIXED_ON_RESUME, "precision of the computation"),
-    SWITCH ("deterministic",deterministic,KEPT_ON_RESUME, "the same bits every run, where a GPU's flash attention would add in the order in which things happen"),
+    TEXT   ("model",       model.model,       "NAME", "d4", FIXED_ON_RESUME, GPT_NAMES),
+    INTEGER("layers",      model.layers,      0, 1000,  "0",   KEPT_ON_RESUME, "blocks; 0 = as --model says"),
+    INTEGER("heads",       model.heads,       0, 65536, "0",   KEPT_ON_RESUME, "attention heads; 0 = as --model says"),
+    INTEGER("channels",    model.channels,    0, 65536, "0",   KEPT_ON_RESUME, "width; 0 = as --model says"),
+    INTEGER("context",     model.context,     0, 1 << 24, "0", KEPT_ON_RESUME, "longest sequence, in tokens; 0 = 256, or 1024 from d12 up"),
+    INTEGER("vocab",       model.vocab,       0, 1 << 24, "0", KEPT_ON_RESUME, "vocabulary; 0 = 256 for a text, 50257 (GPT-2) for shards"),
+    CHOICE ("dtype",       model.dtype,       "f32|bf16", "f32", FIXED_ON_RESUME, "precision of the computation"),
+    SWITCH ("deterministic",model.deterministic,KEPT_ON_RESUME, "the same bits every run, where a GPU's flash attention would add in the order in which things happen"),
     CHOICE ("attention",   attention,   "auto|flash|naive", "auto", FIXED_ON_RESUME, "flash keeps O(T) for the backward pass, naive all of P; auto = the best that can run"),
 
     GROUP("Training"),
@@ -99,7 +101,7 @@ static Option options[] = {
     INTEGER("val-every",   val_every,   0, 1e12, "250",  KEPT_ON_RESUME, "steps between validations; 0 = only at the end"),
     INTEGER("val-tokens",  val_tokens,  0, 1e15, "1048576", KEPT_ON_RESUME, "validate on the first so many tokens; 0 = all"),
     INTEGER("save-every",  save_every,  0, 1e12, "1000", KEPT_ON_RESUME, "steps between checkpoints; 0 = only at the end"),
-    CHOICE ("save-dtype",  save_dtype,  "f32|bf16", "f32", KEPT_ON_RESUME, "of model.safetensors; with bf16 the exact f32 lie in optimizer.safetensors"),
+    CHOICE ("save-dtype",  model.save_dtype,  "f32|bf16", "f32", KEPT_ON_RESUME, "of model.safetensors; with bf16 the exact f32 lie in optimizer.safetensors"),
     INTEGER("keep",        keep,        0, 1e12, "0",    KEPT_ON_RESUME, "newest checkpoints that stay, older ones are removed; 0 = all stay"),
     INTEGER("keep-every",  keep_every,  0, 1e12, "0",    KEPT_ON_RESUME, "checkpoints of steps that are a multiple of it stay, too; 0 = none"),
     TEXT   ("time-limit",  time_limit,  "TIME", NULL, FREE_ON_RESUME, "save and exit with code 75 before so much time has passed: 3h50m, 90s (until a save was timed it is expected to take twice as long as at 200 MB/s); SIGTERM and SIGINT do it at once, SIGUSR1 saves and goes on"),
@@ -141,29 +143,6 @@ static int64_t validated_step = -1;         /* where val_loss was measured */
 static int64_t saved_step = -1;             /* of the last checkpoint of this process */
 static double health_asked_s = -1e9;
 static int out_locked;
-
-static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : F32; }
-
-/* The model of a checkpoint, or else the one that the options describe, for this data. */
-static void choose_model(const char *checkpoint, int are_bytes) {
-    REQUIRE(gpt_named(model, &config), "--model %s: want one of %s", model, GPT_NAMES);
-    GPTConfig had = {0};
-    if (checkpoint) had = config = checkpoint_config(checkpoint);
-    if (layers)   config.L = (int)layers;
-    if (heads)    config.NH = (int)heads;
-    if (channels) config.C = (int)channels;
-    if (context)  config.T = (int)context;
-    if (vocab)    config.V = (int)vocab;
-    else if (!checkpoint) config.V = are_bytes ? 256 : 50257;
-    if (checkpoint) resume_require_same_sizes(checkpoint, &had, &config);
-    REQUIRE(!are_bytes || config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
-            checkpoint ? checkpoint : "--vocab", config.V);
-    config.dtype = dtype_named(dtype);
-    config.save_dtype = dtype_named(save_dtype);
-    config.deterministic = deterministic;
-    gpt_check(&config);
-    tokenizer = are_bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
-}
 
 /* ---- Banner, plan and log */
 
@@ -279,22 +258,11 @@ static void save_checkpoint(void) {
     if (waited > 0.1) report_line(&report, "step %lld: waited %.1f s until the checkpoint before was written: the disk is "
                                   "slower than --save-every %lld", (long long)state.step, waited, (long long)save_every);
     tell_saver(1);
-    enum { ROWS = sizeof options / sizeof *options };
-    Setting settings[ROWS + 6];
-    char text[ROWS][256];
-    int count = resume_settings(options, settings, text);
-    char tokens[2][64], validated[32], *window = guard_to_text(&guard);
-    settings[count++] = (Setting){ "train tokens", resume_data_text(corpus.train, tokens[0]) };
-    settings[count++] = (Setting){ "val tokens", resume_data_text(corpus.val, tokens[1]) };
-    settings[count++] = (Setting){ "tokenizer", tokenizer_name(tokenizer) };
-    snprintf(validated, sizeof validated, "%lld", (long long)validated_step);
-    settings[count++] = (Setting){ "guard", window };
-    settings[count++] = (Setting){ "validated step", validated };
-    settings[count] = (Setting){0};
+    Setting *settings = resume_settings(options, &corpus, tokenizer, &guard, validated_step);
     report_sync(&report);
     saved_step = state.step;
     saver_start(&saver, &state, settings);
-    free(window);
+    resume_settings_free(settings);
 }
 
 /* Before the process ends: all is written, or else it is an error. */
@@ -423,7 +391,7 @@ static const char *train(int64_t batches, double peak_flops) {
 
 static void plan_run(Purpose purpose) {
     const char *refusal = device_refuse_dtype(config.dtype);
-    REQUIRE(!refusal, "--dtype %s: %s", dtype, refusal);
+    REQUIRE(!refusal, "--dtype %s: %s", model.dtype, refusal);
     Plan plan = plan_make(&config, attention, (int)batch, config.T, purpose);
     DeviceInfo device = device_info();
     if (purpose == TRAIN || dry_run) plan_print(stdout, &plan, device.free_bytes, device.total_bytes);
@@ -464,7 +432,9 @@ static int run_training(int argc, char **argv) {
     }
     if (init) init = checkpoint_resolve(init);
     corpus = corpus_open(data, val_data, val_fraction);
-    choose_model(checkpoint ? checkpoint : init, tokens_are_bytes(corpus.train));
+    int are_bytes = tokens_are_bytes(corpus.train);
+    config = model_to_train(&model, checkpoint ? checkpoint : init, are_bytes);
+    tokenizer = are_bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
     if (sample_every) {                     /* a prompt that is no good is told now, not in the middle of the run */
         int count;
         free(tokenizer_encode(tokenizer, prompt ? prompt : "", config.V, &count));
@@ -473,10 +443,7 @@ static int run_training(int argc, char **argv) {
     REQUIRE(!total_batch || (total_batch >= one_batch && total_batch % one_batch == 0),
             "--total-batch %lld is no multiple of --batch x --context = %lld", (long long)total_batch, (long long)one_batch);
     REQUIRE(min_lr <= lr, "--min-lr %g: want at most --lr %g", min_lr, lr);
-    if (checkpoint) {
-        resume_require_same_data(checkpoint, "train tokens", corpus.train, "data", data);
-        resume_require_same_data(checkpoint, "val tokens", corpus.val, "val-data", val_data ? val_data : data);
-    }
+    if (checkpoint) resume_require_same_data(checkpoint, &corpus, data, val_data);
     if (!resume && out) {
         lock_out();
         require_new_out();
@@ -550,28 +517,11 @@ static int run_training(int argc, char **argv) {
     return EXIT_TRY_AGAIN;
 }
 
-/* The tokenizer that the model was trained with; a folder of another program does not say. */
-static Tokenizer tokenizer_of(const char *checkpoint) {
-    char *path = file_path("%s/state.json", checkpoint), *name = NULL;
-    if (file_exists(path)) name = checkpoint_setting(checkpoint, "tokenizer");
-    Tokenizer found = name ? tokenizer_named(name, path) : config.V == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS;
-    free(name);
-    free(path);
-    return found;
-}
-
 /* Returns 0 when the plan was all that was wanted. */
 static int open_checkpoint(const char *path) {
     char *checkpoint = checkpoint_resolve(path);
-    config = checkpoint_config(checkpoint);
-    config.dtype = dtype_named(dtype);
-    tokenizer = tokenizer_of(checkpoint);
-    const struct { const char *option; int64_t given; int had; } sizes[] = {
-        { "layers", layers, config.L }, { "heads", heads, config.NH }, { "channels", channels, config.C },
-        { "context", context, config.T }, { "vocab", vocab, config.V } };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        REQUIRE(!sizes[i].given || sizes[i].given == sizes[i].had, "--%s %lld: the model of %s has %d", sizes[i].option,
-                (long long)sizes[i].given, checkpoint, sizes[i].had);
+    config = model_to_use(&model, checkpoint);
+    tokenizer = model_tokenizer(checkpoint, config.V);
     plan_run(EVALUATE);
     if (!dry_run) {
         create_model(EVALUATE);

@@ -7,14 +7,39 @@
 
 /* ---- What is saved, and compared */
 
-int resume_settings(const Option *table, Setting *settings, char (*text)[256]) {
-    int count = 0;
+/* How many tokens there are, and a hash of them. */
+static char *data_text(const Tokens *tokens) {
+    if (!tokens) return file_path("none");
+    return file_path("%lld tokens, %016llx", (long long)tokens_count(tokens),
+                     (unsigned long long)tokens_fingerprint(tokens));
+}
+
+Setting *resume_settings(const Option *table, const Corpus *corpus, Tokenizer tokenizer, const Guard *guard,
+                         int64_t validated_step) {
+    const Setting more[] = {
+        { "train tokens",   data_text(corpus->train) },
+        { "val tokens",     data_text(corpus->val) },
+        { "tokenizer",      file_path("%s", tokenizer_name(tokenizer)) },
+        { "guard",          guard_to_text(guard) },
+        { "validated step", file_path("%lld", (long long)validated_step) },
+        {0}
+    };
+    size_t most = sizeof more / sizeof *more, count = 0;
+    for (const Option *o = table; o->name || o->help; o++) most++;
+    Setting *settings = calloc(most, sizeof *settings);
+    REQUIRE(settings, "out of memory: %zu settings of a checkpoint", most);
     for (const Option *o = table; o->name || o->help; o++) {
-        if (!o->name || o->resume == FREE_ON_RESUME) continue;
-        settings[count] = (Setting){ o->name, option_text(o, text[count]) };
-        count++;
+        char text[256];
+        if (o->name && o->resume != FREE_ON_RESUME)
+            settings[count++] = (Setting){ o->name, file_path("%s", option_text(o, text)) };
     }
-    return count;
+    memcpy(settings + count, more, sizeof more);
+    return settings;
+}
+
+void resume_settings_free(Setting *settings) {
+    for (Setting *s = settings; s->key; s++) free((void *)s->value);
+    free(settings);
 }
 
 void resume_adopt_options(Option *table, const char *checkpoint) {
@@ -33,31 +58,19 @@ void resume_adopt_options(Option *table, const char *checkpoint) {
     }
 }
 
-void resume_require_same_sizes(const char *checkpoint, const GPTConfig *had, const GPTConfig *want) {
-    const struct { const char *what; int had, want; } rows[] = {
-        { "layers", had->L, want->L }, { "heads", had->NH, want->NH }, { "channels", had->C, want->C },
-        { "context", had->T, want->T }, { "vocab", had->V, want->V },
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        REQUIRE(rows[i].had == rows[i].want, "%s: --%s is %d, the options want %d; it must stay", checkpoint,
-                rows[i].what, rows[i].had, rows[i].want);
-}
-
-const char *resume_data_text(const Tokens *tokens, char text[64]) {
-    if (tokens) snprintf(text, 64, "%lld tokens, %016llx", (long long)tokens_count(tokens),
-                         (unsigned long long)tokens_fingerprint(tokens));
-    else strcpy(text, "none");
-    return text;
-}
-
-void resume_require_same_data(const char *checkpoint, const char *key, const Tokens *tokens, const char *option,
-                              const char *path) {
-    char *had = checkpoint_setting(checkpoint, key), now[64];
-    resume_data_text(tokens, now);
+static void require_same_tokens(const char *checkpoint, const char *key, const Tokens *tokens, const char *option,
+                                const char *path) {
+    char *had = checkpoint_setting(checkpoint, key), *now = data_text(tokens);
     REQUIRE(had && !strcmp(had, now), "--resume: --%s %s is other data (%s) than the checkpoint %s was made with (%s); "
             "to train on other data: --init %s --out ANOTHER", option, path, now, checkpoint, had ? had : "unknown",
             checkpoint);
+    free(now);
     free(had);
+}
+
+void resume_require_same_data(const char *checkpoint, const Corpus *corpus, const char *data, const char *val_data) {
+    require_same_tokens(checkpoint, "train tokens", corpus->train, "data", data);
+    require_same_tokens(checkpoint, "val tokens", corpus->val, "val-data", val_data ? val_data : data);
 }
 
 /* ---- What is read */

@@ -3,17 +3,17 @@
 #ifndef LLMC_RESUME_H
 #define LLMC_RESUME_H
 #include "checkpoint.h"
+#include "corpus.h"
 #include "guard.h"
 #include "options.h"
-#include "tokens.h"
+#include "tokenizer.h"
 
-/* For checkpoint_save: every option that a resume looks at, by name. Returns how many; the settings, which the caller
-   ends, and the texts have room for as many as the table has rows. */
-int resume_settings(const Option *table, Setting *settings, char (*text)[256]);
-
-/* What is saved of a stream: how many tokens there are, which is what their order depends on, and a hash of them;
-   "none" of NULL. */
-const char *resume_data_text(const Tokens *tokens, char text[64]);
+/* For a save: every option that a resume looks at, by name; how many tokens either stream has, which is what their
+   order depends on, and a hash of them; the tokenizer, the guard's window, and where val_loss was measured. New memory
+   that resume_settings_free frees. */
+Setting *resume_settings(const Option *table, const Corpus *corpus, Tokenizer tokenizer, const Guard *guard,
+                         int64_t validated_step);
+void resume_settings_free(Setting *settings);
 
 /* The newest checkpoint of OUT, checked (checkpoint_check), as a new string. NULL, and a line on stdout, where there is
    none yet: a run was stopped before its first, or a queue script always says --resume. Then it fails when OUT holds a
@@ -23,11 +23,8 @@ char *resume_find(const char *out, const char *data);
 /* Options that are not given take the value they had when the checkpoint was made; FIXED_ON_RESUME must not change. */
 void resume_adopt_options(Option *table, const char *checkpoint);
 
-void resume_require_same_sizes(const char *checkpoint, const GPTConfig *had, const GPTConfig *want);
-
-/* key: under which resume_data_text was saved; option and path: what the stream was opened with. */
-void resume_require_same_data(const char *checkpoint, const char *key, const Tokens *tokens, const char *option,
-                              const char *path);
+/* data, val_data: what the streams were opened with. */
+void resume_require_same_data(const char *checkpoint, const Corpus *corpus, const char *data, const char *val_data);
 
 /* Everything that a run goes on from: weights, moments, and what is returned, which must belong together.
    sequences: of an update. A checkpoint of an older version has no window, it fills anew. */
