@@ -5,17 +5,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include "kernels/check.h"
 #include "kernels/device.h"
 #include "llmc/checkpoint.h"
+#include "llmc/choice.h"
+#include "llmc/corpus.h"
+#include "llmc/evaluate.h"
 #include "llmc/files.h"
+#include "llmc/folder.h"
 #include "llmc/gpt.h"
 #include "llmc/guard.h"
 #include "llmc/optimizer.h"
 #include "llmc/options.h"
 #include "llmc/plan.h"
 #include "llmc/report.h"
+#include "llmc/resume.h"
 #include "llmc/sampler.h"
 #include "llmc/saver.h"
 #include "llmc/schedule.h"
@@ -28,83 +32,112 @@
 
 /* ---- Options */
 
-static const char *data, *val_data, *out, *init, *eval, *sample, *model, *dtype, *save_dtype, *attention, *schedule, *prompt;
+static const char *data, *val_data, *out, *init, *eval, *sample, *attention, *schedule, *prompt;
 static const char *on_nan, *time_limit;
 static double val_fraction, lr, min_lr, weight_decay, beta1, beta2, eps, clip, skip_spikes, temperature;
-static int64_t vocab, layers, heads, channels, context, batch, total_batch, steps, warmup, decay, seed, threads;
+static int64_t batch, total_batch, steps, warmup, decay, seed, threads;
 static int64_t val_every, val_tokens, sample_every, sample_tokens, top_k, save_every, keep, keep_every;
-static int resume, dry_run, version, help, deterministic;
+static int resume, dry_run, version, help;
+static ModelOptions model;
 
-#define GROUP(title)                                     { .help = title }
-#define FLAG(n, variable, h)                             { .name = n, .type = OPTION_FLAG, .value = &variable, .help = h }
-#define SWITCH(n, variable, r, h)                        { .name = n, .type = OPTION_FLAG, .value = &variable, .fallback = "no", \
-                                                           .resume = r, .help = h }
-#define TEXT(n, variable, a, d, r, h)                    { .name = n, .type = OPTION_TEXT, .value = &variable, .argument = a, \
-                                                           .fallback = d, .resume = r, .help = h }
-#define CHOICE(n, variable, c, d, r, h)                  { .name = n, .type = OPTION_CHOICE, .value = &variable, .choices = c, \
-                                                           .argument = "NAME", .fallback = d, .resume = r, .help = h }
-#define NUMBER(n, t, variable, lo, hi, d, r, h)          { .name = n, .type = t, .value = &variable, .least = lo, .most = hi, \
-                                                           .argument = "N", .fallback = d, .resume = r, .help = h }
-#define INTEGER(n, variable, lo, hi, d, r, h)            NUMBER(n, OPTION_INTEGER, variable, lo, hi, d, r, h)
-#define REAL(n, variable, lo, hi, d, r, h)               NUMBER(n, OPTION_REAL, variable, lo, hi, d, r, h)
+#define ROW(n, t, variable, ...)                { .name = n, .type = t, .value = &variable, __VA_ARGS__ }
+#define GROUP(title)                            { .help = title }
+#define FLAG(n, variable, h)                    ROW(n, OPTION_FLAG, variable, .help = h)
+#define SWITCH(n, variable, r, h)               ROW(n, OPTION_FLAG, variable, .fallback = "no", \
+                                                    .resume = r##_ON_RESUME, .help = h)
+#define TEXT(n, variable, a, d, r, h)           ROW(n, OPTION_TEXT, variable, .argument = a, .fallback = d, \
+                                                    .resume = r##_ON_RESUME, .help = h)
+#define CHOICE(n, variable, c, d, r, h)         ROW(n, OPTION_CHOICE, variable, .choices = c, .argument = "NAME", \
+                                                    .fallback = d, .resume = r##_ON_RESUME, .help = h)
+#define NUMBER(n, t, variable, lo, hi, d, r, h) ROW(n, t, variable, .least = lo, .most = hi, .argument = "N", \
+                                                    .fallback = d, .resume = r##_ON_RESUME, .help = h)
+#define INTEGER(n, variable, lo, hi, d, r, h)   NUMBER(n, OPTION_INTEGER, variable, lo, hi, d, r, h)
+#define REAL(n, variable, lo, hi, d, r, h)      NUMBER(n, OPTION_REAL, variable, lo, hi, d, r, h)
 
 static Option options[] = {
     GROUP("What to do (without --eval or --sample: train)"),
-    TEXT   ("data",        data,        "FILE", NULL, KEPT_ON_RESUME, "a text (its bytes are the tokens), or token shards: 'dir/train_*.bin'"),
-    TEXT   ("val-data",    val_data,    "FILE", NULL, KEPT_ON_RESUME, "text or shards to validate on; without it a text gives its last part"),
-    REAL   ("val-fraction",val_fraction,0, 0.9, "0.1", FIXED_ON_RESUME, "how much of a text is kept for validation"),
-    TEXT   ("out",         out,         "DIR",  NULL, FREE_ON_RESUME, "folder of log.csv and of the checkpoints, step-00001000 and so on"),
-    FLAG   ("resume",      resume,      "go on from the newest checkpoint of --out, with the options it was made with; begin where there is none"),
-    TEXT   ("init",        init,        "CHECKPOINT", NULL, FREE_ON_RESUME, "start from these weights instead of random ones; the model is theirs"),
-    TEXT   ("eval",        eval,        "CHECKPOINT", NULL, FREE_ON_RESUME, "only print the loss on --val-data, or else on all of --data"),
-    TEXT   ("sample",      sample,      "CHECKPOINT", NULL, FREE_ON_RESUME, "only print text that starts with --prompt"),
+    TEXT   ("data",        data,        "FILE", NULL, KEPT,
+            "a text (its bytes are the tokens), or token shards: 'dir/train_*.bin'"),
+    TEXT   ("val-data",    val_data,    "FILE", NULL, KEPT,
+            "text or shards to validate on; without it a text gives its last part"),
+    REAL   ("val-fraction",val_fraction,0, 0.9, "0.1", FIXED, "how much of a text is kept for validation"),
+    TEXT   ("out",         out,         "DIR",  NULL, FREE,
+            "folder of log.csv and of the checkpoints, step-00001000 and so on"),
+    FLAG   ("resume",      resume,
+            "go on from the newest checkpoint of --out, with the options it was made with; begin where there is none"),
+    TEXT   ("init",        init,        "CHECKPOINT", NULL, FREE,
+            "start from these weights instead of random ones; the model is theirs"),
+    TEXT   ("eval",        eval,        "CHECKPOINT", NULL, FREE,
+            "only print the loss on --val-data, or else on all of --data"),
+    TEXT   ("sample",      sample,      "CHECKPOINT", NULL, FREE, "only print text that starts with --prompt"),
     FLAG   ("dry-run",     dry_run,     "print settings and memory plan, and end"),
     FLAG   ("version",     version,     "print the version, and end"),
     FLAG   ("help",        help,        "print this, and end"),
 
     GROUP("Model"),
-    TEXT   ("model",       model,       "NAME", "d4", FIXED_ON_RESUME, GPT_NAMES),
-    INTEGER("layers",      layers,      0, 1000,  "0",   KEPT_ON_RESUME, "blocks; 0 = as --model says"),
-    INTEGER("heads",       heads,       0, 65536, "0",   KEPT_ON_RESUME, "attention heads; 0 = as --model says"),
-    INTEGER("channels",    channels,    0, 65536, "0",   KEPT_ON_RESUME, "width; 0 = as --model says"),
-    INTEGER("context",     context,     0, 1 << 24, "0", KEPT_ON_RESUME, "longest sequence, in tokens; 0 = 256, or 1024 from d12 up"),
-    INTEGER("vocab",       vocab,       0, 1 << 24, "0", KEPT_ON_RESUME, "vocabulary; 0 = 256 for a text, 50257 (GPT-2) for shards"),
-    CHOICE ("dtype",       dtype,       "f32|bf16", "f32", FIXED_ON_RESUME, "precision of the computation"),
-    SWITCH ("deterministic",deterministic,KEPT_ON_RESUME, "the same bits every run, where a GPU's flash attention would add in the order in which things happen"),
-    CHOICE ("attention",   attention,   "auto|flash|naive", "auto", FIXED_ON_RESUME, "flash keeps O(T) for the backward pass, naive all of P; auto = the best that can run"),
+    TEXT   ("model",         model.model,         "NAME", "d4", FIXED, GPT_NAMES),
+    INTEGER("layers",        model.layers,        0, 1000,  "0", KEPT, "blocks; 0 = as --model says"),
+    INTEGER("heads",         model.heads,         0, 65536, "0", KEPT, "attention heads; 0 = as --model says"),
+    INTEGER("channels",      model.channels,      0, 65536, "0", KEPT, "width; 0 = as --model says"),
+    INTEGER("context",       model.context,       0, 1 << 24, "0", KEPT,
+            "longest sequence, in tokens; 0 = 256, or 1024 from d12 up"),
+    INTEGER("vocab",         model.vocab,         0, 1 << 24, "0", KEPT,
+            "vocabulary; 0 = 256 for a text, 50257 (GPT-2) for shards"),
+    CHOICE ("dtype",         model.dtype,         "f32|bf16", "f32", FIXED, "precision of the computation"),
+    SWITCH ("deterministic", model.deterministic, KEPT,
+            "the same bits every run, where a GPU's flash attention would add in the order in which things happen"),
+    CHOICE ("attention",     attention,           "auto|flash|naive", "auto", FIXED,
+            "flash keeps O(T) for the backward pass, naive all of P; auto = the best that can run"),
 
     GROUP("Training"),
-    INTEGER("steps",       steps,       0, 1e12, "2000", FIXED_ON_RESUME, "updates"),
-    INTEGER("batch",       batch,       1, 1 << 20, "16", FIXED_ON_RESUME, "sequences computed at a time"),
-    INTEGER("total-batch", total_batch, 0, 1e12, "0",    FIXED_ON_RESUME, "tokens of an update, gathered over batches; 0 = one batch"),
-    REAL   ("lr",          lr,          0, 1e6,  "0.001", FIXED_ON_RESUME, "peak learning rate; 6e-4 is usual for d12, less for more"),
-    REAL   ("min-lr",      min_lr,      0, 1e6,  NULL,   FIXED_ON_RESUME, "learning rate at the end; a tenth of --lr where it is not given"),
-    CHOICE ("schedule",    schedule,    "cosine|linear|wsd", "cosine", FIXED_ON_RESUME, "how it falls; wsd = stays, then falls over the last --decay steps"),
-    INTEGER("warmup",      warmup,      0, 1e12, "100",  FIXED_ON_RESUME, "steps over which the learning rate rises"),
-    INTEGER("decay",       decay,       0, 1e12, "0",    FIXED_ON_RESUME, "steps of the fall of wsd; 0 = a fifth of all"),
-    REAL   ("weight-decay",weight_decay,0, 1e3,  "0.1",  FIXED_ON_RESUME, "of AdamW, on matrices only"),
-    REAL   ("beta1",       beta1,       0, 0.999999, "0.9",   FIXED_ON_RESUME, "of AdamW"),
-    REAL   ("beta2",       beta2,       0, 0.999999, "0.95",  FIXED_ON_RESUME, "of AdamW"),
-    REAL   ("eps",         eps,         1e-12, 1,  "1e-8", FIXED_ON_RESUME, "of AdamW"),
-    REAL   ("clip",        clip,        0, 1e9,  "1",    FIXED_ON_RESUME, "largest gradient norm, longer ones are scaled down to it; 0 = no clipping"),
-    CHOICE ("on-nan",      on_nan,      "stop|skip", "stop", KEPT_ON_RESUME, "on a loss or gradient that is not finite, which is never applied: stop, or skip the step (10 in a row stop)"),
-    REAL   ("skip-spikes", skip_spikes, 0, 1e6,  "0",    KEPT_ON_RESUME, "do not apply an update whose loss or gradient norm lies so many standard deviations above the last 128; 6 is usual, 0 = apply all"),
-    INTEGER("seed",        seed,        0, 9e15, "1",    FIXED_ON_RESUME, "of weights, order of the data and samples"),
-    INTEGER("threads",     threads,     0, 4096, "0",    FREE_ON_RESUME, "CPU threads, the results do not depend on it; 0 = one per core"),
+    INTEGER("steps",       steps,       0, 1e12, "2000", FIXED, "updates"),
+    INTEGER("batch",       batch,       1, 1 << 20, "16", FIXED, "sequences computed at a time"),
+    INTEGER("total-batch", total_batch, 0, 1e12, "0",    FIXED,
+            "tokens of an update, gathered over batches; 0 = one batch"),
+    REAL   ("lr",          lr,          0, 1e6,  "0.001", FIXED,
+            "peak learning rate; 6e-4 is usual for d12, less for more"),
+    REAL   ("min-lr",      min_lr,      0, 1e6,  NULL,   FIXED,
+            "learning rate at the end; a tenth of --lr where it is not given"),
+    CHOICE ("schedule",    schedule,    "cosine|linear|wsd", "cosine", FIXED,
+            "how it falls; wsd = stays, then falls over the last --decay steps"),
+    INTEGER("warmup",      warmup,      0, 1e12, "100",  FIXED, "steps over which the learning rate rises"),
+    INTEGER("decay",       decay,       0, 1e12, "0",    FIXED, "steps of the fall of wsd; 0 = a fifth of all"),
+    REAL   ("weight-decay",weight_decay,0, 1e3,  "0.1",  FIXED, "of AdamW, on matrices only"),
+    REAL   ("beta1",       beta1,       0, 0.999999, "0.9",   FIXED, "of AdamW"),
+    REAL   ("beta2",       beta2,       0, 0.999999, "0.95",  FIXED, "of AdamW"),
+    REAL   ("eps",         eps,         1e-12, 1,  "1e-8", FIXED, "of AdamW"),
+    REAL   ("clip",        clip,        0, 1e9,  "1",    FIXED,
+            "largest gradient norm, longer ones are scaled down to it; 0 = no clipping"),
+    CHOICE ("on-nan",      on_nan,      "stop|skip", "stop", KEPT,
+            "on a loss or gradient that is not finite, which is never applied: stop, or skip the step (10 in a row "
+            "stop)"),
+    REAL   ("skip-spikes", skip_spikes, 0, 1e6,  "0",    KEPT,
+            "do not apply an update whose loss or gradient norm lies so many standard deviations above the last 128; 6 "
+            "is usual, 0 = apply all"),
+    INTEGER("seed",        seed,        0, 9e15, "1",    FIXED, "of weights, order of the data and samples"),
+    INTEGER("threads",     threads,     0, 4096, "0",    FREE,
+            "CPU threads, the results do not depend on it; 0 = one per core"),
 
     GROUP("Along the way"),
-    INTEGER("val-every",   val_every,   0, 1e12, "250",  KEPT_ON_RESUME, "steps between validations; 0 = only at the end"),
-    INTEGER("val-tokens",  val_tokens,  0, 1e15, "1048576", KEPT_ON_RESUME, "validate on the first so many tokens; 0 = all"),
-    INTEGER("save-every",  save_every,  0, 1e12, "1000", KEPT_ON_RESUME, "steps between checkpoints; 0 = only at the end"),
-    CHOICE ("save-dtype",  save_dtype,  "f32|bf16", "f32", KEPT_ON_RESUME, "of model.safetensors; with bf16 the exact f32 lie in optimizer.safetensors"),
-    INTEGER("keep",        keep,        0, 1e12, "0",    KEPT_ON_RESUME, "newest checkpoints that stay, older ones are removed; 0 = all stay"),
-    INTEGER("keep-every",  keep_every,  0, 1e12, "0",    KEPT_ON_RESUME, "checkpoints of steps that are a multiple of it stay, too; 0 = none"),
-    TEXT   ("time-limit",  time_limit,  "TIME", NULL, FREE_ON_RESUME, "save and exit with code 75 before so much time has passed: 3h50m, 90s (until a save was timed it is expected to take twice as long as at 200 MB/s); SIGTERM and SIGINT do it at once, SIGUSR1 saves and goes on"),
-    INTEGER("sample-every",sample_every,0, 1e12, "0",    KEPT_ON_RESUME, "steps between samples; 0 = none"),
-    TEXT   ("prompt",      prompt,      "TEXT", NULL,    KEPT_ON_RESUME, "start of a sample; for a model without a tokenizer, ids: '15496 995'"),
-    INTEGER("sample-tokens",sample_tokens,1, 1e9, "256", KEPT_ON_RESUME, "length of a sample"),
-    REAL   ("temperature", temperature, 0, 100,  "0.8",  KEPT_ON_RESUME, "of sampling; 0 = always the most likely token"),
-    INTEGER("top-k",       top_k,       0, 1 << 24, "0", KEPT_ON_RESUME, "sample among the k most likely tokens; 0 = all"),
+    INTEGER("val-every",   val_every,   0, 1e12, "250",  KEPT, "steps between validations; 0 = only at the end"),
+    INTEGER("val-tokens",  val_tokens,  0, 1e15, "1048576", KEPT, "validate on the first so many tokens; 0 = all"),
+    INTEGER("save-every",  save_every,  0, 1e12, "1000", KEPT, "steps between checkpoints; 0 = only at the end"),
+    CHOICE ("save-dtype",  model.save_dtype,  "f32|bf16", "f32", KEPT,
+            "of model.safetensors; with bf16 the exact f32 lie in optimizer.safetensors"),
+    INTEGER("keep",        keep,        0, 1e12, "0",    KEPT,
+            "newest checkpoints that stay, older ones are removed; 0 = all stay"),
+    INTEGER("keep-every",  keep_every,  0, 1e12, "0",    KEPT,
+            "checkpoints of steps that are a multiple of it stay, too; 0 = none"),
+    TEXT   ("time-limit",  time_limit,  "TIME", NULL, FREE,
+            "save and exit with code 75 before so much time has passed: 3h50m, 90s (until a save was timed it is "
+            "expected to take twice as long as at 200 MB/s); SIGTERM and SIGINT do it at once, SIGUSR1 saves and goes "
+            "on"),
+    INTEGER("sample-every",sample_every,0, 1e12, "0",    KEPT, "steps between samples; 0 = none"),
+    TEXT   ("prompt",      prompt,      "TEXT", NULL,    KEPT,
+            "start of a sample; for a model without a tokenizer, ids: '15496 995'"),
+    INTEGER("sample-tokens",sample_tokens,1, 1e9, "256", KEPT, "length of a sample"),
+    REAL   ("temperature", temperature, 0, 100,  "0.8",  KEPT, "of sampling; 0 = always the most likely token"),
+    INTEGER("top-k",       top_k,       0, 1 << 24, "0", KEPT, "sample among the k most likely tokens; 0 = all"),
     {0}
 };
 
@@ -122,8 +155,7 @@ static const char mfu_formula[] =
 
 /* ---- The run: everything that the sections below share */
 
-static Tokens *train_tokens, *val_stream, *whole_text;
-static double val_floor = NAN;              /* entropy of the validation text in nats per token, where it is known */
+static Corpus corpus;
 static Tokenizer tokenizer;
 static TokenizerFiles tokenizer_files;      /* that --init came with */
 static GPTConfig config;
@@ -133,204 +165,33 @@ static Guard guard;
 static TrainState state = { .val_loss = NAN }, state_before;      /* the step that is being computed */
 static Guard guard_before;
 static Report report;
-static Saver saver;                        /* where there is an --out */
-static int32_t *inputs, *targets;           /* a batch, on the host */
+static Folder folder;                       /* where there is an --out */
+static Saver saver;
+static int32_t *inputs, *targets;           /* a batch of training, on the host */
 static int64_t validated_step = -1;         /* where val_loss was measured */
 static int64_t saved_step = -1;             /* of the last checkpoint of this process */
-static double health_asked_s = -1e9;
-static int out_locked;
-
-/* data/tales writes FILE.floor beside a text whose entropy it knows. */
-static double read_floor(const char *path) {
-    char *name = file_path("%s.floor", path);
-    double floor = NAN;
-    FILE *file = fopen(name, "r");
-    if (file) {
-        REQUIRE(fscanf(file, "%lf", &floor) == 1 && floor >= 0 && isfinite(floor),
-                "%s: want the entropy in nats per byte first", name);
-        fclose(file);
-    }
-    free(name);
-    return floor;
-}
-
-static void open_data(void) {
-    REQUIRE(data, "nothing to train on: want --data FILE (any text, or token shards); see --help");
-    train_tokens = tokens_open(data);
-    if (val_data) {
-        val_stream = tokens_open(val_data);
-        REQUIRE(tokens_are_bytes(train_tokens) == tokens_are_bytes(val_stream),
-                "--data %s and --val-data %s: one is a text and the other are shards, want both of a kind", data, val_data);
-        if (tokens_are_bytes(val_stream)) val_floor = read_floor(val_data);
-    } else if (tokens_are_bytes(train_tokens) && val_fraction > 0) {
-        int64_t count = tokens_count(train_tokens), kept = (int64_t)((double)count * (1 - val_fraction));
-        REQUIRE(kept >= 2 && count - kept >= 2, "%s: %lld bytes are too few for --val-fraction %g, want 2 in each part",
-                data, (long long)count, val_fraction);
-        whole_text = train_tokens;
-        train_tokens = tokens_slice(whole_text, 0, kept);
-        val_stream = tokens_slice(whole_text, kept, count - kept);
-    }
-}
-
-static void require_same_sizes(GPTConfig had, const char *checkpoint) {
-    const struct { const char *what; int had, want; } rows[] = {
-        { "layers", had.L, config.L }, { "heads", had.NH, config.NH }, { "channels", had.C, config.C },
-        { "context", had.T, config.T }, { "vocab", had.V, config.V },
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        REQUIRE(rows[i].had == rows[i].want, "%s: --%s is %d, the options want %d; it must stay", checkpoint, rows[i].what,
-                rows[i].had, rows[i].want);
-}
-
-static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : F32; }
-
-/* The model of a checkpoint, or else the one that the options describe, for this data. */
-static void choose_model(const char *checkpoint, int are_bytes) {
-    REQUIRE(gpt_named(model, &config), "--model %s: want one of %s", model, GPT_NAMES);
-    GPTConfig had = {0};
-    if (checkpoint) had = config = checkpoint_config(checkpoint);
-    if (layers)   config.L = (int)layers;
-    if (heads)    config.NH = (int)heads;
-    if (channels) config.C = (int)channels;
-    if (context)  config.T = (int)context;
-    if (vocab)    config.V = (int)vocab;
-    else if (!checkpoint) config.V = are_bytes ? 256 : 50257;
-    if (checkpoint) require_same_sizes(had, checkpoint);
-    REQUIRE(!are_bytes || config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
-            checkpoint ? checkpoint : "--vocab", config.V);
-    config.dtype = dtype_named(dtype);
-    config.save_dtype = dtype_named(save_dtype);
-    config.deterministic = deterministic;
-    gpt_check(&config);
-    tokenizer = are_bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
-}
-
-/* Options that are not given take the value they had when the checkpoint was made; some must not change. */
-static void adopt_options(const char *checkpoint) {
-    for (Option *o = options; o->name || o->help; o++) {
-        if (!o->name || o->resume == FREE_ON_RESUME) continue;
-        char *had = checkpoint_setting(checkpoint, o->name), now[256];
-        int kept = had && *had && !o->given;
-        if (kept) {
-            option_set(o, had);
-            o->given = 1;
-        }
-        REQUIRE(!had || !*had || o->resume == KEPT_ON_RESUME || strcmp(had, option_text(o, now)) == 0,
-                "--resume: --%s is %s, the checkpoint %s was made with %s; a resume goes on as it began", o->name,
-                option_text(o, now), checkpoint, had);
-        if (!kept || (o->type != OPTION_TEXT && o->type != OPTION_CHOICE)) free(had);      /* those point into it */
-    }
-}
-
-/* How many tokens there are, which is what their order depends on, and a hash of them. */
-static const char *data_text(const Tokens *tokens, char text[64]) {
-    if (tokens) snprintf(text, 64, "%lld tokens, %016llx", (long long)tokens_count(tokens),
-                         (unsigned long long)tokens_fingerprint(tokens));
-    else strcpy(text, "none");
-    return text;
-}
-
-static void check_same_data(const char *checkpoint) {
-    const struct { const char *key, *option, *path; const Tokens *tokens; } rows[] = {
-        { "train tokens", "data", data, train_tokens }, { "val tokens", "val-data", val_data ? val_data : data, val_stream } };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char *had = checkpoint_setting(checkpoint, rows[i].key), now[64];
-        REQUIRE(had && !strcmp(had, data_text(rows[i].tokens, now)), "--resume: --%s %s is other data (%s) than the "
-                "checkpoint %s was made with (%s); to train on other data: --init %s --out ANOTHER", rows[i].option,
-                rows[i].path, now, checkpoint, had ? had : "unknown", checkpoint);
-        free(had);
-    }
-}
-
-static char *command_line(int argc, char **argv) {
-    size_t size = 1;
-    for (int i = 0; i < argc; i++) size += strlen(argv[i]) + 3;
-    char *text = calloc(size, 1);
-    REQUIRE(text, "out of memory: the command line");
-    for (int i = 0; i < argc; i++) {
-        int plain = argv[i][0] && strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+") == strlen(argv[i]);
-        sprintf(text + strlen(text), plain ? "%s%s" : "%s'%s'", i ? " " : "", argv[i]);
-    }
-    return text;
-}
 
 /* ---- Banner, plan and log */
 
-/* Not what only says what to do. */
-static int is_setting(const Option *o) { return o->name && (o->type != OPTION_FLAG || o->fallback); }
-
 static void print_settings(const DeviceInfo *device) {
-    char text[256];
     printf("%s on %s: %s, %s\n", VERSION, backend_name, device->name, device->detail);
-    printf("model: %d layers, %d heads, %d channels, context %d, vocabulary %d: %.2f M parameters\n", config.L, config.NH,
-           config.C, config.T, config.V, 1e-6 * (double)gpt_parameter_count(&config));
+    printf("model: %d layers, %d heads, %d channels, context %d, vocabulary %d: %.2f M parameters\n", config.L,
+           config.NH, config.C, config.T, config.V, 1e-6 * (double)gpt_parameter_count(&config));
     printf("options:");
-    for (const Option *o = options; o->name || o->help; o++)
-        if (is_setting(o) && strcmp(option_text(o, text), o->fallback ? o->fallback : "") != 0)
-            printf(" --%s %s", o->name, option_text(o, text));
+    options_print_changed(stdout, options);
     printf(" (all others as in --help)\n");
-}
-
-static void print_data(void) {
-    const char *unit = tokens_are_bytes(train_tokens) ? "bytes" : "tokens";
-    printf("data: %s, %lld %s to train on", tokens_name(train_tokens), (long long)tokens_count(train_tokens), unit);
-    if (val_stream)
-        printf(", %lld to validate on (%s)", (long long)tokens_count(val_stream), tokens_name(val_stream));
-    printf("\n");
-}
-
-/* Before anybody looks into OUT: a run that ends meanwhile changes what is there. Not there yet is fine. */
-static void lock_out(void) {
-    if (dry_run || out_locked || !file_is_folder(out)) return;
-    directory_lock(out);
-    out_locked = 1;
-}
-
-static void require_new_out(void) {
-    char *model_there = checkpoint_any(out), *log = file_path("%s/log.csv", out);
-    REQUIRE(!model_there, "%s is there already: want another --out, or --resume to go on", model_there);
-    REQUIRE(!file_exists(log), "%s is there already: want another --out, or remove it", log);
-    free(log);
-}
-
-static const char *resumed;                 /* the checkpoint that is being read, to go on from */
-
-/* A damaged checkpoint is not passed over in silence, and not removed: that is for the user to say. */
-static void fail_with_a_way_out(const char *message) {
-    fail_hook = NULL;
-    char *earlier = checkpoint_earlier(out, resumed);
-    fail("%s; if %s is damaged, move it out of %s: --resume then %s%s", message, resumed, out,
-         earlier ? "goes on from " : "begins, no earlier checkpoint is whole", earlier ? earlier : "");
-}
-
-static void resume_reads(const char *checkpoint) {
-    resumed = checkpoint;
-    fail_hook = checkpoint ? fail_with_a_way_out : NULL;
-}
-
-/* --resume where there is no checkpoint yet: a run was stopped before its first, or a queue script always says it. */
-static void begin_anew(void) {
-    char *model_there = checkpoint_any(out);
-    REQUIRE(!model_there, "--resume: %s holds a model, but not all of the files that a resume needs; to start from its "
-            "weights: --init %s --out ANOTHER", model_there, model_there);
-    REQUIRE(data, "--resume: there is no checkpoint in %s: want one, or --data FILE to begin with", out);
-    printf("--resume: there is no checkpoint in %s: the run begins\n", out);
 }
 
 /* keep_step: of the checkpoint that the run goes on from; -1 = it begins. The log of a run that came to no checkpoint
    is kept beside. */
-static void open_log(const char *command, const DeviceInfo *device, int64_t keep_step) {
+static void open_log(int argc, char **argv, const DeviceInfo *device, int64_t keep_step) {
     if (!out) {
         report_open(&report, NULL, NULL, -1);
         return;
     }
-    if (!out_locked) {
-        directory_make(out);
-        lock_out();
-        require_new_out();
-    }
-    directory_sign(out);
-    char *path = file_path("%s/log.csv", out), *before = file_path("%s.old", path), *head = NULL, text[256];
+    folder_open(&folder);
+    char *path = file_path("%s/log.csv", out), *before = file_path("%s.old", path), *head = NULL;
+    char *command = command_line(argc, argv);
     if (keep_step < 0 && file_exists(path)) file_rename(path, before);
     free(before);
     size_t size;
@@ -338,83 +199,48 @@ static void open_log(const char *command, const DeviceInfo *device, int64_t keep
     REQUIRE(memory, "out of memory: the head of the log");
     fprintf(memory, "# command: %s\n# version: %s\n# device: %s, %s, %s\n# settings:", command, VERSION, backend_name,
             device->name, device->detail);
-    for (const Option *o = options; o->name || o->help; o++)
-        if (is_setting(o)) fprintf(memory, " %s=%s", o->name, option_text(o, text));
-    fprintf(memory, "\n# model: %d layers, %d heads, %d channels, context %d, vocabulary %d, %lld parameters\n", config.L,
-            config.NH, config.C, config.T, config.V, (long long)gpt_parameter_count(&config));
-    if (!isnan(val_floor)) fprintf(memory, "# floor: %.6f\n", val_floor);
+    options_print(memory, options);
+    fprintf(memory, "\n# model: %d layers, %d heads, %d channels, context %d, vocabulary %d, %lld parameters\n",
+            config.L, config.NH, config.C, config.T, config.V, (long long)gpt_parameter_count(&config));
+    if (!isnan(corpus.val_floor)) fprintf(memory, "# floor: %.6f\n", corpus.val_floor);
     fclose(memory);
     report_open(&report, path, head, keep_step);
+    free(command);
     free(head);
     free(path);
 }
 
 /* ---- Evaluation and samples */
 
-/* Mean loss over the first max_tokens targets of a stream, 0 = all; *all says whether it was all of them. NaN when the
-   run was asked to stop meanwhile. */
-static double evaluate(const Tokens *tokens, int64_t max_tokens, int B, int *all) {
-    int T = config.T;
-    int64_t windows = tokens_windows(tokens, T), wanted = max_tokens ? (max_tokens + T - 1) / T : windows;
-    if (wanted > windows) wanted = windows;
-    *all = wanted == windows;
-    double total = 0;
-    int64_t count = 0;
-    float *losses = malloc((size_t)B * (size_t)T * sizeof *losses);
-    REQUIRE(losses, "out of memory: the losses of a batch");
-    for (int64_t w = 0; w < wanted; w += B) {
-        if (stop_wanted()) {
-            free(losses);
-            return NAN;
-        }
-        int rows = wanted - w < B ? (int)(wanted - w) : B;
-        for (int b = 0; b < rows; b++) {
-            size_t place = (size_t)b * (size_t)T;
-            count += tokens_eval_window(tokens, w + b, T, inputs + place, targets + place);
-        }
-        gpt_set_batch(&gpt, rows, T);
-        gpt_load(&gpt, inputs, targets);
-        gpt_forward(&gpt);
-        gpt_loss(&gpt);
-        device_download(losses, gpt.acts.losses.data, (size_t)rows * (size_t)T * sizeof *losses);
-        for (int64_t i = 0; i < (int64_t)rows * T; i++) total += losses[i];      /* an ignored target has loss 0 */
-    }
-    free(losses);
-    return total / (double)count;
-}
-
-static const char *loss_text(double loss, char text[96]) {
-    if (tokenizer == TOKENIZER_BYTES) snprintf(text, 96, "%.4f nats per byte (%.4f bits)", loss, loss / log(2));
-    else snprintf(text, 96, "%.4f nats per token (perplexity %.2f)", loss, exp(loss));
-    return text;
-}
-
 static int validation_is_due(void) {
-    return val_stream && state.step > 0 && (state.step == steps || (val_every && state.step % val_every == 0));
+    return corpus.val && state.step > 0 && (state.step == steps || (val_every && state.step % val_every == 0));
 }
 
-/* Returns whether the loss is below the floor, which only a leak can do. A validation that a stop cut short is made up for
-   by the resume. */
+/* Returns whether the loss is below the floor, which only a leak can do. A validation that a stop cut short is made up
+   for by the resume. */
 static int validate(void) {
     int all;
     char text[96];
-    double loss = evaluate(val_stream, val_tokens, (int)batch, &all);
+    double loss = evaluate(&gpt, corpus.val, val_tokens, (int)batch, &all);
     if (isnan(loss) && stop_wanted()) return 0;
     state.val_loss = loss;
     validated_step = state.step;
-    report_line(&report, "step %lld: val loss %s%s", (long long)state.step, loss_text(state.val_loss, text),
-                all ? "" : ", on the first --val-tokens");
-    if (isnan(val_floor) || !all) return 0;
+    report_line(&report, "step %lld: val loss %s%s", (long long)state.step,
+                loss_text(loss, tokens_are_bytes(corpus.val), text), all ? "" : ", on the first --val-tokens");
+    if (isnan(corpus.val_floor) || !all) return 0;
     static int told;
-    if (told++) report_line(&report, "          floor %.4f", val_floor);
-    else report_line(&report, "          floor %.4f: the entropy of this text under the grammar that wrote it. It remembers "
-                     "whole tales;\n          a context of %d bytes does not reach it.", val_floor, config.T);
-    return state.val_loss < val_floor;
+    if (told++)
+        report_line(&report, "          floor %.4f", corpus.val_floor);
+    else
+        report_line(&report, "          floor %.4f: the entropy of this text under the grammar that wrote it. It "
+                    "remembers whole tales;\n          a context of %d bytes does not reach it.", corpus.val_floor,
+                    config.T);
+    return state.val_loss < corpus.val_floor;
 }
 
 static void print_sample(void) {
-    Sample s = { .prompt = prompt ? prompt : "", .count = (int)sample_tokens, .temperature = temperature, .top_k = (int)top_k,
-                 .seed = (uint64_t)seed };
+    Sample s = { .prompt = prompt ? prompt : "", .count = (int)sample_tokens, .temperature = temperature,
+                 .top_k = (int)top_k, .seed = (uint64_t)seed };
     sample_text(&gpt, tokenizer, &s, state.step, stdout);
 }
 
@@ -442,29 +268,15 @@ static void tell_saver(int more_to_come) {
 static void save_checkpoint(void) {
     if (!out) return;
     double waited = saver_wait(&saver);
-    if (waited > 0.1) report_line(&report, "step %lld: waited %.1f s until the checkpoint before was written: the disk is "
-                                  "slower than --save-every %lld", (long long)state.step, waited, (long long)save_every);
+    if (waited > 0.1)
+        report_line(&report, "step %lld: waited %.1f s until the checkpoint before was written: the disk is slower "
+                    "than --save-every %lld", (long long)state.step, waited, (long long)save_every);
     tell_saver(1);
-    Setting settings[sizeof options / sizeof *options + 6];
-    char text[sizeof options / sizeof *options][256];
-    int count = 0;
-    for (const Option *o = options; o->name || o->help; o++) {
-        if (!o->name || o->resume == FREE_ON_RESUME) continue;
-        settings[count] = (Setting){ o->name, option_text(o, text[count]) };
-        count++;
-    }
-    char tokens[2][64], validated[32], *window = guard_to_text(&guard);
-    settings[count++] = (Setting){ "train tokens", data_text(train_tokens, tokens[0]) };
-    settings[count++] = (Setting){ "val tokens", data_text(val_stream, tokens[1]) };
-    settings[count++] = (Setting){ "tokenizer", tokenizer_name(tokenizer) };
-    snprintf(validated, sizeof validated, "%lld", (long long)validated_step);
-    settings[count++] = (Setting){ "guard", window };
-    settings[count++] = (Setting){ "validated step", validated };
-    settings[count] = (Setting){0};
+    Setting *settings = resume_settings(options, &corpus, tokenizer, &guard, validated_step);
     report_sync(&report);
     saved_step = state.step;
     saver_start(&saver, &state, settings);
-    free(window);
+    resume_settings_free(settings);
 }
 
 /* Before the process ends: all is written, or else it is an error. */
@@ -472,14 +284,6 @@ static void finish_saving(void) {
     if (!out) return;
     saver_wait(&saver);
     tell_saver(0);
-}
-
-/* A checkpoint of an older version has no window: it fills anew. */
-static void load_guard(const char *checkpoint) {
-    char *window = checkpoint_setting(checkpoint, "guard"), *where = file_path("%s/state.json", checkpoint);
-    if (window) guard_from_text(&guard, window, where);
-    free(window);
-    free(where);
 }
 
 /* What a step that was not applied has left as it was: no step before it is lost. Nothing is pruned for it: where the
@@ -495,17 +299,15 @@ static void save_before_step(void) {
 /* A step that is not finite, with the first tensor to blame: reported, and the end of the run unless it is to skip. */
 static void note_sick(const StepNumbers *numbers, int64_t step) {
     finish_saving();
-    char name[96] = "none any more";
+    char name[96] = "none any more", what[512];
     int sick = guard.sick, stop = !strcmp(on_nan, "stop"), over = stop || sick >= GUARD_SICK_STEPS;
     Tensor tensor;
     TensorHealth health = {0};
     if (gpt_find_sick(&gpt, name, &tensor)) health = tensor_health(tensor);
+    guard_sick_text(numbers, name, &health, what);
     if (over) save_before_step();
     char *last = out ? checkpoint_latest(out) : NULL;
-    char *text = file_path("step %lld: loss %g, gradient norm %g: nothing was applied. First sick tensor: %s (%lld NaN, "
-        "%lld infinite, the rest in %.3g .. %.3g). Last good checkpoint: %s", (long long)step, numbers->loss,
-        numbers->norm, name, (long long)health.nan_count, (long long)health.infinite_count, health.least, health.greatest,
-        last ? last : "none");
+    char *text = file_path("step %lld: %s. Last good checkpoint: %s", (long long)step, what, last ? last : "none");
     if (stop) fail("%s. A lower --lr or --clip may help%s", text,
                    last ? "; --resume --on-nan skip goes on without this step" : "");
     REQUIRE(!over, "%s. %d such steps without an update between them: --on-nan skip does not help, a lower --lr or "
@@ -515,32 +317,27 @@ static void note_sick(const StepNumbers *numbers, int64_t step) {
     free(last);
 }
 
-static void note_spike(const StepNumbers *numbers, const Judgement *j, int64_t step) {
-    char loss[64] = "", norm[64] = "";
-    if (numbers->loss > numbers->loss_limit) snprintf(loss, sizeof loss, "loss %.4g is %.1f", numbers->loss, j->loss_z);
-    if (numbers->norm > numbers->norm_limit)
-        snprintf(norm, sizeof norm, "%sgradient norm %.4g is %.1f", *loss ? " and " : "", numbers->norm, j->norm_z);
-    report_line(&report, "step %lld: %s%s sigma above the last %d: not applied%s", (long long)step, loss, norm, guard.count,
-                guard.spikes == GUARD_SPIKE_STEPS ? "; the next one will be, after so many in a row" : "");
-}
-
 static void note_update(const StepNumbers *numbers, int64_t step) {
     Judgement j = guard_judge(&guard, numbers);
     if (j.verdict == SICK)  note_sick(numbers, step);
-    if (j.verdict == SPIKE) note_spike(numbers, &j, step);
+    if (j.verdict == SPIKE) {
+        char text[256];
+        report_line(&report, "step %lld: %s", (long long)step, guard_spike_text(&guard, numbers, &j, text));
+    }
 }
 
-/* Once a second at most: each of four queries can take a millisecond, and what is written a row later is no other number
-   (power is a mean over a second or so). */
+/* Once a second at most: each of four queries can take a millisecond, and what is written a row later is no other
+   number (power is a mean over a second or so). */
 static DeviceHealth ask_health(void) {
-    if (seconds_now() - health_asked_s < 1) return (DeviceHealth){0};
-    health_asked_s = seconds_now();
+    static double asked_s = -1e9;
+    if (seconds_now() - asked_s < 1) return (DeviceHealth){0};
+    asked_s = seconds_now();
     return device_health();
 }
 
 static StepNumbers train_step(double learning_rate, int64_t batches, DeviceHealth *health) {
     int B = (int)batch, T = config.T;
-    int64_t count = tokens_train_targets(train_tokens, (uint64_t)seed, state.sample, (uint64_t)B * (uint64_t)batches, T);
+    int64_t count = tokens_train_targets(corpus.train, (uint64_t)seed, state.sample, (uint64_t)(B * batches), T);
     float share = 1.0f / (float)count;
     state_before = state;
     guard_before = guard;
@@ -550,14 +347,14 @@ static StepNumbers train_step(double learning_rate, int64_t batches, DeviceHealt
     for (int64_t i = 0; i < batches; i++) {
         for (int b = 0; b < B; b++) {
             size_t place = (size_t)b * (size_t)T;
-            tokens_train_window(train_tokens, (uint64_t)seed, state.sample++, T, inputs + place, targets + place);
+            tokens_train_window(corpus.train, (uint64_t)seed, state.sample++, T, inputs + place, targets + place);
         }
         gpt_load(&gpt, inputs, targets);
         gpt_forward(&gpt);
         gpt_backward(&gpt, share, i ? ACCUMULATE : OVERWRITE);
         loss_add(optimizer.numbers, gpt.acts.losses, share);
     }
-    *health = ask_health();                 /* while a GPU works on what was issued: seen at work, and not kept waiting */
+    *health = ask_health();         /* while a GPU works on what was issued: seen at work, and not kept waiting */
     StepNumbers numbers = optimizer_update(&optimizer, &gpt);
     state.tokens += count;
     return numbers;
@@ -565,13 +362,9 @@ static StepNumbers train_step(double learning_rate, int64_t batches, DeviceHealt
 
 /* Returns why it stopped before the last step, or NULL. */
 static const char *train(int64_t batches, double peak_flops) {
-    static const struct { const char *name; ScheduleKind kind; } kinds[] = {
-        { "cosine", SCHEDULE_COSINE }, { "linear", SCHEDULE_LINEAR }, { "wsd", SCHEDULE_WSD } };
-    double final = options_find(options, "min-lr")->given ? min_lr : lr / 10;
-    Schedule s = { .peak = lr, .final = final, .warmup = warmup, .total = steps, .decay = decay ? decay : steps / 5 };
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (strcmp(schedule, kinds[i].name) == 0) s.kind = kinds[i].kind;
-
+    Schedule s = { .kind = schedule_named(schedule), .peak = lr, .warmup = warmup, .total = steps,
+                   .final = options_find(options, "min-lr")->given ? min_lr : lr / 10,
+                   .decay = decay ? decay : steps / 5 };
     const char *stop;
     double next_ms = 0;     /* the longest of the last steps, to be done with before --time-limit */
     device_health();                        /* opens the driver's library, before the clock of the first step runs */
@@ -598,8 +391,8 @@ static const char *train(int64_t batches, double peak_flops) {
         }
         tell_saver(state.step < steps);
         if (leak) finish_saving();
-        REQUIRE(!leak, "val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation text "
-                "must have leaked into the training", state.val_loss, val_floor, val_data);
+        REQUIRE(!leak, "val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation "
+                "text must have leaked into the training", state.val_loss, corpus.val_floor, val_data);
     }
     if ((stop || state.step == steps) && saved_step != state.step) save_checkpoint();
     return stop;
@@ -609,7 +402,7 @@ static const char *train(int64_t batches, double peak_flops) {
 
 static void plan_run(Purpose purpose) {
     const char *refusal = device_refuse_dtype(config.dtype);
-    REQUIRE(!refusal, "--dtype %s: %s", dtype, refusal);
+    REQUIRE(!refusal, "--dtype %s: %s", model.dtype, refusal);
     Plan plan = plan_make(&config, attention, (int)batch, config.T, purpose);
     DeviceInfo device = device_info();
     if (purpose == TRAIN || dry_run) plan_print(stdout, &plan, device.free_bytes, device.total_bytes);
@@ -617,14 +410,6 @@ static void plan_run(Purpose purpose) {
     if (purpose == TRAIN && out)
         printf("  %-18s %12s of the host's\n", "checkpoint", bytes_text((double)saver_host_bytes(&config), text));
     plan_require(&plan, device.free_bytes, &config, attention, (int)batch, config.T, purpose);
-}
-
-static void create_model(Purpose purpose) {
-    gpt_create(&gpt, config, attention, (int)batch, config.T, purpose);
-    size_t count = (size_t)batch * (size_t)config.T;
-    inputs = calloc(count, sizeof *inputs);
-    targets = calloc(count, sizeof *targets);
-    REQUIRE(inputs && targets, "out of memory: a batch on the host");
 }
 
 /* From here on a signal stops the run as it should be. */
@@ -636,69 +421,54 @@ static void open_stop(void) {
     free(limit_text);
 }
 
-/* Returns the exit code. */
-static int run_training(int argc, char **argv) {
-    char *checkpoint = NULL;
-    if (resume) {
-        REQUIRE(out, "--resume goes on with a run of --out, want --out DIR");
-        lock_out();
-        checkpoint = checkpoint_latest(out);
-        if (checkpoint) {
-            resume_reads(checkpoint);
-            checkpoint_check(checkpoint);
-            resume_reads(NULL);
-            adopt_options(checkpoint);
-            init = NULL;                    /* where the run came from */
-        } else {
-            begin_anew();
-        }
-    }
-    if (init) init = checkpoint_resolve(init);
-    open_data();
-    choose_model(checkpoint ? checkpoint : init, tokens_are_bytes(train_tokens));
+static void lock_out(void) {
+    if (!dry_run) folder_lock(&folder);
+}
+
+/* The checkpoint that the run goes on from, whose options it takes over; NULL = it begins. */
+static char *take_up(void) {
+    REQUIRE(out, "--resume goes on with a run of --out, want --out DIR");
+    lock_out();
+    char *checkpoint = resume_find(out, data);
+    if (!checkpoint) return NULL;
+    resume_adopt_options(options, checkpoint);
+    init = NULL;                            /* where the run came from */
+    return checkpoint;
+}
+
+/* What the options say must make sense together, before anything is computed. Returns the batches of an update. */
+static int64_t check_options(void) {
     if (sample_every) {                     /* a prompt that is no good is told now, not in the middle of the run */
         int count;
         free(tokenizer_encode(tokenizer, prompt ? prompt : "", config.V, &count));
     }
-    int64_t one_batch = batch * config.T, batches = total_batch ? total_batch / one_batch : 1;
+    int64_t one_batch = batch * config.T;
     REQUIRE(!total_batch || (total_batch >= one_batch && total_batch % one_batch == 0),
-            "--total-batch %lld is no multiple of --batch x --context = %lld", (long long)total_batch, (long long)one_batch);
+            "--total-batch %lld is no multiple of --batch x --context = %lld", (long long)total_batch,
+            (long long)one_batch);
     REQUIRE(min_lr <= lr, "--min-lr %g: want at most --lr %g", min_lr, lr);
-    if (checkpoint) check_same_data(checkpoint);
-    if (!resume && out) {
-        lock_out();
-        require_new_out();
-    }
+    return total_batch ? total_batch / one_batch : 1;
+}
 
-    DeviceInfo device = device_info();
-    print_settings(&device);
-    print_data();
-    plan_run(TRAIN);
-    if (dry_run) {
-        free(checkpoint);
-        return 0;
-    }
-    create_model(TRAIN);
-    tokens_check(train_tokens, config.V);
-    if (val_stream) tokens_check(val_stream, config.V);
+static void create_training(void) {
+    size_t count = (size_t)batch * (size_t)config.T;
+    gpt_create(&gpt, config, attention, (int)batch, config.T, TRAIN);
+    inputs = calloc(count, sizeof *inputs);
+    targets = calloc(count, sizeof *targets);
+    REQUIRE(inputs && targets, "out of memory: a batch on the host");
+    corpus_check(&corpus, config.V);
     optimizer_create(&optimizer, &gpt, (AdamW){ .beta1 = (float)beta1, .beta2 = (float)beta2, .eps = (float)eps,
                                                 .weight_decay = (float)weight_decay, .max_norm = (float)clip });
+}
+
+/* sequences: of an update. */
+static void load_weights(const char *checkpoint, int64_t sequences) {
     if (checkpoint) {
-        resume_reads(checkpoint);
-        checkpoint_load_model(checkpoint, &gpt);
-        checkpoint_load_optimizer(checkpoint, &gpt, &optimizer);
-        state = checkpoint_load_state(checkpoint);
-        char *validated = checkpoint_setting(checkpoint, "validated step");
-        validated_step = validated ? strtoll(validated, NULL, 10) : state.step;
+        Resumed resumed = resume_load(checkpoint, &gpt, &optimizer, sequences);
+        state = resumed.state;
+        guard = resumed.guard;
+        validated_step = resumed.validated_step;
         saved_step = state.step;
-        free(validated);
-        load_guard(checkpoint);
-        REQUIRE((uint64_t)state.step == state.sample / (uint64_t)(batch * batches) && state.sample % (uint64_t)(batch * batches) == 0
-                && (uint64_t)state.tokens <= state.sample * (uint64_t)config.T && optimizer.step <= state.step,
-                "%s/state.json: step %lld, sample %llu, tokens %lld and optimizer_step %lld do not belong together",
-                checkpoint, (long long)state.step, (unsigned long long)state.sample, (long long)state.tokens,
-                (long long)optimizer.step);
-        resume_reads(NULL);
         printf("resumed from %s\n", checkpoint);
     } else if (init) {
         checkpoint_load_model(init, &gpt);
@@ -706,74 +476,95 @@ static int run_training(int argc, char **argv) {
         gpt_init(&gpt, (uint64_t)seed);
     }
     if (checkpoint || init) tokenizer_files = checkpoint_load_tokenizer(checkpoint ? checkpoint : init);
+}
+
+static void open_saver(void) {
+    char text[32];
+    saver_open(&saver, out, &gpt, &optimizer, keep, keep_every);
+    saver.tokenizer = &tokenizer_files;
+    if (time_limit)
+        printf("--time-limit %s: until a save was timed, %.1f s of it are kept for the last one, of %s\n",
+               time_limit, 2 * saver.seconds, bytes_text(saver_file_bytes(&config), text));
+}
+
+static void close_saver(void) {
+    char *newest = saver.failed ? checkpoint_latest(out) : NULL;
+    REQUIRE(!saver.failed, "the last checkpoint could not be written: the newest is %s; with room on the disk, "
+            "--resume goes on from it", newest ? newest : "none");
+    saver_close(&saver);
+    printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, (long long)state.step);
+}
+
+static void tell_stopped_early(const char *stop, const char *checkpoint) {
+    printf("%s: before the first step: nothing was written", stop);
+    if (out) printf("; the same command with --resume %s%s", checkpoint ? "goes on from " : "begins",
+                    checkpoint ? checkpoint : "");
+    printf("\n");
+}
+
+static void tell_stopped(const char *stop) {
+    long long step = state.step, all = steps;
+    if (out) printf("%s: saved at step %lld of %lld; --out %s --resume goes on\n", stop, step, all, out);
+    else     printf("%s: stopped at step %lld of %lld; without --out nothing is saved\n", stop, step, all);
+}
+
+/* Returns the exit code. */
+static int run_training(int argc, char **argv) {
+    folder.path = out;
+    char *checkpoint = resume ? take_up() : NULL;
+    if (init) init = checkpoint_resolve(init);
+    corpus = corpus_open(data, val_data, val_fraction);
+    tokenizer = tokens_are_bytes(corpus.train) ? TOKENIZER_BYTES : TOKENIZER_IDS;
+    config = model_to_train(&model, checkpoint ? checkpoint : init, tokenizer == TOKENIZER_BYTES);
+    int64_t batches = check_options();
+    if (checkpoint) resume_require_same_data(checkpoint, &corpus, data, val_data);
+    if (!resume && out) {
+        lock_out();
+        folder_require_new(&folder);
+    }
+
+    DeviceInfo device = device_info();
+    print_settings(&device);
+    corpus_print(stdout, &corpus);
+    plan_run(TRAIN);
+    if (dry_run) {
+        free(checkpoint);
+        return 0;
+    }
+    create_training();
+    load_weights(checkpoint, batch * batches);
     const char *stop = stop_wanted();
     if (stop) {
-        printf("%s: before the first step: nothing was written", stop);
-        if (out) printf("; the same command with --resume %s%s", checkpoint ? "goes on from " : "begins",
-                        checkpoint ? checkpoint : "");
-        printf("\n");
+        tell_stopped_early(stop, checkpoint);
         free(checkpoint);
         return EXIT_TRY_AGAIN;
     }
-    char *command = command_line(argc, argv);
     if (checkpoint && state.step >= steps)
-        printf("all %lld steps are done; to train longer: --init %s --steps N --out ANOTHER\n", (long long)steps, checkpoint);
+        printf("all %lld steps are done; to train longer: --init %s --steps N --out ANOTHER\n", (long long)steps,
+               checkpoint);
     if (checkpoint) make_up_for_validation();
-    open_log(command, &device, checkpoint ? state.step : -1);
-    free(command);
+    open_log(argc, argv, &device, checkpoint ? state.step : -1);
     free(checkpoint);
-    if (!out) printf("no --out: neither log nor checkpoint will be written\n");
-    if (out) saver_open(&saver, out, &gpt, &optimizer, keep, keep_every);
-    if (out && time_limit) {
-        char text[32];
-        printf("--time-limit %s: until a save was timed, %.1f s of it are kept for the last one, of %s\n",
-               time_limit, 2 * saver.seconds, bytes_text(saver_file_bytes(&config), text));
-    }
-    saver.tokenizer = &tokenizer_files;
+    if (out) open_saver();
+    else printf("no --out: neither log nor checkpoint will be written\n");
+
     if (steps == 0) save_checkpoint();
     stop = train(batches, device.peak_flops[config.dtype]);
     finish_saving();
     report_close(&report);
-    if (out) {
-        char *newest = saver.failed ? checkpoint_latest(out) : NULL;
-        REQUIRE(!saver.failed, "the last checkpoint could not be written: the newest is %s; with room on the disk, --resume "
-                "goes on from it", newest ? newest : "none");
-        saver_close(&saver);
-        printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, (long long)state.step);
-    }
-    if (!stop) return 0;
-    if (out) printf("%s: saved at step %lld of %lld; --out %s --resume goes on\n", stop, (long long)state.step,
-                    (long long)steps, out);
-    else     printf("%s: stopped at step %lld of %lld; without --out nothing is saved\n", stop, (long long)state.step,
-                    (long long)steps);
-    return EXIT_TRY_AGAIN;
-}
-
-/* The tokenizer that the model was trained with; a folder of another program does not say. */
-static Tokenizer tokenizer_of(const char *checkpoint) {
-    char *path = file_path("%s/state.json", checkpoint), *name = NULL;
-    if (file_exists(path)) name = checkpoint_setting(checkpoint, "tokenizer");
-    Tokenizer found = name ? tokenizer_named(name, path) : config.V == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS;
-    free(name);
-    free(path);
-    return found;
+    if (out) close_saver();
+    if (stop) tell_stopped(stop);
+    return stop ? EXIT_TRY_AGAIN : 0;
 }
 
 /* Returns 0 when the plan was all that was wanted. */
 static int open_checkpoint(const char *path) {
     char *checkpoint = checkpoint_resolve(path);
-    config = checkpoint_config(checkpoint);
-    config.dtype = dtype_named(dtype);
-    tokenizer = tokenizer_of(checkpoint);
-    const struct { const char *option; int64_t given; int had; } sizes[] = {
-        { "layers", layers, config.L }, { "heads", heads, config.NH }, { "channels", channels, config.C },
-        { "context", context, config.T }, { "vocab", vocab, config.V } };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        REQUIRE(!sizes[i].given || sizes[i].given == sizes[i].had, "--%s %lld: the model of %s has %d", sizes[i].option,
-                (long long)sizes[i].given, checkpoint, sizes[i].had);
+    config = model_to_use(&model, checkpoint);
+    tokenizer = model_tokenizer(checkpoint, config.V);
     plan_run(EVALUATE);
     if (!dry_run) {
-        create_model(EVALUATE);
+        gpt_create(&gpt, config, attention, (int)batch, config.T, EVALUATE);
         checkpoint_load_model(checkpoint, &gpt);
     }
     free(checkpoint);
@@ -785,16 +576,18 @@ static void run_evaluation(void) {
     const char *path = val_data ? val_data : data;
     Tokens *tokens = tokens_open(path);
     if (!open_checkpoint(eval)) return;
-    REQUIRE(tokens_are_bytes(tokens) == (tokenizer == TOKENIZER_BYTES), "%s: this is %s, the model %s was trained on %s", path,
-            tokens_are_bytes(tokens) ? "a text" : "token shards", eval, tokenizer_name(tokenizer));
+    int are_bytes = tokens_are_bytes(tokens);
+    REQUIRE(are_bytes == (tokenizer == TOKENIZER_BYTES), "%s: this is %s, the model %s was trained on %s", path,
+            are_bytes ? "a text" : "token shards", eval, tokenizer_name(tokenizer));
     tokens_check(tokens, config.V);
     int all, all_wanted = !options_find(options, "val-tokens")->given;
     char text[96];
-    double start = seconds_now(), loss = evaluate(tokens, all_wanted ? 0 : val_tokens, (int)batch, &all);
+    double start = seconds_now();
+    double loss = evaluate(&gpt, tokens, all_wanted ? 0 : val_tokens, (int)batch, &all);
     REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but too large to compute with", eval, loss);
-    double floor = tokens_are_bytes(tokens) && all ? read_floor(path) : NAN;
-    printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, text), all ? "all" : "the first --val-tokens",
-           (long long)tokens_count(tokens), seconds_now() - start);
+    double floor = are_bytes && all ? text_floor(path) : NAN;
+    printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, are_bytes, text),
+           all ? "all" : "the first --val-tokens", (long long)tokens_count(tokens), seconds_now() - start);
     if (!isnan(floor)) printf("the floor, this text's entropy under the grammar that wrote it, is %.4f\n", floor);
     REQUIRE(isnan(floor) || loss >= floor, "the loss is below the floor: the model must have been trained on %s", path);
     tokens_close(tokens);

@@ -37,8 +37,8 @@ void  device_free(void *memory);
 void  device_upload(void *device, const void *host, size_t bytes);
 void  device_download(void *host, const void *device, size_t bytes);      /* after all work issued so far */
 void  device_zero(void *device, size_t bytes);
-/* Host memory that is copied to and from often: a GPU copies locked pages several times as fast. Where that cannot be had
-   it stays as it is. unpin before it is freed. */
+/* Host memory that is copied to and from often: a GPU copies locked pages several times as fast. Where that cannot be
+   had it stays as it is. unpin before it is freed. */
 void  device_pin(void *host, size_t bytes);
 void  device_unpin(void *host);
 /* For a program that lifts the kernels out: a cudaStream_t of its own, on which all work is issued from now on; NULL =

@@ -28,7 +28,7 @@ typedef struct { struct { unsigned char *bytes; int64_t size; } file[TOKENIZER_F
 /* All that a checkpoint is made of. Parts that have a copy on the host are written from it. */
 typedef struct {
     GPTConfig      config;
-    Part           parameters, moments[3];     /* the third: the parameters as they are, where the file of the first rounds them */
+    Part           parameters, moments[3];     /* the third: exact parameters, where the first's file rounds */
     int64_t        optimizer_step;
     TrainState     state;
     const Setting *settings;

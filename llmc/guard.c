@@ -78,6 +78,25 @@ Judgement guard_judge(Guard *g, const StepNumbers *n) {
     return j;
 }
 
+/* ---- In words */
+
+const char *guard_spike_text(const Guard *g, const StepNumbers *n, const Judgement *j, char text[256]) {
+    char loss[64] = "", norm[64] = "";
+    if (n->loss > n->loss_limit) snprintf(loss, sizeof loss, "loss %.4g is %.1f", n->loss, j->loss_z);
+    if (n->norm > n->norm_limit)
+        snprintf(norm, sizeof norm, "%sgradient norm %.4g is %.1f", *loss ? " and " : "", n->norm, j->norm_z);
+    snprintf(text, 256, "%s%s sigma above the last %d: not applied%s", loss, norm, g->count,
+             g->spikes == GUARD_SPIKE_STEPS ? "; the next one will be, after so many in a row" : "");
+    return text;
+}
+
+const char *guard_sick_text(const StepNumbers *n, const char *tensor, const TensorHealth *health, char text[512]) {
+    snprintf(text, 512, "loss %g, gradient norm %g: nothing was applied. First sick tensor: %s (%lld NaN, %lld "
+             "infinite, the rest in %.3g .. %.3g)", n->loss, n->norm, tensor, (long long)health->nan_count,
+             (long long)health->infinite_count, health->least, health->greatest);
+    return text;
+}
+
 /* ---- As text: "count sick spikes", then loss and log norm of each update, in hexadecimal */
 
 char *guard_to_text(const Guard *g) {

@@ -32,6 +32,11 @@ void guard_limits(const Guard *guard, double z, double *loss_limit, double *norm
 /* After a step: an applied update enters the window, another is counted. */
 Judgement guard_judge(Guard *guard, const StepNumbers *numbers);
 
+/* In words, after guard_judge: "loss 3.1 is 7.2 and gradient norm 9 is 6.5 sigma above the last 128: not applied",
+   and "loss nan, gradient norm nan: nothing was applied. First sick tensor: ...", with the name and health given. */
+const char *guard_spike_text(const Guard *guard, const StepNumbers *numbers, const Judgement *j, char text[256]);
+const char *guard_sick_text(const StepNumbers *numbers, const char *tensor, const TensorHealth *health, char text[512]);
+
 /* All of it as text (a new string) and back, every bit; fails in a line that begins with where. */
 char *guard_to_text(const Guard *guard);
 void  guard_from_text(Guard *guard, const char *text, const char *where);

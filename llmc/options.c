@@ -302,3 +302,33 @@ void options_help(FILE *file, const Option *table) {
         write_wrapped(file, text, width + 2, fprintf(file, "%s", left));
     }
 }
+
+/* ---- For a banner and a log */
+
+static int is_setting(const Option *o) { return o->name && (o->type != OPTION_FLAG || o->fallback); }
+
+void options_print(FILE *file, const Option *table) {
+    char text[256];
+    for (const Option *o = table; !at_end(o); o++)
+        if (is_setting(o)) fprintf(file, " %s=%s", o->name, option_text(o, text));
+}
+
+void options_print_changed(FILE *file, const Option *table) {
+    char text[256];
+    for (const Option *o = table; !at_end(o); o++)
+        if (is_setting(o) && strcmp(option_text(o, text), o->fallback ? o->fallback : "") != 0)
+            fprintf(file, " --%s %s", o->name, option_text(o, text));
+}
+
+char *command_line(int argc, char **argv) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+";
+    size_t size = 1;
+    for (int i = 0; i < argc; i++) size += strlen(argv[i]) + 3;
+    char *text = calloc(size, 1), *end = text;
+    REQUIRE(text, "out of memory: the command line");
+    for (int i = 0; i < argc; i++) {
+        int as_it_is = argv[i][0] && argv[i][strspn(argv[i], plain)] == 0;
+        end += sprintf(end, as_it_is ? "%s%s" : "%s'%s'", i ? " " : "", argv[i]);
+    }
+    return text;
+}

@@ -305,7 +305,7 @@ void report_alarm(Report *report, const char *format, ...) {
 void report_sync(Report *report) {
     if (!report->csv) return;
     int error = write_waiting(report);
-    if (!error && fsync(fileno(report->csv)) && errno != EINVAL) error = errno;   /* EINVAL: no disk's file, /dev/null */
+    if (!error && fsync(fileno(report->csv)) && errno != EINVAL) error = errno;    /* EINVAL: of no disk, /dev/null */
     tell_log(report, error);
 }
 

@@ -42,8 +42,8 @@ typedef struct {
    SIGPIPE is ignored: a reader of stdout that goes away, such as head, does not end a run. */
 void report_open(Report *report, const char *csv_path, const char *head, int64_t keep_step);
 
-/* Before report_open: the row of a step that has no val_loss in it gets one. The log is replaced whole; one without such
-   a row is left alone. */
+/* Before report_open: the row of a step that has no val_loss in it gets one. The log is replaced whole; one without
+   such a row is left alone. */
 void report_val_loss(const char *csv_path, int64_t step, double val_loss);
 
 /* A row in the log, at once: step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss,temperature_c,power_w,clock_mhz,

@@ -14,7 +14,7 @@ static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAG
 size_t saver_host_bytes(const GPTConfig *config) { return 3 * whole_pages(gpt_param_bytes(config, F32)); }
 
 double saver_file_bytes(const GPTConfig *config) {
-    double moments = 8, parameters = config->save_dtype == BF16 ? 2 + 4 : 4;      /* bytes a number; rounded and exact */
+    double moments = 8, parameters = config->save_dtype == BF16 ? 2 + 4 : 4;     /* bytes a number; rounded, exact */
     return (moments + parameters) * (double)gpt_parameter_count(config);
 }
 

@@ -1,6 +1,15 @@
 /* llmc/schedule.c - The learning rate of a step. */
 #include "schedule.h"
 #include <math.h>
+#include <string.h>
+#include "../kernels/check.h"
+
+ScheduleKind schedule_named(const char *name) {
+    static const char *const names[] = { "cosine", "linear", "wsd" };       /* in the order of the kinds */
+    for (int kind = SCHEDULE_COSINE; kind <= SCHEDULE_WSD; kind++)
+        if (!strcmp(name, names[kind])) return (ScheduleKind)kind;
+    fail("--schedule %s: want cosine, linear or wsd", name);
+}
 
 double schedule_learning_rate(const Schedule *s, int64_t step) {
     if (step >= s->total) return s->final;

@@ -13,6 +13,9 @@ typedef struct {
                                  in a straight line */
 } Schedule;
 
+/* "cosine", "linear" or "wsd"; fails in a line on another name. */
+ScheduleKind schedule_named(const char *name);
+
 /* step counts from 0. Warm-up: peak (step+1) / (warmup+1) as in nanoGPT; from step total on: final. */
 double schedule_learning_rate(const Schedule *schedule, int64_t step);
 

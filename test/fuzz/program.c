@@ -42,9 +42,9 @@ void program_read_options(int argc, char **argv) {
 /* The model and the batch that a resume would take from config.json and state.json, and the memory that it plans. */
 static void plan_resume(void *argument) {
     (void)argument;
-    adopt_options("C");
+    resume_adopt_options(options, "C");
     claim_values();
-    choose_model("C", 0);
+    config = model_to_train(&model, "C", 0);
     if (config.L > 10) return;                     /* the tables of 1000 layers are no gift of the stranger's */
     Plan plan = plan_make(&config, attention, (int)batch, config.T, TRAIN);
     double stream = 4.0 * (double)batch * config.T * config.C, weights = 4.0 * (double)gpt_parameter_count(&config);

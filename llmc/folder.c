@@ -1,0 +1,27 @@
+#include "folder.h"
+#include <stdlib.h>
+#include "../kernels/check.h"
+#include "checkpoint.h"
+#include "files.h"
+
+void folder_lock(Folder *folder) {
+    if (folder->locked || !file_is_folder(folder->path)) return;
+    directory_lock(folder->path);
+    folder->locked = 1;
+}
+
+void folder_require_new(const Folder *folder) {
+    char *model_there = checkpoint_any(folder->path), *log = file_path("%s/log.csv", folder->path);
+    REQUIRE(!model_there, "%s is there already: want another --out, or --resume to go on", model_there);
+    REQUIRE(!file_exists(log), "%s is there already: want another --out, or remove it", log);
+    free(log);
+}
+
+void folder_open(Folder *folder) {
+    if (!folder->locked) {                  /* it was not there: nor should be what somebody made meanwhile */
+        directory_make(folder->path);
+        folder_lock(folder);
+        folder_require_new(folder);
+    }
+    directory_sign(folder->path);
+}
