@@ -134,7 +134,7 @@ static Option options[] = {
             "on"),
     INTEGER("sample-every",sample_every,0, 1e12, "0",    KEPT, "steps between samples; 0 = none"),
     TEXT   ("prompt",      prompt,      "TEXT", NULL,    KEPT,
-            "start of a sample; for a model without a tokenizer, ids: '15496 995'"),
+            "start of a sample; for a model not trained on bytes, ids: '15496 995'"),
     INTEGER("sample-tokens",sample_tokens,1, 1e9, "256", KEPT, "length of a sample"),
     REAL   ("temperature", temperature, 0, 100,  "0.8",  KEPT, "of sampling; 0 = always the most likely token"),
     INTEGER("top-k",       top_k,       0, 1 << 24, "0", KEPT, "sample among the k most likely tokens; 0 = all"),
@@ -182,18 +182,27 @@ static void print_settings(const DeviceInfo *device) {
     printf(" (all others as in --help)\n");
 }
 
-/* keep_step: of the checkpoint that the run goes on from; -1 = it begins. The log of a run that came to no checkpoint
-   is kept beside. */
+/* The log of a run whose checkpoints are not there (any more): it is kept beside. */
+static void set_aside(const char *log) {
+    char *aside = file_path("%s.old", log);
+    for (int n = 2; file_exists(aside); n++) {
+        free(aside);
+        aside = file_path("%s.old.%d", log, n);
+    }
+    file_rename(log, aside);
+    printf("%s is of a run without a checkpoint: it is now %s\n", log, aside);
+    free(aside);
+}
+
+/* keep_step: of the checkpoint that the run goes on from; -1 = it begins. */
 static void open_log(int argc, char **argv, const DeviceInfo *device, int64_t keep_step) {
     if (!out) {
         report_open(&report, NULL, NULL, -1);
         return;
     }
     folder_open(&folder);
-    char *path = file_path("%s/log.csv", out), *before = file_path("%s.old", path), *head = NULL;
-    char *command = command_line(argc, argv);
-    if (keep_step < 0 && file_exists(path)) file_rename(path, before);
-    free(before);
+    char *path = file_path("%s/log.csv", out), *head = NULL, *command = command_line(argc, argv);
+    if (keep_step < 0 && file_exists(path)) set_aside(path);
     size_t size;
     FILE *memory = open_memstream(&head, &size);
     REQUIRE(memory, "out of memory: the head of the log");
@@ -365,10 +374,10 @@ static const char *train(int64_t batches, double peak_flops) {
     Schedule s = { .kind = schedule_named(schedule), .peak = lr, .warmup = warmup, .total = steps,
                    .final = options_find(options, "min-lr")->given ? min_lr : lr / 10,
                    .decay = decay ? decay : steps / 5 };
-    const char *stop;
+    const char *stop = NULL;
     double next_ms = 0;     /* the longest of the last steps, to be done with before --time-limit */
     device_health();                        /* opens the driver's library, before the clock of the first step runs */
-    while (!(stop = stop_wanted()) && state.step < steps) {
+    while (state.step < steps && !(stop = stop_wanted())) {
         DeviceHealth health;
         double start = seconds_now(), rate = schedule_learning_rate(&s, state.step);
         int64_t tokens_before = state.tokens;
@@ -395,6 +404,7 @@ static const char *train(int64_t batches, double peak_flops) {
                 "text must have leaked into the training", state.val_loss, corpus.val_floor, val_data);
     }
     if ((stop || state.step == steps) && saved_step != state.step) save_checkpoint();
+    if (validation_is_due() && validated_step != state.step) stop = stop_wanted();     /* that one was cut short */
     return stop;
 }
 

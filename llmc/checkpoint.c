@@ -460,13 +460,14 @@ static void remove_steps(const char *out, const char *tail, int64_t *steps, int 
     REQUIRE(!*first, "%s", first);
 }
 
-void checkpoint_prune(const char *out, int64_t keep, int64_t keep_every) {
+void checkpoint_prune(const char *out, int64_t step, int64_t keep, int64_t keep_every) {
     if (!keep) return;
     int count, old = 0;
     int64_t *steps = list_steps(out, "", &count), seen = 0;
     for (int i = 0; i < count; i++) {
         Path folder = step_path(out, steps[i], "");
-        if (!is_complete(folder.text, TO_RESUME) || !is_ours_alone(folder.text) || seen++ < keep) continue;
+        if (steps[i] > step || !is_complete(folder.text, TO_RESUME) || !is_ours_alone(folder.text) || seen++ < keep)
+            continue;
         if (!keep_every || steps[i] % keep_every) steps[old++] = steps[i];
     }
     remove_steps(out, "", steps, old);

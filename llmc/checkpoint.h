@@ -44,11 +44,11 @@ void checkpoint_write(const char *out, const Snapshot *snapshot);
 void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
                      const Setting *settings);
 
-/* Removes all but the newest keep complete checkpoints of OUT and those whose step is a multiple of keep_every; keep 0:
-   none, keep_every 0: no multiples. A folder that holds a file or a folder of a name that no checkpoint has is not ours
-   alone and stays, like a link; neither counts. What is removed is first renamed to step-N.partial: a crash leaves
-   nothing that is taken for a checkpoint. */
-void checkpoint_prune(const char *out, int64_t keep, int64_t keep_every);
+/* Of OUT's complete checkpoints of steps up to `step` removes all but the newest keep and those whose step is a
+   multiple of keep_every; keep 0: none, keep_every 0: no multiples. Later ones are not this run's. A folder that holds
+   a file or a folder of a name that no checkpoint has is not ours alone and stays, like a link; neither counts. What is
+   removed is first renamed to step-N.partial: a crash leaves nothing that is taken for a checkpoint. */
+void checkpoint_prune(const char *out, int64_t step, int64_t keep, int64_t keep_every);
 
 /* Removes what a crash or a failure left: every step-N.partial, and step-N.old where step-N is complete, which
    gets what is no part of a checkpoint in it. For the one

@@ -51,9 +51,9 @@ void resume_adopt_options(Option *table, const char *checkpoint) {
             option_set(o, had);
             o->given = 1;
         }
-        REQUIRE(!had || !*had || o->resume == KEPT_ON_RESUME || strcmp(had, option_text(o, now)) == 0,
-                "--resume: --%s is %s, the checkpoint %s was made with %s; a resume goes on as it began", o->name,
-                option_text(o, now), checkpoint, had);
+        REQUIRE(!had || o->resume == KEPT_ON_RESUME || strcmp(had, option_text(o, now)) == 0,
+                "--resume: --%s is %s, the checkpoint %s was made %s; a resume goes on as it began", o->name,
+                option_text(o, now), checkpoint, *had ? file_path("with %s", had) : "without it");
         if (!kept || (o->type != OPTION_TEXT && o->type != OPTION_CHOICE)) free(had);      /* those point into it */
     }
 }

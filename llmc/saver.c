@@ -66,7 +66,7 @@ static void write_snapshot(void *saver) { checkpoint_write(((Saver *)saver)->out
 
 static void prune(void *saver) {
     Saver *s = saver;
-    checkpoint_prune(s->out, s->keep, s->keep_every);
+    checkpoint_prune(s->out, s->snapshot.state.step, s->keep, s->keep_every);
 }
 
 static void *save(void *saver) {

@@ -149,6 +149,7 @@ close_test "one run per folder; closed files; a run from --init resumes"
 # ---- What it refuses, and that nothing is harmed by it
 find "$dir/a-flash-f32" -type f -exec cksum {} + | sort > "$dir/before"
 refuses "is there already" "$gpt" $small --out "$dir/a-flash-f32"
+refuses "--min-lr is 0.5, the checkpoint" "$gpt" --resume --out "$dir/a-flash-f32" --min-lr 0.5
 refuses "--lr is 0.5, the checkpoint" "$gpt" --resume --out "$dir/a-flash-f32" --lr 0.5
 refuses "layers is 2, the options want 3; it must stay" "$gpt" --resume --out "$dir/a-flash-f32" --layers 3
 refuses "channels is 32, the options want 64; it must stay" "$gpt" $text --init "$dir/a-flash-f32" \

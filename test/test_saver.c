@@ -183,13 +183,14 @@ static void a_prune_keeps_what_is_not_ours(void) {
     directory_make(IN_SCRATCH("others/step-7"));
     put_text(IN_SCRATCH("others/step-00000010"), "a file");
     unlink(IN_SCRATCH("others/step-00000009/state.json"));                    /* not complete: 8 is the newest */
-    checkpoint_prune(out, 1, 0);
-    EXPECT(!strcmp(steps_in(out), "step-7 2 3 4 5 8 9 10"), "%s", steps_in(out));
+    save_plainly(out, 12);                                                  /* a later one neither goes nor counts */
+    checkpoint_prune(out, 9, 1, 0);
+    EXPECT(!strcmp(steps_in(out), "step-7 2 3 4 5 8 9 10 12"), "%s", steps_in(out));
     EXPECT(file_exists(IN_SCRATCH("elsewhere/state.json")), "what a link leads to stays");
     char *latest = checkpoint_latest(out);
-    EXPECT(latest && !strcmp(latest, IN_SCRATCH("others/step-00000008")), "%s", latest);
+    EXPECT(latest && !strcmp(latest, IN_SCRATCH("others/step-00000012")), "%s", latest);
     free(latest);
-    checkpoint_prune(IN_SCRATCH("none"), 1, 0);
+    checkpoint_prune(IN_SCRATCH("none"), 1, 1, 0);
 }
 
 /* What a kill leaves: a partial of any step, an old one beside the one that took its place, an old one alone. */

@@ -74,6 +74,9 @@ expect "it says so" grep -q "step-00000300 holds a model, but not all of the fil
 mv "$dir/begun/step-00000300" "$dir/moved"
 expect "a resume without its checkpoints begins" "$gpt" $run --out "$dir/begun"
 expect "the log is kept" test "$(grep -c '^[0-9]' "$dir/begun/log.csv.old")" = 300
+rm -r "$dir"/begun/step-*
+expect "once more" "$gpt" $run --out "$dir/begun"
+expect "both logs are kept" test -e "$dir/begun/log.csv.old" -a -e "$dir/begun/log.csv.old.2"
 expect "a resume goes on, wherever the run came from" "$gpt" $run --out "$dir/begun" --init "$dir/nowhere"
 close_test "a stop at the start; --resume begins where there is nothing to go on from"
 
