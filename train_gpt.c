@@ -259,7 +259,12 @@ static void make_up_for_validation(void) {
     if (!validation_is_due() || validated_step == state.step) return;
     REQUIRE(!validate(), "val loss %.4f is below the floor: the validation text must have leaked into the training",
             state.val_loss);
-    if (validated_step != state.step) return;              /* stopped again */
+    if (validated_step != state.step) {         /* stopped again: by the clock, it would be so at every start */
+        const char *stop = stop_wanted();
+        REQUIRE(strncmp(stop, "--", 2), "%s: the validation of step %lld alone takes longer; want more time, or less of "
+                "it by --val-tokens N", stop, (long long)state.step);
+        return;
+    }
     saved_step = -1;
     char *log = file_path("%s/log.csv", out);
     report_val_loss(log, state.step, state.val_loss);
