@@ -261,8 +261,8 @@ static void make_up_for_validation(void) {
             state.val_loss);
     if (validated_step != state.step) {         /* stopped again: by the clock, it would be so at every start */
         const char *stop = stop_wanted();
-        REQUIRE(strncmp(stop, "--", 2), "%s: the validation of step %lld alone takes longer; want more time, or less of "
-                "it by --val-tokens N", stop, (long long)state.step);
+        REQUIRE(strncmp(stop, "--", 2), "%s: the validation of step %lld alone takes longer; want more time, or less "
+                "of it by --val-tokens N", stop, (long long)state.step);
         return;
     }
     saved_step = -1;
