@@ -340,9 +340,10 @@ void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *op
 
 /* ---- Finding one */
 
-typedef enum { TO_LOAD, TO_RESUME } Need;
+typedef enum { TO_LOOK_AT, TO_LOAD, TO_RESUME } Need;
 
 static int is_complete(const char *folder, Need need) {
+    if (need == TO_LOOK_AT) return file_is_folder(folder);
     return has_file(folder, "config.json") && has_model(folder) &&
            (need == TO_LOAD || (has_file(folder, "optimizer.safetensors") && has_file(folder, "state.json")));
 }
@@ -405,8 +406,9 @@ static char *newest(const char *out, Need need) {
     return best;
 }
 
-char *checkpoint_latest(const char *out) { return newest(out, TO_RESUME); }
-char *checkpoint_any(const char *out)    { return newest(out, TO_LOAD); }
+char *checkpoint_latest(const char *out)  { return newest(out, TO_RESUME); }
+char *checkpoint_any(const char *out)     { return newest(out, TO_LOAD); }
+char *checkpoint_highest(const char *out) { return newest(out, TO_LOOK_AT); }
 
 /* ---- One that is damaged */
 

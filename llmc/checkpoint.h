@@ -66,6 +66,9 @@ void checkpoint_check(const char *checkpoint);
    NULL. */
 char *checkpoint_earlier(const char *out, const char *checkpoint);
 
+/* The step folder of OUT of the highest step, whole or not, as a new string, or NULL. */
+char *checkpoint_highest(const char *out);
+
 /* Any step folder of OUT that holds a model, also without what a resume needs, as a new string, or NULL. */
 char *checkpoint_any(const char *out);
 

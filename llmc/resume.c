@@ -52,8 +52,8 @@ void resume_adopt_options(Option *table, const char *checkpoint) {
             o->given = 1;
         }
         REQUIRE(!had || o->resume == KEPT_ON_RESUME || strcmp(had, option_text(o, now)) == 0,
-                "--resume: --%s is %s, the checkpoint %s was made %s; a resume goes on as it began", o->name,
-                option_text(o, now), checkpoint, *had ? file_path("with %s", had) : "without it");
+                "--resume: --%s is %s, the checkpoint %s was made with %s; a resume goes on as it began", o->name,
+                option_text(o, now), checkpoint, *had ? had : "none");
         if (!kept || (o->type != OPTION_TEXT && o->type != OPTION_CHOICE)) free(had);      /* those point into it */
     }
 }
@@ -97,6 +97,9 @@ char *resume_find(const char *out, const char *data) {
         reads(checkpoint);
         checkpoint_check(checkpoint);
         reads(NULL);
+        char *highest = checkpoint_highest(out);
+        if (strcmp(highest, checkpoint)) printf("--resume: %s lacks a file and is passed over\n", highest);
+        free(highest);
         return checkpoint;
     }
     char *model_there = checkpoint_any(out);

@@ -66,14 +66,9 @@ static inline void expect_fails_here(const char *part, void (*f)(void *), void *
     EXPECT(strstr(test_message, part), "want \"%s\", got: %s", part, test_message);
 }
 
-/* Runs f(argument) in a child and wants it to end through fail(): exit code 1, one line on stderr that holds part. */
-static inline void expect_fails(const char *part, void (*f)(void *), void *argument) {
-    if (test_in_process) {
-        expect_fails_here(part, f, argument);
-        return;
-    }
+/* Runs f(argument) in a child; text is what that writes to stderr, status as in wait. Returns the text's length. */
+static inline size_t test_in_child(void (*f)(void *), void *argument, char *text, size_t size, int *status) {
     int pipe_ends[2];
-    char text[4096];
     size_t length = 0;
     fflush(NULL);
     if (pipe(pipe_ends)) { perror("pipe"); exit(2); }
@@ -88,12 +83,24 @@ static inline void expect_fails(const char *part, void (*f)(void *), void *argum
         _exit(0);
     }
     close(pipe_ends[1]);
-    for (ssize_t n; length < sizeof text - 1 && (n = read(pipe_ends[0], text + length, sizeof text - 1 - length)) > 0; )
+    for (ssize_t n; length < size - 1 && (n = read(pipe_ends[0], text + length, size - 1 - length)) > 0; )
         length += (size_t)n;
     text[length] = 0;
     close(pipe_ends[0]);
-    int status = 0;
-    waitpid(child, &status, 0);
+    *status = 0;
+    waitpid(child, status, 0);
+    return length;
+}
+
+/* Wants f(argument) to end through fail(), in a child: exit code 1, one line on stderr that holds part. */
+static inline void expect_fails(const char *part, void (*f)(void *), void *argument) {
+    if (test_in_process) {
+        expect_fails_here(part, f, argument);
+        return;
+    }
+    char text[4096];
+    int status;
+    size_t length = test_in_child(f, argument, text, sizeof text, &status);
     char *newline = strchr(text, '\n');
     EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 1, "want exit code 1 with \"%s\", got status %d: %s",
            part, status, text);

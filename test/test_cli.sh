@@ -110,6 +110,10 @@ damage "holds a NaN" model.safetensors sh -c 'head -c -400; head -c 400 /dev/zer
 damage "the tensor exp_avg.transformer.wte.weight is missing" optimizer.safetensors \
     sed 's/exp_avg.transformer.wte/exp_avg.transformer.ute/'
 expect "nothing is removed" test "$(ls -d "$dir"/damaged/step-* | wc -l)" = 3
+rm -rf "$dir/lacking" && cp -r "$dir/sound" "$dir/lacking" && rm "$dir/lacking/step-00000006/state.json"
+"$gpt" --resume --out "$dir/lacking" > "$dir/lacking.out" 2>&1 || wrong "a resume beside one that is not whole"
+expect "it says so" grep -q "^--resume: $dir/lacking/step-00000006 lacks a file and is passed over" \
+    "$dir/lacking.out"
 : > "$dir/damaged/step-00000004/model.safetensors"
 refuses "--resume then goes on from $dir/damaged/step-00000002" "$gpt" --resume --out "$dir/damaged"
 mv "$dir"/damaged/step-00000006 "$dir/moved-6"; mv "$dir"/damaged/step-00000004 "$dir/moved-4"

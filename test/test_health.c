@@ -20,38 +20,29 @@ typedef struct {
 
 static const Machine healthy = { "nothing", "", "0", "0001:c1:00.0" };
 
+static void ask_twice(void *argument) {
+    const Machine *machine = argument;
+    char own[4096], library[4200];
+    ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
+    own[length > 0 ? length : 0] = 0;
+    *strrchr(own, '/') = 0;
+    snprintf(library, sizeof library, "%s/nvml/%s.so", own, machine->without ? machine->without : "");
+    if (machine->without && !dlopen(library, RTLD_NOW)) fprintf(stderr, "%s: %s", library, dlerror());
+    setenv("NVML_FAILS", machine->fails, 1);
+    setenv("NVML_REASONS", machine->reasons, 1);
+    bus_id = machine->bus_id;
+    for (int i = 0; i < 2; i++) {
+        DeviceHealth h = device_health();
+        fprintf(stderr, "%s%g,%.3f,%g,%s%s", i ? " " : "", h.temperature_c, h.power_w, h.clock_mhz,
+                h.throttle ? h.throttle : "", h.in_distress ? "!" : "");
+    }
+}
+
 /* Of a fresh process, which asks twice. */
 static const char *health_of(const Machine *machine) {
     static char text[256];
-    int pipe_ends[2];
-    fflush(NULL);
-    if (pipe(pipe_ends)) { perror("pipe"); exit(2); }
-    pid_t child = fork();
-    if (child == 0) {
-        char own[4096], library[4200];
-        ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
-        own[length > 0 ? length : 0] = 0;
-        *strrchr(own, '/') = 0;
-        snprintf(library, sizeof library, "%s/nvml/%s.so", own, machine->without ? machine->without : "");
-        if (machine->without && !dlopen(library, RTLD_NOW)) dprintf(pipe_ends[1], "%s: %s", library, dlerror());
-        setenv("NVML_FAILS", machine->fails, 1);
-        setenv("NVML_REASONS", machine->reasons, 1);
-        bus_id = machine->bus_id;
-        for (int i = 0; i < 2; i++) {
-            DeviceHealth h = device_health();
-            dprintf(pipe_ends[1], "%s%g,%.3f,%g,%s%s", i ? " " : "", h.temperature_c, h.power_w, h.clock_mhz,
-                    h.throttle ? h.throttle : "", h.in_distress ? "!" : "");
-        }
-        _exit(0);
-    }
-    close(pipe_ends[1]);
-    size_t length = 0;
-    for (ssize_t n; length < sizeof text - 1 && (n = read(pipe_ends[0], text + length, sizeof text - 1 - length)) > 0; )
-        length += (size_t)n;
-    text[length] = 0;
-    close(pipe_ends[0]);
-    int status = 0;
-    waitpid(child, &status, 0);
+    int status;
+    test_in_child(ask_twice, (void *)machine, text, sizeof text, &status);
     EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d", status);
     return text;
 }
