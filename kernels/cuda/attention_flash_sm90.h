@@ -136,46 +136,22 @@ template<int ROWS, int N> HOPPER void start_sum(float (&d)[N], const uint32_t *a
 /* ---- results: one warp's 16 rows of 8 GROUPS columns, as wgmma leaves them, to bf16(factor x); `rows` and `columns`
    of them exist. Each thread has 4 bytes of every 16 of its two rows. ---- */
 
-/* The four lanes that share a row trade, so that each has the whole of every fourth 16 bytes. */
-template<int GROUPS> HOPPER void store_rows(bf16 *to, int64_t pitch, int rows, int columns,
-                                            const float (&x)[4 * GROUPS], float factor0, float factor1) {
-    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-    #pragma unroll
-    for (int i = 0; i < 2; i++)
-        #pragma unroll
-        for (int j = 0; j < GROUPS; j += 4) {
-            const float factor = i ? factor1 : factor0;
-            uint32_t w[4];
-            #pragma unroll
-            for (int n = 0; n < 4; n++)
-                w[n] = pack(x[4 * (j + n) + 2 * i] * factor, x[4 * (j + n) + 2 * i + 1] * factor);
-            #pragma unroll
-            for (int bit = 1; bit <= 2; bit *= 2)
-                #pragma unroll
-                for (int n = 0; n < 4; n++)
-                    if (!(n & bit)) {
-                        const uint32_t got = __shfl_xor_sync(0xffffffffu, c & bit ? w[n] : w[n | bit], bit);
-                        if (c & bit) w[n] = got; else w[n | bit] = got;
-                    }
-            const int row = g + 8 * i, column = 8 * (j + c);
-            if (row < rows && column < columns)
-                *(uint4 *)(to + row * pitch + column) = make_uint4(w[0], w[1], w[2], w[3]);
-        }
-}
-
-/* The same in a quarter of the instructions, by way of 256 GROUPS bytes of shared memory of the warp's own. */
-template<int GROUPS> HOPPER void store_rows_staged(uint8_t *stage, bf16 *to, int64_t pitch, int rows, int columns,
-                                                   const float (&x)[4 * GROUPS], float factor0, float factor1) {
+/* From x[FROM] on, by way of 256 GROUPS bytes of shared memory of the warp's own: a quarter of the instructions that
+   trading by shuffles takes. The factors are those of rows 0 .. 7 and 8 .. 15. */
+template<int GROUPS, int FROM = 0, int N>
+HOPPER void store_rows(uint8_t *stage, bf16 *to, int64_t pitch, int rows, int columns, const float (&x)[N],
+                       float factor0, float factor1) {
+    static_assert(FROM + 4 * GROUPS <= N, "");
     constexpr int BYTES = 16 * GROUPS;      /* of a row */
     const int lane = threadIdx.x % 32, r = lane % 16;
     __syncwarp();       /* all have read what was there */
     #pragma unroll
     for (int j = 0; j < GROUPS; j += 2)
         stmatrix(shared_address(stage) + r * BYTES + (((j + lane / 16) ^ r % 8) << 4),
-                 pack(x[4 * j] * factor0, x[4 * j + 1] * factor0),
-                 pack(x[4 * j + 2] * factor1, x[4 * j + 3] * factor1),
-                 pack(x[4 * j + 4] * factor0, x[4 * j + 5] * factor0),
-                 pack(x[4 * j + 6] * factor1, x[4 * j + 7] * factor1));
+                 pack(x[FROM + 4 * j] * factor0, x[FROM + 4 * j + 1] * factor0),
+                 pack(x[FROM + 4 * j + 2] * factor1, x[FROM + 4 * j + 3] * factor1),
+                 pack(x[FROM + 4 * j + 4] * factor0, x[FROM + 4 * j + 5] * factor0),
+                 pack(x[FROM + 4 * j + 6] * factor1, x[FROM + 4 * j + 7] * factor1));
     __syncwarp();
     const int chunk = lane % GROUPS;
     #pragma unroll

@@ -337,24 +337,24 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
             }
         }
         bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
-        wait_for(F::DS_FULL, used);
-        wgmma_wait_group<0>();
-        ready(dv_sums);
-        ready(dk_sums);
-        if (lane == 0) mbarrier_arrive(barrier(F::Q_EMPTY, used));
-        start_dq(stage_now(used));
-        used++;
-        const int key = t.row + own;
-        store_rows<8 * F::PANELS>(rows_of(dv, p, t.b, t.h, key), dv.pitch, p.T - key, p.HS, dv_sums, 1, 1);
-        mbarrier_wait(barrier(F::ADDED + 16 * group, n), parity_of<2>(n));
+
+        /* On their way out results pass through the warp's rows of the other place of dS. */
+        uint8_t *const staging = shared + F::DS + (stage_now(used) ^ 1) * F::DS_BYTES + own * ROW;
+        auto store_keys = [&](const View &to, const float (&sums)[F::COLUMNS / 2], float factor) {
+            const int key = t.row + own;
+            bf16 *const rows = rows_of(to, p, t.b, t.h, key);
+            store_rows<8>(staging, rows, to.pitch, p.T - key, p.HS, sums, factor, factor);
+            if constexpr (F::PANELS == 2)
+                store_rows<8, 32>(staging, rows + 64, to.pitch, p.T - key, p.HS - 64, sums, factor, factor);
+        };
+        float4 others[8];       /* their part of dq */
+        auto load_others = [&](int tile) {
+            #pragma unroll
+            for (int j = 0; j < 8; j++)
+                others[j] = t.row == 0 ? make_float4(0, 0, 0, 0)
+                                       : __ldcg((const float4 *)dq_sums_of(t.b * p.NH + t.h, tile) + at + 32 * j);
+        };
         auto finish_dq = [&](int tile) {
-            float4 others[8] = {};
-            if (t.row > 0)
-                #pragma unroll
-                for (int j = 0; j < 8; j++)
-                    others[j] = __ldcg((const float4 *)dq_sums_of(t.b * p.NH + t.h, tile) + at + 32 * j);
-            wgmma_wait_group<0>();
-            ready(dq_sums);
             #pragma unroll
             for (int j = 0; j < 8; j++) {
                 dq_sums[4 * j]     += others[j].x;
@@ -363,13 +363,27 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
                 dq_sums[4 * j + 3] += others[j].w;
             }
             const int query = tile * F::QT + half_row + 16 * warp;
-            store_rows<8>(rows_of(dq, p, t.b, t.h, query) + half_column, dq.pitch, p.T - query, p.HS - half_column,
-                          dq_sums, p.scale, p.scale);
+            store_rows<8>(staging, rows_of(dq, p, t.b, t.h, query) + half_column, dq.pitch, p.T - query,
+                          p.HS - half_column, dq_sums, p.scale, p.scale);
         };
-        finish_dq(queries.tile(queries.count - 1));
+
+        wait_for(F::DS_FULL, used);
+        wgmma_wait_group<0>();
+        ready(dv_sums);
+        ready(dk_sums);
+        if (lane == 0) mbarrier_arrive(barrier(F::Q_EMPTY, used));
+        start_dq(stage_now(used));
+        used++;
+        store_keys(dv, dv_sums, 1);                     /* while dq is made */
+        mbarrier_wait(barrier(F::ADDED + 16 * group, n), parity_of<2>(n));
+        load_others(queries.tile(queries.count - 1));
+        store_keys(dk, dk_sums, p.scale);               /* while they arrive */
+        wgmma_wait_group<0>();
+        ready(dq_sums);
         if (lane == 0) mbarrier_arrive(barrier(F::K_EMPTY, n));
-        store_rows<8 * F::PANELS>(rows_of(dk, p, t.b, t.h, key), dk.pitch, p.T - key, p.HS, dk_sums, p.scale, p.scale);
+        finish_dq(queries.tile(queries.count - 1));
         if (F::QT < KEYS && queries.diagonal > 1) {
+            load_others(queries.tile(queries.count - 2));
             #pragma unroll
             for (int j = 0; j < 8; j++) {
                 const float4 x = ((float4 *)(shared + F::DQ))[at + 32 * j];

@@ -266,9 +266,9 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
         wgmma_wait_group<0>();
         ready(o);
         release(F::V_EMPTY, last);
-        store_rows_staged<8 * F::PANELS>(shared + F::OUT + (4 * group + warp) * (F::Q_BYTES / 4),
-                                         rows_of(out, p, t.b, t.h, row + 16 * warp), out.pitch,
-                                         p.T - row - 16 * warp, p.HS, o, normalise[0], normalise[1]);
+        store_rows<8 * F::PANELS>(shared + F::OUT + (4 * group + warp) * (F::Q_BYTES / 4),
+                                  rows_of(out, p, t.b, t.h, row + 16 * warp), out.pitch, p.T - row - 16 * warp, p.HS,
+                                  o, normalise[0], normalise[1]);
     }
 }
 
