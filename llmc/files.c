@@ -206,7 +206,7 @@ void directory_lock(const char *path) {
     REQUIRE(fd >= 0, "%s: cannot open the folder: %s", path, strerror(errno));
     if (!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return;
     char holder[300] = "";
-    int sign = openat(fd, ".lock", O_RDONLY | O_CLOEXEC);
+    int sign = openat(fd, ".lock", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     ssize_t length = sign < 0 ? 0 : pread(sign, holder, sizeof holder - 1, 0);
     holder[length > 0 ? length : 0] = 0;
     holder[strcspn(holder, "\n")] = 0;
@@ -217,10 +217,11 @@ void directory_lock(const char *path) {
 void directory_sign(const char *path) {
     char *name = file_path("%s/.lock", path), host[200] = "";
     gethostname(host, sizeof host - 1);
-    FILE *file = fopen(name, "we");
-    if (file) {
-        fprintf(file, "process %ld on %s\n", (long)getpid(), *host ? host : "unknown host");
-        fclose(file);
+    /* a link is not followed to somebody's file, a pipe that nobody reads is not waited for */
+    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (fd >= 0) {
+        dprintf(fd, "process %ld on %s\n", (long)getpid(), *host ? host : "unknown host");
+        close(fd);
     }
     free(name);
 }
