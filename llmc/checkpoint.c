@@ -342,11 +342,20 @@ void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *op
 
 typedef enum { TO_LOOK_AT, TO_LOAD, TO_RESUME } Need;
 
-static int is_complete(const char *folder, Need need) {
-    if (need == TO_LOOK_AT) return file_is_folder(folder);
-    return has_file(folder, "config.json") && has_model(folder) &&
-           (need == TO_LOAD || (has_file(folder, "optimizer.safetensors") && has_file(folder, "state.json")));
+static const char *missing_file(const char *folder, Need need) {
+    static const char *const to_resume[] = { "optimizer.safetensors", "state.json" };
+    if (!has_file(folder, "config.json")) return "config.json";
+    if (!has_model(folder)) return MODEL;
+    for (int i = 0; need == TO_RESUME && i < 2; i++)
+        if (!has_file(folder, to_resume[i])) return to_resume[i];
+    return NULL;
 }
+
+static int is_complete(const char *folder, Need need) {
+    return need == TO_LOOK_AT ? file_is_folder(folder) : !missing_file(folder, need);
+}
+
+const char *checkpoint_lacks(const char *folder) { return missing_file(folder, TO_RESUME); }
 
 /* The number of a name like step-00000020 and tail: the name must be the one that its number would be given. -1 for any
    other. */

@@ -69,6 +69,9 @@ char *checkpoint_earlier(const char *out, const char *checkpoint);
 /* The step folder of OUT of the highest step, whole or not, as a new string, or NULL. */
 char *checkpoint_highest(const char *out);
 
+/* The first file that a resume needs and this folder has not; NULL = it has all. */
+const char *checkpoint_lacks(const char *folder);
+
 /* Any step folder of OUT that holds a model, also without what a resume needs, as a new string, or NULL. */
 char *checkpoint_any(const char *out);
 

@@ -92,19 +92,21 @@ static void reads(const char *checkpoint) {
 }
 
 char *resume_find(const char *out, const char *data) {
-    char *checkpoint = checkpoint_latest(out);
+    char *checkpoint = checkpoint_latest(out), *highest = checkpoint_highest(out);
     if (checkpoint) {
         reads(checkpoint);
         checkpoint_check(checkpoint);
         reads(NULL);
-        char *highest = checkpoint_highest(out);
-        if (strcmp(highest, checkpoint)) printf("--resume: %s lacks a file and is passed over\n", highest);
+        if (strcmp(highest, checkpoint))
+            printf("--resume: %s lacks %s and is passed over\n", highest, checkpoint_lacks(highest));
         free(highest);
         return checkpoint;
     }
     char *model_there = checkpoint_any(out);
     REQUIRE(!model_there, "--resume: %s holds a model, but not all of the files that a resume needs; to start from its "
             "weights: --init %s --out ANOTHER", model_there, model_there);
+    REQUIRE(!highest, "--resume: %s lacks %s, and there is no other checkpoint; bring it back, or move the folder out of "
+            "%s: --resume then begins", highest, checkpoint_lacks(highest), out);
     REQUIRE(data, "--resume: there is no checkpoint in %s: want one, or --data FILE to begin with", out);
     printf("--resume: there is no checkpoint in %s: the run begins\n", out);
     return NULL;

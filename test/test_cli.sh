@@ -112,8 +112,14 @@ damage "the tensor exp_avg.transformer.wte.weight is missing" optimizer.safetens
 expect "nothing is removed" test "$(ls -d "$dir"/damaged/step-* | wc -l)" = 3
 rm -rf "$dir/lacking" && cp -r "$dir/sound" "$dir/lacking" && rm "$dir/lacking/step-00000006/state.json"
 "$gpt" --resume --out "$dir/lacking" > "$dir/lacking.out" 2>&1 || wrong "a resume beside one that is not whole"
-expect "it says so" grep -q "^--resume: $dir/lacking/step-00000006 lacks a file and is passed over" \
+expect "it says so" grep -q "^--resume: $dir/lacking/step-00000006 lacks state.json and is passed over" \
     "$dir/lacking.out"
+rm -r "$dir"/lacking/step-0000000[24] && rm "$dir/lacking/step-00000006/model.safetensors"
+find "$dir/lacking" -type f -exec cksum {} + > "$dir/lacking.before"
+refuses "step-00000006 lacks model.safetensors, and there is no other checkpoint; bring it back, or move" \
+    "$gpt" $small --steps 6 --resume --out "$dir/lacking"
+find "$dir/lacking" -type f -exec cksum {} + > "$dir/lacking.after"
+expect "nothing is begun beside it" cmp "$dir/lacking.before" "$dir/lacking.after"
 : > "$dir/damaged/step-00000004/model.safetensors"
 refuses "--resume then goes on from $dir/damaged/step-00000002" "$gpt" --resume --out "$dir/damaged"
 mv "$dir"/damaged/step-00000006 "$dir/moved-6"; mv "$dir"/damaged/step-00000004 "$dir/moved-4"
