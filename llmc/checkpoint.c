@@ -76,6 +76,10 @@ static int is_untied(const Json *config, const char *path, const char *weights) 
 
 static GPTConfig inferred_config(const char *weights) {
     GPTConfig config = weights_config(weights);
+    REQUIRE(config.C % 64 == 0, "%s: has %d channels and no config.json beside it: want one, as the shapes do not tell "
+            "the number of heads, and heads of 64 channels do not divide them", weights, config.C);
+    config.NH = config.C / 64;
+    gpt_check(&config);
     config.untied = weights_head(weights) == OWN_HEAD;
     static int told;
     if (!told++)
@@ -422,27 +426,36 @@ char *checkpoint_highest(const char *out) { return newest(out, TO_LOOK_AT); }
 /* ---- One that is damaged */
 
 void checkpoint_check(const char *checkpoint) {
-    char *optimizer = file_path("%s/optimizer.safetensors", checkpoint);
+    char *optimizer = file_path("%s/optimizer.safetensors", checkpoint), *weights = model_path(checkpoint);
     checkpoint_load_state(checkpoint);
     free(checkpoint_setting(checkpoint, "model"));
-    checkpoint_config(checkpoint);                             /* it asks the model's file whether the head is tied */
+    GPTConfig c = checkpoint_config(checkpoint), w = weights_config(weights);
+    /* before memory is planned for sizes that a damaged config.json made up */
+    REQUIRE(c.L == w.L && c.C == w.C && c.T == w.T && c.V == w.V, "%s/config.json: layers %d, channels %d, context %d, "
+            "vocabulary %d, want %d, %d, %d and %d by the shapes in %s", checkpoint, c.L, c.C, c.T, c.V, w.L, w.C, w.T,
+            w.V, weights);
     REQUIRE(weights_has(optimizer, "exp_avg.transformer.wte.weight", F32), "%s: the tensor "
             "exp_avg.transformer.wte.weight is missing", optimizer);
+    free(weights);
     free(optimizer);
 }
 
 static void check(void *folder) { checkpoint_check(folder); }
 
-char *checkpoint_earlier(const char *out, const char *checkpoint) {
+char *checkpoint_earlier(const char *out, const char *checkpoint, char damaged[FAIL_LENGTH]) {
     const char *slash = strrchr(checkpoint, '/'), *name = slash ? slash + 1 : checkpoint;
     int64_t before = step_of(name, ends_with(name, ".old") ? ".old" : "");
     int count;
     int64_t *steps = list_steps(out, "", &count);
     char *found = NULL, why[FAIL_LENGTH];
+    size_t length = 0;
+    *damaged = 0;
     for (int i = 0; i < count && !found; i++) {
         Path folder = step_path(out, steps[i], "");
-        if (steps[i] < before && is_complete(folder.text, TO_RESUME) && !fails(check, folder.text, why))
-            found = file_path("%s", folder.text);
+        if (steps[i] >= before || !is_complete(folder.text, TO_RESUME)) continue;
+        if (!fails(check, folder.text, why)) found = file_path("%s", folder.text);
+        else if (length < FAIL_LENGTH / 2)
+            length += (size_t)snprintf(damaged + length, FAIL_LENGTH - length, " and step-%08" PRId64, steps[i]);
     }
     free(steps);
     return found;

@@ -6,6 +6,7 @@
    It is written beside as step-00001000.partial, synced and renamed: it is there whole or not at all. */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
+#include "../kernels/check.h"
 #include "gpt.h"
 #include "optimizer.h"
 #include "weights.h"
@@ -63,8 +64,8 @@ char *checkpoint_latest(const char *out);
 void checkpoint_check(const char *checkpoint);
 
 /* The newest checkpoint of OUT of an earlier step than this one's that passes checkpoint_check, as a new string, or
-   NULL. */
-char *checkpoint_earlier(const char *out, const char *checkpoint);
+   NULL. damaged: those between that do not, " and step-00000800 and step-00000600". */
+char *checkpoint_earlier(const char *out, const char *checkpoint, char damaged[FAIL_LENGTH]);
 
 /* The step folder of OUT of the highest step, whole or not, as a new string, or NULL. */
 char *checkpoint_highest(const char *out);
