@@ -502,8 +502,11 @@ void checkpoint_sweep(const char *out) {
     int64_t *steps = list_steps(out, ".partial", &count);
     remove_steps(out, ".partial", steps, count);
     steps = list_steps(out, ".old", &count);
-    for (int i = 0; i < count; i++)
-        if (is_complete(step_path(out, steps[i], "").text, TO_RESUME)) steps[replaced++] = steps[i];
+    for (int i = 0; i < count; i++) {
+        Path step = step_path(out, steps[i], ""), old = step_path(out, steps[i], ".old");
+        if (is_complete(step.text, TO_RESUME)) steps[replaced++] = steps[i];
+        else if (!file_exists(step.text) && is_complete(old.text, TO_RESUME)) file_rename(old.text, step.text);
+    }
     remove_steps(out, ".old", steps, replaced);
 }
 

@@ -51,9 +51,9 @@ void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimiz
    removed is first renamed to step-N.partial: a crash leaves nothing that is taken for a checkpoint. */
 void checkpoint_prune(const char *out, int64_t step, int64_t keep, int64_t keep_every);
 
-/* Removes what a crash or a failure left: every step-N.partial, and step-N.old where step-N is complete, which
-   gets what is no part of a checkpoint in it. For the one
-   run that holds OUT's lock. */
+/* Removes what a crash or a failure left: every step-N.partial, and step-N.old where step-N is complete, which gets
+   what is no part of a checkpoint in it; where there is no step-N, its .old takes the name back. For the one run that
+   holds OUT's lock. */
 void checkpoint_sweep(const char *out);
 
 /* The newest checkpoint of OUT that has all four files, as a new string, or NULL. */
