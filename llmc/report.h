@@ -36,8 +36,9 @@ typedef struct {
 /* csv_path NULL: no log. head: lines for the log's start, each begins with '#', the first is "# command: ...".
    A log that is there is kept with its head up to and with step keep_step (a resume), cut behind, and goes on after a
    line "# resumed at step N: command"; it is replaced whole, so a crash leaves the old log or the new one. A row that a
-   kill left half written is dropped; a file that is no such log fails in a line. A log of an older version, with the
-   columns up to val_loss, keeps them: its new rows have no others. keep_step < 0 starts anew.
+   kill left half written is dropped; rows up to keep_step that are not there are told; a file that is no such log fails
+   in a line. A log of an older version, with the columns up to val_loss, keeps them: its new rows have no others.
+   keep_step < 0 starts anew.
    The report must stay where it is until report_close: a failure ends the line that stands in place. From here on
    SIGPIPE is ignored: a reader of stdout that goes away, such as head, does not end a run. */
 void report_open(Report *report, const char *csv_path, const char *head, int64_t keep_step);
