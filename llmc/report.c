@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define CSV_OLD_HEADER "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss"
@@ -310,11 +311,23 @@ void report_alarm(Report *report, const char *format, ...) {
     va_end(arguments);
 }
 
+/* Somebody has moved or removed it, alone or with its folder: the rows go where it is now, or nowhere. */
+static void tell_moved(Report *report) {
+    struct stat written, named;
+    int moved = !fstat(fileno(report->csv), &written) &&
+                (stat(report->csv_path, &named) || named.st_ino != written.st_ino || named.st_dev != written.st_dev);
+    if (moved && !report->csv_moved)
+        report_alarm(report, "%s: was moved or removed while the run writes it: its rows are no longer there; "
+                     "checkpoints still are written beside that name", report->csv_path);
+    report->csv_moved = moved;
+}
+
 void report_sync(Report *report) {
     if (!report->csv) return;
     int error = write_waiting(report);
     if (!error && fsync(fileno(report->csv)) && errno != EINVAL) error = errno;    /* EINVAL: of no disk, /dev/null */
     tell_log(report, error);
+    tell_moved(report);
 }
 
 void report_close(Report *report) {

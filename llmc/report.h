@@ -23,6 +23,7 @@ typedef struct {
     char      *waiting;        /* rows that are not in the file yet: the disk is full */
     size_t     waiting_bytes;
     int        csv_error;      /* errno of the last row; 0 = all rows are in the file */
+    int        csv_moved;      /* it no longer has its name, which was told */
     int        in_place;       /* stdout is a terminal */
     int        pending;        /* columns of a line in place that has no newline yet */
     int64_t    steps;          /* seen by this process, for the mean speed and the time left */
@@ -57,7 +58,7 @@ void report_step(Report *report, const StepReport *step);
 void report_line(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A line on stderr, "train_gpt: ...", of something wrong that does not end the run. */
 void report_alarm(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void report_sync(Report *report);                /* the log is on the disk, or that it is not is told */
+void report_sync(Report *report);                /* the log is on the disk under its name, or that it is not is told */
 void report_close(Report *report);               /* fails in a line when rows are still waiting */
 
 #endif
