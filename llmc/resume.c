@@ -113,8 +113,8 @@ char *resume_find(const char *out, const char *data) {
     char *model_there = checkpoint_any(out);
     REQUIRE(!model_there, "--resume: %s holds a model, but not all of the files that a resume needs; to start from its "
             "weights: --init %s --out ANOTHER", model_there, model_there);
-    REQUIRE(!highest, "--resume: %s lacks %s, and there is no other checkpoint; bring it back, or move the folder out of "
-            "%s: --resume then begins", highest, checkpoint_lacks(highest), out);
+    REQUIRE(!highest, "--resume: %s lacks %s, and there is no other checkpoint; bring it back, or move the folder out "
+            "of %s: --resume then begins", highest, checkpoint_lacks(highest), out);
     REQUIRE(data, "--resume: there is no checkpoint in %s: want one, or --data FILE to begin with", out);
     printf("--resume: there is no checkpoint in %s: the run begins\n", out);
     return NULL;
@@ -135,6 +135,7 @@ Resumed resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer, in
             && (uint64_t)s->tokens <= s->sample * (uint64_t)model->config.T && optimizer->step <= s->step,
             "%s: step %lld, sample %llu, tokens %lld and optimizer_step %lld do not belong together", where,
             (long long)s->step, (unsigned long long)s->sample, (long long)s->tokens, (long long)optimizer->step);
+    checkpoint_check_sums(checkpoint);      /* last: other checks know more of what is wrong */
     free(where);
     free(window);
     free(validated);

@@ -109,6 +109,12 @@ damage "is the file truncated?" optimizer.safetensors head -c 20000
 damage "holds a NaN" model.safetensors sh -c 'head -c -400; head -c 400 /dev/zero | tr "\0" "\377"'
 damage "the tensor exp_avg.transformer.wte.weight is missing" optimizer.safetensors \
     sed 's/exp_avg.transformer.wte/exp_avg.transformer.ute/'
+zeroed() { head -c 20000; head -c 512 /dev/zero; tail -c +513; }
+for file in model.safetensors optimizer.safetensors; do
+    damage "/$file: XXH64 is " $file zeroed
+done
+sed '/"xxh64"/,/}/d' < "$dir/sound/step-00000006/state.json" > "$dir/damaged/step-00000006/state.json"
+expect "one of an older version has no checksums" "$gpt" --resume --out "$dir/damaged"
 damage "/config.json: layers 2, channels 65536" config.json sed 's/"n_embd": 32/"n_embd": 65536/'
 expect "nothing is removed" test "$(ls -d "$dir"/damaged/step-* | wc -l)" = 3
 rm -rf "$dir/damaged" && cp -r "$dir/sound" "$dir/damaged"
