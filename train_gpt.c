@@ -555,8 +555,8 @@ static int run_training(int argc, char **argv) {
         return EXIT_TRY_AGAIN;
     }
     if (checkpoint && state.step >= steps)
-        printf("all %lld steps are done; to train longer: --init %s --steps N --out ANOTHER\n", (long long)steps,
-               checkpoint);
+        printf("all %lld steps are done; to train longer: --init %s/step-%08lld --steps N --out ANOTHER\n",
+               (long long)steps, out, (long long)state.step);
     if (checkpoint) make_up_for_validation();
     open_log(argc, argv, &device, checkpoint ? state.step : -1);
     free(checkpoint);

@@ -1,6 +1,7 @@
 #include "checkpoint.h"
 #include "files.h"
 #include "json.h"
+#include "xxh64.h"
 #include "../kernels/check.h"
 #include <dirent.h>
 #include <errno.h>
@@ -52,6 +53,7 @@ static int has_file(const char *folder, const char *name) {
 }
 
 static const char MODEL[] = "model.safetensors", INDEX[] = "model.safetensors.index.json";
+static const char OPTIMIZER[] = "optimizer.safetensors";
 
 static int has_model(const char *folder) { return has_file(folder, MODEL) || has_file(folder, INDEX); }
 
@@ -76,6 +78,10 @@ static int is_untied(const Json *config, const char *path, const char *weights) 
 
 static GPTConfig inferred_config(const char *weights) {
     GPTConfig config = weights_config(weights);
+    REQUIRE(config.C % 64 == 0, "%s: has %d channels and no config.json beside it: want one, as the shapes do not tell "
+            "the number of heads, and heads of 64 channels do not divide them", weights, config.C);
+    config.NH = config.C / 64;
+    gpt_check(&config);
     config.untied = weights_head(weights) == OWN_HEAD;
     static int told;
     if (!told++)
@@ -123,13 +129,17 @@ GPTConfig checkpoint_config(const char *checkpoint) {
 
 /* ---- state.json */
 
-static void state_write(const char *path, const TrainState *state, int64_t optimizer_step, const Setting *settings) {
+static void state_write(const char *path, const TrainState *state, int64_t optimizer_step, const uint64_t sums[2],
+                        const Setting *settings) {
     FILE *file = file_create(path);
     fprintf(file, "{\n  \"step\": %" PRId64 ",\n  \"sample\": %" PRIu64 ",\n  \"tokens\": %" PRId64 ",\n", state->step,
             state->sample, state->tokens);
     if (isfinite(state->val_loss)) fprintf(file, "  \"val_loss\": %.17g,\n", state->val_loss);
     else                           fprintf(file, "  \"val_loss\": null,\n");
-    fprintf(file, "  \"optimizer_step\": %" PRId64 ",\n  \"settings\": {", optimizer_step);
+    fprintf(file, "  \"optimizer_step\": %" PRId64 ",\n", optimizer_step);
+    fprintf(file, "  \"xxh64\": {\n    \"%s\": \"%016" PRIx64 "\",\n    \"%s\": \"%016" PRIx64 "\"\n  },\n", MODEL,
+            sums[0], OPTIMIZER, sums[1]);
+    fprintf(file, "  \"settings\": {");
     for (const Setting *s = settings; s->key; s++) {
         fputs(s == settings ? "\n    " : ",\n    ", file);
         json_write_string(file, s->key);
@@ -236,7 +246,7 @@ static void tokenizer_write(const char *folder, const TokenizerFiles *files) {
 /* All names that a checkpoint may hold, the tokenizer's among them. */
 static int is_our_file(const char *name) {
     static const char *const names[] = {
-        "config.json", "model.safetensors", "optimizer.safetensors", "state.json", "generation_config.json",
+        "config.json", MODEL, OPTIMIZER, "state.json", "generation_config.json",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i])) return 1;
@@ -288,10 +298,13 @@ void checkpoint_write(const char *out, const Snapshot *s) {
     directory_remove(partial.text);
     directory_make(partial.text);
     config_write(path_at("%s/config.json", partial.text).text, &s->config);
+    uint64_t sums[2];
     weights_write(path_at("%s/%s", partial.text, MODEL).text, &s->parameters, 1, s->config.V);
-    weights_write(path_at("%s/optimizer.safetensors", partial.text).text, s->moments,
+    sums[0] = file_written_sum();
+    weights_write(path_at("%s/%s", partial.text, OPTIMIZER).text, s->moments,
                   s->config.save_dtype == F32 ? 2 : 3, s->config.V);       /* the exact ones too */
-    state_write(path_at("%s/state.json", partial.text).text, &s->state, s->optimizer_step, s->settings);
+    sums[1] = file_written_sum();
+    state_write(path_at("%s/state.json", partial.text).text, &s->state, s->optimizer_step, sums, s->settings);
     tokenizer_write(partial.text, s->tokenizer);
     directory_sync(partial.text);
 
@@ -320,7 +333,7 @@ void checkpoint_load_model(const char *checkpoint, GPT *model) {
 
 void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer) {
     char *state_path = file_path("%s/state.json", checkpoint);
-    char *path = file_path("%s/optimizer.safetensors", checkpoint), *weights = model_path(checkpoint);
+    char *path = file_path("%s/%s", checkpoint, OPTIMIZER), *weights = model_path(checkpoint);
     Json *json = json_open(state_path);
     int64_t step = json_integer(json, "optimizer_step", 0, INT64_MAX, state_path);
     Part moments[] = { { .prefix = "exp_avg.", .table = &optimizer->m.table },
@@ -342,11 +355,20 @@ void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *op
 
 typedef enum { TO_LOOK_AT, TO_LOAD, TO_RESUME } Need;
 
-static int is_complete(const char *folder, Need need) {
-    if (need == TO_LOOK_AT) return file_is_folder(folder);
-    return has_file(folder, "config.json") && has_model(folder) &&
-           (need == TO_LOAD || (has_file(folder, "optimizer.safetensors") && has_file(folder, "state.json")));
+static const char *missing_file(const char *folder, Need need) {
+    static const char *const to_resume[] = { OPTIMIZER, "state.json" };
+    if (!has_file(folder, "config.json")) return "config.json";
+    if (!has_model(folder)) return MODEL;
+    for (int i = 0; need == TO_RESUME && i < 2; i++)
+        if (!has_file(folder, to_resume[i])) return to_resume[i];
+    return NULL;
 }
+
+static int is_complete(const char *folder, Need need) {
+    return need == TO_LOOK_AT ? file_is_folder(folder) : !missing_file(folder, need);
+}
+
+const char *checkpoint_lacks(const char *folder) { return missing_file(folder, TO_RESUME); }
 
 /* The number of a name like step-00000020 and tail: the name must be the one that its number would be given. -1 for any
    other. */
@@ -413,27 +435,61 @@ char *checkpoint_highest(const char *out) { return newest(out, TO_LOOK_AT); }
 /* ---- One that is damaged */
 
 void checkpoint_check(const char *checkpoint) {
-    char *optimizer = file_path("%s/optimizer.safetensors", checkpoint);
+    char *optimizer = file_path("%s/%s", checkpoint, OPTIMIZER), *weights = model_path(checkpoint);
     checkpoint_load_state(checkpoint);
     free(checkpoint_setting(checkpoint, "model"));
-    checkpoint_config(checkpoint);                             /* it asks the model's file whether the head is tied */
+    GPTConfig c = checkpoint_config(checkpoint), w = weights_config(weights);
+    /* before memory is planned for sizes that a damaged config.json made up */
+    REQUIRE(c.L == w.L && c.C == w.C && c.T == w.T && c.V == w.V, "%s/config.json: layers %d, channels %d, context %d, "
+            "vocabulary %d, want %d, %d, %d and %d by the shapes in %s", checkpoint, c.L, c.C, c.T, c.V, w.L, w.C, w.T,
+            w.V, weights);
     REQUIRE(weights_has(optimizer, "exp_avg.transformer.wte.weight", F32), "%s: the tensor "
             "exp_avg.transformer.wte.weight is missing", optimizer);
+    free(weights);
     free(optimizer);
 }
 
-static void check(void *folder) { checkpoint_check(folder); }
+void checkpoint_check_sums(const char *checkpoint) {
+    char *state = file_path("%s/state.json", checkpoint);
+    Json *json = json_open(state);
+    const Json *sums = json_find(json, "xxh64");
+    const char *const names[] = { MODEL, OPTIMIZER };
+    for (int i = 0; sums && i < 2; i++) {
+        if (!has_file(checkpoint, names[i])) continue;      /* somebody has made shards of it */
+        char *path = file_path("%s/%s", checkpoint, names[i]), got[20];
+        const char *want = json_string(sums, names[i], state);
+        FileMap map = file_map(path);
+        XXH64 sum = xxh64_begin();
+        xxh64_add(&sum, map.bytes, (size_t)map.size);
+        file_unmap(map);
+        snprintf(got, sizeof got, "%016" PRIx64, xxh64_end(&sum));
+        REQUIRE(!strcmp(got, want), "%s: XXH64 is %s, want %.40s: its bytes have changed since they were written "
+                "(where that was meant, take \"xxh64\" out of state.json)", path, got, want);
+        free(path);
+    }
+    json_free(json);
+    free(state);
+}
 
-char *checkpoint_earlier(const char *out, const char *checkpoint) {
+static void check(void *folder) {
+    checkpoint_check(folder);
+    checkpoint_check_sums(folder);
+}
+
+char *checkpoint_earlier(const char *out, const char *checkpoint, char damaged[FAIL_LENGTH]) {
     const char *slash = strrchr(checkpoint, '/'), *name = slash ? slash + 1 : checkpoint;
     int64_t before = step_of(name, ends_with(name, ".old") ? ".old" : "");
     int count;
     int64_t *steps = list_steps(out, "", &count);
     char *found = NULL, why[FAIL_LENGTH];
+    size_t length = 0;
+    *damaged = 0;
     for (int i = 0; i < count && !found; i++) {
         Path folder = step_path(out, steps[i], "");
-        if (steps[i] < before && is_complete(folder.text, TO_RESUME) && !fails(check, folder.text, why))
-            found = file_path("%s", folder.text);
+        if (steps[i] >= before || !is_complete(folder.text, TO_RESUME)) continue;
+        if (!fails(check, folder.text, why)) found = file_path("%s", folder.text);
+        else if (length < FAIL_LENGTH / 2)
+            length += (size_t)snprintf(damaged + length, FAIL_LENGTH - length, " and step-%08" PRId64, steps[i]);
     }
     free(steps);
     return found;
@@ -480,8 +536,11 @@ void checkpoint_sweep(const char *out) {
     int64_t *steps = list_steps(out, ".partial", &count);
     remove_steps(out, ".partial", steps, count);
     steps = list_steps(out, ".old", &count);
-    for (int i = 0; i < count; i++)
-        if (is_complete(step_path(out, steps[i], "").text, TO_RESUME)) steps[replaced++] = steps[i];
+    for (int i = 0; i < count; i++) {
+        Path step = step_path(out, steps[i], ""), old = step_path(out, steps[i], ".old");
+        if (is_complete(step.text, TO_RESUME)) steps[replaced++] = steps[i];
+        else if (!file_exists(step.text) && is_complete(old.text, TO_RESUME)) file_rename(old.text, step.text);
+    }
     remove_steps(out, ".old", steps, replaced);
 }
 

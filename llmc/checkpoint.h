@@ -1,11 +1,13 @@
 /* llmc/checkpoint.h - A checkpoint is a folder OUT/step-00001000 that HuggingFace's from_pretrained can load:
    config.json, model.safetensors (HuggingFace's names and layouts), and, to go on training, optimizer.safetensors
    (both moments: exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME in model.safetensors, all of them F32; where
-   the model is saved in BF16, also the exact parameters, param.NAME) and state.json. A head that is not tied is
-   lm_head.weight, and config.json's tie_word_embeddings is false. Where the model came with a tokenizer, its files too.
-   It is written beside as step-00001000.partial, synced and renamed: it is there whole or not at all. */
+   the model is saved in BF16, also the exact parameters, param.NAME) and state.json, which has the XXH64 of both. A
+   head that is not tied is lm_head.weight, and config.json's tie_word_embeddings is false. Where the model came with a
+   tokenizer, its files too. It is written beside as step-00001000.partial, synced and renamed: it is there whole or not
+   at all. */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
+#include "../kernels/check.h"
 #include "gpt.h"
 #include "optimizer.h"
 #include "weights.h"
@@ -50,9 +52,9 @@ void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimiz
    removed is first renamed to step-N.partial: a crash leaves nothing that is taken for a checkpoint. */
 void checkpoint_prune(const char *out, int64_t step, int64_t keep, int64_t keep_every);
 
-/* Removes what a crash or a failure left: every step-N.partial, and step-N.old where step-N is complete, which
-   gets what is no part of a checkpoint in it. For the one
-   run that holds OUT's lock. */
+/* Removes what a crash or a failure left: every step-N.partial, and step-N.old where step-N is complete, which gets
+   what is no part of a checkpoint in it; where there is no step-N, its .old takes the name back. For the one run that
+   holds OUT's lock. */
 void checkpoint_sweep(const char *out);
 
 /* The newest checkpoint of OUT that has all four files, as a new string, or NULL. */
@@ -62,12 +64,19 @@ char *checkpoint_latest(const char *out);
    can be seen without reading all of its numbers. */
 void checkpoint_check(const char *checkpoint);
 
-/* The newest checkpoint of OUT of an earlier step than this one's that passes checkpoint_check, as a new string, or
-   NULL. */
-char *checkpoint_earlier(const char *out, const char *checkpoint);
+/* Fails in a line when a byte of its model or moments is not the one that was written, by the checksums in state.json;
+   a checkpoint of an older version has none. */
+void checkpoint_check_sums(const char *checkpoint);
+
+/* The newest checkpoint of OUT of an earlier step than this one's that passes both checks, as a new string, or NULL.
+   damaged: those between that do not, " and step-00000800 and step-00000600". */
+char *checkpoint_earlier(const char *out, const char *checkpoint, char damaged[FAIL_LENGTH]);
 
 /* The step folder of OUT of the highest step, whole or not, as a new string, or NULL. */
 char *checkpoint_highest(const char *out);
+
+/* The first file that a resume needs and this folder has not; NULL = it has all. */
+const char *checkpoint_lacks(const char *folder);
 
 /* Any step folder of OUT that holds a model, also without what a resume needs, as a new string, or NULL. */
 char *checkpoint_any(const char *out);

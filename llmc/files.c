@@ -1,5 +1,6 @@
 #include "files.h"
 #include "json.h"
+#include "xxh64.h"
 #include "../kernels/check.h"
 #include <dirent.h>
 #include <errno.h>
@@ -139,9 +140,11 @@ const char *file_kind(const unsigned char *bytes, int64_t size) {
 /* ---- Writing */
 
 static _Thread_local int write_error;      /* errno of the first file_write that failed since the last file_create */
+static _Thread_local XXH64 written;        /* by file_write since then */
 
 FILE *file_create(const char *path) {
     write_error = 0;
+    written = xxh64_begin();
     signal(SIGXFSZ, SIG_IGN);      /* a limit on file sizes is then an error of write, not the end by a signal */
     FILE *file = fopen(path, "wbe");
     REQUIRE(file, "%s: cannot create: %s", path, strerror(errno));
@@ -150,7 +153,10 @@ FILE *file_create(const char *path) {
 
 void file_write(FILE *file, const void *bytes, size_t size) {
     if (!ferror(file) && fwrite(bytes, 1, size, file) != size) write_error = errno;
+    xxh64_add(&written, bytes, size);
 }
+
+uint64_t file_written_sum(void) { return xxh64_end(&written); }
 
 /* A pipe and some file systems have nothing to sync, and say EINVAL. */
 static int sync_fails(int fd) { return fsync(fd) && errno != EINVAL && errno != EROFS; }
@@ -206,7 +212,7 @@ void directory_lock(const char *path) {
     REQUIRE(fd >= 0, "%s: cannot open the folder: %s", path, strerror(errno));
     if (!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return;
     char holder[300] = "";
-    int sign = openat(fd, ".lock", O_RDONLY | O_CLOEXEC);
+    int sign = openat(fd, ".lock", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     ssize_t length = sign < 0 ? 0 : pread(sign, holder, sizeof holder - 1, 0);
     holder[length > 0 ? length : 0] = 0;
     holder[strcspn(holder, "\n")] = 0;
@@ -217,10 +223,11 @@ void directory_lock(const char *path) {
 void directory_sign(const char *path) {
     char *name = file_path("%s/.lock", path), host[200] = "";
     gethostname(host, sizeof host - 1);
-    FILE *file = fopen(name, "we");
-    if (file) {
-        fprintf(file, "process %ld on %s\n", (long)getpid(), *host ? host : "unknown host");
-        fclose(file);
+    /* a link is not followed to somebody's file, a pipe that nobody reads is not waited for */
+    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (fd >= 0) {
+        dprintf(fd, "process %ld on %s\n", (long)getpid(), *host ? host : "unknown host");
+        close(fd);
     }
     free(name);
 }

@@ -25,6 +25,7 @@ const char *file_kind(const unsigned char *bytes, int64_t size);
    the file also when it fails: whoever catches that (fails() of kernels/check.h) finds nothing open. */
 FILE *file_create(const char *path);                      /* fails in a line */
 void  file_write(FILE *file, const void *bytes, size_t size);
+uint64_t file_written_sum(void);                          /* XXH64 of this thread's file_writes since its file_create */
 void  file_close_durably(FILE *file, const char *path);   /* flush, fsync, close; fails in a line if any went wrong */
 void  directory_make(const char *path);                   /* with parents; there already is fine */
 /* One run per folder: fails in a line, with what DIR/.lock says, while another process holds the lock, which ends with

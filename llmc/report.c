@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define CSV_OLD_HEADER "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss"
@@ -33,7 +34,7 @@ static int line_is(const char *line, const char *end, const char *text) {
     return (size_t)(end - line) == strlen(text) && !memcmp(line, text, strlen(text));
 }
 
-/* A complete line that ends in '\n': a row's step, or -1 when it is no row of so many columns. */
+/* A line up to its end: a row's step, or -1 when it is no row of so many columns. */
 static int64_t row_step(const char *line, const char *end, int columns) {
     char *after;
     int commas = 0;
@@ -43,27 +44,34 @@ static int64_t row_step(const char *line, const char *end, int columns) {
     return *after == ',' ? step : -1;
 }
 
-/* How many bytes of a log to keep: all up to the end of the last row with step <= keep_step. *columns are those of its
-   header. */
+/* How many bytes of a log to keep: all up to the end of the last row with step <= keep_step, also where an editor took
+   its newline. *columns are those of its header. */
 static size_t kept_bytes(const char *path, FileMap log, int64_t keep_step, int *columns) {
     const char *begin = (const char *)log.bytes, *stop = begin + log.size, *line = begin, *kept = NULL, *end;
     int64_t number = 1, step = 0;
-    for (; line < stop && (end = memchr(line, '\n', (size_t)(stop - line))); line = end + 1, number++) {
+    for (; line < stop; line = end + 1, number++) {
+        end = memchr(line, '\n', (size_t)(stop - line));
+        if (!end && !kept) break;
+        if (!end) end = stop;
         if (*line == '#') continue;
         if (!kept) {
             *columns = line_is(line, end, CSV_HEADER) ? CSV_COLUMNS : CSV_OLD_COLUMNS;
             if (*columns == CSV_OLD_COLUMNS && !line_is(line, end, CSV_OLD_HEADER)) break;
         } else {
             int64_t next = row_step(line, end, *columns);
+            if (end == stop && next < 0) break;            /* half written */
             REQUIRE(next > step, "%s:%" PRId64 ": damaged: want a row with a step after %" PRId64
                     "; move the log away to start a new one", path, number, step);
             if (next > keep_step) break;
             step = next;
         }
-        kept = end + 1;
+        kept = end < stop ? end + 1 : stop;
     }
     REQUIRE(kept, "%s: not a log of training steps, want the columns %s; move it away to start a new one",
             path, CSV_HEADER);
+    if (step < keep_step)
+        printf("%s: ends at step %" PRId64 ", the rows up to step %" PRId64 " are not there\n", path, step,
+               keep_step);
     return (size_t)(kept - begin);
 }
 
@@ -76,6 +84,7 @@ static void open_log(Report *report, const char *path, const char *head, int64_t
         size_t bytes = kept_bytes(path, log, keep_step, &report->csv_columns);
         file = file_create(beside);
         fwrite(log.bytes, 1, bytes, file);
+        if (log.bytes[bytes - 1] != '\n') fputc('\n', file);
         file_unmap(log);
     } else {
         file = file_create(beside);
@@ -302,11 +311,23 @@ void report_alarm(Report *report, const char *format, ...) {
     va_end(arguments);
 }
 
+/* Somebody has moved or removed it, alone or with its folder: the rows go where it is now, or nowhere. */
+static void tell_moved(Report *report) {
+    struct stat written, named;
+    int moved = !fstat(fileno(report->csv), &written) &&
+                (stat(report->csv_path, &named) || named.st_ino != written.st_ino || named.st_dev != written.st_dev);
+    if (moved && !report->csv_moved)
+        report_alarm(report, "%s: was moved or removed while the run writes it: its rows are no longer there; "
+                     "checkpoints still are written beside that name", report->csv_path);
+    report->csv_moved = moved;
+}
+
 void report_sync(Report *report) {
     if (!report->csv) return;
     int error = write_waiting(report);
     if (!error && fsync(fileno(report->csv)) && errno != EINVAL) error = errno;    /* EINVAL: of no disk, /dev/null */
     tell_log(report, error);
+    tell_moved(report);
 }
 
 void report_close(Report *report) {

@@ -23,6 +23,7 @@ typedef struct {
     char      *waiting;        /* rows that are not in the file yet: the disk is full */
     size_t     waiting_bytes;
     int        csv_error;      /* errno of the last row; 0 = all rows are in the file */
+    int        csv_moved;      /* it no longer has its name, which was told */
     int        in_place;       /* stdout is a terminal */
     int        pending;        /* columns of a line in place that has no newline yet */
     int64_t    steps;          /* seen by this process, for the mean speed and the time left */
@@ -36,8 +37,9 @@ typedef struct {
 /* csv_path NULL: no log. head: lines for the log's start, each begins with '#', the first is "# command: ...".
    A log that is there is kept with its head up to and with step keep_step (a resume), cut behind, and goes on after a
    line "# resumed at step N: command"; it is replaced whole, so a crash leaves the old log or the new one. A row that a
-   kill left half written is dropped; a file that is no such log fails in a line. A log of an older version, with the
-   columns up to val_loss, keeps them: its new rows have no others. keep_step < 0 starts anew.
+   kill left half written is dropped; rows up to keep_step that are not there are told; a file that is no such log fails
+   in a line. A log of an older version, with the columns up to val_loss, keeps them: its new rows have no others.
+   keep_step < 0 starts anew.
    The report must stay where it is until report_close: a failure ends the line that stands in place. From here on
    SIGPIPE is ignored: a reader of stdout that goes away, such as head, does not end a run. */
 void report_open(Report *report, const char *csv_path, const char *head, int64_t keep_step);
@@ -56,7 +58,7 @@ void report_step(Report *report, const StepReport *step);
 void report_line(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A line on stderr, "train_gpt: ...", of something wrong that does not end the run. */
 void report_alarm(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void report_sync(Report *report);                /* the log is on the disk, or that it is not is told */
+void report_sync(Report *report);                /* the log is on the disk under its name, or that it is not is told */
 void report_close(Report *report);               /* fails in a line when rows are still waiting */
 
 #endif

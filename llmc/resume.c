@@ -5,7 +5,7 @@
 #include "../kernels/check.h"
 #include "files.h"
 
-/* ---- What is saved, and compared */
+/* ---- What is saved */
 
 /* How many tokens there are, and a hash of them. */
 static char *data_text(const Tokens *tokens) {
@@ -42,13 +42,37 @@ void resume_settings_free(Setting *settings) {
     free(settings);
 }
 
+/* ---- A damaged checkpoint */
+
+static const char *reading;                 /* the checkpoint, for the hook, which has no argument */
+static void (*hook_before)(const char *message);
+
+/* It is not passed over in silence, and not removed: that is for the user to say. */
+static void fail_with_a_way_out(const char *message) {
+    fail_hook = hook_before;
+    char more[FAIL_LENGTH], *out = file_folder(reading), *earlier = checkpoint_earlier(out, reading, more);
+    fail("%s; if %s is damaged, move it%s out of %s: --resume then %s%s", message, reading, more, out,
+         earlier ? "goes on from " : "begins, no earlier checkpoint is whole", earlier ? earlier : "");
+}
+
+/* NULL: done. */
+static void reads(const char *checkpoint) {
+    reading = checkpoint;
+    if (checkpoint) hook_before = fail_hook;
+    fail_hook = checkpoint ? fail_with_a_way_out : hook_before;
+}
+
+/* ---- What is taken over, and compared */
+
 void resume_adopt_options(Option *table, const char *checkpoint) {
     for (Option *o = table; o->name || o->help; o++) {
         if (!o->name || o->resume == FREE_ON_RESUME) continue;
         char *had = checkpoint_setting(checkpoint, o->name), now[256];
         int kept = had && *had && !o->given;
         if (kept) {
+            reads(checkpoint);
             option_set(o, had);
+            reads(NULL);
             o->given = 1;
         }
         REQUIRE(!had || o->resume == KEPT_ON_RESUME || strcmp(had, option_text(o, now)) == 0,
@@ -73,38 +97,24 @@ void resume_require_same_data(const char *checkpoint, const Corpus *corpus, cons
     require_same_tokens(checkpoint, "val tokens", corpus->val, "val-data", val_data ? val_data : data);
 }
 
-/* ---- What is read */
-
-static const char *reading;                 /* the checkpoint, for the hook, which has no argument */
-
-/* A damaged checkpoint is not passed over in silence, and not removed: that is for the user to say. */
-static void fail_with_a_way_out(const char *message) {
-    fail_hook = NULL;
-    char *out = file_folder(reading), *earlier = checkpoint_earlier(out, reading);
-    fail("%s; if %s is damaged, move it out of %s: --resume then %s%s", message, reading, out,
-         earlier ? "goes on from " : "begins, no earlier checkpoint is whole", earlier ? earlier : "");
-}
-
-/* NULL: done. */
-static void reads(const char *checkpoint) {
-    reading = checkpoint;
-    fail_hook = checkpoint ? fail_with_a_way_out : NULL;
-}
+/* ---- What is found and read */
 
 char *resume_find(const char *out, const char *data) {
-    char *checkpoint = checkpoint_latest(out);
+    char *checkpoint = checkpoint_latest(out), *highest = checkpoint_highest(out);
     if (checkpoint) {
         reads(checkpoint);
         checkpoint_check(checkpoint);
         reads(NULL);
-        char *highest = checkpoint_highest(out);
-        if (strcmp(highest, checkpoint)) printf("--resume: %s lacks a file and is passed over\n", highest);
+        if (strcmp(highest, checkpoint))
+            printf("--resume: %s lacks %s and is passed over\n", highest, checkpoint_lacks(highest));
         free(highest);
         return checkpoint;
     }
     char *model_there = checkpoint_any(out);
     REQUIRE(!model_there, "--resume: %s holds a model, but not all of the files that a resume needs; to start from its "
             "weights: --init %s --out ANOTHER", model_there, model_there);
+    REQUIRE(!highest, "--resume: %s lacks %s, and there is no other checkpoint; bring it back, or move the folder out "
+            "of %s: --resume then begins", highest, checkpoint_lacks(highest), out);
     REQUIRE(data, "--resume: there is no checkpoint in %s: want one, or --data FILE to begin with", out);
     printf("--resume: there is no checkpoint in %s: the run begins\n", out);
     return NULL;
@@ -125,6 +135,7 @@ Resumed resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer, in
             && (uint64_t)s->tokens <= s->sample * (uint64_t)model->config.T && optimizer->step <= s->step,
             "%s: step %lld, sample %llu, tokens %lld and optimizer_step %lld do not belong together", where,
             (long long)s->step, (unsigned long long)s->sample, (long long)s->tokens, (long long)optimizer->step);
+    checkpoint_check_sums(checkpoint);      /* last: other checks know more of what is wrong */
     free(where);
     free(window);
     free(validated);

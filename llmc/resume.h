@@ -17,7 +17,7 @@ void resume_settings_free(Setting *settings);
 
 /* The newest checkpoint of OUT, checked (checkpoint_check), as a new string. NULL, and a line on stdout, where there is
    none yet: a run was stopped before its first, or a queue script always says --resume. Then it fails when OUT holds a
-   model that no resume can use, or there is no data to begin with. */
+   step folder that no resume can use, or there is no data to begin with. */
 char *resume_find(const char *out, const char *data);
 
 /* Options that are not given take the value they had when the checkpoint was made; FIXED_ON_RESUME must not change. */

@@ -19,7 +19,7 @@ void weights_read (const char *path, const Part *part, int parts, int V);
 void params_write(const char *path, const Params *params, int V);      /* the one table of a model, in F32 */
 void params_read (const char *path, Params *params, int V);
 
-/* What the names and shapes of a model's file tell: L, C, T and V; NH = C / 64, which they do not tell. */
+/* What the names and shapes of a model's file tell: L, C, T and V. */
 GPTConfig weights_config(const char *path);
 
 /* Of a model's file: no lm_head.weight, one that equals wte, or one of its own. */

@@ -357,6 +357,8 @@ static void other_resumes(void) {
 
 static void malformed_checkpoints(void) {
     begin_family("checkpoints");
+    edit_json(&state_json, "xxh64", NULL);          /* they are of the files as the program wrote them, not this test */
+    state_json = blob;
     read_safe(&sound[0], "run/" STEP "/model.safetensors");
     read_safe(&sound[1], "run/" STEP "/optimizer.safetensors");
     for (int reader = EVAL; reader <= RESUME; reader++) {

@@ -109,13 +109,31 @@ damage "is the file truncated?" optimizer.safetensors head -c 20000
 damage "holds a NaN" model.safetensors sh -c 'head -c -400; head -c 400 /dev/zero | tr "\0" "\377"'
 damage "the tensor exp_avg.transformer.wte.weight is missing" optimizer.safetensors \
     sed 's/exp_avg.transformer.wte/exp_avg.transformer.ute/'
+zeroed() { head -c 20000; head -c 512 /dev/zero; tail -c +513; }
+for file in model.safetensors optimizer.safetensors; do
+    damage "/$file: XXH64 is " $file zeroed
+done
+sed '/"xxh64"/,/}/d' < "$dir/sound/step-00000006/state.json" > "$dir/damaged/step-00000006/state.json"
+expect "one of an older version has no checksums" "$gpt" --resume --out "$dir/damaged"
+damage "/config.json: layers 2, channels 65536" config.json sed 's/"n_embd": 32/"n_embd": 65536/'
 expect "nothing is removed" test "$(ls -d "$dir"/damaged/step-* | wc -l)" = 3
+rm -rf "$dir/damaged" && cp -r "$dir/sound" "$dir/damaged"
+sed 's/"lr": "0.001"/"lr": "0.0x1"/' < "$dir/sound/step-00000006/state.json" > "$dir/damaged/step-00000006/state.json"
+refuses "--lr 0.0x1: want a number, 0 .. 1e6; if $dir/damaged/step-00000006 is damaged, move it out" \
+    "$gpt" --resume --out "$dir/damaged"
 rm -rf "$dir/lacking" && cp -r "$dir/sound" "$dir/lacking" && rm "$dir/lacking/step-00000006/state.json"
 "$gpt" --resume --out "$dir/lacking" > "$dir/lacking.out" 2>&1 || wrong "a resume beside one that is not whole"
-expect "it says so" grep -q "^--resume: $dir/lacking/step-00000006 lacks a file and is passed over" \
+expect "it says so" grep -q "^--resume: $dir/lacking/step-00000006 lacks state.json and is passed over" \
     "$dir/lacking.out"
+rm -r "$dir"/lacking/step-0000000[24] && rm "$dir/lacking/step-00000006/model.safetensors"
+find "$dir/lacking" -type f -exec cksum {} + > "$dir/lacking.before"
+refuses "step-00000006 lacks model.safetensors, and there is no other checkpoint; bring it back, or move" \
+    "$gpt" $small --steps 6 --resume --out "$dir/lacking"
+find "$dir/lacking" -type f -exec cksum {} + > "$dir/lacking.after"
+expect "nothing is begun beside it" cmp "$dir/lacking.before" "$dir/lacking.after"
 : > "$dir/damaged/step-00000004/model.safetensors"
-refuses "--resume then goes on from $dir/damaged/step-00000002" "$gpt" --resume --out "$dir/damaged"
+refuses "move it and step-00000004 out of $dir/damaged: --resume then goes on from $dir/damaged/step-00000002" \
+    "$gpt" --resume --out "$dir/damaged"
 mv "$dir"/damaged/step-00000006 "$dir/moved-6"; mv "$dir"/damaged/step-00000004 "$dir/moved-4"
 expect "the way out" "$gpt" --resume --out "$dir/damaged"
 for file in model.safetensors optimizer.safetensors state.json; do

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include "../llmc/json.h"
 #include "../llmc/safetensors.h"
+#include "../llmc/xxh64.h"
 
 /* ---- JSON */
 
@@ -405,8 +406,34 @@ static void kinds_of_safetensors(void) {
     }
 }
 
+/* Against the xxhash library, of (i * 7 + 1) & 255, whole and in pieces; file_write sums what it writes. */
+static void sums_are_xxh64(void) {
+    static const struct { int size; uint64_t sum; } known[] = {
+        { 0, 0xef46db3751d8e999 }, { 1, 0x8a4127811b21e730 }, { 3, 0xb6e6c910c2fd373a }, { 4, 0x22eda2cf6af4c124 },
+        { 7, 0x34084d91a233a751 }, { 8, 0xc6f1803a5e0b3222 }, { 31, 0x6ab1c40e29f50073 }, { 32, 0x5a0756fbe9ecd3d1 },
+        { 33, 0xdc50cdc37bb9c183 }, { 63, 0x10dd94885c71894a }, { 64, 0x90083da9cdb9d795 }, { 100, 0xd248bfc5208b0b16 },
+    };
+    unsigned char bytes[100];
+    for (int i = 0; i < COUNT(bytes); i++) bytes[i] = (unsigned char)(i * 7 + 1);
+    for (int k = 0; k < COUNT(known); k++)
+        for (int piece = 1; piece <= 100; piece++) {
+            XXH64 sum = xxh64_begin();
+            for (int at = 0; at < known[k].size; at += piece)
+                xxh64_add(&sum, bytes + at, (size_t)(known[k].size - at < piece ? known[k].size - at : piece));
+            EXPECT(xxh64_end(&sum) == known[k].sum, "%d bytes in pieces of %d", known[k].size, piece);
+        }
+    for (int twice = 0; twice < 2; twice++) {
+        FILE *file = file_create(IN_SCRATCH("summed"));
+        file_write(file, bytes, 37);
+        file_write(file, bytes + 37, 63);
+        file_close_durably(file, IN_SCRATCH("summed"));
+        EXPECT(file_written_sum() == 0xd248bfc5208b0b16, "file_write");
+    }
+}
+
 int main(void) {
     scratch_open();
+    RUN(sums_are_xxh64);
     RUN(kinds_of_safetensors);
     RUN(test_json_values);
     RUN(test_json_integers);

@@ -137,8 +137,19 @@ static void a_resume_cuts_the_log(void) {
     EXPECT(strstr(text, "7680.0,,,,,,\n# resumed at step 15: third\n16,12288,0.25,"), "%s", text);
     EXPECT(lines_of(text) == 3 + 18 + 2, "%d lines: %s", (int)lines_of(text), text);
 
-    /* behind the end, at the start, and without a log */
-    printed(run_steps, &(Run){ "# command: fourth\n", 50, 51, 51 });
+    /* a last row that is whole but for its newline is kept */
+    char *cut = file_path("%.*s", (int)(strstr(text, "\n18,13824,") - text), text);
+    put_text(log_path, cut);
+    printed(run_steps, &(Run){ "# command: third\n", 17, 18, 18 });
+    char *joined = file_path("%s\n# resumed at step 17: third\n18,13824,", cut);
+    text = log_text();
+    EXPECT(strstr(text, joined) == text, "got %s\nwant %s", text, joined);
+    free(cut);
+    free(joined);
+
+    /* behind the end, which is told, at the start, and without a log */
+    const char *told = printed(run_steps, &(Run){ "# command: fourth\n", 50, 51, 51 });
+    EXPECT(strstr(told, "ends at step 18, the rows up to step 50 are not there\n"), "%s", told);
     text = log_text();
     EXPECT(strstr(text, "\n18,13824,") && strstr(text, "\n# resumed at step 50: fourth\n51,"), "%s", text);
     printed(run_steps, &(Run){ "# command: fifth\n", 0, 1, 1 });

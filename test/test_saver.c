@@ -3,6 +3,7 @@
 #include "models.h"
 #include "scratch.h"
 #include <fcntl.h>
+#include <sys/stat.h>
 #include "../llmc/saver.h"
 
 static Trainer trainer;
@@ -207,7 +208,7 @@ static void what_a_kill_left_is_swept(void) {
     start(&saver, 6);
     saver_wait(&saver);
     EXPECT(!saver.failed && !saver_error(&saver), "no error");
-    EXPECT(!strcmp(steps_in(out), "mine.partial step-00000002.old step-5.partial 4 6"), "%s", steps_in(out));
+    EXPECT(!strcmp(steps_in(out), "mine.partial step-5.partial 2 4 6"), "%s", steps_in(out));
 
     directory_make(IN_SCRATCH("swept/step-00000005.partial/deep"));      /* which cannot be removed: told, but saved */
     start(&saver, 7);
@@ -250,6 +251,17 @@ static void the_lock_names_its_holder(void) {
     gethostname(host, sizeof host - 1);
     snprintf(want, sizeof want, "writes to this folder (process %ld on %s): wait for it", (long)getpid(), host);
     expect_fails(want, lock, out);
+
+    /* a link's file stays as it is, a pipe is not waited for */
+    put_text(IN_SCRATCH("mine"), "mine");
+    EXPECT(!unlink(IN_SCRATCH("locked/.lock")) && !symlink("../mine", IN_SCRATCH("locked/.lock")), "a link");
+    directory_sign(out);
+    FileMap map = file_map(IN_SCRATCH("mine"));
+    EXPECT(map.size == 4 && !memcmp(map.bytes, "mine", 4), "%.*s", (int)map.size, (const char *)map.bytes);
+    file_unmap(map);
+    EXPECT(!unlink(IN_SCRATCH("locked/.lock")) && !mkfifo(IN_SCRATCH("locked/.lock"), 0600), "a pipe");
+    directory_sign(out);
+    expect_fails("writes to this folder (just started)", lock, out);
 }
 
 int main(void) {

@@ -129,8 +129,12 @@ n=0
 until ls "$dir"/usr1/step-*/state.json > /dev/null 2>&1 || [ $n -gt 100 ]; do n=$((n + 1)); sleep 0.05; done
 expect "a checkpoint after SIGUSR1" ls "$dir"/usr1/step-*/state.json
 expect "it goes on" kill -0 $pid
+mv "$dir/usr1" "$dir/usr1-moved"
 stop TERM
 is "exit code" $status 75
+expect "that its folder was moved is told" \
+    grep -q "^train_gpt: $dir/usr1/log.csv: was moved or removed while the run writes it" "$dir/usr1.out"
+expect "it is saved all the same" ls "$dir"/usr1/step-*/state.json
 close_test "a second signal ends it at once; SIGUSR1 saves and goes on"
 
 close_tests
