@@ -4,14 +4,15 @@
 
 make_text text 3000 1500
 text="--data $dir/text/train.txt --val-data $dir/text/val.txt"
-small="$text --layers 2 --heads 2 --channels 32 --context 16 --batch 4 --warmup 5"
+model="$text --layers 2 --heads 2 --channels 32 --batch 4 --warmup 5"
+small="$model --context 16"
 
 # ---- A resume goes on bit for bit: with accumulation, across the end of an epoch (190 windows of 16; a step reads 8).
 # Sequences of 400 take several blocks of keys, whose parts of dq a Hopper GPU adds in order only if asked to.
 for kind in flash-f32 naive-f32 ${cuda:+flash-bf16 naive-bf16 long-bf16}; do
-    shape="--attention ${kind%-*} --total-batch 128"
+    shape="--attention ${kind%-*} --context 16 --total-batch 128"
     [ $kind != long-bf16 ] || shape="--context 400 --total-batch 3200 --deterministic"
-    run="$small $shape --dtype ${kind#*-} --steps 60 --save-every 20 --val-every 7"
+    run="$model $shape --dtype ${kind#*-} --steps 60 --save-every 20 --val-every 7"
     expect "train" "$gpt" $run --out "$dir/a-$kind"
     copy_run "$dir/a-$kind" 00000020 "$dir/b-$kind"
     expect "resume" "$gpt" --out "$dir/b-$kind" --resume
