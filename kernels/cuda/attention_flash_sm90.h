@@ -168,6 +168,7 @@ HOPPER void store_rows(uint8_t *staging, bf16 *to, int64_t pitch, int rows, int 
 /* Tiles of `rows` rows of 64 columns of one head. What lies outside the head or the sequence is read as zero. */
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows);
 View        view_of(Tensor t);
+int         multiprocessors(void);
 int         blocks_for(int64_t tasks);      /* as many as multiprocessors, at most one a task */
 
 /* Shapes are checked. state: lse (B,NH,T). work: attention_flash_sm90_workspace bytes, whatever they hold. */

@@ -434,8 +434,8 @@ void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk,
        the same blocks then end a row of tasks together. Of 8 .. 132 heads, with T = 512 .. 16384, this is within 3 % of
        the best. */
     const float balance = 15500 / sqrtf((float)s->Tq * (s->HS > 64 ? 128 : 64));
-    const int multiprocessors = blocks_for(1 << 20), parts = max(1, (int)lroundf((float)multiprocessors / balance));
-    const int section = max(multiprocessors / parts, s->deterministic ? 66 : 8);
+    const int parts = max(1, (int)lroundf((float)multiprocessors() / balance));
+    const int section = max(multiprocessors() / parts, s->deterministic ? 66 : 8);
     Problem p = {};
     p.NH = s->NH;
     p.HS = s->HS;
