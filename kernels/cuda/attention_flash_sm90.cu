@@ -27,12 +27,16 @@ CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int r
 
 View view_of(Tensor t) { return { (bf16 *)t.data, t.pitch }; }
 
+int multiprocessors(void) {
+    static int count;
+    if (!count) CUDA(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0));
+    return count;
+}
+
 int blocks_for(int64_t tasks) {
-    static int multiprocessors;
-    if (!multiprocessors) CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
     REQUIRE(tasks <= INT32_MAX / 2, "attention: %lld tiles, want at most %d: a smaller batch",
             (long long)tasks, INT32_MAX / 2);
-    return (int)(tasks < multiprocessors ? tasks : multiprocessors);
+    return (int)(tasks < multiprocessors() ? tasks : multiprocessors());
 }
 
 static const char *refuse(const AttentionSpec *s) {

@@ -1,10 +1,11 @@
 /* kernels/cuda/attention_flash_sm90.h - What the two passes of the attention for Hopper share: the problem, how blocks
    come by their tasks, and how results leave the registers.
 
-   A block is one warpgroup of producers, which only issue copies, and two or three of consumers, which own 64 rows each
-   and compute. They meet in mbarriers that are named for what they guard: K_FULL is complete when a K tile has arrived,
-   K_EMPTY when all its readers are done with it. Every barrier counts its phases: the n-th use of a ring of S stages
-   waits for parity n / S % 2, who fills it for the opposite one, so that the first round finds all stages empty. */
+   A block is one warpgroup of producers, which draw tasks and issue copies, and two or three of consumers, which own 64
+   rows each and compute. They meet in mbarriers that are named for what they guard: K_FULL is complete when a K tile
+   has arrived, K_EMPTY when all its readers are done with it. Every barrier counts its phases: the n-th use of a ring
+   of S stages waits for parity n / S % 2, who fills it for the opposite one, so that the first round finds all stages
+   empty. */
 #ifndef KERNELS_CUDA_ATTENTION_FLASH_SM90_H
 #define KERNELS_CUDA_ATTENTION_FLASH_SM90_H
 #include "attention_cuda.h"
@@ -46,7 +47,8 @@ template<int PANELS> HOPPER void load_tile(uint32_t to, int panel_bytes, const C
 /* ---- tasks: a tile of one head each, drawn by whoever is ready, in one order: what a task may wait for has been drawn
    before it, by somebody who runs. ---- */
 
-/* Sequence (-1: there are no more tasks), head, the tile's first row, how many blocks its ring has brought before. */
+/* Sequence (-1: there are no more tasks), head, the tile's first row; how many blocks the ring of the forward pass has
+   brought before. */
 struct Task { int b, h, row, before; };
 
 /* Of a head, when the first one begins at row `first`. */
@@ -139,7 +141,7 @@ template<int ROWS, int N> HOPPER void start_sum(float (&d)[N], const uint32_t *a
 /* From x[FROM] on, by way of 256 GROUPS bytes of shared memory of the warp's own: a quarter of the instructions that
    trading by shuffles takes. The factors are those of rows 0 .. 7 and 8 .. 15. */
 template<int GROUPS, int FROM = 0, int N>
-HOPPER void store_rows(uint8_t *stage, bf16 *to, int64_t pitch, int rows, int columns, const float (&x)[N],
+HOPPER void store_rows(uint8_t *staging, bf16 *to, int64_t pitch, int rows, int columns, const float (&x)[N],
                        float factor0, float factor1) {
     static_assert(FROM + 4 * GROUPS <= N, "");
     constexpr int BYTES = 16 * GROUPS;      /* of a row */
@@ -147,7 +149,7 @@ HOPPER void store_rows(uint8_t *stage, bf16 *to, int64_t pitch, int rows, int co
     __syncwarp();       /* all have read what was there */
     #pragma unroll
     for (int j = 0; j < GROUPS; j += 2)
-        stmatrix(shared_address(stage) + r * BYTES + (((j + lane / 16) ^ r % 8) << 4),
+        stmatrix(shared_address(staging) + r * BYTES + (((j + lane / 16) ^ r % 8) << 4),
                  pack(x[FROM + 4 * j] * factor0, x[FROM + 4 * j + 1] * factor0),
                  pack(x[FROM + 4 * j + 2] * factor1, x[FROM + 4 * j + 3] * factor1),
                  pack(x[FROM + 4 * j + 4] * factor0, x[FROM + 4 * j + 5] * factor0),
@@ -157,7 +159,8 @@ HOPPER void store_rows(uint8_t *stage, bf16 *to, int64_t pitch, int rows, int co
     #pragma unroll
     for (int row = lane / GROUPS; row < 16; row += 32 / GROUPS)
         if (row < rows && 8 * chunk < columns)
-            *(uint4 *)(to + row * pitch + 8 * chunk) = *(const uint4 *)(stage + row * BYTES + ((chunk ^ row % 8) << 4));
+            *(uint4 *)(to + row * pitch + 8 * chunk) =
+                *(const uint4 *)(staging + row * BYTES + ((chunk ^ row % 8) << 4));
 }
 
 /* ---- host ---- */
@@ -165,6 +168,7 @@ HOPPER void store_rows(uint8_t *stage, bf16 *to, int64_t pitch, int rows, int co
 /* Tiles of `rows` rows of 64 columns of one head. What lies outside the head or the sequence is read as zero. */
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows);
 View        view_of(Tensor t);
+int         multiprocessors(void);
 int         blocks_for(int64_t tasks);      /* as many as multiprocessors, at most one a task */
 
 /* Shapes are checked. state: lse (B,NH,T). work: attention_flash_sm90_workspace bytes, whatever they hold. */

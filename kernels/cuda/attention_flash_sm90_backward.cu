@@ -5,14 +5,14 @@
        dv = P^T dout     dk = scale dS^T q     dq = scale dS k
 
    A block owns 128 keys, 64 a consumer warpgroup, and walks over tiles of the queries that see them. All is transposed,
-   a row per key, so that P^T and dS^T are the A of dv and dk as they leave the registers; dS goes through shared memory
-   for dq, of which each group makes a half. A product waits in its warp until the tensor cores have taken the ones
-   before it, so only the other group's arithmetic can run beside it: the groups take turns, half a step apart. In time,
-   X = P, dS and the writing of dS:
+   a row per key, so that P^T and dS^T are the A of dv and dk in the registers they are made in; dS goes through shared
+   memory for dq, of which each group makes a half. A product waits in its warp until the tensor cores have taken the
+   ones before it, so only the other group's arithmetic can run beside it: the groups take turns, half a step apart. In
+   time, X = P, dS and the writing of dS:
 
        group 0   S dP |   X    | dV dK S dQ | out dP |   X    | dV dK S dQ | out dP |
        group 1   S dP .  .  X        .  .   | dV dK S dQ | out dP |   X    | dV dK S dQ |
-                               the turn passes ^
+                            the turn passes ^
 
    dq of a tile is a sum over blocks. Who comes first stores his part in f32, the next ones add theirs in the L2; the
    one on the diagonal, whose turn is last, adds what is there to its own part in registers and stores bf16: nothing has
@@ -26,11 +26,13 @@ struct Maps { CUtensorMap q, k, v, dout; };
 
 static __device__ unsigned ticket;      /* as in the forward pass: every launch leaves it at zero */
 
-/* Tpad: T rounded up to 128. added: of both halves of each tile of queries, how many blocks of keys are in dq. */
+/* tiles: of a head's queries. Tpad: T rounded up to 128. added: of both halves of each tile, how many blocks of keys
+   are in dq. */
 struct Workspace { float *lse2, *delta, *dq; int *added; int tiles, Tpad; };
 
 template<int PANELS_> struct Backward {
-    static constexpr int PANELS = PANELS_, COLUMNS = 64 * PANELS, STAGES = 2;
+    static constexpr int PANELS = PANELS_, COLUMNS = 64 * PANELS;
+    static constexpr int STAGES = 2;                        /* of Q and dout; all that is in a ring has two places */
     static constexpr int QT = PANELS == 1 ? 128 : 64;       /* queries of a tile: what the registers hold of S and dP */
     static constexpr int GROUPS = 2, THREADS = WARPGROUP * (GROUPS + 1), REGISTERS = 232, PRODUCER_REGISTERS = 40;
     static constexpr int KV_PANEL = KEYS * ROW, KV_BYTES = PANELS * KV_PANEL;
@@ -73,7 +75,7 @@ HOPPER bool comes_first(int *added) {
 
 HOPPER void wait_until(const int *flag, int at_least) { while (load_acquire(flag) < at_least) {} }
 
-/* delta, and lse in units of log2; rows from T on get P = 0. A block per 128 rows of a head. */
+/* delta, and lse in units of log2; rows from T on get P = 0; `added` begins at zero. A block per 128 rows of a head. */
 template<int PANELS> __global__ __launch_bounds__(256)
 void flash_backward_rows(const Problem p, const Workspace w, const float *lse, View out, View dout) {
     constexpr int LANES = 8 * PANELS, STEP = 256 / LANES;       /* 16 bytes a lane */
@@ -124,11 +126,11 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
             mbarrier_init(barrier(F::DOUT_FULL, i), 1);
             mbarrier_init(barrier(F::Q_EMPTY, i), 8);
             mbarrier_init(barrier(F::DS_FULL, i), 8);
-            for (int group = 0; group < F::GROUPS; group++) mbarrier_init(barrier(F::ADDED + 16 * group, i), 1);
+            for (int half = 0; half < F::GROUPS; half++) mbarrier_init(barrier(F::ADDED + 16 * half, i), 1);
         }
-        for (int group = 0; group < F::GROUPS; group++) {
-            mbarrier_init(base + F::DQ_FULL + 8 * group, 4);
-            mbarrier_init(base + F::DQ_EMPTY + 8 * group, 1);
+        for (int half = 0; half < F::GROUPS; half++) {
+            mbarrier_init(base + F::DQ_FULL + 8 * half, 4);
+            mbarrier_init(base + F::DQ_EMPTY + 8 * half, 1);
         }
         tasks.init(11);
         fence_mbarrier_init();
@@ -148,7 +150,7 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
                 if (t.b < 0) break;
                 const Queries<F> queries(p.T, t.row);
                 for (int i = 0; i < queries.count; i++, loaded++) {
-                    const int row = queries.tile(i) * F::QT, stage = stage_of<F::STAGES>(loaded);
+                    const int row = queries.tile(i) * F::QT, stage = stage_of<2>(loaded);
                     const int64_t rows = ((int64_t)t.b * p.NH + t.h) * w.Tpad + row;
                     const uint32_t q_full = barrier(F::Q_FULL, loaded), dout_full = barrier(F::DOUT_FULL, loaded);
                     if (i == 0) {
@@ -157,7 +159,7 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
                         load_tile<F::PANELS>(base + F::K + stage_of<2>(n) * F::KV_BYTES, F::KV_PANEL, &maps.k,
                                              barrier(F::K_FULL, n), t.b, t.h, t.row);
                     }
-                    mbarrier_wait(barrier(F::Q_EMPTY, loaded), parity_of<F::STAGES>(loaded) ^ 1);
+                    mbarrier_wait(barrier(F::Q_EMPTY, loaded), parity_of<2>(loaded) ^ 1);
                     mbarrier_arrive_expect_tx(q_full, F::Q_BYTES + F::ROWS_BYTES);
                     load_tile<F::PANELS>(base + F::Q + stage * F::Q_BYTES, F::Q_PANEL, &maps.q, q_full, t.b, t.h, row);
                     bulk_load(base + F::LSE + stage * F::ROWS_BYTES, w.lse2 + rows, F::ROWS_BYTES, q_full);
@@ -221,7 +223,8 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
     const int half_row = F::PANELS == 1 ? 64 * group : 0, half_column = F::PANELS == 2 ? 64 * group : 0;
     const Operand v = operand(base + F::V + 64 * group * ROW);
     const uint32_t dq_full = base + F::DQ_FULL + 8 * group, dq_empty = base + F::DQ_EMPTY + 8 * group;
-    /* The f32 sums of a warp lie as its threads hold them: 16 bytes of each thread, eight times. */
+    /* The f32 sums of a warp lie as its threads hold them: 16 bytes of each thread, eight times. (Made of `group` and
+       `warp` this spills.) */
     const int at = (int)(threadIdx.x / 32 - 4) * 256 + lane;
     auto wait_for = [&](int full, int n) { mbarrier_wait(barrier(full, n), parity_of<2>(n)); };
     auto q_tile    = [&](int stage) { return operand(base + F::Q    + stage * F::Q_BYTES, F::Q_PANEL); };
@@ -338,7 +341,8 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
         }
         bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
 
-        /* On their way out results pass through the warp's rows of the other place of dS. */
+        /* On their way out results pass through the warp's rows of the other place of dS: free when both groups have
+           written the last dS, for before that each has waited for its dq of the tile before. */
         uint8_t *const staging = shared + F::DS + (stage_now(used) ^ 1) * F::DS_BYTES + own * ROW;
         auto store_keys = [&](const View &to, const float (&sums)[F::COLUMNS / 2], float factor) {
             const int key = t.row + own;
@@ -402,7 +406,7 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
 static int     padded(const AttentionSpec *s)       { return (s->Tq + 127) / 128 * 128; }
 static int64_t padded_rows(const AttentionSpec *s)  { return (int64_t)s->B * s->NH * padded(s); }
 
-/* One a tile of 64 or 128 queries; room for one per 32, a multiple of 16 bytes. */
+/* Two a tile of 64 or 128 queries; room for one per 32, a multiple of 16 bytes. */
 static size_t added_bytes(const AttentionSpec *s) { return (size_t)padded_rows(s) / 32 * sizeof(int); }
 
 size_t attention_flash_sm90_workspace(const AttentionSpec *s) {
@@ -426,11 +430,12 @@ template<int PANELS> static void launch(Problem p, const Workspace &w, const Att
 void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
                                    const float *lse, Tensor q, Tensor k, Tensor v, void *work) {
     /* Few heads side by side fit the L2 better; but blocks of one head wait for each other's dq, most where in order.
-       The best number falls with sqrt(T), and is a whole part of the multiprocessors, so that the same blocks end a row
-       of tasks together: of 8 .. 132 heads, with T = 512 .. 16384, this is within 3 % of the best. */
+       The best number falls with sqrt(T), and the multiprocessors over a whole number is better than its neighbours:
+       the same blocks then end a row of tasks together. Of 8 .. 132 heads, with T = 512 .. 16384, this is within 3 % of
+       the best. */
     const float balance = 15500 / sqrtf((float)s->Tq * (s->HS > 64 ? 128 : 64));
-    const int multiprocessors = blocks_for(1 << 20), parts = max(1, (int)lroundf((float)multiprocessors / balance));
-    const int section = max(multiprocessors / parts, s->deterministic ? 66 : 8);
+    const int parts = max(1, (int)lroundf((float)multiprocessors() / balance));
+    const int section = max(multiprocessors() / parts, s->deterministic ? 66 : 8);
     Problem p = {};
     p.NH = s->NH;
     p.HS = s->HS;
