@@ -68,8 +68,8 @@ void checkpoint_check(const char *checkpoint);
    a checkpoint of an older version has none. */
 void checkpoint_check_sums(const char *checkpoint);
 
-/* The newest checkpoint of OUT of an earlier step than this one's that passes both checks, as a new string, or NULL.
-   damaged: those between that do not, " and step-00000800 and step-00000600". */
+/* The newest checkpoint of OUT that a resume would find without this one and that passes both checks, as a new string,
+   or NULL. damaged: those between that do not, " and step-00000800 and step-00000600". */
 char *checkpoint_earlier(const char *out, const char *checkpoint, char damaged[FAIL_LENGTH]);
 
 /* The step folder of OUT of the highest step, whole or not, as a new string, or NULL. */

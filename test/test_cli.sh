@@ -117,6 +117,12 @@ done
 sed '/"xxh64"/,/}/d' < "$dir/sound/step-00000006/state.json" > "$dir/damaged/step-00000006/state.json"
 expect "one of an older version has no checksums" "$gpt" --resume --out "$dir/damaged"
 damage "/config.json: layers 2, channels 65536" config.json sed 's/"n_embd": 32/"n_embd": 65536/'
+damage "/config.json: \"n_head\" is 4, want 2 by state.json" config.json sed 's/"n_head": 2/"n_head": 4/'
+no_sum() { damage "the \"xxh64\" of $1, want 16 hexadecimal digits (without any" state.json sed "$2"; }
+no_sum "model.safetensors is missing" 's/"xxh64": {/"xxh64": 5, "was": {/'
+no_sum "model.safetensors is 1234" 's/"model.safetensors": .*,/"model.safetensors": 1234,/'
+no_sum "optimizer.safetensors is 12ab" 's/\("optimizer.safetensors": \).*/\1"12ab"/'
+no_sum "optimizer.safetensors is missing" 's/\("model.safetensors": .*\),/\1/; /"optimizer.safetensors"/d'
 expect "nothing is removed" test "$(ls -d "$dir"/damaged/step-* | wc -l)" = 3
 rm -rf "$dir/damaged" && cp -r "$dir/sound" "$dir/damaged"
 sed 's/"lr": "0.001"/"lr": "0.0x1"/' < "$dir/sound/step-00000006/state.json" > "$dir/damaged/step-00000006/state.json"
@@ -132,6 +138,11 @@ refuses "step-00000006 lacks model.safetensors, and there is no other checkpoint
     "$gpt" $small --steps 6 --resume --out "$dir/lacking"
 find "$dir/lacking" -type f -exec cksum {} + > "$dir/lacking.after"
 expect "nothing is begun beside it" cmp "$dir/lacking.before" "$dir/lacking.after"
+: > "$dir/damaged/step-00000006/model.safetensors"
+mv "$dir/damaged/step-00000004" "$dir/damaged/step-00000004.old"
+refuses "move it out of $dir/damaged: --resume then goes on from $dir/damaged/step-00000004.old" \
+    "$gpt" --resume --out "$dir/damaged"
+mv "$dir/damaged/step-00000004.old" "$dir/damaged/step-00000004"
 : > "$dir/damaged/step-00000004/model.safetensors"
 refuses "move it and step-00000004 out of $dir/damaged: --resume then goes on from $dir/damaged/step-00000002" \
     "$gpt" --resume --out "$dir/damaged"
