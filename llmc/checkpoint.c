@@ -53,7 +53,7 @@ static int has_file(const char *folder, const char *name) {
 }
 
 static const char MODEL[] = "model.safetensors", INDEX[] = "model.safetensors.index.json";
-static const char OPTIMIZER[] = "optimizer.safetensors";
+static const char OPTIMIZER[] = "optimizer.safetensors", STATE[] = "state.json";
 
 static int has_model(const char *folder) { return has_file(folder, MODEL) || has_file(folder, INDEX); }
 
@@ -129,24 +129,41 @@ GPTConfig checkpoint_config(const char *checkpoint) {
 
 /* ---- state.json */
 
+static uint64_t sum_of(const void *bytes, size_t size) {
+    XXH64 sum = xxh64_begin();
+    xxh64_add(&sum, bytes, size);
+    return xxh64_end(&sum);
+}
+
 static void state_write(const char *path, const TrainState *state, int64_t optimizer_step, int heads,
                         const uint64_t sums[2], const Setting *settings) {
-    FILE *file = file_create(path);
-    fprintf(file, "{\n  \"step\": %" PRId64 ",\n  \"sample\": %" PRIu64 ",\n  \"tokens\": %" PRId64 ",\n", state->step,
+    char *text;                 /* all that stands behind the sums, which have one of it, too */
+    size_t size;
+    FILE *file = file_create(path), *rest = open_memstream(&text, &size);
+    REQUIRE(rest, "%s: out of memory", path);
+    fprintf(rest, ",\n  \"step\": %" PRId64 ",\n  \"sample\": %" PRIu64 ",\n  \"tokens\": %" PRId64 ",\n", state->step,
             state->sample, state->tokens);
-    if (isfinite(state->val_loss)) fprintf(file, "  \"val_loss\": %.17g,\n", state->val_loss);
-    else                           fprintf(file, "  \"val_loss\": null,\n");
-    fprintf(file, "  \"optimizer_step\": %" PRId64 ",\n  \"n_head\": %d,\n", optimizer_step, heads);
-    fprintf(file, "  \"xxh64\": {\n    \"%s\": \"%016" PRIx64 "\",\n    \"%s\": \"%016" PRIx64 "\"\n  },\n", MODEL,
-            sums[0], OPTIMIZER, sums[1]);
-    fprintf(file, "  \"settings\": {");
+    if (isfinite(state->val_loss)) fprintf(rest, "  \"val_loss\": %.17g,\n", state->val_loss);
+    else                           fprintf(rest, "  \"val_loss\": null,\n");
+    fprintf(rest, "  \"optimizer_step\": %" PRId64 ",\n  \"n_head\": %d,\n", optimizer_step, heads);
+    fprintf(rest, "  \"settings\": {");
     for (const Setting *s = settings; s->key; s++) {
-        fputs(s == settings ? "\n    " : ",\n    ", file);
-        json_write_string(file, s->key);
-        fputs(": ", file);
-        json_write_string(file, s->value);
+        fputs(s == settings ? "\n    " : ",\n    ", rest);
+        json_write_string(rest, s->key);
+        fputs(": ", rest);
+        json_write_string(rest, s->value);
     }
-    fputs("\n  }\n}\n", file);
+    fputs("\n  }\n}\n", rest);
+    REQUIRE(!fclose(rest), "%s: out of memory", path);
+
+    const char *const names[] = { MODEL, OPTIMIZER, STATE };
+    const uint64_t all[] = { sums[0], sums[1], sum_of(text, size) };
+    fputs("{\n  \"xxh64\": {\n", file);
+    for (int i = 0; i < 3; i++)
+        fprintf(file, "    \"%s\": \"%016" PRIx64 "\"%s\n", names[i], all[i], i < 2 ? "," : "");
+    fputs("  }", file);
+    file_write(file, text, size);
+    free(text);
     file_close_durably(file, path);
 }
 
@@ -451,10 +468,41 @@ static void check_heads(const char *checkpoint, int heads) {
     free(state);
 }
 
+static const char *written_sum(const Json *sums, const char *name, const char *state) {
+    static const char digits[] = "0123456789abcdef";
+    const Json *sum = json_find(sums, name);
+    int is_sum = sum && sum->type == JSON_STRING && strlen(sum->text) == 16 && strspn(sum->text, digits) == 16;
+    REQUIRE(is_sum, "%s: the \"xxh64\" of %s is %.40s, want 16 hexadecimal digits (without any \"xxh64\" no byte is "
+            "verified)", state, name, sum ? json_text(sum) : "missing");
+    return sum->text;
+}
+
+static void check_sum(const char *path, const void *bytes, size_t size, const char *want) {
+    char got[20];
+    snprintf(got, sizeof got, "%016" PRIx64, sum_of(bytes, size));
+    REQUIRE(!strcmp(got, want), "%s: XXH64 is %s, want %s: its bytes have changed since they were written (where that "
+            "was meant, take \"xxh64\" out of state.json)", path, got, want);
+}
+
+/* Its own bytes: all behind the sums. */
+static void check_state(const char *checkpoint) {
+    char *path = file_path("%s/%s", checkpoint, STATE);
+    Json *json = json_open(path);
+    const Json *sums = json_find(json, "xxh64");
+    FileMap map = file_map(path);
+    const char *stop = (const char *)map.bytes + map.size, *at = memmem(map.bytes, (size_t)map.size, "\"xxh64\"", 7);
+    if (at) at = memchr(at, '}', (size_t)(stop - at));
+    if (json_find(sums, STATE) && at) check_sum(path, at + 1, (size_t)(stop - at - 1), written_sum(sums, STATE, path));
+    file_unmap(map);
+    json_free(json);
+    free(path);
+}
+
 void checkpoint_check(const char *checkpoint) {
     char *optimizer = file_path("%s/%s", checkpoint, OPTIMIZER), *weights = model_path(checkpoint);
     checkpoint_load_state(checkpoint);
     free(checkpoint_setting(checkpoint, "model"));
+    check_state(checkpoint);
     GPTConfig c = checkpoint_config(checkpoint), w = weights_config(weights);
     /* before memory is planned for sizes that a damaged config.json made up */
     REQUIRE(c.L == w.L && c.C == w.C && c.T == w.T && c.V == w.V, "%s/config.json: layers %d, channels %d, context %d, "
@@ -467,15 +515,6 @@ void checkpoint_check(const char *checkpoint) {
     free(optimizer);
 }
 
-static const char *written_sum(const Json *sums, const char *name, const char *state) {
-    static const char digits[] = "0123456789abcdef";
-    const Json *sum = json_find(sums, name);
-    int is_sum = sum && sum->type == JSON_STRING && strlen(sum->text) == 16 && strspn(sum->text, digits) == 16;
-    REQUIRE(is_sum, "%s: the \"xxh64\" of %s is %.40s, want 16 hexadecimal digits (without any \"xxh64\" no byte is "
-            "verified)", state, name, sum ? json_text(sum) : "missing");
-    return sum->text;
-}
-
 void checkpoint_check_sums(const char *checkpoint) {
     char *state = file_path("%s/state.json", checkpoint);
     Json *json = json_open(state);
@@ -483,15 +522,11 @@ void checkpoint_check_sums(const char *checkpoint) {
     const char *const names[] = { MODEL, OPTIMIZER };
     for (int i = 0; sums && i < 2; i++) {
         if (!has_file(checkpoint, names[i])) continue;      /* somebody has made shards of it */
-        char *path = file_path("%s/%s", checkpoint, names[i]), got[20];
+        char *path = file_path("%s/%s", checkpoint, names[i]);
         const char *want = written_sum(sums, names[i], state);
         FileMap map = file_map(path);
-        XXH64 sum = xxh64_begin();
-        xxh64_add(&sum, map.bytes, (size_t)map.size);
+        check_sum(path, map.bytes, (size_t)map.size, want);
         file_unmap(map);
-        snprintf(got, sizeof got, "%016" PRIx64, xxh64_end(&sum));
-        REQUIRE(!strcmp(got, want), "%s: XXH64 is %s, want %s: its bytes have changed since they were written "
-                "(where that was meant, take \"xxh64\" out of state.json)", path, got, want);
         free(path);
     }
     json_free(json);
