@@ -472,7 +472,7 @@ static const char *written_sum(const Json *sums, const char *name, const char *s
     static const char digits[] = "0123456789abcdef";
     const Json *sum = json_find(sums, name);
     int is_sum = sum && sum->type == JSON_STRING && strlen(sum->text) == 16 && strspn(sum->text, digits) == 16;
-    REQUIRE(is_sum, "%s: the \"xxh64\" of %s is %.40s, want 16 hexadecimal digits (without any \"xxh64\" no byte is "
+    REQUIRE(is_sum, "%s: the \"xxh64\" of %s is %.40s, want 16 digits of 0-9 and a-f (without any \"xxh64\" no byte is "
             "verified)", state, name, sum ? json_text(sum) : "missing");
     return sum->text;
 }

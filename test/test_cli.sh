@@ -119,7 +119,7 @@ expect "one of an older version has no checksums" "$gpt" --resume --out "$dir/da
 damage "/config.json: layers 2, channels 65536" config.json sed 's/"n_embd": 32/"n_embd": 65536/'
 damage "/config.json: \"n_head\" is 4, want 2 by state.json" config.json sed 's/"n_head": 2/"n_head": 4/'
 damage "/state.json: XXH64 is " state.json sed 's/"warmup": "5"/"warmup": "7"/'
-no_sum() { damage "the \"xxh64\" of $1, want 16 hexadecimal digits (without any" state.json sed "$2"; }
+no_sum() { damage "the \"xxh64\" of $1, want 16 digits of 0-9 and a-f (without any" state.json sed "$2"; }
 no_sum "model.safetensors is missing" 's/"xxh64": {/"xxh64": 5, "was": {/'
 no_sum "model.safetensors is 1234" 's/"model.safetensors": .*,/"model.safetensors": 1234,/'
 no_sum "optimizer.safetensors is 12ab" 's/\("optimizer.safetensors": \)"[^"]*"/\1"12ab"/'
