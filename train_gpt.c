@@ -497,6 +497,7 @@ static void open_saver(void) {
     char text[32];
     saver_open(&saver, out, &gpt, &optimizer, keep, keep_every);
     saver.tokenizer = &tokenizer_files;
+    saver.folder = &folder;
     if (time_limit)
         printf("--time-limit %s: until a save was timed, %.1f s of it are kept for the last one, of %s\n",
                time_limit, 2 * saver.seconds, bytes_text(saver_file_bytes(&config), text));

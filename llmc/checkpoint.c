@@ -53,7 +53,7 @@ static int has_file(const char *folder, const char *name) {
 }
 
 static const char MODEL[] = "model.safetensors", INDEX[] = "model.safetensors.index.json";
-static const char OPTIMIZER[] = "optimizer.safetensors";
+static const char OPTIMIZER[] = "optimizer.safetensors", STATE[] = "state.json";
 
 static int has_model(const char *folder) { return has_file(folder, MODEL) || has_file(folder, INDEX); }
 
@@ -129,24 +129,41 @@ GPTConfig checkpoint_config(const char *checkpoint) {
 
 /* ---- state.json */
 
-static void state_write(const char *path, const TrainState *state, int64_t optimizer_step, const uint64_t sums[2],
-                        const Setting *settings) {
-    FILE *file = file_create(path);
-    fprintf(file, "{\n  \"step\": %" PRId64 ",\n  \"sample\": %" PRIu64 ",\n  \"tokens\": %" PRId64 ",\n", state->step,
+static uint64_t sum_of(const void *bytes, size_t size) {
+    XXH64 sum = xxh64_begin();
+    xxh64_add(&sum, bytes, size);
+    return xxh64_end(&sum);
+}
+
+static void state_write(const char *path, const TrainState *state, int64_t optimizer_step, int heads,
+                        const uint64_t sums[2], const Setting *settings) {
+    char *text;                 /* all that stands behind the sums, which have one of it, too */
+    size_t size;
+    FILE *file = file_create(path), *rest = open_memstream(&text, &size);
+    REQUIRE(rest, "%s: out of memory", path);
+    fprintf(rest, ",\n  \"step\": %" PRId64 ",\n  \"sample\": %" PRIu64 ",\n  \"tokens\": %" PRId64 ",\n", state->step,
             state->sample, state->tokens);
-    if (isfinite(state->val_loss)) fprintf(file, "  \"val_loss\": %.17g,\n", state->val_loss);
-    else                           fprintf(file, "  \"val_loss\": null,\n");
-    fprintf(file, "  \"optimizer_step\": %" PRId64 ",\n", optimizer_step);
-    fprintf(file, "  \"xxh64\": {\n    \"%s\": \"%016" PRIx64 "\",\n    \"%s\": \"%016" PRIx64 "\"\n  },\n", MODEL,
-            sums[0], OPTIMIZER, sums[1]);
-    fprintf(file, "  \"settings\": {");
+    if (isfinite(state->val_loss)) fprintf(rest, "  \"val_loss\": %.17g,\n", state->val_loss);
+    else                           fprintf(rest, "  \"val_loss\": null,\n");
+    fprintf(rest, "  \"optimizer_step\": %" PRId64 ",\n  \"n_head\": %d,\n", optimizer_step, heads);
+    fprintf(rest, "  \"settings\": {");
     for (const Setting *s = settings; s->key; s++) {
-        fputs(s == settings ? "\n    " : ",\n    ", file);
-        json_write_string(file, s->key);
-        fputs(": ", file);
-        json_write_string(file, s->value);
+        fputs(s == settings ? "\n    " : ",\n    ", rest);
+        json_write_string(rest, s->key);
+        fputs(": ", rest);
+        json_write_string(rest, s->value);
     }
-    fputs("\n  }\n}\n", file);
+    fputs("\n  }\n}\n", rest);
+    REQUIRE(!fclose(rest), "%s: out of memory", path);
+
+    const char *const names[] = { MODEL, OPTIMIZER, STATE };
+    const uint64_t all[] = { sums[0], sums[1], sum_of(text, size) };
+    fputs("{\n  \"xxh64\": {\n", file);
+    for (int i = 0; i < 3; i++)
+        fprintf(file, "    \"%s\": \"%016" PRIx64 "\"%s\n", names[i], all[i], i < 2 ? "," : "");
+    fputs("  }", file);
+    file_write(file, text, size);
+    free(text);
     file_close_durably(file, path);
 }
 
@@ -304,7 +321,8 @@ void checkpoint_write(const char *out, const Snapshot *s) {
     weights_write(path_at("%s/%s", partial.text, OPTIMIZER).text, s->moments,
                   s->config.save_dtype == F32 ? 2 : 3, s->config.V);       /* the exact ones too */
     sums[1] = file_written_sum();
-    state_write(path_at("%s/state.json", partial.text).text, &s->state, s->optimizer_step, sums, s->settings);
+    state_write(path_at("%s/state.json", partial.text).text, &s->state, s->optimizer_step, s->config.NH, sums,
+                s->settings);
     tokenizer_write(partial.text, s->tokenizer);
     directory_sync(partial.text);
 
@@ -408,24 +426,30 @@ static int64_t *list_steps(const char *out, const char *tail, int *count) {
     return steps;
 }
 
-/* The highest step of OUT that is complete; step-N.old only where step-N is not. */
-static char *newest(const char *out, Need need) {
-    static const char *const tails[] = { "", ".old" };
-    char *best = NULL;
-    int64_t best_step = -1;
-    for (int t = 0; t < 2; t++) {
+typedef struct { int64_t step; int is_old; } Place;
+
+static const char *const tails[] = { "", ".old" };
+static Path place_path(const char *out, Place p) { return step_path(out, p.step, tails[p.is_old]); }
+
+/* The highest step of OUT that is complete and stands below another, step-N.old below step-N; step -1 = none. */
+static Place newest_before(const char *out, Need need, Place before) {
+    Place best = { -1, 0 };
+    for (int old = 0; old < 2; old++) {
         int count;
-        int64_t *steps = list_steps(out, tails[t], &count);
-        for (int i = 0; i < count && steps[i] > best_step; i++) {
-            Path folder = step_path(out, steps[i], tails[t]);
-            if (!is_complete(folder.text, need)) continue;
-            free(best);
-            best = file_path("%s", folder.text);
-            best_step = steps[i];
+        int64_t *steps = list_steps(out, tails[old], &count);
+        for (int i = 0; i < count && steps[i] > best.step; i++) {
+            Place p = { steps[i], old };
+            if (p.step > before.step || (p.step == before.step && p.is_old <= before.is_old)) continue;
+            if (is_complete(place_path(out, p).text, need)) best = p;
         }
         free(steps);
     }
     return best;
+}
+
+static char *newest(const char *out, Need need) {
+    Place best = newest_before(out, need, (Place){ INT64_MAX, -1 });
+    return best.step < 0 ? NULL : file_path("%s", place_path(out, best).text);
 }
 
 char *checkpoint_latest(const char *out)  { return newest(out, TO_RESUME); }
@@ -434,15 +458,57 @@ char *checkpoint_highest(const char *out) { return newest(out, TO_LOOK_AT); }
 
 /* ---- One that is damaged */
 
+/* What no shape tells; state.json of an older version does not, either. */
+static void check_heads(const char *checkpoint, int heads) {
+    char *state = file_path("%s/state.json", checkpoint);
+    Json *json = json_open(state);
+    int64_t want = json_find(json, "n_head") ? json_integer(json, "n_head", 1, 65536, state) : heads;
+    REQUIRE(heads == want, "%s/config.json: \"n_head\" is %d, want %d by state.json", checkpoint, heads, (int)want);
+    json_free(json);
+    free(state);
+}
+
+static const char *written_sum(const Json *sums, const char *name, const char *state) {
+    static const char digits[] = "0123456789abcdef";
+    const Json *sum = json_find(sums, name);
+    int is_sum = sum && sum->type == JSON_STRING && strlen(sum->text) == 16 && strspn(sum->text, digits) == 16;
+    REQUIRE(is_sum, "%s: the \"xxh64\" of %s is %.40s, want 16 digits of 0-9 and a-f (without any \"xxh64\" no byte is "
+            "verified)", state, name, sum ? json_text(sum) : "missing");
+    return sum->text;
+}
+
+static void check_sum(const char *path, const void *bytes, size_t size, const char *want) {
+    char got[20];
+    snprintf(got, sizeof got, "%016" PRIx64, sum_of(bytes, size));
+    REQUIRE(!strcmp(got, want), "%s: XXH64 is %s, want %s: its bytes have changed since they were written (where that "
+            "was meant, take \"xxh64\" out of state.json)", path, got, want);
+}
+
+/* Its own bytes: all behind the sums. */
+static void check_state(const char *checkpoint) {
+    char *path = file_path("%s/%s", checkpoint, STATE);
+    Json *json = json_open(path);
+    const Json *sums = json_find(json, "xxh64");
+    FileMap map = file_map(path);
+    const char *stop = (const char *)map.bytes + map.size, *at = memmem(map.bytes, (size_t)map.size, "\"xxh64\"", 7);
+    if (at) at = memchr(at, '}', (size_t)(stop - at));
+    if (json_find(sums, STATE) && at) check_sum(path, at + 1, (size_t)(stop - at - 1), written_sum(sums, STATE, path));
+    file_unmap(map);
+    json_free(json);
+    free(path);
+}
+
 void checkpoint_check(const char *checkpoint) {
     char *optimizer = file_path("%s/%s", checkpoint, OPTIMIZER), *weights = model_path(checkpoint);
     checkpoint_load_state(checkpoint);
     free(checkpoint_setting(checkpoint, "model"));
+    check_state(checkpoint);
     GPTConfig c = checkpoint_config(checkpoint), w = weights_config(weights);
     /* before memory is planned for sizes that a damaged config.json made up */
     REQUIRE(c.L == w.L && c.C == w.C && c.T == w.T && c.V == w.V, "%s/config.json: layers %d, channels %d, context %d, "
             "vocabulary %d, want %d, %d, %d and %d by the shapes in %s", checkpoint, c.L, c.C, c.T, c.V, w.L, w.C, w.T,
             w.V, weights);
+    check_heads(checkpoint, c.NH);
     REQUIRE(weights_has(optimizer, "exp_avg.transformer.wte.weight", F32), "%s: the tensor "
             "exp_avg.transformer.wte.weight is missing", optimizer);
     free(weights);
@@ -456,15 +522,11 @@ void checkpoint_check_sums(const char *checkpoint) {
     const char *const names[] = { MODEL, OPTIMIZER };
     for (int i = 0; sums && i < 2; i++) {
         if (!has_file(checkpoint, names[i])) continue;      /* somebody has made shards of it */
-        char *path = file_path("%s/%s", checkpoint, names[i]), got[20];
-        const char *want = json_string(sums, names[i], state);
+        char *path = file_path("%s/%s", checkpoint, names[i]);
+        const char *want = written_sum(sums, names[i], state);
         FileMap map = file_map(path);
-        XXH64 sum = xxh64_begin();
-        xxh64_add(&sum, map.bytes, (size_t)map.size);
+        check_sum(path, map.bytes, (size_t)map.size, want);
         file_unmap(map);
-        snprintf(got, sizeof got, "%016" PRIx64, xxh64_end(&sum));
-        REQUIRE(!strcmp(got, want), "%s: XXH64 is %s, want %.40s: its bytes have changed since they were written "
-                "(where that was meant, take \"xxh64\" out of state.json)", path, got, want);
         free(path);
     }
     json_free(json);
@@ -478,21 +540,18 @@ static void check(void *folder) {
 
 char *checkpoint_earlier(const char *out, const char *checkpoint, char damaged[FAIL_LENGTH]) {
     const char *slash = strrchr(checkpoint, '/'), *name = slash ? slash + 1 : checkpoint;
-    int64_t before = step_of(name, ends_with(name, ".old") ? ".old" : "");
-    int count;
-    int64_t *steps = list_steps(out, "", &count);
-    char *found = NULL, why[FAIL_LENGTH];
+    Place before = { step_of(name, ends_with(name, ".old") ? ".old" : ""), ends_with(name, ".old") };
+    char why[FAIL_LENGTH];
     size_t length = 0;
     *damaged = 0;
-    for (int i = 0; i < count && !found; i++) {
-        Path folder = step_path(out, steps[i], "");
-        if (steps[i] >= before || !is_complete(folder.text, TO_RESUME)) continue;
-        if (!fails(check, folder.text, why)) found = file_path("%s", folder.text);
-        else if (length < FAIL_LENGTH / 2)
-            length += (size_t)snprintf(damaged + length, FAIL_LENGTH - length, " and step-%08" PRId64, steps[i]);
+    while ((before = newest_before(out, TO_RESUME, before)).step >= 0) {
+        Path folder = place_path(out, before);
+        if (!fails(check, folder.text, why)) return file_path("%s", folder.text);
+        if (length < FAIL_LENGTH / 2)
+            length += (size_t)snprintf(damaged + length, FAIL_LENGTH - length, " and step-%08" PRId64 "%s", before.step,
+                                       tails[before.is_old]);
     }
-    free(steps);
-    return found;
+    return NULL;
 }
 
 /* ---- Removing old ones */

@@ -40,6 +40,11 @@ void file_unmap(FileMap map) {
 
 int file_exists(const char *path) { return access(path, F_OK) == 0; }
 
+int file_has_name(int fd, const char *path) {
+    struct stat open, named;
+    return !fstat(fd, &open) && !stat(path, &named) && open.st_ino == named.st_ino && open.st_dev == named.st_dev;
+}
+
 int file_is_folder(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
@@ -207,13 +212,15 @@ void directory_make(const char *path) {
     REQUIRE(!error, "%.*s: cannot make the folder: %s", length, path, strerror(error));
 }
 
-void directory_lock(const char *path) {
+int directory_lock(const char *path) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);     /* stays open: the lock lives as long as the process */
     REQUIRE(fd >= 0, "%s: cannot open the folder: %s", path, strerror(errno));
-    if (!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return;
+    if (!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return fd;
     char holder[300] = "";
     int sign = openat(fd, ".lock", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     ssize_t length = sign < 0 ? 0 : pread(sign, holder, sizeof holder - 1, 0);
+    if (sign >= 0) close(sign);
+    close(fd);
     holder[length > 0 ? length : 0] = 0;
     holder[strcspn(holder, "\n")] = 0;
     fail("%s: another train_gpt writes to this folder (%s): wait for it, or take another --out", path,

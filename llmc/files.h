@@ -11,6 +11,7 @@ FileMap file_map(const char *path);       /* fails in a line: missing, a folder,
 void    file_unmap(FileMap map);
 int     file_exists(const char *path);
 int     file_is_folder(const char *path);
+int     file_has_name(int fd, const char *path);          /* what is open there is still what path names */
 char   *file_path(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* a new string */
 int     ends_with(const char *text, const char *end);
 char   *file_folder(const char *path);    /* a new string: "a/b" of "a/b/c", "." of "c", "/" of "/c" */
@@ -29,9 +30,9 @@ uint64_t file_written_sum(void);                          /* XXH64 of this threa
 void  file_close_durably(FILE *file, const char *path);   /* flush, fsync, close; fails in a line if any went wrong */
 void  directory_make(const char *path);                   /* with parents; there already is fine */
 /* One run per folder: fails in a line, with what DIR/.lock says, while another process holds the lock, which ends with
-   the process. Taking it changes nothing in the folder; signing writes process and host into DIR/.lock, where that can
-   be. */
-void  directory_lock(const char *path);
+   the process. Taking it changes nothing in the folder, and returns it, open; signing writes process and host into
+   DIR/.lock, where that can be. */
+int   directory_lock(const char *path);
 void  directory_sign(const char *path);
 void  directory_sync(const char *path);
 void  directory_remove(const char *path);                 /* with the files in it; no deeper; not there is fine */

@@ -6,7 +6,7 @@
 
 void folder_lock(Folder *folder) {
     if (folder->locked || !file_is_folder(folder->path)) return;
-    directory_lock(folder->path);
+    folder->lock = directory_lock(folder->path);
     folder->locked = 1;
 }
 
@@ -23,5 +23,12 @@ void folder_open(Folder *folder) {
         folder_lock(folder);
         folder_require_new(folder);
     }
+    directory_sign(folder->path);
+}
+
+void folder_keep(Folder *folder) {
+    if (file_has_name(folder->lock, folder->path)) return;
+    directory_make(folder->path);
+    folder->lock = directory_lock(folder->path);
     directory_sign(folder->path);
 }

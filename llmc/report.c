@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define CSV_OLD_HEADER "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss"
@@ -313,9 +312,7 @@ void report_alarm(Report *report, const char *format, ...) {
 
 /* Somebody has moved or removed it, alone or with its folder: the rows go where it is now, or nowhere. */
 static void tell_moved(Report *report) {
-    struct stat written, named;
-    int moved = !fstat(fileno(report->csv), &written) &&
-                (stat(report->csv_path, &named) || named.st_ino != written.st_ino || named.st_dev != written.st_dev);
+    int moved = !file_has_name(fileno(report->csv), report->csv_path);
     if (moved && !report->csv_moved)
         report_alarm(report, "%s: was moved or removed while the run writes it: its rows are no longer there; "
                      "checkpoints still are written beside that name", report->csv_path);

@@ -111,8 +111,9 @@ char *resume_find(const char *out, const char *data) {
         return checkpoint;
     }
     char *model_there = checkpoint_any(out);
-    REQUIRE(!model_there, "--resume: %s holds a model, but not all of the files that a resume needs; to start from its "
-            "weights: --init %s --out ANOTHER", model_there, model_there);
+    REQUIRE(!model_there, "--resume: %s holds a model, but not all of the files that a resume needs: it lacks %s; "
+            "bring it back, or start from its weights: --init %s --out ANOTHER", model_there,
+            checkpoint_lacks(model_there), model_there);
     REQUIRE(!highest, "--resume: %s lacks %s, and there is no other checkpoint; bring it back, or move the folder out "
             "of %s: --resume then begins", highest, checkpoint_lacks(highest), out);
     REQUIRE(data, "--resume: there is no checkpoint in %s: want one, or --data FILE to begin with", out);

@@ -64,6 +64,11 @@ static Setting *settings_copy(const Setting *settings) {
 
 static void write_snapshot(void *saver) { checkpoint_write(((Saver *)saver)->out, &((Saver *)saver)->snapshot); }
 
+static void keep_folder(void *saver) {
+    Saver *s = saver;
+    if (s->folder) folder_keep(s->folder);
+}
+
 static void prune(void *saver) {
     Saver *s = saver;
     checkpoint_prune(s->out, s->snapshot.state.step, s->keep, s->keep_every);
@@ -74,9 +79,12 @@ static void *save(void *saver) {
     char why[FAIL_LENGTH], left[FAIL_LENGTH] = "";
     long long step = (long long)s->snapshot.state.step;
     double start = seconds_now();
-    fails(sweep, s, left);                 /* first, for the room it makes */
-    s->failed = fails(write_snapshot, s, why);
-    fails(s->failed ? sweep : prune, s, left);
+    s->failed = fails(keep_folder, s, why);
+    if (!s->failed) {                      /* else it is another run's: nothing of it is touched */
+        fails(sweep, s, left);             /* first, for the room it makes */
+        s->failed = fails(write_snapshot, s, why);
+        fails(s->failed ? sweep : prune, s, left);
+    }
     if (s->failed)  snprintf(s->message, sizeof s->message, "step %lld is not saved: %.1900s", step, why);
     else if (*left) snprintf(s->message, sizeof s->message, "step %lld is saved, but %.1900s", step, left);
     s->took = seconds_now() - start;

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include "../kernels/check.h"
 #include "checkpoint.h"
+#include "folder.h"
 
 typedef struct {
     char            *out;
@@ -13,6 +14,7 @@ typedef struct {
     const Optimizer *optimizer;
     int64_t          keep, keep_every;     /* as in checkpoint_prune, done when the new one is durable */
     const TokenizerFiles *tokenizer;       /* go into every checkpoint; set by the caller, NULL = none */
+    Folder          *folder;               /* OUT, kept before each save; set by the caller, NULL = nobody's */
     void            *host[3];              /* parameters, first and second moments */
     Snapshot         snapshot;             /* that is being written */
     Setting         *settings;             /* its own */

@@ -52,7 +52,7 @@ rm -r "$dir/gone"
 expect "one is kept" test "$(ls "$dir/carried" | grep -c '^step-')" = 1
 mv "$dir/carried/step-00000003" "$dir/last"
 expect "train" "$gpt" $small --steps 2 --out "$dir/again" --init "$dir/named"
-sed -i 's/"steps": "2"/"steps": "5"/' "$dir/again/step-00000002/state.json"
+sed -i '/"xxh64"/,/}/d; s/"steps": "2"/"steps": "5"/' "$dir/again/step-00000002/state.json"
 expect "a resume" "$gpt" --out "$dir/again" --resume --save-every 1 --keep 1
 for file in vocab.json merges.txt tokenizer.json tokenizer_config.json special_tokens_map.json; do
     expect "the same bytes" cmp "$dir/named/$file" "$dir/last/$file"
@@ -117,9 +117,16 @@ done
 sed '/"xxh64"/,/}/d' < "$dir/sound/step-00000006/state.json" > "$dir/damaged/step-00000006/state.json"
 expect "one of an older version has no checksums" "$gpt" --resume --out "$dir/damaged"
 damage "/config.json: layers 2, channels 65536" config.json sed 's/"n_embd": 32/"n_embd": 65536/'
+damage "/config.json: \"n_head\" is 4, want 2 by state.json" config.json sed 's/"n_head": 2/"n_head": 4/'
+damage "/state.json: XXH64 is " state.json sed 's/"warmup": "5"/"warmup": "7"/'
+no_sum() { damage "the \"xxh64\" of $1, want 16 digits of 0-9 and a-f (without any" state.json sed "$2"; }
+no_sum "model.safetensors is missing" 's/"xxh64": {/"xxh64": 5, "was": {/'
+no_sum "model.safetensors is 1234" 's/"model.safetensors": .*,/"model.safetensors": 1234,/'
+no_sum "optimizer.safetensors is 12ab" 's/\("optimizer.safetensors": \)"[^"]*"/\1"12ab"/'
+no_sum "optimizer.safetensors is missing" '/"optimizer.safetensors"/d'
 expect "nothing is removed" test "$(ls -d "$dir"/damaged/step-* | wc -l)" = 3
 rm -rf "$dir/damaged" && cp -r "$dir/sound" "$dir/damaged"
-sed 's/"lr": "0.001"/"lr": "0.0x1"/' < "$dir/sound/step-00000006/state.json" > "$dir/damaged/step-00000006/state.json"
+sed -i '/"xxh64"/,/}/d; s/"lr": "0.001"/"lr": "0.0x1"/' "$dir/damaged/step-00000006/state.json"
 refuses "--lr 0.0x1: want a number, 0 .. 1e6; if $dir/damaged/step-00000006 is damaged, move it out" \
     "$gpt" --resume --out "$dir/damaged"
 rm -rf "$dir/lacking" && cp -r "$dir/sound" "$dir/lacking" && rm "$dir/lacking/step-00000006/state.json"
@@ -132,6 +139,11 @@ refuses "step-00000006 lacks model.safetensors, and there is no other checkpoint
     "$gpt" $small --steps 6 --resume --out "$dir/lacking"
 find "$dir/lacking" -type f -exec cksum {} + > "$dir/lacking.after"
 expect "nothing is begun beside it" cmp "$dir/lacking.before" "$dir/lacking.after"
+: > "$dir/damaged/step-00000006/model.safetensors"
+mv "$dir/damaged/step-00000004" "$dir/damaged/step-00000004.old"
+refuses "move it out of $dir/damaged: --resume then goes on from $dir/damaged/step-00000004.old" \
+    "$gpt" --resume --out "$dir/damaged"
+mv "$dir/damaged/step-00000004.old" "$dir/damaged/step-00000004"
 : > "$dir/damaged/step-00000004/model.safetensors"
 refuses "move it and step-00000004 out of $dir/damaged: --resume then goes on from $dir/damaged/step-00000002" \
     "$gpt" --resume --out "$dir/damaged"

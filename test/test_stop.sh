@@ -129,12 +129,28 @@ n=0
 until ls "$dir"/usr1/step-*/state.json > /dev/null 2>&1 || [ $n -gt 100 ]; do n=$((n + 1)); sleep 0.05; done
 expect "a checkpoint after SIGUSR1" ls "$dir"/usr1/step-*/state.json
 expect "it goes on" kill -0 $pid
+first=$pid
 mv "$dir/usr1" "$dir/usr1-moved"
+kill -USR1 $pid
+n=0
+until ls "$dir"/usr1/step-*/state.json > /dev/null 2>&1 || [ $n -gt 100 ]; do n=$((n + 1)); sleep 0.05; done
+for folder in usr1 usr1-moved; do
+    refuses "$dir/$folder: another train_gpt writes to this folder (process $pid " "$gpt" --resume --out "$dir/$folder"
+done
+mv "$dir/usr1" "$dir/usr1-moved-too"
+start other $small --steps 1000000 --save-every 0 --val-every 0 --out "$dir/usr1"
+other=$pid pid=$first
+wait_for "^5," "$dir/usr1/log.csv"
+kill -USR1 $pid
+wait_for "is not saved: $dir/usr1: another train_gpt writes to this folder (process $other " "$dir/usr1.out"
+expect "nothing of the other run is touched" test -z "$(last_step "$dir/usr1")"
+kill -KILL $other
+wait $other 2> /dev/null
 stop TERM
 is "exit code" $status 75
 expect "that its folder was moved is told" \
     grep -q "^train_gpt: $dir/usr1/log.csv: was moved or removed while the run writes it" "$dir/usr1.out"
 expect "it is saved all the same" ls "$dir"/usr1/step-*/state.json
-close_test "a second signal ends it at once; SIGUSR1 saves and goes on"
+close_test "a second signal ends it at once; SIGUSR1 saves and goes on, also where its folder was moved"
 
 close_tests

@@ -236,7 +236,7 @@ static void read_weights(const char *bytes, size_t size) {
     claim_weights(accepted, &moments);
 }
 
-/* ---- checkpoint: the same bytes as config.json and as state.json, beside a model without tensors */
+/* ---- checkpoint: the same bytes as config.json and as state.json, beside a model and moments without tensors */
 
 static void load_config(void *argument) {
     (void)argument;
@@ -251,12 +251,25 @@ static void load_state(void *argument) {
     CLAIM(s.step >= 0 && s.tokens >= 0 && (int64_t)s.sample >= 0 && !isinf(s.val_loss), "step %lld", (long long)s.step);
 }
 
+static void check_sums(void *argument) {
+    (void)argument;
+    checkpoint_check_sums("C");
+}
+
+/* Fails at the latest where it wants the model's tensors. */
+static void check_all(void *argument) {
+    (void)argument;
+    checkpoint_check("C");
+}
+
 static void read_checkpoint(const char *bytes, size_t size) {
     fuzz_file("C/config.json", bytes, size);
     fuzz_file("C/state.json", bytes, size);
     safe_file("C/model.safetensors", "{}", 2);
+    safe_file("C/optimizer.safetensors", "{}", 2);
     fuzz_try(load_config, NULL, FREES_ALL, "");
-    fuzz_try(load_state, NULL, FREES_ALL, "C/state.json");
+    if (fuzz_try(load_state, NULL, FREES_ALL, "C/state.json")) fuzz_try(check_sums, NULL, FREES_ALL, "C/");
+    CLAIM(!fuzz_try(check_all, NULL, FREES_ALL, "C/"), "a model without tensors was accepted");
     program_read_settings();
 }
 
