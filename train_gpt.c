@@ -157,7 +157,7 @@ static const char mfu_formula[] =
 
 static Corpus corpus;
 static Tokenizer tokenizer;
-static TokenizerFiles tokenizer_files;      /* that --init came with */
+static TokenizerFiles tokenizer_files;      /* that --init came with, or those of bytes */
 static GPTConfig config;
 static GPT gpt;
 static Optimizer optimizer;
@@ -476,6 +476,20 @@ static void create_training(void) {
                                                 .weight_decay = (float)weight_decay, .max_norm = (float)clip });
 }
 
+static void put_tokenizer_file(int file, char *text) {
+    tokenizer_files.file[file].bytes = (unsigned char *)text;
+    tokenizer_files.file[file].size = (int64_t)strlen(text);
+}
+
+/* Those that the model comes with; else, of bytes, our own. */
+static void find_tokenizer(const char *model_folder) {
+    if (model_folder) tokenizer_files = checkpoint_load_tokenizer(model_folder);
+    for (int i = 0; i < TOKENIZER_FILES; i++)
+        if (tokenizer_files.file[i].bytes || tokenizer != TOKENIZER_BYTES) return;
+    put_tokenizer_file(TOKENIZER_JSON, tokenizer_bytes_json());
+    put_tokenizer_file(TOKENIZER_CONFIG_JSON, file_path("%s", tokenizer_bytes_config_json));
+}
+
 /* sequences: of an update. */
 static void load_weights(const char *checkpoint, int64_t sequences) {
     if (checkpoint) {
@@ -490,7 +504,7 @@ static void load_weights(const char *checkpoint, int64_t sequences) {
     } else {
         gpt_init(&gpt, (uint64_t)seed);
     }
-    if (checkpoint || init) tokenizer_files = checkpoint_load_tokenizer(checkpoint ? checkpoint : init);
+    find_tokenizer(checkpoint ? checkpoint : init);
 }
 
 static void open_saver(void) {

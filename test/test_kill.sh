@@ -128,7 +128,8 @@ else
         { gsub(d "/step-00000006.partial", "P"); gsub(d "/step-00000002.partial", "Q"); gsub(d, "OUT") }
         /^fsync P/ || /^rename / || $0 == "fsync OUT" || /^unlink Q/ { print }' "$dir/calls" | awk '
         /^fsync P\/config/ { on = 1 } on && !seen[$0]++ { printf "%s; ", $0 }')
-    want="fsync P/config.json; fsync P/model.safetensors; fsync P/optimizer.safetensors; fsync P/state.json; fsync P; "
+    want="fsync P/config.json; fsync P/model.safetensors; fsync P/optimizer.safetensors; fsync P/state.json; "
+    want="${want}fsync P/tokenizer.json; fsync P/tokenizer_config.json; fsync P; "
     want="${want}rename P; fsync OUT; rename OUT/step-00000002; unlink Q; "
     is "the order" "$order" "$want"
     expect "the folder above --out is synced" awk -v d="$dir" '
