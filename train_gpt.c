@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "kernels/check.h"
 #include "kernels/device.h"
 #include "llmc/checkpoint.h"
@@ -230,7 +231,7 @@ static int validation_is_due(void) {
 static int validate(void) {
     int all;
     char text[96];
-    double loss = evaluate(&gpt, corpus.val, val_tokens, (int)batch, &all);
+    double loss = evaluate(&gpt, corpus.val, val_tokens, (int)batch, &all, NULL);
     if (isnan(loss) && stop_wanted()) return 0;
     state.val_loss = loss;
     validated_step = state.step;
@@ -600,6 +601,21 @@ static int open_checkpoint(const char *path) {
     return !dry_run;
 }
 
+/* Once a second, in place on a terminal; at the end the line is taken away. */
+static void show_progress(int64_t done, int64_t all) {
+    static double start_s, shown_s;
+    char text[32];
+    double now = seconds_now();
+    if (!start_s) start_s = shown_s = now;
+    if (!isatty(STDOUT_FILENO) || (done < all && now - shown_s < 1)) return;
+    double share = (double)done / (double)all;
+    if (done < all)             printf("\r%3.0f%% done, %5s left", 100 * share,
+                                       duration_text((now - start_s) * (1 / share - 1), text));
+    else if (shown_s > start_s) printf("\r%22s\r", "");
+    shown_s = now;
+    fflush(stdout);
+}
+
 static void run_evaluation(void) {
     REQUIRE(data || val_data, "--eval wants --data FILE or --val-data FILE to evaluate on");
     const char *path = val_data ? val_data : data;
@@ -612,7 +628,7 @@ static void run_evaluation(void) {
     int all, all_wanted = !options_find(options, "val-tokens")->given;
     char text[96];
     double start = seconds_now();
-    double loss = evaluate(&gpt, tokens, all_wanted ? 0 : val_tokens, (int)batch, &all);
+    double loss = evaluate(&gpt, tokens, all_wanted ? 0 : val_tokens, (int)batch, &all, show_progress);
     REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but too large to compute with", eval, loss);
     double floor = are_bytes && all ? text_floor(path) : NAN;
     printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, are_bytes, text),
