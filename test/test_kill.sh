@@ -35,7 +35,7 @@ start_or_resume() { exec "$gpt" $run --out "$dir/killed" --resume > "$dir/killed
 check_killed() {
     same_folders "$dir/killed" "$dir/all"
     if grep -q 'all 200 steps are done' "$dir/killed.out"; then      # killed in the last pruning: no save did the rest
-        ls "$dir/killed" | grep '\.partial$\|\.old$' && wrong "what a kill left is still there"
+        names_in "$dir/killed" | grep '\.partial$\|\.old$' && wrong "what a kill left is still there"
     else
         is "left behind" "$(names_in "$dir/killed")" "$(names_in "$dir/whole")"
     fi
