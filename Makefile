@@ -56,7 +56,7 @@ TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 include test/fuzz/fuzz.mk
 
-.PHONY: all train test test-kill test-roundtrip lib bench-attention sanitize reference reference-124M clean help
+.PHONY: all train test test-kill test-roundtrip lib example bench-attention sanitize reference reference-124M clean help
 all: $(BUILD)/train_gpt
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt)
 	@echo "train_gpt is $<: $(WITH)"
@@ -147,6 +147,8 @@ lib: $(BUILD)/libtrain_gpt_kernels.a
 	@echo "$<: link it with $(filter -fopenmp,$(CFLAGS_ALL)) $(LIBS) $(LDLIBS)"
 $(BUILD)/libtrain_gpt_kernels.a: $(filter $(BUILD)/kernels/%,$(OBJECTS))
 	@rm -f $@ && ar rcs $@ $^
+example: $(BUILD)/example_attention
+	$< && $< naive
 $(BUILD)/example_attention: $(BUILD)/test/example_attention.o $(BUILD)/libtrain_gpt_kernels.a
 	$(link) $(LIBS)
 
@@ -172,9 +174,10 @@ help:
 	@echo "make test            every test that this machine can run"
 	@echo "make test-kill       200 kills at random moments and a fault at every call, resumed with the same bits"
 	@echo "make lib             the kernels alone as a library ($(BUILD)/libtrain_gpt_kernels.a)"
+	@echo "make example         a page of C that uses the library, built and run"
 	@echo "make bench-attention time every attention (bf16: on a GPU)"
 	@echo "make test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=$(PYTHON))"
-	@echo "make sanitize        the same under AddressSanitizer and UBSan"
+	@echo "make sanitize        make test under AddressSanitizer and UBSan"
 	@echo "make fuzz            look for inputs that break a reader, FUZZ_SECONDS=$(FUZZ_SECONDS) in all (clang)"
 	@echo "make reference       make test/reference again (PyTorch, transformers); reference-124M: the same at GPT-2 124M"
 	@echo "make clean           remove what was built; runs/ stays"

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "kernels/check.h"
 #include "kernels/device.h"
 #include "llmc/checkpoint.h"
@@ -157,7 +158,7 @@ static const char mfu_formula[] =
 
 static Corpus corpus;
 static Tokenizer tokenizer;
-static TokenizerFiles tokenizer_files;      /* that --init came with */
+static TokenizerFiles tokenizer_files;      /* that --init came with, or those of bytes */
 static GPTConfig config;
 static GPT gpt;
 static Optimizer optimizer;
@@ -175,6 +176,7 @@ static int64_t saved_step = -1;             /* of the last checkpoint of this pr
 
 static void print_settings(const DeviceInfo *device) {
     printf("%s on %s: %s, %s\n", VERSION, backend_name, device->name, device->detail);
+    if (device->advice[0]) printf("%s\n", device->advice);
     printf("model: %d layers, %d heads, %d channels, context %d, vocabulary %d: %.2f M parameters\n", config.L,
            config.NH, config.C, config.T, config.V, 1e-6 * (double)gpt_parameter_count(&config));
     printf("options:");
@@ -230,7 +232,7 @@ static int validation_is_due(void) {
 static int validate(void) {
     int all;
     char text[96];
-    double loss = evaluate(&gpt, corpus.val, val_tokens, (int)batch, &all);
+    double loss = evaluate(&gpt, corpus.val, val_tokens, (int)batch, &all, NULL);
     if (isnan(loss) && stop_wanted()) return 0;
     state.val_loss = loss;
     validated_step = state.step;
@@ -476,6 +478,20 @@ static void create_training(void) {
                                                 .weight_decay = (float)weight_decay, .max_norm = (float)clip });
 }
 
+static void put_tokenizer_file(int file, char *text) {
+    tokenizer_files.file[file].bytes = (unsigned char *)text;
+    tokenizer_files.file[file].size = (int64_t)strlen(text);
+}
+
+/* Those that the model comes with; else, of bytes, our own. */
+static void find_tokenizer(const char *model_folder) {
+    if (model_folder) tokenizer_files = checkpoint_load_tokenizer(model_folder);
+    for (int i = 0; i < TOKENIZER_FILES; i++)
+        if (tokenizer_files.file[i].bytes || tokenizer != TOKENIZER_BYTES) return;
+    put_tokenizer_file(TOKENIZER_JSON, tokenizer_bytes_json());
+    put_tokenizer_file(TOKENIZER_CONFIG_JSON, file_path("%s", tokenizer_bytes_config_json));
+}
+
 /* sequences: of an update. */
 static void load_weights(const char *checkpoint, int64_t sequences) {
     if (checkpoint) {
@@ -490,7 +506,7 @@ static void load_weights(const char *checkpoint, int64_t sequences) {
     } else {
         gpt_init(&gpt, (uint64_t)seed);
     }
-    if (checkpoint || init) tokenizer_files = checkpoint_load_tokenizer(checkpoint ? checkpoint : init);
+    find_tokenizer(checkpoint ? checkpoint : init);
 }
 
 static void open_saver(void) {
@@ -587,6 +603,21 @@ static int open_checkpoint(const char *path) {
     return !dry_run;
 }
 
+/* Once a second, in place on a terminal; at the end the line is taken away. */
+static void show_progress(int64_t done, int64_t all) {
+    static double start_s, shown_s;
+    char text[32];
+    double now = seconds_now();
+    if (!start_s) start_s = shown_s = now;
+    if (!isatty(STDOUT_FILENO) || (done < all && now - shown_s < 1)) return;
+    double share = (double)done / (double)all;
+    if (done < all)             printf("\r%3.0f%% done, %5s left", 100 * share,
+                                       duration_text((now - start_s) * (1 / share - 1), text));
+    else if (shown_s > start_s) printf("\r%22s\r", "");
+    shown_s = now;
+    fflush(stdout);
+}
+
 static void run_evaluation(void) {
     REQUIRE(data || val_data, "--eval wants --data FILE or --val-data FILE to evaluate on");
     const char *path = val_data ? val_data : data;
@@ -599,7 +630,7 @@ static void run_evaluation(void) {
     int all, all_wanted = !options_find(options, "val-tokens")->given;
     char text[96];
     double start = seconds_now();
-    double loss = evaluate(&gpt, tokens, all_wanted ? 0 : val_tokens, (int)batch, &all);
+    double loss = evaluate(&gpt, tokens, all_wanted ? 0 : val_tokens, (int)batch, &all, show_progress);
     REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but too large to compute with", eval, loss);
     double floor = are_bytes && all ? text_floor(path) : NAN;
     printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, are_bytes, text),

@@ -15,6 +15,7 @@ typedef struct {
     int64_t total_bytes;
     int64_t free_bytes;        /* that this process may still take */
     char    pci_bus_id[32];    /* "0000:17:00.0"; "" = it has none */
+    char    advice[160];       /* what would make it faster here and now, a line for the user; "" = nothing */
 } DeviceInfo;
 
 /* 0 and NULL = unknown: what a machine does not tell is no error. */

@@ -3,8 +3,9 @@
    (both moments: exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME in model.safetensors, all of them F32; where
    the model is saved in BF16, also the exact parameters, param.NAME) and state.json, which has the XXH64 of both
    and of its own text behind the sums. A head that is not tied is lm_head.weight, and config.json's
-   tie_word_embeddings is false. Where the model came with a tokenizer, its files too. It is written beside as
-   step-00001000.partial, synced and renamed: it is there whole or not at all. */
+   tie_word_embeddings is false. Where the model came with a tokenizer, its files too, and where it is one of bytes, those
+   of such a tokenizer. It is written beside as step-00001000.partial, synced and renamed: it is there whole or not at
+   all. */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
 #include "../kernels/check.h"
@@ -23,8 +24,9 @@ typedef struct {
 typedef struct { const char *key, *value; } Setting;
 
 /* A tokenizer's files, vocab.json, merges.txt and so on, as they are: nothing here reads them, they go with the model.
-   bytes NULL: not there. */
-enum { TOKENIZER_FILES = 6, TOKENIZER_FILE_BYTES = 64 << 20 };       /* of one, at most */
+   bytes NULL: not there. The first two are tokenizer.json and tokenizer_config.json. */
+enum { TOKENIZER_JSON, TOKENIZER_CONFIG_JSON, TOKENIZER_FILES = 6 };
+enum { TOKENIZER_FILE_BYTES = 64 << 20 };       /* of one, at most */
 typedef struct { struct { unsigned char *bytes; int64_t size; } file[TOKENIZER_FILES]; } TokenizerFiles;
 
 /* All that a checkpoint is made of. Parts that have a copy on the host are written from it. */

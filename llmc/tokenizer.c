@@ -50,6 +50,31 @@ int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *cou
     return tokens;
 }
 
+/* The class keeps AutoTokenizer from taking GPT2Tokenizer, which adds a token <|endoftext|> that the model has not. */
+const char tokenizer_bytes_config_json[] =
+    "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false\n}\n";
+
+/* GPT-2 (Radford et al. 2019, encoder.py) writes the printable bytes of Latin-1 as themselves and the others, in their
+   order, as U+0100, U+0101, ...; tokenizers calls this ByteLevel, and knows it by its name alone. */
+char *tokenizer_bytes_json(void) {
+    static const char level[] = "{ \"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
+                                "\"use_regex\": false }";
+    char *text;
+    size_t size;
+    FILE *memory = open_memstream(&text, &size);
+    REQUIRE(memory, "out of memory: tokenizer.json");
+    fprintf(memory, "{\n  \"version\": \"1.0\",\n  \"added_tokens\": [],\n  \"pre_tokenizer\": %s,\n"
+            "  \"decoder\": %s,\n  \"model\": { \"type\": \"BPE\", \"merges\": [], \"vocab\": {", level, level);
+    int other = 0x100;
+    for (int byte = 0; byte < 256; byte++) {
+        int printable = (byte > 0x20 && byte < 0x7F) || (byte > 0xA0 && byte != 0xAD);
+        fprintf(memory, "%s\"\\u%04x\": %d", byte ? ", " : " ", printable ? byte : other++, byte);
+    }
+    fputs(" } }\n}\n", memory);
+    REQUIRE(!fclose(memory), "out of memory: tokenizer.json");
+    return text;
+}
+
 /* On a terminal, the bytes of one character are held back until it is whole: a byte that cannot go on with it proves it
    broken, and starts anew. */
 static struct { unsigned char byte[4]; size_t have, want; } held;

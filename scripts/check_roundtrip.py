@@ -7,7 +7,7 @@ With safetensors and numpy alone: every tensor's name, type and shape are those 
 are finite, and the page of numpy below makes of them, in float64, the logits that train_gpt makes. With torch and
 transformers also: GPT2LMHeadModel.from_pretrained takes the folder with nothing missing and nothing left over, and
 makes the same logits in f32; and train_gpt takes what save_pretrained writes of it, to the bit. "The same": within 1e-5
-of the largest.
+of the largest. AutoTokenizer makes of a text, with a model of bytes, its bytes.
 """
 import argparse
 import json
@@ -168,6 +168,21 @@ def check(name, options, build, scratch, rng):
     want(max(differences.values()) <= LIMIT, f"{name}: want at most {LIMIT}")
 
 
+def check_bytes(build, scratch):
+    text, out = os.path.join(scratch, "text.txt"), os.path.join(scratch, "bytes")
+    every = "".join(map(chr, range(0x250))) + " two  spaces, don't .\r\n\u65e5\u672c \U0001f600 <|endoftext|>"
+    with open(text, "w", encoding="utf-8", newline="") as file:
+        file.write(every)
+    run(f"{build}/train_gpt", "--data", text, "--out", out, "--steps", "1", "--batch", "1", "--context", "16",
+        "--layers", "1", "--heads", "1", "--channels", "16")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(os.path.join(out, "step-00000001"))
+    want(len(tokenizer) == 256, f"bytes: AutoTokenizer has {len(tokenizer)} tokens")
+    ids = tokenizer(every)["input_ids"]
+    want(ids == list(every.encode()), f"bytes: AutoTokenizer gives {ids[:20]} ...")
+    want(tokenizer.decode(ids) == every, "bytes: AutoTokenizer reads another text from them")
+    print("AutoTokenizer of a model of bytes: its ids are the bytes")
+
+
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--build", default="build/cpu", help="where train_gpt and logits lie")
 args = parser.parse_args()
@@ -177,4 +192,6 @@ with tempfile.TemporaryDirectory() as scratch:
     rng = random.Random(1)
     for name, options in RUNS:
         check(name, options, args.build, scratch, rng)
+    if transformers:
+        check_bytes(args.build, scratch)
 print(f"{len(RUNS)} of {len(RUNS)} round trips")

@@ -38,7 +38,8 @@ fi
 expect "train" "$gpt" $small --steps 0 --out "$dir/start" --seed 3
 expect "train" "$gpt" $small --steps 5 --out "$dir/direct" --seed 3
 expect "train" "$gpt" $small --steps 5 --out "$dir/from-init" --seed 3 --init "$dir/start"
-same_files "$dir/direct/step-00000005" "$dir/from-init/step-00000005" model.safetensors
+same_files "$dir/direct/step-00000005" "$dir/from-init/step-00000005" model.safetensors tokenizer.json \
+    tokenizer_config.json
 close_test "--init continues from saved weights"
 
 # ---- A tokenizer's files go with the model, also when the folder that they came from is gone

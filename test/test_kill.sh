@@ -40,7 +40,7 @@ start_or_resume() { exec "$gpt" $run --out "$dir/killed" --resume > "$dir/killed
 check_killed() {
     same_folders "$dir/killed" "$dir/all"
     if grep -q 'all 200 steps are done' "$dir/killed.out"; then      # killed in the last pruning: no save did the rest
-        ls "$dir/killed" | grep '\.partial$\|\.old$' && wrong "what a kill left is still there"
+        names_in "$dir/killed" | grep '\.partial$\|\.old$' && wrong "what a kill left is still there"
     else
         is "left behind" "$(names_in "$dir/killed")" "$(names_in "$dir/whole")"
     fi
@@ -133,7 +133,8 @@ else
         { gsub(d "/step-00000006.partial", "P"); gsub(d "/step-00000002.partial", "Q"); gsub(d, "OUT") }
         /^fsync P/ || /^rename / || $0 == "fsync OUT" || /^unlink Q/ { print }' "$dir/calls" | awk '
         /^fsync P\/config/ { on = 1 } on && !seen[$0]++ { printf "%s; ", $0 }')
-    want="fsync P/config.json; fsync P/model.safetensors; fsync P/optimizer.safetensors; fsync P/state.json; fsync P; "
+    want="fsync P/config.json; fsync P/model.safetensors; fsync P/optimizer.safetensors; fsync P/state.json; "
+    want="${want}fsync P/tokenizer.json; fsync P/tokenizer_config.json; fsync P; "
     want="${want}rename P; fsync OUT; rename OUT/step-00000002; unlink Q; "
     is "the order" "$order" "$want"
     expect "the folder above --out is synced" awk -v d="$dir" '

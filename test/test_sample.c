@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <termios.h>
 #include "../kernels/device.h"
+#include "../llmc/json.h"
 #include "../llmc/random.h"
 #include "../llmc/sampler.h"
 #include "test.h"
@@ -41,6 +42,25 @@ static void text_to_tokens(void) {
     expect_fails("token id 4294967296, want 0 to 99", encode, &(Encode){ TOKENIZER_IDS, "4294967296", 100 });
     expect_fails("want 0 to 99", encode, &(Encode){ TOKENIZER_IDS, "99999999999999999999999999", 100 });
     expect_fails("byte 97 at place 1, want below 90", encode, &(Encode){ TOKENIZER_BYTES, "Aa", 90 });
+}
+
+/* GPT-2's letters: the space is U+0120, the newline U+010A, DEL U+0121, the soft hyphen the last of the others. */
+static void bytes_for_huggingface(void) {
+    static const struct { const char *letter; int byte; } letters[] = {
+        { "\xc4\x80", 0 }, { "\xc4\x8a", '\n' }, { "\xc4\xa0", ' ' }, { "!", '!' }, { "\"", '"' }, { "\\", '\\' },
+        { "~", '~' }, { "\xc4\xa1", 0x7F }, { "\xc5\x82", 0xA0 }, { "\xc2\xa1", 0xA1 }, { "\xc5\x83", 0xAD },
+        { "\xc3\xbf", 0xFF },
+    };
+    char *text = tokenizer_bytes_json();
+    Json *json = json_parse(text, strlen(text), "tokenizer.json");
+    const Json *vocab = json_find(json_find(json, "model"), "vocab");
+    EXPECT(vocab->count == 256, "%d letters", (int)vocab->count);
+    for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
+        int64_t byte = json_integer(vocab, letters[i].letter, 0, 255, "vocab");
+        EXPECT(byte == letters[i].byte, "%s is %d, want %d", letters[i].letter, (int)byte, letters[i].byte);
+    }
+    json_free(json);
+    free(text);
 }
 
 /* What comes out of file when the bytes of text go into tokenizer_print one by one. */
@@ -221,6 +241,7 @@ static void text_from_a_model(void) {
 int main(void) {
     device_open((DeviceOptions){ 0 });
     RUN(text_to_tokens);
+    RUN(bytes_for_huggingface);
     RUN(tokens_to_text);
     RUN(terminal_comes_to_no_harm);
     RUN(tokens_from_logits);
