@@ -1,11 +1,10 @@
 /* llmc/checkpoint.h - A checkpoint is a folder OUT/step-00001000 that HuggingFace's from_pretrained can load:
    config.json, model.safetensors (HuggingFace's names and layouts), and, to go on training, optimizer.safetensors
    (both moments: exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME in model.safetensors, all of them F32; where
-   the model is saved in BF16, also the exact parameters, param.NAME) and state.json, which has the XXH64 of both
-   and of its own text behind the sums. A head that is not tied is lm_head.weight, and config.json's
-   tie_word_embeddings is false. Where the model came with a tokenizer, its files too, and where it is one of bytes, those
-   of such a tokenizer. It is written beside as step-00001000.partial, synced and renamed: it is there whole or not at
-   all. */
+   the model is saved in BF16, also the exact parameters, param.NAME) and state.json, which has the XXH64 of both and of
+   its own text behind the sums. A head that is not tied is lm_head.weight, and config.json's tie_word_embeddings is
+   false. Where the model came with a tokenizer, its files too, and where it is one of bytes, those of such a tokenizer.
+   It is written beside as step-00001000.partial, synced and renamed: it is there whole or not at all. */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
 #include "../kernels/check.h"
