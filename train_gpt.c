@@ -521,8 +521,8 @@ static void open_saver(void) {
 
 static void close_saver(void) {
     char *newest = saver.failed ? checkpoint_latest(out) : NULL;
-    REQUIRE(!saver.failed, "the last checkpoint could not be written: the newest is %s; with room on the disk, "
-            "--resume goes on from it", newest ? newest : "none");
+    REQUIRE(!saver.failed, "the last checkpoint could not be written, as told above: the newest is %s; with that "
+            "mended, --resume goes on from it", newest ? newest : "none");
     saver_close(&saver);
     printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, (long long)state.step);
 }

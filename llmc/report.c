@@ -314,8 +314,8 @@ void report_alarm(Report *report, const char *format, ...) {
 static void tell_moved(Report *report) {
     int moved = !file_has_name(fileno(report->csv), report->csv_path);
     if (moved && !report->csv_moved)
-        report_alarm(report, "%s: was moved or removed while the run writes it: its rows are no longer there; "
-                     "checkpoints still are written beside that name", report->csv_path);
+        report_alarm(report, "%s: was moved or removed while the run writes it: its rows are no longer there",
+                     report->csv_path);
     report->csv_moved = moved;
 }
 
