@@ -24,6 +24,7 @@
 #include "llmc/sampler.h"
 #include "llmc/saver.h"
 #include "llmc/schedule.h"
+#include "llmc/steps.h"
 #include "llmc/stop.h"
 #include "llmc/tokenizer.h"
 #include "llmc/tokens.h"
@@ -322,7 +323,7 @@ static void note_sick(const StepNumbers *numbers, int64_t step) {
     if (gpt_find_sick(&gpt, name, &tensor)) health = tensor_health(tensor);
     guard_sick_text(numbers, name, &health, what);
     if (over) save_before_step();
-    char *last = out ? checkpoint_latest(out) : NULL;
+    char *last = out ? steps_latest(out) : NULL;
     char *text = file_path("step %lld: %s. Last good checkpoint: %s", (long long)step, what, last ? last : "none");
     if (stop) fail("%s. A lower --lr or --clip may help%s", text,
                    last ? "; --resume --on-nan skip goes on without this step" : "");
@@ -520,7 +521,7 @@ static void open_saver(void) {
 }
 
 static void close_saver(void) {
-    char *newest = saver.failed ? checkpoint_latest(out) : NULL;
+    char *newest = saver.failed ? steps_latest(out) : NULL;
     REQUIRE(!saver.failed, "the last checkpoint could not be written, as told above: the newest is %s; with that "
             "mended, --resume goes on from it", newest ? newest : "none");
     saver_close(&saver);
@@ -544,7 +545,7 @@ static void tell_stopped(const char *stop) {
 static int run_training(int argc, char **argv) {
     folder.path = out;
     char *checkpoint = resume ? take_up() : NULL;
-    if (init) init = checkpoint_resolve(init);
+    if (init) init = steps_resolve(init);
     corpus = corpus_open(data, val_data, val_fraction);
     tokenizer = tokens_are_bytes(corpus.train) ? TOKENIZER_BYTES : TOKENIZER_IDS;
     config = model_to_train(&model, checkpoint ? checkpoint : init, tokenizer == TOKENIZER_BYTES);
@@ -591,7 +592,7 @@ static int run_training(int argc, char **argv) {
 
 /* Returns 0 when the plan was all that was wanted. */
 static int open_checkpoint(const char *path) {
-    char *checkpoint = checkpoint_resolve(path);
+    char *checkpoint = steps_resolve(path);
     config = model_to_use(&model, checkpoint);
     tokenizer = model_tokenizer(checkpoint, config.V);
     plan_run(EVALUATE);

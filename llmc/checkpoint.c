@@ -3,14 +3,10 @@
 #include "json.h"
 #include "xxh64.h"
 #include "../kernels/check.h"
-#include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* ---- config.json */
 
@@ -55,7 +51,7 @@ static int has_file(const char *folder, const char *name) {
 static const char MODEL[] = "model.safetensors", INDEX[] = "model.safetensors.index.json";
 static const char OPTIMIZER[] = "optimizer.safetensors", STATE[] = "state.json";
 
-static int has_model(const char *folder) { return has_file(folder, MODEL) || has_file(folder, INDEX); }
+int checkpoint_has_model(const char *folder) { return has_file(folder, MODEL) || has_file(folder, INDEX); }
 
 static char *model_path(const char *folder) {
     return file_path("%s/%s", folder, has_file(folder, INDEX) && !has_file(folder, MODEL) ? INDEX : MODEL);
@@ -218,7 +214,7 @@ TokenizerFiles checkpoint_load_tokenizer(const char *checkpoint) {
     return files;
 }
 
-/* ---- The folder */
+/* ---- All of it */
 
 Snapshot checkpoint_snapshot(const GPT *model, const Optimizer *optimizer, const TrainState *state,
                              const Setting *settings) {
@@ -232,24 +228,6 @@ Snapshot checkpoint_snapshot(const GPT *model, const Optimizer *optimizer, const
     };
 }
 
-/* A path that nobody has to free: a failure that is caught leaves no memory behind. */
-typedef struct { char text[4096]; } Path;
-
-static Path path_at(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static Path path_at(const char *format, ...) {
-    Path path;
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(path.text, sizeof path.text, format, arguments);
-    va_end(arguments);
-    REQUIRE(length >= 0 && length < (int)sizeof path.text, "%s: the name is too long", path.text);
-    return path;
-}
-
-static Path step_path(const char *out, int64_t step, const char *tail) {
-    return path_at("%s/step-%08" PRId64 "%s", out, step, tail);
-}
-
 static void tokenizer_write(const char *folder, const TokenizerFiles *files) {
     for (int i = 0; files && i < TOKENIZER_FILES; i++) {
         if (!files->file[i].bytes) continue;
@@ -260,8 +238,7 @@ static void tokenizer_write(const char *folder, const TokenizerFiles *files) {
     }
 }
 
-/* All names that a checkpoint may hold, the tokenizer's among them. */
-static int is_our_file(const char *name) {
+int checkpoint_has_name(const char *name) {
     static const char *const names[] = {
         "config.json", MODEL, OPTIMIZER, "state.json", "generation_config.json",
     };
@@ -272,74 +249,17 @@ static int is_our_file(const char *name) {
     return 0;
 }
 
-/* What somebody else has put into a checkpoint that another has replaced, notes or results, goes into the new one,
-   unless that has something of the same name. */
-static void move_foreign_files(const char *old, const char *step) {
-    struct stat info;
-    DIR *directory = lstat(old, &info) == 0 && S_ISDIR(info.st_mode) ? opendir(old) : NULL;
-    if (!directory) return;
-    int error = 0, moved = 0;
-    for (struct dirent *entry; !error && (errno = 0, (entry = readdir(directory))); ) {
-        const char *name = entry->d_name;
-        if (!strcmp(name, ".") || !strcmp(name, "..") || is_our_file(name)) continue;
-        Path from = path_at("%s/%s", old, name), to = path_at("%s/%s", step, name);
-        if (file_exists(to.text)) continue;
-        error = rename(from.text, to.text) ? errno : 0;
-        moved++;
-    }
-    if (!error) error = errno;
-    closedir(directory);
-    REQUIRE(!error, "%s: cannot move its files to %s: %s", old, step, strerror(error));
-    if (moved) directory_sync(step);
-}
-
-typedef struct { const char *out, *tail; int64_t step; } Removal;
-
-static void remove_step(void *removal) {
-    const Removal *r = removal;
-    Path from = step_path(r->out, r->step, r->tail), gone = step_path(r->out, r->step, *r->tail ? r->tail : ".partial");
-    if (!strcmp(r->tail, ".old")) move_foreign_files(gone.text, step_path(r->out, r->step, "").text);
-    if (!*r->tail) {
-        directory_remove(gone.text);
-        file_rename(from.text, gone.text);
-    }
-    directory_remove(gone.text);
-}
-
-void checkpoint_write(const char *out, const Snapshot *s) {
-    Path step = step_path(out, s->state.step, ""), partial = step_path(out, s->state.step, ".partial");
-    Path old = step_path(out, s->state.step, ".old");
-    Removal replaced = { out, ".old", s->state.step };
-
-    directory_make(out);
-    directory_remove(partial.text);
-    directory_make(partial.text);
-    config_write(path_at("%s/config.json", partial.text).text, &s->config);
+void checkpoint_write(const char *folder, const Snapshot *s) {
     uint64_t sums[2];
-    weights_write(path_at("%s/%s", partial.text, MODEL).text, &s->parameters, 1, s->config.V);
+    config_write(path_at("%s/config.json", folder).text, &s->config);
+    weights_write(path_at("%s/%s", folder, MODEL).text, &s->parameters, 1, s->config.V);
     sums[0] = file_written_sum();
-    weights_write(path_at("%s/%s", partial.text, OPTIMIZER).text, s->moments,
+    weights_write(path_at("%s/%s", folder, OPTIMIZER).text, s->moments,
                   s->config.save_dtype == F32 ? 2 : 3, s->config.V);       /* the exact ones too */
     sums[1] = file_written_sum();
-    state_write(path_at("%s/state.json", partial.text).text, &s->state, s->optimizer_step, s->config.NH, sums,
-                s->settings);
-    tokenizer_write(partial.text, s->tokenizer);
-    directory_sync(partial.text);
-
-    /* A folder cannot be renamed over another: between the two renames the old one still counts (see newest). */
-    if (file_exists(step.text)) {
-        remove_step(&replaced);
-        file_rename(step.text, old.text);
-    }
-    file_rename(partial.text, step.text);
-    char left[FAIL_LENGTH];                 /* the new one is there: what stays of the old is for checkpoint_sweep */
-    if (file_exists(old.text)) fails(remove_step, &replaced, left);
-}
-
-void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
-                     const Setting *settings) {
-    Snapshot snapshot = checkpoint_snapshot(model, optimizer, state, settings);
-    checkpoint_write(out, &snapshot);
+    state_write(path_at("%s/state.json", folder).text, &s->state, s->optimizer_step, s->config.NH, sums, s->settings);
+    tokenizer_write(folder, s->tokenizer);
+    directory_sync(folder);
 }
 
 void checkpoint_load_model(const char *checkpoint, GPT *model) {
@@ -369,92 +289,16 @@ void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *op
     free(state_path);
 }
 
-/* ---- Finding one */
+/* ---- What a folder has */
 
-typedef enum { TO_LOOK_AT, TO_LOAD, TO_RESUME } Need;
-
-static const char *missing_file(const char *folder, Need need) {
-    static const char *const to_resume[] = { OPTIMIZER, "state.json" };
+const char *checkpoint_lacks(const char *folder, int to_resume) {
+    static const char *const names[] = { OPTIMIZER, STATE };
     if (!has_file(folder, "config.json")) return "config.json";
-    if (!has_model(folder)) return MODEL;
-    for (int i = 0; need == TO_RESUME && i < 2; i++)
-        if (!has_file(folder, to_resume[i])) return to_resume[i];
+    if (!checkpoint_has_model(folder)) return MODEL;
+    for (int i = 0; to_resume && i < 2; i++)
+        if (!has_file(folder, names[i])) return names[i];
     return NULL;
 }
-
-static int is_complete(const char *folder, Need need) {
-    return need == TO_LOOK_AT ? file_is_folder(folder) : !missing_file(folder, need);
-}
-
-const char *checkpoint_lacks(const char *folder) { return missing_file(folder, TO_RESUME); }
-
-/* The number of a name like step-00000020 and tail: the name must be the one that its number would be given. -1 for any
-   other. */
-static int64_t step_of(const char *name, const char *tail) {
-    char same[80];
-    if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9') return -1;
-    int64_t step = strtoll(name + 5, NULL, 10);
-    snprintf(same, sizeof same, "step-%08" PRId64 "%s", step, tail);
-    return strcmp(name, same) ? -1 : step;
-}
-
-static int from_the_highest(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x < y) - (x > y);
-}
-
-/* The steps whose names in OUT have this tail, highest first, to be freed. A folder that is not there has none. */
-static int64_t *list_steps(const char *out, const char *tail, int *count) {
-    *count = 0;
-    DIR *directory = opendir(out);
-    if (!directory && (errno == ENOENT || errno == ENOTDIR)) return NULL;
-    REQUIRE(directory, "%s: cannot open the folder: %s", out, strerror(errno));
-    int64_t *steps = NULL;
-    for (struct dirent *entry; errno = 0, (entry = readdir(directory)); ) {
-        int64_t step = step_of(entry->d_name, tail);
-        if (step < 0) continue;
-        if ((*count & (*count - 1)) == 0) {              /* full at 0, 1, 2, 4, 8, ... */
-            steps = realloc(steps, (*count ? 2 * (size_t)*count : 1) * sizeof *steps);
-            REQUIRE(steps, "%s: out of memory for the names of %d checkpoints", out, *count);
-        }
-        steps[(*count)++] = step;
-    }
-    int error = errno;
-    closedir(directory);
-    REQUIRE(!error, "%s: cannot read the folder: %s", out, strerror(error));
-    if (steps) qsort(steps, (size_t)*count, sizeof *steps, from_the_highest);
-    return steps;
-}
-
-typedef struct { int64_t step; int is_old; } Place;
-
-static const char *const tails[] = { "", ".old" };
-static Path place_path(const char *out, Place p) { return step_path(out, p.step, tails[p.is_old]); }
-
-/* The highest step of OUT that is complete and stands below another, step-N.old below step-N; step -1 = none. */
-static Place newest_before(const char *out, Need need, Place before) {
-    Place best = { -1, 0 };
-    for (int old = 0; old < 2; old++) {
-        int count;
-        int64_t *steps = list_steps(out, tails[old], &count);
-        for (int i = 0; i < count && steps[i] > best.step; i++) {
-            Place p = { steps[i], old };
-            if (p.step > before.step || (p.step == before.step && p.is_old <= before.is_old)) continue;
-            if (is_complete(place_path(out, p).text, need)) best = p;
-        }
-        free(steps);
-    }
-    return best;
-}
-
-static char *newest(const char *out, Need need) {
-    Place best = newest_before(out, need, (Place){ INT64_MAX, -1 });
-    return best.step < 0 ? NULL : file_path("%s", place_path(out, best).text);
-}
-
-char *checkpoint_latest(const char *out)  { return newest(out, TO_RESUME); }
-char *checkpoint_any(const char *out)     { return newest(out, TO_LOAD); }
-char *checkpoint_highest(const char *out) { return newest(out, TO_LOOK_AT); }
 
 /* ---- One that is damaged */
 
@@ -531,100 +375,4 @@ void checkpoint_check_sums(const char *checkpoint) {
     }
     json_free(json);
     free(state);
-}
-
-static void check(void *folder) {
-    checkpoint_check(folder);
-    checkpoint_check_sums(folder);
-}
-
-char *checkpoint_earlier(const char *out, const char *checkpoint, char damaged[FAIL_LENGTH]) {
-    const char *slash = strrchr(checkpoint, '/'), *name = slash ? slash + 1 : checkpoint;
-    Place before = { step_of(name, ends_with(name, ".old") ? ".old" : ""), ends_with(name, ".old") };
-    char why[FAIL_LENGTH];
-    size_t length = 0;
-    *damaged = 0;
-    while ((before = newest_before(out, TO_RESUME, before)).step >= 0) {
-        Path folder = place_path(out, before);
-        if (!fails(check, folder.text, why)) return file_path("%s", folder.text);
-        if (length < FAIL_LENGTH / 2)
-            length += (size_t)snprintf(damaged + length, FAIL_LENGTH - length, " and step-%08" PRId64 "%s", before.step,
-                                       tails[before.is_old]);
-    }
-    return NULL;
-}
-
-/* ---- Removing old ones */
-
-static int is_ours_alone(const char *folder) {
-    struct stat info;
-    DIR *directory = lstat(folder, &info) == 0 && S_ISDIR(info.st_mode) ? opendir(folder) : NULL;
-    if (!directory) return 0;
-    int ours = 1;
-    for (struct dirent *entry; errno = 0, (entry = readdir(directory)); )
-        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..") && !is_our_file(entry->d_name)) ours = 0;
-    if (errno) ours = 0;
-    closedir(directory);
-    return ours;
-}
-
-/* One that cannot be removed is no obstacle to the others: the first failure is told at the end. Frees steps. */
-static void remove_steps(const char *out, const char *tail, int64_t *steps, int count) {
-    char why[FAIL_LENGTH], first[FAIL_LENGTH] = "";
-    for (int i = 0; i < count; i++)
-        if (fails(remove_step, &(Removal){ out, tail, steps[i] }, why) && !*first) memcpy(first, why, sizeof first);
-    free(steps);
-    REQUIRE(!*first, "%s", first);
-}
-
-void checkpoint_prune(const char *out, int64_t step, int64_t keep, int64_t keep_every) {
-    if (!keep) return;
-    int count, old = 0;
-    int64_t *steps = list_steps(out, "", &count), seen = 0;
-    for (int i = 0; i < count; i++) {
-        Path folder = step_path(out, steps[i], "");
-        if (steps[i] > step || !is_complete(folder.text, TO_RESUME) || !is_ours_alone(folder.text) || seen++ < keep)
-            continue;
-        if (!keep_every || steps[i] % keep_every) steps[old++] = steps[i];
-    }
-    remove_steps(out, "", steps, old);
-}
-
-void checkpoint_sweep(const char *out) {
-    int count, replaced = 0;
-    int64_t *steps = list_steps(out, ".partial", &count);
-    remove_steps(out, ".partial", steps, count);
-    steps = list_steps(out, ".old", &count);
-    for (int i = 0; i < count; i++) {
-        Path step = step_path(out, steps[i], ""), old = step_path(out, steps[i], ".old");
-        if (is_complete(step.text, TO_RESUME)) steps[replaced++] = steps[i];
-        else if (!file_exists(step.text) && is_complete(old.text, TO_RESUME)) file_rename(old.text, step.text);
-    }
-    remove_steps(out, ".old", steps, replaced);
-}
-
-/* ---- A CHECKPOINT argument */
-
-char *checkpoint_resolve(const char *path) {
-    REQUIRE(file_exists(path), "%s: no such file or folder: want a checkpoint", path);
-    if (!file_is_folder(path)) {
-        FileMap map = file_map(path);
-        const char *kind = file_kind(map.bytes, map.size), *slash = strrchr(path, '/');
-        file_unmap(map);
-        const char *name = slash ? slash + 1 : path;
-        REQUIRE(!strcmp(name, MODEL) || !strcmp(name, INDEX),
-                "%s: is %s, want a checkpoint: a folder with model.safetensors, or the index of its shards", path,
-                kind ? kind : "a file of an unknown kind");
-        return file_folder(path);
-    }
-    char *folder = file_path("%s", path);
-    for (size_t n = strlen(folder); n > 1 && folder[n - 1] == '/'; n--) folder[n - 1] = 0;
-    REQUIRE(!ends_with(folder, ".partial"), "%s: is a checkpoint that was not finished: take an earlier one", path);
-    if (has_model(folder)) return folder;
-    char *step = newest(folder, TO_LOAD);
-    REQUIRE(step, "%s: holds no checkpoint, want %s", path,
-            has_file(folder, "pytorch_model.bin") ? "model.safetensors in place of pytorch_model.bin: save it with "
-            "safe_serialization=True" : "config.json and model.safetensors, or folders like step-00001000");
-    free(folder);
-    return step;
 }

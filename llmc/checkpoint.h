@@ -4,7 +4,7 @@
    the model is saved in BF16, also the exact parameters, param.NAME) and state.json, which has the XXH64 of both and of
    its own text behind the sums. A head that is not tied is lm_head.weight, and config.json's tie_word_embeddings is
    false. Where the model came with a tokenizer, its files too, and where it is one of bytes, those of such a tokenizer.
-   It is written beside as step-00001000.partial, synced and renamed: it is there whole or not at all. */
+   How it comes to be whole or not at all: llmc/steps.h. */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
 #include "../kernels/check.h"
@@ -40,26 +40,16 @@ typedef struct {
 Snapshot checkpoint_snapshot(const GPT *model, const Optimizer *optimizer, const TrainState *state,
                              const Setting *settings);      /* copies nothing */
 
-/* Makes OUT where it is missing. A checkpoint of the same step is replaced; what is in its folder and no part of
-   a checkpoint moves into the new one. It is durable when the call returns. On a full disk, or a model or moment that
-   holds a NaN or an infinity: a line, and the earlier checkpoints are untouched. */
-void checkpoint_write(const char *out, const Snapshot *snapshot);
-void checkpoint_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
-                     const Setting *settings);
+/* All files of a checkpoint into a folder that is there, durable when the call returns. On a full disk, or a model or
+   moment that holds a NaN or an infinity: a line. */
+void checkpoint_write(const char *folder, const Snapshot *snapshot);
 
-/* Of OUT's complete checkpoints of steps up to `step` removes all but the newest keep and those whose step is a
-   multiple of keep_every; keep 0: none, keep_every 0: no multiples. Later ones are not this run's. A folder that holds
-   a file or a folder of a name that no checkpoint has is not ours alone and stays, like a link; neither counts. What is
-   removed is first renamed to step-N.partial: a crash leaves nothing that is taken for a checkpoint. */
-void checkpoint_prune(const char *out, int64_t step, int64_t keep, int64_t keep_every);
+/* Whether a checkpoint may hold a file of this name, the tokenizer's among them. */
+int checkpoint_has_name(const char *name);
+int checkpoint_has_model(const char *folder);
 
-/* Removes what a crash or a failure left: every step-N.partial, and step-N.old where step-N is complete, which gets
-   what is no part of a checkpoint in it; where there is no step-N, its .old takes the name back. For the one run that
-   holds OUT's lock. */
-void checkpoint_sweep(const char *out);
-
-/* The newest checkpoint of OUT that has all four files, as a new string, or NULL. */
-char *checkpoint_latest(const char *out);
+/* The first file that to load the model, or to resume, needs and this folder has not; NULL = it has all. */
+const char *checkpoint_lacks(const char *folder, int to_resume);
 
 /* Fails in a line when a file of a checkpoint to go on from is cut short or is not what it should be, as far as that
    can be seen without reading all of its numbers. */
@@ -68,24 +58,6 @@ void checkpoint_check(const char *checkpoint);
 /* Fails in a line when a byte of its model or moments is not the one that was written, by the checksums in state.json;
    a checkpoint of an older version has none. */
 void checkpoint_check_sums(const char *checkpoint);
-
-/* The newest checkpoint of OUT that a resume would find without this one and that passes both checks, as a new string,
-   or NULL. damaged: those between that do not, " and step-00000800 and step-00000600". */
-char *checkpoint_earlier(const char *out, const char *checkpoint, char damaged[FAIL_LENGTH]);
-
-/* The step folder of OUT of the highest step, whole or not, as a new string, or NULL. */
-char *checkpoint_highest(const char *out);
-
-/* The first file that a resume needs and this folder has not; NULL = it has all. */
-const char *checkpoint_lacks(const char *folder);
-
-/* Any step folder of OUT that holds a model, also without what a resume needs, as a new string, or NULL. */
-char *checkpoint_any(const char *out);
-
-/* A CHECKPOINT argument: a folder with a model, a folder of step folders (the newest is taken), or model.safetensors or
-   model.safetensors.index.json itself; returns the folder (a new string). Fails in a line when it is something else,
-   and says what it seems to be. The model may be any GPT-2 of HuggingFace's: see weights_read. */
-char *checkpoint_resolve(const char *path);
 
 /* Of config.json, checked; where there is none, of the shapes, with heads of 64 channels, and a line that says so.
    untied also where the file has a head that differs from wte, though config.json ties it: then a line says so. */

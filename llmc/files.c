@@ -50,6 +50,16 @@ int file_is_folder(const char *path) {
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+Path path_at(const char *format, ...) {
+    Path path;
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(path.text, sizeof path.text, format, arguments);
+    va_end(arguments);
+    REQUIRE(length >= 0 && length < (int)sizeof path.text, "%s: the name is too long", path.text);
+    return path;
+}
+
 char *file_path(const char *format, ...) {
     char *path;
     va_list arguments;

@@ -13,6 +13,9 @@ int     file_exists(const char *path);
 int     file_is_folder(const char *path);
 int     file_has_name(int fd, const char *path);          /* what is open there is still what path names */
 char   *file_path(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* a new string */
+/* A path that nobody has to free: a failure that is caught leaves no memory behind. */
+typedef struct { char text[4096]; } Path;
+Path    path_at(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int     ends_with(const char *text, const char *end);
 char   *file_folder(const char *path);    /* a new string: "a/b" of "a/b/c", "." of "c", "/" of "/c" */
 

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "../kernels/check.h"
 #include "files.h"
+#include "steps.h"
 
 /* ---- What is saved */
 
@@ -50,7 +51,7 @@ static void (*hook_before)(const char *message);
 /* It is not passed over in silence, and not removed: that is for the user to say. */
 static void fail_with_a_way_out(const char *message) {
     fail_hook = hook_before;
-    char more[FAIL_LENGTH], *out = file_folder(reading), *earlier = checkpoint_earlier(out, reading, more);
+    char more[FAIL_LENGTH], *out = file_folder(reading), *earlier = steps_earlier(out, reading, more);
     fail("%s; if %s is damaged, move it%s out of %s: --resume then %s%s", message, reading, more, out,
          earlier ? "goes on from " : "begins, no earlier checkpoint is whole", earlier ? earlier : "");
 }
@@ -100,22 +101,22 @@ void resume_require_same_data(const char *checkpoint, const Corpus *corpus, cons
 /* ---- What is found and read */
 
 char *resume_find(const char *out, const char *data) {
-    char *checkpoint = checkpoint_latest(out), *highest = checkpoint_highest(out);
+    char *checkpoint = steps_latest(out), *highest = steps_highest(out);
     if (checkpoint) {
         reads(checkpoint);
         checkpoint_check(checkpoint);
         reads(NULL);
         if (strcmp(highest, checkpoint))
-            printf("--resume: %s lacks %s and is passed over\n", highest, checkpoint_lacks(highest));
+            printf("--resume: %s lacks %s and is passed over\n", highest, checkpoint_lacks(highest, 1));
         free(highest);
         return checkpoint;
     }
-    char *model_there = checkpoint_any(out);
+    char *model_there = steps_any(out);
     REQUIRE(!model_there, "--resume: %s holds a model, but not all of the files that a resume needs: it lacks %s; "
             "bring it back, or start from its weights: --init %s --out ANOTHER", model_there,
-            checkpoint_lacks(model_there), model_there);
+            checkpoint_lacks(model_there, 1), model_there);
     REQUIRE(!highest, "--resume: %s lacks %s, and there is no other checkpoint; bring it back, or move the folder out "
-            "of %s: --resume then begins", highest, checkpoint_lacks(highest), out);
+            "of %s: --resume then begins", highest, checkpoint_lacks(highest, 1), out);
     REQUIRE(data, "--resume: there is no checkpoint in %s: want one, or --data FILE to begin with", out);
     printf("--resume: there is no checkpoint in %s: the run begins\n", out);
     return NULL;

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static void sweep(void *saver) { checkpoint_sweep(((Saver *)saver)->out); }
+static void sweep(void *saver) { steps_sweep(((Saver *)saver)->out); }
 
 enum { PAGE = 1 << 21 };                   /* a large one; a copy takes whole ones */
 static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
@@ -62,7 +62,7 @@ static Setting *settings_copy(const Setting *settings) {
 
 /* ---- The thread */
 
-static void write_snapshot(void *saver) { checkpoint_write(((Saver *)saver)->out, &((Saver *)saver)->snapshot); }
+static void write_snapshot(void *saver) { steps_write(((Saver *)saver)->out, &((Saver *)saver)->snapshot); }
 
 static void keep_folder(void *saver) {
     Saver *s = saver;
@@ -71,7 +71,7 @@ static void keep_folder(void *saver) {
 
 static void prune(void *saver) {
     Saver *s = saver;
-    checkpoint_prune(s->out, s->snapshot.state.step, s->keep, s->keep_every);
+    steps_prune(s->out, s->snapshot.state.step, s->keep, s->keep_every);
 }
 
 static void *save(void *saver) {

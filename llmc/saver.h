@@ -5,14 +5,14 @@
 #define LLMC_SAVER_H
 #include <pthread.h>
 #include "../kernels/check.h"
-#include "checkpoint.h"
+#include "steps.h"
 #include "folder.h"
 
 typedef struct {
     char            *out;
     const GPT       *model;
     const Optimizer *optimizer;
-    int64_t          keep, keep_every;     /* as in checkpoint_prune, done when the new one is durable */
+    int64_t          keep, keep_every;     /* as in steps_prune, done when the new one is durable */
     const TokenizerFiles *tokenizer;       /* go into every checkpoint; set by the caller, NULL = none */
     Folder          *folder;               /* OUT, kept before each save; set by the caller, NULL = nobody's */
     void            *host[3];              /* parameters, first and second moments */
@@ -32,7 +32,7 @@ size_t saver_host_bytes(const GPTConfig *config);
 /* Of one checkpoint, but for the small files. */
 double saver_file_bytes(const GPTConfig *config);
 
-/* Also removes what a kill left in OUT (checkpoint_sweep), whose lock is held. */
+/* Also removes what a kill left in OUT (steps_sweep), whose lock is held. */
 void saver_open(Saver *saver, const char *out, const GPT *model, const Optimizer *optimizer, int64_t keep,
                 int64_t keep_every);
 

@@ -2,7 +2,7 @@
 #include "models.h"
 #include "scratch.h"
 #include <float.h>
-#include "../llmc/checkpoint.h"
+#include "../llmc/steps.h"
 #include "../llmc/weights.h"
 #include "../llmc/safetensors.h"
 
@@ -15,7 +15,7 @@ static const Setting settings[] = {
 static void save_step(const char *out, Trainer *t, int64_t step, double val_loss) {
     t->optimizer.step = step + 1;
     TrainState state = { step, (uint64_t)step * 3, step * 21, val_loss };
-    checkpoint_save(out, &t->model, &t->optimizer, &state, settings);
+    steps_save(out, &t->model, &t->optimizer, &state, settings);
 }
 
 static void test_checkpoint_round_trip(void) {
@@ -28,7 +28,7 @@ static void test_checkpoint_round_trip(void) {
         memset(ones, 0xff, sizeof ones);       /* in the padding: loading has to clear it */
         device_upload((char *)loaded.model.params.wte.data + 66 * 40, ones, sizeof ones);
         save_step(out, &trainer, i, i < 5 ? losses[i] : NAN);
-        char *folder = checkpoint_latest(out);
+        char *folder = steps_latest(out);
         EXPECT(folder && !strncmp(folder, out, strlen(out)), "found %s", folder);
         GPTConfig config = checkpoint_config(folder);
         EXPECT(!memcmp(&config, &trainer.model.config, sizeof config), "config");
@@ -184,7 +184,7 @@ static void load_state(void *folder) { checkpoint_load_state(folder); }
 static void load_setting(void *folder) { free(checkpoint_setting(folder, "model")); }
 static void load_optimizer(void *folder) { checkpoint_load_optimizer(folder, &trainer.model, &trainer.optimizer); }
 static void load_model(void *folder) { checkpoint_load_model(folder, &trainer.model); }
-static void resolve(void *path) { checkpoint_resolve(path); }
+static void resolve(void *path) { steps_resolve(path); }
 static void save(void *out) { save_step(out, &trainer, 9, NAN); }
 
 static const struct { const char *file, *old, *new; void (*load)(void *); const char *part; } bad_folders[] = {
@@ -257,18 +257,18 @@ static void expect_found(char *got, const char *want) {
 static void test_finding(void) {
     char *out = IN_SCRATCH("found"), *s2 = IN_SCRATCH("found/step-00000002"), *s10 = IN_SCRATCH("found/step-00000010");
     char *big = IN_SCRATCH("found/step-123456789");
-    expect_found(checkpoint_latest(out), NULL);
+    expect_found(steps_latest(out), NULL);
     expect_fails("found: no such file or folder", resolve, out);
     directory_make(out);
-    expect_found(checkpoint_latest(out), NULL);
+    expect_found(steps_latest(out), NULL);
     expect_fails("holds no checkpoint, want config.json and model.safetensors, or folders", resolve, out);
     save_step(out, &trainer, 2, 1);
     save_step(out, &trainer, 10, 1);
-    expect_found(checkpoint_latest(out), s10);
-    expect_found(checkpoint_resolve(out), s10);
-    expect_found(checkpoint_resolve(s2), s2);
-    expect_found(checkpoint_resolve(IN_SCRATCH("found/step-00000002//")), s2);
-    expect_found(checkpoint_resolve(IN_SCRATCH("found/step-00000002/model.safetensors")), s2);
+    expect_found(steps_latest(out), s10);
+    expect_found(steps_resolve(out), s10);
+    expect_found(steps_resolve(s2), s2);
+    expect_found(steps_resolve(IN_SCRATCH("found/step-00000002//")), s2);
+    expect_found(steps_resolve(IN_SCRATCH("found/step-00000002/model.safetensors")), s2);
 
     /* whole, but under names that no checkpoint has */
     static const char *const names[] = {
@@ -278,20 +278,20 @@ static void test_finding(void) {
     for (int i = 0; i < COUNT(names); i++) {
         char *named = IN_SCRATCH("found/%s", names[i]);
         EXPECT(rename(s2, named) == 0, "%s", named);
-        expect_found(checkpoint_latest(out), s10);
-        expect_found(checkpoint_resolve(out), s10);
+        expect_found(steps_latest(out), s10);
+        expect_found(steps_resolve(out), s10);
         if (i == 0) expect_fails("is a checkpoint that was not finished", resolve, named);
         EXPECT(rename(named, s2) == 0, "%s", named);
     }
     save_step(out, &trainer, 123456789, 1);
-    expect_found(checkpoint_latest(out), big);
+    expect_found(steps_latest(out), big);
     unlink(IN_SCRATCH("found/step-123456789/state.json"));
-    expect_found(checkpoint_latest(out), s10);       /* to resume it is not whole */
-    expect_found(checkpoint_resolve(out), big);      /* to sample it is */
+    expect_found(steps_latest(out), s10);       /* to resume it is not whole */
+    expect_found(steps_resolve(out), big);      /* to sample it is */
     unlink(IN_SCRATCH("found/step-123456789/config.json"));
-    expect_found(checkpoint_resolve(out), s10);
-    expect_found(checkpoint_resolve(big), big);      /* by its own name it is a model of any kind */
-    expect_found(checkpoint_resolve(IN_SCRATCH("found/step-123456789/model.safetensors")), big);
+    expect_found(steps_resolve(out), s10);
+    expect_found(steps_resolve(big), big);      /* by its own name it is a model of any kind */
+    expect_found(steps_resolve(IN_SCRATCH("found/step-123456789/model.safetensors")), big);
     expect_fails("model.safetensors: has 10 channels and no config.json beside it", load_config, big);
     put(IN_SCRATCH("model.pt"), "\x80\2}q", 4);
     expect_fails("model.pt: is a Python pickle, want a checkpoint", resolve, IN_SCRATCH("model.pt"));
@@ -319,12 +319,12 @@ static void test_replacing(void) {
     EXPECT(!file_exists(partial) && !file_exists(old), "nothing is left beside");
     EXPECT(checkpoint_load_state(step).val_loss == 2, "the new one is in its place");
     EXPECT(rename(step, old) == 0, "%s", old);
-    expect_found(checkpoint_latest(out), old);
+    expect_found(steps_latest(out), old);
     save_step(out, &trainer, 4, 3);
     EXPECT(!file_exists(old), "the old one goes once the new one is there");
     directory_make(old);
     put_text(IN_SCRATCH("replaced/step-00000004.old/rest"), "");
-    expect_found(checkpoint_latest(out), step);
+    expect_found(steps_latest(out), step);
     save_step(out, &trainer, 4, 4);
     EXPECT(!file_exists(old) && checkpoint_load_state(step).val_loss == 4, "an old one that was left is no obstacle");
 
@@ -342,7 +342,7 @@ static void test_replacing(void) {
         EXPECT(rename(step, old) == 0, "%s", old);
         save_step(IN_SCRATCH("replaced/other"), &trainer, 4, 6);
         EXPECT(rename(IN_SCRATCH("replaced/other/step-00000004"), step) == 0, "as after a crash");
-        checkpoint_sweep(out);
+        steps_sweep(out);
     }
     char *elsewhere = IN_SCRATCH("replaced/elsewhere");
     EXPECT(rename(step, elsewhere) == 0 && symlink(elsewhere, step) == 0, "a link");
@@ -362,7 +362,7 @@ static void test_full_disk(void) {
     save_step(out, &trainer, 9, 7);
     expect_fails("model.safetensors: cannot write: File too large", save_limited, out);
     limit_file_size(RLIM_INFINITY);      /* where that was not in a child */
-    expect_found(checkpoint_latest(out), step);
+    expect_found(steps_latest(out), step);
     Trainer loaded;
     tiny_create(&loaded, 40);
     checkpoint_load_model(step, &loaded.model);
@@ -392,10 +392,10 @@ static void test_sick_models(void) {
         device_upload(places[i] + 3, &sick, sizeof sick);
         expect_fails(part[i], save, out);
         device_upload(places[i] + 3, &kept, sizeof kept);
-        expect_found(checkpoint_latest(out), IN_SCRATCH("sick/step-00000008"));
+        expect_found(steps_latest(out), IN_SCRATCH("sick/step-00000008"));
     }
     save(out);
-    expect_found(checkpoint_latest(out), IN_SCRATCH("sick/step-00000009"));
+    expect_found(steps_latest(out), IN_SCRATCH("sick/step-00000009"));
 }
 
 static void load_tokenizer(void *folder) { checkpoint_load_tokenizer(folder); }
@@ -414,7 +414,7 @@ static void test_tokenizer_files(void) {
     TrainState state = { 1, 3, 21, 0.5 };
     Snapshot snapshot = checkpoint_snapshot(&trainer.model, &trainer.optimizer, &state, settings);
     snapshot.tokenizer = &files;
-    checkpoint_write(IN_SCRATCH("tokenized"), &snapshot);
+    steps_write(IN_SCRATCH("tokenized"), &snapshot);
     FileMap vocab = file_map(IN_SCRATCH("tokenized/step-00000001/vocab.json"));
     FileMap merges = file_map(IN_SCRATCH("tokenized/step-00000001/merges.txt"));
     EXPECT(vocab.size == sizeof bytes && !memcmp(vocab.bytes, bytes, sizeof bytes), "vocab.json has %d bytes",

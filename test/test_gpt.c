@@ -3,7 +3,7 @@
    root is the working directory. */
 #include "../kernels/device.h"
 #include "../kernels/head.h"
-#include "../llmc/checkpoint.h"
+#include "../llmc/steps.h"
 #include "../llmc/weights.h"
 #include "../llmc/files.h"
 #include "../llmc/gpt.h"
@@ -432,10 +432,10 @@ static void resume(const Reference *r, const char *attention) {
     reference_model(&straight, r, attention, TRAIN);
     optimizer_create(&a, &straight, r->adamw);
     train(&straight, &a, r, 2);
-    checkpoint_save(out, &straight, &a, &(TrainState){ .step = 2, .val_loss = NAN }, none);
+    steps_save(out, &straight, &a, &(TrainState){ .step = 2, .val_loss = NAN }, none);
     train(&straight, &a, r, 2);
 
-    char *folder = checkpoint_latest(out);
+    char *folder = steps_latest(out);
     gpt_create(&resumed, r->config, attention, r->B, r->T, TRAIN);
     optimizer_create(&b, &resumed, r->adamw);
     checkpoint_load_model(folder, &resumed);

@@ -2,7 +2,7 @@
    indexes of shards with a flaw; heads that are not tied; parameters saved in BF16. */
 #include "models.h"
 #include "scratch.h"
-#include "../llmc/checkpoint.h"
+#include "../llmc/steps.h"
 #include "../llmc/safetensors.h"
 #include "../llmc/weights.h"
 #include "../kernels/head.h"
@@ -69,7 +69,7 @@ static double gradient_error(const GPT *m, const SafeFile *expected, const char 
 }
 
 static void compare(int i, const char *path) {
-    char *folder = checkpoint_resolve(path), *file = STRING(HF "%s.expected.safetensors", models[i].name);
+    char *folder = steps_resolve(path), *file = STRING(HF "%s.expected.safetensors", models[i].name);
     SafeFile expected = safetensors_open(file);
     GPTConfig config = checkpoint_config(folder);
     EXPECT(config.L == models[i].L && config.NH == models[i].NH && config.C == models[i].C && config.T == CONTEXT &&
@@ -315,8 +315,8 @@ static void resume_is_exact(const char *model, DType save_dtype) {
                                -0x1.fefffep127f, -0.0f };
         device_upload((float *)straight.model.master.wpe.data + 11 * straight.model.config.C, hard, sizeof hard);
     }
-    checkpoint_save(out, &straight.model, &straight.optimizer, &(TrainState){ .step = 3, .val_loss = NAN }, none);
-    char *folder = checkpoint_resolve(out);
+    steps_save(out, &straight.model, &straight.optimizer, &(TrainState){ .step = 3, .val_loss = NAN }, none);
+    char *folder = steps_resolve(out);
 
     trainer_create(&resumed, folder, save_dtype);
     EXPECT(resumed.model.config.untied == straight.model.config.untied, "%s: tied as before", folder);
@@ -367,7 +367,7 @@ static void resume_is_exact(const char *model, DType save_dtype) {
     if (save_dtype == BF16) {       /* moments alone, of a run in F32, do not go with rounded parameters */
         char *alone = STRING("%s/../alone", folder);
         straight.model.config.save_dtype = F32;
-        checkpoint_save(alone, &straight.model, &straight.optimizer, &(TrainState){ .step = 3, .val_loss = NAN }, none);
+        steps_save(alone, &straight.model, &straight.optimizer, &(TrainState){ .step = 3, .val_loss = NAN }, none);
         char *command = STRING("cp '%s/step-00000003/optimizer.safetensors' '%s'", alone, folder);
         EXPECT(!system(command), "%s", command);
         expect_fails("optimizer.safetensors: has no param.NAME, want them: the parameters in", load_rounded, folder);
@@ -388,7 +388,7 @@ static void trained_and_resumed(void) {
 static Trainer large;
 static void save_large(void *out) {
     static const Setting none[] = { { NULL, NULL } };
-    checkpoint_save(out, &large.model, &large.optimizer, &(TrainState){ .step = 1, .val_loss = NAN }, none);
+    steps_save(out, &large.model, &large.optimizer, &(TrainState){ .step = 1, .val_loss = NAN }, none);
 }
 
 static void too_large_for_bf16_is_refused(void) {
@@ -397,7 +397,7 @@ static void too_large_for_bf16_is_refused(void) {
     device_upload(large.model.master.lnfw.data, &greatest, sizeof greatest);
     char *out = IN_SCRATCH("large");
     expect_fails("transformer.ln_f.weight holds a number that BF16 rounds to infinity", save_large, out);
-    char *none = checkpoint_latest(out);
+    char *none = steps_latest(out);
     EXPECT(!none, "%s is there", none);
     trainer_free(&large);
 }

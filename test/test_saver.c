@@ -29,7 +29,7 @@ static double start(Saver *saver, int64_t step) {
 static void save_plainly(const char *out, int64_t step) {
     Setting settings[] = { { "model", "d4" }, { "data", "a \"b\"\n\\c" }, { NULL, NULL } };
     TrainState state = state_of(step);
-    checkpoint_save(out, &trainer.model, &trainer.optimizer, &state, settings);
+    steps_save(out, &trainer.model, &trainer.optimizer, &state, settings);
 }
 
 static void expect_same_checkpoint(const char *a, const char *b) {
@@ -185,13 +185,13 @@ static void a_prune_keeps_what_is_not_ours(void) {
     put_text(IN_SCRATCH("others/step-00000010"), "a file");
     unlink(IN_SCRATCH("others/step-00000009/state.json"));                    /* not complete: 8 is the newest */
     save_plainly(out, 12);                                                  /* a later one neither goes nor counts */
-    checkpoint_prune(out, 9, 1, 0);
+    steps_prune(out, 9, 1, 0);
     EXPECT(!strcmp(steps_in(out), "step-7 2 3 4 5 8 9 10 12"), "%s", steps_in(out));
     EXPECT(file_exists(IN_SCRATCH("elsewhere/state.json")), "what a link leads to stays");
-    char *latest = checkpoint_latest(out);
+    char *latest = steps_latest(out);
     EXPECT(latest && !strcmp(latest, IN_SCRATCH("others/step-00000012")), "%s", latest);
     free(latest);
-    checkpoint_prune(IN_SCRATCH("none"), 1, 1, 0);
+    steps_prune(IN_SCRATCH("none"), 1, 1, 0);
 }
 
 /* What a kill leaves: a partial of any step, an old one beside the one that took its place, an old one alone. */
