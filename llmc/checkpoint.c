@@ -302,16 +302,6 @@ const char *checkpoint_lacks(const char *folder, int to_resume) {
 
 /* ---- One that is damaged */
 
-/* What no shape tells; state.json of an older version does not, either. */
-static void check_heads(const char *checkpoint, int heads) {
-    char *state = file_path("%s/state.json", checkpoint);
-    Json *json = json_open(state);
-    int64_t want = json_find(json, "n_head") ? json_integer(json, "n_head", 1, 65536, state) : heads;
-    REQUIRE(heads == want, "%s/config.json: \"n_head\" is %d, want %d by state.json", checkpoint, heads, (int)want);
-    json_free(json);
-    free(state);
-}
-
 static const char *written_sum(const Json *sums, const char *name, const char *state) {
     static const char digits[] = "0123456789abcdef";
     const Json *sum = json_find(sums, name);
@@ -328,31 +318,33 @@ static void check_sum(const char *path, const void *bytes, size_t size, const ch
             "was meant, take \"xxh64\" out of state.json)", path, got, want);
 }
 
-/* Its own bytes: all behind the sums. */
-static void check_state(const char *checkpoint) {
-    char *path = file_path("%s/%s", checkpoint, STATE);
-    Json *json = json_open(path);
+/* Its own bytes, all behind the sums; and the heads of config.json, which no shape tells. One of an older version has
+   neither. */
+static void check_state(const char *checkpoint, int heads) {
+    Path path = path_at("%s/%s", checkpoint, STATE);
+    Json *json = json_open(path.text);
     const Json *sums = json_find(json, "xxh64");
-    FileMap map = file_map(path);
+    FileMap map = file_map(path.text);
     const char *stop = (const char *)map.bytes + map.size, *at = memmem(map.bytes, (size_t)map.size, "\"xxh64\"", 7);
     if (at) at = memchr(at, '}', (size_t)(stop - at));
-    if (json_find(sums, STATE) && at) check_sum(path, at + 1, (size_t)(stop - at - 1), written_sum(sums, STATE, path));
+    if (json_find(sums, STATE) && at)
+        check_sum(path.text, at + 1, (size_t)(stop - at - 1), written_sum(sums, STATE, path.text));
     file_unmap(map);
+    int64_t want = json_find(json, "n_head") ? json_integer(json, "n_head", 1, 65536, path.text) : heads;
+    REQUIRE(heads == want, "%s/config.json: \"n_head\" is %d, want %d by state.json", checkpoint, heads, (int)want);
     json_free(json);
-    free(path);
 }
 
 void checkpoint_check(const char *checkpoint) {
     char *optimizer = file_path("%s/%s", checkpoint, OPTIMIZER), *weights = model_path(checkpoint);
     checkpoint_load_state(checkpoint);
     free(checkpoint_setting(checkpoint, "model"));
-    check_state(checkpoint);
     GPTConfig c = checkpoint_config(checkpoint), w = weights_config(weights);
     /* before memory is planned for sizes that a damaged config.json made up */
     REQUIRE(c.L == w.L && c.C == w.C && c.T == w.T && c.V == w.V, "%s/config.json: layers %d, channels %d, context %d, "
             "vocabulary %d, want %d, %d, %d and %d by the shapes in %s", checkpoint, c.L, c.C, c.T, c.V, w.L, w.C, w.T,
             w.V, weights);
-    check_heads(checkpoint, c.NH);
+    check_state(checkpoint, c.NH);
     REQUIRE(weights_has(optimizer, "exp_avg.transformer.wte.weight", F32), "%s: the tensor "
             "exp_avg.transformer.wte.weight is missing", optimizer);
     free(weights);
@@ -360,19 +352,16 @@ void checkpoint_check(const char *checkpoint) {
 }
 
 void checkpoint_check_sums(const char *checkpoint) {
-    char *state = file_path("%s/state.json", checkpoint);
-    Json *json = json_open(state);
+    Path state = path_at("%s/%s", checkpoint, STATE);
+    Json *json = json_open(state.text);
     const Json *sums = json_find(json, "xxh64");
     const char *const names[] = { MODEL, OPTIMIZER };
     for (int i = 0; sums && i < 2; i++) {
         if (!has_file(checkpoint, names[i])) continue;      /* somebody has made shards of it */
-        char *path = file_path("%s/%s", checkpoint, names[i]);
-        const char *want = written_sum(sums, names[i], state);
-        FileMap map = file_map(path);
-        check_sum(path, map.bytes, (size_t)map.size, want);
+        Path path = path_at("%s/%s", checkpoint, names[i]);
+        FileMap map = file_map(path.text);
+        check_sum(path.text, map.bytes, (size_t)map.size, written_sum(sums, names[i], state.text));
         file_unmap(map);
-        free(path);
     }
     json_free(json);
-    free(state);
 }
