@@ -159,7 +159,7 @@ static const char mfu_formula[] =
 
 static Corpus corpus;
 static Tokenizer tokenizer;
-static TokenizerFiles tokenizer_files;      /* that --init came with, or those of bytes */
+static TokenizerFiles tokenizer_files;      /* that the model came with, or those of bytes */
 static GPTConfig config;
 static GPT gpt;
 static Optimizer optimizer;
@@ -612,7 +612,7 @@ static void show_progress(int64_t done, int64_t all) {
     if (!start_s) start_s = shown_s = now;
     if (!isatty(STDOUT_FILENO) || (done < all && now - shown_s < 1)) return;
     double share = (double)done / (double)all;
-    if (done < all)             printf("\r%3.0f%% done, %5s left", 100 * share,
+    if (done < all)             printf("\r%3.0f%% done, %6s left", 100 * share,
                                        duration_text((now - start_s) * (1 / share - 1), text));
     else if (shown_s > start_s) printf("\r%22s\r", "");
     shown_s = now;

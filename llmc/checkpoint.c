@@ -163,29 +163,33 @@ static void state_write(const char *path, const TrainState *state, int64_t optim
     file_close_durably(file, path);
 }
 
+static Json *state_open(const char *checkpoint, Path *path) {
+    *path = path_at("%s/%s", checkpoint, STATE);
+    return json_open(path->text);
+}
+
 TrainState checkpoint_load_state(const char *checkpoint) {
-    char *path = file_path("%s/state.json", checkpoint);
-    Json *json = json_open(path);
+    Path path;
+    Json *json = state_open(checkpoint, &path);
     const Json *val_loss = json_find(json, "val_loss");
     TrainState state = {
-        .step = json_integer(json, "step", 0, INT64_MAX, path),
-        .sample = (uint64_t)json_integer(json, "sample", 0, INT64_MAX, path),
-        .tokens = json_integer(json, "tokens", 0, INT64_MAX, path),
-        .val_loss = val_loss && val_loss->type == JSON_NULL ? NAN : json_real(json, "val_loss", path),
+        .step = json_integer(json, "step", 0, INT64_MAX, path.text),
+        .sample = (uint64_t)json_integer(json, "sample", 0, INT64_MAX, path.text),
+        .tokens = json_integer(json, "tokens", 0, INT64_MAX, path.text),
+        .val_loss = val_loss && val_loss->type == JSON_NULL ? NAN : json_real(json, "val_loss", path.text),
     };
     json_free(json);
-    free(path);
     return state;
 }
 
 char *checkpoint_setting(const char *checkpoint, const char *key) {
-    char *path = file_path("%s/state.json", checkpoint), *value = NULL;
-    Json *json = json_open(path);
+    Path path;
+    char *value = NULL;
+    Json *json = state_open(checkpoint, &path);
     const Json *settings = json_find(json, "settings");
-    REQUIRE(settings && settings->type == JSON_OBJECT, "%s: \"settings\" is missing or no object", path);
-    if (json_find(settings, key)) value = file_path("%s", json_string(settings, key, path));
+    REQUIRE(settings && settings->type == JSON_OBJECT, "%s: \"settings\" is missing or no object", path.text);
+    if (json_find(settings, key)) value = file_path("%s", json_string(settings, key, path.text));
     json_free(json);
-    free(path);
     return value;
 }
 
@@ -240,7 +244,7 @@ static void tokenizer_write(const char *folder, const TokenizerFiles *files) {
 
 int checkpoint_has_name(const char *name) {
     static const char *const names[] = {
-        "config.json", MODEL, OPTIMIZER, "state.json", "generation_config.json",
+        "config.json", MODEL, OPTIMIZER, STATE, "generation_config.json",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i])) return 1;
@@ -257,7 +261,7 @@ void checkpoint_write(const char *folder, const Snapshot *s) {
     weights_write(path_at("%s/%s", folder, OPTIMIZER).text, s->moments,
                   s->config.save_dtype == F32 ? 2 : 3, s->config.V);       /* the exact ones too */
     sums[1] = file_written_sum();
-    state_write(path_at("%s/state.json", folder).text, &s->state, s->optimizer_step, s->config.NH, sums, s->settings);
+    state_write(path_at("%s/%s", folder, STATE).text, &s->state, s->optimizer_step, s->config.NH, sums, s->settings);
     tokenizer_write(folder, s->tokenizer);
     directory_sync(folder);
 }
@@ -270,10 +274,10 @@ void checkpoint_load_model(const char *checkpoint, GPT *model) {
 }
 
 void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer) {
-    char *state_path = file_path("%s/state.json", checkpoint);
+    Path state;
     char *path = file_path("%s/%s", checkpoint, OPTIMIZER), *weights = model_path(checkpoint);
-    Json *json = json_open(state_path);
-    int64_t step = json_integer(json, "optimizer_step", 0, INT64_MAX, state_path);
+    Json *json = state_open(checkpoint, &state);
+    int64_t step = json_integer(json, "optimizer_step", 0, INT64_MAX, state.text);
     Part moments[] = { { .prefix = "exp_avg.", .table = &optimizer->m.table },
                        { .prefix = "exp_avg_sq.", .table = &optimizer->v.table },
                        { .prefix = "param.", .table = &model->master.table } };
@@ -286,7 +290,6 @@ void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *op
     json_free(json);
     free(weights);
     free(path);
-    free(state_path);
 }
 
 /* ---- What a folder has */
@@ -321,8 +324,8 @@ static void check_sum(const char *path, const void *bytes, size_t size, const ch
 /* Its own bytes, all behind the sums; and the heads of config.json, which no shape tells. One of an older version has
    neither. */
 static void check_state(const char *checkpoint, int heads) {
-    Path path = path_at("%s/%s", checkpoint, STATE);
-    Json *json = json_open(path.text);
+    Path path;
+    Json *json = state_open(checkpoint, &path);
     const Json *sums = json_find(json, "xxh64");
     FileMap map = file_map(path.text);
     const char *stop = (const char *)map.bytes + map.size, *at = memmem(map.bytes, (size_t)map.size, "\"xxh64\"", 7);
@@ -352,8 +355,8 @@ void checkpoint_check(const char *checkpoint) {
 }
 
 void checkpoint_check_sums(const char *checkpoint) {
-    Path state = path_at("%s/%s", checkpoint, STATE);
-    Json *json = json_open(state.text);
+    Path state;
+    Json *json = state_open(checkpoint, &state);
     const Json *sums = json_find(json, "xxh64");
     const char *const names[] = { MODEL, OPTIMIZER };
     for (int i = 0; sums && i < 2; i++) {

@@ -7,7 +7,6 @@
    How it comes to be whole or not at all: llmc/steps.h. */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
-#include "../kernels/check.h"
 #include "gpt.h"
 #include "optimizer.h"
 #include "weights.h"

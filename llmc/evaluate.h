@@ -4,7 +4,7 @@
 #include "gpt.h"
 #include "tokens.h"
 
-/* Hears how many of all sequences are done. */
+/* Hears how many of all sequences are done; at the end, also of one that was stopped, done is all. */
 typedef void Progress(int64_t done, int64_t all);
 
 /* Mean loss in nats per target over the first max_tokens targets of a stream, rounded up to whole sequences of

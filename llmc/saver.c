@@ -1,5 +1,6 @@
 #include "saver.h"
 #include "files.h"
+#include "steps.h"
 #include "units.h"
 #include "../kernels/device.h"
 #include <signal.h>

@@ -5,7 +5,7 @@
 #define LLMC_SAVER_H
 #include <pthread.h>
 #include "../kernels/check.h"
-#include "steps.h"
+#include "checkpoint.h"
 #include "folder.h"
 
 typedef struct {

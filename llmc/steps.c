@@ -95,7 +95,8 @@ static void check(void *folder) {
 
 char *steps_earlier(const char *out, const char *checkpoint, char damaged[FAIL_LENGTH]) {
     const char *slash = strrchr(checkpoint, '/'), *name = slash ? slash + 1 : checkpoint;
-    Place before = { step_of(name, ends_with(name, ".old") ? ".old" : ""), ends_with(name, ".old") };
+    int is_old = ends_with(name, tails[1]);
+    Place before = { step_of(name, tails[is_old]), is_old };
     char why[FAIL_LENGTH];
     size_t length = 0;
     *damaged = 0;
@@ -103,8 +104,8 @@ char *steps_earlier(const char *out, const char *checkpoint, char damaged[FAIL_L
         Path folder = place_path(out, before);
         if (!fails(check, folder.text, why)) return file_path("%s", folder.text);
         if (length < FAIL_LENGTH / 2)
-            length += (size_t)snprintf(damaged + length, FAIL_LENGTH - length, " and step-%08" PRId64 "%s", before.step,
-                                       tails[before.is_old]);
+            length += (size_t)snprintf(damaged + length, FAIL_LENGTH - length, " and %s",
+                                       folder.text + strlen(out) + 1);
     }
     return NULL;
 }
@@ -155,7 +156,7 @@ void steps_write(const char *out, const Snapshot *s) {
     directory_make(partial.text);
     checkpoint_write(partial.text, s);
 
-    /* A folder cannot be renamed over another: between the two renames the old one still counts (see newest). */
+    /* A folder cannot be renamed over another: between the two renames the old one still counts (newest_before). */
     if (file_exists(step.text)) {
         remove_step(&replaced);
         file_rename(step.text, old.text);
@@ -166,7 +167,7 @@ void steps_write(const char *out, const Snapshot *s) {
 }
 
 void steps_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
-                     const Setting *settings) {
+                const Setting *settings) {
     Snapshot snapshot = checkpoint_snapshot(model, optimizer, state, settings);
     steps_write(out, &snapshot);
 }

@@ -19,8 +19,8 @@ void steps_save(const char *out, const GPT *model, const Optimizer *optimizer, c
 void steps_prune(const char *out, int64_t step, int64_t keep, int64_t keep_every);
 
 /* Removes what a crash or a failure left: every step-N.partial, and step-N.old where step-N is complete, which gets
-   what is no part of a checkpoint in it; where there is no step-N, its .old takes the name back. For the one run that
-   holds OUT's lock. */
+   what is no part of a checkpoint in it; where there is no step-N, a complete .old takes the name back. For the one run
+   that holds OUT's lock. */
 void steps_sweep(const char *out);
 
 /* The newest checkpoint of OUT that has all four files, as a new string, or NULL. */
@@ -33,7 +33,8 @@ char *steps_earlier(const char *out, const char *checkpoint, char damaged[FAIL_L
 /* The step folder of OUT of the highest step, whole or not, as a new string, or NULL. */
 char *steps_highest(const char *out);
 
-/* Any step folder of OUT that holds a model, also without what a resume needs, as a new string, or NULL. */
+/* The newest step folder of OUT that holds config.json and a model, also without what a resume needs, as a new string,
+   or NULL. */
 char *steps_any(const char *out);
 
 /* A CHECKPOINT argument: a folder with a model, a folder of step folders (the newest is taken), or model.safetensors or

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include "../llmc/saver.h"
+#include "../llmc/steps.h"
 
 static Trainer trainer;
 
