@@ -25,8 +25,6 @@ CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int r
     return map;
 }
 
-View view_of(Tensor t) { return { (bf16 *)t.data, t.pitch }; }
-
 int multiprocessors(void) {
     static int count;
     if (!count) CUDA(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0));

@@ -18,9 +18,9 @@ enum {
     WARPGROUP = 128,    /* threads */
     GROUP_ROWS = 64,    /* that a consumer warpgroup owns: the M of wgmma */
     ROW = 128,          /* bytes of a tile's row, in one panel */
+    RESULT_ROWS = 16,   /* that a warp of them holds and stores */
+    RESULT_PANEL = RESULT_ROWS * ROW,
 };
-
-struct View { bf16 *data; int64_t pitch; };
 
 struct Problem {
     int   NH, HS, T, heads;     /* heads: of all sequences */
@@ -32,10 +32,6 @@ struct Problem {
     unsigned *ticket, draws;
 };
 
-HOPPER bf16 *rows_of(const View &t, const Problem &p, int b, int h, int row) {
-    return t.data + ((int64_t)b * p.T + row) * t.pitch + h * p.HS;
-}
-
 /* Rows row .. of a head into a tile of PANELS panels of 64 columns. */
 template<int PANELS> HOPPER void load_tile(uint32_t to, int panel_bytes, const CUtensorMap *map, uint32_t barrier,
                                            int b, int h, int row) {
@@ -45,7 +41,9 @@ template<int PANELS> HOPPER void load_tile(uint32_t to, int panel_bytes, const C
 }
 
 /* ---- tasks: a tile of one head each, drawn by whoever is ready, in one order: what a task may wait for has been drawn
-   before it, by somebody who runs. ---- */
+   before it, by somebody who runs. They are drawn as late as can be, when all loads of the task before are on their
+   way: drawn a task early, some begin long after others drawn behind them, who wait for them (in the backward pass 5 to
+   9 % of the time). ---- */
 
 /* Sequence (-1: there are no more tasks), head, the tile's first row; how many blocks the ring of the forward pass has
    brought before. */
@@ -69,6 +67,10 @@ HOPPER Task draw_task(const Problem &p, int rows, int first, bool last_is_longes
 /* The n-th use of a ring of so many stages. */
 template<int STAGES> HOPPER int stage_of(int n)  { return n % STAGES; }
 template<int STAGES> HOPPER int parity_of(int n) { return n / STAGES & 1; }
+
+/* stage_of<2>, the same in all lanes, and so that the compiler sees it: else each product takes its operands from
+   vector registers, which costs 4 % of the time. */
+HOPPER int uniform_stage(int n) { return __any_sync(0xffffffffu, stage_of<2>(n)) ? 1 : 0; }
 
 /* The tasks that a block has drawn, n = 0, 1, .. */
 template<int COUNT> struct Slots {
@@ -135,39 +137,42 @@ template<int ROWS, int N> HOPPER void start_sum(float (&d)[N], const uint32_t *a
     wgmma_commit_group();
 }
 
-/* ---- results: one warp's 16 rows of 8 GROUPS columns, as wgmma leaves them, to bf16(factor x); `rows` and `columns`
-   of them exist. Each thread has 4 bytes of every 16 of its two rows. ---- */
+/* ---- results: one warp's RESULT_ROWS rows of 64 PANELS columns, as wgmma leaves them, to bf16(factor x), by way of
+   PANELS RESULT_PANEL bytes of shared memory that are the warp's own. The copy engine leaves out what lies outside the
+   head or the sequence. ---- */
 
-/* From x[FROM] on, by way of 256 GROUPS bytes of shared memory of the warp's own: a quarter of the instructions that
-   trading by shuffles takes. The factors are those of rows 0 .. 7 and 8 .. 15. */
-template<int GROUPS, int FROM = 0, int N>
-HOPPER void store_rows(uint8_t *staging, bf16 *to, int64_t pitch, int rows, int columns, const float (&x)[N],
-                       float factor0, float factor1) {
-    static_assert(FROM + 4 * GROUPS <= N, "");
-    constexpr int BYTES = 16 * GROUPS;      /* of a row */
+/* The factors are those of rows 0 .. 7 and 8 .. 15. */
+template<int PANELS> HOPPER void store_rows(uint32_t staging, const CUtensorMap *map, int b, int h, int row, int column,
+                                            const float (&x)[32 * PANELS], float factor0, float factor1) {
     const int lane = threadIdx.x % 32, r = lane % 16;
-    __syncwarp();       /* all have read what was there */
     #pragma unroll
-    for (int j = 0; j < GROUPS; j += 2)
-        stmatrix(shared_address(staging) + r * BYTES + (((j + lane / 16) ^ r % 8) << 4),
-                 pack(x[FROM + 4 * j] * factor0, x[FROM + 4 * j + 1] * factor0),
-                 pack(x[FROM + 4 * j + 2] * factor1, x[FROM + 4 * j + 3] * factor1),
-                 pack(x[FROM + 4 * j + 4] * factor0, x[FROM + 4 * j + 5] * factor0),
-                 pack(x[FROM + 4 * j + 6] * factor1, x[FROM + 4 * j + 7] * factor1));
+    for (int j = 0; j < 4 * PANELS; j++)
+        stmatrix(staging + j / 4 * RESULT_PANEL + r * ROW + (((j % 4 * 2 + lane / 16) ^ r % 8) << 4),
+                 pack(x[8 * j] * factor0,     x[8 * j + 1] * factor0),
+                 pack(x[8 * j + 2] * factor1, x[8 * j + 3] * factor1),
+                 pack(x[8 * j + 4] * factor0, x[8 * j + 5] * factor0),
+                 pack(x[8 * j + 6] * factor1, x[8 * j + 7] * factor1));
+    fence_proxy_async();
     __syncwarp();
-    const int chunk = lane % GROUPS;
-    #pragma unroll
-    for (int row = lane / GROUPS; row < 16; row += 32 / GROUPS)
-        if (row < rows && 8 * chunk < columns)
-            *(uint4 *)(to + row * pitch + 8 * chunk) =
-                *(const uint4 *)(staging + row * BYTES + ((chunk ^ row % 8) << 4));
+    if (lane == 0) {
+        #pragma unroll
+        for (int panel = 0; panel < PANELS; panel++)
+            tensor_store(map, staging + panel * RESULT_PANEL, column + 64 * panel, h, row, b);
+        bulk_commit_group();
+    }
+}
+
+/* Until all that the warp has stored has left shared memory. */
+HOPPER void wait_for_stores() {
+    if (threadIdx.x % 32 == 0) bulk_wait_group_read<0>();
+    __syncwarp();
 }
 
 /* ---- host ---- */
 
-/* Tiles of `rows` rows of 64 columns of one head. What lies outside the head or the sequence is read as zero. */
+/* Tiles of `rows` rows of 64 columns of one head. What lies outside the head or the sequence is read as zero and never
+   written. */
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows);
-View        view_of(Tensor t);
 int         multiprocessors(void);
 int         blocks_for(int64_t tasks);      /* as many as multiprocessors, at most one a task */
 

@@ -22,7 +22,7 @@
    somebody who runs. */
 #include "attention_flash_sm90.h"
 
-struct Maps { CUtensorMap q, k, v, dout; };
+struct Maps { CUtensorMap q, k, v, dout, dq, dk, dv; };
 
 static __device__ unsigned ticket;      /* as in the forward pass: every launch leaves it at zero */
 
@@ -54,14 +54,15 @@ template<int PANELS_> struct Backward {
     enum { TURN = 1 };          /* named barriers of the consumers, one a group: it may start its products */
 };
 
-/* The tiles of queries that see the block of keys from `row` on, in the order in which they are taken. */
+/* The tiles of queries that see the block of keys from `row` on, in the order in which they are taken: the blocks of a
+   head are each at another tile, so that they do not add to the same part of dq at once. */
 template<class F> struct Queries {
     int first, count, diagonal;     /* the last so many are on the diagonal */
     __device__ __forceinline__ Queries(int T, int row)
         : first(row / F::QT), count((T + F::QT - 1) / F::QT - first), diagonal(F::QT == KEYS ? 1 : min(2, count)) {}
     __device__ __forceinline__ bool on_diagonal(int i) const { return i >= count - diagonal; }
     __device__ __forceinline__ int tile(int i) const {
-        return first + (on_diagonal(i) ? i - (count - diagonal) : i + diagonal);
+        return first + (on_diagonal(i) ? count - 1 - i : i + diagonal);
     }
 };
 
@@ -75,6 +76,8 @@ HOPPER bool comes_first(int *added) {
 
 HOPPER void wait_until(const int *flag, int at_least) { while (load_acquire(flag) < at_least) {} }
 
+struct View { const bf16 *data; int64_t pitch; };
+
 /* delta, and lse in units of log2; rows from T on get P = 0; `added` begins at zero. A block per 128 rows of a head. */
 template<int PANELS> __global__ __launch_bounds__(256)
 void flash_backward_rows(const Problem p, const Workspace w, const float *lse, View out, View dout) {
@@ -82,8 +85,10 @@ void flash_backward_rows(const Problem p, const Workspace w, const float *lse, V
     const int tiles = w.Tpad / 128, head = blockIdx.x / tiles, lane = threadIdx.x % LANES;
     const int first = blockIdx.x % tiles * 128 + threadIdx.x / LANES, counts = 2 * w.tiles / tiles;
     if ((int)threadIdx.x < counts) w.added[blockIdx.x * counts + threadIdx.x] = 0;
-    const bf16 *x = rows_of(out,  p, head / p.NH, head % p.NH, first) + 8 * lane;
-    const bf16 *y = rows_of(dout, p, head / p.NH, head % p.NH, first) + 8 * lane;
+    auto row_of = [&](const View &t) {
+        return t.data + ((int64_t)(head / p.NH) * p.T + first) * t.pitch + head % p.NH * p.HS + 8 * lane;
+    };
+    const bf16 *x = row_of(out), *y = row_of(dout);
     #pragma unroll
     for (int i = 0; i < 128; i += STEP) {
         const int row = first + i;
@@ -106,8 +111,7 @@ void flash_backward_rows(const Problem p, const Workspace w, const float *lse, V
 }
 
 template<class F> __global__ __launch_bounds__(F::THREADS, 1)
-void flash_backward_sm90(const Problem p, const Workspace w, const __grid_constant__ Maps maps,
-                         View dq, View dk, View dv) {
+void flash_backward_sm90(const Problem p, const Workspace w, const __grid_constant__ Maps maps) {
     extern __shared__ __align__(1024) uint8_t shared[];
     const uint32_t base = shared_address(shared);
     const Slots<1> tasks(shared + F::TASKS, base + F::TASK_FULL, base + F::TASK_EMPTY);
@@ -132,7 +136,7 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
             mbarrier_init(base + F::DQ_FULL + 8 * half, 4);
             mbarrier_init(base + F::DQ_EMPTY + 8 * half, 1);
         }
-        tasks.init(11);
+        tasks.init(10);
         fence_mbarrier_init();
     }
     __syncthreads();
@@ -146,7 +150,8 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
             prefetch_tensormap(&maps.v);
             prefetch_tensormap(&maps.dout);
             for (int n = 0, loaded = 0; ; n++) {
-                const Task t = tasks.take(n);
+                const Task t = draw_task(p, KEYS, 0, false);
+                tasks.publish(n, t);
                 if (t.b < 0) break;
                 const Queries<F> queries(p.T, t.row);
                 for (int i = 0; i < queries.count; i++, loaded++) {
@@ -206,13 +211,6 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
                 mbarrier_arrive(barrier(F::ADDED + 16 * half, n));
             }
         }
-        if (warp == 2) {        /* draws the tasks */
-            for (int n = 0; ; n++) {
-                const Task t = draw_task(p, KEYS, 0, false);
-                tasks.publish(n, t);
-                if (t.b < 0) break;
-            }
-        }
         return;
     }
 
@@ -229,9 +227,6 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
     auto wait_for = [&](int full, int n) { mbarrier_wait(barrier(full, n), parity_of<2>(n)); };
     auto q_tile    = [&](int stage) { return operand(base + F::Q    + stage * F::Q_BYTES, F::Q_PANEL); };
     auto dout_tile = [&](int stage) { return operand(base + F::DOUT + stage * F::Q_BYTES, F::Q_PANEL); };
-    /* The same in all lanes, and so that the compiler sees it: else each product takes its operands from vector
-       registers, which costs 4 % of the time. */
-    auto stage_now = [](int n) { return __any_sync(0xffffffffu, stage_of<2>(n)) ? 1 : 0; };
 
     if (group == 1) bar_arrive(F::TURN, 2 * WARPGROUP);     /* the first turn is group 0's */
     int used = 0, sent = 0;     /* tiles of queries before the present one; those of them that are off the diagonal */
@@ -240,7 +235,7 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
         const Task t = tasks.take_by_warp(n);
         if (t.b < 0) break;
         const Queries<F> queries(p.T, t.row);
-        const uint32_t k_tile = base + F::K + stage_now(n) * F::KV_BYTES;
+        const uint32_t k_tile = base + F::K + uniform_stage(n) * F::KV_BYTES;
         const Operand k = operand(k_tile + 64 * group * ROW), k_half = operand(k_tile + half_column / 64 * F::KV_PANEL);
         float s[F::QT / 2], d[F::QT / 2], dq_sums[32], dk_sums[F::COLUMNS / 2], dv_sums[F::COLUMNS / 2];
         uint32_t p_rows[F::QT / 4], ds_rows[F::QT / 4];     /* P^T, dS^T in bf16 */
@@ -255,13 +250,17 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
 
         wait_for(F::K_FULL, n);
         wait_for(F::Q_FULL, used);
-        start_scores<F::PANELS>(s, k, F::KV_PANEL, q_tile(stage_now(used)), F::Q_PANEL);
+        start_scores<F::PANELS>(s, k, F::KV_PANEL, q_tile(uniform_stage(used)), F::Q_PANEL);
         mbarrier_wait(base + F::V_FULL, n & 1);
         wait_for(F::DOUT_FULL, used);
-        start_scores<F::PANELS>(d, v, F::KV_PANEL, dout_tile(stage_now(used)), F::Q_PANEL);
+        start_scores<F::PANELS>(d, v, F::KV_PANEL, dout_tile(uniform_stage(used)), F::Q_PANEL);
+        wait_for_stores();      /* of the task before: then the places of dS and dq are free */
+        /* Not left to the first product, which would have them count as in use at a task's end, and that spill. */
+        #pragma unroll
+        for (int x = 0; x < F::COLUMNS / 2; x++) dk_sums[x] = dv_sums[x] = 0;
         #pragma unroll 1
         for (int i = 0; ; i++) {
-            const int stage = stage_now(used);
+            const int stage = uniform_stage(used);
             const bool diagonal = queries.on_diagonal(i), last = i == queries.count - 1;
             const float *lse2  = (const float *)(shared + F::LSE   + stage * F::ROWS_BYTES) + 2 * c;
             const float *delta = (const float *)(shared + F::DELTA + stage * F::ROWS_BYTES) + 2 * c;
@@ -308,8 +307,8 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
             if (lane == 0) mbarrier_arrive(barrier(F::DS_FULL, used));
 
             bar_sync(F::TURN + group, 2 * WARPGROUP);
-            start_sum<F::QT>(dv_sums, p_rows, dout_tile(stage), i > 0);
-            start_sum<F::QT>(dk_sums, ds_rows, q_tile(stage), i > 0);
+            start_sum<F::QT>(dv_sums, p_rows, dout_tile(stage), true);
+            start_sum<F::QT>(dk_sums, ds_rows, q_tile(stage), true);
             if (last) break;
 
             wait_for(F::Q_FULL, used + 1);
@@ -341,64 +340,63 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
         }
         bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
 
-        /* On their way out results pass through the warp's rows of the other place of dS: free when both groups have
-           written the last dS, for before that each has waited for its dq of the tile before. */
-        uint8_t *const staging = shared + F::DS + (stage_now(used) ^ 1) * F::DS_BYTES + own * ROW;
-        auto store_keys = [&](const View &to, const float (&sums)[F::COLUMNS / 2], float factor) {
-            const int key = t.row + own;
-            bf16 *const rows = rows_of(to, p, t.b, t.h, key);
-            store_rows<8>(staging, rows, to.pitch, p.T - key, p.HS, sums, factor, factor);
-            if constexpr (F::PANELS == 2)
-                store_rows<8, 32>(staging, rows + 64, to.pitch, p.T - key, p.HS - 64, sums, factor, factor);
-        };
-        float4 others[8];       /* their part of dq */
-        auto load_others = [&](int tile) {
+        /* On their way out dk and dv pass through the warp's part of the place of dq, and dq through its rows of the
+           other place of dS: free when both groups have written the last dS, for before that each has waited for its
+           dq of the tile before. */
+        const int other = uniform_stage(used) ^ 1;
+        const uint32_t keys_staging = shared_address(shared + F::DQ + (at - lane) * 16);
+        const uint32_t dq_staging = shared_address(shared + F::DS + other * F::DS_BYTES + own * ROW);
+        const int tile = queries.tile(queries.count - 1);
+        const bool two = F::QT < KEYS && queries.diagonal > 1;  /* the tile before is on the diagonal, too */
+        float dq_before[32];
+        mbarrier_wait(dq_empty, sent & 1 ^ 1);
+        if constexpr (F::QT < KEYS)
             #pragma unroll
-            for (int j = 0; j < 8; j++)
-                others[j] = t.row == 0 ? make_float4(0, 0, 0, 0)
-                                       : __ldcg((const float4 *)dq_sums_of(t.b * p.NH + t.h, tile) + at + 32 * j);
-        };
-        auto finish_dq = [&](int tile) {
-            #pragma unroll
-            for (int j = 0; j < 8; j++) {
-                dq_sums[4 * j]     += others[j].x;
-                dq_sums[4 * j + 1] += others[j].y;
-                dq_sums[4 * j + 2] += others[j].z;
-                dq_sums[4 * j + 3] += others[j].w;
-            }
-            const int query = tile * F::QT + half_row + 16 * warp;
-            store_rows<8>(staging, rows_of(dq, p, t.b, t.h, query) + half_column, dq.pitch, p.T - query,
-                          p.HS - half_column, dq_sums, p.scale, p.scale);
-        };
+            for (int j = 0; j < 8; j++) *(float4 *)(dq_before + 4 * j) = ((float4 *)(shared + F::DQ))[at + 32 * j];
+        __syncwarp();
+        wgmma_wait_group<1>();
+        ready(dv_sums);
+        store_rows<F::PANELS>(keys_staging, &maps.dv, t.b, t.h, t.row + own, 0, dv_sums, 1, 1);  /* while dk is made */
 
         wait_for(F::DS_FULL, used);
         wgmma_wait_group<0>();
-        ready(dv_sums);
         ready(dk_sums);
         if (lane == 0) mbarrier_arrive(barrier(F::Q_EMPTY, used));
-        start_dq(stage_now(used));
+        start_dq(uniform_stage(used));
         used++;
-        store_keys(dv, dv_sums, 1);                     /* while dq is made */
+        auto others = [&](int tile, int j) {        /* their part of dq */
+            return t.row == 0 ? make_float4(0, 0, 0, 0)
+                              : __ldcg((const float4 *)dq_sums_of(t.b * p.NH + t.h, tile) + at + 32 * j);
+        };
+        auto add = [](float (&sums)[32], int j, float4 x) {
+            sums[4 * j]     += x.x;
+            sums[4 * j + 1] += x.y;
+            sums[4 * j + 2] += x.z;
+            sums[4 * j + 3] += x.w;
+        };
+        auto store_dq = [&](const float (&sums)[32], int tile) {
+            wait_for_stores();
+            store_rows<1>(dq_staging, &maps.dq, t.b, t.h, tile * F::QT + half_row + RESULT_ROWS * warp, half_column,
+                          sums, p.scale, p.scale);
+        };
+        float4 theirs[8];
         mbarrier_wait(barrier(F::ADDED + 16 * group, n), parity_of<2>(n));
-        load_others(queries.tile(queries.count - 1));
-        store_keys(dk, dk_sums, p.scale);               /* while they arrive */
+        #pragma unroll
+        for (int j = 0; j < 8; j++) theirs[j] = others(tile, j);
+        wait_for_stores();
+        store_rows<F::PANELS>(keys_staging, &maps.dk, t.b, t.h, t.row + own, 0, dk_sums, p.scale, p.scale);
+        if (two)
+            #pragma unroll
+            for (int j = 0; j < 8; j++) add(dq_before, j, others(tile + 1, j));
         wgmma_wait_group<0>();
         ready(dq_sums);
         if (lane == 0) mbarrier_arrive(barrier(F::K_EMPTY, n));
-        finish_dq(queries.tile(queries.count - 1));
-        if (F::QT < KEYS && queries.diagonal > 1) {
-            load_others(queries.tile(queries.count - 2));
-            #pragma unroll
-            for (int j = 0; j < 8; j++) {
-                const float4 x = ((float4 *)(shared + F::DQ))[at + 32 * j];
-                dq_sums[4 * j]     = x.x;
-                dq_sums[4 * j + 1] = x.y;
-                dq_sums[4 * j + 2] = x.z;
-                dq_sums[4 * j + 3] = x.w;
-            }
-            finish_dq(queries.tile(queries.count - 2));
-        }
+        #pragma unroll
+        for (int j = 0; j < 8; j++) add(dq_sums, j, theirs[j]);
+        store_dq(dq_sums, tile);
+        if (two) store_dq(dq_before, tile + 1);
     }
+    wait_for_stores();
 }
 
 /* ---- host ---- */
@@ -414,34 +412,35 @@ size_t attention_flash_sm90_workspace(const AttentionSpec *s) {
 }
 
 template<int PANELS> static void launch(Problem p, const Workspace &w, const AttentionSpec *s, const float *lse,
-                                        View out, Tensor dout, Tensor q, Tensor k, Tensor v,
-                                        View dq, View dk, View dv) {
+                                        Tensor out, Tensor dout, Tensor q, Tensor k, Tensor v,
+                                        Tensor dq, Tensor dk, Tensor dv) {
     using F = Backward<PANELS>;
     CUDA(cudaFuncSetAttribute(flash_backward_sm90<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, F::SHARED_BYTES));
     const Maps maps = { tensor_map("q", s, q, F::QT), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
-                        tensor_map("dout", s, dout, F::QT) };
+                        tensor_map("dout", s, dout, F::QT), tensor_map("dq", s, dq, RESULT_ROWS),
+                        tensor_map("dk", s, dk, RESULT_ROWS), tensor_map("dv", s, dv, RESULT_ROWS) };
     const int64_t tiles = padded_rows(s) / 128;
     const int blocks = blocks_for(tiles);
     p.draws = (unsigned)(tiles + blocks);
-    LAUNCH(flash_backward_rows<PANELS>, (unsigned)tiles, 256, 0, p, w, lse, out, view_of(dout));
-    LAUNCH(flash_backward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, w, maps, dq, dk, dv);
+    LAUNCH(flash_backward_rows<PANELS>, (unsigned)tiles, 256, 0, p, w, lse,
+           View { (const bf16 *)out.data, out.pitch }, View { (const bf16 *)dout.data, dout.pitch });
+    LAUNCH(flash_backward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, w, maps);
 }
 
 void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
                                    const float *lse, Tensor q, Tensor k, Tensor v, void *work) {
-    /* Few heads side by side fit the L2 better; but blocks of one head wait for each other's dq, most where in order.
-       The best number falls with sqrt(T), and the multiprocessors over a whole number is better than its neighbours:
-       the same blocks then end a row of tasks together. Of 8 .. 132 heads, with T = 512 .. 16384, this is within 3 % of
-       the best. */
-    const float balance = 15500 / sqrtf((float)s->Tq * (s->HS > 64 ? 128 : 64));
-    const int parts = max(1, (int)lroundf((float)multiprocessors() / balance));
-    const int section = max(multiprocessors() / parts, s->deterministic ? 66 : 8);
+    /* A row of blocks begins with the longest and ends with the shortest: where a section has two tasks for each
+       multiprocessor, or hardly fewer, they end together. More heads want more of the L2, with fewer the blocks of a
+       head wait for each other's dq; in order they do so all the time, and more heads are better. Within 3 % of the
+       best of 2 .. 132 at T = 512 .. 16384. */
+    const int tiles = (s->Tq + KEYS - 1) / KEYS, columns = s->HS > 64 ? 128 : 64;
+    const float section = s->deterministic ? 16000 / sqrtf((float)s->Tq * columns) : 1.92f * multiprocessors() / tiles;
     Problem p = {};
     p.NH = s->NH;
     p.HS = s->HS;
     p.T = s->Tq;
     p.heads = s->B * s->NH;
-    p.section = min(section, p.heads);
+    p.section = min((int)ceilf(section), p.heads);
     p.deterministic = s->deterministic;
     p.scale = s->scale;
     CUDA(cudaGetSymbolAddress((void **)&p.ticket, ticket));
@@ -452,6 +451,5 @@ void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk,
     w.lse2 = (float *)((char *)work + added_bytes(s));
     w.delta = w.lse2 + padded_rows(s);
     w.dq = w.delta + padded_rows(s);
-    (s->HS > 64 ? launch<2> : launch<1>)(p, w, s, lse, view_of(out), dout, q, k, v,
-                                         view_of(dq), view_of(dk), view_of(dv));
+    (s->HS > 64 ? launch<2> : launch<1>)(p, w, s, lse, out, dout, q, k, v, dq, dk, dv);
 }

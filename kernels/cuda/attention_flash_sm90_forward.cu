@@ -17,7 +17,7 @@
 
 static constexpr float SLACK = 8.0f;    /* the row maximum in use may be short of the true one by 2^8: P <= 256 */
 
-struct Maps { CUtensorMap q, k, v; };
+struct Maps { CUtensorMap q, k, v, out; };
 
 /* Every launch leaves it at zero. (Launches come one after another, on the one stream that this library works on; in
    replayed graphs, too.) */
@@ -29,14 +29,17 @@ template<int PANELS_, int GROUPS_, int STAGES_> struct Forward {
     static constexpr int PANELS = PANELS_, GROUPS = GROUPS_, ROWS = GROUP_ROWS * GROUPS;
     static constexpr int STAGES = STAGES_;      /* of K and of V */
     static constexpr bool Q_IN_REGISTERS = PANELS == 2;     /* room for it is only where the groups are two */
+    static constexpr int Q_STAGES = Q_IN_REGISTERS ? 1 : 2; /* who is done need not wait for the others' Q to be read */
     static constexpr int THREADS = WARPGROUP * (GROUPS + 1);
     static constexpr int REGISTERS = GROUPS == 3 ? 160 : 232, PRODUCER_REGISTERS = GROUPS == 3 ? 32 : 40;
     static constexpr int Q_PANEL = GROUP_ROWS * ROW, Q_BYTES = PANELS * Q_PANEL;
     static constexpr int KV_PANEL = KEYS * ROW, KV_BYTES = PANELS * KV_PANEL;
-    /* Shared memory: a Q tile a group, the ring, a place for out, barriers, tasks */
-    static constexpr int Q = 0, K = Q + GROUPS * Q_BYTES, V = K + STAGES * KV_BYTES, OUT = V + STAGES * KV_BYTES;
-    static constexpr int Q_FULL = OUT + GROUPS * Q_BYTES, Q_EMPTY = Q_FULL + 8 * GROUPS;
-    static constexpr int K_FULL = Q_EMPTY + 8 * GROUPS, K_EMPTY = K_FULL + 8 * STAGES, V_FULL = K_EMPTY + 8 * STAGES;
+    /* Shared memory: Q tiles of each group, the ring, a place for out, barriers, tasks */
+    static constexpr int Q = 0, K = Q + Q_STAGES * GROUPS * Q_BYTES, V = K + STAGES * KV_BYTES;
+    static constexpr int OUT = V + STAGES * KV_BYTES;
+    static constexpr int Q_FULL = OUT + GROUPS * Q_BYTES, Q_EMPTY = Q_FULL + 8 * Q_STAGES * GROUPS;
+    static constexpr int K_FULL = Q_EMPTY + 8 * Q_STAGES * GROUPS, K_EMPTY = K_FULL + 8 * STAGES;
+    static constexpr int V_FULL = K_EMPTY + 8 * STAGES;
     static constexpr int V_EMPTY = V_FULL + 8 * STAGES, TASK_FULL = V_EMPTY + 8 * STAGES;
     static constexpr int TASK_EMPTY = TASK_FULL + 8 * 2, TASKS = (TASK_EMPTY + 8 * 2 + 15) / 16 * 16;
     static constexpr int SHARED_BYTES = TASKS + Slots<2>::BYTES;
@@ -49,11 +52,11 @@ template<int PANELS_, int GROUPS_, int STAGES_> struct Forward {
     }
 };
 
-typedef Forward<1, 3, 4> Narrow;        /* head sizes to 64: 176 KiB */
+typedef Forward<1, 3, 4> Narrow;        /* head sizes to 64: 200 KiB */
 typedef Forward<2, 2, 2> Wide;          /* head sizes to 128: 192 KiB */
 
 template<class F> __global__ __launch_bounds__(F::THREADS, 1)
-void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View out, float *lse) {
+void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, float *lse) {
     extern __shared__ __align__(1024) uint8_t shared[];
     const uint32_t base = shared_address(shared);
     const int group = uniform(threadIdx.x / WARPGROUP) - 1, warp = uniform(threadIdx.x / 32) % 4;
@@ -64,7 +67,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
     auto row_of = [&](const Task &t, int group, int n) { return t.row + (group + n) % F::GROUPS * GROUP_ROWS; };
 
     if (threadIdx.x == 0) {
-        for (int i = 0; i < F::GROUPS; i++) {
+        for (int i = 0; i < F::Q_STAGES * F::GROUPS; i++) {
             mbarrier_init(base + F::Q_FULL + 8 * i, 1);
             mbarrier_init(base + F::Q_EMPTY + 8 * i, 4);
         }
@@ -94,13 +97,11 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
             load_tile<F::PANELS>(base + F::V + stage_of<F::STAGES>(n) * F::KV_BYTES, F::KV_PANEL, &maps.v,
                                  barrier(F::V_FULL, n), v_task.b, v_task.h, v_block * KEYS);
         };
-        /* drawn a task early: it takes as long as a memory access */
-        Task t = draw_task(p, F::ROWS, F::first_row(p.T), true);
         for (int n = 0; ; n++) {
+            Task t = draw_task(p, F::ROWS, F::first_row(p.T), true);
             t.before = loaded;
             tasks.publish(n, t);
             if (t.b < 0) break;
-            const Task next = draw_task(p, F::ROWS, F::first_row(p.T), true);
             const int last = (min(t.row + F::ROWS, p.T) - 1) / KEYS;
             for (int block = last; block >= 0; block--, loaded++) {
                 mbarrier_wait(barrier(F::K_EMPTY, loaded), parity_of<F::STAGES>(loaded) ^ 1);
@@ -112,14 +113,14 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
                 v_block = block;
                 if (block == last)
                     for (int i = 0; i < F::GROUPS; i++) {
-                        const uint32_t full = base + F::Q_FULL + 8 * i;
-                        mbarrier_wait(base + F::Q_EMPTY + 8 * i, n & 1 ^ 1);
+                        const int place = stage_of<F::Q_STAGES>(n) * F::GROUPS + i;
+                        const uint32_t full = base + F::Q_FULL + 8 * place;
+                        mbarrier_wait(base + F::Q_EMPTY + 8 * place, parity_of<F::Q_STAGES>(n) ^ 1);
                         mbarrier_arrive_expect_tx(full, F::Q_BYTES);
-                        load_tile<F::PANELS>(base + F::Q + i * F::Q_BYTES, F::Q_PANEL, &maps.q, full,
+                        load_tile<F::PANELS>(base + F::Q + place * F::Q_BYTES, F::Q_PANEL, &maps.q, full,
                                              t.b, t.h, row_of(t, i, n));
                     }
             }
-            t = next;
         }
         if (loaded) load_v(loaded - 1);
         return;
@@ -128,8 +129,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
     setmaxnreg_inc<F::REGISTERS>();
     const int g = lane / 4, c = lane % 4, own = 16 * warp + g;      /* this thread's rows: own, own + 8 */
     const float scale2 = p.scale * LOG2E;
-    const uint32_t q = base + F::Q + group * F::Q_BYTES;
-    const uint32_t q_full = base + F::Q_FULL + 8 * group, q_empty = base + F::Q_EMPTY + 8 * group;
+    uint32_t q = 0;             /* its tile */
     uint32_t q_rows[F::Q_IN_REGISTERS ? 16 * F::PANELS : 1];
     float s[KEYS / 2], o[F::PANELS * 32];
     float reference[2], sum[2], shrink[2];      /* of the two rows: for the maximum, in units of log2; sum of P */
@@ -212,7 +212,10 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
             wait_for(F::V_FULL, at);
             release(F::V_EMPTY, at);
         }
-        mbarrier_wait(q_full, n & 1);
+        const int place = (F::Q_STAGES == 2 ? uniform_stage(n) : 0) * F::GROUPS + group;
+        const uint32_t q_empty = base + F::Q_EMPTY + 8 * place;
+        q = base + F::Q + place * F::Q_BYTES;
+        mbarrier_wait(base + F::Q_FULL + 8 * place, parity_of<F::Q_STAGES>(n));
         if constexpr (F::Q_IN_REGISTERS) {
             const int q_row = 16 * warp + lane % 16;
             #pragma unroll
@@ -266,18 +269,19 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, View
         wgmma_wait_group<0>();
         ready(o);
         release(F::V_EMPTY, last);
-        store_rows<8 * F::PANELS>(shared + F::OUT + (4 * group + warp) * (F::Q_BYTES / 4),
-                                  rows_of(out, p, t.b, t.h, row + 16 * warp), out.pitch, p.T - row - 16 * warp, p.HS,
-                                  o, normalise[0], normalise[1]);
+        wait_for_stores();
+        store_rows<F::PANELS>(base + F::OUT + (4 * group + warp) * (F::Q_BYTES / 4), &maps.out, t.b, t.h,
+                              row + RESULT_ROWS * warp, 0, o, normalise[0], normalise[1]);
     }
+    wait_for_stores();
 }
 
-template<class F> static void launch(Problem p, const Maps &maps, View out, float *lse) {
+template<class F> static void launch(Problem p, const Maps &maps, float *lse) {
     CUDA(cudaFuncSetAttribute(flash_forward_sm90<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, F::SHARED_BYTES));
     const int64_t tasks = (int64_t)p.heads * tiles_of(p, F::ROWS, F::first_row(p.T));
     const int blocks = blocks_for(tasks);
     p.draws = (unsigned)(tasks + blocks);
-    LAUNCH(flash_forward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, maps, out, lse);
+    LAUNCH(flash_forward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, maps, lse);
 }
 
 void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v) {
@@ -290,6 +294,7 @@ void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, float *lse
     p.section = section < 1 ? 1 : section < p.heads ? (int)section : p.heads;       /* K and V in a third of the L2 */
     p.scale = s->scale;
     CUDA(cudaGetSymbolAddress((void **)&p.ticket, ticket));
-    const Maps maps = { tensor_map("q", s, q, GROUP_ROWS), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS) };
-    (s->HS > 64 ? launch<Wide> : launch<Narrow>)(p, maps, view_of(out), lse);
+    const Maps maps = { tensor_map("q", s, q, GROUP_ROWS), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
+                        tensor_map("out", s, out, RESULT_ROWS) };
+    (s->HS > 64 ? launch<Wide> : launch<Narrow>)(p, maps, lse);
 }

@@ -62,6 +62,12 @@ HOPPER void tensor_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, i
                  :: "r"(to), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
 
+/* What lies outside the tensor is left out. */
+HOPPER void tensor_store(const CUtensorMap *map, uint32_t from, int c0, int c1, int c2, int c3) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+                 :: "l"(map), "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
+}
+
 /* Addresses and bytes are multiples of 16. */
 HOPPER void bulk_load(uint32_t to, const void *from, int bytes, uint32_t barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
