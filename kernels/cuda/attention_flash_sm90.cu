@@ -31,6 +31,18 @@ int multiprocessors(void) {
     return count;
 }
 
+Problem problem_of(const AttentionSpec *s, int64_t section) {
+    Problem p = {};
+    p.NH = s->NH;
+    p.HS = s->HS;
+    p.T = s->Tq;
+    p.heads = s->B * s->NH;
+    p.section = section < 1 ? 1 : section < p.heads ? (int)section : p.heads;
+    p.deterministic = s->deterministic;
+    p.scale = s->scale;
+    return p;
+}
+
 int blocks_for(int64_t tasks) {
     REQUIRE(tasks <= INT32_MAX / 2, "attention: %lld tiles, want at most %d: a smaller batch",
             (long long)tasks, INT32_MAX / 2);

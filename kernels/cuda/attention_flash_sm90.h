@@ -69,10 +69,11 @@ template<int STAGES> HOPPER int stage_of(int n)  { return n % STAGES; }
 template<int STAGES> HOPPER int parity_of(int n) { return n / STAGES & 1; }
 
 /* stage_of<2>, the same in all lanes, and so that the compiler sees it: else each product takes its operands from
-   vector registers, which costs 4 % of the time. */
+   vector registers, which costs 4 % of the time. (By uniform() the backward pass spills.) */
 HOPPER int uniform_stage(int n) { return __any_sync(0xffffffffu, stage_of<2>(n)) ? 1 : 0; }
 
-/* The tasks that a block has drawn, n = 0, 1, .. */
+/* The tasks that a block has drawn, n = 0, 1, .. COUNT: two in the forward pass, one in the backward pass; any other
+   way ptxas spills 4 bytes. */
 template<int COUNT> struct Slots {
     static constexpr int BYTES = COUNT * (int)sizeof(Task);
 
@@ -129,22 +130,28 @@ template<int PANELS, int N> HOPPER void start_scores(float (&d)[N], const uint32
     wgmma_commit_group();
 }
 
-/* d (64,2N) = or += a (64,ROWS) b, b across its rows; a in registers. */
-template<int ROWS, int N> HOPPER void start_sum(float (&d)[N], const uint32_t *a, Operand b, bool add) {
+/* d (64,2N) += a (64,ROWS) b, b across its rows; a in registers. */
+template<int ROWS, int N> HOPPER void start_sum(float (&d)[N], const uint32_t *a, Operand b) {
     wgmma_fence();
     #pragma unroll
-    for (int x = 0; x < ROWS / 16; x++) wgmma<ACROSS>(d, a + 4 * x, advanced(b, x * 16 * ROW), x > 0 || add);
+    for (int x = 0; x < ROWS / 16; x++) wgmma<ACROSS>(d, a + 4 * x, advanced(b, x * 16 * ROW), true);
     wgmma_commit_group();
 }
 
 /* ---- results: one warp's RESULT_ROWS rows of 64 PANELS columns, as wgmma leaves them, to bf16(factor x), by way of
-   PANELS RESULT_PANEL bytes of shared memory that are the warp's own. The copy engine leaves out what lies outside the
-   head or the sequence. ---- */
+   PANELS x RESULT_PANEL bytes of shared memory, 1024-byte aligned and the warp's own. The factors are those of rows
+   0 .. 7 and 8 .. 15. ---- */
 
-/* The factors are those of rows 0 .. 7 and 8 .. 15. */
+/* Until all that the warp has stored has left shared memory: its place is free. */
+HOPPER void wait_for_stores() {
+    if (threadIdx.x % 32 == 0) bulk_wait_group_read<0>();
+    __syncwarp();
+}
+
 template<int PANELS> HOPPER void store_rows(uint32_t staging, const CUtensorMap *map, int b, int h, int row, int column,
                                             const float (&x)[32 * PANELS], float factor0, float factor1) {
     const int lane = threadIdx.x % 32, r = lane % 16;
+    wait_for_stores();
     #pragma unroll
     for (int j = 0; j < 4 * PANELS; j++)
         stmatrix(staging + j / 4 * RESULT_PANEL + r * ROW + (((j % 4 * 2 + lane / 16) ^ r % 8) << 4),
@@ -162,18 +169,13 @@ template<int PANELS> HOPPER void store_rows(uint32_t staging, const CUtensorMap 
     }
 }
 
-/* Until all that the warp has stored has left shared memory. */
-HOPPER void wait_for_stores() {
-    if (threadIdx.x % 32 == 0) bulk_wait_group_read<0>();
-    __syncwarp();
-}
-
 /* ---- host ---- */
 
 /* Tiles of `rows` rows of 64 columns of one head. What lies outside the head or the sequence is read as zero and never
    written. */
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows);
 int         multiprocessors(void);
+Problem     problem_of(const AttentionSpec *s, int64_t section);     /* but for its tickets */
 int         blocks_for(int64_t tasks);      /* as many as multiprocessors, at most one a task */
 
 /* Shapes are checked. state: lse (B,NH,T). work: attention_flash_sm90_workspace bytes, whatever they hold. */

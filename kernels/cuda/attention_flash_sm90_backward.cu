@@ -55,7 +55,8 @@ template<int PANELS_> struct Backward {
 };
 
 /* The tiles of queries that see the block of keys from `row` on, in the order in which they are taken: the blocks of a
-   head are each at another tile, so that they do not add to the same part of dq at once. */
+   head are each at another tile, so that they do not add to the same part of dq at once; the diagonal's come last and
+   backwards, so that the last of all is `first`. */
 template<class F> struct Queries {
     int first, count, diagonal;     /* the last so many are on the diagonal */
     __device__ __forceinline__ Queries(int T, int row)
@@ -76,17 +77,15 @@ HOPPER bool comes_first(int *added) {
 
 HOPPER void wait_until(const int *flag, int at_least) { while (load_acquire(flag) < at_least) {} }
 
-struct View { const bf16 *data; int64_t pitch; };
-
 /* delta, and lse in units of log2; rows from T on get P = 0; `added` begins at zero. A block per 128 rows of a head. */
 template<int PANELS> __global__ __launch_bounds__(256)
-void flash_backward_rows(const Problem p, const Workspace w, const float *lse, View out, View dout) {
+void flash_backward_rows(const Problem p, const Workspace w, const float *lse, Tensor out, Tensor dout) {
     constexpr int LANES = 8 * PANELS, STEP = 256 / LANES;       /* 16 bytes a lane */
     const int tiles = w.Tpad / 128, head = blockIdx.x / tiles, lane = threadIdx.x % LANES;
     const int first = blockIdx.x % tiles * 128 + threadIdx.x / LANES, counts = 2 * w.tiles / tiles;
     if ((int)threadIdx.x < counts) w.added[blockIdx.x * counts + threadIdx.x] = 0;
-    auto row_of = [&](const View &t) {
-        return t.data + ((int64_t)(head / p.NH) * p.T + first) * t.pitch + head % p.NH * p.HS + 8 * lane;
+    auto row_of = [&](const Tensor &t) {
+        return (const bf16 *)t.data + ((int64_t)(head / p.NH) * p.T + first) * t.pitch + head % p.NH * p.HS + 8 * lane;
     };
     const bf16 *x = row_of(out), *y = row_of(dout);
     #pragma unroll
@@ -136,7 +135,7 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
             mbarrier_init(base + F::DQ_FULL + 8 * half, 4);
             mbarrier_init(base + F::DQ_EMPTY + 8 * half, 1);
         }
-        tasks.init(10);
+        tasks.init(10);     /* 8 warps of consumers, 2 threads that take dq out */
         fence_mbarrier_init();
     }
     __syncthreads();
@@ -144,7 +143,7 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
     if (group < 0) {
         setmaxnreg_dec<F::PRODUCER_REGISTERS>();
         if (lane != 0) return;
-        if (warp == 0) {        /* brings everything */
+        if (warp == 0) {        /* draws the tasks and brings everything */
             prefetch_tensormap(&maps.q);
             prefetch_tensormap(&maps.k);
             prefetch_tensormap(&maps.v);
@@ -254,8 +253,8 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
         mbarrier_wait(base + F::V_FULL, n & 1);
         wait_for(F::DOUT_FULL, used);
         start_scores<F::PANELS>(d, v, F::KV_PANEL, dout_tile(uniform_stage(used)), F::Q_PANEL);
-        wait_for_stores();      /* of the task before: then the places of dS and dq are free */
-        /* Not left to the first product, which would have them count as in use at a task's end, and that spill. */
+        wait_for_stores();      /* of the task before: then the place of dq is free */
+        /* A first product with d = a b instead would have them count as in use at a task's end, and that spill. */
         #pragma unroll
         for (int x = 0; x < F::COLUMNS / 2; x++) dk_sums[x] = dv_sums[x] = 0;
         #pragma unroll 1
@@ -307,8 +306,8 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
             if (lane == 0) mbarrier_arrive(barrier(F::DS_FULL, used));
 
             bar_sync(F::TURN + group, 2 * WARPGROUP);
-            start_sum<F::QT>(dv_sums, p_rows, dout_tile(stage), true);
-            start_sum<F::QT>(dk_sums, ds_rows, q_tile(stage), true);
+            start_sum<F::QT>(dv_sums, p_rows, dout_tile(stage));
+            start_sum<F::QT>(dk_sums, ds_rows, q_tile(stage));
             if (last) break;
 
             wait_for(F::Q_FULL, used + 1);
@@ -340,23 +339,18 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
         }
         bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
 
-        /* On their way out dk and dv pass through the warp's part of the place of dq, and dq through its rows of the
-           other place of dS: free when both groups have written the last dS, for before that each has waited for its
-           dq of the tile before. */
-        const int other = uniform_stage(used) ^ 1;
-        const uint32_t keys_staging = shared_address(shared + F::DQ + (at - lane) * 16);
-        const uint32_t dq_staging = shared_address(shared + F::DS + other * F::DS_BYTES + own * ROW);
-        const int tile = queries.tile(queries.count - 1);
-        const bool two = F::QT < KEYS && queries.diagonal > 1;  /* the tile before is on the diagonal, too */
+        /* On their way out results pass through the warp's part of the place of dq. */
+        const uint32_t staging = base + F::DQ + (at - lane) * 16;
+        const int tile = queries.first;
+        const bool two = queries.diagonal > 1;      /* tile + 1, taken before it, is on the diagonal, too */
         float dq_before[32];
         mbarrier_wait(dq_empty, sent & 1 ^ 1);
         if constexpr (F::QT < KEYS)
             #pragma unroll
             for (int j = 0; j < 8; j++) *(float4 *)(dq_before + 4 * j) = ((float4 *)(shared + F::DQ))[at + 32 * j];
-        __syncwarp();
         wgmma_wait_group<1>();
         ready(dv_sums);
-        store_rows<F::PANELS>(keys_staging, &maps.dv, t.b, t.h, t.row + own, 0, dv_sums, 1, 1);  /* while dk is made */
+        store_rows<F::PANELS>(staging, &maps.dv, t.b, t.h, t.row + own, 0, dv_sums, 1, 1);  /* while dk is made */
 
         wait_for(F::DS_FULL, used);
         wgmma_wait_group<0>();
@@ -375,16 +369,14 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
             sums[4 * j + 3] += x.w;
         };
         auto store_dq = [&](const float (&sums)[32], int tile) {
-            wait_for_stores();
-            store_rows<1>(dq_staging, &maps.dq, t.b, t.h, tile * F::QT + half_row + RESULT_ROWS * warp, half_column,
+            store_rows<1>(staging, &maps.dq, t.b, t.h, tile * F::QT + half_row + RESULT_ROWS * warp, half_column,
                           sums, p.scale, p.scale);
         };
         float4 theirs[8];
         mbarrier_wait(barrier(F::ADDED + 16 * group, n), parity_of<2>(n));
         #pragma unroll
         for (int j = 0; j < 8; j++) theirs[j] = others(tile, j);
-        wait_for_stores();
-        store_rows<F::PANELS>(keys_staging, &maps.dk, t.b, t.h, t.row + own, 0, dk_sums, p.scale, p.scale);
+        store_rows<F::PANELS>(staging, &maps.dk, t.b, t.h, t.row + own, 0, dk_sums, p.scale, p.scale);
         if (two)
             #pragma unroll
             for (int j = 0; j < 8; j++) add(dq_before, j, others(tile + 1, j));
@@ -422,27 +414,19 @@ template<int PANELS> static void launch(Problem p, const Workspace &w, const Att
     const int64_t tiles = padded_rows(s) / 128;
     const int blocks = blocks_for(tiles);
     p.draws = (unsigned)(tiles + blocks);
-    LAUNCH(flash_backward_rows<PANELS>, (unsigned)tiles, 256, 0, p, w, lse,
-           View { (const bf16 *)out.data, out.pitch }, View { (const bf16 *)dout.data, dout.pitch });
+    LAUNCH(flash_backward_rows<PANELS>, (unsigned)tiles, 256, 0, p, w, lse, out, dout);
     LAUNCH(flash_backward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, w, maps);
 }
 
 void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
                                    const float *lse, Tensor q, Tensor k, Tensor v, void *work) {
-    /* A row of blocks begins with the longest and ends with the shortest: where a section has two tasks for each
-       multiprocessor, or hardly fewer, they end together. More heads want more of the L2, with fewer the blocks of a
-       head wait for each other's dq; in order they do so all the time, and more heads are better. Within 3 % of the
-       best of 2 .. 132 at T = 512 .. 16384. */
-    const int tiles = (s->Tq + KEYS - 1) / KEYS, columns = s->HS > 64 ? 128 : 64;
+    /* A section's tasks go from the longest to the shortest: with two for each multiprocessor or hardly fewer (1.92:
+       256 tasks where there are 132), a long and a short one, they end together. More heads want more of the L2; with
+       fewer the blocks of a head wait for each other's dq; in order they do so all the time, and more are better.
+       Within 3 % of the best of 2 .. 132 heads at T = 512 .. 16384. */
+    const int tiles = padded(s) / KEYS, columns = s->HS > 64 ? 128 : 64;
     const float section = s->deterministic ? 16000 / sqrtf((float)s->Tq * columns) : 1.92f * multiprocessors() / tiles;
-    Problem p = {};
-    p.NH = s->NH;
-    p.HS = s->HS;
-    p.T = s->Tq;
-    p.heads = s->B * s->NH;
-    p.section = min((int)ceilf(section), p.heads);
-    p.deterministic = s->deterministic;
-    p.scale = s->scale;
+    Problem p = problem_of(s, (int64_t)ceilf(section));
     CUDA(cudaGetSymbolAddress((void **)&p.ticket, ticket));
     Workspace w = {};
     w.Tpad = padded(s);

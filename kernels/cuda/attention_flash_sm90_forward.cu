@@ -129,7 +129,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
     setmaxnreg_inc<F::REGISTERS>();
     const int g = lane / 4, c = lane % 4, own = 16 * warp + g;      /* this thread's rows: own, own + 8 */
     const float scale2 = p.scale * LOG2E;
-    uint32_t q = 0;             /* its tile */
+    uint32_t q = 0;             /* this group's tile of Q */
     uint32_t q_rows[F::Q_IN_REGISTERS ? 16 * F::PANELS : 1];
     float s[KEYS / 2], o[F::PANELS * 32];
     float reference[2], sum[2], shrink[2];      /* of the two rows: for the maximum, in units of log2; sum of P */
@@ -196,6 +196,8 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
                 if (8 * j + 2 * c + e % 2 - (columns - 64) > own + e / 2 * 8) s[4 * j + e] = -INFINITY;
         #pragma unroll
         for (int i = 0; i < 2; i++) { reference[i] = -INFINITY; sum[i] = 0; }
+        #pragma unroll
+        for (int x = 0; x < F::PANELS * 32; x++) o[x] = 0;
         follow_maximum(s);
         exponentials(s);
         round_p(s);
@@ -208,11 +210,13 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
         const int brought = (min(t.row + F::ROWS, p.T) - 1) / KEYS + 1, first = t.before + brought - blocks;
         for (int at = t.before; at < first; at++) {     /* those that only groups further down need */
             wait_for(F::K_FULL, at);
+            __syncwarp();       /* all have seen it, before it may be filled again */
             release(F::K_EMPTY, at);
             wait_for(F::V_FULL, at);
+            __syncwarp();
             release(F::V_EMPTY, at);
         }
-        const int place = (F::Q_STAGES == 2 ? uniform_stage(n) : 0) * F::GROUPS + group;
+        const int place = uniform_stage(n) % F::Q_STAGES * F::GROUPS + group;
         const uint32_t q_empty = base + F::Q_EMPTY + 8 * place;
         q = base + F::Q + place * F::Q_BYTES;
         mbarrier_wait(base + F::Q_FULL + 8 * place, parity_of<F::Q_STAGES>(n));
@@ -222,9 +226,11 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
             for (int x = 0; x < 4 * F::PANELS; x++)
                 ldmatrix(q_rows + 4 * x,
                          q + x / 4 * F::Q_PANEL + q_row * ROW + (((x % 4 * 2 + lane / 16) ^ q_row % 8) << 4));
-            __syncwarp();
         }
-        if ((F::Q_IN_REGISTERS || blocks == 0) && lane == 0) mbarrier_arrive(q_empty);
+        if (F::Q_IN_REGISTERS || blocks == 0) {
+            __syncwarp();
+            if (lane == 0) mbarrier_arrive(q_empty);
+        }
         if (blocks == 0) continue;
         if (row % KEYS == 0) {      /* of this block only the first half is seen */
             float half[KEYS / 4];
@@ -238,7 +244,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
             wait_for(F::K_FULL, at);
             start_s(s, at);
             wait_for(F::V_FULL, at - 1);
-            start_sum<KEYS>(o, p_rows, v_tile(at - 1), i > 1);
+            start_sum<KEYS>(o, p_rows, v_tile(at - 1));
             wgmma_wait_group<1>();
             ready(s);
             release(F::K_EMPTY, at);
@@ -255,7 +261,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
         if (!F::Q_IN_REGISTERS && lane == 0) mbarrier_arrive(q_empty);
         const int last = first + blocks - 1;
         wait_for(F::V_FULL, last);
-        start_sum<KEYS>(o, p_rows, v_tile(last), blocks > 1);
+        start_sum<KEYS>(o, p_rows, v_tile(last));
 
         float normalise[2];
         #pragma unroll
@@ -269,8 +275,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
         wgmma_wait_group<0>();
         ready(o);
         release(F::V_EMPTY, last);
-        wait_for_stores();
-        store_rows<F::PANELS>(base + F::OUT + (4 * group + warp) * (F::Q_BYTES / 4), &maps.out, t.b, t.h,
+        store_rows<F::PANELS>(base + F::OUT + (4 * group + warp) * F::PANELS * RESULT_PANEL, &maps.out, t.b, t.h,
                               row + RESULT_ROWS * warp, 0, o, normalise[0], normalise[1]);
     }
     wait_for_stores();
@@ -285,14 +290,8 @@ template<class F> static void launch(Problem p, const Maps &maps, float *lse) {
 }
 
 void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v) {
-    const int64_t head_bytes = (int64_t)s->Tq * s->HS * 2 * (int64_t)sizeof(bf16), section = (16 << 20) / head_bytes;
-    Problem p = {};
-    p.NH = s->NH;
-    p.HS = s->HS;
-    p.T = s->Tq;
-    p.heads = s->B * s->NH;
-    p.section = section < 1 ? 1 : section < p.heads ? (int)section : p.heads;       /* K and V in a third of the L2 */
-    p.scale = s->scale;
+    const int64_t head_bytes = (int64_t)s->Tq * s->HS * 2 * (int64_t)sizeof(bf16);
+    Problem p = problem_of(s, (16 << 20) / head_bytes);     /* K and V in a third of the L2 */
     CUDA(cudaGetSymbolAddress((void **)&p.ticket, ticket));
     const Maps maps = { tensor_map("q", s, q, GROUP_ROWS), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
                         tensor_map("out", s, out, RESULT_ROWS) };
