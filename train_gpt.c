@@ -228,12 +228,14 @@ static int validation_is_due(void) {
     return corpus.val && state.step > 0 && (state.step == steps || (val_every && state.step % val_every == 0));
 }
 
+static void show_progress(int64_t done, int64_t all) { report_progress(&report, done, all); }
+
 /* Returns whether the loss is below the floor, which only a leak can do. A validation that a stop cut short is made up
    for by the resume. */
 static int validate(void) {
     int all;
     char text[96];
-    double loss = evaluate(&gpt, corpus.val, val_tokens, (int)batch, &all, NULL);
+    double loss = evaluate(&gpt, corpus.val, val_tokens, (int)batch, &all, show_progress);
     if (isnan(loss) && stop_wanted()) return 0;
     state.val_loss = loss;
     validated_step = state.step;
@@ -604,21 +606,6 @@ static int open_checkpoint(const char *path) {
     return !dry_run;
 }
 
-/* Once a second, in place on a terminal; at the end the line is taken away. */
-static void show_progress(int64_t done, int64_t all) {
-    static double start_s, shown_s;
-    char text[32];
-    double now = seconds_now();
-    if (!start_s) start_s = shown_s = now;
-    if (!isatty(STDOUT_FILENO) || (done < all && now - shown_s < 1)) return;
-    double share = (double)done / (double)all;
-    if (done < all)             printf("\r%3.0f%% done, %6s left", 100 * share,
-                                       duration_text((now - start_s) * (1 / share - 1), text));
-    else if (shown_s > start_s) printf("\r%22s\r", "");
-    shown_s = now;
-    fflush(stdout);
-}
-
 static void run_evaluation(void) {
     REQUIRE(data || val_data, "--eval wants --data FILE or --val-data FILE to evaluate on");
     const char *path = val_data ? val_data : data;
@@ -631,6 +618,7 @@ static void run_evaluation(void) {
     int all, all_wanted = !options_find(options, "val-tokens")->given;
     char text[96];
     double start = seconds_now();
+    report.in_place = isatty(STDOUT_FILENO);
     double loss = evaluate(&gpt, tokens, all_wanted ? 0 : val_tokens, (int)batch, &all, show_progress);
     REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but too large to compute with", eval, loss);
     double floor = are_bytes && all ? text_floor(path) : NAN;

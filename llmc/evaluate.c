@@ -20,7 +20,7 @@ double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, int
     int64_t w = 0;
     for (; w < wanted && !stop_wanted(); w += B) {
         int rows = wanted - w < B ? (int)(wanted - w) : B;
-        if (progress) progress(w, wanted);
+        progress(w, wanted);
         for (int b = 0; b < rows; b++) {
             size_t place = (size_t)b * (size_t)T;
             count += tokens_eval_window(tokens, w + b, T, inputs + place, targets + place);
@@ -32,7 +32,7 @@ double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, int
         device_download(losses, model->acts.losses.data, (size_t)rows * (size_t)T * sizeof *losses);
         for (int64_t i = 0; i < (int64_t)rows * T; i++) total += losses[i];      /* an ignored target has loss 0 */
     }
-    if (progress) progress(wanted, wanted);
+    progress(wanted, wanted);
     free(losses);
     free(targets);
     free(inputs);

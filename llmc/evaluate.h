@@ -10,7 +10,7 @@ typedef void Progress(int64_t done, int64_t all);
 /* Mean loss in nats per target over the first max_tokens targets of a stream, rounded up to whole sequences of
    model->config.T; 0 = all. *all says whether it was all of them. B sequences are computed at a time, no more than the
    model was made for; the next batch must be set again (gpt_set_batch). progress is called before each batch and at the
-   end; NULL = not. NaN when the run was asked to stop meanwhile (llmc/stop.h). */
+   end. NaN when the run was asked to stop meanwhile (llmc/stop.h). */
 double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, int *all, Progress *progress);
 
 /* "1.2345 nats per byte (1.7810 bits)" of a text, "3.2800 nats per token (perplexity 26.58)" of shards. */

@@ -244,13 +244,17 @@ static int step_text(const Report *report, const StepReport *s, int columns, cha
     return (int)length;
 }
 
+static void put_in_place(Report *report, const char *text, int length) {
+    printf("\r%s%*s", text, report->pending > length ? report->pending - length : 0, "");
+    report->pending = length;
+}
+
 static void show(Report *report, const StepReport *step, int for_good) {
     char text[1024];
     /* the last column stays free: some terminals wrap as soon as it is filled */
     int length = step_text(report, step, report->in_place ? terminal_columns() - 1 : PLAIN_COLUMNS, text, sizeof text);
     if (report->in_place) {
-        printf("\r%s%*s", text, report->pending > length ? report->pending - length : 0, "");
-        report->pending = length;
+        put_in_place(report, text, length);
     } else {
         printf("%s", text);
         report->pending = 1;
@@ -288,6 +292,24 @@ void report_step(Report *report, const StepReport *step) {
     if (!report->shown) return;
     report->shown_at_s = now;
     show(report, step, lasting);
+}
+
+void report_progress(Report *report, int64_t done, int64_t all) {
+    double now = seconds_now();
+    if (done == 0) report->begun_at_s = report->told_at_s = now;
+    if (done == all && report->told_at_s > report->begun_at_s) {
+        put_in_place(report, "", 0);
+        putchar('\r');
+    } else if (report->in_place && done < all && now - report->told_at_s >= 1) {
+        char text[64], left[32];
+        double share = (double)done / (double)all;
+        int columns = terminal_columns(), size = columns < (int)sizeof text ? columns : (int)sizeof text;
+        snprintf(text, (size_t)size, "evaluating  %3.0f%% done, %6s left", 100 * share,
+                 duration_text((now - report->begun_at_s) * (1 / share - 1), left));
+        put_in_place(report, text, (int)strlen(text));
+        report->told_at_s = now;
+    }
+    fflush(stdout);
 }
 
 void report_line(Report *report, const char *format, ...) {

@@ -32,6 +32,7 @@ typedef struct {
     DeviceHealth health;       /* the last that is known */
     int        shown;          /* last has its line */
     double     shown_at_s;     /* by the monotonic clock */
+    double     begun_at_s, told_at_s;   /* of what report_progress tells */
 } Report;
 
 /* csv_path NULL: no log. head: lines for the log's start, each begins with '#', the first is "# command: ...".
@@ -54,6 +55,8 @@ void report_val_loss(const char *csv_path, int64_t step, double val_loss);
    second. It speaks of the device's health only while the last that is known is distress.
    On a full disk the rows wait in memory, which is told, and are written once there is room. */
 void report_step(Report *report, const StepReport *step);
+/* On a terminal: how far an evaluation is, once a second, in place of the step line; at the end that is taken away. */
+void report_progress(Report *report, int64_t done, int64_t all);
 /* A line of its own, also while a step line stands in place. */
 void report_line(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A line on stderr, "train_gpt: ...", of something wrong that does not end the run. */

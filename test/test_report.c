@@ -329,6 +329,29 @@ static void a_terminal_has_its_line_in_place(void) {
     EXPECT(strstr(text, "37s left\r\ntrain_gpt: stopped\r\n"), "a failure has a line of its own: %s", text);
 }
 
+static void progress_run(void *quick) {
+    Report report;
+    report_open(&report, NULL, NULL, -1);
+    report_step(&report, &(StepReport){ .step = 1, .total = 2, .loss = 1, .ms = 10, .val_loss = NAN });
+    report_progress(&report, 0, 8);
+    if (!quick) usleep(1010000);
+    report_progress(&report, 2, 8);
+    report_progress(&report, 4, 8);      /* too soon after the last */
+    report_progress(&report, 8, 8);
+    report_line(&report, "val loss");
+    report_close(&report);
+}
+
+static void progress_is_seen_while_it_lasts(void) {
+    const char *text = seen(20, progress_run, NULL);
+    if (!*text) { test_skip_reason = "there are no pseudo terminals"; return; }
+    EXPECT(!strcmp(text, "\rstep 1/2  loss 1.00\revaluating   25% do\r                   \rval loss\r\n"),
+           "got:\n%s", text);
+    text = seen(20, progress_run, "quick");
+    EXPECT(!strcmp(text, "\rstep 1/2  loss 1.00\r\nval loss\r\n"), "got:\n%s", text);
+    EXPECT(!strchr(printed(progress_run, NULL), '%'), "not on a terminal");
+}
+
 /* Distress is said from the row that knows of it to the one that knows better; the rows between know nothing. */
 static void health_run(void *ignored) {
     (void)ignored;
@@ -408,6 +431,7 @@ int main(void) {
     RUN(foreign_logs_are_left_alone);
     RUN(a_full_disk_loses_no_row);
     RUN(a_terminal_has_its_line_in_place);
+    RUN(progress_is_seen_while_it_lasts);
     RUN(the_line_tells_distress_only);
     RUN(lines_are_short);
     RUN(numbers_for_people);
