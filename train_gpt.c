@@ -618,7 +618,6 @@ static void run_evaluation(void) {
     int all, all_wanted = !options_find(options, "val-tokens")->given;
     char text[96];
     double start = seconds_now();
-    report.in_place = isatty(STDOUT_FILENO);
     double loss = evaluate(&gpt, tokens, all_wanted ? 0 : val_tokens, (int)batch, &all, show_progress);
     REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but too large to compute with", eval, loss);
     double floor = are_bytes && all ? text_floor(path) : NAN;

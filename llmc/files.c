@@ -16,6 +16,15 @@
 
 /* ---- Reading */
 
+/* SIGBUS: what was mapped is no longer there. */
+static void on_missing_page(int number) {
+    static const char line[] = "\ntrain_gpt: a file became shorter while it was read: was it written anew in place?\n";
+    int in_place = isatty(STDERR_FILENO);       /* then the terminal's line is ended first */
+    (void)number;
+    (void)!write(STDERR_FILENO, line + !in_place, sizeof line - 1 - !in_place);
+    _exit(1);
+}
+
 FileMap file_map(const char *path) {
     /* O_NONBLOCK: a pipe opens at once and is then refused, where it would wait for somebody to write. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -29,6 +38,7 @@ FileMap file_map(const char *path) {
         void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         REQUIRE(bytes != MAP_FAILED, "%s: cannot map %lld bytes: %s", path, (long long)info.st_size, strerror(errno));
         map = (FileMap){ bytes, info.st_size };
+        signal(SIGBUS, on_missing_page);
     }
     close(fd);
     return map;

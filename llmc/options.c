@@ -313,22 +313,24 @@ void options_print(FILE *file, const Option *table) {
         if (is_setting(o)) fprintf(file, " %s=%s", o->name, option_text(o, text));
 }
 
+/* Whether a shell takes it as it stands. */
+static int is_plain(const char *word) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+";
+    return word[0] && word[strspn(word, plain)] == 0;
+}
+
 void options_print_changed(FILE *file, const Option *table) {
     char text[256];
     for (const Option *o = table; !at_end(o); o++)
         if (is_setting(o) && strcmp(option_text(o, text), o->fallback ? o->fallback : "") != 0)
-            fprintf(file, " --%s %s", o->name, option_text(o, text));
+            fprintf(file, is_plain(option_text(o, text)) ? " --%s %s" : " --%s '%s'", o->name, option_text(o, text));
 }
 
 char *command_line(int argc, char **argv) {
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+";
     size_t size = 1;
     for (int i = 0; i < argc; i++) size += strlen(argv[i]) + 3;
     char *text = calloc(size, 1), *end = text;
     REQUIRE(text, "out of memory: the command line");
-    for (int i = 0; i < argc; i++) {
-        int as_it_is = argv[i][0] && argv[i][strspn(argv[i], plain)] == 0;
-        end += sprintf(end, as_it_is ? "%s%s" : "%s'%s'", i ? " " : "", argv[i]);
-    }
+    for (int i = 0; i < argc; i++) end += sprintf(end, is_plain(argv[i]) ? "%s%s" : "%s'%s'", i ? " " : "", argv[i]);
     return text;
 }

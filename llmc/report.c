@@ -198,6 +198,14 @@ static void fail_below_the_line(const char *message) {
     fail("%s", message);
 }
 
+static void look_for_terminal(Report *report) {
+    report->in_place = isatty(STDOUT_FILENO);
+    if (report->in_place && !fail_hook) {
+        report_in_place = report;
+        fail_hook = fail_below_the_line;
+    }
+}
+
 static int terminal_columns(void) {
     struct winsize size;
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
@@ -268,11 +276,7 @@ static void show(Report *report, const StepReport *step, int for_good) {
 void report_open(Report *report, const char *csv_path, const char *head, int64_t keep_step) {
     memset(report, 0, sizeof *report);
     signal(SIGPIPE, SIG_IGN);
-    report->in_place = isatty(STDOUT_FILENO);
-    if (report->in_place && !fail_hook) {
-        report_in_place = report;
-        fail_hook = fail_below_the_line;
-    }
+    look_for_terminal(report);
     if (csv_path) open_log(report, csv_path, head, keep_step);
 }
 
@@ -296,15 +300,19 @@ void report_step(Report *report, const StepReport *step) {
 
 void report_progress(Report *report, int64_t done, int64_t all) {
     double now = seconds_now();
-    if (done == 0) report->begun_at_s = report->told_at_s = now;
-    if (done == all && report->told_at_s > report->begun_at_s) {
+    if (done == 0) {
+        look_for_terminal(report);
+        report->begun_at_s = report->told_at_s = now;
+    }
+    if (!report->in_place) return;
+    if (done == all) {
         put_in_place(report, "", 0);
         putchar('\r');
-    } else if (report->in_place && done < all && now - report->told_at_s >= 1) {
+    } else if (now - report->told_at_s >= 1) {
         char text[64], left[32];
         double share = (double)done / (double)all;
         int columns = terminal_columns(), size = columns < (int)sizeof text ? columns : (int)sizeof text;
-        snprintf(text, (size_t)size, "evaluating  %3.0f%% done, %6s left", 100 * share,
+        snprintf(text, (size_t)size, "evaluating %.0f%% done, %s left", 100 * share,
                  duration_text((now - report->begun_at_s) * (1 / share - 1), left));
         put_in_place(report, text, (int)strlen(text));
         report->told_at_s = now;

@@ -55,7 +55,8 @@ void report_val_loss(const char *csv_path, int64_t step, double val_loss);
    second. It speaks of the device's health only while the last that is known is distress.
    On a full disk the rows wait in memory, which is told, and are written once there is room. */
 void report_step(Report *report, const StepReport *step);
-/* On a terminal: how far an evaluation is, once a second, in place of the step line; at the end that is taken away. */
+/* On a terminal: how far an evaluation is, once a second, in place of the step line; at the end that place is empty.
+   For a report that is not open, too, all zeros. */
 void report_progress(Report *report, int64_t done, int64_t all);
 /* A line of its own, also while a step line stands in place. */
 void report_line(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));

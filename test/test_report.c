@@ -345,10 +345,12 @@ static void progress_run(void *quick) {
 static void progress_is_seen_while_it_lasts(void) {
     const char *text = seen(20, progress_run, NULL);
     if (!*text) { test_skip_reason = "there are no pseudo terminals"; return; }
-    EXPECT(!strcmp(text, "\rstep 1/2  loss 1.00\revaluating   25% do\r                   \rval loss\r\n"),
+    EXPECT(!strcmp(text, "\rstep 1/2  loss 1.00\revaluating 25% done\r                   \rval loss\r\n"),
            "got:\n%s", text);
+    text = seen(80, progress_run, NULL);
+    EXPECT(strstr(text, "\revaluating 25% done, 3s left  "), "got:\n%s", text);
     text = seen(20, progress_run, "quick");
-    EXPECT(!strcmp(text, "\rstep 1/2  loss 1.00\r\nval loss\r\n"), "got:\n%s", text);
+    EXPECT(!strcmp(text, "\rstep 1/2  loss 1.00\r                   \rval loss\r\n"), "got:\n%s", text);
     EXPECT(!strchr(printed(progress_run, NULL), '%'), "not on a terminal");
 }
 

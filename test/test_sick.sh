@@ -1,6 +1,6 @@
 #!/bin/sh
-# test/test_sick.sh - Runs that go sick, as a user sees them: a stretch of foreign data, losses that are not finite, too
-# little memory.
+# test/test_sick.sh - Runs that go sick, as a user sees them: a stretch of foreign data, losses that are not finite,
+# data that goes away, too little memory.
 . "$(dirname "$0")/shell.sh"
 export OMP_NUM_THREADS=1      # models so small that a second thread is only waited for
 
@@ -102,6 +102,19 @@ last=$(($(sed -n 's/^train_gpt: step \([0-9]*\):.*/\1/p' "$dir/refuse.err") - 1)
 expect "what was before step $((last + 1))" test -d "$dir/pruned/$(step $last)"
 expect "nothing is pruned for it" test -d "$dir/pruned/$(step $((last - last % 4)))"
 close_test "--on-nan stop saves what was before the sick step"
+
+# ---- Data that is emptied in place while it is read
+cp "$dir/good.txt" "$dir/emptied.txt"
+"$gpt" --data "$dir/emptied.txt" --val-fraction 0 --layers 1 --heads 1 --channels 16 --context 32 --steps 100000000 \
+    --save-every 0 --out "$dir/emptied" > /dev/null 2> "$dir/emptied.err" &
+until_done=$!
+wait_for '^10,' "$dir/emptied/log.csv"
+: > "$dir/emptied.txt"
+wait $until_done
+is "exit code" $? 1
+is "what it says" "$(cat "$dir/emptied.err")" \
+    "train_gpt: a file became shorter while it was read: was it written anew in place?"
+close_test "data that is emptied while it is read ends in a line"
 
 # ---- Memory
 name="out of memory names what is wanted, what is free and which option helps"
