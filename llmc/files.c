@@ -16,12 +16,18 @@
 
 /* ---- Reading */
 
-/* SIGBUS: what was mapped is no longer there. */
-static void on_missing_page(int number) {
-    static const char line[] = "\ntrain_gpt: a file became shorter while it was read: was it written anew in place?\n";
-    int in_place = isatty(STDERR_FILENO);       /* then the terminal's line is ended first */
-    (void)number;
-    (void)!write(STDERR_FILENO, line + !in_place, sizeof line - 1 - !in_place);
+/* SIGBUS: what was mapped is no longer there, or cannot be read. */
+static void on_missing_page(int number, siginfo_t *info, void *context) {
+    static const char line[] = "train_gpt: a file cannot be read on: did it become shorter (written anew in place), or "
+                               "does its disk fail?\n";
+    (void)context;
+    if (info->si_code != BUS_ADRERR) {          /* the machine's memory, or kill(1) */
+        signal(number, SIG_DFL);
+        raise(number);
+        return;
+    }
+    if (isatty(STDOUT_FILENO)) (void)!write(STDOUT_FILENO, "\n", 1);         /* ends the line that stands in place */
+    (void)!write(STDERR_FILENO, line, sizeof line - 1);
     _exit(1);
 }
 
@@ -38,7 +44,7 @@ FileMap file_map(const char *path) {
         void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         REQUIRE(bytes != MAP_FAILED, "%s: cannot map %lld bytes: %s", path, (long long)info.st_size, strerror(errno));
         map = (FileMap){ bytes, info.st_size };
-        signal(SIGBUS, on_missing_page);
+        sigaction(SIGBUS, &(struct sigaction){ .sa_sigaction = on_missing_page, .sa_flags = SA_SIGINFO }, NULL);
     }
     close(fd);
     return map;

@@ -313,24 +313,37 @@ void options_print(FILE *file, const Option *table) {
         if (is_setting(o)) fprintf(file, " %s=%s", o->name, option_text(o, text));
 }
 
-/* Whether a shell takes it as it stands. */
-static int is_plain(const char *word) {
+/* As a shell takes it, a new string. */
+static char *quoted(const char *word) {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+";
-    return word[0] && word[strspn(word, plain)] == 0;
+    char *text = malloc(4 * strlen(word) + 3), *end = text;
+    REQUIRE(text, "out of memory: an option's value");
+    if (word[0] && !word[strspn(word, plain)]) return strcpy(text, word);
+    *end++ = '\'';
+    for (const char *c = word; *c; c++) end += sprintf(end, *c == '\'' ? "'\\''" : "%c", *c);
+    strcpy(end, "'");
+    return text;
 }
 
 void options_print_changed(FILE *file, const Option *table) {
     char text[256];
     for (const Option *o = table; !at_end(o); o++)
-        if (is_setting(o) && strcmp(option_text(o, text), o->fallback ? o->fallback : "") != 0)
-            fprintf(file, is_plain(option_text(o, text)) ? " --%s %s" : " --%s '%s'", o->name, option_text(o, text));
+        if (is_setting(o) && strcmp(option_text(o, text), o->fallback ? o->fallback : "") != 0) {
+            char *value = quoted(option_text(o, text));
+            fprintf(file, " --%s %s", o->name, value);
+            free(value);
+        }
 }
 
 char *command_line(int argc, char **argv) {
     size_t size = 1;
-    for (int i = 0; i < argc; i++) size += strlen(argv[i]) + 3;
+    for (int i = 0; i < argc; i++) size += 4 * strlen(argv[i]) + 3;
     char *text = calloc(size, 1), *end = text;
     REQUIRE(text, "out of memory: the command line");
-    for (int i = 0; i < argc; i++) end += sprintf(end, is_plain(argv[i]) ? "%s%s" : "%s'%s'", i ? " " : "", argv[i]);
+    for (int i = 0; i < argc; i++) {
+        char *word = quoted(argv[i]);
+        end += sprintf(end, "%s%s", i ? " " : "", word);
+        free(word);
+    }
     return text;
 }

@@ -160,6 +160,12 @@ static CommandLine bad[] = {
     { "--resume: given twice", { "--resume=no", "--resume" } },
 };
 
+static void a_command_can_be_given_again(void) {
+    char *text = command_line(4, (char *[]){ "./train_gpt", "--prompt=it's", "a b", "" });
+    EXPECT(!strcmp(text, "./train_gpt '--prompt=it'\\''s' 'a b' ''"), "%s", text);
+    free(text);
+}
+
 static void bad_command_lines(void) {
     for (int i = 0; i < COUNT(bad); i++) expect_fails(bad[i].want, parse, &bad[i]);
 }
@@ -326,6 +332,7 @@ static void help_is_complete_and_narrow(void) {
 
 int main(void) {
     RUN(good_command_lines);
+    RUN(a_command_can_be_given_again);
     RUN(bad_command_lines);
     RUN(random_command_lines);
     RUN(defaults_lie_in_their_range);

@@ -106,14 +106,14 @@ close_test "--on-nan stop saves what was before the sick step"
 # ---- Data that is emptied in place while it is read
 cp "$dir/good.txt" "$dir/emptied.txt"
 "$gpt" --data "$dir/emptied.txt" --val-fraction 0 --layers 1 --heads 1 --channels 16 --context 32 --steps 100000000 \
-    --save-every 0 --out "$dir/emptied" > /dev/null 2> "$dir/emptied.err" &
+    --save-every 0 --time-limit 60s --out "$dir/emptied" > /dev/null 2> "$dir/emptied.err" &
 until_done=$!
 wait_for '^10,' "$dir/emptied/log.csv"
 : > "$dir/emptied.txt"
 wait $until_done
 is "exit code" $? 1
 is "what it says" "$(cat "$dir/emptied.err")" \
-    "train_gpt: a file became shorter while it was read: was it written anew in place?"
+    "train_gpt: a file cannot be read on: did it become shorter (written anew in place), or does its disk fail?"
 close_test "data that is emptied while it is read ends in a line"
 
 # ---- Memory
