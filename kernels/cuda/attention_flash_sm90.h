@@ -130,11 +130,11 @@ template<int PANELS, int N> HOPPER void start_scores(float (&d)[N], const uint32
     wgmma_commit_group();
 }
 
-/* d (64,2N) += a (64,ROWS) b, b across its rows; a in registers. */
-template<int ROWS, int N> HOPPER void start_sum(float (&d)[N], const uint32_t *a, Operand b) {
+/* d (64,2N) += a (64,rows) b, b across its rows; a in registers. */
+template<int N> HOPPER void start_sum(float (&d)[N], const uint32_t *a, Operand b, int rows) {
     wgmma_fence();
     #pragma unroll
-    for (int x = 0; x < ROWS / 16; x++) wgmma<ACROSS>(d, a + 4 * x, advanced(b, x * 16 * ROW), true);
+    for (int x = 0; x < rows / 16; x++) wgmma<ACROSS>(d, a + 4 * x, advanced(b, x * 16 * ROW), true);
     wgmma_commit_group();
 }
 

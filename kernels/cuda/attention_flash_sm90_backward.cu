@@ -238,11 +238,11 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
         const Operand k = operand(k_tile + 64 * group * ROW), k_half = operand(k_tile + half_column / 64 * F::KV_PANEL);
         float s[F::QT / 2], d[F::QT / 2], dq_sums[32], dk_sums[F::COLUMNS / 2], dv_sums[F::COLUMNS / 2];
         uint32_t p_rows[F::QT / 4], ds_rows[F::QT / 4];     /* P^T, dS^T in bf16 */
-        auto start_dq = [&](int stage) {
+        auto start_dq = [&](int stage, int keys) {
             const Operand ds_half = operand(base + F::DS + stage * F::DS_BYTES + half_row / 64 * F::DS_PANEL);
             wgmma_fence();
             #pragma unroll
-            for (int x = 0; x < KEYS / 16; x++)
+            for (int x = 0; x < keys / 16; x++)
                 wgmma<ACROSS, ACROSS>(dq_sums, advanced(ds_half, x * 16 * ROW), advanced(k_half, x * 16 * ROW), x > 0);
             wgmma_commit_group();
         };
@@ -306,8 +306,8 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
             if (lane == 0) mbarrier_arrive(barrier(F::DS_FULL, used));
 
             bar_sync(F::TURN + group, 2 * WARPGROUP);
-            start_sum<F::QT>(dv_sums, p_rows, dout_tile(stage));
-            start_sum<F::QT>(dk_sums, ds_rows, q_tile(stage));
+            start_sum(dv_sums, p_rows, dout_tile(stage), F::QT);
+            start_sum(dk_sums, ds_rows, q_tile(stage), F::QT);
             if (last) break;
 
             wait_for(F::Q_FULL, used + 1);
@@ -317,7 +317,7 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
             ready(dv_sums);
             ready(dk_sums);
             if (lane == 0) mbarrier_arrive(barrier(F::Q_EMPTY, used));
-            start_dq(stage);
+            start_dq(stage, KEYS);
             bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
             wgmma_wait_group<0>();
             ready(s);
@@ -356,7 +356,7 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
         wgmma_wait_group<0>();
         ready(dk_sums);
         if (lane == 0) mbarrier_arrive(barrier(F::Q_EMPTY, used));
-        start_dq(uniform_stage(used));
+        start_dq(uniform_stage(used), F::QT);       /* the diagonal's first tile: its QT queries see QT keys */
         used++;
         auto others = [&](int tile, int j) {        /* their part of dq */
             return t.row == 0 ? make_float4(0, 0, 0, 0)

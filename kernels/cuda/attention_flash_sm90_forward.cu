@@ -4,12 +4,12 @@
 
    A consumer warpgroup owns 64 queries and walks over blocks of 128 keys, from the diagonal to the first. Each step
    starts the scores of a block and, behind them, the product of the block before with its values; the softmax runs
-   under the latter. In time, for one warpgroup, S = q k^T, P = exp(S), O += P V:
+   under the latter. The first scores of a task queue behind the last product of the task before it, and are made while
+   its out is stored. In time, for one warpgroup, S = q k^T, P = exp(S), O += P V:
 
-       tensor cores   S0 .       S1 O+=P0 V0 .      S2 O+=P1 V1 .      ..  O+=Pn Vn
-       other units       mask,P0     max,P1             max,P2         ..             store
-       K arrives      0          1           .      2           .
-       V arrives         .    0              .          1
+       tensor cores   O+=Pn Vn S0  .           S1 O+=P0 V0 .      S2 O+=P1 V1 .      ..
+       other units             store  mask,P0     max,P1             max,P2          ..
+       waits for      V n      K 0             K 1 V 0            K 2 V 1
 
    The others are out of step with it and fill the gaps. (So it is written; ptxas 13.0 moves the wait for O += P V up
    into the exponentials. Kept from that it is no faster: the others fill this gap, too.) */
@@ -44,6 +44,8 @@ template<int PANELS_, int GROUPS_, int STAGES_> struct Forward {
     static constexpr int TASK_EMPTY = TASK_FULL + 8 * 2, TASKS = (TASK_EMPTY + 8 * 2 + 15) / 16 * 16;
     static constexpr int SHARED_BYTES = TASKS + Slots<2>::BYTES;
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
+    static_assert(STAGES > (ROWS - GROUP_ROWS + KEYS - 1) / KEYS,
+                  "a group keeps a task's last V while it passes over blocks of the next that only others need");
     /* Tiles end with the last row, and the first one is short, where it costs least: tiles of 192 rows that began with
        the first row would walk, at T = 1024, over 32 blocks of keys and not 27. */
     __host__ __device__ static int first_row(int T) {
@@ -132,7 +134,8 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
     uint32_t q = 0;             /* this group's tile of Q */
     uint32_t q_rows[F::Q_IN_REGISTERS ? 16 * F::PANELS : 1];
     float s[KEYS / 2], o[F::PANELS * 32];
-    float reference[2], sum[2], shrink[2];      /* of the two rows: for the maximum, in units of log2; sum of P */
+    Pair reference(0, 0);                       /* of the thread's two rows, for the maximum, in units of log2 */
+    float sum[2] = {}, shrink[2];               /* of P; by what o shrinks where the reference moves */
     uint32_t p_rows[KEYS / 4];                  /* P in bf16: the A of its product with V */
 
     auto wait_for = [&](int which, int n) { mbarrier_wait(barrier(which, n), parity_of<F::STAGES>(n)); };
@@ -157,14 +160,15 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
             grown |= top[i] * scale2 > reference[i] + SLACK;
         }
         grown = __any_sync(0xffffffffu, grown);
-        if (grown)
+        if (grown) {
             #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const float next = fmaxf(top[i] * scale2 + tie_breaker(top[i]), reference[i]);
-                shrink[i] = ex2(reference[i] - next);
+                top[i] = fmaxf(top[i] * scale2 + tie_breaker(top[i]), reference[i]);
+                shrink[i] = ex2(reference[i] - top[i]);
                 sum[i] *= shrink[i];
-                reference[i] = next;
             }
+            reference = Pair(top[0], top[1]);
+        }
         return grown;
     };
     /* sum adds P before it is rounded: the backward pass makes P anew from the log-sum-exp, its rows adding up to 1. */
@@ -177,106 +181,123 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
                 sum[e / 2] += s[4 * j + e];
             }
     };
+    /* Of half a block the rest is 0: where it is the only one, its product takes all 128 keys all the same. */
     auto round_p = [&](auto &s) {
         #pragma unroll
         for (int x = 0; x < KEYS / 4; x++) p_rows[x] = x < (int)sizeof s / 8 ? pack(s[2 * x], s[2 * x + 1]) : 0;
     };
-    /* The first block of a task, with nothing to overlap: the last 64 of its columns are the square on the diagonal. */
-    auto begin = [&](auto &s, int n) {
+    int done_b = 0, done_h = 0, done_row = -1, done_at = 0;     /* the task before and its last block; row -1: none */
+    /* The results of the task before, behind whose last product only S has been started. (It waits also where there was
+       none: a wait under a condition serialises the products, C7514.) */
+    auto finish = [&]() {
+        wgmma_wait_group<1>();
+        ready(o);
+        if (done_row < 0) return;
+        release(F::V_EMPTY, done_at);
+        float normalise[2];
+        #pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float total = quad_sum(sum[i]);
+            const int query = done_row + own + 8 * i;
+            normalise[i] = 1.0f / total;
+            if (c == 0 && query < p.T)
+                lse[((int64_t)done_b * p.NH + done_h) * p.T + query] = LN2 * (reference[i] + log2f(total));
+        }
+        store_rows<F::PANELS>(base + F::OUT + (4 * group + warp) * F::PANELS * RESULT_PANEL, &maps.out, done_b, done_h,
+                              done_row + RESULT_ROWS * warp, 0, o, normalise[0], normalise[1]);
+        done_row = -1;
+    };
+    /* The first block of a task: the last 64 of its columns are the square on the diagonal. Where there is none its
+       scores are made all the same, of whatever lies there, and dropped (C7514 again). */
+    auto begin = [&](auto &s, int at, bool any) {
         constexpr int columns = sizeof s / 2;
-        wait_for(F::K_FULL, n);
-        start_s(s, n);          /* of the first columns: as many as s holds */
+        if (any) wait_for(F::K_FULL, at);
+        start_s(s, at);         /* of the first columns: as many as s holds */
+        finish();
         wgmma_wait_group<0>();
         ready(s);
-        release(F::K_EMPTY, n);
+        if (!any) return;
+        release(F::K_EMPTY, at);
         #pragma unroll
         for (int j = columns / 8 - 8; j < columns / 8; j++)
             #pragma unroll
             for (int e = 0; e < 4; e++)
                 if (8 * j + 2 * c + e % 2 - (columns - 64) > own + e / 2 * 8) s[4 * j + e] = -INFINITY;
-        #pragma unroll
-        for (int i = 0; i < 2; i++) { reference[i] = -INFINITY; sum[i] = 0; }
+        reference = Pair(-INFINITY, -INFINITY);
+        sum[0] = sum[1] = 0;
         #pragma unroll
         for (int x = 0; x < F::PANELS * 32; x++) o[x] = 0;
         follow_maximum(s);
         exponentials(s);
         round_p(s);
     };
+    /* Any later block, and the product of the one before, of whose keys the first `seen` are seen, with its values. */
+    auto step = [&](int at, int seen) {
+        wait_for(F::K_FULL, at);
+        start_s(s, at);
+        wait_for(F::V_FULL, at - 1);
+        start_sum(o, p_rows, v_tile(at - 1), seen);
+        wgmma_wait_group<1>();
+        ready(s);
+        release(F::K_EMPTY, at);
+        const bool grown = follow_maximum(s);
+        exponentials(s);
+        wgmma_wait_group<0>();
+        ready(o);
+        release(F::V_EMPTY, at - 1);
+        if (grown)
+            #pragma unroll
+            for (int x = 0; x < F::PANELS * 32; x++) o[x] *= shrink[x / 2 % 2];
+        round_p(s);
+    };
 
     for (int n = 0; ; n++) {
         const Task t = tasks.take_by_warp(n);
-        if (t.b < 0) break;
-        const int row = uniform(row_of(t, group, n)), blocks = row >= 0 && row < p.T ? row / KEYS + 1 : 0;
+        const int row = uniform(row_of(t, group, n)), blocks = t.b >= 0 && row >= 0 && row < p.T ? row / KEYS + 1 : 0;
         const int brought = (min(t.row + F::ROWS, p.T) - 1) / KEYS + 1, first = t.before + brought - blocks;
-        for (int at = t.before; at < first; at++) {     /* those that only groups further down need */
-            wait_for(F::K_FULL, at);
-            __syncwarp();       /* all have seen it, before it may be filled again */
-            release(F::K_EMPTY, at);
-            wait_for(F::V_FULL, at);
-            __syncwarp();
-            release(F::V_EMPTY, at);
-        }
         const int place = uniform_stage(n) % F::Q_STAGES * F::GROUPS + group;
         const uint32_t q_empty = base + F::Q_EMPTY + 8 * place;
         q = base + F::Q + place * F::Q_BYTES;
-        mbarrier_wait(base + F::Q_FULL + 8 * place, parity_of<F::Q_STAGES>(n));
-        if constexpr (F::Q_IN_REGISTERS) {
-            const int q_row = 16 * warp + lane % 16;
-            #pragma unroll
-            for (int x = 0; x < 4 * F::PANELS; x++)
-                ldmatrix(q_rows + 4 * x,
-                         q + x / 4 * F::Q_PANEL + q_row * ROW + (((x % 4 * 2 + lane / 16) ^ q_row % 8) << 4));
+        if (t.b >= 0) {
+            for (int at = t.before; at < first; at++) {     /* those that only groups further down need */
+                wait_for(F::K_FULL, at);
+                __syncwarp();       /* all have seen it, before it may be filled again */
+                release(F::K_EMPTY, at);
+                wait_for(F::V_FULL, at);
+                __syncwarp();
+                release(F::V_EMPTY, at);
+            }
+            mbarrier_wait(base + F::Q_FULL + 8 * place, parity_of<F::Q_STAGES>(n));
+            if constexpr (F::Q_IN_REGISTERS) {
+                const int q_row = 16 * warp + lane % 16;
+                #pragma unroll
+                for (int x = 0; x < 4 * F::PANELS; x++)
+                    ldmatrix(q_rows + 4 * x,
+                             q + x / 4 * F::Q_PANEL + q_row * ROW + (((x % 4 * 2 + lane / 16) ^ q_row % 8) << 4));
+            }
+            if (F::Q_IN_REGISTERS || blocks == 0) {
+                __syncwarp();
+                if (lane == 0) mbarrier_arrive(q_empty);
+            }
         }
-        if (F::Q_IN_REGISTERS || blocks == 0) {
-            __syncwarp();
-            if (lane == 0) mbarrier_arrive(q_empty);
-        }
-        if (blocks == 0) continue;
+        int at = first + 1;
         if (row % KEYS == 0) {      /* of this block only the first half is seen */
             float half[KEYS / 4];
-            begin(half, first);
+            begin(half, first, blocks > 0);
+            if (blocks > 1) step(at++, KEYS / 2);
         } else
-            begin(s, first);
-
+            begin(s, first, blocks > 0);
+        if (t.b < 0) break;
+        if (blocks == 0) continue;
         #pragma unroll 1
-        for (int i = 1; i < blocks; i++) {
-            const int at = first + i;
-            wait_for(F::K_FULL, at);
-            start_s(s, at);
-            wait_for(F::V_FULL, at - 1);
-            start_sum<KEYS>(o, p_rows, v_tile(at - 1));
-            wgmma_wait_group<1>();
-            ready(s);
-            release(F::K_EMPTY, at);
-            const bool grown = follow_maximum(s);
-            exponentials(s);
-            wgmma_wait_group<0>();
-            ready(o);
-            release(F::V_EMPTY, at - 1);
-            if (grown)
-                #pragma unroll
-                for (int x = 0; x < F::PANELS * 32; x++) o[x] *= shrink[x / 2 % 2];
-            round_p(s);
-        }
+        for (; at < first + blocks; at++) step(at, KEYS);
         if (!F::Q_IN_REGISTERS && lane == 0) mbarrier_arrive(q_empty);
-        const int last = first + blocks - 1;
-        wait_for(F::V_FULL, last);
-        start_sum<KEYS>(o, p_rows, v_tile(last));
-
-        float normalise[2];
-        #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float total = quad_sum(sum[i]);
-            const int query = row + own + 8 * i;
-            normalise[i] = 1.0f / total;
-            if (c == 0 && query < p.T)
-                lse[((int64_t)t.b * p.NH + t.h) * p.T + query] = LN2 * (reference[i] + log2f(total));
-        }
-        wgmma_wait_group<0>();
-        ready(o);
-        release(F::V_EMPTY, last);
-        store_rows<F::PANELS>(base + F::OUT + (4 * group + warp) * F::PANELS * RESULT_PANEL, &maps.out, t.b, t.h,
-                              row + RESULT_ROWS * warp, 0, o, normalise[0], normalise[1]);
+        done_at = at - 1;
+        wait_for(F::V_FULL, done_at);
+        start_sum(o, p_rows, v_tile(done_at), KEYS);
+        done_b = t.b;
+        done_h = t.h;
+        done_row = row;
     }
     wait_for_stores();
 }
