@@ -148,9 +148,8 @@ static inline void check_head(const AttentionSpec *s, const Truth *t, Operands x
         double greatest = t->floor[i], error = root_mean_square(want, values, tensor_count(got));
         for (int64_t at = 0; at < tensor_count(got); at++) greatest = fmax(greatest, fabs(want[at]));
         double allowed = 4 * 0x1p-24 * (sqrt(roundings) + t->condition) * greatest + 2 * t->root_mean_square[i];
-        if (exact && got.dtype == BF16)
-            expect_exact(output_name[i], got, want, values);
-        else
+        if (exact && got.dtype == BF16) expect_exact(output_name[i], got, want, values);
+        if (exact != EXACT_FROM_BF16_P)     /* the bound is that of the truth, rounded */
             EXPECT(error <= allowed, "%s %s: root mean square of the error of %s is %.2e, bound %.2e", arena_op,
                    arena_case, output_name[i], error, allowed);
         pool_used = pool_before;
