@@ -330,7 +330,7 @@ void options_print_changed(FILE *file, const Option *table) {
     for (const Option *o = table; !at_end(o); o++)
         if (is_setting(o) && strcmp(option_text(o, text), o->fallback ? o->fallback : "") != 0) {
             char *value = quoted(option_text(o, text));
-            fprintf(file, " --%s %s", o->name, value);
+            fprintf(file, " --%s=%s", o->name, value);
             free(value);
         }
 }

@@ -37,12 +37,12 @@ Option *options_find(Option *table, const char *name);              /* NULL when
 void options_help(FILE *file, const Option *table);                 /* 100 columns at most */
 
 /* What was set, but not the flags without a default, which only say what to do: all as " name=value" for a log, or
-   those that are not as by default as " --name value". */
+   those that are not as by default as " --name=value", which options_parse() takes again. */
 void options_print(FILE *file, const Option *table);
 void options_print_changed(FILE *file, const Option *table);
 
 /* The words of a command line as a shell would take them again, a new string: plain ones as they are, others in '...'
-   (a ' in them is not escaped: it is for people to read). */
+   (a ' in them as '\''). */
 char *command_line(int argc, char **argv);
 
 /* The value as the text that would set it again: "0.0003", "flash", "yes"; "" for one that has neither value nor

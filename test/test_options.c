@@ -164,6 +164,13 @@ static void a_command_can_be_given_again(void) {
     char *text = command_line(4, (char *[]){ "./train_gpt", "--prompt=it's", "a b", "" });
     EXPECT(!strcmp(text, "./train_gpt '--prompt=it'\\''s' 'a b' ''"), "%s", text);
     free(text);
+
+    char printed[256] = "";
+    parse(&(CommandLine){ NULL, { "--shuffle=no", "--prompt=--a b", "--learning-rate=2", "--batch=3", "--resume" } });
+    FILE *file = fmemopen(printed, sizeof printed, "w");
+    options_print_changed(file, table);
+    fclose(file);
+    EXPECT(!strcmp(printed, " --batch=3 --learning-rate=2 --prompt='--a b' --shuffle=no"), "%s", printed);
 }
 
 static void bad_command_lines(void) {
