@@ -50,7 +50,7 @@ WITH       := $(CC), nvcc $(if $(ARCH),for sm_$(ARCH:90=90a),for sm_80$(comma) s
 else
 $(error DEVICE=$(DEVICE): there is no backend of that name in kernels/, want cpu or cuda)
 endif
-COMMON_O   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/*.c llmc/*.c)) $(BACKEND_O)
+COMMON_O   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/*.c llmc/*.c llmc/checkpoint/*.c)) $(BACKEND_O)
 OBJECTS    := $(COMMON_O) $(GEMM_O)
 TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
@@ -83,7 +83,7 @@ $(SM90_O): $(BUILD)/%.o: %.cu $(BUILD)/settings
 
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
 	$(link) $(LIBS)
-$(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o llmc/xxh64.o llmc/options.o kernels/check.o kernels/tensor.o)
+$(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o llmc/checkpoint/xxh64.o llmc/options.o kernels/check.o kernels/tensor.o)
 	$(link)
 $(filter-out %/test_health,$(TESTS)): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(BUILD)/test/oracle.o $(OBJECTS)
 	$(link) $(LIBS)

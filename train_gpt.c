@@ -8,26 +8,26 @@
 #include <unistd.h>
 #include "kernels/check.h"
 #include "kernels/device.h"
-#include "llmc/checkpoint.h"
-#include "llmc/choice.h"
+#include "llmc/checkpoint/checkpoint.h"
+#include "llmc/model_config.h"
 #include "llmc/corpus.h"
 #include "llmc/evaluate.h"
 #include "llmc/files.h"
 #include "llmc/folder.h"
 #include "llmc/gpt.h"
-#include "llmc/guard.h"
+#include "llmc/spike_detector.h"
 #include "llmc/optimizer.h"
 #include "llmc/options.h"
 #include "llmc/plan.h"
 #include "llmc/report.h"
-#include "llmc/resume.h"
-#include "llmc/sampler.h"
-#include "llmc/saver.h"
+#include "llmc/checkpoint/resume.h"
+#include "llmc/generate.h"
+#include "llmc/checkpoint/saver.h"
 #include "llmc/schedule.h"
-#include "llmc/steps.h"
+#include "llmc/checkpoint/run_dir.h"
 #include "llmc/stop.h"
 #include "llmc/tokenizer.h"
-#include "llmc/tokens.h"
+#include "llmc/dataloader.h"
 #include "llmc/units.h"
 
 #define VERSION "train_gpt 0.1"
@@ -163,9 +163,9 @@ static TokenizerFiles tokenizer_files;      /* that the model came with, or thos
 static GPTConfig config;
 static GPT gpt;
 static Optimizer optimizer;
-static Guard guard;
+static SpikeDetector guard;
 static TrainState state = { .val_loss = NAN }, state_before;      /* the step that is being computed */
-static Guard guard_before;
+static SpikeDetector guard_before;
 static Report report;
 static Folder folder;                       /* where there is an --out */
 static Saver saver;
@@ -187,10 +187,10 @@ static void print_settings(const DeviceInfo *device) {
 
 /* The log of a run whose checkpoints are not there (any more): it is kept beside. */
 static void set_aside(const char *log) {
-    char *aside = file_path("%s.old", log);
+    char *aside = format_string("%s.old", log);
     for (int n = 2; file_exists(aside); n++) {
         free(aside);
-        aside = file_path("%s.old.%d", log, n);
+        aside = format_string("%s.old.%d", log, n);
     }
     file_rename(log, aside);
     printf("%s is of a run without a checkpoint: it is now %s\n", log, aside);
@@ -204,7 +204,7 @@ static void open_log(int argc, char **argv, const DeviceInfo *device, int64_t ke
         return;
     }
     folder_open(&folder);
-    char *path = file_path("%s/log.csv", out), *head = NULL, *command = command_line(argc, argv);
+    char *path = format_string("%s/log.csv", out), *head = NULL, *command = command_line(argc, argv);
     if (keep_step < 0 && file_exists(path)) set_aside(path);
     size_t size;
     FILE *memory = open_memstream(&head, &size);
@@ -271,7 +271,7 @@ static void make_up_for_validation(void) {
         return;
     }
     saved_step = -1;
-    char *log = file_path("%s/log.csv", out);
+    char *log = format_string("%s/log.csv", out);
     report_val_loss(log, state.step, state.val_loss);
     free(log);
 }
@@ -316,17 +316,17 @@ static void save_before_step(void) {
 }
 
 /* A step that is not finite, with the first tensor to blame: reported, and the end of the run unless it is to skip. */
-static void note_sick(const StepNumbers *numbers, int64_t step) {
+static void report_nonfinite(const StepStats *stats, int64_t step) {
     finish_saving();
     char name[96] = "none any more", what[512];
-    int sick = guard.sick, stop = !strcmp(on_nan, "stop"), over = stop || sick >= GUARD_SICK_STEPS;
+    int sick = guard.sick, stop = !strcmp(on_nan, "stop"), over = stop || sick >= NONFINITE_STEPS_MAX;
     Tensor tensor;
-    TensorHealth health = {0};
-    if (gpt_find_sick(&gpt, name, &tensor)) health = tensor_health(tensor);
-    guard_sick_text(numbers, name, &health, what);
+    TensorStats health = {0};
+    if (gpt_find_nonfinite(&gpt, name, &tensor)) health = tensor_stats(tensor);
+    nonfinite_text(stats, name, &health, what);
     if (over) save_before_step();
     char *last = out ? steps_latest(out) : NULL;
-    char *text = file_path("step %lld: %s. Last good checkpoint: %s", (long long)step, what, last ? last : "none");
+    char *text = format_string("step %lld: %s. Last good checkpoint: %s", (long long)step, what, last ? last : "none");
     if (stop) fail("%s. A lower --lr or --clip may help%s", text,
                    last ? "; --resume --on-nan skip goes on without this step" : "");
     REQUIRE(!over, "%s. %d such steps without an update between them: --on-nan skip does not help, a lower --lr or "
@@ -336,12 +336,12 @@ static void note_sick(const StepNumbers *numbers, int64_t step) {
     free(last);
 }
 
-static void note_update(const StepNumbers *numbers, int64_t step) {
-    Judgement j = guard_judge(&guard, numbers);
-    if (j.verdict == SICK)  note_sick(numbers, step);
+static void report_update(const StepStats *stats, int64_t step) {
+    StepOutcome j = spike_detector_update(&guard, stats);
+    if (j.verdict == NONFINITE)  report_nonfinite(stats, step);
     if (j.verdict == SPIKE) {
         char text[256];
-        report_line(&report, "step %lld: %s", (long long)step, guard_spike_text(&guard, numbers, &j, text));
+        report_line(&report, "step %lld: %s", (long long)step, spike_detector_text(&guard, stats, &j, text));
     }
 }
 
@@ -354,29 +354,31 @@ static DeviceHealth ask_health(void) {
     return device_health();
 }
 
-static StepNumbers train_step(double learning_rate, int64_t batches, DeviceHealth *health) {
+static StepStats train_step(double learning_rate, int64_t batches, DeviceHealth *health) {
     int B = (int)batch, T = config.T;
-    int64_t count = tokens_train_targets(corpus.train, (uint64_t)seed, state.sample, (uint64_t)(B * batches), T);
+    int64_t count = tokens_train_targets(corpus.train, (uint64_t)seed, state.sequences_seen, (uint64_t)(B * batches),
+                                         T);
     float share = 1.0f / (float)count;
     state_before = state;
     guard_before = guard;
     gpt_set_batch(&gpt, B, T);
-    guard_limits(&guard, skip_spikes, &optimizer.loss_limit, &optimizer.norm_limit);
+    spike_detector_limits(&guard, skip_spikes, &optimizer.loss_limit, &optimizer.norm_limit);
     optimizer_begin(&optimizer, learning_rate);
     for (int64_t i = 0; i < batches; i++) {
         for (int b = 0; b < B; b++) {
             size_t place = (size_t)b * (size_t)T;
-            tokens_train_window(corpus.train, (uint64_t)seed, state.sample++, T, inputs + place, targets + place);
+            tokens_train_window(corpus.train, (uint64_t)seed, state.sequences_seen++, T, inputs + place, targets +
+                                place);
         }
         gpt_load(&gpt, inputs, targets);
         gpt_forward(&gpt);
         gpt_backward(&gpt, share, i ? ACCUMULATE : OVERWRITE);
-        loss_add(optimizer.numbers, gpt.acts.losses, share);
+        loss_add(optimizer.stats, gpt.acts.losses, share);
     }
     *health = ask_health();         /* while a GPU works on what was issued: seen at work, and not kept waiting */
-    StepNumbers numbers = optimizer_update(&optimizer, &gpt);
+    StepStats stats = optimizer_update(&optimizer, &gpt);
     state.tokens += count;
-    return numbers;
+    return stats;
 }
 
 /* Returns why it stopped before the last step, or NULL. */
@@ -391,15 +393,15 @@ static const char *train(int64_t batches, double peak_flops) {
         DeviceHealth health;
         double start = seconds_now(), rate = schedule_learning_rate(&s, state.step);
         int64_t tokens_before = state.tokens;
-        StepNumbers numbers = train_step(rate, batches, &health);
+        StepStats stats = train_step(rate, batches, &health);
         double elapsed = seconds_now() - start, speed = (double)(state.tokens - tokens_before) / elapsed;
-        note_update(&numbers, state.step + 1);
+        report_update(&stats, state.step + 1);
         state.step++;
         next_ms = fmax(1e3 * elapsed, 0.9 * next_ms);
         stop_reserve(1.5e-3 * next_ms + 2 * saver.seconds);       /* the save under way, and one more */
         int last = state.step == steps, leak = validation_is_due() && validate();
         report_step(&report, &(StepReport){
-            .step = state.step, .total = steps, .tokens = state.tokens, .loss = numbers.loss, .norm = numbers.norm,
+            .step = state.step, .total = steps, .tokens = state.tokens, .loss = stats.loss, .norm = stats.norm,
             .learning_rate = rate, .ms = 1e3 * elapsed, .tokens_per_second = speed,
             .mfu = peak_flops > 0 ? speed * gpt_flops_per_token(&config, config.T) / peak_flops : 0,
             .val_loss = validated_step == state.step ? state.val_loss : NAN, .health = health });
@@ -436,7 +438,7 @@ static void plan_run(Purpose purpose) {
 static void open_stop(void) {
     double limit = time_limit ? duration_seconds(time_limit) : 0;
     REQUIRE(!time_limit || limit > 0, "--time-limit %s: want a duration such as 3h50m, 90s or 2d", time_limit);
-    char *limit_text = file_path("--time-limit %s", time_limit ? time_limit : "");
+    char *limit_text = format_string("--time-limit %s", time_limit ? time_limit : "");
     stop_open(limit, limit_text);
     free(limit_text);
 }
@@ -492,7 +494,7 @@ static void find_tokenizer(const char *model_folder) {
     for (int i = 0; i < TOKENIZER_FILES; i++)
         if (tokenizer_files.file[i].bytes || tokenizer != TOKENIZER_BYTES) return;
     put_tokenizer_file(TOKENIZER_JSON, tokenizer_bytes_json());
-    put_tokenizer_file(TOKENIZER_CONFIG_JSON, file_path("%s", tokenizer_bytes_config_json));
+    put_tokenizer_file(TOKENIZER_CONFIG_JSON, format_string("%s", tokenizer_bytes_config_json));
 }
 
 /* sequences: of an update. */

@@ -197,7 +197,7 @@ typedef struct { int64_t bytes; double nats; } Amount;
 
 /* Whole tales until their size is at least that asked. The file appears under its name when it is whole. */
 static Amount write_tales(const char *path, uint64_t seed, Part part, int64_t bytes) {
-    char *unfinished = file_path("%s.part", path);
+    char *unfinished = format_string("%s.part", path);
     FILE *file = file_create(unfinished);
     Amount sum = {0, 0};
     Name start = name_until("tale", "");
@@ -252,8 +252,8 @@ int main(int argc, char **argv) {
     REQUIRE(out, "no --out: want the directory that train.txt, val.txt and val.txt.floor shall go to");
 
     directory_make(out);
-    char *train_path = file_path("%s/train.txt", out), *val_path = file_path("%s/val.txt", out);
-    char *floor_path = file_path("%s/val.txt.floor", out);
+    char *train_path = format_string("%s/train.txt", out), *val_path = format_string("%s/val.txt", out);
+    char *floor_path = format_string("%s/val.txt.floor", out);
     REQUIRE(!file_exists(floor_path) || unlink(floor_path) == 0, "%s: cannot replace it: %s", floor_path,
             strerror(errno));
     write_tales(train_path, (uint64_t)seed, TRAIN, bytes);

@@ -147,7 +147,7 @@ void check_head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte
     }
 }
 
-void check_adamw_update(Tensor param, Tensor copy, Tensor m, Tensor v, Tensor grad) {
+void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad) {
     const char *op = "adamw";
     check_float(op, "param", param, 1);
     int64_t count = tensor_columns(param);
@@ -155,7 +155,7 @@ void check_adamw_update(Tensor param, Tensor copy, Tensor m, Tensor v, Tensor gr
     check_tensor(op, "m", m, F32, 1, count);
     check_tensor(op, "v", v, F32, 1, count);
     check_tensor(op, "grad", grad, F32, 1, count);
-    if (copy.data) check_tensor(op, "copy", copy, BF16, 1, count);
+    if (param_bf16.data) check_tensor(op, "param_bf16", param_bf16, BF16, 1, count);
 }
 
 void check_convert(Tensor to, Tensor from) {

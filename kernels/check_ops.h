@@ -14,7 +14,7 @@ void check_matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dout,
 void check_gelu(const char *op, Tensor y, Tensor x);
 void check_head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tensor targets, int V, Tensor work);
 void check_head_logits(Tensor logits, Tensor x, Tensor wte);
-void check_adamw_update(Tensor param, Tensor copy, Tensor m, Tensor v, Tensor grad);
+void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad);
 void check_convert(Tensor to, Tensor from);
 
 #endif

@@ -16,7 +16,7 @@ typedef struct {
     double  norm;                       /* of all gradients, before clipping */
     float   clip;                       /* min(1, max_norm / norm) */
     int32_t apply;                      /* 1 when loss and norm are finite and within their limits */
-} StepNumbers;
+} StepStats;
 
 /* One tensor of the flat parameter memory; the gaps between rows are zero and are never touched. */
 typedef struct {
@@ -24,24 +24,25 @@ typedef struct {
     int32_t decay;                      /* whether weight decay applies */
 } UpdateRow;
 
-/* numbers->loss += scale * sum(losses) */
-void loss_add(StepNumbers *numbers, Tensor losses, float scale);
+/* stats->loss += scale * sum(losses) */
+void loss_add(StepStats *stats, Tensor losses, float scale);
 
 /* Writes norm, clip and apply. grads: flat memory, gaps zero. */
-void gradient_norm(StepNumbers *numbers, Tensor grads);
+void gradient_norm(StepStats *stats, Tensor grads);
 
-/* Where numbers->apply, in f32: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2 with g = clip * grad;
+/* Where stats->apply, in f32: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2 with g = clip * grad;
    param -= learning_rate (m/correction1 / (sqrt(v/correction2) + eps) + decay * weight_decay * param).
-   param, m, v, grad: flat F32 memory of one shape. copy: BF16 of the same shape that gets param rounded (=), or absent.
+   param, m, v, grad: flat F32 memory of one shape. param_bf16: BF16 of the same shape that gets param rounded (=),
+   or absent.
    rows, numbers: device addresses. */
-void adamw_update(Tensor param, Tensor copy, Tensor m, Tensor v, Tensor grad,
-                  const UpdateRow *rows, int row_count, const StepNumbers *numbers);
+void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad,
+                  const UpdateRow *rows, int row_count, const StepStats *stats);
 
 /* to = from, rounded to the nearest where it is narrower. Packed, of as many elements; F32 or BF16. */
 void tensor_convert(Tensor to, Tensor from);
 
 /* What a sick tensor looks like. Host-side result, waits for the device. */
-typedef struct { int64_t nan_count, infinite_count; double least, greatest; } TensorHealth;   /* range of the finite */
-TensorHealth tensor_health(Tensor t);
+typedef struct { int64_t nan_count, inf_count; double min, max; } TensorStats;   /* range of the finite */
+TensorStats tensor_stats(Tensor t);
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef LLMC_CORPUS_H
 #define LLMC_CORPUS_H
 #include <stdio.h>
-#include "tokens.h"
+#include "dataloader.h"
 
 typedef struct {
     Tokens *train, *val;       /* val NULL = there is nothing to validate on */

@@ -46,7 +46,7 @@ const char *loss_text(double loss, int are_bytes, char text[96]) {
 }
 
 double text_floor(const char *path) {
-    char *name = file_path("%s.floor", path);
+    char *name = format_string("%s.floor", path);
     double floor = NAN;
     FILE *file = fopen(name, "r");
     if (file) {

@@ -2,7 +2,7 @@
 #ifndef LLMC_EVALUATE_H
 #define LLMC_EVALUATE_H
 #include "gpt.h"
-#include "tokens.h"
+#include "dataloader.h"
 
 /* Hears how many of all sequences are done; at the end, also of one that was stopped, done is all. */
 typedef void Progress(int64_t done, int64_t all);

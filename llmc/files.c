@@ -1,6 +1,6 @@
 #include "files.h"
-#include "json.h"
-#include "xxh64.h"
+#include "checkpoint/json.h"
+#include "checkpoint/xxh64.h"
 #include "../kernels/check.h"
 #include <dirent.h>
 #include <errno.h>
@@ -76,7 +76,7 @@ Path path_at(const char *format, ...) {
     return path;
 }
 
-char *file_path(const char *format, ...) {
+char *format_string(const char *format, ...) {
     char *path;
     va_list arguments;
     va_start(arguments, format);
@@ -96,7 +96,7 @@ char *file_folder(const char *path) {
     while (length > 1 && path[length - 1] == '/') length--;
     while (length > 0 && path[length - 1] != '/') length--;
     while (length > 1 && path[length - 1] == '/') length--;
-    return length ? file_path("%.*s", (int)length, path) : file_path(".");
+    return length ? format_string("%.*s", (int)length, path) : format_string(".");
 }
 
 /* ---- What a file is */
@@ -220,7 +220,7 @@ static int sync_folder_of(const char *path) {
 
 void directory_make(const char *path) {
     REQUIRE(*path, "cannot make a folder without a name");
-    char *part = file_path("%s", path), *end = part + 1;
+    char *part = format_string("%s", path), *end = part + 1;
     int error = 0;
     for (; ; end++) {
         if (*end && *end != '/') continue;
@@ -254,7 +254,7 @@ int directory_lock(const char *path) {
 }
 
 void directory_sign(const char *path) {
-    char *name = file_path("%s/.lock", path), host[200] = "";
+    char *name = format_string("%s/.lock", path), host[200] = "";
     gethostname(host, sizeof host - 1);
     /* a link is not followed to somebody's file, a pipe that nobody reads is not waited for */
     int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);

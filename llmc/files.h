@@ -12,7 +12,7 @@ void    file_unmap(FileMap map);
 int     file_exists(const char *path);
 int     file_is_folder(const char *path);
 int     file_has_name(int fd, const char *path);          /* what is open there is still what path names */
-char   *file_path(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* a new string */
+char   *format_string(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* a new string */
 /* A path that nobody has to free: a failure that is caught leaves no memory behind. */
 typedef struct { char text[4096]; } Path;
 Path    path_at(const char *format, ...) __attribute__((format(printf, 1, 2)));

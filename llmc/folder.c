@@ -1,7 +1,7 @@
 #include "folder.h"
 #include <stdlib.h>
 #include "../kernels/check.h"
-#include "steps.h"
+#include "checkpoint/run_dir.h"
 #include "files.h"
 
 void folder_lock(Folder *folder) {
@@ -11,7 +11,7 @@ void folder_lock(Folder *folder) {
 }
 
 void folder_require_new(const Folder *folder) {
-    char *model_there = steps_any(folder->path), *log = file_path("%s/log.csv", folder->path);
+    char *model_there = steps_any(folder->path), *log = format_string("%s/log.csv", folder->path);
     REQUIRE(!model_there, "%s is there already: want another --out, or --resume to go on", model_there);
     REQUIRE(!file_exists(log), "%s is there already: want another --out, or remove it", log);
     free(log);

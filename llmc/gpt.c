@@ -48,11 +48,11 @@ void gpt_check(GPTConfig *c) {
 
 #define SHAPE(...) (const int64_t[4]){__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
-static void add_param(Table *table, Tensor *field, DType dtype, const char *prefix, const char *name,
+static void add_param(TensorTable *table, Tensor *field, DType dtype, const char *prefix, const char *name,
                       const int64_t dim[4], int ndim, FileLayout layout, Init init, int decay) {
     char key[64];
     snprintf(key, sizeof key, "%s%s", prefix, name);
-    Row *row = table_add(table, field, key, tensor_packed(NULL, dtype, ndim, dim));
+    TensorEntry *row = tensor_table_add(table, field, key, tensor_packed(NULL, dtype, ndim, dim));
     row->layout = layout;
     row->init = init;
     row->decay = decay;
@@ -84,13 +84,13 @@ static void params_rows(Params *p, const GPTConfig *config, DType dtype) {
 
 void params_create(Params *params, const GPTConfig *config, DType dtype, const char *what) {
     params_rows(params, config, dtype);
-    table_place(&params->table, device_alloc(params->table.bytes, what));
+    tensor_table_place(&params->table, device_alloc(params->table.bytes, what));
     if (!config->untied) params->lm_head = params->wte;
 }
 
 void params_free(Params *params) {
     device_free(params->table.memory);
-    table_free(&params->table);
+    tensor_table_free(&params->table);
     free(params->block);
     *params = (Params){0};
 }
@@ -102,7 +102,7 @@ static void add_act(Acts *a, Tensor *field, const char *prefix, const char *name
     char key[64];
     if (kind == BACKWARD && purpose == EVALUATE) return;
     snprintf(key, sizeof key, "%s%s", prefix, name);
-    Row *row = table_add(&a->table, field, key, tensor_packed(NULL, dtype, ndim, dim));
+    TensorEntry *row = tensor_table_add(&a->table, field, key, tensor_packed(NULL, dtype, ndim, dim));
     if (kind == WORKSPACE || kind == BACKWARD) a->workspace_bytes += tensor_bytes(*field);
     row->watched = kind == KEPT && dtype != I32;
 }
@@ -160,14 +160,14 @@ size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
     Params params;
     params_rows(&params, config, dtype);
     size_t bytes = params.table.bytes;
-    table_free(&params.table);
+    tensor_table_free(&params.table);
     free(params.block);
     return bytes;
 }
 
 static size_t act_table(Acts *a, const GPTConfig *config, const Attention *attention, const AttentionSpec *spec,
                         Purpose purpose) {
-    table_free(&a->table);
+    tensor_table_free(&a->table);
     a->workspace_bytes = 0;
     acts_rows(a, config, attention, spec, purpose);
     return a->table.bytes;
@@ -179,7 +179,7 @@ size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int 
     REQUIRE(acts.block, "out of memory: the table of %d blocks", config->L);
     size_t bytes = act_table(&acts, config, attention_pick(attention, &spec), &spec, purpose);
     *workspace = acts.workspace_bytes;
-    table_free(&acts.table);
+    tensor_table_free(&acts.table);
     free(acts.block);
     return bytes;
 }
@@ -209,7 +209,7 @@ void gpt_free(GPT *m) {
     params_free(&m->params);
     if (m->purpose == TRAIN) params_free(&m->grads);
     device_free(m->act_memory);
-    table_free(&m->acts.table);
+    tensor_table_free(&m->acts.table);
     free(m->acts.block);
     *m = (GPT){0};
 }
@@ -220,7 +220,7 @@ void gpt_set_batch(GPT *m, int B, int T) {
     size_t bytes = act_table(&m->acts, &m->config, m->attention, &m->spec, m->purpose);
     REQUIRE(bytes <= m->act_bytes && T <= m->config.T,
             "model: a batch of %d x %d tokens needs %zu bytes, %zu are allocated", B, T, bytes, m->act_bytes);
-    table_place(&m->acts.table, m->act_memory);
+    tensor_table_place(&m->acts.table, m->act_memory);
     if (m->purpose == EVALUATE)
         for (int l = 1; l < m->config.L; l++) m->acts.block[l] = m->acts.block[0];
 }
@@ -230,7 +230,7 @@ void gpt_set_batch(GPT *m, int B, int T) {
 void gpt_init(GPT *m, uint64_t seed) {
     double residual = 0.02 / sqrt(2.0 * m->config.L);
     for (int i = 0; i < m->master.table.count; i++) {
-        const Row *row = &m->master.table.row[i];
+        const TensorEntry *row = &m->master.table.entry[i];
         int64_t count = row->layout == VOCABULARY ? (int64_t)m->config.V * m->config.C : tensor_count(*row->field);
         float *value = calloc((size_t)tensor_count(*row->field), sizeof *value);
         REQUIRE(value, "out of memory: %s on the host", row->name);
@@ -242,12 +242,12 @@ void gpt_init(GPT *m, uint64_t seed) {
         device_upload(row->field->data, value, tensor_bytes(*row->field));
         free(value);
     }
-    gpt_refresh(m);
+    gpt_cast_params(m);
 }
 
-void gpt_refresh(GPT *m) {
+void gpt_cast_params(GPT *m) {
     if (m->config.dtype != F32)
-        tensor_convert(table_flat(&m->params.table, m->config.dtype), table_flat(&m->master.table, F32));
+        tensor_convert(tensor_table_flat(&m->params.table, m->config.dtype), tensor_table_flat(&m->master.table, F32));
 }
 
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets) {
@@ -333,21 +333,21 @@ void gpt_last_logits(GPT *m, float *logits) {
 
 /* ---- What went wrong */
 
-static int is_sick(const Row *row, const char *what, char name[96], Tensor *t) {
-    TensorHealth health = tensor_health(*row->field);
-    if (health.nan_count + health.infinite_count == 0) return 0;
+static int is_nonfinite(const TensorEntry *row, const char *what, char name[96], Tensor *t) {
+    TensorStats health = tensor_stats(*row->field);
+    if (health.nan_count + health.inf_count == 0) return 0;
     snprintf(name, 96, "%s %s", what, row->name);
     *t = *row->field;
     return 1;
 }
 
-int gpt_find_sick(const GPT *m, char name[96], Tensor *t) {
-    const Table *params = &m->master.table, *acts = &m->acts.table, *grads = &m->grads.table;
+int gpt_find_nonfinite(const GPT *m, char name[96], Tensor *t) {
+    const TensorTable *params = &m->master.table, *acts = &m->acts.table, *grads = &m->grads.table;
     for (int i = 0; i < params->count; i++)
-        if (is_sick(&params->row[i], "parameter", name, t)) return 1;
+        if (is_nonfinite(&params->entry[i], "parameter", name, t)) return 1;
     for (int i = 0; i < acts->count; i++)
-        if (acts->row[i].watched && is_sick(&acts->row[i], "activation", name, t)) return 1;
+        if (acts->entry[i].watched && is_nonfinite(&acts->entry[i], "activation", name, t)) return 1;
     for (int i = grads->count - 1; i >= 0; i--)
-        if (is_sick(&grads->row[i], "gradient of", name, t)) return 1;
+        if (is_nonfinite(&grads->entry[i], "gradient of", name, t)) return 1;
     return 0;
 }

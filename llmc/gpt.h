@@ -4,7 +4,7 @@
 #ifndef LLMC_GPT_H
 #define LLMC_GPT_H
 #include "../kernels/attention.h"
-#include "table.h"
+#include "tensor_table.h"
 
 typedef struct {
     int L, NH, C, T;    /* blocks, heads, channels, longest context */
@@ -79,9 +79,10 @@ typedef struct {
 
 #define FIELD(field, ...) Tensor field;
 typedef struct { BLOCK_PARAMS(FIELD) } BlockParams;
-typedef struct { FIRST_PARAMS(FIELD) LAST_PARAMS(FIELD) HEAD_PARAMS(FIELD) BlockParams *block; Table table; } Params;
+typedef struct { FIRST_PARAMS(FIELD) LAST_PARAMS(FIELD) HEAD_PARAMS(FIELD) BlockParams *block; TensorTable table; }
+    Params;
 typedef struct { BLOCK_ACTS(FIELD) } BlockActs;
-typedef struct { MODEL_ACTS(FIELD) BlockActs *block; Table table; size_t workspace_bytes; } Acts;
+typedef struct { MODEL_ACTS(FIELD) BlockActs *block; TensorTable table; size_t workspace_bytes; } Acts;
 #undef FIELD
 
 typedef enum { EVALUATE, TRAIN } Purpose;
@@ -124,7 +125,7 @@ void gpt_free(GPT *m);
 void gpt_init(GPT *m, uint64_t seed);
 
 /* To be called when master was written: params = master, rounded to config.dtype. */
-void gpt_refresh(GPT *m);
+void gpt_cast_params(GPT *m);
 
 /* Lays the activations out for a batch of B sequences of T tokens, no larger than what was allocated. */
 void gpt_set_batch(GPT *m, int B, int T);
@@ -141,6 +142,6 @@ void gpt_last_logits(GPT *m, float *logits);
 
 /* The first tensor with a NaN or an infinity: among the parameters, then in the order of the forward pass, then of the
    backward pass. Returns 0 when all are finite; else name is its name and *t the tensor. */
-int gpt_find_sick(const GPT *m, char name[96], Tensor *t);
+int gpt_find_nonfinite(const GPT *m, char name[96], Tensor *t);
 
 #endif

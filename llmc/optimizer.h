@@ -12,14 +12,14 @@ typedef struct {
     Params       m, v;          /* first and second moments, tables like the parameters' */
     int64_t      step;          /* updates that have been applied */
     UpdateRow   *rows;          /* device */
-    StepNumbers *numbers;       /* device */
+    StepStats *stats;       /* device */
 } Optimizer;
 
 size_t optimizer_bytes(const GPTConfig *config);
 void optimizer_create(Optimizer *o, const GPT *model, AdamW adamw);
 void optimizer_free(Optimizer *o);
 
-void optimizer_begin(Optimizer *o, double learning_rate);         /* numbers of the next update; loss = 0 */
-StepNumbers optimizer_update(Optimizer *o, GPT *model);            /* norm, clip, update; returns what the device found.
+void optimizer_begin(Optimizer *o, double learning_rate);         /* the inputs of the next update; loss = 0 */
+StepStats optimizer_update(Optimizer *o, GPT *model);            /* norm, clip, update; returns what the device found.
                                                                      step grows when the update was applied. */
 #endif

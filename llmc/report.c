@@ -75,7 +75,7 @@ static size_t kept_bytes(const char *path, FileMap log, int64_t keep_step, int *
 }
 
 static void open_log(Report *report, const char *path, const char *head, int64_t keep_step) {
-    char *beside = file_path("%s.new", path);
+    char *beside = format_string("%s.new", path);
     FILE *file;
     report->csv_columns = CSV_COLUMNS;
     if (keep_step >= 0 && file_exists(path)) {
@@ -100,7 +100,7 @@ static void open_log(Report *report, const char *path, const char *head, int64_t
 
     report->csv = fopen(path, "a");
     REQUIRE(report->csv, "%s: cannot open to append: %s", path, strerror(errno));
-    report->csv_path = file_path("%s", path);
+    report->csv_path = format_string("%s", path);
 }
 
 static const char *cell(char text[32], const char *format, double value) {
@@ -145,7 +145,7 @@ static void tell_log(Report *report, int error) {
 
 static void write_row(Report *report, const StepReport *s) {
     char loss[32], norm[32], lr[32], ms[32], speed[32], mfu[32], val_loss[32], health[128];
-    char *row = file_path("%" PRId64 ",%" PRId64 ",%s,%s,%s,%s,%s,%s,%s%s\n", s->step, s->tokens,
+    char *row = format_string("%" PRId64 ",%" PRId64 ",%s,%s,%s,%s,%s,%s,%s%s\n", s->step, s->tokens,
             cell(loss, "%.9g", s->loss), cell(norm, "%.9g", s->norm), cell(lr, "%.9g", s->learning_rate),
             cell(ms, "%.3f", s->ms), cell(speed, "%.1f", s->tokens_per_second),
             positive_cell(mfu, "%.4f", s->mfu), cell(val_loss, "%.9g", s->val_loss),
@@ -162,7 +162,7 @@ static void write_row(Report *report, const StepReport *s) {
 void report_val_loss(const char *csv_path, int64_t step, double val_loss) {
     enum { COMMAS_BEFORE = 8 };
     if (!file_exists(csv_path)) return;
-    char row[32], *beside = file_path("%s.new", csv_path);
+    char row[32], *beside = format_string("%s.new", csv_path);
     int length = snprintf(row, sizeof row, "\n%" PRId64 ",", step);
     FileMap log = file_map(csv_path);
     const char *begin = (const char *)log.bytes, *end = NULL;

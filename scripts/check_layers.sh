@@ -51,7 +51,8 @@ arrows() {
 
 sources_without_rule() {
     printf '%s\n' "$sources" |
-        sed -E '\@^((kernels|kernels/(cpu|cuda)(/.*)?|llmc|test|test/fuzz|data)/)?[^/]*$@d; s/$/:1: no rule looks here/'
+        sed -E '\@^((kernels|kernels/(cpu|cuda)(/.*)?|llmc(/checkpoint)?|test(/fuzz)?|data)/)?[^/]*$@d;
+                s/$/:1: no rule looks here/'
 }
 
 # Preprocessor lines that match.
@@ -62,7 +63,7 @@ lines() {
 
 # A header that only its own .c file and tests include is a part that nobody uses.
 unused_headers() {
-    for header in llmc/*.h; do
+    for header in llmc/*.h llmc/checkpoint/*.h; do
         printf '%s\n' "$includes" | awk -v header="$header" -v own="${header%.h}.c:" '
             $3 == header && index($1, own) != 1 && $1 !~ /^test\// { used = 1 }
             END { if (!used) print header ":1: included by nobody but its own .c file and tests" }'
@@ -70,7 +71,7 @@ unused_headers() {
 }
 
 files_without_header() {
-    for file in llmc/*.c; do
+    for file in llmc/*.c llmc/checkpoint/*.c; do
         [ -f "${file%.c}.h" ] || echo "$file:1: has no header, so nobody can use it"
     done
 }
@@ -87,11 +88,13 @@ backend_conditionals='(if|ifdef|ifndef|elif)[[:space:](!].*(CUDA|NVCC|NCCL|CUBLA
 rule 'kernels/ includes kernels/ only'                 "$(arrows 'kernels' 'kernels')"
 rule 'kernels/cpu/ includes kernels/ and itself only'  "$(arrows 'kernels/cpu(/.*)?' 'kernels|kernels/cpu(/.*)?')"
 rule 'kernels/cuda/ includes kernels/ and itself only' "$(arrows 'kernels/cuda(/.*)?' 'kernels|kernels/cuda(/.*)?')"
-rule 'llmc/ includes llmc/ and kernels/ only'          "$(arrows 'llmc' 'llmc|kernels')"
-rule 'programs include llmc/ and kernels/ only'        "$(arrows '\\.|data' 'llmc|kernels|data')"
-rule 'test/ includes test/, data/, llmc/, kernels/ only' "$(arrows 'test' 'test(/fuzz)?|data|llmc|kernels')"
+rule 'llmc/ includes llmc/ and kernels/ only'          "$(arrows 'llmc' 'llmc(/checkpoint)?|kernels')"
+rule 'llmc/checkpoint/ includes llmc/ and kernels/ only' "$(arrows 'llmc/checkpoint' 'llmc(/checkpoint)?|kernels')"
+rule 'programs include llmc/ and kernels/ only'        "$(arrows '\\.|data' 'llmc(/checkpoint)?|kernels|data')"
+rule 'test/ includes test/, data/, llmc/, kernels/ only' \
+     "$(arrows 'test' 'test(/fuzz)?|data|llmc(/checkpoint)?|kernels')"
 rule 'test/fuzz/ includes itself, train_gpt.c, llmc/, kernels/ only' \
-     "$(arrows 'test/fuzz' 'test/fuzz|\\.|llmc|kernels')"
+     "$(arrows 'test/fuzz' 'test/fuzz|\\.|llmc(/checkpoint)?|kernels')"
 rule 'every source lies in a folder that has a rule'   "$(sources_without_rule)"
 rule 'CUDA, cuBLAS and NCCL headers stay inside kernels/cuda/' \
      "$(lines "$backend_headers" | grep -v '^kernels/cuda/')"

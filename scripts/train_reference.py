@@ -70,7 +70,7 @@ def permute(seed, purpose, step, index, n):
             return index
 
 
-# ---- Data, as llmc/tokens.c reads it
+# ---- Data, as llmc/dataloader.c reads it
 
 class Tokens:
     """Text files or token shards as one stream; first and count choose a part."""

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include "../kernels/check.h"
 #include "../kernels/device.h"
-#include "../llmc/steps.h"
+#include "../llmc/checkpoint/run_dir.h"
 
 int main(int argc, char **argv) {
     REQUIRE(argc > 2, "logits: want a checkpoint and token ids");

@@ -336,7 +336,7 @@ static void read_help(void) {
             o->help = strdup(line + end);
             listed_count++;
         } else if (listed_count && line[0] == ' ' && line[1] == ' ') {      /* the help of one option goes on */
-            char **before = &o[-1].help, *joined = file_path("%s %s", *before, line + strspn(line, " "));
+            char **before = &o[-1].help, *joined = format_string("%s %s", *before, line + strspn(line, " "));
             free(*before);
             *before = joined;
         }

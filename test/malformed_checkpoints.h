@@ -2,7 +2,7 @@
 #ifndef TEST_MALFORMED_CHECKPOINTS_H
 #define TEST_MALFORMED_CHECKPOINTS_H
 #include "malformed.h"
-#include "../llmc/safetensors.h"
+#include "../llmc/checkpoint/safetensors.h"
 
 /* ---- Checkpoints: the part that a case breaks, and who reads it */
 

@@ -20,8 +20,8 @@ static inline void *download(Tensor t) {
 
 static inline void expect_equal_rows(const Params *a, const Params *b, const char *what) {
     for (int i = 0; i < a->table.count; i++) {
-        const Row *row = &a->table.row[i];
-        void *x = download(*row->field), *y = download(*b->table.row[i].field);
+        const TensorEntry *row = &a->table.entry[i];
+        void *x = download(*row->field), *y = download(*b->table.entry[i].field);
         EXPECT(!memcmp(x, y, (size_t)tensor_count(*row->field) * sizeof(float)), "%s: %s differs", what, row->name);
         free(x);
         free(y);
@@ -32,9 +32,9 @@ typedef struct { GPT model; Optimizer optimizer; } Trainer;
 
 static inline void fill(const Params *params, int V, uint32_t seed) {
     for (int i = 0; i < params->table.count; i++) {
-        Tensor t = *params->table.row[i].field;
+        Tensor t = *params->table.entry[i].field;
         uint32_t *bits = calloc(1, tensor_bytes(t));
-        int64_t count = params->table.row[i].layout == VOCABULARY ? V * t.dim[1] : tensor_count(t);
+        int64_t count = params->table.entry[i].layout == VOCABULARY ? V * t.dim[1] : tensor_count(t);
         for (int64_t j = 0; j < count; j++)                /* any finite number: the highest bit of the exponent is 0 */
             bits[j] = philox(7, RANDOM_TEST, seed, (uint64_t)(i << 20 | j)).word[0] & 0xbfffffff;
         device_upload(t.data, bits, tensor_bytes(t));

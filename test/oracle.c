@@ -234,13 +234,13 @@ double oracle_clip(double norm, double max_norm) {
 }
 
 void oracle_adamw(double *param, double *m, double *v, const double *grad, int64_t count, int decay,
-                  const StepNumbers *numbers) {
-    double beta1 = numbers->beta1, beta2 = numbers->beta2;
+                  const StepStats *stats) {
+    double beta1 = stats->beta1, beta2 = stats->beta2;
     for (int64_t i = 0; i < count; i++) {
-        double g = numbers->clip * grad[i];
+        double g = stats->clip * grad[i];
         m[i] = beta1 * m[i] + (1 - beta1) * g;
         v[i] = beta2 * v[i] + (1 - beta2) * g * g;
-        double step = m[i] / numbers->correction1 / (sqrt(v[i] / numbers->correction2) + numbers->eps);
-        param[i] -= numbers->learning_rate * (step + (decay ? numbers->weight_decay * param[i] : 0));
+        double step = m[i] / stats->correction1 / (sqrt(v[i] / stats->correction2) + stats->eps);
+        param[i] -= stats->learning_rate * (step + (decay ? stats->weight_decay * param[i] : 0));
     }
 }

@@ -54,8 +54,8 @@ void oracle_attention_backward(const AttentionSpec *spec, double *dq, double *dk
 double oracle_norm(const double *grad, int64_t count);
 double oracle_clip(double norm, double max_norm);      /* max_norm 0: never */
 
-/* One row of AdamW, in place; clip, learning rate and the rest from numbers. */
+/* One row of AdamW, in place; clip, learning rate and the rest from stats. */
 void oracle_adamw(double *param, double *m, double *v, const double *grad, int64_t count, int decay,
-                  const StepNumbers *numbers);
+                  const StepStats *stats);
 
 #endif

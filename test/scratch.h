@@ -10,7 +10,7 @@
 static char scratch[256];
 
 /* STRING("step-%d", 3), IN_SCRATCH("step-%d", 3): live as long as the program, kept in a list, which is no leak. */
-#define STRING(...)     scratch_keep(file_path(__VA_ARGS__))
+#define STRING(...)     scratch_keep(format_string(__VA_ARGS__))
 #define IN_SCRATCH(...) STRING("%s/%s", scratch, STRING(__VA_ARGS__))
 static char *scratch_kept[8192];
 static int   scratch_count;
@@ -21,7 +21,7 @@ static inline char *scratch_keep(char *text) {
 }
 
 static inline void scratch_close(void) {
-    char *command = file_path("rm -rf '%s'", scratch);
+    char *command = format_string("rm -rf '%s'", scratch);
     if (system(command)) printf("%s stays behind\n", scratch);
     free(command);
     for (int i = 0; i < scratch_count; i++) free(scratch_kept[i]);
@@ -46,9 +46,9 @@ static inline void put_text(const char *path, const char *text) { put(path, text
 /* The text at from again at to, with new in the place of the first old. */
 static inline void edit(const char *from, const char *to, const char *old, const char *new) {
     FileMap map = file_map(from);
-    char *text = file_path("%.*s", (int)map.size, (const char *)map.bytes), *at = strstr(text, old);
+    char *text = format_string("%.*s", (int)map.size, (const char *)map.bytes), *at = strstr(text, old);
     EXPECT(at, "%s has no %s", from, old);
-    char *edited = file_path("%.*s%s%s", at ? (int)(at - text) : 0, text, new, at ? at + strlen(old) : "");
+    char *edited = format_string("%.*s%s%s", at ? (int)(at - text) : 0, text, new, at ? at + strlen(old) : "");
     file_unmap(map);
     put_text(to, edited);
     free(text);
@@ -158,7 +158,7 @@ static inline MutationCount mutations(const char *path, size_t changeable, uint3
     mutation_count = mmap(NULL, sizeof *mutation_count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     mutation_path = path;
     fflush(NULL);
-    char *mutant = file_path("%s.mutant", path);
+    char *mutant = format_string("%s.mutant", path);
     Mutation mutation = { path, mutant, map, changeable, read, argument };
     for (uint32_t first = 0; first < count; first += 250) {
         uint32_t last = first + 250 < count ? first + 250 : count;

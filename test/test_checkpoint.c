@@ -2,9 +2,9 @@
 #include "models.h"
 #include "scratch.h"
 #include <float.h>
-#include "../llmc/steps.h"
-#include "../llmc/weights.h"
-#include "../llmc/safetensors.h"
+#include "../llmc/checkpoint/run_dir.h"
+#include "../llmc/checkpoint/weights.h"
+#include "../llmc/checkpoint/safetensors.h"
 
 static Trainer trainer;         /* that is saved; loads go into others */
 
@@ -38,7 +38,7 @@ static void test_checkpoint_round_trip(void) {
         expect_equal_rows(&trainer.model.params, &loaded.model.params, "parameters");
         expect_equal_rows(&trainer.optimizer.m, &loaded.optimizer.m, "first moments");
         expect_equal_rows(&trainer.optimizer.v, &loaded.optimizer.v, "second moments");
-        EXPECT(loaded.optimizer.step == i + 1 && state.step == i && state.sample == (uint64_t)i * 3 &&
+        EXPECT(loaded.optimizer.step == i + 1 && state.step == i && state.sequences_seen == (uint64_t)i * 3 &&
                state.tokens == i * 21, "counts");
         EXPECT(i < 5 ? state.val_loss == losses[i] : isnan(state.val_loss), "val loss %.17g", state.val_loss);
         for (const Setting *s = settings; s->key; s++) {
@@ -70,7 +70,7 @@ static void rewrite(const char *from, const char *to, const char *old, const cha
     FileMap map = file_map(from);
     size_t length = 0, size, data_bytes;
     for (int i = 7; i >= 0; i--) length = length << 8 | map.bytes[i];
-    char *source = file_path("%.*s", (int)length, (const char *)map.bytes + 8), *header;
+    char *source = format_string("%.*s", (int)length, (const char *)map.bytes + 8), *header;
     FILE *text = open_memstream(&header, &size);
     int found = 0;
     for (char *at = source, *next; *at; at = next) {
@@ -133,7 +133,7 @@ static void test_foreign_files(void) {
     FileMap map = file_map(good);
     int64_t end = map.size - 8 - (map.bytes[0] | map.bytes[1] << 8), table = 65 * 10 * 4;
     file_unmap(map);
-    char *head = file_path("\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[65,10],\"data_offsets\":[%lld,%lld]}",
+    char *head = format_string("\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[65,10],\"data_offsets\":[%lld,%lld]}",
                            (long long)end, (long long)(end + table));
     uint32_t *bits = download(trainer.model.params.wte);
     rewrite(good, path, meta, head, bits, (size_t)table);

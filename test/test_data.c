@@ -2,7 +2,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include "../llmc/schedule.h"
-#include "../llmc/tokens.h"
+#include "../llmc/dataloader.h"
 #include "scratch.h"
 
 #define SEED 20240520

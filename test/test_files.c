@@ -1,9 +1,9 @@
 /* test/test_files.c - Files, JSON and safetensors: round trips, malformed input, mutations. */
 #include "scratch.h"
 #include <sys/stat.h>
-#include "../llmc/json.h"
-#include "../llmc/safetensors.h"
-#include "../llmc/xxh64.h"
+#include "../llmc/checkpoint/json.h"
+#include "../llmc/checkpoint/safetensors.h"
+#include "../llmc/checkpoint/xxh64.h"
 
 /* ---- JSON */
 
@@ -384,10 +384,10 @@ static void read_safetensors(void *path) {
 
 /* The file ends with a page: a read behind it is a fault. */
 static void test_safetensors_mutations(void) {
-    char *path = IN_SCRATCH("mutated.safetensors"), *header = file_path("{" TENSOR("a", "F32", "2,3", 0, 24) ","
+    char *path = IN_SCRATCH("mutated.safetensors"), *header = format_string("{" TENSOR("a", "F32", "2,3", 0, 24) ","
         TENSOR("b", "U8", "5", 24, 29) ",\"__metadata__\":{\"format\":\"pt\"}," TENSOR("c", "I64", "0,4", 29, 29) ","
         TENSOR("d", "BF16", "128,15", 29, 3869) "}");
-    char *padded = file_path("%-*s", 4096 - 8 - 3869, header);
+    char *padded = format_string("%-*s", 4096 - 8 - 3869, header);
     put_safetensors(path, padded, NULL, 3869);
     MutationCount count = mutations(path, strlen(header) + 8, 3000, read_safetensors, path);
     printf("  3000 mutations: %d loaded, %d failed in one line\n", count.loaded, count.failed);

@@ -3,13 +3,13 @@
    root is the working directory. */
 #include "../kernels/device.h"
 #include "../kernels/head.h"
-#include "../llmc/steps.h"
-#include "../llmc/weights.h"
+#include "../llmc/checkpoint/run_dir.h"
+#include "../llmc/checkpoint/weights.h"
 #include "../llmc/files.h"
 #include "../llmc/gpt.h"
 #include "../llmc/optimizer.h"
 #include "../llmc/random.h"
-#include "../llmc/safetensors.h"
+#include "../llmc/checkpoint/safetensors.h"
 #include "models.h"
 #include "scratch.h"
 
@@ -19,7 +19,7 @@ static void *new_array(int64_t count, size_t bytes) {
     return memory;
 }
 
-static Tensor flat(const Params *params)            { return table_flat(&params->table, params->wte.dtype); }
+static Tensor flat(const Params *params)            { return tensor_table_flat(&params->table, params->wte.dtype); }
 static float *download_params(const Params *params) { return download(flat(params)); }
 
 static int same_bits(const Params *a, const Params *b) {
@@ -33,13 +33,13 @@ static int same_bits(const Params *a, const Params *b) {
 
 /* Elements that are in no file, the gaps between rows and the padding of the token table, and are not zero. */
 static int64_t outside_nonzero(const Params *params, int V) {
-    const Table *table = &params->table;
+    const TensorTable *table = &params->table;
     float *value = download_params(params);
     int64_t count = 0, end = tensor_count(flat(params)), bytes = (int64_t)dtype_bytes(params->wte.dtype);
     for (int i = 0; i < table->count; i++) {
-        Tensor t = *table->row[i].field;
-        int64_t inside = table->row[i].layout == VOCABULARY ? V * tensor_columns(t) : tensor_count(t);
-        memset(value + (int64_t)table->row[i].offset / bytes, 0, (size_t)inside * sizeof *value);
+        Tensor t = *table->entry[i].field;
+        int64_t inside = table->entry[i].layout == VOCABULARY ? V * tensor_columns(t) : tensor_count(t);
+        memset(value + (int64_t)table->entry[i].offset / bytes, 0, (size_t)inside * sizeof *value);
     }
     for (int64_t i = 0; i < end; i++) count += value[i] != 0;
     free(value);
@@ -105,7 +105,7 @@ static void *reference_tensor(const Reference *r, const char *name, const char *
 static Reference reference_open(const char *path) {
     int stem = (int)(strlen(path) - strlen(".safetensors"));
     Reference r = { .file = safetensors_open(path), .path = path };
-    r.model = file_path("%.*s.model.safetensors", stem, path);
+    r.model = format_string("%.*s.model.safetensors", stem, path);
     r.config = (GPTConfig){ .L = (int)metadata(&r, "L"), .NH = (int)metadata(&r, "NH"), .C = (int)metadata(&r, "C"),
                             .T = (int)metadata(&r, "context"), .V = (int)metadata(&r, "V") };
     gpt_check(&r.config);
@@ -134,7 +134,7 @@ static void reference_close(Reference *r) {
 
 static void read_reference(GPT *m, const Reference *r) {
     params_read(r->model, &m->master, r->config.V);
-    gpt_refresh(m);
+    gpt_cast_params(m);
 }
 
 /* The model of the file, with its batch. */
@@ -180,7 +180,7 @@ typedef struct { double error; char name[96]; } Worst;
 
 /* c_attn holds q, k and v, which are compared one by one: a wrong k would hide behind a large v, and the gradient of
    its bias is zero by theory, as a softmax does not change when all its scores move by q . bias. */
-static void compare_gradient(Worst *worst, const Reference *r, const Row *row, double limit) {
+static void compare_gradient(Worst *worst, const Reference *r, const TensorEntry *row, double limit) {
     char name[96];
     snprintf(name, sizeof name, "grad.%s", row->name);
     Tensor t = *row->field;
@@ -233,8 +233,8 @@ static void compare_steps(GPT *m, const Reference *r, double *loss_error, double
         gpt_forward(m);
         gpt_backward(m, 1.0f / (float)r->target_count, OVERWRITE);
         optimizer_begin(&o, r->learning_rate);
-        loss_add(o.numbers, m->acts.losses, 1.0f / (float)r->target_count);
-        StepNumbers got = optimizer_update(&o, m);
+        loss_add(o.stats, m->acts.losses, 1.0f / (float)r->target_count);
+        StepStats got = optimizer_update(&o, m);
         double loss = fabs(got.loss - r->losses[step]) / r->losses[0], norm = fabs(got.norm / r->norms[step] - 1);
         EXPECT(got.apply && o.step == step + 1, "%s: step %d was not applied", r->path, step + 1);
         EXPECT(loss <= limit && norm <= limit, "%s: step %d: loss %.9f, want %.9f; norm %.9f, want %.9f; up to %.1e",
@@ -259,7 +259,7 @@ static void against_reference(const Reference *r, const char *attention) {
     double loss = fabs(mean_loss(&m, r->target_count) / r->losses[0] - 1);
     double loss_limit = limit / sqrt(r->target_count);       /* a mean of as many errors, now up, now down */
     EXPECT(loss <= loss_limit, "%s: loss: error %.2g, want at most %.2g", r->path, loss, loss_limit);
-    for (int i = 0; i < m.grads.table.count; i++) compare_gradient(&worst, r, &m.grads.table.row[i], limit);
+    for (int i = 0; i < m.grads.table.count; i++) compare_gradient(&worst, r, &m.grads.table.entry[i], limit);
     EXPECT(outside_nonzero(&m.grads, r->config.V) == 0, "%s: padding has a gradient", r->path);
     compare_steps(&m, r, &steps, &norms, limit);
     printf("  %s %s %s: errors (allowed %.1e): logits %.1e, loss %.1e, gradients %.1e, worst %s; %d steps of AdamW: "
@@ -315,8 +315,8 @@ static void accumulate(const Reference *r, const char *attention) {
     }
     double limit = tolerance(&r->config, r->B, r->T);
     for (int i = 0; i < whole.grads.table.count; i++) {
-        const Row *row = &whole.grads.table.row[i];
-        float *want = download(*row->field), *got = download(*micro.grads.table.row[i].field);
+        const TensorEntry *row = &whole.grads.table.entry[i];
+        float *want = download(*row->field), *got = download(*micro.grads.table.entry[i].field);
         double error = error_of(got, want, tensor_count(*row->field));
         EXPECT(error <= limit, "%s: %s: error %.2g, want at most %.2g", attention, row->name, error, limit);
         free(want);
@@ -463,7 +463,7 @@ static void last_logits_are_the_last_row(void)       { each_attention(AWKWARD, a
 /* ---- Without a reference */
 
 /* Mean, deviation and fourth moment of N draws lie within 5 standard errors of a normal's: 1 row in a million fails. */
-static void expect_normal(const Row *row, const float *value, int64_t count, double deviation) {
+static void expect_normal(const TensorEntry *row, const float *value, int64_t count, double deviation) {
     double mean = 0, second = 0, fourth = 0, n = (double)count;
     for (int64_t i = 0; i < count; i++) {
         double z = value[i] / deviation;
@@ -496,8 +496,8 @@ static void initial_weights(void) {
     EXPECT(outside_nonzero(&m.params, config.V) == 0, "padding is not zero");
     double z_before = 0;
     for (int i = 0; i < m.params.table.count; i++) {
-        const Row *row = &m.params.table.row[i];
-        float *value = download(*row->field), *different = download(*other.params.table.row[i].field);
+        const TensorEntry *row = &m.params.table.entry[i];
+        float *value = download(*row->field), *different = download(*other.params.table.entry[i].field);
         int64_t count = row->layout == VOCABULARY ? config.V * config.C : tensor_count(*row->field);
         int is_bias = strstr(row->name, "bias") != NULL, is_gain = strstr(row->name, "ln_") && !is_bias;
         if (is_bias || is_gain) {
@@ -558,7 +558,7 @@ static void one_batch_is_learnt(void) {
             gpt_forward(&m);
             gpt_backward(&m, 1.0f / (B * T), OVERWRITE);
             optimizer_begin(&o, 3e-3);
-            loss_add(o.numbers, m.acts.losses, 1.0f / (B * T));
+            loss_add(o.stats, m.acts.losses, 1.0f / (B * T));
             last = optimizer_update(&o, &m).loss;
             if (step == 0) first = last;
         }

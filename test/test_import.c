@@ -2,9 +2,9 @@
    indexes of shards with a flaw; heads that are not tied; parameters saved in BF16. */
 #include "models.h"
 #include "scratch.h"
-#include "../llmc/steps.h"
-#include "../llmc/safetensors.h"
-#include "../llmc/weights.h"
+#include "../llmc/checkpoint/run_dir.h"
+#include "../llmc/checkpoint/safetensors.h"
+#include "../llmc/checkpoint/weights.h"
 #include "../kernels/head.h"
 
 #define HF "test/reference/hf/"
@@ -266,7 +266,7 @@ static void train(GPT *m, Optimizer *o, int steps) {
         optimizer_begin(o, 1e-2);
         gpt_forward(m);
         gpt_backward(m, 1.0f / (B * (T - 1)), OVERWRITE);
-        loss_add(o->numbers, m->acts.losses, 1.0f / (B * (T - 1)));
+        loss_add(o->stats, m->acts.losses, 1.0f / (B * (T - 1)));
         EXPECT(optimizer_update(o, m).apply, "a step");
     }
 }
@@ -322,8 +322,8 @@ static void resume_is_exact(const char *model, DType save_dtype) {
     EXPECT(resumed.model.config.untied == straight.model.config.untied, "%s: tied as before", folder);
     if (save_dtype == BF16) {
         for (int i = 0; i < straight.model.master.table.count; i++) {
-            const Row *row = &straight.model.master.table.row[i];
-            float *exact = download(*row->field), *rounded = download(*resumed.model.master.table.row[i].field);
+            const TensorEntry *row = &straight.model.master.table.entry[i];
+            float *exact = download(*row->field), *rounded = download(*resumed.model.master.table.entry[i].field);
             int64_t wrong = 0, count = tensor_count(*row->field);
             for (int64_t k = 0; k < count; k++) {
                 float want = nearest_bf16(exact[k]);
@@ -413,7 +413,7 @@ static void every_number(const char *dtype, int exponent_bits) {
     gpt_create(&m, config, "auto", 1, 1, EVALUATE);
     FILE *text = open_memstream(&header, &size);
     for (int i = 0; i < m.master.table.count; i++) {
-        const Row *row = &m.master.table.row[i];
+        const TensorEntry *row = &m.master.table.entry[i];
         Tensor t = *row->field;
         long long dim[2] = { row->layout == VOCABULARY ? 3 : t.dim[0], t.ndim == 2 ? t.dim[1] : 1 };
         if (row->layout == CONV1D) { long long swapped = dim[0]; dim[0] = dim[1]; dim[1] = swapped; }

@@ -321,10 +321,10 @@ static void head_bad_target(void) {
 enum { ROW_COUNT = 7, GAP = 64 };
 static const int row_lengths[ROW_COUNT] = {1, 64, 7, 1000, 65, 3, 70001};
 
-typedef struct { Tensor param, copy, m, v, grad, rows, numbers, losses; int64_t size; } Step;
+typedef struct { Tensor param, param_bf16, m, v, grad, rows, stats, losses; int64_t size; } Step;
 
 /* Rows on 256 bytes; the gaps of grad are zero, those of the others poison: nobody may touch or use them. */
-static Step step_begin(StepNumbers numbers) {
+static Step step_begin(StepStats stats) {
     Step s = { .rows = integers(0, 0, ROW_COUNT * (int)sizeof(UpdateRow) / 4) };
     s.losses = fill(f32_input(0, 5, 13), 4, 1);
     UpdateRow *row = arena_host(s.rows);
@@ -332,14 +332,14 @@ static Step step_begin(StepNumbers numbers) {
         row[i] = (UpdateRow){ .first = s.size, .count = row_lengths[i], .decay = i % 2 };
         s.size += (row_lengths[i] + GAP - 1) / GAP * GAP + (i == 2 ? GAP : 0);
     }
-    s.numbers = place(I32, WRITTEN, 0, DIMS((int)sizeof numbers / 4));
-    memcpy(arena_host(s.numbers), &numbers, sizeof numbers);
-    mark(tensor_of(s.numbers.data, I32, 1, (int)offsetof(StepNumbers, loss) / 4), KEPT);
+    s.stats = place(I32, WRITTEN, 0, DIMS((int)sizeof stats / 4));
+    memcpy(arena_host(s.stats), &stats, sizeof stats);
+    mark(tensor_of(s.stats.data, I32, 1, (int)offsetof(StepStats, loss) / 4), KEPT);
     s.grad = f32_input(0, s.size);
     s.param = place(F32, KEPT, 0, DIMS(s.size));
     s.m = place(F32, KEPT, 0, DIMS(s.size));
     s.v = place(F32, KEPT, 0, DIMS(s.size));
-    s.copy = device_refuse_dtype(BF16) ? ABSENT : place(BF16, KEPT, 0, DIMS(s.size));
+    s.param_bf16 = device_refuse_dtype(BF16) ? ABSENT : place(BF16, KEPT, 0, DIMS(s.size));
     for (int i = 0; i < ROW_COUNT; i++)
         for (int64_t k = row[i].first; k < row[i].first + row[i].count; k++) {
             set(s.grad, k, uniform());
@@ -351,16 +351,16 @@ static Step step_begin(StepNumbers numbers) {
 }
 
 static void step_run(const Step *s) {
-    StepNumbers *numbers = s->numbers.data;
-    loss_add(numbers, s->losses, 0.25f);
-    gradient_norm(numbers, s->grad);
-    adamw_update(s->param, s->copy, s->m, s->v, s->grad, s->rows.data, ROW_COUNT, numbers);
+    StepStats *stats = s->stats.data;
+    loss_add(stats, s->losses, 0.25f);
+    gradient_norm(stats, s->grad);
+    adamw_update(s->param, s->param_bf16, s->m, s->v, s->grad, s->rows.data, ROW_COUNT, stats);
 }
 
-static StepNumbers step_numbers(const Step *s) {
-    StepNumbers numbers;
-    memcpy(&numbers, arena_after + ((char *)s->numbers.data - arena_device) / 2, sizeof numbers);
-    return numbers;
+static StepStats step_stats(const Step *s) {
+    StepStats stats;
+    memcpy(&stats, arena_after + ((char *)s->stats.data - arena_device) / 2, sizeof stats);
+    return stats;
 }
 
 static Tensor row_of(Tensor flat, const UpdateRow *row) {
@@ -370,8 +370,8 @@ static Tensor row_of(Tensor flat, const UpdateRow *row) {
 /* The rows are outputs or are not, the gaps never are. */
 static void mark_rows(const Step *s, int kind) {
     UpdateRow *row = arena_host(s->rows);
-    Tensor changed[] = { s->param, s->m, s->v, s->copy };
-    for (int k = 0; k < (s->copy.data ? 4 : 3) * ROW_COUNT; k++)
+    Tensor changed[] = { s->param, s->m, s->v, s->param_bf16 };
+    for (int k = 0; k < (s->param_bf16.data ? 4 : 3) * ROW_COUNT; k++)
         mark(row_of(changed[k / ROW_COUNT], &row[k % ROW_COUNT]), kind);
 }
 
@@ -382,7 +382,7 @@ static void update(void) {
     };
     for (int i = 0; i < COUNT(cases); i++) {
         arena_begin("update", "max_norm %g, correction %g", cases[i].max_norm, cases[i].correction1);
-        Step s = step_begin((StepNumbers){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-3f,
+        Step s = step_begin((StepStats){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-3f,
             .weight_decay = 0.5f, .correction1 = cases[i].correction1, .correction2 = cases[i].correction2,
             .max_norm = cases[i].max_norm, .loss_limit = INFINITY, .norm_limit = INFINITY,
             .loss = 0.5, .norm = NAN, .clip = NAN, .apply = -1 });
@@ -390,7 +390,7 @@ static void update(void) {
         mark_rows(&s, WRITTEN);
         EACH_RUN step_run(&s);
 
-        StepNumbers got = step_numbers(&s), want = got;
+        StepStats got = step_stats(&s), want = got;
         double *losses = given(s.losses), loss = 0.5, norm = oracle_norm(given(s.grad), s.size);
         for (int k = 0; k < tensor_count(s.losses); k++) loss += 0.25 * losses[k];
         want.clip = (float)oracle_clip(norm, cases[i].max_norm);
@@ -409,8 +409,8 @@ static void update(void) {
             compare("m", row_of(s.m, &row[k]), m + first, (Bound){ .roundings = 5, .floor = 1 });
             compare("v", row_of(s.v, &row[k]), v + first, (Bound){ .roundings = 6 });
             int64_t wrong = 0;
-            for (int64_t at = first; at < first + n && s.copy.data; at++)
-                wrong += element(s.copy, arena_after, at) != round_bf16(element(s.param, arena_after, at));
+            for (int64_t at = first; at < first + n && s.param_bf16.data; at++)
+                wrong += element(s.param_bf16, arena_after, at) != round_bf16(element(s.param, arena_after, at));
             EXPECT(!wrong, "%lld of %lld elements of the copy are not the rounded parameters", (long long)wrong,
                    (long long)n);
         }
@@ -418,18 +418,18 @@ static void update(void) {
 }
 
 /* Nothing of param, copy, m and v is marked as written: they keep every bit. */
-static void update_refuses_sick_numbers(void) {
+static void update_refuses_nonfinite_stats(void) {
     static const float sick[] = { INFINITY, -INFINITY, NAN };
     for (int i = 0; i < 12; i++) {
         arena_begin("update", "%g in %s %d", sick[i % 3], i < 9 ? "the gradient of row" : "the losses,", i);
-        Step s = step_begin((StepNumbers){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
+        Step s = step_begin((StepStats){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
             .correction1 = 0.1f, .correction2 = 0.05f, .max_norm = i % 2, .loss_limit = INFINITY,
             .norm_limit = INFINITY, .apply = 1 });
         UpdateRow row = ((UpdateRow *)arena_host(s.rows))[i % ROW_COUNT];
         if (i < 9) set(s.grad, row.first + uniform_int(0, (int)row.count - 1), sick[i % 3]);
         else       set(s.losses, uniform_int(0, (int)tensor_count(s.losses) - 1), sick[i % 3]);
         EACH_RUN step_run(&s);
-        EXPECT(step_numbers(&s).apply == 0, "%s: apply is %d", arena_case, step_numbers(&s).apply);
+        EXPECT(step_stats(&s).apply == 0, "%s: apply is %d", arena_case, step_stats(&s).apply);
     }
 }
 
@@ -441,19 +441,19 @@ static void update_keeps_within_limits(void) {
         {BELOW, BELOW, 0, 0}, {FAR, FAR, 0, 0}, {AT, BELOW, 0, 0}, {AT, AT, 1, 0},
     };
     arena_begin("update", "limits");
-    Step s = step_begin((StepNumbers){0});
+    Step s = step_begin((StepStats){0});
     UpdateRow row = ((UpdateRow *)arena_host(s.rows))[ROW_COUNT - 1];
     double found_loss = 0, found_norm = 0;          /* of the first case, to the bit */
     for (int i = 0; i < COUNT(cases); i++) {
         double loss_limits[] = { INFINITY, found_loss, nextafter(found_loss, 0), 0.01 };
         double norm_limits[] = { INFINITY, found_norm, nextafter(found_norm, 0), 1.5 };
-        *(StepNumbers *)arena_host(s.numbers) = (StepNumbers){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f,
+        *(StepStats *)arena_host(s.stats) = (StepStats){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f,
             .eps = 1e-3f, .correction1 = 0.1f, .correction2 = 0.05f, .max_norm = 1, .apply = -1,
             .loss_limit = loss_limits[cases[i].loss], .norm_limit = norm_limits[cases[i].norm] };
         if (cases[i].sick) set(s.losses, 7, NAN);
         mark_rows(&s, cases[i].apply ? WRITTEN : KEPT);
         EACH_RUN step_run(&s);
-        StepNumbers got = step_numbers(&s);
+        StepStats got = step_stats(&s);
         EXPECT(got.apply == cases[i].apply, "case %d: loss %.17g, limit %.17g, norm %.17g, limit %.17g: apply is %d", i,
                got.loss, got.loss_limit, got.norm, got.norm_limit, got.apply);
         if (i == 0) {
@@ -476,12 +476,12 @@ static void norm_extremes(void) {
     for (int i = 0; i < COUNT(cases); i++) {
         arena_begin("norm", "1024 gradients of %g, max_norm %g", cases[i].value, cases[i].max_norm);
         Tensor grad = fill(f32_input(0, 1024), cases[i].value, 0);
-        Tensor numbers = place(I32, WRITTEN, 0, DIMS((int)sizeof(StepNumbers) / 4));
-        Step s = { .numbers = numbers };
-        *(StepNumbers *)arena_host(numbers) = (StepNumbers){ .max_norm = cases[i].max_norm, .loss_limit = INFINITY,
+        Tensor stats = place(I32, WRITTEN, 0, DIMS((int)sizeof(StepStats) / 4));
+        Step s = { .stats = stats };
+        *(StepStats *)arena_host(stats) = (StepStats){ .max_norm = cases[i].max_norm, .loss_limit = INFINITY,
                                                              .norm_limit = INFINITY };
-        EACH_RUN gradient_norm(numbers.data, grad);
-        StepNumbers got = step_numbers(&s);
+        EACH_RUN gradient_norm(stats.data, grad);
+        StepStats got = step_stats(&s);
         double norm = 32 * (double)cases[i].value, clip = oracle_clip(norm, cases[i].max_norm);
         EXPECT(fabs(got.norm - norm) <= 1e-5 * norm, "%s: norm is %g, want %g", arena_case, got.norm, norm);
         EXPECT(got.apply == cases[i].apply, "%s: apply is %d", arena_case, got.apply);
@@ -521,7 +521,7 @@ static void health(void) {
     arena_begin("health", "1003 numbers");
     Tensor t = input(1, 17, 59);
     for (int sick = 0; sick < 2; sick++) {
-        TensorHealth got = {0}, want = { .least = INFINITY, .greatest = -INFINITY };
+        TensorStats got = {0}, want = { .min = INFINITY, .max = -INFINITY };
         static const struct { int place; double value; } bad[] = {
             {3, NAN}, {1002, NAN}, {0, INFINITY}, {500, -INFINITY}, {501, -INFINITY}, {502, -INFINITY}, {77, -1e30}
         };
@@ -529,14 +529,14 @@ static void health(void) {
         for (int i = 0; i < 1003; i++) {
             double a = get(t, i);
             want.nan_count += isnan(a) != 0;
-            want.infinite_count += isinf(a) != 0;
-            if (isfinite(a)) { want.least = fmin(want.least, a); want.greatest = fmax(want.greatest, a); }
+            want.inf_count += isinf(a) != 0;
+            if (isfinite(a)) { want.min = fmin(want.min, a); want.max = fmax(want.max, a); }
         }
-        EACH_RUN got = tensor_health(t);
-        EXPECT(got.nan_count == want.nan_count && got.infinite_count == want.infinite_count && got.least == want.least
-               && got.greatest == want.greatest, "%lld NaN, %lld infinite, %g .. %g; want %lld, %lld, %g .. %g",
-               (long long)got.nan_count, (long long)got.infinite_count, got.least, got.greatest,
-               (long long)want.nan_count, (long long)want.infinite_count, want.least, want.greatest);
+        EACH_RUN got = tensor_stats(t);
+        EXPECT(got.nan_count == want.nan_count && got.inf_count == want.inf_count && got.min == want.min
+               && got.max == want.max, "%lld NaN, %lld infinite, %g .. %g; want %lld, %lld, %g .. %g",
+               (long long)got.nan_count, (long long)got.inf_count, got.min, got.max,
+               (long long)want.nan_count, (long long)want.inf_count, want.min, want.max);
     }
 }
 
@@ -602,7 +602,7 @@ int main(void) {
     RUN_EACH_DTYPE(head_logits_op);
     RUN_EACH_DTYPE(head_bad_target);
     RUN(update);
-    RUN(update_refuses_sick_numbers);
+    RUN(update_refuses_nonfinite_stats);
     RUN(update_keeps_within_limits);
     RUN(norm_extremes);
     RUN(convert);

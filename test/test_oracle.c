@@ -196,13 +196,13 @@ static void known_updates(void) {
     NEAR(oracle_clip(5, 0), 1);
     NEAR(oracle_clip(0.5, 1), 1);
     double param[2] = {2, 2}, m[2] = {0}, v[2] = {0};
-    StepNumbers numbers = { .learning_rate = 0.125f, .beta1 = 0.5f, .beta2 = 0.75f, .weight_decay = 0.5f,
+    StepStats stats = { .learning_rate = 0.125f, .beta1 = 0.5f, .beta2 = 0.75f, .weight_decay = 0.5f,
                             .clip = 0.5f };
     for (int t = 1; t <= 2; t++) {
-        numbers.correction1 = 1 - powf(0.5f, t);
-        numbers.correction2 = 1 - powf(0.75f, t);
-        oracle_adamw(param, m, v, (const double[]){8, -1}, 1, 0, &numbers);
-        oracle_adamw(param + 1, m + 1, v + 1, (const double[]){-1}, 1, 1, &numbers);
+        stats.correction1 = 1 - powf(0.5f, t);
+        stats.correction2 = 1 - powf(0.75f, t);
+        oracle_adamw(param, m, v, (const double[]){8, -1}, 1, 0, &stats);
+        oracle_adamw(param + 1, m + 1, v + 1, (const double[]){-1}, 1, 1, &stats);
         NEAR(param[0], 2 - 0.125 * t);
     }
     NEAR(param[1], (2 + 0.125 - 0.125) + 0.125 - 0.0625 * 2);   /* decay 0.0625 of 2 is the step, twice */

@@ -103,7 +103,7 @@ static void an_old_log_stays_as_it_is(void) {
     static const char old[] = "# command: old\n" OLD_HEADER "\n"
         "1,768,4,0.5,0.001,100.000,7680.0,,\n2,1536,2,0.5,0.001,100.000,7680.0,,\n";
     char want[1024];
-    char *text = file_path("%s3,2304,1.5,0.5,0.001,100.000,7680.0,,\n4,30", old);
+    char *text = format_string("%s3,2304,1.5,0.5,0.001,100.000,7680.0,,\n4,30", old);
     put_text(log_path, text);
     free(text);
     health = (DeviceHealth){ 64, 698.765, 1755, "power", 0 };
@@ -138,10 +138,10 @@ static void a_resume_cuts_the_log(void) {
     EXPECT(lines_of(text) == 3 + 18 + 2, "%d lines: %s", (int)lines_of(text), text);
 
     /* a last row that is whole but for its newline is kept */
-    char *cut = file_path("%.*s", (int)(strstr(text, "\n18,13824,") - text), text);
+    char *cut = format_string("%.*s", (int)(strstr(text, "\n18,13824,") - text), text);
     put_text(log_path, cut);
     printed(run_steps, &(Run){ "# command: third\n", 17, 18, 18 });
-    char *joined = file_path("%s\n# resumed at step 17: third\n18,13824,", cut);
+    char *joined = format_string("%s\n# resumed at step 17: third\n18,13824,", cut);
     text = log_text();
     EXPECT(strstr(text, joined) == text, "got %s\nwant %s", text, joined);
     free(cut);
@@ -166,7 +166,7 @@ static void a_resume_cuts_the_log(void) {
     printed(run_steps, &(Run){ NULL, -1, 1, 1 });
     text = log_text();
     EXPECT(strstr(text, HEADER "1,") == text, "%s", text);
-    char *beside = file_path("%s.new", log_path);
+    char *beside = format_string("%s.new", log_path);
     EXPECT(!file_exists(beside), "%s is left behind", beside);
     free(beside);
 }

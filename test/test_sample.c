@@ -2,9 +2,9 @@
 #include <fcntl.h>
 #include <termios.h>
 #include "../kernels/device.h"
-#include "../llmc/json.h"
+#include "../llmc/checkpoint/json.h"
 #include "../llmc/random.h"
-#include "../llmc/sampler.h"
+#include "../llmc/generate.h"
 #include "test.h"
 
 #define SEED 20240520
@@ -167,7 +167,7 @@ enum { B = 2, T = 8, V = 256 };
 static void lively_model(GPT *m) {
     gpt_create(m, (GPTConfig){ .L = 1, .NH = 2, .C = 16, .T = T, .V = V }, "auto", B, T, TRAIN);
     for (int i = 0; i < m->params.table.count; i++) {
-        Tensor *t = m->params.table.row[i].field;
+        Tensor *t = m->params.table.entry[i].field;
         float *value = calloc((size_t)tensor_count(*t), sizeof *value);
         for (int64_t j = 0; j < tensor_count(*t); j++)
             value[j] = (float)random_normal(SEED, RANDOM_TEST, (uint32_t)i, (uint64_t)j) / 2;

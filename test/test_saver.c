@@ -4,8 +4,8 @@
 #include "scratch.h"
 #include <fcntl.h>
 #include <sys/stat.h>
-#include "../llmc/saver.h"
-#include "../llmc/steps.h"
+#include "../llmc/checkpoint/saver.h"
+#include "../llmc/checkpoint/run_dir.h"
 
 static Trainer trainer;
 
@@ -43,7 +43,7 @@ static void expect_same_checkpoint(const char *a, const char *b) {
 /* The steps of a folder, in order: "5 10 12"; what is no checkpoint by its full name. */
 static const char *steps_in(const char *out) {
     static char text[512];
-    char *command = file_path("ls '%s' | sed '/^step-[0-9]\\{8\\}$/ s/^step-0*//' | sort -n | tr '\\n' ' '", out);
+    char *command = format_string("ls '%s' | sed '/^step-[0-9]\\{8\\}$/ s/^step-0*//' | sort -n | tr '\\n' ' '", out);
     FILE *list = popen(command, "r");
     size_t length = list ? fread(text, 1, sizeof text - 1, list) : 0;
     text[length ? length - 1 : 0] = 0;

@@ -548,7 +548,7 @@ int main(int argc, char **argv) {
     (void)argc;
     const char *slash = strrchr(argv[0], '/');
     scratch_open();
-    program = file_path("%.*stales", (int)(slash ? slash + 1 - argv[0] : 0), argv[0]);
+    program = format_string("%.*stales", (int)(slash ? slash + 1 - argv[0] : 0), argv[0]);
     for (int i = 0; i < MAX_WORDS; i++) weight_one[i] = 1;
     for (int r = 0; r < RULES; r++)
         for (int b = 0; b < body_count(r); b++) weight_of[r][b] = rules[r].body[b].weight;

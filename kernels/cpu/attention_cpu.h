@@ -4,7 +4,7 @@
 #include "../attention.h"
 #include "gemm.h"
 
-enum { HS_MOST = 128 };
+enum { HS_MAX = 128 };
 
 extern const Attention attention_flash, attention_naive;
 

@@ -26,9 +26,9 @@ static inline int64_t first_to_see(const AttentionSpec *s, int64_t j, int64_t i0
 /* out and lse of the query rows i0 .. i0 + rows - 1 of one head. */
 static void forward_tile(const AttentionSpec *s, Head out, float *lse, Head q, Head k, Head v,
                          int64_t i0, int64_t rows) {
-    float S[KEYS * QUERIES] __attribute__((aligned(64))), sums[QUERIES * HS_MOST] __attribute__((aligned(64)));
+    float S[KEYS * QUERIES] __attribute__((aligned(64))), sums[QUERIES * HS_MAX] __attribute__((aligned(64)));
     float greatest[QUERIES], total[QUERIES], shrink[QUERIES];
-    const Head scores = { S, QUERIES }, weighted = { sums, HS_MOST };
+    const Head scores = { S, QUERIES }, weighted = { sums, HS_MAX };
     const int64_t HS = s->HS, seen = s->q0 + i0 + rows;
     if (rows < QUERIES) memset(S, 0, sizeof S);
     for (int i = 0; i < QUERIES; i++) { greatest[i] = -INFINITY; total[i] = 0.0f; }
@@ -54,13 +54,13 @@ static void forward_tile(const AttentionSpec *s, Head out, float *lse, Head q, H
         }
         if (j0 > 0)
             for (int64_t i = 0; i < rows; i++)
-                for (int64_t c = 0; c < HS; c++) sums[i * HS_MOST + c] *= shrink[i];
+                for (int64_t c = 0; c < HS; c++) sums[i * HS_MAX + c] *= shrink[i];
         product(weighted, rows, HS, keys, transposed(scores), by_rows(head_from(v, j0)), j0 ? ACCUMULATE : OVERWRITE);
     }
     for (int64_t i = 0; i < rows; i++) {
         float *row = head_from(out, i0 + i).data;
         const float normalise = 1.0f / total[i];
-        for (int64_t c = 0; c < HS; c++) row[c] = sums[i * HS_MOST + c] * normalise;
+        for (int64_t c = 0; c < HS; c++) row[c] = sums[i * HS_MAX + c] * normalise;
         lse[i0 + i] = greatest[i] + logf(total[i]);
     }
 }

@@ -6,6 +6,6 @@ const Attention *const attention_list[] = { &attention_flash, &attention_naive, 
 const char *attention_refuse_on_cpu(const AttentionSpec *s) {
     if (s->dtype != F32 || s->out_dtype != F32) return "the CPU computes in f32 only";
     if (s->dropout != 0)                        return "dropout on the probabilities is not there yet, want 0";
-    if (s->HS < 1 || s->HS > HS_MOST)           return "the head size is not in 1 .. 128";
+    if (s->HS < 1 || s->HS > HS_MAX)           return "the head size is not in 1 .. 128";
     return NULL;
 }

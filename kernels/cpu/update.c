@@ -9,14 +9,14 @@
    may round otherwise, does not depend on the number of threads. */
 enum { SUM_BLOCK = 65536, UPDATE_BLOCK = 4096 };
 
-void loss_add(StepNumbers *numbers, Tensor losses, float scale) {
+void loss_add(StepStats *stats, Tensor losses, float scale) {
     const float *loss = losses.data;
     double total = 0;
     for (int64_t i = 0; i < tensor_count(losses); i++) total += loss[i];
-    numbers->loss += scale * total;
+    stats->loss += scale * total;
 }
 
-void gradient_norm(StepNumbers *numbers, Tensor grads) {
+void gradient_norm(StepStats *stats, Tensor grads) {
     const float *g = grads.data;
     int64_t count = tensor_count(grads), blocks = (count + SUM_BLOCK - 1) / SUM_BLOCK;
     double total = 0;
@@ -34,18 +34,18 @@ void gradient_norm(StepNumbers *numbers, Tensor grads) {
         for (int64_t b = 0; b < n; b++) total += part[b];
     }
     double norm = sqrt(total);
-    numbers->norm = norm;
-    numbers->clip = numbers->max_norm > 0 && norm > numbers->max_norm ? (float)(numbers->max_norm / norm) : 1.0f;
+    stats->norm = norm;
+    stats->clip = stats->max_norm > 0 && norm > stats->max_norm ? (float)(stats->max_norm / norm) : 1.0f;
     /* The square, too: without clipping a norm from 1.8e19 on is finite, and the g^2 of AdamW's v may not be. */
-    double clipped = numbers->clip * norm;
-    numbers->apply = isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(numbers->loss)
-                     && norm <= numbers->norm_limit && numbers->loss <= numbers->loss_limit;
+    double clipped = stats->clip * norm;
+    stats->apply = isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(stats->loss)
+                     && norm <= stats->norm_limit && stats->loss <= stats->loss_limit;
 }
 
-void adamw_update(Tensor param, Tensor copy, Tensor m_tensor, Tensor v_tensor, Tensor grad,
-                  const UpdateRow *rows, int row_count, const StepNumbers *n) {
-    check_adamw_update(param, copy, m_tensor, v_tensor, grad);
-    REQUIRE(!copy.data, "adamw: there is a bf16 copy: %s", device_refuse_dtype(BF16));
+void adamw_update(Tensor param, Tensor param_bf16, Tensor m_tensor, Tensor v_tensor, Tensor grad,
+                  const UpdateRow *rows, int row_count, const StepStats *n) {
+    check_adamw_update(param, param_bf16, m_tensor, v_tensor, grad);
+    REQUIRE(!param_bf16.data, "adamw: there is a bf16 param_bf16: %s", device_refuse_dtype(BF16));
     if (!n->apply) return;
     float beta1 = n->beta1, beta2 = n->beta2, eps = n->eps, clip = n->clip;
     float step = n->learning_rate / n->correction1, rescale = 1.0f / sqrtf(n->correction2);
@@ -71,15 +71,15 @@ void tensor_convert(Tensor to, Tensor from) {
     memcpy(to.data, from.data, tensor_bytes(from));      /* f32 is all that the CPU computes in */
 }
 
-TensorHealth tensor_health(Tensor t) {
-    TensorHealth health = { .least = INFINITY, .greatest = -INFINITY };
+TensorStats tensor_stats(Tensor t) {
+    TensorStats health = { .min = INFINITY, .max = -INFINITY };
     int64_t rows = tensor_rows(t), columns = tensor_columns(t);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++) {
             float x = ((const float *)t.data)[r * t.pitch + c];
             if (isnan(x)) health.nan_count++;
-            else if (isinf(x)) health.infinite_count++;
-            else { health.least = fmin(health.least, x); health.greatest = fmax(health.greatest, x); }
+            else if (isinf(x)) health.inf_count++;
+            else { health.min = fmin(health.min, x); health.max = fmax(health.max, x); }
         }
     return health;
 }

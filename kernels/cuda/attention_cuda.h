@@ -6,7 +6,7 @@ extern "C" {
 #endif
 #include "../attention.h"
 
-enum { HS_MOST = 128 };
+enum { HS_MAX = 128 };
 
 extern const Attention attention_flash_sm90, attention_flash_sm80, attention_flash_f32, attention_naive;
 

@@ -14,17 +14,17 @@ typedef __nv_bfloat16 bf16;
 
 /* One block: 32768 losses are 128 KiB, about 5 microseconds. */
 static __global__ void __launch_bounds__(ONE_BLOCK)
-loss_add_kernel(StepNumbers *numbers, const float *losses, int64_t count, float scale) {
+loss_add_kernel(StepStats *stats, const float *losses, int64_t count, float scale) {
     double total = 0;
     #pragma unroll 8
     for (int64_t i = threadIdx.x; i < count; i += ONE_BLOCK) total += losses[i];
     total = block_sum(total);
-    if (threadIdx.x == 0) numbers->loss += scale * total;
+    if (threadIdx.x == 0) stats->loss += scale * total;
 }
 
-void loss_add(StepNumbers *numbers, Tensor losses, float scale) {
+void loss_add(StepStats *stats, Tensor losses, float scale) {
     REQUIRE(losses.data && losses.dtype == F32, "loss: losses are %s, want f32", dtype_name(losses.dtype));
-    LAUNCH(loss_add_kernel, 1, ONE_BLOCK, 0, numbers, (const float *)losses.data, tensor_count(losses), scale);
+    LAUNCH(loss_add_kernel, 1, ONE_BLOCK, 0, stats, (const float *)losses.data, tensor_count(losses), scale);
 }
 
 static __device__ double partial[SUM_BLOCKS];
@@ -47,26 +47,26 @@ static __global__ void __launch_bounds__(THREADS) square_sum_kernel(const float 
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-static __global__ void __launch_bounds__(ONE_BLOCK) gradient_norm_kernel(StepNumbers *numbers) {
+static __global__ void __launch_bounds__(ONE_BLOCK) gradient_norm_kernel(StepStats *stats) {
     double total = 0;
     for (int i = threadIdx.x; i < SUM_BLOCKS; i += ONE_BLOCK) total += partial[i];
     const double norm = sqrt(block_sum(total));
     if (threadIdx.x) return;
-    const float max_norm = numbers->max_norm;
-    numbers->norm = norm;
+    const float max_norm = stats->max_norm;
+    stats->norm = norm;
     const float clip = max_norm > 0 && norm > max_norm ? (float)(max_norm / norm) : 1.0f;
     /* The square, too: without clipping a norm from 1.8e19 on is finite, and the g^2 of AdamW's v may not be. */
     const double clipped = clip * norm;
-    numbers->clip = clip;
-    numbers->apply = isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(numbers->loss)
-                     && norm <= numbers->norm_limit && numbers->loss <= numbers->loss_limit;
+    stats->clip = clip;
+    stats->apply = isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(stats->loss)
+                     && norm <= stats->norm_limit && stats->loss <= stats->loss_limit;
 }
 
-void gradient_norm(StepNumbers *numbers, Tensor grads) {
+void gradient_norm(StepStats *stats, Tensor grads) {
     REQUIRE(grads.data && grads.dtype == F32, "norm: gradients are %s, want f32", dtype_name(grads.dtype));
     LAUNCH(square_sum_kernel, SUM_BLOCKS, THREADS, 0, (const float *)grads.data, tensor_count(grads),
            (uintptr_t)grads.data % 16 == 0);
-    LAUNCH(gradient_norm_kernel, 1, ONE_BLOCK, 0, numbers);
+    LAUNCH(gradient_norm_kernel, 1, ONE_BLOCK, 0, stats);
 }
 
 /* ---- AdamW */
@@ -95,11 +95,11 @@ struct AdamW {
    (768 and 38.6 million): blocks per row would leave most of them without work. */
 enum { SPAN = 8192 };
 static __global__ void __launch_bounds__(THREADS)
-adamw_kernel(float *__restrict__ param, bf16 *__restrict__ copy, float *__restrict__ m, float *__restrict__ v,
-             const float *__restrict__ grad, const UpdateRow *rows, int row_count, const StepNumbers *numbers,
+adamw_kernel(float *__restrict__ param, bf16 *__restrict__ param_bf16, float *__restrict__ m, float *__restrict__ v,
+             const float *__restrict__ grad, const UpdateRow *rows, int row_count, const StepStats *stats,
              bool packs) {
     __shared__ int first_row, last_row;
-    if (!numbers->apply) return;
+    if (!stats->apply) return;
     const int64_t begin = (int64_t)blockIdx.x * SPAN, end = begin + SPAN;
     if (threadIdx.x == 0) {
         first_row = row_count;
@@ -112,12 +112,12 @@ adamw_kernel(float *__restrict__ param, bf16 *__restrict__ copy, float *__restri
             atomicMax(&last_row, r);
         }
     __syncthreads();
-    AdamW update = { numbers->beta1, numbers->beta2, numbers->eps, numbers->clip,
-                     numbers->learning_rate / numbers->correction1, 1.0f / sqrtf(numbers->correction2), 0 };
+    AdamW update = { stats->beta1, stats->beta2, stats->eps, stats->clip,
+                     stats->learning_rate / stats->correction1, 1.0f / sqrtf(stats->correction2), 0 };
     for (int r = first_row; r <= last_row; r++) {
         const int64_t first = max(begin, rows[r].first), last = min(end, rows[r].first + rows[r].count);
         const int64_t whole = packs && first % 4 == 0 && last > first ? first + (last - first) / 4 * 4 : first;
-        update.shrink = numbers->learning_rate * (rows[r].decay ? numbers->weight_decay : 0.0f);
+        update.shrink = stats->learning_rate * (rows[r].decay ? stats->weight_decay : 0.0f);
         #pragma unroll 2
         for (int64_t i = first + 4 * threadIdx.x; i < whole; i += 4 * THREADS) {
             float w4[4], m4[4], v4[4], g4[4];
@@ -130,24 +130,25 @@ adamw_kernel(float *__restrict__ param, bf16 *__restrict__ copy, float *__restri
             Pack<float>::from_float(w4).store(param + i);
             Pack<float>::from_float(m4).store(m + i);
             Pack<float>::from_float(v4).store(v + i);
-            if (copy) *(uint2 *)(copy + i) = make_uint2(bf16_pair(w4[0], w4[1]), bf16_pair(w4[2], w4[3]));
+            if (param_bf16) *(uint2 *)(param_bf16 + i) = make_uint2(bf16_pair(w4[0], w4[1]), bf16_pair(w4[2], w4[3]));
         }
         #pragma unroll 1
         for (int64_t i = whole + threadIdx.x; i < last; i += THREADS) {
             update(param[i], m[i], v[i], grad[i]);
-            if (copy) copy[i] = from_float<bf16>(param[i]);
+            if (param_bf16) param_bf16[i] = from_float<bf16>(param[i]);
         }
     }
 }
 
-void adamw_update(Tensor param, Tensor copy, Tensor m, Tensor v, Tensor grad, const UpdateRow *rows, int row_count,
-                  const StepNumbers *numbers) {
-    check_adamw_update(param, copy, m, v, grad);
+void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad, const UpdateRow *rows, int
+                  row_count,
+                  const StepStats *stats) {
+    check_adamw_update(param, param_bf16, m, v, grad);
     const bool packs = ((uintptr_t)param.data | (uintptr_t)m.data | (uintptr_t)v.data | (uintptr_t)grad.data) % 16 == 0
-                       && (uintptr_t)copy.data % 8 == 0;
+                       && (uintptr_t)param_bf16.data % 8 == 0;
     LAUNCH(adamw_kernel, (unsigned)ceil_div(tensor_count(param), SPAN), THREADS, 0, (float *)param.data,
-           (bf16 *)copy.data, (float *)m.data, (float *)v.data, (const float *)grad.data, rows, row_count,
-           numbers, packs);
+           (bf16 *)param_bf16.data, (float *)m.data, (float *)v.data, (const float *)grad.data, rows, row_count,
+           stats, packs);
 }
 
 /* ---- conversion */
@@ -194,18 +195,18 @@ void tensor_convert(Tensor to, Tensor from) {
 
 /* ---- health */
 
-enum { HEALTH_BLOCKS = 256 };
-static __device__ TensorHealth health_part[HEALTH_BLOCKS];
+enum { STATS_BLOCKS = 256 };
+static __device__ TensorStats stats_part[STATS_BLOCKS];
 
 /* Each block leaves what it saw, the host puts it together: this runs after a training run has failed. */
 template <class T> __global__ void __launch_bounds__(THREADS)
-tensor_health_kernel(const T *data, int64_t count, int64_t columns, int64_t pitch) {
-    long long nan_count = 0, infinite_count = 0;
+tensor_stats_kernel(const T *data, int64_t count, int64_t columns, int64_t pitch) {
+    long long nan_count = 0, inf_count = 0;
     float least = INFINITY, greatest = -INFINITY;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)HEALTH_BLOCKS * THREADS) {
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)STATS_BLOCKS * THREADS) {
         const float x = to_float(data[pitch == columns ? i : i / columns * pitch + i % columns]);
         if (isnan(x)) nan_count++;
-        else if (isinf(x)) infinite_count++;
+        else if (isinf(x)) inf_count++;
         else {
             least = fminf(least, x);
             greatest = fmaxf(greatest, x);
@@ -213,7 +214,7 @@ tensor_health_kernel(const T *data, int64_t count, int64_t columns, int64_t pitc
     }
     __shared__ float warp_least[THREADS / 32], warp_greatest[THREADS / 32];
     nan_count = block_sum(nan_count);
-    infinite_count = block_sum(infinite_count);
+    inf_count = block_sum(inf_count);
     least = -warp_max(-least);
     greatest = warp_max(greatest);
     if (threadIdx.x % 32 == 0) {
@@ -226,26 +227,26 @@ tensor_health_kernel(const T *data, int64_t count, int64_t columns, int64_t pitc
         least = fminf(least, warp_least[w]);
         greatest = fmaxf(greatest, warp_greatest[w]);
     }
-    health_part[blockIdx.x] = { nan_count, infinite_count, least, greatest };
+    stats_part[blockIdx.x] = { nan_count, inf_count, least, greatest };
 }
 
-TensorHealth tensor_health(Tensor t) {
+TensorStats tensor_stats(Tensor t) {
     const int64_t count = tensor_count(t), columns = tensor_columns(t);
     if (t.dtype == BF16)
-        LAUNCH(tensor_health_kernel<bf16>, HEALTH_BLOCKS, THREADS, 0, (const bf16 *)t.data, count, columns, t.pitch);
+        LAUNCH(tensor_stats_kernel<bf16>, STATS_BLOCKS, THREADS, 0, (const bf16 *)t.data, count, columns, t.pitch);
     else if (t.dtype == F32)
-        LAUNCH(tensor_health_kernel<float>, HEALTH_BLOCKS, THREADS, 0, (const float *)t.data, count, columns, t.pitch);
+        LAUNCH(tensor_stats_kernel<float>, STATS_BLOCKS, THREADS, 0, (const float *)t.data, count, columns, t.pitch);
     else fail("health: a tensor of %s, want f32 or bf16", dtype_name(t.dtype));
 
-    TensorHealth part[HEALTH_BLOCKS], health = { 0, 0, INFINITY, -INFINITY };
+    TensorStats part[STATS_BLOCKS], health = { 0, 0, INFINITY, -INFINITY };
     void *address;
-    CUDA(cudaGetSymbolAddress(&address, health_part));
+    CUDA(cudaGetSymbolAddress(&address, stats_part));
     device_download(part, address, sizeof part);
-    for (const TensorHealth &p : part) {
+    for (const TensorStats &p : part) {
         health.nan_count += p.nan_count;
-        health.infinite_count += p.infinite_count;
-        health.least = p.least < health.least ? p.least : health.least;
-        health.greatest = p.greatest > health.greatest ? p.greatest : health.greatest;
+        health.inf_count += p.inf_count;
+        health.min = p.min < health.min ? p.min : health.min;
+        health.max = p.max > health.max ? p.max : health.max;
     }
     return health;
 }

@@ -4,15 +4,15 @@
 #include <regex.h>
 #include "../../kernels/check.h"
 #include "../../kernels/device.h"
-#include "../../llmc/checkpoint.h"
+#include "../../llmc/checkpoint/checkpoint.h"
 #include "../../llmc/files.h"
-#include "../../llmc/json.h"
+#include "../../llmc/checkpoint/json.h"
 #include "../../llmc/report.h"
-#include "../../llmc/safetensors.h"
+#include "../../llmc/checkpoint/safetensors.h"
 #include "../../llmc/tokenizer.h"
-#include "../../llmc/tokens.h"
+#include "../../llmc/dataloader.h"
 #include "../../llmc/utf8.h"
-#include "../../llmc/weights.h"
+#include "../../llmc/checkpoint/weights.h"
 #include "program.h"
 
 typedef struct { const char *bytes; size_t size; } Input;
@@ -204,7 +204,7 @@ static void claim_weights(int accepted, const Params *p) {
     for (size_t i = 0; i < p->table.bytes / sizeof *host && !accepted; i++)
         CLAIM(host[i] == 0.5f, "number %zu is %g after a failure", i, (double)host[i]);
     for (int r = 0; r < p->table.count && accepted; r++) {
-        const Row *row = &p->table.row[r];
+        const TensorEntry *row = &p->table.entry[r];
         const float *number = host + row->offset / sizeof *host;
         for (int64_t i = 0; i < tensor_count(*row->field); i++) {
             CLAIM(isfinite(number[i]), "%s: number %lld is %g", row->name, (long long)i, (double)number[i]);
@@ -248,7 +248,8 @@ static void load_config(void *argument) {
 static void load_state(void *argument) {
     (void)argument;
     TrainState s = checkpoint_load_state("C");
-    CLAIM(s.step >= 0 && s.tokens >= 0 && (int64_t)s.sample >= 0 && !isinf(s.val_loss), "step %lld", (long long)s.step);
+    CLAIM(s.step >= 0 && s.tokens >= 0 && (int64_t)s.sequences_seen >= 0 && !isinf(s.val_loss), "step %lld", (long
+          long)s.step);
 }
 
 static void check_sums(void *argument) {

@@ -1,5 +1,5 @@
-/* llmc/sampler.c - Text from a model, token by token. */
-#include "sampler.h"
+/* llmc/generate.c - Text from a model, token by token. */
+#include "generate.h"
 #include "stop.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "guard.h"
+#include "spike_detector.h"
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,11 +16,11 @@
      spikes in 128 (their standard deviation is then a sixth of their height), in the middle of a bad stretch of data.
    A run of spikes need not be the data's fault: the last update may have led to a steep place, and to apply nothing is
    to stay there. Seen in a small model at the end of its warm-up: the norm at 15 times its level for 27 steps, each
-   refused, where the next update, clipped, led out of it at once. So one in GUARD_SPIKE_STEPS + 1 is applied: a steep
+   refused, where the next update, clipped, led out of it at once. So one in SPIKE_STEPS_MAX + 1 is applied: a steep
    place is left, a level that has changed for good is known after 4 such updates (as above), and of a bad stretch of
    data, of which PaLM left out 200 to 500 batches by hand (arXiv 2204.02311, section 5.1), 10 of 11 steps do nothing.
    A median would be more robust, but this window holds next to nothing beyond its limits, and what comes in before
-   there are any (GUARD_LEAST) widens the spread for 128 steps: a spike more may pass, no good step is refused. */
+   there are any (SPIKE_WINDOW_MIN) widens the spread for 128 steps: a spike more may pass, no good step is refused. */
 typedef struct { double expected, sigma; } Forecast;
 
 /* least: of sigma, so that a loss that does not move (learning rate 0, tokens known by heart) may still jitter. */
@@ -39,30 +39,30 @@ static Forecast forecast(const double *value, int n, double least) {
 }
 
 /* A thousandth of a loss: even batches of a million tokens differ by more. */
-static Forecast loss_forecast(const Guard *g) {
+static Forecast loss_forecast(const SpikeDetector *g) {
     return forecast(g->loss, g->count, 1e-3 * fabs(g->loss[g->count - 1]));
 }
-static Forecast norm_forecast(const Guard *g) { return forecast(g->log_norm, g->count, 1e-2); }
+static Forecast norm_forecast(const SpikeDetector *g) { return forecast(g->log_norm, g->count, 1e-2); }
 static double   log_of(double norm)           { return log(fmax(norm, DBL_MIN)); }
 
-void guard_limits(const Guard *g, double z, double *loss_limit, double *norm_limit) {
+void spike_detector_limits(const SpikeDetector *g, double z, double *loss_limit, double *norm_limit) {
     *loss_limit = *norm_limit = INFINITY;
-    if (z <= 0 || g->count < GUARD_LEAST || g->spikes >= GUARD_SPIKE_STEPS) return;
+    if (z <= 0 || g->count < SPIKE_WINDOW_MIN || g->spikes >= SPIKE_STEPS_MAX) return;
     Forecast loss = loss_forecast(g), norm = norm_forecast(g);
     *loss_limit = loss.expected + z * loss.sigma;
     *norm_limit = exp(norm.expected + z * norm.sigma);
 }
 
 static void push(double *value, int count, double newest) {
-    if (count == GUARD_WINDOW)
-        for (int i = 1; i < GUARD_WINDOW; i++) value[i - 1] = value[i];
-    value[count < GUARD_WINDOW ? count : GUARD_WINDOW - 1] = newest;
+    if (count == SPIKE_WINDOW)
+        for (int i = 1; i < SPIKE_WINDOW; i++) value[i - 1] = value[i];
+    value[count < SPIKE_WINDOW ? count : SPIKE_WINDOW - 1] = newest;
 }
 
-Judgement guard_judge(Guard *g, const StepNumbers *n) {
+StepOutcome spike_detector_update(SpikeDetector *g, const StepStats *n) {
     int finite = isfinite(n->loss) && isfinite(n->norm), spike = n->loss > n->loss_limit || n->norm > n->norm_limit;
-    Judgement j = { n->apply ? APPLIED : finite && spike ? SPIKE : SICK, NAN, NAN };
-    if (finite && g->count >= GUARD_LEAST) {
+    StepOutcome j = { n->apply ? APPLIED : finite && spike ? SPIKE : NONFINITE, NAN, NAN };
+    if (finite && g->count >= SPIKE_WINDOW_MIN) {
         Forecast loss = loss_forecast(g), norm = norm_forecast(g);
         j.loss_z = (n->loss - loss.expected) / loss.sigma;
         j.norm_z = (log_of(n->norm) - norm.expected) / norm.sigma;
@@ -70,36 +70,36 @@ Judgement guard_judge(Guard *g, const StepNumbers *n) {
     if (j.verdict == APPLIED) {
         push(g->loss, g->count, n->loss);
         push(g->log_norm, g->count, log_of(n->norm));
-        g->count += g->count < GUARD_WINDOW;
+        g->count += g->count < SPIKE_WINDOW;
         g->sick = g->spikes = 0;
     }
-    g->sick += j.verdict == SICK;
+    g->sick += j.verdict == NONFINITE;
     g->spikes += j.verdict == SPIKE;
     return j;
 }
 
 /* ---- In words */
 
-const char *guard_spike_text(const Guard *g, const StepNumbers *n, const Judgement *j, char text[256]) {
+const char *spike_detector_text(const SpikeDetector *g, const StepStats *n, const StepOutcome *j, char text[256]) {
     char loss[64] = "", norm[64] = "";
     if (n->loss > n->loss_limit) snprintf(loss, sizeof loss, "loss %.4g is %.1f", n->loss, j->loss_z);
     if (n->norm > n->norm_limit)
         snprintf(norm, sizeof norm, "%sgradient norm %.4g is %.1f", *loss ? " and " : "", n->norm, j->norm_z);
     snprintf(text, 256, "%s%s sigma above the last %d: not applied%s", loss, norm, g->count,
-             g->spikes == GUARD_SPIKE_STEPS ? "; the next one will be, after so many in a row" : "");
+             g->spikes == SPIKE_STEPS_MAX ? "; the next one will be, after so many in a row" : "");
     return text;
 }
 
-const char *guard_sick_text(const StepNumbers *n, const char *tensor, const TensorHealth *health, char text[512]) {
+const char *nonfinite_text(const StepStats *n, const char *tensor, const TensorStats *health, char text[512]) {
     snprintf(text, 512, "loss %g, gradient norm %g: nothing was applied. First sick tensor: %s (%lld NaN, %lld "
              "infinite, the rest in %.3g .. %.3g)", n->loss, n->norm, tensor, (long long)health->nan_count,
-             (long long)health->infinite_count, health->least, health->greatest);
+             (long long)health->inf_count, health->min, health->max);
     return text;
 }
 
 /* ---- As text: "count sick spikes", then loss and log norm of each update, in hexadecimal */
 
-char *guard_to_text(const Guard *g) {
+char *spike_detector_to_text(const SpikeDetector *g) {
     char *text = NULL;
     size_t size;
     FILE *memory = open_memstream(&text, &size);
@@ -127,10 +127,10 @@ static int next_count(const char **text, int most, const char *where) {
     return (int)value;
 }
 
-void guard_from_text(Guard *guard, const char *text, const char *where) {
-    Guard g = { .count = next_count(&text, GUARD_WINDOW, where) };
-    g.sick = next_count(&text, GUARD_SICK_STEPS, where);
-    g.spikes = next_count(&text, GUARD_SPIKE_STEPS, where);
+void spike_detector_from_text(SpikeDetector *guard, const char *text, const char *where) {
+    SpikeDetector g = { .count = next_count(&text, SPIKE_WINDOW, where) };
+    g.sick = next_count(&text, NONFINITE_STEPS_MAX, where);
+    g.spikes = next_count(&text, SPIKE_STEPS_MAX, where);
     for (int i = 0; i < g.count; i++) {
         g.loss[i] = next_number(&text, -DBL_MAX, DBL_MAX, where);
         g.log_norm[i] = next_number(&text, -DBL_MAX, DBL_MAX, where);

@@ -1,17 +1,18 @@
-/* llmc/resume.h - What a checkpoint says of its run beside the numbers, and what a run that goes on from it takes over,
+/* llmc/checkpoint/resume.h - What a checkpoint says of its run beside the numbers, and what a run that goes on from
+   it takes over,
    compares and refuses. Every function that returns nothing fails in a line where the two do not fit. */
 #ifndef LLMC_RESUME_H
 #define LLMC_RESUME_H
 #include "checkpoint.h"
-#include "corpus.h"
-#include "guard.h"
-#include "options.h"
-#include "tokenizer.h"
+#include "../corpus.h"
+#include "../spike_detector.h"
+#include "../options.h"
+#include "../tokenizer.h"
 
 /* For a save: every option that a resume looks at, by name; how many tokens either stream has, which is what their
    order depends on, and a hash of them; the tokenizer, the guard's window, and where val_loss was measured. New memory
    that resume_settings_free frees. */
-Setting *resume_settings(const Option *table, const Corpus *corpus, Tokenizer tokenizer, const Guard *guard,
+Setting *resume_settings(const Option *table, const Corpus *corpus, Tokenizer tokenizer, const SpikeDetector *guard,
                          int64_t validated_step);
 void resume_settings_free(Setting *settings);
 
@@ -30,7 +31,7 @@ void resume_require_same_data(const char *checkpoint, const Corpus *corpus, cons
    sequences: of an update. A checkpoint of an older version has no window, it fills anew. */
 typedef struct {
     TrainState state;
-    Guard      guard;
+    SpikeDetector      guard;
     int64_t    validated_step;      /* where state.val_loss was measured */
 } Resumed;
 Resumed resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer, int64_t sequences);

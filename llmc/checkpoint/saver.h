@@ -1,12 +1,13 @@
-/* llmc/saver.h - Checkpoints written beside the training: a save costs the loop a copy to the host, a thread writes it.
+/* llmc/checkpoint/saver.h - Checkpoints written beside the training: a save costs the loop a copy to the host, a
+   thread writes it.
    A failed write (a full disk, a quota, a broken one) does not end the run: its partial folder is removed, earlier
    checkpoints stay, and the next save tries again. */
 #ifndef LLMC_SAVER_H
 #define LLMC_SAVER_H
 #include <pthread.h>
-#include "../kernels/check.h"
+#include "../../kernels/check.h"
 #include "checkpoint.h"
-#include "folder.h"
+#include "../folder.h"
 
 typedef struct {
     char            *out;

@@ -1,10 +1,11 @@
-/* llmc/safetensors.h - HuggingFace's safetensors: 8 bytes of length, a JSON header, the tensors' bytes; one file, or
+/* llmc/checkpoint/safetensors.h - HuggingFace's safetensors: 8 bytes of length, a JSON header, the tensors' bytes;
+   one file, or
    several with an index, NAME.safetensors.index.json, whose "weight_map" says in which file beside it a tensor lies.
    A small strict reader: every name, size and offset is checked before any of it is used. */
 #ifndef LLMC_SAFETENSORS_H
 #define LLMC_SAFETENSORS_H
-#include "../kernels/tensor.h"
-#include "files.h"
+#include "../../kernels/tensor.h"
+#include "../files.h"
 
 typedef struct {
     const char *name;

@@ -1,8 +1,8 @@
-#include "choice.h"
+#include "model_config.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../kernels/check.h"
-#include "checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "files.h"
 
 static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : F32; }
@@ -55,7 +55,7 @@ GPTConfig model_to_use(const ModelOptions *o, const char *checkpoint) {
 }
 
 Tokenizer model_tokenizer(const char *checkpoint, int V) {
-    char *path = file_path("%s/state.json", checkpoint), *name = NULL;
+    char *path = format_string("%s/state.json", checkpoint), *name = NULL;
     if (file_exists(path)) name = checkpoint_setting(checkpoint, "tokenizer");
     Tokenizer found = name ? tokenizer_named(name, path) : V == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS;
     free(name);

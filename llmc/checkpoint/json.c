@@ -1,7 +1,7 @@
 #include "json.h"
-#include "files.h"
-#include "utf8.h"
-#include "../kernels/check.h"
+#include "../files.h"
+#include "../utf8.h"
+#include "../../kernels/check.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

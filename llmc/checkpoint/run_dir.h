@@ -1,8 +1,9 @@
-/* llmc/steps.h - The checkpoints of a run, folders OUT/step-00001000: written beside as step-00001000.partial, synced
+/* llmc/checkpoint/run_dir.h - The checkpoints of a run, folders OUT/step-00001000: written beside as
+   step-00001000.partial, synced
    and renamed, so that each is there whole or not at all; found; removed when they are old. */
 #ifndef LLMC_STEPS_H
 #define LLMC_STEPS_H
-#include "../kernels/check.h"
+#include "../../kernels/check.h"
 #include "checkpoint.h"
 
 /* Makes OUT where it is missing. A checkpoint of the same step is replaced; what is in its folder and no part of

@@ -1,4 +1,4 @@
-/* llmc/choice.h - Which model: that of a checkpoint, or the one that the options describe. */
+/* llmc/model_config.h - Which model: that of a checkpoint, or the one that the options describe. */
 #ifndef LLMC_CHOICE_H
 #define LLMC_CHOICE_H
 #include "gpt.h"

@@ -1,8 +1,8 @@
 #include "saver.h"
-#include "files.h"
-#include "steps.h"
-#include "units.h"
-#include "../kernels/device.h"
+#include "../files.h"
+#include "run_dir.h"
+#include "../units.h"
+#include "../../kernels/device.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ static void *host_alloc(size_t bytes) {
 
 void saver_open(Saver *s, const char *out, const GPT *model, const Optimizer *optimizer, int64_t keep,
                 int64_t keep_every) {
-    *s = (Saver){ .out = file_path("%s", out), .model = model, .optimizer = optimizer, .keep = keep,
+    *s = (Saver){ .out = format_string("%s", out), .model = model, .optimizer = optimizer, .keep = keep,
                   .keep_every = keep_every, .seconds = saver_file_bytes(&model->config) / 200e6 };
     for (int i = 0; i < 3; i++) s->host[i] = host_alloc(model->master.table.bytes);
     char ignored[FAIL_LENGTH];             /* the next save tries again, and tells */
@@ -57,7 +57,7 @@ static Setting *settings_copy(const Setting *settings) {
     Setting *copy = calloc(count + 1, sizeof *copy);
     REQUIRE(copy, "out of memory: %zu settings of a checkpoint", count);
     for (size_t i = 0; i < count; i++)
-        copy[i] = (Setting){ file_path("%s", settings[i].key), file_path("%s", settings[i].value) };
+        copy[i] = (Setting){ format_string("%s", settings[i].key), format_string("%s", settings[i].value) };
     return copy;
 }
 

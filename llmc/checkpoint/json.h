@@ -1,4 +1,4 @@
-/* llmc/json.h - A strict reader of JSON (RFC 8259) for small files that strangers may have written. */
+/* llmc/checkpoint/json.h - A strict reader of JSON (RFC 8259) for small files that strangers may have written. */
 #ifndef LLMC_JSON_H
 #define LLMC_JSON_H
 #include <stddef.h>

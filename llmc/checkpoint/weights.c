@@ -1,8 +1,8 @@
 #include "weights.h"
-#include "files.h"
+#include "../files.h"
 #include "safetensors.h"
-#include "../kernels/check.h"
-#include "../kernels/device.h"
+#include "../../kernels/check.h"
+#include "../../kernels/device.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static uint32_t number_at(const void *numbers, int64_t i, int bytes) {
 }
 
 /* The first of the numbers that is a NaN or an infinity; -1 when all are finite. */
-static int64_t find_sick(const void *numbers, int64_t count, int format) {
+static int64_t find_nonfinite(const void *numbers, int64_t count, int format) {
     const int bytes = formats[format].bytes;
     const uint32_t exponent = formats[format].exponent;
     for (int64_t i = 0; i < count; i++)
@@ -60,7 +60,7 @@ static uint16_t bf16_of(float value) {
 /* ---- Writing */
 
 /* The row as it lies in the file. */
-static SafeEntry row_entry(const Row *row, int V, DType dtype) {
+static SafeEntry row_entry(const TensorEntry *row, int V, DType dtype) {
     Tensor t = *row->field;
     SafeEntry entry = { .name = row->name, .dtype = dtype, .ndim = t.ndim };
     memcpy(entry.dim, t.dim, sizeof entry.dim);
@@ -94,7 +94,7 @@ static float *transposed(float *in, int64_t rows, int64_t columns) {
 }
 
 /* The row's values in new memory, of the token table the first V rows. */
-static float *row_copy(const Part *part, const Row *row, int64_t bytes) {
+static float *row_copy(const Part *part, const TensorEntry *row, int64_t bytes) {
     float *host = host_alloc(bytes);
     if (part->host) memcpy(host, (const char *)part->host + row->offset, (size_t)bytes);
     else            device_download(host, row->field->data, (size_t)bytes);
@@ -102,12 +102,12 @@ static float *row_copy(const Part *part, const Row *row, int64_t bytes) {
 }
 
 /* That all can be written as it is to be. */
-static void row_check(const Part *part, const Row *row, int V, const char *path) {
+static void row_check(const Part *part, const TensorEntry *row, int V, const char *path) {
     SafeEntry entry = row_entry(row, V, F32);
     int64_t bytes = safetensors_bytes(&entry), count = bytes / 4;
     float *own = part->host ? NULL : row_copy(part, row, bytes);
     const float *values = own ? own : (const float *)((const char *)part->host + row->offset);
-    int64_t sick = find_sick(values, count, FORMAT_F32), large = -1;
+    int64_t sick = find_nonfinite(values, count, FORMAT_F32), large = -1;
     for (int64_t i = 0; part->dtype == BF16 && sick < 0 && large < 0 && i < count; i++)
         if ((bf16_of(values[i]) & 0x7f80) == 0x7f80) large = i;
     free(own);
@@ -116,7 +116,7 @@ static void row_check(const Part *part, const Row *row, int V, const char *path)
     REQUIRE(large < 0, "%s: %s holds a number that BF16 rounds to infinity: not saved; want F32", path, row->name);
 }
 
-static void row_write(FILE *file, const Part *part, const Row *row, int V) {
+static void row_write(FILE *file, const Part *part, const TensorEntry *row, int V) {
     SafeEntry entry = row_entry(row, V, F32);
     int64_t bytes = safetensors_bytes(&entry), count = bytes / 4;
     float *host = row_copy(part, row, bytes);
@@ -137,19 +137,19 @@ void weights_write(const char *path, const Part *part, int parts, int V) {
     int count = 0;
     for (int p = 0; p < parts; p++) {        /* before there is a file: a failure that is caught leaves none open */
         count += part[p].table->count;
-        for (int i = 0; i < part[p].table->count; i++) row_check(&part[p], &part[p].table->row[i], V, path);
+        for (int i = 0; i < part[p].table->count; i++) row_check(&part[p], &part[p].table->entry[i], V, path);
     }
     SafeEntry *entry = calloc((size_t)count, sizeof *entry);
     REQUIRE(entry, "%s: out of memory for %d entries", path, count);
     count = 0;
     for (int p = 0; p < parts; p++)
         for (int i = 0; i < part[p].table->count; i++, count++) {
-            entry[count] = row_entry(&part[p].table->row[i], V, part[p].dtype);
-            entry[count].name = file_path("%s%s", part[p].prefix, entry[count].name);
+            entry[count] = row_entry(&part[p].table->entry[i], V, part[p].dtype);
+            entry[count].name = format_string("%s%s", part[p].prefix, entry[count].name);
         }
     FILE *file = safetensors_create(path, entry, count);
     for (int p = 0; p < parts; p++)
-        for (int i = 0; i < part[p].table->count; i++) row_write(file, &part[p], &part[p].table->row[i], V);
+        for (int i = 0; i < part[p].table->count; i++) row_write(file, &part[p], &part[p].table->entry[i], V);
     for (int i = 0; i < count; i++) free((char *)entry[i].name);
     free(entry);
     file_close_durably(file, path);
@@ -165,15 +165,15 @@ static const SafeTensor *find_tensor(const SafeFile *file, const char *name) {
     return tensor;
 }
 
-static const SafeTensor *find_row(const SafeFile *file, const char *prefix, const Row *row) {
-    char *name = file_path("%s%s", prefix, row->name);
+static const SafeTensor *find_row(const SafeFile *file, const char *prefix, const TensorEntry *row) {
+    char *name = format_string("%s%s", prefix, row->name);
     const SafeTensor *tensor = find_tensor(file, name);
     REQUIRE(tensor, "%s: the tensor %s is missing: is it a GPT-2 of the same number of layers?", file->path, name);
     free(name);
     return tensor;
 }
 
-static void check_tensor_fits(const SafeTensor *tensor, const char *prefix, const Row *row, int V) {
+static void check_tensor_fits(const SafeTensor *tensor, const char *prefix, const TensorEntry *row, int V) {
     SafeEntry want = row_entry(row, V, F32);
     int format = format_of(tensor->dtype);
     int same = (*prefix ? format == FORMAT_F32 : format >= 0) && tensor->ndim == want.ndim &&
@@ -182,7 +182,7 @@ static void check_tensor_fits(const SafeTensor *tensor, const char *prefix, cons
     REQUIRE(same, "%s: %s is %s, want %s%s", tensor->path, tensor->name,
             safetensors_shape(tensor->dtype, tensor->ndim, tensor->dim, got_text),
             safetensors_shape("F32", want.ndim, want.dim, want_text), *prefix ? "" : ", or F16 or BF16");
-    int64_t sick = find_sick(tensor->data, tensor->bytes / formats[format].bytes, format);
+    int64_t sick = find_nonfinite(tensor->data, tensor->bytes / formats[format].bytes, format);
     REQUIRE(sick < 0, "%s: %s holds a NaN or an infinity (number %" PRId64 "): this checkpoint is sick, take an "
             "earlier one", tensor->path, tensor->name, sick);
 }
@@ -201,7 +201,7 @@ static void check_unasked(const SafeTensor *tensor, const SafeTensor *wte) {
             tensor->path, wte->name);
 }
 
-static void row_read(const SafeTensor *tensor, const Row *row) {
+static void row_read(const SafeTensor *tensor, const TensorEntry *row) {
     Tensor t = *row->field;
     int format = format_of(tensor->dtype), bytes = formats[format].bytes;
     int64_t count = tensor->bytes / bytes;
@@ -220,7 +220,7 @@ void weights_read(const char *path, const Part *part, int parts, int V) {
     const SafeTensor *wte = NULL;
     for (int p = 0; p < parts; p++)
         for (int i = 0; i < part[p].table->count; i++) {
-            const Row *row = &part[p].table->row[i];
+            const TensorEntry *row = &part[p].table->entry[i];
             const SafeTensor *tensor = find_row(&file, part[p].prefix, row);
             check_tensor_fits(tensor, part[p].prefix, row, V);
             asked[tensor - file.tensor] = 1;
@@ -232,7 +232,7 @@ void weights_read(const char *path, const Part *part, int parts, int V) {
 
     for (int p = 0; p < parts; p++)
         for (int i = 0; i < part[p].table->count; i++)
-            row_read(find_row(&file, part[p].prefix, &part[p].table->row[i]), &part[p].table->row[i]);
+            row_read(find_row(&file, part[p].prefix, &part[p].table->entry[i]), &part[p].table->entry[i]);
     safetensors_close(&file);
 }
 
@@ -264,7 +264,7 @@ GPTConfig weights_config(const char *path) {
     REQUIRE(wide == config.C, "%s: %s has %d columns, %s has %d: want as many",
             path, wpe->name, wide, wte->name, config.C);
     for (int found = 1; found && config.L <= 1000; config.L += found) {
-        char *name = file_path("%sh.%d.ln_1.weight", MODEL_PREFIX, config.L);
+        char *name = format_string("%sh.%d.ln_1.weight", MODEL_PREFIX, config.L);
         found = find_tensor(&file, name) != NULL;
         free(name);
     }

@@ -1,5 +1,5 @@
-/* llmc/tokens.c - Token streams over mapped files. */
-#include "tokens.h"
+/* llmc/dataloader.c - Token streams over mapped files. */
+#include "dataloader.h"
 #include <errno.h>
 #include <glob.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-#include "steps.h"
-#include "files.h"
+#include "run_dir.h"
+#include "../files.h"
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -81,7 +81,7 @@ static Place newest_before(const char *out, Need need, Place before) {
 
 static char *newest(const char *out, Need need) {
     Place best = newest_before(out, need, (Place){ INT64_MAX, -1 });
-    return best.step < 0 ? NULL : file_path("%s", place_path(out, best).text);
+    return best.step < 0 ? NULL : format_string("%s", place_path(out, best).text);
 }
 
 char *steps_latest(const char *out)  { return newest(out, TO_RESUME); }
@@ -102,7 +102,7 @@ char *steps_earlier(const char *out, const char *checkpoint, char damaged[FAIL_L
     *damaged = 0;
     while ((before = newest_before(out, TO_RESUME, before)).step >= 0) {
         Path folder = place_path(out, before);
-        if (!fails(check, folder.text, why)) return file_path("%s", folder.text);
+        if (!fails(check, folder.text, why)) return format_string("%s", folder.text);
         if (length < FAIL_LENGTH / 2)
             length += (size_t)snprintf(damaged + length, FAIL_LENGTH - length, " and %s",
                                        folder.text + strlen(out) + 1);
@@ -235,7 +235,7 @@ char *steps_resolve(const char *path) {
                 kind ? kind : "a file of an unknown kind");
         return file_folder(path);
     }
-    char *folder = file_path("%s", path);
+    char *folder = format_string("%s", path);
     for (size_t n = strlen(folder); n > 1 && folder[n - 1] == '/'; n--) folder[n - 1] = 0;
     REQUIRE(!ends_with(folder, ".partial"), "%s: is a checkpoint that was not finished: take an earlier one", path);
     if (checkpoint_has_model(folder)) return folder;

@@ -1,4 +1,4 @@
-/* llmc/sampler.h - Text from a model, token by token. */
+/* llmc/generate.h - Text from a model, token by token. */
 #ifndef LLMC_SAMPLER_H
 #define LLMC_SAMPLER_H
 #include "gpt.h"

@@ -1,8 +1,8 @@
 #include "checkpoint.h"
-#include "files.h"
+#include "../files.h"
 #include "json.h"
 #include "xxh64.h"
-#include "../kernels/check.h"
+#include "../../kernels/check.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static int json_equal(const Json *a, const Json *b) {
 }
 
 static int has_file(const char *folder, const char *name) {
-    char *path = file_path("%s/%s", folder, name);
+    char *path = format_string("%s/%s", folder, name);
     int found = file_exists(path) && !file_is_folder(path);
     free(path);
     return found;
@@ -54,7 +54,7 @@ static const char OPTIMIZER[] = "optimizer.safetensors", STATE[] = "state.json";
 int checkpoint_has_model(const char *folder) { return has_file(folder, MODEL) || has_file(folder, INDEX); }
 
 static char *model_path(const char *folder) {
-    return file_path("%s/%s", folder, has_file(folder, INDEX) && !has_file(folder, MODEL) ? INDEX : MODEL);
+    return format_string("%s/%s", folder, has_file(folder, INDEX) && !has_file(folder, MODEL) ? INDEX : MODEL);
 }
 
 /* A head that config.json ties and the file does not is its own: the file is what was trained. */
@@ -88,7 +88,7 @@ static GPTConfig inferred_config(const char *weights) {
 }
 
 GPTConfig checkpoint_config(const char *checkpoint) {
-    char *path = file_path("%s/config.json", checkpoint), *weights = model_path(checkpoint);
+    char *path = format_string("%s/config.json", checkpoint), *weights = model_path(checkpoint);
     if (!file_exists(path)) {
         GPTConfig config = inferred_config(weights);
         free(path);
@@ -137,8 +137,9 @@ static void state_write(const char *path, const TrainState *state, int64_t optim
     size_t size;
     FILE *file = file_create(path), *rest = open_memstream(&text, &size);
     REQUIRE(rest, "%s: out of memory", path);
-    fprintf(rest, ",\n  \"step\": %" PRId64 ",\n  \"sample\": %" PRIu64 ",\n  \"tokens\": %" PRId64 ",\n", state->step,
-            state->sample, state->tokens);
+    fprintf(rest, ",\n  \"step\": %" PRId64 ",\n  \"sample\": %" PRIu64 ",\n  \"tokens\": %" PRId64 ",\n",
+            state->step,
+            state->sequences_seen, state->tokens);
     if (isfinite(state->val_loss)) fprintf(rest, "  \"val_loss\": %.17g,\n", state->val_loss);
     else                           fprintf(rest, "  \"val_loss\": null,\n");
     fprintf(rest, "  \"optimizer_step\": %" PRId64 ",\n  \"n_head\": %d,\n", optimizer_step, heads);
@@ -174,7 +175,7 @@ TrainState checkpoint_load_state(const char *checkpoint) {
     const Json *val_loss = json_find(json, "val_loss");
     TrainState state = {
         .step = json_integer(json, "step", 0, INT64_MAX, path.text),
-        .sample = (uint64_t)json_integer(json, "sample", 0, INT64_MAX, path.text),
+        .sequences_seen = (uint64_t)json_integer(json, "sample", 0, INT64_MAX, path.text),
         .tokens = json_integer(json, "tokens", 0, INT64_MAX, path.text),
         .val_loss = val_loss && val_loss->type == JSON_NULL ? NAN : json_real(json, "val_loss", path.text),
     };
@@ -188,7 +189,7 @@ char *checkpoint_setting(const char *checkpoint, const char *key) {
     Json *json = state_open(checkpoint, &path);
     const Json *settings = json_find(json, "settings");
     REQUIRE(settings && settings->type == JSON_OBJECT, "%s: \"settings\" is missing or no object", path.text);
-    if (json_find(settings, key)) value = file_path("%s", json_string(settings, key, path.text));
+    if (json_find(settings, key)) value = format_string("%s", json_string(settings, key, path.text));
     json_free(json);
     return value;
 }
@@ -204,7 +205,7 @@ TokenizerFiles checkpoint_load_tokenizer(const char *checkpoint) {
     TokenizerFiles files = {0};
     for (int i = 0; i < TOKENIZER_FILES; i++) {
         if (!has_file(checkpoint, tokenizer_names[i])) continue;
-        char *path = file_path("%s/%s", checkpoint, tokenizer_names[i]);
+        char *path = format_string("%s/%s", checkpoint, tokenizer_names[i]);
         FileMap map = file_map(path);
         REQUIRE(map.size <= TOKENIZER_FILE_BYTES, "%s: %lld bytes, want a tokenizer's file of at most %d: every "
                 "checkpoint would hold it; move it away", path, (long long)map.size, TOKENIZER_FILE_BYTES);
@@ -269,13 +270,13 @@ void checkpoint_write(const char *folder, const Snapshot *s) {
 void checkpoint_load_model(const char *checkpoint, GPT *model) {
     char *path = model_path(checkpoint);
     params_read(path, &model->master, model->config.V);
-    gpt_refresh(model);
+    gpt_cast_params(model);
     free(path);
 }
 
 void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer) {
     Path state;
-    char *path = file_path("%s/%s", checkpoint, OPTIMIZER), *weights = model_path(checkpoint);
+    char *path = format_string("%s/%s", checkpoint, OPTIMIZER), *weights = model_path(checkpoint);
     Json *json = state_open(checkpoint, &state);
     int64_t step = json_integer(json, "optimizer_step", 0, INT64_MAX, state.text);
     Part moments[] = { { .prefix = "exp_avg.", .table = &optimizer->m.table },
@@ -285,7 +286,7 @@ void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *op
     REQUIRE(has_params || weights_has(weights, "transformer.wte.weight", F32), "%s: has no param.NAME, want them: the "
             "parameters in %s are rounded, and a resume is exact; --init starts from them", path, weights);
     weights_read(path, moments, has_params ? 3 : 2, checkpoint_config(checkpoint).V);
-    gpt_refresh(model);
+    gpt_cast_params(model);
     optimizer->step = step;
     json_free(json);
     free(weights);
@@ -339,7 +340,7 @@ static void check_state(const char *checkpoint, int heads) {
 }
 
 void checkpoint_check(const char *checkpoint) {
-    char *optimizer = file_path("%s/%s", checkpoint, OPTIMIZER), *weights = model_path(checkpoint);
+    char *optimizer = format_string("%s/%s", checkpoint, OPTIMIZER), *weights = model_path(checkpoint);
     checkpoint_load_state(checkpoint);
     free(checkpoint_setting(checkpoint, "model"));
     GPTConfig c = checkpoint_config(checkpoint), w = weights_config(weights);

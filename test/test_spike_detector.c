@@ -1,22 +1,22 @@
 /* test/test_guard.c - Which steps are refused, which never are, and that the window's text keeps every bit. */
 #include "test.h"
-#include "../llmc/guard.h"
+#include "../llmc/spike_detector.h"
 #include "../llmc/optimizer.h"
 #include "../llmc/random.h"
 
 static double normal(int run, int64_t i) { return random_normal(1, RANDOM_TEST, (uint32_t)run, (uint64_t)i); }
 
 /* What the device makes of a step under the limits that the host has set. */
-static Judgement step(Guard *g, double z, double loss, double norm) {
-    StepNumbers n = { .loss = loss, .norm = norm };
-    guard_limits(g, z, &n.loss_limit, &n.norm_limit);
+static StepOutcome step(SpikeDetector *g, double z, double loss, double norm) {
+    StepStats n = { .loss = loss, .norm = norm };
+    spike_detector_limits(g, z, &n.loss_limit, &n.norm_limit);
     n.apply = isfinite(loss) && isfinite(norm) && loss <= n.loss_limit && norm <= n.norm_limit;
-    return guard_judge(g, &n);
+    return spike_detector_update(g, &n);
 }
 
 /* count updates of a loss of 3 +- 0.05 and a norm of 0.5 times a factor of about 1.2. */
-static Guard quiet(int run, int count) {
-    Guard g = {0};
+static SpikeDetector quiet(int run, int count) {
+    SpikeDetector g = {0};
     for (int i = 0; i < count; i++) step(&g, 0, 3 + 0.05 * normal(run, 2 * i), 0.5 * exp(0.2 * normal(run, 2 * i + 1)));
     return g;
 }
@@ -24,14 +24,14 @@ static Guard quiet(int run, int count) {
 static void limits_are_off(void) {
     double loss, norm;
     for (int count = 0; count <= 130; count++) {
-        Guard g = quiet(0, count);
-        EXPECT(g.count == (count < GUARD_WINDOW ? count : GUARD_WINDOW), "%d after %d updates", g.count, count);
-        guard_limits(&g, 0, &loss, &norm);
+        SpikeDetector g = quiet(0, count);
+        EXPECT(g.count == (count < SPIKE_WINDOW ? count : SPIKE_WINDOW), "%d after %d updates", g.count, count);
+        spike_detector_limits(&g, 0, &loss, &norm);
         EXPECT(loss == INFINITY && norm == INFINITY, "z 0, %d updates: limits %g and %g", count, loss, norm);
-        guard_limits(&g, 6, &loss, &norm);
-        int judged = count >= GUARD_LEAST;
+        spike_detector_limits(&g, 6, &loss, &norm);
+        int judged = count >= SPIKE_WINDOW_MIN;
         EXPECT(isfinite(loss) == judged && isfinite(norm) == judged, "%d updates: limits %g and %g", count, loss, norm);
-        Judgement j = step(&g, 6, 1000, 1000);
+        StepOutcome j = step(&g, 6, 1000, 1000);
         EXPECT(j.verdict == (judged ? SPIKE : APPLIED) && isnan(j.loss_z) == !judged, "%d updates: verdict %d, z %g",
                count, j.verdict, j.loss_z);
     }
@@ -39,17 +39,17 @@ static void limits_are_off(void) {
 
 /* The limits are those of the mean, the standard deviation and the line, worked out in another way. */
 static void limits_of_known_windows(void) {
-    Guard g = {0};
+    SpikeDetector g = {0};
     for (int i = 0; i < 64; i++) step(&g, 0, 10 - 0.1 * i + (i % 2 ? 0.25 : -0.25), exp(0.03 * i));
     double loss, norm, n = 64, ahead = 32.5, spread = n * (n * n - 1) / 12;
     double slope_of_zigzag = 0.25 * n / 2 / spread, ssr = 0.0625 * n - slope_of_zigzag * slope_of_zigzag * spread;
     double sigma = sqrt(ssr / (n - 2) * (1 + 1 / n + ahead * ahead / spread));
-    guard_limits(&g, 5, &loss, &norm);
+    spike_detector_limits(&g, 5, &loss, &norm);
     double want = 10 - 0.1 * 31.5 + 5 * sigma;              /* it falls: the mean */
     EXPECT(fabs(loss - want) < 1e-9, "loss limit %.12g, want %.12g", loss, want);
     want = exp(0.03 * 64 + 5 * 0.01);                       /* it rises, without noise: the line, and the least sigma */
     EXPECT(fabs(norm - want) < 1e-9 * want, "norm limit %.12g, want %.12g", norm, want);
-    Judgement j = step(&g, 0, loss, norm);
+    StepOutcome j = step(&g, 0, loss, norm);
     EXPECT(j.verdict == APPLIED && fabs(j.loss_z - 5) < 1e-9 && fabs(j.norm_z - 5) < 1e-9, "z %g and %g, want 5",
            j.loss_z, j.norm_z);
 }
@@ -57,23 +57,24 @@ static void limits_of_known_windows(void) {
 static void spikes_are_found(void) {
     static const struct { double loss, norm; Verdict verdict; } cases[] = {
         {3, 0.5, APPLIED}, {3.1, 0.8, APPLIED}, {3.6, 0.5, SPIKE}, {3, 5, SPIKE}, {9, 50, SPIKE}, {0.1, 0.5, APPLIED},
-        {3, 1e-9, APPLIED}, {3, 0, APPLIED}, {NAN, 0.5, SICK}, {3, INFINITY, SICK}, {INFINITY, 1, SICK},
+        {3, 1e-9, APPLIED}, {3, 0, APPLIED}, {NAN, 0.5, NONFINITE}, {3, INFINITY, NONFINITE}, {INFINITY, 1, NONFINITE},
         {3, 1e30, SPIKE},
     };
-    for (int count = GUARD_LEAST; count <= 300; count += 67)
+    for (int count = SPIKE_WINDOW_MIN; count <= 300; count += 67)
         for (int i = 0; i < COUNT(cases); i++) {
-            Guard g = quiet(i, count), before = g;
-            Judgement j = step(&g, 6, cases[i].loss, cases[i].norm);
+            SpikeDetector g = quiet(i, count), before = g;
+            StepOutcome j = step(&g, 6, cases[i].loss, cases[i].norm);
             EXPECT(j.verdict == cases[i].verdict, "loss %g, norm %g after %d: verdict %d, z %g and %g", cases[i].loss,
                    cases[i].norm, count, j.verdict, j.loss_z, j.norm_z);
-            EXPECT(g.sick == (j.verdict == SICK) && g.spikes == (j.verdict == SPIKE), "%d sick, %d spikes", g.sick,
+            EXPECT(g.sick == (j.verdict == NONFINITE) && g.spikes == (j.verdict == SPIKE), "%d sick, %d spikes", g.sick,
                    g.spikes);
             before.sick = g.sick, before.spikes = g.spikes;
             EXPECT(!memcmp(&g, &before, sizeof g) == (j.verdict != APPLIED), "only what is applied enters the window");
         }
-    Guard g = quiet(1, 100);
-    StepNumbers overflow = { .loss = 3, .norm = 1e25, .loss_limit = INFINITY, .norm_limit = INFINITY };
-    EXPECT(guard_judge(&g, &overflow).verdict == SICK, "a finite norm whose square f32 does not hold is no spike");
+    SpikeDetector g = quiet(1, 100);
+    StepStats overflow = { .loss = 3, .norm = 1e25, .loss_limit = INFINITY, .norm_limit = INFINITY };
+    EXPECT(spike_detector_update(&g, &overflow).verdict == NONFINITE,
+           "a finite norm whose square f32 does not hold is no spike");
 }
 
 /* A loss that falls or drifts, in whatever shape, with or without noise, is no spike at 6 standard deviations. */
@@ -97,12 +98,12 @@ static void slow_changes_are_no_spikes(void) {
     double greatest = 0;
     for (int shape = 0; shape <= 10; shape++)
         for (int noise = 0; noise < 4; noise++) {
-            Guard g = {0};
+            SpikeDetector g = {0};
             double sigma = (const double[]){ 0, 0.001, 0.01, 0.1 }[noise];
             int refused = 0;
             for (int i = 0; i < 1500; i++) {
                 double loss = falling(shape, i) + sigma * normal(shape, i);
-                Judgement j = step(&g, 6, loss, exp(falling(shape, i) + sigma * normal(shape + 100, i)));
+                StepOutcome j = step(&g, 6, loss, exp(falling(shape, i) + sigma * normal(shape + 100, i)));
                 refused += j.verdict != APPLIED;
                 if (j.loss_z > greatest) greatest = j.loss_z;
             }
@@ -113,19 +114,19 @@ static void slow_changes_are_no_spikes(void) {
 
 /* A steep place, or a level that has changed for good: one step in eleven is applied, and soon all are. */
 static void there_is_a_way_out(void) {
-    Guard g = quiet(3, 128);
+    SpikeDetector g = quiet(3, 128);
     int applied = 0, last_refused = 0;
     for (int i = 0; i < 300; i++) {
-        Judgement j = step(&g, 6, 5 + 0.05 * normal(4, i), 2);
-        if (i <= GUARD_SPIKE_STEPS)
-            EXPECT((j.verdict == APPLIED) == (i == GUARD_SPIKE_STEPS), "step %d: verdict %d", i, j.verdict);
+        StepOutcome j = step(&g, 6, 5 + 0.05 * normal(4, i), 2);
+        if (i <= SPIKE_STEPS_MAX)
+            EXPECT((j.verdict == APPLIED) == (i == SPIKE_STEPS_MAX), "step %d: verdict %d", i, j.verdict);
         if (j.verdict != APPLIED) last_refused = i;
         applied += j.verdict == APPLIED;
     }
-    EXPECT(last_refused < 5 * (GUARD_SPIKE_STEPS + 1), "step %d is refused still", last_refused);
+    EXPECT(last_refused < 5 * (SPIKE_STEPS_MAX + 1), "step %d is refused still", last_refused);
     EXPECT(applied > 250, "%d of 300 applied", applied);
 
-    Guard s = quiet(3, 128);
+    SpikeDetector s = quiet(3, 128);
     for (int i = 0; i < 5; i++) step(&s, 6, NAN, NAN);
     EXPECT(s.sick == 5, "%d sick", s.sick);
     step(&s, 6, 3, 0.5);
@@ -138,7 +139,7 @@ typedef enum { GOOD, NAN_GRADIENT, INFINITE_GRADIENT, LOSS_LIMIT, NORM_LIMIT } F
 
 enum { B = 2, T = 16 };
 
-static StepNumbers model_step(GPT *m, Optimizer *o, Fault fault) {
+static StepStats model_step(GPT *m, Optimizer *o, Fault fault) {
     float poison = fault == NAN_GRADIENT ? NAN : INFINITY, share = 1.0f / (B * T);
     gpt_forward(m);
     gpt_backward(m, share, OVERWRITE);
@@ -147,11 +148,11 @@ static StepNumbers model_step(GPT *m, Optimizer *o, Fault fault) {
     o->loss_limit = fault == LOSS_LIMIT ? 0.1 : INFINITY;
     o->norm_limit = fault == NORM_LIMIT ? 1e-4 : INFINITY;
     optimizer_begin(o, 1e-3);
-    loss_add(o->numbers, m->acts.losses, share);
+    loss_add(o->stats, m->acts.losses, share);
     return optimizer_update(o, m);
 }
 
-static void *table_copy(const Table *table) {
+static void *table_copy(const TensorTable *table) {
     void *copy = malloc(table->bytes);
     device_download(copy, table->memory, table->bytes);
     return copy;
@@ -180,13 +181,13 @@ static void refused_steps_leave_no_trace(void) {
         optimizer_create(&o, &m, (AdamW){ 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f });
         for (int i = 0; i < COUNT(faults); i++) {
             if (faults[i] != GOOD && !with) continue;
-            StepNumbers n = model_step(&m, &o, faults[i]);
+            StepStats n = model_step(&m, &o, faults[i]);
             EXPECT(n.apply == (faults[i] == GOOD), "step %d: apply is %d, loss %g, norm %g", i, n.apply, n.loss,
                    n.norm);
             EXPECT(isfinite(n.loss), "step %d: loss %g", i, n.loss);
         }
         steps[with] = o.step;
-        const Table *tables[] = { &m.master.table, &o.m.table, &o.v.table };
+        const TensorTable *tables[] = { &m.master.table, &o.m.table, &o.v.table };
         for (int k = 0; k < 3; k++) left[with][k] = table_copy(tables[k]);
         bytes = m.master.table.bytes;
         optimizer_free(&o);
@@ -204,36 +205,36 @@ static void refused_steps_leave_no_trace(void) {
 
 static void text_keeps_every_bit(void) {
     for (int count = 0; count <= 140; count++) {
-        Guard g = quiet(count, count), back;
+        SpikeDetector g = quiet(count, count), back;
         memset(&back, 0xff, sizeof back);
-        g.sick = count % GUARD_SICK_STEPS;
-        g.spikes = count % GUARD_SPIKE_STEPS;
+        g.sick = count % NONFINITE_STEPS_MAX;
+        g.spikes = count % SPIKE_STEPS_MAX;
         if (count > 3) g.loss[3] = 0x1p-1074, g.log_norm[3] = -0x1.fffffffffffffp+1023;
-        char *text = guard_to_text(&g);
-        guard_from_text(&back, text, "here");
+        char *text = spike_detector_to_text(&g);
+        spike_detector_from_text(&back, text, "here");
         EXPECT(!memcmp(&g, &back, sizeof g), "%d updates: %.60s", count, text);
         free(text);
     }
     /* stopped anywhere in a run with spikes and sick steps, it goes on with the same decisions */
-    Guard straight = {0}, resumed = {0};
+    SpikeDetector straight = {0}, resumed = {0};
     for (int i = 0; i < 400; i++) {
         int bad = i % 90 > 70;
         double loss = bad && i % 7 == 0 ? NAN : 3 + 0.05 * normal(7, i) + 4 * bad, norm = exp(0.2 * normal(8, i) + bad);
-        Judgement a = step(&straight, 6, loss, norm), b = step(&resumed, 6, loss, norm);
+        StepOutcome a = step(&straight, 6, loss, norm), b = step(&resumed, 6, loss, norm);
         int same = a.verdict == b.verdict && !memcmp(&a.loss_z, &b.loss_z, sizeof a.loss_z) &&
                    !memcmp(&a.norm_z, &b.norm_z, sizeof a.norm_z);
         EXPECT(same, "step %d: verdicts %d and %d, z %a and %a", i, a.verdict, b.verdict, a.loss_z, b.loss_z);
-        char *text = guard_to_text(&resumed);
+        char *text = spike_detector_to_text(&resumed);
         memset(&resumed, 0, sizeof resumed);
-        guard_from_text(&resumed, text, "here");
+        spike_detector_from_text(&resumed, text, "here");
         free(text);
     }
     EXPECT(!memcmp(&straight, &resumed, sizeof straight), "the windows differ in the end");
 }
 
 static void read_text(void *text) {
-    Guard g;
-    guard_from_text(&g, text, "run/state.json");
+    SpikeDetector g;
+    spike_detector_from_text(&g, text, "run/state.json");
 }
 
 static void bad_texts_are_refused(void) {
@@ -244,8 +245,8 @@ static void bad_texts_are_refused(void) {
     };
     for (int i = 0; i < COUNT(texts); i++)
         expect_fails("run/state.json: the window of losses is damaged", read_text, texts[i]);
-    Guard g;
-    guard_from_text(&g, "1 2 3 3.5 -0x1p-1", "here");
+    SpikeDetector g;
+    spike_detector_from_text(&g, "1 2 3 3.5 -0x1p-1", "here");
     EXPECT(g.count == 1 && g.sick == 2 && g.spikes == 3 && g.loss[0] == 3.5 && g.log_norm[0] == -0.5, "by hand");
 }
 

@@ -1,4 +1,5 @@
-/* llmc/xxh64.h - XXH64 with seed 0 (Yann Collet, github.com/Cyan4973/xxHash, doc/xxhash_spec.md): a checksum about as
+/* llmc/checkpoint/xxh64.h - XXH64 with seed 0 (Yann Collet, github.com/Cyan4973/xxHash, doc/xxhash_spec.md): a
+   checksum about as
    fast as memory, the one that `xxhsum -H64 FILE` prints. Against damage, not against forgery. */
 #ifndef LLMC_XXH64_H
 #define LLMC_XXH64_H

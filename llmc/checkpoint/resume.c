@@ -2,27 +2,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../kernels/check.h"
-#include "files.h"
-#include "steps.h"
+#include "../../kernels/check.h"
+#include "../files.h"
+#include "run_dir.h"
 
 /* ---- What is saved */
 
 /* How many tokens there are, and a hash of them. */
 static char *data_text(const Tokens *tokens) {
-    if (!tokens) return file_path("none");
-    return file_path("%lld tokens, %016llx", (long long)tokens_count(tokens),
+    if (!tokens) return format_string("none");
+    return format_string("%lld tokens, %016llx", (long long)tokens_count(tokens),
                      (unsigned long long)tokens_fingerprint(tokens));
 }
 
-Setting *resume_settings(const Option *table, const Corpus *corpus, Tokenizer tokenizer, const Guard *guard,
+Setting *resume_settings(const Option *table, const Corpus *corpus, Tokenizer tokenizer, const SpikeDetector *guard,
                          int64_t validated_step) {
     const Setting more[] = {
         { "train tokens",   data_text(corpus->train) },
         { "val tokens",     data_text(corpus->val) },
-        { "tokenizer",      file_path("%s", tokenizer_name(tokenizer)) },
-        { "guard",          guard_to_text(guard) },
-        { "validated step", file_path("%lld", (long long)validated_step) },
+        { "tokenizer",      format_string("%s", tokenizer_name(tokenizer)) },
+        { "guard",          spike_detector_to_text(guard) },
+        { "validated step", format_string("%lld", (long long)validated_step) },
         {0}
     };
     size_t most = sizeof more / sizeof *more, count = 0;
@@ -32,7 +32,7 @@ Setting *resume_settings(const Option *table, const Corpus *corpus, Tokenizer to
     for (const Option *o = table; o->name || o->help; o++) {
         char text[256];
         if (o->name && o->resume != FREE_ON_RESUME)
-            settings[count++] = (Setting){ o->name, file_path("%s", option_text(o, text)) };
+            settings[count++] = (Setting){ o->name, format_string("%s", option_text(o, text)) };
     }
     memcpy(settings + count, more, sizeof more);
     return settings;
@@ -127,16 +127,17 @@ Resumed resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer, in
     checkpoint_load_model(checkpoint, model);
     checkpoint_load_optimizer(checkpoint, model, optimizer);
     Resumed r = { .state = checkpoint_load_state(checkpoint) };
-    char *where = file_path("%s/state.json", checkpoint), *window = checkpoint_setting(checkpoint, "guard");
+    char *where = format_string("%s/state.json", checkpoint), *window = checkpoint_setting(checkpoint, "guard");
     char *validated = checkpoint_setting(checkpoint, "validated step");
     r.validated_step = validated ? strtoll(validated, NULL, 10) : r.state.step;
-    if (window) guard_from_text(&r.guard, window, where);
+    if (window) spike_detector_from_text(&r.guard, window, where);
     const TrainState *s = &r.state;
     uint64_t update = (uint64_t)sequences;
-    REQUIRE((uint64_t)s->step == s->sample / update && s->sample % update == 0
-            && (uint64_t)s->tokens <= s->sample * (uint64_t)model->config.T && optimizer->step <= s->step,
+    REQUIRE((uint64_t)s->step == s->sequences_seen / update && s->sequences_seen % update == 0
+            && (uint64_t)s->tokens <= s->sequences_seen * (uint64_t)model->config.T && optimizer->step <= s->step,
             "%s: step %lld, sample %llu, tokens %lld and optimizer_step %lld do not belong together", where,
-            (long long)s->step, (unsigned long long)s->sample, (long long)s->tokens, (long long)optimizer->step);
+            (long long)s->step, (unsigned long long)s->sequences_seen, (long long)s->tokens, (long
+            long)optimizer->step);
     checkpoint_check_sums(checkpoint);      /* last: other checks know more of what is wrong */
     free(where);
     free(window);

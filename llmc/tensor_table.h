@@ -1,4 +1,4 @@
-/* llmc/table.h - Named tensors in one allocation. Every row starts on a multiple of 128 elements
+/* llmc/tensor_table.h - Named tensors in one allocation. Every row starts on a multiple of 128 elements
    (256 bytes of BF16), so that a row has the same place, in elements, in tables of any type;
    the gaps between the rows of parameters, gradients and moments are zero and stay zero. */
 #ifndef LLMC_TABLE_H
@@ -26,23 +26,23 @@ typedef struct {
     int        decay;       /* weight decay applies */
     int        watched;     /* searched for the first NaN of a sick step */
     size_t     offset;      /* bytes from the start of the memory */
-} Row;
+} TensorEntry;
 
 typedef struct {
-    Row   *row;
+    TensorEntry *entry;
     int    count;
     size_t bytes;           /* of the whole allocation */
     void  *memory;          /* device address; NULL until placed */
-} Table;
+} TensorTable;
 
 /* Appends a row: *field gets shape now and its data when the table is placed. The row's other members may be set
    after. */
-Row *table_add(Table *table, Tensor *field, const char *name, Tensor shape);
+TensorEntry *tensor_table_add(TensorTable *table, Tensor *field, const char *name, Tensor shape);
 
 /* Gives every row its address in memory, which holds at least table->bytes. */
-void table_place(Table *table, void *memory);
+void tensor_table_place(TensorTable *table, void *memory);
 
-Tensor table_flat(const Table *table, DType dtype);    /* all of it as one tensor of one row */
-void table_free(Table *table);                         /* the rows, not the memory */
+Tensor tensor_table_flat(const TensorTable *table, DType dtype);    /* all of it as one tensor of one row */
+void tensor_table_free(TensorTable *table);                         /* the rows, not the memory */
 
 #endif

@@ -1,4 +1,5 @@
-/* llmc/tokens.h - Token streams: the bytes of a text, or shards in the format of llm.c and modded-nanogpt (256 int32
+/* llmc/dataloader.h - Token streams: the bytes of a text, or shards in the format of llm.c and modded-nanogpt (256
+   int32
    of header: magic 20240520, version 1, count; then uint16; or magic 20240801, version 7 or 1, count; then uint32; all
    little-endian, the count read as unsigned). Files are mapped, not read; several files are one stream in the order of
    their names.

@@ -1,19 +1,20 @@
-/* llmc/checkpoint.h - A checkpoint is a folder OUT/step-00001000 that HuggingFace's from_pretrained can load:
+/* llmc/checkpoint/checkpoint.h - A checkpoint is a folder OUT/step-00001000 that HuggingFace's from_pretrained can
+   load:
    config.json, model.safetensors (HuggingFace's names and layouts), and, to go on training, optimizer.safetensors
    (both moments: exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME in model.safetensors, all of them F32; where
    the model is saved in BF16, also the exact parameters, param.NAME) and state.json, which has the XXH64 of both and of
    its own text behind the sums. A head that is not tied is lm_head.weight, and config.json's tie_word_embeddings is
    false. Where the model came with a tokenizer, its files too, and where it is one of bytes, those of such a tokenizer.
-   How it comes to be whole or not at all: llmc/steps.h. */
+   How it comes to be whole or not at all: llmc/checkpoint/run_dir.h. */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
-#include "gpt.h"
-#include "optimizer.h"
+#include "../gpt.h"
+#include "../optimizer.h"
 #include "weights.h"
 
 typedef struct {
     int64_t  step;             /* steps done */
-    uint64_t sample;           /* sequences read: the place in the order of the data */
+    uint64_t sequences_seen;         /* sequences read: the place in the order of the data */
     int64_t  tokens;           /* targets trained on */
     double   val_loss;         /* the last one measured; NaN = none */
 } TrainState;

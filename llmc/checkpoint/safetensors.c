@@ -1,6 +1,6 @@
 #include "safetensors.h"
 #include "json.h"
-#include "../kernels/check.h"
+#include "../../kernels/check.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,7 +104,7 @@ static void check_places(const SafeFile *file, const unsigned char *data, int64_
 }
 
 static SafeFile open_file(const char *path) {
-    SafeFile file = { .path = file_path("%s", path), .map = file_map(path) };
+    SafeFile file = { .path = format_string("%s", path), .map = file_map(path) };
     const unsigned char *bytes = file.map.bytes;
     int64_t size = file.map.size;
     const char *kind = file_kind(bytes, size);
@@ -121,7 +121,7 @@ static SafeFile open_file(const char *path) {
     const unsigned char *data = bytes + 8 + length;
     int64_t data_bytes = size - 8 - (int64_t)length;
 
-    char *where = file_path("%s: header", path);
+    char *where = format_string("%s: header", path);
     file.header = json_parse((const char *)bytes + 8, (size_t)length, where);
     free(where);
     file.tensor = malloc(((size_t)file.header->count + 1) * sizeof *file.tensor);
@@ -155,7 +155,7 @@ static SafeFile *find_shard(SafeFile *index, const char *folder, const Json *ent
     REQUIRE(index->shards < MOST_SHARDS, "%s: \"weight_map\": names more than %d files", index->path, MOST_SHARDS);
     index->shard = realloc(index->shard, (size_t)(index->shards + 1) * sizeof *index->shard);
     REQUIRE(index->shard, "%s: out of memory for %d files", index->path, index->shards + 1);
-    char *path = file_path("%s/%s", folder, name);
+    char *path = format_string("%s/%s", folder, name);
     REQUIRE(file_exists(path), "%s: \"weight_map\": the file of %.80s, %.80s, is not beside the index", index->path,
             entry->key, name);
     index->shard[index->shards] = open_file(path);
@@ -165,7 +165,7 @@ static SafeFile *find_shard(SafeFile *index, const char *folder, const Json *ent
 
 /* The files have each name once, the index has each name once, they are as many, and each is where the index says. */
 static SafeFile open_index(const char *path) {
-    SafeFile index = { .path = file_path("%s", path), .header = json_open(path) };
+    SafeFile index = { .path = format_string("%s", path), .header = json_open(path) };
     const Json *map = json_find(index.header, "weight_map");
     REQUIRE(map && map->type == JSON_OBJECT && map->count, "%s: \"weight_map\" is missing or empty: want the file of "
             "each tensor, as transformers writes it beside model-00001-of-00002.safetensors", path);
