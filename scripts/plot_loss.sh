@@ -20,7 +20,7 @@ function stop(message) { print "plot_loss: " message | "cat >&2"; failed = 1; ex
 
 # ---- reading
 
-# The name of a log: its file name, or its directory's if that is log.csv; valid UTF-8, at most 28 characters.
+# The name of a log: its file name, or its directory if that is log.csv; valid UTF-8, at most 28 characters.
 function name_of(path,   part, count, name, clean, length_seen) {
     count = split(path, part, "/")
     name = part[count]
