@@ -9,7 +9,7 @@
 #include <omp.h>
 #endif
 #include "../check.h"
-#include "gemm.h"
+#include "../gemm.h"
 
 const char *const backend_name = "cpu";
 static int thread_count = 1;

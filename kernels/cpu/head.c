@@ -2,14 +2,14 @@
    in place. */
 #include "../head.h"
 #include "../check_ops.h"
-#include "gemm.h"
+#include "../gemm.h"
 #include "vecmath.h"
 
 /* logits (R,columns) = x wte^T for the first columns rows of wte */
 static void table_product(Tensor logits, Tensor x, Tensor wte, int64_t columns) {
     gemm((Gemm){
         .M = tensor_rows(x), .N = columns, .K = tensor_columns(x),
-        .a = { x.data, x.pitch, BY_ROWS }, .b = { wte.data, wte.pitch, TRANSPOSED },
+        .a = { x.data, x.pitch, ROW_MAJOR }, .b = { wte.data, wte.pitch, COLUMN_MAJOR },
         .c = logits.data, .c_pitch = logits.pitch, .into = OVERWRITE
     });
 }
@@ -25,7 +25,7 @@ static float softmax_row(float *logit, int V, int32_t target, float dloss) {
         memset(logit, 0, sizeof(float) * (size_t)V);
         return 0.0f;
     }
-    const float greatest = vec_greatest(logit, V), at_target = logit[target];
+    const float greatest = vec_max(logit, V), at_target = logit[target];
     const float sum = vec_exp_row(logit, V, greatest), scale = dloss / sum;
     for (int i = 0; i < V; i++) logit[i] *= scale;
     logit[target] -= dloss;
@@ -55,12 +55,12 @@ void head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tens
         if (!dx.data) continue;
         gemm((Gemm){
             .M = count, .N = C, .K = V,
-            .a = { logits.data, logits.pitch, BY_ROWS }, .b = { wte.data, wte.pitch, BY_ROWS },
+            .a = { logits.data, logits.pitch, ROW_MAJOR }, .b = { wte.data, wte.pitch, ROW_MAJOR },
             .c = tensor_row_range(dx, first, count).data, .c_pitch = dx.pitch, .into = OVERWRITE
         });
         gemm((Gemm){
             .M = V, .N = C, .K = count,
-            .a = { logits.data, logits.pitch, TRANSPOSED }, .b = { x_chunk.data, x.pitch, BY_ROWS },
+            .a = { logits.data, logits.pitch, COLUMN_MAJOR }, .b = { x_chunk.data, x.pitch, ROW_MAJOR },
             .c = dwte.data, .c_pitch = dwte.pitch, .into = first ? ACCUMULATE : dwte_into
         });
     }

@@ -3,7 +3,7 @@
 #include "cuda.h"
 extern "C" {
 #include "../head.h"
-#include "gemm.h"
+#include "../gemm.h"
 }
 
 enum {
@@ -161,8 +161,8 @@ static void table_product(Tensor logits, Tensor x, Tensor wte) {
     g.N = wte.dim[0];
     g.K = tensor_columns(x);
     g.dtype = x.dtype;
-    g.a = { x.data, x.pitch, BY_ROWS };
-    g.b = { wte.data, wte.pitch, TRANSPOSED };
+    g.a = { x.data, x.pitch, ROW_MAJOR };
+    g.b = { wte.data, wte.pitch, COLUMN_MAJOR };
     g.c = logits.data;
     g.c_dtype = logits.dtype;
     g.c_pitch = logits.pitch;
@@ -177,8 +177,8 @@ static void input_gradient(Tensor dx, Tensor dlogits, Tensor wte) {
     g.N = wte.dim[1];
     g.K = wte.dim[0];
     g.dtype = wte.dtype;
-    g.a = { dlogits.data, dlogits.pitch, BY_ROWS };
-    g.b = { wte.data, wte.pitch, BY_ROWS };
+    g.a = { dlogits.data, dlogits.pitch, ROW_MAJOR };
+    g.b = { wte.data, wte.pitch, ROW_MAJOR };
     g.c = dx.data;
     g.c_dtype = dx.dtype;
     g.c_pitch = dx.pitch;
@@ -193,8 +193,8 @@ static void table_gradient(Tensor dwte, Tensor dlogits, Tensor x, Into into) {
     g.N = dwte.dim[1];
     g.K = dlogits.dim[0];
     g.dtype = x.dtype;
-    g.a = { dlogits.data, dlogits.pitch, TRANSPOSED };
-    g.b = { x.data, x.pitch, BY_ROWS };
+    g.a = { dlogits.data, dlogits.pitch, COLUMN_MAJOR };
+    g.b = { x.data, x.pitch, ROW_MAJOR };
     g.c = dwte.data;
     g.c_dtype = dwte.dtype;
     g.c_pitch = dwte.pitch;
@@ -213,7 +213,6 @@ void head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tens
                int V, float dloss, Into dwte_into, Tensor work) {
     check_head_loss(losses, dx, dwte, x, wte, targets, V, work);
     REQUIRE(work.dtype == F32, "head: work is %s, want f32", dtype_name(work.dtype));
-    REQUIRE(!dwte.data || dwte.dtype == F32, "head: dwte is %s, want f32", dtype_name(dwte.dtype));
     const int64_t rows = tensor_rows(x), chunk = work.dim[0];
     for (int64_t first = 0; first < rows; first += chunk) {
         const int64_t count = rows - first < chunk ? rows - first : chunk;

@@ -1,9 +1,9 @@
-/* kernels/cuda/matmul_bias.cu - Sums of columns in two steps, both in a fixed order: slices of rows, whose number
-   depends on the shape alone, then the sums of the slices. Floor: one reading of the tensor. */
+/* kernels/cuda/column_sums.cu - Column sums in two steps, both in a fixed order: slices of rows, whose number depends on
+   the shape alone, then the sums of the slices. Lower bound: reading the tensor once. */
 #include "cuda.h"
 extern "C" {
 #include "../device.h"
-#include "gemm.h"
+#include "../gemm.h"
 }
 
 enum {
