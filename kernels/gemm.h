@@ -1,5 +1,5 @@
-/* kernels/gemm.h - Matrix multiplication c = or += a b + bias, and column sums: what the linear layers are made of. Each
-   backend implements both: kernels/cpu/gemm_own.c or gemm_cblas.c, kernels/cuda/gemm.c (cuBLASLt).
+/* kernels/gemm.h - Matrix multiplication c = or += a b + bias, and column sums: the parts of a linear layer. Implemented
+   by kernels/cpu/gemm_own.c or gemm_cblas.c, and by kernels/cuda/gemm.c (cuBLASLt).
    Sums are made in f32, without TF32. The same operands give the same bits, whatever the number of threads. Called from
    one host thread at a time. */
 #ifndef KERNELS_GEMM_H

@@ -6,7 +6,6 @@
 #include "../kernels/check.h"
 #include "../kernels/device.h"
 #include "../kernels/embedding.h"
-#include "../kernels/gelu.h"
 #include "../kernels/head.h"
 #include "../kernels/layernorm.h"
 #include "../kernels/matmul.h"
@@ -280,13 +279,12 @@ void gpt_forward(GPT *m) {
         BlockParams *w = &p->block[l];
         BlockActs *s = &a->block[l];
         residual_layernorm_forward(s->res1, s->ln1, s->ln1_mean, s->ln1_rstd, x, branch, w->ln1w, w->ln1b);
-        matmul_forward(s->qkv, s->ln1, w->qkvw, w->qkvb);
+        matmul_forward(s->qkv, ABSENT, s->ln1, w->qkvw, w->qkvb);
         attention_forward(m, s->atty, s->att, s->qkv);
-        matmul_forward(a->branch, s->atty, w->projw, w->projb);
+        matmul_forward(a->branch, ABSENT, s->atty, w->projw, w->projb);
         residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
-        matmul_forward(s->fch, s->ln2, w->fcw, w->fcb);
-        gelu_forward(s->gelu, s->fch);
-        matmul_forward(a->branch, s->gelu, w->fcprojw, w->fcprojb);
+        matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
+        matmul_forward(a->branch, ABSENT, s->gelu, w->fcprojw, w->fcprojb);
         x = s->res2;
         branch = a->branch;
     }
@@ -308,14 +306,13 @@ void gpt_backward(GPT *m, float dloss, Into into) {
     for (int l = m->config.L - 1; l >= 0; l--) {
         BlockParams *w = &p->block[l], *dw = &g->block[l];
         BlockActs *s = &a->block[l];
-        matmul_backward(a->dfch, dw->fcprojw, dw->fcprojb, a->dres, s->gelu, w->fcprojw, into);
-        gelu_backward(a->dfch, a->dfch, s->fch);
-        matmul_backward(a->dbranch, dw->fcw, dw->fcb, a->dfch, s->ln2, w->fcw, into);
+        matmul_backward(a->dfch, dw->fcprojw, dw->fcprojb, a->dres, s->gelu, s->fch, w->fcprojw, into);
+        matmul_backward(a->dbranch, dw->fcw, dw->fcb, a->dfch, s->ln2, ABSENT, w->fcw, into);
         layernorm_backward(a->dres, dw->ln2w, dw->ln2b, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd, w->ln2w,
                            ACCUMULATE, into);
-        matmul_backward(a->dbranch, dw->projw, dw->projb, a->dres, s->atty, w->projw, into);
+        matmul_backward(a->dbranch, dw->projw, dw->projb, a->dres, s->atty, ABSENT, w->projw, into);
         attention_backward(m, a->dqkv, a->dbranch, s->atty, s->att, s->qkv);
-        matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, a->dqkv, s->ln1, w->qkvw, into);
+        matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
         layernorm_backward(a->dres, dw->ln1w, dw->ln1b, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd, w->ln1w,
                            ACCUMULATE, into);
     }
@@ -327,7 +324,7 @@ void gpt_backward(GPT *m, float dloss, Into into) {
 void gpt_last_logits(GPT *m, float *logits) {
     Acts *a = &m->acts;
     Tensor row = tensor_row_range(a->logits, 0, 1);
-    head_logits(row, tensor_row_range(a->lnf, m->spec.Tq - 1, 1), m->params.lm_head);
+    matmul_forward(row, ABSENT, tensor_row_range(a->lnf, m->spec.Tq - 1, 1), m->params.lm_head, ABSENT);
     device_download(logits, row.data, (size_t)m->config.V * sizeof *logits);
 }
 

@@ -57,7 +57,7 @@ typedef struct {
     X(ln2,        SHAPE(B, T, C),      ACT,   KEPT) \
     X(ln2_mean,   SHAPE(B, T),         F32,   KEPT) \
     X(ln2_rstd,   SHAPE(B, T),         F32,   KEPT) \
-    X(fch,        SHAPE(B, T, 4*C),    ACT,   KEPT) \
+    X(fch,        SHAPE(B, T, 4*C),    ACT,   KEPT)   /* of the MLP, before its GELU */ \
     X(gelu,       SHAPE(B, T, 4*C),    ACT,   KEPT)
 
 /*      field     shape                dtype  what */

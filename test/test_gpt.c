@@ -2,7 +2,7 @@
    steps lie in test/reference (scripts/make_reference.py); and what must hold of any model. Runs where the repository's
    root is the working directory. */
 #include "../kernels/device.h"
-#include "../kernels/head.h"
+#include "../kernels/matmul.h"
 #include "../llmc/checkpoint/run_dir.h"
 #include "../llmc/checkpoint/weights.h"
 #include "../llmc/files.h"
@@ -209,7 +209,7 @@ static void compare_gradient(Worst *worst, const Reference *r, const TensorEntry
 static double compare_logits(const GPT *m, const Reference *r) {
     int64_t rows = r->B * r->T, V = r->config.V, Vp = r->config.Vp;
     Tensor logits = tensor_of(device_alloc((size_t)(rows * Vp) * sizeof(float), "the logits"), F32, 2, rows, Vp);
-    head_logits(logits, tensor_flat(m->acts.lnf), m->params.wte);
+    matmul_forward(logits, ABSENT, tensor_flat(m->acts.lnf), m->params.wte, ABSENT);
     float *got = download(logits), *want = new_array(rows * V, sizeof *want);
     double *file = reference_tensor(r, "logits", "F64", 8, rows * V);
     for (int64_t i = 0; i < rows * V; i++) {

@@ -5,7 +5,7 @@
 #include "../llmc/checkpoint/run_dir.h"
 #include "../llmc/checkpoint/safetensors.h"
 #include "../llmc/checkpoint/weights.h"
-#include "../kernels/head.h"
+#include "../kernels/matmul.h"
 
 #define HF "test/reference/hf/"
 enum { B = 2, T = 9, CONTEXT = 12 };
@@ -48,7 +48,7 @@ static int32_t *load_batch(GPT *m, const SafeFile *expected) {
 static double logits_error(const GPT *m, const SafeFile *expected) {
     int64_t V = m->config.V, Vp = m->config.Vp;
     Tensor logits = tensor_of(device_alloc((size_t)(B * T * Vp) * sizeof(float), "the logits"), F32, 2, B * T, Vp);
-    head_logits(logits, tensor_flat(m->acts.lnf), m->params.lm_head);
+    matmul_forward(logits, ABSENT, tensor_flat(m->acts.lnf), m->params.lm_head, ABSENT);
     float *got = download(logits), *want = copy_of(expected, "logits", "F32", B * T * V);
     double error = error_of(got, want, B * T, V, Vp);
     device_free(logits.data);

@@ -5,6 +5,7 @@
 #include "../kernels/head.h"
 #include "../kernels/layernorm.h"
 #include "../kernels/matmul.h"
+#include "../kernels/softmax_cross_entropy.h"
 #include "../kernels/update.h"
 #include "arena.h"
 
@@ -121,8 +122,8 @@ static void matmul(void) {
         Tensor out = output(B, T, N), dout = input(1, B, T, N), dweight = f32_output_into(into, N, K);
         Tensor dx = whole ? output(B, T, K) : ABSENT, dbias = whole ? f32_output_into(into, N) : ABSENT;
         EACH_RUN {
-            matmul_forward(out, x, weight, bias);
-            matmul_backward(dx, dweight, dbias, dout, x, weight, into);
+            matmul_forward(out, ABSENT, x, weight, bias);
+            matmul_backward(dx, dweight, dbias, dout, x, ABSENT, weight, into);
         }
         double *want_out = doubles(rows * N), *want_dx = doubles(rows * K), *want_dweight = doubles(N * K);
         double *want_dbias = doubles(N);
@@ -136,6 +137,63 @@ static void matmul(void) {
         compare("dx", dx, want_dx, (Bound){ .roundings = N, .floor = sqrt(N) / 3 });
         compare("dbias", dbias, plus(want_dbias, dbias, into),
                 (Bound){ .roundings = rows + 1, .floor = sqrt(rows) / 2 });
+    }
+}
+
+/* A GELU behind the forward pass; one before x, which the backward pass goes through. */
+static void matmul_gelu(void) {
+    static const struct { int B, T, N, K; } shapes[] = {
+        {1, 1, 1, 1}, {3, 7, 13, 31}, {1, 63, 65, 129}, {2, 64, 192, 64},
+    };
+    for (int i = 0; i < 2 * COUNT(shapes); i++) {
+        int B = shapes[i / 2].B, T = shapes[i / 2].T, N = shapes[i / 2].N, K = shapes[i / 2].K, rows = B * T;
+        int biased = i % 2;
+        Into into = i % 2 ? ACCUMULATE : OVERWRITE;
+        arena_begin("matmul_gelu", "B=%d T=%d N=%d K=%d dweight%s", B, T, N, K, into_name[into]);
+        Tensor x_pre_gelu = input(3, B, T, K), x = input(0, B, T, K), weight = input(1, N, K);
+        Tensor bias = biased ? input(1, N) : ABSENT, pre_gelu = output(B, T, N), out = output(B, T, N);
+        Tensor dout = input(1, B, T, N), dx = output(B, T, K), dweight = f32_output_into(into, N, K);
+        double *activated = doubles(rows * K);
+        oracle_gelu_forward(activated, given(x_pre_gelu), rows * K);
+        for (int k = 0; k < rows * K; k++) set(x, k, activated[k]);
+        EACH_RUN {
+            matmul_forward(out, pre_gelu, x, weight, bias);
+            matmul_backward(dx, dweight, ABSENT, dout, x, x_pre_gelu, weight, into);
+        }
+        double *want_pre = doubles(rows * N), *want_out = doubles(rows * N), *kept_out = doubles(rows * N);
+        double *want_dx = doubles(rows * K), *kept_dx = doubles(rows * K), *want_dweight = doubles(N * K);
+        double *want_dbias = doubles(N);
+        oracle_matmul_forward(want_pre, given(x), given(weight), biased ? given(bias) : NULL, rows, N, K);
+        oracle_matmul_backward(want_dx, want_dweight, want_dbias, given(dout), given(x), given(weight), rows, N, K);
+        oracle_gelu_forward(want_out, want_pre, rows * N);
+        compare("pre_gelu", pre_gelu, want_pre, (Bound){ .roundings = K + biased, .floor = sqrt(K) / 3 });
+        compare("dweight", dweight, plus(want_dweight, dweight, into),
+                (Bound){ .roundings = rows + 1, .floor = sqrt(rows) });
+        /* in bf16 what lies between matmul and GELU may be rounded */
+        for (int k = 0; k < rows * N; k++) want_pre[k] = round_bf16(want_pre[k]);
+        for (int k = 0; k < rows * K; k++) kept_dx[k] = round_bf16(want_dx[k]);
+        oracle_gelu_forward(kept_out, want_pre, rows * N);
+        oracle_gelu_backward(want_dx, want_dx, given(x_pre_gelu), rows * K);
+        oracle_gelu_backward(kept_dx, kept_dx, given(x_pre_gelu), rows * K);
+        int rounds = arena_dtype == BF16;
+        compare("out", out, want_out, (Bound){ .roundings = K + biased + 5, .floor = fmax(sqrt(K) / 3, 1),
+                .emulated = rounds ? off(out, want_out, kept_out) : 0 });
+        compare("dx", dx, want_dx, (Bound){ .roundings = N + 18, .floor = fmax(sqrt(N) / 3, 1),
+                .emulated = rounds ? off(dx, want_dx, kept_dx) : 0 });
+    }
+}
+
+/* Logits: F32 also where x is BF16. */
+static void matmul_to_f32(void) {
+    static const struct { int rows, K, N; } shapes[] = { {1, 1, 1}, {1, 65, 320}, {7, 33, 128} };
+    for (int i = 0; i < COUNT(shapes); i++) {
+        int rows = shapes[i].rows, K = shapes[i].K, N = shapes[i].N;
+        arena_begin("matmul", "%d rows, N=%d K=%d, to f32", rows, N, K);
+        Tensor x = input(1, rows, K), weight = input(1, N, K), out = f32_output(rows, N);
+        EACH_RUN matmul_forward(out, ABSENT, x, weight, ABSENT);
+        double *want = doubles(rows * N);
+        oracle_matmul_forward(want, given(x), given(weight), NULL, rows, N, K);
+        compare("f32 out", out, want, (Bound){ .roundings = K, .floor = sqrt(K) / 3 });
     }
 }
 
@@ -272,19 +330,6 @@ static void head_padding(void) {
     compare("losses", losses, want_losses, (Bound){ .roundings = 8 + 11 + 6, .floor = 1 });
     compare("dx", dx, want_dx, (Bound){ .roundings = 8 + 11 + 6, .emulated = emulated[0] });
     compare("dwte", dwte, want_dwte, (Bound){ .roundings = 8 + 11 + 18 + 6, .emulated = emulated[1] });
-}
-
-static void head_logits_op(void) {
-    static const struct { int R, C, V, Vp; } shapes[] = { {1, 1, 1, 1}, {1, 65, 257, 320}, {7, 33, 65, 128} };
-    for (int i = 0; i < COUNT(shapes); i++) {
-        int R = shapes[i].R, C = shapes[i].C, Vp = shapes[i].Vp;
-        arena_begin("head_logits", "R=%d C=%d Vp=%d", R, C, Vp);
-        Tensor x = input(1, R, C), wte = input(1, Vp, C), logits = f32_output(R, Vp);
-        EACH_RUN head_logits(logits, x, wte);
-        double *want = doubles(R * Vp);
-        oracle_matmul_forward(want, given(x), given(wte), NULL, R, Vp, C);
-        compare("logits", logits, want, (Bound){ .roundings = C, .floor = sqrt(C) / 3 });
-    }
 }
 
 static void call_target(void *target) {
@@ -548,12 +593,13 @@ static void call_layernorm(Tensor *t) { residual_layernorm_forward(t[0], t[1], t
 static void call_layernorm_backward(Tensor *t) {
     layernorm_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], OVERWRITE, OVERWRITE);
 }
-static void call_matmul(Tensor *t)          { matmul_forward(t[0], t[1], t[2], t[3]); }
-static void call_matmul_backward(Tensor *t) { matmul_backward(t[0], t[1], t[2], t[3], t[4], t[5], OVERWRITE); }
+static void call_matmul(Tensor *t)          { matmul_forward(t[0], t[1], t[2], t[3], t[4]); }
+static void call_matmul_backward(Tensor *t) { matmul_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], OVERWRITE); }
 static void call_gelu(Tensor *t)            { gelu_forward(t[0], t[1]); }
 static void call_gelu_backward(Tensor *t)   { gelu_backward(t[0], t[1], t[2]); }
 static void call_head(Tensor *t)   { head_loss(t[0], t[1], t[2], t[3], t[4], t[5], 7, 1, OVERWRITE, t[6]); }
-static void call_head_logits(Tensor *t)     { head_logits(t[0], t[1], t[2]); }
+static void call_matmul_to_f32(Tensor *t)   { matmul_forward(t[0], ABSENT, t[1], t[2], ABSENT); }
+static void call_softmax(Tensor *t)         { softmax_cross_entropy(t[0], t[1], t[2], t[3], 7, 1); }
 static void call_adamw(Tensor *t)           { adamw_update(t[0], ABSENT, t[1], t[2], t[3], t[4].data, 0, t[4].data); }
 
 static void refusals(void) {
@@ -565,6 +611,7 @@ static void refusals(void) {
     Tensor wte = input(1, Vp, C), dwte = f32_output(Vp, C), wpe = input(1, T, C), dwpe = f32_output(T, C);
     Tensor w = input(1, C), dw = f32_output(C), db = f32_output(C), weight = input(1, N, C);
     Tensor dweight = f32_output(N, C), work = scratch(2, Vp), bias = input(1, N), dbias = f32_output(N);
+    Tensor pre = output(B, T, N), two_losses = f32_output(2), two_ids = integers(0, 6, 2);
     Tensor flat[4] = { f32_base(1, 9), f32_base(1, 9), f32_base(1, 9), f32_input(1, 9) };
     arena_upload();
     Call calls[] = {
@@ -572,12 +619,14 @@ static void refusals(void) {
         { "embedding backward", call_embedding_backward, 4, 0,          .t = { dwte, dwpe, x, ids }, .either = 1 << 2 },
         { "layernorm",          call_layernorm,          8, 1 << 5,     .t = { y, z, row, row2, x, u, w, w } },
         { "layernorm backward", call_layernorm_backward, 8, 0,          .t = { y, dw, db, x, u, row, row2, w } },
-        { "matmul",             call_matmul,             4, 1 << 3,     .t = { out, x, weight, bias } },
-        { "matmul backward",    call_matmul_backward,    6, 1 | 1 << 2, .t = { y, dweight, dbias, out, x, weight } },
+        { "matmul",             call_matmul,             5, 1 << 1 | 1 << 4, .t = { out, pre, x, weight, bias } },
+        { "matmul",             call_matmul_to_f32,      3, 0,          .t = { work, tensor_row_range(x, 0, 2), wte } },
+        { "matmul backward",    call_matmul_backward,    7, 1 | 1 << 2 | 1 << 5,
+                                                         .t = { y, dweight, dbias, out, x, u, weight } },
         { "gelu",               call_gelu,               2, 0,          .t = { y, x } },
         { "gelu backward",      call_gelu_backward,      3, 0,          .t = { y, x, u } },
         { "head",               call_head,               7, 0,          .t = { row, y, dwte, x, wte, ids, work } },
-        { "head",               call_head_logits,        3, 0,          .t = { work, tensor_row_range(x, 0, 2), wte } },
+        { "softmax",            call_softmax,            4, 1 << 1,     .t = { two_losses, work, work, two_ids } },
         { "adamw",              call_adamw,              4, 0,          .t = { flat[0], flat[1], flat[2], flat[3],
                                                                          ids } },
     };
@@ -587,7 +636,7 @@ static void refusals(void) {
     const char *message = arena_dtype == BF16 ? "matmul: weight is bf16 (5,3), want bf16 (5,4)"
                                               : "matmul: weight is f32 (5,3), want f32 (5,4)";
     expect_fails(message, make_call,
-                 &(Call){ .call = call_matmul, .t = { out, x, weight, bias } });
+                 &(Call){ .call = call_matmul, .t = { out, ABSENT, x, weight, bias } });
 }
 
 int main(void) {
@@ -595,11 +644,12 @@ int main(void) {
     RUN_EACH_DTYPE(embedding);
     RUN_EACH_DTYPE(layernorm);
     RUN_EACH_DTYPE(matmul);
+    RUN_EACH_DTYPE(matmul_gelu);
+    RUN_EACH_DTYPE(matmul_to_f32);
     RUN_EACH_DTYPE(gelu);
     RUN_EACH_DTYPE(gelu_extremes);
     RUN_EACH_DTYPE(head);
     RUN_EACH_DTYPE(head_padding);
-    RUN_EACH_DTYPE(head_logits_op);
     RUN_EACH_DTYPE(head_bad_target);
     RUN(update);
     RUN(update_refuses_nonfinite_stats);

@@ -1,6 +1,6 @@
-/* kernels/cpu/gemm_cblas.c - GEMM by a CBLAS: OpenBLAS, BLIS or MKL, whichever was linked. The library's own threads may
-   cut the sums differently for every number of threads, so it runs on one thread, on tiles whose sizes depend on the
-   shape alone, and OpenMP distributes the tiles. */
+/* kernels/cpu/gemm_cblas.c - GEMM by a CBLAS: OpenBLAS, BLIS or MKL, whichever was linked. The library's own threads
+   may cut the sums differently for every number of threads, so it runs on one thread, on tiles whose sizes depend on
+   the shape alone, and OpenMP distributes the tiles. */
 #include "../gemm.h"
 #include <stdio.h>
 #include "vecmath.h"

@@ -1,5 +1,5 @@
-/* kernels/cuda/column_sums.cu - Column sums in two steps, both in a fixed order: slices of rows, whose number depends on
-   the shape alone, then the sums of the slices. Lower bound: reading the tensor once. */
+/* Column sums in two steps, both in a fixed order: slices of rows, whose number depends on the shape alone, then the
+   sums of the slices. Lower bound: reading the tensor once. */
 #include "cuda.h"
 extern "C" {
 #include "../device.h"

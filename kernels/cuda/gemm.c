@@ -1,4 +1,4 @@
-/* kernels/cuda/gemm.c - GEMM by cuBLASLt, which takes column-major matrices: it computes c^T = b^T a^T. Descriptors and the
+/* kernels/cuda/gemm.c - GEMM by cuBLASLt, which takes column-major matrices: it computes c^T = b^T a^T. Descriptors and
    algorithm are made once per shape and cached. */
 #include "../gemm.h"
 #include <string.h>
@@ -53,7 +53,7 @@ static void operand_create(cublasLtMatrixLayout_t *layout, DType dtype, int64_t 
 #define SET_PREFERENCE(which, value) \
     CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_##which, &(value), sizeof(value)))
 
-/* The first algorithm of the library's heuristic. With split-K the parts are added in the workspace in a fixed order. */
+/* The heuristic's first algorithm. With split-K the parts are added in the workspace in a fixed order. */
 static void plan_choose(Plan *plan) {
     const Key *key = &plan->key;
     const uint64_t workspace_bytes = WORKSPACE_BYTES;

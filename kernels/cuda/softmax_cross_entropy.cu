@@ -1,9 +1,8 @@
-/* kernels/cuda/head.cu - The head, a chunk of rows at a time. The logits are made in f32; their gradient takes their
-   place in the data type of x: where that is bf16, in the front half of each row. */
+/* Softmax cross-entropy: a block a row. The gradient takes the place of the f32 logits; in bf16 it fills the front half
+   of each row. */
 #include "cuda.h"
 extern "C" {
-#include "../head.h"
-#include "../gemm.h"
+#include "../softmax_cross_entropy.h"
 }
 
 enum {
@@ -145,87 +144,11 @@ static void softmax_either(Tensor losses, Tensor logits, Tensor targets, int V, 
     else              softmax_rows<D, WIDTH, false>(losses, logits, targets, V, dloss);
 }
 
-/* losses, and in place of the logits their gradient in dtype */
-static void softmax(Tensor losses, Tensor logits, Tensor targets, int V, float dloss, bool has_gradient, DType dtype) {
-    const bool wide = rows_aligned(logits);
-    if (dtype == BF16 && wide) softmax_either<__nv_bfloat16, 4>(losses, logits, targets, V, dloss, has_gradient);
-    else if (dtype == BF16)    softmax_either<__nv_bfloat16, 1>(losses, logits, targets, V, dloss, has_gradient);
-    else if (wide)             softmax_either<float, 4>(losses, logits, targets, V, dloss, has_gradient);
-    else                       softmax_either<float, 1>(losses, logits, targets, V, dloss, has_gradient);
-}
-
-/* logits (R,Vp) = x wte^T; the padding's, too: the matrix units like whole tiles */
-static void table_product(Tensor logits, Tensor x, Tensor wte) {
-    Gemm g = {};
-    g.M = tensor_rows(x);
-    g.N = wte.dim[0];
-    g.K = tensor_columns(x);
-    g.dtype = x.dtype;
-    g.a = { x.data, x.pitch, ROW_MAJOR };
-    g.b = { wte.data, wte.pitch, COLUMN_MAJOR };
-    g.c = logits.data;
-    g.c_dtype = logits.dtype;
-    g.c_pitch = logits.pitch;
-    g.into = OVERWRITE;
-    gemm(g);
-}
-
-/* dx = dlogits wte; the gradients of the padding are zero */
-static void input_gradient(Tensor dx, Tensor dlogits, Tensor wte) {
-    Gemm g = {};
-    g.M = dlogits.dim[0];
-    g.N = wte.dim[1];
-    g.K = wte.dim[0];
-    g.dtype = wte.dtype;
-    g.a = { dlogits.data, dlogits.pitch, ROW_MAJOR };
-    g.b = { wte.data, wte.pitch, ROW_MAJOR };
-    g.c = dx.data;
-    g.c_dtype = dx.dtype;
-    g.c_pitch = dx.pitch;
-    g.into = OVERWRITE;
-    gemm(g);
-}
-
-/* dwte = or += dlogits^T x */
-static void table_gradient(Tensor dwte, Tensor dlogits, Tensor x, Into into) {
-    Gemm g = {};
-    g.M = dwte.dim[0];
-    g.N = dwte.dim[1];
-    g.K = dlogits.dim[0];
-    g.dtype = x.dtype;
-    g.a = { dlogits.data, dlogits.pitch, COLUMN_MAJOR };
-    g.b = { x.data, x.pitch, ROW_MAJOR };
-    g.c = dwte.data;
-    g.c_dtype = dwte.dtype;
-    g.c_pitch = dwte.pitch;
-    g.into = into;
-    gemm(g);
-}
-
-void head_logits(Tensor logits, Tensor x, Tensor wte) {
-    check_head_logits(logits, x, wte);
-    REQUIRE(logits.dtype == F32 || logits.dtype == x.dtype, "head: logits are %s, want f32 or %s",
-            dtype_name(logits.dtype), dtype_name(x.dtype));
-    table_product(logits, x, wte);
-}
-
-void head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tensor targets,
-               int V, float dloss, Into dwte_into, Tensor work) {
-    check_head_loss(losses, dx, dwte, x, wte, targets, V, work);
-    REQUIRE(work.dtype == F32, "head: work is %s, want f32", dtype_name(work.dtype));
-    const int64_t rows = tensor_rows(x), chunk = work.dim[0];
-    for (int64_t first = 0; first < rows; first += chunk) {
-        const int64_t count = rows - first < chunk ? rows - first : chunk;
-        const Tensor x_chunk = tensor_row_range(x, first, count), logits = tensor_row_range(work, 0, count);
-        Tensor loss_chunk = losses, target_chunk = targets, dlogits = logits;
-        loss_chunk.data = (float *)losses.data + first;
-        target_chunk.data = (int32_t *)targets.data + first;
-        dlogits.dtype = x.dtype;
-        dlogits.pitch = logits.pitch * (int64_t)(sizeof(float) / dtype_bytes(x.dtype));
-        table_product(logits, x_chunk, wte);
-        softmax(loss_chunk, logits, target_chunk, V, dloss, dx.data != NULL, x.dtype);
-        if (!dx.data) continue;
-        input_gradient(tensor_row_range(dx, first, count), dlogits, wte);
-        table_gradient(dwte, dlogits, x_chunk, first ? ACCUMULATE : dwte_into);
-    }
+void softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V, float dloss) {
+    check_softmax_cross_entropy(losses, dlogits, logits, targets, V);
+    const bool wide = rows_aligned(logits), is_bf16 = dlogits.dtype == BF16, has_gradient = dlogits.data != NULL;
+    if (is_bf16 && wide) softmax_either<__nv_bfloat16, 4>(losses, logits, targets, V, dloss, has_gradient);
+    else if (is_bf16)    softmax_either<__nv_bfloat16, 1>(losses, logits, targets, V, dloss, has_gradient);
+    else if (wide)       softmax_either<float, 4>(losses, logits, targets, V, dloss, has_gradient);
+    else                 softmax_either<float, 1>(losses, logits, targets, V, dloss, has_gradient);
 }
