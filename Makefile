@@ -83,12 +83,12 @@ $(SM90_O): $(BUILD)/%.o: %.cu $(BUILD)/settings
 
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
 	$(link) $(LIBS)
-$(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o llmc/checkpoint/xxh64.o llmc/options.o kernels/check.o kernels/tensor.o)
+$(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o llmc/checkpoint/xxh64.o llmc/options.o kernels/check.o)
 	$(link)
 $(filter-out %/test_health,$(TESTS)): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(BUILD)/test/oracle.o $(OBJECTS)
 	$(link) $(LIBS)
 # needs no GPU and no CUDA: what it asks is a library of the test's own, whole or without one function
-$(BUILD)/test_health: $(addprefix $(BUILD)/,test/test_health.o kernels/cuda/health.o kernels/check.o kernels/tensor.o)
+$(BUILD)/test_health: $(addprefix $(BUILD)/,test/test_health.o kernels/cuda/health.o kernels/check.o)
 	$(link)
 NVML_FAKES := $(patsubst %,$(BUILD)/nvml/%.so,nothing nvmlInit_v2 nvmlDeviceGetHandleByPciBusId_v2 nvmlDeviceGetTemperature \
               nvmlDeviceGetPowerUsage nvmlDeviceGetClockInfo nvmlDeviceGetCurrentClocksThrottleReasons)
