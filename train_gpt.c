@@ -372,7 +372,7 @@ static StepStats train_step(double learning_rate, int64_t batches, DeviceHealth 
         }
         gpt_load(&gpt, inputs, targets);
         gpt_forward(&gpt);
-        gpt_backward(&gpt, share, i ? ACCUMULATE : OVERWRITE);
+        gpt_backward(&gpt, share, i ? ACCUMULATE : OVERWRITE, NULL, NULL);
         loss_add(optimizer.stats, gpt.acts.losses, share);
     }
     *health = ask_health();         /* while a GPU works on what was issued: seen at work, and not kept waiting */

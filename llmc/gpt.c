@@ -297,12 +297,13 @@ void gpt_loss(GPT *m) {
     head_loss(a->losses, ABSENT, ABSENT, a->lnf, lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, a->logits);
 }
 
-void gpt_backward(GPT *m, float dloss, Into into) {
+void gpt_backward(GPT *m, float dloss, Into into, GradReady *ready, void *context) {
     Params *p = &m->params, *g = &m->grads;
     Acts *a = &m->acts;
     head_loss(a->losses, a->dbranch, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
     layernorm_backward(a->dres, g->lnfw, g->lnfb, a->dbranch, a->res, a->lnf_mean, a->lnf_rstd, p->lnfw,
                        OVERWRITE, into);
+    if (ready) ready(context, m->config.L);
     for (int l = m->config.L - 1; l >= 0; l--) {
         BlockParams *w = &p->block[l], *dw = &g->block[l];
         BlockActs *s = &a->block[l];
@@ -315,10 +316,12 @@ void gpt_backward(GPT *m, float dloss, Into into) {
         matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
         layernorm_backward(a->dres, dw->ln1w, dw->ln1b, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd, w->ln1w,
                            ACCUMULATE, into);
+        if (ready) ready(context, l);
     }
     /* where the head is tied, it has written dwte by now */
     if (m->config.untied && into == OVERWRITE) device_zero(g->wte.data, tensor_bytes(g->wte));
     embedding_backward(g->wte, g->wpe, a->dres, a->tokens, into);
+    if (ready) ready(context, -1);
 }
 
 void gpt_last_logits(GPT *m, float *logits) {

@@ -135,8 +135,15 @@ void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets);
 
 void gpt_forward(GPT *m);                                  /* tokens -> lnf */
 void gpt_loss(GPT *m);                                     /* lnf, targets -> losses */
-/* lnf, targets -> losses, and all gradients of dloss * sum(losses), written or added. */
-void gpt_backward(GPT *m, float dloss, Into into);
+
+/* Called by gpt_backward when the last operation on some gradients has been issued, so that their reduction can overlap
+   the rest of the pass. block: L = ln_f and, where untied, lm_head; then L-1 .. 0 = all of that block; last -1 = wte
+   and wpe. The gradients of each are contiguous in memory. */
+typedef void GradReady(void *context, int block);
+
+/* lnf, targets -> losses, and all gradients of dloss * sum(losses), written or added. ready: NULL = none. */
+void gpt_backward(GPT *m, float dloss, Into into, GradReady *ready, void *context);
+
 /* Logits (V floats, on the host) after the last of the T tokens of sequence 0. */
 void gpt_last_logits(GPT *m, float *logits);
 

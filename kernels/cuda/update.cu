@@ -1,5 +1,5 @@
-/* The end of a step. Sums are made in two stages of a fixed shape, in double: 256 threads of 1056 blocks (8 for each SM
-   of an H200, on any card), then one block over the 1056 partial sums, so that the bits are the same every time. */
+/* The end of a training step. Sums are made in two stages of a fixed shape, in double: 256 threads of 1056 blocks (8
+   for each SM of an H200, on any card), then one block over the 1056 partial sums: the same bits every time. */
 #include <math.h>
 #include "cuda.h"
 extern "C" {
@@ -29,8 +29,8 @@ void loss_add(StepStats *stats, Tensor losses, float scale) {
 
 static __device__ double partial[SUM_BLOCKS];
 
-/* Squares are double: 1e25 squared overflows a float. An H200 makes 13 products in double in the time that a float
-   takes from memory. */
+/* Squares are double: 1e25 squared overflows a float. An H200 does 13 multiplications in double in the time in which it
+   reads a float. */
 static __global__ void __launch_bounds__(THREADS) square_sum_kernel(const float *grads, int64_t count, bool packs) {
     const int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x, threads = (int64_t)SUM_BLOCKS * THREADS;
     const int64_t whole = packs ? count / 4 : 0;
@@ -47,11 +47,22 @@ static __global__ void __launch_bounds__(THREADS) square_sum_kernel(const float 
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-static __global__ void __launch_bounds__(ONE_BLOCK) gradient_norm_kernel(StepStats *stats) {
+static __global__ void __launch_bounds__(ONE_BLOCK) square_total_kernel(StepStats *stats) {
     double total = 0;
     for (int i = threadIdx.x; i < SUM_BLOCKS; i += ONE_BLOCK) total += partial[i];
-    const double norm = sqrt(block_sum(total));
-    if (threadIdx.x) return;
+    total = block_sum(total);
+    if (threadIdx.x == 0) stats->square_sum += total;
+}
+
+void gradient_square_sum(StepStats *stats, Tensor grads) {
+    REQUIRE(grads.data && grads.dtype == F32, "norm: gradients are %s, want f32", dtype_name(grads.dtype));
+    LAUNCH(square_sum_kernel, SUM_BLOCKS, THREADS, 0, (const float *)grads.data, tensor_count(grads),
+           (uintptr_t)grads.data % 16 == 0);
+    LAUNCH(square_total_kernel, 1, ONE_BLOCK, 0, stats);
+}
+
+static __global__ void update_decide_kernel(StepStats *stats) {
+    const double norm = sqrt(stats->square_sum);
     const float max_norm = stats->max_norm;
     stats->norm = norm;
     const float clip = max_norm > 0 && norm > max_norm ? (float)(max_norm / norm) : 1.0f;
@@ -62,12 +73,7 @@ static __global__ void __launch_bounds__(ONE_BLOCK) gradient_norm_kernel(StepSta
                      && norm <= stats->norm_limit && stats->loss <= stats->loss_limit;
 }
 
-void gradient_norm(StepStats *stats, Tensor grads) {
-    REQUIRE(grads.data && grads.dtype == F32, "norm: gradients are %s, want f32", dtype_name(grads.dtype));
-    LAUNCH(square_sum_kernel, SUM_BLOCKS, THREADS, 0, (const float *)grads.data, tensor_count(grads),
-           (uintptr_t)grads.data % 16 == 0);
-    LAUNCH(gradient_norm_kernel, 1, ONE_BLOCK, 0, stats);
-}
+void update_decide(StepStats *stats) { LAUNCH(update_decide_kernel, 1, 1, 0, stats); }
 
 /* ---- AdamW */
 
