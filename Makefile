@@ -21,12 +21,12 @@ NATIVE ?= $(if $(call try,-march=native),-march=native)
 BUILD      ?= build/$(DEVICE)
 CFLAGS     ?= -O3
 CPPFLAGS   := -D_GNU_SOURCE -MMD -MP
-# fast contraction: under -std=c11 gcc makes no fused multiply-add otherwise, and matrix products take 1.4 times as long
+# fast contraction: under -std=c11 gcc makes no fused multiply-add otherwise, and GEMM takes 1.4 times as long
 CFLAGS_ALL := -std=c11 $(CFLAGS) $(NATIVE) -fno-math-errno -ffp-contract=fast -Wall -Wextra $(if $(filter yes,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas)
 LDLIBS     := -lm -lpthread -ldl
 
-# ---- The sources. The linker picks the backend; on the CPU also the matrix product: that of the CBLAS which pkg-config
-# found, or our own.
+# ---- The sources. The linker picks the backend; on the CPU also the GEMM: that of the CBLAS which pkg-config found, or
+# our own.
 
 ifeq ($(DEVICE),cpu)
 GEMM       := $(if $(filter own,$(BLAS)),own,cblas)
@@ -34,7 +34,7 @@ GEMM_O     := $(BUILD)/kernels/cpu/gemm_$(GEMM).o
 BACKEND_O  := $(patsubst %.c,$(BUILD)/%.o,$(filter-out kernels/cpu/gemm_%.c,$(wildcard kernels/cpu/*.c)))
 LIBS       := $(if $(filter cblas,$(GEMM)),$(or $(shell pkg-config --libs $(BLAS)),$(error BLAS=$(BLAS): pkg-config \
               does not know it, want own, openblas, blis, mkl-dynamic-lp64-seq or cblas)))
-WITH       := $(CC), OpenMP $(OPENMP), matrix products $(BLAS)
+WITH       := $(CC), OpenMP $(OPENMP), GEMM $(BLAS)
 else ifeq ($(DEVICE),cuda)
 # For the GPU that is there; else Ampere, Hopper, and PTX for what is newer.
 NVCC       := $(or $(shell command -v nvcc),$(error DEVICE=cuda wants nvcc of the CUDA Toolkit 12.5 or newer in PATH))
@@ -117,7 +117,7 @@ endif
 train: all $(BUILD)/tales
 	@$(BUILD)/tales --bytes $(TALES_BYTES) --val-bytes 100000 --seed 1 --out $(TALES)
 	@rm -rf $(TALES_RUN)
-	OMP_WAIT_POLICY=$${OMP_WAIT_POLICY:-passive} ./train_gpt --data $(TALES)/train.txt --val-data $(TALES)/val.txt --out $(TALES_RUN) $(TRAIN_OPTIONS)
+	./train_gpt --data $(TALES)/train.txt --val-data $(TALES)/val.txt --out $(TALES_RUN) $(TRAIN_OPTIONS)
 	@scripts/plot_loss.sh $(TALES_RUN)/log.csv > $(TALES_RUN)/loss.svg && echo "loss curve $(TALES_RUN)/loss.svg"
 
 # a program that starts slowly (a quarter of a second on a GPU, sanitized) takes a part of the 2,407 cases

@@ -106,9 +106,8 @@ static void add_act(Acts *a, Tensor *field, const char *prefix, const char *name
     row->watched = kind == KEPT && dtype != I32;
 }
 
-/* Rows of the head's logits that are made at a time: 512 MiB of them, in whole tiles of a matrix product. Each chunk
-   reads and writes all of dwte: 13 chunks of 2560 rows for GPT-2's vocabulary and 32768 tokens move 4 GB, 1 ms of a
-   step. */
+/* Rows of logits in a chunk of the head: 512 MiB, in whole tiles of a GEMM. Each chunk reads and writes all of dwte: 13
+   chunks of 2560 rows for GPT-2's vocabulary and 32768 tokens move 4 GB, 1 ms of a step. */
 static int64_t head_chunk(const GPTConfig *config, int B, int T) {
     int64_t rows = (INT64_C(512) << 20) / 4 / config->Vp / 128 * 128;
     if (rows < 128) rows = 128;
