@@ -112,7 +112,7 @@ void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, T
     check_like(op, "dlogits", dlogits, dlogits.dtype, logits, logits.dim[1]);
     REQUIRE(dlogits.data == logits.data &&
             (size_t)dlogits.pitch * dtype_bytes(dlogits.dtype) == (size_t)logits.pitch * dtype_bytes(F32),
-            "softmax: dlogits does not lie in place of the logits");
+            "softmax: dlogits is other memory than logits, want the same");
 }
 
 void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad) {

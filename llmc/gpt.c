@@ -43,7 +43,7 @@ void gpt_check(GPTConfig *c) {
     c->Vp = (c->V + 63) / 64 * 64;
 }
 
-/* ---- The tables: each X macro of gpt.h becomes rows */
+/* ---- The tables: each X macro of gpt.h becomes entries */
 
 #define SHAPE(...) (const int64_t[4]){__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
@@ -140,7 +140,7 @@ static AttentionSpec attention_spec(const GPTConfig *config, int B, int T) {
                             .deterministic = config->deterministic };
 }
 
-/* ---- How much */
+/* ---- Counts */
 
 int64_t gpt_parameter_count(const GPTConfig *config) {
     int64_t C = config->C;
@@ -182,7 +182,7 @@ size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int 
     return bytes;
 }
 
-/* ---- Life */
+/* ---- Creation */
 
 void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose) {
     gpt_check(&config);
@@ -223,8 +223,8 @@ void gpt_set_batch(GPT *m, int B, int T) {
         for (int l = 1; l < m->config.L; l++) m->acts.block[l] = m->acts.block[0];
 }
 
-/* Weights are drawn in memory's order: element (out, in) of a matrix has the same number whatever the vocabulary's
-   padding, and the rows of the padding stay zero. */
+/* Random numbers are indexed in the order of memory: element (out, in) of a matrix has the same one for any padding of
+   the vocabulary, and the padding is zero. */
 void gpt_init(GPT *m, uint64_t seed) {
     double residual = 0.02 / sqrt(2.0 * m->config.L);
     for (int i = 0; i < m->master.table.count; i++) {
@@ -317,7 +317,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GradReady *ready, void *contex
                            ACCUMULATE, into);
         if (ready) ready(context, l);
     }
-    /* where the head is tied, it has written dwte by now */
+    /* a tied head has written dwte */
     if (m->config.untied && into == OVERWRITE) device_zero(g->wte.data, tensor_bytes(g->wte));
     embedding_backward(g->wte, g->wpe, a->dres, a->tokens, into);
     if (ready) ready(context, -1);
@@ -330,11 +330,11 @@ void gpt_last_logits(GPT *m, float *logits) {
     device_download(logits, row.data, (size_t)m->config.V * sizeof *logits);
 }
 
-/* ---- What went wrong */
+/* ---- Non-finite values */
 
 static int is_nonfinite(const TensorEntry *row, const char *what, char name[96], Tensor *t) {
-    TensorStats health = tensor_stats(*row->field);
-    if (health.nan_count + health.inf_count == 0) return 0;
+    TensorStats stats = tensor_stats(*row->field);
+    if (stats.nan_count + stats.inf_count == 0) return 0;
     snprintf(name, 96, "%s %s", what, row->name);
     *t = *row->field;
     return 1;

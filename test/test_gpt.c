@@ -285,9 +285,9 @@ static void reference_124M(void) {
 static void load_corner(GPT *m, const Reference *r, int b, int B, int T) {
     int32_t *tokens = new_array(2 * B * T, sizeof *tokens), *targets = tokens + B * T;
     for (int i = 0; i < B * T; i++) {
-        int place = (b + i / T) * r->T + i % T;
-        tokens[i]  = r->tokens[place];
-        targets[i] = r->targets[place];
+        int from = (b + i / T) * r->T + i % T;
+        tokens[i]  = r->tokens[from];
+        targets[i] = r->targets[from];
     }
     gpt_set_batch(m, B, T);
     gpt_load(m, tokens, targets);

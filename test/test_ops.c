@@ -72,11 +72,11 @@ static void layernorm(void) {
         /* The backward pass gets the oracle's mean and rstd, rounded: its errors are its own. */
         Tensor s = input(0, B, T, C), dnormed = input(1, B, T, C);
         Tensor mean_in = f32_input(0, B, T), rstd_in = f32_input(0, B, T);
-        double greatest_rstd = 0, condition = 0;
+        double max_rstd = 0, condition = 0;
         for (int r = 0; r < rows; r++) {
             set(mean_in, r, want_mean[r]);
             set(rstd_in, r, want_rstd[r]);
-            greatest_rstd = fmax(greatest_rstd, want_rstd[r]);
+            max_rstd = fmax(max_rstd, want_rstd[r]);
             condition = fmax(condition, (fabs(offset) + 2) * want_rstd[r]);      /* x - mean, of values near offset */
         }
         for (int k = 0; k < rows * C; k++) set(s, k, want_sum[k]);
@@ -97,7 +97,7 @@ static void layernorm(void) {
         double *want_dx = doubles(rows * C), *want_dweight = doubles(C), *want_dbias = doubles(C);
         oracle_layernorm_backward(want_dx, want_dweight, want_dbias, given(dnormed), given(s), given(mean_in),
                                   given(rstd_in), given(weight), rows, C);
-        compare("dx", dx, plus(want_dx, dx, dx_into), (Bound){ .roundings = n, .floor = greatest_rstd });
+        compare("dx", dx, plus(want_dx, dx, dx_into), (Bound){ .roundings = n, .floor = max_rstd });
         compare("dweight", dweight, plus(want_dweight, dweight, dw_into),
                 (Bound){ .roundings = rows + 2, .floor = sqrt(rows) });
         compare("dbias", dbias, plus(want_dbias, dbias, dw_into),
@@ -252,7 +252,7 @@ static void head_emulation(Tensor dx, Tensor dwte, const double *want_dx, const 
     int rows = (int)tensor_rows(dx), C = (int)tensor_columns(dx), Vp = (int)dwte.dim[0];
     double *losses = doubles(rows), *kept_dx = doubles(rows * C), *kept_dwte = doubles(Vp * C);
     error[0] = error[1] = 0;
-    for (int draw = 0; draw < 4 && arena_dtype == BF16; draw++) {
+    for (int i = 0; i < 4 && arena_dtype == BF16; i++) {
         oracle_stores = 1.5 + uniform() / 2;
         oracle_head_loss(losses, kept_dx, kept_dwte, x, wte, target, rows, C, V, Vp, dloss);
         error[0] = fmax(error[0], off(dx, want_dx, kept_dx));
@@ -262,7 +262,7 @@ static void head_emulation(Tensor dx, Tensor dwte, const double *want_dx, const 
 }
 
 /* dloss 0: evaluation only. One target in ignore is -1; 0: none. amplitude is that of x: 300 makes logits of many
-   hundreds, whose exp is infinite unless the greatest is subtracted. */
+   hundreds, whose exp is infinite unless the maximum is subtracted. */
 static void head_case(int B, int T, int C, int V, int Vp, int R, double amplitude, double dloss, Into into,
                       int ignore) {
     int rows = B * T, evaluate = dloss == 0;
@@ -341,7 +341,7 @@ static void call_target(void *target) {
     head_loss(losses, ABSENT, ABSENT, x, wte, targets, 11, 1, OVERWRITE, work);
 }
 
-/* A device that does not look at its data before it starts says NaN. */
+/* A GPU does not check targets beforehand: the loss is NaN. */
 static void head_bad_target_is_nan(void) {
     arena_begin("head", "two targets outside the vocabulary");
     Tensor x = input(1, 1, 4, 8), wte = input(1, 16, 8), targets = integers(0, 10, 1, 4), work = scratch(3, 16);
@@ -368,7 +368,7 @@ static const int row_lengths[ROW_COUNT] = {1, 64, 7, 1000, 65, 3, 70001};
 
 typedef struct { Tensor param, param_bf16, m, v, grad, rows, stats, losses; int64_t size; } Step;
 
-/* Rows on 256 bytes; the gaps of grad are zero, those of the others poison: nobody may touch or use them. */
+/* Rows aligned to 256 bytes; the gaps of grad are zero, those of the others poison: never read or written. */
 static Step step_begin(StepStats stats) {
     Step s = { .rows = integers(0, 0, ROW_COUNT * (int)sizeof(UpdateRow) / 4) };
     s.losses = fill(f32_input(0, 5, 13), 4, 1);
@@ -467,15 +467,15 @@ static void update(void) {
 
 /* Nothing of param, copy, m and v is marked as written: they keep every bit. */
 static void update_refuses_nonfinite_stats(void) {
-    static const float sick[] = { INFINITY, -INFINITY, NAN };
+    static const float nonfinite[] = { INFINITY, -INFINITY, NAN };
     for (int i = 0; i < 12; i++) {
-        arena_begin("update", "%g in %s %d", sick[i % 3], i < 9 ? "the gradient of row" : "the losses,", i);
+        arena_begin("update", "%g in %s %d", nonfinite[i % 3], i < 9 ? "the gradient of row" : "the losses,", i);
         Step s = step_begin((StepStats){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
             .correction1 = 0.1f, .correction2 = 0.05f, .max_norm = i % 2, .loss_limit = INFINITY,
             .norm_limit = INFINITY, .apply = 1 });
         UpdateRow row = ((UpdateRow *)arena_host(s.rows))[i % ROW_COUNT];
-        if (i < 9) set(s.grad, row.first + uniform_int(0, (int)row.count - 1), sick[i % 3]);
-        else       set(s.losses, uniform_int(0, (int)tensor_count(s.losses) - 1), sick[i % 3]);
+        if (i < 9) set(s.grad, row.first + uniform_int(0, (int)row.count - 1), nonfinite[i % 3]);
+        else       set(s.losses, uniform_int(0, (int)tensor_count(s.losses) - 1), nonfinite[i % 3]);
         EACH_RUN step_run(&s);
         EXPECT(step_stats(&s).apply == 0, "%s: apply is %d", arena_case, step_stats(&s).apply);
     }
@@ -484,7 +484,7 @@ static void update_refuses_nonfinite_stats(void) {
 /* Up to a limit an update is applied, one bit beyond it nothing is; the norm that counts is that before clipping. */
 static void update_keeps_within_limits(void) {
     enum { OFF, AT, BELOW, FAR };
-    static const struct { int loss, norm, sick, apply; } cases[] = {
+    static const struct { int loss, norm, nan_loss, apply; } cases[] = {
         {OFF, OFF, 0, 1}, {AT, AT, 0, 1}, {AT, OFF, 0, 1}, {OFF, AT, 0, 1}, {BELOW, OFF, 0, 0}, {OFF, BELOW, 0, 0},
         {BELOW, BELOW, 0, 0}, {FAR, FAR, 0, 0}, {AT, BELOW, 0, 0}, {AT, AT, 1, 0},
     };
@@ -498,7 +498,7 @@ static void update_keeps_within_limits(void) {
         *(StepStats *)arena_host(s.stats) = (StepStats){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f,
             .eps = 1e-3f, .correction1 = 0.1f, .correction2 = 0.05f, .max_norm = 1, .apply = -1,
             .loss_limit = loss_limits[cases[i].loss], .norm_limit = norm_limits[cases[i].norm] };
-        if (cases[i].sick) set(s.losses, 7, NAN);
+        if (cases[i].nan_loss) set(s.losses, 7, NAN);
         mark_rows(&s, cases[i].apply ? WRITTEN : KEPT);
         EACH_RUN step_run(&s);
         StepStats got = step_stats(&s);
@@ -508,7 +508,7 @@ static void update_keeps_within_limits(void) {
             found_loss = got.loss;
             found_norm = got.norm;
         }
-        EXPECT(cases[i].sick || (got.loss == found_loss && got.norm == found_norm), "case %d has other numbers", i);
+        EXPECT(cases[i].nan_loss || (got.loss == found_loss && got.norm == found_norm), "case %d has other numbers", i);
         int64_t moved = 0;
         for (int64_t k = row.first; k < row.first + row.count; k++)
             moved += element(s.param, arena_after, k) != element(s.param, arena_before, k);
@@ -540,7 +540,7 @@ static void norm_extremes(void) {
     }
 }
 
-/* Each from its own place of 16 bytes and behind it; ties to even, both sides of a tie, denormals, what overflows. */
+/* Ties to even, both sides of a tie, denormals, overflow; counts around and far above a pack of 16 bytes. */
 static void convert(void) {
     static const uint32_t bits[] = {
         0, 0x80000000, 0x3f800000, 0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff, 0xbf818000, 0x7f7f7fff, 0x7f7f8000,
@@ -568,15 +568,15 @@ static void convert(void) {
     }
 }
 
-static void health(void) {
-    arena_begin("health", "1003 numbers");
+static void statistics(void) {
+    arena_begin("statistics", "1003 numbers");
     Tensor t = input(1, 17, 59);
-    for (int sick = 0; sick < 2; sick++) {
+    for (int nonfinite = 0; nonfinite < 2; nonfinite++) {
         TensorStats got = {0}, want = { .min = INFINITY, .max = -INFINITY };
-        static const struct { int place; double value; } bad[] = {
+        static const struct { int index; double value; } bad[] = {
             {3, NAN}, {1002, NAN}, {0, INFINITY}, {500, -INFINITY}, {501, -INFINITY}, {502, -INFINITY}, {77, -1e30}
         };
-        for (int i = 0; i < COUNT(bad) && sick; i++) set(t, bad[i].place, bad[i].value);
+        for (int i = 0; i < COUNT(bad) && nonfinite; i++) set(t, bad[i].index, bad[i].value);
         for (int i = 0; i < 1003; i++) {
             double a = get(t, i);
             want.nan_count += isnan(a) != 0;
@@ -662,7 +662,7 @@ int main(void) {
     RUN(update_keeps_within_limits);
     RUN(norm_extremes);
     RUN(convert);
-    RUN_EACH_DTYPE(health);
+    RUN_EACH_DTYPE(statistics);
     RUN_EACH_DTYPE(refusals);
     arena_close();
     return test_close();

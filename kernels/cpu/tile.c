@@ -1,14 +1,14 @@
-/* GCC's vector extensions serve every instruction set from one source. */
+/* GCC's vector extensions: one source for every instruction set. */
 #include "tile.h"
 #include <string.h>
 #include "vecmath.h"
 
 typedef float Vec __attribute__((vector_size(4 * LANES), may_alias));
-typedef float VecAnywhere __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef float VecUnaligned __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef float Four __attribute__((vector_size(16), may_alias));
 
 enum {
-    PITCH_ROW_MAJOR    = BLOCK_K + 16,               /* not a power of two: the rows would share one set of the cache */
+    PITCH_ROW_MAJOR    = BLOCK_K + 16,               /* not a power of two: rows would map to one set of the cache */
     PITCH_COLUMN_MAJOR = (TILE_M + 7) / 8 * 8,
     ROWS_FLOATS      = PITCH_ROW_MAJOR * PITCH_COLUMN_MAJOR         /* enough for either */
 };
@@ -16,7 +16,7 @@ enum {
 /* memcpy for short rows, where its call and its branches would take half the time. */
 static inline void copy_row(float *to, const float *from, int count) {
     int i = 0;
-    for (; i + LANES <= count; i += LANES) *(VecAnywhere *)(to + i) = *(const VecAnywhere *)(from + i);
+    for (; i + LANES <= count; i += LANES) *(VecUnaligned *)(to + i) = *(const VecUnaligned *)(from + i);
     for (; i < count; i++) to[i] = from[i];
 }
 
@@ -44,7 +44,7 @@ void tile_pack(float *block, const Gemm *g, int64_t k, int count, int64_t n, int
     for (int j = 0; j < columns; j += TILE_N) pack_panel(block + j * count, g, k, count, n + j);
 }
 
-/* Copies rows m .. of a with a pitch of our own, because pitches of 4096 bytes would evict each other. Zeros beyond M:
+/* Copies rows m .. of a with another pitch, because rows 4096 bytes apart would evict each other. Zeros beyond M:
    garbage there could be denormal, which is slow. */
 static void copy_rows(float *rows, const Gemm *g, int64_t m, int64_t k, int count) {
     const int height = (int)min64(TILE_M, g->M - m);
@@ -88,9 +88,9 @@ static void store(const Gemm *g, Vec sum[TILE_M][2], int64_t m, int64_t n, int64
         if (columns == TILE_N) {
             for (int j = 0; j < 2; j++) {
                 Vec s = sum[i][j];
-                if (bias) s += *(const VecAnywhere *)(bias + j * LANES);
-                if (add)  s += *(const VecAnywhere *)(c + j * LANES);
-                *(VecAnywhere *)(c + j * LANES) = s;
+                if (bias) s += *(const VecUnaligned *)(bias + j * LANES);
+                if (add)  s += *(const VecUnaligned *)(c + j * LANES);
+                *(VecUnaligned *)(c + j * LANES) = s;
             }
         } else {
             for (int j = 0; j < columns; j++) {

@@ -45,7 +45,7 @@ static void layout_create(cublasLtMatrixLayout_t *layout, DType dtype, int64_t r
 
 static void operand_create(cublasLtMatrixLayout_t *layout, DType dtype, int64_t rows, int64_t columns, Operand x) {
     if (x.layout == ROW_MAJOR) layout_create(layout, dtype, rows, columns, x.pitch);
-    else                     layout_create(layout, dtype, columns, rows, x.pitch);
+    else                       layout_create(layout, dtype, columns, rows, x.pitch);
 }
 
 #define SET_MATMUL(plan, which, value) \
@@ -63,7 +63,7 @@ static void plan_choose(Plan *plan) {
     CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
     SET_PREFERENCE(MAX_WORKSPACE_BYTES, workspace_bytes);
     SET_PREFERENCE(REDUCTION_SCHEME_MASK, reduction);
-    SET_PREFERENCE(MIN_ALIGNMENT_A_BYTES, b_align);      /* the library's first operand is our second */
+    SET_PREFERENCE(MIN_ALIGNMENT_A_BYTES, b_align);      /* operand A of cuBLASLt is our b */
     SET_PREFERENCE(MIN_ALIGNMENT_B_BYTES, a_align);
     SET_PREFERENCE(MIN_ALIGNMENT_C_BYTES, c_align);
     SET_PREFERENCE(MIN_ALIGNMENT_D_BYTES, c_align);
