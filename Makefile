@@ -82,12 +82,12 @@ $(SM90_O): $(BUILD)/%.o: %.cu $(BUILD)/settings
 
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
 	$(link) $(LIBS)
-$(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o llmc/checkpoint/xxh64.o llmc/options.o kernels/check.o kernels/tensor.o)
+$(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o llmc/checkpoint/xxh64.o llmc/options.o kernels/check.o)
 	$(link)
 $(filter-out %/test_health,$(TESTS)): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(BUILD)/test/oracle.o $(OBJECTS)
 	$(link) $(LIBS)
 # needs neither GPU nor CUDA: it loads fake NVML libraries, complete or without one function
-$(BUILD)/test_health: $(addprefix $(BUILD)/,test/test_health.o kernels/cuda/health.o kernels/check.o kernels/tensor.o)
+$(BUILD)/test_health: $(addprefix $(BUILD)/,test/test_health.o kernels/cuda/health.o kernels/check.o)
 	$(link)
 NVML_FAKES := $(patsubst %,$(BUILD)/nvml/%.so,nothing nvmlInit_v2 nvmlDeviceGetHandleByPciBusId_v2 nvmlDeviceGetTemperature \
               nvmlDeviceGetPowerUsage nvmlDeviceGetClockInfo nvmlDeviceGetCurrentClocksThrottleReasons)
@@ -116,7 +116,7 @@ endif
 train: all $(BUILD)/tales
 	@$(BUILD)/tales --bytes $(TALES_BYTES) --val-bytes 100000 --seed 1 --out $(TALES)
 	@rm -rf $(TALES_RUN)
-	OMP_WAIT_POLICY=$${OMP_WAIT_POLICY:-passive} ./train_gpt --data $(TALES)/train.txt --val-data $(TALES)/val.txt --out $(TALES_RUN) $(TRAIN_OPTIONS)
+	./train_gpt --data $(TALES)/train.txt --val-data $(TALES)/val.txt --out $(TALES_RUN) $(TRAIN_OPTIONS)
 	@scripts/plot_loss.sh $(TALES_RUN)/log.csv > $(TALES_RUN)/loss.svg && echo "loss curve $(TALES_RUN)/loss.svg"
 
 # a program that starts slowly (0.25 s on a GPU, or sanitized) runs a part of the 2,407 cases

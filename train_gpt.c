@@ -177,7 +177,6 @@ static int64_t saved_step = -1;             /* of the last checkpoint of this pr
 
 static void print_settings(const DeviceInfo *device) {
     printf("%s on %s: %s, %s\n", VERSION, backend_name, device->name, device->detail);
-    if (device->advice[0]) printf("%s\n", device->advice);
     printf("model: %d layers, %d heads, %d channels, context %d, vocabulary %d: %.2f M parameters\n", config.L,
            config.NH, config.C, config.T, config.V, 1e-6 * (double)gpt_parameter_count(&config));
     printf("options:");
@@ -372,7 +371,7 @@ static StepStats train_step(double learning_rate, int64_t batches, DeviceHealth 
         }
         gpt_load(&gpt, inputs, targets);
         gpt_forward(&gpt);
-        gpt_backward(&gpt, share, i ? ACCUMULATE : OVERWRITE);
+        gpt_backward(&gpt, share, i ? ACCUMULATE : OVERWRITE, NULL, NULL);
         loss_add(optimizer.stats, gpt.acts.losses, share);
     }
     *health = ask_health();         /* while a GPU works on what was issued: seen at work, and not kept waiting */
@@ -636,6 +635,7 @@ static void run_sampling(void) {
 }
 
 int main(int argc, char **argv) {
+    device_start(argv);
     for (int fd = 0; fd <= 2; fd++)         /* a file that we open must not become a closed stdout */
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) return 1;
     options_parse(options, argc, argv);

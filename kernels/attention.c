@@ -1,7 +1,7 @@
 /* The part of attention that is the same for every implementation. */
 #include "attention.h"
 #include <string.h>
-#include "check.h"
+#include "check_ops.h"
 
 const Attention *attention_pick(const char *name, const AttentionSpec *spec) {
     int any = strcmp(name, "auto") == 0;

@@ -2,33 +2,41 @@
 #include <string.h>
 #include "device.h"
 
-/* t has the shape of like, its last dimension replaced by columns. */
-static void check_like(const char *op, const char *name, Tensor t, DType dtype, Tensor like, int64_t columns) {
+void check_shape(const char *op, const char *name, Tensor t, DType dtype, int ndim, const int64_t dim[4]) {
+    Tensor want = tensor_packed(NULL, dtype, ndim, dim);
+    int same = t.data && t.dtype == dtype && t.ndim == ndim;
+    for (int i = 0; i < ndim && same; i++) same = t.dim[i] == dim[i];
+    if (same) return;
+    char got_shape[80], want_shape[80];
+    if (!t.data) fail("%s: %s is absent, want %s %s", op, name, dtype_name(dtype), tensor_shape(want, want_shape));
+    fail("%s: %s is %s %s, want %s %s", op, name, dtype_name(t.dtype), tensor_shape(t, got_shape),
+         dtype_name(dtype), tensor_shape(want, want_shape));
+}
+
+void check_like(const char *op, const char *name, Tensor t, DType dtype, Tensor like, int64_t columns) {
     int64_t dim[4] = { like.dim[0], like.dim[1], like.dim[2], like.dim[3] };
     dim[like.ndim - 1] = columns;
     check_shape(op, name, t, dtype, like.ndim, dim);
 }
 
-/* One number a row of like: (B,T) of (B,T,C). */
-static void check_per_row(const char *op, const char *name, Tensor t, DType dtype, Tensor like) {
+void check_packed(const char *op, const char *name, Tensor t) {
+    char shape[80];
+    REQUIRE(tensor_is_packed(t), "%s: %s %s has pitch %lld, want it packed", op, name, tensor_shape(t, shape),
+            (long long)t.pitch);
+}
+
+void check_per_row(const char *op, const char *name, Tensor t, DType dtype, Tensor like) {
     check_shape(op, name, t, dtype, like.ndim - 1, like.dim);
     check_packed(op, name, t);
 }
 
-/* There, of floating point that this backend computes in, and not a scalar where rows are wanted. */
-static void check_float(const char *op, const char *name, Tensor t, int ndim) {
+void check_float(const char *op, const char *name, Tensor t, int min_ndim) {
     char shape[80];
-    REQUIRE(t.data && t.ndim >= ndim, "%s: %s %s is absent or has too few dimensions, want %d or more", op, name,
-            tensor_shape(t, shape), ndim);
+    REQUIRE(t.data && t.ndim >= min_ndim, "%s: %s %s is absent or has too few dimensions, want %d or more", op, name,
+            tensor_shape(t, shape), min_ndim);
     REQUIRE(t.dtype == F32 || t.dtype == BF16, "%s: %s is %s, want f32 or bf16", op, name, dtype_name(t.dtype));
     const char *refusal = device_refuse_dtype(t.dtype);
     REQUIRE(!refusal, "%s: %s is %s: %s", op, name, dtype_name(t.dtype), refusal);
-}
-
-/* A gradient of a parameter: f32, or what the parameter is. */
-static void check_gradient(const char *op, const char *name, Tensor t, DType param) {
-    REQUIRE(t.dtype == F32 || t.dtype == param, "%s: %s is %s, want f32 or %s", op, name, dtype_name(t.dtype),
-            dtype_name(param));
 }
 
 void check_embedding(const char *op, Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
@@ -41,9 +49,8 @@ void check_embedding(const char *op, Tensor x, Tensor tokens, Tensor wte, Tensor
     check_per_row(op, "tokens", tokens, I32, x);
     check_float(op, wte_name, wte, 2);
     check_float(op, wpe_name, wpe, 2);
-    check_tensor(op, wte_name, wte, wte.dtype, 2, wte.dim[0], C);
+    check_tensor(op, wte_name, wte, backward ? F32 : x.dtype, 2, wte.dim[0], C);
     check_tensor(op, wpe_name, wpe, wte.dtype, 2, wpe.dim[0], C);
-    check_gradient(op, wte_name, wte, x.dtype);
     REQUIRE(wpe.dim[0] >= x.dim[1], "%s: %lld positions, the table %s has %lld", op, (long long)x.dim[1], wpe_name,
             (long long)wpe.dim[0]);
 }
@@ -81,32 +88,8 @@ void check_layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dn
     check_per_row(op, "mean", mean, F32, x);
     check_per_row(op, "rstd", rstd, F32, x);
     check_tensor(op, "weight", weight, x.dtype, 1, C);
-    check_gradient(op, "dweight", dweight, x.dtype);
-    check_tensor(op, "dweight", dweight, dweight.dtype, 1, C);
-    check_tensor(op, "dbias", dbias, dweight.dtype, 1, C);
-}
-
-void check_matmul_forward(Tensor out, Tensor x, Tensor weight, Tensor bias) {
-    const char *op = "matmul";
-    check_float(op, "out", out, 2);
-    check_float(op, "x", x, 2);
-    int64_t N = tensor_columns(out), K = tensor_columns(x);
-    check_like(op, "out", out, x.dtype, x, N);
-    check_tensor(op, "weight", weight, x.dtype, 2, N, K);
-    if (bias.data) check_tensor(op, "bias", bias, x.dtype, 1, N);
-}
-
-void check_matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dout, Tensor x, Tensor weight) {
-    const char *op = "matmul backward";
-    check_float(op, "dout", dout, 2);
-    check_float(op, "x", x, 2);
-    int64_t N = tensor_columns(dout), K = tensor_columns(x);
-    check_like(op, "dout", dout, x.dtype, x, N);
-    check_tensor(op, "weight", weight, x.dtype, 2, N, K);
-    check_gradient(op, "dweight", dweight, x.dtype);
-    check_tensor(op, "dweight", dweight, dweight.dtype, 2, N, K);
-    if (dx.data) check_like(op, "dx", dx, x.dtype, x, K);
-    if (dbias.data) check_tensor(op, "dbias", dbias, dweight.dtype, 1, N);
+    check_tensor(op, "dweight", dweight, F32, 1, C);
+    check_tensor(op, "dbias", dbias, F32, 1, C);
 }
 
 void check_gelu(const char *op, Tensor y, Tensor x) {
@@ -116,35 +99,20 @@ void check_gelu(const char *op, Tensor y, Tensor x) {
     check_packed(op, "y", y);
 }
 
-void check_head_logits(Tensor logits, Tensor x, Tensor wte) {
-    const char *op = "head";
-    check_float(op, "x", x, 2);
-    check_float(op, "wte", wte, 2);
-    check_tensor(op, "wte", wte, x.dtype, 2, wte.dim[0], tensor_columns(x));
+void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V) {
+    const char *op = "softmax";
     check_float(op, "logits", logits, 2);
-    check_like(op, "logits", logits, logits.dtype, x, wte.dim[0]);
-}
-
-void check_head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tensor targets, int V, Tensor work) {
-    const char *op = "head";
-    check_float(op, "x", x, 3);
-    check_float(op, "wte", wte, 2);
-    int64_t C = tensor_columns(x), Vp = wte.dim[0];
-    check_packed(op, "x", x);
-    check_tensor(op, "wte", wte, x.dtype, 2, Vp, C);
-    check_per_row(op, "losses", losses, F32, x);
-    check_per_row(op, "targets", targets, I32, x);
-    REQUIRE(V >= 1 && V <= Vp, "head: V is %d, want 1 .. %lld, the rows of wte", V, (long long)Vp);
-    check_float(op, "work", work, 2);
-    check_tensor(op, "work", work, work.dtype, 2, work.dim[0], Vp);
-    REQUIRE(work.dim[0] >= 1, "head: work has no row, want 1 or more");
-    REQUIRE(!dx.data == !dwte.data, "head: one of dx and dwte is absent, want both or none");
-    if (dx.data) {
-        check_like(op, "dx", dx, x.dtype, x, C);
-        check_packed(op, "dx", dx);
-        check_gradient(op, "dwte", dwte, x.dtype);
-        check_tensor(op, "dwte", dwte, dwte.dtype, 2, Vp, C);
-    }
+    check_tensor(op, "logits", logits, F32, 2, logits.dim[0], logits.dim[1]);
+    check_per_row(op, "losses", losses, F32, logits);
+    check_per_row(op, "targets", targets, I32, logits);
+    REQUIRE(V >= 1 && V <= logits.dim[1], "softmax: V is %d, want 1 .. %lld, the columns of logits", V,
+            (long long)logits.dim[1]);
+    if (!dlogits.data) return;
+    check_float(op, "dlogits", dlogits, 2);
+    check_like(op, "dlogits", dlogits, dlogits.dtype, logits, logits.dim[1]);
+    REQUIRE(dlogits.data == logits.data &&
+            (size_t)dlogits.pitch * dtype_bytes(dlogits.dtype) == (size_t)logits.pitch * dtype_bytes(F32),
+            "softmax: dlogits is other memory than logits, want the same");
 }
 
 void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad) {

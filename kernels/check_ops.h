@@ -1,19 +1,34 @@
-/* kernels/check_ops.h - The operands of an op must fit together. Host code, the first line of the op in every
-   backend. */
+/* kernels/check_ops.h - The operands of an op must fit together. Host code, the first lines of an op. */
 #ifndef KERNELS_CHECK_OPS_H
 #define KERNELS_CHECK_OPS_H
 #include "check.h"
+#include "tensor.h"
 
+/* "matmul: weight is f32 (5,3), want f32 (5,4)". Compares data type and shape; an absent tensor fails. */
+#define check_tensor(op, name, t, dtype, ndim, ...) \
+    check_shape(op, name, t, dtype, ndim, (const int64_t[4]){__VA_ARGS__})
+void check_shape(const char *op, const char *name, Tensor t, DType dtype, int ndim, const int64_t dim[4]);
+
+/* The shape of like, the last dimension replaced by columns. */
+void check_like(const char *op, const char *name, Tensor t, DType dtype, Tensor like, int64_t columns);
+
+/* One number a row of like, packed: (B,T) of (B,T,C). */
+void check_per_row(const char *op, const char *name, Tensor t, DType dtype, Tensor like);
+
+/* "layernorm: x has pitch 10, want it packed". */
+void check_packed(const char *op, const char *name, Tensor t);
+
+/* Present, of a floating-point type that this backend computes in, with min_ndim dimensions or more. */
+void check_float(const char *op, const char *name, Tensor t, int min_ndim);
+
+/* All operands of an op that each backend has its own code for. */
 void check_embedding(const char *op, Tensor x, Tensor tokens, Tensor wte, Tensor wpe);
 void check_residual_layernorm(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
                               Tensor x, Tensor branch, Tensor weight, Tensor bias);
 void check_layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed,
                               Tensor x, Tensor mean, Tensor rstd, Tensor weight);
-void check_matmul_forward(Tensor out, Tensor x, Tensor weight, Tensor bias);
-void check_matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dout, Tensor x, Tensor weight);
 void check_gelu(const char *op, Tensor y, Tensor x);
-void check_head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tensor targets, int V, Tensor work);
-void check_head_logits(Tensor logits, Tensor x, Tensor wte);
+void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V);
 void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad);
 void check_convert(Tensor to, Tensor from);
 

@@ -7,8 +7,8 @@
 /* x = wte[token] + wpe[position] */
 void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe);
 
-/* dwte += (the head has written it before), by rows in the order of the positions, so that the bits are the same
-   every time; dwpe = or += : its rows T and beyond become 0 with OVERWRITE. */
+/* dwte F32 += (the head has written it before), in the order of the positions: the same bits every time; dwpe F32
+   = or += : its rows T and beyond become 0 with OVERWRITE. */
 void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into dwpe_into);
 
 #endif

@@ -1,18 +1,15 @@
-/* kernels/head.h - The head of the model as one op: product with the token table, softmax cross-entropy, and both
-   gradients. The logits are made, used and dropped a chunk of rows at a time. */
+/* kernels/head.h - The head of the model: matmul with the token table, softmax cross-entropy, and both gradients. The
+   logits exist for a chunk of rows at a time. */
 #ifndef KERNELS_HEAD_H
 #define KERNELS_HEAD_H
 #include "tensor.h"
 
 /* losses (B,T) F32 = -log softmax(x wte^T)[target], 0 where the target is -1 ("ignore");
-   dx (B,T,C) = and dwte (Vp,C) = or += the gradients of dloss * sum(losses); both absent: evaluation only.
+   dx (B,T,C) = and dwte (Vp,C) F32 = or += the gradients of dloss * sum(losses); both absent: evaluation only.
    targets (B,T) I32 in [-1, V). Columns >= V are padding: excluded from the softmax, their gradient is zero;
    wte's rows there must be finite.
-   work (R,Vp) is scratch; its number of rows R >= 1 is the size of a chunk and changes results by rounding only. */
+   work (R,Vp) F32 is scratch; its number of rows R >= 1 is the size of a chunk and changes results by rounding only. */
 void head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tensor targets,
                int V, float dloss, Into dwte_into, Tensor work);
-
-/* logits (R,Vp) = x wte^T for the sampler; x (R,C). Columns >= V are not meaningful. */
-void head_logits(Tensor logits, Tensor x, Tensor wte);
 
 #endif

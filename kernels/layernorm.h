@@ -9,7 +9,7 @@
 void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
                                 Tensor x, Tensor branch, Tensor weight, Tensor bias);
 
-/* dx = or += ; dweight, dbias = or += . x is what was normalised (the sum of the forward pass). */
+/* dx = or += ; dweight, dbias F32 = or += . x is the input of the normalisation (sum in the forward pass). */
 void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed,
                         Tensor x, Tensor mean, Tensor rstd, Tensor weight, Into dx_into, Into dweight_into);
 

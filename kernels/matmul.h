@@ -1,13 +1,17 @@
-/* kernels/matmul.h - Linear layer. out, dout (B,T,N); x, dx (B,T,K); weight, dweight (N,K); bias, dbias (N).
-   Rows may lie apart (any pitch). */
+/* kernels/matmul.h - Linear layer, optionally followed or preceded by a GELU. out, pre_gelu, dout (B,T,N);
+   x, x_pre_gelu, dx (B,T,K); weight (N,K); bias (N); dweight (N,K), dbias (N) F32. Any pitch; operands of a GELU are
+   packed. */
 #ifndef KERNELS_MATMUL_H
 #define KERNELS_MATMUL_H
 #include "tensor.h"
 
-/* out = x weight^T + bias; an absent bias is zero. */
-void matmul_forward(Tensor out, Tensor x, Tensor weight, Tensor bias);
+/* out = x weight^T + bias; an absent bias is zero. out may be F32 where x is BF16 and there is no bias.
+   Where pre_gelu is present: pre_gelu = x weight^T + bias, out = gelu(pre_gelu). */
+void matmul_forward(Tensor out, Tensor pre_gelu, Tensor x, Tensor weight, Tensor bias);
 
-/* dx = dout weight; dweight = or += dout^T x; dbias = or += column sums of dout. Absent dx or dbias: not computed. */
-void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dout, Tensor x, Tensor weight, Into dweight_into);
+/* dx = dout weight; dweight = or += dout^T x; dbias = or += column sums of dout. Absent dx or dbias: not computed.
+   Where x_pre_gelu is present (x = gelu(x_pre_gelu)): dx = (dout weight) * gelu'(x_pre_gelu), its gradient. */
+void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dout, Tensor x, Tensor x_pre_gelu, Tensor weight,
+                     Into dweight_into);
 
 #endif

@@ -27,7 +27,7 @@ size_t dtype_bytes(DType dtype) {
     case F32: case I32: return 4;
     case F64: return 8;
     }
-    fail("tensor: data type %d is none of ours", (int)dtype);
+    fail("tensor: unknown data type %d", (int)dtype);
 }
 
 const char *dtype_name(DType dtype) {

@@ -14,7 +14,7 @@ typedef struct {
     int64_t pitch;     /* elements from one row (last dimension) to the next; = dim[ndim-1] when packed */
 } Tensor;
 
-/* Whether a result is written (=) or added to what is there (+=). */
+/* Whether a result overwrites the output (=) or is added to it (+=). */
 typedef enum { OVERWRITE, ACCUMULATE } Into;
 
 #define ABSENT ((Tensor){0})
@@ -24,7 +24,7 @@ typedef enum { OVERWRITE, ACCUMULATE } Into;
 Tensor  tensor_packed(void *data, DType dtype, int ndim, const int64_t dim[4]);
 
 int64_t     tensor_count(Tensor t);            /* elements, without the gaps of a pitch */
-int64_t     tensor_rows(Tensor t);             /* product of all dimensions but the last */
+int64_t     tensor_rows(Tensor t);             /* all dimensions but the last, multiplied */
 int64_t     tensor_columns(Tensor t);          /* the last dimension */
 size_t      tensor_bytes(Tensor t);            /* of a packed tensor */
 int         tensor_is_packed(Tensor t);

@@ -1,6 +1,6 @@
 /* kernels/update.h - The end of a training step: loss, gradient norm, clipping, AdamW (Loshchilov and Hutter 2019,
-   arXiv 1711.05101). What the host decides and what the device finds out lies in one struct in device memory, so
-   that a step needs no word from the host, and a sick gradient is seen before it reaches the weights. */
+   arXiv 1711.05101). Its inputs and results are one struct in device memory: a step does not wait for the host, and a
+   non-finite gradient is detected before it reaches the weights. */
 #ifndef KERNELS_UPDATE_H
 #define KERNELS_UPDATE_H
 #include "tensor.h"
@@ -10,10 +10,11 @@ typedef struct {
     float   learning_rate, beta1, beta2, eps, weight_decay;
     float   correction1, correction2;   /* 1 - beta^t of this step's count t */
     float   max_norm;                   /* clip the global norm to this; 0 = never */
-    double  loss_limit, norm_limit;     /* an update beyond one of them is not applied; +inf = whatever is finite is */
-    /* written by the device; the host zeroes loss before each step */
+    double  loss_limit, norm_limit;     /* an update beyond one of them is not applied; +inf = every finite one is */
+    /* written by the device; the host zeroes both sums before each step */
     double  loss;                       /* mean over the step's targets */
-    double  norm;                       /* of all gradients, before clipping */
+    double  square_sum;                 /* of all gradients */
+    double  norm;                       /* sqrt(square_sum): before clipping */
     float   clip;                       /* min(1, max_norm / norm) */
     int32_t apply;                      /* 1 when loss and norm are finite and within their limits */
 } StepStats;
@@ -27,22 +28,24 @@ typedef struct {
 /* stats->loss += scale * sum(losses) */
 void loss_add(StepStats *stats, Tensor losses, float scale);
 
-/* Writes norm, clip and apply. grads: flat memory, gaps zero. */
-void gradient_norm(StepStats *stats, Tensor grads);
+/* stats->square_sum += sum(grads^2), in double. grads: a flat range of gradients, gaps zero. */
+void gradient_square_sum(StepStats *stats, Tensor grads);
+
+/* From loss and square_sum: norm, clip and apply. Ranks reduce both sums before. */
+void update_decide(StepStats *stats);
 
 /* Where stats->apply, in f32: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2 with g = clip * grad;
    param -= learning_rate (m/correction1 / (sqrt(v/correction2) + eps) + decay * weight_decay * param).
    param, m, v, grad: flat F32 memory of one shape. param_bf16: BF16 of the same shape that gets param rounded (=),
-   or absent.
-   rows, numbers: device addresses. */
+   or absent. rows, stats: device addresses. */
 void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad,
                   const UpdateRow *rows, int row_count, const StepStats *stats);
 
-/* to = from, rounded to the nearest where it is narrower. Packed, of as many elements; F32 or BF16. */
+/* to = from, rounded to nearest even where it is narrower. Packed, as many elements; F32 or BF16. */
 void tensor_convert(Tensor to, Tensor from);
 
-/* What a sick tensor looks like. Host-side result, waits for the device. */
-typedef struct { int64_t nan_count, inf_count; double min, max; } TensorStats;   /* range of the finite */
+/* Range of the finite elements, and how many are not. Waits for the device. */
+typedef struct { int64_t nan_count, inf_count; double min, max; } TensorStats;
 TensorStats tensor_stats(Tensor t);
 
 #endif

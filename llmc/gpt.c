@@ -6,7 +6,6 @@
 #include "../kernels/check.h"
 #include "../kernels/device.h"
 #include "../kernels/embedding.h"
-#include "../kernels/gelu.h"
 #include "../kernels/head.h"
 #include "../kernels/layernorm.h"
 #include "../kernels/matmul.h"
@@ -44,7 +43,7 @@ void gpt_check(GPTConfig *c) {
     c->Vp = (c->V + 63) / 64 * 64;
 }
 
-/* ---- The tables: each X macro of gpt.h becomes rows */
+/* ---- The tables: each X macro of gpt.h becomes entries */
 
 #define SHAPE(...) (const int64_t[4]){__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
@@ -107,9 +106,8 @@ static void add_act(Acts *a, Tensor *field, const char *prefix, const char *name
     row->watched = kind == KEPT && dtype != I32;
 }
 
-/* Rows of the head's logits that are made at a time: 512 MiB of them, in whole tiles of a matrix product. Each chunk
-   reads and writes all of dwte: 13 chunks of 2560 rows for GPT-2's vocabulary and 32768 tokens move 4 GB, 1 ms of a
-   step. */
+/* Rows of logits in a chunk of the head: 512 MiB, in whole tiles of a GEMM. Each chunk reads and writes all of dwte: 13
+   chunks of 2560 rows for GPT-2's vocabulary and 32768 tokens move 4 GB, 1 ms of a step. */
 static int64_t head_chunk(const GPTConfig *config, int B, int T) {
     int64_t rows = (INT64_C(512) << 20) / 4 / config->Vp / 128 * 128;
     if (rows < 128) rows = 128;
@@ -142,7 +140,7 @@ static AttentionSpec attention_spec(const GPTConfig *config, int B, int T) {
                             .deterministic = config->deterministic };
 }
 
-/* ---- How much */
+/* ---- Counts */
 
 int64_t gpt_parameter_count(const GPTConfig *config) {
     int64_t C = config->C;
@@ -184,7 +182,7 @@ size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int 
     return bytes;
 }
 
-/* ---- Life */
+/* ---- Creation */
 
 void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose) {
     gpt_check(&config);
@@ -225,8 +223,8 @@ void gpt_set_batch(GPT *m, int B, int T) {
         for (int l = 1; l < m->config.L; l++) m->acts.block[l] = m->acts.block[0];
 }
 
-/* Weights are drawn in memory's order: element (out, in) of a matrix has the same number whatever the vocabulary's
-   padding, and the rows of the padding stay zero. */
+/* Random numbers are indexed in the order of memory: element (out, in) of a matrix has the same one for any padding of
+   the vocabulary, and the padding is zero. */
 void gpt_init(GPT *m, uint64_t seed) {
     double residual = 0.02 / sqrt(2.0 * m->config.L);
     for (int i = 0; i < m->master.table.count; i++) {
@@ -280,13 +278,12 @@ void gpt_forward(GPT *m) {
         BlockParams *w = &p->block[l];
         BlockActs *s = &a->block[l];
         residual_layernorm_forward(s->res1, s->ln1, s->ln1_mean, s->ln1_rstd, x, branch, w->ln1w, w->ln1b);
-        matmul_forward(s->qkv, s->ln1, w->qkvw, w->qkvb);
+        matmul_forward(s->qkv, ABSENT, s->ln1, w->qkvw, w->qkvb);
         attention_forward(m, s->atty, s->att, s->qkv);
-        matmul_forward(a->branch, s->atty, w->projw, w->projb);
+        matmul_forward(a->branch, ABSENT, s->atty, w->projw, w->projb);
         residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
-        matmul_forward(s->fch, s->ln2, w->fcw, w->fcb);
-        gelu_forward(s->gelu, s->fch);
-        matmul_forward(a->branch, s->gelu, w->fcprojw, w->fcprojb);
+        matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
+        matmul_forward(a->branch, ABSENT, s->gelu, w->fcprojw, w->fcprojb);
         x = s->res2;
         branch = a->branch;
     }
@@ -299,43 +296,45 @@ void gpt_loss(GPT *m) {
     head_loss(a->losses, ABSENT, ABSENT, a->lnf, lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, a->logits);
 }
 
-void gpt_backward(GPT *m, float dloss, Into into) {
+void gpt_backward(GPT *m, float dloss, Into into, GradReady *ready, void *context) {
     Params *p = &m->params, *g = &m->grads;
     Acts *a = &m->acts;
     head_loss(a->losses, a->dbranch, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
     layernorm_backward(a->dres, g->lnfw, g->lnfb, a->dbranch, a->res, a->lnf_mean, a->lnf_rstd, p->lnfw,
                        OVERWRITE, into);
+    if (ready) ready(context, m->config.L);
     for (int l = m->config.L - 1; l >= 0; l--) {
         BlockParams *w = &p->block[l], *dw = &g->block[l];
         BlockActs *s = &a->block[l];
-        matmul_backward(a->dfch, dw->fcprojw, dw->fcprojb, a->dres, s->gelu, w->fcprojw, into);
-        gelu_backward(a->dfch, a->dfch, s->fch);
-        matmul_backward(a->dbranch, dw->fcw, dw->fcb, a->dfch, s->ln2, w->fcw, into);
+        matmul_backward(a->dfch, dw->fcprojw, dw->fcprojb, a->dres, s->gelu, s->fch, w->fcprojw, into);
+        matmul_backward(a->dbranch, dw->fcw, dw->fcb, a->dfch, s->ln2, ABSENT, w->fcw, into);
         layernorm_backward(a->dres, dw->ln2w, dw->ln2b, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd, w->ln2w,
                            ACCUMULATE, into);
-        matmul_backward(a->dbranch, dw->projw, dw->projb, a->dres, s->atty, w->projw, into);
+        matmul_backward(a->dbranch, dw->projw, dw->projb, a->dres, s->atty, ABSENT, w->projw, into);
         attention_backward(m, a->dqkv, a->dbranch, s->atty, s->att, s->qkv);
-        matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, a->dqkv, s->ln1, w->qkvw, into);
+        matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
         layernorm_backward(a->dres, dw->ln1w, dw->ln1b, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd, w->ln1w,
                            ACCUMULATE, into);
+        if (ready) ready(context, l);
     }
-    /* where the head is tied, it has written dwte by now */
+    /* a tied head has written dwte */
     if (m->config.untied && into == OVERWRITE) device_zero(g->wte.data, tensor_bytes(g->wte));
     embedding_backward(g->wte, g->wpe, a->dres, a->tokens, into);
+    if (ready) ready(context, -1);
 }
 
 void gpt_last_logits(GPT *m, float *logits) {
     Acts *a = &m->acts;
     Tensor row = tensor_row_range(a->logits, 0, 1);
-    head_logits(row, tensor_row_range(a->lnf, m->spec.Tq - 1, 1), m->params.lm_head);
+    matmul_forward(row, ABSENT, tensor_row_range(a->lnf, m->spec.Tq - 1, 1), m->params.lm_head, ABSENT);
     device_download(logits, row.data, (size_t)m->config.V * sizeof *logits);
 }
 
-/* ---- What went wrong */
+/* ---- Non-finite values */
 
 static int is_nonfinite(const TensorEntry *row, const char *what, char name[96], Tensor *t) {
-    TensorStats health = tensor_stats(*row->field);
-    if (health.nan_count + health.inf_count == 0) return 0;
+    TensorStats stats = tensor_stats(*row->field);
+    if (stats.nan_count + stats.inf_count == 0) return 0;
     snprintf(name, 96, "%s %s", what, row->name);
     *t = *row->field;
     return 1;

@@ -1,6 +1,6 @@
 /* llmc/gpt.h - GPT-2 (Radford et al. 2019) as HuggingFace's GPT2LMHeadModel computes it: pre-norm blocks, learned
-   positions, tanh GELU, biases; the head is tied to the token table, or has a table of its own. Every tensor is
-   declared once, in these tables. */
+   position embeddings, tanh GELU, biases; lm_head is tied to wte or separate. Every tensor is declared once, in these
+   tables. */
 #ifndef LLMC_GPT_H
 #define LLMC_GPT_H
 #include "../kernels/attention.h"
@@ -8,10 +8,10 @@
 
 typedef struct {
     int L, NH, C, T;    /* blocks, heads, channels, longest context */
-    DType dtype;        /* the model computes in it; F32, or BF16 with parameters kept in f32 beside */
-    int deterministic;  /* the same bits every run */
+    DType dtype;        /* of the computation: F32, or BF16 with master parameters in f32 */
+    int deterministic;  /* the same bits in every run */
     int V, Vp;          /* vocabulary; rows of the token table in memory: V rounded up to a multiple of 64 */
-    int untied;         /* the head has a table of its own */
+    int untied;         /* lm_head is not wte */
     DType save_dtype;   /* of the parameters in a checkpoint's model.safetensors: F32, or BF16 */
 } GPTConfig;
 
@@ -22,7 +22,7 @@ typedef struct {
 #define LAST_PARAMS(X) \
     X(lnfw,      "transformer.ln_f.weight",       SHAPE(C),     AS_IS,       INIT_ONE,      0) \
     X(lnfb,      "transformer.ln_f.bias",         SHAPE(C),     AS_IS,       INIT_ZERO,     0)
-/* A row of the untied model alone; where the head is tied, the field is another view of wte. */
+/* In untied models only; in tied ones the field is another view of wte. */
 #define HEAD_PARAMS(X) \
     X(lm_head,   "lm_head.weight",                SHAPE(Vp, C), VOCABULARY,  INIT_NORMAL,   1)
 
@@ -41,9 +41,8 @@ typedef struct {
     X(fcprojw,   "mlp.c_proj.weight",             SHAPE(C, 4*C),CONV1D,      INIT_RESIDUAL, 1) \
     X(fcprojb,   "mlp.c_proj.bias",               SHAPE(C),     AS_IS,       INIT_ZERO,     0)
 
-/* KEPT: read again by the backward pass, or to say what went wrong; while training each block has its own, evaluation
-   shares one. OPAQUE: the same, but only its op knows what it holds. WORKSPACE: scratch. BACKWARD: the scratch of
-   training. */
+/* KEPT: read again by the backward pass or by gpt_find_nonfinite; in training each block has its own, in evaluation all
+   share one. OPAQUE: the same, but only its op knows the format. WORKSPACE: scratch. BACKWARD: scratch of training. */
 /*      field     shape                dtype  what (ACT = the model's dtype) */
 #define BLOCK_ACTS(X) \
     X(res1,       SHAPE(B, T, C),      ACT,   KEPT)   /* the residual stream into the block */ \
@@ -53,19 +52,19 @@ typedef struct {
     X(qkv,        SHAPE(B, T, 3*C),    ACT,   KEPT) \
     X(atty,       SHAPE(B, T, C),      ACT,   KEPT) \
     X(att,        SHAPE(state),        F32,   OPAQUE)   /* what the attention keeps for its backward pass */ \
-    X(res2,       SHAPE(B, T, C),      ACT,   KEPT)   /* the stream between attention and MLP */ \
+    X(res2,       SHAPE(B, T, C),      ACT,   KEPT)   /* the residual stream between attention and MLP */ \
     X(ln2,        SHAPE(B, T, C),      ACT,   KEPT) \
     X(ln2_mean,   SHAPE(B, T),         F32,   KEPT) \
     X(ln2_rstd,   SHAPE(B, T),         F32,   KEPT) \
-    X(fch,        SHAPE(B, T, 4*C),    ACT,   KEPT) \
+    X(fch,        SHAPE(B, T, 4*C),    ACT,   KEPT)   /* of the MLP, before its GELU */ \
     X(gelu,       SHAPE(B, T, 4*C),    ACT,   KEPT)
 
 /*      field     shape                dtype  what */
 #define MODEL_ACTS(X) \
     X(tokens,     SHAPE(B, T),         I32,   KEPT) \
     X(targets,    SHAPE(B, T),         I32,   KEPT) \
-    X(branch,     SHAPE(B, T, C),      ACT,   WORKSPACE)   /* of attention or MLP, on its way into the stream */ \
-    X(res,        SHAPE(B, T, C),      ACT,   KEPT)   /* the stream out of the last block */ \
+    X(branch,     SHAPE(B, T, C),      ACT,   WORKSPACE)   /* output of attention or MLP */ \
+    X(res,        SHAPE(B, T, C),      ACT,   KEPT)   /* the residual stream out of the last block */ \
     X(lnf,        SHAPE(B, T, C),      ACT,   KEPT) \
     X(lnf_mean,   SHAPE(B, T),         F32,   KEPT) \
     X(lnf_rstd,   SHAPE(B, T),         F32,   KEPT) \
@@ -91,57 +90,63 @@ typedef struct {
     GPTConfig        config;
     Purpose          purpose;
     const Attention *attention;
-    AttentionSpec    spec;         /* of the batch that is set */
+    AttentionSpec    spec;         /* of the current batch */
     Params           params;       /* what the ops read, in config.dtype */
-    Params           master;       /* the parameters in f32: params themselves where they are f32 */
+    Params           master;       /* in f32; the same as params where dtype is F32 */
     Params           grads;        /* f32; none when evaluating */
     Acts             acts;
     void            *act_memory;
     size_t           act_bytes;    /* allocated for activations */
 } GPT;
 
-/* The models that have a name; gpt_named sets L, NH, C and T, or returns 0 when there is no such model. */
+/* Sets L, NH, C and T; returns 0 when there is no model of that name. */
 #define GPT_NAMES "d2, d4, d6, d8, d12 (GPT-2 124M), d24 (350M), d36 (774M), d48 (1558M)"
 int gpt_named(const char *name, GPTConfig *config);
 
-/* Fails with what is wrong: C not divisible by NH, a size below 1, ... Sets Vp. */
+/* Fails where the sizes are invalid: C not divisible by NH, a size below 1, ... Sets Vp. */
 void gpt_check(GPTConfig *config);
 
 int64_t gpt_parameter_count(const GPTConfig *config);     /* without padding */
-/* Of a training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B); of two token tables N counts one, that of the
-   head. */
+/* Of a training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B); of wte and a separate lm_head N counts one. */
 double  gpt_flops_per_token(const GPTConfig *config, int T);
 void    params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);    /* zeroed memory */
 void    params_free(Params *params);
 size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* of one copy of the parameters, with padding */
-/* Of the activations; *workspace is the part of it that no later op reads. */
+/* Of the activations; *workspace is the part of it that is scratch. */
 size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace);
 
 /* Allocates on the device, for batches of up to B sequences of T tokens. */
 void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose);
 void gpt_free(GPT *m);
 
-/* HuggingFace's initial weights: a function of the seed and the tensor's place alone. */
+/* HuggingFace's initial weights, a function of the seed and the tensor's index in the table. */
 void gpt_init(GPT *m, uint64_t seed);
 
-/* To be called when master was written: params = master, rounded to config.dtype. */
+/* params = master, rounded to config.dtype; to be called after master was written. */
 void gpt_cast_params(GPT *m);
 
-/* Lays the activations out for a batch of B sequences of T tokens, no larger than what was allocated. */
+/* Sets the shapes of the activations: B sequences of T tokens, not more than was allocated. */
 void gpt_set_batch(GPT *m, int B, int T);
 
-/* Uploads a batch of the size that is set; targets may be NULL. */
+/* Uploads a batch of that size; targets may be NULL. */
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets);
 
 void gpt_forward(GPT *m);                                  /* tokens -> lnf */
 void gpt_loss(GPT *m);                                     /* lnf, targets -> losses */
-/* lnf, targets -> losses, and all gradients of dloss * sum(losses), written or added. */
-void gpt_backward(GPT *m, float dloss, Into into);
+
+/* Called by gpt_backward when the last operation on some gradients has been issued, so that their reduction can overlap
+   the rest of the pass. block: L = ln_f and, where untied, lm_head; then L-1 .. 0 = all of that block; last -1 = wte
+   and wpe. The gradients of each are contiguous in memory. */
+typedef void GradReady(void *context, int block);
+
+/* lnf, targets -> losses, and all gradients of dloss * sum(losses), written or added. ready: NULL = none. */
+void gpt_backward(GPT *m, float dloss, Into into, GradReady *ready, void *context);
+
 /* Logits (V floats, on the host) after the last of the T tokens of sequence 0. */
 void gpt_last_logits(GPT *m, float *logits);
 
-/* The first tensor with a NaN or an infinity: among the parameters, then in the order of the forward pass, then of the
-   backward pass. Returns 0 when all are finite; else name is its name and *t the tensor. */
+/* The first tensor with a NaN or an infinity: parameters, then activations in the order of the forward pass, then
+   gradients in the order of the backward pass. Returns 0 when all are finite; else sets its name and *t. */
 int gpt_find_nonfinite(const GPT *m, char name[96], Tensor *t);
 
 #endif

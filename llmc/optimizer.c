@@ -8,11 +8,15 @@ size_t optimizer_bytes(const GPTConfig *config) {
     return 2 * gpt_param_bytes(config, F32);
 }
 
+static Tensor moments_create(const TensorTable *params, const char *what) {
+    return tensor_of(device_alloc(params->bytes, what), F32, 1, (int64_t)(params->bytes / sizeof(float)));
+}
+
 void optimizer_create(Optimizer *o, const GPT *model, AdamW adamw) {
     *o = (Optimizer){ .adamw = adamw, .loss_limit = INFINITY, .norm_limit = INFINITY };
-    params_create(&o->m, &model->config, F32, "the first moments of AdamW");
-    params_create(&o->v, &model->config, F32, "the second moments of AdamW");
     const TensorTable *table = &model->master.table;
+    o->m = moments_create(table, "the first moments of AdamW");
+    o->v = moments_create(table, "the second moments of AdamW");
     size_t bytes = (size_t)table->count * sizeof(UpdateRow);
     UpdateRow *rows = malloc(bytes);
     REQUIRE(rows, "out of memory: the rows of AdamW");
@@ -26,8 +30,8 @@ void optimizer_create(Optimizer *o, const GPT *model, AdamW adamw) {
 }
 
 void optimizer_free(Optimizer *o) {
-    params_free(&o->m);
-    params_free(&o->v);
+    device_free(o->m.data);
+    device_free(o->v.data);
     device_free(o->rows);
     device_free(o->stats);
     *o = (Optimizer){0};
@@ -46,12 +50,13 @@ void optimizer_begin(Optimizer *o, double learning_rate) {
 
 StepStats optimizer_update(Optimizer *o, GPT *model) {
     StepStats stats;
-    gradient_norm(o->stats, tensor_table_flat(&model->grads.table, F32));
-    Tensor param_bf16 = model->config.dtype == F32 ? ABSENT : tensor_table_flat(&model->params.table,
-                                                     model->config.dtype);
-    adamw_update(tensor_table_flat(&model->master.table, F32), param_bf16, tensor_table_flat(&o->m.table, F32),
-                 tensor_table_flat(&o->v.table, F32), tensor_table_flat(&model->grads.table, F32), o->rows,
-                 model->master.table.count, o->stats);
+    const Tensor grads = tensor_table_flat(&model->grads.table, F32);
+    const DType dtype = model->config.dtype;
+    gradient_square_sum(o->stats, grads);
+    update_decide(o->stats);
+    adamw_update(tensor_table_flat(&model->master.table, F32),
+                 dtype == F32 ? ABSENT : tensor_table_flat(&model->params.table, dtype), o->m, o->v, grads,
+                 o->rows, model->master.table.count, o->stats);
     device_download(&stats, o->stats, sizeof stats);
     o->step += stats.apply;
     return stats;

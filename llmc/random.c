@@ -1,22 +1,8 @@
-/* llmc/random.c - Philox4x32-10 and what is drawn from it. */
 #include "random.h"
 #include <math.h>
 #include "../kernels/check.h"
 
-Random128 philox4x32(Random128 c, uint64_t key) {
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c.word[0];
-        uint64_t p1 = (uint64_t)0xCD9E8D57u * c.word[2];
-        c = (Random128){{ (uint32_t)(p1 >> 32) ^ c.word[1] ^ k0, (uint32_t)p1,
-                          (uint32_t)(p0 >> 32) ^ c.word[3] ^ k1, (uint32_t)p0 }};
-        k0 += 0x9E3779B9u;      /* the golden ratio */
-        k1 += 0xBB67AE85u;      /* sqrt(3) - 1 */
-    }
-    return c;
-}
-
-static Random128 draw(uint64_t seed, RandomPurpose purpose, uint32_t number, uint32_t step, uint64_t position) {
+static Random128 block(uint64_t seed, RandomPurpose purpose, uint32_t number, uint32_t step, uint64_t position) {
     Random128 counter = {{ (uint32_t)position, (uint32_t)(position >> 32), step, (uint32_t)purpose | number << 8 }};
     return philox4x32(counter, seed);
 }
@@ -26,7 +12,7 @@ static uint64_t high_half(Random128 r) { return r.word[2] | (uint64_t)r.word[3] 
 static double   unit(uint64_t bits)    { return (double)(bits >> 11) * 0x1p-53; }
 
 Random128 philox(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position) {
-    return draw(seed, purpose, 0, step, position);
+    return block(seed, purpose, 0, step, position);
 }
 
 double random_uniform(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position) {
@@ -39,14 +25,14 @@ double random_normal(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64
     return radius * cos(2 * 3.14159265358979323846 * unit(high_half(r)));
 }
 
-/* Lemire 2019, "Fast random integer generation in an interval": the high half of bits * n, with the few low halves
-   refused that would make some results likelier than others. */
+/* Lemire 2019, "Fast random integer generation in an interval": the high half of bits * n, rejecting the few low halves
+   that would bias it. */
 uint64_t random_below(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position, uint64_t n) {
     REQUIRE(n > 0, "random_below: n is 0, want 1 or more");
-    uint64_t refused = -n % n;      /* 2^64 mod n */
+    uint64_t rejected = -n % n;      /* 2^64 mod n */
     for (uint32_t number = 0; ; number++) {
-        unsigned __int128 product = (unsigned __int128)low_half(draw(seed, purpose, number, step, position)) * n;
-        if ((uint64_t)product >= refused) return (uint64_t)(product >> 64);
+        unsigned __int128 product = (unsigned __int128)low_half(block(seed, purpose, number, step, position)) * n;
+        if ((uint64_t)product >= rejected) return (uint64_t)(product >> 64);
     }
 }
 
@@ -63,7 +49,7 @@ uint64_t random_permute(uint64_t seed, RandomPurpose purpose, uint32_t step, uin
             uint64_t *digit = round % 2 ? &right : &left;
             uint64_t other  = round % 2 ?  left  :  right;
             uint64_t size   = round % 2 ?  b     :  a;
-            uint64_t bits   = low_half(draw(seed, purpose, round, step, other));
+            uint64_t bits   = low_half(block(seed, purpose, round, step, other));
             *digit = (*digit + (uint64_t)((unsigned __int128)bits * size >> 64)) % size;
         }
         index = left * b + right;

@@ -1,8 +1,8 @@
-/* llmc/tensor_table.h - Named tensors in one allocation. Every row starts on a multiple of 128 elements
-   (256 bytes of BF16), so that a row has the same place, in elements, in tables of any type;
-   the gaps between the rows of parameters, gradients and moments are zero and stay zero. */
-#ifndef LLMC_TABLE_H
-#define LLMC_TABLE_H
+/* llmc/tensor_table.h - Named tensors in one allocation. Every entry starts at a multiple of 128 elements (256 bytes of
+   BF16): its offset in elements is the same in tables of any type. The gaps between parameters, gradients and moments
+   are zero. */
+#ifndef LLMC_TENSOR_TABLE_H
+#define LLMC_TENSOR_TABLE_H
 #include "../kernels/tensor.h"
 
 typedef enum {
@@ -15,16 +15,16 @@ typedef enum {
     INIT_ZERO,
     INIT_ONE,
     INIT_NORMAL,    /* N(0, 0.02) */
-    INIT_RESIDUAL   /* N(0, 0.02 / sqrt(2 L)): what adds to the residual stream */
+    INIT_RESIDUAL   /* N(0, 0.02 / sqrt(2 L)): outputs to the residual stream */
 } Init;
 
 typedef struct {
     char       name[64];    /* the key in a checkpoint */
-    Tensor    *field;       /* the struct member that this row fills */
+    Tensor    *field;       /* the struct member of this entry */
     FileLayout layout;
     Init       init;
     int        decay;       /* weight decay applies */
-    int        watched;     /* searched for the first NaN of a sick step */
+    int        watched;     /* searched for the first non-finite value */
     size_t     offset;      /* bytes from the start of the memory */
 } TensorEntry;
 
@@ -35,14 +35,13 @@ typedef struct {
     void  *memory;          /* device address; NULL until placed */
 } TensorTable;
 
-/* Appends a row: *field gets shape now and its data when the table is placed. The row's other members may be set
-   after. */
+/* Appends an entry: *field = shape, its data is set by tensor_table_place. The caller sets the other members. */
 TensorEntry *tensor_table_add(TensorTable *table, Tensor *field, const char *name, Tensor shape);
 
-/* Gives every row its address in memory, which holds at least table->bytes. */
+/* Sets the addresses of all tensors in memory, which has at least table->bytes. */
 void tensor_table_place(TensorTable *table, void *memory);
 
-Tensor tensor_table_flat(const TensorTable *table, DType dtype);    /* all of it as one tensor of one row */
-void tensor_table_free(TensorTable *table);                         /* the rows, not the memory */
+Tensor tensor_table_flat(const TensorTable *table, DType dtype);    /* the whole memory as one tensor */
+void tensor_table_free(TensorTable *table);                         /* the entries, not the memory */
 
 #endif

@@ -3,8 +3,8 @@
    arena_begin("matmul", "N=%d", N);                forgets the last case
    Tensor x = input(1, B, T, K);                    random, never to be written
    Tensor dw = base(1, N, K), out = output(B, T, N);     random to be added to; NaN to be overwritten
-   EACH_RUN matmul_forward(out, x, w, ABSENT);      runs with 1, 2 and 3 threads, and twice: the same bits every time;
-                                                    no word changes that is not an output's: guards, gaps, inputs
+   EACH_RUN matmul_forward(out, ABSENT, x, w, ABSENT);    runs with 1, 2 and 3 threads, and twice: the same bits;
+                                                    nothing changes but the outputs: no guard, gap or input
    compare("out", out, want, (Bound){ .roundings = K });
 
    A test that RUN_EACH_DTYPE runs is run once for each data type that the device computes in: input(), output() and
@@ -130,7 +130,7 @@ static Tensor place(DType dtype, int mark_as, int64_t pitch, int ndim, const int
 #define f32_base(amplitude, ...)  base_as(F32, amplitude, __VA_ARGS__)
 #define f32_output_into(into, ...) into_as(F32, into, __VA_ARGS__)
 #define scratch(...)              place(F32, SCRATCH, 0, DIMS(__VA_ARGS__))
-#define integers(least, most, ...) fill_integers(place(I32, KEPT, 0, DIMS(__VA_ARGS__)), least, most)
+#define integers(min, max, ...)   fill_integers(place(I32, KEPT, 0, DIMS(__VA_ARGS__)), min, max)
 
 static Tensor fill(Tensor t, double centre, double amplitude) {
     for (int64_t r = 0; r < tensor_rows(t); r++)
@@ -138,9 +138,9 @@ static Tensor fill(Tensor t, double centre, double amplitude) {
     return t;
 }
 
-static inline Tensor fill_integers(Tensor t, int least, int most) {
+static inline Tensor fill_integers(Tensor t, int min, int max) {
     int *a = arena_host(t);
-    for (int64_t i = 0; i < tensor_count(t); i++) a[i] = uniform_int(least, most);
+    for (int64_t i = 0; i < tensor_count(t); i++) a[i] = uniform_int(min, max);
     return t;
 }
 
@@ -219,14 +219,14 @@ static double off(Tensor output, const double *want, const double *emulated) {
 
 static void compare(const char *name, Tensor got, const double *want, Bound bound) {
     const double *values = result(got);
-    double error = 0, greatest = bound.floor;
+    double error = 0, largest = bound.floor;
     int64_t at = 0;
     for (int64_t i = 0; i < tensor_count(got); i++) {
         if (!(fabs(values[i] - want[i]) <= error)) { error = fabs(values[i] - want[i]); at = i; }
         if (error != error) break;
-        greatest = fmax(greatest, fabs(want[i]));
+        largest = fmax(largest, fabs(want[i]));
     }
-    double allowed = 4 * 0x1p-24 * (sqrt(bound.roundings) + bound.condition) * greatest
+    double allowed = 4 * 0x1p-24 * (sqrt(bound.roundings) + bound.condition) * largest
                      + 2 * fmax(bound.emulated, off(got, want, want));
     EXPECT(error <= allowed, "%s %s: %s[%lld] is %.9g, want %.9g: off by %.2e, bound %.2e", arena_op, arena_case, name,
            (long long)at, values[at], want[at], error, allowed);

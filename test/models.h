@@ -28,24 +28,39 @@ static inline void expect_equal_rows(const Params *a, const Params *b, const cha
     }
 }
 
+static inline void expect_equal_moments(const Optimizer *a, const Optimizer *b) {
+    const Tensor pair[2][2] = { { a->m, b->m }, { a->v, b->v } };
+    for (int i = 0; i < 2; i++) {
+        void *x = download(pair[i][0]), *y = download(pair[i][1]);
+        EXPECT(!memcmp(x, y, tensor_bytes(a->m)), "the %s moments differ", i ? "second" : "first");
+        free(x);
+        free(y);
+    }
+}
+
 typedef struct { GPT model; Optimizer optimizer; } Trainer;
 
-static inline void fill(const Params *params, int V, uint32_t seed) {
-    for (int i = 0; i < params->table.count; i++) {
-        Tensor t = *params->table.entry[i].field;
+/* memory: of tensors as the table says */
+static inline void fill_memory(const TensorTable *table, void *memory, int V, uint32_t seed) {
+    for (int i = 0; i < table->count; i++) {
+        Tensor t = *table->entry[i].field;
         uint32_t *bits = calloc(1, tensor_bytes(t));
-        int64_t count = params->table.entry[i].layout == VOCABULARY ? V * t.dim[1] : tensor_count(t);
+        int64_t count = table->entry[i].layout == VOCABULARY ? V * t.dim[1] : tensor_count(t);
         for (int64_t j = 0; j < count; j++)                /* any finite number: the highest bit of the exponent is 0 */
             bits[j] = philox(7, RANDOM_TEST, seed, (uint64_t)(i << 20 | j)).word[0] & 0xbfffffff;
-        device_upload(t.data, bits, tensor_bytes(t));
+        device_upload((char *)memory + table->entry[i].offset, bits, tensor_bytes(t));
         free(bits);
     }
 }
 
+static inline void fill(const Params *params, int V, uint32_t seed) {
+    fill_memory(&params->table, params->table.memory, V, seed);
+}
+
 static inline void tiny_fill(Trainer *t, uint32_t seed) {
     fill(&t->model.params, t->model.config.V, seed);
-    fill(&t->optimizer.m, t->model.config.V, seed + 1);
-    fill(&t->optimizer.v, t->model.config.V, seed + 2);
+    fill_memory(&t->model.params.table, t->optimizer.m.data, t->model.config.V, seed + 1);
+    fill_memory(&t->model.params.table, t->optimizer.v.data, t->model.config.V, seed + 2);
 }
 
 static inline void tiny_create(Trainer *t, uint32_t seed) {

@@ -35,6 +35,16 @@ else
     close_test "$name"
 fi
 
+# OpenMP prints this when it is loaded
+starts() { OMP_DISPLAY_ENV=true "$@" "$gpt" --version 2>&1 | grep -c 'ENVIRONMENT BEGIN'; }
+name="sets OMP_WAIT_POLICY where it is unset, and executes itself again"
+if [ -n "$cuda" ] || [ "$(starts env)" != 1 ]; then
+    skip_test "$name" "the CPU backend with OpenMP does"
+else
+    is "starts without a policy" "$(starts env -u OMP_WAIT_POLICY)" 2
+    close_test "$name"
+fi
+
 expect "train" "$gpt" $small --steps 0 --out "$dir/start" --seed 3
 expect "train" "$gpt" $small --steps 5 --out "$dir/direct" --seed 3
 expect "train" "$gpt" $small --steps 5 --out "$dir/from-init" --seed 3 --init "$dir/start"

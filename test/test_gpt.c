@@ -2,7 +2,7 @@
    steps lie in test/reference (scripts/make_reference.py); and what must hold of any model. Runs where the repository's
    root is the working directory. */
 #include "../kernels/device.h"
-#include "../kernels/head.h"
+#include "../kernels/matmul.h"
 #include "../llmc/checkpoint/run_dir.h"
 #include "../llmc/checkpoint/weights.h"
 #include "../llmc/files.h"
@@ -209,7 +209,7 @@ static void compare_gradient(Worst *worst, const Reference *r, const TensorEntry
 static double compare_logits(const GPT *m, const Reference *r) {
     int64_t rows = r->B * r->T, V = r->config.V, Vp = r->config.Vp;
     Tensor logits = tensor_of(device_alloc((size_t)(rows * Vp) * sizeof(float), "the logits"), F32, 2, rows, Vp);
-    head_logits(logits, tensor_flat(m->acts.lnf), m->params.wte);
+    matmul_forward(logits, ABSENT, tensor_flat(m->acts.lnf), m->params.wte, ABSENT);
     float *got = download(logits), *want = new_array(rows * V, sizeof *want);
     double *file = reference_tensor(r, "logits", "F64", 8, rows * V);
     for (int64_t i = 0; i < rows * V; i++) {
@@ -231,7 +231,7 @@ static void compare_steps(GPT *m, const Reference *r, double *loss_error, double
     optimizer_create(&o, m, r->adamw);
     for (int step = 0; step < r->steps; step++) {
         gpt_forward(m);
-        gpt_backward(m, 1.0f / (float)r->target_count, OVERWRITE);
+        gpt_backward(m, 1.0f / (float)r->target_count, OVERWRITE, NULL, NULL);
         optimizer_begin(&o, r->learning_rate);
         loss_add(o.stats, m->acts.losses, 1.0f / (float)r->target_count);
         StepStats got = optimizer_update(&o, m);
@@ -255,7 +255,7 @@ static void against_reference(const Reference *r, const char *attention) {
     gpt_forward(&m);
     double logits = compare_logits(&m, r);
     EXPECT(logits <= limit, "%s: logits: error %.2g, want at most %.2g", r->path, logits, limit);
-    gpt_backward(&m, 1.0f / (float)r->target_count, OVERWRITE);
+    gpt_backward(&m, 1.0f / (float)r->target_count, OVERWRITE, NULL, NULL);
     double loss = fabs(mean_loss(&m, r->target_count) / r->losses[0] - 1);
     double loss_limit = limit / sqrt(r->target_count);       /* a mean of as many errors, now up, now down */
     EXPECT(loss <= loss_limit, "%s: loss: error %.2g, want at most %.2g", r->path, loss, loss_limit);
@@ -285,9 +285,9 @@ static void reference_124M(void) {
 static void load_corner(GPT *m, const Reference *r, int b, int B, int T) {
     int32_t *tokens = new_array(2 * B * T, sizeof *tokens), *targets = tokens + B * T;
     for (int i = 0; i < B * T; i++) {
-        int place = (b + i / T) * r->T + i % T;
-        tokens[i]  = r->tokens[place];
-        targets[i] = r->targets[place];
+        int from = (b + i / T) * r->T + i % T;
+        tokens[i]  = r->tokens[from];
+        targets[i] = r->targets[from];
     }
     gpt_set_batch(m, B, T);
     gpt_load(m, tokens, targets);
@@ -307,11 +307,11 @@ static void accumulate(const Reference *r, const char *attention) {
     reference_model(&whole, r, attention, TRAIN);
     reference_model(&micro, r, attention, TRAIN);
     gpt_forward(&whole);
-    gpt_backward(&whole, 1.0f / (float)r->target_count, OVERWRITE);
+    gpt_backward(&whole, 1.0f / (float)r->target_count, OVERWRITE, NULL, NULL);
     for (int b = -1; b < r->B; b++) {                /* the first goes twice: OVERWRITE must not see what was there */
         load_corner(&micro, r, b < 0 ? 0 : b, 1, r->T);
         gpt_forward(&micro);
-        gpt_backward(&micro, 1.0f / (float)r->target_count, b <= 0 ? OVERWRITE : ACCUMULATE);
+        gpt_backward(&micro, 1.0f / (float)r->target_count, b <= 0 ? OVERWRITE : ACCUMULATE, NULL, NULL);
     }
     double limit = tolerance(&r->config, r->B, r->T);
     for (int i = 0; i < whole.grads.table.count; i++) {
@@ -324,6 +324,42 @@ static void accumulate(const Reference *r, const char *attention) {
     }
     gpt_free(&whole);
     gpt_free(&micro);
+}
+
+typedef struct { const GPT *m; int next; float *grads; } Ready;
+
+static int block_of(const char *name, int L) {
+    int block;
+    if (sscanf(name, "transformer.h.%d.", &block) == 1) return block;
+    return strstr(name, "wte") || strstr(name, "wpe") ? -1 : L;
+}
+
+/* Copies the gradients that have become final. */
+static void copy_ready(void *context, int block) {
+    Ready *ready = context;
+    EXPECT(block == ready->next, "block %d is ready, want %d", block, ready->next);
+    ready->next--;
+    for (int i = 0; i < ready->m->grads.table.count; i++) {
+        const TensorEntry *row = &ready->m->grads.table.entry[i];
+        if (block_of(row->name, ready->m->config.L) == block)
+            device_download((char *)ready->grads + row->offset, row->field->data, tensor_bytes(*row->field));
+    }
+}
+
+/* Gradients are final when they are reported, and all are reported. */
+static void report_blocks(const Reference *r, const char *attention) {
+    GPT m;
+    reference_model(&m, r, attention, TRAIN);
+    Tensor grads = flat(&m.grads);
+    Ready ready = { &m, m.config.L, new_array(tensor_count(grads), sizeof(float)) };
+    gpt_forward(&m);
+    gpt_backward(&m, 1.0f / (float)r->target_count, OVERWRITE, copy_ready, &ready);
+    float *end = download(grads);
+    EXPECT(ready.next == -2, "%s: the last block reported is %d", attention, ready.next + 1);
+    EXPECT(!memcmp(ready.grads, end, tensor_bytes(grads)), "%s: gradients changed after their report", attention);
+    free(end);
+    free(ready.grads);
+    gpt_free(&m);
 }
 
 static void lay_out_smaller(const Reference *r, const char *attention) {
@@ -340,7 +376,7 @@ static void lay_out_smaller(const Reference *r, const char *attention) {
             GPT *m = k ? &small : &large;
             load_corner(m, r, 0, B, T);
             gpt_forward(m);
-            gpt_backward(m, 0.01f, OVERWRITE);
+            gpt_backward(m, 0.01f, OVERWRITE, NULL, NULL);
         }
         EXPECT(same_losses(&large, &small), "%s: %d x %d", attention, B, T);
         EXPECT(same_bits(&large.grads, &small.grads), "%s: %d x %d", attention, B, T);
@@ -358,7 +394,7 @@ static void evaluate(const Reference *r, const char *attention) {
     gpt_forward(&train);
     gpt_loss(&train);
     EXPECT(same_losses(&train, &evaluate), "%s", attention);
-    gpt_backward(&train, 1, OVERWRITE);
+    gpt_backward(&train, 1, OVERWRITE, NULL, NULL);
     EXPECT(same_losses(&train, &evaluate), "%s: with gradients", attention);
     EXPECT(evaluate.act_bytes < train.act_bytes, "%zu bytes, training has %zu", evaluate.act_bytes, train.act_bytes);
     gpt_free(&train);
@@ -368,7 +404,7 @@ static void evaluate(const Reference *r, const char *attention) {
 static void train(GPT *m, Optimizer *o, const Reference *r, int steps) {
     for (int step = 0; step < steps; step++) {
         gpt_forward(m);
-        gpt_backward(m, 1.0f / (float)r->target_count, OVERWRITE);
+        gpt_backward(m, 1.0f / (float)r->target_count, OVERWRITE, NULL, NULL);
         optimizer_begin(o, r->learning_rate);
         optimizer_update(o, m);
     }
@@ -454,6 +490,7 @@ static void resume(const Reference *r, const char *attention) {
 }
 
 static void accumulation_equals_one_batch(void)      { each_attention(AWKWARD, accumulate); }
+static void reported_gradients_are_final(void)       { each_attention(AWKWARD, report_blocks); }
 static void smaller_batch_equals_smaller_model(void) { each_attention(AWKWARD, lay_out_smaller); }
 static void evaluation_equals_training(void)         { each_attention(AWKWARD, evaluate); }
 static void threads_do_not_change_bits(void)         { each_attention(AWKWARD, use_threads); }
@@ -556,7 +593,7 @@ static void one_batch_is_learnt(void) {
         optimizer_create(&o, &m, (AdamW){ 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f });
         for (int step = 0; step < 100; step++) {
             gpt_forward(&m);
-            gpt_backward(&m, 1.0f / (B * T), OVERWRITE);
+            gpt_backward(&m, 1.0f / (B * T), OVERWRITE, NULL, NULL);
             optimizer_begin(&o, 3e-3);
             loss_add(o.stats, m.acts.losses, 1.0f / (B * T));
             last = optimizer_update(&o, &m).loss;
@@ -614,6 +651,7 @@ int main(void) {
     RUN(reference_awkward);
     RUN(reference_124M);
     RUN(accumulation_equals_one_batch);
+    RUN(reported_gradients_are_final);
     RUN(smaller_batch_equals_smaller_model);
     RUN(evaluation_equals_training);
     RUN(threads_do_not_change_bits);

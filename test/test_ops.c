@@ -5,6 +5,7 @@
 #include "../kernels/head.h"
 #include "../kernels/layernorm.h"
 #include "../kernels/matmul.h"
+#include "../kernels/softmax_cross_entropy.h"
 #include "../kernels/update.h"
 #include "arena.h"
 
@@ -71,11 +72,11 @@ static void layernorm(void) {
         /* The backward pass gets the oracle's mean and rstd, rounded: its errors are its own. */
         Tensor s = input(0, B, T, C), dnormed = input(1, B, T, C);
         Tensor mean_in = f32_input(0, B, T), rstd_in = f32_input(0, B, T);
-        double greatest_rstd = 0, condition = 0;
+        double max_rstd = 0, condition = 0;
         for (int r = 0; r < rows; r++) {
             set(mean_in, r, want_mean[r]);
             set(rstd_in, r, want_rstd[r]);
-            greatest_rstd = fmax(greatest_rstd, want_rstd[r]);
+            max_rstd = fmax(max_rstd, want_rstd[r]);
             condition = fmax(condition, (fabs(offset) + 2) * want_rstd[r]);      /* x - mean, of values near offset */
         }
         for (int k = 0; k < rows * C; k++) set(s, k, want_sum[k]);
@@ -96,7 +97,7 @@ static void layernorm(void) {
         double *want_dx = doubles(rows * C), *want_dweight = doubles(C), *want_dbias = doubles(C);
         oracle_layernorm_backward(want_dx, want_dweight, want_dbias, given(dnormed), given(s), given(mean_in),
                                   given(rstd_in), given(weight), rows, C);
-        compare("dx", dx, plus(want_dx, dx, dx_into), (Bound){ .roundings = n, .floor = greatest_rstd });
+        compare("dx", dx, plus(want_dx, dx, dx_into), (Bound){ .roundings = n, .floor = max_rstd });
         compare("dweight", dweight, plus(want_dweight, dweight, dw_into),
                 (Bound){ .roundings = rows + 2, .floor = sqrt(rows) });
         compare("dbias", dbias, plus(want_dbias, dbias, dw_into),
@@ -121,8 +122,8 @@ static void matmul(void) {
         Tensor out = output(B, T, N), dout = input(1, B, T, N), dweight = f32_output_into(into, N, K);
         Tensor dx = whole ? output(B, T, K) : ABSENT, dbias = whole ? f32_output_into(into, N) : ABSENT;
         EACH_RUN {
-            matmul_forward(out, x, weight, bias);
-            matmul_backward(dx, dweight, dbias, dout, x, weight, into);
+            matmul_forward(out, ABSENT, x, weight, bias);
+            matmul_backward(dx, dweight, dbias, dout, x, ABSENT, weight, into);
         }
         double *want_out = doubles(rows * N), *want_dx = doubles(rows * K), *want_dweight = doubles(N * K);
         double *want_dbias = doubles(N);
@@ -136,6 +137,63 @@ static void matmul(void) {
         compare("dx", dx, want_dx, (Bound){ .roundings = N, .floor = sqrt(N) / 3 });
         compare("dbias", dbias, plus(want_dbias, dbias, into),
                 (Bound){ .roundings = rows + 1, .floor = sqrt(rows) / 2 });
+    }
+}
+
+/* A GELU behind the forward pass; one before x, which the backward pass goes through. */
+static void matmul_gelu(void) {
+    static const struct { int B, T, N, K; } shapes[] = {
+        {1, 1, 1, 1}, {3, 7, 13, 31}, {1, 63, 65, 129}, {2, 64, 192, 64},
+    };
+    for (int i = 0; i < 2 * COUNT(shapes); i++) {
+        int B = shapes[i / 2].B, T = shapes[i / 2].T, N = shapes[i / 2].N, K = shapes[i / 2].K, rows = B * T;
+        int biased = i % 2;
+        Into into = i % 2 ? ACCUMULATE : OVERWRITE;
+        arena_begin("matmul_gelu", "B=%d T=%d N=%d K=%d dweight%s", B, T, N, K, into_name[into]);
+        Tensor x_pre_gelu = input(3, B, T, K), x = input(0, B, T, K), weight = input(1, N, K);
+        Tensor bias = biased ? input(1, N) : ABSENT, pre_gelu = output(B, T, N), out = output(B, T, N);
+        Tensor dout = input(1, B, T, N), dx = output(B, T, K), dweight = f32_output_into(into, N, K);
+        double *activated = doubles(rows * K);
+        oracle_gelu_forward(activated, given(x_pre_gelu), rows * K);
+        for (int k = 0; k < rows * K; k++) set(x, k, activated[k]);
+        EACH_RUN {
+            matmul_forward(out, pre_gelu, x, weight, bias);
+            matmul_backward(dx, dweight, ABSENT, dout, x, x_pre_gelu, weight, into);
+        }
+        double *want_pre = doubles(rows * N), *want_out = doubles(rows * N), *kept_out = doubles(rows * N);
+        double *want_dx = doubles(rows * K), *kept_dx = doubles(rows * K), *want_dweight = doubles(N * K);
+        double *want_dbias = doubles(N);
+        oracle_matmul_forward(want_pre, given(x), given(weight), biased ? given(bias) : NULL, rows, N, K);
+        oracle_matmul_backward(want_dx, want_dweight, want_dbias, given(dout), given(x), given(weight), rows, N, K);
+        oracle_gelu_forward(want_out, want_pre, rows * N);
+        compare("pre_gelu", pre_gelu, want_pre, (Bound){ .roundings = K + biased, .floor = sqrt(K) / 3 });
+        compare("dweight", dweight, plus(want_dweight, dweight, into),
+                (Bound){ .roundings = rows + 1, .floor = sqrt(rows) });
+        /* in bf16 what lies between matmul and GELU may be rounded */
+        for (int k = 0; k < rows * N; k++) want_pre[k] = round_bf16(want_pre[k]);
+        for (int k = 0; k < rows * K; k++) kept_dx[k] = round_bf16(want_dx[k]);
+        oracle_gelu_forward(kept_out, want_pre, rows * N);
+        oracle_gelu_backward(want_dx, want_dx, given(x_pre_gelu), rows * K);
+        oracle_gelu_backward(kept_dx, kept_dx, given(x_pre_gelu), rows * K);
+        int rounds = arena_dtype == BF16;
+        compare("out", out, want_out, (Bound){ .roundings = K + biased + 5, .floor = fmax(sqrt(K) / 3, 1),
+                .emulated = rounds ? off(out, want_out, kept_out) : 0 });
+        compare("dx", dx, want_dx, (Bound){ .roundings = N + 18, .floor = fmax(sqrt(N) / 3, 1),
+                .emulated = rounds ? off(dx, want_dx, kept_dx) : 0 });
+    }
+}
+
+/* Logits: F32 also where x is BF16. */
+static void matmul_to_f32(void) {
+    static const struct { int rows, K, N; } shapes[] = { {1, 1, 1}, {1, 65, 320}, {7, 33, 128} };
+    for (int i = 0; i < COUNT(shapes); i++) {
+        int rows = shapes[i].rows, K = shapes[i].K, N = shapes[i].N;
+        arena_begin("matmul", "%d rows, N=%d K=%d, to f32", rows, N, K);
+        Tensor x = input(1, rows, K), weight = input(1, N, K), out = f32_output(rows, N);
+        EACH_RUN matmul_forward(out, ABSENT, x, weight, ABSENT);
+        double *want = doubles(rows * N);
+        oracle_matmul_forward(want, given(x), given(weight), NULL, rows, N, K);
+        compare("f32 out", out, want, (Bound){ .roundings = K, .floor = sqrt(K) / 3 });
     }
 }
 
@@ -194,7 +252,7 @@ static void head_emulation(Tensor dx, Tensor dwte, const double *want_dx, const 
     int rows = (int)tensor_rows(dx), C = (int)tensor_columns(dx), Vp = (int)dwte.dim[0];
     double *losses = doubles(rows), *kept_dx = doubles(rows * C), *kept_dwte = doubles(Vp * C);
     error[0] = error[1] = 0;
-    for (int draw = 0; draw < 4 && arena_dtype == BF16; draw++) {
+    for (int i = 0; i < 4 && arena_dtype == BF16; i++) {
         oracle_stores = 1.5 + uniform() / 2;
         oracle_head_loss(losses, kept_dx, kept_dwte, x, wte, target, rows, C, V, Vp, dloss);
         error[0] = fmax(error[0], off(dx, want_dx, kept_dx));
@@ -204,7 +262,7 @@ static void head_emulation(Tensor dx, Tensor dwte, const double *want_dx, const 
 }
 
 /* dloss 0: evaluation only. One target in ignore is -1; 0: none. amplitude is that of x: 300 makes logits of many
-   hundreds, whose exp is infinite unless the greatest is subtracted. */
+   hundreds, whose exp is infinite unless the maximum is subtracted. */
 static void head_case(int B, int T, int C, int V, int Vp, int R, double amplitude, double dloss, Into into,
                       int ignore) {
     int rows = B * T, evaluate = dloss == 0;
@@ -274,19 +332,6 @@ static void head_padding(void) {
     compare("dwte", dwte, want_dwte, (Bound){ .roundings = 8 + 11 + 18 + 6, .emulated = emulated[1] });
 }
 
-static void head_logits_op(void) {
-    static const struct { int R, C, V, Vp; } shapes[] = { {1, 1, 1, 1}, {1, 65, 257, 320}, {7, 33, 65, 128} };
-    for (int i = 0; i < COUNT(shapes); i++) {
-        int R = shapes[i].R, C = shapes[i].C, Vp = shapes[i].Vp;
-        arena_begin("head_logits", "R=%d C=%d Vp=%d", R, C, Vp);
-        Tensor x = input(1, R, C), wte = input(1, Vp, C), logits = f32_output(R, Vp);
-        EACH_RUN head_logits(logits, x, wte);
-        double *want = doubles(R * Vp);
-        oracle_matmul_forward(want, given(x), given(wte), NULL, R, Vp, C);
-        compare("logits", logits, want, (Bound){ .roundings = C, .floor = sqrt(C) / 3 });
-    }
-}
-
 static void call_target(void *target) {
     arena_begin("head", "a target outside the vocabulary");
     Tensor x = input(1, 1, 3, 8), wte = input(1, 16, 8), losses = f32_output(1, 3), work = scratch(3, 16);
@@ -296,7 +341,7 @@ static void call_target(void *target) {
     head_loss(losses, ABSENT, ABSENT, x, wte, targets, 11, 1, OVERWRITE, work);
 }
 
-/* A device that does not look at its data before it starts says NaN. */
+/* A GPU does not check targets beforehand: the loss is NaN. */
 static void head_bad_target_is_nan(void) {
     arena_begin("head", "two targets outside the vocabulary");
     Tensor x = input(1, 1, 4, 8), wte = input(1, 16, 8), targets = integers(0, 10, 1, 4), work = scratch(3, 16);
@@ -323,7 +368,7 @@ static const int row_lengths[ROW_COUNT] = {1, 64, 7, 1000, 65, 3, 70001};
 
 typedef struct { Tensor param, param_bf16, m, v, grad, rows, stats, losses; int64_t size; } Step;
 
-/* Rows on 256 bytes; the gaps of grad are zero, those of the others poison: nobody may touch or use them. */
+/* Rows aligned to 256 bytes; the gaps of grad are zero, those of the others poison: never read or written. */
 static Step step_begin(StepStats stats) {
     Step s = { .rows = integers(0, 0, ROW_COUNT * (int)sizeof(UpdateRow) / 4) };
     s.losses = fill(f32_input(0, 5, 13), 4, 1);
@@ -353,7 +398,10 @@ static Step step_begin(StepStats stats) {
 static void step_run(const Step *s) {
     StepStats *stats = s->stats.data;
     loss_add(stats, s->losses, 0.25f);
-    gradient_norm(stats, s->grad);
+    Tensor head = tensor_column_range(s->grad, 0, GAP), rest = tensor_column_range(s->grad, GAP, s->size - GAP);
+    gradient_square_sum(stats, head);      /* ranges add up */
+    gradient_square_sum(stats, rest);
+    update_decide(stats);
     adamw_update(s->param, s->param_bf16, s->m, s->v, s->grad, s->rows.data, ROW_COUNT, stats);
 }
 
@@ -419,15 +467,15 @@ static void update(void) {
 
 /* Nothing of param, copy, m and v is marked as written: they keep every bit. */
 static void update_refuses_nonfinite_stats(void) {
-    static const float sick[] = { INFINITY, -INFINITY, NAN };
+    static const float nonfinite[] = { INFINITY, -INFINITY, NAN };
     for (int i = 0; i < 12; i++) {
-        arena_begin("update", "%g in %s %d", sick[i % 3], i < 9 ? "the gradient of row" : "the losses,", i);
+        arena_begin("update", "%g in %s %d", nonfinite[i % 3], i < 9 ? "the gradient of row" : "the losses,", i);
         Step s = step_begin((StepStats){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
             .correction1 = 0.1f, .correction2 = 0.05f, .max_norm = i % 2, .loss_limit = INFINITY,
             .norm_limit = INFINITY, .apply = 1 });
         UpdateRow row = ((UpdateRow *)arena_host(s.rows))[i % ROW_COUNT];
-        if (i < 9) set(s.grad, row.first + uniform_int(0, (int)row.count - 1), sick[i % 3]);
-        else       set(s.losses, uniform_int(0, (int)tensor_count(s.losses) - 1), sick[i % 3]);
+        if (i < 9) set(s.grad, row.first + uniform_int(0, (int)row.count - 1), nonfinite[i % 3]);
+        else       set(s.losses, uniform_int(0, (int)tensor_count(s.losses) - 1), nonfinite[i % 3]);
         EACH_RUN step_run(&s);
         EXPECT(step_stats(&s).apply == 0, "%s: apply is %d", arena_case, step_stats(&s).apply);
     }
@@ -436,7 +484,7 @@ static void update_refuses_nonfinite_stats(void) {
 /* Up to a limit an update is applied, one bit beyond it nothing is; the norm that counts is that before clipping. */
 static void update_keeps_within_limits(void) {
     enum { OFF, AT, BELOW, FAR };
-    static const struct { int loss, norm, sick, apply; } cases[] = {
+    static const struct { int loss, norm, nan_loss, apply; } cases[] = {
         {OFF, OFF, 0, 1}, {AT, AT, 0, 1}, {AT, OFF, 0, 1}, {OFF, AT, 0, 1}, {BELOW, OFF, 0, 0}, {OFF, BELOW, 0, 0},
         {BELOW, BELOW, 0, 0}, {FAR, FAR, 0, 0}, {AT, BELOW, 0, 0}, {AT, AT, 1, 0},
     };
@@ -450,7 +498,7 @@ static void update_keeps_within_limits(void) {
         *(StepStats *)arena_host(s.stats) = (StepStats){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f,
             .eps = 1e-3f, .correction1 = 0.1f, .correction2 = 0.05f, .max_norm = 1, .apply = -1,
             .loss_limit = loss_limits[cases[i].loss], .norm_limit = norm_limits[cases[i].norm] };
-        if (cases[i].sick) set(s.losses, 7, NAN);
+        if (cases[i].nan_loss) set(s.losses, 7, NAN);
         mark_rows(&s, cases[i].apply ? WRITTEN : KEPT);
         EACH_RUN step_run(&s);
         StepStats got = step_stats(&s);
@@ -460,7 +508,7 @@ static void update_keeps_within_limits(void) {
             found_loss = got.loss;
             found_norm = got.norm;
         }
-        EXPECT(cases[i].sick || (got.loss == found_loss && got.norm == found_norm), "case %d has other numbers", i);
+        EXPECT(cases[i].nan_loss || (got.loss == found_loss && got.norm == found_norm), "case %d has other numbers", i);
         int64_t moved = 0;
         for (int64_t k = row.first; k < row.first + row.count; k++)
             moved += element(s.param, arena_after, k) != element(s.param, arena_before, k);
@@ -480,7 +528,10 @@ static void norm_extremes(void) {
         Step s = { .stats = stats };
         *(StepStats *)arena_host(stats) = (StepStats){ .max_norm = cases[i].max_norm, .loss_limit = INFINITY,
                                                              .norm_limit = INFINITY };
-        EACH_RUN gradient_norm(stats.data, grad);
+        EACH_RUN {
+            gradient_square_sum(stats.data, grad);
+            update_decide(stats.data);
+        }
         StepStats got = step_stats(&s);
         double norm = 32 * (double)cases[i].value, clip = oracle_clip(norm, cases[i].max_norm);
         EXPECT(fabs(got.norm - norm) <= 1e-5 * norm, "%s: norm is %g, want %g", arena_case, got.norm, norm);
@@ -489,7 +540,7 @@ static void norm_extremes(void) {
     }
 }
 
-/* Each from its own place of 16 bytes and behind it; ties to even, both sides of a tie, denormals, what overflows. */
+/* Ties to even, both sides of a tie, denormals, overflow; counts around and far above a pack of 16 bytes. */
 static void convert(void) {
     static const uint32_t bits[] = {
         0, 0x80000000, 0x3f800000, 0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff, 0xbf818000, 0x7f7f7fff, 0x7f7f8000,
@@ -517,15 +568,15 @@ static void convert(void) {
     }
 }
 
-static void health(void) {
-    arena_begin("health", "1003 numbers");
+static void statistics(void) {
+    arena_begin("statistics", "1003 numbers");
     Tensor t = input(1, 17, 59);
-    for (int sick = 0; sick < 2; sick++) {
+    for (int nonfinite = 0; nonfinite < 2; nonfinite++) {
         TensorStats got = {0}, want = { .min = INFINITY, .max = -INFINITY };
-        static const struct { int place; double value; } bad[] = {
+        static const struct { int index; double value; } bad[] = {
             {3, NAN}, {1002, NAN}, {0, INFINITY}, {500, -INFINITY}, {501, -INFINITY}, {502, -INFINITY}, {77, -1e30}
         };
-        for (int i = 0; i < COUNT(bad) && sick; i++) set(t, bad[i].place, bad[i].value);
+        for (int i = 0; i < COUNT(bad) && nonfinite; i++) set(t, bad[i].index, bad[i].value);
         for (int i = 0; i < 1003; i++) {
             double a = get(t, i);
             want.nan_count += isnan(a) != 0;
@@ -548,12 +599,13 @@ static void call_layernorm(Tensor *t) { residual_layernorm_forward(t[0], t[1], t
 static void call_layernorm_backward(Tensor *t) {
     layernorm_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], OVERWRITE, OVERWRITE);
 }
-static void call_matmul(Tensor *t)          { matmul_forward(t[0], t[1], t[2], t[3]); }
-static void call_matmul_backward(Tensor *t) { matmul_backward(t[0], t[1], t[2], t[3], t[4], t[5], OVERWRITE); }
+static void call_matmul(Tensor *t)          { matmul_forward(t[0], t[1], t[2], t[3], t[4]); }
+static void call_matmul_backward(Tensor *t) { matmul_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], OVERWRITE); }
 static void call_gelu(Tensor *t)            { gelu_forward(t[0], t[1]); }
 static void call_gelu_backward(Tensor *t)   { gelu_backward(t[0], t[1], t[2]); }
 static void call_head(Tensor *t)   { head_loss(t[0], t[1], t[2], t[3], t[4], t[5], 7, 1, OVERWRITE, t[6]); }
-static void call_head_logits(Tensor *t)     { head_logits(t[0], t[1], t[2]); }
+static void call_matmul_to_f32(Tensor *t)   { matmul_forward(t[0], ABSENT, t[1], t[2], ABSENT); }
+static void call_softmax(Tensor *t)         { softmax_cross_entropy(t[0], t[1], t[2], t[3], 7, 1); }
 static void call_adamw(Tensor *t)           { adamw_update(t[0], ABSENT, t[1], t[2], t[3], t[4].data, 0, t[4].data); }
 
 static void refusals(void) {
@@ -565,6 +617,7 @@ static void refusals(void) {
     Tensor wte = input(1, Vp, C), dwte = f32_output(Vp, C), wpe = input(1, T, C), dwpe = f32_output(T, C);
     Tensor w = input(1, C), dw = f32_output(C), db = f32_output(C), weight = input(1, N, C);
     Tensor dweight = f32_output(N, C), work = scratch(2, Vp), bias = input(1, N), dbias = f32_output(N);
+    Tensor pre = output(B, T, N), two_losses = f32_output(2), two_ids = integers(0, 6, 2);
     Tensor flat[4] = { f32_base(1, 9), f32_base(1, 9), f32_base(1, 9), f32_input(1, 9) };
     arena_upload();
     Call calls[] = {
@@ -572,12 +625,14 @@ static void refusals(void) {
         { "embedding backward", call_embedding_backward, 4, 0,          .t = { dwte, dwpe, x, ids }, .either = 1 << 2 },
         { "layernorm",          call_layernorm,          8, 1 << 5,     .t = { y, z, row, row2, x, u, w, w } },
         { "layernorm backward", call_layernorm_backward, 8, 0,          .t = { y, dw, db, x, u, row, row2, w } },
-        { "matmul",             call_matmul,             4, 1 << 3,     .t = { out, x, weight, bias } },
-        { "matmul backward",    call_matmul_backward,    6, 1 | 1 << 2, .t = { y, dweight, dbias, out, x, weight } },
+        { "matmul",             call_matmul,             5, 1 << 1 | 1 << 4, .t = { out, pre, x, weight, bias } },
+        { "matmul",             call_matmul_to_f32,      3, 0,          .t = { work, tensor_row_range(x, 0, 2), wte } },
+        { "matmul backward",    call_matmul_backward,    7, 1 | 1 << 2 | 1 << 5,
+                                                         .t = { y, dweight, dbias, out, x, u, weight } },
         { "gelu",               call_gelu,               2, 0,          .t = { y, x } },
         { "gelu backward",      call_gelu_backward,      3, 0,          .t = { y, x, u } },
         { "head",               call_head,               7, 0,          .t = { row, y, dwte, x, wte, ids, work } },
-        { "head",               call_head_logits,        3, 0,          .t = { work, tensor_row_range(x, 0, 2), wte } },
+        { "softmax",            call_softmax,            4, 1 << 1,     .t = { two_losses, work, work, two_ids } },
         { "adamw",              call_adamw,              4, 0,          .t = { flat[0], flat[1], flat[2], flat[3],
                                                                          ids } },
     };
@@ -587,7 +642,7 @@ static void refusals(void) {
     const char *message = arena_dtype == BF16 ? "matmul: weight is bf16 (5,3), want bf16 (5,4)"
                                               : "matmul: weight is f32 (5,3), want f32 (5,4)";
     expect_fails(message, make_call,
-                 &(Call){ .call = call_matmul, .t = { out, x, weight, bias } });
+                 &(Call){ .call = call_matmul, .t = { out, ABSENT, x, weight, bias } });
 }
 
 int main(void) {
@@ -595,18 +650,19 @@ int main(void) {
     RUN_EACH_DTYPE(embedding);
     RUN_EACH_DTYPE(layernorm);
     RUN_EACH_DTYPE(matmul);
+    RUN_EACH_DTYPE(matmul_gelu);
+    RUN_EACH_DTYPE(matmul_to_f32);
     RUN_EACH_DTYPE(gelu);
     RUN_EACH_DTYPE(gelu_extremes);
     RUN_EACH_DTYPE(head);
     RUN_EACH_DTYPE(head_padding);
-    RUN_EACH_DTYPE(head_logits_op);
     RUN_EACH_DTYPE(head_bad_target);
     RUN(update);
     RUN(update_refuses_nonfinite_stats);
     RUN(update_keeps_within_limits);
     RUN(norm_extremes);
     RUN(convert);
-    RUN_EACH_DTYPE(health);
+    RUN_EACH_DTYPE(statistics);
     RUN_EACH_DTYPE(refusals);
     arena_close();
     return test_close();

@@ -16,12 +16,12 @@ typedef struct { const char *name; double *value; const double *gradient; int co
 
 /* (f(x + h) - f(x - h)) / 2h is wrong by h^2 f'''/6 and by the rounding of f, about DBL_EPSILON f/h. With
    h = DBL_EPSILON^(1/3) = 6e-6 both are near h^2 = 4e-11, times f'''/f' and f/f', which stay under 1e3 for the smooth
-   functions and the values of order 1 used here. Against 1e3 h^2 = 4e-8 of the greatest gradient, a wrong sign or a
+   functions and the values of order 1 used here. Against 1e3 h^2 = 4e-8 of the largest gradient, a wrong sign or a
    missing term is gross. */
 static void check_gradients(const char *op, double (*f)(void), const Variable *variables, int variable_count) {
     const double h = cbrt(DBL_EPSILON), bound = 1e3 * h * h;
     for (const Variable *x = variables; x < variables + variable_count; x++) {
-        double worst = 0, greatest = 0;
+        double worst = 0, largest = 0;
         int at = 0;
         for (int i = 0; i < x->count; i++) {
             double value = x->value[i];
@@ -32,11 +32,11 @@ static void check_gradients(const char *op, double (*f)(void), const Variable *v
             x->value[i] = value;
             double error = fabs((above - below) / (2 * h) - x->gradient[i]);
             if (!(error <= worst)) { worst = error; at = i; }
-            greatest = fmax(greatest, fabs(x->gradient[i]));
+            largest = fmax(largest, fabs(x->gradient[i]));
         }
-        printf("  %s: d%-7s %4d elements, worst %.1e of the bound\n", op, x->name, x->count, worst / greatest / bound);
-        EXPECT(greatest > 0 && worst <= bound * greatest, "%s: d%s[%d] is off by %.2e, bound %.2e",
-               op, x->name, at, worst, bound * greatest);
+        printf("  %s: d%-7s %4d elements, worst %.1e of the bound\n", op, x->name, x->count, worst / largest / bound);
+        EXPECT(largest > 0 && worst <= bound * largest, "%s: d%s[%d] is off by %.2e, bound %.2e",
+               op, x->name, at, worst, bound * largest);
     }
 }
 #define CHECK_GRADIENTS(op, f, ...) \

@@ -142,7 +142,7 @@ enum { B = 2, T = 16 };
 static StepStats model_step(GPT *m, Optimizer *o, Fault fault) {
     float poison = fault == NAN_GRADIENT ? NAN : INFINITY, share = 1.0f / (B * T);
     gpt_forward(m);
-    gpt_backward(m, share, OVERWRITE);
+    gpt_backward(m, share, OVERWRITE, NULL, NULL);
     if (fault == NAN_GRADIENT || fault == INFINITE_GRADIENT)
         device_upload((float *)m->grads.block[0].projw.data + 5, &poison, sizeof poison);
     o->loss_limit = fault == LOSS_LIMIT ? 0.1 : INFINITY;
@@ -152,9 +152,9 @@ static StepStats model_step(GPT *m, Optimizer *o, Fault fault) {
     return optimizer_update(o, m);
 }
 
-static void *table_copy(const TensorTable *table) {
-    void *copy = malloc(table->bytes);
-    device_download(copy, table->memory, table->bytes);
+static void *copy_of(Tensor flat) {
+    void *copy = malloc(tensor_bytes(flat));
+    device_download(copy, flat.data, tensor_bytes(flat));
     return copy;
 }
 
@@ -187,8 +187,8 @@ static void refused_steps_leave_no_trace(void) {
             EXPECT(isfinite(n.loss), "step %d: loss %g", i, n.loss);
         }
         steps[with] = o.step;
-        const TensorTable *tables[] = { &m.master.table, &o.m.table, &o.v.table };
-        for (int k = 0; k < 3; k++) left[with][k] = table_copy(tables[k]);
+        const Tensor flat[] = { tensor_table_flat(&m.master.table, F32), o.m, o.v };
+        for (int k = 0; k < 3; k++) left[with][k] = copy_of(flat[k]);
         bytes = m.master.table.bytes;
         optimizer_free(&o);
         gpt_free(&m);

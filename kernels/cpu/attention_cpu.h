@@ -2,7 +2,7 @@
 #ifndef KERNELS_CPU_ATTENTION_CPU_H
 #define KERNELS_CPU_ATTENTION_CPU_H
 #include "../attention.h"
-#include "gemm.h"
+#include "../gemm.h"
 
 enum { HS_MAX = 128 };
 
@@ -17,7 +17,7 @@ static inline Head head_of(Tensor t, const AttentionSpec *s, int64_t head) {
     return (Head){ (float *)t.data + head / s->NH * t.dim[1] * t.pitch + head % s->NH * s->HS, t.pitch };
 }
 static inline Head    head_from (Head h, int64_t row) { return (Head){ h.data + row * h.pitch, h.pitch }; }
-static inline Operand by_rows   (Head h)              { return (Operand){ h.data, h.pitch, BY_ROWS }; }
-static inline Operand transposed(Head h)              { return (Operand){ h.data, h.pitch, TRANSPOSED }; }
+static inline Operand by_rows   (Head h)              { return (Operand){ h.data, h.pitch, ROW_MAJOR }; }
+static inline Operand transposed(Head h)              { return (Operand){ h.data, h.pitch, COLUMN_MAJOR }; }
 
 #endif

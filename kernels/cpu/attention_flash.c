@@ -14,13 +14,13 @@ static size_t row_bytes(const AttentionSpec *s) {      /* one float per query ro
 
 /* c (M,N) = or += a b */
 static void product(Head c, int64_t M, int64_t N, int64_t K, Operand a, Operand b, Into into) {
-    tile_product((Gemm){ .M = M, .N = N, .K = K, .a = a, .b = b, .c = c.data, .c_pitch = c.pitch, .into = into });
+    tile_gemm((Gemm){ .M = M, .N = N, .K = K, .a = a, .b = b, .c = c.data, .c_pitch = c.pitch, .into = into });
 }
 
 /* The first of count query rows from i0 on that sees key j. */
 static inline int64_t first_to_see(const AttentionSpec *s, int64_t j, int64_t i0, int64_t count) {
     const int64_t i = j - s->q0 - i0;
-    return i < 0 ? 0 : least(i, count);
+    return i < 0 ? 0 : min64(i, count);
 }
 
 /* out and lse of the query rows i0 .. i0 + rows - 1 of one head. */
@@ -33,7 +33,7 @@ static void forward_tile(const AttentionSpec *s, Head out, float *lse, Head q, H
     if (rows < QUERIES) memset(S, 0, sizeof S);
     for (int i = 0; i < QUERIES; i++) { greatest[i] = -INFINITY; total[i] = 0.0f; }
     for (int64_t j0 = 0; j0 < seen; j0 += KEYS) {
-        const int64_t keys = least(KEYS, seen - j0);
+        const int64_t keys = min64(KEYS, seen - j0);
         float before[QUERIES], partial[QUERIES] = {0};
         memcpy(before, greatest, sizeof before);
         product(scores, keys, rows, HS, by_rows(head_from(k, j0)), transposed(head_from(q, i0)), OVERWRITE);
@@ -73,7 +73,7 @@ static void forward(const AttentionSpec *s, Tensor out, void *state, Tensor q, T
     for (int64_t task = 0; task < (int64_t)s->B * s->NH * tiles; task++) {
         const int64_t head = task / tiles, i0 = (tiles - 1 - task % tiles) * QUERIES;     /* the longest first */
         forward_tile(s, head_of(out, s, head), (float *)state + head * Tq, head_of(q, s, head), head_of(k, s, head),
-                     head_of(v, s, head), i0, least(QUERIES, Tq - i0));
+                     head_of(v, s, head), i0, min64(QUERIES, Tq - i0));
     }
 }
 
@@ -124,12 +124,12 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
         for (int64_t i = 0; i < Tq; i++) delta[i] = vec_dot(h.dout.data + i * h.dout.pitch, o.data + i * o.pitch, HS);
         for (int64_t j0 = 0; j0 < Tk; j0 += KEYS) {
             const int64_t first = first_to_see(s, j0, 0, Tq) / QUERIES * QUERIES;
-            for (int64_t j = j0; j < least(j0 + KEYS, Tk); j++) {
+            for (int64_t j = j0; j < min64(j0 + KEYS, Tk); j++) {
                 memset(head_from(h.dk, j).data, 0, sizeof(float) * (size_t)HS);
                 memset(head_from(h.dv, j).data, 0, sizeof(float) * (size_t)HS);
             }
             for (int64_t i0 = first; i0 < Tq; i0 += QUERIES) {
-                const int64_t rows = least(QUERIES, Tq - i0), keys = least(KEYS, s->q0 + i0 + rows - j0);
+                const int64_t rows = min64(QUERIES, Tq - i0), keys = min64(KEYS, s->q0 + i0 + rows - j0);
                 backward_tile(s, &h, lse, delta, i0, rows, j0, keys);
             }
         }

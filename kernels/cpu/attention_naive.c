@@ -9,7 +9,7 @@ static size_t probability_bytes(const AttentionSpec *s) {
 
 /* c (M,N) = a b */
 static void product(float *c, int64_t c_pitch, int64_t M, int64_t N, int64_t K, Operand a, Operand b) {
-    tile_product((Gemm){ .M = M, .N = N, .K = K, .a = a, .b = b, .c = c, .c_pitch = c_pitch, .into = OVERWRITE });
+    tile_gemm((Gemm){ .M = M, .N = N, .K = K, .a = a, .b = b, .c = c, .c_pitch = c_pitch, .into = OVERWRITE });
 }
 
 /* P = softmax(scale q k^T), out = P v */
@@ -20,7 +20,7 @@ static void forward(const AttentionSpec *s, Tensor out, void *state, Tensor q, T
     #pragma omp parallel for schedule(dynamic)
     for (int64_t head = 0; head < (int64_t)s->B * s->NH; head++) {
         float *P = (float *)state + head * Tq * Tk;
-        const Operand P_rows = { P, Tk, BY_ROWS };
+        const Operand P_rows = { P, Tk, ROW_MAJOR };
         const Head hq = head_of(q, s, head), hk = head_of(k, s, head), hv = head_of(v, s, head);
         const Head ho = head_of(out, s, head);
         product(P, Tk, Tq, Tk, HS, by_rows(hq), transposed(hk));
@@ -28,7 +28,7 @@ static void forward(const AttentionSpec *s, Tensor out, void *state, Tensor q, T
             float *row = P + i * Tk;
             const int64_t seen = s->q0 + i + 1;
             for (int64_t j = 0; j < seen; j++) row[j] *= s->scale;
-            const float sum = vec_exp_row(row, seen, vec_greatest(row, seen));
+            const float sum = vec_exp_row(row, seen, vec_max(row, seen));
             for (int64_t j = 0; j < seen; j++) row[j] /= sum;
             for (int64_t j = seen; j < Tk; j++) row[j] = 0.0f;
         }
@@ -46,8 +46,8 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
     for (int64_t head = 0; head < (int64_t)s->B * s->NH; head++) {
         const float *P = (const float *)state + head * Tq * Tk;
         float *dS = (float *)work + head * Tq * Tk;
-        const Operand P_columns = { P, Tk, TRANSPOSED };
-        const Operand dS_rows = { dS, Tk, BY_ROWS }, dS_columns = { dS, Tk, TRANSPOSED };
+        const Operand P_columns = { P, Tk, COLUMN_MAJOR };
+        const Operand dS_rows = { dS, Tk, ROW_MAJOR }, dS_columns = { dS, Tk, COLUMN_MAJOR };
         const Head hq = head_of(q, s, head), hk = head_of(k, s, head), hv = head_of(v, s, head);
         const Head hdo = head_of(dout, s, head);
         const Head hdq = head_of(dq, s, head), hdk = head_of(dk, s, head), hdv = head_of(dv, s, head);

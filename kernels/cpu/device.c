@@ -1,21 +1,20 @@
-/* The CPU as a device: memory is the host's, work is done when the call returns. */
+/* The CPU as a device: its memory is the host's, and every call is synchronous. */
 #include "../device.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 #include "../check.h"
-#include "gemm.h"
+#include "../gemm.h"
 
 const char *const backend_name = "cpu";
 static int thread_count = 1;
 
 #ifdef _OPENMP
-/* One thread per core, and no more than a container's share of time keeps busy: its quota / period, rounded up. */
+/* One thread per core, in a container at most its CPU quota / period, rounded up. */
 static int cores_to_use(void) {
     int cores = omp_get_max_threads();
     FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r");
@@ -27,9 +26,22 @@ static int cores_to_use(void) {
 }
 #endif
 
+void device_start(char **argv) {
+#ifdef _OPENMP
+    char program[4096];
+    const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (getenv("OMP_WAIT_POLICY") || length < 0) return;
+    program[length] = 0;
+    setenv("OMP_WAIT_POLICY", "passive", 1);
+    execv(program, argv);               /* returns on failure only: then waiting threads spin */
+#else
+    (void)argv;
+#endif
+}
+
 void device_open(DeviceOptions options) {
 #ifdef _OPENMP
-    static int cores;                        /* asked before the first omp_set_num_threads changes the answer */
+    static int cores;                        /* read once: omp_set_num_threads changes it */
     if (!cores) cores = cores_to_use();
     thread_count = options.threads ? options.threads : cores;
     omp_set_num_threads(thread_count);
@@ -39,7 +51,7 @@ void device_open(DeviceOptions options) {
 #endif
 }
 
-/* The value of the first line "key: value" or "key value" of a file of the kernel; 0 when it is not there. */
+/* The value of the first line "key: value" or "key value" of a file in /proc or /sys; 0 = not found. */
 static int proc_line(const char *path, const char *key, char *value, size_t size) {
     FILE *file = fopen(path, "r");
     char line[512];
@@ -56,7 +68,7 @@ static int proc_line(const char *path, const char *key, char *value, size_t size
     return found;
 }
 
-/* A number in a file of the control group, or otherwise when there is none ("max"). */
+/* The number in a file of the control group, or otherwise where there is none ("max"). */
 static int64_t group_bytes(const char *path, int64_t otherwise) {
     FILE *file = fopen(path, "r");
     long long bytes;
@@ -65,51 +77,25 @@ static int64_t group_bytes(const char *path, int64_t otherwise) {
     return bytes;
 }
 
-/* What `ulimit -v` still leaves, less a stack of 8 MiB and a heap of 64 MiB for each thread, or otherwise where there
-   is no such limit. */
-static int64_t address_space_left(int64_t otherwise) {
-    struct rlimit limit;
-    int64_t pages = group_bytes("/proc/self/statm", 0);      /* its first number: all that is mapped */
-    if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY) return otherwise;
-    int64_t left = (int64_t)limit.rlim_cur - pages * sysconf(_SC_PAGESIZE) - ((int64_t)72 << 20) * thread_count;
-    return left < 0 ? 0 : left < otherwise ? left : otherwise;
-}
-
-/* Threads that wait for each other spin first, in libgomp for milliseconds: where another program wants their cores a
-   step takes ten times as long (844 ms, and 55 when they sleep, with one program beside on two cores). */
-static void advise(char *advice, size_t size) {
-    double load = 0;                /* of the last minute, in which we may have run ourselves */
-    int running = 0;                /* at this moment */
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    FILE *file = fopen("/proc/loadavg", "r");
-    if (file && fscanf(file, "%lf %*f %*f %d", &load, &running) != 2) running = 0;
-    if (file) fclose(file);
-    if (thread_count < 2 || getenv("OMP_WAIT_POLICY") || load < 0.5 || running - 1 + thread_count <= cores) return;
-    snprintf(advice, size, "others work on this machine (load %.1f on %ld cores): with OMP_WAIT_POLICY=passive in the "
-             "environment a step may take a tenth of the time", load, cores);
-}
-
 DeviceInfo device_info(void) {
     DeviceInfo info = {0};
     char text[128];
     if (!proc_line("/proc/cpuinfo", "model name", info.name, sizeof info.name))
         snprintf(info.name, sizeof info.name, "CPU");
-    snprintf(info.detail, sizeof info.detail, "%d thread%s, matrix products by %s", thread_count,
+    snprintf(info.detail, sizeof info.detail, "%d thread%s, GEMM by %s", thread_count,
              thread_count == 1 ? "" : "s", gemm_name());
-    advise(info.advice, sizeof info.advice);
     info.total_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     info.free_bytes = info.total_bytes;
     if (proc_line("/proc/meminfo", "MemAvailable", text, sizeof text)) info.free_bytes = atoll(text) * 1024;
-    int64_t limit = group_bytes("/sys/fs/cgroup/memory.max", info.total_bytes);      /* a container's share */
+    int64_t limit = group_bytes("/sys/fs/cgroup/memory.max", info.total_bytes);      /* of a container */
     if (limit < info.total_bytes) {
         int64_t used = group_bytes("/sys/fs/cgroup/memory.current", 0);
-        /* files that were read count as used, but make room when it is wanted */
+        /* the page cache counts as used, but is reclaimable */
         if (proc_line("/sys/fs/cgroup/memory.stat", "inactive_file", text, sizeof text)) used -= atoll(text);
         int64_t left = used < 0 ? limit : used < limit ? limit - used : 0;
         info.total_bytes = limit;
         if (left < info.free_bytes) info.free_bytes = left;
     }
-    info.free_bytes = address_space_left(info.free_bytes);
     return info;
 }
 

@@ -11,12 +11,12 @@ void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
     for (int64_t r = 0; r < rows; r++) {
         float *to = (float *)x.data + r * C;
         const float *word = (const float *)wte.data + token[r] * wte.pitch;
-        const float *place = (const float *)wpe.data + r % T * wpe.pitch;
-        for (int64_t c = 0; c < C; c++) to[c] = word[c] + place[c];
+        const float *position = (const float *)wpe.data + r % T * wpe.pitch;
+        for (int64_t c = 0; c < C; c++) to[c] = word[c] + position[c];
     }
 }
 
-/* Each thread owns a range of columns and walks all rows in order: one order of every sum, whatever the threads. */
+/* Each thread has a range of columns and adds all rows in order: the same bits for any number of threads. */
 void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into dwpe_into) {
     check_embedding("embedding backward", dx, tokens, dwte, dwpe);
     int64_t rows = tensor_rows(dx), T = dx.dim[1], C = dx.dim[2];
@@ -31,10 +31,10 @@ void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into
         for (int64_t r = 0; r < rows; r++) {
             const float *from = (const float *)dx.data + r * C + first;
             float *word = (float *)dwte.data + token[r] * dwte.pitch + first;
-            float *place = (float *)dwpe.data + r % T * dwpe.pitch + first;
+            float *position = (float *)dwpe.data + r % T * dwpe.pitch + first;
             for (int64_t c = 0; c < width; c++) {
                 word[c] += from[c];
-                place[c] += from[c];
+                position[c] += from[c];
             }
         }
     }

@@ -2,8 +2,8 @@
 #include "../check_ops.h"
 #include "vecmath.h"
 
-/* Elements that a thread takes at a time. Blocks of a fixed size: where the compiler changes from vectors to single
-   elements, and may round otherwise, does not depend on the number of threads. */
+/* Elements that a thread takes at a time, a fixed number: where the compiler changes from vectors to single elements,
+   which may round differently, does not depend on the number of threads. */
 enum { BLOCK = 4096 };
 
 static const float SCALE = 0.7978845608028654f, CUBE = 0.044715f;     /* sqrt(2/pi) */

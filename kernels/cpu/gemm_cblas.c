@@ -1,16 +1,16 @@
-/* kernels/cpu/gemm_cblas.c - The matrix product by a CBLAS: OpenBLAS, BLIS or MKL, whichever was linked. The library's
-   own threads may cut the sums differently for every number of threads, so it runs on one thread, on tiles whose sizes
-   depend on the shape alone, and the threads are ours. */
-#include "gemm.h"
+/* kernels/cpu/gemm_cblas.c - GEMM by a CBLAS: OpenBLAS, BLIS or MKL, whichever was linked. The library's own threads
+   may cut the sums differently for every number of threads, so it runs on one thread, on tiles whose sizes depend on
+   the shape alone, and OpenMP distributes the tiles. */
+#include "../gemm.h"
 #include <stdio.h>
-#include <string.h>
+#include "vecmath.h"
 
-/* Declared here, because each library has another name for its header. The numbers are those of the CBLAS standard. */
+/* Declared here because the name of the header differs from library to library. The values are the CBLAS standard's. */
 enum { CBLAS_ROW_MAJOR = 101, CBLAS_NO_TRANS = 111, CBLAS_TRANS = 112 };
 void cblas_sgemm(int order, int trans_a, int trans_b, int M, int N, int K, float alpha, const float *a, int a_pitch,
                  const float *b, int b_pitch, float beta, float *c, int c_pitch);
 
-/* What only one of the libraries has; NULL in the others. */
+/* Each exists in one of the libraries only; NULL in the others. */
 #define WEAK __attribute__((weak))
 WEAK void openblas_set_num_threads(int count);
 WEAK char *openblas_get_config(void);
@@ -41,18 +41,19 @@ static void set_one_thread(void) {
 /* c's rows m .. m + rows - 1, columns n .. n + columns - 1. */
 static void tile(const Gemm *g, int64_t m, int64_t rows, int64_t n, int64_t columns) {
     const Operand a = g->a, b = g->b;
-    float *c = g->c + m * g->c_pitch + n;
+    const float *a_tile = (const float *)a.data + (a.layout == ROW_MAJOR ? m * a.pitch : m), *bias = g->bias;
+    const float *b_tile = (const float *)b.data + (b.layout == ROW_MAJOR ? n : n * b.pitch);
+    float *c = (float *)g->c + m * g->c_pitch + n;
     float beta = g->into == ACCUMULATE ? 1.0f : 0.0f;
-    if (g->bias) {
+    if (bias) {
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < columns; j++)
-                c[i * g->c_pitch + j] = beta == 0 ? g->bias[n + j] : c[i * g->c_pitch + j] + g->bias[n + j];
+                c[i * g->c_pitch + j] = beta == 0 ? bias[n + j] : c[i * g->c_pitch + j] + bias[n + j];
         beta = 1.0f;
     }
-    cblas_sgemm(CBLAS_ROW_MAJOR, a.layout == BY_ROWS ? CBLAS_NO_TRANS : CBLAS_TRANS,
-                b.layout == BY_ROWS ? CBLAS_NO_TRANS : CBLAS_TRANS, (int)rows, (int)columns, (int)g->K, 1.0f,
-                a.data + (a.layout == BY_ROWS ? m * a.pitch : m), (int)a.pitch,
-                b.data + (b.layout == BY_ROWS ? n : n * b.pitch), (int)b.pitch, beta, c, (int)g->c_pitch);
+    cblas_sgemm(CBLAS_ROW_MAJOR, a.layout == ROW_MAJOR ? CBLAS_NO_TRANS : CBLAS_TRANS,
+                b.layout == ROW_MAJOR ? CBLAS_NO_TRANS : CBLAS_TRANS, (int)rows, (int)columns, (int)g->K, 1.0f,
+                a_tile, (int)a.pitch, b_tile, (int)b.pitch, beta, c, (int)g->c_pitch);
 }
 
 /* Parts of a dimension, a multiple of 16 long (a vector of every library's kernel) but for the last. */
@@ -71,6 +72,6 @@ void gemm(Gemm g) {
     #pragma omp parallel for schedule(static) if (tiles > 1)
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t m = i / across * height, n = i % across * width;
-        tile(&g, m, least(height, g.M - m), n, least(width, g.N - n));
+        tile(&g, m, min64(height, g.M - m), n, min64(width, g.N - n));
     }
 }

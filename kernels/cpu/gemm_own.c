@@ -1,7 +1,8 @@
-/* kernels/cpu/gemm_own.c - Our own matrix product: c is cut into strips of columns and these into tiles of rows, and
-   each thread takes an equal run of tiles, strip after strip. It packs a strip of b for itself when it comes to one: no
-   more than two are packed twice, which costs less than to wait for, and to fetch, what another core has packed. */
+/* kernels/cpu/gemm_own.c - GEMM without a library: c is cut into strips of columns and these into tiles of rows, and
+   each thread takes an equal run of tiles, strip after strip. Each thread packs its own copy of a strip of b: at most
+   two strips are packed twice, which costs less than waiting for, and fetching, what another core has packed. */
 #include "tile.h"
+#include "vecmath.h"
 
 const char *gemm_name(void) { return "our own loops"; }
 
@@ -13,12 +14,12 @@ void gemm(Gemm g) {
     {
         float *block = tile_block();
         for (int64_t k = 0; k < g.K; k += BLOCK_K) {
-            const int count = (int)least(BLOCK_K, g.K - k);
+            const int count = (int)min64(BLOCK_K, g.K - k);
             int64_t packed = -1;
             #pragma omp for schedule(static) nowait         /* static: a tile of c belongs to one thread for all k */
             for (int64_t tile = 0; tile < strips * row_tiles; tile++) {
                 const int64_t n = tile / row_tiles * width, m = tile % row_tiles * TILE_M;
-                const int columns = (int)least(width, g.N - n);
+                const int columns = (int)min64(width, g.N - n);
                 if (n != packed) tile_pack(block, &g, k, count, n, columns);
                 packed = n;
                 tile_multiply(&g, m, n, columns, k, count, block);

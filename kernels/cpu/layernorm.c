@@ -5,8 +5,8 @@
 
 static const float EPS = 1e-5f;
 
-/* Sum of f(i) for i in [0,n) in 16 lanes that are folded at the end: vectorises without reordering by the compiler,
-   and halves the rounding of a plain sum four times. */
+/* Sum of the expression for c in [0,n), in 16 lanes that are added pairwise at the end: vectorises without -ffast-math,
+   and a lane's rounding errors are those of a sum a 16th as long. */
 #define LANES 16
 #define LANE_SUM(total, n, expression) do { \
         float lane[LANES] = {0}; \
@@ -45,8 +45,8 @@ void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor r
     }
 }
 
-/* dweight and dbias: columns belong to threads, rows are summed in order, in blocks of 64 rows: a sum of sums of 64
-   is more exact than one long sum, and the same whatever the threads. */
+/* dweight and dbias: threads have columns, rows are added in order, in blocks of 64 rows: more exact than one long sum,
+   and the same bits for any number of threads. */
 static void weight_gradients(Tensor dweight, Tensor dbias, Tensor dnormed, Tensor x, Tensor mean, Tensor rstd,
                              Into into) {
     int64_t rows = tensor_rows(x), C = tensor_columns(x);

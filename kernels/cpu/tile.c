@@ -1,34 +1,35 @@
-/* GCC's vector extensions serve every instruction set from one source. */
+/* GCC's vector extensions: one source for every instruction set. */
 #include "tile.h"
 #include <string.h>
+#include "vecmath.h"
 
 typedef float Vec __attribute__((vector_size(4 * LANES), may_alias));
-typedef float VecAnywhere __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef float VecUnaligned __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef float Four __attribute__((vector_size(16), may_alias));
 
 enum {
-    PITCH_BY_ROWS    = BLOCK_K + 16,               /* not a power of two: the rows would share one set of the cache */
-    PITCH_TRANSPOSED = (TILE_M + 7) / 8 * 8,
-    ROWS_FLOATS      = PITCH_BY_ROWS * PITCH_TRANSPOSED         /* enough for either */
+    PITCH_ROW_MAJOR    = BLOCK_K + 16,               /* not a power of two: rows would map to one set of the cache */
+    PITCH_COLUMN_MAJOR = (TILE_M + 7) / 8 * 8,
+    ROWS_FLOATS      = PITCH_ROW_MAJOR * PITCH_COLUMN_MAJOR         /* enough for either */
 };
 
-/* memcpy for short rows, of which its call and its choices would be half the time. */
+/* memcpy for short rows, where its call and its branches would take half the time. */
 static inline void copy_row(float *to, const float *from, int count) {
     int i = 0;
-    for (; i + LANES <= count; i += LANES) *(VecAnywhere *)(to + i) = *(const VecAnywhere *)(from + i);
+    for (; i + LANES <= count; i += LANES) *(VecUnaligned *)(to + i) = *(const VecUnaligned *)(from + i);
     for (; i < count; i++) to[i] = from[i];
 }
 
 static void pack_panel(float *panel, const Gemm *g, int64_t k, int count, int64_t n) {
-    const int columns = (int)least(TILE_N, g->N - n);
+    const int columns = (int)min64(TILE_N, g->N - n);
     if (columns < TILE_N) memset(panel, 0, sizeof(float) * TILE_N * (size_t)count);
-    if (g->b.layout == BY_ROWS) {
-        const float *b = g->b.data + k * g->b.pitch + n;
+    if (g->b.layout == ROW_MAJOR) {
+        const float *b = (const float *)g->b.data + k * g->b.pitch + n;
         for (int i = 0; i < count; i++, b += g->b.pitch)
             if (columns == TILE_N) copy_row(panel + i * TILE_N, b, TILE_N);
             else                   copy_row(panel + i * TILE_N, b, columns);
     } else {
-        const float *b = g->b.data + n * g->b.pitch + k;
+        const float *b = (const float *)g->b.data + n * g->b.pitch + k;
         int j = 0;
         for (; j + 4 <= columns; j += 4, b += 4 * g->b.pitch) {
             const float *b1 = b + g->b.pitch, *b2 = b1 + g->b.pitch, *b3 = b2 + g->b.pitch;
@@ -43,23 +44,23 @@ void tile_pack(float *block, const Gemm *g, int64_t k, int count, int64_t n, int
     for (int j = 0; j < columns; j += TILE_N) pack_panel(block + j * count, g, k, count, n + j);
 }
 
-/* Copies rows m .. of a with a pitch of our own, because pitches of 4096 bytes would evict each other. Zeros beyond M:
-   garbage there would do no harm but to speed, where it is denormal. */
+/* Copies rows m .. of a with another pitch, because rows 4096 bytes apart would evict each other. Zeros beyond M:
+   garbage there could be denormal, which is slow. */
 static void copy_rows(float *rows, const Gemm *g, int64_t m, int64_t k, int count) {
-    const int height = (int)least(TILE_M, g->M - m);
-    if (g->a.layout == BY_ROWS) {
-        const float *a = g->a.data + m * g->a.pitch + k;
-        for (int i = 0; i < height; i++) copy_row(rows + i * PITCH_BY_ROWS, a + i * g->a.pitch, count);
-        for (int i = height; i < TILE_M; i++) memset(rows + i * PITCH_BY_ROWS, 0, sizeof(float) * (size_t)count);
+    const int height = (int)min64(TILE_M, g->M - m);
+    if (g->a.layout == ROW_MAJOR) {
+        const float *a = (const float *)g->a.data + m * g->a.pitch + k;
+        for (int i = 0; i < height; i++) copy_row(rows + i * PITCH_ROW_MAJOR, a + i * g->a.pitch, count);
+        for (int i = height; i < TILE_M; i++) memset(rows + i * PITCH_ROW_MAJOR, 0, sizeof(float) * (size_t)count);
     } else {
-        const float *a = g->a.data + k * g->a.pitch + m;
+        const float *a = (const float *)g->a.data + k * g->a.pitch + m;
         if (height == TILE_M)
             for (int i = 0; i < count; i++)
-                memcpy(rows + i * PITCH_TRANSPOSED, a + i * g->a.pitch, sizeof(float) * TILE_M);
+                memcpy(rows + i * PITCH_COLUMN_MAJOR, a + i * g->a.pitch, sizeof(float) * TILE_M);
         else
             for (int i = 0; i < count; i++)
                 for (int j = 0; j < TILE_M; j++)
-                    rows[i * PITCH_TRANSPOSED + j] = j < height ? a[i * g->a.pitch + j] : 0.0f;
+                    rows[i * PITCH_COLUMN_MAJOR + j] = j < height ? a[i * g->a.pitch + j] : 0.0f;
     }
 }
 
@@ -79,17 +80,17 @@ void multiply(Vec sum[TILE_M][2], const float *rows, int row_stride, int k_strid
 
 /* c's tile at (m,n) = or += sum, and the bias where this is the first block of k. */
 static void store(const Gemm *g, Vec sum[TILE_M][2], int64_t m, int64_t n, int64_t k) {
-    const int height = (int)least(TILE_M, g->M - m), columns = (int)least(TILE_N, g->N - n);
+    const int height = (int)min64(TILE_M, g->M - m), columns = (int)min64(TILE_N, g->N - n);
     const int add = k > 0 || g->into == ACCUMULATE;
-    const float *bias = k == 0 && g->bias ? g->bias + n : NULL;
-    float *c = g->c + m * g->c_pitch + n;
+    const float *bias = k == 0 && g->bias ? (const float *)g->bias + n : NULL;
+    float *c = (float *)g->c + m * g->c_pitch + n;
     for (int i = 0; i < height; i++, c += g->c_pitch) {
         if (columns == TILE_N) {
             for (int j = 0; j < 2; j++) {
                 Vec s = sum[i][j];
-                if (bias) s += *(const VecAnywhere *)(bias + j * LANES);
-                if (add)  s += *(const VecAnywhere *)(c + j * LANES);
-                *(VecAnywhere *)(c + j * LANES) = s;
+                if (bias) s += *(const VecUnaligned *)(bias + j * LANES);
+                if (add)  s += *(const VecUnaligned *)(c + j * LANES);
+                *(VecUnaligned *)(c + j * LANES) = s;
             }
         } else {
             for (int j = 0; j < columns; j++) {
@@ -109,12 +110,12 @@ void tile_multiply(const Gemm *g, int64_t m, int64_t n, int columns, int64_t k, 
         const float *panel = block + j * count;
         Vec sum[TILE_M][2];
         const int narrow = columns - j <= LANES;
-        if (g->a.layout == BY_ROWS) {
-            if (narrow) multiply(sum, rows, PITCH_BY_ROWS, 1, panel, count, 1);
-            else        multiply(sum, rows, PITCH_BY_ROWS, 1, panel, count, 2);
+        if (g->a.layout == ROW_MAJOR) {
+            if (narrow) multiply(sum, rows, PITCH_ROW_MAJOR, 1, panel, count, 1);
+            else        multiply(sum, rows, PITCH_ROW_MAJOR, 1, panel, count, 2);
         } else {
-            if (narrow) multiply(sum, rows, 1, PITCH_TRANSPOSED, panel, count, 1);
-            else        multiply(sum, rows, 1, PITCH_TRANSPOSED, panel, count, 2);
+            if (narrow) multiply(sum, rows, 1, PITCH_COLUMN_MAJOR, panel, count, 1);
+            else        multiply(sum, rows, 1, PITCH_COLUMN_MAJOR, panel, count, 2);
         }
         store(g, sum, m, n + j, k);
     }
@@ -125,12 +126,12 @@ float *tile_block(void) {
     return block;
 }
 
-void tile_product(Gemm g) {
+void tile_gemm(Gemm g) {
     float *block = tile_block();
     for (int64_t n = 0; n < g.N; n += BLOCK_N) {
-        const int columns = (int)least(BLOCK_N, g.N - n);
+        const int columns = (int)min64(BLOCK_N, g.N - n);
         for (int64_t k = 0; k < g.K; k += BLOCK_K) {
-            const int count = (int)least(BLOCK_K, g.K - k);
+            const int count = (int)min64(BLOCK_K, g.K - k);
             tile_pack(block, &g, k, count, n, columns);
             for (int64_t m = 0; m < g.M; m += TILE_M) tile_multiply(&g, m, n, columns, k, count, block);
         }

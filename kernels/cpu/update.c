@@ -5,8 +5,8 @@
 #include "../device.h"
 
 /* Sums are made of blocks of SUM_BLOCK elements: partial sums in double, then added in order. A thread updates
-   UPDATE_BLOCK at a time: the size is fixed, so that where the compiler changes from vectors to single elements, and
-   may round otherwise, does not depend on the number of threads. */
+   UPDATE_BLOCK elements at a time, a fixed number: where the compiler changes from vectors to single elements, which
+   may round differently, does not depend on the number of threads. */
 enum { SUM_BLOCK = 65536, UPDATE_BLOCK = 4096 };
 
 void loss_add(StepStats *stats, Tensor losses, float scale) {
@@ -16,11 +16,11 @@ void loss_add(StepStats *stats, Tensor losses, float scale) {
     stats->loss += scale * total;
 }
 
-void gradient_norm(StepStats *stats, Tensor grads) {
+void gradient_square_sum(StepStats *stats, Tensor grads) {
     const float *g = grads.data;
     int64_t count = tensor_count(grads), blocks = (count + SUM_BLOCK - 1) / SUM_BLOCK;
     double total = 0;
-    enum { WAVE = 64 };                         /* blocks in flight; their sums are kept and added in order */
+    enum { WAVE = 64 };                         /* blocks at a time; their sums are added in order */
     for (int64_t wave = 0; wave < blocks; wave += WAVE) {
         double part[WAVE];
         int64_t n = blocks - wave < WAVE ? blocks - wave : WAVE;
@@ -33,7 +33,11 @@ void gradient_norm(StepStats *stats, Tensor grads) {
         }
         for (int64_t b = 0; b < n; b++) total += part[b];
     }
-    double norm = sqrt(total);
+    stats->square_sum += total;
+}
+
+void update_decide(StepStats *stats) {
+    double norm = sqrt(stats->square_sum);
     stats->norm = norm;
     stats->clip = stats->max_norm > 0 && norm > stats->max_norm ? (float)(stats->max_norm / norm) : 1.0f;
     /* The square, too: without clipping a norm from 1.8e19 on is finite, and the g^2 of AdamW's v may not be. */
@@ -43,43 +47,43 @@ void gradient_norm(StepStats *stats, Tensor grads) {
 }
 
 void adamw_update(Tensor param, Tensor param_bf16, Tensor m_tensor, Tensor v_tensor, Tensor grad,
-                  const UpdateRow *rows, int row_count, const StepStats *n) {
+                  const UpdateRow *rows, int row_count, const StepStats *stats) {
     check_adamw_update(param, param_bf16, m_tensor, v_tensor, grad);
-    REQUIRE(!param_bf16.data, "adamw: there is a bf16 param_bf16: %s", device_refuse_dtype(BF16));
-    if (!n->apply) return;
-    float beta1 = n->beta1, beta2 = n->beta2, eps = n->eps, clip = n->clip;
-    float step = n->learning_rate / n->correction1, rescale = 1.0f / sqrtf(n->correction2);
+    REQUIRE(!param_bf16.data, "adamw: param_bf16 is present: %s", device_refuse_dtype(BF16));
+    if (!stats->apply) return;
+    float beta1 = stats->beta1, beta2 = stats->beta2, eps = stats->eps, clip = stats->clip;
+    float step = stats->learning_rate / stats->correction1, rescale = 1.0f / sqrtf(stats->correction2);
     #pragma omp parallel
     for (int row = 0; row < row_count; row++) {
         float *restrict w = (float *)param.data + rows[row].first;
         float *restrict m = (float *)m_tensor.data + rows[row].first;
         float *restrict v = (float *)v_tensor.data + rows[row].first;
         const float *restrict g = (const float *)grad.data + rows[row].first;
-        float shrink = n->learning_rate * (rows[row].decay ? n->weight_decay : 0.0f);
+        float decay = stats->learning_rate * (rows[row].decay ? stats->weight_decay : 0.0f);
         #pragma omp for schedule(static, UPDATE_BLOCK) nowait
         for (int64_t i = 0; i < rows[row].count; i++) {
             float gi = clip * g[i];
             m[i] = beta1 * m[i] + (1.0f - beta1) * gi;
             v[i] = beta2 * v[i] + (1.0f - beta2) * gi * gi;
-            w[i] -= step * m[i] / (sqrtf(v[i]) * rescale + eps) + shrink * w[i];
+            w[i] -= step * m[i] / (sqrtf(v[i]) * rescale + eps) + decay * w[i];
         }
     }
 }
 
 void tensor_convert(Tensor to, Tensor from) {
     check_convert(to, from);
-    memcpy(to.data, from.data, tensor_bytes(from));      /* f32 is all that the CPU computes in */
+    memcpy(to.data, from.data, tensor_bytes(from));      /* the CPU computes in f32 only */
 }
 
 TensorStats tensor_stats(Tensor t) {
-    TensorStats health = { .min = INFINITY, .max = -INFINITY };
+    TensorStats stats = { .min = INFINITY, .max = -INFINITY };
     int64_t rows = tensor_rows(t), columns = tensor_columns(t);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++) {
             float x = ((const float *)t.data)[r * t.pitch + c];
-            if (isnan(x)) health.nan_count++;
-            else if (isinf(x)) health.inf_count++;
-            else { health.min = fmin(health.min, x); health.max = fmax(health.max, x); }
+            if (isnan(x)) stats.nan_count++;
+            else if (isinf(x)) stats.inf_count++;
+            else { stats.min = fmin(stats.min, x); stats.max = fmax(stats.max, x); }
         }
-    return health;
+    return stats;
 }

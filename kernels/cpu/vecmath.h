@@ -1,5 +1,5 @@
 /* kernels/cpu/vecmath.h - Functions without branches, so that a plain loop over them becomes vector code, and sums over
-   a row in several lanes with a fixed order. */
+   a row in several lanes in a fixed order. */
 #ifndef KERNELS_CPU_VECMATH_H
 #define KERNELS_CPU_VECMATH_H
 #include <math.h>
@@ -15,7 +15,7 @@ static inline float vec_power_of_two(int32_t n) {
 }
 
 /* x = n ln 2 + r with |r| <= ln(2)/2: returns exp(r) - 1. |x| < 2^15. Adding 1.5 * 2^23 rounds to an integer, which the
-   low bits of the sum then hold. ln 2 is split into 15 bits, whose product with n is exact, and the rest. */
+   low bits of the sum then hold. ln 2 is split into 15 bits, which times n is exact, and the rest. */
 static inline float vec_exp_reduced(float x, int32_t *n) {
     const float magic = 12582912.0f, shifted = x * 1.44269504f + magic, whole = shifted - magic;
     uint32_t bits;
@@ -36,7 +36,7 @@ static inline float vec_exp(float x) {
     int32_t n;
     const float low = x < -87.3365f ? -87.3365f : x, clamped = low > 89.0f ? 89.0f : low;
     const float q = vec_exp_reduced(clamped, &n);
-    const int32_t half = n >> 1;        /* 2^128 has no bits of its own: two factors */
+    const int32_t half = n >> 1;        /* 2^128 is no float: two factors */
     const float y = (q + 1.0f) * vec_power_of_two(half) * vec_power_of_two(n - half);
     return x < -87.3365f ? 0.0f : y;
 }
@@ -50,18 +50,20 @@ static inline float vec_tanh(float x) {
     return copysignf(e / (e + 2.0f), x);
 }
 
-enum { VEC_LANES = 32 };    /* sums side by side: two vectors of the widest instruction set */
+enum { VEC_LANES = 32 };    /* partial sums: two vectors of the widest instruction set */
 
-/* Greatest of count >= 1 numbers; NaNs may be passed over. */
-static inline float vec_greatest(const float *x, int64_t count) {
-    float lane[VEC_LANES], greatest = x[0];
+static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Maximum of count >= 1 numbers; NaNs may be ignored. */
+static inline float vec_max(const float *x, int64_t count) {
+    float lane[VEC_LANES], max = x[0];
     for (int j = 0; j < VEC_LANES; j++) lane[j] = x[0];
     int64_t i = 0;
     for (; i + VEC_LANES <= count; i += VEC_LANES)
         for (int j = 0; j < VEC_LANES; j++) lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
     for (int j = 0; i + j < count; j++) lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
-    for (int j = 0; j < VEC_LANES; j++) greatest = lane[j] > greatest ? lane[j] : greatest;
-    return greatest;
+    for (int j = 0; j < VEC_LANES; j++) max = lane[j] > max ? lane[j] : max;
+    return max;
 }
 
 static inline float vec_sum_lanes(const float lane[VEC_LANES]) {

@@ -6,7 +6,7 @@
    A block of 16 x 8 threads owns 32 rows of one head; thread (x,y) works on rows 4y .. 4y+3, and on every 16th column
    from x on: 4 x 2 of a 32 x 32 tile of scores, 4 x D/16 of 32 x D sums, where D is HS or the next of 32, 64, 128. */
 #include "attention_cuda.h"
-#include "cuda.h"
+#include "common.cuh"
 
 enum { TILE = 32, THREADS = 128, LANES = 16, ROWS = 4, SCORES = TILE / LANES, SCORE_PITCH = TILE + 4 };
 

@@ -9,9 +9,8 @@
    8x8 matrix the elements (g, 2c..2c+1), with .trans (2c..2c+1, g); lane 8m + r says where row r of matrix m lies. */
 #ifndef KERNELS_CUDA_ATTENTION_MMA_H
 #define KERNELS_CUDA_ATTENTION_MMA_H
-#include "cuda.h"
+#include "common.cuh"
 
-typedef __nv_bfloat16 bf16;
 
 enum { THREADS = 128, WARPS = 4 };      /* of a block */
 

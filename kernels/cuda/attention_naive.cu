@@ -4,7 +4,7 @@
    workspace that does not grow with B: 48 MiB at T = 1024 with 12 heads. */
 #include <cublas_v2.h>
 #include "attention_cuda.h"
-#include "cuda.h"
+#include "common.cuh"
 
 /* ---- softmax: one warp per row, f32 inside, a fixed order of every sum */
 

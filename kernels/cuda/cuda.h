@@ -1,14 +1,11 @@
-/* kernels/cuda/cuda.h - What the files of this backend share: the stream, the check of every call, 16-byte accesses and
-   fixed-order reductions. The upper half serves C and C++, the lower half device code. */
+/* kernels/cuda/cuda.h - The stream, and the check of every call of the CUDA runtime, for C and C++. */
 #ifndef KERNELS_CUDA_CUDA_H
 #define KERNELS_CUDA_CUDA_H
-#include <stddef.h>
-#include <stdint.h>
 #include <cuda_runtime.h>
 #ifdef __cplusplus
 extern "C" {
 #endif
-#include "../check_ops.h"
+#include "../check.h"
 
 extern cudaStream_t cuda_stream;        /* all work is issued to this one stream */
 
@@ -17,105 +14,9 @@ int cuda_arch(void);                    /* compute capability times ten: 80, 90 
 }
 #endif
 
-/* Every call of the CUDA runtime goes through this. */
 #define CUDA(call) do { \
     cudaError_t error_ = (call); \
     REQUIRE(error_ == cudaSuccess, "cuda: %s: %s", #call, cudaGetErrorString(error_)); \
 } while (0)
 
-/* Rows can be taken 16 bytes at a time: first address, distance and length are multiples of 16 bytes. */
-static inline int rows_aligned(Tensor t) {
-    const size_t bytes = dtype_bytes(t.dtype), row_bytes = (size_t)tensor_columns(t) * bytes;
-    return (uintptr_t)t.data % 16 == 0 && (size_t)t.pitch * bytes % 16 == 0 && row_bytes % 16 == 0;
-}
-
-#ifdef __CUDACC__
-#include <cuda_bf16.h>
-
-/* The one way to start a kernel. Parentheses keep a template's commas together:
-   LAUNCH((norm_kernel<float, 4>), grid, block, smem_bytes, arguments...) */
-#define LAUNCH(kernel, grid, block, smem_bytes, ...) do { \
-    kernel<<<grid, block, smem_bytes, cuda_stream>>>(__VA_ARGS__); \
-    cudaError_t error_ = cudaGetLastError(); \
-    REQUIRE(error_ == cudaSuccess, "cuda: %s: %s", #kernel, cudaGetErrorString(error_)); \
-} while (0)
-
-__host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-__device__ inline float to_float(float x)         { return x; }
-__device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
-template <class T> __device__ inline T from_float(float x);
-template <> __device__ inline float         from_float<float>(float x)         { return x; }
-template <> __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
-
-/* 16 bytes of T: 4 floats or 8 bf16. Addresses are multiples of 16 bytes.
-       Pack<T>::load(x + i).to_float(f);  ...  Pack<T>::from_float(f).store(y + i); */
-template <class T> struct Pack {
-    static constexpr int SIZE = 16 / (int)sizeof(T);
-    uint4 bits;
-
-    static __device__ inline Pack load(const T *address)      { return { *(const uint4 *)address }; }
-    /* for what nobody reads again soon: the cache keeps something else */
-    static __device__ inline Pack load_once(const T *address) { return { __ldcs((const uint4 *)address) }; }
-    __device__ inline void store(T *address) const            { *(uint4 *)address = bits; }
-    __device__ inline void to_float(float (&f)[SIZE]) const;
-    static __device__ inline Pack from_float(const float (&f)[SIZE]);
-};
-
-template <> __device__ inline void Pack<float>::to_float(float (&f)[4]) const {
-    f[0] = __uint_as_float(bits.x);
-    f[1] = __uint_as_float(bits.y);
-    f[2] = __uint_as_float(bits.z);
-    f[3] = __uint_as_float(bits.w);
-}
-
-template <> __device__ inline Pack<float> Pack<float>::from_float(const float (&f)[4]) {
-    return { make_uint4(__float_as_uint(f[0]), __float_as_uint(f[1]), __float_as_uint(f[2]), __float_as_uint(f[3])) };
-}
-
-/* A bf16 is the upper half of a float; the lower of a pair lies at the lower address. */
-template <> __device__ inline void Pack<__nv_bfloat16>::to_float(float (&f)[8]) const {
-    const unsigned pair[4] = { bits.x, bits.y, bits.z, bits.w };
-    #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        f[2 * i]     = __uint_as_float(pair[i] << 16);
-        f[2 * i + 1] = __uint_as_float(pair[i] & 0xffff0000u);
-    }
-}
-
-__device__ inline unsigned bf16_pair(float low, float high) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *(const unsigned *)&pair;
-}
-
-template <> __device__ inline Pack<__nv_bfloat16> Pack<__nv_bfloat16>::from_float(const float (&f)[8]) {
-    return { make_uint4(bf16_pair(f[0], f[1]), bf16_pair(f[2], f[3]), bf16_pair(f[4], f[5]), bf16_pair(f[6], f[7])) };
-}
-
-/* Over the 32 lanes of a full warp; every lane gets the same bits. */
-template <class T> __device__ inline T warp_sum(T x) {
-    #pragma unroll
-    for (int i = 16; i; i >>= 1) x += __shfl_xor_sync(0xffffffffu, x, i);
-    return x;
-}
-
-__device__ inline float warp_max(float x) {
-    #pragma unroll
-    for (int i = 16; i; i >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
-    return x;
-}
-
-/* Over all threads of a block of whole warps, in a fixed order; every thread calls it and gets the same bits. It may
-   be called again at once. */
-template <class T> __device__ inline T block_sum(T x) {
-    __shared__ T partial[32];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    x = warp_sum(x);
-    __syncthreads();
-    if (lane == 0) partial[warp] = x;
-    __syncthreads();
-    return warp_sum(lane < warps ? partial[lane] : T(0));
-}
-
-#endif
 #endif

@@ -1,5 +1,4 @@
-/* kernels/cuda/device.cu - The GPU as a device: opening it with one clear line where that cannot be, its memory, and
-   the one stream of work. */
+/* kernels/cuda/device.cu - The GPU as a device: opening it, its memory, and the one stream of work. */
 #include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,23 +15,25 @@ static int driver_version;              /* of CUDA, times a thousand, of the dri
 
 int cuda_arch(void)     { return properties.major * 10 + properties.minor; }
 
-/* Asked for its attributes, to learn whether this program holds code for the GPU at all. */
+/* Its attributes can be read only where this program contains code for the GPU. */
 static __global__ void any_kernel() { }
 
-/* Why the first call that needs the GPU's memory failed, and what to do. */
-static void refuse_busy(cudaError_t error) {
+/* Errors of the first calls that need the GPU's memory. */
+static void check_opened(cudaError_t error) {
     switch (error) {
     case cudaSuccess:
         return;
     case cudaErrorDevicesUnavailable:
         fail("%s is busy: another process holds it exclusively, or its compute mode forbids every process; "
-             "`nvidia-smi` says who and which", properties.name);
+             "`nvidia-smi` shows both", properties.name);
     case cudaErrorMemoryAllocation:
-        fail("%s has no memory left to start with; `nvidia-smi` says who holds it", properties.name);
+        fail("%s has no free memory; `nvidia-smi` shows the processes that use it", properties.name);
     default:
         fail("%s cannot be opened: %s", properties.name, cudaGetErrorString(error));
     }
 }
+
+void device_start(char **) { }
 
 void device_open(DeviceOptions) {
     if (own_stream) return;
@@ -43,30 +44,30 @@ void device_open(DeviceOptions) {
     REQUIRE(error != cudaErrorInsufficientDriver, "the NVIDIA driver is for CUDA %d.%d, this program wants %d.%d: "
             "take a newer driver, or build with an older toolkit", driver_version / 1000, driver_version % 1000 / 10,
             CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-    REQUIRE(error != cudaErrorNoDevice && (error != cudaSuccess || count), "no NVIDIA GPU to be seen: `nvidia-smi -L` "
+    REQUIRE(error != cudaErrorNoDevice && (error != cudaSuccess || count), "no NVIDIA GPU is visible: `nvidia-smi -L` "
             "lists them, CUDA_VISIBLE_DEVICES may hide them, and `make DEVICE=cpu` builds a program that needs none");
     CUDA(error);
     CUDA(cudaGetDeviceProperties(&properties, 0));
     REQUIRE(properties.major >= 8, "%s has compute capability %d.%d, want 8.0 (Ampere) or newer", properties.name,
             properties.major, properties.minor);
-    refuse_busy(cudaSetDevice(0));
-    refuse_busy(cudaFree(NULL));        /* makes the context where cudaSetDevice has not */
+    check_opened(cudaSetDevice(0));
+    check_opened(cudaFree(NULL));        /* makes the context where cudaSetDevice has not */
     cudaFuncAttributes attributes;
-    REQUIRE(cudaFuncGetAttributes(&attributes, any_kernel) == cudaSuccess, "this program holds no code for %s, of "
+    REQUIRE(cudaFuncGetAttributes(&attributes, any_kernel) == cudaSuccess, "this program contains no code for %s, of "
             "compute capability %d.%d: build it again on this machine", properties.name, properties.major,
             properties.minor);
     CUDA(cudaStreamCreateWithFlags(&own_stream, cudaStreamNonBlocking));
     if (!cuda_stream) cuda_stream = own_stream;
 }
 
-/* What was issued to the old stream is done before the new one starts: both use the same scratch. */
+/* Work on the old stream completes before the new one starts: both use the same scratch. */
 extern "C" void device_use_stream(void *stream) {
     if (cuda_stream) device_wait();
     cuda_stream = stream ? (cudaStream_t)stream : own_stream;
 }
 
-/* Peaks of the vendor's data sheets, without sparsity, bf16 products being added up in f32. The name is what the driver
-   says; a slice of a card (MIG) has another one, and none here. */
+/* Dense peaks of the vendor's data sheets, bf16 with f32 accumulation, by the name that the driver reports. Slices of a
+   GPU (MIG) have none. */
 static const struct { const char *name; double bf16, f32; } peaks[] = {
     { "NVIDIA B200",                     2250e12,   75e12 },
     { "NVIDIA H200",                    989.4e12, 66.9e12 },
@@ -119,7 +120,7 @@ void *device_alloc(size_t bytes, const char *what) {
     const cudaError_t error = cudaMalloc(&memory, bytes ? bytes : 1);
     if (error == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, total_bytes = 0;
-        cudaGetLastError();                 /* told here; the next launch must not find it */
+        cudaGetLastError();                 /* reported here: clear it for the next launch */
         cudaMemGetInfo(&free_bytes, &total_bytes);
         fail("out of memory: %s: %.2f GiB wanted, %.2f of the GPU's %.2f GiB are free; a smaller --batch, --context or "
              "--model, or --attention flash, needs less", what, (double)bytes / (1 << 30),
@@ -132,14 +133,14 @@ void *device_alloc(size_t bytes, const char *what) {
 
 void device_free(void *memory) { CUDA(cudaFree(memory)); }
 
-/* Whether it worked shows in the speed alone; an error that nobody acts on must not be found by the next launch. */
+/* An error costs speed only; it is cleared so that the next launch does not report it. */
 void device_pin(void *host, size_t bytes) {
     if (cudaHostRegister(host, bytes, cudaHostRegisterDefault)) cudaGetLastError();
 }
 void device_unpin(void *host)             { if (cudaHostUnregister(host)) cudaGetLastError(); }
 
-/* The host may use its buffer again at once: pageable memory has been copied elsewhere when the call returns; memory
-   that a library's user has pinned is waited for. */
+/* The host may reuse its buffer at once: pageable memory has been staged when cudaMemcpyAsync returns; pinned memory is
+   waited for. */
 void device_upload(void *device, const void *host, size_t bytes) {
     cudaPointerAttributes attributes;
     CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, cuda_stream));

@@ -1,52 +1,40 @@
 /* Token and position embedding. The backward pass adds the rows of each token in the order of their positions, without
-   atomics: the positions are sorted by token (a stable counting sort), the sorted list is cut in chunks of equal
-   length, and a block adds up the runs of equal tokens in its chunk. A run that comes from an earlier chunk (a space of
+   atomics: the positions are sorted by token (a stable counting sort), the sorted list is cut into chunks of equal
+   length, and a block adds up the runs of equal tokens in its chunk. A run that began in an earlier chunk (the space in
    a text of bytes: 5000 of 32768) leaves a partial sum, and a second kernel adds those in order. */
 #include <assert.h>
-#include "cuda.h"
+#include "common.cuh"
 extern "C" {
 #include "../device.h"
 #include "../embedding.h"
 }
 
-typedef __nv_bfloat16 bf16;
-
-/* SIZE elements as floats: a pack of 16 bytes, or one. */
-template <int SIZE, class T> __device__ inline void load(const T *from, float (&f)[SIZE]) {
-    if constexpr (SIZE == 1) f[0] = to_float(*from);
-    else                     Pack<T>::load(from).to_float(f);
-}
-
-template <int SIZE, class T> __device__ inline void store(T *to, const float (&f)[SIZE]) {
-    if constexpr (SIZE == 1) *to = from_float<T>(f[0]);
-    else                     Pack<T>::from_float(f).store(to);
-}
-
-/* to = or += SIZE floats, 16 bytes at a time where there are as many. */
+/* to = or += SIZE floats, 16 bytes at a time where SIZE allows. */
 template <int SIZE> __device__ inline void put_floats(float *to, const float (&f)[SIZE], bool add) {
     constexpr int STEP = SIZE % 4 == 0 ? 4 : 1;
     #pragma unroll
     for (int i = 0; i < SIZE; i += STEP) {
         float part[STEP] = {}, sum[STEP];
-        if (add) load<STEP>(to + i, part);
+        if (add) load_floats(part, to + i);
         #pragma unroll
         for (int k = 0; k < STEP; k++) sum[k] = part[k] + f[i + k];
-        store<STEP>(to + i, sum);
+        store_floats(to + i, sum);
     }
 }
 
-/* Blocks of a kernel whose threads own SIZE columns each, and whose grid.x are rows. */
+/* Threads and grid.y of a kernel whose threads have size columns each, and whose grid.x are rows. */
 struct Columns { unsigned threads, blocks; };
 static Columns columns_by(int64_t C, int size) {
     const int64_t threads = ceil_div(ceil_div(C, size), 32) * 32;
-    const unsigned most = 256;
-    return threads <= most ? Columns{ (unsigned)threads, 1 } : Columns{ most, (unsigned)ceil_div(threads, most) };
+    const unsigned max_threads = 256;
+    return threads <= max_threads ? Columns{ (unsigned)threads, 1 }
+                                  : Columns{ max_threads, (unsigned)ceil_div(threads, max_threads) };
 }
 
 /* ---- forward */
 
-/* A token outside of the table ends the program with the line of the assertion: the host, which could say it better,
-   would have to wait for the device. */
+/* A token outside of the table ends the program with the message of the assertion: for a better one the host would
+   have to wait for the device. */
 template <class T, int SIZE> __global__ void __launch_bounds__(256)
 embedding_forward_kernel(T *x, const int *tokens, const T *wte, int64_t wte_pitch, const T *wpe, int64_t wpe_pitch,
                          int T_count, int C, int Vp) {
@@ -54,12 +42,12 @@ embedding_forward_kernel(T *x, const int *tokens, const T *wte, int64_t wte_pitc
     const int c = (blockIdx.y * blockDim.x + threadIdx.x) * SIZE, token = tokens[row];
     if (c >= C) return;
     assert(token >= 0 && token < Vp && "embedding: a token id outside of the table wte");
-    float word[SIZE], place[SIZE];
-    load<SIZE>(wte + token * wte_pitch + c, word);
-    load<SIZE>(wpe + row % T_count * wpe_pitch + c, place);
+    float sum[SIZE], position[SIZE];
+    load_floats(sum, wte + token * wte_pitch + c);
+    load_floats(position, wpe + row % T_count * wpe_pitch + c);
     #pragma unroll
-    for (int k = 0; k < SIZE; k++) word[k] += place[k];
-    store<SIZE>(x + row * C + c, word);
+    for (int k = 0; k < SIZE; k++) sum[k] += position[k];
+    store_floats(x + row * C + c, sum);
 }
 
 template <class T, int SIZE> static void forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
@@ -72,7 +60,6 @@ template <class T, int SIZE> static void forward(Tensor x, Tensor tokens, Tensor
 
 void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
     check_embedding("embedding", x, tokens, wte, wpe);
-    REQUIRE(wte.dtype == x.dtype, "embedding: wte is %s, want %s as x", dtype_name(wte.dtype), dtype_name(x.dtype));
     const bool aligned = rows_aligned(x) && rows_aligned(wte) && rows_aligned(wpe);
     if (x.dtype == BF16) (aligned ? forward<bf16, 8> : forward<bf16, 1>)(x, tokens, wte, wpe);
     else                 (aligned ? forward<float, 4> : forward<float, 1>)(x, tokens, wte, wpe);
@@ -81,9 +68,9 @@ void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
 /* ---- the sort */
 
 /* One digit at a time, lowest first: two passes for 50304 tokens, one for bytes. A tile of positions belongs to one
-   warp; digit_count[digit][tile] becomes, by a running sum, where the tile's first position of that digit goes. */
-enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS, TILES_MOST = 256 };
-static __device__ int digit_count[DIGITS * TILES_MOST];
+   warp; a prefix sum turns digit_count[digit][tile] into the index of the tile's first position of that digit. */
+enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS, MAX_TILES = 256 };
+static __device__ int digit_count[DIGITS * MAX_TILES];
 
 static __global__ void __launch_bounds__(32)
 sort_count_kernel(const int *keys, int count, int tile, int shift, int Vp) {
@@ -100,14 +87,14 @@ sort_count_kernel(const int *keys, int count, int tile, int shift, int Vp) {
     for (int d = threadIdx.x; d < DIGITS; d += 32) digit_count[d * gridDim.x + blockIdx.x] = mine[d];
 }
 
-/* Each entry becomes the sum of those before it. One block; 65536 entries at most, 64 a thread. */
+/* Exclusive prefix sum. One block; 65536 entries at most, 64 a thread. */
 static __global__ void __launch_bounds__(1024) sort_scan_kernel(int entries) {
     __shared__ int warp_total[32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, share = (entries + 1023) / 1024;
     const int first = min((int)threadIdx.x * share, entries), last = min(first + share, entries);
     int own = 0;
     for (int i = first; i < last; i++) own += digit_count[i];
-    int upto = own;                                 /* of the lanes up to this one */
+    int upto = own;                                 /* inclusive prefix sum in the warp */
     for (int step = 1; step < 32; step *= 2) {
         const int below = __shfl_up_sync(0xffffffffu, upto, step);
         if (lane >= step) upto += below;
@@ -123,8 +110,8 @@ static __global__ void __launch_bounds__(1024) sort_scan_kernel(int entries) {
     }
 }
 
-/* 32 positions at a time, in order: a lane's place is that of its digit, plus the lanes below it with the same one.
-   No positions: they are 0, 1, 2, ... still. */
+/* 32 positions at a time, in order: a lane's index is the next of its digit, plus the number of lanes below it with the
+   same digit. positions NULL: they are 0, 1, 2, ... */
 static __global__ void __launch_bounds__(32)
 sort_move_kernel(int *keys_to, int *positions_to, const int *keys, const int *positions, int count, int tile,
                  int shift) {
@@ -135,7 +122,7 @@ sort_move_kernel(int *keys_to, int *positions_to, const int *keys, const int *po
     const int first = blockIdx.x * tile, last = min(first + tile, count);
     for (int start = first; start < last; start += 32) {
         const int i = start + lane, key = i < last ? keys[i] : 0;
-        const int digit = i < last ? key >> shift & (DIGITS - 1) : DIGITS;     /* nobody's */
+        const int digit = i < last ? key >> shift & (DIGITS - 1) : DIGITS;     /* no digit */
         const unsigned same = __match_any_sync(0xffffffffu, digit);
         const int rank = __popc(same & ((1u << lane) - 1));
         if (i < last) {
@@ -151,7 +138,7 @@ sort_move_kernel(int *keys_to, int *positions_to, const int *keys, const int *po
 
 typedef struct { int *token, *position; } Sorted;
 
-/* The memory is kept for the next call; it grows when a larger batch comes. */
+/* The memory is kept for the next call and grows with the batch. */
 static Sorted sort_by_token(const int *tokens, int count, int64_t Vp) {
     static int *memory, room;
     if (count > room) {
@@ -161,7 +148,7 @@ static Sorted sort_by_token(const int *tokens, int count, int64_t Vp) {
         memory = (int *)device_alloc(4 * (size_t)count * sizeof *memory, "the sort of the tokens");
         room = count;
     }
-    const int tile = (int)ceil_div(ceil_div(count, TILES_MOST), 32) * 32, tiles = (int)ceil_div(count, tile);
+    const int tile = (int)ceil_div(ceil_div(count, MAX_TILES), 32) * 32, tiles = (int)ceil_div(count, tile);
     Sorted from = { (int *)tokens, NULL }, to = { memory, memory + room };
     Sorted other = { memory + 2 * (size_t)room, memory + 3 * (size_t)room };
     for (int shift = 0; shift == 0 || (Vp - 1) >> shift; shift += DIGIT_BITS) {
@@ -179,11 +166,11 @@ static Sorted sort_by_token(const int *tokens, int count, int64_t Vp) {
 
 /* A chunk's partial sum of the run that it shares with the chunk before: a row of C floats a chunk, 8 MiB in all, which
    bounds the number of chunks: 1024 at C = 768, of 32 positions each for a batch of 32768. */
-enum { PARTIAL_ROOM = 1 << 21, CHUNKS_MOST = 1024, CHUNK_LEAST = 32 };
+enum { PARTIAL_ROOM = 1 << 21, MAX_CHUNKS = 1024, MIN_CHUNK = 32 };
 static __device__ __align__(16) float partial[PARTIAL_ROOM];
 
-/* A run that began before the chunk goes to partial, the others are this block's alone: dwte += . The rows do not wait
-   for each other: AHEAD of them are read before the first is added. */
+/* A run that began before the chunk goes to partial; the others are in this block only: dwte += . AHEAD rows are in
+   flight. */
 template <class T, int SIZE> __global__ void __launch_bounds__(256)
 embedding_dwte_kernel(float *dwte, int64_t pitch, const T *dx, const int *token, const int *position, int count,
                       int chunk, int C) {
@@ -201,7 +188,7 @@ embedding_dwte_kernel(float *dwte, int64_t pitch, const T *dx, const int *token,
         for (int a = 0; a < AHEAD; a++) {
             const int i = min(start + a, last - 1);
             next[a] = token[i];
-            load<SIZE>(dx + (int64_t)position[i] * C + c, row[a]);
+            load_floats(row[a], dx + (int64_t)position[i] * C + c);
         }
         #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
@@ -222,8 +209,8 @@ embedding_dwte_kernel(float *dwte, int64_t pitch, const T *dx, const int *token,
     else        put_floats(dwte + run * pitch + c, total, true);
 }
 
-/* Chunk blockIdx.x + 1 shares a run with the chunk before it, and that chunk does not with its own: then here are the
-   run's partial sums added, up to the last chunk that begins with the token, found by bisection. */
+/* Where chunk blockIdx.x + 1 is the first to continue a run, this block adds the run's partial sums, up to the last
+   chunk that begins with the token, found by bisection. */
 static __global__ void __launch_bounds__(256)
 embedding_join_kernel(float *dwte, int64_t pitch, const int *token, int chunks, int chunk, int C) {
     const int from = blockIdx.x + 1, run = token[from * chunk], c = blockIdx.y * blockDim.x + threadIdx.x;
@@ -251,7 +238,7 @@ embedding_dwpe_kernel(float *dwpe, int64_t pitch, const T *dx, int B, int T_coun
         #pragma unroll 4
         for (int b = 0; b < B; b++) {
             float row[SIZE];
-            load<SIZE>(dx + (b * (int64_t)T_count + t) * C + c, row);
+            load_floats(row, dx + (b * (int64_t)T_count + t) * C + c);
             #pragma unroll
             for (int k = 0; k < SIZE; k++) total[k] += row[k];
         }
@@ -262,9 +249,9 @@ embedding_dwpe_kernel(float *dwpe, int64_t pitch, const T *dx, int B, int T_coun
 template <class T, int SIZE> static void backward(Tensor dwte, Tensor dwpe, Tensor dx, Sorted sorted, Into dwpe_into) {
     const int64_t C = dx.dim[2], count = tensor_rows(dx);
     int64_t chunks = PARTIAL_ROOM / C;
-    if (chunks > CHUNKS_MOST) chunks = CHUNKS_MOST;
+    if (chunks > MAX_CHUNKS) chunks = MAX_CHUNKS;
     int64_t chunk = ceil_div(count, chunks);
-    if (chunk < CHUNK_LEAST) chunk = CHUNK_LEAST;
+    if (chunk < MIN_CHUNK) chunk = MIN_CHUNK;
     chunks = ceil_div(count, chunk);
     const Columns by = columns_by(C, SIZE), by_one = columns_by(C, 1);
     LAUNCH((embedding_dwte_kernel<T, SIZE>), dim3((unsigned)chunks, by.blocks), by.threads, 0, (float *)dwte.data,
@@ -278,8 +265,6 @@ template <class T, int SIZE> static void backward(Tensor dwte, Tensor dwpe, Tens
 
 void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into dwpe_into) {
     check_embedding("embedding backward", dx, tokens, dwte, dwpe);
-    REQUIRE(dwte.dtype == F32, "embedding backward: dwte is %s, want f32: gradients of parameters are f32 here",
-            dtype_name(dwte.dtype));
     REQUIRE(tensor_rows(dx) <= 1 << 30, "embedding backward: %lld positions, want at most %d",
             (long long)tensor_rows(dx), 1 << 30);
     const bool aligned = rows_aligned(dx) && rows_aligned(dwte) && rows_aligned(dwpe);

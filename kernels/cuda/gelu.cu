@@ -2,13 +2,12 @@
    exponential and one reciprocal an element. An H200 issues about 31 instructions, 4 of them to the special function
    unit, in the time that two bf16 take from and to memory: a tanhf (about 25, with a branch) would fill that budget,
    tanh.approx would not keep 8 bits (error 2^-11 of 1, but 1 + tanh cancels on the left). */
-#include "cuda.h"
+#include "common.cuh"
 extern "C" {
 #include "../gelu.h"
 }
 
 enum { THREADS = 256 };
-typedef __nv_bfloat16 bf16;
 
 static constexpr float SCALE = 0.7978845608028654f, CUBE = 0.044715f, LOG2E = 1.4426950408889634f;     /* sqrt(2/pi) */
 
@@ -43,7 +42,7 @@ template <class T> __device__ inline float gelu_slope(float x) {
     return (x < 0 ? g.e * g.s : g.s) + (tail > 0 ? x * (tail * du) : 0.0f);
 }
 
-/* packs: all operands lie on 16 bytes. The last thread may find less than a pack. */
+/* packs: all operands are aligned to 16 bytes. The last thread may have less than a pack. */
 template <class T> __global__ void __launch_bounds__(THREADS)
 gelu_forward_kernel(T *y, const T *x, int64_t count, bool packs) {
     constexpr int SIZE = Pack<T>::SIZE;

@@ -1,6 +1,6 @@
-/* kernels/cuda/gemm.c - cuBLASLt sees memory column after column, so it is asked for c^T = b^T a^T. What it needs to
-   know of a product is made once per shape and kept. */
-#include "gemm.h"
+/* kernels/cuda/gemm.c - GEMM by cuBLASLt, which takes column-major matrices: it computes c^T = b^T a^T. Descriptors and
+   algorithm are made once per shape and cached. */
+#include "../gemm.h"
 #include <string.h>
 #include <cublasLt.h>
 #include "cuda.h"
@@ -11,9 +11,9 @@
     REQUIRE(status_ == CUBLAS_STATUS_SUCCESS, "cublas: %s: %s", #call, cublasLtGetStatusName(status_)); \
 } while (0)
 
-enum { WORKSPACE_BYTES = 32 << 20 };    /* what NVIDIA advises for Hopper */
+enum { WORKSPACE_BYTES = 32 << 20 };    /* NVIDIA's recommendation for Hopper */
 
-/* All that the choice of an algorithm depends on. Only int64_t, so that no padding disturbs memcmp. */
+/* What the choice of an algorithm depends on. Only int64_t, so that there is no padding for memcmp to compare. */
 typedef struct {
     int64_t M, N, K, dtype, c_dtype, into, a_layout, a_pitch, b_layout, b_pitch, c_pitch;
     int64_t a_align, b_align, c_align, bias_align;      /* bytes; 0 = no bias */
@@ -22,7 +22,7 @@ typedef struct {
 typedef struct {
     Key                    key;
     int64_t                last_use;    /* 0: the entry is empty */
-    cublasLtMatmulDesc_t   product;
+    cublasLtMatmulDesc_t   matmul;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t   algorithm;
 } Plan;
@@ -30,7 +30,7 @@ typedef struct {
 static cublasLtHandle_t handle;
 static void *workspace;
 
-/* The greatest power of two, up to 256, that divides the address and the distance of the rows. */
+/* The largest power of two, up to 256, that divides the address and the pitch in bytes. */
 static int64_t alignment(const void *data, int64_t pitch, DType dtype) {
     const uintptr_t bits = (uintptr_t)data | (uintptr_t)pitch * dtype_bytes(dtype) | 256;
     return (int64_t)(bits & -bits);
@@ -38,22 +38,22 @@ static int64_t alignment(const void *data, int64_t pitch, DType dtype) {
 
 static cudaDataType_t cuda_type(DType dtype) { return dtype == BF16 ? CUDA_R_16BF : CUDA_R_32F; }
 
-/* rows x columns of the matrix as it lies in memory, row after row */
+/* rows x columns of the matrix in memory, row after row */
 static void layout_create(cublasLtMatrixLayout_t *layout, DType dtype, int64_t rows, int64_t columns, int64_t pitch) {
     CUBLAS(cublasLtMatrixLayoutCreate(layout, cuda_type(dtype), (uint64_t)columns, (uint64_t)rows, pitch));
 }
 
 static void operand_create(cublasLtMatrixLayout_t *layout, DType dtype, int64_t rows, int64_t columns, Operand x) {
-    if (x.layout == BY_ROWS) layout_create(layout, dtype, rows, columns, x.pitch);
-    else                     layout_create(layout, dtype, columns, rows, x.pitch);
+    if (x.layout == ROW_MAJOR) layout_create(layout, dtype, rows, columns, x.pitch);
+    else                       layout_create(layout, dtype, columns, rows, x.pitch);
 }
 
-#define SET_PRODUCT(plan, which, value) \
-    CUBLAS(cublasLtMatmulDescSetAttribute((plan)->product, CUBLASLT_MATMUL_DESC_##which, &(value), sizeof(value)))
+#define SET_MATMUL(plan, which, value) \
+    CUBLAS(cublasLtMatmulDescSetAttribute((plan)->matmul, CUBLASLT_MATMUL_DESC_##which, &(value), sizeof(value)))
 #define SET_PREFERENCE(which, value) \
     CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_##which, &(value), sizeof(value)))
 
-/* The library's first choice. Where it cuts K, the parts are added in the workspace in a fixed order. */
+/* The heuristic's first algorithm. With split-K the parts are added in the workspace in a fixed order. */
 static void plan_choose(Plan *plan) {
     const Key *key = &plan->key;
     const uint64_t workspace_bytes = WORKSPACE_BYTES;
@@ -63,13 +63,13 @@ static void plan_choose(Plan *plan) {
     CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
     SET_PREFERENCE(MAX_WORKSPACE_BYTES, workspace_bytes);
     SET_PREFERENCE(REDUCTION_SCHEME_MASK, reduction);
-    SET_PREFERENCE(MIN_ALIGNMENT_A_BYTES, b_align);      /* the library's first operand is our second */
+    SET_PREFERENCE(MIN_ALIGNMENT_A_BYTES, b_align);      /* operand A of cuBLASLt is our b */
     SET_PREFERENCE(MIN_ALIGNMENT_B_BYTES, a_align);
     SET_PREFERENCE(MIN_ALIGNMENT_C_BYTES, c_align);
     SET_PREFERENCE(MIN_ALIGNMENT_D_BYTES, c_align);
     cublasLtMatmulHeuristicResult_t result;
     int found = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, plan->product, plan->b, plan->a, plan->c,
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, plan->matmul, plan->b, plan->a, plan->c,
                                                                  plan->c, preference, 1, &result, &found);
     REQUIRE(status == CUBLAS_STATUS_SUCCESS && found,
             "cublas: no algorithm for (%lld,%lld) x (%lld,%lld), %s to %s: %s", (long long)key->M, (long long)key->K,
@@ -80,15 +80,15 @@ static void plan_choose(Plan *plan) {
 }
 
 static void plan_create(Plan *plan, const Gemm *g, const Key *key) {
-    const cublasOperation_t operation[] = { [BY_ROWS] = CUBLAS_OP_N, [TRANSPOSED] = CUBLAS_OP_T };
+    const cublasOperation_t operation[] = { [ROW_MAJOR] = CUBLAS_OP_N, [COLUMN_MAJOR] = CUBLAS_OP_T };
     plan->key = *key;
-    CUBLAS(cublasLtMatmulDescCreate(&plan->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    SET_PRODUCT(plan, TRANSA, operation[g->b.layout]);
-    SET_PRODUCT(plan, TRANSB, operation[g->a.layout]);
+    CUBLAS(cublasLtMatmulDescCreate(&plan->matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    SET_MATMUL(plan, TRANSA, operation[g->b.layout]);
+    SET_MATMUL(plan, TRANSB, operation[g->a.layout]);
     if (g->bias) {
         const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-        SET_PRODUCT(plan, EPILOGUE, epilogue);
-        SET_PRODUCT(plan, BIAS_POINTER, g->bias);        /* the choice depends on its alignment */
+        SET_MATMUL(plan, EPILOGUE, epilogue);
+        SET_MATMUL(plan, BIAS_POINTER, g->bias);        /* the heuristic looks at its alignment */
     }
     operand_create(&plan->a, g->dtype, g->M, g->K, g->a);
     operand_create(&plan->b, g->dtype, g->K, g->N, g->b);
@@ -97,15 +97,15 @@ static void plan_create(Plan *plan, const Gemm *g, const Key *key) {
 }
 
 static void plan_destroy(Plan *plan) {
-    CUBLAS(cublasLtMatmulDescDestroy(plan->product));
+    CUBLAS(cublasLtMatmulDescDestroy(plan->matmul));
     CUBLAS(cublasLtMatrixLayoutDestroy(plan->a));
     CUBLAS(cublasLtMatrixLayoutDestroy(plan->b));
     CUBLAS(cublasLtMatrixLayoutDestroy(plan->c));
 }
 
-/* A step of training has some 20 shapes; a sampler brings new ones with every length of its text, which drive out what
-   was not used for longest. */
-static Plan *plan_of(const Gemm *g) {
+/* A training step has some 20 shapes; sampling adds new ones with every length of its text, which replace the least
+   recently used. */
+static Plan *plan_find(const Gemm *g) {
     static Plan plans[128];
     static int64_t uses;
     const Key key = {
@@ -124,18 +124,20 @@ static Plan *plan_of(const Gemm *g) {
         if (plan->last_use < oldest->last_use) oldest = plan;
     }
     if (oldest->last_use) plan_destroy(oldest);
-    oldest->last_use = 0;                   /* should the next line fail, and somebody's fail_hook go on */
+    oldest->last_use = 0;                   /* in case the next line fails and the fail_hook does not exit */
     plan_create(oldest, g, &key);
     oldest->last_use = ++uses;
     return oldest;
 }
 
+const char *gemm_name(void) { return "cuBLASLt"; }
+
 void gemm(Gemm g) {
     if (!handle) CUBLAS(cublasLtCreate(&handle));
     if (!workspace) workspace = device_alloc(WORKSPACE_BYTES, "the workspace of cuBLASLt");
-    Plan *plan = plan_of(&g);
+    Plan *plan = plan_find(&g);
     const float one = 1.0f, beta = g.into == ACCUMULATE ? 1.0f : 0.0f;
-    if (g.bias) SET_PRODUCT(plan, BIAS_POINTER, g.bias);
-    CUBLAS(cublasLtMatmul(handle, plan->product, &one, g.b.data, plan->b, g.a.data, plan->a, &beta, g.c, plan->c,
+    if (g.bias) SET_MATMUL(plan, BIAS_POINTER, g.bias);
+    CUBLAS(cublasLtMatmul(handle, plan->matmul, &one, g.b.data, plan->b, g.a.data, plan->a, &beta, g.c, plan->c,
                           g.c, plan->c, &plan->algorithm, workspace, WORKSPACE_BYTES, cuda_stream));
 }

@@ -1,10 +1,9 @@
-/* kernels/cuda/health.c - Temperature, power, clock and throttling of the card, from NVML, the driver's own library. It
-   is looked for when the program runs: nothing links it, and a machine without it lacks these numbers and nothing else.
-   Its interface as far as it is used here: docs.nvidia.com/deploy/nvml-api. */
+/* kernels/cuda/health.c - Temperature, power, clock and throttling of the GPU, from the driver's library NVML. It is
+   loaded at run time: without it these values are unknown. API: docs.nvidia.com/deploy/nvml-api. */
 #include <dlfcn.h>
 #include "../device.h"
 
-typedef struct Card *Card;              /* NVML's handle */
+typedef struct Card *Card;              /* nvmlDevice_t */
 enum { SUCCESS = 0, SENSOR_OF_GPU = 0, CLOCK_OF_SM = 1 };
 
 static struct {
@@ -13,9 +12,9 @@ static struct {
     int (*power)      (Card, unsigned *milliwatts);
     int (*clock)      (Card, int which, unsigned *mhz);
     int (*reasons)    (Card, unsigned long long *bits);
-} nvml;                                 /* what is NULL is not known here */
+} nvml;                                 /* NULL = not available */
 
-/* By its place on the bus: NVML counts all cards, CUDA those that CUDA_VISIBLE_DEVICES names, in its own order. */
+/* By PCI bus id: NVML numbers all GPUs, CUDA those of CUDA_VISIBLE_DEVICES, in another order. */
 static void open_nvml(void) {
     const DeviceInfo device = device_info();
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -26,21 +25,21 @@ static void open_nvml(void) {
     nvml.temperature = dlsym(library, "nvmlDeviceGetTemperature");
     nvml.power       = dlsym(library, "nvmlDeviceGetPowerUsage");
     nvml.clock       = dlsym(library, "nvmlDeviceGetClockInfo");
-    /* has another name since driver 535, too; this one is there in all */
+    /* driver 535 added another name; this one exists in all */
     nvml.reasons     = dlsym(library, "nvmlDeviceGetCurrentClocksThrottleReasons");
 }
 
-/* The worst first: several hold at a time, and a slowdown by the hardware comes with its cause where that is known. */
+/* Most severe first: several bits can be set, a hardware slowdown together with its cause where that is known. */
 static const struct { unsigned long long bits; const char *word; int in_distress; } reasons[] = {
-    { 0x20 | 0x40,         "thermal",     1 },      /* the driver's doing, the hardware's */
-    { 0x80,                "power-brake", 1 },      /* the machine's power supply asks for it */
+    { 0x20 | 0x40,         "thermal",     1 },      /* by the driver, by the hardware */
+    { 0x80,                "power-brake", 1 },      /* requested by the power supply */
     { 0x08,                "hw-slowdown", 1 },
-    { 0x04,                "power",       0 },      /* the card's power limit */
-    { 0x02 | 0x10 | 0x100, "settings",    0 },      /* clocks set by hand, for several cards alike, for a display */
-    { ~0x01ull,            "other",       0 },      /* newer than this table; 0x01 is an idle card, which is none */
+    { 0x04,                "power",       0 },      /* power limit */
+    { 0x02 | 0x10 | 0x100, "settings",    0 },      /* clocks set by the user, synchronised boost, display */
+    { ~0x01ull,            "other",       0 },      /* newer than this table; 0x01 is idle */
 };
 
-static void explain(DeviceHealth *health, unsigned long long bits) {
+static void set_throttle(DeviceHealth *health, unsigned long long bits) {
     health->throttle = "none";
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         if (bits & reasons[i].bits) {
@@ -61,6 +60,6 @@ DeviceHealth device_health(void) {
         health.temperature_c = celsius;
     if (nvml.power && nvml.power(nvml.card, &milliwatts) == SUCCESS) health.power_w = milliwatts / 1e3;
     if (nvml.clock && nvml.clock(nvml.card, CLOCK_OF_SM, &mhz) == SUCCESS) health.clock_mhz = mhz;
-    if (nvml.reasons && nvml.reasons(nvml.card, &bits) == SUCCESS) explain(&health, bits);
+    if (nvml.reasons && nvml.reasons(nvml.card, &bits) == SUCCESS) set_throttle(&health, bits);
     return health;
 }

@@ -6,9 +6,8 @@
 #ifndef KERNELS_CUDA_HOPPER_H
 #define KERNELS_CUDA_HOPPER_H
 #include <cuda.h>
-#include "cuda.h"
+#include "common.cuh"
 
-typedef __nv_bfloat16 bf16;
 #define HOPPER __device__ static __forceinline__
 
 HOPPER uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }

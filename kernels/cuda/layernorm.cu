@@ -1,21 +1,20 @@
-/* LayerNorm. Where rows lie on 16 bytes and C <= 2048, a row is held in the registers of one warp (forward) or of a
-   team of one or two warps (backward), and is read once; any other C takes the kernels at the end of each half, which
-   read a row again from the cache. */
-#include "cuda.h"
+/* LayerNorm. Where rows are aligned to 16 bytes and C <= 2048, a row is held in the registers of one warp (forward) or
+   of a team of one or two warps (backward), and is read once. For other C the _any kernels read a row again from the
+   cache. */
+#include "common.cuh"
 extern "C" {
 #include "../layernorm.h"
 }
 
 enum { THREADS = 128, WARPS = THREADS / 32 };
-typedef __nv_bfloat16 bf16;
 
 static constexpr float EPS = 1e-5f;
 
 /* ---- forward */
 
 /* The variance is that of the differences from the mean, a second pass over registers. The sum is normalised as it is
-   stored, rounded: the backward pass reads it and must see the same x. sum may be the memory of x: a lane reads an
-   element before it writes it, and nobody else does either. */
+   stored, rounded: the backward pass reads it and must see the same x. sum may be the memory of x: each element is read
+   and then written by one lane only. */
 template <class T, int PACKS> __global__ void __launch_bounds__(THREADS)
 layernorm_forward_kernel(T *sum, T *normed, float *mean, float *rstd, const T *x, const T *branch,
                          const T *weight, const T *bias, int64_t rows, int C) {
@@ -86,7 +85,7 @@ layernorm_forward_any_kernel(T *sum, T *normed, float *mean, float *rstd, const 
         total += to_float(value);
     }
     const float mu = warp_sum(total) / (float)C;
-    const T *from = branch ? sum : x;               /* a lane reads what it has written itself */
+    const T *from = branch ? sum : x;               /* a lane reads what it has written */
     for (int c = lane; c < C; c += 32) squares += (to_float(from[at + c]) - mu) * (to_float(from[at + c]) - mu);
     const float scale = 1.0f / sqrtf(warp_sum(squares) / (float)C + EPS);
     for (int c = lane; c < C; c += 32)
@@ -123,8 +122,8 @@ void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor r
 
 /* ---- backward */
 
-/* Every block leaves its sums of dweight (C) and dbias (C) here, a row of 2 C a block, for the second kernel to add in
-   order. 8 MiB: 528 blocks at C = 768 fill 3.1 MiB. */
+/* Every block writes its sums of dweight (C) and dbias (C), a row of 2 C a block; the second kernel adds them in order.
+   8 MiB: 528 blocks at C = 768 take 3.1 MiB. */
 enum { PARTIAL_ROOM = 1 << 21 };
 static __device__ float partial[PARTIAL_ROOM];
 
@@ -134,7 +133,7 @@ template <class T, int PACKS> constexpr int resident_blocks() {
     return 65536 / THREADS / (PACKS * Pack<T>::SIZE * (8 + 3 * (int)sizeof(T)) / 4 + 40);
 }
 
-/* The blocks are as many as fit the 132 SMs of an H200 at once, on any card: the order of the sums, and so their bits,
+/* As many blocks as are resident on the 132 SMs of an H200, on any card: the order of the sums, and so their bits,
    depend on the shape alone. */
 static int partial_blocks(int64_t rows_at_a_time, int resident, int64_t C) {
     int64_t blocks = 132 * resident;
@@ -143,8 +142,8 @@ static int partial_blocks(int64_t rows_at_a_time, int resident, int64_t C) {
     return (int)blocks;
 }
 
-/* Sums over a team of warps; every lane gets them. The slots alternate from row to row: who writes one again has met
-   its reader of two rows ago at the barrier between. */
+/* Sums over a team of warps; every lane gets them. Two slots alternate from row to row: the barrier of the row between
+   separates the reads of a slot from its next writes. */
 template <int TEAM> __device__ inline float2 team_sum(float2 v, int team, int turn) {
     v.x = warp_sum(v.x);
     v.y = warp_sum(v.y);
@@ -219,7 +218,7 @@ layernorm_backward_kernel(T *dx, const T *dnormed, const T *x, const float *mean
             Pack<T>::from_float(to).store(dx + at + c);
         }
     }
-    for (int t = 0; t < TEAMS; t++) {               /* the teams add their sums one after the other */
+    for (int t = 0; t < TEAMS; t++) {               /* the teams add their sums in turn */
         #pragma unroll
         for (int j = 0; j < PACKS; j++) {
             const int c = (32 * TEAM * j + lane) * SIZE;
@@ -256,7 +255,7 @@ layernorm_dx_any_kernel(T *dx, const T *dnormed, const T *x, const float *mean, 
     }
 }
 
-/* A block of 32 columns and 4 warps, each with every fourth row of the rows that fall to blockIdx.y. */
+/* A block has 32 columns; each of its 4 warps every fourth of the rows of blockIdx.y. */
 template <class T> __global__ void __launch_bounds__(THREADS)
 layernorm_partial_any_kernel(const T *dnormed, const T *x, const float *mean, const float *rstd, int64_t rows, int C) {
     __shared__ float2 part[WARPS][32];
@@ -278,11 +277,11 @@ layernorm_partial_any_kernel(const T *dnormed, const T *x, const float *mean, co
     partial[(int64_t)blockIdx.y * 2 * C + C + c] = sum.y;
 }
 
-/* 32 columns a block; warp w adds the rows w, w + 32, ... of the partial sums (17 of 528, loads that do not wait for
-   each other), then one column's 32 sums. A thread a column would wait 528 times. */
+/* 32 columns a block; warp w adds the rows w, w + 32, ... of the partial sums (17 of 528, independent loads), then one
+   column's 32 sums. A thread a column would make 528 dependent additions. */
 static __global__ void __launch_bounds__(1024)
 layernorm_weight_kernel(float *dweight, float *dbias, int blocks, int C, bool add) {
-    __shared__ float part[32][33];                  /* 33: a column of it touches 32 banks */
+    __shared__ float part[32][33];                  /* 33: a column is in 32 banks */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, from = blockIdx.x * 32 + lane;
     float sum = 0;
     if (from < 2 * C) {
@@ -341,8 +340,6 @@ template <class T> static void backward(Tensor dx, Tensor dweight, Tensor dbias,
 void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed,
                         Tensor x, Tensor mean, Tensor rstd, Tensor weight, Into dx_into, Into dweight_into) {
     check_layernorm_backward(dx, dweight, dbias, dnormed, x, mean, rstd, weight);
-    REQUIRE(dweight.dtype == F32, "layernorm backward: dweight is %s, want f32: gradients of parameters are f32 here",
-            dtype_name(dweight.dtype));
     if (x.dtype == BF16) backward<bf16>(dx, dweight, dbias, dnormed, x, mean, rstd, weight, dx_into, dweight_into);
     else                 backward<float>(dx, dweight, dbias, dnormed, x, mean, rstd, weight, dx_into, dweight_into);
 }

@@ -1,14 +1,13 @@
-/* The end of a step. Sums are made in two stages of a fixed shape, in double: 256 threads of 1056 blocks (8 for each SM
-   of an H200, on any card), then one block over the 1056 partial sums, so that the bits are the same every time. */
+/* The end of a training step. Sums are made in two stages of a fixed shape, in double: 256 threads of 1056 blocks (8
+   for each SM of an H200, on any card), then one block over the 1056 partial sums: the same bits every time. */
 #include <math.h>
-#include "cuda.h"
+#include "common.cuh"
 extern "C" {
 #include "../device.h"
 #include "../update.h"
 }
 
 enum { THREADS = 256, SUM_BLOCKS = 1056, ONE_BLOCK = 1024 };
-typedef __nv_bfloat16 bf16;
 
 /* ---- loss and norm */
 
@@ -29,8 +28,8 @@ void loss_add(StepStats *stats, Tensor losses, float scale) {
 
 static __device__ double partial[SUM_BLOCKS];
 
-/* Squares are double: 1e25 squared overflows a float. An H200 makes 13 products in double in the time that a float
-   takes from memory. */
+/* Squares are double: 1e25 squared overflows a float. An H200 does 13 multiplications in double in the time in which it
+   reads a float. */
 static __global__ void __launch_bounds__(THREADS) square_sum_kernel(const float *grads, int64_t count, bool packs) {
     const int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x, threads = (int64_t)SUM_BLOCKS * THREADS;
     const int64_t whole = packs ? count / 4 : 0;
@@ -38,7 +37,7 @@ static __global__ void __launch_bounds__(THREADS) square_sum_kernel(const float 
     #pragma unroll 4
     for (int64_t i = thread; i < whole; i += threads) {
         float g[4];
-        Pack<float>::load(grads + 4 * i).to_float(g);
+        load_floats(g, grads + 4 * i);
         #pragma unroll
         for (int k = 0; k < 4; k++) total[k] += (double)g[k] * g[k];
     }
@@ -47,11 +46,22 @@ static __global__ void __launch_bounds__(THREADS) square_sum_kernel(const float 
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-static __global__ void __launch_bounds__(ONE_BLOCK) gradient_norm_kernel(StepStats *stats) {
+static __global__ void __launch_bounds__(ONE_BLOCK) square_total_kernel(StepStats *stats) {
     double total = 0;
     for (int i = threadIdx.x; i < SUM_BLOCKS; i += ONE_BLOCK) total += partial[i];
-    const double norm = sqrt(block_sum(total));
-    if (threadIdx.x) return;
+    total = block_sum(total);
+    if (threadIdx.x == 0) stats->square_sum += total;
+}
+
+void gradient_square_sum(StepStats *stats, Tensor grads) {
+    REQUIRE(grads.data && grads.dtype == F32, "norm: gradients are %s, want f32", dtype_name(grads.dtype));
+    LAUNCH(square_sum_kernel, SUM_BLOCKS, THREADS, 0, (const float *)grads.data, tensor_count(grads),
+           (uintptr_t)grads.data % 16 == 0);
+    LAUNCH(square_total_kernel, 1, ONE_BLOCK, 0, stats);
+}
+
+static __global__ void update_decide_kernel(StepStats *stats) {
+    const double norm = sqrt(stats->square_sum);
     const float max_norm = stats->max_norm;
     stats->norm = norm;
     const float clip = max_norm > 0 && norm > max_norm ? (float)(max_norm / norm) : 1.0f;
@@ -62,37 +72,33 @@ static __global__ void __launch_bounds__(ONE_BLOCK) gradient_norm_kernel(StepSta
                      && norm <= stats->norm_limit && stats->loss <= stats->loss_limit;
 }
 
-void gradient_norm(StepStats *stats, Tensor grads) {
-    REQUIRE(grads.data && grads.dtype == F32, "norm: gradients are %s, want f32", dtype_name(grads.dtype));
-    LAUNCH(square_sum_kernel, SUM_BLOCKS, THREADS, 0, (const float *)grads.data, tensor_count(grads),
-           (uintptr_t)grads.data % 16 == 0);
-    LAUNCH(gradient_norm_kernel, 1, ONE_BLOCK, 0, stats);
-}
+void update_decide(StepStats *stats) { LAUNCH(update_decide_kernel, 1, 1, 0, stats); }
 
 /* ---- AdamW */
 
-/* The quick root and quotient err by 3 units of the last place of a step that is itself a small part of w. The exact
-   ones branch for rare operands, and no load moves across a branch: param was read after the first root was done. */
-__device__ inline float quick_sqrt(float x) {
+/* The approximate square root and division err by 3 ulp of a step that is itself a small part of w. The exact ones
+   branch for rare operands, and the compiler moves no load across a branch: param was read after the first square
+   root. */
+__device__ inline float approx_sqrt(float x) {
     float root;
     asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(x));
     return root;
 }
 
 struct AdamW {
-    float beta1, beta2, eps, clip, step, rescale, shrink;
+    float beta1, beta2, eps, clip, step, rescale, decay;
 
     __device__ inline void operator()(float &w, float &m, float &v, float g) const {
         g *= clip;
         m = beta1 * m + (1.0f - beta1) * g;
         v = beta2 * v + (1.0f - beta2) * g * g;
-        w -= __fdividef(step * m, quick_sqrt(v) * rescale + eps) + shrink * w;
+        w -= __fdividef(step * m, approx_sqrt(v) * rescale + eps) + decay * w;
     }
 };
 
-/* A block owns SPAN elements of the flat memory, 240 KiB of traffic, and finds the rows that lie in them: its threads
-   look at all rows at once, one trip to the cache where a bisection would make eight. Rows are of very different sizes
-   (768 and 38.6 million): blocks per row would leave most of them without work. */
+/* A block has SPAN elements of the flat memory, 240 KiB of traffic, and finds the rows in them: its threads look at all
+   rows at once, one access to the cache where a bisection would need eight. Row sizes range from 768 to 38.6 million: a
+   fixed number of blocks per row would leave most of them without work. */
 enum { SPAN = 8192 };
 static __global__ void __launch_bounds__(THREADS)
 adamw_kernel(float *__restrict__ param, bf16 *__restrict__ param_bf16, float *__restrict__ m, float *__restrict__ v,
@@ -117,20 +123,20 @@ adamw_kernel(float *__restrict__ param, bf16 *__restrict__ param_bf16, float *__
     for (int r = first_row; r <= last_row; r++) {
         const int64_t first = max(begin, rows[r].first), last = min(end, rows[r].first + rows[r].count);
         const int64_t whole = packs && first % 4 == 0 && last > first ? first + (last - first) / 4 * 4 : first;
-        update.shrink = stats->learning_rate * (rows[r].decay ? stats->weight_decay : 0.0f);
+        update.decay = stats->learning_rate * (rows[r].decay ? stats->weight_decay : 0.0f);
         #pragma unroll 2
         for (int64_t i = first + 4 * threadIdx.x; i < whole; i += 4 * THREADS) {
             float w4[4], m4[4], v4[4], g4[4];
-            Pack<float>::load(param + i).to_float(w4);
-            Pack<float>::load(m + i).to_float(m4);
-            Pack<float>::load(v + i).to_float(v4);
-            Pack<float>::load(grad + i).to_float(g4);
+            load_floats(w4, param + i);
+            load_floats(m4, m + i);
+            load_floats(v4, v + i);
+            load_floats(g4, grad + i);
             #pragma unroll
             for (int k = 0; k < 4; k++) update(w4[k], m4[k], v4[k], g4[k]);
-            Pack<float>::from_float(w4).store(param + i);
-            Pack<float>::from_float(m4).store(m + i);
-            Pack<float>::from_float(v4).store(v + i);
-            if (param_bf16) *(uint2 *)(param_bf16 + i) = make_uint2(bf16_pair(w4[0], w4[1]), bf16_pair(w4[2], w4[3]));
+            store_floats(param + i, w4);
+            store_floats(m + i, m4);
+            store_floats(v + i, v4);
+            if (param_bf16) store_floats(param_bf16 + i, w4);
         }
         #pragma unroll 1
         for (int64_t i = whole + threadIdx.x; i < last; i += THREADS) {
@@ -140,9 +146,8 @@ adamw_kernel(float *__restrict__ param, bf16 *__restrict__ param_bf16, float *__
     }
 }
 
-void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad, const UpdateRow *rows, int
-                  row_count,
-                  const StepStats *stats) {
+void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad,
+                  const UpdateRow *rows, int row_count, const StepStats *stats) {
     check_adamw_update(param, param_bf16, m, v, grad);
     const bool packs = ((uintptr_t)param.data | (uintptr_t)m.data | (uintptr_t)v.data | (uintptr_t)grad.data) % 16 == 0
                        && (uintptr_t)param_bf16.data % 8 == 0;
@@ -193,41 +198,30 @@ void tensor_convert(Tensor to, Tensor from) {
     else fail("convert: %s to %s, want f32 and bf16", dtype_name(from.dtype), dtype_name(to.dtype));
 }
 
-/* ---- health */
+/* ---- statistics */
 
 enum { STATS_BLOCKS = 256 };
 static __device__ TensorStats stats_part[STATS_BLOCKS];
 
-/* Each block leaves what it saw, the host puts it together: this runs after a training run has failed. */
+/* Each block writes its part, the host combines them: speed does not matter, this runs after a failure. */
 template <class T> __global__ void __launch_bounds__(THREADS)
 tensor_stats_kernel(const T *data, int64_t count, int64_t columns, int64_t pitch) {
     long long nan_count = 0, inf_count = 0;
-    float least = INFINITY, greatest = -INFINITY;
+    float x_min = INFINITY, x_max = -INFINITY;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)STATS_BLOCKS * THREADS) {
         const float x = to_float(data[pitch == columns ? i : i / columns * pitch + i % columns]);
         if (isnan(x)) nan_count++;
         else if (isinf(x)) inf_count++;
         else {
-            least = fminf(least, x);
-            greatest = fmaxf(greatest, x);
+            x_min = fminf(x_min, x);
+            x_max = fmaxf(x_max, x);
         }
     }
-    __shared__ float warp_least[THREADS / 32], warp_greatest[THREADS / 32];
     nan_count = block_sum(nan_count);
     inf_count = block_sum(inf_count);
-    least = -warp_max(-least);
-    greatest = warp_max(greatest);
-    if (threadIdx.x % 32 == 0) {
-        warp_least[threadIdx.x / 32] = least;
-        warp_greatest[threadIdx.x / 32] = greatest;
-    }
-    __syncthreads();
-    if (threadIdx.x) return;
-    for (int w = 1; w < THREADS / 32; w++) {
-        least = fminf(least, warp_least[w]);
-        greatest = fmaxf(greatest, warp_greatest[w]);
-    }
-    stats_part[blockIdx.x] = { nan_count, inf_count, least, greatest };
+    x_min = -block_max(-x_min);
+    x_max = block_max(x_max);
+    if (threadIdx.x == 0) stats_part[blockIdx.x] = { nan_count, inf_count, x_min, x_max };
 }
 
 TensorStats tensor_stats(Tensor t) {
@@ -236,17 +230,17 @@ TensorStats tensor_stats(Tensor t) {
         LAUNCH(tensor_stats_kernel<bf16>, STATS_BLOCKS, THREADS, 0, (const bf16 *)t.data, count, columns, t.pitch);
     else if (t.dtype == F32)
         LAUNCH(tensor_stats_kernel<float>, STATS_BLOCKS, THREADS, 0, (const float *)t.data, count, columns, t.pitch);
-    else fail("health: a tensor of %s, want f32 or bf16", dtype_name(t.dtype));
+    else fail("statistics: a tensor of %s, want f32 or bf16", dtype_name(t.dtype));
 
-    TensorStats part[STATS_BLOCKS], health = { 0, 0, INFINITY, -INFINITY };
+    TensorStats part[STATS_BLOCKS], stats = { 0, 0, INFINITY, -INFINITY };
     void *address;
     CUDA(cudaGetSymbolAddress(&address, stats_part));
     device_download(part, address, sizeof part);
     for (const TensorStats &p : part) {
-        health.nan_count += p.nan_count;
-        health.inf_count += p.inf_count;
-        health.min = p.min < health.min ? p.min : health.min;
-        health.max = p.max > health.max ? p.max : health.max;
+        stats.nan_count += p.nan_count;
+        stats.inf_count += p.inf_count;
+        stats.min = p.min < stats.min ? p.min : stats.min;
+        stats.max = p.max > stats.max ? p.max : stats.max;
     }
-    return health;
+    return stats;
 }

@@ -223,12 +223,13 @@ TokenizerFiles checkpoint_load_tokenizer(const char *checkpoint) {
 
 Snapshot checkpoint_snapshot(const GPT *model, const Optimizer *optimizer, const TrainState *state,
                              const Setting *settings) {
+    const TensorTable *table = &model->master.table;
     return (Snapshot){
         .config = model->config,
-        .parameters = { .prefix = "", .table = &model->master.table, .dtype = model->config.save_dtype },
-        .moments = { { .prefix = "exp_avg.", .table = &optimizer->m.table },
-                     { .prefix = "exp_avg_sq.", .table = &optimizer->v.table },
-                     { .prefix = "param.", .table = &model->master.table } },
+        .parameters = { "", table, .memory = table->memory, .dtype = model->config.save_dtype },
+        .moments = { { "exp_avg.", table, .memory = optimizer->m.data },
+                     { "exp_avg_sq.", table, .memory = optimizer->v.data },
+                     { "param.", table, .memory = table->memory } },
         .optimizer_step = optimizer->step, .state = *state, .settings = settings,
     };
 }
@@ -279,9 +280,10 @@ void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *op
     char *path = format_string("%s/%s", checkpoint, OPTIMIZER), *weights = model_path(checkpoint);
     Json *json = state_open(checkpoint, &state);
     int64_t step = json_integer(json, "optimizer_step", 0, INT64_MAX, state.text);
-    Part moments[] = { { .prefix = "exp_avg.", .table = &optimizer->m.table },
-                       { .prefix = "exp_avg_sq.", .table = &optimizer->v.table },
-                       { .prefix = "param.", .table = &model->master.table } };
+    const TensorTable *table = &model->master.table;
+    Part moments[] = { { "exp_avg.", table, .memory = optimizer->m.data },
+                       { "exp_avg_sq.", table, .memory = optimizer->v.data },
+                       { "param.", table, .memory = table->memory } };
     int has_params = weights_has(path, "param.transformer.wte.weight", F32);
     REQUIRE(has_params || weights_has(weights, "transformer.wte.weight", F32), "%s: has no param.NAME, want them: the "
             "parameters in %s are rounded, and a resume is exact; --init starts from them", path, weights);

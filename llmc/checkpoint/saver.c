@@ -107,7 +107,7 @@ double saver_start(Saver *s, const TrainState *state, const Setting *settings) {
     s->snapshot.tokenizer = s->tokenizer;
     Part *parts[3] = { &s->snapshot.parameters, &s->snapshot.moments[0], &s->snapshot.moments[1] };
     for (int i = 0; i < 3; i++) {
-        device_download(s->host[i], parts[i]->table->memory, parts[i]->table->bytes);
+        device_download(s->host[i], parts[i]->memory, parts[i]->table->bytes);
         parts[i]->host = s->host[i];
     }
     s->snapshot.moments[2].host = s->host[0];

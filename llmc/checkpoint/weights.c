@@ -97,7 +97,7 @@ static float *transposed(float *in, int64_t rows, int64_t columns) {
 static float *row_copy(const Part *part, const TensorEntry *row, int64_t bytes) {
     float *host = host_alloc(bytes);
     if (part->host) memcpy(host, (const char *)part->host + row->offset, (size_t)bytes);
-    else            device_download(host, row->field->data, (size_t)bytes);
+    else            device_download(host, (char *)part->memory + row->offset, (size_t)bytes);
     return host;
 }
 
@@ -201,8 +201,9 @@ static void check_unasked(const SafeTensor *tensor, const SafeTensor *wte) {
             tensor->path, wte->name);
 }
 
-static void row_read(const SafeTensor *tensor, const TensorEntry *row) {
+static void row_read(const SafeTensor *tensor, const Part *part, const TensorEntry *row) {
     Tensor t = *row->field;
+    t.data = (char *)part->memory + row->offset;
     int format = format_of(tensor->dtype), bytes = formats[format].bytes;
     int64_t count = tensor->bytes / bytes;
     float *host = host_alloc(count * 4);
@@ -232,16 +233,16 @@ void weights_read(const char *path, const Part *part, int parts, int V) {
 
     for (int p = 0; p < parts; p++)
         for (int i = 0; i < part[p].table->count; i++)
-            row_read(find_row(&file, part[p].prefix, &part[p].table->entry[i]), &part[p].table->entry[i]);
+            row_read(find_row(&file, part[p].prefix, &part[p].table->entry[i]), &part[p], &part[p].table->entry[i]);
     safetensors_close(&file);
 }
 
 void params_write(const char *path, const Params *params, int V) {
-    weights_write(path, &(Part){ .prefix = "", .table = &params->table }, 1, V);
+    weights_write(path, &(Part){ .prefix = "", .table = &params->table, .memory = params->table.memory }, 1, V);
 }
 
 void params_read(const char *path, Params *params, int V) {
-    weights_read(path, &(Part){ .prefix = "", .table = &params->table }, 1, V);
+    weights_read(path, &(Part){ .prefix = "", .table = &params->table, .memory = params->table.memory }, 1, V);
 }
 
 /* ---- What a file tells */

@@ -4,9 +4,10 @@
 #define LLMC_WEIGHTS_H
 #include "../gpt.h"
 
-/* A table in a file: its rows' names stand behind the prefix. host: a copy of the table's memory to write from; NULL =
-   from the device. dtype: of the rows in a file that is written: F32, or BF16, rounded to the nearest, ties to even. */
-typedef struct { const char *prefix; const TensorTable *table; const void *host; DType dtype; } Part;
+/* Tensors in a file: the prefix and table's names, with table's shapes and offsets from memory (device). host: a copy
+   of that memory to write from; NULL = from the device. dtype: of the rows in a file that is written: F32, or BF16,
+   rounded to the nearest, ties to even. */
+typedef struct { const char *prefix; const TensorTable *table; void *memory; const void *host; DType dtype; } Part;
 
 /* One file of all parts; of the token tables the first V rows. Writing fails in a line at a NaN or an infinity. */
 void weights_write(const char *path, const Part *part, int parts, int V);

@@ -192,8 +192,8 @@ static void read_params(void *argument) {
 
 static void read_moments(void *argument) {
     (void)argument;
-    Part part[] = { { .prefix = "exp_avg.", .table = &params.table },
-                    { .prefix = "exp_avg_sq.", .table = &moments.table } };
+    Part part[] = { { .prefix = "exp_avg.", .table = &params.table, .memory = params.table.memory },
+                    { .prefix = "exp_avg_sq.", .table = &moments.table, .memory = moments.table.memory } };
     weights_read("FILE", part, 2, tiny.V);
 }
 

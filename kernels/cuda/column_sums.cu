@@ -1,30 +1,25 @@
-/* kernels/cuda/matmul_bias.cu - Sums of columns in two steps, both in a fixed order: slices of rows, whose number
-   depends on the shape alone, then the sums of the slices. Floor: one reading of the tensor. */
-#include "cuda.h"
+/* Column sums in two steps, both in a fixed order: slices of rows, whose number depends on the shape alone, then the
+   sums of the slices. Lower bound: reading the tensor once. */
+#include "common.cuh"
 extern "C" {
 #include "../device.h"
-#include "gemm.h"
+#include "../gemm.h"
 }
 
 enum {
     WARPS = 8, LANES = 32,
-    BLOCKS = 528,                   /* 4 of 256 threads, 64 KiB under way, for each of 132 multiprocessors: one wave */
+    BLOCKS = 528,                   /* 4 of 256 threads, 64 KiB in flight, on each of 132 SMs: one wave */
     PARTIAL_COUNT = 1 << 21,        /* floats: 8 MiB */
-    GROUPS = 32                     /* of the second step: as many slices are read at a time */
+    GROUPS = 32                     /* of the second step: slices read at a time */
 };
 
 static float *partial;
 
-/* Consecutive elements of one row for one lane: 16 bytes, or a single one where rows do not lie on 16 bytes. */
-template <class T, int WIDTH> __device__ inline void load_row(float (&f)[WIDTH], const T *x) {
-    if constexpr (WIDTH == 1) f[0] = to_float(*x);
-    else                      Pack<T>::load(x).to_float(f);
-}
-
-/* partial (slices, columns): a block adds up the rows of one slice, in 32 * WIDTH columns; a warp every eighth. */
+/* partial (slices, columns): a block adds up the rows of one slice, in 32 * WIDTH columns; a warp every eighth row. A
+   lane has WIDTH columns: 16 bytes, or one where rows are not aligned to 16 bytes. */
 template <class T, int WIDTH> __global__ void __launch_bounds__(WARPS * LANES)
 column_slices_kernel(float *partial, const T *x, int64_t rows, int64_t columns, int64_t pitch, int64_t slice_rows) {
-    constexpr int STEP = 36;        /* 32 lanes and 4 more: the banks of the 8 numbers of one lane differ */
+    constexpr int STEP = 36;        /* 32 lanes + 4: the 8 values of a lane are in different banks */
     __shared__ float sums[WARPS][WIDTH * STEP];
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
     const int64_t tile = (int64_t)blockIdx.x * LANES * WIDTH, column = tile + lane * WIDTH;
@@ -34,7 +29,7 @@ column_slices_kernel(float *partial, const T *x, int64_t rows, int64_t columns, 
         #pragma unroll 4
         for (int64_t row = first + warp; row < last; row += WARPS) {
             float f[WIDTH];
-            load_row<T, WIDTH>(f, x + row * pitch + column);
+            load_floats(f, x + row * pitch + column);
             #pragma unroll
             for (int i = 0; i < WIDTH; i++) sum[i] += f[i];
         }
@@ -51,7 +46,7 @@ column_slices_kernel(float *partial, const T *x, int64_t rows, int64_t columns, 
     }
 }
 
-/* A block takes 32 columns, warp g of it the slices g, g + 32, ... */
+/* A block has 32 columns; its warp g adds the slices g, g + 32, ... */
 static __global__ void __launch_bounds__(GROUPS * LANES)
 column_total_kernel(float *sum, const float *partial, int64_t columns, int slices, Into into) {
     __shared__ float sums[GROUPS][LANES + 1];
@@ -67,14 +62,14 @@ column_total_kernel(float *sum, const float *partial, int64_t columns, int slice
     if (lane == 0 && own < columns) sum[own] = into == ACCUMULATE ? sum[own] + total : total;
 }
 
-template <class T, int WIDTH> static void sum_of(Tensor sum, Tensor t, Into into) {
+template <class T, int WIDTH> static void column_sums_of(Tensor sum, Tensor t, Into into) {
     static_assert(WIDTH <= WARPS, "a block has a thread for every column");
     const int64_t rows = tensor_rows(t), columns = tensor_columns(t);
     const int64_t tiles = ceil_div(columns, LANES * WIDTH);
     int64_t slices = ceil_div(BLOCKS, tiles);
-    slices = min(slices, ceil_div(rows, 4 * WARPS));        /* four rows a warp or more */
+    slices = min(slices, ceil_div(rows, 4 * WARPS));        /* at least four rows a warp */
     slices = min(slices, PARTIAL_COUNT / columns);
-    REQUIRE(slices, "matmul backward: dbias has %lld columns, want %d or less", (long long)columns, PARTIAL_COUNT);
+    REQUIRE(slices, "column sums: %lld columns, want %d or less", (long long)columns, PARTIAL_COUNT);
     const int64_t slice_rows = ceil_div(rows, slices);
     slices = ceil_div(rows, slice_rows);
     if (!partial) partial = (float *)device_alloc(PARTIAL_COUNT * sizeof *partial, "the partial sums of the biases");
@@ -86,8 +81,8 @@ template <class T, int WIDTH> static void sum_of(Tensor sum, Tensor t, Into into
 
 void column_sums(Tensor sum, Tensor t, Into into) {
     const bool wide = rows_aligned(t);
-    if (t.dtype == BF16 && wide) sum_of<__nv_bfloat16, 8>(sum, t, into);
-    else if (t.dtype == BF16)    sum_of<__nv_bfloat16, 1>(sum, t, into);
-    else if (wide)               sum_of<float, 4>(sum, t, into);
-    else                         sum_of<float, 1>(sum, t, into);
+    if (t.dtype == BF16 && wide) column_sums_of<bf16, 8>(sum, t, into);
+    else if (t.dtype == BF16)    column_sums_of<bf16, 1>(sum, t, into);
+    else if (wide)               column_sums_of<float, 4>(sum, t, into);
+    else                         column_sums_of<float, 1>(sum, t, into);
 }

@@ -1,0 +1,35 @@
+/* kernels/gemm.h - Matrix multiplication c = or += a b + bias, and column sums: the parts of a linear layer.
+   Implemented by kernels/cpu/gemm_own.c or gemm_cblas.c, and by kernels/cuda/gemm.c (cuBLASLt). Sums are made in f32,
+   without TF32. The same operands give the same bits, whatever the number of threads. Called from one host thread at
+   a time. */
+#ifndef KERNELS_GEMM_H
+#define KERNELS_GEMM_H
+#include "tensor.h"
+
+typedef enum { ROW_MAJOR, COLUMN_MAJOR } Layout;    /* COLUMN_MAJOR: memory holds the transpose, row after row */
+
+typedef struct {
+    const void *data;
+    int64_t     pitch;      /* elements from one row in memory to the next */
+    Layout      layout;
+} Operand;
+
+typedef struct {
+    int64_t     M, N, K;    /* all >= 1 */
+    DType       dtype;      /* of a, b and bias: F32, on the GPU also BF16 */
+    Operand     a, b;       /* (M,K), (K,N) */
+    const void *bias;       /* (N), added to every row; NULL = none; only where c_dtype is dtype */
+    void       *c;          /* (M,N), row-major */
+    DType       c_dtype;    /* F32 or dtype */
+    int64_t     c_pitch;
+    Into        into;
+} Gemm;
+
+void gemm(Gemm g);
+
+const char *gemm_name(void);    /* "OpenBLAS 0.3.21", "our own loops", "cuBLASLt" */
+
+/* sum (columns) F32 = or += the sums of t's columns. */
+void column_sums(Tensor sum, Tensor t, Into into);
+
+#endif

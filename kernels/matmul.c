@@ -1,0 +1,48 @@
+/* kernels/matmul.c - The linear layer: checks, three GEMMs and the column sums, with either backend. */
+#include "matmul.h"
+#include "check_ops.h"
+#include "gelu.h"
+#include "gemm.h"
+
+/* c = or += a b + bias; COLUMN_MAJOR: the tensor is the transpose of the operand. */
+static void multiply(Tensor c, Tensor a, Layout a_layout, Tensor b, Layout b_layout, Tensor bias, Into into) {
+    gemm((Gemm){
+        .M = tensor_rows(c), .N = tensor_columns(c), .K = a_layout == ROW_MAJOR ? tensor_columns(a) : tensor_rows(a),
+        .dtype = a.dtype, .a = { a.data, a.pitch, a_layout }, .b = { b.data, b.pitch, b_layout }, .bias = bias.data,
+        .c = c.data, .c_dtype = c.dtype, .c_pitch = c.pitch, .into = into
+    });
+}
+
+void matmul_forward(Tensor out, Tensor pre_gelu, Tensor x, Tensor weight, Tensor bias) {
+    const char *op = "matmul";
+    check_float(op, "out", out, 2);
+    check_float(op, "x", x, 2);
+    const int64_t N = tensor_columns(out), K = tensor_columns(x);
+    const int is_f32 = out.dtype == F32 && !bias.data && !pre_gelu.data;
+    check_like(op, "out", out, is_f32 ? F32 : x.dtype, x, N);
+    check_tensor(op, "weight", weight, x.dtype, 2, N, K);
+    if (bias.data) check_tensor(op, "bias", bias, x.dtype, 1, N);
+    if (pre_gelu.data) check_like(op, "pre_gelu", pre_gelu, x.dtype, x, N);
+
+    multiply(pre_gelu.data ? pre_gelu : out, x, ROW_MAJOR, weight, COLUMN_MAJOR, bias, OVERWRITE);
+    if (pre_gelu.data) gelu_forward(out, pre_gelu);
+}
+
+void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dout, Tensor x, Tensor x_pre_gelu, Tensor weight,
+                     Into dweight_into) {
+    const char *op = "matmul backward";
+    check_float(op, "dout", dout, 2);
+    check_float(op, "x", x, 2);
+    const int64_t N = tensor_columns(dout), K = tensor_columns(x);
+    check_like(op, "dout", dout, x.dtype, x, N);
+    check_tensor(op, "weight", weight, x.dtype, 2, N, K);
+    check_tensor(op, "dweight", dweight, F32, 2, N, K);
+    if (dx.data) check_like(op, "dx", dx, x.dtype, x, K);
+    if (dbias.data) check_tensor(op, "dbias", dbias, F32, 1, N);
+    if (x_pre_gelu.data) check_like(op, "x_pre_gelu", x_pre_gelu, x.dtype, x, K);
+
+    if (dbias.data) column_sums(dbias, dout, dweight_into);
+    if (dx.data) multiply(dx, dout, ROW_MAJOR, weight, ROW_MAJOR, ABSENT, OVERWRITE);
+    if (dx.data && x_pre_gelu.data) gelu_backward(dx, dx, x_pre_gelu);
+    multiply(dweight, dout, COLUMN_MAJOR, x, ROW_MAJOR, ABSENT, dweight_into);
+}

@@ -1,0 +1,32 @@
+/* kernels/philox.h - Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): four random
+   words as a function of a counter and a key, without a state. The same words in host code and in CUDA kernels. */
+#ifndef KERNELS_PHILOX_H
+#define KERNELS_PHILOX_H
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define PHILOX_FUNCTION __host__ __device__ static inline
+#else
+#define PHILOX_FUNCTION static inline
+#endif
+
+typedef struct { uint32_t word[4]; } Random128;
+
+PHILOX_FUNCTION Random128 philox4x32(Random128 counter, uint64_t key) {
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)0xD2511F53u * counter.word[0], p1 = (uint64_t)0xCD9E8D57u * counter.word[2];
+        const uint32_t word0 = (uint32_t)(p1 >> 32) ^ counter.word[1] ^ k0;
+        const uint32_t word2 = (uint32_t)(p0 >> 32) ^ counter.word[3] ^ k1;
+        counter.word[0] = word0;
+        counter.word[1] = (uint32_t)p1;
+        counter.word[2] = word2;
+        counter.word[3] = (uint32_t)p0;
+        k0 += 0x9E3779B9u;      /* the golden ratio */
+        k1 += 0xBB67AE85u;      /* sqrt(3) - 1 */
+    }
+    return counter;
+}
+
+#undef PHILOX_FUNCTION
+#endif
