@@ -1,7 +1,7 @@
 /* test/test_data.c - Random numbers, schedules and token streams. */
 #include <fcntl.h>
 #include <sys/stat.h>
-#include "../llmc/schedule.h"
+#include "../llmc/optimizer.h"
 #include "../llmc/dataloader.h"
 #include "scratch.h"
 
@@ -260,7 +260,6 @@ static void texts_are_bytes(void) {
     int count = tokens_eval_window(t, 0, 4, input, target);
     EXPECT(tokens_are_bytes(t) && count == 3 && input[0] == 'a' && input[1] == 255 && input[2] == 0 && target[2] == 'b',
            "%d: %d %d %d", count, input[0], input[1], input[2]);
-    EXPECT(!strcmp(tokens_name(t), "b[1].txt"), "%s", tokens_name(t));
     tokens_check(t, 256);
     tokens_close(t);
 }

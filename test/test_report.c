@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include "../llmc/report.h"
-#include "../llmc/units.h"
+#include "../llmc/os.h"
 
 static char *log_path;
 

@@ -1,6 +1,6 @@
 #include "json.h"
 #include "../files.h"
-#include "../utf8.h"
+#include "../os.h"
 #include "../../kernels/check.h"
 #include <math.h>
 #include <stdlib.h>

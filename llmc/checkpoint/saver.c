@@ -1,7 +1,7 @@
 #include "saver.h"
 #include "../files.h"
 #include "run_dir.h"
-#include "../units.h"
+#include "../os.h"
 #include "../../kernels/device.h"
 #include <signal.h>
 #include <stdlib.h>

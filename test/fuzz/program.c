@@ -25,11 +25,11 @@ static void claim_values(void) {
         if (!*was) continue;
         if (o->type == OPTION_INTEGER) {
             int64_t value = *(int64_t *)o->value;
-            CLAIM((double)value >= o->least && (double)value <= o->most, "--%s %lld", o->name, (long long)value);
+            CLAIM((double)value >= o->min && (double)value <= o->max, "--%s %lld", o->name, (long long)value);
         }
         if (o->type == OPTION_REAL) {
             double value = *(double *)o->value;
-            CLAIM(value >= o->least && value <= o->most, "--%s %g", o->name, value);
+            CLAIM(value >= o->min && value <= o->max, "--%s %g", o->name, value);
         }
     }
 }

@@ -11,7 +11,7 @@
 #include "../../llmc/checkpoint/safetensors.h"
 #include "../../llmc/tokenizer.h"
 #include "../../llmc/dataloader.h"
-#include "../../llmc/utf8.h"
+#include "../../llmc/os.h"
 #include "../../llmc/checkpoint/weights.h"
 #include "program.h"
 
