@@ -13,7 +13,6 @@
 #include "llmc/corpus.h"
 #include "llmc/evaluate.h"
 #include "llmc/files.h"
-#include "llmc/folder.h"
 #include "llmc/gpt.h"
 #include "llmc/spike_detector.h"
 #include "llmc/optimizer.h"
@@ -163,15 +162,11 @@ static TokenizerFiles tokenizer_files;      /* that the model came with, or thos
 static GPTConfig config;
 static GPT gpt;
 static Optimizer optimizer;
-static SpikeDetector guard;
-static TrainState state = { .val_loss = NAN }, state_before;      /* the step that is being computed */
-static SpikeDetector guard_before;
+static TrainState state = { .val_loss = NAN, .val_step = -1 }, state_before;      /* before the current step */
 static Report report;
-static Folder folder;                       /* where there is an --out */
+static RunDir run_dir;                      /* if there is an --out */
 static Saver saver;
 static int32_t *inputs, *targets;           /* a batch of training, on the host */
-static int64_t validated_step = -1;         /* where val_loss was measured */
-static int64_t saved_step = -1;             /* of the last checkpoint of this process */
 
 /* ---- Banner, plan and log */
 
@@ -203,7 +198,7 @@ static void open_log(int argc, char **argv, const DeviceInfo *device, int64_t ke
         report_open(&report, NULL, NULL, -1);
         return;
     }
-    folder_open(&folder);
+    run_dir_open(&run_dir);
     char *path = format_string("%s/log.csv", out), *head = NULL, *command = command_line(argc, argv);
     if (keep_step < 0 && file_exists(path)) set_aside(path);
     size_t size;
@@ -238,7 +233,7 @@ static int validate(void) {
     double loss = evaluate(&gpt, corpus.val, val_tokens, (int)batch, &all, show_progress);
     if (isnan(loss) && stop_wanted()) return 0;
     state.val_loss = loss;
-    validated_step = state.step;
+    state.val_step = state.step;
     report_line(&report, "step %lld: val loss %s%s", (long long)state.step,
                 loss_text(loss, tokens_are_bytes(corpus.val), text), all ? "" : ", on the first --val-tokens");
     if (isnan(corpus.val_floor) || !all) return 0;
@@ -261,16 +256,15 @@ static void print_sample(void) {
 /* Of a resume whose checkpoint was written when a stop had cut the validation short: also its row of the log gets the
    loss. */
 static void make_up_for_validation(void) {
-    if (!validation_is_due() || validated_step == state.step) return;
+    if (!validation_is_due() || state.val_step == state.step) return;
     REQUIRE(!validate(), "val loss %.4f is below the floor: the validation text must have leaked into the training",
             state.val_loss);
-    if (validated_step != state.step) {         /* stopped again: by the clock, it would be so at every start */
+    if (state.val_step != state.step) {         /* stopped again: by the clock, it would be so at every start */
         const char *stop = stop_wanted();
         REQUIRE(strncmp(stop, "--", 2), "%s: the validation of step %lld alone takes longer; want more time, or less "
                 "of it by --val-tokens N", stop, (long long)state.step);
         return;
     }
-    saved_step = -1;
     char *log = format_string("%s/log.csv", out);
     report_val_loss(log, state.step, state.val_loss);
     free(log);
@@ -278,54 +272,26 @@ static void make_up_for_validation(void) {
 
 /* ---- Training */
 
-/* What went wrong with the save before: training goes on without it. */
-static void tell_saver(int more_to_come) {
-    const char *error = out ? saver_error(&saver) : NULL;
-    if (error) report_alarm(&report, "%s%s", error, saver.failed && more_to_come ? "; the next save tries again" : "");
-}
-
-static void save_checkpoint(void) {
-    if (!out) return;
-    double waited = saver_wait(&saver);
-    if (waited > 0.1)
-        report_line(&report, "step %lld: waited %.1f s until the checkpoint before was written: the disk is slower "
-                    "than --save-every %lld", (long long)state.step, waited, (long long)save_every);
-    tell_saver(1);
-    Setting *settings = resume_settings(options, &corpus, tokenizer, &guard, validated_step);
-    report_sync(&report);
-    saved_step = state.step;
-    saver_start(&saver, &state, settings);
-    resume_settings_free(settings);
-}
-
-/* Before the process ends: all is written, or else it is an error. */
-static void finish_saving(void) {
-    if (!out) return;
-    saver_wait(&saver);
-    tell_saver(0);
-}
-
 /* What a step that was not applied has left as it was: no step before it is lost. Nothing is pruned for it: where the
    weights were on their way to no good, an older checkpoint is wanted. */
 static void save_before_step(void) {
     state = state_before;
-    guard = guard_before;
     saver.keep = 0;
-    if (saved_step != state.step) save_checkpoint();
-    finish_saving();
+    if (saver.saved_step != state.step) saver_save(&saver, &state);
+    saver_finish(&saver);
 }
 
 /* A step that is not finite, with the first tensor to blame: reported, and the end of the run unless it is to skip. */
 static void report_nonfinite(const StepStats *stats, int64_t step) {
-    finish_saving();
+    saver_finish(&saver);
     char name[96] = "none any more", what[512];
-    int sick = guard.sick, stop = !strcmp(on_nan, "stop"), over = stop || sick >= NONFINITE_STEPS_MAX;
+    int sick = state.spikes.sick, stop = !strcmp(on_nan, "stop"), over = stop || sick >= NONFINITE_STEPS_MAX;
     Tensor tensor;
     TensorStats health = {0};
     if (gpt_find_nonfinite(&gpt, name, &tensor)) health = tensor_stats(tensor);
     nonfinite_text(stats, name, &health, what);
     if (over) save_before_step();
-    char *last = out ? steps_latest(out) : NULL;
+    char *last = out ? run_dir_latest(out) : NULL;
     char *text = format_string("step %lld: %s. Last good checkpoint: %s", (long long)step, what, last ? last : "none");
     if (stop) fail("%s. A lower --lr or --clip may help%s", text,
                    last ? "; --resume --on-nan skip goes on without this step" : "");
@@ -337,11 +303,11 @@ static void report_nonfinite(const StepStats *stats, int64_t step) {
 }
 
 static void report_update(const StepStats *stats, int64_t step) {
-    StepOutcome j = spike_detector_update(&guard, stats);
+    StepOutcome j = spike_detector_update(&state.spikes, stats);
     if (j.verdict == NONFINITE)  report_nonfinite(stats, step);
     if (j.verdict == SPIKE) {
         char text[256];
-        report_line(&report, "step %lld: %s", (long long)step, spike_detector_text(&guard, stats, &j, text));
+        report_line(&report, "step %lld: %s", (long long)step, spike_detector_text(&state.spikes, stats, &j, text));
     }
 }
 
@@ -360,9 +326,8 @@ static StepStats train_step(double learning_rate, int64_t batches, DeviceHealth 
                                          T);
     float share = 1.0f / (float)count;
     state_before = state;
-    guard_before = guard;
     gpt_set_batch(&gpt, B, T);
-    spike_detector_limits(&guard, skip_spikes, &optimizer.loss_limit, &optimizer.norm_limit);
+    spike_detector_limits(&state.spikes, skip_spikes, &optimizer.loss_limit, &optimizer.norm_limit);
     optimizer_begin(&optimizer, learning_rate);
     for (int64_t i = 0; i < batches; i++) {
         for (int b = 0; b < B; b++) {
@@ -404,19 +369,19 @@ static const char *train(int64_t batches, double peak_flops) {
             .step = state.step, .total = steps, .tokens = state.tokens, .loss = stats.loss, .norm = stats.norm,
             .learning_rate = rate, .ms = 1e3 * elapsed, .tokens_per_second = speed,
             .mfu = peak_flops > 0 ? speed * gpt_flops_per_token(&config, config.T) / peak_flops : 0,
-            .val_loss = validated_step == state.step ? state.val_loss : NAN, .health = health });
-        if (stop_save_wanted() || last || (save_every && state.step % save_every == 0)) save_checkpoint();
+            .val_loss = state.val_step == state.step ? state.val_loss : NAN, .health = health });
+        if (stop_save_wanted() || last || (save_every && state.step % save_every == 0)) saver_save(&saver, &state);
         if (sample_every && (last || state.step % sample_every == 0)) {
             report_line(&report, "step %lld: a sample", (long long)state.step);
             print_sample();
         }
-        tell_saver(state.step < steps);
-        if (leak) finish_saving();
+        saver_poll(&saver, state.step < steps);
+        if (leak) saver_finish(&saver);
         REQUIRE(!leak, "val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation "
                 "text must have leaked into the training", state.val_loss, corpus.val_floor, val_data);
     }
-    if ((stop || state.step == steps) && saved_step != state.step) save_checkpoint();
-    if (validation_is_due() && validated_step != state.step) stop = stop_wanted();     /* that one was cut short */
+    if ((stop || state.step == steps) && saver.saved_step != state.step) saver_save(&saver, &state);
+    if (validation_is_due() && state.val_step != state.step) stop = stop_wanted();     /* that one was cut short */
     return stop;
 }
 
@@ -444,7 +409,7 @@ static void open_stop(void) {
 }
 
 static void lock_out(void) {
-    if (!dry_run) folder_lock(&folder);
+    if (!dry_run) run_dir_lock(&run_dir);
 }
 
 /* The checkpoint that the run goes on from, whose options it takes over; NULL = it begins. */
@@ -483,53 +448,32 @@ static void create_training(void) {
                                                 .weight_decay = (float)weight_decay, .max_norm = (float)clip });
 }
 
-static void put_tokenizer_file(int file, char *text) {
-    tokenizer_files.file[file].bytes = (unsigned char *)text;
-    tokenizer_files.file[file].size = (int64_t)strlen(text);
-}
-
-/* Those that the model comes with; else, of bytes, our own. */
-static void find_tokenizer(const char *model_folder) {
-    if (model_folder) tokenizer_files = checkpoint_load_tokenizer(model_folder);
-    for (int i = 0; i < TOKENIZER_FILES; i++)
-        if (tokenizer_files.file[i].bytes || tokenizer != TOKENIZER_BYTES) return;
-    put_tokenizer_file(TOKENIZER_JSON, tokenizer_bytes_json());
-    put_tokenizer_file(TOKENIZER_CONFIG_JSON, format_string("%s", tokenizer_bytes_config_json));
-}
-
 /* sequences: of an update. */
 static void load_weights(const char *checkpoint, int64_t sequences) {
     if (checkpoint) {
-        Resumed resumed = resume_load(checkpoint, &gpt, &optimizer, sequences);
-        state = resumed.state;
-        guard = resumed.guard;
-        validated_step = resumed.validated_step;
-        saved_step = state.step;
+        state = resume_load(checkpoint, &gpt, &optimizer, sequences);
         printf("resumed from %s\n", checkpoint);
     } else if (init) {
         checkpoint_load_model(init, &gpt);
     } else {
         gpt_init(&gpt, (uint64_t)seed);
     }
-    find_tokenizer(checkpoint ? checkpoint : init);
+    tokenizer_files = checkpoint_load_tokenizer_files(checkpoint ? checkpoint : init, tokenizer);
 }
 
-static void open_saver(void) {
+static void open_saver(int64_t saved_step) {
     char text[32];
-    saver_open(&saver, out, &gpt, &optimizer, keep, keep_every);
-    saver.tokenizer = &tokenizer_files;
-    saver.folder = &folder;
-    if (time_limit)
+    saver_open(&saver, out ? &run_dir : NULL, &gpt, &optimizer, &tokenizer_files, options, &corpus, tokenizer, keep,
+               keep_every, &report);
+    saver.saved_step = saved_step;
+    if (time_limit && out)
         printf("--time-limit %s: until a save was timed, %.1f s of it are kept for the last one, of %s\n",
                time_limit, 2 * saver.seconds, bytes_text(saver_file_bytes(&config), text));
 }
 
 static void close_saver(void) {
-    char *newest = saver.failed ? steps_latest(out) : NULL;
-    REQUIRE(!saver.failed, "the last checkpoint could not be written, as told above: the newest is %s; with that "
-            "mended, --resume goes on from it", newest ? newest : "none");
     saver_close(&saver);
-    printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, (long long)state.step);
+    if (out) printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, (long long)state.step);
 }
 
 static void tell_stopped_early(const char *stop, const char *checkpoint) {
@@ -547,9 +491,9 @@ static void tell_stopped(const char *stop) {
 
 /* Returns the exit code. */
 static int run_training(int argc, char **argv) {
-    folder.path = out;
+    run_dir.path = out;
     char *checkpoint = resume ? take_up() : NULL;
-    if (init) init = steps_resolve(init);
+    if (init) init = run_dir_resolve(init);
     corpus = corpus_open(data, val_data, val_fraction);
     tokenizer = tokens_are_bytes(corpus.train) ? TOKENIZER_BYTES : TOKENIZER_IDS;
     config = model_to_train(&model, checkpoint ? checkpoint : init, tokenizer == TOKENIZER_BYTES);
@@ -557,7 +501,7 @@ static int run_training(int argc, char **argv) {
     if (checkpoint) resume_require_same_data(checkpoint, &corpus, data, val_data);
     if (!resume && out) {
         lock_out();
-        folder_require_new(&folder);
+        run_dir_require_new(&run_dir);
     }
 
     DeviceInfo device = device_info();
@@ -579,26 +523,28 @@ static int run_training(int argc, char **argv) {
     if (checkpoint && state.step >= steps)
         printf("all %lld steps are done; to train longer: --init %s/step-%08lld --steps N --out ANOTHER\n",
                (long long)steps, out, (long long)state.step);
+    int64_t validated = state.val_step, saved = checkpoint ? state.step : -1;
     if (checkpoint) make_up_for_validation();
+    if (state.val_step != validated) saved = -1;         /* the checkpoint gets the loss, too */
     open_log(argc, argv, &device, checkpoint ? state.step : -1);
     free(checkpoint);
-    if (out) open_saver();
-    else printf("no --out: neither log nor checkpoint will be written\n");
+    open_saver(saved);
+    if (!out) printf("no --out: neither log nor checkpoint will be written\n");
 
-    if (steps == 0) save_checkpoint();
+    if (steps == 0) saver_save(&saver, &state);
     stop = train(batches, device.peak_flops[config.dtype]);
-    finish_saving();
+    saver_finish(&saver);
     report_close(&report);
-    if (out) close_saver();
+    close_saver();
     if (stop) tell_stopped(stop);
     return stop ? EXIT_TRY_AGAIN : 0;
 }
 
 /* Returns 0 when the plan was all that was wanted. */
 static int open_checkpoint(const char *path) {
-    char *checkpoint = steps_resolve(path);
+    char *checkpoint = run_dir_resolve(path);
     config = model_to_use(&model, checkpoint);
-    tokenizer = model_tokenizer(checkpoint, config.V);
+    tokenizer = checkpoint_tokenizer(checkpoint, config.V);
     plan_run(EVALUATE);
     if (!dry_run) {
         gpt_create(&gpt, config, attention, (int)batch, config.T, EVALUATE);

@@ -1,9 +1,7 @@
 #include "model_config.h"
-#include <stdlib.h>
 #include <string.h>
 #include "../kernels/check.h"
 #include "checkpoint/checkpoint.h"
-#include "files.h"
 
 static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : F32; }
 
@@ -52,13 +50,4 @@ GPTConfig model_to_use(const ModelOptions *o, const char *checkpoint) {
         REQUIRE(!s->given || s->given == *s->is, "--%s %lld: the model of %s has %d", s->option, (long long)s->given,
                 checkpoint, *s->is);
     return config;
-}
-
-Tokenizer model_tokenizer(const char *checkpoint, int V) {
-    char *path = format_string("%s/state.json", checkpoint), *name = NULL;
-    if (file_exists(path)) name = checkpoint_setting(checkpoint, "tokenizer");
-    Tokenizer found = name ? tokenizer_named(name, path) : V == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS;
-    free(name);
-    free(path);
-    return found;
 }

@@ -2,7 +2,6 @@
 #ifndef LLMC_CHOICE_H
 #define LLMC_CHOICE_H
 #include "gpt.h"
-#include "tokenizer.h"
 
 /* The options of that name. */
 typedef struct {
@@ -18,8 +17,5 @@ GPTConfig model_to_train(const ModelOptions *options, const char *checkpoint, in
 
 /* To evaluate or sample: all is the checkpoint's but dtype. Fails in a line on an option that says another size. */
 GPTConfig model_to_use(const ModelOptions *options, const char *checkpoint);
-
-/* That the model was trained with; a folder of another program does not say, and has bytes where V is 256. */
-Tokenizer model_tokenizer(const char *checkpoint, int V);
 
 #endif

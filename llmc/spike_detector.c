@@ -2,8 +2,6 @@
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include "../kernels/check.h"
 
 /* Mean and standard deviation as OLMo-core's SkipStepOptimizer takes them (the last 128 losses and norms, 6 standard
    deviations), with three changes:
@@ -95,47 +93,4 @@ const char *nonfinite_text(const StepStats *n, const char *tensor, const TensorS
              "infinite, the rest in %.3g .. %.3g)", n->loss, n->norm, tensor, (long long)health->nan_count,
              (long long)health->inf_count, health->min, health->max);
     return text;
-}
-
-/* ---- As text: "count sick spikes", then loss and log norm of each update, in hexadecimal */
-
-char *spike_detector_to_text(const SpikeDetector *g) {
-    char *text = NULL;
-    size_t size;
-    FILE *memory = open_memstream(&text, &size);
-    REQUIRE(memory, "out of memory: the window of losses");
-    fprintf(memory, "%d %d %d", g->count, g->sick, g->spikes);
-    for (int i = 0; i < g->count; i++) fprintf(memory, " %a %a", g->loss[i], g->log_norm[i]);
-    REQUIRE(!fclose(memory), "out of memory: the window of losses");
-    return text;
-}
-
-/* The next word, which is a finite number of at least least; *text moves behind it. */
-static double next_number(const char **text, double least, double most, const char *where) {
-    char *end;
-    double value = strtod(*text, &end);
-    REQUIRE(end > *text && (*end == ' ' || !*end) && value >= least && value <= most,
-            "%s: the window of losses is damaged at \"%.40s\", want a number from %g to %g", where, *text, least, most);
-    *text = end;
-    return value;
-}
-
-static int next_count(const char **text, int most, const char *where) {
-    const char *start = *text;
-    double value = next_number(text, 0, most, where);
-    REQUIRE(value == (int)value, "%s: the window of losses is damaged at \"%.40s\", want a whole number", where, start);
-    return (int)value;
-}
-
-void spike_detector_from_text(SpikeDetector *guard, const char *text, const char *where) {
-    SpikeDetector g = { .count = next_count(&text, SPIKE_WINDOW, where) };
-    g.sick = next_count(&text, NONFINITE_STEPS_MAX, where);
-    g.spikes = next_count(&text, SPIKE_STEPS_MAX, where);
-    for (int i = 0; i < g.count; i++) {
-        g.loss[i] = next_number(&text, -DBL_MAX, DBL_MAX, where);
-        g.log_norm[i] = next_number(&text, -DBL_MAX, DBL_MAX, where);
-    }
-    REQUIRE(!*text, "%s: the window of losses is damaged: \"%.40s\" stands behind its %d updates", where, text,
-            g.count);
-    *guard = g;
 }

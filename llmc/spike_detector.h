@@ -40,8 +40,4 @@ const char *spike_detector_text(const SpikeDetector *guard, const StepStats *sta
                                 text[256]);
 const char *nonfinite_text(const StepStats *stats, const char *tensor, const TensorStats *health, char text[512]);
 
-/* All of it as text (a new string) and back, every bit; fails in a line that begins with where. */
-char *spike_detector_to_text(const SpikeDetector *guard);
-void  spike_detector_from_text(SpikeDetector *guard, const char *text, const char *where);
-
 #endif
