@@ -242,7 +242,7 @@ static void report_skipped_step(Run *run, const TrainState *before, const StepSt
     int many = run->state.spikes.nonfinite >= NONFINITE_STEPS_MAX, stop = !strcmp(s->on_nan, "stop");
     char *why = step_outcome_text(&run->state.spikes, stats, outcome, &run->gpt);
     long long step = run->state.step;
-    if (outcome->result == STEP_SPIKE) {
+    if (outcome->result == SPIKE) {
         report_line(&run->report, "step %lld: %s", step, why);
         free(why);
         return;
@@ -306,7 +306,7 @@ static const char *train(Run *run) {
         StepStats stats = train_step(run, learning_rate);
         double ms = 1e3 * (seconds_now() - start), tokens_per_s = 1e3 * (double)(state->tokens - before.tokens) / ms;
         StepOutcome outcome = spike_detector_update(&state->spikes, &stats);
-        if (outcome.result != STEP_APPLIED) report_skipped_step(run, &before, &stats, &outcome);
+        if (outcome.result != APPLIED) report_skipped_step(run, &before, &stats, &outcome);
         step_ms = fmax(ms, 0.9 * step_ms);
         stop_reserve(1.5e-3 * step_ms + 2 * run->saver.seconds);       /* for the save under way and one more */
         if (validation_due(run)) validate(run);

@@ -1,15 +1,11 @@
 #include "files.h"
-#include "checkpoint/json.h"
-#include "checkpoint/xxh64.h"
 #include "../kernels/check.h"
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -37,7 +33,7 @@ FileMap file_map(const char *path) {
     REQUIRE(fd >= 0, "%s: cannot open: %s", path, strerror(errno));
     struct stat info;
     REQUIRE(fstat(fd, &info) == 0, "%s: cannot read: %s", path, strerror(errno));
-    REQUIRE(!S_ISDIR(info.st_mode), "%s: is a folder, want a file", path);
+    REQUIRE(!S_ISDIR(info.st_mode), "%s: is a directory, want a file", path);
     REQUIRE(S_ISREG(info.st_mode), "%s: is a pipe or a device, want a file on disk: save it as one first", path);
     FileMap map = { (const unsigned char *)"", 0 };
     if (info.st_size > 0) {
@@ -61,19 +57,9 @@ int file_has_name(int fd, const char *path) {
     return !fstat(fd, &open) && !stat(path, &named) && open.st_ino == named.st_ino && open.st_dev == named.st_dev;
 }
 
-int file_is_folder(const char *path) {
+int file_is_dir(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-Path path_at(const char *format, ...) {
-    Path path;
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(path.text, sizeof path.text, format, arguments);
-    va_end(arguments);
-    REQUIRE(length >= 0 && length < (int)sizeof path.text, "%s: the name is too long", path.text);
-    return path;
 }
 
 char *format_string(const char *format, ...) {
@@ -91,7 +77,7 @@ int ends_with(const char *text, const char *end) {
     return length >= tail && !strcmp(text + length - tail, end);
 }
 
-char *file_folder(const char *path) {
+char *file_parent(const char *path) {
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') length--;
     while (length > 0 && path[length - 1] != '/') length--;
@@ -150,7 +136,7 @@ static uint64_t little_endian(const unsigned char *bytes, int count) {
 
 const char *file_kind(const unsigned char *bytes, int64_t size) {
     /* first: a length of 640 or so in front of the '{' is a pickle's magic, too */
-    if (size >= 9 && bytes[8] == '{' && little_endian(bytes, 8) <= JSON_LONGEST) return "a safetensors file";
+    if (size >= 9 && bytes[8] == '{' && little_endian(bytes, 8) <= SAFETENSORS_HEADER_MAX) return "a safetensors file";
     if (size >= 4) {
         uint64_t number = little_endian(bytes, 4);
         for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
@@ -171,11 +157,9 @@ const char *file_kind(const unsigned char *bytes, int64_t size) {
 /* ---- Writing */
 
 static _Thread_local int write_error;      /* errno of the first file_write that failed since the last file_create */
-static _Thread_local XXH64 written;        /* by file_write since then */
 
 FILE *file_create(const char *path) {
     write_error = 0;
-    written = xxh64_begin();
     signal(SIGXFSZ, SIG_IGN);      /* a limit on file sizes is then an error of write, not the end by a signal */
     FILE *file = fopen(path, "wbe");
     REQUIRE(file, "%s: cannot create: %s", path, strerror(errno));
@@ -184,10 +168,7 @@ FILE *file_create(const char *path) {
 
 void file_write(FILE *file, const void *bytes, size_t size) {
     if (!ferror(file) && fwrite(bytes, 1, size, file) != size) write_error = errno;
-    xxh64_add(&written, bytes, size);
 }
-
-uint64_t file_written_sum(void) { return xxh64_end(&written); }
 
 /* A pipe and some file systems have nothing to sync, and say EINVAL. */
 static int sync_fails(int fd) { return fsync(fd) && errno != EINVAL && errno != EROFS; }
@@ -204,91 +185,54 @@ void file_close_durably(FILE *file, const char *path) {
             error ? strerror(error) : "an earlier write failed: is the disk full?");
 }
 
-static int sync_folder(const char *path) {       /* returns errno, or 0 */
+static int sync_dir(const char *path) {       /* returns errno, or 0 */
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), error = fd < 0 || sync_fails(fd) ? errno : 0;
     if (fd >= 0) close(fd);
     return error;
 }
 
 /* A new name is durable once its folder is. */
-static int sync_folder_of(const char *path) {
-    char *folder = file_folder(path);
-    int error = sync_folder(folder);
-    free(folder);
+static int sync_dir_of(const char *path) {
+    char *parent = file_parent(path);
+    int error = sync_dir(parent);
+    free(parent);
     return error;
 }
 
 void directory_make(const char *path) {
-    REQUIRE(*path, "cannot make a folder without a name");
+    REQUIRE(*path, "cannot make a directory without a name");
     char *part = format_string("%s", path), *end = part + 1;
     int error = 0;
     for (; ; end++) {
         if (*end && *end != '/') continue;
         char next = *end;
         *end = 0;
-        if (!file_is_folder(part)) {
-            error = mkdir(part, 0777) ? errno : sync_folder_of(part);
-            if (error == EEXIST && file_is_folder(part)) error = 0;      /* somebody else made it meanwhile */
+        if (!file_is_dir(part)) {
+            error = mkdir(part, 0777) ? errno : sync_dir_of(part);
+            if (error == EEXIST && file_is_dir(part)) error = 0;      /* somebody else made it meanwhile */
         }
         *end = next;
         if (error || !next) break;
     }
     int length = (int)(end - part);
     free(part);
-    REQUIRE(!error, "%.*s: cannot make the folder: %s", length, path, strerror(error));
-}
-
-int directory_lock(const char *path) {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);     /* stays open: the lock lives as long as the process */
-    REQUIRE(fd >= 0, "%s: cannot open the folder: %s", path, strerror(errno));
-    if (!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return fd;
-    char holder[300] = "";
-    int sign = openat(fd, ".lock", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    ssize_t length = sign < 0 ? 0 : pread(sign, holder, sizeof holder - 1, 0);
-    if (sign >= 0) close(sign);
-    close(fd);
-    holder[length > 0 ? length : 0] = 0;
-    holder[strcspn(holder, "\n")] = 0;
-    fail("%s: another train_gpt writes to this folder (%s): wait for it, or take another --out", path,
-         *holder ? holder : "just started");
-}
-
-void directory_sign(const char *path) {
-    char *name = format_string("%s/.lock", path), host[200] = "";
-    gethostname(host, sizeof host - 1);
-    /* a link is not followed to somebody's file, a pipe that nobody reads is not waited for */
-    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-    if (fd >= 0) {
-        dprintf(fd, "process %ld on %s\n", (long)getpid(), *host ? host : "unknown host");
-        close(fd);
-    }
-    free(name);
+    REQUIRE(!error, "%.*s: cannot make the directory: %s", length, path, strerror(error));
 }
 
 void directory_sync(const char *path) {
-    int error = sync_folder(path);
-    REQUIRE(!error, "%s: cannot sync the folder: %s", path, strerror(error));
-}
-
-void directory_remove(const char *path) {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);      /* of a link we remove nothing */
-    if (fd < 0 && errno == ENOENT) return;
-    DIR *directory = fd < 0 ? NULL : fdopendir(fd);
-    REQUIRE(directory, "%s: cannot open the folder: %s", path, strerror(errno));
-    int error = 0;
-    char name[sizeof ((struct dirent *)0)->d_name];
-    for (struct dirent *entry; !error && (entry = readdir(directory)); ) {
-        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
-        if (unlinkat(dirfd(directory), entry->d_name, 0)) error = errno;
-        snprintf(name, sizeof name, "%s", entry->d_name);
-    }
-    closedir(directory);
-    REQUIRE(!error, "%s/%s: cannot remove: %s", path, name, strerror(error));
-    REQUIRE(rmdir(path) == 0, "%s: cannot remove: %s", path, strerror(errno));
+    int error = sync_dir(path);
+    REQUIRE(!error, "%s: cannot sync the directory: %s", path, strerror(error));
 }
 
 void file_rename(const char *from, const char *to) {
     REQUIRE(rename(from, to) == 0, "%s: cannot rename to %s: %s", from, to, strerror(errno));
-    int error = sync_folder_of(to);
-    REQUIRE(!error, "%s: cannot sync its folder: %s", to, strerror(error));
+    int error = sync_dir_of(to);
+    REQUIRE(!error, "%s: cannot sync its directory: %s", to, strerror(error));
+}
+
+int file_exchange(const char *a, const char *b) {
+    if (renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE)) return 0;
+    int error = sync_dir_of(b);
+    REQUIRE(!error, "%s: cannot sync its directory: %s", b, strerror(error));
+    return 1;
 }

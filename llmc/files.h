@@ -7,18 +7,16 @@
 
 typedef struct { const unsigned char *bytes; int64_t size; } FileMap;
 
-FileMap file_map(const char *path);       /* fails in a line: missing, a folder, not readable; {"",0} when empty */
+FileMap file_map(const char *path);       /* fails: missing, a directory, not readable; {"",0} when empty */
 void    file_unmap(FileMap map);
 int     file_exists(const char *path);
-int     file_is_folder(const char *path);
+int     file_is_dir(const char *path);
 int     file_has_name(int fd, const char *path);          /* what is open there is still what path names */
 char   *format_string(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* a new string */
-/* A path that nobody has to free: a failure that is caught leaves no memory behind. */
-typedef struct { char text[4096]; } Path;
-Path    path_at(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int     ends_with(const char *text, const char *end);
-char   *file_folder(const char *path);    /* a new string: "a/b" of "a/b/c", "." of "c", "/" of "/c" */
+char   *file_parent(const char *path);    /* a new string: "a/b" of "a/b/c", "." of "c", "/" of "/c" */
 
+enum { SAFETENSORS_HEADER_MAX = 100000000 };                 /* bytes, by the format's definition */
 enum { SHARD_UINT16 = 20240520, SHARD_UINT32 = 20240801 };   /* the first four bytes of a token shard */
 
 /* What a stranger's file is, by its first bytes: "a PyTorch checkpoint (zip)", "a Python pickle", "an llm.c
@@ -29,16 +27,10 @@ const char *file_kind(const unsigned char *bytes, int64_t size);
    the file also when it fails: whoever catches that (fails() of kernels/check.h) finds nothing open. */
 FILE *file_create(const char *path);                      /* fails in a line */
 void  file_write(FILE *file, const void *bytes, size_t size);
-uint64_t file_written_sum(void);                          /* XXH64 of this thread's file_writes since its file_create */
 void  file_close_durably(FILE *file, const char *path);   /* flush, fsync, close; fails in a line if any went wrong */
 void  directory_make(const char *path);                   /* with parents; there already is fine */
-/* One run per folder: fails in a line, with what DIR/.lock says, while another process holds the lock, which ends with
-   the process. Taking it changes nothing in the folder, and returns it, open; signing writes process and host into
-   DIR/.lock, where that can be. */
-int   directory_lock(const char *path);
-void  directory_sign(const char *path);
 void  directory_sync(const char *path);
-void  directory_remove(const char *path);                 /* with the files in it; no deeper; not there is fine */
 void  file_rename(const char *from, const char *to);      /* and sync of the directory of to */
+int   file_exchange(const char *a, const char *b);        /* swaps two names and syncs the directory of b; 0 = cannot */
 
 #endif

@@ -60,20 +60,20 @@ static void push(double *value, int count, double newest) {
 StepOutcome spike_detector_update(SpikeDetector *d, const StepStats *stats) {
     int finite = isfinite(stats->loss) && isfinite(stats->norm);
     int spike = finite && (stats->loss > stats->loss_limit || stats->norm > stats->norm_limit);
-    StepOutcome outcome = { stats->apply ? STEP_APPLIED : spike ? STEP_SPIKE : STEP_NONFINITE, NAN, NAN };
+    StepOutcome outcome = { stats->apply ? APPLIED : spike ? SPIKE : NONFINITE, NAN, NAN };
     if (finite && d->count >= SPIKE_WINDOW_MIN) {
         Forecast loss = loss_forecast(d), norm = norm_forecast(d);
         outcome.loss_z = (stats->loss - loss.expected) / loss.sigma;
         outcome.norm_z = (log_of(stats->norm) - norm.expected) / norm.sigma;
     }
-    if (outcome.result == STEP_APPLIED) {
+    if (outcome.result == APPLIED) {
         push(d->loss, d->count, stats->loss);
         push(d->log_norm, d->count, log_of(stats->norm));
         d->count += d->count < SPIKE_WINDOW;
         d->nonfinite = d->spikes = 0;
     }
-    d->nonfinite += outcome.result == STEP_NONFINITE;
-    d->spikes += outcome.result == STEP_SPIKE;
+    d->nonfinite += outcome.result == NONFINITE;
+    d->spikes += outcome.result == SPIKE;
     return outcome;
 }
 
@@ -97,5 +97,5 @@ static char *nonfinite_text(const StepStats *stats, const GPT *model) {
 }
 
 char *step_outcome_text(const SpikeDetector *d, const StepStats *stats, const StepOutcome *outcome, const GPT *model) {
-    return outcome->result == STEP_SPIKE ? spike_text(d, stats, outcome) : nonfinite_text(stats, model);
+    return outcome->result == SPIKE ? spike_text(d, stats, outcome) : nonfinite_text(stats, model);
 }

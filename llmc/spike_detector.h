@@ -20,7 +20,7 @@ typedef struct {
     int    nonfinite, spikes;               /* steps of each kind since the last applied update */
 } SpikeDetector;
 
-typedef enum { STEP_APPLIED, STEP_NONFINITE, STEP_SPIKE } StepResult;
+typedef enum { APPLIED, NONFINITE, SPIKE } StepResult;
 
 typedef struct {
     StepResult result;

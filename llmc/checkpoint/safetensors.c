@@ -103,6 +103,13 @@ static void check_places(const SafeFile *file, const unsigned char *data, int64_
             (long long)data_bytes, (long long)(end - data));
 }
 
+static void sort_by_name(SafeFile *file) {
+    qsort(file->tensor, (size_t)file->count, sizeof *file->tensor, by_name);
+    for (int i = 1; i < file->count; i++)
+        REQUIRE(strcmp(file->tensor[i - 1].name, file->tensor[i].name), "%s: the tensor %.80s occurs twice, in %s and "
+                "in %s", file->path, file->tensor[i].name, file->tensor[i - 1].path, file->tensor[i].path);
+}
+
 static SafeFile open_file(const char *path) {
     SafeFile file = { .path = format_string("%s", path), .map = file_map(path) };
     const unsigned char *bytes = file.map.bytes;
@@ -113,8 +120,8 @@ static SafeFile open_file(const char *path) {
             (long long)size);
     uint64_t length = 0;
     for (int i = 7; i >= 0; i--) length = length << 8 | bytes[i];
-    REQUIRE(length <= JSON_LONGEST, "%s: is no safetensors file: its header would have %llu bytes, want at most %d",
-            path, (unsigned long long)length, JSON_LONGEST);
+    REQUIRE(length <= JSON_BYTES_MAX, "%s: is no safetensors file: its header would have %llu bytes, want at most %d",
+            path, (unsigned long long)length, JSON_BYTES_MAX);
     REQUIRE((int64_t)length <= size - 8, "%s: the header has %llu bytes, the file only %lld more: truncated?",
             path, (unsigned long long)length, (long long)(size - 8));
     REQUIRE(length > 0 && bytes[8] == '{', "%s: is no safetensors file: the header does not begin with '{'", path);
@@ -138,12 +145,12 @@ static SafeFile open_file(const char *path) {
     }
     qsort(file.tensor, (size_t)file.count, sizeof *file.tensor, by_place);
     check_places(&file, data, data_bytes);
-    qsort(file.tensor, (size_t)file.count, sizeof *file.tensor, by_name);
+    sort_by_name(&file);
     return file;
 }
 
 /* The file of an index that a tensor is said to lie in, opened when it is named first. */
-static SafeFile *find_shard(SafeFile *index, const char *folder, const Json *entry) {
+static SafeFile *find_shard(SafeFile *index, const char *dir, const Json *entry) {
     REQUIRE(entry->type == JSON_STRING, "%s: \"weight_map\": the file of %.80s is %.80s, want a string", index->path,
             entry->key, json_text(entry));
     const char *name = entry->text;
@@ -151,11 +158,11 @@ static SafeFile *find_shard(SafeFile *index, const char *folder, const Json *ent
             "of %.80s is %.80s, want a name like model-00001-of-00002.safetensors, beside the index", index->path,
             entry->key, name);
     for (int i = 0; i < index->shards; i++)
-        if (!strcmp(index->shard[i].path + strlen(folder) + 1, name)) return &index->shard[i];
+        if (!strcmp(index->shard[i].path + strlen(dir) + 1, name)) return &index->shard[i];
     REQUIRE(index->shards < MOST_SHARDS, "%s: \"weight_map\": names more than %d files", index->path, MOST_SHARDS);
     index->shard = realloc(index->shard, (size_t)(index->shards + 1) * sizeof *index->shard);
     REQUIRE(index->shard, "%s: out of memory for %d files", index->path, index->shards + 1);
-    char *path = format_string("%s/%s", folder, name);
+    char *path = format_string("%s/%s", dir, name);
     REQUIRE(file_exists(path), "%s: \"weight_map\": the file of %.80s, %.80s, is not beside the index", index->path,
             entry->key, name);
     index->shard[index->shards] = open_file(path);
@@ -169,8 +176,8 @@ static SafeFile open_index(const char *path) {
     const Json *map = json_find(index.header, "weight_map");
     REQUIRE(map && map->type == JSON_OBJECT && map->count, "%s: \"weight_map\" is missing or empty: want the file of "
             "each tensor, as transformers writes it beside model-00001-of-00002.safetensors", path);
-    char *folder = file_folder(path);
-    for (const Json *entry = map->child; entry; entry = entry->next) find_shard(&index, folder, entry);
+    char *dir = file_parent(path);
+    for (const Json *entry = map->child; entry; entry = entry->next) find_shard(&index, dir, entry);
     for (int i = 0; i < index.shards; i++) index.count += index.shard[i].count;
     REQUIRE(index.count == map->count, "%s: \"weight_map\" names %d tensors, its files hold %d", path, map->count,
             index.count);
@@ -179,18 +186,15 @@ static SafeFile open_index(const char *path) {
     SafeTensor *next = index.tensor;
     for (int i = 0; i < index.shards; next += index.shard[i++].count)
         memcpy(next, index.shard[i].tensor, (size_t)index.shard[i].count * sizeof *next);
-    qsort(index.tensor, (size_t)index.count, sizeof *index.tensor, by_name);
-    for (int i = 1; i < index.count; i++)
-        REQUIRE(strcmp(index.tensor[i - 1].name, index.tensor[i].name), "%s: the tensor %.80s lies in %s and in %s",
-                path, index.tensor[i].name, index.tensor[i - 1].path, index.tensor[i].path);
+    sort_by_name(&index);
     for (const Json *entry = map->child; entry; entry = entry->next) {
         const SafeTensor *tensor = safetensors_find(&index, entry->key);
         REQUIRE(tensor, "%s: the tensor %.80s is missing, in %.80s and everywhere else", path, entry->key, entry->text);
-        const SafeFile *shard = find_shard(&index, folder, entry);
+        const SafeFile *shard = find_shard(&index, dir, entry);
         REQUIRE(tensor->path == shard->path, "%s: the tensor %.80s lies in %s, want %.80s", path, entry->key,
                 tensor->path, entry->text);
     }
-    free(folder);
+    free(dir);
     return index;
 }
 
@@ -213,11 +217,6 @@ const SafeTensor *safetensors_find(const SafeFile *file, const char *name) {
     return bsearch(&key, file->tensor, (size_t)file->count, sizeof key, by_name);
 }
 
-const char *safetensors_metadata(const SafeFile *file, const char *key) {
-    const Json *value = json_find(json_find(file->header, "__metadata__"), key);
-    return value ? value->text : NULL;
-}
-
 /* ---- Writing */
 
 const char *safetensors_dtype(DType dtype) {
@@ -231,13 +230,11 @@ int64_t safetensors_bytes(const SafeEntry *entry) {
     return bytes;
 }
 
-FILE *safetensors_create(const char *path, const SafeEntry *entry, int count) {
-    FILE *file = file_create(path);
+char *safetensors_header(const SafeEntry *entry, int count, size_t *size) {
     char *header;
-    size_t size;
-    FILE *text = open_memstream(&header, &size);
-    REQUIRE(text, "%s: out of memory for the header", path);
-    fputs("{\"__metadata__\":{\"format\":\"pt\"}", text);      /* transformers refuses a file that does not say "pt" */
+    FILE *text = open_memstream(&header, size);
+    REQUIRE(text, "out of memory: the header of a safetensors file");
+    fputs("01234567{\"__metadata__\":{\"format\":\"pt\"}", text);  /* transformers refuses a file without "pt" */
     int64_t offset = 0;
     for (int i = 0; i < count; i++) {
         int64_t end = offset + safetensors_bytes(&entry[i]);
@@ -250,12 +247,7 @@ FILE *safetensors_create(const char *path, const SafeEntry *entry, int count) {
     }
     fputc('}', text);
     while (ftell(text) % 8) fputc(' ', text);
-    REQUIRE(fclose(text) == 0, "%s: out of memory for the header", path);
-
-    unsigned char length[8];
-    for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)size >> (8 * i));
-    file_write(file, length, sizeof length);
-    file_write(file, header, size);
-    free(header);
-    return file;
+    REQUIRE(fclose(text) == 0, "out of memory: the header of a safetensors file");
+    for (int i = 0; i < 8; i++) header[i] = (char)((uint64_t)(*size - 8) >> (8 * i));
+    return header;
 }

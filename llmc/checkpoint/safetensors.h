@@ -31,16 +31,14 @@ typedef struct SafeFile {
 SafeFile          safetensors_open(const char *path);
 void              safetensors_close(SafeFile *file);
 const SafeTensor *safetensors_find(const SafeFile *file, const char *name);    /* NULL when there is none */
-const char       *safetensors_metadata(const SafeFile *file, const char *key); /* of __metadata__; NULL likewise */
 
 /* "F32 (50257,768)", for messages; returns text. */
 const char *safetensors_shape(const char *dtype, int ndim, const int64_t *dim, char text[256]);
 
-/* Writing: all names and shapes first (dtype F32, F64, BF16 or I32), then the bytes of each in that order. */
+/* Writing: a file is the header of all names and shapes (dtype F32, F64, BF16 or I32), then the bytes of each. */
 typedef struct { const char *name; DType dtype; int ndim; int64_t dim[4]; } SafeEntry;
 const char *safetensors_dtype(DType dtype);                      /* the file's word: "F32" */
 int64_t     safetensors_bytes(const SafeEntry *entry);
-FILE *safetensors_create(const char *path, const SafeEntry *entry, int count);
-/* append with file_write; end with file_close_durably */
+char       *safetensors_header(const SafeEntry *entry, int count, size_t *size);     /* start of the file; new memory */
 
 #endif

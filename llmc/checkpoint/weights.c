@@ -1,6 +1,7 @@
 #include "weights.h"
 #include "../files.h"
 #include "safetensors.h"
+#include "xxh64.h"
 #include "../../kernels/check.h"
 #include "../../kernels/device.h"
 #include <inttypes.h>
@@ -116,7 +117,14 @@ static void row_check(const Part *part, const TensorEntry *row, int V, const cha
     REQUIRE(large < 0, "%s: %s holds a number that BF16 rounds to infinity: not saved; want F32", path, row->name);
 }
 
-static void row_write(FILE *file, const Part *part, const TensorEntry *row, int V) {
+typedef struct { FILE *file; XXH64 sum; } Output;
+
+static void output_write(Output *output, const void *bytes, size_t size) {
+    file_write(output->file, bytes, size);
+    xxh64_add(&output->sum, bytes, size);
+}
+
+static void row_write(Output *output, const Part *part, const TensorEntry *row, int V) {
     SafeEntry entry = row_entry(row, V, F32);
     int64_t bytes = safetensors_bytes(&entry), count = bytes / 4;
     float *host = row_copy(part, row, bytes);
@@ -129,11 +137,11 @@ static void row_write(FILE *file, const Part *part, const TensorEntry *row, int 
         }
         bytes = 2 * count;
     }
-    file_write(file, host, (size_t)bytes);
+    output_write(output, host, (size_t)bytes);
     free(host);
 }
 
-void weights_write(const char *path, const Part *part, int parts, int V) {
+uint64_t weights_write(const char *path, const Part *part, int parts, int V) {
     int count = 0;
     for (int p = 0; p < parts; p++) {        /* before there is a file: a failure that is caught leaves none open */
         count += part[p].table->count;
@@ -147,12 +155,17 @@ void weights_write(const char *path, const Part *part, int parts, int V) {
             entry[count] = row_entry(&part[p].table->entry[i], V, part[p].dtype);
             entry[count].name = format_string("%s%s", part[p].prefix, entry[count].name);
         }
-    FILE *file = safetensors_create(path, entry, count);
-    for (int p = 0; p < parts; p++)
-        for (int i = 0; i < part[p].table->count; i++) row_write(file, &part[p], &part[p].table->entry[i], V);
+    size_t size;
+    char *header = safetensors_header(entry, count, &size);
     for (int i = 0; i < count; i++) free((char *)entry[i].name);
     free(entry);
-    file_close_durably(file, path);
+    Output output = { file_create(path), xxh64_begin() };
+    output_write(&output, header, size);
+    free(header);
+    for (int p = 0; p < parts; p++)
+        for (int i = 0; i < part[p].table->count; i++) row_write(&output, &part[p], &part[p].table->entry[i], V);
+    file_close_durably(output.file, path);
+    return xxh64_end(&output.sum);
 }
 
 /* ---- Reading */
@@ -234,10 +247,6 @@ void weights_read(const char *path, const Part *part, int parts, int V) {
         for (int i = 0; i < part[p].table->count; i++)
             row_read(find_row(&file, part[p].prefix, &part[p].table->entry[i]), &part[p].table->entry[i]);
     safetensors_close(&file);
-}
-
-void params_write(const char *path, const Params *params, int V) {
-    weights_write(path, &(Part){ .prefix = "", .table = &params->table }, 1, V);
 }
 
 void params_read(const char *path, Params *params, int V) {

@@ -8,8 +8,9 @@
    from the device. dtype: of the rows in a file that is written: F32, or BF16, rounded to the nearest, ties to even. */
 typedef struct { const char *prefix; const TensorTable *table; const void *host; DType dtype; } Part;
 
-/* One file of all parts; of the token tables the first V rows. Writing fails in a line at a NaN or an infinity. */
-void weights_write(const char *path, const Part *part, int parts, int V);
+/* One file of all parts; of the token tables the first V rows. Fails at a NaN or an infinity. Returns XXH64 of the file.
+ */
+uint64_t weights_write(const char *path, const Part *part, int parts, int V);
 
 /* path: a file, or the index of several. Rows without a prefix, those of a model, may be F32, F16 or BF16, all of which
    f32 holds exactly, and named without "transformer." too; the masks that HuggingFace keeps as tensors are passed over,
@@ -17,8 +18,7 @@ void weights_write(const char *path, const Part *part, int parts, int V);
    all of the file has been checked, NaN and infinities included, and zeroes the token rows from V on. */
 void weights_read (const char *path, const Part *part, int parts, int V);
 
-void params_write(const char *path, const Params *params, int V);      /* the one table of a model, in F32 */
-void params_read (const char *path, Params *params, int V);
+void params_read(const char *path, Params *params, int V);      /* the table of a model */
 
 /* What the names and shapes of a model's file tell: L, C, T and V. */
 GPTConfig weights_config(const char *path);

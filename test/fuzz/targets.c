@@ -444,7 +444,7 @@ static void read_utf8(const char *bytes, size_t size) {
 static void open_log(void *argument) {
     Report report;
     (void)argument;
-    report_open(&report, "/dev/null", "# command: train_gpt", 100);
+    report_open(&report, "/dev/null", "# command: train_gpt", 100, 1.5);
     report_close(&report);
 }
 
