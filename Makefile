@@ -87,6 +87,8 @@ $(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o ll
 	$(link)
 $(filter-out %/test_health,$(TESTS)): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(BUILD)/test/oracle.o $(OBJECTS)
 	$(link) $(LIBS)
+# counts what is allocated
+$(BUILD)/test_run: LIBS += -Wl,--wrap=device_alloc
 # needs no GPU and no CUDA: what it asks is a library of the test's own, whole or without one function
 $(BUILD)/test_health: $(addprefix $(BUILD)/,test/test_health.o kernels/cuda/health.o kernels/check.o kernels/tensor.o)
 	$(link)

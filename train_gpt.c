@@ -297,14 +297,13 @@ static const char *train(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
     const char *stop = NULL;
-    double step_ms = 0, flops = gpt_flops_per_token(&run->config, run->config.T);
-    double peak_flops = run->device.peak_flops[run->config.dtype];
+    double step_ms = 0, flops_per_token = gpt_flops_per_token(&run->config, run->config.T);
     device_health();                    /* the first call takes longer: not in the time of the first step */
     while (state->step < s->steps && !(stop = stop_requested())) {
         const TrainState before = *state;
         double start = seconds_now(), learning_rate = schedule_learning_rate(&run->schedule, state->step);
         StepStats stats = train_step(run, learning_rate);
-        double ms = 1e3 * (seconds_now() - start), tokens_per_s = 1e3 * (double)(state->tokens - before.tokens) / ms;
+        double ms = 1e3 * (seconds_now() - start);
         StepOutcome outcome = spike_detector_update(&state->spikes, &stats);
         if (outcome.result != APPLIED) report_skipped_step(run, &before, &stats, &outcome);
         step_ms = fmax(ms, 0.9 * step_ms);
@@ -312,8 +311,9 @@ static const char *train(Run *run) {
         if (validation_due(run)) validate(run);
         report_step(&run->report, &(StepReport){
             .step = state->step, .total = s->steps, .tokens = state->tokens, .loss = stats.loss, .norm = stats.norm,
-            .learning_rate = learning_rate, .ms = ms, .tokens_per_second = tokens_per_s,
-            .mfu = peak_flops > 0 ? tokens_per_s * flops / peak_flops : 0,
+            .learning_rate = learning_rate, .ms = ms, .flops_per_token = flops_per_token,
+            .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / ms,
+            .peak_flops = run->device.peak_flops[run->config.dtype],
             .val_loss = state->val_step == state->step ? state->val_loss : NAN });
         int last = state->step == s->steps;
         if (save_requested() || last || is_due(state->step, s->save_every)) saver_save(&run->saver, state);

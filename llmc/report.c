@@ -180,13 +180,18 @@ static void set_log_error(Report *report, int error) {
     report->csv_error = error;
 }
 
+/* Model FLOP utilisation, 0..1; 0 = unknown. */
+static double mfu_of(const StepReport *s) {
+    return s->peak_flops > 0 ? s->tokens_per_second * s->flops_per_token / s->peak_flops : 0;
+}
+
 static void write_row(Report *report, const StepReport *s) {
     const DeviceHealth *h = &report->row_health;
     char loss[32], norm[32], lr[32], ms[32], speed[32], mfu[32], val_loss[32], temperature[32], power[32], clock[32];
     char *row = format_string("%" PRId64 ",%" PRId64 ",%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%.24s\n", s->step, s->tokens,
             cell(loss, "%.9g", s->loss), cell(norm, "%.9g", s->norm), cell(lr, "%.9g", s->learning_rate),
             cell(ms, "%.3f", s->ms), cell(speed, "%.1f", s->tokens_per_second),
-            positive_cell(mfu, "%.4f", s->mfu), cell(val_loss, "%.9g", s->val_loss),
+            positive_cell(mfu, "%.4f", mfu_of(s)), cell(val_loss, "%.9g", s->val_loss),
             positive_cell(temperature, "%.0f", h->temperature_c), positive_cell(power, "%.1f", h->power_w),
             positive_cell(clock, "%.0f", h->clock_mhz), h->throttle ? h->throttle : "");
     size_t length = strlen(row);
@@ -236,7 +241,8 @@ static const char *ms_text(double ms, char text[32]) {
 /* The line of a step in at most so many columns: fields are dropped in the order of drop, then the end is cut. */
 static int step_text(const Report *report, const StepReport *s, int columns, char *text, size_t size) {
     enum { STEP, LOSS, VAL, NORM, LR, MS, SPEED, MFU, THROTTLE, LEFT, FIELDS };
-    const int drop[] = { s->mfu > 0 ? LR : MFU, LR, NORM, MS, MFU, SPEED, LEFT };
+    double mfu = mfu_of(s);
+    const int drop[] = { mfu > 0 ? LR : MFU, LR, NORM, MS, MFU, SPEED, LEFT };
     char field[FIELDS][64] = { "" }, scratch[32];
 
     int digits = snprintf(scratch, sizeof scratch, "%" PRId64, s->total);
@@ -248,8 +254,8 @@ static int step_text(const Report *report, const StepReport *s, int columns, cha
     snprintf(field[LR], 64, "lr %.1e", s->learning_rate);
     snprintf(field[MS], 64, "%s ms", ms_text(s->ms, scratch));
     snprintf(field[SPEED], 64, "%*.0f%s tok/s", k < 1 ? 4 : 5, k * s->tokens_per_second, k < 1 ? "k" : "");
-    if (s->mfu > 0) snprintf(field[MFU], 64, "mfu %.1f%%", 100 * s->mfu);
-    else            snprintf(field[MFU], 64, "mfu unknown");
+    if (mfu > 0) snprintf(field[MFU], 64, "mfu %.1f%%", 100 * mfu);
+    else         snprintf(field[MFU], 64, "mfu unknown");
     if (report->health.in_distress) snprintf(field[THROTTLE], 64, "throttled: %.24s", report->health.throttle);
     double seconds_left = 1e-3 * report->mean_ms * (double)(s->total - s->step);
     if (s->step < s->total) snprintf(field[LEFT], 64, "%s left", duration_text(seconds_left, scratch));

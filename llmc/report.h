@@ -22,7 +22,8 @@ typedef struct {
     double  loss, norm, learning_rate;
     double  ms;                /* of this step */
     double  tokens_per_second; /* of this step */
-    double  mfu;               /* 0..1; 0 = unknown */
+    double  flops_per_token;
+    double  peak_flops;        /* of the device; 0 = unknown, and so is the mfu */
     double  val_loss;          /* NaN = not measured at this step */
 } StepReport;
 

@@ -83,6 +83,19 @@ static void the_log_holds_every_step(void) {
     EXPECT(strstr(lines, "step  10/100  loss 0.4000  val 1.5000  norm 0.50"), "%s", lines);
 }
 
+static void the_log_holds_the_mfu(void) {
+    Report report;
+    StepReport s = step_of(1);
+    s.flops_per_token = 6e9;
+    s.peak_flops = 100e12;
+    unlink(log_path);
+    report_open(&report, log_path, NULL, -1, NAN);
+    report_step(&report, &s);
+    report_close(&report);
+    EXPECT(strstr(log_text(), "\n1,768,4,0.5,0.001,100.000,7680.0,0.4608,,,,,\n"), "%s", log_text());
+    unlink(log_path);
+}
+
 static void the_log_holds_the_health(void) {
     static const struct { DeviceHealth health; const char *want; } rows[] = {
         { { 64, 698.765, 1755, "power", 0 }, ",64,698.8,1755,power\n" },
@@ -297,12 +310,14 @@ static const char *seen(int columns, void (*f)(void *), void *argument) {
 static void terminal_run(void *argument) {
     Report report;
     StepReport s = { .step = 1, .total = 3000, .loss = 10.5, .norm = 123.4, .learning_rate = 6e-4, .ms = 1234,
-                     .tokens_per_second = 123456, .mfu = 0.412, .val_loss = NAN };
+                     .tokens_per_second = 123456, .flops_per_token = 1e9, .peak_flops = 123456e9 / 0.412,
+                     .val_loss = NAN };
     report_open(&report, NULL, NULL, -1, NAN);
     report_step(&report, &s);
     usleep(60000);       /* lines in place come no more than 20 times a second */
     s = (StepReport){ .step = 2, .total = 3000, .loss = 9.25, .norm = 1, .learning_rate = 6e-4, .ms = 12.34,
-                      .tokens_per_second = 50, .mfu = 0.412, .val_loss = NAN };
+                      .tokens_per_second = 50, .flops_per_token = 1e9, .peak_flops = 50e9 / 0.412,
+                      .val_loss = NAN };
     report_step(&report, &s);
     report_line(&report, "saved %d", 1);
     s.step = 3;
@@ -310,7 +325,7 @@ static void terminal_run(void *argument) {
     report_step(&report, &s);
     s.step = 4;
     s.val_loss = NAN;
-    s.mfu = 0;
+    s.peak_flops = 0;
     report_step(&report, &s);        /* too soon after the last: shown at the end */
     if (argument) fail("stopped");
     report_close(&report);
@@ -402,7 +417,8 @@ static void the_line_tells_distress_only(void) {
 static void long_steps(void *argument) {
     Report report;
     StepReport s = { .step = 123456, .total = 999999, .loss = 10.9, .norm = 12345, .learning_rate = 1e-10, .ms = 1e7,
-                     .tokens_per_second = 1e12, .val_loss = 10.9, .mfu = argument ? 0.5 : 0 };
+                     .tokens_per_second = 1e12, .val_loss = 10.9,
+                     .flops_per_token = 1, .peak_flops = argument ? 2e12 : 0 };
     report_open(&report, NULL, NULL, -1, NAN);
     report.row_health = health;
     report_step(&report, &s);
@@ -448,6 +464,7 @@ int main(void) {
     scratch_open();
     log_path = IN_SCRATCH("log.csv");
     RUN(the_log_holds_every_step);
+    RUN(the_log_holds_the_mfu);
     RUN(the_log_holds_the_health);
     RUN(a_resume_adds_the_val_loss);
     RUN(a_resume_cuts_the_log);

@@ -30,10 +30,11 @@ static void limits_are_off(void) {
         EXPECT(loss == INFINITY && norm == INFINITY, "z 0, %d updates: limits %g and %g", count, loss, norm);
         spike_detector_limits(&g, 6, &loss, &norm);
         int limited = count >= SPIKE_WINDOW_MIN;
-        EXPECT(isfinite(loss) == limited && isfinite(norm) == limited, "%d updates: limits %g and %g", count, loss, norm);
+        EXPECT(isfinite(loss) == limited && isfinite(norm) == limited, "%d updates: limits %g and %g", count, loss,
+               norm);
         StepOutcome j = step(&g, 6, 1000, 1000);
-        EXPECT(j.result == (limited ? SPIKE : APPLIED) && isnan(j.loss_z) == !limited, "%d updates: result %d, z %g",
-               count, j.result, j.loss_z);
+        EXPECT(j.result == (limited ? SPIKE : APPLIED) && isnan(j.loss_z) == !limited,
+               "%d updates: result %d, z %g", count, j.result, j.loss_z);
     }
 }
 
@@ -47,7 +48,7 @@ static void limits_of_known_windows(void) {
     spike_detector_limits(&g, 5, &loss, &norm);
     double want = 10 - 0.1 * 31.5 + 5 * sigma;              /* it falls: the mean */
     EXPECT(fabs(loss - want) < 1e-9, "loss limit %.12g, want %.12g", loss, want);
-    want = exp(0.03 * 64 + 5 * 0.01);                       /* it rises, without noise: the line, and the minimum of sigma */
+    want = exp(0.03 * 64 + 5 * 0.01);                       /* it rises, without noise: the line, minimal sigma */
     EXPECT(fabs(norm - want) < 1e-9 * want, "norm limit %.12g, want %.12g", norm, want);
     StepOutcome j = step(&g, 0, loss, norm);
     EXPECT(j.result == APPLIED && fabs(j.loss_z - 5) < 1e-9 && fabs(j.norm_z - 5) < 1e-9, "z %g and %g, want 5",
@@ -66,8 +67,8 @@ static void spikes_are_found(void) {
             StepOutcome j = step(&g, 6, cases[i].loss, cases[i].norm);
             EXPECT(j.result == cases[i].result, "loss %g, norm %g after %d: result %d, z %g and %g", cases[i].loss,
                    cases[i].norm, count, j.result, j.loss_z, j.norm_z);
-            EXPECT(g.nonfinite == (j.result == NONFINITE) && g.spikes == (j.result == SPIKE), "%d non-finite, %d spikes", g.nonfinite,
-                   g.spikes);
+            EXPECT(g.nonfinite == (j.result == NONFINITE) && g.spikes == (j.result == SPIKE),
+                   "%d non-finite, %d spikes", g.nonfinite, g.spikes);
             before.nonfinite = g.nonfinite, before.spikes = g.spikes;
             EXPECT(!memcmp(&g, &before, sizeof g) == (j.result != APPLIED), "only what is applied enters the window");
         }
