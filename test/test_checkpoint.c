@@ -106,12 +106,8 @@ static void rewrite(const char *from, const char *to, const char *old, const cha
     free(data);
 }
 
-static void read_weights(const char *path, Trainer *t) {
-    weights_read(path, &(Part){ .prefix = "", .table = &t->model.params.table }, 1, 65);
-}
-
 typedef struct { const char *path; Trainer *trainer; } Load;
-static void load_params(void *load) { read_weights(((Load *)load)->path, ((Load *)load)->trainer); }
+static void load_params(void *load) { params_read(((Load *)load)->path, &((Load *)load)->trainer->model.params, 65); }
 
 static void models_of_other_programs(void) {
     Trainer other;
@@ -120,14 +116,14 @@ static void models_of_other_programs(void) {
     SAVE_STEP(IN_SCRATCH("foreign"), &trainer, 1);
 
     rewrite(good, path, "transformer.", "", NULL, 0);
-    read_weights(path, &other);
+    params_read(path, &other.model.params, 65);
     expect_equal_rows(&trainer.model.params, &other.model.params, "names without a prefix");
 
     static const char meta[] = "\"__metadata__\":{\"format\":\"pt\"}";
     rewrite(good, path, meta, "\"h.0.attn.bias\":{\"dtype\":\"BOOL\",\"shape\":[0],\"data_offsets\":[0,0]},"
             "\"transformer.h.1.attn.masked_bias\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", NULL, 0);
     fill(&other.model.params, 65, 9);
-    read_weights(path, &other);
+    params_read(path, &other.model.params, 65);
     expect_equal_rows(&trainer.model.params, &other.model.params, "masks as tensors");
 
     FileMap map = file_map(good);
@@ -138,7 +134,7 @@ static void models_of_other_programs(void) {
     uint32_t *bits = download(trainer.model.params.wte);
     rewrite(good, path, meta, head, bits, (size_t)table);
     fill(&other.model.params, 65, 9);
-    read_weights(path, &other);
+    params_read(path, &other.model.params, 65);
     expect_equal_rows(&trainer.model.params, &other.model.params, "a head that equals wte");
     bits[649] ^= 1;
     rewrite(good, path, meta, head, bits, (size_t)table);
@@ -223,7 +219,8 @@ static const struct { const char *file, *old, *new; void (*load)(void *); const 
     { "state.json", "\"loss\": [3.25, 3]", "\"loss\": 5", load_state, "\"loss\" is 5 of 0, want an array" },
     { "state.json", "\"log_norm\": [0.5, 1]", "\"log_norm\": [1]", load_state, "\"log_norm\" has 1 numbers, want 2" },
     { "state.json", "\"val\": {", "\"none\": {", load_data_ids, "\"val\" is missing" },
-    { "state.json", "\"fingerprint\": \"", "\"fingerprint\": 1, \"x\": \"", load_data_ids, "\"fingerprint\" is 1, want" },
+    { "state.json", "\"fingerprint\": \"", "\"fingerprint\": 1, \"x\": \"", load_data_ids,
+      "\"fingerprint\" is 1, want" },
     { "state.json", "\"bytes\"", "\"words\"", load_tokenizer, "tokenizer 'words', want 'bytes' or 'ids'" },
     { "state.json", "optimizer_step", "optimizer", load_optimizer, "\"optimizer_step\" is missing" },
     { "state.json", "{", "", load_state, "state.json: byte " },

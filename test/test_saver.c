@@ -139,7 +139,8 @@ static void an_error_then_a_success(void) {
         if (i == 1) start(&saver, 3);      /* which reports the error of the one before */
         while (saver.running && !saver.reported) saver_poll(&saver, 0);
         limit_file_size(RLIM_INFINITY);
-        EXPECT(saver.failed && !strncmp(saver.message, i == 1 ? "step 3 is not saved: " : "step 2 is not saved: ", 21) &&
+        const char *want = i == 1 ? "step 3 is not saved: " : "step 2 is not saved: ";
+        EXPECT(saver.failed && !strncmp(saver.message, want, 21) &&
                strstr(saver.message, "cannot write: File too large"), "%s", saver.message);
         EXPECT(!*finish(&saver), "reported once");
         EXPECT_STEPS(out, "1");

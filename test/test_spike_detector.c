@@ -201,55 +201,6 @@ static void refused_steps_leave_no_trace(void) {
     }
 }
 
-/* ---- Text */
-
-static void text_keeps_every_bit(void) {
-    for (int count = 0; count <= 140; count++) {
-        SpikeDetector g = quiet(count, count), back;
-        memset(&back, 0xff, sizeof back);
-        g.sick = count % NONFINITE_STEPS_MAX;
-        g.spikes = count % SPIKE_STEPS_MAX;
-        if (count > 3) g.loss[3] = 0x1p-1074, g.log_norm[3] = -0x1.fffffffffffffp+1023;
-        char *text = spike_detector_to_text(&g);
-        spike_detector_from_text(&back, text, "here");
-        EXPECT(!memcmp(&g, &back, sizeof g), "%d updates: %.60s", count, text);
-        free(text);
-    }
-    /* stopped anywhere in a run with spikes and sick steps, it goes on with the same decisions */
-    SpikeDetector straight = {0}, resumed = {0};
-    for (int i = 0; i < 400; i++) {
-        int bad = i % 90 > 70;
-        double loss = bad && i % 7 == 0 ? NAN : 3 + 0.05 * normal(7, i) + 4 * bad, norm = exp(0.2 * normal(8, i) + bad);
-        StepOutcome a = step(&straight, 6, loss, norm), b = step(&resumed, 6, loss, norm);
-        int same = a.verdict == b.verdict && !memcmp(&a.loss_z, &b.loss_z, sizeof a.loss_z) &&
-                   !memcmp(&a.norm_z, &b.norm_z, sizeof a.norm_z);
-        EXPECT(same, "step %d: verdicts %d and %d, z %a and %a", i, a.verdict, b.verdict, a.loss_z, b.loss_z);
-        char *text = spike_detector_to_text(&resumed);
-        memset(&resumed, 0, sizeof resumed);
-        spike_detector_from_text(&resumed, text, "here");
-        free(text);
-    }
-    EXPECT(!memcmp(&straight, &resumed, sizeof straight), "the windows differ in the end");
-}
-
-static void read_text(void *text) {
-    SpikeDetector g;
-    spike_detector_from_text(&g, text, "run/state.json");
-}
-
-static void bad_texts_are_refused(void) {
-    static char *const texts[] = {
-        "", " ", "x", "1", "0 0", "-1 0 0", "129 0 0", "1e9 0 0", "0.5 0 0", "0 11 0", "0 0 11", "0 0 0 1", "1 0 0",
-        "1 0 0 3", "1 0 0 3 nan", "1 0 0 inf 3", "1 0 0 3 1e999", "1 0 0 3 4 5", "1 0 0 3,4", "1 0 0 0x 4",
-        "2 0 0 3 4 5", "0 0 0 ", "nan 0 0", "1 0 0 3 4x",
-    };
-    for (int i = 0; i < COUNT(texts); i++)
-        expect_fails("run/state.json: the window of losses is damaged", read_text, texts[i]);
-    SpikeDetector g;
-    spike_detector_from_text(&g, "1 2 3 3.5 -0x1p-1", "here");
-    EXPECT(g.count == 1 && g.sick == 2 && g.spikes == 3 && g.loss[0] == 3.5 && g.log_norm[0] == -0.5, "by hand");
-}
-
 static void ask_for_all(void *unused) {
     (void)unused;
     device_alloc(SIZE_MAX, "a great many tensors");
@@ -269,8 +220,6 @@ int main(void) {
     RUN(slow_changes_are_no_spikes);
     RUN(there_is_a_way_out);
     RUN(refused_steps_leave_no_trace);
-    RUN(text_keeps_every_bit);
-    RUN(bad_texts_are_refused);
     RUN(out_of_memory_says_what_helps);
     return test_close();
 }
