@@ -152,6 +152,8 @@ static const struct { const char *bytes; size_t size; const char *kind; } kinds[
     { BYTES("\x88\xd8\x34\1\1\0\0\0"), "a token shard" }, { BYTES("\xa1\xd9\x34\1\7\0\0\0"), "a token shard" },
     { BYTES("GGUF\3\0\0\0"), "a GGUF model" },          { BYTES("\x93NUMPY\1\0"), "a NumPy array" },
     { BYTES("\x1f\x8b\x08"), "a gzip archive" },         { BYTES("PAR1"), "a Parquet table" },
+    { BYTES("\xfd" "7zXZ\0"), "an xz archive" },         { BYTES("\x28\xb5\x2f\xfd\4"), "a zstd archive" },
+    { BYTES("BZh91AY&SYx"), "a bzip2 archive" },         { BYTES("%PDF-1.7"), "a PDF document" },
     { BYTES("ARROW1"), "an Arrow table" },               { BYTES("\2\0\0\0\0\0\0\0{}"), "a safetensors file" },
     { BYTES("version https://git-lfs.github.com/spec/v1"), "a Git LFS pointer, not the file itself" },
     { BYTES("Once upon a time"), NULL }, { BYTES(""), NULL }, { BYTES("\x80"), NULL }, { BYTES("PK"), NULL },
