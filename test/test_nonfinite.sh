@@ -113,7 +113,7 @@ wait_for '^10,' "$dir/emptied/log.csv"
 wait $until_done
 is "exit code" $? 1
 is "what it says" "$(cat "$dir/emptied.err")" \
-    "train_gpt: a file cannot be read on: did it become shorter (written anew in place), or does its disk fail?"
+    "train_gpt: a mapped file cannot be read: was it truncated meanwhile, or does its disk fail?"
 close_test "data that is emptied while it is read ends in a line"
 
 # ---- Memory

@@ -5,8 +5,8 @@
      model.safetensors      parameters, F32 or BF16, with HuggingFace's names and layouts
      optimizer.safetensors  both moments in F32, exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME; when the
                             model is saved in BF16, also the exact parameters, param.NAME
-     state.json             TrainState, the identity of the data, the options that a resume compares, and XXH64
-                            checksums of model.safetensors, optimizer.safetensors and of its own text after them
+     state.json             TrainState, the identity of the data, the options that a resume compares, and the XXH64
+                            checksums of the three files above and of its own text after them
      tokenizer.json, ...    the tokenizer files that came with the model, or those of a tokenizer of bytes
 
    Every load verifies the checksum of the file it reads. A model of another program has no state.json and no checksums.
@@ -64,7 +64,7 @@ int  checkpoint_has_other_files(const char *dir);      /* also when it is no dir
 int         checkpoint_has_model(const char *dir);
 const char *checkpoint_missing_file(const char *dir, int to_resume);   /* the first one; NULL = none is missing */
 
-/* Checks files, sizes and state.json, without reading all weights: a damaged config.json must not plan memory. */
+/* Checks config.json and state.json: damaged ones must not plan memory. */
 void checkpoint_check(const char *checkpoint);
 
 /* Reads config.json and checks it; without one, infers the sizes from the tensors, with heads of 64 channels, and

@@ -54,8 +54,8 @@ void resume_adopt_options(Option *table, const char *checkpoint) {
             attempt(assign, &(Assignment){ o, format_string("%s", had) }, checkpoint);  /* a text option keeps it */
             o->given = 1;
         }
-        REQUIRE(o->resume == KEPT_ON_RESUME || !strcmp(had, option_text(o, now)), "--resume: --%s is %s, the checkpoint "
-                "%s was made with %s; a resume must not change it", o->name, option_text(o, now), checkpoint,
+        REQUIRE(o->resume == KEPT_ON_RESUME || !strcmp(had, option_text(o, now)), "--resume: --%s is %s, the "
+                "checkpoint %s was made with %s; a resume must not change it", o->name, option_text(o, now), checkpoint,
                 *had ? had : "none");
     }
     json_free(state);
@@ -66,10 +66,10 @@ void resume_adopt_options(Option *table, const char *checkpoint) {
 static void require_same(const char *checkpoint, const Json *state, const char *stream, const Tokens *tokens,
                          const char *option, const char *path) {
     DataId had = checkpoint_data_id(state, stream), now = data_id(tokens);
-    REQUIRE(had.count == now.count && had.fingerprint == now.fingerprint, "--resume: --%s %s is other data (%lld tokens, "
-            "%016llx) than %s was made with (%lld tokens, %016llx); to train on other data: --init %s --out ANOTHER",
-            option, path, (long long)now.count, (unsigned long long)now.fingerprint, checkpoint, (long long)had.count,
-            (unsigned long long)had.fingerprint, checkpoint);
+    REQUIRE(had.count == now.count && had.fingerprint == now.fingerprint, "--resume: --%s %s is other data (%lld "
+            "tokens, %016llx) than %s was made with (%lld tokens, %016llx); to train on other data: --init %s --out "
+            "ANOTHER", option, path, (long long)now.count, (unsigned long long)now.fingerprint, checkpoint,
+            (long long)had.count, (unsigned long long)had.fingerprint, checkpoint);
 }
 
 void resume_require_same_data(const char *checkpoint, const Corpus *corpus, const char *data, const char *val_data) {

@@ -123,9 +123,8 @@ void run_dir_write(const RunDir *dir, const Snapshot *snapshot) {
     checkpoint_remove(partial);
     directory_make(partial);
     checkpoint_write(partial, snapshot);
-    if (file_is_dir(step) && file_exchange(partial, step)) checkpoint_remove(partial);
-    else {
-        checkpoint_remove(step);            /* of a file system that cannot exchange names */
+    if (!file_is_dir(step) || !file_exchange(partial, step)) {
+        checkpoint_remove(step);            /* on a file system that cannot exchange names */
         file_rename(partial, step);
     }
     free(step);

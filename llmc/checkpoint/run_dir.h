@@ -19,8 +19,8 @@ void run_dir_require_new(const RunDir *dir);
 /* Makes the directory if it is missing, locks it, and writes process and host to OUT/.lock. */
 void run_dir_open(RunDir *dir);
 
-/* Writes OUT/step-N; durable when the call returns. An existing OUT/step-N is exchanged for the new one and removed.
-   Fails when OUT was moved or removed since it was locked. */
+/* Writes OUT/step-N; durable when the call returns. An existing OUT/step-N becomes OUT/step-N.partial, which
+   run_dir_clean removes. Both fail when OUT was moved or removed since it was locked. */
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
 
 /* Removes every step-N.partial; then, of the complete checkpoints of steps up to `step`, all but the newest `keep` and
