@@ -2,7 +2,6 @@
 # test/test_sick.sh - Runs that go sick, as a user sees them: a stretch of foreign data, losses that are not finite,
 # data that goes away, too little memory.
 . "$(dirname "$0")/shell.sh"
-export OMP_NUM_THREADS=1      # models so small that a second thread is only waited for
 
 updates() { sed -n 's/.*"optimizer_step": \([0-9]*\).*/\1/p' "$1/state.json"; }      # that AdamW has counted
 fingerprint() {   # fingerprint TEXT: what a checkpoint that was made on it says
