@@ -1,7 +1,7 @@
 /* llmc/dataloader.h - Token streams: the bytes of a text, or shards in the format of llm.c and modded-nanogpt (256
    int32 of header: magic 20240520, version 1, count; then uint16; or magic 20240801, version 7 or 1, count; then
-   uint32; all little-endian, the count unsigned). Files are mapped, not read; several files are one stream in the order of
-   their names.
+   uint32; all little-endian, the count unsigned). Files are mapped, not read; several files are one stream in the order
+   of their names.
 
    A stream of N tokens has N-1 targets: target j is token j+1, its input token j. For training, the targets wrap
    around: epoch e cuts them into ceil((N-1)/T) windows, starting at an offset that depends on (seed, e), and orders the

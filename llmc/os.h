@@ -20,7 +20,7 @@ size_t utf8_length(const unsigned char *text, size_t size);
 enum { EXIT_TRY_AGAIN = 75 };     /* EX_TEMPFAIL of sysexits.h: saved, not done; a queue script can start it again */
 
 /* From here on SIGTERM, SIGINT and SIGHUP request a stop, SIGUSR1 a checkpoint; a second signal more than a second
-   later ends the process at once. time_limit: of --time-limit, from now on, NULL = none; fails when it is no duration. */
+   later ends the process at once. time_limit: the value of --time-limit, NULL = none; fails when it is no duration. */
 void stop_open(const char *time_limit);
 
 /* Why the run should stop now, "SIGTERM" or "--time-limit 3h50m", or NULL. The time limit counts as reached when less

@@ -69,11 +69,11 @@ last_step() { ls -d "$1"/step-* 2> /dev/null | tail -n 1; }
 copy_run() {      # copy_run FROM STEP TO: a run that has come to STEP, eight digits, and no further
     mkdir "$3" && cp -r "$1/step-$2" "$1/log.csv" "$3"
 }
-wait_for() {      # wait_for PATTERN FILE: at most 30 s until a line of the file has it
+wait_for() {      # wait_for PATTERN FILE: at most 30 s until a line of the file, whose name may be a pattern, has it
     tries=0
-    until grep -q "$1" "$2" 2> /dev/null; do
+    until grep -q "$1" $2 2> /dev/null; do
         tries=$((tries + 1))
-        [ $tries -le 600 ] || { wrong "no \"$1\" in $2"; return; }
-        sleep 0.05
+        [ $tries -le 1500 ] || { wrong "no \"$1\" in $2"; return; }
+        sleep 0.02
     done
 }
