@@ -89,76 +89,61 @@ refuse_same() { ! cmp -s "$1" "$2"; }
 expect "another seed, another text" refuse_same "$dir/sample.1" "$dir/sample.3"
 close_test "--eval gives the logged loss, --sample is repeatable"
 
-# ---- A damaged checkpoint: the file, what is wrong with it, and the way out
+# ---- A damaged checkpoint: the message names the file, what is wrong with it, and the checkpoint that is left
 expect "train" "$gpt" $small --steps 6 --save-every 2 --out "$dir/sound"
-find "$dir/sound" -type f -exec cksum {} + | sort > "$dir/before"
-damage() {        # damage WORDS FILE COMMAND...: of a copy of FILE, in the newest checkpoint; the resume says so
-    words=$1 file=$2; shift 2
+step=$dir/damaged/step-00000006
+damage() {        # damage FILE COMMAND...: a copy of the run with FILE of the newest checkpoint changed by a filter
+    file=$1; shift
     rm -rf "$dir/damaged" && cp -r "$dir/sound" "$dir/damaged"
-    "$@" < "$dir/sound/step-00000006/$file" > "$dir/damaged/step-00000006/$file"
-    refuses "$words" "$gpt" --resume --out "$dir/damaged" --steps 6
-    refuses "step-00000006/$file: " "$gpt" --resume --out "$dir/damaged" --steps 6
-    advice="move it out of $dir/damaged: --resume then goes on from $dir/damaged/$earlier"
-    refuses "; if $dir/damaged/step-00000006 is damaged, $advice" "$gpt" --resume --out "$dir/damaged"
+    "$@" < "$dir/sound/step-00000006/$file" > "$step/$file"
 }
-earlier=step-00000004
+refuses_damage() { # refuses_damage PART: the resume fails with it, names the file, and advises
+    refuses "$1" "$gpt" --resume --out "$dir/damaged"
+    expect "the file" grep -qF "step-00000006/$file: " "$dir/refuse.err"
+    advice="if $step is damaged, move it out of $dir/damaged: --resume then continues from $dir/damaged/step-00000004"
+    expect "the advice" grep -qF "$advice" "$dir/refuse.err"
+}
 for file in config.json state.json model.safetensors optimizer.safetensors; do
-    damage "$file: " $file head -c 0
-    damage "$file: " $file head -c 300
+    damage $file head -c 300
+    refuses_damage "$file: "
 done
-damage "is the file truncated?" model.safetensors head -c 20000
-damage "is the file truncated?" optimizer.safetensors head -c 20000
-damage "holds a NaN" model.safetensors sh -c 'head -c -400; head -c 400 /dev/zero | tr "\0" "\377"'
-damage "the tensor exp_avg.transformer.wte.weight is missing" optimizer.safetensors \
-    sed 's/exp_avg.transformer.wte/exp_avg.transformer.ute/'
+damage model.safetensors sh -c 'head -c -400; head -c 400 /dev/zero | tr "\0" "\377"'
+refuses_damage "holds a NaN"
+damage state.json sed 's/"warmup": "5"/"warmup": "7"/'
+refuses_damage "/state.json: XXH64 is "
 zeroed() { head -c 20000; head -c 512 /dev/zero; tail -c +513; }
-for file in model.safetensors optimizer.safetensors; do
-    damage "/$file: XXH64 is " $file zeroed
-done
-sed '/"xxh64"/,/}/d' < "$dir/sound/step-00000006/state.json" > "$dir/damaged/step-00000006/state.json"
-expect "one of an older version has no checksums" "$gpt" --resume --out "$dir/damaged"
-damage "/config.json: layers 2, channels 65536" config.json sed 's/"n_embd": 32/"n_embd": 65536/'
-damage "/config.json: \"n_head\" is 4, want 2 by state.json" config.json sed 's/"n_head": 2/"n_head": 4/'
-damage "/state.json: XXH64 is " state.json sed 's/"warmup": "5"/"warmup": "7"/'
-no_sum() { damage "the \"xxh64\" of $1, want 16 digits of 0-9 and a-f (without any" state.json sed "$2"; }
-no_sum "model.safetensors is missing" 's/"xxh64": {/"xxh64": 5, "was": {/'
-no_sum "model.safetensors is 1234" 's/"model.safetensors": .*,/"model.safetensors": 1234,/'
-no_sum "optimizer.safetensors is 12ab" 's/\("optimizer.safetensors": \)"[^"]*"/\1"12ab"/'
-no_sum "optimizer.safetensors is missing" '/"optimizer.safetensors"/d'
+damage optimizer.safetensors zeroed
+refuses_damage "/optimizer.safetensors: XXH64 is "
+damage model.safetensors zeroed
+refuses_damage "/model.safetensors: XXH64 is "
+refuses "/model.safetensors: XXH64 is " "$gpt" --eval "$step" --data "$dir/text/val.txt"
+refuses "/model.safetensors: XXH64 is " "$gpt" --sample "$step"
+refuses "/model.safetensors: XXH64 is " "$gpt" $small --steps 0 --init "$step"
 expect "nothing is removed" test "$(ls -d "$dir"/damaged/step-* | wc -l)" = 3
-rm -rf "$dir/damaged" && cp -r "$dir/sound" "$dir/damaged"
-sed -i '/"xxh64"/,/}/d; s/"lr": "0.001"/"lr": "0.0x1"/' "$dir/damaged/step-00000006/state.json"
-refuses "--lr 0.0x1: want a number, 0 .. 1e6; if $dir/damaged/step-00000006 is damaged, move it out" \
+mv "$step" "$dir/moved-6"
+expect "the advice helps" "$gpt" --resume --out "$dir/damaged"
+same_files "$dir/sound/step-00000006" "$step" model.safetensors optimizer.safetensors state.json
+damage state.json sed '/"xxh64"/,/}/d; s/"lr": "0.001"/"lr": "0.0x1"/'
+refuses "--lr 0.0x1: want a number, 0 .. 1e6; if $step is damaged, move it out" "$gpt" --resume --out "$dir/damaged"
+rm -r "$dir"/damaged/step-0000000[24]
+refuses "has no earlier checkpoint, and without one --resume starts over from step 0" \
     "$gpt" --resume --out "$dir/damaged"
-rm -rf "$dir/lacking" && cp -r "$dir/sound" "$dir/lacking" && rm "$dir/lacking/step-00000006/state.json"
-"$gpt" --resume --out "$dir/lacking" > "$dir/lacking.out" 2>&1 || wrong "a resume beside one that is not whole"
-expect "it says so" grep -q "^--resume: $dir/lacking/step-00000006 lacks state.json and is passed over" \
-    "$dir/lacking.out"
-rm -r "$dir"/lacking/step-0000000[24] && rm "$dir/lacking/step-00000006/model.safetensors"
-find "$dir/lacking" -type f -exec cksum {} + > "$dir/lacking.before"
-refuses "step-00000006 lacks model.safetensors, and there is no other checkpoint; bring it back, or move" \
-    "$gpt" $small --steps 6 --resume --out "$dir/lacking"
-find "$dir/lacking" -type f -exec cksum {} + > "$dir/lacking.after"
-expect "nothing is begun beside it" cmp "$dir/lacking.before" "$dir/lacking.after"
-: > "$dir/damaged/step-00000006/model.safetensors"
-mv "$dir/damaged/step-00000004" "$dir/damaged/step-00000004.old"
-refuses "move it out of $dir/damaged: --resume then goes on from $dir/damaged/step-00000004.old" \
-    "$gpt" --resume --out "$dir/damaged"
-mv "$dir/damaged/step-00000004.old" "$dir/damaged/step-00000004"
-: > "$dir/damaged/step-00000004/model.safetensors"
-refuses "move it and step-00000004 out of $dir/damaged: --resume then goes on from $dir/damaged/step-00000002" \
-    "$gpt" --resume --out "$dir/damaged"
-mv "$dir"/damaged/step-00000006 "$dir/moved-6"; mv "$dir"/damaged/step-00000004 "$dir/moved-4"
-expect "the way out" "$gpt" --resume --out "$dir/damaged"
-for file in model.safetensors optimizer.safetensors state.json; do
-    expect "the same bytes" cmp "$dir/sound/step-00000006/$file" "$dir/damaged/step-00000006/$file"
-done
-: > "$dir/damaged/step-00000006/state.json"; rm -r "$dir"/damaged/step-00000004 "$dir"/damaged/step-00000002
-refuses "--resume then begins, no earlier checkpoint is whole" "$gpt" --resume --out "$dir/damaged"
-refuses "--lr is 0.5, the checkpoint $dir/sound/step-00000006 was made with 0.001; a resume goes on as it began" \
+damage state.json cat
+rm "$step/state.json"
+expect "a resume beside an incomplete checkpoint" "$gpt" --resume --out "$dir/damaged"
+cp "$dir/expect.out" "$dir/ignored.out"
+expect "it says so" grep -q "^--resume: $step has no state.json and is ignored" "$dir/ignored.out"
+damage state.json cat
+rm -r "$dir"/damaged/step-0000000[24] "$step/model.safetensors"
+find "$dir/damaged" -type f -exec cksum {} + > "$dir/damaged.before"
+refuses "step-00000006 has no model.safetensors, and $dir/damaged has no complete checkpoint: restore that file" \
+    "$gpt" $small --steps 6 --resume --out "$dir/damaged"
+find "$dir/damaged" -type f -exec cksum {} + > "$dir/damaged.after"
+expect "nothing is written beside it" cmp "$dir/damaged.before" "$dir/damaged.after"
+refuses "--lr is 0.5, the checkpoint $dir/sound/step-00000006 was made with 0.001; a resume must not change it" \
     "$gpt" --resume --out "$dir/sound" --lr 0.5
 expect "that is no damage" test "$(grep -c damaged "$dir/refuse.err")" = 0
-close_test "a damaged checkpoint is named, with the one that is whole"
+close_test "a damaged checkpoint is named, with the one that is left; every load verifies checksums"
 
 # ---- Where it runs: a closed stdout is no log, an --init run resumes, a folder has one run
 one="$text --layers 1 --heads 2 --channels 16 --context 16 --batch 2 --steps 4 --save-every 2 --val-every 1"
@@ -174,17 +159,17 @@ refuses "--layers 3: the model of" "$gpt" --eval "$dir/onward" --data "$dir/text
 pid=$!
 wait_for . "$dir/locked/log.csv"
 mv "$dir/locked/log.csv" "$dir/locked/moved.csv"
-refuses "another train_gpt writes to this folder" "$gpt" $one --out "$dir/locked"
+refuses "another train_gpt writes to this directory" "$gpt" $one --out "$dir/locked"
 kill -9 $pid; wait $pid 2>/dev/null
 rm "$dir/locked/moved.csv"
 expect "the lock ends with its process" "$gpt" $one --out "$dir/locked"
 rm "$dir"/locked/step-*/optimizer.safetensors "$dir/locked/log.csv"
-refuses "is there already" "$gpt" $one --out "$dir/locked"
-close_test "one run per folder; closed files; a run from --init resumes"
+refuses "already exists" "$gpt" $one --out "$dir/locked"
+close_test "one run per directory; closed files; a run from --init resumes"
 
 # ---- What it refuses, and that nothing is harmed by it
 find "$dir/a-flash-f32" -type f -exec cksum {} + | sort > "$dir/before"
-refuses "is there already" "$gpt" $small --out "$dir/a-flash-f32"
+refuses "already exists" "$gpt" $small --out "$dir/a-flash-f32"
 refuses "--min-lr is 0.5, the checkpoint" "$gpt" --resume --out "$dir/a-flash-f32" --min-lr 0.5
 refuses "--lr is 0.5, the checkpoint" "$gpt" --resume --out "$dir/a-flash-f32" --lr 0.5
 refuses "layers is 2, the options want 3; it must stay" "$gpt" --resume --out "$dir/a-flash-f32" --layers 3
