@@ -151,7 +151,7 @@ expect "a run from --init resumes" "$gpt" --resume --out "$dir/onward"
 "$gpt" $text --layers 2 --heads 2 --channels 64 --steps 100000 --out "$dir/locked" > "$dir/locked.out" 2>&1 &
 pid=$!
 wait_for . "$dir/locked/log.csv"
-refuses "another train_gpt writes to this" "$gpt" $one --out "$dir/locked"
+refuses "another train_gpt writes to this directory" "$gpt" $one --out "$dir/locked"
 kill -9 $pid; wait $pid 2>/dev/null
 refuses "log.csv already exists" "$gpt" $one --out "$dir/locked"
 rm "$dir/locked/log.csv"

@@ -358,7 +358,8 @@ void checkpoint_remove(const char *dir) {
 int checkpoint_has_other_files(const char *dir) {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), other = 0;
     DIR *directory = fd < 0 ? NULL : fdopendir(fd);
-    if (!directory) return 1;
+    if (fd < 0 && (errno == ELOOP || errno == ENOTDIR)) return 1;
+    REQUIRE(directory, "%s: cannot open the directory: %s", dir, strerror(errno));
     for (struct dirent *entry; (entry = readdir(directory)); ) {
         int known = !strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..");
         for (int i = 0; i < NAMES && !known; i++) known = !strcmp(entry->d_name, names[i]);

@@ -44,21 +44,21 @@ static void assign(void *assignment) {
 }
 
 void resume_adopt_options(Option *table, const char *checkpoint) {
-    Json *state = checkpoint_open_state(checkpoint);
+    static Json *state;                     /* not freed: text options point into it */
+    state = checkpoint_open_state(checkpoint);
     const Json *settings = json_member(state, "settings");
     for (Option *o = table; o->name || o->help; o++) {
         if (!o->name || o->resume == FREE_ON_RESUME || !json_find(settings, o->name)) continue;
         const char *had = json_string(settings, o->name);
         char now[256];
         if (*had && !o->given) {
-            attempt(assign, &(Assignment){ o, format_string("%s", had) }, checkpoint);  /* a text option keeps it */
+            attempt(assign, &(Assignment){ o, had }, checkpoint);
             o->given = 1;
         }
         REQUIRE(o->resume == KEPT_ON_RESUME || !strcmp(had, option_text(o, now)), "--resume: --%s is %s, the "
                 "checkpoint %s was made with %s; a resume must not change it", o->name, option_text(o, now), checkpoint,
                 *had ? had : "none");
     }
-    json_free(state);
 }
 
 /* ---- Data */
