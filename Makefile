@@ -82,10 +82,12 @@ $(SM90_O): $(BUILD)/%.o: %.cu $(BUILD)/settings
 
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
 	$(link) $(LIBS)
-$(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o llmc/checkpoint/xxh64.o llmc/options.o kernels/check.o)
+$(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o llmc/options.o llmc/os.o kernels/check.o)
 	$(link)
 $(filter-out %/test_health,$(TESTS)): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(BUILD)/test/oracle.o $(OBJECTS)
 	$(link) $(LIBS)
+# counts what is allocated
+$(BUILD)/test_run: LIBS += -Wl,--wrap=device_alloc
 # needs neither GPU nor CUDA: it loads fake NVML libraries, complete or without one function
 $(BUILD)/test_health: $(addprefix $(BUILD)/,test/test_health.o kernels/cuda/health.o kernels/check.o)
 	$(link)

@@ -1,7 +1,7 @@
-/* llmc/dataloader.c - Token streams over mapped files. */
 #include "dataloader.h"
 #include <errno.h>
 #include <glob.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../kernels/check.h"
@@ -13,29 +13,25 @@ enum { HEADER_BYTES = 1024 };
 typedef struct {
     char   *name;
     FileMap map;
-    const unsigned char *data;      /* its first token */
-    int64_t first, count;           /* place of that token in the stream of all files; how many */
+    const unsigned char *data;      /* the first token */
+    int64_t first, count;           /* position of that token in the stream of all files; number of tokens */
 } TokenFile;
 
 struct Tokens {
     char      *name;
     TokenFile *file;
-    int        file_count, width;   /* bytes of a token: 1 a text, 2 or 4 shards */
-    int        is_slice;            /* the files belong to another */
-    int64_t    first, count;        /* of the stream of all files */
+    int        file_count, width;   /* bytes per token: 1 a text, 2 or 4 shards */
+    int        is_slice;            /* the files belong to another stream */
+    int64_t    first, count;        /* within the stream of all files */
 };
 
-static void *take(size_t bytes) {
+static void *allocate(size_t bytes) {
     void *memory = calloc(1, bytes);
-    REQUIRE(memory, "tokens: no memory for %zu bytes", bytes);
+    REQUIRE(memory, "out of memory: %zu bytes for the list of token files", bytes);
     return memory;
 }
 
-static char *copy_text(const char *text) {
-    return strcpy(take(strlen(text) + 1), text);
-}
-
-/* ---- Opening ---- */
+/* ---- Opening */
 
 static uint32_t word_of(FileMap map, int index) {
     uint32_t word = 0;
@@ -43,7 +39,7 @@ static uint32_t word_of(FileMap map, int index) {
     return word;
 }
 
-/* Sets data and count of a shard; returns the bytes of a token. */
+/* Sets data and count of a shard; returns the bytes per token. */
 static int open_shard(TokenFile *f) {
     uint32_t magic = word_of(f->map, 0), version = word_of(f->map, 1);
     int width = magic == SHARD_UINT16 ? 2 : 4;
@@ -85,7 +81,7 @@ static const char *kind_of_width(int width) {
     return width == 1 ? "a text" : width == 2 ? "a shard of uint16" : "a shard of uint32";
 }
 
-/* A directory that cannot be read would silently leave files out. One that is not there just has none. */
+/* A directory that cannot be read is an error: its files would be missing without a word. */
 static int glob_failed(const char *path, int error) {
     REQUIRE(error == ENOENT || error == ENOTDIR, "%s: %s: cannot look for data there", path, strerror(error));
     return 0;
@@ -93,19 +89,18 @@ static int glob_failed(const char *path, int error) {
 
 Tokens *tokens_open(const char *pattern) {
     glob_t found = { 0 };
-    int plain = file_exists(pattern);      /* the name of a file may look like a pattern */
+    int plain = file_exists(pattern);      /* a file name may look like a pattern */
     if (!plain) {
         int status = glob(pattern, 0, glob_failed, &found);
-        REQUIRE(status != GLOB_NOSPACE, "%s: no memory for the names that match", pattern);
         REQUIRE(status == 0, "%s: no such file, and no file matches it as a pattern", pattern);
     }
-    Tokens *t = take(sizeof *t);
-    t->name = copy_text(pattern);
+    Tokens *t = allocate(sizeof *t);
+    t->name = format_string("%s", pattern);
     t->file_count = plain ? 1 : (int)found.gl_pathc;
-    t->file = take((size_t)t->file_count * sizeof *t->file);
+    t->file = allocate((size_t)t->file_count * sizeof *t->file);
     for (int i = 0; i < t->file_count; i++) {
         TokenFile *f = &t->file[i];
-        f->name  = copy_text(plain ? pattern : found.gl_pathv[i]);
+        f->name  = format_string("%s", plain ? pattern : found.gl_pathv[i]);
         f->first = t->count;
         int width = open_file(f);
         if (i == 0) t->width = width;
@@ -114,7 +109,7 @@ Tokens *tokens_open(const char *pattern) {
         t->count += f->count;
     }
     if (!plain) globfree(&found);
-    REQUIRE(t->count >= 2, "%s: one token, want 2 or more: one to see and one to predict", pattern);
+    REQUIRE(t->count >= 2, "%s: one token, want 2 or more: an input and a target", pattern);
     return t;
 }
 
@@ -122,9 +117,9 @@ Tokens *tokens_slice(const Tokens *tokens, int64_t first, int64_t count) {
     REQUIRE(first >= 0 && count >= 2 && count <= tokens->count && first <= tokens->count - count,
             "%s: a part of %lld tokens from token %lld on, want 2 or more of its %lld", tokens->name,
             (long long)count, (long long)first, (long long)tokens->count);
-    Tokens *t = take(sizeof *t);
+    Tokens *t = allocate(sizeof *t);
     *t = *tokens;
-    t->name     = copy_text(tokens->name);
+    t->name     = format_string("%s", tokens->name);
     t->is_slice = 1;
     t->first   += first;
     t->count    = count;
@@ -144,17 +139,16 @@ void tokens_close(Tokens *t) {
 
 int64_t     tokens_count(const Tokens *t)      { return t->count; }
 int         tokens_are_bytes(const Tokens *t)  { return t->width == 1; }
-const char *tokens_name(const Tokens *t)       { return t->name; }
 int64_t     tokens_windows(const Tokens *t, int T) { return (t->count - 1 + T - 1) / T; }
 
-/* ---- Reading ---- */
+/* ---- Reading */
 
-/* The index of the file that holds a place of the stream of all files. */
-static int file_at(const Tokens *t, int64_t place) {
-    int low = 0, high = t->file_count;      /* file[low].first <= place < file[high].first */
+/* The index of the file that holds a position of the stream of all files. */
+static int file_at(const Tokens *t, int64_t position) {
+    int low = 0, high = t->file_count;      /* file[low].first <= position < file[high].first */
     while (high - low > 1) {
         int middle = low + (high - low) / 2;
-        if (t->file[middle].first <= place) low = middle;
+        if (t->file[middle].first <= position) low = middle;
         else high = middle;
     }
     return low;
@@ -168,24 +162,24 @@ static void widen(int32_t *out, const unsigned char *data, int width, int64_t fi
     }
 }
 
-/* Tokens first .. first + count - 1, through as many files as it takes. */
+/* Tokens first .. first + count - 1, which may span several files. */
 static void read_tokens(const Tokens *t, int64_t first, int64_t count, int32_t *out) {
-    int64_t place = t->first + first;
-    for (const TokenFile *f = &t->file[file_at(t, place)]; count > 0; f++) {
-        int64_t here = f->first + f->count - place;
+    int64_t position = t->first + first;
+    for (const TokenFile *f = &t->file[file_at(t, position)]; count > 0; f++) {
+        int64_t here = f->first + f->count - position;
         if (here > count) here = count;
-        widen(out, f->data, t->width, place - f->first, here);
-        out   += here;
-        place += here;
-        count -= here;
+        widen(out, f->data, t->width, position - f->first, here);
+        out      += here;
+        position += here;
+        count    -= here;
     }
 }
 
 uint64_t tokens_fingerprint(const Tokens *t) {
-    enum { STRETCHES = 1024, LENGTH = 16 };
+    enum { SAMPLES = 1024, LENGTH = 16 };
     uint64_t hash = 0xcbf29ce484222325;     /* FNV-1a, a token at a time */
     hash = (hash ^ (uint64_t)t->count) * 0x100000001b3;
-    int64_t step = t->count / STRETCHES > LENGTH ? t->count / STRETCHES : LENGTH;
+    int64_t step = t->count / SAMPLES > LENGTH ? t->count / SAMPLES : LENGTH;
     for (int64_t first = 0; first < t->count; first += step) {
         int32_t token[LENGTH];
         int64_t count = t->count - first < LENGTH ? t->count - first : LENGTH;
@@ -195,10 +189,10 @@ uint64_t tokens_fingerprint(const Tokens *t) {
     return hash;
 }
 
-/* Targets start .. start + count - 1 of the ring, each behind its input, then padding up to T. */
+/* Inputs and targets start .. start + count - 1, wrapping around at the end of the stream, then padding up to T. */
 static int read_window(const Tokens *t, int64_t start, int count, int T, int32_t *input, int32_t *target) {
     int64_t to_end = t->count - 1 - start;
-    int head = to_end < count ? (int)to_end : count;        /* targets before the ring's end */
+    int head = to_end < count ? (int)to_end : count;        /* targets before the end */
     read_tokens(t, start,     head, input);
     read_tokens(t, start + 1, head, target);
     read_tokens(t, 0, count - head, input  + head);
@@ -210,13 +204,13 @@ static int read_window(const Tokens *t, int64_t start, int count, int T, int32_t
     return count;
 }
 
-/* How many targets window w of an epoch has. */
+/* Targets in window w of an epoch. */
 static int window_targets(const Tokens *t, int64_t w, int T) {
     int64_t left = t->count - 1 - w * T;
     return left < T ? (int)left : T;
 }
 
-/* Which window of its epoch sequence g is. */
+/* The window of its epoch that sequence g reads. */
 static int64_t window_of(const Tokens *t, uint64_t seed, uint64_t g, int T) {
     uint64_t windows = (uint64_t)tokens_windows(t, T);
     return (int64_t)random_permute(seed, RANDOM_SHUFFLE, (uint32_t)(g / windows), g % windows, windows);
@@ -225,8 +219,8 @@ static int64_t window_of(const Tokens *t, uint64_t seed, uint64_t g, int T) {
 int tokens_train_window(const Tokens *t, uint64_t seed, uint64_t g, int T, int32_t *input, int32_t *target) {
     int64_t targets = t->count - 1, w = window_of(t, seed, g, T);
     uint32_t epoch = (uint32_t)(g / (uint64_t)tokens_windows(t, T));
-    int64_t phase = (int64_t)random_below(seed, RANDOM_PHASE, epoch, 0, (uint64_t)targets);
-    return read_window(t, (phase + w * T) % targets, window_targets(t, w, T), T, input, target);
+    int64_t offset = (int64_t)random_below(seed, RANDOM_PHASE, epoch, 0, (uint64_t)targets);
+    return read_window(t, (offset + w * T) % targets, window_targets(t, w, T), T, input, target);
 }
 
 int64_t tokens_train_targets(const Tokens *t, uint64_t seed, uint64_t g, uint64_t count, int T) {
@@ -239,18 +233,18 @@ int tokens_eval_window(const Tokens *t, int64_t i, int T, int32_t *input, int32_
     return read_window(t, i * T, window_targets(t, i, T), T, input, target);
 }
 
-/* ---- Checking ---- */
+/* ---- Checking */
 
 void tokens_check(const Tokens *t, int V) {
-    enum { BLOCK = 4096 };      /* stays in the first cache between widening and the search: 10 GB/s and more */
+    enum { BLOCK = 4096 };      /* stays in L1 between widening and the search: 10 GB/s and more */
     int32_t block[BLOCK];
     if (t->width < 4 && V >= 1 << 8 * t->width) return;     /* every value of the type is an id */
     for (int64_t first = 0; first < t->count; first += BLOCK) {
         int count = t->count - first < BLOCK ? (int)(t->count - first) : BLOCK;
-        uint32_t greatest = 0;
+        uint32_t max = 0;
         read_tokens(t, first, count, block);
-        for (int i = 0; i < count; i++) greatest = (uint32_t)block[i] > greatest ? (uint32_t)block[i] : greatest;
-        if (greatest < (uint32_t)V) continue;
+        for (int i = 0; i < count; i++) max = (uint32_t)block[i] > max ? (uint32_t)block[i] : max;
+        if (max < (uint32_t)V) continue;
 
         int i = 0;
         while ((uint32_t)block[i] < (uint32_t)V) i++;
@@ -258,4 +252,46 @@ void tokens_check(const Tokens *t, int V) {
         fail("%s: token %lld is id %u, want below %d, the vocabulary", f->name,
              (long long)(t->first + first + i - f->first), (uint32_t)block[i], V);
     }
+}
+
+/* ---- Corpus */
+
+double text_floor(const char *path) {
+    char *name = format_string("%s.floor", path);
+    double floor = NAN;
+    FILE *file = fopen(name, "r");
+    if (file) {
+        REQUIRE(fscanf(file, "%lf", &floor) == 1 && floor >= 0 && isfinite(floor),
+                "%s: want the entropy in nats per byte first", name);
+        fclose(file);
+    }
+    free(name);
+    return floor;
+}
+
+Corpus corpus_open(const char *data, const char *val_data, double val_fraction) {
+    REQUIRE(data, "nothing to train on: want --data FILE (any text, or token shards); see --help");
+    Corpus c = { .train = tokens_open(data), .val_floor = NAN };
+    int are_bytes = tokens_are_bytes(c.train);
+    if (val_data) {
+        c.val = tokens_open(val_data);
+        REQUIRE(are_bytes == tokens_are_bytes(c.val), "--data %s and --val-data %s: one is a text, the other token "
+                "shards; want two texts or two sets of shards", data, val_data);
+        if (are_bytes) c.val_floor = text_floor(val_data);
+    } else if (are_bytes && val_fraction > 0) {
+        int64_t count = tokens_count(c.train), kept = (int64_t)((double)count * (1 - val_fraction));
+        REQUIRE(kept >= 2 && count - kept >= 2, "%s: %lld bytes are too few for --val-fraction %g, want 2 in each part",
+                data, (long long)count, val_fraction);
+        c.whole = c.train;
+        c.train = tokens_slice(c.whole, 0, kept);
+        c.val = tokens_slice(c.whole, kept, count - kept);
+    }
+    return c;
+}
+
+void corpus_print(FILE *file, const Corpus *c) {
+    const char *unit = c->train->width == 1 ? "bytes" : "tokens";
+    fprintf(file, "data: %s, %lld %s to train on", c->train->name, (long long)c->train->count, unit);
+    if (c->val) fprintf(file, ", %lld to validate on (%s)", (long long)c->val->count, c->val->name);
+    fprintf(file, "\n");
 }

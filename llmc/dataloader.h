@@ -1,38 +1,37 @@
 /* llmc/dataloader.h - Token streams: the bytes of a text, or shards in the format of llm.c and modded-nanogpt (256
-   int32
-   of header: magic 20240520, version 1, count; then uint16; or magic 20240801, version 7 or 1, count; then uint32; all
-   little-endian, the count read as unsigned). Files are mapped, not read; several files are one stream in the order of
-   their names.
+   int32 of header: magic 20240520, version 1, count; then uint16; or magic 20240801, version 7 or 1, count; then
+   uint32; all little-endian, the count unsigned). Files are mapped, not read; several files are one stream in the order
+   of their names.
 
-   A stream of N tokens has M = N-1 targets: target j is token j+1, seen after token j. For training, the stream is a
-   ring: epoch e cuts the targets into ceil(M/T) windows, starting at a place that depends on (seed, e), and a
-   permutation of (seed, e) orders them. So every target is read once an epoch, sequence g of the endless order is a
+   A stream of N tokens has N-1 targets: target j is token j+1, its input token j. For training, the targets wrap
+   around: epoch e cuts them into ceil((N-1)/T) windows, starting at an offset that depends on (seed, e), and orders the
+   windows by a permutation of (seed, e). So an epoch reads every target once, sequence g of the endless order is a
    function of (seed, g) alone, and ranks that read disjoint g share the text without overlap. The last window of an
-   epoch is short: its missing targets are -1, which the loss ignores, and the tokens before them 0. */
-#ifndef LLMC_TOKENS_H
-#define LLMC_TOKENS_H
+   epoch is short: its missing targets are -1, which the loss ignores, with inputs of 0. */
+#ifndef LLMC_DATALOADER_H
+#define LLMC_DATALOADER_H
 #include <stdint.h>
+#include <stdio.h>
 
 typedef struct Tokens Tokens;
 
-/* A path or a glob pattern. A file that ends in .bin or starts with a shard's magic is a shard; anything else is a
-   text, unless it is known to be something else (a pickle, ...). Fails in a line: nothing matches, truncated, empty,
-   of two kinds. */
+/* A path or a glob pattern. A file that ends in .bin or starts with a shard's magic is a shard; any other is a text,
+   unless its first bytes are those of another format (a pickle, ...). Fails when nothing matches, on a truncated or
+   empty file, and on files of two kinds. */
 Tokens *tokens_open(const char *pattern);
 void    tokens_close(Tokens *tokens);
 
-/* Tokens first .. first + count - 1, at least 2, as a stream of their own; shares the files, which the original must
-   outlive. */
+/* Tokens first .. first + count - 1, at least 2, as a stream that shares the files of the original, which must outlive
+   it. */
 Tokens *tokens_slice(const Tokens *tokens, int64_t first, int64_t count);
 
 int64_t     tokens_count(const Tokens *tokens);
 int         tokens_are_bytes(const Tokens *tokens);      /* a text: V = 256, a token is a byte */
-const char *tokens_name(const Tokens *tokens);           /* the pattern */
 
-/* Fails naming file and place when an id is >= V. Reads all of it once (4 GB/s or so), of a slice only its part. */
+/* Fails with file and position when an id is >= V. Reads the whole stream once (4 GB/s or so). */
 void tokens_check(const Tokens *tokens, int V);
 
-/* A hash of the count and of 1024 stretches of 16 tokens, of the whole where that is short: tells other data of the
+/* A hash of the count and of 1024 samples of 16 tokens (all tokens of a short stream), to recognise other data of the
    same length. */
 uint64_t tokens_fingerprint(const Tokens *tokens);
 
@@ -46,5 +45,22 @@ int64_t tokens_train_targets(const Tokens *tokens, uint64_t seed, uint64_t g, ui
 
 /* Window i of 0 .. tokens_windows - 1 in the order of the text, for evaluation. Returns as above. */
 int tokens_eval_window(const Tokens *tokens, int64_t i, int T, int32_t *input, int32_t *target);
+
+/* ---- What a run trains on and validates on */
+
+typedef struct {
+    Tokens *train, *val;       /* val NULL = no validation */
+    Tokens *whole;             /* the text that both are parts of, or NULL */
+    double  val_floor;         /* text_floor of --val-data, NaN = unknown */
+} Corpus;
+
+/* Opens --data and --val-data, as in tokens_open. Without val_data (NULL) the last val_fraction of a text is for
+   validation; shards have none. Fails without data, on a text with shards, and on too few bytes to split. */
+Corpus corpus_open(const char *data, const char *val_data, double val_fraction);
+void   corpus_print(FILE *file, const Corpus *corpus);     /* "data: book.txt, 90000 bytes to train on, ..." */
+
+/* The entropy of a text in nats per byte, no model can have a lower loss: data/tales writes it into PATH.floor. NaN
+   where there is no such file; fails on one that does not begin with a number >= 0. */
+double text_floor(const char *path);
 
 #endif

@@ -4,10 +4,9 @@
 #include <stdlib.h>
 #include "../kernels/check.h"
 #include "../kernels/device.h"
-#include "files.h"
-#include "stop.h"
+#include "os.h"
 
-double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, int *all, Progress *progress) {
+double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int *all) {
     int T = model->config.T;
     int64_t windows = tokens_windows(tokens, T), wanted = max_tokens ? (max_tokens + T - 1) / T : windows, count = 0;
     if (wanted > windows) wanted = windows;
@@ -18,9 +17,9 @@ double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, int
     float *losses = malloc(size * sizeof *losses);
     REQUIRE(inputs && targets && losses, "out of memory: the tokens and losses of a batch");
     int64_t w = 0;
-    for (; w < wanted && !stop_wanted(); w += B) {
+    for (; w < wanted && !stop_requested(); w += B) {
         int rows = wanted - w < B ? (int)(wanted - w) : B;
-        progress(w, wanted);
+        report_progress(report, w, wanted);
         for (int b = 0; b < rows; b++) {
             size_t place = (size_t)b * (size_t)T;
             count += tokens_eval_window(tokens, w + b, T, inputs + place, targets + place);
@@ -32,7 +31,7 @@ double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, int
         device_download(losses, model->acts.losses.data, (size_t)rows * (size_t)T * sizeof *losses);
         for (int64_t i = 0; i < (int64_t)rows * T; i++) total += losses[i];      /* an ignored target has loss 0 */
     }
-    progress(wanted, wanted);
+    report_progress(report, wanted, wanted);
     free(losses);
     free(targets);
     free(inputs);
@@ -43,17 +42,4 @@ const char *loss_text(double loss, int are_bytes, char text[96]) {
     if (are_bytes) snprintf(text, 96, "%.4f nats per byte (%.4f bits)", loss, loss / log(2));
     else snprintf(text, 96, "%.4f nats per token (perplexity %.2f)", loss, exp(loss));
     return text;
-}
-
-double text_floor(const char *path) {
-    char *name = format_string("%s.floor", path);
-    double floor = NAN;
-    FILE *file = fopen(name, "r");
-    if (file) {
-        REQUIRE(fscanf(file, "%lf", &floor) == 1 && floor >= 0 && isfinite(floor),
-                "%s: want the entropy in nats per byte first", name);
-        fclose(file);
-    }
-    free(name);
-    return floor;
 }

@@ -1,43 +1,39 @@
 #include "files.h"
-#include "checkpoint/json.h"
-#include "checkpoint/xxh64.h"
 #include "../kernels/check.h"
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- Reading */
 
-/* SIGBUS: what was mapped is no longer there, or cannot be read. */
+/* SIGBUS: a page of a mapped file cannot be read. */
 static void on_missing_page(int number, siginfo_t *info, void *context) {
-    static const char line[] = "train_gpt: a file cannot be read on: did it become shorter (written anew in place), or "
-                               "does its disk fail?\n";
+    static const char line[] = "train_gpt: a mapped file cannot be read: was it truncated meanwhile, or does its disk "
+                               "fail?\n";
     (void)context;
     if (info->si_code != BUS_ADRERR) {          /* the machine's memory, or kill(1) */
         signal(number, SIG_DFL);
         raise(number);
         return;
     }
-    if (isatty(STDOUT_FILENO)) (void)!write(STDOUT_FILENO, "\n", 1);         /* ends the line that stands in place */
+    if (isatty(STDOUT_FILENO)) (void)!write(STDOUT_FILENO, "\n", 1);         /* ends a line in place */
     (void)!write(STDERR_FILENO, line, sizeof line - 1);
     _exit(1);
 }
 
 FileMap file_map(const char *path) {
-    /* O_NONBLOCK: a pipe opens at once and is then refused, where it would wait for somebody to write. */
+    /* O_NONBLOCK: opening a pipe does not wait for a writer; it is refused below */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     REQUIRE(fd >= 0, "%s: cannot open: %s", path, strerror(errno));
     struct stat info;
     REQUIRE(fstat(fd, &info) == 0, "%s: cannot read: %s", path, strerror(errno));
-    REQUIRE(!S_ISDIR(info.st_mode), "%s: is a folder, want a file", path);
+    REQUIRE(!S_ISDIR(info.st_mode), "%s: is a directory, want a file", path);
     REQUIRE(S_ISREG(info.st_mode), "%s: is a pipe or a device, want a file on disk: save it as one first", path);
     FileMap map = { (const unsigned char *)"", 0 };
     if (info.st_size > 0) {
@@ -61,19 +57,9 @@ int file_has_name(int fd, const char *path) {
     return !fstat(fd, &open) && !stat(path, &named) && open.st_ino == named.st_ino && open.st_dev == named.st_dev;
 }
 
-int file_is_folder(const char *path) {
+int file_is_dir(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-Path path_at(const char *format, ...) {
-    Path path;
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(path.text, sizeof path.text, format, arguments);
-    va_end(arguments);
-    REQUIRE(length >= 0 && length < (int)sizeof path.text, "%s: the name is too long", path.text);
-    return path;
 }
 
 char *format_string(const char *format, ...) {
@@ -91,7 +77,7 @@ int ends_with(const char *text, const char *end) {
     return length >= tail && !strcmp(text + length - tail, end);
 }
 
-char *file_folder(const char *path) {
+char *file_parent(const char *path) {
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') length--;
     while (length > 0 && path[length - 1] != '/') length--;
@@ -101,81 +87,45 @@ char *file_folder(const char *path) {
 
 /* ---- What a file is */
 
-typedef struct { uint32_t number; const char *kind; } Number;   /* the first four bytes, little-endian */
-typedef struct { int at, length; const char *bytes, *kind; } Magic;
-
-static const Number numbers[] = {
-    { 20240326, "an llm.c checkpoint" },
-    { 20240527, "an llm.c optimizer state" },
-    { 20240327, "an llm.c debug state" },
-    { 20240328, "an llm.c tokenizer" },
-    { 20240522, "an llm.c evaluation set" },
-    { 20240803, "an llm.c Llama 3 checkpoint" },
-    { SHARD_UINT16, "a token shard" },
-    { SHARD_UINT32, "a token shard" },
-    { 0x67676d6c, "a ggml model" },
-    { 0x67676d66, "a ggml model" },
-    { 0x67676a74, "a ggml model" },
+static const struct { int length; const char *bytes, *kind; } kinds[] = {
+    { 2, "\x80\2", "a Python pickle" },
+    { 2, "\x80\3", "a Python pickle" },
+    { 2, "\x80\4", "a Python pickle" },
+    { 2, "\x80\5", "a Python pickle" },
+    { 2, "\x1f\x8b", "a gzip archive" },
+    { 6, "\xfd" "7zXZ\0", "an xz archive" },
+    { 4, "\x28\xb5\x2f\xfd", "a zstd archive" },
+    { 10, "BZh91AY&SY", "a bzip2 archive" },
+    { 5, "%PDF-", "a PDF document" },
+    { 4, "GGUF", "a GGUF model" },
+    { 6, "\x93NUMPY", "a NumPy array" },
+    { 4, "PAR1", "a Parquet table" },
+    { 6, "ARROW1", "an Arrow table" },
+    { 34, "version https://git-lfs.github.com", "a Git LFS pointer, not the file itself" },
+    { 4, "\xc6\xd7\x34\1", "an llm.c checkpoint" },                /* 20240326, little-endian */
+    { 4, "\x88\xd8\x34\1", "a token shard" },                      /* SHARD_UINT16 */
+    { 4, "\xa1\xd9\x34\1", "a token shard" },                      /* SHARD_UINT32 */
 };
-
-static const Magic magics[] = {
-    { 0, 2, "\x80\x02", "a Python pickle" },
-    { 0, 2, "\x80\x03", "a Python pickle" },
-    { 0, 2, "\x80\x04", "a Python pickle" },
-    { 0, 2, "\x80\x05", "a Python pickle" },
-    { 0, 4, "GGUF", "a GGUF model" },
-    { 0, 6, "\x93NUMPY", "a NumPy array" },
-    { 0, 8, "\x89HDF\r\n\x1a\n", "an HDF5 file" },
-    { 0, 2, "\x1f\x8b", "a gzip archive" },
-    { 0, 6, "\xfd" "7zXZ\0", "an xz archive" },
-    { 0, 4, "\x28\xb5\x2f\xfd", "a zstd archive" },
-    { 4, 6, "1AY&SY", "a bzip2 archive" },
-    { 0, 6, "7z\xbc\xaf\x27\x1c", "a 7z archive" },
-    { 257, 5, "ustar", "a tar archive" },
-    { 0, 5, "%PDF-", "a PDF document" },
-    { 0, 4, "\x7f" "ELF", "a program (ELF)" },
-    { 0, 8, "\x89PNG\r\n\x1a\n", "a PNG image" },
-    { 0, 3, "\xff\xd8\xff", "a JPEG image" },
-    { 0, 4, "PAR1", "a Parquet table" },
-    { 0, 6, "ARROW1", "an Arrow table" },
-    { 0, 16, "SQLite format 3", "an SQLite database" },
-    { 0, 34, "version https://git-lfs.github.com", "a Git LFS pointer, not the file itself" },
-};
-
-static uint64_t little_endian(const unsigned char *bytes, int count) {
-    uint64_t value = 0;
-    for (int i = count - 1; i >= 0; i--) value = value << 8 | bytes[i];
-    return value;
-}
 
 const char *file_kind(const unsigned char *bytes, int64_t size) {
-    /* first: a length of 640 or so in front of the '{' is a pickle's magic, too */
-    if (size >= 9 && bytes[8] == '{' && little_endian(bytes, 8) <= JSON_LONGEST) return "a safetensors file";
-    if (size >= 4) {
-        uint64_t number = little_endian(bytes, 4);
-        for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-            if (number == numbers[i].number) return numbers[i].kind;
-        if (!memcmp(bytes, "PK\3\4", 4)) {       /* the name of the first file inside tells what kind of zip it is */
-            size_t head = size < 200 ? (size_t)size : 200;
-            if (memmem(bytes, head, "data.pkl", 8)) return "a PyTorch checkpoint (zip)";
-            return memmem(bytes, head, ".npy", 4) ? "a NumPy archive (zip)" : "a zip archive";
-        }
-    }
-    for (size_t i = 0; i < sizeof magics / sizeof *magics; i++) {
-        const Magic *m = &magics[i];
-        if (size >= m->at + m->length && !memcmp(bytes + m->at, m->bytes, (size_t)m->length)) return m->kind;
-    }
+    uint64_t header = 0;
+    for (int i = 7; i >= 0 && size >= 8; i--) header = header << 8 | bytes[i];
+    /* first: a header of 640 bytes or so begins like a pickle */
+    if (size >= 9 && bytes[8] == '{' && header <= SAFETENSORS_HEADER_MAX) return "a safetensors file";
+    if (size >= 4 && !memcmp(bytes, "PK\3\4", 4))     /* the name of the first file inside */
+        return memmem(bytes, size < 200 ? (size_t)size : 200, "data.pkl", 8) ? "a PyTorch checkpoint (zip)"
+                                                                            : "a zip archive";
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (size >= kinds[i].length && !memcmp(bytes, kinds[i].bytes, (size_t)kinds[i].length)) return kinds[i].kind;
     return NULL;
 }
 
 /* ---- Writing */
 
 static _Thread_local int write_error;      /* errno of the first file_write that failed since the last file_create */
-static _Thread_local XXH64 written;        /* by file_write since then */
 
 FILE *file_create(const char *path) {
     write_error = 0;
-    written = xxh64_begin();
     signal(SIGXFSZ, SIG_IGN);      /* a limit on file sizes is then an error of write, not the end by a signal */
     FILE *file = fopen(path, "wbe");
     REQUIRE(file, "%s: cannot create: %s", path, strerror(errno));
@@ -184,10 +134,7 @@ FILE *file_create(const char *path) {
 
 void file_write(FILE *file, const void *bytes, size_t size) {
     if (!ferror(file) && fwrite(bytes, 1, size, file) != size) write_error = errno;
-    xxh64_add(&written, bytes, size);
 }
-
-uint64_t file_written_sum(void) { return xxh64_end(&written); }
 
 /* A pipe and some file systems have nothing to sync, and say EINVAL. */
 static int sync_fails(int fd) { return fsync(fd) && errno != EINVAL && errno != EROFS; }
@@ -204,91 +151,37 @@ void file_close_durably(FILE *file, const char *path) {
             error ? strerror(error) : "an earlier write failed: is the disk full?");
 }
 
-static int sync_folder(const char *path) {       /* returns errno, or 0 */
+void directory_sync(const char *path) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), error = fd < 0 || sync_fails(fd) ? errno : 0;
     if (fd >= 0) close(fd);
-    return error;
+    REQUIRE(!error, "%s: cannot sync the directory: %s", path, strerror(error));
 }
 
-/* A new name is durable once its folder is. */
-static int sync_folder_of(const char *path) {
-    char *folder = file_folder(path);
-    int error = sync_folder(folder);
-    free(folder);
-    return error;
+/* A new name is durable once its directory is synced. */
+static void sync_parent(const char *path) {
+    char *parent = file_parent(path);
+    directory_sync(parent);
+    free(parent);
 }
 
 void directory_make(const char *path) {
-    REQUIRE(*path, "cannot make a folder without a name");
-    char *part = format_string("%s", path), *end = part + 1;
-    int error = 0;
-    for (; ; end++) {
-        if (*end && *end != '/') continue;
-        char next = *end;
-        *end = 0;
-        if (!file_is_folder(part)) {
-            error = mkdir(part, 0777) ? errno : sync_folder_of(part);
-            if (error == EEXIST && file_is_folder(part)) error = 0;      /* somebody else made it meanwhile */
-        }
-        *end = next;
-        if (error || !next) break;
-    }
-    int length = (int)(end - part);
-    free(part);
-    REQUIRE(!error, "%.*s: cannot make the folder: %s", length, path, strerror(error));
-}
-
-int directory_lock(const char *path) {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);     /* stays open: the lock lives as long as the process */
-    REQUIRE(fd >= 0, "%s: cannot open the folder: %s", path, strerror(errno));
-    if (!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return fd;
-    char holder[300] = "";
-    int sign = openat(fd, ".lock", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    ssize_t length = sign < 0 ? 0 : pread(sign, holder, sizeof holder - 1, 0);
-    if (sign >= 0) close(sign);
-    close(fd);
-    holder[length > 0 ? length : 0] = 0;
-    holder[strcspn(holder, "\n")] = 0;
-    fail("%s: another train_gpt writes to this folder (%s): wait for it, or take another --out", path,
-         *holder ? holder : "just started");
-}
-
-void directory_sign(const char *path) {
-    char *name = format_string("%s/.lock", path), host[200] = "";
-    gethostname(host, sizeof host - 1);
-    /* a link is not followed to somebody's file, a pipe that nobody reads is not waited for */
-    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-    if (fd >= 0) {
-        dprintf(fd, "process %ld on %s\n", (long)getpid(), *host ? host : "unknown host");
-        close(fd);
-    }
-    free(name);
-}
-
-void directory_sync(const char *path) {
-    int error = sync_folder(path);
-    REQUIRE(!error, "%s: cannot sync the folder: %s", path, strerror(error));
-}
-
-void directory_remove(const char *path) {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);      /* of a link we remove nothing */
-    if (fd < 0 && errno == ENOENT) return;
-    DIR *directory = fd < 0 ? NULL : fdopendir(fd);
-    REQUIRE(directory, "%s: cannot open the folder: %s", path, strerror(errno));
-    int error = 0;
-    char name[sizeof ((struct dirent *)0)->d_name];
-    for (struct dirent *entry; !error && (entry = readdir(directory)); ) {
-        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
-        if (unlinkat(dirfd(directory), entry->d_name, 0)) error = errno;
-        snprintf(name, sizeof name, "%s", entry->d_name);
-    }
-    closedir(directory);
-    REQUIRE(!error, "%s/%s: cannot remove: %s", path, name, strerror(error));
-    REQUIRE(rmdir(path) == 0, "%s: cannot remove: %s", path, strerror(errno));
+    if (file_is_dir(path)) return;
+    char *parent = file_parent(path);
+    directory_make(parent);
+    free(parent);
+    int error = mkdir(path, 0777) ? errno : 0;
+    if (error == EEXIST && file_is_dir(path)) error = 0;       /* another process made it meanwhile */
+    REQUIRE(!error, "%s: cannot make the directory: %s", path, strerror(error));
+    sync_parent(path);
 }
 
 void file_rename(const char *from, const char *to) {
     REQUIRE(rename(from, to) == 0, "%s: cannot rename to %s: %s", from, to, strerror(errno));
-    int error = sync_folder_of(to);
-    REQUIRE(!error, "%s: cannot sync its folder: %s", to, strerror(error));
+    sync_parent(to);
+}
+
+int file_exchange(const char *a, const char *b) {
+    if (renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE)) return 0;
+    sync_parent(b);
+    return 1;
 }

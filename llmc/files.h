@@ -1,4 +1,5 @@
-/* llmc/files.h - Files: mapped to read, written so that a crash leaves the old state or the new one. */
+/* llmc/files.h - Files: mapped for reading; written so that a crash leaves the old state or the new one. Functions
+   without a result for it fail (kernels/check.h) on errors. */
 #ifndef LLMC_FILES_H
 #define LLMC_FILES_H
 #include <stddef.h>
@@ -7,38 +8,30 @@
 
 typedef struct { const unsigned char *bytes; int64_t size; } FileMap;
 
-FileMap file_map(const char *path);       /* fails in a line: missing, a folder, not readable; {"",0} when empty */
+FileMap file_map(const char *path);       /* fails: missing, a directory, a pipe, not readable; {"",0} when empty */
 void    file_unmap(FileMap map);
 int     file_exists(const char *path);
-int     file_is_folder(const char *path);
-int     file_has_name(int fd, const char *path);          /* what is open there is still what path names */
+int     file_is_dir(const char *path);
+int     file_has_name(int fd, const char *path);          /* fd is open on the file that path names now */
 char   *format_string(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* a new string */
-/* A path that nobody has to free: a failure that is caught leaves no memory behind. */
-typedef struct { char text[4096]; } Path;
-Path    path_at(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int     ends_with(const char *text, const char *end);
-char   *file_folder(const char *path);    /* a new string: "a/b" of "a/b/c", "." of "c", "/" of "/c" */
+char   *file_parent(const char *path);    /* a new string: "a/b" of "a/b/c", "." of "c", "/" of "/c" */
 
+enum { SAFETENSORS_HEADER_MAX = 100000000 };                 /* bytes, by the format's definition */
 enum { SHARD_UINT16 = 20240520, SHARD_UINT32 = 20240801 };   /* the first four bytes of a token shard */
 
-/* What a stranger's file is, by its first bytes: "a PyTorch checkpoint (zip)", "a Python pickle", "an llm.c
-   checkpoint", "a GGUF model", "a NumPy array", "a safetensors file", "a token shard", ...; NULL = unknown. */
+/* What a file seems to be by its first bytes: "a PyTorch checkpoint (zip)", "a safetensors file", "a token shard", ...;
+   NULL = unknown. */
 const char *file_kind(const unsigned char *bytes, int64_t size);
 
-/* A file that is being written. The first error of file_write, fwrite and fprintf is told by the close, which closes
-   the file also when it fails: whoever catches that (fails() of kernels/check.h) finds nothing open. */
-FILE *file_create(const char *path);                      /* fails in a line */
+/* A file that is being written. file_close_durably reports the first error of file_write, fwrite and fprintf, and
+   closes the file also when it fails. */
+FILE *file_create(const char *path);
 void  file_write(FILE *file, const void *bytes, size_t size);
-uint64_t file_written_sum(void);                          /* XXH64 of this thread's file_writes since its file_create */
-void  file_close_durably(FILE *file, const char *path);   /* flush, fsync, close; fails in a line if any went wrong */
-void  directory_make(const char *path);                   /* with parents; there already is fine */
-/* One run per folder: fails in a line, with what DIR/.lock says, while another process holds the lock, which ends with
-   the process. Taking it changes nothing in the folder, and returns it, open; signing writes process and host into
-   DIR/.lock, where that can be. */
-int   directory_lock(const char *path);
-void  directory_sign(const char *path);
+void  file_close_durably(FILE *file, const char *path);   /* flush, fsync, close */
+void  directory_make(const char *path);                   /* with its parents; an existing directory is no error */
 void  directory_sync(const char *path);
-void  directory_remove(const char *path);                 /* with the files in it; no deeper; not there is fine */
 void  file_rename(const char *from, const char *to);      /* and sync of the directory of to */
+int   file_exchange(const char *a, const char *b);        /* swaps two names and syncs the directory of b; 0 = cannot */
 
 #endif

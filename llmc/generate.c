@@ -1,6 +1,6 @@
 /* llmc/generate.c - Text from a model, token by token. */
 #include "generate.h"
-#include "stop.h"
+#include "os.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +70,7 @@ void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t 
     memcpy(context, prompt + length - t, (size_t)t * sizeof *context);
     if (t == 0) context[t++] = tokenizer == TOKENIZER_BYTES ? '\n' : V - 1;
 
-    for (int i = 0; i < sample->count && !stop_wanted(); i++) {
+    for (int i = 0; i < sample->count && !stop_requested(); i++) {
         gpt_set_batch(model, 1, t);
         gpt_load(model, context, NULL);
         gpt_forward(model);

@@ -1,64 +1,91 @@
 #include "model_config.h"
-#include <stdlib.h>
 #include <string.h>
 #include "../kernels/check.h"
-#include "checkpoint/checkpoint.h"
-#include "files.h"
+#include "optimizer.h"
+#include "os.h"
 
 static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : F32; }
 
-typedef struct { const char *option; int64_t given; int *is; } Size;
-enum { SIZES = 5 };
-
-static void list_sizes(const ModelOptions *o, GPTConfig *config, Size sizes[SIZES]) {
-    const Size rows[SIZES] = {
-        { "layers",   o->layers,   &config->L },
-        { "heads",    o->heads,    &config->NH },
-        { "channels", o->channels, &config->C },
-        { "context",  o->context,  &config->T },
-        { "vocab",    o->vocab,    &config->V },
+GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *checkpoint, int V) {
+    GPTConfig config = { .V = V };
+    REQUIRE(gpt_named(s->model, &config), "--model %s: want one of %s", s->model, GPT_NAMES);
+    if (from) config = *checkpoint;
+    const struct { const char *option; int64_t given; int *size; } sizes[] = {
+        { "layers",   s->layers,   &config.L },
+        { "heads",    s->heads,    &config.NH },
+        { "channels", s->channels, &config.C },
+        { "context",  s->context,  &config.T },
+        { "vocab",    s->vocab,    &config.V },
     };
-    memcpy(sizes, rows, sizeof rows);
-}
-
-GPTConfig model_to_train(const ModelOptions *o, const char *checkpoint, int are_bytes) {
-    GPTConfig config = {0};
-    Size sizes[SIZES];
-    REQUIRE(gpt_named(o->model, &config), "--model %s: want one of %s", o->model, GPT_NAMES);
-    config.V = are_bytes ? 256 : 50257;
-    if (checkpoint) config = checkpoint_config(checkpoint);
-    list_sizes(o, &config, sizes);
-    for (Size *s = sizes; s < sizes + SIZES; s++) {
-        if (!s->given) continue;
-        REQUIRE(!checkpoint || *s->is == s->given, "%s: --%s is %d, the options want %lld; it must stay", checkpoint,
-                s->option, *s->is, (long long)s->given);
-        *s->is = (int)s->given;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (!sizes[i].given) continue;
+        REQUIRE(!from || sizes[i].given == *sizes[i].size, "--%s %lld: the model of %s has %d", sizes[i].option,
+                (long long)sizes[i].given, from, *sizes[i].size);
+        *sizes[i].size = (int)sizes[i].given;
     }
-    REQUIRE(!are_bytes || config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
-            checkpoint ? checkpoint : "--vocab", config.V);
-    config.dtype = dtype_named(o->dtype);
-    config.save_dtype = dtype_named(o->save_dtype);
-    config.deterministic = o->deterministic;
+    config.dtype = dtype_named(s->dtype);
+    config.save_dtype = dtype_named(s->save_dtype);
+    config.deterministic = s->deterministic;
     gpt_check(&config);
     return config;
 }
 
-GPTConfig model_to_use(const ModelOptions *o, const char *checkpoint) {
-    GPTConfig config = checkpoint_config(checkpoint);
-    Size sizes[SIZES];
-    config.dtype = dtype_named(o->dtype);
-    list_sizes(o, &config, sizes);
-    for (Size *s = sizes; s < sizes + SIZES; s++)
-        REQUIRE(!s->given || s->given == *s->is, "--%s %lld: the model of %s has %d", s->option, (long long)s->given,
-                checkpoint, *s->is);
-    return config;
+/* ---- Memory plan */
+
+/* The maximum sizes of options and config.json multiply to 2^96 bytes, which would overflow. A token has at most
+   16 C + 8 numbers in a block, as many in the scratch of training, and the rows of naive attention. */
+static void check_overflow(const GPTConfig *config, int B, int T) {
+    double numbers = (config->L + 2.0) * (16.0 * config->C + 8 + (double)config->NH * T);
+    REQUIRE(4.0 * B * T * numbers < 0x1p63,
+            "out of memory: --batch %d of %d tokens each needs more than any device has: "
+            "want a smaller one, a shorter --context or a smaller model", B, T);
 }
 
-Tokenizer model_tokenizer(const char *checkpoint, int V) {
-    char *path = format_string("%s/state.json", checkpoint), *name = NULL;
-    if (file_exists(path)) name = checkpoint_setting(checkpoint, "tokenizer");
-    Tokenizer found = name ? tokenizer_named(name, path) : V == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS;
-    free(name);
-    free(path);
-    return found;
+MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose) {
+    check_overflow(config, B, T);
+    MemoryPlan plan = { .parameters = gpt_param_bytes(config, config->dtype) };
+    if (config->dtype != F32) plan.parameters += gpt_param_bytes(config, F32);
+    size_t acts = gpt_act_bytes(config, attention, B, T, purpose, &plan.workspace);
+    plan.activations = acts - plan.workspace;
+    if (purpose == TRAIN) {
+        plan.gradients = gpt_param_bytes(config, F32);
+        plan.optimizer = optimizer_bytes(config);
+    }
+    plan.total = plan.parameters + plan.gradients + plan.optimizer + acts;
+    return plan;
+}
+
+void memory_plan_print(FILE *file, const MemoryPlan *plan, int64_t free_bytes, int64_t total_bytes) {
+    const struct { const char *what; size_t bytes; } rows[] = {
+        { "parameters", plan->parameters }, { "gradients", plan->gradients }, { "optimizer (AdamW)", plan->optimizer },
+        { "activations", plan->activations }, { "workspace", plan->workspace }, { "total", plan->total },
+    };
+    char text[32], whole[32];
+    fprintf(file, "memory plan\n");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        fprintf(file, "  %-18s %12s\n", rows[i].what, bytes_text((double)rows[i].bytes, text));
+    fprintf(file, "  %-18s %12s of %s\n", "free", bytes_text((double)free_bytes, text),
+            bytes_text((double)total_bytes, whole));
+}
+
+void memory_plan_require(const MemoryPlan *plan, int64_t free_bytes, const GPTConfig *config, const char *attention,
+                         int B, int T, Purpose purpose) {
+    if (plan->total <= (size_t)free_bytes) return;
+    int fits = 0, too_many = B;             /* bisection for the maximum batch */
+    while (too_many - fits > 1) {
+        int middle = fits + (too_many - fits) / 2;
+        if (memory_plan(config, attention, middle, T, purpose).total <= (size_t)free_bytes) fits = middle;
+        else too_many = middle;
+    }
+    int flash_fits = strcmp(attention, "naive") == 0 &&
+                     memory_plan(config, "auto", B, T, purpose).total <= (size_t)free_bytes;
+    char need[32], have[32];
+    bytes_text((double)plan->total, need);
+    bytes_text((double)free_bytes, have);
+    REQUIRE(!flash_fits, "out of memory: --batch %d needs %s, %s are free; with --attention flash instead of naive "
+            "it fits", B, need, have);
+    REQUIRE(fits, "out of memory: --batch %d needs %s, %s are free, and not even --batch 1 fits: want a smaller "
+            "--model or a shorter --context", B, need, have);
+    fail("out of memory: --batch %d needs %s, %s are free; the largest that fits is --batch %d, and a smaller --model "
+         "or --context needs less", B, need, have, fits);
 }

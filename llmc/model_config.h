@@ -1,25 +1,26 @@
-/* llmc/model_config.h - Which model: that of a checkpoint, or the one that the options describe. */
-#ifndef LLMC_CHOICE_H
-#define LLMC_CHOICE_H
+/* llmc/model_config.h - Which model: a checkpoint's or the one of the options; and the device memory it needs. */
+#ifndef LLMC_MODEL_CONFIG_H
+#define LLMC_MODEL_CONFIG_H
+#include <stdio.h>
 #include "gpt.h"
-#include "tokenizer.h"
+#include "settings.h"
 
-/* The options of that name. */
+/* The model of the options, with a vocabulary of V unless --vocab is given; or that of a checkpoint, with --dtype,
+   --save-dtype and --deterministic of the options. from: the checkpoint, NULL = none; config: its sizes. Fails when an
+   option contradicts the checkpoint, and on sizes that make no model. */
+GPTConfig model_config(const Settings *settings, const char *from, const GPTConfig *config, int V);
+
 typedef struct {
-    const char *model;                                    /* one of GPT_NAMES */
-    int64_t     layers, heads, channels, context, vocab;  /* 0 = as the checkpoint or --model says */
-    const char *dtype, *save_dtype;                       /* "f32", "bf16" */
-    int         deterministic;
-} ModelOptions;
+    size_t parameters, gradients, optimizer, activations, workspace;   /* bytes on the device */
+    size_t total;
+} MemoryPlan;
 
-/* Fails in a line on sizes that are no model or differ from the checkpoint's. checkpoint: whose weights it starts from,
-   or NULL. are_bytes: it learns from a text, so its vocabulary is 256; else it is that of GPT-2 unless given. */
-GPTConfig model_to_train(const ModelOptions *options, const char *checkpoint, int are_bytes);
+MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose);
+void memory_plan_print(FILE *file, const MemoryPlan *plan, int64_t free_bytes, int64_t total_bytes);
 
-/* To evaluate or sample: all is the checkpoint's but dtype. Fails in a line on an option that says another size. */
-GPTConfig model_to_use(const ModelOptions *options, const char *checkpoint);
-
-/* That the model was trained with; a folder of another program does not say, and has bytes where V is 256. */
-Tokenizer model_tokenizer(const char *checkpoint, int V);
+/* Fails when the plan needs more than is free; the message names what would fit: flash instead of naive attention, or
+   the maximum batch. */
+void memory_plan_require(const MemoryPlan *plan, int64_t free_bytes, const GPTConfig *config, const char *attention,
+                         int B, int T, Purpose purpose);
 
 #endif

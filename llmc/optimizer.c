@@ -61,3 +61,22 @@ StepStats optimizer_update(Optimizer *o, GPT *model) {
     o->step += stats.apply;
     return stats;
 }
+
+/* ---- The learning rate */
+
+ScheduleKind schedule_named(const char *name) {
+    return *name == 'c' ? SCHEDULE_COSINE : *name == 'l' ? SCHEDULE_LINEAR : SCHEDULE_WSD;
+}
+
+double schedule_learning_rate(const Schedule *s, int64_t step) {
+    if (step >= s->total) return s->final;
+    if (step < s->warmup) return s->peak * (double)(step + 1) / (double)(s->warmup + 1);
+
+    int64_t decay_start = s->warmup;
+    if (s->kind == SCHEDULE_WSD && s->decay < s->total - s->warmup) decay_start = s->total - s->decay;
+    if (step < decay_start) return s->peak;
+
+    double done = (double)(step - decay_start) / (double)(s->total - decay_start);      /* 0 .. 1 */
+    double left = s->kind == SCHEDULE_COSINE ? 0.5 * (1 + cos(3.14159265358979323846 * done)) : 1 - done;
+    return s->final + left * (s->peak - s->final);
+}

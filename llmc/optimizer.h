@@ -23,4 +23,22 @@ void optimizer_begin(Optimizer *o, double learning_rate);   /* writes the inputs
 
 /* Norm, clip, update; returns the results of the device. step grows by one when the update was applied. */
 StepStats optimizer_update(Optimizer *o, GPT *model);
+
+/* ---- The learning rate of a step */
+
+typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD } ScheduleKind;
+#define SCHEDULE_NAMES "cosine|linear|wsd"      /* in the order of the kinds */
+
+typedef struct {
+    ScheduleKind kind;
+    double  peak, final;      /* after the warm-up; at the end */
+    int64_t warmup, total;    /* steps */
+    int64_t decay;            /* wsd: the last steps, linear from peak to final; at most those after the warm-up */
+} Schedule;
+
+ScheduleKind schedule_named(const char *name);      /* one of SCHEDULE_NAMES */
+
+/* step counts from 0. Warm-up: peak (step+1) / (warmup+1) as in nanoGPT; from step total on: final. */
+double schedule_learning_rate(const Schedule *schedule, int64_t step);
+
 #endif

@@ -1,5 +1,5 @@
 #include "options.h"
-#include "utf8.h"
+#include "os.h"
 #include "../kernels/check.h"
 #include <ctype.h>
 #include <errno.h>
@@ -15,9 +15,9 @@ static int at_end(const Option *option) {
     return !option->name && !option->help;
 }
 
-/* ---- values as text */
+/* ---- values to text */
 
-/* The shortest text that reads back as the same number, at least as plain as %g: "0.0003", "1e-5", "1e6". */
+/* The shortest of %.6g, %.7g, ... that reads back as the same number: "0.0003", "1e-5", "1e6". */
 static const char *real_text(double value, char text[32]) {
     for (int digits = 6; digits <= 17; digits++) {
         snprintf(text, 32, "%.*g", digits, value);
@@ -39,39 +39,34 @@ static const char *limit_text(const Option *option, double limit, char text[32])
     return text;
 }
 
-/* "1 .. 65536", "0 or more", ""; as in --help and in the errors. */
+/* "1 .. 65536", "0 or more", "", for --help and error messages. */
 static const char *range_text(const Option *option, char text[80]) {
-    char least[32], most[32];
-    limit_text(option, option->least, least);
-    limit_text(option, option->most, most);
-    if (isinf(option->least) && isinf(option->most)) text[0] = 0;
-    else if (isinf(option->most))  snprintf(text, 80, "%s or more", least);
-    else if (isinf(option->least)) snprintf(text, 80, "%s or less", most);
-    else                           snprintf(text, 80, "%s .. %s", least, most);
+    char min[32], max[32];
+    limit_text(option, option->min, min);
+    limit_text(option, option->max, max);
+    if (isinf(option->min) && isinf(option->max)) text[0] = 0;
+    else if (isinf(option->max)) snprintf(text, 80, "%s or more", min);
+    else if (isinf(option->min)) snprintf(text, 80, "%s or less", max);
+    else                         snprintf(text, 80, "%s .. %s", min, max);
     return text;
 }
 
 const char *option_text(const Option *option, char text[256]) {
     int unset = !option->given && !option->fallback;
+    const char *word = NULL;
     text[0] = 0;
     switch (option->type) {
-    case OPTION_FLAG:
-        return strcpy(text, *(int *)option->value ? "yes" : "no");
-    case OPTION_INTEGER:
-        if (!unset || *(int64_t *)option->value) snprintf(text, 256, "%" PRId64, *(int64_t *)option->value);
-        return text;
-    case OPTION_REAL:
-        if (!unset || *(double *)option->value != 0) real_text(*(double *)option->value, text);
-        return text;
-    case OPTION_TEXT: case OPTION_CHOICE:
-        return *(const char **)option->value ? *(const char **)option->value : text;
+    case OPTION_FLAG:    return strcpy(text, *(int *)option->value ? "yes" : "no");
+    case OPTION_INTEGER: if (!unset) snprintf(text, 256, "%" PRId64, *(int64_t *)option->value); break;
+    case OPTION_REAL:    if (!unset) real_text(*(double *)option->value, text); break;
+    case OPTION_TEXT: case OPTION_CHOICE: word = *(const char **)option->value; break;
     }
-    return text;
+    return word ? word : text;
 }
 
 /* ---- text to values */
 
-/* "--batch 0: want 1 .. 65536". Long values are cut: the line is for reading. */
+/* "--batch 0: want 1 .. 65536". Long values are cut. */
 static _Noreturn void refuse(const Option *option, const char *value, const char *want, const char *range) {
     fail("--%s %.100s: want %s%s%s", option->name, value, want, *want && *range ? ", " : "", range);
 }
@@ -94,7 +89,7 @@ static void set_integer(const Option *option, const char *value) {
     errno = 0;
     int64_t number = strtoll(value, NULL, 10);
     if (errno) refuse(option, value, "an integer of 64 bits", range);
-    if ((double)number < option->least || (double)number > option->most) refuse(option, value, "", range);
+    if ((double)number < option->min || (double)number > option->max) refuse(option, value, "", range);
     *(int64_t *)option->value = number;
 }
 
@@ -103,25 +98,16 @@ static void set_real(const Option *option, const char *value) {
     range_text(option, range);
     errno = 0;
     double number = strtod(value, &end);
-    /* strtod also reads " 1", "0x1p3", "inf" and "nan", which are slips of the hand here */
+    /* strtod also accepts " 1", "0x1p3", "inf" and "nan" */
     if (end == value || *end || value[strspn(value, "0123456789+-.eE")]) refuse(option, value, "a number", range);
     if (errno) refuse(option, value, "a number that a double can hold", range);
-    if (!(number >= option->least && number <= option->most)) refuse(option, value, "", range);
+    if (!(number >= option->min && number <= option->max)) refuse(option, value, "", range);
     *(double *)option->value = number == 0 ? 0 : number;       /* no negative zero */
-}
-
-static void set_nothing(const Option *option) {
-    switch (option->type) {
-    case OPTION_FLAG:    *(int *)option->value = 0; break;
-    case OPTION_INTEGER: *(int64_t *)option->value = 0; break;
-    case OPTION_REAL:    *(double *)option->value = 0; break;
-    case OPTION_TEXT: case OPTION_CHOICE: *(const char **)option->value = NULL; break;
-    }
 }
 
 void option_set(const Option *option, const char *value) {
     if (!*value && !option->fallback) {
-        set_nothing(option);
+        memset(option->value, 0, option->type == OPTION_FLAG ? sizeof(int) : sizeof(int64_t));
         return;
     }
     switch (option->type) {
@@ -141,8 +127,8 @@ void option_set(const Option *option, const char *value) {
 
 /* ---- names */
 
-/* Insertions, deletions and substitutions that lead from a to b (Levenshtein 1966); upper and lower case are alike. */
-static int distance(const char *a, const char *b) {
+/* Edit distance (insertions, deletions and substitutions, Levenshtein 1966), without regard to case. */
+static int edit_distance(const char *a, const char *b) {
     int row[NAME_LENGTH + 1], length = (int)strlen(b);
     for (int j = 0; j <= length; j++) row[j] = j;
     for (int i = 0; a[i]; i++) {
@@ -159,15 +145,15 @@ static int distance(const char *a, const char *b) {
     return row[length];
 }
 
-/* The option that was probably meant: one that begins with the word, else the one with the fewest edits. */
-static const char *nearest(const Option *table, const char *word) {
+/* The most similar option: one that begins with the word, else the one at the smallest edit distance. */
+static const char *closest(const Option *table, const char *word) {
     const char *best = "help";
-    int fewest = 1 << 20;
+    int min = 1 << 20;
     for (const Option *option = table; !at_end(option); option++) {
         if (!option->name) continue;
-        int edits = *word && !strncasecmp(option->name, word, strlen(word)) ? 0 : distance(word, option->name);
-        if (edits < fewest) {
-            fewest = edits;
+        int edits = *word && !strncasecmp(option->name, word, strlen(word)) ? 0 : edit_distance(word, option->name);
+        if (edits < min) {
+            min = edits;
             best = option->name;
         }
     }
@@ -184,20 +170,20 @@ Option *options_find(Option *table, const char *name) {
 
 static _Noreturn void refuse_word(const Option *table, const char *word, const Option *before) {
     if (word[0] == '-' && word[1])
-        fail("%.100s: options begin with two dashes; did you mean --%s?", word, nearest(table, word + 1));
+        fail("%.100s: options begin with two dashes; did you mean --%s?", word, closest(table, word + 1));
     if (before && before->type == OPTION_FLAG)
-        fail("%.100s: a stray word; --%s takes no value (--help lists the options)", *word ? word : "''", before->name);
-    fail("%.100s: a stray word; options begin with --, and a value of several words wants quotes "
+        fail("%.100s: unexpected; --%s takes no value (--help lists the options)", *word ? word : "''", before->name);
+    fail("%.100s: unexpected; options begin with --, and a value of several words needs quotes "
          "(--help lists the options)", *word ? word : "''");
 }
 
-/* What is written to JSON and to the log, and read again by a resume, must be UTF-8. */
+/* The command line goes into the log and into JSON, which are UTF-8. */
 static void check_utf8(const char *word, int number) {
     const unsigned char *begin = (const unsigned char *)word, *c = begin;
     for (size_t left = strlen(word), length; left; c += length, left -= length) {
         length = utf8_length(c, left);
-        REQUIRE(length, "word %d of the command line: byte 0x%02x after '%.*s' is not UTF-8; a file of such a name "
-                "wants another one", number, *c, (int)(c - begin), word);
+        REQUIRE(length, "word %d of the command line: byte 0x%02x after '%.*s' is not UTF-8; rename a file of such a "
+                "name", number, *c, (int)(c - begin), word);
     }
 }
 
@@ -217,70 +203,61 @@ void options_parse(Option *table, int argc, char **argv) {
         size_t length = equals ? (size_t)(equals - argv[i] - 2) : strlen(argv[i] + 2);
         snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), argv[i] + 2);
 
-        REQUIRE(length, "%.100s: an option has a name behind its dashes (--help lists them)", argv[i]);
+        REQUIRE(length, "%.100s: want the name of an option after the dashes (--help lists them)", argv[i]);
         option = length < sizeof name ? options_find(table, name) : NULL;
-        REQUIRE(option, "--%s: no such option; did you mean --%s?", name, nearest(table, name));
-        REQUIRE(!option->given, "--%s: given twice; once is enough", name);
+        REQUIRE(option, "--%s: no such option; did you mean --%s?", name, closest(table, name));
+        REQUIRE(!option->given, "--%s: given twice", name);
         option->given = 1;
         if (option->type == OPTION_FLAG) {
             if (!value) value = "yes";
         } else if (!value) {
-            REQUIRE(i + 1 < argc, "--%s: wants a value, got the end of the command line", name);
+            REQUIRE(i + 1 < argc, "--%s: want a value, got the end of the command line", name);
             value = argv[++i];
-            REQUIRE(strncmp(value, "--", 2), "--%s: wants a value, got %.100s (one that begins with dashes is given as "
+            REQUIRE(strncmp(value, "--", 2), "--%s: want a value, got %.100s (write a value that begins with dashes as "
                     "--%s=VALUE)", name, value, name);
         }
-        REQUIRE(*value, "--%s: wants a value, got an empty one", name);
+        REQUIRE(*value, "--%s: want a value, got an empty one", name);
         option_set(option, value);
     }
 }
 
 /* ---- --help */
 
-#define NO_BREAK '\037'      /* a blank at which no line ends, so that "default 12" stays together */
+#define NO_BREAK '\037'      /* a space at which no line is broken, within "default 12" */
 
-/* Writes the words of text from column left on; the cursor stands at column. Ends the line. */
+/* Writes text wrapped between column left and HELP_COLUMNS, and a newline. column: of the cursor. */
 static void write_wrapped(FILE *file, const char *text, int left, int column) {
-    int line = 0, first = 1;                                  /* first word of its line */
-    if (column > 0 && column + 2 > left) line = 1;
-    for (; ; first = 0) {
-        size_t space = strspn(text, " \n");
-        line |= memchr(text, '\n', space) != NULL;
-        text += space;
-        if (!*text) break;
-        int length = (int)strcspn(text, " \n");
-        if (length > HELP_COLUMNS - left) length = HELP_COLUMNS - left;       /* a word without end is broken */
-        if (line || (!first && column + 1 + length > HELP_COLUMNS)) {
+    for (int first = 1; *(text += strspn(text, " ")); first = 0) {
+        int length = (int)strcspn(text, " ");
+        int new_line = first ? column > 0 && column + 2 > left : column + 1 + length > HELP_COLUMNS;
+        if (new_line) {
             fputc('\n', file);
-            column = line = 0;
-            first = 1;
+            column = 0;
         }
-        column += fprintf(file, "%*s", first ? left - column : 1, "") + length;
+        column += fprintf(file, "%*s", first || new_line ? left - column : 1, "") + length;
         for (; length > 0; length--, text++) fputc(*text == NO_BREAK ? ' ' : *text, file);
     }
     fputc('\n', file);
 }
 
-/* " (1 .. 65536; default 12)": what may stand there and what stands there when nothing is said. */
+/* " (1 .. 65536; default 12)": the values that are allowed, and the default. */
 static void note_text(const Option *option, char *text, size_t size) {
     char range[80] = "";
-    const char *may = option->type == OPTION_CHOICE ? option->choices : range;
-    const char *fallback = option->fallback;
+    const char *allowed = option->type == OPTION_CHOICE ? option->choices : range, *fallback = option->fallback;
     if (option->type == OPTION_INTEGER || option->type == OPTION_REAL) range_text(option, range);
+    if (option->type == OPTION_FLAG && fallback && !strcmp(fallback, "no")) fallback = NULL;
     text[0] = 0;
-    int flag_off = option->type == OPTION_FLAG && fallback && strcmp(fallback, "yes");
-    if (flag_off) fallback = NULL;          /* goes without saying */
-    if (!*may && !fallback) return;
-    if (fallback && !strcmp(fallback, "\n")) fallback = "a newline";
-    snprintf(text, size, " (%s%s%s%s)", may, *may && fallback ? "; " : "", fallback ? "default " : "",
+    if (!*allowed && !fallback) return;
+    snprintf(text, size, " (%s%s%s%s)", allowed, *allowed && fallback ? "; " : "", fallback ? "default " : "",
              fallback ? fallback : "");
     for (char *c = text + 1; *c; c++) if (*c == ' ' && c[-1] != ';') *c = NO_BREAK;
 }
 
+/* "  --name ARGUMENT" */
 static int left_text(const Option *option, char *text, size_t size) {
-    int argument = option->type != OPTION_FLAG;
-    return snprintf(text, size, "  --%s%s%s", option->name, argument ? " " : "",
-                    argument ? option->argument ? option->argument : "VALUE" : "");
+    const char *argument = option->argument ? option->argument : option->type == OPTION_FLAG ? "" :
+                           option->type == OPTION_INTEGER || option->type == OPTION_REAL ? "N" : "NAME";
+    return snprintf(text, size, "  --%s%s%s", option->name, *argument ? " " : "", argument);
 }
 
 void options_help(FILE *file, const Option *table) {
@@ -303,17 +280,11 @@ void options_help(FILE *file, const Option *table) {
     }
 }
 
-/* ---- For a banner and a log */
+/* ---- The banner and the log */
 
 static int is_setting(const Option *o) { return o->name && (o->type != OPTION_FLAG || o->fallback); }
 
-void options_print(FILE *file, const Option *table) {
-    char text[256];
-    for (const Option *o = table; !at_end(o); o++)
-        if (is_setting(o)) fprintf(file, " %s=%s", o->name, option_text(o, text));
-}
-
-/* As a shell takes it, a new string. */
+/* Quoted for a shell, a new string. */
 static char *quoted(const char *word) {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+";
     char *text = malloc(4 * strlen(word) + 3), *end = text;
@@ -325,14 +296,20 @@ static char *quoted(const char *word) {
     return text;
 }
 
-void options_print_changed(FILE *file, const Option *table) {
+void options_print(FILE *file, const Option *table) {
     char text[256];
     for (const Option *o = table; !at_end(o); o++)
-        if (is_setting(o) && strcmp(option_text(o, text), o->fallback ? o->fallback : "") != 0) {
-            char *value = quoted(option_text(o, text));
-            fprintf(file, " --%s=%s", o->name, value);
-            free(value);
-        }
+        if (is_setting(o)) fprintf(file, " %s=%s", o->name, option_text(o, text));
+}
+
+void options_print_changed(FILE *file, const Option *table) {
+    char text[256];
+    for (const Option *o = table; !at_end(o); o++) {
+        if (!is_setting(o) || !strcmp(option_text(o, text), o->fallback ? o->fallback : "")) continue;
+        char *value = quoted(option_text(o, text));
+        fprintf(file, " --%s=%s", o->name, value);
+        free(value);
+    }
 }
 
 char *command_line(int argc, char **argv) {

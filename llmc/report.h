@@ -1,9 +1,20 @@
-/* llmc/report.h - What a run says: a line per step on the terminal, a row per step in OUT/log.csv. */
+/* llmc/report.h - What a run prints and logs: a line per step on the terminal, a row per step in OUT/log.csv. */
 #ifndef LLMC_REPORT_H
 #define LLMC_REPORT_H
 #include <stdint.h>
 #include <stdio.h>
 #include "../kernels/device.h"
+#include "gpt.h"
+#include "options.h"
+
+/* For the banner and the head of the log. */
+typedef struct {
+    const char       *version, *command;
+    const DeviceInfo *device;
+    const GPTConfig  *config;
+    const Option     *options;
+    double            val_floor;       /* NaN = unknown */
+} RunInfo;
 
 typedef struct {
     int64_t step, total;       /* counted from 1 */
@@ -11,58 +22,56 @@ typedef struct {
     double  loss, norm, learning_rate;
     double  ms;                /* of this step */
     double  tokens_per_second; /* of this step */
-    double  mfu;               /* 0..1; 0 = unknown */
-    double  val_loss;          /* NaN where not measured at this step */
-    DeviceHealth health;       /* {0} where not asked for at this step */
+    double  flops_per_token;
+    double  peak_flops;        /* of the device; 0 = unknown, and so is the mfu */
+    double  val_loss;          /* NaN = not measured at this step */
 } StepReport;
 
 typedef struct {
     FILE      *csv;            /* NULL = none */
     char      *csv_path;
-    int        csv_columns;    /* fewer in a log that an older version began */
-    char      *waiting;        /* rows that are not in the file yet: the disk is full */
-    size_t     waiting_bytes;
+    char      *pending;        /* rows that are not in the file yet: the disk is full */
+    size_t     pending_bytes;
     int        csv_error;      /* errno of the last row; 0 = all rows are in the file */
-    int        csv_moved;      /* it no longer has its name, which was told */
-    int        in_place;       /* stdout is a terminal */
-    int        pending;        /* columns of a line in place that has no newline yet */
-    int64_t    steps;          /* seen by this process, for the mean speed and the time left */
-    double     mean_ms;        /* of the last 20 steps or so */
+    int        is_terminal;    /* of stdout */
+    int        line_columns;   /* of a line in place that has no newline yet */
+    int64_t    steps;          /* reported, for mean_ms */
+    double     mean_ms;        /* of the last 20 steps or so, for the time left */
     StepReport last;
-    DeviceHealth health;       /* the last that is known */
-    int        shown;          /* last has its line */
-    double     shown_at_s;     /* by the monotonic clock */
-    double     begun_at_s, told_at_s;   /* of what report_progress tells */
+    int        last_printed;
+    double     printed_at_s, progress_start_s, progress_at_s;    /* monotonic clock */
+    DeviceHealth health;       /* the last known */
+    DeviceHealth row_health;   /* for the next row; {0} when not asked for */
+    double     health_at_s;
 } Report;
 
-/* csv_path NULL: no log. head: lines for the log's start, each begins with '#', the first is "# command: ...".
-   A log that is there is kept with its head up to and with step keep_step (a resume), cut behind, and goes on after a
-   line "# resumed at step N: command"; it is replaced whole, so a crash leaves the old log or the new one. A row that a
-   kill left half written is dropped; rows up to keep_step that are not there are told; a file that is no such log fails
-   in a line. A log of an older version, with the columns up to val_loss, keeps them: its new rows have no others.
-   keep_step < 0 starts anew.
-   The report must stay where it is until report_close: a failure ends the line that stands in place. From here on
-   SIGPIPE is ignored: a reader of stdout that goes away, such as head, does not end a run. */
-void report_open(Report *report, const char *csv_path, const char *head, int64_t keep_step);
+void  report_banner(const RunInfo *run);
+char *report_head(const RunInfo *run);           /* a new string: "# command: ...\n# version: ..." and so on */
 
-/* Before report_open: the row of a step that has no val_loss in it gets one. The log is replaced whole; one without
-   such a row is left alone. */
-void report_val_loss(const char *csv_path, int64_t step, double val_loss);
+/* csv_path NULL: no log. keep_step < 0: a new log with this head; an existing one is renamed to log.csv.old. Else a
+   resume: the log is kept up to and with the row of keep_step, which gets val_loss if it has none (a stop cut the
+   validation short) and val_loss is not NaN, and continues after a line "# resumed at step N: command". The log is
+   replaced atomically. A row that is half written is dropped, missing rows are reported, a file that is no such log
+   fails. The Report must not move until report_close: a failure first ends the line that stands in place. SIGPIPE is
+   ignored from here on: a reader of stdout such as head may exit. */
+void report_open(Report *report, const char *csv_path, const char *head, int64_t keep_step, double val_loss);
 
-/* A row in the log, at once: step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss,temperature_c,power_w,clock_mhz,
-   throttle, empty where unknown or NaN; losses and norm as %.9g, which tells any two floats apart. A line on stdout: in
-   place on a terminal, cut to its width; elsewhere for the first step, the last, those with a val loss, and else one a
-   second. It speaks of the device's health only while the last that is known is distress.
-   On a full disk the rows wait in memory, which is told, and are written once there is room. */
+/* Asks for the device's temperature, power and clock, at most once a second: a query takes up to a millisecond. To be
+   called while the device computes; the next row has the values. */
+void report_health(Report *report);
+
+/* A row in the log: step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss,temperature_c,power_w,clock_mhz,throttle,
+   empty where unknown; losses and norm as %.9g, which identifies a float. A line on stdout: on a terminal in place,
+   cut to its width; elsewhere for the first step, the last, those with a val loss, and once a second. On a full disk
+   the rows are kept in memory, which is reported, and written when there is room. */
 void report_step(Report *report, const StepReport *step);
-/* On a terminal: how far an evaluation is, once a second, in place of the step line; at the end that place is empty.
-   For a report that is not open, too, all zeros. */
+
+/* On a terminal: progress of an evaluation, once a second, in place of the step line. Also for a Report of zeros. */
 void report_progress(Report *report, int64_t done, int64_t all);
-/* A line of its own, also while a step line stands in place. */
-void report_line(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* A line on stderr, "train_gpt: ...", of something wrong that does not end the run. */
-void report_alarm(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void report_sync(Report *report);                /* the log is on the disk under its name, or that it is not is told */
-void report_close(Report *report);               /* fails in a line when rows are still waiting */
+
+void report_line   (Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));   /* on stdout */
+void report_warning(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));   /* on stderr */
+void report_sync   (Report *report);               /* fsync of the log; an error is reported */
+void report_close  (Report *report);               /* fails when rows are lost */
 
 #endif

@@ -1,30 +1,28 @@
 #include "spike_detector.h"
 #include <float.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include "../kernels/check.h"
+#include "files.h"
 
-/* Mean and standard deviation as OLMo-core's SkipStepOptimizer takes them (the last 128 losses and norms, 6 standard
+/* Mean and standard deviation as in OLMo-core's SkipStepOptimizer (the last 128 losses and norms, 6 standard
    deviations), with three changes:
-   - the spread is that around a straight line through the window. Early in training 128 steps hold a fall of the loss
-     of many times its noise, which a spread around the mean would take for noise. The line is drawn on to the next
-     step where it rises, so that a slow rise is no spike; where it falls its mean is expected, for a loss that stops
-     falling is none either. A parabola that rises without noise ends 2.2 deviations above its line: far from 6.
-   - of the norm's logarithm: norms are skewed to the right and change by factors.
-   - only upwards, and only of applied updates: a window that takes in what it refuses has refused all it will after 4
-     spikes in 128 (their standard deviation is then a sixth of their height), in the middle of a bad stretch of data.
-   A run of spikes need not be the data's fault: the last update may have led to a steep place, and to apply nothing is
-   to stay there. Seen in a small model at the end of its warm-up: the norm at 15 times its level for 27 steps, each
-   refused, where the next update, clipped, led out of it at once. So one in SPIKE_STEPS_MAX + 1 is applied: a steep
-   place is left, a level that has changed for good is known after 4 such updates (as above), and of a bad stretch of
-   data, of which PaLM left out 200 to 500 batches by hand (arXiv 2204.02311, section 5.1), 10 of 11 steps do nothing.
-   A median would be more robust, but this window holds next to nothing beyond its limits, and what comes in before
-   there are any (SPIKE_WINDOW_MIN) widens the spread for 128 steps: a spike more may pass, no good step is refused. */
+   - The deviation is that from a straight line through the window. Early in training the loss falls within 128 steps by
+     many times its noise, which a deviation from the mean would count as noise. A rising line is extrapolated to the
+     next step, so that a slow rise is no spike; of a falling one the mean is expected, so that neither is a loss that
+     stops falling. A parabola that rises without noise ends 2.2 deviations above its line, far below 6.
+   - The norm's logarithm is used: norms are skewed to the right and change by factors.
+   - Only values above the limit count, and only applied updates enter the window. A window with 4 spikes in 128 has a
+     standard deviation of a sixth of their height, and would accept the rest of a bad stretch of data.
+   A run of spikes need not come from the data: the last update may have led to a steep place, where a run that applies
+   nothing would stay. Seen in a small model at the end of its warm-up: the norm at 15 times its level for 27 steps, all
+   skipped, where the next update, clipped, led out of it at once. So one in SPIKE_STEPS_MAX + 1 is applied: a steep
+   place is left, a level that has changed for good is accepted after 4 such updates (as above), and of a bad stretch of
+   data, of which PaLM left out 200 to 500 batches by hand (arXiv 2204.02311, section 5.1), 10 of 11 steps are skipped.
+   A median would be more robust, but this window has next to nothing beyond its limits; a spike before there are limits
+   (SPIKE_WINDOW_MIN) widens the deviation for 128 steps, in which another may pass, but no good step is skipped. */
 typedef struct { double expected, sigma; } Forecast;
 
-/* least: of sigma, so that a loss that does not move (learning rate 0, tokens known by heart) may still jitter. */
-static Forecast forecast(const double *value, int n, double least) {
+/* min_sigma leaves room for rounding noise in a loss that does not change (learning rate 0, memorised data). */
+static Forecast forecast(const double *value, int n, double min_sigma) {
     double mean = 0, slope = 0, squares = 0, middle = 0.5 * (n - 1), spread = n * ((double)n * n - 1) / 12;
     for (int i = 0; i < n; i++) mean += value[i] / n;
     for (int i = 0; i < n; i++) slope += (i - middle) * (value[i] - mean);
@@ -33,22 +31,22 @@ static Forecast forecast(const double *value, int n, double least) {
         double rest = value[i] - mean - slope * (i - middle);
         squares += rest * rest;
     }
-    /* two numbers were fitted, and the line itself is uncertain where it is drawn on */
+    /* prediction variance of a line with two fitted parameters */
     double ahead = n - middle, variance = squares / (n - 2) * (1 + 1.0 / n + ahead * ahead / spread);
-    return (Forecast){ mean + fmax(slope, 0) * ahead, fmax(sqrt(variance), least) };
+    return (Forecast){ mean + fmax(slope, 0) * ahead, fmax(sqrt(variance), min_sigma) };
 }
 
-/* A thousandth of a loss: even batches of a million tokens differ by more. */
-static Forecast loss_forecast(const SpikeDetector *g) {
-    return forecast(g->loss, g->count, 1e-3 * fabs(g->loss[g->count - 1]));
+/* A thousandth of the loss: even batches of a million tokens differ by more. */
+static Forecast loss_forecast(const SpikeDetector *d) {
+    return forecast(d->loss, d->count, 1e-3 * fabs(d->loss[d->count - 1]));
 }
-static Forecast norm_forecast(const SpikeDetector *g) { return forecast(g->log_norm, g->count, 1e-2); }
-static double   log_of(double norm)           { return log(fmax(norm, DBL_MIN)); }
+static Forecast norm_forecast(const SpikeDetector *d) { return forecast(d->log_norm, d->count, 1e-2); }
+static double   log_of(double norm)                   { return log(fmax(norm, DBL_MIN)); }
 
-void spike_detector_limits(const SpikeDetector *g, double z, double *loss_limit, double *norm_limit) {
+void spike_detector_limits(const SpikeDetector *d, double z, double *loss_limit, double *norm_limit) {
     *loss_limit = *norm_limit = INFINITY;
-    if (z <= 0 || g->count < SPIKE_WINDOW_MIN || g->spikes >= SPIKE_STEPS_MAX) return;
-    Forecast loss = loss_forecast(g), norm = norm_forecast(g);
+    if (z <= 0 || d->count < SPIKE_WINDOW_MIN || d->spikes >= SPIKE_STEPS_MAX) return;
+    Forecast loss = loss_forecast(d), norm = norm_forecast(d);
     *loss_limit = loss.expected + z * loss.sigma;
     *norm_limit = exp(norm.expected + z * norm.sigma);
 }
@@ -59,83 +57,45 @@ static void push(double *value, int count, double newest) {
     value[count < SPIKE_WINDOW ? count : SPIKE_WINDOW - 1] = newest;
 }
 
-StepOutcome spike_detector_update(SpikeDetector *g, const StepStats *n) {
-    int finite = isfinite(n->loss) && isfinite(n->norm), spike = n->loss > n->loss_limit || n->norm > n->norm_limit;
-    StepOutcome j = { n->apply ? APPLIED : finite && spike ? SPIKE : NONFINITE, NAN, NAN };
-    if (finite && g->count >= SPIKE_WINDOW_MIN) {
-        Forecast loss = loss_forecast(g), norm = norm_forecast(g);
-        j.loss_z = (n->loss - loss.expected) / loss.sigma;
-        j.norm_z = (log_of(n->norm) - norm.expected) / norm.sigma;
+StepOutcome spike_detector_update(SpikeDetector *d, const StepStats *stats) {
+    int finite = isfinite(stats->loss) && isfinite(stats->norm);
+    int spike = finite && (stats->loss > stats->loss_limit || stats->norm > stats->norm_limit);
+    StepOutcome outcome = { stats->apply ? APPLIED : spike ? SPIKE : NONFINITE, NAN, NAN };
+    if (finite && d->count >= SPIKE_WINDOW_MIN) {
+        Forecast loss = loss_forecast(d), norm = norm_forecast(d);
+        outcome.loss_z = (stats->loss - loss.expected) / loss.sigma;
+        outcome.norm_z = (log_of(stats->norm) - norm.expected) / norm.sigma;
     }
-    if (j.verdict == APPLIED) {
-        push(g->loss, g->count, n->loss);
-        push(g->log_norm, g->count, log_of(n->norm));
-        g->count += g->count < SPIKE_WINDOW;
-        g->sick = g->spikes = 0;
+    if (outcome.result == APPLIED) {
+        push(d->loss, d->count, stats->loss);
+        push(d->log_norm, d->count, log_of(stats->norm));
+        d->count += d->count < SPIKE_WINDOW;
+        d->nonfinite = d->spikes = 0;
     }
-    g->sick += j.verdict == NONFINITE;
-    g->spikes += j.verdict == SPIKE;
-    return j;
+    d->nonfinite += outcome.result == NONFINITE;
+    d->spikes += outcome.result == SPIKE;
+    return outcome;
 }
 
-/* ---- In words */
-
-const char *spike_detector_text(const SpikeDetector *g, const StepStats *n, const StepOutcome *j, char text[256]) {
+static char *spike_text(const SpikeDetector *d, const StepStats *stats, const StepOutcome *outcome) {
     char loss[64] = "", norm[64] = "";
-    if (n->loss > n->loss_limit) snprintf(loss, sizeof loss, "loss %.4g is %.1f", n->loss, j->loss_z);
-    if (n->norm > n->norm_limit)
-        snprintf(norm, sizeof norm, "%sgradient norm %.4g is %.1f", *loss ? " and " : "", n->norm, j->norm_z);
-    snprintf(text, 256, "%s%s sigma above the last %d: not applied%s", loss, norm, g->count,
-             g->spikes == SPIKE_STEPS_MAX ? "; the next one will be, after so many in a row" : "");
-    return text;
+    if (stats->loss > stats->loss_limit) snprintf(loss, sizeof loss, "loss %.4g is %.1f", stats->loss, outcome->loss_z);
+    if (stats->norm > stats->norm_limit)
+        snprintf(norm, sizeof norm, "%sgradient norm %.4g is %.1f", *loss ? " and " : "", stats->norm, outcome->norm_z);
+    return format_string("%s%s sigma above the last %d: not applied%s", loss, norm, d->count,
+                         d->spikes == SPIKE_STEPS_MAX ? "; the next update is applied after so many in a row" : "");
 }
 
-const char *nonfinite_text(const StepStats *n, const char *tensor, const TensorStats *health, char text[512]) {
-    snprintf(text, 512, "loss %g, gradient norm %g: nothing was applied. First sick tensor: %s (%lld NaN, %lld "
-             "infinite, the rest in %.3g .. %.3g)", n->loss, n->norm, tensor, (long long)health->nan_count,
-             (long long)health->inf_count, health->min, health->max);
-    return text;
+static char *nonfinite_text(const StepStats *stats, const GPT *model) {
+    char name[96] = "none found";
+    Tensor tensor;
+    TensorStats t = {0};
+    if (gpt_find_nonfinite(model, name, &tensor)) t = tensor_stats(tensor);
+    return format_string("loss %g, gradient norm %g: not applied. First non-finite tensor: %s (%lld NaN, %lld "
+                         "infinite, the rest in %.3g .. %.3g)", stats->loss, stats->norm, name, (long long)t.nan_count,
+                         (long long)t.inf_count, t.min, t.max);
 }
 
-/* ---- As text: "count sick spikes", then loss and log norm of each update, in hexadecimal */
-
-char *spike_detector_to_text(const SpikeDetector *g) {
-    char *text = NULL;
-    size_t size;
-    FILE *memory = open_memstream(&text, &size);
-    REQUIRE(memory, "out of memory: the window of losses");
-    fprintf(memory, "%d %d %d", g->count, g->sick, g->spikes);
-    for (int i = 0; i < g->count; i++) fprintf(memory, " %a %a", g->loss[i], g->log_norm[i]);
-    REQUIRE(!fclose(memory), "out of memory: the window of losses");
-    return text;
-}
-
-/* The next word, which is a finite number of at least least; *text moves behind it. */
-static double next_number(const char **text, double least, double most, const char *where) {
-    char *end;
-    double value = strtod(*text, &end);
-    REQUIRE(end > *text && (*end == ' ' || !*end) && value >= least && value <= most,
-            "%s: the window of losses is damaged at \"%.40s\", want a number from %g to %g", where, *text, least, most);
-    *text = end;
-    return value;
-}
-
-static int next_count(const char **text, int most, const char *where) {
-    const char *start = *text;
-    double value = next_number(text, 0, most, where);
-    REQUIRE(value == (int)value, "%s: the window of losses is damaged at \"%.40s\", want a whole number", where, start);
-    return (int)value;
-}
-
-void spike_detector_from_text(SpikeDetector *guard, const char *text, const char *where) {
-    SpikeDetector g = { .count = next_count(&text, SPIKE_WINDOW, where) };
-    g.sick = next_count(&text, NONFINITE_STEPS_MAX, where);
-    g.spikes = next_count(&text, SPIKE_STEPS_MAX, where);
-    for (int i = 0; i < g.count; i++) {
-        g.loss[i] = next_number(&text, -DBL_MAX, DBL_MAX, where);
-        g.log_norm[i] = next_number(&text, -DBL_MAX, DBL_MAX, where);
-    }
-    REQUIRE(!*text, "%s: the window of losses is damaged: \"%.40s\" stands behind its %d updates", where, text,
-            g.count);
-    *guard = g;
+char *step_outcome_text(const SpikeDetector *d, const StepStats *stats, const StepOutcome *outcome, const GPT *model) {
+    return outcome->result == SPIKE ? spike_text(d, stats, outcome) : nonfinite_text(stats, model);
 }

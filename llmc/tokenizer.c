@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../kernels/check.h"
-#include "utf8.h"
+#include "os.h"
 
 static const char *const names[] = { "bytes", "ids" };
 

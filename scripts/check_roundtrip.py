@@ -134,35 +134,35 @@ def check(name, options, build, scratch, rng):
         file.write(struct.pack(f"<{len(numbers)}H", *numbers))
     run(f"{build}/train_gpt", "--data", tokens, "--val-data", tokens, "--out", out, "--steps", "20", "--batch", "4",
         "--lr", "0.01", "--warmup", "1", *(options if init else [*options, "--context", "16", "--vocab", str(V)]))
-    folder = os.path.join(out, "step-00000020")
-    config = json.load(open(f"{folder}/config.json"))
+    checkpoint_dir = os.path.join(out, "step-00000020")
+    config = json.load(open(f"{checkpoint_dir}/config.json"))
     ids = [rng.randrange(V) for _ in range(config["n_positions"])]
 
-    def ours(checkpoint):
+    def logits_of(checkpoint):
         lines = run(f"{build}/logits", checkpoint, *map(str, ids)).splitlines()
         return np.array([line.split() for line in lines[-len(ids):]], np.float64)
 
-    logits = ours(folder)
-    tensors, dtype = read_tensors(f"{folder}/model.safetensors")
+    logits = logits_of(checkpoint_dir)
+    tensors, dtype = read_tensors(f"{checkpoint_dir}/model.safetensors")
     want((dtype == "BF16") == ("bf16" in name), f"{name}: the file holds {dtype}")
     want(config["tie_word_embeddings"] == name.startswith("tied"), f"{name}: config.json says otherwise")
-    check_names(folder, tensors, config)
+    check_names(checkpoint_dir, tensors, config)
     differences = {"numpy": error(logits, numpy_logits(tensors, config, ids))}
     if transformers:
-        model, info = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32,
+        model, info = transformers.GPT2LMHeadModel.from_pretrained(checkpoint_dir, dtype=torch.float32,
                                                                    output_loading_info=True)
         left = {key: found for key, found in info.items() if found and key != "error_msgs"}
         want(not left or list(left) == ["missing_keys"] and set(left["missing_keys"]) == {"lm_head.weight"}
              and config["tie_word_embeddings"], f"{name}: from_pretrained reports {left}")
         with torch.no_grad():
             differences["transformers"] = error(logits, model.eval()(torch.tensor([ids])).logits[0].numpy())
-        kept = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+        kept = transformers.AutoModelForCausalLM.from_pretrained(checkpoint_dir, dtype="auto")
         want(str(kept.dtype) == "torch." + config["torch_dtype"], f"{name}: dtype=\"auto\" is {kept.dtype}")
         want(("BF16" == dtype) == (config["torch_dtype"] == "bfloat16"), f"{name}: {config['torch_dtype']}")
         back = os.path.join(scratch, "back")
         shutil.rmtree(back, ignore_errors=True)
         kept.save_pretrained(back, max_shard_size="20KB")
-        differences["itself, and back"] = error(ours(back), logits)
+        differences["itself, and back"] = error(logits_of(back), logits)
         want(differences["itself, and back"] == 0, f"{name}: the logits of what save_pretrained wrote differ")
     print(f"{name:13} logits differ from " + ", ".join(f"{who} {off:.1e}" for who, off in differences.items()))
     want(max(differences.values()) <= LIMIT, f"{name}: want at most {LIMIT}")
@@ -184,7 +184,7 @@ def check_bytes(build, scratch):
 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--build", default="build/cpu", help="where train_gpt and logits lie")
+parser.add_argument("--build", default="build/cpu", help="directory of train_gpt and logits")
 args = parser.parse_args()
 print(f"safetensors {safetensors.__version__}, numpy {np.__version__}" +
       (f", torch {torch.__version__}, transformers {transformers.__version__}" if transformers else ""))

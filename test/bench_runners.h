@@ -11,7 +11,7 @@
 #include "../kernels/attention.h"
 #include "../kernels/device.h"
 #include "../llmc/random.h"
-#include "../llmc/units.h"
+#include "../llmc/os.h"
 #include "bench_peers.h"
 
 enum { FORWARD, BACKWARD, PASSES };

@@ -371,14 +371,11 @@ static const Foreign foreign[] = {
     FOREIGN("zip", "PK\3\4\x14\0\0\0\x08\0\0\0!\0\0\0\0\0\0\0\0\0\0\0\0\0\x08\0\0\0book.txt"),
     FOREIGN("gzip", "\x1f\x8b\x08\x08\0\0\0\0\0\3book.txt\0"), FOREIGN("GGUF", "GGUF\3\0\0\0\x22\0\0\0\0\0\0\0"),
     FOREIGN("npy", "\x93NUMPY\1\0v\0{'descr': '<u2', 'fortran_order': False"),
-    FOREIGN("HDF5", "\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0"),
     FOREIGN("llm.c model", "\xc6\xd7\x34\x01\3\0\0\0\0\4\0\0\x51\xc4\0\0"),
     FOREIGN("safetensors", "\x10\0\0\0\0\0\0\0{\"a\":{\"dtype\":1}"),
     FOREIGN("xz", "\xfd" "7zXZ\0\0\4\xe6\xd6\xb4\x46"), FOREIGN("zstd", "\x28\xb5\x2f\xfd\x04\x58\x01\0"),
-    FOREIGN("bzip2", "BZh91AY&SY\x12\x34\x56\x78"), FOREIGN("7z", "7z\xbc\xaf\x27\x1c\0\4"),
-    FOREIGN("PDF", "%PDF-1.7\n%\xe2\xe3"), FOREIGN("ELF", "\x7f" "ELF\2\1\1\0\0\0\0\0\0\0\0\0"),
-    FOREIGN("PNG", "\x89PNG\r\n\x1a\n\0\0\0\rIHDR"), FOREIGN("JPEG", "\xff\xd8\xff\xe0\0\x10JFIF\0"),
-    FOREIGN("Parquet", "PAR1\x15\x04\x15\x10"), FOREIGN("SQLite", "SQLite format 3\0\x10\0\1\1"),
+    FOREIGN("bzip2", "BZh91AY&SY\x12\x34\x56\x78"), FOREIGN("PDF", "%PDF-1.7\n%\xe2\xe3"),
+    FOREIGN("Parquet", "PAR1\x15\x04\x15\x10"), FOREIGN("Arrow", "ARROW1\0\0\xff\xff"),
     FOREIGN("git-lfs", "version https://git-lfs.github.com/spec/v1\noid sha256:0"),
 };
 

@@ -254,7 +254,7 @@ static const char *break_content(void) {
         "h.0.lora",
     };
     static const char *const metadata[] = {
-        "5", "null", "[]", "{\"format\":1}", "{\"a\":\"b\",\"a\":\"b\"}", "{\"a\":{}}", "{", "",
+        "{\"a\":}", "nul", "[1,]", "{\"format\":01}", "{\"a\" \"b\"}", "{\"a\":\"\\ud800\"}", "{", "",
     };
     Entry *e = &safe.entry[safe.count], *last = &safe.entry[draw(safe.count)];
     int by = 8 * (1 + draw(8)), kind = draw(4);
@@ -303,11 +303,16 @@ static void broken_tensors(int part, int count) {
 /* ---- What only a resume reads; parts that are no files at all */
 
 static void broken_states(void) {
-    static const char *const keys[] = { "step", "sample", "tokens", "optimizer_step" };
+    static const char *const keys[] = {
+        "step", "sequences_seen", "tokens", "val_step", "optimizer_step", "nonfinite", "spikes",
+    };
     static const struct { const char *key, *value; } other[] = {
         { "step", "3" }, { "step", "9223372036854775807" }, { "tokens", "9223372036854775807" },
         { "optimizer_step", "9223372036854775807" }, { "val_loss", "\"3\"" }, { "val_loss", "1e999" },
-        { "val_loss", NULL }, { "val_loss", "[]" }, { "settings", "5, \"x\": {" }, { "settings", "[], \"x\": {" },
+        { "val_loss", NULL }, { "val_loss", "[]" }, { "val_step", "3" }, { "spike_detector", "5, \"x\": {" },
+        { "spike_detector", NULL }, { "nonfinite", "11" }, { "loss", "[1], \"x\": [0" }, { "log_norm", NULL },
+        { "fingerprint", "5" }, { "train", "5, \"x\": {" }, { "train", "null, \"x\": {" }, { "data", NULL },
+        { "settings", "5, \"x\": {" }, { "settings", "[], \"x\": {" },
         { "settings", NULL }, { "batch", "\"0\"" }, { "batch", "2" }, { "batch", "\"two\"" }, { "lr", "\"nan\"" },
         { "lr", "null" }, { "attention", "\"best\"" }, { "steps", "\"-1\"" }, { "data", "\"nowhere.txt\"" },
         { "data", "\"good16.bin\"" }, { "heads", "\"3\"" }, { "context", "\"9\"" }, { "layers", "\"2\"" },

@@ -2,6 +2,7 @@
 #ifndef TEST_MODELS_H
 #define TEST_MODELS_H
 #include "test.h"
+#include "../llmc/checkpoint/weights.h"
 #include "../llmc/optimizer.h"
 #include "../llmc/random.h"
 
@@ -36,6 +37,11 @@ static inline void expect_equal_moments(const Optimizer *a, const Optimizer *b) 
         free(x);
         free(y);
     }
+}
+
+/* The table of a model from a file. */
+static inline void params_read(const char *path, const Params *params, int V) {
+    weights_read(path, &(Part){ "", &params->table, params->table.memory, F32 }, 1, V);
 }
 
 typedef struct { GPT model; Optimizer optimizer; } Trainer;

@@ -1,52 +1,63 @@
-/* test/test_checkpoint.c - Checkpoints: round trips bit for bit, strangers' files, mutations, atomicity, full disks. */
-#include "models.h"
-#include "scratch.h"
+/* test/test_checkpoint.c - Checkpoints: round trips bit for bit, models of other programs, damage, atomicity, full
+   disks. */
+#include "checkpoints.h"
 #include <float.h>
-#include "../llmc/checkpoint/run_dir.h"
-#include "../llmc/checkpoint/weights.h"
 #include "../llmc/checkpoint/safetensors.h"
 
 static Trainer trainer;         /* that is saved; loads go into others */
 
-static const Setting settings[] = {
-    { "model", "d4" }, { "data", "a \"b\"\n\\c\xc3\xa9" }, { "out", "" }, { NULL, NULL }
-};
-
-static void save_step(const char *out, Trainer *t, int64_t step, double val_loss) {
-    t->optimizer.step = step + 1;
-    TrainState state = { step, (uint64_t)step * 3, step * 21, val_loss };
-    steps_save(out, &t->model, &t->optimizer, &state, settings);
+static void expect_setting(const char *checkpoint, const char *key, const char *want) {
+    Json *state = checkpoint_open_state(checkpoint);
+    const Json *got = json_find(json_find(state, "settings"), key);
+    EXPECT(got && want ? !strcmp(got->text, want) : !got && !want, "%s is %s", key, got ? got->text : "none");
+    json_free(state);
 }
 
 static void test_checkpoint_round_trip(void) {
-    char *out = IN_SCRATCH("new/out"), *text;
-    static const double losses[] = { 1 / 3.0, DBL_MAX, DBL_TRUE_MIN, 0, 0.1 + 0.2 };
+    char *out = IN_SCRATCH("new/out");
+    static const double losses[] = { 1 / 3.0, DBL_MAX, DBL_TRUE_MIN, 0, 0.1 + 0.2, NAN };
     Trainer loaded;
     for (int i = 0; i < 6; i++) {
         tiny_create(&loaded, 50);
         uint32_t ones[20 * 10];
         memset(ones, 0xff, sizeof ones);       /* in the padding: loading has to clear it */
         device_upload((char *)loaded.model.params.wte.data + 66 * 40, ones, sizeof ones);
-        save_step(out, &trainer, i, i < 5 ? losses[i] : NAN);
-        char *folder = steps_latest(out);
-        EXPECT(folder && !strncmp(folder, out, strlen(out)), "found %s", folder);
-        GPTConfig config = checkpoint_config(folder);
+        TrainState want = state_of(i), got;
+        want.val_loss = losses[i];
+        want.val_step = i - 1;
+        want.spikes.nonfinite = i;
+        want.spikes.spikes = 2 * i;
+        want.spikes.count = i < 5 ? i : SPIKE_WINDOW;
+        for (int k = 0; k < want.spikes.count; k++) {
+            want.spikes.loss[k] = losses[(i + k) % 5] * (1 - 1 / (k + 7.0));
+            want.spikes.log_norm[k] = -1 / (k + 3.0);
+        }
+        trainer.optimizer.step = i + 1;
+        EXPECT(!*save_state(out, &trainer, &want), "step %d", i);
+        char *dir = run_dir_latest(out);
+        EXPECT(dir && !strncmp(dir, out, strlen(out)), "found %s", dir);
+        GPTConfig config = checkpoint_config(dir);
         EXPECT(!memcmp(&config, &trainer.model.config, sizeof config), "config");
-        checkpoint_load_model(folder, &loaded.model);
-        checkpoint_load_optimizer(folder, &loaded.model, &loaded.optimizer);
-        TrainState state = checkpoint_load_state(folder);
+        checkpoint_load_model(dir, &loaded.model);
+        checkpoint_load_optimizer(dir, &loaded.model, &loaded.optimizer);
+        got = checkpoint_load_state(dir);
         expect_equal_rows(&trainer.model.params, &loaded.model.params, "parameters");
         expect_equal_moments(&trainer.optimizer, &loaded.optimizer);
-        EXPECT(loaded.optimizer.step == i + 1 && state.step == i && state.sequences_seen == (uint64_t)i * 3 &&
-               state.tokens == i * 21, "counts");
-        EXPECT(i < 5 ? state.val_loss == losses[i] : isnan(state.val_loss), "val loss %.17g", state.val_loss);
-        for (const Setting *s = settings; s->key; s++) {
-            text = checkpoint_setting(folder, s->key);
-            EXPECT(text && !strcmp(text, s->value), "%s: %s", s->key, text);
-            free(text);
-        }
-        EXPECT(!checkpoint_setting(folder, "none"), "a setting that is not there");
-        free(folder);
+        EXPECT(loaded.optimizer.step == i + 1 && got.step == i && got.sequences_seen == want.sequences_seen &&
+               got.tokens == want.tokens && got.val_step == i - 1, "counts");
+        EXPECT(i < 5 ? got.val_loss == losses[i] : isnan(got.val_loss), "val loss %.17g", got.val_loss);
+        EXPECT(!memcmp(&got.spikes, &want.spikes, sizeof got.spikes), "the window of the spike detector");
+        expect_setting(dir, "model", test_model);
+        expect_setting(dir, "data", test_data);
+        expect_setting(dir, "val", "");
+        expect_setting(dir, "out", NULL);
+        Json *json = checkpoint_open_state(dir);
+        DataId train = checkpoint_data_id(json, "train"), val = checkpoint_data_id(json, "val");
+        EXPECT(train.count == 180 && val.count == 20 && train.fingerprint && train.fingerprint != val.fingerprint,
+               "%lld and %lld tokens", (long long)train.count, (long long)val.count);
+        EXPECT(checkpoint_tokenizer(dir, 65) == TOKENIZER_BYTES, "the tokenizer");
+        json_free(json);
+        free(dir);
         tiny_free(&loaded);
     }
     SafeFile file = safetensors_open(IN_SCRATCH("new/out/step-00000003/model.safetensors"));
@@ -61,7 +72,7 @@ static void test_checkpoint_round_trip(void) {
     safetensors_close(&file);
 }
 
-/* ---- Strangers' files */
+/* ---- Models of other programs */
 
 /* The file at from again at to, with every old in the header replaced, and more bytes of data. */
 static void rewrite(const char *from, const char *to, const char *old, const char *new, const void *more,
@@ -97,26 +108,11 @@ static void rewrite(const char *from, const char *to, const char *old, const cha
 typedef struct { const char *path; Trainer *trainer; } Load;
 static void load_params(void *load) { params_read(((Load *)load)->path, &((Load *)load)->trainer->model.params, 65); }
 
-/* Nothing is written before all has been checked. */
-static jmp_buf refused;
-static void jump_back(const char *message) { (void)message; longjmp(refused, 1); }
-static void load_and_compare(void *load) {
-    void (*hook)(const char *) = fail_hook;
-    Trainer untouched;
-    tiny_create(&untouched, 9);
-    fail_hook = jump_back;
-    if (!setjmp(refused)) load_params(load);
-    fail_hook = hook;
-    int before = test_errors;
-    expect_equal_rows(&untouched.model.params, &((Load *)load)->trainer->model.params, "after a refusal");
-    fail(test_errors == before ? "every row is as it was" : "rows were written");
-}
-
-static void test_foreign_files(void) {
+static void models_of_other_programs(void) {
     Trainer other;
     tiny_create(&other, 9);
-    char *good = IN_SCRATCH("good.safetensors"), *path = IN_SCRATCH("other.safetensors");
-    params_write(good, &trainer.model.params, 65);
+    char *good = IN_SCRATCH("foreign/step-00000001/model.safetensors"), *path = IN_SCRATCH("other.safetensors");
+    SAVE_STEP(IN_SCRATCH("foreign"), &trainer, 1);
 
     rewrite(good, path, "transformer.", "", NULL, 0);
     params_read(path, &other.model.params, 65);
@@ -171,32 +167,35 @@ static void test_foreign_files(void) {
         rewrite(good, path, cases[i].old, cases[i].new, NULL, 0);
         expect_fails(cases[i].part, load_params, &load);
     }
-    rewrite(good, path, "transformer.h.1.mlp.c_proj.bias", "x", NULL, 0);      /* the last row: all others would fit */
-    expect_fails("every row is as it was", load_and_compare, &(Load){ path, &other });
     tiny_free(&other);
 }
 
-/* ---- Folders */
+/* ---- Damaged files */
 
-static void load_config(void *folder) { checkpoint_config(folder); }
-static void load_state(void *folder) { checkpoint_load_state(folder); }
-static void load_setting(void *folder) { free(checkpoint_setting(folder, "model")); }
-static void load_optimizer(void *folder) { checkpoint_load_optimizer(folder, &trainer.model, &trainer.optimizer); }
-static void load_model(void *folder) { checkpoint_load_model(folder, &trainer.model); }
-static void resolve(void *path) { steps_resolve(path); }
-static void save(void *out) { save_step(out, &trainer, 9, NAN); }
+static void load_config(void *dir) { checkpoint_config(dir); }
+static void load_state(void *dir) { checkpoint_load_state(dir); }
+static void load_optimizer(void *dir) { checkpoint_load_optimizer(dir, &trainer.model, &trainer.optimizer); }
+static void load_model(void *dir) { checkpoint_load_model(dir, &trainer.model); }
+static void load_data_ids(void *dir) {
+    Json *state = checkpoint_open_state(dir);
+    checkpoint_data_id(state, "train");
+    checkpoint_data_id(state, "val");
+    json_free(state);
+}
+static void load_tokenizer(void *dir) { checkpoint_tokenizer(dir, 65); }
+static void load_tokenizer_files(void *dir) { checkpoint_load_tokenizer_files(dir, TOKENIZER_IDS); }
+static void resolve(void *path) { run_dir_resolve(path); }
 
-static const struct { const char *file, *old, *new; void (*load)(void *); const char *part; } bad_folders[] = {
+static const struct { const char *file, *old, *new; void (*load)(void *); const char *part; } bad_files[] = {
     { "config.json", "\"n_layer\": 2", "\"n_layer\": 0", load_config,
       "config.json: \"n_layer\" is 0, want an integer from 1" },
     { "config.json", "\"n_layer\": 2", "\"n_layer\": 1e9", load_config, "\"n_layer\" is 1e9, want an integer" },
+    { "config.json", "\"n_layer\": 2", "\"n_layer\": 2, \"n_layer\": 2", load_config, "\"n_layer\" occurs twice" },
     { "config.json", "\"n_head\": 2", "\"n_head\": 3", load_config,
       "\"n_embd\" is 10, want a multiple of \"n_head\", 3" },
     { "config.json", "\"n_embd\"", "\"n_emb\"", load_config, "\"n_embd\" is missing" },
     { "config.json", "\"n_positions\": 7", "\"n_positions\": 99999999", load_config, "\"n_positions\" is 99999999" },
     { "config.json", "65", "-65", load_config, "\"vocab_size\" is -65" },
-    { "config.json", "65", "66", load_optimizer, "exp_avg.transformer.wte.weight is F32 (65,10), want F32 (66,10)" },
-    { "config.json", "65", "129", load_optimizer, "129 tokens do not fit 128 rows" },
     { "config.json", "\"gpt2\"", "\"llama\"", load_config, "\"model_type\" is llama, want \"gpt2\"" },
     { "config.json", "model_type", "model", load_config, "\"model_type\" is missing" },
     { "config.json", "gelu_new", "relu", load_config, "\"activation_function\" is relu, want \"gelu_new\"" },
@@ -208,44 +207,95 @@ static const struct { const char *file, *old, *new; void (*load)(void *); const 
     { "config.json", "{", "{\"n_inner\": 41,", load_config, "\"n_inner\" is 41, want an integer from 40 to 40" },
     { "config.json", "}", "", load_config, "config.json: byte " },
     { "state.json", "\"step\": 3", "\"step\": -1", load_state, "state.json: \"step\" is -1" },
-    { "state.json", "\"sample\": 9", "\"sample\": 9.5", load_state, "\"sample\" is 9.5" },
-    { "state.json", "\"tokens\"", "\"token\"", load_state, "\"tokens\" is missing" },
+    { "state.json", "\"sequences_seen\": 9", "\"sequences_seen\": 9.5", load_state, "\"sequences_seen\" is 9.5" },
+    { "state.json", "\"tokens\": 63", "\"token\": 63", load_state, "\"tokens\" is missing" },
     { "state.json", "\"val_loss\": 0.5", "\"val_loss\": \"0.5\"", load_state, "\"val_loss\" is 0.5, want a number" },
     { "state.json", "\"val_loss\"", "\"loss\"", load_state, "\"val_loss\" is missing" },
-    { "state.json", "\"settings\"", "\"setting\"", load_setting, "\"settings\" is missing" },
-    { "state.json", "\"d4\"", "4", load_setting, "\"model\" is 4, want a string" },
+    { "state.json", "\"val_step\": 3", "\"val_step\": -2", load_state, "\"val_step\" is -2" },
+    { "state.json", "\"spike_detector\"", "\"spikes\"", load_state, "\"spike_detector\" is missing" },
+    { "state.json", "\"nonfinite\": 0", "\"nonfinite\": 99", load_state, "\"nonfinite\" is 99" },
+    { "state.json", "\"loss\": [3.25", "\"loss\": [null", load_state, "\"loss\" is null, want a number" },
+    { "state.json", "\"loss\": [3.25, 3]", "\"loss\": 5", load_state, "\"loss\" is 5 of 0, want an array" },
+    { "state.json", "\"log_norm\": [0.5, 1]", "\"log_norm\": [1]", load_state, "\"log_norm\" has 1 numbers, want 2" },
+    { "state.json", "\"val\": {", "\"none\": {", load_data_ids, "\"val\" is missing" },
+    { "state.json", "\"fingerprint\": \"", "\"fingerprint\": 1, \"x\": \"", load_data_ids,
+      "\"fingerprint\" is 1, want" },
+    { "state.json", "\"bytes\"", "\"words\"", load_tokenizer, "tokenizer 'words', want 'bytes' or 'ids'" },
     { "state.json", "optimizer_step", "optimizer", load_optimizer, "\"optimizer_step\" is missing" },
     { "state.json", "{", "", load_state, "state.json: byte " },
 };
 
-static void test_bad_folders(void) {
-    char *out = IN_SCRATCH("bad"), *folder = IN_SCRATCH("bad/step-00000003");
-    save_step(out, &trainer, 3, 0.5);
-    for (int i = 0; i < COUNT(bad_folders); i++) {
-        char *path = IN_SCRATCH("bad/step-00000003/%s", bad_folders[i].file), *good = IN_SCRATCH("good.json");
+/* Replaces a text in a file of a checkpoint; an unknown "xxh64" means that no checksums are verified. */
+static void change(const char *dir, const char *file, const char *old, const char *new) {
+    char *path = STRING("%s/%s", dir, file), *changed = IN_SCRATCH("changed");
+    edit(path, changed, old, new);
+    EXPECT(rename(changed, path) == 0, "%s", path);
+}
+
+static char *save_with_window(const char *out) {
+    TrainState state = state_of(3);
+    state.spikes = (SpikeDetector){ .count = 2, .loss = { 3.25, 3 }, .log_norm = { 0.5, 1 } };
+    EXPECT(!*save_state(out, &trainer, &state), "saved");
+    return STRING("%s/step-00000003", out);
+}
+
+static void damaged_files_are_refused(void) {
+    char *dir = save_with_window(IN_SCRATCH("bad"));
+    change(dir, "state.json", "\"xxh64\"", "\"was\"");
+    for (int i = 0; i < COUNT(bad_files); i++) {
+        char *path = STRING("%s/%s", dir, bad_files[i].file), *good = IN_SCRATCH("good.json");
         EXPECT(rename(path, good) == 0, "%s", path);
-        edit(good, path, bad_folders[i].old, bad_folders[i].new);
-        expect_fails(bad_folders[i].part, bad_folders[i].load, folder);
+        edit(good, path, bad_files[i].old, bad_files[i].new);
+        expect_fails(bad_files[i].part, bad_files[i].load, dir);
         EXPECT(rename(good, path) == 0, "%s", path);
     }
-    EXPECT(!symlink(IN_SCRATCH("bad/step-00000003/model.safetensors"), IN_SCRATCH("model.safetensors")), "a link");
-    edit(IN_SCRATCH("bad/step-00000003/config.json"), IN_SCRATCH("config.json"), "{", "{\"n_inner\": 40,");
-    EXPECT(checkpoint_config(scratch).C == 10, "an n_inner of 4 C");
-    edit(IN_SCRATCH("bad/step-00000003/config.json"), IN_SCRATCH("config.json"), "{", "{\"n_inner\": null,");
-    EXPECT(checkpoint_config(scratch).C == 10, "an n_inner of null");
-    unlink(IN_SCRATCH("model.safetensors"));
-    unlink(IN_SCRATCH("config.json"));
+    change(dir, "config.json", "{", "{\"n_inner\": 40,");
+    EXPECT(checkpoint_config(dir).C == 10, "an n_inner of 4 C");
+    change(dir, "config.json", "40", "null");
+    EXPECT(checkpoint_config(dir).C == 10, "an n_inner of null");
 
-    char *moments = IN_SCRATCH("bad/step-00000003/optimizer.safetensors"), *path = IN_SCRATCH("moments.safetensors");
+    char *moments = STRING("%s/optimizer.safetensors", dir), *path = IN_SCRATCH("moments.safetensors");
     EXPECT(rename(moments, path) == 0, "%s", moments);
     rewrite(path, moments, "exp_avg_sq.transformer.wpe", "exp_avg_sq.wpe", NULL, 0);
-    expect_fails("the tensor exp_avg_sq.transformer.wpe.weight is missing", load_optimizer, folder);
+    expect_fails("the tensor exp_avg_sq.transformer.wpe.weight is missing", load_optimizer, dir);
     rewrite(path, moments, "\"__metadata__\":{\"format\":\"pt\"}",
             "\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", NULL, 0);
-    expect_fails("unexpected tensor lm_head.weight", load_optimizer, folder);
+    expect_fails("unexpected tensor lm_head.weight", load_optimizer, dir);
     unlink(moments);
-    expect_fails("optimizer.safetensors: cannot open: No such file", load_optimizer, folder);
+    expect_fails("optimizer.safetensors: cannot open: No such file", load_optimizer, dir);
 }
+
+/* A change that leaves the file valid: every load of it fails by its checksum, or by that of state.json. */
+static void checksums_are_verified_on_every_load(void) {
+    static const struct { const char *file, *old, *new; void (*load)(void *); const char *part; } cases[] = {
+        { "config.json", "0.02", "0.03", load_config, "config.json: XXH64 is " },
+        { "model.safetensors", "\"pt\"", "\"tp\"", load_model, "model.safetensors: XXH64 is " },
+        { "optimizer.safetensors", "\"pt\"", "\"tp\"", load_optimizer, "optimizer.safetensors: XXH64 is " },
+        { "state.json", "\"tokens\": 63", "\"tokens\": 64", load_state, "state.json: XXH64 is " },
+        { "state.json", "\"tokens\": 63", "\"tokens\": 64", load_model, "state.json: XXH64 is " },
+        { "state.json", "\"tokens\": 63", "\"tokens\": 64", load_tokenizer, "state.json: XXH64 is " },
+        { "state.json", "\"config.json\": \"", "\"config.json\": \"0", load_config, "config.json: XXH64 is " },
+        { "state.json", "\"model.safetensors\"", "\"model\"", load_model, "want none by state.json" },
+        { "state.json", "\"state.json\": ", "\"state.json\": 5, \"x\": ", load_state, "want 5 by state.json" },
+        { "state.json", "\"xxh64\": {", "\"xxh64\": 5, \"was\": {", load_state, "want none by state.json" },
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        char *dir = save_with_window(IN_SCRATCH("sums"));
+        cases[i].load(dir);
+        if (ends_with(cases[i].file, ".safetensors")) {
+            char *path = STRING("%s/%s", dir, cases[i].file), *changed = IN_SCRATCH("changed");
+            rewrite(path, changed, cases[i].old, cases[i].new, NULL, 0);
+            EXPECT(rename(changed, path) == 0, "%s", path);
+        } else change(dir, cases[i].file, cases[i].old, cases[i].new);
+        expect_fails(cases[i].part, cases[i].load, dir);
+        if (cases[i].load == load_model) {
+            unlink(STRING("%s/state.json", dir));
+            load_model(dir);               /* a model alone has no checksums */
+        }
+    }
+}
+
+/* ---- Directories */
 
 static void expect_found(char *got, const char *want) {
     EXPECT(got && want ? !strcmp(got, want) : got == want, "found %s, want %s", got ? got : "none",
@@ -256,20 +306,22 @@ static void expect_found(char *got, const char *want) {
 static void test_finding(void) {
     char *out = IN_SCRATCH("found"), *s2 = IN_SCRATCH("found/step-00000002"), *s10 = IN_SCRATCH("found/step-00000010");
     char *big = IN_SCRATCH("found/step-123456789");
-    expect_found(steps_latest(out), NULL);
-    expect_fails("found: no such file or folder", resolve, out);
+    expect_found(run_dir_latest(out), NULL);
+    expect_fails("found: no such file or directory", resolve, out);
     directory_make(out);
-    expect_found(steps_latest(out), NULL);
-    expect_fails("holds no checkpoint, want config.json and model.safetensors, or folders", resolve, out);
-    save_step(out, &trainer, 2, 1);
-    save_step(out, &trainer, 10, 1);
-    expect_found(steps_latest(out), s10);
-    expect_found(steps_resolve(out), s10);
-    expect_found(steps_resolve(s2), s2);
-    expect_found(steps_resolve(IN_SCRATCH("found/step-00000002//")), s2);
-    expect_found(steps_resolve(IN_SCRATCH("found/step-00000002/model.safetensors")), s2);
+    expect_found(run_dir_latest(out), NULL);
+    expect_fails("holds no checkpoint, want config.json and model.safetensors, or directories", resolve, out);
+    SAVE_STEP(out, &trainer, 2);
+    SAVE_STEP(out, &trainer, 10);
+    expect_found(run_dir_latest(out), s10);
+    expect_found(run_dir_earlier(s10), s2);
+    expect_found(run_dir_earlier(s2), NULL);
+    expect_found(run_dir_resolve(out), s10);
+    expect_found(run_dir_resolve(s2), s2);
+    expect_found(run_dir_resolve(IN_SCRATCH("found/step-00000002//")), s2);
+    expect_found(run_dir_resolve(IN_SCRATCH("found/step-00000002/model.safetensors")), s2);
 
-    /* whole, but under names that no checkpoint has */
+    /* complete, but with names that no checkpoint has */
     static const char *const names[] = {
         "step-00000099.partial", "step-99", "step-000000099", "step-00000099x", "step-", "step--0000099",
         "step-0000009 9", "Step-00000099", "step-99999999999999999999"
@@ -277,175 +329,162 @@ static void test_finding(void) {
     for (int i = 0; i < COUNT(names); i++) {
         char *named = IN_SCRATCH("found/%s", names[i]);
         EXPECT(rename(s2, named) == 0, "%s", named);
-        expect_found(steps_latest(out), s10);
-        expect_found(steps_resolve(out), s10);
+        expect_found(run_dir_latest(out), s10);
+        expect_found(run_dir_resolve(out), s10);
         if (i == 0) expect_fails("is a checkpoint that was not finished", resolve, named);
         EXPECT(rename(named, s2) == 0, "%s", named);
     }
-    save_step(out, &trainer, 123456789, 1);
-    expect_found(steps_latest(out), big);
+    SAVE_STEP(out, &trainer, 123456789);
+    expect_found(run_dir_latest(out), big);
     unlink(IN_SCRATCH("found/step-123456789/state.json"));
-    expect_found(steps_latest(out), s10);       /* to resume it is not whole */
-    expect_found(steps_resolve(out), big);      /* to sample it is */
+    expect_found(run_dir_latest(out), s10);       /* incomplete for a resume */
+    expect_found(run_dir_newest(out), big);
+    expect_found(run_dir_resolve(out), big);      /* complete for sampling */
     unlink(IN_SCRATCH("found/step-123456789/config.json"));
-    expect_found(steps_resolve(out), s10);
-    expect_found(steps_resolve(big), big);      /* by its own name it is a model of any kind */
-    expect_found(steps_resolve(IN_SCRATCH("found/step-123456789/model.safetensors")), big);
+    expect_found(run_dir_resolve(out), s10);
+    expect_found(run_dir_resolve(big), big);      /* by its own name: a model without config.json */
+    expect_found(run_dir_resolve(IN_SCRATCH("found/step-123456789/model.safetensors")), big);
     expect_fails("model.safetensors: has 10 channels and no config.json beside it", load_config, big);
     put(IN_SCRATCH("model.pt"), "\x80\2}q", 4);
     expect_fails("model.pt: is a Python pickle, want a checkpoint", resolve, IN_SCRATCH("model.pt"));
     put_text(IN_SCRATCH("book.txt"), "Once upon a time");
     expect_fails("is a file of an unknown kind, want a checkpoint", resolve, IN_SCRATCH("book.txt"));
-    expect_fails("is a safetensors file, want a checkpoint: a folder", resolve,
+    expect_fails("is a safetensors file, want a checkpoint: a directory", resolve,
                  IN_SCRATCH("found/step-00000010/optimizer.safetensors"));
     directory_make(IN_SCRATCH("hub"));
     put_text(IN_SCRATCH("hub/pytorch_model.bin"), "PK");
     expect_fails("want model.safetensors in place of pytorch_model.bin", resolve, IN_SCRATCH("hub"));
 }
 
-/* A crash may leave step-N.partial in any state, and between two renames step-N.old without step-N. */
+/* A killed run may leave step-N.partial in any state. */
 static void test_replacing(void) {
     char *out = IN_SCRATCH("replaced"), *step = IN_SCRATCH("replaced/step-00000004");
-    char *old = IN_SCRATCH("replaced/step-00000004.old"), *partial = IN_SCRATCH("replaced/step-00000004.partial");
-    Trainer changed;
+    char *partial = IN_SCRATCH("replaced/step-00000004.partial");
+    Trainer changed, loaded;
     tiny_create(&changed, 30);
+    tiny_create(&loaded, 40);
     directory_make(partial);
     put_text(IN_SCRATCH("replaced/step-00000004.partial/model.safetensors"), "half");
-    put_text(IN_SCRATCH("replaced/step-00000004.partial/rest"), "of another version");
-    save_step(out, &trainer, 4, 1);
-    EXPECT(!file_exists(partial) && !file_exists(IN_SCRATCH("replaced/step-00000004/rest")), "what was left is gone");
-    save_step(out, &changed, 4, 2);
-    EXPECT(!file_exists(partial) && !file_exists(old), "nothing is left beside");
-    EXPECT(checkpoint_load_state(step).val_loss == 2, "the new one is in its place");
-    EXPECT(rename(step, old) == 0, "%s", old);
-    expect_found(steps_latest(out), old);
-    save_step(out, &trainer, 4, 3);
-    EXPECT(!file_exists(old), "the old one goes once the new one is there");
-    directory_make(old);
-    put_text(IN_SCRATCH("replaced/step-00000004.old/rest"), "");
-    expect_found(steps_latest(out), step);
-    save_step(out, &trainer, 4, 4);
-    EXPECT(!file_exists(old) && checkpoint_load_state(step).val_loss == 4, "an old one that was left is no obstacle");
+    SAVE_STEP(out, &trainer, 4);
+    SAVE_STEP(out, &changed, 4);
+    EXPECT(!file_exists(partial), "the old one is removed");
+    checkpoint_load_model(step, &loaded.model);
+    expect_equal_rows(&changed.model.params, &loaded.model.params, "the new one is in its place");
 
-    /* what a user has put there stays: also when a crash has left it in the old one, and in folders */
+    /* files of a user are never removed: they stay in step-N.partial, which is reported */
     put_text(IN_SCRATCH("replaced/step-00000004/README.md"), "mine");
-    put_text(IN_SCRATCH("replaced/step-00000004/state.json.bak"), "mine, too");
-    directory_make(IN_SCRATCH("replaced/step-00000004/eval/deep"));
-    save_step(out, &changed, 4, 5);
-    for (int crashed = 0; crashed < 2; crashed++) {
-        EXPECT(!file_exists(old) && checkpoint_load_state(step).val_loss == 5 + crashed, "replaced");
-        EXPECT(file_exists(IN_SCRATCH("replaced/step-00000004/README.md")) &&
-               file_exists(IN_SCRATCH("replaced/step-00000004/state.json.bak")) &&
-               file_is_folder(IN_SCRATCH("replaced/step-00000004/eval/deep")), "what is not ours is kept");
-        if (crashed) break;
-        EXPECT(rename(step, old) == 0, "%s", old);
-        save_step(IN_SCRATCH("replaced/other"), &trainer, 4, 6);
-        EXPECT(rename(IN_SCRATCH("replaced/other/step-00000004"), step) == 0, "as after a crash");
-        steps_sweep(out);
-    }
+    SAVE_FAILS("step 4 is saved, but", out, &trainer, 4);
+    SAVE_FAILS("step-00000004.partial: cannot remove: Directory not empty", out, &trainer, 5);
+    EXPECT(file_exists(IN_SCRATCH("replaced/step-00000004.partial/README.md")) &&
+           !file_exists(IN_SCRATCH("replaced/step-00000004.partial/state.json")), "README.md alone is left");
+    SAVE_FAILS("step 4 is not saved", out, &trainer, 4);
+    checkpoint_load_model(step, &loaded.model);
+    expect_equal_rows(&trainer.model.params, &loaded.model.params, "the earlier one stays");
+    EXPECT(rename(partial, IN_SCRATCH("replaced/mine")) == 0, "moved away");
     char *elsewhere = IN_SCRATCH("replaced/elsewhere");
     EXPECT(rename(step, elsewhere) == 0 && symlink(elsewhere, step) == 0, "a link");
-    save_step(out, &trainer, 4, 7);
-    EXPECT(file_exists(IN_SCRATCH("replaced/elsewhere/README.md")) && checkpoint_load_state(elsewhere).val_loss == 6 &&
-           checkpoint_load_state(step).val_loss == 7, "what a link leads to stays as it is");
+    SAVE_FAILS("step 4 is saved, but", out, &changed, 4);
+    checkpoint_load_model(elsewhere, &loaded.model);
+    expect_equal_rows(&trainer.model.params, &loaded.model.params, "the target of a link stays");
+    checkpoint_load_model(step, &loaded.model);
+    expect_equal_rows(&changed.model.params, &loaded.model.params, "the link is replaced");
     tiny_free(&changed);
+    tiny_free(&loaded);
 }
 
-static void save_limited(void *out) {
-    limit_file_size(8000);
-    save(out);
-}
+static void open_run_dir(void *path) { run_dir_open(&(RunDir){ .path = path }); }
 
 static void test_full_disk(void) {
     char *out = IN_SCRATCH("full"), *step = IN_SCRATCH("full/step-00000009");
-    save_step(out, &trainer, 9, 7);
-    expect_fails("model.safetensors: cannot write: File too large", save_limited, out);
-    limit_file_size(RLIM_INFINITY);      /* where that was not in a child */
-    expect_found(steps_latest(out), step);
-    Trainer loaded;
-    tiny_create(&loaded, 40);
-    checkpoint_load_model(step, &loaded.model);
-    expect_equal_rows(&trainer.model.params, &loaded.model.params, "the earlier checkpoint");
-    EXPECT(checkpoint_load_state(step).val_loss == 7, "its state");
-    tiny_free(&loaded);
-    save(out);
-    EXPECT(isnan(checkpoint_load_state(step).val_loss), "the next save works");
+    SAVE_STEP(out, &trainer, 9);
+    Trainer changed;
+    tiny_create(&changed, 40);
+    limit_file_size(8000);
+    SAVE_FAILS("step 9 is not saved: ", out, &changed, 9);
+    SAVE_FAILS("model.safetensors: cannot write: File too large", out, &changed, 9);
+    limit_file_size(RLIM_INFINITY);
+    expect_found(run_dir_latest(out), step);
+    checkpoint_load_model(step, &changed.model);
+    expect_equal_rows(&trainer.model.params, &changed.model.params, "the earlier checkpoint");
+    SAVE_STEP(out, &trainer, 9);
+    tiny_free(&changed);
     put_text(IN_SCRATCH("occupied"), "");
-    expect_fails("occupied: cannot make the folder: File exists", save, IN_SCRATCH("occupied"));
-    expect_fails("cannot make the folder", save, "/proc/none/out");
+    expect_fails("occupied: cannot make the directory: File exists", open_run_dir, IN_SCRATCH("occupied"));
+    expect_fails("cannot make the directory", open_run_dir, "/proc/none/out");
+    expect_fails("step-00000009 already exists: want another --out", open_run_dir, out);
 }
 
-/* A model that has gone sick does not take the place of the last good one. */
-static void test_sick_models(void) {
-    char *out = IN_SCRATCH("sick");
-    save_step(out, &trainer, 8, 7);
-    const Params *params = &trainer.model.params;
-    float *places[] = { params->block[1].qkvw.data, params->wte.data, (float *)trainer.optimizer.v.data +
-                        ((float *)params->block[0].ln1b.data - (float *)params->table.memory) };
+static void nonfinite_models_are_not_saved(void) {
+    char *out = IN_SCRATCH("nonfinite");
+    SAVE_STEP(out, &trainer, 8);
+    float *places[] = { trainer.model.params.block[1].qkvw.data, trainer.model.params.wte.data,
+                        (float *)trainer.optimizer.v.data + ((float *)trainer.model.params.block[0].ln1b.data -
+                                                             (float *)trainer.model.params.table.memory) };
     static const char *const part[] = {
         "model.safetensors: transformer.h.1.attn.c_attn.weight holds a NaN or an infinity (number 3): not saved",
         "model.safetensors: transformer.wte.weight holds", "optimizer.safetensors: transformer.h.0.ln_1.bias holds"
     };
     for (int i = 0; i < 3; i++) {
-        float kept, sick = i == 1 ? NAN : i == 2 ? INFINITY : -INFINITY;
+        float kept, bad = i == 1 ? NAN : i == 2 ? INFINITY : -INFINITY;
         device_download(&kept, places[i] + 3, sizeof kept);
-        device_upload(places[i] + 3, &sick, sizeof sick);
-        expect_fails(part[i], save, out);
+        device_upload(places[i] + 3, &bad, sizeof bad);
+        SAVE_FAILS(part[i], out, &trainer, 9);
         device_upload(places[i] + 3, &kept, sizeof kept);
-        expect_found(steps_latest(out), IN_SCRATCH("sick/step-00000008"));
+        expect_found(run_dir_latest(out), IN_SCRATCH("nonfinite/step-00000008"));
     }
-    save(out);
-    expect_found(steps_latest(out), IN_SCRATCH("sick/step-00000009"));
+    SAVE_STEP(out, &trainer, 9);
+    expect_found(run_dir_latest(out), IN_SCRATCH("nonfinite/step-00000009"));
 }
 
-static void load_tokenizer(void *folder) { checkpoint_load_tokenizer(folder); }
-
-/* Any bytes, none, and a file that is not there; and no more than a tokenizer can be. */
+/* Any bytes, none, and a missing file; and a limit on their size. */
 static void test_tokenizer_files(void) {
     char *from = IN_SCRATCH("tokenizer");
     directory_make(from);
     static const char bytes[] = "{\"\0\n\xff\": 0}";
     put(IN_SCRATCH("tokenizer/vocab.json"), bytes, sizeof bytes);
     put_text(IN_SCRATCH("tokenizer/merges.txt"), "");
-    put_text(IN_SCRATCH("tokenizer/notes.txt"), "not the tokenizer's");
+    put_text(IN_SCRATCH("tokenizer/notes.txt"), "no file of a tokenizer");
     directory_make(IN_SCRATCH("tokenizer/tokenizer.json"));
-    TokenizerFiles files = checkpoint_load_tokenizer(from);
+    saved_tokenizer_files = checkpoint_load_tokenizer_files(from, TOKENIZER_BYTES);
     unlink(IN_SCRATCH("tokenizer/vocab.json"));
-    TrainState state = { 1, 3, 21, 0.5 };
-    Snapshot snapshot = checkpoint_snapshot(&trainer.model, &trainer.optimizer, &state, settings);
-    snapshot.tokenizer = &files;
-    steps_write(IN_SCRATCH("tokenized"), &snapshot);
+    SAVE_STEP(IN_SCRATCH("tokenized"), &trainer, 1);
     FileMap vocab = file_map(IN_SCRATCH("tokenized/step-00000001/vocab.json"));
     FileMap merges = file_map(IN_SCRATCH("tokenized/step-00000001/merges.txt"));
     EXPECT(vocab.size == sizeof bytes && !memcmp(vocab.bytes, bytes, sizeof bytes), "vocab.json has %d bytes",
            (int)vocab.size);
     EXPECT(merges.size == 0, "merges.txt has %d bytes", (int)merges.size);
     file_unmap(vocab);
-    EXPECT(!file_exists(IN_SCRATCH("tokenized/step-00000001/tokenizer.json")), "a folder is no tokenizer's file");
-    EXPECT(!file_exists(IN_SCRATCH("tokenized/step-00000001/notes.txt")), "what is not the tokenizer's stays");
-    for (int i = 0; i < TOKENIZER_FILES; i++) free(files.file[i].bytes);
+    EXPECT(!file_exists(IN_SCRATCH("tokenized/step-00000001/tokenizer.json")), "a directory is not copied");
+    EXPECT(!file_exists(IN_SCRATCH("tokenized/step-00000001/notes.txt")), "other files are not copied");
+    for (int i = 0; i < TOKENIZER_FILES; i++) free(saved_tokenizer_files.file[i].bytes);
+    saved_tokenizer_files = (TokenizerFiles){0};
+    TokenizerFiles ids = checkpoint_load_tokenizer_files(NULL, TOKENIZER_IDS);
+    EXPECT(!ids.file[0].bytes, "ids have no tokenizer");
+    TokenizerFiles of_bytes = checkpoint_load_tokenizer_files(NULL, TOKENIZER_BYTES);
+    EXPECT(of_bytes.file[0].bytes && of_bytes.file[1].bytes && !of_bytes.file[2].bytes, "a tokenizer of bytes");
+    for (int i = 0; i < 2; i++) free(of_bytes.file[i].bytes);
 
     put_text(IN_SCRATCH("tokenizer/added_tokens.json"), "");
-    EXPECT(truncate(IN_SCRATCH("tokenizer/added_tokens.json"), TOKENIZER_FILE_BYTES + 1) == 0, "a file with a hole");
-    expect_fails("added_tokens.json: 67108865 bytes, want a tokenizer's file of at most 67108864", load_tokenizer,
+    EXPECT(truncate(IN_SCRATCH("tokenizer/added_tokens.json"), TOKENIZER_FILE_BYTES_MAX + 1) == 0, "a sparse file");
+    expect_fails("added_tokens.json: 67108865 bytes, want a tokenizer file of at most 67108864", load_tokenizer_files,
                  from);
 }
 
-static void load_state_and_setting(void *folder) {
-    checkpoint_load_state(folder);
-    free(checkpoint_setting(folder, "data"));
+static void load_all_of_state(void *dir) {
+    checkpoint_load_state(dir);
+    load_data_ids(dir);
 }
 
 static void test_checkpoint_mutations(void) {
-    char *folder = IN_SCRATCH("mutated/step-00000001");
-    save_step(IN_SCRATCH("mutated"), &trainer, 1, 0.25);
+    char *dir = save_with_window(IN_SCRATCH("mutated"));
+    change(dir, "state.json", "\"xxh64\"", "\"was\"");
     MutationCount c[] = {
-        mutations(IN_SCRATCH("mutated/step-00000001/state.json"), 1 << 20, 2000, load_state_and_setting, folder),
-        mutations(IN_SCRATCH("mutated/step-00000001/config.json"), 1 << 20, 1000, load_config, folder),
-        mutations(IN_SCRATCH("mutated/step-00000001/model.safetensors"), 3000, 1000, load_model, folder),
+        mutations(STRING("%s/state.json", dir), 1 << 20, 2000, load_all_of_state, dir),
+        mutations(STRING("%s/config.json", dir), 1 << 20, 1000, load_config, dir),
+        mutations(STRING("%s/model.safetensors", dir), 3000, 1000, load_model, dir),
     };
     for (int i = 0; i < 3; i++) printf("  mutations: %d loaded, %d failed in one line\n", c[i].loaded, c[i].failed);
-    checkpoint_load_model(folder, &trainer.model);
+    checkpoint_load_model(dir, &trainer.model);
 }
 
 int main(void) {
@@ -453,12 +492,13 @@ int main(void) {
     test_device_open((DeviceOptions){ .threads = 1 });
     tiny_create(&trainer, 1);
     RUN(test_checkpoint_round_trip);
-    RUN(test_foreign_files);
-    RUN(test_bad_folders);
+    RUN(models_of_other_programs);
+    RUN(damaged_files_are_refused);
+    RUN(checksums_are_verified_on_every_load);
     RUN(test_finding);
     RUN(test_replacing);
     RUN(test_full_disk);
-    RUN(test_sick_models);
+    RUN(nonfinite_models_are_not_saved);
     RUN(test_tokenizer_files);
     RUN(test_checkpoint_mutations);
     tiny_free(&trainer);

@@ -1,7 +1,7 @@
 /* test/test_data.c - Random numbers, schedules and token streams. */
 #include <fcntl.h>
 #include <sys/stat.h>
-#include "../llmc/schedule.h"
+#include "../llmc/optimizer.h"
 #include "../llmc/dataloader.h"
 #include "scratch.h"
 
@@ -260,7 +260,6 @@ static void texts_are_bytes(void) {
     int count = tokens_eval_window(t, 0, 4, input, target);
     EXPECT(tokens_are_bytes(t) && count == 3 && input[0] == 'a' && input[1] == 255 && input[2] == 0 && target[2] == 'b',
            "%d: %d %d %d", count, input[0], input[1], input[2]);
-    EXPECT(!strcmp(tokens_name(t), "b[1].txt"), "%s", tokens_name(t));
     tokens_check(t, 256);
     tokens_close(t);
 }
@@ -333,7 +332,7 @@ static void malformed_files(void) {
     expect_fails("folder/b4.bin: this is a shard of uint32, but folder/a2.bin is a shard of uint16", open_tokens,
                  "folder/*.bin");
     expect_fails("folder/c.txt: this is a text, but folder/a2.bin is a shard of uint16", open_tokens, "folder/[ac]*");
-    expect_fails("folder: is a folder, want a file", open_tokens, "folder");
+    expect_fails("folder: is a directory, want a file", open_tokens, "folder");
     expect_fails("no such file, and no file matches it as a pattern", open_tokens, "missing.txt");
     expect_fails("no such file, and no file matches it as a pattern", open_tokens, "folder/*.shard");
     expect_fails("no such file", open_tokens, "no_folder/*.bin");
@@ -343,7 +342,6 @@ static void malformed_files(void) {
         expect_fails("Permission denied: cannot look for data there", open_tokens, "folder/*.bin");
         chmod("folder", 0755);
     }
-    directory_remove("folder");
 }
 
 static void read_all(void *pattern) {

@@ -3,8 +3,7 @@
    root is the working directory. */
 #include "../kernels/device.h"
 #include "../kernels/matmul.h"
-#include "../llmc/checkpoint/run_dir.h"
-#include "../llmc/checkpoint/weights.h"
+#include "checkpoints.h"
 #include "../llmc/files.h"
 #include "../llmc/gpt.h"
 #include "../llmc/optimizer.h"
@@ -86,9 +85,9 @@ typedef struct {
 } Reference;
 
 static double metadata(const Reference *r, const char *key) {
-    const char *text = safetensors_metadata(&r->file, key);
-    REQUIRE(text, "%s: no metadata \"%s\": run scripts/make_reference.py", r->path, key);
-    return strtod(text, NULL);
+    const Json *value = json_find(json_find(r->file.header, "__metadata__"), key);
+    REQUIRE(value, "%s: no metadata \"%s\": run scripts/make_reference.py", r->path, key);
+    return strtod(value->text, NULL);
 }
 
 /* A copy of a tensor, as the file does not align it. */
@@ -461,17 +460,16 @@ static void ask_for_last_logits(const Reference *r, const char *attention) {
 
 /* Two steps, a checkpoint, and two more by a model that was read from it: the weights of four steps. */
 static void resume(const Reference *r, const char *attention) {
-    static const Setting none[] = { { NULL, NULL } };
     char *out = IN_SCRATCH("%s-%s", attention, dtype_name(r->config.dtype));
     GPT straight, resumed;
     Optimizer a, b;
     reference_model(&straight, r, attention, TRAIN);
     optimizer_create(&a, &straight, r->adamw);
     train(&straight, &a, r, 2);
-    steps_save(out, &straight, &a, &(TrainState){ .step = 2, .val_loss = NAN }, none);
+    SAVE_STEP(out, (&(Trainer){ straight, a }), 2);
     train(&straight, &a, r, 2);
 
-    char *folder = steps_latest(out);
+    char *folder = run_dir_latest(out);
     gpt_create(&resumed, r->config, attention, r->B, r->T, TRAIN);
     optimizer_create(&b, &resumed, r->adamw);
     checkpoint_load_model(folder, &resumed);

@@ -111,7 +111,7 @@ static void bad_words(void) {
         }
         word(format("--%s", o->name));
         base_without(format(" %s ", o->name));
-        refused(format("--%s: wants a value", o->name), "the value is missing in front of another option");
+        refused(format("--%s: want a value", o->name), "the value is missing in front of another option");
         if (strcmp(o->name, "prompt")) option_case(o, "", draw(2), "an empty value");
     }
 }

@@ -3,20 +3,19 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/ioctl.h>
+#include "../llmc/os.h"
 #include "../llmc/report.h"
-#include "../llmc/units.h"
 
 static char *log_path;
 
-#define OLD_HEADER "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss"
-#define HEADER OLD_HEADER ",temperature_c,power_w,clock_mhz,throttle\n"
+#define HEADER "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss,temperature_c,power_w,clock_mhz,throttle\n"
 
 static DeviceHealth health;      /* of the steps to come */
 
 static StepReport step_of(int64_t step) {
     return (StepReport){ .step = step, .total = 100, .tokens = 768 * step, .loss = 4.0f / (float)step, .norm = 0.5,
                          .learning_rate = 1e-3, .ms = 100, .tokens_per_second = 7680,
-                         .val_loss = step % 10 ? NAN : 1.5, .health = health };
+                         .val_loss = step % 10 ? NAN : 1.5 };
 }
 
 /* What f prints: stdout is a file in the meantime. */
@@ -47,12 +46,16 @@ static const char *log_text(void) {
 
 typedef struct { const char *head; int64_t keep, first, last; } Run;
 
+static double resumed_val_loss = NAN;
+
 static void run_steps(void *argument) {
     Run *run = argument;
     Report report;
-    report_open(&report, log_path, run->head, run->keep);
+    if (run->keep < 0) unlink(log_path);
+    report_open(&report, log_path, run->head, run->keep, resumed_val_loss);
     for (int64_t step = run->first; step <= run->last; step++) {
         StepReport s = step_of(step);
+        report.row_health = health;
         report_step(&report, &s);
     }
     report_close(&report);
@@ -80,6 +83,19 @@ static void the_log_holds_every_step(void) {
     EXPECT(strstr(lines, "step  10/100  loss 0.4000  val 1.5000  norm 0.50"), "%s", lines);
 }
 
+static void the_log_holds_the_mfu(void) {
+    Report report;
+    StepReport s = step_of(1);
+    s.flops_per_token = 6e9;
+    s.peak_flops = 100e12;
+    unlink(log_path);
+    report_open(&report, log_path, NULL, -1, NAN);
+    report_step(&report, &s);
+    report_close(&report);
+    EXPECT(strstr(log_text(), "\n1,768,4,0.5,0.001,100.000,7680.0,0.4608,,,,,\n"), "%s", log_text());
+    unlink(log_path);
+}
+
 static void the_log_holds_the_health(void) {
     static const struct { DeviceHealth health; const char *want; } rows[] = {
         { { 64, 698.765, 1755, "power", 0 }, ",64,698.8,1755,power\n" },
@@ -98,20 +114,24 @@ static void the_log_holds_the_health(void) {
     health = (DeviceHealth){0};
 }
 
-/* It keeps the columns it has, whatever is known now, as often as it is resumed. */
-static void an_old_log_stays_as_it_is(void) {
-    static const char old[] = "# command: old\n" OLD_HEADER "\n"
-        "1,768,4,0.5,0.001,100.000,7680.0,,\n2,1536,2,0.5,0.001,100.000,7680.0,,\n";
-    char want[1024];
-    char *text = format_string("%s3,2304,1.5,0.5,0.001,100.000,7680.0,,\n4,30", old);
-    put_text(log_path, text);
-    free(text);
-    health = (DeviceHealth){ 64, 698.765, 1755, "power", 0 };
-    printed(run_steps, &(Run){ "# command: new\n", 2, 3, 3 });
-    printed(run_steps, &(Run){ "# command: newer\n", 3, 4, 4 });
-    snprintf(want, sizeof want, "%s# resumed at step 2: new\n3,2304,1.33333337,0.5,0.001,100.000,7680.0,,\n"
-             "# resumed at step 3: newer\n4,3072,1,0.5,0.001,100.000,7680.0,,\n", old);
-    EXPECT(!strcmp(log_text(), want), "got %s\nwant %s", log_text(), want);
+/* Of a validation that a stop cut short: the row of the checkpoint's step gets the loss, an old loss stays. */
+static void a_resume_adds_the_val_loss(void) {
+    static const struct { int64_t keep; const char *want; } cases[] = {
+        { 7, "\n7,5376,0.571428597,0.5,0.001,100.000,7680.0,,2.25,64,698.8,1755,power\n# resumed at step 7: b\n8," },
+        { 10, "\n10,7680,0.400000006,0.5,0.001,100.000,7680.0,,1.5,64,698.8,1755,power\n# resumed at step 10: b\n" },
+        { 30, "\n12,9216,0.333333343,0.5,0.001,100.000,7680.0,,,64,698.8,1755,power\n# resumed at step 30: b\n" },
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        int64_t next = cases[i].keep + 1;
+        unlink(log_path);
+        health = (DeviceHealth){ 64, 698.765, 1755, "power", 0 };
+        printed(run_steps, &(Run){ "# command: a\n", -1, 1, 12 });
+        resumed_val_loss = 2.25;
+        printed(run_steps, &(Run){ "# command: b\n", cases[i].keep, next, next });
+        resumed_val_loss = NAN;
+        EXPECT(strstr(log_text(), cases[i].want), "got %s\nwant %s", log_text(), cases[i].want);
+        EXPECT(lines_of(log_text()) == 2 + (cases[i].keep < 12 ? cases[i].keep : 12) + 2, "%s", log_text());
+    }
     health = (DeviceHealth){0};
     unlink(log_path);
 }
@@ -149,7 +169,7 @@ static void a_resume_cuts_the_log(void) {
 
     /* behind the end, which is told, at the start, and without a log */
     const char *told = printed(run_steps, &(Run){ "# command: fourth\n", 50, 51, 51 });
-    EXPECT(strstr(told, "ends at step 18, the rows up to step 50 are not there\n"), "%s", told);
+    EXPECT(strstr(told, "ends at step 18, the rows up to step 50 are missing\n"), "%s", told);
     text = log_text();
     EXPECT(strstr(text, "\n18,13824,") && strstr(text, "\n# resumed at step 50: fourth\n51,"), "%s", text);
     printed(run_steps, &(Run){ "# command: fifth\n", 0, 1, 1 });
@@ -162,13 +182,27 @@ static void a_resume_cuts_the_log(void) {
     text = log_text();
     EXPECT(strstr(text, "# command: sixth\n" HEADER "# resumed at step 5: sixth\n6,") == text, "%s", text);
 
-    /* a new run replaces it; nothing is left beside it */
-    printed(run_steps, &(Run){ NULL, -1, 1, 1 });
-    text = log_text();
-    EXPECT(strstr(text, HEADER "1,") == text, "%s", text);
-    char *beside = format_string("%s.new", log_path);
-    EXPECT(!file_exists(beside), "%s is left behind", beside);
-    free(beside);
+    EXPECT(!file_exists(STRING("%s.new", log_path)), "a temporary file is left");
+}
+
+static void open_new_log(void *ignored) {
+    (void)ignored;
+    Report report;
+    report_open(&report, log_path, "# a new run", -1, NAN);
+    report_close(&report);
+}
+
+/* Of runs that were killed before their first checkpoint. */
+static void a_log_without_a_checkpoint_is_renamed(void) {
+    for (int i = 0; i < 2; i++) {
+        put_text(log_path, i ? "second" : "first");
+        printed(open_new_log, NULL);
+        EXPECT(!strcmp(log_text(), "# a new run\n" HEADER), "%s", log_text());
+    }
+    put_text(IN_SCRATCH("1"), "first");
+    put_text(IN_SCRATCH("2"), "second");
+    EXPECT(same_files(IN_SCRATCH("1"), STRING("%s.old", log_path)), "the first log");
+    EXPECT(same_files(IN_SCRATCH("2"), STRING("%s.old.2", log_path)), "the second log");
 }
 
 static void foreign_logs_are_left_alone(void) {
@@ -176,8 +210,7 @@ static void foreign_logs_are_left_alone(void) {
         { "not a log of training steps", "" },
         { "not a log of training steps", "a,b,c\n1,2,3\n" },
         { "not a log of training steps", "# only a head\n" },
-        { "not a log of training steps", OLD_HEADER },
-        { "not a log of training steps", OLD_HEADER ",temperature_c\n1,2,3,4,5,6,7,8,,\n" },
+        { "not a log of training steps", "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss\n" },
         { "not a log of training steps", "step,tokens,loss\n1,2,3\n" },
         { "log.csv:3: damaged", HEADER "1,2,3,4,5,6,7,8,,,,,\n1,2,3,4,5,6,7,8,,,,,\n" },
         { "log.csv:2: damaged", HEADER "0,2,3,4,5,6,7,8,,,,,\n" },
@@ -187,7 +220,6 @@ static void foreign_logs_are_left_alone(void) {
         { "log.csv:2: damaged", HEADER "\n" },
         { "log.csv:2: damaged", HEADER "1.5,2,3,4,5,6,7,8,,,,,\n" },
         { "log.csv:3: damaged", HEADER "1,2,3,4,5,6,7,8,,,,,\n2,2,3,4,5,6,7,8,\n" },
-        { "log.csv:3: damaged", OLD_HEADER "\n1,2,3,4,5,6,7,8,\n2,2,3,4,5,6,7,8,,,,,\n" },
     };
     for (int i = 0; i < COUNT(logs); i++) {
         put_text(log_path, logs[i].text);
@@ -211,7 +243,7 @@ static void is_again(int fd, int was) {
 
 /* Two rows while the disk is full; returns what stands for the log. */
 static int full_disk(Report *report) {
-    report_open(report, log_path, "", -1);
+    report_open(report, log_path, "", -1, NAN);
     int log = stands_for(fileno(report->csv), "/dev/full"), told = stands_for(STDERR_FILENO, "/dev/null");
     StepReport s[2] = { step_of(7), step_of(8) };
     report_step(report, &s[0]);
@@ -233,11 +265,11 @@ static void a_full_disk_loses_no_row(void) {
     expect_fails("log.csv: cannot write: No space left on device; ", close_full, NULL);
     Report report;
     int log = full_disk(&report);
-    EXPECT(report.csv_error == ENOSPC && report.waiting_bytes > 0, "rows wait: errno %d", report.csv_error);
+    EXPECT(report.csv_error == ENOSPC && report.pending_bytes > 0, "rows wait: errno %d", report.csv_error);
     is_again(fileno(report.csv), log);
     StepReport s = step_of(9);
     report_step(&report, &s);
-    EXPECT(!report.csv_error && !report.waiting_bytes, "no row waits");
+    EXPECT(!report.csv_error && !report.pending_bytes, "no row waits");
     report_close(&report);
     const char *text = log_text();
     EXPECT(lines_of(text) == 4 && strstr(text, "\n7,") && strstr(text, "\n8,") && strstr(text, "\n9,"), "%s", text);
@@ -278,12 +310,14 @@ static const char *seen(int columns, void (*f)(void *), void *argument) {
 static void terminal_run(void *argument) {
     Report report;
     StepReport s = { .step = 1, .total = 3000, .loss = 10.5, .norm = 123.4, .learning_rate = 6e-4, .ms = 1234,
-                     .tokens_per_second = 123456, .mfu = 0.412, .val_loss = NAN };
-    report_open(&report, NULL, NULL, -1);
+                     .tokens_per_second = 123456, .flops_per_token = 1e9, .peak_flops = 123456e9 / 0.412,
+                     .val_loss = NAN };
+    report_open(&report, NULL, NULL, -1, NAN);
     report_step(&report, &s);
     usleep(60000);       /* lines in place come no more than 20 times a second */
     s = (StepReport){ .step = 2, .total = 3000, .loss = 9.25, .norm = 1, .learning_rate = 6e-4, .ms = 12.34,
-                      .tokens_per_second = 50, .mfu = 0.412, .val_loss = NAN };
+                      .tokens_per_second = 50, .flops_per_token = 1e9, .peak_flops = 50e9 / 0.412,
+                      .val_loss = NAN };
     report_step(&report, &s);
     report_line(&report, "saved %d", 1);
     s.step = 3;
@@ -291,7 +325,7 @@ static void terminal_run(void *argument) {
     report_step(&report, &s);
     s.step = 4;
     s.val_loss = NAN;
-    s.mfu = 0;
+    s.peak_flops = 0;
     report_step(&report, &s);        /* too soon after the last: shown at the end */
     if (argument) fail("stopped");
     report_close(&report);
@@ -331,7 +365,7 @@ static void a_terminal_has_its_line_in_place(void) {
 
 static void progress_run(void *quick) {
     Report report;
-    report_open(&report, NULL, NULL, -1);
+    report_open(&report, NULL, NULL, -1, NAN);
     report_step(&report, &(StepReport){ .step = 1, .total = 2, .loss = 1, .ms = 10, .val_loss = NAN });
     report_progress(&report, 0, 8);
     if (!quick) usleep(1010000);
@@ -361,9 +395,10 @@ static void health_run(void *ignored) {
         { 64, 700, 1700, "power", 0 }, { 91, 300, 600, "thermal", 1 }, { 0, 0, 0, NULL, 0 },
         { 64, 700, 1980, "none", 0 } };
     Report report;
-    report_open(&report, NULL, NULL, -1);
+    report_open(&report, NULL, NULL, -1, NAN);
     for (int i = 0; i < 4; i++) {
-        StepReport s = { .step = i + 1, .total = 5, .loss = 1, .val_loss = 1, .ms = 10, .health = known[i] };
+        StepReport s = { .step = i + 1, .total = 5, .loss = 1, .val_loss = 1, .ms = 10 };
+        report.row_health = known[i];
         report_step(&report, &s);
     }
     report_close(&report);
@@ -382,8 +417,10 @@ static void the_line_tells_distress_only(void) {
 static void long_steps(void *argument) {
     Report report;
     StepReport s = { .step = 123456, .total = 999999, .loss = 10.9, .norm = 12345, .learning_rate = 1e-10, .ms = 1e7,
-                     .tokens_per_second = 1e12, .val_loss = 10.9, .mfu = argument ? 0.5 : 0, .health = health };
-    report_open(&report, NULL, NULL, -1);
+                     .tokens_per_second = 1e12, .val_loss = 10.9,
+                     .flops_per_token = 1, .peak_flops = argument ? 2e12 : 0 };
+    report_open(&report, NULL, NULL, -1, NAN);
+    report.row_health = health;
     report_step(&report, &s);
     s.loss = s.norm = s.val_loss = 1e300;
     report_step(&report, &s);
@@ -415,7 +452,14 @@ static void numbers_for_people(void) {
         { 1.5 * 1073741824.0, "1.50 GiB" }, { 1023.4 * 1048576, "1023 MiB" }, { 1023.6 * 1048576, "1.00 GiB" },
         { 1023.999 * 1073741824, "1.00 TiB" },
         { 1e30, "888178419700125.25 PiB" }, { -2048, "-2 KiB" }, { NAN, "unknown" } };
+    static const struct { const char *text; double want; } seconds[] = {
+        { "3h50m", 13800 }, { "2d", 172800 }, { "90s", 90 }, { "1.5h", 5400 }, { "3600", 3600 }, { "0.7s", 0.7 },
+        { "1d2h3m4s", 93784 }, { "0", 0 }, { "", -1 }, { "-1s", -1 }, { "3x", -1 }, { "1s2h", -1 }, { "1h1h", -1 },
+        { "h", -1 }, { "1h30", -1 }, { "1.2.3s", -1 }, { "1e3", -1 }, { " 1s", -1 }, { "inf", -1 } };
     char text[32];
+    for (int i = 0; i < COUNT(seconds); i++)
+        EXPECT(fabs(duration_seconds(seconds[i].text) - seconds[i].want) < 1e-9, "\"%s\": %g s", seconds[i].text,
+               duration_seconds(seconds[i].text));
     for (int i = 0; i < COUNT(durations); i++)
         EXPECT(!strcmp(duration_text(durations[i].value, text), durations[i].want), "%s, want %s", text,
                durations[i].want);
@@ -427,9 +471,11 @@ int main(void) {
     scratch_open();
     log_path = IN_SCRATCH("log.csv");
     RUN(the_log_holds_every_step);
+    RUN(the_log_holds_the_mfu);
     RUN(the_log_holds_the_health);
-    RUN(an_old_log_stays_as_it_is);
+    RUN(a_resume_adds_the_val_loss);
     RUN(a_resume_cuts_the_log);
+    RUN(a_log_without_a_checkpoint_is_renamed);
     RUN(foreign_logs_are_left_alone);
     RUN(a_full_disk_loses_no_row);
     RUN(a_terminal_has_its_line_in_place);

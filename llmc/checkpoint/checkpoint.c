@@ -1,16 +1,86 @@
 #include "checkpoint.h"
 #include "../files.h"
-#include "json.h"
 #include "xxh64.h"
 #include "../../kernels/check.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <dirent.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+static const char CONFIG[] = "config.json", MODEL[] = "model.safetensors", OPTIMIZER[] = "optimizer.safetensors";
+static const char STATE[] = "state.json", INDEX[] = "model.safetensors.index.json";
+
+static const char *const names[] = {        /* of all files that checkpoint_write may write */
+    CONFIG, MODEL, OPTIMIZER, STATE,
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt",
+};
+enum { NAMES = sizeof names / sizeof *names };
+static const char *const *tokenizer_names = names + NAMES - TOKENIZER_FILES;
+
+static int has_file(const char *dir, const char *name) {
+    char *path = format_string("%s/%s", dir, name);
+    int found = file_exists(path) && !file_is_dir(path);
+    free(path);
+    return found;
+}
+
+int checkpoint_has_model(const char *dir) { return has_file(dir, MODEL) || has_file(dir, INDEX); }
+
+static char *model_path(const char *dir) {
+    return format_string("%s/%s", dir, has_file(dir, INDEX) && !has_file(dir, MODEL) ? INDEX : MODEL);
+}
+
+/* ---- Checksums */
+
+static uint64_t sum_of(const void *bytes, size_t size) {
+    XXH64 sum = xxh64_begin();
+    xxh64_add(&sum, bytes, size);
+    return xxh64_end(&sum);
+}
+
+static void verify(const Json *sums, const char *name, const char *path, const void *bytes, size_t size) {
+    const Json *sum = json_find(sums, name);
+    const char *want = sum ? json_text(sum) : "none";
+    char got[20];
+    snprintf(got, sizeof got, "%016" PRIx64, sum_of(bytes, size));
+    REQUIRE(!strcmp(got, want), "%s: XXH64 is %s, want %.40s by state.json: the file has changed since it was written "
+            "(if that was intended, remove \"xxh64\" from state.json)", path, got, want);
+}
+
+Json *checkpoint_open_state(const char *checkpoint) {
+    char *path = format_string("%s/%s", checkpoint, STATE);
+    FileMap map = file_map(path);
+    Json *state = json_parse((const char *)map.bytes, (size_t)map.size, path);
+    const Json *sums = json_find(state, "xxh64");
+    const char *end = (const char *)map.bytes + map.size, *rest = memmem(map.bytes, (size_t)map.size, "\"xxh64\"", 7);
+    if (rest) rest = memchr(rest, '}', (size_t)(end - rest));
+    if (sums && rest) verify(sums, STATE, path, rest + 1, (size_t)(end - rest - 1));
+    file_unmap(map);
+    free(path);
+    return state;
+}
+
+/* A model of another program has no checksums; one that was split into shards since has none of its own. */
+static void verify_file(const char *checkpoint, const char *name) {
+    if (!has_file(checkpoint, STATE) || !has_file(checkpoint, name)) return;
+    Json *state = checkpoint_open_state(checkpoint);
+    const Json *sums = json_find(state, "xxh64");
+    char *path = format_string("%s/%s", checkpoint, name);
+    FileMap map = file_map(path);
+    if (sums) verify(sums, name, path, map.bytes, (size_t)map.size);
+    file_unmap(map);
+    free(path);
+    json_free(state);
+}
 
 /* ---- config.json */
 
-/* What HuggingFace's GPT2Config can vary and this model does not: written, and demanded wherever a config has it. */
+/* Fields of HuggingFace's GPT2Config that this model does not vary: written, and required of a config that has them. */
 static const struct { const char *key, *value; } fixed[] = {
     { "model_type",                       "\"gpt2\"" },
     { "activation_function",              "\"gelu_new\"" },
@@ -41,62 +111,40 @@ static int json_equal(const Json *a, const Json *b) {
     return !a->text || !strcmp(a->text, b->text);
 }
 
-static int has_file(const char *folder, const char *name) {
-    char *path = format_string("%s/%s", folder, name);
-    int found = file_exists(path) && !file_is_folder(path);
-    free(path);
-    return found;
-}
-
-static const char MODEL[] = "model.safetensors", INDEX[] = "model.safetensors.index.json";
-static const char OPTIMIZER[] = "optimizer.safetensors", STATE[] = "state.json";
-
-int checkpoint_has_model(const char *folder) { return has_file(folder, MODEL) || has_file(folder, INDEX); }
-
-static char *model_path(const char *folder) {
-    return format_string("%s/%s", folder, has_file(folder, INDEX) && !has_file(folder, MODEL) ? INDEX : MODEL);
-}
-
-/* A head that config.json ties and the file does not is its own: the file is what was trained. */
-static int is_untied(const Json *config, const char *path, const char *weights) {
+/* A head that config.json ties and that differs from wte is a tensor of its own: the file is what was trained. */
+static int is_untied(const Json *config, const char *weights) {
     const Json *tie = json_find(config, "tie_word_embeddings");
     int untied = tie && tie->type == JSON_FALSE;
-    REQUIRE(!tie || tie->type == JSON_TRUE || untied, "%s: \"tie_word_embeddings\" is %.80s, want true or false", path,
-            json_text(tie));
+    REQUIRE(!tie || tie->type == JSON_TRUE || untied, "%s: \"tie_word_embeddings\" is %.80s, want true or false",
+            config->where, json_text(tie));
     Head head = weights_head(weights);
     REQUIRE(head != NO_HEAD || !untied, "%s: \"tie_word_embeddings\" is false, but there is no lm_head.weight in %s: "
-            "want true, or that tensor", path, weights);
-    static int told;
-    if (head == OWN_HEAD && !untied && !told++)
-        printf("%s: lm_head.weight differs from wte, though %s ties them: the head is trained untied\n", weights, path);
+            "want true, or that tensor", config->where, weights);
+    static int printed;
+    if (head == OWN_HEAD && !untied && !printed++)
+        printf("%s: lm_head.weight differs from wte, though %s ties them: the head is trained untied\n", weights,
+               config->where);
     return untied || head == OWN_HEAD;
 }
 
 static GPTConfig inferred_config(const char *weights) {
     GPTConfig config = weights_config(weights);
-    REQUIRE(config.C % 64 == 0, "%s: has %d channels and no config.json beside it: want one, as the shapes do not tell "
-            "the number of heads, and heads of 64 channels do not divide them", weights, config.C);
+    REQUIRE(config.C % 64 == 0, "%s: has %d channels and no config.json beside it: want one, as shapes do not give the "
+            "number of heads, and heads of 64 channels do not divide them", weights, config.C);
     config.NH = config.C / 64;
     gpt_check(&config);
     config.untied = weights_head(weights) == OWN_HEAD;
-    static int told;
-    if (!told++)
-        printf("%s: no config.json beside it: layers %d, channels %d, context %d, vocabulary %d by its shapes; heads "
-               "%d, of 64 channels as in GPT-2, which shapes do not tell\n", weights, config.L, config.C, config.T,
-               config.V, config.NH);
+    static int printed;
+    if (!printed++)
+        printf("%s: no config.json beside it: layers %d, channels %d, context %d, vocabulary %d by its shapes; %d "
+               "heads, as GPT-2 has heads of 64 channels\n", weights, config.L, config.C, config.T, config.V,
+               config.NH);
     return config;
 }
 
-GPTConfig checkpoint_config(const char *checkpoint) {
-    char *path = format_string("%s/config.json", checkpoint), *weights = model_path(checkpoint);
-    if (!file_exists(path)) {
-        GPTConfig config = inferred_config(weights);
-        free(path);
-        free(weights);
-        return config;
-    }
+static GPTConfig read_config(const char *path, const char *weights) {
     Json *json = json_open(path);
-    json_string(json, "model_type", path);
+    json_string(json, "model_type");
     for (int i = 0; i < FIXED_COUNT; i++) {
         const Json *got = json_find(json, fixed[i].key);
         Json *want = json_parse(fixed[i].value, strlen(fixed[i].value), fixed[i].key);
@@ -105,19 +153,26 @@ GPTConfig checkpoint_config(const char *checkpoint) {
         json_free(want);
     }
     GPTConfig config = {
-        .L = (int)json_integer(json, "n_layer", 1, 1000, path),
-        .NH = (int)json_integer(json, "n_head", 1, 65536, path),
-        .C = (int)json_integer(json, "n_embd", 1, 65536, path),
-        .T = (int)json_integer(json, "n_positions", 1, 1 << 24, path),
-        .V = (int)json_integer(json, "vocab_size", 1, 1 << 24, path),
+        .L = (int)json_integer(json, "n_layer", 1, 1000),
+        .NH = (int)json_integer(json, "n_head", 1, 65536),
+        .C = (int)json_integer(json, "n_embd", 1, 65536),
+        .T = (int)json_integer(json, "n_positions", 1, 1 << 24),
+        .V = (int)json_integer(json, "vocab_size", 1, 1 << 24),
     };
     const Json *inner = json_find(json, "n_inner");
-    if (inner && inner->type != JSON_NULL) json_integer(json, "n_inner", 4 * config.C, 4 * config.C, path);
+    if (inner && inner->type != JSON_NULL) json_integer(json, "n_inner", 4 * config.C, 4 * config.C);
     REQUIRE(config.C % config.NH == 0, "%s: \"n_embd\" is %d, want a multiple of \"n_head\", %d", path, config.C,
             config.NH);
     gpt_check(&config);
-    config.untied = is_untied(json, path, weights);
+    config.untied = is_untied(json, weights);
     json_free(json);
+    return config;
+}
+
+GPTConfig checkpoint_config(const char *checkpoint) {
+    char *path = format_string("%s/config.json", checkpoint), *weights = model_path(checkpoint);
+    GPTConfig config = file_exists(path) ? read_config(path, weights) : inferred_config(weights);
+    verify_file(checkpoint, CONFIG);
     free(path);
     free(weights);
     return config;
@@ -125,249 +180,230 @@ GPTConfig checkpoint_config(const char *checkpoint) {
 
 /* ---- state.json */
 
-static uint64_t sum_of(const void *bytes, size_t size) {
-    XXH64 sum = xxh64_begin();
-    xxh64_add(&sum, bytes, size);
-    return xxh64_end(&sum);
+static void write_numbers(FILE *file, const char *key, const double *value, int count) {
+    fprintf(file, "    \"%s\": [", key);
+    for (int i = 0; i < count; i++) fprintf(file, "%s%.17g", i ? ", " : "", value[i]);
+    fputc(']', file);
 }
 
-static void state_write(const char *path, const TrainState *state, int64_t optimizer_step, int heads,
-                        const uint64_t sums[2], const Setting *settings) {
-    char *text;                 /* all that stands behind the sums, which have one of it, too */
-    size_t size;
-    FILE *file = file_create(path), *rest = open_memstream(&text, &size);
-    REQUIRE(rest, "%s: out of memory", path);
-    fprintf(rest, ",\n  \"step\": %" PRId64 ",\n  \"sample\": %" PRIu64 ",\n  \"tokens\": %" PRId64 ",\n",
-            state->step,
-            state->sequences_seen, state->tokens);
-    if (isfinite(state->val_loss)) fprintf(rest, "  \"val_loss\": %.17g,\n", state->val_loss);
-    else                           fprintf(rest, "  \"val_loss\": null,\n");
-    fprintf(rest, "  \"optimizer_step\": %" PRId64 ",\n  \"n_head\": %d,\n", optimizer_step, heads);
-    fprintf(rest, "  \"settings\": {");
-    for (const Setting *s = settings; s->key; s++) {
-        fputs(s == settings ? "\n    " : ",\n    ", rest);
-        json_write_string(rest, s->key);
-        fputs(": ", rest);
-        json_write_string(rest, s->value);
-    }
-    fputs("\n  }\n}\n", rest);
-    REQUIRE(!fclose(rest), "%s: out of memory", path);
+static void write_data_id(FILE *file, const char *stream, DataId id) {
+    if (!id.count) fprintf(file, "    \"%s\": null", stream);
+    else fprintf(file, "    \"%s\": { \"tokens\": %" PRId64 ", \"fingerprint\": \"%016" PRIx64 "\" }", stream, id.count,
+                 id.fingerprint);
+}
 
-    const char *const names[] = { MODEL, OPTIMIZER, STATE };
-    const uint64_t all[] = { sums[0], sums[1], sum_of(text, size) };
-    fputs("{\n  \"xxh64\": {\n", file);
-    for (int i = 0; i < 3; i++)
-        fprintf(file, "    \"%s\": \"%016" PRIx64 "\"%s\n", names[i], all[i], i < 2 ? "," : "");
-    fputs("  }", file);
+static void write_state(FILE *file, const Snapshot *s) {
+    const TrainState *t = &s->state;
+    char val_loss[32] = "null";
+    if (isfinite(t->val_loss)) snprintf(val_loss, sizeof val_loss, "%.17g", t->val_loss);
+    fprintf(file, ",\n  \"step\": %" PRId64 ",\n  \"sequences_seen\": %" PRIu64 ",\n  \"tokens\": %" PRId64 ",\n",
+            t->step, t->sequences_seen, t->tokens);
+    fprintf(file, "  \"val_loss\": %s,\n  \"val_step\": %" PRId64 ",\n  \"optimizer_step\": %" PRId64 ",\n", val_loss,
+            t->val_step, s->optimizer_step);
+    fprintf(file, "  \"tokenizer\": \"%s\",\n  \"data\": {\n", tokenizer_name(s->tokenizer));
+    write_data_id(file, "train", s->train);
+    fputs(",\n", file);
+    write_data_id(file, "val", s->val);
+    fprintf(file, "\n  },\n  \"spike_detector\": {\n    \"nonfinite\": %d,\n    \"spikes\": %d,\n", t->spikes.nonfinite,
+            t->spikes.spikes);
+    write_numbers(file, "loss", t->spikes.loss, t->spikes.count);
+    fputs(",\n", file);
+    write_numbers(file, "log_norm", t->spikes.log_norm, t->spikes.count);
+    fputs("\n  },\n  \"settings\": {", file);
+    const char *separator = "\n    ";
+    for (const Option *o = s->options; o && (o->name || o->help); o++) {
+        char text[256];
+        if (!o->name || o->resume == FREE_ON_RESUME) continue;
+        fprintf(file, "%s\"%s\": ", separator, o->name);
+        json_write_string(file, option_text(o, text));
+        separator = ",\n    ";
+    }
+    fputs("\n  }\n}\n", file);
+}
+
+/* The checksums come first; that of state.json covers all text after them. */
+static void state_write(const char *path, const Snapshot *s, const uint64_t sums[3]) {
+    char *text;
+    size_t size;
+    FILE *rest = open_memstream(&text, &size);
+    REQUIRE(rest, "%s: out of memory", path);
+    write_state(rest, s);
+    REQUIRE(!fclose(rest), "%s: out of memory", path);
+    FILE *file = file_create(path);
+    fprintf(file, "{\n  \"xxh64\": {\n");
+    for (int i = 0; i < 3; i++) fprintf(file, "    \"%s\": \"%016" PRIx64 "\",\n", names[i], sums[i]);
+    fprintf(file, "    \"%s\": \"%016" PRIx64 "\"\n  }", STATE, sum_of(text, size));
     file_write(file, text, size);
     free(text);
     file_close_durably(file, path);
 }
 
-static Json *state_open(const char *checkpoint, Path *path) {
-    *path = path_at("%s/%s", checkpoint, STATE);
-    return json_open(path->text);
+static int read_numbers(const Json *object, const char *key, double value[SPIKE_WINDOW]) {
+    const Json *array = json_member(object, key), *number = array->child;
+    REQUIRE(array->type == JSON_ARRAY && array->count <= SPIKE_WINDOW, "%s: \"%s\" is %.80s of %d, want an array of at "
+            "most %d", object->where, key, json_text(array), array->count, SPIKE_WINDOW);
+    for (int i = 0; number; number = number->next) value[i++] = json_to_real(number, key);
+    return array->count;
 }
 
 TrainState checkpoint_load_state(const char *checkpoint) {
-    Path path;
-    Json *json = state_open(checkpoint, &path);
-    const Json *val_loss = json_find(json, "val_loss");
+    Json *json = checkpoint_open_state(checkpoint);
+    const Json *val_loss = json_member(json, "val_loss"), *spikes = json_member(json, "spike_detector");
     TrainState state = {
-        .step = json_integer(json, "step", 0, INT64_MAX, path.text),
-        .sequences_seen = (uint64_t)json_integer(json, "sample", 0, INT64_MAX, path.text),
-        .tokens = json_integer(json, "tokens", 0, INT64_MAX, path.text),
-        .val_loss = val_loss && val_loss->type == JSON_NULL ? NAN : json_real(json, "val_loss", path.text),
+        .step = json_integer(json, "step", 0, INT64_MAX),
+        .sequences_seen = (uint64_t)json_integer(json, "sequences_seen", 0, INT64_MAX),
+        .tokens = json_integer(json, "tokens", 0, INT64_MAX),
+        .val_loss = val_loss->type == JSON_NULL ? NAN : json_to_real(val_loss, "val_loss"),
+        .val_step = json_integer(json, "val_step", -1, INT64_MAX),
+        .spikes.nonfinite = (int)json_integer(spikes, "nonfinite", 0, NONFINITE_STEPS_MAX),
+        .spikes.spikes = (int)json_integer(spikes, "spikes", 0, SPIKE_STEPS_MAX),
     };
+    state.spikes.count = read_numbers(spikes, "loss", state.spikes.loss);
+    int norms = read_numbers(spikes, "log_norm", state.spikes.log_norm);
+    REQUIRE(norms == state.spikes.count, "%s: \"log_norm\" has %d numbers, want %d as in \"loss\"", json->where, norms,
+            state.spikes.count);
     json_free(json);
     return state;
 }
 
-char *checkpoint_setting(const char *checkpoint, const char *key) {
-    Path path;
-    char *value = NULL;
-    Json *json = state_open(checkpoint, &path);
-    const Json *settings = json_find(json, "settings");
-    REQUIRE(settings && settings->type == JSON_OBJECT, "%s: \"settings\" is missing or no object", path.text);
-    if (json_find(settings, key)) value = format_string("%s", json_string(settings, key, path.text));
-    json_free(json);
-    return value;
+DataId data_id(const Tokens *tokens) {
+    return tokens ? (DataId){ tokens_count(tokens), tokens_fingerprint(tokens) } : (DataId){0};
 }
 
-/* ---- The tokenizer's files */
+DataId checkpoint_data_id(const Json *state, const char *stream) {
+    const Json *id = json_member(json_member(state, "data"), stream);
+    if (id->type == JSON_NULL) return (DataId){0};
+    return (DataId){ json_integer(id, "tokens", 1, INT64_MAX), strtoull(json_string(id, "fingerprint"), NULL, 16) };
+}
 
-static const char *const tokenizer_names[TOKENIZER_FILES] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt",
-};
+/* ---- Tokenizers */
 
-TokenizerFiles checkpoint_load_tokenizer(const char *checkpoint) {
+Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
+    if (!has_file(checkpoint, STATE)) return V == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS;
+    Json *state = checkpoint_open_state(checkpoint);
+    Tokenizer tokenizer = tokenizer_named(json_string(state, "tokenizer"), state->where);
+    json_free(state);
+    return tokenizer;
+}
+
+TokenizerFiles checkpoint_load_tokenizer_files(const char *checkpoint, Tokenizer tokenizer) {
     TokenizerFiles files = {0};
-    for (int i = 0; i < TOKENIZER_FILES; i++) {
+    int found = 0;
+    for (int i = 0; checkpoint && i < TOKENIZER_FILES; i++) {
         if (!has_file(checkpoint, tokenizer_names[i])) continue;
         char *path = format_string("%s/%s", checkpoint, tokenizer_names[i]);
         FileMap map = file_map(path);
-        REQUIRE(map.size <= TOKENIZER_FILE_BYTES, "%s: %lld bytes, want a tokenizer's file of at most %d: every "
-                "checkpoint would hold it; move it away", path, (long long)map.size, TOKENIZER_FILE_BYTES);
+        REQUIRE(map.size <= TOKENIZER_FILE_BYTES_MAX, "%s: %lld bytes, want a tokenizer file of at most %d: each "
+                "checkpoint would hold a copy; move it away", path, (long long)map.size, TOKENIZER_FILE_BYTES_MAX);
         files.file[i].size = map.size;
         files.file[i].bytes = malloc((size_t)map.size + 1);
         REQUIRE(files.file[i].bytes, "%s: out of memory: %lld bytes", path, (long long)map.size);
         memcpy(files.file[i].bytes, map.bytes, (size_t)map.size);
         file_unmap(map);
         free(path);
+        found++;
+    }
+    char *bytes_json[] = { NULL, NULL };        /* tokenizer.json, tokenizer_config.json */
+    if (!found && tokenizer == TOKENIZER_BYTES) {
+        bytes_json[0] = tokenizer_bytes_json();
+        bytes_json[1] = format_string("%s", tokenizer_bytes_config_json);
+    }
+    for (int i = 0; i < 2 && bytes_json[i]; i++) {
+        files.file[i].bytes = (unsigned char *)bytes_json[i];
+        files.file[i].size = (int64_t)strlen(bytes_json[i]);
     }
     return files;
 }
 
-/* ---- All of it */
+/* ---- The directory */
 
-Snapshot checkpoint_snapshot(const GPT *model, const Optimizer *optimizer, const TrainState *state,
-                             const Setting *settings) {
-    const TensorTable *table = &model->master.table;
-    return (Snapshot){
-        .config = model->config,
-        .parameters = { "", table, .memory = table->memory, .dtype = model->config.save_dtype },
-        .moments = { { "exp_avg.", table, .memory = optimizer->m.data },
-                     { "exp_avg_sq.", table, .memory = optimizer->v.data },
-                     { "param.", table, .memory = table->memory } },
-        .optimizer_step = optimizer->step, .state = *state, .settings = settings,
-    };
-}
-
-static void tokenizer_write(const char *folder, const TokenizerFiles *files) {
-    for (int i = 0; files && i < TOKENIZER_FILES; i++) {
-        if (!files->file[i].bytes) continue;
-        Path path = path_at("%s/%s", folder, tokenizer_names[i]);
-        FILE *file = file_create(path.text);
-        file_write(file, files->file[i].bytes, (size_t)files->file[i].size);
-        file_close_durably(file, path.text);
+void checkpoint_write(const char *dir, const Snapshot *s) {
+    uint64_t sums[3];                       /* of names[0] to names[2] */
+    char *path = format_string("%s/config.json", dir);
+    config_write(path, &s->config);
+    FileMap config = file_map(path);
+    sums[0] = sum_of(config.bytes, (size_t)config.size);
+    file_unmap(config);
+    free(path);
+    path = format_string("%s/%s", dir, MODEL);
+    sums[1] = weights_write(path, &s->parameters, 1, s->config.V);
+    free(path);
+    path = format_string("%s/%s", dir, OPTIMIZER);
+    sums[2] = weights_write(path, s->moments, s->config.save_dtype == F32 ? 2 : 3, s->config.V);
+    free(path);
+    path = format_string("%s/%s", dir, STATE);
+    state_write(path, s, sums);
+    free(path);
+    for (int i = 0; s->tokenizer_files && i < TOKENIZER_FILES; i++) {
+        if (!s->tokenizer_files->file[i].bytes) continue;
+        path = format_string("%s/%s", dir, tokenizer_names[i]);
+        FILE *file = file_create(path);
+        file_write(file, s->tokenizer_files->file[i].bytes, (size_t)s->tokenizer_files->file[i].size);
+        file_close_durably(file, path);
+        free(path);
     }
+    directory_sync(dir);
 }
 
-int checkpoint_has_name(const char *name) {
-    static const char *const names[] = {
-        "config.json", MODEL, OPTIMIZER, STATE, "generation_config.json",
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(name, names[i])) return 1;
-    for (int i = 0; i < TOKENIZER_FILES; i++)
-        if (!strcmp(name, tokenizer_names[i])) return 1;
-    return 0;
+void checkpoint_remove(const char *dir) {
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), error = fd < 0 ? errno : 0;
+    if (error == ENOENT) return;
+    for (int i = 0; i < NAMES && !error; i++)
+        if (unlinkat(fd, names[i], 0) && errno != ENOENT) error = errno;
+    if (fd >= 0) close(fd);
+    if (!error && rmdir(dir)) error = errno;
+    REQUIRE(!error, "%s: cannot remove: %s", dir, strerror(error));
 }
 
-void checkpoint_write(const char *folder, const Snapshot *s) {
-    uint64_t sums[2];
-    config_write(path_at("%s/config.json", folder).text, &s->config);
-    weights_write(path_at("%s/%s", folder, MODEL).text, &s->parameters, 1, s->config.V);
-    sums[0] = file_written_sum();
-    weights_write(path_at("%s/%s", folder, OPTIMIZER).text, s->moments,
-                  s->config.save_dtype == F32 ? 2 : 3, s->config.V);       /* the exact ones too */
-    sums[1] = file_written_sum();
-    state_write(path_at("%s/%s", folder, STATE).text, &s->state, s->optimizer_step, s->config.NH, sums, s->settings);
-    tokenizer_write(folder, s->tokenizer);
-    directory_sync(folder);
+int checkpoint_has_other_files(const char *dir) {
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), other = 0;
+    DIR *directory = fd < 0 ? NULL : fdopendir(fd);
+    if (fd < 0 && (errno == ELOOP || errno == ENOTDIR)) return 1;
+    REQUIRE(directory, "%s: cannot open the directory: %s", dir, strerror(errno));
+    for (struct dirent *entry; (entry = readdir(directory)); ) {
+        int known = !strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..");
+        for (int i = 0; i < NAMES && !known; i++) known = !strcmp(entry->d_name, names[i]);
+        other |= !known;
+    }
+    closedir(directory);
+    return other;
 }
 
+const char *checkpoint_missing_file(const char *dir, int to_resume) {
+    if (!has_file(dir, CONFIG)) return CONFIG;
+    if (!checkpoint_has_model(dir)) return MODEL;
+    if (to_resume && !has_file(dir, OPTIMIZER)) return OPTIMIZER;
+    return to_resume && !has_file(dir, STATE) ? STATE : NULL;
+}
+
+/* ---- Loading */
+
+void checkpoint_check(const char *checkpoint) {
+    checkpoint_config(checkpoint);
+    checkpoint_load_state(checkpoint);
+}
+
+/* The checksum is verified last: the other checks say more about what is wrong. */
 void checkpoint_load_model(const char *checkpoint, GPT *model) {
     char *path = model_path(checkpoint);
-    params_read(path, &model->master, model->config.V);
+    const TensorTable *table = &model->master.table;
+    weights_read(path, &(Part){ "", table, table->memory, F32 }, 1, model->config.V);
     gpt_cast_params(model);
     free(path);
+    verify_file(checkpoint, MODEL);
 }
 
 void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer) {
-    Path state;
     char *path = format_string("%s/%s", checkpoint, OPTIMIZER), *weights = model_path(checkpoint);
-    Json *json = state_open(checkpoint, &state);
-    int64_t step = json_integer(json, "optimizer_step", 0, INT64_MAX, state.text);
     const TensorTable *table = &model->master.table;
-    Part moments[] = { { "exp_avg.", table, .memory = optimizer->m.data },
-                       { "exp_avg_sq.", table, .memory = optimizer->v.data },
-                       { "param.", table, .memory = table->memory } };
-    int has_params = weights_has(path, "param.transformer.wte.weight", F32);
-    REQUIRE(has_params || weights_has(weights, "transformer.wte.weight", F32), "%s: has no param.NAME, want them: the "
-            "parameters in %s are rounded, and a resume is exact; --init starts from them", path, weights);
-    weights_read(path, moments, has_params ? 3 : 2, checkpoint_config(checkpoint).V);
+    Part parts[] = { { "exp_avg.", table, optimizer->m.data, F32 }, { "exp_avg_sq.", table, optimizer->v.data, F32 },
+                     { "param.", table, table->memory, F32 } };
+    weights_read(path, parts, weights_is_f32(weights) ? 2 : 3, model->config.V);
     gpt_cast_params(model);
-    optimizer->step = step;
-    json_free(json);
+    Json *state = checkpoint_open_state(checkpoint);
+    optimizer->step = json_integer(state, "optimizer_step", 0, INT64_MAX);
+    json_free(state);
     free(weights);
     free(path);
-}
-
-/* ---- What a folder has */
-
-const char *checkpoint_lacks(const char *folder, int to_resume) {
-    static const char *const names[] = { OPTIMIZER, STATE };
-    if (!has_file(folder, "config.json")) return "config.json";
-    if (!checkpoint_has_model(folder)) return MODEL;
-    for (int i = 0; to_resume && i < 2; i++)
-        if (!has_file(folder, names[i])) return names[i];
-    return NULL;
-}
-
-/* ---- One that is damaged */
-
-static const char *written_sum(const Json *sums, const char *name, const char *state) {
-    static const char digits[] = "0123456789abcdef";
-    const Json *sum = json_find(sums, name);
-    int is_sum = sum && sum->type == JSON_STRING && strlen(sum->text) == 16 && strspn(sum->text, digits) == 16;
-    REQUIRE(is_sum, "%s: the \"xxh64\" of %s is %.40s, want 16 digits of 0-9 and a-f (without any \"xxh64\" no byte is "
-            "verified)", state, name, sum ? json_text(sum) : "missing");
-    return sum->text;
-}
-
-static void check_sum(const char *path, const void *bytes, size_t size, const char *want) {
-    char got[20];
-    snprintf(got, sizeof got, "%016" PRIx64, sum_of(bytes, size));
-    REQUIRE(!strcmp(got, want), "%s: XXH64 is %s, want %s: its bytes have changed since they were written (where that "
-            "was meant, take \"xxh64\" out of state.json)", path, got, want);
-}
-
-/* Its own bytes, all behind the sums; and the heads of config.json, which no shape tells. One of an older version has
-   neither. */
-static void check_state(const char *checkpoint, int heads) {
-    Path path;
-    Json *json = state_open(checkpoint, &path);
-    const Json *sums = json_find(json, "xxh64");
-    FileMap map = file_map(path.text);
-    const char *stop = (const char *)map.bytes + map.size, *at = memmem(map.bytes, (size_t)map.size, "\"xxh64\"", 7);
-    if (at) at = memchr(at, '}', (size_t)(stop - at));
-    if (json_find(sums, STATE) && at)
-        check_sum(path.text, at + 1, (size_t)(stop - at - 1), written_sum(sums, STATE, path.text));
-    file_unmap(map);
-    int64_t want = json_find(json, "n_head") ? json_integer(json, "n_head", 1, 65536, path.text) : heads;
-    REQUIRE(heads == want, "%s/config.json: \"n_head\" is %d, want %d by state.json", checkpoint, heads, (int)want);
-    json_free(json);
-}
-
-void checkpoint_check(const char *checkpoint) {
-    char *optimizer = format_string("%s/%s", checkpoint, OPTIMIZER), *weights = model_path(checkpoint);
-    checkpoint_load_state(checkpoint);
-    free(checkpoint_setting(checkpoint, "model"));
-    GPTConfig c = checkpoint_config(checkpoint), w = weights_config(weights);
-    /* before memory is planned for sizes that a damaged config.json made up */
-    REQUIRE(c.L == w.L && c.C == w.C && c.T == w.T && c.V == w.V, "%s/config.json: layers %d, channels %d, context %d, "
-            "vocabulary %d, want %d, %d, %d and %d by the shapes in %s", checkpoint, c.L, c.C, c.T, c.V, w.L, w.C, w.T,
-            w.V, weights);
-    check_state(checkpoint, c.NH);
-    REQUIRE(weights_has(optimizer, "exp_avg.transformer.wte.weight", F32), "%s: the tensor "
-            "exp_avg.transformer.wte.weight is missing", optimizer);
-    free(weights);
-    free(optimizer);
-}
-
-void checkpoint_check_sums(const char *checkpoint) {
-    Path state;
-    Json *json = state_open(checkpoint, &state);
-    const Json *sums = json_find(json, "xxh64");
-    const char *const names[] = { MODEL, OPTIMIZER };
-    for (int i = 0; sums && i < 2; i++) {
-        if (!has_file(checkpoint, names[i])) continue;      /* somebody has made shards of it */
-        Path path = path_at("%s/%s", checkpoint, names[i]);
-        FileMap map = file_map(path.text);
-        check_sum(path.text, map.bytes, (size_t)map.size, written_sum(sums, names[i], state.text));
-        file_unmap(map);
-    }
-    json_free(json);
+    verify_file(checkpoint, OPTIMIZER);
 }

@@ -1,76 +1,90 @@
-/* llmc/checkpoint/checkpoint.h - A checkpoint is a folder OUT/step-00001000 that HuggingFace's from_pretrained can
-   load:
-   config.json, model.safetensors (HuggingFace's names and layouts), and, to go on training, optimizer.safetensors
-   (both moments: exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME in model.safetensors, all of them F32; where
-   the model is saved in BF16, also the exact parameters, param.NAME) and state.json, which has the XXH64 of both and of
-   its own text behind the sums. A head that is not tied is lm_head.weight, and config.json's tie_word_embeddings is
-   false. Where the model came with a tokenizer, its files too, and where it is one of bytes, those of such a tokenizer.
-   How it comes to be whole or not at all: llmc/checkpoint/run_dir.h. */
+/* llmc/checkpoint/checkpoint.h - The files of one checkpoint, a directory OUT/step-00001000 that HuggingFace's
+   from_pretrained can load:
+
+     config.json            tie_word_embeddings is false when the head is a tensor of its own, lm_head.weight
+     model.safetensors      parameters, F32 or BF16, with HuggingFace's names and layouts
+     optimizer.safetensors  both moments in F32, exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME; when the
+                            model is saved in BF16, also the exact parameters, param.NAME
+     state.json             TrainState, the identity of the data, the options that a resume compares, and the XXH64
+                            checksums of the three files above and of its own text after them
+     tokenizer.json, ...    the tokenizer files that came with the model, or those of a tokenizer of bytes
+
+   Every load verifies the checksum of the file it reads. A model of another program has no state.json and no checksums.
+   llmc/checkpoint/run_dir.h makes writes atomic. */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
 #include "../gpt.h"
 #include "../optimizer.h"
+#include "../options.h"
+#include "../spike_detector.h"
+#include "../tokenizer.h"
+#include "../dataloader.h"
+#include "json.h"
 #include "weights.h"
 
+/* Everything a resume needs besides weights, moments and Optimizer.step. */
 typedef struct {
-    int64_t  step;             /* steps done */
-    uint64_t sequences_seen;         /* sequences read: the place in the order of the data */
-    int64_t  tokens;           /* targets trained on */
-    double   val_loss;         /* the last one measured; NaN = none */
+    int64_t       step;             /* steps done, applied or not */
+    uint64_t      sequences_seen;   /* position in the data order */
+    int64_t       tokens;           /* targets trained on */
+    double        val_loss;         /* last measured; NaN = none */
+    int64_t       val_step;         /* the step val_loss was measured at; -1 = none */
+    SpikeDetector spikes;
 } TrainState;
 
-/* settings: key and value pairs (options) that a resume compares, ended by a NULL key. */
-typedef struct { const char *key, *value; } Setting;
+/* Identity of a token stream: a resume requires the same. count 0: there is no such stream. */
+typedef struct { int64_t count; uint64_t fingerprint; } DataId;
+DataId data_id(const Tokens *tokens);       /* NULL = no stream */
 
-/* A tokenizer's files, vocab.json, merges.txt and so on, as they are: nothing here reads them, they go with the model.
-   bytes NULL: not there. The first two are tokenizer.json and tokenizer_config.json. */
-enum { TOKENIZER_JSON, TOKENIZER_CONFIG_JSON, TOKENIZER_FILES = 6 };
-enum { TOKENIZER_FILE_BYTES = 64 << 20 };       /* of one, at most */
+/* Contents of a tokenizer's files, copied from checkpoint to checkpoint and not interpreted. bytes NULL: no file. */
+enum { TOKENIZER_FILES = 6, TOKENIZER_FILE_BYTES_MAX = 64 << 20 };
 typedef struct { struct { unsigned char *bytes; int64_t size; } file[TOKENIZER_FILES]; } TokenizerFiles;
 
-/* All that a checkpoint is made of. Parts that have a copy on the host are written from it. */
+/* Contents of a checkpoint, in host memory. */
 typedef struct {
     GPTConfig      config;
-    Part           parameters, moments[3];     /* the third: exact parameters, where the first's file rounds */
+    Part           parameters, moments[3];     /* moments[2]: exact parameters, written when save_dtype is BF16 */
     int64_t        optimizer_step;
     TrainState     state;
-    const Setting *settings;
-    const TokenizerFiles *tokenizer;           /* NULL = none */
+    const Option  *options;                    /* those that are not FREE_ON_RESUME are written */
+    Tokenizer      tokenizer;
+    DataId         train, val;
+    const TokenizerFiles *tokenizer_files;     /* NULL = none */
 } Snapshot;
-Snapshot checkpoint_snapshot(const GPT *model, const Optimizer *optimizer, const TrainState *state,
-                             const Setting *settings);      /* copies nothing */
 
-/* All files of a checkpoint into a folder that is there, durable when the call returns. On a full disk, or a model or
-   moment that holds a NaN or an infinity: a line. */
-void checkpoint_write(const char *folder, const Snapshot *snapshot);
+/* Writes all files into an existing directory; durable when the call returns. Fails on a full disk and when a parameter
+   or moment is a NaN or an infinity. */
+void checkpoint_write(const char *dir, const Snapshot *snapshot);
 
-/* Whether a checkpoint may hold a file of this name, the tokenizer's among them. */
-int checkpoint_has_name(const char *name);
-int checkpoint_has_model(const char *folder);
+/* Removes the files that checkpoint_write wrote, then the directory. Other files are never removed: then it fails.
+   No such directory is no error; a link fails. */
+void checkpoint_remove(const char *dir);
+int  checkpoint_has_other_files(const char *dir);      /* also when it is no directory but a link */
 
-/* The first file that to load the model, or to resume, needs and this folder has not; NULL = it has all. */
-const char *checkpoint_lacks(const char *folder, int to_resume);
+int         checkpoint_has_model(const char *dir);
+const char *checkpoint_missing_file(const char *dir, int to_resume);   /* the first one; NULL = none is missing */
 
-/* Fails in a line when a file of a checkpoint to go on from is cut short or is not what it should be, as far as that
-   can be seen without reading all of its numbers. */
+/* Checks config.json and state.json: damaged ones must not plan memory. */
 void checkpoint_check(const char *checkpoint);
 
-/* Fails in a line when a byte of its model or moments is not the one that was written, by the checksums in state.json;
-   a checkpoint of an older version has none. */
-void checkpoint_check_sums(const char *checkpoint);
-
-/* Of config.json, checked; where there is none, of the shapes, with heads of 64 channels, and a line that says so.
-   untied also where the file has a head that differs from wte, though config.json ties it: then a line says so. */
+/* Reads config.json and checks it; without one, infers the sizes from the tensors, with heads of 64 channels, and
+   prints that. untied is also set when lm_head.weight differs from wte although config.json ties them; prints that. */
 GPTConfig checkpoint_config(const char *checkpoint);
-void checkpoint_load_model(const char *checkpoint, GPT *model);      /* every tensor, of the right shape, or a line */
-/* To go on training: both moments, the step count, and the exact parameters where the model's file has them rounded. */
+
+/* Tokenizer the model was trained with; a model of another program has bytes if V is 256, else ids. */
+Tokenizer checkpoint_tokenizer(const char *checkpoint, int V);
+
+/* The checkpoint's tokenizer files; if it has none, or checkpoint is NULL, those of `tokenizer` if that is bytes. */
+TokenizerFiles checkpoint_load_tokenizer_files(const char *checkpoint, Tokenizer tokenizer);
+
+void checkpoint_load_model(const char *checkpoint, GPT *model);
+
+/* Moments, step count, and the exact parameters where model.safetensors has rounded ones. */
 void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer);
+
+/* state.json with its checksum verified; json_free when done. */
+Json      *checkpoint_open_state(const char *checkpoint);
 TrainState checkpoint_load_state(const char *checkpoint);
-
-/* In memory: the folder may be gone when the next checkpoint is written. Fails in a line on one that is too large. */
-TokenizerFiles checkpoint_load_tokenizer(const char *checkpoint);
-
-/* The value a setting had when the checkpoint was written (a new string), or NULL. */
-char *checkpoint_setting(const char *checkpoint, const char *key);
+DataId     checkpoint_data_id(const Json *state, const char *stream);      /* "train" or "val" */
 
 #endif

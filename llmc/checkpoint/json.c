@@ -1,7 +1,8 @@
 #include "json.h"
 #include "../files.h"
-#include "../utf8.h"
+#include "../os.h"
 #include "../../kernels/check.h"
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +12,8 @@ enum { DEPTH = 32 };
 typedef struct {
     const unsigned char *text;
     size_t      size, at;
-    char       *copy;          /* strings unescaped, and digits: each where it stands in text, which tells its place */
-    Json       *free;          /* the next node to take */
+    char       *copy;          /* strings unescaped, and digits, each at its place in text */
+    Json       *free;          /* the next free node */
     const char *where;
 } Parser;
 
@@ -128,27 +129,6 @@ static const char *parse_number(Parser *p) {
     return p->copy + start;
 }
 
-static int by_key(const void *a, const void *b) {
-    const char *x = *(const char *const *)a, *y = *(const char *const *)b;
-    int order = strcmp(x, y);
-    return order ? order : (x > y) - (x < y);
-}
-
-/* Sorting keeps a header of a million hostile names at n log n; equal keys end up side by side in the file's order. */
-static void check_keys(const Parser *p, const Json *object) {
-    if (object->count < 2) return;
-    const char **key = malloc((size_t)object->count * sizeof *key);
-    REQUIRE(key, "%s: out of memory for %d keys", p->where, object->count);
-    int count = 0;
-    for (const Json *member = object->child; member; member = member->next) key[count++] = member->key;
-    qsort(key, (size_t)count, sizeof *key, by_key);
-    const char *twice = NULL;
-    for (int i = 1; i < count && !twice; i++)
-        if (!strcmp(key[i - 1], key[i])) twice = key[i];
-    free(key);
-    REQUIRE(!twice, "%s: byte %zu: the key \"%.80s\" stands twice", p->where, (size_t)(twice - p->copy) - 1, twice);
-}
-
 static void parse_children(Parser *p, Json *parent, int close, int depth) {
     REQUIRE(depth <= DEPTH, "%s: byte %zu: nested deeper than %d", p->where, p->at - 1, DEPTH);
     if (skip_space(p) == close) {
@@ -170,7 +150,6 @@ static void parse_children(Parser *p, Json *parent, int close, int depth) {
         if (accept(p, close)) break;
         if (!accept(p, ',')) refuse(p, close == '}' ? "',' or '}'" : "',' or ']'");
     }
-    if (close == '}') check_keys(p, parent);
 }
 
 static Json *parse_value(Parser *p, int depth) {
@@ -178,7 +157,7 @@ static Json *parse_value(Parser *p, int depth) {
         { "null", JSON_NULL }, { "false", JSON_FALSE }, { "true", JSON_TRUE }
     };
     Json *value = p->free++;
-    *value = (Json){0};
+    *value = (Json){ .where = p->where };
     int c = skip_space(p);
     if (c == '{' || c == '[') {
         p->at++;
@@ -206,14 +185,16 @@ static Json *parse_value(Parser *p, int depth) {
     refuse(p, "a value");
 }
 
-/* One allocation: the nodes, then the copy of the text. Every value but the first follows a ',', '[', or '{'. */
+/* One allocation: the nodes, a copy of the text, a copy of where. Every value but the first follows a ',', '[', or '{'.
+ */
 Json *json_parse(const char *text, size_t size, const char *where) {
-    REQUIRE(size <= JSON_LONGEST, "%s: %zu bytes of JSON, want at most %d", where, size, JSON_LONGEST);
+    REQUIRE(size <= JSON_BYTES_MAX, "%s: %zu bytes of JSON, want at most %d", where, size, JSON_BYTES_MAX);
     size_t nodes = 1;
     for (size_t i = 0; i < size; i++) nodes += text[i] == ',' || text[i] == '[' || text[i] == '{';
-    Json *root = malloc(nodes * sizeof *root + size + 1);
+    Json *root = malloc(nodes * sizeof *root + size + 1 + strlen(where) + 1);
     REQUIRE(root, "%s: out of memory for %zu values of JSON", where, nodes);
-    Parser p = { (const unsigned char *)text, size, 0, (char *)(root + nodes), root, where };
+    char *copy = (char *)(root + nodes), *where_copy = strcpy(copy + size + 1, where);
+    Parser p = { (const unsigned char *)text, size, 0, copy, root, where_copy };
     parse_value(&p, 0);
     skip_space(&p);
     if (p.at < size) refuse(&p, "the end of the text");
@@ -232,10 +213,14 @@ void json_free(Json *root) { free(root); }
 /* ---- Reading values */
 
 const Json *json_find(const Json *object, const char *key) {
+    const Json *found = NULL;
     if (!object || object->type != JSON_OBJECT) return NULL;
-    for (const Json *member = object->child; member; member = member->next)
-        if (!strcmp(member->key, key)) return member;
-    return NULL;
+    for (const Json *member = object->child; member; member = member->next) {
+        if (strcmp(member->key, key)) continue;
+        REQUIRE(!found, "%s: the key \"%.80s\" occurs twice", object->where, key);
+        found = member;
+    }
+    return found;
 }
 
 const char *json_text(const Json *value) {
@@ -243,47 +228,39 @@ const char *json_text(const Json *value) {
     return value->text ? value->text : name[value->type];
 }
 
-static const Json *member(const Json *object, const char *key, const char *where) {
+const Json *json_member(const Json *object, const char *key) {
     const Json *value = json_find(object, key);
-    REQUIRE(value, "%s: \"%s\" is missing", where, key);
+    REQUIRE(value, "%s: \"%s\" is missing", object->where, key);
     return value;
 }
 
-int64_t json_to_integer(const Json *number, int64_t least, int64_t most, int *ok) {
+int64_t json_to_integer(const Json *number, int64_t min, int64_t max, int *ok) {
     *ok = 0;
-    if (number->type != JSON_NUMBER) return 0;
-    const char *digit = number->text;
-    int negative = *digit == '-';
-    int64_t value = 0;
-    for (digit += negative; *digit; digit++) {
-        if (*digit < '0' || *digit > '9') return 0;
-        int d = *digit - '0';
-        if (__builtin_mul_overflow(value, 10, &value) ||
-            __builtin_add_overflow(value, negative ? -d : d, &value)) return 0;
-    }
-    *ok = value >= least && value <= most;
+    if (number->type != JSON_NUMBER || number->text[strspn(number->text, "-0123456789")]) return 0;
+    errno = 0;
+    int64_t value = strtoll(number->text, NULL, 10);
+    *ok = !errno && value >= min && value <= max;
     return value;
 }
 
-int64_t json_integer(const Json *object, const char *key, int64_t least, int64_t most, const char *where) {
-    const Json *value = member(object, key, where);
+int64_t json_integer(const Json *object, const char *key, int64_t min, int64_t max) {
+    const Json *value = json_member(object, key);
     int ok;
-    int64_t integer = json_to_integer(value, least, most, &ok);
-    REQUIRE(ok, "%s: \"%s\" is %.80s, want an integer from %lld to %lld", where, key, json_text(value),
-            (long long)least, (long long)most);
+    int64_t integer = json_to_integer(value, min, max, &ok);
+    REQUIRE(ok, "%s: \"%s\" is %.80s, want an integer from %lld to %lld", object->where, key, json_text(value),
+            (long long)min, (long long)max);
     return integer;
 }
 
-double json_real(const Json *object, const char *key, const char *where) {
-    const Json *value = member(object, key, where);
-    double real = value->type == JSON_NUMBER ? strtod(value->text, NULL) : NAN;
-    REQUIRE(isfinite(real), "%s: \"%s\" is %.80s, want a number", where, key, json_text(value));
+double json_to_real(const Json *number, const char *key) {
+    double real = number->type == JSON_NUMBER ? strtod(number->text, NULL) : NAN;
+    REQUIRE(isfinite(real), "%s: \"%s\" is %.80s, want a number", number->where, key, json_text(number));
     return real;
 }
 
-const char *json_string(const Json *object, const char *key, const char *where) {
-    const Json *value = member(object, key, where);
-    REQUIRE(value->type == JSON_STRING, "%s: \"%s\" is %.80s, want a string", where, key, json_text(value));
+const char *json_string(const Json *object, const char *key) {
+    const Json *value = json_member(object, key);
+    REQUIRE(value->type == JSON_STRING, "%s: \"%s\" is %.80s, want a string", object->where, key, json_text(value));
     return value->text;
 }
 

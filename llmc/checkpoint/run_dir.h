@@ -1,46 +1,41 @@
-/* llmc/checkpoint/run_dir.h - The checkpoints of a run, folders OUT/step-00001000: written beside as
-   step-00001000.partial, synced
-   and renamed, so that each is there whole or not at all; found; removed when they are old. */
-#ifndef LLMC_STEPS_H
-#define LLMC_STEPS_H
-#include "../../kernels/check.h"
+/* llmc/checkpoint/run_dir.h - OUT, the directory of one run: its lock, and its checkpoints OUT/step-00001000. A
+   checkpoint is written as step-00001000.partial, synced and renamed, so it exists completely or not at all. */
+#ifndef LLMC_RUN_DIR_H
+#define LLMC_RUN_DIR_H
 #include "checkpoint.h"
 
-/* Makes OUT where it is missing. A checkpoint of the same step is replaced; what is in its folder and no part of
-   a checkpoint moves into the new one. It is durable when the call returns. On a full disk, or a model or moment that
-   holds a NaN or an infinity: a line, and the earlier checkpoints are untouched. */
-void steps_write(const char *out, const Snapshot *snapshot);
-void steps_save(const char *out, const GPT *model, const Optimizer *optimizer, const TrainState *state,
-                const Setting *settings);
+typedef struct {
+    const char *path;
+    int         lock;          /* file descriptor of the locked directory; 0 = not locked */
+} RunDir;
 
-/* Of OUT's complete checkpoints of steps up to `step` removes all but the newest keep and those whose step is a
-   multiple of keep_every; keep 0: none, keep_every 0: no multiples. Later ones are not this run's. A folder that holds
-   a file or a folder of a name that no checkpoint has is not ours alone and stays, like a link; neither counts. What is
-   removed is first renamed to step-N.partial: a crash leaves nothing that is taken for a checkpoint. */
-void steps_prune(const char *out, int64_t step, int64_t keep, int64_t keep_every);
+/* Locks the directory if it exists, until the process ends. Fails while another process has the lock. To be called
+   before the directory is read: a run that ends meanwhile would change it. */
+void run_dir_lock(RunDir *dir);
 
-/* Removes what a crash or a failure left: every step-N.partial, and step-N.old where step-N is complete, which gets
-   what is no part of a checkpoint in it; where there is no step-N, a complete .old takes the name back. For the one run
-   that holds OUT's lock. */
-void steps_sweep(const char *out);
+/* Fails if there is a checkpoint or a log. */
+void run_dir_require_new(const RunDir *dir);
 
-/* The newest checkpoint of OUT that has all four files, as a new string, or NULL. */
-char *steps_latest(const char *out);
+/* Makes the directory if it is missing, locks it, and writes process and host to OUT/.lock. */
+void run_dir_open(RunDir *dir);
 
-/* The newest checkpoint of OUT that a resume would find without this one and that passes both checks, as a new string,
-   or NULL. damaged: those between that do not, " and step-00000800 and step-00000600". */
-char *steps_earlier(const char *out, const char *checkpoint, char damaged[FAIL_LENGTH]);
+/* Writes OUT/step-N; durable when the call returns. An existing OUT/step-N becomes OUT/step-N.partial, which
+   run_dir_clean removes. Both fail when OUT was moved or removed since it was locked. */
+void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
 
-/* The step folder of OUT of the highest step, whole or not, as a new string, or NULL. */
-char *steps_highest(const char *out);
+/* Removes every step-N.partial; then, of the complete checkpoints of steps up to `step`, all but the newest `keep` and
+   the multiples of keep_every. keep 0: all stay; keep_every 0: no multiples. Directories that hold other files, and
+   links, stay and do not count. A checkpoint is renamed to step-N.partial before it is removed. */
+void run_dir_clean(const RunDir *dir, int64_t step, int64_t keep, int64_t keep_every);
 
-/* The newest step folder of OUT that holds config.json and a model, also without what a resume needs, as a new string,
-   or NULL. */
-char *steps_any(const char *out);
+/* New strings, NULL = none: the newest checkpoint that has all files a resume needs; the newest of those older than
+   `checkpoint`; and the newest step directory, complete or not. */
+char *run_dir_latest (const char *out);
+char *run_dir_earlier(const char *checkpoint);
+char *run_dir_newest (const char *out);
 
-/* A CHECKPOINT argument: a folder with a model, a folder of step folders (the newest is taken), or model.safetensors or
-   model.safetensors.index.json itself; returns the folder (a new string). Fails in a line when it is something else,
-   and says what it seems to be. The model may be any GPT-2 of HuggingFace's: see weights_read. */
-char *steps_resolve(const char *path);
+/* Directory (a new string) of a CHECKPOINT argument: a directory with a model, a run directory (its newest model), or a
+   path of model.safetensors or model.safetensors.index.json. Fails for anything else and prints what it seems to be. */
+char *run_dir_resolve(const char *path);
 
 #endif

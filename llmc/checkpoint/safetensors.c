@@ -1,20 +1,19 @@
 #include "safetensors.h"
-#include "json.h"
 #include "../../kernels/check.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_DIMS = 8, MOST_SHARDS = 1000 };
+enum { DIMS_MAX = 8 };
 
 static const struct { const char *name; int bytes; } dtypes[] = {
     { "BOOL", 1 }, { "U8", 1 }, { "I8", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }, { "I16", 2 }, { "U16", 2 },
     { "F16", 2 }, { "BF16", 2 }, { "I32", 4 }, { "U32", 4 }, { "F32", 4 }, { "F64", 8 }, { "I64", 8 }, { "U64", 8 }
 };
 
-const char *safetensors_shape(const char *dtype, int ndim, const int64_t *dim, char text[256]) {
-    int length = snprintf(text, 256, "%s (", dtype);
-    for (int i = 0; i < ndim && length < 220; i++)
-        length += snprintf(text + length, 256 - (size_t)length, "%s%lld", i ? "," : "", (long long)dim[i]);
+const char *safetensors_shape(const SafeTensor *t, char text[256]) {
+    int length = snprintf(text, 256, "%s (", t->dtype);
+    for (int i = 0; i < t->ndim; i++)
+        length += snprintf(text + length, 256 - (size_t)length, "%s%lld", i ? "," : "", (long long)t->dim[i]);
     snprintf(text + length, 256 - (size_t)length, ")");
     return text;
 }
@@ -31,59 +30,54 @@ static int by_place(const void *a, const void *b) {
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);      /* an empty tensor comes before the one at its place */
 }
 
-/* A member of a tensor's entry: an array, or a string where want is JSON_STRING. */
-static const Json *field_of(const SafeFile *file, const Json *entry, const char *key, JsonType want) {
+static const Json *field_of(const Json *entry, const char *key, JsonType type) {
     const Json *value = json_find(entry, key);
-    REQUIRE(value, "%s: tensor %.80s has no \"%s\"", file->path, entry->key, key);
-    REQUIRE(value->type == want, "%s: tensor %.80s: \"%s\" is %.80s, want %s", file->path, entry->key, key,
-            json_text(value), want == JSON_STRING ? "a string" : "an array");
+    REQUIRE(value, "%s: tensor %.80s has no \"%s\"", entry->where, entry->key, key);
+    REQUIRE(value->type == type, "%s: tensor %.80s: \"%s\" is %.80s, want %s", entry->where, entry->key, key,
+            json_text(value), type == JSON_STRING ? "a string" : "an array");
     return value;
 }
 
-static int64_t integer_of(const SafeFile *file, const Json *entry, const Json *value, const char *what) {
+static int64_t integer_of(const Json *entry, const Json *value, const char *what) {
     int ok;
     int64_t integer = json_to_integer(value, 0, INT64_MAX, &ok);
-    REQUIRE(ok, "%s: tensor %.80s: %s is %.80s, want an integer >= 0", file->path, entry->key, what, json_text(value));
+    REQUIRE(ok, "%s: tensor %.80s: %s is %.80s, want an integer >= 0", entry->where, entry->key, what,
+            json_text(value));
     return integer;
 }
 
-static SafeTensor read_entry(const SafeFile *file, const Json *entry, const unsigned char *data, int64_t data_bytes) {
-    const char *path = file->path, *name = entry->key;
+static SafeTensor read_entry(const Json *entry, const char *path, const unsigned char *data, int64_t data_bytes) {
+    const char *name = entry->key;
     REQUIRE(entry->type == JSON_OBJECT, "%s: tensor %.80s is %.80s, want an object", path, name, json_text(entry));
-    const char *dtype = field_of(file, entry, "dtype", JSON_STRING)->text;
-    const Json *shape = field_of(file, entry, "shape", JSON_ARRAY);
-    const Json *offsets = field_of(file, entry, "data_offsets", JSON_ARRAY);
+    const char *dtype = field_of(entry, "dtype", JSON_STRING)->text;
+    const Json *shape = field_of(entry, "shape", JSON_ARRAY), *offsets = field_of(entry, "data_offsets", JSON_ARRAY);
     REQUIRE(entry->count == 3, "%s: tensor %.80s has %d fields, want dtype, shape and data_offsets only", path, name,
             entry->count);
 
     SafeTensor t = { .name = name, .path = path };
-    int64_t want = 0;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         if (!strcmp(dtype, dtypes[i].name)) {
             t.dtype = dtypes[i].name;
-            want = dtypes[i].bytes;
+            t.bytes = dtypes[i].bytes;
         }
     REQUIRE(t.dtype, "%s: tensor %.80s: unknown data type \"%.80s\"", path, name, dtype);
-    REQUIRE(shape->count <= MOST_DIMS, "%s: tensor %.80s has %d dimensions, want at most %d", path, name, shape->count,
-            MOST_DIMS);
+    REQUIRE(shape->count <= DIMS_MAX, "%s: tensor %.80s has %d dimensions, want at most %d", path, name, shape->count,
+            DIMS_MAX);
     for (const Json *d = shape->child; d; d = d->next) {
-        int64_t size = t.dim[t.ndim++] = integer_of(file, entry, d, "a dimension");
-        REQUIRE(!__builtin_mul_overflow(want, size, &want), "%s: tensor %.80s: the shape is too large to count", path,
-                name);
+        int64_t size = t.dim[t.ndim++] = integer_of(entry, d, "a dimension");
+        REQUIRE(!__builtin_mul_overflow(t.bytes, size, &t.bytes), "%s: tensor %.80s: the shape is too large to count",
+                path, name);
     }
 
     REQUIRE(offsets->count == 2, "%s: tensor %.80s: data_offsets has %d numbers, want 2", path, name, offsets->count);
-    int64_t begin = integer_of(file, entry, offsets->child, "a data offset");
-    int64_t end = integer_of(file, entry, offsets->child->next, "a data offset");
-    REQUIRE(begin <= end, "%s: tensor %.80s: ends at byte %lld before it begins at %lld", path, name, (long long)end,
-            (long long)begin);
+    int64_t begin = integer_of(entry, offsets->child, "a data offset");
+    int64_t end = integer_of(entry, offsets->child->next, "a data offset");
     char text[256];
-    REQUIRE(end - begin == want, "%s: tensor %.80s has %lld bytes, want %lld for %s", path, name,
-            (long long)(end - begin), (long long)want, safetensors_shape(t.dtype, t.ndim, t.dim, text));
+    REQUIRE(end - begin == t.bytes, "%s: tensor %.80s is bytes %lld to %lld, want %lld bytes for %s", path, name,
+            (long long)begin, (long long)end, (long long)t.bytes, safetensors_shape(&t, text));
     REQUIRE(end <= data_bytes, "%s: tensor %.80s ends at byte %lld of the data, which has %lld: is the file truncated?",
             path, name, (long long)end, (long long)data_bytes);
     t.data = data + begin;
-    t.bytes = want;
     return t;
 }
 
@@ -103,6 +97,13 @@ static void check_places(const SafeFile *file, const unsigned char *data, int64_
             (long long)data_bytes, (long long)(end - data));
 }
 
+static void sort_by_name(SafeFile *file) {
+    qsort(file->tensor, (size_t)file->count, sizeof *file->tensor, by_name);
+    for (int i = 1; i < file->count; i++)
+        REQUIRE(strcmp(file->tensor[i - 1].name, file->tensor[i].name), "%s: the tensor %.80s occurs twice, in %s and "
+                "in %s", file->path, file->tensor[i].name, file->tensor[i - 1].path, file->tensor[i].path);
+}
+
 static SafeFile open_file(const char *path) {
     SafeFile file = { .path = format_string("%s", path), .map = file_map(path) };
     const unsigned char *bytes = file.map.bytes;
@@ -113,8 +114,8 @@ static SafeFile open_file(const char *path) {
             (long long)size);
     uint64_t length = 0;
     for (int i = 7; i >= 0; i--) length = length << 8 | bytes[i];
-    REQUIRE(length <= JSON_LONGEST, "%s: is no safetensors file: its header would have %llu bytes, want at most %d",
-            path, (unsigned long long)length, JSON_LONGEST);
+    REQUIRE(length <= JSON_BYTES_MAX, "%s: is no safetensors file: its header would have %llu bytes, want at most %d",
+            path, (unsigned long long)length, JSON_BYTES_MAX);
     REQUIRE((int64_t)length <= size - 8, "%s: the header has %llu bytes, the file only %lld more: truncated?",
             path, (unsigned long long)length, (long long)(size - 8));
     REQUIRE(length > 0 && bytes[8] == '{', "%s: is no safetensors file: the header does not begin with '{'", path);
@@ -126,24 +127,17 @@ static SafeFile open_file(const char *path) {
     free(where);
     file.tensor = malloc(((size_t)file.header->count + 1) * sizeof *file.tensor);
     REQUIRE(file.tensor, "%s: out of memory for %d tensors", path, file.header->count);
-    for (const Json *entry = file.header->child; entry; entry = entry->next) {
-        if (strcmp(entry->key, "__metadata__")) {
-            file.tensor[file.count++] = read_entry(&file, entry, data, data_bytes);
-            continue;
-        }
-        REQUIRE(entry->type == JSON_OBJECT, "%s: __metadata__ is %.80s, want an object", path, json_text(entry));
-        for (const Json *m = entry->child; m; m = m->next)
-            REQUIRE(m->type == JSON_STRING, "%s: __metadata__: \"%.80s\" is %.80s, want a string", path, m->key,
-                    json_text(m));
-    }
+    for (const Json *entry = file.header->child; entry; entry = entry->next)
+        if (strcmp(entry->key, "__metadata__"))
+            file.tensor[file.count++] = read_entry(entry, file.path, data, data_bytes);
     qsort(file.tensor, (size_t)file.count, sizeof *file.tensor, by_place);
     check_places(&file, data, data_bytes);
-    qsort(file.tensor, (size_t)file.count, sizeof *file.tensor, by_name);
+    sort_by_name(&file);
     return file;
 }
 
-/* The file of an index that a tensor is said to lie in, opened when it is named first. */
-static SafeFile *find_shard(SafeFile *index, const char *folder, const Json *entry) {
+/* Opens the file that an index gives for a tensor, unless it is open. */
+static void open_shard(SafeFile *index, const char *dir, const Json *entry) {
     REQUIRE(entry->type == JSON_STRING, "%s: \"weight_map\": the file of %.80s is %.80s, want a string", index->path,
             entry->key, json_text(entry));
     const char *name = entry->text;
@@ -151,26 +145,24 @@ static SafeFile *find_shard(SafeFile *index, const char *folder, const Json *ent
             "of %.80s is %.80s, want a name like model-00001-of-00002.safetensors, beside the index", index->path,
             entry->key, name);
     for (int i = 0; i < index->shards; i++)
-        if (!strcmp(index->shard[i].path + strlen(folder) + 1, name)) return &index->shard[i];
-    REQUIRE(index->shards < MOST_SHARDS, "%s: \"weight_map\": names more than %d files", index->path, MOST_SHARDS);
+        if (!strcmp(index->shard[i].path + strlen(dir) + 1, name)) return;
     index->shard = realloc(index->shard, (size_t)(index->shards + 1) * sizeof *index->shard);
     REQUIRE(index->shard, "%s: out of memory for %d files", index->path, index->shards + 1);
-    char *path = format_string("%s/%s", folder, name);
+    char *path = format_string("%s/%s", dir, name);
     REQUIRE(file_exists(path), "%s: \"weight_map\": the file of %.80s, %.80s, is not beside the index", index->path,
             entry->key, name);
-    index->shard[index->shards] = open_file(path);
+    index->shard[index->shards++] = open_file(path);
     free(path);
-    return &index->shard[index->shards++];
 }
 
-/* The files have each name once, the index has each name once, they are as many, and each is where the index says. */
+/* The files have each name once and as many names as the index; each tensor is in the file that the index gives. */
 static SafeFile open_index(const char *path) {
     SafeFile index = { .path = format_string("%s", path), .header = json_open(path) };
     const Json *map = json_find(index.header, "weight_map");
     REQUIRE(map && map->type == JSON_OBJECT && map->count, "%s: \"weight_map\" is missing or empty: want the file of "
             "each tensor, as transformers writes it beside model-00001-of-00002.safetensors", path);
-    char *folder = file_folder(path);
-    for (const Json *entry = map->child; entry; entry = entry->next) find_shard(&index, folder, entry);
+    char *dir = file_parent(path);
+    for (const Json *entry = map->child; entry; entry = entry->next) open_shard(&index, dir, entry);
     for (int i = 0; i < index.shards; i++) index.count += index.shard[i].count;
     REQUIRE(index.count == map->count, "%s: \"weight_map\" names %d tensors, its files hold %d", path, map->count,
             index.count);
@@ -179,18 +171,13 @@ static SafeFile open_index(const char *path) {
     SafeTensor *next = index.tensor;
     for (int i = 0; i < index.shards; next += index.shard[i++].count)
         memcpy(next, index.shard[i].tensor, (size_t)index.shard[i].count * sizeof *next);
-    qsort(index.tensor, (size_t)index.count, sizeof *index.tensor, by_name);
-    for (int i = 1; i < index.count; i++)
-        REQUIRE(strcmp(index.tensor[i - 1].name, index.tensor[i].name), "%s: the tensor %.80s lies in %s and in %s",
-                path, index.tensor[i].name, index.tensor[i - 1].path, index.tensor[i].path);
+    sort_by_name(&index);
     for (const Json *entry = map->child; entry; entry = entry->next) {
         const SafeTensor *tensor = safetensors_find(&index, entry->key);
-        REQUIRE(tensor, "%s: the tensor %.80s is missing, in %.80s and everywhere else", path, entry->key, entry->text);
-        const SafeFile *shard = find_shard(&index, folder, entry);
-        REQUIRE(tensor->path == shard->path, "%s: the tensor %.80s lies in %s, want %.80s", path, entry->key,
-                tensor->path, entry->text);
+        REQUIRE(tensor && !strcmp(tensor->path + strlen(dir) + 1, entry->text), "%s: the tensor %.80s is in %s, want "
+                "%.80s", path, entry->key, tensor ? tensor->path : "no file", entry->text);
     }
-    free(folder);
+    free(dir);
     return index;
 }
 
@@ -213,49 +200,24 @@ const SafeTensor *safetensors_find(const SafeFile *file, const char *name) {
     return bsearch(&key, file->tensor, (size_t)file->count, sizeof key, by_name);
 }
 
-const char *safetensors_metadata(const SafeFile *file, const char *key) {
-    const Json *value = json_find(json_find(file->header, "__metadata__"), key);
-    return value ? value->text : NULL;
-}
-
 /* ---- Writing */
 
-const char *safetensors_dtype(DType dtype) {
-    static const char *const name[] = { [F32] = "F32", [BF16] = "BF16", [I32] = "I32", [F64] = "F64" };
-    return name[dtype];
-}
-
-int64_t safetensors_bytes(const SafeEntry *entry) {
-    int64_t bytes = (int64_t)dtype_bytes(entry->dtype);
-    for (int i = 0; i < entry->ndim; i++) bytes *= entry->dim[i];
-    return bytes;
-}
-
-FILE *safetensors_create(const char *path, const SafeEntry *entry, int count) {
-    FILE *file = file_create(path);
+char *safetensors_header(const SafeTensor *tensor, int count, size_t *size) {
     char *header;
-    size_t size;
-    FILE *text = open_memstream(&header, &size);
-    REQUIRE(text, "%s: out of memory for the header", path);
-    fputs("{\"__metadata__\":{\"format\":\"pt\"}", text);      /* transformers refuses a file that does not say "pt" */
+    FILE *text = open_memstream(&header, size);
+    REQUIRE(text, "out of memory: the header of a safetensors file");
+    fputs("01234567{\"__metadata__\":{\"format\":\"pt\"}", text);  /* transformers refuses a file without "pt" */
     int64_t offset = 0;
-    for (int i = 0; i < count; i++) {
-        int64_t end = offset + safetensors_bytes(&entry[i]);
+    for (const SafeTensor *t = tensor; t < tensor + count; offset += t++->bytes) {
         fputc(',', text);
-        json_write_string(text, entry[i].name);
-        fprintf(text, ":{\"dtype\":\"%s\",\"shape\":[", safetensors_dtype(entry[i].dtype));
-        for (int d = 0; d < entry[i].ndim; d++) fprintf(text, "%s%lld", d ? "," : "", (long long)entry[i].dim[d]);
-        fprintf(text, "],\"data_offsets\":[%lld,%lld]}", (long long)offset, (long long)end);
-        offset = end;
+        json_write_string(text, t->name);
+        fprintf(text, ":{\"dtype\":\"%s\",\"shape\":[", t->dtype);
+        for (int d = 0; d < t->ndim; d++) fprintf(text, "%s%lld", d ? "," : "", (long long)t->dim[d]);
+        fprintf(text, "],\"data_offsets\":[%lld,%lld]}", (long long)offset, (long long)(offset + t->bytes));
     }
     fputc('}', text);
     while (ftell(text) % 8) fputc(' ', text);
-    REQUIRE(fclose(text) == 0, "%s: out of memory for the header", path);
-
-    unsigned char length[8];
-    for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)size >> (8 * i));
-    file_write(file, length, sizeof length);
-    file_write(file, header, size);
-    free(header);
-    return file;
+    REQUIRE(fclose(text) == 0, "out of memory: the header of a safetensors file");
+    for (int i = 0; i < 8; i++) header[i] = (char)((uint64_t)(*size - 8) >> (8 * i));
+    return header;
 }

@@ -1,11 +1,10 @@
-/* llmc/checkpoint/safetensors.h - HuggingFace's safetensors: 8 bytes of length, a JSON header, the tensors' bytes;
-   one file, or
-   several with an index, NAME.safetensors.index.json, whose "weight_map" says in which file beside it a tensor lies.
-   A small strict reader: every name, size and offset is checked before any of it is used. */
+/* llmc/checkpoint/safetensors.h - HuggingFace's safetensors: 8 bytes of length, a JSON header, the tensors' bytes; one
+   file, or several with an index, NAME.safetensors.index.json, whose "weight_map" gives the file of each tensor.
+   Files are untrusted: every name, size and offset is checked before it is used. */
 #ifndef LLMC_SAFETENSORS_H
 #define LLMC_SAFETENSORS_H
-#include "../../kernels/tensor.h"
 #include "../files.h"
+#include "json.h"
 
 typedef struct {
     const char *name;
@@ -13,8 +12,8 @@ typedef struct {
     const char *dtype;          /* as in the file: "F32", "BF16", "F16", "F64", "I64", ... */
     int         ndim;
     int64_t     dim[8];
-    const unsigned char *data;  /* in the mapped file; little-endian, of any alignment */
     int64_t     bytes;
+    const unsigned char *data;  /* in the mapped file; little-endian, of any alignment */
 } SafeTensor;
 
 typedef struct SafeFile {
@@ -22,25 +21,19 @@ typedef struct SafeFile {
     FileMap     map;
     int         count;
     SafeTensor *tensor;         /* sorted by name; of an index, those of all its files */
-    struct Json *header;        /* or the index */
+    Json       *header;         /* or the index */
     struct SafeFile *shard;     /* the files of an index */
     int         shards;
 } SafeFile;
 
-/* A file, or an index, whose files hold the tensors that it names and no others. Fails in a line: what, got, want. */
+/* A file, or an index whose files hold the tensors that it names and no others. */
 SafeFile          safetensors_open(const char *path);
 void              safetensors_close(SafeFile *file);
-const SafeTensor *safetensors_find(const SafeFile *file, const char *name);    /* NULL when there is none */
-const char       *safetensors_metadata(const SafeFile *file, const char *key); /* of __metadata__; NULL likewise */
+const SafeTensor *safetensors_find(const SafeFile *file, const char *name);    /* NULL = none */
+const char       *safetensors_shape(const SafeTensor *tensor, char text[256]); /* "F32 (50257,768)"; returns text */
 
-/* "F32 (50257,768)", for messages; returns text. */
-const char *safetensors_shape(const char *dtype, int ndim, const int64_t *dim, char text[256]);
-
-/* Writing: all names and shapes first (dtype F32, F64, BF16 or I32), then the bytes of each in that order. */
-typedef struct { const char *name; DType dtype; int ndim; int64_t dim[4]; } SafeEntry;
-const char *safetensors_dtype(DType dtype);                      /* the file's word: "F32" */
-int64_t     safetensors_bytes(const SafeEntry *entry);
-FILE *safetensors_create(const char *path, const SafeEntry *entry, int count);
-/* append with file_write; end with file_close_durably */
+/* The header of a file (new memory); the bytes of the tensors follow it in the same order. Reads name, dtype, ndim, dim
+   and bytes. */
+char *safetensors_header(const SafeTensor *tensor, int count, size_t *size);
 
 #endif

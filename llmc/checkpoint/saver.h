@@ -1,53 +1,44 @@
-/* llmc/checkpoint/saver.h - Checkpoints written beside the training: a save costs the loop a copy to the host, a
-   thread writes it.
-   A failed write (a full disk, a quota, a broken one) does not end the run: its partial folder is removed, earlier
-   checkpoints stay, and the next save tries again. */
+/* llmc/checkpoint/saver.h - Saves checkpoints during training: the loop waits for a copy to host memory, a thread
+   writes the files. A failed write (a full disk) does not end the run: it is reported, earlier checkpoints stay, and
+   the next save tries again. A Saver opened without a run directory does nothing. */
 #ifndef LLMC_SAVER_H
 #define LLMC_SAVER_H
 #include <pthread.h>
 #include "../../kernels/check.h"
-#include "checkpoint.h"
-#include "../folder.h"
+#include "../dataloader.h"
+#include "../report.h"
+#include "run_dir.h"
 
 typedef struct {
-    char            *out;
+    RunDir          *dir;                  /* NULL = no --out */
     const GPT       *model;
     const Optimizer *optimizer;
-    int64_t          keep, keep_every;     /* as in steps_prune, done when the new one is durable */
-    const TokenizerFiles *tokenizer;       /* go into every checkpoint; set by the caller, NULL = none */
-    Folder          *folder;               /* OUT, kept before each save; set by the caller, NULL = nobody's */
+    Report          *report;
+    int64_t          keep, keep_every;     /* of run_dir_clean; keep may be changed between saves */
     void            *host[3];              /* parameters, first and second moments */
-    Snapshot         snapshot;             /* that is being written */
-    Setting         *settings;             /* its own */
+    Snapshot         snapshot;             /* of the save under way */
     pthread_t        thread;
     int              running;
-    int              failed;               /* the last save is not on the disk; valid when none is being written */
-    double           seconds;              /* that the last save took to write; before one did, on a disk of 200 MB/s */
-    double           took;                 /* the thread's own */
-    char             message[FAIL_LENGTH]; /* what went wrong with it, until saver_error has told it */
+    int64_t          saved_step;           /* step of the last save; -1 = none; a resume sets it to its own */
+    int              failed;               /* the last save failed; valid when none is under way */
+    double           seconds;              /* duration of the last save; before the first, at 200 MB/s */
+    double           thread_seconds;       /* written by the thread */
+    char             message[FAIL_LENGTH]; /* error of the last save, "" = none: "step 20 is not saved: ..." */
+    int              reported;
 } Saver;
 
-/* Of host memory that saver_open takes: the parameters and both moments in f32. */
-size_t saver_host_bytes(const GPTConfig *config);
+size_t saver_host_bytes(const GPTConfig *config);      /* host memory that saver_open allocates */
+double saver_file_bytes(const GPTConfig *config);      /* size of a checkpoint without headers and small files */
 
-/* Of one checkpoint, but for the small files. */
-double saver_file_bytes(const GPTConfig *config);
+/* dir: locked, or NULL. The pointers must stay valid until saver_close. Removes what a killed run left in dir. */
+void saver_open(Saver *saver, RunDir *dir, const GPT *model, const Optimizer *optimizer,
+                const TokenizerFiles *tokenizer_files, const Option *options, const Corpus *corpus, Tokenizer tokenizer,
+                int64_t keep, int64_t keep_every, Report *report);
 
-/* Also removes what a kill left in OUT (steps_sweep), whose lock is held. */
-void saver_open(Saver *saver, const char *out, const GPT *model, const Optimizer *optimizer, int64_t keep,
-                int64_t keep_every);
-
-/* Copies all that there is to save and returns while it is being written. While an earlier save is, that one is waited
-   for first: returns the seconds of it. Whoever may leave a save out asks saver_busy before, whoever wants to tell an
-   error of the earlier one calls saver_wait and saver_error before. */
-double saver_start(Saver *saver, const TrainState *state, const Setting *settings);
-int    saver_busy(Saver *saver);
-double saver_wait(Saver *saver);           /* until nothing is being written; seconds */
-
-/* One line about the last save, told once; NULL when there is nothing to tell. It is "step 20 is not saved: ..." where
-   saver->failed, else "step 20 is saved, but ..." when an old checkpoint could not be removed. */
-const char *saver_error(Saver *saver);
-
-void saver_close(Saver *saver);            /* waits, frees */
+/* Waits for a save under way and reports its error, syncs the log, copies everything, and starts the thread. */
+void saver_save  (Saver *saver, const TrainState *state);
+void saver_poll  (Saver *saver, int more_to_come);     /* reports the error of a finished save, without waiting */
+void saver_finish(Saver *saver);                       /* waits, reports */
+void saver_close (Saver *saver);                       /* waits, reports; fails if the last save failed; frees */
 
 #endif

@@ -1,33 +1,28 @@
-/* llmc/checkpoint/weights.h - Tables of parameters and moments as safetensors in HuggingFace's names and layouts,
-   and back. */
+/* llmc/checkpoint/weights.h - Parameters and moments as safetensors in HuggingFace's names and layouts, and back. */
 #ifndef LLMC_WEIGHTS_H
 #define LLMC_WEIGHTS_H
 #include "../gpt.h"
 
-/* Tensors in a file: the prefix and table's names, with table's shapes and offsets from memory (device). host: a copy
-   of that memory to write from; NULL = from the device. dtype: of the rows in a file that is written: F32, or BF16,
-   rounded to the nearest, ties to even. */
-typedef struct { const char *prefix; const TensorTable *table; void *memory; const void *host; DType dtype; } Part;
+/* Tensors of a file: the rows of table, with prefix before their names, at the table's offsets in memory. That is host
+   memory for a write, device memory for a read. dtype: of the written rows, F32, or BF16 rounded to nearest, ties to
+   even. */
+typedef struct { const char *prefix; const TensorTable *table; void *memory; DType dtype; } Part;
 
-/* One file of all parts; of the token tables the first V rows. Writing fails in a line at a NaN or an infinity. */
-void weights_write(const char *path, const Part *part, int parts, int V);
+/* One file of all parts, with the first V rows of the token tables. Fails at a NaN or an infinity, before there is a
+   file. Returns the XXH64 of the file. */
+uint64_t weights_write(const char *path, const Part *part, int parts, int V);
 
-/* path: a file, or the index of several. Rows without a prefix, those of a model, may be F32, F16 or BF16, all of which
-   f32 holds exactly, and named without "transformer." too; the masks that HuggingFace keeps as tensors are passed over,
-   and so is a head that equals wte where the table has none. Other rows are F32. Writes nothing to the tables before
-   all of the file has been checked, NaN and infinities included, and zeroes the token rows from V on. */
-void weights_read (const char *path, const Part *part, int parts, int V);
+/* path: a file, or the index of several. Rows without a prefix (a model) may be F32, F16 or BF16, which f32 holds
+   exactly, and also named without "transformer."; attention-mask buffers (attn.bias, attn.masked_bias) are ignored, and
+   so is an lm_head.weight that equals wte if the table has none. Other rows are F32. Fails at a NaN, an infinity, a
+   missing tensor and one that no row asks for. Zeroes the token rows from V on. */
+void weights_read(const char *path, const Part *part, int parts, int V);
 
-void params_write(const char *path, const Params *params, int V);      /* the one table of a model, in F32 */
-void params_read (const char *path, Params *params, int V);
-
-/* What the names and shapes of a model's file tell: L, C, T and V. */
+/* What the names and shapes of a model's file give: L, C, T and V. */
 GPTConfig weights_config(const char *path);
 
-/* Of a model's file: no lm_head.weight, one that equals wte, or one of its own. */
-typedef enum { NO_HEAD, SAME_HEAD, OWN_HEAD } Head;
-Head weights_head(const char *path);
-
-int weights_has(const char *path, const char *name, DType dtype);      /* whether it holds a tensor of that type */
+typedef enum { NO_HEAD, SAME_HEAD, OWN_HEAD } Head;     /* no lm_head.weight; one that equals wte; another one */
+Head weights_head  (const char *path);
+int  weights_is_f32(const char *path);                  /* wte is F32 */
 
 #endif

@@ -1,15 +1,19 @@
-/* test/fuzz/program.c - train_gpt with another name for main: its own table of options, its own reading of a resume. */
-#define main train_gpt_main
-int train_gpt_main(int argc, char **argv);
-#include "../../train_gpt.c"
-#undef main
+/* test/fuzz/program.c - train_gpt's own table of options, and the options and the model that a resume reads. */
+#include <string.h>
 #include "fuzz.h"
 #include "program.h"
+#include "../../llmc/checkpoint/resume.h"
+#include "../../llmc/model_config.h"
+#include "../../llmc/settings.h"
+
+static Settings settings;
+static Option options[SETTINGS_ROWS];
 
 typedef struct { int argc; char **argv; } Words;
 
 static void parse(void *argument) {
     Words *words = argument;
+    settings_options(&settings, options);
     options_parse(options, words->argc, words->argv);
     free(command_line(words->argc, words->argv));
 }
@@ -25,11 +29,11 @@ static void claim_values(void) {
         if (!*was) continue;
         if (o->type == OPTION_INTEGER) {
             int64_t value = *(int64_t *)o->value;
-            CLAIM((double)value >= o->least && (double)value <= o->most, "--%s %lld", o->name, (long long)value);
+            CLAIM((double)value >= o->min && (double)value <= o->max, "--%s %lld", o->name, (long long)value);
         }
         if (o->type == OPTION_REAL) {
             double value = *(double *)o->value;
-            CLAIM(value >= o->least && value <= o->most, "--%s %g", o->name, value);
+            CLAIM(value >= o->min && value <= o->max, "--%s %g", o->name, value);
         }
     }
 }
@@ -39,15 +43,17 @@ void program_read_options(int argc, char **argv) {
     if (fuzz_try(parse, &words, FREES_ALL, "")) claim_values();
 }
 
-/* The model and the batch that a resume would take from config.json and state.json, and the memory that it plans. */
+/* The model and the batch that a resume reads from config.json and state.json, and its memory plan. */
 static void plan_resume(void *argument) {
     (void)argument;
     resume_adopt_options(options, "C");
     claim_values();
-    config = model_to_train(&model, "C", 0);
-    if (config.L > 10) return;                     /* the tables of 1000 layers are no gift of the stranger's */
-    Plan plan = plan_make(&config, attention, (int)batch, config.T, TRAIN);
-    double stream = 4.0 * (double)batch * config.T * config.C, weights = 4.0 * (double)gpt_parameter_count(&config);
+    GPTConfig config = checkpoint_config("C");
+    config = model_config(&settings, "C", &config, 0);
+    if (config.L > 10) return;                     /* the tables of 1000 layers take time */
+    MemoryPlan plan = memory_plan(&config, settings.attention, (int)settings.batch, config.T, TRAIN);
+    double stream = 4.0 * (double)settings.batch * config.T * config.C;
+    double weights = 4.0 * (double)gpt_parameter_count(&config);
     CLAIM((double)plan.parameters >= weights && (double)plan.activations >= 9 * stream &&
           plan.total > plan.activations && plan.total > plan.parameters,
           "%zu bytes of parameters, %zu of activations, %zu in all, for %g and 9 times %g at least", plan.parameters,
@@ -56,6 +62,7 @@ static void plan_resume(void *argument) {
 
 void program_read_settings(void) {
     static char *nothing[] = { "train_gpt" };
+    settings_options(&settings, options);
     options_parse(options, 1, nothing);
     fuzz_try(plan_resume, NULL, KEEPS, "");
 }

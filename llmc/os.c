@@ -1,0 +1,118 @@
+#include "os.h"
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "../kernels/check.h"
+
+double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Units from the longest to the shortest, each at most once; a number alone is seconds. */
+double duration_seconds(const char *text) {
+    static const struct { char letter; double seconds; } units[] = { {'d', 86400}, {'h', 3600}, {'m', 60}, {'s', 1} };
+    enum { UNITS = sizeof units / sizeof *units };
+    double total = 0;
+    int next = 0;
+    if (!*text) return -1;
+    while (*text) {
+        size_t length = strspn(text, "0123456789.");
+        char *end;
+        double value = strtod(text, &end);
+        if (!length || end != text + length) return -1;
+        if (!*end && !next) return value;
+        while (next < UNITS && units[next].letter != *end) next++;
+        if (next == UNITS) return -1;
+        total += value * units[next++].seconds;
+        text = end + 1;
+    }
+    return total;
+}
+
+const char *duration_text(double seconds, char text[32]) {
+    if (!(seconds >= 0 && seconds < 1e14)) return strcpy(text, "unknown");
+    int64_t s = (int64_t)(seconds + 0.5);
+    if      (s < 60)    snprintf(text, 32, "%ds", (int)s);
+    else if (s < 3600)  snprintf(text, 32, "%dm%02ds", (int)(s / 60), (int)(s % 60));
+    else if (s < 86400) snprintf(text, 32, "%dh%02dm", (int)(s / 3600), (int)(s % 3600 / 60));
+    else                snprintf(text, 32, "%" PRId64 "d%02dh", s / 86400, (int)(s % 86400 / 3600));
+    return text;
+}
+
+const char *bytes_text(double bytes, char text[32]) {
+    static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB" };
+    int u = 0;
+    if (!isfinite(bytes)) return strcpy(text, "unknown");
+    for (; u < 5 && fabs(bytes) >= (u < 3 ? 1023.5 : 1023.995); u++) bytes /= 1024;
+    snprintf(text, 32, "%.*f %s", u < 3 ? 0 : 2, bytes, unit[u]);
+    return text;
+}
+
+size_t utf8_length(const unsigned char *text, size_t size) {
+    unsigned c = text[0];
+    size_t length = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
+    if (length > size) return 0;
+    for (size_t i = 1; i < length; i++)
+        if ((text[i] & 0xc0) != 0x80) return 0;
+    if (c == 0xe0 && text[1] < 0xa0) return 0;
+    if (c == 0xed && text[1] > 0x9f) return 0;
+    if (c == 0xf0 && text[1] < 0x90) return 0;
+    if (c == 0xf4 && text[1] > 0x8f) return 0;
+    return length;
+}
+
+/* ---- Stopping */
+
+static volatile sig_atomic_t stop_signal, save_signal;
+static volatile double stop_signal_s;   /* when the first came, by the monotonic clock */
+static double deadline_s, reserved_s;   /* by the monotonic clock, 0 = none */
+static char limit_name[64];
+
+static void on_signal(int number) {
+    if (number == SIGUSR1) {
+        save_signal = 1;
+    } else if (!stop_signal) {
+        stop_signal_s = seconds_now();
+        stop_signal = number;
+    } else if (seconds_now() - stop_signal_s > 1) {      /* timeout(1) and some queues send the signal twice at once */
+        _exit(128 + number);
+    }
+}
+
+static void handle(int number) {
+    struct sigaction before, action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    sigemptyset(&action.sa_mask);
+    if (number == SIGHUP && !sigaction(number, NULL, &before) && before.sa_handler == SIG_IGN) return;     /* nohup */
+    sigaction(number, &action, NULL);
+}
+
+void stop_open(const char *time_limit) {
+    static const int signals[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
+    if (time_limit) {
+        double seconds = duration_seconds(time_limit);
+        REQUIRE(seconds > 0, "--time-limit %s: want a duration such as 3h50m, 90s or 2d", time_limit);
+        deadline_s = seconds_now() + seconds;
+        snprintf(limit_name, sizeof limit_name, "--time-limit %s", time_limit);
+    }
+    for (int i = 0; i < 4; i++) handle(signals[i]);
+}
+
+const char *stop_requested(void) {
+    if (stop_signal) return stop_signal == SIGTERM ? "SIGTERM" : stop_signal == SIGINT ? "SIGINT" : "SIGHUP";
+    return deadline_s > 0 && seconds_now() + reserved_s >= deadline_s ? limit_name : NULL;
+}
+
+void stop_reserve(double seconds) { reserved_s = seconds; }
+
+int save_requested(void) {
+    int requested = save_signal;
+    if (requested) save_signal = 0;
+    return requested;
+}

@@ -1,0 +1,33 @@
+/* llmc/os.h - The clock, signals and time limit, and the text forms of durations, bytes and UTF-8. */
+#ifndef LLMC_OS_H
+#define LLMC_OS_H
+#include <stddef.h>
+
+double seconds_now(void);         /* monotonic clock; async-signal-safe */
+
+/* Seconds of "3h50m", "2d", "90s", "1.5h" or plain "3600"; -1 when it is no duration. */
+double duration_seconds(const char *text);
+
+const char *duration_text(double seconds, char text[32]);      /* "2d03h", "1h02m", "3m20s", "45s" */
+const char *bytes_text(double bytes, char text[32]);           /* "1.50 GiB", "340 MiB" */
+
+/* Bytes of the UTF-8 character (RFC 3629: shortest form, no surrogates, up to U+10FFFF) at the start of text, which has
+   size >= 1; 0 when it is none. */
+size_t utf8_length(const unsigned char *text, size_t size);
+
+/* ---- Stopping a run before its last step */
+
+enum { EXIT_TRY_AGAIN = 75 };     /* EX_TEMPFAIL of sysexits.h: saved, not done; a queue script can start it again */
+
+/* From here on SIGTERM, SIGINT and SIGHUP request a stop, SIGUSR1 a checkpoint; a second signal more than a second
+   later ends the process at once. time_limit: the value of --time-limit, NULL = none; fails when it is no duration. */
+void stop_open(const char *time_limit);
+
+/* Why the run should stop now, "SIGTERM" or "--time-limit 3h50m", or NULL. The time limit counts as reached when less
+   is left than was reserved last: for a step and a save. */
+const char *stop_requested(void);
+void        stop_reserve(double seconds);
+
+int save_requested(void);         /* SIGUSR1 came since the last call */
+
+#endif

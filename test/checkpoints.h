@@ -1,0 +1,78 @@
+/* test/checkpoints.h - Saves as train_gpt does, with a Saver, for tests of checkpoints. */
+#ifndef TEST_CHECKPOINTS_H
+#define TEST_CHECKPOINTS_H
+#include "models.h"
+#include "scratch.h"
+#include "../llmc/checkpoint/saver.h"
+
+/* A save that fails leaves its paths behind, some 200 bytes (fails, kernels/check.h). */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void) { return "leak:vasprintf"; }
+
+static const char  *test_model = "d4", *test_data = "a \"b\"\n\\c\xc3\xa9", *test_none;
+static const Option test_options[] = {
+    { .help = "a group" },
+    { .name = "model", .type = OPTION_TEXT, .value = &test_model, .fallback = "d4", .resume = FIXED_ON_RESUME },
+    { .name = "data",  .type = OPTION_TEXT, .value = &test_data,  .resume = KEPT_ON_RESUME },
+    { .name = "val",   .type = OPTION_TEXT, .value = &test_none,  .resume = KEPT_ON_RESUME },
+    { .name = "out",   .type = OPTION_TEXT, .value = &test_data,  .resume = FREE_ON_RESUME },
+    {0}
+};
+static TokenizerFiles saved_tokenizer_files;
+static Report test_report;
+
+/* Locks out and opens a saver. The corpus is 200 bytes, the last 20 of them for validation. */
+static inline void open_saver(Saver *saver, RunDir *dir, const char *out, const Trainer *t, int64_t keep,
+                              int64_t keep_every) {
+    static char bytes[201], *path;
+    memset(bytes, 'x', 200);
+    if (!path) put_text(path = IN_SCRATCH("corpus.txt"), bytes);
+    Corpus corpus = corpus_open(path, NULL, 0.1);
+    *dir = (RunDir){ .path = out };
+    directory_make(out);
+    run_dir_lock(dir);
+    run_dir_open(dir);
+    saver_open(saver, dir, &t->model, &t->optimizer, &saved_tokenizer_files, test_options, &corpus, TOKENIZER_BYTES,
+               keep, keep_every, &test_report);
+    tokens_close(corpus.train);
+    tokens_close(corpus.val);
+    tokens_close(corpus.whole);
+}
+
+static inline void close_saver(Saver *saver, RunDir *dir) {
+    saver->failed = 0;                     /* else the test would end here */
+    saver_close(saver);
+    close(dir->lock);
+}
+
+static inline TrainState state_of(int64_t step) {
+    return (TrainState){ .step = step, .sequences_seen = (uint64_t)step * 3, .tokens = step * 21, .val_loss = 0.5,
+                         .val_step = step };
+}
+
+/* Writes OUT/step-N and waits; returns the error, "" = none. */
+static inline const char *save_state(const char *out, const Trainer *t, const TrainState *state) {
+    static char message[FAIL_LENGTH];
+    Saver saver;
+    RunDir dir;
+    open_saver(&saver, &dir, out, t, 0, 0);
+    saver_save(&saver, state);
+    saver_finish(&saver);
+    EXPECT(saver.failed == (strstr(saver.message, " is not saved: ") != NULL), "failed %d: %s", saver.failed,
+           saver.message);
+    memcpy(message, saver.message, sizeof message);
+    close_saver(&saver, &dir);
+    return message;
+}
+
+static inline const char *save_step(const char *out, const Trainer *t, int64_t step) {
+    TrainState state = state_of(step);
+    return save_state(out, t, &state);
+}
+
+#define SAVE_STEP(out, t, step) do { const char *error = save_step(out, t, step); \
+    EXPECT(!*error, "%s", error); } while (0)
+#define SAVE_FAILS(part, out, t, step) do { const char *error = save_step(out, t, step); \
+    EXPECT(strstr(error, part), "want \"%s\", got: %s", part, error); } while (0)
+
+#endif
