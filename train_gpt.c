@@ -74,35 +74,30 @@ static void choose_model(Run *run) {
     if (s->out && !s->resume) run_dir_require_new(&run->dir);
 }
 
-/* Fails when the model needs more memory than is free. */
 static void plan_memory(Run *run, Purpose purpose) {
     const Settings *s = &run->settings;
     const char *refusal = device_refuse_dtype(run->config.dtype);
     REQUIRE(!refusal, "--dtype %s: %s", s->dtype, refusal);
-    int B = (int)s->batch, T = run->config.T;
-    MemoryPlan plan = memory_plan(&run->config, s->attention, B, T, purpose);
-    DeviceInfo device = device_info();
+    FILE *file = purpose == TRAIN || s->dry_run ? stdout : NULL;
+    memory_plan_check(&run->config, s->attention, (int)s->batch, purpose, file);
     char text[32];
-    if (purpose == TRAIN || s->dry_run) memory_plan_print(stdout, &plan, device.free_bytes, device.total_bytes);
     if (purpose == TRAIN && s->out)
         printf("  %-18s %12s of host memory\n", "checkpoint", bytes_text((double)saver_host_bytes(&run->config), text));
-    memory_plan_require(&plan, device.free_bytes, &run->config, s->attention, B, T, purpose);
 }
 
+/* Model, optimizer and batch, with the weights of a checkpoint or initial ones. */
 static void create_model(Run *run) {
     const Settings *s = &run->settings;
-    size_t count = (size_t)s->batch * (size_t)run->config.T;
-    gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, TRAIN);
+    const Corpus *corpus = &run->corpus;
+    int T = run->config.T;
+    size_t count = (size_t)s->batch * (size_t)T;
+    tokens_check(corpus->train, run->config.V);
+    if (corpus->val) tokens_check(corpus->val, run->config.V);
+    gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, T, TRAIN);
     optimizer_create(&run->optimizer, &run->gpt, settings_adamw(s));
     run->inputs = calloc(count, sizeof *run->inputs);
     run->targets = calloc(count, sizeof *run->targets);
     REQUIRE(run->inputs && run->targets, "out of memory: a batch on the host");
-    tokens_check(run->corpus.train, run->config.V);
-    if (run->corpus.val) tokens_check(run->corpus.val, run->config.V);
-}
-
-static void load_weights(Run *run) {
-    const Settings *s = &run->settings;
     run->state = (TrainState){ .val_loss = NAN, .val_step = -1 };
     if (run->checkpoint) {
         run->state = resume_load(run->checkpoint, &run->gpt, &run->optimizer, s->batch * run->micro_batches);
@@ -232,36 +227,29 @@ static void sample_checkpoint(Run *run) {
 
 /* ---- Training */
 
-/* A step whose update was not applied. A non-finite one ends the run unless --on-nan is skip, and also then if it is
-   one of many; the state before the step is saved, so that no step is lost, and no older checkpoint is removed, which
-   may be needed. */
+/* A step whose update was not applied. A non-finite one ends the run, unless --on-nan skip allows some. The state before
+   the step is saved first, so that no step is lost, and no older checkpoint is removed, which may be needed. */
 static void report_skipped_step(Run *run, const TrainState *before, const StepStats *stats,
                                 const StepOutcome *outcome) {
     const Settings *s = &run->settings;
     Saver *saver = &run->saver;
-    int many = run->state.spikes.nonfinite >= NONFINITE_STEPS_MAX, stop = !strcmp(s->on_nan, "stop");
-    char *why = step_outcome_text(&run->state.spikes, stats, outcome, &run->gpt);
     long long step = run->state.step;
-    if (outcome->result == SPIKE) {
+    char *why = step_outcome_text(&run->state.spikes, stats, outcome, &run->gpt);
+    int skip = !strcmp(s->on_nan, "skip");
+    if (outcome->result == SPIKE || (skip && run->state.spikes.nonfinite < NONFINITE_STEPS_MAX)) {
         report_line(&run->report, "step %lld: %s", step, why);
         free(why);
         return;
     }
-    if (stop || many) {
-        saver->keep = 0;
-        if (saver->saved_step != before->step) saver_save(saver, before);
-    }
+    saver->keep = 0;
+    if (saver->saved_step != before->step) saver_save(saver, before);
     saver_finish(saver);
     char *last = s->out ? run_dir_latest(s->out) : NULL;
     char *text = format_string("step %lld: %s. Last good checkpoint: %s", step, why, last ? last : "none");
-    if (stop) fail("%s. A lower --lr or --clip may help%s", text,
-                   last ? "; --resume --on-nan skip continues without this step" : "");
-    REQUIRE(!many, "%s. %d such steps without an update between them: --on-nan skip does not help, a lower --lr or "
-            "--clip may", text, run->state.spikes.nonfinite);
-    report_line(&run->report, "%s", text);
-    free(text);
-    free(last);
-    free(why);
+    if (skip) fail("%s. %d such steps without an update between them: --on-nan skip does not help, a lower --lr or "
+                   "--clip may", text, NONFINITE_STEPS_MAX);
+    fail("%s. A lower --lr or --clip may help%s", text,
+         last ? "; --resume --on-nan skip continues without this step" : "");
 }
 
 /* Forward and backward pass of every micro-batch of a step, and the update. */
@@ -353,7 +341,6 @@ static int run_training(Run *run, const char *command) {
     plan_memory(run, TRAIN);
     if (s->dry_run) return 0;
     create_model(run);
-    load_weights(run);
     const char *stop = stop_requested();
     if (stop) {
         printf("%s: before the first step, nothing was written; the same command with --resume %s\n", stop,

@@ -1,6 +1,7 @@
 #include "model_config.h"
 #include <string.h>
 #include "../kernels/check.h"
+#include "../kernels/device.h"
 #include "optimizer.h"
 #include "os.h"
 
@@ -32,17 +33,14 @@ GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *che
 
 /* ---- Memory plan */
 
-/* The maximum sizes of options and config.json multiply to 2^96 bytes, which would overflow. A token has at most
-   16 C + 8 numbers in a block, as many in the scratch of training, and the rows of naive attention. */
-static void check_overflow(const GPTConfig *config, int B, int T) {
+MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Purpose purpose) {
+    int T = config->T;
+    /* The maximum sizes of options and config.json multiply to 2^96 bytes, which would overflow. A token has at most
+       16 C + 8 numbers in a block, as many in the scratch of training, and the rows of naive attention. */
     double numbers = (config->L + 2.0) * (16.0 * config->C + 8 + (double)config->NH * T);
     REQUIRE(4.0 * B * T * numbers < 0x1p63,
             "out of memory: --batch %d of %d tokens each needs more than any device has: "
             "want a smaller one, a shorter --context or a smaller model", B, T);
-}
-
-MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose) {
-    check_overflow(config, B, T);
     MemoryPlan plan = { .parameters = gpt_param_bytes(config, config->dtype) };
     if (config->dtype != F32) plan.parameters += gpt_param_bytes(config, F32);
     size_t acts = gpt_act_bytes(config, attention, B, T, purpose, &plan.workspace);
@@ -55,32 +53,34 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, in
     return plan;
 }
 
-void memory_plan_print(FILE *file, const MemoryPlan *plan, int64_t free_bytes, int64_t total_bytes) {
+static void print_plan(FILE *file, const MemoryPlan *plan, const DeviceInfo *device) {
     const struct { const char *what; size_t bytes; } rows[] = {
         { "parameters", plan->parameters }, { "gradients", plan->gradients }, { "optimizer (AdamW)", plan->optimizer },
         { "activations", plan->activations }, { "workspace", plan->workspace }, { "total", plan->total },
     };
-    char text[32], whole[32];
+    char text[32], total[32];
     fprintf(file, "memory plan\n");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         fprintf(file, "  %-18s %12s\n", rows[i].what, bytes_text((double)rows[i].bytes, text));
-    fprintf(file, "  %-18s %12s of %s\n", "free", bytes_text((double)free_bytes, text),
-            bytes_text((double)total_bytes, whole));
+    fprintf(file, "  %-18s %12s of %s\n", "free", bytes_text((double)device->free_bytes, text),
+            bytes_text((double)device->total_bytes, total));
 }
 
-void memory_plan_require(const MemoryPlan *plan, int64_t free_bytes, const GPTConfig *config, const char *attention,
-                         int B, int T, Purpose purpose) {
-    if (plan->total <= (size_t)free_bytes) return;
+void memory_plan_check(const GPTConfig *config, const char *attention, int B, Purpose purpose, FILE *file) {
+    MemoryPlan plan = memory_plan(config, attention, B, purpose);
+    DeviceInfo device = device_info();
+    size_t free_bytes = (size_t)device.free_bytes;
+    if (file) print_plan(file, &plan, &device);
+    if (plan.total <= free_bytes) return;
     int fits = 0, too_many = B;             /* bisection for the maximum batch */
     while (too_many - fits > 1) {
         int middle = fits + (too_many - fits) / 2;
-        if (memory_plan(config, attention, middle, T, purpose).total <= (size_t)free_bytes) fits = middle;
+        if (memory_plan(config, attention, middle, purpose).total <= free_bytes) fits = middle;
         else too_many = middle;
     }
-    int flash_fits = strcmp(attention, "naive") == 0 &&
-                     memory_plan(config, "auto", B, T, purpose).total <= (size_t)free_bytes;
+    int flash_fits = !strcmp(attention, "naive") && memory_plan(config, "auto", B, purpose).total <= free_bytes;
     char need[32], have[32];
-    bytes_text((double)plan->total, need);
+    bytes_text((double)plan.total, need);
     bytes_text((double)free_bytes, have);
     REQUIRE(!flash_fits, "out of memory: --batch %d needs %s, %s are free; with --attention flash instead of naive "
             "it fits", B, need, have);

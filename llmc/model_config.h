@@ -15,12 +15,11 @@ typedef struct {
     size_t total;
 } MemoryPlan;
 
-MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose);
-void memory_plan_print(FILE *file, const MemoryPlan *plan, int64_t free_bytes, int64_t total_bytes);
+/* For batches of B sequences of config->T tokens. */
+MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Purpose purpose);
 
-/* Fails when the plan needs more than is free; the message names what would fit: flash instead of naive attention, or
-   the maximum batch. */
-void memory_plan_require(const MemoryPlan *plan, int64_t free_bytes, const GPTConfig *config, const char *attention,
-                         int B, int T, Purpose purpose);
+/* Prints the plan and what is free, unless file is NULL. Fails when the plan needs more; the message names what would
+   fit: flash instead of naive attention, or the maximum batch. */
+void memory_plan_check(const GPTConfig *config, const char *attention, int B, Purpose purpose, FILE *file);
 
 #endif

@@ -124,7 +124,7 @@ static void contradictions(void) {
         base_without(" heads channels "), words(format("--heads %d --channels %d", 17 + draw(1000), 1 + draw(16)));
         refused("heads", "more heads than channels");
         base_without(""), words(format("--total-batch %d", 16 * draw(1000) + 1 + draw(15)));
-        refused("no multiple", "a total batch in pieces");
+        refused("not a multiple", "a total batch in pieces");
         base_without(""), words(format("--vocab %d", 1 + draw(255)));
         refused("256", "a vocabulary that bytes do not fit");
     }

@@ -264,7 +264,7 @@ static void the_plan_is_what_is_allocated(void) {
         if (device_refuse_dtype(config.dtype)) continue;
         GPT gpt;
         Optimizer optimizer;
-        MemoryPlan plan = memory_plan(&config, attention, 3, config.T, purpose);
+        MemoryPlan plan = memory_plan(&config, attention, 3, purpose);
         allocated = 0;
         gpt_create(&gpt, config, attention, 3, config.T, purpose);
         size_t f32 = padded_bytes(&gpt.master.table, 4), acts = gpt.act_bytes, model = allocated;

@@ -51,7 +51,7 @@ static void plan_resume(void *argument) {
     GPTConfig config = checkpoint_config("C");
     config = model_config(&settings, "C", &config, 0);
     if (config.L > 10) return;                     /* the tables of 1000 layers take time */
-    MemoryPlan plan = memory_plan(&config, settings.attention, (int)settings.batch, config.T, TRAIN);
+    MemoryPlan plan = memory_plan(&config, settings.attention, (int)settings.batch, TRAIN);
     double stream = 4.0 * (double)settings.batch * config.T * config.C;
     double weights = 4.0 * (double)gpt_parameter_count(&config);
     CLAIM((double)plan.parameters >= weights && (double)plan.activations >= 9 * stream &&
