@@ -227,8 +227,8 @@ static void sample_checkpoint(Run *run) {
 
 /* ---- Training */
 
-/* A step whose update was not applied. A non-finite one ends the run, unless --on-nan skip allows some. The state before
-   the step is saved first, so that no step is lost, and no older checkpoint is removed, which may be needed. */
+/* A step whose update was not applied. A non-finite one ends the run, unless --on-nan skip allows some. The state
+   before the step is saved first, so that no step is lost, and no older checkpoint is removed, which may be needed. */
 static void report_skipped_step(Run *run, const TrainState *before, const StepStats *stats,
                                 const StepOutcome *outcome) {
     const Settings *s = &run->settings;
@@ -358,6 +358,7 @@ static int run_training(Run *run, const char *command) {
 int main(int argc, char **argv) {
     static Run run;
     Settings *s = &run.settings;
+    device_start(argv);
     for (int fd = 0; fd <= 2; fd++)         /* else a file that is opened later would become a closed stdout */
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) return 1;
     settings_options(s, run.options);
