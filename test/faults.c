@@ -1,4 +1,4 @@
-/* test/faults.c - Preloaded (LD_PRELOAD), makes calls that write fail, as a full, limited or broken disk would.
+/* test/faults.c - Preloaded (LD_PRELOAD), makes calls that write fail, like a full, limited or broken disk.
 
    FAULT_PATH   only calls on paths that hold this text count; needed, else nothing fails
    FAULT_CALLS  of which kind, "write,fsync,rename,open,mkdir,unlink"; not given = all of them
@@ -7,8 +7,8 @@
    FAULT_ERROR  ENOSPC (as by default), EDQUOT or EIO
    FAULT_LOG    a file: every call that counts is written down, "fsync /tmp/a/model.safetensors"
 
-   glibc's streams do not call write by its name: a stream's write is failed by putting /dev/full in the place of its
-   file for as long as the call lasts, so that the error takes the way through the stream that a real one takes. */
+   glibc's streams do not call write by its name: a stream's write is failed by replacing its file with /dev/full
+   during the call, so that the error passes through the stream like a real one. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

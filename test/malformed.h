@@ -111,7 +111,7 @@ static void run_program(void) {
     ending.error[ending.error_bytes = error > 0 ? (size_t)error : 0] = 0;
 }
 
-/* ---- The files: all that lies in the scratch folder but "new", the --out of runs that should not get far */
+/* ---- The files: all that lies in the scratch directory but "new", the --out of runs that should not get far */
 
 static uint64_t mix(uint64_t hash, const void *bytes, size_t size) {
     const unsigned char *from = bytes;
@@ -145,7 +145,7 @@ static int add_file(const char *path, const struct stat *info, int kind, struct 
 
 static uint64_t tree_hash(void) {
     tree_sum = 0;
-    if (nftw(".", add_file, 16, FTW_PHYS)) fail("cannot walk through the scratch folder");
+    if (nftw(".", add_file, 16, FTW_PHYS)) fail("cannot walk through the scratch directory");
     return tree_sum;
 }
 
@@ -159,11 +159,11 @@ static void remove_tree(const char *path) {
     else nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-static void make_folder(const char *path) {
+static void make_dir(const char *path) {
     if (mkdir(path, 0777)) fail("%s: cannot prepare a test", path);
 }
 
-/* ---- The verdict */
+/* ---- The outcome */
 
 /* Control characters: of ASCII, and U+0080 to U+009F, which a terminal obeys, too. */
 static int has_controls(const char *text, size_t size) {
@@ -294,8 +294,8 @@ static void write_sound_inputs(void) {
     put_text("text.txt", text);
     blob_shard(2, SHARD_TOKENS), save("good16.bin", &blob);
     blob_shard(4, SHARD_TOKENS), save("good32.bin", &blob);
-    make_folder("folder");
-    put_text("folder/note.md", "a note\n");
+    make_dir("dir");
+    put_text("dir/note.md", "a note\n");
 }
 
 static void sound_inputs(void) {
@@ -394,11 +394,11 @@ static const char *blob_foreign(void) {
 /* What may stand where a file should be. Returns what it is. */
 static const char *no_file(const char *path) {
     static const char *const kinds[] = {
-        "missing", "empty", "a folder", "a link to nowhere", "a link to itself", "a pipe", "a device",
+        "missing", "empty", "a directory", "a link to nowhere", "a link to itself", "a pipe", "a device",
     };
     int kind = draw(COUNT(kinds)), bad = 0;
     if (kind == 1) put_text(path, "");
-    if (kind == 2) make_folder(path);
+    if (kind == 2) make_dir(path);
     if (kind == 3) bad = symlink("nowhere", path);
     if (kind == 4) bad = symlink(strrchr(path, '/') ? strrchr(path, '/') + 1 : path, path);
     if (kind == 5) bad = mkfifo(path, 0600);

@@ -27,8 +27,8 @@ enum { CONFIG, MODEL, OPTIMIZER, STATE, NO_PART };
 /* A run like the sound one, with the blob in place of one part, or without that part. */
 static const char *break_part(int part, int is_there) {
     remove_tree("broken");
-    make_folder("broken");
-    make_folder("broken/" STEP);
+    make_dir("broken");
+    make_dir("broken/" STEP);
     for (int i = 0; i < COUNT(parts); i++)
         if (i != part) save(parts[i].path, parts[i].blob);
     if (part == NO_PART) return "";
@@ -198,7 +198,7 @@ static const char *break_entry(Entry *e) {
         return format("%s has shape %s", e->name, shape);
     case 4: e->end += by; return format("%s ends %d bytes late", e->name, by);
     case 5: e->end -= by; return format("%s ends %d bytes early", e->name, by);
-    case 6: e->begin += by, e->end += by; return format("%s lies %d bytes late", e->name, by);
+    case 6: e->begin += by, e->end += by; return format("%s is %d bytes late", e->name, by);
     case 7:
         strcpy(name, e->name), strcpy(e->name, value = ANY(names));
         return format("%s is called %s", name, value);

@@ -1,4 +1,4 @@
-/* test/scratch.h - A folder of the test's own for files, removed at the end, and strangers' files. */
+/* test/scratch.h - A directory for the files of a test, removed at the end, and damaged files. */
 #ifndef TEST_SCRATCH_H
 #define TEST_SCRATCH_H
 #include "test.h"
@@ -32,7 +32,7 @@ static inline void scratch_open(void) {
     const char *parent = getenv("TMPDIR");
     if (!parent) parent = access("/dev/shm", W_OK | X_OK) ? "/tmp" : "/dev/shm";
     snprintf(scratch, sizeof scratch, "%s/train_gpt_test_XXXXXX", parent);
-    if (!mkdtemp(scratch)) fail("%s: cannot make a folder for the test", scratch);
+    if (!mkdtemp(scratch)) fail("%s: cannot make a directory for the test", scratch);
     atexit(scratch_close);      /* children leave by _exit */
 }
 

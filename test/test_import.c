@@ -26,13 +26,13 @@ static void *copy_of(const SafeFile *file, const char *name, const char *dtype, 
 
 /* max|a - b| / max|b|; b has V columns, a has them Vp apart */
 static double error_of(const float *a, const float *b, int64_t rows, int64_t V, int64_t Vp) {
-    double most = 0, error = 0;
+    double max = 0, error = 0;
     for (int64_t i = 0; i < rows * V; i++) {
         double difference = fabs((double)a[i / V * Vp + i % V] - b[i]);
         if (!(difference <= error)) error = difference;
-        if (fabs((double)b[i]) > most) most = fabs((double)b[i]);
+        if (fabs((double)b[i]) > max) max = fabs((double)b[i]);
     }
-    return error / most;
+    return error / max;
 }
 
 static int32_t *load_batch(GPT *m, const SafeFile *expected) {
@@ -423,9 +423,9 @@ static void every_number(const char *dtype, int exponent_bits) {
     int wrong = 0;
     for (uint32_t bits = 0; bits < 65536; bits++) {
         uint32_t exponent = bits >> mantissa_bits & ones, mantissa = bits & ((1u << mantissa_bits) - 1);
-        int least = 1 - (int)(ones >> 1) - (int)mantissa_bits;         /* of a subnormal's last place */
-        double want = exponent ? ldexp((double)(mantissa + (1u << mantissa_bits)), (int)exponent - 1 + least)
-                               : ldexp((double)mantissa, least);
+        int min = 1 - (int)(ones >> 1) - (int)mantissa_bits;         /* of a subnormal's last place */
+        double want = exponent ? ldexp((double)(mantissa + (1u << mantissa_bits)), (int)exponent - 1 + min)
+                               : ldexp((double)mantissa, min);
         if (bits >> 15) want = -want;
         if (exponent == ones) want = 0;
         wrong += got[bits] != want || !signbit(got[bits]) != !signbit(want);

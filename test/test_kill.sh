@@ -24,15 +24,15 @@ same_checkpoints() {  # same_checkpoints A B: every checkpoint of A is in B, byt
     done
 }
 names_in() { (cd "$1" && ls -d step-* 2>/dev/null); }
-random_ms() {     # random_ms MOST
-    od -An -N4 -tu4 /dev/urandom | awk -v most="$1" '{ printf "%.3f", $1 % most / 1000 }'
+random_ms() {     # random_ms MAX
+    od -An -N4 -tu4 /dev/urandom | awk -v max_ms="$1" '{ printf "%.3f", $1 % max_ms / 1000 }'
 }
 
 # ---- Killed at random moments, resumed each time: a run that saves every step, and prunes
 run="$small --steps 200 --save-every 1 --val-every 7 --keep 3 --keep-every 50"
 began=$(date +%s%N)
 expect "the undisturbed run" "$gpt" $run --out "$dir/whole"
-most=$((($(date +%s%N) - began) / 6000000 + 20))           # a sixth of it: many kills on the way to the end
+max_ms=$((($(date +%s%N) - began) / 6000000 + 20))           # a sixth of it: many kills on the way to the end
 "$gpt" ${run%% --keep*} --out "$dir/all" > /dev/null 2>&1      # with all its steps
 sed -i 's/"keep": "0"/"keep": "3"/; s/"keep-every": "0"/"keep-every": "50"/' "$dir"/all/*/state.json
 wanted="step-00000050 step-00000100 step-00000150 step-00000198 step-00000199 step-00000200"
@@ -54,7 +54,7 @@ check_killed() {
 while [ $kills -lt "$rounds" ] && [ $bad = 0 ]; do
     start_or_resume &
     pid=$!
-    sleep "$(random_ms $most)"
+    sleep "$(random_ms $max_ms)"
     kill -9 $pid 2>/dev/null
     wait $pid 2>/dev/null
     case $? in
@@ -87,7 +87,7 @@ faulty() {        # faulty PATH CALLS FIRST EVERY ERROR: a run into $dir/f under
         is "$what: no message, but there is" "$(names_in "$dir/f")" "$(names_in "$dir/two")"
     fi
     [ $status = $want ] || wrong "$what: exit code $status, want $want: $(tail -n 1 "$dir/f.err")"
-    grep -q "$(words_of "$5")" "$dir/f.err" && told=$((told + 1))
+    grep -q "$(words_of "$5")" "$dir/f.err" && reported=$((reported + 1))
     [ $want = 0 ] || ended=$((ended + 1))
     { has_checkpoint "$dir/f" && [ ! -d "$dir/f/step-00000006" ]; } || return
     expect "$what: the resume" "$gpt" --out "$dir/f" --resume --threads 1
@@ -109,7 +109,7 @@ elif ! LD_PRELOAD="$faults" FAULT_PATH=/ FAULT_LOG="$dir/calls" "$gpt" $run --ou
 else
     "$gpt" $run --keep-every 1 --out "$dir/six" > /dev/null 2>&1      # with all its checkpoints, to compare with
     sed -i 's/"keep-every": "1"/"keep-every": "0"/' "$dir"/six/*/state.json
-    runs=0 told=0 ended=0
+    runs=0 reported=0 ended=0
     calls=$(grep -c "$dir/two/step-" "$dir/calls")
     [ "$calls" -gt 80 ] || wrong "only $calls calls on checkpoints are seen"
     every_call="write,fsync,rename,open,mkdir,unlink"
@@ -122,7 +122,7 @@ else
         for error in $(errors $turn); do faulty "$dir/f/step-" $every_call $n "" $error; done
         n=$((n + stride)) turn=$((turn + 1))
     done
-    [ $told = $runs ] || wrong "$((runs - told)) faults were not reported"
+    [ $reported = $runs ] || wrong "$((runs - reported)) faults were not reported"
     echo "  $runs runs with one fault at one of $calls calls: all reported, $ended ended with code 1"
     for every in 1 3 10 30 50; do
         for error in $(errors $turn); do faulty "$dir/f/step-" $every_call $every $every $error; done
@@ -130,10 +130,10 @@ else
     done
     # the first 3 calls on the log are made at the start, which they would end
     for error in $(errors $turn); do faulty "$dir/f/log.csv" write,fsync 4 2 $error; done
-    echo "  $runs runs with faults in all: reported in $told, $ended ended with code 1"
+    echo "  $runs runs with faults in all: reported in $reported, $ended ended with code 1"
     close_test "$name ($runs runs)"
 
-    # ---- The order of what makes it durable: the files, their folder, the new name, the folder above; then the pruning
+    # ---- The order: the files, their directory, the new name, the directory above; then old checkpoints are removed
     order=$(awk -v d="$dir/two" '
         { gsub(d "/step-00000006.partial", "P"); gsub(d "/step-00000002.partial", "Q"); gsub(d, "OUT") }
         /^fsync P/ || /^rename / || $0 == "fsync OUT" || /^unlink Q/ { print }' "$dir/calls" | awk '
@@ -142,10 +142,10 @@ else
     want="${want}fsync P/tokenizer.json; fsync P/tokenizer_config.json; fsync P; "
     want="${want}rename P; fsync OUT; rename OUT/step-00000002; unlink Q; "
     is "the order" "$order" "$want"
-    expect "the folder above --out is synced" awk -v d="$dir" '
+    expect "the directory above --out is synced" awk -v d="$dir" '
         $0 == "mkdir " d "/two" { on = 1 } on && $0 == "fsync " d { ok = 1 }
         /two\/log.csv/ { exit } END { exit !ok }' "$dir/calls"
-    close_test "what is on the disk comes before the name that stands for it"
+    close_test "files are durable before their directory gets its name"
 fi
 
 # ---- A limit on the size of files, as queues and ulimit -f set it: the moments are beyond, the log is not

@@ -132,11 +132,11 @@ static void contradictions(void) {
         "--eval run --sample run --data text.txt", "--resume --out nowhere --init run",
         "--eval run --data text.txt --resume", "--eval run --data text.txt --init run", "--sample run --resume",
         "--sample run --init run", "--resume", "--resume --data text.txt", "--resume --out nowhere",
-        "--resume --out folder", "--resume --out text.txt", "--eval run", "--eval run --sample-tokens 3", "--dry-run",
+        "--resume --out dir", "--resume --out text.txt", "--eval run", "--eval run --sample-tokens 3", "--dry-run",
         "--layers 1", "--data text.txt --dtype bf16", "--eval run --data text.txt --dtype bf16",
         "--sample run --dtype bf16", "--eval nowhere --data text.txt", "--sample nowhere",
-        "--data text.txt --init nowhere", "--eval folder --data text.txt", "--sample folder",
-        "--data text.txt --init folder", "--eval text.txt --data text.txt", "--sample text.txt",
+        "--data text.txt --init nowhere", "--eval dir --data text.txt", "--sample dir",
+        "--data text.txt --init dir", "--eval text.txt --data text.txt", "--sample text.txt",
         "--eval run/log.csv --data text.txt", "--sample good16.bin", "--sample /dev/null", "--data /dev/null",
         "--data /dev/zero", "--eval run --data nowhere", "--eval run --val-data nowhere --data text.txt",
         "--out run --data text.txt",
@@ -174,7 +174,7 @@ static void bad_paths(void) {
     static const char *const takes_path[] = { "data", "val-data", "init", "eval", "sample" };
     static const char *const nasty[] = {
         "\x1b[31mred", "a\nb", "a\rb", "\x7f", "\x01\x02\x03", "\302\2332J", "\xff\xfe", "%s%n%d", "[", "no*", "??",
-        "no*.bin", "/", ".", "..", "folder/", "text.txt/x", "//", "nowhere/x", "~", "{a,b}",
+        "no*.bin", "/", ".", "..", "dir/", "text.txt/x", "//", "nowhere/x", "~", "{a,b}",
     };
     char *lengthy = calloc(1, 100001);
     memset(lengthy, 'A', 100000);
@@ -187,7 +187,7 @@ static void bad_paths(void) {
         }
     }
     base_without(""), word("--out"), word(lengthy);
-    refused("A: ", "a folder with a name of 100,000 bytes");
+    refused("A: ", "a directory with a name of 100,000 bytes");
     free(lengthy);
 }
 
@@ -282,7 +282,7 @@ static void malformed_shards(void) {
         int width = draw(2) ? 2 : 4, role = draw(5);
         const char *what, *path = "broken.bin";
         if (role == 2) {                 /* one of three files is broken */
-            make_folder("set");
+            make_dir("set");
             for (int n = 0; n < 3; n++) {
                 blob_shard(width, SHARD_TOKENS);
                 save(format("set/%d.bin", n), &blob);
@@ -317,7 +317,7 @@ static void malformed_shards(void) {
         "--data text.txt --val-data good16.bin", "--data good16.bin --val-data text.txt",
         "--data good32.bin --val-data text.txt", "--data good*.bin", "--data good16.bin --vocab 99",
         "--data good32.bin --vocab 2", "--data none*.bin", "--data good16.bin --vocab 100 --val-data none*",
-        "--data good16.bin --vocab 1", "--data folder --vocab 100",
+        "--data good16.bin --vocab 1", "--data directory --vocab 100",
     };
     for (int i = 0; i < COUNT(mixed); i++) {
         base_without(" data "), words(mixed[i]);
@@ -396,9 +396,9 @@ static void broken_floors(void) {
         refused("broken.txt.floor", format("a floor of %zu bytes of noise", blob.size));
     }
     remove_tree("broken.txt.floor");
-    make_folder("broken.txt.floor");
+    make_dir("broken.txt.floor");
     text_command(1);
-    refused("broken.txt.floor", "a folder for a floor");
+    refused("broken.txt.floor", "a directory for a floor");
     remove_tree("broken.txt.floor");
     remove_tree("broken.txt");
 }
@@ -406,7 +406,7 @@ static void broken_floors(void) {
 static void bad_outs(void) {
     static const char *const outs[] = {
         "text.txt", "text.txt/", "text.txt/under", "text.txt/a/b/c", "good16.bin", "/proc/none", "/dev/null",
-        "/dev/null/x", "run", "run/", "./run", "folder/../run", "ids", "dangling", "itself", "pipe",
+        "/dev/null/x", "run", "run/", "./run", "dir/../run", "ids", "dangling", "itself", "pipe",
         "run/log.csv", "run/" STEP "/config.json", "/proc/self/fd/none",
     };
     int bad = symlink("nowhere", "dangling") || symlink("itself", "itself") || mkfifo("pipe", 0600);
@@ -421,9 +421,9 @@ static void bad_outs(void) {
         }
     base_without(""), words("--out"), word(format("new%0300d", 0));
     refused(NULL, "a name of 303 bytes");
-    make_folder("new"), make_folder("new/log.csv");
+    make_dir("new"), make_dir("new/log.csv");
     base_without(""), words("--out new");
-    refused("log.csv", "a folder in the place of the log");
+    refused("log.csv", "a directory in the place of the log");
     remove_tree("dangling"), remove_tree("itself"), remove_tree("pipe");
 }
 

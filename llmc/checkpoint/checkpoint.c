@@ -98,7 +98,7 @@ static void config_write(const char *path, const GPTConfig *c) {
     fprintf(file, "  \"tie_word_embeddings\": %s,\n", c->untied ? "false" : "true");
     fprintf(file, "  \"n_layer\": %d,\n  \"n_head\": %d,\n  \"n_embd\": %d,\n  \"n_positions\": %d,\n  \"n_ctx\": %d,\n"
             "  \"vocab_size\": %d,\n", c->L, c->NH, c->C, c->T, c->T, c->V);
-    const char *end_of_text = c->V == 50257 ? "50256" : "null";      /* GPT-2's vocabulary, whose last token it is */
+    const char *end_of_text = c->V == 50257 ? "50256" : "null";      /* the last token of GPT-2's vocabulary */
     fprintf(file, "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n", end_of_text, end_of_text);
     fprintf(file, "  \"initializer_range\": 0.02,\n  \"resid_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n"
             "  \"attn_pdrop\": 0.0,\n  \"torch_dtype\": \"%s\"\n}\n", c->save_dtype == BF16 ? "bfloat16" : "float32");
@@ -303,14 +303,11 @@ TokenizerFiles checkpoint_load_tokenizer_files(const char *checkpoint, Tokenizer
         free(path);
         found++;
     }
-    char *bytes_json[] = { NULL, NULL };        /* tokenizer.json, tokenizer_config.json */
-    if (!found && tokenizer == TOKENIZER_BYTES) {
-        bytes_json[0] = tokenizer_bytes_json();
-        bytes_json[1] = format_string("%s", tokenizer_bytes_config_json);
-    }
-    for (int i = 0; i < 2 && bytes_json[i]; i++) {
-        files.file[i].bytes = (unsigned char *)bytes_json[i];
-        files.file[i].size = (int64_t)strlen(bytes_json[i]);
+    if (found || tokenizer != TOKENIZER_BYTES) return files;
+    char *text[] = { tokenizer_bytes_json(), format_string("%s", tokenizer_bytes_config_json) };
+    for (int i = 0; i < 2; i++) {               /* tokenizer.json, tokenizer_config.json */
+        files.file[i].bytes = (unsigned char *)text[i];
+        files.file[i].size = (int64_t)strlen(text[i]);
     }
     return files;
 }

@@ -30,7 +30,8 @@ typedef struct {
 size_t saver_host_bytes(const GPTConfig *config);      /* host memory that saver_open allocates */
 double saver_file_bytes(const GPTConfig *config);      /* size of a checkpoint without headers and small files */
 
-/* dir: locked, or NULL. The pointers must stay valid until saver_close. Removes what a killed run left in dir. */
+/* dir: locked, or NULL. Pointers stay in use until saver_close, but for corpus; the options must not change during a
+   save. Removes what a killed run left in dir. */
 void saver_open(Saver *saver, RunDir *dir, const GPT *model, const Optimizer *optimizer,
                 const TokenizerFiles *tokenizer_files, const Option *options, const Corpus *corpus, Tokenizer tokenizer,
                 int64_t keep, int64_t keep_every, Report *report);
