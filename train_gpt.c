@@ -98,9 +98,8 @@ static void create_model(Run *run) {
     if (corpus->val) tokens_check(corpus->val, run->config.V);
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, T, TRAIN);
     optimizer_create(&run->optimizer, &run->gpt, settings_adamw(s));
-    run->inputs = calloc(count, sizeof *run->inputs);
-    run->targets = calloc(count, sizeof *run->targets);
-    REQUIRE(run->inputs && run->targets, "out of memory: a batch on the host");
+    run->inputs = host_alloc(count * sizeof *run->inputs, "a batch");
+    run->targets = host_alloc(count * sizeof *run->targets, "a batch");
     run->state = (TrainState){ .val_loss = NAN, .val_step = -1 };
     if (run->checkpoint) {
         run->state = resume_load(run->checkpoint, &run->gpt, &run->optimizer, s->batch * run->micro_batches);
