@@ -1,5 +1,4 @@
-/* train_gpt - Trains GPT-2 models on one device; evaluates them, and generates text. The options are declared in
-   llmc/settings.h. The training loop stands above main, and main is a table of contents. */
+/* train_gpt - Trains GPT-2 models, evaluates them, and generates text. The options are declared in llmc/settings.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -9,27 +8,19 @@
 #include <unistd.h>
 #include "kernels/check.h"
 #include "kernels/device.h"
-#include "llmc/checkpoint/checkpoint.h"
 #include "llmc/checkpoint/resume.h"
-#include "llmc/checkpoint/run_dir.h"
 #include "llmc/checkpoint/saver.h"
-#include "llmc/dataloader.h"
 #include "llmc/evaluate.h"
 #include "llmc/files.h"
 #include "llmc/generate.h"
-#include "llmc/gpt.h"
 #include "llmc/model_config.h"
-#include "llmc/optimizer.h"
-#include "llmc/options.h"
 #include "llmc/os.h"
-#include "llmc/report.h"
 #include "llmc/settings.h"
-#include "llmc/spike_detector.h"
-#include "llmc/tokenizer.h"
 
 typedef struct {
     Settings       settings;
     Option         options[SETTINGS_ROWS];      /* each points into settings */
+    char          *command;                     /* the command line */
     DeviceInfo     device;
     Corpus         corpus;
     Tokenizer      tokenizer;
@@ -49,8 +40,9 @@ typedef struct {
 
 /* ---- Preparing a run */
 
-/* Locks --out and finds the checkpoint that a resume continues from, with its options; then sets what they describe. */
-static void choose_model(Run *run) {
+/* Locks --out, finds the checkpoint that a resume continues from, and adopts its options; then sets data, model and
+   schedule, whose options must agree. */
+static void prepare_run(Run *run) {
     Settings *s = &run->settings;
     run->dir.path = s->out;
     if (s->out && !s->dry_run) run_dir_lock(&run->dir);
@@ -61,10 +53,10 @@ static void choose_model(Run *run) {
     run->tokenizer = tokens_are_bytes(run->corpus.train) ? TOKENIZER_BYTES : TOKENIZER_IDS;
     if (s->init) s->init = run->checkpoint ? NULL : run_dir_resolve(s->init);
     const char *from = run->checkpoint ? run->checkpoint : s->init;
-    GPTConfig theirs = {0};
-    if (from) theirs = checkpoint_config(from);
+    GPTConfig saved = {0};
+    if (from) saved = checkpoint_config(from);
     int bytes = run->tokenizer == TOKENIZER_BYTES;
-    run->config = model_config(s, from, &theirs, bytes ? 256 : 50257);
+    run->config = model_config(s, from, &saved, bytes ? 256 : 50257);
     REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
             from ? from : "--vocab", run->config.V);
     run->micro_batches = settings_micro_batches(s, run->config.T);
@@ -72,6 +64,17 @@ static void choose_model(Run *run) {
     if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt ? s->prompt : "", run->config.V, &(int){0}));
     if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, s->data, s->val_data);
     if (s->out && !s->resume) run_dir_require_new(&run->dir);
+}
+
+static RunInfo run_info(const Run *run) {
+    return (RunInfo){ VERSION, run->command, &run->device, &run->config, run->options, run->corpus.val_floor };
+}
+
+static void print_banner(Run *run) {
+    run->device = device_info();
+    RunInfo info = run_info(run);
+    report_banner(&info);
+    corpus_print(stdout, &run->corpus);
 }
 
 static void plan_memory(Run *run, Purpose purpose) {
@@ -95,9 +98,8 @@ static void create_model(Run *run) {
     if (corpus->val) tokens_check(corpus->val, run->config.V);
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, T, TRAIN);
     optimizer_create(&run->optimizer, &run->gpt, settings_adamw(s));
-    run->inputs = calloc(count, sizeof *run->inputs);
-    run->targets = calloc(count, sizeof *run->targets);
-    REQUIRE(run->inputs && run->targets, "out of memory: a batch on the host");
+    run->inputs = host_alloc(count * sizeof *run->inputs, "a batch");
+    run->targets = host_alloc(count * sizeof *run->targets, "a batch");
     run->state = (TrainState){ .val_loss = NAN, .val_step = -1 };
     if (run->checkpoint) {
         run->state = resume_load(run->checkpoint, &run->gpt, &run->optimizer, s->batch * run->micro_batches);
@@ -108,24 +110,6 @@ static void create_model(Run *run) {
         gpt_init(&run->gpt, (uint64_t)s->seed);
     }
     run->tokenizer_files = checkpoint_load_tokenizer_files(run->checkpoint ? run->checkpoint : s->init, run->tokenizer);
-}
-
-/* The run directory, its log and the saver. saved_step: of a checkpoint that needs no other one. */
-static void open_outputs(Run *run, const RunInfo *info, int64_t saved_step) {
-    const Settings *s = &run->settings;
-    char *log = s->out ? format_string("%s/log.csv", s->out) : NULL, *head = report_head(info), text[32];
-    if (s->out) run_dir_open(&run->dir);
-    int measured = run->state.val_step == run->state.step;
-    report_open(&run->report, log, head, run->checkpoint ? run->state.step : -1, measured ? run->state.val_loss : NAN);
-    saver_open(&run->saver, s->out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
-               &run->corpus, run->tokenizer, s->keep, s->keep_every, &run->report);
-    run->saver.saved_step = saved_step;
-    if (!s->out) printf("no --out: neither log nor checkpoint will be written\n");
-    else if (s->time_limit)
-        printf("--time-limit %s: %.1f s are reserved for the last checkpoint of %s until a save has been timed\n",
-               s->time_limit, 2 * run->saver.seconds, bytes_text(saver_file_bytes(&run->config), text));
-    free(head);
-    free(log);
 }
 
 /* ---- Validation and samples */
@@ -180,14 +164,60 @@ static void print_sample(Run *run) {
     sample_text(&run->gpt, run->tokenizer, &sample, run->state.step, stdout);
 }
 
+/* ---- The outputs of a run */
+
+/* The run directory, its log and the saver. A resumed run first repeats a validation that a stop cut short. */
+static void open_outputs(Run *run) {
+    const Settings *s = &run->settings;
+    const TrainState *state = &run->state;
+    int save_again = repeat_validation(run);
+    RunInfo info = run_info(run);
+    char *log = s->out ? format_string("%s/log.csv", s->out) : NULL, *head = report_head(&info), text[32];
+    if (s->out) run_dir_open(&run->dir);
+    report_open(&run->report, log, head, run->checkpoint ? state->step : -1,
+                state->val_step == state->step ? state->val_loss : NAN);
+    saver_open(&run->saver, s->out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
+               &run->corpus, run->tokenizer, s->keep, s->keep_every, &run->report);
+    if (run->checkpoint && !save_again) run->saver.saved_step = state->step;
+    if (run->checkpoint && state->step >= s->steps)
+        printf("all %lld steps are done; to train longer: --init %s --steps N --out ANOTHER\n", (long long)s->steps,
+               run->checkpoint);
+    if (!s->out) printf("no --out: neither log nor checkpoint will be written\n");
+    else if (s->time_limit)
+        printf("--time-limit %s: %.1f s are reserved for the last checkpoint of %s until a save has been timed\n",
+               s->time_limit, 2 * run->saver.seconds, bytes_text(saver_file_bytes(&run->config), text));
+    free(head);
+    free(log);
+}
+
+static int stop_before_first_step(const Run *run) {
+    printf("%s: before the first step, nothing was written; the same command with --resume %s\n", stop_requested(),
+           run->checkpoint ? "continues" : "begins");
+    return EXIT_TRY_AGAIN;
+}
+
+/* stop: why it ended early, or NULL. Returns the exit code. */
+static int finish_run(Run *run, const char *stop) {
+    const Settings *s = &run->settings;
+    long long step = run->state.step, all = s->steps;
+    saver_finish(&run->saver);
+    report_close(&run->report);
+    saver_close(&run->saver);
+    if (s->out) printf("log %s/log.csv, checkpoint %s/step-%08lld\n", s->out, s->out, step);
+    if (!stop) return 0;
+    if (s->out) printf("%s: saved at step %lld of %lld; --out %s --resume continues\n", stop, step, all, s->out);
+    else        printf("%s: stopped at step %lld of %lld; without --out nothing is saved\n", stop, step, all);
+    return EXIT_TRY_AGAIN;
+}
+
 /* ---- --eval and --sample */
 
 /* Returns 0 when only the plan is wanted. */
 static int open_checkpoint(Run *run, const char *path) {
     const Settings *s = &run->settings;
     char *checkpoint = run_dir_resolve(path);
-    GPTConfig theirs = checkpoint_config(checkpoint);
-    run->config = model_config(s, checkpoint, &theirs, theirs.V);
+    GPTConfig saved = checkpoint_config(checkpoint);
+    run->config = model_config(s, checkpoint, &saved, saved.V);
     run->tokenizer = checkpoint_tokenizer(checkpoint, run->config.V);
     plan_memory(run, EVALUATE);
     if (!s->dry_run) {
@@ -223,6 +253,11 @@ static void evaluate_checkpoint(Run *run) {
 static void sample_checkpoint(Run *run) {
     run->settings.batch = 1;
     if (open_checkpoint(run, run->settings.sample)) print_sample(run);
+}
+
+static int flush_stdout(void) {
+    REQUIRE(!fflush(stdout) && !ferror(stdout), "cannot write to stdout: %s", strerror(errno));
+    return 0;
 }
 
 /* ---- Training */
@@ -317,44 +352,6 @@ static const char *train(Run *run) {
     return stop;
 }
 
-/* Returns the exit code. */
-static int finish_run(Run *run, const char *stop) {
-    const Settings *s = &run->settings;
-    long long step = run->state.step, all = s->steps;
-    saver_finish(&run->saver);
-    report_close(&run->report);
-    saver_close(&run->saver);
-    if (s->out) printf("log %s/log.csv, checkpoint %s/step-%08lld\n", s->out, s->out, step);
-    if (!stop) return 0;
-    if (s->out) printf("%s: saved at step %lld of %lld; --out %s --resume continues\n", stop, step, all, s->out);
-    else        printf("%s: stopped at step %lld of %lld; without --out nothing is saved\n", stop, step, all);
-    return EXIT_TRY_AGAIN;
-}
-
-static int run_training(Run *run, const char *command) {
-    const Settings *s = &run->settings;
-    choose_model(run);
-    run->device = device_info();
-    RunInfo info = { VERSION, command, &run->device, &run->config, run->options, run->corpus.val_floor };
-    report_banner(&info);
-    corpus_print(stdout, &run->corpus);
-    plan_memory(run, TRAIN);
-    if (s->dry_run) return 0;
-    create_model(run);
-    const char *stop = stop_requested();
-    if (stop) {
-        printf("%s: before the first step, nothing was written; the same command with --resume %s\n", stop,
-               run->checkpoint ? "continues" : "begins");
-        return EXIT_TRY_AGAIN;
-    }
-    if (run->checkpoint && run->state.step >= s->steps)
-        printf("all %lld steps are done; to train longer: --init %s --steps N --out ANOTHER\n", (long long)s->steps,
-               run->checkpoint);
-    int save_again = repeat_validation(run);
-    open_outputs(run, &info, run->checkpoint && !save_again ? run->state.step : -1);
-    return finish_run(run, train(run));
-}
-
 int main(int argc, char **argv) {
     static Run run;
     Settings *s = &run.settings;
@@ -363,14 +360,24 @@ int main(int argc, char **argv) {
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) return 1;
     settings_options(s, run.options);
     options_parse(run.options, argc, argv);
+    run.command = command_line(argc, argv);
     if (s->version) { printf("%s (%s)\n", VERSION, backend_name); return 0; }
     if (s->help)    { settings_help(stdout, run.options); return 0; }
     settings_check(s);
-    if (!s->eval && !s->sample) stop_open(s->time_limit);
+    int training = !s->eval && !s->sample;
+    if (training) stop_open(s->time_limit);
     device_open((DeviceOptions){ .threads = (int)s->threads });
-    if (!s->eval && !s->sample) return run_training(&run, command_line(argc, argv));
-    if (s->eval) evaluate_checkpoint(&run);
-    else         sample_checkpoint(&run);
-    REQUIRE(!fflush(stdout) && !ferror(stdout), "cannot write to stdout: %s", strerror(errno));
-    return 0;
+    if (s->eval)   evaluate_checkpoint(&run);
+    if (s->sample) sample_checkpoint(&run);
+    if (!training) return flush_stdout();
+
+    prepare_run(&run);
+    print_banner(&run);
+    plan_memory(&run, TRAIN);
+    if (s->dry_run) return flush_stdout();
+    create_model(&run);
+    if (stop_requested()) return stop_before_first_step(&run);
+    open_outputs(&run);
+    const char *stop = train(&run);
+    return finish_run(&run, stop);
 }

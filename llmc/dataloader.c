@@ -6,6 +6,7 @@
 #include <string.h>
 #include "../kernels/check.h"
 #include "files.h"
+#include "os.h"
 #include "random.h"
 
 enum { HEADER_BYTES = 1024 };
@@ -24,12 +25,6 @@ struct Tokens {
     int        is_slice;            /* the files belong to another stream */
     int64_t    first, count;        /* within the stream of all files */
 };
-
-static void *allocate(size_t bytes) {
-    void *memory = calloc(1, bytes);
-    REQUIRE(memory, "out of memory: %zu bytes for the list of token files", bytes);
-    return memory;
-}
 
 /* ---- Opening */
 
@@ -94,10 +89,10 @@ Tokens *tokens_open(const char *pattern) {
         int status = glob(pattern, 0, glob_failed, &found);
         REQUIRE(status == 0, "%s: no such file, and no file matches it as a pattern", pattern);
     }
-    Tokens *t = allocate(sizeof *t);
+    Tokens *t = host_alloc(sizeof *t, "a token stream");
     t->name = format_string("%s", pattern);
     t->file_count = plain ? 1 : (int)found.gl_pathc;
-    t->file = allocate((size_t)t->file_count * sizeof *t->file);
+    t->file = host_alloc((size_t)t->file_count * sizeof *t->file, "the list of token files");
     for (int i = 0; i < t->file_count; i++) {
         TokenFile *f = &t->file[i];
         f->name  = format_string("%s", plain ? pattern : found.gl_pathv[i]);
@@ -117,7 +112,7 @@ Tokens *tokens_slice(const Tokens *tokens, int64_t first, int64_t count) {
     REQUIRE(first >= 0 && count >= 2 && count <= tokens->count && first <= tokens->count - count,
             "%s: a part of %lld tokens from token %lld on, want 2 or more of its %lld", tokens->name,
             (long long)count, (long long)first, (long long)tokens->count);
-    Tokens *t = allocate(sizeof *t);
+    Tokens *t = host_alloc(sizeof *t, "a token stream");
     *t = *tokens;
     t->name     = format_string("%s", tokens->name);
     t->is_slice = 1;

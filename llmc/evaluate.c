@@ -2,7 +2,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "../kernels/check.h"
 #include "../kernels/device.h"
 #include "os.h"
 
@@ -13,16 +12,16 @@ double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Rep
     *all = wanted == windows;
     double total = 0;
     size_t size = (size_t)B * (size_t)T;
-    int32_t *inputs = malloc(size * sizeof *inputs), *targets = malloc(size * sizeof *targets);
-    float *losses = malloc(size * sizeof *losses);
-    REQUIRE(inputs && targets && losses, "out of memory: the tokens and losses of a batch");
+    int32_t *inputs = host_alloc(size * sizeof *inputs, "a batch");
+    int32_t *targets = host_alloc(size * sizeof *targets, "a batch");
+    float *losses = host_alloc(size * sizeof *losses, "the losses of a batch");
     int64_t w = 0;
     for (; w < wanted && !stop_requested(); w += B) {
         int rows = wanted - w < B ? (int)(wanted - w) : B;
         report_progress(report, w, wanted);
         for (int b = 0; b < rows; b++) {
-            size_t place = (size_t)b * (size_t)T;
-            count += tokens_eval_window(tokens, w + b, T, inputs + place, targets + place);
+            int64_t first = (int64_t)b * T;
+            count += tokens_eval_window(tokens, w + b, T, inputs + first, targets + first);
         }
         gpt_set_batch(model, rows, T);
         gpt_load(model, inputs, targets);

@@ -1,4 +1,3 @@
-/* llmc/generate.c - Text from a model, token by token. */
 #include "generate.h"
 #include "os.h"
 #include <math.h>
@@ -7,12 +6,6 @@
 #include "../kernels/check.h"
 #include "random.h"
 
-static void *take(size_t bytes) {
-    void *memory = malloc(bytes);
-    REQUIRE(memory, "sample: no memory for %zu bytes", bytes);
-    return memory;
-}
-
 static int descending(const void *a, const void *b) {
     float x = *(const float *)a, y = *(const float *)b;
     return (x < y) - (x > y);
@@ -20,7 +13,7 @@ static int descending(const void *a, const void *b) {
 
 /* The k-th largest logit, and how many of those equal to it belong to the largest k. */
 static float kth_largest(const float *logits, int V, int k, int *equal) {
-    float *sorted = take((size_t)V * sizeof *sorted);
+    float *sorted = host_alloc((size_t)V * sizeof *sorted, "the logits of a token");
     memcpy(sorted, logits, (size_t)V * sizeof *sorted);
     qsort(sorted, (size_t)V, sizeof *sorted, descending);
     float kth = sorted[k - 1];
@@ -39,16 +32,16 @@ int32_t sample_token(const float *logits, int V, double temperature, int top_k, 
     if (temperature == 0) return best;
 
     int equal = V;
-    float least = -INFINITY;
-    if (top_k > 0 && top_k < V) least = kth_largest(logits, V, top_k, &equal);
+    float min = -INFINITY;
+    if (top_k > 0 && top_k < V) min = kth_largest(logits, V, top_k, &equal);
 
-    double *weight = take((size_t)V * sizeof *weight), sum = 0;
+    double *weight = host_alloc((size_t)V * sizeof *weight, "the weights of a sample"), sum = 0;
     for (int i = 0; i < V; i++) {
-        int keep = logits[i] > least || (logits[i] == least && equal-- > 0);
+        int keep = logits[i] > min || (logits[i] == min && equal-- > 0);
         weight[i] = keep ? exp(((double)logits[i] - (double)logits[best]) / temperature) : 0;
         sum += weight[i];
     }
-    /* uniform * sum may round up to sum itself: then the last token of any weight is meant. */
+    /* uniform * sum may round up to sum: then the last token with a weight is chosen */
     int chosen = best;
     double left = uniform * sum, passed = 0;
     for (int i = 0; i < V && passed <= left; i++) {
@@ -62,8 +55,8 @@ int32_t sample_token(const float *logits, int V, double temperature, int top_k, 
 void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t step, FILE *file) {
     int T = model->config.T, V = model->config.V, length;
     int32_t *prompt  = tokenizer_encode(tokenizer, sample->prompt, V, &length);
-    int32_t *context = take((size_t)T * sizeof *context);
-    float   *logits  = take((size_t)V * sizeof *logits);
+    int32_t *context = host_alloc((size_t)T * sizeof *context, "the context of a sample");
+    float   *logits  = host_alloc((size_t)V * sizeof *logits, "the logits of a token");
 
     for (int i = 0; i < length; i++) tokenizer_print(tokenizer, prompt[i], file);
     int t = length < T ? length : T;

@@ -287,8 +287,7 @@ static int is_setting(const Option *o) { return o->name && (o->type != OPTION_FL
 /* Quoted for a shell, a new string. */
 static char *quoted(const char *word) {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+";
-    char *text = malloc(4 * strlen(word) + 3), *end = text;
-    REQUIRE(text, "out of memory: an option's value");
+    char *text = host_alloc(4 * strlen(word) + 3, "an option's value"), *end = text;
     if (word[0] && !word[strspn(word, plain)]) return strcpy(text, word);
     *end++ = '\'';
     for (const char *c = word; *c; c++) end += sprintf(end, *c == '\'' ? "'\\''" : "%c", *c);
@@ -315,8 +314,7 @@ void options_print_changed(FILE *file, const Option *table) {
 char *command_line(int argc, char **argv) {
     size_t size = 1;
     for (int i = 0; i < argc; i++) size += 4 * strlen(argv[i]) + 3;
-    char *text = calloc(size, 1), *end = text;
-    REQUIRE(text, "out of memory: the command line");
+    char *text = host_alloc(size, "the command line"), *end = text;
     for (int i = 0; i < argc; i++) {
         char *word = quoted(argv[i]);
         end += sprintf(end, "%s%s", i ? " " : "", word);

@@ -9,6 +9,12 @@
 #include <unistd.h>
 #include "../kernels/check.h"
 
+void *host_alloc(size_t bytes, const char *what) {
+    void *memory = calloc(1, bytes);
+    REQUIRE(memory, "out of memory: %s, %zu bytes", what, bytes);
+    return memory;
+}
+
 double seconds_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

@@ -1,8 +1,9 @@
-/* llmc/os.h - The clock, signals and time limit, and the text forms of durations, bytes and UTF-8. */
+/* llmc/os.h - Memory, the clock, signals and time limit, and the text forms of durations, bytes and UTF-8. */
 #ifndef LLMC_OS_H
 #define LLMC_OS_H
 #include <stddef.h>
 
+void  *host_alloc(size_t bytes, const char *what);     /* zeroed; fails with a message that names what */
 double seconds_now(void);         /* monotonic clock; async-signal-safe */
 
 /* Seconds of "3h50m", "2d", "90s", "1.5h" or plain "3600"; -1 when it is no duration. */

@@ -1,4 +1,3 @@
-/* llmc/tokenizer.c - Text to tokens and back. */
 #include "tokenizer.h"
 #include <ctype.h>
 #include <stdlib.h>
@@ -19,7 +18,7 @@ Tokenizer tokenizer_named(const char *name, const char *where) {
 
 static int32_t id_of_word(const char *word, int length, int V) {
     char *end;
-    unsigned long long id = strtoull(word, &end, 10);        /* one too large for the type: the largest */
+    unsigned long long id = strtoull(word, &end, 10);        /* ULLONG_MAX when it overflows */
     REQUIRE(isdigit((unsigned char)*word) && end == word + length,
             "prompt: '%.*s' is no token id: want numbers with spaces between, such as \"15496 995\"",
             length < 40 ? length : 40, word);
@@ -30,8 +29,7 @@ static int32_t id_of_word(const char *word, int length, int V) {
 int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *count) {
     size_t length = strlen(text);
     REQUIRE(length < INT32_MAX, "prompt: %zu bytes, want fewer than 2^31", length);
-    int32_t *tokens = malloc((length + 1) * sizeof *tokens);     /* no text has more tokens than bytes */
-    REQUIRE(tokens, "prompt: no memory for %zu tokens", length);
+    int32_t *tokens = host_alloc((length + 1) * sizeof *tokens, "the tokens of a prompt");     /* <= 1 per byte */
     int n = 0;
     if (tokenizer == TOKENIZER_BYTES) {
         for (; text[n]; n++) {
@@ -50,12 +48,12 @@ int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *cou
     return tokens;
 }
 
-/* The class keeps AutoTokenizer from taking GPT2Tokenizer, which adds a token <|endoftext|> that the model has not. */
+/* Without the class, AutoTokenizer takes GPT2Tokenizer, which adds a token <|endoftext|> that is not in the model. */
 const char tokenizer_bytes_config_json[] =
     "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false\n}\n";
 
 /* GPT-2 (Radford et al. 2019, encoder.py) writes the printable bytes of Latin-1 as themselves and the others, in their
-   order, as U+0100, U+0101, ...; tokenizers calls this ByteLevel, and knows it by its name alone. */
+   order, as U+0100, U+0101, ...; the library tokenizers calls this ByteLevel. */
 char *tokenizer_bytes_json(void) {
     static const char level[] = "{ \"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
                                 "\"use_regex\": false }";
@@ -75,14 +73,13 @@ char *tokenizer_bytes_json(void) {
     return text;
 }
 
-/* On a terminal, the bytes of one character are held back until it is whole: a byte that cannot go on with it proves it
-   broken, and starts anew. */
+/* On a terminal, the bytes of a character are held until it is complete or a byte arrives that does not continue it. */
 static struct { unsigned char byte[4]; size_t have, want; } held;
 
 static void print_held(FILE *file) {
     unsigned char c = held.byte[0], last = held.byte[held.have ? held.have - 1 : 0];
     int control = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F || (c == 0xC2 && last < 0xA0);
-    if (held.have == 0)                                      { /* nothing waits */ }
+    if (held.have == 0)                                      { /* nothing */ }
     else if (utf8_length(held.byte, held.have) != held.have) fputs("\xEF\xBF\xBD", file);     /* U+FFFD */
     else if (control)                                        fprintf(file, "\\x%02x", last);
     else                                                     fwrite(held.byte, 1, held.have, file);
@@ -90,11 +87,11 @@ static void print_held(FILE *file) {
 }
 
 static void print_byte_on_terminal(unsigned char byte, FILE *file) {
-    int goes_on = (byte & 0xC0) == 0x80;
-    if (held.have && !goes_on) print_held(file);
-    if (!held.have) held.want = byte < 0x80 ? 1 : goes_on || byte >= 0xF8 ? 0 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+    int continues = (byte & 0xC0) == 0x80;
+    if (held.have && !continues) print_held(file);
+    if (!held.have) held.want = byte < 0x80 ? 1 : continues || byte >= 0xF8 ? 0 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
     held.byte[held.have++] = byte;
-    if (held.have >= held.want) print_held(file);       /* want 0: no character starts so */
+    if (held.have >= held.want) print_held(file);       /* want 0: no first byte of a character */
 }
 
 void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file) {

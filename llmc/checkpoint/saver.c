@@ -18,7 +18,7 @@ double saver_file_bytes(const GPTConfig *config) {
 
 /* All pages are mapped when it returns, huge ones if the system has them: mapping 1.5 GB page by page stalled the first
    save for seconds. */
-static void *host_alloc(size_t bytes) {
+static void *pinned_alloc(size_t bytes) {
     size_t whole = whole_pages(bytes);
     void *memory = aligned_alloc(PAGE, whole);
     REQUIRE(memory, "out of memory: the host copy from which checkpoints are written takes 3 times %.2f GiB",
@@ -62,7 +62,7 @@ void saver_open(Saver *s, RunDir *dir, const GPT *model, const Optimizer *optimi
     if (!dir) return;
     const TensorTable *table = &model->master.table;
     s->seconds = saver_file_bytes(&model->config) / 200e6;
-    for (int i = 0; i < 3; i++) s->host[i] = host_alloc(model->master.table.bytes);
+    for (int i = 0; i < 3; i++) s->host[i] = pinned_alloc(model->master.table.bytes);
     s->snapshot = (Snapshot){
         .config = model->config, .options = options, .tokenizer = tokenizer, .tokenizer_files = tokenizer_files,
         .train = data_id(corpus->train), .val = data_id(corpus->val),

@@ -11,7 +11,7 @@
 
 static const char MODEL_PREFIX[] = "transformer.";
 
-static float *host_alloc(int64_t count) {
+static float *alloc_floats(int64_t count) {
     float *host = malloc((size_t)count * sizeof *host);
     REQUIRE(host, "out of memory: %lld numbers of a tensor between file and device", (long long)count);
     return host;
@@ -26,7 +26,7 @@ static int64_t find_nonfinite(const float *value, int64_t count) {     /* the fi
 /* A new (columns, rows) of in (rows, columns), which is freed. In tiles of 16 by 16: 64-byte lines of both sides stay
    in the L1 cache. */
 static float *transposed(float *in, int64_t rows, int64_t columns) {
-    float *out = host_alloc(rows * columns);
+    float *out = alloc_floats(rows * columns);
     for (int64_t r0 = 0; r0 < rows; r0 += 16)
         for (int64_t c0 = 0; c0 < columns; c0 += 16)
             for (int64_t r = r0; r < r0 + 16 && r < rows; r++)
@@ -81,7 +81,7 @@ static void output_write(Output *output, const void *bytes, size_t size) {
 
 static void row_write(Output *output, const Part *part, const TensorEntry *row, int V) {
     int64_t count = row_tensor(row, V, F32).bytes / 4;
-    float *host = host_alloc(count);
+    float *host = alloc_floats(count);
     memcpy(host, row_values(part, row), (size_t)count * sizeof *host);
     if (row->layout == CONV1D) host = transposed(host, row->field->dim[0], row->field->dim[1]);
     for (int64_t i = 0; part->dtype == BF16 && i < count; i++) {       /* in place: number i never passes its source */
@@ -167,7 +167,7 @@ static void row_read(const SafeTensor *tensor, const Part *part, const TensorEnt
     char *to = (char *)part->memory + row->offset;
     int wide = !strcmp(tensor->dtype, "F32"), half = !strcmp(tensor->dtype, "F16");
     int64_t count = tensor->bytes / (wide ? 4 : 2);
-    float *host = host_alloc(count);
+    float *host = alloc_floats(count);
     if (wide) memcpy(host, tensor->data, (size_t)tensor->bytes);
     for (int64_t i = 0; i < count && !wide; i++) {
         uint16_t narrow;
