@@ -1,7 +1,7 @@
 /* kernels/cuda/attention_flash_sm90.cu - Attention for Hopper (compute capability 9.0, compiled for sm_90a): what it
    takes, and what both passes need of the host. bf16 in and out, f32 sums, training shapes (as many queries as keys),
    head sizes 8, 16, .. 128: up to 64 and up to 128 columns, the missing ones read as zero. */
-#include "attention_flash_sm90.h"
+#include "attention_flash_sm90.cuh"
 #include <cudaTypedefs.h>
 
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows) {

@@ -20,7 +20,7 @@
    same every time; else they come as they come. Blocks begin with the tile after the diagonal and take the diagonal
    last, when the others have long been there. Tasks are drawn in the order of the keys, so whoever waits waits for
    somebody who runs. */
-#include "attention_flash_sm90.h"
+#include "attention_flash_sm90.cuh"
 
 struct Maps { CUtensorMap q, k, v, dout, dq, dk, dv; };
 
@@ -69,13 +69,13 @@ template<class F> struct Queries {
 
 /* Whether a part of dq is the first, to be stored and not added to others. While one stores, the next one waits. */
 enum { STORING = -1 };
-HOPPER bool comes_first(int *added) {
+DEVICE bool comes_first(int *added) {
     int was;
     while ((was = cas_acquire(added, 0, STORING)) == STORING) {}
     return was == 0;
 }
 
-HOPPER void wait_until(const int *flag, int at_least) { while (load_acquire(flag) < at_least) {} }
+DEVICE void wait_until(const int *flag, int at_least) { while (load_acquire(flag) < at_least) {} }
 
 /* delta, and lse in units of log2; rows from T on get P = 0; `added` begins at zero. A block per 128 rows of a head. */
 template<int PANELS> __global__ __launch_bounds__(256)
@@ -291,8 +291,8 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
                 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                     const float p0 = s[4 * j + 2 * r], p1 = s[4 * j + 2 * r + 1];
-                    p_rows[2 * j + r] = pack(p0, p1);
-                    ds_rows[2 * j + r] = pack(p0 * (d[4 * j + 2 * r] - m.x), p1 * (d[4 * j + 2 * r + 1] - m.y));
+                    p_rows[2 * j + r] = cvt_bf16x2(p0, p1);
+                    ds_rows[2 * j + r] = cvt_bf16x2(p0 * (d[4 * j + 2 * r] - m.x), p1 * (d[4 * j + 2 * r + 1] - m.y));
                 }
             }
             const uint32_t ds = base + F::DS + stage * F::DS_BYTES;

@@ -13,7 +13,7 @@
 
    The others are out of step with it and fill the gaps. (So it is written; ptxas 13.0 moves the wait for O += P V up
    into the exponentials. Kept from that it is no faster: the others fill this gap, too.) */
-#include "attention_flash_sm90.h"
+#include "attention_flash_sm90.cuh"
 
 static constexpr float SLACK = 8.0f;    /* the row maximum in use may be short of the true one by 2^8: P <= 256 */
 
@@ -184,7 +184,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
     /* Of half a block the rest is 0: where it is the only one, its product takes all 128 keys all the same. */
     auto round_p = [&](auto &s) {
         #pragma unroll
-        for (int x = 0; x < KEYS / 4; x++) p_rows[x] = x < (int)sizeof s / 8 ? pack(s[2 * x], s[2 * x + 1]) : 0;
+        for (int x = 0; x < KEYS / 4; x++) p_rows[x] = x < (int)sizeof s / 8 ? cvt_bf16x2(s[2 * x], s[2 * x + 1]) : 0;
     };
     int done_b = 0, done_h = 0, done_row = -1, done_at = 0;     /* the task before and its last block; row -1: none */
     /* The results of the task before, behind whose last product only S has been started. (It waits also where there was

@@ -1,4 +1,4 @@
-/* kernels/cuda/attention_flash_sm90.h - What the two passes of the attention for Hopper share: the problem, how blocks
+/* kernels/cuda/attention_flash_sm90.cuh - What the two passes of the attention for Hopper share: the problem, how blocks
    come by their tasks, and how results leave the registers.
 
    A block is one warpgroup of producers, which draw tasks and issue copies, and two or three of consumers, which own 64
@@ -9,7 +9,7 @@
 #ifndef KERNELS_CUDA_ATTENTION_FLASH_SM90_H
 #define KERNELS_CUDA_ATTENTION_FLASH_SM90_H
 #include "attention_cuda.h"
-#include "hopper.h"
+#include "ptx_sm90.cuh"
 
 static constexpr float LOG2E = 1.44269504f, LN2 = 0.693147181f;
 
@@ -33,7 +33,7 @@ struct Problem {
 };
 
 /* Rows row .. of a head into a tile of PANELS panels of 64 columns. */
-template<int PANELS> HOPPER void load_tile(uint32_t to, int panel_bytes, const CUtensorMap *map, uint32_t barrier,
+template<int PANELS> DEVICE void load_tile(uint32_t to, int panel_bytes, const CUtensorMap *map, uint32_t barrier,
                                            int b, int h, int row) {
     #pragma unroll
     for (int panel = 0; panel < PANELS; panel++)
@@ -56,7 +56,7 @@ __host__ __device__ static inline int tiles_of(const Problem &p, int rows, int f
 
 /* The tiles of a section of heads in turn, from the longest work to the shortest: the last queries see the most keys,
    the first keys are seen by the most queries. */
-HOPPER Task draw_task(const Problem &p, int rows, int first, bool last_is_longest) {
+DEVICE Task draw_task(const Problem &p, int rows, int first, bool last_is_longest) {
     const int index = (int)atomicInc(p.ticket, p.draws - 1), tiles = tiles_of(p, rows, first);
     if (index >= p.heads * tiles) return { -1, 0, 0, 0 };
     const int begin = index / (p.section * tiles) * p.section, width = min(p.section, p.heads - begin);
@@ -65,12 +65,12 @@ HOPPER Task draw_task(const Problem &p, int rows, int first, bool last_is_longes
 }
 
 /* The n-th use of a ring of so many stages. */
-template<int STAGES> HOPPER int stage_of(int n)  { return n % STAGES; }
-template<int STAGES> HOPPER int parity_of(int n) { return n / STAGES & 1; }
+template<int STAGES> DEVICE int stage_of(int n)  { return n % STAGES; }
+template<int STAGES> DEVICE int parity_of(int n) { return n / STAGES & 1; }
 
 /* stage_of<2>, the same in all lanes, and so that the compiler sees it: else each product takes its operands from
    vector registers, which costs 4 % of the time. (By uniform() the backward pass spills.) */
-HOPPER int uniform_stage(int n) { return __any_sync(0xffffffffu, stage_of<2>(n)) ? 1 : 0; }
+DEVICE int uniform_stage(int n) { return __any_sync(0xffffffffu, stage_of<2>(n)) ? 1 : 0; }
 
 /* The tasks that a block has drawn, n = 0, 1, .. COUNT: two in the forward pass, one in the backward pass; any other
    way ptxas spills 4 bytes. */
@@ -112,7 +112,7 @@ template<int COUNT> struct Slots {
 /* ---- products of a warpgroup, started and committed ---- */
 
 /* d (64,2N) = a b^T, both along their 64 PANELS columns; the panels of a tile lie so many bytes apart. */
-template<int PANELS, int N> HOPPER void start_scores(float (&d)[N], Operand a, int a_panel, Operand b, int b_panel) {
+template<int PANELS, int N> DEVICE void start_scores(float (&d)[N], Operand a, int a_panel, Operand b, int b_panel) {
     wgmma_fence();
     #pragma unroll
     for (int x = 0; x < 4 * PANELS; x++)
@@ -122,7 +122,7 @@ template<int PANELS, int N> HOPPER void start_scores(float (&d)[N], Operand a, i
 }
 
 /* The same with a in registers. */
-template<int PANELS, int N> HOPPER void start_scores(float (&d)[N], const uint32_t *a, Operand b, int b_panel) {
+template<int PANELS, int N> DEVICE void start_scores(float (&d)[N], const uint32_t *a, Operand b, int b_panel) {
     wgmma_fence();
     #pragma unroll
     for (int x = 0; x < 4 * PANELS; x++)
@@ -131,7 +131,7 @@ template<int PANELS, int N> HOPPER void start_scores(float (&d)[N], const uint32
 }
 
 /* d (64,2N) += a (64,rows) b, b across its rows; a in registers. */
-template<int N> HOPPER void start_sum(float (&d)[N], const uint32_t *a, Operand b, int rows) {
+template<int N> DEVICE void start_sum(float (&d)[N], const uint32_t *a, Operand b, int rows) {
     wgmma_fence();
     #pragma unroll
     for (int x = 0; x < rows / 16; x++) wgmma<ACROSS>(d, a + 4 * x, advanced(b, x * 16 * ROW), true);
@@ -143,22 +143,22 @@ template<int N> HOPPER void start_sum(float (&d)[N], const uint32_t *a, Operand 
    0 .. 7 and 8 .. 15. ---- */
 
 /* Until all that the warp has stored has left shared memory: its place is free. */
-HOPPER void wait_for_stores() {
+DEVICE void wait_for_stores() {
     if (threadIdx.x % 32 == 0) bulk_wait_group_read<0>();
     __syncwarp();
 }
 
-template<int PANELS> HOPPER void store_rows(uint32_t staging, const CUtensorMap *map, int b, int h, int row, int column,
+template<int PANELS> DEVICE void store_rows(uint32_t staging, const CUtensorMap *map, int b, int h, int row, int column,
                                             const float (&x)[32 * PANELS], float factor0, float factor1) {
     const int lane = threadIdx.x % 32, r = lane % 16;
     wait_for_stores();
     #pragma unroll
     for (int j = 0; j < 4 * PANELS; j++)
         stmatrix(staging + j / 4 * RESULT_PANEL + r * ROW + (((j % 4 * 2 + lane / 16) ^ r % 8) << 4),
-                 pack(x[8 * j] * factor0,     x[8 * j + 1] * factor0),
-                 pack(x[8 * j + 2] * factor1, x[8 * j + 3] * factor1),
-                 pack(x[8 * j + 4] * factor0, x[8 * j + 5] * factor0),
-                 pack(x[8 * j + 6] * factor1, x[8 * j + 7] * factor1));
+                 cvt_bf16x2(x[8 * j] * factor0,     x[8 * j + 1] * factor0),
+                 cvt_bf16x2(x[8 * j + 2] * factor1, x[8 * j + 3] * factor1),
+                 cvt_bf16x2(x[8 * j + 4] * factor0, x[8 * j + 5] * factor0),
+                 cvt_bf16x2(x[8 * j + 6] * factor1, x[8 * j + 7] * factor1));
     fence_proxy_async();
     __syncwarp();
     if (lane == 0) {

@@ -3,37 +3,29 @@
 
    The shared-memory tile that all of them share: panels of 64 columns, R rows of 128 bytes, 1024-byte aligned, in which
    the 16-byte chunk c of row r lies at chunk c ^ r % 8 (CU_TENSOR_MAP_SWIZZLE_128B). Head size 128 is two panels. */
-#ifndef KERNELS_CUDA_HOPPER_H
-#define KERNELS_CUDA_HOPPER_H
+#ifndef KERNELS_CUDA_DEVICE_H
+#define KERNELS_CUDA_DEVICE_H
 #include <cuda.h>
-#include "cuda.h"
-
-typedef __nv_bfloat16 bf16;
-#define HOPPER __device__ static __forceinline__
-
-HOPPER uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-/* The same in all lanes of a warp, and known to be: the compiler keeps it in a uniform register. */
-HOPPER int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+#include "ptx.cuh"
 
 /* ---- mbarrier: counts arrivals and bytes of a phase; then the phase changes parity. A fresh one has "completed" the
    phase of parity 1. ---- */
 
-HOPPER void mbarrier_init(uint32_t barrier, int arrivals) {
+DEVICE void mbarrier_init(uint32_t barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
 
-HOPPER void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-HOPPER void mbarrier_arrive(uint32_t barrier) {
+DEVICE void mbarrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
-HOPPER void mbarrier_arrive_expect_tx(uint32_t barrier, int bytes) {
+DEVICE void mbarrier_arrive_expect_tx(uint32_t barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 }
 
-HOPPER void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+DEVICE void mbarrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n.reg .pred done;\n"
                  "again_%=: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
                  "@!done bra again_%=;\n}" :: "r"(barrier), "r"(parity) : "memory");
@@ -41,56 +33,56 @@ HOPPER void mbarrier_wait(uint32_t barrier, uint32_t parity) {
 
 /* ---- barriers of some of the block's warps ---- */
 
-HOPPER void bar_sync(int id, int threads)   { asm volatile("bar.sync %0, %1;"   :: "r"(id), "r"(threads) : "memory"); }
-HOPPER void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
+DEVICE void bar_sync(int id, int threads)   { asm volatile("bar.sync %0, %1;"   :: "r"(id), "r"(threads) : "memory"); }
+DEVICE void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 
 /* ---- the copy engine. One thread starts a copy; shared memory written by threads needs fence_proxy_async in each
    of them before the barrier that lets that one go. ---- */
 
-HOPPER void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* between copies and other accesses to global memory */
-HOPPER void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+DEVICE void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-HOPPER void prefetch_tensormap(const CUtensorMap *map) {
+DEVICE void prefetch_tensormap(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
 }
 
-HOPPER void tensor_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int c0, int c1, int c2, int c3) {
+DEVICE void tensor_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int c0, int c1, int c2, int c3) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6}], [%2];"
                  :: "r"(to), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
 
 /* What lies outside the tensor is left out. */
-HOPPER void tensor_store(const CUtensorMap *map, uint32_t from, int c0, int c1, int c2, int c3) {
+DEVICE void tensor_store(const CUtensorMap *map, uint32_t from, int c0, int c1, int c2, int c3) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
                  :: "l"(map), "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
 
 /* Addresses and bytes are multiples of 16. */
-HOPPER void bulk_load(uint32_t to, const void *from, int bytes, uint32_t barrier) {
+DEVICE void bulk_load(uint32_t to, const void *from, int bytes, uint32_t barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier) : "memory");
 }
 
-HOPPER void bulk_reduce_add(float *to, uint32_t from, int bytes) {
+DEVICE void bulk_reduce_add(float *to, uint32_t from, int bytes) {
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
                  :: "l"(__cvta_generic_to_global(to)), "r"(from), "r"(bytes) : "memory");
 }
 
-HOPPER void bulk_store(float *to, uint32_t from, int bytes) {
+DEVICE void bulk_store(float *to, uint32_t from, int bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
                  :: "l"(__cvta_generic_to_global(to)), "r"(from), "r"(bytes) : "memory");
 }
 
-HOPPER void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+DEVICE void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 /* Of this thread's groups all but the last PENDING have read their source (_read), or are done and can be seen. */
-template<int PENDING> HOPPER void bulk_wait_group_read() {
+template<int PENDING> DEVICE void bulk_wait_group_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(PENDING) : "memory");
 }
-template<int PENDING> HOPPER void bulk_wait_group() {
+template<int PENDING> DEVICE void bulk_wait_group() {
     asm volatile("cp.async.bulk.wait_group %0;" :: "n"(PENDING) : "memory");
 }
 
@@ -104,18 +96,18 @@ template<int PENDING> HOPPER void bulk_wait_group() {
    the same for all (the swizzle, and 1024 bytes from 8 rows to the next 8). panel_bytes: from one panel to the next; of
    use only where the operand is read across its rows and is wider than a panel. */
 typedef uint32_t Operand;
-HOPPER Operand operand(uint32_t address, int panel_bytes = 0) { return address >> 4 | (uint32_t)panel_bytes << 12; }
-HOPPER Operand advanced(Operand x, int bytes) { return x + (uint32_t)(bytes >> 4); }
-HOPPER uint64_t descriptor(Operand x) { return 0x4000004000000000u | x; }
+DEVICE Operand operand(uint32_t address, int panel_bytes = 0) { return address >> 4 | (uint32_t)panel_bytes << 12; }
+DEVICE Operand advanced(Operand x, int bytes) { return x + (uint32_t)(bytes >> 4); }
+DEVICE uint64_t descriptor(Operand x) { return 0x4000004000000000u | x; }
 
-HOPPER void wgmma_fence()        { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-HOPPER void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template<int PENDING> HOPPER void wgmma_wait_group() {
+DEVICE void wgmma_fence()        { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template<int PENDING> DEVICE void wgmma_wait_group() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
 }
 
 /* What a finished product wrote: keeps the compiler from reading it before the wait. */
-template<int N> HOPPER void ready(float (&d)[N]) {
+template<int N> DEVICE void ready(float (&d)[N]) {
     #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i]) :: "memory");
 }
@@ -133,13 +125,13 @@ template<int N> HOPPER void ready(float (&d)[N]) {
 enum { ALONG = 0, ACROSS = 1 };
 
 /* a and b from shared memory */
-template<int A, int B> HOPPER void wgmma(float (&d)[32], Operand a, Operand b, int add) {
+template<int A, int B> DEVICE void wgmma(float (&d)[32], Operand a, Operand b, int add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " NAMES_32 ", %32, %33, p, 1, 1, %35, %36;\n}"
                  : D16(0), D16(16) : "l"(descriptor(a)), "l"(descriptor(b)), "r"(add), "n"(A), "n"(B));
 }
 
-template<int A, int B> HOPPER void wgmma(float (&d)[64], Operand a, Operand b, int add) {
+template<int A, int B> DEVICE void wgmma(float (&d)[64], Operand a, Operand b, int add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " NAMES_64 ", %64, %65, p, 1, 1, %67, %68;\n}"
                  : D16(0), D16(16), D16(32), D16(48)
@@ -147,14 +139,14 @@ template<int A, int B> HOPPER void wgmma(float (&d)[64], Operand a, Operand b, i
 }
 
 /* a from registers */
-template<int B> HOPPER void wgmma(float (&d)[32], const uint32_t *a, Operand b, int add) {
+template<int B> DEVICE void wgmma(float (&d)[32], const uint32_t *a, Operand b, int add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " NAMES_32
                  ", {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"
                  : D16(0), D16(16) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(b)), "r"(add), "n"(B));
 }
 
-template<int B> HOPPER void wgmma(float (&d)[64], const uint32_t *a, Operand b, int add) {
+template<int B> DEVICE void wgmma(float (&d)[64], const uint32_t *a, Operand b, int add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " NAMES_64
                  ", {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"
@@ -169,28 +161,28 @@ template<int B> HOPPER void wgmma(float (&d)[64], const uint32_t *a, Operand b, 
 
 /* ---- flags in global memory ---- */
 
-HOPPER int load_acquire(const int *flag) {
+DEVICE int load_acquire(const int *flag) {
     int value;
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(flag)) : "memory");
     return value;
 }
 
-HOPPER int cas_acquire(int *flag, int expected, int desired) {
+DEVICE int cas_acquire(int *flag, int expected, int desired) {
     int was;
     asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;"
                  : "=r"(was) : "l"(__cvta_generic_to_global(flag)), "r"(expected), "r"(desired) : "memory");
     return was;
 }
 
-HOPPER void add_release(int *flag, int x) {
+DEVICE void add_release(int *flag, int x) {
     asm volatile("red.release.gpu.global.add.s32 [%0], %1;" :: "l"(__cvta_generic_to_global(flag)), "r"(x) : "memory");
 }
 
 /* ---- registers ---- */
 
 /* All four warps of a warpgroup; multiples of 8. The block's sum must not exceed what it was at the launch. */
-template<int N> HOPPER void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N)); }
-template<int N> HOPPER void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }
+template<int N> DEVICE void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N)); }
+template<int N> DEVICE void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }
 
 /* Two floats in an even and the next odd register. What reads them in turn, as the exponentials of the forward pass do
    with the references of two rows, finds both in the operand reuse cache: 1 to 3 % of that pass. Left to ptxas both
@@ -208,37 +200,9 @@ struct Pair {
     }
 };
 
-HOPPER void stmatrix(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+DEVICE void stmatrix(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                  :: "r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
-}
-
-HOPPER void ldmatrix(uint32_t *d, uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(address) : "memory");
-}
-
-HOPPER float ex2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-HOPPER uint32_t pack(float low, float high) {
-    uint32_t pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-
-/* The four lanes of a quad share a row of d. */
-HOPPER float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-
-HOPPER float quad_sum(float x) {
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
 #endif
