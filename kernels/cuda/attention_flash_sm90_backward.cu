@@ -291,8 +291,8 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
                 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                     const float p0 = s[4 * j + 2 * r], p1 = s[4 * j + 2 * r + 1];
-                    p_rows[2 * j + r] = cvt_bf16x2(p0, p1);
-                    ds_rows[2 * j + r] = cvt_bf16x2(p0 * (d[4 * j + 2 * r] - m.x), p1 * (d[4 * j + 2 * r + 1] - m.y));
+                    p_rows[2 * j + r] = bf16_pair(p0, p1);
+                    ds_rows[2 * j + r] = bf16_pair(p0 * (d[4 * j + 2 * r] - m.x), p1 * (d[4 * j + 2 * r + 1] - m.y));
                 }
             }
             const uint32_t ds = base + F::DS + stage * F::DS_BYTES;
