@@ -44,6 +44,12 @@ template<int STAGES> struct Pipeline {
     }
     DEVICE void acquire(int n) const { mbarrier_wait(empty_barrier(n), parity(n) ^ 1); }
     DEVICE void wait(int n)    const { mbarrier_wait(full_barrier(n), parity(n)); }
+    /* By a warp: what its lanes wrote to the stage can be read by wgmma and TMA. */
+    DEVICE void commit(int n) const {
+        fence_proxy_async();
+        __syncwarp();
+        if (lane_id() == 0) mbarrier_arrive(full_barrier(n));
+    }
     DEVICE void release(int n) const { if (lane_id() == 0) mbarrier_arrive(empty_barrier(n)); }    /* by a warp */
 };
 
