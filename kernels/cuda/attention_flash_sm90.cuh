@@ -55,7 +55,7 @@ template<int STAGES> struct Pipeline {
 
 /* Stage of a two-stage pipeline. The vote makes it uniform: otherwise each wgmma takes its operands from vector
    registers, which costs 4 % of the time. (With uniform() the backward pass spills.) */
-DEVICE int uniform_stage(int n) { return __any_sync(0xffffffffu, n % 2) ? 1 : 0; }
+DEVICE int uniform_stage(int n) { return __any_sync(0xffffffffu, Pipeline<2>::stage(n)) ? 1 : 0; }
 
 /* Loads a tile, rows `row` .. of a head. */
 template<int PANELS> DEVICE void load_tile(uint32_t to, int panel_bytes, const CUtensorMap *map, uint32_t barrier,

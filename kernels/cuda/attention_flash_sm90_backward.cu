@@ -235,7 +235,6 @@ template<class F> struct Consumer {
     /* dq in shared and global memory has the order of the registers: 16 bytes of each thread, eight times. (Computed from
        `group` and `warp` this spills.) */
     const int dq_offset = (int)(threadIdx.x / 32 - 4) * 256 + lane_id();
-    int used = 0, sent = 0;     /* tiles of queries before this one; those of them that are off the diagonal */
     /* The tile */
     WorkTile t;
     QueryTiles<F> queries;
@@ -269,7 +268,7 @@ template<class F> struct Consumer {
     }
 
     /* s = P^T = exp(scale S^T - lse) */
-    DEVICE void compute_p(float (&s)[F::QT / 2], int i, int stage) {
+    DEVICE void compute_p(float (&s)[F::QT / 2], int i, bool diagonal, int stage) {
         const float *lse2 = (const float *)(shared.memory + F::LSE + stage * F::VECTOR_BYTES) + 2 * c;
         float2 early[F::QT / 32];       /* read while S is computed */
         #pragma unroll
@@ -282,7 +281,7 @@ template<class F> struct Consumer {
             #pragma unroll
             for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(s[4 * j + e] * scale2 - (e % 2 ? l.y : l.x));
         }
-        if (queries.on_diagonal(i)) {
+        if (diagonal) {
             const int seen = t.row + warp_row + g - queries.tile(i) * F::QT;    /* the first query that sees key g */
             #pragma unroll
             for (int j = 0; j < F::QT / 8; j++)
@@ -293,7 +292,7 @@ template<class F> struct Consumer {
     }
 
     /* dS^T = P^T (dP^T - delta), in registers and, for dq, in shared memory */
-    DEVICE void compute_ds(Registers<F> &r, int stage) {
+    DEVICE void compute_ds(Registers<F> &r, int stage, int used) {
         const float *delta = (const float *)(shared.memory + F::DELTA + stage * F::VECTOR_BYTES) + 2 * c;
         #pragma unroll
         for (int j = 0; j < F::QT / 8; j++) {
@@ -317,7 +316,7 @@ template<class F> struct Consumer {
     }
 
     /* dq of the tile to shared memory; off the diagonal accumulate_dq takes it from there, else it stays for store_dq. */
-    DEVICE void write_dq(const float (&dq)[32]) {
+    DEVICE void write_dq(const float (&dq)[32], int sent) {
         dq_pipeline.acquire(sent);
         #pragma unroll
         for (int j = 0; j < 8; j++)
@@ -341,7 +340,7 @@ template<class F> struct Consumer {
     }
 
     /* dv, dk, and dq of the diagonal. Results are staged in the warp's part of dq's place in shared memory. */
-    DEVICE void epilogue(Registers<F> &r, int n) {
+    DEVICE void epilogue(Registers<F> &r, int n, int used, int sent) {
         const uint32_t staging = shared.base + F::DQ + (dq_offset - lane_id()) * 16;
         const int tile = queries.first;
         const bool two = queries.diagonal > 1;      /* tile + 1, taken before it, is on the diagonal, too */
@@ -359,7 +358,6 @@ template<class F> struct Consumer {
         wgmma_fence_operand(r.dk);
         shared.q.release(used);
         issue_dq(r.dq, uniform_stage(used), F::QT);     /* the diagonal's first tile: its QT queries see QT keys */
-        used++;
         float4 others[8];
         shared.summed(group).wait(n);
         #pragma unroll
@@ -377,7 +375,7 @@ template<class F> struct Consumer {
         if (two) store_dq(staging, dq_before, tile + 1);
     }
 
-    DEVICE void begin_tile(Registers<F> &r, int n) {
+    DEVICE void begin_tile(Registers<F> &r, int n, int used) {
         queries = QueryTiles<F>(p.T, t.row);
         const uint32_t k_tile = shared.base + F::K + uniform_stage(n) * F::KV_BYTES;
         k = make_descriptor(k_tile + 64 * group * ROW_BYTES);
@@ -397,20 +395,21 @@ template<class F> struct Consumer {
 
     DEVICE void consume() {
         if (group == 1) bar_arrive(F::TURN, 2 * WARPGROUP);     /* the first turn is group 0's */
+        int used = 0, sent = 0;     /* tiles of queries before this one; those of them that are off the diagonal */
         for (int n = 0; ; n++) {
             t = shared.tiles.take_by_warp(n);
             if (t.b < 0) break;
             Registers<F> r;
-            begin_tile(r, n);
+            begin_tile(r, n, used);
             #pragma unroll 1
             for (int i = 0; ; i++) {
                 const int stage = uniform_stage(used);
-                const bool last = i == queries.count - 1;
-                compute_p(r.s, i, stage);
+                const bool diagonal = queries.on_diagonal(i), last = i == queries.count - 1;
+                compute_p(r.s, i, diagonal, stage);
                 wgmma_wait_group<0>();
                 wgmma_fence_operand(r.dp);
                 if (last) shared.v.release(n);
-                compute_ds(r, stage);
+                compute_ds(r, stage, used);
 
                 bar_sync(F::TURN + group, 2 * WARPGROUP);
                 issue_gemm_nn(r.dv, r.p_fragments, shared.dout_tile(stage), F::QT);
@@ -429,14 +428,14 @@ template<class F> struct Consumer {
                 wgmma_wait_group<0>();
                 wgmma_fence_operand(r.s);
                 wgmma_fence_operand(r.dq);
-                write_dq(r.dq);
+                write_dq(r.dq, sent);
                 used++;
                 shared.dout.wait(used);
                 issue_dp(r.dp, stage ^ 1);
-                if (F::QT == KEYS || !queries.on_diagonal(i)) dq_pipeline.commit(sent++);
+                if (F::QT == KEYS || !diagonal) dq_pipeline.commit(sent++);
             }
             bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
-            epilogue(r, n);
+            epilogue(r, n, used++, sent);
         }
         wait_for_stores();
     }
