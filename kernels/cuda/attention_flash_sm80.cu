@@ -8,8 +8,11 @@
    A warp owns 32 rows of its block's tile (16 keys of dk and dv from head size 72 on: no registers for more), so that
    each B fragment serves two products. With 16 rows the fragments of four warps take 8 clocks of shared memory for
    6.5 clocks of products. */
-#include "attention_flash.cuh"
+#include "attention_cuda.h"
 #include "attention_mma.cuh"
+
+static constexpr float LOG2E = 1.44269504f, LN2 = 0.693147181f;
+static constexpr float SLACK = 8.0f;       /* the row maximum in use may be short of the true one by 2^8: P <= 256 */
 
 /* ---- the work of a block ---- */
 
@@ -23,9 +26,12 @@ struct Problem {
 
 struct Task { int head, row; };     /* row: the first of the tile */
 
+/* The tiles of a section of heads in turn, from the longest work to the shortest. */
 __device__ static inline Task task_of_block(const Problem &p, int T, int own, bool last_is_longest) {
-    const TileIndex t = swizzled_tile(blockIdx.x, p.heads, p.section, (T + own - 1) / own, last_is_longest);
-    return { t.head, t.tile * own };
+    const int tiles = (T + own - 1) / own, block = blockIdx.x;
+    const int first = block / (p.section * tiles) * p.section, width = min(p.section, p.heads - first);
+    const int within = block - first * tiles, order = within / width;
+    return { first + within % width, (last_is_longest ? tiles - 1 - order : order) * own };
 }
 
 __device__ static inline Task query_tile(const Problem &p, int own) {
@@ -131,7 +137,7 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
                 for (int n = 0; n < F::STREAM / 8; n++)
                     most = fmaxf(most, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
                 top[m][h] = quad_max(most);
-                grown |= top[m][h] * scale2 > reference[m][h] + RESCALE_THRESHOLD;
+                grown |= top[m][h] * scale2 > reference[m][h] + SLACK;
             }
         if (__any_sync(0xffffffffu, grown)) {       /* always in the first round: from -infinity */
             #pragma unroll

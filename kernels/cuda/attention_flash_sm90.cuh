@@ -5,8 +5,10 @@
    consumer warpgroups own 64 rows each and compute. */
 #ifndef KERNELS_CUDA_ATTENTION_FLASH_SM90_CUH
 #define KERNELS_CUDA_ATTENTION_FLASH_SM90_CUH
-#include "attention_flash.cuh"
+#include "attention_cuda.h"
 #include "ptx_sm90.cuh"
+
+static constexpr float LOG2E = 1.44269504f, LN2 = 0.693147181f;
 
 enum {
     KEYS = 128,             /* rows of a K or V tile */
@@ -27,8 +29,8 @@ struct Problem {
     unsigned *tile_counter, fetches;
 };
 
-/* STAGES buffers that a producer fills and consumers drain. The n-th use takes stage n % STAGES and completes a phase of
-   parity n / STAGES % 2; the producer waits for the opposite parity, so that all stages start out empty. */
+/* STAGES buffers that a producer fills and consumers drain. The n-th use takes stage n % STAGES and completes a phase
+   of parity n / STAGES % 2; the producer waits for the opposite parity, so that all stages start out empty. */
 template<int STAGES> struct Pipeline {
     uint32_t full, empty;       /* addresses of STAGES mbarriers each */
 
@@ -58,27 +60,28 @@ template<int STAGES> struct Pipeline {
 DEVICE int uniform_stage(int n) { return __any_sync(0xffffffffu, Pipeline<2>::stage(n)) ? 1 : 0; }
 
 /* Loads a tile, rows `row` .. of a head. */
-template<int PANELS> DEVICE void load_tile(uint32_t to, int panel_bytes, const CUtensorMap *map, uint32_t barrier,
-                                           int b, int h, int row) {
+template<int PANELS>
+DEVICE void load_tile(uint32_t to, int panel_bytes, const CUtensorMap *map, uint32_t barrier, int b, int h, int row) {
     #pragma unroll
     for (int panel = 0; panel < PANELS; panel++)
         cp_async_bulk_tensor_load(to + panel * panel_bytes, map, barrier, 64 * panel, h, row, b);
 }
 
 /* Fills the n-th stage of a pipeline whose stages begin at `tiles`. */
-template<int PANELS, int STAGES> DEVICE void load_stage(const Pipeline<STAGES> &pipeline, int n, uint32_t tiles,
-                                                        int panel_bytes, const CUtensorMap *map, int b, int h, int row) {
+template<int PANELS, int STAGES>
+DEVICE void load_stage(const Pipeline<STAGES> &pipeline, int n, uint32_t tiles, int panel_bytes,
+                       const CUtensorMap *map, int b, int h, int row) {
     pipeline.acquire(n);
     mbarrier_arrive_expect_tx(pipeline.full_barrier(n), PANELS * panel_bytes);
     load_tile<PANELS>(tiles + pipeline.stage(n) * (PANELS * panel_bytes), panel_bytes, map, pipeline.full_barrier(n),
                       b, h, row);
 }
 
-/* ---- tile scheduler: blocks fetch tiles from one counter in one order, so a tile may wait for tiles before it, whose
-   blocks run. The producer fetches a tile when all loads of the tile before are issued: one tile earlier, some tiles
-   begin long after later ones that wait for them (in the backward pass 8 % of the time at T = 1024, 5 % at 2048). ---- */
+/* ---- tile scheduler: blocks fetch tiles from one counter, in one order, so a tile may wait for tiles before it: their
+   blocks run. The producer fetches a tile when all loads of the one before are issued; one tile earlier, some tiles
+   begin long after later ones that wait for them: in the backward pass 8 % of the time at T = 1024, 5 % at 2048. ---- */
 
-/* b: sequence, -1 = no tile is left; row: the tile's first; loaded: uses of the K and V pipelines before it (forward). */
+/* b: sequence, -1 = no tile is left; row: the first; loaded: uses of the K and V pipelines before it (forward pass). */
 struct WorkTile { int b, h, row, loaded; };
 
 /* Of a head, if the first one begins at row `first`. */
@@ -126,11 +129,11 @@ template<int STAGES> struct TileQueue {
     }
 };
 
-/* ---- GEMMs of a warpgroup: issued and committed, not waited for. N, T: not transposed, transposed, as in BLAS. ---- */
+/* ---- GEMMs of a warpgroup, issued and committed but not waited for; n, t: not transposed, transposed (BLAS) ---- */
 
 /* d (64,2N) = a b^T over 64 PANELS columns; both operands K-major in shared memory. */
-template<int PANELS, int N> DEVICE void issue_gemm_nt(float (&d)[N], Descriptor a, int a_panel, Descriptor b,
-                                                      int b_panel) {
+template<int PANELS, int N>
+DEVICE void issue_gemm_nt(float (&d)[N], Descriptor a, int a_panel, Descriptor b, int b_panel) {
     wgmma_fence();
     #pragma unroll
     for (int x = 0; x < 4 * PANELS; x++)
@@ -159,8 +162,8 @@ template<int N> DEVICE void issue_gemm_nn(float (&d)[N], const uint32_t *a, Desc
 /* Offset of a 16-byte chunk in its row of a panel */
 DEVICE int swizzled(int chunk, int row) { return (chunk ^ row % 8) << 4; }
 
-/* ---- epilogue: bf16(factor x) of a warp's EPILOGUE_ROWS rows of 64 PANELS columns, by way of PANELS x EPILOGUE_PANEL
-   bytes of shared memory that are the warp's own, 1024-byte aligned. factor0 is for rows 0 .. 7, factor1 for 8 .. 15. ---- */
+/* ---- epilogue: a warp stores bf16(factor x), EPILOGUE_ROWS rows of 64 PANELS columns, by way of its own PANELS x
+   EPILOGUE_PANEL bytes of shared memory, 1024-byte aligned. factor0 is for rows 0 .. 7, factor1 for 8 .. 15. ---- */
 
 /* Until TMA has read all that this warp stores: the shared memory can be written again. */
 DEVICE void wait_for_stores() {
@@ -175,10 +178,10 @@ template<int PANELS> DEVICE void store_rows(uint32_t staging, const CUtensorMap 
     #pragma unroll
     for (int j = 0; j < 4 * PANELS; j++)
         stmatrix(staging + j / 4 * EPILOGUE_PANEL + r * ROW_BYTES + swizzled(j % 4 * 2 + lane_id() / 16, r),
-                 bf16_pair(x[8 * j] * factor0,     x[8 * j + 1] * factor0),
-                 bf16_pair(x[8 * j + 2] * factor1, x[8 * j + 3] * factor1),
-                 bf16_pair(x[8 * j + 4] * factor0, x[8 * j + 5] * factor0),
-                 bf16_pair(x[8 * j + 6] * factor1, x[8 * j + 7] * factor1));
+                 cvt_bf16x2(x[8 * j] * factor0,     x[8 * j + 1] * factor0),
+                 cvt_bf16x2(x[8 * j + 2] * factor1, x[8 * j + 3] * factor1),
+                 cvt_bf16x2(x[8 * j + 4] * factor0, x[8 * j + 5] * factor0),
+                 cvt_bf16x2(x[8 * j + 6] * factor1, x[8 * j + 7] * factor1));
     fence_proxy_async();
     __syncwarp();
     if (lane_id() == 0) {

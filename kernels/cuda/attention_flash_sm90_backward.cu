@@ -4,10 +4,10 @@
        S = q k^T     P = exp(scale S - lse)     dP = dout v^T     dS = P (dP - delta)     delta = rowsum(dout out)
        dv = P^T dout     dk = scale dS^T q     dq = scale dS k
 
-   A block owns 128 keys, 64 per consumer warpgroup, and walks over tiles of the queries that see them. S, P, dP and dS are
-   transposed, a row per key, so that P^T and dS^T are the A of dv and dk in the registers where they are computed; dS goes
-   through shared memory for dq, of which each warpgroup computes half. A wgmma waits in its warp until the tensor cores
-   have taken those before it, so it overlaps with the arithmetic of the other warpgroup only: they take turns (ping-pong
+   A block owns 128 keys, 64 per consumer warpgroup, and walks over tiles of the queries that see them. All is transposed,
+   a row per key, so that P^T and dS^T are the A of dv and dk in the registers where they are computed; dS goes through
+   shared memory for dq, of which each warpgroup computes half. A wgmma holds up its warp until the tensor cores have
+   taken those before it, so it overlaps with the arithmetic of the other warpgroup only: the two take turns (ping-pong
    scheduling), half a step apart. Over time, X = P, dS and the writing of dS:
 
        group 0   S dP |   X    | dV dK S dQ | out dP |   X    | dV dK S dQ | out dP |
@@ -15,19 +15,19 @@
                             the turn passes ^
 
    dq of a tile is a sum over blocks of keys. The first block stores its part in f32, the next ones add theirs in the L2;
-   the one on the diagonal comes last, adds the sum to its own part in registers and stores bf16: nothing is zeroed before
-   or converted after. With `deterministic` each block waits for the one before it, and the bits are the same every time;
-   without it the order is arbitrary. Blocks begin with the tile after the diagonal and take the diagonal last, when the
-   other blocks have long added their parts. Tiles are fetched in the order of the keys, so a block waits only for blocks
-   that run. */
+   the one on the diagonal comes last, adds the sum to its own part in registers and stores bf16: no pass zeroes dq before
+   or converts it after. With `deterministic` each block waits for the one before it, and the bits are the same every
+   time; otherwise the order is arbitrary. Blocks begin with the tile after the diagonal and take the diagonal last, when
+   the other blocks have long added their parts. Tiles are fetched in the order of the keys: a block waits for running
+   blocks only. */
 #include "attention_flash_sm90.cuh"
 
 struct Maps { CUtensorMap q, k, v, dout, dq, dk, dv; };
 
 static __device__ unsigned tile_counter;        /* as in the forward pass: zero between launches */
 
-/* tiles: of a head's queries. Tpad: T rounded up to 128. dq_semaphore: for both halves of each tile, the number of blocks
-   of keys that dq contains. */
+/* tiles: of a head's queries. Tpad: T rounded up to 128. dq_semaphore: for both halves of each tile, the number of
+   blocks of keys in dq. */
 struct Workspace { float *lse2, *delta, *dq; int *dq_semaphore; int tiles, Tpad; };
 
 template<int PANELS_> struct Backward {
@@ -56,16 +56,12 @@ template<int PANELS_> struct Backward {
 
 template<class F> struct Shared {
     uint8_t *memory;
-    uint32_t base;
-    Pipeline<2> k, q, dout, ds;     /* dout is released with q, ds with its group's next turn */
-    Pipeline<1> v;
-    TileQueue<1> tiles;
+    uint32_t base = shared_address(memory);
+    Pipeline<2> k = { base + F::K_FULL, base + F::K_EMPTY }, q = { base + F::Q_FULL, base + F::Q_EMPTY };
+    Pipeline<2> dout = { base + F::DOUT_FULL, base + F::Q_EMPTY }, ds = { base + F::DS_FULL, 0 };
+    Pipeline<1> v = { base + F::V_FULL, base + F::V_EMPTY };
+    TileQueue<1> tiles = { (volatile WorkTile *)(memory + F::TILES), { base + F::TILE_FULL, base + F::TILE_EMPTY } };
 
-    explicit DEVICE Shared(uint8_t *memory)
-        : memory(memory), base(shared_address(memory)), k{ base + F::K_FULL, base + F::K_EMPTY },
-          q{ base + F::Q_FULL, base + F::Q_EMPTY }, dout{ base + F::DOUT_FULL, base + F::Q_EMPTY },
-          ds{ base + F::DS_FULL, 0 }, v{ base + F::V_FULL, base + F::V_EMPTY },
-          tiles{ (volatile WorkTile *)(memory + F::TILES), { base + F::TILE_FULL, base + F::TILE_EMPTY } } {}
     /* A group's half of dq on its way to global memory */
     DEVICE Pipeline<1> dq(int half) const { return { base + F::DQ_FULL + 8 * half, base + F::DQ_EMPTY + 8 * half }; }
     /* Full when the other blocks' dq of the tile's diagonal is complete */
@@ -90,8 +86,8 @@ template<class F> struct Shared {
 };
 
 /* The tiles of queries that see the block of keys from `row` on, in the order in which they are taken: the blocks of a
-   head are each at another tile, so that they do not add to the same part of dq at once; the diagonal's tiles come last and
-   in reverse, `first` at the very end. */
+   head are each at another tile, so that they do not add to the same part of dq at once; the diagonal's tiles come last,
+   in reverse. */
 template<class F> struct QueryTiles {
     int first, count, diagonal;     /* the last `diagonal` tiles are on the diagonal */
     QueryTiles() = default;
@@ -225,23 +221,21 @@ template<class F> struct Consumer {
     const Workspace &w;
     const Maps &maps;
     const Shared<F> &shared;
-    const int group, warp, g = lane_id() / 4, c = lane_id() % 4;
+    const int group, warp;
+    const int g = lane_id() / 4, c = lane_id() % 4;
     const int warp_row = 64 * group + 16 * warp;    /* the warp's keys; the thread's are g and g + 8 of them */
     const float scale2 = p.scale * LOG2E;
     /* The groups compute the two halves of dq: of 128 queries, or of 128 columns */
     const int half_row = F::PANELS == 1 ? 64 * group : 0, half_column = F::PANELS == 2 ? 64 * group : 0;
     const Descriptor v = make_descriptor(shared.base + F::V + 64 * group * ROW_BYTES);
     const Pipeline<1> dq_pipeline = shared.dq(group);
-    /* dq in shared and global memory has the order of the registers: 16 bytes of each thread, eight times. (Computed from
-       `group` and `warp` this spills.) */
+    /* dq in shared and global memory has the order of the registers: 16 bytes of each thread, eight times. (Computed
+       from `group` and `warp` this spills.) */
     const int dq_offset = (int)(threadIdx.x / 32 - 4) * 256 + lane_id();
     /* The tile */
-    WorkTile t;
-    QueryTiles<F> queries;
-    Descriptor k, k_half;
-
-    DEVICE Consumer(const Problem &p, const Workspace &w, const Maps &maps, const Shared<F> &shared, int group, int warp)
-        : p(p), w(w), maps(maps), shared(shared), group(group), warp(warp) {}
+    WorkTile t = {};
+    QueryTiles<F> queries = {};
+    Descriptor k = 0, k_half = 0;
 
     DEVICE float4 *dq_staging() const { return (float4 *)(shared.memory + F::DQ) + dq_offset; }
 
@@ -300,8 +294,8 @@ template<class F> struct Consumer {
             #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const float p0 = r.s[4 * j + 2 * i], p1 = r.s[4 * j + 2 * i + 1];
-                r.p_fragments[2 * j + i] = bf16_pair(p0, p1);
-                r.ds_fragments[2 * j + i] = bf16_pair(p0 * (r.dp[4 * j + 2 * i] - m.x),
+                r.p_fragments[2 * j + i] = cvt_bf16x2(p0, p1);
+                r.ds_fragments[2 * j + i] = cvt_bf16x2(p0 * (r.dp[4 * j + 2 * i] - m.x),
                                                       p1 * (r.dp[4 * j + 2 * i + 1] - m.y));
             }
         }
@@ -315,7 +309,7 @@ template<class F> struct Consumer {
         shared.ds.commit(used);
     }
 
-    /* dq of the tile to shared memory; off the diagonal accumulate_dq takes it from there, else it stays for store_dq. */
+    /* To shared memory, where accumulate_dq reads it; on the diagonal it stays there for the epilogue. */
     DEVICE void write_dq(const float (&dq)[32], int sent) {
         dq_pipeline.acquire(sent);
         #pragma unroll
@@ -323,7 +317,7 @@ template<class F> struct Consumer {
             dq_staging()[32 * j] = make_float4(dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
     }
 
-    /* dq += the part of the other blocks */
+    /* 16 bytes of the other blocks' dq */
     DEVICE float4 load_dq(int tile, int j) {
         return t.row == 0 ? make_float4(0, 0, 0, 0)
                           : __ldcg((const float4 *)dq_accumulator<F>(w, t.b * p.NH + t.h, tile) + dq_offset + 32 * j);
@@ -339,7 +333,7 @@ template<class F> struct Consumer {
                       p.scale, p.scale);
     }
 
-    /* dv, dk, and dq of the diagonal. Results are staged in the warp's part of dq's place in shared memory. */
+    /* Stores dv, dk and, of the diagonal, dq, staged in the warp's part of dq's shared memory. */
     DEVICE void epilogue(Registers<F> &r, int n, int used, int sent) {
         const uint32_t staging = shared.base + F::DQ + (dq_offset - lane_id()) * 16;
         const int tile = queries.first;
@@ -351,7 +345,7 @@ template<class F> struct Consumer {
             for (int j = 0; j < 8; j++) *(float4 *)(dq_before + 4 * j) = dq_staging()[32 * j];
         wgmma_wait_group<1>();
         wgmma_fence_operand(r.dv);
-        store_rows<F::PANELS>(staging, &maps.dv, t.b, t.h, t.row + warp_row, 0, r.dv, 1, 1);    /* while dk is computed */
+        store_rows<F::PANELS>(staging, &maps.dv, t.b, t.h, t.row + warp_row, 0, r.dv, 1, 1);    /* overlaps with dk */
 
         shared.ds.wait(used);
         wgmma_wait_group<0>();
@@ -387,8 +381,7 @@ template<class F> struct Consumer {
         shared.dout.wait(used);
         issue_dp(r.dp, uniform_stage(used));
         wait_for_stores();      /* of the tile before: then the place of dq is free */
-        /* Zeroed here: a first GEMM with d = a b extends the live range of dk and dv past the end of the tile and causes
-           spills. */
+        /* A first GEMM with d = a b instead extends their live range past the end of the tile and causes spills. */
         #pragma unroll
         for (int x = 0; x < F::COLUMNS / 2; x++) r.dk[x] = r.dv[x] = 0;
     }
@@ -444,7 +437,7 @@ template<class F> struct Consumer {
 template<class F> __global__ __launch_bounds__(F::THREADS, 1)
 void flash_backward_sm90(const Problem p, const Workspace w, const __grid_constant__ Maps maps) {
     extern __shared__ __align__(1024) uint8_t memory[];
-    const Shared<F> shared(memory);
+    const Shared<F> shared = { memory };
     const int group = uniform(threadIdx.x / WARPGROUP) - 1, warp = uniform(threadIdx.x / 32) % 4;
     const int lane = lane_id();
     if (threadIdx.x == 0) shared.init_barriers();
@@ -456,7 +449,7 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
         if (warp % 2) accumulate_dq<F>(p, w, shared, warp / 2);
     } else {
         setmaxnreg_inc<F::REGISTERS>();
-        Consumer<F>(p, w, maps, shared, group, warp).consume();
+        Consumer<F>{ p, w, maps, shared, group, warp }.consume();
     }
 }
 
@@ -490,8 +483,8 @@ template<int PANELS> static void launch(Problem p, const Workspace &w, const Att
 void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
                                    const float *lse, Tensor q, Tensor k, Tensor v, void *work) {
     /* Two tiles per SM in flight (1.92: 256 tiles on 132 SMs), a long and a short one, so that all SMs finish together.
-       More heads need more of the L2; with fewer, blocks of one head wait for each other's dq. In order they do so all the
-       time, and more heads are better. Within 3 % of the best of 2 .. 132 heads at T = 512 .. 16384. */
+       More heads need more of the L2; with fewer, blocks of one head wait for each other's dq. With `deterministic` they
+       do so all the time, and more heads are better. Within 3 % of the best of 2 .. 132 heads at T = 512 .. 16384. */
     const int tiles = padded(s) / KEYS, columns = s->HS > 64 ? 128 : 64;
     const float heads = s->deterministic ? 16000 / sqrtf((float)s->Tq * columns) : 1.92f * sm_count() / tiles;
     Problem p = make_problem(s, (int64_t)ceilf(heads));

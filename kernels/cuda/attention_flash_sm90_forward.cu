@@ -15,6 +15,8 @@
    exponentials. Preventing that is no faster: the other warpgroups fill this gap, too.) */
 #include "attention_flash_sm90.cuh"
 
+static constexpr float SLACK = 8.0f;    /* row_max may lie this much (log2) below the true maximum: P <= 2^8 */
+
 struct Maps { CUtensorMap q, k, v, out; };
 
 /* Zero between launches. (All launches are on the one stream of this library, in replayed graphs, too.) */
@@ -44,8 +46,8 @@ template<int PANELS_, int GROUPS_, int STAGES_> struct Forward {
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
     static_assert(STAGES > (ROWS - GROUP_ROWS + KEYS - 1) / KEYS,
                   "a group keeps a tile's last V while it skips blocks of the next tile that only other groups need");
-    /* Tiles end with the last row and the first tile is short, where it costs least: at T = 1024, tiles of 192 rows that
-       began with the first row would walk over 32 blocks of keys and not 27. */
+    /* Tiles end with the last row and the first tile is short, where it costs least: at T = 1024, tiles of 192 rows
+       that began with the first row would walk over 32 blocks of keys and not 27. */
     __host__ __device__ static int first_row(int T) {
         const int rows = (T + GROUP_ROWS - 1) / GROUP_ROWS * GROUP_ROWS;
         return rows - (rows + ROWS - 1) / ROWS * ROWS;
@@ -62,14 +64,11 @@ typedef Forward<1, 3, 4> Narrow;        /* head sizes to 64: 200 KiB */
 typedef Forward<2, 2, 2> Wide;          /* head sizes to 128: 192 KiB */
 
 template<class F> struct Shared {
-    uint32_t base;
-    Pipeline<F::STAGES> k, v;
-    TileQueue<2> tiles;
+    uint8_t *memory;
+    uint32_t base = shared_address(memory);
+    Pipeline<F::STAGES> k = { base + F::K_FULL, base + F::K_EMPTY }, v = { base + F::V_FULL, base + F::V_EMPTY };
+    TileQueue<2> tiles = { (volatile WorkTile *)(memory + F::TILES), { base + F::TILE_FULL, base + F::TILE_EMPTY } };
 
-    explicit DEVICE Shared(uint8_t *memory)
-        : base(shared_address(memory)), k{ base + F::K_FULL, base + F::K_EMPTY },
-          v{ base + F::V_FULL, base + F::V_EMPTY },
-          tiles{ (volatile WorkTile *)(memory + F::TILES), { base + F::TILE_FULL, base + F::TILE_EMPTY } } {}
     /* Each of the Q_STAGES x GROUPS tiles of Q is a pipeline of one stage: the n-th tile is its use n / Q_STAGES. */
     DEVICE Pipeline<1> q(int i) const { return { base + F::Q_FULL + 8 * i, base + F::Q_EMPTY + 8 * i }; }
     DEVICE uint32_t q_tile(int i) const { return base + F::Q + i * F::Q_BYTES; }
@@ -84,8 +83,8 @@ template<class F> struct Shared {
     }
 };
 
-/* One thread. Loads are issued in the order of use, across tiles, too: K of a block, V of the block before, and for a new
-   tile Q. */
+/* One thread. Loads are issued in the order of use, across tiles, too: K of a block, V of the block before, and Q of a
+   new tile. */
 template<class F> DEVICE void produce(const Problem &p, const Maps &maps, const Shared<F> &shared) {
     prefetch_tensormap(&maps.q);
     prefetch_tensormap(&maps.k);
@@ -118,43 +117,47 @@ template<class F> DEVICE void produce(const Problem &p, const Maps &maps, const 
     if (loaded) load_v(loaded - 1);
 }
 
-/* A warpgroup. The thread's rows are row and row + 8 of the 64. */
+/* A thread's fragments and its softmax of two rows. Not members of Consumer: the compiler keeps a struct with arrays in
+   memory until loops are unrolled, and optimizes the other members less. */
 template<class F> struct Registers {
-    uint32_t q_fragments[F::Q_IN_REGISTERS ? 16 * F::PANELS : 1];
-    uint32_t p_fragments[KEYS / 4];             /* P in bf16: the A of O += P V */
+    uint32_t q[F::Q_IN_REGISTERS ? 16 * F::PANELS : 1];
+    uint32_t p[KEYS / 4];               /* P in bf16: the A of O += P V */
     float o[F::PANELS * 32];
-    Pair row_max;                               /* in use, of the two rows, in units of log2 */
-    float row_sum[2], rescale[2];               /* sum of P; 2^(old - new row_max) */
+    Pair row_max;                       /* in use, in units of log2 */
+    float row_sum[2], rescale[2];       /* sum of P; 2^(old - new row_max) */
 };
 
+/* A warpgroup: 64 queries. The rows of a thread are `row` and row + 8 of them. */
 template<class F> struct Consumer {
     const Problem &p;
     const Maps &maps;
     const Shared<F> &shared;
     float *lse;
-    const int group, warp, row = 16 * warp + lane_id() / 4, column = 2 * (lane_id() % 4);
+    const int group, warp;
+    const int row = 16 * warp + lane_id() / 4, column = 2 * (lane_id() % 4);
     const float scale2 = p.scale * LOG2E;
     uint32_t q_tile = 0;
     Registers<F> &r;
-    int out_b = 0, out_h = 0, out_row = -1, out_block = 0;     /* tile whose out is not stored, its last block; row -1: none */
+    int out_b = 0, out_h = 0, out_row = -1, out_block = 0;  /* tile whose out is not stored, -1: none; its last block */
 
-    DEVICE Consumer(const Problem &p, const Maps &maps, const Shared<F> &shared, float *lse, int group, int warp, Registers<F> &r)
+    DEVICE Consumer(const Problem &p, const Maps &maps, const Shared<F> &shared, float *lse, int group, int warp,
+                    Registers<F> &r)
         : p(p), maps(maps), shared(shared), lse(lse), group(group), warp(warp), r(r) {}
 
     /* S = Q K^T of the first 2N keys of block n */
     template<int N> DEVICE void issue_qk(float (&s)[N], int n) {
         const Descriptor k = make_descriptor(shared.k_tile(n));
-        if constexpr (F::Q_IN_REGISTERS) issue_gemm_nt<F::PANELS>(s, r.q_fragments, k, F::KV_PANEL);
+        if constexpr (F::Q_IN_REGISTERS) issue_gemm_nt<F::PANELS>(s, r.q, k, F::KV_PANEL);
         else issue_gemm_nt<F::PANELS>(s, make_descriptor(q_tile), F::Q_PANEL, k, F::KV_PANEL);
     }
 
     /* O += P V of the first `keys` keys of block n */
     DEVICE void issue_pv(int n, int keys) {
         shared.v.wait(n);
-        issue_gemm_nn(r.o, r.p_fragments, make_descriptor(shared.v_tile(n), F::KV_PANEL), keys);
+        issue_gemm_nn(r.o, r.p, make_descriptor(shared.v_tile(n), F::KV_PANEL), keys);
     }
 
-    /* Whether r.row_max changed and r.o must be rescaled. */
+    /* Whether row_max has changed and o must be rescaled: rare after the first block */
     template<int N> DEVICE bool update_row_max(const float (&s)[N]) {
         float top[2] = { s[0], s[2] };
         #pragma unroll
@@ -165,7 +168,7 @@ template<class F> struct Consumer {
         #pragma unroll
         for (int i = 0; i < 2; i++) {
             top[i] = quad_max(top[i]);
-            grown |= top[i] * scale2 > r.row_max[i] + RESCALE_THRESHOLD;
+            grown |= top[i] * scale2 > r.row_max[i] + SLACK;
         }
         grown = __any_sync(0xffffffffu, grown);
         if (grown) {
@@ -180,8 +183,8 @@ template<class F> struct Consumer {
         return grown;
     }
 
-    /* s = P = 2^(s - r.row_max). r.row_sum takes P before it is rounded to bf16: the backward pass recomputes P from the
-       log-sum-exp, and its rows add up to 1. */
+    /* s = P = 2^(s - row_max). row_sum takes P before it is rounded to bf16, so that the rows of the P that the backward
+       pass recomputes from lse add up to 1. */
     template<int N> DEVICE void exponentials(float (&s)[N]) {
         #pragma unroll
         for (int j = 0; j < N / 4; j++)
@@ -195,7 +198,7 @@ template<class F> struct Consumer {
     /* The rest of half a block is 0: where it is the tile's only one, its O += P V takes all 128 keys. */
     template<int N> DEVICE void convert_p(const float (&s)[N]) {
         #pragma unroll
-        for (int x = 0; x < KEYS / 4; x++) r.p_fragments[x] = x < N / 2 ? bf16_pair(s[2 * x], s[2 * x + 1]) : 0;
+        for (int x = 0; x < KEYS / 4; x++) r.p[x] = x < N / 2 ? cvt_bf16x2(s[2 * x], s[2 * x + 1]) : 0;
     }
 
     /* Epilogue of the tile before: only the first S of the next one has been issued behind its last O += P V. (The wait
@@ -219,8 +222,8 @@ template<class F> struct Consumer {
         out_row = -1;
     }
 
-    /* The block on the diagonal, of which the first 2N keys are seen, the last 64 of them by some rows. Without `any` S is
-       computed of whatever is in shared memory, and dropped (C7514 again). */
+    /* The block on the diagonal, of which the first 2N keys are seen, the last 64 of them by some rows. Without `any` S
+       is computed of whatever is in shared memory, and dropped (C7514 again). */
     template<int N> DEVICE void first_block(float (&s)[N], int n, bool any) {
         if (any) shared.k.wait(n);
         issue_qk(s, n);
@@ -278,7 +281,8 @@ template<class F> struct Consumer {
         const int q_row = 16 * warp + lane_id() % 16;
         #pragma unroll
         for (int x = 0; x < 4 * F::PANELS; x++)
-            ldmatrix(r.q_fragments + 4 * x, q_tile + x / 4 * F::Q_PANEL + q_row * ROW_BYTES + swizzled(x % 4 * 2 + lane_id() / 16, q_row));
+            ldmatrix(r.q + 4 * x, q_tile + x / 4 * F::Q_PANEL + q_row * ROW_BYTES
+                                  + swizzled(x % 4 * 2 + lane_id() / 16, q_row));
     }
 
     DEVICE void consume() {
@@ -327,7 +331,7 @@ template<class F> struct Consumer {
 template<class F> __global__ __launch_bounds__(F::THREADS, 1)
 void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, float *lse) {
     extern __shared__ __align__(1024) uint8_t memory[];
-    const Shared<F> shared(memory);
+    const Shared<F> shared = { memory };
     const int group = uniform(threadIdx.x / WARPGROUP) - 1, warp = uniform(threadIdx.x / 32) % 4;
     const int lane = lane_id();
     if (threadIdx.x == 0) shared.init_barriers();
@@ -351,8 +355,7 @@ template<class F> static void launch(Problem p, const Maps &maps, float *lse) {
 }
 
 void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v) {
-    const int64_t head_bytes = (int64_t)s->Tq * s->HS * 2 * (int64_t)sizeof(bf16);
-    Problem p = make_problem(s, (16 << 20) / head_bytes);       /* K and V in a third of the L2 */
+    Problem p = make_problem(s, attention_heads_in_flight(s));
     CUDA(cudaGetSymbolAddress((void **)&p.tile_counter, tile_counter));
     const Maps maps = { tensor_map("q", s, q, GROUP_ROWS), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
                         tensor_map("out", s, out, EPILOGUE_ROWS) };

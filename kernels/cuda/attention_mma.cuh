@@ -85,7 +85,7 @@ template<int KS, int MT> __device__ static inline void store_rows(bf16 *to, int6
             #pragma unroll
             for (int h = 0; h < 2; h++)
                 *(uint32_t *)(tile + Tile<KS>::at(16 * m + 8 * h + g, n) + 4 * c) =
-                    bf16_pair(x[m][n][2 * h] * factor[m][h], x[m][n][2 * h + 1] * factor[m][h]);
+                    cvt_bf16x2(x[m][n][2 * h] * factor[m][h], x[m][n][2 * h + 1] * factor[m][h]);
     __syncwarp();
     for (int r = lane / LANES; r < 16 * MT && r < rows; r += 32 / LANES)
         for (int chunk = lane % LANES; chunk * 8 < HS; chunk += LANES)
@@ -153,7 +153,7 @@ template<int KS, int MT, int N> __device__ static inline void product_of_sums(fl
             #pragma unroll
             for (int t = 0; t < 4; t++) {
                 const float (&pair)[4] = p[m][2 * n + t / 2];
-                a[m][t] = bf16_pair(pair[t % 2 * 2], pair[t % 2 * 2 + 1]);
+                a[m][t] = cvt_bf16x2(pair[t % 2 * 2], pair[t % 2 * 2 + 1]);
             }
         #pragma unroll
         for (int k = 0; k < KS; k++) {

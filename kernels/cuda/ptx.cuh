@@ -1,5 +1,5 @@
-/* kernels/cuda/ptx.cuh - PTX instructions that CUDA C++ has no operator for, one function each, named as in the PTX ISA;
-   those of sm_90a are in ptx_sm90.cuh. */
+/* kernels/cuda/ptx.cuh - PTX instructions of sm_80, one function each, named as in the PTX ISA. Those of sm_90a are in
+   ptx_sm90.cuh. */
 #ifndef KERNELS_CUDA_PTX_CUH
 #define KERNELS_CUDA_PTX_CUH
 #include "cuda.h"
@@ -11,14 +11,19 @@ DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_
 
 DEVICE int lane_id() { return threadIdx.x % 32; }
 
-/* x of lane 0. ptxas knows that the result is the same in all lanes: it and what is computed from it can stay in uniform
-   registers. */
+/* x of lane 0. ptxas knows the result to be uniform: what is computed from it can stay in uniform registers. */
 DEVICE int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 DEVICE float ex2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+
+DEVICE uint32_t cvt_bf16x2(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
 }
 
 /* Over the four lanes of a quad, which share a row of an accumulator of mma and wgmma. */

@@ -1,8 +1,8 @@
-/* kernels/cuda/ptx_sm90.cuh - PTX instructions of Hopper, one function each, named as in the PTX ISA: mbarriers, TMA copies
-   (cp.async.bulk), GEMMs of a warpgroup (wgmma), setmaxnreg. wgmma and setmaxnreg assemble for sm_90a only.
+/* kernels/cuda/ptx_sm90.cuh - PTX instructions of Hopper, one function each, named as in the PTX ISA: mbarriers, TMA
+   copies (cp.async.bulk), GEMMs of a warpgroup (wgmma), setmaxnreg. They assemble for sm_90a only.
 
-   Tiles in shared memory have the layout CU_TENSOR_MAP_SWIZZLE_128B: panels of 64 columns, a row of a panel 128 bytes, a
-   panel 1024-byte aligned; the 16-byte chunk c of row r is stored at chunk c ^ r % 8. Head size 128 takes two panels. */
+   Tiles in shared memory have the layout CU_TENSOR_MAP_SWIZZLE_128B: panels of 64 columns, 128 bytes a row, 1024-byte
+   aligned; the 16-byte chunk c of row r is stored at chunk c ^ r % 8. Head size 128 takes two panels. */
 #ifndef KERNELS_CUDA_PTX_SM90_CUH
 #define KERNELS_CUDA_PTX_SM90_CUH
 #include <cuda.h>
@@ -36,7 +36,7 @@ DEVICE void mbarrier_wait(uint32_t barrier, uint32_t parity) {
 DEVICE void bar_sync(int id, int threads)   { asm volatile("bar.sync %0, %1;"   :: "r"(id), "r"(threads) : "memory"); }
 DEVICE void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 
-/* ---- TMA. One thread issues a copy. Threads that wrote to its source in shared memory call fence_proxy_async before the
+/* ---- TMA: one thread issues a copy. Threads that wrote its source in shared memory call fence_proxy_async before the
    barrier that precedes the copy. ---- */
 
 DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -48,7 +48,8 @@ DEVICE void prefetch_tensormap(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
 }
 
-DEVICE void cp_async_bulk_tensor_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int c0, int c1, int c2, int c3) {
+DEVICE void cp_async_bulk_tensor_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
+                                      int c0, int c1, int c2, int c3) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6}], [%2];"
                  :: "r"(to), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
@@ -92,15 +93,14 @@ template<int PENDING> DEVICE void cp_async_bulk_wait_group() {
    of an A in registers a[2x + i] = (16 (t/32) + g + 8i, 8x + 2c .. 2c+1): 16 columns of an accumulator, packed to bf16,
    are an A fragment of the next GEMM. */
 
-/* Low word of the descriptor of an operand in shared memory, in the layout above; the high word is the same for all (128-byte
-   swizzle, 1024 bytes from 8 rows to the next 8). panel_bytes, the distance of panels, matters only for an MN-major
-   operand wider than a panel. */
+/* Low word of the descriptor of an operand in shared memory; the high word is a constant (128-byte swizzle, 1024 bytes
+   from 8 rows to the next 8). panel_bytes, the distance of panels, matters for an MN-major operand of several panels. */
 typedef uint32_t Descriptor;
 DEVICE Descriptor make_descriptor(uint32_t address, int panel_bytes = 0) {
     return address >> 4 | (uint32_t)panel_bytes << 12;
 }
 DEVICE Descriptor advance(Descriptor x, int bytes) { return x + (uint32_t)(bytes >> 4); }
-DEVICE uint64_t with_high_word(Descriptor x) { return 0x4000004000000000u | x; }
+DEVICE uint64_t full_descriptor(Descriptor x) { return 0x4000004000000000u | x; }
 
 DEVICE void wgmma_fence()        { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -130,14 +130,14 @@ enum { K_MAJOR = 0, MN_MAJOR = 1 };
 template<int A, int B> DEVICE void wgmma(float (&d)[32], Descriptor a, Descriptor b, int add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " NAMES_32 ", %32, %33, p, 1, 1, %35, %36;\n}"
-                 : D16(0), D16(16) : "l"(with_high_word(a)), "l"(with_high_word(b)), "r"(add), "n"(A), "n"(B));
+                 : D16(0), D16(16) : "l"(full_descriptor(a)), "l"(full_descriptor(b)), "r"(add), "n"(A), "n"(B));
 }
 
 template<int A, int B> DEVICE void wgmma(float (&d)[64], Descriptor a, Descriptor b, int add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " NAMES_64 ", %64, %65, p, 1, 1, %67, %68;\n}"
                  : D16(0), D16(16), D16(32), D16(48)
-                 : "l"(with_high_word(a)), "l"(with_high_word(b)), "r"(add), "n"(A), "n"(B));
+                 : "l"(full_descriptor(a)), "l"(full_descriptor(b)), "r"(add), "n"(A), "n"(B));
 }
 
 /* a from registers */
@@ -145,7 +145,8 @@ template<int B> DEVICE void wgmma(float (&d)[32], const uint32_t *a, Descriptor 
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " NAMES_32
                  ", {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"
-                 : D16(0), D16(16) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(with_high_word(b)), "r"(add), "n"(B));
+                 : D16(0), D16(16)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(full_descriptor(b)), "r"(add), "n"(B));
 }
 
 template<int B> DEVICE void wgmma(float (&d)[64], const uint32_t *a, Descriptor b, int add) {
@@ -153,7 +154,7 @@ template<int B> DEVICE void wgmma(float (&d)[64], const uint32_t *a, Descriptor 
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " NAMES_64
                  ", {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"
                  : D16(0), D16(16), D16(32), D16(48)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(with_high_word(b)), "r"(add), "n"(B));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(full_descriptor(b)), "r"(add), "n"(B));
 }
 
 #undef D4
@@ -186,9 +187,9 @@ DEVICE void red_add_release(int *flag, int x) {
 template<int N> DEVICE void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N)); }
 template<int N> DEVICE void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }
 
-/* Two floats in an even register and the odd one after it. Instructions that read them alternately, as the exponentials of
-   the forward pass read the maxima of two rows, find both in the operand reuse cache: that pass is 1 to 3 % faster.
-   ptxas alone put both in even or both in odd registers, which evict each other. */
+/* Two floats in an even register and the odd one after it. The exponentials of the forward pass read the maxima of two
+   rows alternately and find both in the operand reuse cache: that pass is 1 to 3 % faster. Without this, ptxas put both
+   in even or both in odd registers, which evict each other. */
 struct Pair {
     uint64_t both;
 
