@@ -32,54 +32,50 @@ struct Problem {
 /* STAGES buffers that a producer fills and consumers drain. The n-th use takes stage n % STAGES and completes a phase
    of parity n / STAGES % 2; the producer waits for the opposite parity, so that all stages start out empty. */
 template<int STAGES> struct Pipeline {
-    uint32_t full, empty;       /* addresses of STAGES mbarriers each */
+    static constexpr int BYTES = 2 * 8 * STAGES;
+    uint32_t barriers;      /* address of STAGES full and STAGES empty mbarriers */
 
     static DEVICE int stage(int n)  { return n % STAGES; }
     static DEVICE int parity(int n) { return n / STAGES & 1; }
-    DEVICE uint32_t full_barrier(int n)  const { return full + 8 * stage(n); }
-    DEVICE uint32_t empty_barrier(int n) const { return empty + 8 * stage(n); }
+    DEVICE uint32_t full(int n)  const { return barriers + 8 * stage(n); }
+    DEVICE uint32_t empty(int n) const { return barriers + 8 * STAGES + 8 * stage(n); }
     DEVICE void init(int producers, int consumers) const {
         for (int i = 0; i < STAGES; i++) {
-            mbarrier_init(full_barrier(i), producers);
-            mbarrier_init(empty_barrier(i), consumers);
+            mbarrier_init(full(i), producers);
+            mbarrier_init(empty(i), consumers);
         }
     }
-    DEVICE void acquire(int n) const { mbarrier_wait(empty_barrier(n), parity(n) ^ 1); }
-    DEVICE void wait(int n)    const { mbarrier_wait(full_barrier(n), parity(n)); }
-    /* By a warp: what its lanes wrote to the stage can be read by wgmma and TMA. */
+    DEVICE void acquire(int n) const { mbarrier_wait(empty(n), parity(n) ^ 1); }
+    DEVICE void wait(int n)    const { mbarrier_wait(full(n), parity(n)); }
+    /* By a warp, which is done reading the stage. */
+    DEVICE void release(int n) const { if (lane_id() == 0) mbarrier_arrive(empty(n)); }
+    /* By a warp: what its lanes have written to the stage can be read by wgmma and TMA. */
     DEVICE void commit(int n) const {
         fence_proxy_async();
         __syncwarp();
-        if (lane_id() == 0) mbarrier_arrive(full_barrier(n));
+        if (lane_id() == 0) mbarrier_arrive(full(n));
     }
-    DEVICE void release(int n) const { if (lane_id() == 0) mbarrier_arrive(empty_barrier(n)); }    /* by a warp */
 };
 
 /* Stage of a two-stage pipeline. The vote makes it uniform: otherwise each wgmma takes its operands from vector
    registers, which costs 4 % of the time. (With uniform() the backward pass spills.) */
 DEVICE int uniform_stage(int n) { return __any_sync(0xffffffffu, Pipeline<2>::stage(n)) ? 1 : 0; }
 
-/* Loads a tile, rows `row` .. of a head. */
-template<int PANELS>
-DEVICE void load_tile(uint32_t to, int panel_bytes, const CUtensorMap *map, uint32_t barrier, int b, int h, int row) {
+/* Loads a tile, rows `row` .. of a head, to the n-th stage of a pipeline whose stages begin at `tiles`; the stage is full
+   when more_bytes have been loaded as well. */
+template<int PANELS, int STAGES>
+DEVICE void load_tile(const Pipeline<STAGES> &pipeline, int n, uint32_t tiles, int panel_bytes, const CUtensorMap *map,
+                      int b, int h, int row, int more_bytes = 0) {
+    const uint32_t to = tiles + pipeline.stage(n) * (PANELS * panel_bytes);
+    mbarrier_arrive_expect_tx(pipeline.full(n), PANELS * panel_bytes + more_bytes);
     #pragma unroll
     for (int panel = 0; panel < PANELS; panel++)
-        cp_async_bulk_tensor_load(to + panel * panel_bytes, map, barrier, 64 * panel, h, row, b);
-}
-
-/* Fills the n-th stage of a pipeline whose stages begin at `tiles`. */
-template<int PANELS, int STAGES>
-DEVICE void load_stage(const Pipeline<STAGES> &pipeline, int n, uint32_t tiles, int panel_bytes,
-                       const CUtensorMap *map, int b, int h, int row) {
-    pipeline.acquire(n);
-    mbarrier_arrive_expect_tx(pipeline.full_barrier(n), PANELS * panel_bytes);
-    load_tile<PANELS>(tiles + pipeline.stage(n) * (PANELS * panel_bytes), panel_bytes, map, pipeline.full_barrier(n),
-                      b, h, row);
+        cp_async_bulk_tensor_load(to + panel * panel_bytes, map, pipeline.full(n), 64 * panel, h, row, b);
 }
 
 /* ---- tile scheduler: blocks fetch tiles from one counter, in one order, so a tile may wait for tiles before it: their
    blocks run. The producer fetches a tile when all loads of the one before are issued; one tile earlier, some tiles
-   begin long after later ones that wait for them: in the backward pass 8 % of the time at T = 1024, 5 % at 2048. ---- */
+   begin long after later ones that wait for them (8 % of the backward pass at T = 1024, 5 % at 2048). ---- */
 
 /* b: sequence, -1 = no tile is left; row: the first; loaded: uses of the K and V pipelines before it (forward pass). */
 struct WorkTile { int b, h, row, loaded; };
@@ -99,8 +95,6 @@ DEVICE WorkTile fetch_tile(const Problem &p, int rows, int first, bool last_is_l
 /* Passes the tiles that a block has fetched from the producer to its readers, through shared memory. Two stages in the
    forward pass, one in the backward pass; ptxas spills 4 bytes with any other choice. */
 template<int STAGES> struct TileQueue {
-    static constexpr int BYTES = STAGES * (int)sizeof(WorkTile);
-
     volatile WorkTile *tiles;
     Pipeline<STAGES> pipeline;
 
@@ -111,14 +105,14 @@ template<int STAGES> struct TileQueue {
         tile->h = t.h;
         tile->row = t.row;
         tile->loaded = t.loaded;
-        mbarrier_arrive(pipeline.full_barrier(n));
+        mbarrier_arrive(pipeline.full(n));
     }
     /* By one thread: one reader. */
     DEVICE WorkTile take(int n) const {
         volatile WorkTile *const tile = tiles + pipeline.stage(n);
         pipeline.wait(n);
         const WorkTile t = { tile->b, tile->h, tile->row, tile->loaded };
-        mbarrier_arrive(pipeline.empty_barrier(n));
+        mbarrier_arrive(pipeline.empty(n));
         return t;
     }
     /* By a warp: one reader; all lanes get the tile. */

@@ -44,12 +44,11 @@ template<int PANELS_> struct Backward {
     static constexpr int K = 0, V = K + 2 * KV_BYTES, Q = V + KV_BYTES, DOUT = Q + STAGES * Q_BYTES;
     static constexpr int DS = DOUT + STAGES * Q_BYTES, DQ = DS + 2 * DS_BYTES;
     static constexpr int LSE = DQ + GROUPS * DQ_BYTES, DELTA = LSE + STAGES * VECTOR_BYTES;
-    static constexpr int K_FULL = DELTA + STAGES * VECTOR_BYTES, K_EMPTY = K_FULL + 16, V_FULL = K_EMPTY + 16;
-    static constexpr int V_EMPTY = V_FULL + 8, Q_FULL = V_EMPTY + 8, DOUT_FULL = Q_FULL + 8 * STAGES;
-    static constexpr int Q_EMPTY = DOUT_FULL + 8 * STAGES;      /* of Q and of dout */
-    static constexpr int DS_FULL = Q_EMPTY + 8 * STAGES, DQ_FULL = DS_FULL + 16, DQ_EMPTY = DQ_FULL + 8 * GROUPS;
-    static constexpr int SUMMED = DQ_EMPTY + 8 * GROUPS, TILE_FULL = SUMMED + 16 * GROUPS, TILE_EMPTY = TILE_FULL + 8;
-    static constexpr int TILES = (TILE_EMPTY + 8 + 15) / 16 * 16, SHARED_BYTES = TILES + TileQueue<1>::BYTES;
+    static constexpr int K_PIPELINE = DELTA + STAGES * VECTOR_BYTES, V_PIPELINE = K_PIPELINE + 16 * 2;
+    static constexpr int Q_PIPELINE = V_PIPELINE + 16, DOUT_PIPELINE = Q_PIPELINE + 16 * STAGES;
+    static constexpr int DS_PIPELINE = DOUT_PIPELINE + 16 * STAGES, DQ_PIPELINES = DS_PIPELINE + 16 * STAGES;
+    static constexpr int SUMMED_PIPELINES = DQ_PIPELINES + 16 * GROUPS, TILE_PIPELINE = SUMMED_PIPELINES + 32 * GROUPS;
+    static constexpr int TILES = TILE_PIPELINE + 16, SHARED_BYTES = TILES + (int)sizeof(WorkTile);
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
     enum { TURN = 1 };          /* named barriers of the consumers, one a group: it may issue its GEMMs */
 };
@@ -57,15 +56,14 @@ template<int PANELS_> struct Backward {
 template<class F> struct Shared {
     uint8_t *memory;
     uint32_t base = shared_address(memory);
-    Pipeline<2> k = { base + F::K_FULL, base + F::K_EMPTY }, q = { base + F::Q_FULL, base + F::Q_EMPTY };
-    Pipeline<2> dout = { base + F::DOUT_FULL, base + F::Q_EMPTY }, ds = { base + F::DS_FULL, 0 };
-    Pipeline<1> v = { base + F::V_FULL, base + F::V_EMPTY };
-    TileQueue<1> tiles = { (volatile WorkTile *)(memory + F::TILES), { base + F::TILE_FULL, base + F::TILE_EMPTY } };
+    Pipeline<2> k = { base + F::K_PIPELINE }, q = { base + F::Q_PIPELINE };
+    Pipeline<2> dout = { base + F::DOUT_PIPELINE }, ds = { base + F::DS_PIPELINE };     /* not released: dout with q */
+    Pipeline<1> v = { base + F::V_PIPELINE };
+    TileQueue<1> tiles = { (volatile WorkTile *)(memory + F::TILES), { base + F::TILE_PIPELINE } };
 
-    /* A group's half of dq on its way to global memory */
-    DEVICE Pipeline<1> dq(int half) const { return { base + F::DQ_FULL + 8 * half, base + F::DQ_EMPTY + 8 * half }; }
-    /* Full when the other blocks' dq of the tile's diagonal is complete */
-    DEVICE Pipeline<2> summed(int half) const { return { base + F::SUMMED + 16 * half, 0 }; }
+    /* A group's half of dq on its way to global memory; full when the other blocks' dq of the diagonal is complete */
+    DEVICE Pipeline<1> dq(int half)     const { return { base + F::DQ_PIPELINES + 16 * half }; }
+    DEVICE Pipeline<2> summed(int half) const { return { base + F::SUMMED_PIPELINES + 32 * half }; }
     DEVICE Descriptor q_tile(int stage) const { return make_descriptor(base + F::Q + stage * F::Q_BYTES, F::Q_PANEL); }
     DEVICE Descriptor dout_tile(int stage) const {
         return make_descriptor(base + F::DOUT + stage * F::Q_BYTES, F::Q_PANEL);
@@ -74,12 +72,12 @@ template<class F> struct Shared {
         k.init(1, 8);
         v.init(1, 8);
         q.init(1, 8);
-        for (int i = 0; i < 2; i++) {
-            mbarrier_init(dout.full_barrier(i), 1);
-            mbarrier_init(ds.full_barrier(i), 8);
-            for (int half = 0; half < F::GROUPS; half++) mbarrier_init(summed(half).full_barrier(i), 1);
+        dout.init(1, 8);
+        ds.init(8, 8);
+        for (int half = 0; half < F::GROUPS; half++) {
+            dq(half).init(4, 1);
+            summed(half).init(1, 4);
         }
-        for (int half = 0; half < F::GROUPS; half++) dq(half).init(4, 1);
         tiles.pipeline.init(1, 10);     /* 8 warps of consumers, 2 threads that write dq */
         fence_mbarrier_init();
     }
@@ -155,22 +153,24 @@ template<class F> DEVICE void produce(const Problem &p, const Workspace &w, cons
         if (t.b < 0) break;
         const QueryTiles<F> queries(p.T, t.row);
         for (int i = 0; i < queries.count; i++, loaded++) {
-            const int row = queries.tile(i) * F::QT, stage = loaded % 2;
+            const int row = queries.tile(i) * F::QT, vector = loaded % 2 * F::VECTOR_BYTES;
             const int64_t rows = ((int64_t)t.b * p.NH + t.h) * w.Tpad + row;
-            const uint32_t q_full = shared.q.full_barrier(loaded), dout_full = shared.dout.full_barrier(loaded);
-            if (i == 0)
-                load_stage<F::PANELS>(shared.k, n, shared.base + F::K, F::KV_PANEL, &maps.k, t.b, t.h, t.row);
-            shared.q.acquire(loaded);
-            mbarrier_arrive_expect_tx(q_full, F::Q_BYTES + F::VECTOR_BYTES);
-            load_tile<F::PANELS>(shared.base + F::Q + stage * F::Q_BYTES, F::Q_PANEL, &maps.q, q_full, t.b, t.h, row);
-            cp_async_bulk_load(shared.base + F::LSE + stage * F::VECTOR_BYTES, w.lse2 + rows, F::VECTOR_BYTES, q_full);
-            mbarrier_arrive_expect_tx(dout_full, F::Q_BYTES + F::VECTOR_BYTES);
-            load_tile<F::PANELS>(shared.base + F::DOUT + stage * F::Q_BYTES, F::Q_PANEL, &maps.dout, dout_full,
-                                 t.b, t.h, row);
-            cp_async_bulk_load(shared.base + F::DELTA + stage * F::VECTOR_BYTES, w.delta + rows, F::VECTOR_BYTES,
-                               dout_full);
-            if (i == 0)
-                load_stage<F::PANELS>(shared.v, n, shared.base + F::V, F::KV_PANEL, &maps.v, t.b, t.h, t.row);
+            if (i == 0) {
+                shared.k.acquire(n);
+                load_tile<F::PANELS>(shared.k, n, shared.base + F::K, F::KV_PANEL, &maps.k, t.b, t.h, t.row);
+            }
+            shared.q.acquire(loaded);       /* and of dout */
+            load_tile<F::PANELS>(shared.q, loaded, shared.base + F::Q, F::Q_PANEL, &maps.q, t.b, t.h, row,
+                                 F::VECTOR_BYTES);
+            cp_async_bulk_load(shared.base + F::LSE + vector, w.lse2 + rows, F::VECTOR_BYTES, shared.q.full(loaded));
+            load_tile<F::PANELS>(shared.dout, loaded, shared.base + F::DOUT, F::Q_PANEL, &maps.dout, t.b, t.h, row,
+                                 F::VECTOR_BYTES);
+            cp_async_bulk_load(shared.base + F::DELTA + vector, w.delta + rows, F::VECTOR_BYTES,
+                               shared.dout.full(loaded));
+            if (i == 0) {
+                shared.v.acquire(n);
+                load_tile<F::PANELS>(shared.v, n, shared.base + F::V, F::KV_PANEL, &maps.v, t.b, t.h, t.row);
+            }
         }
     }
 }
@@ -198,13 +198,13 @@ template<class F> DEVICE void accumulate_dq(const Problem &p, const Workspace &w
             else       cp_reduce_async_bulk_add(sum, part, F::DQ_BYTES);
             cp_async_bulk_commit_group();
             cp_async_bulk_wait_group_read<0>();
-            mbarrier_arrive(dq.empty_barrier(sent));
+            mbarrier_arrive(dq.empty(sent));
             cp_async_bulk_wait_group<0>();
             fence_proxy_async_global();
             red_add_release(semaphore(i), first && !p.deterministic ? 1 - STORING : 1);
         }
         for (; i < queries.count; i++) wait_until(semaphore(i), blocks_before);
-        mbarrier_arrive(shared.summed(half).full_barrier(n));
+        mbarrier_arrive(shared.summed(half).full(n));
     }
 }
 

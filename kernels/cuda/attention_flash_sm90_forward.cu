@@ -37,12 +37,9 @@ template<int PANELS_, int GROUPS_, int STAGES_> struct Forward {
     /* Shared memory: Q of each stage and group, K, V, staging of out, barriers, tiles */
     static constexpr int Q = 0, K = Q + Q_STAGES * GROUPS * Q_BYTES, V = K + STAGES * KV_BYTES;
     static constexpr int OUT = V + STAGES * KV_BYTES;
-    static constexpr int Q_FULL = OUT + GROUPS * Q_BYTES, Q_EMPTY = Q_FULL + 8 * Q_STAGES * GROUPS;
-    static constexpr int K_FULL = Q_EMPTY + 8 * Q_STAGES * GROUPS, K_EMPTY = K_FULL + 8 * STAGES;
-    static constexpr int V_FULL = K_EMPTY + 8 * STAGES;
-    static constexpr int V_EMPTY = V_FULL + 8 * STAGES, TILE_FULL = V_EMPTY + 8 * STAGES;
-    static constexpr int TILE_EMPTY = TILE_FULL + 8 * 2, TILES = (TILE_EMPTY + 8 * 2 + 15) / 16 * 16;
-    static constexpr int SHARED_BYTES = TILES + TileQueue<2>::BYTES;
+    static constexpr int Q_PIPELINES = OUT + GROUPS * Q_BYTES, K_PIPELINE = Q_PIPELINES + 16 * Q_STAGES * GROUPS;
+    static constexpr int V_PIPELINE = K_PIPELINE + 16 * STAGES, TILE_PIPELINE = V_PIPELINE + 16 * STAGES;
+    static constexpr int TILES = TILE_PIPELINE + 16 * 2, SHARED_BYTES = TILES + 2 * (int)sizeof(WorkTile);
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
     static_assert(STAGES > (ROWS - GROUP_ROWS + KEYS - 1) / KEYS,
                   "a group keeps a tile's last V while it skips blocks of the next tile that only other groups need");
@@ -66,11 +63,11 @@ typedef Forward<2, 2, 2> Wide;          /* head sizes to 128: 192 KiB */
 template<class F> struct Shared {
     uint8_t *memory;
     uint32_t base = shared_address(memory);
-    Pipeline<F::STAGES> k = { base + F::K_FULL, base + F::K_EMPTY }, v = { base + F::V_FULL, base + F::V_EMPTY };
-    TileQueue<2> tiles = { (volatile WorkTile *)(memory + F::TILES), { base + F::TILE_FULL, base + F::TILE_EMPTY } };
+    Pipeline<F::STAGES> k = { base + F::K_PIPELINE }, v = { base + F::V_PIPELINE };
+    TileQueue<2> tiles = { (volatile WorkTile *)(memory + F::TILES), { base + F::TILE_PIPELINE } };
 
     /* Each of the Q_STAGES x GROUPS tiles of Q is a pipeline of one stage: the n-th tile is its use n / Q_STAGES. */
-    DEVICE Pipeline<1> q(int i) const { return { base + F::Q_FULL + 8 * i, base + F::Q_EMPTY + 8 * i }; }
+    DEVICE Pipeline<1> q(int i) const { return { base + F::Q_PIPELINES + 16 * i }; }
     DEVICE uint32_t q_tile(int i) const { return base + F::Q + i * F::Q_BYTES; }
     DEVICE uint32_t k_tile(int n) const { return base + F::K + k.stage(n) * F::KV_BYTES; }
     DEVICE uint32_t v_tile(int n) const { return base + F::V + v.stage(n) * F::KV_BYTES; }
@@ -92,8 +89,8 @@ template<class F> DEVICE void produce(const Problem &p, const Maps &maps, const 
     WorkTile v_tile = {};
     int v_block = 0, loaded = 0;
     auto load_v = [&](int n) {
-        load_stage<F::PANELS>(shared.v, n, shared.base + F::V, F::KV_PANEL, &maps.v, v_tile.b, v_tile.h,
-                              v_block * KEYS);
+        shared.v.acquire(n);
+        load_tile<F::PANELS>(shared.v, n, shared.base + F::V, F::KV_PANEL, &maps.v, v_tile.b, v_tile.h, v_block * KEYS);
     };
     for (int n = 0; ; n++) {
         WorkTile t = fetch_tile(p, F::ROWS, F::first_row(p.T), true);
@@ -102,15 +99,17 @@ template<class F> DEVICE void produce(const Problem &p, const Maps &maps, const 
         if (t.b < 0) break;
         const int last = F::key_blocks(t, p.T) - 1;
         for (int block = last; block >= 0; block--, loaded++) {
-            load_stage<F::PANELS>(shared.k, loaded, shared.base + F::K, F::KV_PANEL, &maps.k, t.b, t.h, block * KEYS);
+            shared.k.acquire(loaded);
+            load_tile<F::PANELS>(shared.k, loaded, shared.base + F::K, F::KV_PANEL, &maps.k, t.b, t.h, block * KEYS);
             if (loaded) load_v(loaded - 1);
             v_tile = t;
             v_block = block;
             if (block == last)
                 for (int group = 0; group < F::GROUPS; group++) {
                     const int i = n % F::Q_STAGES * F::GROUPS + group;
-                    load_stage<F::PANELS>(shared.q(i), n / F::Q_STAGES, shared.q_tile(i), F::Q_PANEL, &maps.q,
-                                          t.b, t.h, F::group_row(t, group, n));
+                    shared.q(i).acquire(n / F::Q_STAGES);
+                    load_tile<F::PANELS>(shared.q(i), n / F::Q_STAGES, shared.q_tile(i), F::Q_PANEL, &maps.q, t.b, t.h,
+                                         F::group_row(t, group, n));
                 }
         }
     }

@@ -94,7 +94,7 @@ template<int PENDING> DEVICE void cp_async_bulk_wait_group() {
    are an A fragment of the next GEMM. */
 
 /* Low word of the descriptor of an operand in shared memory; the high word is a constant (128-byte swizzle, 1024 bytes
-   from 8 rows to the next 8). panel_bytes, the distance of panels, matters for an MN-major operand of several panels. */
+   from 8 rows to the next 8). panel_bytes, the distance of panels, is for an MN-major operand of several panels. */
 typedef uint32_t Descriptor;
 DEVICE Descriptor make_descriptor(uint32_t address, int panel_bytes = 0) {
     return address >> 4 | (uint32_t)panel_bytes << 12;
