@@ -95,23 +95,18 @@ DEVICE WorkTile fetch_tile(const Problem &p, int rows, int first, bool last_is_l
 /* Passes the tiles that a block has fetched from the producer to its readers, through shared memory. Two stages in the
    forward pass, one in the backward pass; ptxas spills 4 bytes with any other choice. */
 template<int STAGES> struct TileQueue {
-    volatile WorkTile *tiles;
+    WorkTile *tiles;
     Pipeline<STAGES> pipeline;
 
     DEVICE void publish(int n, const WorkTile &t) const {
-        volatile WorkTile *const tile = tiles + pipeline.stage(n);
         pipeline.acquire(n);
-        tile->b = t.b;
-        tile->h = t.h;
-        tile->row = t.row;
-        tile->loaded = t.loaded;
+        tiles[pipeline.stage(n)] = t;
         mbarrier_arrive(pipeline.full(n));
     }
     /* By one thread: one reader. */
     DEVICE WorkTile take(int n) const {
-        volatile WorkTile *const tile = tiles + pipeline.stage(n);
         pipeline.wait(n);
-        const WorkTile t = { tile->b, tile->h, tile->row, tile->loaded };
+        const WorkTile t = tiles[pipeline.stage(n)];
         mbarrier_arrive(pipeline.empty(n));
         return t;
     }

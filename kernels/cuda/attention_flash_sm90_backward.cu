@@ -59,7 +59,7 @@ template<class F> struct Shared {
     Pipeline<2> k = { base + F::K_PIPELINE }, q = { base + F::Q_PIPELINE };
     Pipeline<2> dout = { base + F::DOUT_PIPELINE }, ds = { base + F::DS_PIPELINE };     /* not released: dout with q */
     Pipeline<1> v = { base + F::V_PIPELINE };
-    TileQueue<1> tiles = { (volatile WorkTile *)(memory + F::TILES), { base + F::TILE_PIPELINE } };
+    TileQueue<1> tiles = { (WorkTile *)(memory + F::TILES), { base + F::TILE_PIPELINE } };
 
     /* A group's half of dq on its way to global memory; full when the other blocks' dq of the diagonal is complete */
     DEVICE Pipeline<1> dq(int half)     const { return { base + F::DQ_PIPELINES + 16 * half }; }

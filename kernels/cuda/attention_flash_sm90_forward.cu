@@ -64,7 +64,7 @@ template<class F> struct Shared {
     uint8_t *memory;
     uint32_t base = shared_address(memory);
     Pipeline<F::STAGES> k = { base + F::K_PIPELINE }, v = { base + F::V_PIPELINE };
-    TileQueue<2> tiles = { (volatile WorkTile *)(memory + F::TILES), { base + F::TILE_PIPELINE } };
+    TileQueue<2> tiles = { (WorkTile *)(memory + F::TILES), { base + F::TILE_PIPELINE } };
 
     /* Each of the Q_STAGES x GROUPS tiles of Q is a pipeline of one stage: the n-th tile is its use n / Q_STAGES. */
     DEVICE Pipeline<1> q(int i) const { return { base + F::Q_PIPELINES + 16 * i }; }
