@@ -324,7 +324,8 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
         load_rows<KS, F::STREAM>(q_tile, q_share, q.pitch, p.Tq - i0, p.HS);
         load_rows<KS, F::STREAM>(dout_tile, dout_share, dout.pitch, p.Tq - i0, p.HS);
         static_assert(THREADS == 2 * F::STREAM, "a thread for each lse and each delta");
-        cp_async_4(dout_tile + F::STREAM * PITCH + threadIdx.x * 4, row_share, (int)threadIdx.x % F::STREAM < p.Tq - i0);
+        cp_async_4(dout_tile + F::STREAM * PITCH + threadIdx.x * 4, row_share,
+                   (int)threadIdx.x % F::STREAM < p.Tq - i0);
         row_share += F::STREAM;
     };
     auto load_own = [&](uint32_t tile, const View &t) {
@@ -385,7 +386,7 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
             product_of_sums<KS>(k_sums, s, q_tile, across);
         }
     }
-    if (begin >= p.Tq) { cp_async_wait_all(); __syncthreads(); }          /* nobody sees these keys: k and v still arrive */
+    if (begin >= p.Tq) { cp_async_wait_all(); __syncthreads(); }    /* no row sees these keys: k and v still arrive */
 
     float factor[F::MT][2], one[F::MT][2];
     #pragma unroll

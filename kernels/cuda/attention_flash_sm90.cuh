@@ -32,7 +32,6 @@ struct Problem {
 /* STAGES buffers that a producer fills and consumers drain. The n-th use takes stage n % STAGES and completes a phase
    of parity n / STAGES % 2; the producer waits for the opposite parity, so that all stages start out empty. */
 template<int STAGES> struct Pipeline {
-    static constexpr int BYTES = 2 * 8 * STAGES;
     uint32_t barriers;      /* address of STAGES full and STAGES empty mbarriers */
 
     static DEVICE int stage(int n)  { return n % STAGES; }
@@ -61,8 +60,8 @@ template<int STAGES> struct Pipeline {
    registers, which costs 4 % of the time. (With uniform() the backward pass spills.) */
 DEVICE int uniform_stage(int n) { return __any_sync(0xffffffffu, Pipeline<2>::stage(n)) ? 1 : 0; }
 
-/* Loads a tile, rows `row` .. of a head, to the n-th stage of a pipeline whose stages begin at `tiles`; the stage is full
-   when more_bytes have been loaded as well. */
+/* Loads rows `row` .. of a head to the n-th stage of a pipeline, whose stages begin at `tiles`. The stage is full when
+   more_bytes have been loaded as well. */
 template<int PANELS, int STAGES>
 DEVICE void load_tile(const Pipeline<STAGES> &pipeline, int n, uint32_t tiles, int panel_bytes, const CUtensorMap *map,
                       int b, int h, int row, int more_bytes = 0) {
@@ -151,15 +150,16 @@ template<int N> DEVICE void issue_gemm_nn(float (&d)[N], const uint32_t *a, Desc
 /* Offset of a 16-byte chunk in its row of a panel */
 DEVICE int swizzled(int chunk, int row) { return (chunk ^ row % 8) << 4; }
 
-/* ---- epilogue: a warp stores bf16(factor x), EPILOGUE_ROWS rows of 64 PANELS columns, by way of its own PANELS x
-   EPILOGUE_PANEL bytes of shared memory, 1024-byte aligned. factor0 is for rows 0 .. 7, factor1 for 8 .. 15. ---- */
+/* ---- epilogue ---- */
 
-/* Until TMA has read all that this warp stores: the shared memory can be written again. */
+/* Waits until TMA has read all that this warp stores: its shared memory can be written again. */
 DEVICE void wait_for_stores() {
     if (lane_id() == 0) cp_async_bulk_wait_group_read<0>();
     __syncwarp();
 }
 
+/* A warp stores bf16(factor x), EPILOGUE_ROWS rows of 64 PANELS columns, by way of PANELS x EPILOGUE_PANEL bytes of
+   shared memory of its own, 1024-byte aligned. factor0 is for rows 0 .. 7, factor1 for rows 8 .. 15. */
 template<int PANELS> DEVICE void store_rows(uint32_t staging, const CUtensorMap *map, int b, int h, int row, int column,
                                             const float (&x)[32 * PANELS], float factor0, float factor1) {
     const int r = lane_id() % 16;
@@ -190,7 +190,7 @@ int         sm_count(void);
 Problem     make_problem(const AttentionSpec *s, int64_t heads_in_flight);  /* without tile_counter and fetches */
 int         persistent_blocks(int64_t tiles);       /* one per SM, at most one per tile */
 
-/* Shapes are checked. state: lse (B,NH,T). work: attention_flash_sm90_workspace bytes, not initialized. */
+/* Shapes are checked by the caller. lse (B,NH,T). work: attention_flash_sm90_workspace bytes, not initialized. */
 size_t attention_flash_sm90_workspace(const AttentionSpec *s);
 void   attention_flash_sm90_forward (const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v);
 void   attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,

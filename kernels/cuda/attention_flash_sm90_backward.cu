@@ -4,22 +4,22 @@
        S = q k^T     P = exp(scale S - lse)     dP = dout v^T     dS = P (dP - delta)     delta = rowsum(dout out)
        dv = P^T dout     dk = scale dS^T q     dq = scale dS k
 
-   A block owns 128 keys, 64 per consumer warpgroup, and walks over tiles of the queries that see them. All is transposed,
-   a row per key, so that P^T and dS^T are the A of dv and dk in the registers where they are computed; dS goes through
-   shared memory for dq, of which each warpgroup computes half. A wgmma holds up its warp until the tensor cores have
-   taken those before it, so it overlaps with the arithmetic of the other warpgroup only: the two take turns (ping-pong
-   scheduling), half a step apart. Over time, X = P, dS and the writing of dS:
+   A block owns 128 keys, 64 per consumer warpgroup, and walks over tiles of the queries that see them. S and dP are
+   transposed, a row per key, so that P^T and dS^T are the A of dv and dk in the registers where they are computed; dS
+   goes through shared memory for dq, of which each warpgroup computes half. A wgmma holds up its warp until the tensor
+   cores have taken those before it, so it overlaps with the arithmetic of the other warpgroup only: the two take turns
+   (ping-pong scheduling), half a step apart. Over time, X = P, dS and the writing of dS:
 
        group 0   S dP |   X    | dV dK S dQ | out dP |   X    | dV dK S dQ | out dP |
        group 1   S dP .  .  X        .  .   | dV dK S dQ | out dP |   X    | dV dK S dQ |
                             the turn passes ^
 
-   dq of a tile is a sum over blocks of keys. The first block stores its part in f32, the next ones add theirs in the L2;
-   the one on the diagonal comes last, adds the sum to its own part in registers and stores bf16: no pass zeroes dq before
-   or converts it after. With `deterministic` each block waits for the one before it, and the bits are the same every
-   time; otherwise the order is arbitrary. Blocks begin with the tile after the diagonal and take the diagonal last, when
-   the other blocks have long added their parts. Tiles are fetched in the order of the keys: a block waits for running
-   blocks only. */
+   dq of a tile is a sum over blocks of keys. The first block stores its part in f32, the next ones add theirs in the
+   L2; the one on the diagonal comes last, adds the sum to its own part in registers and stores bf16: no pass zeroes dq
+   before or converts it after. With `deterministic` each block waits for the one before it, and the bits are the same
+   every time; otherwise the order is arbitrary. Blocks begin with the tile after the diagonal and take the diagonal
+   last, when the other blocks have long added their parts. Tiles are fetched in the order of the keys: a block waits
+   for running blocks only. */
 #include "attention_flash_sm90.cuh"
 
 struct Maps { CUtensorMap q, k, v, dout, dq, dk, dv; };
@@ -57,7 +57,8 @@ template<class F> struct Shared {
     uint8_t *memory;
     uint32_t base = shared_address(memory);
     Pipeline<2> k = { base + F::K_PIPELINE }, q = { base + F::Q_PIPELINE };
-    Pipeline<2> dout = { base + F::DOUT_PIPELINE }, ds = { base + F::DS_PIPELINE };     /* not released: dout with q */
+    /* Without release: dout goes with q; a group commits a stage of ds after its reads of the other one. */
+    Pipeline<2> dout = { base + F::DOUT_PIPELINE }, ds = { base + F::DS_PIPELINE };
     Pipeline<1> v = { base + F::V_PIPELINE };
     TileQueue<1> tiles = { (WorkTile *)(memory + F::TILES), { base + F::TILE_PIPELINE } };
 
@@ -84,8 +85,8 @@ template<class F> struct Shared {
 };
 
 /* The tiles of queries that see the block of keys from `row` on, in the order in which they are taken: the blocks of a
-   head are each at another tile, so that they do not add to the same part of dq at once; the diagonal's tiles come last,
-   in reverse. */
+   head are each at another tile, so that they do not add to the same part of dq at once; the diagonal's come last, in
+   reverse. */
 template<class F> struct QueryTiles {
     int first, count, diagonal;     /* the last `diagonal` tiles are on the diagonal */
     QueryTiles() = default;
@@ -212,7 +213,7 @@ template<class F> DEVICE void accumulate_dq(const Problem &p, const Workspace &w
    unrolled, and optimizes the other members less. */
 template<class F> struct Registers {
     float s[F::QT / 2], dp[F::QT / 2], dq[32], dk[F::COLUMNS / 2], dv[F::COLUMNS / 2];
-    uint32_t p_fragments[F::QT / 4], ds_fragments[F::QT / 4];       /* P^T, dS^T in bf16: the A of dv and dk */
+    uint32_t p[F::QT / 4], ds[F::QT / 4];       /* P^T, dS^T in bf16: the A of dv and dk */
 };
 
 /* A warpgroup: 64 keys. */
@@ -243,7 +244,6 @@ template<class F> struct Consumer {
     DEVICE void issue_qk(float (&s)[F::QT / 2], int stage) {
         issue_gemm_nt<F::PANELS>(s, k, F::KV_PANEL, shared.q_tile(stage), F::Q_PANEL);
     }
-
     /* dP^T = V dout^T */
     DEVICE void issue_dp(float (&dp)[F::QT / 2], int stage) {
         issue_gemm_nt<F::PANELS>(dp, v, F::KV_PANEL, shared.dout_tile(stage), F::Q_PANEL);
@@ -251,13 +251,11 @@ template<class F> struct Consumer {
 
     /* dq = dS K of the first `keys` keys */
     DEVICE void issue_dq(float (&dq)[32], int stage, int keys) {
-        const Descriptor ds_half =
-            make_descriptor(shared.base + F::DS + stage * F::DS_BYTES + half_row / 64 * F::DS_PANEL);
+        const Descriptor ds = make_descriptor(shared.base + F::DS + stage * F::DS_BYTES + half_row / 64 * F::DS_PANEL);
         wgmma_fence();
         #pragma unroll
         for (int x = 0; x < keys / 16; x++)
-            wgmma<MN_MAJOR, MN_MAJOR>(dq, advance(ds_half, x * 16 * ROW_BYTES), advance(k_half, x * 16 * ROW_BYTES),
-                                      x > 0);
+            wgmma<MN_MAJOR, MN_MAJOR>(dq, advance(ds, x * 16 * ROW_BYTES), advance(k_half, x * 16 * ROW_BYTES), x > 0);
         wgmma_commit_group();
     }
 
@@ -276,12 +274,12 @@ template<class F> struct Consumer {
             for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(s[4 * j + e] * scale2 - (e % 2 ? l.y : l.x));
         }
         if (diagonal) {
-            const int seen = t.row + warp_row + g - queries.tile(i) * F::QT;    /* the first query that sees key g */
+            const int first = t.row + warp_row + g - queries.tile(i) * F::QT;    /* the first query that sees key g */
             #pragma unroll
             for (int j = 0; j < F::QT / 8; j++)
                 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    if (8 * j + 2 * c + e % 2 < seen + e / 2 * 8) s[4 * j + e] = 0;
+                    if (8 * j + 2 * c + e % 2 < first + e / 2 * 8) s[4 * j + e] = 0;
         }
     }
 
@@ -294,9 +292,8 @@ template<class F> struct Consumer {
             #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const float p0 = r.s[4 * j + 2 * i], p1 = r.s[4 * j + 2 * i + 1];
-                r.p_fragments[2 * j + i] = cvt_bf16x2(p0, p1);
-                r.ds_fragments[2 * j + i] = cvt_bf16x2(p0 * (r.dp[4 * j + 2 * i] - m.x),
-                                                      p1 * (r.dp[4 * j + 2 * i + 1] - m.y));
+                r.p[2 * j + i] = cvt_bf16x2(p0, p1);
+                r.ds[2 * j + i] = cvt_bf16x2(p0 * (r.dp[4 * j + 2 * i] - m.x), p1 * (r.dp[4 * j + 2 * i + 1] - m.y));
             }
         }
         const uint32_t ds = shared.base + F::DS + stage * F::DS_BYTES;
@@ -304,8 +301,7 @@ template<class F> struct Consumer {
         #pragma unroll
         for (int x = 0; x < F::QT / 16; x++)
             stmatrix(ds + x / 4 * F::DS_PANEL + row * ROW_BYTES + swizzled(x % 4 * 2 + lane_id() / 16, row),
-                     r.ds_fragments[4 * x], r.ds_fragments[4 * x + 1], r.ds_fragments[4 * x + 2],
-                     r.ds_fragments[4 * x + 3]);
+                     r.ds[4 * x], r.ds[4 * x + 1], r.ds[4 * x + 2], r.ds[4 * x + 3]);
         shared.ds.commit(used);
     }
 
@@ -380,7 +376,7 @@ template<class F> struct Consumer {
         shared.v.wait(n);
         shared.dout.wait(used);
         issue_dp(r.dp, uniform_stage(used));
-        wait_for_stores();      /* of the tile before: then the place of dq is free */
+        wait_for_stores();      /* of the tile before, which were staged in the shared memory of dq */
         /* A first GEMM with d = a b instead extends their live range past the end of the tile and causes spills. */
         #pragma unroll
         for (int x = 0; x < F::COLUMNS / 2; x++) r.dk[x] = r.dv[x] = 0;
@@ -405,8 +401,8 @@ template<class F> struct Consumer {
                 compute_ds(r, stage, used);
 
                 bar_sync(F::TURN + group, 2 * WARPGROUP);
-                issue_gemm_nn(r.dv, r.p_fragments, shared.dout_tile(stage), F::QT);
-                issue_gemm_nn(r.dk, r.ds_fragments, shared.q_tile(stage), F::QT);
+                issue_gemm_nn(r.dv, r.p, shared.dout_tile(stage), F::QT);
+                issue_gemm_nn(r.dk, r.ds, shared.q_tile(stage), F::QT);
                 if (last) break;
 
                 shared.q.wait(used + 1);
@@ -483,8 +479,8 @@ template<int PANELS> static void launch(Problem p, const Workspace &w, const Att
 void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
                                    const float *lse, Tensor q, Tensor k, Tensor v, void *work) {
     /* Two tiles per SM in flight (1.92: 256 tiles on 132 SMs), a long and a short one, so that all SMs finish together.
-       More heads need more of the L2; with fewer, blocks of one head wait for each other's dq. With `deterministic` they
-       do so all the time, and more heads are better. Within 3 % of the best of 2 .. 132 heads at T = 512 .. 16384. */
+       More heads need more of the L2; with fewer, blocks of one head wait for each other's dq. With `deterministic`
+       they always wait, and more heads are better. Within 3 % of the best of 2 .. 132 heads at T = 512 .. 16384. */
     const int tiles = padded(s) / KEYS, columns = s->HS > 64 ? 128 : 64;
     const float heads = s->deterministic ? 16000 / sqrtf((float)s->Tq * columns) : 1.92f * sm_count() / tiles;
     Problem p = make_problem(s, (int64_t)ceilf(heads));

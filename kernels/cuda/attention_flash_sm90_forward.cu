@@ -182,8 +182,8 @@ template<class F> struct Consumer {
         return grown;
     }
 
-    /* s = P = 2^(s - row_max). row_sum takes P before it is rounded to bf16, so that the rows of the P that the backward
-       pass recomputes from lse add up to 1. */
+    /* s = P = 2^(s - row_max). row_sum takes P before it is rounded to bf16, so that the rows of P that the
+       backward pass recomputes from lse add up to 1. */
     template<int N> DEVICE void exponentials(float (&s)[N]) {
         #pragma unroll
         for (int j = 0; j < N / 4; j++)
