@@ -137,7 +137,8 @@ template<class F> struct Consumer {
     const float scale2 = p.scale * LOG2E;
     uint32_t q_tile = 0;
     Registers<F> &r;
-    int out_b = 0, out_h = 0, out_row = -1, out_block = 0;  /* tile whose out is not stored, -1: none; its last block */
+    struct { int b, h, row, block; } out = { 0, 0, -1, 0 };     /* tile whose out is to be stored (row -1: none), and
+                                                                   its last block */
 
     DEVICE Consumer(const Problem &p, const Maps &maps, const Shared<F> &shared, float *lse, int group, int warp,
                     Registers<F> &r)
@@ -205,20 +206,20 @@ template<class F> struct Consumer {
     DEVICE void write_out() {
         wgmma_wait_group<1>();
         wgmma_fence_operand(r.o);
-        if (out_row < 0) return;
-        shared.v.release(out_block);
+        if (out.row < 0) return;
+        shared.v.release(out.block);
         float normalise[2];
         #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float total = quad_sum(r.row_sum[i]);
-            const int query = out_row + row + 8 * i;
+            const int query = out.row + row + 8 * i;
             normalise[i] = 1.0f / total;
             if (column == 0 && query < p.T)
-                lse[((int64_t)out_b * p.NH + out_h) * p.T + query] = LN2 * (r.row_max[i] + log2f(total));
+                lse[((int64_t)out.b * p.NH + out.h) * p.T + query] = LN2 * (r.row_max[i] + log2f(total));
         }
-        store_rows<F::PANELS>(shared.base + F::OUT + (4 * group + warp) * F::PANELS * EPILOGUE_PANEL, &maps.out, out_b,
-                              out_h, out_row + EPILOGUE_ROWS * warp, 0, r.o, normalise[0], normalise[1]);
-        out_row = -1;
+        store_rows<F::PANELS>(shared.base + F::OUT + (4 * group + warp) * F::PANELS * EPILOGUE_PANEL, &maps.out, out.b,
+                              out.h, out.row + EPILOGUE_ROWS * warp, 0, r.o, normalise[0], normalise[1]);
+        out.row = -1;
     }
 
     /* The block on the diagonal, of which the first 2N keys are seen, the last 64 of them by some rows. Without `any` S
@@ -317,11 +318,8 @@ template<class F> struct Consumer {
             #pragma unroll 1
             for (; next < first + blocks; next++) next_block(s, next, KEYS);
             if (!F::Q_IN_REGISTERS) q.release(0);
-            out_block = next - 1;
-            issue_pv(out_block, KEYS);
-            out_b = t.b;
-            out_h = t.h;
-            out_row = first_row;
+            issue_pv(next - 1, KEYS);
+            out = { t.b, t.h, first_row, next - 1 };
         }
         wait_for_stores();
     }
