@@ -9,7 +9,7 @@
    each B fragment serves two products. With 16 rows the fragments of four warps take 8 clocks of shared memory for
    6.5 clocks of products. */
 #include "attention_cuda.h"
-#include "attention_mma.h"
+#include "attention_mma.cuh"
 
 static constexpr float LOG2E = 1.44269504f, LN2 = 0.693147181f;
 static constexpr float SLACK = 8.0f;       /* the row maximum in use may be short of the true one by 2^8: P <= 256 */
@@ -106,7 +106,7 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
     load_own(q_tile, q);
     load_stage(0, 0);
     for (int j0 = 0, stage = 0; j0 < keys; j0 += F::STREAM, stage ^= 1) {
-        copies_wait();
+        cp_async_wait_all();
         __syncthreads();        /* this stage is there, and nobody reads the other any more */
         if (j0 + F::STREAM < keys) load_stage(stage ^ 1, j0 + F::STREAM);
         if (j0 == 0) hold<KS>(held, q_tile + own * PITCH, across);
@@ -145,7 +145,7 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
                 #pragma unroll
                 for (int h = 0; h < 2; h++) {
                     const float next = fmaxf(top[m][h] * scale2 + tie_breaker(top[m][h]), reference[m][h]);
-                    const float shrink = exp2_fast(reference[m][h] - next);
+                    const float shrink = ex2(reference[m][h] - next);
                     reference[m][h] = next;
                     total[m][h] *= shrink;
                     #pragma unroll
@@ -163,7 +163,7 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
                 for (int n = 0; n < F::STREAM / 8; n++)
                     #pragma unroll
                     for (int e = 2 * h; e < 2 * h + 2; e++) {
-                        s[m][n][e] = exp2_fast(s[m][n][e] * scale2 - reference[m][h]);
+                        s[m][n][e] = ex2(s[m][n][e] * scale2 - reference[m][h]);
                         total[m][h] += s[m][n][e];
                     }
             }
@@ -214,7 +214,7 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
     load_own(q_tile, q);
     load_own(dout_tile, dout);
     load_stage(0, 0);
-    copies_wait();
+    cp_async_wait_all();
     __syncthreads();
 
     /* Row 8 h + g of a square: out as it lies, dout as the fragments a[h] and a[2 + h] of the product. */
@@ -228,7 +228,7 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
         #pragma unroll
         for (int k16 = 0; k16 < KS; k16++) {
             uint32_t a[4];
-            load_square(a, across.at(dout_tile + own * PITCH, m, k16));
+            ldmatrix(a, across.at(dout_tile + own * PITCH, m, k16));
             #pragma unroll
             for (int t = 0; t < 4; t++) {
                 const int i = first + 16 * m + t % 2 * 8 + g, column = 16 * k16 + t / 2 * 8 + 2 * c;
@@ -254,7 +254,7 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
     float sums[F::MT][2 * KS][4];
     clear(sums);
     for (int j0 = 0, stage = 0; j0 < keys; j0 += F::STREAM, stage ^= 1) {
-        copies_wait();
+        cp_async_wait_all();
         __syncthreads();
         if (j0 + F::STREAM < keys) load_stage(stage ^ 1, j0 + F::STREAM);
         #pragma unroll 1
@@ -269,7 +269,7 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
                 #pragma unroll
                 for (int n = 0; n < 2 * F::N; n++)
                     #pragma unroll
-                    for (int e = 0; e < 4; e++) s[m][n][e] = exp2_fast(s[m][n][e] * scale2 - reference[m][e / 2]);
+                    for (int e = 0; e < 4; e++) s[m][n][e] = ex2(s[m][n][e] * scale2 - reference[m][e / 2]);
             if (j + 16 * F::N - 1 > p.q0 + first) {
                 const int seen = p.q0 + first + g - j - 2 * c;
                 #pragma unroll
@@ -324,7 +324,8 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
         load_rows<KS, F::STREAM>(q_tile, q_share, q.pitch, p.Tq - i0, p.HS);
         load_rows<KS, F::STREAM>(dout_tile, dout_share, dout.pitch, p.Tq - i0, p.HS);
         static_assert(THREADS == 2 * F::STREAM, "a thread for each lse and each delta");
-        copy_4(dout_tile + F::STREAM * PITCH + threadIdx.x * 4, row_share, (int)threadIdx.x % F::STREAM < p.Tq - i0);
+        cp_async_4(dout_tile + F::STREAM * PITCH + threadIdx.x * 4, row_share,
+                   (int)threadIdx.x % F::STREAM < p.Tq - i0);
         row_share += F::STREAM;
     };
     auto load_own = [&](uint32_t tile, const View &t) {
@@ -340,7 +341,7 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
     clear(k_sums);
     clear(v_sums);
     for (int i0 = begin, stage = 0; i0 < p.Tq; i0 += F::STREAM, stage ^= 1) {
-        copies_wait();
+        cp_async_wait_all();
         __syncthreads();
         if (i0 + F::STREAM < p.Tq) load_stage(stage ^ 1, i0 + F::STREAM);
         #pragma unroll 1
@@ -360,7 +361,7 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
                 for (int m = 0; m < F::MT; m++)
                     #pragma unroll
                     for (int e = 0; e < 4; e++)
-                        s[m][n][e] = exp2_fast(s[m][n][e] * scale2 - (e % 2 ? reference.y : reference.x) * LOG2E);
+                        s[m][n][e] = ex2(s[m][n][e] * scale2 - (e % 2 ? reference.y : reference.x) * LOG2E);
             }
             if (p.q0 + i < first + 16 * F::MT - 1) {
                 const int seen = first + g - p.q0 - i - 2 * c;      /* from this row of the part on */
@@ -385,7 +386,7 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
             product_of_sums<KS>(k_sums, s, q_tile, across);
         }
     }
-    if (begin >= p.Tq) { copies_wait(); __syncthreads(); }          /* nobody sees these keys: k and v still arrive */
+    if (begin >= p.Tq) { cp_async_wait_all(); __syncthreads(); }    /* no row sees these keys: k and v still arrive */
 
     float factor[F::MT][2], one[F::MT][2];
     #pragma unroll

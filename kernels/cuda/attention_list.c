@@ -28,3 +28,9 @@ void attention_check_rows(const char *name, Tensor t) {
             "attention: %s begins at %p and has pitch %lld, want rows on 16 bytes: a pitch that is a multiple of 8",
             name, t.data, (long long)t.pitch);
 }
+
+int attention_heads_in_flight(const AttentionSpec *s) {
+    const int64_t head_bytes = (int64_t)s->Tk * s->HS * 2 * 2, fitting = (16 << 20) / head_bytes;
+    const int64_t heads = (int64_t)s->B * s->NH;
+    return (int)(fitting < 1 ? 1 : fitting < heads ? fitting : heads);
+}

@@ -1,4 +1,4 @@
-/* kernels/cuda/attention_mma.h - Tiles in shared memory and products of a warp, by ldmatrix, mma.sync and cp.async:
+/* kernels/cuda/attention_mma.cuh - Tiles in shared memory and products of a warp, by ldmatrix, mma.sync and cp.async:
    what the attention for compute capability 8.0 and newer is built of. bf16 in, f32 sums.
 
    Fragments of mma.m16n8k16, g = lane / 4, c = lane % 4 (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
@@ -7,67 +7,17 @@
      C (16,8)   c0 (g, 2c) c1 (g, 2c+1) c2 (g+8, 2c) c3 (g+8, 2c+1)
    So two neighbouring C are one A of the next product: P and dS never leave the registers. ldmatrix gives lane l of an
    8x8 matrix the elements (g, 2c..2c+1), with .trans (2c..2c+1, g); lane 8m + r says where row r of matrix m lies. */
-#ifndef KERNELS_CUDA_ATTENTION_MMA_H
-#define KERNELS_CUDA_ATTENTION_MMA_H
-#include "common.cuh"
-
+#ifndef KERNELS_CUDA_ATTENTION_MMA_CUH
+#define KERNELS_CUDA_ATTENTION_MMA_CUH
+#include "ptx.cuh"
 
 enum { THREADS = 128, WARPS = 4 };      /* of a block */
-
-/* ---- instructions ---- */
-
-__device__ static inline uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-__device__ static inline void load_square(uint32_t (&d)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(address) : "memory");
-}
-
-__device__ static inline void load_square_transposed(uint32_t (&d)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(address) : "memory");
-}
-
-__device__ static inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/* Copies 16 bytes, or writes 16 zero bytes and reads nothing: then the address may lie anywhere. */
-__device__ static inline void copy_16(uint32_t to, const void *from, bool there) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-                 :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(there ? 16 : 0) : "memory");
-}
-
-__device__ static inline void copy_4(uint32_t to, const void *from, bool there) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-                 :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(there ? 4 : 0) : "memory");
-}
-
-__device__ static inline void copies_wait(void) { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-__device__ static inline float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-__device__ static inline uint32_t pack(float low, float high) {
-    uint32_t pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
 
 /* One register pair that the compiler cannot take apart again into the many terms of its sum. */
 template<class T> __device__ static inline const T *pinned(const T *p) {
     asm("" : "+l"(p));
     return p;
 }
-
-/* The same x in all lanes: by a shuffle the compiler learns it, and x and what follows from it take no registers of the
-   lanes. */
-__device__ static inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 /* ---- tiles ---- */
 
@@ -118,7 +68,7 @@ template<int KS, int ROWS> __device__ static inline void load_rows(uint32_t tile
         #pragma unroll
         for (int chunk = 0; chunk < 2 * KS; chunk += LANES)
             if (2 * KS % LANES == 0 || column + chunk < 2 * KS)
-                copy_16(tile + Tile<KS>::at(first + r, column + chunk), share + chunk * 8,
+                cp_async_16(tile + Tile<KS>::at(first + r, column + chunk), share + chunk * 8,
                         r < ((column + chunk) * 8 < HS ? rows - first : 0));
 }
 
@@ -135,7 +85,7 @@ template<int KS, int MT> __device__ static inline void store_rows(bf16 *to, int6
             #pragma unroll
             for (int h = 0; h < 2; h++)
                 *(uint32_t *)(tile + Tile<KS>::at(16 * m + 8 * h + g, n) + 4 * c) =
-                    pack(x[m][n][2 * h] * factor[m][h], x[m][n][2 * h + 1] * factor[m][h]);
+                    bf16_pair(x[m][n][2 * h] * factor[m][h], x[m][n][2 * h + 1] * factor[m][h]);
     __syncwarp();
     for (int r = lane / LANES; r < 16 * MT && r < rows; r += 32 / LANES)
         for (int chunk = lane % LANES; chunk * 8 < HS; chunk += LANES)
@@ -160,7 +110,7 @@ template<int KS, int MT, int HELD> __device__ static inline void hold(uint32_t (
         #pragma unroll
         for (int m = 0; m < MT; m++)
             #pragma unroll
-            for (int k = 0; k < KS; k++) load_square(a[m][k], lane.at(rows, m, k));
+            for (int k = 0; k < KS; k++) ldmatrix(a[m][k], lane.at(rows, m, k));
 }
 
 /* c (16 MT, 8 N) = a (16 MT, 16 KS) b (8 N, 16 KS)^T. a is in registers (HELD == KS) or in shared memory. */
@@ -177,12 +127,12 @@ template<int KS, int MT, int N, int HELD> __device__ static inline void product_
                 #pragma unroll
                 for (int t = 0; t < 4; t++) a[m][t] = held[m][k][t];
             else
-                load_square(a[m], a_lane.at(a_rows, m, k));
+                ldmatrix(a[m], a_lane.at(a_rows, m, k));
         }
         #pragma unroll
         for (int n = 0; n < N / 2; n++) {
             uint32_t b[4];
-            load_square(b, b_lane.at(b_rows, n, k));
+            ldmatrix(b, b_lane.at(b_rows, n, k));
             #pragma unroll
             for (int m = 0; m < MT; m++) {
                 mma(c[m][2 * n],     a[m], b[0], b[1]);
@@ -203,12 +153,12 @@ template<int KS, int MT, int N> __device__ static inline void product_of_sums(fl
             #pragma unroll
             for (int t = 0; t < 4; t++) {
                 const float (&pair)[4] = p[m][2 * n + t / 2];
-                a[m][t] = pack(pair[t % 2 * 2], pair[t % 2 * 2 + 1]);
+                a[m][t] = bf16_pair(pair[t % 2 * 2], pair[t % 2 * 2 + 1]);
             }
         #pragma unroll
         for (int k = 0; k < KS; k++) {
             uint32_t b[4];
-            load_square_transposed(b, lane.at(v_rows, n, k));
+            ldmatrix_trans(b, lane.at(v_rows, n, k));
             #pragma unroll
             for (int m = 0; m < MT; m++) {
                 mma(c[m][2 * k],     a[m], b[0], b[1]);
@@ -216,17 +166,6 @@ template<int KS, int MT, int N> __device__ static inline void product_of_sums(fl
             }
         }
     }
-}
-
-/* The four lanes of a quad share a row. */
-__device__ static inline float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-
-__device__ static inline float quad_sum(float x) {
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
 #endif
