@@ -27,8 +27,8 @@ typedef struct {
 
 extern const char *const backend_name;          /* "cpu" or "cuda" */
 
-/* First in main. OpenMP reads its wait policy when the program is loaded: where OMP_WAIT_POLICY is unset, the CPU
-   backend sets it to passive and executes the program again, once. */
+/* First in main. OpenMP reads how long waiting threads spin when the program is loaded: where neither OMP_WAIT_POLICY
+   nor GOMP_SPINCOUNT is set, the CPU backend sets a short time and executes the program again, once. */
 void         device_start(char **argv);
 void         device_open(DeviceOptions options);
 DeviceInfo   device_info(void);

@@ -5,7 +5,7 @@
 # The last line is "N passed, N failed" (", N skipped"); exit code 1 if a test failed.
 LC_ALL=C
 export LC_ALL
-# Waiting threads sleep, as train_gpt sets it: spinning slows a test with more threads than cores down ten times.
+# Waiting threads sleep: spinning makes a test with more threads than cores ten times slower.
 OMP_WAIT_POLICY=passive
 export OMP_WAIT_POLICY
 limit_s=300
