@@ -7,7 +7,7 @@ ifeq ($(filter -j%,$(MAKEFLAGS)),)
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
 endif
 
-# ---- What this machine has. Each can be set by hand: make DEVICE=cpu CC=clang OPENMP=no BLAS=own
+# ---- Detected on this machine; each can be set on the command line: make DEVICE=cpu CC=clang OPENMP=no BLAS=own
 
 DEVICE ?= $(shell command -v nvcc >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
 BLAS   ?= $(shell for p in openblas blis mkl-dynamic-lp64-seq cblas; do pkg-config --exists $$p 2>/dev/null && echo $$p && exit; done; echo own)
@@ -21,12 +21,11 @@ NATIVE ?= $(if $(call try,-march=native),-march=native)
 BUILD      ?= build/$(DEVICE)
 CFLAGS     ?= -O3
 CPPFLAGS   := -D_GNU_SOURCE -MMD -MP
-# fast contraction: under -std=c11 gcc makes no fused multiply-add otherwise, and matrix products take 1.4 times as long
+# -ffp-contract=fast: under -std=c11 gcc otherwise emits no fused multiply-add, and GEMM takes 1.4 times as long
 CFLAGS_ALL := -std=c11 $(CFLAGS) $(NATIVE) -fno-math-errno -ffp-contract=fast -Wall -Wextra $(if $(filter yes,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas)
 LDLIBS     := -lm -lpthread -ldl
 
-# ---- The sources. The linker picks the backend; on the CPU also the matrix product: that of the CBLAS which pkg-config
-# found, or our own.
+# ---- The sources. The linker picks the backend, and on the CPU the GEMM: a CBLAS found by pkg-config, or our own.
 
 ifeq ($(DEVICE),cpu)
 GEMM       := $(if $(filter own,$(BLAS)),own,cblas)
@@ -34,10 +33,10 @@ GEMM_O     := $(BUILD)/kernels/cpu/gemm_$(GEMM).o
 BACKEND_O  := $(patsubst %.c,$(BUILD)/%.o,$(filter-out kernels/cpu/gemm_%.c,$(wildcard kernels/cpu/*.c)))
 LIBS       := $(if $(filter cblas,$(GEMM)),$(or $(shell pkg-config --libs $(BLAS)),$(error BLAS=$(BLAS): pkg-config \
               does not know it, want own, openblas, blis, mkl-dynamic-lp64-seq or cblas)))
-WITH       := $(CC), OpenMP $(OPENMP), matrix products $(BLAS)
+WITH       := $(CC), OpenMP $(OPENMP), GEMM $(BLAS)
 else ifeq ($(DEVICE),cuda)
-# For the GPU that is there; else Ampere, Hopper, and PTX for what is newer.
-NVCC       := $(or $(shell command -v nvcc),$(error DEVICE=cuda wants nvcc of the CUDA Toolkit 12.5 or newer in PATH))
+# For the GPU of this machine; without one for Ampere, Hopper, and as PTX for newer GPUs.
+NVCC       := $(or $(shell command -v nvcc),$(error DEVICE=cuda needs nvcc of the CUDA Toolkit 12.5 or newer in PATH))
 CUDA       := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 ARCH       ?= $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | head -n 1))
 sm          = -gencode arch=compute_$(1:90=90a),code=sm_$(1:90=90a)
@@ -48,7 +47,7 @@ LIBS       := -L$(CUDA)/lib64 -Wl,-rpath,$(CUDA)/lib64 -lcublas -lcublasLt -lcud
 CPPFLAGS   += -isystem $(CUDA)/include
 WITH       := $(CC), nvcc $(if $(ARCH),for sm_$(ARCH:90=90a),for sm_80$(comma) sm_90a and newer)
 else
-$(error DEVICE=$(DEVICE): there is no backend of that name in kernels/, want cpu or cuda)
+$(error DEVICE=$(DEVICE): no such backend, want cpu or cuda)
 endif
 COMMON_O   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/*.c llmc/*.c llmc/checkpoint/*.c)) $(BACKEND_O)
 OBJECTS    := $(COMMON_O) $(GEMM_O)
@@ -61,7 +60,7 @@ all: $(BUILD)/train_gpt
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt)
 	@echo "train_gpt is $<: $(WITH)"
 
-# Everything is compiled again when the compiler or its flags change: they are written down, and compared.
+# Everything is recompiled when the compiler or its flags change: build/*/settings records them.
 SETTINGS   := $(CC) $(CPPFLAGS) $(CFLAGS_ALL) $(BLAS) $(NVCCFLAGS) $(GENCODE)
 $(shell mkdir -p $(BUILD) && echo '$(SETTINGS)' | cmp -s - $(BUILD)/settings || echo '$(SETTINGS)' > $(BUILD)/settings)
 
@@ -73,8 +72,8 @@ $(BUILD)/%.o: %.cu $(BUILD)/settings
 	@mkdir -p $(@D) && echo "  nvcc $<"
 	@$(NVCC) $(NVCCFLAGS) $(GENCODE) -MMD -MP -c -o $@ $<
 
-# wgmma and setmaxnreg exist on sm_90a alone; other GPUs never run these. What ptxas must not do to them is an error: ignore
-# setmaxnreg (C7508), take products one after another or order them itself (C7510 to C7520), spill, index registers.
+# wgmma and setmaxnreg exist on sm_90a only; other GPUs never run these files. The build fails if ptxas ignores setmaxnreg
+# (C7508), serializes or reorders wgmma (C7510 to C7520), spills, or uses the stack.
 SM90_O     := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard kernels/cuda/attention_flash_sm90*.cu))
 $(SM90_O): $(BUILD)/%.o: %.cu $(BUILD)/settings
 	@mkdir -p $(@D) && echo "  nvcc $<"
@@ -89,7 +88,7 @@ $(filter-out %/test_health,$(TESTS)): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(
 	$(link) $(LIBS)
 # counts what is allocated
 $(BUILD)/test_run: LIBS += -Wl,--wrap=device_alloc
-# needs no GPU and no CUDA: what it asks is a library of the test's own, whole or without one function
+# needs neither GPU nor CUDA: it loads fake NVML libraries, complete or without one function
 $(BUILD)/test_health: $(addprefix $(BUILD)/,test/test_health.o kernels/cuda/health.o kernels/check.o kernels/tensor.o)
 	$(link)
 NVML_FAKES := $(patsubst %,$(BUILD)/nvml/%.so,nothing nvmlInit_v2 nvmlDeviceGetHandleByPciBusId_v2 nvmlDeviceGetTemperature \
@@ -103,7 +102,7 @@ $(BUILD)/logits: $(BUILD)/test/logits.o $(OBJECTS)
 $(BUILD)/test_ops_own: $(BUILD)/test/test_ops.o $(BUILD)/test/oracle.o $(COMMON_O) $(BUILD)/kernels/cpu/gemm_own.o
 	$(link)
 
-# ---- The two commands of the README
+# ---- make train, make test
 
 TALES := build/tales
 TALES_RUN := runs/tales
@@ -122,29 +121,29 @@ train: all $(BUILD)/tales
 	OMP_WAIT_POLICY=$${OMP_WAIT_POLICY:-passive} ./train_gpt --data $(TALES)/train.txt --val-data $(TALES)/val.txt --out $(TALES_RUN) $(TRAIN_OPTIONS)
 	@scripts/plot_loss.sh $(TALES_RUN)/log.csv > $(TALES_RUN)/loss.svg && echo "loss curve $(TALES_RUN)/loss.svg"
 
-# a program that starts slowly (a quarter of a second on a GPU, sanitized) takes a part of the 2,407 cases
+# a program that starts slowly (0.25 s on a GPU, or sanitized) runs a part of the 2,407 cases
 MALFORMED_STRIDE ?= $(if $(filter cuda,$(DEVICE)),30,1)
 OWN_GEMM_TEST := $(if $(filter cblas,$(GEMM)),$(BUILD)/test_ops_own)
 test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales $(BUILD)/faults.so
 	@BUILD=$(BUILD) MALFORMED_STRIDE=$(MALFORMED_STRIDE) test/run.sh $(TESTS) $(OWN_GEMM_TEST) $(wildcard test/test_*.sh) scripts/check_layers.sh
 
-# 200 kills at random moments, and every place of a fault: half a minute
+# 200 kills at random moments, and a fault at every call: half a minute
 test-kill: all $(BUILD)/tales $(BUILD)/faults.so
 	@ROUNDS=200 STRIDE=1 BUILD=$(BUILD) sh test/test_kill.sh
 
-# Preloaded into train_gpt, not linked: without the sanitizers, which want to be loaded first.
+# Preloaded into train_gpt, not linked, and built without sanitizers, which must be loaded first.
 $(BUILD)/faults.so: test/faults.c
 	@mkdir -p $(@D) && echo "  $(CC) $<"
 	@$(CC) -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC -o $@ $< -ldl
 
-# With transformers and torch, or with safetensors alone (test/README.md).
+# With transformers and torch, or with safetensors only (test/README.md).
 PYTHON ?= python3
 test-roundtrip: all $(BUILD)/logits
 	$(PYTHON) scripts/check_roundtrip.py --build $(BUILD)
 
-# ---- The rest
+# ---- Library, benchmark, reference data
 
-# The kernels alone, for other programs; their headers are kernels/*.h.
+# The kernels as a library; the headers are kernels/*.h.
 lib: $(BUILD)/libtrain_gpt_kernels.a
 	@echo "$<: link it with $(filter -fopenmp,$(CFLAGS_ALL)) $(LIBS) $(LDLIBS)"
 $(BUILD)/libtrain_gpt_kernels.a: $(filter $(BUILD)/kernels/%,$(OBJECTS))
@@ -154,7 +153,7 @@ example: $(BUILD)/example_attention
 $(BUILD)/example_attention: $(BUILD)/test/example_attention.o $(BUILD)/libtrain_gpt_kernels.a
 	$(link) $(LIBS)
 
-# Every attention of this backend, timed (kernels/README.md).
+# Times every attention of this backend (kernels/README.md).
 bench-attention: $(BUILD)/bench_attention
 	$< $(BENCH)
 $(BUILD)/bench_attention: $(BUILD)/test/bench_attention.o $(BUILD)/test/oracle.o $(OBJECTS)
@@ -172,17 +171,17 @@ clean:
 	rm -rf build train_gpt
 help:
 	@echo "make                 build ./train_gpt for this machine ($(DEVICE))"
-	@echo "make train           write a text, train a small GPT on it, and let it write (replaces $(TALES_RUN))"
+	@echo "make train           generate a text, train a small GPT on it, and sample (replaces $(TALES_RUN))"
 	@echo "make test            every test that this machine can run"
-	@echo "make test-kill       200 kills at random moments and a fault at every call, resumed with the same bits"
-	@echo "make lib             the kernels alone as a library ($(BUILD)/libtrain_gpt_kernels.a)"
-	@echo "make example         a page of C that uses the library, built and run"
+	@echo "make test-kill       200 kills at random moments and a fault at every call; resumes bit for bit"
+	@echo "make lib             the kernels as a library ($(BUILD)/libtrain_gpt_kernels.a)"
+	@echo "make example         build and run an example program that uses the library"
 	@echo "make bench-attention time every attention (bf16: on a GPU)"
 	@echo "make test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=$(PYTHON))"
 	@echo "make sanitize        make test under AddressSanitizer and UBSan"
-	@echo "make fuzz            look for inputs that break a reader, FUZZ_SECONDS=$(FUZZ_SECONDS) in all (clang)"
-	@echo "make reference       make test/reference again (PyTorch, transformers); reference-124M: the same at GPT-2 124M"
-	@echo "make clean           remove what was built; runs/ stays"
-	@echo "By hand: DEVICE=$(DEVICE) CC=$(CC) OPENMP=$(OPENMP) BLAS=$(BLAS) CFLAGS='$(CFLAGS)' NATIVE=$(NATIVE)"
+	@echo "make fuzz            libFuzzer on the readers, FUZZ_SECONDS=$(FUZZ_SECONDS) in all (clang)"
+	@echo "make reference       regenerate test/reference (PyTorch, transformers); reference-124M: the same at GPT-2 124M"
+	@echo "make clean           remove build/ and train_gpt; keeps runs/"
+	@echo "Variables: DEVICE=$(DEVICE) CC=$(CC) OPENMP=$(OPENMP) BLAS=$(BLAS) CFLAGS='$(CFLAGS)' NATIVE=$(NATIVE)"
 
 -include $(wildcard $(BUILD)/*.d $(BUILD)/*/*.d $(BUILD)/*/*/*.d)

@@ -1,20 +1,20 @@
-/* data/tales.c - Writes English-like text, as much as asked, from a seed: short tales, each with a memory.
+/* data/tales.c - Generates English-like text of any size from a seed: short tales with long-range dependencies.
 
-   The grammar (tales_grammar.h) is context-free but for two things. It remembers: a name, an object, a place or a
-   number that was drawn can be written again, with its pronouns, and numbers can be added; what comes from memory is no
-   choice, so it costs nothing to one who has read the tale with attention. And its choices are decks of cards: what was
-   taken is not taken again in the same tale, so the chance of a card is its weight among those that are left.
+   The grammar (tales_grammar.h) is context-free with two extensions. Variables: a name, an object, a place or a number
+   can be written again later, with its pronouns, and numbers can be added; this is not a random choice, so it adds
+   nothing to -log p. Sampling without replacement: an alternative that was chosen is not chosen again in the same tale,
+   so its probability is its weight divided by the sum of the remaining weights.
 
-   The grammar is unambiguous: at every choice, the texts that two cards lead to differ before one of them ends. So a
-   reader who knows the past knows every choice from the text alone, there is one derivation for every text, and the
-   chance of the derivation is that of the text. The program adds up the -log p of all choices in val.txt and writes it
-   beside it, in nats per byte: the floor. A file holds whole tales and ends with the first that reaches the size asked;
-   where it ends follows from the text, so the end has no price, and the chances of all such files sum to 1.
+   The grammar is unambiguous: at every choice, the texts of two alternatives differ before one of them ends. So every
+   text has exactly one derivation, and its probability is that of the derivation. The program adds up -log p of all
+   choices in val.txt and writes the sum, in nats per byte, to val.txt.floor: the floor. A file contains whole tales and
+   ends with the first that reaches the requested size; the text determines where it ends, so the end costs nothing,
+   and the probabilities of all such files sum to 1.
 
-   The floor is what the grammar itself pays, hence what a perfect reader pays, on this very file. A model that never
-   saw val.txt gets k nats below it, over the whole file, with a chance of at most exp(-k) (Markov's inequality for its
-   chance of the file over the grammar's): one that does has seen the answers. It stays above by what it has not
-   learned, and by what it cannot see: a tale has some 550 bytes, and a shorter context forgets its beginning. */
+   The floor is the loss of the grammar itself on this file. A model without access to val.txt is k nats below it, over
+   the whole file, with a probability of at most exp(-k) (Markov's inequality for the ratio of the two probabilities of
+   the file): a loss below the floor means a leak. Models stay above it by what they have not learned and by what their
+   context cannot hold: a tale has some 550 bytes. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -29,17 +29,17 @@
 
 enum { TALE_BYTES = 4096, TALE_CHOICES = 1024, VARIABLES = 16 };
 enum { CLASSES = sizeof word_classes / sizeof *word_classes, RULES = sizeof rules / sizeof *rules };
-typedef enum { TRAIN, VAL } Part;      /* the step of the random numbers: the parts share none */
+typedef enum { TRAIN, VAL } Part;      /* the step of the random numbers: the parts share no random numbers */
 
-typedef struct { const char *start; size_t length; } Name;      /* a stretch of a body */
+typedef struct { const char *start; size_t length; } Name;      /* a substring of a body */
 typedef struct { Name name; const char *word; } Variable;
 
 typedef struct {
-    uint64_t seed, index;                /* which tale of the part this is */
+    uint64_t seed, index;                /* of the tale in its part */
     Part     part;
-    uint64_t choices;                    /* made so far */
+    uint64_t choices;                    /* number so far */
     double   nats;                       /* their -log p */
-    uint64_t words_taken[CLASSES];       /* the decks: bit i = card i was taken */
+    uint64_t words_taken[CLASSES];       /* bit i = alternative i was chosen */
     uint64_t bodies_taken[RULES];
     Variable variable[VARIABLES];
     int      variables;
@@ -59,7 +59,7 @@ static int same_name(Name a, Name b) {
     return a.length == b.length && memcmp(a.start, b.start, a.length) == 0;
 }
 
-/* The stretch before the first of the stops, which the rest starts with. */
+/* The substring before the first of the stops. */
 static Name name_until(const char *start, const char *stops) {
     return (Name){start, strcspn(start, stops)};
 }
@@ -76,7 +76,7 @@ static void write_text(Tale *tale, const char *text, size_t length) {
     tale->length += length;
 }
 
-/* The word is "Mara/she" or "lamp"; the form is that of the slot. */
+/* word: "Mara/she" or "lamp"; form: that of the slot. */
 static void write_word(Tale *tale, const char *word, Name form) {
     Name base = name_until(word, "/");
     int she = base.start[base.length] == '/' && base.start[base.length + 1] == 's';
@@ -101,7 +101,7 @@ static void write_word(Tale *tale, const char *word, Name form) {
 
 /* ---- choices */
 
-/* Takes a card of the deck: card i has a chance of weight[i] among those that are left. */
+/* Chooses one of the remaining alternatives i, with a probability proportional to weight[i]. */
 static int take(Tale *tale, uint64_t *taken, const int *weight, int count) {
     uint64_t all = 0, left = 0;
     for (int i = 0; i < count; i++) all |= (uint64_t)1 << i;
@@ -110,15 +110,15 @@ static int take(Tale *tale, uint64_t *taken, const int *weight, int count) {
     REQUIRE(tale->choices < TALE_CHOICES, "the grammar made a tale of more than %d choices", TALE_CHOICES);
     uint64_t position = tale->index * TALE_CHOICES + tale->choices++;
     uint64_t place = random_below(tale->seed, RANDOM_TEXT, tale->part, position, left);
-    int card = 0;
-    for (;; card++) {
-        uint64_t width = (*taken >> card & 1) ? 0 : (uint64_t)weight[card];
+    int choice = 0;
+    for (;; choice++) {
+        uint64_t width = (*taken >> choice & 1) ? 0 : (uint64_t)weight[choice];
         if (place < width) break;
         place -= width;
     }
-    *taken |= (uint64_t)1 << card;
-    tale->nats += log((double)left / weight[card]);
-    return card;
+    *taken |= (uint64_t)1 << choice;
+    tale->nats += log((double)left / weight[choice]);
+    return choice;
 }
 
 static const char *draw_word(Tale *tale, Name name) {
@@ -131,7 +131,7 @@ static const char *draw_word(Tale *tale, Name name) {
 
 /* ---- slots: [=class.form] [x=class.form] [x.form] [x+y-1] */
 
-/* A term is a number, or a variable that holds one. */
+/* A term is a number or a variable with a number. */
 static void write_sum(Tale *tale, const char *slot) {
     long sum = 0;
     for (char operation = '+'; operation != ']'; operation = *slot++) {
@@ -195,7 +195,7 @@ static void write_rule(Tale *tale, Name name, Name argument) {
 
 typedef struct { int64_t bytes; double nats; } Amount;
 
-/* Whole tales until their size is at least that asked. The file appears under its name when it is whole. */
+/* Whole tales, at least `bytes` in all. The file is renamed to its name when it is complete. */
 static Amount write_tales(const char *path, uint64_t seed, Part part, int64_t bytes) {
     char *unfinished = format_string("%s.part", path);
     FILE *file = file_create(unfinished);
@@ -232,24 +232,24 @@ int main(int argc, char **argv) {
     int help;
     Option table[] = {
         { .name = "bytes", .type = OPTION_INTEGER, .value = &bytes, .fallback = "4000000",
-          .min = 1, .max = 1e13, .argument = "N", .help = "write train.txt with whole tales of at least N bytes" },
+          .min = 1, .max = 1e13, .argument = "N", .help = "write train.txt, whole tales of at least N bytes" },
         { .name = "val-bytes", .type = OPTION_INTEGER, .value = &val_bytes, .fallback = "200000",
-          .min = 1, .max = 1e13, .argument = "N", .help = "the same for val.txt, drawn from other random numbers" },
+          .min = 1, .max = 1e13, .argument = "N", .help = "the same for val.txt, from other random numbers" },
         { .name = "seed", .type = OPTION_INTEGER, .value = &seed, .fallback = "1", .min = 0, .max = INFINITY,
-          .argument = "N", .help = "the same seed writes the same tales" },
+          .argument = "N", .help = "the same seed generates the same tales" },
         { .name = "out", .type = OPTION_TEXT, .value = &out,
-          .argument = "DIR", .help = "where train.txt, val.txt and val.txt.floor go; is made when it is not there" },
-        { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "print this and end" },
+          .argument = "DIR", .help = "directory of train.txt, val.txt and val.txt.floor, created if missing" },
+        { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "print this and exit" },
         { 0 }
     };
     fail_hook = fail_as_tales;
     options_parse(table, argc, argv);
     if (help) {
-        printf("tales writes English-like text, and the nats per byte that it takes at least to predict it.\n");
+        printf("tales generates English-like text and computes its -log p under the grammar, in nats per byte.\n");
         options_help(stdout, table);
         return 0;
     }
-    REQUIRE(out, "no --out: want the directory that train.txt, val.txt and val.txt.floor shall go to");
+    REQUIRE(out, "no --out: want the directory of train.txt, val.txt and val.txt.floor");
 
     directory_make(out);
     char *train_path = format_string("%s/train.txt", out), *val_path = format_string("%s/val.txt", out);

@@ -1,26 +1,26 @@
 /* data/tales_grammar.h - The grammar of the tales, as two tables: words and rules.
 
-   A rule is a choice among bodies, each with a weight. In a body, everything stands for itself but
-     <rule>        a rule in its place; <rule x> hands it the variable x, which its bodies call *
+   A rule is a choice among bodies, each with a weight. A body is literal text, except
+     <rule>        the expansion of a rule; <rule x> passes it the variable x, which its bodies call *
      [=class]      a word of the class
-     [x=class]     a word of the class, remembered as x to the end of the tale
-     [x]           the word that is remembered as x
-     [x+y], [20-x-y], [x*y]   a sum of remembered numbers, from left to right
-   and after a dot comes the form of a word: .a with its article; of a person, .he .He .him .his .
+     [x=class]     a word of the class, assigned to variable x until the end of the tale
+     [x]           the word in variable x
+     [x+y], [20-x-y], [x*y]   arithmetic on variables, from left to right
+   A dot is followed by the form of a word: .a with its article; for a person .he .He .him .his .
 
-   Every choice is a deck of cards: what was taken in this tale is not taken again, until the deck is empty. A class has
-   more words than a tale can draw, so two variables of one class are never the same word.
+   Choices are made without replacement within a tale, until all alternatives are used. A class has more words than a
+   tale can draw, so two variables of one class never hold the same word.
 
-   What keeps the grammar unambiguous: of two words of a class, none is the beginning of the other, and two bodies of a
-   rule differ before one of them ends. test/test_tales.c shows it. */
+   The grammar is unambiguous because no word of a class is a prefix of another, and two bodies of a rule differ before
+   one of them ends. test/test_tales.c verifies it. */
 #ifndef DATA_TALES_GRAMMAR_H
 #define DATA_TALES_GRAMMAR_H
 
 enum { MAX_WORDS = 64, MAX_BODIES = 12 };
 
-typedef struct { const char *name, *word[MAX_WORDS]; } WordClass;      /* unused places are NULL */
+typedef struct { const char *name, *word[MAX_WORDS]; } WordClass;      /* unused entries are NULL */
 typedef struct { int weight; const char *body; } Body;
-typedef struct { const char *name; Body body[MAX_BODIES]; } Rule;      /* unused places have weight 0 */
+typedef struct { const char *name; Body body[MAX_BODIES]; } Rule;      /* unused entries have weight 0 */
 
 static const WordClass word_classes[] = {
     { "person", { "Mara/she", "Nell/she", "Ida/she", "Rosa/she", "Tilda/she", "Wanda/she", "Clara/she", "Greta/she",
@@ -156,7 +156,7 @@ static const Rule rules[] = {
         { 3, "[hero.he] carried [thing=thing.a] to the market. <swap>\n<resold> <busy hero> <busy third> <recap>" },
         { 3, "[hero.he] went shopping with 20 coins. <bought> <paid>\n<busy hero> <met> <price> <price>" } } },
 
-    /* Something is lent until a day, and comes back on it. */
+    /* An object is lent until a day, and returned on it. */
     { "came", {
         { 2, "knocked at [hero]'s door" },
         { 2, "came running up the street" },
@@ -184,7 +184,7 @@ static const Rule rules[] = {
         { 1, "\"The [thing] is as good as new,\" <said hero>" },
         { 1, "\"Here is your [thing], [hero],\" <said friend> \"I have even cleaned it.\"" } } },
 
-    /* More of them, fewer of them, rows of them. */
+    /* Sums, differences, products. */
     { "given", {
         { 2, "[friend=person] came along and gave [hero.him] [m=digit] more, so now [hero.he] had [n+m] [food]." },
         { 2, "Along came [friend=person] with [m=digit] [food]. Together they had [n+m] [food]." },
@@ -217,7 +217,7 @@ static const Rule rules[] = {
         { 2, "[third=person] bought one of the [tint] baskets, and there were [n*m-m] [food] left." },
         { 1, "[third=person] put [k=digit] more [food] on top, which made [n*m+k]." } } },
 
-    /* Something is lost, and lies where it was left. */
+    /* An object is lost, and found where it was left. */
     { "missing", {
         { 1, "In the evening the [thing] was missing." },
         { 1, "When [hero] came home, [hero.he] could not find the [thing]." },
@@ -238,7 +238,7 @@ static const Rule rules[] = {
         { 1, "So they went there together, and [hero] had [hero.his] [look] [thing] again." },
         { 1, "When they came there, [=coat.a] [=animal] was sitting on the [thing]." } } },
 
-    /* An animal gets a name, and is called by it. */
+    /* An animal gets a name, which is used later. */
     { "naming", {
         { 2, "[hero.He] called it [call=petname]." },
         { 2, "\"I will call you [call=petname],\" <said hero>" },
@@ -258,7 +258,7 @@ static const Rule rules[] = {
         { 1, "\"[call] likes you,\" <said hero> \"And I like [call],\" <said friend>" },
         { 1, "[friend] gave [call] <meal>, and the [coat] [pet] was [=mood]." } } },
 
-    /* A traveller is asked what the tale has told. */
+    /* A traveller answers questions about earlier sentences. */
     { "road", {
         { 1, "On the road [hero.he] met [=coat.a] [=animal]." },
         { 1, "It was a long way, and [hero.he] had <meal> <spot>." },
@@ -276,7 +276,7 @@ static const Rule rules[] = {
         { 1, "\"Welcome to [goal], [hero] of [home],\" <said friend>" },
         { 1, "\"Every [job] from [home] is welcome in [goal],\" <said friend>" } } },
 
-    /* A song is heard, and sung again. */
+    /* A song is repeated. */
     { "sung", {
         { 1, "For hours [hero.he] sang \"[a] [b] [c] [d]\" to [hero.his] [=animal]." },
         { 1, "\"[a] [b] [c] [d],\" [hero.he] sang to [=coat.a] [=animal]." },
@@ -286,7 +286,7 @@ static const Rule rules[] = {
         { 1, "\"Sing it backwards!\" said [third=person]. \"[d] [c] [b] [a],\" sang [hero]." },
         { 1, "[third=person] the [=nature] [=job] learned it from [hero.him]: \"[a] [b] [c] [d]!\"" } } },
 
-    /* Things change hands, and somebody keeps the books. */
+    /* Objects are traded, and the tale recounts who has what. */
     { "swap", {
         { 1, "[friend=person] the [=nature] [=job] wanted it and gave [hero.him] "
              "[look=look.a] [second=thing] for it." },
@@ -320,7 +320,7 @@ static const Rule rules[] = {
         { 1, "\"What did the [thing] cost?\" <asked friend> \"[n] coins,\" <said hero>" },
         { 1, "\"How much money is left?\" <asked friend> \"[20-n-m] coins,\" <said hero>" } } },
 
-    /* What all of them share. */
+    /* Shared by all tales. */
     { "busy", {
         { 3, "[*] <did>, <did> and <did>." },
         { 2, "Meanwhile [*] <did> and <did>." },

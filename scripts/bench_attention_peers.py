@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""The PyTorch side of test/bench_attention.c, which starts it: cuDNN's attention and FlashAttention-2, causal, bf16.
+"""The PyTorch side of test/bench_attention.c, which starts it: attention of cuDNN and FlashAttention-2, causal, bf16.
 
     bench_attention_peers.py FILE SOCKET DTYPE direct|autograd      FILE and SOCKET are open file descriptors
 
-One line is asked, one answered; "ok ..." or why not. On start: "ok" and the versions. Then
+One reply line per request line: "ok ..." or an error. On start: "ok" and the versions. Requests:
 
-    inputs NH HS ROWS       FILE holds qkv (ROWS,3*NH*HS) and dout (ROWS,NH*HS): they are copied to the GPU
-    shape NAME B T          runs NAME on the first B*T rows: "ok", the bytes at the peak (inputs and outputs included),
+    inputs NH HS ROWS       FILE holds qkv (ROWS,3*NH*HS) and dout (ROWS,NH*HS), which are copied to the GPU
+    shape NAME B T          runs NAME on the first B*T rows: "ok", peak memory in bytes (inputs and outputs included),
                             the means of |out| and of |dq, dk, dv| over the first sequence
-    time NAME PASS MS       milliseconds of a launch, over a batch of about MS milliseconds
+    time NAME PASS MS       milliseconds per launch, over a batch of about MS milliseconds
 
-Directly, both passes are called as autograd calls them, on views of the packed qkv, so that nothing is timed but what
-the library needs. Through autograd they are timed as a model has them, with the copies that put dqkv together.
+direct: both passes are called as autograd calls them, on views of the packed qkv, so that only the library's own work
+is timed. autograd: timed as in a model, with the copies that assemble dqkv.
 """
 import mmap
 import socket
@@ -30,14 +30,14 @@ def leave(reason):
 
 
 if sys.argv[3] != "bf16":
-    leave("they are for a GPU, in bf16")
+    leave("cuDNN and FlashAttention-2 need a GPU and bf16")
 try:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 except ImportError as error:
     leave(f"{sys.executable}: {error}")
 if not torch.cuda.is_available():
-    leave(f"PyTorch {torch.__version__} sees no GPU")
+    leave(f"PyTorch {torch.__version__} finds no GPU")
 
 ATEN = torch.ops.aten
 BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FA2": SDPBackend.FLASH_ATTENTION}

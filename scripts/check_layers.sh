@@ -1,10 +1,10 @@
 #!/bin/sh
-# scripts/check_layers.sh [ROOT] - Looks for lines longer than 120 columns, and for includes and conditionals that go
-# against these arrows:
+# scripts/check_layers.sh [ROOT] - Checks the line length (120 columns) and that includes and conditionals follow the
+# code layout:
 #
 #     train_gpt.c, test/, data/  ->  llmc/checkpoint/  ->  llmc/  ->  kernels/*.h  <-  kernels/cpu/, kernels/cuda/
 #
-# Prints the offending lines as file:line: and "ok" or "FAIL" for each rule; exit code 1 if one is broken.
+# Prints the offending lines as file:line: and "ok" or "FAIL" for each rule; exit code 1 if a rule fails.
 LC_ALL=C
 export LC_ALL
 cd "${1:-$(dirname "$0")/..}" || exit 1
@@ -20,38 +20,38 @@ sources=$(find kernels llmc test data scripts ./*.c -type f 2>/dev/null |
           sed -n 's|^\./||; /\.[ch]$/p; /\.cuh\{0,1\}$/p; /\.cpp$/p' | sort)
 [ -n "$sources" ] || { echo "$PWD: no sources here" >&2; exit 1; }
 
-# "file:line folder target" of every quoted include; the target is relative to the root, with .. resolved.
+# "file:line dir target" of every quoted include; the target is relative to the root, with .. resolved.
 # shellcheck disable=SC2086
 includes=$(grep -nE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' /dev/null $sources | awk -F: '
     {
-        folder = $1
-        if (!sub("/[^/]*$", "", folder)) folder = "."
+        dir = $1
+        if (!sub("/[^/]*$", "", dir)) dir = "."
         target = $0
         sub(/^[^"]*"/, "", target)
         sub(/".*/, "", target)
-        depth = split(folder "/" target, part, "/")
+        depth = split(dir "/" target, part, "/")
         path = ""
         for (i = 1; i <= depth; i++) {
             if (part[i] == "." || part[i] == "") continue
             if (part[i] == "..") { if (!sub("/[^/]*$", "", path)) path = "" }
             else path = path (path == "" ? "" : "/") part[i]
         }
-        # an include path could hide an arrow: take a name from the root as such
+        # an include path could hide a dependency: a name that starts at the root is taken as one
         if (target ~ /^(kernels|llmc|test|data|scripts)\//) path = target
         if (path !~ /\//) path = "./" path
-        print $1 ":" $2, folder, path
+        print $1 ":" $2, dir, path
     }')
 
-# arrows FOLDER ALLOWED: includes of files in FOLDER whose target does not lie directly in one of the ALLOWED folders.
+# arrows DIR ALLOWED: includes of files in DIR whose target is not directly in one of the ALLOWED directories.
 arrows() {
-    printf '%s\n' "$includes" | awk -v folder="^($1)$" -v allowed="^($2)/[^/]*$" '
-        $2 ~ folder && $3 !~ allowed { print $1 ": includes " $3 }'
+    printf '%s\n' "$includes" | awk -v dir="^($1)$" -v allowed="^($2)/[^/]*$" '
+        $2 ~ dir && $3 !~ allowed { print $1 ": includes " $3 }'
 }
 
 sources_without_rule() {
     printf '%s\n' "$sources" |
         sed -E '\@^((kernels|kernels/(cpu|cuda)(/.*)?|llmc(/checkpoint)?|test(/fuzz)?|data)/)?[^/]*$@d;
-                s/$/:1: no rule looks here/'
+                s/$/:1: no rule covers it/'
 }
 
 # Preprocessor lines that match.
@@ -60,18 +60,18 @@ lines() {
     grep -niE "^[[:space:]]*#[[:space:]]*$1" /dev/null $sources
 }
 
-# A header that only its own .c file and tests include is a part that nobody uses.
+# A header that only its own .c file and tests include is unused.
 unused_headers() {
     for header in llmc/*.h llmc/checkpoint/*.h; do
         printf '%s\n' "$includes" | awk -v header="$header" -v own="${header%.h}.c:" '
             $3 == header && index($1, own) != 1 && $1 !~ /^test\// { used = 1 }
-            END { if (!used) print header ":1: included by nobody but its own .c file and tests" }'
+            END { if (!used) print header ":1: included only by its own .c file and tests" }'
     done
 }
 
 files_without_header() {
     for file in llmc/*.c llmc/checkpoint/*.c; do
-        [ -f "${file%.c}.h" ] || echo "$file:1: has no header, so nobody can use it"
+        [ -f "${file%.c}.h" ] || echo "$file:1: has no header, so no other file can use it"
     done
 }
 
@@ -94,7 +94,7 @@ rule 'test/ includes test/, data/, llmc/, kernels/ only' \
      "$(arrows 'test' 'test(/fuzz)?|data|llmc(/checkpoint)?|kernels')"
 rule 'test/fuzz/ includes itself, llmc/, kernels/ only' \
      "$(arrows 'test/fuzz' 'test/fuzz|llmc(/checkpoint)?|kernels')"
-rule 'every source lies in a folder that has a rule'   "$(sources_without_rule)"
+rule 'every source is in a directory that has a rule'   "$(sources_without_rule)"
 rule 'CUDA, cuBLAS and NCCL headers stay inside kernels/cuda/' \
      "$(lines "$backend_headers" | grep -v '^kernels/cuda/')"
 rule 'no conditional on the backend outside kernels/cpu/ and kernels/cuda/' \

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Trains tiny models with train_gpt and reads their checkpoints with HuggingFace's own code.
+"""Trains tiny models with train_gpt and loads their checkpoints with HuggingFace's code.
 
     scripts/check_roundtrip.py [--build build/cpu]        also: make test-roundtrip PYTHON=build/venv/bin/python
 
-With safetensors and numpy alone: every tensor's name, type and shape are those that config.json calls for, its numbers
-are finite, and the page of numpy below makes of them, in float64, the logits that train_gpt makes. With torch and
-transformers also: GPT2LMHeadModel.from_pretrained takes the directory with no missing and no unexpected tensors, and
-makes the same logits in f32; and train_gpt takes what save_pretrained writes of it, to the bit. "The same": within 1e-5
-of the largest. AutoTokenizer makes of a text, with a model of bytes, its bytes.
+With safetensors and numpy: names, types and shapes of all tensors are those that config.json implies, all values are
+finite, and the numpy model below computes the logits of train_gpt in float64. With torch and transformers also:
+GPT2LMHeadModel.from_pretrained loads the checkpoint with no missing and no unexpected keys and the same logits in f32;
+train_gpt loads the output of save_pretrained bit for bit; AutoTokenizer of a byte model encodes a text as its bytes.
+Logits are the same within 1e-5 of the maximum.
 """
 import argparse
 import json
@@ -30,11 +30,11 @@ try:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
 except ImportError as error:
-    print(f"check_roundtrip: {error}: safetensors alone")
+    print(f"check_roundtrip: {error}: checking with safetensors only")
     transformers = None
 
 LIMIT = 1e-5
-RUNS = [        # what is trained, and from what
+RUNS = [        # name, options
     ("tied, f32", ["--layers", "2", "--heads", "2", "--channels", "32"]),
     ("tied, bf16", ["--layers", "2", "--heads", "4", "--channels", "32", "--save-dtype", "bf16"]),
     ("untied, f32", ["--init", "test/reference/hf/untied"]),

@@ -1,7 +1,7 @@
 #!/bin/sh
-# scripts/download_shakespeare.sh [FILE] - fetches tinyshakespeare, 1.1 MB of plays, with curl or wget into FILE, or
-# into tinyshakespeare.txt of a folder of that name (data/tinyshakespeare.txt when nothing is named), and makes sure
-# that it is the text which published figures are about. Does nothing where it lies already.
+# scripts/download_shakespeare.sh [FILE] - Downloads tinyshakespeare (1.1 MB) with curl or wget to FILE, or to
+# FILE/tinyshakespeare.txt if FILE is a directory; default data/tinyshakespeare.txt. Verifies size and SHA-256, so that
+# it is the text that published figures refer to. Does nothing if the file exists.
 set -eu
 url=https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt
 size=1115394
@@ -21,8 +21,8 @@ is_right() {
 }
 
 if [ -e "$file" ]; then
-    is_right "$file" || { part=; give_up "$file is there and is another text: remove it, or name another file"; }
-    echo "$file is there already"
+    is_right "$file" || { part=; give_up "$file exists and is another text: remove it, or name another file"; }
+    echo "$file exists"
     exit 0
 fi
 mkdir -p "$(dirname "$file")"
@@ -32,11 +32,11 @@ if command -v curl > /dev/null; then
 elif command -v wget > /dev/null; then
     wget -q -T 20 -t 2 -O "$part" "$url" || fetched=no
 else
-    give_up "neither curl nor wget is here: put any text at $file, by any means, and run ./train_gpt --data $file"
+    give_up "neither curl nor wget found: put any text at $file and run ./train_gpt --data $file"
 fi
 [ "${fetched:-yes}" = yes ] ||
-    give_up "could not fetch $url: put any text at $file, by any means, and run ./train_gpt --data $file"
+    give_up "could not download $url: put any text at $file and run ./train_gpt --data $file"
 is_right "$part" ||
-    give_up "what came from $url is not tinyshakespeare: $(wc -c < "$part") bytes, want $size with SHA-256 $sum"
+    give_up "$url is not tinyshakespeare: $(wc -c < "$part") bytes, want $size with SHA-256 $sum"
 mv "$part" "$file"
-echo "$file: $size bytes, checksum right; now ./train_gpt --data $file"
+echo "$file: $size bytes, checksum verified; next: ./train_gpt --data $file"

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes what test_import reads: small random GPT-2 models, each saved by transformers itself in one of the ways that
-models come in, and what transformers makes of them.
+"""Writes the files that test_import reads: small random GPT-2 models, saved by transformers in every supported layout,
+and their logits, losses and gradients computed by transformers.
 
     scripts/make_hf_models.py                     into test/reference/hf
     scripts/make_hf_models.py --out build/hf      elsewhere
 
-NAME/ is what save_pretrained wrote, without generation_config.json. NAME.expected.safetensors holds ids (B,T) and, made
-in float64 of the model that from_pretrained loads again from NAME/, their logits (B,T,V), the mean loss of predicting
-each next id, and its gradients with respect to the token tables, all rounded to f32. Its __metadata__ has the versions.
+NAME/ is the output of save_pretrained, without generation_config.json. NAME.expected.safetensors holds ids (B,T) and,
+computed in float64 with the model that from_pretrained loads from NAME/, logits (B,T,V), the mean next-token loss, and
+its gradients with respect to the token tables, all rounded to f32. Its __metadata__ has the versions.
 """
 import argparse
 import os
@@ -24,8 +24,8 @@ except ImportError as error:
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
-# shard: max_shard_size. bare: GPT2Model, whose names have no "transformer." and which has no head. no_config: of a file
-# alone, whose heads are then taken to have 64 channels. Vocabularies are odd: memory pads them to multiples of 64.
+# shard: max_shard_size. bare: GPT2Model: names without "transformer.", no head. no_config: no config.json; the reader
+# assumes heads of 64 channels. Vocabularies are odd: in memory they are padded to multiples of 64.
 MODELS = {
     "f32":          dict(L=2, NH=2, C=16, V=65, dtype=torch.float32),
     "f16-bare":     dict(L=2, NH=4, C=16, V=37, dtype=torch.float16, bare=True),
@@ -38,7 +38,7 @@ B, T, CONTEXT = 2, 9, 12
 
 
 def draw(model, C):
-    """No bias is zero, no gain is one, attention is peaked, the logits spread by about 1."""
+    """No bias is 0, no layernorm weight is 1, attention is peaked, the logits have a standard deviation of about 1."""
     for name, p in model.named_parameters():
         p.data.normal_(0.0, 0.1 if p.dim() == 1 else 1.2 / C**0.5)
         if ".ln_" in name and name.endswith("weight") or name.startswith("ln_f.weight"):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the truth that test_gpt holds the whole model against: HuggingFace's GPT2LMHeadModel in float64.
+"""Writes the reference of test_gpt: HuggingFace's GPT2LMHeadModel in float64.
 
-    scripts/make_reference.py                                       the two committed shapes, in test/reference
+    scripts/make_reference.py                                       the two committed models, in test/reference
     scripts/make_reference.py --size 124M --out NAME.safetensors    GPT-2 124M: 1.1 GB, needs 6 GB of memory
 
-NAME.model.safetensors holds the parameters as HuggingFace stores them (f32, exact), and NAME.safetensors a batch
-(tokens, targets; -1 = ignored) with what float64 makes of it: logits, loss (mean over the targets), grad.PARAMETER
-(rounded to f32, that is by 6e-8, to keep the file small), and of a few AdamW steps on this one batch the losses before
-each update and the norms before clipping. Shapes, hyper-parameters and versions stand in its __metadata__.
+NAME.model.safetensors holds the parameters as HuggingFace stores them (f32, exact). NAME.safetensors holds a batch
+(tokens, targets; -1 = ignored) and, computed in float64: logits, loss (mean over the targets), grad.PARAMETER (rounded
+to f32, that is by 6e-8, to keep the file small), and for a few AdamW steps on this batch the losses before each update
+and the norms before clipping. Shapes, hyperparameters and versions are in its __metadata__.
 """
 import argparse
 import sys
@@ -20,8 +20,8 @@ try:
 except ImportError as error:
     sys.exit(f"make_reference: {error}; pip install torch transformers safetensors numpy")
 
-# context: rows of the position table; the awkward shape leaves some of them without a gradient, and of its targets
-# a few are ignored. max_norm lies between the first and the last norm, so that both sides of the clipping are seen.
+# context: rows of the position table; "awkward" leaves some of them without a gradient and ignores a few targets.
+# max_norm is between the first and the last norm, so that some steps are clipped and some are not.
 SIZES = {
     "plain":   dict(B=4, T=32, L=2, NH=4, C=64, V=64, context=32, ignored=0,
                     steps=20, seed=1, lr=5e-4, max_norm=2.5),
@@ -33,8 +33,8 @@ SIZES = {
 
 
 def draw_parameters(model, C, rng):
-    """Every path matters: no bias is zero, no gain is one, attention is peaked (scores of deviation 1.4), the logits
-    spread by about 1.2, and the embeddings are so small that layernorm's 1e-5 shows. Drawn in f32."""
+    """Every term matters: no bias is 0, no layernorm weight is 1, attention is peaked (scores have a standard deviation
+    of 1.4, logits of about 1.2), and embeddings are so small that layernorm's 1e-5 matters. Drawn in f32."""
     for name, p in model.named_parameters():
         if name.endswith("bias"):
             mean, deviation = 0.0, 0.1
@@ -68,7 +68,7 @@ def make(B, T, L, NH, C, V, context, ignored, steps, seed, lr, max_norm, out):
     targets.flat[rng.choice(B * T, ignored, replace=False)] = -1
     x, y = torch.from_numpy(tokens).long(), torch.from_numpy(targets).long()
 
-    # The hyper-parameters are those of f32, as the trainer holds them: 1 - 0.999f is off by 1e-5 otherwise.
+    # Hyperparameters rounded to f32, as the trainer holds them: 1 - 0.999f is off by 1e-5 otherwise.
     hyper = {name: float(np.float32(value)) for name, value in
              dict(lr=lr, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, max_norm=max_norm).items()}
     groups = [{"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": hyper["weight_decay"]},

@@ -1,13 +1,13 @@
 #!/bin/sh
 # scripts/plot_loss.sh LOG.csv... > loss.svg - Draws the loss curves of one or more logs: the loss of each step thin,
-# its running mean bold, the validation loss as points, the floor of a log with a line "# floor: 0.4321" dashed.
+# its running mean bold, the validation loss as points; for a log with a line "# floor: 0.4321" the floor dashed.
 LC_ALL=C
 export LC_ALL
 usage="usage: scripts/plot_loss.sh LOG.csv... > loss.svg"
 [ $# -gt 0 ] || { echo "$usage" >&2; exit 1; }
 for log in "$@"; do
     if [ ! -r "$log" ] || [ -d "$log" ]; then
-        echo "plot_loss: $log: not a file that can be read; $usage" >&2
+        echo "plot_loss: $log: not a readable file; $usage" >&2
         exit 1
     fi
     shift
@@ -20,7 +20,7 @@ function stop(message) { print "plot_loss: " message | "cat >&2"; failed = 1; ex
 
 # ---- reading
 
-# The name of a log: its file, or its folder where the file is log.csv; valid UTF-8 only, 28 characters at most.
+# The name of a log: its file name, or its directory if that is log.csv; valid UTF-8, at most 28 characters.
 function name_of(path,   part, count, name, clean, length_seen) {
     count = split(path, part, "/")
     name = part[count]
@@ -57,7 +57,7 @@ FNR == 1 { file++; path[file] = FILENAME; name[file] = name_of(FILENAME); step_c
 }
 {
     split($0, cell, ",")
-    if (!is_number(cell[step_column])) next                      # a row that a kill left half written
+    if (!is_number(cell[step_column])) next                      # an incomplete row after a kill
     step = cell[step_column] + 0
     if (is_number(cell[loss_column])) {
         n = ++rows[file]
@@ -115,8 +115,8 @@ function step_text(step) {
     return last_step < 1e7 ? sprintf("%.10gk", step / 1e3) : sprintf("%.10gM", step / 1e6)
 }
 
-# The mean of the rows around each, a fiftieth of all on either side: as many on both sides at the start, where the
-# loss falls fast and an uneven mean would lag; whatever is there at the end, whose mean is read as a number.
+# Running mean, a fiftieth of all rows on either side: symmetric at the start, where the loss falls fast and a one-sided
+# mean would lag; truncated at the end, whose mean is printed as a number.
 function smooth(f,   n, i, half, from, to) {
     n = rows[f]
     half = int(n / 50)
@@ -132,7 +132,7 @@ function smooth(f,   n, i, half, from, to) {
     window[f] = 2 * half + 1
 }
 
-# The loss of each step; where several fall on a pixel, the lowest and the highest of them.
+# The loss of each step; where several share a pixel, their minimum and maximum.
 function draw_raw(f,   i, n, per, low, high, first) {
     n = rows[f]
     per = int(n / plot_width) + 1
@@ -152,7 +152,7 @@ function draw_raw(f,   i, n, per, low, high, first) {
 function draw_mean(f,   i, n, per, open, previous) {
     n = rows[f]
     per = int(n / 400) + 1
-    # of curves that lie on each other the later ones are thinner, so that all are seen
+    # later curves are thinner, so that overlapping ones stay visible
     printf "<path class=\"mean\" stroke=\"%s\" stroke-width=\"%.1f\" d=\"", colour[f],
         file == 1 ? 2.2 : 1.8 + 2.2 * (file - f) / (file - 1)
     for (i = 1; i <= n; i++) {
@@ -195,7 +195,7 @@ END {
         if (val_rows[f]) add_label(f, val[f, val_rows[f]], sprintf("validation %.4f", val[f, val_rows[f]]), 0)
         if (window[f] > widest) widest = window[f]
     }
-    # a step far above the rest may be cut off, one below is seen
+    # a step far above the rest may be clipped, one below is always visible
     for (f = 1; f <= file; f++) for (i = 1; i <= rows[f]; i++) if (loss[f, i] < lowest) see(loss[f, i])
 
     width = 960; height = 540; top = 84; bottom = 56; left = 64
@@ -226,7 +226,7 @@ END {
         left - 4, top - 4, plot_width + 8, plot_height + 4
     write_text(left, 34, "title", "start", "Training loss")
 
-    # how the lines are to be read
+    # legend
     x = left; y = 56
     if (widest > 1) {
         printf "<path class=\"raw\" style=\"stroke-opacity: 0.5\" stroke=\"#57606a\" d=\"M%d,%d h22\"/>\n", x, y - 4

@@ -1,12 +1,12 @@
 #!/bin/sh
 # scripts/shakespeare.sh [FILE] [RUNS] - nanoGPT's CPU configuration on tinyshakespeare, three seeds each with flash and
-# naive attention, in every precision that the program computes in: 4 layers, 4 heads, 128 channels, context 64, batch
-# 12, 2000 steps, no dropout. The loss is over the whole validation split, nanoGPT's: the last 10 %. nanoGPT's README
-# reports 1.88; here the median of three is at most 1.90. Takes a minute a run on two cores, some seconds on a GPU.
+# naive attention, in every data type that the backend supports: 4 layers, 4 heads, 128 channels, context 64, batch 12,
+# 2000 steps, no dropout. The loss is over the whole validation split, the last 10 % as in nanoGPT. nanoGPT's README
+# reports 1.88; the median of three must be at most 1.90. Takes a minute per run on two cores, some seconds on a GPU.
 set -eu
 file=${1:-data/tinyshakespeare.txt}
 runs=${2:-runs/shakespeare}
-[ -f "$file" ] || { echo "$file: no such file; scripts/download_shakespeare.sh fetches it" >&2; exit 1; }
+[ -f "$file" ] || { echo "$file: no such file; scripts/download_shakespeare.sh downloads it" >&2; exit 1; }
 make -s all
 case $(./train_gpt --version) in *cuda*) dtypes="f32 bf16" ;; *) dtypes=f32 ;; esac
 status=0

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Trains GPT-2 in plain PyTorch as train_gpt does: from the same weights, on the same sequences in the same order, with
-the same learning rates, into the same CSV. Two curves of one command then differ by rounding alone.
+"""Trains GPT-2 in plain PyTorch as train_gpt does: same weights, same sequences in the same order, same learning rates,
+same CSV. Two curves of one command differ by rounding alone.
 
     ./train_gpt --data book.txt --out runs/start --steps 0                        the initial weights
     ./train_gpt --data book.txt --init runs/start --out runs/ours
@@ -8,7 +8,7 @@ the same learning rates, into the same CSV. Two curves of one command then diffe
     scripts/train_reference.py --init runs/start --twin runs/twin                 the same, moved by one ulp
     scripts/compare_curves.sh OURS.csv TWIN.csv TORCH.csv
 
-Options are those of train_gpt, with its defaults; the sizes of the model are those of the checkpoint."""
+Options and defaults are those of train_gpt; the model sizes come from the checkpoint."""
 import argparse
 import glob
 import json
@@ -29,7 +29,7 @@ try:
 except ImportError as error:
     sys.exit(f"train_reference: {error}; pip install torch numpy")
 
-# ---- Random numbers without a state, as llmc/random.c draws them
+# ---- Stateless random numbers, as in llmc/random.c
 
 PHASE, SHUFFLE = 3, 2                   # RandomPurpose
 M32, M64 = 2**32 - 1, 2**64 - 1
@@ -73,7 +73,7 @@ def permute(seed, purpose, step, index, n):
 # ---- Data, as llmc/dataloader.c reads it
 
 class Tokens:
-    """Text files or token shards as one stream; first and count choose a part."""
+    """Text files or token shards as one stream; first and count select a part."""
 
     def __init__(self, pattern):
         names = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern), key=os.fsencode)
@@ -102,7 +102,7 @@ class Tokens:
         return -(-(len(self.data) - 1) // T)
 
     def ring_window(self, start, w, T):
-        """Targets start + w T ... of the ring, each with its input; -1 behind the last window's end."""
+        """Targets from start + w T on, cyclic, each with its input; -1 after the end of the last window."""
         targets = len(self.data) - 1
         count = min(T, targets - w * T)
         places = (start + w * T + np.arange(count)) % targets
@@ -124,7 +124,7 @@ def to_batch(windows, device):
     return x.to(device), y.to(device)
 
 
-# ---- The model. Its names are HuggingFace's, so that a checkpoint finds its place
+# ---- The model, with HuggingFace's parameter names
 
 class Block(nn.Module):
     def __init__(self, C, NH, naive):
@@ -173,12 +173,12 @@ def find_checkpoint(path):
         steps = [name for name in os.listdir(folder) if re.fullmatch(r"step-\d+", name)]      # no .partial, no .old
         folder = os.path.join(folder, max(steps, key=lambda name: int(name[5:]), default=""))
     if not os.path.exists(f"{folder}/config.json"):
-        sys.exit(f"train_reference: --init {path}: no checkpoint, want a folder with config.json and model.safetensors")
+        sys.exit(f"train_reference: --init {path}: no checkpoint, want config.json and model.safetensors in it")
     return folder
 
 
 def write_twin(folder, twin):
-    """A copy of a checkpoint, every weight moved by one ulp: how far its curve strays is what rounding alone does."""
+    """Copies a checkpoint with every weight moved by one ulp: the effect of rounding alone on the loss curve."""
     os.makedirs(twin)
     shutil.copy(f"{folder}/config.json", twin)
     with open(f"{folder}/model.safetensors", "rb") as file:
@@ -224,9 +224,9 @@ def learning_rate(a, step):
 def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--data", help="a text, or token shards: 'dir/train_*.bin'")
-    p.add_argument("--init", required=True, help="checkpoint: a folder, or the model.safetensors in it")
+    p.add_argument("--init", required=True, help="checkpoint: a directory, or the model.safetensors in it")
     p.add_argument("--log", help="CSV to write")
-    p.add_argument("--twin", help="only write a copy of the checkpoint whose weights are moved by one ulp, to this folder")
+    p.add_argument("--twin", help="only write a copy of the checkpoint, weights moved by one ulp, to this directory")
     p.add_argument("--val-data")
     for name, value in dict(val_fraction=0.1, lr=1e-3, min_lr=None, weight_decay=0.1, beta1=0.9, beta2=0.95, eps=1e-8,
                             clip=1.0).items():
@@ -306,7 +306,7 @@ def main():
                   "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss,temperature_c,power_w,clock_mhz,throttle\n")
         sample = tokens = 0
         for step in range(a.steps):
-            # Python is slow at the order of the data: it is made before the clock starts, and counts for nobody.
+            # Python computes the data order slowly: excluded from the timing.
             micro_batches = [[train.train_window(a.seed, sample + i * a.batch + b, T) for b in range(a.batch)]
                              for i in range(batches)]
             sample += batches * a.batch

@@ -1,11 +1,11 @@
 #!/bin/sh
-# test/run.sh PROGRAM... - Runs test programs and .sh scripts one after the other and sums up. Each closes with a line
-# "N passed, N failed, N skipped"; its whole output is shown when something failed, else the reasons of what it skipped.
-# A test fails, too, by a crash, an exit code, a sanitizer's report, a missing last line, or by taking over 300 s.
-# The last line is "N passed, N failed" (", N skipped"); exit code 1 if anything failed.
+# test/run.sh PROGRAM... - Runs test programs and .sh scripts in sequence and adds up their results. Each must end with
+# a line "N passed, N failed, N skipped"; the whole output is shown if a test failed, else the reasons for skipping.
+# A crash, another exit code, a sanitizer report, a missing last line and a run time over 300 s also count as failures.
+# The last line is "N passed, N failed" (", N skipped"); exit code 1 if a test failed.
 LC_ALL=C
 export LC_ALL
-# Threads that wait sleep: busy waiting makes a test with more threads than cores ten times slower.
+# Waiting threads sleep: busy waiting makes a test with more threads than cores ten times slower.
 OMP_WAIT_POLICY=passive
 export OMP_WAIT_POLICY
 limit_s=300
@@ -14,7 +14,7 @@ output=$(mktemp) || exit 1
 trap 'rm -f "$output"' EXIT
 trap 'exit 130' INT TERM HUP
 
-# The three numbers of the last line, or nothing.
+# The three counts in the last line, or nothing.
 counts() {
     tail -n 1 "$output" | sed -En 's/^([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$/\1 \2 0\4/p'
 }
@@ -28,7 +28,7 @@ for program in "$@"; do
     printf '%-26s ' "$name"
     began=$(date +%s.%N)
     if [ -f "$program" ]; then
-        # --foreground: a Ctrl-C reaches the test, too
+        # --foreground: Ctrl-C also reaches the test
         timeout --foreground -k 5 $limit_s $shell "$program" </dev/null >"$output" 2>&1
         status=$?
     else

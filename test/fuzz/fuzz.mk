@@ -1,5 +1,5 @@
-# test/fuzz/fuzz.mk - Included by the Makefile. test_fuzz, a part of make test, reads the corpus once; make fuzz looks for inputs
-# that break a reader, FUZZ_SECONDS in all, and wants clang with its fuzzer.
+# test/fuzz/fuzz.mk - Included by the Makefile. test_fuzz, part of make test, reads the corpus once; make fuzz runs libFuzzer
+# on the readers, FUZZ_SECONDS in all, and needs clang with its fuzzer.
 
 FUZZ_O    := $(patsubst %,$(BUILD)/test/fuzz/%.o,fuzz targets program)
 # the calls of these go to __wrap_NAME in fuzz.c
