@@ -263,7 +263,7 @@ static int flush_stdout(void) {
 /* ---- Training */
 
 /* A step whose update was not applied. A non-finite one ends the run, unless --on-nan skip allows some. The state
-   before the step is saved first, so that no step is lost, and no older checkpoint is removed, which may be needed. */
+   before the step is saved first, so that no step is lost; no older checkpoint is removed, which may be needed. */
 static void report_skipped_step(Run *run, const TrainState *before, const StepStats *stats,
                                 const StepOutcome *outcome) {
     const Settings *s = &run->settings;

@@ -232,11 +232,11 @@ int main(int argc, char **argv) {
     int help;
     Option table[] = {
         { .name = "bytes", .type = OPTION_INTEGER, .value = &bytes, .fallback = "4000000",
-          .min = 1, .max = 1e13, .argument = "N", .help = "write train.txt with whole tales of at least N bytes" },
+          .min = 1, .max = 1e13, .argument = "N", .help = "write train.txt, whole tales of at least N bytes" },
         { .name = "val-bytes", .type = OPTION_INTEGER, .value = &val_bytes, .fallback = "200000",
-          .min = 1, .max = 1e13, .argument = "N", .help = "the same for val.txt, drawn from other random numbers" },
+          .min = 1, .max = 1e13, .argument = "N", .help = "the same for val.txt, from other random numbers" },
         { .name = "seed", .type = OPTION_INTEGER, .value = &seed, .fallback = "1", .min = 0, .max = INFINITY,
-          .argument = "N", .help = "the same seed writes the same tales" },
+          .argument = "N", .help = "the same seed generates the same tales" },
         { .name = "out", .type = OPTION_TEXT, .value = &out,
           .argument = "DIR", .help = "directory of train.txt, val.txt and val.txt.floor, created if missing" },
         { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "print this and exit" },

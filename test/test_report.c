@@ -72,7 +72,7 @@ static void the_log_holds_every_step(void) {
     const char *text = log_text();
     EXPECT(strstr(text, "# command: a\n# \n# floor: 0.5\n# no sign??\n# last\n" HEADER
                   "1,768,4,0.5,0.001,100.000,7680.0,,,,,,\n2,1536,2,") == text, "%s", text);
-    EXPECT(strstr(text, "\n3,2304,1.33333337,0.5,"), "a float is told from its neighbours: %s", text);
+    EXPECT(strstr(text, "\n3,2304,1.33333337,0.5,"), "%%.9g identifies a float: %s", text);
     EXPECT(strstr(text, "\n10,7680,0.400000006,0.5,0.001,100.000,7680.0,,1.5,,,,\n"), "%s", text);
     EXPECT(lines_of(text) == 6 + 20, "%d lines", (int)lines_of(text));
     /* not a terminal: first, val losses at 10 and 20 (the last that was seen), nothing between within a second */
@@ -167,9 +167,9 @@ static void a_resume_cuts_the_log(void) {
     free(cut);
     free(joined);
 
-    /* behind the end, which is told, at the start, and without a log */
-    const char *told = printed(run_steps, &(Run){ "# command: fourth\n", 50, 51, 51 });
-    EXPECT(strstr(told, "ends at step 18, the rows up to step 50 are missing\n"), "%s", told);
+    /* beyond the end, which is reported; at the start; without a log */
+    const char *out = printed(run_steps, &(Run){ "# command: fourth\n", 50, 51, 51 });
+    EXPECT(strstr(out, "ends at step 18, the rows up to step 50 are missing\n"), "%s", out);
     text = log_text();
     EXPECT(strstr(text, "\n18,13824,") && strstr(text, "\n# resumed at step 50: fourth\n51,"), "%s", text);
     printed(run_steps, &(Run){ "# command: fifth\n", 0, 1, 1 });
@@ -205,7 +205,7 @@ static void a_log_without_a_checkpoint_is_renamed(void) {
     EXPECT(same_files(IN_SCRATCH("2"), STRING("%s.old.2", log_path)), "the second log");
 }
 
-static void foreign_logs_are_left_alone(void) {
+static void other_files_are_refused_and_kept(void) {
     static const struct { const char *want, *text; } logs[] = {
         { "not a log of training steps", "" },
         { "not a log of training steps", "a,b,c\n1,2,3\n" },
@@ -244,12 +244,12 @@ static void is_again(int fd, int was) {
 /* Two rows while the disk is full; returns what stands for the log. */
 static int full_disk(Report *report) {
     report_open(report, log_path, "", -1, NAN);
-    int log = stands_for(fileno(report->csv), "/dev/full"), told = stands_for(STDERR_FILENO, "/dev/null");
+    int log = stands_for(fileno(report->csv), "/dev/full"), stderr_was = stands_for(STDERR_FILENO, "/dev/null");
     StepReport s[2] = { step_of(7), step_of(8) };
     report_step(report, &s[0]);
     report_step(report, &s[1]);
     report_sync(report);
-    is_again(STDERR_FILENO, told);
+    is_again(STDERR_FILENO, stderr_was);
     return log;
 }
 
@@ -476,7 +476,7 @@ int main(void) {
     RUN(a_resume_adds_the_val_loss);
     RUN(a_resume_cuts_the_log);
     RUN(a_log_without_a_checkpoint_is_renamed);
-    RUN(foreign_logs_are_left_alone);
+    RUN(other_files_are_refused_and_kept);
     RUN(a_full_disk_loses_no_row);
     RUN(a_terminal_has_its_line_in_place);
     RUN(progress_is_seen_while_it_lasts);
