@@ -7,10 +7,9 @@ const Attention *const attention_list[] = {
 };
 
 const char *attention_refuse_on_cuda(const AttentionSpec *s) {
-    if (s->dropout != 0)                       return "dropout on the probabilities is not there yet, want 0";
     if (s->dtype != F32 && s->dtype != BF16)   return "the operands are neither f32 nor bf16";
     if (s->out_dtype != s->dtype)              return "out has another data type than q, k and v";
-    if (s->HS < 1 || s->HS > HS_MAX)          return "the head size is not in 1 .. 128";
+    if (s->HS < 1 || s->HS > HS_MAX)           return "the head size is not in 1 .. 128";
     return NULL;
 }
 
@@ -27,4 +26,10 @@ void attention_check_rows(const char *name, Tensor t) {
     REQUIRE((uintptr_t)t.data % 16 == 0 && t.pitch % 8 == 0,
             "attention: %s begins at %p and has pitch %lld, want rows on 16 bytes: a pitch that is a multiple of 8",
             name, t.data, (long long)t.pitch);
+}
+
+int attention_heads_in_flight(const AttentionSpec *s) {
+    const int64_t head_bytes = (int64_t)s->Tk * s->HS * 2 * 2, fitting = (16 << 20) / head_bytes;
+    const int64_t heads = (int64_t)s->B * s->NH;
+    return (int)(fitting < 1 ? 1 : fitting < heads ? fitting : heads);
 }
