@@ -20,33 +20,33 @@ CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int r
     const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, t.data, dim, stride, box, step,
                                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                    CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    REQUIRE(result == CUDA_SUCCESS, "attention: no tensor map for %s, (%d,%d,%d) heads of %d with pitch %lld at "
+    REQUIRE(result == CUDA_SUCCESS, "attention: TMA refuses %s, (%d,%d,%d) heads of %d with pitch %lld at "
             "%p: CUDA error %d", name, s->B, s->Tq, s->NH, s->HS, (long long)t.pitch, t.data, (int)result);
     return map;
 }
 
-int multiprocessors(void) {
+int sm_count(void) {
     static int count;
     if (!count) CUDA(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0));
     return count;
 }
 
-Problem problem_of(const AttentionSpec *s, int64_t section) {
+Problem make_problem(const AttentionSpec *s, int64_t heads_in_flight) {
     Problem p = {};
     p.NH = s->NH;
     p.HS = s->HS;
     p.T = s->Tq;
     p.heads = s->B * s->NH;
-    p.section = section < 1 ? 1 : section < p.heads ? (int)section : p.heads;
+    p.heads_in_flight = heads_in_flight < 1 ? 1 : heads_in_flight < p.heads ? (int)heads_in_flight : p.heads;
     p.deterministic = s->deterministic;
     p.scale = s->scale;
     return p;
 }
 
-int blocks_for(int64_t tasks) {
-    REQUIRE(tasks <= INT32_MAX / 2, "attention: %lld tiles, want at most %d: a smaller batch",
-            (long long)tasks, INT32_MAX / 2);
-    return (int)(tasks < multiprocessors() ? tasks : multiprocessors());
+int persistent_blocks(int64_t tiles) {
+    REQUIRE(tiles <= INT32_MAX / 2, "attention: %lld tiles, want at most %d: a smaller batch",
+            (long long)tiles, INT32_MAX / 2);
+    return (int)(tiles < sm_count() ? tiles : sm_count());
 }
 
 static const char *refuse(const AttentionSpec *s) {

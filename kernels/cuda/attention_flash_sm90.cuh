@@ -1,184 +1,196 @@
-/* kernels/cuda/attention_flash_sm90.cuh - What the two passes of the attention for Hopper share: the problem, how blocks
-   come by their tasks, and how results leave the registers.
+/* kernels/cuda/attention_flash_sm90.cuh - Shared by the two passes of attention on Hopper: pipelines, tile scheduler,
+   the GEMMs of a warpgroup, epilogue.
 
-   A block is one warpgroup of producers, which draw tasks and issue copies, and two or three of consumers, which own 64
-   rows each and compute. They meet in mbarriers that are named for what they guard: K_FULL is complete when a K tile
-   has arrived, K_EMPTY when all its readers are done with it. Every barrier counts its phases: the n-th use of a ring
-   of S stages waits for parity n / S % 2, who fills it for the opposite one, so that the first round finds all stages
-   empty. */
-#ifndef KERNELS_CUDA_ATTENTION_FLASH_SM90_H
-#define KERNELS_CUDA_ATTENTION_FLASH_SM90_H
+   Blocks are warp-specialized and persistent: a producer warpgroup fetches tiles and issues TMA loads, two or three
+   consumer warpgroups own 64 rows each and compute. */
+#ifndef KERNELS_CUDA_ATTENTION_FLASH_SM90_CUH
+#define KERNELS_CUDA_ATTENTION_FLASH_SM90_CUH
 #include "attention_cuda.h"
 #include "ptx_sm90.cuh"
 
 static constexpr float LOG2E = 1.44269504f, LN2 = 0.693147181f;
 
 enum {
-    KEYS = 128,         /* of a K or V tile */
-    WARPGROUP = 128,    /* threads */
-    GROUP_ROWS = 64,    /* that a consumer warpgroup owns: the M of wgmma */
-    ROW = 128,          /* bytes of a tile's row, in one panel */
-    RESULT_ROWS = 16,   /* that a warp of them holds and stores */
-    RESULT_PANEL = RESULT_ROWS * ROW,
+    KEYS = 128,             /* rows of a K or V tile */
+    WARPGROUP = 128,        /* threads */
+    GROUP_ROWS = 64,        /* rows of a consumer warpgroup: the M of wgmma */
+    ROW_BYTES = 128,        /* of a panel: 64 columns of bf16 */
+    EPILOGUE_ROWS = 16,     /* rows that a warp stores */
+    EPILOGUE_PANEL = EPILOGUE_ROWS * ROW_BYTES,
 };
 
 struct Problem {
     int   NH, HS, T, heads;     /* heads: of all sequences */
-    int   section;              /* heads whose tiles run side by side: what they read and add to stays in the L2 */
+    int   heads_in_flight;      /* of the L2 swizzle */
     int   deterministic;
     float scale;
-    /* The number of the next task: zero at the launch and again after it, for it wraps round after so many draws: one
-       for each task, and one in vain for each who draws. */
-    unsigned *ticket, draws;
+    /* The next tile. Zero at the launch and after it, since it wraps around at `fetches`: one per tile plus one
+       terminating fetch per block. */
+    unsigned *tile_counter, fetches;
 };
 
-/* Rows row .. of a head into a tile of PANELS panels of 64 columns. */
-template<int PANELS> DEVICE void load_tile(uint32_t to, int panel_bytes, const CUtensorMap *map, uint32_t barrier,
-                                           int b, int h, int row) {
+/* STAGES buffers that a producer fills and consumers drain. The n-th use takes stage n % STAGES and completes a phase
+   of parity n / STAGES % 2; the producer waits for the opposite parity, so that all stages start out empty. */
+template<int STAGES> struct Pipeline {
+    uint32_t barriers;      /* address of STAGES full and STAGES empty mbarriers */
+
+    static DEVICE int stage(int n)  { return n % STAGES; }
+    static DEVICE int parity(int n) { return n / STAGES & 1; }
+    DEVICE uint32_t full(int n)  const { return barriers + 8 * stage(n); }
+    DEVICE uint32_t empty(int n) const { return barriers + 8 * STAGES + 8 * stage(n); }
+    DEVICE void init(int producers, int consumers) const {
+        for (int i = 0; i < STAGES; i++) {
+            mbarrier_init(full(i), producers);
+            mbarrier_init(empty(i), consumers);
+        }
+    }
+    DEVICE void acquire(int n) const { mbarrier_wait(empty(n), parity(n) ^ 1); }
+    DEVICE void wait(int n)    const { mbarrier_wait(full(n), parity(n)); }
+    /* By a warp, which is done reading the stage. */
+    DEVICE void release(int n) const { if (lane_id() == 0) mbarrier_arrive(empty(n)); }
+    /* By a warp: what its lanes have written to the stage can be read by wgmma and TMA. */
+    DEVICE void commit(int n) const {
+        fence_proxy_async();
+        __syncwarp();
+        if (lane_id() == 0) mbarrier_arrive(full(n));
+    }
+};
+
+/* Stage of a two-stage pipeline. The vote makes it uniform: otherwise each wgmma takes its operands from vector
+   registers, which costs 4 % of the time. (With uniform() the backward pass spills.) */
+DEVICE int uniform_stage(int n) { return __any_sync(0xffffffffu, Pipeline<2>::stage(n)) ? 1 : 0; }
+
+/* Loads rows `row` .. of a head to the n-th stage of a pipeline, whose stages begin at `tiles`. The stage is full when
+   more_bytes have been loaded as well. */
+template<int PANELS, int STAGES>
+DEVICE void load_tile(const Pipeline<STAGES> &pipeline, int n, uint32_t tiles, int panel_bytes, const CUtensorMap *map,
+                      int b, int h, int row, int more_bytes = 0) {
+    const uint32_t to = tiles + pipeline.stage(n) * (PANELS * panel_bytes);
+    mbarrier_arrive_expect_tx(pipeline.full(n), PANELS * panel_bytes + more_bytes);
     #pragma unroll
     for (int panel = 0; panel < PANELS; panel++)
-        tensor_load(to + panel * panel_bytes, map, barrier, 64 * panel, h, row, b);
+        cp_async_bulk_tensor_load(to + panel * panel_bytes, map, pipeline.full(n), 64 * panel, h, row, b);
 }
 
-/* ---- tasks: a tile of one head each, drawn by whoever is ready, in one order: what a task may wait for has been drawn
-   before it, by somebody who runs. They are drawn as late as can be, when all loads of the task before are on their
-   way: drawn a task early, some begin long after others drawn behind them, who wait for them (in the backward pass 8 %
-   of the time at T = 1024, 5 % at 2048). ---- */
+/* ---- tile scheduler: blocks fetch tiles from one counter, in one order, so a tile may wait for tiles before it: their
+   blocks run. The producer fetches a tile when all loads of the one before are issued; one tile earlier, some tiles
+   begin long after later ones that wait for them (8 % of the backward pass at T = 1024, 5 % at 2048). ---- */
 
-/* Sequence (-1: there are no more tasks), head, the tile's first row; how many blocks the ring of the forward pass has
-   brought before. */
-struct Task { int b, h, row, before; };
+/* b: sequence, -1 = no tile is left; row: the first; loaded: uses of the K and V pipelines before it (forward pass). */
+struct WorkTile { int b, h, row, loaded; };
 
-/* Of a head, when the first one begins at row `first`. */
-__host__ __device__ static inline int tiles_of(const Problem &p, int rows, int first) {
+/* Of a head, if the first one begins at row `first`. */
+__host__ __device__ static inline int tile_count(const Problem &p, int rows, int first) {
     return (p.T - first + rows - 1) / rows;
 }
 
-/* The tiles of a section of heads in turn, from the longest work to the shortest: the last queries see the most keys,
-   the first keys are seen by the most queries. */
-DEVICE Task draw_task(const Problem &p, int rows, int first, bool last_is_longest) {
-    const int index = (int)atomicInc(p.ticket, p.draws - 1), tiles = tiles_of(p, rows, first);
+DEVICE WorkTile fetch_tile(const Problem &p, int rows, int first, bool last_is_longest) {
+    const int index = (int)atomicInc(p.tile_counter, p.fetches - 1), tiles = tile_count(p, rows, first);
     if (index >= p.heads * tiles) return { -1, 0, 0, 0 };
-    const int begin = index / (p.section * tiles) * p.section, width = min(p.section, p.heads - begin);
-    const int within = index - begin * tiles, order = within / width, head = begin + within % width;
-    return { head / p.NH, head % p.NH, first + (last_is_longest ? tiles - 1 - order : order) * rows, 0 };
+    const TileIndex t = swizzled_tile(index, p.heads, p.heads_in_flight, tiles, last_is_longest);
+    return { t.head / p.NH, t.head % p.NH, first + t.tile * rows, 0 };
 }
 
-/* The n-th use of a ring of so many stages. */
-template<int STAGES> DEVICE int stage_of(int n)  { return n % STAGES; }
-template<int STAGES> DEVICE int parity_of(int n) { return n / STAGES & 1; }
+/* Passes the tiles that a block has fetched from the producer to its readers, through shared memory. Two stages in the
+   forward pass, one in the backward pass; ptxas spills 4 bytes with any other choice. */
+template<int STAGES> struct TileQueue {
+    WorkTile *tiles;
+    Pipeline<STAGES> pipeline;
 
-/* stage_of<2>, the same in all lanes, and so that the compiler sees it: else each product takes its operands from
-   vector registers, which costs 4 % of the time. (By uniform() the backward pass spills.) */
-DEVICE int uniform_stage(int n) { return __any_sync(0xffffffffu, stage_of<2>(n)) ? 1 : 0; }
-
-/* The tasks that a block has drawn, n = 0, 1, .. COUNT: two in the forward pass, one in the backward pass; any other
-   way ptxas spills 4 bytes. */
-template<int COUNT> struct Slots {
-    static constexpr int BYTES = COUNT * (int)sizeof(Task);
-
-    volatile Task *slots;
-    uint32_t full, empty;       /* barriers */
-
-    __device__ __forceinline__ Slots(uint8_t *slots, uint32_t full, uint32_t empty)
-        : slots((volatile Task *)slots), full(full), empty(empty) {}
-    __device__ __forceinline__ void init(int readers) const {
-        for (int i = 0; i < COUNT; i++) { mbarrier_init(full + 8 * i, 1); mbarrier_init(empty + 8 * i, readers); }
+    DEVICE void publish(int n, const WorkTile &t) const {
+        pipeline.acquire(n);
+        tiles[pipeline.stage(n)] = t;
+        mbarrier_arrive(pipeline.full(n));
     }
-    __device__ __forceinline__ void publish(int n, const Task &t) const {
-        volatile Task *const slot = slots + stage_of<COUNT>(n);
-        mbarrier_wait(empty + 8 * stage_of<COUNT>(n), parity_of<COUNT>(n) ^ 1);
-        slot->b = t.b;
-        slot->h = t.h;
-        slot->row = t.row;
-        slot->before = t.before;
-        mbarrier_arrive(full + 8 * stage_of<COUNT>(n));
-    }
-    /* By one thread, or by all of a warp, which get the same: one reader. */
-    __device__ __forceinline__ Task take(int n) const {
-        volatile Task *const slot = slots + stage_of<COUNT>(n);
-        mbarrier_wait(full + 8 * stage_of<COUNT>(n), parity_of<COUNT>(n));
-        const Task t = { slot->b, slot->h, slot->row, slot->before };
-        mbarrier_arrive(empty + 8 * stage_of<COUNT>(n));
+    /* By one thread: one reader. */
+    DEVICE WorkTile take(int n) const {
+        pipeline.wait(n);
+        const WorkTile t = tiles[pipeline.stage(n)];
+        mbarrier_arrive(pipeline.empty(n));
         return t;
     }
-    __device__ __forceinline__ Task take_by_warp(int n) const {
-        Task t = {};
-        if (threadIdx.x % 32 == 0) t = take(n);
-        return { uniform(t.b), uniform(t.h), uniform(t.row), uniform(t.before) };
+    /* By a warp: one reader; all lanes get the tile. */
+    DEVICE WorkTile take_by_warp(int n) const {
+        WorkTile t = {};
+        if (lane_id() == 0) t = take(n);
+        return { uniform(t.b), uniform(t.h), uniform(t.row), uniform(t.loaded) };
     }
 };
 
-/* ---- products of a warpgroup, started and committed ---- */
+/* ---- GEMMs of a warpgroup, issued and committed but not waited for; n, t: not transposed, transposed (BLAS) ---- */
 
-/* d (64,2N) = a b^T, both along their 64 PANELS columns; the panels of a tile lie so many bytes apart. */
-template<int PANELS, int N> DEVICE void start_scores(float (&d)[N], Operand a, int a_panel, Operand b, int b_panel) {
+/* d (64,2N) = a b^T over 64 PANELS columns; both operands K-major in shared memory. */
+template<int PANELS, int N>
+DEVICE void issue_gemm_nt(float (&d)[N], Descriptor a, int a_panel, Descriptor b, int b_panel) {
     wgmma_fence();
     #pragma unroll
     for (int x = 0; x < 4 * PANELS; x++)
-        wgmma<ALONG, ALONG>(d, advanced(a, x / 4 * a_panel + x % 4 * 32), advanced(b, x / 4 * b_panel + x % 4 * 32),
-                            x > 0);
+        wgmma<K_MAJOR, K_MAJOR>(d, advance(a, x / 4 * a_panel + x % 4 * 32), advance(b, x / 4 * b_panel + x % 4 * 32),
+                                x > 0);
     wgmma_commit_group();
 }
 
 /* The same with a in registers. */
-template<int PANELS, int N> DEVICE void start_scores(float (&d)[N], const uint32_t *a, Operand b, int b_panel) {
+template<int PANELS, int N> DEVICE void issue_gemm_nt(float (&d)[N], const uint32_t *a, Descriptor b, int b_panel) {
     wgmma_fence();
     #pragma unroll
     for (int x = 0; x < 4 * PANELS; x++)
-        wgmma<ALONG>(d, a + 4 * x, advanced(b, x / 4 * b_panel + x % 4 * 32), x > 0);
+        wgmma<K_MAJOR>(d, a + 4 * x, advance(b, x / 4 * b_panel + x % 4 * 32), x > 0);
     wgmma_commit_group();
 }
 
-/* d (64,2N) += a (64,rows) b, b across its rows; a in registers. */
-template<int N> DEVICE void start_sum(float (&d)[N], const uint32_t *a, Operand b, int rows) {
+/* d (64,2N) += a b over `k` columns of a, in registers, and rows of b, MN-major in shared memory. */
+template<int N> DEVICE void issue_gemm_nn(float (&d)[N], const uint32_t *a, Descriptor b, int k) {
     wgmma_fence();
     #pragma unroll
-    for (int x = 0; x < rows / 16; x++) wgmma<ACROSS>(d, a + 4 * x, advanced(b, x * 16 * ROW), true);
+    for (int x = 0; x < k / 16; x++) wgmma<MN_MAJOR>(d, a + 4 * x, advance(b, x * 16 * ROW_BYTES), true);
     wgmma_commit_group();
 }
 
-/* ---- results: one warp's RESULT_ROWS rows of 64 PANELS columns, as wgmma leaves them, to bf16(factor x), by way of
-   PANELS x RESULT_PANEL bytes of shared memory, 1024-byte aligned and the warp's own. The factors are those of rows
-   0 .. 7 and 8 .. 15. ---- */
+/* Offset of a 16-byte chunk in its row of a panel */
+DEVICE int swizzled(int chunk, int row) { return (chunk ^ row % 8) << 4; }
 
-/* Until all that the warp has stored has left shared memory: its place is free. */
+/* ---- epilogue ---- */
+
+/* Waits until TMA has read all that this warp stores: its shared memory can be written again. */
 DEVICE void wait_for_stores() {
-    if (threadIdx.x % 32 == 0) bulk_wait_group_read<0>();
+    if (lane_id() == 0) cp_async_bulk_wait_group_read<0>();
     __syncwarp();
 }
 
+/* A warp stores bf16(factor x), EPILOGUE_ROWS rows of 64 PANELS columns, by way of PANELS x EPILOGUE_PANEL bytes of
+   shared memory of its own, 1024-byte aligned. factor0 is for rows 0 .. 7, factor1 for rows 8 .. 15. */
 template<int PANELS> DEVICE void store_rows(uint32_t staging, const CUtensorMap *map, int b, int h, int row, int column,
                                             const float (&x)[32 * PANELS], float factor0, float factor1) {
-    const int lane = threadIdx.x % 32, r = lane % 16;
+    const int r = lane_id() % 16;
     wait_for_stores();
     #pragma unroll
     for (int j = 0; j < 4 * PANELS; j++)
-        stmatrix(staging + j / 4 * RESULT_PANEL + r * ROW + (((j % 4 * 2 + lane / 16) ^ r % 8) << 4),
+        stmatrix(staging + j / 4 * EPILOGUE_PANEL + r * ROW_BYTES + swizzled(j % 4 * 2 + lane_id() / 16, r),
                  cvt_bf16x2(x[8 * j] * factor0,     x[8 * j + 1] * factor0),
                  cvt_bf16x2(x[8 * j + 2] * factor1, x[8 * j + 3] * factor1),
                  cvt_bf16x2(x[8 * j + 4] * factor0, x[8 * j + 5] * factor0),
                  cvt_bf16x2(x[8 * j + 6] * factor1, x[8 * j + 7] * factor1));
     fence_proxy_async();
     __syncwarp();
-    if (lane == 0) {
+    if (lane_id() == 0) {
         #pragma unroll
         for (int panel = 0; panel < PANELS; panel++)
-            tensor_store(map, staging + panel * RESULT_PANEL, column + 64 * panel, h, row, b);
-        bulk_commit_group();
+            cp_async_bulk_tensor_store(map, staging + panel * EPILOGUE_PANEL, column + 64 * panel, h, row, b);
+        cp_async_bulk_commit_group();
     }
 }
 
 /* ---- host ---- */
 
-/* Tiles of `rows` rows of 64 columns of one head. What lies outside the head or the sequence is read as zero and never
+/* TMA tiles of `rows` rows and 64 columns of one head. Outside the head and the sequence zeros are read and nothing is
    written. */
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows);
-int         multiprocessors(void);
-Problem     problem_of(const AttentionSpec *s, int64_t section);     /* but for its tickets */
-int         blocks_for(int64_t tasks);      /* as many as multiprocessors, at most one a task */
+int         sm_count(void);
+Problem     make_problem(const AttentionSpec *s, int64_t heads_in_flight);  /* without tile_counter and fetches */
+int         persistent_blocks(int64_t tiles);       /* one per SM, at most one per tile */
 
-/* Shapes are checked. state: lse (B,NH,T). work: attention_flash_sm90_workspace bytes, whatever they hold. */
+/* Shapes are checked by the caller. lse (B,NH,T). work: attention_flash_sm90_workspace bytes, not initialized. */
 size_t attention_flash_sm90_workspace(const AttentionSpec *s);
 void   attention_flash_sm90_forward (const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v);
 void   attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,

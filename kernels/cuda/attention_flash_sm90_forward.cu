@@ -1,320 +1,362 @@
 /* kernels/cuda/attention_flash_sm90_forward.cu - out = softmax(scale q k^T, causal) v on Hopper: tiles and online
-   softmax as in FlashAttention-2 (Dao 2023, arXiv 2307.08691), a warpgroup of producers and the overlap of one block's
-   softmax with its neighbours' products as in FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608).
+   softmax as in FlashAttention-2 (Dao 2023, arXiv 2307.08691), warp specialization and the overlap of softmax and GEMMs
+   as in FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608).
 
    A consumer warpgroup owns 64 queries and walks over blocks of 128 keys, from the diagonal to the first. Each step
-   starts the scores of a block and, behind them, the product of the block before with its values; the softmax runs
-   under the latter. The first scores of a task queue behind the last product of the task before it, and are made while
-   its out is stored. In time, for one warpgroup, S = q k^T, P = exp(S), O += P V:
+   issues S = Q K^T of a block and, behind it, O += P V of the block before; the softmax of the block overlaps with the
+   latter. The first S of a tile is issued behind the last O += P V of the tile before, and computed while that tile's
+   out is stored. Over time, for one warpgroup:
 
        tensor cores   O+=Pn Vn S0  .           S1 O+=P0 V0 .      S2 O+=P1 V1 .      ..
        other units             store  mask,P0     max,P1             max,P2          ..
        waits for      V n      K 0             K 1 V 0            K 2 V 1
 
-   The others are out of step with it and fill the gaps. (So it is written; ptxas 13.0 moves the wait for O += P V up
-   into the exponentials. Kept from that it is no faster: the others fill this gap, too.) */
+   The other warpgroups run out of step with it and fill the gaps. (ptxas 13.0 moves the wait for O += P V up into the
+   exponentials. Preventing that is no faster: the other warpgroups fill this gap, too.) */
 #include "attention_flash_sm90.cuh"
 
-static constexpr float SLACK = 8.0f;    /* the row maximum in use may be short of the true one by 2^8: P <= 256 */
+static constexpr float SLACK = 8.0f;    /* row_max may lie this much (log2) below the true maximum: P <= 2^8 */
 
 struct Maps { CUtensorMap q, k, v, out; };
 
-/* Every launch leaves it at zero. (Launches come one after another, on the one stream that this library works on; in
-   replayed graphs, too.) */
-static __device__ unsigned ticket;
+/* Zero between launches. (All launches are on the one stream of this library, in replayed graphs, too.) */
+static __device__ unsigned tile_counter;
 
-/* GROUPS consumers take neighbouring rows of one head, the other ones in the next task, since those further down have
-   more to do, and read one ring of K and V, deep enough for them to be out of step. */
+/* Tile shape and shared memory. GROUPS consumer warpgroups take neighbouring rows of one head, rotated from tile to
+   tile, since later rows have more work, and share the K and V pipelines, which are deep enough for them to be out of
+   step. */
 template<int PANELS_, int GROUPS_, int STAGES_> struct Forward {
     static constexpr int PANELS = PANELS_, GROUPS = GROUPS_, ROWS = GROUP_ROWS * GROUPS;
     static constexpr int STAGES = STAGES_;      /* of K and of V */
-    static constexpr bool Q_IN_REGISTERS = PANELS == 2;     /* room for it is only where the groups are two */
-    static constexpr int Q_STAGES = Q_IN_REGISTERS ? 1 : 2; /* who is done need not wait for the others' Q to be read */
+    static constexpr bool Q_IN_REGISTERS = PANELS == 2;     /* two groups leave enough registers */
+    static constexpr int Q_STAGES = Q_IN_REGISTERS ? 1 : 2; /* a group need not wait until the others are done with Q */
     static constexpr int THREADS = WARPGROUP * (GROUPS + 1);
     static constexpr int REGISTERS = GROUPS == 3 ? 160 : 232, PRODUCER_REGISTERS = GROUPS == 3 ? 32 : 40;
-    static constexpr int Q_PANEL = GROUP_ROWS * ROW, Q_BYTES = PANELS * Q_PANEL;
-    static constexpr int KV_PANEL = KEYS * ROW, KV_BYTES = PANELS * KV_PANEL;
-    /* Shared memory: Q tiles of each group, the ring, a place for out, barriers, tasks */
+    static constexpr int Q_PANEL = GROUP_ROWS * ROW_BYTES, Q_BYTES = PANELS * Q_PANEL;
+    static constexpr int KV_PANEL = KEYS * ROW_BYTES, KV_BYTES = PANELS * KV_PANEL;
+    /* Shared memory: Q of each stage and group, K, V, staging of out, barriers, tiles */
     static constexpr int Q = 0, K = Q + Q_STAGES * GROUPS * Q_BYTES, V = K + STAGES * KV_BYTES;
     static constexpr int OUT = V + STAGES * KV_BYTES;
-    static constexpr int Q_FULL = OUT + GROUPS * Q_BYTES, Q_EMPTY = Q_FULL + 8 * Q_STAGES * GROUPS;
-    static constexpr int K_FULL = Q_EMPTY + 8 * Q_STAGES * GROUPS, K_EMPTY = K_FULL + 8 * STAGES;
-    static constexpr int V_FULL = K_EMPTY + 8 * STAGES;
-    static constexpr int V_EMPTY = V_FULL + 8 * STAGES, TASK_FULL = V_EMPTY + 8 * STAGES;
-    static constexpr int TASK_EMPTY = TASK_FULL + 8 * 2, TASKS = (TASK_EMPTY + 8 * 2 + 15) / 16 * 16;
-    static constexpr int SHARED_BYTES = TASKS + Slots<2>::BYTES;
+    static constexpr int Q_PIPELINES = OUT + GROUPS * Q_BYTES, K_PIPELINE = Q_PIPELINES + 16 * Q_STAGES * GROUPS;
+    static constexpr int V_PIPELINE = K_PIPELINE + 16 * STAGES, TILE_PIPELINE = V_PIPELINE + 16 * STAGES;
+    static constexpr int TILES = TILE_PIPELINE + 16 * 2, SHARED_BYTES = TILES + 2 * (int)sizeof(WorkTile);
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
     static_assert(STAGES > (ROWS - GROUP_ROWS + KEYS - 1) / KEYS,
-                  "a group keeps a task's last V while it passes over blocks of the next that only others need");
-    /* Tiles end with the last row, and the first one is short, where it costs least: tiles of 192 rows that began with
-       the first row would walk, at T = 1024, over 32 blocks of keys and not 27. */
+                  "a group keeps a tile's last V while it skips blocks of the next tile that only other groups need");
+    /* Tiles end with the last row and the first tile is short, where it costs least: at T = 1024, tiles of 192 rows
+       that began with the first row would walk over 32 blocks of keys and not 27. */
     __host__ __device__ static int first_row(int T) {
         const int rows = (T + GROUP_ROWS - 1) / GROUP_ROWS * GROUP_ROWS;
         return rows - (rows + ROWS - 1) / ROWS * ROWS;
     }
+    /* First row of a group in the block's n-th tile */
+    static DEVICE int group_row(const WorkTile &t, int group, int n) {
+        return t.row + (group + n) % GROUPS * GROUP_ROWS;
+    }
+    /* Blocks of keys that the tile sees */
+    static DEVICE int key_blocks(const WorkTile &t, int T) { return (min(t.row + ROWS, T) - 1) / KEYS + 1; }
 };
 
 typedef Forward<1, 3, 4> Narrow;        /* head sizes to 64: 200 KiB */
 typedef Forward<2, 2, 2> Wide;          /* head sizes to 128: 192 KiB */
 
-template<class F> __global__ __launch_bounds__(F::THREADS, 1)
-void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, float *lse) {
-    extern __shared__ __align__(1024) uint8_t shared[];
-    const uint32_t base = shared_address(shared);
-    const int group = uniform(threadIdx.x / WARPGROUP) - 1, warp = uniform(threadIdx.x / 32) % 4;
-    const int lane = threadIdx.x % 32;
+template<class F> struct Shared {
+    uint8_t *memory;
+    uint32_t base = shared_address(memory);
+    Pipeline<F::STAGES> k = { base + F::K_PIPELINE }, v = { base + F::V_PIPELINE };
+    TileQueue<2> tiles = { (WorkTile *)(memory + F::TILES), { base + F::TILE_PIPELINE } };
 
-    const Slots<2> tasks(shared + F::TASKS, base + F::TASK_FULL, base + F::TASK_EMPTY);
-    auto barrier = [&](int which, int n) { return base + which + 8 * stage_of<F::STAGES>(n); };
-    auto row_of = [&](const Task &t, int group, int n) { return t.row + (group + n) % F::GROUPS * GROUP_ROWS; };
-
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < F::Q_STAGES * F::GROUPS; i++) {
-            mbarrier_init(base + F::Q_FULL + 8 * i, 1);
-            mbarrier_init(base + F::Q_EMPTY + 8 * i, 4);
-        }
-        for (int i = 0; i < F::STAGES; i++) {
-            mbarrier_init(barrier(F::K_FULL, i), 1);
-            mbarrier_init(barrier(F::V_FULL, i), 1);
-            mbarrier_init(barrier(F::K_EMPTY, i), 4 * F::GROUPS);
-            mbarrier_init(barrier(F::V_EMPTY, i), 4 * F::GROUPS);
-        }
-        tasks.init(4 * F::GROUPS);
+    /* Each of the Q_STAGES x GROUPS tiles of Q is a pipeline of one stage: the n-th tile is its use n / Q_STAGES. */
+    DEVICE Pipeline<1> q(int i) const { return { base + F::Q_PIPELINES + 16 * i }; }
+    DEVICE uint32_t q_tile(int i) const { return base + F::Q + i * F::Q_BYTES; }
+    DEVICE uint32_t k_tile(int n) const { return base + F::K + k.stage(n) * F::KV_BYTES; }
+    DEVICE uint32_t v_tile(int n) const { return base + F::V + v.stage(n) * F::KV_BYTES; }
+    DEVICE void init_barriers() const {
+        for (int i = 0; i < F::Q_STAGES * F::GROUPS; i++) q(i).init(1, 4);
+        k.init(1, 4 * F::GROUPS);
+        v.init(1, 4 * F::GROUPS);
+        tiles.pipeline.init(1, 4 * F::GROUPS);
         fence_mbarrier_init();
     }
-    __syncthreads();
+};
 
-    if (group < 0) {
-        setmaxnreg_dec<F::PRODUCER_REGISTERS>();
-        if (warp != 0 || lane != 0) return;
-        prefetch_tensormap(&maps.q);
-        prefetch_tensormap(&maps.k);
-        prefetch_tensormap(&maps.v);
-        /* In the order of use, across tasks too: K of a block, V of the one before it, then, for a new task, Q. */
-        Task v_task = {};
-        int v_block = 0, loaded = 0;
-        auto load_v = [&](int n) {
-            mbarrier_wait(barrier(F::V_EMPTY, n), parity_of<F::STAGES>(n) ^ 1);
-            mbarrier_arrive_expect_tx(barrier(F::V_FULL, n), F::KV_BYTES);
-            load_tile<F::PANELS>(base + F::V + stage_of<F::STAGES>(n) * F::KV_BYTES, F::KV_PANEL, &maps.v,
-                                 barrier(F::V_FULL, n), v_task.b, v_task.h, v_block * KEYS);
-        };
-        for (int n = 0; ; n++) {
-            Task t = draw_task(p, F::ROWS, F::first_row(p.T), true);
-            t.before = loaded;
-            tasks.publish(n, t);
-            if (t.b < 0) break;
-            const int last = (min(t.row + F::ROWS, p.T) - 1) / KEYS;
-            for (int block = last; block >= 0; block--, loaded++) {
-                mbarrier_wait(barrier(F::K_EMPTY, loaded), parity_of<F::STAGES>(loaded) ^ 1);
-                mbarrier_arrive_expect_tx(barrier(F::K_FULL, loaded), F::KV_BYTES);
-                load_tile<F::PANELS>(base + F::K + stage_of<F::STAGES>(loaded) * F::KV_BYTES, F::KV_PANEL, &maps.k,
-                                     barrier(F::K_FULL, loaded), t.b, t.h, block * KEYS);
-                if (loaded) load_v(loaded - 1);
-                v_task = t;
-                v_block = block;
-                if (block == last)
-                    for (int i = 0; i < F::GROUPS; i++) {
-                        const int place = stage_of<F::Q_STAGES>(n) * F::GROUPS + i;
-                        const uint32_t full = base + F::Q_FULL + 8 * place;
-                        mbarrier_wait(base + F::Q_EMPTY + 8 * place, parity_of<F::Q_STAGES>(n) ^ 1);
-                        mbarrier_arrive_expect_tx(full, F::Q_BYTES);
-                        load_tile<F::PANELS>(base + F::Q + place * F::Q_BYTES, F::Q_PANEL, &maps.q, full,
-                                             t.b, t.h, row_of(t, i, n));
-                    }
-            }
+/* One thread. Loads are issued in the order of use, across tiles, too: K of a block, V of the block before, and Q of a
+   new tile. */
+template<class F> DEVICE void produce(const Problem &p, const Maps &maps, const Shared<F> &shared) {
+    prefetch_tensormap(&maps.q);
+    prefetch_tensormap(&maps.k);
+    prefetch_tensormap(&maps.v);
+    WorkTile v_tile = {};
+    int v_block = 0, loaded = 0;
+    auto load_v = [&](int n) {
+        shared.v.acquire(n);
+        load_tile<F::PANELS>(shared.v, n, shared.base + F::V, F::KV_PANEL, &maps.v, v_tile.b, v_tile.h, v_block * KEYS);
+    };
+    for (int n = 0; ; n++) {
+        WorkTile t = fetch_tile(p, F::ROWS, F::first_row(p.T), true);
+        t.loaded = loaded;
+        shared.tiles.publish(n, t);
+        if (t.b < 0) break;
+        const int last = F::key_blocks(t, p.T) - 1;
+        for (int block = last; block >= 0; block--, loaded++) {
+            shared.k.acquire(loaded);
+            load_tile<F::PANELS>(shared.k, loaded, shared.base + F::K, F::KV_PANEL, &maps.k, t.b, t.h, block * KEYS);
+            if (loaded) load_v(loaded - 1);
+            v_tile = t;
+            v_block = block;
+            if (block == last)
+                for (int group = 0; group < F::GROUPS; group++) {
+                    const int i = n % F::Q_STAGES * F::GROUPS + group;
+                    shared.q(i).acquire(n / F::Q_STAGES);
+                    load_tile<F::PANELS>(shared.q(i), n / F::Q_STAGES, shared.q_tile(i), F::Q_PANEL, &maps.q, t.b, t.h,
+                                         F::group_row(t, group, n));
+                }
         }
-        if (loaded) load_v(loaded - 1);
-        return;
+    }
+    if (loaded) load_v(loaded - 1);
+}
+
+/* A thread's fragments and its softmax of two rows. Not members of Consumer: the compiler keeps a struct with arrays in
+   memory until loops are unrolled, and optimizes the other members less. */
+template<class F> struct Registers {
+    uint32_t q[F::Q_IN_REGISTERS ? 16 * F::PANELS : 1];
+    uint32_t p[KEYS / 4];               /* P in bf16: the A of O += P V */
+    float o[F::PANELS * 32];
+    Pair row_max;                       /* in use, in units of log2 */
+    float row_sum[2], rescale[2];       /* sum of P; 2^(old - new row_max) */
+};
+
+/* A warpgroup: 64 queries. The rows of a thread are `row` and row + 8 of them. */
+template<class F> struct Consumer {
+    const Problem &p;
+    const Maps &maps;
+    const Shared<F> &shared;
+    float *lse;
+    const int group, warp;
+    const int row = 16 * warp + lane_id() / 4, column = 2 * (lane_id() % 4);
+    const float scale2 = p.scale * LOG2E;
+    uint32_t q_tile = 0;
+    Registers<F> &r;
+    int out_b = 0, out_h = 0, out_row = -1, out_block = 0;  /* tile whose out is not stored, -1: none; its last block */
+
+    DEVICE Consumer(const Problem &p, const Maps &maps, const Shared<F> &shared, float *lse, int group, int warp,
+                    Registers<F> &r)
+        : p(p), maps(maps), shared(shared), lse(lse), group(group), warp(warp), r(r) {}
+
+    /* S = Q K^T of the first 2N keys of block n */
+    template<int N> DEVICE void issue_qk(float (&s)[N], int n) {
+        const Descriptor k = make_descriptor(shared.k_tile(n));
+        if constexpr (F::Q_IN_REGISTERS) issue_gemm_nt<F::PANELS>(s, r.q, k, F::KV_PANEL);
+        else issue_gemm_nt<F::PANELS>(s, make_descriptor(q_tile), F::Q_PANEL, k, F::KV_PANEL);
     }
 
-    setmaxnreg_inc<F::REGISTERS>();
-    const int g = lane / 4, c = lane % 4, own = 16 * warp + g;      /* this thread's rows: own, own + 8 */
-    const float scale2 = p.scale * LOG2E;
-    uint32_t q = 0;             /* this group's tile of Q */
-    uint32_t q_rows[F::Q_IN_REGISTERS ? 16 * F::PANELS : 1];
-    float s[KEYS / 2], o[F::PANELS * 32];
-    Pair reference(0, 0);                       /* of the thread's two rows, for the maximum, in units of log2 */
-    float sum[2] = {}, shrink[2];               /* of P; by what o shrinks where the reference moves */
-    uint32_t p_rows[KEYS / 4];                  /* P in bf16: the A of its product with V */
+    /* O += P V of the first `keys` keys of block n */
+    DEVICE void issue_pv(int n, int keys) {
+        shared.v.wait(n);
+        issue_gemm_nn(r.o, r.p, make_descriptor(shared.v_tile(n), F::KV_PANEL), keys);
+    }
 
-    auto wait_for = [&](int which, int n) { mbarrier_wait(barrier(which, n), parity_of<F::STAGES>(n)); };
-    auto release  = [&](int which, int n) { if (lane == 0) mbarrier_arrive(barrier(which, n)); };
-    auto v_tile = [&](int n) { return operand(base + F::V + stage_of<F::STAGES>(n) * F::KV_BYTES, F::KV_PANEL); };
-    auto start_s = [&](auto &s, int n) {
-        const Operand k = operand(base + F::K + stage_of<F::STAGES>(n) * F::KV_BYTES);
-        if constexpr (F::Q_IN_REGISTERS) start_scores<F::PANELS>(s, q_rows, k, F::KV_PANEL);
-        else                             start_scores<F::PANELS>(s, operand(q), F::Q_PANEL, k, F::KV_PANEL);
-    };
-    /* Whether the reference had to move: seldom after the first block, and then o must shrink too. */
-    auto follow_maximum = [&](auto &s) {
+    /* Whether row_max has changed and o must be rescaled: rare after the first block */
+    template<int N> DEVICE bool update_row_max(const float (&s)[N]) {
         float top[2] = { s[0], s[2] };
         #pragma unroll
-        for (int j = 0; j < (int)sizeof s / 16; j++)
+        for (int j = 0; j < N / 4; j++)
             #pragma unroll
             for (int i = 0; i < 2; i++) top[i] = fmaxf(top[i], fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
         bool grown = false;
         #pragma unroll
         for (int i = 0; i < 2; i++) {
             top[i] = quad_max(top[i]);
-            grown |= top[i] * scale2 > reference[i] + SLACK;
+            grown |= top[i] * scale2 > r.row_max[i] + SLACK;
         }
         grown = __any_sync(0xffffffffu, grown);
         if (grown) {
             #pragma unroll
             for (int i = 0; i < 2; i++) {
-                top[i] = fmaxf(top[i] * scale2 + tie_breaker(top[i]), reference[i]);
-                shrink[i] = ex2(reference[i] - top[i]);
-                sum[i] *= shrink[i];
+                top[i] = fmaxf(top[i] * scale2 + tie_breaker(top[i]), r.row_max[i]);
+                r.rescale[i] = ex2(r.row_max[i] - top[i]);
+                r.row_sum[i] *= r.rescale[i];
             }
-            reference = Pair(top[0], top[1]);
+            r.row_max = Pair(top[0], top[1]);
         }
         return grown;
-    };
-    /* sum adds P before it is rounded: the backward pass makes P anew from the log-sum-exp, its rows adding up to 1. */
-    auto exponentials = [&](auto &s) {
+    }
+
+    /* s = P = 2^(s - row_max). row_sum takes P before it is rounded to bf16, so that the rows of P that the
+       backward pass recomputes from lse add up to 1. */
+    template<int N> DEVICE void exponentials(float (&s)[N]) {
         #pragma unroll
-        for (int j = 0; j < (int)sizeof s / 16; j++)
+        for (int j = 0; j < N / 4; j++)
             #pragma unroll
             for (int e = 0; e < 4; e++) {
-                s[4 * j + e] = ex2(s[4 * j + e] * scale2 - reference[e / 2]);
-                sum[e / 2] += s[4 * j + e];
+                s[4 * j + e] = ex2(s[4 * j + e] * scale2 - r.row_max[e / 2]);
+                r.row_sum[e / 2] += s[4 * j + e];
             }
-    };
-    /* Of half a block the rest is 0: where it is the only one, its product takes all 128 keys all the same. */
-    auto round_p = [&](auto &s) {
+    }
+
+    /* The rest of half a block is 0: where it is the tile's only one, its O += P V takes all 128 keys. */
+    template<int N> DEVICE void convert_p(const float (&s)[N]) {
         #pragma unroll
-        for (int x = 0; x < KEYS / 4; x++) p_rows[x] = x < (int)sizeof s / 8 ? cvt_bf16x2(s[2 * x], s[2 * x + 1]) : 0;
-    };
-    int done_b = 0, done_h = 0, done_row = -1, done_at = 0;     /* the task before and its last block; row -1: none */
-    /* The results of the task before, behind whose last product only S has been started. (It waits also where there was
-       none: a wait under a condition serialises the products, C7514.) */
-    auto finish = [&]() {
+        for (int x = 0; x < KEYS / 4; x++) r.p[x] = x < N / 2 ? cvt_bf16x2(s[2 * x], s[2 * x + 1]) : 0;
+    }
+
+    /* Epilogue of the tile before: only the first S of the next one has been issued behind its last O += P V. (The wait
+       is unconditional: ptxas serialises wgmma across a conditional wait, C7514.) */
+    DEVICE void write_out() {
         wgmma_wait_group<1>();
-        ready(o);
-        if (done_row < 0) return;
-        release(F::V_EMPTY, done_at);
+        wgmma_fence_operand(r.o);
+        if (out_row < 0) return;
+        shared.v.release(out_block);
         float normalise[2];
         #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const float total = quad_sum(sum[i]);
-            const int query = done_row + own + 8 * i;
+            const float total = quad_sum(r.row_sum[i]);
+            const int query = out_row + row + 8 * i;
             normalise[i] = 1.0f / total;
-            if (c == 0 && query < p.T)
-                lse[((int64_t)done_b * p.NH + done_h) * p.T + query] = LN2 * (reference[i] + log2f(total));
+            if (column == 0 && query < p.T)
+                lse[((int64_t)out_b * p.NH + out_h) * p.T + query] = LN2 * (r.row_max[i] + log2f(total));
         }
-        store_rows<F::PANELS>(base + F::OUT + (4 * group + warp) * F::PANELS * RESULT_PANEL, &maps.out, done_b, done_h,
-                              done_row + RESULT_ROWS * warp, 0, o, normalise[0], normalise[1]);
-        done_row = -1;
-    };
-    /* The first block of a task: the last 64 of its columns are the square on the diagonal. Where there is none its
-       scores are made all the same, of whatever lies there, and dropped (C7514 again). */
-    auto begin = [&](auto &s, int at, bool any) {
-        constexpr int columns = sizeof s / 2;
-        if (any) wait_for(F::K_FULL, at);
-        start_s(s, at);         /* of the first columns: as many as s holds */
-        finish();
+        store_rows<F::PANELS>(shared.base + F::OUT + (4 * group + warp) * F::PANELS * EPILOGUE_PANEL, &maps.out, out_b,
+                              out_h, out_row + EPILOGUE_ROWS * warp, 0, r.o, normalise[0], normalise[1]);
+        out_row = -1;
+    }
+
+    /* The block on the diagonal, of which the first 2N keys are seen, the last 64 of them by some rows. Without `any` S
+       is computed of whatever is in shared memory, and dropped (C7514 again). */
+    template<int N> DEVICE void first_block(float (&s)[N], int n, bool any) {
+        if (any) shared.k.wait(n);
+        issue_qk(s, n);
+        write_out();
         wgmma_wait_group<0>();
-        ready(s);
+        wgmma_fence_operand(s);
         if (!any) return;
-        release(F::K_EMPTY, at);
+        shared.k.release(n);
         #pragma unroll
-        for (int j = columns / 8 - 8; j < columns / 8; j++)
+        for (int j = N / 4 - 8; j < N / 4; j++)
             #pragma unroll
             for (int e = 0; e < 4; e++)
-                if (8 * j + 2 * c + e % 2 - (columns - 64) > own + e / 2 * 8) s[4 * j + e] = -INFINITY;
-        reference = Pair(-INFINITY, -INFINITY);
-        sum[0] = sum[1] = 0;
+                if (8 * j + column + e % 2 - (2 * N - 64) > row + e / 2 * 8) s[4 * j + e] = -INFINITY;
+        r.row_max = Pair(-INFINITY, -INFINITY);
+        r.row_sum[0] = r.row_sum[1] = 0;
         #pragma unroll
-        for (int x = 0; x < F::PANELS * 32; x++) o[x] = 0;
-        follow_maximum(s);
+        for (int x = 0; x < F::PANELS * 32; x++) r.o[x] = 0;
+        update_row_max(s);
         exponentials(s);
-        round_p(s);
-    };
-    /* Any later block, and the product of the one before, of whose keys the first `seen` are seen, with its values. */
-    auto step = [&](int at, int seen) {
-        wait_for(F::K_FULL, at);
-        start_s(s, at);
-        wait_for(F::V_FULL, at - 1);
-        start_sum(o, p_rows, v_tile(at - 1), seen);
+        convert_p(s);
+    }
+
+    /* Block n, and O += P V of the one before, of which `keys` keys are seen. */
+    template<int N> DEVICE void next_block(float (&s)[N], int n, int keys) {
+        shared.k.wait(n);
+        issue_qk(s, n);
+        issue_pv(n - 1, keys);
         wgmma_wait_group<1>();
-        ready(s);
-        release(F::K_EMPTY, at);
-        const bool grown = follow_maximum(s);
+        wgmma_fence_operand(s);
+        shared.k.release(n);
+        const bool grown = update_row_max(s);
         exponentials(s);
         wgmma_wait_group<0>();
-        ready(o);
-        release(F::V_EMPTY, at - 1);
+        wgmma_fence_operand(r.o);
+        shared.v.release(n - 1);
         if (grown)
             #pragma unroll
-            for (int x = 0; x < F::PANELS * 32; x++) o[x] *= shrink[x / 2 % 2];
-        round_p(s);
-    };
-
-    for (int n = 0; ; n++) {
-        const Task t = tasks.take_by_warp(n);
-        const int row = uniform(row_of(t, group, n)), blocks = t.b >= 0 && row >= 0 && row < p.T ? row / KEYS + 1 : 0;
-        const int brought = (min(t.row + F::ROWS, p.T) - 1) / KEYS + 1, first = t.before + brought - blocks;
-        const int place = uniform_stage(n) % F::Q_STAGES * F::GROUPS + group;
-        const uint32_t q_empty = base + F::Q_EMPTY + 8 * place;
-        q = base + F::Q + place * F::Q_BYTES;
-        if (t.b >= 0) {
-            for (int at = t.before; at < first; at++) {     /* those that only groups further down need */
-                wait_for(F::K_FULL, at);
-                __syncwarp();       /* all have seen it, before it may be filled again */
-                release(F::K_EMPTY, at);
-                wait_for(F::V_FULL, at);
-                __syncwarp();
-                release(F::V_EMPTY, at);
-            }
-            mbarrier_wait(base + F::Q_FULL + 8 * place, parity_of<F::Q_STAGES>(n));
-            if constexpr (F::Q_IN_REGISTERS) {
-                const int q_row = 16 * warp + lane % 16;
-                #pragma unroll
-                for (int x = 0; x < 4 * F::PANELS; x++)
-                    ldmatrix(q_rows + 4 * x,
-                             q + x / 4 * F::Q_PANEL + q_row * ROW + (((x % 4 * 2 + lane / 16) ^ q_row % 8) << 4));
-            }
-            if (F::Q_IN_REGISTERS || blocks == 0) {
-                __syncwarp();
-                if (lane == 0) mbarrier_arrive(q_empty);
-            }
-        }
-        int at = first + 1;
-        if (row % KEYS == 0) {      /* of this block only the first half is seen */
-            float half[KEYS / 4];
-            begin(half, first, blocks > 0);
-            if (blocks > 1) step(at++, KEYS / 2);
-        } else
-            begin(s, first, blocks > 0);
-        if (t.b < 0) break;
-        if (blocks == 0) continue;
-        #pragma unroll 1
-        for (; at < first + blocks; at++) step(at, KEYS);
-        if (!F::Q_IN_REGISTERS && lane == 0) mbarrier_arrive(q_empty);
-        done_at = at - 1;
-        wait_for(F::V_FULL, done_at);
-        start_sum(o, p_rows, v_tile(done_at), KEYS);
-        done_b = t.b;
-        done_h = t.h;
-        done_row = row;
+            for (int x = 0; x < F::PANELS * 32; x++) r.o[x] *= r.rescale[x / 2 % 2];
+        convert_p(s);
     }
-    wait_for_stores();
+
+    /* Blocks that only the groups further down need */
+    DEVICE void skip_blocks(int begin, int end) {
+        for (int n = begin; n < end; n++) {
+            shared.k.wait(n);
+            __syncwarp();       /* all lanes have seen the phase before the stage can be filled again */
+            shared.k.release(n);
+            shared.v.wait(n);
+            __syncwarp();
+            shared.v.release(n);
+        }
+    }
+
+    DEVICE void load_q_fragments() {
+        const int q_row = 16 * warp + lane_id() % 16;
+        #pragma unroll
+        for (int x = 0; x < 4 * F::PANELS; x++)
+            ldmatrix(r.q + 4 * x, q_tile + x / 4 * F::Q_PANEL + q_row * ROW_BYTES
+                                  + swizzled(x % 4 * 2 + lane_id() / 16, q_row));
+    }
+
+    DEVICE void consume() {
+        float s[KEYS / 2];
+        r.row_max = Pair(0, 0);
+        r.row_sum[0] = r.row_sum[1] = 0;
+        for (int n = 0; ; n++) {
+            const WorkTile t = shared.tiles.take_by_warp(n);
+            const int first_row = uniform(F::group_row(t, group, n));
+            const int blocks = t.b >= 0 && first_row >= 0 && first_row < p.T ? first_row / KEYS + 1 : 0;
+            const int first = t.loaded + F::key_blocks(t, p.T) - blocks;
+            const int q_stage = uniform_stage(n) % F::Q_STAGES * F::GROUPS + group;
+            const Pipeline<1> q = shared.q(q_stage);
+            q_tile = shared.q_tile(q_stage);
+            if (t.b >= 0) {
+                skip_blocks(t.loaded, first);
+                q.wait(n / F::Q_STAGES);
+                if constexpr (F::Q_IN_REGISTERS) load_q_fragments();
+                if (F::Q_IN_REGISTERS || blocks == 0) {
+                    __syncwarp();
+                    q.release(0);
+                }
+            }
+            int next = first + 1;
+            if (first_row % KEYS == 0) {    /* the first half of the block on the diagonal is seen */
+                float half[KEYS / 4];
+                first_block(half, first, blocks > 0);
+                if (blocks > 1) next_block(s, next++, KEYS / 2);
+            } else
+                first_block(s, first, blocks > 0);
+            if (t.b < 0) break;
+            if (blocks == 0) continue;
+            #pragma unroll 1
+            for (; next < first + blocks; next++) next_block(s, next, KEYS);
+            if (!F::Q_IN_REGISTERS) q.release(0);
+            out_block = next - 1;
+            issue_pv(out_block, KEYS);
+            out_b = t.b;
+            out_h = t.h;
+            out_row = first_row;
+        }
+        wait_for_stores();
+    }
+};
+
+template<class F> __global__ __launch_bounds__(F::THREADS, 1)
+void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, float *lse) {
+    extern __shared__ __align__(1024) uint8_t memory[];
+    const Shared<F> shared = { memory };
+    const int group = uniform(threadIdx.x / WARPGROUP) - 1, warp = uniform(threadIdx.x / 32) % 4;
+    const int lane = lane_id();
+    if (threadIdx.x == 0) shared.init_barriers();
+    __syncthreads();
+    if (group < 0) {
+        setmaxnreg_dec<F::PRODUCER_REGISTERS>();
+        if (warp == 0 && lane == 0) produce<F>(p, maps, shared);
+    } else {
+        setmaxnreg_inc<F::REGISTERS>();
+        Registers<F> registers;
+        Consumer<F>(p, maps, shared, lse, group, warp, registers).consume();
+    }
 }
 
 template<class F> static void launch(Problem p, const Maps &maps, float *lse) {
     CUDA(cudaFuncSetAttribute(flash_forward_sm90<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, F::SHARED_BYTES));
-    const int64_t tasks = (int64_t)p.heads * tiles_of(p, F::ROWS, F::first_row(p.T));
-    const int blocks = blocks_for(tasks);
-    p.draws = (unsigned)(tasks + blocks);
+    const int64_t tiles = (int64_t)p.heads * tile_count(p, F::ROWS, F::first_row(p.T));
+    const int blocks = persistent_blocks(tiles);
+    p.fetches = (unsigned)(tiles + blocks);
     LAUNCH(flash_forward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, maps, lse);
 }
 
 void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v) {
-    const int64_t head_bytes = (int64_t)s->Tq * s->HS * 2 * (int64_t)sizeof(bf16);
-    Problem p = problem_of(s, (16 << 20) / head_bytes);     /* K and V in a third of the L2 */
-    CUDA(cudaGetSymbolAddress((void **)&p.ticket, ticket));
+    Problem p = make_problem(s, attention_heads_in_flight(s));
+    CUDA(cudaGetSymbolAddress((void **)&p.tile_counter, tile_counter));
     const Maps maps = { tensor_map("q", s, q, GROUP_ROWS), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
-                        tensor_map("out", s, out, RESULT_ROWS) };
+                        tensor_map("out", s, out, EPILOGUE_ROWS) };
     (s->HS > 64 ? launch<Wide> : launch<Narrow>)(p, maps, lse);
 }

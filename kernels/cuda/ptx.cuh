@@ -1,5 +1,5 @@
-/* kernels/cuda/ptx.cuh - PTX instructions that CUDA C++ has no operator for, one function each, named as in the PTX ISA;
-   those of sm_90a are in ptx_sm90.cuh. */
+/* kernels/cuda/ptx.cuh - PTX instructions of sm_80, one function each, named as in the PTX ISA. Those of sm_90a are in
+   ptx_sm90.cuh. */
 #ifndef KERNELS_CUDA_PTX_CUH
 #define KERNELS_CUDA_PTX_CUH
 #include "cuda.h"
@@ -9,8 +9,8 @@ typedef __nv_bfloat16 bf16;
 
 DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-/* x of lane 0. ptxas knows that the result is the same in all lanes: it and what is computed from it can stay in uniform
-   registers. */
+DEVICE int lane_id() { return threadIdx.x % 32; }
+/* x of lane 0. ptxas knows the result to be uniform: what is computed from it can stay in uniform registers. */
 DEVICE int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 DEVICE float ex2(float x) {
@@ -18,7 +18,6 @@ DEVICE float ex2(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-
 DEVICE uint32_t cvt_bf16x2(float low, float high) {
     uint32_t pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
@@ -30,7 +29,6 @@ DEVICE float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
     return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
-
 DEVICE float quad_sum(float x) {
     x += __shfl_xor_sync(0xffffffffu, x, 1);
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
@@ -41,7 +39,6 @@ DEVICE void ldmatrix(uint32_t *d, uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(address) : "memory");
 }
-
 DEVICE void ldmatrix_trans(uint32_t *d, uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(address) : "memory");
@@ -59,12 +56,10 @@ DEVICE void cp_async_16(uint32_t to, const void *from, bool valid) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                  :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(valid ? 16 : 0) : "memory");
 }
-
 DEVICE void cp_async_4(uint32_t to, const void *from, bool valid) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
                  :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(valid ? 4 : 0) : "memory");
 }
-
 DEVICE void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 #endif
