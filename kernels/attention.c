@@ -16,19 +16,52 @@ const Attention *attention_pick(const char *name, const AttentionSpec *spec) {
         if (!refusal) return a;
         if (!reason) reason = refusal;
     }
-    REQUIRE(reason, "attention: \"%s\" is none of ours, want one of %s", name, names);
+    REQUIRE(reason, "attention: unknown name \"%s\", want one of %s", name, names);
     fail("attention %s cannot run here: %s", name, reason);
 }
 
-void attention_check(const Attention *attention, const AttentionSpec *spec, Tensor out, Tensor q, Tensor k, Tensor v) {
-    const char *refusal = attention->refuse(spec);
-    REQUIRE(!refusal, "attention %s cannot run here: %s", attention->name, refusal);
-    REQUIRE(spec->B >= 1 && spec->NH >= 1 && spec->Tq >= 1 && spec->q0 >= 0 && spec->q0 + spec->Tq <= spec->Tk,
-            "attention: B %d, NH %d, Tq %d, q0 %d, Tk %d: want all sizes >= 1 and q0 + Tq <= Tk",
-            spec->B, spec->NH, spec->Tq, spec->q0, spec->Tk);
-    int C = spec->NH * spec->HS;
-    check_tensor("attention", "q",   q,   spec->dtype,     3, spec->B, spec->Tq, C);
-    check_tensor("attention", "k",   k,   spec->dtype,     3, spec->B, spec->Tk, C);
-    check_tensor("attention", "v",   v,   spec->dtype,     3, spec->B, spec->Tk, C);
-    check_tensor("attention", "out", out, spec->out_dtype, 3, spec->B, spec->Tq, C);
+void attention_check_forward(const Attention *a, const AttentionSpec *s, Tensor out, Tensor lse,
+                             Tensor q, Tensor k, Tensor v) {
+    const char *refusal = a->refuse(s);
+    REQUIRE(!refusal, "attention %s cannot run here: %s", a->name, refusal);
+    REQUIRE(s->B >= 1 && s->NH >= 1 && s->Tq >= 1 && s->Tk >= 1,
+            "attention: B %d, NH %d, Tq %d, Tk %d: want all sizes >= 1", s->B, s->NH, s->Tq, s->Tk);
+    int C = s->NH * s->HS;
+    check_tensor("attention", "q",   q,   s->dtype,     3, s->B, s->Tq, C);
+    check_tensor("attention", "k",   k,   s->dtype,     3, s->B, s->Tk, C);
+    check_tensor("attention", "v",   v,   s->dtype,     3, s->B, s->Tk, C);
+    check_tensor("attention", "out", out, s->out_dtype, 3, s->B, s->Tq, C);
+    check_tensor("attention", "lse", lse, F32,          3, s->B, s->NH, s->Tq);
+    check_packed("attention", "lse", lse);
+}
+
+void attention_check_backward(const Attention *a, const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
+                              Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) {
+    attention_check_forward(a, s, out, lse, q, k, v);
+    int C = s->NH * s->HS;
+    check_tensor("attention", "dq",   dq,   s->dtype,     3, s->B, s->Tq, C);
+    check_tensor("attention", "dk",   dk,   s->dtype,     3, s->B, s->Tk, C);
+    check_tensor("attention", "dv",   dv,   s->dtype,     3, s->B, s->Tk, C);
+    check_tensor("attention", "dout", dout, s->out_dtype, 3, s->B, s->Tq, C);
+}
+
+void attention_check_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse) {
+    REQUIRE(lse.ndim == 3 && lse.dim[1] >= 1 && out.ndim == 3 && out.dim[2] % lse.dim[1] == 0,
+            "attention_merge: want out (B,T,NH*HS) and lse (B,NH,T), got %d and %d dimensions, %lld columns and "
+            "%lld heads", out.ndim, lse.ndim, (long long)out.dim[2], (long long)lse.dim[1]);
+    check_tensor("attention_merge", "out",      out,      F32, 3, lse.dim[0], lse.dim[2], out.dim[2]);
+    check_tensor("attention_merge", "part",     part,     F32, 3, lse.dim[0], lse.dim[2], out.dim[2]);
+    check_tensor("attention_merge", "lse",      lse,      F32, 3, lse.dim[0], lse.dim[1], lse.dim[2]);
+    check_tensor("attention_merge", "part_lse", part_lse, F32, 3, lse.dim[0], lse.dim[1], lse.dim[2]);
+    check_packed("attention_merge", "lse", lse);
+    check_packed("attention_merge", "part_lse", part_lse);
+}
+
+size_t attention_row_bytes(const AttentionSpec *s) {
+    return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq;
+}
+
+size_t attention_no_bytes(const AttentionSpec *s) {
+    (void)s;
+    return 0;
 }

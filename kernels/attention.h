@@ -1,30 +1,36 @@
-/* kernels/attention.h - Causal self-attention: several implementations, one contract, chosen at run time.
-   out = softmax(scale q k^T, causal) v, per sequence and head (Vaswani et al. 2017, arXiv 1706.03762).
+/* kernels/attention.h - Multi-head attention: several implementations, one contract, chosen at run time.
+   out = softmax(scale q k^T) v per sequence and head (Vaswani et al. 2017, arXiv 1706.03762).
 
    q, out, dq, dout (B,Tq,NH*HS); k, v, dk, dv (B,Tk,NH*HS): a head is HS columns. They may be column views of one
-   packed (B,T,3C) qkv: only the pitch differs. All outputs are written (=), never read. Query row i sees the keys
-   0 .. q0 + i; a NaN or an infinity in k or v may also reach rows before its own, through a product with 0. */
+   packed (B,T,3C) qkv: only the pitch differs. lse (B,NH,Tq) F32, packed: the log-sum-exp of each row's scaled scores.
+   Query row i sees key j if j <= q0 + i, or always if not causal. A row that sees no key has out = 0, lse = -INFINITY
+   and gradients of 0. A NaN or an infinity in k or v may also reach rows that do not see it, multiplied by P = 0. */
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
 #include "tensor.h"
 
 typedef struct {
     int   B, Tq, Tk, NH, HS;
-    int   q0;               /* position of query row 0 among the keys: 0 in training */
+    int   q0;               /* position of query row 0 relative to key 0, may be negative: 0 in training */
+    int   causal;           /* 0: every query sees every key, q0 has no meaning */
     float scale;            /* 1 / sqrt(HS) in GPT-2 */
-    float dropout;          /* on the probabilities */
-    int   deterministic;    /* the same bits every time, even where that costs */
-    DType dtype, out_dtype; /* F32 out with bf16 in: a partial result that somebody will merge */
+    int   deterministic;    /* the same bits every run, even where that costs time */
+    DType dtype, out_dtype; /* F32 out with bf16 in: a partial result for attention_merge */
+    Into  dqkv_into;        /* dq, dk and dv are = or += */
 } AttentionSpec;
 
+/* kept: memory of kept_bytes that forward writes and backward reads, all of P where an implementation does not
+   recompute it. Where kept_bytes is 0, backward may be given the out and lse of attention_merge: dq, dk and dv then are
+   the shares of these keys in the gradients over all keys. work: scratch of either pass, on 16 bytes. */
 typedef struct {
-    const char *name;                                      /* what --attention says: "flash", "naive" */
+    const char *name;                                      /* value of --attention: "flash", "naive" */
     const char *(*refuse)(const AttentionSpec *);          /* NULL, or why it cannot run here */
-    size_t (*state_bytes)(const AttentionSpec *);          /* kept for backward: the log-sum-exp, or all of P; opaque */
-    size_t (*workspace_bytes)(const AttentionSpec *);      /* scratch of either pass */
-    void (*forward) (const AttentionSpec *, Tensor out, void *state, Tensor q, Tensor k, Tensor v, void *work);
-    void (*backward)(const AttentionSpec *, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
-                     Tensor out, const void *state, Tensor q, Tensor k, Tensor v, void *work);
+    size_t (*kept_bytes)(const AttentionSpec *);
+    size_t (*workspace_bytes)(const AttentionSpec *);
+    void (*forward) (const AttentionSpec *, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
+                     void *work);
+    void (*backward)(const AttentionSpec *, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
+                     const void *kept, Tensor q, Tensor k, Tensor v, void *work);
 } Attention;
 
 extern const Attention *const attention_list[];             /* the linked backend's, best first, NULL-terminated */
@@ -32,7 +38,24 @@ extern const Attention *const attention_list[];             /* the linked backen
 /* "auto": the first that does not refuse. Fails with the reason when the named one refuses or does not exist. */
 const Attention *attention_pick(const char *name, const AttentionSpec *spec);
 
-/* Shared checks of both passes: shapes, data types. */
-void attention_check(const Attention *attention, const AttentionSpec *spec, Tensor out, Tensor q, Tensor k, Tensor v);
+/* out, lse = the softmax-weighted merge of two partial results over disjoint keys; exact where one of them saw no key.
+   out, part (B,T,NH*HS) F32; lse, part_lse (B,NH,T) F32, packed. */
+void attention_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse);
+
+/* ---- for the implementations: checks of shapes and data types, common sizes */
+
+void   attention_check_forward (const Attention *a, const AttentionSpec *s, Tensor out, Tensor lse,
+                                Tensor q, Tensor k, Tensor v);
+void   attention_check_backward(const Attention *a, const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
+                                Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v);
+void   attention_check_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse);
+size_t attention_row_bytes(const AttentionSpec *s);         /* a float per query row: lse, or delta */
+size_t attention_no_bytes (const AttentionSpec *s);         /* 0 */
+
+/* The diagonal d of the mask, as torch.tril counts it: row i sees key j if j <= d + i. -Tq: none, Tk: all of them. */
+static inline int attention_diagonal(const AttentionSpec *s) {
+    if (!s->causal) return s->Tk;
+    return s->q0 < -s->Tq ? -s->Tq : s->q0 > s->Tk ? s->Tk : s->q0;
+}
 
 #endif

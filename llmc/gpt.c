@@ -116,8 +116,8 @@ static int64_t head_chunk(const GPTConfig *config, int B, int T) {
 
 static void acts_rows(Acts *a, const GPTConfig *config, const Attention *attention, const AttentionSpec *spec,
                       Purpose purpose) {
-    int64_t B = spec->B, T = spec->Tq, C = config->C, Vp = config->Vp, chunk = head_chunk(config, spec->B, spec->Tq);
-    int64_t state = (int64_t)(attention->state_bytes(spec) + 3) / 4;
+    int64_t B = spec->B, T = spec->Tq, NH = config->NH, C = config->C, Vp = config->Vp;
+    int64_t chunk = head_chunk(config, spec->B, spec->Tq), kept = (int64_t)(attention->kept_bytes(spec) + 3) / 4;
     int64_t work = (int64_t)(attention->workspace_bytes(spec) + 3) / 4;
     int blocks = purpose == TRAIN ? config->L : 1;
     const DType ACT = config->dtype;
@@ -135,9 +135,9 @@ static void acts_rows(Acts *a, const GPTConfig *config, const Attention *attenti
 
 static AttentionSpec attention_spec(const GPTConfig *config, int B, int T) {
     int HS = config->C / config->NH;
-    return (AttentionSpec){ .B = B, .Tq = T, .Tk = T, .NH = config->NH, .HS = HS, .scale = 1.0f / sqrtf((float)HS),
-                            .dtype = config->dtype, .out_dtype = config->dtype,
-                            .deterministic = config->deterministic };
+    return (AttentionSpec){ .B = B, .Tq = T, .Tk = T, .NH = config->NH, .HS = HS, .causal = 1,
+                            .scale = 1.0f / sqrtf((float)HS), .dtype = config->dtype, .out_dtype = config->dtype,
+                            .deterministic = config->deterministic, .dqkv_into = OVERWRITE };
 }
 
 /* ---- Counts */
@@ -188,16 +188,15 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
     gpt_check(&config);
     REQUIRE(B >= 1 && T >= 1 && T <= config.T,
             "model: a batch of %d x %d tokens, want at least 1 and at most the context %d", B, T, config.T);
-    *m = (GPT){ .config = config, .purpose = purpose };
-    AttentionSpec spec = attention_spec(&config, B, T);
-    m->attention = attention_pick(attention, &spec);
+    *m = (GPT){ .config = config, .purpose = purpose, .attention_name = attention };
+    size_t workspace;
+    m->act_bytes = gpt_act_bytes(&config, attention, B, T, purpose, &workspace);
     params_create(&m->params, &config, config.dtype, "the parameters");
     if (config.dtype == F32) m->master = m->params;
     else params_create(&m->master, &config, F32, "the parameters in f32");
     if (purpose == TRAIN) params_create(&m->grads, &config, F32, "the gradients");
     m->acts.block = calloc((size_t)config.L, sizeof *m->acts.block);
     REQUIRE(m->acts.block, "out of memory: the table of %d blocks", config.L);
-    m->act_bytes = act_table(&m->acts, &config, m->attention, &spec, purpose);
     m->act_memory = device_alloc(m->act_bytes, "the activations");
     gpt_set_batch(m, B, T);
 }
@@ -215,6 +214,7 @@ void gpt_free(GPT *m) {
 void gpt_set_batch(GPT *m, int B, int T) {
     if (m->acts.table.memory && m->spec.B == B && m->spec.Tq == T) return;
     m->spec = attention_spec(&m->config, B, T);
+    m->attention = attention_pick(m->attention_name, &m->spec);
     size_t bytes = act_table(&m->acts, &m->config, m->attention, &m->spec, m->purpose);
     REQUIRE(bytes <= m->act_bytes && T <= m->config.T,
             "model: a batch of %d x %d tokens needs %zu bytes, %zu are allocated", B, T, bytes, m->act_bytes);
@@ -260,12 +260,13 @@ static Tensor part(Tensor qkv, int which) {
     return tensor_column_range(qkv, which * C, C);
 }
 
-static void attention_forward(GPT *m, Tensor out, Tensor state, Tensor qkv) {
-    m->attention->forward(&m->spec, out, state.data, part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
+static void attention_forward(GPT *m, Tensor out, Tensor lse, Tensor kept, Tensor qkv) {
+    m->attention->forward(&m->spec, out, lse, kept.data, part(qkv, 0), part(qkv, 1), part(qkv, 2),
+                          m->acts.attwork.data);
 }
 
-static void attention_backward(GPT *m, Tensor dqkv, Tensor dout, Tensor out, Tensor state, Tensor qkv) {
-    m->attention->backward(&m->spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, state.data,
+static void attention_backward(GPT *m, Tensor dqkv, Tensor dout, Tensor out, Tensor lse, Tensor kept, Tensor qkv) {
+    m->attention->backward(&m->spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, kept.data,
                            part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
 }
 
@@ -279,7 +280,7 @@ void gpt_forward(GPT *m) {
         BlockActs *s = &a->block[l];
         residual_layernorm_forward(s->res1, s->ln1, s->ln1_mean, s->ln1_rstd, x, branch, w->ln1w, w->ln1b);
         matmul_forward(s->qkv, ABSENT, s->ln1, w->qkvw, w->qkvb);
-        attention_forward(m, s->atty, s->att, s->qkv);
+        attention_forward(m, s->atty, s->lse, s->att, s->qkv);
         matmul_forward(a->branch, ABSENT, s->atty, w->projw, w->projb);
         residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
         matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
@@ -311,7 +312,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GradReady *ready, void *contex
         layernorm_backward(a->dres, dw->ln2w, dw->ln2b, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd, w->ln2w,
                            ACCUMULATE, into);
         matmul_backward(a->dbranch, dw->projw, dw->projb, a->dres, s->atty, ABSENT, w->projw, into);
-        attention_backward(m, a->dqkv, a->dbranch, s->atty, s->att, s->qkv);
+        attention_backward(m, a->dqkv, a->dbranch, s->atty, s->lse, s->att, s->qkv);
         matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
         layernorm_backward(a->dres, dw->ln1w, dw->ln1b, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd, w->ln1w,
                            ACCUMULATE, into);

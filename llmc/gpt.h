@@ -51,7 +51,8 @@ typedef struct {
     X(ln1_rstd,   SHAPE(B, T),         F32,   KEPT) \
     X(qkv,        SHAPE(B, T, 3*C),    ACT,   KEPT) \
     X(atty,       SHAPE(B, T, C),      ACT,   KEPT) \
-    X(att,        SHAPE(state),        F32,   OPAQUE)   /* what the attention keeps for its backward pass */ \
+    X(lse,        SHAPE(B, NH, T),     F32,   KEPT)   /* log-sum-exp of the scores */ \
+    X(att,        SHAPE(kept),         F32,   OPAQUE) /* what else the attention keeps: P, or nothing */ \
     X(res2,       SHAPE(B, T, C),      ACT,   KEPT)   /* the residual stream between attention and MLP */ \
     X(ln2,        SHAPE(B, T, C),      ACT,   KEPT) \
     X(ln2_mean,   SHAPE(B, T),         F32,   KEPT) \
@@ -89,7 +90,8 @@ typedef enum { EVALUATE, TRAIN } Purpose;
 typedef struct {
     GPTConfig        config;
     Purpose          purpose;
-    const Attention *attention;
+    const char      *attention_name;   /* "auto", "flash", .. */
+    const Attention *attention;    /* chosen for the current batch */
     AttentionSpec    spec;         /* of the current batch */
     Params           params;       /* what the ops read, in config.dtype */
     Params           master;       /* in f32; the same as params where dtype is F32 */

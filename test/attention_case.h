@@ -1,28 +1,36 @@
-/* test/attention_case.h - The operands of one attention, as they may lie in memory, and data that is hard to sum. */
+/* test/attention_case.h - One case of attention: its operands as they may lie in memory, data that is hard to sum, the
+   float64 result of each head, and the checks against it. */
 #ifndef TEST_ATTENTION_CASE_H
 #define TEST_ATTENTION_CASE_H
 #include "../kernels/attention.h"
 #include "arena.h"
 
-enum { MOST_IMPLEMENTATIONS = 16 };
-static int ran[MOST_IMPLEMENTATIONS], refused[MOST_IMPLEMENTATIONS];     /* cases, of each in attention_list */
+enum { IMPLEMENTATIONS_MAX = 16, HS_MAX = 128, T_MAX = 4352 };
+enum { OUT, DQ, DK, DV, OUTPUTS };
+static const char *const output_name[] = { "out", "dq", "dk", "dv" };
+static int on_cpu;
+
+static int too_long[IMPLEMENTATIONS_MAX];       /* cases, of each in attention_list, that fits() has left out */
 
 /* Several may have one name: the number is the place in attention_list. */
 static inline void name_implementation(int n) {
     snprintf(arena_op, sizeof arena_op, "%s %d %s", attention_list[n]->name, n + 1, dtype_name(arena_dtype));
 }
 
-static inline void print_implementations(void) {
-    for (int n = 0; attention_list[n]; n++)
-        printf("  %s %d: %d cases, %d more refused\n", attention_list[n]->name, n + 1, ran[n], refused[n]);
+/* As in training. */
+static inline AttentionSpec spec_of(int B, int NH, int T, int HS) {
+    return (AttentionSpec){ .B = B, .NH = NH, .Tq = T, .Tk = T, .HS = HS, .causal = 1, .scale = 1 / sqrtf((float)HS),
+                            .dtype = arena_dtype, .out_dtype = arena_dtype };
 }
 
-/* How the operands lie: each packed; each in its own columns of a (B,T,3C) of its own, whose other columns are NaN and
-   stay as they are; q, k and v in one qkv, dq, dk and dv in one dqkv. */
+/* ---- operands: each packed; each in its own columns of a (B,T,3C) of its own, whose other columns are NaN and stay as
+   they are; q, k and v in one qkv, dq, dk and dv in one dqkv */
 typedef enum { PACKED, VIEWS, ONE_QKV } Layout;
 enum { LAYOUTS = 3 };
 
 typedef struct { Tensor q, k, v, out, dout, dq, dk, dv; } Operands;
+
+static inline Tensor output_of(Operands x, int which) { return (const Tensor[]){ x.out, x.dq, x.dk, x.dv }[which]; }
 
 /* The column-th third of whole; of a buffer of its own where whole is absent. */
 static inline Tensor third(Tensor whole, int column, int how, int B, int T, int C) {
@@ -36,38 +44,25 @@ static inline Tensor operand(Layout layout, Tensor whole, int column, int how, i
     return layout == PACKED ? place(arena_dtype, how, 0, DIMS(B, T, C)) : third(whole, column, how, B, T, C);
 }
 
-/* All poisoned. dq may differ from run to run where the spec does not ask for the same bits. */
+/* All poisoned. Packed outputs lie one after the other in the order of OUT .. DV. */
 static inline Operands place_operands(const AttentionSpec *s, Layout layout) {
-    int B = s->B, Tq = s->Tq, Tk = s->Tk, C = s->NH * s->HS, dq_is = s->deterministic ? WRITTEN : SCRATCH;
+    int B = s->B, Tq = s->Tq, Tk = s->Tk, C = s->NH * s->HS;
     Tensor qkv  = layout == ONE_QKV ? place(arena_dtype, KEPT, 0, DIMS(B, Tk, 3 * C)) : ABSENT;
     Tensor dqkv = layout == ONE_QKV ? place(arena_dtype, KEPT, 0, DIMS(B, Tk, 3 * C)) : ABSENT;
     Layout around = layout == VIEWS ? VIEWS : PACKED;
-    return (Operands){
-        .q   = operand(layout, qkv,    0, KEPT,    B, Tq, C), .dq   = operand(layout, dqkv,   0, dq_is,   B, Tq, C),
-        .k   = operand(layout, qkv,    1, KEPT,    B, Tk, C), .dk   = operand(layout, dqkv,   1, WRITTEN, B, Tk, C),
-        .v   = operand(layout, qkv,    2, KEPT,    B, Tk, C), .dv   = operand(layout, dqkv,   2, WRITTEN, B, Tk, C),
-        .out = operand(around, ABSENT, 1, WRITTEN, B, Tq, C), .dout = operand(around, ABSENT, 0, KEPT,    B, Tq, C),
-    };
+    Operands o;
+    o.q    = operand(layout, qkv,    0, KEPT,    B, Tq, C);
+    o.k    = operand(layout, qkv,    1, KEPT,    B, Tk, C);
+    o.v    = operand(layout, qkv,    2, KEPT,    B, Tk, C);
+    o.dout = operand(around, ABSENT, 0, KEPT,    B, Tq, C);
+    o.out  = operand(around, ABSENT, 1, WRITTEN, B, Tq, C);
+    o.dq   = operand(layout, dqkv,   0, WRITTEN, B, Tq, C);
+    o.dk   = operand(layout, dqkv,   1, WRITTEN, B, Tk, C);
+    o.dv   = operand(layout, dqkv,   2, WRITTEN, B, Tk, C);
+    return o;
 }
 
-/* What one attention needs besides: each pass a workspace of its own, for it may leave nothing there to the other. */
-typedef struct { Tensor state, work[2]; } Memory;
-
-static inline Tensor scratch_bytes(size_t count) { return scratch(count ? (int64_t)(count + 3) / 4 : 1); }
-
-static inline Memory place_memory(const Attention *a, const AttentionSpec *s) {
-    return (Memory){ scratch_bytes(a->state_bytes(s)), { scratch_bytes(a->workspace_bytes(s)),
-                                                         scratch_bytes(a->workspace_bytes(s)) } };
-}
-
-static inline void run_both(const Attention *a, const AttentionSpec *s, Operands o, Memory m) {
-    a->forward(s, o.out, m.state.data, o.q, o.k, o.v, m.work[0].data);
-    a->backward(s, o.dq, o.dk, o.dv, o.dout, o.out, m.state.data, o.q, o.k, o.v, m.work[1].data);
-}
-
-/* ---- one head and its data */
-
-/* Head h of sequence b: (T,HS), the rows as far apart as they are. */
+/* Head h of sequence b: (T,HS), with the pitch of the whole. */
 static inline Tensor head_view(Tensor t, const AttentionSpec *s, int b, int h) {
     return tensor_column_range(tensor_row_range(t, b * t.dim[1], t.dim[1]), h * s->HS, s->HS);
 }
@@ -78,7 +73,8 @@ static inline Operands head_of(Operands o, const AttentionSpec *s, int b, int h)
                        head_view(o.dk, s, b, h), head_view(o.dv, s, b, h) };
 }
 
-/* POWERS and ONE_HOT are exact: every P that meets a dout is a power of two, or 0, and every sum has few bits. */
+/* ---- data. POWERS and ONE_HOT are exact: every P with a dout other than 0 is a power of two, or 0, and every sum has
+   few bits. */
 typedef enum { RANDOM, HUNDREDS, ONE_HUGE_SCORE, EQUAL_SCORES, RISING_MAXIMA, FALLING_MAXIMA, FIRST_ROW, INTEGERS,
                HARD_DATA_END, POWERS = HARD_DATA_END, ONE_HOT } Data;
 static const char *const data_name[] = { "random", "up to 100", "one huge score a row", "equal scores",
@@ -132,14 +128,229 @@ static inline void fill_head(const AttentionSpec *s, Data data, Operands x) {
         }
     for (int i = 0; i < s->Tq; i++)
         for (int d = 0; d < s->HS; d++) {
-            int64_t qd = i * x.q.pitch + d, key = (37 * (int64_t)i + 11) % (s->q0 + i + 1);
-            if (data == ONE_HUGE_SCORE) set(x.q, qd, 100 * get(x.k, key * x.k.pitch + d));
+            int64_t qd = i * x.q.pitch + d, key = (37 * (int64_t)i + 11) % (oracle_keys_seen(s, i) + 1);
+            if (data == ONE_HUGE_SCORE) set(x.q, qd, 100 * get(x.k, key % s->Tk * x.k.pitch + d));
             if (data == RISING_MAXIMA || data == FALLING_MAXIMA) set(x.q, qd, fabs(get(x.q, qd)));
             if (data == INTEGERS)       set(x.q, qd, round(get(x.q, qd)));
             if (data == FIRST_ROW && i) set(x.dout, i * x.dout.pitch + d, 0);
         }
     if (data == POWERS)  fill_powers(s, x);
     if (data == ONE_HOT) fill_one_hot(s, x);
+}
+
+/* ---- memory of an implementation */
+
+/* Each pass has its own workspace: what forward leaves there is not for backward. */
+typedef struct { Tensor lse, kept, work[2]; } Memory;
+
+static inline Tensor scratch_bytes(size_t count) { return scratch(count ? (int64_t)(count + 3) / 4 : 1); }
+
+static inline Memory place_memory(const Attention *a, const AttentionSpec *s) {
+    return (Memory){ f32_output(s->B, s->NH, s->Tq), scratch_bytes(a->kept_bytes(s)),
+                     { scratch_bytes(a->workspace_bytes(s)), scratch_bytes(a->workspace_bytes(s)) } };
+}
+
+/* Of times the length. */
+static inline int64_t memory_bytes(const Attention *a, AttentionSpec s, int times) {
+    s.Tq *= times;
+    s.Tk *= times;
+    return (int64_t)(a->kept_bytes(&s) + 2 * a->workspace_bytes(&s) + attention_row_bytes(&s));
+}
+
+/* Only an implementation that keeps all of P may find the arena too small. */
+static inline int fits(int n, const AttentionSpec *s) {
+    const Attention *a = attention_list[n];
+    if (arena_used + memory_bytes(a, *s, 1) / 2 + 10 * GUARD_HALVES <= ARENA_HALVES) return 1;
+    EXPECT(memory_bytes(a, *s, 2) > 3 * memory_bytes(a, *s, 1), "%s %d: %s does not fit, though its memory is linear: "
+           "ARENA_HALVES is too small", a->name, n + 1, arena_case);
+    too_long[n]++;
+    return 0;
+}
+
+static inline void run_both(const Attention *a, const AttentionSpec *s, Operands o, Memory m) {
+    a->forward(s, o.out, m.lse, m.kept.data, o.q, o.k, o.v, m.work[0].data);
+    a->backward(s, o.dq, o.dk, o.dv, o.dout, o.out, m.lse, m.kept.data, o.q, o.k, o.v, m.work[1].data);
+}
+
+/* ---- the truth of one head
+
+   An error may be at most twice that of the same attention with P and dS kept in bf16, dout . out taken from the out
+   that was written, and the results rounded; in its maximum and in its root mean square. For the part of f32, see
+   arena.h. */
+typedef struct { double *x[OUTPUTS], *lse; } Results;
+typedef struct {
+    Results want, from_bf16_p;                          /* the latter of POWERS in bf16 only: see Exact */
+    double condition, floor[OUTPUTS];                   /* see arena.h */
+    double worst[OUTPUTS], root_mean_square[OUTPUTS];   /* error of the emulation */
+} Truth;
+
+typedef struct { const double *q, *k, *v, *dout; } Inputs;
+
+static inline AttentionSpec one_head(AttentionSpec s) {
+    s.B = s.NH = 1;
+    return s;
+}
+
+static inline Results new_results(Operands x) {
+    Results r = { .lse = doubles(x.q.dim[0]) };
+    for (int i = 0; i < OUTPUTS; i++) r.x[i] = doubles(tensor_count(output_of(x, i)));
+    return r;
+}
+
+static inline Inputs inputs_of(Operands x) { return (Inputs){ given(x.q), given(x.k), given(x.v), given(x.dout) }; }
+
+/* stores: see oracle_stores. What dq, dk and dv are added to is part of the result. */
+static inline void attend(const AttentionSpec *s, Operands x, Results r, double stores, Inputs in) {
+    AttentionSpec one = one_head(*s);
+    int64_t pool_before = pool_used;
+    oracle_stores = stores;
+    oracle_attention_forward(&one, r.x[OUT], r.lse, in.q, in.k, in.v);
+    oracle_attention_backward(&one, r.x[DQ], r.x[DK], r.x[DV], in.dout, r.lse, in.q, in.k, in.v);
+    oracle_stores = 0;
+    for (int i = DQ; i < OUTPUTS; i++) plus(r.x[i], output_of(x, i), s->dqkv_into);
+    pool_used = pool_before;
+}
+
+/* floor: the size that the sums of out, dq, dk and dv would have if all terms had random signs, where
+   ds = p (dp - sum(p dp)) cancels too. condition: a score s is a sum that is wrong by about u times the sum of its
+   terms' sizes, and exp(s) by as much relative to itself. */
+static inline void find_sizes(const AttentionSpec *s, Truth *t, Inputs in) {
+    int Tq = s->Tq, Tk = s->Tk, HS = s->HS;
+    int64_t pool_before = pool_used;
+    double condition = 0, out_max = 0, dq_max = 0, dk_max = 0, dv_max = 0, *p_dp = doubles(Tq);
+    #pragma omp parallel for schedule(dynamic, 4) reduction(max:condition, out_max, dq_max)
+    for (int i = 0; i < Tq; i++) {
+        const double *q = in.q + i * HS, *dout = in.dout + i * HS;
+        int seen = oracle_keys_seen(s, i);
+        double p[T_MAX], dp2[T_MAX], out2[HS_MAX] = {0}, dq2[HS_MAX] = {0};
+        p_dp[i] = 0;
+        for (int j = 0; j < seen; j++) {
+            const double *k = in.k + j * HS, *v = in.v + j * HS;
+            double score = 0, size = 0;
+            dp2[j] = 0;
+            for (int d = 0; d < HS; d++) {
+                score += q[d] * k[d];
+                size += fabs(q[d] * k[d]);
+                dp2[j] += dout[d] * v[d] * dout[d] * v[d];
+            }
+            condition = fmax(condition, fabs(s->scale) * size);
+            p[j] = exp(s->scale * score - t->want.lse[i]);
+            p_dp[i] += p[j] * p[j] * dp2[j];
+            for (int d = 0; d < HS; d++) out2[d] += p[j] * v[d] * p[j] * v[d];
+        }
+        for (int j = 0; j < seen; j++) {
+            double ds = s->scale * p[j] * (sqrt(dp2[j]) + sqrt(p_dp[i]));
+            for (int d = 0; d < HS; d++) dq2[d] += ds * in.k[j * HS + d] * ds * in.k[j * HS + d];
+        }
+        for (int d = 0; d < HS; d++) { out_max = fmax(out_max, out2[d]); dq_max = fmax(dq_max, dq2[d]); }
+    }
+    #pragma omp parallel for schedule(dynamic, 4) reduction(max:dk_max, dv_max)
+    for (int j = 0; j < Tk; j++) {
+        const double *k = in.k + j * HS, *v = in.v + j * HS;
+        double dk2[HS_MAX] = {0}, dv2[HS_MAX] = {0};
+        for (int i = 0; i < Tq; i++) {
+            const double *q = in.q + i * HS, *dout = in.dout + i * HS;
+            if (j >= oracle_keys_seen(s, i)) continue;
+            double score = 0, dp2 = 0;
+            for (int d = 0; d < HS; d++) { score += q[d] * k[d]; dp2 += dout[d] * v[d] * dout[d] * v[d]; }
+            double p = exp(s->scale * score - t->want.lse[i]), ds = s->scale * p * (sqrt(dp2) + sqrt(p_dp[i]));
+            for (int d = 0; d < HS; d++) { dk2[d] += ds * q[d] * ds * q[d]; dv2[d] += p * dout[d] * p * dout[d]; }
+        }
+        for (int d = 0; d < HS; d++) { dk_max = fmax(dk_max, dk2[d]); dv_max = fmax(dv_max, dv2[d]); }
+    }
+    const double squares[OUTPUTS] = { out_max, dq_max, dk_max, dv_max };
+    for (int i = 0; i < OUTPUTS; i++) t->floor[i] = sqrt(squares[i]);
+    t->condition = condition;
+    pool_used = pool_before;
+}
+
+static inline double root_mean_square(const double *want, const double *got, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += (got[i] - want[i]) * (got[i] - want[i]);
+    return sqrt(sum / (double)count);
+}
+
+/* Of a few roundings all may turn out well: the emulation is done several times, the shorter the head the more often,
+   with P and dS stored at some multiples. For exact data not at all. */
+static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
+    int in_bf16 = arena_dtype == BF16, exact = data >= HARD_DATA_END;
+    Truth t = { .want = new_results(x) };
+    if (data == POWERS && in_bf16) t.from_bf16_p = new_results(x);
+    int64_t pool_before = pool_used;
+    Inputs in = inputs_of(x);
+    attend(s, x, t.want, 0, in);
+    if (data == POWERS && in_bf16) attend(s, x, t.from_bf16_p, 1, in);
+    find_sizes(s, &t, in);
+
+    Results made = new_results(x);
+    int draws = exact ? 1 : (int)fmin(3 + (double)(1 << 25) / ((double)s->Tq * s->Tk * s->HS), 100);
+    for (int draw = 0; draw < draws && in_bf16; draw++) {       /* the first rounds the truth, and no more */
+        if (draw) attend(s, x, made, 1.5 + uniform() / 2, in);
+        for (int i = 0; i < OUTPUTS; i++) {
+            int64_t count = tensor_count(output_of(x, i));
+            if (!draw) memcpy(made.x[i], t.want.x[i], sizeof(double) * (size_t)count);
+            t.worst[i] = fmax(t.worst[i], off(output_of(x, i), t.want.x[i], made.x[i]));
+            for (int64_t at = 0; at < count; at++) made.x[i][at] = round_bf16(made.x[i][at]);
+            t.root_mean_square[i] = fmax(t.root_mean_square[i], root_mean_square(t.want.x[i], made.x[i], count));
+        }
+    }
+    pool_used = pool_before;
+    return t;
+}
+
+static inline Bound bound_of(const AttentionSpec *s, const Truth *t, int which) {
+    return (Bound){ s->Tk + s->HS, t->condition, t->floor[which], t->worst[which] };
+}
+
+/* ---- checks of what the last run left */
+
+/* What the results must be to the last bit: nothing; the truth, rounded; the same, but out made of a P in bf16. */
+typedef enum { NOT_EXACT, EXACT, EXACT_FROM_BF16_P } Exact;
+
+/* The result must be the truth, rounded; where that is as near to the next number as f32 allows, to either. */
+static inline void expect_exact(const char *name, Tensor got, const double *want, const double *values) {
+    int64_t wrong = 0, count = tensor_count(got);
+    for (int64_t i = 0; i < count; i++) {
+        double true_value = rint(want[i] * 0x1p40) * 0x1p-40;       /* a sum of float64 may not be quite 0 */
+        wrong += !(values[i] == round_bf16(true_value * (1 + 0x1p-17)) ||
+                   values[i] == round_bf16(true_value * (1 - 0x1p-17)));
+    }
+    EXPECT(!wrong, "%s %s: %lld of %s are not exact", arena_op, arena_case, (long long)wrong, name);
+}
+
+static inline void check_head(const AttentionSpec *s, const Truth *t, Operands x, Exact exact) {
+    for (int i = 0; i < OUTPUTS; i++) {
+        Tensor got = output_of(x, i);
+        int from_bf16_p = exact == EXACT_FROM_BF16_P && i == OUT;       /* the others have only P of a power of two */
+        const double *want = (from_bf16_p ? t->from_bf16_p : t->want).x[i];
+        int64_t pool_before = pool_used, count = tensor_count(got);
+        compare(output_name[i], got, want, bound_of(s, t, i));
+
+        const double *values = result(got);
+        double max = t->floor[i], error = root_mean_square(want, values, count);
+        for (int64_t at = 0; at < count; at++) max = fmax(max, fabs(want[at]));
+        double allowed = 4 * 0x1p-24 * (sqrt(s->Tk + s->HS) + t->condition) * max + 2 * t->root_mean_square[i];
+        if (exact && got.dtype == BF16) expect_exact(output_name[i], got, want, values);
+        if (!from_bf16_p)       /* the bound is that of the truth, rounded; to the last bit is less than any bound */
+            EXPECT(error <= allowed, "%s %s: root mean square of the error of %s is %.2e, bound %.2e", arena_op,
+                   arena_case, output_name[i], error, allowed);
+        pool_used = pool_before;
+    }
+}
+
+/* lse of one head. A score is a sum of HS terms, and its error is that of lse. Returns the worst error over bound. */
+static inline double check_lse(const AttentionSpec *s, const Truth *t, Tensor lse, int head) {
+    double worst_ratio = 0;
+    for (int i = 0; i < s->Tq; i++) {
+        double want = t->want.lse[i], got = element(lse, arena_after, (int64_t)head * s->Tq + i);
+        if (got == want) continue;              /* -INFINITY where the row sees no key */
+        double ratio = fabs(got - want) /
+                       (4 * 0x1p-24 * (sqrt(s->Tk + s->HS) + sqrt(s->HS) * t->condition + fabs(want)));
+        if (!(ratio <= worst_ratio)) worst_ratio = ratio;
+    }
+    EXPECT(worst_ratio <= 1, "%s %s: lse of head %d is off by %.3f of its bound", arena_op, arena_case, head,
+           worst_ratio);
+    return worst_ratio;
 }
 
 #endif

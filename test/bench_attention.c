@@ -1,6 +1,6 @@
 /* test/bench_attention.c - Every attention of the linked backend against PyTorch's cuDNN and FlashAttention-2, in one
    run and on the same inputs, which lie in one shared piece of memory (scripts/bench_attention_peers.py is the other
-   side). In each round everybody in turn is timed over a batch of launches, forward and backward; what counts is the
+   side). In each round each of them in turn is timed over a batch of launches, forward and backward; what counts is the
    ratio within a round. TFLOP/s by the usual count: forward 4 B NH T^2 HS, halved by causality, backward 2.5 times
    that. qkv alone exceeds a GPU's L2 cache, so that no launch finds its inputs there. */
 #include <errno.h>
@@ -8,7 +8,7 @@
 #include "bench_runners.h"
 #include "oracle.h"
 
-enum { HEADS = 4 };             /* whose errors are looked at */
+enum { HEADS = 4 };             /* whose errors are measured */
 
 static void fail_as_bench(const char *message) {
     fprintf(stderr, "bench_attention: %s\n", message);
@@ -38,10 +38,10 @@ static Shape speed_shape(int HS, int T) {
     return (Shape){ tokens > T ? tokens / T : 1, T, HS <= 64 ? 12 : 16, HS };
 }
 
-static void speed_table(int HS, int T_least, int T_most) {
+static void speed_table(int HS, int T_min, int T_max) {
     int columns = 5;
     double load[3], unit = dtype == BF16 ? 1e12 : 1e9;
-    Shape s = speed_shape(HS, T_least);
+    Shape s = speed_shape(HS, T_min);
     inputs_open((int64_t)s.B * s.T, s.NH, HS, 1);
     runners_list(s);
     printf("\nHead size %d, %d heads, B*T = %d, causal, %s: %sFLOP/s forward/backward, medians of %lld rounds\n\n| T |",
@@ -51,7 +51,7 @@ static void speed_table(int HS, int T_least, int T_most) {
         if (!runner[i].ours) { printf(" %s/%s |", runner[0].label, runner[i].label); columns++; }
     printf(" SM MHz | C | W | GB |");
     print_rule(columns);
-    for (int T = T_least; T <= T_most; T *= 2) {
+    for (int T = T_min; T <= T_max; T *= 2) {
         s = speed_shape(HS, T);
         double flop = 2.0 * s.B * s.NH * T * T * HS;
         compete(s, load);
@@ -85,20 +85,20 @@ static void heads_copy(double *heads, const void *from, Shape s, int64_t columns
 /* The formula in double; stores 1: with P, dS and the results rounded to the data type. */
 static double *results_by_formula(Shape s, double stores) {
     AttentionSpec one = spec_of((Shape){ 1, s.T, 1, s.HS });
-    int64_t n = (int64_t)s.T * s.HS, all = HEADS * n, squares = (int64_t)s.T * s.T;
+    int64_t n = (int64_t)s.T * s.HS, all = HEADS * n;
+    double *lse = malloc(sizeof *lse * (size_t)s.T);
     double *in = malloc(sizeof *in * (size_t)(4 * all)), *results = malloc(sizeof *results * (size_t)(4 * all));
     for (int j = 0; j < 3; j++) heads_copy(in + j * all, shared, s, qkv.dim[1], j);
     heads_copy(in + 3 * all, shared + tensor_bytes(qkv), s, dout.dim[1], 0);
     oracle_stores = dtype == BF16 ? stores : 0;
-    #pragma omp parallel for
     for (int i = 0; i < HEADS; i++) {
-        double *p = malloc(sizeof *p * (size_t)(squares + s.T)), *q = in + i * n, *r = results + i * n;
-        oracle_attention_forward(&one, r, p, p + squares, q, q + all, q + 2 * all);
-        oracle_attention_backward(&one, r + all, r + 2 * all, r + 3 * all, q + 3 * all, p, q, q + all, q + 2 * all);
-        free(p);
+        double *q = in + i * n, *r = results + i * n;
+        oracle_attention_forward(&one, r, lse, q, q + all, q + 2 * all);
+        oracle_attention_backward(&one, r + all, r + 2 * all, r + 3 * all, q + 3 * all, lse, q, q + all, q + 2 * all);
     }
     for (int64_t i = 0; stores && i < 4 * all; i++)
         results[i] = dtype == BF16 ? round_bf16(results[i]) : (float)results[i];
+    free(lse);
     free(in);
     return results;
 }
@@ -117,19 +117,19 @@ static double *results_of(const Runner *r, Shape s) {
     return results;
 }
 
-/* Of out, then of the gradients: greatest and mean error, and these over those of the rounded formula. */
+/* Of out, then of the gradients: maximum and mean error, and these over those of the rounded formula. */
 static void error_cells(const double *results, const double *exact, const double *rounded, Shape s) {
     int64_t all = (int64_t)HEADS * s.T * s.HS;
     for (int which = 0; which < 2; which++) {
-        double greatest[2] = { 0, 0 }, sum[2] = { 0, 0 };
+        double max[2] = { 0, 0 }, sum[2] = { 0, 0 };
         for (int64_t i = which ? all : 0; i < (which ? 4 * all : all); i++)
             for (int k = 0; k < 2; k++) {
                 double error = fabs((k ? rounded : results)[i] - exact[i]);
-                if (!(error <= greatest[k])) greatest[k] = error;
+                if (!(error <= max[k])) max[k] = error;
                 sum[k] += error;
             }
-        cell(0, "%.1e/%.1e", greatest[0], sum[0] / (double)(which ? 3 * all : all));
-        cell(0, "%.2f/%.2f", greatest[0] / greatest[1], sum[0] / sum[1]);
+        cell(0, "%.1e/%.1e", max[0], sum[0] / (double)(which ? 3 * all : all));
+        cell(0, "%.2f/%.2f", max[0] / max[1], sum[0] / sum[1]);
     }
 }
 
@@ -140,7 +140,7 @@ static void lengths_table(Shape s) {
     compete(s, load);
     double *exact = results_by_formula(s, 0), *rounded = results_by_formula(s, 1);
     printf("\nArbitrary lengths (github.com/NVIDIA/apex/issues/1395, 2022): T = %d, head size %d, B = %d, %d heads, "
-           "%s, causal; errors against float64 in %d heads, greatest/mean\n\n"
+           "%s, causal; errors against float64 in %d heads, max/mean\n\n"
            "| | ms | GB | out | over rounded | dq, dk, dv | over rounded |", s.T, s.HS, s.B, s.NH,
            dtype_name(dtype), HEADS);
     print_rule(7);
@@ -243,7 +243,7 @@ int main(int argc, char **argv) {
           .help = "only the speeds at this one; without it 64 and 128" },
         { .name = "T", .type = OPTION_INTEGER, .value = &T, .min = 1, .max = 32768, .argument = "N",
           .help = "only the speeds at this one; without it 512 to 16384" },
-        { .name = "rounds", .type = OPTION_INTEGER, .value = &rounds, .fallback = "5", .min = 1, .max = ROUNDS_MOST,
+        { .name = "rounds", .type = OPTION_INTEGER, .value = &rounds, .fallback = "5", .min = 1, .max = ROUNDS_MAX,
           .argument = "N", .help = "take the median of N" },
         { .name = "python", .type = OPTION_TEXT, .value = &python, .fallback = "python3", .argument = "COMMAND",
           .help = "a Python that has PyTorch, for cuDNN and FlashAttention-2" },

@@ -1,5 +1,5 @@
 /* test/bench_peers.h - The other processes of bench_attention: PyTorch's attentions behind a socket, which answer a
-   line with a line (scripts/bench_attention_peers.py), and nvidia-smi, which tells of the clock. Both end with this
+   line with a line (scripts/bench_attention_peers.py), and nvidia-smi, which reports the clock. Both end with this
    one. */
 #ifndef TEST_BENCH_PEERS_H
 #define TEST_BENCH_PEERS_H
@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include "../kernels/check.h"
 
-enum { SAMPLES_MOST = 1000 };
+enum { SAMPLES_MAX = 1000 };
 
 static FILE *peers;             /* NULL: there are none */
 static FILE *sensors;
@@ -68,7 +68,7 @@ static void peers_start(const char *python, int file, const char *dtype, const c
                                                  "scripts/ must lie in the working directory");
 }
 
-/* nvidia-smi writes a line every 50 ms; they wait in the pipe until somebody reads them. */
+/* nvidia-smi writes a line every 50 ms; they wait in the pipe until they are read. */
 static void sensors_start(void) {
     sensors = popen("exec 2>/dev/null; gpu=${CUDA_VISIBLE_DEVICES:-0}; exec stdbuf -oL nvidia-smi -i \"${gpu%%,*}\" "
                     "--query-gpu=clocks.sm,temperature.gpu,power.draw --format=csv,noheader,nounits -lms 50", "r");
@@ -78,12 +78,12 @@ static void sensors_start(void) {
 
 /* MHz, degrees Celsius, W: the medians since the last call. */
 static void sensors_read(double load[3]) {
-    static double sample[3][SAMPLES_MOST];
+    static double sample[3][SAMPLES_MAX];
     char line[128];
     int n = 0;
     while (fgets(line, sizeof line, sensors))
         if (sscanf(line, "%lf, %lf, %lf", &sample[0][n], &sample[1][n], &sample[2][n]) == 3)
-            n += n < SAMPLES_MOST - 1;
+            n += n < SAMPLES_MAX - 1;
     clearerr(sensors);
     for (int i = 0; i < 3; i++) load[i] = median(sample[i], n);
 }

@@ -1,4 +1,4 @@
-/* test/bench_runners.h - Who takes part in bench_attention, on which inputs, and how long a launch takes each.
+/* test/bench_runners.h - The attentions that bench_attention compares, their inputs, and the time of a launch.
 
    inputs_open(rows, NH, HS, 1);                        for us and for the peers
    runners_list(shape);
@@ -15,22 +15,22 @@
 #include "bench_peers.h"
 
 enum { FORWARD, BACKWARD, PASSES };
-enum { RUNNERS_MOST = 8, ROUNDS_MOST = 100, BATCH_MS = 20 };
+enum { RUNNERS_MAX = 8, ROUNDS_MAX = 100, BATCH_MS = 20 };
 
 typedef struct { int B, T, NH, HS; } Shape;
 
-/* Who takes part: an attention of ours, or a peer behind the socket. */
+/* An attention of ours, or a peer behind the socket. */
 typedef struct {
     char   label[24];
     const Attention *ours;                      /* NULL: a peer */
     int    absent;                              /* cannot run this shape */
-    void  *state, *work;
+    void  *lse, *kept, *work;
     int    launches[PASSES];                    /* in a batch */
     double bytes, own_bytes;                    /* in all; without inputs, outputs, gradients */
-    double ms[PASSES][ROUNDS_MOST], median[PASSES];
+    double ms[PASSES][ROUNDS_MAX], median[PASSES];
 } Runner;
 
-static Runner  runner[RUNNERS_MOST];
+static Runner  runner[RUNNERS_MAX];
 static int     runners;
 static int64_t rounds;
 static DType   dtype;                           /* f32 on a CPU */
@@ -87,8 +87,8 @@ static Tensor part(Tensor t, Shape s, int i) {
 /* ---- runners */
 
 static AttentionSpec spec_of(Shape s) {
-    return (AttentionSpec){ .B = s.B, .Tq = s.T, .Tk = s.T, .NH = s.NH, .HS = s.HS, .scale = 1 / sqrtf((float)s.HS),
-                            .dtype = dtype, .out_dtype = dtype };
+    return (AttentionSpec){ .B = s.B, .Tq = s.T, .Tk = s.T, .NH = s.NH, .HS = s.HS, .causal = 1,
+                            .scale = 1 / sqrtf((float)s.HS), .dtype = dtype, .out_dtype = dtype };
 }
 
 /* Ours that take the shape, best first ("flash", "flash 2", ...), then the peers. */
@@ -99,7 +99,7 @@ static void runners_list(Shape s) {
         if (attention_list[a]->refuse(&spec)) continue;
         int namesakes = 1;
         for (int i = 0; i < runners; i++) namesakes += strcmp(runner[i].ours->name, attention_list[a]->name) == 0;
-        REQUIRE(runners < RUNNERS_MOST - 2, "more attentions than RUNNERS_MOST allows");
+        REQUIRE(runners < RUNNERS_MAX - 2, "more attentions than RUNNERS_MAX allows");
         Runner *r = &runner[runners++];
         *r = (Runner){ .ours = attention_list[a] };
         snprintf(r->label, sizeof r->label, namesakes > 1 ? "%.16s %d" : "%.16s", r->ours->name, namesakes);
@@ -116,9 +116,10 @@ static int is_naive(const Runner *r) { return r->ours && strcmp(r->ours->name, "
 static void launch(const Runner *r, Shape s, int pass) {
     AttentionSpec spec = spec_of(s);
     Tensor q = part(qkv, s, 0), k = part(qkv, s, 1), v = part(qkv, s, 2), o = part(out, s, 0);
-    if (pass == FORWARD) r->ours->forward(&spec, o, r->state, q, k, v, r->work);
-    else r->ours->backward(&spec, part(dqkv, s, 0), part(dqkv, s, 1), part(dqkv, s, 2), part(dout, s, 0), o, r->state,
-                           q, k, v, r->work);
+    Tensor lse = tensor_of(r->lse, F32, 3, s.B, s.NH, s.T);
+    if (pass == FORWARD) r->ours->forward(&spec, o, lse, r->kept, q, k, v, r->work);
+    else r->ours->backward(&spec, part(dqkv, s, 0), part(dqkv, s, 1), part(dqkv, s, 2), part(dout, s, 0), o, lse,
+                           r->kept, q, k, v, r->work);
 }
 
 /* ms of one launch. The first is not counted: until now the GPU was another process's. */
@@ -139,12 +140,13 @@ static double time_batch(const Runner *r, Shape s, int pass, int launches) {
 /* Absent where it refuses, or would take more than 8.6 GB or half of what is free: naive from T = 8192 on. */
 static void prepare_ours(Runner *r, Shape s) {
     AttentionSpec spec = spec_of(s);
-    size_t state_bytes = r->ours->state_bytes(&spec), work_bytes = r->ours->workspace_bytes(&spec);
-    r->own_bytes = (double)(state_bytes + work_bytes);
+    size_t kept_bytes = r->ours->kept_bytes(&spec), work_bytes = r->ours->workspace_bytes(&spec);
+    r->own_bytes = (double)(attention_row_bytes(&spec) + kept_bytes + work_bytes);
     r->absent = r->ours->refuse(&spec) || r->own_bytes > fmin(8.6e9, 0.5 * (double)device_info().free_bytes);
     if (r->absent) return;
     r->bytes = r->own_bytes + 8.0 * s.B * s.T * s.NH * s.HS * (double)dtype_bytes(dtype);
-    r->state = device_alloc(state_bytes, "the state");
+    r->lse = device_alloc(attention_row_bytes(&spec), "lse");
+    r->kept = device_alloc(kept_bytes, "P");
     r->work = device_alloc(work_bytes, "the workspace");
 }
 
@@ -193,7 +195,7 @@ static void compete(Shape s, double load[3]) {
     sensors_read(load);
     for (int i = 0; i < runners; i++)
         for (int pass = 0; pass < PASSES; pass++) {
-            double ms[ROUNDS_MOST];
+            double ms[ROUNDS_MAX];
             memcpy(ms, runner[i].ms[pass], sizeof ms);
             runner[i].median[pass] = median(ms, rounds);
         }
@@ -202,14 +204,15 @@ static void compete(Shape s, double load[3]) {
 static void release(void) {
     for (int i = 0; i < runners; i++) {
         if (!runner[i].ours || runner[i].absent) continue;
-        device_free(runner[i].state);
+        device_free(runner[i].lse);
+        device_free(runner[i].kept);
         device_free(runner[i].work);
     }
 }
 
 /* The times of r over those of the first of ours, round by round. */
 static double ratio(const Runner *r, int pass) {
-    double ratios[ROUNDS_MOST];
+    double ratios[ROUNDS_MAX];
     for (int64_t i = 0; i < rounds; i++) ratios[i] = r->ms[pass][i] / runner[0].ms[pass][i];
     return median(ratios, rounds);
 }

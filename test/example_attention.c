@@ -19,17 +19,18 @@ static Tensor on_device(int width) {
 int main(int argc, char **argv) {
     fail_hook = on_error;                           /* instead of exit(1) */
     device_open((DeviceOptions){0});                /* then device_use_stream(yours), if you have one */
-    AttentionSpec spec = { .B = 1, .Tq = T, .Tk = T, .NH = NH, .HS = HS, .scale = 1 / sqrtf(HS), .dtype = F32 };
+    AttentionSpec spec = { .B = 1, .Tq = T, .Tk = T, .NH = NH, .HS = HS, .causal = 1, .scale = 1 / sqrtf(HS) };
     const Attention *a = attention_pick(argc > 1 ? argv[1] : "auto", &spec);
     for (int i = 0; i < T * 3 * C; i++) (&qkv[0][0])[i] = (float)rand() / (float)RAND_MAX - 0.5f;
     for (int i = 0; i < T * C; i++)     (&dout[0][0])[i] = (float)rand() / (float)RAND_MAX - 0.5f;
 
     Tensor x = on_device(3 * C), dx = on_device(3 * C), y = on_device(C), dy = on_device(C);
-    void *state = device_alloc(a->state_bytes(&spec), "state"), *work = device_alloc(a->workspace_bytes(&spec), "work");
+    Tensor lse = tensor_of(device_alloc(4 * NH * T, "lse"), F32, 3, 1, NH, T);
+    void *kept = device_alloc(a->kept_bytes(&spec), "kept"), *work = device_alloc(a->workspace_bytes(&spec), "work");
     device_upload(x.data, qkv, sizeof qkv);
     device_upload(dy.data, dout, sizeof dout);
-    a->forward (&spec, y, state, columns(x, 0), columns(x, 1), columns(x, 2), work);
-    a->backward(&spec, columns(dx, 0), columns(dx, 1), columns(dx, 2), dy, y, state,
+    a->forward (&spec, y, lse, kept, columns(x, 0), columns(x, 1), columns(x, 2), work);
+    a->backward(&spec, columns(dx, 0), columns(dx, 1), columns(dx, 2), dy, y, lse, kept,
                 columns(x, 0), columns(x, 1), columns(x, 2), work);
     device_download(out, y.data, sizeof out);
     device_download(dqkv, dx.data, sizeof dqkv);

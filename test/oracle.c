@@ -22,11 +22,16 @@ double uniform(void) {
 
 int uniform_int(int min, int max) { return min + (int)((uniform() + 1) / 2 * (max - min + 1)); }
 
+/* A double has 52 bits behind the point, a bf16 7: 45 are dropped; below 2^-126 a bf16 has a fixed point, 2^-133. */
 double round_bf16(double x) {
-    if (x == 0 || !isfinite(x)) return x;
-    int exponent = ilogb(x);
-    double ulp = ldexp(1, (exponent < -126 ? -126 : exponent) - 7), rounded = rint(x / ulp) * ulp;
-    return fabs(rounded) < 0x1p128 ? rounded : copysign(INFINITY, x);
+    if (fabs(x) < 0x1p-126) return copysign(rint(x * 0x1p133) * 0x1p-133, x);
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (!isfinite(x)) return x;
+    bits += (UINT64_C(1) << 44) - 1 + (bits >> 45 & 1);
+    bits &= ~((UINT64_C(1) << 45) - 1);
+    memcpy(&x, &bits, sizeof x);
+    return fabs(x) < 0x1p128 ? x : copysign(INFINITY, x);
 }
 
 double oracle_stores;
@@ -35,10 +40,14 @@ static double written(double x) { return oracle_stores ? round_bf16(x) : x; }
 
 static void zero(double *a, int64_t count) { memset(a, 0, sizeof *a * (size_t)count); }
 
+/* Eight sums side by side: the compiler may not reorder one. */
 static double dot(const double *a, const double *b, int n) {
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += a[i] * b[i];
-    return sum;
+    double sum[8] = {0}, rest = 0;
+    int i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int lane = 0; lane < 8; lane++) sum[lane] += a[i + lane] * b[i + lane];
+    for (; i < n; i++) rest += a[i] * b[i];
+    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7])) + rest;
 }
 
 /* y += factor x */
@@ -144,10 +153,10 @@ void oracle_gelu_backward(double *dx, const double *dy, const double *x, int cou
 
 /* p = softmax(s); returns the log-sum-exp. p may be s. */
 static double softmax(double *p, const double *s, int n) {
-    double greatest = -INFINITY, sum = 0;
-    for (int i = 0; i < n; i++) greatest = fmax(greatest, s[i]);
-    for (int i = 0; i < n; i++) sum += exp(s[i] - greatest);
-    double lse = greatest + log(sum);
+    double max = -INFINITY, sum = 0;
+    for (int i = 0; i < n; i++) max = fmax(max, s[i]);
+    for (int i = 0; i < n; i++) sum += exp(s[i] - max);
+    double lse = max + log(sum);
     for (int i = 0; i < n; i++) p[i] = exp(s[i] - lse);
     return lse;
 }
@@ -172,53 +181,73 @@ void oracle_head_loss(double *losses, double *dx, double *dwte, const double *x,
     free(logits);
 }
 
-/* ---- attention: the head h of sequence b at time t is HS columns of a (B,T,NH*HS) array */
+/* ---- attention: the head h of sequence b at time t is HS columns of a (B,T,NH*HS) array. One pass over the query
+   rows, one over the keys: every element of an output is a sum of one thread in a fixed order. */
 
 #define AT(array, T, b, t, h) ((array) + (((int64_t)(b) * (T) + (t)) * spec->NH + (h)) * spec->HS)
 
-void oracle_attention_forward(const AttentionSpec *spec, double *out, double *p, double *lse,
+int oracle_keys_seen(const AttentionSpec *spec, int i) {
+    int64_t keys = spec->causal ? (int64_t)spec->q0 + i + 1 : spec->Tk;
+    return (int)(keys < 0 ? 0 : keys < spec->Tk ? keys : spec->Tk);
+}
+
+void oracle_attention_forward(const AttentionSpec *spec, double *out, double *lse,
                               const double *q, const double *k, const double *v) {
     int Tq = spec->Tq, Tk = spec->Tk, NH = spec->NH, HS = spec->HS;
     zero(out, (int64_t)spec->B * Tq * NH * HS);
-    zero(p, (int64_t)spec->B * NH * Tq * Tk);
+    #pragma omp parallel for collapse(3) schedule(dynamic, 4)
     for (int b = 0; b < spec->B; b++)
         for (int h = 0; h < NH; h++)
             for (int i = 0; i < Tq; i++) {
-                int64_t row = ((int64_t)b * NH + h) * Tq + i;
-                int seen = spec->q0 + i + 1;
-                double *pi = p + row * Tk;
-                for (int j = 0; j < seen; j++) pi[j] = spec->scale * dot(AT(q, Tq, b, i, h), AT(k, Tk, b, j, h), HS);
-                lse[row] = softmax(pi, pi, seen);
-                for (int j = 0; j < seen; j++) pi[j] = stored(pi[j]);
-                for (int j = 0; j < seen; j++) add(AT(out, Tq, b, i, h), pi[j], AT(v, Tk, b, j, h), HS);
+                int seen = oracle_keys_seen(spec, i);
+                double p[Tk];
+                for (int j = 0; j < seen; j++) p[j] = spec->scale * dot(AT(q, Tq, b, i, h), AT(k, Tk, b, j, h), HS);
+                lse[((int64_t)b * NH + h) * Tq + i] = softmax(p, p, seen);
+                for (int j = 0; j < seen; j++) add(AT(out, Tq, b, i, h), stored(p[j]), AT(v, Tk, b, j, h), HS);
             }
 }
 
 void oracle_attention_backward(const AttentionSpec *spec, double *dq, double *dk, double *dv, const double *dout,
-                               const double *p, const double *q, const double *k, const double *v) {
-    int Tq = spec->Tq, Tk = spec->Tk, NH = spec->NH, HS = spec->HS;
-    double *dp = malloc(sizeof *dp * (size_t)(Tk + HS)), *out = dp + Tk;
-    zero(dq, (int64_t)spec->B * Tq * NH * HS);
-    zero(dk, (int64_t)spec->B * Tk * NH * HS);
-    zero(dv, (int64_t)spec->B * Tk * NH * HS);
-    for (int b = 0; b < spec->B; b++)
+                               const double *lse, const double *q, const double *k, const double *v) {
+    int B = spec->B, Tq = spec->Tq, Tk = spec->Tk, NH = spec->NH, HS = spec->HS;
+    double *delta = malloc(sizeof *delta * (size_t)((int64_t)B * NH * Tq));     /* dout . out = the sum of p dp */
+    zero(dq, (int64_t)B * Tq * NH * HS);
+    zero(dk, (int64_t)B * Tk * NH * HS);
+    zero(dv, (int64_t)B * Tk * NH * HS);
+    #pragma omp parallel for collapse(3) schedule(dynamic, 4)
+    for (int b = 0; b < B; b++)
         for (int h = 0; h < NH; h++)
             for (int i = 0; i < Tq; i++) {
-                const double *pi = p + (((int64_t)b * NH + h) * Tq + i) * Tk, *dout_i = AT(dout, Tq, b, i, h);
-                int seen = spec->q0 + i + 1;
+                int64_t row = ((int64_t)b * NH + h) * Tq + i;
+                int seen = oracle_keys_seen(spec, i);
+                const double *q_i = AT(q, Tq, b, i, h), *dout_i = AT(dout, Tq, b, i, h);
+                double p[Tk], out[HS];
                 zero(out, HS);
-                for (int j = 0; j < seen; j++) add(out, pi[j], AT(v, Tk, b, j, h), HS);
-                for (int d = 0; d < HS; d++) out[d] = written(out[d]);
-                for (int j = 0; j < seen; j++) dp[j] = dot(dout_i, AT(v, Tk, b, j, h), HS);
-                double p_dp = dot(dout_i, out, HS);         /* the sum of p dp */
                 for (int j = 0; j < seen; j++) {
-                    double ds = stored(spec->scale * pi[j] * (dp[j] - p_dp));
-                    add(AT(dq, Tq, b, i, h), ds, AT(k, Tk, b, j, h), HS);
-                    add(AT(dk, Tk, b, j, h), ds, AT(q, Tq, b, i, h), HS);
-                    add(AT(dv, Tk, b, j, h), pi[j], dout_i, HS);
+                    p[j] = exp(spec->scale * dot(q_i, AT(k, Tk, b, j, h), HS) - lse[row]);
+                    add(out, stored(p[j]), AT(v, Tk, b, j, h), HS);
+                }
+                for (int d = 0; d < HS; d++) out[d] = written(out[d]);
+                delta[row] = dot(dout_i, out, HS);
+                for (int j = 0; j < seen; j++) {
+                    double ds = stored(p[j] * (dot(dout_i, AT(v, Tk, b, j, h), HS) - delta[row]));
+                    add(AT(dq, Tq, b, i, h), spec->scale * ds, AT(k, Tk, b, j, h), HS);
                 }
             }
-    free(dp);
+    #pragma omp parallel for collapse(3) schedule(dynamic, 4)
+    for (int b = 0; b < B; b++)
+        for (int h = 0; h < NH; h++)
+            for (int j = 0; j < Tk; j++)
+                for (int i = 0; i < Tq; i++) {
+                    int64_t row = ((int64_t)b * NH + h) * Tq + i;
+                    if (j >= oracle_keys_seen(spec, i)) continue;
+                    const double *q_i = AT(q, Tq, b, i, h), *dout_i = AT(dout, Tq, b, i, h);
+                    double p = exp(spec->scale * dot(q_i, AT(k, Tk, b, j, h), HS) - lse[row]);
+                    double ds = stored(p * (dot(dout_i, AT(v, Tk, b, j, h), HS) - delta[row]));
+                    add(AT(dv, Tk, b, j, h), stored(p), dout_i, HS);
+                    add(AT(dk, Tk, b, j, h), spec->scale * ds, q_i, HS);
+                }
+    free(delta);
 }
 
 /* ---- update */

@@ -44,12 +44,13 @@ void oracle_gelu_backward(double *dx, const double *dy, const double *x, int cou
 void oracle_head_loss(double *losses, double *dx, double *dwte, const double *x, const double *wte, const int *targets,
                       int rows, int C, int V, int Vp, double dloss);
 
-/* q, out (B,Tq,NH*HS); k, v (B,Tk,NH*HS); p (B,NH,Tq,Tk) the probabilities, 0 where a key is not seen;
-   lse (B,NH,Tq) = log(sum(exp(scores))). The backward pass starts from p. */
-void oracle_attention_forward(const AttentionSpec *spec, double *out, double *p, double *lse,
+/* q, out (B,Tq,NH*HS); k, v (B,Tk,NH*HS); lse (B,NH,Tq) = log(sum(exp(scores))), from which backward recomputes P. Uses
+   all threads; the results do not depend on their number. */
+int  oracle_keys_seen(const AttentionSpec *spec, int i);        /* by query row i: the first so many */
+void oracle_attention_forward(const AttentionSpec *spec, double *out, double *lse,
                               const double *q, const double *k, const double *v);
 void oracle_attention_backward(const AttentionSpec *spec, double *dq, double *dk, double *dv, const double *dout,
-                               const double *p, const double *q, const double *k, const double *v);
+                               const double *lse, const double *q, const double *k, const double *v);
 
 double oracle_norm(const double *grad, int64_t count);
 double oracle_clip(double norm, double max_norm);      /* max_norm 0: never */

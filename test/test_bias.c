@@ -12,9 +12,7 @@
    know of it. Where one key has all the weight, P is off by half a step at most, and out is still its v.
 
    The mean error over rows counts as zero when it is under 4 standard errors and a 32nd of a step. */
-#include "attention_truth.h"
-
-static int on_cpu;
+#include "attention_case.h"
 
 enum { FIRST_ROW_COUNTED = 64 };
 typedef enum { PAIR, NEAR_TIES } Tie;
@@ -46,7 +44,7 @@ static void fill_ties(const AttentionSpec *s, Tie tie, Operands x) {
 /* A row of out as flash makes it: f32 but for P, and out at the end. */
 static void emulate(const AttentionSpec *s, double *out, const double *q, const double *k, const double *v, int keys,
                     int moved) {
-    float score[T_MOST], scale2 = s->scale * 1.44269504f, top = -INFINITY, total = 0, sums[128] = {0};
+    float score[T_MAX], scale2 = s->scale * 1.44269504f, top = -INFINITY, total = 0, sums[128] = {0};
     for (int j = 0; j < keys; j++) {
         score[j] = 0;
         for (int d = 0; d < s->HS; d++) score[j] += (float)q[d] * (float)k[j * s->HS + d];
@@ -72,9 +70,12 @@ static double out_error(const AttentionSpec *s, const double *out, const double 
 
 /* The tied keys are one k: an error e of delta moves dq by -scale e k. In steps of out, the mean over the columns. */
 static double delta_error(const AttentionSpec *s, const double *dq, const double *want, const double *k) {
-    double along = 0;
-    for (int d = 0; d < s->HS; d++) along += (dq[d] - want[d]) * k[d];
-    return -along / (s->scale * dot(k, k, s->HS)) * 0x1p7 / s->HS;
+    double along = 0, length2 = 0;
+    for (int d = 0; d < s->HS; d++) {
+        along += (dq[d] - want[d]) * k[d];
+        length2 += k[d] * k[d];
+    }
+    return -along / (s->scale * length2) * 0x1p7 / s->HS;
 }
 
 static void bias(Tie tie) {
@@ -88,14 +89,14 @@ static void bias(Tie tie) {
     for (int h = 0; h < s.NH; h++) {
         x[h] = head_of(all, &s, 0, h);
         fill_ties(&s, tie, x[h]);
-        truth[h].want = new_results(&s);
+        truth[h].want = new_results(x[h]);
         int64_t pool_before = pool_used;
-        const double *q = given(x[h].q), *k = given(x[h].k), *v = given(x[h].v);
-        attend(&s, truth[h].want, 0, q, k, v, given(x[h].dout));
+        Inputs in = inputs_of(x[h]);
+        attend(&s, x[h], truth[h].want, 0, in);
         for (int i = FIRST_ROW_COUNTED; i < s.Tq; i += 2)
             for (int move = 0; move < 2; move++) {
                 double out[128];
-                emulate(&s, out, q + i * s.HS, k, v, i + 1, move);
+                emulate(&s, out, in.q + i * s.HS, in.k, in.v, i + 1, move);
                 sample(move ? &moved : &plain, out_error(&s, out, truth[h].want.x[OUT] + i * s.HS));
             }
         pool_used = pool_before;

@@ -154,7 +154,7 @@ static void each_attention(const char *path, ReferenceTest f) {
         if (device_refuse_dtype(dtypes[d])) continue;
         r.config.dtype = dtypes[d];
         AttentionSpec spec = { .B = r.B, .Tq = r.T, .Tk = r.T, .NH = r.config.NH, .HS = r.config.C / r.config.NH,
-                               .scale = 1, .dtype = dtypes[d], .out_dtype = dtypes[d] };
+                               .causal = 1, .scale = 1, .dtype = dtypes[d], .out_dtype = dtypes[d] };
         for (int i = 0; attention_list[i]; i++) {
             const char *reason = attention_list[i]->refuse(&spec);
             if (reason) printf("  %s: no attention %s in %s: %s\n", path, attention_list[i]->name,
@@ -579,8 +579,8 @@ static void one_batch_is_learnt(void) {
     for (int i = 0; i < 2 * n; i++) {
         const Attention *attention = attention_list[i % n];
         config.dtype = dtypes[i / n];
-        AttentionSpec spec = { .B = B, .Tq = T, .Tk = T, .NH = 2, .HS = 24, .scale = 1, .dtype = config.dtype,
-                               .out_dtype = config.dtype };
+        AttentionSpec spec = { .B = B, .Tq = T, .Tk = T, .NH = 2, .HS = 24, .causal = 1, .scale = 1,
+                               .dtype = config.dtype, .out_dtype = config.dtype };
         if (device_refuse_dtype(config.dtype) || attention->refuse(&spec)) continue;
         GPT m;
         Optimizer o;

@@ -124,21 +124,22 @@ static void head_gradients(void) {
 }
 
 enum { B = 2, NH = 3, HS = 4, TQ = 5, TK = 9, C = NH * HS };
-static AttentionSpec spec = { .B = B, .Tq = TQ, .Tk = TK, .NH = NH, .HS = HS };
+static AttentionSpec spec = { .B = B, .Tq = TQ, .Tk = TK, .NH = NH, .HS = HS, .scale = 0.7f };
 static struct {
-    double q[B * TQ * C], k[B * TK * C], v[B * TK * C], out[B * TQ * C], p[B * NH * TQ * TK], lse[B * NH * TQ];
+    double q[B * TQ * C], k[B * TK * C], v[B * TK * C], out[B * TQ * C], lse[B * NH * TQ];
     double dout[B * TQ * C], dq[B * TQ * C], dk[B * TK * C], dv[B * TK * C];
 } at;
 static double attention(void) {
-    oracle_attention_forward(&spec, at.out, at.p, at.lse, at.q, at.k, at.v);
+    oracle_attention_forward(&spec, at.out, at.lse, at.q, at.k, at.v);
     return weighted(at.out, at.dout, COUNT(at.out));
 }
 static void attention_gradients(void) {
     FILL(at.q, 0); FILL(at.k, 0); FILL(at.v, 0); FILL(at.dout, 0);
-    spec.scale = 0.7f;
-    for (spec.q0 = 0; spec.q0 <= TK - TQ; spec.q0 += 2) {
+    for (int q0 = 2 - TQ; q0 <= TK + 2; q0 += 2) {             /* from few keys seen to all; the last: not causal */
+        spec.q0 = q0;
+        spec.causal = q0 <= TK;
         attention();
-        oracle_attention_backward(&spec, at.dq, at.dk, at.dv, at.dout, at.p, at.q, at.k, at.v);
+        oracle_attention_backward(&spec, at.dq, at.dk, at.dv, at.dout, at.lse, at.q, at.k, at.v);
         CHECK_GRADIENTS("attention", attention, VARIABLE(at, q), VARIABLE(at, k), VARIABLE(at, v));
     }
 }
@@ -173,17 +174,25 @@ static void known_values(void) {
     NEAR(dwte[3], 0);
 
     /* Two keys, q0 = 0: the first row sees key 0 alone, the second sees scores 0 and ln 3. */
-    AttentionSpec two = { .B = 1, .Tq = 2, .Tk = 2, .NH = 1, .HS = 1, .scale = 0.5f };
-    double p[4], lse[2];
-    oracle_attention_forward(&two, out, p, lse, (const double[]){5, 2}, (const double[]){0, log(3)},
-                             (const double[]){8, 4});
+    AttentionSpec two = { .B = 1, .Tq = 2, .Tk = 2, .NH = 1, .HS = 1, .causal = 1, .scale = 0.5f };
+    const double keys[] = {0, log(3)}, values[] = {8, 4};
+    double lse[2];
+    oracle_attention_forward(&two, out, lse, (const double[]){5, 2}, keys, values);
     NEAR(out[0], 8);
     NEAR(out[1], 5);
-    NEAR(p[1], 0);
+    NEAR(lse[0], 0);
     NEAR(lse[1], log(4));
-    two.Tq = two.q0 = 1;                                        /* the second row alone */
-    oracle_attention_forward(&two, out, p, lse, (const double[]){2}, (const double[]){0, log(3)},
-                             (const double[]){8, 4});
+    two.q0 = -1;                                                /* the first row sees no key, the second sees key 0 */
+    oracle_attention_forward(&two, out, lse, (const double[]){5, 2}, keys, values);
+    NEAR(out[0], 0);
+    NEAR(out[1], 8);
+    EXPECT(lse[0] == -INFINITY, "%g", lse[0]);
+    two.causal = 0;                                             /* both see both */
+    oracle_attention_forward(&two, out, lse, (const double[]){-2, 2}, keys, values);
+    NEAR(out[0], 7);
+    NEAR(out[1], 5);
+    two = (AttentionSpec){ .B = 1, .Tq = 1, .Tk = 2, .q0 = 1, .NH = 1, .HS = 1, .causal = 1, .scale = 0.5f };
+    oracle_attention_forward(&two, out, lse, (const double[]){2}, keys, values);        /* the second row alone */
     NEAR(out[0], 5);
     NEAR(lse[0], log(4));
 }

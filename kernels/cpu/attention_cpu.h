@@ -2,7 +2,8 @@
 #ifndef KERNELS_CPU_ATTENTION_CPU_H
 #define KERNELS_CPU_ATTENTION_CPU_H
 #include "../attention.h"
-#include "../gemm.h"
+#include "tile.h"
+#include "vecmath.h"
 
 enum { HS_MAX = 128 };
 
@@ -19,5 +20,16 @@ static inline Head head_of(Tensor t, const AttentionSpec *s, int64_t head) {
 static inline Head    head_from (Head h, int64_t row) { return (Head){ h.data + row * h.pitch, h.pitch }; }
 static inline Operand by_rows   (Head h)              { return (Operand){ h.data, h.pitch, ROW_MAJOR }; }
 static inline Operand transposed(Head h)              { return (Operand){ h.data, h.pitch, COLUMN_MAJOR }; }
+
+/* c (M,N) = or += a b */
+static inline void matmul(Head c, int64_t M, int64_t N, int64_t K, Operand a, Operand b, Into into) {
+    tile_gemm((Gemm){ .M = M, .N = N, .K = K, .a = a, .b = b, .c = c.data, .c_pitch = c.pitch, .into = into });
+}
+
+/* Query row i sees the first so many keys. */
+static inline int64_t keys_seen(const AttentionSpec *s, int64_t i) {
+    const int64_t keys = attention_diagonal(s) + i + 1;
+    return keys < 0 ? 0 : min64(keys, s->Tk);
+}
 
 #endif

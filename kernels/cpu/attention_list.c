@@ -1,11 +1,27 @@
-/* kernels/cpu/attention_list.c - The attentions of the CPU, best first. */
+/* kernels/cpu/attention_list.c - The attentions of the CPU, best first, and the merge of partial results. */
+#include <math.h>
 #include "attention_cpu.h"
 
 const Attention *const attention_list[] = { &attention_flash, &attention_naive, NULL };
 
 const char *attention_refuse_on_cpu(const AttentionSpec *s) {
     if (s->dtype != F32 || s->out_dtype != F32) return "the CPU computes in f32 only";
-    if (s->dropout != 0)                        return "dropout on the probabilities is not there yet, want 0";
-    if (s->HS < 1 || s->HS > HS_MAX)           return "the head size is not in 1 .. 128";
+    if (s->HS < 1 || s->HS > HS_MAX)            return "the head size is not in 1 .. 128";
     return NULL;
+}
+
+void attention_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse) {
+    attention_check_merge(out, lse, part, part_lse);
+    const int64_t NH = lse.dim[1], T = lse.dim[2], HS = out.dim[2] / NH;
+    #pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < tensor_rows(lse) * T; row++) {          /* of lse: (b, h, t) */
+        const int64_t h = row / T % NH, i = row / T / NH * T + row % T;
+        float *o = (float *)out.data + i * out.pitch + h * HS, *l = (float *)lse.data + row;
+        const float *p = (const float *)part.data + i * part.pitch + h * HS, pl = ((const float *)part_lse.data)[row];
+        if (pl == -INFINITY) continue;
+        const float row_max = fmaxf(*l, pl), weight = expf(*l - row_max), part_weight = expf(pl - row_max);
+        const float total = weight + part_weight;
+        for (int64_t c = 0; c < HS; c++) o[c] = (weight * o[c] + part_weight * p[c]) / total;
+        *l = row_max + logf(total);
+    }
 }

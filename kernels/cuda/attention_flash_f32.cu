@@ -1,7 +1,7 @@
 /* kernels/cuda/attention_flash_f32.cu - Attention in tiles with online softmax (Dao et al. 2022, arXiv 2205.14135), all
-   of it in f32 on the plain cores: what the tensor cores' flash is held against. Memory O(T): the log-sum-exp of each
-   query row is kept; the backward pass recomputes P from it, first by query tiles for dq, then by key tiles for dk and
-   dv, so that no two blocks add to one number.
+   of it in f32 on the CUDA cores: the baseline for the flash attentions on tensor cores. Memory O(T): the backward pass
+   recomputes P from lse, first by query tiles for dq, then by key tiles for dk and dv, so that no two blocks add to one
+   element.
 
    A block of 16 x 8 threads owns 32 rows of one head; thread (x,y) works on rows 4y .. 4y+3, and on every 16th column
    from x on: 4 x 2 of a 32 x 32 tile of scores, 4 x D/16 of 32 x D sums, where D is HS or the next of 32, 64, 128. */
@@ -11,7 +11,7 @@
 enum { TILE = 32, THREADS = 128, LANES = 16, ROWS = 4, SCORES = TILE / LANES, SCORE_PITCH = TILE + 4 };
 
 /* Shared memory holds tiles of TILE rows, each 4 floats longer than its data: then 8 threads that read 16 bytes of 8
-   rows meet 8 different groups of banks. */
+   rows access 8 different groups of banks. */
 template <int D> struct Shape {
     static constexpr int PITCH = D + 4, TILE_FLOATS = TILE * PITCH, SUMS = D / LANES;
 };
@@ -35,15 +35,18 @@ __device__ inline void load_tile(float *tile, const Head &head, int first, int H
     }
 }
 
+/* head = or += sums */
 template <int D>
 __device__ inline void store_sums(const Head &head, int first, int HS, const float (&sums)[ROWS][D / LANES],
-                                  int x, int y) {
+                                  int x, int y, Into into) {
     #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         const int row = first + ROWS * y + i;
         #pragma unroll
-        for (int n = 0; n < Shape<D>::SUMS; n++)
-            if (row < head.count && x + LANES * n < HS) head.data[row * head.pitch + x + LANES * n] = sums[i][n];
+        for (int n = 0; n < Shape<D>::SUMS; n++) {
+            float *const to = head.data + row * head.pitch + x + LANES * n;
+            if (row < head.count && x + LANES * n < HS) *to = into == ACCUMULATE ? *to + sums[i][n] : sums[i][n];
+        }
     }
 }
 
@@ -73,8 +76,8 @@ __device__ inline void multiply(float (&s)[ROWS][SCORES], const float *a, const 
     }
 }
 
-/* A tile of scores goes to shared memory for the product that follows. The rows of a y are written and read by the same
-   half warp: it need not wait for the others. */
+/* A tile of scores goes to shared memory for the GEMM that follows. The rows of a y are written and read by the same
+   half warp, which need not wait for the others. */
 __device__ inline void share_scores(float *shared, const float (&s)[ROWS][SCORES], int x, int y) {
     #pragma unroll
     for (int i = 0; i < ROWS; i++)
@@ -84,7 +87,7 @@ __device__ inline void share_scores(float *shared, const float (&s)[ROWS][SCORES
 
 /* sums += scores b */
 template <int D>
-__device__ inline void add_product(float (&sums)[ROWS][D / LANES], const float *scores, const float *b, int x, int y) {
+__device__ inline void add_matmul(float (&sums)[ROWS][D / LANES], const float *scores, const float *b, int x, int y) {
     #pragma unroll 2
     for (int k = 0; k < TILE; k += 4) {
         float4 w[ROWS];
@@ -119,16 +122,17 @@ __device__ inline float lanes_max(float a) {
     return a;
 }
 
-/* A block's place: the tile of a head, those with the most keys (or queries) to meet first. */
-struct Place { int head, tile, x, y; };
+/* The tile of this block, the thread's row and column in it. All heads run side by side. */
+struct Place { int head, first, x, y; };
 
-__device__ inline Place place_of_block(const AttentionSpec &s) {
+__device__ inline Place place_of_block(const AttentionSpec &s, int T, bool last_is_longest) {
     const int heads = s.B * s.NH;
-    return { (int)(blockIdx.x % heads), (int)(blockIdx.x / heads), (int)threadIdx.x % LANES, (int)threadIdx.x / LANES };
+    const TileIndex t = swizzled_tile(blockIdx.x, heads, heads, (T - 1) / TILE + 1, last_is_longest);
+    return { t.head, t.tile * TILE, (int)threadIdx.x % LANES, (int)threadIdx.x / LANES };
 }
 
-/* Keys that query rows i0 .. i0 + 31 see, together. */
-__device__ inline int keys_seen(const AttentionSpec &s, int i0) { return s.q0 + min(i0 + TILE, s.Tq); }
+/* Query row i sees so many keys. In the kernels s.q0 is attention_diagonal. */
+__device__ inline int keys_seen(const AttentionSpec &s, int i) { return max(0, min(s.q0 + i + 1, s.Tk)); }
 
 extern __shared__ float4 shared_memory[];
 
@@ -136,14 +140,14 @@ extern __shared__ float4 shared_memory[];
 template <int D>
 static __global__ void __launch_bounds__(THREADS, 3)
 forward_kernel(AttentionSpec s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v) {
-    const Place at = place_of_block(s);
-    const int x = at.x, y = at.y, i0 = ((s.Tq - 1) / TILE - at.tile) * TILE, seen = keys_seen(s, i0);
+    const Place at = place_of_block(s, s.Tq, true);
+    const int x = at.x, y = at.y, i0 = at.first, seen = keys_seen(s, min(i0 + TILE, s.Tq) - 1);
     float *Q = (float *)shared_memory, *K = Q + Shape<D>::TILE_FLOATS, *V = K + Shape<D>::TILE_FLOATS;
     float *P = V + Shape<D>::TILE_FLOATS;
     const Head hk = head_of(k, s, at.head), hv = head_of(v, s, at.head), ho = head_of(out, s, at.head);
-    float sums[ROWS][D / LANES] = {}, greatest[ROWS], total[ROWS] = {};
+    float sums[ROWS][D / LANES] = {}, row_max[ROWS], total[ROWS] = {};
     #pragma unroll
-    for (int i = 0; i < ROWS; i++) greatest[i] = -INFINITY;
+    for (int i = 0; i < ROWS; i++) row_max[i] = -INFINITY;
     load_tile<D>(Q, head_of(q, s, at.head), i0, s.HS);
     for (int j0 = 0; j0 < seen; j0 += TILE) {
         load_tile<D>(K, hk, j0, s.HS);
@@ -153,21 +157,22 @@ forward_kernel(AttentionSpec s, Tensor out, float *lse, Tensor q, Tensor k, Tens
         multiply<D>(p, Q, K, x, y);
         #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            const int last = s.q0 + i0 + ROWS * y + i - j0 - x;     /* all see key 0: after tile 0 greatest is finite */
+            const int end = keys_seen(s, i0 + ROWS * y + i) - j0 - x;
             #pragma unroll
-            for (int j = 0; j < SCORES; j++) p[i][j] = LANES * j <= last ? s.scale * p[i][j] : -INFINITY;
-            const float before = greatest[i];
-            greatest[i] = fmaxf(before, lanes_max(fmaxf(p[i][0], p[i][1])));
-            const float shrink = expf(before - greatest[i]);
+            for (int j = 0; j < SCORES; j++) p[i][j] = LANES * j < end ? s.scale * p[i][j] : -INFINITY;
+            const float before = row_max[i];
+            row_max[i] = fmaxf(before, lanes_max(fmaxf(p[i][0], p[i][1])));
+            const float shift = row_max[i] == -INFINITY ? 0.0f : row_max[i];    /* the row has seen no key yet */
+            const float rescale = expf(before - shift);
             #pragma unroll
-            for (int j = 0; j < SCORES; j++) p[i][j] = expf(p[i][j] - greatest[i]);
-            total[i] = total[i] * shrink + (p[i][0] + p[i][1]);         /* of this thread's columns */
+            for (int j = 0; j < SCORES; j++) p[i][j] = expf(p[i][j] - shift);
+            total[i] = total[i] * rescale + (p[i][0] + p[i][1]);        /* of this thread's columns */
             #pragma unroll
-            for (int n = 0; n < Shape<D>::SUMS; n++) sums[i][n] *= shrink;
+            for (int n = 0; n < Shape<D>::SUMS; n++) sums[i][n] *= rescale;
         }
         share_scores(P, p, x, y);
         __syncwarp();
-        add_product<D>(sums, P, V, x, y);
+        add_matmul<D>(sums, P, V, x, y);
         __syncthreads();
     }
     #pragma unroll
@@ -175,10 +180,10 @@ forward_kernel(AttentionSpec s, Tensor out, float *lse, Tensor q, Tensor k, Tens
         const int row = i0 + ROWS * y + i;
         total[i] = lanes_sum(total[i]);
         #pragma unroll
-        for (int n = 0; n < Shape<D>::SUMS; n++) sums[i][n] /= total[i];
-        if (x == 0 && row < s.Tq) lse[(int64_t)at.head * s.Tq + row] = greatest[i] + logf(total[i]);
+        for (int n = 0; n < Shape<D>::SUMS; n++) sums[i][n] = keys_seen(s, row) ? sums[i][n] / total[i] : 0.0f;
+        if (x == 0 && row < s.Tq) lse[(int64_t)at.head * s.Tq + row] = row_max[i] + logf(total[i]);
     }
-    store_sums<D>(ho, i0, s.HS, sums, x, y);
+    store_sums<D>(ho, i0, s.HS, sums, x, y, OVERWRITE);
 }
 
 /* delta = rowsum(dout out) = rowsum(P dP), and dq = dS k */
@@ -186,8 +191,8 @@ template <int D>
 static __global__ void __launch_bounds__(THREADS, 3)
 dq_kernel(AttentionSpec s, Tensor dq, float *delta, Tensor dout, Tensor out, const float *lse,
           Tensor q, Tensor k, Tensor v) {
-    const Place at = place_of_block(s);
-    const int x = at.x, y = at.y, i0 = ((s.Tq - 1) / TILE - at.tile) * TILE, seen = keys_seen(s, i0);
+    const Place at = place_of_block(s, s.Tq, true);
+    const int x = at.x, y = at.y, i0 = at.first, seen = keys_seen(s, min(i0 + TILE, s.Tq) - 1);
     float *Q = (float *)shared_memory, *dO = Q + Shape<D>::TILE_FLOATS, *K = dO + Shape<D>::TILE_FLOATS;
     float *V = K + Shape<D>::TILE_FLOATS, *dS = V + Shape<D>::TILE_FLOATS;
     const Head hk = head_of(k, s, at.head), hv = head_of(v, s, at.head), ho = head_of(out, s, at.head);
@@ -215,19 +220,19 @@ dq_kernel(AttentionSpec s, Tensor dq, float *delta, Tensor dout, Tensor out, con
         multiply<D>(dp, dO, V, x, y);
         #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            const int last = s.q0 + i0 + ROWS * y + i - j0 - x;
+            const int end = keys_seen(s, i0 + ROWS * y + i) - j0 - x;
             #pragma unroll
             for (int j = 0; j < SCORES; j++) {
-                p[i][j] = LANES * j <= last ? expf(s.scale * p[i][j] - lse_row[i]) : 0.0f;
+                p[i][j] = LANES * j < end ? expf(s.scale * p[i][j] - lse_row[i]) : 0.0f;
                 dp[i][j] = s.scale * p[i][j] * (dp[i][j] - delta_row[i]);
             }
         }
         share_scores(dS, dp, x, y);
         __syncwarp();
-        add_product<D>(sums, dS, K, x, y);
+        add_matmul<D>(sums, dS, K, x, y);
         __syncthreads();
     }
-    store_sums<D>(head_of(dq, s, at.head), i0, s.HS, sums, x, y);
+    store_sums<D>(head_of(dq, s, at.head), i0, s.HS, sums, x, y, s.dqkv_into);
 }
 
 /* dv = P^T dout, dk = dS^T q. The tiles of scores are transposed: their rows are keys. */
@@ -235,8 +240,8 @@ template <int D>
 static __global__ void __launch_bounds__(THREADS, 3)
 dkv_kernel(AttentionSpec s, Tensor dk, Tensor dv, Tensor dout, const float *lse, const float *delta,
            Tensor q, Tensor k, Tensor v) {
-    const Place at = place_of_block(s);
-    const int x = at.x, y = at.y, j0 = at.tile * TILE;
+    const Place at = place_of_block(s, s.Tk, false);
+    const int x = at.x, y = at.y, j0 = at.first;
     float *K = (float *)shared_memory, *V = K + Shape<D>::TILE_FLOATS, *Q = V + Shape<D>::TILE_FLOATS;
     float *dO = Q + Shape<D>::TILE_FLOATS, *P = dO + Shape<D>::TILE_FLOATS, *dS = P + SCORE_FLOATS;
     const Head hq = head_of(q, s, at.head), hdo = head_of(dout, s, at.head);
@@ -266,12 +271,12 @@ dkv_kernel(AttentionSpec s, Tensor dk, Tensor dv, Tensor dout, const float *lse,
         share_scores(P, p, x, y);
         share_scores(dS, dp, x, y);
         __syncwarp();
-        add_product<D>(dv_sums, P, dO, x, y);
-        add_product<D>(dk_sums, dS, Q, x, y);
+        add_matmul<D>(dv_sums, P, dO, x, y);
+        add_matmul<D>(dk_sums, dS, Q, x, y);
         __syncthreads();
     }
-    store_sums<D>(head_of(dv, s, at.head), j0, s.HS, dv_sums, x, y);
-    store_sums<D>(head_of(dk, s, at.head), j0, s.HS, dk_sums, x, y);
+    store_sums<D>(head_of(dv, s, at.head), j0, s.HS, dv_sums, x, y, s.dqkv_into);
+    store_sums<D>(head_of(dk, s, at.head), j0, s.HS, dk_sums, x, y, s.dqkv_into);
 }
 
 /* ---- host */
@@ -279,16 +284,17 @@ dkv_kernel(AttentionSpec s, Tensor dk, Tensor dv, Tensor dout, const float *lse,
 static const char *refuse(const AttentionSpec *s) {
     const char *refusal = attention_refuse_on_cuda(s);
     if (refusal) return refusal;
-    return s->dtype == F32 ? NULL : "this flash computes in f32; in bf16 another one runs";
+    return s->dtype == F32 ? NULL : "this kernel computes in f32 only";
 }
 
-static size_t row_bytes(const AttentionSpec *s) {      /* one float per query row: log-sum-exp, delta */
-    return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq;
+static AttentionSpec kernel_spec(AttentionSpec s) {
+    s.q0 = attention_diagonal(&s);
+    return s;
 }
 
 static int blocks(const AttentionSpec *s, int T) { return (int)ceil_div(T, TILE) * s->B * s->NH; }
 
-/* More than 48 KiB of shared memory must be asked for. At most 75 KiB are: every GPU since Ampere has 99 or more. */
+/* More than 48 KiB of shared memory need an attribute. Here it is at most 75 KiB; every GPU since Ampere has 99. */
 #define LAUNCH_TILES(kernel, grid, floats, ...) do { \
     const int bytes_ = (int)sizeof(float) * (floats); \
     CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes_)); \
@@ -297,35 +303,34 @@ static int blocks(const AttentionSpec *s, int T) { return (int)ceil_div(T, TILE)
 
 template <int D>
 static void forward_sized(const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v) {
-    LAUNCH_TILES(forward_kernel<D>, blocks(s, s->Tq), 3 * Shape<D>::TILE_FLOATS + SCORE_FLOATS, *s, out, lse, q, k, v);
+    LAUNCH_TILES(forward_kernel<D>, blocks(s, s->Tq), 3 * Shape<D>::TILE_FLOATS + SCORE_FLOATS,
+                 kernel_spec(*s), out, lse, q, k, v);
 }
 
 template <int D>
 static void backward_sized(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
                            Tensor out, const float *lse, Tensor q, Tensor k, Tensor v, float *delta) {
     LAUNCH_TILES(dq_kernel<D>, blocks(s, s->Tq), 4 * Shape<D>::TILE_FLOATS + SCORE_FLOATS,
-                 *s, dq, delta, dout, out, lse, q, k, v);
+                 kernel_spec(*s), dq, delta, dout, out, lse, q, k, v);
     LAUNCH_TILES(dkv_kernel<D>, blocks(s, s->Tk), 4 * Shape<D>::TILE_FLOATS + 2 * SCORE_FLOATS,
-                 *s, dk, dv, dout, lse, delta, q, k, v);
+                 kernel_spec(*s), dk, dv, dout, lse, delta, q, k, v);
 }
 
-static void forward(const AttentionSpec *s, Tensor out, void *state, Tensor q, Tensor k, Tensor v, void *work) {
-    (void)work;
-    attention_check(&attention_flash_f32, s, out, q, k, v);
+static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v, void *) {
+    attention_check_forward(&attention_flash_f32, s, out, lse, q, k, v);
     (s->HS <= 32 ? forward_sized<32> : s->HS <= 64 ? forward_sized<64> : forward_sized<128>)
-        (s, out, (float *)state, q, k, v);
+        (s, out, (float *)lse.data, q, k, v);
 }
 
-static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
-                     Tensor out, const void *state, Tensor q, Tensor k, Tensor v, void *work) {
-    attention_check(&attention_flash_f32, s, out, q, k, v);
-    attention_check(&attention_flash_f32, s, dout, dq, dk, dv);
+static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
+                     const void *, Tensor q, Tensor k, Tensor v, void *work) {
+    attention_check_backward(&attention_flash_f32, s, dq, dk, dv, dout, out, lse, q, k, v);
     (s->HS <= 32 ? backward_sized<32> : s->HS <= 64 ? backward_sized<64> : backward_sized<128>)
-        (s, dq, dk, dv, dout, out, (const float *)state, q, k, v, (float *)work);
+        (s, dq, dk, dv, dout, out, (const float *)lse.data, q, k, v, (float *)work);
 }
 
 const Attention attention_flash_f32 = {
     .name = "flash", .refuse = refuse,
-    .state_bytes = row_bytes, .workspace_bytes = row_bytes,
+    .kept_bytes = attention_no_bytes, .workspace_bytes = attention_row_bytes,
     .forward = forward, .backward = backward
 };

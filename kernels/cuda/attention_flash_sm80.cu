@@ -1,53 +1,43 @@
 /* kernels/cuda/attention_flash_sm80.cu - Attention in tiles with online softmax (Dao 2023, arXiv 2307.08691) by
    mma.sync: bf16 in and out, f32 sums, every GPU from compute capability 8.0 on, head sizes 8, 16, .. 128.
 
-   Only the log-sum-exp of each query row is kept. The backward pass makes P again in two kernels, one per dq tile
-   and one per dk and dv tile: 7 products instead of 5, but no atomics, no scratch but delta = rowsum(dout out), and
-   the same bits every time.
+   The backward pass recomputes P from lse in two kernels, one per dq tile and one per dk and dv tile: 7 GEMMs instead
+   of 5, but no atomics, no scratch but delta = rowsum(dout out), and the same bits every time.
 
    A warp owns 32 rows of its block's tile (16 keys of dk and dv from head size 72 on: no registers for more), so that
-   each B fragment serves two products. With 16 rows the fragments of four warps take 8 clocks of shared memory for
-   6.5 clocks of products. */
+   each B fragment serves two mma. With 16 rows the fragments of four warps take 8 cycles of shared memory for 6.5
+   cycles of mma. */
 #include "attention_cuda.h"
 #include "attention_mma.cuh"
+#include <cfloat>
 
 static constexpr float LOG2E = 1.44269504f, LN2 = 0.693147181f;
 static constexpr float SLACK = 8.0f;       /* the row maximum in use may be short of the true one by 2^8: P <= 256 */
+static constexpr float NO_MAX = -FLT_MAX;  /* of a row that has seen no key: finite, so that it can be subtracted */
 
-/* ---- the work of a block ---- */
+/* ---- the tile of a block ---- */
 
 struct View { bf16 *data; int64_t pitch; };
 
 struct Problem {
-    int   heads, NH, HS, Tq, Tk, q0;
-    int   section;      /* heads whose tiles run side by side, the longest first: what they read stays in the L2 */
+    int   heads, NH, HS, Tq, Tk, diagonal, heads_in_flight;
     float scale;
+    Into  dqkv_into;
 };
 
-struct Task { int head, row; };     /* row: the first of the tile */
-
-/* The tiles of a section of heads in turn, from the longest work to the shortest. */
-__device__ static inline Task task_of_block(const Problem &p, int T, int own, bool last_is_longest) {
-    const int tiles = (T + own - 1) / own, block = blockIdx.x;
-    const int first = block / (p.section * tiles) * p.section, width = min(p.section, p.heads - first);
-    const int within = block - first * tiles, order = within / width;
-    return { first + within % width, (last_is_longest ? tiles - 1 - order : order) * own };
+__device__ static inline TileIndex tile_of_block(const Problem &p, int T, int own, bool last_is_longest) {
+    return swizzled_tile(blockIdx.x, p.heads, p.heads_in_flight, (T + own - 1) / own, last_is_longest);
 }
 
-__device__ static inline Task query_tile(const Problem &p, int own) {
-    return task_of_block(p, p.Tq, own, true);
-}
-
-__device__ static inline Task key_tile(const Problem &p, int own) {
-    return task_of_block(p, p.Tk, own, false);
-}
+/* The last key that query row i sees; -1 or less: it sees none. */
+__device__ static inline int last_key(const Problem &p, int i) { return min(p.diagonal + i, p.Tk - 1); }
 
 __device__ static inline bf16 *rows_of(const View &t, const Problem &p, int head, int T, int row) {
     return t.data + ((int64_t)(head / p.NH) * T + row) * t.pitch + head % p.NH * p.HS;
 }
 
-/* The kernels' tiles: rows that a block owns, rows of a stage of the stream that passes by. Two stages: while one is
-   computed with, the other arrives. 128 threads of up to 255 registers: two blocks on a multiprocessor. */
+/* The kernels' tiles: rows that a block owns, rows of a pipeline stage of the other operands. Two stages: one is loaded
+   while the other is computed with. 128 threads of up to 255 registers: two blocks on a multiprocessor. */
 template<int KS> struct Forward {
     static constexpr int OWN = 128, STREAM = 64, MT = 2;
     static constexpr int HELD = KS <= 4 ? KS : 1;                                   /* q in registers */
@@ -76,54 +66,57 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
     extern __shared__ __align__(1024) uint8_t shared[];
     const int lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32), g = lane / 4, c = lane % 4;
     const Lane<KS> across = along_rows<KS>(lane), down = along_columns<KS>(lane);
-    const Task task = query_tile(p, F::OWN);
-    const int i0 = task.row, own = warp * 16 * F::MT, first = i0 + own;
-    const int keys = p.q0 + min(i0 + F::OWN, p.Tq);                 /* that the tile sees */
+    const TileIndex tile = tile_of_block(p, p.Tq, F::OWN, true);
+    const int i0 = tile.tile * F::OWN, own = warp * 16 * F::MT, first = i0 + own;
+    const int keys = last_key(p, min(i0 + F::OWN, p.Tq) - 1) + 1;   /* seen by the tile */
     const uint32_t q_tile = shared_address(shared), stages = q_tile + F::OWN * PITCH;
     const float scale2 = p.scale * LOG2E;
 
-    const bf16 *k_share = share_of_rows<KS>(rows_of(k, p, task.head, p.Tk, 0), k.pitch);
-    const bf16 *v_share = share_of_rows<KS>(rows_of(v, p, task.head, p.Tk, 0), v.pitch);
+    const bf16 *k_share = share_of_rows<KS>(rows_of(k, p, tile.head, p.Tk, 0), k.pitch);
+    const bf16 *v_share = share_of_rows<KS>(rows_of(v, p, tile.head, p.Tk, 0), v.pitch);
     auto load_stage = [&](int stage, int j0) {
         const uint32_t k_tile = stages + stage * F::STAGE_BYTES;
         load_rows<KS, F::STREAM>(k_tile, k_share, k.pitch, p.Tk - j0, p.HS);
         load_rows<KS, F::STREAM>(k_tile + F::STREAM * PITCH, v_share, v.pitch, p.Tk - j0, p.HS);
     };
-    auto load_own = [&](uint32_t tile, const View &t) {
-        const bf16 *share = share_of_rows<KS>(rows_of(t, p, task.head, p.Tq, i0), t.pitch);
-        load_rows<KS, F::OWN>(tile, share, t.pitch, p.Tq - i0, p.HS);
+    auto load_own = [&](uint32_t to, const View &t) {
+        const bf16 *share = share_of_rows<KS>(rows_of(t, p, tile.head, p.Tq, i0), t.pitch);
+        load_rows<KS, F::OWN>(to, share, t.pitch, p.Tq - i0, p.HS);
     };
 
     float sums[F::MT][2 * KS][4], total[F::MT][2];
-    float reference[F::MT][2];      /* stands for the greatest score, in units of log2 */
+    float row_max[F::MT][2];        /* that P is relative to, in units of log2; see SLACK, tie_breaker */
     clear(sums);
     #pragma unroll
     for (int m = 0; m < F::MT; m++)
         #pragma unroll
-        for (int h = 0; h < 2; h++) { reference[m][h] = -INFINITY; total[m][h] = 0.0f; }
+        for (int h = 0; h < 2; h++) { row_max[m][h] = NO_MAX; total[m][h] = 0.0f; }
 
     uint32_t held[F::MT][F::HELD][4];
     load_own(q_tile, q);
     load_stage(0, 0);
     for (int j0 = 0, stage = 0; j0 < keys; j0 += F::STREAM, stage ^= 1) {
         cp_async_wait_all();
-        __syncthreads();        /* this stage is there, and nobody reads the other any more */
+        __syncthreads();        /* this stage has arrived, and all reads of the other are done */
         if (j0 + F::STREAM < keys) load_stage(stage ^ 1, j0 + F::STREAM);
         if (j0 == 0) hold<KS>(held, q_tile + own * PITCH, across);
-        if (j0 > p.q0 + first + 16 * F::MT - 1) continue;           /* no row of this warp sees these keys */
+        if (j0 > p.diagonal + first + 16 * F::MT - 1) continue;     /* no row of this warp sees these keys */
 
         const uint32_t k_tile = stages + stage * F::STAGE_BYTES, v_tile = k_tile + F::STREAM * PITCH;
         float s[F::MT][F::STREAM / 8][4];
-        product_of_rows<KS>(s, held, q_tile + own * PITCH, across, k_tile, down);
-        if (j0 + F::STREAM - 1 > p.q0 + first) {
-            const int seen = p.q0 + first + g - j0 - 2 * c;
+        gemm_nt<KS>(s, held, q_tile + own * PITCH, across, k_tile, down);
+        if (j0 + F::STREAM - 1 > last_key(p, first)) {
             #pragma unroll
             for (int m = 0; m < F::MT; m++)
                 #pragma unroll
-                for (int n = 0; n < F::STREAM / 8; n++)
+                for (int h = 0; h < 2; h++) {
+                    const int last = last_key(p, first + g + 16 * m + 8 * h) - j0 - 2 * c;
                     #pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        if (8 * n + e % 2 > seen + 16 * m + e / 2 * 8) s[m][n][e] = -INFINITY;
+                    for (int n = 0; n < F::STREAM / 8; n++)
+                        #pragma unroll
+                        for (int e = 2 * h; e < 2 * h + 2; e++)
+                            if (8 * n + e % 2 > last) s[m][n][e] = -INFINITY;
+                }
         }
 
         float top[F::MT][2];
@@ -132,29 +125,31 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
         for (int m = 0; m < F::MT; m++)
             #pragma unroll
             for (int h = 0; h < 2; h++) {
-                float most = -INFINITY;
+                float x = -INFINITY;
                 #pragma unroll
                 for (int n = 0; n < F::STREAM / 8; n++)
-                    most = fmaxf(most, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
-                top[m][h] = quad_max(most);
-                grown |= top[m][h] * scale2 > reference[m][h] + SLACK;
+                    x = fmaxf(x, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
+                top[m][h] = quad_max(x);
+                grown |= top[m][h] * scale2 > row_max[m][h] + SLACK;
             }
-        if (__any_sync(0xffffffffu, grown)) {       /* always in the first round: from -infinity */
+        if (__any_sync(0xffffffffu, grown)) {       /* always for the first key that a row sees: from NO_MAX */
             #pragma unroll
             for (int m = 0; m < F::MT; m++)
                 #pragma unroll
                 for (int h = 0; h < 2; h++) {
-                    const float next = fmaxf(top[m][h] * scale2 + tie_breaker(top[m][h]), reference[m][h]);
-                    const float shrink = ex2(reference[m][h] - next);
-                    reference[m][h] = next;
-                    total[m][h] *= shrink;
+                    const float next = fmaxf(top[m][h] * scale2 + tie_breaker(top[m][h]), row_max[m][h]);
+                    const float rescale = ex2(row_max[m][h] - next);
+                    row_max[m][h] = next;
+                    total[m][h] *= rescale;
                     #pragma unroll
-                    for (int n = 0; n < 2 * KS; n++) { sums[m][n][2 * h] *= shrink; sums[m][n][2 * h + 1] *= shrink; }
+                    for (int n = 0; n < 2 * KS; n++)
+                        #pragma unroll
+                        for (int e = 2 * h; e < 2 * h + 2; e++) sums[m][n][e] *= rescale;
                 }
         }
 
-        /* total adds P before it is rounded for the product: the backward pass makes P anew from the log-sum-exp,
-           and its rows must add up to 1. */
+        /* P is rounded to bf16 for the PV GEMM; total adds the unrounded values, so that the rows of the P that
+           backward recomputes from lse add up to 1 */
         #pragma unroll
         for (int m = 0; m < F::MT; m++)
             #pragma unroll
@@ -163,12 +158,13 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
                 for (int n = 0; n < F::STREAM / 8; n++)
                     #pragma unroll
                     for (int e = 2 * h; e < 2 * h + 2; e++) {
-                        s[m][n][e] = ex2(s[m][n][e] * scale2 - reference[m][h]);
+                        s[m][n][e] = ex2(s[m][n][e] * scale2 - row_max[m][h]);
                         total[m][h] += s[m][n][e];
                     }
             }
-        product_of_sums<KS>(sums, s, v_tile, across);
+        gemm_nn<KS>(sums, s, v_tile, across);
     }
+    if (keys <= 0) { cp_async_wait_all(); __syncthreads(); }        /* the copies of q, k and v still arrive */
 
     float normalise[F::MT][2];
     #pragma unroll
@@ -177,10 +173,10 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
         for (int h = 0; h < 2; h++) {
             const int i = first + 16 * m + 8 * h + g;
             const float sum = quad_sum(total[m][h]);
-            normalise[m][h] = 1.0f / sum;
-            if (c == 0 && i < p.Tq) lse[(int64_t)task.head * p.Tq + i] = LN2 * reference[m][h] + logf(sum);
+            normalise[m][h] = last_key(p, i) < 0 ? 0.0f : 1.0f / sum;
+            if (c == 0 && i < p.Tq) lse[(int64_t)tile.head * p.Tq + i] = LN2 * row_max[m][h] + logf(sum);
         }
-    store_rows<KS>(rows_of(out, p, task.head, p.Tq, first), out.pitch, p.Tq - first, p.HS, shared + own * PITCH,
+    store_rows<KS>(rows_of(out, p, tile.head, p.Tq, first), out.pitch, p.Tq - first, p.HS, shared + own * PITCH,
                    sums, normalise);
 }
 
@@ -192,23 +188,23 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
     extern __shared__ __align__(1024) uint8_t shared[];
     const int lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32), g = lane / 4, c = lane % 4;
     const Lane<KS> across = along_rows<KS>(lane), down = along_columns<KS>(lane);
-    const Task task = query_tile(p, F::OWN);
-    const int i0 = task.row, own = warp * 16 * F::MT, first = i0 + own;
-    const int keys = p.q0 + min(i0 + F::OWN, p.Tq);
+    const TileIndex tile = tile_of_block(p, p.Tq, F::OWN, true);
+    const int i0 = tile.tile * F::OWN, own = warp * 16 * F::MT, first = i0 + own;
+    const int keys = last_key(p, min(i0 + F::OWN, p.Tq) - 1) + 1;
     const uint32_t q_tile = shared_address(shared), dout_tile = q_tile + F::OWN * PITCH;
     const uint32_t stages = dout_tile + F::OWN * PITCH;
     const float scale2 = p.scale * LOG2E;
 
-    const bf16 *k_share = share_of_rows<KS>(rows_of(k, p, task.head, p.Tk, 0), k.pitch);
-    const bf16 *v_share = share_of_rows<KS>(rows_of(v, p, task.head, p.Tk, 0), v.pitch);
+    const bf16 *k_share = share_of_rows<KS>(rows_of(k, p, tile.head, p.Tk, 0), k.pitch);
+    const bf16 *v_share = share_of_rows<KS>(rows_of(v, p, tile.head, p.Tk, 0), v.pitch);
     auto load_stage = [&](int stage, int j0) {
         const uint32_t k_tile = stages + stage * F::STAGE_BYTES;
         load_rows<KS, F::STREAM>(k_tile, k_share, k.pitch, p.Tk - j0, p.HS);
         load_rows<KS, F::STREAM>(k_tile + F::STREAM * PITCH, v_share, v.pitch, p.Tk - j0, p.HS);
     };
-    auto load_own = [&](uint32_t tile, const View &t) {
-        const bf16 *share = share_of_rows<KS>(rows_of(t, p, task.head, p.Tq, i0), t.pitch);
-        load_rows<KS, F::OWN>(tile, share, t.pitch, p.Tq - i0, p.HS);
+    auto load_own = [&](uint32_t to, const View &t) {
+        const bf16 *share = share_of_rows<KS>(rows_of(t, p, tile.head, p.Tq, i0), t.pitch);
+        load_rows<KS, F::OWN>(to, share, t.pitch, p.Tq - i0, p.HS);
     };
 
     load_own(q_tile, q);
@@ -217,12 +213,12 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
     cp_async_wait_all();
     __syncthreads();
 
-    /* Row 8 h + g of a square: out as it lies, dout as the fragments a[h] and a[2 + h] of the product. */
-    float reference[F::MT][2], mean[F::MT][2];      /* lse in units of log2, delta */
+    /* Row 8 h + g of a 16 x 16 square: out from global memory, dout as the fragments a[h] and a[2 + h] of mma. */
+    float lse2[F::MT][2], mean[F::MT][2];           /* lse in units of log2, delta */
     #pragma unroll
     for (int m = 0; m < F::MT; m++)
         #pragma unroll
-        for (int h = 0; h < 2; h++) { reference[m][h] = 0.0f; mean[m][h] = 0.0f; }
+        for (int h = 0; h < 2; h++) { lse2[m][h] = 0.0f; mean[m][h] = 0.0f; }
     #pragma unroll
     for (int m = 0; m < F::MT; m++) {
         #pragma unroll
@@ -233,7 +229,7 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
             for (int t = 0; t < 4; t++) {
                 const int i = first + 16 * m + t % 2 * 8 + g, column = 16 * k16 + t / 2 * 8 + 2 * c;
                 if (i >= p.Tq || column >= p.HS) continue;
-                const bf16 *o = rows_of(out, p, task.head, p.Tq, i) + column;
+                const bf16 *o = rows_of(out, p, tile.head, p.Tq, i) + column;
                 const float2 x = __bfloat1622float2(*(const __nv_bfloat162 *)o);
                 mean[m][t % 2] += x.x * __uint_as_float(a[t] << 16) + x.y * __uint_as_float(a[t] & 0xffff0000u);
             }
@@ -241,9 +237,9 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
         #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int i = first + 16 * m + 8 * h + g;
-            const int64_t at = (int64_t)task.head * p.Tq + i;
+            const int64_t at = (int64_t)tile.head * p.Tq + i;
             mean[m][h] = quad_sum(mean[m][h]);
-            if (i < p.Tq) reference[m][h] = lse[at] * LOG2E;
+            if (i < p.Tq) lse2[m][h] = lse[at] * LOG2E;
             if (i < p.Tq && c == 0) delta[at] = mean[m][h];
         }
     }
@@ -260,42 +256,45 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
         #pragma unroll 1
         for (int part = 0; part < F::STREAM; part += 16 * F::N) {
             const int j = j0 + part;
-            if (j > p.q0 + first + 16 * F::MT - 1) break;
+            if (j > p.diagonal + first + 16 * F::MT - 1) break;
             const uint32_t k_tile = stages + stage * F::STAGE_BYTES + part * PITCH, v_tile = k_tile + F::STREAM * PITCH;
             float s[F::MT][2 * F::N][4], d[F::MT][2 * F::N][4];
-            product_of_rows<KS>(s, held_q, q_tile + own * PITCH, across, k_tile, down);
+            gemm_nt<KS>(s, held_q, q_tile + own * PITCH, across, k_tile, down);
             #pragma unroll
             for (int m = 0; m < F::MT; m++)
                 #pragma unroll
                 for (int n = 0; n < 2 * F::N; n++)
                     #pragma unroll
-                    for (int e = 0; e < 4; e++) s[m][n][e] = ex2(s[m][n][e] * scale2 - reference[m][e / 2]);
-            if (j + 16 * F::N - 1 > p.q0 + first) {
-                const int seen = p.q0 + first + g - j - 2 * c;
+                    for (int e = 0; e < 4; e++) s[m][n][e] = ex2(s[m][n][e] * scale2 - lse2[m][e / 2]);
+            if (j + 16 * F::N - 1 > last_key(p, first)) {
                 #pragma unroll
                 for (int m = 0; m < F::MT; m++)
                     #pragma unroll
-                    for (int n = 0; n < 2 * F::N; n++)
+                    for (int h = 0; h < 2; h++) {
+                        const int last = last_key(p, first + g + 16 * m + 8 * h) - j - 2 * c;
                         #pragma unroll
-                        for (int e = 0; e < 4; e++)
-                            if (8 * n + e % 2 > seen + 16 * m + e / 2 * 8) s[m][n][e] = 0.0f;
+                        for (int n = 0; n < 2 * F::N; n++)
+                            #pragma unroll
+                            for (int e = 2 * h; e < 2 * h + 2; e++)
+                                if (8 * n + e % 2 > last) s[m][n][e] = 0.0f;
+                    }
             }
-            product_of_rows<KS>(d, held_dout, dout_tile + own * PITCH, across, v_tile, down);
+            gemm_nt<KS>(d, held_dout, dout_tile + own * PITCH, across, v_tile, down);
             #pragma unroll
             for (int m = 0; m < F::MT; m++)
                 #pragma unroll
                 for (int n = 0; n < 2 * F::N; n++)
                     #pragma unroll
                     for (int e = 0; e < 4; e++) s[m][n][e] *= d[m][n][e] - mean[m][e / 2];
-            product_of_sums<KS>(sums, s, k_tile, across);
+            gemm_nn<KS>(sums, s, k_tile, across);
         }
     }
 
     float factor[F::MT][2];
     #pragma unroll
     for (int m = 0; m < F::MT; m++) factor[m][0] = factor[m][1] = p.scale;
-    store_rows<KS>(rows_of(dq, p, task.head, p.Tq, first), dq.pitch, p.Tq - first, p.HS, shared + own * PITCH,
-                   sums, factor);
+    store_rows<KS>(rows_of(dq, p, tile.head, p.Tq, first), dq.pitch, p.Tq - first, p.HS, shared + own * PITCH,
+                   sums, factor, p.dqkv_into);
 }
 
 /* dv = P^T dout, dk = scale dS^T q: all of it transposed, a row per key. Query rows from Tq on are zero rows with
@@ -308,16 +307,16 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
     extern __shared__ __align__(1024) uint8_t shared[];
     const int lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32), g = lane / 4, c = lane % 4;
     const Lane<KS> across = along_rows<KS>(lane), down = along_columns<KS>(lane);
-    const Task task = key_tile(p, F::OWN);
-    const int j0 = task.row, own = warp * 16 * F::MT, first = j0 + own;
-    const int begin = max(0, j0 - p.q0) / F::STREAM * F::STREAM;    /* of the query rows that see the tile */
+    const TileIndex tile = tile_of_block(p, p.Tk, F::OWN, false);
+    const int j0 = tile.tile * F::OWN, own = warp * 16 * F::MT, first = j0 + own;
+    const int begin = max(0, j0 - p.diagonal) / F::STREAM * F::STREAM;      /* of the query rows that see the tile */
     const uint32_t k_tile = shared_address(shared), v_tile = k_tile + F::OWN * PITCH;
     const uint32_t stages = v_tile + F::OWN * PITCH;
     const float scale2 = p.scale * LOG2E;
 
-    const bf16 *q_share = share_of_rows<KS>(rows_of(q, p, task.head, p.Tq, begin), q.pitch);
-    const bf16 *dout_share = share_of_rows<KS>(rows_of(dout, p, task.head, p.Tq, begin), dout.pitch);
-    const float *row_share = pinned((threadIdx.x < F::STREAM ? lse : delta) + (int64_t)task.head * p.Tq + begin
+    const bf16 *q_share = share_of_rows<KS>(rows_of(q, p, tile.head, p.Tq, begin), q.pitch);
+    const bf16 *dout_share = share_of_rows<KS>(rows_of(dout, p, tile.head, p.Tq, begin), dout.pitch);
+    const float *row_share = pinned((threadIdx.x < F::STREAM ? lse : delta) + (int64_t)tile.head * p.Tq + begin
                                     + threadIdx.x % F::STREAM);
     auto load_stage = [&](int stage, int i0) {
         const uint32_t q_tile = stages + stage * F::STAGE_BYTES, dout_tile = q_tile + F::STREAM * PITCH;
@@ -328,9 +327,9 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
                    (int)threadIdx.x % F::STREAM < p.Tq - i0);
         row_share += F::STREAM;
     };
-    auto load_own = [&](uint32_t tile, const View &t) {
-        const bf16 *share = share_of_rows<KS>(rows_of(t, p, task.head, p.Tk, j0), t.pitch);
-        load_rows<KS, F::OWN>(tile, share, t.pitch, p.Tk - j0, p.HS);
+    auto load_own = [&](uint32_t to, const View &t) {
+        const bf16 *share = share_of_rows<KS>(rows_of(t, p, tile.head, p.Tk, j0), t.pitch);
+        load_rows<KS, F::OWN>(to, share, t.pitch, p.Tk - j0, p.HS);
     };
 
     load_own(k_tile, k);
@@ -347,24 +346,24 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
         #pragma unroll 1
         for (int part = 0; part < F::STREAM; part += 16 * F::N) {
             const int i = i0 + part;
-            if (p.q0 + i + 16 * F::N - 1 < first) continue;         /* these rows see no key of this warp */
+            if (p.diagonal + i + 16 * F::N - 1 < first) continue;   /* these rows see no key of this warp */
             const uint32_t stage_at = stages + stage * F::STAGE_BYTES;
             const uint32_t q_tile = stage_at + part * PITCH, dout_tile = q_tile + F::STREAM * PITCH;
             const float *lse_tile = (const float *)(shared + (stage_at - k_tile) + 2 * F::STREAM * PITCH) + part
                                     + 2 * c;
             float s[F::MT][2 * F::N][4], d[F::MT][2 * F::N][4];
-            product_of_rows<KS>(s, none, k_tile + own * PITCH, across, q_tile, down);
+            gemm_nt<KS>(s, none, k_tile + own * PITCH, across, q_tile, down);
             #pragma unroll
             for (int n = 0; n < 2 * F::N; n++) {
-                const float2 reference = *(const float2 *)(lse_tile + 8 * n);
+                const float2 row_lse = *(const float2 *)(lse_tile + 8 * n);
                 #pragma unroll
                 for (int m = 0; m < F::MT; m++)
                     #pragma unroll
                     for (int e = 0; e < 4; e++)
-                        s[m][n][e] = ex2(s[m][n][e] * scale2 - (e % 2 ? reference.y : reference.x) * LOG2E);
+                        s[m][n][e] = ex2(s[m][n][e] * scale2 - (e % 2 ? row_lse.y : row_lse.x) * LOG2E);
             }
-            if (p.q0 + i < first + 16 * F::MT - 1) {
-                const int seen = first + g - p.q0 - i - 2 * c;      /* from this row of the part on */
+            if (p.diagonal + i < first + 16 * F::MT - 1) {
+                const int seen = first + g - p.diagonal - i - 2 * c;        /* from this row of the part on */
                 #pragma unroll
                 for (int m = 0; m < F::MT; m++)
                     #pragma unroll
@@ -373,8 +372,8 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
                         for (int e = 0; e < 4; e++)
                             if (8 * n + e % 2 < seen + 16 * m + e / 2 * 8) s[m][n][e] = 0.0f;
             }
-            product_of_sums<KS>(v_sums, s, dout_tile, across);
-            product_of_rows<KS>(d, none, v_tile + own * PITCH, across, dout_tile, down);
+            gemm_nn<KS>(v_sums, s, dout_tile, across);
+            gemm_nt<KS>(d, none, v_tile + own * PITCH, across, dout_tile, down);
             #pragma unroll
             for (int n = 0; n < 2 * F::N; n++) {
                 const float2 mean = *(const float2 *)(lse_tile + F::STREAM + 8 * n);
@@ -383,7 +382,7 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
                     #pragma unroll
                     for (int e = 0; e < 4; e++) s[m][n][e] *= d[m][n][e] - (e % 2 ? mean.y : mean.x);
             }
-            product_of_sums<KS>(k_sums, s, q_tile, across);
+            gemm_nn<KS>(k_sums, s, q_tile, across);
         }
     }
     if (begin >= p.Tq) { cp_async_wait_all(); __syncthreads(); }    /* no row sees these keys: k and v still arrive */
@@ -393,10 +392,10 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
     for (int m = 0; m < F::MT; m++)
         #pragma unroll
         for (int h = 0; h < 2; h++) { factor[m][h] = p.scale; one[m][h] = 1.0f; }
-    store_rows<KS>(rows_of(dk, p, task.head, p.Tk, first), dk.pitch, p.Tk - first, p.HS, shared + own * PITCH,
-                   k_sums, factor);
-    store_rows<KS>(rows_of(dv, p, task.head, p.Tk, first), dv.pitch, p.Tk - first, p.HS,
-                   shared + (F::OWN + own) * PITCH, v_sums, one);
+    store_rows<KS>(rows_of(dk, p, tile.head, p.Tk, first), dk.pitch, p.Tk - first, p.HS, shared + own * PITCH,
+                   k_sums, factor, p.dqkv_into);
+    store_rows<KS>(rows_of(dv, p, tile.head, p.Tk, first), dv.pitch, p.Tk - first, p.HS,
+                   shared + (F::OWN + own) * PITCH, v_sums, one, p.dqkv_into);
 }
 
 /* ---- host ---- */
@@ -407,20 +406,14 @@ static const char *refuse(const AttentionSpec *s) {
     return cuda_arch() < 80 ? "the GPU is older than compute capability 8.0" : NULL;
 }
 
-static size_t row_bytes(const AttentionSpec *s) {       /* a float per query row: log-sum-exp, delta */
-    return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq;
-}
-
 static View view(const char *name, Tensor t) {
     attention_check_rows(name, t);
     return { (bf16 *)t.data, t.pitch };
 }
 
 static Problem problem(const AttentionSpec *s) {
-    const int64_t head_bytes = (int64_t)s->Tk * s->HS * 2 * (int64_t)sizeof(bf16), heads = (int64_t)s->B * s->NH;
-    const int64_t section = (16 << 20) / head_bytes;        /* k and v, or q and dout, in a third of the L2 */
-    return { (int)heads, s->NH, s->HS, s->Tq, s->Tk, s->q0, (int)(section < 1 ? 1 : section < heads ? section : heads),
-             s->scale };
+    return { s->B * s->NH, s->NH, s->HS, s->Tq, s->Tk, attention_diagonal(s), attention_heads_in_flight(s), s->scale,
+             s->dqkv_into };
 }
 
 static int blocks(const Problem &p, int T, int own) {
@@ -465,25 +458,23 @@ static const Launch forwards[]  = { launch_forward<2>, launch_forward<2>, launch
 static const Launch backwards[] = { launch_backward<2>, launch_backward<2>, launch_backward<3>, launch_backward<4>,
                                     launch_backward<5>, launch_backward<6>, launch_backward<8>, launch_backward<8> };
 
-static void forward(const AttentionSpec *s, Tensor out, void *state, Tensor q, Tensor k, Tensor v, void *work) {
-    (void)work;
-    attention_check(&attention_flash_sm80, s, out, q, k, v);
+static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v, void *) {
+    attention_check_forward(&attention_flash_sm80, s, out, lse, q, k, v);
     Operands o = {};
     o.out = view("out", out);
     o.q = view("q", q);
     o.k = view("k", k);
     o.v = view("v", v);
-    o.lse = (float *)state;
+    o.lse = (float *)lse.data;
     forwards[(s->HS - 1) / 16](problem(s), o);
 }
 
-static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
-                     Tensor out, const void *state, Tensor q, Tensor k, Tensor v, void *work) {
-    attention_check(&attention_flash_sm80, s, out, q, k, v);
-    attention_check(&attention_flash_sm80, s, dout, dq, dk, dv);
+static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
+                     const void *, Tensor q, Tensor k, Tensor v, void *work) {
+    attention_check_backward(&attention_flash_sm80, s, dq, dk, dv, dout, out, lse, q, k, v);
     backwards[(s->HS - 1) / 16](problem(s), {
         view("out", out), view("dout", dout), view("dq", dq), view("dk", dk), view("dv", dv),
-        view("q", q), view("k", k), view("v", v), (float *)state, (float *)work });
+        view("q", q), view("k", k), view("v", v), (float *)lse.data, (float *)work });
 }
 
-const Attention attention_flash_sm80 = { "flash", refuse, row_bytes, row_bytes, forward, backward };
+const Attention attention_flash_sm80 = { "flash", refuse, attention_no_bytes, attention_row_bytes, forward, backward };

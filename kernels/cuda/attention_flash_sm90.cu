@@ -1,11 +1,11 @@
-/* kernels/cuda/attention_flash_sm90.cu - Attention for Hopper (compute capability 9.0, compiled for sm_90a): what it
-   takes, and what both passes need of the host. bf16 in and out, f32 sums, training shapes (as many queries as keys),
-   head sizes 8, 16, .. 128: up to 64 and up to 128 columns, the missing ones read as zero. */
+/* kernels/cuda/attention_flash_sm90.cu - Attention for Hopper (compute capability 9.0, compiled for sm_90a): host code
+   of both passes. bf16 in and out, f32 sums, training shapes (causal, as many queries as keys), head sizes 8, 16, ..
+   128, in tiles of 64 or 128 columns; the missing ones are read as zero. */
 #include "attention_flash_sm90.cuh"
 #include <cudaTypedefs.h>
 
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows) {
-    static PFN_cuTensorMapEncodeTiled_v12000 encode;        /* by the runtime, so that nothing links libcuda */
+    static PFN_cuTensorMapEncodeTiled_v12000 encode;        /* from the runtime: no link to libcuda */
     if (!encode) {
         cudaDriverEntryPointQueryResult found;
         CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&encode, 12000, cudaEnableDefault,
@@ -52,28 +52,24 @@ int persistent_blocks(int64_t tiles) {
 static const char *refuse(const AttentionSpec *s) {
     const char *shared_reason = attention_refuse_in_bf16(s);
     if (shared_reason)                      return shared_reason;
-    if (s->q0 != 0 || s->Tq != s->Tk)       return "this kernel wants as many queries as keys";
+    if (!s->causal || s->q0 != 0 || s->Tq != s->Tk || s->dqkv_into != OVERWRITE)
+        return "this kernel takes training shapes only: causal, q0 = 0, as many queries as keys, gradients overwritten";
     if (cuda_arch() != 90)                  return "the GPU is not a Hopper (compute capability 9.0)";
     return NULL;
 }
 
-static size_t state_bytes(const AttentionSpec *s) {       /* a float per query row: the log-sum-exp */
-    return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq;
-}
-
-static void forward(const AttentionSpec *s, Tensor out, void *state, Tensor q, Tensor k, Tensor v, void *) {
-    attention_check(&attention_flash_sm90, s, out, q, k, v);
+static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v, void *) {
+    attention_check_forward(&attention_flash_sm90, s, out, lse, q, k, v);
     attention_check_rows("out", out);
     attention_check_rows("q", q);
     attention_check_rows("k", k);
     attention_check_rows("v", v);
-    attention_flash_sm90_forward(s, out, (float *)state, q, k, v);
+    attention_flash_sm90_forward(s, out, (float *)lse.data, q, k, v);
 }
 
-static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
-                     Tensor out, const void *state, Tensor q, Tensor k, Tensor v, void *work) {
-    attention_check(&attention_flash_sm90, s, out, q, k, v);
-    attention_check(&attention_flash_sm90, s, dout, dq, dk, dv);
+static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
+                     const void *, Tensor q, Tensor k, Tensor v, void *work) {
+    attention_check_backward(&attention_flash_sm90, s, dq, dk, dv, dout, out, lse, q, k, v);
     attention_check_rows("q", q);
     attention_check_rows("k", k);
     attention_check_rows("v", v);
@@ -83,9 +79,9 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
     attention_check_rows("dk", dk);
     attention_check_rows("dv", dv);
     REQUIRE((uintptr_t)work % 16 == 0, "attention: the workspace begins at %p, want a multiple of 16 bytes", work);
-    attention_flash_sm90_backward(s, dq, dk, dv, dout, out, (const float *)state, q, k, v, work);
+    attention_flash_sm90_backward(s, dq, dk, dv, dout, out, (const float *)lse.data, q, k, v, work);
 }
 
 const Attention attention_flash_sm90 = {
-    "flash", refuse, state_bytes, attention_flash_sm90_workspace, forward, backward
+    "flash", refuse, attention_no_bytes, attention_flash_sm90_workspace, forward, backward
 };

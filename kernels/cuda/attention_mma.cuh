@@ -1,11 +1,11 @@
-/* kernels/cuda/attention_mma.cuh - Tiles in shared memory and products of a warp, by ldmatrix, mma.sync and cp.async:
-   what the attention for compute capability 8.0 and newer is built of. bf16 in, f32 sums.
+/* kernels/cuda/attention_mma.cuh - Tiles in shared memory and GEMMs of a warp, by ldmatrix, mma.sync and cp.async, for
+   the attention of compute capability 8.0 and newer. bf16 in, f32 sums.
 
    Fragments of mma.m16n8k16, g = lane / 4, c = lane % 4 (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
      A (16,16)  a0 (g, 2c..2c+1)  a1 (g+8, 2c..)  a2 (g, 2c+8..)  a3 (g+8, 2c+8..)
      B (16,8)   b0 (2c..2c+1, g)  b1 (2c+8.., g)
      C (16,8)   c0 (g, 2c) c1 (g, 2c+1) c2 (g+8, 2c) c3 (g+8, 2c+1)
-   So two neighbouring C are one A of the next product: P and dS never leave the registers. ldmatrix gives lane l of an
+   So two neighbouring C are one A of the next GEMM: P and dS never leave the registers. ldmatrix gives lane l of an
    8x8 matrix the elements (g, 2c..2c+1), with .trans (2c..2c+1, g); lane 8m + r says where row r of matrix m lies. */
 #ifndef KERNELS_CUDA_ATTENTION_MMA_CUH
 #define KERNELS_CUDA_ATTENTION_MMA_CUH
@@ -72,9 +72,10 @@ template<int KS, int ROWS> __device__ static inline void load_rows(uint32_t tile
                         r < ((column + chunk) * 8 < HS ? rows - first : 0));
 }
 
-/* One warp stores its 16 MT rows of bf16(factor x), by way of its own rows of shared memory: whole sectors. */
+/* One warp stores its 16 MT rows, = or += factor x rounded to bf16, by way of its own rows of shared memory: whole
+   sectors. += adds before it rounds. */
 template<int KS, int MT> __device__ static inline void store_rows(bf16 *to, int64_t pitch, int rows, int HS,
-        uint8_t *tile, const float (&x)[MT][2 * KS][4], const float (&factor)[MT][2]) {
+        uint8_t *tile, const float (&x)[MT][2 * KS][4], const float (&factor)[MT][2], Into into = OVERWRITE) {
     constexpr int LANES = Tile<KS>::TURNS;
     const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
     __syncwarp();
@@ -83,16 +84,23 @@ template<int KS, int MT> __device__ static inline void store_rows(bf16 *to, int6
         #pragma unroll
         for (int n = 0; n < 2 * KS; n++)
             #pragma unroll
-            for (int h = 0; h < 2; h++)
-                *(uint32_t *)(tile + Tile<KS>::at(16 * m + 8 * h + g, n) + 4 * c) =
-                    bf16_pair(x[m][n][2 * h] * factor[m][h], x[m][n][2 * h + 1] * factor[m][h]);
+            for (int h = 0; h < 2; h++) {
+                const int row = 16 * m + 8 * h + g, column = 8 * n + 2 * c;
+                float low = x[m][n][2 * h] * factor[m][h], high = x[m][n][2 * h + 1] * factor[m][h];
+                if (into == ACCUMULATE && row < rows && column < HS) {
+                    const float2 before = __bfloat1622float2(*(const __nv_bfloat162 *)(to + row * pitch + column));
+                    low += before.x;
+                    high += before.y;
+                }
+                *(uint32_t *)(tile + Tile<KS>::at(row, n) + 4 * c) = bf16_pair(low, high);
+            }
     __syncwarp();
     for (int r = lane / LANES; r < 16 * MT && r < rows; r += 32 / LANES)
         for (int chunk = lane % LANES; chunk * 8 < HS; chunk += LANES)
             *(uint4 *)(to + r * pitch + chunk * 8) = *(const uint4 *)(tile + Tile<KS>::at(r, chunk));
 }
 
-/* ---- products of a warp ---- */
+/* ---- GEMMs of a warp ---- */
 
 template<int X, int Y> __device__ static inline void clear(float (&x)[X][Y][4]) {
     #pragma unroll
@@ -114,7 +122,7 @@ template<int KS, int MT, int HELD> __device__ static inline void hold(uint32_t (
 }
 
 /* c (16 MT, 8 N) = a (16 MT, 16 KS) b (8 N, 16 KS)^T. a is in registers (HELD == KS) or in shared memory. */
-template<int KS, int MT, int N, int HELD> __device__ static inline void product_of_rows(float (&c)[MT][N][4],
+template<int KS, int MT, int N, int HELD> __device__ static inline void gemm_nt(float (&c)[MT][N][4],
         const uint32_t (&held)[MT][HELD][4], uint32_t a_rows, const Lane<KS> &a_lane,
         uint32_t b_rows, const Lane<KS> &b_lane) {
     clear(c);
@@ -143,7 +151,7 @@ template<int KS, int MT, int N, int HELD> __device__ static inline void product_
 }
 
 /* c (16 MT, 16 KS) += bf16(p (16 MT, 8 N)) v (8 N, 16 KS) */
-template<int KS, int MT, int N> __device__ static inline void product_of_sums(float (&c)[MT][2 * KS][4],
+template<int KS, int MT, int N> __device__ static inline void gemm_nn(float (&c)[MT][2 * KS][4],
         const float (&p)[MT][N][4], uint32_t v_rows, const Lane<KS> &lane) {
     #pragma unroll
     for (int n = 0; n < N / 2; n++) {
