@@ -17,7 +17,7 @@ extern double oracle_stores;
 /* Random inputs. The seed is the environment's TEST_SEED, or the clock, and is printed: a failure can be repeated. */
 void   random_open(void);
 double uniform(void);                           /* in [-1, 1), a multiple of 2^-23: exact in f32 */
-int    uniform_int(int least, int most);
+int    uniform_int(int min, int max);
 
 /* dwte (Vp,C); dwpe (positions,C) with positions >= T. */
 void oracle_embedding_forward(double *x, const int *tokens, const double *wte, const double *wpe, int B, int T, int C);
