@@ -346,7 +346,7 @@ static inline double check_lse(const AttentionSpec *s, const Truth *t, Tensor ls
         if (got == want) continue;              /* -INFINITY where the row sees no key */
         double ratio = fabs(got - want) /
                        (4 * 0x1p-24 * (sqrt(s->Tk + s->HS) + sqrt(s->HS) * t->condition + fabs(want)));
-        if (!(ratio <= worst_ratio)) worst_ratio = ratio;
+        if (!(ratio <= worst_ratio)) worst_ratio = isnan(ratio) ? INFINITY : ratio;
     }
     EXPECT(worst_ratio <= 1, "%s %s: lse of head %d is off by %.3f of its bound", arena_op, arena_case, head,
            worst_ratio);

@@ -199,7 +199,7 @@ static void paper_table(Shape s) {
     runners_list(s);
     compete(s, load);
     printf("\nFlashAttention (arXiv 2205.14135): T = %d, head size %d, %d heads, B = %d, forward and backward. Ours "
-           "are %s and causal,\nGFLOP of 6 products of T by T (naive), or 7 of half of it (9 if dq has a kernel)\n"
+           "are %s and causal,\nGFLOP of 6 GEMMs of T by T (naive), or 7 of half of it (9 if dq has a kernel)\n"
            "\n| | GFLOP | HBM GB | | ms |", s.T, s.HS, s.NH, s.B, dtype_name(dtype));
     print_rule(5);
     for (int i = 0; i < runners; i++) {
@@ -277,7 +277,7 @@ int main(int argc, char **argv) {
     }
     printf("%s, %s\n", device_info().name, device_info().detail);
     if (!no_peers) peers_start(python, shared_file, dtype_name(dtype), autograd ? "autograd" : "direct");
-    printf("MHz, C and W: medians of what nvidia-smi says meanwhile. GB: the most that is held, of each in turn, with "
+    printf("MHz, C and W: medians of nvidia-smi during the rounds. GB: the peak of device memory, of each in turn, with "
            "q, k, v, out and their gradients\n");
     sensors_start();
     for (int size = 64; size <= 128; size += 64)
