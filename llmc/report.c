@@ -146,27 +146,21 @@ static void open_log(Report *report, const char *path, const char *head, int64_t
     report->csv = fopen(path, "a");
     REQUIRE(report->csv, "%s: cannot open to append: %s", path, strerror(errno));
     report->csv_path = format_string("%s", path);
-}
-
-static const char *cell(char text[32], const char *format, double value) {
-    text[0] = 0;
-    if (!isnan(value)) snprintf(text, 32, format, value);
-    return text;
-}
-
-static const char *positive_cell(char text[32], const char *format, double value) {
-    return cell(text, format, value > 0 ? value : NAN);
+    report->rows = open_memstream(&report->pending, &report->pending_bytes);
+    REQUIRE(report->rows, "out of memory: the rows of the log");
 }
 
 /* Returns errno, or 0 when all rows are in the file. */
 static int write_pending(Report *report) {
-    while (report->pending_bytes) {
-        ssize_t written = write(fileno(report->csv), report->pending, report->pending_bytes);
+    while (report->written_bytes < report->pending_bytes) {
+        size_t left = report->pending_bytes - report->written_bytes;
+        ssize_t written = write(fileno(report->csv), report->pending + report->written_bytes, left);
         if (written < 0 && errno == EINTR) continue;
         if (written <= 0) return written < 0 ? errno : EIO;
-        report->pending_bytes -= (size_t)written;
-        memmove(report->pending, report->pending + written, report->pending_bytes);
+        report->written_bytes += (size_t)written;
     }
+    rewind(report->rows);
+    report->written_bytes = report->pending_bytes = 0;
     return 0;
 }
 
@@ -184,21 +178,27 @@ static double mfu_of(const StepReport *s) {
     return s->peak_flops > 0 ? s->tokens_per_second * s->flops_per_token / s->peak_flops : 0;
 }
 
+static void put_cell(FILE *file, const char *format, double value, int known) {
+    fputc(',', file);
+    if (known) fprintf(file, format, value);
+}
+
 static void write_row(Report *report, const StepReport *s) {
     const DeviceHealth *h = &report->row_health;
-    char loss[32], norm[32], lr[32], ms[32], speed[32], mfu[32], val_loss[32], temperature[32], power[32], clock[32];
-    char *row = format_string("%" PRId64 ",%" PRId64 ",%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%.24s\n", s->step, s->tokens,
-            cell(loss, "%.9g", s->loss), cell(norm, "%.9g", s->norm), cell(lr, "%.9g", s->learning_rate),
-            cell(ms, "%.3f", s->ms), cell(speed, "%.1f", s->tokens_per_second),
-            positive_cell(mfu, "%.4f", mfu_of(s)), cell(val_loss, "%.9g", s->val_loss),
-            positive_cell(temperature, "%.0f", h->temperature_c), positive_cell(power, "%.1f", h->power_w),
-            positive_cell(clock, "%.0f", h->clock_mhz), h->throttle ? h->throttle : "");
-    size_t length = strlen(row);
-    report->pending = realloc(report->pending, report->pending_bytes + length);
-    REQUIRE(report->pending, "out of memory: %zu bytes of the log, which could not be written", report->pending_bytes);
-    memcpy(report->pending + report->pending_bytes, row, length);
-    report->pending_bytes += length;
-    free(row);
+    FILE *rows = report->rows;
+    fprintf(rows, "%" PRId64 ",%" PRId64, s->step, s->tokens);
+    put_cell(rows, "%.9g", s->loss, !isnan(s->loss));
+    put_cell(rows, "%.9g", s->norm, !isnan(s->norm));
+    put_cell(rows, "%.9g", s->learning_rate, 1);
+    put_cell(rows, "%.3f", s->ms, 1);
+    put_cell(rows, "%.1f", s->tokens_per_second, 1);
+    put_cell(rows, "%.4f", mfu_of(s), mfu_of(s) > 0);
+    put_cell(rows, "%.9g", s->val_loss, !isnan(s->val_loss));
+    put_cell(rows, "%.0f", h->temperature_c, h->temperature_c > 0);
+    put_cell(rows, "%.1f", h->power_w, h->power_w > 0);
+    put_cell(rows, "%.0f", h->clock_mhz, h->clock_mhz > 0);
+    fprintf(rows, ",%s\n", h->throttle ? h->throttle : "");
+    REQUIRE(!fflush(rows), "out of memory: %zu bytes of the log, which could not be written", report->pending_bytes);
     set_log_error(report, write_pending(report));
 }
 
@@ -390,8 +390,9 @@ void report_close(Report *report) {
     if (report->csv) {
         int error = write_pending(report);
         REQUIRE(!error, "%s: cannot write: %s; %zu bytes of rows are lost", report->csv_path, strerror(error),
-                report->pending_bytes);
+                report->pending_bytes - report->written_bytes);
         fclose(report->csv);
+        fclose(report->rows);
     }
     free(report->pending);
     free(report->csv_path);

@@ -30,8 +30,9 @@ typedef struct {
 typedef struct {
     FILE      *csv;            /* NULL = none */
     char      *csv_path;
-    char      *pending;        /* rows that are not in the file yet: the disk is full */
-    size_t     pending_bytes;
+    FILE      *rows;           /* writes to pending: rows that are not in the file yet, more than one on a full disk */
+    char      *pending;
+    size_t     pending_bytes, written_bytes;
     int        csv_error;      /* errno of the last row; 0 = all rows are in the file */
     int        is_terminal;    /* of stdout */
     int        line_columns;   /* of a line in place that has no newline yet */

@@ -117,9 +117,9 @@ static void require_unmoved(const RunDir *dir) {
 }
 
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot) {
+    require_unmoved(dir);
     char *step = step_path(dir->path, snapshot->state.step, "");
     char *partial = step_path(dir->path, snapshot->state.step, ".partial");
-    require_unmoved(dir);
     checkpoint_remove(partial);
     directory_make(partial);
     checkpoint_write(partial, snapshot);
