@@ -277,7 +277,7 @@ int main(int argc, char **argv) {
     }
     printf("%s, %s\n", device_info().name, device_info().detail);
     if (!no_peers) peers_start(python, shared_file, dtype_name(dtype), autograd ? "autograd" : "direct");
-    printf("MHz, C and W: medians of nvidia-smi during the rounds. GB: the peak of device memory, of each in turn, with "
+    printf("MHz, C and W: medians of nvidia-smi during the rounds. GB: the peak of memory of each in turn, with "
            "q, k, v, out and their gradients\n");
     sensors_start();
     for (int size = 64; size <= 128; size += 64)
