@@ -110,7 +110,8 @@ static void compare_update(const TensorEntry *entry, int step, Weights before, W
     }
     EXPECT(worst[0] <= 1 && worst[1] <= 1 && worst[2] <= 1, "step %d, %s: m, v and weights are off by %.2g, %.2g and "
            "%.2g times their bounds", step, entry->name, worst[0], worst[1], worst[2]);
-    EXPECT(max_moved > 10, "step %d, %s moved by %.1f bounds only", step, entry->name, max_moved);
+    /* so that an update that is a third off, as by one of three micro-batches, is beyond the bounds */
+    EXPECT(max_moved > 5, "step %d, %s moved by %.1f bounds only", step, entry->name, max_moved);
 }
 
 static void repeat_step(GPT *gpt, Optimizer *optimizer, const Tokens *train, const char *out, int step,

@@ -63,6 +63,10 @@ for delay in 0 0.02 0.05; do
     # 143: before the handler was there; 0: done before the signal came
     case $status in 0|75|143) ;; *) is "exit code $delay s after the start" $status 75 ;; esac
 done
+start early $run --out "$dir/early"
+wait_for "^1," "$dir/early/log.csv"
+stop TERM
+case $status in 0|75) ;; *) is "exit code after the first steps" $status 75 ;; esac
 expect "the resume, wherever the run came from" "$gpt" $run --out "$dir/early" --init "$dir/nowhere"
 same_files "$dir/begun/step-00000300" "$dir/early/step-00000300" ${checkpoint_files% state.json}
 "$gpt" $run --out "$dir/early" --time-limit 0.0001s > "$dir/limit.out" 2>&1
@@ -111,6 +115,7 @@ wait $pid
 is "exit code after the same signal twice at once" $? 75
 start again $small --steps 2 --val-every 0 --total-batch 25600000 --out "$dir/again"
 wait_for "^step,tokens" "$dir/again/log.csv"
+[ -z "$cuda" ] || sleep 1       # the log is there before the saver has its host memory
 kill -TERM $pid
 sleep 1.2
 stop INT
