@@ -301,7 +301,7 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
     return t;
 }
 
-static inline Bound bound_of(const AttentionSpec *s, const Truth *t, int which) {
+static inline Bound bound_of(const Truth *t, int which) {
     return (Bound){ t->roundings, t->condition, t->floor[which], t->worst[which] };
 }
 
@@ -327,7 +327,7 @@ static inline void check_head(const AttentionSpec *s, const Truth *t, Operands x
         int from_bf16_p = exact == EXACT_FROM_BF16_P && i == OUT;       /* the others have only P of a power of two */
         const double *want = (from_bf16_p ? t->from_bf16_p : t->want).x[i];
         int64_t pool_before = pool_used, count = tensor_count(got);
-        compare(output_name[i], got, want, bound_of(s, t, i));
+        compare(output_name[i], got, want, bound_of(t, i));
 
         const double *values = result(got);
         double max = t->floor[i], error = root_mean_square(want, values, count);

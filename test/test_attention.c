@@ -58,7 +58,7 @@ static void check_twin(const AttentionSpec *s, const Heads *h, int head) {
         if (same_bits(got, output_of(h->x[h->twin[head]], i))) continue;
         EXPECT(i == DQ && !s->deterministic, "%s %s: %s of head %d differs from that of head %d with the same data",
                arena_op, arena_case, output_name[i], head, h->twin[head]);
-        compare(output_name[i], got, t->want.x[i], bound_of(s, t, i));
+        compare(output_name[i], got, t->want.x[i], bound_of(t, i));
         pool_used = pool_before;
     }
 }
@@ -485,7 +485,7 @@ static void repeat(AttentionSpec s) {
                 if (!memcmp(arena_after + at, arena_first + at, tensor_bytes(output_of(all, i)))) continue;
                 different[i]++;
                 if (i != DQ || s.deterministic) continue;
-                compare("dq", first.dq, truth.want.x[DQ], bound_of(&s, &truth, DQ));
+                compare("dq", first.dq, truth.want.x[DQ], bound_of(&truth, DQ));
                 pool_used = pool_case_end;
             }
         }
