@@ -207,7 +207,7 @@ def load_model(folder, naive):
 # ---- Training
 
 def learning_rate(a, step):
-    """llmc/schedule.c"""
+    """llmc/optimizer.c"""
     if step >= a.steps:
         return a.min_lr
     if step < a.warmup:
