@@ -185,3 +185,36 @@ int file_exchange(const char *a, const char *b) {
     sync_parent(b);
     return 1;
 }
+
+/* ---- XXH64 with seed 0, by Yann Collet: github.com/Cyan4973/xxHash, doc/xxhash_spec.md */
+
+/* The specification's primes 1 to 5; little-endian words, as everywhere here. */
+static const uint64_t P1 = 0x9e3779b185ebca87, P2 = 0xc2b2ae3d27d4eb4f, P3 = 0x165667b19e3779f9,
+                      P4 = 0x85ebca77c2b2ae63, P5 = 0x27d4eb2f165667c5;
+
+static uint64_t rotate(uint64_t x, int bits) { return x << bits | x >> (64 - bits); }
+static uint64_t turn(uint64_t lane, uint64_t word) { return rotate(lane + word * P2, 31) * P1; }
+
+static uint64_t word_at(const unsigned char *bytes, size_t size) {
+    uint64_t word = 0;
+    memcpy(&word, bytes, size);
+    return word;
+}
+
+uint64_t xxh64(const void *bytes, size_t size) {
+    const unsigned char *next = bytes, *end = next + size;
+    uint64_t lane[4] = { P1 + P2, P2, 0, -P1 }, h = P5;
+    for (; end - next >= 32; next += 32)
+        for (int i = 0; i < 4; i++) lane[i] = turn(lane[i], word_at(next + 8 * i, 8));
+    if (size >= 32) {
+        h = rotate(lane[0], 1) + rotate(lane[1], 7) + rotate(lane[2], 12) + rotate(lane[3], 18);
+        for (int i = 0; i < 4; i++) h = (h ^ turn(0, lane[i])) * P1 + P4;
+    }
+    h += size;
+    for (; end - next >= 8; next += 8) h = rotate(h ^ turn(0, word_at(next, 8)), 27) * P1 + P4;
+    for (; end - next >= 4; next += 4) h = rotate(h ^ word_at(next, 4) * P1, 23) * P2 + P3;
+    for (; next < end; next++)         h = rotate(h ^ *next * P5, 11) * P1;
+    h = (h ^ h >> 33) * P2;
+    h = (h ^ h >> 29) * P3;
+    return h ^ h >> 32;
+}

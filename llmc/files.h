@@ -34,4 +34,6 @@ void  directory_sync(const char *path);
 void  file_rename(const char *from, const char *to);      /* and sync of the directory of to */
 int   file_exchange(const char *a, const char *b);        /* swaps two names and syncs the directory of b; 0 = cannot */
 
+uint64_t xxh64(const void *bytes, size_t size);           /* as `xxhsum -H64` prints; detects damage, not forgery */
+
 #endif

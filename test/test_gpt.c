@@ -85,7 +85,7 @@ typedef struct {
 } Reference;
 
 static double metadata(const Reference *r, const char *key) {
-    const Json *value = json_find(json_find(r->file.header, "__metadata__"), key);
+    const Json *value = json_find(json_find(r->file.shard[0].header, "__metadata__"), key);
     REQUIRE(value, "%s: no metadata \"%s\": run scripts/make_reference.py", r->path, key);
     return strtod(value->text, NULL);
 }

@@ -90,7 +90,7 @@ static void without_a_run_directory_nothing_happens(void) {
     start(&saver, 1);
     saver_poll(&saver, 1);
     saver_finish(&saver);
-    EXPECT(saver.saved_step == -1 && !saver.failed && !saver.host[0], "nothing");
+    EXPECT(saver.saved_step == -1 && !saver.failed && !saver.snapshot.host[0], "nothing");
     saver_close(&saver);
 }
 
@@ -136,7 +136,7 @@ static void an_error_then_a_success(void) {
         limit_file_size(limits[i]);
         start(&saver, 2);
         if (i == 1) start(&saver, 3);      /* which reports the error of the one before */
-        while (saver.running && !saver.reported) saver_poll(&saver, 0);
+        while (saver.running) saver_poll(&saver, 0);
         limit_file_size(RLIM_INFINITY);
         const char *want = i == 1 ? "step 3 is not saved: " : "step 2 is not saved: ";
         EXPECT(saver.failed && !strncmp(saver.message, want, 21) &&
@@ -241,11 +241,14 @@ static void what_a_kill_left_is_removed(void) {
     RunDir dir;
     open_saver(&saver, &dir, out, &trainer, 0, 0);
     EXPECT_STEPS(out, "mine.partial step-5.partial 2");
-    directory_make(IN_SCRATCH("swept/step-00000005.partial/deep"));      /* cannot be removed: reported, but saved */
+    directory_make(IN_SCRATCH("swept/step-00000005.partial/results"));      /* of a user: not removed */
     start(&saver, 7);
+    EXPECT(!*finish(&saver), "no error");
+    directory_make(IN_SCRATCH("swept/step-00000006.partial/config.json"));      /* cannot be removed */
+    start(&saver, 8);
     const char *error = finish(&saver);
-    EXPECT(!saver.failed && strstr(error, "step 7 is saved, but ") && strstr(error, "cannot remove"), "%s", error);
-    EXPECT(file_exists(IN_SCRATCH("swept/step-00000007/state.json")), "saved");
+    EXPECT(!saver.failed && strstr(error, "step 8 is saved, but ") && strstr(error, "cannot remove"), "%s", error);
+    EXPECT_STEPS(out, "mine.partial step-00000005.partial step-00000006.partial step-5.partial 2 7 8");
     close_saver(&saver, &dir);
 }
 

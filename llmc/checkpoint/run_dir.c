@@ -119,16 +119,20 @@ static void require_unmoved(const RunDir *dir) {
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot) {
     char *step = step_path(dir->path, snapshot->state.step, "");
     char *partial = step_path(dir->path, snapshot->state.step, ".partial");
+    char *old = step_path(dir->path, snapshot->state.step, ".old");
     require_unmoved(dir);
     checkpoint_remove(partial);
     directory_make(partial);
     checkpoint_write(partial, snapshot);
-    if (!file_is_dir(step) || !file_exchange(partial, step)) {
-        checkpoint_remove(step);            /* on a file system that cannot exchange names */
+    int is_new = !file_is_dir(step);
+    if (is_new || !file_exchange(partial, step)) {     /* some file systems cannot exchange names */
+        if (!is_new) file_rename(step, old);
         file_rename(partial, step);
+        if (!is_new) checkpoint_remove(old);
     }
     free(step);
     free(partial);
+    free(old);
 }
 
 void run_dir_clean(const RunDir *dir, int64_t step, int64_t keep, int64_t keep_every) {
@@ -140,19 +144,20 @@ void run_dir_clean(const RunDir *dir, int64_t step, int64_t keep, int64_t keep_e
         free(partial);
     }
     for (int64_t next = step + 1; keep && (next = highest_step(dir->path, "", TO_RESUME, next)) >= 0; ) {
-        char *old = step_path(dir->path, next, ""), *partial = step_path(dir->path, next, ".partial");
-        if (!checkpoint_has_other_files(old) && kept++ >= keep && (!keep_every || next % keep_every)) {
-            file_rename(old, partial);
+        char *path = step_path(dir->path, next, ""), *partial = step_path(dir->path, next, ".partial");
+        int stays = checkpoint_has_other_files(path) || file_exists(partial);      /* partial: holds other files */
+        if (!stays && kept++ >= keep && (!keep_every || next % keep_every)) {
+            file_rename(path, partial);
             checkpoint_remove(partial);
         }
-        free(old);
+        free(path);
         free(partial);
     }
 }
 
 /* ---- A CHECKPOINT argument */
 
-char *run_dir_resolve(const char *path) {
+static char *find_model(const char *path) {
     REQUIRE(file_exists(path), "%s: no such file or directory: want a checkpoint", path);
     if (!file_is_dir(path)) {
         FileMap map = file_map(path);
@@ -168,11 +173,15 @@ char *run_dir_resolve(const char *path) {
     for (size_t n = strlen(dir); n > 1 && dir[n - 1] == '/'; n--) dir[n - 1] = 0;
     REQUIRE(!ends_with(dir, ".partial"), "%s: is a checkpoint that was not finished: use an earlier one", path);
     if (checkpoint_has_model(dir)) return dir;
-    char *step = newest(dir, TO_LOAD, INT64_MAX), *pickle = format_string("%s/pytorch_model.bin", dir);
-    REQUIRE(step, "%s: holds no checkpoint, want %s", path, file_exists(pickle) ? "model.safetensors in place of "
-            "pytorch_model.bin: save it with safe_serialization=True" : "config.json and model.safetensors, or "
-            "directories like step-00001000");
+    char *step = newest(dir, TO_LOAD, INT64_MAX);
+    REQUIRE(step, "%s: holds no checkpoint, want config.json and model.safetensors (instead of pytorch_model.bin: save "
+            "with safe_serialization=True), or directories like step-00001000", path);
     free(dir);
-    free(pickle);
     return step;
+}
+
+char *run_dir_resolve(const char *path) {
+    char *checkpoint = find_model(path);
+    checkpoint_verify(checkpoint, 0);
+    return checkpoint;
 }

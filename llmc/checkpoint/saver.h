@@ -15,16 +15,14 @@ typedef struct {
     const Optimizer *optimizer;
     Report          *report;
     int64_t          keep, keep_every;     /* of run_dir_clean; keep may be changed between saves */
-    void            *host[3];              /* parameters, first and second moments */
-    Snapshot         snapshot;             /* of the save under way */
+    Snapshot         snapshot;             /* of the save under way, in pinned memory */
     pthread_t        thread;
     int              running;
     int64_t          saved_step;           /* step of the last save; -1 = none; a resume sets it to its own */
-    int              failed;               /* the last save failed; valid when none is under way */
+    int              failed;               /* the last save failed; this and message: valid when none is under way */
     double           seconds;              /* duration of the last save; before the first, at 200 MB/s */
     double           thread_seconds;       /* written by the thread */
     char             message[FAIL_LENGTH]; /* error of the last save, "" = none: "step 20 is not saved: ..." */
-    int              reported;
 } Saver;
 
 size_t saver_host_bytes(const GPTConfig *config);      /* host memory that saver_open allocates */
