@@ -13,15 +13,10 @@
 /* ---- Reading */
 
 /* SIGBUS: a page of a mapped file cannot be read. */
-static void on_missing_page(int number, siginfo_t *info, void *context) {
+static void on_missing_page(int number) {
     static const char line[] = "train_gpt: a mapped file cannot be read: was it truncated meanwhile, or does its disk "
                                "fail?\n";
-    (void)context;
-    if (info->si_code != BUS_ADRERR) {          /* the machine's memory, or kill(1) */
-        signal(number, SIG_DFL);
-        raise(number);
-        return;
-    }
+    (void)number;
     if (isatty(STDOUT_FILENO)) (void)!write(STDOUT_FILENO, "\n", 1);         /* ends a line in place */
     (void)!write(STDERR_FILENO, line, sizeof line - 1);
     _exit(1);
@@ -40,7 +35,7 @@ FileMap file_map(const char *path) {
         void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         REQUIRE(bytes != MAP_FAILED, "%s: cannot map %lld bytes: %s", path, (long long)info.st_size, strerror(errno));
         map = (FileMap){ bytes, info.st_size };
-        sigaction(SIGBUS, &(struct sigaction){ .sa_sigaction = on_missing_page, .sa_flags = SA_SIGINFO }, NULL);
+        signal(SIGBUS, on_missing_page);
     }
     close(fd);
     return map;
@@ -77,12 +72,21 @@ int ends_with(const char *text, const char *end) {
     return length >= tail && !strcmp(text + length - tail, end);
 }
 
-char *file_parent(const char *path) {
+Path path_of(const char *dir, const char *name) {
+    Path path;
+    int length = snprintf(path.text, sizeof path.text, "%s/%s", dir, name);
+    REQUIRE(length < (int)sizeof path.text, "%s/%s: the name is too long", dir, name);
+    return path;
+}
+
+Path file_parent(const char *path) {
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') length--;
     while (length > 0 && path[length - 1] != '/') length--;
     while (length > 1 && path[length - 1] == '/') length--;
-    return length ? format_string("%.*s", (int)length, path) : format_string(".");
+    Path parent;
+    snprintf(parent.text, sizeof parent.text, "%.*s", length ? (int)length : 1, length ? path : ".");
+    return parent;
 }
 
 /* ---- What a file is */
@@ -158,17 +162,11 @@ void directory_sync(const char *path) {
 }
 
 /* A new name is durable once its directory is synced. */
-static void sync_parent(const char *path) {
-    char *parent = file_parent(path);
-    directory_sync(parent);
-    free(parent);
-}
+static void sync_parent(const char *path) { directory_sync(file_parent(path).text); }
 
 void directory_make(const char *path) {
     if (file_is_dir(path)) return;
-    char *parent = file_parent(path);
-    directory_make(parent);
-    free(parent);
+    directory_make(file_parent(path).text);
     int error = mkdir(path, 0777) ? errno : 0;
     if (error == EEXIST && file_is_dir(path)) error = 0;       /* another process made it meanwhile */
     REQUIRE(!error, "%s: cannot make the directory: %s", path, strerror(error));

@@ -311,7 +311,7 @@ static void broken_states(void) {
         { "optimizer_step", "9223372036854775807" }, { "val_loss", "\"3\"" }, { "val_loss", "1e999" },
         { "val_loss", NULL }, { "val_loss", "[]" }, { "val_step", "3" }, { "nonfinite", "11" },
         { "window_loss", "[1], \"x\": [0" }, { "window_loss", NULL }, { "window_log_norm", NULL },
-        { "fingerprint", "5" }, { "train", "5, \"x\": {" }, { "train", "null, \"x\": {" }, { "train", NULL },
+        { "train", "5" }, { "train", "\"none\"" }, { "train", "null" }, { "train", NULL },
         { "settings", "5, \"x\": {" }, { "settings", "[], \"x\": {" },
         { "settings", NULL }, { "batch", "\"0\"" }, { "batch", "2" }, { "batch", "\"two\"" }, { "lr", "\"nan\"" },
         { "lr", "null" }, { "attention", "\"best\"" }, { "steps", "\"-1\"" }, { "data", "\"nowhere.txt\"" },

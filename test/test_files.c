@@ -33,7 +33,7 @@ static void test_json_values(void) {
 static void test_json_strings(void) {
     static const struct { const char *text, *back; } cases[] = {
         { "", "" }, { "plain", "plain" }, { "\"\\/\b\f\n\r\t\x01\x1f\x7f", "\"\\/\b\f\n\r\t\x01\x1f\x7f" },
-        { "\xc3\xa9\xf0\x9f\x98\x80", "\xc3\xa9\xf0\x9f\x98\x80" }, { "a\xe9z\xc3", "a\xef\xbf\xbdz\xef\xbf\xbd" },
+        { "\xc3\xa9\xf0\x9f\x98\x80", "\xc3\xa9\xf0\x9f\x98\x80" },
     };
     for (int i = 0; i < COUNT(cases); i++) {
         char *text;
@@ -212,9 +212,8 @@ static void test_files(void) {
         { "a/b/c", "a/b" }, { "c", "." }, { "/c", "/" }, { "a//c//", "a" }, { "/", "/" }
     };
     for (int i = 0; i < COUNT(parents); i++) {
-        char *parent = file_parent(parents[i][0]);
-        EXPECT(!strcmp(parent, parents[i][1]), "%s: %s, want %s", parents[i][0], parent, parents[i][1]);
-        free(parent);
+        Path parent = file_parent(parents[i][0]);
+        EXPECT(!strcmp(parent.text, parents[i][1]), "%s: %s, want %s", parents[i][0], parent.text, parents[i][1]);
     }
 }
 

@@ -469,7 +469,7 @@ static void resume(const Reference *r, const char *attention) {
     SAVE_STEP(out, (&(Trainer){ straight, a }), 2);
     train(&straight, &a, r, 2);
 
-    char *folder = run_dir_latest(out);
+    char *folder = run_dir_latest(out, NULL);
     gpt_create(&resumed, r->config, attention, r->B, r->T, TRAIN);
     optimizer_create(&b, &resumed, r->adamw);
     checkpoint_load_model(folder, &resumed);

@@ -7,14 +7,14 @@ updates() { sed -n 's/.*"optimizer_step": \([0-9]*\).*/\1/p' "$1/state.json"; } 
 fingerprint() {   # fingerprint TEXT: of a checkpoint that was trained on it
     [ -d "$dir/of-$1" ] || "$gpt" --data "$dir/$1.txt" --val-fraction 0 --steps 0 --out "$dir/of-$1" \
         --layers 1 --heads 1 --channels 16 --context 32 > /dev/null
-    sed -n 's/.*"train": .*"fingerprint": "\([^"]*\)".*/\1/p' "$dir/of-$1/step-00000000/state.json"
+    sed -n 's/.*"train": "\([^"]*\)".*/\1/p' "$dir/of-$1/step-00000000/state.json"
 }
 continue_run() {  # continue_run FROM STEP TO TEXT OPTIONS...: resumes a copy of a checkpoint on another text
     from=$1 step=$2 to=$3 other=$4; shift 4
     copy_run "$dir/$from" $step "$dir/$to"
     cp "$dir/$other.txt" "$dir/data.txt"
     rm "$dir/$to/step-$step/checksums.xxh64"
-    sed -i "/\"train\"/s/\(\"fingerprint\": \)\"[^\"]*\"/\1\"$(fingerprint "$other")\"/" \
+    sed -i "s/\(\"train\": \)\"[^\"]*\"/\1\"$(fingerprint "$other")\"/" \
         "$dir/$to/step-$step/state.json"
     (cd "$dir" && "$gpt" --out "$to" --resume "$@") > "$dir/$to.out" 2>&1 ||
         { wrong "$to: no resume"; tail -n 3 "$dir/$to.out"; }

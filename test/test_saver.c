@@ -88,7 +88,7 @@ static void without_a_run_directory_nothing_happens(void) {
     Saver saver;
     saver_open(&saver, NULL, &trainer.model, &trainer.optimizer, NULL, NULL, NULL, TOKENIZER_BYTES, 0, 0, NULL);
     start(&saver, 1);
-    saver_poll(&saver, 1);
+    saver_poll(&saver);
     saver_finish(&saver);
     EXPECT(saver.saved_step == -1 && !saver.failed && !saver.snapshot.host[0], "nothing");
     saver_close(&saver);
@@ -136,7 +136,7 @@ static void an_error_then_a_success(void) {
         limit_file_size(limits[i]);
         start(&saver, 2);
         if (i == 1) start(&saver, 3);      /* which reports the error of the one before */
-        while (saver.running) saver_poll(&saver, 0);
+        while (saver.running) saver_poll(&saver);
         limit_file_size(RLIM_INFINITY);
         const char *want = i == 1 ? "step 3 is not saved: " : "step 2 is not saved: ";
         EXPECT(saver.failed && !strncmp(saver.message, want, 21) &&

@@ -21,57 +21,48 @@ static const char *const names[] = {        /* of all files that checkpoint_writ
 };
 enum { NAMES = sizeof names / sizeof *names, CHECKED = 4, FIRST_TOKENIZER_FILE = 4 };
 
-static char *path_of(const char *dir, const char *name) { return format_string("%s/%s", dir, name); }
-
 static int has_file(const char *dir, const char *name) {
-    char *path = path_of(dir, name);
-    int found = file_exists(path) && !file_is_dir(path);
-    free(path);
-    return found;
+    Path path = path_of(dir, name);
+    return file_exists(path.text) && !file_is_dir(path.text);
 }
 
 int checkpoint_has_model(const char *dir) { return has_file(dir, MODEL) || has_file(dir, INDEX); }
 
-static char *model_path(const char *dir) { return path_of(dir, has_file(dir, MODEL) ? MODEL : INDEX); }
+static Path model_path(const char *dir) { return path_of(dir, has_file(dir, MODEL) ? MODEL : INDEX); }
 
 /* ---- Checksums */
 
-/* A line of checksums.xxh64, a new string: "0123456789abcdef  config.json\n". */
-static char *checksum_line(const char *dir, const char *name) {
-    char *path = path_of(dir, name);
-    FileMap map = file_map(path);
-    char *line = format_string("%016" PRIx64 "  %s\n", xxh64(map.bytes, (size_t)map.size), name);
+typedef struct { char text[80]; } Line;     /* of checksums.xxh64: "0123456789abcdef  config.json\n" */
+
+static Line checksum_line(const char *dir, const char *name) {
+    FileMap map = file_map(path_of(dir, name).text);
+    Line line;
+    snprintf(line.text, sizeof line.text, "%016" PRIx64 "  %s\n", xxh64(map.bytes, (size_t)map.size), name);
     file_unmap(map);
-    free(path);
     return line;
 }
 
 static void write_checksums(const char *dir) {
-    char *line[CHECKED], *path = path_of(dir, CHECKSUMS);
+    Path path = path_of(dir, CHECKSUMS);
+    Line line[CHECKED];
     for (int i = 0; i < CHECKED; i++) line[i] = checksum_line(dir, names[i]);
-    FILE *file = file_create(path);
-    for (int i = 0; i < CHECKED; i++) {
-        fputs(line[i], file);
-        free(line[i]);
-    }
-    file_close_durably(file, path);
-    free(path);
+    FILE *file = file_create(path.text);
+    for (int i = 0; i < CHECKED; i++) fputs(line[i].text, file);
+    file_close_durably(file, path.text);
 }
 
 void checkpoint_verify(const char *checkpoint, int to_resume) {
     if (!has_file(checkpoint, CHECKSUMS)) return;
-    char *path = path_of(checkpoint, CHECKSUMS);
-    FileMap sums = file_map(path);
+    Path path = path_of(checkpoint, CHECKSUMS);
+    FileMap sums = file_map(path.text);
     for (int i = 0; i < CHECKED; i++) {
         if (!has_file(checkpoint, names[i]) || (names[i] == OPTIMIZER && !to_resume)) continue;
-        char *line = checksum_line(checkpoint, names[i]);
-        REQUIRE(memmem(sums.bytes, (size_t)sums.size, line, strlen(line)), "%s/%s: XXH64 is %.16s, want that of %s: "
-                "the file has changed since it was written (if that was intended, remove %s)", checkpoint, names[i],
-                line, path, CHECKSUMS);
-        free(line);
+        Line line = checksum_line(checkpoint, names[i]);
+        REQUIRE(memmem(sums.bytes, (size_t)sums.size, line.text, strlen(line.text)), "%s/%s: XXH64 is %.16s, not as in "
+                "%s: the file has changed since it was written (if that was intended, remove %s)", checkpoint, names[i],
+                line.text, CHECKSUMS, path.text);
     }
     file_unmap(sums);
-    free(path);
 }
 
 /* ---- config.json */
@@ -87,13 +78,7 @@ static const struct { const char *key; JsonType type; const char *value; } fixed
 };
 enum { FIXED_COUNT = sizeof fixed / sizeof *fixed };
 
-/*    key            member  max */
-#define CONFIG_SIZES(X) \
-    X("n_layer",     L,      1000) \
-    X("n_head",      NH,     65536) \
-    X("n_embd",      C,      65536) \
-    X("n_positions", T,      1 << 24) \
-    X("vocab_size",  V,      1 << 24)
+#define CONFIG_SHAPES(X) X("n_layer", L) X("n_embd", C) X("n_positions", T) X("vocab_size", V)
 
 static void write_config(const char *path, const GPTConfig *c) {
     FILE *file = file_create(path);
@@ -102,28 +87,15 @@ static void write_config(const char *path, const GPTConfig *c) {
         const char *quote = fixed[i].type == JSON_STRING ? "\"" : "";
         fprintf(file, "  \"%s\": %s%s%s,\n", fixed[i].key, quote, fixed[i].value, quote);
     }
-#define X(key, member, max) fprintf(file, "  \"%s\": %d,\n", key, c->member);
-    CONFIG_SIZES(X)
+#define X(key, member) fprintf(file, "  \"%s\": %d,\n", key, c->member);
+    CONFIG_SHAPES(X)
 #undef X
     const char *end_of_text = c->V == 50257 ? "50256" : "null";      /* the last token of GPT-2's vocabulary */
-    fprintf(file, "  \"n_ctx\": %d,\n  \"tie_word_embeddings\": %s,\n  \"bos_token_id\": %s,\n  \"eos_token_id\": "
-            "%s,\n", c->T, c->untied ? "false" : "true", end_of_text, end_of_text);
+    fprintf(file, "  \"n_head\": %d,\n  \"n_ctx\": %d,\n  \"tie_word_embeddings\": %s,\n  \"bos_token_id\": %s,\n"
+            "  \"eos_token_id\": %s,\n", c->NH, c->T, c->untied ? "false" : "true", end_of_text, end_of_text);
     fprintf(file, "  \"initializer_range\": 0.02,\n  \"resid_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n"
             "  \"attn_pdrop\": 0.0,\n  \"torch_dtype\": \"%s\"\n}\n", c->save_dtype == BF16 ? "bfloat16" : "float32");
     file_close_durably(file, path);
-}
-
-static GPTConfig inferred_config(const char *weights) {
-    GPTConfig config = weights_config(weights);
-    REQUIRE(config.C % 64 == 0, "%s: has %d channels and no config.json beside it: want one, as shapes do not give the "
-            "number of heads, and heads of 64 channels do not divide them", weights, config.C);
-    config.NH = config.C / 64;
-    static int printed;
-    if (!printed++)
-        printf("%s: no config.json beside it: layers %d, channels %d, context %d, vocabulary %d by its shapes; %d "
-               "heads, as GPT-2 has heads of 64 channels\n", weights, config.L, config.C, config.T, config.V,
-               config.NH);
-    return config;
 }
 
 static void check_fixed(const Json *json) {
@@ -138,36 +110,44 @@ static void check_fixed(const Json *json) {
     }
 }
 
-/* A head that differs from wte is a tensor of its own, whatever config.json says: the file is what was trained. */
-static GPTConfig read_config(const char *path, const char *weights) {
+static void check_size(const Json *json, const char *key, int size, const char *weights) {
+    const Json *value = json_member(json, key, JSON_ANY);
+    REQUIRE(json_integer(value, 1, 1 << 24) == size, "%s: \"%s\" is %s, want %d as in the tensors of %s", json->where,
+            key, value->text, size, weights);
+}
+
+/* *c: as weights_config gives it. */
+static void read_config(const char *path, const char *weights, GPTConfig *c) {
     Json *json = json_open(path);
     check_fixed(json);
-    GPTConfig config = {0};
-#define X(key, member, max) config.member = (int)json_integer(json_member(json, key, JSON_ANY), 1, max);
-    CONFIG_SIZES(X)
+#define X(key, member) check_size(json, key, c->member, weights);
+    CONFIG_SHAPES(X)
 #undef X
+    c->NH = (int)json_integer(json_member(json, "n_head", JSON_ANY), 1, c->C);
+    REQUIRE(c->C % c->NH == 0, "%s: \"n_embd\" is %d, want a multiple of \"n_head\", %d", path, c->C, c->NH);
     const Json *inner = json_find(json, "n_inner"), *tie = json_find(json, "tie_word_embeddings");
-    if (inner && inner->type != JSON_NULL) json_integer(inner, 4 * config.C, 4 * config.C);
-    REQUIRE(config.C % config.NH == 0, "%s: \"n_embd\" is %d, want a multiple of \"n_head\", %d", path, config.C,
-            config.NH);
+    if (inner && inner->type != JSON_NULL) json_integer(inner, 4 * c->C, 4 * c->C);
     if (tie && tie->type != JSON_TRUE && tie->type != JSON_FALSE) json_refuse(tie, "true or false");
-    int has_head = weights_config(weights).untied;
-    config.untied = has_head || (tie && tie->type == JSON_FALSE);
-    static int printed;
-    if (has_head && (!tie || tie->type == JSON_TRUE) && !printed++)
-        printf("%s: lm_head.weight differs from wte, though %s ties them: the head is trained untied\n", weights, path);
+    if (c->untied && (!tie || tie->type == JSON_TRUE))
+        printf("%s: ties the head, but lm_head.weight differs from wte: the head is trained untied\n", path);
+    c->untied |= tie && tie->type == JSON_FALSE;
     json_free(json);
-    return config;
 }
 
 GPTConfig checkpoint_config(const char *checkpoint) {
-    char *path = path_of(checkpoint, CONFIG), *weights = model_path(checkpoint);
-    GPTConfig config = file_exists(path) ? read_config(path, weights) : inferred_config(weights);
-    config.save_dtype = F32;
-    gpt_check(&config);
-    free(path);
-    free(weights);
-    return config;
+    Path path = path_of(checkpoint, CONFIG), weights = model_path(checkpoint);
+    GPTConfig c = weights_config(weights.text);
+    c.save_dtype = F32;
+    if (file_exists(path.text)) {
+        read_config(path.text, weights.text, &c);
+    } else {
+        REQUIRE(c.C % 64 == 0, "%s: missing: want it for %d channels, which heads of 64 do not divide", path.text, c.C);
+        c.NH = c.C / 64;
+        printf("%s: missing: layers %d, channels %d, context %d, vocabulary %d by the shapes of tensors; %d heads, as "
+               "GPT-2 has heads of 64 channels\n", path.text, c.L, c.C, c.T, c.V, c.NH);
+    }
+    gpt_check(&c);
+    return c;
 }
 
 /* ---- state.json */
@@ -188,12 +168,6 @@ static void write_reals(FILE *file, const char *key, const double *value, int co
     fputs("],\n", file);
 }
 
-static void write_data_id(FILE *file, const char *key, DataId id) {
-    if (!id.count) fprintf(file, "  \"%s\": null,\n", key);
-    else fprintf(file, "  \"%s\": { \"tokens\": %" PRId64 ", \"fingerprint\": \"%016" PRIx64 "\" },\n", key, id.count,
-                 id.fingerprint);
-}
-
 static void write_state(const char *path, const Snapshot *s) {
     const TrainState *t = &s->state;
     FILE *file = file_create(path);
@@ -205,9 +179,8 @@ static void write_state(const char *path, const Snapshot *s) {
     else                       fputs("  \"val_loss\": null,\n", file);
     write_reals(file, "window_loss", t->spikes.loss, t->spikes.count);
     write_reals(file, "window_log_norm", t->spikes.log_norm, t->spikes.count);
-    fprintf(file, "  \"tokenizer\": \"%s\",\n", tokenizer_name(s->tokenizer));
-    write_data_id(file, "train", s->train);
-    write_data_id(file, "val", s->val);
+    fprintf(file, "  \"tokenizer\": \"%s\",\n  \"train\": \"%s\",\n  \"val\": \"%s\",\n",
+            tokenizer_name(s->tokenizer), s->train.text, s->val.text);
     fputs("  \"settings\": {", file);
     const char *separator = "\n    ";
     for (const Option *o = s->options; o->name || o->help; o++) {
@@ -221,12 +194,7 @@ static void write_state(const char *path, const Snapshot *s) {
     file_close_durably(file, path);
 }
 
-Json *checkpoint_open_state(const char *checkpoint) {
-    char *path = path_of(checkpoint, STATE);
-    Json *state = json_open(path);
-    free(path);
-    return state;
-}
+Json *checkpoint_open_state(const char *checkpoint) { return json_open(path_of(checkpoint, STATE).text); }
 
 static int read_reals(const Json *state, const char *key, double value[SPIKE_WINDOW]) {
     const Json *array = json_member(state, key, JSON_ARRAY), *number = array->child;
@@ -251,14 +219,10 @@ TrainState checkpoint_load_state(const char *checkpoint) {
 }
 
 DataId data_id(const Tokens *tokens) {
-    return tokens ? (DataId){ tokens_count(tokens), tokens_fingerprint(tokens) } : (DataId){0};
-}
-
-DataId checkpoint_data_id(const Json *state, const char *stream) {
-    const Json *id = json_member(state, stream, JSON_ANY);
-    if (id->type == JSON_NULL) return (DataId){0};
-    return (DataId){ json_integer(json_member(id, "tokens", JSON_ANY), 1, INT64_MAX),
-                     strtoull(json_string(id, "fingerprint"), NULL, 16) };
+    DataId id = { "none" };
+    if (tokens) snprintf(id.text, sizeof id.text, "%lld tokens, fingerprint %016llx", (long long)tokens_count(tokens),
+                         (unsigned long long)tokens_fingerprint(tokens));
+    return id;
 }
 
 /* ---- Tokenizers */
@@ -277,12 +241,10 @@ TokenizerFiles checkpoint_load_tokenizer_files(const char *checkpoint, Tokenizer
     for (int i = 0; checkpoint && i < TOKENIZER_FILES; i++) {
         const char *name = names[FIRST_TOKENIZER_FILE + i];
         if (!has_file(checkpoint, name)) continue;
-        char *path = path_of(checkpoint, name);
-        FileMap map = file_map(path);
+        FileMap map = file_map(path_of(checkpoint, name).text);
         files.file[i].size = map.size;
-        files.file[i].bytes = memcpy(host_alloc((size_t)map.size + 1, path), map.bytes, (size_t)map.size);
+        files.file[i].bytes = memcpy(host_alloc((size_t)map.size + 1, name), map.bytes, (size_t)map.size);
         file_unmap(map);
-        free(path);
         found++;
     }
     if (found || tokenizer != TOKENIZER_BYTES) return files;
@@ -297,25 +259,23 @@ TokenizerFiles checkpoint_load_tokenizer_files(const char *checkpoint, Tokenizer
 /* ---- The directory */
 
 void checkpoint_write(const char *dir, const Snapshot *s) {
-    char *path[NAMES];
     int V = s->config.V, is_bf16 = s->config.save_dtype == BF16;
     const Part parameters = { "", s->host[0], s->config.save_dtype };
     const Part moments[] = { { "exp_avg.", s->host[1], F32 }, { "exp_avg_sq.", s->host[2], F32 },
                              { "param.", s->host[0], F32 } };
-    for (int i = 0; i < NAMES; i++) path[i] = path_of(dir, names[i]);
-    write_config(path[0], &s->config);
-    weights_write(path[1], s->table, &parameters, 1, V);
-    weights_write(path[2], s->table, moments, is_bf16 ? 3 : 2, V);
-    write_state(path[3], s);
+    write_config(path_of(dir, CONFIG).text, &s->config);
+    weights_write(path_of(dir, MODEL).text, s->table, &parameters, 1, V);
+    weights_write(path_of(dir, OPTIMIZER).text, s->table, moments, is_bf16 ? 3 : 2, V);
+    write_state(path_of(dir, STATE).text, s);
     for (int i = 0; s->tokenizer_files && i < TOKENIZER_FILES; i++) {
         if (!s->tokenizer_files->file[i].bytes) continue;
-        FILE *file = file_create(path[FIRST_TOKENIZER_FILE + i]);
+        Path path = path_of(dir, names[FIRST_TOKENIZER_FILE + i]);
+        FILE *file = file_create(path.text);
         file_write(file, s->tokenizer_files->file[i].bytes, (size_t)s->tokenizer_files->file[i].size);
-        file_close_durably(file, path[FIRST_TOKENIZER_FILE + i]);
+        file_close_durably(file, path.text);
     }
     write_checksums(dir);
     directory_sync(dir);
-    for (int i = 0; i < NAMES; i++) free(path[i]);
 }
 
 void checkpoint_remove(const char *dir) {
@@ -324,11 +284,8 @@ void checkpoint_remove(const char *dir) {
         return;
     }
     int error = 0;
-    for (int i = 0; i < NAMES && !error; i++) {
-        char *path = path_of(dir, names[i]);
-        if (unlink(path) && errno != ENOENT) error = errno;
-        free(path);
-    }
+    for (int i = 0; i < NAMES && !error; i++)
+        if (unlink(path_of(dir, names[i]).text) && errno != ENOENT) error = errno;
     if (!error && rmdir(dir) && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST) error = errno;
     REQUIRE(!error, "%s: cannot remove: %s", dir, strerror(error));
 }
@@ -356,21 +313,17 @@ const char *checkpoint_missing_file(const char *dir, int to_resume) {
 /* ---- Loading */
 
 void checkpoint_load_model(const char *checkpoint, GPT *model) {
-    char *path = model_path(checkpoint);
     const TensorTable *table = &model->master.table;
-    weights_read(path, table, &(Part){ "", table->memory, F32 }, 1, model->config.V);
+    weights_read(model_path(checkpoint).text, table, &(Part){ "", table->memory, F32 }, 1, model->config.V);
     gpt_cast_params(model);
-    free(path);
 }
 
 void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer) {
-    char *path = path_of(checkpoint, OPTIMIZER), *weights = model_path(checkpoint);
+    int is_f32 = weights_config(model_path(checkpoint).text).save_dtype == F32;
     const TensorTable *table = &model->master.table;
     Part parts[] = { { "exp_avg.", optimizer->m.data, F32 }, { "exp_avg_sq.", optimizer->v.data, F32 },
                      { "param.", table->memory, F32 } };
-    weights_read(path, table, parts, weights_config(weights).save_dtype == F32 ? 2 : 3, model->config.V);
+    weights_read(path_of(checkpoint, OPTIMIZER).text, table, parts, is_f32 ? 2 : 3, model->config.V);
     gpt_cast_params(model);
     optimizer->step = checkpoint_load_state(checkpoint).optimizer_step;
-    free(weights);
-    free(path);
 }

@@ -9,16 +9,15 @@
      checksums.xxh64        XXH64 of the files above, for `xxhsum -c checksums.xxh64`
      tokenizer.json, ...    the tokenizer files that came with the model, or those of a tokenizer of bytes
 
-   A model of another program has no state.json and no checksums.
-   llmc/checkpoint/run_dir.h makes writes atomic. */
+   A model of another program has no state.json and no checksums. llmc/checkpoint/run_dir.h makes writes atomic. */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
+#include "../dataloader.h"
 #include "../gpt.h"
 #include "../optimizer.h"
 #include "../options.h"
 #include "../spike_detector.h"
 #include "../tokenizer.h"
-#include "../dataloader.h"
 #include "json.h"
 #include "weights.h"
 
@@ -33,8 +32,8 @@ typedef struct {
     SpikeDetector spikes;
 } TrainState;
 
-/* Identity of a token stream: a resume requires the same. count 0: there is no such stream. */
-typedef struct { int64_t count; uint64_t fingerprint; } DataId;
+/* Identity of a token stream: a resume requires the same. "180 tokens, fingerprint 0123456789abcdef", or "none". */
+typedef struct { char text[80]; } DataId;
 DataId data_id(const Tokens *tokens);       /* NULL = no stream */
 
 /* Contents of a tokenizer's files, copied from checkpoint to checkpoint and not interpreted. bytes NULL: no file. */
@@ -69,9 +68,8 @@ const char *checkpoint_missing_file(const char *dir, int to_resume);   /* the fi
    read only to_resume. */
 void checkpoint_verify(const char *checkpoint, int to_resume);
 
-/* Reads config.json and checks it; without one, infers the sizes from the tensors, with heads of 64 channels, and
-   prints that. untied is also set when lm_head.weight differs from wte although config.json ties them; prints that.
-   save_dtype is F32. */
+/* weights_config, with which config.json must agree, and its number of heads; without one, heads of 64 channels, and
+   prints that. A head that differs from wte is untied even if config.json ties it; prints that. save_dtype is F32. */
 GPTConfig checkpoint_config(const char *checkpoint);
 
 /* Tokenizer the model was trained with; a model of another program has bytes if V is 256, else ids. */
@@ -80,14 +78,9 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V);
 /* The checkpoint's tokenizer files; if it has none, or checkpoint is NULL, those of `tokenizer` if that is bytes. */
 TokenizerFiles checkpoint_load_tokenizer_files(const char *checkpoint, Tokenizer tokenizer);
 
-void checkpoint_load_model(const char *checkpoint, GPT *model);
-
-/* Moments, step count, and the exact parameters where model.safetensors has rounded ones. */
-void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer);
-
-/* state.json; json_free when done. */
-Json      *checkpoint_open_state(const char *checkpoint);
+void       checkpoint_load_model(const char *checkpoint, GPT *model);
+void       checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer);  /* exact weights too */
 TrainState checkpoint_load_state(const char *checkpoint);
-DataId     checkpoint_data_id(const Json *state, const char *stream);      /* "train" or "val" */
+Json      *checkpoint_open_state(const char *checkpoint);   /* state.json: also "train", "val" (DataId), "settings" */
 
 #endif

@@ -244,14 +244,10 @@ double json_real(const Json *value) {
 
 void json_write_string(FILE *file, const char *text) {
     fputc('"', file);
-    const unsigned char *end = (const unsigned char *)text + strlen(text);
-    for (const unsigned char *c = (const unsigned char *)text; c < end; ) {
-        size_t length = utf8_length(c, (size_t)(end - c));
-        if (!length)                      fputs("\\ufffd", file);
-        else if (*c == '"' || *c == '\\') fprintf(file, "\\%c", *c);
-        else if (*c < ' ')                fprintf(file, "\\u%04x", *c);
-        else                              fwrite(c, 1, length, file);
-        c += length ? length : 1;
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\')         fprintf(file, "\\%c", *text);
+        else if (*text >= 0 && *text < ' ')         fprintf(file, "\\u%04x", *text);
+        else                                        fputc(*text, file);
     }
     fputc('"', file);
 }

@@ -37,6 +37,6 @@ double      json_real   (const Json *value);
 
 _Noreturn void json_refuse(const Json *value, const char *want);    /* FILE: "a.shape" is 5, want an array */
 const char *json_text(const Json *value);              /* for messages: the digits, the text, "null", "an array" */
-void json_write_string(FILE *file, const char *text);  /* quoted, escaped; bytes that are not UTF-8 become U+FFFD */
+void json_write_string(FILE *file, const char *text);  /* UTF-8, quoted and escaped */
 
 #endif

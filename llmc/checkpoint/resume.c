@@ -9,7 +9,7 @@
 static void verify(void *checkpoint) { checkpoint_verify(checkpoint, 1); }
 
 char *resume_find(const char *out, const char *data) {
-    char *checkpoint = run_dir_latest(out), *newest = run_dir_newest(out), why[FAIL_LENGTH];
+    char *checkpoint = run_dir_latest(out, NULL), *newest = run_dir_newest(out), why[FAIL_LENGTH];
     const char *missing = newest ? checkpoint_missing_file(newest, 1) : NULL;
     REQUIRE(newest || data, "--resume: no checkpoint in %s: want one, or --data FILE to start a run", out);
     if (!newest) printf("--resume: no checkpoint in %s: the run starts from step 0\n", out);
@@ -18,7 +18,7 @@ char *resume_find(const char *out, const char *data) {
     if (missing) printf("--resume: %s has no %s and is ignored\n", newest, missing);
     free(newest);
     if (!checkpoint || !fails(verify, checkpoint, why)) return checkpoint;
-    char *earlier = run_dir_earlier(checkpoint);
+    char *earlier = run_dir_latest(out, checkpoint);
     if (earlier) fail("%s; move %s out of %s: --resume then continues from %s", why, checkpoint, out, earlier);
     fail("%s; restore it from a copy: %s has no earlier checkpoint, and without one --resume starts over from step 0",
          why, out);
@@ -46,19 +46,15 @@ void resume_adopt_options(Option *table, const char *checkpoint) {
 
 /* ---- Data */
 
-static void require_same(const char *checkpoint, const Json *state, const char *stream, const Tokens *tokens,
-                         const char *option, const char *path) {
-    DataId had = checkpoint_data_id(state, stream), now = data_id(tokens);
-    REQUIRE(had.count == now.count && had.fingerprint == now.fingerprint, "--resume: --%s %s is other data (%lld "
-            "tokens, %016llx) than %s was made with (%lld tokens, %016llx); to train on other data: --init %s --out "
-            "ANOTHER", option, path, (long long)now.count, (unsigned long long)now.fingerprint, checkpoint,
-            (long long)had.count, (unsigned long long)had.fingerprint, checkpoint);
-}
-
 void resume_require_same_data(const char *checkpoint, const Corpus *corpus, const char *data, const char *val_data) {
     Json *state = checkpoint_open_state(checkpoint);
-    require_same(checkpoint, state, "train", corpus->train, "data", data);
-    require_same(checkpoint, state, "val", corpus->val, "val-data", val_data ? val_data : data);
+    for (int val = 0; val < 2; val++) {
+        const char *had = json_string(state, val ? "val" : "train"), *path = val && val_data ? val_data : data;
+        DataId now = data_id(val ? corpus->val : corpus->train);
+        REQUIRE(!strcmp(had, now.text), "--resume: --%s %s is other data (%s) than %s was made with (%s); to train on "
+                "other data: --init %s --out ANOTHER", val ? "val-data" : "data", path, now.text, checkpoint, had,
+                checkpoint);
+    }
     json_free(state);
 }
 
@@ -71,9 +67,7 @@ TrainState resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer,
     uint64_t steps = s.sequences_seen / (uint64_t)sequences_per_update;
     REQUIRE((uint64_t)s.step == steps && s.sequences_seen == steps * (uint64_t)sequences_per_update
             && (uint64_t)s.tokens <= s.sequences_seen * (uint64_t)model->config.T && s.optimizer_step <= s.step
-            && s.val_step <= s.step,
-            "%s/state.json: step %lld, sequences_seen %llu, tokens %lld, optimizer_step %lld and val_step %lld "
-            "contradict each other", checkpoint, (long long)s.step, (unsigned long long)s.sequences_seen,
-            (long long)s.tokens, (long long)s.optimizer_step, (long long)s.val_step);
+            && s.val_step <= s.step, "%s/state.json: step, sequences_seen, tokens, optimizer_step and val_step "
+            "contradict each other", checkpoint);
     return s;
 }

@@ -39,10 +39,10 @@ static void sign(const RunDir *dir) {
 }
 
 void run_dir_require_new(const RunDir *dir) {
-    char *step = run_dir_newest(dir->path), *log = format_string("%s/log.csv", dir->path);
+    char *step = run_dir_newest(dir->path);
+    Path log = path_of(dir->path, "log.csv");
     REQUIRE(!step, "%s already exists: want another --out, or --resume to continue", step);
-    REQUIRE(!file_exists(log), "%s already exists: want another --out, or remove it", log);
-    free(log);
+    REQUIRE(!file_exists(log.text), "%s already exists: want another --out, or remove it", log.text);
 }
 
 void run_dir_open(RunDir *dir) {
@@ -58,24 +58,22 @@ void run_dir_open(RunDir *dir) {
 
 typedef enum { ANY, TO_LOAD, TO_RESUME } Need;
 
-static char *step_path(const char *out, int64_t step, const char *tail) {
-    return format_string("%s/step-%08" PRId64 "%s", out, step, tail);
+static Path step_path(const char *out, int64_t step, const char *tail) {
+    char name[80];
+    snprintf(name, sizeof name, "step-%08" PRId64 "%s", step, tail);
+    return path_of(out, name);
 }
 
 static int step_has(const char *out, int64_t step, const char *tail, Need need) {
-    char *path = step_path(out, step, tail);
-    int has = need == ANY ? file_is_dir(path) : !checkpoint_missing_file(path, need == TO_RESUME);
-    free(path);
-    return has;
+    Path path = step_path(out, step, tail);
+    return need == ANY ? file_is_dir(path.text) : !checkpoint_missing_file(path.text, need == TO_RESUME);
 }
 
 /* The number N of a name step-N followed by tail, in the form that step_path gives it; -1 for other names. */
 static int64_t step_of(const char *name, const char *tail) {
     if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9') return -1;
     int64_t step = strtoll(name + 5, NULL, 10);
-    char same[80];
-    snprintf(same, sizeof same, "step-%08" PRId64 "%s", step, tail);
-    return strcmp(name, same) ? -1 : step;
+    return strcmp(path_of(".", name).text, step_path(".", step, tail).text) ? -1 : step;
 }
 
 /* The highest step below `before` whose directory has what is needed; -1 = none. */
@@ -96,18 +94,14 @@ static int64_t highest_step(const char *out, const char *tail, Need need, int64_
 
 static char *newest(const char *out, Need need, int64_t before) {
     int64_t step = highest_step(out, "", need, before);
-    return step < 0 ? NULL : step_path(out, step, "");
+    return step < 0 ? NULL : format_string("%s", step_path(out, step, "").text);
 }
 
-char *run_dir_latest(const char *out) { return newest(out, TO_RESUME, INT64_MAX); }
+char *run_dir_latest(const char *out, const char *before) {
+    return newest(out, TO_RESUME, before ? step_of(strrchr(before, '/') + 1, "") : INT64_MAX);
+}
+
 char *run_dir_newest(const char *out) { return newest(out, ANY, INT64_MAX); }
-
-char *run_dir_earlier(const char *checkpoint) {
-    const char *slash = strrchr(checkpoint, '/');
-    char *out = file_parent(checkpoint), *earlier = newest(out, TO_RESUME, step_of(slash ? slash + 1 : checkpoint, ""));
-    free(out);
-    return earlier;
-}
 
 /* ---- Writing and removing */
 
@@ -117,41 +111,31 @@ static void require_unmoved(const RunDir *dir) {
 }
 
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot) {
-    char *step = step_path(dir->path, snapshot->state.step, "");
-    char *partial = step_path(dir->path, snapshot->state.step, ".partial");
-    char *old = step_path(dir->path, snapshot->state.step, ".old");
+    Path step = step_path(dir->path, snapshot->state.step, "");
+    Path partial = step_path(dir->path, snapshot->state.step, ".partial");
+    Path old = step_path(dir->path, snapshot->state.step, ".old");
     require_unmoved(dir);
-    checkpoint_remove(partial);
-    directory_make(partial);
-    checkpoint_write(partial, snapshot);
-    int is_new = !file_is_dir(step);
-    if (is_new || !file_exchange(partial, step)) {     /* some file systems cannot exchange names */
-        if (!is_new) file_rename(step, old);
-        file_rename(partial, step);
-        if (!is_new) checkpoint_remove(old);
-    }
-    free(step);
-    free(partial);
-    free(old);
+    checkpoint_remove(partial.text);
+    directory_make(partial.text);
+    checkpoint_write(partial.text, snapshot);
+    int is_new = !file_is_dir(step.text);
+    if (!is_new && file_exchange(partial.text, step.text)) return;
+    if (!is_new) file_rename(step.text, old.text);     /* on a file system that cannot exchange names */
+    file_rename(partial.text, step.text);
+    if (!is_new) checkpoint_remove(old.text);
 }
 
 void run_dir_clean(const RunDir *dir, int64_t step, int64_t keep, int64_t keep_every) {
     int64_t kept = 0;
     require_unmoved(dir);
-    for (int64_t next = INT64_MAX; (next = highest_step(dir->path, ".partial", ANY, next)) >= 0; ) {
-        char *partial = step_path(dir->path, next, ".partial");
-        checkpoint_remove(partial);
-        free(partial);
-    }
+    for (int64_t next = INT64_MAX; (next = highest_step(dir->path, ".partial", ANY, next)) >= 0; )
+        checkpoint_remove(step_path(dir->path, next, ".partial").text);
     for (int64_t next = step + 1; keep && (next = highest_step(dir->path, "", TO_RESUME, next)) >= 0; ) {
-        char *path = step_path(dir->path, next, ""), *partial = step_path(dir->path, next, ".partial");
-        int stays = checkpoint_has_other_files(path) || file_exists(partial);      /* partial: holds other files */
-        if (!stays && kept++ >= keep && (!keep_every || next % keep_every)) {
-            file_rename(path, partial);
-            checkpoint_remove(partial);
-        }
-        free(path);
-        free(partial);
+        Path path = step_path(dir->path, next, ""), partial = step_path(dir->path, next, ".partial");
+        if (checkpoint_has_other_files(path.text) || file_exists(partial.text)) continue;   /* partial holds others */
+        if (kept++ < keep || (keep_every && next % keep_every == 0)) continue;
+        file_rename(path.text, partial.text);
+        checkpoint_remove(partial.text);
     }
 }
 
@@ -167,7 +151,7 @@ static char *find_model(const char *path) {
         REQUIRE(!strcmp(name, "model.safetensors") || !strcmp(name, "model.safetensors.index.json"),
                 "%s: is %s, want a checkpoint: a directory with model.safetensors, or the index of its shards", path,
                 kind ? kind : "a file of an unknown kind");
-        return file_parent(path);
+        return format_string("%s", file_parent(path).text);
     }
     char *dir = format_string("%s", path);
     for (size_t n = strlen(dir); n > 1 && dir[n - 1] == '/'; n--) dir[n - 1] = 0;

@@ -30,11 +30,10 @@ void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
    Fails when OUT was moved or removed. */
 void run_dir_clean(const RunDir *dir, int64_t step, int64_t keep, int64_t keep_every);
 
-/* New strings, NULL = none: the newest checkpoint that has all files a resume needs; the newest of those older than
-   `checkpoint`; and the newest step directory, complete or not. */
-char *run_dir_latest (const char *out);
-char *run_dir_earlier(const char *checkpoint);
-char *run_dir_newest (const char *out);
+/* New strings, NULL = none: the newest checkpoint that has all files a resume needs, older than the checkpoint `before`
+   unless that is NULL; and the newest step directory, complete or not. */
+char *run_dir_latest(const char *out, const char *before);
+char *run_dir_newest(const char *out);
 
 /* Directory (a new string) of a CHECKPOINT argument: a directory with a model, a run directory (its newest model), or a
    path of model.safetensors or model.safetensors.index.json. Fails for anything else, and at a wrong checksum. */

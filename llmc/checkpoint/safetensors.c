@@ -92,24 +92,22 @@ static void open_shard(SafeFile *file, const char *path) {
 }
 
 /* Opens the file that an index gives for a tensor, unless it is open. */
-static void open_named_shard(SafeFile *file, const char *dir, const Json *name) {
+static void open_named_shard(SafeFile *file, const Json *name) {
     static const char want[] = "a file beside the index, like model-00001-of-00002.safetensors";
     if (name->type != JSON_STRING || name->text[0] == '.' || strpbrk(name->text, "/\\")) json_refuse(name, want);
-    char *path = format_string("%s/%s", dir, name->text);
-    if (!ends_with(path, ".safetensors") || !file_exists(path)) json_refuse(name, want);
-    int is_open = 0;
-    for (int i = 0; i < file->shards; i++) is_open |= !strcmp(file->shard[i].path, path);
-    if (!is_open) open_shard(file, path);
-    free(path);
+    Path path = path_of(file_parent(file->path).text, name->text);
+    if (!ends_with(name->text, ".safetensors") || !file_exists(path.text)) json_refuse(name, want);
+    for (int i = 0; i < file->shards; i++)
+        if (!strcmp(file->shard[i].path, path.text)) return;
+    open_shard(file, path.text);
 }
 
 SafeFile safetensors_open(const char *path) {
     SafeFile file = { .path = format_string("%s", path) };
     const Json *map = NULL;
-    char *dir = file_parent(path);
     if (ends_with(path, ".index.json")) {
         map = json_member(file.index = json_open(path), "weight_map", JSON_OBJECT);
-        for (const Json *name = map->child; name; name = name->next) open_named_shard(&file, dir, name);
+        for (const Json *name = map->child; name; name = name->next) open_named_shard(&file, name);
         REQUIRE(file.count == map->count && file.count, "%s: \"weight_map\" names %d tensors, its files hold %d", path,
                 map->count, file.count);
     } else {
@@ -121,10 +119,10 @@ SafeFile safetensors_open(const char *path) {
                 t[-1].path, t->path);
     for (const Json *name = map ? map->child : NULL; name; name = name->next) {
         const SafeTensor *t = safetensors_find(&file, name->key);
-        REQUIRE(t && !strcmp(t->path + strlen(dir) + 1, name->text), "%s: the tensor %.80s is in %s, want %.80s", path,
-                name->key, t ? t->path : "no file", name->text);
+        Path want = path_of(file_parent(path).text, name->text);
+        REQUIRE(t && !strcmp(t->path, want.text), "%s: the tensor %.80s is in %s, want %.80s", path, name->key,
+                t ? t->path : "no file", name->text);
     }
-    free(dir);
     return file;
 }
 

@@ -72,29 +72,26 @@ void saver_open(Saver *s, RunDir *dir, const GPT *model, const Optimizer *optimi
 }
 
 /* After the thread has ended. */
-static void report_result(Saver *s, int more_to_come) {
+static void report_result(Saver *s) {
     s->running = 0;
     s->seconds = s->thread_seconds;
-    if (*s->message)
-        report_warning(s->report, "%s%s", s->message, s->failed && more_to_come ? "; the next save tries again" : "");
+    if (*s->message) report_warning(s->report, "%s", s->message);
 }
 
-static void wait_for_thread(Saver *s, int more_to_come) {
+void saver_poll(Saver *s) {
+    if (s->running && !pthread_tryjoin_np(s->thread, NULL)) report_result(s);
+}
+
+void saver_finish(Saver *s) {
     if (!s->running) return;
     pthread_join(s->thread, NULL);
-    report_result(s, more_to_come);
+    report_result(s);
 }
-
-void saver_poll(Saver *s, int more_to_come) {
-    if (s->running && !pthread_tryjoin_np(s->thread, NULL)) report_result(s, more_to_come);
-}
-
-void saver_finish(Saver *s) { wait_for_thread(s, 0); }
 
 void saver_save(Saver *s, const TrainState *state) {
     if (!s->dir) return;
     double start = seconds_now();
-    wait_for_thread(s, 1);
+    saver_finish(s);
     double waited = seconds_now() - start;
     if (waited > 0.1)
         report_line(s->report, "step %lld: waited %.1f s for the checkpoint before: the disk is slower than "
@@ -114,17 +111,15 @@ void saver_save(Saver *s, const TrainState *state) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (s->running) return;
     save(s);                               /* no thread can be started */
-    report_result(s, 1);
+    report_result(s);
 }
 
 void saver_close(Saver *s) {
     if (!s->dir) return;
     saver_finish(s);
-    char *latest = s->failed ? run_dir_latest(s->dir->path) : NULL;
-    REQUIRE(!s->failed || latest, "the last checkpoint could not be written (see above), and %s has no other",
-            s->dir->path);
+    char *latest = s->failed ? run_dir_latest(s->dir->path, NULL) : NULL;
     REQUIRE(!s->failed, "the last checkpoint could not be written (see above): correct the cause and --resume from %s",
-            latest);
+            latest ? latest : "step 0");
     for (int i = 0; i < 3; i++) {
         device_unpin(s->snapshot.host[i]);
         free(s->snapshot.host[i]);
