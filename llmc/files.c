@@ -28,8 +28,8 @@ FileMap file_map(const char *path) {
     REQUIRE(fd >= 0, "%s: cannot open: %s", path, strerror(errno));
     struct stat info;
     REQUIRE(fstat(fd, &info) == 0, "%s: cannot read: %s", path, strerror(errno));
-    REQUIRE(!S_ISDIR(info.st_mode), "%s: is a directory, want a file", path);
-    REQUIRE(S_ISREG(info.st_mode), "%s: is a pipe or a device, want a file on disk: save it as one first", path);
+    REQUIRE(S_ISREG(info.st_mode), "%s: is a %s, want a file on disk", path,
+            S_ISDIR(info.st_mode) ? "directory" : "pipe or a device");
     FileMap map = { (const unsigned char *)"", 0 };
     if (info.st_size > 0) {
         void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);

@@ -189,7 +189,7 @@ static void test_files(void) {
     EXPECT(mkfifo(fifo, 0600) == 0, "mkfifo");
     expect_fails("is a pipe or a device", map_file, fifo);
     expect_fails("No such file", map_file, IN_SCRATCH("none"));
-    expect_fails("is a directory, want a file", map_file, deep);
+    expect_fails("is a directory, want a file on disk", map_file, deep);
     expect_fails("cannot create: Is a directory", create_file, deep);
     expect_fails("cannot create: Not a directory", create_file, inside);
     expect_fails("a/b/c/file: cannot make the directory: File exists", make_directory, inside);

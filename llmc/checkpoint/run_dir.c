@@ -6,36 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include "../../kernels/check.h"
 #include "../files.h"
 
-/* ---- The lock: flock of the directory, which ends with the process. OUT/.lock only names the process. */
+/* ---- The lock: flock of the directory, which ends with the process */
 
 void run_dir_lock(RunDir *dir) {
     if (dir->lock || !file_is_dir(dir->path)) return;
     int fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     REQUIRE(fd >= 0, "%s: cannot open the directory: %s", dir->path, strerror(errno));
+    REQUIRE(!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK,            /* some file systems have no locks */
+            "%s: another train_gpt writes to this directory: wait for it, or use another --out", dir->path);
     dir->lock = fd;
-    if (!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return;      /* some file systems have no locks */
-    char holder[300] = "";
-    int file = openat(fd, ".lock", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    ssize_t length = file < 0 ? 0 : read(file, holder, sizeof holder - 1);
-    holder[length > 0 ? length : 0] = 0;
-    holder[strcspn(holder, "\n")] = 0;
-    fail("%s: another train_gpt writes to this directory (%s): wait for it, or use another --out", dir->path,
-         *holder ? holder : "just started");
-}
-
-/* Does not follow a link to another file, nor wait for a reader of a pipe. */
-static void sign(const RunDir *dir) {
-    char host[200] = "";
-    gethostname(host, sizeof host - 1);
-    int fd = openat(dir->lock, ".lock", O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-    if (fd < 0) return;
-    dprintf(fd, "process %ld on %s\n", (long)getpid(), *host ? host : "unknown host");
-    close(fd);
 }
 
 void run_dir_require_new(const RunDir *dir) {
@@ -46,12 +28,10 @@ void run_dir_require_new(const RunDir *dir) {
 }
 
 void run_dir_open(RunDir *dir) {
-    if (!dir->lock) {                       /* it did not exist; another process may have made it since */
-        directory_make(dir->path);
-        run_dir_lock(dir);
-        run_dir_require_new(dir);
-    }
-    sign(dir);
+    if (dir->lock) return;
+    directory_make(dir->path);
+    run_dir_lock(dir);
+    run_dir_require_new(dir);               /* another process may have made it since */
 }
 
 /* ---- Finding checkpoints */
@@ -144,13 +124,8 @@ void run_dir_clean(const RunDir *dir, int64_t step, int64_t keep, int64_t keep_e
 static char *find_model(const char *path) {
     REQUIRE(file_exists(path), "%s: no such file or directory: want a checkpoint", path);
     if (!file_is_dir(path)) {
-        FileMap map = file_map(path);
-        const char *kind = file_kind(map.bytes, map.size), *slash = strrchr(path, '/');
-        file_unmap(map);
-        const char *name = slash ? slash + 1 : path;
-        REQUIRE(!strcmp(name, "model.safetensors") || !strcmp(name, "model.safetensors.index.json"),
-                "%s: is %s, want a checkpoint: a directory with model.safetensors, or the index of its shards", path,
-                kind ? kind : "a file of an unknown kind");
+        REQUIRE(ends_with(path, "model.safetensors") || ends_with(path, "model.safetensors.index.json"), "%s: want a "
+                "directory with model.safetensors, that file itself, or the index of its shards", path);
         return format_string("%s", file_parent(path).text);
     }
     char *dir = format_string("%s", path);

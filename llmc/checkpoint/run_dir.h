@@ -16,7 +16,7 @@ void run_dir_lock(RunDir *dir);
 /* Fails if there is a checkpoint or a log. */
 void run_dir_require_new(const RunDir *dir);
 
-/* Makes the directory if it is missing, locks it, and writes process and host to OUT/.lock. */
+/* Makes and locks the directory unless it is locked. */
 void run_dir_open(RunDir *dir);
 
 /* Writes OUT/step-N; durable when the call returns. An existing OUT/step-N becomes OUT/step-N.partial, which

@@ -60,8 +60,6 @@ static SafeTensor read_entry(const Json *entry, const char *path) {
 
 /* Appends a file and its tensors, which cover its data from the first byte to the last, without overlap or hole. */
 static void open_shard(SafeFile *file, const char *path) {
-    file->shard = realloc(file->shard, (size_t)(file->shards + 1) * sizeof *file->shard);
-    REQUIRE(file->shard, "%s: out of memory for %d files", file->path, file->shards + 1);
     SafeShard *shard = &file->shard[file->shards++];
     *shard = (SafeShard){ .path = format_string("%s", path), .map = file_map(path) };
     const unsigned char *bytes = shard->map.bytes;
@@ -105,8 +103,9 @@ static void open_named_shard(SafeFile *file, const Json *name) {
 SafeFile safetensors_open(const char *path) {
     SafeFile file = { .path = format_string("%s", path) };
     const Json *map = NULL;
-    if (ends_with(path, ".index.json")) {
-        map = json_member(file.index = json_open(path), "weight_map", JSON_OBJECT);
+    if (ends_with(path, ".index.json")) map = json_member(file.index = json_open(path), "weight_map", JSON_OBJECT);
+    file.shard = host_alloc((size_t)(map ? map->count : 1) * sizeof *file.shard, path);
+    if (map) {
         for (const Json *name = map->child; name; name = name->next) open_named_shard(&file, name);
         REQUIRE(file.count == map->count && file.count, "%s: \"weight_map\" names %d tensors, its files hold %d", path,
                 map->count, file.count);
