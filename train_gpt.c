@@ -279,7 +279,7 @@ static void report_skipped_step(Run *run, const TrainState *before, const StepSt
     saver->keep = 0;
     if (saver->saved_step != before->step) saver_save(saver, before);
     saver_finish(saver);
-    char *last = s->out ? run_dir_latest(s->out) : NULL;
+    char *last = s->out ? run_dir_latest(s->out, NULL) : NULL;
     char *text = format_string("step %lld: %s. Last good checkpoint: %s", step, why, last ? last : "none");
     if (skip) fail("%s. %d such steps without an update between them: --on-nan skip does not help, a lower --lr or "
                    "--clip may", text, NONFINITE_STEPS_MAX);
@@ -344,7 +344,7 @@ static const char *train(Run *run) {
             report_line(&run->report, "step %lld: a sample", (long long)state->step);
             print_sample(run);
         }
-        saver_poll(&run->saver, !last);
+        saver_poll(&run->saver);
         require_no_leak(run);
     }
     if (run->saver.saved_step != state->step) saver_save(&run->saver, state);

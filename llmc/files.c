@@ -13,15 +13,10 @@
 /* ---- Reading */
 
 /* SIGBUS: a page of a mapped file cannot be read. */
-static void on_missing_page(int number, siginfo_t *info, void *context) {
+static void on_missing_page(int number) {
     static const char line[] = "train_gpt: a mapped file cannot be read: was it truncated meanwhile, or does its disk "
                                "fail?\n";
-    (void)context;
-    if (info->si_code != BUS_ADRERR) {          /* the machine's memory, or kill(1) */
-        signal(number, SIG_DFL);
-        raise(number);
-        return;
-    }
+    (void)number;
     if (isatty(STDOUT_FILENO)) (void)!write(STDOUT_FILENO, "\n", 1);         /* ends a line in place */
     (void)!write(STDERR_FILENO, line, sizeof line - 1);
     _exit(1);
@@ -33,14 +28,14 @@ FileMap file_map(const char *path) {
     REQUIRE(fd >= 0, "%s: cannot open: %s", path, strerror(errno));
     struct stat info;
     REQUIRE(fstat(fd, &info) == 0, "%s: cannot read: %s", path, strerror(errno));
-    REQUIRE(!S_ISDIR(info.st_mode), "%s: is a directory, want a file", path);
-    REQUIRE(S_ISREG(info.st_mode), "%s: is a pipe or a device, want a file on disk: save it as one first", path);
+    REQUIRE(S_ISREG(info.st_mode), "%s: is a %s, want a file on disk", path,
+            S_ISDIR(info.st_mode) ? "directory" : "pipe or a device");
     FileMap map = { (const unsigned char *)"", 0 };
     if (info.st_size > 0) {
         void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         REQUIRE(bytes != MAP_FAILED, "%s: cannot map %lld bytes: %s", path, (long long)info.st_size, strerror(errno));
         map = (FileMap){ bytes, info.st_size };
-        sigaction(SIGBUS, &(struct sigaction){ .sa_sigaction = on_missing_page, .sa_flags = SA_SIGINFO }, NULL);
+        signal(SIGBUS, on_missing_page);
     }
     close(fd);
     return map;
@@ -77,12 +72,21 @@ int ends_with(const char *text, const char *end) {
     return length >= tail && !strcmp(text + length - tail, end);
 }
 
-char *file_parent(const char *path) {
+Path path_of(const char *dir, const char *name) {
+    Path path;
+    int length = snprintf(path.text, sizeof path.text, "%s/%s", dir, name);
+    REQUIRE(length < (int)sizeof path.text, "%s/%s: the name is too long", dir, name);
+    return path;
+}
+
+Path file_parent(const char *path) {
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') length--;
     while (length > 0 && path[length - 1] != '/') length--;
     while (length > 1 && path[length - 1] == '/') length--;
-    return length ? format_string("%.*s", (int)length, path) : format_string(".");
+    Path parent;
+    snprintf(parent.text, sizeof parent.text, "%.*s", length ? (int)length : 1, length ? path : ".");
+    return parent;
 }
 
 /* ---- What a file is */
@@ -158,17 +162,11 @@ void directory_sync(const char *path) {
 }
 
 /* A new name is durable once its directory is synced. */
-static void sync_parent(const char *path) {
-    char *parent = file_parent(path);
-    directory_sync(parent);
-    free(parent);
-}
+static void sync_parent(const char *path) { directory_sync(file_parent(path).text); }
 
 void directory_make(const char *path) {
     if (file_is_dir(path)) return;
-    char *parent = file_parent(path);
-    directory_make(parent);
-    free(parent);
+    directory_make(file_parent(path).text);
     int error = mkdir(path, 0777) ? errno : 0;
     if (error == EEXIST && file_is_dir(path)) error = 0;       /* another process made it meanwhile */
     REQUIRE(!error, "%s: cannot make the directory: %s", path, strerror(error));
@@ -184,4 +182,37 @@ int file_exchange(const char *a, const char *b) {
     if (renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE)) return 0;
     sync_parent(b);
     return 1;
+}
+
+/* ---- XXH64 with seed 0, by Yann Collet: github.com/Cyan4973/xxHash, doc/xxhash_spec.md */
+
+/* The specification's primes 1 to 5; little-endian words, as everywhere here. */
+static const uint64_t P1 = 0x9e3779b185ebca87, P2 = 0xc2b2ae3d27d4eb4f, P3 = 0x165667b19e3779f9,
+                      P4 = 0x85ebca77c2b2ae63, P5 = 0x27d4eb2f165667c5;
+
+static uint64_t rotate(uint64_t x, int bits) { return x << bits | x >> (64 - bits); }
+static uint64_t turn(uint64_t lane, uint64_t word) { return rotate(lane + word * P2, 31) * P1; }
+
+static uint64_t word_at(const unsigned char *bytes, size_t size) {
+    uint64_t word = 0;
+    memcpy(&word, bytes, size);
+    return word;
+}
+
+uint64_t xxh64(const void *bytes, size_t size) {
+    const unsigned char *next = bytes, *end = next + size;
+    uint64_t lane[4] = { P1 + P2, P2, 0, -P1 }, h = P5;
+    for (; end - next >= 32; next += 32)
+        for (int i = 0; i < 4; i++) lane[i] = turn(lane[i], word_at(next + 8 * i, 8));
+    if (size >= 32) {
+        h = rotate(lane[0], 1) + rotate(lane[1], 7) + rotate(lane[2], 12) + rotate(lane[3], 18);
+        for (int i = 0; i < 4; i++) h = (h ^ turn(0, lane[i])) * P1 + P4;
+    }
+    h += size;
+    for (; end - next >= 8; next += 8) h = rotate(h ^ turn(0, word_at(next, 8)), 27) * P1 + P4;
+    for (; end - next >= 4; next += 4) h = rotate(h ^ word_at(next, 4) * P1, 23) * P2 + P3;
+    for (; next < end; next++)         h = rotate(h ^ *next * P5, 11) * P1;
+    h = (h ^ h >> 33) * P2;
+    h = (h ^ h >> 29) * P3;
+    return h ^ h >> 32;
 }

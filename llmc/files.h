@@ -15,7 +15,10 @@ int     file_is_dir(const char *path);
 int     file_has_name(int fd, const char *path);          /* fd is open on the file that path names now */
 char   *format_string(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* a new string */
 int     ends_with(const char *text, const char *end);
-char   *file_parent(const char *path);    /* a new string: "a/b" of "a/b/c", "." of "c", "/" of "/c" */
+
+typedef struct { char text[4096]; } Path;     /* PATH_MAX */
+Path path_of(const char *dir, const char *name);          /* DIR/NAME; fails when it is too long */
+Path file_parent(const char *path);                       /* "a/b" of "a/b/c", "." of "c", "/" of "/c" */
 
 enum { SAFETENSORS_HEADER_MAX = 100000000 };                 /* bytes, by the format's definition */
 enum { SHARD_UINT16 = 20240520, SHARD_UINT32 = 20240801 };   /* the first four bytes of a token shard */
@@ -33,5 +36,7 @@ void  directory_make(const char *path);                   /* with its parents; a
 void  directory_sync(const char *path);
 void  file_rename(const char *from, const char *to);      /* and sync of the directory of to */
 int   file_exchange(const char *a, const char *b);        /* swaps two names and syncs the directory of b; 0 = cannot */
+
+uint64_t xxh64(const void *bytes, size_t size);           /* as `xxhsum -H64` prints; detects damage, not forgery */
 
 #endif

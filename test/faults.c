@@ -142,10 +142,9 @@ int mkdir(const char *path, mode_t mode) {
     return strikes("mkdir", path) ? -1 : real(path, mode);
 }
 
-int unlinkat(int fd, const char *name, int flags) {
-    char path[1024];
-    REAL(int, "unlinkat", int, const char *, int);
-    return strikes("unlink", path_of(fd, path)) ? -1 : real(fd, name, flags);
+int unlink(const char *path) {
+    REAL(int, "unlink", const char *);
+    return strikes("unlink", path) ? -1 : real(path);
 }
 
 FILE *fopen(const char *path, const char *mode) {

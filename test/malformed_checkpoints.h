@@ -83,14 +83,6 @@ static const char *break_json(const Blob *from, const char *const *keys, int cou
 
 static void broken_configs(void) {
     static const char *const required[] = { "n_layer", "n_head", "n_embd", "n_positions", "vocab_size" };
-    static const struct { const char *key, *value; } other[] = {
-        { "model_type", "\"bert\"" }, { "model_type", "5" }, { "model_type", "null" },
-        { "activation_function", "\"relu\"" }, { "activation_function", "3" }, { "layer_norm_epsilon", "1e-6" },
-        { "layer_norm_epsilon", "\"1e-05\"" }, { "scale_attn_weights", "false" },
-        { "scale_attn_by_inverse_layer_idx", "true" }, { "add_cross_attention", "true" },
-        { "tie_word_embeddings", "false" }, { "n_ctx", "8, \"n_inner\": 63" }, { "n_ctx", "8, \"n_inner\": \"64\"" },
-        { "n_ctx", "8, \"n_layer\": 1" }, { "n_ctx", "8, \"vocab_size\": 256" }, { "model_type", NULL },
-    };
     for (int i = 0; i < 100; i++) {
         const char *what = break_json(&config_json, required, COUNT(required));
         what = format("%s: %s", break_part(CONFIG, 1), what);
@@ -109,12 +101,6 @@ static void broken_configs(void) {
         checkpoint_command((Reader)draw(4));
         refused("broken/" STEP, what);
     }
-    for (int i = 0; i < COUNT(other); i++) {
-        edit_json(&config_json, other[i].key, other[i].value);
-        const char *what = format("%s: %s is %s", break_part(CONFIG, 1), other[i].key, other[i].value);
-        checkpoint_command((Reader)(i % 4));
-        refused("config.json", what);
-    }
 }
 
 /* ---- safetensors: its entries as text, to be written with a flaw */
@@ -125,10 +111,10 @@ static Safe sound[2], safe;      /* the model's, the optimizer's; the one that i
 
 static void read_safe(Safe *to, const char *path) {
     SafeFile file = safetensors_open(path);
-    const unsigned char *data = file.map.bytes + file.map.size;
+    const unsigned char *data = file.shard[0].map.bytes + file.shard[0].map.size;
     for (int i = 0; i < file.count; i++) if (file.tensor[i].data < data) data = file.tensor[i].data;
     to->count = file.count;
-    to->data.size = (size_t)(file.map.bytes + file.map.size - data);
+    to->data.size = (size_t)(file.shard[0].map.bytes + file.shard[0].map.size - data);
     memcpy(to->data.bytes, data, to->data.size);
     strcpy(to->metadata, "{\"format\":\"pt\"}");
     for (int i = 0; i < file.count; i++) {
@@ -309,9 +295,9 @@ static void broken_states(void) {
     static const struct { const char *key, *value; } other[] = {
         { "step", "3" }, { "step", "9223372036854775807" }, { "tokens", "9223372036854775807" },
         { "optimizer_step", "9223372036854775807" }, { "val_loss", "\"3\"" }, { "val_loss", "1e999" },
-        { "val_loss", NULL }, { "val_loss", "[]" }, { "val_step", "3" }, { "spike_detector", "5, \"x\": {" },
-        { "spike_detector", NULL }, { "nonfinite", "11" }, { "loss", "[1], \"x\": [0" }, { "log_norm", NULL },
-        { "fingerprint", "5" }, { "train", "5, \"x\": {" }, { "train", "null, \"x\": {" }, { "data", NULL },
+        { "val_loss", NULL }, { "val_loss", "[]" }, { "val_step", "3" }, { "nonfinite", "11" },
+        { "window_loss", "[1], \"x\": [0" }, { "window_loss", NULL }, { "window_log_norm", NULL },
+        { "train", "5" }, { "train", "\"none\"" }, { "train", "null" }, { "train", NULL },
         { "settings", "5, \"x\": {" }, { "settings", "[], \"x\": {" },
         { "settings", NULL }, { "batch", "\"0\"" }, { "batch", "2" }, { "batch", "\"two\"" }, { "lr", "\"nan\"" },
         { "lr", "null" }, { "attention", "\"best\"" }, { "steps", "\"-1\"" }, { "data", "\"nowhere.txt\"" },
@@ -362,8 +348,6 @@ static void other_resumes(void) {
 
 static void malformed_checkpoints(void) {
     begin_family("checkpoints");
-    edit_json(&state_json, "xxh64", NULL);          /* they are of the files as the program wrote them, not this test */
-    state_json = blob;
     read_safe(&sound[0], "run/" STEP "/model.safetensors");
     read_safe(&sound[1], "run/" STEP "/optimizer.safetensors");
     for (int reader = EVAL; reader <= RESUME; reader++) {
@@ -390,7 +374,7 @@ static void malformed_checkpoints(void) {
     }
     other_resumes();
     remove_tree("broken");
-    end_family(580);
+    end_family(560);
 }
 
 #endif

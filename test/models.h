@@ -41,7 +41,7 @@ static inline void expect_equal_moments(const Optimizer *a, const Optimizer *b) 
 
 /* The table of a model from a file. */
 static inline void params_read(const char *path, const Params *params, int V) {
-    weights_read(path, &(Part){ "", &params->table, params->table.memory, F32 }, 1, V);
+    weights_read(path, &params->table, &(Part){ "", params->table.memory, F32 }, 1, V);
 }
 
 typedef struct { GPT model; Optimizer optimizer; } Trainer;

@@ -32,9 +32,9 @@ static void test_checkpoint_round_trip(void) {
             want.spikes.loss[k] = losses[(i + k) % 5] * (1 - 1 / (k + 7.0));
             want.spikes.log_norm[k] = -1 / (k + 3.0);
         }
-        trainer.optimizer.step = i + 1;
+        want.optimizer_step = trainer.optimizer.step = i + 1;
         EXPECT(!*save_state(out, &trainer, &want), "step %d", i);
-        char *dir = run_dir_latest(out);
+        char *dir = run_dir_latest(out, NULL);
         EXPECT(dir && !strncmp(dir, out, strlen(out)), "found %s", dir);
         GPTConfig config = checkpoint_config(dir);
         EXPECT(!memcmp(&config, &trainer.model.config, sizeof config), "config");
@@ -52,9 +52,9 @@ static void test_checkpoint_round_trip(void) {
         expect_setting(dir, "val", "");
         expect_setting(dir, "out", NULL);
         Json *json = checkpoint_open_state(dir);
-        DataId train = checkpoint_data_id(json, "train"), val = checkpoint_data_id(json, "val");
-        EXPECT(train.count == 180 && val.count == 20 && train.fingerprint && train.fingerprint != val.fingerprint,
-               "%lld and %lld tokens", (long long)train.count, (long long)val.count);
+        const char *train = json_string(json, "train"), *val = json_string(json, "val");
+        EXPECT(!strncmp(train, "180 tokens, fingerprint ", 24) && !strncmp(val, "20 tokens, fingerprint ", 23)
+               && strcmp(train + 24, val + 23), "%s and %s", train, val);
         EXPECT(checkpoint_tokenizer(dir, 65) == TOKENIZER_BYTES, "the tokenizer");
         json_free(json);
         free(dir);
@@ -114,10 +114,6 @@ static void models_of_other_programs(void) {
     char *good = IN_SCRATCH("foreign/step-00000001/model.safetensors"), *path = IN_SCRATCH("other.safetensors");
     SAVE_STEP(IN_SCRATCH("foreign"), &trainer, 1);
 
-    rewrite(good, path, "transformer.", "", NULL, 0);
-    params_read(path, &other.model.params, 65);
-    expect_equal_rows(&trainer.model.params, &other.model.params, "names without a prefix");
-
     static const char meta[] = "\"__metadata__\":{\"format\":\"pt\"}";
     rewrite(good, path, meta, "\"h.0.attn.bias\":{\"dtype\":\"BOOL\",\"shape\":[0],\"data_offsets\":[0,0]},"
             "\"transformer.h.1.attn.masked_bias\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", NULL, 0);
@@ -137,7 +133,7 @@ static void models_of_other_programs(void) {
     expect_equal_rows(&trainer.model.params, &other.model.params, "a head that equals wte");
     bits[649] ^= 1;
     rewrite(good, path, meta, head, bits, (size_t)table);
-    expect_fails("lm_head.weight differs from transformer.wte.weight: want a head tied", load_params,
+    expect_fails("unexpected tensor lm_head.weight", load_params,
                  &(Load){ path, &other });
     free(bits);
     free(head);
@@ -176,14 +172,7 @@ static void load_config(void *dir) { checkpoint_config(dir); }
 static void load_state(void *dir) { checkpoint_load_state(dir); }
 static void load_optimizer(void *dir) { checkpoint_load_optimizer(dir, &trainer.model, &trainer.optimizer); }
 static void load_model(void *dir) { checkpoint_load_model(dir, &trainer.model); }
-static void load_data_ids(void *dir) {
-    Json *state = checkpoint_open_state(dir);
-    checkpoint_data_id(state, "train");
-    checkpoint_data_id(state, "val");
-    json_free(state);
-}
 static void load_tokenizer(void *dir) { checkpoint_tokenizer(dir, 65); }
-static void load_tokenizer_files(void *dir) { checkpoint_load_tokenizer_files(dir, TOKENIZER_IDS); }
 static void resolve(void *path) { run_dir_resolve(path); }
 
 static const struct { const char *file, *old, *new; void (*load)(void *); const char *part; } bad_files[] = {
@@ -196,12 +185,13 @@ static const struct { const char *file, *old, *new; void (*load)(void *); const 
     { "config.json", "\"n_embd\"", "\"n_emb\"", load_config, "\"n_embd\" is missing" },
     { "config.json", "\"n_positions\": 7", "\"n_positions\": 99999999", load_config, "\"n_positions\" is 99999999" },
     { "config.json", "65", "-65", load_config, "\"vocab_size\" is -65" },
-    { "config.json", "\"gpt2\"", "\"llama\"", load_config, "\"model_type\" is llama, want \"gpt2\"" },
+    { "config.json", "\"gpt2\"", "\"llama\"", load_config, "\"model_type\" is llama, want gpt2" },
     { "config.json", "model_type", "model", load_config, "\"model_type\" is missing" },
-    { "config.json", "gelu_new", "relu", load_config, "\"activation_function\" is relu, want \"gelu_new\"" },
+    { "config.json", "gelu_new", "relu", load_config, "\"activation_function\" is relu, want gelu_new" },
+    { "config.json", "inverse_layer_idx\": false", "inverse_layer_idx\": true", load_config, "is true, want false" },
+    { "config.json", "cross_attention\": false", "cross_attention\": 0", load_config, "is 0, want false" },
+    { "config.json", "attn_weights\": true", "attn_weights\": \"true\"", load_config, "is true, want true" },
     { "config.json", "1e-05", "1e-6", load_config, "\"layer_norm_epsilon\" is 1e-6, want 1e-05" },
-    { "config.json", "embeddings\": true", "embeddings\": false", load_config,
-      "\"tie_word_embeddings\" is false, but there is no lm_head.weight" },
     { "config.json", "embeddings\": true", "embeddings\": \"true\"", load_config,
       "\"tie_word_embeddings\" is true, want true or" },
     { "config.json", "{", "{\"n_inner\": 41,", load_config, "\"n_inner\" is 41, want an integer from 40 to 40" },
@@ -212,20 +202,16 @@ static const struct { const char *file, *old, *new; void (*load)(void *); const 
     { "state.json", "\"val_loss\": 0.5", "\"val_loss\": \"0.5\"", load_state, "\"val_loss\" is 0.5, want a number" },
     { "state.json", "\"val_loss\"", "\"loss\"", load_state, "\"val_loss\" is missing" },
     { "state.json", "\"val_step\": 3", "\"val_step\": -2", load_state, "\"val_step\" is -2" },
-    { "state.json", "\"spike_detector\"", "\"spikes\"", load_state, "\"spike_detector\" is missing" },
     { "state.json", "\"nonfinite\": 0", "\"nonfinite\": 99", load_state, "\"nonfinite\" is 99" },
-    { "state.json", "\"loss\": [3.25", "\"loss\": [null", load_state, "\"loss\" is null, want a number" },
-    { "state.json", "\"loss\": [3.25, 3]", "\"loss\": 5", load_state, "\"loss\" is 5 of 0, want an array" },
-    { "state.json", "\"log_norm\": [0.5, 1]", "\"log_norm\": [1]", load_state, "\"log_norm\" has 1 numbers, want 2" },
-    { "state.json", "\"val\": {", "\"none\": {", load_data_ids, "\"val\" is missing" },
-    { "state.json", "\"fingerprint\": \"", "\"fingerprint\": 1, \"x\": \"", load_data_ids,
-      "\"fingerprint\" is 1, want" },
+    { "state.json", "loss\": [3.25", "loss\": [null", load_state, "\"window_loss\" is null, want a number" },
+    { "state.json", "loss\": [3.25, 3]", "loss\": 5", load_state, "window_loss\" is 5, want an array" },
+    { "state.json", "norm\": [0.5, 1]", "norm\": [1]", load_state, "window_log_norm\" has 1 numbers, want 2" },
     { "state.json", "\"bytes\"", "\"words\"", load_tokenizer, "tokenizer 'words', want 'bytes' or 'ids'" },
     { "state.json", "optimizer_step", "optimizer", load_optimizer, "\"optimizer_step\" is missing" },
     { "state.json", "{", "", load_state, "state.json: byte " },
 };
 
-/* Replaces a text in a file of a checkpoint; an unknown "xxh64" means that no checksums are verified. */
+/* Replaces a text in a file of a checkpoint. */
 static void change(const char *dir, const char *file, const char *old, const char *new) {
     char *path = STRING("%s/%s", dir, file), *changed = IN_SCRATCH("changed");
     edit(path, changed, old, new);
@@ -241,7 +227,6 @@ static char *save_with_window(const char *out) {
 
 static void damaged_files_are_refused(void) {
     char *dir = save_with_window(IN_SCRATCH("bad"));
-    change(dir, "state.json", "\"xxh64\"", "\"was\"");
     for (int i = 0; i < COUNT(bad_files); i++) {
         char *path = STRING("%s/%s", dir, bad_files[i].file), *good = IN_SCRATCH("good.json");
         EXPECT(rename(path, good) == 0, "%s", path);
@@ -265,34 +250,33 @@ static void damaged_files_are_refused(void) {
     expect_fails("optimizer.safetensors: cannot open: No such file", load_optimizer, dir);
 }
 
-/* A change that leaves the file valid: every load of it fails by its checksum, or by that of state.json. */
-static void checksums_are_verified_on_every_load(void) {
-    static const struct { const char *file, *old, *new; void (*load)(void *); const char *part; } cases[] = {
-        { "config.json", "0.02", "0.03", load_config, "config.json: XXH64 is " },
-        { "model.safetensors", "\"pt\"", "\"tp\"", load_model, "model.safetensors: XXH64 is " },
-        { "optimizer.safetensors", "\"pt\"", "\"tp\"", load_optimizer, "optimizer.safetensors: XXH64 is " },
-        { "state.json", "\"tokens\": 63", "\"tokens\": 64", load_state, "state.json: XXH64 is " },
-        { "state.json", "\"tokens\": 63", "\"tokens\": 64", load_model, "state.json: XXH64 is " },
-        { "state.json", "\"tokens\": 63", "\"tokens\": 64", load_tokenizer, "state.json: XXH64 is " },
-        { "state.json", "\"config.json\": \"", "\"config.json\": \"0", load_config, "config.json: XXH64 is " },
-        { "state.json", "\"model.safetensors\"", "\"model\"", load_model, "want none by state.json" },
-        { "state.json", "\"state.json\": ", "\"state.json\": 5, \"x\": ", load_state, "want 5 by state.json" },
-        { "state.json", "\"xxh64\": {", "\"xxh64\": 5, \"was\": {", load_state, "want none by state.json" },
+static void verify(void *dir) { checkpoint_verify(dir, 1); }
+
+/* Every file of a checkpoint, with its first '"' replaced. */
+static void a_changed_file_is_refused(void) {
+    static const char *const files[] = {
+        "config.json", "model.safetensors", "optimizer.safetensors", "state.json",
     };
-    for (int i = 0; i < COUNT(cases); i++) {
-        char *dir = save_with_window(IN_SCRATCH("sums"));
-        cases[i].load(dir);
-        if (ends_with(cases[i].file, ".safetensors")) {
-            char *path = STRING("%s/%s", dir, cases[i].file), *changed = IN_SCRATCH("changed");
-            rewrite(path, changed, cases[i].old, cases[i].new, NULL, 0);
-            EXPECT(rename(changed, path) == 0, "%s", path);
-        } else change(dir, cases[i].file, cases[i].old, cases[i].new);
-        expect_fails(cases[i].part, cases[i].load, dir);
-        if (cases[i].load == load_model) {
-            unlink(STRING("%s/state.json", dir));
-            load_model(dir);               /* a model alone has no checksums */
-        }
+    char *dir = save_with_window(IN_SCRATCH("sums")), *kept = IN_SCRATCH("kept");
+    verify(dir);
+    for (int i = 0; i < COUNT(files); i++) {
+        char *path = STRING("%s/%s", dir, files[i]);
+        FileMap map = file_map(path);
+        char *bytes = malloc((size_t)map.size);
+        memcpy(bytes, map.bytes, (size_t)map.size);
+        *(char *)memchr(bytes, '"', (size_t)map.size) ^= 1;
+        EXPECT(!rename(path, kept), "%s", path);
+        put(path, bytes, (size_t)map.size);
+        file_unmap(map);
+        free(bytes);
+        expect_fails(STRING("%s: XXH64 is ", files[i]), verify, dir);
+        EXPECT(!rename(kept, path), "%s", path);
     }
+    verify(dir);
+    change(dir, "checksums.xxh64", "state.json", "state");
+    expect_fails("state.json: XXH64 is ", verify, dir);
+    unlink(STRING("%s/checksums.xxh64", dir));
+    verify(dir);                           /* a model of another program has none */
 }
 
 /* ---- Directories */
@@ -306,16 +290,16 @@ static void expect_found(char *got, const char *want) {
 static void test_finding(void) {
     char *out = IN_SCRATCH("found"), *s2 = IN_SCRATCH("found/step-00000002"), *s10 = IN_SCRATCH("found/step-00000010");
     char *big = IN_SCRATCH("found/step-123456789");
-    expect_found(run_dir_latest(out), NULL);
+    expect_found(run_dir_latest(out, NULL), NULL);
     expect_fails("found: no such file or directory", resolve, out);
     directory_make(out);
-    expect_found(run_dir_latest(out), NULL);
-    expect_fails("holds no checkpoint, want config.json and model.safetensors, or directories", resolve, out);
+    expect_found(run_dir_latest(out, NULL), NULL);
+    expect_fails("holds no checkpoint, want config.json and model.safetensors", resolve, out);
     SAVE_STEP(out, &trainer, 2);
     SAVE_STEP(out, &trainer, 10);
-    expect_found(run_dir_latest(out), s10);
-    expect_found(run_dir_earlier(s10), s2);
-    expect_found(run_dir_earlier(s2), NULL);
+    expect_found(run_dir_latest(out, NULL), s10);
+    expect_found(run_dir_latest(out, s10), s2);
+    expect_found(run_dir_latest(out, s2), NULL);
     expect_found(run_dir_resolve(out), s10);
     expect_found(run_dir_resolve(s2), s2);
     expect_found(run_dir_resolve(IN_SCRATCH("found/step-00000002//")), s2);
@@ -329,31 +313,24 @@ static void test_finding(void) {
     for (int i = 0; i < COUNT(names); i++) {
         char *named = IN_SCRATCH("found/%s", names[i]);
         EXPECT(rename(s2, named) == 0, "%s", named);
-        expect_found(run_dir_latest(out), s10);
+        expect_found(run_dir_latest(out, NULL), s10);
         expect_found(run_dir_resolve(out), s10);
         if (i == 0) expect_fails("is a checkpoint that was not finished", resolve, named);
         EXPECT(rename(named, s2) == 0, "%s", named);
     }
     SAVE_STEP(out, &trainer, 123456789);
-    expect_found(run_dir_latest(out), big);
+    expect_found(run_dir_latest(out, NULL), big);
     unlink(IN_SCRATCH("found/step-123456789/state.json"));
-    expect_found(run_dir_latest(out), s10);       /* incomplete for a resume */
+    expect_found(run_dir_latest(out, NULL), s10);       /* incomplete for a resume */
     expect_found(run_dir_newest(out), big);
     expect_found(run_dir_resolve(out), big);      /* complete for sampling */
     unlink(IN_SCRATCH("found/step-123456789/config.json"));
     expect_found(run_dir_resolve(out), s10);
     expect_found(run_dir_resolve(big), big);      /* by its own name: a model without config.json */
     expect_found(run_dir_resolve(IN_SCRATCH("found/step-123456789/model.safetensors")), big);
-    expect_fails("model.safetensors: has 10 channels and no config.json beside it", load_config, big);
-    put(IN_SCRATCH("model.pt"), "\x80\2}q", 4);
-    expect_fails("model.pt: is a Python pickle, want a checkpoint", resolve, IN_SCRATCH("model.pt"));
-    put_text(IN_SCRATCH("book.txt"), "Once upon a time");
-    expect_fails("is a file of an unknown kind, want a checkpoint", resolve, IN_SCRATCH("book.txt"));
-    expect_fails("is a safetensors file, want a checkpoint: a directory", resolve,
+    expect_fails("config.json: missing: want it for 10 channels", load_config, big);
+    expect_fails("optimizer.safetensors: want a directory with model.safetensors", resolve,
                  IN_SCRATCH("found/step-00000010/optimizer.safetensors"));
-    directory_make(IN_SCRATCH("hub"));
-    put_text(IN_SCRATCH("hub/pytorch_model.bin"), "PK");
-    expect_fails("want model.safetensors in place of pytorch_model.bin", resolve, IN_SCRATCH("hub"));
 }
 
 /* A killed run may leave step-N.partial in any state. */
@@ -371,23 +348,24 @@ static void test_replacing(void) {
     checkpoint_load_model(step, &loaded.model);
     expect_equal_rows(&changed.model.params, &loaded.model.params, "the new one is in its place");
 
-    /* files of a user are never removed: they stay in step-N.partial, which is reported */
+    /* files of a user are never removed: those of a replaced checkpoint stay in step-N.partial, or return with it */
     put_text(IN_SCRATCH("replaced/step-00000004/README.md"), "mine");
-    SAVE_FAILS("step 4 is saved, but", out, &trainer, 4);
-    SAVE_FAILS("step-00000004.partial: cannot remove: Directory not empty", out, &trainer, 5);
+    SAVE_STEP(out, &trainer, 4);
     EXPECT(file_exists(IN_SCRATCH("replaced/step-00000004.partial/README.md")) &&
            !file_exists(IN_SCRATCH("replaced/step-00000004.partial/state.json")), "README.md alone is left");
-    SAVE_FAILS("step 4 is not saved", out, &trainer, 4);
+    SAVE_STEP(out, &trainer, 5);
+    SAVE_STEP(out, &changed, 4);
+    EXPECT(file_exists(IN_SCRATCH("replaced/step-00000004/README.md")) && !file_exists(partial), "README.md is back");
     checkpoint_load_model(step, &loaded.model);
-    expect_equal_rows(&trainer.model.params, &loaded.model.params, "the earlier one stays");
-    EXPECT(rename(partial, IN_SCRATCH("replaced/mine")) == 0, "moved away");
+    expect_equal_rows(&changed.model.params, &loaded.model.params, "with the new checkpoint");
     char *elsewhere = IN_SCRATCH("replaced/elsewhere");
     EXPECT(rename(step, elsewhere) == 0 && symlink(elsewhere, step) == 0, "a link");
-    SAVE_FAILS("step 4 is saved, but", out, &changed, 4);
+    SAVE_STEP(out, &trainer, 4);
     checkpoint_load_model(elsewhere, &loaded.model);
-    expect_equal_rows(&trainer.model.params, &loaded.model.params, "the target of a link stays");
+    expect_equal_rows(&changed.model.params, &loaded.model.params, "the target of a link stays");
     checkpoint_load_model(step, &loaded.model);
-    expect_equal_rows(&changed.model.params, &loaded.model.params, "the link is replaced");
+    expect_equal_rows(&trainer.model.params, &loaded.model.params, "the link is replaced");
+    EXPECT(!file_exists(partial), "and removed");
     tiny_free(&changed);
     tiny_free(&loaded);
 }
@@ -403,7 +381,7 @@ static void test_full_disk(void) {
     SAVE_FAILS("step 9 is not saved: ", out, &changed, 9);
     SAVE_FAILS("model.safetensors: cannot write: File too large", out, &changed, 9);
     limit_file_size(RLIM_INFINITY);
-    expect_found(run_dir_latest(out), step);
+    expect_found(run_dir_latest(out, NULL), step);
     checkpoint_load_model(step, &changed.model);
     expect_equal_rows(&trainer.model.params, &changed.model.params, "the earlier checkpoint");
     SAVE_STEP(out, &trainer, 9);
@@ -422,7 +400,8 @@ static void nonfinite_models_are_not_saved(void) {
                                                              (float *)trainer.model.params.table.memory) };
     static const char *const part[] = {
         "model.safetensors: transformer.h.1.attn.c_attn.weight holds a NaN or an infinity (number 3): not saved",
-        "model.safetensors: transformer.wte.weight holds", "optimizer.safetensors: transformer.h.0.ln_1.bias holds"
+        "model.safetensors: transformer.wte.weight holds",
+        "optimizer.safetensors: exp_avg_sq.transformer.h.0.ln_1.bias holds"
     };
     for (int i = 0; i < 3; i++) {
         float kept, bad = i == 1 ? NAN : i == 2 ? INFINITY : -INFINITY;
@@ -430,13 +409,13 @@ static void nonfinite_models_are_not_saved(void) {
         device_upload(places[i] + 3, &bad, sizeof bad);
         SAVE_FAILS(part[i], out, &trainer, 9);
         device_upload(places[i] + 3, &kept, sizeof kept);
-        expect_found(run_dir_latest(out), IN_SCRATCH("nonfinite/step-00000008"));
+        expect_found(run_dir_latest(out, NULL), IN_SCRATCH("nonfinite/step-00000008"));
     }
     SAVE_STEP(out, &trainer, 9);
-    expect_found(run_dir_latest(out), IN_SCRATCH("nonfinite/step-00000009"));
+    expect_found(run_dir_latest(out, NULL), IN_SCRATCH("nonfinite/step-00000009"));
 }
 
-/* Any bytes, none, and a missing file; and a limit on their size. */
+/* Any bytes, none, and a missing file. */
 static void test_tokenizer_files(void) {
     char *from = IN_SCRATCH("tokenizer");
     directory_make(from);
@@ -463,23 +442,12 @@ static void test_tokenizer_files(void) {
     TokenizerFiles of_bytes = checkpoint_load_tokenizer_files(NULL, TOKENIZER_BYTES);
     EXPECT(of_bytes.file[0].bytes && of_bytes.file[1].bytes && !of_bytes.file[2].bytes, "a tokenizer of bytes");
     for (int i = 0; i < 2; i++) free(of_bytes.file[i].bytes);
-
-    put_text(IN_SCRATCH("tokenizer/added_tokens.json"), "");
-    EXPECT(truncate(IN_SCRATCH("tokenizer/added_tokens.json"), TOKENIZER_FILE_BYTES_MAX + 1) == 0, "a sparse file");
-    expect_fails("added_tokens.json: 67108865 bytes, want a tokenizer file of at most 67108864", load_tokenizer_files,
-                 from);
-}
-
-static void load_all_of_state(void *dir) {
-    checkpoint_load_state(dir);
-    load_data_ids(dir);
 }
 
 static void test_checkpoint_mutations(void) {
     char *dir = save_with_window(IN_SCRATCH("mutated"));
-    change(dir, "state.json", "\"xxh64\"", "\"was\"");
     MutationCount c[] = {
-        mutations(STRING("%s/state.json", dir), 1 << 20, 2000, load_all_of_state, dir),
+        mutations(STRING("%s/state.json", dir), 1 << 20, 2000, load_state, dir),
         mutations(STRING("%s/config.json", dir), 1 << 20, 1000, load_config, dir),
         mutations(STRING("%s/model.safetensors", dir), 3000, 1000, load_model, dir),
     };
@@ -494,7 +462,7 @@ int main(void) {
     RUN(test_checkpoint_round_trip);
     RUN(models_of_other_programs);
     RUN(damaged_files_are_refused);
-    RUN(checksums_are_verified_on_every_load);
+    RUN(a_changed_file_is_refused);
     RUN(test_finding);
     RUN(test_replacing);
     RUN(test_full_disk);

@@ -106,15 +106,13 @@ damage() {        # damage FILE COMMAND...: a copy of the run with FILE of the n
 refuses_damage() { # refuses_damage PART: the resume fails with it, names the file, and advises
     refuses "$1" "$gpt" --resume --out "$dir/damaged"
     expect "the file" grep -qF "step-00000006/$file: " "$dir/refuse.err"
-    advice="if $step is damaged, move it out of $dir/damaged: --resume then continues from $dir/damaged/step-00000004"
+    advice="move $step out of $dir/damaged: --resume then continues from $dir/damaged/step-00000004"
     expect "the advice" grep -qF "$advice" "$dir/refuse.err"
 }
 for file in config.json state.json model.safetensors optimizer.safetensors; do
     damage $file head -c 300
     refuses_damage "$file: "
 done
-damage model.safetensors sh -c 'head -c -400; head -c 400 /dev/zero | tr "\0" "\377"'
-refuses_damage "holds a NaN"
 damage state.json sed 's/"warmup": "5"/"warmup": "7"/'
 refuses_damage "/state.json: XXH64 is "
 zeroed() { head -c 20000; head -c 512 /dev/zero; tail -c +513; }
@@ -129,11 +127,12 @@ expect "nothing is removed" test "$(ls -d "$dir"/damaged/step-* | wc -l)" = 3
 mv "$step" "$dir/moved-6"
 expect "the advice helps" "$gpt" --resume --out "$dir/damaged"
 same_files "$dir/sound/step-00000006" "$step" model.safetensors optimizer.safetensors state.json
-damage state.json sed '/"xxh64"/,/}/d; s/"lr": "0.001"/"lr": "0.0x1"/'
-refuses "--lr 0.0x1: want a number, 0 .. 1e6; if $step is damaged, move it out" "$gpt" --resume --out "$dir/damaged"
+damage state.json sed 's/"lr": "0.001"/"lr": "0.0x1"/'
 rm -r "$dir"/damaged/step-0000000[24]
 refuses "has no earlier checkpoint, and without one --resume starts over from step 0" \
     "$gpt" --resume --out "$dir/damaged"
+rm "$step/checksums.xxh64"
+refuses "--lr 0.0x1: want a number, 0 .. 1e6" "$gpt" --resume --out "$dir/damaged"
 damage state.json cat
 rm "$step/state.json"
 expect "a resume beside an incomplete checkpoint" "$gpt" --resume --out "$dir/damaged"

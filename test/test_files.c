@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 #include "../llmc/checkpoint/json.h"
 #include "../llmc/checkpoint/safetensors.h"
-#include "../llmc/checkpoint/xxh64.h"
 
 /* ---- JSON */
 
@@ -31,32 +30,10 @@ static void test_json_values(void) {
     json_free(root);
 }
 
-static void test_json_integers(void) {
-    static const struct { const char *text; int ok; int64_t value; } cases[] = {
-        { "0", 1, 0 }, { "-0", 1, 0 }, { "9223372036854775807", 1, INT64_MAX }, { "9223372036854775808", 0, 0 },
-        { "-9223372036854775808", 1, INT64_MIN }, { "-9223372036854775809", 0, 0 }, { "92233720368547758070", 0, 0 },
-        { "1.0", 0, 0 }, { "1e3", 0, 0 }, { "\"1\"", 0, 0 }, { "true", 0, 0 }, { "[1]", 0, 0 },
-    };
-    for (int i = 0; i < COUNT(cases); i++) {
-        Json *json = json_parse(cases[i].text, strlen(cases[i].text), "number");
-        int ok;
-        int64_t value = json_to_integer(json, INT64_MIN, INT64_MAX, &ok);
-        EXPECT(ok == cases[i].ok && (!ok || value == cases[i].value), "%s: ok %d, %lld", cases[i].text, ok,
-               (long long)value);
-        json_free(json);
-    }
-    Json *five = json_parse("5", 1, "number");
-    int low, high;
-    json_to_integer(five, 6, 9, &low);
-    json_to_integer(five, 0, 4, &high);
-    EXPECT(!low && !high, "5 in 6..9 is %d, in 0..4 is %d", low, high);
-    json_free(five);
-}
-
 static void test_json_strings(void) {
     static const struct { const char *text, *back; } cases[] = {
         { "", "" }, { "plain", "plain" }, { "\"\\/\b\f\n\r\t\x01\x1f\x7f", "\"\\/\b\f\n\r\t\x01\x1f\x7f" },
-        { "\xc3\xa9\xf0\x9f\x98\x80", "\xc3\xa9\xf0\x9f\x98\x80" }, { "a\xe9z\xc3", "a\xef\xbf\xbdz\xef\xbf\xbd" },
+        { "\xc3\xa9\xf0\x9f\x98\x80", "\xc3\xa9\xf0\x9f\x98\x80" },
     };
     for (int i = 0; i < COUNT(cases); i++) {
         char *text;
@@ -75,36 +52,36 @@ typedef struct { const char *text; size_t size; } Text;
 static void parse_text(void *text) { json_parse(((Text *)text)->text, ((Text *)text)->size, "some file"); }
 
 static const struct { const char *text, *part; } bad_json[] = {
-    { "", "byte 0: the text ends, want a value" },     { "  \n", "byte 3: the text ends, want a value" },
+    { "", "byte 0: found the end, want a value" },     { "  \n", "byte 3: found the end, want a value" },
     { "\xef\xbb\xbf{}", "byte 0: found byte 0xef" },   { "{} x", "byte 3: found 'x', want the end" },
     { "{}{}", "byte 2: found '{', want the end" },     { "[1,]", "byte 3: found ']', want a value" },
     { "[,1]", "byte 1: found ',', want a value" },     { "[1 2]", "byte 3: found '2', want ',' or ']'" },
-    { "[1", "byte 2: the text ends, want ',' or ']'" },{ "[", "byte 1: the text ends, want a value" },
+    { "[1", "byte 2: found the end, want ',' or ']'" },{ "[", "byte 1: found the end, want a value" },
     { "]", "byte 0: found ']'" },                      { "[1}", "byte 2: found '}', want ',' or ']'" },
     { "{\"a\":1,}", "byte 7: found '}', want a key" }, { "{\"a\" 1}", "byte 5: found '1', want ':'" },
     { "{\"a\":}", "byte 5: found '}', want a value" }, { "{a:1}", "byte 1: found 'a', want a key in quotes" },
     { "{1:1}", "byte 1: found '1', want a key" },      { "{\"a\":1 \"b\":2}", "byte 7: found '\"', want ',' or '}'" },
-    { "{\"a\":1", "byte 6: the text ends, want ',' or '}'" }, { "{", "byte 1: the text ends, want a key" },
-    { "01", "byte 1: found '1', want no digit" },      { "-", "byte 1: the text ends, want a digit" },
+    { "{\"a\":1", "byte 6: found the end, want ',' or '}'" }, { "{", "byte 1: found the end, want a key" },
+    { "01", "byte 1: found '1', want the end" },      { "-", "byte 1: found the end, want a digit" },
     { "+1", "byte 0: found '+'" },                     { ".5", "byte 0: found '.'" },
-    { "1.", "byte 2: the text ends, want a digit" },   { "1.e3", "byte 2: found 'e', want a digit" },
-    { "1e", "byte 2: the text ends, want a digit" },   { "1e+", "byte 3: the text ends, want a digit" },
-    { "0x10", "byte 1: found 'x', want the end" },     { "-01", "byte 2: found '1', want no digit" },
+    { "1.", "byte 2: found the end, want a digit" },   { "1.e3", "byte 2: found 'e', want a digit" },
+    { "1e", "byte 2: found the end, want a digit" },   { "1e+", "byte 3: found the end, want a digit" },
+    { "0x10", "byte 1: found 'x', want the end" },     { "-01", "byte 2: found '1', want the end" },
     { "NaN", "byte 0: found 'N', want a value" },      { "-Infinity", "byte 1: found 'I', want a digit" },
     { "tru", "byte 0: found 't', want a value" },      { "True", "byte 0: found 'T', want a value" },
     { "nulll", "byte 4: found 'l', want the end" },    { "'a'", "byte 0: found ''', want a value" },
-    { "\"a", "byte 2: the text ends, want the closing" }, { "\"a\nb\"", "byte 2: found byte 0x0a" },
-    { "\"\\x41\"", "byte 2: found 'x', want one of" }, { "\"\\", "byte 2: the text ends, want one of" },
-    { "\"\\u12g4\"", "byte 5: found 'g', want four" }, { "\"\\u12", "byte 5: the text ends, want four" },
-    { "\"a\\u0000\"", "byte 2: \\u0000 inside" },      { "\"\\ud800\"", "byte 1: lone surrogate \\ud800" },
-    { "\"\\ud800\\u0041\"", "lone surrogate" },        { "\"\\ud800\\n\"", "lone surrogate" },
-    { "\"\\udc00\"", "byte 1: lone surrogate \\udc00" },
+    { "\"a", "byte 2: found the end, want UTF-8" }, { "\"a\nb\"", "byte 2: found byte 0x0a" },
+    { "\"\\x41\"", "byte 2: found 'x', want one of" }, { "\"\\", "byte 2: found the end, want one of" },
+    { "\"\\u12g4\"", "byte 5: found 'g', want four" }, { "\"\\u12", "byte 5: found the end, want four" },
+    { "\"a\\u0000\"", "want no \\u0000 and no half" },      { "\"\\ud800\"", "no half of a surrogate pair" },
+    { "\"\\ud800\\u0041\"", "no half of a surrogate pair" },        { "\"\\ud800\\n\"", "no half of a surrogate pair" },
+    { "\"\\udc00\"", "no half of a surrogate pair" },
     { "\"\xff\"", "byte 1: found byte 0xff, want UTF-8" }, { "\"\x80\"", "byte 1: found byte 0x80" },
     { "\"\xc3\"", "byte 1: found byte 0xc3" },         { "\"\xc0\xaf\"", "byte 1: found byte 0xc0" },
     { "\"\xe0\x80\xaf\"", "found byte 0xe0" },         { "\"\xed\xa0\x80\"", "found byte 0xed" },
     { "\"\xf0\x80\x80\xaf\"", "found byte 0xf0" },     { "\"\xf4\x90\x80\x80\"", "found byte 0xf4" },
     { "// x\n1", "byte 0: found '/'" },                { "[1,/**/2]", "byte 3: found '/'" },
-    { "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "byte 32: nested deeper than 32" },
+    { "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "want no deeper nesting" },
 };
 
 static void test_json_malformed(void) {
@@ -117,28 +94,38 @@ static void test_json_malformed(void) {
     expect_fails("byte 1: found byte 0x00, want the end", parse_text, &(Text){ "1\0", 2 });
 }
 
-static const struct { const char *text, *key; char as; const char *part; } bad_members[] = {
-    { "{}", "n", 'i', "conf: \"n\" is missing" },             { "[1]", "n", 'i', "\"n\" is missing" },
-    { "{\"n\":0}", "n", 'i', "\"n\" is 0, want an integer from 1 to 9" },
-    { "{\"n\":10}", "n", 'i', "\"n\" is 10, want" },          { "{\"n\":1.5}", "n", 'i', "\"n\" is 1.5, want" },
-    { "{\"n\":\"1\"}", "n", 'i', "want an integer" },         { "{\"n\":null}", "n", 'i', "\"n\" is null, want" },
-    { "{\"n\":[1]}", "n", 'i', "\"n\" is an array, want" },
-    { "{\"n\":true}", "n", 'r', "\"n\" is true, want a number" },
-    { "{\"n\":1e999}", "n", 'r', "\"n\" is 1e999, want a number" },
-    { "{\"n\":{}}", "n", 's', "\"n\" is an object, want a string" },
-    { "{\"n\":1,\"m\":2,\"n\":3}", "n", 'i', "conf: the key \"n\" occurs twice" },
-    { "{\"n\":1,\"\\u006e\":2}", "n", 'i', "conf: the key \"n\" occurs twice" },
+/* As an integer from 1 to 9, a real, or a string. */
+static const struct { const char *text; char as; const char *part; } bad_members[] = {
+    { "{}", 'i', "conf: \"n\" is missing" },            { "[1]", 'i', "\"n\" is missing" },
+    { "{\"n\":0}", 'i', "\"n\" is 0, want an integer from 1 to 9" },
+    { "{\"n\":10}", 'i', "\"n\" is 10, want" },         { "{\"n\":1.5}", 'i', "\"n\" is 1.5, want" },
+    { "{\"n\":1.0}", 'i', "\"n\" is 1.0, want" },       { "{\"n\":1e0}", 'i', "\"n\" is 1e0, want" },
+    { "{\"n\":9223372036854775808}", 'i', "want an integer" },
+    { "{\"n\":-9223372036854775809}", 'i', "want an integer" },
+    { "{\"n\":\"1\"}", 'i', "want an integer" },        { "{\"n\":null}", 'i', "\"n\" is null, want" },
+    { "{\"n\":[1]}", 'i', "\"n\" is an array, want" },
+    { "{\"n\":true}", 'r', "\"n\" is true, want a number" },
+    { "{\"n\":1e999}", 'r', "\"n\" is 1e999, want a number" },
+    { "{\"n\":{}}", 's', "\"n\" is an object, want a string" },
+    { "{\"n\":1,\"m\":2,\"n\":3}", 'i', "conf: the key \"n\" occurs twice" },
+    { "{\"n\":1,\"\\u006e\":2}", 'i', "conf: the key \"n\" occurs twice" },
 };
 static void read_member(void *index) {
     const int i = *(int *)index;
     Json *json = json_parse(bad_members[i].text, strlen(bad_members[i].text), "conf");
-    if (bad_members[i].as == 'i') json_integer(json, bad_members[i].key, 1, 9);
-    if (bad_members[i].as == 'r') json_to_real(json_member(json, bad_members[i].key), "n");
-    if (bad_members[i].as == 's') json_string(json, bad_members[i].key);
+    if (bad_members[i].as == 'i') json_integer(json_member(json, "n", JSON_ANY), 1, 9);
+    if (bad_members[i].as == 'r') json_real(json_member(json, "n", JSON_ANY));
+    if (bad_members[i].as == 's') json_string(json, "n");
 }
 static void test_json_members(void) {
     for (int i = 0; i < COUNT(bad_members); i++)
         expect_fails(bad_members[i].part, read_member, &i);
+    static const char text[] = "[-0, 9223372036854775807, -9223372036854775808]";
+    Json *json = json_parse(text, sizeof text - 1, "conf");
+    const Json *n = json->child;
+    EXPECT(json_integer(n, 0, 0) == 0 && json_integer(n->next, 0, INT64_MAX) == INT64_MAX
+           && json_integer(n->next->next, INT64_MIN, 0) == INT64_MIN, "the ends of the range");
+    json_free(json);
 }
 
 /* ---- Files */
@@ -202,7 +189,7 @@ static void test_files(void) {
     EXPECT(mkfifo(fifo, 0600) == 0, "mkfifo");
     expect_fails("is a pipe or a device", map_file, fifo);
     expect_fails("No such file", map_file, IN_SCRATCH("none"));
-    expect_fails("is a directory, want a file", map_file, deep);
+    expect_fails("is a directory, want a file on disk", map_file, deep);
     expect_fails("cannot create: Is a directory", create_file, deep);
     expect_fails("cannot create: Not a directory", create_file, inside);
     expect_fails("a/b/c/file: cannot make the directory: File exists", make_directory, inside);
@@ -225,9 +212,8 @@ static void test_files(void) {
         { "a/b/c", "a/b" }, { "c", "." }, { "/c", "/" }, { "a//c//", "a" }, { "/", "/" }
     };
     for (int i = 0; i < COUNT(parents); i++) {
-        char *parent = file_parent(parents[i][0]);
-        EXPECT(!strcmp(parent, parents[i][1]), "%s: %s, want %s", parents[i][0], parent, parents[i][1]);
-        free(parent);
+        Path parent = file_parent(parents[i][0]);
+        EXPECT(!strcmp(parent.text, parents[i][1]), "%s: %s, want %s", parents[i][0], parent.text, parents[i][1]);
     }
 }
 
@@ -239,9 +225,9 @@ static void test_files(void) {
 static void test_safetensors_round_trip(void) {
     char *path = IN_SCRATCH("round.safetensors");
     const SafeTensor entries[] = {
-        { "z\"\xc3\xa9", NULL, "F32", 2, { 2, 3 }, 24, NULL }, { "scalar", NULL, "I32", 0, { 0 }, 4, NULL },
-        { "a", NULL, "F64", 1, { 3 }, 24, NULL }, { "empty", NULL, "F32", 2, { 0, 7 }, 0, NULL },
-        { "b", NULL, "BF16", 4, { 1, 1, 1, 1 }, 2, NULL }
+        { "z\"\xc3\xa9", NULL, "F32", 2, { 2, 3 }, 0, 24, NULL }, { "scalar", NULL, "I32", 0, { 0 }, 0, 4, NULL },
+        { "a", NULL, "F64", 1, { 3 }, 0, 24, NULL }, { "empty", NULL, "F32", 2, { 0, 7 }, 0, 0, NULL },
+        { "b", NULL, "BF16", 4, { 1, 1, 1, 1 }, 0, 2, NULL }
     };
     size_t size;
     char *header = safetensors_header(entries, 5, &size);
@@ -253,9 +239,9 @@ static void test_safetensors_round_trip(void) {
     free(header);
     file_close_durably(file, path);
     SafeFile safe = safetensors_open(path);
-    const Json *format = json_find(json_find(safe.header, "__metadata__"), "format");
+    const Json *format = json_find(json_find(safe.shard[0].header, "__metadata__"), "format");
     EXPECT(safe.count == 5 && format && !strcmp(format->text, "pt"), "%d tensors", safe.count);
-    EXPECT(safe.map.bytes[0] % 8 == 0, "a header of a multiple of 8");
+    EXPECT(safe.shard[0].map.bytes[0] % 8 == 0, "a header of a multiple of 8");
     EXPECT(!safetensors_find(&safe, "none"), "a name that does not occur");
     const unsigned char *place = data;
     for (int i = 0; i < 5; i++) {
@@ -279,52 +265,53 @@ static void test_safetensors_round_trip(void) {
 }
 
 static const struct { const char *header; int data; const char *part; } bad_safetensors[] = {
-    { "", 0, "does not begin with '{'" }, { "[]", 0, "does not begin with '{'" },
-    { " {}", 0, "does not begin with '{'" },
-    { "{", 0, "header: byte 1: the text ends" }, { "{} x", 0, "header: byte 3: found 'x'" },
+    { "", 0, "is a file of an unknown kind, want a safetensors" }, { "[]", 0, "is a file of an unknown kind, want" },
+    { " {}", 0, "is a file of an unknown kind, want" },
+    { "{", 0, "header: byte 1: found the end" }, { "{} x", 0, "header: byte 3: found 'x'" },
     { "{" TENSOR("a", "U8", "", 0, 1) "," TENSOR("a", "U8", "", 1, 2) "}", 2, "the tensor a occurs twice" },
-    { "{\"a\":1}", 0, "tensor a is 1, want an object" }, { "{\"a\":[]}", 0, "tensor a is an array, want an object" },
-    { "{\"a\":{}}", 0, "tensor a has no \"dtype\"" },
-    { "{\"a\":{\"dtype\":\"U8\"}}", 0, "tensor a has no \"shape\"" },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[]}}", 0, "tensor a has no \"data_offsets\"" },
-    { "{\"a\":{\"dtype\":8,\"shape\":[],\"data_offsets\":[0,1]}}", 1, "\"dtype\" is 8, want a string" },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":1,\"data_offsets\":[0,1]}}", 1, "\"shape\" is 1, want an array" },
+    { "{\"a\":1}", 0, "\"a.dtype\" is missing" }, { "{\"a\":[]}", 0, "\"a.dtype\" is missing" },
+    { "{\"a\":{}}", 0, "\"a.dtype\" is missing" },
+    { "{\"a\":{\"dtype\":\"U8\"}}", 0, "\"a.shape\" is missing" },
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[]}}", 0, "\"a.data_offsets\" is missing" },
+    { "{\"a\":{\"dtype\":8,\"shape\":[],\"data_offsets\":[0,1]}}", 1, "\"a.dtype\" is 8, want a string" },
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":1,\"data_offsets\":[0,1]}}", 1, "\"a.shape\" is 1, want an array" },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":{}}}", 1,
-      "\"data_offsets\" is an object, want an array" },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1],\"x\":0}}", 1, "tensor a has 4 fields" },
-    { "{" TENSOR("a", "F31", "", 0, 4) "}", 4, "unknown data type \"F31\"" },
-    { "{" TENSOR("a", "f32", "", 0, 4) "}", 4, "unknown data type \"f32\"" },
-    { "{" TENSOR("a", "", "", 0, 4) "}", 4, "unknown data type \"\"" },
-    { "{" TENSOR("a", "U8", "1,1,1,1,1,1,1,1,1", 0, 1) "}", 1, "9 dimensions, want at most 8" },
-    { "{" TENSOR("a", "U8", "-1", 0, 1) "}", 1, "a dimension is -1, want" },
-    { "{" TENSOR("a", "U8", "1.0", 0, 1) "}", 1, "a dimension is 1.0, want" },
-    { "{" TENSOR("a", "U8", "\"1\"", 0, 1) "}", 1, "tensor a: a dimension is 1, want an integer" },
-    { "{" TENSOR("a", "U8", "null", 0, 1) "}", 1, "a dimension is null, want" },
-    { "{" TENSOR("a", "U8", "[1]", 0, 1) "}", 1, "a dimension is an array, want" },
-    { "{" TENSOR("a", "U8", "9223372036854775808", 0, 1) "}", 1, "a dimension is 9223372036854775808, want" },
-    { "{" TENSOR("a", "F64", "2305843009213693952", 0, 0) "}", 0, "too large to count" },
-    { "{" TENSOR("a", "U8", "4294967296,4294967296", 0, 0) "}", 0, "too large to count" },
-    { "{" TENSOR("a", "U8", "4294967296,4294967296,0", 0, 0) "}", 0, "too large to count" },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0]}}", 1, "data_offsets has 1 numbers, want 2" },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[]}}", 1, "data_offsets has 0 numbers, want 2" },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1,2]}}", 1, "data_offsets has 3 numbers, want 2" },
-    { "{" TENSOR("a", "U8", "", -1, 0) "}", 1, "a data offset is -1, want" },
-    { "{" TENSOR("a", "U8", "", 0, 1e0) "}", 1, "a data offset is 1e0, want" },
-    { "{" TENSOR("a", "U8", "", 0, 18446744073709551617) "}", 1, "a data offset is 18446744073709551617, want" },
+      "\"a.data_offsets\" is an object, want an array" },
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1],\"x\":0}}", 1,
+      "want dtype, shape and data_offsets only" },
+    { "{" TENSOR("a", "F31", "", 0, 4) "}", 4, "\"a.dtype\" is F31, want a data type" },
+    { "{" TENSOR("a", "f32", "", 0, 4) "}", 4, "\"a.dtype\" is f32, want" },
+    { "{" TENSOR("a", "", "", 0, 4) "}", 4, "\"a.dtype\" is , want" },
+    { "{" TENSOR("a", "U8", "1,1,1,1,1,1,1,1,1", 0, 1) "}", 1, "\"a.shape\" is an array, want one of at most 8" },
+    { "{" TENSOR("a", "U8", "-1", 0, 1) "}", 1, "\"a.shape\" is -1, want" },
+    { "{" TENSOR("a", "U8", "1.0", 0, 1) "}", 1, "\"a.shape\" is 1.0, want" },
+    { "{" TENSOR("a", "U8", "\"1\"", 0, 1) "}", 1, "\"a.shape\" is 1, want an integer" },
+    { "{" TENSOR("a", "U8", "null", 0, 1) "}", 1, "\"a.shape\" is null, want" },
+    { "{" TENSOR("a", "U8", "[1]", 0, 1) "}", 1, "\"a.shape\" is an array, want" },
+    { "{" TENSOR("a", "U8", "9223372036854775808", 0, 1) "}", 1, "\"a.shape\" is 9223372036854775808, want" },
+    { "{" TENSOR("a", "F64", "2305843009213693952", 0, 0) "}", 0, "want fewer than 2^63 bytes" },
+    { "{" TENSOR("a", "U8", "4294967296,4294967296", 0, 0) "}", 0, "want fewer than 2^63 bytes" },
+    { "{" TENSOR("a", "U8", "4294967296,4294967296,0", 0, 0) "}", 0, "want fewer than 2^63 bytes" },
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0]}}", 1, "want one of 2 offsets" },
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[]}}", 1, "want one of 2 offsets" },
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1,2]}}", 1, "want one of 2 offsets" },
+    { "{" TENSOR("a", "U8", "", -1, 0) "}", 1, "\"a.data_offsets\" is -1, want" },
+    { "{" TENSOR("a", "U8", "", 0, 1e0) "}", 1, "\"a.data_offsets\" is 1e0, want" },
+    { "{" TENSOR("a", "U8", "", 0, 18446744073709551617) "}", 1, "\"a.data_offsets\" is 18446744073709551617, want" },
     { "{" TENSOR("a", "U8", "", 1, 0) "}", 1, "tensor a is bytes 1 to 0, want 1 bytes" },
     { "{" TENSOR("a", "F32", "2,3", 0, 20) "}", 20, "tensor a is bytes 0 to 20, want 24 bytes for F32 (2,3)" },
     { "{" TENSOR("a", "F32", "2,3", 0, 28) "}", 28, "tensor a is bytes 0 to 28, want 24 bytes for F32 (2,3)" },
     { "{" TENSOR("a", "U8", "0", 0, 1) "}", 1, "tensor a is bytes 0 to 1, want 0 bytes for U8 (0)" },
-    { "{" TENSOR("a", "U8", "4", 0, 4) "}", 3, "ends at byte 4 of the data, which has 3: is the file truncated" },
-    { "{" TENSOR("a", "U8", "0", 9, 9) "}", 3, "tensor a ends at byte 9 of the data, which has 3" },
-    { "{" TENSOR("a", "U8", "4", 0, 4) "}", 5, "the data has 5 bytes, the tensors only 4" },
-    { "{}", 5, "the data has 5 bytes, the tensors only 0" },
+    { "{" TENSOR("a", "U8", "4", 0, 4) "}", 3, "the tensors have 4 bytes, the data has 3: is it truncated?" },
+    { "{" TENSOR("a", "U8", "0", 9, 9) "}", 3, "tensor a begins at byte 9 of the data, want 0" },
+    { "{" TENSOR("a", "U8", "4", 0, 4) "}", 5, "the tensors have 4 bytes, the data has 5" },
+    { "{}", 5, "the tensors have 0 bytes, the data has 5" },
     { "{" TENSOR("a", "U8", "4", 1, 5) "}", 5,
-      "tensor a begins at byte 1 of the data, want 0, the end of the header: a hole" },
+      "tensor a begins at byte 1 of the data, want 0: a hole" },
     { "{" TENSOR("a", "U8", "4", 0, 4) "," TENSOR("b", "U8", "2", 3, 5) "}", 5,
-      "tensor b begins at byte 3 of the data, want 4, the end of a: they overlap" },
-    { "{" TENSOR("a", "U8", "4", 0, 4) "," TENSOR("b", "U8", "4", 0, 4) "}", 4, "they overlap" },
-    { "{" TENSOR("a", "U8", "2", 0, 2) "," TENSOR("b", "U8", "2", 3, 5) "}", 5, "want 2, the end of a: a hole" },
+      "tensor b begins at byte 3 of the data, want 4: tensors overlap" },
+    { "{" TENSOR("a", "U8", "4", 0, 4) "," TENSOR("b", "U8", "4", 0, 4) "}", 4, "tensors overlap" },
+    { "{" TENSOR("a", "U8", "2", 0, 2) "," TENSOR("b", "U8", "2", 3, 5) "}", 5, "want 2: a hole" },
 };
 
 static void open_safetensors(void *path) { safetensors_open(path); }
@@ -336,12 +323,12 @@ static void test_safetensors_malformed(void) {
         expect_fails(bad_safetensors[i].part, open_safetensors, path);
     }
     static const struct { const char *bytes; size_t size; const char *part; } raw[] = {
-        { BYTES(""), "has 0 bytes, want a safetensors file" },
-        { BYTES("\2\0\0\0\0\0\0"), "has 7 bytes, want a safetensors" },
-        { BYTES("\3\0\0\0\0\0\0\0{}"), "the header has 3 bytes, the file only 2 more: truncated?" },
-        { BYTES("\0\0\0\0\0\0\0\x80{}"), "its header would have 9223372036854775808 bytes" },
-        { BYTES("\xff\xff\xff\xff\xff\xff\xff\xff{}"), "its header would have 18446744073709551615 bytes" },
-        { BYTES("\1\xe1\xf5\5\0\0\0\0{}"), "its header would have 100000001 bytes, want at most 100000000" },
+        { BYTES(""), "is a file of an unknown kind, want a safetensors file" },
+        { BYTES("\2\0\0\0\0\0\0"), "is a file of an unknown kind, want a safetensors" },
+        { BYTES("\3\0\0\0\0\0\0\0{}"), "the header has 3 bytes, the file only 2 more: is it truncated?" },
+        { BYTES("\0\0\0\0\0\0\0\x80{}"), "is a file of an unknown kind" },
+        { BYTES("\xff\xff\xff\xff\xff\xff\xff\xff{}"), "is a file of an unknown kind" },
+        { BYTES("\1\xe1\xf5\5\0\0\0\0{}"), "is a file of an unknown kind" },
         { BYTES("\x80\2}q\0."), "is a Python pickle, want a safetensors file" },
         { BYTES("GGUF\3\0\0\0"), "is a GGUF model, want" },
     };
@@ -384,7 +371,7 @@ static void kinds_of_safetensors(void) {
     }
 }
 
-/* Against the xxhash library, of (i * 7 + 1) & 255, whole and in pieces. */
+/* Against the xxhash library, of (i * 7 + 1) & 255. */
 static void sums_are_xxh64(void) {
     static const struct { int size; uint64_t sum; } known[] = {
         { 0, 0xef46db3751d8e999 }, { 1, 0x8a4127811b21e730 }, { 3, 0xb6e6c910c2fd373a }, { 4, 0x22eda2cf6af4c124 },
@@ -394,12 +381,7 @@ static void sums_are_xxh64(void) {
     unsigned char bytes[100];
     for (int i = 0; i < COUNT(bytes); i++) bytes[i] = (unsigned char)(i * 7 + 1);
     for (int k = 0; k < COUNT(known); k++)
-        for (int piece = 1; piece <= 100; piece++) {
-            XXH64 sum = xxh64_begin();
-            for (int at = 0; at < known[k].size; at += piece)
-                xxh64_add(&sum, bytes + at, (size_t)(known[k].size - at < piece ? known[k].size - at : piece));
-            EXPECT(xxh64_end(&sum) == known[k].sum, "%d bytes in pieces of %d", known[k].size, piece);
-        }
+        EXPECT(xxh64(bytes, (size_t)known[k].size) == known[k].sum, "%d bytes", known[k].size);
 }
 
 int main(void) {
@@ -407,7 +389,6 @@ int main(void) {
     RUN(sums_are_xxh64);
     RUN(kinds_of_safetensors);
     RUN(test_json_values);
-    RUN(test_json_integers);
     RUN(test_json_strings);
     RUN(test_json_malformed);
     RUN(test_json_members);

@@ -85,7 +85,7 @@ typedef struct {
 } Reference;
 
 static double metadata(const Reference *r, const char *key) {
-    const Json *value = json_find(json_find(r->file.header, "__metadata__"), key);
+    const Json *value = json_find(json_find(r->file.shard[0].header, "__metadata__"), key);
     REQUIRE(value, "%s: no metadata \"%s\": run scripts/make_reference.py", r->path, key);
     return strtod(value->text, NULL);
 }
@@ -469,7 +469,7 @@ static void resume(const Reference *r, const char *attention) {
     SAVE_STEP(out, (&(Trainer){ straight, a }), 2);
     train(&straight, &a, r, 2);
 
-    char *folder = run_dir_latest(out);
+    char *folder = run_dir_latest(out, NULL);
     gpt_create(&resumed, r->config, attention, r->B, r->T, TRAIN);
     optimizer_create(&b, &resumed, r->adamw);
     checkpoint_load_model(folder, &resumed);

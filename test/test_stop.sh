@@ -125,7 +125,7 @@ wait_for "^5," "$dir/usr1/log.csv"
 kill -USR1 $pid
 wait_for '"step": ' "$dir/usr1/step-*/state.json"
 expect "it continues" kill -0 $pid
-refuses "$dir/usr1: another train_gpt writes to this directory (process $pid " "$gpt" --resume --out "$dir/usr1"
+refuses "$dir/usr1: another train_gpt writes to this directory: wait for it" "$gpt" --resume --out "$dir/usr1"
 mv "$dir/usr1" "$dir/usr1-moved"
 mkdir "$dir/usr1"
 kill -USR1 $pid

@@ -1,10 +1,10 @@
 #include "checkpoint.h"
 #include "../files.h"
-#include "xxh64.h"
+#include "../os.h"
 #include "../../kernels/check.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <dirent.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -12,206 +12,178 @@
 #include <unistd.h>
 
 static const char CONFIG[] = "config.json", MODEL[] = "model.safetensors", OPTIMIZER[] = "optimizer.safetensors";
-static const char STATE[] = "state.json", INDEX[] = "model.safetensors.index.json";
+static const char STATE[] = "state.json", INDEX[] = "model.safetensors.index.json", CHECKSUMS[] = "checksums.xxh64";
 
 static const char *const names[] = {        /* of all files that checkpoint_write may write */
     CONFIG, MODEL, OPTIMIZER, STATE,
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt",
+    "merges.txt", CHECKSUMS,
 };
-enum { NAMES = sizeof names / sizeof *names };
-static const char *const *tokenizer_names = names + NAMES - TOKENIZER_FILES;
+enum { NAMES = sizeof names / sizeof *names, CHECKED = 4, FIRST_TOKENIZER_FILE = 4 };
 
 static int has_file(const char *dir, const char *name) {
-    char *path = format_string("%s/%s", dir, name);
-    int found = file_exists(path) && !file_is_dir(path);
-    free(path);
-    return found;
+    Path path = path_of(dir, name);
+    return file_exists(path.text) && !file_is_dir(path.text);
 }
 
 int checkpoint_has_model(const char *dir) { return has_file(dir, MODEL) || has_file(dir, INDEX); }
 
-static char *model_path(const char *dir) {
-    return format_string("%s/%s", dir, has_file(dir, INDEX) && !has_file(dir, MODEL) ? INDEX : MODEL);
-}
+static Path model_path(const char *dir) { return path_of(dir, has_file(dir, MODEL) ? MODEL : INDEX); }
 
 /* ---- Checksums */
 
-static uint64_t sum_of(const void *bytes, size_t size) {
-    XXH64 sum = xxh64_begin();
-    xxh64_add(&sum, bytes, size);
-    return xxh64_end(&sum);
-}
+typedef struct { char text[80]; } Line;     /* of checksums.xxh64: "0123456789abcdef  config.json\n" */
 
-static void verify(const Json *sums, const char *name, const char *path, const void *bytes, size_t size) {
-    const Json *sum = json_find(sums, name);
-    const char *want = sum ? json_text(sum) : "none";
-    char got[20];
-    snprintf(got, sizeof got, "%016" PRIx64, sum_of(bytes, size));
-    REQUIRE(!strcmp(got, want), "%s: XXH64 is %s, want %.40s by state.json: the file has changed since it was written "
-            "(if that was intended, remove \"xxh64\" from state.json)", path, got, want);
-}
-
-Json *checkpoint_open_state(const char *checkpoint) {
-    char *path = format_string("%s/%s", checkpoint, STATE);
-    FileMap map = file_map(path);
-    Json *state = json_parse((const char *)map.bytes, (size_t)map.size, path);
-    const Json *sums = json_find(state, "xxh64");
-    const char *end = (const char *)map.bytes + map.size, *rest = memmem(map.bytes, (size_t)map.size, "\"xxh64\"", 7);
-    if (rest) rest = memchr(rest, '}', (size_t)(end - rest));
-    if (sums && rest) verify(sums, STATE, path, rest + 1, (size_t)(end - rest - 1));
+static Line checksum_line(const char *dir, const char *name) {
+    FileMap map = file_map(path_of(dir, name).text);
+    Line line;
+    snprintf(line.text, sizeof line.text, "%016" PRIx64 "  %s\n", xxh64(map.bytes, (size_t)map.size), name);
     file_unmap(map);
-    free(path);
-    return state;
+    return line;
 }
 
-/* A model of another program has no checksums; one that was split into shards since has none of its own. */
-static void verify_file(const char *checkpoint, const char *name) {
-    if (!has_file(checkpoint, STATE) || !has_file(checkpoint, name)) return;
-    Json *state = checkpoint_open_state(checkpoint);
-    const Json *sums = json_find(state, "xxh64");
-    char *path = format_string("%s/%s", checkpoint, name);
-    FileMap map = file_map(path);
-    if (sums) verify(sums, name, path, map.bytes, (size_t)map.size);
-    file_unmap(map);
-    free(path);
-    json_free(state);
+static void write_checksums(const char *dir) {
+    Path path = path_of(dir, CHECKSUMS);
+    Line line[CHECKED];
+    for (int i = 0; i < CHECKED; i++) line[i] = checksum_line(dir, names[i]);
+    FILE *file = file_create(path.text);
+    for (int i = 0; i < CHECKED; i++) fputs(line[i].text, file);
+    file_close_durably(file, path.text);
+}
+
+void checkpoint_verify(const char *checkpoint, int to_resume) {
+    if (!has_file(checkpoint, CHECKSUMS)) return;
+    Path path = path_of(checkpoint, CHECKSUMS);
+    FileMap sums = file_map(path.text);
+    for (int i = 0; i < CHECKED; i++) {
+        if (!has_file(checkpoint, names[i]) || (names[i] == OPTIMIZER && !to_resume)) continue;
+        Line line = checksum_line(checkpoint, names[i]);
+        REQUIRE(memmem(sums.bytes, (size_t)sums.size, line.text, strlen(line.text)), "%s/%s: XXH64 is %.16s, not as in "
+                "%s: the file has changed since it was written (if that was intended, remove %s)", checkpoint, names[i],
+                line.text, CHECKSUMS, path.text);
+    }
+    file_unmap(sums);
 }
 
 /* ---- config.json */
 
 /* Fields of HuggingFace's GPT2Config that this model does not vary: written, and required of a config that has them. */
-static const struct { const char *key, *value; } fixed[] = {
-    { "model_type",                       "\"gpt2\"" },
-    { "activation_function",              "\"gelu_new\"" },
-    { "layer_norm_epsilon",               "1e-05" },
-    { "scale_attn_weights",               "true" },
-    { "scale_attn_by_inverse_layer_idx",  "false" },
-    { "add_cross_attention",              "false" },
+static const struct { const char *key; JsonType type; const char *value; } fixed[] = {
+    { "model_type",                       JSON_STRING, "gpt2" },
+    { "activation_function",              JSON_STRING, "gelu_new" },
+    { "layer_norm_epsilon",               JSON_NUMBER, "1e-05" },
+    { "scale_attn_weights",               JSON_TRUE,   "true" },
+    { "scale_attn_by_inverse_layer_idx",  JSON_FALSE,  "false" },
+    { "add_cross_attention",              JSON_FALSE,  "false" },
 };
 enum { FIXED_COUNT = sizeof fixed / sizeof *fixed };
 
-static void config_write(const char *path, const GPTConfig *c) {
+#define CONFIG_SHAPES(X) X("n_layer", L) X("n_embd", C) X("n_positions", T) X("vocab_size", V)
+
+static void write_config(const char *path, const GPTConfig *c) {
     FILE *file = file_create(path);
     fprintf(file, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n");
-    for (int i = 0; i < FIXED_COUNT; i++) fprintf(file, "  \"%s\": %s,\n", fixed[i].key, fixed[i].value);
-    fprintf(file, "  \"tie_word_embeddings\": %s,\n", c->untied ? "false" : "true");
-    fprintf(file, "  \"n_layer\": %d,\n  \"n_head\": %d,\n  \"n_embd\": %d,\n  \"n_positions\": %d,\n  \"n_ctx\": %d,\n"
-            "  \"vocab_size\": %d,\n", c->L, c->NH, c->C, c->T, c->T, c->V);
+    for (int i = 0; i < FIXED_COUNT; i++) {
+        const char *quote = fixed[i].type == JSON_STRING ? "\"" : "";
+        fprintf(file, "  \"%s\": %s%s%s,\n", fixed[i].key, quote, fixed[i].value, quote);
+    }
+#define X(key, member) fprintf(file, "  \"%s\": %d,\n", key, c->member);
+    CONFIG_SHAPES(X)
+#undef X
     const char *end_of_text = c->V == 50257 ? "50256" : "null";      /* the last token of GPT-2's vocabulary */
-    fprintf(file, "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n", end_of_text, end_of_text);
+    fprintf(file, "  \"n_head\": %d,\n  \"n_ctx\": %d,\n  \"tie_word_embeddings\": %s,\n  \"bos_token_id\": %s,\n"
+            "  \"eos_token_id\": %s,\n", c->NH, c->T, c->untied ? "false" : "true", end_of_text, end_of_text);
     fprintf(file, "  \"initializer_range\": 0.02,\n  \"resid_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n"
             "  \"attn_pdrop\": 0.0,\n  \"torch_dtype\": \"%s\"\n}\n", c->save_dtype == BF16 ? "bfloat16" : "float32");
     file_close_durably(file, path);
 }
 
-static int json_equal(const Json *a, const Json *b) {
-    if (a->type != b->type) return 0;
-    if (a->type == JSON_NUMBER) return strtod(a->text, NULL) == strtod(b->text, NULL);
-    return !a->text || !strcmp(a->text, b->text);
-}
-
-/* A head that config.json ties and that differs from wte is a tensor of its own: the file is what was trained. */
-static int is_untied(const Json *config, const char *weights) {
-    const Json *tie = json_find(config, "tie_word_embeddings");
-    int untied = tie && tie->type == JSON_FALSE;
-    REQUIRE(!tie || tie->type == JSON_TRUE || untied, "%s: \"tie_word_embeddings\" is %.80s, want true or false",
-            config->where, json_text(tie));
-    Head head = weights_head(weights);
-    REQUIRE(head != NO_HEAD || !untied, "%s: \"tie_word_embeddings\" is false, but there is no lm_head.weight in %s: "
-            "want true, or that tensor", config->where, weights);
-    static int printed;
-    if (head == OWN_HEAD && !untied && !printed++)
-        printf("%s: lm_head.weight differs from wte, though %s ties them: the head is trained untied\n", weights,
-               config->where);
-    return untied || head == OWN_HEAD;
-}
-
-static GPTConfig inferred_config(const char *weights) {
-    GPTConfig config = weights_config(weights);
-    REQUIRE(config.C % 64 == 0, "%s: has %d channels and no config.json beside it: want one, as shapes do not give the "
-            "number of heads, and heads of 64 channels do not divide them", weights, config.C);
-    config.NH = config.C / 64;
-    gpt_check(&config);
-    config.untied = weights_head(weights) == OWN_HEAD;
-    static int printed;
-    if (!printed++)
-        printf("%s: no config.json beside it: layers %d, channels %d, context %d, vocabulary %d by its shapes; %d "
-               "heads, as GPT-2 has heads of 64 channels\n", weights, config.L, config.C, config.T, config.V,
-               config.NH);
-    return config;
-}
-
-static GPTConfig read_config(const char *path, const char *weights) {
-    Json *json = json_open(path);
+static void check_fixed(const Json *json) {
     json_string(json, "model_type");
     for (int i = 0; i < FIXED_COUNT; i++) {
         const Json *got = json_find(json, fixed[i].key);
-        Json *want = json_parse(fixed[i].value, strlen(fixed[i].value), fixed[i].key);
-        REQUIRE(!got || json_equal(got, want), "%s: \"%s\" is %.80s, want %s: no other GPT-2 is supported", path,
-                fixed[i].key, json_text(got), fixed[i].value);
-        json_free(want);
+        const char *value = fixed[i].value;
+        if (!got) continue;
+        int same = got->type == JSON_NUMBER ? strtod(got->text, NULL) == strtod(value, NULL)
+                                            : !strcmp(json_text(got), value);
+        if (got->type != fixed[i].type || !same) json_refuse(got, value);
     }
-    GPTConfig config = {
-        .L = (int)json_integer(json, "n_layer", 1, 1000),
-        .NH = (int)json_integer(json, "n_head", 1, 65536),
-        .C = (int)json_integer(json, "n_embd", 1, 65536),
-        .T = (int)json_integer(json, "n_positions", 1, 1 << 24),
-        .V = (int)json_integer(json, "vocab_size", 1, 1 << 24),
-    };
-    const Json *inner = json_find(json, "n_inner");
-    if (inner && inner->type != JSON_NULL) json_integer(json, "n_inner", 4 * config.C, 4 * config.C);
-    REQUIRE(config.C % config.NH == 0, "%s: \"n_embd\" is %d, want a multiple of \"n_head\", %d", path, config.C,
-            config.NH);
-    gpt_check(&config);
-    config.untied = is_untied(json, weights);
+}
+
+static void check_size(const Json *json, const char *key, int size, const char *weights) {
+    const Json *value = json_member(json, key, JSON_ANY);
+    REQUIRE(json_integer(value, 1, 1 << 24) == size, "%s: \"%s\" is %s, want %d as in the tensors of %s", json->where,
+            key, value->text, size, weights);
+}
+
+/* *c: as weights_config gives it. */
+static void read_config(const char *path, const char *weights, GPTConfig *c) {
+    Json *json = json_open(path);
+    check_fixed(json);
+#define X(key, member) check_size(json, key, c->member, weights);
+    CONFIG_SHAPES(X)
+#undef X
+    c->NH = (int)json_integer(json_member(json, "n_head", JSON_ANY), 1, c->C);
+    REQUIRE(c->C % c->NH == 0, "%s: \"n_embd\" is %d, want a multiple of \"n_head\", %d", path, c->C, c->NH);
+    const Json *inner = json_find(json, "n_inner"), *tie = json_find(json, "tie_word_embeddings");
+    if (inner && inner->type != JSON_NULL) json_integer(inner, 4 * c->C, 4 * c->C);
+    if (tie && tie->type != JSON_TRUE && tie->type != JSON_FALSE) json_refuse(tie, "true or false");
+    if (c->untied && (!tie || tie->type == JSON_TRUE))
+        printf("%s: ties the head, but lm_head.weight differs from wte: the head is trained untied\n", path);
+    c->untied |= tie && tie->type == JSON_FALSE;
     json_free(json);
-    return config;
 }
 
 GPTConfig checkpoint_config(const char *checkpoint) {
-    char *path = format_string("%s/config.json", checkpoint), *weights = model_path(checkpoint);
-    GPTConfig config = file_exists(path) ? read_config(path, weights) : inferred_config(weights);
-    verify_file(checkpoint, CONFIG);
-    free(path);
-    free(weights);
-    return config;
+    Path path = path_of(checkpoint, CONFIG), weights = model_path(checkpoint);
+    GPTConfig c = weights_config(weights.text);
+    c.save_dtype = F32;
+    if (file_exists(path.text)) {
+        read_config(path.text, weights.text, &c);
+    } else {
+        REQUIRE(c.C % 64 == 0, "%s: missing: want it for %d channels, which heads of 64 do not divide", path.text, c.C);
+        c.NH = c.C / 64;
+        printf("%s: missing: layers %d, channels %d, context %d, vocabulary %d by the shapes of tensors; %d heads, as "
+               "GPT-2 has heads of 64 channels\n", path.text, c.L, c.C, c.T, c.V, c.NH);
+    }
+    gpt_check(&c);
+    return c;
 }
 
 /* ---- state.json */
 
-static void write_numbers(FILE *file, const char *key, const double *value, int count) {
-    fprintf(file, "    \"%s\": [", key);
+/*    key               member of TrainState  min  max */
+#define STATE_COUNTS(X) \
+    X("step",           step,                 0,   INT64_MAX) \
+    X("sequences_seen", sequences_seen,       0,   INT64_MAX) \
+    X("tokens",         tokens,               0,   INT64_MAX) \
+    X("val_step",       val_step,             -1,  INT64_MAX) \
+    X("optimizer_step", optimizer_step,       0,   INT64_MAX) \
+    X("nonfinite",      spikes.nonfinite,     0,   NONFINITE_STEPS_MAX) \
+    X("spikes",         spikes.spikes,        0,   SPIKE_STEPS_MAX)
+
+static void write_reals(FILE *file, const char *key, const double *value, int count) {
+    fprintf(file, "  \"%s\": [", key);
     for (int i = 0; i < count; i++) fprintf(file, "%s%.17g", i ? ", " : "", value[i]);
-    fputc(']', file);
+    fputs("],\n", file);
 }
 
-static void write_data_id(FILE *file, const char *stream, DataId id) {
-    if (!id.count) fprintf(file, "    \"%s\": null", stream);
-    else fprintf(file, "    \"%s\": { \"tokens\": %" PRId64 ", \"fingerprint\": \"%016" PRIx64 "\" }", stream, id.count,
-                 id.fingerprint);
-}
-
-static void write_state(FILE *file, const Snapshot *s) {
+static void write_state(const char *path, const Snapshot *s) {
     const TrainState *t = &s->state;
-    char val_loss[32] = "null";
-    if (isfinite(t->val_loss)) snprintf(val_loss, sizeof val_loss, "%.17g", t->val_loss);
-    fprintf(file, ",\n  \"step\": %" PRId64 ",\n  \"sequences_seen\": %" PRIu64 ",\n  \"tokens\": %" PRId64 ",\n",
-            t->step, t->sequences_seen, t->tokens);
-    fprintf(file, "  \"val_loss\": %s,\n  \"val_step\": %" PRId64 ",\n  \"optimizer_step\": %" PRId64 ",\n", val_loss,
-            t->val_step, s->optimizer_step);
-    fprintf(file, "  \"tokenizer\": \"%s\",\n  \"data\": {\n", tokenizer_name(s->tokenizer));
-    write_data_id(file, "train", s->train);
-    fputs(",\n", file);
-    write_data_id(file, "val", s->val);
-    fprintf(file, "\n  },\n  \"spike_detector\": {\n    \"nonfinite\": %d,\n    \"spikes\": %d,\n", t->spikes.nonfinite,
-            t->spikes.spikes);
-    write_numbers(file, "loss", t->spikes.loss, t->spikes.count);
-    fputs(",\n", file);
-    write_numbers(file, "log_norm", t->spikes.log_norm, t->spikes.count);
-    fputs("\n  },\n  \"settings\": {", file);
+    FILE *file = file_create(path);
+    fputs("{\n", file);
+#define X(key, member, min, max) fprintf(file, "  \"%s\": %lld,\n", key, (long long)t->member);
+    STATE_COUNTS(X)
+#undef X
+    if (isfinite(t->val_loss)) fprintf(file, "  \"val_loss\": %.17g,\n", t->val_loss);
+    else                       fputs("  \"val_loss\": null,\n", file);
+    write_reals(file, "window_loss", t->spikes.loss, t->spikes.count);
+    write_reals(file, "window_log_norm", t->spikes.log_norm, t->spikes.count);
+    fprintf(file, "  \"tokenizer\": \"%s\",\n  \"train\": \"%s\",\n  \"val\": \"%s\",\n",
+            tokenizer_name(s->tokenizer), s->train.text, s->val.text);
+    fputs("  \"settings\": {", file);
     const char *separator = "\n    ";
-    for (const Option *o = s->options; o && (o->name || o->help); o++) {
+    for (const Option *o = s->options; o->name || o->help; o++) {
         char text[256];
         if (!o->name || o->resume == FREE_ON_RESUME) continue;
         fprintf(file, "%s\"%s\": ", separator, o->name);
@@ -219,61 +191,38 @@ static void write_state(FILE *file, const Snapshot *s) {
         separator = ",\n    ";
     }
     fputs("\n  }\n}\n", file);
-}
-
-/* The checksums come first; that of state.json covers all text after them. */
-static void state_write(const char *path, const Snapshot *s, const uint64_t sums[3]) {
-    char *text;
-    size_t size;
-    FILE *rest = open_memstream(&text, &size);
-    REQUIRE(rest, "%s: out of memory", path);
-    write_state(rest, s);
-    REQUIRE(!fclose(rest), "%s: out of memory", path);
-    FILE *file = file_create(path);
-    fprintf(file, "{\n  \"xxh64\": {\n");
-    for (int i = 0; i < 3; i++) fprintf(file, "    \"%s\": \"%016" PRIx64 "\",\n", names[i], sums[i]);
-    fprintf(file, "    \"%s\": \"%016" PRIx64 "\"\n  }", STATE, sum_of(text, size));
-    file_write(file, text, size);
-    free(text);
     file_close_durably(file, path);
 }
 
-static int read_numbers(const Json *object, const char *key, double value[SPIKE_WINDOW]) {
-    const Json *array = json_member(object, key), *number = array->child;
-    REQUIRE(array->type == JSON_ARRAY && array->count <= SPIKE_WINDOW, "%s: \"%s\" is %.80s of %d, want an array of at "
-            "most %d", object->where, key, json_text(array), array->count, SPIKE_WINDOW);
-    for (int i = 0; number; number = number->next) value[i++] = json_to_real(number, key);
+Json *checkpoint_open_state(const char *checkpoint) { return json_open(path_of(checkpoint, STATE).text); }
+
+static int read_reals(const Json *state, const char *key, double value[SPIKE_WINDOW]) {
+    const Json *array = json_member(state, key, JSON_ARRAY), *number = array->child;
+    if (array->count > SPIKE_WINDOW) json_refuse(array, "one of at most 128 numbers");
+    for (int i = 0; number; number = number->next) value[i++] = json_real(number);
     return array->count;
 }
 
 TrainState checkpoint_load_state(const char *checkpoint) {
     Json *json = checkpoint_open_state(checkpoint);
-    const Json *val_loss = json_member(json, "val_loss"), *spikes = json_member(json, "spike_detector");
-    TrainState state = {
-        .step = json_integer(json, "step", 0, INT64_MAX),
-        .sequences_seen = (uint64_t)json_integer(json, "sequences_seen", 0, INT64_MAX),
-        .tokens = json_integer(json, "tokens", 0, INT64_MAX),
-        .val_loss = val_loss->type == JSON_NULL ? NAN : json_to_real(val_loss, "val_loss"),
-        .val_step = json_integer(json, "val_step", -1, INT64_MAX),
-        .spikes.nonfinite = (int)json_integer(spikes, "nonfinite", 0, NONFINITE_STEPS_MAX),
-        .spikes.spikes = (int)json_integer(spikes, "spikes", 0, SPIKE_STEPS_MAX),
-    };
-    state.spikes.count = read_numbers(spikes, "loss", state.spikes.loss);
-    int norms = read_numbers(spikes, "log_norm", state.spikes.log_norm);
-    REQUIRE(norms == state.spikes.count, "%s: \"log_norm\" has %d numbers, want %d as in \"loss\"", json->where, norms,
-            state.spikes.count);
+    const Json *val_loss = json_member(json, "val_loss", JSON_ANY);
+    TrainState state = { .val_loss = val_loss->type == JSON_NULL ? NAN : json_real(val_loss) };
+#define X(key, member, min, max) state.member = json_integer(json_member(json, key, JSON_ANY), min, max);
+    STATE_COUNTS(X)
+#undef X
+    state.spikes.count = read_reals(json, "window_loss", state.spikes.loss);
+    int norms = read_reals(json, "window_log_norm", state.spikes.log_norm);
+    REQUIRE(norms == state.spikes.count, "%s: \"window_log_norm\" has %d numbers, want %d as in \"window_loss\"",
+            json->where, norms, state.spikes.count);
     json_free(json);
     return state;
 }
 
 DataId data_id(const Tokens *tokens) {
-    return tokens ? (DataId){ tokens_count(tokens), tokens_fingerprint(tokens) } : (DataId){0};
-}
-
-DataId checkpoint_data_id(const Json *state, const char *stream) {
-    const Json *id = json_member(json_member(state, "data"), stream);
-    if (id->type == JSON_NULL) return (DataId){0};
-    return (DataId){ json_integer(id, "tokens", 1, INT64_MAX), strtoull(json_string(id, "fingerprint"), NULL, 16) };
+    DataId id = { "none" };
+    if (tokens) snprintf(id.text, sizeof id.text, "%lld tokens, fingerprint %016llx", (long long)tokens_count(tokens),
+                         (unsigned long long)tokens_fingerprint(tokens));
+    return id;
 }
 
 /* ---- Tokenizers */
@@ -290,17 +239,12 @@ TokenizerFiles checkpoint_load_tokenizer_files(const char *checkpoint, Tokenizer
     TokenizerFiles files = {0};
     int found = 0;
     for (int i = 0; checkpoint && i < TOKENIZER_FILES; i++) {
-        if (!has_file(checkpoint, tokenizer_names[i])) continue;
-        char *path = format_string("%s/%s", checkpoint, tokenizer_names[i]);
-        FileMap map = file_map(path);
-        REQUIRE(map.size <= TOKENIZER_FILE_BYTES_MAX, "%s: %lld bytes, want a tokenizer file of at most %d: each "
-                "checkpoint would hold a copy; move it away", path, (long long)map.size, TOKENIZER_FILE_BYTES_MAX);
+        const char *name = names[FIRST_TOKENIZER_FILE + i];
+        if (!has_file(checkpoint, name)) continue;
+        FileMap map = file_map(path_of(checkpoint, name).text);
         files.file[i].size = map.size;
-        files.file[i].bytes = malloc((size_t)map.size + 1);
-        REQUIRE(files.file[i].bytes, "%s: out of memory: %lld bytes", path, (long long)map.size);
-        memcpy(files.file[i].bytes, map.bytes, (size_t)map.size);
+        files.file[i].bytes = memcpy(host_alloc((size_t)map.size + 1, name), map.bytes, (size_t)map.size);
         file_unmap(map);
-        free(path);
         found++;
     }
     if (found || tokenizer != TOKENIZER_BYTES) return files;
@@ -315,55 +259,48 @@ TokenizerFiles checkpoint_load_tokenizer_files(const char *checkpoint, Tokenizer
 /* ---- The directory */
 
 void checkpoint_write(const char *dir, const Snapshot *s) {
-    uint64_t sums[3];                       /* of names[0] to names[2] */
-    char *path = format_string("%s/config.json", dir);
-    config_write(path, &s->config);
-    FileMap config = file_map(path);
-    sums[0] = sum_of(config.bytes, (size_t)config.size);
-    file_unmap(config);
-    free(path);
-    path = format_string("%s/%s", dir, MODEL);
-    sums[1] = weights_write(path, &s->parameters, 1, s->config.V);
-    free(path);
-    path = format_string("%s/%s", dir, OPTIMIZER);
-    sums[2] = weights_write(path, s->moments, s->config.save_dtype == F32 ? 2 : 3, s->config.V);
-    free(path);
-    path = format_string("%s/%s", dir, STATE);
-    state_write(path, s, sums);
-    free(path);
+    int V = s->config.V, is_bf16 = s->config.save_dtype == BF16;
+    const Part parameters = { "", s->host[0], s->config.save_dtype };
+    const Part moments[] = { { "exp_avg.", s->host[1], F32 }, { "exp_avg_sq.", s->host[2], F32 },
+                             { "param.", s->host[0], F32 } };
+    write_config(path_of(dir, CONFIG).text, &s->config);
+    weights_write(path_of(dir, MODEL).text, s->table, &parameters, 1, V);
+    weights_write(path_of(dir, OPTIMIZER).text, s->table, moments, is_bf16 ? 3 : 2, V);
+    write_state(path_of(dir, STATE).text, s);
     for (int i = 0; s->tokenizer_files && i < TOKENIZER_FILES; i++) {
         if (!s->tokenizer_files->file[i].bytes) continue;
-        path = format_string("%s/%s", dir, tokenizer_names[i]);
-        FILE *file = file_create(path);
+        Path path = path_of(dir, names[FIRST_TOKENIZER_FILE + i]);
+        FILE *file = file_create(path.text);
         file_write(file, s->tokenizer_files->file[i].bytes, (size_t)s->tokenizer_files->file[i].size);
-        file_close_durably(file, path);
-        free(path);
+        file_close_durably(file, path.text);
     }
+    write_checksums(dir);
     directory_sync(dir);
 }
 
 void checkpoint_remove(const char *dir) {
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), error = fd < 0 ? errno : 0;
-    if (error == ENOENT) return;
+    if (readlink(dir, &(char){0}, 1) >= 0) {
+        REQUIRE(!unlink(dir), "%s: cannot remove the link: %s", dir, strerror(errno));
+        return;
+    }
+    int error = 0;
     for (int i = 0; i < NAMES && !error; i++)
-        if (unlinkat(fd, names[i], 0) && errno != ENOENT) error = errno;
-    if (fd >= 0) close(fd);
-    if (!error && rmdir(dir)) error = errno;
+        if (unlink(path_of(dir, names[i]).text) && errno != ENOENT) error = errno;
+    if (!error && rmdir(dir) && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST) error = errno;
     REQUIRE(!error, "%s: cannot remove: %s", dir, strerror(error));
 }
 
 int checkpoint_has_other_files(const char *dir) {
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), other = 0;
-    DIR *directory = fd < 0 ? NULL : fdopendir(fd);
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), known = 0, all = 0;
     if (fd < 0 && (errno == ELOOP || errno == ENOTDIR)) return 1;
+    DIR *directory = fd < 0 ? NULL : fdopendir(fd);
     REQUIRE(directory, "%s: cannot open the directory: %s", dir, strerror(errno));
-    for (struct dirent *entry; (entry = readdir(directory)); ) {
-        int known = !strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..");
-        for (int i = 0; i < NAMES && !known; i++) known = !strcmp(entry->d_name, names[i]);
-        other |= !known;
+    for (struct dirent *entry; (entry = readdir(directory)); all++) {
+        known += !strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..");
+        for (int i = 0; i < NAMES; i++) known += !strcmp(entry->d_name, names[i]);
     }
     closedir(directory);
-    return other;
+    return known < all;
 }
 
 const char *checkpoint_missing_file(const char *dir, int to_resume) {
@@ -375,32 +312,18 @@ const char *checkpoint_missing_file(const char *dir, int to_resume) {
 
 /* ---- Loading */
 
-void checkpoint_check(const char *checkpoint) {
-    checkpoint_config(checkpoint);
-    checkpoint_load_state(checkpoint);
-}
-
-/* The checksum is verified last: the other checks say more about what is wrong. */
 void checkpoint_load_model(const char *checkpoint, GPT *model) {
-    char *path = model_path(checkpoint);
     const TensorTable *table = &model->master.table;
-    weights_read(path, &(Part){ "", table, table->memory, F32 }, 1, model->config.V);
+    weights_read(model_path(checkpoint).text, table, &(Part){ "", table->memory, F32 }, 1, model->config.V);
     gpt_cast_params(model);
-    free(path);
-    verify_file(checkpoint, MODEL);
 }
 
 void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer) {
-    char *path = format_string("%s/%s", checkpoint, OPTIMIZER), *weights = model_path(checkpoint);
+    int is_f32 = weights_config(model_path(checkpoint).text).save_dtype == F32;
     const TensorTable *table = &model->master.table;
-    Part parts[] = { { "exp_avg.", table, optimizer->m.data, F32 }, { "exp_avg_sq.", table, optimizer->v.data, F32 },
-                     { "param.", table, table->memory, F32 } };
-    weights_read(path, parts, weights_is_f32(weights) ? 2 : 3, model->config.V);
+    Part parts[] = { { "exp_avg.", optimizer->m.data, F32 }, { "exp_avg_sq.", optimizer->v.data, F32 },
+                     { "param.", table->memory, F32 } };
+    weights_read(path_of(checkpoint, OPTIMIZER).text, table, parts, is_f32 ? 2 : 3, model->config.V);
     gpt_cast_params(model);
-    Json *state = checkpoint_open_state(checkpoint);
-    optimizer->step = json_integer(state, "optimizer_step", 0, INT64_MAX);
-    json_free(state);
-    free(weights);
-    free(path);
-    verify_file(checkpoint, OPTIMIZER);
+    optimizer->step = checkpoint_load_state(checkpoint).optimizer_step;
 }

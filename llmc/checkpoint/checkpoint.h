@@ -5,46 +5,46 @@
      model.safetensors      parameters, F32 or BF16, with HuggingFace's names and layouts
      optimizer.safetensors  both moments in F32, exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME; when the
                             model is saved in BF16, also the exact parameters, param.NAME
-     state.json             TrainState, the identity of the data, the options that a resume compares, and the XXH64
-                            checksums of the three files above and of its own text after them
+     state.json             TrainState, the identity of the data, the options that a resume compares
+     checksums.xxh64        XXH64 of the files above, for `xxhsum -c checksums.xxh64`
      tokenizer.json, ...    the tokenizer files that came with the model, or those of a tokenizer of bytes
 
-   Every load verifies the checksum of the file it reads. A model of another program has no state.json and no checksums.
-   llmc/checkpoint/run_dir.h makes writes atomic. */
+   A model of another program has no state.json and no checksums. llmc/checkpoint/run_dir.h makes writes atomic. */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
+#include "../dataloader.h"
 #include "../gpt.h"
 #include "../optimizer.h"
 #include "../options.h"
 #include "../spike_detector.h"
 #include "../tokenizer.h"
-#include "../dataloader.h"
 #include "json.h"
 #include "weights.h"
 
-/* Everything a resume needs besides weights, moments and Optimizer.step. */
+/* Everything a resume needs besides weights and moments. */
 typedef struct {
     int64_t       step;             /* steps done, applied or not */
     uint64_t      sequences_seen;   /* position in the data order */
     int64_t       tokens;           /* targets trained on */
     double        val_loss;         /* last measured; NaN = none */
     int64_t       val_step;         /* the step val_loss was measured at; -1 = none */
+    int64_t       optimizer_step;   /* Optimizer.step when it was saved */
     SpikeDetector spikes;
 } TrainState;
 
-/* Identity of a token stream: a resume requires the same. count 0: there is no such stream. */
-typedef struct { int64_t count; uint64_t fingerprint; } DataId;
+/* Identity of a token stream: a resume requires the same. "180 tokens, fingerprint 0123456789abcdef", or "none". */
+typedef struct { char text[80]; } DataId;
 DataId data_id(const Tokens *tokens);       /* NULL = no stream */
 
 /* Contents of a tokenizer's files, copied from checkpoint to checkpoint and not interpreted. bytes NULL: no file. */
-enum { TOKENIZER_FILES = 6, TOKENIZER_FILE_BYTES_MAX = 64 << 20 };
+enum { TOKENIZER_FILES = 6 };
 typedef struct { struct { unsigned char *bytes; int64_t size; } file[TOKENIZER_FILES]; } TokenizerFiles;
 
 /* Contents of a checkpoint, in host memory. */
 typedef struct {
     GPTConfig      config;
-    Part           parameters, moments[3];     /* moments[2]: exact parameters, written when save_dtype is BF16 */
-    int64_t        optimizer_step;
+    const TensorTable *table;
+    void          *host[3];                    /* parameters, first and second moments, each as in the table */
     TrainState     state;
     const Option  *options;                    /* those that are not FREE_ON_RESUME are written */
     Tokenizer      tokenizer;
@@ -56,19 +56,20 @@ typedef struct {
    or moment is a NaN or an infinity. */
 void checkpoint_write(const char *dir, const Snapshot *snapshot);
 
-/* Removes the files that checkpoint_write wrote, then the directory. Other files are never removed: then it fails.
-   No such directory is no error; a link fails. */
+/* Removes the files that checkpoint_write wrote, then the directory unless it holds other files, which are never
+   removed. Of a link, the link. No such directory is no error. */
 void checkpoint_remove(const char *dir);
-int  checkpoint_has_other_files(const char *dir);      /* also when it is no directory but a link */
+int  checkpoint_has_other_files(const char *dir);      /* also when it is a link */
 
 int         checkpoint_has_model(const char *dir);
 const char *checkpoint_missing_file(const char *dir, int to_resume);   /* the first one; NULL = none is missing */
 
-/* Checks config.json and state.json: damaged ones must not plan memory. */
-void checkpoint_check(const char *checkpoint);
+/* Fails if a file is not the one that its checksum was made of; to be called before a load. optimizer.safetensors is
+   read only to_resume. */
+void checkpoint_verify(const char *checkpoint, int to_resume);
 
-/* Reads config.json and checks it; without one, infers the sizes from the tensors, with heads of 64 channels, and
-   prints that. untied is also set when lm_head.weight differs from wte although config.json ties them; prints that. */
+/* weights_config, with which config.json must agree, and its number of heads; without one, heads of 64 channels, and
+   prints that. A head that differs from wte is untied even if config.json ties it; prints that. save_dtype is F32. */
 GPTConfig checkpoint_config(const char *checkpoint);
 
 /* Tokenizer the model was trained with; a model of another program has bytes if V is 256, else ids. */
@@ -77,14 +78,9 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V);
 /* The checkpoint's tokenizer files; if it has none, or checkpoint is NULL, those of `tokenizer` if that is bytes. */
 TokenizerFiles checkpoint_load_tokenizer_files(const char *checkpoint, Tokenizer tokenizer);
 
-void checkpoint_load_model(const char *checkpoint, GPT *model);
-
-/* Moments, step count, and the exact parameters where model.safetensors has rounded ones. */
-void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer);
-
-/* state.json with its checksum verified; json_free when done. */
-Json      *checkpoint_open_state(const char *checkpoint);
+void       checkpoint_load_model(const char *checkpoint, GPT *model);
+void       checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer);  /* exact weights too */
 TrainState checkpoint_load_state(const char *checkpoint);
-DataId     checkpoint_data_id(const Json *state, const char *stream);      /* "train" or "val" */
+Json      *checkpoint_open_state(const char *checkpoint);   /* state.json: also "train", "val" (DataId), "settings" */
 
 #endif

@@ -2,6 +2,7 @@
 #include "../files.h"
 #include "../os.h"
 #include "../../kernels/check.h"
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -17,16 +18,14 @@ typedef struct {
     const char *where;
 } Parser;
 
-static Json *parse_value(Parser *p, int depth);
+static int peek(const Parser *p) { return p->at < p->size ? p->text[p->at] : -1; }
 
 static _Noreturn void refuse(const Parser *p, const char *want) {
-    int c = p->at < p->size ? p->text[p->at] : -1;
-    if (c < 0) fail("%s: byte %zu: the text ends, want %s", p->where, p->at, want);
-    if (c > ' ' && c < 127) fail("%s: byte %zu: found '%c', want %s", p->where, p->at, c, want);
-    fail("%s: byte %zu: found byte 0x%02x, want %s", p->where, p->at, c, want);
+    int c = peek(p);
+    char found[20] = "the end";
+    if (c >= 0) snprintf(found, sizeof found, c > ' ' && c < 127 ? "'%c'" : "byte 0x%02x", c);
+    fail("%s: byte %zu: found %s, want %s", p->where, p->at, found, want);
 }
-
-static int peek(const Parser *p) { return p->at < p->size ? p->text[p->at] : -1; }
 
 static int accept(Parser *p, int c) {
     if (peek(p) != c) return 0;
@@ -50,55 +49,48 @@ static char *utf8_put(char *out, unsigned code) {
 }
 
 static unsigned parse_hex(Parser *p) {
+    static const char digits[] = "0123456789abcdef";
     unsigned code = 0;
     for (int i = 0; i < 4; i++, p->at++) {
-        int c = peek(p);
-        unsigned digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 :
-                         c >= 'A' && c <= 'F' ? c - 'A' + 10 : 16;
-        if (digit > 15) refuse(p, "four hexadecimal digits after \\u");
-        code = code << 4 | digit;
+        if (!isxdigit(peek(p))) refuse(p, "four hexadecimal digits after \\u");
+        code = code << 4 | (unsigned)(strchr(digits, tolower(peek(p))) - digits);
     }
     return code;
 }
 
-/* At the 'u' of \uXXXX; a pair of surrogates is one character. */
+/* After the 'u' of \uXXXX; a pair of surrogates is one character. */
 static unsigned parse_unicode(Parser *p) {
-    size_t start = p->at++ - 1;
-    unsigned code = parse_hex(p);
-    REQUIRE(code, "%s: byte %zu: \\u0000 inside a string, which is not supported", p->where, start);
-    if (code < 0xd800 || code > 0xdfff) return code;
-    unsigned low = 0;
-    if (code < 0xdc00 && accept(p, '\\') && accept(p, 'u')) low = parse_hex(p);
-    REQUIRE(low >= 0xdc00 && low <= 0xdfff, "%s: byte %zu: lone surrogate \\u%04x, want a pair", p->where, start, code);
-    return 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    unsigned code = parse_hex(p), low = 0xdc00;
+    int is_high = code >= 0xd800 && code < 0xdc00;
+    if (is_high) low = accept(p, '\\') && accept(p, 'u') ? parse_hex(p) : 0;
+    if (!code || (code >= 0xdc00 && code < 0xe000) || low < 0xdc00 || low > 0xdfff)
+        refuse(p, "no \\u0000 and no half of a surrogate pair before it");
+    return is_high ? 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00) : code;
+}
+
+static char *parse_escape(Parser *p, char *out) {
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    if (accept(p, 'u')) return utf8_put(out, parse_unicode(p));
+    const char *name = peek(p) > 0 ? strchr(names, peek(p)) : NULL;
+    if (!name) refuse(p, "one of \"\\/bfnrtu after a backslash");
+    p->at++;
+    *out = values[name - names];
+    return out + 1;
 }
 
 static const char *parse_string(Parser *p) {
     if (!accept(p, '"')) refuse(p, "a string");
     char *string = p->copy + p->at, *out = string;
     while (!accept(p, '"')) {
-        int c = peek(p);
-        if (c < 0) refuse(p, "the closing '\"' of a string");
-        if (c < ' ') refuse(p, "a character of a string: control characters are written \\u00XX");
-        if (c != '\\') {
-            size_t length = utf8_length(p->text + p->at, p->size - p->at);
-            if (!length) refuse(p, "UTF-8");
-            memcpy(out, p->text + p->at, length);
-            out += length;
-            p->at += length;
+        if (accept(p, '\\')) {
+            out = parse_escape(p, out);
             continue;
         }
-        p->at++;
-        static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-        c = peek(p);
-        const char *name = c > 0 ? strchr(names, c) : NULL;
-        if (c == 'u') {
-            out = utf8_put(out, parse_unicode(p));
-        } else {
-            if (!name) refuse(p, "one of \"\\/bfnrtu after a backslash");
-            *out++ = values[name - names];
-            p->at++;
-        }
+        size_t length = p->at < p->size ? utf8_length(p->text + p->at, p->size - p->at) : 0;
+        if (!length || peek(p) < ' ') refuse(p, "UTF-8 without control characters, or '\"'");
+        memcpy(out, p->text + p->at, length);
+        out += length;
+        p->at += length;
     }
     *out = 0;       /* at the closing quote at the latest */
     return string;
@@ -107,18 +99,14 @@ static const char *parse_string(Parser *p) {
 /* ---- Values */
 
 static void parse_digits(Parser *p) {
-    if (peek(p) < '0' || peek(p) > '9') refuse(p, "a digit");
-    while (peek(p) >= '0' && peek(p) <= '9') p->at++;
+    if (!isdigit(peek(p))) refuse(p, "a digit");
+    while (isdigit(peek(p))) p->at++;
 }
 
 static const char *parse_number(Parser *p) {
     size_t start = p->at;
     accept(p, '-');
-    if (accept(p, '0')) {
-        if (peek(p) >= '0' && peek(p) <= '9') refuse(p, "no digit after a leading zero");
-    } else {
-        parse_digits(p);
-    }
+    if (!accept(p, '0')) parse_digits(p);
     if (accept(p, '.')) parse_digits(p);
     if (accept(p, 'e') || accept(p, 'E')) {
         if (!accept(p, '+')) accept(p, '-');
@@ -129,21 +117,22 @@ static const char *parse_number(Parser *p) {
     return p->copy + start;
 }
 
+static Json *parse_value(Parser *p, Json *parent, int depth);
+
+/* After the opening bracket. */
 static void parse_children(Parser *p, Json *parent, int close, int depth) {
-    REQUIRE(depth <= DEPTH, "%s: byte %zu: nested deeper than %d", p->where, p->at - 1, DEPTH);
-    if (skip_space(p) == close) {
-        p->at++;
-        return;
-    }
+    if (depth > DEPTH) refuse(p, "no deeper nesting");
+    skip_space(p);
+    if (accept(p, close)) return;
     for (Json **last = &parent->child; ; last = &(*last)->next) {
         const char *key = NULL;
-        if (close == '}') {
+        if (parent->type == JSON_OBJECT) {
             if (skip_space(p) != '"') refuse(p, "a key in quotes");
             key = parse_string(p);
-            if (skip_space(p) != ':') refuse(p, "':' after a key");
-            p->at++;
+            skip_space(p);
+            if (!accept(p, ':')) refuse(p, "':' after a key");
         }
-        *last = parse_value(p, depth);
+        *last = parse_value(p, parent, depth);
         (*last)->key = key;
         parent->count++;
         skip_space(p);
@@ -152,12 +141,10 @@ static void parse_children(Parser *p, Json *parent, int close, int depth) {
     }
 }
 
-static Json *parse_value(Parser *p, int depth) {
-    static const struct { const char *word; JsonType type; } words[] = {
-        { "null", JSON_NULL }, { "false", JSON_FALSE }, { "true", JSON_TRUE }
-    };
+static Json *parse_value(Parser *p, Json *parent, int depth) {
+    static const char *const words[] = { "null", "false", "true" };      /* in the order of JsonType */
     Json *value = p->free++;
-    *value = (Json){ .where = p->where };
+    *value = (Json){ .where = p->where, .parent = parent };
     int c = skip_space(p);
     if (c == '{' || c == '[') {
         p->at++;
@@ -165,37 +152,29 @@ static Json *parse_value(Parser *p, int depth) {
         parse_children(p, value, c == '{' ? '}' : ']', depth + 1);
         return value;
     }
-    if (c == '"') {
-        value->type = JSON_STRING;
-        value->text = parse_string(p);
-        return value;
-    }
-    if (c == '-' || (c >= '0' && c <= '9')) {
-        value->type = JSON_NUMBER;
-        value->text = parse_number(p);
+    if (c == '"' || c == '-' || isdigit(c)) {
+        value->type = c == '"' ? JSON_STRING : JSON_NUMBER;
+        value->text = c == '"' ? parse_string(p) : parse_number(p);
         return value;
     }
     for (int i = 0; i < 3; i++) {
-        size_t length = strlen(words[i].word);
-        if (p->size - p->at < length || memcmp(p->text + p->at, words[i].word, length)) continue;
+        size_t length = strlen(words[i]);
+        if (p->size - p->at < length || memcmp(p->text + p->at, words[i], length)) continue;
         p->at += length;
-        value->type = words[i].type;
+        value->type = (JsonType)i;
         return value;
     }
     refuse(p, "a value");
 }
 
-/* One allocation: the nodes, a copy of the text, a copy of where. Every value but the first follows a ',', '[', or '{'.
- */
+/* One allocation: nodes, a copy of the text, a copy of where. Every value but the first follows a ',', '[' or '{'. */
 Json *json_parse(const char *text, size_t size, const char *where) {
-    REQUIRE(size <= JSON_BYTES_MAX, "%s: %zu bytes of JSON, want at most %d", where, size, JSON_BYTES_MAX);
     size_t nodes = 1;
     for (size_t i = 0; i < size; i++) nodes += text[i] == ',' || text[i] == '[' || text[i] == '{';
-    Json *root = malloc(nodes * sizeof *root + size + 1 + strlen(where) + 1);
-    REQUIRE(root, "%s: out of memory for %zu values of JSON", where, nodes);
+    Json *root = host_alloc(nodes * sizeof *root + size + 1 + strlen(where) + 1, where);
     char *copy = (char *)(root + nodes), *where_copy = strcpy(copy + size + 1, where);
     Parser p = { (const unsigned char *)text, size, 0, copy, root, where_copy };
-    parse_value(&p, 0);
+    parse_value(&p, NULL, 0);
     skip_space(&p);
     if (p.at < size) refuse(&p, "the end of the text");
     return root;
@@ -212,6 +191,19 @@ void json_free(Json *root) { free(root); }
 
 /* ---- Reading values */
 
+static const char *const type_names[] = { "null", "false", "true", "a number", "a string", "an array", "an object" };
+
+const char *json_text(const Json *value) { return value->text ? value->text : type_names[value->type]; }
+
+/* An element has the key of its array. */
+void json_refuse(const Json *value, const char *want) {
+    const Json *named = value;
+    while (!named->key && named->parent) named = named->parent;
+    const char *outer = named->parent && named->parent->key ? named->parent->key : "";
+    fail("%s: \"%.80s%s%.80s\" is %.80s, want %s", value->where, outer, *outer ? "." : "",
+         named->key ? named->key : "", json_text(value), want);
+}
+
 const Json *json_find(const Json *object, const char *key) {
     const Json *found = NULL;
     if (!object || object->type != JSON_OBJECT) return NULL;
@@ -223,59 +215,39 @@ const Json *json_find(const Json *object, const char *key) {
     return found;
 }
 
-const char *json_text(const Json *value) {
-    static const char *const name[] = { "null", "false", "true", NULL, NULL, "an array", "an object" };
-    return value->text ? value->text : name[value->type];
-}
-
-const Json *json_member(const Json *object, const char *key) {
+const Json *json_member(const Json *object, const char *key, JsonType type) {
     const Json *value = json_find(object, key);
-    REQUIRE(value, "%s: \"%s\" is missing", object->where, key);
+    const char *outer = object->key ? object->key : "";
+    REQUIRE(value, "%s: \"%.80s%s%s\" is missing", object->where, outer, *outer ? "." : "", key);
+    if (type != JSON_ANY && value->type != type) json_refuse(value, type_names[type]);
     return value;
 }
 
-int64_t json_to_integer(const Json *number, int64_t min, int64_t max, int *ok) {
-    *ok = 0;
-    if (number->type != JSON_NUMBER || number->text[strspn(number->text, "-0123456789")]) return 0;
-    errno = 0;
-    int64_t value = strtoll(number->text, NULL, 10);
-    *ok = !errno && value >= min && value <= max;
-    return value;
+const char *json_string(const Json *object, const char *key) { return json_member(object, key, JSON_STRING)->text; }
+
+int64_t json_integer(const Json *value, int64_t min, int64_t max) {
+    char want[80], *end = "";
+    errno = value->type != JSON_NUMBER;
+    int64_t integer = errno ? 0 : strtoll(value->text, &end, 10);
+    if (!errno && !*end && integer >= min && integer <= max) return integer;
+    snprintf(want, sizeof want, "an integer from %lld to %lld", (long long)min, (long long)max);
+    json_refuse(value, want);
 }
 
-int64_t json_integer(const Json *object, const char *key, int64_t min, int64_t max) {
-    const Json *value = json_member(object, key);
-    int ok;
-    int64_t integer = json_to_integer(value, min, max, &ok);
-    REQUIRE(ok, "%s: \"%s\" is %.80s, want an integer from %lld to %lld", object->where, key, json_text(value),
-            (long long)min, (long long)max);
-    return integer;
-}
-
-double json_to_real(const Json *number, const char *key) {
-    double real = number->type == JSON_NUMBER ? strtod(number->text, NULL) : NAN;
-    REQUIRE(isfinite(real), "%s: \"%s\" is %.80s, want a number", number->where, key, json_text(number));
+double json_real(const Json *value) {
+    double real = value->type == JSON_NUMBER ? strtod(value->text, NULL) : NAN;
+    if (!isfinite(real)) json_refuse(value, "a number");
     return real;
-}
-
-const char *json_string(const Json *object, const char *key) {
-    const Json *value = json_member(object, key);
-    REQUIRE(value->type == JSON_STRING, "%s: \"%s\" is %.80s, want a string", object->where, key, json_text(value));
-    return value->text;
 }
 
 /* ---- Writing */
 
 void json_write_string(FILE *file, const char *text) {
     fputc('"', file);
-    const unsigned char *end = (const unsigned char *)text + strlen(text);
-    for (const unsigned char *c = (const unsigned char *)text; c < end; ) {
-        size_t length = utf8_length(c, (size_t)(end - c));
-        if (!length)                      fputs("\\ufffd", file);
-        else if (*c == '"' || *c == '\\') fprintf(file, "\\%c", *c);
-        else if (*c < ' ')                fprintf(file, "\\u%04x", *c);
-        else                              fwrite(c, 1, length, file);
-        c += length ? length : 1;
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\')         fprintf(file, "\\%c", *text);
+        else if (*text >= 0 && *text < ' ')         fprintf(file, "\\u%04x", *text);
+        else                                        fputc(*text, file);
     }
     fputc('"', file);
 }

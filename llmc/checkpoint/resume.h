@@ -1,13 +1,12 @@
-/* llmc/checkpoint/resume.h - --resume: finds a checkpoint, compares the run with it, and loads it. Where the files of
-   a checkpoint are at fault, the error message names the checkpoint that remains without it. */
+/* llmc/checkpoint/resume.h - --resume: finds a checkpoint, compares the run with it, and loads it. */
 #ifndef LLMC_RESUME_H
 #define LLMC_RESUME_H
 #include "../dataloader.h"
 #include "checkpoint.h"
 
-/* Newest checkpoint of OUT (a new string), checked by checkpoint_check. NULL, with a line on stdout, if OUT has no
-   checkpoint yet: a job script may always pass --resume. Fails if OUT has only incomplete checkpoints, and if it has
-   none and data is NULL. */
+/* Newest checkpoint of OUT (a new string), verified. NULL, with a line on stdout, if OUT has no checkpoint yet: a job
+   script may always pass --resume. Fails if OUT has only incomplete checkpoints, if it has none and data is NULL, and
+   at a damaged checkpoint; the message then names the one before it. */
 char *resume_find(const char *out, const char *data);
 
 /* Options that are not given take the checkpoint's value. Fails if a FIXED_ON_RESUME option differs. */

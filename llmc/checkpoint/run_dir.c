@@ -6,76 +6,54 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include "../../kernels/check.h"
 #include "../files.h"
 
-/* ---- The lock: flock of the directory, which ends with the process. OUT/.lock only names the process. */
+/* ---- The lock: flock of the directory, which ends with the process */
 
 void run_dir_lock(RunDir *dir) {
     if (dir->lock || !file_is_dir(dir->path)) return;
     int fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     REQUIRE(fd >= 0, "%s: cannot open the directory: %s", dir->path, strerror(errno));
+    REQUIRE(!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK,            /* some file systems have no locks */
+            "%s: another train_gpt writes to this directory: wait for it, or use another --out", dir->path);
     dir->lock = fd;
-    if (!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return;      /* some file systems have no locks */
-    char holder[300] = "";
-    int file = openat(fd, ".lock", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    ssize_t length = file < 0 ? 0 : read(file, holder, sizeof holder - 1);
-    holder[length > 0 ? length : 0] = 0;
-    holder[strcspn(holder, "\n")] = 0;
-    fail("%s: another train_gpt writes to this directory (%s): wait for it, or use another --out", dir->path,
-         *holder ? holder : "just started");
-}
-
-/* Does not follow a link to another file, nor wait for a reader of a pipe. */
-static void sign(const RunDir *dir) {
-    char host[200] = "";
-    gethostname(host, sizeof host - 1);
-    int fd = openat(dir->lock, ".lock", O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-    if (fd < 0) return;
-    dprintf(fd, "process %ld on %s\n", (long)getpid(), *host ? host : "unknown host");
-    close(fd);
 }
 
 void run_dir_require_new(const RunDir *dir) {
-    char *step = run_dir_newest(dir->path), *log = format_string("%s/log.csv", dir->path);
+    char *step = run_dir_newest(dir->path);
+    Path log = path_of(dir->path, "log.csv");
     REQUIRE(!step, "%s already exists: want another --out, or --resume to continue", step);
-    REQUIRE(!file_exists(log), "%s already exists: want another --out, or remove it", log);
-    free(log);
+    REQUIRE(!file_exists(log.text), "%s already exists: want another --out, or remove it", log.text);
 }
 
 void run_dir_open(RunDir *dir) {
-    if (!dir->lock) {                       /* it did not exist; another process may have made it since */
-        directory_make(dir->path);
-        run_dir_lock(dir);
-        run_dir_require_new(dir);
-    }
-    sign(dir);
+    if (dir->lock) return;
+    directory_make(dir->path);
+    run_dir_lock(dir);
+    run_dir_require_new(dir);               /* another process may have made it since */
 }
 
 /* ---- Finding checkpoints */
 
 typedef enum { ANY, TO_LOAD, TO_RESUME } Need;
 
-static char *step_path(const char *out, int64_t step, const char *tail) {
-    return format_string("%s/step-%08" PRId64 "%s", out, step, tail);
+static Path step_path(const char *out, int64_t step, const char *tail) {
+    char name[80];
+    snprintf(name, sizeof name, "step-%08" PRId64 "%s", step, tail);
+    return path_of(out, name);
 }
 
 static int step_has(const char *out, int64_t step, const char *tail, Need need) {
-    char *path = step_path(out, step, tail);
-    int has = need == ANY ? file_is_dir(path) : !checkpoint_missing_file(path, need == TO_RESUME);
-    free(path);
-    return has;
+    Path path = step_path(out, step, tail);
+    return need == ANY ? file_is_dir(path.text) : !checkpoint_missing_file(path.text, need == TO_RESUME);
 }
 
 /* The number N of a name step-N followed by tail, in the form that step_path gives it; -1 for other names. */
 static int64_t step_of(const char *name, const char *tail) {
     if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9') return -1;
     int64_t step = strtoll(name + 5, NULL, 10);
-    char same[80];
-    snprintf(same, sizeof same, "step-%08" PRId64 "%s", step, tail);
-    return strcmp(name, same) ? -1 : step;
+    return strcmp(path_of(".", name).text, step_path(".", step, tail).text) ? -1 : step;
 }
 
 /* The highest step below `before` whose directory has what is needed; -1 = none. */
@@ -96,18 +74,14 @@ static int64_t highest_step(const char *out, const char *tail, Need need, int64_
 
 static char *newest(const char *out, Need need, int64_t before) {
     int64_t step = highest_step(out, "", need, before);
-    return step < 0 ? NULL : step_path(out, step, "");
+    return step < 0 ? NULL : format_string("%s", step_path(out, step, "").text);
 }
 
-char *run_dir_latest(const char *out) { return newest(out, TO_RESUME, INT64_MAX); }
+char *run_dir_latest(const char *out, const char *before) {
+    return newest(out, TO_RESUME, before ? step_of(strrchr(before, '/') + 1, "") : INT64_MAX);
+}
+
 char *run_dir_newest(const char *out) { return newest(out, ANY, INT64_MAX); }
-
-char *run_dir_earlier(const char *checkpoint) {
-    const char *slash = strrchr(checkpoint, '/');
-    char *out = file_parent(checkpoint), *earlier = newest(out, TO_RESUME, step_of(slash ? slash + 1 : checkpoint, ""));
-    free(out);
-    return earlier;
-}
 
 /* ---- Writing and removing */
 
@@ -117,62 +91,56 @@ static void require_unmoved(const RunDir *dir) {
 }
 
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot) {
+    Path step = step_path(dir->path, snapshot->state.step, "");
+    Path partial = step_path(dir->path, snapshot->state.step, ".partial");
+    Path old = step_path(dir->path, snapshot->state.step, ".old");
     require_unmoved(dir);
-    char *step = step_path(dir->path, snapshot->state.step, "");
-    char *partial = step_path(dir->path, snapshot->state.step, ".partial");
-    checkpoint_remove(partial);
-    directory_make(partial);
-    checkpoint_write(partial, snapshot);
-    if (!file_is_dir(step) || !file_exchange(partial, step)) {
-        checkpoint_remove(step);            /* on a file system that cannot exchange names */
-        file_rename(partial, step);
-    }
-    free(step);
-    free(partial);
+    checkpoint_remove(partial.text);
+    directory_make(partial.text);
+    checkpoint_write(partial.text, snapshot);
+    int is_new = !file_is_dir(step.text);
+    if (!is_new && file_exchange(partial.text, step.text)) return;
+    if (!is_new) file_rename(step.text, old.text);     /* on a file system that cannot exchange names */
+    file_rename(partial.text, step.text);
+    if (!is_new) checkpoint_remove(old.text);
 }
 
 void run_dir_clean(const RunDir *dir, int64_t step, int64_t keep, int64_t keep_every) {
     int64_t kept = 0;
     require_unmoved(dir);
-    for (int64_t next = INT64_MAX; (next = highest_step(dir->path, ".partial", ANY, next)) >= 0; ) {
-        char *partial = step_path(dir->path, next, ".partial");
-        checkpoint_remove(partial);
-        free(partial);
-    }
+    for (int64_t next = INT64_MAX; (next = highest_step(dir->path, ".partial", ANY, next)) >= 0; )
+        checkpoint_remove(step_path(dir->path, next, ".partial").text);
     for (int64_t next = step + 1; keep && (next = highest_step(dir->path, "", TO_RESUME, next)) >= 0; ) {
-        char *old = step_path(dir->path, next, ""), *partial = step_path(dir->path, next, ".partial");
-        if (!checkpoint_has_other_files(old) && kept++ >= keep && (!keep_every || next % keep_every)) {
-            file_rename(old, partial);
-            checkpoint_remove(partial);
-        }
-        free(old);
-        free(partial);
+        Path path = step_path(dir->path, next, ""), partial = step_path(dir->path, next, ".partial");
+        if (checkpoint_has_other_files(path.text) || file_exists(partial.text)) continue;   /* partial holds others */
+        if (kept++ < keep || (keep_every && next % keep_every == 0)) continue;
+        file_rename(path.text, partial.text);
+        checkpoint_remove(partial.text);
     }
 }
 
 /* ---- A CHECKPOINT argument */
 
-char *run_dir_resolve(const char *path) {
+static char *find_model(const char *path) {
     REQUIRE(file_exists(path), "%s: no such file or directory: want a checkpoint", path);
     if (!file_is_dir(path)) {
-        FileMap map = file_map(path);
-        const char *kind = file_kind(map.bytes, map.size), *slash = strrchr(path, '/');
-        file_unmap(map);
-        const char *name = slash ? slash + 1 : path;
-        REQUIRE(!strcmp(name, "model.safetensors") || !strcmp(name, "model.safetensors.index.json"),
-                "%s: is %s, want a checkpoint: a directory with model.safetensors, or the index of its shards", path,
-                kind ? kind : "a file of an unknown kind");
-        return file_parent(path);
+        REQUIRE(ends_with(path, "model.safetensors") || ends_with(path, "model.safetensors.index.json"), "%s: want a "
+                "directory with model.safetensors, that file itself, or the index of its shards", path);
+        return format_string("%s", file_parent(path).text);
     }
     char *dir = format_string("%s", path);
     for (size_t n = strlen(dir); n > 1 && dir[n - 1] == '/'; n--) dir[n - 1] = 0;
     REQUIRE(!ends_with(dir, ".partial"), "%s: is a checkpoint that was not finished: use an earlier one", path);
     if (checkpoint_has_model(dir)) return dir;
-    char *step = newest(dir, TO_LOAD, INT64_MAX), *pickle = format_string("%s/pytorch_model.bin", dir);
-    REQUIRE(step, "%s: holds no checkpoint, want %s", path, file_exists(pickle) ? "model.safetensors in place of "
-            "pytorch_model.bin: save it with safe_serialization=True" : "config.json and model.safetensors, or "
-            "directories like step-00001000");
+    char *step = newest(dir, TO_LOAD, INT64_MAX);
+    REQUIRE(step, "%s: holds no checkpoint, want config.json and model.safetensors (instead of pytorch_model.bin: save "
+            "with safe_serialization=True), or directories like step-00001000", path);
     free(dir);
-    free(pickle);
     return step;
+}
+
+char *run_dir_resolve(const char *path) {
+    char *checkpoint = find_model(path);
+    checkpoint_verify(checkpoint, 0);
+    return checkpoint;
 }

@@ -16,26 +16,27 @@ void run_dir_lock(RunDir *dir);
 /* Fails if there is a checkpoint or a log. */
 void run_dir_require_new(const RunDir *dir);
 
-/* Makes the directory if it is missing, locks it, and writes process and host to OUT/.lock. */
+/* Makes and locks the directory unless it is locked. */
 void run_dir_open(RunDir *dir);
 
 /* Writes OUT/step-N; durable when the call returns. An existing OUT/step-N becomes OUT/step-N.partial, which
-   run_dir_clean removes. Both fail when OUT was moved or removed since it was locked. */
+   run_dir_clean removes, except for files that are not the checkpoint's. Fails when OUT was moved or removed since it
+   was locked. */
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
 
-/* Removes every step-N.partial; then, of the complete checkpoints of steps up to `step`, all but the newest `keep` and
-   the multiples of keep_every. keep 0: all stay; keep_every 0: no multiples. Directories that hold other files, and
-   links, stay and do not count. A checkpoint is renamed to step-N.partial before it is removed. */
+/* Removes what step-N.partial holds of checkpoints; then, of the complete checkpoints of steps up to `step`, all but
+   the newest `keep` and the multiples of keep_every. keep 0: all stay; keep_every 0: no multiples. Directories that
+   hold other files, and links, stay and do not count. A checkpoint is renamed to step-N.partial before it is removed.
+   Fails when OUT was moved or removed. */
 void run_dir_clean(const RunDir *dir, int64_t step, int64_t keep, int64_t keep_every);
 
-/* New strings, NULL = none: the newest checkpoint that has all files a resume needs; the newest of those older than
-   `checkpoint`; and the newest step directory, complete or not. */
-char *run_dir_latest (const char *out);
-char *run_dir_earlier(const char *checkpoint);
-char *run_dir_newest (const char *out);
+/* New strings, NULL = none: the newest checkpoint that has all files a resume needs, older than the checkpoint `before`
+   unless that is NULL; and the newest step directory, complete or not. */
+char *run_dir_latest(const char *out, const char *before);
+char *run_dir_newest(const char *out);
 
 /* Directory (a new string) of a CHECKPOINT argument: a directory with a model, a run directory (its newest model), or a
-   path of model.safetensors or model.safetensors.index.json. Fails for anything else and prints what it seems to be. */
+   path of model.safetensors or model.safetensors.index.json. Fails for anything else, and at a wrong checksum. */
 char *run_dir_resolve(const char *path);
 
 #endif

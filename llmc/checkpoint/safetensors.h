@@ -12,24 +12,29 @@ typedef struct {
     const char *dtype;          /* as in the file: "F32", "BF16", "F16", "F64", "I64", ... */
     int         ndim;
     int64_t     dim[8];
-    int64_t     bytes;
+    int64_t     begin, bytes;   /* its place in the file's data */
     const unsigned char *data;  /* in the mapped file; little-endian, of any alignment */
 } SafeTensor;
 
-typedef struct SafeFile {
+typedef struct {
     char       *path;
     FileMap     map;
-    int         count;
-    SafeTensor *tensor;         /* sorted by name; of an index, those of all its files */
-    Json       *header;         /* or the index */
-    struct SafeFile *shard;     /* the files of an index */
-    int         shards;
+    Json       *header;
+} SafeShard;
+
+typedef struct {
+    char       *path;           /* of the file or the index */
+    Json       *index;          /* NULL = none */
+    int         shards, count;
+    SafeShard  *shard;          /* without an index: the file itself */
+    SafeTensor *tensor;         /* of all shards, sorted by name */
 } SafeFile;
 
 /* A file, or an index whose files hold the tensors that it names and no others. */
 SafeFile          safetensors_open(const char *path);
 void              safetensors_close(SafeFile *file);
 const SafeTensor *safetensors_find(const SafeFile *file, const char *name);    /* NULL = none */
+int               safetensors_same_shape(const SafeTensor *a, const SafeTensor *b);
 const char       *safetensors_shape(const SafeTensor *tensor, char text[256]); /* "F32 (50257,768)"; returns text */
 
 /* The header of a file (new memory); the bytes of the tensors follow it in the same order. Reads name, dtype, ndim, dim

@@ -5,7 +5,6 @@
 #define LLMC_SAVER_H
 #include <pthread.h>
 #include "../../kernels/check.h"
-#include "../dataloader.h"
 #include "../report.h"
 #include "run_dir.h"
 
@@ -15,16 +14,14 @@ typedef struct {
     const Optimizer *optimizer;
     Report          *report;
     int64_t          keep, keep_every;     /* of run_dir_clean; keep may be changed between saves */
-    void            *host[3];              /* parameters, first and second moments */
-    Snapshot         snapshot;             /* of the save under way */
-    pthread_t        thread;
-    int              running;
     int64_t          saved_step;           /* step of the last save; -1 = none; a resume sets it to its own */
-    int              failed;               /* the last save failed; valid when none is under way */
     double           seconds;              /* duration of the last save; before the first, at 200 MB/s */
-    double           thread_seconds;       /* written by the thread */
+    Snapshot         snapshot;             /* of the save under way, in pinned memory */
+    pthread_t        thread;
+    int              running;              /* while it is, the members below belong to the thread */
+    int              failed;               /* the last save failed */
     char             message[FAIL_LENGTH]; /* error of the last save, "" = none: "step 20 is not saved: ..." */
-    int              reported;
+    double           thread_seconds;
 } Saver;
 
 size_t saver_host_bytes(const GPTConfig *config);      /* host memory that saver_open allocates */
@@ -38,8 +35,8 @@ void saver_open(Saver *saver, RunDir *dir, const GPT *model, const Optimizer *op
 
 /* Waits for a save under way and reports its error, syncs the log, copies everything, and starts the thread. */
 void saver_save  (Saver *saver, const TrainState *state);
-void saver_poll  (Saver *saver, int more_to_come);     /* reports the error of a finished save, without waiting */
-void saver_finish(Saver *saver);                       /* waits, reports */
-void saver_close (Saver *saver);                       /* waits, reports; fails if the last save failed; frees */
+void saver_poll  (Saver *saver);       /* reports the error of a finished save, without waiting */
+void saver_finish(Saver *saver);       /* waits, reports */
+void saver_close (Saver *saver);       /* waits, reports; fails if the last save failed; frees */
 
 #endif

@@ -1,7 +1,7 @@
 #include "weights.h"
 #include "../files.h"
+#include "../os.h"
 #include "safetensors.h"
-#include "xxh64.h"
 #include "../../kernels/check.h"
 #include "../../kernels/device.h"
 #include <inttypes.h>
@@ -9,12 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char MODEL_PREFIX[] = "transformer.";
+static const char MODEL_PREFIX[] = "transformer.", WTE[] = "transformer.wte.weight", HEAD[] = "lm_head.weight";
 
 static float *alloc_floats(int64_t count) {
-    float *host = malloc((size_t)count * sizeof *host);
-    REQUIRE(host, "out of memory: %lld numbers of a tensor between file and device", (long long)count);
-    return host;
+    return host_alloc((size_t)count * sizeof(float), "a tensor between file and device");
 }
 
 static int64_t find_nonfinite(const float *value, int64_t count) {     /* the first one; -1 = none */
@@ -35,17 +33,21 @@ static float *transposed(float *in, int64_t rows, int64_t columns) {
     return out;
 }
 
-/* The row as it is in the file. */
-static SafeTensor row_tensor(const TensorEntry *row, int V, DType dtype) {
-    Tensor t = *row->field;
-    SafeTensor tensor = { .name = row->name, .dtype = dtype == BF16 ? "BF16" : "F32", .ndim = t.ndim };
-    for (int i = 0; i < t.ndim; i++) tensor.dim[i] = t.dim[row->layout == CONV1D ? t.ndim - 1 - i : i];
-    if (row->layout == VOCABULARY) {
-        REQUIRE(V <= t.dim[0], "%s: %d tokens do not fit %lld rows", row->name, V, (long long)t.dim[0]);
-        tensor.dim[0] = V;
-    }
-    tensor.bytes = (int64_t)dtype_bytes(dtype);
-    for (int i = 0; i < t.ndim; i++) tensor.bytes *= tensor.dim[i];
+/* Of the tensor as it is in the file. */
+static int64_t value_count(const TensorEntry *entry, int V) {
+    Tensor t = *entry->field;
+    if (entry->layout == VOCABULARY) t.dim[0] = V;
+    return tensor_count(t);
+}
+
+/* The tensor as it is in the file; its name is a new string. */
+static SafeTensor file_tensor(const Part *part, const TensorEntry *entry, int V) {
+    Tensor t = *entry->field;
+    SafeTensor tensor = { .name = format_string("%s%s", part->prefix, entry->name), .ndim = t.ndim,
+                          .dtype = part->dtype == BF16 ? "BF16" : "F32",
+                          .bytes = value_count(entry, V) * (int64_t)dtype_bytes(part->dtype) };
+    for (int i = 0; i < t.ndim; i++) tensor.dim[i] = t.dim[entry->layout == CONV1D ? t.ndim - 1 - i : i];
+    if (entry->layout == VOCABULARY) tensor.dim[0] = V;
     return tensor;
 }
 
@@ -58,64 +60,47 @@ static uint16_t bf16_of(float value) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static const float *row_values(const Part *part, const TensorEntry *row) {
-    return (const float *)((const char *)part->memory + row->offset);
+static const float *values_of(const Part *part, const TensorEntry *entry) {
+    return (const float *)((const char *)part->memory + entry->offset);
 }
 
-static void row_check(const Part *part, const TensorEntry *row, int V, const char *path) {
-    const float *value = row_values(part, row);
-    int64_t count = row_tensor(row, V, F32).bytes / 4, nonfinite = find_nonfinite(value, count);
-    REQUIRE(nonfinite < 0, "%s: %s holds a NaN or an infinity (number %" PRId64 "): not saved; earlier checkpoints "
-            "stay: take the last one and lower --lr", path, row->name, nonfinite);
+static void check_values(const char *path, const Part *part, const TensorEntry *entry, int V) {
+    const float *value = values_of(part, entry);
+    int64_t count = value_count(entry, V), nonfinite = find_nonfinite(value, count);
+    REQUIRE(nonfinite < 0, "%s: %s%s holds a NaN or an infinity (number %" PRId64 "): not saved; earlier checkpoints "
+            "stay: take the last one and lower --lr", path, part->prefix, entry->name, nonfinite);
     for (int64_t i = 0; part->dtype == BF16 && i < count; i++)
         REQUIRE((bf16_of(value[i]) & 0x7f80) != 0x7f80, "%s: %s holds a number that BF16 rounds to infinity: not "
-                "saved; want F32", path, row->name);
+                "saved; want F32", path, entry->name);
 }
 
-typedef struct { FILE *file; XXH64 sum; } Output;
-
-static void output_write(Output *output, const void *bytes, size_t size) {
-    file_write(output->file, bytes, size);
-    xxh64_add(&output->sum, bytes, size);
-}
-
-static void row_write(Output *output, const Part *part, const TensorEntry *row, int V) {
-    int64_t count = row_tensor(row, V, F32).bytes / 4;
+static void write_values(FILE *file, const Part *part, const TensorEntry *entry, int V) {
+    int64_t count = value_count(entry, V);
     float *host = alloc_floats(count);
-    memcpy(host, row_values(part, row), (size_t)count * sizeof *host);
-    if (row->layout == CONV1D) host = transposed(host, row->field->dim[0], row->field->dim[1]);
+    memcpy(host, values_of(part, entry), (size_t)count * sizeof *host);
+    if (entry->layout == CONV1D) host = transposed(host, entry->field->dim[0], entry->field->dim[1]);
     for (int64_t i = 0; part->dtype == BF16 && i < count; i++) {       /* in place: number i never passes its source */
         uint16_t number = bf16_of(host[i]);
         memcpy((char *)host + 2 * i, &number, sizeof number);
     }
-    output_write(output, host, (size_t)count * dtype_bytes(part->dtype));
+    file_write(file, host, (size_t)count * dtype_bytes(part->dtype));
     free(host);
 }
 
-uint64_t weights_write(const char *path, const Part *part, int parts, int V) {
-    int count = 0;
-    for (int p = 0; p < parts; p++) {
-        count += part[p].table->count;
-        for (int i = 0; i < part[p].table->count; i++) row_check(&part[p], &part[p].table->entry[i], V, path);
-    }
-    SafeTensor *tensor = calloc((size_t)count, sizeof *tensor), *next = tensor;
-    REQUIRE(tensor, "%s: out of memory for %d tensors", path, count);
-    for (int p = 0; p < parts; p++)
-        for (int i = 0; i < part[p].table->count; i++, next++) {
-            *next = row_tensor(&part[p].table->entry[i], V, part[p].dtype);
-            next->name = format_string("%s%s", part[p].prefix, next->name);
-        }
+void weights_write(const char *path, const TensorTable *table, const Part *part, int parts, int V) {
+    int n = table->count, count = parts * n;
     size_t size;
+    for (int i = 0; i < count; i++) check_values(path, &part[i / n], &table->entry[i % n], V);
+    SafeTensor *tensor = host_alloc((size_t)count * sizeof *tensor, path);
+    for (int i = 0; i < count; i++) tensor[i] = file_tensor(&part[i / n], &table->entry[i % n], V);
     char *header = safetensors_header(tensor, count, &size);
     for (int i = 0; i < count; i++) free((char *)tensor[i].name);
     free(tensor);
-    Output output = { file_create(path), xxh64_begin() };
-    output_write(&output, header, size);
+    FILE *file = file_create(path);
+    file_write(file, header, size);
     free(header);
-    for (int p = 0; p < parts; p++)
-        for (int i = 0; i < part[p].table->count; i++) row_write(&output, &part[p], &part[p].table->entry[i], V);
-    file_close_durably(output.file, path);
-    return xxh64_end(&output.sum);
+    for (int i = 0; i < count; i++) write_values(file, &part[i / n], &table->entry[i % n], V);
+    file_close_durably(file, path);
 }
 
 /* ---- Reading */
@@ -128,43 +113,36 @@ static const SafeTensor *find_tensor(const SafeFile *file, const char *name) {
     return tensor;
 }
 
-static const SafeTensor *find_row(const SafeFile *file, const char *prefix, const TensorEntry *row, int V) {
-    char *name = format_string("%s%s", prefix, row->name), got_text[256], want_text[256];
-    const SafeTensor *got = find_tensor(file, name), want = row_tensor(row, V, F32);
-    REQUIRE(got, "%s: the tensor %s is missing: is it a GPT-2 of the same number of layers?", file->path, name);
-    free(name);
-    int fits = !strcmp(got->dtype, "F32") || !strcmp(got->dtype, *prefix ? "F32" : "BF16") ||
-               !strcmp(got->dtype, *prefix ? "F32" : "F16");
-    fits &= got->ndim == want.ndim && !memcmp(got->dim, want.dim, sizeof want.dim);
-    REQUIRE(fits, "%s: %s is %s, want %s%s", got->path, got->name, safetensors_shape(got, got_text),
-            safetensors_shape(&want, want_text), *prefix ? "" : ", or F16 or BF16");
+static const SafeTensor *find_entry(const SafeFile *file, const Part *part, const TensorEntry *entry, int V) {
+    SafeTensor want = file_tensor(part, entry, V);
+    const SafeTensor *got = find_tensor(file, want.name);
+    char got_text[256], want_text[256];
+    int is_model = !*part->prefix;
+    REQUIRE(got, "%s: the tensor %s is missing: is it a GPT-2 of the same number of layers?", file->path, want.name);
+    int fits = !strcmp(got->dtype, "F32") || (is_model && (!strcmp(got->dtype, "F16") || !strcmp(got->dtype, "BF16")));
+    REQUIRE(fits && safetensors_same_shape(got, &want), "%s: %s is %s, want %s%s", got->path, got->name,
+            safetensors_shape(got, got_text), safetensors_shape(&want, want_text), is_model ? ", or F16 or BF16" : "");
+    free((char *)want.name);
     return got;
 }
 
-static int is_same(const SafeTensor *a, const SafeTensor *b) {
-    return !strcmp(a->dtype, b->dtype) && a->ndim == b->ndim && !memcmp(a->dim, b->dim, sizeof a->dim) &&
-           !memcmp(a->data, b->data, (size_t)a->bytes);
-}
-
-static void check_unasked(const SafeTensor *tensor, const SafeTensor *wte) {
-    if (ends_with(tensor->name, ".attn.bias") || ends_with(tensor->name, ".attn.masked_bias")) return;
-    REQUIRE(!strcmp(tensor->name, "lm_head.weight") && wte, "%s: unexpected tensor %.80s: is it a GPT-2 of the same "
-            "number of layers?", tensor->path, tensor->name);
-    REQUIRE(is_same(tensor, wte), "%s: lm_head.weight differs from %s: want a head tied to the token table",
-            tensor->path, wte->name);
+/* A head that equals wte is tied to it, as transformers may write it. */
+static int is_tied(const SafeTensor *head, const SafeTensor *wte) {
+    return wte && !strcmp(head->dtype, wte->dtype) && safetensors_same_shape(head, wte)
+           && !memcmp(head->data, wte->data, (size_t)wte->bytes);
 }
 
 /* Exact. The bits of a half, moved to their places in f32, are the number times 2^(15 - 127), also of a subnormal. */
 static float half_to_float(uint16_t half) {
     uint32_t bits = (uint32_t)(half & 0x8000) << 16 | (uint32_t)(half & 0x7fff) << 13;
     float value;
-    memcpy(&value, &bits, sizeof value);
+    memcpy(&value, &bits, sizeof bits);
     return (half & 0x7c00) == 0x7c00 ? NAN : value * 0x1p112f;          /* an infinity or a NaN: either is refused */
 }
 
-static void row_read(const SafeTensor *tensor, const Part *part, const TensorEntry *row) {
-    Tensor t = *row->field;
-    char *to = (char *)part->memory + row->offset;
+static void read_values(const SafeTensor *tensor, const Part *part, const TensorEntry *entry) {
+    Tensor t = *entry->field;
+    char *to = (char *)part->memory + entry->offset;
     int wide = !strcmp(tensor->dtype, "F32"), half = !strcmp(tensor->dtype, "F16");
     int64_t count = tensor->bytes / (wide ? 4 : 2);
     float *host = alloc_floats(count);
@@ -179,28 +157,30 @@ static void row_read(const SafeTensor *tensor, const Part *part, const TensorEnt
     int64_t nonfinite = find_nonfinite(host, count);
     REQUIRE(nonfinite < 0, "%s: %s holds a NaN or an infinity (number %" PRId64 "): take an earlier checkpoint",
             tensor->path, tensor->name, nonfinite);
-    if (row->layout == CONV1D) host = transposed(host, t.dim[1], t.dim[0]);
+    if (entry->layout == CONV1D) host = transposed(host, t.dim[1], t.dim[0]);
     device_upload(to, host, (size_t)count * 4);
     free(host);
-    if (row->layout == VOCABULARY) device_zero(to + 4 * count, tensor_bytes(t) - 4 * (size_t)count);
+    if (entry->layout == VOCABULARY) device_zero(to + 4 * count, tensor_bytes(t) - 4 * (size_t)count);
 }
 
-void weights_read(const char *path, const Part *part, int parts, int V) {
+void weights_read(const char *path, const TensorTable *table, const Part *part, int parts, int V) {
     SafeFile file = safetensors_open(path);
-    char *asked = calloc((size_t)file.count + 1, 1);
-    REQUIRE(asked, "%s: out of memory for %d tensors", path, file.count);
-    const SafeTensor *wte = NULL;
-    for (int p = 0; p < parts; p++)
-        for (int i = 0; i < part[p].table->count; i++) {
-            const TensorEntry *row = &part[p].table->entry[i];
-            const SafeTensor *tensor = find_row(&file, part[p].prefix, row, V);
-            asked[tensor - file.tensor] = 1;
-            if (row->layout == VOCABULARY && !*part[p].prefix) wte = tensor;
-            row_read(tensor, &part[p], row);
-        }
-    for (int i = 0; i < file.count; i++)
-        if (!asked[i]) check_unasked(&file.tensor[i], wte);
-    free(asked);
+    char *used = host_alloc((size_t)file.count + 1, path);
+    const SafeTensor *wte = *part->prefix ? NULL : find_tensor(&file, WTE);
+    for (int i = 0; i < parts * table->count; i++) {
+        const Part *p = &part[i / table->count];
+        const TensorEntry *entry = &table->entry[i % table->count];
+        const SafeTensor *tensor = find_entry(&file, p, entry, V);
+        used[tensor - file.tensor] = 1;
+        read_values(tensor, p, entry);
+    }
+    for (int i = 0; i < file.count; i++) {
+        const SafeTensor *t = &file.tensor[i];
+        int ignored = used[i] || ends_with(t->name, ".attn.bias") || ends_with(t->name, ".attn.masked_bias");
+        REQUIRE(ignored || (wte && !strcmp(t->name, HEAD) && is_tied(t, wte)), "%s: unexpected tensor %.80s: is it a "
+                "GPT-2 of the same number of layers?", t->path, t->name);
+    }
+    free(used);
     safetensors_close(&file);
 }
 
@@ -215,10 +195,11 @@ static int size_of(const SafeTensor *tensor, int dim, int max) {
 
 GPTConfig weights_config(const char *path) {
     SafeFile file = safetensors_open(path);
-    const SafeTensor *wte = find_tensor(&file, "transformer.wte.weight");
-    const SafeTensor *wpe = find_tensor(&file, "transformer.wpe.weight");
+    const SafeTensor *wte = find_tensor(&file, WTE), *wpe = find_tensor(&file, "transformer.wpe.weight");
+    const SafeTensor *head = safetensors_find(&file, HEAD);
     REQUIRE(wte && wpe, "%s: the tensor wte.weight or wpe.weight is missing: is it a GPT-2?", path);
-    GPTConfig config = { .V = size_of(wte, 0, 1 << 24), .C = size_of(wte, 1, 65536), .T = size_of(wpe, 0, 1 << 24) };
+    GPTConfig config = { .V = size_of(wte, 0, 1 << 24), .C = size_of(wte, 1, 65536), .T = size_of(wpe, 0, 1 << 24),
+                         .untied = head && !is_tied(head, wte), .save_dtype = strcmp(wte->dtype, "F32") ? BF16 : F32 };
     for (int found = 1; found && config.L <= 1000; config.L += found) {
         char *name = format_string("%sh.%d.ln_1.weight", MODEL_PREFIX, config.L);
         found = find_tensor(&file, name) != NULL;
@@ -226,21 +207,4 @@ GPTConfig weights_config(const char *path) {
     }
     safetensors_close(&file);
     return config;
-}
-
-Head weights_head(const char *path) {
-    SafeFile file = safetensors_open(path);
-    const SafeTensor *head = safetensors_find(&file, "lm_head.weight");
-    const SafeTensor *wte = find_tensor(&file, "transformer.wte.weight");
-    Head found = !head ? NO_HEAD : wte && is_same(head, wte) ? SAME_HEAD : OWN_HEAD;
-    safetensors_close(&file);
-    return found;
-}
-
-int weights_is_f32(const char *path) {
-    SafeFile file = safetensors_open(path);
-    const SafeTensor *wte = find_tensor(&file, "transformer.wte.weight");
-    int is_f32 = wte && !strcmp(wte->dtype, "F32");
-    safetensors_close(&file);
-    return is_f32;
 }

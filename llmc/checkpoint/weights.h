@@ -3,26 +3,23 @@
 #define LLMC_WEIGHTS_H
 #include "../gpt.h"
 
-/* Tensors of a file: the rows of table, with prefix before their names, at the table's offsets in memory. That is host
-   memory for a write, device memory for a read. dtype: of the written rows, F32, or BF16 rounded to nearest, ties to
-   even. */
-typedef struct { const char *prefix; const TensorTable *table; void *memory; DType dtype; } Part;
+/* Tensors of a file: the entries of a table, with prefix before their names, at the table's offsets in memory. That is
+   host memory for a write, device memory for a read. dtype: of the written tensors, F32, or BF16 rounded to nearest,
+   ties to even; F32 for a read. */
+typedef struct { const char *prefix; void *memory; DType dtype; } Part;
 
 /* One file of all parts, with the first V rows of the token tables. Fails at a NaN or an infinity, before there is a
-   file. Returns the XXH64 of the file. */
-uint64_t weights_write(const char *path, const Part *part, int parts, int V);
+   file. */
+void weights_write(const char *path, const TensorTable *table, const Part *part, int parts, int V);
 
-/* path: a file, or the index of several. Rows without a prefix (a model) may be F32, F16 or BF16, which f32 holds
+/* path: a file, or the index of several. Tensors without a prefix (a model) may be F32, F16 or BF16, which f32 holds
    exactly, and also named without "transformer."; attention-mask buffers (attn.bias, attn.masked_bias) are ignored, and
-   so is an lm_head.weight that equals wte if the table has none. Other rows are F32. Fails at a NaN, an infinity, a
-   missing tensor and one that no row asks for. Zeroes the token rows from V on. */
-void weights_read(const char *path, const Part *part, int parts, int V);
+   so is an lm_head.weight that equals wte if the table has none. Other tensors are F32. Fails at a NaN, an infinity, a
+   missing tensor and one that is not in the table. Zeroes the token rows from V on. */
+void weights_read(const char *path, const TensorTable *table, const Part *part, int parts, int V);
 
-/* What the names and shapes of a model's file give: L, C, T and V. */
+/* What the names and shapes of a model's file give: L, C, T, V, untied (an lm_head.weight that differs from wte), and
+   save_dtype (F32 or BF16, which also stands for F16). */
 GPTConfig weights_config(const char *path);
-
-typedef enum { NO_HEAD, SAME_HEAD, OWN_HEAD } Head;     /* no lm_head.weight; one that equals wte; another one */
-Head weights_head  (const char *path);
-int  weights_is_f32(const char *path);                  /* wte is F32 */
 
 #endif

@@ -62,14 +62,14 @@ typedef struct { const Json *object, *member; } Member;
 
 static void as_integer(void *argument) {
     Member *m = argument;
-    int64_t integer = json_integer(m->object, m->member->key, -1000, 1000);
+    int64_t integer = json_integer(m->member, -1000, 1000);
     CLAIM(integer >= -1000 && integer <= 1000 && integer == strtod(m->member->text, NULL), "%s is %lld",
           m->member->text, (long long)integer);
 }
 
 static void as_real(void *argument) {
     Member *m = argument;
-    double real = json_to_real(m->member, m->member->key);
+    double real = json_real(m->member);
     CLAIM(isfinite(real) && m->member->type == JSON_NUMBER, "%s is %g", m->member->text, real);
 }
 
@@ -146,10 +146,9 @@ static void open_safe(void *argument) {
               t->name, (long long)t->bytes, text);
         bytes += t->bytes;
     }
-    const SafeFile *part = file.shards ? file.shard : &file;
-    for (int i = 0; i < (file.shards ? file.shards : 1); i++) {
-        bytes -= part[i].map.size - 8;
-        for (int k = 7; k >= 0; k--) bytes += (int64_t)part[i].map.bytes[k] << (8 * k);
+    for (int i = 0; i < file.shards; i++) {
+        bytes -= file.shard[i].map.size - 8;
+        for (int k = 7; k >= 0; k--) bytes += (int64_t)file.shard[i].map.bytes[k] << (8 * k);
     }
     CLAIM(bytes == 0 && zeros >= 0, "the tensors have %lld bytes more than the files", (long long)bytes);
     safetensors_close(&file);
@@ -167,11 +166,6 @@ static void infer_config(void *argument) {
     CLAIM(c.L >= 0 && c.C >= 1 && c.T >= 1 && c.V >= 1, "a model of %d channels", c.C);
 }
 
-static void look_for_head(void *argument) {
-    Head head = weights_head(argument);
-    CLAIM(head == NO_HEAD || head == SAME_HEAD || head == OWN_HEAD, "head %d", head);
-}
-
 static void read_index(const char *bytes, size_t size) {
     static const char one[] = "{\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}1";
     size_t length = strnlen(bytes, size), rest = length < size ? size - length - 1 : 0;
@@ -180,7 +174,6 @@ static void read_index(const char *bytes, size_t size) {
     safe_file("C/b.safetensors", one, sizeof one - 1);
     fuzz_try(open_safe, "C/F.index.json", FREES_ALL, "C/");
     fuzz_try(infer_config, "C/F.index.json", FREES_ALL, "");
-    fuzz_try(look_for_head, "C/F.index.json", FREES_ALL, "C/");
 }
 
 /* ---- weights: a file that is accepted holds finite numbers alone */
@@ -190,14 +183,13 @@ static GPTConfig tiny = { .L = 1, .NH = 1, .C = 2, .T = 2, .V = 3, .Vp = 64, .dt
 
 static void read_params(void *argument) {
     (void)argument;
-    weights_read("FILE", &(Part){ "", &params.table, params.table.memory, F32 }, 1, tiny.V);
+    weights_read("FILE", &params.table, &(Part){ "", params.table.memory, F32 }, 1, tiny.V);
 }
 
 static void read_moments(void *argument) {
     (void)argument;
-    Part part[] = { { .prefix = "exp_avg.", .table = &params.table, .memory = params.table.memory },
-                    { .prefix = "exp_avg_sq.", .table = &moments.table, .memory = moments.table.memory } };
-    weights_read("FILE", part, 2, tiny.V);
+    Part part[] = { { "exp_avg.", params.table.memory, F32 }, { "exp_avg_sq.", moments.table.memory, F32 } };
+    weights_read("FILE", &params.table, part, 2, tiny.V);
 }
 
 static void claim_weights(const Params *p) {
@@ -237,7 +229,7 @@ static void read_weights(const char *bytes, size_t size) {
     claim_weights(&moments);
 }
 
-/* ---- checkpoint: the same bytes as config.json and as state.json, beside a model and moments without tensors */
+/* ---- checkpoint: the same bytes as config.json and as state.json, beside a model of three tensors */
 
 static void load_config(void *argument) {
     (void)argument;
@@ -258,26 +250,23 @@ static void load_state(void *argument) {
 static void load_ids(void *argument) {
     (void)argument;
     Json *state = checkpoint_open_state("C");
-    DataId id = checkpoint_data_id(state, "train");
-    CLAIM(id.count >= 0, "%lld tokens", (long long)id.count);
+    CLAIM(json_string(state, "train"), "no text");
     checkpoint_tokenizer("C", 256);
     json_free(state);
 }
 
-static void check_all(void *argument) {
-    (void)argument;
-    checkpoint_check("C");
-}
-
 static void read_checkpoint(const char *bytes, size_t size) {
+    static const char model[] = "{\"wte.weight\":{\"dtype\":\"U8\",\"shape\":[3,2],\"data_offsets\":[0,6]},"
+                                "\"wpe.weight\":{\"dtype\":\"U8\",\"shape\":[2,2],\"data_offsets\":[6,10]},"
+                                "\"h.0.ln_1.weight\":{\"dtype\":\"U8\",\"shape\":[0],"
+                                "\"data_offsets\":[10,10]}}0123456789";
     fuzz_file("C/config.json", bytes, size);
     fuzz_file("C/state.json", bytes, size);
-    safe_file("C/model.safetensors", "{}", 2);
+    safe_file("C/model.safetensors", model, sizeof model - 1);
     safe_file("C/optimizer.safetensors", "{}", 2);
     fuzz_try(load_config, NULL, FREES_ALL, "");
     fuzz_try(load_state, NULL, FREES_ALL, "C/state.json");
     fuzz_try(load_ids, NULL, FREES_ALL, "C/state.json");
-    fuzz_try(check_all, NULL, FREES_ALL, "C/");
     program_read_settings();
 }
 
@@ -401,7 +390,7 @@ static void read_prompt(const char *bytes, size_t size) {
     free(copy);
 }
 
-/* ---- utf8: as another decoder has it; any bytes make a JSON string and a message */
+/* ---- utf8: as another decoder has it; UTF-8 makes a JSON string, any bytes a message */
 
 /* The character at text, from its bits and not from its bytes' ranges; -1 = none. */
 static long decode(const unsigned char *text, size_t size, size_t *length) {
@@ -435,13 +424,18 @@ static void read_utf8(const char *bytes, size_t size) {
     CLAIM(!kind || *kind, "a kind without a name");
 
     char *copy = malloc(size + 1), *written;
+    size_t valid = 0, length;
     memcpy(copy, bytes, size);
     copy[size] = 0;
-    FILE *file = open_memstream(&written, &size);
+    while (copy[valid] && (length = utf8_length((unsigned char *)copy + valid, size - valid))) valid += length;
+    char kept = copy[valid];
+    copy[valid] = 0;
+    FILE *file = open_memstream(&written, &length);
     json_write_string(file, copy);
     fclose(file);
-    json_free(json_parse(written, size, "what was written"));
+    json_free(json_parse(written, length, "what was written"));
     free(written);
+    copy[valid] = kept;
     if (*copy) fuzz_try(say, copy, FREES_ALL, "");
     free(copy);
 }
