@@ -8,8 +8,9 @@
 static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : F32; }
 
 GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *checkpoint, int V) {
-    GPTConfig config = { .V = V };
+    GPTConfig config;
     REQUIRE(gpt_named(s->model, &config), "--model %s: want one of %s", s->model, GPT_NAMES);
+    config.V = V;
     if (from) config = *checkpoint;
     const struct { const char *option; int64_t given; int *size; } sizes[] = {
         { "layers",   s->layers,   &config.L },
