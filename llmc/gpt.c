@@ -37,9 +37,8 @@ int64_t gpt_parameter_count(const GPTConfig *config) {
 }
 
 double gpt_flops_per_token(const GPTConfig *config, int T) {
-    GPTConfig tied = *config;
-    tied.untied = 0;
-    return 6.0 * (double)gpt_parameter_count(&tied) + 12.0 * config->L * config->C * (double)T;
+    int64_t head = config->untied ? (int64_t)config->V * config->C : 0;
+    return 6.0 * (double)(gpt_parameter_count(config) - head) + 12.0 * config->L * config->C * (double)T;
 }
 
 void gpt_check(GPTConfig *c) {
@@ -54,22 +53,15 @@ void gpt_check(GPTConfig *c) {
 
 /* ---- The tables: each X macro of gpt.h becomes entries */
 
-#define SHAPE(...) (const int64_t[4]){__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
-
-static void add_param(TensorTable *table, Tensor *field, DType dtype, const char *prefix, const char *name,
-                      const int64_t dim[4], int ndim, FileLayout layout, Init init, int decay) {
-    TensorEntry *entry = tensor_table_add(table, field, prefix, name, tensor_packed(NULL, dtype, ndim, dim));
-    entry->layout = layout;
-    entry->init = init;
-    entry->decay = decay;
-}
+#define SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[4]){__VA_ARGS__}
 
 static void params_layout(Params *params, const GPTConfig *config, DType dtype) {
     int64_t C = config->C, T = config->T, Vp = config->Vp;
     char prefix[40] = "";
     *params = (Params){ .block = host_alloc((size_t)config->L * sizeof *params->block, "the table of blocks") };
-#define ADD(field, name, shape, layout, init, decay) \
-    add_param(&params->table, &p->field, dtype, prefix, name, shape, layout, init, decay);
+#define ADD(member, name, shape, in_file, initial, decays) \
+    tensor_table_add(&params->table, prefix, name, tensor_packed(NULL, dtype, shape), \
+                     (TensorEntry){ .field = &p->member, .layout = in_file, .init = initial, .decay = decays });
     Params *p = params;
     FIRST_PARAMS(ADD)
     for (int l = 0; l < config->L; l++) {
@@ -106,12 +98,11 @@ size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
 
 typedef enum { KEPT, OPAQUE, WORKSPACE, BACKWARD } ActKind;
 
-static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name, const int64_t dim[4], int ndim,
-                    DType dtype, ActKind kind) {
+static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name, Tensor shape, ActKind kind) {
     if (kind == BACKWARD && m->purpose == EVALUATE) return;
-    TensorEntry *entry = tensor_table_add(&m->acts.table, field, prefix, name, tensor_packed(NULL, dtype, ndim, dim));
-    entry->watched = kind == KEPT && dtype != I32;
-    if (kind == WORKSPACE || kind == BACKWARD) m->acts.workspace_bytes += tensor_bytes(*field);
+    int watched = kind == KEPT && shape.dtype != I32;
+    tensor_table_add(&m->acts.table, prefix, name, shape, (TensorEntry){ .field = field, .watched = watched });
+    if (kind == WORKSPACE || kind == BACKWARD) m->acts.workspace_bytes += tensor_bytes(shape);
 }
 
 /* Rows of logits in a chunk of the head: 512 MiB, in whole tiles of a GEMM. Each chunk reads and writes all of dwte: 13
@@ -141,7 +132,8 @@ static void acts_layout(GPT *m, int batch, int tokens) {
     if (!m->acts.block) m->acts.block = host_alloc((size_t)config->L * sizeof *m->acts.block, "the table of blocks");
     tensor_table_free(&m->acts.table);
     m->acts.workspace_bytes = 0;
-#define ADD(field, shape, dtype, kind) add_act(m, &a->field, prefix, #field, shape, dtype, kind);
+#define ADD(field, shape, dtype, kind) \
+    add_act(m, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), kind);
     for (int l = 0; l < blocks; l++) {
         BlockActs *a = &m->acts.block[l];
         snprintf(prefix, sizeof prefix, "h.%d.", l);
@@ -209,17 +201,18 @@ void gpt_set_batch(GPT *m, int B, int T) {
 /* Random numbers are indexed in the order of memory: element (out, in) of a matrix has the same one for any padding of
    the vocabulary, and the padding is zero. */
 void gpt_init(GPT *m, uint64_t seed) {
-    double residual = 0.02 / sqrt(2.0 * m->config.L);
+    const double deviations[] = { [INIT_NORMAL] = 0.02, [INIT_RESIDUAL] = 0.02 / sqrt(2.0 * m->config.L) };
     for (int i = 0; i < m->master.table.count; i++) {
-        const TensorEntry *row = &m->master.table.entry[i];
-        int64_t count = row->layout == VOCABULARY ? (int64_t)m->config.V * m->config.C : tensor_count(*row->field);
-        float *value = host_alloc((size_t)tensor_count(*row->field) * sizeof *value, row->name);
-        double deviation = row->init == INIT_NORMAL ? 0.02 : row->init == INIT_RESIDUAL ? residual : 0;
+        const TensorEntry *entry = &m->master.table.entry[i];
+        const Tensor t = *entry->field;
+        int64_t count = entry->layout == VOCABULARY ? (int64_t)m->config.V * m->config.C : tensor_count(t);
+        float *value = host_alloc(tensor_bytes(t), entry->name);
+        double deviation = deviations[entry->init];
         #pragma omp parallel for schedule(static)
         for (int64_t j = 0; j < count; j++)
-            value[j] = row->init == INIT_ONE ? 1.0f : deviation == 0 ? 0.0f
+            value[j] = entry->init == INIT_ONE ? 1.0f : deviation == 0 ? 0.0f
                      : (float)(deviation * random_normal(seed, RANDOM_INIT, (uint32_t)i, (uint64_t)j));
-        device_upload(row->field->data, value, tensor_bytes(*row->field));
+        device_upload(t.data, value, tensor_bytes(t));
         free(value);
     }
     gpt_cast_params(m);
@@ -315,11 +308,11 @@ void gpt_last_logits(GPT *m, float *logits) {
 
 /* ---- Non-finite values */
 
-static int is_nonfinite(const TensorEntry *row, const char *what, char name[96], Tensor *t) {
-    TensorStats stats = tensor_stats(*row->field);
+static int is_nonfinite(const TensorEntry *entry, const char *what, char name[96], Tensor *t) {
+    TensorStats stats = tensor_stats(*entry->field);
     if (stats.nan_count + stats.inf_count == 0) return 0;
-    snprintf(name, 96, "%s %s", what, row->name);
-    *t = *row->field;
+    snprintf(name, 96, "%s %s", what, entry->name);
+    *t = *entry->field;
     return 1;
 }
 

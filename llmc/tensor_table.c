@@ -3,15 +3,14 @@
 #include <stdlib.h>
 #include "../kernels/check.h"
 
-TensorEntry *tensor_table_add(TensorTable *table, Tensor *field, const char *prefix, const char *name, Tensor shape) {
-    table->entry = realloc(table->entry, (size_t)(table->count + 1) * sizeof *table->entry);
+void tensor_table_add(TensorTable *table, const char *prefix, const char *name, Tensor shape, TensorEntry entry) {
+    snprintf(entry.name, sizeof entry.name, "%s%s", prefix, name);
+    entry.offset = table->bytes;
+    *entry.field = shape;
+    table->entry = realloc(table->entry, (size_t)(table->count + 1) * sizeof entry);
     REQUIRE(table->entry, "out of memory: a table of %d tensors", table->count + 1);
-    TensorEntry *entry = &table->entry[table->count++];
-    *entry = (TensorEntry){ .field = field, .offset = table->bytes };
-    snprintf(entry->name, sizeof entry->name, "%s%s", prefix, name);
-    *field = shape;
+    table->entry[table->count++] = entry;
     table->bytes += (size_t)((tensor_count(shape) + 127) / 128 * 128) * dtype_bytes(shape.dtype);
-    return entry;
 }
 
 void tensor_table_place(TensorTable *table, void *memory) {
