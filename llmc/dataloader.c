@@ -264,9 +264,8 @@ Corpus corpus_open(const char *data, const char *val_data, double val_fraction) 
         int64_t count = tokens_count(c.train), kept = (int64_t)((double)count * (1 - val_fraction));
         REQUIRE(kept >= 2 && count - kept >= 2, "%s: %lld bytes are too few for --val-fraction %g, want 2 in each part",
                 data, (long long)count, val_fraction);
-        c.whole = c.train;
-        c.train = tokens_slice(c.whole, 0, kept);
-        c.val = tokens_slice(c.whole, kept, count - kept);
+        c.val = tokens_slice(c.train, kept, count - kept);
+        c.train->count = kept;
     }
     return c;
 }

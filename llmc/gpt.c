@@ -62,7 +62,7 @@ static void params_layout(Params *params, const GPTConfig *config, DType dtype) 
 #define ADD(member, name, shape, in_file, initial, decays) \
     tensor_table_add(&params->table, prefix, name, tensor_packed(NULL, dtype, shape), \
                      (TensorEntry){ .field = &p->member, .layout = in_file, .init = initial, .decay = decays });
-    Params *p = params;
+    Params *p = params;         /* p: the struct that has the member */
     FIRST_PARAMS(ADD)
     for (int l = 0; l < config->L; l++) {
         BlockParams *p = &params->block[l];

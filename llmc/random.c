@@ -27,8 +27,8 @@ uint64_t random_below(uint64_t seed, RandomPurpose purpose, uint32_t step, uint6
     REQUIRE(n > 0, "random_below: n is 0, want 1 or more");
     uint64_t rejected = -n % n;      /* 2^64 mod n */
     for (uint32_t block = 0; ; block++) {
-        unsigned __int128 product = (unsigned __int128)low_half(philox(seed, purpose, block, step, position)) * n;
-        if ((uint64_t)product >= rejected) return (uint64_t)(product >> 64);
+        unsigned __int128 wide = (unsigned __int128)low_half(philox(seed, purpose, block, step, position)) * n;
+        if ((uint64_t)wide >= rejected) return (uint64_t)(wide >> 64);
     }
 }
 

@@ -24,7 +24,7 @@ int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *cou
     if (tokenizer == TOKENIZER_BYTES) {
         for (; text[n]; n++) {
             tokens[n] = (unsigned char)text[n];
-            REQUIRE(tokens[n] < V, "prompt: byte %d at place %d, want below %d, the vocabulary", tokens[n], n, V);
+            REQUIRE(tokens[n] < V, "prompt: byte %d at position %d, want below %d, the vocabulary", tokens[n], n, V);
         }
     } else {
         const char *space = " \t\r\n";

@@ -59,7 +59,7 @@ template<int MT, int N> __device__ static inline void mask(float (&s)[MT][N][4],
 }
 
 /* The kernels' tiles: rows that a block owns, rows of a pipeline stage of the other operands. Two stages: one is loaded
-   while the other is computed with. 128 threads of up to 255 registers: two blocks on a multiprocessor. */
+   while the other is computed with. 128 threads of up to 255 registers: two blocks on an SM. */
 template<int KS> struct Forward {
     static constexpr int OWN = 128, STREAM = 64, MT = 2;
     static constexpr int HELD = KS <= 4 ? KS : 1;                                   /* q in registers */
