@@ -22,7 +22,7 @@ struct Tokens {
     char      *name;
     TokenFile *file;
     int        file_count, width;   /* bytes per token: 1 a text, 2 or 4 shards */
-    int        is_slice;            /* the files belong to another stream */
+    int        is_slice;            /* name and files belong to another stream */
     int64_t    first, count;        /* within the stream of all files */
 };
 
@@ -38,12 +38,9 @@ static uint32_t word_of(FileMap map, int index) {
 static int open_shard(TokenFile *f) {
     uint32_t magic = word_of(f->map, 0), version = word_of(f->map, 1);
     int width = magic == SHARD_UINT16 ? 2 : 4;
-    if (magic != SHARD_UINT16 && magic != SHARD_UINT32 && f->map.size >= 4) {
-        const char *kind = file_kind(f->map.bytes, f->map.size);
-        REQUIRE(!kind, "%s: this is %s, want a token shard", f->name, kind);
-        fail("%s: magic %u, want %d or %d: not a token shard (nanoGPT's .bin files have no header; a text needs a name "
-             "that does not end in .bin)", f->name, magic, SHARD_UINT16, SHARD_UINT32);
-    }
+    REQUIRE(magic == SHARD_UINT16 || magic == SHARD_UINT32 || f->map.size < 4,
+            "%s: magic %u, want %d or %d: not a token shard (nanoGPT's .bin files have no header; a text needs a name "
+            "that does not end in .bin)", f->name, magic, SHARD_UINT16, SHARD_UINT32);
     REQUIRE(f->map.size >= HEADER_BYTES, "%s: truncated: the file has %lld bytes, a shard's header alone has %d",
             f->name, (long long)f->map.size, HEADER_BYTES);
     REQUIRE(version == 1 || (width == 4 && version == 7), "%s: shard version %u, want %s", f->name, version,
@@ -51,22 +48,22 @@ static int open_shard(TokenFile *f) {
 
     f->data  = f->map.bytes + HEADER_BYTES;
     f->count = word_of(f->map, 2);
-    int64_t bytes = f->map.size - HEADER_BYTES, tokens = bytes / width;
-    REQUIRE(tokens >= f->count, "%s: truncated: header promises %lld tokens, the file holds %lld", f->name,
-            (long long)f->count, (long long)tokens);
-    REQUIRE(bytes == f->count * width, "%s: header promises %lld tokens, %lld bytes in all, the file has %lld", f->name,
-            (long long)f->count, (long long)(HEADER_BYTES + f->count * width), (long long)f->map.size);
+    int64_t want = HEADER_BYTES + f->count * width;
+    REQUIRE(f->map.size == want, "%s: %s: the header promises %lld tokens, %lld bytes in all, the file has %lld",
+            f->name, f->map.size < want ? "truncated" : "too long", (long long)f->count, (long long)want,
+            (long long)f->map.size);
     REQUIRE(f->count > 0, "%s: a shard without tokens: remove it", f->name);
     return width;
 }
 
 static int open_file(TokenFile *f) {
     f->map = file_map(f->name);
-    uint32_t magic = word_of(f->map, 0);
     REQUIRE(f->map.size > 0, "%s: the file is empty, want a text or a token shard", f->name);
-    if (ends_with(f->name, ".bin") || magic == SHARD_UINT16 || magic == SHARD_UINT32) return open_shard(f);
-    const char *kind = file_kind(f->map.bytes, f->map.size);
+    uint32_t magic = word_of(f->map, 0);
+    int is_shard = magic == SHARD_UINT16 || magic == SHARD_UINT32;
+    const char *kind = is_shard ? NULL : file_kind(f->map.bytes, f->map.size);
     REQUIRE(!kind, "%s: this is %s, want a text or a token shard", f->name, kind);
+    if (is_shard || ends_with(f->name, ".bin")) return open_shard(f);
     f->data  = f->map.bytes;
     f->count = f->map.size;
     return 1;
@@ -83,19 +80,17 @@ static int glob_failed(const char *path, int error) {
 }
 
 Tokens *tokens_open(const char *pattern) {
-    glob_t found = { 0 };
-    int plain = file_exists(pattern);      /* a file name may look like a pattern */
-    if (!plain) {
-        int status = glob(pattern, 0, glob_failed, &found);
-        REQUIRE(status == 0, "%s: no such file, and no file matches it as a pattern", pattern);
-    }
+    glob_t found = { .gl_pathc = 1, .gl_pathv = (char *[]){ (char *)pattern } };
+    int is_file = file_exists(pattern);      /* its name may look like a pattern */
+    REQUIRE(is_file || glob(pattern, 0, glob_failed, &found) == 0,
+            "%s: no such file, and no file matches it as a pattern", pattern);
     Tokens *t = host_alloc(sizeof *t, "a token stream");
     t->name = format_string("%s", pattern);
-    t->file_count = plain ? 1 : (int)found.gl_pathc;
+    t->file_count = (int)found.gl_pathc;
     t->file = host_alloc((size_t)t->file_count * sizeof *t->file, "the list of token files");
     for (int i = 0; i < t->file_count; i++) {
         TokenFile *f = &t->file[i];
-        f->name  = format_string("%s", plain ? pattern : found.gl_pathv[i]);
+        f->name  = format_string("%s", found.gl_pathv[i]);
         f->first = t->count;
         int width = open_file(f);
         if (i == 0) t->width = width;
@@ -103,7 +98,7 @@ Tokens *tokens_open(const char *pattern) {
                 kind_of_width(width), t->file[0].name, kind_of_width(t->width));
         t->count += f->count;
     }
-    if (!plain) globfree(&found);
+    if (!is_file) globfree(&found);
     REQUIRE(t->count >= 2, "%s: one token, want 2 or more: an input and a target", pattern);
     return t;
 }
@@ -114,7 +109,6 @@ Tokens *tokens_slice(const Tokens *tokens, int64_t first, int64_t count) {
             (long long)count, (long long)first, (long long)tokens->count);
     Tokens *t = host_alloc(sizeof *t, "a token stream");
     *t = *tokens;
-    t->name     = format_string("%s", tokens->name);
     t->is_slice = 1;
     t->first   += first;
     t->count    = count;
@@ -122,13 +116,14 @@ Tokens *tokens_slice(const Tokens *tokens, int64_t first, int64_t count) {
 }
 
 void tokens_close(Tokens *t) {
-    if (!t) return;
-    for (int i = 0; i < t->file_count && !t->is_slice; i++) {
-        file_unmap(t->file[i].map);
-        free(t->file[i].name);
+    if (t && !t->is_slice) {
+        for (int i = 0; i < t->file_count; i++) {
+            file_unmap(t->file[i].map);
+            free(t->file[i].name);
+        }
+        free(t->file);
+        free(t->name);
     }
-    if (!t->is_slice) free(t->file);
-    free(t->name);
     free(t);
 }
 
@@ -138,15 +133,11 @@ int64_t     tokens_windows(const Tokens *t, int T) { return (t->count - 1 + T - 
 
 /* ---- Reading */
 
-/* The index of the file that holds a position of the stream of all files. */
-static int file_at(const Tokens *t, int64_t position) {
-    int low = 0, high = t->file_count;      /* file[low].first <= position < file[high].first */
-    while (high - low > 1) {
-        int middle = low + (high - low) / 2;
-        if (t->file[middle].first <= position) low = middle;
-        else high = middle;
-    }
-    return low;
+/* The file that holds a position of the stream of all files. */
+static const TokenFile *file_at(const Tokens *t, int64_t position) {
+    const TokenFile *f = t->file;
+    while (position >= f->first + f->count) f++;
+    return f;
 }
 
 static void widen(int32_t *out, const unsigned char *data, int width, int64_t first, int64_t count) {
@@ -160,7 +151,7 @@ static void widen(int32_t *out, const unsigned char *data, int width, int64_t fi
 /* Tokens first .. first + count - 1, which may span several files. */
 static void read_tokens(const Tokens *t, int64_t first, int64_t count, int32_t *out) {
     int64_t position = t->first + first;
-    for (const TokenFile *f = &t->file[file_at(t, position)]; count > 0; f++) {
+    for (const TokenFile *f = file_at(t, position); count > 0; f++) {
         int64_t here = f->first + f->count - position;
         if (here > count) here = count;
         widen(out, f->data, t->width, position - f->first, here);
@@ -205,7 +196,7 @@ static int window_targets(const Tokens *t, int64_t w, int T) {
     return left < T ? (int)left : T;
 }
 
-/* The window of its epoch that sequence g reads. */
+/* The window that sequence g reads, of epoch g / tokens_windows. */
 static int64_t window_of(const Tokens *t, uint64_t seed, uint64_t g, int T) {
     uint64_t windows = (uint64_t)tokens_windows(t, T);
     return (int64_t)random_permute(seed, RANDOM_SHUFFLE, (uint32_t)(g / windows), g % windows, windows);
@@ -231,19 +222,15 @@ int tokens_eval_window(const Tokens *t, int64_t i, int T, int32_t *input, int32_
 /* ---- Checking */
 
 void tokens_check(const Tokens *t, int V) {
-    enum { BLOCK = 4096 };      /* stays in L1 between widening and the search: 10 GB/s and more */
+    enum { BLOCK = 4096 };
     int32_t block[BLOCK];
     if (t->width < 4 && V >= 1 << 8 * t->width) return;     /* every value of the type is an id */
     for (int64_t first = 0; first < t->count; first += BLOCK) {
-        int count = t->count - first < BLOCK ? (int)(t->count - first) : BLOCK;
-        uint32_t max = 0;
+        int count = t->count - first < BLOCK ? (int)(t->count - first) : BLOCK, i = 0;
         read_tokens(t, first, count, block);
-        for (int i = 0; i < count; i++) max = (uint32_t)block[i] > max ? (uint32_t)block[i] : max;
-        if (max < (uint32_t)V) continue;
-
-        int i = 0;
-        while ((uint32_t)block[i] < (uint32_t)V) i++;
-        const TokenFile *f = &t->file[file_at(t, t->first + first + i)];
+        while (i < count && (uint32_t)block[i] < (uint32_t)V) i++;
+        if (i == count) continue;
+        const TokenFile *f = file_at(t, t->first + first + i);
         fail("%s: token %lld is id %u, want below %d, the vocabulary", f->name,
              (long long)(t->first + first + i - f->first), (uint32_t)block[i], V);
     }
@@ -277,9 +264,8 @@ Corpus corpus_open(const char *data, const char *val_data, double val_fraction) 
         int64_t count = tokens_count(c.train), kept = (int64_t)((double)count * (1 - val_fraction));
         REQUIRE(kept >= 2 && count - kept >= 2, "%s: %lld bytes are too few for --val-fraction %g, want 2 in each part",
                 data, (long long)count, val_fraction);
-        c.whole = c.train;
-        c.train = tokens_slice(c.whole, 0, kept);
-        c.val = tokens_slice(c.whole, kept, count - kept);
+        c.val = tokens_slice(c.train, kept, count - kept);
+        c.train->count = kept;
     }
     return c;
 }

@@ -49,8 +49,7 @@ int tokens_eval_window(const Tokens *tokens, int64_t i, int T, int32_t *input, i
 /* ---- What a run trains on and validates on */
 
 typedef struct {
-    Tokens *train, *val;       /* val NULL = no validation */
-    Tokens *whole;             /* the text that both are parts of, or NULL */
+    Tokens *train, *val;       /* val NULL = no validation; it may be a slice of the files of train */
     double  val_floor;         /* text_floor of --val-data, NaN = unknown */
 } Corpus;
 

@@ -7,15 +7,15 @@
 
 double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int *all) {
     int T = model->config.T;
-    int64_t windows = tokens_windows(tokens, T), wanted = max_tokens ? (max_tokens + T - 1) / T : windows, count = 0;
+    int64_t windows = tokens_windows(tokens, T), wanted = max_tokens ? (max_tokens + T - 1) / T : windows;
     if (wanted > windows) wanted = windows;
     *all = wanted == windows;
-    double total = 0;
     size_t size = (size_t)B * (size_t)T;
     int32_t *inputs = host_alloc(size * sizeof *inputs, "a batch");
     int32_t *targets = host_alloc(size * sizeof *targets, "a batch");
     float *losses = host_alloc(size * sizeof *losses, "the losses of a batch");
-    int64_t w = 0;
+    double total = 0;
+    int64_t w = 0, count = 0;
     for (; w < wanted && !stop_requested(); w += B) {
         int rows = wanted - w < B ? (int)(wanted - w) : B;
         report_progress(report, w, wanted);

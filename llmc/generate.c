@@ -7,19 +7,8 @@
 #include "random.h"
 
 static int descending(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
+    double x = *(const double *)a, y = *(const double *)b;
     return (x < y) - (x > y);
-}
-
-/* The k-th largest logit, and how many of those equal to it belong to the largest k. */
-static float kth_largest(const float *logits, int V, int k, int *equal) {
-    float *sorted = host_alloc((size_t)V * sizeof *sorted, "the logits of a token");
-    memcpy(sorted, logits, (size_t)V * sizeof *sorted);
-    qsort(sorted, (size_t)V, sizeof *sorted, descending);
-    float kth = sorted[k - 1];
-    for (*equal = 0; *equal < k && sorted[k - 1 - *equal] == kth; ) ++*equal;
-    free(sorted);
-    return kth;
 }
 
 int32_t sample_token(const float *logits, int V, double temperature, int top_k, double uniform) {
@@ -31,11 +20,14 @@ int32_t sample_token(const float *logits, int V, double temperature, int top_k, 
     }
     if (temperature == 0) return best;
 
-    int equal = V;
-    float min = -INFINITY;
-    if (top_k > 0 && top_k < V) min = kth_largest(logits, V, top_k, &equal);
-
-    double *weight = host_alloc((size_t)V * sizeof *weight, "the weights of a sample"), sum = 0;
+    double *weight = host_alloc((size_t)V * sizeof *weight, "the weights of a sample"), sum = 0, min = -INFINITY;
+    int equal = 0;          /* tokens to keep of those whose logit is min, the k-th largest */
+    if (top_k > 0 && top_k < V) {
+        for (int i = 0; i < V; i++) weight[i] = logits[i];
+        qsort(weight, (size_t)V, sizeof *weight, descending);
+        min = weight[top_k - 1];
+        while (equal < top_k && weight[top_k - 1 - equal] == min) equal++;
+    }
     for (int i = 0; i < V; i++) {
         int keep = logits[i] > min || (logits[i] == min && equal-- > 0);
         weight[i] = keep ? exp(((double)logits[i] - (double)logits[best]) / temperature) : 0;

@@ -10,6 +10,7 @@
 #include "../kernels/layernorm.h"
 #include "../kernels/matmul.h"
 #include "../kernels/update.h"
+#include "os.h"
 #include "random.h"
 
 /* ---- Sizes */
@@ -24,13 +25,20 @@ static const struct { const char *name; int L, NH, C, T; } named[] = {
 int gpt_named(const char *name, GPTConfig *config) {
     for (size_t i = 0; i < sizeof named / sizeof *named; i++)
         if (strcmp(name, named[i].name) == 0) {
-            config->L = named[i].L;
-            config->NH = named[i].NH;
-            config->C = named[i].C;
-            config->T = named[i].T;
+            *config = (GPTConfig){ .L = named[i].L, .NH = named[i].NH, .C = named[i].C, .T = named[i].T };
             return 1;
         }
     return 0;
+}
+
+int64_t gpt_parameter_count(const GPTConfig *config) {
+    int64_t C = config->C, tables = config->untied ? 2 : 1;
+    return tables * config->V * C + config->T * C + 2 * C + config->L * (12 * C * C + 13 * C);
+}
+
+double gpt_flops_per_token(const GPTConfig *config, int T) {
+    int64_t head = config->untied ? (int64_t)config->V * config->C : 0;
+    return 6.0 * (double)(gpt_parameter_count(config) - head) + 12.0 * config->L * config->C * (double)T;
 }
 
 void gpt_check(GPTConfig *c) {
@@ -45,44 +53,30 @@ void gpt_check(GPTConfig *c) {
 
 /* ---- The tables: each X macro of gpt.h becomes entries */
 
-#define SHAPE(...) (const int64_t[4]){__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+#define SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[4]){__VA_ARGS__}
 
-static void add_param(TensorTable *table, Tensor *field, DType dtype, const char *prefix, const char *name,
-                      const int64_t dim[4], int ndim, FileLayout layout, Init init, int decay) {
-    char key[64];
-    snprintf(key, sizeof key, "%s%s", prefix, name);
-    TensorEntry *row = tensor_table_add(table, field, key, tensor_packed(NULL, dtype, ndim, dim));
-    row->layout = layout;
-    row->init = init;
-    row->decay = decay;
-}
-
-static void params_rows(Params *p, const GPTConfig *config, DType dtype) {
+static void params_layout(Params *params, const GPTConfig *config, DType dtype) {
     int64_t C = config->C, T = config->T, Vp = config->Vp;
-    *p = (Params){0};
-    p->block = calloc((size_t)config->L, sizeof *p->block);
-    REQUIRE(p->block, "out of memory: the table of %d blocks", config->L);
-#define ADD(field, name, shape, layout, init, decay) \
-    add_param(&p->table, &p->field, dtype, "", name, shape, layout, init, decay);
+    char prefix[40] = "";
+    *params = (Params){ .block = host_alloc((size_t)config->L * sizeof *params->block, "the table of blocks") };
+#define ADD(member, name, shape, in_file, initial, decays) \
+    tensor_table_add(&params->table, prefix, name, tensor_packed(NULL, dtype, shape), \
+                     (TensorEntry){ .field = &p->member, .layout = in_file, .init = initial, .decay = decays });
+    Params *p = params;         /* p: the struct that has the member */
     FIRST_PARAMS(ADD)
-#undef ADD
     for (int l = 0; l < config->L; l++) {
-        char prefix[40];
+        BlockParams *p = &params->block[l];
         snprintf(prefix, sizeof prefix, "transformer.h.%d.", l);
-#define ADD(field, name, shape, layout, init, decay) \
-        add_param(&p->table, &p->block[l].field, dtype, prefix, name, shape, layout, init, decay);
         BLOCK_PARAMS(ADD)
-#undef ADD
     }
-#define ADD(field, name, shape, layout, init, decay) \
-    add_param(&p->table, &p->field, dtype, "", name, shape, layout, init, decay);
+    *prefix = '\0';
     LAST_PARAMS(ADD)
     if (config->untied) { HEAD_PARAMS(ADD) }
 #undef ADD
 }
 
 void params_create(Params *params, const GPTConfig *config, DType dtype, const char *what) {
-    params_rows(params, config, dtype);
+    params_layout(params, config, dtype);
     tensor_table_place(&params->table, device_alloc(params->table.bytes, what));
     if (!config->untied) params->lm_head = params->wte;
 }
@@ -94,16 +88,21 @@ void params_free(Params *params) {
     *params = (Params){0};
 }
 
+size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
+    Params params;
+    params_layout(&params, config, dtype);
+    size_t bytes = params.table.bytes;
+    params_free(&params);
+    return bytes;
+}
+
 typedef enum { KEPT, OPAQUE, WORKSPACE, BACKWARD } ActKind;
 
-static void add_act(Acts *a, Tensor *field, const char *prefix, const char *name, const int64_t dim[4], int ndim,
-                    DType dtype, ActKind kind, Purpose purpose) {
-    char key[64];
-    if (kind == BACKWARD && purpose == EVALUATE) return;
-    snprintf(key, sizeof key, "%s%s", prefix, name);
-    TensorEntry *row = tensor_table_add(&a->table, field, key, tensor_packed(NULL, dtype, ndim, dim));
-    if (kind == WORKSPACE || kind == BACKWARD) a->workspace_bytes += tensor_bytes(*field);
-    row->watched = kind == KEPT && dtype != I32;
+static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name, Tensor shape, ActKind kind) {
+    if (kind == BACKWARD && m->purpose == EVALUATE) return;
+    int watched = kind == KEPT && shape.dtype != I32;
+    tensor_table_add(&m->acts.table, prefix, name, shape, (TensorEntry){ .field = field, .watched = watched });
+    if (kind == WORKSPACE || kind == BACKWARD) m->acts.workspace_bytes += tensor_bytes(shape);
 }
 
 /* Rows of logits in a chunk of the head: 512 MiB, in whole tiles of a GEMM. Each chunk reads and writes all of dwte: 13
@@ -114,71 +113,50 @@ static int64_t head_chunk(const GPTConfig *config, int B, int T) {
     return rows < (int64_t)B * T ? rows : (int64_t)B * T;
 }
 
-static void acts_rows(Acts *a, const GPTConfig *config, const Attention *attention, const AttentionSpec *spec,
-                      Purpose purpose) {
-    int64_t B = spec->B, T = spec->Tq, NH = config->NH, C = config->C, Vp = config->Vp;
-    int64_t chunk = head_chunk(config, spec->B, spec->Tq), kept = (int64_t)(attention->kept_bytes(spec) + 3) / 4;
-    int64_t work = (int64_t)(attention->workspace_bytes(spec) + 3) / 4;
-    int blocks = purpose == TRAIN ? config->L : 1;
+/* Chooses the attention and sets the shapes of the activations, without addresses, for B sequences of T tokens. */
+static void acts_layout(GPT *m, int batch, int tokens) {
+    const GPTConfig *config = &m->config;
+    int64_t B = batch, T = tokens, NH = config->NH, C = config->C, Vp = config->Vp;
+    int HS = config->C / config->NH;
+    m->spec = (AttentionSpec){ .B = batch, .Tq = tokens, .Tk = tokens, .NH = config->NH, .HS = HS, .causal = 1,
+                               .scale = 1.0f / sqrtf((float)HS), .dtype = config->dtype, .out_dtype = config->dtype,
+                               .deterministic = config->deterministic, .dqkv_into = OVERWRITE };
+    m->attention = attention_pick(m->attention_name, &m->spec);
+
+    int64_t chunk = head_chunk(config, batch, tokens);
+    int64_t kept = (int64_t)(m->attention->kept_bytes(&m->spec) + 3) / 4;
+    int64_t work = (int64_t)(m->attention->workspace_bytes(&m->spec) + 3) / 4;
+    int blocks = m->purpose == TRAIN ? config->L : 1;
     const DType ACT = config->dtype;
+    char prefix[40] = "";
+    if (!m->acts.block) m->acts.block = host_alloc((size_t)config->L * sizeof *m->acts.block, "the table of blocks");
+    tensor_table_free(&m->acts.table);
+    m->acts.workspace_bytes = 0;
+#define ADD(field, shape, dtype, kind) \
+    add_act(m, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), kind);
     for (int l = 0; l < blocks; l++) {
-        char prefix[40];
+        BlockActs *a = &m->acts.block[l];
         snprintf(prefix, sizeof prefix, "h.%d.", l);
-#define ADD(field, shape, dtype, kind) add_act(a, &a->block[l].field, prefix, #field, shape, dtype, kind, purpose);
         BLOCK_ACTS(ADD)
-#undef ADD
     }
-#define ADD(field, shape, dtype, kind) add_act(a, &a->field, "", #field, shape, dtype, kind, purpose);
+    Acts *a = &m->acts;
+    *prefix = '\0';
     MODEL_ACTS(ADD)
 #undef ADD
 }
 
-static AttentionSpec attention_spec(const GPTConfig *config, int B, int T) {
-    int HS = config->C / config->NH;
-    return (AttentionSpec){ .B = B, .Tq = T, .Tk = T, .NH = config->NH, .HS = HS, .causal = 1,
-                            .scale = 1.0f / sqrtf((float)HS), .dtype = config->dtype, .out_dtype = config->dtype,
-                            .deterministic = config->deterministic, .dqkv_into = OVERWRITE };
-}
-
-/* ---- Counts */
-
-int64_t gpt_parameter_count(const GPTConfig *config) {
-    int64_t C = config->C;
-    int64_t tables = config->untied ? 2 : 1;
-    return tables * config->V * C + (int64_t)config->T * C + 2 * C + config->L * (12 * C * C + 13 * C);
-}
-
-double gpt_flops_per_token(const GPTConfig *config, int T) {
-    GPTConfig tied = *config;
-    tied.untied = 0;
-    return 6.0 * (double)gpt_parameter_count(&tied) + 12.0 * config->L * config->C * (double)T;
-}
-
-size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
-    Params params;
-    params_rows(&params, config, dtype);
-    size_t bytes = params.table.bytes;
-    tensor_table_free(&params.table);
-    free(params.block);
-    return bytes;
-}
-
-static size_t act_table(Acts *a, const GPTConfig *config, const Attention *attention, const AttentionSpec *spec,
-                        Purpose purpose) {
-    tensor_table_free(&a->table);
-    a->workspace_bytes = 0;
-    acts_rows(a, config, attention, spec, purpose);
-    return a->table.bytes;
+static void acts_free(Acts *acts) {
+    device_free(acts->table.memory);
+    tensor_table_free(&acts->table);
+    free(acts->block);
 }
 
 size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace) {
-    AttentionSpec spec = attention_spec(config, B, T);
-    Acts acts = { .block = calloc((size_t)config->L, sizeof *acts.block) };
-    REQUIRE(acts.block, "out of memory: the table of %d blocks", config->L);
-    size_t bytes = act_table(&acts, config, attention_pick(attention, &spec), &spec, purpose);
-    *workspace = acts.workspace_bytes;
-    tensor_table_free(&acts.table);
-    free(acts.block);
+    GPT m = { .config = *config, .purpose = purpose, .attention_name = attention };
+    acts_layout(&m, B, T);
+    size_t bytes = m.acts.table.bytes;
+    *workspace = m.acts.workspace_bytes;
+    acts_free(&m.acts);
     return bytes;
 }
 
@@ -189,36 +167,33 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
     REQUIRE(B >= 1 && T >= 1 && T <= config.T,
             "model: a batch of %d x %d tokens, want at least 1 and at most the context %d", B, T, config.T);
     *m = (GPT){ .config = config, .purpose = purpose, .attention_name = attention };
-    size_t workspace;
-    m->act_bytes = gpt_act_bytes(&config, attention, B, T, purpose, &workspace);
     params_create(&m->params, &config, config.dtype, "the parameters");
     if (config.dtype == F32) m->master = m->params;
     else params_create(&m->master, &config, F32, "the parameters in f32");
     if (purpose == TRAIN) params_create(&m->grads, &config, F32, "the gradients");
-    m->acts.block = calloc((size_t)config.L, sizeof *m->acts.block);
-    REQUIRE(m->acts.block, "out of memory: the table of %d blocks", config.L);
-    m->act_memory = device_alloc(m->act_bytes, "the activations");
     gpt_set_batch(m, B, T);
 }
 
 void gpt_free(GPT *m) {
     if (m->config.dtype != F32) params_free(&m->master);
     params_free(&m->params);
-    if (m->purpose == TRAIN) params_free(&m->grads);
-    device_free(m->act_memory);
-    tensor_table_free(&m->acts.table);
-    free(m->acts.block);
+    params_free(&m->grads);
+    acts_free(&m->acts);
     *m = (GPT){0};
 }
 
 void gpt_set_batch(GPT *m, int B, int T) {
-    if (m->acts.table.memory && m->spec.B == B && m->spec.Tq == T) return;
-    m->spec = attention_spec(&m->config, B, T);
-    m->attention = attention_pick(m->attention_name, &m->spec);
-    size_t bytes = act_table(&m->acts, &m->config, m->attention, &m->spec, m->purpose);
+    void *memory = m->acts.table.memory;
+    if (memory && m->spec.B == B && m->spec.Tq == T) return;
+    acts_layout(m, B, T);
+    size_t bytes = m->acts.table.bytes;
+    if (!memory) {
+        m->act_bytes = bytes;
+        memory = device_alloc(bytes, "the activations");
+    }
     REQUIRE(bytes <= m->act_bytes && T <= m->config.T,
             "model: a batch of %d x %d tokens needs %zu bytes, %zu are allocated", B, T, bytes, m->act_bytes);
-    tensor_table_place(&m->acts.table, m->act_memory);
+    tensor_table_place(&m->acts.table, memory);
     if (m->purpose == EVALUATE)
         for (int l = 1; l < m->config.L; l++) m->acts.block[l] = m->acts.block[0];
 }
@@ -226,18 +201,18 @@ void gpt_set_batch(GPT *m, int B, int T) {
 /* Random numbers are indexed in the order of memory: element (out, in) of a matrix has the same one for any padding of
    the vocabulary, and the padding is zero. */
 void gpt_init(GPT *m, uint64_t seed) {
-    double residual = 0.02 / sqrt(2.0 * m->config.L);
+    const double deviations[] = { [INIT_NORMAL] = 0.02, [INIT_RESIDUAL] = 0.02 / sqrt(2.0 * m->config.L) };
     for (int i = 0; i < m->master.table.count; i++) {
-        const TensorEntry *row = &m->master.table.entry[i];
-        int64_t count = row->layout == VOCABULARY ? (int64_t)m->config.V * m->config.C : tensor_count(*row->field);
-        float *value = calloc((size_t)tensor_count(*row->field), sizeof *value);
-        REQUIRE(value, "out of memory: %s on the host", row->name);
-        double deviation = row->init == INIT_NORMAL ? 0.02 : row->init == INIT_RESIDUAL ? residual : 0;
+        const TensorEntry *entry = &m->master.table.entry[i];
+        const Tensor t = *entry->field;
+        int64_t count = entry->layout == VOCABULARY ? (int64_t)m->config.V * m->config.C : tensor_count(t);
+        float *value = host_alloc(tensor_bytes(t), entry->name);
+        double deviation = deviations[entry->init];
         #pragma omp parallel for schedule(static)
         for (int64_t j = 0; j < count; j++)
-            value[j] = row->init == INIT_ONE ? 1.0f : deviation == 0 ? 0.0f
+            value[j] = entry->init == INIT_ONE ? 1.0f : deviation == 0 ? 0.0f
                      : (float)(deviation * random_normal(seed, RANDOM_INIT, (uint32_t)i, (uint64_t)j));
-        device_upload(row->field->data, value, tensor_bytes(*row->field));
+        device_upload(t.data, value, tensor_bytes(t));
         free(value);
     }
     gpt_cast_params(m);
@@ -333,11 +308,11 @@ void gpt_last_logits(GPT *m, float *logits) {
 
 /* ---- Non-finite values */
 
-static int is_nonfinite(const TensorEntry *row, const char *what, char name[96], Tensor *t) {
-    TensorStats stats = tensor_stats(*row->field);
+static int is_nonfinite(const TensorEntry *entry, const char *what, char name[96], Tensor *t) {
+    TensorStats stats = tensor_stats(*entry->field);
     if (stats.nan_count + stats.inf_count == 0) return 0;
-    snprintf(name, 96, "%s %s", what, row->name);
-    *t = *row->field;
+    snprintf(name, 96, "%s %s", what, entry->name);
+    *t = *entry->field;
     return 1;
 }
 

@@ -97,11 +97,10 @@ typedef struct {
     Params           master;       /* in f32; the same as params where dtype is F32 */
     Params           grads;        /* f32; none when evaluating */
     Acts             acts;
-    void            *act_memory;
     size_t           act_bytes;    /* allocated for activations */
 } GPT;
 
-/* Sets L, NH, C and T; returns 0 when there is no model of that name. */
+/* Sets L, NH, C and T, the rest 0; returns 0 when there is no model of that name. */
 #define GPT_NAMES "d2, d4, d6, d8, d12 (GPT-2 124M), d24 (350M), d36 (774M), d48 (1558M)"
 int gpt_named(const char *name, GPTConfig *config);
 

@@ -2,14 +2,14 @@
 #include <string.h>
 #include "../kernels/check.h"
 #include "../kernels/device.h"
-#include "optimizer.h"
 #include "os.h"
 
 static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : F32; }
 
 GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *checkpoint, int V) {
-    GPTConfig config = { .V = V };
+    GPTConfig config;
     REQUIRE(gpt_named(s->model, &config), "--model %s: want one of %s", s->model, GPT_NAMES);
+    config.V = V;
     if (from) config = *checkpoint;
     const struct { const char *option; int64_t given; int *size; } sizes[] = {
         { "layers",   s->layers,   &config.L },
@@ -47,7 +47,7 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Pu
     plan.activations = acts - plan.workspace;
     if (purpose == TRAIN) {
         plan.gradients = gpt_param_bytes(config, F32);
-        plan.optimizer = optimizer_bytes(config);
+        plan.optimizer = 2 * plan.gradients;        /* the moments m and v */
     }
     plan.total = plan.parameters + plan.gradients + plan.optimizer + acts;
     return plan;
@@ -79,13 +79,10 @@ void memory_plan_check(const GPTConfig *config, const char *attention, int B, Pu
         else too_many = middle;
     }
     int flash_fits = !strcmp(attention, "naive") && memory_plan(config, "auto", B, purpose).total <= free_bytes;
-    char need[32], have[32];
-    bytes_text((double)plan.total, need);
-    bytes_text((double)free_bytes, have);
-    REQUIRE(!flash_fits, "out of memory: --batch %d needs %s, %s are free; with --attention flash instead of naive "
-            "it fits", B, need, have);
-    REQUIRE(fits, "out of memory: --batch %d needs %s, %s are free, and not even --batch 1 fits: want a smaller "
-            "--model or a shorter --context", B, need, have);
-    fail("out of memory: --batch %d needs %s, %s are free; the largest that fits is --batch %d, and a smaller --model "
-         "or --context needs less", B, need, have, fits);
+    char need[32], have[32], largest[96];
+    snprintf(largest, sizeof largest, "the largest that fits is --batch %d, and a smaller --model or --context needs "
+             "less", fits);
+    fail("out of memory: --batch %d needs %s, %s are free; %s", B, bytes_text((double)plan.total, need),
+         bytes_text((double)free_bytes, have), flash_fits ? "with --attention flash instead of naive it fits"
+         : fits ? largest : "not even --batch 1 fits: want a smaller --model or a shorter --context");
 }

@@ -1,25 +1,17 @@
 #include "optimizer.h"
 #include <math.h>
 #include <stdlib.h>
-#include "../kernels/check.h"
 #include "../kernels/device.h"
-
-size_t optimizer_bytes(const GPTConfig *config) {
-    return 2 * gpt_param_bytes(config, F32);
-}
-
-static Tensor moments_create(const TensorTable *params, const char *what) {
-    return tensor_of(device_alloc(params->bytes, what), F32, 1, (int64_t)(params->bytes / sizeof(float)));
-}
+#include "os.h"
 
 void optimizer_create(Optimizer *o, const GPT *model, AdamW adamw) {
     *o = (Optimizer){ .adamw = adamw, .loss_limit = INFINITY, .norm_limit = INFINITY };
     const TensorTable *table = &model->master.table;
-    o->m = moments_create(table, "the first moments of AdamW");
-    o->v = moments_create(table, "the second moments of AdamW");
+    const int64_t count = (int64_t)(table->bytes / sizeof(float));
+    o->m = tensor_of(device_alloc(table->bytes, "the first moments of AdamW"), F32, 1, count);
+    o->v = tensor_of(device_alloc(table->bytes, "the second moments of AdamW"), F32, 1, count);
     size_t bytes = (size_t)table->count * sizeof(UpdateRow);
-    UpdateRow *rows = malloc(bytes);
-    REQUIRE(rows, "out of memory: the rows of AdamW");
+    UpdateRow *rows = host_alloc(bytes, "the rows of AdamW");
     for (int i = 0; i < table->count; i++)
         rows[i] = (UpdateRow){ .first = (int64_t)(table->entry[i].offset / sizeof(float)),
                                .count = tensor_count(*table->entry[i].field), .decay = table->entry[i].decay };

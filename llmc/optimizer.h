@@ -15,7 +15,6 @@ typedef struct {
     StepStats   *stats;         /* device */
 } Optimizer;
 
-size_t optimizer_bytes(const GPTConfig *config);
 void optimizer_create(Optimizer *o, const GPT *model, AdamW adamw);
 void optimizer_free(Optimizer *o);
 

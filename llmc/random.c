@@ -2,8 +2,8 @@
 #include <math.h>
 #include "../kernels/check.h"
 
-static Random128 block(uint64_t seed, RandomPurpose purpose, uint32_t number, uint32_t step, uint64_t position) {
-    Random128 counter = {{ (uint32_t)position, (uint32_t)(position >> 32), step, (uint32_t)purpose | number << 8 }};
+Random128 philox(uint64_t seed, RandomPurpose purpose, uint32_t block, uint32_t step, uint64_t position) {
+    Random128 counter = {{ (uint32_t)position, (uint32_t)(position >> 32), step, (uint32_t)purpose | block << 8 }};
     return philox4x32(counter, seed);
 }
 
@@ -11,16 +11,12 @@ static uint64_t low_half(Random128 r)  { return r.word[0] | (uint64_t)r.word[1] 
 static uint64_t high_half(Random128 r) { return r.word[2] | (uint64_t)r.word[3] << 32; }
 static double   unit(uint64_t bits)    { return (double)(bits >> 11) * 0x1p-53; }
 
-Random128 philox(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position) {
-    return block(seed, purpose, 0, step, position);
-}
-
 double random_uniform(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position) {
-    return unit(low_half(philox(seed, purpose, step, position)));
+    return unit(low_half(philox(seed, purpose, 0, step, position)));
 }
 
 double random_normal(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position) {
-    Random128 r = philox(seed, purpose, step, position);
+    Random128 r = philox(seed, purpose, 0, step, position);
     double radius = sqrt(-2 * log(1 - unit(low_half(r))));      /* 1 - [0,1) is never 0: at most 8.6 */
     return radius * cos(2 * 3.14159265358979323846 * unit(high_half(r)));
 }
@@ -30,9 +26,9 @@ double random_normal(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64
 uint64_t random_below(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position, uint64_t n) {
     REQUIRE(n > 0, "random_below: n is 0, want 1 or more");
     uint64_t rejected = -n % n;      /* 2^64 mod n */
-    for (uint32_t number = 0; ; number++) {
-        unsigned __int128 product = (unsigned __int128)low_half(block(seed, purpose, number, step, position)) * n;
-        if ((uint64_t)product >= rejected) return (uint64_t)(product >> 64);
+    for (uint32_t block = 0; ; block++) {
+        unsigned __int128 wide = (unsigned __int128)low_half(philox(seed, purpose, block, step, position)) * n;
+        if ((uint64_t)wide >= rejected) return (uint64_t)(wide >> 64);
     }
 }
 
@@ -49,7 +45,7 @@ uint64_t random_permute(uint64_t seed, RandomPurpose purpose, uint32_t step, uin
             uint64_t *digit = round % 2 ? &right : &left;
             uint64_t other  = round % 2 ?  left  :  right;
             uint64_t size   = round % 2 ?  b     :  a;
-            uint64_t bits   = low_half(block(seed, purpose, round, step, other));
+            uint64_t bits   = low_half(philox(seed, purpose, round, step, other));
             *digit = (*digit + (uint64_t)((unsigned __int128)bits * size >> 64)) % size;
         }
         index = left * b + right;

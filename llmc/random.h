@@ -12,7 +12,7 @@
 
 typedef enum { RANDOM_INIT = 1, RANDOM_SHUFFLE, RANDOM_PHASE, RANDOM_SAMPLE, RANDOM_TEXT, RANDOM_TEST } RandomPurpose;
 
-Random128 philox(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position);           /* block 0 */
+Random128 philox(uint64_t seed, RandomPurpose purpose, uint32_t block, uint32_t step, uint64_t position);
 double    random_uniform(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position);   /* [0,1), 53 bits */
 double    random_normal (uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position);   /* Box-Muller */
 /* Uniform in [0,n). */

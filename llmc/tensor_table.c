@@ -1,23 +1,16 @@
 #include "tensor_table.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include "../kernels/check.h"
 
-TensorEntry *tensor_table_add(TensorTable *table, Tensor *field, const char *name, Tensor shape) {
-    if ((table->count & (table->count - 1)) == 0) {          /* full at 0, 1, 2, 4, 8, ... */
-        size_t room = table->count ? 2 * (size_t)table->count : 1;
-        table->entry = realloc(table->entry, room * sizeof *table->entry);
-        REQUIRE(table->entry, "out of memory: a table of %zu tensors", room);
-    }
-    TensorEntry *entry = &table->entry[table->count++];
-    memset(entry, 0, sizeof *entry);
-    snprintf(entry->name, sizeof entry->name, "%s", name);
-    *field = shape;
-    entry->field = field;
-    entry->offset = table->bytes;
+void tensor_table_add(TensorTable *table, const char *prefix, const char *name, Tensor shape, TensorEntry entry) {
+    snprintf(entry.name, sizeof entry.name, "%s%s", prefix, name);
+    entry.offset = table->bytes;
+    *entry.field = shape;
+    table->entry = realloc(table->entry, (size_t)(table->count + 1) * sizeof entry);
+    REQUIRE(table->entry, "out of memory: a table of %d tensors", table->count + 1);
+    table->entry[table->count++] = entry;
     table->bytes += (size_t)((tensor_count(shape) + 127) / 128 * 128) * dtype_bytes(shape.dtype);
-    return entry;
 }
 
 void tensor_table_place(TensorTable *table, void *memory) {

@@ -35,8 +35,8 @@ typedef struct {
     void  *memory;          /* device address; NULL until placed */
 } TensorTable;
 
-/* Appends an entry: *field = shape, its data is set by tensor_table_place. The caller sets the other members. */
-TensorEntry *tensor_table_add(TensorTable *table, Tensor *field, const char *name, Tensor shape);
+/* Appends an entry named prefix + name; *entry.field = shape, its data is set by tensor_table_place. */
+void tensor_table_add(TensorTable *table, const char *prefix, const char *name, Tensor shape, TensorEntry entry);
 
 /* Sets the addresses of all tensors in memory, which has at least table->bytes. */
 void tensor_table_place(TensorTable *table, void *memory);

@@ -11,19 +11,9 @@ static const char *const names[] = { "bytes", "ids" };
 const char *tokenizer_name(Tokenizer tokenizer) { return names[tokenizer]; }
 
 Tokenizer tokenizer_named(const char *name, const char *where) {
-    if (!strcmp(name, "bytes")) return TOKENIZER_BYTES;
-    if (!strcmp(name, "ids"))   return TOKENIZER_IDS;
-    fail("%s: tokenizer '%s', want 'bytes' or 'ids'", where, name);
-}
-
-static int32_t id_of_word(const char *word, int length, int V) {
-    char *end;
-    unsigned long long id = strtoull(word, &end, 10);        /* ULLONG_MAX when it overflows */
-    REQUIRE(isdigit((unsigned char)*word) && end == word + length,
-            "prompt: '%.*s' is no token id: want numbers with spaces between, such as \"15496 995\"",
-            length < 40 ? length : 40, word);
-    REQUIRE(id < (unsigned long long)V, "prompt: token id %.*s, want 0 to %d", length < 40 ? length : 40, word, V - 1);
-    return (int32_t)id;
+    int ids = !strcmp(name, "ids");
+    REQUIRE(ids || !strcmp(name, "bytes"), "%s: tokenizer '%s', want 'bytes' or 'ids'", where, name);
+    return ids ? TOKENIZER_IDS : TOKENIZER_BYTES;
 }
 
 int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *count) {
@@ -34,14 +24,18 @@ int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *cou
     if (tokenizer == TOKENIZER_BYTES) {
         for (; text[n]; n++) {
             tokens[n] = (unsigned char)text[n];
-            REQUIRE(tokens[n] < V, "prompt: byte %d at place %d, want below %d, the vocabulary", tokens[n], n, V);
+            REQUIRE(tokens[n] < V, "prompt: byte %d at position %d, want below %d, the vocabulary", tokens[n], n, V);
         }
     } else {
         const char *space = " \t\r\n";
-        for (const char *word = text + strspn(text, space); *word; word += strspn(word, space)) {
-            int size = (int)strcspn(word, space);
-            tokens[n++] = id_of_word(word, size, V);
-            word += size;
+        char *end;
+        for (text += strspn(text, space); *text; text = end + strspn(end, space)) {
+            unsigned long long id = strtoull(text, &end, 10);        /* ULLONG_MAX when it overflows */
+            int size = (int)strcspn(text, space), shown = size < 40 ? size : 40;
+            REQUIRE(isdigit((unsigned char)*text) && end == text + size,
+                    "prompt: '%.*s' is no token id: want numbers such as \"15496 995\"", shown, text);
+            REQUIRE(id < (unsigned long long)V, "prompt: token id %.*s, want 0 to %d", shown, text, V - 1);
+            tokens[n++] = (int32_t)id;
         }
     }
     *count = n;

@@ -34,9 +34,8 @@ static inline void open_saver(Saver *saver, RunDir *dir, const char *out, const 
     run_dir_open(dir);
     saver_open(saver, dir, &t->model, &t->optimizer, &saved_tokenizer_files, test_options, &corpus, TOKENIZER_BYTES,
                keep, keep_every, &test_report);
-    tokens_close(corpus.train);
     tokens_close(corpus.val);
-    tokens_close(corpus.whole);
+    tokens_close(corpus.train);
 }
 
 static inline void close_saver(Saver *saver, RunDir *dir) {

@@ -53,7 +53,7 @@ static inline void fill_memory(const TensorTable *table, void *memory, int V, ui
         uint32_t *bits = calloc(1, tensor_bytes(t));
         int64_t count = table->entry[i].layout == VOCABULARY ? V * t.dim[1] : tensor_count(t);
         for (int64_t j = 0; j < count; j++)                /* any finite number: the highest bit of the exponent is 0 */
-            bits[j] = philox(7, RANDOM_TEST, seed, (uint64_t)(i << 20 | j)).word[0] & 0xbfffffff;
+            bits[j] = philox(7, RANDOM_TEST, 0, seed, (uint64_t)(i << 20 | j)).word[0] & 0xbfffffff;
         device_upload((char *)memory + table->entry[i].offset, bits, tensor_bytes(t));
         free(bits);
     }

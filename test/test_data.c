@@ -22,7 +22,7 @@ static void philox_known_answers(void) {
         EXPECT(!memcmp(&got, &known[i].want, sizeof got), "vector %d: %08x %08x %08x %08x", i,
                got.word[0], got.word[1], got.word[2], got.word[3]);
     }
-    Random128 got = philox(7, RANDOM_TEST, 5, 0x123456789abcdef0);      /* the map in random.h */
+    Random128 got = philox(7, RANDOM_TEST, 0, 5, 0x123456789abcdef0);      /* the map in random.h */
     Random128 want = philox4x32((Random128){{ 0x9abcdef0, 0x12345678, 5, RANDOM_TEST }}, 7);
     EXPECT(!memcmp(&got, &want, sizeof got), "the counter is not laid out as random.h says");
 }
@@ -278,26 +278,26 @@ static void malformed_files(void) {
         { "short3.bin",     20240520, 1, 10, 3,         "the file has 3 bytes, a shard's header alone has 1024" },
         { "short12.bin",    20240520, 1, 10, 12,        "the file has 12 bytes" },
         { "short1023.bin",  20240520, 1, 10, 1023,      "the file has 1023 bytes" },
-        { "header.bin",     20240520, 1, 10, 1024,      "truncated: header promises 10 tokens, the file holds 0" },
+        { "header.bin",     20240520, 1, 10, 1024,      "promises 10 tokens, 1044 bytes in all, the file has 1024" },
         { "magic.bin",      12345,    1, 10, 1044,      "magic 12345, want 20240520 or 20240801" },
         { "swapped.bin",    0x88d83401, 1, 10, 1044,    "magic 2295870465, want" },
-        { "model.bin",      20240326, 3, 10, 1044,      "this is an llm.c checkpoint, want a token shard" },
+        { "model.bin",      20240326, 3, 10, 1044,      "this is an llm.c checkpoint, want a text or a token shard" },
         { "version0.bin",   20240520, 0, 10, 1044,      "shard version 0, want 1" },
         { "version2.bin",   20240520, 2, 10, 1044,      "shard version 2, want 1" },
         { "version7.bin",   20240520, 7, 10, 1044,      "shard version 7, want 1" },
         { "version2_4.bin", 20240801, 2, 10, 1064,      "shard version 2, want 1 or 7" },
-        { "large.bin",      20240520, 1, 11, 1044,      "truncated: header promises 11 tokens, the file holds 10" },
-        { "large_4.bin",    20240801, 1, 11, 1064,      "truncated: header promises 11 tokens, the file holds 10" },
-        { "odd.bin",        20240520, 1, 10, 1043,      "truncated: header promises 10 tokens, the file holds 9" },
-        { "huge.bin",       20240520, 1, 0xffffffff, 1044, "header promises 4294967295 tokens, the file holds 10" },
-        { "huge_4.bin",     20240801, 7, 0x80000000, 1044, "header promises 2147483648 tokens, the file holds 5" },
-        { "small.bin",      20240520, 1, 9,  1044,      "promises 9 tokens, 1042 bytes in all, the file has 1044" },
+        { "large.bin",      20240520, 1, 11, 1044,      "promises 11 tokens, 1046 bytes in all, the file has 1044" },
+        { "large_4.bin",    20240801, 1, 11, 1064,      "promises 11 tokens, 1068 bytes in all, the file has 1064" },
+        { "odd.bin",        20240520, 1, 10, 1043,      "promises 10 tokens, 1044 bytes in all, the file has 1043" },
+        { "huge.bin",       20240520, 1, 0xffffffff, 1044, "truncated: the header promises 4294967295 tokens, " },
+        { "huge_4.bin",     20240801, 7, 0x80000000, 1044, "promises 2147483648 tokens, 8589935616 bytes" },
+        { "small.bin",      20240520, 1, 9,  1044,      "too long: the header promises 9 tokens, 1042 bytes" },
         { "trailing.bin",   20240520, 1, 10, 1045,      "promises 10 tokens, 1044 bytes in all, the file has 1045" },
         { "width.bin",      20240520, 1, 10, 1064,      "promises 10 tokens, 1044 bytes in all, the file has 1064" },
         { "zero.bin",       20240520, 1, 0,  1024,      "a shard without tokens" },
         { "zero_more.bin",  20240801, 7, 0,  1032,      "promises 0 tokens, 1024 bytes in all, the file has 1032" },
         { "single.bin",     20240520, 1, 1,  1026,      "one token, want 2 or more" },
-        { "magic.txt",      20240520, 1, 11, 1044,      "header promises 11 tokens, the" },   /* known by its magic */
+        { "magic.txt",      20240520, 1, 11, 1044,      "promises 11 tokens, 1046 bytes" },   /* known by its magic */
     };
     for (int i = 0; i < COUNT(shards); i++) {
         unsigned char bytes[1100] = { 0 };
@@ -314,7 +314,7 @@ static void malformed_files(void) {
         { "three.bin",    "abc", 3,                          "the file has 3 bytes" },
         { "text.bin",     "once upon a time", 16,            "magic 1701015151, want" },
         { "weights",      "\x80\x02}q\x00X", 6,              "this is a Python pickle, want a text or a token shard" },
-        { "pickle.bin",   "\x80\x02}q\x00X", 6,              "this is a Python pickle, want a token shard" },
+        { "pickle.bin",   "\x80\x02}q\x00X", 6,              "this is a Python pickle, want a text or a token shard" },
         { "model.pt",     "PK\3\4\0\0archive/data.pkl", 22,  "this is a PyTorch checkpoint (zip), want" },
         { "model.zip",    "PK\3\4\0\0\0\0\0\0notes.txt", 19, "this is a zip archive, want" },
         { "train.npy",    "\x93NUMPY\1\0v\0", 10,            "this is a NumPy array, want" },

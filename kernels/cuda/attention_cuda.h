@@ -38,8 +38,7 @@ __device__ static inline float tie_breaker(float row_max) {
 }
 
 /* The index-th tile in the order in which they run: the tiles of heads_in_flight heads in turn, from the longest work
-   to the shortest. With a causal mask the last queries see the most keys, the first keys are seen by the most
-   queries. */
+   to the shortest. With a causal mask later queries see more keys, and earlier keys are seen by more queries. */
 struct TileIndex { int head, tile; };
 
 __device__ static inline TileIndex swizzled_tile(int index, int heads, int heads_in_flight, int tiles,

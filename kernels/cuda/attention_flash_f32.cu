@@ -109,19 +109,6 @@ __device__ inline void add_matmul(float (&sums)[ROWS][D / LANES], const float *s
     }
 }
 
-/* Over the 16 threads of a y. */
-__device__ inline float lanes_sum(float a) {
-    #pragma unroll
-    for (int i = LANES / 2; i; i >>= 1) a += __shfl_xor_sync(0xffffffffu, a, i);
-    return a;
-}
-
-__device__ inline float lanes_max(float a) {
-    #pragma unroll
-    for (int i = LANES / 2; i; i >>= 1) a = fmaxf(a, __shfl_xor_sync(0xffffffffu, a, i));
-    return a;
-}
-
 /* The tile of this block, the thread's row and column in it. All heads run side by side. */
 struct Place { int head, first, x, y; };
 
@@ -161,7 +148,7 @@ forward_kernel(AttentionSpec s, Tensor out, float *lse, Tensor q, Tensor k, Tens
             #pragma unroll
             for (int j = 0; j < SCORES; j++) p[i][j] = LANES * j < end ? s.scale * p[i][j] : -INFINITY;
             const float before = row_max[i];
-            row_max[i] = fmaxf(before, lanes_max(fmaxf(p[i][0], p[i][1])));
+            row_max[i] = fmaxf(before, warp_max<LANES>(fmaxf(p[i][0], p[i][1])));
             const float shift = row_max[i] == -INFINITY ? 0.0f : row_max[i];    /* the row has seen no key yet */
             const float rescale = expf(before - shift);
             #pragma unroll
@@ -178,7 +165,7 @@ forward_kernel(AttentionSpec s, Tensor out, float *lse, Tensor q, Tensor k, Tens
     #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         const int row = i0 + ROWS * y + i;
-        total[i] = lanes_sum(total[i]);
+        total[i] = warp_sum<LANES>(total[i]);
         #pragma unroll
         for (int n = 0; n < Shape<D>::SUMS; n++) sums[i][n] = keys_seen(s, row) ? sums[i][n] / total[i] : 0.0f;
         if (x == 0 && row < s.Tq) lse[(int64_t)at.head * s.Tq + row] = row_max[i] + logf(total[i]);
@@ -207,7 +194,7 @@ dq_kernel(AttentionSpec s, Tensor dq, float *delta, Tensor dout, Tensor out, con
         float sum = 0;
         for (int c = x; row < s.Tq && c < s.HS; c += LANES)
             sum += dO[(ROWS * y + i) * Shape<D>::PITCH + c] * ho.data[row * ho.pitch + c];
-        delta_row[i] = lanes_sum(sum);
+        delta_row[i] = warp_sum<LANES>(sum);
         lse_row[i] = row < s.Tq ? lse[index] : 0.0f;
         if (x == 0 && row < s.Tq) delta[index] = delta_row[i];
     }
@@ -294,26 +281,19 @@ static AttentionSpec kernel_spec(AttentionSpec s) {
 
 static int blocks(const AttentionSpec *s, int T) { return (int)ceil_div(T, TILE) * s->B * s->NH; }
 
-/* More than 48 KiB of shared memory need an attribute. Here it is at most 75 KiB; every GPU since Ampere has 99. */
-#define LAUNCH_TILES(kernel, grid, floats, ...) do { \
-    const int bytes_ = (int)sizeof(float) * (floats); \
-    CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes_)); \
-    LAUNCH(kernel, grid, THREADS, bytes_, __VA_ARGS__); \
-} while (0)
-
 template <int D>
 static void forward_sized(const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v) {
-    LAUNCH_TILES(forward_kernel<D>, blocks(s, s->Tq), 3 * Shape<D>::TILE_FLOATS + SCORE_FLOATS,
-                 kernel_spec(*s), out, lse, q, k, v);
+    LAUNCH(forward_kernel<D>, blocks(s, s->Tq), THREADS, sizeof(float) * (3 * Shape<D>::TILE_FLOATS + SCORE_FLOATS),
+           kernel_spec(*s), out, lse, q, k, v);
 }
 
 template <int D>
 static void backward_sized(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
                            Tensor out, const float *lse, Tensor q, Tensor k, Tensor v, float *delta) {
-    LAUNCH_TILES(dq_kernel<D>, blocks(s, s->Tq), 4 * Shape<D>::TILE_FLOATS + SCORE_FLOATS,
-                 kernel_spec(*s), dq, delta, dout, out, lse, q, k, v);
-    LAUNCH_TILES(dkv_kernel<D>, blocks(s, s->Tk), 4 * Shape<D>::TILE_FLOATS + 2 * SCORE_FLOATS,
-                 kernel_spec(*s), dk, dv, dout, lse, delta, q, k, v);
+    LAUNCH(dq_kernel<D>, blocks(s, s->Tq), THREADS, sizeof(float) * (4 * Shape<D>::TILE_FLOATS + SCORE_FLOATS),
+           kernel_spec(*s), dq, delta, dout, out, lse, q, k, v);
+    LAUNCH(dkv_kernel<D>, blocks(s, s->Tk), THREADS, sizeof(float) * (4 * Shape<D>::TILE_FLOATS + 2 * SCORE_FLOATS),
+           kernel_spec(*s), dk, dv, dout, lse, delta, q, k, v);
 }
 
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v, void *) {

@@ -11,7 +11,6 @@
 #include "attention_mma.cuh"
 #include <cfloat>
 
-static constexpr float LOG2E = 1.44269504f, LN2 = 0.693147181f;
 static constexpr float SLACK = 8.0f;       /* the row maximum in use may be short of the true one by 2^8: P <= 256 */
 static constexpr float NO_MAX = -FLT_MAX;  /* of a row that has seen no key: finite, so that it can be subtracted */
 
@@ -36,8 +35,31 @@ __device__ static inline bf16 *rows_of(const View &t, const Problem &p, int head
     return t.data + ((int64_t)(head / p.NH) * T + row) * t.pitch + head % p.NH * p.HS;
 }
 
+/* Starts the copy of the rows of a head that a block owns, row .. row + ROWS - 1. */
+template<int KS, int ROWS> __device__ static inline void load_own(uint32_t tile, const View &t, const Problem &p,
+                                                                  int head, int T, int row) {
+    const bf16 *share = share_of_rows<KS>(rows_of(t, p, head, T, row), t.pitch);
+    load_rows<KS, ROWS>(tile, share, t.pitch, T - row, p.HS);
+}
+
+/* The causal mask of scores whose rows begin at query i and whose columns begin at key j; g, c: attention_mma.cuh */
+template<int MT, int N> __device__ static inline void mask(float (&s)[MT][N][4], const Problem &p, int i, int j,
+                                                           int g, int c, float masked) {
+    #pragma unroll
+    for (int m = 0; m < MT; m++)
+        #pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int last = last_key(p, i + g + 16 * m + 8 * h) - j - 2 * c;
+            #pragma unroll
+            for (int n = 0; n < N; n++)
+                #pragma unroll
+                for (int e = 2 * h; e < 2 * h + 2; e++)
+                    if (8 * n + e % 2 > last) s[m][n][e] = masked;
+        }
+}
+
 /* The kernels' tiles: rows that a block owns, rows of a pipeline stage of the other operands. Two stages: one is loaded
-   while the other is computed with. 128 threads of up to 255 registers: two blocks on a multiprocessor. */
+   while the other is computed with. 128 threads of up to 255 registers: two blocks on an SM. */
 template<int KS> struct Forward {
     static constexpr int OWN = 128, STREAM = 64, MT = 2;
     static constexpr int HELD = KS <= 4 ? KS : 1;                                   /* q in registers */
@@ -79,10 +101,6 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
         load_rows<KS, F::STREAM>(k_tile, k_share, k.pitch, p.Tk - j0, p.HS);
         load_rows<KS, F::STREAM>(k_tile + F::STREAM * PITCH, v_share, v.pitch, p.Tk - j0, p.HS);
     };
-    auto load_own = [&](uint32_t to, const View &t) {
-        const bf16 *share = share_of_rows<KS>(rows_of(t, p, tile.head, p.Tq, i0), t.pitch);
-        load_rows<KS, F::OWN>(to, share, t.pitch, p.Tq - i0, p.HS);
-    };
 
     float sums[F::MT][2 * KS][4], total[F::MT][2];
     float row_max[F::MT][2];        /* that P is relative to, in units of log2; see SLACK, tie_breaker */
@@ -93,7 +111,7 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
         for (int h = 0; h < 2; h++) { row_max[m][h] = NO_MAX; total[m][h] = 0.0f; }
 
     uint32_t held[F::MT][F::HELD][4];
-    load_own(q_tile, q);
+    load_own<KS, F::OWN>(q_tile, q, p, tile.head, p.Tq, i0);
     load_stage(0, 0);
     for (int j0 = 0, stage = 0; j0 < keys; j0 += F::STREAM, stage ^= 1) {
         cp_async_wait_all();
@@ -105,19 +123,7 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
         const uint32_t k_tile = stages + stage * F::STAGE_BYTES, v_tile = k_tile + F::STREAM * PITCH;
         float s[F::MT][F::STREAM / 8][4];
         gemm_nt<KS>(s, held, q_tile + own * PITCH, across, k_tile, down);
-        if (j0 + F::STREAM - 1 > last_key(p, first)) {
-            #pragma unroll
-            for (int m = 0; m < F::MT; m++)
-                #pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const int last = last_key(p, first + g + 16 * m + 8 * h) - j0 - 2 * c;
-                    #pragma unroll
-                    for (int n = 0; n < F::STREAM / 8; n++)
-                        #pragma unroll
-                        for (int e = 2 * h; e < 2 * h + 2; e++)
-                            if (8 * n + e % 2 > last) s[m][n][e] = -INFINITY;
-                }
-        }
+        if (j0 + F::STREAM - 1 > last_key(p, first)) mask(s, p, first, j0, g, c, -INFINITY);
 
         float top[F::MT][2];
         bool grown = false;
@@ -202,13 +208,9 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
         load_rows<KS, F::STREAM>(k_tile, k_share, k.pitch, p.Tk - j0, p.HS);
         load_rows<KS, F::STREAM>(k_tile + F::STREAM * PITCH, v_share, v.pitch, p.Tk - j0, p.HS);
     };
-    auto load_own = [&](uint32_t to, const View &t) {
-        const bf16 *share = share_of_rows<KS>(rows_of(t, p, tile.head, p.Tq, i0), t.pitch);
-        load_rows<KS, F::OWN>(to, share, t.pitch, p.Tq - i0, p.HS);
-    };
 
-    load_own(q_tile, q);
-    load_own(dout_tile, dout);
+    load_own<KS, F::OWN>(q_tile, q, p, tile.head, p.Tq, i0);
+    load_own<KS, F::OWN>(dout_tile, dout, p, tile.head, p.Tq, i0);
     load_stage(0, 0);
     cp_async_wait_all();
     __syncthreads();
@@ -266,19 +268,7 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
                 for (int n = 0; n < 2 * F::N; n++)
                     #pragma unroll
                     for (int e = 0; e < 4; e++) s[m][n][e] = ex2(s[m][n][e] * scale2 - lse2[m][e / 2]);
-            if (j + 16 * F::N - 1 > last_key(p, first)) {
-                #pragma unroll
-                for (int m = 0; m < F::MT; m++)
-                    #pragma unroll
-                    for (int h = 0; h < 2; h++) {
-                        const int last = last_key(p, first + g + 16 * m + 8 * h) - j - 2 * c;
-                        #pragma unroll
-                        for (int n = 0; n < 2 * F::N; n++)
-                            #pragma unroll
-                            for (int e = 2 * h; e < 2 * h + 2; e++)
-                                if (8 * n + e % 2 > last) s[m][n][e] = 0.0f;
-                    }
-            }
+            if (j + 16 * F::N - 1 > last_key(p, first)) mask(s, p, first, j, g, c, 0.0f);
             gemm_nt<KS>(d, held_dout, dout_tile + own * PITCH, across, v_tile, down);
             #pragma unroll
             for (int m = 0; m < F::MT; m++)
@@ -327,13 +317,9 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
                    (int)threadIdx.x % F::STREAM < p.Tq - i0);
         row_share += F::STREAM;
     };
-    auto load_own = [&](uint32_t to, const View &t) {
-        const bf16 *share = share_of_rows<KS>(rows_of(t, p, tile.head, p.Tk, j0), t.pitch);
-        load_rows<KS, F::OWN>(to, share, t.pitch, p.Tk - j0, p.HS);
-    };
 
-    load_own(k_tile, k);
-    load_own(v_tile, v);
+    load_own<KS, F::OWN>(k_tile, k, p, tile.head, p.Tk, j0);
+    load_own<KS, F::OWN>(v_tile, v, p, tile.head, p.Tk, j0);
     if (begin < p.Tq) load_stage(0, begin);
     const uint32_t none[F::MT][1][4] = {};
     float k_sums[F::MT][2 * KS][4], v_sums[F::MT][2 * KS][4];
@@ -422,28 +408,21 @@ static int blocks(const Problem &p, int T, int own) {
     return (int)count;
 }
 
-/* Once per kernel: more than the 48 KiB that every kernel may have, and room for two blocks rather than for L1. */
-template<class Kernel> static bool allow_shared(Kernel kernel, int bytes) {
-    CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
-    return true;
-}
-
-struct Operands { View out, dout, dq, dk, dv, q, k, v; float *lse, *delta; };
+struct Operands {
+    View q, k, v, out;
+    float *lse;
+    View dout = {}, dq = {}, dk = {}, dv = {};
+    float *delta = NULL;
+};
 
 template<int KS> static void launch_forward(const Problem &p, const Operands &o) {
     using F = Forward<KS>;
-    static const bool allowed = allow_shared(flash_forward<KS>, F::SHARED_BYTES);
-    (void)allowed;
     LAUNCH(flash_forward<KS>, blocks(p, p.Tq, F::OWN), THREADS, F::SHARED_BYTES, p, o.out, o.lse, o.q, o.k, o.v);
 }
 
 template<int KS> static void launch_backward(const Problem &p, const Operands &o) {
     using Q = BackwardQ<KS>;
     using KV = BackwardKV<KS>;
-    static const bool allowed = allow_shared(flash_backward_q<KS>, Q::SHARED_BYTES)
-                             && allow_shared(flash_backward_kv<KS>, KV::SHARED_BYTES);
-    (void)allowed;
     LAUNCH(flash_backward_q<KS>, blocks(p, p.Tq, Q::OWN), THREADS, Q::SHARED_BYTES,
            p, o.dq, o.delta, o.dout, o.out, o.lse, o.q, o.k, o.v);
     LAUNCH(flash_backward_kv<KS>, blocks(p, p.Tk, KV::OWN), THREADS, KV::SHARED_BYTES,
@@ -460,21 +439,16 @@ static const Launch backwards[] = { launch_backward<2>, launch_backward<2>, laun
 
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v, void *) {
     attention_check_forward(&attention_flash_sm80, s, out, lse, q, k, v);
-    Operands o = {};
-    o.out = view("out", out);
-    o.q = view("q", q);
-    o.k = view("k", k);
-    o.v = view("v", v);
-    o.lse = (float *)lse.data;
-    forwards[(s->HS - 1) / 16](problem(s), o);
+    forwards[(s->HS - 1) / 16](problem(s), { view("q", q), view("k", k), view("v", v), view("out", out),
+                                             (float *)lse.data });
 }
 
 static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                      const void *, Tensor q, Tensor k, Tensor v, void *work) {
     attention_check_backward(&attention_flash_sm80, s, dq, dk, dv, dout, out, lse, q, k, v);
     backwards[(s->HS - 1) / 16](problem(s), {
-        view("out", out), view("dout", dout), view("dq", dq), view("dk", dk), view("dv", dv),
-        view("q", q), view("k", k), view("v", v), (float *)lse.data, (float *)work });
+        view("q", q), view("k", k), view("v", v), view("out", out), (float *)lse.data, view("dout", dout),
+        view("dq", dq), view("dk", dk), view("dv", dv), (float *)work });
 }
 
 const Attention attention_flash_sm80 = { "flash", refuse, attention_no_bytes, attention_row_bytes, forward, backward };

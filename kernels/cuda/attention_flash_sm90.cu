@@ -12,6 +12,7 @@ CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int r
                                               &found));
         REQUIRE(encode, "attention: the driver has no cuTensorMapEncodeTiled, want one for CUDA 12.0 or newer");
     }
+    attention_check_rows(name, t);
     const cuuint64_t pitch = (cuuint64_t)t.pitch * sizeof(bf16);
     const cuuint64_t dim[] = { (cuuint64_t)s->HS, (cuuint64_t)s->NH, (cuuint64_t)s->Tq, (cuuint64_t)s->B };
     const cuuint64_t stride[] = { (cuuint64_t)s->HS * sizeof(bf16), pitch, pitch * (cuuint64_t)s->Tq };
@@ -60,24 +61,13 @@ static const char *refuse(const AttentionSpec *s) {
 
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v, void *) {
     attention_check_forward(&attention_flash_sm90, s, out, lse, q, k, v);
-    attention_check_rows("out", out);
-    attention_check_rows("q", q);
-    attention_check_rows("k", k);
-    attention_check_rows("v", v);
     attention_flash_sm90_forward(s, out, (float *)lse.data, q, k, v);
 }
 
 static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                      const void *, Tensor q, Tensor k, Tensor v, void *work) {
     attention_check_backward(&attention_flash_sm90, s, dq, dk, dv, dout, out, lse, q, k, v);
-    attention_check_rows("q", q);
-    attention_check_rows("k", k);
-    attention_check_rows("v", v);
-    attention_check_rows("out", out);
-    attention_check_rows("dout", dout);
-    attention_check_rows("dq", dq);
-    attention_check_rows("dk", dk);
-    attention_check_rows("dv", dv);
+    attention_check_rows("out", out);       /* the other operands: tensor_map */
     REQUIRE((uintptr_t)work % 16 == 0, "attention: the workspace begins at %p, want a multiple of 16 bytes", work);
     attention_flash_sm90_backward(s, dq, dk, dv, dout, out, (const float *)lse.data, q, k, v, work);
 }

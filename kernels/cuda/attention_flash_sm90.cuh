@@ -8,8 +8,6 @@
 #include "attention_cuda.h"
 #include "ptx_sm90.cuh"
 
-static constexpr float LOG2E = 1.44269504f, LN2 = 0.693147181f;
-
 enum {
     KEYS = 128,             /* rows of a K or V tile */
     WARPGROUP = 128,        /* threads */
@@ -184,7 +182,7 @@ template<int PANELS> DEVICE void store_rows(uint32_t staging, const CUtensorMap 
 /* ---- host ---- */
 
 /* TMA tiles of `rows` rows and 64 columns of one head. Outside the head and the sequence zeros are read and nothing is
-   written. */
+   written. Fails unless all rows of t begin on 16 bytes. */
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows);
 int         sm_count(void);
 Problem     make_problem(const AttentionSpec *s, int64_t heads_in_flight);  /* without tile_counter and fetches */

@@ -465,7 +465,6 @@ template<int PANELS> static void launch(Problem p, const Workspace &w, const Att
                                         Tensor out, Tensor dout, Tensor q, Tensor k, Tensor v,
                                         Tensor dq, Tensor dk, Tensor dv) {
     using F = Backward<PANELS>;
-    CUDA(cudaFuncSetAttribute(flash_backward_sm90<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, F::SHARED_BYTES));
     const Maps maps = { tensor_map("q", s, q, F::QT), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
                         tensor_map("dout", s, dout, F::QT), tensor_map("dq", s, dq, EPILOGUE_ROWS),
                         tensor_map("dk", s, dk, EPILOGUE_ROWS), tensor_map("dv", s, dv, EPILOGUE_ROWS) };

@@ -344,7 +344,6 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
 }
 
 template<class F> static void launch(Problem p, const Maps &maps, float *lse) {
-    CUDA(cudaFuncSetAttribute(flash_forward_sm90<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, F::SHARED_BYTES));
     const int64_t tiles = (int64_t)p.heads * tile_count(p, F::ROWS, F::first_row(p.T));
     const int blocks = persistent_blocks(tiles);
     p.fetches = (unsigned)(tiles + blocks);

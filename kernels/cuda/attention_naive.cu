@@ -78,11 +78,6 @@ static Heads P_of(const void *kept, const AttentionSpec *s, int64_t b) {
 
 static cublasHandle_t cublas;
 
-#define CUBLAS(call) do { \
-    cublasStatus_t status_ = (call); \
-    REQUIRE(status_ == CUBLAS_STATUS_SUCCESS, "cublas: %s: %s", #call, cublasGetStatusString(status_)); \
-} while (0)
-
 static void open_cublas(void) {
     if (!cublas) {
         CUBLAS(cublasCreate(&cublas));
@@ -90,8 +85,6 @@ static void open_cublas(void) {
     }
     CUBLAS(cublasSetStream(cublas, cuda_stream));
 }
-
-static cudaDataType_t cuda_type(DType dtype) { return dtype == F32 ? CUDA_R_32F : CUDA_R_16BF; }
 
 /* c (M,N) = or += a b for each head. cuBLAS is column-major: it sees the transposed matrices, and c^T = b^T a^T. */
 static void matmul(const AttentionSpec *s, Heads c, int M, int N, int K, Heads a, Layout a_layout,

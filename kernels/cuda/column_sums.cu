@@ -9,8 +9,7 @@ extern "C" {
 enum {
     WARPS = 8, LANES = 32,
     BLOCKS = 528,                   /* 4 of 256 threads, 64 KiB in flight, on each of 132 SMs: one wave */
-    PARTIAL_COUNT = 1 << 21,        /* floats: 8 MiB */
-    GROUPS = 32                     /* of the second step: slices read at a time */
+    PARTIAL_COUNT = 1 << 21         /* floats: 8 MiB */
 };
 
 static float *partial;
@@ -46,20 +45,30 @@ column_slices_kernel(float *partial, const T *x, int64_t rows, int64_t columns, 
     }
 }
 
-/* A block has 32 columns; its warp g adds the slices g, g + 32, ... */
-static __global__ void __launch_bounds__(GROUPS * LANES)
-column_total_kernel(float *sum, const float *partial, int64_t columns, int slices, Into into) {
-    __shared__ float sums[GROUPS][LANES + 1];
-    const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
-    const int64_t column = (int64_t)blockIdx.x * LANES + lane;
+/* A block has 32 columns; its warp w adds the slices w, w + 32, ... (17 of 528, independent loads), then one column's
+   32 sums. A thread a column would make 528 dependent additions. */
+static __global__ void __launch_bounds__(32 * LANES)
+slices_sum_kernel(float *sum, int count, float *sum2, const float *partial, int columns, int slices, bool add) {
+    __shared__ float part[32][LANES + 1];           /* 33: a column is in 32 banks */
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, from = blockIdx.x * LANES + lane;
     float total = 0;
-    if (column < columns)
-        for (int i = group; i < slices; i += GROUPS) total += partial[i * columns + column];
-    sums[group][lane] = total;
+    if (from < columns) {
+        #pragma unroll 8
+        for (int i = warp; i < slices; i += 32) total += partial[(int64_t)i * columns + from];
+    }
+    part[warp][lane] = total;
     __syncthreads();
-    total = warp_sum(sums[lane][group]);        /* now warp g adds column g */
-    const int64_t own = (int64_t)blockIdx.x * LANES + group;
-    if (lane == 0 && own < columns) sum[own] = into == ACCUMULATE ? sum[own] + total : total;
+    total = warp_sum(part[lane][warp]);
+    const int to = blockIdx.x * LANES + warp;
+    if (lane || to >= columns) return;
+    float *own = to < count ? sum + to : sum2 + (to - count);
+    *own = (add ? *own : 0.0f) + total;
+}
+
+void slices_sum(Tensor sum, Tensor sum2, const float *partial, int slices, Into into) {
+    const int64_t count = tensor_count(sum), columns = count + (sum2.data ? tensor_count(sum2) : 0);
+    LAUNCH(slices_sum_kernel, (unsigned)ceil_div(columns, LANES), 32 * LANES, 0, (float *)sum.data, (int)count,
+           (float *)sum2.data, partial, (int)columns, slices, into == ACCUMULATE);
 }
 
 template <class T, int WIDTH> static void column_sums_of(Tensor sum, Tensor t, Into into) {
@@ -75,8 +84,7 @@ template <class T, int WIDTH> static void column_sums_of(Tensor sum, Tensor t, I
     if (!partial) partial = (float *)device_alloc(PARTIAL_COUNT * sizeof *partial, "the partial sums of the biases");
     LAUNCH((column_slices_kernel<T, WIDTH>), dim3((unsigned)tiles, (unsigned)slices), WARPS * LANES, 0, partial,
            (const T *)t.data, rows, columns, t.pitch, slice_rows);
-    LAUNCH(column_total_kernel, (unsigned)ceil_div(columns, LANES), GROUPS * LANES, 0, (float *)sum.data, partial,
-           columns, (int)slices, into);
+    slices_sum(sum, {}, partial, (int)slices, into);
 }
 
 void column_sums(Tensor sum, Tensor t, Into into) {

@@ -10,8 +10,14 @@ extern "C" {
 typedef __nv_bfloat16 bf16;
 
 /* The one way to start a kernel. Parentheses keep a template's commas together:
-   LAUNCH((norm_kernel<float, 4>), grid, block, smem_bytes, arguments...) */
+   LAUNCH((norm_kernel<float, 4>), grid, block, smem_bytes, arguments...)
+   More than 48 KiB of shared memory must be allowed; a kernel with 24 KiB or more gets as much of it as the SM has,
+   rather than L1, so that several blocks fit. */
 #define LAUNCH(kernel, grid, block, smem_bytes, ...) do { \
+    if ((size_t)(smem_bytes) >= 24 << 10) { \
+        CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(smem_bytes))); \
+        CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100)); \
+    } \
     kernel<<<grid, block, smem_bytes, cuda_stream>>>(__VA_ARGS__); \
     cudaError_t error_ = cudaGetLastError(); \
     REQUIRE(error_ == cudaSuccess, "cuda: %s: %s", #kernel, cudaGetErrorString(error_)); \
@@ -87,39 +93,36 @@ template <class T, int SIZE> __device__ inline void store_floats(T *to, const fl
     else                                        *(uint2 *)to = { bf16_pair(f[0], f[1]), bf16_pair(f[2], f[3]) };
 }
 
-/* Over the 32 lanes of a full warp; every lane gets the same bits. */
-template <class T> __device__ inline T warp_sum(T x) {
+/* Over the lanes of a warp, or of each group of LANES neighbours; every lane gets the same bits. */
+template <int LANES = 32, class T> __device__ inline T warp_sum(T x) {
     #pragma unroll
-    for (int i = 16; i; i >>= 1) x += __shfl_xor_sync(0xffffffffu, x, i);
+    for (int i = LANES / 2; i; i >>= 1) x += __shfl_xor_sync(0xffffffffu, x, i);
     return x;
 }
 
-__device__ inline float warp_max(float x) {
+template <int LANES = 32> __device__ inline float warp_max(float x) {
     #pragma unroll
-    for (int i = 16; i; i >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
+    for (int i = LANES / 2; i; i >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
     return x;
+}
+
+template <class T, T over_warp(T)> __device__ inline T block_reduce(T x, T identity) {
+    __shared__ T partial[32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    x = over_warp(x);
+    __syncthreads();
+    if (lane == 0) partial[warp] = x;
+    __syncthreads();
+    return over_warp(lane < warps ? partial[lane] : identity);
 }
 
 /* Over all threads of a block of whole warps, in a fixed order; every thread calls it and gets the same bits. It may
    be called again at once. */
-template <class T> __device__ inline T block_sum(T x) {
-    __shared__ T partial[32];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    x = warp_sum(x);
-    __syncthreads();
-    if (lane == 0) partial[warp] = x;
-    __syncthreads();
-    return warp_sum(lane < warps ? partial[lane] : T(0));
-}
+template <class T> __device__ inline T block_sum(T x) { return block_reduce<T, warp_sum<32, T>>(x, T(0)); }
+__device__ inline float block_max(float x) { return block_reduce<float, warp_max<32>>(x, -INFINITY); }
 
-__device__ inline float block_max(float x) {
-    __shared__ float partial[32];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    x = warp_max(x);
-    __syncthreads();
-    if (lane == 0) partial[warp] = x;
-    __syncthreads();
-    return warp_max(lane < warps ? partial[lane] : -INFINITY);
-}
+/* sum = or += the sums, in a fixed order, of the rows of partial (slices, columns): first the columns of sum, then
+   those of sum2, which may be absent. */
+void slices_sum(Tensor sum, Tensor sum2, const float *partial, int slices, Into into);
 
 #endif

@@ -1,4 +1,4 @@
-/* kernels/cuda/cuda.h - The stream, and the check of every call of the CUDA runtime, for C and C++. */
+/* kernels/cuda/cuda.h - The stream, and the checks of calls of the CUDA runtime and of cuBLAS, for C and C++. */
 #ifndef KERNELS_CUDA_CUDA_H
 #define KERNELS_CUDA_CUDA_H
 #include <cuda_runtime.h>
@@ -6,10 +6,13 @@
 extern "C" {
 #endif
 #include "../check.h"
+#include "../tensor.h"
 
 extern cudaStream_t cuda_stream;        /* all work is issued to this one stream */
 
 int cuda_arch(void);                    /* compute capability times ten: 80, 90 */
+
+static inline cudaDataType_t cuda_type(DType dtype) { return dtype == BF16 ? CUDA_R_16BF : CUDA_R_32F; }
 #ifdef __cplusplus
 }
 #endif
@@ -17,6 +20,11 @@ int cuda_arch(void);                    /* compute capability times ten: 80, 90 
 #define CUDA(call) do { \
     cudaError_t error_ = (call); \
     REQUIRE(error_ == cudaSuccess, "cuda: %s: %s", #call, cudaGetErrorString(error_)); \
+} while (0)
+
+#define CUBLAS(call) do { \
+    cublasStatus_t status_ = (call); \
+    REQUIRE(status_ == CUBLAS_STATUS_SUCCESS, "cublas: %s: %s", #call, cublasGetStatusString(status_)); \
 } while (0)
 
 #endif

@@ -181,6 +181,10 @@ embedding_dwte_kernel(float *dwte, int64_t pitch, const T *dx, const int *token,
     int run = token[first];
     bool shared = first > 0 && token[first - 1] == run;
     float total[SIZE] = {};
+    const auto end_run = [&] {
+        if (shared) put_floats(partial + (int64_t)blockIdx.x * C + c, total, false);
+        else        put_floats(dwte + run * pitch + c, total, true);
+    };
     for (int start = first; start < last; start += AHEAD) {
         float row[AHEAD][SIZE];
         int next[AHEAD];
@@ -194,8 +198,7 @@ embedding_dwte_kernel(float *dwte, int64_t pitch, const T *dx, const int *token,
         for (int a = 0; a < AHEAD; a++) {
             if (start + a >= last) break;
             if (next[a] != run) {
-                if (shared) put_floats(partial + (int64_t)blockIdx.x * C + c, total, false);
-                else        put_floats(dwte + run * pitch + c, total, true);
+                end_run();
                 run = next[a];
                 shared = false;
                 #pragma unroll
@@ -205,8 +208,7 @@ embedding_dwte_kernel(float *dwte, int64_t pitch, const T *dx, const int *token,
             for (int k = 0; k < SIZE; k++) total[k] += row[a][k];
         }
     }
-    if (shared) put_floats(partial + (int64_t)blockIdx.x * C + c, total, false);
-    else        put_floats(dwte + run * pitch + c, total, true);
+    end_run();
 }
 
 /* Where chunk blockIdx.x + 1 is the first to continue a run, this block adds the run's partial sums, up to the last

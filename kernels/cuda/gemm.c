@@ -3,13 +3,9 @@
 #include "../gemm.h"
 #include <string.h>
 #include <cublasLt.h>
+#include <cublas_v2.h>
 #include "cuda.h"
 #include "../device.h"
-
-#define CUBLAS(call) do { \
-    cublasStatus_t status_ = (call); \
-    REQUIRE(status_ == CUBLAS_STATUS_SUCCESS, "cublas: %s: %s", #call, cublasLtGetStatusName(status_)); \
-} while (0)
 
 enum { WORKSPACE_BYTES = 32 << 20 };    /* NVIDIA's recommendation for Hopper */
 
@@ -35,8 +31,6 @@ static int64_t alignment(const void *data, int64_t pitch, DType dtype) {
     const uintptr_t bits = (uintptr_t)data | (uintptr_t)pitch * dtype_bytes(dtype) | 256;
     return (int64_t)(bits & -bits);
 }
-
-static cudaDataType_t cuda_type(DType dtype) { return dtype == BF16 ? CUDA_R_16BF : CUDA_R_32F; }
 
 /* rows x columns of the matrix in memory, row after row */
 static void layout_create(cublasLtMatrixLayout_t *layout, DType dtype, int64_t rows, int64_t columns, int64_t pitch) {
@@ -74,7 +68,7 @@ static void plan_choose(Plan *plan) {
     REQUIRE(status == CUBLAS_STATUS_SUCCESS && found,
             "cublas: no algorithm for (%lld,%lld) x (%lld,%lld), %s to %s: %s", (long long)key->M, (long long)key->K,
             (long long)key->K, (long long)key->N, dtype_name((DType)key->dtype), dtype_name((DType)key->c_dtype),
-            cublasLtGetStatusName(status));
+            cublasGetStatusString(status));
     plan->algorithm = result.algo;
     CUBLAS(cublasLtMatmulPreferenceDestroy(preference));
 }

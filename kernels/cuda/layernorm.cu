@@ -277,26 +277,6 @@ layernorm_partial_any_kernel(const T *dnormed, const T *x, const float *mean, co
     partial[(int64_t)blockIdx.y * 2 * C + C + c] = sum.y;
 }
 
-/* 32 columns a block; warp w adds the rows w, w + 32, ... of the partial sums (17 of 528, independent loads), then one
-   column's 32 sums. A thread a column would make 528 dependent additions. */
-static __global__ void __launch_bounds__(1024)
-layernorm_weight_kernel(float *dweight, float *dbias, int blocks, int C, bool add) {
-    __shared__ float part[32][33];                  /* 33: a column is in 32 banks */
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, from = blockIdx.x * 32 + lane;
-    float sum = 0;
-    if (from < 2 * C) {
-        #pragma unroll 8
-        for (int b = warp; b < blocks; b += 32) sum += partial[(int64_t)b * 2 * C + from];
-    }
-    part[warp][lane] = sum;
-    __syncthreads();
-    sum = warp_sum(part[lane][warp]);
-    const int to = blockIdx.x * 32 + warp;
-    if (lane || to >= 2 * C) return;
-    float *total = to < C ? dweight + to : dbias + (to - C);
-    *total = (add ? *total : 0.0f) + sum;
-}
-
 template <class T> static int dx_and_partial_any(Tensor dx, Tensor dnormed, Tensor x, Tensor mean, Tensor rstd,
                                                  Tensor weight, Into dx_into) {
     const int64_t rows = tensor_rows(x), C = tensor_columns(x);
@@ -333,8 +313,9 @@ template <class T> static void backward(Tensor dx, Tensor dweight, Tensor dbias,
                             : C <= 1536 ? dx_and_partial<T, 24, 2>
                                         : dx_and_partial<T, 32, 2>;
     const int blocks = first_kernel(dx, dnormed, x, mean, rstd, weight, dx_into);
-    LAUNCH(layernorm_weight_kernel, (unsigned)ceil_div(2 * C, 32), 1024, 0, (float *)dweight.data, (float *)dbias.data,
-           blocks, (int)C, dweight_into == ACCUMULATE);
+    void *sums;
+    CUDA(cudaGetSymbolAddress(&sums, partial));
+    slices_sum(dweight, dbias, (const float *)sums, blocks, dweight_into);
 }
 
 void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed,

@@ -6,6 +6,8 @@
 
 #define DEVICE __device__ __forceinline__
 
+static constexpr float LOG2E = 1.44269504f, LN2 = 0.693147181f;
+
 DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 DEVICE int lane_id() { return threadIdx.x % 32; }

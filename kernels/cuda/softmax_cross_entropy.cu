@@ -92,36 +92,27 @@ softmax_kernel(float *losses, float *logits, int64_t pitch, const int32_t *targe
         write_gradient<D, WIDTH>(logit, kept, held, V, Vp, target, ignored, row_max, scale, dloss);
 }
 
-template <class D, int WIDTH, bool HAS_GRADIENT>
-static void softmax_rows(Tensor losses, Tensor logits, Tensor targets, int V, float dloss) {
-    static int max_held = -1;          /* floats of shared memory; more than 48 KiB must be enabled */
-    if (HAS_GRADIENT && max_held < 0) {
+template <class D, int WIDTH>
+static void softmax_rows(Tensor losses, Tensor logits, Tensor targets, int V, float dloss, bool has_gradient) {
+    static int max_held;               /* floats of shared memory */
+    if (!max_held) {
         int bytes;
         CUDA(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
-        bytes -= 1024;                  /* of block_max and block_sum */
-        CUDA(cudaFuncSetAttribute(softmax_kernel<D, WIDTH, HAS_GRADIENT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  bytes));
-        max_held = bytes / 16 * 4;
+        max_held = (bytes - 1024) / 16 * 4;     /* 1024: of block_max and block_sum */
     }
     const int row_count = (int)logits.dim[0], columns = (int)logits.dim[1], rounded = (V + 3) / 4 * 4;
-    const int held = HAS_GRADIENT ? (rounded < max_held ? rounded : max_held) : 0;
+    const int held = has_gradient ? (rounded < max_held ? rounded : max_held) : 0;
+    const auto kernel = has_gradient ? softmax_kernel<D, WIDTH, true> : softmax_kernel<D, WIDTH, false>;
     int threads = 64;
     while (threads < MAX_THREADS && threads * 16 < V) threads *= 2;       /* 16 logits a thread, or more */
-    LAUNCH((softmax_kernel<D, WIDTH, HAS_GRADIENT>), row_count, threads, held * sizeof(float), (float *)losses.data,
-           (float *)logits.data, logits.pitch, (const int32_t *)targets.data, V, columns, dloss, held);
-}
-
-template <class D, int WIDTH>
-static void softmax_either(Tensor losses, Tensor logits, Tensor targets, int V, float dloss, bool has_gradient) {
-    if (has_gradient) softmax_rows<D, WIDTH, true> (losses, logits, targets, V, dloss);
-    else              softmax_rows<D, WIDTH, false>(losses, logits, targets, V, dloss);
+    LAUNCH(kernel, row_count, threads, held * sizeof(float), (float *)losses.data, (float *)logits.data, logits.pitch,
+           (const int32_t *)targets.data, V, columns, dloss, held);
 }
 
 void softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V, float dloss) {
     check_softmax_cross_entropy(losses, dlogits, logits, targets, V);
-    const bool wide = rows_aligned(logits), is_bf16 = dlogits.dtype == BF16, has_gradient = dlogits.data != NULL;
-    if (is_bf16 && wide) softmax_either<bf16, 4>(losses, logits, targets, V, dloss, has_gradient);
-    else if (is_bf16)    softmax_either<bf16, 1>(losses, logits, targets, V, dloss, has_gradient);
-    else if (wide)       softmax_either<float, 4>(losses, logits, targets, V, dloss, has_gradient);
-    else                 softmax_either<float, 1>(losses, logits, targets, V, dloss, has_gradient);
+    const bool wide = rows_aligned(logits);
+    const auto softmax = dlogits.dtype == BF16 ? (wide ? softmax_rows<bf16, 4>  : softmax_rows<bf16, 1>)
+                                               : (wide ? softmax_rows<float, 4> : softmax_rows<float, 1>);
+    softmax(losses, logits, targets, V, dloss, dlogits.data != NULL);
 }
