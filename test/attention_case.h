@@ -350,7 +350,7 @@ static inline void expect_exact(const char *name, Tensor got, const double *want
     EXPECT(!wrong, "%s %s: %lld of %s are not exact", arena_op, arena_case, (long long)wrong, name);
 }
 
-static inline void check_head(const AttentionSpec *s, const Truth *t, Operands x, Exact exact) {
+static inline void check_head(const Truth *t, Operands x, Exact exact) {
     for (int i = 0; i < OUTPUTS; i++) {
         Tensor got = output_of(x, i);
         int from_bf16_p = exact == EXACT_FROM_BF16_P && i == OUT;       /* the others have only P of a power of two */

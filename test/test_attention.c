@@ -100,7 +100,7 @@ static void attention_case(AttentionSpec s, Layout layout, Data data) {
             for (int head = 0; head < h.heads; head++) {
                 const Truth *t = &h.truth[h.twin[head]];
                 lse_worst[n] = fmax(lse_worst[n], check_lse(&s, t, memory.lse, head));
-                if (head < h.own) check_head(&s, t, h.x[head], claim);
+                if (head < h.own) check_head(t, h.x[head], claim);
                 else              check_twin(&s, &h, head);
             }
         }
