@@ -233,8 +233,10 @@ static double off(Tensor output, const double *want, const double *emulated) {
     int64_t count = tensor_count(output);
     double error = 0, max = 1e-30;
     for (int64_t i = 0; i < count; i++) {
-        max = fmax(max, fabs(want[i]));
-        error = fmax(error, fabs((output.dtype == BF16 ? round_bf16(emulated[i]) : emulated[i]) - want[i]));
+        double size = fabs(want[i]);
+        double distance = fabs((output.dtype == BF16 ? round_bf16(emulated[i]) : emulated[i]) - want[i]);
+        max = size > max ? size : max;                  /* fmax is a call */
+        error = distance > error ? distance : error;
     }
     /* at least half a step of bf16: a few elements may all round well */
     return output.dtype == BF16 ? fmax(error, ldexp(1, ilogb(max) - 8)) : error;
@@ -245,9 +247,10 @@ static void compare(const char *name, Tensor got, const double *want, Bound boun
     double error = 0, max = bound.floor;
     int64_t at = 0, count = tensor_count(got);
     for (int64_t i = 0; i < count; i++) {
-        if (!(fabs(values[i] - want[i]) <= error)) { error = fabs(values[i] - want[i]); at = i; }
+        double distance = fabs(values[i] - want[i]), size = fabs(want[i]);
+        if (!(distance <= error)) { error = distance; at = i; }
         if (error != error) break;
-        max = fmax(max, fabs(want[i]));
+        max = size > max ? size : max;
     }
     double allowed = 4 * 0x1p-24 * (sqrt(bound.roundings) + bound.condition) * max
                      + 2 * fmax(bound.emulated, off(got, want, want));

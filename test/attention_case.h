@@ -184,31 +184,48 @@ typedef struct {
     double worst[OUTPUTS], root_mean_square[OUTPUTS];   /* error of the emulation */
 } Truth;
 
-typedef struct { const double *q, *k, *v, *dout; } Inputs;
+typedef struct { const double *q, *k, *v, *dout, *added_to[OUTPUTS]; } Inputs;
 
 static inline AttentionSpec one_head(AttentionSpec s) {
     s.B = s.NH = 1;
     return s;
 }
 
-static inline Results new_results(Operands x) {
-    Results r = { .lse = doubles(x.q.dim[0]) };
-    for (int i = 0; i < OUTPUTS; i++) r.x[i] = doubles(tensor_count(output_of(x, i)));
+static inline Results results_at(double *next, Operands x) {
+    Results r = { .lse = next };
+    next += x.q.dim[0];
+    for (int i = 0; i < OUTPUTS; i++) { r.x[i] = next; next += tensor_count(output_of(x, i)); }
     return r;
 }
 
-static inline Inputs inputs_of(Operands x) { return (Inputs){ given(x.q), given(x.k), given(x.v), given(x.dout) }; }
+static inline int64_t results_count(Operands x) {
+    return x.q.dim[0] + 2 * (tensor_count(x.q) + tensor_count(x.k));
+}
 
-/* stores: see oracle_stores. What dq, dk and dv are added to is part of the result. */
+static inline Results new_results(Operands x) { return results_at(doubles(results_count(x)), x); }
+
+/* Outside of the pool, which is of one thread; lse is the block to free. */
+static inline Results allocate_results(Operands x) {
+    double *block = malloc(sizeof *block * (size_t)results_count(x));
+    REQUIRE(block, "out of memory for the results of a head");
+    return results_at(block, x);
+}
+
+static inline Inputs inputs_of(const AttentionSpec *s, Operands x) {
+    Inputs in = { given(x.q), given(x.k), given(x.v), given(x.dout), { NULL } };
+    for (int i = DQ; i < OUTPUTS && s->dqkv_into == ACCUMULATE; i++) in.added_to[i] = given(output_of(x, i));
+    return in;
+}
+
+/* stores: see oracle_stores. What dq, dk and dv are added to is part of the result. Several threads may call it. */
 static inline void attend(const AttentionSpec *s, Operands x, Results r, double stores, Inputs in) {
     AttentionSpec one = one_head(*s);
-    int64_t pool_before = pool_used;
     oracle_stores = stores;
     oracle_attention_forward(&one, r.x[OUT], r.lse, in.q, in.k, in.v);
     oracle_attention_backward(&one, r.x[DQ], r.x[DK], r.x[DV], in.dout, r.lse, in.q, in.k, in.v);
     oracle_stores = 0;
-    for (int i = DQ; i < OUTPUTS; i++) plus(r.x[i], output_of(x, i), s->dqkv_into);
-    pool_used = pool_before;
+    for (int i = DQ; i < OUTPUTS && s->dqkv_into == ACCUMULATE; i++)
+        for (int64_t at = 0, count = tensor_count(output_of(x, i)); at < count; at++) r.x[i][at] += in.added_to[i][at];
 }
 
 /* floor: the size that the sums of out, dq, dk and dv would have if all terms had random signs, where
@@ -226,13 +243,14 @@ static inline void find_sizes(const AttentionSpec *s, Truth *t, Inputs in) {
         p_dp[i] = 0;
         for (int j = 0; j < seen; j++) {
             const double *k = in.k + j * HS, *v = in.v + j * HS;
-            double score = 0, size = 0;
-            dp2[j] = 0;
+            double score = 0, size = 0, square = 0;
+            #pragma omp simd reduction(+:score, size, square)
             for (int d = 0; d < HS; d++) {
                 score += q[d] * k[d];
                 size += fabs(q[d] * k[d]);
-                dp2[j] += dout[d] * v[d] * dout[d] * v[d];
+                square += dout[d] * v[d] * dout[d] * v[d];
             }
+            dp2[j] = square;
             condition = fmax(condition, fabs(s->scale) * size);
             p[j] = exp(s->scale * score - t->want.lse[i]);
             p_dp[i] += p[j] * p[j] * dp2[j];
@@ -252,6 +270,7 @@ static inline void find_sizes(const AttentionSpec *s, Truth *t, Inputs in) {
             const double *q = in.q + i * HS, *dout = in.dout + i * HS;
             if (j >= oracle_keys_seen(s, i)) continue;
             double score = 0, dp2 = 0;
+            #pragma omp simd reduction(+:score, dp2)
             for (int d = 0; d < HS; d++) { score += q[d] * k[d]; dp2 += dout[d] * v[d] * dout[d] * v[d]; }
             double p = exp(s->scale * score - t->want.lse[i]), ds = s->scale * p * (sqrt(dp2) + sqrt(p_dp[i]));
             for (int d = 0; d < HS; d++) { dk2[d] += ds * q[d] * ds * q[d]; dv2[d] += p * dout[d] * p * dout[d]; }
@@ -277,7 +296,7 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
     Truth t = { .want = new_results(x) };
     if (data == POWERS && in_bf16) t.from_bf16_p = new_results(x);
     int64_t pool_before = pool_used;
-    Inputs in = inputs_of(x);
+    Inputs in = inputs_of(s, x);
     attend(s, x, t.want, 0, in);
     if (data == POWERS && in_bf16) attend(s, x, t.from_bf16_p, 1, in);
     find_sizes(s, &t, in);
@@ -285,17 +304,27 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
     /* A sequential sum of Tk equal terms rounds to one side: its error is up to Tk/2 ulp, not sqrt(Tk). */
     if (data == POWERS) t.roundings = fmax(t.roundings, s->Tk / 8.0 * s->Tk / 8.0);
 
-    Results made = new_results(x);
-    int draws = exact ? 1 : (int)fmin(3 + (double)(1 << 25) / ((double)s->Tq * s->Tk * s->HS), 100);
-    for (int draw = 0; draw < draws && in_bf16; draw++) {       /* the first rounds the truth, and no more */
-        if (draw) attend(s, x, made, 1.5 + uniform() / 2, in);
+    int draws = !in_bf16 ? 0 : exact ? 1 : (int)fmin(3 + (double)(1 << 25) / ((double)s->Tq * s->Tk * s->HS), 100);
+    double stores[100];
+    for (int draw = 0; draw < draws; draw++) stores[draw] = draw ? 1.5 + uniform() / 2 : 0;
+    /* Many emulations of a short head: one per thread. A long head is divided among the threads by the oracle. */
+    #pragma omp parallel for schedule(dynamic, 1) if (draws > 8)
+    for (int draw = 0; draw < draws; draw++) {          /* the first rounds the truth, and no more */
+        Results made = allocate_results(x);
+        if (draw) attend(s, x, made, stores[draw], in);
         for (int i = 0; i < OUTPUTS; i++) {
             int64_t count = tensor_count(output_of(x, i));
             if (!draw) memcpy(made.x[i], t.want.x[i], sizeof(double) * (size_t)count);
-            t.worst[i] = fmax(t.worst[i], off(output_of(x, i), t.want.x[i], made.x[i]));
+            double error = off(output_of(x, i), t.want.x[i], made.x[i]);
             for (int64_t at = 0; at < count; at++) made.x[i][at] = round_bf16(made.x[i][at]);
-            t.root_mean_square[i] = fmax(t.root_mean_square[i], root_mean_square(t.want.x[i], made.x[i], count));
+            double mean_error = root_mean_square(t.want.x[i], made.x[i], count);
+            #pragma omp critical
+            {
+                t.worst[i] = fmax(t.worst[i], error);
+                t.root_mean_square[i] = fmax(t.root_mean_square[i], mean_error);
+            }
         }
+        free(made.lse);
     }
     pool_used = pool_before;
     return t;

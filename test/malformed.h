@@ -15,7 +15,7 @@ enum { LONGEST_LINE = 2200, LIMIT_S = 20, MOST_WORDS = 80, MOST_CASES = 8192, SH
 
 static char    *program;
 static uint64_t seed = 1;
-static int      stride = 1;
+static int      stride = 1, phase;      /* case n runs if n % stride == phase */
 
 /* ---- Random choices, and text of one case */
 
@@ -217,7 +217,7 @@ static void refused(const char *want, const char *what) {
     if (!known && cases < MOST_CASES) {
         seen[cases++] = hash;
         family_cases++;
-        if (cases % stride == 0) {
+        if (cases % stride == phase) {
             cases_run++;
             uint64_t before = tree_hash();
             run_program();

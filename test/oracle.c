@@ -195,7 +195,7 @@ void oracle_attention_forward(const AttentionSpec *spec, double *out, double *ls
                               const double *q, const double *k, const double *v) {
     int Tq = spec->Tq, Tk = spec->Tk, NH = spec->NH, HS = spec->HS;
     zero(out, (int64_t)spec->B * Tq * NH * HS);
-    #pragma omp parallel for collapse(3) schedule(dynamic, 4)
+    #pragma omp parallel for collapse(3) schedule(dynamic, 4) copyin(oracle_stores)
     for (int b = 0; b < spec->B; b++)
         for (int h = 0; h < NH; h++)
             for (int i = 0; i < Tq; i++) {
@@ -214,7 +214,7 @@ void oracle_attention_backward(const AttentionSpec *spec, double *dq, double *dk
     zero(dq, (int64_t)B * Tq * NH * HS);
     zero(dk, (int64_t)B * Tk * NH * HS);
     zero(dv, (int64_t)B * Tk * NH * HS);
-    #pragma omp parallel for collapse(3) schedule(dynamic, 4)
+    #pragma omp parallel for collapse(3) schedule(dynamic, 4) copyin(oracle_stores)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < NH; h++)
             for (int i = 0; i < Tq; i++) {
@@ -234,7 +234,7 @@ void oracle_attention_backward(const AttentionSpec *spec, double *dq, double *dk
                     add(AT(dq, Tq, b, i, h), spec->scale * ds, AT(k, Tk, b, j, h), HS);
                 }
             }
-    #pragma omp parallel for collapse(3) schedule(dynamic, 4)
+    #pragma omp parallel for collapse(3) schedule(dynamic, 4) copyin(oracle_stores)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < NH; h++)
             for (int j = 0; j < Tk; j++)

@@ -16,6 +16,7 @@ trap 'exit 130' INT TERM HUP
 export OMP_NUM_THREADS=1      # models so small that a second thread is only waited for
 case $("$gpt" --version) in *cuda*) cuda=yes ;; *cpu*) cuda= ;; *) echo "$gpt does not run" >&2; exit 2 ;; esac
 passed=0 failed=0 skipped=0 bad=0
+turn=$(($(date +%s) % 5040))  # divisible by 1 .. 10
 checkpoint_files="config.json model.safetensors optimizer.safetensors state.json"
 
 # ---- Claims: one that does not hold says so, and fails the test that is closed next
@@ -44,6 +45,13 @@ same_steps() {    # same_steps A B: the rows of two runs' logs are the same but 
     steps_of "$1" > "$dir/a.steps"
     steps_of "$2" > "$dir/b.steps"
     expect "the same rows in the logs of $1 and $2" cmp "$dir/a.steps" "$dir/b.steps"
+}
+
+# Checks that do not depend on the backend: all of them on the CPU; on a GPU, where a process takes 0.4 s or more, one
+# of N, selected by the time, so that repeated runs cover all.
+in_turn() {       # in_turn N
+    turn=$((turn + 1))
+    [ -z "$cuda" ] || [ $((turn % $1)) = 0 ]
 }
 
 close_test() {    # close_test NAME

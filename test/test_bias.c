@@ -91,7 +91,7 @@ static void bias(Tie tie) {
         fill_ties(&s, tie, x[h]);
         truth[h].want = new_results(x[h]);
         int64_t pool_before = pool_used;
-        Inputs in = inputs_of(x[h]);
+        Inputs in = inputs_of(&s, x[h]);
         attend(&s, x[h], truth[h].want, 0, in);
         for (int i = FIRST_ROW_COUNTED; i < s.Tq; i += 2)
             for (int move = 0; move < 2; move++) {

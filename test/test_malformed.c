@@ -1,8 +1,9 @@
 /* test/test_malformed.c - Over 2,000 malformed inputs for the real program: options, token shards, checkpoints, texts.
    Each must end with exit code 1 and one line on stderr, and leave every file that was there as it was. Sound inputs
    that differ from them in the flaw alone run first. The program is $BUILD/train_gpt; $TEST_SEED draws other
-   cases; $MALFORMED_STRIDE=4 runs every fourth, for a build that starts slowly. */
+   cases; $MALFORMED_STRIDE=4 runs every fourth, from one that varies with the time, for a build that starts slowly. */
 #include <fcntl.h>
+#include <time.h>
 #include "malformed_checkpoints.h"
 
 /* ---- Options */
@@ -447,6 +448,7 @@ int main(void) {
     if (!program) fail("no program to test: want BUILD=FOLDER with train_gpt in it");
     if (other_seed) seed = strtoull(other_seed, NULL, 10);
     if (other_stride && atoi(other_stride) > 1) stride = atoi(other_stride);
+    phase = (int)(time(NULL) % stride);
     setenv("OMP_NUM_THREADS", "1", 1);
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
     capture[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -6,6 +6,7 @@
 
 start() {         # start NAME ARGUMENTS...: in the background, $pid
     name=$1; shift
+    rm -f "$dir/$name.out"              # else wait_for may read that of an earlier start
     "$gpt" "$@" > "$dir/$name.out" 2>&1 &
     pid=$!
 }
@@ -27,6 +28,7 @@ endless="$small --steps 1000000 --save-every 0 --val-every 0"
 run="$small --steps 400 --save-every 0 --val-every 150 --val-tokens 2000"
 expect "the undisturbed run" "$gpt" $run --out "$dir/whole"
 for signal in TERM INT; do
+    in_turn 2 || continue
     start "$signal" $run --out "$dir/$signal"
     wait_for "^1[0-9][0-9]*," "$dir/$signal/log.csv"
     stop "$signal"
@@ -44,7 +46,7 @@ limit=0.5s; [ -z "$cuda" ] || limit=2s
 is "exit code after $limit" $? 75
 says limit "^--time-limit $limit: saved at step"
 says limit "^--time-limit $limit: [0-9.]* s are reserved for the last checkpoint of .*B until a save has been timed$"
-refuses "--time-limit 1s2h: want a duration" "$gpt" $small --time-limit=1s2h --out "$dir/none"
+in_turn 3 && refuses "--time-limit 1s2h: want a duration" "$gpt" $small --time-limit=1s2h --out "$dir/none"
 close_test "--time-limit saves and exits with 75; a time that is none is refused"
 
 # ---- At the start: a job script that always passes --resume comes to the same end, also with no checkpoint yet
@@ -57,6 +59,7 @@ is "exit code" $? 75
 says limit "^--time-limit 0.0001s: before the first step, nothing was written; .* --resume begins"
 expect "nothing was written" test ! -e "$dir/early"
 for delay in 0 0.02 0.05; do
+    in_turn 3 || continue
     start early $run --out "$dir/early"
     sleep $delay
     stop TERM
@@ -64,7 +67,7 @@ for delay in 0 0.02 0.05; do
     case $status in 0|75|143) ;; *) is "exit code $delay s after the start" $status 75 ;; esac
 done
 start early $run --out "$dir/early"
-wait_for "^1," "$dir/early/log.csv"
+wait_for "^step .*/300\|^all 300 steps are done" "$dir/early.out"     # the log may have rows of an earlier start
 stop TERM
 case $status in 0|75) ;; *) is "exit code after the first steps" $status 75 ;; esac
 expect "the resume, wherever the run came from" "$gpt" $run --out "$dir/early" --init "$dir/nowhere"
@@ -72,13 +75,15 @@ same_files "$dir/begun/step-00000300" "$dir/early/step-00000300" ${checkpoint_fi
 "$gpt" $run --out "$dir/early" --time-limit 0.0001s > "$dir/limit.out" 2>&1
 is "exit code" $? 75
 says limit "nothing was written; .* --resume continues"
-mv "$dir/begun/step-00000300" "$dir/moved"
-expect "a resume without its checkpoints begins" "$gpt" $run --out "$dir/begun"
-expect "the log is kept" test "$(grep -c '^[0-9]' "$dir/begun/log.csv.old")" = 300
+if in_turn 2; then
+    mv "$dir/begun/step-00000300" "$dir/moved"
+    expect "a resume without its checkpoints begins" "$gpt" $run --out "$dir/begun"
+    expect "the log is kept" test "$(grep -c '^[0-9]' "$dir/begun/log.csv.old")" = 300
+fi
 close_test "a stop at the start; --resume begins when there is no checkpoint"
 
 # ---- While it validates and while it samples
-val_bytes=800000; [ -z "$cuda" ] || val_bytes=60000000       # a second or two
+val_bytes=800000; [ -z "$cuda" ] || val_bytes=40000000       # a second or two
 make_text long 60000 $val_bytes
 start val --data "$dir/long/train.txt" --val-data "$dir/long/val.txt" --layers 2 --heads 2 --channels 32 --context 64 \
     --steps 1 --val-tokens 0 --out "$dir/val"
@@ -108,11 +113,6 @@ expect "a checkpoint" ls "$dir"/sample/step-0000000*/state.json
 close_test "a stop while it validates and while it samples"
 
 # ---- A second signal, and SIGUSR1
-start twice $endless --out "$dir/twice"
-wait_for "^2," "$dir/twice/log.csv"
-kill -STOP $pid; kill -TERM $pid; kill -TERM $pid; kill -CONT $pid      # as timeout(1) does
-wait $pid
-is "exit code after the same signal twice at once" $? 75
 start again $small --steps 2 --val-every 0 --total-batch 25600000 --out "$dir/again"
 wait_for "^step,tokens" "$dir/again/log.csv"
 [ -z "$cuda" ] || sleep 1       # the log is there before the saver has its host memory
@@ -134,8 +134,9 @@ expect "nothing is written to another directory of that name" test -z "$(ls -A "
 rmdir "$dir/usr1"
 mv "$dir/usr1-moved" "$dir/usr1"
 kept=$(last_step "$dir/usr1")
-stop TERM
-is "exit code" $status 75
+kill -STOP $pid; kill -TERM $pid; kill -TERM $pid; kill -CONT $pid      # as timeout(1) does
+wait $pid
+is "exit code after the same signal twice at once" $? 75
 expect "moved back, it is saved" test "$(last_step "$dir/usr1")" != "$kept"
 close_test "a second signal ends it at once; SIGUSR1 saves and continues; a moved directory is an error of the save"
 
