@@ -26,7 +26,7 @@ void report_banner(const RunInfo *run) {
     printf("%s on %s: %s, %s\n", run->version, backend_name, run->device->name, run->device->detail);
     print_model(stdout, run->config);
     printf("%.2f M parameters\noptions:", 1e-6 * (double)gpt_parameter_count(run->config));
-    options_print_changed(stdout, run->options);
+    options_print(stdout, run->options, 0);
     printf(" (all others as in --help)\n");
 }
 
@@ -37,7 +37,7 @@ char *report_head(const RunInfo *run) {
     REQUIRE(file, "out of memory: the head of the log");
     fprintf(file, "# command: %s\n# version: %s\n# device: %s, %s, %s\n# settings:", run->command, run->version,
             backend_name, run->device->name, run->device->detail);
-    options_print(file, run->options);
+    options_print(file, run->options, 1);
     fprintf(file, "\n# ");
     print_model(file, run->config);
     fprintf(file, "%" PRId64 " parameters\n", gpt_parameter_count(run->config));
