@@ -22,6 +22,7 @@ typedef struct {
     Option         options[SETTINGS_ROWS];      /* each points into settings */
     char          *command;                     /* the command line */
     DeviceInfo     device;
+    RunInfo        info;
     Corpus         corpus;
     Tokenizer      tokenizer;
     TokenizerFiles tokenizer_files;             /* copied into every checkpoint */
@@ -61,19 +62,15 @@ static void prepare_run(Run *run) {
             from ? from : "--vocab", run->config.V);
     run->micro_batches = settings_micro_batches(s, run->config.T);
     run->schedule = settings_schedule(s, run->options);
-    if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt ? s->prompt : "", run->config.V, &(int){0}));
+    if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt, run->config.V, &(int){0}));
     if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, s->data, s->val_data);
     if (s->out && !s->resume) run_dir_require_new(&run->dir);
 }
 
-static RunInfo run_info(const Run *run) {
-    return (RunInfo){ VERSION, run->command, &run->device, &run->config, run->options, run->corpus.val_floor };
-}
-
 static void print_banner(Run *run) {
     run->device = device_info();
-    RunInfo info = run_info(run);
-    report_banner(&info);
+    run->info = (RunInfo){ VERSION, run->command, &run->device, &run->config, run->options, run->corpus.val_floor };
+    report_banner(&run->info);
     corpus_print(stdout, &run->corpus);
 }
 
@@ -134,7 +131,7 @@ static void validate(Run *run) {
     state->val_step = state->step;
     if (!all) corpus->val_floor = NAN;      /* that of the whole text */
     if (!isnan(corpus->val_floor)) snprintf(floor, sizeof floor, ", floor %.4f", corpus->val_floor);
-    report_line(&run->report, "step %lld: val loss %s%s%s", (long long)state->step,
+    report_line(stdout, "step %lld: val loss %s%s%s", (long long)state->step,
                 loss_text(loss, tokens_are_bytes(corpus->val), text), floor, all ? "" : ", on the first --val-tokens");
 }
 
@@ -145,40 +142,37 @@ static void require_no_leak(Run *run) {
          "have leaked into the training data", run->state.val_loss, run->corpus.val_floor, run->settings.val_data);
 }
 
-/* Returns whether a resumed run had to repeat a validation that a stop cut short, and did. */
-static int repeat_validation(Run *run) {
-    long long step = run->state.step;
-    if (!run->checkpoint || !validation_due(run) || run->state.val_step == step) return 0;
+/* A resumed run repeats a validation that a stop cut short. */
+static void repeat_validation(Run *run) {
     validate(run);
     require_no_leak(run);
-    const char *stop = run->state.val_step == step ? NULL : stop_requested();
+    const char *stop = run->state.val_step == run->state.step ? NULL : stop_requested();
     REQUIRE(!stop || strncmp(stop, "--", 2), "%s: the validation of step %lld alone takes longer; want more time, or "
-            "fewer --val-tokens", stop, step);
-    return !stop;
+            "fewer --val-tokens", stop, (long long)run->state.step);
 }
 
 static void print_sample(Run *run) {
     const Settings *s = &run->settings;
-    Sample sample = { .prompt = s->prompt ? s->prompt : "", .count = (int)s->sample_tokens,
-                      .temperature = s->temperature, .top_k = (int)s->top_k, .seed = (uint64_t)s->seed };
+    Sample sample = { .prompt = s->prompt, .count = (int)s->sample_tokens, .temperature = s->temperature,
+                      .top_k = (int)s->top_k, .seed = (uint64_t)s->seed };
     sample_text(&run->gpt, run->tokenizer, &sample, run->state.step, stdout);
 }
 
 /* ---- The outputs of a run */
 
-/* The run directory, its log and the saver. A resumed run first repeats a validation that a stop cut short. */
+/* The run directory, its log and the saver. */
 static void open_outputs(Run *run) {
     const Settings *s = &run->settings;
     const TrainState *state = &run->state;
-    int save_again = repeat_validation(run);
-    RunInfo info = run_info(run);
-    char *log = s->out ? format_string("%s/log.csv", s->out) : NULL, *head = report_head(&info), text[32];
+    int is_saved = run->checkpoint && !(validation_due(run) && state->val_step != state->step);
+    if (run->checkpoint && !is_saved) repeat_validation(run);
+    char *log = s->out ? format_string("%s/log.csv", s->out) : NULL, text[32];
     if (s->out) run_dir_open(&run->dir);
-    report_open(&run->report, log, head, run->checkpoint ? state->step : -1,
+    report_open(&run->report, log, &run->info, run->checkpoint ? state->step : -1,
                 state->val_step == state->step ? state->val_loss : NAN);
     saver_open(&run->saver, s->out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
                &run->corpus, run->tokenizer, s->keep, s->keep_every, &run->report);
-    if (run->checkpoint && !save_again) run->saver.saved_step = state->step;
+    if (is_saved) run->saver.saved_step = state->step;
     if (run->checkpoint && state->step >= s->steps)
         printf("all %lld steps are done; to train longer: --init %s --steps N --out ANOTHER\n", (long long)s->steps,
                run->checkpoint);
@@ -186,7 +180,6 @@ static void open_outputs(Run *run) {
     else if (s->time_limit)
         printf("--time-limit %s: %.1f s are reserved for the last checkpoint of %s until a save has been timed\n",
                s->time_limit, 2 * run->saver.seconds, bytes_text(saver_file_bytes(&run->config), text));
-    free(head);
     free(log);
 }
 
@@ -272,7 +265,7 @@ static void report_skipped_step(Run *run, const TrainState *before, const StepSt
     char *why = step_outcome_text(&run->state.spikes, stats, outcome, &run->gpt);
     int skip = !strcmp(s->on_nan, "skip");
     if (outcome->result == SPIKE || (skip && run->state.spikes.nonfinite < NONFINITE_STEPS_MAX)) {
-        report_line(&run->report, "step %lld: %s", step, why);
+        report_line(stdout, "step %lld: %s", step, why);
         free(why);
         return;
     }
@@ -341,7 +334,7 @@ static const char *train(Run *run) {
         int last = state->step == s->steps;
         if (save_requested() || last || is_due(state->step, s->save_every)) saver_save(&run->saver, state);
         if (s->sample_every && (last || is_due(state->step, s->sample_every))) {
-            report_line(&run->report, "step %lld: a sample", (long long)state->step);
+            report_line(stdout, "step %lld: a sample", (long long)state->step);
             print_sample(run);
         }
         saver_poll(&run->saver, !last);

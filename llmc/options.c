@@ -213,7 +213,7 @@ void options_print(FILE *file, const Option *table, int all) {
     for (const Option *o = table; !at_end(o); o++) {
         if (!o->name || (o->type == OPTION_FLAG && !o->fallback)) continue;
         const char *value = option_text(o, text);
-        if (!all && !strcmp(value, o->fallback ? o->fallback : "")) continue;
+        if (!*value || (!all && o->fallback && !strcmp(value, o->fallback))) continue;
         fprintf(file, " --%s=", o->name);
         print_quoted(file, value);
     }

@@ -35,8 +35,8 @@ void option_set(const Option *option, const char *value);
 Option *options_find(Option *table, const char *name);              /* NULL when there is none */
 void options_help(FILE *file, const Option *table);                 /* 100 columns at most */
 
-/* The settings as " --name=value", quoted for a shell: all, or those that differ from their defaults. A flag without a
-   default is a command, not a setting. */
+/* The settings as " --name=value", quoted for a shell: all that have a value, or those that differ from their defaults.
+   A flag without a default is a command, not a setting. */
 void options_print(FILE *file, const Option *table, int all);
 
 /* argv quoted for a shell, a new string: plain words as they are, others in '...' (a ' in them as '\''). Here and in

@@ -90,7 +90,7 @@
       "save and exit with code 75 before this time has passed: 3h50m, 90s (the first save is assumed to run at " \
       "100 MB/s); SIGTERM and SIGINT do so at once, SIGUSR1 saves and continues") \
     X(INTEGER, sample_every,  "0",       RANGE(0, 1e12),          KEPT, "steps between samples; 0 = none") \
-    X(TEXT,    prompt,        NULL,      ARGUMENT("TEXT"),        KEPT, \
+    X(TEXT,    prompt,        "",        ARGUMENT("TEXT"),        KEPT, \
       "start of a sample; for a model not trained on bytes, token ids: '15496 995'") \
     X(INTEGER, sample_tokens, "256",     RANGE(1, 1e9),           KEPT, "length of a sample") \
     X(REAL,    temperature,   "0.8",     RANGE(0, 100),           KEPT, \

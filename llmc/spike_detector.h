@@ -1,7 +1,6 @@
-/* llmc/spike_detector.h - Steps whose update is not applied: a NaN or an infinity, or a spike, a loss or gradient norm
-   far above those before. The loss and the logarithm of the gradient norm of the last applied updates are kept; they
-   give the limits of the next step, beyond which an update is not applied. The limits go to the device in StepStats, so
-   the decision does not wait for the host. */
+/* llmc/spike_detector.h - Steps whose update is not applied: non-finite ones, and spikes, with a loss or gradient norm
+   far above those of the last applied updates. Their limits go to the device in StepStats before the step, so the
+   decision does not wait for the host. */
 #ifndef LLMC_SPIKE_DETECTOR_H
 #define LLMC_SPIKE_DETECTOR_H
 #include "../kernels/update.h"
@@ -35,8 +34,7 @@ void spike_detector_limits(const SpikeDetector *detector, double z, double *loss
 StepOutcome spike_detector_update(SpikeDetector *detector, const StepStats *stats);
 
 /* Why the update of this step was not applied, a new string: "loss 3.1 is 7.2 and gradient norm 9 is 6.5 sigma above
-   the last 128: not applied"; or "loss nan, gradient norm nan: not applied. First non-finite tensor: ...", which is
-   searched in the model. */
+   the last 128: not applied", or "loss nan, gradient norm nan: not applied. First non-finite tensor: ...". */
 char *step_outcome_text(const SpikeDetector *detector, const StepStats *stats, const StepOutcome *outcome,
                         const GPT *model);
 

@@ -85,7 +85,7 @@ static void report_error(Saver *s, int more_to_come) {
     s->reported = 1;
     s->seconds = s->thread_seconds;
     if (*s->message)
-        report_warning(s->report, "%s%s", s->message, s->failed && more_to_come ? "; the next save tries again" : "");
+        report_line(stderr, "%s%s", s->message, s->failed && more_to_come ? "; the next save tries again" : "");
 }
 
 void saver_poll(Saver *s, int more_to_come) {
@@ -107,7 +107,7 @@ void saver_save(Saver *s, const TrainState *state) {
         wait_for_thread(s);
         double waited = seconds_now() - start;
         if (waited > 0.1)
-            report_line(s->report, "step %lld: waited %.1f s for the checkpoint before: the disk is slower than "
+            report_line(stdout, "step %lld: waited %.1f s for the checkpoint before: the disk is slower than "
                         "--save-every", (long long)state->step, waited);
         report_error(s, 1);
     }
