@@ -74,13 +74,13 @@ static void print_banner(Run *run) {
     corpus_print(stdout, &run->corpus);
 }
 
-static void plan_memory(Run *run, Purpose purpose) {
+static void plan_memory(const Run *run, Purpose purpose) {
     const Settings *s = &run->settings;
     const char *refusal = device_refuse_dtype(run->config.dtype);
-    REQUIRE(!refusal, "--dtype %s: %s", s->dtype, refusal);
-    FILE *file = purpose == TRAIN || s->dry_run ? stdout : NULL;
-    memory_plan_check(&run->config, s->attention, (int)s->batch, purpose, file);
     char text[32];
+    REQUIRE(!refusal, "--dtype %s: %s", s->dtype, refusal);
+    memory_plan_check(&run->config, s->attention, (int)s->batch, purpose,
+                      purpose == TRAIN || s->dry_run ? stdout : NULL);
     if (purpose == TRAIN && s->out)
         printf("  %-18s %12s of host memory\n", "checkpoint", bytes_text((double)saver_host_bytes(&run->config), text));
 }
@@ -121,17 +121,16 @@ static int validation_due(const Run *run) {
 /* Sets val_loss and val_step, unless a stop cuts it short: then a resume does it. */
 static void validate(Run *run) {
     const Settings *s = &run->settings;
-    TrainState *state = &run->state;
     Corpus *corpus = &run->corpus;
     int all;
     char text[96], floor[32] = "";
     double loss = evaluate(&run->gpt, corpus->val, s->val_tokens, (int)s->batch, &run->report, &all);
     if (isnan(loss) && stop_requested()) return;
-    state->val_loss = loss;
-    state->val_step = state->step;
+    run->state.val_loss = loss;
+    run->state.val_step = run->state.step;
     if (!all) corpus->val_floor = NAN;      /* that of the whole text */
     if (!isnan(corpus->val_floor)) snprintf(floor, sizeof floor, ", floor %.4f", corpus->val_floor);
-    report_line(stdout, "step %lld: val loss %s%s%s", (long long)state->step,
+    report_line(stdout, "step %lld: val loss %s%s%s", (long long)run->state.step,
                 loss_text(loss, tokens_are_bytes(corpus->val), text), floor, all ? "" : ", on the first --val-tokens");
 }
 
@@ -183,50 +182,27 @@ static void open_outputs(Run *run) {
     free(log);
 }
 
-static int stop_before_first_step(const Run *run) {
-    printf("%s: before the first step, nothing was written; the same command with --resume %s\n", stop_requested(),
-           run->checkpoint ? "continues" : "begins");
-    return EXIT_TRY_AGAIN;
-}
-
 /* stop: why it ended early, or NULL. Returns the exit code. */
 static int finish_run(Run *run, const char *stop) {
-    const Settings *s = &run->settings;
-    long long step = run->state.step, all = s->steps;
+    const char *out = run->settings.out;
+    long long step = run->state.step, all = run->settings.steps;
     saver_finish(&run->saver);
     report_close(&run->report);
     saver_close(&run->saver);
-    if (s->out) printf("log %s/log.csv, checkpoint %s/step-%08lld\n", s->out, s->out, step);
+    if (out) printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, step);
     if (!stop) return 0;
-    if (s->out) printf("%s: saved at step %lld of %lld; --out %s --resume continues\n", stop, step, all, s->out);
-    else        printf("%s: stopped at step %lld of %lld; without --out nothing is saved\n", stop, step, all);
+    if (out) printf("%s: saved at step %lld of %lld; --out %s --resume continues\n", stop, step, all, out);
+    else     printf("%s: stopped at step %lld of %lld; without --out nothing is saved\n", stop, step, all);
     return EXIT_TRY_AGAIN;
 }
 
-/* ---- --eval and --sample */
+/* ---- Without training */
 
-/* Returns 0 when only the plan is wanted. */
-static int open_checkpoint(Run *run, const char *path) {
+static void evaluate_checkpoint(Run *run, const char *path) {
     const Settings *s = &run->settings;
-    char *checkpoint = run_dir_resolve(path);
-    GPTConfig saved = checkpoint_config(checkpoint);
-    run->config = model_config(s, checkpoint, &saved, saved.V);
-    run->tokenizer = checkpoint_tokenizer(checkpoint, run->config.V);
-    plan_memory(run, EVALUATE);
-    if (!s->dry_run) {
-        gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, EVALUATE);
-        checkpoint_load_model(checkpoint, &run->gpt);
-    }
-    free(checkpoint);
-    return !s->dry_run;
-}
-
-static void evaluate_checkpoint(Run *run) {
-    const Settings *s = &run->settings;
-    const char *path = s->val_data ? s->val_data : s->data;
-    Tokens *tokens = tokens_open(path);
-    if (!open_checkpoint(run, s->eval)) return;
+    const Tokens *tokens = run->corpus.val;
     int are_bytes = tokens_are_bytes(tokens), all;
+    char text[96];
     REQUIRE(are_bytes == (run->tokenizer == TOKENIZER_BYTES), "%s: this is %s, the model %s was trained on %s", path,
             are_bytes ? "a text" : "token shards", s->eval, tokenizer_name(run->tokenizer));
     tokens_check(tokens, run->config.V);
@@ -235,17 +211,28 @@ static void evaluate_checkpoint(Run *run) {
     double loss = evaluate(&run->gpt, tokens, max_tokens, (int)s->batch, &run->report, &all);
     REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but the activations overflow", s->eval, loss);
     double floor = are_bytes && all ? text_floor(path) : NAN;
-    char text[96];
     printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, are_bytes, text),
            all ? "all" : "the first --val-tokens", (long long)tokens_count(tokens), seconds_now() - start);
     if (!isnan(floor)) printf("the floor, this text's entropy under the grammar that wrote it, is %.4f\n", floor);
     REQUIRE(!(loss < floor), "the loss is below the floor: the model must have been trained on %s", path);
-    tokens_close(tokens);
 }
 
-static void sample_checkpoint(Run *run) {
-    run->settings.batch = 1;
-    if (open_checkpoint(run, run->settings.sample)) print_sample(run);
+/* --eval and --sample */
+static void use_checkpoint(Run *run) {
+    Settings *s = &run->settings;
+    const char *path = s->val_data ? s->val_data : s->data;
+    if (s->eval) run->corpus.val = tokens_open(path);
+    else         s->batch = 1;
+    const char *checkpoint = run->checkpoint = run_dir_resolve(s->eval ? s->eval : s->sample);
+    GPTConfig saved = checkpoint_config(checkpoint);
+    run->config = model_config(s, checkpoint, &saved, saved.V);
+    run->tokenizer = checkpoint_tokenizer(checkpoint, run->config.V);
+    plan_memory(run, EVALUATE);
+    if (s->dry_run) return;
+    gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, EVALUATE);
+    checkpoint_load_model(checkpoint, &run->gpt);
+    if (s->eval) evaluate_checkpoint(run, path);
+    else         print_sample(run);
 }
 
 static int flush_stdout(void) {
@@ -257,15 +244,15 @@ static int flush_stdout(void) {
 
 /* A step whose update was not applied. A non-finite one ends the run, unless --on-nan skip allows some. The state
    before the step is saved first, so that no step is lost; no older checkpoint is removed, which may be needed. */
-static void report_skipped_step(Run *run, const TrainState *before, const StepStats *stats,
-                                const StepOutcome *outcome) {
+static void report_skipped_step(Run *run, const TrainState *before, const StepStats *stats, StepResult result) {
     const Settings *s = &run->settings;
     Saver *saver = &run->saver;
-    long long step = run->state.step;
-    char *why = step_outcome_text(&run->state.spikes, stats, outcome, &run->gpt);
     int skip = !strcmp(s->on_nan, "skip");
-    if (outcome->result == SPIKE || (skip && run->state.spikes.nonfinite < NONFINITE_STEPS_MAX)) {
-        report_line(stdout, "step %lld: %s", step, why);
+    char *why = skipped_step_text(&run->state.spikes, result, stats, &run->gpt);
+    char *text = format_string("step %lld: %s", (long long)run->state.step, why);
+    if (result == SPIKE || (skip && run->state.spikes.nonfinite < NONFINITE_STEPS_MAX)) {
+        report_line(stdout, "%s", text);
+        free(text);
         free(why);
         return;
     }
@@ -273,10 +260,9 @@ static void report_skipped_step(Run *run, const TrainState *before, const StepSt
     if (saver->saved_step != before->step) saver_save(saver, before);
     saver_finish(saver);
     char *last = s->out ? run_dir_latest(s->out) : NULL;
-    char *text = format_string("step %lld: %s. Last good checkpoint: %s", step, why, last ? last : "none");
-    if (skip) fail("%s. %d such steps without an update between them: --on-nan skip does not help, a lower --lr or "
-                   "--clip may", text, NONFINITE_STEPS_MAX);
-    fail("%s. A lower --lr or --clip may help%s", text,
+    REQUIRE(!skip, "%s. %d such steps without an update between them. Last good checkpoint: %s. A lower --lr or --clip "
+            "may help", text, NONFINITE_STEPS_MAX, last ? last : "none");
+    fail("%s. Last good checkpoint: %s. A lower --lr or --clip may help%s", text, last ? last : "none",
          last ? "; --resume --on-nan skip continues without this step" : "");
 }
 
@@ -320,8 +306,8 @@ static const char *train(Run *run) {
         double start = seconds_now(), learning_rate = schedule_learning_rate(&run->schedule, state->step);
         StepStats stats = train_step(run, learning_rate);
         double ms = 1e3 * (seconds_now() - start);
-        StepOutcome outcome = spike_detector_update(&state->spikes, &stats);
-        if (outcome.result != APPLIED) report_skipped_step(run, &before, &stats, &outcome);
+        StepResult result = spike_detector_update(&state->spikes, &stats);
+        if (result != APPLIED) report_skipped_step(run, &before, &stats, result);
         step_ms = fmax(ms, 0.9 * step_ms);
         stop_reserve(1.5e-3 * step_ms + 2 * run->saver.seconds);       /* for the save under way and one more */
         if (validation_due(run)) validate(run);
@@ -360,16 +346,21 @@ int main(int argc, char **argv) {
     int training = !s->eval && !s->sample;
     if (training) stop_open(s->time_limit);
     device_open((DeviceOptions){ .threads = (int)s->threads });
-    if (s->eval)   evaluate_checkpoint(&run);
-    if (s->sample) sample_checkpoint(&run);
-    if (!training) return flush_stdout();
+    if (!training) {
+        use_checkpoint(&run);
+        return flush_stdout();
+    }
 
     prepare_run(&run);
     print_banner(&run);
     plan_memory(&run, TRAIN);
     if (s->dry_run) return flush_stdout();
     create_model(&run);
-    if (stop_requested()) return stop_before_first_step(&run);
+    if (stop_requested()) {
+        printf("%s: before the first step, nothing was written; the same command with --resume %s\n", stop_requested(),
+               run.checkpoint ? "continues" : "begins");
+        return EXIT_TRY_AGAIN;
+    }
     open_outputs(&run);
     const char *stop = train(&run);
     return finish_run(&run, stop);

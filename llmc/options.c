@@ -129,11 +129,10 @@ static _Noreturn void fail_unknown(const Option *table, const char *name) {
 
 /* The command line goes into the log and into JSON, which are UTF-8. */
 static void check_utf8(const char *word, int number) {
-    const unsigned char *begin = (const unsigned char *)word, *c = begin;
-    for (size_t left = strlen(word), length; left; c += length, left -= length) {
-        length = utf8_length(c, left);
+    for (size_t at = 0, length; word[at]; at += length) {
+        length = utf8_length((const unsigned char *)word + at, strnlen(word + at, 4));
         REQUIRE(length, "word %d of the command line: byte 0x%02x after '%.*s' is not UTF-8; rename a file of such a "
-                "name", number, *c, (int)(c - begin), word);
+                "name", number, (unsigned char)word[at], (int)at, word);
     }
 }
 

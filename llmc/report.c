@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define CSV_HEADER "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss,temperature_c,power_w,clock_mhz,throttle"
-enum { CSV_COLUMNS = 13, COMMAS_BEFORE_VAL_LOSS = 8 };
+enum { COMMAS_BEFORE_VAL_LOSS = 8 };
 
 /* ---- The banner and the head of the log */
 
@@ -41,54 +41,35 @@ static void write_head(FILE *file, const RunInfo *run) {
 
 /* ---- The log */
 
-/* The step of a row, -1 when the line is no row. */
-static int64_t row_step(const char *line) {
-    char *after;
-    int commas = 0;
-    for (const char *c = line; *c; c++) commas += *c == ',';
-    if (*line < '0' || *line > '9' || commas != CSV_COLUMNS - 1) return -1;
-    int64_t step = strtoll(line, &after, 10);
-    return *after == ',' ? step : -1;
-}
-
-/* val_loss, unless NaN, goes into an empty cell. */
-static void copy_row(FILE *file, const char *row, double val_loss) {
+/* Puts val_loss into the row, unless the row has one. */
+static void write_val_loss(FILE *file, const char *row, double val_loss) {
     const char *cell = row;
-    for (int i = 0; i < COMMAS_BEFORE_VAL_LOSS; i++) cell = strchr(cell, ',') + 1;
-    fprintf(file, "%.*s", (int)(cell - row), row);
-    if (*cell == ',' && !isnan(val_loss)) fprintf(file, "%.9g", val_loss);
-    fprintf(file, "%s\n", cell);
+    for (int i = 0; i < COMMAS_BEFORE_VAL_LOSS && cell; i++) cell = strchr(cell + (i > 0), ',');
+    if (cell && cell[1] == ',') fprintf(file, "%.*s,%.9g%s", (int)(cell - row), row, val_loss, cell + 1);
+    else fputs(row, file);
 }
 
-/* Copies a log up to the row of keep_step. A last row without a newline, which an editor may have removed, is kept if
-   it is complete. */
+/* Copies the lines of a log up to the row of keep_step, but not a last line without a newline: it is half written. */
 static void copy_log(FILE *file, const char *path, int64_t keep_step, double val_loss) {
     FileMap log = file_map(path);
     FILE *lines = fmemopen((void *)log.bytes, (size_t)log.size, "r");
     REQUIRE(lines, "%s: cannot read: %s", path, strerror(errno));
     char *line = NULL;
     size_t size = 0;
-    int64_t step = 0;
-    int has_header = 0, number = 1;
-    for (; step < keep_step || !has_header; number++) {
-        ssize_t length = getline(&line, &size, lines);
-        if (length <= 0) break;
-        int has_newline = line[length - 1] == '\n';
-        line[length - has_newline] = 0;
-        if (*line == '#' || (!has_header && has_newline && !strcmp(line, CSV_HEADER))) {
-            fprintf(file, "%s\n", line);
-            has_header |= *line != '#';
-            continue;
+    int64_t step = -1;          /* of the last row; 0 = the header, -1 = before it */
+    while (step < keep_step && getline(&line, &size, lines) > 0 && strchr(line, '\n')) {
+        if (*line != '#') {
+            if (step < 0 && strcmp(line, CSV_HEADER "\n")) break;
+            int64_t next = step < 0 ? 0 : strtoll(line, NULL, 10);
+            REQUIRE(next > step, "%s: damaged: want a row with a step after %" PRId64 ", got %.40s; move the log away "
+                    "to start a new one", path, step, line);
+            if (next > keep_step) break;
+            step = next;
         }
-        int64_t next = row_step(line);
-        if (!has_header || (next < 0 && !has_newline)) break;
-        REQUIRE(next > step, "%s:%d: damaged: want a row with a step after %" PRId64 "; move the log away to start a "
-                "new one", path, number, step);
-        if (next > keep_step) break;
-        step = next;
-        copy_row(file, line, step == keep_step ? val_loss : NAN);
+        if (step > 0 && step == keep_step && !isnan(val_loss)) write_val_loss(file, line, val_loss);
+        else fputs(line, file);
     }
-    REQUIRE(has_header, "%s: not a log of training steps, want the columns %s; move it away to start a new one", path,
+    REQUIRE(step >= 0, "%s: not a log of training steps, want the columns %s; move it away to start a new one", path,
             CSV_HEADER);
     if (step < keep_step)
         printf("%s: ends at step %" PRId64 ", the rows up to step %" PRId64 " are missing\n", path, step, keep_step);

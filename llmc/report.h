@@ -48,8 +48,8 @@ void report_banner(const RunInfo *run);
 /* csv_path NULL: no log. keep_step < 0: a new log; an existing one is renamed to log.csv.old. Else a resume: the log is
    kept up to and with the row of keep_step, which gets val_loss if it has none (a stop cut the validation short) and
    val_loss is not NaN, and continues after a line "# resumed at step N: command". The log is replaced atomically. A row
-   that is half written is dropped, missing rows are reported, a file that is no such log fails. SIGPIPE is ignored from
-   here on: a reader of stdout such as head may exit. */
+   that is half written is dropped, missing rows are reported; fails if the header is another or the steps do not
+   increase. SIGPIPE is ignored from here on: a reader of stdout such as head may exit. */
 void report_open(Report *report, const char *csv_path, const RunInfo *run, int64_t keep_step, double val_loss);
 
 /* Asks for the device's temperature, power and clock, at most once a second: a query takes up to a millisecond. To be

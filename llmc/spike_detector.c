@@ -15,11 +15,9 @@
    A run of spikes can also mean that the last update led to a steep place. In a small model at the end of its warm-up
    the norm stayed at 15 times its level for 27 skipped steps; one clipped update ended it. So one step in
    SPIKE_STEPS_MAX + 1 is applied. A level that has changed for good is accepted after 4 such updates, and of a bad
-   stretch of data (200 to 500 batches in PaLM, arXiv 2204.02311, section 5.1) 10 of 11 steps are skipped. */
-typedef struct { double expected, sigma; } Forecast;
-
-/* min_sigma leaves room for rounding noise in a loss that does not change (learning rate 0, memorised data). */
-static Forecast forecast(const double *value, int n, double min_sigma) {
+   stretch of data (200 to 500 batches in PaLM, arXiv 2204.02311, section 5.1) 10 of 11 steps are skipped.
+   min_sigma leaves room for rounding noise in a loss that does not change (learning rate 0, memorised data). */
+static double limit(const double *value, int n, double z, double min_sigma) {
     double mean = 0, slope = 0, squares = 0, middle = 0.5 * (n - 1), spread = n * ((double)n * n - 1) / 12;
     for (int i = 0; i < n; i++) mean += value[i] / n;
     for (int i = 0; i < n; i++) slope += (i - middle) * (value[i] - mean);
@@ -30,22 +28,15 @@ static Forecast forecast(const double *value, int n, double min_sigma) {
     }
     /* prediction variance of a line with two fitted parameters */
     double ahead = n - middle, variance = squares / (n - 2) * (1 + 1.0 / n + ahead * ahead / spread);
-    return (Forecast){ mean + fmax(slope, 0) * ahead, fmax(sqrt(variance), min_sigma) };
+    return mean + fmax(slope, 0) * ahead + z * fmax(sqrt(variance), min_sigma);
 }
-
-/* Of the loss; the minimum is a thousandth of it: even batches of a million tokens differ by more. */
-static Forecast loss_forecast(const SpikeDetector *d) {
-    return forecast(d->loss, d->count, 1e-3 * fabs(d->loss[d->count - 1]));
-}
-static Forecast norm_forecast(const SpikeDetector *d) { return forecast(d->log_norm, d->count, 1e-2); }
-static double   log_of(double norm)                   { return log(fmax(norm, DBL_MIN)); }
 
 void spike_detector_limits(const SpikeDetector *d, double z, double *loss_limit, double *norm_limit) {
     *loss_limit = *norm_limit = INFINITY;
     if (z <= 0 || d->count < SPIKE_WINDOW_MIN || d->spikes >= SPIKE_STEPS_MAX) return;
-    Forecast loss = loss_forecast(d), norm = norm_forecast(d);
-    *loss_limit = loss.expected + z * loss.sigma;
-    *norm_limit = exp(norm.expected + z * norm.sigma);
+    /* a thousandth of the loss: even batches of a million tokens differ by more */
+    *loss_limit = limit(d->loss, d->count, z, 1e-3 * fabs(d->loss[d->count - 1]));
+    *norm_limit = exp(limit(d->log_norm, d->count, z, 1e-2));
 }
 
 static void push(double window[SPIKE_WINDOW], int count, double newest) {
@@ -53,31 +44,26 @@ static void push(double window[SPIKE_WINDOW], int count, double newest) {
     window[count] = newest;
 }
 
-StepOutcome spike_detector_update(SpikeDetector *d, const StepStats *stats) {
-    int finite = isfinite(stats->loss) && isfinite(stats->norm);
-    int spike = finite && (stats->loss > stats->loss_limit || stats->norm > stats->norm_limit);
-    StepOutcome outcome = { stats->apply ? APPLIED : spike ? SPIKE : NONFINITE, NAN, NAN };
-    if (finite && d->count >= SPIKE_WINDOW_MIN) {
-        Forecast loss = loss_forecast(d), norm = norm_forecast(d);
-        outcome.loss_z = (stats->loss - loss.expected) / loss.sigma;
-        outcome.norm_z = (log_of(stats->norm) - norm.expected) / norm.sigma;
-    }
-    if (outcome.result == APPLIED) {
+StepResult spike_detector_update(SpikeDetector *d, const StepStats *stats) {
+    int spike = isfinite(stats->loss) && isfinite(stats->norm) &&
+                (stats->loss > stats->loss_limit || stats->norm > stats->norm_limit);
+    if (stats->apply) {
         push(d->loss, d->count, stats->loss);
-        push(d->log_norm, d->count, log_of(stats->norm));
+        push(d->log_norm, d->count, log(fmax(stats->norm, DBL_MIN)));
         d->count += d->count < SPIKE_WINDOW;
         d->nonfinite = d->spikes = 0;
+        return APPLIED;
     }
-    d->nonfinite += outcome.result == NONFINITE;
-    d->spikes += outcome.result == SPIKE;
-    return outcome;
+    d->spikes += spike;
+    d->nonfinite += !spike;
+    return spike ? SPIKE : NONFINITE;
 }
 
-char *step_outcome_text(const SpikeDetector *d, const StepStats *stats, const StepOutcome *outcome, const GPT *model) {
-    if (outcome->result == SPIKE)
-        return format_string("loss %.4g is %.1f and gradient norm %.4g is %.1f sigma above the last %d: not applied%s",
-                             stats->loss, outcome->loss_z, stats->norm, outcome->norm_z, d->count,
-                             d->spikes < SPIKE_STEPS_MAX ? "" : "; the next update is applied after so many in a row");
+char *skipped_step_text(const SpikeDetector *d, StepResult result, const StepStats *stats, const GPT *model) {
+    if (result == SPIKE)
+        return format_string("loss %.4g (limit %.4g), gradient norm %.4g (limit %.4g): not applied%s", stats->loss,
+                             stats->loss_limit, stats->norm, stats->norm_limit, d->spikes < SPIKE_STEPS_MAX ? "" :
+                             "; the next update is applied after so many in a row");
     char name[96] = "none found";
     Tensor tensor;
     TensorStats t = {0};

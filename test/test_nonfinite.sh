@@ -35,7 +35,7 @@ is "updates with 10 steps refused" "$(updates "$dir/spoilt/step-00000180")" 170
 same_files "$dir/clean/step-00000170" "$dir/spoilt/step-00000180" model.safetensors optimizer.safetensors
 is "updates: the next one is applied" "$(updates "$dir/spoilt/step-00000185")" 171
 expect "a line says so" \
-    grep -q '^step 171: loss [0-9.]* is [0-9.]* .*sigma above the last 128: not applied$' "$dir/spoilt.out"
+    grep -q '^step 171: loss [0-9.]* (limit [0-9.]*), gradient norm .* (limit [0-9.]*): not applied$' "$dir/spoilt.out"
 expect "a line says when" \
     grep -q '^step 180: .*: not applied; the next update is applied after so many in a row$' "$dir/spoilt.out"
 is "rows in the log" "$(rows_of "$dir/spoilt")" 200
