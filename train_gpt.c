@@ -248,12 +248,10 @@ static void report_skipped_step(Run *run, const TrainState *before, const StepSt
     const Settings *s = &run->settings;
     Saver *saver = &run->saver;
     int skip = !strcmp(s->on_nan, "skip");
-    char *why = skipped_step_text(&run->state.spikes, result, stats, &run->gpt);
-    char *text = format_string("step %lld: %s", (long long)run->state.step, why);
+    char *text = skipped_step_text(&run->state.spikes, run->state.step, result, stats, &run->gpt);
     if (result == SPIKE || (skip && run->state.spikes.nonfinite < NONFINITE_STEPS_MAX)) {
         report_line(stdout, "%s", text);
         free(text);
-        free(why);
         return;
     }
     saver->keep = 0;

@@ -59,16 +59,17 @@ StepResult spike_detector_update(SpikeDetector *d, const StepStats *stats) {
     return spike ? SPIKE : NONFINITE;
 }
 
-char *skipped_step_text(const SpikeDetector *d, StepResult result, const StepStats *stats, const GPT *model) {
+char *skipped_step_text(const SpikeDetector *d, int64_t step, StepResult result, const StepStats *stats,
+                        const GPT *model) {
     if (result == SPIKE)
-        return format_string("loss %.4g (limit %.4g), gradient norm %.4g (limit %.4g): not applied%s", stats->loss,
-                             stats->loss_limit, stats->norm, stats->norm_limit, d->spikes < SPIKE_STEPS_MAX ? "" :
-                             "; the next update is applied after so many in a row");
+        return format_string("step %lld: loss %.4g (limit %.4g), gradient norm %.4g (limit %.4g): not applied%s",
+                             (long long)step, stats->loss, stats->loss_limit, stats->norm, stats->norm_limit,
+                             d->spikes < SPIKE_STEPS_MAX ? "" : "; the next update is applied after so many in a row");
     char name[96] = "none found";
     Tensor tensor;
     TensorStats t = {0};
     if (gpt_find_nonfinite(model, name, &tensor)) t = tensor_stats(tensor);
-    return format_string("loss %g, gradient norm %g: not applied. First non-finite tensor: %s (%lld NaN, %lld "
-                         "infinite, the rest in %.3g .. %.3g)", stats->loss, stats->norm, name, (long long)t.nan_count,
-                         (long long)t.inf_count, t.min, t.max);
+    return format_string("step %lld: loss %g, gradient norm %g: not applied. First non-finite tensor: %s (%lld NaN, "
+                         "%lld infinite, the rest in %.3g .. %.3g)", (long long)step, stats->loss, stats->norm, name,
+                         (long long)t.nan_count, (long long)t.inf_count, t.min, t.max);
 }

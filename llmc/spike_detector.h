@@ -28,8 +28,9 @@ void spike_detector_limits(const SpikeDetector *detector, double z, double *loss
 /* After a step: an applied update enters the window, another step is counted. */
 StepResult spike_detector_update(SpikeDetector *detector, const StepStats *stats);
 
-/* Why the update of this step was not applied, a new string: "loss 3.1 (limit 2.8), gradient norm 9 (limit 4.2): not
-   applied", or "loss nan, gradient norm nan: not applied. First non-finite tensor: ...". */
-char *skipped_step_text(const SpikeDetector *detector, StepResult result, const StepStats *stats, const GPT *model);
+/* Why the update of this step was not applied, a new string: "step 7: loss 3.1 (limit 2.8), gradient norm 9 (limit
+   4.2): not applied", or "step 7: loss nan, gradient norm nan: not applied. First non-finite tensor: ...". */
+char *skipped_step_text(const SpikeDetector *detector, int64_t step, StepResult result, const StepStats *stats,
+                        const GPT *model);
 
 #endif
