@@ -22,6 +22,7 @@ typedef struct {
     Option         options[SETTINGS_ROWS];      /* each points into settings */
     char          *command;                     /* the command line */
     DeviceInfo     device;
+    RunInfo        info;
     Corpus         corpus;
     Tokenizer      tokenizer;
     TokenizerFiles tokenizer_files;             /* copied into every checkpoint */
@@ -61,29 +62,25 @@ static void prepare_run(Run *run) {
             from ? from : "--vocab", run->config.V);
     run->micro_batches = settings_micro_batches(s, run->config.T);
     run->schedule = settings_schedule(s, run->options);
-    if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt ? s->prompt : "", run->config.V, &(int){0}));
+    if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt, run->config.V, &(int){0}));
     if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, s->data, s->val_data);
     if (s->out && !s->resume) run_dir_require_new(&run->dir);
 }
 
-static RunInfo run_info(const Run *run) {
-    return (RunInfo){ VERSION, run->command, &run->device, &run->config, run->options, run->corpus.val_floor };
-}
-
 static void print_banner(Run *run) {
     run->device = device_info();
-    RunInfo info = run_info(run);
-    report_banner(&info);
+    run->info = (RunInfo){ VERSION, run->command, &run->device, &run->config, run->options, run->corpus.val_floor };
+    report_banner(&run->info);
     corpus_print(stdout, &run->corpus);
 }
 
-static void plan_memory(Run *run, Purpose purpose) {
+static void plan_memory(const Run *run, Purpose purpose) {
     const Settings *s = &run->settings;
     const char *refusal = device_refuse_dtype(run->config.dtype);
-    REQUIRE(!refusal, "--dtype %s: %s", s->dtype, refusal);
-    FILE *file = purpose == TRAIN || s->dry_run ? stdout : NULL;
-    memory_plan_check(&run->config, s->attention, (int)s->batch, purpose, file);
     char text[32];
+    REQUIRE(!refusal, "--dtype %s: %s", s->dtype, refusal);
+    memory_plan_check(&run->config, s->attention, (int)s->batch, purpose,
+                      purpose == TRAIN || s->dry_run ? stdout : NULL);
     if (purpose == TRAIN && s->out)
         printf("  %-18s %12s of host memory\n", "checkpoint", bytes_text((double)saver_host_bytes(&run->config), text));
 }
@@ -124,17 +121,16 @@ static int validation_due(const Run *run) {
 /* Sets val_loss and val_step, unless a stop cuts it short: then a resume does it. */
 static void validate(Run *run) {
     const Settings *s = &run->settings;
-    TrainState *state = &run->state;
     Corpus *corpus = &run->corpus;
     int all;
     char text[96], floor[32] = "";
     double loss = evaluate(&run->gpt, corpus->val, s->val_tokens, (int)s->batch, &run->report, &all);
     if (isnan(loss) && stop_requested()) return;
-    state->val_loss = loss;
-    state->val_step = state->step;
+    run->state.val_loss = loss;
+    run->state.val_step = run->state.step;
     if (!all) corpus->val_floor = NAN;      /* that of the whole text */
     if (!isnan(corpus->val_floor)) snprintf(floor, sizeof floor, ", floor %.4f", corpus->val_floor);
-    report_line(&run->report, "step %lld: val loss %s%s%s", (long long)state->step,
+    report_line(stdout, "step %lld: val loss %s%s%s", (long long)run->state.step,
                 loss_text(loss, tokens_are_bytes(corpus->val), text), floor, all ? "" : ", on the first --val-tokens");
 }
 
@@ -145,40 +141,37 @@ static void require_no_leak(Run *run) {
          "have leaked into the training data", run->state.val_loss, run->corpus.val_floor, run->settings.val_data);
 }
 
-/* Returns whether a resumed run had to repeat a validation that a stop cut short, and did. */
-static int repeat_validation(Run *run) {
-    long long step = run->state.step;
-    if (!run->checkpoint || !validation_due(run) || run->state.val_step == step) return 0;
+/* A resumed run repeats a validation that a stop cut short. */
+static void repeat_validation(Run *run) {
     validate(run);
     require_no_leak(run);
-    const char *stop = run->state.val_step == step ? NULL : stop_requested();
+    const char *stop = run->state.val_step == run->state.step ? NULL : stop_requested();
     REQUIRE(!stop || strncmp(stop, "--", 2), "%s: the validation of step %lld alone takes longer; want more time, or "
-            "fewer --val-tokens", stop, step);
-    return !stop;
+            "fewer --val-tokens", stop, (long long)run->state.step);
 }
 
 static void print_sample(Run *run) {
     const Settings *s = &run->settings;
-    Sample sample = { .prompt = s->prompt ? s->prompt : "", .count = (int)s->sample_tokens,
-                      .temperature = s->temperature, .top_k = (int)s->top_k, .seed = (uint64_t)s->seed };
+    Sample sample = { .prompt = s->prompt, .count = (int)s->sample_tokens, .temperature = s->temperature,
+                      .top_k = (int)s->top_k, .seed = (uint64_t)s->seed };
     sample_text(&run->gpt, run->tokenizer, &sample, run->state.step, stdout);
 }
 
 /* ---- The outputs of a run */
 
-/* The run directory, its log and the saver. A resumed run first repeats a validation that a stop cut short. */
+/* The run directory, its log and the saver. */
 static void open_outputs(Run *run) {
     const Settings *s = &run->settings;
     const TrainState *state = &run->state;
-    int save_again = repeat_validation(run);
-    RunInfo info = run_info(run);
-    char *log = s->out ? format_string("%s/log.csv", s->out) : NULL, *head = report_head(&info), text[32];
+    int is_saved = run->checkpoint && !(validation_due(run) && state->val_step != state->step);
+    if (run->checkpoint && !is_saved) repeat_validation(run);
+    char *log = s->out ? format_string("%s/log.csv", s->out) : NULL, text[32];
     if (s->out) run_dir_open(&run->dir);
-    report_open(&run->report, log, head, run->checkpoint ? state->step : -1,
+    report_open(&run->report, log, &run->info, run->checkpoint ? state->step : -1,
                 state->val_step == state->step ? state->val_loss : NAN);
     saver_open(&run->saver, s->out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
                &run->corpus, run->tokenizer, s->keep, s->keep_every, &run->report);
-    if (run->checkpoint && !save_again) run->saver.saved_step = state->step;
+    if (is_saved) run->saver.saved_step = state->step;
     if (run->checkpoint && state->step >= s->steps)
         printf("all %lld steps are done; to train longer: --init %s --steps N --out ANOTHER\n", (long long)s->steps,
                run->checkpoint);
@@ -186,54 +179,30 @@ static void open_outputs(Run *run) {
     else if (s->time_limit)
         printf("--time-limit %s: %.1f s are reserved for the last checkpoint of %s until a save has been timed\n",
                s->time_limit, 2 * run->saver.seconds, bytes_text(saver_file_bytes(&run->config), text));
-    free(head);
     free(log);
-}
-
-static int stop_before_first_step(const Run *run) {
-    printf("%s: before the first step, nothing was written; the same command with --resume %s\n", stop_requested(),
-           run->checkpoint ? "continues" : "begins");
-    return EXIT_TRY_AGAIN;
 }
 
 /* stop: why it ended early, or NULL. Returns the exit code. */
 static int finish_run(Run *run, const char *stop) {
-    const Settings *s = &run->settings;
-    long long step = run->state.step, all = s->steps;
+    const char *out = run->settings.out;
+    long long step = run->state.step, all = run->settings.steps;
     saver_finish(&run->saver);
     report_close(&run->report);
     saver_close(&run->saver);
-    if (s->out) printf("log %s/log.csv, checkpoint %s/step-%08lld\n", s->out, s->out, step);
+    if (out) printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, step);
     if (!stop) return 0;
-    if (s->out) printf("%s: saved at step %lld of %lld; --out %s --resume continues\n", stop, step, all, s->out);
-    else        printf("%s: stopped at step %lld of %lld; without --out nothing is saved\n", stop, step, all);
+    if (out) printf("%s: saved at step %lld of %lld; --out %s --resume continues\n", stop, step, all, out);
+    else     printf("%s: stopped at step %lld of %lld; without --out nothing is saved\n", stop, step, all);
     return EXIT_TRY_AGAIN;
 }
 
-/* ---- --eval and --sample */
+/* ---- Without training */
 
-/* Returns 0 when only the plan is wanted. */
-static int open_checkpoint(Run *run, const char *path) {
+static void evaluate_checkpoint(Run *run, const char *path) {
     const Settings *s = &run->settings;
-    char *checkpoint = run_dir_resolve(path);
-    GPTConfig saved = checkpoint_config(checkpoint);
-    run->config = model_config(s, checkpoint, &saved, saved.V);
-    run->tokenizer = checkpoint_tokenizer(checkpoint, run->config.V);
-    plan_memory(run, EVALUATE);
-    if (!s->dry_run) {
-        gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, EVALUATE);
-        checkpoint_load_model(checkpoint, &run->gpt);
-    }
-    free(checkpoint);
-    return !s->dry_run;
-}
-
-static void evaluate_checkpoint(Run *run) {
-    const Settings *s = &run->settings;
-    const char *path = s->val_data ? s->val_data : s->data;
-    Tokens *tokens = tokens_open(path);
-    if (!open_checkpoint(run, s->eval)) return;
+    const Tokens *tokens = run->corpus.val;
     int are_bytes = tokens_are_bytes(tokens), all;
+    char text[96];
     REQUIRE(are_bytes == (run->tokenizer == TOKENIZER_BYTES), "%s: this is %s, the model %s was trained on %s", path,
             are_bytes ? "a text" : "token shards", s->eval, tokenizer_name(run->tokenizer));
     tokens_check(tokens, run->config.V);
@@ -242,17 +211,28 @@ static void evaluate_checkpoint(Run *run) {
     double loss = evaluate(&run->gpt, tokens, max_tokens, (int)s->batch, &run->report, &all);
     REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but the activations overflow", s->eval, loss);
     double floor = are_bytes && all ? text_floor(path) : NAN;
-    char text[96];
     printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, are_bytes, text),
            all ? "all" : "the first --val-tokens", (long long)tokens_count(tokens), seconds_now() - start);
     if (!isnan(floor)) printf("the floor, this text's entropy under the grammar that wrote it, is %.4f\n", floor);
     REQUIRE(!(loss < floor), "the loss is below the floor: the model must have been trained on %s", path);
-    tokens_close(tokens);
 }
 
-static void sample_checkpoint(Run *run) {
-    run->settings.batch = 1;
-    if (open_checkpoint(run, run->settings.sample)) print_sample(run);
+/* --eval and --sample */
+static void use_checkpoint(Run *run) {
+    Settings *s = &run->settings;
+    const char *path = s->val_data ? s->val_data : s->data;
+    if (s->eval) run->corpus.val = tokens_open(path);
+    else         s->batch = 1;
+    const char *checkpoint = run->checkpoint = run_dir_resolve(s->eval ? s->eval : s->sample);
+    GPTConfig saved = checkpoint_config(checkpoint);
+    run->config = model_config(s, checkpoint, &saved, saved.V);
+    run->tokenizer = checkpoint_tokenizer(checkpoint, run->config.V);
+    plan_memory(run, EVALUATE);
+    if (s->dry_run) return;
+    gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, EVALUATE);
+    checkpoint_load_model(checkpoint, &run->gpt);
+    if (s->eval) evaluate_checkpoint(run, path);
+    else         print_sample(run);
 }
 
 static int flush_stdout(void) {
@@ -264,26 +244,23 @@ static int flush_stdout(void) {
 
 /* A step whose update was not applied. A non-finite one ends the run, unless --on-nan skip allows some. The state
    before the step is saved first, so that no step is lost; no older checkpoint is removed, which may be needed. */
-static void report_skipped_step(Run *run, const TrainState *before, const StepStats *stats,
-                                const StepOutcome *outcome) {
+static void report_skipped_step(Run *run, const TrainState *before, const StepStats *stats, StepResult result) {
     const Settings *s = &run->settings;
     Saver *saver = &run->saver;
-    long long step = run->state.step;
-    char *why = step_outcome_text(&run->state.spikes, stats, outcome, &run->gpt);
     int skip = !strcmp(s->on_nan, "skip");
-    if (outcome->result == SPIKE || (skip && run->state.spikes.nonfinite < NONFINITE_STEPS_MAX)) {
-        report_line(&run->report, "step %lld: %s", step, why);
-        free(why);
+    char *text = skipped_step_text(&run->state.spikes, run->state.step, result, stats, &run->gpt);
+    if (result == SPIKE || (skip && run->state.spikes.nonfinite < NONFINITE_STEPS_MAX)) {
+        report_line(stdout, "%s", text);
+        free(text);
         return;
     }
     saver->keep = 0;
     if (saver->saved_step != before->step) saver_save(saver, before);
     saver_finish(saver);
     char *last = s->out ? run_dir_latest(s->out, NULL) : NULL;
-    char *text = format_string("step %lld: %s. Last good checkpoint: %s", step, why, last ? last : "none");
-    if (skip) fail("%s. %d such steps without an update between them: --on-nan skip does not help, a lower --lr or "
-                   "--clip may", text, NONFINITE_STEPS_MAX);
-    fail("%s. A lower --lr or --clip may help%s", text,
+    REQUIRE(!skip, "%s. %d such steps without an update between them. Last good checkpoint: %s. A lower --lr or --clip "
+            "may help", text, NONFINITE_STEPS_MAX, last ? last : "none");
+    fail("%s. Last good checkpoint: %s. A lower --lr or --clip may help%s", text, last ? last : "none",
          last ? "; --resume --on-nan skip continues without this step" : "");
 }
 
@@ -327,8 +304,8 @@ static const char *train(Run *run) {
         double start = seconds_now(), learning_rate = schedule_learning_rate(&run->schedule, state->step);
         StepStats stats = train_step(run, learning_rate);
         double ms = 1e3 * (seconds_now() - start);
-        StepOutcome outcome = spike_detector_update(&state->spikes, &stats);
-        if (outcome.result != APPLIED) report_skipped_step(run, &before, &stats, &outcome);
+        StepResult result = spike_detector_update(&state->spikes, &stats);
+        if (result != APPLIED) report_skipped_step(run, &before, &stats, result);
         step_ms = fmax(ms, 0.9 * step_ms);
         stop_reserve(1.5e-3 * step_ms + 2 * run->saver.seconds);       /* for the save under way and one more */
         if (validation_due(run)) validate(run);
@@ -341,7 +318,7 @@ static const char *train(Run *run) {
         int last = state->step == s->steps;
         if (save_requested() || last || is_due(state->step, s->save_every)) saver_save(&run->saver, state);
         if (s->sample_every && (last || is_due(state->step, s->sample_every))) {
-            report_line(&run->report, "step %lld: a sample", (long long)state->step);
+            report_line(stdout, "step %lld: a sample", (long long)state->step);
             print_sample(run);
         }
         saver_poll(&run->saver);
@@ -367,16 +344,21 @@ int main(int argc, char **argv) {
     int training = !s->eval && !s->sample;
     if (training) stop_open(s->time_limit);
     device_open((DeviceOptions){ .threads = (int)s->threads });
-    if (s->eval)   evaluate_checkpoint(&run);
-    if (s->sample) sample_checkpoint(&run);
-    if (!training) return flush_stdout();
+    if (!training) {
+        use_checkpoint(&run);
+        return flush_stdout();
+    }
 
     prepare_run(&run);
     print_banner(&run);
     plan_memory(&run, TRAIN);
     if (s->dry_run) return flush_stdout();
     create_model(&run);
-    if (stop_requested()) return stop_before_first_step(&run);
+    if (stop_requested()) {
+        printf("%s: before the first step, nothing was written; the same command with --resume %s\n", stop_requested(),
+               run.checkpoint ? "continues" : "begins");
+        return EXIT_TRY_AGAIN;
+    }
     open_outputs(&run);
     const char *stop = train(&run);
     return finish_run(&run, stop);

@@ -1,15 +1,12 @@
 #include "options.h"
 #include "os.h"
 #include "../kernels/check.h"
-#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
-enum { HELP_COLUMNS = 100, HELP_LEFT = 30, NAME_LENGTH = 64 };
+enum { HELP_COLUMNS = 100, HELP_LEFT = 24 };      /* HELP_LEFT: where the help begins */
 
 static int at_end(const Option *option) {
     return !option->name && !option->help;
@@ -33,21 +30,10 @@ static const char *real_text(double value, char text[32]) {
     return text;
 }
 
-static const char *limit_text(const Option *option, double limit, char text[32]) {
-    if (option->type == OPTION_REAL || fabs(limit) > 1e9) return real_text(limit, text);
-    snprintf(text, 32, "%.0f", limit);
-    return text;
-}
-
-/* "1 .. 65536", "0 or more", "", for --help and error messages. */
+/* "1 .. 65536", for --help and error messages. */
 static const char *range_text(const Option *option, char text[80]) {
     char min[32], max[32];
-    limit_text(option, option->min, min);
-    limit_text(option, option->max, max);
-    if (isinf(option->min) && isinf(option->max)) text[0] = 0;
-    else if (isinf(option->max)) snprintf(text, 80, "%s or more", min);
-    else if (isinf(option->min)) snprintf(text, 80, "%s or less", max);
-    else                         snprintf(text, 80, "%s .. %s", min, max);
+    snprintf(text, 80, "%s .. %s", real_text(option->min, min), real_text(option->max, max));
     return text;
 }
 
@@ -66,11 +52,6 @@ const char *option_text(const Option *option, char text[256]) {
 
 /* ---- text to values */
 
-/* "--batch 0: want 1 .. 65536". Long values are cut. */
-static _Noreturn void refuse(const Option *option, const char *value, const char *want, const char *range) {
-    fail("--%s %.100s: want %s%s%s", option->name, value, want, *want && *range ? ", " : "", range);
-}
-
 static int is_choice(const char *choices, const char *value) {
     size_t length = strcspn(value, "|");
     if (value[length]) return 0;
@@ -81,28 +62,19 @@ static int is_choice(const char *choices, const char *value) {
     return 0;
 }
 
-static void set_integer(const Option *option, const char *value) {
-    char range[80];
-    range_text(option, range);
-    const char *digits = value + (*value == '-');
-    if (!*digits || digits[strspn(digits, "0123456789")]) refuse(option, value, "an integer", range);
+static void set_number(const Option *option, const char *value) {
+    int is_integer = option->type == OPTION_INTEGER;
+    const char *characters = is_integer ? "-0123456789" : "+-.0123456789eE";
+    char *end, range[80];
     errno = 0;
-    int64_t number = strtoll(value, NULL, 10);
-    if (errno) refuse(option, value, "an integer of 64 bits", range);
-    if ((double)number < option->min || (double)number > option->max) refuse(option, value, "", range);
-    *(int64_t *)option->value = number;
-}
-
-static void set_real(const Option *option, const char *value) {
-    char range[80], *end;
-    range_text(option, range);
-    errno = 0;
-    double number = strtod(value, &end);
+    int64_t integer = is_integer ? strtoll(value, &end, 10) : 0;
+    double number = is_integer ? (double)integer : strtod(value, &end);
     /* strtod also accepts " 1", "0x1p3", "inf" and "nan" */
-    if (end == value || *end || value[strspn(value, "0123456789+-.eE")]) refuse(option, value, "a number", range);
-    if (errno) refuse(option, value, "a number that a double can hold", range);
-    if (!(number >= option->min && number <= option->max)) refuse(option, value, "", range);
-    *(double *)option->value = number == 0 ? 0 : number;       /* no negative zero */
+    int valid = !errno && end > value && !*end && !value[strspn(value, characters)];
+    REQUIRE(valid && number >= option->min && number <= option->max, "--%s %.100s: want %s, %s", option->name, value,
+            is_integer ? "an integer" : "a number", range_text(option, range));
+    if (is_integer) *(int64_t *)option->value = integer;
+    else            *(double *)option->value = number == 0 ? 0 : number;       /* no negative zero */
 }
 
 void option_set(const Option *option, const char *value) {
@@ -112,53 +84,19 @@ void option_set(const Option *option, const char *value) {
     }
     switch (option->type) {
     case OPTION_FLAG:
-        if (!is_choice("yes|no", value)) refuse(option, value, "yes or no, or the flag alone", "");
+        REQUIRE(is_choice("yes|no", value), "--%s %.100s: want yes or no, or the flag alone", option->name, value);
         *(int *)option->value = *value == 'y';
         break;
-    case OPTION_INTEGER: set_integer(option, value); break;
-    case OPTION_REAL:    set_real(option, value); break;
+    case OPTION_INTEGER: case OPTION_REAL: set_number(option, value); break;
     case OPTION_CHOICE:
-        if (!is_choice(option->choices, value)) refuse(option, value, option->choices, "");
+        REQUIRE(is_choice(option->choices, value), "--%s %.100s: want %s", option->name, value, option->choices);
         *(const char **)option->value = value;
         break;
-    case OPTION_TEXT:    *(const char **)option->value = value; break;
+    case OPTION_TEXT: *(const char **)option->value = value; break;
     }
 }
 
-/* ---- names */
-
-/* Edit distance (insertions, deletions and substitutions, Levenshtein 1966), without regard to case. */
-static int edit_distance(const char *a, const char *b) {
-    int row[NAME_LENGTH + 1], length = (int)strlen(b);
-    for (int j = 0; j <= length; j++) row[j] = j;
-    for (int i = 0; a[i]; i++) {
-        int diagonal = row[0];
-        row[0] = i + 1;
-        for (int j = 0; j < length; j++) {
-            int best = diagonal + (tolower((unsigned char)a[i]) != tolower((unsigned char)b[j]));
-            diagonal = row[j + 1];
-            if (best > row[j + 1] + 1) best = row[j + 1] + 1;
-            if (best > row[j] + 1)     best = row[j] + 1;
-            row[j + 1] = best;
-        }
-    }
-    return row[length];
-}
-
-/* The most similar option: one that begins with the word, else the one at the smallest edit distance. */
-static const char *closest(const Option *table, const char *word) {
-    const char *best = "help";
-    int min = 1 << 20;
-    for (const Option *option = table; !at_end(option); option++) {
-        if (!option->name) continue;
-        int edits = *word && !strncasecmp(option->name, word, strlen(word)) ? 0 : edit_distance(word, option->name);
-        if (edits < min) {
-            min = edits;
-            best = option->name;
-        }
-    }
-    return best;
-}
+/* ---- the command line */
 
 Option *options_find(Option *table, const char *name) {
     for (Option *option = table; !at_end(option); option++)
@@ -166,159 +104,129 @@ Option *options_find(Option *table, const char *name) {
     return NULL;
 }
 
-/* ---- the command line */
+/* Whether at most so many insertions, deletions and substitutions of a character turn a into b. */
+static int within(int edits, const char *a, const char *b) {
+    while (*a && *a == *b) a++, b++;
+    if (*a == *b) return 1;
+    return edits > 0 && ((*a && within(edits - 1, a + 1, b)) || (*b && within(edits - 1, a, b + 1)) ||
+                         (*a && *b && within(edits - 1, a + 1, b + 1)));
+}
 
-static _Noreturn void refuse_word(const Option *table, const char *word, const Option *before) {
-    if (word[0] == '-' && word[1])
-        fail("%.100s: options begin with two dashes; did you mean --%s?", word, closest(table, word + 1));
-    if (before && before->type == OPTION_FLAG)
-        fail("%.100s: unexpected; --%s takes no value (--help lists the options)", *word ? word : "''", before->name);
-    fail("%.100s: unexpected; options begin with --, and a value of several words needs quotes "
-         "(--help lists the options)", *word ? word : "''");
+static int is_prefix(const char *start, const char *text) { return !strncmp(start, text, strlen(start)); }
+
+/* 0 edits: one word begins with the other. */
+static int resembles(int edits, const char *word, const char *name) {
+    return edits ? within(edits, word, name) : is_prefix(word, name) || is_prefix(name, word);
+}
+
+static _Noreturn void fail_unknown(const Option *table, const char *name) {
+    for (int edits = 0; edits <= 2 && *name; edits++)
+        for (const Option *o = table; !at_end(o); o++)
+            REQUIRE(!o->name || !resembles(edits, name, o->name), "--%s: no such option; did you mean --%s?", name,
+                    o->name);
+    fail("--%s: no such option (--help lists the options)", name);
 }
 
 /* The command line goes into the log and into JSON, which are UTF-8. */
 static void check_utf8(const char *word, int number) {
-    const unsigned char *begin = (const unsigned char *)word, *c = begin;
-    for (size_t left = strlen(word), length; left; c += length, left -= length) {
-        length = utf8_length(c, left);
+    for (size_t at = 0, length; word[at]; at += length) {
+        length = utf8_length((const unsigned char *)word + at, strnlen(word + at, 4));
         REQUIRE(length, "word %d of the command line: byte 0x%02x after '%.*s' is not UTF-8; rename a file of such a "
-                "name", number, *c, (int)(c - begin), word);
+                "name", number, (unsigned char)word[at], (int)at, word);
     }
 }
 
 void options_parse(Option *table, int argc, char **argv) {
     for (Option *option = table; !at_end(option); option++) {
         option->given = 0;
-        if (!option->name) continue;
-        REQUIRE(strlen(option->name) < NAME_LENGTH, "--%s: the name is too long for the table", option->name);
-        option_set(option, option->fallback ? option->fallback : "");
+        if (option->name) option_set(option, option->fallback ? option->fallback : "");
     }
-    Option *option = NULL;
     for (int i = 1; i < argc; i++) check_utf8(argv[i], i);
     for (int i = 1; i < argc; i++) {
-        if (strncmp(argv[i], "--", 2)) refuse_word(table, argv[i], option);
-        char name[NAME_LENGTH];
+        REQUIRE(is_prefix("--", argv[i]), "'%.100s': unexpected; options begin with --, a flag takes no value, and a "
+                "value of several words needs quotes (--help lists the options)", argv[i]);
+        char name[64];
         const char *equals = strchr(argv[i], '='), *value = equals ? equals + 1 : NULL;
-        size_t length = equals ? (size_t)(equals - argv[i] - 2) : strlen(argv[i] + 2);
-        snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), argv[i] + 2);
-
-        REQUIRE(length, "%.100s: want the name of an option after the dashes (--help lists them)", argv[i]);
-        option = length < sizeof name ? options_find(table, name) : NULL;
-        REQUIRE(option, "--%s: no such option; did you mean --%s?", name, closest(table, name));
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(argv[i] + 2, "="), argv[i] + 2);
+        Option *option = options_find(table, name);
+        if (!option) fail_unknown(table, name);
         REQUIRE(!option->given, "--%s: given twice", name);
         option->given = 1;
-        if (option->type == OPTION_FLAG) {
-            if (!value) value = "yes";
-        } else if (!value) {
-            REQUIRE(i + 1 < argc, "--%s: want a value, got the end of the command line", name);
-            value = argv[++i];
-            REQUIRE(strncmp(value, "--", 2), "--%s: want a value, got %.100s (write a value that begins with dashes as "
-                    "--%s=VALUE)", name, value, name);
-        }
-        REQUIRE(*value, "--%s: want a value, got an empty one", name);
+        if (!value) value = option->type == OPTION_FLAG ? "yes" : i + 1 < argc ? argv[++i] : "";
+        REQUIRE(*value && (equals || !is_prefix("--", value)), "--%s: want a value, got '%.100s' (write a value that "
+                "begins with dashes as --%s=VALUE)", name, value, name);
         option_set(option, value);
     }
 }
 
 /* ---- --help */
 
-#define NO_BREAK '\037'      /* a space at which no line is broken, within "default 12" */
-
-/* Writes text wrapped between column left and HELP_COLUMNS, and a newline. column: of the cursor. */
-static void write_wrapped(FILE *file, const char *text, int left, int column) {
-    for (int first = 1; *(text += strspn(text, " ")); first = 0) {
+/* Prints the words of a text between the columns HELP_LEFT and HELP_COLUMNS. column: of the cursor. */
+static void print_wrapped(FILE *file, int column, const char *text) {
+    while (*text) {
         int length = (int)strcspn(text, " ");
-        int new_line = first ? column > 0 && column + 2 > left : column + 1 + length > HELP_COLUMNS;
-        if (new_line) {
+        if (column + 1 + length > HELP_COLUMNS) {
             fputc('\n', file);
             column = 0;
         }
-        column += fprintf(file, "%*s", first || new_line ? left - column : 1, "") + length;
-        for (; length > 0; length--, text++) fputc(*text == NO_BREAK ? ' ' : *text, file);
+        column += fprintf(file, "%*s%.*s", column < HELP_LEFT ? HELP_LEFT - column : 1, "", length, text);
+        text += length + (text[length] == ' ');
     }
     fputc('\n', file);
 }
 
-/* " (1 .. 65536; default 12)": the values that are allowed, and the default. */
-static void note_text(const Option *option, char *text, size_t size) {
-    char range[80] = "";
-    const char *allowed = option->type == OPTION_CHOICE ? option->choices : range, *fallback = option->fallback;
-    if (option->type == OPTION_INTEGER || option->type == OPTION_REAL) range_text(option, range);
-    if (option->type == OPTION_FLAG && fallback && !strcmp(fallback, "no")) fallback = NULL;
-    text[0] = 0;
-    if (!*allowed && !fallback) return;
-    snprintf(text, size, " (%s%s%s%s)", allowed, *allowed && fallback ? "; " : "", fallback ? "default " : "",
-             fallback ? fallback : "");
-    for (char *c = text + 1; *c; c++) if (*c == ' ' && c[-1] != ';') *c = NO_BREAK;
-}
-
-/* "  --name ARGUMENT" */
-static int left_text(const Option *option, char *text, size_t size) {
-    const char *argument = option->argument ? option->argument : option->type == OPTION_FLAG ? "" :
-                           option->type == OPTION_INTEGER || option->type == OPTION_REAL ? "N" : "NAME";
-    return snprintf(text, size, "  --%s%s%s", option->name, *argument ? " " : "", argument);
-}
-
 void options_help(FILE *file, const Option *table) {
-    char left[256], note[512], text[4096];
-    int width = 0;
-    for (const Option *option = table; !at_end(option); option++) {
-        int length = option->name ? left_text(option, left, sizeof left) : 0;
-        if (length > width && length <= HELP_LEFT) width = length;
-    }
-    for (const Option *option = table; !at_end(option); option++) {
-        if (!option->name) {
-            if (option > table) fputc('\n', file);
-            write_wrapped(file, option->help, 0, 0);
+    for (const Option *o = table; !at_end(o); o++) {
+        if (!o->name) {
+            fprintf(file, "%s%s\n", o > table ? "\n" : "", o->help);
             continue;
         }
-        left_text(option, left, sizeof left);
-        note_text(option, note, sizeof note);
-        snprintf(text, sizeof text, "%s%s", option->help ? option->help : "", note);
-        write_wrapped(file, text, width + 2, fprintf(file, "%s", left));
+        int is_number = o->type == OPTION_INTEGER || o->type == OPTION_REAL;
+        char range[80], text[1024];
+        const char *allowed = o->type == OPTION_CHOICE ? o->choices : is_number ? range_text(o, range) : "";
+        const char *argument = o->argument ? o->argument : o->type == OPTION_FLAG ? "" : is_number ? "N" : "NAME";
+        const char *fallback = o->fallback ? o->fallback : "";
+        int any = *allowed || *fallback;
+        snprintf(text, sizeof text, "%s%s%s%s%s%s%s", o->help, any ? " (" : "", allowed,
+                 *allowed && *fallback ? "; " : "", *fallback ? "default " : "", fallback, any ? ")" : "");
+        print_wrapped(file, fprintf(file, "  --%s%s%s", o->name, *argument ? " " : "", argument), text);
     }
 }
 
-/* ---- The banner and the log */
+/* ---- the banner and the log */
 
-static int is_setting(const Option *o) { return o->name && (o->type != OPTION_FLAG || o->fallback); }
-
-/* Quoted for a shell, a new string. */
-static char *quoted(const char *word) {
+/* Quoted for a shell, except for control characters. */
+static void print_quoted(FILE *file, const char *word) {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+";
-    char *text = host_alloc(4 * strlen(word) + 3, "an option's value"), *end = text;
-    if (word[0] && !word[strspn(word, plain)]) return strcpy(text, word);
-    *end++ = '\'';
-    for (const char *c = word; *c; c++) end += sprintf(end, *c == '\'' ? "'\\''" : "%c", *c);
-    strcpy(end, "'");
-    return text;
+    const char *quote = *word && !word[strspn(word, plain)] ? "" : "'";
+    fputs(quote, file);
+    for (; *word; word++) {
+        if (*word == '\'') fputs("'\\''", file);
+        else fputc((unsigned char)*word < ' ' ? '?' : *word, file);
+    }
+    fputs(quote, file);
 }
 
-void options_print(FILE *file, const Option *table) {
-    char text[256];
-    for (const Option *o = table; !at_end(o); o++)
-        if (is_setting(o)) fprintf(file, " %s=%s", o->name, option_text(o, text));
-}
-
-void options_print_changed(FILE *file, const Option *table) {
+void options_print(FILE *file, const Option *table, int all) {
     char text[256];
     for (const Option *o = table; !at_end(o); o++) {
-        if (!is_setting(o) || !strcmp(option_text(o, text), o->fallback ? o->fallback : "")) continue;
-        char *value = quoted(option_text(o, text));
-        fprintf(file, " --%s=%s", o->name, value);
-        free(value);
+        if (!o->name || (o->type == OPTION_FLAG && !o->fallback)) continue;
+        const char *value = option_text(o, text);
+        if (!*value || (!all && o->fallback && !strcmp(value, o->fallback))) continue;
+        fprintf(file, " --%s=", o->name);
+        print_quoted(file, value);
     }
 }
 
 char *command_line(int argc, char **argv) {
-    size_t size = 1;
-    for (int i = 0; i < argc; i++) size += 4 * strlen(argv[i]) + 3;
-    char *text = host_alloc(size, "the command line"), *end = text;
+    char *text = NULL;
+    size_t size;
+    FILE *file = open_memstream(&text, &size);
+    REQUIRE(file, "out of memory: the command line");
     for (int i = 0; i < argc; i++) {
-        char *word = quoted(argv[i]);
-        end += sprintf(end, "%s%s", i ? " " : "", word);
-        free(word);
+        if (i) fputc(' ', file);
+        print_quoted(file, argv[i]);
     }
+    fclose(file);
     return text;
 }

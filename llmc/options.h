@@ -15,7 +15,7 @@ typedef struct {
     OptionType  type;
     void       *value;         /* int * (flag), int64_t *, double *, const char ** (text and choice) */
     const char *fallback;      /* the default as text; NULL = none (no, 0, NULL) */
-    double      min, max;      /* numbers: the range, ends included; -INFINITY, INFINITY = no limit */
+    double      min, max;      /* numbers: the range, ends included */
     const char *choices;       /* "cosine|linear|wsd" */
     const char *argument;      /* the value's name in --help: "FILE"; NULL = "N" for a number, else "NAME" */
     const char *help;
@@ -24,7 +24,7 @@ typedef struct {
 } Option;
 
 /* Sets every default, then reads argv: --name value, --name=value, --flag (or --flag=yes, --flag=no). Fails on an
-   unknown option (the message names the closest one; abbreviations are unknown), a missing, empty or malformed value, a
+   unknown option (the message names a similar one; abbreviations are unknown), a missing, empty or malformed value, a
    value out of range, an option given twice, a word that is no option, and a word that is not UTF-8. Text and choice
    values point into argv. The table ends with a row of zeros. */
 void options_parse(Option *table, int argc, char **argv);
@@ -35,12 +35,12 @@ void option_set(const Option *option, const char *value);
 Option *options_find(Option *table, const char *name);              /* NULL when there is none */
 void options_help(FILE *file, const Option *table);                 /* 100 columns at most */
 
-/* All settings as " name=value", or those that differ from their defaults as " --name=value", which options_parse
-   accepts again. A flag without a default is a command, not a setting. */
-void options_print(FILE *file, const Option *table);
-void options_print_changed(FILE *file, const Option *table);
+/* The settings as " --name=value", quoted for a shell: all that have a value, or those that differ from their defaults.
+   A flag without a default is a command, not a setting. */
+void options_print(FILE *file, const Option *table, int all);
 
-/* argv quoted for a shell, a new string: plain words as they are, others in '...' (a ' in them as '\''). */
+/* argv quoted for a shell, a new string: plain words as they are, others in '...' (a ' in them as '\''). Here and in
+   options_print, control characters become '?': each is one line, which a terminal can show. */
 char *command_line(int argc, char **argv);
 
 /* The value as text that option_set accepts: "0.0003", "flash", "yes"; "" for an option with neither value nor default.

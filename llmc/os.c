@@ -21,14 +21,14 @@ double seconds_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static const struct { char letter; int seconds; } units[] = { {'d', 86400}, {'h', 3600}, {'m', 60}, {'s', 1} };
+enum { UNITS = sizeof units / sizeof *units };
+
 /* Units from the longest to the shortest, each at most once; a number alone is seconds. */
 double duration_seconds(const char *text) {
-    static const struct { char letter; double seconds; } units[] = { {'d', 86400}, {'h', 3600}, {'m', 60}, {'s', 1} };
-    enum { UNITS = sizeof units / sizeof *units };
     double total = 0;
     int next = 0;
-    if (!*text) return -1;
-    while (*text) {
+    do {
         size_t length = strspn(text, "0123456789.");
         char *end;
         double value = strtod(text, &end);
@@ -38,26 +38,27 @@ double duration_seconds(const char *text) {
         if (next == UNITS) return -1;
         total += value * units[next++].seconds;
         text = end + 1;
-    }
+    } while (*text);
     return total;
 }
 
+/* The two longest units. */
 const char *duration_text(double seconds, char text[32]) {
     if (!(seconds >= 0 && seconds < 1e14)) return strcpy(text, "unknown");
     int64_t s = (int64_t)(seconds + 0.5);
-    if      (s < 60)    snprintf(text, 32, "%ds", (int)s);
-    else if (s < 3600)  snprintf(text, 32, "%dm%02ds", (int)(s / 60), (int)(s % 60));
-    else if (s < 86400) snprintf(text, 32, "%dh%02dm", (int)(s / 3600), (int)(s % 3600 / 60));
-    else                snprintf(text, 32, "%" PRId64 "d%02dh", s / 86400, (int)(s % 86400 / 3600));
+    int u = 0;
+    while (u < UNITS - 1 && s < units[u].seconds) u++;
+    int length = snprintf(text, 32, "%" PRId64 "%c", s / units[u].seconds, units[u].letter);
+    s %= units[u++].seconds;
+    if (u < UNITS) sprintf(text + length, "%02d%c", (int)(s / units[u].seconds), units[u].letter);
     return text;
 }
 
 const char *bytes_text(double bytes, char text[32]) {
-    static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB" };
-    int u = 0;
-    if (!isfinite(bytes)) return strcpy(text, "unknown");
-    for (; u < 5 && fabs(bytes) >= (u < 3 ? 1023.5 : 1023.995); u++) bytes /= 1024;
-    snprintf(text, 32, "%.*f %s", u < 3 ? 0 : 2, bytes, unit[u]);
+    static const char *const names[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB" };
+    int n = 0;
+    for (; n < 5 && bytes >= 1023.5; n++) bytes /= 1024;
+    snprintf(text, 32, "%.*f %s", n < 3 ? 0 : 2, bytes, names[n]);
     return text;
 }
 
@@ -92,13 +93,6 @@ static void on_signal(int number) {
     }
 }
 
-static void handle(int number) {
-    struct sigaction before, action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
-    sigemptyset(&action.sa_mask);
-    if (number == SIGHUP && !sigaction(number, NULL, &before) && before.sa_handler == SIG_IGN) return;     /* nohup */
-    sigaction(number, &action, NULL);
-}
-
 void stop_open(const char *time_limit) {
     static const int signals[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
     if (time_limit) {
@@ -107,7 +101,11 @@ void stop_open(const char *time_limit) {
         deadline_s = seconds_now() + seconds;
         snprintf(limit_name, sizeof limit_name, "--time-limit %s", time_limit);
     }
-    for (int i = 0; i < 4; i++) handle(signals[i]);
+    for (int i = 0; i < 4; i++) {
+        struct sigaction before, action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+        sigaction(signals[i], &action, &before);
+        if (signals[i] == SIGHUP && before.sa_handler == SIG_IGN) sigaction(SIGHUP, &before, NULL);     /* nohup */
+    }
 }
 
 const char *stop_requested(void) {

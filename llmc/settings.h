@@ -9,94 +9,87 @@
 
 #define VERSION "train_gpt 0.1"
 
-/*    type     field          default    values                   resume help */
+/*    type     field          default    values              resume help */
 #define SETTINGS(GROUP, X) \
     GROUP("What to do (without --eval or --sample: train)") \
-    X(TEXT,    data,          NULL,      ARGUMENT("FILE"),        KEPT, \
+    X(TEXT,    data,          NULL,      ARGUMENT("FILE"),   KEPT, \
       "a text (its bytes are the tokens), or token shards: 'dir/train_*.bin'") \
-    X(TEXT,    val_data,      NULL,      ARGUMENT("FILE"),        KEPT, \
+    X(TEXT,    val_data,      NULL,      ARGUMENT("FILE"),   KEPT, \
       "text or shards to validate on; without it, the last part of a text") \
-    X(REAL,    val_fraction,  "0.1",     RANGE(0, 0.9),           FIXED, "the part of a text kept for validation") \
-    X(TEXT,    out,           NULL,      ARGUMENT("DIR"),         FREE, \
+    X(REAL,    val_fraction,  "0.1",     RANGE(0, 0.9),      FIXED, "the part of a text kept for validation") \
+    X(TEXT,    out,           NULL,      ARGUMENT("DIR"),    FREE, \
       "directory of log.csv and of the checkpoints, step-00001000 and so on") \
-    X(FLAG,    resume,        NULL,      COMMAND,                 FREE, \
+    X(FLAG,    resume,        NULL,      COMMAND,            FREE, \
       "continue from the newest checkpoint in --out with its options; without a checkpoint, begin") \
-    X(TEXT,    init,          NULL,      ARGUMENT("CHECKPOINT"),  FREE, \
+    X(TEXT,    init,          NULL,      ARGUMENT("CHECKPOINT"), FREE, \
       "start from the weights and the model of a checkpoint instead of random weights") \
-    X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"),  FREE, \
+    X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), FREE, \
       "only print the loss on --val-data, or else on all of --data") \
-    X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"),  FREE, "only print text that starts with --prompt") \
-    X(FLAG,    dry_run,       NULL,      COMMAND,                 FREE, "print settings and memory plan, and exit") \
-    X(FLAG,    version,       NULL,      COMMAND,                 FREE, "print the version, and exit") \
-    X(FLAG,    help,          NULL,      COMMAND,                 FREE, "print this, and exit") \
+    X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), FREE, "only print text that starts with --prompt") \
+    X(FLAG,    dry_run,       NULL,      COMMAND,            FREE, "print settings and memory plan, and exit") \
+    X(FLAG,    version,       NULL,      COMMAND,            FREE, "print the version, and exit") \
+    X(FLAG,    help,          NULL,      COMMAND,            FREE, "print this, and exit") \
     \
     GROUP("Model") \
-    X(TEXT,    model,         "d4",      ARGUMENT("NAME"),        FIXED, GPT_NAMES) \
-    X(INTEGER, layers,        "0",       RANGE(0, 1000),          KEPT, "blocks; 0 = from --model") \
-    X(INTEGER, heads,         "0",       RANGE(0, 65536),         KEPT, "attention heads; 0 = from --model") \
-    X(INTEGER, channels,      "0",       RANGE(0, 65536),         KEPT, "width; 0 = from --model") \
-    X(INTEGER, context,       "0",       RANGE(0, 1 << 24),       KEPT, \
+    X(TEXT,    model,         "d4",      ARGUMENT("NAME"),   FIXED, GPT_NAMES) \
+    X(INTEGER, layers,        "0",       RANGE(0, 1000),     KEPT, "blocks; 0 = from --model") \
+    X(INTEGER, heads,         "0",       RANGE(0, 65536),    KEPT, "attention heads; 0 = from --model") \
+    X(INTEGER, channels,      "0",       RANGE(0, 65536),    KEPT, "width; 0 = from --model") \
+    X(INTEGER, context,       "0",       RANGE(0, 1 << 24),  KEPT, \
       "maximum sequence length in tokens; 0 = 256, or 1024 from d12 up") \
-    X(INTEGER, vocab,         "0",       RANGE(0, 1 << 24),       KEPT, \
+    X(INTEGER, vocab,         "0",       RANGE(0, 1 << 24),  KEPT, \
       "vocabulary size; 0 = 256 for a text, 50257 (GPT-2) for shards") \
-    X(CHOICE,  dtype,         "f32",     CHOICES("f32|bf16"),     FIXED, "precision of the computation") \
-    X(FLAG,    deterministic, "no",      COMMAND,                 KEPT, \
+    X(CHOICE,  dtype,         "f32",     CHOICES("f32|bf16"), FIXED, "precision of the computation") \
+    X(FLAG,    deterministic, "no",      COMMAND,            KEPT, \
       "the same bits in every run; otherwise flash attention on a GPU may add gradients in any order") \
     X(CHOICE,  attention,     "auto",    CHOICES("auto|flash|naive"), FIXED, \
       "flash keeps O(T) for the backward pass, naive all of P; auto = the fastest one that supports the model") \
     \
     GROUP("Training") \
-    X(INTEGER, steps,         "2000",    RANGE(0, 1e12),          FIXED, "updates") \
-    X(INTEGER, batch,         "16",      RANGE(1, 1 << 20),       FIXED, "sequences of a micro-batch") \
-    X(INTEGER, total_batch,   "0",       RANGE(0, 1e12),          FIXED, \
+    X(INTEGER, steps,         "2000",    RANGE(0, 1e12),     FIXED, "updates") \
+    X(INTEGER, batch,         "16",      RANGE(1, 1 << 20),  FIXED, "sequences of a micro-batch") \
+    X(INTEGER, total_batch,   "0",       RANGE(0, 1e12),     FIXED, \
       "tokens of an update, accumulated over micro-batches; 0 = one micro-batch") \
-    X(REAL,    lr,            "0.001",   RANGE(0, 1e6),           FIXED, \
+    X(REAL,    lr,            "0.001",   RANGE(0, 1e6),      FIXED, \
       "peak learning rate; 6e-4 is usual for d12, less for larger models") \
-    X(REAL,    min_lr,        NULL,      RANGE(0, 1e6),           FIXED, \
+    X(REAL,    min_lr,        NULL,      RANGE(0, 1e6),      FIXED, \
       "learning rate at the end; a tenth of --lr if not given") \
     X(CHOICE,  schedule,      "cosine",  CHOICES(SCHEDULE_NAMES), FIXED, \
       "shape of the decay; wsd = constant, then linear over the last --decay steps") \
-    X(INTEGER, warmup,        "100",     RANGE(0, 1e12),          FIXED, "steps of linear warm-up") \
-    X(INTEGER, decay,         "0",       RANGE(0, 1e12),          FIXED, "steps of decay of wsd; 0 = a fifth of all") \
-    X(REAL,    weight_decay,  "0.1",     RANGE(0, 1e3),           FIXED, "of AdamW, on matrices only") \
-    X(REAL,    beta1,         "0.9",     RANGE(0, 0.999999),      FIXED, "of AdamW") \
-    X(REAL,    beta2,         "0.95",    RANGE(0, 0.999999),      FIXED, "of AdamW") \
-    X(REAL,    eps,           "1e-8",    RANGE(1e-12, 1),         FIXED, "of AdamW") \
-    X(REAL,    clip,          "1",       RANGE(0, 1e9),           FIXED, \
+    X(INTEGER, warmup,        "100",     RANGE(0, 1e12),     FIXED, "steps of linear warm-up") \
+    X(INTEGER, decay,         "0",       RANGE(0, 1e12),     FIXED, "steps of decay of wsd; 0 = a fifth of all") \
+    X(REAL,    weight_decay,  "0.1",     RANGE(0, 1e3),      FIXED, "of AdamW, on matrices only") \
+    X(REAL,    beta1,         "0.9",     RANGE(0, 0.999999), FIXED, "of AdamW") \
+    X(REAL,    beta2,         "0.95",    RANGE(0, 0.999999), FIXED, "of AdamW") \
+    X(REAL,    eps,           "1e-8",    RANGE(1e-12, 1),    FIXED, "of AdamW") \
+    X(REAL,    clip,          "1",       RANGE(0, 1e9),      FIXED, \
       "maximum gradient norm, larger gradients are scaled down; 0 = no clipping") \
-    X(CHOICE,  on_nan,        "stop",    CHOICES("stop|skip"),    KEPT, \
-      "on a NaN or infinity in loss or gradient, whose update is never applied: stop, or skip the step (10 in a row " \
-      "stop)") \
-    X(REAL,    skip_spikes,   "0",       RANGE(0, 1e6),           KEPT, \
-      "skip an update whose loss or gradient norm is this many standard deviations above the last 128; 6 is usual, " \
-      "0 = skip none") \
-    X(INTEGER, seed,          "1",       RANGE(0, 9e15),          FIXED, "of weights, data order and samples") \
-    X(INTEGER, threads,       "0",       RANGE(0, 4096),          FREE, \
+    X(CHOICE,  on_nan,        "stop",    CHOICES("stop|skip"), KEPT, \
+      "on a NaN or infinity, whose update is never applied: stop, or skip the step (10 in a row stop)") \
+    X(REAL,    skip_spikes,   "0",       RANGE(0, 1e6),      KEPT, \
+      "skip updates whose loss or norm is this many standard deviations above the last 128; 6 is usual, 0 = none") \
+    X(INTEGER, seed,          "1",       RANGE(0, 9e15),     FIXED, "of weights, data order and samples") \
+    X(INTEGER, threads,       "0",       RANGE(0, 4096),     FREE, \
       "CPU threads, without effect on the results; 0 = one per core") \
     \
     GROUP("Validation, checkpoints, samples") \
-    X(INTEGER, val_every,     "250",     RANGE(0, 1e12),          KEPT, \
-      "steps between validations; 0 = only at the end") \
-    X(INTEGER, val_tokens,    "1048576", RANGE(0, 1e15),          KEPT, "validate on the first N tokens; 0 = all") \
-    X(INTEGER, save_every,    "1000",    RANGE(0, 1e12),          KEPT, \
-      "steps between checkpoints; 0 = only at the end") \
-    X(CHOICE,  save_dtype,    "f32",     CHOICES("f32|bf16"),     KEPT, \
+    X(INTEGER, val_every,     "250",     RANGE(0, 1e12),     KEPT, "steps between validations; 0 = only at the end") \
+    X(INTEGER, val_tokens,    "1048576", RANGE(0, 1e15),     KEPT, "validate on the first N tokens; 0 = all") \
+    X(INTEGER, save_every,    "1000",    RANGE(0, 1e12),     KEPT, "steps between checkpoints; 0 = only at the end") \
+    X(CHOICE,  save_dtype,    "f32",     CHOICES("f32|bf16"), KEPT, \
       "of model.safetensors; with bf16, optimizer.safetensors has the exact f32 parameters") \
-    X(INTEGER, keep,          "0",       RANGE(0, 1e12),          KEPT, \
+    X(INTEGER, keep,          "0",       RANGE(0, 1e12),     KEPT, \
       "newest checkpoints to keep, older ones are removed; 0 = keep all") \
-    X(INTEGER, keep_every,    "0",       RANGE(0, 1e12),          KEPT, \
+    X(INTEGER, keep_every,    "0",       RANGE(0, 1e12),     KEPT, \
       "also keep checkpoints whose step is a multiple of N; 0 = none") \
-    X(TEXT,    time_limit,    NULL,      ARGUMENT("TIME"),        FREE, \
-      "save and exit with code 75 before this time has passed: 3h50m, 90s (the first save is assumed to run at " \
-      "100 MB/s); SIGTERM and SIGINT do so at once, SIGUSR1 saves and continues") \
-    X(INTEGER, sample_every,  "0",       RANGE(0, 1e12),          KEPT, "steps between samples; 0 = none") \
-    X(TEXT,    prompt,        NULL,      ARGUMENT("TEXT"),        KEPT, \
+    X(TEXT,    time_limit,    NULL,      ARGUMENT("TIME"),   FREE, \
+      "save and exit with code 75 within this time: 3h50m, 90s; SIGTERM does so at once, SIGUSR1 only saves") \
+    X(INTEGER, sample_every,  "0",       RANGE(0, 1e12),     KEPT, "steps between samples; 0 = none") \
+    X(TEXT,    prompt,        "",        ARGUMENT("TEXT"),   KEPT, \
       "start of a sample; for a model not trained on bytes, token ids: '15496 995'") \
-    X(INTEGER, sample_tokens, "256",     RANGE(1, 1e9),           KEPT, "length of a sample") \
-    X(REAL,    temperature,   "0.8",     RANGE(0, 100),           KEPT, \
-      "of sampling; 0 = always the most likely token") \
-    X(INTEGER, top_k,         "0",       RANGE(0, 1 << 24),       KEPT, \
-      "sample among the k most likely tokens; 0 = all")
+    X(INTEGER, sample_tokens, "256",     RANGE(1, 1e9),      KEPT, "length of a sample") \
+    X(REAL,    temperature,   "0.8",     RANGE(0, 100),      KEPT, "of sampling; 0 = always the most likely token") \
+    X(INTEGER, top_k,         "0",       RANGE(0, 1 << 24),  KEPT, "sample among the k most likely tokens; 0 = all")
 
 typedef int         SETTING_FLAG;
 typedef int64_t     SETTING_INTEGER;

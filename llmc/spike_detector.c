@@ -1,28 +1,23 @@
 #include "spike_detector.h"
 #include <float.h>
 #include <math.h>
+#include <string.h>
 #include "files.h"
 
-/* Mean and standard deviation as in OLMo-core's SkipStepOptimizer (the last 128 losses and norms, 6 standard
-   deviations), with three changes:
-   - The deviation is that from a straight line through the window. Early in training the loss falls within 128 steps by
-     many times its noise, which a deviation from the mean would count as noise. A rising line is extrapolated to the
-     next step, so that a slow rise is no spike; of a falling one the mean is expected, so that neither is a loss that
-     stops falling. A parabola that rises without noise ends 2.2 deviations above its line, far below 6.
+/* As in OLMo-core's SkipStepOptimizer (last 128 losses and norms, 6 standard deviations), with three changes:
+   - The deviation is measured from a straight line through the window: early in training the loss falls within 128
+     steps by many times its noise. A rising line is extrapolated, so that a slow rise is no spike; for a falling one
+     the mean is expected, so that a loss that stops falling is none. A parabola without noise ends 2.2 deviations
+     above its line.
    - The norm's logarithm is used: norms are skewed to the right and change by factors.
-   - Only values above the limit count, and only applied updates enter the window. A window with 4 spikes in 128 has a
-     standard deviation of a sixth of their height, and would accept the rest of a bad stretch of data.
-   A run of spikes need not come from the data: the last update may have led to a steep place, where a run that applies
-   nothing would stay. Seen in a small model at the end of its warm-up: the norm at 15 times its level for 27 steps, all
-   skipped, where the next update, clipped, led out of it at once. So one in SPIKE_STEPS_MAX + 1 is applied: a steep
-   place is left, a level that has changed for good is accepted after 4 such updates (as above), and of a bad stretch of
-   data, of which PaLM left out 200 to 500 batches by hand (arXiv 2204.02311, section 5.1), 10 of 11 steps are skipped.
-   A median would be more robust, but this window has next to nothing beyond its limits; a spike before there are limits
-   (SPIKE_WINDOW_MIN) widens the deviation for 128 steps, in which another may pass, but no good step is skipped. */
-typedef struct { double expected, sigma; } Forecast;
-
-/* min_sigma leaves room for rounding noise in a loss that does not change (learning rate 0, memorised data). */
-static Forecast forecast(const double *value, int n, double min_sigma) {
+   - Only values above the limit count, and only applied updates enter the window: 4 spikes in a window of 128 would
+     raise its standard deviation to a sixth of their height and hide the rest of a bad stretch of data.
+   A run of spikes can also mean that the last update led to a steep place. In a small model at the end of its warm-up
+   the norm stayed at 15 times its level for 27 skipped steps; one clipped update ended it. So one step in
+   SPIKE_STEPS_MAX + 1 is applied. A level that has changed for good is accepted after 4 such updates, and of a bad
+   stretch of data (200 to 500 batches in PaLM, arXiv 2204.02311, section 5.1) 10 of 11 steps are skipped.
+   min_sigma leaves room for rounding noise in a loss that does not change (learning rate 0, memorised data). */
+static double limit(const double *value, int n, double z, double min_sigma) {
     double mean = 0, slope = 0, squares = 0, middle = 0.5 * (n - 1), spread = n * ((double)n * n - 1) / 12;
     for (int i = 0; i < n; i++) mean += value[i] / n;
     for (int i = 0; i < n; i++) slope += (i - middle) * (value[i] - mean);
@@ -33,69 +28,48 @@ static Forecast forecast(const double *value, int n, double min_sigma) {
     }
     /* prediction variance of a line with two fitted parameters */
     double ahead = n - middle, variance = squares / (n - 2) * (1 + 1.0 / n + ahead * ahead / spread);
-    return (Forecast){ mean + fmax(slope, 0) * ahead, fmax(sqrt(variance), min_sigma) };
+    return mean + fmax(slope, 0) * ahead + z * fmax(sqrt(variance), min_sigma);
 }
-
-/* A thousandth of the loss: even batches of a million tokens differ by more. */
-static Forecast loss_forecast(const SpikeDetector *d) {
-    return forecast(d->loss, d->count, 1e-3 * fabs(d->loss[d->count - 1]));
-}
-static Forecast norm_forecast(const SpikeDetector *d) { return forecast(d->log_norm, d->count, 1e-2); }
-static double   log_of(double norm)                   { return log(fmax(norm, DBL_MIN)); }
 
 void spike_detector_limits(const SpikeDetector *d, double z, double *loss_limit, double *norm_limit) {
     *loss_limit = *norm_limit = INFINITY;
     if (z <= 0 || d->count < SPIKE_WINDOW_MIN || d->spikes >= SPIKE_STEPS_MAX) return;
-    Forecast loss = loss_forecast(d), norm = norm_forecast(d);
-    *loss_limit = loss.expected + z * loss.sigma;
-    *norm_limit = exp(norm.expected + z * norm.sigma);
+    /* a thousandth of the loss: even batches of a million tokens differ by more */
+    *loss_limit = limit(d->loss, d->count, z, 1e-3 * fabs(d->loss[d->count - 1]));
+    *norm_limit = exp(limit(d->log_norm, d->count, z, 1e-2));
 }
 
-static void push(double *value, int count, double newest) {
-    if (count == SPIKE_WINDOW)
-        for (int i = 1; i < SPIKE_WINDOW; i++) value[i - 1] = value[i];
-    value[count < SPIKE_WINDOW ? count : SPIKE_WINDOW - 1] = newest;
+static void push(double window[SPIKE_WINDOW], int count, double newest) {
+    if (count == SPIKE_WINDOW) memmove(window, window + 1, --count * sizeof *window);
+    window[count] = newest;
 }
 
-StepOutcome spike_detector_update(SpikeDetector *d, const StepStats *stats) {
-    int finite = isfinite(stats->loss) && isfinite(stats->norm);
-    int spike = finite && (stats->loss > stats->loss_limit || stats->norm > stats->norm_limit);
-    StepOutcome outcome = { stats->apply ? APPLIED : spike ? SPIKE : NONFINITE, NAN, NAN };
-    if (finite && d->count >= SPIKE_WINDOW_MIN) {
-        Forecast loss = loss_forecast(d), norm = norm_forecast(d);
-        outcome.loss_z = (stats->loss - loss.expected) / loss.sigma;
-        outcome.norm_z = (log_of(stats->norm) - norm.expected) / norm.sigma;
-    }
-    if (outcome.result == APPLIED) {
+StepResult spike_detector_update(SpikeDetector *d, const StepStats *stats) {
+    int spike = isfinite(stats->loss) && isfinite(stats->norm) &&
+                (stats->loss > stats->loss_limit || stats->norm > stats->norm_limit);
+    if (stats->apply) {
         push(d->loss, d->count, stats->loss);
-        push(d->log_norm, d->count, log_of(stats->norm));
+        push(d->log_norm, d->count, log(fmax(stats->norm, DBL_MIN)));
         d->count += d->count < SPIKE_WINDOW;
         d->nonfinite = d->spikes = 0;
+        return APPLIED;
     }
-    d->nonfinite += outcome.result == NONFINITE;
-    d->spikes += outcome.result == SPIKE;
-    return outcome;
+    d->spikes += spike;
+    d->nonfinite += !spike;
+    return spike ? SPIKE : NONFINITE;
 }
 
-static char *spike_text(const SpikeDetector *d, const StepStats *stats, const StepOutcome *outcome) {
-    char loss[64] = "", norm[64] = "";
-    if (stats->loss > stats->loss_limit) snprintf(loss, sizeof loss, "loss %.4g is %.1f", stats->loss, outcome->loss_z);
-    if (stats->norm > stats->norm_limit)
-        snprintf(norm, sizeof norm, "%sgradient norm %.4g is %.1f", *loss ? " and " : "", stats->norm, outcome->norm_z);
-    return format_string("%s%s sigma above the last %d: not applied%s", loss, norm, d->count,
-                         d->spikes == SPIKE_STEPS_MAX ? "; the next update is applied after so many in a row" : "");
-}
-
-static char *nonfinite_text(const StepStats *stats, const GPT *model) {
+char *skipped_step_text(const SpikeDetector *d, int64_t step, StepResult result, const StepStats *stats,
+                        const GPT *model) {
+    if (result == SPIKE)
+        return format_string("step %lld: loss %.4g (limit %.4g), gradient norm %.4g (limit %.4g): not applied%s",
+                             (long long)step, stats->loss, stats->loss_limit, stats->norm, stats->norm_limit,
+                             d->spikes < SPIKE_STEPS_MAX ? "" : "; the next update is applied after so many in a row");
     char name[96] = "none found";
     Tensor tensor;
     TensorStats t = {0};
     if (gpt_find_nonfinite(model, name, &tensor)) t = tensor_stats(tensor);
-    return format_string("loss %g, gradient norm %g: not applied. First non-finite tensor: %s (%lld NaN, %lld "
-                         "infinite, the rest in %.3g .. %.3g)", stats->loss, stats->norm, name, (long long)t.nan_count,
-                         (long long)t.inf_count, t.min, t.max);
-}
-
-char *step_outcome_text(const SpikeDetector *d, const StepStats *stats, const StepOutcome *outcome, const GPT *model) {
-    return outcome->result == SPIKE ? spike_text(d, stats, outcome) : nonfinite_text(stats, model);
+    return format_string("step %lld: loss %g, gradient norm %g: not applied. First non-finite tensor: %s (%lld NaN, "
+                         "%lld infinite, the rest in %.3g .. %.3g)", (long long)step, stats->loss, stats->norm, name,
+                         (long long)t.nan_count, (long long)t.inf_count, t.min, t.max);
 }

@@ -1,7 +1,6 @@
-/* llmc/spike_detector.h - Steps whose update is not applied: a NaN or an infinity, or a spike, a loss or gradient norm
-   far above those before. The loss and the logarithm of the gradient norm of the last applied updates are kept; they
-   give the limits of the next step, beyond which an update is not applied. The limits go to the device in StepStats, so
-   the decision does not wait for the host. */
+/* llmc/spike_detector.h - Steps whose update is not applied: non-finite ones, and spikes, with a loss or gradient norm
+   far above those of the last applied updates. Their limits go to the device in StepStats before the step, so the
+   decision does not wait for the host. */
 #ifndef LLMC_SPIKE_DETECTOR_H
 #define LLMC_SPIKE_DETECTOR_H
 #include "../kernels/update.h"
@@ -22,22 +21,16 @@ typedef struct {
 
 typedef enum { APPLIED, NONFINITE, SPIKE } StepResult;
 
-typedef struct {
-    StepResult result;
-    double     loss_z, norm_z;              /* standard deviations above the expected value; NaN = no limits yet */
-} StepOutcome;
-
 /* Loss and norm that are z standard deviations above the values expected from the window; +inf for z = 0, while the
    window has fewer than SPIKE_WINDOW_MIN updates, and after SPIKE_STEPS_MAX spikes in a row. */
 void spike_detector_limits(const SpikeDetector *detector, double z, double *loss_limit, double *norm_limit);
 
 /* After a step: an applied update enters the window, another step is counted. */
-StepOutcome spike_detector_update(SpikeDetector *detector, const StepStats *stats);
+StepResult spike_detector_update(SpikeDetector *detector, const StepStats *stats);
 
-/* Why the update of this step was not applied, a new string: "loss 3.1 is 7.2 and gradient norm 9 is 6.5 sigma above
-   the last 128: not applied"; or "loss nan, gradient norm nan: not applied. First non-finite tensor: ...", which is
-   searched in the model. */
-char *step_outcome_text(const SpikeDetector *detector, const StepStats *stats, const StepOutcome *outcome,
+/* Why the update of this step was not applied, a new string: "step 7: loss 3.1 (limit 2.8), gradient norm 9 (limit
+   4.2): not applied", or "step 7: loss nan, gradient norm nan: not applied. First non-finite tensor: ...". */
+char *skipped_step_text(const SpikeDetector *detector, int64_t step, StepResult result, const StepStats *stats,
                         const GPT *model);
 
 #endif

@@ -26,7 +26,7 @@ static double tolerance(DType dtype) {
 typedef struct { double step, tokens, loss, norm, lr, ms, tokens_per_s, mfu, val_loss; } Row;
 
 static int read_log(const char *path, Row rows[STEPS + 1]) {
-    char line[512];
+    char line[4096];
     int count = 0;
     FILE *file = fopen(path, "r");
     REQUIRE(file, "%s: cannot open", path);

@@ -75,7 +75,7 @@ void saver_open(Saver *s, RunDir *dir, const GPT *model, const Optimizer *optimi
 static void report_result(Saver *s) {
     s->running = 0;
     s->seconds = s->thread_seconds;
-    if (*s->message) report_warning(s->report, "%s", s->message);
+    if (*s->message) report_line(stderr, "%s", s->message);
 }
 
 void saver_poll(Saver *s) {
@@ -94,7 +94,7 @@ void saver_save(Saver *s, const TrainState *state) {
     saver_finish(s);
     double waited = seconds_now() - start;
     if (waited > 0.1)
-        report_line(s->report, "step %lld: waited %.1f s for the checkpoint before: the disk is slower than "
+        report_line(stdout, "step %lld: waited %.1f s for the checkpoint before: the disk is slower than "
                     "--save-every", (long long)state->step, waited);
     report_sync(s->report);
     s->saved_step = state->step;

@@ -444,8 +444,10 @@ static void read_utf8(const char *bytes, size_t size) {
 
 static void open_log(void *argument) {
     Report report;
+    RunInfo run = { .version = "0", .command = "train_gpt", .device = &(DeviceInfo){0},
+                    .config = &(GPTConfig){ .L = 1, .NH = 1, .C = 8, .T = 8, .V = 8 }, .options = &(Option){0} };
     (void)argument;
-    report_open(&report, "/dev/null", "# command: train_gpt", 100, 1.5);
+    report_open(&report, "/dev/null", &run, 100, 1.5);
     report_close(&report);
 }
 
