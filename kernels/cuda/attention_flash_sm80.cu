@@ -45,17 +45,14 @@ template<int KS, int ROWS> __device__ static inline void load_own(uint32_t tile,
 /* The causal mask of scores whose rows begin at query i and whose columns begin at key j; g, c: attention_mma.cuh */
 template<int MT, int N> __device__ static inline void mask(float (&s)[MT][N][4], const Problem &p, int i, int j,
                                                            int g, int c, float masked) {
+    const int seen = p.diagonal + i + g - j - 2 * c, end = p.Tk - 1 - j - 2 * c;
     #pragma unroll
     for (int m = 0; m < MT; m++)
         #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int last = last_key(p, i + g + 16 * m + 8 * h) - j - 2 * c;
+        for (int n = 0; n < N; n++)
             #pragma unroll
-            for (int n = 0; n < N; n++)
-                #pragma unroll
-                for (int e = 2 * h; e < 2 * h + 2; e++)
-                    if (8 * n + e % 2 > last) s[m][n][e] = masked;
-        }
+            for (int e = 0; e < 4; e++)
+                if (8 * n + e % 2 > seen + 16 * m + e / 2 * 8 || 8 * n + e % 2 > end) s[m][n][e] = masked;
 }
 
 /* The kernels' tiles: rows that a block owns, rows of a pipeline stage of the other operands. Two stages: one is loaded
