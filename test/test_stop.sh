@@ -116,7 +116,7 @@ wait $pid
 is "exit code after the same signal twice at once" $? 75
 start again $small --steps 2 --val-every 0 --total-batch 25600000 --out "$dir/again"
 wait_for "^step,tokens" "$dir/again/log.csv"
-[ -z "$cuda" ] || sleep 1       # the log is there before the saver has its host memory
+if [ -z "$cuda" ]; then sleep 0.2; else sleep 1; fi      # the log is there before the saver has its host memory
 kill -TERM $pid
 sleep 1.2
 stop INT
