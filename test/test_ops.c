@@ -111,7 +111,7 @@ static void matmul(void) {
     static const struct { int B, T, N, K; } shapes[] = {
         {1, 1, 1, 1}, {1, 7, 3, 5}, {3, 7, 13, 31}, {1, 63, 65, 129}, {2, 65, 33, 7}, {1, 1, 257, 63},
         {5, 129, 101, 77}, {1, 3, 5, 1001}, {1, 1000, 3, 9}, {1, 5, 1000, 3}, {2, 64, 192, 64},
-        {1, 27, 601, 301}, {3, 7, 40, 1000},
+        {1, 27, 601, 301}, {3, 7, 40, 1000}, {2, 5, 49, 25},    /* one column more than a vector: of 16 and of 8 */
     };
     for (int i = 0; i < 2 * COUNT(shapes); i++) {
         int B = shapes[i / 2].B, T = shapes[i / 2].T, N = shapes[i / 2].N, K = shapes[i / 2].K, rows = B * T;
