@@ -540,6 +540,26 @@ static void norm_extremes(void) {
     }
 }
 
+/* More than are added in one go: a few million ones, and twos after them. The sum of the squares is exact. */
+static void norm_of_many(void) {
+    const int ones = 64 * 65536, count = ones + 65536 + 5;
+    const StepStats begin = { .loss_limit = INFINITY, .norm_limit = INFINITY };
+    StepStats got;
+    float *value = malloc((size_t)count * sizeof *value);
+    for (int i = 0; i < count; i++) value[i] = i < ones ? 1 : 2;
+    float *grad = device_alloc((size_t)count * sizeof *grad, "gradients");
+    StepStats *stats = device_alloc(sizeof *stats, "statistics");
+    device_upload(grad, value, (size_t)count * sizeof *grad);
+    device_upload(stats, &begin, sizeof begin);
+    gradient_square_sum(stats, tensor_of(grad, F32, 1, (int64_t)count));
+    update_decide(stats);
+    device_download(&got, stats, sizeof got);
+    EXPECT(got.norm == sqrt(ones + 4.0 * (count - ones)), "norm is %.17g", got.norm);
+    device_free(grad);
+    device_free(stats);
+    free(value);
+}
+
 /* Ties to even, both sides of a tie, denormals, overflow; counts around and far above a pack of 16 bytes. */
 static void convert(void) {
     static const uint32_t bits[] = {
@@ -661,6 +681,7 @@ int main(void) {
     RUN(update_refuses_nonfinite_stats);
     RUN(update_keeps_within_limits);
     RUN(norm_extremes);
+    RUN(norm_of_many);
     RUN(convert);
     RUN_EACH_DTYPE(statistics);
     RUN_EACH_DTYPE(refusals);
