@@ -10,7 +10,7 @@
 /* An update is 3 micro-batches of 2 sequences; with this seed the short window is the first of one, so that its targets
    would be missed in a count that is off by a sequence. With an epsilon of 1 an update is a smooth function of the
    gradient (its derivative is at most 1), so the error of a weight can be bounded by that of the gradient. */
-enum { B = 2, MICRO_BATCHES = 3, SEQUENCES = B * MICRO_BATCHES, T = 17, STEPS = 5, VAL_EVERY = 2, WARMUP = 2, SEED = 19,
+enum { B = 2, MICRO_BATCHES = 3, SEQUENCES = B * MICRO_BATCHES, T = 17, STEPS = 5, VAL_EVERY = 2, WARMUP = 2, SEED = 41,
        L = 2, NH = 2, C = 64, BYTES = 480, VAL_BYTES = 320 };  /* 29 windows, the last one short; the steps read 30 */
 static const double LR = 0.5, FINAL_LR = 0.05, BETA1 = 0.8, BETA2 = 0.9, EPS = 1, WEIGHT_DECAY = 0.2, CLIP = 0.5;
 
