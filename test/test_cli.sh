@@ -212,7 +212,10 @@ expect "dry run" "$gpt" $small --out "$dir/dry" --dry-run
 cp "$dir/expect.out" "$dir/dry.out"
 expect "prints a plan" grep -q '^  total ' "$dir/dry.out"
 expect "writes nothing" test ! -e "$dir/dry"
-close_test "--dry-run prints the plan and writes nothing"
+{ printf '\210\330\064\001\001\0\0\0\012\0\0\0'; head -c 1032 /dev/zero; } > "$dir/ten.bin"     # 10 tokens in uint16
+expect "dry run" "$gpt" --data "$dir/ten.bin" --val-fraction 0 --model d2 --dry-run
+is "lines with the vocabulary of GPT-2" "$(grep -c ", vocabulary 50257, " "$dir/expect.out")" 1
+close_test "--dry-run prints the plan and writes nothing; the vocabulary of shards"
 
 # ---- A leak: the model gets below the floor
 cp "$dir/text/val.txt" "$dir/leak.txt"
