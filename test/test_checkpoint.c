@@ -70,6 +70,19 @@ static void test_checkpoint_round_trip(void) {
     EXPECT(safetensors_find(&file, "transformer.wte.weight")->dim[0] == 65, "wte has V rows in the file");
     free(bits);
     safetensors_close(&file);
+    /* PyTorch's names of the first and the second moments */
+    file = safetensors_open(IN_SCRATCH("new/out/step-00000003/optimizer.safetensors"));
+    static const char *const names[] = { "exp_avg.transformer.ln_f.weight", "exp_avg_sq.transformer.ln_f.weight" };
+    for (int k = 0; k < 2; k++) {
+        char *moments = download(k ? trainer.optimizer.v : trainer.optimizer.m);
+        const TensorTable *table = &trainer.model.master.table;
+        t = safetensors_find(&file, names[k]);
+        for (int i = 0; i < table->count; i++)
+            if (!strcmp(table->entry[i].name, "transformer.ln_f.weight"))
+                EXPECT(t && !memcmp(t->data, moments + table->entry[i].offset, 10 * sizeof(float)), "%s", names[k]);
+        free(moments);
+    }
+    safetensors_close(&file);
 }
 
 /* ---- Models of other programs */

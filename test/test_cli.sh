@@ -82,9 +82,12 @@ close_test "the log holds command, version, device, settings and every step"
 
 # ---- Evaluation and samples
 expect "evaluate" "$gpt" --eval "$dir/a-flash-f32" --data "$dir/text/val.txt"
+is "it says how much of the text" "$(grep -c ', all of [0-9]* tokens' "$dir/expect.out")" 1
 logged=$(grep '^60,' "$log" | cut -d, -f9)
 printed=$(sed -n 's/.*loss \([0-9.]*\) nats per byte.*/\1/p' "$dir/expect.out")
 expect "--eval $printed is the val loss $logged of the log" awk "BEGIN { d = $printed - $logged; exit !(d * d < 1e-8) }"
+expect "evaluate a part" "$gpt" --eval "$dir/a-flash-f32" --data "$dir/text/val.txt" --val-tokens 64
+is "it says how much" "$(grep -c ', the first --val-tokens of [0-9]* tokens' "$dir/expect.out")" 1
 sample="$gpt --sample $dir/a-flash-f32/step-00000040 --prompt Once --sample-tokens 40"
 expect "sample" $sample --seed 5
 cp "$dir/expect.out" "$dir/sample.1"
@@ -96,7 +99,9 @@ expect "another sample" $sample --seed 6
 cp "$dir/expect.out" "$dir/sample.3"
 differ() { ! cmp -s "$1" "$2"; }
 expect "another seed, another text" differ "$dir/sample.1" "$dir/sample.3"
-close_test "--eval gives the logged loss, --sample is repeatable"
+expect "samples of a run" "$gpt" $small --steps 5 --sample-every 2 --sample-tokens 1
+is "samples at steps" "$(sed -n 's/^step \([0-9]*\): a sample$/\1/p' "$dir/expect.out" | tr '\n' ' ')" "2 4 5 "
+close_test "--eval gives the logged loss, --sample is repeatable; a run samples when due and at its end"
 
 # ---- A damaged checkpoint: the message names the file, what is wrong with it, and the checkpoint that is left
 expect "train" "$gpt" $small --steps 6 --save-every 2 --out "$dir/sound"
@@ -183,6 +188,8 @@ close_test "one run per directory; closed files; a run from --init resumes"
 find "$dir/a-flash-f32" -type f -exec cksum {} + | sort > "$dir/before"
 in_turn 5 && refuses "already exists" "$gpt" $small --out "$dir/a-flash-f32"
 in_turn 5 && refuses "--min-lr is 0.5, the checkpoint" "$gpt" --resume --out "$dir/a-flash-f32" --min-lr 0.5
+in_turn 5 && refuses "--val-data $dir/text/train.txt is other data" \
+    "$gpt" --resume --out "$dir/a-flash-f32" --val-data "$dir/text/train.txt"
 in_turn 5 && refuses "--layers 3: the model of $dir/a-flash-f32/step-00000060 has 2" \
     "$gpt" --resume --out "$dir/a-flash-f32" --layers 3
 in_turn 5 && refuses "--channels 64: the model of" "$gpt" $text --init "$dir/a-flash-f32" --channels 64
@@ -219,7 +226,8 @@ fi
 cp "$dir/text/val.txt" "$dir/leak.txt"
 echo "5.5 nats per byte" > "$dir/leak.txt.floor"
 refuses "must have leaked" "$gpt" --data "$dir/text/train.txt" --val-data "$dir/leak.txt" \
-    --layers 1 --heads 1 --channels 32 --context 16 --batch 8 --steps 40 --val-every 0
+    --layers 1 --heads 1 --channels 32 --context 16 --batch 8 --steps 40 --val-every 0 --out "$dir/leak"
+expect "its checkpoint is saved" test -f "$dir/leak/step-00000040/state.json"
 close_test "a val loss below the floor is called a leak"
 
 # ---- The memory plan against the memory in use: anonymous resident memory, or memory of the GPU (of which the plan

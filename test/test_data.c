@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include "../llmc/optimizer.h"
 #include "../llmc/dataloader.h"
+#include "../llmc/settings.h"
 #include "scratch.h"
 
 #define SEED 20240520
@@ -116,6 +117,27 @@ static void schedules_at_their_corners(void) {
     }
 }
 
+/* Of a run of 1000 steps with a peak of 0.5: the final rate and the decay of wsd follow from these unless given. */
+static void schedules_from_options(void) {
+    static const struct { const char *option, *value; double final; int64_t decay; } cases[] = {
+        { "batch", "3", 0.05, 200 }, { "min-lr", "0.4", 0.4, 200 }, { "min-lr", "0", 0, 200 },
+        { "decay", "3", 0.05, 3 },
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        Settings settings = {0};
+        Option options[SETTINGS_ROWS];
+        settings_options(&settings, options);
+        char *arguments[] = { "train_gpt", "--lr", "0.5", "--steps", "1000", "--warmup", "7", "--schedule", "wsd",
+                              format_string("--%s=%s", cases[i].option, cases[i].value), NULL };
+        options_parse(options, COUNT(arguments) - 1, arguments);
+        Schedule s = settings_schedule(&settings, options);
+        EXPECT(s.kind == SCHEDULE_WSD && s.peak == 0.5 && s.warmup == 7 && s.total == 1000, "%s", arguments[9]);
+        EXPECT(fabs(s.final - cases[i].final) < 1e-15 && s.decay == cases[i].decay, "%s: final %g, decay %lld",
+               arguments[9], s.final, (long long)s.decay);
+        free(arguments[9]);
+    }
+}
+
 /* ---- tokens: in a folder of its own, which main makes the current one */
 
 /* Tokens first .. first + count - 1 of the stream in which token j is j. */
@@ -218,6 +240,22 @@ static void order_depends_on_seed_and_place_alone(void) {
     }
     tokens_close(a);
     tokens_close(b);
+}
+
+/* The short window of an epoch ends where its first one starts: anywhere in the stream. The mean of 64 uniform numbers
+   has a standard deviation of 1 / sqrt(12 * 64); 6 of them are allowed. */
+static void an_epoch_starts_anywhere(void) {
+    enum { TARGETS = 6432, EPOCHS = 64 };
+    write_shard("cut.bin", 2, 0, TARGETS + 1);
+    Tokens *t = tokens_open("cut.bin");
+    uint64_t windows = (uint64_t)tokens_windows(t, 64);
+    double mean = 0;
+    for (uint64_t g = 0; g < EPOCHS * windows; g++)
+        if (tokens_train_targets(t, SEED, g, 1, 64) < 64)
+            mean += (double)((start_of(t, SEED, g) + TARGETS % 64) % TARGETS) / TARGETS / EPOCHS;
+    EXPECT(fabs(mean - 0.5) < 6 / sqrt(12 * EPOCHS), "the first windows of %d epochs start at %.3f of the stream",
+           EPOCHS, mean);
+    tokens_close(t);
 }
 
 static void files_are_one_stream(void) {
@@ -424,8 +462,10 @@ int main(void) {
     RUN(moments);
     RUN(below_is_unbiased);
     RUN(schedules_at_their_corners);
+    RUN(schedules_from_options);
     RUN(every_target_once_an_epoch);
     RUN(order_depends_on_seed_and_place_alone);
+    RUN(an_epoch_starts_anywhere);
     RUN(files_are_one_stream);
     RUN(texts_are_bytes);
     RUN(malformed_files);

@@ -111,7 +111,7 @@ static void matmul(void) {
     static const struct { int B, T, N, K; } shapes[] = {
         {1, 1, 1, 1}, {1, 7, 3, 5}, {3, 7, 13, 31}, {1, 63, 65, 129}, {2, 65, 33, 7}, {1, 1, 257, 63},
         {5, 129, 101, 77}, {1, 3, 5, 1001}, {1, 1000, 3, 9}, {1, 5, 1000, 3}, {2, 64, 192, 64},
-        {1, 27, 601, 301}, {3, 7, 40, 1000},
+        {1, 27, 601, 301}, {3, 7, 40, 1000}, {2, 5, 49, 25},    /* one column more than a vector: of 16 and of 8 */
     };
     for (int i = 0; i < 2 * COUNT(shapes); i++) {
         int B = shapes[i / 2].B, T = shapes[i / 2].T, N = shapes[i / 2].N, K = shapes[i / 2].K, rows = B * T;
@@ -540,6 +540,26 @@ static void norm_extremes(void) {
     }
 }
 
+/* More than are added in one go: a few million ones, and twos after them. The sum of the squares is exact. */
+static void norm_of_many(void) {
+    const int ones = 64 * 65536, count = ones + 65536 + 5;
+    const StepStats begin = { .loss_limit = INFINITY, .norm_limit = INFINITY };
+    StepStats got;
+    float *value = malloc((size_t)count * sizeof *value);
+    for (int i = 0; i < count; i++) value[i] = i < ones ? 1 : 2;
+    float *grad = device_alloc((size_t)count * sizeof *grad, "gradients");
+    StepStats *stats = device_alloc(sizeof *stats, "statistics");
+    device_upload(grad, value, (size_t)count * sizeof *grad);
+    device_upload(stats, &begin, sizeof begin);
+    gradient_square_sum(stats, tensor_of(grad, F32, 1, (int64_t)count));
+    update_decide(stats);
+    device_download(&got, stats, sizeof got);
+    EXPECT(got.norm == sqrt(ones + 4.0 * (count - ones)), "norm is %.17g", got.norm);
+    device_free(grad);
+    device_free(stats);
+    free(value);
+}
+
 /* Ties to even, both sides of a tie, denormals, overflow; counts around and far above a pack of 16 bytes. */
 static void convert(void) {
     static const uint32_t bits[] = {
@@ -569,16 +589,18 @@ static void convert(void) {
 }
 
 static void statistics(void) {
-    arena_begin("statistics", "1003 numbers");
-    Tensor t = input(1, 17, 59);
-    for (int nonfinite = 0; nonfinite < 2; nonfinite++) {
+    for (int variant = 0; variant < 4; variant++) {
+        const int nonfinite = variant % 2, pitch = variant / 2 ? 64 : 59;
+        arena_begin("statistics", "1003 numbers, a row every %d", pitch);
+        Tensor t = fill(place(arena_dtype, KEPT, pitch, DIMS(17, 59)), 0, 1);
         TensorStats got = {0}, want = { .min = INFINITY, .max = -INFINITY };
         static const struct { int index; double value; } bad[] = {
             {3, NAN}, {1002, NAN}, {0, INFINITY}, {500, -INFINITY}, {501, -INFINITY}, {502, -INFINITY}, {77, -1e30}
         };
-        for (int i = 0; i < COUNT(bad) && nonfinite; i++) set(t, bad[i].index, bad[i].value);
+        for (int i = 0; i < COUNT(bad) && nonfinite; i++)
+            set(t, bad[i].index / 59 * pitch + bad[i].index % 59, bad[i].value);
         for (int i = 0; i < 1003; i++) {
-            double a = get(t, i);
+            double a = get(t, i / 59 * pitch + i % 59);
             want.nan_count += isnan(a) != 0;
             want.inf_count += isinf(a) != 0;
             if (isfinite(a)) { want.min = fmin(want.min, a); want.max = fmax(want.max, a); }
@@ -661,6 +683,7 @@ int main(void) {
     RUN(update_refuses_nonfinite_stats);
     RUN(update_keeps_within_limits);
     RUN(norm_extremes);
+    RUN(norm_of_many);
     RUN(convert);
     RUN_EACH_DTYPE(statistics);
     RUN_EACH_DTYPE(refusals);

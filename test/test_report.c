@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/ioctl.h>
+#include "../llmc/evaluate.h"
 #include "../llmc/os.h"
 #include "../llmc/report.h"
 
@@ -99,6 +100,7 @@ static void the_log_holds_every_step(void) {
         "step   1/100  loss 4.0000  norm 0.50   7680 tok/s  mfu unknown  10s left  100.0 ms  lr 1.0e-03\n";
     EXPECT(strstr(lines, first) == lines, "%s", lines);
     EXPECT(strstr(lines, "step  10/100  loss 0.4000  val 1.5000  norm 0.50"), "%s", lines);
+    EXPECT(strstr(lines, "mfu unknown  9s left  100.0 ms"), "after 10 of 100 steps of 0.1 s: %s", lines);
 }
 
 static void the_log_holds_the_mfu(void) {
@@ -130,6 +132,17 @@ static void the_log_holds_the_health(void) {
         snprintf(want, sizeof want, "%s1,768,4,0.5,0.001,100.000,7680.0,,%s", head_of("a"), rows[i].want);
         EXPECT(!strcmp(log_text(), want), "got %s\nwant %s", log_text(), want);
     }
+    /* queried once a second: a row without a query has none */
+    Report report;
+    StepReport one = step_of(1), two = step_of(2);
+    RunInfo info = info_of("a");
+    unlink(log_path);
+    report_open(&report, log_path, &info, -1, NAN);
+    report.row_health = rows[1].health;
+    report_step(&report, &one);
+    report_step(&report, &two);
+    report_close(&report);
+    EXPECT(strstr(log_text(), ",91,350.0,210,thermal\n2,1536,2,0.5,0.001,100.000,7680.0,,,,,,\n"), "%s", log_text());
     health = (DeviceHealth){0};
 }
 
@@ -477,7 +490,9 @@ static void numbers_for_people(void) {
         { "3h50m", 13800 }, { "2d", 172800 }, { "90s", 90 }, { "1.5h", 5400 }, { "3600", 3600 }, { "0.7s", 0.7 },
         { "1d2h3m4s", 93784 }, { "0", 0 }, { "", -1 }, { "-1s", -1 }, { "3x", -1 }, { "1s2h", -1 }, { "1h1h", -1 },
         { "h", -1 }, { "1h30", -1 }, { "1.2.3s", -1 }, { "1e3", -1 }, { " 1s", -1 }, { "inf", -1 } };
-    char text[32];
+    char text[96];
+    EXPECT(!strcmp(loss_text(1.5, 1, text), "1.5000 nats per byte (2.1640 bits)"), "%s", text);         /* 1.5 / ln 2 */
+    EXPECT(!strcmp(loss_text(1.5, 0, text), "1.5000 nats per token (perplexity 4.48)"), "%s", text);    /* e^1.5 */
     for (int i = 0; i < COUNT(seconds); i++)
         EXPECT(fabs(duration_seconds(seconds[i].text) - seconds[i].want) < 1e-9, "\"%s\": %g s", seconds[i].text,
                duration_seconds(seconds[i].text));

@@ -7,10 +7,11 @@
 #include "../llmc/dataloader.h"
 #include "../llmc/model_config.h"
 
-/* An update is 3 micro-batches of 2 sequences. With an epsilon of 1 an update is a smooth function of the gradient (its
-   derivative is at most 1), so the error of a weight can be bounded by that of the gradient. */
-enum { B = 2, MICRO_BATCHES = 3, SEQUENCES = B * MICRO_BATCHES, T = 17, STEPS = 5, VAL_EVERY = 2, WARMUP = 2, SEED = 3,
-       L = 2, NH = 2, C = 64, BYTES = 400 };   /* of either text: 24 windows, the last one short; the steps read 30 */
+/* An update is 3 micro-batches of 2 sequences; with this seed the short window is the first of one, so that its targets
+   would be missed in a count that is off by a sequence. With an epsilon of 1 an update is a smooth function of the
+   gradient (its derivative is at most 1), so the error of a weight can be bounded by that of the gradient. */
+enum { B = 2, MICRO_BATCHES = 3, SEQUENCES = B * MICRO_BATCHES, T = 17, STEPS = 5, VAL_EVERY = 2, WARMUP = 2, SEED = 41,
+       L = 2, NH = 2, C = 64, BYTES = 480, VAL_BYTES = 320 };  /* 29 windows, the last one short; the steps read 30 */
 static const double LR = 0.5, FINAL_LR = 0.05, BETA1 = 0.8, BETA2 = 0.9, EPS = 1, WEIGHT_DECAY = 0.2, CLIP = 0.5;
 
 static const char *program;                 /* build/cpu/train_gpt */
@@ -23,7 +24,7 @@ static double tolerance(DType dtype) {
 
 /* ---- The log */
 
-typedef struct { double step, tokens, loss, norm, lr, ms, tokens_per_s, mfu, val_loss; } Row;
+typedef struct { double step, tokens, loss, norm, lr, ms, tokens_per_s, mfu, val_loss; } Row;     /* NaN: empty */
 
 static int read_log(const char *path, Row rows[STEPS + 1]) {
     char line[4096];
@@ -111,7 +112,7 @@ static void compare_update(const TensorEntry *entry, int step, Weights before, W
     EXPECT(worst[0] <= 1 && worst[1] <= 1 && worst[2] <= 1, "step %d, %s: m, v and weights are off by %.2g, %.2g and "
            "%.2g times their bounds", step, entry->name, worst[0], worst[1], worst[2]);
     /* so that an update that is a third off, as by one of three micro-batches, is beyond the bounds */
-    EXPECT(max_moved > 5, "step %d, %s moved by %.1f bounds only", step, entry->name, max_moved);
+    EXPECT(max_moved > 3, "step %d, %s moved by %.1f bounds only", step, entry->name, max_moved);
 }
 
 static void repeat_step(GPT *gpt, Optimizer *optimizer, const Tokens *train, const char *out, int step,
@@ -137,6 +138,9 @@ static void repeat_step(GPT *gpt, Optimizer *optimizer, const Tokens *train, con
     expect_near(row->tokens_per_s * row->ms, 1e3 * (double)count, 1e-3 * row->ms * row->tokens_per_s + row->ms,
                 "tokens/s x ms", step);
     expect_near(row->tokens, row[-1].tokens + (double)count, 0, "tokens", step);
+    double peak = device_info().peak_flops[gpt->config.dtype];
+    double mfu = peak > 0 ? row->tokens_per_s * gpt_flops_per_token(&gpt->config, T) / peak : 0;
+    expect_near(isnan(row->mfu) ? 0 : row->mfu, mfu, 0.51e-4, "MFU", step);       /* it has 4 digits */
 
     double clip = fmin(1, CLIP / norm);
     Weights after = load(out, step, gpt, optimizer);
@@ -175,12 +179,12 @@ static void repeat_validation(GPT *gpt, const Tokens *val, int val_tokens, int s
 static void run_and_repeat(DType dtype, int val_tokens) {
     const char *name = dtype == BF16 ? "bf16" : "f32";
     const char *out = IN_SCRATCH("run-%s-%d", name, val_tokens), *text = IN_SCRATCH("text");
-    char bytes[2 * BYTES];
+    char bytes[BYTES + VAL_BYTES];
     for (size_t i = 0; i < sizeof bytes; i++)                    /* skewed, so that there is something to learn */
         bytes[i] = (char)(uint8_t)(255 * pow(random_uniform(SEED, RANDOM_TEST, 0, i), 3));
     put(text, bytes, sizeof bytes);
     char *command = format_string("%s --data %s --out %s --layers %d --heads %d --channels %d --context %d --batch %d "
-        "--total-batch %d --steps %d --save-every 1 --val-every %d --val-tokens %d --val-fraction 0.5 --warmup %d "
+        "--total-batch %d --steps %d --save-every 1 --val-every %d --val-tokens %d --val-fraction 0.4 --warmup %d "
         "--lr %g --min-lr %g --beta1 %g --beta2 %g --eps %g --weight-decay %g --clip %g --seed %d --dtype %s "
         "> %s.out 2>&1", program, text, out, L, NH, C, T, B, SEQUENCES * T, STEPS, VAL_EVERY, val_tokens, WARMUP, LR,
         FINAL_LR, BETA1, BETA2, EPS, WEIGHT_DECAY, CLIP, SEED, name, out);
@@ -189,7 +193,7 @@ static void run_and_repeat(DType dtype, int val_tokens) {
     free(command);
 
     Row rows[STEPS + 2] = {0};
-    Tokens *all = tokens_open(text), *train = tokens_slice(all, 0, BYTES), *val = tokens_slice(all, BYTES, BYTES);
+    Tokens *all = tokens_open(text), *train = tokens_slice(all, 0, BYTES), *val = tokens_slice(all, BYTES, VAL_BYTES);
     int count = read_log(STRING("%s/log.csv", out), rows + 1);
     EXPECT(count == STEPS, "%d rows in the log", count);
     GPT gpt;
@@ -253,6 +257,19 @@ static size_t padded_bytes(const TensorTable *table, size_t element) {
     return count * element;
 }
 
+/* Without a backward pass the blocks share their activations. */
+static void evaluation_has_one_block(void) {
+    for (int k = 0; k < COUNT(configs); k++) {
+        GPTConfig config = configs[k];
+        gpt_check(&config);
+        MemoryPlan some = memory_plan(&config, "auto", 3, EVALUATE);
+        config.L += 2;
+        MemoryPlan more = memory_plan(&config, "auto", 3, EVALUATE);
+        EXPECT(some.activations == more.activations && some.workspace == more.workspace,
+               "model %d: %zu bytes of activations, %zu with two more blocks", k, some.activations, more.activations);
+    }
+}
+
 /* What the plan adds up is what is allocated, but for the optimizer's list of tensors and its statistics. */
 static void the_plan_is_what_is_allocated(void) {
     static const char *const attentions[] = { "auto", "naive" };
@@ -295,6 +312,7 @@ int main(int argc, char **argv) {
     test_device_open((DeviceOptions){ .threads = 1 });
     RUN(each_step_is_as_computed_otherwise);
     RUN(flops_are_multiply_adds);
+    RUN(evaluation_has_one_block);
     RUN(the_plan_is_what_is_allocated);
     return test_close();
 }

@@ -161,7 +161,7 @@ static void sampled(GPT *m, Tokenizer tokenizer, const char *prompt, int count, 
     fclose(file);
 }
 
-enum { B = 2, T = 8, V = 256 };
+enum { B = 2, T = 9, V = 256 };
 
 /* A model whose every parameter is large enough to matter. */
 static void lively_model(GPT *m) {
@@ -213,8 +213,8 @@ static void text_from_a_model(void) {
         EXPECT(!strncmp(text, want, (size_t)size) && !strcmp(text + size, "\n"), "%s, want %s", text, want);
     }
     /* of a long prompt the last T tokens count, "" is the last id, "" of bytes a newline */
-    sampled(&m, TOKENIZER_IDS, "9 9 9 1 2 3 4 5 6 7 8", 20, 1, 3, text);
-    sampled(&m, TOKENIZER_IDS, "1 2 3 4 5 6 7 8", 20, 1, 3, again);
+    sampled(&m, TOKENIZER_IDS, "9 9 9 1 2 3 4 5 6 7 8 10", 20, 1, 3, text);
+    sampled(&m, TOKENIZER_IDS, "1 2 3 4 5 6 7 8 10", 20, 1, 3, again);
     EXPECT(!strcmp(text + 6, again), "%s and %s", text, again);
     sampled(&m, TOKENIZER_IDS, "255", 5, 1, 3, text);
     sampled(&m, TOKENIZER_IDS, "", 5, 1, 3, again);
@@ -222,12 +222,12 @@ static void text_from_a_model(void) {
     sampled(&m, TOKENIZER_BYTES, "\n", 20, 1, 3, text);
     sampled(&m, TOKENIZER_BYTES, "", 20, 1, 3, again);
     EXPECT(!memcmp(text + 1, again, 20), "the bytes after a newline and after nothing differ");
-    /* when the context is full, its younger half and the new token go on */
+    /* when the context is full, its younger half, rounded down, and the new token go on */
     for (int first = 1; first < 200; first += 20) {
         int seen[5], used = 0;
         for (int i = 0; i < T; i++) used += sprintf(prompt + used, "%d ", first + 3 * i);
         sampled(&m, TOKENIZER_IDS, prompt, 2, 0, 3, text);
-        sscanf(text, "%*d %*d %*d %*d %d %d %d %d %d", seen, seen + 1, seen + 2, seen + 3, seen + 4);
+        sscanf(text, "%*d %*d %*d %*d %*d %d %d %d %d %d", seen, seen + 1, seen + 2, seen + 3, seen + 4);
         sprintf(prompt, "%d %d %d %d %d", seen[0], seen[1], seen[2], seen[3], seen[4]);
         sampled(&m, TOKENIZER_IDS, prompt, 1, 0, 3, again);
         EXPECT(strlen(text) > strlen(again) && !strcmp(text + strlen(text) - strlen(again), again),

@@ -195,6 +195,37 @@ static void refused_steps_leave_no_trace(void) {
     }
 }
 
+/* Whichever tensor has a NaN, in its last element. */
+static void a_nonfinite_tensor_is_named(void) {
+    GPTConfig config = { .L = 2, .NH = 2, .C = 16, .T = T, .V = 50, .dtype = F32, .untied = 1 };
+    static const int32_t tokens[B * T], targets[B * T];
+    const float nan = NAN;
+    float had;
+    char name[96], want[96];
+    GPT m;
+    Tensor found;
+    gpt_check(&config);
+    gpt_create(&m, config, "auto", B, T, TRAIN);
+    gpt_init(&m, 1);
+    gpt_load(&m, tokens, targets);
+    gpt_forward(&m);
+    gpt_backward(&m, 1.0f / (B * T), OVERWRITE, NULL, NULL);
+    EXPECT(!gpt_find_nonfinite(&m, name, &found), "%s, before there was a NaN", name);
+    const struct { const char *what; const TensorTable *table; } tables[] = {
+        { "parameter", &m.master.table }, { "gradient of", &m.grads.table } };
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < tables[k].table->count; i++) {
+            const TensorEntry *entry = &tables[k].table->entry[i];
+            float *last = (float *)entry->field->data + tensor_count(*entry->field) - 1;
+            snprintf(want, sizeof want, "%s %s", tables[k].what, entry->name);
+            device_download(&had, last, sizeof had);
+            device_upload(last, &nan, sizeof nan);
+            EXPECT(gpt_find_nonfinite(&m, name, &found) && !strcmp(name, want), "%s is not found", want);
+            device_upload(last, &had, sizeof had);
+        }
+    gpt_free(&m);
+}
+
 /* ---- Memory */
 
 static void ask_for_all(void *unused) {
@@ -216,6 +247,7 @@ int main(void) {
     RUN(slow_changes_are_no_spikes);
     RUN(there_is_a_way_out);
     RUN(refused_steps_leave_no_trace);
+    RUN(a_nonfinite_tensor_is_named);
     RUN(out_of_memory_says_what_helps);
     return test_close();
 }
