@@ -304,7 +304,8 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
     /* A sequential sum of Tk equal terms rounds to one side: its error is up to Tk/2 ulp, not sqrt(Tk). */
     if (data == POWERS) t.roundings = fmax(t.roundings, s->Tk / 8.0 * s->Tk / 8.0);
 
-    int draws = !in_bf16 ? 0 : exact ? 1 : (int)fmin(3 + (double)(1 << 25) / ((double)s->Tq * s->Tk * s->HS), 100);
+    int draws = (int)fmin((s->Tk > 1024 ? 3 : 8) + (double)(1 << 27) / ((double)s->Tq * s->Tk * s->HS), 100);
+    draws = !in_bf16 ? 0 : exact ? 1 : draws;
     double stores[100];
     for (int draw = 0; draw < draws; draw++) stores[draw] = draw ? 1.5 + uniform() / 2 : 0;
     /* Many emulations of a short head: one per thread. A long head is divided among the threads by the oracle. */

@@ -176,7 +176,7 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
         for (int h = 0; h < 2; h++) {
             const int i = first + 16 * m + 8 * h + g;
             const float sum = quad_sum(total[m][h]);
-            normalise[m][h] = last_key(p, i) < 0 ? 0.0f : 1.0f / sum;
+            normalise[m][h] = sum == 0 ? 0.0f : 1.0f / sum;        /* 0: the row sees no key */
             if (c == 0 && i < p.Tq) lse[(int64_t)tile.head * p.Tq + i] = LN2 * row_max[m][h] + logf(sum);
         }
     store_rows<KS>(rows_of(out, p, tile.head, p.Tq, first), out.pitch, p.Tq - first, p.HS, shared + own * PITCH,
