@@ -300,7 +300,7 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
     attend(s, x, t.want, 0, in);
     if (data == POWERS && in_bf16) attend(s, x, t.from_bf16_p, 1, in);
     find_sizes(s, &t, in);
-    if (data != RANDOM) t.condition *= 2;       /* large scores: the roundings of their own sums are not small beside it */
+    if (data != RANDOM) t.condition *= 2;       /* the roundings of a large score itself count, too */
     t.roundings = s->Tk + s->HS;
     /* A sequential sum of Tk equal terms rounds to one side: its error is up to Tk/2 ulp, not sqrt(Tk). */
     if (data == POWERS) t.roundings = fmax(t.roundings, s->Tk / 8.0 * s->Tk / 8.0);
