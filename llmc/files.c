@@ -58,13 +58,13 @@ int file_is_dir(const char *path) {
 }
 
 char *format_string(const char *format, ...) {
-    char *path;
+    char *text;
     va_list arguments;
     va_start(arguments, format);
-    int length = vasprintf(&path, format, arguments);
+    int length = vasprintf(&text, format, arguments);
     va_end(arguments);
-    REQUIRE(length >= 0, "out of memory for a file's name");
-    return path;
+    REQUIRE(length >= 0, "out of memory: a string");
+    return text;
 }
 
 int ends_with(const char *text, const char *end) {

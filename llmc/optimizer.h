@@ -1,4 +1,5 @@
-/* llmc/optimizer.h - AdamW over all parameters, with decay on matrices only, gradient norm and clipping. */
+/* llmc/optimizer.h - AdamW over all parameters, with decay on matrices only, gradient norm and clipping; the
+   learning rate of a step. */
 #ifndef LLMC_OPTIMIZER_H
 #define LLMC_OPTIMIZER_H
 #include "../kernels/update.h"
