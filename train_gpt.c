@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "kernels/check.h"
 #include "kernels/device.h"
 #include "llmc/checkpoint/resume.h"
@@ -297,7 +296,7 @@ static const char *train(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
     const char *stop = NULL;
-    double step_ms = 0, flops_per_token = gpt_flops_per_token(&run->config, run->config.T);
+    double step_ms = 0, flops_per_token = gpt_flops_per_token(&run->config);
     device_health();                    /* the first call takes longer: not in the time of the first step */
     while (state->step < s->steps && !(stop = stop_requested())) {
         const TrainState before = *state;
