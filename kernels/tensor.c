@@ -65,8 +65,9 @@ Tensor tensor_row_range(Tensor t, int64_t first, int64_t count) {
 }
 
 Tensor tensor_column_range(Tensor t, int64_t first, int64_t count) {
-    REQUIRE(first >= 0 && count >= 0 && first + count <= tensor_columns(t), "tensor: columns %lld .. %lld, want 0 .. %lld",
-            (long long)first, (long long)(first + count), (long long)tensor_columns(t));
+    REQUIRE(first >= 0 && count >= 0 && first + count <= tensor_columns(t),
+            "tensor: columns %lld .. %lld, want 0 .. %lld", (long long)first, (long long)(first + count),
+            (long long)tensor_columns(t));
     t.data = (char *)t.data + (size_t)first * dtype_bytes(t.dtype);
     t.dim[t.ndim - 1] = count;
     return t;
