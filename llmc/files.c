@@ -41,9 +41,7 @@ FileMap file_map(const char *path) {
     return map;
 }
 
-void file_unmap(FileMap map) {
-    if (map.size > 0) munmap((void *)map.bytes, (size_t)map.size);
-}
+void file_unmap(FileMap map) { if (map.size > 0) munmap((void *)map.bytes, (size_t)map.size); }
 
 int file_exists(const char *path) { return access(path, F_OK) == 0; }
 

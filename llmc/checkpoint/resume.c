@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../kernels/check.h"
-#include "../files.h"
 #include "run_dir.h"
 
 static void verify(void *checkpoint) { checkpoint_verify(checkpoint, 1); }
