@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "kernels/check.h"
 #include "kernels/device.h"
 #include "llmc/checkpoint/resume.h"
@@ -165,10 +164,10 @@ static void open_outputs(Run *run) {
     const TrainState *state = &run->state;
     int is_saved = run->checkpoint && !(validation_due(run) && state->val_step != state->step);
     if (run->checkpoint && !is_saved) repeat_validation(run);
-    char *log = s->out ? format_string("%s/log.csv", s->out) : NULL, text[32];
+    char text[32];
     if (s->out) run_dir_open(&run->dir);
-    report_open(&run->report, log, &run->info, run->checkpoint ? state->step : -1,
-                state->val_step == state->step ? state->val_loss : NAN);
+    report_open(&run->report, s->out ? path_of(s->out, "log.csv").text : NULL, &run->info,
+                run->checkpoint ? state->step : -1, state->val_step == state->step ? state->val_loss : NAN);
     saver_open(&run->saver, s->out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
                &run->corpus, run->tokenizer, s->keep, s->keep_every, &run->report);
     if (is_saved) run->saver.saved_step = state->step;
@@ -179,7 +178,6 @@ static void open_outputs(Run *run) {
     else if (s->time_limit)
         printf("--time-limit %s: %.1f s are reserved for the last checkpoint of %s until a save has been timed\n",
                s->time_limit, 2 * run->saver.seconds, bytes_text(saver_file_bytes(&run->config), text));
-    free(log);
 }
 
 /* stop: why it ended early, or NULL. Returns the exit code. */
@@ -297,7 +295,7 @@ static const char *train(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
     const char *stop = NULL;
-    double step_ms = 0, flops_per_token = gpt_flops_per_token(&run->config, run->config.T);
+    double step_ms = 0, flops_per_token = gpt_flops_per_token(&run->config);
     device_health();                    /* the first call takes longer: not in the time of the first step */
     while (state->step < s->steps && !(stop = stop_requested())) {
         const TrainState before = *state;

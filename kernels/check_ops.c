@@ -51,8 +51,8 @@ void check_embedding(const char *op, Tensor x, Tensor tokens, Tensor wte, Tensor
     check_float(op, wpe_name, wpe, 2);
     check_tensor(op, wte_name, wte, backward ? F32 : x.dtype, 2, wte.dim[0], C);
     check_tensor(op, wpe_name, wpe, wte.dtype, 2, wpe.dim[0], C);
-    REQUIRE(wpe.dim[0] >= x.dim[1], "%s: %lld positions, the table %s has %lld", op, (long long)x.dim[1], wpe_name,
-            (long long)wpe.dim[0]);
+    REQUIRE(wpe.dim[0] >= x.dim[1], "%s: %lld positions, want at most %lld, the rows of %s", op, (long long)x.dim[1],
+            (long long)wpe.dim[0], wpe_name);
 }
 
 void check_residual_layernorm(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
@@ -131,6 +131,6 @@ void check_convert(Tensor to, Tensor from) {
     check_float("convert", "to", to, 1);
     check_packed("convert", "from", from);
     check_packed("convert", "to", to);
-    REQUIRE(tensor_count(to) == tensor_count(from), "convert: to has %lld elements, from %lld",
+    REQUIRE(tensor_count(to) == tensor_count(from), "convert: to has %lld elements, want %lld as in from",
             (long long)tensor_count(to), (long long)tensor_count(from));
 }

@@ -22,7 +22,7 @@ typedef struct {
     double      temperature_c, power_w, clock_mhz;
     const char *throttle;      /* the most severe reason of a reduced clock: "none", "settings", "power", "thermal",
                                   "hw-slowdown", "power-brake", "other" */
-    int         in_distress;   /* the reason is heat or the hardware; a power limit is normal operation */
+    int         is_abnormal;   /* the reason is heat or the hardware; a power limit is normal operation */
 } DeviceHealth;
 
 extern const char *const backend_name;          /* "cpu" or "cuda" */

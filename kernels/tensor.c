@@ -57,7 +57,7 @@ Tensor tensor_flat(Tensor t) {
 
 Tensor tensor_row_range(Tensor t, int64_t first, int64_t count) {
     Tensor flat = tensor_flat(t);
-    REQUIRE(first >= 0 && count >= 0 && first + count <= flat.dim[0], "tensor: rows %lld .. %lld of %lld",
+    REQUIRE(first >= 0 && count >= 0 && first + count <= flat.dim[0], "tensor: rows %lld .. %lld, want 0 .. %lld",
             (long long)first, (long long)(first + count), (long long)flat.dim[0]);
     flat.data = (char *)t.data + (size_t)(first * t.pitch) * dtype_bytes(t.dtype);
     flat.dim[0] = count;
@@ -65,8 +65,9 @@ Tensor tensor_row_range(Tensor t, int64_t first, int64_t count) {
 }
 
 Tensor tensor_column_range(Tensor t, int64_t first, int64_t count) {
-    REQUIRE(first >= 0 && count >= 0 && first + count <= tensor_columns(t), "tensor: columns %lld .. %lld of %lld",
-            (long long)first, (long long)(first + count), (long long)tensor_columns(t));
+    REQUIRE(first >= 0 && count >= 0 && first + count <= tensor_columns(t),
+            "tensor: columns %lld .. %lld, want 0 .. %lld", (long long)first, (long long)(first + count),
+            (long long)tensor_columns(t));
     t.data = (char *)t.data + (size_t)first * dtype_bytes(t.dtype);
     t.dim[t.ndim - 1] = count;
     return t;

@@ -127,9 +127,9 @@ void tokens_close(Tokens *t) {
     free(t);
 }
 
-int64_t     tokens_count(const Tokens *t)      { return t->count; }
-int         tokens_are_bytes(const Tokens *t)  { return t->width == 1; }
-int64_t     tokens_windows(const Tokens *t, int T) { return (t->count - 1 + T - 1) / T; }
+int64_t tokens_count(const Tokens *t)          { return t->count; }
+int     tokens_are_bytes(const Tokens *t)      { return t->width == 1; }
+int64_t tokens_windows(const Tokens *t, int T) { return (t->count - 1 + T - 1) / T; }
 
 /* ---- Reading */
 

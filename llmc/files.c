@@ -41,9 +41,7 @@ FileMap file_map(const char *path) {
     return map;
 }
 
-void file_unmap(FileMap map) {
-    if (map.size > 0) munmap((void *)map.bytes, (size_t)map.size);
-}
+void file_unmap(FileMap map) { if (map.size > 0) munmap((void *)map.bytes, (size_t)map.size); }
 
 int file_exists(const char *path) { return access(path, F_OK) == 0; }
 
@@ -58,13 +56,13 @@ int file_is_dir(const char *path) {
 }
 
 char *format_string(const char *format, ...) {
-    char *path;
+    char *text;
     va_list arguments;
     va_start(arguments, format);
-    int length = vasprintf(&path, format, arguments);
+    int length = vasprintf(&text, format, arguments);
     va_end(arguments);
-    REQUIRE(length >= 0, "out of memory for a file's name");
-    return path;
+    REQUIRE(length >= 0, "out of memory: a string");
+    return text;
 }
 
 int ends_with(const char *text, const char *end) {

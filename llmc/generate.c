@@ -19,7 +19,6 @@ int32_t sample_token(const float *logits, int V, double temperature, int top_k, 
         if (logits[i] > logits[best]) best = i;
     }
     if (temperature == 0) return best;
-
     double *weight = host_alloc((size_t)V * sizeof *weight, "the weights of a sample"), sum = 0, min = -INFINITY;
     int equal = 0;          /* tokens to keep of those whose logit is min, the k-th largest */
     if (top_k > 0 && top_k < V) {

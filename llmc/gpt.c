@@ -9,7 +9,6 @@
 #include "../kernels/head.h"
 #include "../kernels/layernorm.h"
 #include "../kernels/matmul.h"
-#include "../kernels/update.h"
 #include "os.h"
 #include "random.h"
 
@@ -36,16 +35,16 @@ int64_t gpt_parameter_count(const GPTConfig *config) {
     return tables * config->V * C + config->T * C + 2 * C + config->L * (12 * C * C + 13 * C);
 }
 
-double gpt_flops_per_token(const GPTConfig *config, int T) {
+double gpt_flops_per_token(const GPTConfig *config) {
     int64_t head = config->untied ? (int64_t)config->V * config->C : 0;
-    return 6.0 * (double)(gpt_parameter_count(config) - head) + 12.0 * config->L * config->C * (double)T;
+    return 6.0 * (double)(gpt_parameter_count(config) - head) + 12.0 * config->L * config->C * (double)config->T;
 }
 
 void gpt_check(GPTConfig *c) {
     REQUIRE(c->L >= 1 && c->L <= 1000, "model: %d layers, want 1 .. 1000", c->L);
     REQUIRE(c->C >= 1 && c->C <= 65536, "model: %d channels, want 1 .. 65536", c->C);
     REQUIRE(c->NH >= 1 && c->NH <= c->C, "model: %d heads, want 1 .. %d, the channels", c->NH, c->C);
-    REQUIRE(c->C % c->NH == 0, "model: %d channels do not divide among %d heads", c->C, c->NH);
+    REQUIRE(c->C % c->NH == 0, "model: %d channels, want a multiple of the %d heads", c->C, c->NH);
     REQUIRE(c->T >= 1 && c->T <= 1 << 24, "model: a context of %d, want 1 .. %d", c->T, 1 << 24);
     REQUIRE(c->V >= 1 && c->V <= 1 << 24, "model: a vocabulary of %d, want 1 .. %d", c->V, 1 << 24);
     c->Vp = (c->V + 63) / 64 * 64;
@@ -308,21 +307,21 @@ void gpt_last_logits(GPT *m, float *logits) {
 
 /* ---- Non-finite values */
 
-static int is_nonfinite(const TensorEntry *entry, const char *what, char name[96], Tensor *t) {
-    TensorStats stats = tensor_stats(*entry->field);
-    if (stats.nan_count + stats.inf_count == 0) return 0;
+static int is_nonfinite(const TensorEntry *entry, const char *what, char name[96], TensorStats *stats) {
+    TensorStats of_entry = tensor_stats(*entry->field);
+    if (of_entry.nan_count + of_entry.inf_count == 0) return 0;
     snprintf(name, 96, "%s %s", what, entry->name);
-    *t = *entry->field;
+    *stats = of_entry;
     return 1;
 }
 
-int gpt_find_nonfinite(const GPT *m, char name[96], Tensor *t) {
+int gpt_find_nonfinite(const GPT *m, char name[96], TensorStats *stats) {
     const TensorTable *params = &m->master.table, *acts = &m->acts.table, *grads = &m->grads.table;
     for (int i = 0; i < params->count; i++)
-        if (is_nonfinite(&params->entry[i], "parameter", name, t)) return 1;
+        if (is_nonfinite(&params->entry[i], "parameter", name, stats)) return 1;
     for (int i = 0; i < acts->count; i++)
-        if (acts->entry[i].watched && is_nonfinite(&acts->entry[i], "activation", name, t)) return 1;
+        if (acts->entry[i].watched && is_nonfinite(&acts->entry[i], "activation", name, stats)) return 1;
     for (int i = grads->count - 1; i >= 0; i--)
-        if (is_nonfinite(&grads->entry[i], "gradient of", name, t)) return 1;
+        if (is_nonfinite(&grads->entry[i], "gradient of", name, stats)) return 1;
     return 0;
 }

@@ -4,6 +4,7 @@
 #ifndef LLMC_GPT_H
 #define LLMC_GPT_H
 #include "../kernels/attention.h"
+#include "../kernels/update.h"
 #include "tensor_table.h"
 
 typedef struct {
@@ -90,7 +91,7 @@ typedef enum { EVALUATE, TRAIN } Purpose;
 typedef struct {
     GPTConfig        config;
     Purpose          purpose;
-    const char      *attention_name;   /* "auto", "flash", .. */
+    const char      *attention_name;   /* "auto", "flash", ... */
     const Attention *attention;    /* chosen for the current batch */
     AttentionSpec    spec;         /* of the current batch */
     Params           params;       /* what the ops read, in config.dtype */
@@ -109,10 +110,10 @@ void gpt_check(GPTConfig *config);
 
 int64_t gpt_parameter_count(const GPTConfig *config);     /* without padding */
 /* Of a training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B); of wte and a separate lm_head N counts one. */
-double  gpt_flops_per_token(const GPTConfig *config, int T);
+double  gpt_flops_per_token(const GPTConfig *config);
 void    params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);    /* zeroed memory */
 void    params_free(Params *params);
-size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* of one copy of the parameters, with padding */
+size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* of the parameters in dtype, with padding */
 /* Of the activations; *workspace is the part of it that is scratch. */
 size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace);
 
@@ -147,7 +148,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GradReady *ready, void *contex
 void gpt_last_logits(GPT *m, float *logits);
 
 /* The first tensor with a NaN or an infinity: parameters, then activations in the order of the forward pass, then
-   gradients in the order of the backward pass. Returns 0 when all are finite; else sets its name and *t. */
-int gpt_find_nonfinite(const GPT *m, char name[96], Tensor *t);
+   gradients in the order of the backward pass. Returns 0 when all are finite; else sets its name and *stats. */
+int gpt_find_nonfinite(const GPT *m, char name[96], TensorStats *stats);
 
 #endif

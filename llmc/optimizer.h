@@ -1,4 +1,4 @@
-/* llmc/optimizer.h - AdamW over all parameters, with decay on matrices only, gradient norm and clipping. */
+/* llmc/optimizer.h - AdamW with decay on matrices only, gradient norm and clipping, and the learning rate. */
 #ifndef LLMC_OPTIMIZER_H
 #define LLMC_OPTIMIZER_H
 #include "../kernels/update.h"

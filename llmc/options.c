@@ -8,9 +8,7 @@
 
 enum { HELP_COLUMNS = 100, HELP_LEFT = 24 };      /* HELP_LEFT: where the help begins */
 
-static int at_end(const Option *option) {
-    return !option->name && !option->help;
-}
+static int at_end(const Option *option) { return !option->name && !option->help; }
 
 /* ---- values to text */
 

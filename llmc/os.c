@@ -1,6 +1,5 @@
 #include "os.h"
 #include <inttypes.h>
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -195,7 +195,7 @@ static void print_step(Report *report, const StepReport *s) {
     int digits = snprintf(text, sizeof text, "%" PRId64, s->total);
     if (!isnan(s->val_loss)) snprintf(val, sizeof val, "  val %.4f", s->val_loss);
     if (!isnan(mfu_of(s))) snprintf(mfu, sizeof mfu, "%.1f%%", 100 * mfu_of(s));
-    if (report->health.in_distress) snprintf(throttled, sizeof throttled, "  throttled: %s", report->health.throttle);
+    if (report->health.is_abnormal) snprintf(throttled, sizeof throttled, "  throttled: %s", report->health.throttle);
     double seconds_left = 1e-3 * report->mean_ms * (double)(s->total - s->step);
     if (s->step < s->total) snprintf(left, sizeof left, "  %s left", duration_text(seconds_left, duration));
     snprintf(text, sizeof text, "step %*" PRId64 "/%" PRId64 "  loss %.4f%s  norm %.2f  %5.0f tok/s  mfu %s%s%s  "

@@ -7,7 +7,7 @@ void settings_options(Settings *settings, Option table[SETTINGS_ROWS]) {
 #define ARGUMENT(name)  .argument = name
 #define RANGE(low, high) .min = low, .max = high
 #define CHOICES(names)  .choices = names
-#define COMMAND         .argument = NULL
+#define NO_ARGUMENT     .argument = NULL
 #define TITLE(title)    { .help = title },
 #define ROW(kind, field, default_text, values, on_resume, help_text) \
     { .name = #field, .type = OPTION_##kind, .value = &settings->field, .fallback = default_text, values, \
@@ -43,7 +43,7 @@ void settings_check(const Settings *s) {
 
 int64_t settings_micro_batches(const Settings *s, int T) {
     int64_t micro_batch = s->batch * T;
-    REQUIRE(s->total_batch % micro_batch == 0, "--total-batch %lld is not a multiple of --batch x --context = %lld",
+    REQUIRE(s->total_batch % micro_batch == 0, "--total-batch %lld: want a multiple of --batch x --context = %lld",
             (long long)s->total_batch, (long long)micro_batch);
     return s->total_batch ? s->total_batch / micro_batch : 1;
 }

@@ -19,16 +19,16 @@
     X(REAL,    val_fraction,  "0.1",     RANGE(0, 0.9),      FIXED, "the part of a text kept for validation") \
     X(TEXT,    out,           NULL,      ARGUMENT("DIR"),    FREE, \
       "directory of log.csv and of the checkpoints, step-00001000 and so on") \
-    X(FLAG,    resume,        NULL,      COMMAND,            FREE, \
+    X(FLAG,    resume,        NULL,      NO_ARGUMENT,        FREE, \
       "continue from the newest checkpoint in --out with its options; without a checkpoint, begin") \
     X(TEXT,    init,          NULL,      ARGUMENT("CHECKPOINT"), FREE, \
       "start from the weights and the model of a checkpoint instead of random weights") \
     X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), FREE, \
       "only print the loss on --val-data, or else on all of --data") \
     X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), FREE, "only print text that starts with --prompt") \
-    X(FLAG,    dry_run,       NULL,      COMMAND,            FREE, "print settings and memory plan, and exit") \
-    X(FLAG,    version,       NULL,      COMMAND,            FREE, "print the version, and exit") \
-    X(FLAG,    help,          NULL,      COMMAND,            FREE, "print this, and exit") \
+    X(FLAG,    dry_run,       NULL,      NO_ARGUMENT,        FREE, "print settings and memory plan, and exit") \
+    X(FLAG,    version,       NULL,      NO_ARGUMENT,        FREE, "print the version, and exit") \
+    X(FLAG,    help,          NULL,      NO_ARGUMENT,        FREE, "print this, and exit") \
     \
     GROUP("Model") \
     X(TEXT,    model,         "d4",      ARGUMENT("NAME"),   FIXED, GPT_NAMES) \
@@ -40,7 +40,7 @@
     X(INTEGER, vocab,         "0",       RANGE(0, 1 << 24),  KEPT, \
       "vocabulary size; 0 = 256 for a text, 50257 (GPT-2) for shards") \
     X(CHOICE,  dtype,         "f32",     CHOICES("f32|bf16"), FIXED, "precision of the computation") \
-    X(FLAG,    deterministic, "no",      COMMAND,            KEPT, \
+    X(FLAG,    deterministic, "no",      NO_ARGUMENT,        KEPT, \
       "the same bits in every run; otherwise flash attention on a GPU may add gradients in any order") \
     X(CHOICE,  attention,     "auto",    CHOICES("auto|flash|naive"), FIXED, \
       "flash keeps O(T) for the backward pass, naive all of P; auto = the fastest one that supports the model") \

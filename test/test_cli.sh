@@ -199,8 +199,8 @@ in_turn 5 && refuses "want --out DIR" "$gpt" --resume
 in_turn 5 && refuses "did you mean --layers" "$gpt" --lr 1 --layer 2
 in_turn 5 && refuses "nothing to train on" "$gpt"
 [ "$cuda" ] || refuses "computes in f32 only" "$gpt" $small --dtype bf16
-in_turn 5 && refuses "not a multiple of --batch x --context = 64" "$gpt" $small --total-batch 100
-in_turn 5 && refuses "do not divide among 3 heads" "$gpt" $text --channels 32 --heads 3
+in_turn 5 && refuses "want a multiple of --batch x --context = 64" "$gpt" $small --total-batch 100
+in_turn 5 && refuses "want a multiple of the 3 heads" "$gpt" $text --channels 32 --heads 3
 in_turn 2 && refuses "the largest that fits is --batch" "$gpt" $text --batch 1000000
 in_turn 2 && refuses "not even --batch 1 fits" "$gpt" $text --model d48 --context 4000000
 find "$dir/a-flash-f32" -type f -exec cksum {} + | sort > "$dir/after"

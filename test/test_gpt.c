@@ -635,7 +635,7 @@ static void demand(void *argument) {
 
 static void what_does_not_fit_is_refused(void) {
     const char *weights = "test/reference/plain.model.safetensors";
-    expect_fails("13 channels do not divide among 3 heads",   demand, &(Demand){ 13, 8, 2, "auto", weights });
+    expect_fails("13 channels, want a multiple of the 3 heads", demand, &(Demand){ 13, 8, 2, "auto", weights });
     expect_fails("a batch of 2 x 9 tokens",                   demand, &(Demand){ 12, 9, 2, "auto", weights });
     expect_fails("a batch of 3 x 8 tokens",                   demand, &(Demand){ 12, 8, 3, "auto", weights });
     expect_fails("none",                                      demand, &(Demand){ 12, 8, 2, "none", weights });

@@ -34,7 +34,7 @@ static void ask_twice(void *argument) {
     for (int i = 0; i < 2; i++) {
         DeviceHealth h = device_health();
         fprintf(stderr, "%s%g,%.3f,%g,%s%s", i ? " " : "", h.temperature_c, h.power_w, h.clock_mhz,
-                h.throttle ? h.throttle : "", h.in_distress ? "!" : "");
+                h.throttle ? h.throttle : "", h.is_abnormal ? "!" : "");
     }
 }
 

@@ -139,7 +139,7 @@ static void repeat_step(GPT *gpt, Optimizer *optimizer, const Tokens *train, con
                 "tokens/s x ms", step);
     expect_near(row->tokens, row[-1].tokens + (double)count, 0, "tokens", step);
     double peak = device_info().peak_flops[gpt->config.dtype];
-    double mfu = peak > 0 ? row->tokens_per_s * gpt_flops_per_token(&gpt->config, T) / peak : 0;
+    double mfu = peak > 0 ? row->tokens_per_s * gpt_flops_per_token(&gpt->config) / peak : 0;
     expect_near(isnan(row->mfu) ? 0 : row->mfu, mfu, 0.51e-4, "MFU", step);       /* it has 4 digits */
 
     double clip = fmin(1, CLIP / norm);
@@ -236,7 +236,7 @@ static void flops_are_multiply_adds(void) {
         double matrices = 3 * width * width + width * width + 4 * width * width + 4 * width * width;
         double biases = 3 * width + width + 4 * width + width, norms = 4 * width;
         double per_token = c->L * (matrices + attention + biases + norms) + 2 * width + c->V * width + c->T * width;
-        double got = gpt_flops_per_token(c, c->T);
+        double got = gpt_flops_per_token(c);
         EXPECT(fabs(got - 6 * per_token) < 1e-9 * got, "model %d: %.0f FLOP, want %.0f", k, got, 6 * per_token);
     }
 }

@@ -203,7 +203,7 @@ static void a_nonfinite_tensor_is_named(void) {
     float had;
     char name[96], want[96];
     GPT m;
-    Tensor found;
+    TensorStats found;
     gpt_check(&config);
     gpt_create(&m, config, "auto", B, T, TRAIN);
     gpt_init(&m, 1);

@@ -30,7 +30,7 @@ static void open_nvml(void) {
 }
 
 /* Most severe first: several bits can be set, a hardware slowdown together with its cause where that is known. */
-static const struct { unsigned long long bits; const char *word; int in_distress; } reasons[] = {
+static const struct { unsigned long long bits; const char *word; int is_abnormal; } reasons[] = {
     { 0x20 | 0x40,         "thermal",     1 },      /* by the driver, by the hardware */
     { 0x80,                "power-brake", 1 },      /* requested by the power supply */
     { 0x08,                "hw-slowdown", 1 },
@@ -44,7 +44,7 @@ static void set_throttle(DeviceHealth *health, unsigned long long bits) {
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         if (bits & reasons[i].bits) {
             health->throttle = reasons[i].word;
-            health->in_distress = reasons[i].in_distress;
+            health->is_abnormal = reasons[i].is_abnormal;
             return;
         }
 }

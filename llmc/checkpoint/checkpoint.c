@@ -44,10 +44,8 @@ static Line checksum_line(const char *dir, const char *name) {
 
 static void write_checksums(const char *dir) {
     Path path = path_of(dir, CHECKSUMS);
-    Line line[CHECKED];
-    for (int i = 0; i < CHECKED; i++) line[i] = checksum_line(dir, names[i]);
     FILE *file = file_create(path.text);
-    for (int i = 0; i < CHECKED; i++) fputs(line[i].text, file);
+    for (int i = 0; i < CHECKED; i++) fputs(checksum_line(dir, names[i]).text, file);
     file_close_durably(file, path.text);
 }
 

@@ -206,7 +206,7 @@ void json_refuse(const Json *value, const char *want) {
 
 const Json *json_find(const Json *object, const char *key) {
     const Json *found = NULL;
-    if (!object || object->type != JSON_OBJECT) return NULL;
+    if (object->type != JSON_OBJECT) return NULL;
     for (const Json *member = object->child; member; member = member->next) {
         if (strcmp(member->key, key)) continue;
         REQUIRE(!found, "%s: the key \"%.80s\" occurs twice", object->where, key);
@@ -245,9 +245,9 @@ double json_real(const Json *value) {
 void json_write_string(FILE *file, const char *text) {
     fputc('"', file);
     for (; *text; text++) {
-        if (*text == '"' || *text == '\\')         fprintf(file, "\\%c", *text);
-        else if (*text >= 0 && *text < ' ')         fprintf(file, "\\u%04x", *text);
-        else                                        fputc(*text, file);
+        if (*text == '"' || *text == '\\')  fprintf(file, "\\%c", *text);
+        else if (*text >= 0 && *text < ' ') fprintf(file, "\\u%04x", *text);
+        else                                fputc(*text, file);
     }
     fputc('"', file);
 }

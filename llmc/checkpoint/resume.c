@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../kernels/check.h"
-#include "../files.h"
 #include "run_dir.h"
 
 static void verify(void *checkpoint) { checkpoint_verify(checkpoint, 1); }
@@ -24,8 +23,6 @@ char *resume_find(const char *out, const char *data) {
          why, out);
 }
 
-/* ---- Options */
-
 void resume_adopt_options(Option *table, const char *checkpoint) {
     static Json *state;                     /* not freed: text options point into it */
     state = checkpoint_open_state(checkpoint);
@@ -44,8 +41,6 @@ void resume_adopt_options(Option *table, const char *checkpoint) {
     }
 }
 
-/* ---- Data */
-
 void resume_require_same_data(const char *checkpoint, const Corpus *corpus, const char *data, const char *val_data) {
     Json *state = checkpoint_open_state(checkpoint);
     for (int val = 0; val < 2; val++) {
@@ -57,8 +52,6 @@ void resume_require_same_data(const char *checkpoint, const Corpus *corpus, cons
     }
     json_free(state);
 }
-
-/* ---- Loading */
 
 TrainState resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer, int64_t sequences_per_update) {
     checkpoint_load_model(checkpoint, model);

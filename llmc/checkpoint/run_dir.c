@@ -44,11 +44,6 @@ static Path step_path(const char *out, int64_t step, const char *tail) {
     return path_of(out, name);
 }
 
-static int step_has(const char *out, int64_t step, const char *tail, Need need) {
-    Path path = step_path(out, step, tail);
-    return need == ANY ? file_is_dir(path.text) : !checkpoint_missing_file(path.text, need == TO_RESUME);
-}
-
 /* The number N of a name step-N followed by tail, in the form that step_path gives it; -1 for other names. */
 static int64_t step_of(const char *name, const char *tail) {
     if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9') return -1;
@@ -64,7 +59,10 @@ static int64_t highest_step(const char *out, const char *tail, Need need, int64_
     int64_t highest = -1;
     for (struct dirent *entry; errno = 0, (entry = readdir(directory)); ) {
         int64_t step = step_of(entry->d_name, tail);
-        if (step > highest && step < before && step_has(out, step, tail, need)) highest = step;
+        if (step <= highest || step >= before) continue;
+        Path path = step_path(out, step, tail);
+        int has_all = need == ANY ? file_is_dir(path.text) : !checkpoint_missing_file(path.text, need == TO_RESUME);
+        if (has_all) highest = step;
     }
     int error = errno;
     closedir(directory);

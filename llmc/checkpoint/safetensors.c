@@ -101,9 +101,9 @@ static void open_named_shard(SafeFile *file, const Json *name) {
 }
 
 SafeFile safetensors_open(const char *path) {
-    SafeFile file = { .path = format_string("%s", path) };
-    const Json *map = NULL;
-    if (ends_with(path, ".index.json")) map = json_member(file.index = json_open(path), "weight_map", JSON_OBJECT);
+    SafeFile file = { .path = path };
+    Json *index = ends_with(path, ".index.json") ? json_open(path) : NULL;
+    const Json *map = index ? json_member(index, "weight_map", JSON_OBJECT) : NULL;
     file.shard = host_alloc((size_t)(map ? map->count : 1) * sizeof *file.shard, path);
     if (map) {
         for (const Json *name = map->child; name; name = name->next) open_named_shard(&file, name);
@@ -122,6 +122,7 @@ SafeFile safetensors_open(const char *path) {
         REQUIRE(t && !strcmp(t->path, want.text), "%s: the tensor %.80s is in %s, want %.80s", path, name->key,
                 t ? t->path : "no file", name->text);
     }
+    json_free(index);
     return file;
 }
 
@@ -131,10 +132,8 @@ void safetensors_close(SafeFile *file) {
         file_unmap(shard->map);
         free(shard->path);
     }
-    json_free(file->index);
     free(file->shard);
     free(file->tensor);
-    free(file->path);
     *file = (SafeFile){0};
 }
 

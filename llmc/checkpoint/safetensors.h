@@ -23,8 +23,7 @@ typedef struct {
 } SafeShard;
 
 typedef struct {
-    char       *path;           /* of the file or the index */
-    Json       *index;          /* NULL = none */
+    const char *path;           /* the argument of safetensors_open */
     int         shards, count;
     SafeShard  *shard;          /* without an index: the file itself */
     SafeTensor *tensor;         /* of all shards, sorted by name */

@@ -60,12 +60,8 @@ static uint16_t bf16_of(float value) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static const float *values_of(const Part *part, const TensorEntry *entry) {
-    return (const float *)((const char *)part->memory + entry->offset);
-}
-
 static void check_values(const char *path, const Part *part, const TensorEntry *entry, int V) {
-    const float *value = values_of(part, entry);
+    const float *value = (const float *)((const char *)part->memory + entry->offset);
     int64_t count = value_count(entry, V), nonfinite = find_nonfinite(value, count);
     REQUIRE(nonfinite < 0, "%s: %s%s holds a NaN or an infinity (number %" PRId64 "): not saved; earlier checkpoints "
             "stay: take the last one and lower --lr", path, part->prefix, entry->name, nonfinite);
@@ -77,7 +73,7 @@ static void check_values(const char *path, const Part *part, const TensorEntry *
 static void write_values(FILE *file, const Part *part, const TensorEntry *entry, int V) {
     int64_t count = value_count(entry, V);
     float *host = alloc_floats(count);
-    memcpy(host, values_of(part, entry), (size_t)count * sizeof *host);
+    memcpy(host, (const char *)part->memory + entry->offset, (size_t)count * sizeof *host);
     if (entry->layout == CONV1D) host = transposed(host, entry->field->dim[0], entry->field->dim[1]);
     for (int64_t i = 0; part->dtype == BF16 && i < count; i++) {       /* in place: number i never passes its source */
         uint16_t number = bf16_of(host[i]);
@@ -128,7 +124,7 @@ static const SafeTensor *find_entry(const SafeFile *file, const Part *part, cons
 
 /* A head that equals wte is tied to it, as transformers may write it. */
 static int is_tied(const SafeTensor *head, const SafeTensor *wte) {
-    return wte && !strcmp(head->dtype, wte->dtype) && safetensors_same_shape(head, wte)
+    return !strcmp(head->dtype, wte->dtype) && safetensors_same_shape(head, wte)
            && !memcmp(head->data, wte->data, (size_t)wte->bytes);
 }
 
