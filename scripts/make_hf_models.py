@@ -45,20 +45,20 @@ def draw(model, C):
             p.data += 1.0
 
 
-def make(folder, seed, L, NH, C, V, dtype, shard="1GB", untied=False, bare=False, no_config=False):
+def make(directory, seed, L, NH, C, V, dtype, shard="1GB", untied=False, bare=False, no_config=False):
     torch.manual_seed(seed)
     config = transformers.GPT2Config(
         vocab_size=V, n_positions=CONTEXT, n_embd=C, n_layer=L, n_head=NH, resid_pdrop=0.0, embd_pdrop=0.0,
         attn_pdrop=0.0, bos_token_id=None, eos_token_id=None, tie_word_embeddings=not untied)
     model = (transformers.GPT2Model if bare else transformers.GPT2LMHeadModel)(config)
     draw(model, C)
-    shutil.rmtree(folder, ignore_errors=True)
-    model.to(dtype).save_pretrained(folder, max_shard_size=shard)
-    if os.path.exists(f"{folder}/generation_config.json"):
-        os.remove(f"{folder}/generation_config.json")
+    shutil.rmtree(directory, ignore_errors=True)
+    model.to(dtype).save_pretrained(directory, max_shard_size=shard)
+    if os.path.exists(f"{directory}/generation_config.json"):
+        os.remove(f"{directory}/generation_config.json")
 
     def loaded(dtype):
-        return transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+        return transformers.GPT2LMHeadModel.from_pretrained(directory, dtype=dtype, attn_implementation="eager").eval()
 
     ids = torch.randint(0, V, (B, T))
     exact, single = loaded(torch.float64), loaded(torch.float32)
@@ -71,15 +71,15 @@ def make(folder, seed, L, NH, C, V, dtype, shard="1GB", untied=False, bare=False
         if name in ("transformer.wte.weight", "lm_head.weight"):
             tensors["grad." + name] = p.grad.float()
     if no_config:
-        os.remove(f"{folder}/config.json")
-    for file in os.listdir(folder):
-        os.chmod(os.path.join(folder, file), 0o644)
-    save_file(tensors, f"{folder}.expected.safetensors",
+        os.remove(f"{directory}/config.json")
+    for file in os.listdir(directory):
+        os.chmod(os.path.join(directory, file), 0o644)
+    save_file(tensors, f"{directory}.expected.safetensors",
               metadata={"torch": torch.__version__, "transformers": transformers.__version__})
-    os.chmod(f"{folder}.expected.safetensors", 0o644)
+    os.chmod(f"{directory}.expected.safetensors", 0o644)
     with torch.no_grad():
         off = (single(ids, use_cache=False).logits - logits).abs().max() / logits.abs().max()
-    print(f"{folder}: {', '.join(sorted(os.listdir(folder)))}; transformers in f32 is off by {off:.1e}")
+    print(f"{directory}: {', '.join(sorted(os.listdir(directory)))}; transformers in f32 is off by {off:.1e}")
 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -168,20 +168,20 @@ class GPT(nn.Module):
 
 
 def find_checkpoint(path):
-    folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
-    if not os.path.exists(f"{folder}/config.json"):
-        steps = [name for name in os.listdir(folder) if re.fullmatch(r"step-\d+", name)]      # no .partial, no .old
-        folder = os.path.join(folder, max(steps, key=lambda name: int(name[5:]), default=""))
-    if not os.path.exists(f"{folder}/config.json"):
+    directory = path if os.path.isdir(path) else os.path.dirname(path) or "."
+    if not os.path.exists(f"{directory}/config.json"):
+        steps = [name for name in os.listdir(directory) if re.fullmatch(r"step-\d+", name)]      # no .partial, no .old
+        directory = os.path.join(directory, max(steps, key=lambda name: int(name[5:]), default=""))
+    if not os.path.exists(f"{directory}/config.json"):
         sys.exit(f"train_reference: --init {path}: no checkpoint, want config.json and model.safetensors in it")
-    return folder
+    return directory
 
 
-def write_twin(folder, twin):
+def write_twin(directory, twin):
     """Copies a checkpoint with every weight moved by one ulp: the effect of rounding alone on the loss curve."""
     os.makedirs(twin)
-    shutil.copy(f"{folder}/config.json", twin)
-    with open(f"{folder}/model.safetensors", "rb") as file:
+    shutil.copy(f"{directory}/config.json", twin)
+    with open(f"{directory}/model.safetensors", "rb") as file:
         length = file.read(8)
         header = file.read(int.from_bytes(length, "little"))
         weights = np.frombuffer(file.read(), "<f4")
@@ -189,11 +189,11 @@ def write_twin(folder, twin):
         file.write(length + header + np.nextafter(weights, np.float32(np.inf)).tobytes())
 
 
-def load_model(folder, naive):
-    with open(f"{folder}/config.json") as file:
+def load_model(directory, naive):
+    with open(f"{directory}/config.json") as file:
         config = json.load(file)
     model = GPT(*(config[key] for key in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")), naive)
-    with open(f"{folder}/model.safetensors", "rb") as file:
+    with open(f"{directory}/model.safetensors", "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         data = file.read()
     for name, p in model.named_parameters():
@@ -249,10 +249,10 @@ def main():
     a = parse()
     if a.threads:
         torch.set_num_threads(a.threads)
-    folder = find_checkpoint(a.init)
+    directory = find_checkpoint(a.init)
     if a.twin:
-        return write_twin(folder, a.twin)
-    model, T = load_model(folder, a.attention == "naive")
+        return write_twin(directory, a.twin)
+    model, T = load_model(directory, a.attention == "naive")
     model.to(a.device)
     train, val = Tokens(a.data), a.val_data and Tokens(a.val_data)
     if not val and train.are_bytes and a.val_fraction > 0:
