@@ -16,7 +16,7 @@ typedef struct {
     double  square_sum;                 /* of all gradients */
     double  norm;                       /* sqrt(square_sum): before clipping */
     float   clip;                       /* min(1, max_norm / norm) */
-    int32_t apply;                      /* 1 when loss and norm are finite and within their limits */
+    int32_t apply;                      /* 1 when loss, norm and (clip * norm)^2 in f32 are finite and within limits */
 } StepStats;
 
 /* One tensor of the flat parameter memory; the gaps between rows are zero and are never touched. */

@@ -1,6 +1,6 @@
 /* llmc/settings.h - The options of train_gpt. Every option is declared once, in this table: it makes the field of
    Settings, the row that the parser and --help read (llmc/options.h), and the entry in the log and in checkpoints. The
-   option's name is the field's with '-' for '_'. */
+   option's name is the field's with '-' for '_'; resume is OptionResume in llmc/options.h. */
 #ifndef LLMC_SETTINGS_H
 #define LLMC_SETTINGS_H
 #include "gpt.h"

@@ -7,6 +7,8 @@
                                                     nothing changes but the outputs: no guard, gap or input
    compare("out", out, want, (Bound){ .roundings = K });
 
+   Where an op writes or adds: output_into(into, N, K), and plus(want, dw, into), for the oracle only writes.
+
    A test that RUN_EACH_DTYPE runs is run once for each data type that the device computes in: input(), output() and
    base() are of that type, f32_output(), f32_base(), ... always F32.
 
