@@ -65,9 +65,11 @@ char *skipped_step_text(const SpikeDetector *d, int64_t step, StepResult result,
         return format_string("step %lld: loss %.4g (limit %.4g), gradient norm %.4g (limit %.4g): not applied%s",
                              (long long)step, stats->loss, stats->loss_limit, stats->norm, stats->norm_limit,
                              d->spikes < SPIKE_STEPS_MAX ? "" : "; the next update is applied after so many in a row");
-    char name[96] = "none found";
-    TensorStats t = {0};
-    gpt_find_nonfinite(model, name, &t);
+    char name[96];
+    TensorStats t;
+    if (!gpt_find_nonfinite(model, name, &t))
+        return format_string("step %lld: loss %g, gradient norm %g: not applied. All tensors are finite, the square of "
+                             "the norm is not", (long long)step, stats->loss, stats->norm);
     return format_string("step %lld: loss %g, gradient norm %g: not applied. First non-finite tensor: %s (%lld NaN, "
                          "%lld infinite, the rest in %.3g .. %.3g)", (long long)step, stats->loss, stats->norm, name,
                          (long long)t.nan_count, (long long)t.inf_count, t.min, t.max);

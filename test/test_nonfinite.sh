@@ -121,7 +121,7 @@ wait $until_done
 is "exit code" $? 1
 is "what it says" "$(cat "$dir/emptied.err")" \
     "train_gpt: a mapped file cannot be read: was it truncated meanwhile, or does its disk fail?"
-close_test "data that is emptied while it is read ends in a line"
+close_test "data that is emptied while it is read ends with an error message"
 
 # ---- Memory
 name="out of memory names what is wanted, what is free and which option helps"
