@@ -6,6 +6,7 @@
 #include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
+#include <sys/auxv.h>
 #endif
 #include "../check.h"
 #include "../gemm.h"
@@ -34,6 +35,7 @@ void device_start(char **argv) {
     char program[4096];
     const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || length < 0) return;
+    if (!getauxval(AT_BASE)) return;    /* started as "ld.so PROGRAM ...": /proc/self/exe is ld.so; also if static */
     program[length] = 0;
     setenv("GOMP_SPINCOUNT", "1000", 1);
     setenv("KMP_BLOCKTIME", "0", 0);    /* libomp */
