@@ -7,7 +7,8 @@ void tensor_table_add(TensorTable *table, const char *prefix, const char *name, 
     snprintf(entry.name, sizeof entry.name, "%s%s", prefix, name);
     entry.offset = table->bytes;
     *entry.field = shape;
-    table->entry = realloc(table->entry, (size_t)(table->count + 1) * sizeof entry);
+    if ((table->count & (table->count - 1)) == 0)            /* full at 0, 1, 2, 4, 8, ...; 1000 layers: 12,000 */
+        table->entry = realloc(table->entry, (size_t)(table->count ? 2 * table->count : 1) * sizeof entry);
     REQUIRE(table->entry, "out of memory: a table of %d tensors", table->count + 1);
     table->entry[table->count++] = entry;
     table->bytes += (size_t)((tensor_count(shape) + 127) / 128 * 128) * dtype_bytes(shape.dtype);
