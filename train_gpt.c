@@ -53,8 +53,7 @@ static void prepare_run(Run *run) {
     run->tokenizer = tokens_are_bytes(run->corpus.train) ? TOKENIZER_BYTES : TOKENIZER_IDS;
     if (s->init) s->init = run->checkpoint ? NULL : run_dir_resolve(s->init);
     const char *from = run->checkpoint ? run->checkpoint : s->init;
-    GPTConfig saved = {0};
-    if (from) saved = checkpoint_config(from);
+    GPTConfig saved = from ? checkpoint_config(from) : (GPTConfig){0};
     int bytes = run->tokenizer == TOKENIZER_BYTES;
     run->config = model_config(s, from, &saved, bytes ? 256 : 50257);
     REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
@@ -215,8 +214,13 @@ static void evaluate_checkpoint(Run *run, const char *path) {
     REQUIRE(!(loss < floor), "the loss is below the floor: the model must have been trained on %s", path);
 }
 
-/* --eval and --sample */
-static void use_checkpoint(Run *run) {
+static int flush_stdout(void) {
+    REQUIRE(!fflush(stdout) && !ferror(stdout), "cannot write to stdout: %s", strerror(errno));
+    return 0;
+}
+
+/* --eval and --sample. Returns the exit code. */
+static int use_checkpoint(Run *run) {
     Settings *s = &run->settings;
     const char *path = s->val_data ? s->val_data : s->data;
     if (s->eval) run->corpus.val = tokens_open(path);
@@ -226,16 +230,12 @@ static void use_checkpoint(Run *run) {
     run->config = model_config(s, checkpoint, &saved, saved.V);
     run->tokenizer = checkpoint_tokenizer(checkpoint, run->config.V);
     plan_memory(run, EVALUATE);
-    if (s->dry_run) return;
+    if (s->dry_run) return flush_stdout();
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, EVALUATE);
     checkpoint_load_model(checkpoint, &run->gpt);
     if (s->eval) evaluate_checkpoint(run, path);
     else         print_sample(run);
-}
-
-static int flush_stdout(void) {
-    REQUIRE(!fflush(stdout) && !ferror(stdout), "cannot write to stdout: %s", strerror(errno));
-    return 0;
+    return flush_stdout();
 }
 
 /* ---- Training */
@@ -342,10 +342,7 @@ int main(int argc, char **argv) {
     int training = !s->eval && !s->sample;
     if (training) stop_open(s->time_limit);
     device_open((DeviceOptions){ .threads = (int)s->threads });
-    if (!training) {
-        use_checkpoint(&run);
-        return flush_stdout();
-    }
+    if (!training) return use_checkpoint(&run);
 
     prepare_run(&run);
     print_banner(&run);

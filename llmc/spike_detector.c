@@ -68,8 +68,8 @@ char *skipped_step_text(const SpikeDetector *d, int64_t step, StepResult result,
     char name[96];
     TensorStats t;
     if (!gpt_find_nonfinite(model, name, &t))
-        return format_string("step %lld: loss %g, gradient norm %g: not applied. All tensors are finite, the square of "
-                             "the norm is not", (long long)step, stats->loss, stats->norm);
+        return format_string("step %lld: loss %g, gradient norm %g, whose square overflows: not applied",
+                             (long long)step, stats->loss, stats->norm);
     return format_string("step %lld: loss %g, gradient norm %g: not applied. First non-finite tensor: %s (%lld NaN, "
                          "%lld infinite, the rest in %.3g .. %.3g)", (long long)step, stats->loss, stats->norm, name,
                          (long long)t.nan_count, (long long)t.inf_count, t.min, t.max);
