@@ -180,7 +180,7 @@ static inline void run_both(const Attention *a, const AttentionSpec *s, Operands
 typedef struct { double *x[OUTPUTS], *lse; } Results;
 typedef struct {
     Results want, from_bf16_p;                          /* the latter of POWERS in bf16 only: see Exact */
-    double roundings, condition, floor[OUTPUTS];        /* see arena.h */
+    double roundings[OUTPUTS], condition, floor[OUTPUTS];   /* see arena.h */
     double worst[OUTPUTS], root_mean_square[OUTPUTS];   /* error of the emulation */
 } Truth;
 
@@ -301,9 +301,9 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
     if (data == POWERS && in_bf16) attend(s, x, t.from_bf16_p, 1, in);
     find_sizes(s, &t, in);
     if (data != RANDOM) t.condition *= 2;       /* the roundings of a large score itself count, too */
-    t.roundings = s->Tk + s->HS;
-    /* A sequential sum of Tk equal terms rounds to one side: its error is up to Tk/2 ulp, not sqrt(Tk). */
-    if (data == POWERS) t.roundings = fmax(t.roundings, s->Tk / 8.0 * s->Tk / 8.0);
+    for (int i = 0; i < OUTPUTS; i++) t.roundings[i] = s->Tk + s->HS;
+    /* A sequential sum of Tk equal terms, as in out, rounds to one side: its error is up to Tk/2 ulp, not sqrt(Tk). */
+    if (data == POWERS && !in_bf16) t.roundings[OUT] = fmax(t.roundings[OUT], s->Tk / 8.0 * s->Tk / 8.0);
 
     int draws = (int)fmin((s->Tk > 1024 ? 3 : 8) + (double)(1 << 27) / ((double)s->Tq * s->Tk * s->HS), 100);
     draws = !in_bf16 ? 0 : exact ? 1 : draws;
@@ -333,7 +333,7 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
 }
 
 static inline Bound bound_of(const Truth *t, int which) {
-    return (Bound){ t->roundings, t->condition, t->floor[which], t->worst[which] };
+    return (Bound){ t->roundings[which], t->condition, t->floor[which], t->worst[which] };
 }
 
 /* ---- checks of what the last run left */
@@ -363,7 +363,7 @@ static inline void check_head(const Truth *t, Operands x, Exact exact) {
         const double *values = result(got);
         double max = t->floor[i], error = root_mean_square(want, values, count);
         for (int64_t at = 0; at < count; at++) max = fmax(max, fabs(want[at]));
-        double allowed = 4 * 0x1p-24 * (sqrt(t->roundings) + t->condition) * max + 2 * t->root_mean_square[i];
+        double allowed = 4 * 0x1p-24 * (sqrt(t->roundings[i]) + t->condition) * max + 2 * t->root_mean_square[i];
         if (exact && got.dtype == BF16) expect_exact(output_name[i], got, want, values);
         if (!from_bf16_p)       /* the bound is that of the truth, rounded; to the last bit is less than any bound */
             EXPECT(error <= allowed, "%s %s: root mean square of the error of %s is %.2e, bound %.2e", arena_op,
