@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include "llmc/model_config.h"
 #include "llmc/os.h"
 #include "llmc/settings.h"
+#include "llmc/warnings.h"
 
 typedef struct {
     Settings       settings;
@@ -31,7 +33,9 @@ typedef struct {
     Schedule       schedule;
     int64_t        micro_batches;               /* of an update */
     int32_t       *inputs, *targets;            /* of a micro-batch, on the host */
-    char          *checkpoint;                  /* a resume continues from it; NULL = the run begins */
+    const char    *from;                        /* checkpoint that gives model and weights; NULL = neither */
+    char          *checkpoint;                  /* the same if a resume continues from it; NULL = the run begins */
+    char          *changes;                     /* options that the resume changes; NULL = none */
     TrainState     state;
     RunDir         dir;                         /* --out */
     Report         report;
@@ -40,47 +44,68 @@ typedef struct {
 
 /* ---- Preparing a run */
 
-/* Locks --out, finds the checkpoint that a resume continues from, and adopts its options; then sets data, model and
-   schedule, whose options must agree. */
+/* Chooses and locks the run directory, finds the checkpoint that a resume continues from, and adopts its options. */
+static void prepare_resume(Run *run) {
+    Settings *s = &run->settings;
+    if (!s->out && s->data && file_is_dir(s->data)) {        /* --resume runs/book */
+        s->out = s->data;
+        s->data = NULL;
+        options_find(run->options, "data")->given = 0;
+    }
+    REQUIRE(s->out || s->data, "--resume: want the directory of the run, such as --resume runs/book");
+    run->dir = run_dir_choose(s->out, s->data, 1);
+    REQUIRE(run->dir.path, "--resume --out none: want the directory of a run");
+    if (!s->dry_run) run_dir_lock(&run->dir);
+    run->checkpoint = resume_find(run->dir.path, s->data);
+    if (run->checkpoint) run->changes = resume_adopt_options(run->options, run->checkpoint);
+}
+
+/* Sets data, model and schedule, whose options must agree. */
 static void prepare_run(Run *run) {
     Settings *s = &run->settings;
-    run->dir.path = s->out;
-    if (s->out && !s->dry_run) run_dir_lock(&run->dir);
-    if (s->resume) run->checkpoint = resume_find(s->out, s->data);
-    if (run->checkpoint) resume_adopt_options(run->options, run->checkpoint);
-
+    if (s->resume) prepare_resume(run);
     run->corpus = corpus_open(s->data, s->val_data, s->val_fraction);
+    if (!s->resume) run->dir = run_dir_choose(s->out, s->data, 0);
     run->tokenizer = tokens_are_bytes(run->corpus.train) ? TOKENIZER_BYTES : TOKENIZER_IDS;
-    if (s->init) s->init = run->checkpoint ? NULL : run_dir_resolve(s->init);
-    const char *from = run->checkpoint ? run->checkpoint : s->init;
-    GPTConfig saved = from ? checkpoint_config(from) : (GPTConfig){0};
+    run->from = run->checkpoint ? run->checkpoint : s->init ? run_dir_resolve(s->init) : NULL;
+    if (!run->from && !s->model) s->model = "d4";
+    GPTConfig saved = run->from ? checkpoint_config(run->from) : (GPTConfig){0};
     int bytes = run->tokenizer == TOKENIZER_BYTES;
-    run->config = model_config(s, from, &saved, bytes ? 256 : 50257);
+    run->config = model_config(s, run->from, &saved, bytes ? 256 : 50257);
     REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
-            from ? from : "--vocab", run->config.V);
+            run->from ? run->from : "--vocab", run->config.V);
     run->micro_batches = settings_micro_batches(s, run->config.T);
     run->schedule = settings_schedule(s, run->options);
     if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt, run->config.V, &(int){0}));
-    if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, s->data, s->val_data);
-    if (s->out && !s->resume) run_dir_require_new(&run->dir);
+    if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, run->options);
+    if (run->dir.path && !s->resume) {
+        if (!s->dry_run) run_dir_lock(&run->dir);
+        run_dir_require_new(&run->dir);
+    }
 }
 
-static void print_banner(Run *run) {
-    run->device = device_info();
-    run->info = (RunInfo){ VERSION, run->command, &run->device, &run->config, run->options, run->corpus.val_floor };
-    report_banner(&run->info);
-    corpus_print(stdout, &run->corpus);
+static void warn(Run *run) {
+    const Settings *s = &run->settings;
+    warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, s->batch * run->micro_batches);
 }
 
-static void plan_memory(const Run *run, Purpose purpose) {
+static void print_banner(Run *run, Purpose purpose) {
     const Settings *s = &run->settings;
     const char *refusal = device_refuse_dtype(run->config.dtype);
-    char text[32];
+    char memory[80];
+    int tight;
     REQUIRE(!refusal, "--dtype %s: %s", s->dtype, refusal);
-    memory_plan_check(&run->config, s->attention, (int)s->batch, purpose,
-                      purpose == TRAIN || s->dry_run ? stdout : NULL);
-    if (purpose == TRAIN && s->out)
-        printf("  %-18s %12s of host memory\n", "checkpoint", bytes_text((double)saver_host_bytes(&run->config), text));
+    MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, purpose);
+    memory_plan_text(&plan, memory, &tight);
+    run->device = device_info();
+    if (purpose == TRAIN) {
+        run->info = (RunInfo){ VERSION, run->command, &run->device, &run->config, run->options, run->corpus.val_floor };
+        report_banner(&run->info);
+    }
+    if (s->dry_run || (tight && purpose == TRAIN))
+        memory_plan_print(stdout, &plan, purpose == TRAIN && run->dir.path ? saver_host_bytes(&run->config) : 0);
+    if (run->changes) printf("changed: %s\n", run->changes);
+    if (s->dry_run && purpose == TRAIN) warn(run);
 }
 
 /* Model, optimizer and batch, with the weights of a checkpoint or initial ones. */
@@ -97,14 +122,14 @@ static void create_model(Run *run) {
     run->targets = host_alloc(count * sizeof *run->targets, "a batch");
     run->state = (TrainState){ .val_loss = NAN, .val_step = -1 };
     if (run->checkpoint) {
-        run->state = resume_load(run->checkpoint, &run->gpt, &run->optimizer, s->batch * run->micro_batches);
+        run->state = resume_load(run->checkpoint, &run->gpt, &run->optimizer);
         printf("resumed from %s\n", run->checkpoint);
-    } else if (s->init) {
-        checkpoint_load_model(s->init, &run->gpt);
+    } else if (run->from) {
+        checkpoint_load_model(run->from, &run->gpt);
     } else {
         gpt_init(&run->gpt, (uint64_t)s->seed);
     }
-    run->tokenizer_files = checkpoint_load_tokenizer_files(run->checkpoint ? run->checkpoint : s->init, run->tokenizer);
+    run->tokenizer_files = checkpoint_load_tokenizer_files(run->from, run->tokenizer);
 }
 
 /* ---- Validation and samples */
@@ -164,32 +189,32 @@ static void open_outputs(Run *run) {
     int is_saved = run->checkpoint && !(validation_due(run) && state->val_step != state->step);
     if (run->checkpoint && !is_saved) repeat_validation(run);
     char text[32];
-    if (s->out) run_dir_open(&run->dir);
-    report_open(&run->report, s->out ? path_of(s->out, "log.csv").text : NULL, &run->info,
+    const char *out = run->dir.path;
+    if (out) run_dir_open(&run->dir);
+    report_open(&run->report, out ? path_of(out, "log.csv").text : NULL, &run->info,
                 run->checkpoint ? state->step : -1, state->val_step == state->step ? state->val_loss : NAN);
-    saver_open(&run->saver, s->out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
+    warn(run);
+    saver_open(&run->saver, out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
                &run->corpus, run->tokenizer, s->keep, s->keep_every, &run->report);
     if (is_saved) run->saver.saved_step = state->step;
     if (run->checkpoint && state->step >= s->steps)
-        printf("all %lld steps are done; to train longer: --init %s --steps N --out ANOTHER\n", (long long)s->steps,
-               run->checkpoint);
-    if (!s->out) printf("no --out: neither log nor checkpoint will be written\n");
-    else if (s->time_limit)
+        printf("all %lld steps are done; to train longer: --resume %s --steps N\n", (long long)s->steps, out);
+    if (out && s->time_limit)
         printf("--time-limit %s: %.1f s are reserved for the last checkpoint of %s until a save has been timed\n",
                s->time_limit, 2 * run->saver.seconds, bytes_text(saver_file_bytes(&run->config), text));
 }
 
 /* stop: why it ended early, or NULL. Returns the exit code. */
 static int finish_run(Run *run, const char *stop) {
-    const char *out = run->settings.out;
+    const char *out = run->dir.path;
     long long step = run->state.step, all = run->settings.steps;
     saver_finish(&run->saver);
     report_close(&run->report);
     saver_close(&run->saver);
     if (out) printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, step);
     if (!stop) return 0;
-    if (out) printf("%s: saved at step %lld of %lld; --out %s --resume continues\n", stop, step, all, out);
-    else     printf("%s: stopped at step %lld of %lld; without --out nothing is saved\n", stop, step, all);
+    if (out) printf("%s: saved at step %lld of %lld; --resume %s continues\n", stop, step, all, out);
+    else     printf("%s: stopped at step %lld of %lld; --out none: nothing is saved\n", stop, step, all);
     return EXIT_TRY_AGAIN;
 }
 
@@ -229,7 +254,7 @@ static int use_checkpoint(Run *run) {
     GPTConfig saved = checkpoint_config(checkpoint);
     run->config = model_config(s, checkpoint, &saved, saved.V);
     run->tokenizer = checkpoint_tokenizer(checkpoint, run->config.V);
-    plan_memory(run, EVALUATE);
+    print_banner(run, EVALUATE);
     if (s->dry_run) return flush_stdout();
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, EVALUATE);
     checkpoint_load_model(checkpoint, &run->gpt);
@@ -255,7 +280,7 @@ static void report_skipped_step(Run *run, const TrainState *before, const StepSt
     saver->keep = 0;
     if (saver->saved_step != before->step) saver_save(saver, before);
     saver_finish(saver);
-    char *last = s->out ? run_dir_latest(s->out, NULL) : NULL;
+    char *last = run->dir.path ? run_dir_latest(run->dir.path, NULL) : NULL;
     REQUIRE(!skip, "%s. %d such steps without an update between them. Last good checkpoint: %s. A lower --lr or --clip "
             "may help", text, NONFINITE_STEPS_MAX, last ? last : "none");
     fail("%s. Last good checkpoint: %s. A lower --lr or --clip may help%s", text, last ? last : "none",
@@ -341,12 +366,12 @@ int main(int argc, char **argv) {
     settings_check(s);
     int training = !s->eval && !s->sample;
     if (training) stop_open(s->time_limit);
+    else signal(SIGINT, SIG_DFL);           /* a background shell starts its jobs with SIGINT ignored */
     device_open((DeviceOptions){ .threads = (int)s->threads });
     if (!training) return use_checkpoint(&run);
 
     prepare_run(&run);
-    print_banner(&run);
-    plan_memory(&run, TRAIN);
+    print_banner(&run, TRAIN);
     if (s->dry_run) return flush_stdout();
     create_model(&run);
     if (stop_requested()) {

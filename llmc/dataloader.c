@@ -270,9 +270,10 @@ Corpus corpus_open(const char *data, const char *val_data, double val_fraction) 
     return c;
 }
 
-void corpus_print(FILE *file, const Corpus *c) {
-    const char *unit = c->train->width == 1 ? "bytes" : "tokens";
-    fprintf(file, "data: %s, %lld %s to train on", c->train->name, (long long)c->train->count, unit);
-    if (c->val) fprintf(file, ", %lld to validate on (%s)", (long long)c->val->count, c->val->name);
-    fprintf(file, "\n");
+char *corpus_text(const Corpus *c) {
+    const char *unit = c->train->width == 1 ? "bytes" : "tokens", *train = c->train->name;
+    const long long count = c->train->count;
+    if (!c->val) return format_string("%s, %lld %s to train on, no validation", train, count, unit);
+    return format_string("%s, %lld %s to train on, %lld to validate on%s%s", train, count, unit,
+                         (long long)c->val->count, c->val->is_slice ? "" : ": ", c->val->is_slice ? "" : c->val->name);
 }

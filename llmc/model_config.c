@@ -8,7 +8,7 @@ static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? 
 
 GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *checkpoint, int V) {
     GPTConfig config;
-    REQUIRE(gpt_named(s->model, &config), "--model %s: want one of %s", s->model, GPT_NAMES);
+    if (s->model) REQUIRE(gpt_named(s->model, &config), "--model %s: want one of %s", s->model, GPT_NAMES);
     config.V = V;
     if (from) config = *checkpoint;
     const struct { const char *option; int64_t given; int *size; } sizes[] = {
@@ -53,25 +53,34 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Pu
     return plan;
 }
 
-static void print_plan(FILE *file, const MemoryPlan *plan, const DeviceInfo *device) {
+const char *memory_plan_text(const MemoryPlan *plan, char text[80], int *tight) {
+    DeviceInfo device = device_info();
+    char total[32], free_text[32];
+    *tight = (double)plan->total > 0.8 * (double)device.free_bytes;
+    snprintf(text, 80, "%s of %s free", bytes_text((double)plan->total, total),
+             bytes_text((double)device.free_bytes, free_text));
+    return text;
+}
+
+void memory_plan_print(FILE *file, const MemoryPlan *plan, size_t host_bytes) {
     const struct { const char *what; size_t bytes; } rows[] = {
         { "parameters", plan->parameters }, { "gradients", plan->gradients }, { "optimizer (AdamW)", plan->optimizer },
         { "activations", plan->activations }, { "workspace", plan->workspace }, { "total", plan->total },
     };
+    DeviceInfo device = device_info();
     char text[32], total[32];
     fprintf(file, "memory plan\n");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         fprintf(file, "  %-18s %12s\n", rows[i].what, bytes_text((double)rows[i].bytes, text));
-    fprintf(file, "  %-18s %12s of %s\n", "free", bytes_text((double)device->free_bytes, text),
-            bytes_text((double)device->total_bytes, total));
+    fprintf(file, "  %-18s %12s of %s\n", "free", bytes_text((double)device.free_bytes, text),
+            bytes_text((double)device.total_bytes, total));
+    if (host_bytes) fprintf(file, "  %-18s %12s of host memory\n", "checkpoint", bytes_text((double)host_bytes, text));
 }
 
-void memory_plan_check(const GPTConfig *config, const char *attention, int B, Purpose purpose, FILE *file) {
+MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int B, Purpose purpose) {
     MemoryPlan plan = memory_plan(config, attention, B, purpose);
-    DeviceInfo device = device_info();
-    size_t free_bytes = (size_t)device.free_bytes;
-    if (file) print_plan(file, &plan, &device);
-    if (plan.total <= free_bytes) return;
+    size_t free_bytes = (size_t)device_info().free_bytes;
+    if (plan.total <= free_bytes) return plan;
     int fits = 0, too_many = B;             /* bisection for the maximum batch */
     while (too_many - fits > 1) {
         int middle = fits + (too_many - fits) / 2;

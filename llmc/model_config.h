@@ -18,8 +18,14 @@ typedef struct {
 /* For batches of B sequences of config->T tokens. */
 MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Purpose purpose);
 
-/* Prints the plan and what is free, unless file is NULL. Fails when the plan needs more; the message names what would
-   fit: flash instead of naive attention, or the maximum batch. */
-void memory_plan_check(const GPTConfig *config, const char *attention, int B, Purpose purpose, FILE *file);
+/* The plan. Fails when it needs more than is free; the message names what would fit: flash instead of naive attention,
+   or the maximum batch. */
+MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int B, Purpose purpose);
+
+/* Its total and what is free: "213 MiB of 7.60 GiB free". tight: over 80 % of it. */
+const char *memory_plan_text(const MemoryPlan *plan, char text[80], int *tight);
+
+/* Every part; host_bytes: of the copy that a checkpoint is written from, 0 = none. */
+void memory_plan_print(FILE *file, const MemoryPlan *plan, size_t host_bytes);
 
 #endif

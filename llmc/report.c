@@ -287,3 +287,14 @@ void report_close(Report *report) {
     free(report->csv_path);
     memset(report, 0, sizeof *report);
 }
+
+void report_warning(Report *report, const char *format, ...) {
+    (void)report;
+    va_list arguments;
+    end_line();
+    fputs("train_gpt: warning: ", stderr);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+}

@@ -68,6 +68,7 @@ void report_progress(Report *report, int64_t done, int64_t all);
 /* A line on stdout or, after "train_gpt: ", on stderr. */
 void report_line(FILE *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+void report_warning(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void report_sync (Report *report);          /* fsync of the log; an error is reported */
 void report_close(Report *report);          /* fails when rows are lost */
 

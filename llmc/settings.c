@@ -38,7 +38,6 @@ void settings_check(const Settings *s) {
     REQUIRE(!(s->eval || s->sample) || !(s->resume || s->init),
             "--eval and --sample do not train: want no --resume and no --init");
     REQUIRE(!s->eval || s->data || s->val_data, "--eval: want --data FILE or --val-data FILE to evaluate on");
-    REQUIRE(!s->resume || s->out, "--resume continues a run in --out, want --out DIR");
 }
 
 int64_t settings_micro_batches(const Settings *s, int T) {

@@ -16,12 +16,12 @@
       "a text (its bytes are the tokens), or token shards: 'dir/train_*.bin'") \
     X(TEXT,    val_data,      NULL,      ARGUMENT("FILE"),   KEPT, \
       "text or shards to validate on; without it, the last part of a text") \
-    X(REAL,    val_fraction,  "0.1",     RANGE(0, 0.9),      FIXED, "the part of a text kept for validation") \
+    X(REAL,    val_fraction,  "0.1",     RANGE(0, 0.9),      KEPT, "the part of a text kept for validation") \
     X(TEXT,    out,           NULL,      ARGUMENT("DIR"),    FREE, \
       "directory of log.csv and of the checkpoints, step-00001000 and so on") \
     X(FLAG,    resume,        NULL,      NO_ARGUMENT,        FREE, \
       "continue from the newest checkpoint in --out with its options; without a checkpoint, begin") \
-    X(TEXT,    init,          NULL,      ARGUMENT("CHECKPOINT"), FREE, \
+    X(TEXT,    init,          NULL,      ARGUMENT("CHECKPOINT"), KEPT, \
       "start from the weights and the model of a checkpoint instead of random weights") \
     X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), FREE, \
       "only print the loss on --val-data, or else on all of --data") \
@@ -31,7 +31,7 @@
     X(FLAG,    help,          NULL,      NO_ARGUMENT,        FREE, "print this, and exit") \
     \
     GROUP("Model") \
-    X(TEXT,    model,         "d4",      ARGUMENT("NAME"),   FIXED, GPT_NAMES) \
+    X(TEXT,    model,         NULL,      ARGUMENT("NAME"),   KEPT, GPT_NAMES) \
     X(INTEGER, layers,        "0",       RANGE(0, 1000),     KEPT, "blocks; 0 = from --model") \
     X(INTEGER, heads,         "0",       RANGE(0, 65536),    KEPT, "attention heads; 0 = from --model") \
     X(INTEGER, channels,      "0",       RANGE(0, 65536),    KEPT, "width; 0 = from --model") \
@@ -39,36 +39,36 @@
       "maximum sequence length in tokens; 0 = 256, or 1024 from d12 up") \
     X(INTEGER, vocab,         "0",       RANGE(0, 1 << 24),  KEPT, \
       "vocabulary size; 0 = 256 for a text, 50257 (GPT-2) for shards") \
-    X(CHOICE,  dtype,         "f32",     CHOICES("f32|bf16"), FIXED, "precision of the computation") \
+    X(CHOICE,  dtype,         "f32",     CHOICES("f32|bf16"), KEPT, "precision of the computation") \
     X(FLAG,    deterministic, "no",      NO_ARGUMENT,        KEPT, \
       "the same bits in every run; otherwise flash attention on a GPU may add gradients in any order") \
-    X(CHOICE,  attention,     "auto",    CHOICES("auto|flash|naive"), FIXED, \
+    X(CHOICE,  attention,     "auto",    CHOICES("auto|flash|naive"), KEPT, \
       "flash keeps O(T) for the backward pass, naive all of P; auto = the fastest one that supports the model") \
     \
     GROUP("Training") \
-    X(INTEGER, steps,         "2000",    RANGE(0, 1e12),     FIXED, "updates") \
-    X(INTEGER, batch,         "16",      RANGE(1, 1 << 20),  FIXED, "sequences of a micro-batch") \
-    X(INTEGER, total_batch,   "0",       RANGE(0, 1e12),     FIXED, \
+    X(INTEGER, steps,         "2000",    RANGE(0, 1e12),     KEPT, "updates") \
+    X(INTEGER, batch,         "16",      RANGE(1, 1 << 20),  KEPT, "sequences of a micro-batch") \
+    X(INTEGER, total_batch,   "0",       RANGE(0, 1e12),     KEPT, \
       "tokens of an update, accumulated over micro-batches; 0 = one micro-batch") \
-    X(REAL,    lr,            "0.001",   RANGE(0, 1e6),      FIXED, \
+    X(REAL,    lr,            "0.001",   RANGE(0, 1e6),      KEPT, \
       "peak learning rate; 6e-4 is usual for d12, less for larger models") \
-    X(REAL,    min_lr,        NULL,      RANGE(0, 1e6),      FIXED, \
+    X(REAL,    min_lr,        NULL,      RANGE(0, 1e6),      KEPT, \
       "learning rate at the end; a tenth of --lr if not given") \
-    X(CHOICE,  schedule,      "cosine",  CHOICES(SCHEDULE_NAMES), FIXED, \
+    X(CHOICE,  schedule,      "cosine",  CHOICES(SCHEDULE_NAMES), KEPT, \
       "shape of the decay; wsd = constant, then linear over the last --decay steps") \
-    X(INTEGER, warmup,        "100",     RANGE(0, 1e12),     FIXED, "steps of linear warm-up") \
-    X(INTEGER, decay,         "0",       RANGE(0, 1e12),     FIXED, "steps of decay of wsd; 0 = a fifth of all") \
-    X(REAL,    weight_decay,  "0.1",     RANGE(0, 1e3),      FIXED, "of AdamW, on matrices only") \
-    X(REAL,    beta1,         "0.9",     RANGE(0, 0.999999), FIXED, "of AdamW") \
-    X(REAL,    beta2,         "0.95",    RANGE(0, 0.999999), FIXED, "of AdamW") \
-    X(REAL,    eps,           "1e-8",    RANGE(1e-12, 1),    FIXED, "of AdamW") \
-    X(REAL,    clip,          "1",       RANGE(0, 1e9),      FIXED, \
+    X(INTEGER, warmup,        "100",     RANGE(0, 1e12),     KEPT, "steps of linear warm-up") \
+    X(INTEGER, decay,         "0",       RANGE(0, 1e12),     KEPT, "steps of decay of wsd; 0 = a fifth of all") \
+    X(REAL,    weight_decay,  "0.1",     RANGE(0, 1e3),      KEPT, "of AdamW, on matrices only") \
+    X(REAL,    beta1,         "0.9",     RANGE(0, 0.999999), KEPT, "of AdamW") \
+    X(REAL,    beta2,         "0.95",    RANGE(0, 0.999999), KEPT, "of AdamW") \
+    X(REAL,    eps,           "1e-8",    RANGE(1e-12, 1),    KEPT, "of AdamW") \
+    X(REAL,    clip,          "1",       RANGE(0, 1e9),      KEPT, \
       "maximum gradient norm, larger gradients are scaled down; 0 = no clipping") \
     X(CHOICE,  on_nan,        "stop",    CHOICES("stop|skip"), KEPT, \
       "on a NaN or infinity, whose update is never applied: stop, or skip the step (10 in a row stop)") \
     X(REAL,    skip_spikes,   "0",       RANGE(0, 1e6),      KEPT, \
       "skip updates whose loss or norm is this many standard deviations above the last 128; 6 is usual, 0 = none") \
-    X(INTEGER, seed,          "1",       RANGE(0, 9e15),     FIXED, "of weights, data order and samples") \
+    X(INTEGER, seed,          "1",       RANGE(0, 9e15),     KEPT, "of weights, data order and samples") \
     X(INTEGER, threads,       "0",       RANGE(0, 4096),     FREE, \
       "CPU threads, without effect on the results; 0 = one per core") \
     \

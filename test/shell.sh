@@ -71,8 +71,13 @@ close_tests() {
 make_text() {     # make_text FOLDER BYTES VAL_BYTES: $dir/FOLDER/train.txt and val.txt, the same whenever it is made
     "$build/tales" --bytes "$2" --val-bytes "$3" --seed 7 --out "$dir/$1" > /dev/null || exit 2
 }
-steps_of() { grep '^[0-9]' "$1/log.csv" | cut -d, -f1-5,9; }      # a run's rows without their times
-rows_of() { grep -c '^[0-9]' "$1/log.csv"; }
+cells() {         # cells RUN COLUMN...: these columns of a run's log, a line per step; "" for a column that it lacks
+    cells_of=$1; shift
+    awk -F, -v names="$*" 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; n = split(names, name, " "); next }
+        { for (i = 1; i <= n; i++) printf "%s%s", name[i] in at ? $at[name[i]] : "", i < n ? "," : "\n" }' "$cells_of/log.csv"
+}
+steps_of() { cells "$1" step tokens loss val_loss norm lr; }      # a run's rows without their times
+rows_of() { cells "$1" step | grep -c .; }
 last_step() { ls -d "$1"/step-* 2> /dev/null | tail -n 1; }
 copy_run() {      # copy_run FROM STEP TO: a run that has come to STEP, eight digits, and no further
     mkdir "$3" && cp -r "$1/step-$2" "$1/log.csv" "$3"

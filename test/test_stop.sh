@@ -33,7 +33,7 @@ for signal in TERM INT; do
     wait_for "^1[0-9][0-9]*," "$dir/$signal/log.csv"
     stop "$signal"
     is "exit code after SIG$signal" $status 75
-    says "$signal" "^SIG$signal: saved at step [0-9]* of 400; --out $dir/$signal --resume continues"
+    says "$signal" "^SIG$signal: saved at step [0-9]* of 400; --resume $dir/$signal continues"
     expect "the resume" "$gpt" --out "$dir/$signal" --resume
     same_files "$dir/whole/step-00000400" "$dir/$signal/step-00000400" ${checkpoint_files% state.json}
     same_steps "$dir/whole" "$dir/$signal"
@@ -71,7 +71,7 @@ start early $run --out "$dir/early"
 wait_for "^step .*/300\|^all 300 steps are done" "$dir/early.out"     # the log may have rows of an earlier start
 stop TERM
 case $status in 0|75) ;; *) is "exit code after the first steps" $status 75 ;; esac
-expect "the resume, wherever the run came from" "$gpt" $run --out "$dir/early" --init "$dir/nowhere"
+expect "the resume, wherever the run came from" "$gpt" $run --out "$dir/early"
 same_files "$dir/begun/step-00000300" "$dir/early/step-00000300" ${checkpoint_files% state.json}
 "$gpt" $run --out "$dir/early" --time-limit 0.0001s > "$dir/limit.out" 2>&1
 is "exit code" $? 75
@@ -88,7 +88,7 @@ val_bytes=800000; [ -z "$cuda" ] || val_bytes=40000000       # a second or two
 make_text long 60000 $val_bytes
 start val --data "$dir/long/train.txt" --val-data "$dir/long/val.txt" --layers 2 --heads 2 --channels 32 --context 64 \
     --steps 1 --val-tokens 0 --out "$dir/val"
-wait_for "^# model" "$dir/val/log.csv"
+wait_for "^# model" "$dir/val/settings.txt"
 sleep 0.2
 stop TERM
 is "exit code while it validates" $status 75
@@ -102,7 +102,7 @@ fi
 expect "the resume repeats the validation" "$gpt" --out "$dir/val" --resume
 expect "validated" grep -q '"val_step": 1,' "$dir/val/step-00000001/state.json"
 saved=$(sed -n 's/.*"val_loss": \([0-9.]*\),/\1/p' "$dir/val/step-00000001/state.json")
-logged=$(grep '^1,' "$dir/val/log.csv" | cut -d, -f9)
+logged=$(cells "$dir/val" val_loss)
 expect "its row of the log has the loss $saved, got '$logged'" \
     awk "BEGIN { d = ${saved:-0} - ${logged:-1}; exit !(d * d < 1e-12) }"
 is "rows of the log" "$(rows_of "$dir/val")" 1
@@ -115,7 +115,7 @@ close_test "a stop while it validates and while it samples"
 
 # ---- A second signal, and SIGUSR1
 start again $small --steps 2 --val-every 0 --total-batch 25600000 --out "$dir/again"
-wait_for "^step,tokens" "$dir/again/log.csv"
+wait_for "^step,seconds" "$dir/again/log.csv"
 if [ -z "$cuda" ]; then sleep 0.2; else sleep 1; fi      # the log is there before the saver has its host memory
 kill -TERM $pid
 sleep 1.2

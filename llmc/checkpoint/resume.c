@@ -23,44 +23,60 @@ char *resume_find(const char *out, const char *data) {
          why, out);
 }
 
-void resume_adopt_options(Option *table, const char *checkpoint) {
+char *resume_adopt_options(Option *table, const char *checkpoint) {
     static Json *state;                     /* not freed: text options point into it */
     state = checkpoint_open_state(checkpoint);
     const Json *settings = json_member(state, "settings", JSON_OBJECT);
+    char *changes = NULL, text[256];
+    size_t size;
+    FILE *file = open_memstream(&changes, &size);
+    REQUIRE(file, "out of memory: the changed options");
     for (Option *o = table; o->name || o->help; o++) {
-        if (!o->name || o->resume == FREE_ON_RESUME || !json_find(settings, o->name)) continue;
-        const char *had = json_string(settings, o->name);
-        char now[256];
-        if (*had && !o->given) {
-            option_set(o, had);
-            o->given = 1;
+        if (!o->name || o->resume != KEPT_ON_RESUME || !json_find(settings, o->name)) continue;
+        const char *had = json_string(settings, o->name), *now = option_text(o, text);
+        if (!o->given) {
+            if (*had) option_set(o, had);
+            o->given = *had != 0;
+        } else if (strcmp(had, now)) {
+            REQUIRE(strcmp(o->name, "init"), "--resume --init %s: the run began from %s; want --resume alone, or a new "
+                    "run", now, *had ? had : "random weights");
+            fprintf(file, "%s--%s %s -> %s", ftell(file) ? ", " : "", o->name, *had ? had : "none", now);
         }
-        REQUIRE(o->resume == KEPT_ON_RESUME || !strcmp(had, option_text(o, now)), "--resume: --%s is %s, the "
-                "checkpoint %s was made with %s; a resume must not change it", o->name, option_text(o, now), checkpoint,
-                *had ? had : "none");
     }
+    fclose(file);
+    if (*changes) return changes;
+    free(changes);
+    return NULL;
 }
 
-void resume_require_same_data(const char *checkpoint, const Corpus *corpus, const char *data, const char *val_data) {
+/* Whether the checkpoint was made with another value of the option. */
+static int is_changed(const Json *settings, Option *table, const char *name) {
+    char now[256];
+    return strcmp(json_string(settings, name), option_text(options_find(table, name), now)) != 0;
+}
+
+void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Option *table) {
     Json *state = checkpoint_open_state(checkpoint);
-    for (int val = 0; val < 2; val++) {
-        const char *had = json_string(state, val ? "val" : "train"), *path = val && val_data ? val_data : data;
+    const Json *settings = json_member(state, "settings", JSON_OBJECT);
+    int changed = is_changed(settings, table, "data") || is_changed(settings, table, "val-data") ||
+                  is_changed(settings, table, "val-fraction");
+    for (int val = 0; val < 2 && !changed; val++) {
+        const char *had = json_string(state, val ? "val" : "train"), *given = json_string(settings, "val-data");
         DataId now = data_id(val ? corpus->val : corpus->train);
-        REQUIRE(!strcmp(had, now.text), "--resume: --%s %s is other data (%s) than %s was made with (%s); to train on "
-                "other data: --init %s --out ANOTHER", val ? "val-data" : "data", path, now.text, checkpoint, had,
-                checkpoint);
+        int is_val = val && *given;
+        REQUIRE(!strcmp(had, now.text), "--%s %s has changed since %s was made: it is %s, was %s; restore it, or give "
+                "other data by another name", is_val ? "val-data" : "data", is_val ? given : json_string(settings, "data"),
+                checkpoint, now.text, had);
     }
     json_free(state);
 }
 
-TrainState resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer, int64_t sequences_per_update) {
+TrainState resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer) {
     checkpoint_load_model(checkpoint, model);
     checkpoint_load_optimizer(checkpoint, model, optimizer);
     TrainState s = checkpoint_load_state(checkpoint);
-    uint64_t steps = s.sequences_seen / (uint64_t)sequences_per_update;
-    REQUIRE((uint64_t)s.step == steps && s.sequences_seen == steps * (uint64_t)sequences_per_update
-            && (uint64_t)s.tokens <= s.sequences_seen * (uint64_t)model->config.T && s.optimizer_step <= s.step
-            && s.val_step <= s.step, "%s/state.json: step, sequences_seen, tokens, optimizer_step and val_step "
-            "contradict each other", checkpoint);
+    REQUIRE((uint64_t)s.step <= s.sequences_seen && (uint64_t)s.tokens <= s.sequences_seen * (uint64_t)model->config.T
+            && s.optimizer_step <= s.step && s.val_step <= s.step, "%s/state.json: step, sequences_seen, tokens, "
+            "optimizer_step and val_step contradict each other", checkpoint);
     return s;
 }

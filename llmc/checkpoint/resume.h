@@ -1,4 +1,4 @@
-/* llmc/checkpoint/resume.h - --resume: finds a checkpoint, compares the run with it, and loads it. */
+/* llmc/checkpoint/resume.h - --resume: finds a checkpoint, adopts its options, and loads it. */
 #ifndef LLMC_RESUME_H
 #define LLMC_RESUME_H
 #include "../dataloader.h"
@@ -9,13 +9,14 @@
    at a damaged checkpoint; the message then names the one before it. */
 char *resume_find(const char *out, const char *data);
 
-/* Options that are not given take the checkpoint's value. Fails if a FIXED_ON_RESUME option differs. */
-void resume_adopt_options(Option *table, const char *checkpoint);
+/* Options that are not given take the checkpoint's value. Returns those given with another value, a new string such as
+   "--steps 200 -> 300, --lr 0.001 -> 0.0005"; NULL = none. */
+char *resume_adopt_options(Option *table, const char *checkpoint);
 
-/* data, val_data: the options the streams were opened with, for the message. */
-void resume_require_same_data(const char *checkpoint, const Corpus *corpus, const char *data, const char *val_data);
+/* Fails if the data differ although the options that name them (data, val-data, val-fraction) are the checkpoint's. */
+void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Option *table);
 
 /* Loads weights, moments and state. */
-TrainState resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer, int64_t sequences_per_update);
+TrainState resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer);
 
 #endif

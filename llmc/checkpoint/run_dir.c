@@ -6,8 +6,41 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include "../../kernels/check.h"
 #include "../files.h"
+
+/* ---- The name */
+
+/* runs/NAME. "books/emma.txt" gives emma, "web/train_?.bin" train, "web/??.bin" web. */
+static char *base_of(const char *data) {
+    Path path = path_of(".", data);
+    char *end = path.text + strcspn(path.text, "*?["), *name = strrchr(path.text, '/') + 1;
+    if (*end) *end = 0;
+    else if ((end = strrchr(name, '.')) && end > name) *end = 0;
+    for (end = strchr(path.text, 0); end > path.text && strchr("/._-", end[-1]); ) *--end = 0;
+    name = strrchr(path.text, '/');
+    return format_string("runs/%s", name ? name + 1 : "data");
+}
+
+static char *numbered(const char *base, int n) { return format_string(n > 1 ? "%s-%d" : "%s", base, n); }
+
+/* The first variant that does not exist; with `last` the last that does, or base. */
+static char *variant_of(const char *base, int last) {
+    int n = 1;
+    char *path = numbered(base, n);
+    while (file_exists(path)) {
+        free(path);
+        path = numbered(base, ++n);
+    }
+    return last && n > 1 ? numbered(base, n - 1) : path;
+}
+
+RunDir run_dir_choose(const char *out, const char *data, int resume) {
+    if (out) return (RunDir){ .path = strcmp(out, "none") ? out : NULL };
+    char *base = base_of(data);
+    return (RunDir){ .path = variant_of(base, resume), .base = base };
+}
 
 /* ---- The lock: flock of the directory, which ends with the process */
 
@@ -29,7 +62,10 @@ void run_dir_require_new(const RunDir *dir) {
 
 void run_dir_open(RunDir *dir) {
     if (dir->lock) return;
+    directory_make(file_parent(dir->path).text);
+    while (dir->base && mkdir(dir->path, 0777) && errno == EEXIST) dir->path = variant_of(dir->base, 0);
     directory_make(dir->path);
+    directory_sync(file_parent(dir->path).text);
     run_dir_lock(dir);
     run_dir_require_new(dir);               /* another process may have made it since */
 }

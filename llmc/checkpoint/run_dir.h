@@ -5,9 +5,15 @@
 #include "checkpoint.h"
 
 typedef struct {
-    const char *path;
+    const char *path;          /* NULL = nothing is kept */
+    char       *base;          /* runs/NAME, of which path is a numbered variant; NULL = path is --out */
     int         lock;          /* file descriptor of the locked directory; 0 = not locked */
 } RunDir;
+
+/* The directory of --out, none for "none". out NULL: runs/NAME with the name of the data's file, without its extension
+   and from the first character of a pattern on; if that exists, the first of runs/NAME-2, -3, ... that does not, or with
+   resume the last that does. Writes nothing. */
+RunDir run_dir_choose(const char *out, const char *data, int resume);
 
 /* Locks the directory if it exists, until the process ends. Fails while another process has the lock. To be called
    before the directory is read: a run that ends meanwhile would change it. */
@@ -16,7 +22,8 @@ void run_dir_lock(RunDir *dir);
 /* Fails if there is a checkpoint or a log. */
 void run_dir_require_new(const RunDir *dir);
 
-/* Makes and locks the directory unless it is locked. */
+/* Makes and locks the directory unless it is locked. A directory without --out that another process has made since takes
+   the next number. */
 void run_dir_open(RunDir *dir);
 
 /* Writes OUT/step-N; durable when the call returns. An existing OUT/step-N becomes OUT/step-N.partial, which

@@ -1,0 +1,20 @@
+#include "warnings.h"
+
+void warn_of_mistakes(Report *report, const Settings *s, const Corpus *corpus, int T, int64_t sequences) {
+    const Tokens *train = corpus->train, *val = corpus->val;
+    long long steps = s->steps, count = tokens_count(train);
+    double epochs = (double)steps * (double)sequences / (double)tokens_windows(train, T);
+    if (!val && !tokens_are_bytes(train))
+        report_warning(report, "no validation: token shards need --val-data");
+    if (val && s->val_data && tokens_fingerprint(val) == tokens_fingerprint(train))
+        report_warning(report, "--val-data %s is the training data: its loss does not show overfitting", s->val_data);
+    if (s->warmup >= s->steps && s->steps > 0)
+        report_warning(report, "--warmup %lld: a run of %lld steps ends before it reaches --lr", (long long)s->warmup,
+                       steps);
+    if (T >= count)
+        report_warning(report, "--context %d is longer than the data, %lld tokens: the rest of a sequence is padding", T,
+                       count);
+    if (epochs >= 2)
+        report_warning(report, "%lld steps read the data %.1f times: watch the val loss, it rises once the model "
+                       "memorises", steps, epochs);
+}
