@@ -54,6 +54,75 @@ same_files "$dir/direct/step-00000005" "$dir/from-init/step-00000005" model.safe
     tokenizer_config.json
 close_test "--init continues from saved weights"
 
+# ---- The default output directory, and runs repeated, extended and changed
+mkdir "$dir/user" && cp "$dir/text/train.txt" "$dir/user/my.book.txt" && cp "$dir/text/val.txt" "$dir/user/val_0.txt"
+cp "$dir/text/val.txt" "$dir/user/val_1.txt"
+short="--layers 1 --heads 2 --channels 16 --context 16 --batch 2 --warmup 2"
+cd "$dir/user" || exit 2
+expect "a dry run" "$gpt" my.book.txt $short --steps 4 --dry-run
+expect "writes nothing" test ! -e runs
+expect "nothing kept" "$gpt" my.book.txt $short --steps 4 --out none
+expect "nothing is there" test ! -e runs
+expect "train" "$gpt" my.book.txt $short --steps 4
+is "the output is named" "$(sed -n 's/^output *//p' "$dir/expect.out")" runs/my.book
+for i in 1 2 3; do "$gpt" my.book.txt $short --steps 4 > "out.$i" 2>&1 & done; wait
+is "runs that start together have directories of their own" "$(ls runs | tr '\n' ' ')" \
+    "my.book my.book-2 my.book-3 my.book-4 "
+expect "a pattern" "$gpt" 'val_*.txt' $short --steps 4 --val-fraction 0
+expect "a resume of nothing" "$gpt" 'val_[1].txt' $short --steps 2 --resume
+expect "the last of that name" "$gpt" my.book.txt --resume --steps 5
+is "directories" "$(ls -d runs/*/step-* | tr '\n' ' ')" "runs/my.book-2/step-00000004 runs/my.book-3/step-00000004 \
+runs/my.book-4/step-00000004 runs/my.book-4/step-00000005 runs/my.book/step-00000004 runs/val/step-00000002 \
+runs/val/step-00000004 "
+cd - > /dev/null || exit 2
+close_test "the default output directory is named after the data and is new; --resume takes the last"
+
+expect "a run" "$gpt" $small --steps 40 --seed 9 --min-lr 2e-4 --prompt ' #"it'"'"'s\' --out "$dir/once"
+expect "the same from its settings" "$gpt" --config "$dir/once/settings.txt" --out "$dir/twice"
+same_files "$dir/once/step-00000040" "$dir/twice/step-00000040" $checkpoint_files
+expect "the command line wins" "$gpt" --config "$dir/once/settings.txt" --out "$dir/thrice" --steps 3 --lr 0.5
+is "its last step" "$(cells "$dir/thrice" step | tail -n 1)" 3
+close_test "settings.txt repeats a run bit for bit"
+
+expect "the schedule to compare with" "$gpt" $small --steps 60 --warmup 30 --out "$dir/longer"
+expect "a finished run" "$gpt" $small --steps 40 --warmup 30 --out "$dir/extended"
+expect "extended" "$gpt" --resume "$dir/extended" --steps 60
+is "it says so" "$(grep '^changed: ' "$dir/expect.out")" "changed: --steps 40 -> 60"
+expect "settings.txt says so" grep -q '^# resumed at step 40, .*; changed: --steps 40 -> 60$' "$dir/extended/settings.txt"
+is "the new schedule, without a second warm-up" "$(cells "$dir/extended" lr | tail -n 20)" \
+    "$(cells "$dir/longer" lr | tail -n 20)"
+expect "changed" "$gpt" --resume "$dir/extended" --steps 64 --batch 8 --lr 0.5 --clip 0.1 --dtype f32
+is "it says what" "$(grep '^changed: ' "$dir/expect.out")" \
+    "changed: --steps 60 -> 64, --batch 4 -> 8, --lr 0.001 -> 0.5, --clip 1 -> 0.1"
+is "tokens" "$(cells "$dir/extended" tokens | tail -n 1)" $((60 * 64 + 4 * 128))
+cp "$dir/text/train.txt" "$dir/edited.txt"
+expect "other data" "$gpt" --resume "$dir/extended" --steps 66 --data "$dir/edited.txt"
+expect "which is there now" grep -q "^data = $dir/edited.txt$" "$dir/extended/settings.txt"
+echo more >> "$dir/edited.txt"
+refuses "--data $dir/edited.txt has changed since $dir/extended/step-00000066 was made" \
+    "$gpt" --resume "$dir/extended" --steps 67
+close_test "a resume extends and changes a run, and says so; a file that changed by itself is refused"
+
+# ---- Warnings: valid settings that are probably a mistake
+warns() {         # warns PART OPTIONS...: as the only warning of a dry run
+    part=$1; shift
+    expect "$*" "$gpt" "$@" --layers 1 --heads 1 --channels 16 --dry-run
+    is "warnings of $*" "$(grep -c 'warning: ' "$dir/expect.out")" ${part:+1}
+    grep -qF -- "train_gpt: warning: $part" "$dir/expect.out" || [ -z "$part" ] || wrong "no warning '$part' of $*"
+}
+if in_turn 2; then
+    fits="--context 64 --batch 1 --steps 30 --warmup 29"
+    { printf '\210\330\064\001\001\000\000\000\240\017\000\000'; head -c 9012 /dev/zero; } > "$dir/zeros.bin"       # header: magic, version, 4000 tokens
+    warns "" $text $fits
+    warns "--val-data $dir/text/train.txt is the training data" --data "$dir/text/train.txt" \
+        --val-data "$dir/text/train.txt" $fits
+    warns "--warmup 30: a run of 30 steps ends" $text $fits --warmup 30
+    warns "--context 3000 is longer than the data, 3000 tokens" $text --context 3000 --batch 1 --steps 1 --warmup 0
+    warns "96 steps read the data 2.0 times" $text --context 64 --batch 1 --steps 94
+    warns "no validation: token shards need --val-data" --data "$dir/zeros.bin" $fits
+    close_test "one-line warnings"
+fi
+
 # ---- A tokenizer's files go with the model, also when the directory that they came from is gone
 if in_turn 3; then
     cp -r "$dir/start/step-00000000" "$dir/named"
