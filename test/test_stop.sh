@@ -113,6 +113,13 @@ is "exit code while it samples" $status 75
 expect "a checkpoint" ls "$dir"/sample/step-0000000*/state.json
 close_test "a stop while it validates and while it samples"
 
+# ---- A script starts its background jobs with SIGINT ignored
+start text --sample "$dir/whole" --sample-tokens 100000000
+wait_for . "$dir/text.out"
+stop INT
+is "exit code of --sample after SIGINT" $status 130
+close_test "SIGINT ends --sample also in the background"
+
 # ---- A second signal, and SIGUSR1
 start again $small --steps 2 --val-every 0 --total-batch 25600000 --out "$dir/again"
 wait_for "^step,seconds" "$dir/again/log.csv"
