@@ -6,7 +6,7 @@
 #include "../../kernels/device.h"
 #include "../../llmc/checkpoint/checkpoint.h"
 #include "../../llmc/files.h"
-#include "../../llmc/checkpoint/json.h"
+#include "../../llmc/json.h"
 #include "../../llmc/report.h"
 #include "../../llmc/checkpoint/safetensors.h"
 #include "../../llmc/tokenizer.h"
