@@ -161,7 +161,7 @@ static void write_row(FILE *file, const Log *log, const StepReport *step) {
     fputc('\n', file);
 }
 
-/* Takes the columns from the first line, each at most once and the step first. Returns whether that is what it holds. */
+/* Takes the columns from the first line: the step first, each at most once. Returns 0 if the line is no such list. */
 static int read_header(Log *log, const char *line) {
     unsigned seen = 0;
     for (const char *name = line; ; name++) {
