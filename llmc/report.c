@@ -85,9 +85,10 @@ static void print_step(Report *report, const StepReport *s, int stays) {
     snprintf(text, sizeof text, "step %*" PRId64 "/%" PRId64 "  loss %.4f  norm %.2f  %5.0f tok/s%s%s%s  %.1f ms  "
              "lr %.1e", digits, s->step, report->total, s->loss, s->norm, s->tokens_per_second, mfu, throttled, left,
              s->ms, s->learning_rate);
-    if (isatty(STDOUT_FILENO)) print_in_place(text);
-    else                       puts(text);
-    if (stays) end_line();
+    int is_terminal = isatty(STDOUT_FILENO);
+    if (is_terminal) print_in_place(text);
+    else             puts(text);
+    if (stays || !is_terminal) end_line();
     report->printed_at_s = seconds_now();
     report->unprinted.step = 0;
 }

@@ -49,7 +49,8 @@ void report_step(Report *report, const StepReport *step);
 void report_validation(Report *report, const ValidationReport *validation);
 void report_warning   (Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Only an event. seconds: that writing the checkpoint took. text: any bytes; a NUL is changed. */
+/* Only an event. seconds: that writing the checkpoint took. text: size bytes and a NUL; is changed
+   where it is no text. */
 void report_checkpoint(Report *report, int64_t step, const char *path, double seconds);
 void report_sample    (Report *report, int64_t step, char *text, size_t size);
 

@@ -3,6 +3,7 @@
 #include "scratch.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio_ext.h>
 #include <sys/ioctl.h>
 #include "../llmc/json.h"
 #include "../llmc/os.h"
@@ -457,7 +458,7 @@ static void a_full_disk_loses_no_row(void) {
 
 /* ---- log.jsonl */
 
-static char strange[] = "a \"quote\", \\, \t, \xc3\xa9, no UTF-8: \xc3 \xff, NUL: ";      /* with its last byte */
+static char strange[] = "a \"quote\", \\, \t, \xc3\xa9, no UTF-8: \xc3 \xff, NUL: \0";
 static const char strange_read[] = "a \"quote\", \\, \t, \xc3\xa9, no UTF-8: \xef\xbf\xbd \xef\xbf\xbd, NUL: "
                                    "\xef\xbf\xbd";
 
@@ -473,7 +474,7 @@ static void run_with_events(void *ignored) {
         if (step == 10) report_validation(&report, &(ValidationReport){ 10, 1.5, NAN, 1, 1 });
         report_step(&report, &s);
         if (step == 10) report_checkpoint(&report, 10, "runs/a/step-00000010", 0.25);
-        if (step == 10) report_sample(&report, 10, strange, sizeof strange);
+        if (step == 10) report_sample(&report, 10, strange, sizeof strange - 1);
     }
     report_warning(&report, "step %d: %s", 11, "a \"warning\"");
     is_again(STDERR_FILENO, stderr_was);
@@ -737,6 +738,7 @@ static void spaced_run(void *argument) {
         s.val_loss = NAN;
         if (step == run->last) report.printed_at_s -= 6.1;
         report_step(&report, &s);
+        EXPECT(!__fpending(stdout), "a line waits to be written");
         if (step < run->last) report.printed_at_s -= 0.01;
     }
     report.unprinted.step = 0;

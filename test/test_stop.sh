@@ -114,10 +114,11 @@ logged=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i } $1 == 1 { pri
 expect "its row of the log has the loss $saved, got '$logged'" \
     awk "BEGIN { d = ${saved:-0} - ${logged:-1}; exit !(d * d < 1e-12) }"
 is "rows of the log" "$(rows_of "$dir/val")" 1
-start sample $small --steps 2 --val-every 0 --sample-every 1 --sample-tokens 1000000 --out "$dir/sample"
+start sample $small --log-jsonl --steps 2 --val-every 0 --sample-every 1 --sample-tokens 1000000 --out "$dir/sample"
 wait_for "a sample" "$dir/sample.out"
 stop INT
 is "exit code while it samples" $status 75
+expect "what it sampled is an event" grep -q '^{"event": "sample", "step": 1, .*"text": "..*"}$' "$dir/sample/log.jsonl"
 expect "a checkpoint" ls "$dir"/sample/step-0000000*/state.json
 close_test "a stop while it validates and while it samples"
 
