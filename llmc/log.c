@@ -343,7 +343,6 @@ static void open_jsonl(Log *log, const char *path, const RunInfo *run, const Res
         { "step", "%.0f", (double)resume->step, NULL },
         { "seconds", "%.3f", log_seconds(log), NULL },
         { "val_loss", "%.9g", resume->val_loss, NULL },
-        { "floor", "%.6f", run->val_floor, NULL },
         {0} });
 }
 
