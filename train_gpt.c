@@ -99,7 +99,12 @@ static void print_banner(Run *run, Purpose purpose) {
     memory_plan_text(&plan, memory, &tight);
     run->device = device_info();
     if (purpose == TRAIN) {
-        run->info = (RunInfo){ VERSION, run->command, &run->device, &run->config, run->options, run->corpus.val_floor };
+        run->info = (RunInfo){
+            .version = VERSION, .command = run->command, .out = run->dir.path, .device = &run->device,
+            .config = &run->config, .data = corpus_text(&run->corpus), .memory = memory,
+            .attention = gpt_attention_name(&run->config, s->attention, (int)s->batch, run->config.T, TRAIN),
+            .options = run->options, .val_floor = run->corpus.val_floor, .validates = run->corpus.val != NULL,
+            .steps = s->steps, .log_every = s->log_every, .log_jsonl = s->log_jsonl };
         report_banner(&run->info);
     }
     if (s->dry_run || (tight && purpose == TRAIN))
@@ -146,15 +151,13 @@ static void validate(Run *run) {
     const Settings *s = &run->settings;
     Corpus *corpus = &run->corpus;
     int all;
-    char text[96], floor[32] = "";
     double loss = evaluate(&run->gpt, corpus->val, s->val_tokens, (int)s->batch, &run->report, &all);
     if (isnan(loss) && stop_requested()) return;
     run->state.val_loss = loss;
     run->state.val_step = run->state.step;
     if (!all) corpus->val_floor = NAN;      /* that of the whole text */
-    if (!isnan(corpus->val_floor)) snprintf(floor, sizeof floor, ", floor %.4f", corpus->val_floor);
-    report_line(stdout, "step %lld: val loss %s%s%s", (long long)run->state.step,
-                loss_text(loss, tokens_are_bytes(corpus->val), text), floor, all ? "" : ", on the first --val-tokens");
+    report_validation(&run->report, &(ValidationReport){ .step = run->state.step, .loss = loss, .all = all,
+                      .floor = corpus->val_floor, .are_bytes = tokens_are_bytes(corpus->val) });
 }
 
 static void require_no_leak(Run *run) {
@@ -177,7 +180,14 @@ static void print_sample(Run *run) {
     const Settings *s = &run->settings;
     Sample sample = { .prompt = s->prompt, .count = (int)s->sample_tokens, .temperature = s->temperature,
                       .top_k = (int)s->top_k, .seed = (uint64_t)s->seed };
+    char *text = NULL;
+    size_t size;
+    if (run->info.log_jsonl) sample.copy = open_memstream(&text, &size);
     sample_text(&run->gpt, run->tokenizer, &sample, run->state.step, stdout);
+    if (!sample.copy) return;
+    fclose(sample.copy);
+    report_sample(&run->report, run->state.step, text, size);
+    free(text);
 }
 
 /* ---- The outputs of a run */
@@ -189,10 +199,11 @@ static void open_outputs(Run *run) {
     int is_saved = run->checkpoint && !(validation_due(run) && state->val_step != state->step);
     if (run->checkpoint && !is_saved) repeat_validation(run);
     char text[32];
-    const char *out = run->dir.path;
-    if (out) run_dir_open(&run->dir);
-    report_open(&run->report, out ? path_of(out, "log.csv").text : NULL, &run->info,
-                run->checkpoint ? state->step : -1, state->val_step == state->step ? state->val_loss : NAN);
+    if (run->dir.path) run_dir_open(&run->dir);
+    const char *out = run->info.out = run->dir.path;
+    ResumeInfo resume = { .step = state->step, .changes = run->changes,
+                          .val_loss = state->val_step == state->step ? state->val_loss : NAN };
+    report_open(&run->report, out, &run->info, run->checkpoint ? &resume : NULL);
     warn(run);
     saver_open(&run->saver, out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
                &run->corpus, run->tokenizer, s->keep, s->keep_every, &run->report);
@@ -209,7 +220,7 @@ static int finish_run(Run *run, const char *stop) {
     const char *out = run->dir.path;
     long long step = run->state.step, all = run->settings.steps;
     saver_finish(&run->saver);
-    report_close(&run->report);
+    report_close(&run->report, run->saver.failed ? "the last checkpoint could not be written" : stop ? stop : "done");
     saver_close(&run->saver);
     if (out) printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, step);
     if (!stop) return 0;
@@ -320,8 +331,7 @@ static const char *train(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
     const char *stop = NULL;
-    double step_ms = 0, flops_per_token = gpt_flops_per_token(&run->config);
-    device_health();                    /* the first call takes longer: not in the time of the first step */
+    double step_ms = 0;
     while (state->step < s->steps && !(stop = stop_requested())) {
         const TrainState before = *state;
         double start = seconds_now(), learning_rate = schedule_learning_rate(&run->schedule, state->step);
@@ -333,10 +343,9 @@ static const char *train(Run *run) {
         stop_reserve(1.5e-3 * step_ms + 2 * run->saver.seconds);       /* for the save under way and one more */
         if (validation_due(run)) validate(run);
         report_step(&run->report, &(StepReport){
-            .step = state->step, .total = s->steps, .tokens = state->tokens, .loss = stats.loss, .norm = stats.norm,
-            .learning_rate = learning_rate, .ms = ms, .flops_per_token = flops_per_token,
+            .step = state->step, .tokens = state->tokens, .loss = stats.loss, .norm = stats.norm,
+            .learning_rate = learning_rate, .ms = ms,
             .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / ms,
-            .peak_flops = run->device.peak_flops[run->config.dtype],
             .val_loss = state->val_step == state->step ? state->val_loss : NAN });
         int last = state->step == s->steps;
         if (save_requested() || last || is_due(state->step, s->save_every)) saver_save(&run->saver, state);

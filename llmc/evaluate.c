@@ -36,9 +36,3 @@ double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Rep
     free(inputs);
     return w < wanted ? NAN : total / (double)count;
 }
-
-const char *loss_text(double loss, int are_bytes, char text[96]) {
-    if (are_bytes) snprintf(text, 96, "%.4f nats per byte (%.4f bits)", loss, loss / log(2));
-    else snprintf(text, 96, "%.4f nats per token (perplexity %.2f)", loss, exp(loss));
-    return text;
-}

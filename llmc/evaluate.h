@@ -11,7 +11,4 @@
    NaN when a stop was requested meanwhile (llmc/os.h). */
 double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int *all);
 
-/* "1.2345 nats per byte (1.7810 bits)" of a text, "3.2800 nats per token (perplexity 26.58)" of shards. */
-const char *loss_text(double loss, int are_bytes, char text[96]);
-
 #endif

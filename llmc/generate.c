@@ -43,13 +43,18 @@ int32_t sample_token(const float *logits, int V, double temperature, int top_k, 
     return chosen;
 }
 
+static void print_token(Tokenizer tokenizer, int32_t token, FILE *file, FILE *copy) {
+    tokenizer_print(tokenizer, token, file);
+    if (copy) tokenizer_print(tokenizer, token, copy);
+}
+
 void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t step, FILE *file) {
     int T = model->config.T, V = model->config.V, length;
     int32_t *prompt  = tokenizer_encode(tokenizer, sample->prompt, V, &length);
     int32_t *context = host_alloc((size_t)T * sizeof *context, "the context of a sample");
     float   *logits  = host_alloc((size_t)V * sizeof *logits, "the logits of a token");
 
-    for (int i = 0; i < length; i++) tokenizer_print(tokenizer, prompt[i], file);
+    for (int i = 0; i < length; i++) print_token(tokenizer, prompt[i], file, sample->copy);
     int t = length < T ? length : T;
     memcpy(context, prompt + length - t, (size_t)t * sizeof *context);
     if (t == 0) context[t++] = tokenizer == TOKENIZER_BYTES ? '\n' : V - 1;
@@ -61,7 +66,7 @@ void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t 
         gpt_last_logits(model, logits);
         double uniform = random_uniform(sample->seed, RANDOM_SAMPLE, (uint32_t)step, (uint64_t)i);
         int32_t token = sample_token(logits, V, sample->temperature, sample->top_k, uniform);
-        tokenizer_print(tokenizer, token, file);
+        print_token(tokenizer, token, file, sample->copy);
         fflush(file);
         if (t == T) {
             t = T / 2;

@@ -10,6 +10,7 @@ typedef struct {
     double   temperature;       /* 0 = always the most likely */
     int      top_k;             /* 0 = all; of equal logits, those with lower ids are kept */
     uint64_t seed;
+    FILE    *copy;              /* also receives the text, unescaped; NULL = none */
 } Sample;
 
 /* Samples a token from V logits, with uniform in [0,1). Fails on a non-finite logit. */

@@ -159,6 +159,13 @@ size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int 
     return bytes;
 }
 
+const char *gpt_attention_name(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose) {
+    GPT m = { .config = *config, .purpose = purpose, .attention_name = attention };
+    acts_layout(&m, B, T);
+    acts_free(&m.acts);
+    return m.attention->name;
+}
+
 /* ---- Creation */
 
 void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose) {

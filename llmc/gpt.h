@@ -117,6 +117,9 @@ size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* of the para
 /* Of the activations; *workspace is the part of it that is scratch. */
 size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace);
 
+/* "flash", ...: of the attention that such a batch uses. */
+const char *gpt_attention_name(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose);
+
 /* Allocates on the device, for batches of up to B sequences of T tokens. */
 void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose);
 void gpt_free(GPT *m);

@@ -216,6 +216,17 @@ void options_print(FILE *file, const Option *table, int all) {
     }
 }
 
+int option_is_setting(const Option *o) {
+    char text[256];
+    return o->name && o->resume != FREE_ON_RESUME && *option_text(o, text);
+}
+
+void options_write(FILE *file, const Option *table) {
+    char text[256];
+    for (const Option *o = table; !at_end(o); o++)
+        if (option_is_setting(o)) fprintf(file, "%s = %s\n", o->name, option_text(o, text));
+}
+
 char *command_line(int argc, char **argv) {
     char *text = NULL;
     size_t size;

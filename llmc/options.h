@@ -39,6 +39,12 @@ void options_help(FILE *file, const Option *table);                 /* 100 colum
    A flag without a default is a command, not a setting. */
 void options_print(FILE *file, const Option *table, int all);
 
+/* Whether it is a setting of the run, and has a value; the others only say what to do. */
+int  option_is_setting(const Option *option);
+
+/* All settings as lines "name = value". */
+void options_write(FILE *file, const Option *table);
+
 /* argv quoted for a shell, a new string: plain words as they are, others in '...' (a ' in them as '\''). Here and in
    options_print, control characters become '?': each is one line, which a terminal can show. */
 char *command_line(int argc, char **argv);

@@ -30,7 +30,7 @@ void settings_help(FILE *file, const Option *table) {
     options_help(file, table);
     fputs("\nmfu, model FLOP utilisation, is (6 N + 12 L C T) FLOP per token x tokens/s / the device's peak in\n"
           "the chosen precision, with N parameters, L layers, C channels, context T (PaLM, arXiv 2204.02311,\n"
-          "appendix B). It is \"unknown\" for a device that is not in the table of peaks.\n", file);
+          "appendix B). It is left out for a device that is not in the table of peaks.\n", file);
 }
 
 void settings_check(const Settings *s) {

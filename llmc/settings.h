@@ -73,6 +73,10 @@
       "CPU threads, without effect on the results; 0 = one per core") \
     \
     GROUP("Validation, checkpoints, samples") \
+    X(INTEGER, log_every,     "0",       RANGE(0, 1e12),     FREE, \
+      "steps between lines on stdout; 0 = about ten lines a minute") \
+    X(FLAG,    log_jsonl,     "no",      NO_ARGUMENT,        KEPT, \
+      "also write log.jsonl, a JSON object per event: steps, validations, samples, checkpoints, warnings") \
     X(INTEGER, val_every,     "250",     RANGE(0, 1e12),     KEPT, "steps between validations; 0 = only at the end") \
     X(INTEGER, val_tokens,    "1048576", RANGE(0, 1e15),     KEPT, "validate on the first N tokens; 0 = all") \
     X(INTEGER, save_every,    "1000",    RANGE(0, 1e12),     KEPT, "steps between checkpoints; 0 = only at the end") \

@@ -1,7 +1,7 @@
 /* test/test_files.c - Files, JSON and safetensors: round trips, malformed input, mutations. */
 #include "scratch.h"
 #include <sys/stat.h>
-#include "../llmc/checkpoint/json.h"
+#include "../llmc/json.h"
 #include "../llmc/checkpoint/safetensors.h"
 
 /* ---- JSON */

@@ -25,23 +25,27 @@ static double tolerance(DType dtype) {
 /* ---- The log */
 
 typedef struct { double step, tokens, loss, norm, lr, ms, tokens_per_s, mfu, val_loss; } Row;     /* NaN: empty */
+static const char *const names[] = { "step", "tokens", "loss", "norm", "lr", "ms", "tokens_per_s", "mfu", "val_loss" };
 
+/* By the names of the columns in the first line. */
 static int read_log(const char *path, Row rows[STEPS + 1]) {
-    char line[4096];
+    char header[4096] = "", line[4096];
     int count = 0;
     FILE *file = fopen(path, "r");
-    REQUIRE(file, "%s: cannot open", path);
-    while (fgets(line, sizeof line, file)) {
-        double cell[9];
-        char *at = line;
-        if (*line < '0' || *line > '9' || count > STEPS) continue;
-        for (int i = 0; i < 9; i++) {
+    REQUIRE(file && fgets(header, sizeof header, file), "%s: cannot read", path);
+    for (; fgets(line, sizeof line, file) && count <= STEPS; count++) {
+        double value[COUNT(names)];
+        for (int i = 0; i < COUNT(names); i++) value[i] = NAN;
+        for (const char *name = header, *cell = line; *name && *cell; ) {
+            size_t length = strcspn(name, ",\n");
             char *end;
-            cell[i] = strtod(at, &end);
-            if (end == at) cell[i] = NAN;
-            at = strchr(end, ',') + 1;
+            double number = strtod(cell, &end);
+            for (int i = 0; i < COUNT(names); i++)
+                if (strlen(names[i]) == length && !strncmp(name, names[i], length) && end > cell) value[i] = number;
+            name += length + 1;
+            cell += strcspn(cell, ",\n") + 1;
         }
-        memcpy(&rows[count++], cell, sizeof cell);
+        memcpy(&rows[count], value, sizeof value);
     }
     fclose(file);
     return count;

@@ -2,7 +2,7 @@
 #include <fcntl.h>
 #include <termios.h>
 #include "../kernels/device.h"
-#include "../llmc/checkpoint/json.h"
+#include "../llmc/json.h"
 #include "../llmc/random.h"
 #include "../llmc/generate.h"
 #include "test.h"

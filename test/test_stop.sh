@@ -25,7 +25,11 @@ small="$small --batch 4 --warmup 5 --seed 3 --deterministic"
 endless="$small --steps 1000000 --save-every 0 --val-every 0"
 
 # ---- Stopped in the middle, whenever that is, and resumed: the same bytes at the end
-run="$small --steps 400 --save-every 0 --val-every 150 --val-tokens 2000"
+events_of() {     # events_of NAME: the losses in its log.jsonl, and the last line
+    sed -n 's/^{"event": "\([a-z]*\)", "step": \([0-9]*\),.*loss": \([0-9.]*\),.*}$/\1 \2 \3/p' "$dir/$1/log.jsonl"
+    tail -n 1 "$dir/$1/log.jsonl" | sed 's/"seconds.*"reason"/"reason"/'
+}
+run="$small --steps 400 --save-every 0 --val-every 150 --val-tokens 2000 --log-jsonl"
 expect "the undisturbed run" "$gpt" $run --out "$dir/whole"
 for signal in TERM INT; do
     in_turn 2 || continue
@@ -37,6 +41,9 @@ for signal in TERM INT; do
     expect "the resume" "$gpt" --out "$dir/$signal" --resume
     same_files "$dir/whole/step-00000400" "$dir/$signal/step-00000400" ${checkpoint_files% state.json}
     same_steps "$dir/whole" "$dir/$signal"
+    is "the events of the resume" "$(events_of "$signal")" "$(events_of whole)"
+    is "checkpoints among them" "$(grep -c '"event": "checkpoint", .*"path": "'"$dir/$signal/step-" \
+        "$dir/$signal/log.jsonl")" 2
 done
 close_test "SIGTERM and SIGINT save, exit with 75, and the resume is exact"
 
@@ -88,7 +95,7 @@ val_bytes=800000; [ -z "$cuda" ] || val_bytes=40000000       # a second or two
 make_text long 60000 $val_bytes
 start val --data "$dir/long/train.txt" --val-data "$dir/long/val.txt" --layers 2 --heads 2 --channels 32 --context 64 \
     --steps 1 --val-tokens 0 --out "$dir/val"
-wait_for "^# model" "$dir/val/settings.txt"
+wait_for "^step," "$dir/val/log.csv"
 sleep 0.2
 stop TERM
 is "exit code while it validates" $status 75
@@ -106,10 +113,11 @@ logged=$(cells "$dir/val" val_loss)
 expect "its row of the log has the loss $saved, got '$logged'" \
     awk "BEGIN { d = ${saved:-0} - ${logged:-1}; exit !(d * d < 1e-12) }"
 is "rows of the log" "$(rows_of "$dir/val")" 1
-start sample $small --steps 2 --val-every 0 --sample-every 1 --sample-tokens 1000000 --out "$dir/sample"
+start sample $small --log-jsonl --steps 2 --val-every 0 --sample-every 1 --sample-tokens 1000000 --out "$dir/sample"
 wait_for "a sample" "$dir/sample.out"
 stop INT
 is "exit code while it samples" $status 75
+expect "what it sampled is an event" grep -q '^{"event": "sample", "step": 1, .*"text": "..*"}$' "$dir/sample/log.jsonl"
 expect "a checkpoint" ls "$dir"/sample/step-0000000*/state.json
 close_test "a stop while it validates and while it samples"
 
@@ -122,7 +130,7 @@ close_test "SIGINT ends --sample also in the background"
 
 # ---- A second signal, and SIGUSR1
 start again $small --steps 2 --val-every 0 --total-batch 25600000 --out "$dir/again"
-wait_for "^step,seconds" "$dir/again/log.csv"
+wait_for "^step," "$dir/again/log.csv"
 if [ -z "$cuda" ]; then sleep 0.2; else sleep 1; fi      # the log is there before the saver has its host memory
 kill -TERM $pid
 sleep 1.2

@@ -18,7 +18,7 @@
 #include "../options.h"
 #include "../spike_detector.h"
 #include "../tokenizer.h"
-#include "json.h"
+#include "../json.h"
 #include "weights.h"
 
 /* Everything a resume needs besides weights and moments. */

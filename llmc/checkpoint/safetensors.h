@@ -4,7 +4,7 @@
 #ifndef LLMC_SAFETENSORS_H
 #define LLMC_SAFETENSORS_H
 #include "../files.h"
-#include "json.h"
+#include "../json.h"
 
 typedef struct {
     const char *name;

@@ -75,7 +75,12 @@ void saver_open(Saver *s, RunDir *dir, const GPT *model, const Optimizer *optimi
 static void report_result(Saver *s) {
     s->running = 0;
     s->seconds = s->thread_seconds;
-    if (*s->message) report_line(stderr, "%s", s->message);
+    if (*s->message) report_warning(s->report, "%s", s->message);
+    if (s->failed) return;
+    long long step = s->snapshot.state.step;
+    char *path = format_string("%s/step-%08lld", s->dir->path, step);
+    report_checkpoint(s->report, step, path, s->seconds);
+    free(path);
 }
 
 void saver_poll(Saver *s) {

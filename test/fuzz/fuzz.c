@@ -74,6 +74,12 @@ void __wrap_file_close_durably(FILE *file, const char *path) { REQUIRE(!fclose(f
 void __wrap_file_rename(const char *from, const char *to);
 void __wrap_file_rename(const char *from, const char *to) { (void)from, (void)to; }
 
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...) {
+    return __real_open(strncmp(path, "OUT/", 4) ? path : "/dev/null", flags, 0600);
+}
+
 int fuzz_terminal;
 int __wrap_isatty(int fd);
 int __wrap_isatty(int fd) { (void)fd; return fuzz_terminal; }

@@ -2,11 +2,12 @@
 #include "fuzz.h"
 #include <math.h>
 #include <regex.h>
+#include <time.h>
 #include "../../kernels/check.h"
 #include "../../kernels/device.h"
 #include "../../llmc/checkpoint/checkpoint.h"
 #include "../../llmc/files.h"
-#include "../../llmc/checkpoint/json.h"
+#include "../../llmc/json.h"
 #include "../../llmc/report.h"
 #include "../../llmc/checkpoint/safetensors.h"
 #include "../../llmc/tokenizer.h"
@@ -440,20 +441,28 @@ static void read_utf8(const char *bytes, size_t size) {
     free(copy);
 }
 
-/* ---- log: the log.csv that a resume goes on with */
+/* ---- log, events: the log.csv and the log.jsonl that a resume goes on with */
 
 static void open_log(void *argument) {
     Report report;
-    RunInfo run = { .version = "0", .command = "train_gpt", .device = &(DeviceInfo){0},
+    RunInfo run = { .version = "0", .command = "train_gpt", .device = &(DeviceInfo){0}, .log_jsonl = 1,
                     .config = &(GPTConfig){ .L = 1, .NH = 1, .C = 8, .T = 8, .V = 8 }, .options = &(Option){0} };
     (void)argument;
-    report_open(&report, "/dev/null", &run, 100, 1.5);
-    report_close(&report);
+    report_open(&report, "OUT", &run, &(ResumeInfo){ .step = 100, .val_loss = 1.5 });
+    report_step(&report, &(StepReport){ .step = 101 });
+    report_close(&report, "done");
 }
 
 static void read_log(const char *bytes, size_t size) {
-    fuzz_file("/dev/null", bytes, size);
-    fuzz_try(open_log, NULL, FREES_ALL, "/dev/null");
+    tzset();            /* strftime calls it, and it keeps the memory that its first call allocates */
+    fuzz_file("OUT/log.csv", bytes, size);
+    fuzz_try(open_log, NULL, FREES_ALL, "OUT/log.csv");
+}
+
+static void read_events(const char *bytes, size_t size) {
+    tzset();
+    fuzz_file("OUT/log.jsonl", bytes, size);
+    fuzz_try(open_log, NULL, FREES_ALL, "OUT/log.jsonl");
 }
 
 const FuzzTarget fuzz_targets[] = {
@@ -467,5 +476,6 @@ const FuzzTarget fuzz_targets[] = {
     { "prompt", read_prompt },
     { "utf8", read_utf8 },
     { "log", read_log },
+    { "events", read_events },
     {0}
 };

@@ -1,7 +1,7 @@
 #include "json.h"
-#include "../files.h"
-#include "../os.h"
-#include "../../kernels/check.h"
+#include "files.h"
+#include "os.h"
+#include "../kernels/check.h"
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -244,10 +244,13 @@ double json_real(const Json *value) {
 
 void json_write_string(FILE *file, const char *text) {
     fputc('"', file);
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\')  fprintf(file, "\\%c", *text);
-        else if (*text >= 0 && *text < ' ') fprintf(file, "\\u%04x", *text);
-        else                                fputc(*text, file);
+    while (*text) {
+        size_t length = utf8_length((const unsigned char *)text, strnlen(text, 4));
+        if (!length)                             fputs("\\ufffd", file);
+        else if (*text == '"' || *text == '\\')  fprintf(file, "\\%c", *text);
+        else if (*text >= 0 && *text < ' ')      fprintf(file, "\\u%04x", *text);
+        else                                     fwrite(text, 1, length, file);
+        text += length ? length : 1;
     }
     fputc('"', file);
 }

@@ -1,4 +1,4 @@
-/* llmc/checkpoint/json.h - A strict JSON reader (RFC 8259) for small, untrusted files. */
+/* llmc/json.h - A strict JSON reader (RFC 8259) for small, untrusted files, and a writer of strings. */
 #ifndef LLMC_JSON_H
 #define LLMC_JSON_H
 #include <stddef.h>
@@ -37,6 +37,6 @@ double      json_real   (const Json *value);
 
 _Noreturn void json_refuse(const Json *value, const char *want);    /* FILE: "a.shape" is 5, want an array */
 const char *json_text(const Json *value);              /* for messages: the digits, the text, "null", "an array" */
-void json_write_string(FILE *file, const char *text);  /* UTF-8, quoted and escaped */
+void json_write_string(FILE *file, const char *text);  /* quoted and escaped; bytes that are no UTF-8 as U+FFFD */
 
 #endif

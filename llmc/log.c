@@ -1,0 +1,401 @@
+#include "log.h"
+#include "files.h"
+#include "json.h"
+#include "os.h"
+#include "../kernels/check.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- Files */
+
+/* A file that replaces path, at once and as a whole, when replace_file closes it. */
+static FILE *begin_file(const char *path) {
+    char *new_path = format_string("%s.new", path);
+    FILE *file = file_create(new_path);
+    free(new_path);
+    return file;
+}
+
+static void replace_file(FILE *file, const char *path) {
+    char *new_path = format_string("%s.new", path);
+    file_close_durably(file, new_path);
+    file_rename(new_path, path);
+    free(new_path);
+}
+
+/* A log without a checkpoint to continue from. */
+static void rename_old_log(const char *path) {
+    if (!file_exists(path)) return;
+    char *old = format_string("%s.old", path);
+    for (int n = 2; file_exists(old); n++) {
+        free(old);
+        old = format_string("%s.old.%d", path, n);
+    }
+    file_rename(path, old);
+    printf("%s belongs to a run without a checkpoint: renamed to %s\n", path, old);
+    free(old);
+}
+
+static LogFile append_to(const char *path) {
+    LogFile file = { .fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC) };
+    REQUIRE(file.fd >= 0, "%s: cannot open to append: %s", path, strerror(errno));
+    file.path = format_string("%s", path);
+    return file;
+}
+
+/* The memory stream keeps the address of pending: file must stay where it is. */
+static FILE *lines_of(LogFile *file) {
+    if (!file->lines) file->lines = open_memstream(&file->pending, &file->pending_bytes);
+    REQUIRE(file->lines, "out of memory: the lines of %s", file->path);
+    return file->lines;
+}
+
+int log_file_flush(LogFile *file, int sync) {
+    if (!file->path) return 0;
+    int error = 0;
+    REQUIRE(!fflush(lines_of(file)), "out of memory: %zu bytes of %s, which could not be written", file->pending_bytes,
+            file->path);
+    while (!error && file->written_bytes < file->pending_bytes) {
+        ssize_t written = write(file->fd, file->pending + file->written_bytes,
+                                file->pending_bytes - file->written_bytes);
+        if (written > 0) file->written_bytes += (size_t)written;
+        else error = written ? errno : EIO;
+    }
+    if (!error) {
+        rewind(file->lines);
+        file->written_bytes = file->pending_bytes = 0;
+        if (sync && fsync(file->fd) && errno != EINVAL) error = errno;       /* EINVAL: /dev/null */
+    }
+    return file->error = error;
+}
+
+void log_file_close(LogFile *file) {
+    if (!file->path) return;
+    int error = log_file_flush(file, 0);
+    REQUIRE(!error, "%s: cannot write: %s; %zu bytes are lost", file->path, strerror(error),
+            file->pending_bytes - file->written_bytes);
+    close(file->fd);
+    fclose(file->lines);
+    free(file->pending);
+    free(file->path);
+    *file = (LogFile){0};
+}
+
+/* ---- Values */
+
+static double positive(double value) { return value > 0 ? value : NAN; }
+
+/* The columns of log.csv and the keys of a step's event. %.9g identifies a float. */
+static void values_of_step(const StepReport *s, LogValue values[LOG_COLUMNS + 1]) {
+    const DeviceHealth *h = &s->health;
+    const LogValue table[LOG_COLUMNS + 1] = {
+        { "step",          "%.0f", (double)s->step,            NULL },
+        { "seconds",       "%.3f", s->seconds,                 NULL },
+        { "tokens",        "%.0f", (double)s->tokens,          NULL },
+        { "loss",          "%.9g", s->loss,                    NULL },
+        { "val_loss",      "%.9g", s->val_loss,                NULL },
+        { "norm",          "%.9g", s->norm,                    NULL },
+        { "lr",            "%.9g", s->learning_rate,           NULL },
+        { "ms",            "%.3f", s->ms,                      NULL },
+        { "tokens_per_s",  "%.1f", s->tokens_per_second,       NULL },
+        { "mfu",           "%.4f", s->mfu,                     NULL },
+        { "temperature_c", "%.0f", positive(h->temperature_c), NULL },
+        { "power_w",       "%.1f", positive(h->power_w),       NULL },
+        { "clock_mhz",     "%.0f", positive(h->clock_mhz),     NULL },
+        { "throttle",      NULL,   NAN,                        h->throttle },
+        {0}
+    };
+    memcpy(values, table, sizeof table);
+}
+
+static int is_known(const LogValue *value) { return value->format ? !isnan(value->number) : value->text != NULL; }
+
+/* The place of a column in the table; -1 = there is no such column. */
+static int find_column(const char *name, size_t length) {
+    LogValue values[LOG_COLUMNS + 1];
+    values_of_step(&(StepReport){0}, values);
+    for (int i = 0; i < LOG_COLUMNS; i++)
+        if (!strncmp(values[i].name, name, length) && !values[i].name[length]) return i;
+    return -1;
+}
+
+double log_seconds(const Log *log) { return seconds_now() - log->start_s; }
+
+/* ---- log.csv */
+
+/* The columns that can have a value in this run. */
+static void choose_columns(Log *log, const RunInfo *run) {
+    const DeviceHealth health = device_health();
+    int has_health = health.temperature_c > 0 || health.power_w > 0 || health.clock_mhz > 0 || health.throttle;
+    StepReport full = { .val_loss = run->validates ? 0 : NAN,
+                        .mfu = run->device->peak_flops[run->config->dtype] > 0 ? 0 : NAN };
+    if (has_health) full.health = (DeviceHealth){ 1, 1, 1, "none", 0 };
+    LogValue values[LOG_COLUMNS + 1];
+    values_of_step(&full, values);
+    for (int i = 0; i < LOG_COLUMNS; i++) if (is_known(&values[i])) log->column[log->columns++] = i;
+}
+
+static void write_header(FILE *file, const Log *log) {
+    LogValue values[LOG_COLUMNS + 1];
+    values_of_step(&(StepReport){0}, values);
+    for (int i = 0; i < log->columns; i++) fprintf(file, "%s%s", i ? "," : "", values[log->column[i]].name);
+    fputc('\n', file);
+}
+
+static void write_row(FILE *file, const Log *log, const StepReport *step) {
+    LogValue values[LOG_COLUMNS + 1];
+    values_of_step(step, values);
+    for (int i = 0; i < log->columns; i++) {
+        const LogValue *value = &values[log->column[i]];
+        if (i) fputc(',', file);
+        if (!is_known(value)) continue;
+        if (value->format) fprintf(file, value->format, value->number);
+        else               fputs(value->text, file);
+    }
+    fputc('\n', file);
+}
+
+/* Takes the columns from the first line: the step first, each at most once. Returns 0 if the line is no such list. */
+static int read_header(Log *log, const char *line) {
+    unsigned seen = 0;
+    for (const char *name = line; ; name++) {
+        size_t length = strcspn(name, ",\n");
+        int column = find_column(name, length);
+        if (column < 0 || (column > 0) != (log->columns > 0) || seen & 1u << column) return 0;
+        seen |= 1u << column;
+        log->column[log->columns++] = column;
+        name += length;
+        if (*name != ',') return !strcmp(name, "\n");
+    }
+}
+
+/* The cell of a row, which ends at a comma or newline; NULL when the row or the log has none. */
+static const char *find_cell(const Log *log, const char *row, const char *name) {
+    int column = find_column(name, strlen(name));
+    for (int i = 0; i < log->columns; i++, row++) {
+        if (log->column[i] == column) return row;
+        row += strcspn(row, ",\n");
+        if (*row != ',') return NULL;
+    }
+    return NULL;
+}
+
+/* Copies the header and the rows up to resume->step, but not a last line without a newline: it is half written. Returns
+   the seconds of the last row. */
+static double copy_rows(Log *log, FILE *file, const char *path, const ResumeInfo *resume) {
+    FileMap map = file_map(path);
+    FILE *lines = fmemopen((void *)map.bytes, (size_t)map.size, "r");
+    REQUIRE(lines, "%s: cannot read: %s", path, strerror(errno));
+    char *line = NULL;
+    size_t size = 0;
+    int64_t step = -1;          /* of the last row; 0 = the header, -1 = before it */
+    double seconds = 0;
+    while (step < resume->step && getline(&line, &size, lines) > 0 && strchr(line, '\n')) {
+        if (step < 0 && !read_header(log, line)) break;
+        int64_t next = step < 0 ? 0 : strtoll(line, NULL, 10);
+        REQUIRE(next > step, "%s: damaged: want a row with a step after %" PRId64 ", got %.40s; move the log away "
+                "to start a new one", path, step, line);
+        if (next > resume->step) break;
+        step = next;
+        const char *val_loss = step == resume->step && step > 0 ? find_cell(log, line, "val_loss") : NULL;
+        const char *elapsed = step > 0 ? find_cell(log, line, "seconds") : NULL;
+        if (elapsed && isfinite(strtod(elapsed, NULL))) seconds = fmax(seconds, strtod(elapsed, NULL));
+        if (val_loss && (*val_loss == ',' || *val_loss == '\n') && !isnan(resume->val_loss))
+            fprintf(file, "%.*s%.9g%s", (int)(val_loss - line), line, resume->val_loss, val_loss);
+        else
+            fputs(line, file);
+    }
+    REQUIRE(step >= 0, "%s: not a log of training steps: want the names of columns in the first line, as step,seconds,"
+            "tokens,loss; move it away to start a new one", path);
+    if (step < resume->step)
+        printf("%s: ends at step %" PRId64 ", the rows up to step %" PRId64 " are missing\n", path, step, resume->step);
+    free(line);
+    fclose(lines);
+    file_unmap(map);
+    return seconds;
+}
+
+static void open_csv(Log *log, const char *path, const RunInfo *run, const ResumeInfo *resume) {
+    double seconds = 0;
+    if (!resume) rename_old_log(path);
+    FILE *file = begin_file(path);
+    if (resume && file_exists(path)) {
+        seconds = copy_rows(log, file, path, resume);
+    } else {
+        choose_columns(log, run);
+        write_header(file, log);
+    }
+    replace_file(file, path);
+    log->csv = append_to(path);
+    log->start_s = seconds_now() - seconds;
+}
+
+/* ---- log.jsonl */
+
+/* {"event": "name", "key": value, ... without the closing brace. */
+static void begin_event(FILE *file, const char *event, const LogValue *values) {
+    fprintf(file, "{\"event\": \"%s\"", event);
+    for (; values->name; values++) {
+        if (values->format ? !isfinite(values->number) : !values->text) continue;
+        fprintf(file, ", \"%s\": ", values->name);
+        if (values->format) fprintf(file, values->format, values->number);
+        else                json_write_string(file, values->text);
+    }
+}
+
+void log_event(Log *log, const char *event, const LogValue *values) {
+    if (!log->jsonl.path) return;
+    FILE *file = lines_of(&log->jsonl);
+    begin_event(file, event, values);
+    fputs("}\n", file);
+}
+
+/* Numbers and flags as such, all others as strings. */
+static void write_setting(FILE *file, const Option *option) {
+    char text[256];
+    const char *value = option_text(option, text);
+    fprintf(file, "\"%s\": ", option->name);
+    if (option->type == OPTION_FLAG) fputs(*value == 'y' ? "true" : "false", file);
+    else if (option->type == OPTION_INTEGER || option->type == OPTION_REAL) fputs(value, file);
+    else json_write_string(file, value);
+}
+
+static const char *time_text(char text[32]) {
+    time_t now = time(NULL);
+    strftime(text, 32, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
+    return text;
+}
+
+static void write_run_event(FILE *file, const RunInfo *run) {
+    const GPTConfig *c = run->config;
+    char now[32];
+    begin_event(file, "run", (LogValue[]){
+        { "time", NULL, NAN, time_text(now) },
+        { "version", NULL, NAN, run->version },
+        { "command", NULL, NAN, run->command },
+        { "backend", NULL, NAN, backend_name },
+        { "device", NULL, NAN, run->device->name },
+        { "layers", "%.0f", c->L, NULL },
+        { "heads", "%.0f", c->NH, NULL },
+        { "channels", "%.0f", c->C, NULL },
+        { "context", "%.0f", c->T, NULL },
+        { "vocabulary", "%.0f", c->V, NULL },
+        { "parameters", "%.0f", (double)gpt_parameter_count(c), NULL },
+        { "floor", "%.6f", run->val_floor, NULL },
+        {0} });
+    fputs(", \"settings\": {", file);
+    const char *separator = "";
+    for (const Option *o = run->options; o->name || o->help; o++) {
+        if (!option_is_setting(o)) continue;
+        fputs(separator, file);
+        write_setting(file, o);
+        separator = ", ";
+    }
+    fputs("}}\n", file);
+}
+
+/* Copies the events up to resume->step, but not a last line without a newline. An event without a step is kept. Returns
+   whether the validation of that step is among them. */
+static int copy_events(FILE *file, const char *path, const ResumeInfo *resume) {
+    FileMap map = file_map(path);
+    const char *line = (const char *)map.bytes, *end = line + map.size, *newline;
+    int is_validated = 0;
+    for (int64_t n = 1; (newline = memchr(line, '\n', (size_t)(end - line))); n++, line = newline + 1) {
+        char *where = format_string("%s: line %" PRId64, path, n);
+        Json *object = json_parse(line, (size_t)(newline - line), where);
+        const Json *event = json_member(object, "event", JSON_STRING), *step = json_find(object, "step");
+        int64_t number = step ? json_integer(step, 0, INT64_MAX) : 0;
+        if (number <= resume->step) fwrite(line, 1, (size_t)(newline + 1 - line), file);
+        if (number == resume->step && !strcmp(event->text, "validation")) is_validated = 1;
+        json_free(object);
+        free(where);
+    }
+    file_unmap(map);
+    return is_validated;
+}
+
+static void open_jsonl(Log *log, const char *path, const RunInfo *run, const ResumeInfo *resume) {
+    int is_validated = 0;
+    if (!resume) rename_old_log(path);
+    if (!run->log_jsonl) return;
+    FILE *file = begin_file(path);
+    if (resume && file_exists(path)) is_validated = copy_events(file, path, resume);
+    else write_run_event(file, run);
+    replace_file(file, path);
+    log->jsonl = append_to(path);
+    if (!resume) return;
+    char now[32];
+    log_event(log, "resume", (LogValue[]){
+        { "step", "%.0f", (double)resume->step, NULL },
+        { "seconds", "%.3f", log_seconds(log), NULL },
+        { "time", NULL, NAN, time_text(now) },
+        { "command", NULL, NAN, run->command },
+        { "changes", NULL, NAN, resume->changes && *resume->changes ? resume->changes : NULL },
+        {0} });
+    if (is_validated || isnan(resume->val_loss)) return;
+    log_event(log, "validation", (LogValue[]){
+        { "step", "%.0f", (double)resume->step, NULL },
+        { "seconds", "%.3f", log_seconds(log), NULL },
+        { "val_loss", "%.9g", resume->val_loss, NULL },
+        {0} });
+}
+
+/* ---- settings.txt */
+
+static void copy_comments(FILE *file, const char *path) {
+    FileMap map = file_map(path);
+    const char *line = (const char *)map.bytes, *end = line + map.size, *newline;
+    for (; (newline = memchr(line, '\n', (size_t)(end - line))); line = newline + 1)
+        if (*line == '#') fwrite(line, 1, (size_t)(newline + 1 - line), file);
+    file_unmap(map);
+}
+
+static void write_settings(const char *path, const RunInfo *run, const ResumeInfo *resume) {
+    const GPTConfig *c = run->config;
+    char now[32];
+    time_text(now);
+    FILE *file = begin_file(path);
+    if (resume && file_exists(path)) {
+        copy_comments(file, path);
+    } else {
+        fprintf(file, "# %s, %s, %s, %s, %s\n# command: %s\n", run->version, backend_name, run->device->name,
+                run->device->detail, now, run->command);
+        fprintf(file, "# model: %d layers, %d heads, %d channels, context %d, vocabulary %d, %" PRId64 " parameters\n",
+                c->L, c->NH, c->C, c->T, c->V, gpt_parameter_count(c));
+        if (!isnan(run->val_floor)) fprintf(file, "# floor: %.6f\n", run->val_floor);
+    }
+    if (resume) {
+        int changed = resume->changes && *resume->changes;
+        fprintf(file, "# resumed at step %" PRId64 ", %s: %s%s%s\n", resume->step, now, run->command,
+                changed ? "; changed: " : "", changed ? resume->changes : "");
+    }
+    options_write(file, run->options);
+    replace_file(file, path);
+}
+
+/* ---- All three */
+
+void log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *resume) {
+    *log = (Log){ .step = resume ? resume->step : 0 };
+    open_csv(log, path_of(out, "log.csv").text, run, resume);
+    open_jsonl(log, path_of(out, "log.jsonl").text, run, resume);
+    write_settings(path_of(out, "settings.txt").text, run, resume);
+}
+
+/* The loss of a validation is in an event of its own. */
+void log_step(Log *log, const StepReport *step) {
+    log->step = step->step;
+    if (log->csv.path) write_row(lines_of(&log->csv), log, step);
+    if (!log->jsonl.path) return;
+    StepReport s = *step;
+    LogValue values[LOG_COLUMNS + 1];
+    s.val_loss = NAN;
+    values_of_step(&s, values);
+    log_event(log, "step", values);
+}

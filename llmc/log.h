@@ -1,0 +1,87 @@
+/* llmc/log.h - The files that a run writes besides its checkpoints:
+
+     OUT/log.csv        the names of the columns in the first line, then a row per step; a cell without a value is empty
+     OUT/log.jsonl      with --log-jsonl: a JSON object per line, {"event": "step", "step": 12, "seconds": 3.417, ...};
+                        events are run, resume, step, validation, sample, checkpoint, warning and end; keys are the
+                        names of the columns; what is unknown or not finite is absent
+     OUT/settings.txt   version, device, command, model and resumes as comments, and all settings, which --config reads
+
+   Nothing here prints except log_open, in lines of its own. */
+#ifndef LLMC_LOG_H
+#define LLMC_LOG_H
+#include <stdint.h>
+#include <stdio.h>
+#include "../kernels/device.h"
+#include "gpt.h"
+#include "options.h"
+
+/* What is known when a run starts. */
+typedef struct {
+    const char *version, *command;        /* command: a line, as command_line makes it */
+    const char *out, *data, *memory;      /* lines of the banner; NULL = no line */
+    const char *attention;                /* its name; NULL = not in the banner */
+    const DeviceInfo *device;
+    const GPTConfig  *config;
+    const Option     *options;
+    double      val_floor;                /* NaN = unknown */
+    int         validates;                /* there is validation data */
+    int64_t     steps;                    /* of the whole run */
+    int64_t     log_every;                /* steps between lines; 0 = about ten lines a minute */
+    int         log_jsonl;
+} RunInfo;
+
+/* Where a resume continues. */
+typedef struct {
+    int64_t     step;
+    double      val_loss;                 /* of that step; NaN = not measured */
+    const char *changes;                  /* "--steps 200 -> 300, --lr 0.001 -> 0.0003"; NULL or "" = none */
+} ResumeInfo;
+
+/* A step. NaN and, in health, 0 and NULL = unknown. */
+typedef struct {
+    int64_t step;                         /* counted from 1 */
+    int64_t tokens;                       /* trained on so far */
+    double  loss, norm, learning_rate;
+    double  ms, tokens_per_second;        /* of this step */
+    double  val_loss;
+    double  seconds, mfu;                 /* set by report_step, as is health */
+    DeviceHealth health;
+} StepReport;
+
+/* A value of a row or an event, by its name: a number with its printf format, or a text if format is NULL. A list ends
+   with a value of zeros. */
+typedef struct { const char *name, *format; double number; const char *text; } LogValue;
+
+/* Lines that are appended to a file, and wait in memory while it cannot be written. */
+typedef struct {
+    char  *path;                          /* NULL = no file; the functions do nothing then */
+    int    fd;
+    FILE  *lines;                         /* writes to pending */
+    char  *pending;
+    size_t pending_bytes, written_bytes;
+    int    error;                         /* errno of the last log_file_flush; 0 = all lines are in the file */
+} LogFile;
+
+int  log_file_flush(LogFile *file, int sync);      /* sync: fsync as well. Returns errno, or 0 */
+void log_file_close(LogFile *file);                /* fails when lines are lost */
+
+enum { LOG_COLUMNS = 14 };
+typedef struct {
+    LogFile csv, jsonl;                   /* to be flushed by the caller */
+    int     columns, column[LOG_COLUMNS]; /* of csv, in its order: their places in the table of values */
+    int64_t step;                         /* the last */
+    double  start_s;                      /* when the run began, by seconds_now; a resume leaves out the time between */
+} Log;
+
+/* out: the directory. resume NULL: new files; log.csv and log.jsonl of a run without a checkpoint are renamed to
+   log.csv.old and so on. Columns that would always be empty are left out: val_loss without validation data, mfu without
+   a known peak of the device, the last four without NVML.
+   Else each file is kept as far as resume->step and continued: log.csv with the columns it has; its last row gets
+   resume->val_loss if it has none, since a stop may have cut the validation short. A row that is half written is
+   dropped, missing rows are reported. Files are replaced atomically. Fails on a file that is no such log. */
+void   log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *resume);
+double log_seconds(const Log *log);       /* since the run began */
+void   log_step (Log *log, const StepReport *step);
+void   log_event(Log *log, const char *event, const LogValue *values);
+
+#endif
