@@ -47,8 +47,8 @@ END {
     printf "%d steps, means over 20 steps: they differ by at most %.2g (steps %d to %d), by %.2g on average\n",
         steps[1], largest, 20 * where + 1, 20 * where + 20, mean
     if (file == 3) {
-        printf "the twin: by at most %.2g; allowed is twice that: %s\n", twin,
-            largest <= 2 * twin ? "the same curve" : "NOT the same curve"
+        printf("the twin: by at most %.2g; allowed is twice that: %s\n", twin,
+            largest <= 2 * twin ? "the same curve" : "NOT the same curve")
         exit !(largest <= 2 * twin)
     }
 }' "$@" || exit 1

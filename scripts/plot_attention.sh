@@ -45,7 +45,8 @@ FNR == 1 {
 head_size == "" { head_size = cell("head_size") }
 cell("head_size") != head_size { next }
 all && !(cell("attention") in curve_of) {
-    name[++curves] = label[curves] = cell("attention")
+    curves++
+    name[curves] = label[curves] = cell("attention")
     curve_of[name[curves]] = curves
 }
 {
@@ -67,7 +68,7 @@ cell("attention") in curve_of {
         (cell("forward_tflops") * ms[1] + cell("backward_tflops") * ms[2]) / (ms[1] + ms[2]) : ""
 }
 
-function log2(x) { return log(x) / log(2) }
+function doublings(T,   n) { while ((T /= 2) >= shortest) n++; return n + 0 }
 function number_text(y) { return sprintf(y < 1 ? "%.3f" : y < 10 ? "%.1f" : "%.0f", y) }
 
 # Speeds have one scale in both panels.
@@ -83,21 +84,21 @@ function draw_panel(what,   c, T, path, last) {
     write_text(left - 34, top - 16, "panel", "start", title[what])
     draw_y_axis(6)
     draw_x_axis("sequence length T")
-    for (T = shortest; T <= longest_T; T *= 2) draw_x_tick(log2(T), T)
+    for (T = shortest; T <= longest_T; T *= 2) draw_x_tick(doublings(T), T)
     for (c = curves; c >= 1; c--) {
         path = ""
         for (T = shortest; T <= longest_T; T *= 2) {
             if (value[what, c, T] == "") continue
-            path = path (path == "" ? "M" : " ") point(log2(T), value[what, c, T])
+            path = path (path == "" ? "M" : " ") point(doublings(T), value[what, c, T])
             last = T
         }
         if (path == "") continue
-        printf "<path stroke=\"%s\" stroke-width=\"%.1f\" d=\"%s\"/>\n", colour_of(c), c == 1 ? 2.8 : 2, path
+        printf("<path stroke=\"%s\" stroke-width=\"%.1f\" d=\"%s\"/>\n", colour_of(c), c == 1 ? 2.8 : 2, path)
         for (T = shortest; T <= longest_T; T *= 2)
             if (value[what, c, T] != "")
-                printf "<circle fill=\"%s\" stroke=\"#fff\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"/>\n", colour_of(c),
-                    x_of(log2(T)), y_of(value[what, c, T]), c == 1 ? 4.2 : 3.6
-        add_label(log2(last), value[what, c, last], clean_text(label[c]) " " number_text(value[what, c, last]),
+                printf("<circle fill=\"%s\" stroke=\"#fff\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"/>\n", colour_of(c),
+                    x_of(doublings(T)), y_of(value[what, c, T]), c == 1 ? 4.2 : 3.6)
+        add_label(doublings(last), value[what, c, last], clean_text(label[c]) " " number_text(value[what, c, last]),
             colour_of(c), c == 1 ? "label bold" : "label")
     }
     draw_labels()
@@ -115,7 +116,7 @@ END {
     write_text(26, 55, "small", "start", setting)
     right = 60 + 6.6 * widest
     plot_width = (width - 30) / panels - 40 - right
-    x_from = log2(shortest) - 0.15; x_to = log2(longest_T) + 0.15
+    x_from = -0.15; x_to = doublings(longest_T) + 0.15
     for (p = 1; p <= panels; p++) {
         left = 60 + (p - 1) * (width - 20) / panels
         draw_panel(panel[p])

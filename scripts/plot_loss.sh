@@ -98,7 +98,7 @@ function draw_raw(f,   i, n, per, low, high, first) {
             if (loss[f, j] > loss[f, high]) high = j
         }
         first = low < high ? low : high
-        printf "%s%s", i == 1 || (per == 1 && gap[f, i]) ? "M" : " ", point(at[f, first], loss[f, first])
+        printf("%s%s", i == 1 || (per == 1 && gap[f, i]) ? "M" : " ", point(at[f, first], loss[f, first]))
         if (low != high) printf " %s", point(at[f, low + high - first], loss[f, low + high - first])
     }
     print "\"/>"
@@ -107,8 +107,8 @@ function draw_mean(f,   i, n, per, open, previous) {
     n = rows[f]
     per = int(n / 400) + 1
     # later curves are thinner, so that overlapping ones stay visible
-    printf "<path class=\"mean\" stroke=\"%s\" stroke-width=\"%.1f\" d=\"", colour_of(f),
-        file == 1 ? 2.2 : 1.8 + 2.2 * (file - f) / (file - 1)
+    printf("<path class=\"mean\" stroke=\"%s\" stroke-width=\"%.1f\" d=\"", colour_of(f),
+        file == 1 ? 2.2 : 1.8 + 2.2 * (file - f) / (file - 1))
     for (i = 1; i <= n; i++) {
         if (gap[f, i]) open = 0
         if (open && i % per && i < n && !gap[f, i + 1]) continue
@@ -121,11 +121,11 @@ function draw_mean(f,   i, n, per, open, previous) {
 function draw_val(f,   i, n) {
     n = val_rows[f]
     printf "<path class=\"val\" stroke=\"%s\" d=\"", colour_of(f)
-    for (i = 1; i <= n; i++) printf "%s%s", i == 1 ? "M" : " ", point(val_at[f, i], val[f, i])
+    for (i = 1; i <= n; i++) printf("%s%s", i == 1 ? "M" : " ", point(val_at[f, i], val[f, i]))
     print "\"/>"
     if (n <= 100) for (i = 1; i <= n; i++)
-        printf "<circle class=\"dot\" stroke=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"/>\n", colour_of(f),
-            x_of(val_at[f, i]), y_of(val[f, i]), n <= 40 ? 3.2 : 2.2
+        printf("<circle class=\"dot\" stroke=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"/>\n", colour_of(f),
+            x_of(val_at[f, i]), y_of(val[f, i]), n <= 40 ? 3.2 : 2.2)
 }
 
 END {

@@ -43,8 +43,8 @@ function escaped(text) {
     return text
 }
 function write_text(x, y, class, anchor, text, fill) {
-    printf "<text x=\"%.1f\" y=\"%.1f\" class=\"%s\" text-anchor=\"%s\"%s>%s</text>\n", x, y, class, anchor,
-        fill == "" ? "" : " style=\"fill: " fill "\"", escaped(text)
+    printf("<text x=\"%.1f\" y=\"%.1f\" class=\"%s\" text-anchor=\"%s\"%s>%s</text>\n", x, y, class, anchor,
+        fill == "" ? "" : " style=\"fill: " fill "\"", escaped(text))
 }
 
 # ---- axes
@@ -61,7 +61,7 @@ function round_up(x) { return x > int(x) ? int(x) + 1 : int(x) }
 
 # The round step (1, 2 or 5 times a power of ten) that cuts the range into at most so many parts.
 function round_step(range, parts,   power, s) {
-    power = 10 ^ int(log(range / parts) / log(10) - 3)
+    for (power = 1; power * parts > range; ) power /= 10
     for (; ; power *= 10)
         for (s = 1; s <= 5; s += s == 2 ? 3 : 1)
             if ((s == 1 || s == 2 || s == 5) && s * power * parts >= range * 0.9999) return s * power
@@ -72,7 +72,7 @@ function draw_y_axis(parts,   i, t, tick, digits) {
     for (t = tick; t < 0.9999 && digits < 9; t *= 10) digits++
     for (i = round_up(y_from / tick); i * tick <= y_to; i++) {
         printf "<path class=\"grid\" d=\"M%.1f,%.1f h%.1f\"/>\n", left, y_of(i * tick), plot_width
-        write_text(left - 9, y_of(i * tick) + 4, "tick", "end", sprintf("%.*f", digits, i * tick))
+        write_text(left - 9, y_of(i * tick) + 4, "tick", "end", sprintf("%." (digits + 0) "f", i * tick))
     }
 }
 function draw_x_axis(name) {

@@ -343,7 +343,8 @@ def main():
             last = step + 1 == a.steps
             val_loss = f"{validate():.9g}" if val and (last or a.val_every and (step + 1) % a.val_every == 0) else ""
             log.write(f"{step + 1},{time.perf_counter() - began:.3f},{tokens},{loss:.9g},"
-                      f"{val_loss + ',' if val else ''}{norm:.9g},{rate:.9g},{1e3 * seconds:.3f},{count / seconds:.1f}\n")
+                      f"{val_loss + ',' if val else ''}{norm:.9g},{rate:.9g},"
+                      f"{1e3 * seconds:.3f},{count / seconds:.1f}\n")
             log.flush()
             print(f"step {step + 1}/{a.steps}  loss {loss:.4f}  {'val ' + val_loss + '  ' if val_loss else ''}"
                   f"norm {norm:.2f}  lr {rate:.1e}  {1e3 * seconds:.1f} ms", flush=True)
