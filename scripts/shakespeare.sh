@@ -20,7 +20,8 @@ for kind in $(for dtype in $dtypes; do echo "flash-$dtype naive-$dtype"; done); 
             --seed $seed --out "$out" --layers 4 --heads 4 --channels 128 --context 64 --batch 12 --steps 2000 \
             --lr 1e-3 --min-lr 1e-4 --warmup 100 --beta2 0.99 --weight-decay 0.1 --clip 1 --val-every 0 \
             > "$out/output.txt"
-        loss=$(awk -F, '/^[0-9]/ && $9 != "" { last = $9 } END { print last }' "$out/log.csv")
+        loss=$(awk -F, 'NR == 1 { while ($column != "val_loss") column++ }
+            $column != "" { last = $column } END { print last }' "$out/log.csv")
         echo "$kind seed $seed: val loss $loss"
         losses="$losses $loss"
     done

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Trains GPT-2 in plain PyTorch as train_gpt does: same weights, same sequences in the same order, same learning rates,
-same CSV. Two curves of one command differ by rounding alone.
+same log.csv. Two curves of one command differ by rounding alone.
 
     ./train_gpt --data book.txt --out runs/start --steps 0                        the initial weights
     ./train_gpt --data book.txt --init runs/start --out runs/ours
-    scripts/train_reference.py --data book.txt --init runs/start --log torch.csv
-    scripts/train_reference.py --init runs/start --twin runs/twin                 the same, moved by one ulp
-    scripts/compare_curves.sh OURS.csv TWIN.csv TORCH.csv
+    scripts/train_reference.py --data book.txt --init runs/start --out runs/torch
+    scripts/train_reference.py --init runs/start --twin runs/start-twin           the same, moved by one ulp
+    ./train_gpt --data book.txt --init runs/start-twin --out runs/twin
+    scripts/compare_curves.sh runs/ours runs/twin runs/torch
 
 Options and defaults are those of train_gpt; the model sizes come from the checkpoint."""
 import argparse
@@ -177,27 +178,41 @@ def find_checkpoint(path):
     return directory
 
 
-def write_twin(directory, twin):
-    """Copies a checkpoint with every weight moved by one ulp: the effect of rounding alone on the loss curve."""
-    os.makedirs(twin)
-    shutil.copy(f"{directory}/config.json", twin)
+def read_weights(directory):
+    """The header of the file as bytes with its length before it, the same parsed, and all weights."""
     with open(f"{directory}/model.safetensors", "rb") as file:
         length = file.read(8)
         header = file.read(int.from_bytes(length, "little"))
-        weights = np.frombuffer(file.read(), "<f4")
+        tensors = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
+        other = {entry["dtype"] for entry in tensors.values()} - {"F32"}
+        if other:
+            sys.exit(f"train_reference: {directory}: weights in {other.pop()}, want F32; save with --save-dtype f32")
+        return length + header, tensors, file.read()
+
+
+def write_twin(directory, twin):
+    """Copies a checkpoint with every weight moved by one ulp: the effect of rounding alone on the loss curve."""
+    header, _, data = read_weights(directory)
+    make_directory(twin)
+    shutil.copy(f"{directory}/config.json", twin)
     with open(f"{twin}/model.safetensors", "wb") as file:
-        file.write(length + header + np.nextafter(weights, np.float32(np.inf)).tobytes())
+        file.write(header + np.nextafter(np.frombuffer(data, "<f4"), np.float32(np.inf)).tobytes())
+
+
+def make_directory(path):
+    try:
+        os.makedirs(path)
+    except OSError as error:
+        sys.exit(f"train_reference: {path}: {error.strerror}")
 
 
 def load_model(directory, naive):
     with open(f"{directory}/config.json") as file:
         config = json.load(file)
     model = GPT(*(config[key] for key in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")), naive)
-    with open(f"{directory}/model.safetensors", "rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        data = file.read()
+    _, tensors, data = read_weights(directory)
     for name, p in model.named_parameters():
-        entry = header[name if name in header else name.removeprefix("transformer.")]
+        entry = tensors[name if name in tensors else name.removeprefix("transformer.")]
         value = torch.tensor(np.frombuffer(data[slice(*entry["data_offsets"])], "<f4").reshape(entry["shape"]))
         is_conv1d = ".c_" in name and value.ndim == 2       # (in, out) in the file, (out, in) in a Linear
         p.data.copy_(value.t() if is_conv1d else value)
@@ -225,7 +240,7 @@ def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--data", help="a text, or token shards: 'dir/train_*.bin'")
     p.add_argument("--init", required=True, help="checkpoint: a directory, or the model.safetensors in it")
-    p.add_argument("--log", help="CSV to write")
+    p.add_argument("--out", help="directory of log.csv and settings.txt")
     p.add_argument("--twin", help="only write a copy of the checkpoint, weights moved by one ulp, to this directory")
     p.add_argument("--val-data")
     for name, value in dict(val_fraction=0.1, lr=1e-3, min_lr=None, weight_decay=0.1, beta1=0.9, beta2=0.95, eps=1e-8,
@@ -239,8 +254,8 @@ def parse():
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--attention", choices=["sdpa", "naive"], default="sdpa")
     a = p.parse_args()
-    if not a.twin and not (a.data and a.log):
-        p.error("want --data and --log, or --twin")
+    if not a.twin and not (a.data and a.out):
+        p.error("want --data and --out, or --twin")
     a.min_lr = a.lr / 10 if a.min_lr is None else a.min_lr
     return a
 
@@ -299,11 +314,15 @@ def main():
         optimizer.step()
         return loss.item(), norm.item(), count              # waits for the device
 
-    with open(a.log, "w") as log:
-        name = torch.cuda.get_device_name() if a.device == "cuda" else f"{torch.get_num_threads()} threads"
-        log.write(f"# command: {shlex.join(sys.argv)}\n# version: train_reference, PyTorch {torch.__version__}\n"
-                  f"# device: {a.device}, {name}\n# settings: {' '.join(f'{k}={v}' for k, v in vars(a).items())}\n"
-                  "step,tokens,loss,norm,lr,ms,tokens_per_s,mfu,val_loss,temperature_c,power_w,clock_mhz,throttle\n")
+    name = torch.cuda.get_device_name() if a.device == "cuda" else f"{torch.get_num_threads()} threads"
+    make_directory(a.out)
+    with open(f"{a.out}/settings.txt", "w") as file:
+        file.write(f"# train_reference, PyTorch {torch.__version__}, {a.device}, {name}, "
+                   f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n# command: {shlex.join(sys.argv)}\n"
+                   + "".join(f"{key} = {value}\n" for key, value in vars(a).items() if value is not None))
+    with open(f"{a.out}/log.csv", "w") as log:
+        log.write(f"step,seconds,tokens,loss,{'val_loss,' if val else ''}norm,lr,ms,tokens_per_s\n")
+        began = time.perf_counter()
         sample = tokens = 0
         for step in range(a.steps):
             # Python computes the data order slowly: excluded from the timing.
@@ -323,8 +342,9 @@ def main():
                 sys.exit(f"train_reference: step {step + 1}: loss {loss}, norm {norm}")
             last = step + 1 == a.steps
             val_loss = f"{validate():.9g}" if val and (last or a.val_every and (step + 1) % a.val_every == 0) else ""
-            log.write(f"{step + 1},{tokens},{loss:.9g},{norm:.9g},{rate:.9g},"
-                      f"{1e3 * seconds:.3f},{count / seconds:.1f},,{val_loss},,,,\n")
+            log.write(f"{step + 1},{time.perf_counter() - began:.3f},{tokens},{loss:.9g},"
+                      f"{val_loss + ',' if val else ''}{norm:.9g},{rate:.9g},"
+                      f"{1e3 * seconds:.3f},{count / seconds:.1f}\n")
             log.flush()
             print(f"step {step + 1}/{a.steps}  loss {loss:.4f}  {'val ' + val_loss + '  ' if val_loss else ''}"
                   f"norm {norm:.2f}  lr {rate:.1e}  {1e3 * seconds:.1f} ms", flush=True)

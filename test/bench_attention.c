@@ -10,6 +10,8 @@
 
 enum { HEADS = 4 };             /* whose errors are measured */
 
+static FILE *csv;               /* NULL: none */
+
 static void fail_as_bench(const char *message) {
     fprintf(stderr, "bench_attention: %s\n", message);
     exit(1);
@@ -30,6 +32,15 @@ static void print_rule(int columns) {
     while (columns-- > 0) printf(" --- |");
     printf("\n");
     fflush(stdout);
+}
+
+/* A row for scripts/plot_attention.sh; its names have no commas. TFLOP/s on a CPU too. */
+static void write_csv_row(const Runner *r, Shape s, double flop) {
+    if (!csv || r->absent) return;
+    fprintf(csv, "%s,%s,%d,%d,%d,%d,%s,%.6g,%.6g,%.6g,%.6g,%.6g\n", device_info().name, dtype_name(dtype), s.HS, s.NH,
+            s.B, s.T, r->label, r->median[FORWARD], r->median[BACKWARD], 1e-9 * flop / r->median[FORWARD],
+            2.5e-9 * flop / r->median[BACKWARD], r->bytes / 1e9);
+    REQUIRE(!fflush(csv) && !ferror(csv), "--csv: cannot write: %s", strerror(errno));
 }
 
 /* As many tokens, heads and channels as the models of this size have them. */
@@ -59,6 +70,7 @@ static void speed_table(int HS, int T_min, int T_max) {
         for (int i = 0; i < runners; i++)
             cell(runner[i].absent, "%.0f/%.0f", 1e3 * flop / runner[i].median[0] / unit,
                  2.5e3 * flop / runner[i].median[1] / unit);
+        for (int i = 0; i < runners; i++) write_csv_row(&runner[i], s, flop);
         for (int i = 0; i < runners; i++)
             if (!runner[i].ours) cell(runner[i].absent, "%.2f/%.2f", ratio(&runner[i], 0), ratio(&runner[i], 1));
         for (int i = 0; i < 3; i++) cell(isnan(load[i]), "%.0f", load[i]);
@@ -234,7 +246,7 @@ static void run_once(const char *label, Shape s) {
 
 int main(int argc, char **argv) {
     int64_t HS, T;
-    const char *table, *python, *once;
+    const char *table, *python, *once, *csv_path;
     int no_peers, autograd, help;
     Option options[] = {
         { .name = "table", .type = OPTION_CHOICE, .value = &table, .fallback = "all",
@@ -245,6 +257,8 @@ int main(int argc, char **argv) {
           .help = "only the speeds at this one; without it 512 to 16384" },
         { .name = "rounds", .type = OPTION_INTEGER, .value = &rounds, .fallback = "5", .min = 1, .max = ROUNDS_MAX,
           .argument = "N", .help = "take the median of N" },
+        { .name = "csv", .type = OPTION_TEXT, .value = &csv_path, .argument = "FILE",
+          .help = "writes the speeds also to FILE, which scripts/plot_attention.sh draws" },
         { .name = "python", .type = OPTION_TEXT, .value = &python, .fallback = "python3", .argument = "COMMAND",
           .help = "a Python that has PyTorch, for cuDNN and FlashAttention-2" },
         { .name = "no-peers", .type = OPTION_FLAG, .value = &no_peers, .help = "without these" },
@@ -274,6 +288,13 @@ int main(int argc, char **argv) {
     if (once) {
         run_once(once, one_speed ? speed_shape((int)(HS ? HS : 64), (int)(T ? T : 1024)) : paper);
         return 0;
+    }
+    if (csv_path) {
+        REQUIRE(speed, "--csv %s: only the speeds are written, not --table %s", csv_path, table);
+        csv = fopen(csv_path, "we");
+        REQUIRE(csv, "--csv %s: cannot create: %s", csv_path, strerror(errno));
+        fprintf(csv, "device,dtype,head_size,heads,batch,T,attention,forward_ms,backward_ms,forward_tflops,"
+                "backward_tflops,memory_gb\n");
     }
     printf("%s, %s\n", device_info().name, device_info().detail);
     if (!no_peers) peers_start(python, shared_file, dtype_name(dtype), autograd ? "autograd" : "direct");

@@ -137,12 +137,12 @@ static double time_batch(const Runner *r, Shape s, int pass, int launches) {
     return 1e3 * (seconds_now() - start) / launches;
 }
 
-/* Absent where it refuses, or would take more than 8.6 GB or half of what is free: naive from T = 8192 on. */
+/* Absent where it refuses, or would take more than half of the free memory. */
 static void prepare_ours(Runner *r, Shape s) {
     AttentionSpec spec = spec_of(s);
     size_t kept_bytes = r->ours->kept_bytes(&spec), work_bytes = r->ours->workspace_bytes(&spec);
     r->own_bytes = (double)(attention_row_bytes(&spec) + kept_bytes + work_bytes);
-    r->absent = r->ours->refuse(&spec) || r->own_bytes > fmin(8.6e9, 0.5 * (double)device_info().free_bytes);
+    r->absent = r->ours->refuse(&spec) || r->own_bytes > 0.5 * (double)device_info().free_bytes;
     if (r->absent) return;
     r->bytes = r->own_bytes + 8.0 * s.B * s.T * s.NH * s.HS * (double)dtype_bytes(dtype);
     r->lse = device_alloc(attention_row_bytes(&spec), "lse");

@@ -1,0 +1,36 @@
+# scripts/logs.sh - What the readers of CSV files share: each sources it first. It replaces every argument, a run's
+# directory or a CSV file, by the path of the file; an argument that is neither ends the script.
+LC_ALL=C
+export LC_ALL
+script=${0##*/}
+script=${script%.sh}
+fail() { echo "$script: $*" >&2; exit 1; }
+
+for run; do
+    shift
+    file=$run
+    if [ -d "$run" ]; then
+        file=${run%/}/log.csv
+        [ -e "$file" ] || fail "$run: no log.csv in it; want a run's directory or its log.csv"
+    fi
+    [ -e "$file" ] || fail "$run: no such run; want a run's directory or its log.csv"
+    [ ! -d "$file" ] && [ -r "$file" ] || fail "$file: not a readable file"
+    [ ! -f "$file" ] || [ -s "$file" ] || fail "$file: empty"
+    case $file in /*) ;; *) file=./$file ;; esac        # awk takes a=b.csv for an assignment
+    set -- "$@" "$file"
+done
+
+# For awk -F,: columns by their names in the first line, of one file after the other.
+read_columns='
+function stop(message) { print script ": " message | "cat >&2"; failed = 1; exit 1 }
+function is_number(text) { return text ~ /^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$/ }
+function shown(path) { sub(/^\.\//, "", path); return path }
+function cell(name) { return name in column ? $column[name] : "" }
+function want_columns(names, what,   i, count, name) {
+    count = split(names, name, " ")
+    for (i = 1; i <= count; i++)
+        if (!(name[i] in column)) stop(shown(FILENAME) ": not " what ": no column " name[i] " in the first line")
+}
+{ sub(/\r$/, "") }
+FNR == 1 { split("", column); for (i = 1; i <= NF; i++) column[$i] = i }
+'

@@ -1,0 +1,150 @@
+#!/bin/sh
+# test/test_scripts.sh - The scripts that read a run's log or the benchmark's table: plot_loss.sh, compare_curves.sh,
+# plot_attention.sh. With every awk that is installed.
+. "$(dirname "$0")/shell.sh"
+plot=$PWD/scripts/plot_loss.sh compare=$PWD/scripts/compare_curves.sh attention=$PWD/scripts/plot_attention.sh
+
+# make_run NAME OFFSET COLUMN...: 60 steps; the loss falls from 5 + OFFSET to 2 + OFFSET, every 20 steps a validation
+# 0.5 above it. A column that is not known stays empty.
+make_run() {
+    name=$1 offset=$2; shift 2
+    mkdir -p "$dir/$name"
+    awk -v offset="$offset" -v header="$*" 'BEGIN {
+        n = split(header, column, " ")
+        for (i = 1; i <= n; i++) printf "%s%s", column[i], i < n ? "," : "\n"
+        for (step = 1; step <= 60; step++) {
+            value["step"] = step; value["loss"] = sprintf("%.9g", 5 - 3 * (step - 1) / 59 + offset)
+            value["val_loss"] = step % 20 ? "" : value["loss"] + 0.5
+            for (i = 1; i <= n; i++) printf "%s%s", value[column[i]], i < n ? "," : "\n"
+        }
+    }' > "$dir/$name/log.csv"
+}
+count() { grep -c "$1" "$2"; }
+well_formed() {
+    if command -v xmllint > /dev/null; then xmllint --noout "$1"
+    else python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' "$1"
+    fi
+}
+can_parse_xml() { command -v xmllint > /dev/null || python3 -c 'import xml.dom.minidom' 2> /dev/null; }
+
+make_run runs/a 0 step seconds tokens loss val_loss norm
+make_run runs/b 0.01 norm loss lr step                           # other columns in another order, no validation
+make_run runs/twin -0.006 step loss
+printf '# train_gpt 0.1, cpu\n# floor: 1.250000\nsteps = 60\n' > "$dir/runs/a/settings.txt"
+make_run 'odd/a&b=<c>' 0 step loss
+
+# ---- plot_loss.sh
+svg=$dir/loss.svg
+"$plot" "$dir/runs/a" "$dir/runs/b/" > "$svg"
+is "exit code" $? 0
+is "curves, and the legend" "$(count 'class="mean" stroke' "$svg")" 3
+is "validation points, and the legend" "$(count '<circle class="dot"' "$svg")" 4
+# the means of step 60 alone: the window is 2 int(60/100) + 1 = 1
+expect "the label of a" grep -q '>a 2\.0000<' "$svg"
+expect "the label of b" grep -q '>b 2\.0100<' "$svg"
+expect "the label of the validation" grep -q '>validation 2\.5000<' "$svg"
+expect "the floor of settings.txt" grep -q '>floor 1\.2500<' "$svg"
+close_test "plot_loss.sh draws a curve for each directory, by the names of the columns, and the floor"
+
+"$plot" "$dir/runs/a/log.csv" "$dir/runs/b/log.csv" > "$dir/files.svg"
+expect "the same from log.csv" cmp "$svg" "$dir/files.svg"
+cp "$dir/runs/b/log.csv" "$dir/x=y.csv"
+(cd "$dir" && "$plot" x=y.csv "odd/a&b=<c>") > "$dir/odd.svg"
+expect "the name of a file" grep -q '>x=y 2\.0100<' "$dir/odd.svg"
+expect "the name with special characters" grep -q '>a&amp;b=&lt;c&gt; 2\.0000<' "$dir/odd.svg"
+close_test "plot_loss.sh takes log.csv and other files as well; names are escaped"
+
+mkdir -p "$dir/none" "$dir/begun"
+echo step,loss > "$dir/begun/log.csv"
+: > "$dir/empty.csv"
+refuses "usage: scripts/plot_loss.sh RUN..." "$plot"
+refuses "runs/c: no such run; want a run's directory or its log.csv" "$plot" "$dir/runs/c"
+refuses "none: no log.csv in it; want a run's directory" "$plot" "$dir/none"
+refuses "empty.csv: empty" "$plot" "$dir/empty.csv"
+refuses "begun/log.csv: no row with a loss yet" "$plot" "$dir/begun"
+refuses "settings.txt: not a log of training steps: no column step" "$plot" "$dir/runs/a/settings.txt"
+"$plot" "$dir/begun" "$dir/runs/a" > "$dir/begun.svg" 2> "$dir/begun.err" || wrong "a run that has begun: exit code $?"
+expect "the other run" grep -q '>a 2\.0000<' "$dir/begun.svg"
+expect "the run that is left out" grep -q 'begun/log.csv: no row with a loss yet' "$dir/begun.err"
+close_test "plot_loss.sh says what is missing"
+
+# ---- compare_curves.sh
+"$compare" "$dir/runs/a" "$dir/runs/b" > "$dir/two.out"
+is "exit code" $? 0
+expect "the difference" grep -q 'differ by at most 0\.01 (steps .*by 0\.01 on average' "$dir/two.out"
+expect "a command with the run's settings" grep -qF \
+    "./train_gpt --config $dir/runs/a/settings.txt --init $dir/runs/a-start-twin --out $dir/runs/a-twin" "$dir/two.out"
+expect "the comparison with the twin" grep -qF \
+    "scripts/compare_curves.sh $dir/runs/a $dir/runs/a-twin $dir/runs/b" "$dir/two.out"
+"$compare" "$dir/runs/b" "$dir/runs/a" > "$dir/two.out"
+expect "no settings.txt" grep -q 'train_gpt OPTIONS --steps 0' "$dir/two.out"
+close_test "compare_curves.sh with two runs prints the difference and how to make the twin"
+
+"$compare" "$dir/runs/a" "$dir/runs/twin/log.csv" "$dir/runs/b" > "$dir/three.out" || wrong "0.01 is below twice 0.006"
+expect "the verdict" grep -q ': the same curve$' "$dir/three.out"
+make_run runs/far 0.013 step loss
+! "$compare" "$dir/runs/a" "$dir/runs/twin" "$dir/runs/far" > "$dir/three.out" || wrong "0.013 is above twice 0.006"
+expect "the verdict" grep -q ': NOT the same curve$' "$dir/three.out"
+close_test "compare_curves.sh with three runs decides by twice the distance of the twin"
+
+head -n 41 "$dir/runs/a/log.csv" > "$dir/short.csv"
+sed 5d "$dir/runs/a/log.csv" > "$dir/gap.csv"
+refuses "usage: scripts/compare_curves.sh" "$compare" "$dir/runs/a"
+refuses "short.csv: 40 steps, want 60" "$compare" "$dir/runs/a" "$dir/short.csv"
+refuses "gap.csv: steps 1 to 20 are not all there" "$compare" "$dir/runs/a" "$dir/gap.csv"
+refuses "nothing: no such run" "$compare" "$dir/runs/a" "$dir/nothing"
+expect "help" "$compare" --help
+is "what a twin is" "$("$compare" --help | grep -c 'one ulp')" 1
+close_test "compare_curves.sh refuses runs that cannot be compared"
+
+# ---- plot_attention.sh: naive lacks the last length
+bench=$dir/bench.csv
+{
+    echo device,dtype,head_size,heads,batch,T,attention,forward_ms,backward_ms,forward_tflops,backward_tflops,memory_gb
+    for size in 64 128; do
+        for T in 512 1024 2048; do
+            echo "Card,bf16,$size,12,$((65536 / T)),$T,flash,1,3,400,200,1.5"
+            [ $T = 2048 ] || echo "Card,bf16,$size,12,$((65536 / T)),$T,naive,2,6,20,$((size / 2)),$((T / 64))"
+        done
+    done
+} > "$bench"
+svg=$dir/attention.svg
+"$attention" "$bench" > "$svg"
+is "curves in two panels" "$(count '<path stroke="#' "$svg")" 4
+is "points" "$(count '<circle' "$svg")" 10
+is "lengths on the axes" "$(count '>2048<' "$svg")" 2
+expect "the setting" grep -q 'bf16, head size 64, 12 heads, B×T = 65536' "$svg"
+expect "the labels" grep -q '>naive 32<' "$svg"
+"$attention" "$bench" both,memory naive,flash=ours 128 > "$dir/memory.svg"
+expect "both passes: (1 x 400 + 3 x 200) / 4" grep -q '>ours 250<' "$dir/memory.svg"
+expect "memory" grep -q '>naive 16<' "$dir/memory.svg"
+close_test "plot_attention.sh draws panels, attentions and head size as asked"
+
+refuses "usage: scripts/plot_attention.sh BENCH.csv" "$attention"
+refuses "panel speed: want forward, backward, both or memory" "$attention" "$bench" speed
+refuses "no rows of cuDNN at head size 64" "$attention" "$bench" forward cuDNN
+refuses "no rows with head size 32" "$attention" "$bench" forward flash 32
+refuses "not a table of bench_attention: no column device" "$attention" "$dir/runs/a"
+close_test "plot_attention.sh says what is missing"
+
+if can_parse_xml; then
+    for file in "$dir"/*.svg; do expect "well-formed" well_formed "$file"; done
+    close_test "the plots are well-formed XML"
+else
+    skip_test "the plots are well-formed XML" "neither xmllint nor python3"
+fi
+
+# ---- awk differs: each that is here draws the same
+mkdir "$dir/bin"
+for name in mawk gawk original-awk busybox; do
+    awk=$(command -v $name) || continue
+    [ $name != busybox ] || awk="$awk awk"
+    printf '#!/bin/sh\nexec %s "$@"\n' "$awk" > "$dir/bin/awk"
+    chmod +x "$dir/bin/awk"
+    with="env PATH=$dir/bin:$PATH"
+    $with "$plot" "$dir/runs/a" "$dir/runs/b" | cmp - "$dir/loss.svg" || wrong "$name: plot_loss.sh"
+    $with "$attention" "$bench" | cmp - "$dir/attention.svg" || wrong "$name: plot_attention.sh"
+    $with "$compare" "$dir/runs/b" "$dir/runs/a" | cmp - "$dir/two.out" || wrong "$name: compare_curves.sh"
+done
+close_test "every awk that is installed draws the same"
+close_tests
