@@ -333,8 +333,7 @@ int main(int argc, char **argv) {
     device_start(argv);
     for (int fd = 0; fd <= 2; fd++)         /* else a file that is opened later would become a closed stdout */
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) return 1;
-    settings_options(s, run.options);
-    options_parse(run.options, argc, argv);
+    settings_parse(s, run.options, argc, argv);
     run.command = command_line(argc, argv);
     if (s->version) { printf("%s (%s)\n", VERSION, backend_name); return 0; }
     if (s->help)    { settings_help(stdout, run.options); return 0; }

@@ -28,16 +28,12 @@ void resume_adopt_options(Option *table, const char *checkpoint) {
     state = checkpoint_open_state(checkpoint);
     const Json *settings = json_member(state, "settings", JSON_OBJECT);
     for (Option *o = table; o->name || o->help; o++) {
-        if (!o->name || o->resume == FREE_ON_RESUME || !json_find(settings, o->name)) continue;
+        if (!o->name || o->role != ROLE_KEPT || !json_find(settings, o->name)) continue;
         const char *had = json_string(settings, o->name);
-        char now[256];
         if (*had && !o->given) {
             option_set(o, had);
             o->given = 1;
         }
-        REQUIRE(o->resume == KEPT_ON_RESUME || !strcmp(had, option_text(o, now)), "--resume: --%s is %s, the "
-                "checkpoint %s was made with %s; a resume must not change it", o->name, option_text(o, now), checkpoint,
-                *had ? had : "none");
     }
 }
 

@@ -9,7 +9,7 @@
    at a damaged checkpoint; the message then names the one before it. */
 char *resume_find(const char *out, const char *data);
 
-/* Options that are not given take the checkpoint's value. Fails if a FIXED_ON_RESUME option differs. */
+/* Options that are not given take the checkpoint's value. */
 void resume_adopt_options(Option *table, const char *checkpoint);
 
 /* data, val_data: the options the streams were opened with, for the message. */
