@@ -24,8 +24,9 @@ GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *che
         if (sizes[i].given) *sizes[i].size = (int)sizes[i].given;
         REQUIRE(!from || has == *sizes[i].size, "--%s %lld: the model of %s has %d", sizes[i].option,
                 (long long)sizes[i].given, from, has);
-        REQUIRE(!from || !s->model || sizes[i].given || !sizes[i].named || has == sizes[i].named, "--model %s: %d %s, the "
-                "model of %s has %d; remove --model", model, sizes[i].named, sizes[i].option, from, has);
+        int agrees = !s->model || sizes[i].given || !sizes[i].named || has == sizes[i].named;
+        REQUIRE(!from || agrees, "--model %s: %d %s, the model of %s has %d; remove --model", model, sizes[i].named,
+                sizes[i].option, from, has);
     }
     config.dtype = dtype_named(s->dtype);
     config.save_dtype = dtype_named(s->save_dtype);

@@ -1,4 +1,4 @@
-/* llmc/option_names.h - What to use here instead of an option of nanoGPT, llm.c, HuggingFace's Trainer, Lightning or torchrun.
+/* llmc/option_names.h - What to use here for an option of nanoGPT, llm.c, HuggingFace's Trainer, Lightning or torchrun.
    Each answer follows "--name: ". Names have '-' for '_'; with a dash in front they are llm.c's single letters. */
 #ifndef LLMC_OPTION_NAMES_H
 #define LLMC_OPTION_NAMES_H
@@ -11,9 +11,10 @@ static const ForeignOption foreign_options[] = {
     /* data and output */
     { "-i input-bin dataset dataset-name dataset-path data-dir data-path train-file train-data train-bin input",
       "use --data, a text file or token shards" },
-    { "-j input-val-bin validation-file val-file val-bin eval-file val-dataset", "use --val-data" },
+    { "-j input-val-bin validation-file val validation val-file val-bin eval-file val-dataset", "use --val-data" },
     { "validation-split-percentage val-split", "use --val-fraction, 0.1 for 10 %" },
-    { "tokenizer tokenizer-name tokenizer-path", "a text is trained on as bytes; for another tokenizer use token shards" },
+    { "tokenizer tokenizer-name tokenizer-path",
+      "a text is trained on as bytes; for another tokenizer use token shards" },
     { "-o out-dir output-dir output save-dir logging-dir log-dir run-dir default-root-dir", "use --out" },
     { "overwrite-output-dir", "a run never overwrites another one; use another --out" },
     { "-y resume-from-checkpoint resume-from resume-path", "use --resume" },
@@ -37,17 +38,18 @@ static const ForeignOption foreign_options[] = {
     { "flash flash-attention flash-attn use-flash-attention attn-implementation", "use --attention flash" },
 
     /* training */
-    { "-x max-iters max-steps num-steps num-iterations train-steps max-train-steps total-steps n-steps iters iterations",
-      "use --steps" },
+    { "-x max-iters max-steps num-steps num-iterations train-steps max-train-steps total-steps n-steps iters "
+      "iterations", "use --steps" },
     { "num-train-epochs num-epochs max-epochs n-epochs epochs epoch",
       "use --steps; an epoch is the tokens of the data / the tokens of an update" },
     { "-b batch-size train-batch-size micro-batch-size device-batch-size per-device-train-batch-size "
       "per-gpu-train-batch-size bs", "use --batch" },
     { "eval-batch-size val-batch-size per-device-eval-batch-size", "validation uses --batch, remove it" },
-    { "-d gradient-accumulation-steps grad-accumulation-steps grad-accum-steps accumulate-grad-batches total-batch-size "
-      "global-batch-size", "use --total-batch, in tokens" },
+    { "-d gradient-accumulation-steps grad-accumulation-steps grad-accum-steps accumulate-grad-batches "
+      "total-batch-size global-batch-size", "use --total-batch, in tokens" },
     { "-l learning-rate max-lr peak-lr", "use --lr" },
-    { "-q learning-rate-decay-frac final-lr-frac min-learning-rate lr-min min-lr-ratio", "use --min-lr, a learning rate" },
+    { "-q learning-rate-decay-frac final-lr-frac min-learning-rate lr-min min-lr-ratio",
+      "use --min-lr, a learning rate" },
     { "lr-decay-iters lr-decay-steps", "the decay ends with the last of --steps, remove it" },
     { "decay-lr", "for a constant rate use --min-lr equal to --lr" },
     { "-k lr-scheduler-type lr-scheduler lr-schedule scheduler", "use --schedule" },

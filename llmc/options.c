@@ -148,15 +148,18 @@ static const char *foreign_answer(const ForeignOption *foreign, const char *name
     return NULL;
 }
 
-/* The option that a misspelt or abbreviated name must mean, or NULL. */
+/* The option that a misspelt or abbreviated name must mean, or NULL: at most 1 edit away, 2 where both names are longer
+   than 4, or the only one that begins so. A name of 1 or 2 characters could mean anything. */
 static const Option *similar_option(const Option *table, const char *name) {
     const Option *found = NULL;
-    int is_short = strlen(name) <= 4, count = 0;
-    for (int edits = 1; edits <= 2; edits++)
+    size_t length = strlen(name);
+    int count = 0;
+    for (int edits = 1; edits <= 2 && length >= 3; edits++)
         for (const Option *o = table; !at_end(o); o++)
-            if (o->name && edits <= (is_short || strlen(o->name) <= 4 ? 1 : 2) && within(edits, name, o->name)) return o;
-    for (const Option *o = table; !at_end(o); o++)
-        if (o->name && strlen(name) >= 3 && is_prefix(name, o->name)) found = o, count++;
+            if (o->name && within(edits, name, o->name) && (edits == 1 || (length > 4 && strlen(o->name) > 4)))
+                return o;
+    for (const Option *o = table; !at_end(o) && length >= 3; o++)
+        if (o->name && is_prefix(name, o->name)) found = o, count++;
     return count == 1 ? found : NULL;
 }
 
@@ -198,11 +201,12 @@ void options_parse(Option *table, const char *positional, const ForeignOption *f
     for (int i = 1; i < argc; i++) {
         int is_word = *argv[i] != '-';
         const char *equals = strchr(argv[i], '='), *value = is_word ? argv[i] : equals ? equals + 1 : NULL;
-        REQUIRE(!is_word || positional, "'%.100s': unexpected; options begin with --, a flag takes no value, and a value "
-                "of several words needs quotes (--help lists the options)", argv[i]);
+        REQUIRE(!is_word || positional, "'%.100s': unexpected; options begin with --, a flag takes no value, and a "
+                "value of several words needs quotes (--help lists the options)", argv[i]);
         snprintf(typed, sizeof typed, "%s%.*s", is_word ? "--" : "", (int)strcspn(argv[i], "="), argv[i]);
         Option *option = require_option(table, foreign, is_word ? positional : strcmp(typed, "-h") ? typed : "--help");
         const char *name = option->name;
+        if (!value) value = option->type == OPTION_FLAG ? "yes" : i + 1 < argc ? argv[++i] : NULL;
         REQUIRE(!option->given || !positional || strcmp(name, positional), "--%s: given twice, the second time as "
                 "'%.100s'; a word without dashes is --%s; a pattern that the shell must not expand needs quotes, "
                 "'dir/*.bin', and so does a value of several words", name, value ? value : "", name);
@@ -210,10 +214,9 @@ void options_parse(Option *table, const char *positional, const ForeignOption *f
         option->given = ON_COMMAND_LINE;
         REQUIRE(option->type != OPTION_FLAG || equals || i + 1 == argc || !is_choice("yes|no|true|false", argv[i + 1]),
                 "--%s %s: a flag takes no value; write --%s or --%s=no", name, argv[i + 1], name, name);
-        if (!value) value = option->type == OPTION_FLAG ? "yes" : i + 1 < argc ? argv[++i] : "";
-        int is_value = (*value || takes_empty(option)) && (equals || is_word || !is_prefix("--", value));
-        REQUIRE(is_value, "--%s: want a value, got '%.100s' (write a value that begins with dashes as --%s=VALUE)", name,
-                value, name);
+        int is_value = value && (*value || takes_empty(option)) && (equals || is_word || !is_prefix("--", value));
+        REQUIRE(is_value, "--%s: want a value, got '%.100s' (write a value that begins with dashes as --%s=VALUE)",
+                name, value ? value : "", name);
         option_set(option, value);
     }
 }
@@ -263,7 +266,8 @@ static void read_line(void *argument) {
     snprintf(typed, sizeof typed, "--%.*s", length, name);
     Option *option = require_option(config->table, config->foreign, typed), copy = *option;
     end_value(value);
-    REQUIRE(option->role != ROLE_COMMAND || !strcmp(option->name, "out"), "--%s belongs on the command line", option->name);
+    REQUIRE(option->role != ROLE_COMMAND || !strcmp(option->name, "out"), "--%s belongs on the command line",
+            option->name);
     REQUIRE(!(option->given & IN_FILE), "--%s: given twice", option->name);
     REQUIRE(*value || (is_quoted && takes_empty(option)), "--%s: want a value", option->name);
     int64_t unused[1];
@@ -311,11 +315,13 @@ void options_write(FILE *file, const Option *table) {
 
 /* ---- --help */
 
-/* Prints the words of a text between the columns HELP_LEFT and HELP_COLUMNS. column: of the cursor. */
+/* Prints the words of a text between the columns HELP_LEFT and HELP_COLUMNS, on a new line where the cursor is beyond
+   HELP_LEFT. column: of the cursor. */
 static void print_wrapped(FILE *file, int column, const char *text) {
+    const char *start = text;
     while (*text) {
         int length = (int)strcspn(text, " ");
-        if (column + 1 + length > HELP_COLUMNS) {
+        if (column + 1 + length > HELP_COLUMNS || (column >= HELP_LEFT && text == start)) {
             fputc('\n', file);
             column = 0;
         }
@@ -332,8 +338,9 @@ void options_help(FILE *file, const Option *table) {
             continue;
         }
         int is_number = o->type == OPTION_INTEGER || o->type == OPTION_REAL, is_flag = o->type == OPTION_FLAG;
+        const char *values = is_flag ? "" : is_number ? "N" : o->choices ? o->choices : "NAME";
+        const char *argument = o->argument ? o->argument : values;
         char text[1024];
-        const char *argument = o->argument ? o->argument : is_flag ? "" : is_number ? "N" : o->choices ? o->choices : "NAME";
         const char *fallback = o->fallback && !(is_flag && !strcmp(o->fallback, "no")) ? o->fallback : "";
         snprintf(text, sizeof text, "%s%s%s%s", o->help, *fallback ? " (default " : "", fallback, *fallback ? ")" : "");
         print_wrapped(file, fprintf(file, "  --%s%s%s", o->name, *argument ? " " : "", argument), text);

@@ -7,8 +7,8 @@
 
 typedef enum { OPTION_FLAG, OPTION_INTEGER, OPTION_REAL, OPTION_TEXT, OPTION_CHOICE } OptionType;
 
-/* COMMAND: what to do now, neither in settings.txt nor in a checkpoint. FREE: in settings.txt. KEPT: in both, and a resume
-   keeps it unless another value is given. */
+/* COMMAND: what to do now, neither in settings.txt nor in a checkpoint. FREE: in settings.txt. KEPT: in both, and a
+   resume keeps it unless another value is given. */
 typedef enum { ROLE_COMMAND, ROLE_FREE, ROLE_KEPT } OptionRole;
 
 enum { ON_COMMAND_LINE = 1, IN_FILE = 2 };
@@ -30,24 +30,25 @@ typedef struct {
    answers: "use --batch". The table ends with a row of zeros. */
 typedef struct { const char *names, *answer; } ForeignOption;
 
-/* Sets every default, then reads argv: --name value, --name=value, --flag (or --flag=yes, --flag=no), -h for --help; '_'
-   in a name is '-'. A word without dashes is the value of the option positional; NULL = it is an error. foreign: may be
-   NULL. Fails on an unknown option (the message names the one that is meant, if that is clear), a missing, empty or
-   malformed value, a value out of range, an option given twice, and a word that is not UTF-8. Only an option whose default
-   is "" takes an empty value. Text and choice values point into argv. The table ends with a row of zeros. */
+/* Sets every default, then reads argv: --name value, --name=value, --flag (or --flag=yes, --flag=no), -h for --help;
+   '_' in a name is '-'. A word without dashes is the value of the option positional; NULL = it is an error. foreign:
+   may be NULL. Fails on an unknown option (the message names the one that is meant, if that is clear), a missing, empty
+   or malformed value, a value out of range, an option given twice, and a word that is not UTF-8. Only an option whose
+   default is "" takes an empty value. Text and choice values point into argv. The table ends with a row of zeros. */
 void options_parse(Option *table, const char *positional, const ForeignOption *foreign, int argc, char **argv);
 
-/* Reads a file of lines name = value, after options_parse: what the command line has is checked, but not set. A value is
-   "...", with the escapes \n \t \" \\, or '...', or what follows up to white space and #, which begins a comment. Fails
-   as options_parse, with FILE:LINE: in front, and on commands except out. Values live until the process ends. */
+/* Reads a file of lines name = value, after options_parse: what the command line has is checked, but not set. A value
+   is "...", with the escapes \n \t \" \\, or '...', or all up to the end or to white space and #, which begins a
+   comment. Fails as options_parse, with FILE:LINE: in front, and on commands except out. Values live until the process
+   ends. */
 void options_read(Option *table, const ForeignOption *foreign, const char *path);
 
 /* Writes all FREE and KEPT options that have a value, for options_read, which then sets the same values to the bit. */
 void options_write(FILE *file, const Option *table);
 
-/* Sets one option as the command line would: numbers are "1500", "1.5e3", "1.5k", with k M G = 1000^n and Ki Mi Gi = 1024^n;
-   an integer option takes every form that is exactly an integer. "" removes the value of an option without a default, so that
-   option_set(o, option_text(o)) changes nothing. The option keeps the pointer to a text or choice. */
+/* Sets one option as the command line would. Numbers are "1500", "1.5e3", "1.5k", with k M G = 1000^n and Ki Mi Gi =
+   1024^n; an integer option takes all that is exactly an integer. "" removes the value of an option without a default,
+   so that option_set(o, option_text(o)) changes nothing. The option keeps the pointer to a text or choice. */
 void option_set(const Option *option, const char *value);
 Option *options_find(Option *table, const char *name);              /* NULL when there is none */
 void options_help(FILE *file, const Option *table);                 /* 100 columns at most */

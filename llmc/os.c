@@ -95,8 +95,8 @@ void stop_open(const char *time_limit) {
     static const int signals[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
     if (time_limit) {
         double seconds = duration_seconds(time_limit);
-        int has_unit = time_limit[strspn(time_limit, "0123456789.")] != 0;
-        REQUIRE(has_unit, "--time-limit %s: want a unit, %ss, %sm or %sh", time_limit, time_limit, time_limit, time_limit);
+        REQUIRE(time_limit[strspn(time_limit, "0123456789.")], "--time-limit %s: want a unit, %ss, %sm or %sh",
+                time_limit, time_limit, time_limit, time_limit);
         REQUIRE(seconds > 0, "--time-limit %s: want a duration such as 3h50m, 90s or 2d", time_limit);
         deadline_s = seconds_now() + seconds;
         snprintf(limit_name, sizeof limit_name, "--time-limit %s", time_limit);

@@ -26,8 +26,8 @@ static void make_table(Settings *settings, Option table[SETTINGS_ROWS]) {
 void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **argv) {
     make_table(s, table);
     options_parse(table, "data", foreign_options, argc, argv);
-    REQUIRE(!s->sample || !s->data, "--sample with '%s': it reads no data; the start of the text is --prompt 'SOME WORDS'",
-            s->data);
+    REQUIRE(!s->sample || !s->data, "--sample with '%s': it reads no data; the start of the text is --prompt "
+            "'SOME WORDS'", s->data);
     if (s->config) options_read(table, foreign_options, s->config);
 }
 

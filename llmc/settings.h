@@ -18,7 +18,7 @@
       "text or shards to validate on; without it, the last part of a text") \
     X(REAL,    val_fraction,  "0.1",     RANGE(0, 0.9),      KEPT, "the part of a text kept for validation") \
     X(TEXT,    out,           NULL,      ARGUMENT("DIR"),    COMMAND, \
-      "of log, settings, checkpoints; none = no files (default runs/NAME of the data)") \
+      "of log and checkpoints; none = no files (default runs/NAME of the data)") \
     X(FLAG,    resume,        NULL,      NO_ARGUMENT,        COMMAND, \
       "continue from the newest checkpoint with its options; those given now win") \
     X(TEXT,    init,          NULL,      ARGUMENT("CHECKPOINT"), KEPT, \
@@ -26,7 +26,8 @@
     X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
       "only print the loss on --val-data, or else on all of --data") \
     X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), COMMAND, "only print text that starts with --prompt") \
-    X(TEXT,    config,        NULL,      ARGUMENT("FILE"),   COMMAND, "read options from a file, such as DIR/settings.txt") \
+    X(TEXT,    config,        NULL,      ARGUMENT("FILE"),   COMMAND, \
+      "read options from a file, such as DIR/settings.txt") \
     X(FLAG,    dry_run,       NULL,      NO_ARGUMENT,        COMMAND, "print settings and memory plan, and exit") \
     X(FLAG,    version,       NULL,      NO_ARGUMENT,        COMMAND, "print the version, and exit") \
     X(FLAG,    help,          NULL,      NO_ARGUMENT,        COMMAND, "or -h: print this, and exit") \
@@ -54,7 +55,8 @@
       "tokens of an update, from several micro-batches; 0 = from one") \
     X(REAL,    lr,            "0.001",   RANGE(0, 1e6),      KEPT, \
       "peak learning rate; 6e-4 is usual for d12") \
-    X(REAL,    min_lr,        NULL,      RANGE(0, 1e6),      KEPT, "learning rate at the end (default a tenth of --lr)") \
+    X(REAL,    min_lr,        NULL,      RANGE(0, 1e6),      KEPT, \
+      "learning rate at the end (default a tenth of --lr)") \
     X(CHOICE,  schedule,      "cosine",  CHOICES(SCHEDULE_NAMES), KEPT, \
       "of --lr; wsd = constant, then linear over --decay") \
     X(INTEGER, warmup,        "100",     RANGE(0, 1e12),     KEPT, "steps of linear warm-up") \
@@ -65,7 +67,7 @@
     X(REAL,    eps,           "1e-8",    RANGE(1e-12, 1),    KEPT, "of AdamW") \
     X(REAL,    clip,          "1",       RANGE(0, 1e9),      KEPT, "maximum gradient norm; 0 = no clipping") \
     X(CHOICE,  on_nan,        "stop",    CHOICES("stop|skip"), KEPT, \
-      "an update with a NaN or infinity is never applied: stop, or skip it") \
+      "an update with NaN or infinity is not applied: stop, or skip it") \
     X(REAL,    skip_spikes,   "0",       RANGE(0, 1e6),      KEPT, \
       "skip updates whose loss or norm is this many standard deviations above the last 128; 6 is usual, 0 = none") \
     X(INTEGER, seed,          "1",       RANGE(0, 9e15),     KEPT, "of weights, data order and samples") \
@@ -83,7 +85,8 @@
     X(INTEGER, save_every,    "1000",    RANGE(0, 1e12),     KEPT, "steps between checkpoints; 0 = only at the end") \
     X(CHOICE,  save_dtype,    "f32",     CHOICES("f32|bf16"), KEPT, \
       "of model.safetensors; a resume is exact with both") \
-    X(INTEGER, keep,          "0",       RANGE(0, 1e12),     KEPT, "remove all but the newest N checkpoints; 0 = keep all") \
+    X(INTEGER, keep,          "0",       RANGE(0, 1e12),     KEPT, \
+      "remove all but the newest N checkpoints; 0 = keep all") \
     X(INTEGER, keep_every,    "0",       RANGE(0, 1e12),     KEPT, \
       "but keep those whose step is a multiple of N; 0 = none") \
     X(INTEGER, sample_every,  "0",       RANGE(0, 1e12),     KEPT, "steps between samples; 0 = none") \
