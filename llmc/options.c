@@ -277,9 +277,10 @@ static void read_line(void *argument) {
 }
 
 void options_read(Option *table, const ForeignOption *foreign, const char *path) {
+    static char *text;                      /* not freed: text options point into it */
     FileMap map = file_map(path);
-    char *text = host_alloc((size_t)map.size + 1, path), why[FAIL_LENGTH];
-    memcpy(text, map.bytes, (size_t)map.size);
+    char why[FAIL_LENGTH];
+    text = memcpy(host_alloc((size_t)map.size + 1, path), map.bytes, (size_t)map.size);
     REQUIRE(strlen(text) == (size_t)map.size, "%s: has a zero byte, want a text of lines name = value", path);
     file_unmap(map);
     for (int number = 1; *text; number++) {
