@@ -24,6 +24,7 @@ typedef struct {
     char          *command;                     /* the command line */
     DeviceInfo     device;
     RunInfo        info;
+    char           memory[80];                  /* a line of the banner */
     Corpus         corpus;
     Tokenizer      tokenizer;
     TokenizerFiles tokenizer_files;             /* copied into every checkpoint */
@@ -92,16 +93,15 @@ static void warn(Run *run) {
 static void print_banner(Run *run, Purpose purpose) {
     const Settings *s = &run->settings;
     const char *refusal = device_refuse_dtype(run->config.dtype);
-    char memory[80];
     int tight;
     REQUIRE(!refusal, "--dtype %s: %s", s->dtype, refusal);
     MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, purpose);
-    memory_plan_text(&plan, memory, &tight);
+    memory_plan_text(&plan, run->memory, &tight);
     run->device = device_info();
     if (purpose == TRAIN) {
         run->info = (RunInfo){
             .version = VERSION, .command = run->command, .out = run->dir.path, .device = &run->device,
-            .config = &run->config, .data = corpus_text(&run->corpus), .memory = memory,
+            .config = &run->config, .data = corpus_text(&run->corpus), .memory = run->memory,
             .attention = gpt_attention_name(&run->config, s->attention, (int)s->batch, run->config.T, TRAIN),
             .options = run->options, .val_floor = run->corpus.val_floor, .validates = run->corpus.val != NULL,
             .steps = s->steps, .log_every = s->log_every, .log_jsonl = s->log_jsonl };
@@ -367,8 +367,7 @@ int main(int argc, char **argv) {
     device_start(argv);
     for (int fd = 0; fd <= 2; fd++)         /* else a file that is opened later would become a closed stdout */
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) return 1;
-    settings_options(s, run.options);
-    options_parse(run.options, argc, argv);
+    settings_parse(s, run.options, argc, argv);
     run.command = command_line(argc, argv);
     if (s->version) { printf("%s (%s)\n", VERSION, backend_name); return 0; }
     if (s->help)    { settings_help(stdout, run.options); return 0; }

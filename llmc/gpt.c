@@ -14,16 +14,16 @@
 
 /* ---- Sizes */
 
-static const struct { const char *name; int L, NH, C, T; } named[] = {
-    { "d2",   2,  2,  128,  256 }, { "d4",   4,  4,  256,  256 },
-    { "d6",   6,  6,  384,  256 }, { "d8",   8,  8,  512,  256 },
-    { "d12", 12, 12,  768, 1024 }, { "d24", 24, 16, 1024, 1024 },
-    { "d36", 36, 20, 1280, 1024 }, { "d48", 48, 25, 1600, 1024 },
+static const struct { const char *name, *gpt2_name; int L, NH, C, T; } named[] = {
+    { "d2",  "",             2,  2,  128,  256 }, { "d4",  "",            4,  4,  256,  256 },
+    { "d6",  "",             6,  6,  384,  256 }, { "d8",  "",            8,  8,  512,  256 },
+    { "d12", "gpt2",        12, 12,  768, 1024 }, { "d24", "gpt2-medium", 24, 16, 1024, 1024 },
+    { "d36", "gpt2-large",  36, 20, 1280, 1024 }, { "d48", "gpt2-xl",     48, 25, 1600, 1024 },
 };
 
 int gpt_named(const char *name, GPTConfig *config) {
-    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
-        if (strcmp(name, named[i].name) == 0) {
+    for (size_t i = 0; *name && i < sizeof named / sizeof *named; i++)
+        if (!strcmp(name, named[i].name) || !strcmp(name, named[i].gpt2_name)) {
             *config = (GPTConfig){ .L = named[i].L, .NH = named[i].NH, .C = named[i].C, .T = named[i].T };
             return 1;
         }

@@ -102,7 +102,8 @@ typedef struct {
 } GPT;
 
 /* Sets L, NH, C and T, the rest 0; returns 0 when there is no model of that name. */
-#define GPT_NAMES "d2, d4, d6, d8, d12 (GPT-2 124M), d24 (350M), d36 (774M), d48 (1558M)"
+#define GPT_NAMES "d2, d4, d6, d8, d12 = gpt2 (124M), d24 = gpt2-medium (355M), d36 = gpt2-large (774M), " \
+                  "d48 = gpt2-xl (1558M)"
 int gpt_named(const char *name, GPTConfig *config);
 
 /* Fails where the sizes are invalid: C not divisible by NH, a size below 1, ... Sets Vp. */

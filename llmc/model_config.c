@@ -7,22 +7,26 @@
 static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : F32; }
 
 GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *checkpoint, int V) {
-    GPTConfig config;
-    if (s->model) REQUIRE(gpt_named(s->model, &config), "--model %s: want one of %s", s->model, GPT_NAMES);
-    config.V = V;
-    if (from) config = *checkpoint;
-    const struct { const char *option; int64_t given; int *size; } sizes[] = {
-        { "layers",   s->layers,   &config.L },
-        { "heads",    s->heads,    &config.NH },
-        { "channels", s->channels, &config.C },
-        { "context",  s->context,  &config.T },
-        { "vocab",    s->vocab,    &config.V },
+    GPTConfig config, named;
+    const char *model = s->model ? s->model : "d4";
+    REQUIRE(gpt_named(model, &named), "--model %s: want one of %s", model, GPT_NAMES);
+    config = from ? *checkpoint : named;
+    if (!from) config.V = V;
+    const struct { const char *option; int64_t given; int *size, named; } sizes[] = {
+        { "layers",   s->layers,   &config.L,  named.L },
+        { "heads",    s->heads,    &config.NH, named.NH },
+        { "channels", s->channels, &config.C,  named.C },
+        { "context",  s->context,  &config.T,  0 },       /* 0: --model leaves it to the checkpoint */
+        { "vocab",    s->vocab,    &config.V,  0 },
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        if (!sizes[i].given) continue;
-        REQUIRE(!from || sizes[i].given == *sizes[i].size, "--%s %lld: the model of %s has %d", sizes[i].option,
-                (long long)sizes[i].given, from, *sizes[i].size);
-        *sizes[i].size = (int)sizes[i].given;
+        int has = *sizes[i].size;
+        if (sizes[i].given) *sizes[i].size = (int)sizes[i].given;
+        REQUIRE(!from || has == *sizes[i].size, "--%s %lld: the model of %s has %d", sizes[i].option,
+                (long long)sizes[i].given, from, has);
+        int agrees = !s->model || sizes[i].given || !sizes[i].named || has == sizes[i].named;
+        REQUIRE(!from || agrees, "--model %s: %d %s, the model of %s has %d; remove --model", model, sizes[i].named,
+                sizes[i].option, from, has);
     }
     config.dtype = dtype_named(s->dtype);
     config.save_dtype = dtype_named(s->save_dtype);

@@ -1,8 +1,10 @@
 #include "options.h"
+#include "files.h"
 #include "os.h"
 #include "../kernels/check.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,15 +62,40 @@ static int is_choice(const char *choices, const char *value) {
     return 0;
 }
 
+/* The value of "1500", "1.5e3", "1.5k" or "1.5Ki"; NAN when it is none (strtod also accepts " 1", "0x1p3", "inf"). */
+static double number_of(const char *text) {
+    static const struct { const char *name; int tens, twos; } units[] = {
+        { "", 0, 0 }, { "k", 3, 0 }, { "K", 3, 0 }, { "M", 6, 0 }, { "G", 9, 0 },
+        { "Ki", 0, 10 }, { "Mi", 0, 20 }, { "Gi", 0, 30 },
+    };
+    char decimal[64], *end;
+    size_t length = strspn(text, "+-.0123456789eE");
+    for (size_t i = 0; i < sizeof units / sizeof *units && length < sizeof decimal - 4; i++) {
+        if (strcmp(text + length, units[i].name)) continue;
+        snprintf(decimal, sizeof decimal, "%.*s", (int)length, text);
+        if (units[i].tens) sprintf(decimal + length, "e%d", units[i].tens);    /* 1.005 x 1000 would be inexact */
+        errno = 0;
+        double number = strtod(decimal, &end);
+        return errno || end == decimal || *end ? NAN : ldexp(number, units[i].twos);
+    }
+    return NAN;
+}
+
 static void set_number(const Option *option, const char *value) {
-    int is_integer = option->type == OPTION_INTEGER;
-    const char *characters = is_integer ? "-0123456789" : "+-.0123456789eE";
+    int is_integer = option->type == OPTION_INTEGER, is_digits = !value[strspn(value, "-0123456789")];
     char *end, range[80];
-    errno = 0;
-    int64_t integer = is_integer ? strtoll(value, &end, 10) : 0;
-    double number = is_integer ? (double)integer : strtod(value, &end);
-    /* strtod also accepts " 1", "0x1p3", "inf" and "nan" */
-    int valid = !errno && end > value && !*end && !value[strspn(value, characters)];
+    double number = number_of(value);
+    int valid = !isnan(number);
+    int64_t integer = 0;
+    if (is_integer && is_digits) {
+        errno = 0;
+        number = (double)(integer = strtoll(value, &end, 10));
+        valid = !errno && end > value && !*end;
+    } else if (is_integer) {
+        /* a number of 15 digits that is no integer does not round to one */
+        valid = number == rint(number) && fabs(number) <= 1e15 && strlen(value) <= 16;
+        if (valid) integer = (int64_t)number;
+    }
     REQUIRE(valid && number >= option->min && number <= option->max, "--%s %.100s: want %s, %s", option->name, value,
             is_integer ? "an integer" : "a number", range_text(option, range));
     if (is_integer) *(int64_t *)option->value = integer;
@@ -112,58 +139,195 @@ static int within(int edits, const char *a, const char *b) {
 
 static int is_prefix(const char *start, const char *text) { return !strncmp(start, text, strlen(start)); }
 
-/* 0 edits: one word begins with the other. */
-static int resembles(int edits, const char *word, const char *name) {
-    return edits ? within(edits, word, name) : is_prefix(word, name) || is_prefix(name, word);
+/* The answer to a name of another program, or NULL. */
+static const char *foreign_answer(const ForeignOption *foreign, const char *name) {
+    size_t length = strlen(name);
+    for (; length && foreign && foreign->names; foreign++)
+        for (const char *at = foreign->names; (at = strstr(at, name)); at += length)
+            if ((at == foreign->names || at[-1] == ' ') && (at[length] == ' ' || !at[length])) return foreign->answer;
+    return NULL;
 }
 
-static _Noreturn void fail_unknown(const Option *table, const char *name) {
-    for (int edits = 0; edits <= 2 && *name; edits++)
+/* The option that a misspelt or abbreviated name must mean, or NULL: at most 1 edit away, 2 where both names are longer
+   than 4, or the only one that begins so. A name of 1 or 2 characters could mean anything. */
+static const Option *similar_option(const Option *table, const char *name) {
+    const Option *found = NULL;
+    size_t length = strlen(name);
+    int count = 0;
+    for (int edits = 1; edits <= 2 && length >= 3; edits++)
         for (const Option *o = table; !at_end(o); o++)
-            REQUIRE(!o->name || !resembles(edits, name, o->name), "--%s: no such option; did you mean --%s?", name,
-                    o->name);
-    fail("--%s: no such option (--help lists the options)", name);
+            if (o->name && within(edits, name, o->name) && (edits == 1 || (length > 4 && strlen(o->name) > 4)))
+                return o;
+    for (const Option *o = table; !at_end(o) && length >= 3; o++)
+        if (o->name && is_prefix(name, o->name)) found = o, count++;
+    return count == 1 ? found : NULL;
 }
 
-/* The command line goes into the log and into JSON, which are UTF-8. */
-static void check_utf8(const char *word, int number) {
+/* typed: the option's name with its dashes. Fails when there is none. */
+static Option *require_option(Option *table, const ForeignOption *foreign, const char *typed) {
+    char name[64];
+    snprintf(name, sizeof name, "%s", typed + (is_prefix("--", typed) ? 2 : 0));
+    for (char *c = name; (c = strchr(c, '_')); ) *c = '-';
+    Option *option = options_find(table, name);
+    if (option) return option;
+    const char *answer = foreign_answer(foreign, name);
+    REQUIRE(!answer, "%s: %s", typed, answer);
+    const Option *similar = similar_option(table, name);
+    REQUIRE(!similar, "%s: no such option; did you mean --%s?", typed, similar->name);
+    fail("%s: no such option (--help lists the options)", typed);
+}
+
+static int takes_empty(const Option *option) { return option->fallback && !*option->fallback; }
+
+/* The words of the command line go into the log and into JSON, which are UTF-8. */
+static void check_utf8(const char *word, const char *where) {
     for (size_t at = 0, length; word[at]; at += length) {
         length = utf8_length((const unsigned char *)word + at, strnlen(word + at, 4));
-        REQUIRE(length, "word %d of the command line: byte 0x%02x after '%.*s' is not UTF-8; rename a file of such a "
-                "name", number, (unsigned char)word[at], (int)at, word);
+        REQUIRE(length, "%sbyte 0x%02x after '%.*s' is not UTF-8; rename a file of such a name", where,
+                (unsigned char)word[at], (int)at, word);
     }
 }
 
-void options_parse(Option *table, int argc, char **argv) {
+void options_parse(Option *table, const char *positional, const ForeignOption *foreign, int argc, char **argv) {
+    char typed[64];
     for (Option *option = table; !at_end(option); option++) {
         option->given = 0;
         if (option->name) option_set(option, option->fallback ? option->fallback : "");
     }
-    for (int i = 1; i < argc; i++) check_utf8(argv[i], i);
     for (int i = 1; i < argc; i++) {
-        REQUIRE(is_prefix("--", argv[i]), "'%.100s': unexpected; options begin with --, a flag takes no value, and a "
+        snprintf(typed, sizeof typed, "word %d of the command line: ", i);
+        check_utf8(argv[i], typed);
+    }
+    for (int i = 1; i < argc; i++) {
+        int is_word = *argv[i] != '-';
+        const char *equals = strchr(argv[i], '='), *value = is_word ? argv[i] : equals ? equals + 1 : NULL;
+        REQUIRE(!is_word || positional, "'%.100s': unexpected; options begin with --, a flag takes no value, and a "
                 "value of several words needs quotes (--help lists the options)", argv[i]);
-        char name[64];
-        const char *equals = strchr(argv[i], '='), *value = equals ? equals + 1 : NULL;
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(argv[i] + 2, "="), argv[i] + 2);
-        Option *option = options_find(table, name);
-        if (!option) fail_unknown(table, name);
+        snprintf(typed, sizeof typed, "%s%.*s", is_word ? "--" : "", (int)strcspn(argv[i], "="), argv[i]);
+        Option *option = require_option(table, foreign, is_word ? positional : strcmp(typed, "-h") ? typed : "--help");
+        const char *name = option->name;
+        if (!value) value = option->type == OPTION_FLAG ? "yes" : i + 1 < argc ? argv[++i] : NULL;
+        REQUIRE(!option->given || !positional || strcmp(name, positional), "--%s: given twice, the second time as "
+                "'%.100s'; a word without dashes is --%s; a pattern that the shell must not expand needs quotes, "
+                "'dir/*.bin', and so does a value of several words", name, value ? value : "", name);
         REQUIRE(!option->given, "--%s: given twice", name);
-        option->given = 1;
-        if (!value) value = option->type == OPTION_FLAG ? "yes" : i + 1 < argc ? argv[++i] : "";
-        REQUIRE(*value && (equals || !is_prefix("--", value)), "--%s: want a value, got '%.100s' (write a value that "
-                "begins with dashes as --%s=VALUE)", name, value, name);
+        option->given = ON_COMMAND_LINE;
+        REQUIRE(option->type != OPTION_FLAG || equals || i + 1 == argc || !is_choice("yes|no|true|false", argv[i + 1]),
+                "--%s %s: a flag takes no value; write --%s or --%s=no", name, argv[i + 1], name, name);
+        int is_value = value && (*value || takes_empty(option)) && (equals || is_word || !is_prefix("--", value));
+        REQUIRE(is_value, "--%s: want a value, got '%.100s' (write a value that begins with dashes as --%s=VALUE)",
+                name, value ? value : "", name);
         option_set(option, value);
+    }
+}
+
+/* ---- --config */
+
+static const char BLANKS[] = " \t\r";
+
+/* Ends the value that begins at text with a zero byte, without quotes and escapes. */
+static void end_value(char *text) {
+    char quote = *text, *from = text, *to = text;
+    if (quote != '"' && quote != '\'') {
+        while (*from && !(*from == '#' && (from == text || strchr(BLANKS, from[-1])))) from++;
+        while (from > text && strchr(BLANKS, from[-1])) from--;
+        *from = 0;
+        return;
+    }
+    while (*++from && *from != quote) {
+        char c = *from;
+        if (c == '\\' && quote == '"') {
+            c = *++from;
+            REQUIRE(c && strchr("nt\"\\", c), "\\%.1s: want \\n, \\t, \\\" or \\\\ in \"...\"", from);
+            c = c == 'n' ? '\n' : c == 't' ? '\t' : c;
+        }
+        *to++ = c;
+    }
+    REQUIRE(*from, "want a closing %c", quote);
+    from++;
+    from += strspn(from, BLANKS);
+    REQUIRE(!*from || *from == '#', "'%.100s' after the closing %c: want the end of the line or #", from, quote);
+    *to = 0;
+}
+
+typedef struct { Option *table; const ForeignOption *foreign; char *line; } ConfigLine;
+
+static void read_line(void *argument) {
+    ConfigLine *config = argument;
+    char *name = config->line + strspn(config->line, BLANKS), typed[64];
+    int length = (int)strcspn(name, " \t\r=#");
+    char *value = name + length + strspn(name + length, BLANKS);
+    if (!*name || *name == '#') return;
+    check_utf8(config->line, "");
+    REQUIRE(length && *name != '-' && *value == '=', "'%.100s': want name = value", name);
+    value++;
+    value += strspn(value, BLANKS);
+    int is_quoted = *value == '"' || *value == '\'';
+    snprintf(typed, sizeof typed, "--%.*s", length, name);
+    Option *option = require_option(config->table, config->foreign, typed), copy = *option;
+    end_value(value);
+    REQUIRE(option->role != ROLE_COMMAND || !strcmp(option->name, "out"), "--%s belongs on the command line",
+            option->name);
+    REQUIRE(!(option->given & IN_FILE), "--%s: given twice", option->name);
+    REQUIRE(*value || (is_quoted && takes_empty(option)), "--%s: want a value", option->name);
+    int64_t unused[1];
+    if (option->given) copy.value = unused;         /* the command line wins: the value is only checked */
+    option_set(&copy, value);
+    option->given |= IN_FILE;
+}
+
+void options_read(Option *table, const ForeignOption *foreign, const char *path) {
+    static char *text;                      /* not freed: text options point into it */
+    FileMap map = file_map(path);
+    char why[FAIL_LENGTH];
+    text = memcpy(host_alloc((size_t)map.size + 1, path), map.bytes, (size_t)map.size);
+    REQUIRE(strlen(text) == (size_t)map.size, "%s: has a zero byte, want a text of lines name = value", path);
+    file_unmap(map);
+    for (int number = 1; *text; number++) {
+        char *end = text + strcspn(text, "\n"), *next = end + (*end == '\n');
+        *end = 0;
+        ConfigLine line = { table, foreign, text };
+        if (fails(read_line, &line, why)) fail("%s:%d: %s", path, number, why);
+        text = next;
+    }
+}
+
+static int is_plain(const char *word) {
+    return *word && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+")];
+}
+
+int option_is_setting(const Option *o) {
+    char text[256];
+    return o->name && o->role != ROLE_COMMAND && *option_text(o, text);
+}
+
+void options_write(FILE *file, const Option *table) {
+    for (const Option *o = table; !at_end(o); o++) {
+        char text[256];
+        if (!option_is_setting(o)) continue;
+        const char *value = option_text(o, text);
+        if (is_plain(value)) {
+            fprintf(file, "%s = %s\n", o->name, value);
+            continue;
+        }
+        fprintf(file, "%s = \"", o->name);
+        for (; *value; value++) {
+            if (strchr("\n\t\"\\", *value)) fputc('\\', file);
+            fputc(*value == '\n' ? 'n' : *value == '\t' ? 't' : *value, file);
+        }
+        fputs("\"\n", file);
     }
 }
 
 /* ---- --help */
 
-/* Prints the words of a text between the columns HELP_LEFT and HELP_COLUMNS. column: of the cursor. */
+/* Prints the words of a text between the columns HELP_LEFT and HELP_COLUMNS, on a new line where the cursor is beyond
+   HELP_LEFT. column: of the cursor. */
 static void print_wrapped(FILE *file, int column, const char *text) {
+    const char *start = text;
     while (*text) {
         int length = (int)strcspn(text, " ");
-        if (column + 1 + length > HELP_COLUMNS) {
+        if (column + 1 + length > HELP_COLUMNS || (column >= HELP_LEFT && text == start)) {
             fputc('\n', file);
             column = 0;
         }
@@ -179,14 +343,12 @@ void options_help(FILE *file, const Option *table) {
             fprintf(file, "%s%s\n", o > table ? "\n" : "", o->help);
             continue;
         }
-        int is_number = o->type == OPTION_INTEGER || o->type == OPTION_REAL;
-        char range[80], text[1024];
-        const char *allowed = o->type == OPTION_CHOICE ? o->choices : is_number ? range_text(o, range) : "";
-        const char *argument = o->argument ? o->argument : o->type == OPTION_FLAG ? "" : is_number ? "N" : "NAME";
-        const char *fallback = o->fallback ? o->fallback : "";
-        int any = *allowed || *fallback;
-        snprintf(text, sizeof text, "%s%s%s%s%s%s%s", o->help, any ? " (" : "", allowed,
-                 *allowed && *fallback ? "; " : "", *fallback ? "default " : "", fallback, any ? ")" : "");
+        int is_number = o->type == OPTION_INTEGER || o->type == OPTION_REAL, is_flag = o->type == OPTION_FLAG;
+        const char *values = is_flag ? "" : is_number ? "N" : o->choices ? o->choices : "NAME";
+        const char *argument = o->argument ? o->argument : values;
+        char text[1024];
+        const char *fallback = o->fallback && !(is_flag && !strcmp(o->fallback, "no")) ? o->fallback : "";
+        snprintf(text, sizeof text, "%s%s%s%s", o->help, *fallback ? " (default " : "", fallback, *fallback ? ")" : "");
         print_wrapped(file, fprintf(file, "  --%s%s%s", o->name, *argument ? " " : "", argument), text);
     }
 }
@@ -195,36 +357,13 @@ void options_help(FILE *file, const Option *table) {
 
 /* Quoted for a shell, except for control characters. */
 static void print_quoted(FILE *file, const char *word) {
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+";
-    const char *quote = *word && !word[strspn(word, plain)] ? "" : "'";
+    const char *quote = is_plain(word) ? "" : "'";
     fputs(quote, file);
     for (; *word; word++) {
         if (*word == '\'') fputs("'\\''", file);
         else fputc((unsigned char)*word < ' ' ? '?' : *word, file);
     }
     fputs(quote, file);
-}
-
-void options_print(FILE *file, const Option *table, int all) {
-    char text[256];
-    for (const Option *o = table; !at_end(o); o++) {
-        if (!o->name || (o->type == OPTION_FLAG && !o->fallback)) continue;
-        const char *value = option_text(o, text);
-        if (!*value || (!all && o->fallback && !strcmp(value, o->fallback))) continue;
-        fprintf(file, " --%s=", o->name);
-        print_quoted(file, value);
-    }
-}
-
-int option_is_setting(const Option *o) {
-    char text[256];
-    return o->name && o->resume != FREE_ON_RESUME && *option_text(o, text);
-}
-
-void options_write(FILE *file, const Option *table) {
-    char text[256];
-    for (const Option *o = table; !at_end(o); o++)
-        if (option_is_setting(o)) fprintf(file, "%s = %s\n", o->name, option_text(o, text));
 }
 
 char *command_line(int argc, char **argv) {

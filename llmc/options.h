@@ -1,4 +1,5 @@
-/* llmc/options.h - Command line options. One table is read by the parser, --help, the banner and the log. */
+/* llmc/options.h - Options, from the command line and from a file. One table is read by the parser, --help, the log and
+   the checkpoints. */
 #ifndef LLMC_OPTIONS_H
 #define LLMC_OPTIONS_H
 #include <stdint.h>
@@ -6,9 +7,11 @@
 
 typedef enum { OPTION_FLAG, OPTION_INTEGER, OPTION_REAL, OPTION_TEXT, OPTION_CHOICE } OptionType;
 
-/* The value in a resumed run: FREE: as given now; KEPT: as in the checkpoint unless given; FIXED: as in the checkpoint,
-   another one is an error. The parser ignores it. */
-typedef enum { FREE_ON_RESUME, KEPT_ON_RESUME, FIXED_ON_RESUME } OptionResume;
+/* COMMAND: what to do now, neither in settings.txt nor in a checkpoint. FREE: in settings.txt. KEPT: in both, and a
+   resume keeps it unless another value is given. */
+typedef enum { ROLE_COMMAND, ROLE_FREE, ROLE_KEPT } OptionRole;
+
+enum { ON_COMMAND_LINE = 1, IN_FILE = 2 };
 
 typedef struct {
     const char *name;          /* without the dashes; NULL with help = the title of a group of options */
@@ -17,36 +20,44 @@ typedef struct {
     const char *fallback;      /* the default as text; NULL = none (no, 0, NULL) */
     double      min, max;      /* numbers: the range, ends included */
     const char *choices;       /* "cosine|linear|wsd" */
-    const char *argument;      /* the value's name in --help: "FILE"; NULL = "N" for a number, else "NAME" */
+    const char *argument;      /* the value's name in --help: "FILE"; NULL = "N" for a number, the choices, or "NAME" */
     const char *help;
-    int         given;         /* set by the parser: the command line has it */
-    OptionResume resume;
+    int         given;         /* set by the parser: 0 = the default, or ON_COMMAND_LINE | IN_FILE */
+    OptionRole  role;
 } Option;
 
-/* Sets every default, then reads argv: --name value, --name=value, --flag (or --flag=yes, --flag=no). Fails on an
-   unknown option (the message names a similar one; abbreviations are unknown), a missing, empty or malformed value, a
-   value out of range, an option given twice, a word that is no option, and a word that is not UTF-8. Text and choice
-   values point into argv. The table ends with a row of zeros. */
-void options_parse(Option *table, int argc, char **argv);
+/* Names that other programs use, with '-' for '_', separated by blanks ("-b": with one dash), and what an error message
+   answers: "use --batch". The table ends with a row of zeros. */
+typedef struct { const char *names, *answer; } ForeignOption;
 
-/* Sets one option as the command line would; "" removes the value of an option without a default, so that
-   option_set(o, option_text(o)) changes nothing. The option keeps the pointer to a text or choice. */
+/* Sets every default, then reads argv: --name value, --name=value, --flag (or --flag=yes, --flag=no), -h for --help;
+   '_' in a name is '-'. A word without dashes is the value of the option positional; NULL = it is an error. foreign:
+   may be NULL. Fails on an unknown option (the message names the one that is meant, if that is clear), a missing, empty
+   or malformed value, a value out of range, an option given twice, and a word that is not UTF-8. Only an option whose
+   default is "" takes an empty value. Text and choice values point into argv. The table ends with a row of zeros. */
+void options_parse(Option *table, const char *positional, const ForeignOption *foreign, int argc, char **argv);
+
+/* Reads a file of lines name = value, after options_parse: what the command line has is checked, but not set. A value
+   is "...", with the escapes \n \t \" \\, or '...', or all up to the end or to white space and #, which begins a
+   comment. Fails as options_parse, with FILE:LINE: in front, and on commands except out. Values live until the process
+   ends. */
+void options_read(Option *table, const ForeignOption *foreign, const char *path);
+
+/* Writes all FREE and KEPT options that have a value, for options_read, which then sets the same values to the bit. */
+void options_write(FILE *file, const Option *table);
+
+/* Sets one option as the command line would. Numbers are "1500", "1.5e3", "1.5k", with k M G = 1000^n and Ki Mi Gi =
+   1024^n; an integer option takes all that is exactly an integer. "" removes the value of an option without a default,
+   so that option_set(o, option_text(o)) changes nothing. The option keeps the pointer to a text or choice. */
 void option_set(const Option *option, const char *value);
 Option *options_find(Option *table, const char *name);              /* NULL when there is none */
 void options_help(FILE *file, const Option *table);                 /* 100 columns at most */
 
-/* The settings as " --name=value", quoted for a shell: all that have a value, or those that differ from their defaults.
-   A flag without a default is a command, not a setting. */
-void options_print(FILE *file, const Option *table, int all);
-
-/* Whether it is a setting of the run, and has a value; the others only say what to do. */
+/* Whether options_write writes it. */
 int  option_is_setting(const Option *option);
 
-/* All settings as lines "name = value". */
-void options_write(FILE *file, const Option *table);
-
-/* argv quoted for a shell, a new string: plain words as they are, others in '...' (a ' in them as '\''). Here and in
-   options_print, control characters become '?': each is one line, which a terminal can show. */
+/* argv quoted for a shell, a new string: plain words as they are, others in '...' (a ' in them as '\''),
+   control characters as '?': one line, which a terminal can show. */
 char *command_line(int argc, char **argv);
 
 /* The value as text that option_set accepts: "0.0003", "flash", "yes"; "" for an option with neither value nor default.

@@ -23,7 +23,7 @@ double seconds_now(void) {
 static const struct { char letter; int seconds; } units[] = { {'d', 86400}, {'h', 3600}, {'m', 60}, {'s', 1} };
 enum { UNITS = sizeof units / sizeof *units };
 
-/* Units from the longest to the shortest, each at most once; a number alone is seconds. */
+/* Units from the longest to the shortest, each at most once. */
 double duration_seconds(const char *text) {
     double total = 0;
     int next = 0;
@@ -32,7 +32,6 @@ double duration_seconds(const char *text) {
         char *end;
         double value = strtod(text, &end);
         if (!length || end != text + length) return -1;
-        if (!*end && !next) return value;
         while (next < UNITS && units[next].letter != *end) next++;
         if (next == UNITS) return -1;
         total += value * units[next++].seconds;
@@ -96,6 +95,8 @@ void stop_open(const char *time_limit) {
     static const int signals[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
     if (time_limit) {
         double seconds = duration_seconds(time_limit);
+        REQUIRE(time_limit[strspn(time_limit, "0123456789.")], "--time-limit %s: want a unit, %ss, %sm or %sh",
+                time_limit, time_limit, time_limit, time_limit);
         REQUIRE(seconds > 0, "--time-limit %s: want a duration such as 3h50m, 90s or 2d", time_limit);
         deadline_s = seconds_now() + seconds;
         snprintf(limit_name, sizeof limit_name, "--time-limit %s", time_limit);

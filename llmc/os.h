@@ -6,7 +6,7 @@
 void  *host_alloc(size_t bytes, const char *what);     /* zeroed; fails with a message that names what */
 double seconds_now(void);         /* monotonic clock; async-signal-safe */
 
-/* Seconds of "3h50m", "2d", "90s", "1.5h" or plain "3600"; -1 when it is no duration. */
+/* Seconds of "3h50m", "2d", "90s" or "1.5h"; -1 when it is no duration: a number without a unit is none. */
 double duration_seconds(const char *text);
 
 const char *duration_text(double seconds, char text[32]);      /* "2d03h", "1h02m", "3m20s", "45s" */

@@ -1,17 +1,19 @@
 #include "settings.h"
 #include <string.h>
 #include "../kernels/check.h"
+#include "option_names.h"
 
-void settings_options(Settings *settings, Option table[SETTINGS_ROWS]) {
+/* Writes the table that sets these settings, which must stay where they are. */
+static void make_table(Settings *settings, Option table[SETTINGS_ROWS]) {
     static char names[SETTINGS_ROWS][32];
 #define ARGUMENT(name)  .argument = name
 #define RANGE(low, high) .min = low, .max = high
 #define CHOICES(names)  .choices = names
 #define NO_ARGUMENT     .argument = NULL
 #define TITLE(title)    { .help = title },
-#define ROW(kind, field, default_text, values, on_resume, help_text) \
+#define ROW(kind, field, default_text, values, kept_as, help_text) \
     { .name = #field, .type = OPTION_##kind, .value = &settings->field, .fallback = default_text, values, \
-      .resume = on_resume##_ON_RESUME, .help = help_text },
+      .role = ROLE_##kept_as, .help = help_text },
     const Option rows[SETTINGS_ROWS] = { SETTINGS(TITLE, ROW) {0} };
     memcpy(table, rows, sizeof rows);
     for (int i = 0; i < SETTINGS_ROWS; i++) {
@@ -21,12 +23,24 @@ void settings_options(Settings *settings, Option table[SETTINGS_ROWS]) {
     }
 }
 
+void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **argv) {
+    make_table(s, table);
+    options_parse(table, "data", foreign_options, argc, argv);
+    REQUIRE(!s->sample || !s->data, "--sample with '%s': it reads no data; the start of the text is --prompt "
+            "'SOME WORDS'", s->data);
+    if (s->config) options_read(table, foreign_options, s->config);
+}
+
 void settings_help(FILE *file, const Option *table) {
-    fputs("train_gpt trains GPT-2 models.\n\n"
-          "  train_gpt --data book.txt --out runs/book           train on any text\n"
-          "  train_gpt --out runs/book --resume                  continue after a stop\n"
-          "  train_gpt --sample runs/book --prompt 'Once '       generate text\n"
-          "  train_gpt --eval runs/book --data other.txt         loss on another text\n\n", file);
+    fputs("train_gpt trains GPT-2 models on text files and on token shards.\n\n"
+          "  train_gpt book.txt                                   train; the results go to runs/book\n"
+          "  train_gpt --resume runs/book --steps 4k              continue, here for more steps\n"
+          "  train_gpt --sample runs/book --prompt 'Once '        generate text\n"
+          "  train_gpt --eval runs/book other.txt                 loss on another text\n"
+          "  train_gpt --config runs/book/settings.txt --lr 2e-3  the same run with another learning rate\n\n"
+          "Numbers: 2000, 2e3, 2k, 1.5M, 1G, and 4Ki, 1Mi, 1Gi with powers of 1024.\n"
+          "A file for --config has lines such as lr = 2e-3, val-data = \"my file.txt\", deterministic = yes;\n"
+          "# begins a comment. Options on the command line win over it.\n\n", file);
     options_help(file, table);
     fputs("\nmfu, model FLOP utilisation, is (6 N + 12 L C T) FLOP per token x tokens/s / the device's peak in\n"
           "the chosen precision, with N parameters, L layers, C channels, context T (PaLM, arXiv 2204.02311,\n"

@@ -1,6 +1,6 @@
 /* llmc/settings.h - The options of train_gpt. Every option is declared once, in this table: it makes the field of
-   Settings, the row that the parser and --help read (llmc/options.h), and the entry in the log and in checkpoints. The
-   option's name is the field's with '-' for '_'; resume is OptionResume in llmc/options.h. */
+   Settings, the row that the parser and --help read (llmc/options.h), and the entry in settings.txt and in checkpoints.
+   The option's name is the field's with '-' for '_'; role is OptionRole in llmc/options.h. */
 #ifndef LLMC_SETTINGS_H
 #define LLMC_SETTINGS_H
 #include "gpt.h"
@@ -9,88 +9,89 @@
 
 #define VERSION "train_gpt 0.1"
 
-/*    type     field          default    values              resume help */
+/*    type     field          default    values              role help */
 #define SETTINGS(GROUP, X) \
     GROUP("What to do (without --eval or --sample: train)") \
     X(TEXT,    data,          NULL,      ARGUMENT("FILE"),   KEPT, \
-      "a text (its bytes are the tokens), or token shards: 'dir/train_*.bin'") \
+      "a text (its bytes are the tokens) or token shards, 'dir/train_*.bin'") \
     X(TEXT,    val_data,      NULL,      ARGUMENT("FILE"),   KEPT, \
       "text or shards to validate on; without it, the last part of a text") \
     X(REAL,    val_fraction,  "0.1",     RANGE(0, 0.9),      KEPT, "the part of a text kept for validation") \
-    X(TEXT,    out,           NULL,      ARGUMENT("DIR"),    FREE, \
-      "directory of log.csv and of the checkpoints, step-00001000 and so on") \
-    X(FLAG,    resume,        NULL,      NO_ARGUMENT,        FREE, \
-      "continue from the newest checkpoint in --out with its options; without a checkpoint, begin") \
+    X(TEXT,    out,           NULL,      ARGUMENT("DIR"),    COMMAND, \
+      "of log and checkpoints; none = no files (default runs/NAME of the data)") \
+    X(FLAG,    resume,        NULL,      NO_ARGUMENT,        COMMAND, \
+      "continue from the newest checkpoint with its options; those given now win") \
     X(TEXT,    init,          NULL,      ARGUMENT("CHECKPOINT"), KEPT, \
-      "start from the weights and the model of a checkpoint instead of random weights") \
-    X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), FREE, \
+      "start from the weights of a checkpoint instead of random ones") \
+    X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
       "only print the loss on --val-data, or else on all of --data") \
-    X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), FREE, "only print text that starts with --prompt") \
-    X(FLAG,    dry_run,       NULL,      NO_ARGUMENT,        FREE, "print settings and memory plan, and exit") \
-    X(FLAG,    version,       NULL,      NO_ARGUMENT,        FREE, "print the version, and exit") \
-    X(FLAG,    help,          NULL,      NO_ARGUMENT,        FREE, "print this, and exit") \
+    X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), COMMAND, "only print text that starts with --prompt") \
+    X(TEXT,    config,        NULL,      ARGUMENT("FILE"),   COMMAND, \
+      "read options from a file, such as DIR/settings.txt") \
+    X(FLAG,    dry_run,       NULL,      NO_ARGUMENT,        COMMAND, "print settings and memory plan, and exit") \
+    X(FLAG,    version,       NULL,      NO_ARGUMENT,        COMMAND, "print the version, and exit") \
+    X(FLAG,    help,          NULL,      NO_ARGUMENT,        COMMAND, "or -h: print this, and exit") \
     \
     GROUP("Model") \
-    X(TEXT,    model,         NULL,      ARGUMENT("NAME"),   KEPT, GPT_NAMES) \
-    X(INTEGER, layers,        "0",       RANGE(0, 1000),     KEPT, "blocks; 0 = from --model") \
-    X(INTEGER, heads,         "0",       RANGE(0, 65536),    KEPT, "attention heads; 0 = from --model") \
-    X(INTEGER, channels,      "0",       RANGE(0, 65536),    KEPT, "width; 0 = from --model") \
+    X(TEXT,    model,         NULL,      ARGUMENT("NAME"),   KEPT, \
+      "one of " GPT_NAMES " (default d4, or the checkpoint's)") \
+    X(INTEGER, layers,        "0",       RANGE(0, 1000),     KEPT, "blocks; 0 = as in --model") \
+    X(INTEGER, heads,         "0",       RANGE(0, 65536),    KEPT, "attention heads; 0 = as in --model") \
+    X(INTEGER, channels,      "0",       RANGE(0, 65536),    KEPT, "width; 0 = as in --model") \
     X(INTEGER, context,       "0",       RANGE(0, 1 << 24),  KEPT, \
-      "maximum sequence length in tokens; 0 = 256, or 1024 from d12 up") \
+      "tokens of a sequence, at most; 0 = 256, or 1024 from d12 up") \
     X(INTEGER, vocab,         "0",       RANGE(0, 1 << 24),  KEPT, \
-      "vocabulary size; 0 = 256 for a text, 50257 (GPT-2) for shards") \
+      "vocabulary; 0 = 256 for a text, 50257 (GPT-2) for shards") \
     X(CHOICE,  dtype,         "f32",     CHOICES("f32|bf16"), KEPT, "precision of the computation") \
-    X(FLAG,    deterministic, "no",      NO_ARGUMENT,        KEPT, \
-      "the same bits in every run; otherwise flash attention on a GPU may add gradients in any order") \
     X(CHOICE,  attention,     "auto",    CHOICES("auto|flash|naive"), KEPT, \
-      "flash keeps O(T) for the backward pass, naive all of P; auto = the fastest one that supports the model") \
+      "flash needs O(T) memory, naive O(T^2); auto = the fastest") \
+    X(FLAG,    deterministic, "no",      NO_ARGUMENT,        KEPT, \
+      "the same bits in every run, also of flash attention on a GPU") \
     \
     GROUP("Training") \
     X(INTEGER, steps,         "2000",    RANGE(0, 1e12),     KEPT, "updates") \
     X(INTEGER, batch,         "16",      RANGE(1, 1 << 20),  KEPT, "sequences of a micro-batch") \
     X(INTEGER, total_batch,   "0",       RANGE(0, 1e12),     KEPT, \
-      "tokens of an update, accumulated over micro-batches; 0 = one micro-batch") \
+      "tokens of an update, from several micro-batches; 0 = from one") \
     X(REAL,    lr,            "0.001",   RANGE(0, 1e6),      KEPT, \
-      "peak learning rate; 6e-4 is usual for d12, less for larger models") \
+      "peak learning rate; 6e-4 is usual for d12") \
     X(REAL,    min_lr,        NULL,      RANGE(0, 1e6),      KEPT, \
-      "learning rate at the end; a tenth of --lr if not given") \
+      "learning rate at the end (default a tenth of --lr)") \
     X(CHOICE,  schedule,      "cosine",  CHOICES(SCHEDULE_NAMES), KEPT, \
-      "shape of the decay; wsd = constant, then linear over the last --decay steps") \
+      "of --lr; wsd = constant, then linear over --decay") \
     X(INTEGER, warmup,        "100",     RANGE(0, 1e12),     KEPT, "steps of linear warm-up") \
     X(INTEGER, decay,         "0",       RANGE(0, 1e12),     KEPT, "steps of decay of wsd; 0 = a fifth of all") \
     X(REAL,    weight_decay,  "0.1",     RANGE(0, 1e3),      KEPT, "of AdamW, on matrices only") \
     X(REAL,    beta1,         "0.9",     RANGE(0, 0.999999), KEPT, "of AdamW") \
     X(REAL,    beta2,         "0.95",    RANGE(0, 0.999999), KEPT, "of AdamW") \
     X(REAL,    eps,           "1e-8",    RANGE(1e-12, 1),    KEPT, "of AdamW") \
-    X(REAL,    clip,          "1",       RANGE(0, 1e9),      KEPT, \
-      "maximum gradient norm, larger gradients are scaled down; 0 = no clipping") \
+    X(REAL,    clip,          "1",       RANGE(0, 1e9),      KEPT, "maximum gradient norm; 0 = no clipping") \
     X(CHOICE,  on_nan,        "stop",    CHOICES("stop|skip"), KEPT, \
-      "on a NaN or infinity, whose update is never applied: stop, or skip the step (10 in a row stop)") \
+      "an update with NaN or infinity is not applied: stop, or skip it") \
     X(REAL,    skip_spikes,   "0",       RANGE(0, 1e6),      KEPT, \
       "skip updates whose loss or norm is this many standard deviations above the last 128; 6 is usual, 0 = none") \
     X(INTEGER, seed,          "1",       RANGE(0, 9e15),     KEPT, "of weights, data order and samples") \
     X(INTEGER, threads,       "0",       RANGE(0, 4096),     FREE, \
-      "CPU threads, without effect on the results; 0 = one per core") \
+      "of the CPU, without effect on the results; 0 = one per core") \
+    X(TEXT,    time_limit,    NULL,      ARGUMENT("TIME"),   FREE, \
+      "such as 3h50m or 90s: save and exit with code 75 by then; SIGTERM does so at once, SIGUSR1 only saves") \
     \
-    GROUP("Validation, checkpoints, samples") \
-    X(INTEGER, log_every,     "0",       RANGE(0, 1e12),     FREE, \
-      "steps between lines on stdout; 0 = about ten lines a minute") \
-    X(FLAG,    log_jsonl,     "no",      NO_ARGUMENT,        KEPT, \
-      "also write log.jsonl, a JSON object per event: steps, validations, samples, checkpoints, warnings") \
+    GROUP("Validation, log, checkpoints, samples") \
     X(INTEGER, val_every,     "250",     RANGE(0, 1e12),     KEPT, "steps between validations; 0 = only at the end") \
     X(INTEGER, val_tokens,    "1048576", RANGE(0, 1e15),     KEPT, "validate on the first N tokens; 0 = all") \
+    X(INTEGER, log_every,     "0",       RANGE(0, 1e12),     FREE, \
+      "steps between printed lines; 0 = about ten lines a minute") \
+    X(FLAG,    log_jsonl,     "no",      NO_ARGUMENT,        KEPT, "also write log.jsonl, one object per event") \
     X(INTEGER, save_every,    "1000",    RANGE(0, 1e12),     KEPT, "steps between checkpoints; 0 = only at the end") \
     X(CHOICE,  save_dtype,    "f32",     CHOICES("f32|bf16"), KEPT, \
-      "of model.safetensors; with bf16, optimizer.safetensors has the exact f32 parameters") \
+      "of model.safetensors; a resume is exact with both") \
     X(INTEGER, keep,          "0",       RANGE(0, 1e12),     KEPT, \
-      "newest checkpoints to keep, older ones are removed; 0 = keep all") \
+      "remove all but the newest N checkpoints; 0 = keep all") \
     X(INTEGER, keep_every,    "0",       RANGE(0, 1e12),     KEPT, \
-      "also keep checkpoints whose step is a multiple of N; 0 = none") \
-    X(TEXT,    time_limit,    NULL,      ARGUMENT("TIME"),   FREE, \
-      "save and exit with code 75 within this time: 3h50m, 90s; SIGTERM does so at once, SIGUSR1 only saves") \
+      "but keep those whose step is a multiple of N; 0 = none") \
     X(INTEGER, sample_every,  "0",       RANGE(0, 1e12),     KEPT, "steps between samples; 0 = none") \
     X(TEXT,    prompt,        "",        ARGUMENT("TEXT"),   KEPT, \
-      "start of a sample; for a model not trained on bytes, token ids: '15496 995'") \
+      "start of a sample; token ids, '15496 995', for a model of token shards") \
     X(INTEGER, sample_tokens, "256",     RANGE(1, 1e9),      KEPT, "length of a sample") \
     X(REAL,    temperature,   "0.8",     RANGE(0, 100),      KEPT, "of sampling; 0 = always the most likely token") \
     X(INTEGER, top_k,         "0",       RANGE(0, 1 << 24),  KEPT, "sample among the k most likely tokens; 0 = all")
@@ -109,8 +110,8 @@ typedef struct { SETTINGS(NO_FIELD, FIELD) } Settings;
 enum { SETTINGS_ROWS = 1 SETTINGS(ONE, ONE) };      /* with the groups' titles and the last row of zeros */
 #undef ONE
 
-/* Writes the table that sets these settings, which must stay where they are. */
-void settings_options(Settings *settings, Option table[SETTINGS_ROWS]);
+/* Sets the settings and the table, which points into them, from the command line and its --config FILE. */
+void settings_parse(Settings *settings, Option table[SETTINGS_ROWS], int argc, char **argv);
 
 void settings_help(FILE *file, const Option *table);
 

@@ -270,7 +270,7 @@ int main(int argc, char **argv) {
         { 0 }
     };
     fail_hook = fail_as_bench;
-    options_parse(options, argc, argv);
+    options_parse(options, NULL, NULL, argc, argv);
     if (help) {
         printf("bench_attention times every attention of this backend and, where PyTorch is, its peers.\n");
         options_help(stdout, options);

@@ -12,10 +12,10 @@ const char *__lsan_default_suppressions(void) { return "leak:vasprintf"; }
 static const char  *test_model = "d4", *test_data = "a \"b\"\n\\c\xc3\xa9", *test_none;
 static const Option test_options[] = {
     { .help = "a group" },
-    { .name = "model", .type = OPTION_TEXT, .value = &test_model, .fallback = "d4", .resume = FIXED_ON_RESUME },
-    { .name = "data",  .type = OPTION_TEXT, .value = &test_data,  .resume = KEPT_ON_RESUME },
-    { .name = "val",   .type = OPTION_TEXT, .value = &test_none,  .resume = KEPT_ON_RESUME },
-    { .name = "out",   .type = OPTION_TEXT, .value = &test_data,  .resume = FREE_ON_RESUME },
+    { .name = "model", .type = OPTION_TEXT, .value = &test_model, .fallback = "d4", .role = ROLE_KEPT },
+    { .name = "data",  .type = OPTION_TEXT, .value = &test_data,  .role = ROLE_KEPT },
+    { .name = "val",   .type = OPTION_TEXT, .value = &test_none,  .role = ROLE_KEPT },
+    { .name = "out",   .type = OPTION_TEXT, .value = &test_data,  .role = ROLE_COMMAND },
     {0}
 };
 static TokenizerFiles saved_tokenizer_files;

@@ -312,7 +312,7 @@ static void sound_inputs(void) {
     load(&log_csv,        "run/log.csv");
 }
 
-/* ---- The options, as --help lists them */
+/* ---- The options, as --help lists them, with the ranges of their error messages */
 
 typedef struct { char name[64], argument[32], *help; double least, most; int has_range; } Listed;
 static Listed listed[100];
@@ -323,6 +323,8 @@ static int is_listed(const char *name) {
     return 0;
 }
 
+static int is_number(const Listed *o) { return !strcmp(o->argument, "N"); }
+
 static void read_help(void) {
     word("--help");
     run_program();
@@ -332,7 +334,7 @@ static void read_help(void) {
         Listed *o = &listed[listed_count];
         int end = 0, starts = !strncmp(line, "  --", 4) && listed_count < COUNT(listed);
         if (starts && sscanf(line, "  --%63[a-z0-9-]%n", o->name, &end) == 1) {
-            if (isupper((unsigned char)line[end + 1])) sscanf(line + end, " %31[A-Z]", o->argument);
+            if (line[end] && line[end + 1] != ' ') sscanf(line + end, " %31[A-Za-z0-9|]", o->argument);
             o->help = strdup(line + end);
             listed_count++;
         } else if (listed_count && line[0] == ' ' && line[1] == ' ') {      /* the help of one option goes on */
@@ -343,22 +345,23 @@ static void read_help(void) {
     }
     free(help);
     for (Listed *o = listed; o < listed + listed_count; o++) {
-        char *note = strrchr(o->help, '(');
-        o->has_range = note && sscanf(note, "(%lf .. %lf", &o->least, &o->most) == 2;
+        if (!is_number(o)) continue;
+        word(format("--%s=x", o->name));
+        run_program();
+        const char *want = strstr(ending.error, ": want ");
+        o->has_range = want && sscanf(want, ": want %*[^,], %lf .. %lf", &o->least, &o->most) == 2;
+        clear_case();
     }
     EXPECT(listed_count > 35, "%d options in --help, want all of them", listed_count);
     EXPECT(is_listed("data") && is_listed("top-k") && is_listed("resume"),
         "--help does not list data, top-k and resume");
 }
 
-static int is_number(const Listed *o) { return !strcmp(o->argument, "N"); }
-
 /* A value that the option takes. */
 static const char *good_value(const Listed *o) {
-    const char *note = strrchr(o->help, '(');
     if (o->has_range) return format("%g", o->least);
     if (!strcmp(o->name, "model")) return "d2";
-    return note && strchr(note, '|') ? format("%.*s", (int)strcspn(note + 1, "|"), note + 1) : "text.txt";
+    return strchr(o->argument, '|') ? format("%.*s", (int)strcspn(o->argument, "|"), o->argument) : "text.txt";
 }
 
 /* ---- Files of other programs, by their first bytes */

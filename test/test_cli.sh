@@ -259,7 +259,6 @@ in_turn 5 && refuses "--layers 3: the model of" "$gpt" --eval "$dir/onward" --da
 in_turn 5 && refuses "no checkpoint in $dir/none" "$gpt" --resume --out "$dir/none"
 in_turn 5 && refuses "want the directory of the run, such as --resume runs/book" "$gpt" --resume
 in_turn 5 && refuses "--resume --out none: want the directory of a run" "$gpt" --resume --out none
-in_turn 5 && refuses "--model d8: the model of $dir/a-flash-f32" "$gpt" --resume "$dir/a-flash-f32" --model d8
 in_turn 5 && refuses "did you mean --layers" "$gpt" --lr 1 --layer 2
 in_turn 5 && refuses "nothing to train on" "$gpt"
 [ "$cuda" ] || refuses "computes in f32 only" "$gpt" $small --dtype bf16

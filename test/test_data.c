@@ -126,10 +126,9 @@ static void schedules_from_options(void) {
     for (int i = 0; i < COUNT(cases); i++) {
         Settings settings = {0};
         Option options[SETTINGS_ROWS];
-        settings_options(&settings, options);
         char *arguments[] = { "train_gpt", "--lr", "0.5", "--steps", "1000", "--warmup", "7", "--schedule", "wsd",
                               format_string("--%s=%s", cases[i].option, cases[i].value), NULL };
-        options_parse(options, COUNT(arguments) - 1, arguments);
+        settings_parse(&settings, options, COUNT(arguments) - 1, arguments);
         Schedule s = settings_schedule(&settings, options);
         EXPECT(s.kind == SCHEDULE_WSD && s.peak == 0.5 && s.warmup == 7 && s.total == 1000, "%s", arguments[9]);
         EXPECT(fabs(s.final - cases[i].final) < 1e-15 && s.decay == cases[i].decay, "%s: final %g, decay %lld",

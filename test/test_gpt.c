@@ -607,7 +607,8 @@ static void one_batch_is_learnt(void) {
 
 static void sizes_are_those_of_gpt2(void) {
     static const struct { const char *name; int64_t count; } known[] = {
-        { "d12", 124439808 }, { "d24", 354823168 }, { "d36", 774030080 }, { "d48", 1557611200 } };
+        { "d12", 124439808 }, { "d24", 354823168 }, { "d36", 774030080 }, { "d48", 1557611200 },
+        { "gpt2", 124439808 }, { "gpt2-medium", 354823168 }, { "gpt2-large", 774030080 }, { "gpt2-xl", 1557611200 } };
     for (int i = 0; i < COUNT(known); i++) {
         GPTConfig config;
         EXPECT(gpt_named(known[i].name, &config), "%s", known[i].name);

@@ -21,18 +21,19 @@ static void unknown_options(void) {
         char name[80];
         strcpy(name, listed[i / 3].name);
         size_t length = strlen(name), place = (size_t)draw((int64_t)length);
-        switch (draw(6)) {
+        int kind = draw(6), is_typo = length > 4 && kind != 4;
+        switch (kind) {
         case 0:  memmove(name + place, name + place + 1, length - place); break;
         case 1:  memmove(name + place + 1, name + place, length - place + 1); break;
         case 2:  name[place] = (char)('a' + draw(26)); break;
         case 3:  name[place] = (char)toupper((unsigned char)name[place]); break;
         case 4:  name[length - 1 - length / 3] = 0; break;
-        default: strcat(name, ANY(tails));
+        default: strcat(name, ANY(tails)); is_typo = length > 4 && strlen(name) == length + 1;
         }
         if (!*name || is_listed(name)) continue;
         base_without(" ");
         word(format(draw(2) ? "--%s=1" : "--%s", name));
-        refused("did you mean --", "an option that there is not");
+        refused(is_typo ? "did you mean --" : NULL, "an option that there is not");
     }
 }
 
@@ -40,7 +41,7 @@ static void bad_numbers(void) {
     static const char *const neither[] = {
         "abc", "1x", "x1", "1 2", " 1", "1 ", "0x10", "0b1", "1e", "1e+", "nan", "NaN", "inf", "-inf", "infinity",
         "1e400", "-1e400", "1..2", "1.2.3", "1,5", "1_000", "-", "+", ".", "e5", "1\n", "\t1", "1\x1b[0m", "\xc2\xb2",
-        "one", "1k", "1M", "50%", "1/2", "$1", "--1", "1-1", "99999999999999999999999999999999",
+        "one", "1kk", "1m", "k", "50%", "1/2", "$1", "--1", "1-1", "99999999999999999999999999999999",
         "-9223372036854775809", "18446744073709551616",
     };
     static const char *const integers[] = {
@@ -60,7 +61,7 @@ static void bad_numbers(void) {
         option_case(o, draw(2) ? digits : letters, draw(2), "100,000 characters for a number");
     }
     for (int i = 0; i < COUNT(integers); i++) {
-        static const char *const broken[] = { "1.5", "1.0", "2e0", "1e3", ".5", "2.", "+1" };
+        static const char *const broken[] = { "1.5", "1.05e1", "25e-1", "1e-3", ".5", "0.0015k", "0.1Ki" };
         for (int n = 0; n < 2; n++) {
             base_without(format(" %s ", integers[i]));
             words(format("--%s %s", integers[i], ANY(broken)));
@@ -74,13 +75,13 @@ static void bad_numbers(void) {
 static void bad_words(void) {
     static const char *const stray[] = {
         "word", "-x", "-", "--", "--=3", "", "steps=3", "\xe2\x80\x94steps", "train", "-5", "-steps", "---steps", "/",
-        "text.txt", "\x1b[31m", "\n", "a\nb", "--\n", "--\x7f", "= 3", "-h", "-v", "?", "help",
+        "text.txt", "\x1b[31m", "\n", "a\nb", "--\n", "--\x7f", "= 3", "-v", "?", "help",
     };
     static const char *const choices[][6] = {
         { "dtype", "fp32", "F32", "f32|bf16", "f32 ", "double" },
         { "attention", "fast", "auto|", "flash2", "Naive", "flas" },
         { "schedule", "cos", "constant", "wsd\n", "linear,wsd", "COSINE" },
-        { "model", "d5", "gpt2", "D12", "d012", "\x1b[1m" }, { "model", "12", "d12 ", "d", "d48x", "124M" },
+        { "model", "d5", "gpt3", "D12", "d012", "\x1b[1m" }, { "model", "12", "d12 ", "d", "d48x", "124M" },
     };
     for (int i = 0; i < COUNT(stray); i++) {
         base_without(" ");
@@ -182,7 +183,7 @@ static void bad_paths(void) {
     for (int i = 0; i < COUNT(takes_path); i++) {
         const char *option = takes_path[i];
         for (int n = 0; n <= COUNT(nasty); n++) {
-            base_without(!strcmp(option, "data") ? " data " : "");
+            base_without(!strcmp(option, "data") || !strcmp(option, "sample") ? " data " : "");
             word(format("--%s", option)), word(n < COUNT(nasty) ? nasty[n] : lengthy);
             refused(n < COUNT(nasty) ? NULL : "A: ", "a path that leads to nothing of the kind");
         }

@@ -183,7 +183,7 @@ static void write_state(const char *path, const Snapshot *s) {
     const char *separator = "\n    ";
     for (const Option *o = s->options; o->name || o->help; o++) {
         char text[256];
-        if (!o->name || o->resume == FREE_ON_RESUME) continue;
+        if (!o->name || o->role != ROLE_KEPT) continue;
         fprintf(file, "%s\"%s\": ", separator, o->name);
         json_write_string(file, option_text(o, text));
         separator = ",\n    ";

@@ -46,7 +46,7 @@ typedef struct {
     const TensorTable *table;
     void          *host[3];                    /* parameters, first and second moments, each as in the table */
     TrainState     state;
-    const Option  *options;                    /* those that are not FREE_ON_RESUME are written */
+    const Option  *options;                    /* the KEPT ones are written */
     Tokenizer      tokenizer;
     DataId         train, val;
     const TokenizerFiles *tokenizer_files;     /* NULL = none */

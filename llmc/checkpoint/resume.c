@@ -32,7 +32,7 @@ char *resume_adopt_options(Option *table, const char *checkpoint) {
     FILE *file = open_memstream(&changes, &size);
     REQUIRE(file, "out of memory: the changed options");
     for (Option *o = table; o->name || o->help; o++) {
-        if (!o->name || o->resume != KEPT_ON_RESUME || !json_find(settings, o->name)) continue;
+        if (!o->name || o->role != ROLE_KEPT || !json_find(settings, o->name)) continue;
         const char *had = json_string(settings, o->name), *now = option_text(o, text);
         if (!o->given) {
             if (*had) option_set(o, had);

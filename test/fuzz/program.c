@@ -13,8 +13,7 @@ typedef struct { int argc; char **argv; } Words;
 
 static void parse(void *argument) {
     Words *words = argument;
-    settings_options(&settings, options);
-    options_parse(options, words->argc, words->argv);
+    settings_parse(&settings, options, words->argc, words->argv);
     free(command_line(words->argc, words->argv));
 }
 
@@ -62,7 +61,6 @@ static void plan_resume(void *argument) {
 
 void program_read_settings(void) {
     static char *nothing[] = { "train_gpt" };
-    settings_options(&settings, options);
-    options_parse(options, 1, nothing);
+    settings_parse(&settings, options, 1, nothing);
     fuzz_try(plan_resume, NULL, KEEPS, "");
 }
