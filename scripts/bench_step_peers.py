@@ -100,7 +100,8 @@ def work(a):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         loss = loss.item()                          # waits for the GPU
-        print(f"step {step}/{a.warmup + a.steps} loss {loss:.4f} {1e3 * (time.perf_counter() - start):.3f} ms", flush=True)
+        ms = 1e3 * (time.perf_counter() - start)
+        print(f"step {step}/{a.warmup + a.steps} loss {loss:.4f} {ms:.3f} ms", flush=True)
     if not a.cpu:
         print(f"allocated: {torch.cuda.max_memory_allocated() / GIB:.1f} GiB by PyTorch's own count", flush=True)
 
@@ -163,7 +164,8 @@ def measure(program, a, B):
     with tempfile.TemporaryDirectory() as directory:
         command = [str(word) for word in command_of(program, a, B, directory)]
         sampler, start = Sampler(), time.monotonic()
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   errors="replace")
         timer = threading.Timer(TIMEOUT_S, process.kill)
         timer.start()
         for line in process.stdout:
@@ -182,8 +184,8 @@ def measure(program, a, B):
             raise RuntimeError(f"exit code {process.returncode}: {last_line}")
         if program == "train_gpt":                  # which does not print every step
             ms, losses = read_log(f"{directory}/run/log.csv")
-    if len(ms) != a.warmup + a.steps:
-        raise RuntimeError(f"output: got {len(ms)} steps, want {a.warmup + a.steps}: {last_line}")
+    if len(ms) != a.warmup + a.steps or not step_1:
+        raise RuntimeError(f"output: got {len(ms)} steps, want {a.warmup + a.steps} and a line of step 1: {last_line}")
     watts, mhz = sampler.means(step_1 + sum(ms[1:a.warmup]) / 1e3, last_step)
     return dict(ms=ms[a.warmup:], memory=sampler.peak_memory(), watts=watts, mhz=mhz, first_s=step_1 - start,
                 wall_ms=1e3 * (last_step - step_1) / (len(ms) - 1), loss=losses[-1], notes=notes)
@@ -202,15 +204,15 @@ def row_of(a, B, program, results, ours_ms):
 
 
 def table_of(a, results, failures, versions):
-    lines = ["| batch | program | tokens/s | per round | ms per step | train_gpt is faster by | memory | power | clock | "
-             "start to the end of step 1 |", "| --- " * 10 + "|"]
+    lines = ["| batch | program | tokens/s | per round | ms per step | train_gpt is faster by | memory | power | clock "
+             "| start to the end of step 1 |", "| --- " * 10 + "|"]
     for (B, program), measured in results.items():
         ours = results.get((B, "train_gpt"))
         ours_ms = statistics.median(value for r in ours for value in r["ms"]) if ours else float("nan")
         lines.append(row_of(a, B, program, measured, ours_ms))
     lines += [f"| {B} | {program} | {reason} |" + " |" * 7 for (B, program), reason in failures.items()]
-    lines += ["", f"{a.model}, T {a.context}, medians of {a.steps} steps after {a.warmup}, {a.rounds} rounds in turn; the "
-              "last column is of the first round.", *versions, a.note]
+    lines += ["", f"{a.model}, T {a.context}, medians of {a.steps} steps after {a.warmup}; rounds in turn: {a.rounds}; "
+              "the last column is of the first round.", *versions, a.note]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -241,7 +243,17 @@ def open_nvml():
     return pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
 
 
+def check_files(a):
+    for option, path in {"--train-gpt": a.train_gpt, "--llmc": a.llmc,
+                         "--nanogpt": a.nanogpt and os.path.join(a.nanogpt, "model.py")}.items():
+        if path and not os.path.exists(path):
+            sys.exit(f"bench_step_peers: {option}: {path}: no such file; build it, or give another path")
+    if not glob.glob(a.data):
+        sys.exit(f"bench_step_peers: --data {a.data}: no such file")
+
+
 def main(a):
+    check_files(a)
     programs = ["train_gpt"] + ["llm.c"] * bool(a.llmc) + [NANOGPT] * bool(a.nanogpt)
     programs += [] if a.no_huggingface else HUGGINGFACE
     versions = {f"{NVML.nvmlDeviceGetName(GPU)}, driver {NVML.nvmlSystemGetDriverVersion()}": None} if NVML else {}
@@ -254,7 +266,7 @@ def main(a):
                 try:
                     r = measure(program, a, B)
                     results.setdefault((B, program), []).append(r)
-                    versions.update((note.partition(" ")[2], None) for note in r["notes"] if note.startswith("versions"))
+                    versions.update((note[10:], None) for note in r["notes"] if note.startswith("versions: "))
                     text = (f"{B * a.context / statistics.median(r['ms']):.1f} k tokens/s, from outside "
                             f"{B * a.context / r['wall_ms']:.1f} k, steps {min(r['ms']):.1f} to {max(r['ms']):.1f} ms, "
                             f"{r['memory'] / GIB:.1f} GiB, {r['watts']:.0f} W, {r['mhz']:.0f} MHz, step 1 after "
