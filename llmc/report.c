@@ -256,14 +256,3 @@ void report_close(Report *report, const char *reason) {
     log_file_close(&report->log.jsonl);
     *report = (Report){0};
 }
-
-void report_warning(Report *report, const char *format, ...) {
-    (void)report;
-    va_list arguments;
-    end_line();
-    fputs("train_gpt: warning: ", stderr);
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    fputc('\n', stderr);
-}
