@@ -67,6 +67,7 @@ static void prepare_run(Run *run) {
     if (s->resume) prepare_resume(run);
     run->corpus = corpus_open(s->data, s->val_data, s->val_fraction);
     if (!s->resume) run->dir = run_dir_choose(s->out, s->data, 0);
+    else if (!run->checkpoint) printf("--resume: no checkpoint in %s: the run starts from step 0\n", run->dir.path);
     run->tokenizer = tokens_are_bytes(run->corpus.train) ? TOKENIZER_BYTES : TOKENIZER_IDS;
     run->from = run->checkpoint ? run->checkpoint : s->init ? run_dir_resolve(s->init) : NULL;
     if (!run->from && !s->model) s->model = "d4";

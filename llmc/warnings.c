@@ -12,9 +12,9 @@ void warn_of_mistakes(Report *report, const Settings *s, const Corpus *corpus, i
         report_warning(report, "--warmup %lld: a run of %lld steps ends before it reaches --lr", (long long)s->warmup,
                        steps);
     if (T >= count)
-        report_warning(report, "--context %d is longer than the data, %lld tokens: the rest of a sequence is padding", T,
-                       count);
+        report_warning(report, "--context %d is longer than the data, %lld tokens: the rest of a sequence is padding",
+                       T, count);
     if (epochs >= 2)
-        report_warning(report, "%lld steps read the data %.1f times: watch the val loss, it rises once the model "
-                       "memorises", steps, epochs);
+        report_warning(report, "%lld steps read the data %.1f times: when the val loss rises, the model memorises it",
+                       steps, epochs);
 }

@@ -109,6 +109,10 @@ static void run_program(void) {
     ssize_t error = pread(capture[2], ending.error, sizeof ending.error - 1, 0);
     ending.out[ending.out_bytes = out > 0 ? (size_t)out : 0] = 0;
     ending.error[ending.error_bytes = error > 0 ? (size_t)error : 0] = 0;
+    while (!strncmp(ending.error, "train_gpt: warning: ", 20)) {      /* those are no errors */
+        size_t length = strcspn(ending.error, "\n") + 1;
+        memmove(ending.error, ending.error + length, (ending.error_bytes -= length) + 1);
+    }
 }
 
 /* ---- The files: all that lies in the scratch directory but "new", the --out of runs that should not get far */

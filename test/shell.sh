@@ -74,7 +74,8 @@ make_text() {     # make_text FOLDER BYTES VAL_BYTES: $dir/FOLDER/train.txt and 
 cells() {         # cells RUN COLUMN...: these columns of a run's log, a line per step; "" for a column that it lacks
     cells_of=$1; shift
     awk -F, -v names="$*" 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; n = split(names, name, " "); next }
-        { for (i = 1; i <= n; i++) printf "%s%s", name[i] in at ? $at[name[i]] : "", i < n ? "," : "\n" }' "$cells_of/log.csv"
+        { for (i = 1; i <= n; i++) printf "%s%s", name[i] in at ? $at[name[i]] : "", i < n ? "," : "\n" }' \
+        "$cells_of/log.csv"
 }
 steps_of() { cells "$1" step tokens loss val_loss norm lr; }      # a run's rows without their times
 rows_of() { cells "$1" step | grep -c .; }

@@ -133,7 +133,7 @@ static void contradictions(void) {
     static const char *const alone[] = {
         "--eval run --sample run --data text.txt", "--resume --out nowhere --init run",
         "--eval run --data text.txt --resume", "--eval run --data text.txt --init run", "--sample run --resume",
-        "--sample run --init run", "--resume", "--resume --data text.txt", "--resume --out nowhere",
+        "--sample run --init run", "--resume", "--resume --data nowhere", "--resume --out nowhere",
         "--resume --out dir", "--resume --out text.txt", "--eval run", "--eval run --sample-tokens 3", "--dry-run",
         "--layers 1", "--data text.txt --dtype bf16", "--eval run --data text.txt --dtype bf16",
         "--sample run --dtype bf16", "--eval nowhere --data text.txt", "--sample nowhere",

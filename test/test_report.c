@@ -31,10 +31,10 @@ static double rate = 0.0003;
 static int flag;
 static const char *prompt = "say \"hi\"\\\t";
 static const Option options[] = {
-    { .name = "layers", .type = OPTION_INTEGER, .value = &layers, .fallback = "1", .resume = KEPT_ON_RESUME },
-    { .name = "lr", .type = OPTION_REAL, .value = &rate, .fallback = "0.001", .resume = KEPT_ON_RESUME },
-    { .name = "deterministic", .type = OPTION_FLAG, .value = &flag, .fallback = "no", .resume = KEPT_ON_RESUME },
-    { .name = "prompt", .type = OPTION_TEXT, .value = &prompt, .fallback = "", .resume = KEPT_ON_RESUME },
+    { .name = "layers", .type = OPTION_INTEGER, .value = &layers, .fallback = "1", .role = ROLE_KEPT },
+    { .name = "lr", .type = OPTION_REAL, .value = &rate, .fallback = "0.001", .role = ROLE_KEPT },
+    { .name = "deterministic", .type = OPTION_FLAG, .value = &flag, .fallback = "no", .role = ROLE_KEPT },
+    { .name = "prompt", .type = OPTION_TEXT, .value = &prompt, .fallback = "", .role = ROLE_KEPT },
     {0} };
 
 static int no_validation, with_events, log_every;      /* of the runs to come */

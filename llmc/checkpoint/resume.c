@@ -11,7 +11,6 @@ char *resume_find(const char *out, const char *data) {
     char *checkpoint = run_dir_latest(out, NULL), *newest = run_dir_newest(out), why[FAIL_LENGTH];
     const char *missing = newest ? checkpoint_missing_file(newest, 1) : NULL;
     REQUIRE(newest || data, "--resume: no checkpoint in %s: want one, or --data FILE to start a run", out);
-    if (!newest) printf("--resume: no checkpoint in %s: the run starts from step 0\n", out);
     REQUIRE(checkpoint || !newest, "--resume: %s has no %s, and %s has no complete checkpoint: restore that file, or "
             "start a new run from weights, --init CHECKPOINT --out ANOTHER", newest, missing, out);
     if (missing) printf("--resume: %s has no %s and is ignored\n", newest, missing);
@@ -58,6 +57,9 @@ static int is_changed(const Json *settings, Option *table, const char *name) {
 void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Option *table) {
     Json *state = checkpoint_open_state(checkpoint);
     const Json *settings = json_member(state, "settings", JSON_OBJECT);
+    int are_bytes = tokens_are_bytes(corpus->train);
+    REQUIRE(are_bytes == (checkpoint_tokenizer(checkpoint, 0) == TOKENIZER_BYTES), "--data: this is %s, the model %s was "
+            "trained on %s", are_bytes ? "a text" : "token shards", checkpoint, are_bytes ? "token ids" : "bytes");
     int changed = is_changed(settings, table, "data") || is_changed(settings, table, "val-data") ||
                   is_changed(settings, table, "val-fraction");
     for (int val = 0; val < 2 && !changed; val++) {
@@ -65,8 +67,8 @@ void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Opti
         DataId now = data_id(val ? corpus->val : corpus->train);
         int is_val = val && *given;
         REQUIRE(!strcmp(had, now.text), "--%s %s has changed since %s was made: it is %s, was %s; restore it, or give "
-                "other data by another name", is_val ? "val-data" : "data", is_val ? given : json_string(settings, "data"),
-                checkpoint, now.text, had);
+                "other data by another name", is_val ? "val-data" : "data",
+                is_val ? given : json_string(settings, "data"), checkpoint, now.text, had);
     }
     json_free(state);
 }
@@ -75,6 +77,9 @@ TrainState resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer)
     checkpoint_load_model(checkpoint, model);
     checkpoint_load_optimizer(checkpoint, model, optimizer);
     TrainState s = checkpoint_load_state(checkpoint);
+    const char *number = strrchr(checkpoint, '-');
+    REQUIRE(number && s.step == strtoll(number + 1, NULL, 10), "%s/state.json: step is %lld, the directory's name has "
+            "another one", checkpoint, (long long)s.step);
     REQUIRE((uint64_t)s.step <= s.sequences_seen && (uint64_t)s.tokens <= s.sequences_seen * (uint64_t)model->config.T
             && s.optimizer_step <= s.step && s.val_step <= s.step, "%s/state.json: step, sequences_seen, tokens, "
             "optimizer_step and val_step contradict each other", checkpoint);

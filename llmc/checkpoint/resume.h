@@ -4,8 +4,8 @@
 #include "../dataloader.h"
 #include "checkpoint.h"
 
-/* Newest checkpoint of OUT (a new string), verified. NULL, with a line on stdout, if OUT has no checkpoint yet: a job
-   script may always pass --resume. Fails if OUT has only incomplete checkpoints, if it has none and data is NULL, and
+/* Newest checkpoint of OUT (a new string), verified. NULL if OUT has no checkpoint yet: a job script may always pass
+   --resume. Fails if OUT has only incomplete checkpoints, if it has none and data is NULL, and
    at a damaged checkpoint; the message then names the one before it. */
 char *resume_find(const char *out, const char *data);
 
@@ -13,7 +13,7 @@ char *resume_find(const char *out, const char *data);
    "--steps 200 -> 300, --lr 0.001 -> 0.0005"; NULL = none. */
 char *resume_adopt_options(Option *table, const char *checkpoint);
 
-/* Fails if the data differ although the options that name them (data, val-data, val-fraction) are the checkpoint's. */
+/* Fails if a model of bytes gets token ids or reversed, and if the data differ although the options that name them (data, val-data, val-fraction) are the checkpoint's. */
 void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Option *table);
 
 /* Loads weights, moments and state. */

@@ -10,9 +10,9 @@ typedef struct {
     int         lock;          /* file descriptor of the locked directory; 0 = not locked */
 } RunDir;
 
-/* The directory of --out, none for "none". out NULL: runs/NAME with the name of the data's file, without its extension
-   and from the first character of a pattern on; if that exists, the first of runs/NAME-2, -3, ... that does not, or with
-   resume the last that does. Writes nothing. */
+/* The directory of --out, none for "none". out NULL: runs/NAME with the name of the data's file, up to its extension or
+   the first character of a pattern; if that exists, the first of runs/NAME-2, -3, ... that does not, or with resume the
+   last that does. Writes nothing. */
 RunDir run_dir_choose(const char *out, const char *data, int resume);
 
 /* Locks the directory if it exists, until the process ends. Fails while another process has the lock. To be called
@@ -22,8 +22,8 @@ void run_dir_lock(RunDir *dir);
 /* Fails if there is a checkpoint or a log. */
 void run_dir_require_new(const RunDir *dir);
 
-/* Makes and locks the directory unless it is locked. A directory without --out that another process has made since takes
-   the next number. */
+/* Makes and locks the directory unless it is locked. Without --out, if another process has made it since, path becomes
+   the next variant. */
 void run_dir_open(RunDir *dir);
 
 /* Writes OUT/step-N; durable when the call returns. An existing OUT/step-N becomes OUT/step-N.partial, which
