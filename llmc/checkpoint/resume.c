@@ -58,8 +58,8 @@ void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Opti
     Json *state = checkpoint_open_state(checkpoint);
     const Json *settings = json_member(state, "settings", JSON_OBJECT);
     int are_bytes = tokens_are_bytes(corpus->train);
-    REQUIRE(are_bytes == (checkpoint_tokenizer(checkpoint, 0) == TOKENIZER_BYTES), "--data: this is %s, the model %s was "
-            "trained on %s", are_bytes ? "a text" : "token shards", checkpoint, are_bytes ? "token ids" : "bytes");
+    REQUIRE(are_bytes == (checkpoint_tokenizer(checkpoint, 0) == TOKENIZER_BYTES), "--data: this is %s, the model %s "
+            "was trained on %s", are_bytes ? "a text" : "token shards", checkpoint, are_bytes ? "token ids" : "bytes");
     int changed = is_changed(settings, table, "data") || is_changed(settings, table, "val-data") ||
                   is_changed(settings, table, "val-fraction");
     for (int val = 0; val < 2 && !changed; val++) {

@@ -13,7 +13,8 @@ char *resume_find(const char *out, const char *data);
    "--steps 200 -> 300, --lr 0.001 -> 0.0005"; NULL = none. */
 char *resume_adopt_options(Option *table, const char *checkpoint);
 
-/* Fails if a model of bytes gets token ids or reversed, and if the data differ although the options that name them (data, val-data, val-fraction) are the checkpoint's. */
+/* Fails if a model of bytes gets token ids or reversed, and if the data differ although the options that name them
+   (data, val-data, val-fraction) are the checkpoint's. */
 void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Option *table);
 
 /* Loads weights, moments and state. */
