@@ -34,7 +34,7 @@ typedef struct {
 typedef struct {
     int64_t     step;
     double      val_loss;                 /* of that step; NaN = not measured */
-    const char *changes;                  /* "--steps 200 -> 300, --lr 0.001 -> 0.0003"; NULL or "" = none */
+    const char *changes;                  /* "--steps 200 -> 300, --lr 0.001 -> 0.0003"; NULL = none */
 } ResumeInfo;
 
 /* A step. NaN and, in health, 0 and NULL = unknown. */
@@ -48,8 +48,7 @@ typedef struct {
     DeviceHealth health;
 } StepReport;
 
-/* A value of a row or an event, by its name: a number with its printf format, or a text if format is NULL. A list ends
-   with a value of zeros. */
+/* A value of a row or an event: a number with its printf format, or a text if format is NULL. Zeros end a list. */
 typedef struct { const char *name, *format; double number; const char *text; } LogValue;
 
 /* Lines that are appended to a file, and wait in memory while it cannot be written. */
@@ -82,6 +81,6 @@ typedef struct {
 void   log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *resume);
 double log_seconds(const Log *log);       /* since the run began */
 void   log_step (Log *log, const StepReport *step);
-void   log_event(Log *log, const char *event, const LogValue *values);
+void   log_event(Log *log, const char *event, int64_t step, const LogValue *values);
 
 #endif
