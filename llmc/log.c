@@ -32,13 +32,10 @@ static void replace_file(FILE *file, const char *path) {
 /* A log without a checkpoint to continue from. */
 static void rename_old_log(const char *path) {
     if (!file_exists(path)) return;
-    char *old = format_string("%s.old", path);
-    for (int n = 2; file_exists(old); n++) {
-        free(old);
-        old = format_string("%s.old.%d", path, n);
-    }
+    char *base = format_string("%s.old", path), *old = file_variant(base, '.', 0);
     file_rename(path, old);
     printf("%s belongs to a run without a checkpoint: renamed to %s\n", path, old);
+    free(base);
     free(old);
 }
 

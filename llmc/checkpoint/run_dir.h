@@ -12,15 +12,12 @@ typedef struct {
 
 /* The directory of --out, none for "none". out NULL: runs/NAME with the name of the data's file, up to its extension or
    the first character of a pattern; if that exists, the first of runs/NAME-2, -3, ... that does not, or with resume the
-   last that does. Writes nothing. */
-RunDir run_dir_choose(const char *out, const char *data, int resume);
+   last that does. Writes nothing; locks it unless dry_run. Without resume, fails if it has a checkpoint or a log. */
+RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run);
 
 /* Locks the directory if it exists, until the process ends. Fails while another process has the lock. To be called
    before the directory is read: a run that ends meanwhile would change it. */
 void run_dir_lock(RunDir *dir);
-
-/* Fails if there is a checkpoint or a log. */
-void run_dir_require_new(const RunDir *dir);
 
 /* Makes and locks the directory unless it is locked. Without --out, if another process has made it since, path becomes
    the next variant. */
