@@ -51,6 +51,7 @@ static void prepare_run(Run *run) {
     if (run->checkpoint) run->changes = resume_adopt_options(run->options, run->checkpoint);
     run->corpus = corpus_open(s->data, s->val_data, s->val_fraction);
     if (!s->resume) run->dir = run_dir_choose(s->out, s->data, 0, s->dry_run);
+    else if (!run->checkpoint) printf("--resume: no checkpoint in %s: the run starts from step 0\n", run->dir.path);
     run->tokenizer = tokens_are_bytes(run->corpus.train) ? TOKENIZER_BYTES : TOKENIZER_IDS;
     run->from = run->checkpoint ? run->checkpoint : s->init ? run_dir_resolve(s->init) : NULL;
     if (!run->from && !s->model) s->model = "d4";
@@ -196,7 +197,7 @@ static int finish_run(Run *run, const char *stop) {
     saver_finish(&run->saver);
     report_close(&run->report, run->saver.failed ? "the last checkpoint could not be written" : stop ? stop : "done");
     saver_close(&run->saver);
-    if (out) printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, step);
+    if (out) printf("log %s/log.csv, checkpoint %s\n", out, run_dir_checkpoint(&run->dir, step).text);
     if (!stop) return 0;
     if (out) printf("%s: saved at step %lld of %lld; --resume %s continues\n", stop, step, all, out);
     else     printf("%s: stopped at step %lld of %lld; --out none: nothing is saved\n", stop, step, all);

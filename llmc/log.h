@@ -72,12 +72,10 @@ typedef struct {
     double  start_s;                      /* when the run began, by seconds_now; a resume leaves out the time between */
 } Log;
 
-/* out: the directory. resume NULL: new files; log.csv and log.jsonl of a run without a checkpoint are renamed to
-   log.csv.old and so on. Columns that would always be empty are left out: val_loss without validation data, mfu without
-   a known peak of the device, the last four without NVML.
-   Else each file is kept as far as resume->step and continued: log.csv with the columns it has; its last row gets
-   resume->val_loss if it has none, since a stop may have cut the validation short. A row that is half written is
-   dropped, missing rows are reported. Files are replaced atomically. Fails on a file that is no such log. */
+/* out: the directory. resume NULL: new files, without columns that would always be empty; old ones become log.csv.old
+   and so on. Else each file is kept as far as resume->step and continued: log.csv with the columns it has; the row of
+   that step gets resume->val_loss if it has none, since a stop may have cut the validation short. A row that is half
+   written is dropped, missing rows are reported. Files are replaced atomically. Fails on a file that is no such log. */
 void   log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *resume);
 double log_seconds(const Log *log);       /* since the run began */
 void   log_step (Log *log, const StepReport *step);

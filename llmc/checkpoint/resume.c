@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../kernels/check.h"
-#include "../files.h"
 
 static void verify(void *checkpoint) { checkpoint_verify(checkpoint, 1); }
 
@@ -31,9 +30,7 @@ char *resume_find(Settings *s, Option *table, RunDir *dir) {
     REQUIRE(s->out || s->data, "--resume: want the directory of the run, such as --resume runs/book");
     *dir = run_dir_choose(s->out, s->data, 1, s->dry_run);
     REQUIRE(dir->path, "--resume --out none: want the directory of a run");
-    char *checkpoint = find_checkpoint(dir->path, s->data);
-    if (!checkpoint) printf("--resume: no checkpoint in %s: the run starts from step 0\n", dir->path);
-    return checkpoint;
+    return find_checkpoint(dir->path, s->data);
 }
 
 char *resume_adopt_options(Option *table, const char *checkpoint) {

@@ -8,7 +8,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include "../../kernels/check.h"
-#include "../files.h"
 
 /* ---- The name */
 
@@ -114,8 +113,10 @@ static void require_unmoved(const RunDir *dir) {
     REQUIRE(file_has_name(dir->lock, dir->path), "%s: the directory was moved or removed during the run", dir->path);
 }
 
+Path run_dir_checkpoint(const RunDir *dir, int64_t step) { return step_path(dir->path, step, ""); }
+
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot) {
-    Path step = step_path(dir->path, snapshot->state.step, "");
+    Path step = run_dir_checkpoint(dir, snapshot->state.step);
     Path partial = step_path(dir->path, snapshot->state.step, ".partial");
     Path old = step_path(dir->path, snapshot->state.step, ".old");
     require_unmoved(dir);

@@ -2,6 +2,7 @@
    checkpoint is written as step-00001000.partial, synced and renamed, so it exists completely or not at all. */
 #ifndef LLMC_RUN_DIR_H
 #define LLMC_RUN_DIR_H
+#include "../files.h"
 #include "checkpoint.h"
 
 typedef struct {
@@ -22,6 +23,8 @@ void run_dir_lock(RunDir *dir);
 /* Makes and locks the directory unless it is locked. Without --out, if another process has made it since, path becomes
    the next variant. */
 void run_dir_open(RunDir *dir);
+
+Path run_dir_checkpoint(const RunDir *dir, int64_t step);        /* OUT/step-N */
 
 /* Writes OUT/step-N; durable when the call returns. An existing OUT/step-N becomes OUT/step-N.partial, which
    run_dir_clean removes, except for files that are not the checkpoint's. Fails when OUT was moved or removed since it
