@@ -1,6 +1,4 @@
 /* train_gpt - Trains GPT-2 models, evaluates them, and generates text. The options are declared in llmc/settings.h. */
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -116,10 +114,15 @@ static void create_model(Run *run) {
 
 static int is_due(int64_t step, int64_t every) { return every && step % every == 0; }
 
+/* Whether this step wants a validation that it has not had. */
 static int validation_due(const Run *run) {
     int64_t step = run->state.step;
-    return run->corpus.val && step > 0 && (step == run->settings.steps || is_due(step, run->settings.val_every));
+    return run->corpus.val && step > 0 && step != run->state.val_step &&
+           (step == run->settings.steps || is_due(step, run->settings.val_every));
 }
+
+/* NaN = this step was not validated. */
+static double val_loss_of(const TrainState *state) { return state->val_step == state->step ? state->val_loss : NAN; }
 
 /* Sets val_loss and val_step, unless a stop cuts it short: then a resume does it. */
 static void validate(Run *run) {
@@ -136,7 +139,7 @@ static void validate(Run *run) {
 }
 
 static void require_no_leak(Run *run) {
-    if (run->state.val_step != run->state.step || !(run->state.val_loss < run->corpus.val_floor)) return;
+    if (!(val_loss_of(&run->state) < run->corpus.val_floor)) return;
     saver_finish(&run->saver);
     fail("val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation text must "
          "have leaked into the training data", run->state.val_loss, run->corpus.val_floor, run->settings.val_data);
@@ -146,7 +149,7 @@ static void require_no_leak(Run *run) {
 static void repeat_validation(Run *run) {
     validate(run);
     require_no_leak(run);
-    const char *stop = run->state.val_step == run->state.step ? NULL : stop_requested();
+    const char *stop = validation_due(run) ? stop_requested() : NULL;
     REQUIRE(!stop || strncmp(stop, "--", 2), "%s: the validation of step %lld alone takes longer; want more time, or "
             "fewer --val-tokens", stop, (long long)run->state.step);
 }
@@ -171,13 +174,12 @@ static void print_sample(Run *run) {
 static void open_outputs(Run *run) {
     const Settings *s = &run->settings;
     const TrainState *state = &run->state;
-    int is_saved = run->checkpoint && !(validation_due(run) && state->val_step != state->step);
+    int is_saved = run->checkpoint && !validation_due(run);
     if (run->checkpoint && !is_saved) repeat_validation(run);
     char text[32];
     if (run->dir.path) run_dir_open(&run->dir);
     const char *out = run->info.out = run->dir.path;
-    ResumeInfo resume = { .step = state->step, .changes = run->changes,
-                          .val_loss = state->val_step == state->step ? state->val_loss : NAN };
+    ResumeInfo resume = { .step = state->step, .changes = run->changes, .val_loss = val_loss_of(state) };
     report_open(&run->report, out, &run->info, run->checkpoint ? &resume : NULL);
     warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->sequences);
     saver_open(&run->saver, out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
@@ -206,11 +208,6 @@ static int finish_run(Run *run, const char *stop) {
 
 /* ---- Without training */
 
-static int flush_stdout(void) {
-    REQUIRE(!fflush(stdout) && !ferror(stdout), "cannot write to stdout: %s", strerror(errno));
-    return 0;
-}
-
 /* --eval and --sample. Returns the exit code. */
 static int use_checkpoint(Run *run) {
     Settings *s = &run->settings;
@@ -222,13 +219,13 @@ static int use_checkpoint(Run *run) {
     run->config = model_config(s, checkpoint, &saved, saved.V);
     run->tokenizer = checkpoint_tokenizer(checkpoint, run->config.V);
     print_banner(run, EVALUATE);
-    if (s->dry_run) return flush_stdout();
+    if (s->dry_run) return stdio_flush();
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, EVALUATE);
     checkpoint_load_model(checkpoint, &run->gpt);
     int64_t max_tokens = options_find(run->options, "val-tokens")->given ? s->val_tokens : 0;
     if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, run->corpus.val, path, max_tokens, (int)s->batch);
     else         print_sample(run);
-    return flush_stdout();
+    return stdio_flush();
 }
 
 /* ---- Training */
@@ -302,8 +299,7 @@ static const char *train(Run *run) {
         report_step(&run->report, &(StepReport){
             .step = state->step, .tokens = state->tokens, .loss = stats.loss, .norm = stats.norm,
             .learning_rate = learning_rate, .ms = ms,
-            .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / ms,
-            .val_loss = state->val_step == state->step ? state->val_loss : NAN });
+            .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / ms, .val_loss = val_loss_of(state) });
         int last = state->step == s->steps;
         if (save_requested() || last || is_due(state->step, s->save_every)) saver_save(&run->saver, state);
         if (s->sample_every && (last || is_due(state->step, s->sample_every))) {
@@ -314,7 +310,7 @@ static const char *train(Run *run) {
         require_no_leak(run);
     }
     if (run->saver.saved_step != state->step) saver_save(&run->saver, state);
-    if (validation_due(run) && state->val_step != state->step) stop = stop_requested();     /* it was cut short */
+    if (validation_due(run)) stop = stop_requested();       /* it was cut short */
     return stop;
 }
 
@@ -322,8 +318,7 @@ int main(int argc, char **argv) {
     static Run run;
     Settings *s = &run.settings;
     device_start(argv);
-    for (int fd = 0; fd <= 2; fd++)         /* else a file that is opened later would become a closed stdout */
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) return 1;
+    stdio_open();
     settings_parse(s, run.options, argc, argv);
     run.command = command_line(argc, argv);
     if (s->version) { printf("%s (%s)\n", VERSION, backend_name); return 0; }
@@ -337,7 +332,7 @@ int main(int argc, char **argv) {
 
     prepare_run(&run);
     print_banner(&run, TRAIN);
-    if (s->dry_run) return flush_stdout();
+    if (s->dry_run) return stdio_flush();
     create_model(&run);
     if (stop_requested()) {
         printf("%s: before the first step, nothing was written; the same command with --resume %s\n", stop_requested(),

@@ -248,16 +248,6 @@ void log_event(Log *log, const char *event, int64_t step, const LogValue *values
     fputs("}\n", file);
 }
 
-/* Numbers and flags as such, all others as strings. */
-static void write_setting(FILE *file, const Option *option) {
-    char text[256];
-    const char *value = option_text(option, text);
-    fprintf(file, "\"%s\": ", option->name);
-    if (option->type == OPTION_FLAG) fputs(*value == 'y' ? "true" : "false", file);
-    else if (option->type == OPTION_INTEGER || option->type == OPTION_REAL) fputs(value, file);
-    else json_write_string(file, value);
-}
-
 static const char *time_text(char text[32]) {
     time_t now = time(NULL);
     strftime(text, 32, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
@@ -279,9 +269,13 @@ static void write_run_event(FILE *file, const RunInfo *run) {
     fputs(", \"settings\": {", file);
     const char *separator = "";
     for (const Option *o = run->options; o->name || o->help; o++) {
+        char text[256];
         if (!option_is_setting(o)) continue;
-        fputs(separator, file);
-        write_setting(file, o);
+        const char *value = option_text(o, text);
+        fprintf(file, "%s\"%s\": ", separator, o->name);
+        if (o->type == OPTION_FLAG) fputs(*value == 'y' ? "true" : "false", file);
+        else if (o->type == OPTION_INTEGER || o->type == OPTION_REAL) fputs(value, file);
+        else json_write_string(file, value);
         separator = ", ";
     }
     fputs("}}\n", file);

@@ -1,4 +1,4 @@
-/* llmc/report.h - What a run tells while it trains: lines on the terminal, and the files of llmc/log.h. */
+/* llmc/report.h - The output of a run: lines on the terminal, and the files of llmc/log.h. */
 #ifndef LLMC_REPORT_H
 #define LLMC_REPORT_H
 #include "log.h"
@@ -49,8 +49,7 @@ void report_step(Report *report, const StepReport *step);
 void report_validation(Report *report, const ValidationReport *validation);
 void report_warning   (Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Only an event. seconds: that writing the checkpoint took. text: size bytes and a NUL; is changed
-   where it is no text. */
+/* Only an event. seconds: the time to write the checkpoint. text: size bytes and a NUL; others in it are replaced. */
 void report_checkpoint(Report *report, int64_t step, const char *path, double seconds);
 void report_sample    (Report *report, int64_t step, char *text, size_t size);
 
