@@ -18,8 +18,8 @@
 /* What is known when a run starts. */
 typedef struct {
     const char *version, *command;        /* command: a line, as command_line makes it */
-    const char *out, *data, *memory;      /* lines of the banner; NULL = no line */
-    const char *attention;                /* its name; NULL = not in the banner */
+    const char *out;                      /* the run directory; NULL = none */
+    const char *data, *memory, *attention;      /* for the banner: two lines, and the name of the attention */
     const DeviceInfo *device;
     const GPTConfig  *config;
     const Option     *options;

@@ -65,11 +65,9 @@ void report_banner(const RunInfo *run) {
     printf("%s\n", run->version);
     if (run->out) printf("output  %s\n", run->out);
     printf("device  %s, %s, %s\n", backend_name, run->device->name, run->device->detail);
-    printf("model   %d layers, %d heads, %d channels, context %d, %s parameters, %s%s%s%s\n", c->L, c->NH, c->C, c->T,
-           count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype), run->attention ? ", " : "",
-           run->attention ? run->attention : "", run->attention ? " attention" : "");
-    if (run->data)   printf("data    %s\n", run->data);
-    if (run->memory) printf("memory  %s\n", run->memory);
+    printf("model   %d layers, %d heads, %d channels, context %d, %s parameters, %s, %s attention\n", c->L, c->NH, c->C,
+           c->T, count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype), run->attention);
+    printf("data    %s\nmemory  %s\n", run->data, run->memory);
     fflush(stdout);
 }
 

@@ -27,7 +27,7 @@ typedef struct {
 /* "1.2345 nats per byte (1.7810 bits)" of a text, "3.2800 nats per token (perplexity 26.58)" of shards. */
 const char *loss_text(double loss, int are_bytes, char text[96]);
 
-/* A line each: version, output, device, model, data, memory. */
+/* A line each: version, output unless that is NULL, device, model, data, memory. */
 void report_banner(const RunInfo *run);
 
 /* out: the directory of the files of log_open, which describes resume; NULL = no files. SIGPIPE is ignored from here
