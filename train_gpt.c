@@ -64,26 +64,21 @@ static void prepare_run(Run *run) {
     if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, run->options);
 }
 
-static void print_banner(Run *run, Purpose purpose) {
+static void print_banner(Run *run) {
     const Settings *s = &run->settings;
-    int is_training = purpose == TRAIN;
+    const Corpus *corpus = &run->corpus;
     run->device = device_info();
-    MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, purpose);
-    int is_tight = (double)plan.total > 0.8 * (double)run->device.free_bytes;
-    if (is_training) {
-        run->info = (RunInfo){
-            .version = VERSION, .command = run->command, .out = run->dir.path, .data = corpus_text(&run->corpus),
-            .memory = memory_plan_text(&plan, &run->device), .attention = plan.attention, .device = &run->device,
-            .config = &run->config, .options = run->options, .val_floor = run->corpus.val_floor,
-            .validates = run->corpus.val != NULL, .steps = s->steps, .log_every = s->log_every,
-            .log_jsonl = s->log_jsonl };
-        report_banner(&run->info);
-    }
-    if (s->dry_run || (is_training && is_tight))
-        memory_plan_print(stdout, &plan, &run->device,
-                          is_training && run->dir.path ? saver_host_bytes(&run->config) : 0);
+    MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, TRAIN);
+    run->info = (RunInfo){
+        .version = VERSION, .command = run->command, .out = run->dir.path, .data = corpus_text(corpus),
+        .memory = memory_plan_text(&plan, &run->device), .attention = plan.attention, .device = &run->device,
+        .config = &run->config, .options = run->options, .val_floor = corpus->val_floor,
+        .validates = corpus->val != NULL, .steps = s->steps, .log_every = s->log_every, .log_jsonl = s->log_jsonl };
+    report_banner(&run->info);
+    if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes)
+        memory_plan_print(stdout, &plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);
     if (run->changes) printf("changed: %s\n", run->changes);
-    if (s->dry_run && is_training) warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->sequences);
+    if (s->dry_run) warn_of_mistakes(&run->report, s, corpus, run->config.T, run->sequences);
 }
 
 /* Model, optimizer and batch, with the weights of a checkpoint or initial ones. */
@@ -218,8 +213,12 @@ static int use_checkpoint(Run *run) {
     GPTConfig saved = checkpoint_config(checkpoint);
     run->config = model_config(s, checkpoint, &saved, saved.V);
     run->tokenizer = checkpoint_tokenizer(checkpoint, run->config.V);
-    print_banner(run, EVALUATE);
-    if (s->dry_run) return stdio_flush();
+    MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, EVALUATE);
+    if (s->dry_run) {
+        run->device = device_info();
+        memory_plan_print(stdout, &plan, &run->device, 0);
+        return stdio_flush();
+    }
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, EVALUATE);
     checkpoint_load_model(checkpoint, &run->gpt);
     int64_t max_tokens = options_find(run->options, "val-tokens")->given ? s->val_tokens : 0;
@@ -331,7 +330,7 @@ int main(int argc, char **argv) {
     if (!training) return use_checkpoint(&run);
 
     prepare_run(&run);
-    print_banner(&run, TRAIN);
+    print_banner(&run);
     if (s->dry_run) return stdio_flush();
     create_model(&run);
     if (stop_requested()) {
