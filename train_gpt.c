@@ -1,6 +1,4 @@
 /* train_gpt - Trains GPT-2 models, evaluates them, and generates text. The options are declared in llmc/settings.h. */
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,7 +22,6 @@ typedef struct {
     char          *command;                     /* the command line */
     DeviceInfo     device;
     RunInfo        info;
-    char           memory[80];                  /* a line of the banner */
     Corpus         corpus;
     Tokenizer      tokenizer;
     TokenizerFiles tokenizer_files;             /* copied into every checkpoint */
@@ -32,7 +29,7 @@ typedef struct {
     GPT            gpt;
     Optimizer      optimizer;
     Schedule       schedule;
-    int64_t        micro_batches;               /* of an update */
+    int64_t        sequences;                   /* of an update */
     int32_t       *inputs, *targets;            /* of a micro-batch, on the host */
     const char    *from;                        /* checkpoint that gives model and weights; NULL = neither */
     char          *checkpoint;                  /* the same if a resume continues from it; NULL = the run begins */
@@ -45,28 +42,13 @@ typedef struct {
 
 /* ---- Preparing a run */
 
-/* Chooses and locks the run directory, finds the checkpoint that a resume continues from, and adopts its options. */
-static void prepare_resume(Run *run) {
-    Settings *s = &run->settings;
-    if (!s->out && s->data && file_is_dir(s->data)) {        /* --resume runs/book */
-        s->out = s->data;
-        s->data = NULL;
-        options_find(run->options, "data")->given = 0;
-    }
-    REQUIRE(s->out || s->data, "--resume: want the directory of the run, such as --resume runs/book");
-    run->dir = run_dir_choose(s->out, s->data, 1);
-    REQUIRE(run->dir.path, "--resume --out none: want the directory of a run");
-    if (!s->dry_run) run_dir_lock(&run->dir);
-    run->checkpoint = resume_find(run->dir.path, s->data);
-    if (run->checkpoint) run->changes = resume_adopt_options(run->options, run->checkpoint);
-}
-
 /* Sets data, model and schedule, whose options must agree. */
 static void prepare_run(Run *run) {
     Settings *s = &run->settings;
-    if (s->resume) prepare_resume(run);
+    if (s->resume) run->checkpoint = resume_find(s, run->options, &run->dir);
+    if (run->checkpoint) run->changes = resume_adopt_options(run->options, run->checkpoint);
     run->corpus = corpus_open(s->data, s->val_data, s->val_fraction);
-    if (!s->resume) run->dir = run_dir_choose(s->out, s->data, 0);
+    if (!s->resume) run->dir = run_dir_choose(s->out, s->data, 0, s->dry_run);
     else if (!run->checkpoint) printf("--resume: no checkpoint in %s: the run starts from step 0\n", run->dir.path);
     run->tokenizer = tokens_are_bytes(run->corpus.train) ? TOKENIZER_BYTES : TOKENIZER_IDS;
     run->from = run->checkpoint ? run->checkpoint : s->init ? run_dir_resolve(s->init) : NULL;
@@ -76,42 +58,27 @@ static void prepare_run(Run *run) {
     run->config = model_config(s, run->from, &saved, bytes ? 256 : 50257);
     REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
             run->from ? run->from : "--vocab", run->config.V);
-    run->micro_batches = settings_micro_batches(s, run->config.T);
+    run->sequences = settings_sequences(s, run->config.T);
     run->schedule = settings_schedule(s, run->options);
     if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt, run->config.V, &(int){0}));
     if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, run->options);
-    if (run->dir.path && !s->resume) {
-        if (!s->dry_run) run_dir_lock(&run->dir);
-        run_dir_require_new(&run->dir);
-    }
 }
 
-static void warn(Run *run) {
+static void print_banner(Run *run) {
     const Settings *s = &run->settings;
-    warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, s->batch * run->micro_batches);
-}
-
-static void print_banner(Run *run, Purpose purpose) {
-    const Settings *s = &run->settings;
-    const char *refusal = device_refuse_dtype(run->config.dtype);
-    int tight;
-    REQUIRE(!refusal, "--dtype %s: %s", s->dtype, refusal);
-    MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, purpose);
-    memory_plan_text(&plan, run->memory, &tight);
+    const Corpus *corpus = &run->corpus;
     run->device = device_info();
-    if (purpose == TRAIN) {
-        run->info = (RunInfo){
-            .version = VERSION, .command = run->command, .out = run->dir.path, .device = &run->device,
-            .config = &run->config, .data = corpus_text(&run->corpus), .memory = run->memory,
-            .attention = gpt_attention_name(&run->config, s->attention, (int)s->batch, run->config.T, TRAIN),
-            .options = run->options, .val_floor = run->corpus.val_floor, .validates = run->corpus.val != NULL,
-            .steps = s->steps, .log_every = s->log_every, .log_jsonl = s->log_jsonl };
-        report_banner(&run->info);
-    }
-    if (s->dry_run || (tight && purpose == TRAIN))
-        memory_plan_print(stdout, &plan, purpose == TRAIN && run->dir.path ? saver_host_bytes(&run->config) : 0);
+    MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, TRAIN);
+    run->info = (RunInfo){
+        .version = VERSION, .command = run->command, .out = run->dir.path, .data = corpus_text(corpus),
+        .memory = memory_plan_text(&plan, &run->device), .attention = plan.attention, .device = &run->device,
+        .config = &run->config, .options = run->options, .val_floor = corpus->val_floor,
+        .validates = corpus->val != NULL, .steps = s->steps, .log_every = s->log_every, .log_jsonl = s->log_jsonl };
+    report_banner(&run->info);
+    if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes)
+        memory_plan_print(stdout, &plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);
     if (run->changes) printf("changed: %s\n", run->changes);
-    if (s->dry_run && purpose == TRAIN) warn(run);
+    if (s->dry_run) warn_of_mistakes(&run->report, s, corpus, run->config.T, run->sequences);
 }
 
 /* Model, optimizer and batch, with the weights of a checkpoint or initial ones. */
@@ -142,10 +109,15 @@ static void create_model(Run *run) {
 
 static int is_due(int64_t step, int64_t every) { return every && step % every == 0; }
 
+/* Whether this step wants a validation that it has not had. */
 static int validation_due(const Run *run) {
     int64_t step = run->state.step;
-    return run->corpus.val && step > 0 && (step == run->settings.steps || is_due(step, run->settings.val_every));
+    return run->corpus.val && step > 0 && step != run->state.val_step &&
+           (step == run->settings.steps || is_due(step, run->settings.val_every));
 }
+
+/* NaN = this step was not validated. */
+static double val_loss_of(const TrainState *state) { return state->val_step == state->step ? state->val_loss : NAN; }
 
 /* Sets val_loss and val_step, unless a stop cuts it short: then a resume does it. */
 static void validate(Run *run) {
@@ -162,7 +134,7 @@ static void validate(Run *run) {
 }
 
 static void require_no_leak(Run *run) {
-    if (run->state.val_step != run->state.step || !(run->state.val_loss < run->corpus.val_floor)) return;
+    if (!(val_loss_of(&run->state) < run->corpus.val_floor)) return;
     saver_finish(&run->saver);
     fail("val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation text must "
          "have leaked into the training data", run->state.val_loss, run->corpus.val_floor, run->settings.val_data);
@@ -172,7 +144,7 @@ static void require_no_leak(Run *run) {
 static void repeat_validation(Run *run) {
     validate(run);
     require_no_leak(run);
-    const char *stop = run->state.val_step == run->state.step ? NULL : stop_requested();
+    const char *stop = validation_due(run) ? stop_requested() : NULL;
     REQUIRE(!stop || strncmp(stop, "--", 2), "%s: the validation of step %lld alone takes longer; want more time, or "
             "fewer --val-tokens", stop, (long long)run->state.step);
 }
@@ -197,15 +169,14 @@ static void print_sample(Run *run) {
 static void open_outputs(Run *run) {
     const Settings *s = &run->settings;
     const TrainState *state = &run->state;
-    int is_saved = run->checkpoint && !(validation_due(run) && state->val_step != state->step);
+    int is_saved = run->checkpoint && !validation_due(run);
     if (run->checkpoint && !is_saved) repeat_validation(run);
     char text[32];
     if (run->dir.path) run_dir_open(&run->dir);
     const char *out = run->info.out = run->dir.path;
-    ResumeInfo resume = { .step = state->step, .changes = run->changes,
-                          .val_loss = state->val_step == state->step ? state->val_loss : NAN };
+    ResumeInfo resume = { .step = state->step, .changes = run->changes, .val_loss = val_loss_of(state) };
     report_open(&run->report, out, &run->info, run->checkpoint ? &resume : NULL);
-    warn(run);
+    warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->sequences);
     saver_open(&run->saver, out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
                &run->corpus, run->tokenizer, s->keep, s->keep_every, &run->report);
     if (is_saved) run->saver.saved_step = state->step;
@@ -223,7 +194,7 @@ static int finish_run(Run *run, const char *stop) {
     saver_finish(&run->saver);
     report_close(&run->report, run->saver.failed ? "the last checkpoint could not be written" : stop ? stop : "done");
     saver_close(&run->saver);
-    if (out) printf("log %s/log.csv, checkpoint %s/step-%08lld\n", out, out, step);
+    if (out) printf("log %s/log.csv, checkpoint %s\n", out, run_dir_checkpoint(&run->dir, step).text);
     if (!stop) return 0;
     if (out) printf("%s: saved at step %lld of %lld; --resume %s continues\n", stop, step, all, out);
     else     printf("%s: stopped at step %lld of %lld; --out none: nothing is saved\n", stop, step, all);
@@ -231,30 +202,6 @@ static int finish_run(Run *run, const char *stop) {
 }
 
 /* ---- Without training */
-
-static void evaluate_checkpoint(Run *run, const char *path) {
-    const Settings *s = &run->settings;
-    const Tokens *tokens = run->corpus.val;
-    int are_bytes = tokens_are_bytes(tokens), all;
-    char text[96];
-    REQUIRE(are_bytes == (run->tokenizer == TOKENIZER_BYTES), "%s: this is %s, the model %s was trained on %s", path,
-            are_bytes ? "a text" : "token shards", s->eval, tokenizer_name(run->tokenizer));
-    tokens_check(tokens, run->config.V);
-    double start = seconds_now();
-    int64_t max_tokens = options_find(run->options, "val-tokens")->given ? s->val_tokens : 0;
-    double loss = evaluate(&run->gpt, tokens, max_tokens, (int)s->batch, &run->report, &all);
-    REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but the activations overflow", s->eval, loss);
-    double floor = are_bytes && all ? text_floor(path) : NAN;
-    printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, are_bytes, text),
-           all ? "all" : "the first --val-tokens", (long long)tokens_count(tokens), seconds_now() - start);
-    if (!isnan(floor)) printf("the floor, this text's entropy under the grammar that wrote it, is %.4f\n", floor);
-    REQUIRE(!(loss < floor), "the loss is below the floor: the model must have been trained on %s", path);
-}
-
-static int flush_stdout(void) {
-    REQUIRE(!fflush(stdout) && !ferror(stdout), "cannot write to stdout: %s", strerror(errno));
-    return 0;
-}
 
 /* --eval and --sample. Returns the exit code. */
 static int use_checkpoint(Run *run) {
@@ -266,13 +213,18 @@ static int use_checkpoint(Run *run) {
     GPTConfig saved = checkpoint_config(checkpoint);
     run->config = model_config(s, checkpoint, &saved, saved.V);
     run->tokenizer = checkpoint_tokenizer(checkpoint, run->config.V);
-    print_banner(run, EVALUATE);
-    if (s->dry_run) return flush_stdout();
+    MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, EVALUATE);
+    if (s->dry_run) {
+        run->device = device_info();
+        memory_plan_print(stdout, &plan, &run->device, 0);
+        return stdio_flush();
+    }
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, EVALUATE);
     checkpoint_load_model(checkpoint, &run->gpt);
-    if (s->eval) evaluate_checkpoint(run, path);
+    int64_t max_tokens = options_find(run->options, "val-tokens")->given ? s->val_tokens : 0;
+    if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, run->corpus.val, path, max_tokens, (int)s->batch);
     else         print_sample(run);
-    return flush_stdout();
+    return stdio_flush();
 }
 
 /* ---- Training */
@@ -307,13 +259,13 @@ static StepStats train_step(Run *run, double learning_rate) {
     Optimizer *optimizer = &run->optimizer;
     const Tokens *train = run->corpus.train;
     int B = (int)s->batch, T = run->config.T;
-    uint64_t seed = (uint64_t)s->seed, sequences = (uint64_t)(B * run->micro_batches);
-    int64_t targets = tokens_train_targets(train, seed, state->sequences_seen, sequences, T);
+    uint64_t seed = (uint64_t)s->seed;
+    int64_t targets = tokens_train_targets(train, seed, state->sequences_seen, (uint64_t)run->sequences, T);
     float dloss = 1.0f / (float)targets;
     gpt_set_batch(gpt, B, T);
     spike_detector_limits(&state->spikes, s->skip_spikes, &optimizer->loss_limit, &optimizer->norm_limit);
     optimizer_begin(optimizer, learning_rate);
-    for (int64_t i = 0; i < run->micro_batches; i++) {
+    for (int64_t i = 0; i < run->sequences / B; i++) {
         for (int64_t b = 0; b < B; b++)
             tokens_train_window(train, seed, state->sequences_seen++, T, run->inputs + b * T, run->targets + b * T);
         gpt_load(gpt, run->inputs, run->targets);
@@ -346,8 +298,7 @@ static const char *train(Run *run) {
         report_step(&run->report, &(StepReport){
             .step = state->step, .tokens = state->tokens, .loss = stats.loss, .norm = stats.norm,
             .learning_rate = learning_rate, .ms = ms,
-            .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / ms,
-            .val_loss = state->val_step == state->step ? state->val_loss : NAN });
+            .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / ms, .val_loss = val_loss_of(state) });
         int last = state->step == s->steps;
         if (save_requested() || last || is_due(state->step, s->save_every)) saver_save(&run->saver, state);
         if (s->sample_every && (last || is_due(state->step, s->sample_every))) {
@@ -358,7 +309,7 @@ static const char *train(Run *run) {
         require_no_leak(run);
     }
     if (run->saver.saved_step != state->step) saver_save(&run->saver, state);
-    if (validation_due(run) && state->val_step != state->step) stop = stop_requested();     /* it was cut short */
+    if (validation_due(run)) stop = stop_requested();       /* it was cut short */
     return stop;
 }
 
@@ -366,8 +317,7 @@ int main(int argc, char **argv) {
     static Run run;
     Settings *s = &run.settings;
     device_start(argv);
-    for (int fd = 0; fd <= 2; fd++)         /* else a file that is opened later would become a closed stdout */
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) return 1;
+    stdio_open();
     settings_parse(s, run.options, argc, argv);
     run.command = command_line(argc, argv);
     if (s->version) { printf("%s (%s)\n", VERSION, backend_name); return 0; }
@@ -380,8 +330,8 @@ int main(int argc, char **argv) {
     if (!training) return use_checkpoint(&run);
 
     prepare_run(&run);
-    print_banner(&run, TRAIN);
-    if (s->dry_run) return flush_stdout();
+    print_banner(&run);
+    if (s->dry_run) return stdio_flush();
     create_model(&run);
     if (stop_requested()) {
         printf("%s: before the first step, nothing was written; the same command with --resume %s\n", stop_requested(),

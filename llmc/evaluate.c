@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "../kernels/check.h"
 #include "../kernels/device.h"
 #include "os.h"
 
@@ -35,4 +36,21 @@ double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Rep
     free(targets);
     free(inputs);
     return w < wanted ? NAN : total / (double)count;
+}
+
+void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, const Tokens *tokens, const char *path,
+                   int64_t max_tokens, int B) {
+    int are_bytes = tokens_are_bytes(tokens), all;
+    char text[96];
+    REQUIRE(are_bytes == (tokenizer == TOKENIZER_BYTES), "%s: this is %s, the model %s was trained on %s", path,
+            are_bytes ? "a text" : "token shards", checkpoint, tokenizer_name(tokenizer));
+    tokens_check(tokens, model->config.V);
+    double start = seconds_now(), loss = evaluate(model, tokens, max_tokens, B, &(Report){0}, &all);
+    REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but the activations overflow", checkpoint,
+            loss);
+    double floor = are_bytes && all ? text_floor(path) : NAN;
+    printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, are_bytes, text),
+           all ? "all" : "the first --val-tokens", (long long)tokens_count(tokens), seconds_now() - start);
+    if (!isnan(floor)) printf("the floor, this text's entropy under the grammar that wrote it, is %.4f\n", floor);
+    REQUIRE(!(loss < floor), "the loss is below the floor: the model must have been trained on %s", path);
 }

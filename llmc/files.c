@@ -70,6 +70,18 @@ int ends_with(const char *text, const char *end) {
     return length >= tail && !strcmp(text + length - tail, end);
 }
 
+char *file_variant(const char *base, char separator, int last) {
+    char *path = format_string("%s", base), *before = NULL;
+    for (int n = 2; file_exists(path); n++) {
+        free(before);
+        before = path;
+        path = format_string("%s%c%d", base, separator, n);
+    }
+    char *chosen = last && before ? before : path;
+    free(chosen == path ? before : path);
+    return chosen;
+}
+
 Path path_of(const char *dir, const char *name) {
     Path path;
     int length = snprintf(path.text, sizeof path.text, "%s/%s", dir, name);

@@ -16,6 +16,9 @@ int     file_has_name(int fd, const char *path);          /* fd is open on the f
 char   *format_string(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* a new string */
 int     ends_with(const char *text, const char *end);
 
+/* The first of BASE, BASE-2, BASE-3, ... that does not exist, or with `last` the last that does. A new string. */
+char   *file_variant(const char *base, char separator, int last);
+
 typedef struct { char text[4096]; } Path;     /* PATH_MAX */
 Path path_of(const char *dir, const char *name);          /* DIR/NAME; fails when it is too long */
 Path file_parent(const char *path);                       /* "a/b" of "a/b/c", "." of "c", "/" of "/c" */

@@ -150,20 +150,15 @@ static void acts_free(Acts *acts) {
     free(acts->block);
 }
 
-size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace) {
+size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace,
+                     const char **attention_name) {
     GPT m = { .config = *config, .purpose = purpose, .attention_name = attention };
     acts_layout(&m, B, T);
     size_t bytes = m.acts.table.bytes;
     *workspace = m.acts.workspace_bytes;
+    *attention_name = m.attention->name;
     acts_free(&m.acts);
     return bytes;
-}
-
-const char *gpt_attention_name(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose) {
-    GPT m = { .config = *config, .purpose = purpose, .attention_name = attention };
-    acts_layout(&m, B, T);
-    acts_free(&m.acts);
-    return m.attention->name;
 }
 
 /* ---- Creation */

@@ -115,11 +115,9 @@ double  gpt_flops_per_token(const GPTConfig *config);
 void    params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);    /* zeroed memory */
 void    params_free(Params *params);
 size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* of the parameters in dtype, with padding */
-/* Of the activations; *workspace is the part of it that is scratch. */
-size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace);
-
-/* "flash", ...: of the attention that such a batch uses. */
-const char *gpt_attention_name(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose);
+/* Of the activations; *workspace is the part of it that is scratch, *attention_name "flash", ... */
+size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace,
+                      const char **attention_name);
 
 /* Allocates on the device, for batches of up to B sequences of T tokens. */
 void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose);

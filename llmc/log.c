@@ -32,13 +32,10 @@ static void replace_file(FILE *file, const char *path) {
 /* A log without a checkpoint to continue from. */
 static void rename_old_log(const char *path) {
     if (!file_exists(path)) return;
-    char *old = format_string("%s.old", path);
-    for (int n = 2; file_exists(old); n++) {
-        free(old);
-        old = format_string("%s.old.%d", path, n);
-    }
+    char *base = format_string("%s.old", path), *old = file_variant(base, '.', 0);
     file_rename(path, old);
     printf("%s belongs to a run without a checkpoint: renamed to %s\n", path, old);
+    free(base);
     free(old);
 }
 
@@ -91,37 +88,36 @@ void log_file_close(LogFile *file) {
 
 static double positive(double value) { return value > 0 ? value : NAN; }
 
+typedef struct { LogValue value[LOG_COLUMNS + 1]; } StepValues;
+
 /* The columns of log.csv and the keys of a step's event. %.9g identifies a float. */
-static void values_of_step(const StepReport *s, LogValue values[LOG_COLUMNS + 1]) {
+static StepValues values_of_step(const StepReport *s) {
     const DeviceHealth *h = &s->health;
-    const LogValue table[LOG_COLUMNS + 1] = {
-        { "step",          "%.0f", (double)s->step,            NULL },
-        { "seconds",       "%.3f", s->seconds,                 NULL },
-        { "tokens",        "%.0f", (double)s->tokens,          NULL },
-        { "loss",          "%.9g", s->loss,                    NULL },
-        { "val_loss",      "%.9g", s->val_loss,                NULL },
-        { "norm",          "%.9g", s->norm,                    NULL },
-        { "lr",            "%.9g", s->learning_rate,           NULL },
-        { "ms",            "%.3f", s->ms,                      NULL },
-        { "tokens_per_s",  "%.1f", s->tokens_per_second,       NULL },
-        { "mfu",           "%.4f", s->mfu,                     NULL },
-        { "temperature_c", "%.0f", positive(h->temperature_c), NULL },
-        { "power_w",       "%.1f", positive(h->power_w),       NULL },
-        { "clock_mhz",     "%.0f", positive(h->clock_mhz),     NULL },
-        { "throttle",      NULL,   NAN,                        h->throttle },
-        {0}
-    };
-    memcpy(values, table, sizeof table);
+    return (StepValues){ {
+        { "step",          "%.0f", .number = (double)s->step },
+        { "seconds",       "%.3f", .number = s->seconds },
+        { "tokens",        "%.0f", .number = (double)s->tokens },
+        { "loss",          "%.9g", .number = s->loss },
+        { "val_loss",      "%.9g", .number = s->val_loss },
+        { "norm",          "%.9g", .number = s->norm },
+        { "lr",            "%.9g", .number = s->learning_rate },
+        { "ms",            "%.3f", .number = s->ms },
+        { "tokens_per_s",  "%.1f", .number = s->tokens_per_second },
+        { "mfu",           "%.4f", .number = s->mfu },
+        { "temperature_c", "%.0f", .number = positive(h->temperature_c) },
+        { "power_w",       "%.1f", .number = positive(h->power_w) },
+        { "clock_mhz",     "%.0f", .number = positive(h->clock_mhz) },
+        { "throttle",      .text = h->throttle },
+    } };
 }
 
 static int is_known(const LogValue *value) { return value->format ? !isnan(value->number) : value->text != NULL; }
 
 /* The place of a column in the table; -1 = there is no such column. */
 static int find_column(const char *name, size_t length) {
-    LogValue values[LOG_COLUMNS + 1];
-    values_of_step(&(StepReport){0}, values);
+    StepValues names = values_of_step(&(StepReport){0});
     for (int i = 0; i < LOG_COLUMNS; i++)
-        if (!strncmp(values[i].name, name, length) && !values[i].name[length]) return i;
+        if (!strncmp(names.value[i].name, name, length) && !names.value[i].name[length]) return i;
     return -1;
 }
 
@@ -136,23 +132,20 @@ static void choose_columns(Log *log, const RunInfo *run) {
     StepReport full = { .val_loss = run->validates ? 0 : NAN,
                         .mfu = run->device->peak_flops[run->config->dtype] > 0 ? 0 : NAN };
     if (has_health) full.health = (DeviceHealth){ 1, 1, 1, "none", 0 };
-    LogValue values[LOG_COLUMNS + 1];
-    values_of_step(&full, values);
-    for (int i = 0; i < LOG_COLUMNS; i++) if (is_known(&values[i])) log->column[log->columns++] = i;
+    StepValues values = values_of_step(&full);
+    for (int i = 0; i < LOG_COLUMNS; i++) if (is_known(&values.value[i])) log->column[log->columns++] = i;
 }
 
 static void write_header(FILE *file, const Log *log) {
-    LogValue values[LOG_COLUMNS + 1];
-    values_of_step(&(StepReport){0}, values);
-    for (int i = 0; i < log->columns; i++) fprintf(file, "%s%s", i ? "," : "", values[log->column[i]].name);
+    StepValues names = values_of_step(&(StepReport){0});
+    for (int i = 0; i < log->columns; i++) fprintf(file, "%s%s", i ? "," : "", names.value[log->column[i]].name);
     fputc('\n', file);
 }
 
 static void write_row(FILE *file, const Log *log, const StepReport *step) {
-    LogValue values[LOG_COLUMNS + 1];
-    values_of_step(step, values);
+    StepValues values = values_of_step(step);
     for (int i = 0; i < log->columns; i++) {
-        const LogValue *value = &values[log->column[i]];
+        const LogValue *value = &values.value[log->column[i]];
         if (i) fputc(',', file);
         if (!is_known(value)) continue;
         if (value->format) fprintf(file, value->format, value->number);
@@ -194,25 +187,25 @@ static double copy_rows(Log *log, FILE *file, const char *path, const ResumeInfo
     REQUIRE(lines, "%s: cannot read: %s", path, strerror(errno));
     char *line = NULL;
     size_t size = 0;
-    int64_t step = -1;          /* of the last row; 0 = the header, -1 = before it */
+    int64_t step = 0;           /* of the last row */
     double seconds = 0;
+    REQUIRE(getline(&line, &size, lines) > 0 && read_header(log, line), "%s: not a log of training steps: want the "
+            "names of columns in the first line, as step,seconds,tokens,loss; move it away to start a new one", path);
+    fputs(line, file);
     while (step < resume->step && getline(&line, &size, lines) > 0 && strchr(line, '\n')) {
-        if (step < 0 && !read_header(log, line)) break;
-        int64_t next = step < 0 ? 0 : strtoll(line, NULL, 10);
+        int64_t next = strtoll(line, NULL, 10);
         REQUIRE(next > step, "%s: damaged: want a row with a step after %" PRId64 ", got %.40s; move the log away "
                 "to start a new one", path, step, line);
         if (next > resume->step) break;
         step = next;
-        const char *val_loss = step == resume->step && step > 0 ? find_cell(log, line, "val_loss") : NULL;
-        const char *elapsed = step > 0 ? find_cell(log, line, "seconds") : NULL;
+        const char *val_loss = find_cell(log, line, "val_loss"), *elapsed = find_cell(log, line, "seconds");
         if (elapsed && isfinite(strtod(elapsed, NULL))) seconds = fmax(seconds, strtod(elapsed, NULL));
-        if (val_loss && (*val_loss == ',' || *val_loss == '\n') && !isnan(resume->val_loss))
+        int is_empty = val_loss && (*val_loss == ',' || *val_loss == '\n');
+        if (is_empty && step == resume->step && !isnan(resume->val_loss))
             fprintf(file, "%.*s%.9g%s", (int)(val_loss - line), line, resume->val_loss, val_loss);
         else
             fputs(line, file);
     }
-    REQUIRE(step >= 0, "%s: not a log of training steps: want the names of columns in the first line, as step,seconds,"
-            "tokens,loss; move it away to start a new one", path);
     if (step < resume->step)
         printf("%s: ends at step %" PRId64 ", the rows up to step %" PRId64 " are missing\n", path, step, resume->step);
     free(line);
@@ -222,25 +215,23 @@ static double copy_rows(Log *log, FILE *file, const char *path, const ResumeInfo
 }
 
 static void open_csv(Log *log, const char *path, const RunInfo *run, const ResumeInfo *resume) {
-    double seconds = 0;
     if (!resume) rename_old_log(path);
     FILE *file = begin_file(path);
-    if (resume && file_exists(path)) {
-        seconds = copy_rows(log, file, path, resume);
+    log->start_s = seconds_now();
+    if (file_exists(path)) {
+        log->start_s -= copy_rows(log, file, path, resume);
     } else {
         choose_columns(log, run);
         write_header(file, log);
     }
     replace_file(file, path);
     log->csv = append_to(path);
-    log->start_s = seconds_now() - seconds;
 }
 
 /* ---- log.jsonl */
 
-/* {"event": "name", "key": value, ... without the closing brace. */
-static void begin_event(FILE *file, const char *event, const LogValue *values) {
-    fprintf(file, "{\"event\": \"%s\"", event);
+/* , "key": value for each that is known. */
+static void write_values(FILE *file, const LogValue *values) {
     for (; values->name; values++) {
         if (values->format ? !isfinite(values->number) : !values->text) continue;
         fprintf(file, ", \"%s\": ", values->name);
@@ -249,21 +240,12 @@ static void begin_event(FILE *file, const char *event, const LogValue *values) {
     }
 }
 
-void log_event(Log *log, const char *event, const LogValue *values) {
+void log_event(Log *log, const char *event, int64_t step, const LogValue *values) {
     if (!log->jsonl.path) return;
     FILE *file = lines_of(&log->jsonl);
-    begin_event(file, event, values);
+    fprintf(file, "{\"event\": \"%s\", \"step\": %" PRId64 ", \"seconds\": %.3f", event, step, log_seconds(log));
+    write_values(file, values);
     fputs("}\n", file);
-}
-
-/* Numbers and flags as such, all others as strings. */
-static void write_setting(FILE *file, const Option *option) {
-    char text[256];
-    const char *value = option_text(option, text);
-    fprintf(file, "\"%s\": ", option->name);
-    if (option->type == OPTION_FLAG) fputs(*value == 'y' ? "true" : "false", file);
-    else if (option->type == OPTION_INTEGER || option->type == OPTION_REAL) fputs(value, file);
-    else json_write_string(file, value);
 }
 
 static const char *time_text(char text[32]) {
@@ -275,26 +257,25 @@ static const char *time_text(char text[32]) {
 static void write_run_event(FILE *file, const RunInfo *run) {
     const GPTConfig *c = run->config;
     char now[32];
-    begin_event(file, "run", (LogValue[]){
-        { "time", NULL, NAN, time_text(now) },
-        { "version", NULL, NAN, run->version },
-        { "command", NULL, NAN, run->command },
-        { "backend", NULL, NAN, backend_name },
-        { "device", NULL, NAN, run->device->name },
-        { "layers", "%.0f", c->L, NULL },
-        { "heads", "%.0f", c->NH, NULL },
-        { "channels", "%.0f", c->C, NULL },
-        { "context", "%.0f", c->T, NULL },
-        { "vocabulary", "%.0f", c->V, NULL },
-        { "parameters", "%.0f", (double)gpt_parameter_count(c), NULL },
-        { "floor", "%.6f", run->val_floor, NULL },
-        {0} });
+    fputs("{\"event\": \"run\"", file);
+    write_values(file, (LogValue[]){
+        { "time", .text = time_text(now) }, { "version", .text = run->version }, { "command", .text = run->command },
+        { "backend", .text = backend_name }, { "device", .text = run->device->name },
+        { "layers", "%.0f", .number = c->L }, { "heads", "%.0f", .number = c->NH },
+        { "channels", "%.0f", .number = c->C }, { "context", "%.0f", .number = c->T },
+        { "vocabulary", "%.0f", .number = c->V },
+        { "parameters", "%.0f", .number = (double)gpt_parameter_count(c) },
+        { "floor", "%.6f", .number = run->val_floor }, {0} });
     fputs(", \"settings\": {", file);
     const char *separator = "";
     for (const Option *o = run->options; o->name || o->help; o++) {
+        char text[256];
         if (!option_is_setting(o)) continue;
-        fputs(separator, file);
-        write_setting(file, o);
+        const char *value = option_text(o, text);
+        fprintf(file, "%s\"%s\": ", separator, o->name);
+        if (o->type == OPTION_FLAG) fputs(*value == 'y' ? "true" : "false", file);
+        else if (o->type == OPTION_INTEGER || o->type == OPTION_REAL) fputs(value, file);
+        else json_write_string(file, value);
         separator = ", ";
     }
     fputs("}}\n", file);
@@ -331,19 +312,12 @@ static void open_jsonl(Log *log, const char *path, const RunInfo *run, const Res
     log->jsonl = append_to(path);
     if (!resume) return;
     char now[32];
-    log_event(log, "resume", (LogValue[]){
-        { "step", "%.0f", (double)resume->step, NULL },
-        { "seconds", "%.3f", log_seconds(log), NULL },
-        { "time", NULL, NAN, time_text(now) },
-        { "command", NULL, NAN, run->command },
-        { "changes", NULL, NAN, resume->changes && *resume->changes ? resume->changes : NULL },
+    log_event(log, "resume", resume->step, (LogValue[]){
+        { "time", .text = time_text(now) }, { "command", .text = run->command }, { "changes", .text = resume->changes },
         {0} });
-    if (is_validated || isnan(resume->val_loss)) return;
-    log_event(log, "validation", (LogValue[]){
-        { "step", "%.0f", (double)resume->step, NULL },
-        { "seconds", "%.3f", log_seconds(log), NULL },
-        { "val_loss", "%.9g", resume->val_loss, NULL },
-        {0} });
+    if (!is_validated && !isnan(resume->val_loss))
+        log_event(log, "validation", resume->step,
+                  (LogValue[]){ { "val_loss", "%.9g", .number = resume->val_loss }, {0} });
 }
 
 /* ---- settings.txt */
@@ -370,11 +344,9 @@ static void write_settings(const char *path, const RunInfo *run, const ResumeInf
                 c->L, c->NH, c->C, c->T, c->V, gpt_parameter_count(c));
         if (!isnan(run->val_floor)) fprintf(file, "# floor: %.6f\n", run->val_floor);
     }
-    if (resume) {
-        int changed = resume->changes && *resume->changes;
+    if (resume)
         fprintf(file, "# resumed at step %" PRId64 ", %s: %s%s%s\n", resume->step, now, run->command,
-                changed ? "; changed: " : "", changed ? resume->changes : "");
-    }
+                resume->changes ? "; changed: " : "", resume->changes ? resume->changes : "");
     options_write(file, run->options);
     replace_file(file, path);
 }
@@ -394,8 +366,9 @@ void log_step(Log *log, const StepReport *step) {
     if (log->csv.path) write_row(lines_of(&log->csv), log, step);
     if (!log->jsonl.path) return;
     StepReport s = *step;
-    LogValue values[LOG_COLUMNS + 1];
     s.val_loss = NAN;
-    values_of_step(&s, values);
-    log_event(log, "step", values);
+    FILE *file = lines_of(&log->jsonl);
+    fputs("{\"event\": \"step\"", file);
+    write_values(file, values_of_step(&s).value);
+    fputs("}\n", file);
 }

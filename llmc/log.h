@@ -18,8 +18,8 @@
 /* What is known when a run starts. */
 typedef struct {
     const char *version, *command;        /* command: a line, as command_line makes it */
-    const char *out, *data, *memory;      /* lines of the banner; NULL = no line */
-    const char *attention;                /* its name; NULL = not in the banner */
+    const char *out;                      /* the run directory; NULL = none */
+    const char *data, *memory, *attention;      /* for the banner: two lines, and the name of the attention */
     const DeviceInfo *device;
     const GPTConfig  *config;
     const Option     *options;
@@ -34,7 +34,7 @@ typedef struct {
 typedef struct {
     int64_t     step;
     double      val_loss;                 /* of that step; NaN = not measured */
-    const char *changes;                  /* "--steps 200 -> 300, --lr 0.001 -> 0.0003"; NULL or "" = none */
+    const char *changes;                  /* "--steps 200 -> 300, --lr 0.001 -> 0.0003"; NULL = none */
 } ResumeInfo;
 
 /* A step. NaN and, in health, 0 and NULL = unknown. */
@@ -48,8 +48,7 @@ typedef struct {
     DeviceHealth health;
 } StepReport;
 
-/* A value of a row or an event, by its name: a number with its printf format, or a text if format is NULL. A list ends
-   with a value of zeros. */
+/* A value of a row or an event: a number with its printf format, or a text if format is NULL. Zeros end a list. */
 typedef struct { const char *name, *format; double number; const char *text; } LogValue;
 
 /* Lines that are appended to a file, and wait in memory while it cannot be written. */
@@ -73,15 +72,13 @@ typedef struct {
     double  start_s;                      /* when the run began, by seconds_now; a resume leaves out the time between */
 } Log;
 
-/* out: the directory. resume NULL: new files; log.csv and log.jsonl of a run without a checkpoint are renamed to
-   log.csv.old and so on. Columns that would always be empty are left out: val_loss without validation data, mfu without
-   a known peak of the device, the last four without NVML.
-   Else each file is kept as far as resume->step and continued: log.csv with the columns it has; its last row gets
-   resume->val_loss if it has none, since a stop may have cut the validation short. A row that is half written is
-   dropped, missing rows are reported. Files are replaced atomically. Fails on a file that is no such log. */
+/* out: the directory. resume NULL: new files, without columns that would always be empty; old ones become log.csv.old
+   and so on. Else each file is kept as far as resume->step and continued: log.csv with the columns it has; the row of
+   that step gets resume->val_loss if it has none, since a stop may have cut the validation short. A row that is half
+   written is dropped, missing rows are reported. Files are replaced atomically. Fails on a file that is no such log. */
 void   log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *resume);
 double log_seconds(const Log *log);       /* since the run began */
 void   log_step (Log *log, const StepReport *step);
-void   log_event(Log *log, const char *event, const LogValue *values);
+void   log_event(Log *log, const char *event, int64_t step, const LogValue *values);
 
 #endif

@@ -1,7 +1,7 @@
 #include "model_config.h"
 #include <string.h>
 #include "../kernels/check.h"
-#include "../kernels/device.h"
+#include "files.h"
 #include "os.h"
 
 static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : F32; }
@@ -31,6 +31,8 @@ GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *che
     config.dtype = dtype_named(s->dtype);
     config.save_dtype = dtype_named(s->save_dtype);
     config.deterministic = s->deterministic;
+    const char *refusal = device_refuse_dtype(config.dtype);
+    REQUIRE(!refusal, "--dtype %s: %s", s->dtype, refusal);
     gpt_check(&config);
     return config;
 }
@@ -47,7 +49,7 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Pu
             "want a smaller one, a shorter --context or a smaller model", B, T);
     MemoryPlan plan = { .parameters = gpt_param_bytes(config, config->dtype) };
     if (config->dtype != F32) plan.parameters += gpt_param_bytes(config, F32);
-    size_t acts = gpt_act_bytes(config, attention, B, T, purpose, &plan.workspace);
+    size_t acts = gpt_act_bytes(config, attention, B, T, purpose, &plan.workspace, &plan.attention);
     plan.activations = acts - plan.workspace;
     if (purpose == TRAIN) {
         plan.gradients = gpt_param_bytes(config, F32);
@@ -57,27 +59,23 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Pu
     return plan;
 }
 
-const char *memory_plan_text(const MemoryPlan *plan, char text[80], int *tight) {
-    DeviceInfo device = device_info();
+char *memory_plan_text(const MemoryPlan *plan, const DeviceInfo *device) {
     char total[32], free_text[32];
-    *tight = (double)plan->total > 0.8 * (double)device.free_bytes;
-    snprintf(text, 80, "%s of %s free", bytes_text((double)plan->total, total),
-             bytes_text((double)device.free_bytes, free_text));
-    return text;
+    return format_string("%s of %s free", bytes_text((double)plan->total, total),
+                         bytes_text((double)device->free_bytes, free_text));
 }
 
-void memory_plan_print(FILE *file, const MemoryPlan *plan, size_t host_bytes) {
+void memory_plan_print(FILE *file, const MemoryPlan *plan, const DeviceInfo *device, size_t host_bytes) {
     const struct { const char *what; size_t bytes; } rows[] = {
         { "parameters", plan->parameters }, { "gradients", plan->gradients }, { "optimizer (AdamW)", plan->optimizer },
         { "activations", plan->activations }, { "workspace", plan->workspace }, { "total", plan->total },
     };
-    DeviceInfo device = device_info();
     char text[32], total[32];
     fprintf(file, "memory plan\n");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         fprintf(file, "  %-18s %12s\n", rows[i].what, bytes_text((double)rows[i].bytes, text));
-    fprintf(file, "  %-18s %12s of %s\n", "free", bytes_text((double)device.free_bytes, text),
-            bytes_text((double)device.total_bytes, total));
+    fprintf(file, "  %-18s %12s of %s\n", "free", bytes_text((double)device->free_bytes, text),
+            bytes_text((double)device->total_bytes, total));
     if (host_bytes) fprintf(file, "  %-18s %12s of host memory\n", "checkpoint", bytes_text((double)host_bytes, text));
 }
 

@@ -2,6 +2,7 @@
 #ifndef LLMC_MODEL_CONFIG_H
 #define LLMC_MODEL_CONFIG_H
 #include <stdio.h>
+#include "../kernels/device.h"
 #include "gpt.h"
 #include "settings.h"
 
@@ -13,6 +14,7 @@ GPTConfig model_config(const Settings *settings, const char *from, const GPTConf
 typedef struct {
     size_t parameters, gradients, optimizer, activations, workspace;   /* bytes on the device */
     size_t total;
+    const char *attention;      /* "flash", ...: the one that "auto" stands for */
 } MemoryPlan;
 
 /* For batches of B sequences of config->T tokens. */
@@ -22,10 +24,10 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Pu
    or the maximum batch. */
 MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int B, Purpose purpose);
 
-/* Its total and what is free: "213 MiB of 7.60 GiB free". tight: over 80 % of it. */
-const char *memory_plan_text(const MemoryPlan *plan, char text[80], int *tight);
+/* Its total and what is free, a new string: "213 MiB of 7.60 GiB free". */
+char *memory_plan_text(const MemoryPlan *plan, const DeviceInfo *device);
 
 /* Every part; host_bytes: of the copy that a checkpoint is written from, 0 = none. */
-void memory_plan_print(FILE *file, const MemoryPlan *plan, size_t host_bytes);
+void memory_plan_print(FILE *file, const MemoryPlan *plan, const DeviceInfo *device, size_t host_bytes);
 
 #endif

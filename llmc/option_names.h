@@ -91,7 +91,7 @@ static const ForeignOption foreign_options[] = {
     /* several GPUs */
     { "nproc-per-node nproc nnodes nodes node-rank rank local-rank world-size standalone master-addr master-port "
       "rdzv-id rdzv-backend rdzv-endpoint backend ddp ddp-backend fsdp deepspeed num-processes num-machines num-gpus "
-      "n-gpus n-gpu ngpus gpus devices multi-gpu zero zero-stage -z -pn -pr -pg -pm -ps -pp", ONE_GPU },
+      "n-gpus n-gpu ngpus gpus devices multi-gpu zero zero-stage -z -pn -pr -pg -pi -pf -pm -ps -pp", ONE_GPU },
     {0}
 };
 

@@ -305,17 +305,13 @@ void options_write(FILE *file, const Option *table) {
     for (const Option *o = table; !at_end(o); o++) {
         char text[256];
         if (!option_is_setting(o)) continue;
-        const char *value = option_text(o, text);
-        if (is_plain(value)) {
-            fprintf(file, "%s = %s\n", o->name, value);
-            continue;
-        }
-        fprintf(file, "%s = \"", o->name);
+        const char *value = option_text(o, text), *quote = is_plain(value) ? "" : "\"";
+        fprintf(file, "%s = %s", o->name, quote);
         for (; *value; value++) {
             if (strchr("\n\t\"\\", *value)) fputc('\\', file);
             fputc(*value == '\n' ? 'n' : *value == '\t' ? 't' : *value, file);
         }
-        fputs("\"\n", file);
+        fprintf(file, "%s\n", quote);
     }
 }
 
@@ -353,18 +349,7 @@ void options_help(FILE *file, const Option *table) {
     }
 }
 
-/* ---- the banner and the log */
-
-/* Quoted for a shell, except for control characters. */
-static void print_quoted(FILE *file, const char *word) {
-    const char *quote = is_plain(word) ? "" : "'";
-    fputs(quote, file);
-    for (; *word; word++) {
-        if (*word == '\'') fputs("'\\''", file);
-        else fputc((unsigned char)*word < ' ' ? '?' : *word, file);
-    }
-    fputs(quote, file);
-}
+/* ---- the log */
 
 char *command_line(int argc, char **argv) {
     char *text = NULL;
@@ -372,8 +357,13 @@ char *command_line(int argc, char **argv) {
     FILE *file = open_memstream(&text, &size);
     REQUIRE(file, "out of memory: the command line");
     for (int i = 0; i < argc; i++) {
-        if (i) fputc(' ', file);
-        print_quoted(file, argv[i]);
+        const char *word = argv[i], *quote = is_plain(word) ? "" : "'";
+        fprintf(file, "%s%s", i ? " " : "", quote);
+        for (; *word; word++) {
+            if (*word == '\'') fputs("'\\''", file);
+            else fputc((unsigned char)*word < ' ' ? '?' : *word, file);
+        }
+        fputs(quote, file);
     }
     fclose(file);
     return text;

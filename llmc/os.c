@@ -1,4 +1,6 @@
 #include "os.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,6 +20,16 @@ double seconds_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void stdio_open(void) {
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) _exit(1);
+}
+
+int stdio_flush(void) {
+    REQUIRE(!fflush(stdout) && !ferror(stdout), "cannot write to stdout: %s", strerror(errno));
+    return 0;
 }
 
 static const struct { char letter; int seconds; } units[] = { {'d', 86400}, {'h', 3600}, {'m', 60}, {'s', 1} };

@@ -12,6 +12,10 @@ double duration_seconds(const char *text);
 const char *duration_text(double seconds, char text[32]);      /* "2d03h", "1h02m", "3m20s", "45s" */
 const char *bytes_text(double bytes, char text[32]);           /* "1.50 GiB", "340 MiB" */
 
+/* Opens /dev/null as stdin, stdout or stderr if it is closed: else a file that is opened later would become stdout. */
+void stdio_open(void);
+int  stdio_flush(void);           /* 0; fails when stdout could not be written */
+
 /* Bytes of the UTF-8 character (RFC 3629: shortest form, no surrogates, up to U+10FFFF) at the start of text, which has
    size >= 1; 0 when it is none. */
 size_t utf8_length(const unsigned char *text, size_t size);

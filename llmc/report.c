@@ -1,11 +1,11 @@
 #include "report.h"
+#include "files.h"
 #include "os.h"
 #include "../kernels/check.h"
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -65,11 +65,9 @@ void report_banner(const RunInfo *run) {
     printf("%s\n", run->version);
     if (run->out) printf("output  %s\n", run->out);
     printf("device  %s, %s, %s\n", backend_name, run->device->name, run->device->detail);
-    printf("model   %d layers, %d heads, %d channels, context %d, %s parameters, %s%s%s%s\n", c->L, c->NH, c->C, c->T,
-           count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype), run->attention ? ", " : "",
-           run->attention ? run->attention : "", run->attention ? " attention" : "");
-    if (run->data)   printf("data    %s\n", run->data);
-    if (run->memory) printf("memory  %s\n", run->memory);
+    printf("model   %d layers, %d heads, %d channels, context %d, %s parameters, %s, %s attention\n", c->L, c->NH, c->C,
+           c->T, count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype), run->attention);
+    printf("data    %s\nmemory  %s\n", run->data, run->memory);
     fflush(stdout);
 }
 
@@ -108,13 +106,9 @@ static void flush_files(Report *report, int sync) {
     flush_file(&report->log.jsonl, sync);
 }
 
-/* An event at the last step. */
-static void write_event(Report *report, const char *event, const char *key, const char *text) {
-    log_event(&report->log, event, (LogValue[]){
-        { "step", "%.0f", (double)report->log.step, NULL },
-        { "seconds", "%.3f", log_seconds(&report->log), NULL },
-        { key, NULL, NAN, text },
-        {0} });
+/* An event with a text, at the last step. */
+static void write_text(Report *report, const char *event, const char *key, const char *text) {
+    log_event(&report->log, event, report->log.step, (LogValue[]){ { key, .text = text }, {0} });
 }
 
 /* ---- The report */
@@ -128,7 +122,7 @@ static void end_with_error(const char *message) {
     open_report = NULL;
     end_line();
     if (report) {
-        write_event(report, "end", "reason", message);
+        write_text(report, "end", "reason", message);
         log_file_flush(&report->log.jsonl, 0);
     }
     fail("%s", message);
@@ -186,45 +180,31 @@ void report_validation(Report *report, const ValidationReport *v) {
     if (!isnan(v->floor)) snprintf(floor, sizeof floor, ", floor %.4f", v->floor);
     report_line(stdout, "step %" PRId64 ": val loss %s%s%s", v->step, loss_text(v->loss, v->are_bytes, text), floor,
                 v->all ? "" : ", on the first --val-tokens");
-    log_event(&report->log, "validation", (LogValue[]){
-        { "step", "%.0f", (double)v->step, NULL },
-        { "seconds", "%.3f", log_seconds(&report->log), NULL },
-        { "val_loss", "%.9g", v->loss, NULL },
-        { "floor", "%.6f", v->floor, NULL },
-        {0} });
+    log_event(&report->log, "validation", v->step, (LogValue[]){
+        { "val_loss", "%.9g", .number = v->loss }, { "floor", "%.6f", .number = v->floor }, {0} });
     flush_files(report, 0);
 }
 
 void report_warning(Report *report, const char *format, ...) {
-    char *message;
+    char message[2 * sizeof(Path)];
     va_list arguments;
     va_start(arguments, format);
-    int length = vasprintf(&message, format, arguments);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    REQUIRE(length >= 0, "out of memory: a warning");
     report_line(stderr, "warning: %s", message);
-    write_event(report, "warning", "message", message);
+    write_text(report, "warning", "message", message);
     flush_files(report, 0);
-    free(message);
 }
 
 void report_checkpoint(Report *report, int64_t step, const char *path, double seconds) {
-    log_event(&report->log, "checkpoint", (LogValue[]){
-        { "step", "%.0f", (double)step, NULL },
-        { "seconds", "%.3f", log_seconds(&report->log), NULL },
-        { "path", NULL, NAN, path },
-        { "save_seconds", "%.3f", seconds, NULL },
-        {0} });
+    log_event(&report->log, "checkpoint", step, (LogValue[]){
+        { "path", .text = path }, { "save_seconds", "%.3f", .number = seconds }, {0} });
     flush_files(report, 0);
 }
 
 void report_sample(Report *report, int64_t step, char *text, size_t size) {
     for (size_t i = 0; i < size; i++) if (!text[i]) text[i] = (char)0xff;       /* is no UTF-8: written as U+FFFD */
-    log_event(&report->log, "sample", (LogValue[]){
-        { "step", "%.0f", (double)step, NULL },
-        { "seconds", "%.3f", log_seconds(&report->log), NULL },
-        { "text", NULL, NAN, text },
-        {0} });
+    log_event(&report->log, "sample", step, (LogValue[]){ { "text", .text = text }, {0} });
     flush_files(report, 0);
 }
 
@@ -249,7 +229,7 @@ void report_sync(Report *report) { flush_files(report, 1); }
 void report_close(Report *report, const char *reason) {
     if (report->unprinted.step) print_step(report, &report->unprinted, 1);
     end_line();
-    write_event(report, "end", "reason", reason);
+    write_text(report, "end", "reason", reason);
     open_report = NULL;
     if (fail_hook == end_with_error) fail_hook = NULL;
     log_file_close(&report->log.csv);

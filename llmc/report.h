@@ -1,4 +1,4 @@
-/* llmc/report.h - What a run tells while it trains: lines on the terminal, and the files of llmc/log.h. */
+/* llmc/report.h - The output of a run: lines on the terminal, and the files of llmc/log.h. */
 #ifndef LLMC_REPORT_H
 #define LLMC_REPORT_H
 #include "log.h"
@@ -27,7 +27,7 @@ typedef struct {
 /* "1.2345 nats per byte (1.7810 bits)" of a text, "3.2800 nats per token (perplexity 26.58)" of shards. */
 const char *loss_text(double loss, int are_bytes, char text[96]);
 
-/* A line each: version, output, device, model, data, memory. */
+/* A line each: version, output unless that is NULL, device, model, data, memory. */
 void report_banner(const RunInfo *run);
 
 /* out: the directory of the files of log_open, which describes resume; NULL = no files. SIGPIPE is ignored from here
@@ -49,8 +49,7 @@ void report_step(Report *report, const StepReport *step);
 void report_validation(Report *report, const ValidationReport *validation);
 void report_warning   (Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Only an event. seconds: that writing the checkpoint took. text: size bytes and a NUL; is changed
-   where it is no text. */
+/* Only an event. seconds: the time to write the checkpoint. text: size bytes and a NUL; others in it are replaced. */
 void report_checkpoint(Report *report, int64_t step, const char *path, double seconds);
 void report_sample    (Report *report, int64_t step, char *text, size_t size);
 

@@ -54,11 +54,11 @@ void settings_check(const Settings *s) {
     REQUIRE(!s->eval || s->data || s->val_data, "--eval: want --data FILE or --val-data FILE to evaluate on");
 }
 
-int64_t settings_micro_batches(const Settings *s, int T) {
+int64_t settings_sequences(const Settings *s, int T) {
     int64_t micro_batch = s->batch * T;
     REQUIRE(s->total_batch % micro_batch == 0, "--total-batch %lld: want a multiple of --batch x --context = %lld",
             (long long)s->total_batch, (long long)micro_batch);
-    return s->total_batch ? s->total_batch / micro_batch : 1;
+    return s->total_batch ? s->total_batch / T : s->batch;
 }
 
 AdamW settings_adamw(const Settings *s) {

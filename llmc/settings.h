@@ -118,9 +118,9 @@ void settings_help(FILE *file, const Option *table);
 /* Fails on options that exclude each other. */
 void settings_check(const Settings *settings);
 
-/* After a resume has adopted the options of its checkpoint. micro_batches: of an update, with T tokens per sequence;
-   fails if --total-batch is not a multiple of one. schedule: fails if it rises. */
-int64_t  settings_micro_batches(const Settings *settings, int T);
+/* After a resume has adopted the options of its checkpoint. sequences: of an update, with T tokens each; fails if
+   --total-batch is not a multiple of a micro-batch. schedule: fails if it rises. */
+int64_t  settings_sequences(const Settings *settings, int T);
 Schedule settings_schedule(const Settings *settings, Option *table);
 AdamW    settings_adamw(const Settings *settings);
 

@@ -154,7 +154,7 @@ def command_of(program, a, B, directory):
 def read_log(path):
     """Milliseconds and losses of the steps in a log.csv."""
     with open(path) as file:
-        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+        rows = list(csv.DictReader(file))
     return [float(row["ms"]) for row in rows], [row["loss"] for row in rows]
 
 

@@ -43,6 +43,7 @@ static const char *changes;
 
 static RunInfo info_of(const char *command) {
     return (RunInfo){ .version = "train_gpt 0", .command = command, .device = &device, .config = &config,
+                      .data = "input.txt", .memory = "213 MiB of 7.6 GiB free", .attention = "flash",
                       .options = options, .val_floor = 0.5, .validates = !no_validation, .steps = 100,
                       .log_every = log_every, .log_jsonl = with_events };
 }
@@ -914,14 +915,12 @@ static void print_banner(void *argument) { report_banner(argument); }
 static void the_banner_has_a_line_each(void) {
     RunInfo info = info_of("a");
     const char *want = STRING("train_gpt 0\ndevice  %s, a device, of 1 core\nmodel   1 layers, 2 heads, 4 channels, "
-                              "context 8, 348 parameters, f32\n", backend_name);
+                              "context 8, 348 parameters, f32, flash attention\ndata    input.txt\n"
+                              "memory  213 MiB of 7.6 GiB free\n", backend_name);
     const char *text = printed(print_banner, &info);
     EXPECT(!strcmp(text, want), "%s", text);
     GPTConfig large = { .L = 12, .NH = 12, .C = 768, .T = 1024, .V = 50257, .dtype = BF16 };      /* 124,439,808 */
     info.out = "runs/input";
-    info.data = "input.txt";
-    info.memory = "213 MiB of 7.6 GiB free";
-    info.attention = "flash";
     info.config = &large;
     want = STRING("train_gpt 0\noutput  runs/input\ndevice  %s, a device, of 1 core\nmodel   12 layers, 12 heads, 768 "
                   "channels, context 1024, 124M parameters, bf16, flash attention\ndata    input.txt\nmemory  213 MiB "

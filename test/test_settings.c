@@ -52,6 +52,7 @@ static void unknown_names(void) {
         { .want = "-x: use --steps",                              .word = { "-x", "100" } },
         { .want = "-nk: use --keep",                              .word = { "-nk", "3" } },
         { .want = "-pn: one process",                             .word = { "-pn", "8" } },
+        { .want = "-pi: one process",                             .word = { "-pi", "fs" } },
         { .want = "-steps: no such option; did you mean --steps?", .word = { "-steps", "3" } },
         { .want = "--layer: no such option; did you mean --layers?", .word = { "--layer", "2" } },
         { .want = "--temprature: no such option; did you mean --temperature?", .word = { "--temprature=1" } },

@@ -3,11 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../kernels/check.h"
-#include "run_dir.h"
 
 static void verify(void *checkpoint) { checkpoint_verify(checkpoint, 1); }
 
-char *resume_find(const char *out, const char *data) {
+static char *find_checkpoint(const char *out, const char *data) {
     char *checkpoint = run_dir_latest(out, NULL), *newest = run_dir_newest(out), why[FAIL_LENGTH];
     const char *missing = newest ? checkpoint_missing_file(newest, 1) : NULL;
     REQUIRE(newest || data, "--resume: no checkpoint in %s: want one, or --data FILE to start a run", out);
@@ -20,6 +19,18 @@ char *resume_find(const char *out, const char *data) {
     if (earlier) fail("%s; move %s out of %s: --resume then continues from %s", why, checkpoint, out, earlier);
     fail("%s; restore it from a copy: %s has no earlier checkpoint, and without one --resume starts over from step 0",
          why, out);
+}
+
+char *resume_find(Settings *s, Option *table, RunDir *dir) {
+    if (!s->out && s->data && file_is_dir(s->data)) {        /* --resume runs/book */
+        s->out = s->data;
+        s->data = NULL;
+        options_find(table, "data")->given = 0;
+    }
+    REQUIRE(s->out || s->data, "--resume: want the directory of the run, such as --resume runs/book");
+    *dir = run_dir_choose(s->out, s->data, 1, s->dry_run);
+    REQUIRE(dir->path, "--resume --out none: want the directory of a run");
+    return find_checkpoint(dir->path, s->data);
 }
 
 char *resume_adopt_options(Option *table, const char *checkpoint) {

@@ -2,12 +2,14 @@
 #ifndef LLMC_RESUME_H
 #define LLMC_RESUME_H
 #include "../dataloader.h"
+#include "../settings.h"
 #include "checkpoint.h"
+#include "run_dir.h"
 
-/* Newest checkpoint of OUT (a new string), verified. NULL if OUT has no checkpoint yet: a job script may always pass
-   --resume. Fails if OUT has only incomplete checkpoints, if it has none and data is NULL, and
-   at a damaged checkpoint; the message then names the one before it. */
-char *resume_find(const char *out, const char *data);
+/* Chooses the run directory and returns its newest checkpoint (a new string), verified. NULL if it has none yet: a job
+   script may always pass --resume. --data DIR is taken for --out DIR. Fails if there are only incomplete checkpoints,
+   none and no --data, or a damaged one; the message then names the one before it. */
+char *resume_find(Settings *settings, Option *table, RunDir *dir);
 
 /* Options that are not given take the checkpoint's value. Returns those given with another value, a new string such as
    "--steps 200 -> 300, --lr 0.001 -> 0.0005"; NULL = none. */

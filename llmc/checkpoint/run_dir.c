@@ -8,7 +8,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include "../../kernels/check.h"
-#include "../files.h"
 
 /* ---- The name */
 
@@ -23,24 +22,6 @@ static char *base_of(const char *data) {
     return format_string("runs/%s", name ? name + 1 : "data");
 }
 
-static char *numbered(const char *base, int n) { return format_string(n > 1 ? "%s-%d" : "%s", base, n); }
-
-/* The first variant that does not exist; with `last` the last that does, or base. */
-static char *variant_of(const char *base, int last) {
-    int n = 1;
-    char *path = numbered(base, n);
-    while (file_exists(path)) {
-        free(path);
-        path = numbered(base, ++n);
-    }
-    return last && n > 1 ? numbered(base, n - 1) : path;
-}
-
-RunDir run_dir_choose(const char *out, const char *data, int resume) {
-    if (out) return (RunDir){ .path = strcmp(out, "none") ? out : NULL };
-    char *base = base_of(data);
-    return (RunDir){ .path = variant_of(base, resume), .base = base };
-}
 
 /* ---- The lock: flock of the directory, which ends with the process */
 
@@ -53,21 +34,29 @@ void run_dir_lock(RunDir *dir) {
     dir->lock = fd;
 }
 
-void run_dir_require_new(const RunDir *dir) {
+static void require_new(const RunDir *dir) {
     char *step = run_dir_newest(dir->path);
     Path log = path_of(dir->path, "log.csv");
     REQUIRE(!step, "%s already exists: want another --out, or --resume to continue", step);
     REQUIRE(!file_exists(log.text), "%s already exists: want another --out, or remove it", log.text);
 }
 
+RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run) {
+    RunDir dir = { .path = out && strcmp(out, "none") ? out : NULL, .base = out ? NULL : base_of(data) };
+    if (!out) dir.path = file_variant(dir.base, '-', resume);
+    if (dir.path && !dry_run) run_dir_lock(&dir);
+    if (dir.path && !resume) require_new(&dir);
+    return dir;
+}
+
 void run_dir_open(RunDir *dir) {
     if (dir->lock) return;
     directory_make(file_parent(dir->path).text);
-    while (dir->base && mkdir(dir->path, 0777) && errno == EEXIST) dir->path = variant_of(dir->base, 0);
+    while (dir->base && mkdir(dir->path, 0777) && errno == EEXIST) dir->path = file_variant(dir->base, '-', 0);
     directory_make(dir->path);
     directory_sync(file_parent(dir->path).text);
     run_dir_lock(dir);
-    run_dir_require_new(dir);               /* another process may have made it since */
+    require_new(dir);                       /* another process may have made it since */
 }
 
 /* ---- Finding checkpoints */
@@ -124,8 +113,10 @@ static void require_unmoved(const RunDir *dir) {
     REQUIRE(file_has_name(dir->lock, dir->path), "%s: the directory was moved or removed during the run", dir->path);
 }
 
+Path run_dir_checkpoint(const RunDir *dir, int64_t step) { return step_path(dir->path, step, ""); }
+
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot) {
-    Path step = step_path(dir->path, snapshot->state.step, "");
+    Path step = run_dir_checkpoint(dir, snapshot->state.step);
     Path partial = step_path(dir->path, snapshot->state.step, ".partial");
     Path old = step_path(dir->path, snapshot->state.step, ".old");
     require_unmoved(dir);

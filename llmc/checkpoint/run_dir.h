@@ -2,6 +2,7 @@
    checkpoint is written as step-00001000.partial, synced and renamed, so it exists completely or not at all. */
 #ifndef LLMC_RUN_DIR_H
 #define LLMC_RUN_DIR_H
+#include "../files.h"
 #include "checkpoint.h"
 
 typedef struct {
@@ -12,19 +13,18 @@ typedef struct {
 
 /* The directory of --out, none for "none". out NULL: runs/NAME with the name of the data's file, up to its extension or
    the first character of a pattern; if that exists, the first of runs/NAME-2, -3, ... that does not, or with resume the
-   last that does. Writes nothing. */
-RunDir run_dir_choose(const char *out, const char *data, int resume);
+   last that does. Writes nothing; locks it unless dry_run. Without resume, fails if it has a checkpoint or a log. */
+RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run);
 
 /* Locks the directory if it exists, until the process ends. Fails while another process has the lock. To be called
    before the directory is read: a run that ends meanwhile would change it. */
 void run_dir_lock(RunDir *dir);
 
-/* Fails if there is a checkpoint or a log. */
-void run_dir_require_new(const RunDir *dir);
-
 /* Makes and locks the directory unless it is locked. Without --out, if another process has made it since, path becomes
    the next variant. */
 void run_dir_open(RunDir *dir);
+
+Path run_dir_checkpoint(const RunDir *dir, int64_t step);        /* OUT/step-N */
 
 /* Writes OUT/step-N; durable when the call returns. An existing OUT/step-N becomes OUT/step-N.partial, which
    run_dir_clean removes, except for files that are not the checkpoint's. Fails when OUT was moved or removed since it

@@ -1,5 +1,4 @@
 #include "saver.h"
-#include "../files.h"
 #include "../os.h"
 #include "../../kernels/device.h"
 #include <signal.h>
@@ -77,10 +76,8 @@ static void report_result(Saver *s) {
     s->seconds = s->thread_seconds;
     if (*s->message) report_warning(s->report, "%s", s->message);
     if (s->failed) return;
-    long long step = s->snapshot.state.step;
-    char *path = format_string("%s/step-%08lld", s->dir->path, step);
-    report_checkpoint(s->report, step, path, s->seconds);
-    free(path);
+    int64_t step = s->snapshot.state.step;
+    report_checkpoint(s->report, step, run_dir_checkpoint(s->dir, step).text, s->seconds);
 }
 
 void saver_poll(Saver *s) {
