@@ -79,7 +79,8 @@ static void prepare_run(Run *run) {
     run->micro_batches = settings_micro_batches(s, run->config.T);
     run->schedule = settings_schedule(s, run->options);
     if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt, run->config.V, &(int){0}));
-    if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, run->options);
+    if (run->checkpoint)
+        resume_require_same_data(run->checkpoint, &run->corpus, run->options, run->dir.base != NULL);
     if (run->dir.path && !s->resume) {
         if (!s->dry_run) run_dir_lock(&run->dir);
         run_dir_require_new(&run->dir);
@@ -201,7 +202,9 @@ static void open_outputs(Run *run) {
     if (run->checkpoint && !is_saved) repeat_validation(run);
     char text[32];
     if (run->dir.path) run_dir_open(&run->dir);
-    const char *out = run->info.out = run->dir.path;
+    const char *out = run->dir.path;
+    if (out != run->info.out) printf("output  %s: %s exists by now\n", out, run->info.out);
+    run->info.out = out;
     ResumeInfo resume = { .step = state->step, .changes = run->changes,
                           .val_loss = state->val_step == state->step ? state->val_loss : NAN };
     report_open(&run->report, out, &run->info, run->checkpoint ? &resume : NULL);

@@ -355,8 +355,7 @@ void options_help(FILE *file, const Option *table) {
 
 /* ---- the banner and the log */
 
-/* Quoted for a shell, except for control characters. */
-static void print_quoted(FILE *file, const char *word) {
+void print_quoted(FILE *file, const char *word) {
     const char *quote = is_plain(word) ? "" : "'";
     fputs(quote, file);
     for (; *word; word++) {

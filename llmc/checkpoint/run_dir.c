@@ -28,12 +28,15 @@ static char *numbered(const char *base, int n) { return format_string(n > 1 ? "%
 /* The first variant that does not exist; with `last` the last that does, or base. */
 static char *variant_of(const char *base, int last) {
     int n = 1;
+    struct stat info;
     char *path = numbered(base, n);
-    while (file_exists(path)) {
+    while (!lstat(path, &info)) {           /* a link to nothing exists for mkdir, too */
         free(path);
         path = numbered(base, ++n);
     }
-    return last && n > 1 ? numbered(base, n - 1) : path;
+    if (!last || n == 1) return path;
+    free(path);
+    return numbered(base, n - 1);
 }
 
 RunDir run_dir_choose(const char *out, const char *data, int resume) {
