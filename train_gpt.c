@@ -61,7 +61,7 @@ static void prepare_run(Run *run) {
     run->sequences = settings_sequences(s, run->config.T);
     run->schedule = settings_schedule(s, run->options);
     if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt, run->config.V, &(int){0}));
-    if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, run->options);
+    if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, run->options, run->dir.base != NULL);
 }
 
 static void print_banner(Run *run) {
@@ -173,7 +173,9 @@ static void open_outputs(Run *run) {
     if (run->checkpoint && !is_saved) repeat_validation(run);
     char text[32];
     if (run->dir.path) run_dir_open(&run->dir);
-    const char *out = run->info.out = run->dir.path;
+    const char *out = run->dir.path;
+    if (out != run->info.out) printf("output  %s: %s exists by now\n", out, run->info.out);
+    run->info.out = out;
     ResumeInfo resume = { .step = state->step, .changes = run->changes, .val_loss = val_loss_of(state) };
     report_open(&run->report, out, &run->info, run->checkpoint ? &resume : NULL);
     warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->sequences);

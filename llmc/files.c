@@ -72,7 +72,8 @@ int ends_with(const char *text, const char *end) {
 
 char *file_variant(const char *base, char separator, int last) {
     char *path = format_string("%s", base), *before = NULL;
-    for (int n = 2; file_exists(path); n++) {
+    struct stat info;
+    for (int n = 2; !lstat(path, &info); n++) {         /* a link to nothing exists for mkdir, too */
         free(before);
         before = path;
         path = format_string("%s%c%d", base, separator, n);

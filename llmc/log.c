@@ -281,41 +281,49 @@ static void write_run_event(FILE *file, const RunInfo *run) {
     fputs("}}\n", file);
 }
 
-/* Copies the events up to resume->step, but not a last line without a newline. An event without a step is kept. Returns
-   whether the validation of that step is among them. */
-static int copy_events(FILE *file, const char *path, const ResumeInfo *resume) {
-    FileMap map = file_map(path);
+typedef struct {
+    FILE       *file;
+    const char *path;
+    int64_t     last_step;
+    int         is_validated;       /* the validation of last_step is among the events */
+} EventCopy;
+
+/* Copies the events up to last_step, but not a last line without a newline. An event without a step is kept. */
+static void copy_events(void *argument) {
+    EventCopy *copy = argument;
+    FileMap map = file_map(copy->path);
     const char *line = (const char *)map.bytes, *end = line + map.size, *newline;
-    int is_validated = 0;
     for (int64_t n = 1; (newline = memchr(line, '\n', (size_t)(end - line))); n++, line = newline + 1) {
-        char *where = format_string("%s: line %" PRId64, path, n);
+        char *where = format_string("%s: line %" PRId64, copy->path, n);
         Json *object = json_parse(line, (size_t)(newline - line), where);
         const Json *event = json_member(object, "event", JSON_STRING), *step = json_find(object, "step");
         int64_t number = step ? json_integer(step, 0, INT64_MAX) : 0;
-        if (number <= resume->step) fwrite(line, 1, (size_t)(newline + 1 - line), file);
-        if (number == resume->step && !strcmp(event->text, "validation")) is_validated = 1;
+        if (number <= copy->last_step) fwrite(line, 1, (size_t)(newline + 1 - line), copy->file);
+        if (number == copy->last_step && !strcmp(event->text, "validation")) copy->is_validated = 1;
         json_free(object);
         free(where);
     }
     file_unmap(map);
-    return is_validated;
 }
 
 static void open_jsonl(Log *log, const char *path, const RunInfo *run, const ResumeInfo *resume) {
-    int is_validated = 0;
     if (!resume) rename_old_log(path);
     if (!run->log_jsonl) return;
-    FILE *file = begin_file(path);
-    if (resume && file_exists(path)) is_validated = copy_events(file, path, resume);
-    else write_run_event(file, run);
-    replace_file(file, path);
+    EventCopy copy = { begin_file(path), path, resume ? resume->step : 0, 0 };
+    if (resume && file_exists(path)) {
+        char why[FAIL_LENGTH];
+        if (fails(copy_events, &copy, why)) fail("%s; move the log away to start a new one", why);
+    } else {
+        write_run_event(copy.file, run);
+    }
+    replace_file(copy.file, path);
     log->jsonl = append_to(path);
     if (!resume) return;
     char now[32];
     log_event(log, "resume", resume->step, (LogValue[]){
         { "time", .text = time_text(now) }, { "command", .text = run->command }, { "changes", .text = resume->changes },
         {0} });
-    if (!is_validated && !isnan(resume->val_loss))
+    if (!copy.is_validated && !isnan(resume->val_loss))
         log_event(log, "validation", resume->step,
                   (LogValue[]){ { "val_loss", "%.9g", .number = resume->val_loss }, {0} });
 }

@@ -351,6 +351,16 @@ void options_help(FILE *file, const Option *table) {
 
 /* ---- the log */
 
+void print_quoted(FILE *file, const char *word) {
+    const char *quote = is_plain(word) ? "" : "'";
+    fputs(quote, file);
+    for (; *word; word++) {
+        if (*word == '\'') fputs("'\\''", file);
+        else fputc((unsigned char)*word < ' ' ? '?' : *word, file);
+    }
+    fputs(quote, file);
+}
+
 char *command_line(int argc, char **argv) {
     char *text = NULL;
     size_t size;

@@ -56,8 +56,11 @@ void options_help(FILE *file, const Option *table);                 /* 100 colum
 /* Whether options_write writes it. */
 int  option_is_setting(const Option *option);
 
-/* argv quoted for a shell, a new string: plain words as they are, others in '...' (a ' in them as '\''),
-   control characters as '?': one line, which a terminal can show. */
+/* The word quoted for a shell: plain words as they are, others in '...' (a ' in them as '\''), control characters as
+   '?': one line, which a terminal can show. */
+void print_quoted(FILE *file, const char *word);
+
+/* argv, each word quoted: a new string. */
 char *command_line(int argc, char **argv);
 
 /* The value as text that option_set accepts: "0.0003", "flash", "yes"; "" for an option with neither value nor default.

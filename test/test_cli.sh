@@ -73,6 +73,13 @@ expect "a resume of nothing" "$gpt" val_1.txt $short --steps 2 --resume
 expect "the last of that name" "$gpt" my.book.txt --resume --steps 5
 is "what there is" "$(ls -d runs/*/step-* | sed 's,^runs/,,; s,/step-0*, ,' | tr '\n' ';')" \
     "my.book-2 4;my.book-3 4;my.book-4 4;my.book-4 5;my.book 4;val 4;val_1 2;"
+ln -s nothing runs/link && cp my.book.txt link.txt
+expect "a link to nothing is a name in use" timeout -s KILL 20 "$gpt" link.txt $short --steps 1
+expect "the next name" test -d runs/link-2/step-00000001
+mkdir other && cat val_0.txt val_1.txt > other/my.book.txt
+refuses "runs/my.book-4/step-00000005 is of a run on other data, my.book.txt" "$gpt" --resume other/my.book.txt
+expect "the same data by another path" "$gpt" --resume ./my.book.txt --steps 6
+refuses "want the directory of its run, runs/my.book" "$gpt" --resume runs/my.book/step-00000004/
 cd - > /dev/null || exit 2
 close_test "the default output directory is named after the data and is new; --resume takes the last"
 
@@ -97,6 +104,10 @@ is "it says what" "$(grep '^changed: ' "$dir/expect.out")" \
     "changed: --steps 60 -> 64, --batch 4 -> 8, --lr 0.001 -> 0.5, --clip 1 -> 0.1"
 is "tokens of a step" "$(cells "$dir/extended" tokens | awk '{ now = $1 - before; before = $1 } END { print now }')" 128
 cp "$dir/text/train.txt" "$dir/edited.txt"
+expect "a text of two lines" "$gpt" --resume "$dir/extended" --prompt 'a
+b'
+is "in one line" "$(grep '^changed: ' "$dir/expect.out")" "changed: --prompt none -> 'a?b'"
+expect "settings.txt is read" "$gpt" --config "$dir/extended/settings.txt" --dry-run
 expect "other data" "$gpt" --resume --out "$dir/extended" --steps 66 --data "$dir/edited.txt"
 expect "which is there now" grep -q "^data = $dir/edited.txt$" "$dir/extended/settings.txt"
 echo more >> "$dir/edited.txt"

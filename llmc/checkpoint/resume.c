@@ -3,12 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../kernels/check.h"
+#include "../files.h"
 
 static void verify(void *checkpoint) { checkpoint_verify(checkpoint, 1); }
 
 static char *find_checkpoint(const char *out, const char *data) {
     char *checkpoint = run_dir_latest(out, NULL), *newest = run_dir_newest(out), why[FAIL_LENGTH];
     const char *missing = newest ? checkpoint_missing_file(newest, 1) : NULL;
+    REQUIRE(newest || !checkpoint_has_model(out), "--resume: %s is a checkpoint, want the directory of its run, %s",
+            out, file_parent(out).text);
     REQUIRE(newest || data, "--resume: no checkpoint in %s: want one, or --data FILE to start a run", out);
     REQUIRE(checkpoint || !newest, "--resume: %s has no %s, and %s has no complete checkpoint: restore that file, or "
             "start a new run from weights, --init CHECKPOINT --out ANOTHER", newest, missing, out);
@@ -50,7 +53,10 @@ char *resume_adopt_options(Option *table, const char *checkpoint) {
         } else if (strcmp(had, now)) {
             REQUIRE(strcmp(o->name, "init"), "--resume --init %s: the run began from %s; want --resume alone, or a new "
                     "run", now, *had ? had : "random weights");
-            fprintf(file, "%s--%s %s -> %s", ftell(file) ? ", " : "", o->name, *had ? had : "none", now);
+            fprintf(file, "%s--%s ", ftell(file) ? ", " : "", o->name);
+            print_quoted(file, *had ? had : "none");
+            fputs(" -> ", file);
+            print_quoted(file, *now ? now : "none");
         }
     }
     fclose(file);
@@ -65,13 +71,17 @@ static int is_changed(const Json *settings, Option *table, const char *name) {
     return strcmp(json_string(settings, name), option_text(options_find(table, name), now)) != 0;
 }
 
-void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Option *table) {
+void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Option *table, int is_default_out) {
     Json *state = checkpoint_open_state(checkpoint);
     const Json *settings = json_member(state, "settings", JSON_OBJECT);
     int are_bytes = tokens_are_bytes(corpus->train);
     REQUIRE(are_bytes == (checkpoint_tokenizer(checkpoint, 0) == TOKENIZER_BYTES), "--data: this is %s, the model %s "
             "was trained on %s", are_bytes ? "a text" : "token shards", checkpoint, are_bytes ? "token ids" : "bytes");
-    int changed = is_changed(settings, table, "data") || is_changed(settings, table, "val-data") ||
+    int other_name = is_changed(settings, table, "data");
+    REQUIRE(!is_default_out || !other_name || !strcmp(json_string(state, "train"), data_id(corpus->train).text),
+            "--resume: %s is of a run on other data, %s; want --resume DIR, or --out DIR as well to change the data",
+            checkpoint, json_string(settings, "data"));
+    int changed = other_name || is_changed(settings, table, "val-data") ||
                   is_changed(settings, table, "val-fraction");
     for (int val = 0; val < 2 && !changed; val++) {
         const char *had = json_string(state, val ? "val" : "train"), *given = json_string(settings, "val-data");

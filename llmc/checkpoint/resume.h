@@ -16,8 +16,9 @@ char *resume_find(Settings *settings, Option *table, RunDir *dir);
 char *resume_adopt_options(Option *table, const char *checkpoint);
 
 /* Fails if a model of bytes gets token ids or reversed, and if the data differ although the options that name them
-   (data, val-data, val-fraction) are the checkpoint's. */
-void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Option *table);
+   (data, val-data, val-fraction) are the checkpoint's. is_default_out: the run was found by the name of the data, which
+   another file may share: fails if the data differ. */
+void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Option *table, int is_default_out);
 
 /* Loads weights, moments and state. */
 TrainState resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer);
