@@ -34,7 +34,8 @@ typedef struct { const char *names, *answer; } ForeignOption;
    '_' in a name is '-'. A word without dashes is the value of the option positional; NULL = it is an error. foreign:
    may be NULL. Fails on an unknown option (the message names the one that is meant, if that is clear), a missing, empty
    or malformed value, a value out of range, an option given twice, and a word that is not UTF-8. Only an option whose
-   default is "" takes an empty value. Text and choice values point into argv. The table ends with a row of zeros. */
+   default is "" takes an empty value. All names of other programs go into one message. Text and choice values
+   point into argv. The table ends with a row of zeros. */
 void options_parse(Option *table, const char *positional, const ForeignOption *foreign, int argc, char **argv);
 
 /* Reads a file of lines name = value, after options_parse: what the command line has is checked, but not set. A value
