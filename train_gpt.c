@@ -53,6 +53,8 @@ static void prepare_resume(Run *run) {
         s->data = NULL;
         options_find(run->options, "data")->given = 0;
     }
+    REQUIRE(s->out || !s->data || file_exists(s->data) || strpbrk(s->data, "*?["),
+            "--resume %s: no such directory or data", s->data);
     REQUIRE(s->out || s->data, "--resume: want the directory of the run, such as --resume runs/book");
     run->dir = run_dir_choose(s->out, s->data, 1);
     REQUIRE(run->dir.path, "--resume --out none: want the directory of a run");
@@ -157,8 +159,9 @@ static void validate(Run *run) {
     run->state.val_loss = loss;
     run->state.val_step = run->state.step;
     if (!all) corpus->val_floor = NAN;      /* that of the whole text */
-    report_validation(&run->report, &(ValidationReport){ .step = run->state.step, .loss = loss, .all = all,
-                      .floor = corpus->val_floor, .are_bytes = tokens_are_bytes(corpus->val) });
+    report_validation(&run->report, &(ValidationReport){ .step = run->state.step, .loss = loss,
+                      .first = all ? 0 : s->val_tokens, .floor = corpus->val_floor,
+                      .are_bytes = tokens_are_bytes(corpus->val) });
 }
 
 static void require_no_leak(Run *run) {
@@ -245,8 +248,10 @@ static void evaluate_checkpoint(Run *run, const char *path) {
     double loss = evaluate(&run->gpt, tokens, max_tokens, (int)s->batch, &run->report, &all);
     REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but the activations overflow", s->eval, loss);
     double floor = are_bytes && all ? text_floor(path) : NAN;
-    printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, are_bytes, text),
-           all ? "all" : "the first --val-tokens", (long long)tokens_count(tokens), seconds_now() - start);
+    char part[48] = "all";
+    if (!all) snprintf(part, sizeof part, "the first %lld", (long long)max_tokens);
+    printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, are_bytes, text), part,
+           (long long)tokens_count(tokens), seconds_now() - start);
     if (!isnan(floor)) printf("the floor, this text's entropy under the grammar that wrote it, is %.4f\n", floor);
     REQUIRE(!(loss < floor), "the loss is below the floor: the model must have been trained on %s", path);
 }

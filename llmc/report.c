@@ -182,10 +182,11 @@ void report_step(Report *report, const StepReport *step) {
 }
 
 void report_validation(Report *report, const ValidationReport *v) {
-    char text[96], floor[32] = "";
+    char text[96], floor[32] = "", part[48] = "";
     if (!isnan(v->floor)) snprintf(floor, sizeof floor, ", floor %.4f", v->floor);
+    if (v->first) snprintf(part, sizeof part, ", on the first %" PRId64 " tokens", v->first);
     report_line(stdout, "step %" PRId64 ": val loss %s%s%s", v->step, loss_text(v->loss, v->are_bytes, text), floor,
-                v->all ? "" : ", on the first --val-tokens");
+                part);
     log_event(&report->log, "validation", (LogValue[]){
         { "step", "%.0f", (double)v->step, NULL },
         { "seconds", "%.3f", log_seconds(&report->log), NULL },

@@ -71,7 +71,7 @@ static void run_steps(void *argument) {
         StepReport s = step_of(step);
         report.row_health = health;
         if (!isnan(s.val_loss))
-            report_validation(&report, &(ValidationReport){ step, s.val_loss, 0.5, 1, 1 });
+            report_validation(&report, &(ValidationReport){ step, s.val_loss, 0.5, 1, 0 });
         report_step(&report, &s);
     }
     report_close(&report, "done");
@@ -471,7 +471,7 @@ static void run_with_events(void *ignored) {
         StepReport s = step_of(step);
         if (step == 9) s.loss = INFINITY, s.norm = NAN;
         report.row_health = health;
-        if (step == 10) report_validation(&report, &(ValidationReport){ 10, 1.5, NAN, 1, 1 });
+        if (step == 10) report_validation(&report, &(ValidationReport){ 10, 1.5, NAN, 1, 0 });
         report_step(&report, &s);
         if (step == 10) report_checkpoint(&report, 10, "runs/a/step-00000010", 0.25);
         if (step == 10) report_sample(&report, 10, strange, sizeof strange - 1);
@@ -686,7 +686,7 @@ static void terminal_run(void *argument) {
     report_step(&report, &s);
     report_line(stdout, "saved %d", 1);
     s.step = 3;
-    report_validation(&report, &(ValidationReport){ 3, 2.5, NAN, 1, 0 });
+    report_validation(&report, &(ValidationReport){ 3, 2.5, NAN, 1, 1000 });
     s.val_loss = 2.5;
     report_step(&report, &s);        /* too soon after the last: not shown */
     s.step = 4;
@@ -705,7 +705,7 @@ static void a_terminal_has_its_line_in_place(void) {
         "step    4/3000  loss 9.2500  norm 1.00     50 tok/s  mfu 0.0%  37s left  12.3 ms  lr 6.0e-04" };
     char want[1024];
     snprintf(want, sizeof want, "\r\r%s\r%*s\r%s\r\nsaved 1\r\n"
-             "step 3: val loss 2.5000 nats per byte (3.6067 bits), on the first --val-tokens\r\n\r\r%s\r\n", lines[0],
+             "step 3: val loss 2.5000 nats per byte (3.6067 bits), on the first 1000 tokens\r\n\r\r%s\r\n", lines[0],
              (int)strlen(lines[0]), "", lines[1], lines[2]);
     EXPECT(!strcmp(text, want), "got:\n%s", text);
 
@@ -725,7 +725,7 @@ static void a_terminal_has_its_line_in_place(void) {
         }
     }
     text = seen(200, terminal_run, "fail");
-    EXPECT(strstr(text, "(3.6067 bits), on the first --val-tokens\r\ntrain_gpt: stopped\r\n"), "%s", text);
+    EXPECT(strstr(text, "(3.6067 bits), on the first 1000 tokens\r\ntrain_gpt: stopped\r\n"), "%s", text);
 }
 
 /* Steps first to last, the last 6.1 s after the one before. */

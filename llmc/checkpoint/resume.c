@@ -10,6 +10,8 @@ static void verify(void *checkpoint) { checkpoint_verify(checkpoint, 1); }
 char *resume_find(const char *out, const char *data) {
     char *checkpoint = run_dir_latest(out, NULL), *newest = run_dir_newest(out), why[FAIL_LENGTH];
     const char *missing = newest ? checkpoint_missing_file(newest, 1) : NULL;
+    REQUIRE(newest || !checkpoint_has_model(out), "--resume %s: this is a checkpoint: want the directory of its run, "
+            "which continues from the newest", out);
     REQUIRE(newest || data, "--resume: no checkpoint in %s: want one, or --data FILE to start a run", out);
     REQUIRE(checkpoint || !newest, "--resume: %s has no %s, and %s has no complete checkpoint: restore that file, or "
             "start a new run from weights, --init CHECKPOINT --out ANOTHER", newest, missing, out);
