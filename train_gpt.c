@@ -45,7 +45,7 @@ typedef struct {
 /* Sets data, model and schedule, whose options must agree. */
 static void prepare_run(Run *run) {
     Settings *s = &run->settings;
-    if (s->resume) run->checkpoint = resume_find(s, run->options, &run->dir);
+    if (s->resume) run->checkpoint = resume_find(s, &run->dir);
     if (run->checkpoint) run->changes = resume_adopt_options(run->options, run->checkpoint);
     run->corpus = corpus_open(s->data, s->val_data, s->val_fraction);
     if (!s->resume) run->dir = run_dir_choose(s->out, s->data, 0, s->dry_run);
@@ -129,8 +129,9 @@ static void validate(Run *run) {
     run->state.val_loss = loss;
     run->state.val_step = run->state.step;
     if (!all) corpus->val_floor = NAN;      /* that of the whole text */
-    report_validation(&run->report, &(ValidationReport){ .step = run->state.step, .loss = loss, .all = all,
-                      .floor = corpus->val_floor, .are_bytes = tokens_are_bytes(corpus->val) });
+    report_validation(&run->report, &(ValidationReport){ .step = run->state.step, .loss = loss,
+                      .first = all ? 0 : s->val_tokens, .floor = corpus->val_floor,
+                      .are_bytes = tokens_are_bytes(corpus->val) });
 }
 
 static void require_no_leak(Run *run) {

@@ -27,7 +27,7 @@ typedef struct {
 
 void gemm(Gemm g);
 
-const char *gemm_name(void);    /* "OpenBLAS 0.3.21", "our own loops", "cuBLASLt" */
+const char *gemm_name(void);    /* "OpenBLAS 0.3.21", "train_gpt", "cuBLASLt" */
 
 /* sum (columns) F32 = or += the sums of t's columns. */
 void column_sums(Tensor sum, Tensor t, Into into);

@@ -252,7 +252,7 @@ double text_floor(const char *path) {
 }
 
 Corpus corpus_open(const char *data, const char *val_data, double val_fraction) {
-    REQUIRE(data, "nothing to train on: want --data FILE (any text, or token shards); see --help");
+    REQUIRE(data, "nothing to train on: want a text or token shards, such as ./train_gpt book.txt; see --help");
     Corpus c = { .train = tokens_open(data), .val_floor = NAN };
     int are_bytes = tokens_are_bytes(c.train);
     if (val_data) {

@@ -49,8 +49,10 @@ void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, cons
     REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but the activations overflow", checkpoint,
             loss);
     double floor = are_bytes && all ? text_floor(path) : NAN;
-    printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, are_bytes, text),
-           all ? "all" : "the first --val-tokens", (long long)tokens_count(tokens), seconds_now() - start);
+    char part[48] = "all";
+    if (!all) snprintf(part, sizeof part, "the first %lld", (long long)max_tokens);
+    printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, are_bytes, text), part,
+           (long long)tokens_count(tokens), seconds_now() - start);
     if (!isnan(floor)) printf("the floor, this text's entropy under the grammar that wrote it, is %.4f\n", floor);
     REQUIRE(!(loss < floor), "the loss is below the floor: the model must have been trained on %s", path);
 }

@@ -179,9 +179,22 @@ static const char *find_cell(const Log *log, const char *row, const char *name) 
     return NULL;
 }
 
-/* Copies the header and the rows up to resume->step, but not a last line without a newline: it is half written. Returns
-   the seconds of the last row. */
-static double copy_rows(Log *log, FILE *file, const char *path, const ResumeInfo *resume) {
+/* Appends the columns of this run that the file lacks; returns how many. */
+static int add_columns(Log *log, const RunInfo *run) {
+    Log wanted = {0};
+    const int had = log->columns;
+    choose_columns(&wanted, run);
+    for (int i = 0; i < wanted.columns; i++) {
+        int k = 0;
+        while (k < had && log->column[k] != wanted.column[i]) k++;
+        if (k == had) log->column[log->columns++] = wanted.column[i];
+    }
+    return log->columns - had;
+}
+
+/* Copies header and rows up to resume->step, with an empty cell for each new column, but not a last line without a
+   newline: it is half written. Returns the seconds of the last row. */
+static double copy_rows(Log *log, FILE *file, const char *path, const RunInfo *run, const ResumeInfo *resume) {
     FileMap map = file_map(path);
     FILE *lines = fmemopen((void *)map.bytes, (size_t)map.size, "r");
     REQUIRE(lines, "%s: cannot read: %s", path, strerror(errno));
@@ -191,7 +204,9 @@ static double copy_rows(Log *log, FILE *file, const char *path, const ResumeInfo
     double seconds = 0;
     REQUIRE(getline(&line, &size, lines) > 0 && read_header(log, line), "%s: not a log of training steps: want the "
             "names of columns in the first line, as step,seconds,tokens,loss; move it away to start a new one", path);
-    fputs(line, file);
+    char empty[LOG_COLUMNS + 1] = "";
+    memset(empty, ',', (size_t)add_columns(log, run));
+    write_header(file, log);
     while (step < resume->step && getline(&line, &size, lines) > 0 && strchr(line, '\n')) {
         int64_t next = strtoll(line, NULL, 10);
         REQUIRE(next > step, "%s: damaged: want a row with a step after %" PRId64 ", got %.40s; move the log away "
@@ -201,10 +216,12 @@ static double copy_rows(Log *log, FILE *file, const char *path, const ResumeInfo
         const char *val_loss = find_cell(log, line, "val_loss"), *elapsed = find_cell(log, line, "seconds");
         if (elapsed && isfinite(strtod(elapsed, NULL))) seconds = fmax(seconds, strtod(elapsed, NULL));
         int is_empty = val_loss && (*val_loss == ',' || *val_loss == '\n');
-        if (is_empty && step == resume->step && !isnan(resume->val_loss))
-            fprintf(file, "%.*s%.9g%s", (int)(val_loss - line), line, resume->val_loss, val_loss);
-        else
-            fputs(line, file);
+        const char *rest = line;
+        if (is_empty && step == resume->step && !isnan(resume->val_loss)) {
+            fprintf(file, "%.*s%.9g", (int)(val_loss - line), line, resume->val_loss);
+            rest = val_loss;
+        }
+        fprintf(file, "%.*s%s\n", (int)strcspn(rest, "\n"), rest, empty);
     }
     if (step < resume->step)
         printf("%s: ends at step %" PRId64 ", the rows up to step %" PRId64 " are missing\n", path, step, resume->step);
@@ -219,7 +236,7 @@ static void open_csv(Log *log, const char *path, const RunInfo *run, const Resum
     FILE *file = begin_file(path);
     log->start_s = seconds_now();
     if (file_exists(path)) {
-        log->start_s -= copy_rows(log, file, path, resume);
+        log->start_s -= copy_rows(log, file, path, run, resume);
     } else {
         choose_columns(log, run);
         write_header(file, log);

@@ -18,7 +18,8 @@ static const ForeignOption foreign_options[] = {
     { "-o out-dir output-dir output save-dir logging-dir log-dir run-dir default-root-dir", "use --out" },
     { "overwrite-output-dir", "a run never overwrites another one; use another --out" },
     { "-y resume-from-checkpoint resume-from resume-path", "use --resume" },
-    { "-e init-from model-name-or-path from-pretrained pretrained checkpoint ckpt-path load-from",
+    { "-e", "use --model for random weights, --init CHECKPOINT for trained ones" },
+    { "init-from model-name-or-path from-pretrained pretrained checkpoint ckpt-path load-from",
       "use --init CHECKPOINT to start from weights, --resume to continue a run" },
     { "do-train train", "training is the default, remove it" },
     { "eval-only do-eval evaluate", "use --eval CHECKPOINT" },
@@ -32,7 +33,7 @@ static const ForeignOption foreign_options[] = {
     { "-t block-size sequence-length seq-length seq-len max-seq-length max-seq-len context-length context-size n-ctx "
       "n-positions max-position-embeddings", "use --context" },
     { "vocab-size", "use --vocab" },
-    { "dropout embd-pdrop attn-pdrop resid-pdrop hidden-dropout attention-dropout", "dropout is not supported" },
+    { "dropout embd-pdrop attn-pdrop resid-pdrop hidden-dropout attention-dropout", "dropout is not supported, remove it" },
     { "bias", "all layers have biases, as in GPT-2; remove it" },
     { "bf16 fp16 bf16-full-eval precision mixed-precision amp half torch-dtype", "use --dtype bf16" },
     { "flash flash-attention flash-attn use-flash-attention attn-implementation", "use --attention flash" },
@@ -65,6 +66,7 @@ static const ForeignOption foreign_options[] = {
     { "num-threads n-threads nthreads", "use --threads" },
     { "gradient-checkpointing activation-checkpointing recompute -r",
       "not supported, remove it; a smaller --batch with --total-batch needs less memory" },
+    { "hellaswag eval-tasks tasks", "not supported, remove it" },
     { "-a overfit-single-batch overfit-batches", "not supported, remove it" },
     { "device use-cpu no-cuda accelerator", "the build decides, make DEVICE=cpu or DEVICE=cuda; remove it" },
     { "compile torch-compile fused tf32 tensorcores -f -w -ge num-workers dataloader-num-workers pin-memory "

@@ -163,15 +163,28 @@ static const Option *similar_option(const Option *table, const char *name) {
     return count == 1 ? found : NULL;
 }
 
-/* typed: the option's name with its dashes. Fails when there is none. */
-static Option *require_option(Option *table, const ForeignOption *foreign, const char *typed) {
-    char name[64];
-    snprintf(name, sizeof name, "%s", typed + (is_prefix("--", typed) ? 2 : 0));
+/* The name in the table of one typed with its dashes. */
+static const char *name_of(const char *typed, char name[64]) {
+    snprintf(name, 64, "%s", typed + (is_prefix("--", typed) ? 2 : 0));
     for (char *c = name; (c = strchr(c, '_')); ) *c = '-';
-    Option *option = options_find(table, name);
+    return name;
+}
+
+/* Whether a name with its dashes is of another program: then its answer is added to the message. */
+static int add_foreign(Option *table, const ForeignOption *foreign, const char *where, const char *typed,
+                       char message[FAIL_LENGTH]) {
+    char name[64];
+    size_t length = strlen(message);
+    const char *answer = options_find(table, name_of(typed, name)) ? NULL : foreign_answer(foreign, name);
+    if (!answer) return 0;
+    snprintf(message + length, FAIL_LENGTH - length, "%s%s%s: %s", length ? ". " : "", where, typed, answer);
+    return 1;
+}
+
+static Option *require_option(Option *table, const char *typed) {
+    char name[64];
+    Option *option = options_find(table, name_of(typed, name));
     if (option) return option;
-    const char *answer = foreign_answer(foreign, name);
-    REQUIRE(!answer, "%s: %s", typed, answer);
     const Option *similar = similar_option(table, name);
     REQUIRE(!similar, "%s: no such option; did you mean --%s?", typed, similar->name);
     fail("%s: no such option (--help lists the options)", typed);
@@ -188,8 +201,18 @@ static void check_utf8(const char *word, const char *where) {
     }
 }
 
-void options_parse(Option *table, const char *positional, const ForeignOption *foreign, int argc, char **argv) {
+/* word: the rest of the command line, whose names of other programs go into the same message. */
+static void fail_foreign(Option *table, const ForeignOption *foreign, char **word, char message[FAIL_LENGTH]) {
     char typed[64];
+    while (*++word) {
+        snprintf(typed, sizeof typed, "%.*s", (int)strcspn(*word, "="), *word);
+        if (*typed == '-') add_foreign(table, foreign, "", typed, message);
+    }
+    fail("%s", message);
+}
+
+void options_parse(Option *table, const char *positional, const ForeignOption *foreign, int argc, char **argv) {
+    char typed[64], message[FAIL_LENGTH] = "";
     for (Option *option = table; !at_end(option); option++) {
         option->given = 0;
         if (option->name) option_set(option, option->fallback ? option->fallback : "");
@@ -204,7 +227,9 @@ void options_parse(Option *table, const char *positional, const ForeignOption *f
         REQUIRE(!is_word || positional, "'%.100s': unexpected; options begin with --, a flag takes no value, and a "
                 "value of several words needs quotes (--help lists the options)", argv[i]);
         snprintf(typed, sizeof typed, "%s%.*s", is_word ? "--" : "", (int)strcspn(argv[i], "="), argv[i]);
-        Option *option = require_option(table, foreign, is_word ? positional : strcmp(typed, "-h") ? typed : "--help");
+        if (!is_word && add_foreign(table, foreign, "", typed, message))
+            fail_foreign(table, foreign, argv + i, message);
+        Option *option = require_option(table, is_word ? positional : strcmp(typed, "-h") ? typed : "--help");
         const char *name = option->name;
         if (!value) value = option->type == OPTION_FLAG ? "yes" : i + 1 < argc ? argv[++i] : NULL;
         REQUIRE(!option->given || !positional || strcmp(name, positional), "--%s: given twice, the second time as "
@@ -250,21 +275,27 @@ static void end_value(char *text) {
     *to = 0;
 }
 
-typedef struct { Option *table; const ForeignOption *foreign; char *line; } ConfigLine;
+typedef struct { Option *table; char *line; } ConfigLine;
+
+/* The name at the start of a line, with dashes. Returns its end. */
+static char *line_name(char *line, char typed[64]) {
+    char *name = line + strspn(line, BLANKS);
+    int length = (int)strcspn(name, " \t\r=#");
+    snprintf(typed, 64, "--%.*s", length, name);
+    return name + length;
+}
 
 static void read_line(void *argument) {
     ConfigLine *config = argument;
-    char *name = config->line + strspn(config->line, BLANKS), typed[64];
-    int length = (int)strcspn(name, " \t\r=#");
-    char *value = name + length + strspn(name + length, BLANKS);
+    char *name = config->line + strspn(config->line, BLANKS), typed[64], *end = line_name(config->line, typed);
+    char *value = end + strspn(end, BLANKS);
     if (!*name || *name == '#') return;
     check_utf8(config->line, "");
-    REQUIRE(length && *name != '-' && *value == '=', "'%.100s': want name = value", name);
+    REQUIRE(end > name && *name != '-' && *value == '=', "'%.100s': want name = value", name);
     value++;
     value += strspn(value, BLANKS);
     int is_quoted = *value == '"' || *value == '\'';
-    snprintf(typed, sizeof typed, "--%.*s", length, name);
-    Option *option = require_option(config->table, config->foreign, typed), copy = *option;
+    Option *option = require_option(config->table, typed), copy = *option;
     end_value(value);
     REQUIRE(option->role != ROLE_COMMAND || !strcmp(option->name, "out"), "--%s belongs on the command line",
             option->name);
@@ -279,17 +310,21 @@ static void read_line(void *argument) {
 void options_read(Option *table, const ForeignOption *foreign, const char *path) {
     static char *text;                      /* not freed: text options point into it */
     FileMap map = file_map(path);
-    char why[FAIL_LENGTH];
+    char why[FAIL_LENGTH], message[FAIL_LENGTH] = "", typed[64], where[32];
     text = memcpy(host_alloc((size_t)map.size + 1, path), map.bytes, (size_t)map.size);
     REQUIRE(strlen(text) == (size_t)map.size, "%s: has a zero byte, want a text of lines name = value", path);
     file_unmap(map);
     for (int number = 1; *text; number++) {
         char *end = text + strcspn(text, "\n"), *next = end + (*end == '\n');
         *end = 0;
-        ConfigLine line = { table, foreign, text };
-        if (fails(read_line, &line, why)) fail("%s:%d: %s", path, number, why);
+        ConfigLine line = { table, text };
+        snprintf(where, sizeof where, *message ? "line %d: " : "%d: ", number);
+        line_name(text, typed);
+        if (!add_foreign(table, foreign, where, typed, message) && fails(read_line, &line, why) && !*message)
+            fail("%s:%d: %s", path, number, why);
         text = next;
     }
+    REQUIRE(!*message, "%s:%s", path, message);
 }
 
 static int is_plain(const char *word) {

@@ -71,14 +71,15 @@ void report_banner(const RunInfo *run) {
     fflush(stdout);
 }
 
-/* What matters less is at the end, which a narrow terminal cuts. */
+/* What matters less is at the end, which a narrow terminal cuts. The first step, which allocates and warms up, has no
+   time left. */
 static void print_step(Report *report, const StepReport *s, int stays) {
     char text[512], mfu[32] = "", throttled[64] = "", left[48] = "", duration[32];
     int digits = snprintf(text, sizeof text, "%" PRId64, report->total);
     if (isfinite(s->mfu)) snprintf(mfu, sizeof mfu, "  mfu %.1f%%", 100 * s->mfu);
     if (report->health.is_abnormal) snprintf(throttled, sizeof throttled, "  throttled: %s", report->health.throttle);
     double seconds_left = 1e-3 * report->recent_ms / report->recent_steps * (double)(report->total - s->step);
-    if (s->step < report->total && seconds_left >= 0 && isfinite(seconds_left))
+    if (report->steps > 1 && s->step < report->total && seconds_left >= 0 && isfinite(seconds_left))
         snprintf(left, sizeof left, "  %s left", duration_text(seconds_left, duration));
     snprintf(text, sizeof text, "step %*" PRId64 "/%" PRId64 "  loss %.4f  norm %.2f  %5.0f tok/s%s%s%s  %.1f ms  "
              "lr %.1e", digits, s->step, report->total, s->loss, s->norm, s->tokens_per_second, mfu, throttled, left,
@@ -176,10 +177,11 @@ void report_step(Report *report, const StepReport *step) {
 }
 
 void report_validation(Report *report, const ValidationReport *v) {
-    char text[96], floor[32] = "";
+    char text[96], floor[32] = "", part[48] = "";
     if (!isnan(v->floor)) snprintf(floor, sizeof floor, ", floor %.4f", v->floor);
+    if (v->first) snprintf(part, sizeof part, ", on the first %" PRId64 " tokens", v->first);
     report_line(stdout, "step %" PRId64 ": val loss %s%s%s", v->step, loss_text(v->loss, v->are_bytes, text), floor,
-                v->all ? "" : ", on the first --val-tokens");
+                part);
     log_event(&report->log, "validation", v->step, (LogValue[]){
         { "val_loss", "%.9g", .number = v->loss }, { "floor", "%.6f", .number = v->floor }, {0} });
     flush_files(report, 0);

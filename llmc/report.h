@@ -21,7 +21,7 @@ typedef struct {
     int64_t step;
     double  loss, floor;       /* floor: NaN = unknown */
     int     are_bytes;         /* the tokens are */
-    int     all;               /* of the validation data; else the first --val-tokens */
+    int64_t first;             /* it is of the first so many tokens of the validation data; 0 = of all */
 } ValidationReport;
 
 /* "1.2345 nats per byte (1.7810 bits)" of a text, "3.2800 nats per token (perplexity 26.58)" of shards. */

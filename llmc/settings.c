@@ -1,6 +1,7 @@
 #include "settings.h"
 #include <string.h>
 #include "../kernels/check.h"
+#include "files.h"
 #include "option_names.h"
 
 /* Writes the table that sets these settings, which must stay where they are. */
@@ -25,6 +26,9 @@ static void make_table(Settings *settings, Option table[SETTINGS_ROWS]) {
 
 void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **argv) {
     make_table(s, table);
+    for (int i = 1; i + 1 < argc; i++)
+        if (!strcmp(argv[i], "--resume") && file_is_dir(argv[i + 1]))
+            argv[i + 1] = format_string("--out=%s", argv[i + 1]);
     options_parse(table, "data", foreign_options, argc, argv);
     REQUIRE(!s->sample || !s->data, "--sample with '%s': it reads no data; the start of the text is --prompt "
             "'SOME WORDS'", s->data);

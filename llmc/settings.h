@@ -20,7 +20,7 @@
     X(TEXT,    out,           NULL,      ARGUMENT("DIR"),    COMMAND, \
       "of log and checkpoints; none = no files (default runs/NAME of the data)") \
     X(FLAG,    resume,        NULL,      NO_ARGUMENT,        COMMAND, \
-      "continue from the newest checkpoint with its options; those given now win") \
+      "continue the run of a directory, --resume runs/book, with its options; those given now win") \
     X(TEXT,    init,          NULL,      ARGUMENT("CHECKPOINT"), KEPT, \
       "start from the weights of a checkpoint instead of random ones") \
     X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \

@@ -32,11 +32,11 @@ if command -v curl > /dev/null; then
 elif command -v wget > /dev/null; then
     wget -q -T 20 -t 2 -O "$part" "$url" || fetched=no
 else
-    give_up "neither curl nor wget found: put any text at $file and run ./train_gpt --data $file"
+    give_up "neither curl nor wget found: put any text at $file and run ./train_gpt $file"
 fi
 [ "${fetched:-yes}" = yes ] ||
-    give_up "could not download $url: put any text at $file and run ./train_gpt --data $file"
+    give_up "could not download $url: put any text at $file and run ./train_gpt $file"
 is_right "$part" ||
     give_up "$url is not tinyshakespeare: $(wc -c < "$part") bytes, want $size with SHA-256 $sum"
 mv "$part" "$file"
-echo "$file: $size bytes, checksum verified; next: ./train_gpt --data $file"
+echo "$file: $size bytes, checksum verified; next: ./train_gpt $file"

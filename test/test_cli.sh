@@ -79,7 +79,7 @@ expect "the next name" test -d runs/link-2/step-00000001
 mkdir other && cat val_0.txt val_1.txt > other/my.book.txt
 refuses "runs/my.book-4/step-00000005 is of a run on other data, my.book.txt" "$gpt" --resume other/my.book.txt
 expect "the same data by another path" "$gpt" --resume ./my.book.txt --steps 6
-refuses "want the directory of its run, runs/my.book" "$gpt" --resume runs/my.book/step-00000004/
+refuses "this is a checkpoint: want the directory of its run" "$gpt" --resume runs/my.book/step-00000004/
 cd - > /dev/null || exit 2
 close_test "the default output directory is named after the data and is new; --resume takes the last"
 
@@ -169,7 +169,7 @@ logged=$(cells "$dir/a-flash-f32" val_loss | tail -n 1)
 printed=$(sed -n 's/.*loss \([0-9.]*\) nats per byte.*/\1/p' "$dir/expect.out")
 expect "--eval $printed is the val loss $logged of the log" awk "BEGIN { d = $printed - $logged; exit !(d * d < 1e-8) }"
 expect "evaluate a part" "$gpt" --eval "$dir/a-flash-f32" --data "$dir/text/val.txt" --val-tokens 64
-is "it says how much" "$(grep -c ', the first --val-tokens of [0-9]* tokens' "$dir/expect.out")" 1
+is "it says how much" "$(grep -c ', the first 64 of [0-9]* tokens' "$dir/expect.out")" 1
 sample="$gpt --sample $dir/a-flash-f32/step-00000040 --prompt Once --sample-tokens 40"
 expect "sample" $sample --seed 5
 cp "$dir/expect.out" "$dir/sample.1"
@@ -274,6 +274,9 @@ in_turn 5 && refuses "want the directory of the run, such as --resume runs/book"
 in_turn 5 && refuses "--resume --out none: want the directory of a run" "$gpt" --resume --out none
 in_turn 5 && refuses "did you mean --layers" "$gpt" --lr 1 --layer 2
 in_turn 5 && refuses "nothing to train on" "$gpt"
+in_turn 5 && refuses "--resume $dir/nothere: no such directory or data" "$gpt" --resume "$dir/nothere"
+in_turn 5 && refuses "this is a checkpoint: want the directory of its run" \
+    "$gpt" --resume "$dir/a-flash-f32/step-00000040"
 [ "$cuda" ] || refuses "computes in f32 only" "$gpt" $small --dtype bf16
 in_turn 5 && refuses "want a multiple of --batch x --context = 64" "$gpt" $small --total-batch 100
 in_turn 5 && refuses "want a multiple of the 3 heads" "$gpt" $text --channels 32 --heads 3

@@ -203,6 +203,8 @@ static void bad_files(void) {
         { ":1: --sample belongs on the command line", "sample = runs/a\n", { 0 } },
         { ":1: --resume belongs on the command line", "resume = yes\n", { 0 } },
         { ":1: --dry-run belongs on the command line", "dry_run = yes\n", { 0 } },
+        { ":2: --n_layer: use --layers. line 4: --block_size: use --context",
+          "steps = 5\nn_layer = 6\nno such line\nblock_size = 64 # here\n", { 0 } },
         { ":1: --config belongs on the command line", "config = b\n", { 0 } },
         { ":1: --help belongs on the command line", "help = yes\n", { 0 } },
         { ":1: --version belongs on the command line", "version = 1\n", { 0 } },

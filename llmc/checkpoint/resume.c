@@ -10,8 +10,8 @@ static void verify(void *checkpoint) { checkpoint_verify(checkpoint, 1); }
 static char *find_checkpoint(const char *out, const char *data) {
     char *checkpoint = run_dir_latest(out, NULL), *newest = run_dir_newest(out), why[FAIL_LENGTH];
     const char *missing = newest ? checkpoint_missing_file(newest, 1) : NULL;
-    REQUIRE(newest || !checkpoint_has_model(out), "--resume: %s is a checkpoint, want the directory of its run, %s",
-            out, file_parent(out).text);
+    REQUIRE(newest || !checkpoint_has_model(out), "--resume %s: this is a checkpoint: want the directory of its run, "
+            "which continues from the newest", out);
     REQUIRE(newest || data, "--resume: no checkpoint in %s: want one, or --data FILE to start a run", out);
     REQUIRE(checkpoint || !newest, "--resume: %s has no %s, and %s has no complete checkpoint: restore that file, or "
             "start a new run from weights, --init CHECKPOINT --out ANOTHER", newest, missing, out);
@@ -24,12 +24,9 @@ static char *find_checkpoint(const char *out, const char *data) {
          why, out);
 }
 
-char *resume_find(Settings *s, Option *table, RunDir *dir) {
-    if (!s->out && s->data && file_is_dir(s->data)) {        /* --resume runs/book */
-        s->out = s->data;
-        s->data = NULL;
-        options_find(table, "data")->given = 0;
-    }
+char *resume_find(const Settings *s, RunDir *dir) {
+    REQUIRE(s->out || !s->data || file_exists(s->data) || strpbrk(s->data, "*?["),
+            "--resume %s: no such directory or data", s->data);
     REQUIRE(s->out || s->data, "--resume: want the directory of the run, such as --resume runs/book");
     *dir = run_dir_choose(s->out, s->data, 1, s->dry_run);
     REQUIRE(dir->path, "--resume --out none: want the directory of a run");

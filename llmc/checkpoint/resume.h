@@ -7,9 +7,9 @@
 #include "run_dir.h"
 
 /* Chooses the run directory and returns its newest checkpoint (a new string), verified. NULL if it has none yet: a job
-   script may always pass --resume. --data DIR is taken for --out DIR. Fails if there are only incomplete checkpoints,
-   none and no --data, or a damaged one; the message then names the one before it. */
-char *resume_find(Settings *settings, Option *table, RunDir *dir);
+   script may always pass --resume. Fails if there are only incomplete checkpoints, none and no --data, or a damaged
+   one; the message then names the one before it. */
+char *resume_find(const Settings *settings, RunDir *dir);
 
 /* Options that are not given take the checkpoint's value. Returns those given with another value, a new string such as
    "--steps 200 -> 300, --lr 0.001 -> 0.0005"; NULL = none. */

@@ -147,7 +147,7 @@ void run_dir_clean(const RunDir *dir, int64_t step, int64_t keep, int64_t keep_e
 /* ---- A CHECKPOINT argument */
 
 static char *find_model(const char *path) {
-    REQUIRE(file_exists(path), "%s: no such file or directory: want a checkpoint", path);
+    REQUIRE(file_exists(path), "%s: no such file or directory: want the directory of a checkpoint", path);
     if (!file_is_dir(path)) {
         REQUIRE(ends_with(path, "model.safetensors") || ends_with(path, "model.safetensors.index.json"), "%s: want a "
                 "directory with model.safetensors, that file itself, or the index of its shards", path);
