@@ -33,7 +33,8 @@ static const ForeignOption foreign_options[] = {
     { "-t block-size sequence-length seq-length seq-len max-seq-length max-seq-len context-length context-size n-ctx "
       "n-positions max-position-embeddings", "use --context" },
     { "vocab-size", "use --vocab" },
-    { "dropout embd-pdrop attn-pdrop resid-pdrop hidden-dropout attention-dropout", "dropout is not supported, remove it" },
+    { "dropout embd-pdrop attn-pdrop resid-pdrop hidden-dropout attention-dropout",
+      "dropout is not supported, remove it" },
     { "bias", "all layers have biases, as in GPT-2; remove it" },
     { "bf16 fp16 bf16-full-eval precision mixed-precision amp half torch-dtype", "use --dtype bf16" },
     { "flash flash-attention flash-attn use-flash-attention attn-implementation", "use --attention flash" },
