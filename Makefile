@@ -42,10 +42,23 @@ ARCH       ?= $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv
 sm          = -gencode arch=compute_$(1:90=90a),code=sm_$(1:90=90a)
 GENCODE    := $(if $(ARCH),$(call sm,$(ARCH)),$(call sm,80) $(call sm,90) -gencode arch=compute_80,code=compute_80)
 NVCCFLAGS  := -std=c++17 -O3 -D_GNU_SOURCE -Xcompiler -Wall,-Wextra
-BACKEND_O  := $(patsubst %,$(BUILD)/%.o,$(basename $(wildcard kernels/cuda/*.c kernels/cuda/*.cu)))
-LIBS       := -L$(CUDA)/lib64 -Wl,-rpath,$(CUDA)/lib64 -lcublas -lcublasLt -lcudart -lstdc++
-CPPFLAGS   += -isystem $(CUDA)/include
-WITH       := $(CC), nvcc $(if $(ARCH),for sm_$(ARCH:90=90a),for sm_80$(comma) sm_90a and newer)
+# NCCL, for several GPUs: that of NCCL_HOME, else of the toolkit, else of the system. NCCL=no builds without it.
+CPPFLAGS   += $(NCCL_HOME:%=-isystem %/include) -isystem $(CUDA)/include
+LIBDIRS    := $(foreach dir,$(NCCL_HOME:%=%/lib) $(NCCL_HOME:%=%/lib64) $(CUDA)/lib64,-L$(dir) -Wl,-rpath,$(dir))
+NCCL_MAIN  := \#include <nccl.h>\nint main(void) { return ncclCommInitRankConfig(0, 0, (ncclUniqueId){{0}}, 0, 0); }\n
+NCCL       ?= $(shell printf '$(NCCL_MAIN)' | $(CC) $(CPPFLAGS) -o /dev/null -x c - $(LIBDIRS) -l:libnccl.so.2 \
+              >/dev/null 2>&1 && echo yes || echo no)
+NCCL       := $(NCCL)
+ifneq ($(NCCL_HOME),)
+ifneq ($(NCCL) $(wildcard $(NCCL_HOME)/include/nccl.h),yes $(NCCL_HOME)/include/nccl.h)
+$(error NCCL_HOME=$(NCCL_HOME): want include/nccl.h and lib/libnccl.so.2 in it, 2.14 or newer)
+endif
+endif
+NOT_LINKED := kernels/cuda/comm_$(if $(filter yes,$(NCCL)),none,nccl).c
+BACKEND_C  := $(filter-out $(NOT_LINKED),$(wildcard kernels/cuda/*.c kernels/cuda/*.cu))
+BACKEND_O  := $(patsubst %,$(BUILD)/%.o,$(basename $(BACKEND_C)))
+LIBS       := $(LIBDIRS) -lcublas -lcublasLt -lcudart -lstdc++ $(if $(filter yes,$(NCCL)),-l:libnccl.so.2)
+WITH       := $(CC), nvcc $(if $(ARCH),for sm_$(ARCH:90=90a),for sm_80$(comma) sm_90a and newer), NCCL $(NCCL)
 else
 $(error DEVICE=$(DEVICE): no such backend, want cpu or cuda)
 endif
@@ -55,13 +68,14 @@ TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 include test/fuzz/fuzz.mk
 
-.PHONY: all train test test-kill test-roundtrip lib example bench-attention sanitize reference reference-124M clean help
+.PHONY: all train test test-kill test-roundtrip lib example bench-attention bench-comm bench-scaling sanitize reference reference-124M
+.PHONY: clean help
 all: $(BUILD)/train_gpt
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt)
 	@echo "train_gpt is $<: $(WITH)"
 
 # Everything is recompiled when the compiler or its flags change: build/*/settings records them.
-SETTINGS   := $(CC) $(CPPFLAGS) $(CFLAGS_ALL) $(BLAS) $(NVCCFLAGS) $(GENCODE)
+SETTINGS   := $(CC) $(CPPFLAGS) $(CFLAGS_ALL) $(BLAS) $(NVCCFLAGS) $(GENCODE) $(NCCL)
 $(shell mkdir -p $(BUILD) && echo '$(SETTINGS)' | cmp -s - $(BUILD)/settings || echo '$(SETTINGS)' > $(BUILD)/settings)
 
 $(BUILD)/%.o: %.c $(BUILD)/settings
@@ -101,6 +115,9 @@ $(NVML_FAKES): $(BUILD)/nvml/%.so: test/nvml.c $(BUILD)/settings
 	@$(CC) -std=c11 -O1 -Wall -Wextra -D$*=other_$* -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o $@ $<
 $(BUILD)/logits: $(BUILD)/test/logits.o $(OBJECTS)
 	$(link) $(LIBS)
+# several processes that compute nothing, with collectives of its own
+$(BUILD)/launch_probe: $(BUILD)/test/launch_probe.o $(filter-out %/comm.o %/comm_nccl.o %/comm_none.o,$(OBJECTS))
+	$(link) $(LIBS)
 $(BUILD)/test_ops_own: $(BUILD)/test/test_ops.o $(BUILD)/test/oracle.o $(COMMON_O) $(BUILD)/kernels/cpu/gemm_own.o
 	$(link)
 
@@ -126,7 +143,7 @@ train: all $(BUILD)/tales
 # a program that starts slowly (0.4 s on a GPU, or sanitized) runs a part of the 2,402 cases, another one every second
 MALFORMED_STRIDE ?= $(if $(filter cuda,$(DEVICE)),120,1)
 OWN_GEMM_TEST := $(if $(filter cblas,$(GEMM)),$(BUILD)/test_ops_own)
-test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales $(BUILD)/faults.so
+test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales $(BUILD)/faults.so $(BUILD)/launch_probe
 	@BUILD=$(BUILD) MALFORMED_STRIDE=$(MALFORMED_STRIDE) test/run.sh $(TESTS) $(OWN_GEMM_TEST) $(wildcard test/test_*.sh) scripts/check_layers.sh
 
 # 200 kills at random moments, and a fault at every call: half a minute
@@ -161,6 +178,15 @@ bench-attention: $(BUILD)/bench_attention
 $(BUILD)/bench_attention: $(BUILD)/test/bench_attention.o $(BUILD)/test/oracle.o $(OBJECTS)
 	$(link) $(LIBS)
 
+# Bandwidth of the collectives, one process per GPU (kernels/README.md).
+bench-comm: $(BUILD)/bench_comm
+	$< $(BENCH)
+# The training step on several GPUs beside one (README): make bench-scaling DATA='dir/train_*.bin'
+bench-scaling: all $(BUILD)/bench_comm
+	scripts/bench_scaling.sh '$(or $(DATA),$(error bench-scaling: want DATA='token shards'))' $(BENCH)
+$(BUILD)/bench_comm: $(BUILD)/test/bench_comm.o $(OBJECTS)
+	$(link) $(LIBS)
+
 sanitize:
 	$(MAKE) BUILD=$(BUILD)-sanitize CFLAGS='-O2 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all' MALFORMED_STRIDE=4 test
 
@@ -179,6 +205,8 @@ help:
 	@echo "make lib             the kernels as a library ($(BUILD)/libtrain_gpt_kernels.a)"
 	@echo "make example         build and run an example program that uses the library"
 	@echo "make bench-attention time every attention (bf16: on a GPU)"
+	@echo "make bench-comm      bandwidth of the collectives, one process per GPU"
+	@echo "make bench-scaling   the training step on several GPUs beside one (DATA='dir/train_*.bin')"
 	@echo "make test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=$(PYTHON))"
 	@echo "make sanitize        make test under AddressSanitizer and UBSan"
 	@echo "make fuzz            libFuzzer on the readers, FUZZ_SECONDS=$(FUZZ_SECONDS) in all (clang)"

@@ -5,14 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/check.h"
+#include "kernels/comm.h"
 #include "kernels/device.h"
 #include "llmc/checkpoint/resume.h"
 #include "llmc/checkpoint/saver.h"
 #include "llmc/evaluate.h"
 #include "llmc/files.h"
 #include "llmc/generate.h"
+#include "llmc/launch.h"
 #include "llmc/model_config.h"
 #include "llmc/os.h"
+#include "llmc/ranks.h"
 #include "llmc/settings.h"
 #include "llmc/warnings.h"
 
@@ -48,8 +51,9 @@ static void prepare_run(Run *run) {
     if (s->resume) run->checkpoint = resume_find(s, &run->dir);
     if (run->checkpoint) run->changes = resume_adopt_options(run->options, run->checkpoint);
     run->corpus = corpus_open(s->data, s->val_data, s->val_fraction);
-    if (!s->resume) run->dir = run_dir_choose(s->out, s->data, 0, s->dry_run);
-    else if (!run->checkpoint) printf("--resume: no checkpoint in %s: the run starts from step 0\n", run->dir.path);
+    if (!s->resume && !comm_rank) run->dir = run_dir_choose(s->out, s->data, 0, s->dry_run);
+    if (s->resume && !run->checkpoint)
+        printf("--resume: no checkpoint in %s: the run starts from step 0\n", run->dir.path);
     run->tokenizer = tokens_are_bytes(run->corpus.train) ? TOKENIZER_BYTES : TOKENIZER_IDS;
     run->from = run->checkpoint ? run->checkpoint : s->init ? run_dir_resolve(s->init) : NULL;
     if (!run->from && !s->model) s->model = "d4";
@@ -58,7 +62,7 @@ static void prepare_run(Run *run) {
     run->config = model_config(s, run->from, &saved, bytes ? 256 : 50257);
     REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
             run->from ? run->from : "--vocab", run->config.V);
-    run->sequences = settings_sequences(s, run->config.T);
+    run->sequences = settings_sequences(s, run->config.T, run->checkpoint != NULL);
     run->schedule = settings_schedule(s, run->options);
     if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt, run->config.V, &(int){0}));
     if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, run->options, run->dir.base != NULL);
@@ -78,18 +82,15 @@ static void print_banner(Run *run) {
     if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes)
         memory_plan_print(stdout, &plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);
     if (run->changes) printf("changed: %s\n", run->changes);
-    if (s->dry_run) warn_of_mistakes(&run->report, s, corpus, run->config.T, run->sequences);
+    if (s->dry_run && !comm_rank) warn_of_mistakes(&run->report, s, corpus, run->config.T, run->sequences);
 }
 
 /* Model, optimizer and batch, with the weights of a checkpoint or initial ones. */
 static void create_model(Run *run) {
     const Settings *s = &run->settings;
-    const Corpus *corpus = &run->corpus;
-    int T = run->config.T;
-    size_t count = (size_t)s->batch * (size_t)T;
-    tokens_check(corpus->train, run->config.V);
-    if (corpus->val) tokens_check(corpus->val, run->config.V);
-    gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, T, TRAIN);
+    const size_t count = (size_t)s->batch * (size_t)run->config.T;
+    corpus_check(&run->corpus, run->config.V);
+    gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, TRAIN);
     optimizer_create(&run->optimizer, &run->gpt, settings_adamw(s));
     run->inputs = host_alloc(count * sizeof *run->inputs, "a batch");
     run->targets = host_alloc(count * sizeof *run->targets, "a batch");
@@ -102,10 +103,12 @@ static void create_model(Run *run) {
     } else {
         gpt_init(&run->gpt, (uint64_t)s->seed);
     }
+    if (!run->checkpoint) optimizer_scatter(&run->optimizer, STATE_PARAM);
+    ranks_require_same_tensor(tensor_table_flat(&run->gpt.params.table, run->config.dtype), "the value of the weights");
     run->tokenizer_files = checkpoint_load_tokenizer_files(run->from, run->tokenizer);
 }
 
-/* ---- Validation and samples */
+/* ---- Validation */
 
 static int is_due(int64_t step, int64_t every) { return every && step % every == 0; }
 
@@ -125,7 +128,7 @@ static void validate(Run *run) {
     Corpus *corpus = &run->corpus;
     int all;
     double loss = evaluate(&run->gpt, corpus->val, s->val_tokens, (int)s->batch, &run->report, &all);
-    if (isnan(loss) && stop_requested()) return;
+    if (all < 0) return;
     run->state.val_loss = loss;
     run->state.val_step = run->state.step;
     if (!all) corpus->val_floor = NAN;      /* that of the whole text */
@@ -136,6 +139,7 @@ static void validate(Run *run) {
 
 static void require_no_leak(Run *run) {
     if (!(val_loss_of(&run->state) < run->corpus.val_floor)) return;
+    ranks_leave_to_first();
     saver_finish(&run->saver);
     fail("val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation text must "
          "have leaked into the training data", run->state.val_loss, run->corpus.val_floor, run->settings.val_data);
@@ -145,23 +149,9 @@ static void require_no_leak(Run *run) {
 static void repeat_validation(Run *run) {
     validate(run);
     require_no_leak(run);
-    const char *stop = validation_due(run) ? stop_requested() : NULL;
+    const char *stop = validation_due(run) ? ranks_stop(1) : NULL;
     REQUIRE(!stop || strncmp(stop, "--", 2), "%s: the validation of step %lld alone takes longer; want more time, or "
             "fewer --val-tokens", stop, (long long)run->state.step);
-}
-
-static void print_sample(Run *run) {
-    const Settings *s = &run->settings;
-    Sample sample = { .prompt = s->prompt, .count = (int)s->sample_tokens, .temperature = s->temperature,
-                      .top_k = (int)s->top_k, .seed = (uint64_t)s->seed };
-    char *text = NULL;
-    size_t size;
-    if (run->info.log_jsonl) sample.copy = open_memstream(&text, &size);
-    sample_text(&run->gpt, run->tokenizer, &sample, run->state.step, stdout);
-    if (!sample.copy) return;
-    fclose(sample.copy);
-    report_sample(&run->report, run->state.step, text, size);
-    free(text);
 }
 
 /* ---- The outputs of a run */
@@ -173,13 +163,14 @@ static void open_outputs(Run *run) {
     int is_saved = run->checkpoint && !validation_due(run);
     if (run->checkpoint && !is_saved) repeat_validation(run);
     char text[32];
+    if (comm_rank) run->dir.path = NULL;        /* rank 0 writes for all */
     if (run->dir.path) run_dir_open(&run->dir);
     const char *out = run->dir.path;
     if (out != run->info.out) printf("output  %s: %s exists by now\n", out, run->info.out);
     run->info.out = out;
     ResumeInfo resume = { .step = state->step, .changes = run->changes, .val_loss = val_loss_of(state) };
     report_open(&run->report, out, &run->info, run->checkpoint ? &resume : NULL);
-    warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->sequences);
+    if (!comm_rank) warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->sequences);
     saver_open(&run->saver, out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
                &run->corpus, run->tokenizer, s->keep, s->keep_every, &run->report);
     if (is_saved) run->saver.saved_step = state->step;
@@ -226,7 +217,7 @@ static int use_checkpoint(Run *run) {
     checkpoint_load_model(checkpoint, &run->gpt);
     int64_t max_tokens = options_find(run->options, "val-tokens")->given ? s->val_tokens : 0;
     if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, run->corpus.val, path, max_tokens, (int)s->batch);
-    else         print_sample(run);
+    else         print_sample(&run->gpt, run->tokenizer, s, &run->report, 0);
     return stdio_flush();
 }
 
@@ -236,7 +227,6 @@ static int use_checkpoint(Run *run) {
    before the step is saved first, so that no step is lost; no older checkpoint is removed, which may be needed. */
 static void report_skipped_step(Run *run, const TrainState *before, const StepStats *stats, StepResult result) {
     const Settings *s = &run->settings;
-    Saver *saver = &run->saver;
     int skip = !strcmp(s->on_nan, "skip");
     char *text = skipped_step_text(&run->state.spikes, run->state.step, result, stats, &run->gpt);
     if (result == SPIKE || (skip && run->state.spikes.nonfinite < NONFINITE_STEPS_MAX)) {
@@ -244,9 +234,10 @@ static void report_skipped_step(Run *run, const TrainState *before, const StepSt
         free(text);
         return;
     }
-    saver->keep = 0;
-    if (saver->saved_step != before->step) saver_save(saver, before);
-    saver_finish(saver);
+    run->saver.keep = 0;
+    if (run->saver.saved_step != before->step) saver_save(&run->saver, before);
+    ranks_leave_to_first();
+    saver_finish(&run->saver);
     char *last = run->dir.path ? run_dir_latest(run->dir.path, NULL) : NULL;
     REQUIRE(!skip, "%s. %d such steps without an update between them. Last good checkpoint: %s. A lower --lr or --clip "
             "may help", text, NONFINITE_STEPS_MAX, last ? last : "none");
@@ -258,28 +249,29 @@ static void report_skipped_step(Run *run, const TrainState *before, const StepSt
 static StepStats train_step(Run *run, double learning_rate) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
-    GPT *gpt = &run->gpt;
     Optimizer *optimizer = &run->optimizer;
     const Tokens *train = run->corpus.train;
     int B = (int)s->batch, T = run->config.T;
-    uint64_t seed = (uint64_t)s->seed;
-    int64_t targets = tokens_train_targets(train, seed, state->sequences_seen, (uint64_t)run->sequences, T);
+    uint64_t seed = (uint64_t)s->seed, begin = state->sequences_seen, all = (uint64_t)run->sequences;
+    int64_t targets = tokens_train_targets(train, seed, begin, all, T), last = run->sequences / B / comm_size - 1;
     float dloss = 1.0f / (float)targets;
-    gpt_set_batch(gpt, B, T);
+    gpt_set_batch(&run->gpt, B, T);
     spike_detector_limits(&state->spikes, s->skip_spikes, &optimizer->loss_limit, &optimizer->norm_limit);
     optimizer_begin(optimizer, learning_rate);
-    for (int64_t i = 0; i < run->sequences / B; i++) {
-        for (int64_t b = 0; b < B; b++)
-            tokens_train_window(train, seed, state->sequences_seen++, T, run->inputs + b * T, run->targets + b * T);
-        gpt_load(gpt, run->inputs, run->targets);
-        gpt_forward(gpt);
-        gpt_backward(gpt, dloss, i ? ACCUMULATE : OVERWRITE, NULL, NULL);
-        loss_add(optimizer->stats, gpt->acts.losses, dloss);
+    for (int64_t i = 0; i <= last; i++) {
+        uint64_t first = begin + (uint64_t)((i * comm_size + comm_rank) * B);      /* the ranks share a micro-step */
+        for (int b = 0; b < B; b++)
+            tokens_train_window(train, seed, first + (uint64_t)b, T, run->inputs + b * T, run->targets + b * T);
+        gpt_load(&run->gpt, run->inputs, run->targets);
+        gpt_forward(&run->gpt);
+        gpt_backward(&run->gpt, dloss, i ? ACCUMULATE : OVERWRITE, i < last ? NULL : optimizer_reduce, optimizer);
+        loss_add(optimizer->stats, run->gpt.acts.losses, dloss);
     }
     report_health(&run->report);        /* while a GPU computes */
+    state->sequences_seen += all;
     state->tokens += targets;
     state->step++;
-    return optimizer_update(optimizer, gpt);
+    return optimizer_update(optimizer);
 }
 
 /* Returns why it stopped before the last step, or NULL. */
@@ -287,32 +279,38 @@ static const char *train(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
     const char *stop = NULL;
-    double step_ms = 0;
-    while (state->step < s->steps && !(stop = stop_requested())) {
+    double step_ms = 0, stops = ranks_stops();
+    while (state->step < s->steps && !(stop = ranks_stop(stops))) {
         const TrainState before = *state;
-        double start = seconds_now(), learning_rate = schedule_learning_rate(&run->schedule, state->step);
+        double learning_rate = schedule_learning_rate(&run->schedule, state->step);
+        double start = seconds_now(), waited_before = comm_waited_ms();
         StepStats stats = train_step(run, learning_rate);
-        double ms = 1e3 * (seconds_now() - start);
+        launch_note(state->step);
+        double ms = 1e3 * (seconds_now() - start), waited_ms = comm_waited_ms() - waited_before;
         StepResult result = spike_detector_update(&state->spikes, &stats);
         if (result != APPLIED) report_skipped_step(run, &before, &stats, result);
         step_ms = fmax(ms, 0.9 * step_ms);
-        stop_reserve(1.5e-3 * step_ms + 2 * run->saver.seconds);       /* for the save under way and one more */
+        /* for the save under way and one more, and with several ranks for the step in which they agree */
+        stop_reserve((comm_size > 1 ? 2.5e-3 : 1.5e-3) * step_ms + 2 * run->saver.seconds);
         if (validation_due(run)) validate(run);
         report_step(&run->report, &(StepReport){
             .step = state->step, .tokens = state->tokens, .loss = stats.loss, .norm = stats.norm,
-            .learning_rate = learning_rate, .ms = ms,
+            .learning_rate = learning_rate, .ms = ms, .comm_wait_ms = waited_ms,
             .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / ms, .val_loss = val_loss_of(state) });
         int last = state->step == s->steps;
-        if (save_requested() || last || is_due(state->step, s->save_every)) saver_save(&run->saver, state);
+        stops = validation_due(run) ? 1 : stats.stop;       /* due still: a stop has cut it short */
+        if (stats.save > 0 || last || is_due(state->step, s->save_every)) saver_save(&run->saver, state);
         if (s->sample_every && (last || is_due(state->step, s->sample_every))) {
             report_line(stdout, "step %lld: a sample", (long long)state->step);
-            print_sample(run);
+            launch_busy(1);
+            print_sample(&run->gpt, run->tokenizer, s, &run->report, state->step);
+            launch_busy(0);
         }
         saver_poll(&run->saver);
         require_no_leak(run);
     }
     if (run->saver.saved_step != state->step) saver_save(&run->saver, state);
-    if (validation_due(run)) stop = stop_requested();       /* it was cut short */
+    if (validation_due(run)) stop = ranks_stop(1);      /* it was cut short */
     return stop;
 }
 
@@ -322,26 +320,30 @@ int main(int argc, char **argv) {
     device_start(argv);
     stdio_open();
     settings_parse(s, run.options, argc, argv);
-    run.command = command_line(argc, argv);
     if (s->version) { printf("%s (%s)\n", VERSION, backend_name); return 0; }
     if (s->help)    { settings_help(stdout, run.options); return 0; }
     settings_check(s);
     int training = !s->eval && !s->sample;
-    if (training) stop_open(s->time_limit);
-    else signal(SIGINT, SIG_DFL);           /* a background shell starts its jobs with SIGINT ignored */
-    device_open((DeviceOptions){ .threads = (int)s->threads });
+    if (training) launch_start(s);
+    else          signal(SIGINT, SIG_DFL);      /* a background shell starts its jobs with SIGINT ignored */
+    run.command = command_line(argc, argv);     /* without the secret, which launch_start has removed */
+    device_open((DeviceOptions){ .threads = (int)s->threads, .index = launch_local_rank });
     if (!training) return use_checkpoint(&run);
+    launch_join(s, run.options);
 
     prepare_run(&run);
     print_banner(&run);
     if (s->dry_run) return stdio_flush();
     create_model(&run);
-    if (stop_requested()) {
-        printf("%s: before the first step, nothing was written; the same command with --resume %s\n", stop_requested(),
+    const char *stop = ranks_stop(ranks_stops());
+    int code = EXIT_TRY_AGAIN;
+    if (stop) {
+        printf("%s: before the first step, nothing was written; the same command with --resume %s\n", stop,
                run.checkpoint ? "continues" : "begins");
-        return EXIT_TRY_AGAIN;
+    } else {
+        open_outputs(&run);
+        code = finish_run(&run, train(&run));
     }
-    open_outputs(&run);
-    const char *stop = train(&run);
-    return finish_run(&run, stop);
+    launch_end();
+    return code;
 }

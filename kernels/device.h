@@ -6,6 +6,8 @@
 
 typedef struct {
     int threads;               /* of the CPU backend; 0 = one per core */
+    int index;                 /* which of the visible GPUs: the rank on this machine. 0 where one GPU is visible: then
+                                  the launcher has given each process its own (or NCCL refuses to share it) */
 } DeviceOptions;
 
 typedef struct {
@@ -31,6 +33,9 @@ extern const char *const backend_name;          /* "cpu" or "cuda" */
    nor GOMP_SPINCOUNT is set, the CPU backend sets a short time and executes the program again, once. */
 void         device_start(char **argv);
 void         device_open(DeviceOptions options);
+/* GPUs visible to this process (CUDA_VISIBLE_DEVICES); 0 on the CPU, which processes may share. It initializes CUDA,
+   which a fork does not survive: a process that forks ranks calls it in a child. */
+int          device_count(void);
 DeviceInfo   device_info(void);
 DeviceHealth device_health(void);               /* a call can take milliseconds, the first one much longer */
 const char  *device_refuse_dtype(DType dtype);  /* NULL, or why this backend cannot compute in it */

@@ -8,6 +8,7 @@
 #include "files.h"
 #include "os.h"
 #include "random.h"
+#include "ranks.h"
 
 enum { HEADER_BYTES = 1024 };
 
@@ -268,6 +269,14 @@ Corpus corpus_open(const char *data, const char *val_data, double val_fraction) 
         c.train->count = kept;
     }
     return c;
+}
+
+void corpus_check(const Corpus *c, int V) {
+    tokens_check(c->train, V);
+    ranks_require_same(tokens_fingerprint(c->train), "--data");
+    if (!c->val) return;
+    tokens_check(c->val, V);
+    ranks_require_same(tokens_fingerprint(c->val), "--val-data");
 }
 
 char *corpus_text(const Corpus *c) {

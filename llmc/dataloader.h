@@ -56,6 +56,7 @@ typedef struct {
 /* Opens --data and --val-data, as in tokens_open. Without val_data (NULL) the last val_fraction of a text is for
    validation; shards have none. Fails without data, on a text with shards, and on too few bytes to split. */
 Corpus corpus_open(const char *data, const char *val_data, double val_fraction);
+void   corpus_check(const Corpus *corpus, int V);      /* tokens_check of both; fails on ranks with other data */
 char  *corpus_text(const Corpus *corpus);       /* "book.txt, 90000 bytes to train on, 10000 to validate on" */
 
 /* The entropy of a text in nats per byte, no model can have a lower loss: data/tales writes it into PATH.floor. NaN

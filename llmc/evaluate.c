@@ -3,8 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "../kernels/check.h"
+#include "../kernels/comm.h"
 #include "../kernels/device.h"
 #include "os.h"
+#include "ranks.h"
 
 double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int *all) {
     int T = model->config.T;
@@ -16,8 +18,8 @@ double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Rep
     int32_t *targets = host_alloc(size * sizeof *targets, "a batch");
     float *losses = host_alloc(size * sizeof *losses, "the losses of a batch");
     double total = 0;
-    int64_t w = 0, count = 0;
-    for (; w < wanted && !stop_requested(); w += B) {
+    int64_t w = (int64_t)comm_rank * B, count = 0;
+    for (; w < wanted && !stop_requested(); w += (int64_t)comm_size * B) {
         int rows = wanted - w < B ? (int)(wanted - w) : B;
         report_progress(report, w, wanted);
         for (int b = 0; b < rows; b++) {
@@ -35,7 +37,11 @@ double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Rep
     free(losses);
     free(targets);
     free(inputs);
-    return w < wanted ? NAN : total / (double)count;
+    double sums[] = { total, (double)count, w < wanted };
+    ranks_sum(sums, 3);
+    if (sums[2] == 0) return sums[0] / sums[1];
+    *all = -1;
+    return NAN;
 }
 
 void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, const Tokens *tokens, const char *path,

@@ -9,7 +9,7 @@
 /* Mean loss in nats per target over the first max_tokens targets of a stream, rounded up to whole sequences of
    model->config.T; 0 = all. *all: whether that was the whole stream. B sequences are computed at a time, at most as
    many as the model was created for; gpt_set_batch must be called again before the next batch. Progress goes to report.
-   NaN when a stop was requested meanwhile (llmc/os.h). */
+   NaN and *all = -1 when a stop was requested meanwhile (llmc/os.h). All ranks call it: each computes a part. */
 double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int *all);
 
 /* Prints the loss of a checkpoint's model on the tokens of a file, and the floor of the file. Fails if the model was

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../kernels/check.h"
+#include "../kernels/comm.h"
 #include "random.h"
 
 static int descending(const void *a, const void *b) {
@@ -80,4 +81,17 @@ void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t 
     free(prompt);
     free(context);
     free(logits);
+}
+
+void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *report, int64_t step) {
+    char *text = NULL;
+    size_t size;
+    if (comm_rank) return;
+    FILE *copy = open_memstream(&text, &size);
+    REQUIRE(copy, "out of memory: a sample");
+    sample_text(model, tokenizer, &(Sample){ .prompt = s->prompt, .count = (int)s->sample_tokens, .copy = copy,
+                .temperature = s->temperature, .top_k = (int)s->top_k, .seed = (uint64_t)s->seed }, step, stdout);
+    fclose(copy);
+    report_sample(report, step, text, size);
+    free(text);
 }

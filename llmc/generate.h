@@ -1,7 +1,8 @@
 /* llmc/generate.h - Text from a model, token by token. */
 #ifndef LLMC_GENERATE_H
 #define LLMC_GENERATE_H
-#include "gpt.h"
+#include "report.h"
+#include "settings.h"
 #include "tokenizer.h"
 
 typedef struct {
@@ -21,5 +22,8 @@ int32_t sample_token(const float *logits, int V, double temperature, int top_k, 
    full, its older half is dropped. step: of training, so that each sample differs. Ends early when a stop is requested
    (llmc/os.h). */
 void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t step, FILE *file);
+
+/* The sample that the settings describe: to stdout and as an event, by rank 0 alone. */
+void print_sample(GPT *model, Tokenizer tokenizer, const Settings *settings, Report *report, int64_t step);
 
 #endif

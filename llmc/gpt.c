@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../kernels/check.h"
+#include "../kernels/comm.h"
 #include "../kernels/device.h"
 #include "../kernels/embedding.h"
 #include "../kernels/head.h"
@@ -54,10 +55,16 @@ void gpt_check(GPTConfig *c) {
 
 #define SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[4]){__VA_ARGS__}
 
+static void begin_group(Params *params, int group, DType dtype) {
+    tensor_table_align(&params->table, 128 * comm_size, dtype);
+    params->group_start[group - FIRST_GROUP] = (int64_t)(params->table.bytes / dtype_bytes(dtype));
+}
+
 static void params_layout(Params *params, const GPTConfig *config, DType dtype) {
     int64_t C = config->C, T = config->T, Vp = config->Vp;
     char prefix[40] = "";
-    *params = (Params){ .block = host_alloc((size_t)config->L * sizeof *params->block, "the table of blocks") };
+    *params = (Params){ .block = host_alloc((size_t)config->L * sizeof *params->block, "the table of blocks"),
+                        .group_start = host_alloc(((size_t)config->L + 3) * sizeof(int64_t), "the table of groups") };
 #define ADD(member, name, shape, in_file, initial, decays) \
     tensor_table_add(&params->table, prefix, name, tensor_packed(NULL, dtype, shape), \
                      (TensorEntry){ .field = &p->member, .layout = in_file, .init = initial, .decay = decays });
@@ -66,12 +73,21 @@ static void params_layout(Params *params, const GPTConfig *config, DType dtype) 
     for (int l = 0; l < config->L; l++) {
         BlockParams *p = &params->block[l];
         snprintf(prefix, sizeof prefix, "transformer.h.%d.", l);
+        begin_group(params, l, dtype);
         BLOCK_PARAMS(ADD)
     }
     *prefix = '\0';
+    begin_group(params, config->L, dtype);
     LAST_PARAMS(ADD)
     if (config->untied) { HEAD_PARAMS(ADD) }
 #undef ADD
+    begin_group(params, config->L + 1, dtype);      /* the end */
+}
+
+Tensor params_group(const Params *params, int group, DType dtype) {
+    const int64_t *start = params->group_start + group - FIRST_GROUP;
+    char *memory = params->table.memory;
+    return tensor_of(memory + (size_t)start[0] * dtype_bytes(dtype), dtype, 1, start[1] - start[0]);
 }
 
 void params_create(Params *params, const GPTConfig *config, DType dtype, const char *what) {
@@ -80,10 +96,15 @@ void params_create(Params *params, const GPTConfig *config, DType dtype, const c
     if (!config->untied) params->lm_head = params->wte;
 }
 
-void params_free(Params *params) {
-    device_free(params->table.memory);
+static void free_tables(Params *params) {
     tensor_table_free(&params->table);
     free(params->block);
+    free(params->group_start);
+}
+
+void params_free(Params *params) {
+    device_free(params->table.memory);
+    free_tables(params);
     *params = (Params){0};
 }
 
@@ -169,14 +190,22 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
             "model: a batch of %d x %d tokens, want at least 1 and at most the context %d", B, T, config.T);
     *m = (GPT){ .config = config, .purpose = purpose, .attention_name = attention };
     params_create(&m->params, &config, config.dtype, "the parameters");
-    if (config.dtype == F32) m->master = m->params;
-    else params_create(&m->master, &config, F32, "the parameters in f32");
     if (purpose == TRAIN) params_create(&m->grads, &config, F32, "the gradients");
+    if (config.dtype == F32) {
+        m->master = m->params;
+    } else if (config.zero && purpose == TRAIN) {
+        params_layout(&m->master, &config, F32);
+        tensor_table_place(&m->master.table, m->grads.table.memory);
+        if (!config.untied) m->master.lm_head = m->master.wte;
+    } else {
+        params_create(&m->master, &config, F32, "the parameters in f32");
+    }
     gpt_set_batch(m, B, T);
 }
 
 void gpt_free(GPT *m) {
-    if (m->config.dtype != F32) params_free(&m->master);
+    if (m->master.table.memory == m->grads.table.memory) free_tables(&m->master);
+    else if (m->config.dtype != F32) params_free(&m->master);
     params_free(&m->params);
     params_free(&m->grads);
     acts_free(&m->acts);
@@ -246,14 +275,20 @@ static void attention_backward(GPT *m, Tensor dqkv, Tensor dout, Tensor out, Ten
                            part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
 }
 
+static void before_group(GPT *m, int group) {
+    if (m->before_group) m->before_group(m->before_context, group);
+}
+
 void gpt_forward(GPT *m) {
     Params *p = &m->params;
     Acts *a = &m->acts;
     Tensor x = a->block[0].res1, branch = ABSENT;
+    before_group(m, FIRST_GROUP);
     embedding_forward(x, a->tokens, p->wte, p->wpe);
     for (int l = 0; l < m->config.L; l++) {
         BlockParams *w = &p->block[l];
         BlockActs *s = &a->block[l];
+        before_group(m, l);
         residual_layernorm_forward(s->res1, s->ln1, s->ln1_mean, s->ln1_rstd, x, branch, w->ln1w, w->ln1b);
         matmul_forward(s->qkv, ABSENT, s->ln1, w->qkvw, w->qkvb);
         attention_forward(m, s->atty, s->lse, s->att, s->qkv);
@@ -264,6 +299,7 @@ void gpt_forward(GPT *m) {
         x = s->res2;
         branch = a->branch;
     }
+    before_group(m, m->config.L);
     residual_layernorm_forward(a->res, a->lnf, a->lnf_mean, a->lnf_rstd, x, branch, p->lnfw, p->lnfb);
 }
 
@@ -273,7 +309,7 @@ void gpt_loss(GPT *m) {
     head_loss(a->losses, ABSENT, ABSENT, a->lnf, lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, a->logits);
 }
 
-void gpt_backward(GPT *m, float dloss, Into into, GradReady *ready, void *context) {
+void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context) {
     Params *p = &m->params, *g = &m->grads;
     Acts *a = &m->acts;
     head_loss(a->losses, a->dbranch, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
@@ -297,7 +333,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GradReady *ready, void *contex
     /* a tied head has written dwte */
     if (m->config.untied && into == OVERWRITE) device_zero(g->wte.data, tensor_bytes(g->wte));
     embedding_backward(g->wte, g->wpe, a->dres, a->tokens, into);
-    if (ready) ready(context, -1);
+    if (ready) ready(context, FIRST_GROUP);
 }
 
 void gpt_last_logits(GPT *m, float *logits) {
@@ -318,7 +354,8 @@ static int is_nonfinite(const TensorEntry *entry, const char *what, char name[96
 }
 
 int gpt_find_nonfinite(const GPT *m, char name[96], TensorStats *stats) {
-    const TensorTable *params = &m->master.table, *acts = &m->acts.table, *grads = &m->grads.table;
+    const TensorTable *params = m->config.zero ? &m->params.table : &m->master.table;
+    const TensorTable *acts = &m->acts.table, *grads = &m->grads.table;
     for (int i = 0; i < params->count; i++)
         if (is_nonfinite(&params->entry[i], "parameter", name, stats)) return 1;
     for (int i = 0; i < acts->count; i++)

@@ -14,6 +14,7 @@ typedef struct {
     int V, Vp;          /* vocabulary; rows of the token table in memory: V rounded up to a multiple of 64 */
     int untied;         /* lm_head is not wte */
     DType save_dtype;   /* of the parameters in a checkpoint's model.safetensors: F32, or BF16 */
+    int zero;           /* ZeRO stage: with 1, every rank has a slice of the moments and of the master parameters */
 } GPTConfig;
 
 /*      field    name                             shape         in the file  initial value  decay */
@@ -80,11 +81,21 @@ typedef struct {
 
 #define FIELD(field, ...) Tensor field;
 typedef struct { BLOCK_PARAMS(FIELD) } BlockParams;
-typedef struct { FIRST_PARAMS(FIELD) LAST_PARAMS(FIELD) HEAD_PARAMS(FIELD) BlockParams *block; TensorTable table; }
-    Params;
+typedef struct {
+    FIRST_PARAMS(FIELD) LAST_PARAMS(FIELD) HEAD_PARAMS(FIELD)
+    BlockParams *block;
+    TensorTable  table;
+    int64_t     *group_start;      /* of L + 2 groups and of the end: elements from the start of the memory */
+} Params;
 typedef struct { BLOCK_ACTS(FIELD) } BlockActs;
 typedef struct { MODEL_ACTS(FIELD) BlockActs *block; TensorTable table; size_t workspace_bytes; } Acts;
 #undef FIELD
+
+/* The parameters are stored in groups, which one collective operation each reduces or gathers: FIRST_GROUP = wte and
+   wpe, 0 .. L-1 = the blocks, L = ln_f and, where untied, lm_head. A group starts at a multiple of 128 elements times
+   the number of ranks, so that slices of equal size begin at multiples of 128. */
+enum { FIRST_GROUP = -1 };
+typedef void GroupHook(void *context, int group);
 
 typedef enum { EVALUATE, TRAIN } Purpose;
 
@@ -95,10 +106,13 @@ typedef struct {
     const Attention *attention;    /* chosen for the current batch */
     AttentionSpec    spec;         /* of the current batch */
     Params           params;       /* what the ops read, in config.dtype */
-    Params           master;       /* in f32; the same as params where dtype is F32 */
+    Params           master;       /* in f32; the same as params where dtype is F32; with zero = 1 and BF16 it is in the
+                                      memory of grads during loads and saves (llmc/optimizer.h) */
     Params           grads;        /* f32; none when evaluating */
     Acts             acts;
     size_t           act_bytes;    /* allocated for activations */
+    GroupHook       *before_group; /* called before gpt_forward first reads a group; NULL = none */
+    void            *before_context;
 } GPT;
 
 /* Sets L, NH, C and T, the rest 0; returns 0 when there is no model of that name. */
@@ -119,6 +133,9 @@ size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* of the para
 size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace,
                       const char **attention_name);
 
+/* A group as one flat tensor. */
+Tensor params_group(const Params *params, int group, DType dtype);
+
 /* Allocates on the device, for batches of up to B sequences of T tokens. */
 void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose);
 void gpt_free(GPT *m);
@@ -138,13 +155,10 @@ void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets);
 void gpt_forward(GPT *m);                                  /* tokens -> lnf */
 void gpt_loss(GPT *m);                                     /* lnf, targets -> losses */
 
-/* Called by gpt_backward when the last operation on some gradients has been issued, so that their reduction can overlap
-   the rest of the pass. block: L = ln_f and, where untied, lm_head; then L-1 .. 0 = all of that block; last -1 = wte
-   and wpe. The gradients of each are contiguous in memory. */
-typedef void GradReady(void *context, int block);
-
-/* lnf, targets -> losses, and all gradients of dloss * sum(losses), written or added. ready: NULL = none. */
-void gpt_backward(GPT *m, float dloss, Into into, GradReady *ready, void *context);
+/* lnf, targets -> losses, and all gradients of dloss * sum(losses), written or added. ready, NULL = none, is called
+   when the last operation on the gradients of a group has been issued, so that their reduction can overlap the rest of
+   the pass: L, L-1, ..., 0, FIRST_GROUP. */
+void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context);
 
 /* Logits (V floats, on the host) after the last of the T tokens of sequence 0. */
 void gpt_last_logits(GPT *m, float *logits);

@@ -3,6 +3,7 @@
 #include "json.h"
 #include "os.h"
 #include "../kernels/check.h"
+#include "../kernels/comm.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -103,6 +104,7 @@ static StepValues values_of_step(const StepReport *s) {
         { "lr",            "%.9g", .number = s->learning_rate },
         { "ms",            "%.3f", .number = s->ms },
         { "tokens_per_s",  "%.1f", .number = s->tokens_per_second },
+        { "comm_wait_ms",  "%.3f", .number = comm_size > 1 ? s->comm_wait_ms : NAN },
         { "mfu",           "%.4f", .number = s->mfu },
         { "temperature_c", "%.0f", .number = positive(h->temperature_c) },
         { "power_w",       "%.1f", .number = positive(h->power_w) },
@@ -278,6 +280,7 @@ static void write_run_event(FILE *file, const RunInfo *run) {
     write_values(file, (LogValue[]){
         { "time", .text = time_text(now) }, { "version", .text = run->version }, { "command", .text = run->command },
         { "backend", .text = backend_name }, { "device", .text = run->device->name },
+        { "ranks", "%.0f", .number = comm_size }, { "zero", "%.0f", .number = c->zero },
         { "layers", "%.0f", .number = c->L }, { "heads", "%.0f", .number = c->NH },
         { "channels", "%.0f", .number = c->C }, { "context", "%.0f", .number = c->T },
         { "vocabulary", "%.0f", .number = c->V },
@@ -367,6 +370,7 @@ static void write_settings(const char *path, const RunInfo *run, const ResumeInf
                 run->device->detail, now, run->command);
         fprintf(file, "# model: %d layers, %d heads, %d channels, context %d, vocabulary %d, %" PRId64 " parameters\n",
                 c->L, c->NH, c->C, c->T, c->V, gpt_parameter_count(c));
+        if (comm_size > 1) fprintf(file, "# ranks: %d, ZeRO stage %d\n", comm_size, c->zero);
         if (!isnan(run->val_floor)) fprintf(file, "# floor: %.6f\n", run->val_floor);
     }
     if (resume)

@@ -42,7 +42,8 @@ typedef struct {
     int64_t step;                         /* counted from 1 */
     int64_t tokens;                       /* trained on so far */
     double  loss, norm, learning_rate;
-    double  ms, tokens_per_second;        /* of this step */
+    double  ms, tokens_per_second;        /* of this step, over all ranks */
+    double  comm_wait_ms;                 /* of it, in which compute stood still for communication */
     double  val_loss;
     double  seconds, mfu;                 /* set by report_step, as is health */
     DeviceHealth health;
@@ -64,7 +65,7 @@ typedef struct {
 int  log_file_flush(LogFile *file, int sync);      /* sync: fsync as well. Returns errno, or 0 */
 void log_file_close(LogFile *file);                /* fails when lines are lost */
 
-enum { LOG_COLUMNS = 14 };
+enum { LOG_COLUMNS = 15 };
 typedef struct {
     LogFile csv, jsonl;                   /* to be flushed by the caller */
     int     columns, column[LOG_COLUMNS]; /* of csv, in its order: their places in the table of values */

@@ -1,6 +1,7 @@
 #include "model_config.h"
 #include <string.h>
 #include "../kernels/check.h"
+#include "../kernels/comm.h"
 #include "files.h"
 #include "os.h"
 
@@ -31,6 +32,7 @@ GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *che
     config.dtype = dtype_named(s->dtype);
     config.save_dtype = dtype_named(s->save_dtype);
     config.deterministic = s->deterministic;
+    config.zero = (int)s->zero;
     const char *refusal = device_refuse_dtype(config.dtype);
     REQUIRE(!refusal, "--dtype %s: %s", s->dtype, refusal);
     gpt_check(&config);
@@ -48,12 +50,13 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Pu
             "out of memory: --batch %d of %d tokens each needs more than any device has: "
             "want a smaller one, a shorter --context or a smaller model", B, T);
     MemoryPlan plan = { .parameters = gpt_param_bytes(config, config->dtype) };
-    if (config->dtype != F32) plan.parameters += gpt_param_bytes(config, F32);
+    const int sharded = config->zero && purpose == TRAIN;       /* the moments and the f32 parameters of BF16 */
+    if (config->dtype != F32) plan.parameters += gpt_param_bytes(config, F32) / (size_t)(sharded ? comm_size : 1);
     size_t acts = gpt_act_bytes(config, attention, B, T, purpose, &plan.workspace, &plan.attention);
     plan.activations = acts - plan.workspace;
     if (purpose == TRAIN) {
         plan.gradients = gpt_param_bytes(config, F32);
-        plan.optimizer = 2 * plan.gradients;        /* the moments m and v */
+        plan.optimizer = 2 * plan.gradients / (size_t)(sharded ? comm_size : 1);       /* the moments m and v */
     }
     plan.total = plan.parameters + plan.gradients + plan.optimizer + acts;
     return plan;

@@ -4,30 +4,98 @@
 #include "../kernels/device.h"
 #include "os.h"
 
-void optimizer_create(Optimizer *o, const GPT *model, AdamW adamw) {
-    *o = (Optimizer){ .adamw = adamw, .loss_limit = INFINITY, .norm_limit = INFINITY };
-    const TensorTable *table = &model->master.table;
-    const int64_t count = (int64_t)(table->bytes / sizeof(float));
-    o->m = tensor_of(device_alloc(table->bytes, "the first moments of AdamW"), F32, 1, count);
-    o->v = tensor_of(device_alloc(table->bytes, "the second moments of AdamW"), F32, 1, count);
-    size_t bytes = (size_t)table->count * sizeof(UpdateRow);
-    UpdateRow *rows = host_alloc(bytes, "the rows of AdamW");
-    for (int i = 0; i < table->count; i++)
-        rows[i] = (UpdateRow){ .first = (int64_t)(table->entry[i].offset / sizeof(float)),
-                               .count = tensor_count(*table->entry[i].field), .decay = table->entry[i].decay };
+/* ---- Slices */
+
+/* Sets the slices and the number of elements of this rank. */
+static int64_t set_slices(Optimizer *o) {
+    const Params *params = &o->model->master;
+    const GPTConfig *config = &o->model->config;
+    int64_t count = 0;
+    o->slices = config->zero ? config->L + 2 : 1;
+    o->slice = host_alloc((size_t)o->slices * sizeof *o->slice, "the slices of AdamW");
+    o->slice[0].count = (int64_t)(params->table.bytes / sizeof(float));
+    for (int i = 0; i < o->slices; i++) {
+        Slice *slice = &o->slice[i];
+        if (config->zero) {
+            slice->count = (params->group_start[i + 1] - params->group_start[i]) / comm_size;
+            slice->first = params->group_start[i] + comm_rank * slice->count;
+        }
+        slice->state_first = count;
+        count += slice->count;
+    }
+    return count;
+}
+
+static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* The rows of a slice: where it meets the tensors of the table. A tensor that two slices share has a row in each. */
+static void set_rows(Optimizer *o) {
+    const TensorTable *table = &o->model->master.table;
+    const size_t bytes = (size_t)(table->count + o->slices - 1) * sizeof(UpdateRow);
+    UpdateRow *host = host_alloc(bytes, "the rows of AdamW"), *row = host;
+    for (Slice *slice = o->slice; slice < o->slice + o->slices; slice++) {
+        slice->first_row = (int)(row - host);
+        for (const TensorEntry *e = table->entry; e < table->entry + table->count; e++) {
+            int64_t start = (int64_t)(e->offset / sizeof(float)) - slice->first;
+            int64_t first = max(start, 0), end = min(start + tensor_count(*e->field), slice->count);
+            if (first < end) *row++ = (UpdateRow){ .first = first, .count = end - first, .decay = e->decay };
+        }
+        slice->rows = (int)(row - host) - slice->first_row;
+    }
     o->rows = device_alloc(bytes, "the rows of AdamW");
-    device_upload(o->rows, rows, bytes);
-    free(rows);
+    device_upload(o->rows, host, bytes);
+    free(host);
+}
+
+static Tensor range(Tensor flat, int64_t first, int64_t count) {
+    return tensor_of((char *)flat.data + (size_t)first * dtype_bytes(flat.dtype), flat.dtype, 1, count);
+}
+
+static Tensor flat_grads(const Optimizer *o) { return tensor_table_flat(&o->model->grads.table, F32); }
+
+/* A slice's elements in memory that has all elements, and in memory that has only those of this rank. */
+static Tensor of_all(Tensor flat, const Slice *slice) { return range(flat, slice->first, slice->count); }
+static Tensor of_state(Tensor flat, const Slice *slice) { return range(flat, slice->state_first, slice->count); }
+
+/* ---- Creation */
+
+/* Waits once: later passes until the next update find {0}. */
+static void before_group(void *optimizer, int group) {
+    CommOp *op = &((Optimizer *)optimizer)->gathered[group - FIRST_GROUP];
+    comm_wait(*op);
+    *op = (CommOp){0};
+}
+
+void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
+    *o = (Optimizer){ .adamw = adamw, .loss_limit = INFINITY, .norm_limit = INFINITY, .model = model };
+    const int64_t count = set_slices(o);
+    const size_t bytes = (size_t)count * sizeof(float);
+    set_rows(o);
+    o->m = tensor_of(device_alloc(bytes, "the first moments of AdamW"), F32, 1, count);
+    o->v = tensor_of(device_alloc(bytes, "the second moments of AdamW"), F32, 1, count);
+    if (model->config.zero) {
+        if (model->config.dtype != F32)
+            o->master = tensor_of(device_alloc(bytes, "the slice of the parameters in f32"), F32, 1, count);
+        o->gathered = host_alloc((size_t)o->slices * sizeof *o->gathered, "the operations of ZeRO");
+        model->before_group = before_group;
+        model->before_context = o;
+    }
     o->stats = device_alloc(sizeof *o->stats, "the statistics of a step");
 }
 
 void optimizer_free(Optimizer *o) {
     device_free(o->m.data);
     device_free(o->v.data);
+    if (o->master.data) device_free(o->master.data);
     device_free(o->rows);
     device_free(o->stats);
+    free(o->slice);
+    free(o->gathered);
     *o = (Optimizer){0};
 }
+
+/* ---- A step */
 
 void optimizer_begin(Optimizer *o, double learning_rate) {
     double t = (double)(o->step + 1);
@@ -35,23 +103,73 @@ void optimizer_begin(Optimizer *o, double learning_rate) {
         .learning_rate = (float)learning_rate, .beta1 = o->adamw.beta1, .beta2 = o->adamw.beta2, .eps = o->adamw.eps,
         .weight_decay = o->adamw.weight_decay, .max_norm = o->adamw.max_norm,
         .loss_limit = o->loss_limit, .norm_limit = o->norm_limit,
+        .stop = stop_requested() != NULL, .save = save_requested(),
         .correction1 = (float)(1 - pow(o->adamw.beta1, t)), .correction2 = (float)(1 - pow(o->adamw.beta2, t)),
     };
     device_upload(o->stats, &stats, sizeof stats);
 }
 
-StepStats optimizer_update(Optimizer *o, GPT *model) {
-    StepStats stats;
-    const Tensor grads = tensor_table_flat(&model->grads.table, F32);
+void optimizer_reduce(void *optimizer, int group) {
+    Optimizer *o = optimizer;
+    Tensor grads = params_group(&o->model->grads, group, F32);
+    o->reduced = o->model->config.zero ? comm_reduce_scatter(grads) : comm_all_reduce(grads);
+}
+
+/* Sums over the ranks: stop, save and loss, and square_sum where each rank has the gradients of its slices only. */
+static void reduce_stats(Optimizer *o, int square_sum) {
+    if (comm_size > 1) comm_wait(comm_all_reduce(tensor_of(&o->stats->stop, F64, 1, square_sum ? 4 : 3)));
+}
+
+StepStats optimizer_update(Optimizer *o) {
+    GPT *model = o->model;
+    const int zero = model->config.zero;
     const DType dtype = model->config.dtype;
-    gradient_square_sum(o->stats, grads);
+    const Tensor grads = flat_grads(o), master = tensor_table_flat(&model->master.table, F32);
+    const Tensor params = tensor_table_flat(&model->params.table, dtype);
+    StepStats stats;
+    comm_wait(o->reduced);
+    for (int i = 0; i < o->slices; i++) gradient_square_sum(o->stats, of_all(grads, &o->slice[i]));
+    reduce_stats(o, zero);
     update_decide(o->stats);
-    adamw_update(tensor_table_flat(&model->master.table, F32),
-                 dtype == F32 ? ABSENT : tensor_table_flat(&model->params.table, dtype), o->m, o->v, grads,
-                 o->rows, model->master.table.count, o->stats);
+    for (int i = 0; i < o->slices; i++) {
+        const Slice *p = &o->slice[i];
+        adamw_update(o->master.data ? of_state(o->master, p) : of_all(master, p),
+                     dtype == F32 ? ABSENT : of_all(params, p), of_state(o->m, p), of_state(o->v, p), of_all(grads, p),
+                     o->rows + p->first_row, p->rows, o->stats);
+        if (zero) o->gathered[i] = comm_all_gather(params_group(&model->params, i + FIRST_GROUP, dtype));
+    }
     device_download(&stats, o->stats, sizeof stats);
     o->step += stats.apply;
     return stats;
+}
+
+/* ---- As a whole, for files */
+
+/* The memory of this rank's slices; absent where every rank has the whole. */
+static Tensor sharded(const Optimizer *o, OptimizerState which) {
+    return !o->model->config.zero ? ABSENT : which == STATE_PARAM ? o->master : which == STATE_M ? o->m : o->v;
+}
+
+void *optimizer_memory(Optimizer *o, OptimizerState which) {
+    if (sharded(o, which).data) return o->model->grads.table.memory;
+    return which == STATE_PARAM ? o->model->master.table.memory : which == STATE_M ? o->m.data : o->v.data;
+}
+
+void optimizer_scatter(Optimizer *o, OptimizerState which) {
+    const Tensor to = sharded(o, which);
+    for (int i = 0; to.data && i < o->slices; i++)
+        tensor_convert(of_state(to, &o->slice[i]), of_all(flat_grads(o), &o->slice[i]));
+}
+
+void *optimizer_gather(Optimizer *o, OptimizerState which) {
+    const Tensor from = sharded(o, which);
+    CommOp last = o->gathered ? o->gathered[o->slices - 1] : (CommOp){0};
+    for (int i = 0; from.data && i < o->slices; i++) {
+        tensor_convert(of_all(flat_grads(o), &o->slice[i]), of_state(from, &o->slice[i]));
+        last = comm_all_gather(params_group(&o->model->grads, i + FIRST_GROUP, F32));
+    }
+    comm_wait(last);
+    return optimizer_memory(o, which);
 }
 
 /* ---- The learning rate */

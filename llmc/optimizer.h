@@ -1,27 +1,57 @@
-/* llmc/optimizer.h - AdamW with decay on matrices only, gradient norm and clipping, and the learning rate. */
+/* llmc/optimizer.h - AdamW with decay on matrices only, gradient norm and clipping, over one rank or several, with its
+   state on each or sharded (ZeRO-1: Rajbhandari et al. 2020, arXiv 1910.02054); and the learning rate. */
 #ifndef LLMC_OPTIMIZER_H
 #define LLMC_OPTIMIZER_H
+#include "../kernels/comm.h"
 #include "../kernels/update.h"
 #include "gpt.h"
 
 typedef struct { float beta1, beta2, eps, weight_decay, max_norm; } AdamW;
 
+/* Elements of the flat parameter memory that this rank updates: with ZeRO-1 its slice of a group, otherwise all. */
+typedef struct {
+    int64_t first, count;
+    int64_t state_first;        /* where its moments and master parameters begin in m, v and master */
+    int     first_row, rows;    /* of Optimizer.rows, relative to first */
+} Slice;
+
 typedef struct {
     AdamW        adamw;
     double       loss_limit, norm_limit;    /* of the next update (kernels/update.h); +inf until set */
-    Tensor       m, v;          /* first and second moments: flat F32, laid out as the parameters in f32 */
+    GPT         *model;
+    Tensor       m, v;          /* first and second moments, flat F32: of this rank's slices, one after the other */
+    Tensor       master;        /* parameters in f32, likewise; absent where model->master has them */
+    Slice       *slice;
+    int          slices;
+    CommOp       reduced;       /* of the last group of gradients */
+    CommOp      *gathered;      /* of the parameters of a group; index 0 = FIRST_GROUP */
     int64_t      step;          /* updates that have been applied */
     UpdateRow   *rows;          /* device */
     StepStats   *stats;         /* device */
 } Optimizer;
 
-void optimizer_create(Optimizer *o, const GPT *model, AdamW adamw);
+/* Takes ZeRO's stage from model->config. The model must stay where it is. */
+void optimizer_create(Optimizer *o, GPT *model, AdamW adamw);
 void optimizer_free(Optimizer *o);
 
-void optimizer_begin(Optimizer *o, double learning_rate);   /* writes the inputs of the next update; sums = 0 */
+/* Writes the inputs of the next update, with what this rank's signals and time limit request; sums = 0. */
+void optimizer_begin(Optimizer *o, double learning_rate);
 
-/* Norm, clip, update; returns the results of the device. step grows by one when the update was applied. */
-StepStats optimizer_update(Optimizer *o, GPT *model);
+/* The `ready` of gpt_backward in the last micro-step: starts the sum of a group's gradients over the ranks. */
+void optimizer_reduce(void *optimizer, int group);
+
+/* Norm, clip, update; returns the results of the device, the same on all ranks. step grows by one when the update was
+   applied. */
+StepStats optimizer_update(Optimizer *o);
+
+/* Parameters in f32 and moments as a whole, in the layout of model->master, for files. Sharded ones are there only
+   between these calls, in the memory of the gradients, one at a time. memory: where a load writes them. scatter: keeps
+   this rank's slices of what was written. gather: collects the slices of all ranks, which all call it, and returns
+   memory. */
+typedef enum { STATE_PARAM, STATE_M, STATE_V, STATES } OptimizerState;
+void *optimizer_memory (Optimizer *o, OptimizerState which);
+void  optimizer_scatter(Optimizer *o, OptimizerState which);
+void *optimizer_gather (Optimizer *o, OptimizerState which);
 
 /* ---- The learning rate of a step */
 

@@ -5,7 +5,6 @@
 #include "options.h"
 
 #define NO_NEED "not needed, remove it"
-#define ONE_GPU "one process trains on one GPU; several GPUs are not supported"
 
 static const ForeignOption foreign_options[] = {
     /* data and output */
@@ -92,9 +91,13 @@ static const ForeignOption foreign_options[] = {
     { "temp", "use --temperature" },
 
     /* several GPUs */
-    { "nproc-per-node nproc nnodes nodes node-rank rank local-rank world-size standalone master-addr master-port "
-      "rdzv-id rdzv-backend rdzv-endpoint backend ddp ddp-backend fsdp deepspeed num-processes num-machines num-gpus "
-      "n-gpus n-gpu ngpus gpus devices multi-gpu zero zero-stage -z -pn -pr -pg -pi -pf -pm -ps -pp", ONE_GPU },
+    { "nproc-per-node nproc num-processes num-gpus n-gpus n-gpu ngpus devices multi-gpu -pn", "use --gpus" },
+    { "nnodes nodes num-machines node-rank rank local-rank world-size standalone master-addr rdzv-id rdzv-backend "
+      "rdzv-endpoint -pr -pg -pm -ps -pp -pi -pf",
+      "torchrun and srun set it by environment variables, remove it; on one machine use --gpus" },
+    { "master-port", "use --rendezvous-port" },
+    { "zero-stage -z", "use --zero" },
+    { "backend ddp ddp-backend fsdp deepspeed", NO_NEED },
     {0}
 };
 

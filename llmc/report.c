@@ -2,6 +2,7 @@
 #include "files.h"
 #include "os.h"
 #include "../kernels/check.h"
+#include "../kernels/comm.h"
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -61,29 +62,34 @@ static const char *count_text(double count, char text[32]) {
 
 void report_banner(const RunInfo *run) {
     const GPTConfig *c = run->config;
-    char count[32];
+    char count[32], ranks[16] = "";
     printf("%s\n", run->version);
     if (run->out) printf("output  %s\n", run->out);
-    printf("device  %s, %s, %s\n", backend_name, run->device->name, run->device->detail);
+    if (comm_size > 1) snprintf(ranks, sizeof ranks, "%d x ", comm_size);
+    printf("device  %s%s, %s, %s\n", ranks, backend_name, run->device->name, run->device->detail);
     printf("model   %d layers, %d heads, %d channels, context %d, %s parameters, %s, %s attention\n", c->L, c->NH, c->C,
            c->T, count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype), run->attention);
-    printf("data    %s\nmemory  %s\n", run->data, run->memory);
+    printf("data    %s\nmemory  %s%s\n", run->data, run->memory, comm_size > 1 ? " on each" : "");
     fflush(stdout);
 }
 
 /* What matters less is at the end, which a narrow terminal cuts. The first step, which allocates and warms up, has no
    time left. */
 static void print_step(Report *report, const StepReport *s, int stays) {
-    char text[512], mfu[32] = "", throttled[64] = "", left[48] = "", duration[32];
+    char text[512], mfu[32] = "", throttled[64] = "", left[48] = "", each[32] = "", wait[32] = "", duration[32];
     int digits = snprintf(text, sizeof text, "%" PRId64, report->total);
     if (isfinite(s->mfu)) snprintf(mfu, sizeof mfu, "  mfu %.1f%%", 100 * s->mfu);
     if (report->health.is_abnormal) snprintf(throttled, sizeof throttled, "  throttled: %s", report->health.throttle);
+    if (comm_size > 1) {
+        snprintf(each, sizeof each, " (%.0f each)", s->tokens_per_second / comm_size);
+        snprintf(wait, sizeof wait, " (%.1f waiting)", s->comm_wait_ms);
+    }
     double seconds_left = 1e-3 * report->recent_ms / report->recent_steps * (double)(report->total - s->step);
     if (report->steps > 1 && s->step < report->total && seconds_left >= 0 && isfinite(seconds_left))
         snprintf(left, sizeof left, "  %s left", duration_text(seconds_left, duration));
-    snprintf(text, sizeof text, "step %*" PRId64 "/%" PRId64 "  loss %.4f  norm %.2f  %5.0f tok/s%s%s%s  %.1f ms  "
-             "lr %.1e", digits, s->step, report->total, s->loss, s->norm, s->tokens_per_second, mfu, throttled, left,
-             s->ms, s->learning_rate);
+    snprintf(text, sizeof text, "step %*" PRId64 "/%" PRId64 "  loss %.4f  norm %.2f  %5.0f tok/s%s%s%s%s  %.1f ms%s  "
+             "lr %.1e", digits, s->step, report->total, s->loss, s->norm, s->tokens_per_second, each, mfu, throttled,
+             left, s->ms, wait, s->learning_rate);
     int is_terminal = isatty(STDOUT_FILENO);
     if (is_terminal) print_in_place(text);
     else             puts(text);
@@ -115,11 +121,12 @@ static void write_text(Report *report, const char *event, const char *key, const
 /* ---- The report */
 
 static Report *open_report;         /* NULL = none */
+static void (*next_hook)(const char *message);      /* the fail_hook before this one */
 
 /* Receives the message of fail(). */
 static void end_with_error(const char *message) {
     Report *report = open_report;
-    fail_hook = NULL;
+    fail_hook = next_hook;
     open_report = NULL;
     end_line();
     if (report) {
@@ -129,16 +136,22 @@ static void end_with_error(const char *message) {
     fail("%s", message);
 }
 
+static void hook(void) {
+    if (fail_hook == end_with_error) return;
+    next_hook = fail_hook;
+    fail_hook = end_with_error;
+}
+
 void report_open(Report *report, const char *out, const RunInfo *run, const ResumeInfo *resume) {
     double peak = run->device->peak_flops[run->config->dtype];
     *report = (Report){ .total = run->steps, .log_every = run->log_every,
-                        .mfu_per_speed = peak > 0 ? gpt_flops_per_token(run->config) / peak : NAN };
+                        .mfu_per_speed = peak > 0 ? gpt_flops_per_token(run->config) / (peak * comm_size) : NAN };
     signal(SIGPIPE, SIG_IGN);
     device_health();         /* the first call takes longer: not in the time of the first step */
     if (out) log_open(&report->log, out, run, resume);
     flush_files(report, 0);
     open_report = report;
-    if (!fail_hook) fail_hook = end_with_error;
+    hook();
 }
 
 void report_health(Report *report) {
@@ -214,7 +227,7 @@ void report_progress(Report *report, int64_t done, int64_t all) {
     double now = seconds_now(), share = (double)done / (double)all;
     char text[64], left[32];
     if (!isatty(STDOUT_FILENO)) return;
-    if (!fail_hook) fail_hook = end_with_error;
+    hook();
     if (done == 0) report->progress_start_s = report->printed_at_s = now;
     if (done == all) {
         print_in_place("");
@@ -233,7 +246,7 @@ void report_close(Report *report, const char *reason) {
     end_line();
     write_text(report, "end", "reason", reason);
     open_report = NULL;
-    if (fail_hook == end_with_error) fail_hook = NULL;
+    if (fail_hook == end_with_error) fail_hook = next_hook;
     log_file_close(&report->log.csv);
     log_file_close(&report->log.jsonl);
     *report = (Report){0};

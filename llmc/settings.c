@@ -1,6 +1,8 @@
 #include "settings.h"
 #include <string.h>
 #include "../kernels/check.h"
+#include "../kernels/comm.h"
+#include "../kernels/device.h"
 #include "files.h"
 #include "option_names.h"
 
@@ -51,18 +53,49 @@ void settings_help(FILE *file, const Option *table) {
           "appendix B). It is left out for a device that is not in the table of peaks.\n", file);
 }
 
+char *settings_signature(const Option *table) {
+    FileMap program = file_map("/proc/self/exe");
+    uint64_t hash = 0xcbf29ce484222325;         /* FNV-1a, of 8 bytes at a time */
+    for (int64_t i = 0; i + 8 <= program.size; i += 8) {
+        uint64_t word;
+        memcpy(&word, program.bytes + i, 8);
+        hash = (hash ^ word) * 0x100000001b3;
+    }
+    file_unmap(program);
+    char *signature = NULL, text[256];
+    size_t size;
+    FILE *file = open_memstream(&signature, &size);
+    REQUIRE(file, "out of memory: the options");
+    fprintf(file, "build = %s, %s, %016llx\n", VERSION, backend_name, (unsigned long long)hash);
+    for (const Option *o = table; o->name || o->help; o++)
+        if (o->name && strcmp(o->name, "rendezvous-secret"))
+            fprintf(file, "--%s = %s\n", o->name, option_text(o, text));
+    fclose(file);
+    return signature;
+}
+
 void settings_check(const Settings *s) {
     REQUIRE(!s->eval || !s->sample, "--eval and --sample: want one of them");
     REQUIRE(!(s->eval || s->sample) || !(s->resume || s->init),
             "--eval and --sample do not train: want no --resume and no --init");
+    REQUIRE(!(s->eval || s->sample) || !strcmp(s->gpus, "1"), "--eval and --sample use one GPU: want no --gpus");
     REQUIRE(!s->eval || s->data || s->val_data, "--eval: want --data FILE or --val-data FILE to evaluate on");
 }
 
-int64_t settings_sequences(const Settings *s, int T) {
-    int64_t micro_batch = s->batch * T;
-    REQUIRE(s->total_batch % micro_batch == 0, "--total-batch %lld: want a multiple of --batch x --context = %lld",
-            (long long)s->total_batch, (long long)micro_batch);
-    return s->total_batch ? s->total_batch / T : s->batch;
+int64_t settings_sequences(Settings *s, int T, int is_resume) {
+    int64_t batch = s->batch;
+    if (!s->total_batch && comm_size == 1) return batch;
+    if (!s->total_batch) s->total_batch = batch * T * (is_resume ? 1 : comm_size);     /* 0: it had one rank */
+    const int64_t sequences = s->total_batch / T;
+    while (is_resume && batch > 1 && sequences % (batch * comm_size)) batch--;
+    REQUIRE(s->total_batch % (batch * T * comm_size) == 0, "--total-batch %lld: want a multiple of --batch x "
+            "--context%s = %lld", (long long)s->total_batch, comm_size > 1 ? " x the ranks" : "",
+            (long long)batch * T * comm_size);
+    if (batch != s->batch)
+        printf("--batch %lld -> %lld: %lld sequences of an update on %d ranks\n", (long long)s->batch, (long long)batch,
+               (long long)sequences, comm_size);
+    s->batch = batch;
+    return sequences;
 }
 
 AdamW settings_adamw(const Settings *s) {

@@ -94,7 +94,20 @@
       "start of a sample; token ids, '15496 995', for a model of token shards") \
     X(INTEGER, sample_tokens, "256",     RANGE(1, 1e9),      KEPT, "length of a sample") \
     X(REAL,    temperature,   "0.8",     RANGE(0, 100),      KEPT, "of sampling; 0 = always the most likely token") \
-    X(INTEGER, top_k,         "0",       RANGE(0, 1 << 24),  KEPT, "sample among the k most likely tokens; 0 = all")
+    X(INTEGER, top_k,         "0",       RANGE(0, 1 << 24),  KEPT, "sample among the k most likely tokens; 0 = all") \
+    \
+    GROUP("Several GPUs (torchrun and srun start the processes themselves, without --gpus)") \
+    X(TEXT,    gpus,          "1",       ARGUMENT("N|all"),  FREE, "GPUs of this machine to train on, a process each") \
+    X(INTEGER, zero,          "0",       RANGE(0, 1),        FREE, \
+      "1 = every rank keeps its part of the optimizer's memory only (ZeRO-1)") \
+    X(INTEGER, comm_timeout,  "60",      RANGE(1, 1e6),      FREE, \
+      "seconds until a rank that does not answer, or a collective that does not end, ends the run") \
+    X(INTEGER, rendezvous_timeout, "60", RANGE(1, 1e6),      FREE, "seconds that rank 0 waits for the other ranks") \
+    X(INTEGER, rendezvous_port, "0",     RANGE(0, 65535),    COMMAND, \
+      "of rank 0; 0 = MASTER_PORT + 1, under Slurm one made of the job's id") \
+    X(TEXT,    rendezvous_secret, NULL,  ARGUMENT("TEXT"),   COMMAND, \
+      "or TRAIN_GPT_SECRET: keeps other programs out of the run; it is sent as it is. Without one, the id of the " \
+      "job only guards against mistakes")
 
 typedef int         SETTING_FLAG;
 typedef int64_t     SETTING_INTEGER;
@@ -115,12 +128,18 @@ void settings_parse(Settings *settings, Option table[SETTINGS_ROWS], int argc, c
 
 void settings_help(FILE *file, const Option *table);
 
+/* What must be the same on all ranks, as lines "name = value": the program, and all options but the secret. A new
+   string. */
+char *settings_signature(const Option *table);
+
 /* Fails on options that exclude each other. */
 void settings_check(const Settings *settings);
 
-/* After a resume has adopted the options of its checkpoint. sequences: of an update, with T tokens each; fails if
-   --total-batch is not a multiple of a micro-batch. schedule: fails if it rises. */
-int64_t  settings_sequences(const Settings *settings, int T);
+/* After a resume has adopted the options of its checkpoint. sequences: of an update of all ranks, with T tokens each;
+   fails if --total-batch is not a multiple of the micro-batches of all ranks. With several ranks it sets --total-batch,
+   so that a resume on another number of them keeps it; such a resume takes a smaller --batch where that is needed.
+   schedule: fails if it rises. */
+int64_t  settings_sequences(Settings *settings, int T, int is_resume);
 Schedule settings_schedule(const Settings *settings, Option *table);
 AdamW    settings_adamw(const Settings *settings);
 

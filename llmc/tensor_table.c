@@ -14,6 +14,11 @@ void tensor_table_add(TensorTable *table, const char *prefix, const char *name, 
     table->bytes += (size_t)((tensor_count(shape) + 127) / 128 * 128) * dtype_bytes(shape.dtype);
 }
 
+void tensor_table_align(TensorTable *table, int64_t elements, DType dtype) {
+    size_t bytes = (size_t)elements * dtype_bytes(dtype);
+    table->bytes = (table->bytes + bytes - 1) / bytes * bytes;
+}
+
 void tensor_table_place(TensorTable *table, void *memory) {
     table->memory = memory;
     for (int i = 0; i < table->count; i++)

@@ -38,6 +38,9 @@ typedef struct {
 /* Appends an entry named prefix + name; *entry.field = shape, its data is set by tensor_table_place. */
 void tensor_table_add(TensorTable *table, const char *prefix, const char *name, Tensor shape, TensorEntry entry);
 
+/* The next entry starts at a multiple of so many elements, itself a multiple of 128. */
+void tensor_table_align(TensorTable *table, int64_t elements, DType dtype);
+
 /* Sets the addresses of all tensors in memory, which has at least table->bytes. */
 void tensor_table_place(TensorTable *table, void *memory);
 

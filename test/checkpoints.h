@@ -22,7 +22,7 @@ static TokenizerFiles saved_tokenizer_files;
 static Report test_report;
 
 /* Locks out and opens a saver. The corpus is 200 bytes, the last 20 of them for validation. */
-static inline void open_saver(Saver *saver, RunDir *dir, const char *out, const Trainer *t, int64_t keep,
+static inline void open_saver(Saver *saver, RunDir *dir, const char *out, Trainer *t, int64_t keep,
                               int64_t keep_every) {
     static char bytes[201], *path;
     memset(bytes, 'x', 200);
@@ -50,7 +50,7 @@ static inline TrainState state_of(int64_t step) {
 }
 
 /* Writes OUT/step-N and waits; returns the error, "" = none. */
-static inline const char *save_state(const char *out, const Trainer *t, const TrainState *state) {
+static inline const char *save_state(const char *out, Trainer *t, const TrainState *state) {
     static char message[FAIL_LENGTH];
     Saver saver;
     RunDir dir;
@@ -64,7 +64,7 @@ static inline const char *save_state(const char *out, const Trainer *t, const Tr
     return message;
 }
 
-static inline const char *save_step(const char *out, const Trainer *t, int64_t step) {
+static inline const char *save_step(const char *out, Trainer *t, int64_t step) {
     TrainState state = state_of(step);
     return save_state(out, t, &state);
 }

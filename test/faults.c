@@ -4,7 +4,7 @@
    FAULT_CALLS  of which kind, "write,fsync,rename,open,mkdir,unlink"; not given = all of them
    FAULT_FIRST  the number of the first call that fails, from 1 on; 0 or not given = none
    FAULT_EVERY  and every so many after it; not given = that one alone
-   FAULT_ERROR  ENOSPC (as by default), EDQUOT or EIO
+   FAULT_ERROR  ENOSPC (as by default), EDQUOT or EIO; SLOW: the call takes two seconds and succeeds
    FAULT_LOG    a file: every call that counts is written down, "fsync /tmp/a/model.safetensors"
 
    glibc's streams do not call write by its name: a stream's write is failed by replacing its file with /dev/full
@@ -53,6 +53,8 @@ static int strikes(const char *call, const char *path) {
     }
     errno = was;
     if (!first || number < first || (number > first && (!every || (number - first) % every))) return 0;
+    const char *error = getenv("FAULT_ERROR");
+    if (error && !strcmp(error, "SLOW")) return (int)sleep(2);
     errno = error_wanted();
     return 1;
 }

@@ -20,7 +20,7 @@ static const char *test_skip_reason;
     printf("  %s:%d: %s: ", __FILE__, __LINE__, #condition); printf(__VA_ARGS__); printf("\n"); } } while (0)
 #define RUN(test) test_run(#test, test)
 
-static void test_run(const char *name, void (*test)(void)) {
+static inline void test_run(const char *name, void (*test)(void)) {
     test_errors = 0;
     test_skip_reason = NULL;
     test();

@@ -309,6 +309,34 @@ static void the_plan_is_what_is_allocated(void) {
     }
 }
 
+/* The same of one of three ranks with ZeRO-1: a third of the moments, and in bf16 of the f32 parameters. */
+static void zero_divides_the_optimizer(void) {
+    for (int k = 0; k < 2 * COUNT(configs); k++) {
+        GPTConfig config = configs[k / 2];
+        config.dtype = k & 1 ? BF16 : F32;
+        config.zero = 1;
+        gpt_check(&config);
+        if (device_refuse_dtype(config.dtype)) continue;
+        GPT gpt;
+        Optimizer optimizer;
+        comm_size = 3;
+        MemoryPlan plan = memory_plan(&config, "auto", 3, TRAIN);
+        allocated = 0;
+        gpt_create(&gpt, config, "auto", 3, config.T, TRAIN);
+        optimizer_create(&optimizer, &gpt, (AdamW){0});
+        size_t f32 = gpt.grads.table.bytes, rows = (size_t)(gpt.grads.table.count + config.L + 1);
+        size_t list = rows * sizeof(UpdateRow) + sizeof(StepStats);
+        EXPECT(allocated == plan.total + list, "case %d: %zu bytes, planned %zu, list %zu", k, allocated, plan.total,
+               list);
+        EXPECT(plan.optimizer == 2 * f32 / 3 && f32 % 3 == 0, "case %d: %zu of %zu bytes", k, plan.optimizer, f32);
+        EXPECT(plan.parameters == (config.dtype == BF16 ? f32 / 2 + f32 / 3 : f32), "case %d: %zu bytes of parameters",
+               k, plan.parameters);
+        optimizer_free(&optimizer);
+        gpt_free(&gpt);
+        comm_size = 1;
+    }
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     scratch_open();
@@ -318,5 +346,6 @@ int main(int argc, char **argv) {
     RUN(flops_are_multiply_adds);
     RUN(evaluation_has_one_block);
     RUN(the_plan_is_what_is_allocated);
+    RUN(zero_divides_the_optimizer);
     return test_close();
 }

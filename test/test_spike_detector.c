@@ -143,7 +143,7 @@ static StepStats model_step(GPT *m, Optimizer *o, Fault fault) {
     o->norm_limit = fault == NORM_LIMIT ? 1e-4 : INFINITY;
     optimizer_begin(o, 1e-3);
     loss_add(o->stats, m->acts.losses, share);
-    return optimizer_update(o, m);
+    return optimizer_update(o);
 }
 
 static void *copy_of(Tensor flat) {

@@ -9,6 +9,7 @@ extern "C" {
 #include "../tensor.h"
 
 extern cudaStream_t cuda_stream;        /* all work is issued to this one stream */
+extern volatile int cuda_aborted;       /* by comm_abort: results are undefined, so device_wait does not return */
 
 int cuda_arch(void);                    /* compute capability times ten: 80, 90 */
 

@@ -2,6 +2,7 @@
 #include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include "cuda.h"
 extern "C" {
 #include "../device.h"
@@ -9,6 +10,7 @@ extern "C" {
 
 extern "C" const char *const backend_name = "cuda";
 cudaStream_t cuda_stream;
+volatile int cuda_aborted;
 static cudaStream_t own_stream;
 static cudaDeviceProp properties;
 static int driver_version;              /* of CUDA, times a thousand, of the driver: 13000 */
@@ -35,7 +37,12 @@ static void check_opened(cudaError_t error) {
 
 void device_start(char **) { }
 
-void device_open(DeviceOptions) {
+int device_count(void) {
+    int count = 0;
+    return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+void device_open(DeviceOptions options) {
     if (own_stream) return;
     int count = 0;
     if (cudaDriverGetVersion(&driver_version) != cudaSuccess) driver_version = 0;
@@ -47,10 +54,13 @@ void device_open(DeviceOptions) {
     REQUIRE(error != cudaErrorNoDevice && (error != cudaSuccess || count), "no NVIDIA GPU is visible: `nvidia-smi -L` "
             "lists them, CUDA_VISIBLE_DEVICES may hide them, and `make DEVICE=cpu` builds a program that needs none");
     CUDA(error);
-    CUDA(cudaGetDeviceProperties(&properties, 0));
+    REQUIRE(options.index < count || count == 1, "rank %d of this machine wants a GPU of its own, %d are visible: "
+            "start at most %d ranks here, or show each of them one GPU", options.index, count, count);
+    const int device = count == 1 ? 0 : options.index;
+    CUDA(cudaGetDeviceProperties(&properties, device));
     REQUIRE(properties.major >= 8, "%s has compute capability %d.%d, want 8.0 (Ampere) or newer", properties.name,
             properties.major, properties.minor);
-    check_opened(cudaSetDevice(0));
+    check_opened(cudaSetDevice(device));
     check_opened(cudaFree(NULL));        /* makes the context where cudaSetDevice has not */
     cudaFuncAttributes attributes;
     REQUIRE(cudaFuncGetAttributes(&attributes, any_kernel) == cudaSuccess, "this program contains no code for %s, of "
@@ -154,4 +164,8 @@ void device_download(void *host, const void *device, size_t bytes) {
 }
 
 void device_zero(void *device, size_t bytes) { CUDA(cudaMemsetAsync(device, 0, bytes, cuda_stream)); }
-void device_wait(void)                       { CUDA(cudaStreamSynchronize(cuda_stream)); }
+
+void device_wait(void) {
+    CUDA(cudaStreamSynchronize(cuda_stream));
+    while (cuda_aborted) pause();
+}

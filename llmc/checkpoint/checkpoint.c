@@ -318,10 +318,15 @@ void checkpoint_load_model(const char *checkpoint, GPT *model) {
 
 void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer) {
     int is_f32 = weights_config(model_path(checkpoint).text).save_dtype == F32;
-    const TensorTable *table = &model->master.table;
-    Part parts[] = { { "exp_avg.", optimizer->m.data, F32 }, { "exp_avg_sq.", optimizer->v.data, F32 },
-                     { "param.", table->memory, F32 } };
-    weights_read(path_of(checkpoint, OPTIMIZER).text, table, parts, is_f32 ? 2 : 3, model->config.V);
-    gpt_cast_params(model);
+    const Path file = path_of(checkpoint, OPTIMIZER);
+    Part part[STATES] = { { "param.", NULL, F32 }, { "exp_avg.", NULL, F32 }, { "exp_avg_sq.", NULL, F32 } };
+    const OptimizerState first = is_f32 ? STATE_M : STATE_PARAM;
+    for (OptimizerState i = first; i < STATES; i++) {       /* sharded ones share the memory that they are read into */
+        part[i].memory = optimizer_memory(optimizer, i);
+        weights_read(file.text, &model->master.table, part + first, STATES - first, model->config.V);
+        part[i].memory = NULL;
+        if (i == STATE_PARAM) gpt_cast_params(model);
+        optimizer_scatter(optimizer, i);
+    }
     optimizer->step = checkpoint_load_state(checkpoint).optimizer_step;
 }

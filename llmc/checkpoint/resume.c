@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../kernels/check.h"
+#include "../../kernels/comm.h"
 #include "../files.h"
+#include "../ranks.h"
 
 static void verify(void *checkpoint) { checkpoint_verify(checkpoint, 1); }
 
@@ -28,7 +30,7 @@ char *resume_find(const Settings *s, RunDir *dir) {
     REQUIRE(s->out || !s->data || file_exists(s->data) || strpbrk(s->data, "*?["),
             "--resume %s: no such directory or data", s->data);
     REQUIRE(s->out || s->data, "--resume: want the directory of the run, such as --resume runs/book");
-    *dir = run_dir_choose(s->out, s->data, 1, s->dry_run);
+    *dir = run_dir_choose(s->out, s->data, 1, s->dry_run || comm_rank);
     REQUIRE(dir->path, "--resume --out none: want the directory of a run");
     return find_checkpoint(dir->path, s->data);
 }
@@ -93,6 +95,7 @@ void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Opti
 
 TrainState resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer) {
     checkpoint_load_model(checkpoint, model);
+    optimizer_scatter(optimizer, STATE_PARAM);
     checkpoint_load_optimizer(checkpoint, model, optimizer);
     TrainState s = checkpoint_load_state(checkpoint);
     const char *number = strrchr(checkpoint, '-');
@@ -101,5 +104,6 @@ TrainState resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer)
     REQUIRE((uint64_t)s.step <= s.sequences_seen && (uint64_t)s.tokens <= s.sequences_seen * (uint64_t)model->config.T
             && s.optimizer_step <= s.step && s.val_step <= s.step, "%s/state.json: step, sequences_seen, tokens, "
             "optimizer_step and val_step contradict each other", checkpoint);
+    ranks_require_same((uint64_t)s.step, "the step of the checkpoint");
     return s;
 }

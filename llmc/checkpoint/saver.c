@@ -1,4 +1,5 @@
 #include "saver.h"
+#include "../launch.h"
 #include "../os.h"
 #include "../../kernels/device.h"
 #include <signal.h>
@@ -53,7 +54,7 @@ static void *save(void *saver) {
 
 /* ---- In the main thread */
 
-void saver_open(Saver *s, RunDir *dir, const GPT *model, const Optimizer *optimizer,
+void saver_open(Saver *s, RunDir *dir, const GPT *model, Optimizer *optimizer,
                 const TokenizerFiles *tokenizer_files, const Option *options, const Corpus *corpus, Tokenizer tokenizer,
                 int64_t keep, int64_t keep_every, Report *report) {
     *s = (Saver){ .dir = dir, .model = model, .optimizer = optimizer, .report = report, .keep = keep,
@@ -86,12 +87,26 @@ void saver_poll(Saver *s) {
 
 void saver_finish(Saver *s) {
     if (!s->running) return;
+    launch_busy(1);
     pthread_join(s->thread, NULL);
+    launch_busy(0);
     report_result(s);
 }
 
+/* Into the snapshot. */
+static void copy_state(Saver *s) {
+    for (OptimizerState i = STATE_PARAM; i < STATES; i++) {
+        const void *memory = optimizer_gather(s->optimizer, i);
+        if (s->dir) device_download(s->snapshot.host[i], memory, s->model->master.table.bytes);
+    }
+}
+
 void saver_save(Saver *s, const TrainState *state) {
-    if (!s->dir) return;
+    s->saved_step = state->step;
+    if (!s->dir) {
+        copy_state(s);
+        return;
+    }
     double start = seconds_now();
     saver_finish(s);
     double waited = seconds_now() - start;
@@ -99,12 +114,9 @@ void saver_save(Saver *s, const TrainState *state) {
         report_line(stdout, "step %lld: waited %.1f s for the checkpoint before: the disk is slower than "
                     "--save-every", (long long)state->step, waited);
     report_sync(s->report);
-    s->saved_step = state->step;
     s->snapshot.state = *state;
     s->snapshot.state.optimizer_step = s->optimizer->step;
-    const TensorTable *table = &s->model->master.table;
-    const void *memory[3] = { table->memory, s->optimizer->m.data, s->optimizer->v.data };
-    for (int i = 0; i < 3; i++) device_download(s->snapshot.host[i], memory[i], table->bytes);
+    copy_state(s);
 
     sigset_t all, before;                  /* signals are for the main thread */
     sigfillset(&all);

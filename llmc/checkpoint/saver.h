@@ -11,7 +11,7 @@
 typedef struct {
     RunDir          *dir;                  /* NULL = no --out */
     const GPT       *model;
-    const Optimizer *optimizer;
+    Optimizer       *optimizer;
     Report          *report;
     int64_t          keep, keep_every;     /* of run_dir_clean; keep may be changed between saves */
     int64_t          saved_step;           /* step of the last save; -1 = none; a resume sets it to its own */
@@ -29,11 +29,12 @@ double saver_file_bytes(const GPTConfig *config);      /* size of a checkpoint w
 
 /* dir: locked, or NULL. Pointers stay in use until saver_close, but for corpus; the options must not change during a
    save. Removes what a killed run left in dir. */
-void saver_open(Saver *saver, RunDir *dir, const GPT *model, const Optimizer *optimizer,
+void saver_open(Saver *saver, RunDir *dir, const GPT *model, Optimizer *optimizer,
                 const TokenizerFiles *tokenizer_files, const Option *options, const Corpus *corpus, Tokenizer tokenizer,
                 int64_t keep, int64_t keep_every, Report *report);
 
-/* Waits for a save under way and reports its error, syncs the log, copies everything, and starts the thread. */
+/* Waits for a save under way and reports its error, syncs the log, copies everything, and starts the thread. All ranks
+   call it; those without dir only give their slices. */
 void saver_save  (Saver *saver, const TrainState *state);
 void saver_poll  (Saver *saver);       /* reports the error of a finished save, without waiting */
 void saver_finish(Saver *saver);       /* waits, reports */

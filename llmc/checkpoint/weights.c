@@ -168,7 +168,7 @@ void weights_read(const char *path, const TensorTable *table, const Part *part, 
         const TensorEntry *entry = &table->entry[i % table->count];
         const SafeTensor *tensor = find_entry(&file, p, entry, V);
         used[tensor - file.tensor] = 1;
-        read_values(tensor, p, entry);
+        if (p->memory) read_values(tensor, p, entry);
     }
     for (int i = 0; i < file.count; i++) {
         const SafeTensor *t = &file.tensor[i];

@@ -4,8 +4,8 @@
 #include "../gpt.h"
 
 /* Tensors of a file: the entries of a table, with prefix before their names, at the table's offsets in memory. That is
-   host memory for a write, device memory for a read. dtype: of the written tensors, F32, or BF16 rounded to nearest,
-   ties to even; F32 for a read. */
+   host memory for a write; for a read device memory, or NULL for tensors that are only required to be there. dtype: of
+   the written tensors, F32, or BF16 rounded to nearest, ties to even; F32 for a read. */
 typedef struct { const char *prefix; void *memory; DType dtype; } Part;
 
 /* One file of all parts, with the first V rows of the token tables. Fails at a NaN or an infinity, before there is a

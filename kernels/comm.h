@@ -1,0 +1,42 @@
+/* kernels/comm.h - Collectives over the ranks of a run, one process per rank. Over NCCL on GPUs; over TCP on the CPU,
+   for tests. Counts are elements. Errors of NCCL come with rank, host, device and a hint. */
+#ifndef KERNELS_COMM_H
+#define KERNELS_COMM_H
+#include "tensor.h"
+
+extern int comm_rank, comm_size;        /* 0 and 1 when alone */
+
+const char *comm_refuse(void);          /* NULL, or why several ranks cannot run, and what to do */
+
+/* The id by which ranks find each other. On rank 0; host: its name or address as the others reach it (NCCL selects
+   interfaces by itself). */
+enum { COMM_ID_BYTES = 128 };
+void comm_make_id(char id[COMM_ID_BYTES], const char *host);
+
+/* On all ranks, after device_open, with the id of rank 0. Returns when they are connected, fails after two minutes.
+   size 1: no work, id may be NULL. */
+void comm_open(int rank, int size, const char id[COMM_ID_BYTES]);
+void comm_close(void);                  /* on all ranks; completes the operations under way */
+
+/* Operations start after the compute issued so far and run beside the compute issued next. The tensor is packed and not
+   used until comm_wait; on the CPU a write before it is lost, a read sees the old data. All ranks issue the same
+   operations in the same order. One rank, or an empty tensor: no work, and the result is {0}, which is complete. */
+typedef struct { int64_t id; } CommOp;
+CommOp comm_all_reduce    (Tensor t);   /* F32, F64: t = sum over ranks, the same bits on every rank */
+CommOp comm_reduce_scatter(Tensor t);   /* F32, F64: slice comm_rank of t = its sum, the others keep their values */
+CommOp comm_all_gather    (Tensor t);   /* any type: slice r of t = slice r of rank r; slices are count / comm_size */
+void   comm_wait(CommOp op);            /* compute issued from here on sees the results of op and of all before it */
+double comm_waited_ms(void);            /* in which compute stood still in comm_wait, in all; waits complete so far */
+
+/* For a watchdog, from any thread: */
+
+/* Operations not complete; seconds: how long the oldest has been waiting for other ranks, 0 while compute that it
+   depends on is under way. */
+int comm_pending(double *seconds);
+/* NULL, or an error that an operation under way has met. A rank that died or stopped need not show here. */
+const char *comm_error(void);
+/* Ends the operations under way. Their results are undefined and are not seen: other threads do not return from
+   comm_wait, device_wait and device_download. The process exits next. It can hang: the caller limits its time. */
+void comm_abort(void);
+
+#endif

@@ -1,0 +1,262 @@
+/* kernels/cuda/comm_nccl.c - Collectives over NCCL, on a stream of their own, ordered against compute by events. The
+   communicator is non-blocking: a call that waits for another rank returns ncclInProgress, so that the other thread,
+   the watchdog, can abort it. API: docs.nvidia.com/deeplearning/nccl/user-guide. */
+#include <nccl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "../comm_backend.h"
+#include "../device.h"
+#include "cuda.h"
+
+/* Operations and waits whose events are kept. That of an older operation has been recorded again by a later one: who
+   waits for it waits longer than needed. Two steps of ZeRO-1 with 48 blocks issue about 200. */
+enum { RING = 512 };
+
+static ncclComm_t comm;
+static pthread_mutex_t comm_lock = PTHREAD_MUTEX_INITIALIZER;  /* held during each call of NCCL with comm */
+static int device;
+static cudaStream_t stream;
+static cudaEvent_t ready[RING], done[RING];                    /* by operation: compute before it; itself */
+static _Atomic int64_t issued, enqueued;                       /* enqueued: done has been recorded */
+static cudaEvent_t wait_begin[RING], wait_end[RING];           /* by call of comm_wait */
+static int64_t waits, waits_measured;
+static double waited_ms, open_deadline;                        /* 0 = none: a watchdog decides how long is too long */
+
+/* ---- Errors */
+
+static const struct { const char *in_text, *hint; } hints[] = {
+    { "duplicate gpu",      "two ranks use the same GPU: start one rank per GPU" },
+    { "nccl version",       "all ranks need the same version of NCCL" },
+    { "ibv_",               "NCCL_IB_DISABLE=1 goes without InfiniBand, NCCL_IB_HCA selects an adapter" },
+    { "net/ib",             "NCCL_IB_DISABLE=1 goes without InfiniBand, NCCL_IB_HCA selects an adapter" },
+    { "shm",                "a container needs more shared memory: docker run --shm-size=1g, or --ipc=host" },
+    { "shared memory",      "a container needs more shared memory: docker run --shm-size=1g, or --ipc=host" },
+    { "no space left",      "a container needs more shared memory: docker run --shm-size=1g, or --ipc=host" },
+    { "socket",             "NCCL_SOCKET_IFNAME=NAME selects the network interface, a firewall may block it" },
+    { "connect",            "NCCL_SOCKET_IFNAME=NAME selects the network interface, a firewall may block it" },
+    { "",                   "NCCL_DEBUG=INFO prints what NCCL does" },
+};
+
+/* "nccl: WHAT: unhandled system error: TEXT; HINT (rank 1 of 2 on HOST, NVIDIA H200 0000:17:00.0, NCCL 2.28.9)" */
+static const char *describe(char text[2048], const char *what, ncclResult_t result) {
+    const char *last = result == ncclInProgress ? NULL : ncclGetLastError(NULL);
+    int version = 0, row = 0;
+    char detail[1024] = "";
+    if (last) snprintf(detail, sizeof detail, "%s", last);
+    detail[strcspn(detail, "\n")] = 0;
+    while (!strcasestr(detail, hints[row].in_text)) row++;
+    ncclGetVersion(&version);
+    snprintf(text, 2048, "nccl: %s: %s%s%s; %s (%s, NCCL %d.%d.%d)", what,
+             result == ncclInProgress ? "no answer of all ranks in time" : ncclGetErrorString(result),
+             *detail ? ": " : "", detail, hints[row].hint, comm_where(), version / 10000, version / 100 % 100,
+             version % 100);
+    return text;
+}
+
+static void check(const char *what, ncclResult_t result) {
+    char text[2048];
+    if (result != ncclSuccess) fail("%s", describe(text, what, result));
+}
+
+const char *comm_refuse(void) {
+    static char text[200];
+    int version = 0;
+    if (ncclGetVersion(&version) == ncclSuccess && version >= NCCL_VERSION_CODE) return NULL;
+    snprintf(text, sizeof text, "this program was built with NCCL %d.%d.%d and loads the older %d.%d.%d: `ldd` shows "
+             "which file; remove it, or build with it (NCCL_HOME)", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH,
+             version / 10000, version / 100 % 100, version % 100);
+    return text;
+}
+
+/* ---- Calls of the communicator, from the main thread. After comm_abort they do not return. */
+
+static void lock(void) {
+    pthread_mutex_lock(&comm_lock);
+    if (!cuda_aborted) return;
+    pthread_mutex_unlock(&comm_lock);
+    for (;;) pause();
+}
+
+/* The result of a call that has returned result: NCCL enqueues a kernel, or connects ranks, in a thread of its own. */
+static ncclResult_t settle(ncclResult_t result) {
+    for (int polls = 0; result == ncclInProgress; polls++) {
+        if (open_deadline > 0 && comm_now() > open_deadline) break;
+        if (polls < 1000) sched_yield(); else usleep(500);
+        ncclResult_t state = ncclInProgress;
+        lock();
+        result = ncclCommGetAsyncError(comm, &state);
+        pthread_mutex_unlock(&comm_lock);
+        if (result == ncclSuccess) result = state;
+    }
+    return result;
+}
+
+static ncclDataType_t nccl_type(DType dtype) {
+    return dtype == F32 ? ncclFloat32 : dtype == F64 ? ncclFloat64 : dtype == BF16 ? ncclBfloat16 : ncclInt32;
+}
+
+CommOp comm_start(CommKind kind, Tensor t) {
+    const int64_t id = issued + 1;
+    const ncclDataType_t type = nccl_type(t.dtype);
+    const size_t count = (size_t)tensor_count(t), part = count / (size_t)comm_size;
+    char *slice = (char *)t.data + part * (size_t)comm_rank * dtype_bytes(t.dtype);
+
+    CUDA(cudaEventRecord(ready[id % RING], cuda_stream));
+    CUDA(cudaStreamWaitEvent(stream, ready[id % RING], 0));
+    issued = id;
+    lock();
+    ncclResult_t result =
+        kind == ALL_REDUCE     ? ncclAllReduce    (t.data, t.data, count, type, ncclSum, comm, stream) :
+        kind == REDUCE_SCATTER ? ncclReduceScatter(t.data, slice, part, type, ncclSum, comm, stream) :
+                                 ncclAllGather    (slice, t.data, part, type, comm, stream);
+    pthread_mutex_unlock(&comm_lock);
+    check(comm_kind_name(kind), settle(result));
+    CUDA(cudaEventRecord(done[id % RING], stream));
+    enqueued = id;
+    return (CommOp){ id };
+}
+
+double comm_waited_ms(void) {
+    for (; waits_measured < waits; waits_measured++) {
+        const int64_t slot = waits_measured % RING;
+        float ms = 0;
+        if (cudaEventQuery(wait_end[slot]) != cudaSuccess) {
+            cudaGetLastError();             /* "not ready" must not look like the error of a launch */
+            break;
+        }
+        CUDA(cudaEventElapsedTime(&ms, wait_begin[slot], wait_end[slot]));
+        waited_ms += (double)ms;
+    }
+    return waited_ms;
+}
+
+void comm_wait(CommOp op) {
+    if (!op.id) return;
+    while (cuda_aborted) pause();
+    if (waits - waits_measured == RING) comm_waited_ms();
+    if (waits - waits_measured == RING) waits_measured++;       /* far behind: one wait is not measured */
+    const int64_t slot = waits++ % RING;
+    CUDA(cudaEventRecord(wait_begin[slot], cuda_stream));
+    CUDA(cudaStreamWaitEvent(cuda_stream, done[op.id % RING], 0));
+    CUDA(cudaEventRecord(wait_end[slot], cuda_stream));
+}
+
+/* ---- Opening and closing */
+
+void comm_make_id(char id[COMM_ID_BYTES], const char *host) {
+    _Static_assert(sizeof(ncclUniqueId) == COMM_ID_BYTES, "ncclUniqueId");
+    (void)host;
+    check("ncclGetUniqueId", ncclGetUniqueId((ncclUniqueId *)(void *)id));
+}
+
+/* NCCL connects GPUs at their first operation: done here, where an error is expected and has a deadline. */
+static void first_operation(void) {
+    float sum = 1;
+    Tensor t = tensor_of(device_alloc(sizeof sum, "NCCL's first operation"), F32, 1, 1);
+    device_upload(t.data, &sum, sizeof sum);
+    const CommOp op = comm_all_reduce(t);
+    while (cudaEventQuery(done[op.id % RING]) == cudaErrorNotReady) {
+        if (comm_error()) fail("%s", comm_error());
+        check("the first all-reduce", comm_now() > open_deadline ? ncclInProgress : ncclSuccess);
+        usleep(500);
+    }
+    cudaGetLastError();
+    comm_wait(op);
+    device_download(&sum, t.data, sizeof sum);
+    REQUIRE(sum == (float)comm_size, "nccl: the first all-reduce gives %g, want %d; NCCL_P2P_DISABLE=1 goes without "
+            "direct access between GPUs (%s)", (double)sum, comm_size, comm_where());
+    device_free(t.data);
+}
+
+void comm_connect(const char id[COMM_ID_BYTES]) {
+    ncclUniqueId unique;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    int lowest, highest;
+    CUDA(cudaGetDevice(&device));
+    CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
+    for (int i = 0; i < RING; i++) {
+        CUDA(cudaEventCreateWithFlags(&ready[i], cudaEventDisableTiming));
+        CUDA(cudaEventCreateWithFlags(&done[i], cudaEventDisableTiming));
+        CUDA(cudaEventCreate(&wait_begin[i]));
+        CUDA(cudaEventCreate(&wait_end[i]));
+    }
+    config.blocking = 0;
+    memcpy(&unique, id, sizeof unique);
+    open_deadline = comm_now() + COMM_OPEN_SECONDS;
+    lock();
+    ncclResult_t result = ncclCommInitRankConfig(&comm, comm_size, unique, comm_rank, &config);
+    pthread_mutex_unlock(&comm_lock);
+    check("connecting the ranks", settle(result));
+    first_operation();
+    open_deadline = 0;
+}
+
+void comm_close(void) {
+    if (!comm) return;
+    open_deadline = comm_now() + COMM_OPEN_SECONDS;
+    CUDA(cudaStreamSynchronize(stream));
+    lock();
+    ncclResult_t result = ncclCommFinalize(comm);
+    pthread_mutex_unlock(&comm_lock);
+    check("closing", settle(result));
+    lock();
+    ncclCommDestroy(comm);
+    comm = NULL;
+    pthread_mutex_unlock(&comm_lock);
+}
+
+/* ---- From any thread */
+
+int comm_pending(double *seconds) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static int64_t completed, waiting;      /* waiting: the operation that has waited for other ranks since .. */
+    static double since;
+    *seconds = 0;
+    if (!stream) return 0;
+    pthread_mutex_lock(&mutex);
+    const int64_t last = issued, last_enqueued = enqueued;
+    cudaSetDevice(device);                  /* a property of the thread: CUDA must not open GPU 0 */
+    if (completed < last - RING) completed = last - RING;
+    while (completed < last_enqueued && cudaEventQuery(done[(completed + 1) % RING]) == cudaSuccess) completed++;
+    const int64_t first = completed + 1;
+    if (first <= last && waiting != first && cudaEventQuery(ready[first % RING]) == cudaSuccess) {
+        waiting = first;
+        since = comm_now();
+    }
+    if (first <= last && waiting == first) *seconds = comm_now() - since;
+    pthread_mutex_unlock(&mutex);
+    cudaGetLastError();
+    return (int)(last - completed);
+}
+
+/* The main thread may hold the lock for long: in a launch that waits for the GPU. */
+const char *comm_error(void) {
+    static char text[2048];
+    if (pthread_mutex_trylock(&comm_lock)) return NULL;
+    ncclResult_t state = ncclSuccess;
+    if (comm && !*text) {
+        const ncclResult_t result = ncclCommGetAsyncError(comm, &state);
+        if (result != ncclSuccess) state = result;
+        if (state != ncclSuccess && state != ncclInProgress) describe(text, "an operation under way", state);
+    }
+    pthread_mutex_unlock(&comm_lock);
+    return *text ? text : NULL;
+}
+
+/* Where the lock is not free within a second, the end of the process ends the kernels. */
+void comm_abort(void) {
+    struct timespec limit;
+    if (comm_size == 1) return;
+    cuda_aborted = 1;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec++;
+    if (pthread_mutex_timedlock(&comm_lock, &limit)) return;
+    if (comm) ncclCommAbort(comm);
+    comm = NULL;
+    pthread_mutex_unlock(&comm_lock);
+}

@@ -1,0 +1,27 @@
+/* kernels/cuda/comm_none.c - Collectives of a program built without NCCL: one rank, no work. */
+#include <string.h>
+#include "../check.h"
+#include "../comm_backend.h"
+
+const char *comm_refuse(void) {
+    return "this program was built without NCCL: install it (libnccl-dev of NVIDIA's repository; or `pip install "
+           "nvidia-nccl-cu13`, for CUDA 12 -cu12, and NCCL_HOME=.../site-packages/nvidia/nccl), then `make`";
+}
+
+void comm_make_id(char id[COMM_ID_BYTES], const char *host) {
+    (void)host;
+    memset(id, 0, COMM_ID_BYTES);
+}
+
+CommOp comm_start(CommKind kind, Tensor t) {
+    (void)t;
+    fail("%s: %s", comm_kind_name(kind), comm_refuse());
+}
+
+void        comm_connect(const char id[COMM_ID_BYTES]) { (void)id; }
+void        comm_wait(CommOp op)                       { (void)op; }
+double      comm_waited_ms(void)                       { return 0; }
+int         comm_pending(double *seconds)              { *seconds = 0; return 0; }
+const char *comm_error(void)                           { return NULL; }
+void        comm_abort(void)                           { }
+void        comm_close(void)                           { }

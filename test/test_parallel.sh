@@ -1,0 +1,133 @@
+#!/bin/sh
+# test/test_parallel.sh - Training on several ranks: the same curve as one rank with as many sequences in an update, the
+# same bits from run to run, resumes on another number of ranks, and decisions that all ranks take together. On the CPU
+# backend with 2, 3 and 4 ranks; on GPUs with as many as there are.
+. "$(dirname "$0")/shell.sh"
+
+ranks="2 3 4"
+if [ "$cuda" ]; then
+    count=$(nvidia-smi -L | grep -c '^GPU')
+    case $count in 0|1) skip_test "several ranks" "one GPU"; close_tests ;; 2|3) ranks=2 ;; *) ranks="2 4" ;; esac
+fi
+
+make_text text 20000 4000
+# nothing divides: 50 channels, a vocabulary of 256 padded to 256 rows, 3 blocks; an epoch ends in step 27
+model="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 3 --heads 5 --channels 50 --context 31"
+train="$model --steps 50 --warmup 5 --val-every 20 --val-tokens 3000 --save-every 25"
+
+close_to() {      # close_to WORDS RUN OTHER: losses, norms, validations of the steps that both have differ by 1e-5
+    cells "$2" step loss norm val_loss tokens > "$dir/close.a"
+    cells "$3" step loss norm val_loss tokens > "$dir/close.b"
+    expect "$1" awk -F, '
+        NR == FNR { for (i = 2; i <= 5; i++) want[$1, i] = $i; next }
+        ($1, 2) in want {
+            rows++
+            for (i = 2; i <= 5; i++) {
+                d = $i - want[$1, i]
+                if (d < 0) d = -d
+                if (d <= 1e-5 * (want[$1, i] > 1 ? want[$1, i] : 1)) continue
+                print "step " $1 ": " $i " and " want[$1, i]
+                bad = 1
+            }
+        }
+        END { exit bad || rows < 10 }' "$dir/close.a" "$dir/close.b"
+}
+
+for n in $ranks; do
+    expect "one rank" "$gpt" $train --batch 12 --total-batch $((12 * 31 * 2)) --out "$dir/one-$n"
+    for zero in 0 1; do
+        out=$dir/$n-zero-$zero
+        expect "$n ranks" "$gpt" $train --gpus $n --zero $zero --batch $((12 / n)) --total-batch $((12 * 31 * 2)) \
+            --out "$out"
+        close_to "$n ranks as one, ZeRO $zero" "$dir/one-$n" "$out"
+        is "the rows" "$(rows_of "$out")" 50
+        is "a column for the communication" "$(head -n 1 "$out/log.csv" | grep -c comm_wait_ms)" 1
+    done
+    same_files "$dir/$n-zero-0/step-00000050" "$dir/$n-zero-1/step-00000050" config.json
+    expect "again" "$gpt" $train --gpus $n --zero 1 --batch $((12 / n)) --total-batch $((12 * 31 * 2)) \
+        --out "$dir/again-$n"
+    same_files "$dir/$n-zero-1/step-00000050" "$dir/again-$n/step-00000050" $checkpoint_files
+    same_steps "$dir/$n-zero-1" "$dir/again-$n"
+    close_test "$n ranks train as one, with ZeRO-1 too, and bit for bit from run to run"
+done
+
+# ---- A checkpoint of N ranks resumes on M, with the same total batch, with ZeRO-1 or without
+first=${ranks%% *} last=${ranks##* }
+for pair in "$first 1" "$last 1" "1 $first" "1 $last" "$last $first"; do
+    from=${pair% *} to=${pair#* }
+    out=$dir/from-$from-to-$to
+    [ ! -d "$out" ] || continue             # with two GPUs first is last
+    if [ "$from" = 1 ]; then copy_run "$dir/one-$first" 00000025 "$out"
+    else copy_run "$dir/$from-zero-1" 00000025 "$out"; fi
+    expect "resume on $to" "$gpt" --resume "$out" --gpus "$to" --zero $((to % 2))
+    close_to "$from ranks, then $to" "$dir/one-$first" "$out"
+    is "the rows" "$(rows_of "$out")" 50
+done
+copy_run "$dir/$last-zero-1" 00000025 "$dir/same"
+expect "resume on as many" "$gpt" --resume "$dir/same" --gpus "$last" --zero 1
+same_files "$dir/$last-zero-1/step-00000050" "$dir/same/step-00000050" $checkpoint_files
+close_test "a checkpoint of N ranks resumes on M, and on N bit for bit"
+
+# ---- Without --total-batch every rank adds a micro-batch, and the checkpoint keeps the total
+expect "two ranks" "$gpt" $model --steps 12 --warmup 2 --gpus 2 --batch 3 --save-every 6 --out "$dir/total"
+is "tokens of a step" "$(cells "$dir/total" tokens | head -n 1)" $((2 * 3 * 31))
+rm -r "$dir/total/step-00000012"
+expect "one rank" "$gpt" --resume "$dir/total"
+is "tokens of a step" "$(cells "$dir/total" tokens | awk '{ now = $1 - before; before = $1 } END { print now }')" \
+    $((2 * 3 * 31))
+close_test "the total batch stays when the number of ranks changes"
+
+# ---- Two hosts with other weights under the same name
+for rank in 0 1; do
+    mkdir "$dir/host-$rank"
+    expect "weights" "$gpt" $model --steps 0 --seed $rank --out "$dir/host-$rank/start"
+done
+port=$((20000 + $$ % 10000))
+start_rank() { (cd "$dir/host-$1" && RANK=$1 LOCAL_RANK=$1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port exec \
+    "$gpt" $model --init start --steps 2 --out none) > "$dir/host-$1/out" 2>&1; }
+start_rank 1 & pid=$!
+start_rank 0
+is "exit code of rank 0" $? 1
+wait $pid
+is "what they say, once" "$(cat "$dir"/host-?/out | grep -c 'the value of the weights differs from that of rank 0')" 1
+close_test "other weights on another host are an error"
+
+# ---- Decisions of all ranks: a signal, a time limit, a non-finite step
+endless="$model --gpus $first --batch 2 --steps 1000000 --val-every 0 --save-every 0"
+"$gpt" $endless --out "$dir/stopped" > "$dir/stopped.out" 2>&1 &
+pid=$!
+wait_for "^2," "$dir/stopped/log.csv"
+kill -TERM $pid; wait $pid
+is "exit code after SIGTERM" $? 75
+expect "it says so once" test "$(grep -c '^SIGTERM: saved at step' "$dir/stopped.out")" = 1
+is "steps, checkpoint and rows" "$(last_step "$dir/stopped" | sed 's/.*step-0*//')" "$(rows_of "$dir/stopped")"
+"$gpt" --layers ${model#*--layers } --data "$dir/text/train.txt" --val-data "$dir/text/train.txt" --val-tokens 0 \
+    --gpus $first --batch 2 --steps 1000000 --val-every 1 --save-every 0 --out "$dir/cut" > "$dir/cut.out" 2>&1 &
+pid=$!
+wait_for "^2," "$dir/cut/log.csv"
+sleep 0.05
+kill -TERM $pid; wait $pid
+is "exit code after SIGTERM in a validation" $? 75
+steps=$(rows_of "$dir/cut")
+expect "the resume" "$gpt" --resume "$dir/cut" --gpus $first --steps $((steps + 1))
+is "validations" "$(cells "$dir/cut" val_loss | grep -c .)" $((steps + 1))
+"$gpt" $endless --out "$dir/limited" --zero 1 --time-limit 4s > "$dir/limited.out" 2>&1
+is "exit code after the time limit" $? 75
+expect "a checkpoint" test -d "$(last_step "$dir/limited")"
+wild="$model --gpus $first --zero 1 --steps 50 --batch 2 --lr 1e6 --min-lr 1e6 --warmup 2 --clip 0 --weight-decay 1000"
+"$gpt" $wild --out "$dir/wild" > "$dir/wild.out" 2> "$dir/wild.err"
+is "exit code of a non-finite step" $? 1
+is "what it says, once" "$(grep -c 'not applied. First non-finite tensor: .* Last good checkpoint: ' "$dir/wild.err")" 1
+if [ ! "$cuda" ]; then
+    LD_PRELOAD=$PWD/$build/faults.so FAULT_PATH=.partial FAULT_CALLS=rename FAULT_FIRST=1 FAULT_ERROR=SLOW \
+        "$gpt" $wild --comm-timeout 1 --out "$dir/slow" > "$dir/slow.out" 2> "$dir/slow.err"
+    is "what it says on a slow disk" "$(grep -c 'Last good checkpoint: .*/step-' "$dir/slow.err")" 1
+fi
+close_test "signals, time limits and non-finite steps are decisions of all ranks"
+
+# ---- Rank 0 samples for longer than --comm-timeout: the others wait
+expect "a long sample" "$gpt" $model --gpus $first --batch 2 --steps 2 --val-every 0 --sample-every 1 --comm-timeout 1 \
+    --sample-tokens ${cuda:+1}8000 --out none
+close_test "a long pause of rank 0 is no failure"
+
+close_tests
