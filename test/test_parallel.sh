@@ -118,7 +118,7 @@ wild="$model --gpus $first --zero 1 --steps 50 --batch 2 --lr 1e6 --min-lr 1e6 -
 "$gpt" $wild --out "$dir/wild" > "$dir/wild.out" 2> "$dir/wild.err"
 is "exit code of a non-finite step" $? 1
 is "what it says, once" "$(grep -c 'not applied. First non-finite tensor: .* Last good checkpoint: ' "$dir/wild.err")" 1
-if [ ! "$cuda" ]; then
+if [ ! "$cuda" ] && ! grep -q __asan_init "$gpt"; then       # a sanitizer wants to be loaded first
     LD_PRELOAD=$PWD/$build/faults.so FAULT_PATH=.partial FAULT_CALLS=rename FAULT_FIRST=1 FAULT_ERROR=SLOW \
         "$gpt" $wild --comm-timeout 1 --out "$dir/slow" > "$dir/slow.out" 2> "$dir/slow.err"
     is "what it says on a slow disk" "$(grep -c 'Last good checkpoint: .*/step-' "$dir/slow.err")" 1
