@@ -202,22 +202,24 @@ static int use_checkpoint(Run *run) {
     Settings *s = &run->settings;
     const char *path = s->val_data ? s->val_data : s->data;
     if (s->eval) run->corpus.val = tokens_open(path);
-    else         s->batch = 1;
+    else         s->batch = s->num_samples;
     const char *checkpoint = run->checkpoint = run_dir_resolve(s->eval ? s->eval : s->sample);
     GPTConfig saved = checkpoint_config(checkpoint);
     run->config = model_config(s, checkpoint, &saved, saved.V);
     run->tokenizer = checkpoint_tokenizer(checkpoint, run->config.V);
-    MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, EVALUATE);
+    const Purpose purpose = s->eval ? EVALUATE : GENERATE;
+    MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, purpose);
     if (s->dry_run) {
         run->device = device_info();
         memory_plan_print(stdout, &plan, &run->device, 0);
         return stdio_flush();
     }
-    gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, EVALUATE);
+    gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, purpose);
     checkpoint_load_model(checkpoint, &run->gpt);
+    if (!options_find(run->options, "seed")->given) s->seed = (int64_t)random_seed();
     int64_t max_tokens = options_find(run->options, "val-tokens")->given ? s->val_tokens : 0;
     if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, run->corpus.val, path, max_tokens, (int)s->batch);
-    else         print_sample(&run->gpt, run->tokenizer, s, &run->report, 0);
+    else         sample_checkpoint(&run->gpt, run->tokenizer, s);
     return stdio_flush();
 }
 

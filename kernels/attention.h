@@ -12,6 +12,7 @@
 typedef struct {
     int   B, Tq, Tk, NH, HS;
     int   q0;               /* position of query row 0 relative to key 0, may be negative: 0 in training */
+    const int32_t *position;    /* device address of a number >= 0 added to q0; NULL = 0, as in a backward pass */
     int   causal;           /* 0: every query sees every key, q0 has no meaning */
     float scale;            /* 1 / sqrt(HS) in GPT-2 */
     int   deterministic;    /* the same bits every run, even where that costs time */
@@ -52,7 +53,8 @@ void   attention_check_merge(Tensor out, Tensor lse, Tensor part, Tensor part_ls
 size_t attention_row_bytes(const AttentionSpec *s);         /* a float per query row: lse, or delta */
 size_t attention_no_bytes (const AttentionSpec *s);         /* 0 */
 
-/* The diagonal d of the mask, as torch.tril counts it: row i sees key j if j <= d + i. -Tq: none, Tk: all of them. */
+/* The diagonal d of the mask, as torch.tril counts it: row i sees key j if j <= d + i; -Tq: none, Tk: all of them.
+   Without the position, which a kernel adds. */
 static inline int attention_diagonal(const AttentionSpec *s) {
     if (!s->causal) return s->Tk;
     return s->q0 < -s->Tq ? -s->Tq : s->q0 > s->Tk ? s->Tk : s->q0;

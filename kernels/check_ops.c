@@ -55,6 +55,16 @@ void check_embedding(const char *op, Tensor x, Tensor tokens, Tensor wte, Tensor
             (long long)wpe.dim[0], wpe_name);
 }
 
+void check_cache_append(Tensor cache, Tensor rows, Tensor position) {
+    const char *op = "cache";
+    check_float(op, "rows", rows, 3);
+    check_float(op, "cache", cache, 3);
+    check_tensor(op, "cache", cache, rows.dtype, 3, rows.dim[0], cache.dim[1], rows.dim[2]);
+    check_tensor(op, "position", position, I32, 1, 1);
+    REQUIRE(rows.dim[1] <= cache.dim[1], "cache: %lld rows, want at most %lld", (long long)rows.dim[1],
+            (long long)cache.dim[1]);
+}
+
 void check_residual_layernorm(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
                               Tensor x, Tensor branch, Tensor weight, Tensor bias) {
     const char *op = "layernorm";
@@ -113,6 +123,16 @@ void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, T
     REQUIRE(dlogits.data == logits.data &&
             (size_t)dlogits.pitch * dtype_bytes(dlogits.dtype) == (size_t)logits.pitch * dtype_bytes(F32),
             "softmax: dlogits is other memory than logits, want the same");
+}
+
+void check_sample_tokens(Tensor tokens, Tensor logits, Tensor uniform, int V) {
+    const char *op = "sample";
+    check_float(op, "logits", logits, 2);
+    check_tensor(op, "logits", logits, F32, 2, logits.dim[0], logits.dim[1]);
+    check_tensor(op, "tokens", tokens, I32, 1, logits.dim[0]);
+    check_tensor(op, "uniform", uniform, F64, 1, logits.dim[0]);
+    REQUIRE(V >= 1 && V <= logits.dim[1], "sample: V is %d, want 1 .. %lld, the columns of logits", V,
+            (long long)logits.dim[1]);
 }
 
 void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad) {

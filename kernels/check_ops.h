@@ -23,12 +23,14 @@ void check_float(const char *op, const char *name, Tensor t, int min_ndim);
 
 /* All operands of an op that each backend has its own code for. */
 void check_embedding(const char *op, Tensor x, Tensor tokens, Tensor wte, Tensor wpe);
+void check_cache_append(Tensor cache, Tensor rows, Tensor position);
 void check_residual_layernorm(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
                               Tensor x, Tensor branch, Tensor weight, Tensor bias);
 void check_layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed,
                               Tensor x, Tensor mean, Tensor rstd, Tensor weight);
 void check_gelu(const char *op, Tensor y, Tensor x);
 void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V);
+void check_sample_tokens(Tensor tokens, Tensor logits, Tensor uniform, int V);
 void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad);
 void check_convert(Tensor to, Tensor from);
 

@@ -1,97 +1,260 @@
 #include "generate.h"
 #include "os.h"
-#include <math.h>
+#include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "../kernels/check.h"
 #include "../kernels/comm.h"
+#include "files.h"
 #include "random.h"
 
-static int descending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x < y) - (x > y);
+/* ---- What the model sees */
+
+typedef struct {
+    GPT     *model;
+    int      samples;
+    int      count, cached;     /* tokens of each sample; the first so many are in the model's cache */
+    int32_t *token;             /* (samples, T) */
+    int32_t *batch;             /* the same, of the tokens that are passed next */
+} Context;
+
+static Context context_open(GPT *model, int samples) {
+    const size_t bytes = (size_t)samples * (size_t)model->config.T * sizeof(int32_t);
+    gpt_set_cache(model, samples);
+    return (Context){ .model = model, .samples = samples, .token = host_alloc(bytes, "the context of a sample"),
+                      .batch = host_alloc(bytes, "the context of a sample") };
 }
 
-int32_t sample_token(const float *logits, int V, double temperature, int top_k, double uniform) {
-    int best = 0;
-    for (int i = 0; i < V; i++) {
-        REQUIRE(isfinite(logits[i]), "sample: the logit of token %d is %g: the model has diverged, take an earlier one",
-                i, (double)logits[i]);
-        if (logits[i] > logits[best]) best = i;
-    }
-    if (temperature == 0) return best;
-    double *weight = host_alloc((size_t)V * sizeof *weight, "the weights of a sample"), sum = 0, min = -INFINITY;
-    int equal = 0;          /* tokens to keep of those whose logit is min, the k-th largest */
-    if (top_k > 0 && top_k < V) {
-        for (int i = 0; i < V; i++) weight[i] = logits[i];
-        qsort(weight, (size_t)V, sizeof *weight, descending);
-        min = weight[top_k - 1];
-        while (equal < top_k && weight[top_k - 1 - equal] == min) equal++;
-    }
-    for (int i = 0; i < V; i++) {
-        int keep = logits[i] > min || (logits[i] == min && equal-- > 0);
-        weight[i] = keep ? exp(((double)logits[i] - (double)logits[best]) / temperature) : 0;
-        sum += weight[i];
-    }
-    /* uniform * sum may round up to sum: then the last token with a weight is chosen */
-    int chosen = best;
-    double left = uniform * sum, passed = 0;
-    for (int i = 0; i < V && passed <= left; i++) {
-        if (weight[i] > 0) chosen = i;
-        passed += weight[i];
-    }
-    free(weight);
-    return chosen;
+static void context_close(Context *c) {
+    free(c->token);
+    free(c->batch);
 }
 
-static void print_token(Tokenizer tokenizer, int32_t token, FILE *file, FILE *copy) {
-    tokenizer_print(tokenizer, token, file);
-    if (copy) tokenizer_print(tokenizer, token, copy);
+/* Adds n tokens to each sample, those of sample b at tokens + b * stride. Where they do not fit, half of the context
+   stays, or as much as fits: the positions of the rest change, so that they have to be passed again. */
+static void context_append(Context *c, const int32_t *tokens, int n, int stride) {
+    static int said;
+    const int T = c->model->config.T, added = n < T ? n : T;
+    const int stays = c->count + added <= T ? c->count : T / 2 + added <= T ? T / 2 : T - added;
+    if (c->count + n > T && !said++)
+        fprintf(stderr, "sample: longer than the context of %d tokens: the model sees the last %d to %d\n", T, T / 2 + 1,
+                T);
+    for (int b = 0; b < c->samples; b++) {
+        int32_t *row = c->token + (int64_t)b * T;
+        memmove(row, row + c->count - stays, (size_t)stays * sizeof *row);
+        memcpy(row + stays, tokens + (int64_t)b * stride + n - added, (size_t)added * sizeof *row);
+    }
+    if (stays < c->count) c->cached = 0;
+    c->count = stays + added;
+}
+
+/* The next token of each sample, the index-th, which is appended. */
+static void context_next(Context *c, const Sample *s, int64_t step, int64_t index, int32_t *next) {
+    GPT *m = c->model;
+    const int T = m->config.T, n = c->count - c->cached;
+    double *uniform = host_alloc((size_t)c->samples * sizeof *uniform, "the random numbers of a token");
+    for (int b = 0; b < c->samples; b++) {
+        memcpy(c->batch + (int64_t)b * n, c->token + (int64_t)b * T + c->cached, (size_t)n * sizeof *c->batch);
+        uniform[b] = random_uniform(s->seed, RANDOM_SAMPLE, (uint32_t)step, (uint64_t)b << 40 | (uint64_t)index);
+    }
+    gpt_set_window(m, c->cached, n);
+    gpt_load(m, c->batch, NULL);
+    gpt_forward(m);
+    gpt_sample(m, s->sampling, uniform, next);
+    for (int b = 0; b < c->samples; b++)
+        REQUIRE(next[b] >= 0, "sample: the logit of token %d is not finite: the model has diverged, take an earlier one",
+                -1 - next[b]);
+    c->cached = c->count;
+    context_append(c, next, 1, 1);
+    free(uniform);
+}
+
+/* ---- Text */
+
+/* What is written: sample after sample, each as soon as its tokens and those of the samples before it are known. */
+typedef struct {
+    Tokenizer tokenizer;
+    FILE     *file, *copy;
+    int       samples, sample;      /* sample: the one that is written */
+    int64_t   written;              /* tokens of it */
+    int64_t  *length;               /* of each sample, INT64_MAX while it goes on */
+    int32_t  *token;                /* (count, samples) */
+    int64_t   count, room;
+} Output;
+
+static void put_tokens(const Output *o, const int32_t *token, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        tokenizer_print(o->tokenizer, token[i], o->file);
+        if (o->copy) tokenizer_print(o->tokenizer, token[i], o->copy);
+    }
+}
+
+/* next: NULL = no more. */
+static void output_append(Output *o, const int32_t *next, int32_t end_of_text, const int32_t *prompt, int prompt_length) {
+    if (o->count == o->room) {
+        o->room = o->room ? 2 * o->room : 256;
+        o->token = realloc(o->token, (size_t)(o->room * o->samples) * sizeof *o->token);
+        REQUIRE(o->token, "out of memory: %lld tokens of samples", (long long)(o->room * o->samples));
+    }
+    for (int b = 0; b < o->samples; b++) {
+        if (next) o->token[o->count * o->samples + b] = next[b];
+        if (o->length[b] == INT64_MAX && (!next || next[b] == end_of_text)) o->length[b] = o->count;
+    }
+    o->count += next != NULL;
+    while (o->sample < o->samples) {
+        const int64_t length = o->length[o->sample], known = length < o->count ? length : o->count;
+        for (; o->written < known; o->written++) put_tokens(o, o->token + o->written * o->samples + o->sample, 1);
+        if (length == INT64_MAX) break;
+        tokenizer_print_end(o->tokenizer, o->file);
+        putc('\n', o->file);
+        o->written = 0;
+        if (++o->sample == o->samples) break;
+        fputs("---\n", o->file);
+        put_tokens(o, prompt, prompt_length);
+    }
+    fflush(o->file);
+}
+
+static int all_ended(const Output *o) {
+    for (int b = 0; b < o->samples; b++) if (o->length[b] == INT64_MAX) return 0;
+    return 1;
 }
 
 void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t step, FILE *file) {
-    int T = model->config.T, V = model->config.V, length;
-    int32_t *prompt  = tokenizer_encode(tokenizer, sample->prompt, V, &length);
-    int32_t *context = host_alloc((size_t)T * sizeof *context, "the context of a sample");
-    float   *logits  = host_alloc((size_t)V * sizeof *logits, "the logits of a token");
-
-    for (int i = 0; i < length; i++) print_token(tokenizer, prompt[i], file, sample->copy);
-    int t = length < T ? length : T;
-    memcpy(context, prompt + length - t, (size_t)t * sizeof *context);
-    if (t == 0) context[t++] = tokenizer == TOKENIZER_BYTES ? '\n' : V - 1;
-
-    for (int i = 0; i < sample->count && !stop_requested(); i++) {
-        gpt_set_batch(model, 1, t);
-        gpt_load(model, context, NULL);
-        gpt_forward(model);
-        gpt_last_logits(model, logits);
-        double uniform = random_uniform(sample->seed, RANDOM_SAMPLE, (uint32_t)step, (uint64_t)i);
-        int32_t token = sample_token(logits, V, sample->temperature, sample->top_k, uniform);
-        print_token(tokenizer, token, file, sample->copy);
-        fflush(file);
-        if (t == T) {
-            t = T / 2;
-            memmove(context, context + T - t, (size_t)t * sizeof *context);
-        }
-        context[t++] = token;
-    }
-    tokenizer_print_end(tokenizer, file);
-    putc('\n', file);
+    int V = model->config.V, length;
+    const int32_t start = tokenizer_start(tokenizer, V), end = tokenizer_end_of_text(tokenizer, V);
+    int32_t *prompt = tokenizer_encode(tokenizer, sample->prompt, V, &length);
+    int32_t *next = host_alloc((size_t)sample->samples * sizeof *next, "the tokens of a step");
+    Context context = context_open(model, sample->samples);
+    Output output = { .tokenizer = tokenizer, .file = file, .copy = sample->copy, .samples = sample->samples,
+                      .length = host_alloc((size_t)sample->samples * sizeof *output.length, "the samples") };
+    for (int b = 0; b < sample->samples; b++) output.length[b] = INT64_MAX;
+    context_append(&context, length ? prompt : &start, length ? length : 1, 0);
+    put_tokens(&output, prompt, length);
     fflush(file);
+    for (int i = 0; i < sample->count && !all_ended(&output) && !stop_requested(); i++) {
+        context_next(&context, sample, step, i, next);
+        output_append(&output, next, end, prompt, length);
+    }
+    if (!all_ended(&output)) output_append(&output, NULL, end, prompt, length);
+    context_close(&context);
+    free(output.length);
+    free(output.token);
+    free(next);
     free(prompt);
-    free(context);
-    free(logits);
+}
+
+/* ---- On a terminal */
+
+static volatile sig_atomic_t answering, interrupted;
+
+static void on_interrupt(int number) {
+    if (!answering || interrupted++) _exit(128 + number);
+}
+
+void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *sample) {
+    const int32_t V = model->config.V, start = tokenizer_start(tokenizer, V), end = tokenizer_end_of_text(tokenizer, V);
+    const int terminal = isatty(STDIN_FILENO);
+    Context context = context_open(model, 1);
+    Output output = { .tokenizer = tokenizer, .file = stdout };
+    char *line = NULL, *text = format_string("%s", sample->prompt);
+    size_t size = 0;
+    int64_t index = 0;
+    signal(SIGINT, on_interrupt);
+    for (;;) {
+        if (terminal) fputs("> ", stderr);
+        ssize_t read = getline(&line, &size, stdin);
+        if (read < 0) break;
+        if (line[read - 1] == '\n') line[--read] = 0;
+        REQUIRE(strlen(line) == (size_t)read, "--interactive: a line with a zero byte");
+        char *all = format_string("%s%s", text, line);
+        int32_t next = start;
+        int length;
+        int32_t *tokens = tokenizer_encode(tokenizer, all, V, &length);
+        if (length) context_append(&context, tokens, length, 0);
+        else if (!context.count) context_append(&context, &start, 1, 0);
+        interrupted = 0;
+        answering = 1;
+        for (int i = 0; i < sample->count && !interrupted; i++) {
+            context_next(&context, sample, 0, index++, &next);
+            if (next == end) break;
+            put_tokens(&output, &next, 1);
+            fflush(stdout);
+        }
+        answering = 0;
+        tokenizer_print_end(tokenizer, stdout);
+        putchar('\n');
+        fflush(stdout);
+        *text = 0;              /* the prompt is part of the first line only */
+        free(tokens);
+        free(all);
+    }
+    if (terminal) putchar('\n');
+    context_close(&context);
+    free(text);
+    free(line);
+}
+
+/* ---- By the settings */
+
+static Sample sample_of(const Settings *s, const char *prompt) {
+    return (Sample){ .prompt = prompt, .count = (int)s->sample_tokens, .samples = (int)s->num_samples,
+                     .sampling = { s->temperature, (int)s->top_k, s->top_p, s->min_p }, .seed = (uint64_t)s->seed };
+}
+
+/* All of a file, NULL = stdin, without one newline at its end: a new string. */
+static char *read_text(const char *path) {
+    FILE *file = path ? fopen(path, "r") : stdin;
+    char *text = NULL;
+    size_t size = 0, length = 0;
+    REQUIRE(file, "--prompt-file %s: %s", path, strerror(errno));
+    do {
+        if (size - length < 2) REQUIRE(text = realloc(text, size = 2 * size + 4096), "out of memory: the prompt");
+        length += fread(text + length, 1, size - length - 1, file);
+    } while (!feof(file) && !ferror(file));
+    REQUIRE(!ferror(file), "%s: cannot be read: %s", path ? path : "--prompt -", strerror(errno));
+    if (path) fclose(file);
+    if (length && text[length - 1] == '\n') length--;
+    text[length] = 0;
+    REQUIRE(strlen(text) == length, "%s: a zero byte at position %zu, want text", path ? path : "--prompt -",
+            strlen(text));
+    return text;
+}
+
+/* \n, \t and \\ as a user types them; any other backslash stays. A new string. */
+static char *unescape(const char *typed) {
+    char *text = format_string("%s", typed), *to = text;
+    for (const char *from = typed; *from; from++) {
+        const char next = *from == '\\' ? from[1] : 0;
+        *to++ = next == 'n' ? '\n' : next == 't' ? '\t' : *from;
+        from += next == 'n' || next == 't' || next == '\\';
+    }
+    *to = 0;
+    return text;
 }
 
 void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *report, int64_t step) {
-    char *text = NULL;
-    size_t size;
     if (comm_rank) return;
-    FILE *copy = open_memstream(&text, &size);
-    REQUIRE(copy, "out of memory: a sample");
-    sample_text(model, tokenizer, &(Sample){ .prompt = s->prompt, .count = (int)s->sample_tokens, .copy = copy,
-                .temperature = s->temperature, .top_k = (int)s->top_k, .seed = (uint64_t)s->seed }, step, stdout);
-    fclose(copy);
+    char *text = NULL, *prompt = unescape(s->prompt);
+    size_t size;
+    Sample sample = sample_of(s, prompt);
+    sample.copy = open_memstream(&text, &size);
+    REQUIRE(sample.copy, "out of memory: a sample");
+    sample_text(model, tokenizer, &sample, step, stdout);
+    fclose(sample.copy);
     report_sample(report, step, text, size);
+    free(prompt);
     free(text);
+}
+
+void sample_checkpoint(GPT *model, Tokenizer tokenizer, const Settings *s) {
+    int is_stdin = !strcmp(s->prompt, "-");
+    char *prompt = s->prompt_file || is_stdin ? read_text(s->prompt_file) : unescape(s->prompt);
+    Sample sample = sample_of(s, prompt);
+    fprintf(stderr, "seed %lld\n", (long long)s->seed);
+    if (s->interactive) sample_interactively(model, tokenizer, &sample);
+    else                sample_text(model, tokenizer, &sample, 0, stdout);
+    free(prompt);
 }

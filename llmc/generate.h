@@ -6,24 +6,29 @@
 #include "tokenizer.h"
 
 typedef struct {
-    const char *prompt;         /* "" starts from a newline (bytes) or from the last id, end of text (ids) */
-    int      count;             /* tokens to generate */
-    double   temperature;       /* 0 = always the most likely */
-    int      top_k;             /* 0 = all; of equal logits, those with lower ids are kept */
-    uint64_t seed;
-    FILE    *copy;              /* also receives the text, unescaped; NULL = none */
+    const char *prompt;         /* "" starts from tokenizer_start */
+    int         count;          /* tokens to generate, at most: a text also ends at tokenizer_end_of_text */
+    int         samples;        /* side by side, each with random numbers of its own */
+    Sampling    sampling;
+    uint64_t    seed;
+    FILE       *copy;           /* also receives the text, unescaped; NULL = none */
 } Sample;
 
-/* Samples a token from V logits, with uniform in [0,1). Fails on a non-finite logit. */
-int32_t sample_token(const float *logits, int V, double temperature, int top_k, double uniform);
-
-/* Writes prompt, continuation and a newline to file, token by token. Uses the model's activation memory: gpt_set_batch
-   must be called again before the next batch. The model sees the last T tokens of a longer prompt; when the context is
-   full, its older half is dropped. step: of training, so that each sample differs. Ends early when a stop is requested
-   (llmc/os.h). */
+/* Writes prompt, continuation and a newline to file, token by token; the second sample follows the first, after a line
+   ---. Uses the model's activation memory: gpt_set_batch must be called again before the next batch. The model was
+   created to GENERATE or to TRAIN, for that many samples and its whole context T. It sees the last T tokens of a longer
+   prompt; when the context is full, its older half is dropped; stderr says so once. step: of training, so that each
+   sample differs. Ends early when a stop is requested (llmc/os.h). Fails where a logit is not finite. */
 void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t step, FILE *file);
 
-/* The sample that the settings describe: to stdout and as an event, by rank 0 alone. */
+/* Continues the lines of stdin, each up to sample->count tokens, in one context, on stdout; the first follows the
+   prompt. SIGINT ends an answer; the second, one before the next line is read, or the end of stdin the program. */
+void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *sample);
+
+/* The sample that the settings of a training run describe: to stdout and as an event, by rank 0 alone. */
 void print_sample(GPT *model, Tokenizer tokenizer, const Settings *settings, Report *report, int64_t step);
+
+/* --sample */
+void sample_checkpoint(GPT *model, Tokenizer tokenizer, const Settings *settings);
 
 #endif

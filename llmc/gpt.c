@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../kernels/cache.h"
 #include "../kernels/check.h"
 #include "../kernels/comm.h"
 #include "../kernels/device.h"
@@ -118,8 +119,10 @@ size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
 
 typedef enum { KEPT, OPAQUE, WORKSPACE, BACKWARD } ActKind;
 
+static int is_training(const GPT *m) { return m->purpose == TRAIN && !m->cached; }
+
 static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name, Tensor shape, ActKind kind) {
-    if (kind == BACKWARD && m->purpose == EVALUATE) return;
+    if (kind == BACKWARD && !is_training(m)) return;
     int watched = kind == KEPT && shape.dtype != I32;
     tensor_table_add(&m->acts.table, prefix, name, shape, (TensorEntry){ .field = field, .watched = watched });
     if (kind == WORKSPACE || kind == BACKWARD) m->acts.workspace_bytes += tensor_bytes(shape);
@@ -133,12 +136,17 @@ static int64_t head_chunk(const GPTConfig *config, int B, int T) {
     return rows < (int64_t)B * T ? rows : (int64_t)B * T;
 }
 
-/* Chooses the attention and sets the shapes of the activations, without addresses, for B sequences of T tokens. */
-static void acts_layout(GPT *m, int batch, int tokens) {
+/* Chooses the attention and sets the shapes of the activations, without addresses, for B sequences of T tokens. With a
+   cache they are at positions first and up, and the caches lie in front, where T does not move them. A single token
+   reads its position on the device: the calls of a step then are the same for every token. */
+static void acts_layout(GPT *m, int batch, int tokens, int first) {
     const GPTConfig *config = &m->config;
     int64_t B = batch, T = tokens, NH = config->NH, C = config->C, Vp = config->Vp;
     int HS = config->C / config->NH;
-    m->spec = (AttentionSpec){ .B = batch, .Tq = tokens, .Tk = tokens, .NH = config->NH, .HS = HS, .causal = 1,
+    const int step = m->cached && tokens == 1, from_cache = step || first > 0;
+    static const int32_t anywhere;          /* the choice needs to know only that there is a position */
+    m->spec = (AttentionSpec){ .B = batch, .Tq = tokens, .Tk = from_cache ? config->T : tokens, .NH = config->NH,
+                               .HS = HS, .causal = 1, .q0 = step ? 0 : first, .position = step ? &anywhere : NULL,
                                .scale = 1.0f / sqrtf((float)HS), .dtype = config->dtype, .out_dtype = config->dtype,
                                .deterministic = config->deterministic, .dqkv_into = OVERWRITE };
     m->attention = attention_pick(m->attention_name, &m->spec);
@@ -146,12 +154,18 @@ static void acts_layout(GPT *m, int batch, int tokens) {
     int64_t chunk = head_chunk(config, batch, tokens);
     int64_t kept = (int64_t)(m->attention->kept_bytes(&m->spec) + 3) / 4;
     int64_t work = (int64_t)(m->attention->workspace_bytes(&m->spec) + 3) / 4;
-    int blocks = m->purpose == TRAIN ? config->L : 1;
+    int blocks = is_training(m) ? config->L : 1;
     const DType ACT = config->dtype;
     char prefix[40] = "";
     if (!m->acts.block) m->acts.block = host_alloc((size_t)config->L * sizeof *m->acts.block, "the table of blocks");
     tensor_table_free(&m->acts.table);
     m->acts.workspace_bytes = 0;
+    m->acts.position = m->acts.uniform = ABSENT;
+    for (int l = 0; l < config->L && m->cached; l++)
+        add_act(m, &m->acts.block[l].cache, prefix, "cache", tensor_of(NULL, ACT, 3, m->cached, config->T, 2 * C),
+                OPAQUE);
+    if (m->cached) add_act(m, &m->acts.position, prefix, "position", tensor_of(NULL, I32, 1, 1), OPAQUE);
+    if (m->cached) add_act(m, &m->acts.uniform, prefix, "uniform", tensor_of(NULL, F64, 1, m->cached), OPAQUE);
 #define ADD(field, shape, dtype, kind) \
     add_act(m, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), kind);
     for (int l = 0; l < blocks; l++) {
@@ -171,11 +185,23 @@ static void acts_free(Acts *acts) {
     free(acts->block);
 }
 
+/* The bytes of the largest layout: of a batch, and of a first window and a step of generation, for samples of a training
+   run, too. The last layout is that of the batch or the first window. */
+static size_t acts_bytes(GPT *m, int B, int T) {
+    size_t bytes = 0;
+    for (int generate = m->purpose != EVALUATE; generate >= (m->purpose == GENERATE); generate--)
+        for (int step = generate; step >= 0; step--) {
+            m->cached = generate ? B : 0;
+            acts_layout(m, B, step ? 1 : T, 0);
+            if (m->acts.table.bytes > bytes) bytes = m->acts.table.bytes;
+        }
+    return bytes;
+}
+
 size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace,
                      const char **attention_name) {
     GPT m = { .config = *config, .purpose = purpose, .attention_name = attention };
-    acts_layout(&m, B, T);
-    size_t bytes = m.acts.table.bytes;
+    size_t bytes = acts_bytes(&m, B, T);
     *workspace = m.acts.workspace_bytes;
     *attention_name = m.attention->name;
     acts_free(&m.acts);
@@ -200,7 +226,10 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
     } else {
         params_create(&m->master, &config, F32, "the parameters in f32");
     }
-    gpt_set_batch(m, B, T);
+    m->act_bytes = acts_bytes(m, B, T);
+    m->acts.table.memory = device_alloc(m->act_bytes, "the activations");
+    if (purpose == GENERATE) gpt_set_cache(m, B);
+    else                     gpt_set_batch(m, B, T);
 }
 
 void gpt_free(GPT *m) {
@@ -212,20 +241,42 @@ void gpt_free(GPT *m) {
     *m = (GPT){0};
 }
 
-void gpt_set_batch(GPT *m, int B, int T) {
+static void set_shapes(GPT *m, int B, int T, int first) {
     void *memory = m->acts.table.memory;
-    if (memory && m->spec.B == B && m->spec.Tq == T) return;
-    acts_layout(m, B, T);
+    acts_layout(m, B, T, first);
     size_t bytes = m->acts.table.bytes;
-    if (!memory) {
-        m->act_bytes = bytes;
-        memory = device_alloc(bytes, "the activations");
-    }
-    REQUIRE(bytes <= m->act_bytes && T <= m->config.T,
+    REQUIRE(bytes <= m->act_bytes && first + T <= m->config.T,
             "model: a batch of %d x %d tokens needs %zu bytes, %zu are allocated", B, T, bytes, m->act_bytes);
     tensor_table_place(&m->acts.table, memory);
-    if (m->purpose == EVALUATE)
-        for (int l = 1; l < m->config.L; l++) m->acts.block[l] = m->acts.block[0];
+    if (m->spec.position) m->spec.position = m->acts.position.data;
+    for (int l = 0; l < m->config.L; l++) {
+        BlockActs *a = &m->acts.block[l];
+        Tensor cache = a->cache;
+        if (!is_training(m)) *a = m->acts.block[0];
+        a->cache = cache;
+        a->kv = m->spec.Tk == T ? tensor_column_range(a->qkv, m->config.C, 2 * m->config.C) : cache;
+    }
+}
+
+void gpt_set_batch(GPT *m, int B, int T) {
+    if (!m->cached && m->acts.block[0].kv.data && m->spec.B == B && m->spec.Tq == T) return;
+    m->cached = 0;
+    set_shapes(m, B, T, 0);
+}
+
+void gpt_set_cache(GPT *m, int B) {
+    m->cached = B;
+    set_shapes(m, B, 1, 0);
+    for (int l = 0; l < m->config.L; l++)
+        device_zero(m->acts.block[l].cache.data, tensor_bytes(m->acts.block[l].cache));
+}
+
+void gpt_set_window(GPT *m, int first, int T) {
+    const int32_t position = first;
+    REQUIRE(m->cached && first >= 0 && T >= 1 && first + T <= m->config.T,
+            "model: tokens %d .. %d of a cache of %d x %d", first, first + T - 1, m->cached, m->config.T);
+    if (T > 1 || m->spec.Tq > 1 || !m->spec.position) set_shapes(m, m->cached, T, first);
+    device_upload(m->acts.position.data, &position, sizeof position);
 }
 
 /* Random numbers are indexed in the order of memory: element (out, in) of a matrix has the same one for any padding of
@@ -265,9 +316,11 @@ static Tensor part(Tensor qkv, int which) {
     return tensor_column_range(qkv, which * C, C);
 }
 
-static void attention_forward(GPT *m, Tensor out, Tensor lse, Tensor kept, Tensor qkv) {
-    m->attention->forward(&m->spec, out, lse, kept.data, part(qkv, 0), part(qkv, 1), part(qkv, 2),
-                          m->acts.attwork.data);
+static void attention_forward(GPT *m, BlockActs *s) {
+    const int64_t C = m->config.C;
+    if (m->cached) cache_append(s->cache, tensor_column_range(s->qkv, C, 2 * C), m->acts.position);
+    m->attention->forward(&m->spec, s->atty, s->lse, s->att.data, part(s->qkv, 0), tensor_column_range(s->kv, 0, C),
+                          tensor_column_range(s->kv, C, C), m->acts.attwork.data);
 }
 
 static void attention_backward(GPT *m, Tensor dqkv, Tensor dout, Tensor out, Tensor lse, Tensor kept, Tensor qkv) {
@@ -284,14 +337,14 @@ void gpt_forward(GPT *m) {
     Acts *a = &m->acts;
     Tensor x = a->block[0].res1, branch = ABSENT;
     before_group(m, FIRST_GROUP);
-    embedding_forward(x, a->tokens, p->wte, p->wpe);
+    embedding_forward(x, a->tokens, p->wte, p->wpe, a->position);
     for (int l = 0; l < m->config.L; l++) {
         BlockParams *w = &p->block[l];
         BlockActs *s = &a->block[l];
         before_group(m, l);
         residual_layernorm_forward(s->res1, s->ln1, s->ln1_mean, s->ln1_rstd, x, branch, w->ln1w, w->ln1b);
         matmul_forward(s->qkv, ABSENT, s->ln1, w->qkvw, w->qkvb);
-        attention_forward(m, s->atty, s->lse, s->att, s->qkv);
+        attention_forward(m, s);
         matmul_forward(a->branch, ABSENT, s->atty, w->projw, w->projb);
         residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
         matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
@@ -336,11 +389,20 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
     if (ready) ready(context, FIRST_GROUP);
 }
 
-void gpt_last_logits(GPT *m, float *logits) {
-    Acts *a = &m->acts;
-    Tensor row = tensor_row_range(a->logits, 0, 1);
-    matmul_forward(row, ABSENT, tensor_row_range(a->lnf, m->spec.Tq - 1, 1), m->params.lm_head, ABSENT);
-    device_download(logits, row.data, (size_t)m->config.V * sizeof *logits);
+Tensor gpt_last_logits(GPT *m) {
+    Tensor lnf = m->acts.lnf, logits = tensor_row_range(m->acts.logits, 0, lnf.dim[0]);
+    Tensor last = tensor_row_range(lnf, lnf.dim[1] - 1, 1);
+    last.dim[0] = lnf.dim[0];
+    last.pitch = lnf.dim[1] * lnf.pitch;
+    matmul_forward(logits, ABSENT, last, m->params.lm_head, ABSENT);
+    return logits;
+}
+
+void gpt_sample(GPT *m, Sampling sampling, const double *uniform, int32_t *tokens) {
+    Tensor next = tensor_of(m->acts.targets.data, I32, 1, m->cached);
+    device_upload(m->acts.uniform.data, uniform, tensor_bytes(m->acts.uniform));
+    sample_tokens(next, gpt_last_logits(m), m->acts.uniform, m->config.V, sampling);
+    device_download(tokens, next.data, tensor_bytes(next));
 }
 
 /* ---- Non-finite values */

@@ -4,6 +4,7 @@
 #ifndef LLMC_GPT_H
 #define LLMC_GPT_H
 #include "../kernels/attention.h"
+#include "../kernels/sample.h"
 #include "../kernels/update.h"
 #include "tensor_table.h"
 
@@ -87,8 +88,19 @@ typedef struct {
     TensorTable  table;
     int64_t     *group_start;      /* of L + 2 groups and of the end: elements from the start of the memory */
 } Params;
-typedef struct { BLOCK_ACTS(FIELD) } BlockActs;
-typedef struct { MODEL_ACTS(FIELD) BlockActs *block; TensorTable table; size_t workspace_bytes; } Acts;
+typedef struct {
+    BLOCK_ACTS(FIELD)
+    Tensor cache;                  /* generation: k and v of all tokens so far, (B, config.T, 2C) */
+    Tensor kv;                     /* k and v that the attention reads: of qkv, or the cache */
+} BlockActs;
+typedef struct {
+    MODEL_ACTS(FIELD)
+    Tensor       position;         /* generation: I32 (1), of the first of the tokens; else absent: 0 */
+    Tensor       uniform;          /* generation: F64 (B), random numbers */
+    BlockActs   *block;
+    TensorTable  table;
+    size_t       workspace_bytes;
+} Acts;
 #undef FIELD
 
 /* The parameters are stored in groups, which one collective operation each reduces or gathers: FIRST_GROUP = wte and
@@ -97,7 +109,7 @@ typedef struct { MODEL_ACTS(FIELD) BlockActs *block; TensorTable table; size_t w
 enum { FIRST_GROUP = -1 };
 typedef void GroupHook(void *context, int group);
 
-typedef enum { EVALUATE, TRAIN } Purpose;
+typedef enum { EVALUATE, TRAIN, GENERATE } Purpose;
 
 typedef struct {
     GPTConfig        config;
@@ -111,6 +123,7 @@ typedef struct {
     Params           grads;        /* f32; none when evaluating */
     Acts             acts;
     size_t           act_bytes;    /* allocated for activations */
+    int              cached;       /* sequences in the cache; 0 = none, the activations are those of a batch */
     GroupHook       *before_group; /* called before gpt_forward first reads a group; NULL = none */
     void            *before_context;
 } GPT;
@@ -136,7 +149,7 @@ size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int
 /* A group as one flat tensor. */
 Tensor params_group(const Params *params, int group, DType dtype);
 
-/* Allocates on the device, for batches of up to B sequences of T tokens. */
+/* Allocates on the device, for batches of up to B sequences of T tokens; to GENERATE, also a cache of B sequences. */
 void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose);
 void gpt_free(GPT *m);
 
@@ -149,6 +162,15 @@ void gpt_cast_params(GPT *m);
 /* Sets the shapes of the activations: B sequences of T tokens, not more than was allocated. */
 void gpt_set_batch(GPT *m, int B, int T);
 
+/* For generation, until gpt_set_batch: the memory of the activations holds an empty cache of k and v of B sequences of
+   up to config.T tokens in every block, and the activations of one block. The model was created to GENERATE or to TRAIN,
+   with at least B sequences of config.T tokens. */
+void gpt_set_cache(GPT *m, int B);
+
+/* The next batch of a model with a cache: T tokens of each sequence at positions first .. first + T - 1. The cache has
+   those before them; gpt_forward adds these. */
+void gpt_set_window(GPT *m, int first, int T);
+
 /* Uploads a batch of that size; targets may be NULL. */
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets);
 
@@ -160,8 +182,11 @@ void gpt_loss(GPT *m);                                     /* lnf, targets -> lo
    the pass: L, L-1, ..., 0, FIRST_GROUP. */
 void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context);
 
-/* Logits (V floats, on the host) after the last of the T tokens of sequence 0. */
-void gpt_last_logits(GPT *m, float *logits);
+/* Logits (B,Vp) F32, on the device, after the last of the T tokens of each sequence; columns >= V are padding. */
+Tensor gpt_last_logits(GPT *m);
+
+/* With a cache: the tokens that follow the last ones, (B) on the host, chosen with uniform (B) as in kernels/sample.h. */
+void gpt_sample(GPT *m, Sampling sampling, const double *uniform, int32_t *tokens);
 
 /* The first tensor with a NaN or an infinity: parameters, then activations in the order of the forward pass, then
    gradients in the order of the backward pass. Returns 0 when all are finite; else sets its name and *stats. */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 #include "../kernels/check.h"
@@ -83,6 +84,12 @@ size_t utf8_length(const unsigned char *text, size_t size) {
     if (c == 0xf0 && text[1] < 0x90) return 0;
     if (c == 0xf4 && text[1] > 0x8f) return 0;
     return length;
+}
+
+uint64_t random_seed(void) {
+    uint64_t bits;
+    if (getrandom(&bits, sizeof bits, 0) != sizeof bits) bits = (uint64_t)(1e9 * seconds_now());
+    return bits % 1000000000;
 }
 
 /* ---- Stopping */

@@ -2,6 +2,7 @@
 #ifndef LLMC_OS_H
 #define LLMC_OS_H
 #include <stddef.h>
+#include <stdint.h>
 
 void  *host_alloc(size_t bytes, const char *what);     /* zeroed; fails with a message that names what */
 double seconds_now(void);         /* monotonic clock; async-signal-safe */
@@ -15,6 +16,8 @@ const char *bytes_text(double bytes, char text[32]);           /* "1.50 GiB", "3
 /* Opens /dev/null as stdin, stdout or stderr if it is closed: else a file that is opened later would become stdout. */
 void stdio_open(void);
 int  stdio_flush(void);           /* 0; fails when stdout could not be written */
+
+uint64_t random_seed(void);       /* another one each time, below 10^9 */
 
 /* Bytes of the UTF-8 character (RFC 3629: shortest form, no surrogates, up to U+10FFFF) at the start of text, which has
    size >= 1; 0 when it is none. */

@@ -78,6 +78,12 @@ void settings_check(const Settings *s) {
     REQUIRE(!s->eval || !s->sample, "--eval and --sample: want one of them");
     REQUIRE(!(s->eval || s->sample) || !(s->resume || s->init),
             "--eval and --sample do not train: want no --resume and no --init");
+    REQUIRE(s->sample || (!s->prompt_file && s->num_samples == 1 && !s->interactive && strcmp(s->prompt, "-")),
+            "--prompt-file, --num-samples, --interactive and --prompt -: want --sample CHECKPOINT");
+    REQUIRE(!*s->prompt || !s->prompt_file, "--prompt and --prompt-file: want one of them");
+    REQUIRE(!s->interactive || s->num_samples == 1, "--interactive with --num-samples %lld: want 1",
+            (long long)s->num_samples);
+    REQUIRE(!s->interactive || strcmp(s->prompt, "-"), "--interactive reads from stdin: want no --prompt -");
     REQUIRE(!(s->eval || s->sample) || !strcmp(s->gpus, "1"), "--eval and --sample use one GPU: want no --gpus");
     REQUIRE(!s->eval || s->data || s->val_data, "--eval: want --data FILE or --val-data FILE to evaluate on");
 }

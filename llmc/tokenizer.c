@@ -42,6 +42,13 @@ int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *cou
     return tokens;
 }
 
+/* Of shards only GPT-2's are known by their vocabulary. */
+int32_t tokenizer_end_of_text(Tokenizer tokenizer, int V) {
+    return tokenizer == TOKENIZER_IDS && V == 50257 ? V - 1 : -1;
+}
+
+int32_t tokenizer_start(Tokenizer tokenizer, int V) { return tokenizer == TOKENIZER_BYTES ? '\n' : V - 1; }
+
 /* Without the class, AutoTokenizer takes GPT2Tokenizer, which adds a token <|endoftext|> that is not in the model. */
 const char tokenizer_bytes_config_json[] =
     "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false\n}\n";

@@ -18,6 +18,10 @@ int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *cou
 char *tokenizer_bytes_json(void);
 extern const char tokenizer_bytes_config_json[];
 
+/* The token that ends a text, -1 where none does; and the one from which a text without a prompt starts. */
+int32_t tokenizer_end_of_text(Tokenizer tokenizer, int V);
+int32_t tokenizer_start(Tokenizer tokenizer, int V);
+
 /* Writes one token. On a terminal, invalid UTF-8 is written as U+FFFD and control characters are escaped. */
 void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file);
 

@@ -24,7 +24,7 @@ int main(int argc, char **argv) {
         gpt_set_batch(&m, 1, t + 1);
         gpt_load(&m, tokens, NULL);
         gpt_forward(&m);
-        gpt_last_logits(&m, logits);
+        device_download(logits, gpt_last_logits(&m).data, (size_t)config.V * sizeof *logits);
         for (int i = 0; i < config.V; i++) printf("%.9g%c", (double)logits[i], i == config.V - 1 ? '\n' : ' ');
     }
     free(tokens);

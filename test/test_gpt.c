@@ -447,7 +447,7 @@ static void ask_for_last_logits(const Reference *r, const char *attention) {
     for (int T = 1; T <= r->T; T += 9) {
         load_corner(&m, r, 0, 2, T);
         gpt_forward(&m);
-        gpt_last_logits(&m, got);
+        device_download(got, gpt_last_logits(&m).data, (size_t)V * sizeof *got);
         for (int v = 0; v < V; v++) want[v] = (float)file[(T - 1) * V + v];
         double error = error_of(got, want, V);
         EXPECT(error <= limit, "%s: after %d tokens: error %.2g, want at most %.2g", attention, T, error, limit);
@@ -514,6 +514,55 @@ static void expect_normal(const TensorEntry *row, const float *value, int64_t co
 static void random_batch(int32_t *batch, int count, uint32_t which, int V) {
     for (int i = 0; i < count; i++)
         batch[i] = (int32_t)random_below(1, RANDOM_TEST, which, (uint64_t)i, (uint64_t)V);
+}
+
+/* Tokens of all sequences pass through the cache: first so many at once, then one by one but for pieces of 3 and 9. The
+   logits after every step are those of the whole context. */
+static void cached_logits(const Reference *r, const char *attention, Purpose purpose, int at_once) {
+    static const int pieces[] = { 1, 1, 3, 1, 9, 1 };
+    int V = r->config.V, B = r->B;
+    double limit = tolerance(&r->config, r->B, r->T), worst = 0;
+    double *file = reference_tensor(r, "logits", "F64", 8, (int64_t)B * r->T * V);
+    float *want = new_array(V, sizeof *want);
+    int32_t *tokens = new_array((int64_t)B * r->T, sizeof *tokens);
+    GPT m;
+    GPTConfig config = r->config;
+    gpt_create(&m, config, attention, B, config.T, purpose);
+    read_reference(&m, r);
+    gpt_set_cache(&m, B);
+    for (int first = 0, n = at_once, step = 0; first < r->T; first += n, n = pieces[step++ % COUNT(pieces)]) {
+        if (first + n > r->T) n = r->T - first;
+        for (int b = 0; b < B; b++)
+            memcpy(tokens + b * n, r->tokens + b * r->T + first, sizeof *tokens * (size_t)n);
+        gpt_set_window(&m, first, n);
+        gpt_load(&m, tokens, NULL);
+        gpt_forward(&m);
+        float *got = download(gpt_last_logits(&m));
+        for (int b = 0; b < B; b++) {
+            for (int v = 0; v < V; v++) want[v] = (float)file[((int64_t)b * r->T + first + n - 1) * V + v];
+            double error = error_of(got + (int64_t)b * config.Vp, want, V);
+            worst = fmax(worst, error);
+            EXPECT(error <= limit, "%s: sequence %d, tokens %d .. %d: error %.2g, want at most %.2g", attention, b, first,
+                   first + n - 1, error, limit);
+        }
+        free(got);
+    }
+    printf("  %s in %s, %d at once: error %.2g, bound %.2g\n", attention, dtype_name(config.dtype), at_once, worst, limit);
+    gpt_free(&m);
+    free(file);
+    free(want);
+    free(tokens);
+}
+
+static void cache(const Reference *r, const char *attention) {
+    cached_logits(r, attention, GENERATE, 1);
+    cached_logits(r, attention, GENERATE, r->T / 2);
+    cached_logits(r, attention, TRAIN, 7);
+}
+
+static void cached_logits_are_those_of_the_context(void) {
+    each_attention("test/reference/plain.safetensors", cache);
+    each_attention("test/reference/awkward.safetensors", cache);
 }
 
 static void initial_weights(void) {
@@ -657,6 +706,7 @@ int main(void) {
     RUN(threads_do_not_change_bits);
     RUN(resumed_equals_straight);
     RUN(last_logits_are_the_last_row);
+    RUN(cached_logits_are_those_of_the_context);
     RUN(initial_weights);
     RUN(one_batch_is_learnt);
     RUN(sizes_are_those_of_gpt2);

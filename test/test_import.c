@@ -106,7 +106,7 @@ static void compare(int i, const char *path) {
     gpt_set_batch(&m, 1, T);
     gpt_load(&m, ids, NULL);
     gpt_forward(&m);
-    gpt_last_logits(&m, last);
+    device_download(last, gpt_last_logits(&m).data, (size_t)config.V * sizeof *last);
     EXPECT(error_of(last, all + (T - 1) * config.V, 1, config.V, config.V) <= 1e-5, "%s: the last logits", path);
     void *memory[] = { losses, want, once, head_once, twice, head_twice, all, ids, dir };
     for (int k = 0; k < COUNT(memory); k++) free(memory[k]);

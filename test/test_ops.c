@@ -1,10 +1,12 @@
 /* Every op of the linked backend, attention aside, against the oracle on the same inputs widened to double.
    arena.h holds the operands and derives the bounds. */
+#include "../kernels/cache.h"
 #include "../kernels/embedding.h"
 #include "../kernels/gelu.h"
 #include "../kernels/head.h"
 #include "../kernels/layernorm.h"
 #include "../kernels/matmul.h"
+#include "../kernels/sample.h"
 #include "../kernels/softmax_cross_entropy.h"
 #include "../kernels/update.h"
 #include "arena.h"
@@ -26,7 +28,7 @@ static void embedding(void) {
         Tensor x = output(B, T, C), dx = input(1, B, T, C);
         Tensor dwte = f32_base(1, Vp, C), dwpe = f32_output_into(into, positions, C);
         EACH_RUN {
-            embedding_forward(x, tokens, wte, wpe);
+            embedding_forward(x, tokens, wte, wpe, ABSENT);
             embedding_backward(dwte, dwpe, dx, tokens, into);
         }
         double *want_x = doubles(B * T * C), *want_dwte = doubles(Vp * C), *want_dwpe = doubles(positions * C);
@@ -35,6 +37,31 @@ static void embedding(void) {
         compare("x", x, want_x, (Bound){ .roundings = 1 });
         compare("dwte", dwte, plus(want_dwte, dwte, ACCUMULATE), (Bound){ .roundings = B * T, .floor = 1 });
         compare("dwpe", dwpe, plus(want_dwpe, dwpe, into), (Bound){ .roundings = B, .floor = 1 });
+    }
+}
+
+/* Tokens and rows that begin behind others: the positions of a cache. */
+static void at_a_position(void) {
+    static const struct { int B, n, T, C, first; } shapes[] = {
+        {1, 1, 1, 1, 0}, {3, 1, 9, 40, 8}, {2, 5, 12, 33, 6}, {5, 7, 8, 64, 1}, {1, 30, 70, 96, 40},
+    };
+    for (int i = 0; i < COUNT(shapes); i++) {
+        int B = shapes[i].B, n = shapes[i].n, T = shapes[i].T, C = shapes[i].C, first = shapes[i].first;
+        arena_begin("position", "B=%d n=%d T=%d C=%d first=%d", B, n, T, C, first);
+        Tensor tokens = integers(0, 9, B, n), wte = input(1, 10, C), wpe = input(1, T, C), x = output(B, n, C);
+        Tensor position = integers(first, first, 1), cache = base(1, B, T, C);
+        Tensor rows = tensor_column_range(input(1, B, n, 3 * C), C, C);
+        EACH_RUN {
+            embedding_forward(x, tokens, wte, wpe, position);
+            cache_append(cache, rows, position);
+        }
+        double *want_x = doubles(B * n * C), *want = given(cache), *from = given(rows), *places = given(wpe);
+        oracle_embedding_forward(want_x, arena_host(tokens), given(wte), places + first * C, B, n, C);
+        for (int b = 0; b < B; b++)
+            memcpy(want + (b * T + first) * C, from + b * n * C, sizeof *want * (size_t)(n * C));
+        compare("x", x, want_x, (Bound){ .roundings = 1 });
+        const double *got = result(cache);
+        EXPECT(!memcmp(got, want, sizeof *want * (size_t)(B * T * C)), "%s: the cache differs", arena_case);
     }
 }
 
@@ -112,6 +139,7 @@ static void matmul(void) {
         {1, 1, 1, 1}, {1, 7, 3, 5}, {3, 7, 13, 31}, {1, 63, 65, 129}, {2, 65, 33, 7}, {1, 1, 257, 63},
         {5, 129, 101, 77}, {1, 3, 5, 1001}, {1, 1000, 3, 9}, {1, 5, 1000, 3}, {2, 64, 192, 64},
         {1, 27, 601, 301}, {3, 7, 40, 1000}, {2, 5, 49, 25},    /* one column more than a vector: of 16 and of 8 */
+        {1, 1, 300, 768}, {1, 2, 77, 3072}, {2, 2, 100, 1544}, {1, 8, 96, 1024},                /* few rows */
     };
     for (int i = 0; i < 2 * COUNT(shapes); i++) {
         int B = shapes[i / 2].B, T = shapes[i / 2].T, N = shapes[i / 2].N, K = shapes[i / 2].K, rows = B * T;
@@ -185,7 +213,10 @@ static void matmul_gelu(void) {
 
 /* Logits: F32 also where x is BF16. */
 static void matmul_to_f32(void) {
-    static const struct { int rows, K, N; } shapes[] = { {1, 1, 1}, {1, 65, 320}, {7, 33, 128} };
+    static const struct { int rows, K, N; } shapes[] = {
+        {1, 1, 1}, {1, 65, 320}, {7, 33, 128}, {1, 768, 1024}, {1, 72, 8500}, {2, 40, 8449}, {4, 64, 8450}, {8, 128, 8456},
+        {5, 3072, 64},
+    };
     for (int i = 0; i < COUNT(shapes); i++) {
         int rows = shapes[i].rows, K = shapes[i].K, N = shapes[i].N;
         arena_begin("matmul", "%d rows, N=%d K=%d, to f32", rows, N, K);
@@ -615,7 +646,9 @@ static void statistics(void) {
 
 /* ---- refusals */
 
-static void call_embedding(Tensor *t)          { embedding_forward(t[0], t[1], t[2], t[3]); }
+static void call_embedding(Tensor *t)          { embedding_forward(t[0], t[1], t[2], t[3], t[4]); }
+static void call_cache_append(Tensor *t)       { cache_append(t[0], t[1], t[2]); }
+static void call_sample(Tensor *t) { sample_tokens(t[0], t[1], t[2], 7, (Sampling){ 1, 0, 1, 0 }); }
 static void call_embedding_backward(Tensor *t) { embedding_backward(t[0], t[1], t[2], t[3], OVERWRITE); }
 static void call_layernorm(Tensor *t) { residual_layernorm_forward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]); }
 static void call_layernorm_backward(Tensor *t) {
@@ -640,10 +673,12 @@ static void refusals(void) {
     Tensor w = input(1, C), dw = f32_output(C), db = f32_output(C), weight = input(1, N, C);
     Tensor dweight = f32_output(N, C), work = scratch(2, Vp), bias = input(1, N), dbias = f32_output(N);
     Tensor pre = output(B, T, N), two_losses = f32_output(2), two_ids = integers(0, 6, 2);
+    Tensor one = integers(0, 0, 1);
     Tensor flat[4] = { f32_base(1, 9), f32_base(1, 9), f32_base(1, 9), f32_input(1, 9) };
     arena_upload();
     Call calls[] = {
-        { "embedding",          call_embedding,          4, 0,          .t = { y, ids, wte, wpe } },
+        { "embedding",          call_embedding,          5, 1 << 4,     .t = { y, ids, wte, wpe, one } },
+        { "cache",              call_cache_append,       3, 0,          .t = { z, x, one } },
         { "embedding backward", call_embedding_backward, 4, 0,          .t = { dwte, dwpe, x, ids }, .either = 1 << 2 },
         { "layernorm",          call_layernorm,          8, 1 << 5,     .t = { y, z, row, row2, x, u, w, w } },
         { "layernorm backward", call_layernorm_backward, 8, 0,          .t = { y, dw, db, x, u, row, row2, w } },
@@ -660,6 +695,10 @@ static void refusals(void) {
     };
     for (int i = 0; i < COUNT(calls); i++) expect_refusals(calls[i]);
 
+    Tensor doubles_of = tensor_of(work.data, F64, 1, 2), few = tensor_of(work.data, F32, 2, 2, 6);
+    expect_fails("sample: tokens is f32 (2)", make_call, &(Call){ .call = call_sample, .t = { two_losses, work, doubles_of } });
+    expect_fails("sample: uniform is f32 (2)", make_call, &(Call){ .call = call_sample, .t = { two_ids, work, two_losses } });
+    expect_fails("sample: V is 7, want 1 .. 6", make_call, &(Call){ .call = call_sample, .t = { two_ids, few, doubles_of } });
     weight.dim[1] = weight.pitch = 3;
     const char *message = arena_dtype == BF16 ? "matmul: weight is bf16 (5,3), want bf16 (5,4)"
                                               : "matmul: weight is f32 (5,3), want f32 (5,4)";
@@ -670,6 +709,7 @@ static void refusals(void) {
 int main(void) {
     arena_open();
     RUN_EACH_DTYPE(embedding);
+    RUN_EACH_DTYPE(at_a_position);
     RUN_EACH_DTYPE(layernorm);
     RUN_EACH_DTYPE(matmul);
     RUN_EACH_DTYPE(matmul_gelu);

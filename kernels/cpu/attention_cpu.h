@@ -7,7 +7,7 @@
 
 enum { HS_MAX = 128 };
 
-extern const Attention attention_flash, attention_naive;
+extern const Attention attention_decode, attention_flash, attention_naive;
 
 const char *attention_refuse_on_cpu(const AttentionSpec *spec);
 
@@ -26,9 +26,13 @@ static inline void matmul(Head c, int64_t M, int64_t N, int64_t K, Operand a, Op
     tile_gemm((Gemm){ .M = M, .N = N, .K = K, .a = a, .b = b, .c = c.data, .c_pitch = c.pitch, .into = into });
 }
 
+static inline int64_t diagonal_of(const AttentionSpec *s) {
+    return attention_diagonal(s) + (s->position ? *s->position : 0);
+}
+
 /* Query row i sees the first so many keys. */
 static inline int64_t keys_seen(const AttentionSpec *s, int64_t i) {
-    const int64_t keys = attention_diagonal(s) + i + 1;
+    const int64_t keys = diagonal_of(s) + i + 1;
     return keys < 0 ? 0 : min64(keys, s->Tk);
 }
 

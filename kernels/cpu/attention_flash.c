@@ -8,7 +8,7 @@ enum { QUERIES = 32, KEYS = 96 };      /* two tiles of 12 KiB; more queries woul
 
 /* The first of count query rows from i0 on that sees key j. */
 static inline int64_t first_to_see(const AttentionSpec *s, int64_t j, int64_t i0, int64_t count) {
-    const int64_t i = j - attention_diagonal(s) - i0;
+    const int64_t i = j - diagonal_of(s) - i0;
     return i < 0 ? 0 : min64(i, count);
 }
 

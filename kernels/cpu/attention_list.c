@@ -2,7 +2,7 @@
 #include <math.h>
 #include "attention_cpu.h"
 
-const Attention *const attention_list[] = { &attention_flash, &attention_naive, NULL };
+const Attention *const attention_list[] = { &attention_decode, &attention_flash, &attention_naive, NULL };
 
 const char *attention_refuse_on_cpu(const AttentionSpec *s) {
     if (s->dtype != F32 || s->out_dtype != F32) return "the CPU computes in f32 only";

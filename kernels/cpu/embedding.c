@@ -1,9 +1,11 @@
 #include "../embedding.h"
 #include "../check_ops.h"
 
-void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
+void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor position) {
     check_embedding("embedding", x, tokens, wte, wpe);
+    if (position.data) check_tensor("embedding", "position", position, I32, 1, 1);
     int64_t rows = tensor_rows(x), T = x.dim[1], C = x.dim[2], Vp = wte.dim[0];
+    int64_t first = position.data ? *(const int32_t *)position.data : 0;
     const int32_t *token = tokens.data;
     for (int64_t r = 0; r < rows; r++)
         REQUIRE(token[r] >= 0 && token[r] < Vp, "embedding: token id %d, want 0 .. %lld", token[r], (long long)Vp - 1);
@@ -11,8 +13,8 @@ void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
     for (int64_t r = 0; r < rows; r++) {
         float *to = (float *)x.data + r * C;
         const float *word = (const float *)wte.data + token[r] * wte.pitch;
-        const float *position = (const float *)wpe.data + r % T * wpe.pitch;
-        for (int64_t c = 0; c < C; c++) to[c] = word[c] + position[c];
+        const float *place = (const float *)wpe.data + (first + r % T) * wpe.pitch;
+        for (int64_t c = 0; c < C; c++) to[c] = word[c] + place[c];
     }
 }
 

@@ -1,7 +1,7 @@
 /* kernels/cpu/gemm_cblas.c - GEMM by a CBLAS: OpenBLAS, BLIS or MKL, whichever was linked. The library's own threads
    may cut the sums differently for every number of threads, so it runs on one thread, on tiles whose sizes depend on
    the shape alone, and OpenMP distributes the tiles. */
-#include "../gemm.h"
+#include "gemv.h"
 #include <stdio.h>
 #include "vecmath.h"
 
@@ -60,6 +60,7 @@ static void tile(const Gemm *g, int64_t m, int64_t rows, int64_t n, int64_t colu
 static int64_t part(int64_t length, int64_t parts) { return ((length + parts - 1) / parts + 15) / 16 * 16; }
 
 void gemm(Gemm g) {
+    if (gemv(&g)) return;
     set_one_thread();
     /* Halve the longer side until there are 8 tiles of at most 384 x 384: fewer leave cores idle, smaller ones
        spend their time on packing. */

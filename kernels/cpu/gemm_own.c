@@ -1,12 +1,14 @@
 /* kernels/cpu/gemm_own.c - GEMM without a library: c is cut into strips of columns and these into tiles of rows, and
    each thread takes an equal run of tiles, strip after strip. Each thread packs its own copy of a strip of b: at most
    two strips are packed twice, which costs less than waiting for, and fetching, what another core has packed. */
+#include "gemv.h"
 #include "tile.h"
 #include "vecmath.h"
 
 const char *gemm_name(void) { return "train_gpt"; }
 
 void gemm(Gemm g) {
+    if (gemv(&g)) return;
     const int64_t strips = (g.N + BLOCK_N - 1) / BLOCK_N, row_tiles = (g.M + TILE_M - 1) / TILE_M;
     const int64_t width = ((g.N + strips - 1) / strips + TILE_N - 1) / TILE_N * TILE_N;
 

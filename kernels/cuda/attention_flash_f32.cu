@@ -127,6 +127,7 @@ extern __shared__ float4 shared_memory[];
 template <int D>
 static __global__ void __launch_bounds__(THREADS, 3)
 forward_kernel(AttentionSpec s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v) {
+    if (s.position) s.q0 += *s.position;
     const Place at = place_of_block(s, s.Tq, true);
     const int x = at.x, y = at.y, i0 = at.first, seen = keys_seen(s, min(i0 + TILE, s.Tq) - 1);
     float *Q = (float *)shared_memory, *K = Q + Shape<D>::TILE_FLOATS, *V = K + Shape<D>::TILE_FLOATS;

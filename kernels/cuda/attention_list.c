@@ -3,7 +3,7 @@
 #include "../check.h"
 
 const Attention *const attention_list[] = {
-    &attention_flash_sm90, &attention_flash_sm80, &attention_flash_f32, &attention_naive, NULL
+    &attention_flash_sm90, &attention_decode, &attention_flash_sm80, &attention_flash_f32, &attention_naive, NULL
 };
 
 const char *attention_refuse_on_cuda(const AttentionSpec *s) {
@@ -19,6 +19,7 @@ const char *attention_refuse_in_bf16(const AttentionSpec *s) {
     if (s->dtype != BF16)  return "this kernel computes in bf16 only";
     if (s->HS % 8 != 0)    return "the head size is not a multiple of 8";
     if (!(s->scale > 0))   return "the scale of the scores is not above 0";
+    if (s->position)       return "this kernel takes no position from the device";
     return NULL;
 }
 

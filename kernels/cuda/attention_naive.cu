@@ -15,7 +15,8 @@ struct Row { int64_t row; int seen, lane; };
 
 __device__ inline Row row_of_warp(const AttentionSpec &s, int diagonal) {
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    return { row, max(0, min(diagonal + (int)(row % s.Tq) + 1, s.Tk)), (int)threadIdx.x % 32 };
+    const int position = s.position ? *s.position : 0;
+    return { row, max(0, min(diagonal + position + (int)(row % s.Tq) + 1, s.Tk)), (int)threadIdx.x % 32 };
 }
 
 /* P = softmax(scale scores) and lse; columns behind the last key that is seen become 0, up to the pitch. */

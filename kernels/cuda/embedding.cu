@@ -37,32 +37,33 @@ static Columns columns_by(int64_t C, int size) {
    have to wait for the device. */
 template <class T, int SIZE> __global__ void __launch_bounds__(256)
 embedding_forward_kernel(T *x, const int *tokens, const T *wte, int64_t wte_pitch, const T *wpe, int64_t wpe_pitch,
-                         int T_count, int C, int Vp) {
+                         const int *first, int T_count, int C, int Vp) {
     const int64_t row = blockIdx.x;
     const int c = (blockIdx.y * blockDim.x + threadIdx.x) * SIZE, token = tokens[row];
     if (c >= C) return;
     assert(token >= 0 && token < Vp && "embedding: a token id outside of the table wte");
     float sum[SIZE], position[SIZE];
     load_floats(sum, wte + token * wte_pitch + c);
-    load_floats(position, wpe + row % T_count * wpe_pitch + c);
+    load_floats(position, wpe + ((first ? *first : 0) + row % T_count) * wpe_pitch + c);
     #pragma unroll
     for (int k = 0; k < SIZE; k++) sum[k] += position[k];
     store_floats(x + row * C + c, sum);
 }
 
-template <class T, int SIZE> static void forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
+template <class T, int SIZE> static void forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor position) {
     const int64_t C = x.dim[2];
     const Columns by = columns_by(C, SIZE);
     LAUNCH((embedding_forward_kernel<T, SIZE>), dim3((unsigned)tensor_rows(x), by.blocks), by.threads, 0, (T *)x.data,
            (const int *)tokens.data, (const T *)wte.data, wte.pitch, (const T *)wpe.data, wpe.pitch,
-           (int)x.dim[1], (int)C, (int)wte.dim[0]);
+           (const int *)position.data, (int)x.dim[1], (int)C, (int)wte.dim[0]);
 }
 
-void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
+void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor position) {
     check_embedding("embedding", x, tokens, wte, wpe);
+    if (position.data) check_tensor("embedding", "position", position, I32, 1, 1);
     const bool aligned = rows_aligned(x) && rows_aligned(wte) && rows_aligned(wpe);
-    if (x.dtype == BF16) (aligned ? forward<bf16, 8> : forward<bf16, 1>)(x, tokens, wte, wpe);
-    else                 (aligned ? forward<float, 4> : forward<float, 1>)(x, tokens, wte, wpe);
+    if (x.dtype == BF16) (aligned ? forward<bf16, 8> : forward<bf16, 1>)(x, tokens, wte, wpe, position);
+    else                 (aligned ? forward<float, 4> : forward<float, 1>)(x, tokens, wte, wpe, position);
 }
 
 /* ---- the sort */

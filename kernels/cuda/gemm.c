@@ -5,6 +5,7 @@
 #include <cublasLt.h>
 #include <cublas_v2.h>
 #include "cuda.h"
+#include "gemv.h"
 #include "../device.h"
 
 enum { WORKSPACE_BYTES = 32 << 20 };    /* NVIDIA's recommendation for Hopper */
@@ -127,6 +128,7 @@ static Plan *plan_find(const Gemm *g) {
 const char *gemm_name(void) { return "cuBLASLt"; }
 
 void gemm(Gemm g) {
+    if (gemv(&g)) return;
     if (!handle) CUBLAS(cublasLtCreate(&handle));
     if (!workspace) workspace = device_alloc(WORKSPACE_BYTES, "the workspace of cuBLASLt");
     Plan *plan = plan_find(&g);

@@ -1,0 +1,87 @@
+/* GEMM of a few rows: a warp reads the ROWS weight rows of as many columns of c, or a part of them, in 16-byte loads of
+   which 4 ROWS are in flight. cuBLASLt has tiles of 64 rows and more, of which one would be used. */
+#include "common.cuh"
+#include "gemv.h"
+
+enum { THREADS = 128, WARPS = THREADS / 32, STEP = 4, MAX_M = 8 };
+
+/* split: warps that share a row, 1, 2 or 4. M: rows of a, or more. */
+template <class T, class Out, int M, int ROWS> static __global__ void __launch_bounds__(THREADS)
+gemv_kernel(Gemm g, int split) {
+    constexpr int SIZE = Pack<T>::SIZE;
+    __shared__ float part_of[WARPS][ROWS * M];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % split;
+    const int64_t n0 = ((int64_t)blockIdx.x * (WARPS / split) + warp / split) * ROWS;
+    const int64_t length = ceil_div(g.K, split * 32 * SIZE) * 32 * SIZE, begin = part * length;
+    const int64_t end = begin + length < g.K ? begin + length : g.K;
+    const T *a = (const T *)g.a.data, *b = (const T *)g.b.data;
+    float sum[ROWS][M] = {};
+    for (int64_t k0 = begin + lane * SIZE; k0 < end; k0 += STEP * 32 * SIZE) {
+        Pack<T> weight[ROWS][STEP] = {};
+        #pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            #pragma unroll
+            for (int i = 0; i < STEP; i++)
+                if (k0 + i * 32 * SIZE < end && n0 + r < g.N)
+                    weight[r][i] = Pack<T>::load_once(b + (n0 + r) * g.b.pitch + k0 + i * 32 * SIZE);
+        #pragma unroll
+        for (int i = 0; i < STEP; i++) {
+            float w[ROWS][SIZE];
+            #pragma unroll
+            for (int r = 0; r < ROWS; r++) weight[r][i].to_float(w[r]);
+            #pragma unroll
+            for (int m = 0; m < M; m++) {
+                float x[SIZE] = {};
+                if (m < g.M && k0 + i * 32 * SIZE < end)
+                    Pack<T>::load(a + m * g.a.pitch + k0 + i * 32 * SIZE).to_float(x);
+                #pragma unroll
+                for (int r = 0; r < ROWS; r++)
+                    #pragma unroll
+                    for (int c = 0; c < SIZE; c++) sum[r][m] += w[r][c] * x[c];
+            }
+        }
+    }
+    #pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        #pragma unroll
+        for (int m = 0; m < M; m++) {
+            sum[r][m] = warp_sum(sum[r][m]);
+            if (lane == 0) part_of[warp][r * M + m] = sum[r][m];
+        }
+    __syncthreads();
+    const int r = lane / M, m = lane % M;
+    if (part || r >= ROWS || n0 + r >= g.N || m >= g.M) return;
+    float total = 0;
+    for (int p = 0; p < split; p++) total += part_of[warp + p][lane];
+    if (g.bias) total += to_float(((const T *)g.bias)[n0 + r]);
+    Out *c = (Out *)g.c + m * g.c_pitch + n0 + r;
+    *c = from_float<Out>(g.into == ACCUMULATE ? to_float(*c) + total : total);
+}
+
+template <class T, class Out, int M, int ROWS> static void launch(const Gemm &g) {
+    const int64_t steps = ceil_div(g.K, STEP * 32 * Pack<T>::SIZE);
+    const int split = steps <= 1 ? 1 : steps <= 2 ? 2 : WARPS;
+    LAUNCH((gemv_kernel<T, Out, M, ROWS>), (unsigned)ceil_div(g.N, WARPS / split * ROWS), THREADS, 0, g, split);
+}
+
+/* One row a warp until there are warps for all SMs: 64 each on 132. */
+template <class T, class Out, int M> static void launch_rows(const Gemm &g) {
+    (g.N < 64 * 132 ? launch<T, Out, M, 1> : launch<T, Out, M, 2>)(g);
+}
+
+template <class T, class Out> static void launch_as(const Gemm &g) {
+    (g.M <= 1 ? launch_rows<T, Out, 1> : g.M <= 2 ? launch_rows<T, Out, 2> : g.M <= 4 ? launch_rows<T, Out, 4>
+     : launch_rows<T, Out, 8>)(g);
+}
+
+static bool on_16_bytes(const void *data, int64_t pitch, DType dtype) {
+    return ((uintptr_t)data | (uintptr_t)pitch * dtype_bytes(dtype)) % 16 == 0;
+}
+
+int gemv(const Gemm *g) {
+    if (g->M > MAX_M || g->a.layout != ROW_MAJOR || g->b.layout != COLUMN_MAJOR ||
+        !on_16_bytes(g->a.data, g->a.pitch, g->dtype) || !on_16_bytes(g->b.data, g->b.pitch, g->dtype) ||
+        (size_t)g->K * dtype_bytes(g->dtype) % 16) return 0;
+    (g->dtype == F32 ? launch_as<float, float> : g->c_dtype == F32 ? launch_as<bf16, float> : launch_as<bf16, bf16>)(*g);
+    return 1;
+}
