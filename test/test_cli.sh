@@ -181,9 +181,45 @@ expect "another sample" $sample --seed 6
 cp "$dir/expect.out" "$dir/sample.3"
 differ() { ! cmp -s "$1" "$2"; }
 expect "another seed, another text" differ "$dir/sample.1" "$dir/sample.3"
+close_test "--eval gives the logged loss, --sample is repeatable"
+expect "no seed" "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 9
+drawn=$(sed -n 's/^seed \([0-9]*\)$/\1/p' "$dir/expect.out")
+cp "$dir/expect.out" "$dir/sample.4"
+expect "the seed that it drew" "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 9 --seed "$drawn"
+cp "$dir/expect.out" "$dir/sample.5"
+expect "gives the same text" cmp "$dir/sample.4" "$dir/sample.5"
+expect "no seed again" "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 9
+is "another one" "$(grep -c "^seed $drawn$" "$dir/expect.out")" 0
+short="$gpt --sample $dir/a-flash-f32 --seed 5 --sample-tokens 30"
+printf 'two\n\tlines\\\n' > "$dir/prompt"
+printf 'two\n\tlines\\' > "$dir/prompt.bare"
+$short --prompt 'two\n\tlines\\' > "$dir/escaped" 2> /dev/null
+expect "escapes in a prompt" cmp -n 11 "$dir/escaped" "$dir/prompt.bare"
+$short --prompt-file "$dir/prompt" > "$dir/from.file" 2> /dev/null
+expect "a prompt from a file" cmp "$dir/escaped" "$dir/from.file"
+$short --prompt - < "$dir/prompt" > "$dir/from.stdin" 2> /dev/null
+expect "a prompt from stdin" cmp "$dir/escaped" "$dir/from.stdin"
+$short --prompt 'two\n\tlines\\' --num-samples 3 > "$dir/three" 2> /dev/null
+is "three samples" "$(grep -ac '^---$' "$dir/three")" 2
+expect "of which the first is the one alone" cmp -n "$(wc -c < "$dir/escaped")" "$dir/escaped" "$dir/three"
+$short --prompt x --top-k 1 > "$dir/likely.k" 2> /dev/null
+$short --prompt x --top-p 1e-6 > "$dir/likely.p" 2> /dev/null
+$short --prompt x --min-p 1 > "$dir/likely.min" 2> /dev/null
+$short --prompt x --temperature 0 > "$dir/likely" 2> /dev/null
+for cut in k p min; do expect "only the most likely tokens" cmp "$dir/likely" "$dir/likely.$cut"; done
+expect "lines from a pipe" sh -c "printf 'ab\ncd\n' | $short --interactive"
+expect "longer than the context" "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 300
+is "it says so once" "$(grep -ac 'longer than the context' "$dir/expect.out")" 1
+refuses "want one of them" $short --prompt x --prompt-file "$dir/prompt"
+refuses "--prompt-file $dir/none: No such file" $short --prompt-file "$dir/none"
+refuses "want --sample" "$gpt" $small --prompt -
+refuses "--interactive with --num-samples 2" $short --interactive --num-samples 2
+printf 'a\000b' > "$dir/prompt"
+refuses "a zero byte at position 1" $short --prompt-file "$dir/prompt"
+close_test "--sample: seeds, prompts from files and stdin, escapes, several samples, --top-p and --min-p"
 expect "samples of a run" "$gpt" $small --steps 5 --sample-every 2 --sample-tokens 1 --out none
 is "samples at steps" "$(sed -n 's/^step \([0-9]*\): a sample$/\1/p' "$dir/expect.out" | tr '\n' ' ')" "2 4 5 "
-close_test "--eval gives the logged loss, --sample is repeatable; a run samples when due and at its end"
+close_test "a run samples when due and at its end"
 
 # ---- A damaged checkpoint: the message names the file, what is wrong with it, and the checkpoint that is left
 expect "train" "$gpt" $small --steps 6 --save-every 2 --out "$dir/sound"

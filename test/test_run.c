@@ -277,11 +277,11 @@ static void evaluation_has_one_block(void) {
 /* What the plan adds up is what is allocated, but for the optimizer's list of tensors and its statistics. */
 static void the_plan_is_what_is_allocated(void) {
     static const char *const attentions[] = { "auto", "naive" };
-    for (int k = 0; k < 2 * 2 * 2 * COUNT(configs); k++) {
-        GPTConfig config = configs[k / 8];
+    for (int k = 0; k < 2 * 2 * 3 * COUNT(configs); k++) {
+        GPTConfig config = configs[k / 12];
         const char *attention = attentions[k & 1];
-        Purpose purpose = k & 2 ? TRAIN : EVALUATE;
-        config.dtype = k & 4 ? BF16 : F32;
+        Purpose purpose = (Purpose)(k / 4 % 3);
+        config.dtype = k & 2 ? BF16 : F32;
         gpt_check(&config);
         if (device_refuse_dtype(config.dtype)) continue;
         GPT gpt;

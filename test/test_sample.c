@@ -1,10 +1,14 @@
 /* test/test_sample.c - Tokenizers, and text from a model. */
 #include <fcntl.h>
+#include <poll.h>
+#include <pty.h>
 #include <termios.h>
 #include "../kernels/device.h"
+#include "../llmc/files.h"
 #include "../llmc/json.h"
 #include "../llmc/random.h"
 #include "../llmc/generate.h"
+#include "scratch.h"
 #include "test.h"
 
 #define SEED 20240520
@@ -118,24 +122,54 @@ static void terminal_comes_to_no_harm(void) {
 
 /* ---- sampler */
 
-static void sample_nan(void *argument) { sample_token(argument, 3, 0, 0, 0.5); }
+enum { DRAWS = 500 };       /* at a time: rows of equal logits */
+
+/* Tokens drawn from logits with count numbers, DRAWS at most. */
+static void draw(const float *logits, int V, Sampling sampling, const double *uniform, int count, int32_t *tokens) {
+    int pitch = V + 3;
+    float *rows = calloc((size_t)(count * pitch), sizeof *rows);
+    for (int b = 0; b < count; b++) memcpy(rows + b * pitch, logits, sizeof *rows * (size_t)V);
+    Tensor t = tensor_of(device_alloc(sizeof *rows * (size_t)(count * pitch), "logits"), F32, 2, count, V);
+    Tensor u = tensor_of(device_alloc(sizeof *uniform * (size_t)count, "numbers"), F64, 1, count);
+    Tensor chosen = tensor_of(device_alloc(sizeof *tokens * (size_t)count, "tokens"), I32, 1, count);
+    t.pitch = pitch;
+    device_upload(t.data, rows, sizeof *rows * (size_t)(count * pitch));
+    device_upload(u.data, uniform, tensor_bytes(u));
+    sample_tokens(chosen, t, u, V, sampling);
+    device_download(tokens, chosen.data, tensor_bytes(chosen));
+    device_free(t.data);
+    device_free(u.data);
+    device_free(chosen.data);
+    free(rows);
+}
+
+static int32_t draw_one(const float *logits, int V, Sampling sampling, double uniform) {
+    int32_t token;
+    draw(logits, V, sampling, &uniform, 1, &token);
+    return token;
+}
 
 static void tokens_from_logits(void) {
-    enum { N = 100000 };
-    float logits[6] = { 0.5f, 2, -1, 2, 0.5f, 0.5f };
-    static const struct { double temperature; int top_k, kept; } cases[] = {        /* kept: the tokens that may come */
-        { 1, 0, 077 }, { 0.7, 6, 077 }, { 1.5, 9, 077 }, { 1, 1, 002 }, { 1, 2, 012 }, { 1, 3, 013 }, { 1, 4, 033 },
-        { 1e-300, 0, 012 },
+    enum { N = 200 * DRAWS };
+    static const float logits[6] = { 0.5f, 2, -1, 2, 0.5f, 0.5f };      /* weights 1, 1, 0.22 three times, 0.05 */
+    static const struct { Sampling sampling; int kept; } cases[] = {    /* kept: the tokens that may come, octal */
+        { { 1, 0, 1, 0 }, 077 }, { { 0.7, 6, 1, 0 }, 077 }, { { 1.5, 9, 1, 0 }, 077 }, { { 1e-300, 0, 1, 0 }, 012 },
+        { { 1, 1, 1, 0 }, 012 }, { { 1, 2, 1, 0 }, 012 }, { { 1, 3, 1, 0 }, 073 }, { { 1, 5, 1, 0 }, 073 },
+        { { 1, 0, 0.5, 0 }, 012 }, { { 1, 0, 0.8, 0 }, 073 }, { { 1, 0, 0.999, 0 }, 077 }, { { 1, 0, 1e-9, 0 }, 012 },
+        { { 1, 0, 1, 0.04 }, 077 }, { { 1, 0, 1, 0.1 }, 073 }, { { 1, 0, 1, 0.3 }, 012 }, { { 1, 0, 1, 1 }, 012 },
+        { { 1, 5, 0.74, 0 }, 012 }, { { 1, 0, 0.74, 0 }, 073 }, { { 1, 5, 0.9, 0.5 }, 012 },
     };
     for (int c = 0; c < COUNT(cases); c++) {
         int count[6] = { 0 };
-        double p[6], sum = 0;
-        for (uint64_t i = 0; i < N; i++) {
-            double uniform = random_uniform(SEED, RANDOM_TEST, 9, i);
-            count[sample_token(logits, 6, cases[c].temperature, cases[c].top_k, uniform)]++;
+        double p[6], sum = 0, uniform[DRAWS];
+        int32_t tokens[DRAWS];
+        for (int first = 0; first < N; first += DRAWS) {
+            for (int i = 0; i < DRAWS; i++) uniform[i] = random_uniform(SEED, RANDOM_TEST, 9, (uint64_t)(first + i));
+            draw(logits, 6, cases[c].sampling, uniform, DRAWS, tokens);
+            for (int i = 0; i < DRAWS; i++) count[tokens[i]]++;
         }
         for (int i = 0; i < 6; i++)
-            sum += p[i] = cases[c].kept >> i & 1 ? exp(((double)logits[i] - 2) / cases[c].temperature) : 0;
+            sum += p[i] = cases[c].kept >> i & 1 ? exp(((double)logits[i] - 2) / cases[c].sampling.temperature) : 0;
         for (int i = 0; i < 6; i++) {
             double want = N * p[i] / sum, sigma = sqrt(want * (1 - p[i] / sum));
             EXPECT(fabs(count[i] - want) <= 4 * sigma, "case %d: token %d comes %d times, want %.0f +- %.0f", c, i,
@@ -143,17 +177,87 @@ static void tokens_from_logits(void) {
         }
     }
     for (int i = 0; i < 5; i++)
-        EXPECT(sample_token(logits, 6, 0, i, 0.999) == 1, "temperature 0 is not the lowest of the best");
-    EXPECT(sample_token(logits, 6, 1, 0, 0x1.fffffffffffffp-1) == 5, "the largest number is not the last token");
-    EXPECT(sample_token(logits, 6, 1, 0, 0) == 0, "the smallest number is not the first token");
-    expect_fails("the logit of token 2 is nan", sample_nan, (float[3]){ 0, 1, NAN });
-    expect_fails("the logit of token 1 is inf", sample_nan, (float[3]){ 0, INFINITY, 1 });
+        EXPECT(draw_one(logits, 6, (Sampling){ 0, i, 0.5, 0.5 }, 0.999) == 1, "temperature 0 is not the first of the best");
+    EXPECT(draw_one(logits, 6, (Sampling){ 1, 0, 1, 0 }, 0x1.fffffffffffffp-1) == 5, "the largest number: not the last");
+    EXPECT(draw_one(logits, 6, (Sampling){ 1, 0, 1, 0 }, 0) == 0, "the smallest number: not the first");
+    EXPECT(draw_one((float[4]){ 0, 1, NAN, INFINITY }, 4, (Sampling){ 1, 0, 1, 0 }, 0.5) == -3, "a NaN is not found");
+    EXPECT(draw_one((float[4]){ 0, -INFINITY, 2, NAN }, 4, (Sampling){ 0, 0, 1, 0 }, 0.5) == -2, "an infinity");
+    EXPECT(draw_one((float[4]){ 0, 1, 2, NAN }, 3, (Sampling){ 0, 0, 1, 0 }, 0.5) == 2, "a logit behind V is read");
+}
+
+static const double *sorted_weight;
+static int by_weight(const void *a, const void *b) {
+    double x = sorted_weight[*(const int *)a], y = sorted_weight[*(const int *)b];
+    return (x < y) - (x > y);
+}
+
+/* Large vocabularies, by the definition: sorted, cut by rank, by share, by ratio. The number must lie in the interval of
+   the token that it chose, within 2e-5: weights in f32 err by 1e-6 and sums of them by less than 1e-5. Cuts at which two
+   tokens are closer than that are moved by the choice of k and p. */
+static void tokens_from_large_vocabularies(void) {
+    static const struct { int V; double spread; Sampling sampling; } cases[] = {
+        { 1000, 3, { 1, 0, 1, 0 } }, { 1000, 3, { 0.8, 50, 1, 0 } }, { 1031, 1, { 1, 0, 0.9, 0 } },
+        { 50257, 3, { 1, 0, 1, 0 } }, { 50257, 3, { 1, 40, 1, 0 } }, { 50257, 3, { 1.2, 0, 0.95, 0 } },
+        { 50257, 2, { 0.7, 20000, 0.5, 0 } }, { 50257, 4, { 1, 0, 1, 0.05 } }, { 50257, 1, { 1, 500, 0.9, 0.2 } },
+        { 70001, 2, { 1, 0, 0.99, 0 } }, { 70001, 2, { 1, 70000, 1, 0 } }, { 33, 2, { 1, 32, 0.97, 0 } },
+    };
+    for (int c = 0; c < COUNT(cases); c++) {
+        enum { N = 20 };
+        int V = cases[c].V, kept = V, *order = calloc((size_t)V, sizeof *order);
+        Sampling s = cases[c].sampling;
+        float *logits = calloc((size_t)V, sizeof *logits);
+        double *weight = calloc((size_t)V, sizeof *weight), total = 0, passed = 0, max = -INFINITY, uniform[N];
+        int32_t tokens[N];
+        for (int i = 0; i < V; i++) {
+            logits[i] = (float)(cases[c].spread * random_normal(SEED, RANDOM_TEST, (uint32_t)c, (uint64_t)i) - 30);
+            max = fmax(max, logits[i]);
+            order[i] = i;
+        }
+        for (int i = 0; i < V; i++) weight[i] = exp((logits[i] - max) / s.temperature);
+        sorted_weight = weight;
+        qsort(order, (size_t)V, sizeof *order, by_weight);
+        if (s.top_k && s.top_k < V) {
+            kept = s.top_k;
+            while (kept < V && weight[order[kept]] > weight[order[kept - 1]] * (1 - 1e-5)) kept++;
+            s.top_k = kept;
+        }
+        for (int i = 0; i < kept; i++) total += weight[order[i]];
+        if (s.top_p < 1) {
+            int n = 0;
+            while (n < kept && passed < s.top_p * total) passed += weight[order[n++]];
+            while (n < kept && weight[order[n]] > weight[order[n - 1]] * (1 - 1e-5)) passed += weight[order[n++]];
+            s.top_p = (passed - weight[order[n - 1]] / 2) / total;
+            kept = n;
+        }
+        while (weight[order[kept - 1]] < s.min_p) kept--;
+        for (int i = kept; i < V; i++) weight[order[i]] = 0;
+        total = 0;
+        for (int i = 0; i < V; i++) total += weight[i];
+        for (int i = 0; i < N; i++)
+            uniform[i] = i == 0 ? 0 : i == 1 ? 0x1.fffffffffffffp-1 : random_uniform(SEED, RANDOM_TEST, 99, (uint64_t)i);
+        draw(logits, V, s, uniform, N, tokens);
+        for (int i = 0; i < N; i++) {
+            double before = 0;
+            int token = tokens[i] < 0 || tokens[i] >= V ? 0 : tokens[i];
+            for (int t = 0; t < token; t++) before += weight[t] / total;
+            EXPECT(tokens[i] == token && weight[token] > 0, "case %d: token %d is not one of the %d kept", c, tokens[i], kept);
+            EXPECT(uniform[i] > before - 2e-5 && uniform[i] < before + weight[token] / total + 2e-5,
+                   "case %d: %.6f gives token %d, of %.6f to %.6f", c, uniform[i], token, before,
+                   before + weight[token] / total);
+        }
+        free(order);
+        free(logits);
+        free(weight);
+    }
 }
 
 /* What sample_text writes, as a string. */
+static int samples = 1;
+
 static void sampled(GPT *m, Tokenizer tokenizer, const char *prompt, int count, double temperature, int64_t step,
                     char text[256]) {
-    Sample sample = { .prompt = prompt, .count = count, .temperature = temperature, .seed = SEED };
+    Sample sample = { .prompt = prompt, .count = count, .samples = samples, .seed = SEED,
+                      .sampling = { .temperature = temperature, .top_p = 1 } };
     FILE *file = tmpfile();
     sample_text(m, tokenizer, &sample, step, file);
     rewind(file);
@@ -238,13 +342,162 @@ static void text_from_a_model(void) {
     gpt_free(&m);
 }
 
-int main(void) {
+/* Several samples: the first is that of a single one, the second another; each has its prompt. */
+static void several_samples(void) {
+    GPT m;
+    char one[256], two[256];
+    lively_model(&m);
+    sampled(&m, TOKENIZER_IDS, "72 105", 20, 1, 3, one);
+    samples = 2;
+    sampled(&m, TOKENIZER_IDS, "72 105", 20, 1, 3, two);
+    samples = 1;
+    char *second = two + strlen(one);
+    EXPECT(!strncmp(one, two, strlen(one)) && !strncmp(second, "---\n72 105 ", 11), "%s, of two: %s", one, two);
+    EXPECT(strcmp(second + 4, one), "the same twice: %s", two);
+    int words = 0;
+    for (char *c = second; *c; c++) words += *c == ' ';
+    EXPECT(words == 22 && second[strlen(second) - 1] == '\n', "%s", second);
+    gpt_free(&m);
+}
+
+/* A model whose most likely token is always the last: of GPT-2's vocabulary, the end of the text. */
+static void ends_at_end_of_text(void) {
+    for (int last = 50256; last < 50258; last++) {
+        GPT m;
+        char text[256];
+        gpt_create(&m, (GPTConfig){ .L = 1, .NH = 1, .C = 8, .T = 5, .V = last + 1 }, "auto", 2, 5, GENERATE);
+        gpt_init(&m, SEED);
+        float bias[8] = { 1, 1, 1, 1, 1, 1, 1, 1 }, zero[8] = {0};
+        device_upload(m.params.lnfw.data, zero, sizeof zero);
+        device_upload(m.params.lnfb.data, bias, sizeof bias);
+        device_upload((float *)m.params.wte.data + last * 8, bias, sizeof bias);
+        samples = 2;
+        sampled(&m, TOKENIZER_IDS, "5 7", 3, 0, 0, text);
+        samples = 1;
+        EXPECT(!strcmp(text, last == 50256 ? "5 7 \n---\n5 7 \n"
+                       : "5 7 50257 50257 50257 \n---\n5 7 50257 50257 50257 \n"), "%s", text);
+        gpt_free(&m);
+    }
+}
+
+/* ---- the program on a terminal */
+
+static const char *program;                 /* build/cpu/train_gpt */
+static int terminal, errors;                /* of the program: its terminal, and what it writes to stderr */
+static char heard[1 << 16];
+
+/* Reads what the program writes until stderr has a prompt "> " and the terminal is silent, for a minute; returns
+   whether there was a prompt. A long text is forgotten. */
+static int wait_for_prompt(void) {
+    size_t size = 0;
+    int prompts = 0;
+    for (int tenths = 0, silent = 0; !(prompts && silent) && tenths < 600; tenths++) {
+        struct pollfd fds[2] = { { terminal, POLLIN, 0 }, { errors, POLLIN, 0 } };
+        char bytes[4096];
+        silent = poll(fds, 2, 100) == 0;
+        if (fds[0].revents & POLLIN) {
+            ssize_t n = read(terminal, heard + size, sizeof heard - 1 - size);
+            if (n > 0) size = size + (size_t)n < sizeof heard / 2 ? size + (size_t)n : 0;
+        }
+        if (fds[1].revents & POLLIN) {
+            ssize_t n = read(errors, bytes, sizeof bytes);
+            for (ssize_t i = 0; i + 1 < n; i++) prompts += bytes[i] == '>' && bytes[i + 1] == ' ';
+        }
+    }
+    heard[size] = 0;
+    return prompts == 1;
+}
+
+static pid_t start_on_terminal(const char *checkpoint, const char *tokens) {
+    int pipe_ends[2];
+    if (pipe(pipe_ends)) fail("no pipe");
+    fflush(NULL);
+    pid_t child = forkpty(&terminal, NULL, NULL, NULL);
+    if (child == 0) {
+        dup2(pipe_ends[1], 2);
+        execl(program, program, "--sample", checkpoint, "--interactive", "--threads", "1", "--seed", "3", "--temperature", "0", "--prompt",
+              "Once\\n", "--sample-tokens", tokens, (char *)NULL);
+        _exit(127);
+    }
+    close(pipe_ends[1]);
+    errors = pipe_ends[0];
+    return child;
+}
+
+static void type(const char *keys) {
+    if (write(terminal, keys, strlen(keys)) < 0) perror("write to the terminal");
+}
+
+static void expect_exit(pid_t child, int code) {
+    int status = 0;
+    char bytes[4096];
+    for (int tenths = 0; tenths < 300 && waitpid(child, &status, WNOHANG) == 0; tenths++) {
+        fcntl(terminal, F_SETFL, O_NONBLOCK);
+        while (read(terminal, bytes, sizeof bytes) > 0) { }
+        usleep(100000);
+    }
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == code, "status %#x, want exit code %d", (unsigned)status, code);
+    close(terminal);
+    close(errors);
+}
+
+static void interactive(void) {
+    const char *text = IN_SCRATCH("text"), *run = IN_SCRATCH("run");
+    char bytes[3000];
+    memset(bytes, 'e', sizeof bytes);
+    FILE *file = fopen(text, "w");
+    fwrite(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    char *command = format_string("%s %s --out %s --layers 1 --heads 1 --channels 16 --context 32 --batch 4 --steps 60 "
+                                  "--warmup 1 --lr 0.01 --val-every 0 --threads 1 > /dev/null", program, text, run);
+    if (system(command)) fail("%s: it failed", command);
+    free(command);
+
+    /* what the same prompt gives, without a terminal */
+    char answer[64] = "", want[128];
+    command = format_string("%s --sample %s --prompt 'Once\\nee' --sample-tokens 10 --temperature 0 > %s", program, run,
+                            text);
+    if (system(command)) fail("%s: it failed", command);
+    free(command);
+    file = fopen(text, "r");
+    EXPECT(fread(answer, 1, sizeof answer, file) == 18 && !memcmp(answer, "Once\nee", 7), "%s", answer);
+    fclose(file);
+    answer[17] = 0;
+    snprintf(want, sizeof want, "ee\r\n%s\r\n", answer + 7);
+
+    pid_t child = start_on_terminal(run, "10");
+    EXPECT(wait_for_prompt(), "no prompt");
+    type("ee\n");
+    EXPECT(wait_for_prompt() && !strcmp(heard, want), "answer: %s, want %s", heard, want);
+    type("eeee\n");
+    EXPECT(wait_for_prompt() && strlen(heard) >= 18 && !strncmp(heard, "eeee\r\n", 6), "second answer: %s", heard);
+    type("\4");                                 /* Ctrl-D */
+    expect_exit(child, 0);
+
+    child = start_on_terminal(run, "100000000");
+    EXPECT(wait_for_prompt(), "no prompt");
+    type("ee\n");
+    usleep(500000);
+    type("\3");                                 /* Ctrl-C ends the answer, a second one the program */
+    EXPECT(wait_for_prompt(), "the answer did not end");
+    type("\3");
+    expect_exit(child, 130);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    program = STRING("%.*strain_gpt", (int)(strlen(argv[0]) - strlen("test_sample")), argv[0]);
+    scratch_open();
+    RUN(interactive);           /* before this process opens the device */
     device_open((DeviceOptions){ 0 });
     RUN(text_to_tokens);
     RUN(bytes_for_huggingface);
     RUN(tokens_to_text);
     RUN(terminal_comes_to_no_harm);
     RUN(tokens_from_logits);
+    RUN(tokens_from_large_vocabularies);
     RUN(text_from_a_model);
+    RUN(several_samples);
+    RUN(ends_at_end_of_text);
     return test_close();
 }
