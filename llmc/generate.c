@@ -39,8 +39,8 @@ static void context_append(Context *c, const int32_t *tokens, int n, int stride)
     const int T = c->model->config.T, added = n < T ? n : T;
     const int stays = c->count + added <= T ? c->count : T / 2 + added <= T ? T / 2 : T - added;
     if (c->count + n > T && !said++)
-        fprintf(stderr, "sample: longer than the context of %d tokens: the model sees the last %d to %d\n", T, T / 2 + 1,
-                T);
+        fprintf(stderr, "train_gpt: warning: the sample is longer than the context of %d tokens: the model sees the "
+                "last %d to %d\n", T, T / 2 + 1, T);
     for (int b = 0; b < c->samples; b++) {
         int32_t *row = c->token + (int64_t)b * T;
         memmove(row, row + c->count - stays, (size_t)stays * sizeof *row);
@@ -64,8 +64,8 @@ static void context_next(Context *c, const Sample *s, int64_t step, int64_t inde
     gpt_forward(m);
     gpt_sample(m, s->sampling, uniform, next);
     for (int b = 0; b < c->samples; b++)
-        REQUIRE(next[b] >= 0, "sample: the logit of token %d is not finite: the model has diverged, take an earlier one",
-                -1 - next[b]);
+        REQUIRE(next[b] >= 0, "sample: the logit of token %d is not finite: the model has diverged, take an earlier "
+                "checkpoint", -1 - next[b]);
     c->cached = c->count;
     context_append(c, next, 1, 1);
     free(uniform);
@@ -92,7 +92,8 @@ static void put_tokens(const Output *o, const int32_t *token, int64_t count) {
 }
 
 /* next: NULL = no more. */
-static void output_append(Output *o, const int32_t *next, int32_t end_of_text, const int32_t *prompt, int prompt_length) {
+static void output_append(Output *o, const int32_t *next, int32_t end_of_text, const int32_t *prompt,
+                          int prompt_length) {
     if (o->count == o->room) {
         o->room = o->room ? 2 * o->room : 256;
         o->token = realloc(o->token, (size_t)(o->room * o->samples) * sizeof *o->token);
@@ -253,6 +254,7 @@ void sample_checkpoint(GPT *model, Tokenizer tokenizer, const Settings *s) {
     int is_stdin = !strcmp(s->prompt, "-");
     char *prompt = s->prompt_file || is_stdin ? read_text(s->prompt_file) : unescape(s->prompt);
     Sample sample = sample_of(s, prompt);
+    free(tokenizer_encode(tokenizer, prompt, model->config.V, &(int){0}));      /* an error is the only line then */
     fprintf(stderr, "seed %lld\n", (long long)s->seed);
     if (s->interactive) sample_interactively(model, tokenizer, &sample);
     else                sample_text(model, tokenizer, &sample, 0, stdout);

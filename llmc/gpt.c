@@ -185,8 +185,8 @@ static void acts_free(Acts *acts) {
     free(acts->block);
 }
 
-/* The bytes of the largest layout: of a batch, and of a first window and a step of generation, for samples of a training
-   run, too. The last layout is that of the batch or the first window. */
+/* The bytes of the largest layout: of a batch, and of the first window and a step of generation, for samples of a
+   training run, too. The last layout is that of the batch or the first window. */
 static size_t acts_bytes(GPT *m, int B, int T) {
     size_t bytes = 0;
     for (int generate = m->purpose != EVALUATE; generate >= (m->purpose == GENERATE); generate--)

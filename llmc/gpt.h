@@ -163,8 +163,8 @@ void gpt_cast_params(GPT *m);
 void gpt_set_batch(GPT *m, int B, int T);
 
 /* For generation, until gpt_set_batch: the memory of the activations holds an empty cache of k and v of B sequences of
-   up to config.T tokens in every block, and the activations of one block. The model was created to GENERATE or to TRAIN,
-   with at least B sequences of config.T tokens. */
+   up to config.T tokens in every block, and the activations of one block. The model was created to GENERATE or to
+   TRAIN, with at least B sequences of config.T tokens. */
 void gpt_set_cache(GPT *m, int B);
 
 /* The next batch of a model with a cache: T tokens of each sequence at positions first .. first + T - 1. The cache has
@@ -185,7 +185,8 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
 /* Logits (B,Vp) F32, on the device, after the last of the T tokens of each sequence; columns >= V are padding. */
 Tensor gpt_last_logits(GPT *m);
 
-/* With a cache: the tokens that follow the last ones, (B) on the host, chosen with uniform (B) as in kernels/sample.h. */
+/* With a cache: the tokens (B) that follow the last ones, chosen as kernels/sample.h says with uniform (B); both on the
+   host. */
 void gpt_sample(GPT *m, Sampling sampling, const double *uniform, int32_t *tokens);
 
 /* The first tensor with a NaN or an infinity: parameters, then activations in the order of the forward pass, then

@@ -95,8 +95,9 @@ MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int
     int flash_fits = !strcmp(attention, "naive") && memory_plan(config, "auto", B, purpose).total <= free_bytes;
     const char *option = purpose == GENERATE ? "--num-samples" : "--batch";
     char need[32], have[32], advice[112];
-    snprintf(advice, sizeof advice, fits ? "the largest that fits is %s %d, and a smaller --model or --context needs less"
-             : "not even %s %d fits: want a smaller --model or a shorter --context", option, fits ? fits : 1);
+    snprintf(advice, sizeof advice,
+             fits ? "the largest that fits is %s %d, and a smaller --model or --context needs less"
+                  : "not even %s %d fits: want a smaller --model or a shorter --context", option, fits ? fits : 1);
     fail("out of memory: %s %d needs %s, %s are free; %s", option, B, bytes_text((double)plan.total, need),
          bytes_text((double)free_bytes, have), flash_fits ? "with --attention flash instead of naive it fits"
          : advice);

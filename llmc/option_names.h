@@ -86,7 +86,7 @@ static const ForeignOption foreign_options[] = {
     { "max-time max-train-time time timeout", "use --time-limit" },
     { "-s", "use --sample-every" },
     { "-g max-new-tokens num-tokens max-length gen-length", "use --sample-tokens" },
-    { "num-samples num-return-sequences", "one sample at a time; another --seed gives another one" },
+    { "num-return-sequences n-samples", "use --num-samples" },
     { "start prompt-text", "use --prompt" },
     { "temp", "use --temperature" },
 

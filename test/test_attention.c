@@ -184,26 +184,30 @@ static void decoding(void) {
     };
     for (int i = 0; i < COUNT(lengths) * COUNT(heads); i++) {
         int Tk = lengths[i / COUNT(heads)], h = i % COUNT(heads), Tq = i % 3 ? 1 : 1 + i % 8;
-        AttentionSpec s = { .B = heads[h].B, .NH = heads[h].NH, .HS = heads[h].HS, .Tq = Tq, .Tk = Tk, .causal = i % 7 != 0 };
+        AttentionSpec s = { .B = heads[h].B, .NH = heads[h].NH, .HS = heads[h].HS, .Tq = Tq, .Tk = Tk,
+                            .causal = i % 7 != 0 };
         s.q0 = i % 5 == 4 ? Tk / 3 : i % 5 == 3 ? -Tq / 2 : Tk - Tq;        /* a cache is full, in part, or empty */
         if ((int64_t)s.B * s.NH * Tk * s.HS > (on_cpu ? 1 << 18 : 1 << 20)) continue;
-        attention_case(s, i % 2 ? VIEWS : PACKED, i % 11 == 10 ? RISING_MAXIMA : i % 11 == 9 ? ONE_HUGE_SCORE : RANDOM);
+        Data data = i % 11 == 10 ? RISING_MAXIMA : i % 11 == 9 ? ONE_HUGE_SCORE : RANDOM;
+        attention_case(s, i % 2 ? VIEWS : PACKED, data);
     }
 }
 
 /* A position that is read on the device gives the bits of one that is not. */
 static void position_on_device(void) {
     static const struct { int B, NH, Tq, Tk, HS, position; } shapes[] = {
-        {1, 1, 1, 1, 8, 0}, {2, 3, 1, 200, 64, 0}, {1, 12, 1, 700, 64, 699}, {3, 2, 1, 90, 128, 41}, {1, 3, 5, 80, 16, 20},
-        {2, 2, 70, 150, 64, 80},
+        {1, 1, 1, 1, 8, 0}, {2, 3, 1, 200, 64, 0}, {1, 12, 1, 700, 64, 699}, {3, 2, 1, 90, 128, 41},
+        {1, 3, 5, 80, 16, 20}, {2, 2, 70, 150, 64, 80},
     };
     for (int i = 0; i < COUNT(shapes); i++) {
-        int B = shapes[i].B, Tq = shapes[i].Tq, Tk = shapes[i].Tk, C = shapes[i].NH * shapes[i].HS, position = shapes[i].position;
-        AttentionSpec s = { .B = B, .NH = shapes[i].NH, .Tq = Tq, .Tk = Tk, .HS = shapes[i].HS, .causal = 1, .scale = 0.125f,
+        int B = shapes[i].B, NH = shapes[i].NH, Tq = shapes[i].Tq, Tk = shapes[i].Tk, HS = shapes[i].HS, C = NH * HS;
+        int position = shapes[i].position;
+        AttentionSpec s = { .B = B, .NH = NH, .Tq = Tq, .Tk = Tk, .HS = HS, .causal = 1, .scale = 0.125f,
                             .q0 = position, .dtype = arena_dtype, .out_dtype = arena_dtype };
-        arena_begin("position", "B=%d NH=%d Tq=%d Tk=%d HS=%d position %d", B, s.NH, Tq, Tk, s.HS, position);
-        Tensor q = input(1, B, Tq, C), k = input(1, B, Tk, C), v = input(1, B, Tk, C), at = integers(position, position, 1);
-        Tensor out[2] = { output(B, Tq, C), output(B, Tq, C) }, lse[2] = { f32_output(B, s.NH, Tq), f32_output(B, s.NH, Tq) };
+        arena_begin("position", "B=%d NH=%d Tq=%d Tk=%d HS=%d position %d", B, NH, Tq, Tk, HS, position);
+        Tensor q = input(1, B, Tq, C), k = input(1, B, Tk, C), v = input(1, B, Tk, C);
+        Tensor at = integers(position, position, 1), out[2] = { output(B, Tq, C), output(B, Tq, C) };
+        Tensor lse[2] = { f32_output(B, NH, Tq), f32_output(B, NH, Tq) };
         int64_t arena_case_end = arena_used;
         int any = 0;
         for (int n = 0; attention_list[n]; n++) {
@@ -218,9 +222,10 @@ static void position_on_device(void) {
             EACH_RUN for (int d = 0; d < 2; d++)
                 attention_list[n]->forward(d ? &from_device : &s, out[d], lse[d], memory.kept.data, q, k, v,
                                            memory.work[0].data);
-            EXPECT(same_bits(out[0], out[1]) && same_bits(lse[0], lse[1]), "%s %s: the bits differ", arena_op, arena_case);
+            EXPECT(same_bits(out[0], out[1]) && same_bits(lse[0], lse[1]), "%s %s: the bits differ", arena_op,
+                   arena_case);
         }
-        EXPECT(any || Tq > 8 || s.HS % 8, "%s: every implementation refuses", arena_case);
+        EXPECT(any || Tq > 8 || HS % 8, "%s: every implementation refuses", arena_case);
     }
 }
 
@@ -585,7 +590,8 @@ static void picking(void) {
         if (attention_list[n]->refuse(&small)) continue;
         if (!first) first = attention_list[n];
         int same = 0;                       /* the first of that name */
-        while (attention_list[same]->refuse(&small) || strcmp(attention_list[same]->name, attention_list[n]->name)) same++;
+        while (attention_list[same]->refuse(&small) || strcmp(attention_list[same]->name, attention_list[n]->name))
+            same++;
         EXPECT(attention_pick(attention_list[n]->name, &small) == attention_list[same], "%s", attention_list[n]->name);
     }
     EXPECT(first && attention_pick("auto", &small) == first, "auto is not the first that can run");

@@ -209,7 +209,7 @@ $short --prompt x --temperature 0 > "$dir/likely" 2> /dev/null
 for cut in k p min; do expect "only the most likely tokens" cmp "$dir/likely" "$dir/likely.$cut"; done
 expect "lines from a pipe" sh -c "printf 'ab\ncd\n' | $short --interactive"
 expect "longer than the context" "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 300
-is "it says so once" "$(grep -ac 'longer than the context' "$dir/expect.out")" 1
+is "it says so once" "$(grep -ac 'longer than the context of' "$dir/expect.out")" 1
 refuses "want one of them" $short --prompt x --prompt-file "$dir/prompt"
 refuses "--prompt-file $dir/none: No such file" $short --prompt-file "$dir/none"
 refuses "want --sample" "$gpt" $small --prompt -

@@ -542,12 +542,13 @@ static void cached_logits(const Reference *r, const char *attention, Purpose pur
             for (int v = 0; v < V; v++) want[v] = (float)file[((int64_t)b * r->T + first + n - 1) * V + v];
             double error = error_of(got + (int64_t)b * config.Vp, want, V);
             worst = fmax(worst, error);
-            EXPECT(error <= limit, "%s: sequence %d, tokens %d .. %d: error %.2g, want at most %.2g", attention, b, first,
-                   first + n - 1, error, limit);
+            EXPECT(error <= limit, "%s: sequence %d, tokens %d .. %d: error %.2g, want at most %.2g", attention, b,
+                   first, first + n - 1, error, limit);
         }
         free(got);
     }
-    printf("  %s in %s, %d at once: error %.2g, bound %.2g\n", attention, dtype_name(config.dtype), at_once, worst, limit);
+    printf("  %s in %s, %d at once: error %.2g, bound %.2g\n", attention, dtype_name(config.dtype), at_once, worst,
+           limit);
     gpt_free(&m);
     free(file);
     free(want);

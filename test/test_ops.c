@@ -214,8 +214,8 @@ static void matmul_gelu(void) {
 /* Logits: F32 also where x is BF16. */
 static void matmul_to_f32(void) {
     static const struct { int rows, K, N; } shapes[] = {
-        {1, 1, 1}, {1, 65, 320}, {7, 33, 128}, {1, 768, 1024}, {1, 72, 8500}, {2, 40, 8449}, {4, 64, 8450}, {8, 128, 8456},
-        {5, 3072, 64},
+        {1, 1, 1}, {1, 65, 320}, {7, 33, 128}, {1, 768, 1024}, {1, 72, 8500}, {2, 40, 8449}, {4, 64, 8450},
+        {8, 128, 8456}, {5, 3072, 64},
     };
     for (int i = 0; i < COUNT(shapes); i++) {
         int rows = shapes[i].rows, K = shapes[i].K, N = shapes[i].N;
@@ -696,9 +696,12 @@ static void refusals(void) {
     for (int i = 0; i < COUNT(calls); i++) expect_refusals(calls[i]);
 
     Tensor doubles_of = tensor_of(work.data, F64, 1, 2), few = tensor_of(work.data, F32, 2, 2, 6);
-    expect_fails("sample: tokens is f32 (2)", make_call, &(Call){ .call = call_sample, .t = { two_losses, work, doubles_of } });
-    expect_fails("sample: uniform is f32 (2)", make_call, &(Call){ .call = call_sample, .t = { two_ids, work, two_losses } });
-    expect_fails("sample: V is 7, want 1 .. 6", make_call, &(Call){ .call = call_sample, .t = { two_ids, few, doubles_of } });
+    Call sample = { .call = call_sample, .t = { two_ids, few, doubles_of } };
+    expect_fails("sample: V is 7, want 1 .. 6", make_call, &sample);
+    sample.t[0] = two_losses;
+    expect_fails("sample: tokens is f32 (2)", make_call, &sample);
+    sample = (Call){ .call = call_sample, .t = { two_ids, work, two_losses } };
+    expect_fails("sample: uniform is f32 (2)", make_call, &sample);
     weight.dim[1] = weight.pitch = 3;
     const char *message = arena_dtype == BF16 ? "matmul: weight is bf16 (5,3), want bf16 (5,4)"
                                               : "matmul: weight is f32 (5,3), want f32 (5,4)";

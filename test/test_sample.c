@@ -176,10 +176,11 @@ static void tokens_from_logits(void) {
                    count[i], want, sigma);
         }
     }
+    const Sampling all = { 1, 0, 1, 0 };
     for (int i = 0; i < 5; i++)
-        EXPECT(draw_one(logits, 6, (Sampling){ 0, i, 0.5, 0.5 }, 0.999) == 1, "temperature 0 is not the first of the best");
-    EXPECT(draw_one(logits, 6, (Sampling){ 1, 0, 1, 0 }, 0x1.fffffffffffffp-1) == 5, "the largest number: not the last");
-    EXPECT(draw_one(logits, 6, (Sampling){ 1, 0, 1, 0 }, 0) == 0, "the smallest number: not the first");
+        EXPECT(draw_one(logits, 6, (Sampling){ 0, i, 0.5, 0.5 }, 0.999) == 1, "temperature 0: not the first of the best");
+    EXPECT(draw_one(logits, 6, all, 0x1.fffffffffffffp-1) == 5, "the largest number: not the last");
+    EXPECT(draw_one(logits, 6, all, 0) == 0, "the smallest number: not the first");
     EXPECT(draw_one((float[4]){ 0, 1, NAN, INFINITY }, 4, (Sampling){ 1, 0, 1, 0 }, 0.5) == -3, "a NaN is not found");
     EXPECT(draw_one((float[4]){ 0, -INFINITY, 2, NAN }, 4, (Sampling){ 0, 0, 1, 0 }, 0.5) == -2, "an infinity");
     EXPECT(draw_one((float[4]){ 0, 1, 2, NAN }, 3, (Sampling){ 0, 0, 1, 0 }, 0.5) == 2, "a logit behind V is read");
@@ -191,9 +192,9 @@ static int by_weight(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* Large vocabularies, by the definition: sorted, cut by rank, by share, by ratio. The number must lie in the interval of
-   the token that it chose, within 2e-5: weights in f32 err by 1e-6 and sums of them by less than 1e-5. Cuts at which two
-   tokens are closer than that are moved by the choice of k and p. */
+/* Large vocabularies, by the definition: sorted, cut by rank, by share, by ratio. The number must lie in the interval
+   of the token that it chose, within 2e-5: weights in f32 err by 1e-6 and sums of them by less than 1e-5. Cuts at which
+   two tokens are closer than that are moved by the choice of k and p. */
 static void tokens_from_large_vocabularies(void) {
     static const struct { int V; double spread; Sampling sampling; } cases[] = {
         { 1000, 3, { 1, 0, 1, 0 } }, { 1000, 3, { 0.8, 50, 1, 0 } }, { 1031, 1, { 1, 0, 0.9, 0 } },
@@ -234,13 +235,15 @@ static void tokens_from_large_vocabularies(void) {
         total = 0;
         for (int i = 0; i < V; i++) total += weight[i];
         for (int i = 0; i < N; i++)
-            uniform[i] = i == 0 ? 0 : i == 1 ? 0x1.fffffffffffffp-1 : random_uniform(SEED, RANDOM_TEST, 99, (uint64_t)i);
+            uniform[i] = i == 0 ? 0 : i == 1 ? 0x1.fffffffffffffp-1
+                       : random_uniform(SEED, RANDOM_TEST, 99, (uint64_t)i);
         draw(logits, V, s, uniform, N, tokens);
         for (int i = 0; i < N; i++) {
             double before = 0;
             int token = tokens[i] < 0 || tokens[i] >= V ? 0 : tokens[i];
             for (int t = 0; t < token; t++) before += weight[t] / total;
-            EXPECT(tokens[i] == token && weight[token] > 0, "case %d: token %d is not one of the %d kept", c, tokens[i], kept);
+            EXPECT(tokens[i] == token && weight[token] > 0, "case %d: token %d is not one of the %d kept", c, tokens[i],
+                   kept);
             EXPECT(uniform[i] > before - 2e-5 && uniform[i] < before + weight[token] / total + 2e-5,
                    "case %d: %.6f gives token %d, of %.6f to %.6f", c, uniform[i], token, before,
                    before + weight[token] / total);
@@ -415,8 +418,8 @@ static pid_t start_on_terminal(const char *checkpoint, const char *tokens) {
     pid_t child = forkpty(&terminal, NULL, NULL, NULL);
     if (child == 0) {
         dup2(pipe_ends[1], 2);
-        execl(program, program, "--sample", checkpoint, "--interactive", "--threads", "1", "--seed", "3", "--temperature", "0", "--prompt",
-              "Once\\n", "--sample-tokens", tokens, (char *)NULL);
+        execl(program, program, "--sample", checkpoint, "--interactive", "--threads", "1", "--temperature", "0",
+              "--prompt", "Once\\n", "--sample-tokens", tokens, (char *)NULL);
         _exit(127);
     }
     close(pipe_ends[1]);

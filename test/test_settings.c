@@ -66,7 +66,7 @@ static void unknown_names(void) {
 static void nonsense_gets_no_suggestion(void) {
     static const char *names[] = {
         "foo", "frobnicate", "verbose", "quiet", "x", "size", "save", "sam", "weights", "loss", "layout", "cheese",
-        "sparse", "moe-experts", "rope", "z-loss", "hello-world", "test", "debug", "quick", "loop", "mixup", "reset",
+        "sparse", "moe-experts", "rope", "z-loss", "hello-world", "test", "debug", "quick", "loop", "cutmix", "reset",
         "force", "port", "host", "lora-rank", "quantize", "label-smoothing", "ema", "patience", "streaming", "cache",
         "no-resume", "LR", "e", "q", "k", "tr" };
     for (int i = 0; i < COUNT(names); i++) {

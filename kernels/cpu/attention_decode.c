@@ -1,6 +1,6 @@
-/* kernels/cpu/attention_decode.c - Attention of a few queries over many keys, as in generation: flash decoding (Dao et al.
-   2023, "Flash-Decoding for long-context inference"). Each part of SPLIT keys gives a partial result, which are merged in
-   order by their log-sum-exp: many threads share one head, and the bits do not depend on their number. */
+/* kernels/cpu/attention_decode.c - Attention of a few queries over many keys, as in generation: flash decoding (Dao et
+   al. 2023, "Flash-Decoding for long-context inference"). Each part of SPLIT keys gives a partial result; they are
+   merged in order by their log-sum-exp: many threads share one head, and the bits do not depend on their number. */
 #include "attention_cpu.h"
 
 enum { MAX_QUERIES = 8, SPLIT = 512 };
@@ -52,7 +52,7 @@ static const char *refuse(const AttentionSpec *s) {
 }
 
 static size_t workspace_bytes(const AttentionSpec *s) {
-    return sizeof(Partial) * (size_t)(s->B * splits_of(s)) * (size_t)s->NH * (size_t)s->Tq;    /* more than a float a row */
+    return sizeof(Partial) * (size_t)(s->B * splits_of(s)) * (size_t)s->NH * (size_t)s->Tq;    /* > a float a row */
 }
 
 static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,

@@ -8,7 +8,8 @@ extern "C" {
 
 enum { HS_MAX = 128 };
 
-extern const Attention attention_flash_sm90, attention_decode, attention_flash_sm80, attention_flash_f32, attention_naive;
+extern const Attention attention_flash_sm90, attention_decode, attention_flash_sm80, attention_flash_f32;
+extern const Attention attention_naive;
 
 /* NULL, or why no attention of this backend can run; the same for the two in bf16. */
 const char *attention_refuse_on_cuda(const AttentionSpec *spec);

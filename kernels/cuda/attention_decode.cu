@@ -1,6 +1,6 @@
-/* kernels/cuda/attention_decode.cu - Attention of a few queries over many keys, as in generation: flash decoding (Dao et
-   al. 2023, "Flash-Decoding for long-context inference"). The keys are split over so many blocks that every SM reads;
-   partial results in f32 are merged by their log-sum-exp in the block of a head that finishes last.
+/* kernels/cuda/attention_decode.cu - Attention of a few queries over many keys, as in generation: flash decoding (Dao
+   et al. 2023, "Flash-Decoding for long-context inference"). The keys are split over so many blocks that every SM
+   reads; partial results in f32 are merged by their log-sum-exp in the block of a head that finishes last.
 
    Bandwidth is all that counts. A row of k or v has the heads side by side, so a warp reads 512 contiguous bytes of a
    key: those of several heads, LANES lanes with 16 bytes each to a head. 16 warps with 2 STEP loads in flight each are
@@ -86,7 +86,7 @@ decode_kernel(AttentionSpec s, Tensor out, float *lse, Tensor q, Tensor k, Tenso
         total_of[warp][lane / LANES] = total;
     }
     __syncthreads();
-    const int at = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS, of = at / (LANES * SIZE);     /* of: its head */
+    const int at = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS, of = at / (LANES * SIZE);   /* of: its head */
     const int h = blockIdx.x * HEADS + of, c = at % (LANES * SIZE);
     const int64_t row = (b * s.NH + h) * s.Tq + i, rows = (int64_t)s.B * s.NH * s.Tq;       /* of lse */
     const bool valid = h < s.NH && c < s.HS;
@@ -116,7 +116,8 @@ decode_kernel(AttentionSpec s, Tensor out, float *lse, Tensor q, Tensor k, Tenso
         if (!is_last) return;
         __threadfence();
         for (int n = threadIdx.x; n < splits * HEADS; n += THREADS) {
-            const int64_t from = ((b * s.NH + min(blockIdx.x * HEADS + n % HEADS, s.NH - 1)) * s.Tq + i) * splits + n / HEADS;
+            const int64_t near = min(blockIdx.x * HEADS + n % HEADS, s.NH - 1);
+            const int64_t from = ((b * s.NH + near) * s.Tq + i) * splits + n / HEADS;
             max_of[n / HEADS][n % HEADS] = __ldcg(part.row_max + from);
             total_of[n / HEADS][n % HEADS] = __ldcg(part.total + from);
         }
@@ -150,10 +151,11 @@ static int lanes_of(const AttentionSpec *s) {
 
 static int head_groups(const AttentionSpec *s) { return (int)ceil_div(s->NH, 32 / lanes_of(s)); }
 
-/* One block on each of the 132 SMs of an H200, on any card: the bits depend on the shape alone. A split has 64 keys or
-   more. */
+/* One block on each of the 132 SMs of an H200, on any card: the bits depend on the shape alone. A split has at least 64
+   keys. */
 static int splits_of(const AttentionSpec *s) {
-    const int64_t groups = (int64_t)head_groups(s) * s->B * s->Tq, splits = SPLITS_MAX / groups, most = ceil_div(s->Tk, 64);
+    const int64_t groups = (int64_t)head_groups(s) * s->B * s->Tq, splits = SPLITS_MAX / groups;
+    const int64_t most = ceil_div(s->Tk, 64);
     return (int)(splits < 1 ? 1 : splits < most ? splits : most);
 }
 
@@ -189,10 +191,11 @@ static void forward_as(const AttentionSpec &s, Tensor out, float *lse, Tensor q,
      : launch<T, 32>)(s, out, lse, q, k, v, work);
 }
 
-static void forward(const AttentionSpec *spec, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v, void *work) {
+static void forward(const AttentionSpec *spec, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v,
+                    void *work) {
     attention_check_forward(&attention_decode, spec, out, lse, q, k, v);
     REQUIRE(rows_aligned(q) && rows_aligned(k) && rows_aligned(v),
-            "attention: rows of q, k or v do not begin on 16 bytes: want addresses and pitches that are multiples of it");
+            "attention: rows of q, k or v do not begin on 16 bytes: want addresses and pitches that are multiples");
     AttentionSpec s = *spec;
     s.q0 = attention_diagonal(spec);
     (s.dtype == BF16 ? forward_as<bf16> : forward_as<float>)(s, out, (float *)lse.data, q, k, v, work);

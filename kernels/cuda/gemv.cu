@@ -82,6 +82,7 @@ int gemv(const Gemm *g) {
     if (g->M > MAX_M || g->a.layout != ROW_MAJOR || g->b.layout != COLUMN_MAJOR ||
         !on_16_bytes(g->a.data, g->a.pitch, g->dtype) || !on_16_bytes(g->b.data, g->b.pitch, g->dtype) ||
         (size_t)g->K * dtype_bytes(g->dtype) % 16) return 0;
-    (g->dtype == F32 ? launch_as<float, float> : g->c_dtype == F32 ? launch_as<bf16, float> : launch_as<bf16, bf16>)(*g);
+    (g->dtype == F32 ? launch_as<float, float> : g->c_dtype == F32 ? launch_as<bf16, float>
+     : launch_as<bf16, bf16>)(*g);
     return 1;
 }

@@ -8,7 +8,7 @@ extern "C" {
 enum { THREADS = 1024, WARPS = THREADS / 32 };
 
 /* The largest weight c for which the tokens of weight c and more measure target: their number, or their sum where
-   by_weight. Two of its bits at a time: weights are at most 1, whose highest bit is bit 29. 0 where all measure less. */
+   by_weight; 0 where all measure less. Two of its bits at a time: weights are at most 1, whose highest bit is 29. */
 __device__ static float find_cut(const float *weight, int V, bool by_weight, double target) {
     unsigned cut = 0;
     for (int shift = 28; shift >= 0; shift -= 2) {
@@ -72,7 +72,9 @@ sample_kernel(int *tokens, float *logits, int64_t pitch, const double *uniform, 
         }
         cut = fmaxf(cut, find_cut(weight, V, true, s.top_p * block_sum((double)sum)));
     }
-    const auto kept = [&](int i) { return i < V && weight[i] >= cut && weight[i] >= s.min_p ? (double)weight[i] : 0.0; };
+    const auto kept = [&](int i) {
+        return i < V && weight[i] >= cut && weight[i] >= s.min_p ? (double)weight[i] : 0.0;
+    };
 
     /* a warp has a range of the tokens */
     const int range = (int)ceil_div(V, WARPS * 32) * 32, begin = warp * range;
