@@ -61,8 +61,7 @@ static void context_next(Context *c, const Sample *s, int64_t step, int64_t inde
     }
     gpt_set_window(m, c->cached, n);
     gpt_load(m, c->batch, NULL);
-    gpt_forward(m);
-    gpt_sample(m, s->sampling, uniform, next);
+    gpt_next(m, s->sampling, uniform, next);
     for (int b = 0; b < c->samples; b++)
         REQUIRE(next[b] >= 0, "sample: the logit of token %d is not finite: the model has diverged, take an earlier "
                 "checkpoint", -1 - next[b]);

@@ -398,11 +398,12 @@ Tensor gpt_last_logits(GPT *m) {
     return logits;
 }
 
-void gpt_sample(GPT *m, Sampling sampling, const double *uniform, int32_t *tokens) {
-    Tensor next = tensor_of(m->acts.targets.data, I32, 1, m->cached);
+void gpt_next(GPT *m, Sampling sampling, const double *uniform, int32_t *next) {
+    Tensor chosen = tensor_of(m->acts.targets.data, I32, 1, m->cached);
     device_upload(m->acts.uniform.data, uniform, tensor_bytes(m->acts.uniform));
-    sample_tokens(next, gpt_last_logits(m), m->acts.uniform, m->config.V, sampling);
-    device_download(tokens, next.data, tensor_bytes(next));
+    gpt_forward(m);
+    sample_tokens(chosen, gpt_last_logits(m), m->acts.uniform, m->config.V, sampling);
+    device_download(next, chosen.data, tensor_bytes(chosen));
 }
 
 /* ---- Non-finite values */

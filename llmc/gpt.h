@@ -185,9 +185,9 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
 /* Logits (B,Vp) F32, on the device, after the last of the T tokens of each sequence; columns >= V are padding. */
 Tensor gpt_last_logits(GPT *m);
 
-/* With a cache: the tokens (B) that follow the last ones, chosen as kernels/sample.h says with uniform (B); both on the
-   host. */
-void gpt_sample(GPT *m, Sampling sampling, const double *uniform, int32_t *tokens);
+/* With a cache: gpt_forward, and the tokens (B) that follow the last ones, chosen as kernels/sample.h says with uniform
+   (B); both on the host. What lies between the copies is the same work for every single token. */
+void gpt_next(GPT *m, Sampling sampling, const double *uniform, int32_t *next);
 
 /* The first tensor with a NaN or an infinity: parameters, then activations in the order of the forward pass, then
    gradients in the order of the backward pass. Returns 0 when all are finite; else sets its name and *stats. */

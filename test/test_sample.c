@@ -178,7 +178,7 @@ static void tokens_from_logits(void) {
     }
     const Sampling all = { 1, 0, 1, 0 };
     for (int i = 0; i < 5; i++)
-        EXPECT(draw_one(logits, 6, (Sampling){ 0, i, 0.5, 0.5 }, 0.999) == 1, "temperature 0: not the first of the best");
+        EXPECT(draw_one(logits, 6, (Sampling){ 0, i, 0.5, 0.5 }, 0.999) == 1, "temperature 0: not the first");
     EXPECT(draw_one(logits, 6, all, 0x1.fffffffffffffp-1) == 5, "the largest number: not the last");
     EXPECT(draw_one(logits, 6, all, 0) == 0, "the smallest number: not the first");
     EXPECT(draw_one((float[4]){ 0, 1, NAN, INFINITY }, 4, (Sampling){ 1, 0, 1, 0 }, 0.5) == -3, "a NaN is not found");
