@@ -1,7 +1,7 @@
 /* kernels/gemm.h - Matrix multiplication c = or += a b + bias, and column sums: the parts of a linear layer.
-   Implemented by kernels/cpu/gemm_own.c or gemm_cblas.c, and by kernels/cuda/gemm.c (cuBLASLt); few rows by gemv. Sums are made in f32,
-   without TF32. The same operands give the same bits, whatever the number of threads. Called from one host thread at
-   a time. */
+   Implemented by kernels/cpu/gemm_own.c or gemm_cblas.c, and by kernels/cuda/gemm.c (cuBLASLt), a few rows by gemv in
+   both. Sums are made in f32, without TF32. The same operands give the same bits, whatever the number of threads.
+   Called from one host thread at a time. */
 #ifndef KERNELS_GEMM_H
 #define KERNELS_GEMM_H
 #include "tensor.h"
