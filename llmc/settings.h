@@ -98,7 +98,7 @@
     \
     GROUP("Several GPUs (torchrun and srun start the processes themselves, without --gpus)") \
     X(TEXT,    gpus,          "1",       ARGUMENT("N|all"),  FREE, "GPUs of this machine to train on, a process each") \
-    X(INTEGER, zero,          "0",       RANGE(0, 1),        FREE, \
+    X(INTEGER, zero,          "1",       RANGE(0, 1),        FREE, \
       "1 = every rank keeps its part of the optimizer's memory only (ZeRO-1)") \
     X(INTEGER, comm_timeout,  "60",      RANGE(1, 1e6),      FREE, \
       "seconds until a rank that does not answer, or a collective that does not end, ends the run") \
