@@ -273,7 +273,7 @@ static void head_case(int B, int T, int C, int V, int Vp, int R, double amplitud
     arena_begin("head", "B=%d T=%d C=%d V=%d Vp=%d R=%d x %g dwte%s ignore %d%s", B, T, C, V, Vp, R, amplitude,
                 into_name[into], ignore, evaluate ? " evaluation" : "");
     Tensor x = input(amplitude, B, T, C), wte = input(1, Vp, C), targets = integers(0, V - 1, B, T);
-    Tensor losses = f32_output(B, T), work = scratch(evaluate ? F32 : arena_dtype, R, Vp);
+    Tensor losses = f32_output(B, T), work = scratch_as(evaluate ? F32 : arena_dtype, R, Vp);
     Tensor dx = evaluate ? ABSENT : output(B, T, C), dwte = evaluate ? ABSENT : f32_output_into(into, Vp, C);
     int *target = arena_host(targets), kept = 0;
     for (int r = 0; r < rows; r++) {
@@ -328,7 +328,7 @@ static void head_padding(void) {
     arena_begin("head", "padded rows of 1e30");
     Tensor x = input(1, 2, 9, 8), wte = input(1, 64, 8), targets = integers(0, 10, 2, 9);
     Tensor losses = f32_output(2, 9), dx = output(2, 9, 8), dwte = f32_output(64, 8);
-    Tensor work = scratch(arena_dtype, 4, 64);
+    Tensor work = scratch_as(arena_dtype, 4, 64);
     for (int k = 11 * 8; k < 64 * 8; k++) set(wte, k, 1e30);
     EACH_RUN head_loss(losses, dx, dwte, x, wte, targets, 11, 1, OVERWRITE, work);
     double *want_losses = doubles(18), *want_dx = doubles(18 * 8), *want_dwte = doubles(64 * 8);
@@ -396,7 +396,7 @@ static void softmax_extremes(void) {
 
 static void call_target(void *target) {
     arena_begin("head", "a target outside the vocabulary");
-    Tensor x = input(1, 1, 3, 8), wte = input(1, 16, 8), losses = f32_output(1, 3), work = scratch(F32, 3, 16);
+    Tensor x = input(1, 1, 3, 8), wte = input(1, 16, 8), losses = f32_output(1, 3), work = scratch(3, 16);
     Tensor targets = integers(0, 0, 1, 3);
     ((int *)arena_host(targets))[1] = *(int *)target;
     arena_upload();
@@ -408,7 +408,7 @@ static void head_bad_target_is_nan(void) {
     arena_begin("head", "two targets outside the vocabulary");
     Tensor x = input(1, 1, 4, 8), wte = input(1, 16, 8), targets = integers(0, 10, 1, 4);
     Tensor losses = f32_output(1, 4), dx = output(1, 4, 8), dwte = f32_output(16, 8);
-    Tensor work = scratch(arena_dtype, 3, 16);
+    Tensor work = scratch_as(arena_dtype, 3, 16);
     ((int *)arena_host(targets))[1] = 11;
     ((int *)arena_host(targets))[3] = -2;
     EACH_RUN head_loss(losses, dx, dwte, x, wte, targets, 11, 1, OVERWRITE, work);
@@ -704,7 +704,7 @@ static void refusals(void) {
     Tensor row = f32_output(B, T), row2 = f32_output(B, T), ids = integers(0, 6, B, T), out = output(B, T, N);
     Tensor wte = input(1, Vp, C), dwte = f32_output(Vp, C), wpe = input(1, T, C), dwpe = f32_output(T, C);
     Tensor w = input(1, C), dw = f32_output(C), db = f32_output(C), weight = input(1, N, C);
-    Tensor dweight = f32_output(N, C), work = scratch(arena_dtype, 2, Vp), bias = input(1, N), dbias = f32_output(N);
+    Tensor dweight = f32_output(N, C), work = scratch_as(arena_dtype, 2, Vp), bias = input(1, N), dbias = f32_output(N);
     Tensor pre = output(B, T, N), two_losses = f32_output(2), two_ids = integers(0, 6, 2);
     Tensor two_f32 = f32_output(2, Vp);
     Tensor flat[4] = { f32_base(1, 9), f32_base(1, 9), f32_base(1, 9), f32_input(1, 9) };
