@@ -102,16 +102,14 @@ void check_gelu(const char *op, Tensor y, Tensor x) {
 void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V) {
     const char *op = "softmax";
     check_float(op, "logits", logits, 2);
-    check_tensor(op, "logits", logits, F32, 2, logits.dim[0], logits.dim[1]);
+    check_tensor(op, "logits", logits, logits.dtype, 2, logits.dim[0], logits.dim[1]);
     check_per_row(op, "losses", losses, F32, logits);
     check_per_row(op, "targets", targets, I32, logits);
     REQUIRE(V >= 1 && V <= logits.dim[1], "softmax: V is %d, want 1 .. %lld, the columns of logits", V,
             (long long)logits.dim[1]);
     if (!dlogits.data) return;
-    check_float(op, "dlogits", dlogits, 2);
-    check_like(op, "dlogits", dlogits, dlogits.dtype, logits, logits.dim[1]);
-    REQUIRE(dlogits.data == logits.data &&
-            (size_t)dlogits.pitch * dtype_bytes(dlogits.dtype) == (size_t)logits.pitch * dtype_bytes(F32),
+    check_like(op, "dlogits", dlogits, logits.dtype, logits, logits.dim[1]);
+    REQUIRE(dlogits.data == logits.data && dlogits.pitch == logits.pitch,
             "softmax: dlogits is other memory than logits, want the same");
 }
 

@@ -125,12 +125,17 @@ static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name,
     if (kind == WORKSPACE || kind == BACKWARD) m->acts.workspace_bytes += tensor_bytes(shape);
 }
 
-/* Rows of logits in a chunk of the head: 512 MiB, in whole tiles of a GEMM. Each chunk reads and writes all of dwte: 13
-   chunks of 2560 rows for GPT-2's vocabulary and 32768 tokens move 4 GB, 1 ms of a step. */
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Rows of logits in a chunk of the head: as few chunks of up to 512 MiB as possible, since each reads and writes all of
+   dwte (309 MB at 124M), of equal size in whole tiles of a GEMM. For GPT-2's vocabulary in bf16, 65536 rows are 12
+   chunks of 5120 and one of 4096; 16384 are 4 of 4096. Two rows of bf16, at least, hold one of f32 logits. */
 static int64_t head_chunk(const GPTConfig *config, int B, int T) {
-    int64_t rows = (INT64_C(512) << 20) / 4 / config->Vp / 128 * 128;
-    if (rows < 128) rows = 128;
-    return rows < (int64_t)B * T ? rows : (int64_t)B * T;
+    const int64_t rows = (int64_t)B * T, tile = 128, row_bytes = config->Vp * (int64_t)dtype_bytes(config->dtype);
+    int64_t max = (INT64_C(512) << 20) / row_bytes / tile * tile;
+    if (max < tile) max = tile;
+    const int64_t chunk = ceil_div(ceil_div(rows, ceil_div(rows, max)), tile) * tile;
+    return chunk < rows ? chunk : rows < 2 ? 2 : rows;
 }
 
 /* Chooses the attention and sets the shapes of the activations, without addresses, for B sequences of T tokens. */
@@ -303,10 +308,16 @@ void gpt_forward(GPT *m) {
     residual_layernorm_forward(a->res, a->lnf, a->lnf_mean, a->lnf_rstd, x, branch, p->lnfw, p->lnfb);
 }
 
+/* The memory of a chunk of logits, with rows of F32. */
+static Tensor f32_logits(const Acts *a) {
+    const int64_t ratio = (int64_t)(dtype_bytes(F32) / dtype_bytes(a->logits.dtype));
+    return tensor_of(a->logits.data, F32, 2, a->logits.dim[0] / ratio, a->logits.dim[1]);
+}
+
 void gpt_loss(GPT *m) {
     Acts *a = &m->acts;
     Tensor lm_head = m->params.lm_head;
-    head_loss(a->losses, ABSENT, ABSENT, a->lnf, lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, a->logits);
+    head_loss(a->losses, ABSENT, ABSENT, a->lnf, lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, f32_logits(a));
 }
 
 void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context) {
@@ -338,7 +349,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
 
 void gpt_last_logits(GPT *m, float *logits) {
     Acts *a = &m->acts;
-    Tensor row = tensor_row_range(a->logits, 0, 1);
+    Tensor row = tensor_row_range(f32_logits(a), 0, 1);
     matmul_forward(row, ABSENT, tensor_row_range(a->lnf, m->spec.Tq - 1, 1), m->params.lm_head, ABSENT);
     device_download(logits, row.data, (size_t)m->config.V * sizeof *logits);
 }

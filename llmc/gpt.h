@@ -72,7 +72,7 @@ typedef struct {
     X(lnf_mean,   SHAPE(B, T),         F32,   KEPT) \
     X(lnf_rstd,   SHAPE(B, T),         F32,   KEPT) \
     X(losses,     SHAPE(B, T),         F32,   KEPT) \
-    X(logits,     SHAPE(chunk, Vp),    F32,   WORKSPACE)   /* a chunk of rows of the head */ \
+    X(logits,     SHAPE(chunk, Vp),    ACT,   WORKSPACE)   /* a chunk of rows of the head; F32 in evaluation */ \
     X(attwork,    SHAPE(work),         F32,   WORKSPACE)   /* scratch of the attention */ \
     X(dres,       SHAPE(B, T, C),      ACT,   BACKWARD) /* gradient of the residual stream */ \
     X(dbranch,    SHAPE(B, T, C),      ACT,   BACKWARD) /* of ln1, ln2, lnf, atty in turn */ \
@@ -153,11 +153,11 @@ void gpt_set_batch(GPT *m, int B, int T);
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets);
 
 void gpt_forward(GPT *m);                                  /* tokens -> lnf */
-void gpt_loss(GPT *m);                                     /* lnf, targets -> losses */
+void gpt_loss(GPT *m);                                     /* lnf, targets -> losses, from f32 logits */
 
-/* lnf, targets -> losses, and all gradients of dloss * sum(losses), written or added. ready, NULL = none, is called
-   when the last operation on the gradients of a group has been issued, so that their reduction can overlap the rest of
-   the pass: L, L-1, ..., 0, FIRST_GROUP. */
+/* lnf, targets -> losses, from logits in config.dtype, and all gradients of dloss * sum(losses), written or added.
+   ready, NULL = none, is called when the last operation on the gradients of a group has been issued, so that their
+   reduction can overlap the rest of the pass: L, L-1, ..., 0, FIRST_GROUP. */
 void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context);
 
 /* Logits (V floats, on the host) after the last of the T tokens of sequence 0. */

@@ -301,6 +301,23 @@ static int same_losses(const GPT *a, const GPT *b) {
     return same;
 }
 
+static double losses_difference(const GPT *a, const GPT *b) {
+    float *x = download(a->acts.losses), *y = download(b->acts.losses);
+    double max = 0;
+    for (int64_t i = 0; i < tensor_count(a->acts.losses); i++) max = fmax(max, fabs((double)x[i] - (double)y[i]));
+    free(x);
+    free(y);
+    return max;
+}
+
+static double max_logit(const Reference *r) {
+    int64_t count = (int64_t)r->B * r->T * r->config.V;
+    double *logits = reference_tensor(r, "logits", "F64", 8, count), max = 0;
+    for (int64_t i = 0; i < count; i++) max = fmax(max, fabs(logits[i]));
+    free(logits);
+    return max;
+}
+
 static void accumulate(const Reference *r, const char *attention) {
     GPT whole, micro;
     reference_model(&whole, r, attention, TRAIN);
@@ -394,7 +411,11 @@ static void evaluate(const Reference *r, const char *attention) {
     gpt_loss(&train);
     EXPECT(same_losses(&train, &evaluate), "%s", attention);
     gpt_backward(&train, 1, OVERWRITE, NULL, NULL);
-    EXPECT(same_losses(&train, &evaluate), "%s: with gradients", attention);
+    /* from logits in bf16 with gradients: each is off by up to 2^-9 of itself, a loss by two of them */
+    double bound = r->config.dtype == BF16 ? 0x1p-8 * max_logit(r) * (1 + tolerance(&r->config, r->B, r->T)) : 0;
+    double difference = losses_difference(&train, &evaluate);
+    EXPECT(difference <= bound, "%s: with gradients losses differ by %.2g, want at most %.2g", attention, difference,
+           bound);
     EXPECT(evaluate.act_bytes < train.act_bytes, "%zu bytes, training has %zu", evaluate.act_bytes, train.act_bytes);
     gpt_free(&train);
     gpt_free(&evaluate);

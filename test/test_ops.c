@@ -183,7 +183,7 @@ static void matmul_gelu(void) {
     }
 }
 
-/* Logits: F32 also where x is BF16. */
+/* Logits of evaluation: F32 also where x is BF16. */
 static void matmul_to_f32(void) {
     static const struct { int rows, K, N; } shapes[] = { {1, 1, 1}, {1, 65, 320}, {7, 33, 128} };
     for (int i = 0; i < COUNT(shapes); i++) {
@@ -246,30 +246,34 @@ static void gelu_extremes(void) {
 
 /* ---- head */
 
-/* Of dx and dwte, of the worst of a few multiples in which dlogits may be kept. */
-static void head_emulation(Tensor dx, Tensor dwte, const double *want_dx, const double *want_dwte, double error[2],
-                           const double *x, const double *wte, const int *target, int V, double dloss) {
+/* The errors of rounded logits, and in dx and dwte of the worst of a few multiples in which dlogits may be kept. */
+typedef struct { double losses, dx, dwte; } HeadErrors;
+static HeadErrors head_emulation(Tensor losses, Tensor dx, Tensor dwte, const double *want_losses,
+                                 const double *want_dx, const double *want_dwte, const double *x, const double *wte,
+                                 const int *target, int V, double dloss) {
     int rows = (int)tensor_rows(dx), C = (int)tensor_columns(dx), Vp = (int)dwte.dim[0];
-    double *losses = doubles(rows), *kept_dx = doubles(rows * C), *kept_dwte = doubles(Vp * C);
-    error[0] = error[1] = 0;
+    double *kept_losses = doubles(rows), *kept_dx = doubles(rows * C), *kept_dwte = doubles(Vp * C);
+    HeadErrors error = {0};
     for (int i = 0; i < 4 && arena_dtype == BF16; i++) {
         oracle_stores = 1.5 + uniform() / 2;
-        oracle_head_loss(losses, kept_dx, kept_dwte, x, wte, target, rows, C, V, Vp, dloss);
-        error[0] = fmax(error[0], off(dx, want_dx, kept_dx));
-        error[1] = fmax(error[1], off(dwte, want_dwte, kept_dwte));
+        oracle_head_loss(kept_losses, kept_dx, kept_dwte, x, wte, target, rows, C, V, Vp, dloss);
+        error.losses = off(losses, want_losses, kept_losses);
+        error.dx = fmax(error.dx, off(dx, want_dx, kept_dx));
+        error.dwte = fmax(error.dwte, off(dwte, want_dwte, kept_dwte));
     }
     oracle_stores = 0;
+    return error;
 }
 
 /* dloss 0: evaluation only. One target in ignore is -1; 0: none. amplitude is that of x: 300 makes logits of many
-   hundreds, whose exp is infinite unless the maximum is subtracted. */
+   hundreds, whose exp is infinite unless the maximum is subtracted. Evaluation has f32 logits. */
 static void head_case(int B, int T, int C, int V, int Vp, int R, double amplitude, double dloss, Into into,
                       int ignore) {
     int rows = B * T, evaluate = dloss == 0;
     arena_begin("head", "B=%d T=%d C=%d V=%d Vp=%d R=%d x %g dwte%s ignore %d%s", B, T, C, V, Vp, R, amplitude,
                 into_name[into], ignore, evaluate ? " evaluation" : "");
     Tensor x = input(amplitude, B, T, C), wte = input(1, Vp, C), targets = integers(0, V - 1, B, T);
-    Tensor losses = f32_output(B, T), work = scratch(R, Vp);
+    Tensor losses = f32_output(B, T), work = scratch_as(evaluate ? F32 : arena_dtype, R, Vp);
     Tensor dx = evaluate ? ABSENT : output(B, T, C), dwte = evaluate ? ABSENT : f32_output_into(into, Vp, C);
     int *target = arena_host(targets), kept = 0;
     for (int r = 0; r < rows; r++) {
@@ -281,16 +285,19 @@ static void head_case(int B, int T, int C, int V, int Vp, int R, double amplitud
     double *want_losses = doubles(rows), *want_dx = doubles(rows * C), *want_dwte = doubles(Vp * C);
     oracle_head_loss(want_losses, want_dx, want_dwte, given(x), given(wte), target, rows, C, V, Vp, (float)dloss);
     double logit = amplitude * sqrt(C) / 3;      /* the size of one */
-    compare("losses", losses, want_losses, (Bound){ .roundings = C + V + 6, .floor = 3 * logit + 1 });
+    HeadErrors emulated = {0};
+    if (!evaluate) emulated = head_emulation(losses, dx, dwte, want_losses, want_dx, want_dwte, given(x), given(wte),
+                                             target, V, (float)dloss);
+    compare(evaluate ? "losses alone" : "losses", losses, want_losses,
+            (Bound){ .roundings = C + V + 6, .floor = 3 * logit + 1, .emulated = emulated.losses });
     for (int r = 0; r < rows; r++)
         EXPECT(target[r] != -1 || result(losses)[r] == 0, "an ignored loss is %g", result(losses)[r]);
     if (evaluate) return;
-    double size = kept ? dloss / 2 : 0, emulated[2];
-    head_emulation(dx, dwte, want_dx, want_dwte, emulated, given(x), given(wte), target, V, (float)dloss);
+    double size = kept ? dloss / 2 : 0;
     compare("dx", dx, want_dx,
-            (Bound){ .roundings = C + V + 6, .condition = 3 * logit, .floor = size, .emulated = emulated[0] });
+            (Bound){ .roundings = C + V + 6, .condition = 3 * logit, .floor = size, .emulated = emulated.dx });
     compare("dwte", dwte, plus(want_dwte, dwte, into), (Bound){ .roundings = C + V + rows + 6, .condition = 3 * logit,
-            .floor = size * amplitude, .emulated = emulated[1] });
+            .floor = size * amplitude, .emulated = emulated.dwte });
     double *got_dx = result(dx), *got_dwte = result(dwte), *old = given(dwte);
     for (int k = 0; k < rows * C; k++)
         EXPECT(target[k / C] != -1 || got_dx[k] == 0, "dx of an ignored row is %g", got_dx[k]);
@@ -320,16 +327,71 @@ static void head(void) {
 static void head_padding(void) {
     arena_begin("head", "padded rows of 1e30");
     Tensor x = input(1, 2, 9, 8), wte = input(1, 64, 8), targets = integers(0, 10, 2, 9);
-    Tensor losses = f32_output(2, 9), dx = output(2, 9, 8), dwte = f32_output(64, 8), work = scratch(4, 64);
+    Tensor losses = f32_output(2, 9), dx = output(2, 9, 8), dwte = f32_output(64, 8);
+    Tensor work = scratch_as(arena_dtype, 4, 64);
     for (int k = 11 * 8; k < 64 * 8; k++) set(wte, k, 1e30);
     EACH_RUN head_loss(losses, dx, dwte, x, wte, targets, 11, 1, OVERWRITE, work);
     double *want_losses = doubles(18), *want_dx = doubles(18 * 8), *want_dwte = doubles(64 * 8);
     oracle_head_loss(want_losses, want_dx, want_dwte, given(x), given(wte), arena_host(targets), 18, 8, 11, 64, 1);
-    double emulated[2];
-    head_emulation(dx, dwte, want_dx, want_dwte, emulated, given(x), given(wte), arena_host(targets), 11, 1);
-    compare("losses", losses, want_losses, (Bound){ .roundings = 8 + 11 + 6, .floor = 1 });
-    compare("dx", dx, want_dx, (Bound){ .roundings = 8 + 11 + 6, .emulated = emulated[0] });
-    compare("dwte", dwte, want_dwte, (Bound){ .roundings = 8 + 11 + 18 + 6, .emulated = emulated[1] });
+    HeadErrors emulated = head_emulation(losses, dx, dwte, want_losses, want_dx, want_dwte, given(x), given(wte),
+                                         arena_host(targets), 11, 1);
+    compare("losses", losses, want_losses,
+            (Bound){ .roundings = 8 + 11 + 6, .floor = 1, .emulated = emulated.losses });
+    compare("dx", dx, want_dx, (Bound){ .roundings = 8 + 11 + 6, .emulated = emulated.dx });
+    compare("dwte", dwte, want_dwte, (Bound){ .roundings = 8 + 11 + 18 + 6, .emulated = emulated.dwte });
+}
+
+/* The softmax alone, on given logits: losses and gradients have the errors of f32, whatever type the logits have. The
+   shapes take every kernel: rows shared by 32, 256 and 1024 threads, rows longer than registers hold, rows that are not
+   whole vectors, and more rows than run at a time. */
+static void softmax(void) {
+    static const struct { int rows, V, Vp; } shapes[] = {
+        {1, 1, 1}, {70, 9, 13}, {70, 9, 16}, {21, 255, 256}, {21, 256, 256}, {30000, 60, 64}, {1700, 257, 320},
+        {5, 8185, 8192}, {401, 8200, 8256}, {5, 50257, 50304}, {3, 57344, 57344}, {3, 57345, 57408}, {3, 60001, 60001},
+    };
+    for (int i = 0; i < 2 * COUNT(shapes); i++) {
+        int rows = shapes[i / 2].rows, V = shapes[i / 2].V, Vp = shapes[i / 2].Vp;
+        double amplitude = i % 2 ? 60 : 3, dloss = 0.7f;
+        arena_begin("softmax", "%d rows, V=%d Vp=%d x %g", rows, V, Vp, amplitude);
+        Tensor logits = base(amplitude, rows, Vp), losses = f32_output(rows), targets = integers(-1, V - 1, rows);
+        int *target = arena_host(targets);
+        target[rows - 1] = V - 1;
+        EACH_RUN softmax_cross_entropy(losses, logits, logits, targets, V, (float)dloss);
+
+        double *want_losses = doubles(rows), *want = doubles((int64_t)rows * Vp), *got = result(logits);
+        for (int r = 0; r < rows; r++) {
+            double max = -INFINITY, sum = 0, *row = want + (int64_t)r * Vp;
+            for (int v = 0; v < V; v++) max = fmax(max, get(logits, (int64_t)r * Vp + v));
+            for (int v = 0; v < V; v++) sum += exp(get(logits, (int64_t)r * Vp + v) - max);
+            for (int v = 0; v < Vp; v++)
+                row[v] = target[r] < 0 || v >= V ? 0 : exp(get(logits, (int64_t)r * Vp + v) - max) / sum * dloss;
+            want_losses[r] = 0;
+            if (target[r] < 0) continue;
+            want_losses[r] = log(sum) + max - get(logits, (int64_t)r * Vp + target[r]);
+            row[target[r]] -= dloss;
+        }
+        compare("losses", losses, want_losses, (Bound){ .roundings = V + 3, .floor = amplitude + log(V) });
+        compare("dlogits", logits, want, (Bound){ .roundings = V + 6, .condition = 2 * amplitude });
+        int nonzero = 0;
+        for (int64_t k = 0; k < (int64_t)rows * Vp; k++)
+            nonzero += (k % Vp >= V || target[k / Vp] < 0) && got[k] != 0;
+        EXPECT(!nonzero, "%d gradients of padding or of ignored rows are not 0", nonzero);
+    }
+}
+
+/* A row with a NaN, one with an infinity and one of large numbers, between others. */
+static void softmax_extremes(void) {
+    enum { rows = 6, V = 70, Vp = 128 };
+    arena_begin("softmax", "extremes");
+    Tensor logits = base(1, rows, Vp), losses = f32_output(rows), targets = integers(0, V - 1, rows);
+    set(logits, 1 * Vp + 69, NAN);
+    set(logits, 2 * Vp, INFINITY);
+    for (int v = 0; v < V; v++) set(logits, 4 * Vp + v, v == 33 ? -1e30 : -2e30);
+    ((int *)arena_host(targets))[4] = 33;
+    EACH_RUN softmax_cross_entropy(losses, logits, logits, targets, V, 1);
+    const double *loss = result(losses);
+    EXPECT(isfinite(loss[0]) && !isfinite(loss[1]) && !isfinite(loss[2]) && isfinite(loss[3]) && loss[4] == 0
+           && isfinite(loss[5]), "losses %g %g %g %g %g %g", loss[0], loss[1], loss[2], loss[3], loss[4], loss[5]);
 }
 
 static void call_target(void *target) {
@@ -344,8 +406,9 @@ static void call_target(void *target) {
 /* A GPU does not check targets beforehand: the loss is NaN. */
 static void head_bad_target_is_nan(void) {
     arena_begin("head", "two targets outside the vocabulary");
-    Tensor x = input(1, 1, 4, 8), wte = input(1, 16, 8), targets = integers(0, 10, 1, 4), work = scratch(3, 16);
+    Tensor x = input(1, 1, 4, 8), wte = input(1, 16, 8), targets = integers(0, 10, 1, 4);
     Tensor losses = f32_output(1, 4), dx = output(1, 4, 8), dwte = f32_output(16, 8);
+    Tensor work = scratch_as(arena_dtype, 3, 16);
     ((int *)arena_host(targets))[1] = 11;
     ((int *)arena_host(targets))[3] = -2;
     EACH_RUN head_loss(losses, dx, dwte, x, wte, targets, 11, 1, OVERWRITE, work);
@@ -626,6 +689,9 @@ static void call_matmul_backward(Tensor *t) { matmul_backward(t[0], t[1], t[2], 
 static void call_gelu(Tensor *t)            { gelu_forward(t[0], t[1]); }
 static void call_gelu_backward(Tensor *t)   { gelu_backward(t[0], t[1], t[2]); }
 static void call_head(Tensor *t)   { head_loss(t[0], t[1], t[2], t[3], t[4], t[5], 7, 1, OVERWRITE, t[6]); }
+static void call_head_evaluation(Tensor *t) {
+    head_loss(t[0], ABSENT, ABSENT, t[1], t[2], t[3], 7, 1, OVERWRITE, t[4]);
+}
 static void call_matmul_to_f32(Tensor *t)   { matmul_forward(t[0], ABSENT, t[1], t[2], ABSENT); }
 static void call_softmax(Tensor *t)         { softmax_cross_entropy(t[0], t[1], t[2], t[3], 7, 1); }
 static void call_adamw(Tensor *t)           { adamw_update(t[0], ABSENT, t[1], t[2], t[3], t[4].data, 0, t[4].data); }
@@ -638,8 +704,9 @@ static void refusals(void) {
     Tensor row = f32_output(B, T), row2 = f32_output(B, T), ids = integers(0, 6, B, T), out = output(B, T, N);
     Tensor wte = input(1, Vp, C), dwte = f32_output(Vp, C), wpe = input(1, T, C), dwpe = f32_output(T, C);
     Tensor w = input(1, C), dw = f32_output(C), db = f32_output(C), weight = input(1, N, C);
-    Tensor dweight = f32_output(N, C), work = scratch(2, Vp), bias = input(1, N), dbias = f32_output(N);
+    Tensor dweight = f32_output(N, C), work = scratch_as(arena_dtype, 2, Vp), bias = input(1, N), dbias = f32_output(N);
     Tensor pre = output(B, T, N), two_losses = f32_output(2), two_ids = integers(0, 6, 2);
+    Tensor two_f32 = f32_output(2, Vp);
     Tensor flat[4] = { f32_base(1, 9), f32_base(1, 9), f32_base(1, 9), f32_input(1, 9) };
     arena_upload();
     Call calls[] = {
@@ -648,7 +715,9 @@ static void refusals(void) {
         { "layernorm",          call_layernorm,          8, 1 << 5,     .t = { y, z, row, row2, x, u, w, w } },
         { "layernorm backward", call_layernorm_backward, 8, 0,          .t = { y, dw, db, x, u, row, row2, w } },
         { "matmul",             call_matmul,             5, 1 << 1 | 1 << 4, .t = { out, pre, x, weight, bias } },
-        { "matmul",             call_matmul_to_f32,      3, 0,          .t = { work, tensor_row_range(x, 0, 2), wte } },
+        { "matmul",             call_matmul_to_f32,      3, 0,
+                                                         .t = { two_f32, tensor_row_range(x, 0, 2), wte } },
+        { "head",               call_head_evaluation,    5, 0,          .t = { row, x, wte, ids, two_f32 } },
         { "matmul backward",    call_matmul_backward,    7, 1 | 1 << 2 | 1 << 5,
                                                          .t = { y, dweight, dbias, out, x, u, weight } },
         { "gelu",               call_gelu,               2, 0,          .t = { y, x } },
@@ -678,6 +747,8 @@ int main(void) {
     RUN_EACH_DTYPE(gelu_extremes);
     RUN_EACH_DTYPE(head);
     RUN_EACH_DTYPE(head_padding);
+    RUN_EACH_DTYPE(softmax);
+    RUN_EACH_DTYPE(softmax_extremes);
     RUN_EACH_DTYPE(head_bad_target);
     RUN(update);
     RUN(update_refuses_nonfinite_stats);
