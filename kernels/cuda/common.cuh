@@ -121,8 +121,4 @@ template <class T, T over_warp(T)> __device__ inline T block_reduce(T x, T ident
 template <class T> __device__ inline T block_sum(T x) { return block_reduce<T, warp_sum<32, T>>(x, T(0)); }
 __device__ inline float block_max(float x) { return block_reduce<float, warp_max<32>>(x, -INFINITY); }
 
-/* sum = or += the sums, in a fixed order, of the rows of partial (slices, columns): first the columns of sum, then
-   those of sum2, which may be absent. */
-void slices_sum(Tensor sum, Tensor sum2, const float *partial, int slices, Into into);
-
 #endif
