@@ -49,6 +49,8 @@ template <class T> struct Pack {
     __device__ inline void store(T *address) const            { *(uint4 *)address = bits; }
     __device__ inline void to_float(float (&f)[SIZE]) const;
     static __device__ inline Pack from_float(const float (&f)[SIZE]);
+    /* to_float is computed again afterwards: the compiler keeps the pack in registers, not its floats */
+    __device__ inline void forget_floats() { asm("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w)); }
 };
 
 template <> __device__ inline void Pack<float>::to_float(float (&f)[4]) const {

@@ -123,108 +123,115 @@ void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor r
 
 /* ---- backward */
 
-/* A lane has 8 columns, C up to 256 a team of one warp, C up to 2048 one of eight: 24 registers for the sums of its
-   columns, 12 in bf16 for the operands of a row, 12 for those of the next one, which are loaded meanwhile. 24 warps on
-   an SM (80 registers) have 36 KiB in flight; 3.2 TB/s at 900 ns need 22 KiB. */
-enum { COLUMNS = 8, MAX_WARPS = 12, MAX_THREADS = 32 * MAX_WARPS, RESIDENT_WARPS = 24 };
+/* A lane has 8 columns, of two rows at a time: a team of one warp does for C up to 256, one of eight for 2048. In bf16
+   a lane has 24 registers for the sums of its columns and 24 for operands, 80 in all. The loads of the 24 warps of an
+   SM are 72 KiB; 3.2 TB/s of loads at a latency of 900 ns need 22 KiB in flight. */
+enum { COLUMNS = 8, TOGETHER = 2, MAX_WARPS = 12, MAX_THREADS = 32 * MAX_WARPS };
+template <class T> constexpr int RESIDENT_WARPS = sizeof(T) == 2 ? 24 : 12;
 
-template <class T> struct Row {
-    static constexpr int SIZE = Pack<T>::SIZE, PACKS = COLUMNS / SIZE;
-    Pack<T> x[PACKS], dnormed[PACKS], dx[PACKS];
-    float   mean, rstd;
-};
-
-/* Sums over a team of warps; every lane gets them. Two slots alternate from row to row: the barrier of the row between
-   separates the reads of a slot from its next writes. */
-__device__ inline float2 team_sum(float2 v, int team, int team_warps, int turn) {
-    __shared__ float2 slot[2][MAX_WARPS];
-    v.x = warp_sum(v.x);
-    v.y = warp_sum(v.y);
+/* Sums over a team of warps; every lane gets them. Two slots alternate from step to step: the barrier of the step
+   between separates the reads of a slot from its next writes. */
+__device__ inline float4 team_sum(float4 v, int team, int team_warps, int turn) {
+    __shared__ float4 slot[2][MAX_WARPS];
+    v = make_float4(warp_sum(v.x), warp_sum(v.y), warp_sum(v.z), warp_sum(v.w));
     if (team_warps == 1) return v;
     if (threadIdx.x % 32 == 0) slot[turn][threadIdx.x / 32] = v;
     asm volatile("bar.sync %0, %1;" :: "r"(team + 1), "r"(32 * team_warps) : "memory");
     v = slot[turn][team * team_warps];
+    #pragma unroll 1
     for (int w = 1; w < team_warps; w++) {
-        v.x += slot[turn][team * team_warps + w].x;
-        v.y += slot[turn][team * team_warps + w].y;
+        const float4 other = slot[turn][team * team_warps + w];
+        v = make_float4(v.x + other.x, v.y + other.y, v.z + other.z, v.w + other.w);
     }
     return v;
 }
 
-/* One pass over dnormed, x and dx makes dx and the block's part of the column sums: of dweight, dbias and dx as it is
+/* One pass over dnormed, x and dx makes dx and the block's part of the column sums: of dweight, dbias, and dx as it is
    stored. The operands stay as they were loaded and are widened twice, which halves their registers in bf16. */
-template <class T> __global__ void __launch_bounds__(MAX_THREADS, RESIDENT_WARPS / MAX_WARPS)
+template <class T> __global__ void __launch_bounds__(MAX_THREADS, RESIDENT_WARPS<T> / MAX_WARPS)
 layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x, const float *mean, const float *rstd,
-                          const T *weight, int64_t rows, int C, int team_warps, bool add) {
-    constexpr int SIZE = Row<T>::SIZE, PACKS = Row<T>::PACKS;
+                          const T *weight, int64_t rows, int C, float per_column, int team_warps, bool add) {
+    constexpr int SIZE = Pack<T>::SIZE, PACKS = COLUMNS / SIZE;
     extern __shared__ float team_total[];           /* (teams, 3 C) */
     const int team_lanes = 32 * team_warps, teams = blockDim.x / team_lanes;
     const int team = threadIdx.x / team_lanes, lane = threadIdx.x % team_lanes;
-    const int64_t step = (int64_t)gridDim.x * teams;
-    float w[PACKS][SIZE] = {}, dw[PACKS][SIZE] = {}, db[PACKS][SIZE] = {}, dx_total[PACKS][SIZE] = {};
-    int column[PACKS], turn = 0;
-    #pragma unroll
-    for (int j = 0; j < PACKS; j++) {
-        column[j] = (team_lanes * j + lane) * SIZE;
-        if (column[j] < C) Pack<T>::load(weight + column[j]).to_float(w[j]);
-    }
-    const auto load = [&](int64_t row) {
-        Row<T> r;
+    const int64_t step = (int64_t)gridDim.x * teams * TOGETHER;
+    float dw[PACKS][SIZE] = {}, db[PACKS][SIZE] = {}, dx_total[PACKS][SIZE] = {};
+    int turn = 0;
+    for (int64_t row = (int64_t)(blockIdx.x * teams + team) * TOGETHER; row < rows; row += step, turn ^= 1) {
+        Pack<T> x_pack[TOGETHER][PACKS], dn_pack[TOGETHER][PACKS], dx_pack[TOGETHER][PACKS];
+        float mu[TOGETHER], scale[TOGETHER], sum[TOGETHER][2] = {};
         #pragma unroll
-        for (int j = 0; j < PACKS; j++) {
-            const int64_t at = row * C + column[j];
-            const bool own = row < rows && column[j] < C;
-            r.x[j].bits = r.dnormed[j].bits = r.dx[j].bits = make_uint4(0, 0, 0, 0);
-            if (own) r.x[j] = Pack<T>::load_once(x + at);
-            if (own) r.dnormed[j] = Pack<T>::load_once(dnormed + at);
-            if (own && add) r.dx[j] = Pack<T>::load(dx + at);
-        }
-        r.mean = row < rows ? mean[row] : 0;
-        r.rstd = row < rows ? rstd[row] : 0;
-        return r;
-    };
-    Row<T> next = load((int64_t)blockIdx.x * teams + team);
-    for (int64_t row = (int64_t)blockIdx.x * teams + team; row < rows; row += step, turn ^= 1) {
-        const Row<T> now = next;
-        next = load(row + step);
-        float2 row_sums = { 0, 0 };                 /* of g = dnormed * weight, and of g times the normalised x */
-        #pragma unroll
-        for (int j = 0; j < PACKS; j++) {
-            float value[SIZE], dn[SIZE];
-            now.x[j].to_float(value);
-            now.dnormed[j].to_float(dn);
+        for (int r = 0; r < TOGETHER; r++) {
+            const bool own = row + r < rows;
             #pragma unroll
-            for (int k = 0; k < SIZE; k++) {
-                const float normed = (value[k] - now.mean) * now.rstd, g = dn[k] * w[j][k];
-                dw[j][k] += dn[k] * normed;
-                db[j][k] += dn[k];
-                row_sums.x += g;
-                row_sums.y += g * normed;
+            for (int j = 0; j < PACKS; j++) {
+                const int c = (team_lanes * j + lane) * SIZE;
+                const int64_t at = (row + r) * C + c;
+                x_pack[r][j].bits = dn_pack[r][j].bits = dx_pack[r][j].bits = make_uint4(0, 0, 0, 0);
+                if (own && c < C) x_pack[r][j] = Pack<T>::load_once(x + at);
+                if (own && c < C) dn_pack[r][j] = Pack<T>::load_once(dnormed + at);
+                if (own && c < C && add) dx_pack[r][j] = Pack<T>::load(dx + at);
+            }
+            mu[r] = own ? mean[row + r] : 0;
+            scale[r] = own ? rstd[row + r] : 0;
+        }
+        #pragma unroll
+        for (int j = 0; j < PACKS; j++) {           /* sums of g = dnormed * weight, and of g (x - mean) */
+            const int c = (team_lanes * j + lane) * SIZE;
+            if (c >= C) continue;
+            float w[SIZE];
+            Pack<T>::load(weight + c).to_float(w);
+            #pragma unroll
+            for (int r = 0; r < TOGETHER; r++) {
+                float value[SIZE], dn[SIZE];
+                x_pack[r][j].to_float(value);
+                dn_pack[r][j].to_float(dn);
+                #pragma unroll
+                for (int k = 0; k < SIZE; k++) {
+                    const float centred = value[k] - mu[r], g = dn[k] * w[k];
+                    dw[j][k] += dn[k] * (centred * scale[r]);
+                    db[j][k] += dn[k];
+                    sum[r][0] += g;
+                    sum[r][1] += g * centred;
+                }
             }
         }
-        row_sums = team_sum(row_sums, team, team_warps, turn);
-        const float g_mean = row_sums.x / (float)C, gx_mean = row_sums.y / (float)C;
+        const float4 total = team_sum({ sum[0][0], sum[0][1], sum[1][0], sum[1][1] }, team, team_warps, turn);
+        const float g_mean[TOGETHER]  = { total.x * per_column, total.z * per_column };
+        const float gx_mean[TOGETHER] = { total.y * per_column * scale[0], total.w * per_column * scale[1] };
         #pragma unroll
-        for (int j = 0; j < PACKS; j++) {
-            if (column[j] >= C) continue;
-            float value[SIZE], dn[SIZE], to[SIZE];
-            now.x[j].to_float(value);
-            now.dnormed[j].to_float(dn);
-            now.dx[j].to_float(to);
+        for (int j = 0; j < PACKS; j++) {           /* dx = or += rstd (g - mean of g - normed * mean of g normed) */
+            const int c = (team_lanes * j + lane) * SIZE;
+            if (c >= C) continue;
+            float w[SIZE];
+            Pack<T>::load(weight + c).to_float(w);
             #pragma unroll
-            for (int k = 0; k < SIZE; k++)
-                to[k] += now.rstd * (dn[k] * w[j][k] - g_mean - (value[k] - now.mean) * now.rstd * gx_mean);
-            const Pack<T> rounded = Pack<T>::from_float(to);
-            rounded.store(dx + row * C + column[j]);
-            rounded.to_float(to);
-            #pragma unroll
-            for (int k = 0; k < SIZE; k++) dx_total[j][k] += to[k];
+            for (int r = 0; r < TOGETHER; r++) {
+                if (row + r >= rows) continue;
+                const float of_one = -scale[r] * g_mean[r], of_x = -scale[r] * scale[r] * gx_mean[r];
+                float value[SIZE], dn[SIZE], to[SIZE];
+                x_pack[r][j].forget_floats();
+                dn_pack[r][j].forget_floats();
+                x_pack[r][j].to_float(value);
+                dn_pack[r][j].to_float(dn);
+                dx_pack[r][j].to_float(to);
+                #pragma unroll
+                for (int k = 0; k < SIZE; k++)
+                    to[k] += scale[r] * (dn[k] * w[k]) + ((value[k] - mu[r]) * of_x + of_one);
+                const Pack<T> rounded = Pack<T>::from_float(to);
+                rounded.store(dx + (row + r) * C + c);
+                rounded.to_float(to);
+                #pragma unroll
+                for (int k = 0; k < SIZE; k++) dx_total[j][k] += to[k];
+            }
         }
     }
     #pragma unroll
     for (int j = 0; j < PACKS; j++) {
-        if (column[j] >= C) continue;
-        float *to = team_total + team * 3 * C + column[j];
+        const int c = (team_lanes * j + lane) * SIZE;
+        if (c >= C) continue;
+        float *to = team_total + team * 3 * C + c;
         #pragma unroll
         for (int k = 0; k < SIZE; k++) {
             to[k]         = dw[j][k];
@@ -235,6 +242,7 @@ layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x,
     __syncthreads();
     for (int i = threadIdx.x; i < sums.columns; i += blockDim.x) {
         float total = 0;
+        #pragma unroll 4
         for (int t = 0; t < teams; t++) total += team_total[t * 3 * C + i];
         sums.partial[(int64_t)blockIdx.x * sums.columns + i] = total;
     }
@@ -242,18 +250,18 @@ layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x,
 }
 
 /* As many blocks as are resident on the 132 SMs of an H200, on any card: the order of the sums, and so their bits,
-   depend on the shape alone. A team has at least two rows. */
+   depend on the shape alone. */
 template <class T> static void backward_of_packs(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,
                                                  Tensor x, Tensor mean, Tensor rstd, Tensor weight,
                                                  Into dx_into, Into into) {
     const int64_t rows = tensor_rows(x), C = tensor_columns(x);
     const int team_warps = (int)ceil_div(C, 32 * COLUMNS), teams = MAX_WARPS / team_warps, warps = teams * team_warps;
-    int64_t blocks = min((int64_t)132 * (RESIDENT_WARPS / warps), ceil_div(rows, 2 * teams));
+    int64_t blocks = min((int64_t)132 * (RESIDENT_WARPS<T> / warps), ceil_div(rows, TOGETHER * teams));
     blocks = min(blocks, PARTIAL_COUNT / (3 * C));
     LAUNCH(layernorm_backward_kernel<T>, (unsigned)blocks, 32 * warps, 3 * (size_t)(teams * C) * sizeof(float),
            partial_sums(blocks, dweight, dbias, dx_sum, into), (T *)dx.data, (const T *)dnormed.data, (const T *)x.data,
-           (const float *)mean.data, (const float *)rstd.data, (const T *)weight.data, rows, (int)C, team_warps,
-           dx_into == ACCUMULATE);
+           (const float *)mean.data, (const float *)rstd.data, (const T *)weight.data, rows, (int)C, 1.0f / (float)C,
+           team_warps, dx_into == ACCUMULATE);
 }
 
 template <class T> __global__ void __launch_bounds__(THREADS)

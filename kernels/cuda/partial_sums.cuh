@@ -47,6 +47,7 @@ PartialSums partial_sums(int64_t slices, Tensor a, Tensor b, Tensor c, Into into
 
 /* The end of the kernel, called by all threads of every block: at most 12 warps. */
 __device__ inline void partial_sums_finish(const PartialSums &s) {
+    constexpr int AHEAD = 12;       /* loads in flight: 264 slices are 22 for each of 12 warps */
     __shared__ float part[12][32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const int index = arrive(s.arrivals, s.last);
@@ -54,13 +55,20 @@ __device__ inline void partial_sums_finish(const PartialSums &s) {
     for (int tile = index; 32 * tile < s.columns; tile += (int)s.last) {
         const int c = 32 * tile + lane;
         float total = 0;
-        if (c < s.columns) {
-            #pragma unroll 8
-            for (int i = warp; i < s.slices; i += warps) total += __ldcg(s.partial + (int64_t)i * s.columns + c);
+        for (int first = warp; c < s.columns && first < s.slices; first += AHEAD * warps) {
+            float f[AHEAD];
+            #pragma unroll
+            for (int k = 0; k < AHEAD; k++) {
+                const int i = first + k * warps;
+                f[k] = i < s.slices ? __ldcg(s.partial + (int64_t)i * s.columns + c) : 0.0f;
+            }
+            #pragma unroll
+            for (int k = 0; k < AHEAD; k++) total += f[k];
         }
         part[warp][lane] = total;
         __syncthreads();
         if (warp == 0 && c < s.columns) {
+            #pragma unroll 4
             for (int w = 1; w < warps; w++) total += part[w][lane];
             float *to = c < s.width ? s.to[0] + c : c < 2 * s.width ? s.to[1] + c - s.width : s.to[2] + c - 2 * s.width;
             *to = (s.add ? *to : 0.0f) + total;
