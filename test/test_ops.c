@@ -16,6 +16,7 @@ static const char *const into_name[] = { "=", "+=" };
 static void embedding(void) {
     static const struct { int B, T, C, Vp, positions; } shapes[] = {
         {1, 1, 1, 1, 1}, {3, 7, 5, 9, 8}, {2, 63, 33, 50, 65}, {1, 65, 64, 257, 65}, {5, 64, 96, 7, 70},
+        {9, 1000, 8, 5, 1000}, {16, 600, 4, 300, 601}, {1, 40, 1, 66000, 40},
     };
     for (int i = 0; i < 2 * COUNT(shapes); i++) {
         int B = shapes[i / 2].B, T = shapes[i / 2].T, C = shapes[i / 2].C, Vp = shapes[i / 2].Vp;
