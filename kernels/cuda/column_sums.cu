@@ -15,10 +15,8 @@ enum {
    bytes, or one where rows are not aligned to 16 bytes. */
 template <class T, int WIDTH> __global__ void __launch_bounds__(WARPS * LANES)
 column_sums_kernel(PartialSums sums, const T *x, int64_t rows, int64_t columns, int64_t pitch, int64_t slice_rows) {
-    constexpr int STEP = 36;        /* 32 lanes + 4: the 8 values of a lane are in different banks */
-    __shared__ float warp_total[WARPS][WIDTH * STEP];
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
-    const int64_t tile = (int64_t)blockIdx.x * LANES * WIDTH, column = tile + lane * WIDTH;
+    const int64_t column = ((int64_t)blockIdx.x * LANES + lane) * WIDTH;
     const int64_t first = blockIdx.y * slice_rows, last = min(first + slice_rows, rows);
     float sum[WIDTH] = {};
     if (column < columns) {
@@ -30,21 +28,10 @@ column_sums_kernel(PartialSums sums, const T *x, int64_t rows, int64_t columns, 
             for (int i = 0; i < WIDTH; i++) sum[i] += f[i];
         }
     }
-    #pragma unroll
-    for (int i = 0; i < WIDTH; i++) warp_total[warp][i * STEP + lane] = sum[i];
-    __syncthreads();
-    const int at = threadIdx.x % WIDTH * STEP + threadIdx.x / WIDTH;
-    if (threadIdx.x < LANES * WIDTH && tile + threadIdx.x < columns) {
-        float total = 0;
-        #pragma unroll
-        for (int i = 0; i < WARPS; i++) total += warp_total[i][at];
-        sums.partial[blockIdx.y * columns + tile + threadIdx.x] = total;
-    }
-    partial_sums_finish(sums);
+    partial_sums_finish_tile(sums, sum);
 }
 
 template <class T, int WIDTH> static void column_sums_of(Tensor sum, Tensor t, Into into) {
-    static_assert(WIDTH <= WARPS, "a block has a thread for every column");
     const int64_t rows = tensor_rows(t), columns = tensor_columns(t);
     const int64_t tiles = ceil_div(columns, LANES * WIDTH);
     int64_t slices = ceil_div(BLOCKS, tiles);

@@ -77,4 +77,24 @@ __device__ inline void partial_sums_finish(const PartialSums &s) {
     }
 }
 
+/* The same for a kernel whose block (tile, slice) has 8 warps and 32 WIDTH columns: a lane has WIDTH neighbours of
+   them, and in sum what its warp has added up of the slice. */
+template <int WIDTH> __device__ inline void partial_sums_finish_tile(const PartialSums &s, const float (&sum)[WIDTH]) {
+    constexpr int WARPS = 8, STEP = 36;     /* 32 lanes + 4: the 8 values of a lane are in different banks */
+    static_assert(WIDTH <= WARPS, "a block has a thread for every column");
+    __shared__ float warp_total[WARPS][WIDTH * STEP];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    #pragma unroll
+    for (int i = 0; i < WIDTH; i++) warp_total[warp][i * STEP + lane] = sum[i];
+    __syncthreads();
+    const int column = blockIdx.x * 32 * WIDTH + threadIdx.x, at = threadIdx.x % WIDTH * STEP + threadIdx.x / WIDTH;
+    if (threadIdx.x < 32 * WIDTH && column < s.columns) {
+        float total = 0;
+        #pragma unroll
+        for (int i = 0; i < WARPS; i++) total += warp_total[i][at];
+        s.partial[(int64_t)blockIdx.y * s.columns + column] = total;
+    }
+    partial_sums_finish(s);
+}
+
 #endif
