@@ -1,6 +1,6 @@
 /* test/bench_ops.c - Every memory-bound op alone, at the shapes of a training step of GPT-2 124M and of d4 (make
    bench-ops): microseconds, GB/s by the bytes that the op must read and write at least, and their ratio to the copy
-   rate, which is measured first. Operands rotate through 4 GiB, far more than an L2 cache. On a CPU: a small shape in f32.
+   rate, which is measured first. Operands rotate through 4 GiB, far more than an L2 cache. On a CPU a small shape.
 
    A round issues two copies of 2 GiB, which keep the GPU busy while the host issues CALLS calls behind them, and takes
    the time of all less that of the copies: what the host needs to launch a kernel does not count. */

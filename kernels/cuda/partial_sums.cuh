@@ -42,7 +42,7 @@ struct PartialSums {
     Arrivals *arrivals;
 };
 
-/* Of at most PARTIAL_COUNT / columns slices; b and c may be absent, b if c is. The memory is shared by all kernels. */
+/* Of at most PARTIAL_COUNT / columns slices; c, or b and c, may be absent. The memory is shared by all kernels. */
 PartialSums partial_sums(int64_t slices, Tensor a, Tensor b, Tensor c, Into into);
 
 /* The end of the kernel, called by all threads of every block: at most 12 warps. */
