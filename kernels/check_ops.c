@@ -75,7 +75,7 @@ void check_residual_layernorm(Tensor sum, Tensor normed, Tensor mean, Tensor rst
     }
 }
 
-void check_layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed,
+void check_layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,
                               Tensor x, Tensor mean, Tensor rstd, Tensor weight) {
     const char *op = "layernorm backward";
     check_float(op, "x", x, 2);
@@ -90,6 +90,7 @@ void check_layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dn
     check_tensor(op, "weight", weight, x.dtype, 1, C);
     check_tensor(op, "dweight", dweight, F32, 1, C);
     check_tensor(op, "dbias", dbias, F32, 1, C);
+    if (dx_sum.data) check_tensor(op, "dx_sum", dx_sum, F32, 1, C);
 }
 
 void check_gelu(const char *op, Tensor y, Tensor x) {

@@ -324,21 +324,22 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
     Params *p = &m->params, *g = &m->grads;
     Acts *a = &m->acts;
     head_loss(a->losses, a->dbranch, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
-    layernorm_backward(a->dres, g->lnfw, g->lnfb, a->dbranch, a->res, a->lnf_mean, a->lnf_rstd, p->lnfw,
-                       OVERWRITE, into);
+    layernorm_backward(a->dres, g->lnfw, g->lnfb, g->block[m->config.L - 1].fcprojb, a->dbranch, a->res, a->lnf_mean,
+                       a->lnf_rstd, p->lnfw, OVERWRITE, into);
     if (ready) ready(context, m->config.L);
     for (int l = m->config.L - 1; l >= 0; l--) {
         BlockParams *w = &p->block[l], *dw = &g->block[l];
         BlockActs *s = &a->block[l];
-        matmul_backward(a->dfch, dw->fcprojw, dw->fcprojb, a->dres, s->gelu, s->fch, w->fcprojw, into);
+        Tensor before = l > 0 ? g->block[l - 1].fcprojb : ABSENT;
+        matmul_backward(a->dfch, dw->fcprojw, ABSENT, a->dres, s->gelu, s->fch, w->fcprojw, into);
         matmul_backward(a->dbranch, dw->fcw, dw->fcb, a->dfch, s->ln2, ABSENT, w->fcw, into);
-        layernorm_backward(a->dres, dw->ln2w, dw->ln2b, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd, w->ln2w,
-                           ACCUMULATE, into);
-        matmul_backward(a->dbranch, dw->projw, dw->projb, a->dres, s->atty, ABSENT, w->projw, into);
+        layernorm_backward(a->dres, dw->ln2w, dw->ln2b, dw->projb, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd,
+                           w->ln2w, ACCUMULATE, into);
+        matmul_backward(a->dbranch, dw->projw, ABSENT, a->dres, s->atty, ABSENT, w->projw, into);
         attention_backward(m, a->dqkv, a->dbranch, s->atty, s->lse, s->att, s->qkv);
         matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
-        layernorm_backward(a->dres, dw->ln1w, dw->ln1b, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd, w->ln1w,
-                           ACCUMULATE, into);
+        layernorm_backward(a->dres, dw->ln1w, dw->ln1b, before, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd,
+                           w->ln1w, ACCUMULATE, into);
         if (ready) ready(context, l);
     }
     /* a tied head has written dwte */

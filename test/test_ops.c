@@ -16,6 +16,7 @@ static const char *const into_name[] = { "=", "+=" };
 static void embedding(void) {
     static const struct { int B, T, C, Vp, positions; } shapes[] = {
         {1, 1, 1, 1, 1}, {3, 7, 5, 9, 8}, {2, 63, 33, 50, 65}, {1, 65, 64, 257, 65}, {5, 64, 96, 7, 70},
+        {9, 1000, 8, 5, 1000}, {16, 600, 4, 300, 601}, {1, 40, 1, 66000, 40},
     };
     for (int i = 0; i < 2 * COUNT(shapes); i++) {
         int B = shapes[i / 2].B, T = shapes[i / 2].T, C = shapes[i / 2].C, Vp = shapes[i / 2].Vp;
@@ -44,10 +45,11 @@ static void embedding(void) {
 static void layernorm(void) {
     static const struct { int B, T, C; double offset; } shapes[] = {
         {1, 1, 1, 0}, {3, 7, 5, 0}, {1, 63, 64, 0}, {2, 65, 129, 0}, {1, 1, 1001, 0}, {3, 7, 40, 100},
-        {1, 9, 768, -100},
+        {1, 9, 768, -100}, {3, 1001, 8, 0}, {5, 151, 256, 0}, {2, 67, 384, 0}, {1, 131, 1280, 0}, {1, 65, 1600, 0},
+        {1, 67, 2048, 0}, {1, 66, 2056, 0},
     };
-    enum { BRANCH = 1, IN_PLACE = 2, DX_ADD = 4, DW_ADD = 8 };
-    static const int variants[] = { 0, BRANCH | DX_ADD, DW_ADD, BRANCH | IN_PLACE | DX_ADD | DW_ADD };
+    enum { BRANCH = 1, IN_PLACE = 2, DX_ADD = 4, DW_ADD = 8, DX_SUM = 16 };
+    static const int variants[] = { DX_SUM, BRANCH | DX_ADD, DW_ADD, BRANCH | IN_PLACE | DX_ADD | DW_ADD | DX_SUM };
     for (int i = 0; i < COUNT(variants) * COUNT(shapes); i++) {
         int B = shapes[i / 4].B, T = shapes[i / 4].T, C = shapes[i / 4].C, rows = B * T, variant = variants[i % 4];
         Into dx_into = variant & DX_ADD ? ACCUMULATE : OVERWRITE, dw_into = variant & DW_ADD ? ACCUMULATE : OVERWRITE;
@@ -82,9 +84,10 @@ static void layernorm(void) {
         for (int k = 0; k < rows * C; k++) set(s, k, want_sum[k]);
         Tensor dx = output_into(dx_into, B, T, C);
         Tensor dweight = f32_output_into(dw_into, C), dbias = f32_output_into(dw_into, C);
+        Tensor dx_sum = variant & DX_SUM ? f32_output_into(dw_into, C) : ABSENT;
         EACH_RUN {
             residual_layernorm_forward(sum, normed, mean, rstd, x, branch, weight, bias);
-            layernorm_backward(dx, dweight, dbias, dnormed, s, mean_in, rstd_in, weight, dx_into, dw_into);
+            layernorm_backward(dx, dweight, dbias, dx_sum, dnormed, s, mean_in, rstd_in, weight, dx_into, dw_into);
         }
         if (sum.data) compare("sum", sum, want_sum, (Bound){ .roundings = 1 });
         compare("mean", mean, want_mean,
@@ -102,6 +105,15 @@ static void layernorm(void) {
                 (Bound){ .roundings = rows + 2, .floor = sqrt(rows) });
         compare("dbias", dbias, plus(want_dbias, dbias, dw_into),
                 (Bound){ .roundings = rows + 1, .floor = sqrt(rows) / 2 });
+        if (!dx_sum.data) continue;
+
+        /* The sum of dx as it is stored; dx itself has been compared. */
+        const double *stored = result(dx);
+        double *want_dx_sum = doubles(C);
+        for (int c = 0; c < C; c++) want_dx_sum[c] = 0;
+        for (int k = 0; k < rows * C; k++) want_dx_sum[k % C] += stored[k];
+        compare("dx_sum", dx_sum, plus(want_dx_sum, dx_sum, dw_into),
+                (Bound){ .roundings = rows + 1, .floor = sqrt(rows) * max_rstd / 2 });
     }
 }
 
@@ -682,7 +694,7 @@ static void call_embedding(Tensor *t)          { embedding_forward(t[0], t[1], t
 static void call_embedding_backward(Tensor *t) { embedding_backward(t[0], t[1], t[2], t[3], OVERWRITE); }
 static void call_layernorm(Tensor *t) { residual_layernorm_forward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]); }
 static void call_layernorm_backward(Tensor *t) {
-    layernorm_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], OVERWRITE, OVERWRITE);
+    layernorm_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], OVERWRITE, OVERWRITE);
 }
 static void call_matmul(Tensor *t)          { matmul_forward(t[0], t[1], t[2], t[3], t[4]); }
 static void call_matmul_backward(Tensor *t) { matmul_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], OVERWRITE); }
@@ -703,7 +715,7 @@ static void refusals(void) {
     Tensor x = input(1, B, T, C), y = output(B, T, C), z = output(B, T, C), u = input(1, B, T, C);
     Tensor row = f32_output(B, T), row2 = f32_output(B, T), ids = integers(0, 6, B, T), out = output(B, T, N);
     Tensor wte = input(1, Vp, C), dwte = f32_output(Vp, C), wpe = input(1, T, C), dwpe = f32_output(T, C);
-    Tensor w = input(1, C), dw = f32_output(C), db = f32_output(C), weight = input(1, N, C);
+    Tensor w = input(1, C), dw = f32_output(C), db = f32_output(C), ds = f32_output(C), weight = input(1, N, C);
     Tensor dweight = f32_output(N, C), work = scratch_as(arena_dtype, 2, Vp), bias = input(1, N), dbias = f32_output(N);
     Tensor pre = output(B, T, N), two_losses = f32_output(2), two_ids = integers(0, 6, 2);
     Tensor two_f32 = f32_output(2, Vp);
@@ -713,7 +725,7 @@ static void refusals(void) {
         { "embedding",          call_embedding,          4, 0,          .t = { y, ids, wte, wpe } },
         { "embedding backward", call_embedding_backward, 4, 0,          .t = { dwte, dwpe, x, ids }, .either = 1 << 2 },
         { "layernorm",          call_layernorm,          8, 1 << 5,     .t = { y, z, row, row2, x, u, w, w } },
-        { "layernorm backward", call_layernorm_backward, 8, 0,          .t = { y, dw, db, x, u, row, row2, w } },
+        { "layernorm backward", call_layernorm_backward, 9, 1 << 3, .t = { y, dw, db, ds, x, u, row, row2, w } },
         { "matmul",             call_matmul,             5, 1 << 1 | 1 << 4, .t = { out, pre, x, weight, bias } },
         { "matmul",             call_matmul_to_f32,      3, 0,
                                                          .t = { two_f32, tensor_row_range(x, 0, 2), wte } },

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "../check_ops.h"
+#include "../gemm.h"
 
 static const float EPS = 1e-5f;
 
@@ -75,9 +76,9 @@ static void weight_gradients(Tensor dweight, Tensor dbias, Tensor dnormed, Tenso
     }
 }
 
-void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed,
-                        Tensor x, Tensor mean, Tensor rstd, Tensor weight, Into dx_into, Into dweight_into) {
-    check_layernorm_backward(dx, dweight, dbias, dnormed, x, mean, rstd, weight);
+void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,
+                        Tensor x, Tensor mean, Tensor rstd, Tensor weight, Into dx_into, Into into) {
+    check_layernorm_backward(dx, dweight, dbias, dx_sum, dnormed, x, mean, rstd, weight);
     int64_t rows = tensor_rows(x), C = tensor_columns(x);
     const float *restrict w = weight.data;
     #pragma omp parallel for schedule(static)
@@ -94,5 +95,6 @@ void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed,
         for (int64_t c = 0; c < C; c++)
             to[c] += scale * (dn[c] * w[c] - g_mean - (row[c] - mu) * scale * gx_mean);
     }
-    weight_gradients(dweight, dbias, dnormed, x, mean, rstd, dweight_into);
+    weight_gradients(dweight, dbias, dnormed, x, mean, rstd, into);
+    if (dx_sum.data) column_sums(dx_sum, dx, into);
 }

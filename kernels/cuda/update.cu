@@ -1,7 +1,7 @@
 /* The end of a training step. Sums are made in two stages of a fixed shape, in double: 256 threads of 1056 blocks (8
-   for each SM of an H200, on any card), then one block over the 1056 partial sums: the same bits every time. */
+   for each SM of an H200, on any card), then the last of them over the 1056 partial sums: the same bits every time. */
 #include <math.h>
-#include "common.cuh"
+#include "partial_sums.cuh"
 extern "C" {
 #include "../device.h"
 #include "../update.h"
@@ -27,10 +27,12 @@ void loss_add(StepStats *stats, Tensor losses, float scale) {
 }
 
 static __device__ double partial[SUM_BLOCKS];
+static __device__ Arrivals square_arrivals;
 
 /* Squares are double: 1e25 squared overflows a float. An H200 does 13 multiplications in double in the time in which it
    reads a float. */
-static __global__ void __launch_bounds__(THREADS) square_sum_kernel(const float *grads, int64_t count, bool packs) {
+static __global__ void __launch_bounds__(THREADS)
+square_sum_kernel(StepStats *stats, const float *grads, int64_t count, bool packs) {
     const int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x, threads = (int64_t)SUM_BLOCKS * THREADS;
     const int64_t whole = packs ? count / 4 : 0;
     double total[4] = {};
@@ -44,20 +46,17 @@ static __global__ void __launch_bounds__(THREADS) square_sum_kernel(const float 
     for (int64_t i = 4 * whole + thread; i < count; i += threads) total[0] += (double)grads[i] * grads[i];
     const double sum = block_sum((total[0] + total[1]) + (total[2] + total[3]));
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
-}
-
-static __global__ void __launch_bounds__(ONE_BLOCK) square_total_kernel(StepStats *stats) {
-    double total = 0;
-    for (int i = threadIdx.x; i < SUM_BLOCKS; i += ONE_BLOCK) total += partial[i];
-    total = block_sum(total);
-    if (threadIdx.x == 0) stats->square_sum += total;
+    if (arrive(&square_arrivals, 1) < 0) return;
+    double all = 0;
+    for (int i = threadIdx.x; i < SUM_BLOCKS; i += THREADS) all += __ldcg(&partial[i]);
+    all = block_sum(all);
+    if (threadIdx.x == 0) stats->square_sum += all;
 }
 
 void gradient_square_sum(StepStats *stats, Tensor grads) {
     REQUIRE(grads.data && grads.dtype == F32, "norm: gradients are %s, want f32", dtype_name(grads.dtype));
-    LAUNCH(square_sum_kernel, SUM_BLOCKS, THREADS, 0, (const float *)grads.data, tensor_count(grads),
+    LAUNCH(square_sum_kernel, SUM_BLOCKS, THREADS, 0, stats, (const float *)grads.data, tensor_count(grads),
            (uintptr_t)grads.data % 16 == 0);
-    LAUNCH(square_total_kernel, 1, ONE_BLOCK, 0, stats);
 }
 
 static __global__ void update_decide_kernel(StepStats *stats) {
