@@ -17,7 +17,15 @@
 #include "llmc/os.h"
 #include "llmc/ranks.h"
 #include "llmc/settings.h"
+#include "llmc/train_step.h"
 #include "llmc/warnings.h"
+
+/* A step that was issued. */
+typedef struct {
+    TrainState     before;
+    double         learning_rate;
+    int64_t        targets;
+} PendingStep;
 
 typedef struct {
     Settings       settings;
@@ -32,12 +40,14 @@ typedef struct {
     GPT            gpt;
     Optimizer      optimizer;
     Schedule       schedule;
-    int64_t        sequences;                   /* of an update */
-    int32_t       *inputs, *targets;            /* of a micro-batch, on the host */
+    TrainStep      step;
     const char    *from;                        /* checkpoint that gives model and weights; NULL = neither */
     char          *checkpoint;                  /* the same if a resume continues from it; NULL = the run begins */
     char          *changes;                     /* options that the resume changes; NULL = none */
     TrainState     state;
+    PendingStep    pending[2];                  /* by the number of steps before it */
+    double         step_ms, stops;              /* a recent maximum; ranks that want to stop */
+    int            save;                        /* whether a rank wants to save */
     RunDir         dir;                         /* --out */
     Report         report;
     Saver          saver;
@@ -62,7 +72,7 @@ static void prepare_run(Run *run) {
     run->config = model_config(s, run->from, &saved, bytes ? 256 : 50257);
     REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
             run->from ? run->from : "--vocab", run->config.V);
-    run->sequences = settings_sequences(s, run->config.T, run->checkpoint != NULL);
+    run->step.sequences = settings_sequences(s, run->config.T, run->checkpoint != NULL);
     run->schedule = settings_schedule(s, run->options);
     if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt, run->config.V, &(int){0}));
     if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, run->options, run->dir.base != NULL);
@@ -82,18 +92,22 @@ static void print_banner(Run *run) {
     if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes)
         memory_plan_print(stdout, &plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);
     if (run->changes) printf("changed: %s\n", run->changes);
-    if (s->dry_run && !comm_rank) warn_of_mistakes(&run->report, s, corpus, run->config.T, run->sequences);
+    if (s->dry_run && !comm_rank) warn_of_mistakes(&run->report, s, corpus, run->config.T, run->step.sequences);
 }
 
 /* Model, optimizer and batch, with the weights of a checkpoint or initial ones. */
 static void create_model(Run *run) {
     const Settings *s = &run->settings;
-    const size_t count = (size_t)s->batch * (size_t)run->config.T;
     corpus_check(&run->corpus, run->config.V);
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, TRAIN);
     optimizer_create(&run->optimizer, &run->gpt, settings_adamw(s));
-    run->inputs = host_alloc(count * sizeof *run->inputs, "a batch");
-    run->targets = host_alloc(count * sizeof *run->targets, "a batch");
+    run->optimizer.halts = !strcmp(s->on_nan, "stop") && s->skip_spikes == 0;
+    run->step.model = &run->gpt;
+    run->step.optimizer = &run->optimizer;
+    run->step.tokens = run->corpus.train;
+    run->step.seed = (uint64_t)s->seed;
+    run->step.B = (int)s->batch;
+    train_step_create(&run->step);
     run->state = (TrainState){ .val_loss = NAN, .val_step = -1 };
     if (run->checkpoint) {
         run->state = resume_load(run->checkpoint, &run->gpt, &run->optimizer);
@@ -170,7 +184,7 @@ static void open_outputs(Run *run) {
     run->info.out = out;
     ResumeInfo resume = { .step = state->step, .changes = run->changes, .val_loss = val_loss_of(state) };
     report_open(&run->report, out, &run->info, run->checkpoint ? &resume : NULL);
-    if (!comm_rank) warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->sequences);
+    if (!comm_rank) warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->step.sequences);
     saver_open(&run->saver, out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
                &run->corpus, run->tokenizer, s->keep, s->keep_every, &run->report);
     if (is_saved) run->saver.saved_step = state->step;
@@ -225,17 +239,17 @@ static int use_checkpoint(Run *run) {
 
 /* A step whose update was not applied. A non-finite one ends the run, unless --on-nan skip allows some. The state
    before the step is saved first, so that no step is lost; no older checkpoint is removed, which may be needed. */
-static void report_skipped_step(Run *run, const TrainState *before, const StepStats *stats, StepResult result) {
+static void report_skipped_step(Run *run, const PendingStep *step, const StepStats *stats, StepResult result) {
     const Settings *s = &run->settings;
     int skip = !strcmp(s->on_nan, "skip");
-    char *text = skipped_step_text(&run->state.spikes, run->state.step, result, stats, &run->gpt);
+    char *text = skipped_step_text(&run->state.spikes, step->before.step + 1, result, stats, &run->gpt);
     if (result == SPIKE || (skip && run->state.spikes.nonfinite < NONFINITE_STEPS_MAX)) {
         report_line(stdout, "%s", text);
         free(text);
         return;
     }
     run->saver.keep = 0;
-    if (run->saver.saved_step != before->step) saver_save(&run->saver, before);
+    if (run->saver.saved_step != step->before.step) saver_save(&run->saver, &step->before);
     ranks_leave_to_first();
     saver_finish(&run->saver);
     char *last = run->dir.path ? run_dir_latest(run->dir.path, NULL) : NULL;
@@ -245,71 +259,92 @@ static void report_skipped_step(Run *run, const TrainState *before, const StepSt
          last ? "; --resume --on-nan skip continues without this step" : "");
 }
 
-/* Forward and backward pass of every micro-batch of a step, and the update. */
-static StepStats train_step(Run *run, double learning_rate) {
+/* Issues the next step. state is that after it, but for the results. */
+static void begin_step(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
-    Optimizer *optimizer = &run->optimizer;
-    const Tokens *train = run->corpus.train;
-    int B = (int)s->batch, T = run->config.T;
-    uint64_t seed = (uint64_t)s->seed, begin = state->sequences_seen, all = (uint64_t)run->sequences;
-    int64_t targets = tokens_train_targets(train, seed, begin, all, T), last = run->sequences / B / comm_size - 1;
-    float dloss = 1.0f / (float)targets;
-    gpt_set_batch(&run->gpt, B, T);
-    spike_detector_limits(&state->spikes, s->skip_spikes, &optimizer->loss_limit, &optimizer->norm_limit);
-    optimizer_begin(optimizer, learning_rate);
-    for (int64_t i = 0; i <= last; i++) {
-        uint64_t first = begin + (uint64_t)((i * comm_size + comm_rank) * B);      /* the ranks share a micro-step */
-        for (int b = 0; b < B; b++)
-            tokens_train_window(train, seed, first + (uint64_t)b, T, run->inputs + b * T, run->targets + b * T);
-        gpt_load(&run->gpt, run->inputs, run->targets);
-        gpt_forward(&run->gpt);
-        gpt_backward(&run->gpt, dloss, i ? ACCUMULATE : OVERWRITE, i < last ? NULL : optimizer_reduce, optimizer);
-        loss_add(optimizer->stats, run->gpt.acts.losses, dloss);
-    }
+    PendingStep *step = &run->pending[state->step % 2];
+    *step = (PendingStep){ .before = *state, .learning_rate = schedule_learning_rate(&run->schedule, state->step) };
+    spike_detector_limits(&state->spikes, s->skip_spikes, &run->optimizer.loss_limit, &run->optimizer.norm_limit);
+    step->targets = train_step(&run->step, state->sequences_seen, step->learning_rate);
     report_health(&run->report);        /* while a GPU computes */
-    state->sequences_seen += all;
-    state->tokens += targets;
+    state->sequences_seen += (uint64_t)run->step.sequences;
+    state->tokens += step->targets;
     state->step++;
-    return optimizer_update(optimizer);
+}
+
+/* Whether the next step may be issued before the result of this one is read: neither needs it, since the device itself
+   applies no update after a bad one, and nothing else is due in between. */
+static int may_run_ahead(const Run *run) {
+    const Settings *s = &run->settings;
+    int64_t step = run->state.step;
+    return run->optimizer.halts && step < s->steps && !run->save && !validation_due(run) &&
+           !is_due(step, s->save_every) && !is_due(step, s->sample_every);
+}
+
+/* Waits for the oldest step that was issued, and reports it. ahead: steps issued after it, 0 or 1. */
+static void end_step(Run *run, int ahead) {
+    TrainState *state = &run->state;
+    PendingStep *step = &run->pending[(state->step - 1 - ahead) % 2];
+    UpdateResult update = optimizer_result(&run->optimizer);
+    step->before.spikes = state->spikes;
+    int64_t number = step->before.step + 1;
+    launch_note(number);
+    StepResult result = spike_detector_update(&state->spikes, &update.stats);
+    if (result != APPLIED && ahead) {   /* the step after it was not applied either; its activations go */
+        optimizer_result(&run->optimizer);
+        train_step(&run->step, step->before.sequences_seen, step->learning_rate);
+        optimizer_result(&run->optimizer);
+    }
+    if (result != APPLIED) report_skipped_step(run, step, &update.stats, result);
+    run->step_ms = fmax(update.ms, 0.9 * run->step_ms);
+    /* for the step under way and the next, the save under way and one more, and with several ranks for the two steps in
+       which they agree */
+    stop_reserve((comm_size > 1 ? 4.5e-3 : 2.5e-3) * run->step_ms + 2 * run->saver.seconds);
+    int validates = !ahead && validation_due(run);
+    if (validates) validate(run);
+    report_step(&run->report, &(StepReport){
+        .step = number, .tokens = step->before.tokens + step->targets, .loss = update.stats.loss,
+        .norm = update.stats.norm, .learning_rate = step->learning_rate, .ms = update.ms,
+        .comm_wait_ms = update.comm_wait_ms, .tokens_per_second = 1e3 * (double)step->targets / update.ms,
+        .val_loss = validates ? val_loss_of(state) : NAN });
+    run->save |= update.stats.save > 0;
+    run->stops = validates && validation_due(run) ? 1 : update.stats.stop;      /* due still: a stop has cut it short */
+}
+
+/* What is due after a step, when none is under way. */
+static void save_and_sample(Run *run) {
+    const Settings *s = &run->settings;
+    int64_t step = run->state.step;
+    int last = step == s->steps;
+    if (run->save || last || is_due(step, s->save_every)) saver_save(&run->saver, &run->state);
+    run->save = 0;
+    if (s->sample_every && (last || is_due(step, s->sample_every))) {
+        report_line(stdout, "step %lld: a sample", (long long)step);
+        launch_busy(1);
+        print_sample(&run->gpt, run->tokenizer, s, &run->report, step);
+        launch_busy(0);
+    }
+    require_no_leak(run);
 }
 
 /* Returns why it stopped before the last step, or NULL. */
 static const char *train(Run *run) {
-    const Settings *s = &run->settings;
-    TrainState *state = &run->state;
     const char *stop = NULL;
-    double step_ms = 0, stops = ranks_stops();
-    while (state->step < s->steps && !(stop = ranks_stop(stops))) {
-        const TrainState before = *state;
-        double learning_rate = schedule_learning_rate(&run->schedule, state->step);
-        double start = seconds_now(), waited_before = comm_waited_ms();
-        StepStats stats = train_step(run, learning_rate);
-        launch_note(state->step);
-        double ms = 1e3 * (seconds_now() - start), waited_ms = comm_waited_ms() - waited_before;
-        StepResult result = spike_detector_update(&state->spikes, &stats);
-        if (result != APPLIED) report_skipped_step(run, &before, &stats, result);
-        step_ms = fmax(ms, 0.9 * step_ms);
-        /* for the save under way and one more, and with several ranks for the step in which they agree */
-        stop_reserve((comm_size > 1 ? 2.5e-3 : 1.5e-3) * step_ms + 2 * run->saver.seconds);
-        if (validation_due(run)) validate(run);
-        report_step(&run->report, &(StepReport){
-            .step = state->step, .tokens = state->tokens, .loss = stats.loss, .norm = stats.norm,
-            .learning_rate = learning_rate, .ms = ms, .comm_wait_ms = waited_ms,
-            .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / ms, .val_loss = val_loss_of(state) });
-        int last = state->step == s->steps;
-        stops = validation_due(run) ? 1 : stats.stop;       /* due still: a stop has cut it short */
-        if (stats.save > 0 || last || is_due(state->step, s->save_every)) saver_save(&run->saver, state);
-        if (s->sample_every && (last || is_due(state->step, s->sample_every))) {
-            report_line(stdout, "step %lld: a sample", (long long)state->step);
-            launch_busy(1);
-            print_sample(&run->gpt, run->tokenizer, s, &run->report, state->step);
-            launch_busy(0);
+    int ahead = 0;                      /* steps under way */
+    run->stops = ranks_stops();
+    while (run->state.step < run->settings.steps && !(stop = ranks_stop(run->stops))) {
+        begin_step(run);
+        if (ahead) end_step(run, 1);
+        ahead = may_run_ahead(run);
+        if (!ahead) {
+            end_step(run, 0);
+            save_and_sample(run);
         }
         saver_poll(&run->saver);
-        require_no_leak(run);
     }
-    if (run->saver.saved_step != state->step) saver_save(&run->saver, state);
+    if (ahead) end_step(run, 0);
+    if (run->saver.saved_step != run->state.step) saver_save(&run->saver, &run->state);
     if (validation_due(run)) stop = ranks_stop(1);      /* it was cut short */
     return stop;
 }
@@ -337,7 +372,10 @@ int main(int argc, char **argv) {
     create_model(&run);
     const char *stop = ranks_stop(ranks_stops());
     int code = EXIT_TRY_AGAIN;
-    if (stop) {
+    if (s->profile) {
+        train_step_profile(&run.step, run.state.sequences_seen, s->lr, s->profile);
+        code = stdio_flush();
+    } else if (stop) {
         printf("%s: before the first step, nothing was written; the same command with --resume %s\n", stop,
                run.checkpoint ? "continues" : "begins");
     } else {

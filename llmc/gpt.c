@@ -254,8 +254,8 @@ void gpt_cast_params(GPT *m) {
 }
 
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets) {
-    device_upload(m->acts.tokens.data, tokens, tensor_bytes(m->acts.tokens));
-    if (targets) device_upload(m->acts.targets.data, targets, tensor_bytes(m->acts.targets));
+    device_upload_async(m->acts.tokens.data, tokens, tensor_bytes(m->acts.tokens));
+    if (targets) device_upload_async(m->acts.targets.data, targets, tensor_bytes(m->acts.targets));
 }
 
 /* ---- The network */

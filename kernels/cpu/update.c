@@ -42,8 +42,9 @@ void update_decide(StepStats *stats) {
     stats->clip = stats->max_norm > 0 && norm > stats->max_norm ? (float)(stats->max_norm / norm) : 1.0f;
     /* The square, too: without clipping a norm from 1.8e19 on is finite, and the g^2 of AdamW's v may not be. */
     double clipped = stats->clip * norm;
-    stats->apply = isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(stats->loss)
+    stats->apply = !stats->halted && isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(stats->loss)
                      && norm <= stats->norm_limit && stats->loss <= stats->loss_limit;
+    if (stats->halts && !stats->apply) stats->halted = 1;
 }
 
 void adamw_update(Tensor param, Tensor param_bf16, Tensor m_tensor, Tensor v_tensor, Tensor grad,

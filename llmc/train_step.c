@@ -1,0 +1,54 @@
+#include "train_step.h"
+#include "../kernels/device.h"
+#include "../kernels/profile.h"
+
+void train_step_create(TrainStep *s) {
+    const size_t count = (size_t)s->B * (size_t)s->model->config.T;
+    for (int i = 0; i < 2; i++) s->batch[i] = device_host_alloc(2 * count * sizeof **s->batch, "a batch");
+}
+
+/* Into memory whose last copy is done. */
+static void load_batch(TrainStep *s, uint64_t first) {
+    const int slot = s->micro_steps++ % 2, T = s->model->config.T;
+    int32_t *inputs = s->batch[slot], *targets = inputs + s->B * T;
+    device_wait_mark(&s->copied[slot]);
+    for (int b = 0; b < s->B; b++)
+        tokens_train_window(s->tokens, s->seed, first + (uint64_t)b, T, inputs + b * T, targets + b * T);
+    gpt_load(s->model, inputs, targets);
+    device_mark(&s->copied[slot]);
+}
+
+int64_t train_step(TrainStep *s, uint64_t first, double learning_rate) {
+    GPT *model = s->model;
+    Optimizer *optimizer = s->optimizer;
+    const int T = model->config.T;
+    const int64_t targets = tokens_train_targets(s->tokens, s->seed, first, (uint64_t)s->sequences, T);
+    const int64_t last = s->sequences / s->B / comm_size - 1;
+    const float dloss = 1.0f / (float)targets;
+    gpt_set_batch(model, s->B, T);
+    optimizer_begin(optimizer, learning_rate);
+    for (int64_t i = 0; i <= last; i++) {
+        const Into into = i ? ACCUMULATE : OVERWRITE;
+        load_batch(s, first + (uint64_t)((i * comm_size + comm_rank) * s->B));      /* the ranks share a micro-step */
+        if (device_graph_begin(&s->graph[into], dloss)) {
+            gpt_forward(model);
+            gpt_backward(model, dloss, into, i < last ? NULL : optimizer_reduce, optimizer);
+            loss_add(optimizer->stats, model->acts.losses, dloss);
+        }
+        device_graph_end(&s->graph[into]);
+    }
+    optimizer_update(optimizer);
+    return targets;
+}
+
+void train_step_profile(TrainStep *s, uint64_t first, double learning_rate, int64_t steps) {
+    enum { WARM_UP = 5 };
+    double ms = 0;
+    for (int64_t i = 0; i < WARM_UP + 2 * steps; i++) {
+        if (i == WARM_UP + steps) profile_begin(s->model->config.dtype);
+        train_step(s, first + (uint64_t)(i * s->sequences), learning_rate);
+        UpdateResult result = optimizer_result(s->optimizer);
+        if (i >= WARM_UP && i < WARM_UP + steps) ms += result.ms / (double)steps;
+    }
+    profile_end((int)steps, ms);
+}
