@@ -1,5 +1,6 @@
 #include "profile.h"
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,10 +28,15 @@ static Span span[SPANS];
 static int rows, spans, open_span[DEPTH], depth;
 static double bytes_per_ms, flop_per_ms;
 
-double op_bytes(int count, const Tensor *t) {
+double op_bytes(int count, ...) {
+    va_list operands;
     double bytes = 0;
-    for (int i = 0; i < count; i++)
-        if (t[i].data) bytes += (double)tensor_count(t[i]) * (double)dtype_bytes(t[i].dtype);
+    va_start(operands, count);
+    while (profile_is_on && count-- > 0) {
+        const Tensor t = va_arg(operands, Tensor);
+        if (t.data) bytes += (double)tensor_count(t) * (double)dtype_bytes(t.dtype);
+    }
+    va_end(operands);
     return bytes;
 }
 
@@ -178,7 +184,7 @@ void profile_end(int steps, double step_ms) {
     for (const Row *r = row; r < row + rows; r++) {
         const double calls = (double)r->calls / steps, ms = r->ms / steps, floor = calls * floor_ms(r);
         if (floor == 0) continue;           /* only contains others */
-        printf("%-32s %6g %9.1f %9.1f %9.3f %9.3f %7.2f %5.1f%%\n", r->name, calls, r->bytes * calls * 1e-6,
+        printf("%-32s %6g %9.4g %9.4g %9.3f %9.3f %7.2f %5.1f%%\n", r->name, calls, r->bytes * calls * 1e-6,
                r->flop * calls * 1e-9, ms, floor, ms / floor, 100 * ms / step_ms);
         sum += ms;
         floors += floor;

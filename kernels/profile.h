@@ -9,8 +9,8 @@
 void op_begin(const char *name, double bytes, double flop);
 void op_end(void);
 
-/* Of operands that are absent or have a pitch, too. */
-double op_bytes(int count, const Tensor *operands);
+/* Of count operands, Tensor, packed or not; an absent one has none. */
+double op_bytes(int count, ...);
 
 extern int profile_is_on;
 

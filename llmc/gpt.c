@@ -10,6 +10,7 @@
 #include "../kernels/head.h"
 #include "../kernels/layernorm.h"
 #include "../kernels/matmul.h"
+#include "../kernels/profile.h"
 #include "os.h"
 #include "random.h"
 
@@ -265,14 +266,23 @@ static Tensor part(Tensor qkv, int which) {
     return tensor_column_range(qkv, which * C, C);
 }
 
+/* Scores and P V, of which a causal mask leaves half. */
+static double attention_flop(const GPT *m) {
+    return 2.0 * m->spec.B * (double)m->spec.Tq * m->spec.Tk * m->config.C;
+}
+
 static void attention_forward(GPT *m, Tensor out, Tensor lse, Tensor kept, Tensor qkv) {
+    op_begin("attention", op_bytes(3, out, lse, qkv), attention_flop(m));
     m->attention->forward(&m->spec, out, lse, kept.data, part(qkv, 0), part(qkv, 1), part(qkv, 2),
                           m->acts.attwork.data);
+    op_end();
 }
 
 static void attention_backward(GPT *m, Tensor dqkv, Tensor dout, Tensor out, Tensor lse, Tensor kept, Tensor qkv) {
+    op_begin("attention backward", op_bytes(5, dqkv, dout, out, lse, qkv), 2.5 * attention_flop(m));
     m->attention->backward(&m->spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, kept.data,
                            part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
+    op_end();
 }
 
 static void before_group(GPT *m, int group) {

@@ -4,6 +4,7 @@
 #include "common.cuh"
 extern "C" {
 #include "../layernorm.h"
+#include "../profile.h"
 }
 
 enum { THREADS = 128, WARPS = THREADS / 32 };
@@ -116,8 +117,10 @@ template <class T> static void forward(Tensor sum, Tensor normed, Tensor mean, T
 void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
                                 Tensor x, Tensor branch, Tensor weight, Tensor bias) {
     check_residual_layernorm(sum, normed, mean, rstd, x, branch, weight, bias);
+    op_begin("residual layernorm", op_bytes(branch.data ? 6 : 4, normed, mean, rstd, x, branch, sum), 0);
     if (x.dtype == BF16) forward<bf16>(sum, normed, mean, rstd, x, branch, weight, bias);
     else                 forward<float>(sum, normed, mean, rstd, x, branch, weight, bias);
+    op_end();
 }
 
 /* ---- backward */
@@ -321,6 +324,8 @@ template <class T> static void backward(Tensor dx, Tensor dweight, Tensor dbias,
 void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed,
                         Tensor x, Tensor mean, Tensor rstd, Tensor weight, Into dx_into, Into dweight_into) {
     check_layernorm_backward(dx, dweight, dbias, dnormed, x, mean, rstd, weight);
+    op_begin("layernorm backward", op_bytes(dx_into == ACCUMULATE ? 6 : 5, dx, dnormed, x, mean, rstd, dx), 0);
     if (x.dtype == BF16) backward<bf16>(dx, dweight, dbias, dnormed, x, mean, rstd, weight, dx_into, dweight_into);
     else                 backward<float>(dx, dweight, dbias, dnormed, x, mean, rstd, weight, dx_into, dweight_into);
+    op_end();
 }

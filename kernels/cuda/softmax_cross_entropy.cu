@@ -3,6 +3,7 @@
 #include "common.cuh"
 extern "C" {
 #include "../softmax_cross_entropy.h"
+#include "../profile.h"
 }
 
 enum {
@@ -111,8 +112,10 @@ static void softmax_rows(Tensor losses, Tensor logits, Tensor targets, int V, fl
 
 void softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V, float dloss) {
     check_softmax_cross_entropy(losses, dlogits, logits, targets, V);
+    op_begin("softmax cross-entropy", op_bytes(2, logits, dlogits), 0);
     const bool wide = rows_aligned(logits);
     const auto softmax = dlogits.dtype == BF16 ? (wide ? softmax_rows<bf16, 4>  : softmax_rows<bf16, 1>)
                                                : (wide ? softmax_rows<float, 4> : softmax_rows<float, 1>);
     softmax(losses, logits, targets, V, dloss, dlogits.data != NULL);
+    op_end();
 }
