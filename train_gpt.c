@@ -20,13 +20,6 @@
 #include "llmc/train_step.h"
 #include "llmc/warnings.h"
 
-/* A step that was issued. */
-typedef struct {
-    TrainState     before;
-    double         learning_rate;
-    int64_t        targets;
-} PendingStep;
-
 typedef struct {
     Settings       settings;
     Option         options[SETTINGS_ROWS];      /* each points into settings */
@@ -40,12 +33,12 @@ typedef struct {
     GPT            gpt;
     Optimizer      optimizer;
     Schedule       schedule;
+    int64_t        sequences;                   /* of an update */
     TrainStep      step;
     const char    *from;                        /* checkpoint that gives model and weights; NULL = neither */
     char          *checkpoint;                  /* the same if a resume continues from it; NULL = the run begins */
     char          *changes;                     /* options that the resume changes; NULL = none */
-    TrainState     state;
-    PendingStep    pending[2];                  /* by the number of steps before it */
+    TrainState     state;                       /* after the steps that are complete */
     double         step_ms, stops;              /* a recent maximum; ranks that want to stop */
     int            save;                        /* whether a rank wants to save */
     RunDir         dir;                         /* --out */
@@ -72,7 +65,7 @@ static void prepare_run(Run *run) {
     run->config = model_config(s, run->from, &saved, bytes ? 256 : 50257);
     REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
             run->from ? run->from : "--vocab", run->config.V);
-    run->step.sequences = settings_sequences(s, run->config.T, run->checkpoint != NULL);
+    run->sequences = settings_sequences(s, run->config.T, run->checkpoint != NULL);
     run->schedule = settings_schedule(s, run->options);
     if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt, run->config.V, &(int){0}));
     if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, run->options, run->dir.base != NULL);
@@ -92,7 +85,7 @@ static void print_banner(Run *run) {
     if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes)
         memory_plan_print(stdout, &plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);
     if (run->changes) printf("changed: %s\n", run->changes);
-    if (s->dry_run && !comm_rank) warn_of_mistakes(&run->report, s, corpus, run->config.T, run->step.sequences);
+    if (s->dry_run && !comm_rank) warn_of_mistakes(&run->report, s, corpus, run->config.T, run->sequences);
 }
 
 /* Model, optimizer and batch, with the weights of a checkpoint or initial ones. */
@@ -102,11 +95,8 @@ static void create_model(Run *run) {
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, TRAIN);
     optimizer_create(&run->optimizer, &run->gpt, settings_adamw(s));
     run->optimizer.halts = !strcmp(s->on_nan, "stop") && s->skip_spikes == 0;
-    run->step.model = &run->gpt;
-    run->step.optimizer = &run->optimizer;
-    run->step.tokens = run->corpus.train;
-    run->step.seed = (uint64_t)s->seed;
-    run->step.B = (int)s->batch;
+    run->step = (TrainStep){ .model = &run->gpt, .optimizer = &run->optimizer, .tokens = run->corpus.train,
+                             .seed = (uint64_t)s->seed, .B = (int)s->batch, .sequences = run->sequences };
     train_step_create(&run->step);
     run->state = (TrainState){ .val_loss = NAN, .val_step = -1 };
     if (run->checkpoint) {
@@ -126,9 +116,8 @@ static void create_model(Run *run) {
 
 static int is_due(int64_t step, int64_t every) { return every && step % every == 0; }
 
-/* Whether this step wants a validation that it has not had. */
-static int validation_due(const Run *run) {
-    int64_t step = run->state.step;
+/* Whether a step wants a validation that it has not had. */
+static int validation_due(const Run *run, int64_t step) {
     return run->corpus.val && step > 0 && step != run->state.val_step &&
            (step == run->settings.steps || is_due(step, run->settings.val_every));
 }
@@ -163,7 +152,7 @@ static void require_no_leak(Run *run) {
 static void repeat_validation(Run *run) {
     validate(run);
     require_no_leak(run);
-    const char *stop = validation_due(run) ? ranks_stop(1) : NULL;
+    const char *stop = validation_due(run, run->state.step) ? ranks_stop(1) : NULL;
     REQUIRE(!stop || strncmp(stop, "--", 2), "%s: the validation of step %lld alone takes longer; want more time, or "
             "fewer --val-tokens", stop, (long long)run->state.step);
 }
@@ -174,7 +163,7 @@ static void repeat_validation(Run *run) {
 static void open_outputs(Run *run) {
     const Settings *s = &run->settings;
     const TrainState *state = &run->state;
-    int is_saved = run->checkpoint && !validation_due(run);
+    int is_saved = run->checkpoint && !validation_due(run, run->state.step);
     if (run->checkpoint && !is_saved) repeat_validation(run);
     char text[32];
     if (comm_rank) run->dir.path = NULL;        /* rank 0 writes for all */
@@ -184,7 +173,7 @@ static void open_outputs(Run *run) {
     run->info.out = out;
     ResumeInfo resume = { .step = state->step, .changes = run->changes, .val_loss = val_loss_of(state) };
     report_open(&run->report, out, &run->info, run->checkpoint ? &resume : NULL);
-    if (!comm_rank) warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->step.sequences);
+    if (!comm_rank) warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->sequences);
     saver_open(&run->saver, out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
                &run->corpus, run->tokenizer, s->keep, s->keep_every, &run->report);
     if (is_saved) run->saver.saved_step = state->step;
@@ -239,17 +228,17 @@ static int use_checkpoint(Run *run) {
 
 /* A step whose update was not applied. A non-finite one ends the run, unless --on-nan skip allows some. The state
    before the step is saved first, so that no step is lost; no older checkpoint is removed, which may be needed. */
-static void report_skipped_step(Run *run, const PendingStep *step, const StepStats *stats, StepResult result) {
+static void report_skipped_step(Run *run, const TrainState *before, const StepStats *stats, StepResult result) {
     const Settings *s = &run->settings;
     int skip = !strcmp(s->on_nan, "skip");
-    char *text = skipped_step_text(&run->state.spikes, step->before.step + 1, result, stats, &run->gpt);
+    char *text = skipped_step_text(&run->state.spikes, run->state.step, result, stats, &run->gpt);
     if (result == SPIKE || (skip && run->state.spikes.nonfinite < NONFINITE_STEPS_MAX)) {
         report_line(stdout, "%s", text);
         free(text);
         return;
     }
     run->saver.keep = 0;
-    if (run->saver.saved_step != step->before.step) saver_save(&run->saver, &step->before);
+    if (run->saver.saved_step != before->step) saver_save(&run->saver, before);
     ranks_leave_to_first();
     saver_finish(&run->saver);
     char *last = run->dir.path ? run_dir_latest(run->dir.path, NULL) : NULL;
@@ -259,93 +248,78 @@ static void report_skipped_step(Run *run, const PendingStep *step, const StepSta
          last ? "; --resume --on-nan skip continues without this step" : "");
 }
 
-/* Issues the next step. state is that after it, but for the results. */
-static void begin_step(Run *run) {
+/* Whether a step has to be complete before the next one is issued. Otherwise that needs no result of it: the device
+   itself applies no update after a bad one. */
+static int is_awaited(const Run *run, int64_t step) {
     const Settings *s = &run->settings;
-    TrainState *state = &run->state;
-    PendingStep *step = &run->pending[state->step % 2];
-    *step = (PendingStep){ .before = *state, .learning_rate = schedule_learning_rate(&run->schedule, state->step) };
-    spike_detector_limits(&state->spikes, s->skip_spikes, &run->optimizer.loss_limit, &run->optimizer.norm_limit);
-    step->targets = train_step(&run->step, state->sequences_seen, step->learning_rate);
+    return !run->optimizer.halts || run->save || step == s->steps || validation_due(run, step) ||
+           is_due(step, s->save_every) || is_due(step, s->sample_every);
+}
+
+/* under_way: steps after state that were issued. */
+static void begin_step(Run *run, int under_way) {
+    Optimizer *optimizer = &run->optimizer;
+    const TrainState *state = &run->state;
+    spike_detector_limits(&state->spikes, run->settings.skip_spikes, &optimizer->loss_limit, &optimizer->norm_limit);
+    train_step(&run->step, state->sequences_seen + (uint64_t)(under_way * run->sequences),
+               schedule_learning_rate(&run->schedule, state->step + under_way));
     report_health(&run->report);        /* while a GPU computes */
-    state->sequences_seen += (uint64_t)run->step.sequences;
-    state->tokens += step->targets;
-    state->step++;
 }
 
-/* Whether the next step may be issued before the result of this one is read: neither needs it, since the device itself
-   applies no update after a bad one, and nothing else is due in between. */
-static int may_run_ahead(const Run *run) {
-    const Settings *s = &run->settings;
-    int64_t step = run->state.step;
-    return run->optimizer.halts && step < s->steps && !run->save && !validation_due(run) &&
-           !is_due(step, s->save_every) && !is_due(step, s->sample_every);
-}
-
-/* Waits for the oldest step that was issued, and reports it. ahead: steps issued after it, 0 or 1. */
-static void end_step(Run *run, int ahead) {
+/* Waits for the step after state. under_way: steps after it that were issued. */
+static void end_step(Run *run, int under_way) {
     TrainState *state = &run->state;
-    PendingStep *step = &run->pending[(state->step - 1 - ahead) % 2];
+    const TrainState before = *state;
+    double learning_rate = schedule_learning_rate(&run->schedule, state->step);
     UpdateResult update = optimizer_result(&run->optimizer);
-    step->before.spikes = state->spikes;
-    int64_t number = step->before.step + 1;
-    launch_note(number);
+    state->sequences_seen += (uint64_t)run->sequences;
+    state->tokens += train_step_targets(&run->step, before.sequences_seen);
+    state->step++;
+    launch_note(state->step);
     StepResult result = spike_detector_update(&state->spikes, &update.stats);
-    if (result != APPLIED && ahead) {   /* the step after it was not applied either; its activations go */
+    if (result != APPLIED && under_way) {           /* again: another batch is in its activations, not applied either */
         optimizer_result(&run->optimizer);
-        train_step(&run->step, step->before.sequences_seen, step->learning_rate);
+        train_step(&run->step, before.sequences_seen, learning_rate);
         optimizer_result(&run->optimizer);
     }
-    if (result != APPLIED) report_skipped_step(run, step, &update.stats, result);
+    if (result != APPLIED) report_skipped_step(run, &before, &update.stats, result);
     run->step_ms = fmax(update.ms, 0.9 * run->step_ms);
     /* for the step under way and the next, the save under way and one more, and with several ranks for the two steps in
        which they agree */
     stop_reserve((comm_size > 1 ? 4.5e-3 : 2.5e-3) * run->step_ms + 2 * run->saver.seconds);
-    int validates = !ahead && validation_due(run);
-    if (validates) validate(run);
+    if (validation_due(run, state->step)) validate(run);
     report_step(&run->report, &(StepReport){
-        .step = number, .tokens = step->before.tokens + step->targets, .loss = update.stats.loss,
-        .norm = update.stats.norm, .learning_rate = step->learning_rate, .ms = update.ms,
-        .comm_wait_ms = update.comm_wait_ms, .tokens_per_second = 1e3 * (double)step->targets / update.ms,
-        .val_loss = validates ? val_loss_of(state) : NAN });
+        .step = state->step, .tokens = state->tokens, .loss = update.stats.loss, .norm = update.stats.norm,
+        .learning_rate = learning_rate, .ms = update.ms, .comm_wait_ms = update.comm_wait_ms,
+        .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / update.ms,
+        .val_loss = val_loss_of(state) });
+    run->stops = validation_due(run, state->step) ? 1 : update.stats.stop;   /* due still: a stop has cut it short */
     run->save |= update.stats.save > 0;
-    run->stops = validates && validation_due(run) ? 1 : update.stats.stop;      /* due still: a stop has cut it short */
-}
-
-/* What is due after a step, when none is under way. */
-static void save_and_sample(Run *run) {
-    const Settings *s = &run->settings;
-    int64_t step = run->state.step;
-    int last = step == s->steps;
-    if (run->save || last || is_due(step, s->save_every)) saver_save(&run->saver, &run->state);
-    run->save = 0;
-    if (s->sample_every && (last || is_due(step, s->sample_every))) {
-        report_line(stdout, "step %lld: a sample", (long long)step);
-        launch_busy(1);
-        print_sample(&run->gpt, run->tokenizer, s, &run->report, step);
-        launch_busy(0);
-    }
-    require_no_leak(run);
 }
 
 /* Returns why it stopped before the last step, or NULL. */
 static const char *train(Run *run) {
+    const Settings *s = &run->settings;
+    TrainState *state = &run->state;
     const char *stop = NULL;
-    int ahead = 0;                      /* steps under way */
+    int under_way = 0;
     run->stops = ranks_stops();
-    while (run->state.step < run->settings.steps && !(stop = ranks_stop(run->stops))) {
-        begin_step(run);
-        if (ahead) end_step(run, 1);
-        ahead = may_run_ahead(run);
-        if (!ahead) {
-            end_step(run, 0);
-            save_and_sample(run);
-        }
+    while (state->step + under_way < s->steps && !(stop = ranks_stop(run->stops))) {
+        begin_step(run, under_way++);
+        if (under_way > 1) end_step(run, --under_way);
         saver_poll(&run->saver);
+        if (!is_awaited(run, state->step + 1)) continue;
+        end_step(run, --under_way);
+        int last = state->step == s->steps;
+        if (run->save || last || is_due(state->step, s->save_every)) saver_save(&run->saver, state);
+        run->save = 0;
+        if (s->sample_every && (last || is_due(state->step, s->sample_every)))
+            print_sample(&run->gpt, run->tokenizer, s, &run->report, state->step);
+        require_no_leak(run);
     }
-    if (ahead) end_step(run, 0);
-    if (run->saver.saved_step != run->state.step) saver_save(&run->saver, &run->state);
-    if (validation_due(run)) stop = ranks_stop(1);      /* it was cut short */
+    if (under_way) end_step(run, 0);
+    if (run->saver.saved_step != state->step) saver_save(&run->saver, state);
+    if (validation_due(run, state->step)) stop = ranks_stop(1);      /* it was cut short */
     return stop;
 }
 

@@ -6,7 +6,8 @@
 #include "profile.h"
 
 /* c = or += a b + bias; COLUMN_MAJOR: the tensor is the transpose of the operand. */
-static void multiply(const char *name, Tensor c, Tensor a, Layout a_layout, Tensor b, Layout b_layout, Tensor bias, Into into) {
+static void multiply(const char *name, Tensor c, Tensor a, Layout a_layout, Tensor b, Layout b_layout, Tensor bias,
+                     Into into) {
     const int64_t K = a_layout == ROW_MAJOR ? tensor_columns(a) : tensor_rows(a);
     op_begin(name, op_bytes(into == ACCUMULATE ? 5 : 4, c, a, b, bias, c), 2.0 * (double)(tensor_count(c) * K));
     gemm((Gemm){

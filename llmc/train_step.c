@@ -7,6 +7,15 @@ void train_step_create(TrainStep *s) {
     for (int i = 0; i < 2; i++) s->batch[i] = device_host_alloc(2 * count * sizeof **s->batch, "a batch");
 }
 
+void train_step_free(TrainStep *s) {
+    for (int i = 0; i < 2; i++) {
+        device_wait_mark(&s->copied[i]);
+        device_mark_free(&s->copied[i]);
+        device_host_free(s->batch[i]);
+        device_graph_free(&s->graph[i]);
+    }
+}
+
 /* Into memory whose last copy is done. */
 static void load_batch(TrainStep *s, uint64_t first) {
     const int slot = s->micro_steps++ % 2, T = s->model->config.T;
@@ -18,14 +27,16 @@ static void load_batch(TrainStep *s, uint64_t first) {
     device_mark(&s->copied[slot]);
 }
 
-int64_t train_step(TrainStep *s, uint64_t first, double learning_rate) {
+int64_t train_step_targets(const TrainStep *s, uint64_t first) {
+    return tokens_train_targets(s->tokens, s->seed, first, (uint64_t)s->sequences, s->model->config.T);
+}
+
+void train_step(TrainStep *s, uint64_t first, double learning_rate) {
     GPT *model = s->model;
     Optimizer *optimizer = s->optimizer;
-    const int T = model->config.T;
-    const int64_t targets = tokens_train_targets(s->tokens, s->seed, first, (uint64_t)s->sequences, T);
     const int64_t last = s->sequences / s->B / comm_size - 1;
-    const float dloss = 1.0f / (float)targets;
-    gpt_set_batch(model, s->B, T);
+    const float dloss = 1.0f / (float)train_step_targets(s, first);
+    gpt_set_batch(model, s->B, model->config.T);
     optimizer_begin(optimizer, learning_rate);
     for (int64_t i = 0; i <= last; i++) {
         const Into into = i ? ACCUMULATE : OVERWRITE;
@@ -38,7 +49,6 @@ int64_t train_step(TrainStep *s, uint64_t first, double learning_rate) {
         device_graph_end(&s->graph[into]);
     }
     optimizer_update(optimizer);
-    return targets;
 }
 
 void train_step_profile(TrainStep *s, uint64_t first, double learning_rate, int64_t steps) {

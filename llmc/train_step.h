@@ -21,10 +21,11 @@ typedef struct {
 
 /* The fields above the batch are set. */
 void train_step_create(TrainStep *step);
+void train_step_free(TrainStep *step);
 
-/* Issues the step with the sequences from first on, and its update: optimizer_result returns what came of it. The return
-   value is the number of targets. */
-int64_t train_step(TrainStep *step, uint64_t first, double learning_rate);
+/* Issues the step with the sequences from first on, and its update: optimizer_result returns what came of it. */
+void    train_step        (TrainStep *step, uint64_t first, double learning_rate);
+int64_t train_step_targets(const TrainStep *step, uint64_t first);      /* in that step */
 
 /* --profile: trains 5 + 2 steps with the sequences from first on, prints the time of every op in the last `steps`. */
 void train_step_profile(TrainStep *step, uint64_t first, double learning_rate, int64_t steps);

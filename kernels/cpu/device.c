@@ -143,11 +143,11 @@ void device_mark(DeviceMark *mark) {
     mark->seconds = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-void   device_wait_mark(const DeviceMark *mark)                                { (void)mark; }
-double device_mark_ms(const DeviceMark *from, const DeviceMark *to)            { return 1e3 * (to->seconds - from->seconds); }
-void   device_mark_free(DeviceMark *mark)                                      { *mark = (DeviceMark){0}; }
-int    device_graph_begin(DeviceGraph *graph, double key)                      { (void)graph; (void)key; return 1; }
-void   device_graph_end(DeviceGraph *graph)                                    { (void)graph; }
-void   device_graph_free(DeviceGraph *graph)                                   { (void)graph; }
-void   device_range_begin(const char *name)                                    { (void)name; }
-void   device_range_end(void)                                                  { }
+double device_mark_ms(const DeviceMark *from, const DeviceMark *to) { return 1e3 * (to->seconds - from->seconds); }
+void   device_wait_mark(const DeviceMark *mark)                     { (void)mark; }
+void   device_mark_free(DeviceMark *mark)                           { *mark = (DeviceMark){0}; }
+int    device_graph_begin(DeviceGraph *graph, double key)           { (void)graph; (void)key; return 1; }
+void   device_graph_end(DeviceGraph *graph)                         { (void)graph; }
+void   device_graph_free(DeviceGraph *graph)                        { (void)graph; }
+void   device_range_begin(const char *name)                         { (void)name; }
+void   device_range_end(void)                                       { }
