@@ -316,8 +316,8 @@ template <class T> static void backward(Tensor dx, Tensor dweight, Tensor dbias,
                             : C <= 1536 ? dx_and_partial<T, 24, 2>
                                         : dx_and_partial<T, 32, 2>;
     const int blocks = first_kernel(dx, dnormed, x, mean, rstd, weight, dx_into);
-    void *sums;
-    CUDA(cudaGetSymbolAddress(&sums, partial));
+    static void *sums;                      /* looked up once: not while a CUDA graph is recorded */
+    if (!sums) CUDA(cudaGetSymbolAddress(&sums, partial));
     slices_sum(dweight, dbias, (const float *)sums, blocks, dweight_into);
 }
 
