@@ -53,12 +53,19 @@ void train_step(TrainStep *s, uint64_t first, double learning_rate) {
 
 void train_step_profile(TrainStep *s, uint64_t first, double learning_rate, int64_t steps) {
     enum { WARM_UP = 5 };
-    double ms = 0;
+    DeviceMark begin = {0}, end = {0};
+    s->optimizer->halts = 1;            /* results are read a step later, as in training */
     for (int64_t i = 0; i < WARM_UP + 2 * steps; i++) {
-        if (i == WARM_UP + steps) profile_begin(s->model->config.dtype);
+        if (i == WARM_UP) device_mark(&begin);
+        if (i == WARM_UP + steps) {
+            device_mark(&end);
+            profile_begin(s->model->config.dtype);
+        }
         train_step(s, first + (uint64_t)(i * s->sequences), learning_rate);
-        UpdateResult result = optimizer_result(s->optimizer);
-        if (i >= WARM_UP && i < WARM_UP + steps) ms += result.ms / (double)steps;
+        if (i) optimizer_result(s->optimizer);
     }
-    profile_end((int)steps, ms);
+    optimizer_result(s->optimizer);
+    profile_end((int)steps, device_mark_ms(&begin, &end) / (double)steps);
+    device_mark_free(&begin);
+    device_mark_free(&end);
 }
