@@ -27,7 +27,7 @@ void train_step_free(TrainStep *step);
 void    train_step        (TrainStep *step, uint64_t first, double learning_rate);
 int64_t train_step_targets(const TrainStep *step, uint64_t first);      /* in that step */
 
-/* --profile: 5 steps, then `steps` whose time is measured as a whole, then as many of which every op is; prints both. */
+/* --profile: 5 steps, then `steps` whose time is taken as a whole, then as many of which every op is. Prints both. */
 void train_step_profile(TrainStep *step, uint64_t first, double learning_rate, int64_t steps);
 
 #endif
