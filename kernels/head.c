@@ -2,6 +2,7 @@
 #include "head.h"
 #include "check_ops.h"
 #include "matmul.h"
+#include "profile.h"
 #include "softmax_cross_entropy.h"
 
 static void check_head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tensor targets, int V,
@@ -34,6 +35,7 @@ void head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tens
                int V, float dloss, Into dwte_into, Tensor work) {
     check_head_loss(losses, dx, dwte, x, wte, targets, V, work);
     const int64_t rows = tensor_rows(x), chunk = work.dim[0];
+    op_begin("head", 0, 0);
     for (int64_t first = 0; first < rows; first += chunk) {
         const int64_t count = rows - first < chunk ? rows - first : chunk;
         const Tensor x_rows = tensor_row_range(x, first, count), logits = tensor_row_range(work, 0, count);
@@ -45,4 +47,5 @@ void head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tens
             matmul_backward(tensor_row_range(dx, first, count), dwte, ABSENT, dlogits, x_rows, ABSENT, wte,
                             first ? ACCUMULATE : dwte_into);
     }
+    op_end();
 }

@@ -3,14 +3,19 @@
 #include "check_ops.h"
 #include "gelu.h"
 #include "gemm.h"
+#include "profile.h"
 
 /* c = or += a b + bias; COLUMN_MAJOR: the tensor is the transpose of the operand. */
-static void multiply(Tensor c, Tensor a, Layout a_layout, Tensor b, Layout b_layout, Tensor bias, Into into) {
+static void multiply(const char *name, Tensor c, Tensor a, Layout a_layout, Tensor b, Layout b_layout, Tensor bias,
+                     Into into) {
+    const int64_t K = a_layout == ROW_MAJOR ? tensor_columns(a) : tensor_rows(a);
+    op_begin(name, op_bytes(into == ACCUMULATE ? 5 : 4, c, a, b, bias, c), 2.0 * (double)(tensor_count(c) * K));
     gemm((Gemm){
-        .M = tensor_rows(c), .N = tensor_columns(c), .K = a_layout == ROW_MAJOR ? tensor_columns(a) : tensor_rows(a),
+        .M = tensor_rows(c), .N = tensor_columns(c), .K = K,
         .dtype = a.dtype, .a = { a.data, a.pitch, a_layout }, .b = { b.data, b.pitch, b_layout }, .bias = bias.data,
         .c = c.data, .c_dtype = c.dtype, .c_pitch = c.pitch, .into = into
     });
+    op_end();
 }
 
 void matmul_forward(Tensor out, Tensor pre_gelu, Tensor x, Tensor weight, Tensor bias) {
@@ -24,7 +29,7 @@ void matmul_forward(Tensor out, Tensor pre_gelu, Tensor x, Tensor weight, Tensor
     if (bias.data) check_tensor(op, "bias", bias, x.dtype, 1, N);
     if (pre_gelu.data) check_like(op, "pre_gelu", pre_gelu, x.dtype, x, N);
 
-    multiply(pre_gelu.data ? pre_gelu : out, x, ROW_MAJOR, weight, COLUMN_MAJOR, bias, OVERWRITE);
+    multiply("matmul", pre_gelu.data ? pre_gelu : out, x, ROW_MAJOR, weight, COLUMN_MAJOR, bias, OVERWRITE);
     if (pre_gelu.data) gelu_forward(out, pre_gelu);
 }
 
@@ -42,7 +47,7 @@ void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dout, Tenso
     if (x_pre_gelu.data) check_like(op, "x_pre_gelu", x_pre_gelu, x.dtype, x, K);
 
     if (dbias.data) column_sums(dbias, dout, dweight_into);
-    if (dx.data) multiply(dx, dout, ROW_MAJOR, weight, ROW_MAJOR, ABSENT, OVERWRITE);
+    if (dx.data) multiply("matmul dx", dx, dout, ROW_MAJOR, weight, ROW_MAJOR, ABSENT, OVERWRITE);
     if (dx.data && x_pre_gelu.data) gelu_backward(dx, dx, x_pre_gelu);
-    multiply(dweight, dout, COLUMN_MAJOR, x, ROW_MAJOR, ABSENT, dweight_into);
+    multiply("matmul dweight", dweight, dout, COLUMN_MAJOR, x, ROW_MAJOR, ABSENT, dweight_into);
 }

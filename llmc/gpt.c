@@ -10,6 +10,7 @@
 #include "../kernels/head.h"
 #include "../kernels/layernorm.h"
 #include "../kernels/matmul.h"
+#include "../kernels/profile.h"
 #include "os.h"
 #include "random.h"
 
@@ -259,8 +260,8 @@ void gpt_cast_params(GPT *m) {
 }
 
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets) {
-    device_upload(m->acts.tokens.data, tokens, tensor_bytes(m->acts.tokens));
-    if (targets) device_upload(m->acts.targets.data, targets, tensor_bytes(m->acts.targets));
+    device_upload_async(m->acts.tokens.data, tokens, tensor_bytes(m->acts.tokens));
+    if (targets) device_upload_async(m->acts.targets.data, targets, tensor_bytes(m->acts.targets));
 }
 
 /* ---- The network */
@@ -270,14 +271,23 @@ static Tensor part(Tensor qkv, int which) {
     return tensor_column_range(qkv, which * C, C);
 }
 
+/* Scores and P V, of which a causal mask leaves half. */
+static double attention_flop(const GPT *m) {
+    return 2.0 * m->spec.B * (double)m->spec.Tq * m->spec.Tk * m->config.C;
+}
+
 static void attention_forward(GPT *m, Tensor out, Tensor lse, Tensor kept, Tensor qkv) {
+    op_begin("attention", op_bytes(3, out, lse, qkv), attention_flop(m));
     m->attention->forward(&m->spec, out, lse, kept.data, part(qkv, 0), part(qkv, 1), part(qkv, 2),
                           m->acts.attwork.data);
+    op_end();
 }
 
 static void attention_backward(GPT *m, Tensor dqkv, Tensor dout, Tensor out, Tensor lse, Tensor kept, Tensor qkv) {
+    op_begin("attention backward", op_bytes(5, dqkv, dout, out, lse, qkv), 2.5 * attention_flop(m));
     m->attention->backward(&m->spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, kept.data,
                            part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
+    op_end();
 }
 
 static void before_group(GPT *m, int group) {

@@ -149,7 +149,7 @@ void gpt_cast_params(GPT *m);
 /* Sets the shapes of the activations: B sequences of T tokens, not more than was allocated. */
 void gpt_set_batch(GPT *m, int B, int T);
 
-/* Uploads a batch of that size; targets may be NULL. */
+/* Uploads a batch of that size, as device_upload_async does; targets may be NULL. */
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets);
 
 void gpt_forward(GPT *m);                                  /* tokens -> lnf */

@@ -233,7 +233,7 @@ static void compare_steps(GPT *m, const Reference *r, double *loss_error, double
         gpt_backward(m, 1.0f / (float)r->target_count, OVERWRITE, NULL, NULL);
         optimizer_begin(&o, r->learning_rate);
         loss_add(o.stats, m->acts.losses, 1.0f / (float)r->target_count);
-        StepStats got = optimizer_update(&o);
+        StepStats got = update(&o);
         double loss = fabs(got.loss - r->losses[step]) / r->losses[0], norm = fabs(got.norm / r->norms[step] - 1);
         EXPECT(got.apply && o.step == step + 1, "%s: step %d was not applied", r->path, step + 1);
         EXPECT(loss <= limit && norm <= limit, "%s: step %d: loss %.9f, want %.9f; norm %.9f, want %.9f; up to %.1e",
@@ -426,7 +426,7 @@ static void train(GPT *m, Optimizer *o, const Reference *r, int steps) {
         gpt_forward(m);
         gpt_backward(m, 1.0f / (float)r->target_count, OVERWRITE, NULL, NULL);
         optimizer_begin(o, r->learning_rate);
-        optimizer_update(o);
+        update(o);
     }
 }
 
@@ -615,7 +615,7 @@ static void one_batch_is_learnt(void) {
             gpt_backward(&m, 1.0f / (B * T), OVERWRITE, NULL, NULL);
             optimizer_begin(&o, 3e-3);
             loss_add(o.stats, m.acts.losses, 1.0f / (B * T));
-            last = optimizer_update(&o).loss;
+            last = update(&o).loss;
             if (step == 0) first = last;
         }
         EXPECT(first > 4 && last < 0.1, "%s: want a loss from over 4 to under 0.1", attention->name);

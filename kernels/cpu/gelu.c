@@ -1,5 +1,6 @@
 #include "../gelu.h"
 #include "../check_ops.h"
+#include "../profile.h"
 #include "vecmath.h"
 
 /* Elements that a thread takes at a time, a fixed number: where the compiler changes from vectors to single elements,
@@ -10,6 +11,7 @@ static const float SCALE = 0.7978845608028654f, CUBE = 0.044715f;     /* sqrt(2/
 
 void gelu_forward(Tensor y_tensor, Tensor x_tensor) {
     check_gelu("gelu", y_tensor, x_tensor);
+    op_begin("gelu", op_bytes(2, y_tensor, x_tensor), 0);
     float *y = y_tensor.data;
     const float *x = x_tensor.data;
     int64_t count = tensor_count(x_tensor);
@@ -18,11 +20,13 @@ void gelu_forward(Tensor y_tensor, Tensor x_tensor) {
         float u = SCALE * (x[i] + CUBE * x[i] * x[i] * x[i]);
         y[i] = 0.5f * x[i] * (1.0f + vec_tanh(u));
     }
+    op_end();
 }
 
 void gelu_backward(Tensor dx_tensor, Tensor dy_tensor, Tensor x_tensor) {
     check_gelu("gelu backward", dx_tensor, x_tensor);
     check_gelu("gelu backward", dy_tensor, x_tensor);
+    op_begin("gelu backward", op_bytes(3, dx_tensor, dy_tensor, x_tensor), 0);
     float *dx = dx_tensor.data;
     const float *dy = dy_tensor.data, *x = x_tensor.data;
     int64_t count = tensor_count(x_tensor);
@@ -35,4 +39,5 @@ void gelu_backward(Tensor dx_tensor, Tensor dy_tensor, Tensor x_tensor) {
         float slope = tail > 0.0f ? tail * du : 0.0f;
         dx[i] = dy[i] * (0.5f * (1.0f + t) + 0.5f * x[i] * slope);
     }
+    op_end();
 }

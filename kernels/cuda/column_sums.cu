@@ -4,6 +4,7 @@
 extern "C" {
 #include "../device.h"
 #include "../gemm.h"
+#include "../profile.h"
 }
 
 enum {
@@ -45,11 +46,13 @@ template <class T, int WIDTH> static void column_sums_of(Tensor sum, Tensor t, I
 }
 
 void column_sums(Tensor sum, Tensor t, Into into) {
+    op_begin("column sums", op_bytes(2, sum, t), 0);
     const bool wide = rows_aligned(t);
     if (t.dtype == BF16 && wide) column_sums_of<bf16, 8>(sum, t, into);
     else if (t.dtype == BF16)    column_sums_of<bf16, 1>(sum, t, into);
     else if (wide)               column_sums_of<float, 4>(sum, t, into);
     else                         column_sums_of<float, 1>(sum, t, into);
+    op_end();
 }
 
 /* The results do not depend on how many blocks wait: at most half as many as the GPU has SMs, which hold one each. */

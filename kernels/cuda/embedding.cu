@@ -7,6 +7,7 @@
 extern "C" {
 #include "../device.h"
 #include "../embedding.h"
+#include "../profile.h"
 }
 
 /* to = or += SIZE floats, 16 bytes at a time where SIZE allows. */
@@ -60,9 +61,11 @@ template <class T, int SIZE> static void forward(Tensor x, Tensor tokens, Tensor
 
 void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
     check_embedding("embedding", x, tokens, wte, wpe);
+    op_begin("embedding", op_bytes(3, x, tokens, wpe), 0);
     const bool aligned = rows_aligned(x) && rows_aligned(wte) && rows_aligned(wpe);
     if (x.dtype == BF16) (aligned ? forward<bf16, 8> : forward<bf16, 1>)(x, tokens, wte, wpe);
     else                 (aligned ? forward<float, 4> : forward<float, 1>)(x, tokens, wte, wpe);
+    op_end();
 }
 
 /* ---- the sort */
@@ -281,8 +284,10 @@ void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into
     check_embedding("embedding backward", dx, tokens, dwte, dwpe);
     REQUIRE(tensor_rows(dx) <= 1 << 30, "embedding backward: %lld positions, want at most %d",
             (long long)tensor_rows(dx), 1 << 30);
+    op_begin("embedding backward", op_bytes(3, dx, tokens, dwpe), 0);
     const bool aligned = rows_aligned(dx) && rows_aligned(dwte) && rows_aligned(dwpe);
     const Sorted sorted = sort_by_token((const int *)tokens.data, (int)tensor_rows(dx), dwte.dim[0]);
     if (dx.dtype == BF16) (aligned ? backward<bf16, 8> : backward<bf16, 1>)(dwte, dwpe, dx, sorted, dwpe_into);
     else                  (aligned ? backward<float, 4> : backward<float, 1>)(dwte, dwpe, dx, sorted, dwpe_into);
+    op_end();
 }

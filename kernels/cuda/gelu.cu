@@ -5,6 +5,7 @@
 #include "common.cuh"
 extern "C" {
 #include "../gelu.h"
+#include "../profile.h"
 }
 
 enum { THREADS = 256 };
@@ -92,13 +93,17 @@ template <class T> static void backward(Tensor dx, Tensor dy, Tensor x) {
 
 void gelu_forward(Tensor y, Tensor x) {
     check_gelu("gelu", y, x);
+    op_begin("gelu", op_bytes(2, y, x), 0);
     if (x.dtype == BF16) forward<bf16>(y, x);
     else                 forward<float>(y, x);
+    op_end();
 }
 
 void gelu_backward(Tensor dx, Tensor dy, Tensor x) {
     check_gelu("gelu backward", dx, x);
     check_gelu("gelu backward", dy, x);
+    op_begin("gelu backward", op_bytes(3, dx, dy, x), 0);
     if (x.dtype == BF16) backward<bf16>(dx, dy, x);
     else                 backward<float>(dx, dy, x);
+    op_end();
 }

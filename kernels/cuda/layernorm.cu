@@ -4,6 +4,7 @@
 #include "partial_sums.cuh"
 extern "C" {
 #include "../layernorm.h"
+#include "../profile.h"
 }
 
 enum { THREADS = 128, WARPS = THREADS / 32 };
@@ -117,8 +118,10 @@ template <class T> static void forward(Tensor sum, Tensor normed, Tensor mean, T
 void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
                                 Tensor x, Tensor branch, Tensor weight, Tensor bias) {
     check_residual_layernorm(sum, normed, mean, rstd, x, branch, weight, bias);
+    op_begin("residual layernorm", op_bytes(branch.data ? 6 : 4, normed, mean, rstd, x, branch, sum), 0);
     if (x.dtype == BF16) forward<bf16>(sum, normed, mean, rstd, x, branch, weight, bias);
     else                 forward<float>(sum, normed, mean, rstd, x, branch, weight, bias);
+    op_end();
 }
 
 /* ---- backward */
@@ -334,5 +337,7 @@ void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, 
                        && tensor_columns(x) <= 32 * COLUMNS * 8;
     const auto backward = x.dtype == BF16 ? packs ? backward_of_packs<bf16> : backward_of_any<bf16>
                                           : packs ? backward_of_packs<float> : backward_of_any<float>;
+    op_begin("layernorm backward", op_bytes(dx_into == ACCUMULATE ? 6 : 5, dx, dnormed, x, mean, rstd, dx), 0);
     backward(dx, dweight, dbias, dx_sum, dnormed, x, mean, rstd, weight, dx_into, into);
+    op_end();
 }

@@ -3,6 +3,7 @@
 #include "ptx.cuh"
 extern "C" {
 #include "../softmax_cross_entropy.h"
+#include "../profile.h"
 }
 
 enum {
@@ -236,6 +237,7 @@ static void rows_in_memory(Tensor losses, Tensor logits, Tensor targets, int V, 
 
 void softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V, float dloss) {
     check_softmax_cross_entropy(losses, dlogits, logits, targets, V);
+    op_begin("softmax cross-entropy", op_bytes(2, logits, dlogits), 0);
     const bool wide = rows_aligned(logits);
     if (wide && logits.dtype == BF16 && dlogits.data &&
         (rows_in_registers<32, 1>(losses, logits, targets, V, dloss) ||
@@ -244,4 +246,5 @@ void softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor 
     const auto softmax = logits.dtype == BF16 ? (wide ? rows_in_memory<bf16, 8>  : rows_in_memory<bf16, 1>)
                                               : (wide ? rows_in_memory<float, 4> : rows_in_memory<float, 1>);
     softmax(losses, logits, targets, V, dloss, dlogits.data != NULL);
+    op_end();
 }

@@ -5,6 +5,7 @@
 extern "C" {
 #include "../device.h"
 #include "../update.h"
+#include "../profile.h"
 }
 
 enum { THREADS = 256, SUM_BLOCKS = 1056, ONE_BLOCK = 1024 };
@@ -23,7 +24,9 @@ loss_add_kernel(StepStats *stats, const float *losses, int64_t count, float scal
 
 void loss_add(StepStats *stats, Tensor losses, float scale) {
     REQUIRE(losses.data && losses.dtype == F32, "loss: losses are %s, want f32", dtype_name(losses.dtype));
+    op_begin("loss", op_bytes(1, losses), 0);
     LAUNCH(loss_add_kernel, 1, ONE_BLOCK, 0, stats, (const float *)losses.data, tensor_count(losses), scale);
+    op_end();
 }
 
 static __device__ double partial[SUM_BLOCKS];
@@ -55,8 +58,10 @@ square_sum_kernel(StepStats *stats, const float *grads, int64_t count, bool pack
 
 void gradient_square_sum(StepStats *stats, Tensor grads) {
     REQUIRE(grads.data && grads.dtype == F32, "norm: gradients are %s, want f32", dtype_name(grads.dtype));
+    op_begin("gradient norm", op_bytes(1, grads), 0);
     LAUNCH(square_sum_kernel, SUM_BLOCKS, THREADS, 0, stats, (const float *)grads.data, tensor_count(grads),
            (uintptr_t)grads.data % 16 == 0);
+    op_end();
 }
 
 static __global__ void update_decide_kernel(StepStats *stats) {
@@ -67,11 +72,16 @@ static __global__ void update_decide_kernel(StepStats *stats) {
     /* The square, too: without clipping a norm from 1.8e19 on is finite, and the g^2 of AdamW's v may not be. */
     const double clipped = clip * norm;
     stats->clip = clip;
-    stats->apply = isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(stats->loss)
+    stats->apply = !stats->halted && isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(stats->loss)
                      && norm <= stats->norm_limit && stats->loss <= stats->loss_limit;
+    if (stats->halts && !stats->apply) stats->halted = 1;
 }
 
-void update_decide(StepStats *stats) { LAUNCH(update_decide_kernel, 1, 1, 0, stats); }
+void update_decide(StepStats *stats) {
+    op_begin("decision", sizeof *stats, 0);
+    LAUNCH(update_decide_kernel, 1, 1, 0, stats);
+    op_end();
+}
 
 /* ---- AdamW */
 
@@ -148,11 +158,13 @@ adamw_kernel(float *__restrict__ param, bf16 *__restrict__ param_bf16, float *__
 void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad,
                   const UpdateRow *rows, int row_count, const StepStats *stats) {
     check_adamw_update(param, param_bf16, m, v, grad);
+    op_begin("adamw", op_bytes(8, param, param, m, m, v, v, grad, param_bf16), 0);
     const bool packs = ((uintptr_t)param.data | (uintptr_t)m.data | (uintptr_t)v.data | (uintptr_t)grad.data) % 16 == 0
                        && (uintptr_t)param_bf16.data % 8 == 0;
     LAUNCH(adamw_kernel, (unsigned)ceil_div(tensor_count(param), SPAN), THREADS, 0, (float *)param.data,
            (bf16 *)param_bf16.data, (float *)m.data, (float *)v.data, (const float *)grad.data, rows, row_count,
            stats, packs);
+    op_end();
 }
 
 /* ---- conversion */
@@ -190,11 +202,13 @@ template <class To, class From> static void convert(Tensor to, Tensor from) {
 
 void tensor_convert(Tensor to, Tensor from) {
     check_convert(to, from);
+    op_begin("convert", op_bytes(2, to, from), 0);
     if (to.dtype == from.dtype)
         CUDA(cudaMemcpyAsync(to.data, from.data, tensor_bytes(from), cudaMemcpyDeviceToDevice, cuda_stream));
     else if (to.dtype == BF16 && from.dtype == F32) convert<bf16, float>(to, from);
     else if (to.dtype == F32 && from.dtype == BF16) convert<float, bf16>(to, from);
     else fail("convert: %s to %s, want f32 and bf16", dtype_name(from.dtype), dtype_name(to.dtype));
+    op_end();
 }
 
 /* ---- statistics */
