@@ -5,10 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/check.h"
+#include "kernels/choices.h"
 #include "kernels/comm.h"
 #include "kernels/device.h"
 #include "llmc/checkpoint/resume.h"
 #include "llmc/checkpoint/saver.h"
+#include "llmc/choice_cache.h"
 #include "llmc/evaluate.h"
 #include "llmc/files.h"
 #include "llmc/generate.h"
@@ -95,6 +97,8 @@ static void create_model(Run *run) {
     run->inputs = host_alloc(count * sizeof *run->inputs, "a batch");
     run->targets = host_alloc(count * sizeof *run->targets, "a batch");
     run->state = (TrainState){ .val_loss = NAN, .val_step = -1 };
+    if (run->checkpoint) checkpoint_load_choices(run->checkpoint);
+    if (!s->deterministic) choice_cache_load();
     if (run->checkpoint) {
         run->state = resume_load(run->checkpoint, &run->gpt, &run->optimizer);
         printf("resumed from %s\n", run->checkpoint);
@@ -258,6 +262,7 @@ static StepStats train_step(Run *run, double learning_rate) {
     gpt_set_batch(&run->gpt, B, T);
     spike_detector_limits(&state->spikes, s->skip_spikes, &optimizer->loss_limit, &optimizer->norm_limit);
     optimizer_begin(optimizer, learning_rate);
+    choices_measuring = !s->deterministic;      /* where it is given, every run has the same choices: the defaults */
     for (int64_t i = 0; i <= last; i++) {
         uint64_t first = begin + (uint64_t)((i * comm_size + comm_rank) * B);      /* the ranks share a micro-step */
         for (int b = 0; b < B; b++)
@@ -267,11 +272,18 @@ static StepStats train_step(Run *run, double learning_rate) {
         gpt_backward(&run->gpt, dloss, i ? ACCUMULATE : OVERWRITE, i < last ? NULL : optimizer_reduce, optimizer);
         loss_add(optimizer->stats, run->gpt.acts.losses, dloss);
     }
+    choices_measuring = 0;
     report_health(&run->report);        /* while a GPU computes */
     state->sequences_seen += all;
     state->tokens += targets;
     state->step++;
     return optimizer_update(optimizer);
+}
+
+/* After the first step, which has measured. */
+static void keep_choices(void) {
+    choices_agree();
+    if (!comm_rank) choice_cache_save();
 }
 
 /* Returns why it stopped before the last step, or NULL. */
@@ -280,12 +292,14 @@ static const char *train(Run *run) {
     TrainState *state = &run->state;
     const char *stop = NULL;
     double step_ms = 0, stops = ranks_stops();
+    const int64_t first = state->step;
     while (state->step < s->steps && !(stop = ranks_stop(stops))) {
         const TrainState before = *state;
         double learning_rate = schedule_learning_rate(&run->schedule, state->step);
         double start = seconds_now(), waited_before = comm_waited_ms();
         StepStats stats = train_step(run, learning_rate);
         launch_note(state->step);
+        if (before.step == first) keep_choices();
         double ms = 1e3 * (seconds_now() - start), waited_ms = comm_waited_ms() - waited_before;
         StepResult result = spike_detector_update(&state->spikes, &stats);
         if (result != APPLIED) report_skipped_step(run, &before, &stats, result);

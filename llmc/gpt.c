@@ -319,13 +319,13 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
     for (int l = m->config.L - 1; l >= 0; l--) {
         BlockParams *w = &p->block[l], *dw = &g->block[l];
         BlockActs *s = &a->block[l];
-        matmul_backward(a->dfch, dw->fcprojw, dw->fcprojb, a->dres, s->gelu, s->fch, w->fcprojw, into);
-        matmul_backward(a->dbranch, dw->fcw, dw->fcb, a->dfch, s->ln2, ABSENT, w->fcw, into);
+        matmul_backward(a->dfch, dw->fcprojw, dw->fcprojb, dw->fcb, a->dres, s->gelu, s->fch, w->fcprojw, into);
+        matmul_backward(a->dbranch, dw->fcw, ABSENT, ABSENT, a->dfch, s->ln2, ABSENT, w->fcw, into);
         layernorm_backward(a->dres, dw->ln2w, dw->ln2b, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd, w->ln2w,
                            ACCUMULATE, into);
-        matmul_backward(a->dbranch, dw->projw, dw->projb, a->dres, s->atty, ABSENT, w->projw, into);
+        matmul_backward(a->dbranch, dw->projw, dw->projb, ABSENT, a->dres, s->atty, ABSENT, w->projw, into);
         attention_backward(m, a->dqkv, a->dbranch, s->atty, s->lse, s->att, s->qkv);
-        matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
+        matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, ABSENT, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
         layernorm_backward(a->dres, dw->ln1w, dw->ln1b, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd, w->ln1w,
                            ACCUMULATE, into);
         if (ready) ready(context, l);
