@@ -34,6 +34,7 @@ static void add(const char *name, int choice, int used) {
 
 const char *choices_machine(void) {
     static char text[400];
+    if (*text) return text;
     const DeviceInfo info = device_info();
     snprintf(text, sizeof text, "train_gpt choices 1: %s, %s, %s", info.name, info.detail, gemm_name());
     return text;
