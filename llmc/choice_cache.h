@@ -10,8 +10,8 @@ int choice_cache_load(void);
 /* Adds the choices that this process measured to the file: atomic, beside other processes. */
 void choice_cache_save(void);
 
-/* On all ranks: all use the choices of rank 0 from here on, which writes the checkpoint, so that a resume is exact. Ranks
-   of other devices keep theirs. */
+/* On all ranks: all use the choices of rank 0 from here on, which writes the checkpoint, so that a resume is exact.
+   Ranks of other devices keep theirs. */
 void choices_agree(void);
 
 #endif

@@ -1,8 +1,9 @@
-/* test/test_choices.c - Choices made by measurement: their text, the cache file, and which of them count. */
+/* test/test_choices.c - Choices made by measurement: their text, which of them count, the cache file, and ranks. */
 #include <dirent.h>
 #include <sys/stat.h>
 #include "../kernels/choices.h"
 #include "../llmc/choice_cache.h"
+#include "ranks.h"
 #include "scratch.h"
 
 /* Everything that was chosen is replaced by what the lines say. */
@@ -160,8 +161,28 @@ static void test_choices_cache_of_many(void) {
     EXPECT(last >= 1, "the last that saved has stored all of its choices");
 }
 
+/* ---- Ranks */
+
+static void agree(void *unused) {
+    (void)unused;
+    choices_add("gemm", 10 + comm_rank);
+    if (comm_rank) choices_add("of this rank", 1);
+    for (int i = 0; i < 50 && !comm_rank; i++) choices_add(STRING("a shape of rank 0, number %d", i), i);
+    choices_agree();
+    EXPECT(choices_find("gemm") == 10 && choices_find("a shape of rank 0, number 49") == 49, "rank 0's choices");
+    EXPECT(choices_find("of this rank") == -1 && choices_version == (comm_rank > 0), "and no others");
+}
+
+static void test_choices_of_ranks(void) {
+    const int gpus = ranks_devices(), size = !strcmp(backend_name, "cpu") ? 3 : gpus < 3 ? gpus : 3;
+    if (size < 2) { test_skip_reason = "fewer than two GPUs"; return; }
+    ranks_run(size, agree, NULL);
+    for (int r = 0; r < size; r++) EXPECT(ranks_status[r] == 0, "rank %d: status %#x", r, ranks_status[r]);
+}
+
 int main(void) {
     scratch_open();
+    RUN(test_choices_of_ranks);         /* first: the ranks open the device */
     test_device_open((DeviceOptions){ .threads = 1 });
     RUN(test_choices_text);
     RUN(test_choices_used);

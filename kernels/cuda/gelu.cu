@@ -1,7 +1,8 @@
-/* GELU: 16 bytes of each operand a thread; the backward pass adds up columns on the way. With s(z) = 1 / (1 + exp(-z)), (1 + tanh u) / 2 = s(2u): one
-   exponential and one reciprocal an element. An H200 issues about 31 instructions, 4 of them to the special function
-   unit, in the time that two bf16 take from and to memory: a tanhf (about 25, with a branch) would fill that budget,
-   tanh.approx would not keep 8 bits (error 2^-11 of 1, but 1 + tanh cancels on the left). */
+/* GELU: 16 bytes of each operand a thread; the backward pass adds up columns on the way. With
+   s(z) = 1 / (1 + exp(-z)), (1 + tanh u) / 2 = s(2u): one exponential and one reciprocal an element. An H200 issues
+   about 31 instructions, 4 of them to the special function unit, in the time that two bf16 take from and to memory: a
+   tanhf (about 25, with a branch) would fill that budget, tanh.approx would not keep 8 bits (error 2^-11 of 1, but
+   1 + tanh cancels on the left). */
 #include "common.cuh"
 extern "C" {
 #include "../device.h"
@@ -63,9 +64,9 @@ gelu_forward_kernel(T *y, const T *x, int64_t count, bool packs) {
     }
 }
 
-/* As in column_sums.cu, a block has the rows of one slice in 32 * WIDTH columns, a warp every eighth row. A lane has WIDTH
-   columns: 16 bytes, or one where rows are not aligned to 16 bytes. partial (slices, columns): the sums of dx before it
-   is rounded; NULL = none. */
+/* As in column_sums.cu, a block has the rows of one slice in 32 * WIDTH columns, a warp every eighth row. A lane has
+   WIDTH columns: 16 bytes, or one where rows are not aligned to 16 bytes. partial (slices, columns): the sums of dx
+   before it is rounded; NULL = none. */
 template <class T, int WIDTH> __global__ void __launch_bounds__(WARPS * LANES, 4)
 gelu_backward_kernel(T *dx, const T *dy, const T *x, float *partial, int64_t rows, int64_t columns,
                      int64_t slice_rows) {
@@ -79,23 +80,26 @@ gelu_backward_kernel(T *dx, const T *dy, const T *x, float *partial, int64_t row
     float sum[WIDTH] = {};
     for (int64_t row = first + warp; row < last && column < columns; row += UNROLL * WARPS) {
         float f[UNROLL][WIDTH], d[UNROLL][WIDTH];
+        const int64_t at = row * columns + column, step = WARPS * columns;
+        const int count = row + (UNROLL - 1) * WARPS < last ? UNROLL : 1;       /* UNROLL is 2 */
         #pragma unroll
-        for (int i = 0; i < UNROLL; i++) {
-            const int64_t at = (row + i * WARPS) * columns + column;
-            if (row + i * WARPS >= last) break;
-            load_floats(f[i], x + at);
-            load_floats(d[i], dy + at);
-        }
-        #pragma unroll
-        for (int i = 0; i < UNROLL; i++) {
-            if (row + i * WARPS >= last) break;
-            #pragma unroll
-            for (int k = 0; k < WIDTH; k++) {
-                d[i][k] *= gelu_slope<T>(f[i][k]);
-                sum[k] += d[i][k];
+        for (int i = 0; i < UNROLL; i++)
+            if (i < count) {
+                load_floats(f[i], x + at + i * step);
+                load_floats(d[i], dy + at + i * step);
             }
-            store_floats(dx + (row + i * WARPS) * columns + column, d[i]);
-        }
+        #pragma unroll
+        for (int i = 0; i < UNROLL; i++)
+            if (i < count) {
+                #pragma unroll
+                for (int k = 0; k < WIDTH; k++) {
+                    d[i][k] *= gelu_slope<T>(f[i][k]);
+                    sum[k] += d[i][k];
+                }
+                /* by an intrinsic: the compiler splits the plain store of a uint4 into four */
+                if constexpr (WIDTH == 1) store_floats(dx + at + i * step, d[i]);
+                else __stwb((uint4 *)(dx + at + i * step), Pack<T>::from_float(d[i]).bits);
+            }
     }
     if (!partial) return;
     #pragma unroll

@@ -13,7 +13,8 @@
 #include <unistd.h>
 
 static const char CONFIG[] = "config.json", MODEL[] = "model.safetensors", OPTIMIZER[] = "optimizer.safetensors";
-static const char STATE[] = "state.json", CHOICES[] = "choices.txt", INDEX[] = "model.safetensors.index.json", CHECKSUMS[] = "checksums.xxh64";
+static const char STATE[] = "state.json", CHOICES[] = "choices.txt", INDEX[] = "model.safetensors.index.json";
+static const char CHECKSUMS[] = "checksums.xxh64";
 
 static const char *const names[] = {        /* of all files that checkpoint_write may write */
     CONFIG, MODEL, OPTIMIZER, STATE, CHOICES,
