@@ -79,9 +79,9 @@ static void operand_create(cublasLtMatrixLayout_t *layout, DType dtype, int64_t 
 #define SET_PREFERENCE(which, value) \
     CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_##which, &(value), sizeof(value)))
 
-/* Appends the heuristic's algorithms, the one it expects to be fastest first. With split-K the parts are added in the
-   workspace in a fixed order. Returns how many there are. */
-static int list_algorithms(const Plan *plan, int fused, Candidate list[LISTED]) {
+/* The heuristic's first algorithms, the one it expects to be fastest first; returns how many there are, at most max.
+   With split-K the parts are added in the workspace in a fixed order. */
+static int list_algorithms(const Plan *plan, int fused, Candidate *list, int max) {
     const Key *key = &plan->key;
     const uint64_t workspace_bytes = WORKSPACE_BYTES;
     const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -97,9 +97,9 @@ static int list_algorithms(const Plan *plan, int fused, Candidate list[LISTED]) 
     SET_PREFERENCE(MIN_ALIGNMENT_D_BYTES, d_align);
     cublasLtMatmulHeuristicResult_t result[LISTED];
     int found = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, fused ? plan->fused : plan->matmul, plan->b,
-                                                                 plan->a, plan->c, plan->c, preference, LISTED, result,
-                                                                 &found);
+    const cublasLtMatmulDesc_t matmul = fused ? plan->fused : plan->matmul;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, matmul, plan->b, plan->a, plan->c, plan->c,
+                                                                 preference, max, result, &found);
     REQUIRE(fused || (status == CUBLAS_STATUS_SUCCESS && found),
             "cublas: no algorithm for (%lld,%lld) x (%lld,%lld), %s to %s: %s", (long long)key->M, (long long)key->K,
             (long long)key->K, (long long)key->N, dtype_name((DType)key->dtype), dtype_name((DType)key->c_dtype),
@@ -228,10 +228,11 @@ static int can_fuse(const Work *w) {
 static void plan_choose(Plan *plan, const Work *w) {
     Candidate list[2 * LISTED];
     char name[150];
-    const int fused = plan->fused ? list_algorithms(plan, 1, list) : 0;
-    const int count = fused + list_algorithms(plan, 0, list + fused);
     key_name(&plan->key, name);
     int choice = choices_find(name);
+    const int is_default = choice < 0 && !choices_measuring, max = is_default ? 1 : LISTED;
+    const int fused = plan->fused && !is_default ? list_algorithms(plan, 1, list, max) : 0;
+    const int count = fused + list_algorithms(plan, 0, list + fused, max);
     if (choice < 0 && choices_measuring) {
         choice = measure(plan, w, list, count);
         choices_add(name, choice);
