@@ -5,10 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/check.h"
+#include "kernels/choices.h"
 #include "kernels/comm.h"
 #include "kernels/device.h"
 #include "llmc/checkpoint/resume.h"
 #include "llmc/checkpoint/saver.h"
+#include "llmc/choice_cache.h"
 #include "llmc/evaluate.h"
 #include "llmc/files.h"
 #include "llmc/generate.h"
@@ -99,6 +101,8 @@ static void create_model(Run *run) {
                              .seed = (uint64_t)s->seed, .B = (int)s->batch, .sequences = run->sequences };
     train_step_create(&run->step);
     run->state = (TrainState){ .val_loss = NAN, .val_step = -1 };
+    if (run->checkpoint) checkpoint_load_choices(run->checkpoint);
+    if (!s->deterministic) choice_cache_load();
     if (run->checkpoint) {
         run->state = resume_load(run->checkpoint, &run->gpt, &run->optimizer);
         printf("resumed from %s\n", run->checkpoint);
@@ -261,8 +265,10 @@ static void begin_step(Run *run, int under_way) {
     Optimizer *optimizer = &run->optimizer;
     const TrainState *state = &run->state;
     spike_detector_limits(&state->spikes, run->settings.skip_spikes, &optimizer->loss_limit, &optimizer->norm_limit);
+    choices_measuring = !run->settings.deterministic;   /* where it is given, every run has the same choices: the defaults */
     train_step(&run->step, state->sequences_seen + (uint64_t)(under_way * run->sequences),
                schedule_learning_rate(&run->schedule, state->step + under_way));
+    choices_measuring = 0;
     report_health(&run->report);        /* while a GPU computes */
 }
 
@@ -297,15 +303,23 @@ static void end_step(Run *run, int under_way) {
     run->save |= update.stats.save > 0;
 }
 
+/* After the first step, which has measured. */
+static void keep_choices(void) {
+    choices_agree();
+    if (!comm_rank) choice_cache_save();
+}
+
 /* Returns why it stopped before the last step, or NULL. */
 static const char *train(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
     const char *stop = NULL;
+    const int64_t first = state->step;
     int under_way = 0;
     run->stops = ranks_stops();
     while (state->step + under_way < s->steps && !(stop = ranks_stop(run->stops))) {
         begin_step(run, under_way++);
+        if (state->step == first && under_way == 1) keep_choices();
         if (under_way > 1) end_step(run, --under_way);
         saver_poll(&run->saver);
         if (!is_awaited(run, state->step + 1)) continue;

@@ -100,6 +100,13 @@ void check_gelu(const char *op, Tensor y, Tensor x) {
     check_packed(op, "y", y);
 }
 
+void check_gelu_backward(Tensor dx, Tensor dy, Tensor x, Tensor dx_sum) {
+    const char *op = "gelu backward";
+    check_gelu(op, dx, x);
+    check_gelu(op, dy, x);
+    if (dx_sum.data) check_tensor(op, "dx_sum", dx_sum, F32, 1, tensor_columns(x));
+}
+
 void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V) {
     const char *op = "softmax";
     check_float(op, "logits", logits, 2);

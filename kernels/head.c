@@ -44,7 +44,7 @@ void head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tens
         softmax_cross_entropy(elements(losses, first, count), dlogits, logits, elements(targets, first, count), V,
                               dloss);
         if (dx.data)
-            matmul_backward(tensor_row_range(dx, first, count), dwte, ABSENT, dlogits, x_rows, ABSENT, wte,
+            matmul_backward(tensor_row_range(dx, first, count), dwte, ABSENT, ABSENT, dlogits, x_rows, ABSENT, wte,
                             first ? ACCUMULATE : dwte_into);
     }
     op_end();

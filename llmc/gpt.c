@@ -341,13 +341,13 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
         BlockParams *w = &p->block[l], *dw = &g->block[l];
         BlockActs *s = &a->block[l];
         Tensor before = l > 0 ? g->block[l - 1].fcprojb : ABSENT;
-        matmul_backward(a->dfch, dw->fcprojw, ABSENT, a->dres, s->gelu, s->fch, w->fcprojw, into);
-        matmul_backward(a->dbranch, dw->fcw, dw->fcb, a->dfch, s->ln2, ABSENT, w->fcw, into);
+        matmul_backward(a->dfch, dw->fcprojw, ABSENT, dw->fcb, a->dres, s->gelu, s->fch, w->fcprojw, into);
+        matmul_backward(a->dbranch, dw->fcw, ABSENT, ABSENT, a->dfch, s->ln2, ABSENT, w->fcw, into);
         layernorm_backward(a->dres, dw->ln2w, dw->ln2b, dw->projb, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd,
                            w->ln2w, ACCUMULATE, into);
-        matmul_backward(a->dbranch, dw->projw, ABSENT, a->dres, s->atty, ABSENT, w->projw, into);
+        matmul_backward(a->dbranch, dw->projw, ABSENT, ABSENT, a->dres, s->atty, ABSENT, w->projw, into);
         attention_backward(m, a->dqkv, a->dbranch, s->atty, s->lse, s->att, s->qkv);
-        matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
+        matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, ABSENT, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
         layernorm_backward(a->dres, dw->ln1w, dw->ln1b, before, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd,
                            w->ln1w, ACCUMULATE, into);
         if (ready) ready(context, l);

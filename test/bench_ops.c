@@ -156,10 +156,11 @@ static Operands gelu(void) {
 static void call_gelu(Tensor *t)      { gelu_forward(t[0], t[1]); }
 static Operands gelu_back(void) {
     Operands o = gelu();
+    o.t[2] = OF(F32, 4 * config.C);
     o.bytes *= 1.5;
     return o;
 }
-static void call_gelu_back(Tensor *t) { gelu_backward(t[0], t[0], t[1]); }
+static void call_gelu_back(Tensor *t) { gelu_backward(t[0], t[0], t[1], t[2], OVERWRITE); }
 
 /* a chunk of the head */
 static Operands softmax(void) {

@@ -1,5 +1,6 @@
 /* Every op of the linked backend, attention aside, against the oracle on the same inputs widened to double.
    arena.h holds the operands and derives the bounds. */
+#include "../kernels/choices.h"
 #include "../kernels/embedding.h"
 #include "../kernels/gelu.h"
 #include "../kernels/head.h"
@@ -135,7 +136,7 @@ static void matmul(void) {
         Tensor dx = whole ? output(B, T, K) : ABSENT, dbias = whole ? f32_output_into(into, N) : ABSENT;
         EACH_RUN {
             matmul_forward(out, ABSENT, x, weight, bias);
-            matmul_backward(dx, dweight, dbias, dout, x, ABSENT, weight, into);
+            matmul_backward(dx, dweight, dbias, ABSENT, dout, x, ABSENT, weight, into);
         }
         double *want_out = doubles(rows * N), *want_dx = doubles(rows * K), *want_dweight = doubles(N * K);
         double *want_dbias = doubles(N);
@@ -152,10 +153,15 @@ static void matmul(void) {
     }
 }
 
+static void sums_of_columns(double *sum, const double *a, int rows, int columns) {
+    for (int j = 0; j < columns; j++) sum[j] = 0;
+    for (int k = 0; k < rows * columns; k++) sum[k % columns] += a[k];
+}
+
 /* A GELU behind the forward pass; one before x, which the backward pass goes through. */
 static void matmul_gelu(void) {
     static const struct { int B, T, N, K; } shapes[] = {
-        {1, 1, 1, 1}, {3, 7, 13, 31}, {1, 63, 65, 129}, {2, 64, 192, 64},
+        {1, 1, 1, 1}, {3, 7, 13, 31}, {1, 63, 65, 129}, {2, 64, 192, 64}, {5, 129, 24, 264}, {1, 1, 8, 16},
     };
     for (int i = 0; i < 2 * COUNT(shapes); i++) {
         int B = shapes[i / 2].B, T = shapes[i / 2].T, N = shapes[i / 2].N, K = shapes[i / 2].K, rows = B * T;
@@ -165,12 +171,13 @@ static void matmul_gelu(void) {
         Tensor x_pre_gelu = input(3, B, T, K), x = input(0, B, T, K), weight = input(1, N, K);
         Tensor bias = biased ? input(1, N) : ABSENT, pre_gelu = output(B, T, N), out = output(B, T, N);
         Tensor dout = input(1, B, T, N), dx = output(B, T, K), dweight = f32_output_into(into, N, K);
+        Tensor dx_bias = i % 3 ? f32_output_into(into, K) : ABSENT;
         double *activated = doubles(rows * K);
         oracle_gelu_forward(activated, given(x_pre_gelu), rows * K);
         for (int k = 0; k < rows * K; k++) set(x, k, activated[k]);
         EACH_RUN {
             matmul_forward(out, pre_gelu, x, weight, bias);
-            matmul_backward(dx, dweight, ABSENT, dout, x, x_pre_gelu, weight, into);
+            matmul_backward(dx, dweight, ABSENT, dx_bias, dout, x, x_pre_gelu, weight, into);
         }
         double *want_pre = doubles(rows * N), *want_out = doubles(rows * N), *kept_out = doubles(rows * N);
         double *want_dx = doubles(rows * K), *kept_dx = doubles(rows * K), *want_dweight = doubles(N * K);
@@ -192,7 +199,65 @@ static void matmul_gelu(void) {
                 .emulated = rounds ? off(out, want_out, kept_out) : 0 });
         compare("dx", dx, want_dx, (Bound){ .roundings = N + 18, .floor = fmax(sqrt(N) / 3, 1),
                 .emulated = rounds ? off(dx, want_dx, kept_dx) : 0 });
+        if (!dx_bias.data) continue;
+        /* each summand may be rounded twice, before and after the GELU's slope: random errors of 2^-9 of the largest */
+        double *want_sum = doubles(K), largest = 0;
+        for (int k = 0; k < rows * K; k++) largest = fmax(largest, fabs(want_dx[k]));
+        sums_of_columns(want_sum, want_dx, rows, K);
+        compare("dx_bias", dx_bias, plus(want_sum, dx_bias, into),
+                (Bound){ .roundings = N + rows + 19, .floor = sqrt(rows) * fmax(sqrt(N) / 3, 1),
+                         .emulated = rounds ? 0x1p-9 * largest * sqrt(2 * rows) : 0 });
     }
+}
+
+/* Rows that are further apart than they are long, and not aligned. */
+static void matmul_pitched(void) {
+    static const struct { int rows, N, K, more; } shapes[] = { {7, 5, 3, 1}, {65, 33, 129, 3}, {64, 64, 192, 8} };
+    for (int i = 0; i < 2 * COUNT(shapes); i++) {
+        int rows = shapes[i / 2].rows, N = shapes[i / 2].N, K = shapes[i / 2].K, more = shapes[i / 2].more;
+        Into into = i % 2 ? ACCUMULATE : OVERWRITE;
+        arena_begin("matmul", "%d rows, N=%d K=%d, pitches longer by %d, dweight%s", rows, N, K, more, into_name[into]);
+        Tensor x = fill(place(arena_dtype, KEPT, K + more, DIMS(rows, K)), 0, 1), weight = input(1, N, K);
+        Tensor dout = fill(place(arena_dtype, KEPT, N + more, DIMS(rows, N)), 0, 1), bias = input(1, N);
+        Tensor out = place(arena_dtype, WRITTEN, N + more, DIMS(rows, N)), dweight = f32_output_into(into, N, K);
+        Tensor dx = place(arena_dtype, WRITTEN, K + more, DIMS(rows, K));
+        EACH_RUN {
+            matmul_forward(out, ABSENT, x, weight, bias);
+            matmul_backward(dx, dweight, ABSENT, ABSENT, dout, x, ABSENT, weight, into);
+        }
+        double *want_out = doubles(rows * N), *want_dx = doubles(rows * K), *want_dweight = doubles(N * K);
+        oracle_matmul_forward(want_out, given(x), given(weight), given(bias), rows, N, K);
+        oracle_matmul_backward(want_dx, want_dweight, doubles(N), given(dout), given(x), given(weight), rows, N, K);
+        compare("out", out, want_out, (Bound){ .roundings = K + 1, .floor = sqrt(K) / 3 });
+        compare("dx", dx, want_dx, (Bound){ .roundings = N, .floor = sqrt(N) / 3 });
+        compare("dweight", dweight, plus(want_dweight, dweight, into),
+                (Bound){ .roundings = rows + 1, .floor = sqrt(rows) / 3 });
+    }
+}
+
+static void matmul_measured(void) {
+    choices_measuring = 1;
+    matmul();
+    matmul_gelu();
+    matmul_pitched();
+    choices_measuring = 0;
+}
+
+/* With the GELU in the GEMM wherever the backend can: such choices count from 100 (kernels/cuda/gemm.c). */
+static void matmul_fused(void) {
+    char *text = choices_text(1), *edited;
+    size_t size;
+    FILE *file = open_memstream(&edited, &size);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        const char *colon = strstr(line, ": ");
+        if (strncmp(line, "gemm+", 5)) fprintf(file, "%s\n", line);
+        else                           fprintf(file, "%.*s: 100\n", (int)(colon - line), line);
+    }
+    fclose(file);
+    EXPECT(!*edited || choices_adopt(edited, CHOICES_REPLACE), "not adopted: %s", edited);
+    free(text);
+    free(edited);
+    matmul_gelu();
 }
 
 /* Logits of evaluation: F32 also where x is BF16. */
@@ -221,8 +286,8 @@ static void gelu(void) {
         memcpy(arena_host(in_place), arena_host(dy), tensor_bytes(dy));
         EACH_RUN {
             gelu_forward(y, x);
-            gelu_backward(dx, dy, x);
-            gelu_backward(in_place, in_place, x);
+            gelu_backward(dx, dy, x, ABSENT, OVERWRITE);
+            gelu_backward(in_place, in_place, x, ABSENT, OVERWRITE);
         }
         double *want_y = doubles(n), *want_dx = doubles(n);
         oracle_gelu_forward(want_y, given(x), n);
@@ -230,6 +295,30 @@ static void gelu(void) {
         compare("y", y, want_y, (Bound){ .roundings = 5, .floor = 1 });
         compare("dx", dx, want_dx, (Bound){ .roundings = 18, .floor = 1 });
         EXPECT(!memcmp(result(dx), result(in_place), sizeof(double) * (size_t)n), "dx over dy differs");
+    }
+}
+
+/* The column sums of dx: of slices of rows, of rows that 16 bytes divide and others, of dx over dy. */
+static void gelu_sums(void) {
+    static const struct { int rows, columns; } shapes[] = {
+        {1, 1}, {3, 7}, {65, 129}, {1000, 24}, {4097, 264}, {33, 520}, {2, 70001}, {1, 8},
+    };
+    for (int i = 0; i < 2 * COUNT(shapes); i++) {
+        int rows = shapes[i / 2].rows, columns = shapes[i / 2].columns, n = rows * columns;
+        Into into = i % 2 ? ACCUMULATE : OVERWRITE;
+        arena_begin("gelu", "(%d,%d), sums%s", rows, columns, into_name[into]);
+        Tensor x = input(2, rows, columns), dx = output(rows, columns), sum = f32_output_into(into, columns);
+        Tensor dy = into ? dx : input(1, rows, columns), dy_in = into ? input(1, rows, columns) : ABSENT;
+        EACH_RUN {
+            if (into) tensor_convert(dy, dy_in);
+            gelu_backward(dx, dy, x, sum, into);
+        }
+        double *want = doubles(n), *want_sum = doubles(columns);
+        oracle_gelu_backward(want, given(into ? dy_in : dy), given(x), n);
+        sums_of_columns(want_sum, want, rows, columns);
+        compare("dx", dx, want, (Bound){ .roundings = 18, .floor = 1 });
+        compare("dx_sum", sum, plus(want_sum, sum, into),
+                (Bound){ .roundings = rows + 18, .floor = sqrt(rows) });
     }
 }
 
@@ -245,7 +334,7 @@ static void gelu_extremes(void) {
         set(dy, 0, 1);
         EACH_RUN {
             gelu_forward(y, x);
-            gelu_backward(dx, dy, x);
+            gelu_backward(dx, dy, x, ABSENT, OVERWRITE);
         }
         double want_y, want_dx;
         oracle_gelu_forward(&want_y, given(x), 1);
@@ -697,9 +786,11 @@ static void call_layernorm_backward(Tensor *t) {
     layernorm_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], OVERWRITE, OVERWRITE);
 }
 static void call_matmul(Tensor *t)          { matmul_forward(t[0], t[1], t[2], t[3], t[4]); }
-static void call_matmul_backward(Tensor *t) { matmul_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], OVERWRITE); }
+static void call_matmul_backward(Tensor *t) {
+    matmul_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], OVERWRITE);
+}
 static void call_gelu(Tensor *t)            { gelu_forward(t[0], t[1]); }
-static void call_gelu_backward(Tensor *t)   { gelu_backward(t[0], t[1], t[2]); }
+static void call_gelu_backward(Tensor *t)   { gelu_backward(t[0], t[1], t[2], t[3], OVERWRITE); }
 static void call_head(Tensor *t)   { head_loss(t[0], t[1], t[2], t[3], t[4], t[5], 7, 1, OVERWRITE, t[6]); }
 static void call_head_evaluation(Tensor *t) {
     head_loss(t[0], ABSENT, ABSENT, t[1], t[2], t[3], 7, 1, OVERWRITE, t[4]);
@@ -730,10 +821,10 @@ static void refusals(void) {
         { "matmul",             call_matmul_to_f32,      3, 0,
                                                          .t = { two_f32, tensor_row_range(x, 0, 2), wte } },
         { "head",               call_head_evaluation,    5, 0,          .t = { row, x, wte, ids, two_f32 } },
-        { "matmul backward",    call_matmul_backward,    7, 1 | 1 << 2 | 1 << 5,
-                                                         .t = { y, dweight, dbias, out, x, u, weight } },
+        { "matmul backward",    call_matmul_backward,    8, 1 << 2 | 1 << 3,
+                                                         .t = { y, dweight, dbias, dw, out, x, u, weight } },
         { "gelu",               call_gelu,               2, 0,          .t = { y, x } },
-        { "gelu backward",      call_gelu_backward,      3, 0,          .t = { y, x, u } },
+        { "gelu backward",      call_gelu_backward,      4, 1 << 3,     .t = { y, x, u, dw } },
         { "head",               call_head,               7, 0,          .t = { row, y, dwte, x, wte, ids, work } },
         { "softmax",            call_softmax,            4, 1 << 1,     .t = { two_losses, work, work, two_ids } },
         { "adamw",              call_adamw,              4, 0,          .t = { flat[0], flat[1], flat[2], flat[3],
@@ -755,7 +846,11 @@ int main(void) {
     RUN_EACH_DTYPE(matmul);
     RUN_EACH_DTYPE(matmul_gelu);
     RUN_EACH_DTYPE(matmul_to_f32);
+    RUN_EACH_DTYPE(matmul_pitched);
+    RUN_EACH_DTYPE(matmul_measured);
+    RUN_EACH_DTYPE(matmul_fused);
     RUN_EACH_DTYPE(gelu);
+    RUN_EACH_DTYPE(gelu_sums);
     RUN_EACH_DTYPE(gelu_extremes);
     RUN_EACH_DTYPE(head);
     RUN_EACH_DTYPE(head_padding);
