@@ -69,7 +69,7 @@ link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 include test/fuzz/fuzz.mk
 
 .PHONY: all train test test-kill test-roundtrip lib example bench-attention bench-comm bench-scaling sanitize reference reference-124M
-.PHONY: clean help
+.PHONY: bench-ops clean help
 all: $(BUILD)/train_gpt
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt)
 	@echo "train_gpt is $<: $(WITH)"
@@ -178,6 +178,12 @@ bench-attention: $(BUILD)/bench_attention
 $(BUILD)/bench_attention: $(BUILD)/test/bench_attention.o $(BUILD)/test/oracle.o $(OBJECTS)
 	$(link) $(LIBS)
 
+# Times every memory-bound op alone (kernels/README.md).
+bench-ops: $(BUILD)/bench_ops
+	$< $(BENCH)
+$(BUILD)/bench_ops: $(BUILD)/test/bench_ops.o $(OBJECTS)
+	$(link) $(LIBS)
+
 # Bandwidth of the collectives, one process per GPU (kernels/README.md).
 bench-comm: $(BUILD)/bench_comm
 	$< $(BENCH)
@@ -205,6 +211,7 @@ help:
 	@echo "make lib             the kernels as a library ($(BUILD)/libtrain_gpt_kernels.a)"
 	@echo "make example         build and run an example program that uses the library"
 	@echo "make bench-attention time every attention (bf16: on a GPU)"
+	@echo "make bench-ops       time every memory-bound op alone"
 	@echo "make bench-comm      bandwidth of the collectives, one process per GPU"
 	@echo "make bench-scaling   the training step on several GPUs beside one (DATA='dir/train_*.bin')"
 	@echo "make test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=$(PYTHON))"

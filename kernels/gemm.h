@@ -1,7 +1,7 @@
 /* kernels/gemm.h - Matrix multiplication c = or += a b + bias, and column sums: the parts of a linear layer.
    Implemented by kernels/cpu/gemm_own.c or gemm_cblas.c, and by kernels/cuda/gemm.c (cuBLASLt), a few rows by gemv in
-   both. Sums are made in f32, without TF32. The same operands give the same bits, whatever the number of threads.
-   Called from one host thread at a time. */
+   both. Sums are made in f32, without TF32. The same operands give the same bits, whatever the number of threads; on a
+   GPU with the same choice of an algorithm for the shape (choices.h). Called from one host thread at a time. */
 #ifndef KERNELS_GEMM_H
 #define KERNELS_GEMM_H
 #include "tensor.h"
@@ -27,7 +27,14 @@ typedef struct {
 
 void gemm(Gemm g);
 
-const char *gemm_name(void);    /* "OpenBLAS 0.3.21", "train_gpt", "cuBLASLt" */
+/* With a GELU (gelu.h), in one kernel where that is measured to be faster. Tensors are packed, of (M,N) elements in
+   dtype. An implementation may round the values between GEMM and GELU to dtype.
+   forward: g.c is pre_gelu.data; pre_gelu = a b + bias, out = gelu(pre_gelu).
+   backward: g.c is dx.data; dx = (a b) * gelu'(pre_gelu); dx_sum (N) F32 = or += the column sums of dx, or absent. */
+void gemm_gelu_forward (Gemm g, Tensor out, Tensor pre_gelu);
+void gemm_gelu_backward(Gemm g, Tensor dx, Tensor pre_gelu, Tensor dx_sum, Into sum_into);
+
+const char *gemm_name(void);    /* "OpenBLAS 0.3.21", "train_gpt", "cuBLASLt 13.1.0" */
 
 /* sum (columns) F32 = or += the sums of t's columns. */
 void column_sums(Tensor sum, Tensor t, Into into);

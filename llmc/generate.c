@@ -1,4 +1,5 @@
 #include "generate.h"
+#include "launch.h"
 #include "os.h"
 #include <errno.h>
 #include <signal.h>
@@ -239,6 +240,8 @@ void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *re
     if (comm_rank) return;
     char *text = NULL, *prompt = unescape(s->prompt);
     size_t size;
+    if (step) report_line(stdout, "step %lld: a sample", (long long)step);
+    launch_busy(1);             /* other ranks wait */
     Sample sample = sample_of(s, prompt);
     sample.copy = open_memstream(&text, &size);
     REQUIRE(sample.copy, "out of memory: a sample");
@@ -247,6 +250,7 @@ void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *re
     report_sample(report, step, text, size);
     free(prompt);
     free(text);
+    launch_busy(0);
 }
 
 void sample_checkpoint(GPT *model, Tokenizer tokenizer, const Settings *s) {

@@ -11,6 +11,7 @@
 #include "../kernels/head.h"
 #include "../kernels/layernorm.h"
 #include "../kernels/matmul.h"
+#include "../kernels/profile.h"
 #include "os.h"
 #include "random.h"
 
@@ -128,12 +129,17 @@ static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name,
     if (kind == WORKSPACE || kind == BACKWARD) m->acts.workspace_bytes += tensor_bytes(shape);
 }
 
-/* Rows of logits in a chunk of the head: 512 MiB, in whole tiles of a GEMM. Each chunk reads and writes all of dwte: 13
-   chunks of 2560 rows for GPT-2's vocabulary and 32768 tokens move 4 GB, 1 ms of a step. */
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Rows of logits in a chunk of the head: as few chunks of up to 512 MiB as possible, since each reads and writes all of
+   dwte (309 MB at 124M), of equal size in whole tiles of a GEMM. For GPT-2's vocabulary in bf16, 65536 rows are 12
+   chunks of 5120 and one of 4096; 16384 are 4 of 4096. Two rows of bf16, at least, hold one of f32 logits. */
 static int64_t head_chunk(const GPTConfig *config, int B, int T) {
-    int64_t rows = (INT64_C(512) << 20) / 4 / config->Vp / 128 * 128;
-    if (rows < 128) rows = 128;
-    return rows < (int64_t)B * T ? rows : (int64_t)B * T;
+    const int64_t rows = (int64_t)B * T, tile = 128, row_bytes = config->Vp * (int64_t)dtype_bytes(config->dtype);
+    int64_t max = (INT64_C(512) << 20) / row_bytes / tile * tile;
+    if (max < tile) max = tile;
+    const int64_t chunk = ceil_div(ceil_div(rows, ceil_div(rows, max)), tile) * tile;
+    return chunk < rows ? chunk : rows < 2 * B ? 2 * B : rows;
 }
 
 /* Chooses the attention and sets the shapes of the activations, without addresses, for B sequences of T tokens. With a
@@ -152,6 +158,7 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
     m->attention = attention_pick(m->attention_name, &m->spec);
 
     int64_t chunk = head_chunk(config, batch, tokens);
+    if (m->cached && chunk < 2 * B) chunk = 2 * B;
     int64_t kept = (int64_t)(m->attention->kept_bytes(&m->spec) + 3) / 4;
     int64_t work = (int64_t)(m->attention->workspace_bytes(&m->spec) + 3) / 4;
     int blocks = is_training(m) ? config->L : 1;
@@ -238,6 +245,7 @@ void gpt_free(GPT *m) {
     params_free(&m->params);
     params_free(&m->grads);
     acts_free(&m->acts);
+    device_graph_free(&m->step);
     *m = (GPT){0};
 }
 
@@ -266,6 +274,8 @@ void gpt_set_batch(GPT *m, int B, int T) {
 
 void gpt_set_cache(GPT *m, int B) {
     m->cached = B;
+    device_graph_free(&m->step);
+    m->step = (DeviceGraph){0};
     set_shapes(m, B, 1, 0);
     for (int l = 0; l < m->config.L; l++)
         device_zero(m->acts.block[l].cache.data, tensor_bytes(m->acts.block[l].cache));
@@ -305,8 +315,8 @@ void gpt_cast_params(GPT *m) {
 }
 
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets) {
-    device_upload(m->acts.tokens.data, tokens, tensor_bytes(m->acts.tokens));
-    if (targets) device_upload(m->acts.targets.data, targets, tensor_bytes(m->acts.targets));
+    device_upload_async(m->acts.tokens.data, tokens, tensor_bytes(m->acts.tokens));
+    if (targets) device_upload_async(m->acts.targets.data, targets, tensor_bytes(m->acts.targets));
 }
 
 /* ---- The network */
@@ -316,16 +326,25 @@ static Tensor part(Tensor qkv, int which) {
     return tensor_column_range(qkv, which * C, C);
 }
 
+/* Scores and P V, of which a causal mask leaves half. */
+static double attention_flop(const GPT *m) {
+    return 2.0 * m->spec.B * (double)m->spec.Tq * m->spec.Tk * m->config.C;
+}
+
 static void attention_forward(GPT *m, BlockActs *s) {
     const int64_t C = m->config.C;
     if (m->cached) cache_append(s->cache, tensor_column_range(s->qkv, C, 2 * C), m->acts.position);
+    op_begin("attention", op_bytes(4, s->atty, s->lse, part(s->qkv, 0), s->kv), attention_flop(m));
     m->attention->forward(&m->spec, s->atty, s->lse, s->att.data, part(s->qkv, 0), tensor_column_range(s->kv, 0, C),
                           tensor_column_range(s->kv, C, C), m->acts.attwork.data);
+    op_end();
 }
 
 static void attention_backward(GPT *m, Tensor dqkv, Tensor dout, Tensor out, Tensor lse, Tensor kept, Tensor qkv) {
+    op_begin("attention backward", op_bytes(5, dqkv, dout, out, lse, qkv), 2.5 * attention_flop(m));
     m->attention->backward(&m->spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, kept.data,
                            part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
+    op_end();
 }
 
 static void before_group(GPT *m, int group) {
@@ -356,31 +375,38 @@ void gpt_forward(GPT *m) {
     residual_layernorm_forward(a->res, a->lnf, a->lnf_mean, a->lnf_rstd, x, branch, p->lnfw, p->lnfb);
 }
 
+/* The memory of a chunk of logits, with rows of F32. */
+static Tensor f32_logits(const Acts *a) {
+    const int64_t ratio = (int64_t)(dtype_bytes(F32) / dtype_bytes(a->logits.dtype));
+    return tensor_of(a->logits.data, F32, 2, a->logits.dim[0] / ratio, a->logits.dim[1]);
+}
+
 void gpt_loss(GPT *m) {
     Acts *a = &m->acts;
     Tensor lm_head = m->params.lm_head;
-    head_loss(a->losses, ABSENT, ABSENT, a->lnf, lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, a->logits);
+    head_loss(a->losses, ABSENT, ABSENT, a->lnf, lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, f32_logits(a));
 }
 
 void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context) {
     Params *p = &m->params, *g = &m->grads;
     Acts *a = &m->acts;
     head_loss(a->losses, a->dbranch, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
-    layernorm_backward(a->dres, g->lnfw, g->lnfb, a->dbranch, a->res, a->lnf_mean, a->lnf_rstd, p->lnfw,
-                       OVERWRITE, into);
+    layernorm_backward(a->dres, g->lnfw, g->lnfb, g->block[m->config.L - 1].fcprojb, a->dbranch, a->res, a->lnf_mean,
+                       a->lnf_rstd, p->lnfw, OVERWRITE, into);
     if (ready) ready(context, m->config.L);
     for (int l = m->config.L - 1; l >= 0; l--) {
         BlockParams *w = &p->block[l], *dw = &g->block[l];
         BlockActs *s = &a->block[l];
-        matmul_backward(a->dfch, dw->fcprojw, dw->fcprojb, a->dres, s->gelu, s->fch, w->fcprojw, into);
-        matmul_backward(a->dbranch, dw->fcw, dw->fcb, a->dfch, s->ln2, ABSENT, w->fcw, into);
-        layernorm_backward(a->dres, dw->ln2w, dw->ln2b, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd, w->ln2w,
-                           ACCUMULATE, into);
-        matmul_backward(a->dbranch, dw->projw, dw->projb, a->dres, s->atty, ABSENT, w->projw, into);
+        Tensor before = l > 0 ? g->block[l - 1].fcprojb : ABSENT;
+        matmul_backward(a->dfch, dw->fcprojw, ABSENT, dw->fcb, a->dres, s->gelu, s->fch, w->fcprojw, into);
+        matmul_backward(a->dbranch, dw->fcw, ABSENT, ABSENT, a->dfch, s->ln2, ABSENT, w->fcw, into);
+        layernorm_backward(a->dres, dw->ln2w, dw->ln2b, dw->projb, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd,
+                           w->ln2w, ACCUMULATE, into);
+        matmul_backward(a->dbranch, dw->projw, ABSENT, ABSENT, a->dres, s->atty, ABSENT, w->projw, into);
         attention_backward(m, a->dqkv, a->dbranch, s->atty, s->lse, s->att, s->qkv);
-        matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
-        layernorm_backward(a->dres, dw->ln1w, dw->ln1b, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd, w->ln1w,
-                           ACCUMULATE, into);
+        matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, ABSENT, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
+        layernorm_backward(a->dres, dw->ln1w, dw->ln1b, before, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd,
+                           w->ln1w, ACCUMULATE, into);
         if (ready) ready(context, l);
     }
     /* a tied head has written dwte */
@@ -390,7 +416,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
 }
 
 Tensor gpt_last_logits(GPT *m) {
-    Tensor lnf = m->acts.lnf, logits = tensor_row_range(m->acts.logits, 0, lnf.dim[0]);
+    Tensor lnf = m->acts.lnf, logits = tensor_row_range(f32_logits(&m->acts), 0, lnf.dim[0]);
     Tensor last = tensor_row_range(lnf, lnf.dim[1] - 1, 1);
     last.dim[0] = lnf.dim[0];
     last.pitch = lnf.dim[1] * lnf.pitch;
@@ -400,9 +426,13 @@ Tensor gpt_last_logits(GPT *m) {
 
 void gpt_next(GPT *m, Sampling sampling, const double *uniform, int32_t *next) {
     Tensor chosen = tensor_of(m->acts.targets.data, I32, 1, m->cached);
+    const int is_step = m->spec.position != NULL;
     device_upload(m->acts.uniform.data, uniform, tensor_bytes(m->acts.uniform));
-    gpt_forward(m);
-    sample_tokens(chosen, gpt_last_logits(m), m->acts.uniform, m->config.V, sampling);
+    if (!is_step || device_graph_begin(&m->step, 0)) {
+        gpt_forward(m);
+        sample_tokens(chosen, gpt_last_logits(m), m->acts.uniform, m->config.V, sampling);
+    }
+    if (is_step) device_graph_end(&m->step);
     device_download(next, chosen.data, tensor_bytes(chosen));
 }
 

@@ -4,6 +4,7 @@
 #ifndef LLMC_GPT_H
 #define LLMC_GPT_H
 #include "../kernels/attention.h"
+#include "../kernels/device.h"
 #include "../kernels/sample.h"
 #include "../kernels/update.h"
 #include "tensor_table.h"
@@ -73,7 +74,7 @@ typedef struct {
     X(lnf_mean,   SHAPE(B, T),         F32,   KEPT) \
     X(lnf_rstd,   SHAPE(B, T),         F32,   KEPT) \
     X(losses,     SHAPE(B, T),         F32,   KEPT) \
-    X(logits,     SHAPE(chunk, Vp),    F32,   WORKSPACE)   /* a chunk of rows of the head */ \
+    X(logits,     SHAPE(chunk, Vp),    ACT,   WORKSPACE)   /* a chunk of rows of the head; F32 in evaluation */ \
     X(attwork,    SHAPE(work),         F32,   WORKSPACE)   /* scratch of the attention */ \
     X(dres,       SHAPE(B, T, C),      ACT,   BACKWARD) /* gradient of the residual stream */ \
     X(dbranch,    SHAPE(B, T, C),      ACT,   BACKWARD) /* of ln1, ln2, lnf, atty in turn */ \
@@ -124,6 +125,7 @@ typedef struct {
     Acts             acts;
     size_t           act_bytes;    /* allocated for activations */
     int              cached;       /* sequences in the cache; 0 = none, the activations are those of a batch */
+    DeviceGraph      step;         /* of gpt_next with a single token */
     GroupHook       *before_group; /* called before gpt_forward first reads a group; NULL = none */
     void            *before_context;
 } GPT;
@@ -171,22 +173,22 @@ void gpt_set_cache(GPT *m, int B);
    those before them; gpt_forward adds these. */
 void gpt_set_window(GPT *m, int first, int T);
 
-/* Uploads a batch of that size; targets may be NULL. */
+/* Uploads a batch of that size, as device_upload_async does; targets may be NULL. */
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets);
 
 void gpt_forward(GPT *m);                                  /* tokens -> lnf */
-void gpt_loss(GPT *m);                                     /* lnf, targets -> losses */
+void gpt_loss(GPT *m);                                     /* lnf, targets -> losses, from f32 logits */
 
-/* lnf, targets -> losses, and all gradients of dloss * sum(losses), written or added. ready, NULL = none, is called
-   when the last operation on the gradients of a group has been issued, so that their reduction can overlap the rest of
-   the pass: L, L-1, ..., 0, FIRST_GROUP. */
+/* lnf, targets -> losses, from logits in config.dtype, and all gradients of dloss * sum(losses), written or added.
+   ready, NULL = none, is called when the last operation on the gradients of a group has been issued, so that their
+   reduction can overlap the rest of the pass: L, L-1, ..., 0, FIRST_GROUP. */
 void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context);
 
 /* Logits (B,Vp) F32, on the device, after the last of the T tokens of each sequence; columns >= V are padding. */
 Tensor gpt_last_logits(GPT *m);
 
 /* With a cache: gpt_forward, and the tokens (B) that follow the last ones, chosen as kernels/sample.h says with uniform
-   (B); both on the host. What lies between the copies is the same work for every single token. */
+   (B); both on the host. sampling is the same until gpt_set_cache: a single token is one CUDA graph. */
 void gpt_next(GPT *m, Sampling sampling, const double *uniform, int32_t *next);
 
 /* The first tensor with a NaN or an infinity: parameters, then activations in the order of the forward pass, then

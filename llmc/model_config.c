@@ -32,7 +32,7 @@ GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *che
     config.dtype = dtype_named(s->dtype);
     config.save_dtype = dtype_named(s->save_dtype);
     config.deterministic = s->deterministic;
-    config.zero = (int)s->zero;
+    config.zero = s->zero && comm_size > 1;
     const char *refusal = device_refuse_dtype(config.dtype);
     REQUIRE(!refusal, "--dtype %s: %s", s->dtype, refusal);
     gpt_check(&config);

@@ -35,6 +35,7 @@ void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **a
     REQUIRE(!s->sample || !s->data, "--sample with '%s': it reads no data; the start of the text is --prompt "
             "'SOME WORDS'", s->data);
     if (s->config) options_read(table, foreign_options, s->config);
+    if (s->profile && !s->resume) s->out = "none";
 }
 
 void settings_help(FILE *file, const Option *table) {

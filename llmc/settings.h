@@ -26,6 +26,8 @@
     X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
       "only print the loss on --val-data, or else on all of --data") \
     X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), COMMAND, "only print text that starts with --prompt") \
+    X(INTEGER, profile,       "0",       RANGE(0, 1000),     COMMAND, \
+      "only train N steps and print the time of every op; nothing is written; 20 is usual") \
     X(TEXT,    config,        NULL,      ARGUMENT("FILE"),   COMMAND, \
       "read options from a file, such as DIR/settings.txt") \
     X(FLAG,    dry_run,       NULL,      NO_ARGUMENT,        COMMAND, "print settings and memory plan, and exit") \
@@ -107,7 +109,7 @@
     \
     GROUP("Several GPUs (torchrun and srun start the processes themselves, without --gpus)") \
     X(TEXT,    gpus,          "1",       ARGUMENT("N|all"),  FREE, "GPUs of this machine to train on, a process each") \
-    X(INTEGER, zero,          "0",       RANGE(0, 1),        FREE, \
+    X(INTEGER, zero,          "1",       RANGE(0, 1),        FREE, \
       "1 = every rank keeps its part of the optimizer's memory only (ZeRO-1)") \
     X(INTEGER, comm_timeout,  "60",      RANGE(1, 1e6),      FREE, \
       "seconds until a rank that does not answer, or a collective that does not end, ends the run") \

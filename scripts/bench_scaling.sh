@@ -2,8 +2,8 @@
 # scripts/bench_scaling.sh DATA [GPUS [STEPS]] - The training step on several GPUs of this machine and on one, in turn:
 # bf16, T = 1024, one micro-step, medians of STEPS steps (50) after 10. DATA: token shards. GPUS: how many (all).
 #   scaling   tokens/s over those of one GPU times the number of GPUs
-#   floor     ms that the collectives of a step take at the bandwidth measured first (bench_comm, 64 MiB): 2 (n-1)/n
-#             times 4 bytes per parameter; with ZeRO-1 half of that, and (n-1)/n times 2 bytes for the parameters
+#   floor     ms that the collectives of a step take at the bandwidth measured first (bench_comm, 64 MiB): (n-1)/n times
+#             4 bytes per parameter for the reduce-scatter, 2 for the all-gather
 #   waiting   ms of the step in which compute stood still for communication
 set -eu
 [ $# -ge 1 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 1; }
@@ -42,11 +42,11 @@ medians() {
         }' "$1"
 }
 
-run() {           # run NAME GPUS MODEL BATCH ZERO: its medians are in $dir/NAME, clock and power of GPU 0 too
+run() {           # run NAME GPUS MODEL BATCH: its medians are in $dir/NAME, clock and power of GPU 0 too
     nvidia-smi --query-gpu=clocks.sm,power.draw --format=csv,noheader,nounits -i 0 -lms 200 > "$dir/$1.smi" &
     smi=$!
     ./train_gpt --data "$data" --model "$3" --dtype bf16 --context 1024 --batch "$4" --steps $((steps + 10)) \
-        --warmup 5 --val-every 0 --out none --log-every 1 --gpus "$2" --zero "$5" > "$dir/$1.out" 2> "$dir/$1.err" ||
+        --warmup 5 --val-every 0 --out none --log-every 1 --gpus "$2" > "$dir/$1.out" 2> "$dir/$1.err" ||
         { kill $smi; tail -n 2 "$dir/$1.err" >&2; return 1; }
     kill $smi
     medians "$dir/$1.out" > "$dir/$1"
@@ -58,30 +58,30 @@ run() {           # run NAME GPUS MODEL BATCH ZERO: its medians are in $dir/NAME
 build/cuda/bench_comm > "$dir/comm"
 cat "$dir/comm"
 # GB/s on the bus at 64 MiB, about a block of 124M to 1558M
-read -r reduce scatter gather <<END
-$(awk -F'|' '$2 + 0 == 64 { print $3 + 0, $4 + 0, $5 + 0 }' "$dir/comm")
+read -r scatter gather <<END
+$(awk -F'|' '$2 + 0 == 64 { print $4 + 0, $5 + 0 }' "$dir/comm")
 END
 
-row() {           # row TITLE MODEL BATCH ZERO PARAMETERS ONE: ONE is the run on one GPU that it is compared with
-    run "$2-$3-$gpus" "$gpus" "$2" "$3" "$4" || { echo "| $1 | failed |"; return; }
-    { cat "$dir/$6" "$dir/$2-$3-$gpus"; } | tr '\n' ' ' | awk -v title="$1" -v n="$gpus" -v zero="$4" -v count="$5" \
-        -v reduce="$reduce" -v scatter="$scatter" -v gather="$gather" '{
+row() {           # row TITLE MODEL BATCH PARAMETERS ONE: ONE is the run on one GPU that it is compared with
+    run "$2-$3-$gpus" "$gpus" "$2" "$3" || { echo "| $1 | failed |"; return; }
+    { cat "$dir/$5" "$dir/$2-$3-$gpus"; } | tr '\n' ' ' | awk -v title="$1" -v n="$gpus" -v count="$4" \
+        -v scatter="$scatter" -v gather="$gather" '{
             share = (n - 1) / n
-            floor = zero ? share * count * (4 / scatter + 2 / gather) : 2 * share * 4 * count / reduce
+            floor = share * count * (4 / scatter + 2 / gather)
             printf "| %s | %s | %s (%s to %s) | %.1f %% | %.0f k | %.1f | %s | %s MHz, %s W |\n",
                 title, $1, $8, $11, $12, 100 * $9 / (n * $2), $9 / 1000, floor / 1e6, $10, $13, $14
         }'
 }
 
-run one-64 1 d12 64 0
-run one-16 1 d12 16 0
+run one-64 1 d12 64
+run one-16 1 d12 16
 {
     echo
     echo "| $gpus GPUs | one GPU, ms | ms (10 % to 90 %) | scaling | tokens/s | floor, ms | waiting, ms | GPU 0 |"
     echo "| --- | --- | --- | --- | --- | --- | --- | --- |"
-    row "124M, B = 64" d12 64 0 124e6 one-64
-    row "124M, B = 16, beside one GPU at B = 64" d12 16 0 124e6 one-64
-    row "124M, B = 16, beside one GPU at B = 16" d12 16 0 124e6 one-16
-    run one-xl 1 d48 16 0 && row "1558M, B = 16, ZeRO-1" d48 16 1 1558e6 one-xl
+    row "124M, B = 64" d12 64 124e6 one-64
+    row "124M, B = 16, beside one GPU at B = 64" d12 16 124e6 one-64
+    row "124M, B = 16, beside one GPU at B = 16" d12 16 124e6 one-16
+    run one-xl 1 d48 16 && row "1558M, B = 16" d48 16 1558e6 one-xl
 } > "$dir/table"
 cat "$dir/table"

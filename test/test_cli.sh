@@ -322,6 +322,29 @@ find "$dir/a-flash-f32" -type f -exec cksum {} + | sort > "$dir/after"
 expect "nothing in an earlier run has changed" cmp "$dir/before" "$dir/after"
 close_test "errors are one line, exit code 1, and change nothing"
 
+# ---- --profile: every op of 4 steps of two micro-batches. $ms etc. are columns, counted from the last one.
+"$gpt" $small --total-batch 128 --profile 4 --out "$dir/profiled" > "$dir/profile.out" 2>&1
+is "exit code" $? 0
+expect "nothing is written" test ! -e "$dir/profiled"
+for op in "embedding" "embedding backward" "residual layernorm" "layernorm backward" "attention" "attention backward" \
+    "head: softmax cross-entropy" "gradient norm" "adamw" "loss" "sum of the ops" "step, not profiled" "gap"; do
+    expect "a row of $op" grep -qE "^$op +[0-9.-]+" "$dir/profile.out"
+done
+# floor <= ms; the sum is that of the rows; rows by time; GEMMs of 6 (24 C^2 + C V) FLOP for 128 tokens
+expect "the figures agree" awk '
+    /^op / { inside = 1; last = 1e9; next }
+    /^sum of the ops/ { inside = 0; total = $(NF - 3); floors = $(NF - 2) }
+    inside { sum += $(NF - 3); floor += $(NF - 2); if ($(NF - 3) > last) exit failed = 2; last = $(NF - 3) }
+    inside && /matmul/ { gflop += $(NF - 4) }
+    inside && /^loss/ && $(NF - 6) != 2 { exit failed = 3 }
+    inside && /^adamw/ && ($(NF - 6) != 1 || $(NF - 5) < 0.9) { exit failed = 4 }
+    END {
+        if (failed) exit failed
+        gap = sum - total; left = floor - floors; want = 6e-9 * (24 * 32 * 32 + 32 * 256) * 128
+        exit gap * gap > 1e-3 || left * left > 1e-3 || gflop < 0.99 * want || gflop > 1.01 * want
+    }' "$dir/profile.out"
+close_test "--profile prints every op, and writes nothing"
+
 # ---- The reader of stdout exits: the run continues, with its log and its checkpoint
 "$gpt" $small --steps 30 --val-every 1 --out "$dir/unread" 2> "$dir/unread.err" | head -n 1 > /dev/null
 is "rows in the log" "$(rows_of "$dir/unread")" 30

@@ -259,7 +259,7 @@ static void train(GPT *m, Optimizer *o, int steps) {
         gpt_forward(m);
         gpt_backward(m, 1.0f / (B * (T - 1)), OVERWRITE, NULL, NULL);
         loss_add(o->stats, m->acts.losses, 1.0f / (B * (T - 1)));
-        EXPECT(optimizer_update(o).apply, "a step");
+        EXPECT(update(o).apply, "a step");
     }
 }
 

@@ -1,9 +1,11 @@
 #include "../embedding.h"
 #include "../check_ops.h"
+#include "../profile.h"
 
 void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor position) {
     check_embedding("embedding", x, tokens, wte, wpe);
     if (position.data) check_tensor("embedding", "position", position, I32, 1, 1);
+    op_begin("embedding", op_bytes(3, x, tokens, wpe), 0);
     int64_t rows = tensor_rows(x), T = x.dim[1], C = x.dim[2], Vp = wte.dim[0];
     int64_t first = position.data ? *(const int32_t *)position.data : 0;
     const int32_t *token = tokens.data;
@@ -16,11 +18,13 @@ void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor p
         const float *place = (const float *)wpe.data + (first + r % T) * wpe.pitch;
         for (int64_t c = 0; c < C; c++) to[c] = word[c] + place[c];
     }
+    op_end();
 }
 
 /* Each thread has a range of columns and adds all rows in order: the same bits for any number of threads. */
 void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into dwpe_into) {
     check_embedding("embedding backward", dx, tokens, dwte, dwpe);
+    op_begin("embedding backward", op_bytes(3, dx, tokens, dwpe), 0);
     int64_t rows = tensor_rows(dx), T = dx.dim[1], C = dx.dim[2];
     const int32_t *token = tokens.data;
     const int64_t stripe = 16;                  /* a cache line */
@@ -40,4 +44,5 @@ void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into
             }
         }
     }
+    op_end();
 }

@@ -7,6 +7,7 @@
 extern "C" {
 #include "../device.h"
 #include "../embedding.h"
+#include "../profile.h"
 }
 
 /* to = or += SIZE floats, 16 bytes at a time where SIZE allows. */
@@ -61,83 +62,98 @@ template <class T, int SIZE> static void forward(Tensor x, Tensor tokens, Tensor
 void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor position) {
     check_embedding("embedding", x, tokens, wte, wpe);
     if (position.data) check_tensor("embedding", "position", position, I32, 1, 1);
+    op_begin("embedding", op_bytes(3, x, tokens, wpe), 0);
     const bool aligned = rows_aligned(x) && rows_aligned(wte) && rows_aligned(wpe);
     if (x.dtype == BF16) (aligned ? forward<bf16, 8> : forward<bf16, 1>)(x, tokens, wte, wpe, position);
     else                 (aligned ? forward<float, 4> : forward<float, 1>)(x, tokens, wte, wpe, position);
+    op_end();
 }
 
 /* ---- the sort */
 
-/* One digit at a time, lowest first: two passes for 50304 tokens, one for bytes. A tile of positions belongs to one
-   warp; a prefix sum turns digit_count[digit][tile] into the index of the tile's first position of that digit. */
-enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS, MAX_TILES = 256 };
-static __device__ int digit_count[DIGITS * MAX_TILES];
-
-static __global__ void __launch_bounds__(32)
-sort_count_kernel(const int *keys, int count, int tile, int shift, int Vp) {
-    __shared__ int mine[DIGITS];
-    for (int d = threadIdx.x; d < DIGITS; d += 32) mine[d] = 0;
-    __syncwarp();
-    const int first = blockIdx.x * tile, last = min(first + tile, count);
-    for (int i = first + threadIdx.x; i < last; i += 32) {
-        const int key = keys[i];
-        assert(key >= 0 && key < Vp && "embedding backward: a token id outside of the table dwte");
-        atomicAdd(&mine[key >> shift & (DIGITS - 1)], 1);
-    }
-    __syncwarp();
-    for (int d = threadIdx.x; d < DIGITS; d += 32) digit_count[d * gridDim.x + blockIdx.x] = mine[d];
-}
-
-/* Exclusive prefix sum. One block; 65536 entries at most, 64 a thread. */
-static __global__ void __launch_bounds__(1024) sort_scan_kernel(int entries) {
-    __shared__ int warp_total[32];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, share = (entries + 1023) / 1024;
-    const int first = min((int)threadIdx.x * share, entries), last = min(first + share, entries);
-    int own = 0;
-    for (int i = first; i < last; i++) own += digit_count[i];
-    int upto = own;                                 /* inclusive prefix sum in the warp */
-    for (int step = 1; step < 32; step *= 2) {
-        const int below = __shfl_up_sync(0xffffffffu, upto, step);
-        if (lane >= step) upto += below;
-    }
-    if (lane == 31) warp_total[warp] = upto;
-    __syncthreads();
-    int before = upto - own;
-    for (int w = 0; w < warp; w++) before += warp_total[w];
-    for (int i = first; i < last; i++) {
-        const int n = digit_count[i];
-        digit_count[i] = before;
-        before += n;
-    }
-}
-
-/* 32 positions at a time, in order: a lane's index is the next of its digit, plus the number of lanes below it with the
-   same digit. positions NULL: they are 0, 1, 2, ... */
-static __global__ void __launch_bounds__(32)
-sort_move_kernel(int *keys_to, int *positions_to, const int *keys, const int *positions, int count, int tile,
-                 int shift) {
-    __shared__ int next[DIGITS];
-    const int lane = threadIdx.x;
-    for (int d = lane; d < DIGITS; d += 32) next[d] = digit_count[d * gridDim.x + blockIdx.x];
-    __syncwarp();
-    const int first = blockIdx.x * tile, last = min(first + tile, count);
-    for (int start = first; start < last; start += 32) {
-        const int i = start + lane, key = i < last ? keys[i] : 0;
-        const int digit = i < last ? key >> shift & (DIGITS - 1) : DIGITS;     /* no digit */
-        const unsigned same = __match_any_sync(0xffffffffu, digit);
-        const int rank = __popc(same & ((1u << lane) - 1));
-        if (i < last) {
-            const int to = next[digit] + rank;
-            keys_to[to] = key;
-            positions_to[to] = positions ? positions[i] : i;
-        }
-        __syncwarp();
-        if (i < last && rank == 0) next[digit] += __popc(same);
-        __syncwarp();
-    }
-}
+/* One digit at a time, lowest first: two passes for 50304 tokens, one for bytes. One block for all: more would exchange
+   their counts through kernels of 3 us each, and the text of a batch is short. */
+enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS, SORT_WARPS = 32 };
 
 typedef struct { int *token, *position; } Sorted;
+
+/* f(i < last, keys[i], positions[i]) for 32 neighbours at a time, in order, called by all lanes; the loads of 8 steps
+   are in flight. positions NULL: 0, 1, 2, ... */
+template <class F> __device__ inline void for_keys(const int *keys, const int *positions, int first, int last, F f) {
+    constexpr int AHEAD = 8;
+    for (int start = first; start < last; start += 32 * AHEAD) {
+        int key[AHEAD], position[AHEAD];
+        #pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            const int i = start + 32 * a + threadIdx.x % 32;
+            key[a] = i < last ? keys[i] : 0;
+            position[a] = positions && i < last ? positions[i] : i;
+        }
+        #pragma unroll
+        for (int a = 0; a < AHEAD; a++) f(start + 32 * a + (int)threadIdx.x % 32 < last, key[a], position[a]);
+    }
+}
+
+/* Every warp has a 32nd of the positions. A prefix sum over digits, then warps, turns its counts into the index of its
+   first position of each digit. The last of the passes writes to, the one before it other, and so on. */
+static __global__ void __launch_bounds__(32 * SORT_WARPS)
+sort_kernel(Sorted to, Sorted other, const int *tokens, int count, int Vp, int passes) {
+    __shared__ int next[SORT_WARPS][DIGITS], warp_total[SORT_WARPS];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, share = (count + 1023) / 1024 * 32;
+    const int first = min(warp * share, count), last = min(first + share, count);
+    int *const mine = next[warp];
+    const int *keys = tokens, *positions = NULL;
+    for (int pass = 0; pass < passes; pass++) {
+        const Sorted result = (passes - pass) % 2 ? to : other;
+        const int shift = DIGIT_BITS * pass;
+        for (int d = lane; d < DIGITS; d += 32) mine[d] = 0;
+        __syncwarp();
+        for_keys(keys, NULL, first, last, [&](bool own, int key, int) {
+            assert(key >= 0 && key < Vp && "embedding backward: a token id outside of the table dwte");
+            if (own) atomicAdd(&mine[key >> shift & (DIGITS - 1)], 1);
+        });
+        __syncthreads();
+
+        /* a thread has 8 counts: of one digit, of 8 warps */
+        const int digit = threadIdx.x / 4, group = threadIdx.x % 4 * 8;
+        int own = 0;
+        #pragma unroll
+        for (int w = 0; w < 8; w++) own += next[group + w][digit];
+        int upto = own;                                 /* inclusive prefix sum in the warp */
+        for (int step = 1; step < 32; step *= 2) {
+            const int below = __shfl_up_sync(0xffffffffu, upto, step);
+            if (lane >= step) upto += below;
+        }
+        if (lane == 31) warp_total[warp] = upto;
+        __syncthreads();
+        int before = upto - own + warp_sum(lane < warp ? warp_total[lane] : 0);
+        #pragma unroll
+        for (int w = 0; w < 8; w++) {
+            const int n = next[group + w][digit];
+            next[group + w][digit] = before;
+            before += n;
+        }
+        __syncthreads();
+
+        /* a lane's index is the next of its digit, plus the number of lanes below it with the same digit */
+        for_keys(keys, positions, first, last, [&](bool own, int key, int position) {
+            const int digit = own ? key >> shift & (DIGITS - 1) : DIGITS;           /* no digit */
+            const unsigned same = __match_any_sync(0xffffffffu, digit);
+            const int rank = __popc(same & ((1u << lane) - 1));
+            if (own) {
+                const int at = mine[digit] + rank;
+                result.token[at] = key;
+                result.position[at] = position;
+            }
+            __syncwarp();
+            if (own && rank == 0) mine[digit] += __popc(same);
+            __syncwarp();
+        });
+        __syncthreads();
+        keys = result.token;
+        positions = result.position;
+    }
+}
 
 /* The memory is kept for the next call and grows with the batch. */
 static Sorted sort_by_token(const int *tokens, int count, int64_t Vp) {
@@ -149,18 +165,11 @@ static Sorted sort_by_token(const int *tokens, int count, int64_t Vp) {
         memory = (int *)device_alloc(4 * (size_t)count * sizeof *memory, "the sort of the tokens");
         room = count;
     }
-    const int tile = (int)ceil_div(ceil_div(count, MAX_TILES), 32) * 32, tiles = (int)ceil_div(count, tile);
-    Sorted from = { (int *)tokens, NULL }, to = { memory, memory + room };
-    Sorted other = { memory + 2 * (size_t)room, memory + 3 * (size_t)room };
-    for (int shift = 0; shift == 0 || (Vp - 1) >> shift; shift += DIGIT_BITS) {
-        LAUNCH(sort_count_kernel, tiles, 32, 0, from.token, count, tile, shift, (int)Vp);
-        LAUNCH(sort_scan_kernel, 1, 1024, 0, DIGITS * tiles);
-        LAUNCH(sort_move_kernel, tiles, 32, 0, to.token, to.position, from.token, from.position, count, tile, shift);
-        from = to;
-        to = other;
-        other = from;
-    }
-    return from;
+    const Sorted to = { memory, memory + room }, other = { memory + 2 * (size_t)room, memory + 3 * (size_t)room };
+    int passes = 1;
+    while ((Vp - 1) >> (DIGIT_BITS * passes)) passes++;
+    LAUNCH(sort_kernel, 1, 32 * SORT_WARPS, 0, to, other, tokens, count, (int)Vp, passes);
+    return to;
 }
 
 /* ---- backward */
@@ -172,13 +181,11 @@ static __device__ __align__(16) float partial[PARTIAL_ROOM];
 
 /* A run that began before the chunk goes to partial; the others are in this block only: dwte += . AHEAD rows are in
    flight. */
-template <class T, int SIZE> __global__ void __launch_bounds__(256)
-embedding_dwte_kernel(float *dwte, int64_t pitch, const T *dx, const int *token, const int *position, int count,
-                      int chunk, int C) {
+template <class T, int SIZE> __device__ inline void
+add_chunk(float *dwte, int64_t pitch, const T *dx, Sorted sorted, int count, int chunk, int C, int c) {
     constexpr int AHEAD = 8;
+    const int *token = sorted.token, *position = sorted.position;
     const int first = blockIdx.x * chunk, last = min(first + chunk, count);
-    const int c = (blockIdx.y * blockDim.x + threadIdx.x) * SIZE;
-    if (c >= C) return;
     int run = token[first];
     bool shared = first > 0 && token[first - 1] == run;
     float total[SIZE] = {};
@@ -212,6 +219,33 @@ embedding_dwte_kernel(float *dwte, int64_t pitch, const T *dx, const int *token,
     end_run();
 }
 
+/* Row t of dwpe. */
+template <class T, int SIZE> __device__ inline void
+add_positions(float *dwpe, int64_t pitch, const T *dx, int64_t t, int B, int T_count, int C, int c, bool add) {
+    if (t >= T_count && add) return;
+    float total[SIZE] = {};
+    if (t < T_count) {
+        #pragma unroll 16
+        for (int b = 0; b < B; b++) {
+            float row[SIZE];
+            load_floats(row, dx + (b * (int64_t)T_count + t) * C + c);
+            #pragma unroll
+            for (int k = 0; k < SIZE; k++) total[k] += row[k];
+        }
+    }
+    put_floats(dwpe + t * pitch + c, total, add);
+}
+
+/* The first blocks have the chunks, the others the rows of dwpe. */
+template <class T, int SIZE> __global__ void __launch_bounds__(256)
+embedding_sums_kernel(float *dwte, int64_t dwte_pitch, float *dwpe, int64_t dwpe_pitch, const T *dx, Sorted sorted,
+                      int chunks, int chunk, int B, int T_count, int C, bool add) {
+    const int c = (blockIdx.y * blockDim.x + threadIdx.x) * SIZE, t = (int)blockIdx.x - chunks;
+    if (c >= C) return;
+    if (t < 0) add_chunk<T, SIZE>(dwte, dwte_pitch, dx, sorted, B * T_count, chunk, C, c);
+    else       add_positions<T, SIZE>(dwpe, dwpe_pitch, dx, t, B, T_count, C, c, add);
+}
+
 /* Where chunk blockIdx.x + 1 is the first to continue a run, this block adds the run's partial sums, up to the last
    chunk that begins with the token, found by bisection. */
 static __global__ void __launch_bounds__(256)
@@ -231,24 +265,6 @@ embedding_join_kernel(float *dwte, int64_t pitch, const int *token, int chunks, 
     dwte[run * pitch + c] += total;
 }
 
-template <class T, int SIZE> __global__ void __launch_bounds__(256)
-embedding_dwpe_kernel(float *dwpe, int64_t pitch, const T *dx, int B, int T_count, int C, bool add) {
-    const int64_t t = blockIdx.x;
-    const int c = (blockIdx.y * blockDim.x + threadIdx.x) * SIZE;
-    if (c >= C || (t >= T_count && add)) return;
-    float total[SIZE] = {};
-    if (t < T_count) {
-        #pragma unroll 4
-        for (int b = 0; b < B; b++) {
-            float row[SIZE];
-            load_floats(row, dx + (b * (int64_t)T_count + t) * C + c);
-            #pragma unroll
-            for (int k = 0; k < SIZE; k++) total[k] += row[k];
-        }
-    }
-    put_floats(dwpe + t * pitch + c, total, add);
-}
-
 template <class T, int SIZE> static void backward(Tensor dwte, Tensor dwpe, Tensor dx, Sorted sorted, Into dwpe_into) {
     const int64_t C = dx.dim[2], count = tensor_rows(dx);
     int64_t chunks = PARTIAL_ROOM / C;
@@ -257,21 +273,22 @@ template <class T, int SIZE> static void backward(Tensor dwte, Tensor dwpe, Tens
     if (chunk < MIN_CHUNK) chunk = MIN_CHUNK;
     chunks = ceil_div(count, chunk);
     const Columns by = columns_by(C, SIZE), by_one = columns_by(C, 1);
-    LAUNCH((embedding_dwte_kernel<T, SIZE>), dim3((unsigned)chunks, by.blocks), by.threads, 0, (float *)dwte.data,
-           dwte.pitch, (const T *)dx.data, sorted.token, sorted.position, (int)count, (int)chunk, (int)C);
+    LAUNCH((embedding_sums_kernel<T, SIZE>), dim3((unsigned)(chunks + dwpe.dim[0]), by.blocks), by.threads, 0,
+           (float *)dwte.data, dwte.pitch, (float *)dwpe.data, dwpe.pitch, (const T *)dx.data, sorted, (int)chunks,
+           (int)chunk, (int)dx.dim[0], (int)dx.dim[1], (int)C, dwpe_into == ACCUMULATE);
     if (chunks > 1)
         LAUNCH(embedding_join_kernel, dim3((unsigned)chunks - 1, by_one.blocks), by_one.threads, 0, (float *)dwte.data,
                dwte.pitch, sorted.token, (int)chunks, (int)chunk, (int)C);
-    LAUNCH((embedding_dwpe_kernel<T, SIZE>), dim3((unsigned)dwpe.dim[0], by.blocks), by.threads, 0, (float *)dwpe.data,
-           dwpe.pitch, (const T *)dx.data, (int)dx.dim[0], (int)dx.dim[1], (int)C, dwpe_into == ACCUMULATE);
 }
 
 void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into dwpe_into) {
     check_embedding("embedding backward", dx, tokens, dwte, dwpe);
     REQUIRE(tensor_rows(dx) <= 1 << 30, "embedding backward: %lld positions, want at most %d",
             (long long)tensor_rows(dx), 1 << 30);
+    op_begin("embedding backward", op_bytes(3, dx, tokens, dwpe), 0);
     const bool aligned = rows_aligned(dx) && rows_aligned(dwte) && rows_aligned(dwpe);
     const Sorted sorted = sort_by_token((const int *)tokens.data, (int)tensor_rows(dx), dwte.dim[0]);
     if (dx.dtype == BF16) (aligned ? backward<bf16, 8> : backward<bf16, 1>)(dwte, dwpe, dx, sorted, dwpe_into);
     else                  (aligned ? backward<float, 4> : backward<float, 1>)(dwte, dwpe, dx, sorted, dwpe_into);
+    op_end();
 }

@@ -1,6 +1,7 @@
 #include "saver.h"
 #include "../launch.h"
 #include "../os.h"
+#include "../../kernels/choices.h"
 #include "../../kernels/device.h"
 #include <signal.h>
 #include <stdlib.h>
@@ -116,6 +117,8 @@ void saver_save(Saver *s, const TrainState *state) {
     report_sync(s->report);
     s->snapshot.state = *state;
     s->snapshot.state.optimizer_step = s->optimizer->step;
+    free(s->snapshot.choices);
+    s->snapshot.choices = choices_text(1);
     copy_state(s);
 
     sigset_t all, before;                  /* signals are for the main thread */
@@ -138,5 +141,6 @@ void saver_close(Saver *s) {
         device_unpin(s->snapshot.host[i]);
         free(s->snapshot.host[i]);
     }
+    free(s->snapshot.choices);
     *s = (Saver){0};
 }
