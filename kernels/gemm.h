@@ -27,12 +27,9 @@ typedef struct {
 
 void gemm(Gemm g);
 
-/* With a GELU (gelu.h), in one kernel where that is measured to be faster. Tensors are packed, of (M,N) elements in
-   dtype. An implementation may round the values between GEMM and GELU to dtype.
-   forward: g.c is pre_gelu.data; pre_gelu = a b + bias, out = gelu(pre_gelu).
-   backward: g.c is dx.data; dx = (a b) * gelu'(pre_gelu); dx_sum (N) F32 = or += the column sums of dx, or absent. */
-void gemm_gelu_forward (Gemm g, Tensor out, Tensor pre_gelu);
-void gemm_gelu_backward(Gemm g, Tensor dx, Tensor pre_gelu, Tensor dx_sum, Into sum_into);
+/* pre_gelu = a b + bias, out = gelu(pre_gelu) (gelu.h), in one kernel where that is measured to be faster. Both are
+   packed, (M,N) in dtype; g.c is pre_gelu.data. The values between GEMM and GELU may be rounded to dtype. */
+void gemm_gelu(Gemm g, Tensor out, Tensor pre_gelu);
 
 const char *gemm_name(void);    /* "OpenBLAS 0.3.21", "train_gpt", "cuBLASLt 13.1.0" */
 

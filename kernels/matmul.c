@@ -1,6 +1,7 @@
 /* kernels/matmul.c - The linear layer: checks, three GEMMs and the column sums, with either backend. */
 #include "matmul.h"
 #include "check_ops.h"
+#include "gelu.h"
 #include "gemm.h"
 #include "profile.h"
 
@@ -29,7 +30,7 @@ void matmul_forward(Tensor out, Tensor pre_gelu, Tensor x, Tensor weight, Tensor
     const double flop = 2.0 * (double)(tensor_count(x) * N);
     op_begin(pre_gelu.data ? "matmul + gelu" : "matmul", op_bytes(5, x, weight, bias, pre_gelu, out), flop);
     const Gemm g = gemm_of(pre_gelu.data ? pre_gelu : out, x, ROW_MAJOR, weight, COLUMN_MAJOR, bias, OVERWRITE);
-    if (pre_gelu.data) gemm_gelu_forward(g, out, pre_gelu);
+    if (pre_gelu.data) gemm_gelu(g, out, pre_gelu);
     else               gemm(g);
     op_end();
 }
@@ -56,11 +57,10 @@ void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_bias, Te
     const double flop = 2.0 * (double)(tensor_count(x) * N);
     if (dbias.data) column_sums(dbias, dout, into);
     if (dx.data) {
-        op_begin(x_pre_gelu.data ? "matmul dx + gelu" : "matmul dx", op_bytes(4, dout, weight, x_pre_gelu, dx), flop);
-        const Gemm g = gemm_of(dx, dout, ROW_MAJOR, weight, ROW_MAJOR, ABSENT, OVERWRITE);
-        if (x_pre_gelu.data) gemm_gelu_backward(g, dx, x_pre_gelu, dx_bias, into);
-        else                 gemm(g);
+        op_begin("matmul dx", op_bytes(3, dout, weight, dx), flop);
+        gemm(gemm_of(dx, dout, ROW_MAJOR, weight, ROW_MAJOR, ABSENT, OVERWRITE));
         op_end();
+        if (x_pre_gelu.data) gelu_backward(dx, dx, x_pre_gelu, dx_bias, into);
     }
     op_begin("matmul dweight", op_bytes(into == ACCUMULATE ? 4 : 3, dout, x, dweight, dweight), flop);
     gemm(gemm_of(dweight, dout, COLUMN_MAJOR, x, ROW_MAJOR, ABSENT, into));

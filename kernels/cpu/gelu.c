@@ -43,12 +43,7 @@ void gelu_backward(Tensor dx_tensor, Tensor dy_tensor, Tensor x_tensor, Tensor d
     op_end();
 }
 
-void gemm_gelu_forward(Gemm g, Tensor out, Tensor pre_gelu) {
+void gemm_gelu(Gemm g, Tensor out, Tensor pre_gelu) {
     gemm(g);
     gelu_forward(out, pre_gelu);
-}
-
-void gemm_gelu_backward(Gemm g, Tensor dx, Tensor pre_gelu, Tensor dx_sum, Into sum_into) {
-    gemm(g);
-    gelu_backward(dx, dx, pre_gelu, dx_sum, sum_into);
 }

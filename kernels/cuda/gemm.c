@@ -19,24 +19,18 @@ enum {
     FUSED = 100                     /* a choice is the place in the heuristic's list, + FUSED: with the GELU in it */
 };
 
-typedef enum { PLAIN, GELU_FORWARD, GELU_BACKWARD } Follow;
-
-/* A GEMM and the GELU that follows it. */
+/* A GEMM and the GELU that follows it, if any. */
 typedef struct {
     Gemm   g;
-    Follow follow;
-    Tensor out;                 /* GELU_FORWARD: out, GELU_BACKWARD: dx, which is g.c */
-    Tensor pre_gelu;            /* GELU_FORWARD: it is g.c */
-    Tensor sum;
-    Into   sum_into;
+    Tensor out, pre_gelu;       /* absent: no GELU; pre_gelu is g.c */
     void  *d;                   /* where the GEMM's result goes: g.c, or scratch during a measurement */
 } Work;
 
 /* What the choice of an algorithm depends on. Only int64_t, so that there is no padding for memcmp to compare. = and +=
    differ in a constant that is passed with every call, and share the choice. */
 typedef struct {
-    int64_t M, N, K, dtype, c_dtype, follow, a_layout, a_pitch, b_layout, b_pitch, c_pitch;
-    int64_t a_align, b_align, c_align, bias_align, out_align;       /* bytes; 0 = absent */
+    int64_t M, N, K, dtype, c_dtype, a_layout, a_pitch, b_layout, b_pitch, c_pitch;
+    int64_t a_align, b_align, c_align, bias_align, out_align;       /* bytes; 0 = absent; out_align: of the GELU */
 } Key;
 
 typedef struct {
@@ -124,9 +118,7 @@ static cublasStatus_t run(const Plan *plan, const Work *w, const cublasLtMatmulA
                                                  g->c, plan->c, d, plan->c, algorithm, workspace, WORKSPACE_BYTES,
                                                  cuda_stream);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    if (w->follow == GELU_FORWARD && !fused)  gelu_forward(w->out, w->pre_gelu);
-    if (w->follow == GELU_BACKWARD && !fused) gelu_backward(w->out, w->out, w->pre_gelu, w->sum, w->sum_into);
-    if (w->follow == GELU_BACKWARD && fused && w->sum.data) column_sums(w->sum, w->out, w->sum_into);
+    if (w->out.data && !fused) gelu_forward(w->out, w->pre_gelu);
     return status;
 }
 
@@ -172,15 +164,13 @@ static int fastest(const Plan *plan, const Work *w, Candidate *list, int count) 
 /* What is added to is left alone: its GEMMs go to scratch memory. Where there is none the choice is the default. */
 static int measure(const Plan *plan, const Work *work, Candidate *list, int count) {
     Work w = *work;
-    const size_t c_bytes = (size_t)(w.g.M * w.g.c_pitch) * dtype_bytes(w.g.c_dtype), sum_bytes = (size_t)w.g.N * 4;
     void *scratch = NULL;
-    if (w.g.into == ACCUMULATE || (w.sum.data && w.sum_into == ACCUMULATE)) {
-        if (cudaMalloc(&scratch, w.g.into == ACCUMULATE ? c_bytes : sum_bytes)) {
+    if (w.g.into == ACCUMULATE) {
+        if (cudaMalloc(&scratch, (size_t)(w.g.M * w.g.c_pitch) * dtype_bytes(w.g.c_dtype))) {
             cudaGetLastError();
             return 0;
         }
-        if (w.g.into == ACCUMULATE) w.d = scratch;
-        else                        w.sum.data = scratch;
+        w.d = scratch;
     }
     const int choice = fastest(plan, &w, list, count);
     CUDA(cudaFree(scratch));
@@ -191,9 +181,8 @@ static int measure(const Plan *plan, const Work *work, Candidate *list, int coun
 
 /* The shape as the name of its choice. */
 static void key_name(const Key *k, char name[150]) {
-    static const char *const follow[] = { "", "+gelu", "+dgelu" };
     snprintf(name, 150, "gemm%s %lldx%lldx%lld %s %s %c%lld %c%lld %lld align %lld,%lld,%lld,%lld,%lld",
-             follow[k->follow], (long long)k->M, (long long)k->N, (long long)k->K, dtype_name((DType)k->dtype),
+             k->out_align ? "+gelu" : "", (long long)k->M, (long long)k->N, (long long)k->K, dtype_name((DType)k->dtype),
              dtype_name((DType)k->c_dtype), k->a_layout == ROW_MAJOR ? 'r' : 'c', (long long)k->a_pitch,
              k->b_layout == ROW_MAJOR ? 'r' : 'c', (long long)k->b_pitch, (long long)k->c_pitch, (long long)k->a_align,
              (long long)k->b_align, (long long)k->c_align, (long long)k->bias_align, (long long)k->out_align);
@@ -209,8 +198,7 @@ static cublasLtMatmulDesc_t matmul_create(const Work *w, int fused) {
     SET(matmul, TRANSB, operation[g->a.layout]);
     if (fused) {
         const int64_t pitch = w->pre_gelu.pitch;
-        epilogue = w->follow == GELU_BACKWARD ? CUBLASLT_EPILOGUE_DGELU
-                 : g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+        epilogue = g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
         SET(matmul, EPILOGUE_AUX_LD, pitch);
         SET(matmul, EPILOGUE_AUX_POINTER, w->pre_gelu.data);        /* the heuristic looks at its alignment */
     }
@@ -219,9 +207,9 @@ static cublasLtMatmulDesc_t matmul_create(const Work *w, int fused) {
     return matmul;
 }
 
-/* The GELU of cuBLASLt rounds like bf16: not for f32. Rows of pre_gelu are multiples of 8 elements. */
+/* cuBLASLt wants rows of pre_gelu that are multiples of 8 elements. Not for f32, whose GELU here is exact to f32. */
 static int can_fuse(const Work *w) {
-    return w->follow != PLAIN && w->g.dtype == BF16 && w->pre_gelu.pitch % 8 == 0 &&
+    return w->out.data && w->g.dtype == BF16 && w->pre_gelu.pitch % 8 == 0 &&
            (uintptr_t)w->pre_gelu.data % 16 == 0;
 }
 
@@ -273,13 +261,12 @@ static Plan *plan_find(const Work *w) {
     static int64_t uses;
     const Gemm *g = &w->g;
     const Key key = {
-        .M = g->M, .N = g->N, .K = g->K, .dtype = g->dtype, .c_dtype = g->c_dtype, .follow = w->follow,
+        .M = g->M, .N = g->N, .K = g->K, .dtype = g->dtype, .c_dtype = g->c_dtype,
         .a_layout = g->a.layout, .a_pitch = g->a.pitch, .b_layout = g->b.layout, .b_pitch = g->b.pitch,
         .c_pitch = g->c_pitch, .a_align = alignment(g->a.data, g->a.pitch, g->dtype),
         .b_align = alignment(g->b.data, g->b.pitch, g->dtype), .c_align = alignment(g->c, g->c_pitch, g->c_dtype),
         .bias_align = g->bias ? alignment(g->bias, 0, g->dtype) : 0,
-        .out_align = w->follow == GELU_FORWARD  ? alignment(w->out.data, w->out.pitch, g->dtype)
-                   : w->follow == GELU_BACKWARD ? alignment(w->pre_gelu.data, w->pre_gelu.pitch, g->dtype) : 0
+        .out_align = w->out.data ? alignment(w->out.data, w->out.pitch, g->dtype) : 0
     };
     Plan *oldest = &plans[0], *end = plans + sizeof plans / sizeof *plans;
     for (Plan *plan = plans; plan < end; plan++) {
@@ -315,12 +302,7 @@ static void execute(Work w) {
 
 void gemm(Gemm g) { if (!gemv(&g)) execute((Work){ .g = g }); }
 
-void gemm_gelu_forward(Gemm g, Tensor out, Tensor pre_gelu) {
-    if (gemv(&g)) { gelu_forward(out, pre_gelu); return; }
-    execute((Work){ .g = g, .follow = GELU_FORWARD, .out = out, .pre_gelu = pre_gelu });
-}
-
-void gemm_gelu_backward(Gemm g, Tensor dx, Tensor pre_gelu, Tensor dx_sum, Into sum_into) {
-    execute((Work){ .g = g, .follow = GELU_BACKWARD, .out = dx, .pre_gelu = pre_gelu, .sum = dx_sum,
-                    .sum_into = sum_into });
+void gemm_gelu(Gemm g, Tensor out, Tensor pre_gelu) {
+    if (gemv(&g)) gelu_forward(out, pre_gelu);
+    else          execute((Work){ .g = g, .out = out, .pre_gelu = pre_gelu });
 }

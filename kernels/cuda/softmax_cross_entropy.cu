@@ -239,12 +239,12 @@ void softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor 
     check_softmax_cross_entropy(losses, dlogits, logits, targets, V);
     op_begin("softmax cross-entropy", op_bytes(2, logits, dlogits), 0);
     const bool wide = rows_aligned(logits);
-    if (wide && logits.dtype == BF16 && dlogits.data &&
-        (rows_in_registers<32, 1>(losses, logits, targets, V, dloss) ||
-         rows_in_registers<256, 4>(losses, logits, targets, V, dloss) ||
-         rows_in_registers<1024, 7>(losses, logits, targets, V, dloss))) return;
-    const auto softmax = logits.dtype == BF16 ? (wide ? rows_in_memory<bf16, 8>  : rows_in_memory<bf16, 1>)
-                                              : (wide ? rows_in_memory<float, 4> : rows_in_memory<float, 1>);
-    softmax(losses, logits, targets, V, dloss, dlogits.data != NULL);
+    const bool in_registers = wide && logits.dtype == BF16 && dlogits.data &&
+                              (rows_in_registers<32, 1>(losses, logits, targets, V, dloss) ||
+                               rows_in_registers<256, 4>(losses, logits, targets, V, dloss) ||
+                               rows_in_registers<1024, 7>(losses, logits, targets, V, dloss));
+    const auto in_memory = logits.dtype == BF16 ? (wide ? rows_in_memory<bf16, 8>  : rows_in_memory<bf16, 1>)
+                                                : (wide ? rows_in_memory<float, 4> : rows_in_memory<float, 1>);
+    if (!in_registers) in_memory(losses, logits, targets, V, dloss, dlogits.data != NULL);
     op_end();
 }
