@@ -190,6 +190,7 @@ static void sums_of_columns(double *sum, const double *a, int rows, int columns)
 static void matmul_gelu(void) {
     static const struct { int B, T, N, K; } shapes[] = {
         {1, 1, 1, 1}, {3, 7, 13, 31}, {1, 63, 65, 129}, {2, 64, 192, 64}, {5, 129, 24, 264}, {1, 1, 8, 16},
+        {1, 1, 96, 768}, {2, 4, 50, 72},
     };
     for (int i = 0; i < 2 * COUNT(shapes); i++) {
         int B = shapes[i / 2].B, T = shapes[i / 2].T, N = shapes[i / 2].N, K = shapes[i / 2].K, rows = B * T;

@@ -300,9 +300,8 @@ static void execute(Work w) {
     CUBLAS(run(plan, &w, &plan->algorithm, plan->choice >= FUSED));
 }
 
-void gemm(Gemm g) { if (!gemv(&g)) execute((Work){ .g = g }); }
+void gemm(Gemm g) { if (!gemv(&g, ABSENT)) execute((Work){ .g = g }); }
 
 void gemm_gelu(Gemm g, Tensor out, Tensor pre_gelu) {
-    if (gemv(&g)) gelu_forward(out, pre_gelu);
-    else          execute((Work){ .g = g, .out = out, .pre_gelu = pre_gelu });
+    if (!gemv(&g, out)) execute((Work){ .g = g, .out = out, .pre_gelu = pre_gelu });
 }

@@ -1,13 +1,13 @@
 /* GEMM of a few rows: a warp reads the ROWS weight rows of as many columns of c, or a part of them, in 16-byte loads of
    which 4 ROWS are in flight. cuBLASLt has tiles of 64 rows and more, of which one would be used. */
-#include "common.cuh"
+#include "gelu.cuh"
 #include "gemv.h"
 
 enum { THREADS = 128, WARPS = THREADS / 32, STEP = 4, MAX_M = 8 };
 
 /* split: warps that share a row, 1, 2 or 4. M: rows of a, or more. */
 template <class T, class Out, int M, int ROWS> static __global__ void __launch_bounds__(THREADS)
-gemv_kernel(Gemm g, int split) {
+gemv_kernel(Gemm g, int split, Out *gelu_out) {
     constexpr int SIZE = Pack<T>::SIZE;
     __shared__ float part_of[WARPS][ROWS * M];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % split;
@@ -54,35 +54,39 @@ gemv_kernel(Gemm g, int split) {
     float total = 0;
     for (int p = 0; p < split; p++) total += part_of[warp + p][lane];
     if (g.bias) total += to_float(((const T *)g.bias)[n0 + r]);
-    Out *c = (Out *)g.c + m * g.c_pitch + n0 + r;
-    *c = from_float<Out>(g.into == ACCUMULATE ? to_float(*c) + total : total);
+    const int64_t at = m * g.c_pitch + n0 + r;
+    Out *c = (Out *)g.c + at;
+    const Out rounded = from_float<Out>(g.into == ACCUMULATE ? to_float(*c) + total : total);
+    *c = rounded;
+    if (gelu_out) gelu_out[at] = from_float<Out>(gelu<T>(to_float(rounded)));
 }
 
-template <class T, class Out, int M, int ROWS> static void launch(const Gemm &g) {
+template <class T, class Out, int M, int ROWS> static void launch(const Gemm &g, void *gelu) {
     const int64_t steps = ceil_div(g.K, STEP * 32 * Pack<T>::SIZE);
     const int split = steps <= 1 ? 1 : steps <= 2 ? 2 : WARPS;
-    LAUNCH((gemv_kernel<T, Out, M, ROWS>), (unsigned)ceil_div(g.N, WARPS / split * ROWS), THREADS, 0, g, split);
+    LAUNCH((gemv_kernel<T, Out, M, ROWS>), (unsigned)ceil_div(g.N, WARPS / split * ROWS), THREADS, 0, g, split,
+           (Out *)gelu);
 }
 
 /* One row a warp until there are warps for all SMs: 64 each on 132. */
-template <class T, class Out, int M> static void launch_rows(const Gemm &g) {
-    (g.N < 64 * 132 ? launch<T, Out, M, 1> : launch<T, Out, M, 2>)(g);
+template <class T, class Out, int M> static void launch_rows(const Gemm &g, void *gelu) {
+    (g.N < 64 * 132 ? launch<T, Out, M, 1> : launch<T, Out, M, 2>)(g, gelu);
 }
 
-template <class T, class Out> static void launch_as(const Gemm &g) {
+template <class T, class Out> static void launch_as(const Gemm &g, void *gelu) {
     (g.M <= 1 ? launch_rows<T, Out, 1> : g.M <= 2 ? launch_rows<T, Out, 2> : g.M <= 4 ? launch_rows<T, Out, 4>
-     : launch_rows<T, Out, 8>)(g);
+     : launch_rows<T, Out, 8>)(g, gelu);
 }
 
 static bool on_16_bytes(const void *data, int64_t pitch, DType dtype) {
     return ((uintptr_t)data | (uintptr_t)pitch * dtype_bytes(dtype)) % 16 == 0;
 }
 
-int gemv(const Gemm *g) {
+int gemv(const Gemm *g, Tensor gelu) {
     if (g->M > MAX_M || g->a.layout != ROW_MAJOR || g->b.layout != COLUMN_MAJOR ||
         !on_16_bytes(g->a.data, g->a.pitch, g->dtype) || !on_16_bytes(g->b.data, g->b.pitch, g->dtype) ||
-        (size_t)g->K * dtype_bytes(g->dtype) % 16) return 0;
+        (size_t)g->K * dtype_bytes(g->dtype) % 16 || (gelu.data && gelu.pitch != g->c_pitch)) return 0;
     (g->dtype == F32 ? launch_as<float, float> : g->c_dtype == F32 ? launch_as<bf16, float>
-     : launch_as<bf16, bf16>)(*g);
+     : launch_as<bf16, bf16>)(*g, gelu.data);
     return 1;
 }

@@ -6,9 +6,9 @@ extern "C" {
 #endif
 #include "../gemm.h"
 
-/* Computes g and returns 1 where M is at most 8, the columns of b are contiguous (weights in a forward pass) and rows
-   begin on 16 bytes; else returns 0. */
-int gemv(const Gemm *g);
+/* Computes g, and where gelu is present gelu = the GELU of c, of the same shape and type; returns 1. Returns 0 unless M
+   is at most 8, the columns of b are contiguous (weights in a forward pass) and rows begin on 16 bytes. */
+int gemv(const Gemm *g, Tensor gelu);
 
 #ifdef __cplusplus
 }
