@@ -42,7 +42,7 @@ void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dout, Tenso
     if (x_pre_gelu.data) check_like(op, "x_pre_gelu", x_pre_gelu, x.dtype, x, K);
 
     if (dbias.data) column_sums(dbias, dout, dweight_into);
+    multiply(dweight, dout, COLUMN_MAJOR, x, ROW_MAJOR, ABSENT, dweight_into);      /* before dx, which may be x */
     if (dx.data) multiply(dx, dout, ROW_MAJOR, weight, ROW_MAJOR, ABSENT, OVERWRITE);
     if (dx.data && x_pre_gelu.data) gelu_backward(dx, dx, x_pre_gelu);
-    multiply(dweight, dout, COLUMN_MAJOR, x, ROW_MAJOR, ABSENT, dweight_into);
 }
