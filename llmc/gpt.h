@@ -75,8 +75,6 @@ typedef struct {
     X(gelu,       SHAPE(B, T, 4*C),    ACT,   RECOMPUTE_GELU,      MLP | D_MLP) \
     X(dfch,       SHAPE(B, T, 4*C),    ACT,   RECOMPUTE_GELU,      SAME)
 
-/* Places are given from the last row to the first: in this order GPT-2's shared tensors
-   need no more than their largest phase. */
 /*      field     shape                dtype  phases */
 #define MODEL_ACTS(X) \
     X(tokens,     SHAPE(B, T),         I32,   KEPT) \

@@ -156,10 +156,17 @@ static void matmul_gelu(void) {
         double *activated = doubles(rows * K);
         oracle_gelu_forward(activated, given(x_pre_gelu), rows * K);
         for (int k = 0; k < rows * K; k++) set(x, k, activated[k]);
+        Tensor in_place = output(B, T, K), dweight_too = f32_output_into(into, N, K);       /* dx over x */
+        memcpy(arena_host(in_place), arena_host(x), tensor_bytes(x));
+        memcpy(arena_host(dweight_too), arena_host(dweight), tensor_bytes(dweight));
         EACH_RUN {
             matmul_forward(out, pre_gelu, x, weight, bias);
             matmul_backward(dx, dweight, ABSENT, dout, x, x_pre_gelu, weight, into);
+            matmul_backward(in_place, dweight_too, ABSENT, dout, in_place, x_pre_gelu, weight, into);
         }
+        EXPECT(!memcmp(result(dx), result(in_place), sizeof(double) * (size_t)(rows * K)), "dx over x differs");
+        EXPECT(!memcmp(result(dweight), result(dweight_too), sizeof(double) * (size_t)(N * K)),
+               "dweight with dx over x differs");
         double *want_pre = doubles(rows * N), *want_out = doubles(rows * N), *kept_out = doubles(rows * N);
         double *want_dx = doubles(rows * K), *kept_dx = doubles(rows * K), *want_dweight = doubles(N * K);
         double *want_dbias = doubles(N);
