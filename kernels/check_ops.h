@@ -31,5 +31,6 @@ void check_gelu(const char *op, Tensor y, Tensor x);
 void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V);
 void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad);
 void check_convert(Tensor to, Tensor from);
+void check_fill(Tensor t);
 
 #endif

@@ -7,6 +7,7 @@
 #include "../kernels/comm.h"
 #include "../kernels/device.h"
 #include "../kernels/embedding.h"
+#include "../kernels/fill.h"
 #include "../kernels/gelu.h"
 #include "../kernels/head.h"
 #include "../kernels/layernorm.h"
@@ -288,22 +289,16 @@ void gpt_set_batch(GPT *m, int B, int T) {
     share_acts(m);
 }
 
-/* Random numbers are indexed in the order of memory: element (out, in) of a matrix has the same one for any padding of
-   the vocabulary, and the padding is zero. */
+/* Random numbers are indexed in the order of memory, as random_normal has them: element (out, in) of a matrix has the
+   same one for any padding of the vocabulary, and the padding is zero. */
 void gpt_init(GPT *m, uint64_t seed) {
     const double deviations[] = { [INIT_NORMAL] = 0.02, [INIT_RESIDUAL] = 0.02 / sqrt(2.0 * m->config.L) };
     for (int i = 0; i < m->master.table.count; i++) {
         const TensorEntry *entry = &m->master.table.entry[i];
-        const Tensor t = *entry->field;
-        int64_t count = entry->layout == VOCABULARY ? (int64_t)m->config.V * m->config.C : tensor_count(t);
-        float *value = host_alloc(tensor_bytes(t), entry->name);
-        double deviation = deviations[entry->init];
-        #pragma omp parallel for schedule(static)
-        for (int64_t j = 0; j < count; j++)
-            value[j] = entry->init == INIT_ONE ? 1.0f : deviation == 0 ? 0.0f
-                     : (float)(deviation * random_normal(seed, RANDOM_INIT, (uint32_t)i, (uint64_t)j));
-        device_upload(t.data, value, tensor_bytes(t));
-        free(value);
+        const Tensor t = *entry->field, rows = entry->layout == VOCABULARY ? tensor_row_range(t, 0, m->config.V) : t;
+        device_zero(t.data, tensor_bytes(t));
+        if (entry->init == INIT_ZERO) continue;
+        fill_normal(rows, entry->init == INIT_ONE, deviations[entry->init], seed, (uint32_t)i, RANDOM_INIT);
     }
     gpt_cast_params(m);
 }

@@ -1,10 +1,12 @@
 /* Every op of the linked backend, attention aside, against the oracle on the same inputs widened to double.
    arena.h holds the operands and derives the bounds. */
 #include "../kernels/embedding.h"
+#include "../kernels/fill.h"
 #include "../kernels/gelu.h"
 #include "../kernels/head.h"
 #include "../kernels/layernorm.h"
 #include "../kernels/matmul.h"
+#include "../kernels/normal.h"
 #include "../kernels/softmax_cross_entropy.h"
 #include "../kernels/update.h"
 #include "arena.h"
@@ -138,6 +140,29 @@ static void matmul(void) {
         compare("dbias", dbias, plus(want_dbias, dbias, into),
                 (Bound){ .roundings = rows + 1, .floor = sqrt(rows) / 2 });
     }
+}
+
+/* ---- fill: the host's own figures bit for bit, and those of libm */
+
+static void fill_with_normal(void) {
+    enum { N = 5003 };
+    static const uint64_t key = 0x123456789abcdef;
+    arena_begin("fill", "N=%d", N);
+    Tensor t = f32_output(N, 1), ones = f32_output(17);
+    EACH_RUN {
+        fill_normal(t, 0.5, 0.02, key, 3, 77);
+        fill_normal(ones, 1, 0, key, 3, 77);
+    }
+    const double *got = result(t);
+    for (int i = 0; i < N; i++) {
+        const Random128 r = philox4x32((Random128){{ (uint32_t)i, 0, 3, 77 }}, key);
+        const double u = 1 - uniform_of(r.word[0], r.word[1]), v = uniform_of(r.word[2], r.word[3]);
+        const double normal = sqrt(-2 * log(u)) * cos(2 * acos(-1) * v), bound = 0x1p-50 * 8.6;
+        EXPECT(fabs(normal_of(r) - normal) <= bound, "element %d: %.17g, libm has %.17g", i, normal_of(r), normal);
+        EXPECT(got[i] == (float)fma(0.02, normal_of(r), 0.5), "element %d: %.9g, the host has another value", i,
+               got[i]);
+    }
+    for (int i = 0; i < 17; i++) EXPECT(result(ones)[i] == 1, "element %d is not 1", i);
 }
 
 /* A GELU behind the forward pass; one before x, which the backward pass goes through. */
@@ -680,6 +705,7 @@ int main(void) {
     RUN_EACH_DTYPE(layernorm);
     RUN_EACH_DTYPE(matmul);
     RUN_EACH_DTYPE(matmul_gelu);
+    RUN(fill_with_normal);
     RUN_EACH_DTYPE(matmul_to_f32);
     RUN_EACH_DTYPE(gelu);
     RUN_EACH_DTYPE(gelu_extremes);
