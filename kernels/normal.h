@@ -1,5 +1,5 @@
-/* kernels/normal.h - Normally distributed numbers from Philox, by Box and Muller 1958. The same bits in host code and in
-   CUDA kernels, with any libm: every operation is an IEEE one, and where a product meets a sum it is an explicit fma.
+/* kernels/normal.h - Normally distributed numbers from Philox, by Box and Muller 1958. The same bits in host code and
+   in CUDA kernels, with any libm: every operation is an IEEE one, and where a product meets a sum it is an explicit fma.
    The series are Taylor's; the first term left out is below 2^-54 of the result. */
 #ifndef KERNELS_NORMAL_H
 #define KERNELS_NORMAL_H

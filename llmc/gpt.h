@@ -59,14 +59,14 @@ typedef struct {
    memory. SAME: the memory of the row before, which is not read any more once this one is written. */
 /*      field     shape                dtype  dropped              phases (ACT = the model's dtype) */
 #define BLOCK_ACTS(X) \
-    X(res1,       SHAPE(B, T, C),      ACT,   NEVER,               QKV | ATTENTION | MLP)  /* residual stream, inwards */ \
+    X(res1,       SHAPE(B, T, C),      ACT,   NEVER,               QKV | ATTENTION | MLP)  /* the residual stream */ \
     X(ln1,        SHAPE(B, T, C),      ACT,   RECOMPUTE_LAYERNORM, QKV | D_QKV) \
     X(ln1_mean,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     QKV | D_QKV) \
     X(ln1_rstd,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     QKV | D_QKV) \
     X(qkv,        SHAPE(B, T, 3*C),    ACT,   RECOMPUTE_BLOCK,     QKV | ATTENTION | D_ATTENTION) \
     X(atty,       SHAPE(B, T, C),      ACT,   RECOMPUTE_BLOCK,     ATTENTION | D_ATTENTION) \
-    X(lse,        SHAPE(B, NH, T),     F32,   RECOMPUTE_BLOCK,     ATTENTION | D_ATTENTION) /* log-sum-exp of scores */ \
-    X(att,        SHAPE(kept),         I32,   RECOMPUTE_BLOCK,     ATTENTION | D_ATTENTION) /* opaque: P, or nothing */ \
+    X(lse,        SHAPE(B, NH, T),     F32,   RECOMPUTE_BLOCK,     ATTENTION | D_ATTENTION) /* log-sum-exp */ \
+    X(att,        SHAPE(kept),         I32,   RECOMPUTE_BLOCK,     ATTENTION | D_ATTENTION) /* opaque, or empty */ \
     X(res2,       SHAPE(B, T, C),      ACT,   RECOMPUTE_BLOCK,     MLP | QKV | FINAL | D_MLP) /* into the MLP */ \
     X(ln2,        SHAPE(B, T, C),      ACT,   RECOMPUTE_LAYERNORM, MLP | D_MLP) \
     X(ln2_mean,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     MLP | D_MLP) \
@@ -181,7 +181,8 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
 void gpt_last_logits(GPT *m, float *logits);
 
 /* The first tensor with a NaN or an infinity: parameters, then the activations with memory of their own in the order of
-   the forward pass, then gradients in the order of the backward pass. Returns 0 when all are finite; else sets its name and *stats. */
+   the forward pass, then gradients in the order of the backward pass. Returns 0 when all are finite; else sets its name
+   and *stats. */
 int gpt_find_nonfinite(const GPT *m, char name[96], TensorStats *stats);
 
 #endif

@@ -33,8 +33,8 @@ void memory_plan_print(FILE *file, const MemoryPlan *plan, const DeviceInfo *dev
 /* Of every level of --recompute, the total and what it costs. */
 void recompute_plan_print(FILE *file, const GPTConfig *config, const char *attention, int B);
 
-/* The largest batch whose plan takes at most 19/20 of free_bytes (the rest is for cuBLASLt, NCCL and the kernels), on all
-   ranks: a divisor of sequences, or with sequences = 0 a power of two, up to max; 1 where none fits. */
+/* The largest batch whose plan takes at most 19/20 of free_bytes (the rest is for cuBLASLt, NCCL and the kernels), on
+   all ranks: a divisor of sequences, or with sequences = 0 a power of two, up to max; 1 where none fits. */
 int64_t batch_largest(const GPTConfig *config, const char *attention, Purpose purpose, int64_t free_bytes,
                       int64_t sequences, int64_t max);
 

@@ -310,7 +310,7 @@ static void the_plan_is_what_is_allocated(void) {
     }
 }
 
-/* In the plan of every level, tensors that have values at the same time do not overlap, and no tensor passes the end. */
+/* At every level, tensors that have values at the same time do not overlap, and no tensor passes the end. */
 static void tensors_in_use_do_not_overlap(void) {
     for (int k = 0; k < 2 * 4 * COUNT(configs); k++) {
         GPTConfig config = configs[k / 8];
@@ -321,14 +321,15 @@ static void tensors_in_use_do_not_overlap(void) {
         const TensorTable *table = &gpt.acts.table;
         for (int i = 0; i < table->count; i++) {
             const TensorEntry *a = &table->entry[i];
-            EXPECT(a->offset % 256 == 0 && a->offset + tensor_bytes(*a->field) <= gpt.act_bytes, "case %d: %s at %zu", k,
-                   a->name, a->offset);
+            EXPECT(a->offset % 256 == 0 && a->offset + tensor_bytes(*a->field) <= gpt.act_bytes, "case %d: %s at %zu",
+                   k, a->name, a->offset);
             EXPECT(!a->same || a->field->data == a[-1].field->data, "case %d: %s is elsewhere", k, a->name);
             for (int j = 0; j < i && !a->same; j++) {
                 const TensorEntry *b = &table->entry[j];
                 int shares = b->same || (a->phases && b->phases && !(a->phases & b->phases));
                 EXPECT(shares || a->offset >= b->offset + tensor_bytes(*b->field) ||
-                       b->offset >= a->offset + tensor_bytes(*a->field), "case %d: %s overlaps %s", k, a->name, b->name);
+                       b->offset >= a->offset + tensor_bytes(*a->field), "case %d: %s overlaps %s", k, a->name,
+                       b->name);
             }
         }
         gpt_free(&gpt);
@@ -354,7 +355,8 @@ static void auto_takes_the_largest_batch_that_fits(void) {
         double needs = (double)memory_plan(&config, "auto", cases[i].needs, TRAIN).total;
         int64_t got = batch_largest(&config, "auto", TRAIN, (int64_t)(needs * cases[i].more * 20 / 19),
                                     cases[i].sequences, cases[i].max);
-        EXPECT(got == cases[i].want, "case %d: a batch of %lld, want %lld", i, (long long)got, (long long)cases[i].want);
+        EXPECT(got == cases[i].want, "case %d: a batch of %lld, want %lld", i, (long long)got,
+               (long long)cases[i].want);
     }
 }
 
