@@ -79,7 +79,8 @@ static void print_banner(Run *run) {
         .version = VERSION, .command = run->command, .out = run->dir.path, .data = corpus_text(corpus),
         .memory = memory_plan_text(&plan, &run->device), .attention = plan.attention, .device = &run->device,
         .auto_batch = run->batch_is_auto ? s->batch : 0, .config = &run->config, .options = run->options,
-        .val_floor = corpus->val_floor, .validates = corpus->val != NULL, .steps = s->steps, .log_every = s->log_every, .log_jsonl = s->log_jsonl };
+        .val_floor = corpus->val_floor, .validates = corpus->val != NULL, .steps = s->steps,
+        .log_every = s->log_every, .log_jsonl = s->log_jsonl };
     report_banner(&run->info);
     if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes) {
         memory_plan_print(stdout, &plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);

@@ -1,25 +1,19 @@
 /* kernels/normal.h - Normally distributed numbers from Philox, by Box and Muller 1958. The same bits in host code and
-   in CUDA kernels, with any libm: every operation is an IEEE one, and where a product meets a sum it is an explicit fma.
-   The series are Taylor's; the first term left out is below 2^-54 of the result. */
+   kernels, with any libm: every operation is an IEEE one, and where a product meets a sum it is an explicit fma. The
+   series are Taylor's; the first term left out is below 2^-54 of the result. */
 #ifndef KERNELS_NORMAL_H
 #define KERNELS_NORMAL_H
 #include <math.h>
 #include <string.h>
 #include "philox.h"
 
-#ifdef __CUDACC__
-#define NORMAL_FUNCTION __host__ __device__ static inline
-#else
-#define NORMAL_FUNCTION static inline
-#endif
-
 /* [0,1), 53 bits, from the upper bits of two words */
-NORMAL_FUNCTION double uniform_of(uint32_t low, uint32_t high) {
+PHILOX_FUNCTION double uniform_of(uint32_t low, uint32_t high) {
     return (double)((low | (uint64_t)high << 32) >> 11) * 0x1p-53;
 }
 
 /* ln u for normal u > 0. u = 2^k m with m in [sqrt(1/2), sqrt(2)); ln m = 2 atanh s with s = (m - 1) / (m + 1). */
-NORMAL_FUNCTION double log_of(double u) {
+PHILOX_FUNCTION double log_of(double u) {
     int64_t bits;
     memcpy(&bits, &u, sizeof bits);
     const int64_t k = (bits - 0x3fe6a09e667f3bcd) >> 52;            /* the bits of sqrt(1/2) */
@@ -42,7 +36,7 @@ NORMAL_FUNCTION double log_of(double u) {
 }
 
 /* cos(2 pi v) for v in [0,1): quarter turns, and the angle a of at most 1/8 turn that is left */
-NORMAL_FUNCTION double cos_turns(double v) {
+PHILOX_FUNCTION double cos_turns(double v) {
     const int32_t quarter = (int32_t)fma(v, 4.0, 0.5);
     const double a = 0x1.921fb54442d18p+2 * fma((double)quarter, -0.25, v), z = a * a;
     double sine = -1.0 / 1307674368000, cosine = 1.0 / 20922789888000;
@@ -66,9 +60,8 @@ NORMAL_FUNCTION double cos_turns(double v) {
 }
 
 /* Mean 0, deviation 1, at most 8.6 in size: 1 - [0,1) is never 0. */
-NORMAL_FUNCTION double normal_of(Random128 r) {
+PHILOX_FUNCTION double normal_of(Random128 r) {
     return sqrt(-2 * log_of(1 - uniform_of(r.word[0], r.word[1]))) * cos_turns(uniform_of(r.word[2], r.word[3]));
 }
 
-#undef NORMAL_FUNCTION
 #endif

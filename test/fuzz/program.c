@@ -57,8 +57,8 @@ static void plan_resume(void *argument) {
     double weights = 4.0 * (double)gpt_parameter_count(&config);
     CLAIM((double)plan.parameters >= weights && (double)plan.activations >= (config.recompute ? 1 : 9) * stream &&
           plan.total > plan.activations && plan.total > plan.parameters,
-          "%zu bytes of parameters, %zu of activations, %zu in all, for %g and 1 or 9 times %g at least", plan.parameters,
-          plan.activations, plan.total, weights, stream);
+          "%zu bytes of parameters, %zu of activations, %zu in all, for %g and 1 or 9 times %g at least",
+          plan.parameters, plan.activations, plan.total, weights, stream);
 }
 
 void program_read_settings(void) {
