@@ -174,7 +174,7 @@ void gpt_loss(GPT *m);                                     /* lnf, targets -> lo
 
 /* lnf, targets -> losses, and all gradients of dloss * sum(losses), written or added. ready, NULL = none, is called
    when the last operation on the gradients of a group has been issued, so that their reduction can overlap the rest of
-   the pass: L, L-1, ..., 0, FIRST_GROUP. */
+   the pass: L, L-1, ..., 0, FIRST_GROUP. Once after each gpt_forward: gradients replace activations in memory. */
 void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context);
 
 /* Logits (V floats, on the host) after the last of the T tokens of sequence 0. */
