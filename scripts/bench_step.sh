@@ -5,8 +5,8 @@
 # clock: of nvidia-smi, five times a second; the peak less what was used before, the highest power and its clock, which
 # mean little for a run of less than a second.
 # Beside ours, where they are set:
-#   PEERS="reference huggingface ..."   programs of scripts/bench_step_torch.py ("" = none; default reference huggingface
-#                                       where PYTHON, python3, has torch)
+#   PEERS="reference huggingface ..."   programs of scripts/bench_step_torch.py; "" = none; without it reference and
+#                                       huggingface where PYTHON (python3) has torch
 #   NANOGPT=DIR   a checkout, for the peer nanogpt        LLMC=FILE   llm.c's train_gpt2cu
 set -eu
 [ $# -ge 1 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 1; }
@@ -66,8 +66,8 @@ row() {
             if (!n) exit 1
             middle = at(0.5)
             print middle > median
-            printf("| %s | %s | %.2f (%.2f to %.2f) | %.1f k | %s | %s | %s |\n", title, program, middle, at(0.1), at(0.9),
-                tokens / middle, samples > 1 ? sprintf("%.1f GiB", (peak - before) / 1024) : "-",
+            printf("| %s | %s | %.2f (%.2f to %.2f) | %.1f k | %s | %s | %s |\n", title, program, middle, at(0.1),
+                at(0.9), tokens / middle, samples > 1 ? sprintf("%.1f GiB", (peak - before) / 1024) : "-",
                 samples > 1 ? sprintf("%.0f W, %.0f MHz", power, clock) : "-",
                 ours == "" ? "1" : sprintf("%.2f", middle / ours))
         }' "$dir/$3.smi" "$dir/$3.out"
@@ -85,8 +85,8 @@ for spec in "$@"; do
     title="$model, B = $B, T = $T" all=$((steps + 10)) ours=
     for program in train_gpt $peers; do
         case $program in
-        train_gpt) set -- "$gpt" --data "$source" --out none --model "$model" --context "$T" --batch "$B" --steps "$all" \
-            --dtype $dtype --lr 3e-4 --warmup 0 --val-every 0 --val-fraction 0 --log-every 1 ;;
+        train_gpt) set -- "$gpt" --data "$source" --out none --model "$model" --context "$T" --batch "$B" \
+            --steps "$all" --dtype $dtype --lr 3e-4 --warmup 0 --val-every 0 --val-fraction 0 --log-every 1 ;;
         llmc) set -- stdbuf -oL "$LLMC" -i "$source" -j "$source" -e "$model" -b "$B" -t "$T" -d $((B * T)) -x "$all" \
             -l 3e-4 -c 0.1 -v $((all + 1)) -m 1 -s 0 -r 0 -pi fs -pf "$dir" -pn 1 -pr 0 -pg 1 ;;
         *) set -- "$python" "$here/bench_step_torch.py" "$program" "$source" "$model" "$B" "$T" "$all" ${NANOGPT:-} ;;
