@@ -32,5 +32,6 @@ void check_gelu_backward(Tensor dx, Tensor dy, Tensor x, Tensor dx_sum);
 void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V);
 void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad);
 void check_convert(Tensor to, Tensor from);
+void check_fill(Tensor t);
 
 #endif
