@@ -68,8 +68,8 @@ TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 include test/fuzz/fuzz.mk
 
-.PHONY: all train test test-kill test-roundtrip lib example bench-attention bench-comm bench-ops bench-step bench-scaling sanitize
-.PHONY: reference reference-124M clean help
+.PHONY: all train test test-kill test-roundtrip lib example bench-attention bench-comm bench-ops bench-step
+.PHONY: bench-scaling sanitize reference reference-124M clean help
 all: $(BUILD)/train_gpt
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt)
 	@echo "train_gpt is $<: $(WITH)"
