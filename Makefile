@@ -68,8 +68,8 @@ TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 include test/fuzz/fuzz.mk
 
-.PHONY: all train test test-kill test-roundtrip lib example bench-attention bench-comm bench-scaling sanitize reference reference-124M
-.PHONY: bench-ops clean help
+.PHONY: all train test test-kill test-roundtrip lib example bench-attention bench-comm bench-ops bench-step
+.PHONY: bench-scaling sanitize reference reference-124M clean help
 all: $(BUILD)/train_gpt
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt)
 	@echo "train_gpt is $<: $(WITH)"
@@ -187,6 +187,9 @@ $(BUILD)/bench_ops: $(BUILD)/test/bench_ops.o $(OBJECTS)
 # Bandwidth of the collectives, one process per GPU (kernels/README.md).
 bench-comm: $(BUILD)/bench_comm
 	$< $(BENCH)
+# The training step of models of all sizes, beside PyTorch where it is installed (README): make bench-step DATA=...
+bench-step: all $(BUILD)/tales
+	TALES=$(BUILD)/tales scripts/bench_step.sh '$(or $(DATA),$(error bench-step: want DATA='token shards'))' $(BENCH)
 # The training step on several GPUs beside one (README): make bench-scaling DATA='dir/train_*.bin'
 bench-scaling: all $(BUILD)/bench_comm
 	scripts/bench_scaling.sh '$(or $(DATA),$(error bench-scaling: want DATA='token shards'))' $(BENCH)
@@ -213,6 +216,7 @@ help:
 	@echo "make bench-attention time every attention (bf16: on a GPU)"
 	@echo "make bench-ops       time every memory-bound op alone"
 	@echo "make bench-comm      bandwidth of the collectives, one process per GPU"
+	@echo "make bench-step      the training step of models of all sizes, beside PyTorch (DATA='dir/train_*.bin')"
 	@echo "make bench-scaling   the training step on several GPUs beside one (DATA='dir/train_*.bin')"
 	@echo "make test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=$(PYTHON))"
 	@echo "make sanitize        make test under AddressSanitizer and UBSan"

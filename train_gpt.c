@@ -37,6 +37,7 @@ typedef struct {
     Schedule       schedule;
     int64_t        sequences;                   /* of an update */
     TrainStep      step;
+    int            batch_is_auto;               /* --batch auto chose settings.batch */
     const char    *from;                        /* checkpoint that gives model and weights; NULL = neither */
     char          *checkpoint;                  /* the same if a resume continues from it; NULL = the run begins */
     char          *changes;                     /* options that the resume changes; NULL = none */
@@ -67,6 +68,7 @@ static void prepare_run(Run *run) {
     run->config = model_config(s, run->from, &saved, bytes ? 256 : 50257);
     REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
             run->from ? run->from : "--vocab", run->config.V);
+    run->batch_is_auto = batch_choose(s, &run->config, TRAIN);
     run->sequences = settings_sequences(s, run->config.T, run->checkpoint != NULL);
     run->schedule = settings_schedule(s, run->options);
     if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt, run->config.V, &(int){0}));
@@ -81,11 +83,14 @@ static void print_banner(Run *run) {
     run->info = (RunInfo){
         .version = VERSION, .command = run->command, .out = run->dir.path, .data = corpus_text(corpus),
         .memory = memory_plan_text(&plan, &run->device), .attention = plan.attention, .device = &run->device,
-        .config = &run->config, .options = run->options, .val_floor = corpus->val_floor,
-        .validates = corpus->val != NULL, .steps = s->steps, .log_every = s->log_every, .log_jsonl = s->log_jsonl };
+        .auto_batch = run->batch_is_auto ? s->batch : 0, .config = &run->config, .options = run->options,
+        .val_floor = corpus->val_floor, .validates = corpus->val != NULL, .steps = s->steps,
+        .log_every = s->log_every, .log_jsonl = s->log_jsonl };
     report_banner(&run->info);
-    if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes)
+    if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes) {
         memory_plan_print(stdout, &plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);
+        recompute_plan_print(stdout, &run->config, s->attention, (int)s->batch);
+    }
     if (run->changes) printf("changed: %s\n", run->changes);
     if (s->dry_run && !comm_rank) warn_of_mistakes(&run->report, s, corpus, run->config.T, run->sequences);
 }
@@ -215,6 +220,7 @@ static int use_checkpoint(Run *run) {
     run->config = model_config(s, checkpoint, &saved, saved.V);
     run->tokenizer = checkpoint_tokenizer(checkpoint, run->config.V);
     const Purpose purpose = s->eval ? EVALUATE : GENERATE;
+    batch_choose(s, &run->config, purpose);
     MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, purpose);
     if (s->dry_run) {
         run->device = device_info();
@@ -267,7 +273,7 @@ static void begin_step(Run *run, int under_way) {
     Optimizer *optimizer = &run->optimizer;
     const TrainState *state = &run->state;
     spike_detector_limits(&state->spikes, run->settings.skip_spikes, &optimizer->loss_limit, &optimizer->norm_limit);
-    choices_measuring = !run->settings.deterministic;   /* where it is given, every run has the same choices: the defaults */
+    choices_measuring = !run->settings.deterministic;       /* there every run makes the same choices, the defaults */
     train_step(&run->step, state->sequences_seen + (uint64_t)(under_way * run->sequences),
                schedule_learning_rate(&run->schedule, state->step + under_way));
     choices_measuring = 0;

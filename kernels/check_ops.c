@@ -160,3 +160,9 @@ void check_convert(Tensor to, Tensor from) {
     REQUIRE(tensor_count(to) == tensor_count(from), "convert: to has %lld elements, want %lld as in from",
             (long long)tensor_count(to), (long long)tensor_count(from));
 }
+
+void check_fill(Tensor t) {
+    check_float("fill", "t", t, 1);
+    check_packed("fill", "t", t);
+    check_like("fill", "t", t, F32, t, tensor_columns(t));
+}

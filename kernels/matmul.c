@@ -56,13 +56,12 @@ void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_bias, Te
 
     const double flop = 2.0 * (double)(tensor_count(x) * N);
     if (dbias.data) column_sums(dbias, dout, into);
-    if (dx.data) {
-        op_begin("matmul dx", op_bytes(3, dout, weight, dx), flop);
-        gemm(gemm_of(dx, dout, ROW_MAJOR, weight, ROW_MAJOR, ABSENT, OVERWRITE));
-        op_end();
-        if (x_pre_gelu.data) gelu_backward(dx, dx, x_pre_gelu, dx_bias, into);
-    }
     op_begin("matmul dweight", op_bytes(into == ACCUMULATE ? 4 : 3, dout, x, dweight, dweight), flop);
-    gemm(gemm_of(dweight, dout, COLUMN_MAJOR, x, ROW_MAJOR, ABSENT, into));
+    gemm(gemm_of(dweight, dout, COLUMN_MAJOR, x, ROW_MAJOR, ABSENT, into));         /* before dx, which may be x */
     op_end();
+    if (!dx.data) return;
+    op_begin("matmul dx", op_bytes(3, dout, weight, dx), flop);
+    gemm(gemm_of(dx, dout, ROW_MAJOR, weight, ROW_MAJOR, ABSENT, OVERWRITE));
+    op_end();
+    if (x_pre_gelu.data) gelu_backward(dx, dx, x_pre_gelu, dx_bias, into);
 }

@@ -8,6 +8,8 @@
 #include "../kernels/comm.h"
 #include "../kernels/device.h"
 #include "../kernels/embedding.h"
+#include "../kernels/fill.h"
+#include "../kernels/gelu.h"
 #include "../kernels/head.h"
 #include "../kernels/layernorm.h"
 #include "../kernels/matmul.h"
@@ -118,15 +120,54 @@ size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
     return bytes;
 }
 
-typedef enum { KEPT, OPAQUE, WORKSPACE, BACKWARD } ActKind;
+/* The phases of a micro-step, in the order of time. A block goes through QKV, ATTENTION and MLP; in the backward pass
+   through AGAIN (its forward pass, with RECOMPUTE_BLOCK), D_MLP, D_ATTENTION and D_QKV. */
+enum {
+    QKV         = 1 << 0,   /* ln1 and qkv */
+    ATTENTION   = 1 << 1,   /* with its projection */
+    MLP         = 1 << 2,   /* with ln2 */
+    FINAL       = 1 << 3,   /* lnf */
+    HEAD        = 1 << 4,   /* head_loss */
+    D_FINAL     = 1 << 5,
+    AGAIN       = 1 << 6,
+    D_MLP       = 1 << 7,
+    D_ATTENTION = 1 << 8,
+    D_QKV       = 1 << 9,
+    FORWARD     = QKV | ATTENTION | MLP | FINAL | HEAD,
+    ALL         = (1 << 10) - 1,
+    KEPT        = 0,        /* memory of its own */
+    SAME        = 1 << 10
+};
+enum { NEVER = RECOMPUTE_BLOCK + 1 };
 
 static int is_training(const GPT *m) { return m->purpose == TRAIN && !m->cached; }
 
-static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name, Tensor shape, ActKind kind) {
-    if (kind == BACKWARD && !is_training(m)) return;
-    int watched = kind == KEPT && shape.dtype != I32;
-    tensor_table_add(&m->acts.table, prefix, name, shape, (TensorEntry){ .field = field, .watched = watched });
-    if (kind == WORKSPACE || kind == BACKWARD) m->acts.workspace_bytes += tensor_bytes(shape);
+static int is_shared(const GPT *m, int dropped) {
+    return !is_training(m) || (int)m->config.recompute >= dropped;
+}
+
+/* Of a tensor that the blocks share: what AGAIN writes lasts until the phase that reads it. */
+static unsigned block_phases(const GPT *m, unsigned phases) {
+    if (m->config.recompute < RECOMPUTE_BLOCK) return phases;
+    if (phases & D_QKV) phases |= D_ATTENTION;
+    if (phases & D_ATTENTION) phases |= D_MLP;
+    return phases & D_MLP ? phases | AGAIN : phases;
+}
+
+static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name, Tensor shape, unsigned phases) {
+    TensorTable *table = &m->acts.table;
+    if (!is_training(m) && phases != KEPT && !(phases &= FORWARD)) return;
+    if (phases == SAME) table->entry[table->count - 1].watched = 0;        /* its value does not last */
+    tensor_table_add(table, prefix, name, shape, (TensorEntry){
+        .field = field, .watched = phases == KEPT && shape.dtype != I32, .same = phases == SAME,
+        .phases = phases == SAME ? 0 : phases });
+}
+
+/* Block 0 has the tensors that all blocks share. */
+static void add_block_act(GPT *m, int l, Tensor *field, const char *prefix, const char *name, Tensor shape, int dropped,
+                          unsigned phases) {
+    if (!is_shared(m, dropped)) add_act(m, field, prefix, name, shape, phases == SAME ? SAME : KEPT);
+    else if (l == 0) add_act(m, field, prefix, name, shape, block_phases(m, phases));
 }
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -161,48 +202,70 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
     if (m->cached && chunk < 2 * B) chunk = 2 * B;
     int64_t kept = (int64_t)(m->attention->kept_bytes(&m->spec) + 3) / 4;
     int64_t work = (int64_t)(m->attention->workspace_bytes(&m->spec) + 3) / 4;
-    int blocks = is_training(m) ? config->L : 1;
     const DType ACT = config->dtype;
     char prefix[40] = "";
     if (!m->acts.block) m->acts.block = host_alloc((size_t)config->L * sizeof *m->acts.block, "the table of blocks");
     tensor_table_free(&m->acts.table);
-    m->acts.workspace_bytes = 0;
     m->acts.position = m->acts.uniform = ABSENT;
     for (int l = 0; l < config->L && m->cached; l++)
-        add_act(m, &m->acts.block[l].cache, prefix, "cache", tensor_of(NULL, ACT, 3, m->cached, config->T, 2 * C),
-                OPAQUE);
-    if (m->cached) add_act(m, &m->acts.position, prefix, "position", tensor_of(NULL, I32, 1, 1), OPAQUE);
-    if (m->cached) add_act(m, &m->acts.uniform, prefix, "uniform", tensor_of(NULL, F64, 1, m->cached), OPAQUE);
-#define ADD(field, shape, dtype, kind) \
-    add_act(m, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), kind);
-    for (int l = 0; l < blocks; l++) {
+        tensor_table_add(&m->acts.table, prefix, "cache", tensor_of(NULL, ACT, 3, m->cached, config->T, 2 * C),
+                         (TensorEntry){ .field = &m->acts.block[l].cache });
+    if (m->cached) {
+        tensor_table_add(&m->acts.table, prefix, "position", tensor_of(NULL, I32, 1, 1),
+                         (TensorEntry){ .field = &m->acts.position });
+        tensor_table_add(&m->acts.table, prefix, "uniform", tensor_of(NULL, F64, 1, m->cached),
+                         (TensorEntry){ .field = &m->acts.uniform });
+    }
+#define ADD(field, shape, dtype, dropped, phases) \
+    add_block_act(m, l, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), dropped, phases);
+    for (int l = 0; l < config->L; l++) {
         BlockActs *a = &m->acts.block[l];
         snprintf(prefix, sizeof prefix, "h.%d.", l);
         BLOCK_ACTS(ADD)
     }
+#undef ADD
+#define ADD(field, shape, dtype, phases) \
+    add_act(m, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), (phases) & ~unused);
     Acts *a = &m->acts;
+    const unsigned unused = config->recompute < RECOMPUTE_BLOCK ? AGAIN : 0;
     *prefix = '\0';
     MODEL_ACTS(ADD)
 #undef ADD
+    size_t own_bytes = m->acts.table.bytes;
+    tensor_table_overlap(&m->acts.table);
+    m->acts.workspace_bytes = m->acts.table.bytes - own_bytes;
+}
+
+/* Gives the other blocks the tensors that block 0 has for all. */
+static void share_acts(GPT *m) {
+#define SHARE(field, shape, dtype, dropped, phases) \
+    if (is_shared(m, dropped)) m->acts.block[l].field = m->acts.block[0].field;
+    for (int l = 1; l < m->config.L; l++) { BLOCK_ACTS(SHARE) }
+#undef SHARE
 }
 
 static void acts_free(Acts *acts) {
     device_free(acts->table.memory);
     tensor_table_free(&acts->table);
+    tensor_table_free(&acts->largest);
     free(acts->block);
 }
 
-/* The bytes of the largest layout: of a batch, and of the first window and a step of generation, for samples of a
-   training run, too. The last layout is that of the batch or the first window. */
+/* The bytes of the largest layout: of a batch, or of the windows of generation, in training those of one sample. The
+   attention of up to 8 queries over a cache can need more scratch than that of more. The last layout is that of the
+   batch or the longest window. */
 static size_t acts_bytes(GPT *m, int B, int T) {
+    const int windows[] = { 1, T < 8 ? T : 8, T };
     size_t bytes = 0;
-    for (int generate = m->purpose != EVALUATE; generate >= (m->purpose == GENERATE); generate--)
-        for (int step = generate; step >= 0; step--) {
-            m->cached = generate ? B : 0;
-            acts_layout(m, B, step ? 1 : T, 0);
-            if (m->acts.table.bytes > bytes) bytes = m->acts.table.bytes;
-        }
-    return bytes;
+    for (int i = 0; i < 3 && m->purpose != EVALUATE; i++) {
+        m->cached = m->purpose == TRAIN ? 1 : B;
+        acts_layout(m, m->cached, windows[i], i == 1 ? m->config.T - windows[i] : 0);
+        if (m->acts.table.bytes > bytes) bytes = m->acts.table.bytes;
+    }
+    if (m->purpose == GENERATE) return bytes;
+    m->cached = 0;
+    acts_layout(m, B, T, 0);
+    return m->acts.table.bytes > bytes ? m->acts.table.bytes : bytes;
 }
 
 size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace,
@@ -213,6 +276,14 @@ size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int 
     *attention_name = m.attention->name;
     acts_free(&m.acts);
     return bytes;
+}
+
+void gpt_recompute_cost(const GPTConfig *config, int B, int T, double *bytes, double *flop) {
+    const double tokens = (double)B * T, C = config->C, element = (double)dtype_bytes(config->dtype);
+    const double widths[] = { [RECOMPUTE_NONE] = 0, [RECOMPUTE_GELU] = 4, [RECOMPUTE_LAYERNORM] = 4 + 1 + 1,
+                              [RECOMPUTE_BLOCK] = 0 };     /* in C, of the tensors made by elementwise ops alone */
+    *bytes = 2 * config->L * tokens * widths[config->recompute] * C * element;
+    *flop = config->recompute < RECOMPUTE_BLOCK ? 0 : config->L * tokens * (2 * (3 + 1 + 4) * C * C + 4.0 * T * C);
 }
 
 /* ---- Creation */
@@ -234,7 +305,8 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
         params_create(&m->master, &config, F32, "the parameters in f32");
     }
     m->act_bytes = acts_bytes(m, B, T);
-    m->acts.table.memory = device_alloc(m->act_bytes, "the activations");
+    m->acts.largest = m->acts.table;
+    m->acts.table = (TensorTable){ .memory = device_alloc(m->act_bytes, "the activations") };
     if (purpose == GENERATE) gpt_set_cache(m, B);
     else                     gpt_set_batch(m, B, T);
 }
@@ -251,18 +323,19 @@ void gpt_free(GPT *m) {
 
 static void set_shapes(GPT *m, int B, int T, int first) {
     void *memory = m->acts.table.memory;
+    char what[64];
+    snprintf(what, sizeof what, "model: a batch of %d x %d tokens", B, T);
+    REQUIRE(T <= m->config.T, "%s, want at most the context %d", what, m->config.T);
     acts_layout(m, B, T, first);
-    size_t bytes = m->acts.table.bytes;
-    REQUIRE(bytes <= m->act_bytes && first + T <= m->config.T,
-            "model: a batch of %d x %d tokens needs %zu bytes, %zu are allocated", B, T, bytes, m->act_bytes);
+    if (!m->cached) tensor_table_reuse(&m->acts.table, &m->acts.largest, what);
+    REQUIRE(m->acts.table.bytes <= m->act_bytes, "%s needs %zu bytes, %zu are allocated", what, m->acts.table.bytes,
+            m->act_bytes);
     tensor_table_place(&m->acts.table, memory);
+    share_acts(m);
     if (m->spec.position) m->spec.position = m->acts.position.data;
     for (int l = 0; l < m->config.L; l++) {
         BlockActs *a = &m->acts.block[l];
-        Tensor cache = a->cache;
-        if (!is_training(m)) *a = m->acts.block[0];
-        a->cache = cache;
-        a->kv = m->spec.Tk == T ? tensor_column_range(a->qkv, m->config.C, 2 * m->config.C) : cache;
+        a->kv = m->spec.Tk == T ? tensor_column_range(a->qkv, m->config.C, 2 * m->config.C) : a->cache;
     }
 }
 
@@ -289,22 +362,16 @@ void gpt_set_window(GPT *m, int first, int T) {
     device_upload(m->acts.position.data, &position, sizeof position);
 }
 
-/* Random numbers are indexed in the order of memory: element (out, in) of a matrix has the same one for any padding of
-   the vocabulary, and the padding is zero. */
+/* Random numbers are indexed in the order of memory, as random_normal has them: element (out, in) of a matrix has the
+   same one for any padding of the vocabulary, and the padding is zero. */
 void gpt_init(GPT *m, uint64_t seed) {
     const double deviations[] = { [INIT_NORMAL] = 0.02, [INIT_RESIDUAL] = 0.02 / sqrt(2.0 * m->config.L) };
     for (int i = 0; i < m->master.table.count; i++) {
         const TensorEntry *entry = &m->master.table.entry[i];
-        const Tensor t = *entry->field;
-        int64_t count = entry->layout == VOCABULARY ? (int64_t)m->config.V * m->config.C : tensor_count(t);
-        float *value = host_alloc(tensor_bytes(t), entry->name);
-        double deviation = deviations[entry->init];
-        #pragma omp parallel for schedule(static)
-        for (int64_t j = 0; j < count; j++)
-            value[j] = entry->init == INIT_ONE ? 1.0f : deviation == 0 ? 0.0f
-                     : (float)(deviation * random_normal(seed, RANDOM_INIT, (uint32_t)i, (uint64_t)j));
-        device_upload(t.data, value, tensor_bytes(t));
-        free(value);
+        const Tensor t = *entry->field, rows = entry->layout == VOCABULARY ? tensor_row_range(t, 0, m->config.V) : t;
+        device_zero(t.data, tensor_bytes(t));
+        if (entry->init == INIT_ZERO) continue;
+        fill_normal(rows, entry->init == INIT_ONE, deviations[entry->init], seed, (uint32_t)i, RANDOM_INIT);
     }
     gpt_cast_params(m);
 }
@@ -351,6 +418,19 @@ static void before_group(GPT *m, int group) {
     if (m->before_group) m->before_group(m->before_context, group);
 }
 
+/* x + branch -> gelu, all but the last op of a block. An absent branch: x is res1. */
+static void block_forward(GPT *m, int l, Tensor x, Tensor branch) {
+    BlockParams *w = &m->params.block[l];
+    BlockActs *s = &m->acts.block[l];
+    Acts *a = &m->acts;
+    residual_layernorm_forward(s->res1, s->ln1, s->ln1_mean, s->ln1_rstd, x, branch, w->ln1w, w->ln1b);
+    matmul_forward(s->qkv, ABSENT, s->ln1, w->qkvw, w->qkvb);
+    attention_forward(m, s);
+    matmul_forward(a->branch, ABSENT, s->atty, w->projw, w->projb);
+    residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
+    matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
+}
+
 void gpt_forward(GPT *m) {
     Params *p = &m->params;
     Acts *a = &m->acts;
@@ -361,12 +441,7 @@ void gpt_forward(GPT *m) {
         BlockParams *w = &p->block[l];
         BlockActs *s = &a->block[l];
         before_group(m, l);
-        residual_layernorm_forward(s->res1, s->ln1, s->ln1_mean, s->ln1_rstd, x, branch, w->ln1w, w->ln1b);
-        matmul_forward(s->qkv, ABSENT, s->ln1, w->qkvw, w->qkvb);
-        attention_forward(m, s);
-        matmul_forward(a->branch, ABSENT, s->atty, w->projw, w->projb);
-        residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
-        matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
+        block_forward(m, l, x, branch);
         matmul_forward(a->branch, ABSENT, s->gelu, w->fcprojw, w->fcprojb);
         x = s->res2;
         branch = a->branch;
@@ -387,23 +462,46 @@ void gpt_loss(GPT *m) {
     head_loss(a->losses, ABSENT, ABSENT, a->lnf, lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, f32_logits(a));
 }
 
+/* What the backward pass reads and the forward pass has not kept: the same ops on the same values. */
+static void mlp_forward_again(GPT *m, int l) {
+    BlockParams *w = &m->params.block[l];
+    BlockActs *s = &m->acts.block[l];
+    const Recompute level = m->config.recompute;
+    if (level == RECOMPUTE_BLOCK) {
+        block_forward(m, l, s->res1, ABSENT);
+        return;
+    }
+    if (level >= RECOMPUTE_LAYERNORM)
+        residual_layernorm_forward(ABSENT, s->ln2, s->ln2_mean, s->ln2_rstd, s->res2, ABSENT, w->ln2w, w->ln2b);
+    if (level >= RECOMPUTE_GELU) gelu_forward(s->gelu, s->fch);
+}
+
+static void ln1_forward_again(GPT *m, int l) {
+    BlockParams *w = &m->params.block[l];
+    BlockActs *s = &m->acts.block[l];
+    if (m->config.recompute == RECOMPUTE_LAYERNORM)
+        residual_layernorm_forward(ABSENT, s->ln1, s->ln1_mean, s->ln1_rstd, s->res1, ABSENT, w->ln1w, w->ln1b);
+}
+
 void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context) {
     Params *p = &m->params, *g = &m->grads;
     Acts *a = &m->acts;
-    head_loss(a->losses, a->dbranch, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
-    layernorm_backward(a->dres, g->lnfw, g->lnfb, g->block[m->config.L - 1].fcprojb, a->dbranch, a->res, a->lnf_mean,
+    head_loss(a->losses, a->dlnf, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
+    layernorm_backward(a->dres, g->lnfw, g->lnfb, g->block[m->config.L - 1].fcprojb, a->dlnf, a->res, a->lnf_mean,
                        a->lnf_rstd, p->lnfw, OVERWRITE, into);
     if (ready) ready(context, m->config.L);
     for (int l = m->config.L - 1; l >= 0; l--) {
         BlockParams *w = &p->block[l], *dw = &g->block[l];
         BlockActs *s = &a->block[l];
         Tensor before = l > 0 ? g->block[l - 1].fcprojb : ABSENT;
-        matmul_backward(a->dfch, dw->fcprojw, ABSENT, dw->fcb, a->dres, s->gelu, s->fch, w->fcprojw, into);
-        matmul_backward(a->dbranch, dw->fcw, ABSENT, ABSENT, a->dfch, s->ln2, ABSENT, w->fcw, into);
+        mlp_forward_again(m, l);
+        matmul_backward(s->dfch, dw->fcprojw, ABSENT, dw->fcb, a->dres, s->gelu, s->fch, w->fcprojw, into);
+        matmul_backward(a->dbranch, dw->fcw, ABSENT, ABSENT, s->dfch, s->ln2, ABSENT, w->fcw, into);
         layernorm_backward(a->dres, dw->ln2w, dw->ln2b, dw->projb, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd,
                            w->ln2w, ACCUMULATE, into);
         matmul_backward(a->dbranch, dw->projw, ABSENT, ABSENT, a->dres, s->atty, ABSENT, w->projw, into);
         attention_backward(m, a->dqkv, a->dbranch, s->atty, s->lse, s->att, s->qkv);
+        ln1_forward_again(m, l);
         matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, ABSENT, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
         layernorm_backward(a->dres, dw->ln1w, dw->ln1b, before, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd,
                            w->ln1w, ACCUMULATE, into);

@@ -11,6 +11,7 @@ static void make_table(Settings *settings, Option table[SETTINGS_ROWS]) {
     static char names[SETTINGS_ROWS][32];
 #define ARGUMENT(name)  .argument = name
 #define RANGE(low, high) .min = low, .max = high
+#define RANGE_OR_AUTO(low, high) .min = low, .max = high, .choices = "auto", .argument = "N|auto"
 #define CHOICES(names)  .choices = names
 #define NO_ARGUMENT     .argument = NULL
 #define TITLE(title)    { .help = title },

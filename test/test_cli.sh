@@ -360,6 +360,32 @@ if in_turn 3; then
     close_test "--dry-run prints the plan and writes nothing"
 fi
 
+# ---- --recompute and --batch auto
+expect "train" "$gpt" $small --steps 6 --out "$dir/kept"
+for level in gelu layernorm block; do
+    in_turn 2 || continue
+    expect "train" "$gpt" $small --steps 6 --save-every 3 --recompute $level --out "$dir/$level"
+    same_files "$dir/kept/step-00000006" "$dir/$level/step-00000006" model.safetensors
+    rm -r "$dir/$level/step-00000006"
+    expect "resume" "$gpt" --resume "$dir/$level"
+    same_files "$dir/kept/step-00000006" "$dir/$level/step-00000006" model.safetensors
+    expect "keeps the level" grep -q "^recompute = $level" "$dir/$level/settings.txt"
+done
+refuses "--recompute all: want none|gelu|layernorm|block" "$gpt" $small --recompute all
+refuses "--gradient-checkpointing: use --recompute" "$gpt" $small --gradient-checkpointing
+close_test "--recompute changes no bit of the weights, and a resume keeps it"
+
+auto="$text --layers 1 --heads 1 --channels 16 --context 16 --batch auto --total-batch 192"
+expect "train" "$gpt" $auto --steps 2 --out "$dir/auto"
+cp "$dir/expect.out" "$dir/auto.out"
+expect "the banner" grep -q "free, --batch auto is 12$" "$dir/auto.out"
+expect "settings.txt" grep -q "^batch = 12$" "$dir/auto/settings.txt"
+expect "resume" "$gpt" --resume "$dir/auto" --steps 3
+expect "keeps the number" grep -q "^batch = 12$" "$dir/auto/settings.txt"
+expect "evaluate" "$gpt" --eval "$dir/auto" --val-data "$dir/text/val.txt" --batch auto
+refuses "--batch 0: want an integer, 1 .. 1048576, or auto" "$gpt" $text --batch 0
+close_test "--batch auto divides the update, is in the banner, and a resume keeps the number"
+
 # ---- A leak: the model gets below the floor
 cp "$dir/text/val.txt" "$dir/leak.txt"
 echo "5.5 nats per byte" > "$dir/leak.txt.floor"

@@ -508,9 +508,42 @@ static void resume(const Reference *r, const char *attention) {
     gpt_free(&resumed);
 }
 
+/* Two micro-batches, the second one smaller, at every level of recomputation: losses and gradients of none. Memory is
+   poisoned first: a value that is read before it is made again is found even if the old one was the same. */
+static void recompute(const Reference *r, const char *attention) {
+    GPT keeps;
+    size_t bytes_before = SIZE_MAX;
+    for (Recompute level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
+        GPT again, *m = level ? &again : &keeps;
+        Reference other = *r;
+        other.config.recompute = level;
+        reference_model(m, &other, attention, TRAIN);
+        Tensor acts = tensor_table_flat(&m->acts.table, F32);
+        for (int step = 0; step < 2; step++) {
+            float *poison = new_array(tensor_count(acts), sizeof *poison);
+            memset(poison, 0xff, tensor_bytes(acts));           /* NaN in both types */
+            device_upload(acts.data, poison, tensor_bytes(acts));
+            free(poison);
+            load_corner(m, r, 0, step ? 1 : r->B, step ? r->T - 1 : r->T);
+            gpt_forward(m);
+            gpt_backward(m, 1.0f / (float)r->target_count, step ? ACCUMULATE : OVERWRITE, NULL, NULL);
+        }
+        EXPECT(m->act_bytes < bytes_before, "%s: level %d takes %zu bytes, the level before %zu", attention, level,
+               m->act_bytes, bytes_before);
+        bytes_before = m->act_bytes;
+        if (!level) continue;
+        EXPECT(same_losses(&keeps, &again), "%s: losses of level %d", attention, level);
+        expect_equal_rows(&keeps.grads, &again.grads, attention);
+        EXPECT(same_bits(&keeps.grads, &again.grads), "%s: gradients of level %d", attention, level);
+        gpt_free(&again);
+    }
+    gpt_free(&keeps);
+}
+
 static void accumulation_equals_one_batch(void)      { each_attention(AWKWARD, accumulate); }
 static void reported_gradients_are_final(void)       { each_attention(AWKWARD, report_blocks); }
 static void smaller_batch_equals_smaller_model(void) { each_attention(AWKWARD, lay_out_smaller); }
+static void recomputation_changes_no_bit(void)       { each_attention(AWKWARD, recompute); }
 static void evaluation_equals_training(void)         { each_attention(AWKWARD, evaluate); }
 static void threads_do_not_change_bits(void)         { each_attention(AWKWARD, use_threads); }
 static void resumed_equals_straight(void)            { each_attention(AWKWARD, resume); }
@@ -724,6 +757,7 @@ int main(void) {
     RUN(accumulation_equals_one_batch);
     RUN(reported_gradients_are_final);
     RUN(smaller_batch_equals_smaller_model);
+    RUN(recomputation_changes_no_bit);
     RUN(evaluation_equals_training);
     RUN(threads_do_not_change_bits);
     RUN(resumed_equals_straight);

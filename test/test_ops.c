@@ -3,10 +3,12 @@
 #include "../kernels/cache.h"
 #include "../kernels/choices.h"
 #include "../kernels/embedding.h"
+#include "../kernels/fill.h"
 #include "../kernels/gelu.h"
 #include "../kernels/head.h"
 #include "../kernels/layernorm.h"
 #include "../kernels/matmul.h"
+#include "../kernels/normal.h"
 #include "../kernels/sample.h"
 #include "../kernels/softmax_cross_entropy.h"
 #include "../kernels/update.h"
@@ -181,6 +183,29 @@ static void matmul(void) {
     }
 }
 
+/* ---- fill: the host's own figures bit for bit, and those of libm */
+
+static void fill_with_normal(void) {
+    enum { N = 5003 };
+    static const uint64_t key = 0x123456789abcdef;
+    arena_begin("fill", "N=%d", N);
+    Tensor t = f32_output(N, 1), ones = f32_output(17);
+    EACH_RUN {
+        fill_normal(t, 0.5, 0.02, key, 3, 77);
+        fill_normal(ones, 1, 0, key, 3, 77);
+    }
+    const double *got = result(t);
+    for (int i = 0; i < N; i++) {
+        const Random128 r = philox4x32((Random128){{ (uint32_t)i, 0, 3, 77 }}, key);
+        const double u = 1 - uniform_of(r.word[0], r.word[1]), v = uniform_of(r.word[2], r.word[3]);
+        const double normal = sqrt(-2 * log(u)) * cos(2 * acos(-1) * v), bound = 0x1p-50 * 8.6;
+        EXPECT(fabs(normal_of(r) - normal) <= bound, "element %d: %.17g, libm has %.17g", i, normal_of(r), normal);
+        EXPECT(got[i] == (float)fma(0.02, normal_of(r), 0.5), "element %d: %.9g, the host has another value", i,
+               got[i]);
+    }
+    for (int i = 0; i < 17; i++) EXPECT(result(ones)[i] == 1, "element %d is not 1", i);
+}
+
 static void sums_of_columns(double *sum, const double *a, int rows, int columns) {
     for (int j = 0; j < columns; j++) sum[j] = 0;
     for (int k = 0; k < rows * columns; k++) sum[k % columns] += a[k];
@@ -204,10 +229,17 @@ static void matmul_gelu(void) {
         double *activated = doubles(rows * K);
         oracle_gelu_forward(activated, given(x_pre_gelu), rows * K);
         for (int k = 0; k < rows * K; k++) set(x, k, activated[k]);
+        Tensor in_place = output(B, T, K), dweight_too = f32_output_into(into, N, K);       /* dx over x */
+        memcpy(arena_host(in_place), arena_host(x), tensor_bytes(x));
+        memcpy(arena_host(dweight_too), arena_host(dweight), tensor_bytes(dweight));
         EACH_RUN {
             matmul_forward(out, pre_gelu, x, weight, bias);
             matmul_backward(dx, dweight, ABSENT, dx_bias, dout, x, x_pre_gelu, weight, into);
+            matmul_backward(in_place, dweight_too, ABSENT, ABSENT, dout, in_place, x_pre_gelu, weight, into);
         }
+        EXPECT(!memcmp(result(dx), result(in_place), sizeof(double) * (size_t)(rows * K)), "dx over x differs");
+        EXPECT(!memcmp(result(dweight), result(dweight_too), sizeof(double) * (size_t)(N * K)),
+               "dweight with dx over x differs");
         double *want_pre = doubles(rows * N), *want_out = doubles(rows * N), *kept_out = doubles(rows * N);
         double *want_dx = doubles(rows * K), *kept_dx = doubles(rows * K), *want_dweight = doubles(N * K);
         double *want_dbias = doubles(N);
@@ -889,6 +921,7 @@ int main(void) {
     RUN_EACH_DTYPE(layernorm);
     RUN_EACH_DTYPE(matmul);
     RUN_EACH_DTYPE(matmul_gelu);
+    RUN(fill_with_normal);
     RUN_EACH_DTYPE(matmul_to_f32);
     RUN_EACH_DTYPE(matmul_pitched);
     RUN_EACH_DTYPE(matmul_measured);

@@ -48,7 +48,10 @@ static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, 
 
 static const char *refuse(const AttentionSpec *s) {
     const char *refusal = attention_refuse_on_cpu(s);
-    return refusal ? refusal : s->Tq > MAX_QUERIES ? "this kernel takes at most 8 queries of a sequence" : NULL;
+    if (refusal)                        return refusal;
+    if (s->Tq > MAX_QUERIES)            return "this kernel takes at most 8 queries of a sequence";
+    if (s->Tq == s->Tk && !s->position) return "this kernel takes fewer queries than keys";
+    return NULL;
 }
 
 static size_t workspace_bytes(const AttentionSpec *s) {

@@ -182,10 +182,11 @@ static int measure(const Plan *plan, const Work *work, Candidate *list, int coun
 /* The shape as the name of its choice. */
 static void key_name(const Key *k, char name[150]) {
     snprintf(name, 150, "gemm%s %lldx%lldx%lld %s %s %c%lld %c%lld %lld align %lld,%lld,%lld,%lld,%lld",
-             k->out_align ? "+gelu" : "", (long long)k->M, (long long)k->N, (long long)k->K, dtype_name((DType)k->dtype),
-             dtype_name((DType)k->c_dtype), k->a_layout == ROW_MAJOR ? 'r' : 'c', (long long)k->a_pitch,
-             k->b_layout == ROW_MAJOR ? 'r' : 'c', (long long)k->b_pitch, (long long)k->c_pitch, (long long)k->a_align,
-             (long long)k->b_align, (long long)k->c_align, (long long)k->bias_align, (long long)k->out_align);
+             k->out_align ? "+gelu" : "", (long long)k->M, (long long)k->N, (long long)k->K,
+             dtype_name((DType)k->dtype), dtype_name((DType)k->c_dtype), k->a_layout == ROW_MAJOR ? 'r' : 'c',
+             (long long)k->a_pitch, k->b_layout == ROW_MAJOR ? 'r' : 'c', (long long)k->b_pitch,
+             (long long)k->c_pitch, (long long)k->a_align, (long long)k->b_align, (long long)k->c_align,
+             (long long)k->bias_align, (long long)k->out_align);
 }
 
 static cublasLtMatmulDesc_t matmul_create(const Work *w, int fused) {
