@@ -97,18 +97,18 @@
       "but keep those whose step is a multiple of N; 0 = none") \
     X(INTEGER, sample_every,  "0",       RANGE(0, 1e12),     KEPT, "steps between samples; 0 = none") \
     X(TEXT,    prompt,        "",        ARGUMENT("TEXT"),   KEPT, \
-      "start of a sample, with \\n, \\t and \\\\; - = from stdin; token ids, '15496 995', for a model of shards") \
+      "start of a sample with \\n, \\t, \\\\; - = stdin; ids, '15496 995', for shards") \
     X(TEXT,    prompt_file,   NULL,      ARGUMENT("FILE"),   COMMAND, "start of --sample, as it is in a file") \
     X(INTEGER, num_samples,   "1",       RANGE(1, 65536),    COMMAND, "of --sample, side by side") \
     X(FLAG,    interactive,   "no",      NO_ARGUMENT,        COMMAND, \
-      "--sample continues what you type, line by line; Ctrl-C ends an answer, and then the program") \
+      "--sample continues what you type; Ctrl-C ends an answer, then the program") \
     X(INTEGER, sample_tokens, "256",     RANGE(1, 1e9),      KEPT, "length of a sample") \
     X(REAL,    temperature,   "0.8",     RANGE(0, 100),      KEPT, "of sampling; 0 = always the most likely token") \
     X(INTEGER, top_k,         "0",       RANGE(0, 1 << 24),  KEPT, "sample among the k most likely tokens; 0 = all") \
     X(REAL,    top_p,         "1",       RANGE(1e-9, 1),     KEPT, \
-      "and the fewest whose probabilities reach p; 0.9 is usual, 1 = all") \
+      "the fewest whose probabilities reach p, usually 0.9; 1 = all") \
     X(REAL,    min_p,         "0",       RANGE(0, 1),        KEPT, \
-      "and those at least p times as likely as the first; 0.05 is usual, 0 = all") \
+      "those p times as likely as the first, usually 0.05; 0 = all") \
     \
     GROUP("Several GPUs (torchrun and srun start the processes themselves, without --gpus)") \
     X(TEXT,    gpus,          "1",       ARGUMENT("N|all"),  FREE, "GPUs of this machine to train on, a process each") \
