@@ -220,7 +220,7 @@ static __device__ __align__(16) float partial[PARTIAL_ROOM];
 template <class T, int SIZE> __device__ inline void
 add_chunk(float *dwte, int64_t pitch, const T *dx, Sorted sorted, int count, int index, int chunk, int C, int c,
           bool own) {
-    constexpr int AHEAD = 8, STEP = SIZE % 4 == 0 ? 4 : 1;
+    constexpr int AHEAD = SIZE == 8 ? 4 : 8, STEP = SIZE % 4 == 0 ? 4 : 1;
     const int lane = threadIdx.x % 32, first = index * chunk, last = min(first + chunk, count);
     bool shared = first > 0 && sorted.token[first - 1] == sorted.token[first];
     float total[SIZE] = {};
@@ -294,8 +294,9 @@ embedding_sums_kernel(float *dwte, int64_t dwte_pitch, float *dwpe, int64_t dwpe
         add_positions<T, SIZE>(dwpe, dwpe_pitch, dx, index - chunks, B, T_count, C, c, add);
 }
 
-/* Where chunk `from` is the first to continue a run, its warp adds the partial sums of the run, in 32 SIZE columns. */
-template <int SIZE> __global__ void __launch_bounds__(32 * JOIN_WARPS)
+/* Where chunk `from` is the first to continue a run, its warp adds the partial sums of the run, in 32 SIZE columns. Two
+   blocks on an SM: without this bound ptxas saves registers and keeps 4 loads in flight. */
+template <int SIZE> __global__ void __launch_bounds__(32 * JOIN_WARPS, 2)
 embedding_join_kernel(float *dwte, int64_t pitch, const int *token, int chunks, int chunk, int C) {
     constexpr int AHEAD = 16;
     const int lane = threadIdx.x % 32, from = blockIdx.x * JOIN_WARPS + threadIdx.x / 32 + 1;
@@ -315,14 +316,14 @@ embedding_join_kernel(float *dwte, int64_t pitch, const int *token, int chunks, 
     float total[SIZE] = {};
     #pragma unroll 1
     for (int start = from; start < end; start += AHEAD) {
-        float part[AHEAD][SIZE];
+        float part[AHEAD][SIZE] = {};
         #pragma unroll
         for (int a = 0; a < AHEAD; a++)
-            load_floats(part[a], partial + (int64_t)min(start + a, end - 1) * C + c);
+            if (start + a < end) load_floats(part[a], partial + (int64_t)(start + a) * C + c);
         #pragma unroll
         for (int a = 0; a < AHEAD; a++)
             #pragma unroll
-            for (int k = 0; k < SIZE; k++) total[k] += start + a < end ? part[a][k] : 0.0f;
+            for (int k = 0; k < SIZE; k++) total[k] += part[a][k];
     }
     put_floats(dwte + run * pitch + c, total, true);
 }
