@@ -8,7 +8,8 @@
 #include "tensor_table.h"
 
 /* What the backward pass makes again instead of keeping it for every block (Chen et al. 2016, arXiv 1604.06174); each
-   level includes those before. The gradients are the same bit for bit. */
+   level includes those before. The gradients are the same bit for bit; where a GEMM has its GELU in it (gemm_gelu), the
+   one that is made again differs from it by rounding. */
 typedef enum {
     RECOMPUTE_NONE,
     RECOMPUTE_GELU,         /* the output of the GELU, from its input */
