@@ -307,6 +307,15 @@ expect "the figures agree" awk '
         gap = sum - total; left = floor - floors; want = 6e-9 * (24 * 32 * 32 + 32 * 256) * 128
         exit gap * gap > 1e-3 || left * left > 1e-3 || gflop < 0.99 * want || gflop > 1.01 * want
     }' "$dir/profile.out"
+"$gpt" $small --total-batch 6400000 --profile 1000 > "$dir/profile.out" 2>&1 &      # a step takes seconds
+pid=$!
+wait_for "^memory " "$dir/profile.out"
+sleep 0.1
+kill -TERM $pid
+sleep 1
+kill -9 $pid 2> /dev/null
+wait $pid 2> /dev/null
+is "exit code after SIGTERM" $? 143
 close_test "--profile prints every op, and writes nothing"
 
 # ---- The reader of stdout exits: the run continues, with its log and its checkpoint

@@ -57,7 +57,7 @@ in_turn 3 && refuses "--time-limit 1s2h: want a duration" "$gpt" $small --time-l
 in_turn 3 && refuses "--time-limit 5: want a unit, 5s, 5m or 5h" "$gpt" $small --time-limit 5 --out "$dir/none"
 close_test "--time-limit saves and exits with 75; a time that is none is refused"
 
-# ---- The first step is timed before another begins: here one more would end after the limit. (A GPU starts too slowly.)
+# ---- The first step is timed before another begins: here one more would end after the limit. A GPU starts too slowly.
 if [ -z "$cuda" ]; then
     slow="$small --total-batch 51200 --save-every 0 --val-every 0"
     expect "one step" "$gpt" $slow --steps 1 --out "$dir/one"
