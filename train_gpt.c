@@ -367,6 +367,7 @@ int main(int argc, char **argv) {
     const char *stop = ranks_stop(ranks_stops());
     int code = EXIT_TRY_AGAIN;
     if (s->profile) {
+        choices_measuring = !s->deterministic;      /* as in training: the profile is of the GEMMs that it uses */
         train_step_profile(&run.step, run.state.sequences_seen, s->lr, s->profile);
         code = stdio_flush();
     } else if (stop) {
