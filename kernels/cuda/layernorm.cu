@@ -175,7 +175,8 @@ layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x,
 
     /* A thread reads only what it has copied itself: no barrier. */
     float next_mu[TOGETHER], next_scale[TOGETHER];
-    Pack<T> *const own_staged = (Pack<T> *)staged + threadIdx.x / 32 * (32 * 2 * 3 * TOGETHER * PACKS) + threadIdx.x % 32;
+    Pack<T> *const own_staged =
+        (Pack<T> *)staged + threadIdx.x / 32 * (32 * 2 * 3 * TOGETHER * PACKS) + threadIdx.x % 32;
     const auto staged_pack = [&](int turn, int operand, int r, int j) {
         return own_staged + turn * (32 * 3 * TOGETHER * PACKS) + ((operand * TOGETHER + r) * PACKS + j) * 32;
     };
@@ -291,7 +292,8 @@ template <class T> static void backward_of_packs(Tensor dx, Tensor dweight, Tens
                                                  Tensor x, Tensor mean, Tensor rstd, Tensor weight,
                                                  Into dx_into, Into into) {
     const int64_t rows = tensor_rows(x), C = tensor_columns(x);
-    const int team_warps = (int)ceil_div(C, 32 * COLUMNS), teams = MAX_WARPS<T> / team_warps, warps = teams * team_warps;
+    const int team_warps = (int)ceil_div(C, 32 * COLUMNS), teams = MAX_WARPS<T> / team_warps;
+    const int warps = teams * team_warps;
     int64_t blocks = min((int64_t)132 * (RESIDENT_WARPS<T> / warps), ceil_div(rows, TOGETHER * teams));
     blocks = min(blocks, PARTIAL_COUNT / (3 * C));
     const int64_t sum_bytes = 3 * teams * C * (int64_t)sizeof(float), staged_bytes = 32 * warps * STAGED_BYTES<T>;
