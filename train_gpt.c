@@ -260,11 +260,11 @@ static void report_skipped_step(Run *run, const TrainState *before, const StepSt
          last ? "; --resume --on-nan skip continues without this step" : "");
 }
 
-/* Whether a step has to be complete before the next one is issued. Otherwise that needs no result of it: the device
-   itself applies no update after a bad one. */
+/* Whether a step has to be complete before the next one is issued: also the first, whose time --time-limit needs.
+   Otherwise that needs no result of it: the device itself applies no update after a bad one. */
 static int is_awaited(const Run *run, int64_t step) {
     const Settings *s = &run->settings;
-    return !run->optimizer.halts || run->save || step == s->steps || validation_due(run, step) ||
+    return run->step_ms == 0 || !run->optimizer.halts || run->save || step == s->steps || validation_due(run, step) ||
            is_due(step, s->save_every) || is_due(step, s->sample_every);
 }
 
@@ -369,6 +369,7 @@ int main(int argc, char **argv) {
     const char *stop = ranks_stop(ranks_stops());
     int code = EXIT_TRY_AGAIN;
     if (s->profile) {
+        choices_measuring = !s->deterministic;      /* as in training: the profile is of the GEMMs that it uses */
         train_step_profile(&run.step, run.state.sequences_seen, s->lr, s->profile);
         code = stdio_flush();
     } else if (stop) {

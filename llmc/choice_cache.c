@@ -9,8 +9,6 @@
 #include "os.h"
 #include "ranks.h"
 
-enum { TEXT_MAX = 1 << 20 };
-
 /* The directory is made only to write to it. 0: the environment names none. */
 static int cache_path(Path *path, int make) {
     const char *machine = choices_machine(), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -28,7 +26,7 @@ static void load(void *found) {
     Path path;
     if (!cache_path(&path, 0) || !file_exists(path.text)) return;
     FileMap map = file_map(path.text);
-    if (map.size < TEXT_MAX) {
+    if (map.size < CHOICES_TEXT_MAX) {
         char *text = format_string("%.*s", (int)map.size, (const char *)map.bytes);
         *(int *)found = choices_adopt(text, CHOICES_KNOWN);
         free(text);

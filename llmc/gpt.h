@@ -10,7 +10,8 @@
 #include "tensor_table.h"
 
 /* What the backward pass makes again instead of keeping it for every block (Chen et al. 2016, arXiv 1604.06174); each
-   level includes those before. The gradients are the same bit for bit. */
+   level includes those before. The gradients are the same bit for bit; where a GEMM has its GELU in it (gemm_gelu), the
+   one that is made again differs from it by rounding. */
 typedef enum {
     RECOMPUTE_NONE,
     RECOMPUTE_GELU,         /* the output of the GELU, from its input */
@@ -140,6 +141,7 @@ typedef struct {
     size_t           act_bytes;    /* allocated for activations */
     int              cached;       /* sequences in the cache; 0 = none, the activations are those of a batch */
     DeviceGraph      step;         /* of gpt_next with a single token */
+    int64_t          chunk;        /* rows of logits allocated */
     GroupHook       *before_group; /* called before gpt_forward first reads a group; NULL = none */
     void            *before_context;
 } GPT;

@@ -187,9 +187,12 @@ static void decoding(void) {
         AttentionSpec s = { .B = heads[h].B, .NH = heads[h].NH, .HS = heads[h].HS, .Tq = Tq, .Tk = Tk,
                             .causal = i % 7 != 0 };
         s.q0 = i % 5 == 4 ? Tk / 3 : i % 5 == 3 ? -Tq / 2 : Tk - Tq;        /* a cache is full, in part, or empty */
-        if ((int64_t)s.B * s.NH * Tk * s.HS > (on_cpu ? 1 << 18 : 1 << 20)) continue;
+        Layout layout = (i / COUNT(heads) + h) % 2 ? VIEWS : PACKED;
+        int64_t count = (int64_t)s.B * s.NH * Tk * s.HS, operands = layout == VIEWS ? 12 : 4;  /* k, v, dk and dv */
+        if (count > 1 << 18 && on_cpu) continue;
+        if (operands * count * (int64_t)dtype_bytes(arena_dtype) / 2 > ARENA_HALVES / 4 * 3) continue;
         Data data = i % 11 == 10 ? RISING_MAXIMA : i % 11 == 9 ? ONE_HUGE_SCORE : RANDOM;
-        attention_case(s, i % 2 ? VIEWS : PACKED, data);
+        attention_case(s, layout, data);
     }
 }
 

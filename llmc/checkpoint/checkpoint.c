@@ -322,7 +322,8 @@ void checkpoint_load_choices(const char *checkpoint) {
     if (!has_file(checkpoint, CHOICES)) return;
     Path path = path_of(checkpoint, CHOICES);
     FileMap map = file_map(path.text);
-    char *text = format_string("%.*s", (int)(map.size < 1 << 20 ? map.size : 0), (const char *)map.bytes);
+    char *text = format_string("%.*s", (int)(map.size < CHOICES_TEXT_MAX ? map.size : 0),
+                               (const char *)map.bytes);
     if (!choices_adopt(text, CHOICES_USED))
         printf("%s: of another device, driver or library: results differ by rounding\n", path.text);
     free(text);
