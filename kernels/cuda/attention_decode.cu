@@ -32,6 +32,7 @@ decode_kernel(AttentionSpec s, Tensor out, float *lse, Tensor q, Tensor k, Tenso
     const int head = blockIdx.x * HEADS + lane / LANES, column = lane % LANES * SIZE;
     const int64_t b = blockIdx.z / s.Tq, i = blockIdx.z % s.Tq, place = head * s.HS + column;
     const bool mine = head < s.NH && column < s.HS;
+    wait_for_previous();
     const int seen = max(0, min(s.q0 + (s.position ? *s.position : 0) + (int)i + 1, s.Tk));
     const int begin = (int)((int64_t)seen * split / splits), end = (int)((int64_t)seen * (split + 1) / splits);
     const T *keys = (const T *)k.data + b * s.Tk * k.pitch + place;
@@ -181,8 +182,8 @@ static size_t workspace_bytes(const AttentionSpec *s) {
 
 template <class T, int LANES>
 static void launch(const AttentionSpec &s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v, void *work) {
-    LAUNCH((decode_kernel<T, LANES>), dim3((unsigned)head_groups(&s), (unsigned)splits_of(&s), (unsigned)(s.B * s.Tq)),
-           THREADS, 0, s, out, lse, q, k, v, work);
+    LAUNCH_EARLY((decode_kernel<T, LANES>), dim3((unsigned)head_groups(&s), (unsigned)splits_of(&s),
+                 (unsigned)(s.B * s.Tq)), THREADS, s, out, lse, q, k, v, work);
 }
 
 template <class T>

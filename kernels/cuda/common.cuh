@@ -23,6 +23,29 @@ typedef __nv_bfloat16 bf16;
     REQUIRE(error_ == cudaSuccess, "cuda: %s: %s", #kernel, cudaGetErrorString(error_)); \
 } while (0)
 
+/* For a short kernel that calls wait_for_previous: from compute capability 9.0 on its blocks take their places while
+   the kernel before it still runs (programmatic dependent launch). */
+#define LAUNCH_EARLY(kernel, grid, block, ...) do { \
+    cudaLaunchAttribute early_ = {}; \
+    early_.id = cudaLaunchAttributeProgrammaticStreamSerialization; \
+    early_.val.programmaticStreamSerializationAllowed = 1; \
+    cudaLaunchConfig_t config_ = {}; \
+    config_.gridDim = grid; \
+    config_.blockDim = block; \
+    config_.stream = cuda_stream; \
+    config_.attrs = &early_; \
+    config_.numAttrs = cuda_arch() >= 90; \
+    CUDA(cudaLaunchKernelEx(&config_, kernel, __VA_ARGS__)); \
+} while (0)
+
+/* Lets the next kernel take its places, then waits until all before this one have ended and their writes are visible:
+   before it a thread may prefetch, but neither read nor write memory. */
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 __host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* Rows can be accessed 16 bytes at a time: address, pitch and length are multiples of 16 bytes. */

@@ -7,7 +7,8 @@ extern "C" {
 #include "../gemm.h"
 
 /* Computes g, and where gelu is present gelu = the GELU of c, of the same shape and type; returns 1. Returns 0 unless M
-   is at most 8, the columns of b are contiguous (weights in a forward pass) and rows begin on 16 bytes. */
+   is at most 4, or 2 for many columns, the columns of b are contiguous (weights in a forward pass) and rows begin on 16
+   bytes. */
 int gemv(const Gemm *g, Tensor gelu);
 
 #ifdef __cplusplus

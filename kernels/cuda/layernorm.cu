@@ -20,6 +20,7 @@ static constexpr float EPS = 1e-5f;
 template <class T, int PACKS> __global__ void __launch_bounds__(THREADS)
 layernorm_forward_kernel(T *sum, T *normed, float *mean, float *rstd, const T *x, const T *branch,
                          const T *weight, const T *bias, int64_t rows, int C) {
+    wait_for_previous();
     constexpr int SIZE = Pack<T>::SIZE;
     const int lane = threadIdx.x % 32;
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, at = row * C;
@@ -77,6 +78,7 @@ layernorm_forward_kernel(T *sum, T *normed, float *mean, float *rstd, const T *x
 template <class T> __global__ void __launch_bounds__(THREADS)
 layernorm_forward_any_kernel(T *sum, T *normed, float *mean, float *rstd, const T *x, const T *branch,
                              const T *weight, const T *bias, int64_t rows, int C) {
+    wait_for_previous();
     const int lane = threadIdx.x % 32;
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, at = row * C;
     if (row >= rows) return;
@@ -111,9 +113,9 @@ template <class T> static void forward(Tensor sum, Tensor normed, Tensor mean, T
                                  : C <= 1024 ? layernorm_forward_kernel<T, 32 / SIZE>
                                  : C <= 1280 ? layernorm_forward_kernel<T, 40 / SIZE>
                                              : layernorm_forward_kernel<T, 64 / SIZE>;
-    LAUNCH(layernorm_forward, (unsigned)ceil_div(rows, WARPS), THREADS, 0, (T *)sum.data, (T *)normed.data,
-           (float *)mean.data, (float *)rstd.data, (const T *)x.data, (const T *)branch.data,
-           (const T *)weight.data, (const T *)bias.data, rows, (int)C);
+    LAUNCH_EARLY(layernorm_forward, (unsigned)ceil_div(rows, WARPS), THREADS, (T *)sum.data, (T *)normed.data,
+                 (float *)mean.data, (float *)rstd.data, (const T *)x.data, (const T *)branch.data,
+                 (const T *)weight.data, (const T *)bias.data, rows, (int)C);
 }
 
 void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,

@@ -8,13 +8,13 @@
 /* Low bits: how many blocks have arrived; the highest changes when all have, and the others are 0 again. */
 typedef unsigned Arrivals;
 
-/* Called once by all threads of a block whose part is written. Returns 0 .. last - 1 in the blocks that arrive last,
-   when every block has arrived and __ldcg reads their parts, and -1 in the others. last: at most the blocks of the
-   grid, and fewer than the GPU holds at a time, for waiting blocks keep their places. */
-__device__ inline int arrive(Arrivals *arrivals, unsigned last) {
+/* Called by all threads of a block whose part is written. Returns 0 .. last - 1 in the blocks that arrive last, when
+   every block has arrived and __ldcg reads their parts, and -1 in the others. blocks: those that share arrivals, in the
+   shorter form the grid. last: at most the blocks, and fewer than the GPU holds at a time, for waiting blocks keep
+   their places. */
+__device__ inline int arrive(Arrivals *arrivals, unsigned last, unsigned blocks) {
     constexpr unsigned ROUND = 1u << 31;
     __shared__ int index;
-    const unsigned blocks = gridDim.x * gridDim.y * gridDim.z;
     __syncthreads();
     if (threadIdx.x == 0) {
         __threadfence();                    /* of what the whole block has written before the barrier */
@@ -26,6 +26,10 @@ __device__ inline int arrive(Arrivals *arrivals, unsigned last) {
     }
     __syncthreads();
     return index < 0 ? -1 : index;
+}
+
+__device__ inline int arrive(Arrivals *arrivals, unsigned last) {
+    return arrive(arrivals, last, gridDim.x * gridDim.y * gridDim.z);
 }
 
 enum { PARTIAL_COUNT = 5 << 19 };       /* floats: 10 MiB */
