@@ -7,7 +7,6 @@
 #include "os.h"
 
 enum {
-    CHUNK = 1 << 18,                /* bytes that a core encodes at a time */
     CACHE_BITS = 17,                /* 2^17 words of a core; 2^15 are 10 % slower on English */
     KEY = 24, IDS = 9,              /* longer words and words of more tokens are not in the cache */
     SHORT = 48,                     /* a longer word has a heap: 2 n^2 comparisons beside n log n cache misses */
@@ -246,36 +245,36 @@ static void return_cache(Bpe *b, Cache *cache) {
     }
 }
 
-/* A chunk's ids are written where its bytes are, then all are moved together. */
-size_t bpe_encode(Bpe *b, const void *text, size_t size, int32_t *ids) {
-    const unsigned char *bytes = text;
-    if (size <= CHUNK) {
-        Cache *cache = take_cache(b);
-        size_t count = encode_chunk(b, cache, bytes, size, ids);
-        return_cache(b, cache);
-        return count;
-    }
-    const size_t chunks = size / CHUNK;
-    size_t *start = host_alloc((2 * chunks + 1) * sizeof *start, "the chunks of a text"), *count = start + chunks + 1;
-    for (size_t i = 1; i <= chunks; i++) {
-        size_t from = size / chunks * i;
-        start[i] = i == chunks ? size : from < start[i - 1] ? start[i - 1] : bpe_words_cut(bytes, size, from);
-    }
+/* The ids of a span are written where it could begin at the latest, then all are moved together. */
+size_t bpe_encode_spans(Bpe *b, const BpeSpan *span, size_t spans, int32_t *ids) {
+    size_t *start = host_alloc((2 * spans + 1) * sizeof *start, "the parts of a text"), *count = start + spans + 1;
+    for (size_t i = 0; i < spans; i++) start[i + 1] = start[i] + span[i].size + 1;
     #pragma omp parallel
     {
         Cache *cache = take_cache(b);
-        #pragma omp for schedule(dynamic)
-        for (size_t i = 0; i < chunks; i++)
-            count[i] = encode_chunk(b, cache, bytes + start[i], start[i + 1] - start[i], ids + start[i]);
+        #pragma omp for schedule(dynamic, 4)
+        for (size_t i = 0; i < spans; i++) {
+            int32_t *to = ids + start[i];
+            count[i] = span[i].begins && b->end_of_text >= 0;
+            if (count[i]) *to = b->end_of_text;
+            count[i] += encode_chunk(b, cache, span[i].text, span[i].size, to + count[i]);
+        }
         return_cache(b, cache);
     }
     size_t total = 0;
-    for (size_t i = 0; i < chunks; i++) {
+    for (size_t i = 0; i < spans; i++) {
         memmove(ids + total, ids + start[i], count[i] * sizeof *ids);
         total += count[i];
     }
     free(start);
     return total;
+}
+
+size_t bpe_encode(Bpe *b, const void *text, size_t size, int32_t *ids) {
+    Cache *cache = take_cache(b);
+    size_t count = encode_chunk(b, cache, text, size, ids);
+    return_cache(b, cache);
+    return count;
 }
 
 /* The first special token in the text, the longest of those at its position; the size of the text if there is none. */

@@ -29,12 +29,18 @@ const BpeVocabulary *bpe_vocabulary(const Bpe *bpe);
 int32_t  bpe_end_of_text(const Bpe *bpe);        /* the id of <|endoftext|>, -1 = none */
 uint64_t bpe_fingerprint(const Bpe *bpe);        /* a hash of tokens and merges */
 
-/* Writes the ids of a text, at most one per byte, and returns their number. All cores work on a long text, and the ids
-   are the same. Special tokens are text as any other. Keeps words and their ids in memory, up to 8 MiB per core; one
-   call at a time. Fails on a word of 2^31 bytes. */
+/* Writes the ids of a text, at most one per byte, and returns their number. Special tokens are text as any other. Keeps
+   words and their ids in memory, up to 8 MiB per core. Fails on a word of 2^31 bytes. */
 size_t bpe_encode(Bpe *bpe, const void *text, size_t size, int32_t *ids);
 
-/* The same, where the text of a special token becomes its id. */
+/* A part of a text; begins: end of text, if the tokenizer has it, goes in front of it. */
+typedef struct { const unsigned char *text; size_t size; int begins; } BpeSpan;
+
+/* Encodes spans, each on its own, on all cores. ids: room for all bytes and one more per span. */
+size_t bpe_encode_spans(Bpe *bpe, const BpeSpan *span, size_t count, int32_t *ids);
+
+/* As bpe_encode, where the text of a special token becomes its id. For short texts: it
+   searches the rest of the text once per special token found. */
 size_t bpe_encode_special(Bpe *bpe, const void *text, size_t size, int32_t *ids);
 
 #endif

@@ -7,7 +7,7 @@
 #include "files.h"
 #include "os.h"
 
-enum { CHUNK = 1 << 20, MIN_FREQUENCY = 2 };
+enum { MIN_FREQUENCY = 2 };
 
 /* ---- Words and their counts */
 
@@ -95,21 +95,16 @@ static void return_words(BpeTrainer *t, Words *words) {
     }
 }
 
-void bpe_trainer_add(BpeTrainer *t, const void *text, size_t size) {
-    const unsigned char *bytes = text;
-    const size_t chunks = size / CHUNK + 1;
+void bpe_trainer_add(BpeTrainer *t, const BpeSpan *span, size_t count) {
     #pragma omp parallel
     {
         Words *words = take_words(t);
-        #pragma omp for schedule(dynamic)
-        for (size_t i = 0; i < chunks; i++) {
-            size_t at = i ? bpe_words_cut(bytes, size, size / chunks * i) : 0;
-            size_t end = i + 1 < chunks ? bpe_words_cut(bytes, size, size / chunks * (i + 1)) : size;
-            for (size_t length; at < end; at += length) {
-                length = bpe_word(bytes + at, end - at);
-                add_word(words, bytes + at, length, 1);
+        #pragma omp for schedule(dynamic, 4)
+        for (size_t i = 0; i < count; i++)
+            for (size_t at = 0, length; at < span[i].size; at += length) {
+                length = bpe_word(span[i].text + at, span[i].size - at);
+                add_word(words, span[i].text + at, length, 1);
             }
-        }
         return_words(t, words);
     }
 }

@@ -10,8 +10,8 @@ typedef struct BpeTrainer BpeTrainer;
 
 BpeTrainer *bpe_trainer_create(void);
 
-/* Counts the words of a text, on all cores. A long document can come in parts that end at bpe_words_cut. */
-void bpe_trainer_add(BpeTrainer *trainer, const void *text, size_t size);
+/* Counts the words of texts, on all cores. A long one can come in spans that end at bpe_words_cut. */
+void bpe_trainer_add(BpeTrainer *trainer, const BpeSpan *span, size_t count);
 
 /* A tokenizer of vocab_size >= 257 tokens, fewer when no pair occurs twice, and frees the trainer. */
 Bpe *bpe_train(BpeTrainer *trainer, int vocab_size);
