@@ -19,7 +19,9 @@ typedef struct {
 
 static void open_shard(Shard *s, char *path) {
     uint32_t header[HEADER_WORDS] = {0};
-    *s = (Shard){ .path = path, .partial = format_string("%s.partial-%d", path, (int)getpid()) };
+    uint64_t now = (uint64_t)(1e9 * seconds_now());     /* another host may have a process of this id */
+    *s = (Shard){ .path = path, .partial = format_string("%s.partial-%d-%llx", path, (int)getpid(),
+                                                         (unsigned long long)now) };
     s->file = file_create(s->partial);
     file_write(s->file, header, sizeof header);
 }
@@ -165,8 +167,9 @@ void shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings) {
 /* ---- Cache */
 
 static uint64_t hash_of_texts(const Bpe *bpe, const Texts *t) {
-    uint64_t part[3] = { bpe_fingerprint(bpe), (uint64_t)t->kind, t->kind == DOCUMENT_JSONL ? xxh64(t->field, strlen(t->field)) : 0 };
-    uint64_t hash = xxh64(part, sizeof part);
+    const char *field = t->kind == DOCUMENT_JSONL ? t->field : "";
+    const uint64_t how[3] = { bpe_fingerprint(bpe), (uint64_t)t->kind, xxh64(field, strlen(field)) };
+    uint64_t hash = xxh64(how, sizeof how);
     for (int i = 0; i < t->count; i++) {
         FileMap map = file_map(t->path[i]);
         const uint64_t next[3] = { hash, (uint64_t)map.size, xxh64(map.bytes, (size_t)map.size) };
@@ -176,11 +179,15 @@ static uint64_t hash_of_texts(const Bpe *bpe, const Texts *t) {
     return hash;
 }
 
-char *shards_cached(Bpe *bpe, Texts *texts) {
+char *shards_cached(Bpe *bpe, Texts *texts, int wait) {
     char *path = format_string("%s.tokens-%016llx.bin", texts->path[0], (unsigned long long)hash_of_texts(bpe, texts));
+    Shard shard = {0};
+    while (wait && !file_exists(path)) {
+        stop_if_requested(&shard);
+        usleep(100000);
+    }
     if (file_exists(path)) return path;
     Stream stream = open_stream(bpe, texts);
-    Shard shard = {0};
     open_shard(&shard, format_string("%s", path));
     for (size_t count; (count = next_ids(&stream)); ) {
         stop_if_requested(&shard);

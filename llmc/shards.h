@@ -14,7 +14,8 @@ typedef struct {
 void shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings);
 
 /* The shard of texts beside the first, TEXT.tokens-HASH.bin; written unless there is one of the same texts, tokenizer and
-   kind of documents. A new string. Fails on more than 2^32 - 1 tokens, which is for shards_write. */
-char *shards_cached(Bpe *bpe, Texts *texts);
+   kind of documents; with wait, that is left to another process. A new string. Fails on more than 2^32 - 1 tokens,
+   which is for shards_write. */
+char *shards_cached(Bpe *bpe, Texts *texts, int wait);
 
 #endif
