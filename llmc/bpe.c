@@ -7,7 +7,7 @@
 #include "os.h"
 
 enum {
-    CACHE_BITS = 17,                /* 2^17 words of a core; 2^15 are 10 % slower on English */
+    CACHE_BITS = 17,                /* 2^17 words of a core */
     KEY = 24, IDS = 9,              /* longer words and words of more tokens are not in the cache */
     SHORT = 48,                     /* a longer word has a heap: 2 n^2 comparisons beside n log n cache misses */
 };
@@ -214,14 +214,15 @@ static size_t encode_word(const Bpe *b, const Word *w, int32_t *ids) {
     return count;
 }
 
-/* A batch of words at a time, so that their cache entries arrive together: twice as fast as one by one. */
+/* A batch of words at a time, so that their cache entries arrive together: 1.3 times as fast as one by one. */
 static size_t encode_chunk(const Bpe *b, Cache *cache, const unsigned char *text, size_t size, int32_t *ids) {
     enum { BATCH = 16 };
     Word word[BATCH];
     int32_t *out = ids;
     for (size_t at = 0; at < size; ) {
         int count = 0;
-        for (; count < BATCH && at < size; at += word[count++].size) word[count] = next_word(cache, text + at, size - at);
+        for (; count < BATCH && at < size; at += word[count++].size)
+            word[count] = next_word(cache, text + at, size - at);
         for (int i = 0; i < count; i++) out += encode_word(b, &word[i], out);
     }
     return (size_t)(out - ids);

@@ -74,8 +74,8 @@ static int32_t *find_token(const Reader *r, const unsigned char *bytes, int size
     return &r->slot[slot];
 }
 
-/* Tokens of an object {"token": id} and of added tokens, an array or NULL. size: a bound of their bytes together, and of
-   a merge's. */
+/* Tokens of an object {"token": id} and of added tokens, an array or NULL. size: a bound of their bytes together, and
+   of a merge's. */
 static void read_vocabulary(Reader *r, const Json *vocabulary, const Json *added, size_t size) {
     int64_t max = -1;
     for (const Json *t = vocabulary->child; t; t = t->next) {
@@ -230,7 +230,7 @@ int bpe_has_files(const char *dir) { return has(dir, "tokenizer.json") || find_p
 
 Bpe *bpe_open(const char *dir) {
     int both = find_pair_of_files(dir), is_json = has(dir, "tokenizer.json");
-    REQUIRE(file_is_dir(dir), "%s: no such directory, want one with a tokenizer", dir);
+    REQUIRE(is_json || both >= 0 || file_is_dir(dir), "%s: no such directory, want one with a tokenizer", dir);
     REQUIRE(is_json || both >= 0, "%s: no tokenizer: want tokenizer.json, vocab.json and merges.txt, or encoder.json "
             "and vocab.bpe", dir);
     Path path = path_of(dir, is_json ? "tokenizer.json" : pairs[both][0]);
@@ -349,7 +349,10 @@ char *bpe_file_text(const Bpe *bpe, const char *name) {
     else if (!strcmp(name, "tokenizer_config.json"))              write_config(file, has_end);
     else if (!strcmp(name, "special_tokens_map.json") && has_end) fputs(special_map, file);
     else if (!strcmp(name, "vocab.json"))                         write_vocabulary(file, v);
-    else if (!strcmp(name, "merges.txt"))                         fputs("#version: 0.2\n", file), write_merges(file, v, 0);
+    else if (!strcmp(name, "merges.txt")) {
+        fputs("#version: 0.2\n", file);
+        write_merges(file, v, 0);
+    }
     REQUIRE(!fclose(file), "out of memory: %s", name);
     if (size) return text;
     free(text);

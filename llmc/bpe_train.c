@@ -356,7 +356,8 @@ Bpe *bpe_train(BpeTrainer *trainer, int vocab_size) {
     int32_t id_of_byte[256];
     for (int letter = 0; letter < BPE_LETTERS; letter++)
         for (int byte = 0; byte < 256; byte++)
-            if (bpe_letter(byte) == letter) id_of_byte[byte] = add_token(&g, &(unsigned char){ (unsigned char)byte }, 1);
+            if (bpe_letter(byte) == letter)
+                id_of_byte[byte] = add_token(&g, &(unsigned char){ (unsigned char)byte }, 1);
 
     Training t = start_training(words, id_of_byte);
     free_words(words);

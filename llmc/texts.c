@@ -43,8 +43,8 @@ static void check_encoding(FileMap map, const char *path) {
         if (length > 1) good += length;
         if (length == 0 && !bad++) first = at;
     }
-    REQUIRE(bad <= good, "%s: byte 0x%02x at %zu, and %zu more in the first MiB, are not UTF-8: is it in another encoding?"
-            " iconv -f ISO-8859-1 -t UTF-8 converts Latin-1", path, text[first], first, bad - 1);
+    REQUIRE(bad <= good, "%s: byte 0x%02x at %zu, and %zu more in the first MiB, are not UTF-8: is it in another "
+            "encoding? iconv -f ISO-8859-1 -t UTF-8 converts Latin-1", path, text[first], first, bad - 1);
 }
 
 Texts texts_open(const char *const *path, int count, DocumentKind kind, const char *field) {

@@ -26,8 +26,8 @@ typedef struct {
 /* Fails on a file that is missing, of a binary format, or in another encoding than UTF-8 (a few bad bytes are kept). */
 Texts texts_open(const char *const *path, int count, DocumentKind kind, const char *field);
 
-/* The next batch, of 16 MiB or one document part if that is longer; it is valid until the next call. 0 = the end. Fails,
-   with file and line, on JSONL that is none or lacks the field. */
+/* The next batch, of 16 MiB or one document part if that is longer; it is valid until the next call. 0 = the end.
+   Fails, with file and line, on JSONL that is none or lacks the field. */
 int  texts_next(Texts *texts);
 void texts_close(Texts *texts);
 

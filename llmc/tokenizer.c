@@ -83,9 +83,9 @@ static char *bytes_json(void) {
 
 char *tokenizer_file_text(Tokenizer tokenizer, const char *name) {
     if (tokenizer->bpe) return bpe_file_text(tokenizer->bpe, name);
-    if (tokenizer == TOKENIZER_BYTES && !strcmp(name, "tokenizer.json")) return bytes_json();
-    if (tokenizer == TOKENIZER_BYTES && !strcmp(name, "tokenizer_config.json")) return format_string("%s", bytes_config);
-    return NULL;
+    if (tokenizer == TOKENIZER_IDS) return NULL;
+    return !strcmp(name, "tokenizer.json")        ? bytes_json() :
+           !strcmp(name, "tokenizer_config.json") ? format_string("%s", bytes_config) : NULL;
 }
 
 /* On a terminal, the bytes of a character are held until it is complete or a byte arrives that does not continue it. */

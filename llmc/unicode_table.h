@@ -1,5 +1,5 @@
-/* llmc/unicode_table.h - Letters, numbers and white space of Unicode 16.0.0 as ranges, first and last code point.
-   Made by scripts/make_unicode_table.py. */
+/* llmc/unicode_table.h - Letters, numbers and white space of Unicode 16.0.0 as ranges, first and last code
+   point. Made by scripts/make_unicode_table.py. */
 #ifndef LLMC_UNICODE_TABLE_H
 #define LLMC_UNICODE_TABLE_H
 #include <stdint.h>

@@ -4,8 +4,8 @@
     python3 -m pip install unicodedata2==16.0.0
     scripts/make_unicode_table.py > llmc/unicode_table.h
 
-Letters are the categories L*, numbers N*, white space the property White_Space. Unicode 16.0.0 is what tiktoken 0.14 and
-tokenizers 0.23 use: every code point was compared (scripts/check_tokenizer.py does it again).
+Letters are the categories L*, numbers N*, white space the property White_Space. Unicode 16.0.0 is what tiktoken 0.14
+and tokenizers 0.23 use: every code point was compared.
 """
 import sys
 
@@ -43,8 +43,8 @@ def write(name, codes):
 
 
 category = unicodedata2.category
-print("/* llmc/unicode_table.h - Letters, numbers and white space of Unicode 16.0.0 as ranges, first and last code point.\n"
-      "   Made by scripts/make_unicode_table.py. */\n"
+print("/* llmc/unicode_table.h - Letters, numbers and white space of Unicode 16.0.0 as ranges, first and last code\n"
+      "   point. Made by scripts/make_unicode_table.py. */\n"
       "#ifndef LLMC_UNICODE_TABLE_H\n#define LLMC_UNICODE_TABLE_H\n#include <stdint.h>")
 write("unicode_letters", (c for c in CODES if category(chr(c))[0] == "L"))
 write("unicode_numbers", (c for c in CODES if category(chr(c))[0] == "N"))

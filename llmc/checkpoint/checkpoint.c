@@ -242,6 +242,7 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
         const char *name = json_string(state, "tokenizer");
         int bytes = !strcmp(name, "bytes"), ids = !strcmp(name, "ids"), bpe = !strcmp(name, "bpe");
         REQUIRE(bytes || ids || bpe, "%s: tokenizer '%s', want 'bytes', 'ids' or 'bpe'", state->where, name);
+        REQUIRE(!bpe || bpe_has_files(checkpoint), "%s: tokenizer 'bpe', but there is none beside it", state->where);
         json_free(state);
         return bytes ? TOKENIZER_BYTES : ids ? TOKENIZER_IDS : tokenizer_open(checkpoint);
     }
