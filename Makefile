@@ -70,8 +70,8 @@ include test/fuzz/fuzz.mk
 
 .PHONY: all train test test-kill test-roundtrip lib example bench-attention bench-comm bench-scaling sanitize reference reference-124M
 .PHONY: clean help
-all: $(BUILD)/train_gpt
-	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt)
+all: $(BUILD)/train_gpt $(BUILD)/tokenize
+	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt && ln -sfn $(BUILD)/tokenize tokenize)
 	@echo "train_gpt is $<: $(WITH)"
 
 # Everything is recompiled when the compiler or its flags change: build/*/settings records them.
@@ -96,6 +96,8 @@ $(SM90_O): $(BUILD)/%.o: %.cu $(BUILD)/settings
 
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
 	$(link) $(LIBS)
+$(BUILD)/tokenize: $(patsubst %,$(BUILD)/%.o,tokenize $(addprefix llmc/,bpe bpe_files bpe_train bpe_words files json options os shards texts) kernels/check)
+	$(link)
 $(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o llmc/options.o llmc/os.o kernels/check.o)
 	$(link)
 $(filter-out %/test_health,$(TESTS)): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(BUILD)/test/oracle.o $(OBJECTS)

@@ -45,23 +45,44 @@ typedef struct {
 
 /* ---- Preparing a run */
 
+/* That of the checkpoint; if it has none, that of --tokenizer; NULL if there is neither. A resume does not need the
+   directory of --tokenizer any more. */
+static Tokenizer choose_tokenizer(const Settings *s, int is_given, const char *from, int V) {
+    Tokenizer own = from ? checkpoint_tokenizer(from, V) : NULL;
+    int is_bpe = own && tokenizer_bpe(own);
+    if (!s->tokenizer || (is_bpe && !is_given)) return own;
+    Tokenizer named = tokenizer_open(s->tokenizer);
+    REQUIRE(!is_bpe || bpe_fingerprint(tokenizer_bpe(own)) == bpe_fingerprint(tokenizer_bpe(named)),
+            "--tokenizer %s: the model of %s has another one; want none", s->tokenizer, from);
+    return is_bpe ? own : named;
+}
+
+static TextFormat text_format(const Settings *s, Tokenizer tokenizer) {
+    return (TextFormat){ .bpe = tokenizer ? tokenizer_bpe(tokenizer) : NULL, .documents = document_kind(s->documents),
+                         .field = s->field };
+}
+
 /* Sets data, model and schedule, whose options must agree. */
 static void prepare_run(Run *run) {
     Settings *s = &run->settings;
+    const int is_given = options_find(run->options, "tokenizer")->given == ON_COMMAND_LINE;
     if (s->resume) run->checkpoint = resume_find(s, &run->dir);
     if (run->checkpoint) run->changes = resume_adopt_options(run->options, run->checkpoint);
-    run->corpus = corpus_open(s->data, s->val_data, s->val_fraction);
+    run->from = run->checkpoint ? run->checkpoint : s->init ? run_dir_resolve(s->init) : NULL;
+    GPTConfig saved = run->from ? checkpoint_config(run->from) : (GPTConfig){0};
+    run->tokenizer = choose_tokenizer(s, is_given, run->from, saved.V);
+    const TextFormat format = text_format(s, run->tokenizer);
+    run->corpus = corpus_open(s->data, s->val_data, s->val_fraction, &format);
     if (!s->resume && !comm_rank) run->dir = run_dir_choose(s->out, s->data, 0, s->dry_run);
     if (s->resume && !run->checkpoint)
         printf("--resume: no checkpoint in %s: the run starts from step 0\n", run->dir.path);
-    run->tokenizer = tokens_are_bytes(run->corpus.train) ? TOKENIZER_BYTES : TOKENIZER_IDS;
-    run->from = run->checkpoint ? run->checkpoint : s->init ? run_dir_resolve(s->init) : NULL;
+    int bytes = tokens_are_bytes(run->corpus.train);
+    if (!format.bpe) run->tokenizer = bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
     if (!run->from && !s->model) s->model = "d4";
-    GPTConfig saved = run->from ? checkpoint_config(run->from) : (GPTConfig){0};
-    int bytes = run->tokenizer == TOKENIZER_BYTES;
-    run->config = model_config(s, run->from, &saved, bytes ? 256 : 50257);
-    REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
-            run->from ? run->from : "--vocab", run->config.V);
+    run->config = model_config(s, run->from, &saved, bytes ? 256 : format.bpe ? bpe_vocabulary(format.bpe)->V : 50257);
+    tokenizer_check(run->tokenizer, run->config.V);
+    REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes, or "
+            "--tokenizer DIR", run->from ? run->from : "--vocab", run->config.V);
     run->sequences = settings_sequences(s, run->config.T, run->checkpoint != NULL);
     run->schedule = settings_schedule(s, run->options);
     if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt, run->config.V, &(int){0}));
@@ -105,7 +126,8 @@ static void create_model(Run *run) {
     }
     if (!run->checkpoint) optimizer_scatter(&run->optimizer, STATE_PARAM);
     ranks_require_same_tensor(tensor_table_flat(&run->gpt.params.table, run->config.dtype), "the value of the weights");
-    run->tokenizer_files = checkpoint_load_tokenizer_files(run->from, run->tokenizer);
+    const char *dir = tokenizer_dir(run->tokenizer);
+    run->tokenizer_files = checkpoint_load_tokenizer_files(dir ? dir : run->from, run->tokenizer);
 }
 
 /* ---- Validation */
@@ -201,12 +223,14 @@ static int finish_run(Run *run, const char *stop) {
 static int use_checkpoint(Run *run) {
     Settings *s = &run->settings;
     const char *path = s->val_data ? s->val_data : s->data;
-    if (s->eval) run->corpus.val = tokens_open(path);
-    else         s->batch = 1;
+    if (s->sample) s->batch = 1;
     const char *checkpoint = run->checkpoint = run_dir_resolve(s->eval ? s->eval : s->sample);
     GPTConfig saved = checkpoint_config(checkpoint);
     run->config = model_config(s, checkpoint, &saved, saved.V);
-    run->tokenizer = checkpoint_tokenizer(checkpoint, run->config.V);
+    run->tokenizer = choose_tokenizer(s, s->tokenizer != NULL, checkpoint, run->config.V);
+    tokenizer_check(run->tokenizer, run->config.V);
+    const TextFormat format = text_format(s, run->tokenizer);
+    if (s->eval) run->corpus.val = tokens_open_text(path, &format);
     MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, EVALUATE);
     if (s->dry_run) {
         run->device = device_info();

@@ -58,7 +58,7 @@ void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t 
     for (int i = 0; i < length; i++) print_token(tokenizer, prompt[i], file, sample->copy);
     int t = length < T ? length : T;
     memcpy(context, prompt + length - t, (size_t)t * sizeof *context);
-    if (t == 0) context[t++] = tokenizer == TOKENIZER_BYTES ? '\n' : V - 1;
+    if (t == 0) context[t++] = tokenizer_start(tokenizer, V);
 
     for (int i = 0; i < sample->count && !stop_requested(); i++) {
         gpt_set_batch(model, 1, t);

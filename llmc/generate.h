@@ -6,7 +6,7 @@
 #include "tokenizer.h"
 
 typedef struct {
-    const char *prompt;         /* "" starts from a newline (bytes) or from the last id, end of text (ids) */
+    const char *prompt;         /* "" starts from tokenizer_start, which is not written */
     int      count;             /* tokens to generate */
     double   temperature;       /* 0 = always the most likely */
     int      top_k;             /* 0 = all; of equal logits, those with lower ids are kept */

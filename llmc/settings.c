@@ -41,6 +41,7 @@ void settings_help(FILE *file, const Option *table) {
     fputs("train_gpt trains GPT-2 models on text files and on token shards.\n\n"
           "  train_gpt book.txt                                   train; the results go to runs/book\n"
           "  train_gpt --resume runs/book --steps 4k              continue, here for more steps\n"
+          "  train_gpt book.txt --tokenizer DIR                   on its tokens; see ./tokenize --help\n"
           "  train_gpt --sample runs/book --prompt 'Once '        generate text\n"
           "  train_gpt --eval runs/book other.txt                 loss on another text\n"
           "  train_gpt --config runs/book/settings.txt --lr 2e-3  the same run with another learning rate\n\n"

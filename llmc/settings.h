@@ -6,6 +6,7 @@
 #include "gpt.h"
 #include "optimizer.h"
 #include "options.h"
+#include "texts.h"
 
 #define VERSION "train_gpt 0.1"
 
@@ -13,9 +14,14 @@
 #define SETTINGS(GROUP, X) \
     GROUP("What to do (without --eval or --sample: train)") \
     X(TEXT,    data,          NULL,      ARGUMENT("FILE"),   KEPT, \
-      "a text (its bytes are the tokens) or token shards, 'dir/train_*.bin'") \
+      "a text (its bytes are the tokens, without --tokenizer) or token shards, 'dir/train_*.bin'") \
     X(TEXT,    val_data,      NULL,      ARGUMENT("FILE"),   KEPT, \
       "text or shards to validate on; without it, the last part of a text") \
+    X(TEXT,    tokenizer,     NULL,      ARGUMENT("DIR"),    KEPT, \
+      "GPT-2's or another byte-level BPE for texts: tokenizer.json, or vocab.json and merges.txt") \
+    X(CHOICE,  documents,     "file",    CHOICES(DOCUMENT_NAMES), KEPT, \
+      "with --tokenizer: a document is a file, a line, what <|endoftext|> separates, or a line of JSONL") \
+    X(TEXT,    field,         "text",    ARGUMENT("NAME"),   KEPT, "of JSONL, its text") \
     X(REAL,    val_fraction,  "0.1",     RANGE(0, 0.9),      KEPT, "the part of a text kept for validation") \
     X(TEXT,    out,           NULL,      ARGUMENT("DIR"),    COMMAND, \
       "of log and checkpoints; none = no files (default runs/NAME of the data)") \
@@ -41,7 +47,7 @@
     X(INTEGER, context,       "0",       RANGE(0, 1 << 24),  KEPT, \
       "tokens of a sequence, at most; 0 = 256, or 1024 from d12 up") \
     X(INTEGER, vocab,         "0",       RANGE(0, 1 << 24),  KEPT, \
-      "vocabulary; 0 = 256 for a text, 50257 (GPT-2) for shards") \
+      "vocabulary; 0 = 256 for a text, that of --tokenizer, 50257 (GPT-2) for shards") \
     X(CHOICE,  dtype,         "f32",     CHOICES("f32|bf16"), KEPT, "precision of the computation") \
     X(CHOICE,  attention,     "auto",    CHOICES("auto|flash|naive"), KEPT, \
       "flash needs O(T) memory, naive O(T^2); auto = the fastest") \
@@ -91,7 +97,7 @@
       "but keep those whose step is a multiple of N; 0 = none") \
     X(INTEGER, sample_every,  "0",       RANGE(0, 1e12),     KEPT, "steps between samples; 0 = none") \
     X(TEXT,    prompt,        "",        ARGUMENT("TEXT"),   KEPT, \
-      "start of a sample; token ids, '15496 995', for a model of token shards") \
+      "start of a sample; token ids, '15496 995', for a model of token shards without a tokenizer") \
     X(INTEGER, sample_tokens, "256",     RANGE(1, 1e9),      KEPT, "length of a sample") \
     X(REAL,    temperature,   "0.8",     RANGE(0, 100),      KEPT, "of sampling; 0 = always the most likely token") \
     X(INTEGER, top_k,         "0",       RANGE(0, 1 << 24),  KEPT, "sample among the k most likely tokens; 0 = all") \

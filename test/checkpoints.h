@@ -27,7 +27,7 @@ static inline void open_saver(Saver *saver, RunDir *dir, const char *out, Traine
     static char bytes[201], *path;
     memset(bytes, 'x', 200);
     if (!path) put_text(path = IN_SCRATCH("corpus.txt"), bytes);
-    Corpus corpus = corpus_open(path, NULL, 0.1);
+    Corpus corpus = corpus_open(path, NULL, 0.1, &(TextFormat){ 0 });
     *dir = (RunDir){ .path = out };
     directory_make(out);
     run_dir_lock(dir);

@@ -219,7 +219,7 @@ static const struct { const char *file, *old, *new; void (*load)(void *); const 
     { "state.json", "loss\": [3.25", "loss\": [null", load_state, "\"window_loss\" is null, want a number" },
     { "state.json", "loss\": [3.25, 3]", "loss\": 5", load_state, "window_loss\" is 5, want an array" },
     { "state.json", "norm\": [0.5, 1]", "norm\": [1]", load_state, "window_log_norm\" has 1 numbers, want 2" },
-    { "state.json", "\"bytes\"", "\"words\"", load_tokenizer, "tokenizer 'words', want 'bytes' or 'ids'" },
+    { "state.json", "\"bytes\"", "\"words\"", load_tokenizer, "tokenizer 'words', want 'bytes', 'ids' or 'bpe'" },
     { "state.json", "optimizer_step", "optimizer", load_optimizer, "\"optimizer_step\" is missing" },
     { "state.json", "{", "", load_state, "state.json: byte " },
 };

@@ -1,4 +1,5 @@
 #include "checkpoint.h"
+#include "../bpe_files.h"
 #include "../files.h"
 #include "../os.h"
 #include "../../kernels/check.h"
@@ -78,7 +79,7 @@ enum { FIXED_COUNT = sizeof fixed / sizeof *fixed };
 
 #define CONFIG_SHAPES(X) X("n_layer", L) X("n_embd", C) X("n_positions", T) X("vocab_size", V)
 
-static void write_config(const char *path, const GPTConfig *c) {
+static void write_config(const char *path, const GPTConfig *c, Tokenizer tokenizer) {
     FILE *file = file_create(path);
     fprintf(file, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n");
     for (int i = 0; i < FIXED_COUNT; i++) {
@@ -88,7 +89,10 @@ static void write_config(const char *path, const GPTConfig *c) {
 #define X(key, member) fprintf(file, "  \"%s\": %d,\n", key, c->member);
     CONFIG_SHAPES(X)
 #undef X
-    const char *end_of_text = c->V == 50257 ? "50256" : "null";      /* the last token of GPT-2's vocabulary */
+    char end_of_text[16] = "null";
+    int32_t id = tokenizer && tokenizer_bpe(tokenizer) ? bpe_end_of_text(tokenizer_bpe(tokenizer)) : -1;
+    if (id < 0 && c->V == 50257) id = 50256;        /* shards of GPT-2's tokens */
+    if (id >= 0) snprintf(end_of_text, sizeof end_of_text, "%d", id);
     fprintf(file, "  \"n_head\": %d,\n  \"n_ctx\": %d,\n  \"tie_word_embeddings\": %s,\n  \"bos_token_id\": %s,\n"
             "  \"eos_token_id\": %s,\n", c->NH, c->T, c->untied ? "false" : "true", end_of_text, end_of_text);
     fprintf(file, "  \"initializer_range\": 0.02,\n  \"resid_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n"
@@ -225,31 +229,49 @@ DataId data_id(const Tokens *tokens) {
 
 /* ---- Tokenizers */
 
-Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
-    if (!has_file(checkpoint, STATE)) return V == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS;
-    Json *state = checkpoint_open_state(checkpoint);
-    Tokenizer tokenizer = tokenizer_named(json_string(state, "tokenizer"), state->where);
-    json_free(state);
-    return tokenizer;
+typedef struct { const char *dir; Tokenizer tokenizer; } Opened;
+
+static void open_tokenizer(void *argument) {
+    Opened *opened = argument;
+    opened->tokenizer = tokenizer_open(opened->dir);
 }
 
-TokenizerFiles checkpoint_load_tokenizer_files(const char *checkpoint, Tokenizer tokenizer) {
+Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
+    if (has_file(checkpoint, STATE)) {
+        Json *state = checkpoint_open_state(checkpoint);
+        const char *name = json_string(state, "tokenizer");
+        int bytes = !strcmp(name, "bytes"), ids = !strcmp(name, "ids"), bpe = !strcmp(name, "bpe");
+        REQUIRE(bytes || ids || bpe, "%s: tokenizer '%s', want 'bytes', 'ids' or 'bpe'", state->where, name);
+        REQUIRE(!bpe || bpe_has_files(checkpoint), "%s: tokenizer 'bpe', but there is none beside it", state->where);
+        json_free(state);
+        return bytes ? TOKENIZER_BYTES : ids ? TOKENIZER_IDS : tokenizer_open(checkpoint);
+    }
+    Opened opened = { checkpoint, NULL };
+    char why[FAIL_LENGTH];
+    if (V == 256) return TOKENIZER_BYTES;
+    if (!bpe_has_files(checkpoint)) return TOKENIZER_IDS;
+    if (!fails(open_tokenizer, &opened, why)) return opened.tokenizer;
+    printf("the tokenizer of %s is not used: %s\n", checkpoint, why);
+    return TOKENIZER_IDS;
+}
+
+TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokenizer) {
     TokenizerFiles files = {0};
     int found = 0;
-    for (int i = 0; checkpoint && i < TOKENIZER_FILES; i++) {
+    for (int i = 0; dir && i < TOKENIZER_FILES; i++) {
         const char *name = names[FIRST_TOKENIZER_FILE + i];
-        if (!has_file(checkpoint, name)) continue;
-        FileMap map = file_map(path_of(checkpoint, name).text);
+        if (!has_file(dir, name)) continue;
+        FileMap map = file_map(path_of(dir, name).text);
         files.file[i].size = map.size;
         files.file[i].bytes = memcpy(host_alloc((size_t)map.size + 1, name), map.bytes, (size_t)map.size);
         file_unmap(map);
         found++;
     }
-    if (found || tokenizer != TOKENIZER_BYTES) return files;
-    char *text[] = { tokenizer_bytes_json(), format_string("%s", tokenizer_bytes_config_json) };
-    for (int i = 0; i < 2; i++) {               /* tokenizer.json, tokenizer_config.json */
-        files.file[i].bytes = (unsigned char *)text[i];
-        files.file[i].size = (int64_t)strlen(text[i]);
+    for (int i = 0; i < TOKENIZER_FILES && (!found || tokenizer_bpe(tokenizer)); i++) {
+        char *text = files.file[i].bytes ? NULL : tokenizer_file_text(tokenizer, names[FIRST_TOKENIZER_FILE + i]);
+        if (!text) continue;
+        files.file[i].bytes = (unsigned char *)text;
+        files.file[i].size = (int64_t)strlen(text);
     }
     return files;
 }
@@ -261,7 +283,7 @@ void checkpoint_write(const char *dir, const Snapshot *s) {
     const Part parameters = { "", s->host[0], s->config.save_dtype };
     const Part moments[] = { { "exp_avg.", s->host[1], F32 }, { "exp_avg_sq.", s->host[2], F32 },
                              { "param.", s->host[0], F32 } };
-    write_config(path_of(dir, CONFIG).text, &s->config);
+    write_config(path_of(dir, CONFIG).text, &s->config, s->tokenizer);
     weights_write(path_of(dir, MODEL).text, s->table, &parameters, 1, V);
     weights_write(path_of(dir, OPTIMIZER).text, s->table, moments, is_bf16 ? 3 : 2, V);
     write_state(path_of(dir, STATE).text, s);
