@@ -17,6 +17,7 @@
 #include "llmc/os.h"
 #include "llmc/ranks.h"
 #include "llmc/settings.h"
+#include "llmc/tasks.h"
 #include "llmc/warnings.h"
 
 typedef struct {
@@ -230,7 +231,9 @@ static int use_checkpoint(Run *run) {
     run->tokenizer = choose_tokenizer(s, s->tokenizer != NULL, checkpoint, run->config.V);
     tokenizer_check(run->tokenizer, run->config.V);
     const TextFormat format = text_format(s, run->tokenizer);
-    if (s->eval) run->corpus.val = tokens_open_text(path, &format);
+    Task task = {0};
+    if (s->task)      task = task_read(s->task, path, run->tokenizer, &run->config);
+    else if (s->eval) run->corpus.val = tokens_open_text(path, &format);
     MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, EVALUATE);
     if (s->dry_run) {
         run->device = device_info();
@@ -240,8 +243,9 @@ static int use_checkpoint(Run *run) {
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, EVALUATE);
     checkpoint_load_model(checkpoint, &run->gpt);
     int64_t max_tokens = options_find(run->options, "val-tokens")->given ? s->val_tokens : 0;
-    if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, run->corpus.val, path, max_tokens, (int)s->batch);
-    else         print_sample(&run->gpt, run->tokenizer, s, &run->report, 0);
+    if (s->task)      task_evaluate(&task, &run->gpt, (int)s->batch, s->log_jsonl);
+    else if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, run->corpus.val, path, max_tokens, (int)s->batch);
+    else              print_sample(&run->gpt, run->tokenizer, s, &run->report, 0);
     return stdio_flush();
 }
 

@@ -343,6 +343,13 @@ void gpt_last_logits(GPT *m, float *logits) {
     device_download(logits, row.data, (size_t)m->config.V * sizeof *logits);
 }
 
+void gpt_logits(GPT *m, int64_t token, float *logits) {
+    Acts *a = &m->acts;
+    Tensor row = tensor_of(a->logits.data, F32, 2, 1, m->config.Vp);
+    matmul_forward(row, ABSENT, tensor_row_range(a->lnf, token, 1), m->params.lm_head, ABSENT);
+    device_download(logits, row.data, (size_t)m->config.V * sizeof *logits);
+}
+
 /* ---- Non-finite values */
 
 static int is_nonfinite(const TensorEntry *entry, const char *what, char name[96], TensorStats *stats) {

@@ -163,6 +163,9 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
 /* Logits (V floats, on the host) after the last of the T tokens of sequence 0. */
 void gpt_last_logits(GPT *m, float *logits);
 
+/* The same after one token of the batch: t of sequence b is b T + t. */
+void gpt_logits(GPT *m, int64_t token, float *logits);
+
 /* The first tensor with a NaN or an infinity: parameters, then activations in the order of the forward pass, then
    gradients in the order of the backward pass. Returns 0 when all are finite; else sets its name and *stats. */
 int gpt_find_nonfinite(const GPT *m, char name[96], TensorStats *stats);

@@ -6,6 +6,7 @@
 #include "gpt.h"
 #include "optimizer.h"
 #include "options.h"
+#include "tasks.h"
 #include "texts.h"
 
 #define VERSION "train_gpt 0.1"
@@ -31,6 +32,8 @@
       "start from the weights of a checkpoint instead of random ones") \
     X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
       "only print the loss on --val-data, or else on all of --data") \
+    X(CHOICE,  task,          NULL,      CHOICES(TASK_NAMES), COMMAND, \
+      "of --eval: accuracy instead, on a file of items, one per line of JSON (llmc/tasks.h)") \
     X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), COMMAND, "only print text that starts with --prompt") \
     X(TEXT,    config,        NULL,      ARGUMENT("FILE"),   COMMAND, \
       "read options from a file, such as DIR/settings.txt") \
