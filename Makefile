@@ -68,7 +68,7 @@ TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 include test/fuzz/fuzz.mk
 
-.PHONY: all train test test-kill test-roundtrip lib example bench-attention bench-comm bench-scaling sanitize reference reference-124M
+.PHONY: all train test test-kill test-roundtrip test-tasks lib example bench-attention bench-comm bench-scaling sanitize reference reference-124M
 .PHONY: clean help
 all: $(BUILD)/train_gpt $(BUILD)/tokenize
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt && ln -sfn $(BUILD)/tokenize tokenize)
@@ -161,6 +161,9 @@ $(BUILD)/faults.so: test/faults.c
 PYTHON ?= python3
 test-roundtrip: all $(BUILD)/logits
 	$(PYTHON) scripts/check_roundtrip.py --build $(BUILD)
+# With transformers and torch.
+test-tasks: all
+	$(PYTHON) scripts/check_tasks.py --build $(BUILD)
 
 # ---- Library, benchmark, reference data
 
@@ -210,6 +213,7 @@ help:
 	@echo "make bench-comm      bandwidth of the collectives, one process per GPU"
 	@echo "make bench-scaling   the training step on several GPUs beside one (DATA='dir/train_*.bin')"
 	@echo "make test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=$(PYTHON))"
+	@echo "make test-tasks      --task beside a computation by torch, item by item (PYTHON=$(PYTHON))"
 	@echo "make sanitize        make test under AddressSanitizer and UBSan"
 	@echo "make fuzz            libFuzzer on the readers, FUZZ_SECONDS=$(FUZZ_SECONDS) in all (clang)"
 	@echo "make reference       regenerate test/reference (PyTorch, transformers); reference-124M: the same at GPT-2 124M"

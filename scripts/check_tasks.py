@@ -25,6 +25,7 @@ except ImportError as error:
     sys.exit(f"check_tasks: {error}; pip install torch transformers")
 
 transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
 
 # Each item once; LONG is longer than the context of the random models.
 LONG = "The quick brown fox jumps over the lazy dog, and " * 12

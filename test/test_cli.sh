@@ -185,6 +185,27 @@ expect "samples of a run" "$gpt" $small --steps 5 --sample-every 2 --sample-toke
 is "samples at steps" "$(sed -n 's/^step \([0-9]*\): a sample$/\1/p' "$dir/expect.out" | tr '\n' ' ')" "2 4 5 "
 close_test "--eval gives the logged loss, --sample is repeatable; a run samples when due and at its end"
 
+items=$dir/items.jsonl
+printf '%s\n' '{"context": "Once", "choices": ["upon", "the"], "label": 0}' '' \
+    '{"context": "a context of 16", "choices": ["or", "a", "b"], "label": 1}' \
+    '{"context": "a", "choices": ["0123456789012345", "b"], "label": 1}' > "$items"
+task="$gpt --eval $dir/a-flash-f32 $items --task"
+expect "a task" $task multiple-choice
+figures='acc [01]\.[05]000 [+]- 0\.[05]000, acc_norm [01]\.[05]000 [+]- 0\.[05]000'
+expect "its figures" grep -Eq "items.jsonl: multiple-choice, 2 items: $figures, 1 contexts cut, 1 items left out, [0-9.]* s$" \
+    "$dir/expect.out"
+expect "as JSON" $task multiple-choice --log-jsonl --batch 1
+is "its lines" "$(cut -d, -f1,2 "$dir/expect.out" | tr '\n' ';')" \
+    '{"event": "item", "line": 1;{"event": "item", "line": 3;{"event": "task", "task": "multiple-choice";'
+expect "three choices" grep -Eq '"label": 1, "log_probabilities": \[-[0-9.]*, -[0-9.]*, -[0-9.]*\]}$' "$dir/expect.out"
+echo '{"text": "Once upon a time"}' > "$dir/words.jsonl"
+expect "a word" "$gpt" --eval "$dir/a-flash-f32" "$dir/words.jsonl" --task lambada
+expect "its figures" grep -Eq ': lambada, 1 items: acc [01]\.0000 [+]- nan, perplexity [0-9.]* [+]- nan, ' "$dir/expect.out"
+refuses "words.jsonl: line 1: \"activity_label\" is missing" "$gpt" --eval "$dir/a-flash-f32" "$dir/words.jsonl" --task hellaswag
+refuses "--task lambada: want --eval CHECKPOINT" "$gpt" "$dir/words.jsonl" --task lambada
+refuses "--task lambda: want hellaswag|lambada|multiple-choice" $task lambda
+close_test "--eval --task prints accuracies, as a line or as JSON"
+
 # ---- A damaged checkpoint: the message names the file, what is wrong with it, and the checkpoint that is left
 expect "train" "$gpt" $small --steps 6 --save-every 2 --out "$dir/sound"
 step=$dir/damaged/step-00000006

@@ -13,6 +13,7 @@
 #include "../../llmc/checkpoint/safetensors.h"
 #include "../../llmc/tokenizer.h"
 #include "../../llmc/dataloader.h"
+#include "../../llmc/tasks.h"
 #include "../../llmc/texts.h"
 #include "../../llmc/os.h"
 #include "../../llmc/checkpoint/weights.h"
@@ -535,6 +536,33 @@ static void read_texts(const char *bytes, size_t size) {
     fuzz_try(read_all_texts, &kind, FREES_ALL, "FILE");
 }
 
+/* ---- task: the first byte chooses which; a model of bytes */
+
+static void read_items(void *name) {
+    const GPTConfig config = { .T = 16, .V = 256 };
+    Task task = task_read(name, "FILE", TOKENIZER_BYTES, &config);
+    CLAIM(task.items > 0 && task.cut <= task.items, "%d items, %d cut", task.items, task.cut);
+    for (int i = 0; i < task.items; i++) {
+        const TaskItem *item = &task.item[i];
+        CLAIM(item->label >= 0 && item->label < item->count, "label %d of %d", item->label, item->count);
+        CLAIM(item->first + item->count <= task.rows, "rows %d + %d of %d", item->first, item->count, task.rows);
+    }
+    for (int i = 0; i < task.rows; i++) {
+        const TaskRow *row = &task.row[i];
+        CLAIM(row->targets > 0 && row->targets <= row->count && row->count <= 16, "%d targets in %d inputs", row->targets,
+              row->count);
+        for (int t = 0; t <= row->count; t++) CLAIM(row->token[t] > 0 && row->token[t] < 256, "token %d", row->token[t]);
+    }
+    task_free(&task);
+}
+
+static void read_task(const char *bytes, size_t size) {
+    static const char *const names[] = { "multiple-choice", "hellaswag", "lambada", "multiple-choice" };
+    if (!size) return;
+    fuzz_file("FILE", bytes + 1, size - 1);
+    fuzz_try(read_items, (void *)names[*bytes & 3], FREES_ALL, "FILE");
+}
+
 const FuzzTarget fuzz_targets[] = {
     { "json", read_json },
     { "safetensors", read_safetensors },
@@ -549,5 +577,6 @@ const FuzzTarget fuzz_targets[] = {
     { "events", read_events },
     { "bpe", read_bpe },
     { "texts", read_texts },
+    { "task", read_task },
     {0}
 };
