@@ -112,8 +112,8 @@ static void words_by_definition(void) {
 static size_t random_text(uint64_t seed, unsigned char *text, size_t size) {
     static const char *const parts[] = {
         " ", " ", "  ", "\n", "\t", "'s", "'", "'ll", "a", "the", "Z", "7", "12", "!", "-", "é", "ß", "ж", "你", "한",
-        "\u00a0", "\u3000", "\u2028", "٣", "½", "👋", "e\u0301", "\xc3", "\x80", "\xe4\xbd", "\xff", "\xed\xa0\x80",
-        "\xf0\x9f", "\xc0\x80",
+        "\u00a0", "\u3000", "\u2028", "٣", "½", "👋", "e\u0301", "\xc3", "\x80", "\xe4\xbd",
+        "\xff", "\xed\xa0\x80", "\xf0\x9f", "\xc0\x80",
     };
     size_t at = 0;
     for (uint64_t i = 0; at + 8 < size; i++) {

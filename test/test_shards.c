@@ -45,8 +45,9 @@ static void write_shards(const char *const *paths, int count, DocumentKind kind,
 
 static void kinds_of_documents(void) {
     static const char *const file[] = { "|", a_text, "|", b_text, NULL };
-    static const char *const line[] = { "|", "the cat", "|", "is the 1st", "|", "на коте 你好", "|", "one<|endoftext|>two",
-                                        "|", "<|endoftext|>", NULL };
+    static const char *const line[] = { "|", "the cat", "|", "is the 1st",
+                                        "|", "на коте 你好",
+                                        "|", "one<|endoftext|>two", "|", "<|endoftext|>", NULL };
     static const char *const marks[] = { a_text, "|", "one", "|", "two\n", "|", NULL };
     static const char *const jsonl[] = { "|", "the \"cat\"\n", "|", "ко", NULL };
     const struct { DocumentKind kind; const char *const *parts; } cases[] = {
@@ -57,8 +58,8 @@ static void kinds_of_documents(void) {
     put_text(texts[0], a_text);
     put_text(texts[1], "");
     put_text(texts[2], b_text);
-    put_text(json[0], "{\"body\": \"the \\\"cat\\\"\\n\", \"id\": 7}\n\n{\"id\": [], \"body\": \"\\u043a\\u043e\"}\r\n"
-                      "{\"body\":\"\"}\n");
+    put_text(json[0], "{\"body\": \"the \\\"cat\\\"\\n\", \"id\": 7}\n\n"
+                      "{\"id\": [], \"body\": \"\\u043a\\u043e\"}\r\n{\"body\":\"\"}\n");
     for (int i = 0; i < COUNT(cases); i++) {
         int32_t want[256];
         int is_json = cases[i].kind == DOCUMENT_JSONL;
