@@ -152,6 +152,31 @@ if in_turn 3; then
     close_test "the tokenizer's files of --init go into every checkpoint, also after a resume"
 fi
 
+# ---- A tokenizer: trained, used for a text, carried by checkpoints, which then speak text
+if in_turn 3; then
+    mkdir "$dir/bpe"
+    cp "$dir/text/train.txt" "$dir/bpe/text.txt"
+    expect "train a tokenizer" "$tokenize" "$dir/bpe/text.txt" --train-tokenizer --vocab-size 400 --out "$dir/bpe/tok"
+    tokens="--data $dir/bpe/text.txt --tokenizer $dir/bpe/tok --layers 1 --heads 1 --channels 16 --context 64 --batch 2"
+    expect "train" "$gpt" $tokens --steps 2 --warmup 0 --out "$dir/bpe/run"
+    is "the text is tokenized once" "$(grep -c '^tokenized ' "$dir/expect.out")" 1
+    same_files "$dir/bpe/tok" "$dir/bpe/run/step-00000002" vocab.json merges.txt tokenizer.json tokenizer_config.json \
+        special_tokens_map.json
+    is "config.json" "$(sed -n 's/.*"eos_token_id": //p' "$dir/bpe/run/step-00000002/config.json")" "399,"
+    mv "$dir/bpe/tok" "$dir/bpe/gone"
+    expect "a resume" "$gpt" --resume "$dir/bpe/run" --steps 3
+    is "the cache is used" "$(grep -c '^tokenized ' "$dir/expect.out")" 0
+    expect "fine-tuning" "$gpt" --data "$dir/bpe/text.txt" --init "$dir/bpe/run" --steps 1 --batch 2 --out "$dir/bpe/more"
+    expect "sample" "$gpt" --sample "$dir/bpe/more" --prompt "Once upon" --sample-tokens 3
+    is "it begins with the prompt" "$(head -c 9 "$dir/expect.out")" "Once upon"
+    expect "evaluate" "$gpt" --eval "$dir/bpe/more" --data "$dir/bpe/text.txt"
+    expect "shards" "$tokenize" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/gone" --out "$dir/bpe/shards"
+    expect "train on shards" "$gpt" --data "$dir/bpe/shards/train_*.bin" --val-data "$dir/bpe/shards/val_*.bin" \
+        --init "$dir/bpe/more" --steps 1 --batch 2 --out "$dir/bpe/sharded"
+    is "its tokenizer" "$(sed -n 's/^  "tokenizer": "\(.*\)",/\1/p' "$dir/bpe/sharded/step-00000001/state.json")" bpe
+    close_test "a tokenizer is trained, used and carried by checkpoints"
+fi
+
 # ---- The log
 is "the first line" "$(head -n 1 "$dir/a-flash-f32/log.csv" | cut -d, -f1-7)" step,seconds,tokens,loss,val_loss,norm,lr
 about=$dir/a-flash-f32/settings.txt

@@ -39,7 +39,8 @@ static void expect_shards(const char *pattern, const int32_t *want, size_t count
 static void write_shards(const char *const *paths, int count, DocumentKind kind, const char *dir, double val_fraction,
                          int64_t shard_tokens) {
     Texts texts = texts_open(paths, count, kind, "body");
-    shards_write(bpe, &texts, &(ShardSettings){ .dir = dir, .shard_tokens = shard_tokens, .val_fraction = val_fraction });
+    shards_write(bpe, &texts,
+                 &(ShardSettings){ .dir = dir, .shard_tokens = shard_tokens, .val_fraction = val_fraction });
     texts_close(&texts);
 }
 
