@@ -7,7 +7,7 @@
 #include "os.h"
 
 enum {
-    CACHE_BITS = 17,                /* 2^17 words of a core */
+    CACHE_BITS = 17,                /* 2^17 words of a core: 8 MiB */
     KEY = 24, IDS = 9,              /* longer words and words of more tokens are not in the cache */
     SHORT = 48,                     /* a longer word has a heap: 2 n^2 comparisons beside n log n cache misses */
 };

@@ -300,6 +300,21 @@ static void refused_files(void) {
     expect_fails("no such directory", open_dir, IN_SCRATCH("nowhere"));
 }
 
+static void open_and_free(void *dir) { bpe_free(bpe_open(dir)); }
+
+static void damaged_files(void) {
+    char *dir = IN_SCRATCH("damaged");
+    directory_make(dir);
+    edit(REFERENCE "/tokenizer.json", STRING("%s/tokenizer.json", dir), "", "");
+    MutationCount json = mutations(STRING("%s/tokenizer.json", dir), 1 << 20, 1000, open_and_free, dir);
+    MutationCount pair[2];
+    for (int i = 0; i < 2; i++)
+        pair[i] = mutations(STRING("%s/%s", no_map_dir, i ? "merges.txt" : "vocab.json"), 1 << 20, 1000, open_and_free,
+                            no_map_dir);
+    EXPECT(json.failed > 100 && pair[0].failed > 100 && pair[1].failed > 100, "%d, %d and %d failed in one line",
+           json.failed, pair[0].failed, pair[1].failed);
+}
+
 /* ---- Training */
 
 static Bpe *trained(const char *path, int vocab_size, size_t part) {
@@ -355,6 +370,7 @@ int main(void) {
     RUN(files_come_back);
     RUN(refused_files);
     RUN(merges_of_huggingface);
+    RUN(damaged_files);
     bpe_free(reference);
     return test_close();
 }

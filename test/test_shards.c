@@ -12,6 +12,13 @@ static Bpe *bpe;
 static const char *const a_text = "the cat\n\nis the 1st\r\nна коте 你好";
 static const char *const b_text = "one<|endoftext|>two\n<|endoftext|>";
 
+static int files_like(const char *pattern) {
+    glob_t found;
+    int count = glob(pattern, 0, NULL, &found) ? 0 : (int)found.gl_pathc;
+    if (count) globfree(&found);
+    return count;
+}
+
 /* ids = those of the parts, NULL-terminated, "|" for end of text. Returns how many. */
 static size_t ids_of(const char *const *part, int32_t *ids) {
     size_t count = 0;
@@ -99,6 +106,28 @@ static void validation_is_the_last_part(void) {
     free(want);
 }
 
+static void write_to_a_full_disk(void *path) {
+    limit_file_size(100000);
+    write_shards(&(const char *){ path }, 1, DOCUMENT_FILE, IN_SCRATCH("full"), 0, 10000000);
+}
+
+static void cache_on_a_full_disk(void *path) {
+    const TextFormat format = { .bpe = bpe, .documents = DOCUMENT_FILE, .field = "text" };
+    limit_file_size(100000);
+    tokens_open_text(path, &format);
+}
+
+static void nothing_stays_of_a_full_disk(void) {
+    enum { SIZE = 300000 };
+    char *path = IN_SCRATCH("wide.txt"), *text = malloc(SIZE);
+    memset(text, '?', SIZE);
+    put(path, text, SIZE);
+    free(text);
+    expect_fails("train_000000.bin.partial-", write_to_a_full_disk, path);
+    expect_fails(": cannot write: File too large", cache_on_a_full_disk, path);
+    EXPECT(files_like(IN_SCRATCH("full/*")) == 0 && files_like(IN_SCRATCH("wide.txt.*")) == 0, "files stay");
+}
+
 static void open_texts(void *path) {
     const char *const *paths = &(const char *){ path };
     Texts t = texts_open(paths, 1, DOCUMENT_JSONL, "body");
@@ -121,13 +150,6 @@ static void refused_texts(void) {
         put(path, cases[i].text, (size_t)cases[i].size);
         expect_fails(cases[i].want, open_texts, path);
     }
-}
-
-static int files_like(const char *pattern) {
-    glob_t found;
-    int count = glob(pattern, 0, NULL, &found) ? 0 : (int)found.gl_pathc;
-    if (count) globfree(&found);
-    return count;
 }
 
 static void cached_tokens(void) {
@@ -163,6 +185,7 @@ static void cached_tokens(void) {
 int main(void) {
     scratch_open();
     bpe = bpe_open("test/reference/bpe");
+    RUN(nothing_stays_of_a_full_disk);      /* first: OpenMP's threads do not survive the fork */
     RUN(kinds_of_documents);
     RUN(refused_texts);
     RUN(cached_tokens);
