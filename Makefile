@@ -222,7 +222,7 @@ help:
 	@echo "make sanitize        make test under AddressSanitizer and UBSan"
 	@echo "make fuzz            libFuzzer on the readers, FUZZ_SECONDS=$(FUZZ_SECONDS) in all (clang)"
 	@echo "make reference       regenerate test/reference (PyTorch, transformers); reference-124M: the same at GPT-2 124M"
-	@echo "make clean           remove build/ and train_gpt; keeps runs/"
+	@echo "make clean           remove build/, train_gpt and tokenize; keeps runs/"
 	@echo "Variables: DEVICE=$(DEVICE) CC=$(CC) OPENMP=$(OPENMP) BLAS=$(BLAS) CFLAGS='$(CFLAGS)' NATIVE=$(NATIVE)"
 
 -include $(wildcard $(BUILD)/*.d $(BUILD)/*/*.d $(BUILD)/*/*/*.d)

@@ -54,7 +54,9 @@ static Tokenizer choose_tokenizer(const Settings *s, int is_given, const char *f
     Tokenizer named = tokenizer_open(s->tokenizer);
     REQUIRE(!is_bpe || bpe_fingerprint(tokenizer_bpe(own)) == bpe_fingerprint(tokenizer_bpe(named)),
             "--tokenizer %s: the model of %s has another one; want none", s->tokenizer, from);
-    return is_bpe ? own : named;
+    if (!is_bpe) return named;
+    tokenizer_close(named);
+    return own;
 }
 
 static TextFormat text_format(const Settings *s, Tokenizer tokenizer) {

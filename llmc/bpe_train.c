@@ -353,6 +353,7 @@ Bpe *bpe_train(BpeTrainer *trainer, int vocab_size) {
     set_slots(g.texts, 1 << 16);
     g.v.token = host_alloc((size_t)vocab_size * sizeof *g.v.token, "a vocabulary");
     g.v.special = host_alloc(sizeof *g.v.special, "a vocabulary");
+    g.v.merge = grown(NULL, 0, &merge_room, sizeof *g.v.merge);
     int32_t id_of_byte[256];
     for (int letter = 0; letter < BPE_LETTERS; letter++)
         for (int byte = 0; byte < 256; byte++)

@@ -190,8 +190,8 @@ char *shards_cached(Bpe *bpe, Texts *texts, int wait) {
     }
     if (file_exists(path)) return path;
     const Path dir = file_parent(path);
-    REQUIRE(!access(dir.text, W_OK), "%s: %s: the tokens of %s go there; want a copy of it elsewhere, or shards made by "
-            "tokenize", dir.text, strerror(errno), texts->path[0]);
+    REQUIRE(!access(dir.text, W_OK), "%s: %s: the tokens of %s go there; want a copy of it elsewhere, or shards made "
+            "by tokenize", dir.text, strerror(errno), texts->path[0]);
     Stream stream = open_stream(bpe, texts);
     open_shard(&shard, format_string("%s", path));
     for (size_t count; (count = next_ids(&stream)); ) {

@@ -55,6 +55,9 @@ Texts texts_open(const char *const *path, int count, DocumentKind kind, const ch
         FileMap map = file_map(path[i]);
         check_encoding(map, path[i]);
         t.bytes += map.size;
+        size_t head = map.size < 1 << 20 ? (size_t)map.size : 1 << 20;
+        if (kind != DOCUMENT_MARK && kind != DOCUMENT_JSONL && memmem(map.bytes, head, mark, MARK))
+            printf("%s: %s in it is text as any other; with --documents mark it is the token\n", path[i], mark);
         file_unmap(map);
     }
     return t;

@@ -476,8 +476,10 @@ static void which_tokenizer(void) {
         free(files.file[i].bytes);
     }
     EXPECT(count == 4, "%d files", count);
+    tokenizer_close(bpe);
     put_text(STRING("%s/state.json", dir), "{\"tokenizer\": \"bpe\"}");
-    EXPECT(tokenizer_bpe(checkpoint_tokenizer(dir, 500)), "a BPE by state.json");
+    EXPECT(tokenizer_bpe(bpe = checkpoint_tokenizer(dir, 500)), "a BPE by state.json");
+    tokenizer_close(bpe);
     put_text(STRING("%s/merges.txt", dir), "a b c\n");
     expect_fails("merges.txt: line 1: 'a b c', want two tokens", open_tokenizer_of, dir);
     unlink(STRING("%s/state.json", dir));

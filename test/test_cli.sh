@@ -166,7 +166,8 @@ if in_turn 3; then
     mv "$dir/bpe/tok" "$dir/bpe/gone"
     expect "a resume" "$gpt" --resume "$dir/bpe/run" --steps 3
     is "the cache is used" "$(grep -c '^tokenized ' "$dir/expect.out")" 0
-    expect "fine-tuning" "$gpt" --data "$dir/bpe/text.txt" --init "$dir/bpe/run" --steps 1 --batch 2 --out "$dir/bpe/more"
+    expect "fine-tuning" "$gpt" --data "$dir/bpe/text.txt" --init "$dir/bpe/run" --steps 1 --batch 2 \
+        --out "$dir/bpe/more"
     expect "sample" "$gpt" --sample "$dir/bpe/more" --prompt "Once upon" --sample-tokens 3
     is "it begins with the prompt" "$(head -c 9 "$dir/expect.out")" "Once upon"
     expect "evaluate" "$gpt" --eval "$dir/bpe/more" --data "$dir/bpe/text.txt"

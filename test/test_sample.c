@@ -102,6 +102,7 @@ static void bpe_speaks_text(void) {
     expect_fails("a tokenizer of 500 tokens, the model has 499", open_reference, "test/reference/bpe");
     fclose(file);
     free(ids);
+    tokenizer_close(bpe);
 }
 
 static void terminal_comes_to_no_harm(void) {
