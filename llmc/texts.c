@@ -63,17 +63,9 @@ Texts texts_open(const char *const *path, int count, DocumentKind kind, const ch
     return t;
 }
 
-static void *grown(void *array, size_t count, size_t *room, size_t size) {
-    if (count < *room) return array;
-    *room = *room ? 2 * *room : 64;
-    array = realloc(array, *room * size);
-    REQUIRE(array, "out of memory: the texts");
-    return array;
-}
-
 static void add_span(Texts *t, const void *text, size_t size, int begins) {
     State *s = t->state;
-    t->span = grown(t->span, t->span_count, &s->span_room, sizeof *t->span);
+    t->span = host_grow(t->span, t->span_count, &s->span_room, sizeof *t->span, "the texts");
     t->span[t->span_count++] = (BpeSpan){ .text = text, .size = size, .begins = begins };
     s->batch_bytes += size + sizeof(BpeSpan);
     t->documents += begins;
@@ -90,7 +82,7 @@ static void add_json(Texts *t, const char *line, size_t size) {
     Json *json = json_parse(line, size, where);
     const char *text = require_field(json, t->field)->text;
     free(where);
-    s->json = grown(s->json, s->json_count, &s->json_room, sizeof *s->json);
+    s->json = host_grow(s->json, s->json_count, &s->json_room, sizeof *s->json, "the texts");
     s->json[s->json_count++] = json;
     s->batch_bytes += 4 * size;         /* about as much as its values take */
     size_t length = strlen(text), at = 0;
@@ -147,7 +139,7 @@ static size_t add_part(Texts *t, const unsigned char *text) {
 static int open_next(Texts *t) {
     State *s = t->state;
     if (s->map.size) {
-        s->closing = grown(s->closing, s->closing_count, &s->closing_room, sizeof *s->closing);
+        s->closing = host_grow(s->closing, s->closing_count, &s->closing_room, sizeof *s->closing, "the texts");
         s->closing[s->closing_count++] = s->map;
         s->map = (FileMap){0};
     }
