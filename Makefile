@@ -68,7 +68,7 @@ TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 include test/fuzz/fuzz.mk
 
-.PHONY: all train test test-kill test-roundtrip test-tasks lib example bench-attention bench-comm bench-scaling sanitize reference reference-124M
+.PHONY: all train test test-kill test-roundtrip test-tasks lib example bench-attention bench-comm bench-scaling sanitize test-tokenizer bench-tokenizer reference reference-124M
 .PHONY: clean help
 all: $(BUILD)/train_gpt $(BUILD)/tokenize
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt && ln -sfn $(BUILD)/tokenize tokenize)
@@ -165,6 +165,13 @@ test-roundtrip: all $(BUILD)/logits
 test-tasks: all
 	$(PYTHON) scripts/check_tasks.py --build $(BUILD)
 
+# Beside tiktoken and HuggingFace's tokenizers; TOKENIZER=DIR: with that tokenizer as well.
+test-tokenizer: all
+	$(PYTHON) scripts/check_tokenizer.py --build $(BUILD) $(TOKENIZER:%=--tokenizer %)
+bench-tokenizer: all
+	$(PYTHON) scripts/check_tokenizer.py --build $(BUILD) $(TOKENIZER:%=--tokenizer %) --bench '$(or $(TEXT),$(error \
+	    bench-tokenizer: want TEXT=FILE))' $(BENCH)
+
 # ---- Library, benchmark, reference data
 
 # The kernels as a library; the headers are kernels/*.h.
@@ -198,10 +205,11 @@ sanitize:
 reference:
 	scripts/make_reference.py --out test/reference
 	scripts/make_hf_models.py --out test/reference/hf
+	scripts/make_tokenizer_reference.py --out test/reference/bpe
 reference-124M:
 	scripts/make_reference.py --size 124M --out build/reference-124M.safetensors
 clean:
-	rm -rf build train_gpt
+	rm -rf build train_gpt tokenize
 help:
 	@echo "make                 build ./train_gpt for this machine ($(DEVICE))"
 	@echo "make train           generate a text, train a small GPT on it, and sample (replaces $(TALES_RUN))"
@@ -214,10 +222,11 @@ help:
 	@echo "make bench-scaling   the training step on several GPUs beside one (DATA='dir/train_*.bin')"
 	@echo "make test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=$(PYTHON))"
 	@echo "make test-tasks      --task beside a computation by torch, item by item (PYTHON=$(PYTHON))"
+	@echo "make test-tokenizer  the tokenizer beside tiktoken and tokenizers; bench-tokenizer TEXT=FILE: the speed"
 	@echo "make sanitize        make test under AddressSanitizer and UBSan"
 	@echo "make fuzz            libFuzzer on the readers, FUZZ_SECONDS=$(FUZZ_SECONDS) in all (clang)"
 	@echo "make reference       regenerate test/reference (PyTorch, transformers); reference-124M: the same at GPT-2 124M"
-	@echo "make clean           remove build/ and train_gpt; keeps runs/"
+	@echo "make clean           remove build/, train_gpt and tokenize; keeps runs/"
 	@echo "Variables: DEVICE=$(DEVICE) CC=$(CC) OPENMP=$(OPENMP) BLAS=$(BLAS) CFLAGS='$(CFLAGS)' NATIVE=$(NATIVE)"
 
 -include $(wildcard $(BUILD)/*.d $(BUILD)/*/*.d $(BUILD)/*/*/*.d)

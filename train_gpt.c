@@ -55,7 +55,9 @@ static Tokenizer choose_tokenizer(const Settings *s, int is_given, const char *f
     Tokenizer named = tokenizer_open(s->tokenizer);
     REQUIRE(!is_bpe || bpe_fingerprint(tokenizer_bpe(own)) == bpe_fingerprint(tokenizer_bpe(named)),
             "--tokenizer %s: the model of %s has another one; want none", s->tokenizer, from);
-    return is_bpe ? own : named;
+    if (!is_bpe) return named;
+    tokenizer_close(named);
+    return own;
 }
 
 static TextFormat text_format(const Settings *s, Tokenizer tokenizer) {
@@ -243,8 +245,9 @@ static int use_checkpoint(Run *run) {
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, EVALUATE);
     checkpoint_load_model(checkpoint, &run->gpt);
     int64_t max_tokens = options_find(run->options, "val-tokens")->given ? s->val_tokens : 0;
-    if (s->task)      task_evaluate(&task, &run->gpt, (int)s->batch, s->log_jsonl);
-    else if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, run->corpus.val, path, max_tokens, (int)s->batch);
+    int B = (int)s->batch;
+    if (s->task)      task_evaluate(&task, &run->gpt, B, s->log_jsonl);
+    else if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, run->corpus.val, path, max_tokens, B);
     else              print_sample(&run->gpt, run->tokenizer, s, &run->report, 0);
     return stdio_flush();
 }

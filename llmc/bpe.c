@@ -7,7 +7,7 @@
 #include "os.h"
 
 enum {
-    CACHE_BITS = 17,                /* 2^17 words of a core */
+    CACHE_BITS = 17,                /* 2^17 words of a core: 8 MiB */
     KEY = 24, IDS = 9,              /* longer words and words of more tokens are not in the cache */
     SHORT = 48,                     /* a longer word has a heap: 2 n^2 comparisons beside n log n cache misses */
 };
@@ -80,10 +80,12 @@ const BpeVocabulary *bpe_vocabulary(const Bpe *b) { return &b->v; }
 int32_t bpe_end_of_text(const Bpe *b) { return b->end_of_text; }
 
 uint64_t bpe_fingerprint(const Bpe *b) {
-    uint64_t hash = xxh64(b->v.merge, (size_t)b->v.merge_count * sizeof *b->v.merge);
-    for (int id = 0; id < b->v.V; id++)
-        hash = mix(hash ^ xxh64(b->v.token[id].bytes, (size_t)b->v.token[id].size)) + (uint64_t)b->v.token[id].size;
-    return hash;
+    uint64_t hash = b->v.merge_count ? xxh64(b->v.merge, (size_t)b->v.merge_count * sizeof *b->v.merge) : 0;
+    for (int id = 0; id < b->v.V; id++) {
+        const BpeToken *t = &b->v.token[id];
+        hash = mix(hash + (uint64_t)t->size) ^ (t->size ? xxh64(t->bytes, (size_t)t->size) : 0);
+    }
+    return mix(hash);
 }
 
 /* ---- A word */

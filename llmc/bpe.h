@@ -1,7 +1,7 @@
 /* llmc/bpe.h - Byte-level byte pair encoding as in GPT-2 (Sennrich et al. 2016; Radford et al. 2019): the text is split
-   into words (llmc/bpe_words.h), and in each word the pair of neighbours with the lowest rank is merged, the leftmost
-   first, until no pair has a rank. Any bytes can be encoded, and decode to themselves. llmc/bpe_files.h reads and writes
-   the files. */
+   into words (llmc/bpe_words.h), and in each word the neighbours with the lowest rank are merged, the leftmost
+   first, until no pair has a rank. Any bytes can be encoded, and decode to themselves. llmc/bpe_files.h reads and
+   writes the files. */
 #ifndef LLMC_BPE_H
 #define LLMC_BPE_H
 #include <stddef.h>

@@ -9,6 +9,8 @@
 
 enum { MIN_FREQUENCY = 2 };
 
+#define WHAT "the training of a tokenizer"
+
 /* ---- Words and their counts */
 
 typedef struct { const unsigned char *text; uint32_t size; int64_t count; } WordCount;
@@ -141,21 +143,12 @@ typedef struct {
     size_t     changed_count, changed_room;
 } Training;
 
-/* Room for one more element of an array. */
-static void *grown(void *array, size_t count, size_t *room, size_t size) {
-    if (count < *room) return array;
-    *room = *room ? 2 * *room : 16;
-    array = realloc(array, *room * size);
-    REQUIRE(array, "out of memory: a tokenizer's training");
-    return array;
-}
-
 static int precedes(const Candidate *a, const Candidate *b) {
     return a->count != b->count ? a->count > b->count : a->left != b->left ? a->left < b->left : a->right < b->right;
 }
 
 static void push(Training *t, Candidate c) {
-    t->heap = grown(t->heap, t->heap_count, &t->heap_room, sizeof *t->heap);
+    t->heap = host_grow(t->heap, t->heap_count, &t->heap_room, sizeof *t->heap, WHAT);
     size_t at = t->heap_count++;
     for (; at > 0 && precedes(&c, &t->heap[(at - 1) / 2]); at = (at - 1) / 2) t->heap[at] = t->heap[(at - 1) / 2];
     t->heap[at] = c;
@@ -202,13 +195,13 @@ static void count_pair(Training *t, int32_t left, int32_t right, int64_t count, 
     if (count <= 0) return;
     if (!p->is_changed) {
         p->is_changed = 1;
-        t->changed = grown(t->changed, t->changed_count, &t->changed_room, sizeof *t->changed);
+        t->changed = host_grow(t->changed, t->changed_count, &t->changed_room, sizeof *t->changed, WHAT);
         t->changed[t->changed_count++] = (int64_t)left << 32 | right;
     }
     Places *places = &p->places;
     if (places->count && places->word[places->count - 1] == word) return;
     size_t room = (size_t)places->room;
-    places->word = grown(places->word, (size_t)places->count, &room, sizeof *places->word);
+    places->word = host_grow(places->word, (size_t)places->count, &room, sizeof *places->word, WHAT);
     places->room = (int)room;
     places->word[places->count++] = word;
 }
@@ -353,6 +346,7 @@ Bpe *bpe_train(BpeTrainer *trainer, int vocab_size) {
     set_slots(g.texts, 1 << 16);
     g.v.token = host_alloc((size_t)vocab_size * sizeof *g.v.token, "a vocabulary");
     g.v.special = host_alloc(sizeof *g.v.special, "a vocabulary");
+    g.v.merge = host_grow(NULL, 0, &merge_room, sizeof *g.v.merge, WHAT);
     int32_t id_of_byte[256];
     for (int letter = 0; letter < BPE_LETTERS; letter++)
         for (int byte = 0; byte < 256; byte++)
@@ -375,7 +369,7 @@ Bpe *bpe_train(BpeTrainer *trainer, int vocab_size) {
             break;
         }
         BpeMerge m = { top.left, top.right, add_merged(&g, top.left, top.right) };
-        g.v.merge = grown(g.v.merge, (size_t)g.v.merge_count, &merge_room, sizeof *g.v.merge);
+        g.v.merge = host_grow(g.v.merge, (size_t)g.v.merge_count, &merge_room, sizeof *g.v.merge, WHAT);
         g.v.merge[g.v.merge_count++] = m;
         for (int i = 0; i < top.places.count; i++) merge_in_word(&t, top.places.word[i], m);
         free(top.places.word);

@@ -34,9 +34,23 @@ static int class_at(const unsigned char *text, size_t size, size_t *length) {
     return class_of_code[code];
 }
 
+/* The end of the ASCII letters, eight at a time: a byte's top bit says whether it is one, |0x20 being lower case. */
+static const unsigned char *skip_ascii_letters(const unsigned char *text, const unsigned char *end) {
+    const uint64_t ones = 0x0101010101010101, tops = 0x80 * ones;
+    for (uint64_t word; end - text >= 8; text += 8) {
+        memcpy(&word, text, 8);
+        uint64_t lower = (word | 0x20 * ones) & ~tops;
+        uint64_t from_a = lower + (0x80 - 'a') * ones, above_z = lower + (0x80 - 'z' - 1) * ones;
+        uint64_t others = ~(from_a & ~above_z & ~word) & tops;
+        if (others) return text + __builtin_ctzll(others) / 8;
+    }
+    return text;
+}
+
 /* The end of the characters of a class from text on. */
 static const unsigned char *skip(const unsigned char *text, const unsigned char *end, int class) {
     size_t length;
+    if (class == LETTER) text = skip_ascii_letters(text, end);
     for (;;) {
         while (text < end && class_of_byte[*text] == class) text++;
         if (text == end || class_of_byte[*text] != LEAD || class_at(text, (size_t)(end - text), &length) != class)

@@ -25,7 +25,7 @@ void    tokens_close(Tokens *tokens);
 /* How a text becomes tokens: without a BPE its bytes are. */
 typedef struct { Bpe *bpe; DocumentKind documents; const char *field; } TextFormat;
 
-/* As tokens_open; texts become tokens of the BPE, in a shard beside the first of them (shards_cached, llmc/shards.h). */
+/* As tokens_open; texts become tokens of the BPE, in a shard beside the first (shards_cached, llmc/shards.h). */
 Tokens *tokens_open_text(const char *pattern, const TextFormat *format);
 
 /* Tokens first .. first + count - 1, at least 2, as a stream that shares the files of the original, which must outlive

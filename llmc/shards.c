@@ -1,4 +1,5 @@
 #include "shards.h"
+#include <errno.h>
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,9 +30,9 @@ static void open_shard(Shard *s, char *path) {
 /* The count is known now: the header is written again. */
 static void close_shard(Shard *s, int width) {
     const uint32_t header[3] = { width == 2 ? SHARD_UINT16 : SHARD_UINT32, width == 2 ? 1 : 7, (uint32_t)s->count };
-    fflush(s->file);
-    rewind(s->file);
+    if (!ferror(s->file)) rewind(s->file);              /* rewind forgets an error */
     file_write(s->file, header, sizeof header);
+    if (fflush(s->file) || ferror(s->file)) unlink(s->partial);         /* a full disk: the next call fails */
     file_close_durably(s->file, s->partial);
     file_rename(s->partial, s->path);
     free(s->partial);
@@ -49,6 +50,7 @@ static void write_ids(Shard *s, const int32_t *ids, size_t count, int width) {
         for (size_t i = 0; i < block; i++) narrow[i] = (uint16_t)ids[at + i];
         file_write(s->file, narrow, 2 * block);
     }
+    if (ferror(s->file)) close_shard(s, width);
 }
 
 /* ---- Batches */
@@ -187,6 +189,9 @@ char *shards_cached(Bpe *bpe, Texts *texts, int wait) {
         usleep(100000);
     }
     if (file_exists(path)) return path;
+    const Path dir = file_parent(path);
+    REQUIRE(!access(dir.text, W_OK), "%s: %s: the tokens of %s go there; want a copy of it elsewhere, or shards made "
+            "by tokenize", dir.text, strerror(errno), texts->path[0]);
     Stream stream = open_stream(bpe, texts);
     open_shard(&shard, format_string("%s", path));
     for (size_t count; (count = next_ids(&stream)); ) {

@@ -135,13 +135,6 @@ static void read_lambada(const Json *object, Question *q) {
 
 /* ---- Items as tokens */
 
-static void *grown(void *array, int count, size_t size) {
-    if (count & (count - 1)) return array;          /* the room is a power of 2 */
-    array = realloc(array, (count ? 2 * (size_t)count : 1) * size);
-    REQUIRE(array, "out of memory: the items of a task");
-    return array;
-}
-
 static int characters_of(const char *text) {
     int count = 0;
     for (; *text; text++) count += (*text & 0xc0) != 0x80;
@@ -168,7 +161,7 @@ static int add_row(Task *task, const Question *q, int which, Tokenizer tokenizer
         if (start) row.token[0] = tokenizer_start(tokenizer, config->V);
         memcpy(row.token + start, tokens + all - (row.count + 1 - start),
                (size_t)(row.count + 1 - start) * sizeof *tokens);
-        task->row = grown(task->row, task->rows, sizeof *task->row);
+        task->row = host_grow(task->row, (size_t)task->rows, &task->row_room, sizeof row, "the items of a task");
         task->row[task->rows++] = row;
     }
     free(tokens);
@@ -190,7 +183,7 @@ static void add_item(Task *task, const Question *q, int64_t line, Tokenizer toke
         return;
     }
     task->cut += is_cut;
-    task->item = grown(task->item, task->items, sizeof *task->item);
+    task->item = host_grow(task->item, (size_t)task->items, &task->item_room, sizeof item, "the items of a task");
     task->item[task->items++] = item;
 }
 
@@ -224,8 +217,8 @@ Task task_read(const char *name, const char *path, Tokenizer tokenizer, const GP
         text = next + (newline != NULL);
     }
     file_unmap(map);
-    REQUIRE(task.items || !task.left_out, "%s: no item fits: every one has a choice of more than %d tokens, the context "
-            "of the model", path, config->T);
+    REQUIRE(task.items || !task.left_out, "%s: no item fits: every one has a choice of more than %d tokens, the "
+            "context of the model", path, config->T);
     REQUIRE(task.items, "%s: no item, want a line of JSON for each", path);
     return task;
 }

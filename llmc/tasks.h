@@ -27,6 +27,7 @@ typedef struct {
     TaskItem   *item;
     TaskRow    *row;
     int         items, rows;
+    size_t      item_room, row_room;
     int         cut;             /* items whose context was cut on the left to fit into the model's */
     int         left_out;        /* other items, with a choice longer than the model's context */
 } Task;
@@ -40,9 +41,9 @@ typedef struct {
 } TaskFigures;
 
 /* Reads the items of a file into memory, as tokens of a model with that vocabulary and context. A choice follows its
-   context after a blank. The tokens are those of the whole text, of which those of the context alone are counted off;
-   white space at the end of a context belongs to the choice; an empty context is tokenizer_start. Fails, with the number
-   of the line, on what is no such item, and where no item is left. */
+   context after a blank. The tokens are those of the whole text, of which as many as the context alone has are context;
+   white space at the end of a context belongs to the choice; an empty context is tokenizer_start. Fails, with the
+   number of the line, on what is no such item, and where no item is left. */
 Task task_read(const char *name, const char *path, Tokenizer tokenizer, const GPTConfig *config);
 void task_free(Task *task);
 

@@ -55,22 +55,17 @@ Texts texts_open(const char *const *path, int count, DocumentKind kind, const ch
         FileMap map = file_map(path[i]);
         check_encoding(map, path[i]);
         t.bytes += map.size;
+        size_t head = map.size < 1 << 20 ? (size_t)map.size : 1 << 20;
+        if (kind != DOCUMENT_MARK && kind != DOCUMENT_JSONL && memmem(map.bytes, head, mark, MARK))
+            printf("%s: %s in it is text as any other; with --documents mark it is the token\n", path[i], mark);
         file_unmap(map);
     }
     return t;
 }
 
-static void *grown(void *array, size_t count, size_t *room, size_t size) {
-    if (count < *room) return array;
-    *room = *room ? 2 * *room : 64;
-    array = realloc(array, *room * size);
-    REQUIRE(array, "out of memory: the texts");
-    return array;
-}
-
 static void add_span(Texts *t, const void *text, size_t size, int begins) {
     State *s = t->state;
-    t->span = grown(t->span, t->span_count, &s->span_room, sizeof *t->span);
+    t->span = host_grow(t->span, t->span_count, &s->span_room, sizeof *t->span, "the texts");
     t->span[t->span_count++] = (BpeSpan){ .text = text, .size = size, .begins = begins };
     s->batch_bytes += size + sizeof(BpeSpan);
     t->documents += begins;
@@ -87,7 +82,7 @@ static void add_json(Texts *t, const char *line, size_t size) {
     Json *json = json_parse(line, size, where);
     const char *text = require_field(json, t->field)->text;
     free(where);
-    s->json = grown(s->json, s->json_count, &s->json_room, sizeof *s->json);
+    s->json = host_grow(s->json, s->json_count, &s->json_room, sizeof *s->json, "the texts");
     s->json[s->json_count++] = json;
     s->batch_bytes += 4 * size;         /* about as much as its values take */
     size_t length = strlen(text), at = 0;
@@ -144,7 +139,7 @@ static size_t add_part(Texts *t, const unsigned char *text) {
 static int open_next(Texts *t) {
     State *s = t->state;
     if (s->map.size) {
-        s->closing = grown(s->closing, s->closing_count, &s->closing_room, sizeof *s->closing);
+        s->closing = host_grow(s->closing, s->closing_count, &s->closing_room, sizeof *s->closing, "the texts");
         s->closing[s->closing_count++] = s->map;
         s->map = (FileMap){0};
     }

@@ -23,7 +23,8 @@ typedef struct {
     struct TextsState *state;
 } Texts;
 
-/* Fails on a file that is missing, of a binary format, or in another encoding than UTF-8 (a few bad bytes are kept). */
+/* Fails on a file that is missing, of a binary format, or in another encoding than UTF-8 (a few bad bytes are kept).
+   Prints a line when a text has <|endoftext|> that will not be the token. */
 Texts texts_open(const char *const *path, int count, DocumentKind kind, const char *field);
 
 /* The next batch, of 16 MiB or one document part if that is longer; it is valid until the next call. 0 = the end.

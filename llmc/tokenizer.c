@@ -8,13 +8,20 @@
 #include "files.h"
 #include "os.h"
 
-struct TokenizerKind { const char *name, *dir; Bpe *bpe; };
+struct TokenizerKind { const char *name; char *dir; Bpe *bpe; };
 const struct TokenizerKind tokenizer_bytes = { .name = "bytes" }, tokenizer_ids = { .name = "ids" };
 
 Tokenizer tokenizer_open(const char *dir) {
     struct TokenizerKind *tokenizer = host_alloc(sizeof *tokenizer, "a tokenizer");
     *tokenizer = (struct TokenizerKind){ .name = "bpe", .bpe = bpe_open(dir), .dir = format_string("%s", dir) };
     return tokenizer;
+}
+
+void tokenizer_close(Tokenizer tokenizer) {
+    if (!tokenizer || !tokenizer->bpe) return;
+    bpe_free(tokenizer->bpe);
+    free(tokenizer->dir);
+    free((void *)tokenizer);
 }
 
 Bpe *tokenizer_bpe(Tokenizer tokenizer) { return tokenizer->bpe; }

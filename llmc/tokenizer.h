@@ -11,8 +11,8 @@ extern const struct TokenizerKind tokenizer_bytes, tokenizer_ids;
 #define TOKENIZER_BYTES (&tokenizer_bytes)
 #define TOKENIZER_IDS   (&tokenizer_ids)
 
-/* Opens the BPE of a directory (llmc/bpe_files.h). It lives until the process ends. */
-Tokenizer   tokenizer_open(const char *dir);
+Tokenizer   tokenizer_open(const char *dir);                              /* the BPE of a directory (bpe_files.h) */
+void        tokenizer_close(Tokenizer tokenizer);                         /* bytes, ids and NULL are ignored */
 Bpe        *tokenizer_bpe(Tokenizer tokenizer);                           /* NULL for bytes and ids */
 const char *tokenizer_dir(Tokenizer tokenizer);                           /* of its files; NULL as above */
 

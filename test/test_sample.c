@@ -80,6 +80,31 @@ static void tokens_to_text(void) {
     fclose(file);
 }
 
+static void open_reference(void *dir) { tokenizer_check(tokenizer_open(dir), 499); }
+
+/* A character whose bytes are tokens of their own comes out whole. */
+static void bpe_speaks_text(void) {
+    static const char text[] = "the \xe2\x82\xac<|endoftext|>";
+    char got[256] = "";
+    int count;
+    Tokenizer bpe = tokenizer_open("test/reference/bpe");
+    int32_t *ids = tokenizer_encode(bpe, text, 500, &count);
+    EXPECT(!strcmp(tokenizer_name(bpe), "bpe") && !strcmp(tokenizer_dir(bpe), "test/reference/bpe"), "its names");
+    EXPECT(count > 4 && ids[count - 1] == 499 && tokenizer_start(bpe, 600) == 499, "%d tokens", count);
+    FILE *file = tmpfile();
+    for (int i = 0; i < count; i++) tokenizer_print(bpe, ids[i], file);
+    tokenizer_print(bpe, 555, file);            /* of the model, not of its tokenizer */
+    rewind(file);
+    size_t size = fread(got, 1, sizeof got, file), want = strlen(text);
+    EXPECT(size == want + 3 && !memcmp(got, text, want) && !memcmp(got + want, "\xef\xbf\xbd", 3), "%s", got);
+    EXPECT(!tokenizer_file_text(TOKENIZER_IDS, "tokenizer.json"), "ids have no files");
+    tokenizer_check(bpe, 500);
+    expect_fails("a tokenizer of 500 tokens, the model has 499", open_reference, "test/reference/bpe");
+    fclose(file);
+    free(ids);
+    tokenizer_close(bpe);
+}
+
 static void terminal_comes_to_no_harm(void) {
     static const struct { const char *text, *want; } cases[] = {
         { "plain\ttext\n", "plain\ttext\n" },
@@ -241,6 +266,7 @@ int main(void) {
     RUN(text_to_tokens);
     RUN(bytes_for_huggingface);
     RUN(tokens_to_text);
+    RUN(bpe_speaks_text);
     RUN(terminal_comes_to_no_harm);
     RUN(tokens_from_logits);
     RUN(text_from_a_model);

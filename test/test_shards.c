@@ -12,6 +12,13 @@ static Bpe *bpe;
 static const char *const a_text = "the cat\n\nis the 1st\r\nна коте 你好";
 static const char *const b_text = "one<|endoftext|>two\n<|endoftext|>";
 
+static int files_like(const char *pattern) {
+    glob_t found;
+    int count = glob(pattern, 0, NULL, &found) ? 0 : (int)found.gl_pathc;
+    if (count) globfree(&found);
+    return count;
+}
+
 /* ids = those of the parts, NULL-terminated, "|" for end of text. Returns how many. */
 static size_t ids_of(const char *const *part, int32_t *ids) {
     size_t count = 0;
@@ -39,14 +46,16 @@ static void expect_shards(const char *pattern, const int32_t *want, size_t count
 static void write_shards(const char *const *paths, int count, DocumentKind kind, const char *dir, double val_fraction,
                          int64_t shard_tokens) {
     Texts texts = texts_open(paths, count, kind, "body");
-    shards_write(bpe, &texts, &(ShardSettings){ .dir = dir, .shard_tokens = shard_tokens, .val_fraction = val_fraction });
+    shards_write(bpe, &texts,
+                 &(ShardSettings){ .dir = dir, .shard_tokens = shard_tokens, .val_fraction = val_fraction });
     texts_close(&texts);
 }
 
 static void kinds_of_documents(void) {
     static const char *const file[] = { "|", a_text, "|", b_text, NULL };
-    static const char *const line[] = { "|", "the cat", "|", "is the 1st", "|", "на коте 你好", "|", "one<|endoftext|>two",
-                                        "|", "<|endoftext|>", NULL };
+    static const char *const line[] = { "|", "the cat", "|", "is the 1st",
+                                        "|", "на коте 你好",
+                                        "|", "one<|endoftext|>two", "|", "<|endoftext|>", NULL };
     static const char *const marks[] = { a_text, "|", "one", "|", "two\n", "|", NULL };
     static const char *const jsonl[] = { "|", "the \"cat\"\n", "|", "ко", NULL };
     const struct { DocumentKind kind; const char *const *parts; } cases[] = {
@@ -57,8 +66,8 @@ static void kinds_of_documents(void) {
     put_text(texts[0], a_text);
     put_text(texts[1], "");
     put_text(texts[2], b_text);
-    put_text(json[0], "{\"body\": \"the \\\"cat\\\"\\n\", \"id\": 7}\n\n{\"id\": [], \"body\": \"\\u043a\\u043e\"}\r\n"
-                      "{\"body\":\"\"}\n");
+    put_text(json[0], "{\"body\": \"the \\\"cat\\\"\\n\", \"id\": 7}\n\n"
+                      "{\"id\": [], \"body\": \"\\u043a\\u043e\"}\r\n{\"body\":\"\"}\n");
     for (int i = 0; i < COUNT(cases); i++) {
         int32_t want[256];
         int is_json = cases[i].kind == DOCUMENT_JSONL;
@@ -97,6 +106,28 @@ static void validation_is_the_last_part(void) {
     free(want);
 }
 
+static void write_to_a_full_disk(void *path) {
+    limit_file_size(100000);
+    write_shards(&(const char *){ path }, 1, DOCUMENT_FILE, IN_SCRATCH("full"), 0, 10000000);
+}
+
+static void cache_on_a_full_disk(void *path) {
+    const TextFormat format = { .bpe = bpe, .documents = DOCUMENT_FILE, .field = "text" };
+    limit_file_size(100000);
+    tokens_open_text(path, &format);
+}
+
+static void nothing_stays_of_a_full_disk(void) {
+    enum { SIZE = 300000 };
+    char *path = IN_SCRATCH("wide.txt"), *text = malloc(SIZE);
+    memset(text, '?', SIZE);
+    put(path, text, SIZE);
+    free(text);
+    expect_fails("train_000000.bin.partial-", write_to_a_full_disk, path);
+    expect_fails(": cannot write: File too large", cache_on_a_full_disk, path);
+    EXPECT(files_like(IN_SCRATCH("full/*")) == 0 && files_like(IN_SCRATCH("wide.txt.*")) == 0, "files stay");
+}
+
 static void open_texts(void *path) {
     const char *const *paths = &(const char *){ path };
     Texts t = texts_open(paths, 1, DOCUMENT_JSONL, "body");
@@ -119,13 +150,6 @@ static void refused_texts(void) {
         put(path, cases[i].text, (size_t)cases[i].size);
         expect_fails(cases[i].want, open_texts, path);
     }
-}
-
-static int files_like(const char *pattern) {
-    glob_t found;
-    int count = glob(pattern, 0, NULL, &found) ? 0 : (int)found.gl_pathc;
-    if (count) globfree(&found);
-    return count;
 }
 
 static void cached_tokens(void) {
@@ -161,6 +185,7 @@ static void cached_tokens(void) {
 int main(void) {
     scratch_open();
     bpe = bpe_open("test/reference/bpe");
+    RUN(nothing_stays_of_a_full_disk);      /* first: OpenMP's threads do not survive the fork */
     RUN(kinds_of_documents);
     RUN(refused_texts);
     RUN(cached_tokens);

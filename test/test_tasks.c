@@ -41,9 +41,10 @@ static const Case cases[] = {
       { "Roof: A man sits. He puts| it down.", "Roof: A man sits. He puts|  up. It is" }, 1, 8 },
     { "hellaswag", "{\"activity_label\": \"\\u00a0[header] How\", \"ctx_a\": \"Do   [x\\n] it.\", \"ctx_b\": \"\", "
       "\"endings\": [\" a \", \"[b\", \"c]\", \"[d]\"], \"label\": \"3\"}",
-      { " How: Do  [x\n] it.| a", " How: Do  [x\n] it.| [b", " How: Do  [x\n] it.| c]", " How: Do  [x\n] it.| " }, 3, 1 },
-    { "hellaswag", "{\"activity_label\": \"Bare\", \"ctx\": \"The man. he\", \"endings\": [\"a\", \"b\"], \"label\": 0}",
-      { "Bare: The man. he| a", "Bare: The man. he| b" }, 0, 1 },
+      { " How: Do  [x\n] it.| a", " How: Do  [x\n] it.| [b", " How: Do  [x\n] it.| c]", " How: Do  [x\n] it.| " },
+      3, 1 },
+    { "hellaswag", "{\"activity_label\": \"Bare\", \"ctx\": \"A man. he\", \"endings\": [\"a\", \"b\"], \"label\": 0}",
+      { "Bare: A man. he| a", "Bare: A man. he| b" }, 0, 1 },
     { "lambada", "{\"text\": \"the last word\"}", { "the last| word" }, 0, 4 },
     { "lambada", "{\"text\": \"two  \\u201cblanks\"}", { "two|  \u201cblanks" }, 0, 7 },
     { "lambada", "{\"text\": \"a\\n\\nline\"}", { "\n| a\n\nline" }, 0, 7 },
@@ -84,7 +85,7 @@ static void tokens_are_split_behind_those_of_the_context(void) {
     GPTConfig config = tiny(F32);
     config.V = 500;
     static const struct { const char *context, *before; } contexts[] = {
-        { "The president of the", "The president of the" }, { "In the year  ", "In the year" }, { "", "<|endoftext|>" } };
+        { "The president of", "The president of" }, { "In the year  ", "In the year" }, { "", "<|endoftext|>" } };
     for (int i = 0; i < COUNT(contexts); i++) {
         char *line = format_string("{\"context\": \"%s\", \"choices\": [\"state's\", \"a\"], \"label\": 0}",
                                    contexts[i].context);
@@ -108,7 +109,7 @@ static void long_items_are_cut_or_left_out(void) {
     const GPTConfig config = tiny(F32);
     static const char items[] =
         "{\"context\": \"12345678901234567890\", \"choices\": [\"abcd\", \"ab\"], \"label\": 0}\n"       /* 25: fits */
-        "{\"context\": \"123456789012345678901\", \"choices\": [\"ab\", \"abcd\"], \"label\": 0}\n"     /* one too many */
+        "{\"context\": \"123456789012345678901\", \"choices\": [\"ab\", \"abcd\"], \"label\": 0}\n"     /* 26 */
         "{\"context\": \"\", \"choices\": [\"12345678901234567890123\", \"b\"], \"label\": 0}\n"        /* 24 targets */
         "{\"context\": \"x\", \"choices\": [\"b\", \"123456789012345678901234\"], \"label\": 0}\n"      /* 25 targets */
         "{\"context\": \"12345678901234567890 1234\", \"choices\": [\"a\", \"b\"], \"label\": 1}";
@@ -142,12 +143,13 @@ static void bad_items(void) {
         { "multiple-choice", GOOD "\n" GOOD "{\"context\": \"a\",", "items.jsonl: line 4: byte 16: found the end" },
         { "multiple-choice", GOOD "{\"context\": \"\xff\"}", "items.jsonl: line 2: byte 13: found byte 0xff" },
         { "multiple-choice", GOOD "[1]", "items.jsonl: line 2: this is an array, want an object" },
-        { "multiple-choice", GOOD GOOD "{\"choices\": [\"b\", \"c\"], \"label\": 0}", "line 3: \"context\" is missing" },
+        { "multiple-choice", GOOD GOOD "{\"choices\": [\"b\", \"c\"], \"label\": 0}",
+          "line 3: \"context\" is missing" },
         { "multiple-choice", "{\"context\": \"a\", \"choices\": [], \"label\": 0}", "line 1: \"choices\" is an array, "
           "want two choices or more" },
         { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\"], \"label\": 0}", "want two choices or more" },
-        { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\", \"\"], \"label\": 0}", "want a text that is not "
-          "empty" },
+        { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\", \"\"], \"label\": 0}",
+          "want a text that is not empty" },
         { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\", 3], \"label\": 0}", "line 1: \"choices\" is 3, "
           "want a text" },
         { "multiple-choice", GOOD "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": 2}",
@@ -164,8 +166,8 @@ static void bad_items(void) {
         { "lambada", "\n \n", "line 2: byte 1: found the end, want a value" },
         { "lambada", "\n\r\n", "items.jsonl: no item, want a line of JSON for each" },
         { "lambada", "", "items.jsonl: no item" },
-        { "lambada", "{\"text\": \"an 1234567890123456789012345\"}", "items.jsonl: no item fits: every one has a choice "
-          "of more than 24 tokens" },
+        { "lambada", "{\"text\": \"an 1234567890123456789012345\"}",
+          "items.jsonl: no item fits: every one has a choice of more than 24 tokens" },
     };
     for (int i = 0; i < COUNT(bad); i++)
         expect_fails(bad[i].want, read_bad, &(Bad){ bad[i].name, bad[i].text, TOKENIZER_BYTES });
@@ -356,7 +358,8 @@ static void figures_of_choices(void) {
 }
 
 static void figures_of_words(void) {
-    TaskRow rows[] = { { .log_probability = -1, .is_greedy = 1 }, { .log_probability = -2 }, { .log_probability = -6 } };
+    TaskRow rows[] = {
+        { .log_probability = -1, .is_greedy = 1 }, { .log_probability = -2 }, { .log_probability = -6 } };
     TaskItem items[] = { { 1, 0, 1, 0 }, { 2, 1, 1, 0 }, { 3, 2, 1, 0 } };
     Task task = { .name = "lambada", .item = items, .row = rows, .items = 3, .rows = 3 };
     TaskFigures f = task_figures(&task);

@@ -468,10 +468,8 @@ static void read_events(const char *bytes, size_t size) {
     fuzz_try(open_log, NULL, FREES_ALL, "OUT/log.jsonl");
 }
 
-/* ---- bpe: the first byte says what the rest is: 't' tokenizer.json, else vocab.json, a zero byte, merges.txt. Whatever
-   is accepted encodes its own input, any bytes, and decodes it; what it writes is the same tokenizer. */
-
-static Bpe *opened;
+/* ---- bpe: the first byte says what the rest is: 't' tokenizer.json, else vocab.json, a zero byte, merges.txt. What is
+   accepted encodes its own input, any bytes, and decodes it; what it writes is the same tokenizer. */
 
 static void open_bpe(void *dir) {
     Bpe *bpe = bpe_open(dir);
@@ -496,16 +494,18 @@ static void read_bpe(const char *bytes, size_t size) {
         fuzz_file("TOK/merges.txt", zero + 1, (size_t)(bytes + size - zero) - 1);
     }
     if (!fuzz_try(open_bpe, "TOK", FREES_ALL, "TOK")) return;
-    opened = bpe_open("TOK");
+    Bpe *opened = bpe_open("TOK");
     int32_t *ids = malloc(size * sizeof *ids);
     const BpeVocabulary *v = bpe_vocabulary(opened);
     for (int special = 0; special < 2; special++) {
-        size_t count = special ? bpe_encode_special(opened, bytes, size, ids) : bpe_encode(opened, bytes, size, ids), at = 0;
+        size_t at = 0, count = special ? bpe_encode_special(opened, bytes, size, ids)
+                                       : bpe_encode(opened, bytes, size, ids);
         CLAIM(count <= size, "%zu ids of %zu bytes", count, size);
         for (size_t i = 0; i < count; i++) {
             CLAIM(ids[i] >= 0 && ids[i] < v->V, "id %d", ids[i]);
             const BpeToken *t = &v->token[ids[i]];
-            CLAIM((size_t)t->size <= size - at && !memcmp(bytes + at, t->bytes, (size_t)t->size), "other text at %zu", at);
+            CLAIM((size_t)t->size <= size - at && !memcmp(bytes + at, t->bytes, (size_t)t->size), "other text at %zu",
+                  at);
             at += (size_t)t->size;
         }
         CLAIM(at == size, "%zu of %zu bytes", at, size);
@@ -549,9 +549,10 @@ static void read_items(void *name) {
     }
     for (int i = 0; i < task.rows; i++) {
         const TaskRow *row = &task.row[i];
-        CLAIM(row->targets > 0 && row->targets <= row->count && row->count <= 16, "%d targets in %d inputs", row->targets,
-              row->count);
-        for (int t = 0; t <= row->count; t++) CLAIM(row->token[t] > 0 && row->token[t] < 256, "token %d", row->token[t]);
+        CLAIM(row->targets > 0 && row->targets <= row->count && row->count <= 16, "%d targets in %d inputs",
+              row->targets, row->count);
+        for (int t = 0; t <= row->count; t++)
+            CLAIM(row->token[t] > 0 && row->token[t] < 256, "token %d", row->token[t]);
     }
     task_free(&task);
 }
