@@ -1,7 +1,8 @@
 #!/bin/sh
 # scripts/download_tasks.sh [DIRECTORY] - Downloads the validation set of HellaSwag (10,042 items, 12 MB, MIT) and
-# OpenAI's variant of the test set of LAMBADA (5,153 items, 2 MB, CC BY 4.0) with curl or wget to DIRECTORY, default
-# data, and verifies their SHA-256, so that they are the items of published figures. A file that exists is only verified.
+# OpenAI's variant of the test set of LAMBADA (5,153 items, 2 MB, CC BY 4.0) with curl or wget to DIRECTORY, which is
+# data by default, and verifies their SHA-256, so that they are the items of published figures. A file that exists is
+# only verified.
 set -eu
 directory=${1:-data}
 part=
