@@ -21,24 +21,20 @@ static const char *const spaces[] = {
     "\xe2\x80\x87", "\xe2\x80\x88", "\xe2\x80\x89", "\xe2\x80\x8a", "\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xaf",
     "\xe2\x81\x9f", "\xe3\x80\x80", NULL };
 
-/* Bytes of text, of length, without white space at its end. */
-static size_t trimmed(const char *text, size_t length) {
+/* Bytes of the white space at the start of a text, or at its end; 0 = none. */
+static size_t space_of(const char *text, size_t length, int at_end) {
     for (const char *const *space = spaces; *space; space++) {
         size_t size = strlen(*space);
-        if (length < size || memcmp(text + length - size, *space, size)) continue;
-        length -= size;
-        space = spaces - 1;
+        if (length >= size && !memcmp(at_end ? text + length - size : text, *space, size)) return size;
     }
-    return length;
+    return 0;
 }
 
-static const char *after_spaces(const char *text) {
-    for (const char *const *space = spaces; *space; space++) {
-        if (strncmp(text, *space, strlen(*space))) continue;
-        text += strlen(*space);
-        space = spaces - 1;
-    }
-    return text;
+/* Bytes of a text without white space at its end. */
+static size_t trimmed(const char *text) {
+    size_t length = strlen(text), size;
+    while ((size = space_of(text, length, 1))) length -= size;
+    return length;
 }
 
 /* Replaces every `from` by `to`, which is not longer, in place, from left to right. */
@@ -67,8 +63,9 @@ static void remove_brackets(char *text) {
 
 /* HellaSwag's items from WikiHow have marks such as [title] and [step]. Takes the text. */
 static char *cleaned(char *text) {
-    const char *start = after_spaces(text);
-    char *result = format_string("%.*s", (int)trimmed(start, strlen(start)), start);
+    const char *start = text;
+    for (size_t size; (size = space_of(start, strlen(start), 0)); ) start += size;
+    char *result = format_string("%.*s", (int)trimmed(start), start);
     replace(result, " [title]", ". ");
     remove_brackets(result);
     replace(result, "  ", " ");
@@ -144,8 +141,9 @@ static int characters_of(const char *text) {
 /* Adds a row. Returns whether its context is cut; -1 = nothing is added, the choice alone is longer than T. */
 static int add_row(Task *task, const Question *q, int which, Tokenizer tokenizer, const GPTConfig *config,
                    const char *where) {
-    const int T = config->T, is_empty = !trimmed(q->context, strlen(q->context));
-    char *context = format_string("%.*s", (int)trimmed(q->context, strlen(q->context)), q->context);
+    const size_t context_size = trimmed(q->context);
+    const int T = config->T, is_empty = !context_size;
+    char *context = format_string("%.*s", (int)context_size, q->context);
     char *text = format_string("%s %s", q->context, q->choice[which]);
     int all, of_context;
     int32_t *tokens = tokenizer_encode(tokenizer, text, config->V, &all);
