@@ -249,6 +249,7 @@ static int use_checkpoint(Run *run) {
     if (s->task)      task_evaluate(&task, &run->gpt, B, s->log_jsonl);
     else if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, run->corpus.val, path, max_tokens, B);
     else              print_sample(&run->gpt, run->tokenizer, s, &run->report, 0);
+    task_free(&task);
     return stdio_flush();
 }
 
