@@ -228,6 +228,8 @@ void task_free(Task *task) {
     *task = (Task){0};
 }
 
+static int is_lambada(const Task *task) { return !strcmp(task->name, "lambada"); }
+
 /* ---- Scores */
 
 /* Longer rows first, so that the largest batch comes first; equal ones in the order of the file. */
@@ -258,13 +260,41 @@ static int is_greedy(GPT *model, const TaskRow *row, int64_t first, const float 
     return 1;
 }
 
+typedef struct { int32_t *inputs, *targets; float *losses, *logits; } Batch;      /* on the host */
+
+/* Scores rows of at most T tokens as one batch. */
+static void score_batch(const Task *task, GPT *model, TaskRow *const *rows, int count, int T, Batch batch) {
+    const size_t tokens = (size_t)count * (size_t)T;
+    memset(batch.inputs, 0, tokens * sizeof *batch.inputs);
+    memset(batch.targets, -1, tokens * sizeof *batch.targets);        /* ignored */
+    for (int b = 0; b < count; b++) {
+        const TaskRow *row = rows[b];
+        const int64_t first = (int64_t)b * T, context = row->count - row->targets;
+        memcpy(batch.inputs + first, row->token, (size_t)row->count * sizeof *batch.inputs);
+        memcpy(batch.targets + first + context, row->token + context + 1, (size_t)row->targets * sizeof *batch.targets);
+    }
+    gpt_set_batch(model, count, T);
+    gpt_load(model, batch.inputs, batch.targets);
+    gpt_forward(model);
+    gpt_loss(model);
+    device_download(batch.losses, model->acts.losses.data, tokens * sizeof *batch.losses);
+    for (int b = 0; b < count; b++) {
+        TaskRow *row = rows[b];
+        const int64_t first = (int64_t)b * T;
+        row->log_probability = 0;
+        for (int t = row->count - row->targets; t < row->count; t++) row->log_probability -= batch.losses[first + t];
+        REQUIRE(isfinite(row->log_probability), "%s: a log-probability is %g: the weights are finite, but the "
+                "activations overflow", task->path, row->log_probability);
+        row->is_greedy = is_lambada(task) && is_greedy(model, row, first, batch.losses + first, batch.logits);
+    }
+}
+
 void task_score(Task *task, GPT *model, int B) {
-    const int64_t tokens = (int64_t)B * model->config.T;
-    const int wants_greedy = !strcmp(task->name, "lambada");
-    int32_t *inputs = host_alloc((size_t)tokens * sizeof *inputs, "a batch");
-    int32_t *targets = host_alloc((size_t)tokens * sizeof *targets, "a batch");
-    float *losses = host_alloc((size_t)tokens * sizeof *losses, "the losses of a batch");
-    float *logits = wants_greedy ? host_alloc((size_t)model->config.V * sizeof *logits, "the logits of a token") : NULL;
+    const size_t tokens = (size_t)B * (size_t)model->config.T;
+    const Batch batch = { .inputs  = host_alloc(tokens * sizeof *batch.inputs, "a batch"),
+                          .targets = host_alloc(tokens * sizeof *batch.targets, "a batch"),
+                          .losses  = host_alloc(tokens * sizeof *batch.losses, "the losses of a batch"),
+                          .logits  = host_alloc((size_t)model->config.V * sizeof *batch.logits, "logits") };
     TaskRow **order = host_alloc((size_t)task->rows * sizeof *order, "the order of the items");
     Report report = {0};
     for (int i = 0; i < task->rows; i++) order[i] = &task->row[i];
@@ -272,38 +302,16 @@ void task_score(Task *task, GPT *model, int B) {
     for (int at = 0, count; at < task->rows; at += count) {
         int T = (order[at]->count + 15) / 16 * 16;      /* few different shapes */
         if (T > model->config.T) T = model->config.T;
-        count = rows_of_batch(model, tokens, T, task->rows - at);
+        count = rows_of_batch(model, (int64_t)tokens, T, task->rows - at);
         report_progress(&report, at, task->rows);
-        memset(inputs, 0, (size_t)count * (size_t)T * sizeof *inputs);
-        memset(targets, -1, (size_t)count * (size_t)T * sizeof *targets);
-        for (int b = 0; b < count; b++) {
-            const TaskRow *row = order[at + b];
-            const int context = row->count - row->targets;
-            memcpy(inputs + (int64_t)b * T, row->token, (size_t)row->count * sizeof *inputs);
-            memcpy(targets + (int64_t)b * T + context, row->token + context + 1,
-                   (size_t)row->targets * sizeof *targets);
-        }
-        gpt_set_batch(model, count, T);
-        gpt_load(model, inputs, targets);
-        gpt_forward(model);
-        gpt_loss(model);
-        device_download(losses, model->acts.losses.data, (size_t)count * (size_t)T * sizeof *losses);
-        for (int b = 0; b < count; b++) {
-            TaskRow *row = order[at + b];
-            const int64_t first = (int64_t)b * T;
-            row->log_probability = 0;
-            for (int t = row->count - row->targets; t < row->count; t++) row->log_probability -= losses[first + t];
-            REQUIRE(isfinite(row->log_probability), "%s: a log-probability is %g: the weights are finite, but the "
-                    "activations overflow", task->path, row->log_probability);
-            row->is_greedy = wants_greedy && is_greedy(model, row, first, losses + first, logits);
-        }
+        score_batch(task, model, order + at, count, T, batch);
     }
     report_progress(&report, task->rows, task->rows);
     free(order);
-    free(logits);
-    free(losses);
-    free(targets);
-    free(inputs);
+    free(batch.logits);
+    free(batch.losses);
+    free(batch.targets);
+    free(batch.inputs);
 }
 
 /* ---- Figures */
@@ -330,17 +338,16 @@ static TaskFigure mean_of(double sum, double squares, int count) {
 TaskFigures task_figures(const Task *task) {
     int right = 0, right_norm = 0;
     double sum = 0, squares = 0;
-    const int is_lambada = !strcmp(task->name, "lambada");
     for (int i = 0; i < task->items; i++) {
         const TaskItem *item = &task->item[i];
         const TaskRow *row = &task->row[item->first];
-        right += is_lambada ? row->is_greedy : best_choice(task, item, 0) == item->label;
+        right += is_lambada(task) ? row->is_greedy : best_choice(task, item, 0) == item->label;
         right_norm += best_choice(task, item, 1) == item->label;
         sum -= row->log_probability;
         squares += row->log_probability * row->log_probability;
     }
     TaskFigures figures = { .acc = mean_of(right, right, task->items) };
-    if (!is_lambada) {
+    if (!is_lambada(task)) {
         figures.acc_norm = mean_of(right_norm, right_norm, task->items);
         return figures;
     }
@@ -357,8 +364,8 @@ static void print_items(const Task *task) {
                item->label);
         for (int j = 0; j < item->count; j++)
             printf("%s%.9g", j ? ", " : "", task->row[item->first + j].log_probability);
-        printf("]%s}\n", strcmp(task->name, "lambada")            ? "" :
-                         task->row[item->first].is_greedy ? ", \"greedy\": true" : ", \"greedy\": false");
+        const char *greedy = task->row[item->first].is_greedy ? ", \"greedy\": true" : ", \"greedy\": false";
+        printf("]%s}\n", is_lambada(task) ? greedy : "");
     }
 }
 
@@ -372,7 +379,6 @@ static void print_figure(const char *name, TaskFigure figure, int as_jsonl) {
 }
 
 void task_evaluate(Task *task, GPT *model, int B, int as_jsonl) {
-    const int is_lambada = !strcmp(task->name, "lambada");
     const double start = seconds_now();
     task_score(task, model, B);
     const double seconds = seconds_now() - start;
@@ -381,8 +387,8 @@ void task_evaluate(Task *task, GPT *model, int B, int as_jsonl) {
     if (as_jsonl) printf("{\"event\": \"task\", \"task\": \"%s\", \"items\": %d", task->name, task->items);
     else          printf("%s: %s, %d items:", task->path, task->name, task->items);
     print_figure("acc", figures.acc, as_jsonl);
-    if (is_lambada) print_figure("perplexity", figures.perplexity, as_jsonl);
-    else            print_figure("acc_norm", figures.acc_norm, as_jsonl);
+    if (is_lambada(task)) print_figure("perplexity", figures.perplexity, as_jsonl);
+    else                  print_figure("acc_norm", figures.acc_norm, as_jsonl);
     printf(as_jsonl ? ", \"contexts_cut\": %d, \"left_out\": %d, \"seconds\": %.3f}\n" :
                       " %d contexts cut, %d items left out, %.1f s\n", task->cut, task->left_out, seconds);
 }
