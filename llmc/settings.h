@@ -33,7 +33,7 @@
     X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
       "only print the loss on --val-data, or else on all of --data") \
     X(CHOICE,  task,          NULL,      CHOICES(TASK_NAMES), COMMAND, \
-      "of --eval: accuracy instead, on a file of items, one per line of JSON (llmc/tasks.h)") \
+      "with --eval: accuracy on items, one per line of a JSONL file") \
     X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), COMMAND, "only print text that starts with --prompt") \
     X(TEXT,    config,        NULL,      ARGUMENT("FILE"),   COMMAND, \
       "read options from a file, such as DIR/settings.txt") \
