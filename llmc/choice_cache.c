@@ -1,55 +1,51 @@
 #include "choice_cache.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "../kernels/check.h"
-#include "../kernels/choices.h"
 #include "../kernels/comm.h"
 #include "files.h"
 #include "os.h"
 #include "ranks.h"
 
-enum { TEXT_MAX = 1 << 20 };
+int choices_load(const char *path, ChoicesKind kind) {
+    enum { MAX_BYTES = 1 << 20 };
+    FILE *file = fopen(path, "r");
+    if (!file) return 0;
+    char *text = host_alloc(MAX_BYTES, "the text of choices");
+    text[fread(text, 1, MAX_BYTES - 1, file)] = '\0';
+    fclose(file);
+    const int adopted = choices_adopt(text, kind);
+    free(text);
+    return adopted;
+}
 
-/* The directory is made only to write to it. 0: the environment names none. */
-static int cache_path(Path *path, int make) {
+/* 0: the environment names no directory. */
+static int cache_path(Path *path) {
     const char *machine = choices_machine(), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char name[64];
     if (cache && *cache == '/')    *path = path_of(cache, "train_gpt");
     else if (home && *home == '/') *path = path_of(home, ".cache/train_gpt");
     else return 0;
-    if (make) directory_make(path->text);
     snprintf(name, sizeof name, "choices-%016llx.txt", (unsigned long long)xxh64(machine, strlen(machine)));
     *path = path_of(path->text, name);
     return 1;
 }
 
-static void load(void *found) {
-    Path path;
-    if (!cache_path(&path, 0) || !file_exists(path.text)) return;
-    FileMap map = file_map(path.text);
-    if (map.size < TEXT_MAX) {
-        char *text = format_string("%.*s", (int)map.size, (const char *)map.bytes);
-        *(int *)found = choices_adopt(text, CHOICES_KNOWN);
-        free(text);
-    }
-    file_unmap(map);
-}
-
-int choice_cache_load(void) {
-    char ignored[FAIL_LENGTH];
-    int found = 0;
-    fails(load, &found, ignored);
-    return found;
-}
-
-/* What another process has written since is kept: it is loaded first. Of two that write at the same moment one is lost,
-   and measured again some day. */
-static void save(void *unused) {
+static void load(void *unused) {
     (void)unused;
     Path path;
-    if (!cache_path(&path, 1)) return;
-    load(&(int){0});
+    if (cache_path(&path)) choices_load(path.text, CHOICES_KNOWN);
+}
+
+/* The choices that other processes have written since the start are loaded first and kept. If two processes write at the
+   same moment, those of one are lost and measured again in a later run. */
+static void save(void *unused) {
+    Path path;
+    if (!cache_path(&path)) return;
+    directory_make(file_parent(path.text).text);
+    load(unused);
     char *text = choices_text(0), *partial = format_string("%s.%d", path.text, (int)getpid());
     FILE *file = fopen(partial, "w");       /* not synced: a file cut short by a power failure is ignored */
     const int written = file && fputs(text, file) >= 0;
@@ -58,9 +54,14 @@ static void save(void *unused) {
     free(text);
 }
 
+void choice_cache_load(void) {
+    char ignored[FAIL_LENGTH];
+    fails(load, NULL, ignored);
+}
+
 void choice_cache_save(void) {
     char ignored[FAIL_LENGTH];
-    if (choices_added()) fails(save, NULL, ignored);
+    if (!comm_rank && choices_added()) fails(save, NULL, ignored);
 }
 
 void choices_agree(void) {
