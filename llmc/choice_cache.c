@@ -39,8 +39,8 @@ static void load(void *unused) {
     if (cache_path(&path)) choices_load(path.text, CHOICES_KNOWN);
 }
 
-/* The choices that other processes have written since the start are loaded first and kept. If two processes write at the
-   same moment, those of one are lost and measured again in a later run. */
+/* Choices that other processes have written since the start are loaded first and kept. If two processes write at the
+   same moment, the choices of one are lost, and a later run measures them again. */
 static void save(void *unused) {
     Path path;
     if (!cache_path(&path)) return;
