@@ -269,7 +269,7 @@ static void begin_step(Run *run, int under_way) {
     Optimizer *optimizer = &run->optimizer;
     const TrainState *state = &run->state;
     spike_detector_limits(&state->spikes, run->settings.skip_spikes, &optimizer->loss_limit, &optimizer->norm_limit);
-    choices_measuring = !run->settings.deterministic;       /* there every run makes the same choices, the defaults */
+    choices_measuring = !run->settings.deterministic;       /* --deterministic: the defaults */
     train_step(&run->step, state->sequences_seen + (uint64_t)(under_way * run->sequences),
                schedule_learning_rate(&run->schedule, state->step + under_way));
     choices_measuring = 0;

@@ -295,8 +295,8 @@ void gpt_set_batch(GPT *m, int B, int T) {
     share_acts(m);
 }
 
-/* Random numbers are indexed in the order of memory, as random_normal has them: element (out, in) of a matrix has the
-   same one for any padding of the vocabulary, and the padding is zero. */
+/* Random numbers are indexed in the order of memory, so an element is the same for any padding of the vocabulary. The
+   padding is zero. */
 void gpt_init(GPT *m, uint64_t seed) {
     const double deviations[] = { [INIT_NORMAL] = 0.02, [INIT_RESIDUAL] = 0.02 / sqrt(2.0 * m->config.L) };
     for (int i = 0; i < m->master.table.count; i++) {
