@@ -1,7 +1,6 @@
 #include "tensor_table.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include "../kernels/check.h"
 
 void tensor_table_add(TensorTable *table, const char *prefix, const char *name, Tensor shape, TensorEntry entry) {
