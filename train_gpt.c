@@ -256,11 +256,11 @@ static void report_skipped_step(Run *run, const TrainState *before, const StepSt
          last ? "; --resume --on-nan skip continues without this step" : "");
 }
 
-/* Whether the result of a step is read before the next step is issued. Otherwise the host runs one step ahead: the
-   device applies no update after one that was not applied. */
+/* Whether the result of a step is read before the next step is issued, also the first, whose time --time-limit needs.
+   Otherwise the host runs one step ahead: the device applies no update after one that was not applied. */
 static int is_awaited(const Run *run, int64_t step) {
     const Settings *s = &run->settings;
-    return !run->optimizer.halts || run->save || step == s->steps || validation_due(run, step) ||
+    return run->step_ms == 0 || !run->optimizer.halts || run->save || step == s->steps || validation_due(run, step) ||
            is_due(step, s->save_every) || is_due(step, s->sample_every);
 }
 

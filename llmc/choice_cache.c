@@ -10,14 +10,11 @@
 #include "ranks.h"
 
 int choices_load(const char *path, ChoicesKind kind) {
-    enum { MAX_BYTES = 1 << 20 };
-    FILE *file = fopen(path, "r");
-    if (!file) return 0;
-    char *text = host_alloc(MAX_BYTES, "the text of choices");
-    text[fread(text, 1, MAX_BYTES - 1, file)] = '\0';
-    fclose(file);
+    FileMap map = file_map(path);
+    char *text = format_string("%.*s", map.size < CHOICES_TEXT_MAX ? (int)map.size : 0, (const char *)map.bytes);
     const int adopted = choices_adopt(text, kind);
     free(text);
+    file_unmap(map);
     return adopted;
 }
 
@@ -39,24 +36,25 @@ static void load(void *unused) {
     if (cache_path(&path)) choices_load(path.text, CHOICES_KNOWN);
 }
 
+void choice_cache_load(void) {
+    char ignored[FAIL_LENGTH];
+    fails(load, NULL, ignored);
+}
+
 /* Choices that other processes have written since the start are loaded first and kept. If two processes write at the
    same moment, the choices of one are lost, and a later run measures them again. */
 static void save(void *unused) {
+    (void)unused;
     Path path;
     if (!cache_path(&path)) return;
     directory_make(file_parent(path.text).text);
-    load(unused);
+    choice_cache_load();
     char *text = choices_text(0), *partial = format_string("%s.%d", path.text, (int)getpid());
     FILE *file = fopen(partial, "w");       /* not synced: a file cut short by a power failure is ignored */
     const int written = file && fputs(text, file) >= 0;
     if ((file && fclose(file)) || !written || rename(partial, path.text)) unlink(partial);
     free(partial);
     free(text);
-}
-
-void choice_cache_load(void) {
-    char ignored[FAIL_LENGTH];
-    fails(load, NULL, ignored);
 }
 
 void choice_cache_save(void) {

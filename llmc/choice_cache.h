@@ -5,7 +5,7 @@
 #define LLMC_CHOICE_CACHE_H
 #include "../kernels/choices.h"
 
-/* choices_adopt of a file; also 0 where it cannot be read. */
+/* choices_adopt of a file; 0 where it is too long, too. Fails as file_map does. */
 int choices_load(const char *path, ChoicesKind kind);
 
 /* Adopts the cache file, as CHOICES_KNOWN. */

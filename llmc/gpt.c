@@ -171,11 +171,13 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* Rows of logits in a chunk of the head: as few chunks of up to 512 MiB as possible, since each reads and writes all of
    dwte (309 MB at 124M), of equal size in whole tiles of a GEMM. For GPT-2's vocabulary in bf16, 65536 rows are 12
-   chunks of 5120 and one of 4096; 16384 are 4 of 4096. Two rows of bf16, at least, hold one of f32 logits. */
-static int64_t head_chunk(const GPTConfig *config, int B, int T) {
+   chunks of 5120 and one of 4096; 16384 are 4 of 4096. Two rows of bf16, at least, hold one of f32 logits. allocated:
+   a smaller batch can want a larger chunk, 5120 rows one of 5120 where 6144 had two of 3072; 0 = nothing yet. */
+static int64_t head_chunk(const GPTConfig *config, int B, int T, int64_t allocated) {
     const int64_t rows = (int64_t)B * T, tile = 128, row_bytes = config->Vp * (int64_t)dtype_bytes(config->dtype);
     int64_t max = (INT64_C(512) << 20) / row_bytes / tile * tile;
     if (max < tile) max = tile;
+    if (allocated && max > allocated) max = allocated;
     const int64_t chunk = ceil_div(ceil_div(rows, ceil_div(rows, max)), tile) * tile;
     return chunk < rows ? chunk : rows < 2 ? 2 : rows;
 }
@@ -190,7 +192,7 @@ static void acts_layout(GPT *m, int batch, int tokens) {
                                .deterministic = config->deterministic, .dqkv_into = OVERWRITE };
     m->attention = attention_pick(m->attention_name, &m->spec);
 
-    int64_t chunk = head_chunk(config, batch, tokens);
+    int64_t chunk = head_chunk(config, batch, tokens, m->chunk);
     int64_t kept = (int64_t)(m->attention->kept_bytes(&m->spec) + 3) / 4;
     int64_t work = (int64_t)(m->attention->workspace_bytes(&m->spec) + 3) / 4;
     const DType ACT = config->dtype;
@@ -287,8 +289,12 @@ void gpt_set_batch(GPT *m, int B, int T) {
     REQUIRE(T <= m->config.T, "%s, want at most the context %d", what, m->config.T);
     m->acts.table = (TensorTable){0};
     acts_layout(m, B, T);
-    if (allocated.memory) tensor_table_reuse(&m->acts.table, &allocated, what);
-    else                  m->act_bytes = m->acts.table.bytes;
+    if (allocated.memory) {
+        tensor_table_reuse(&m->acts.table, &allocated, what);
+    } else {
+        m->act_bytes = m->acts.table.bytes;
+        m->chunk = m->acts.logits.dim[0];
+    }
     tensor_table_place(&m->acts.table, allocated.memory ? allocated.memory
                                      : device_alloc(m->act_bytes, "the activations"));
     tensor_table_free(&allocated);

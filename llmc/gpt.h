@@ -8,7 +8,8 @@
 #include "tensor_table.h"
 
 /* Activations that the backward pass recomputes instead of keeping them for every block (Chen et al. 2016, arXiv
-   1604.06174); each level includes those before. Losses and gradients are the same bit for bit. */
+   1604.06174); each level includes those before. The gradients are the same bit for bit, except where a GEMM contains
+   its GELU (gemm_gelu): the recomputed GELU differs from it by rounding. */
 typedef enum {
     RECOMPUTE_NONE,
     RECOMPUTE_GELU,         /* the output of the GELU, from its input */
@@ -124,6 +125,7 @@ typedef struct {
     Params           grads;        /* f32; none when evaluating */
     Acts             acts;
     size_t           act_bytes;    /* allocated for activations */
+    int64_t          chunk;        /* rows of logits allocated */
     GroupHook       *before_group; /* called before gpt_forward first reads a group; NULL = none */
     void            *before_context;
 } GPT;

@@ -307,6 +307,15 @@ expect "the figures agree" awk '
         gap = sum - total; left = floor - floors; want = 6e-9 * (24 * 32 * 32 + 32 * 256) * 128
         exit gap * gap > 1e-3 || left * left > 1e-3 || gflop < 0.99 * want || gflop > 1.01 * want
     }' "$dir/profile.out"
+"$gpt" $small --total-batch 6400000 --profile 1000 > "$dir/profile.out" 2>&1 &      # a step takes seconds
+pid=$!
+wait_for "^memory " "$dir/profile.out"
+sleep 0.1
+kill -TERM $pid
+sleep 1
+kill -9 $pid 2> /dev/null
+wait $pid 2> /dev/null
+is "exit code after SIGTERM" $? 143
 close_test "--profile prints every op, and writes nothing"
 
 # ---- The reader of stdout exits: the run continues, with its log and its checkpoint
@@ -339,14 +348,15 @@ refuses "--recompute all: want none|gelu|layernorm|block" "$gpt" $small --recomp
 refuses "--gradient-checkpointing: use --recompute" "$gpt" $small --gradient-checkpointing
 close_test "--recompute changes no bit of the weights, and a resume keeps it"
 
-auto="$text --layers 1 --heads 1 --channels 16 --context 16 --batch auto --total-batch 192"
-expect "train" "$gpt" $auto --steps 2 --out "$dir/auto"
+auto="$text --layers 1 --heads 1 --channels 16 --context 16 --batch auto"
+expect "train" "$gpt" $auto --total-batch 192 --steps 2 --out "$dir/auto"
 cp "$dir/expect.out" "$dir/auto.out"
 expect "it is printed" grep -qx -e "--batch auto -> 12" "$dir/auto.out"
 expect "settings.txt" grep -q "^batch = 12$" "$dir/auto/settings.txt"
 expect "resume" "$gpt" --resume "$dir/auto" --steps 3
 expect "keeps the number" grep -q "^batch = 12$" "$dir/auto/settings.txt"
 expect "evaluate" "$gpt" --eval "$dir/auto" --val-data "$dir/text/val.txt" --batch auto
+refuses "--total-batch 200: want a multiple of --batch x --context = 16" "$gpt" $auto --total-batch 200 --out none
 refuses "--batch 0: want an integer, 1 .. 1048576, or auto" "$gpt" $text --batch 0
 close_test "--batch auto divides the update, is printed, and a resume keeps the number"
 

@@ -698,6 +698,21 @@ static void what_does_not_fit_is_refused(void) {
     expect_fails("no-such-file",                              demand, &(Demand){ 12, 8, 2, "auto", "no-such-file" });
 }
 
+/* 513 rows of logits of 1 MiB are chunks of 384; 512 alone would be one chunk. */
+static void chunks_of_a_smaller_batch_fit(void) {
+    GPT m;
+    gpt_create(&m, (GPTConfig){ .L = 1, .NH = 1, .C = 1, .T = 1, .V = 1 << 18 }, "auto", 513, 1, EVALUATE);
+    const int64_t chunk = m.acts.logits.dim[0];
+    for (int B = 512; B >= 1; B /= 2) {
+        gpt_set_batch(&m, B, 1);
+        EXPECT(m.acts.logits.dim[0] <= chunk, "batch %d: %lld rows, %lld have memory", B,
+               (long long)m.acts.logits.dim[0], (long long)chunk);
+    }
+    gpt_set_batch(&m, 513, 1);
+    EXPECT(m.acts.logits.dim[0] == chunk, "%lld rows, were %lld", (long long)m.acts.logits.dim[0], (long long)chunk);
+    gpt_free(&m);
+}
+
 int main(void) {
     scratch_open();
     test_device_open((DeviceOptions){0});
@@ -716,5 +731,6 @@ int main(void) {
     RUN(one_batch_is_learnt);
     RUN(sizes_are_those_of_gpt2);
     RUN(what_does_not_fit_is_refused);
+    RUN(chunks_of_a_smaller_batch_fit);
     return test_close();
 }
