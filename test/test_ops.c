@@ -19,7 +19,8 @@ static const char *const into_name[] = { "=", "+=" };
 static void embedding(void) {
     static const struct { int B, T, C, Vp, positions; } shapes[] = {
         {1, 1, 1, 1, 1}, {3, 7, 5, 9, 8}, {2, 63, 33, 50, 65}, {1, 65, 64, 257, 65}, {5, 64, 96, 7, 70},
-        {9, 1000, 8, 5, 1000}, {16, 600, 4, 300, 601}, {1, 40, 1, 66000, 40},
+        {9, 1000, 8, 5, 1000}, {16, 600, 4, 300, 601}, {1, 40, 1, 66000, 40}, {6, 50, 264, 11, 50},
+        {20, 1000, 8, 70000, 1000}, {70, 1000, 8, 3, 1001},    /* several blocks sort; chunks of more than 32 */
     };
     for (int i = 0; i < 2 * COUNT(shapes); i++) {
         int B = shapes[i / 2].B, T = shapes[i / 2].T, C = shapes[i / 2].C, Vp = shapes[i / 2].Vp;
@@ -49,7 +50,7 @@ static void layernorm(void) {
     static const struct { int B, T, C; double offset; } shapes[] = {
         {1, 1, 1, 0}, {3, 7, 5, 0}, {1, 63, 64, 0}, {2, 65, 129, 0}, {1, 1, 1001, 0}, {3, 7, 40, 100},
         {1, 9, 768, -100}, {3, 1001, 8, 0}, {5, 151, 256, 0}, {2, 67, 384, 0}, {1, 131, 1280, 0}, {1, 65, 1600, 0},
-        {1, 67, 2048, 0}, {1, 66, 2056, 0},
+        {1, 67, 2048, 0}, {1, 66, 2056, 0}, {9, 1500, 8, 0}, {13, 257, 264, 0},       /* several rows a team */
     };
     enum { BRANCH = 1, IN_PLACE = 2, DX_ADD = 4, DW_ADD = 8, DX_SUM = 16 };
     static const int variants[] = { DX_SUM, BRANCH | DX_ADD, DW_ADD, BRANCH | IN_PLACE | DX_ADD | DW_ADD | DX_SUM };

@@ -36,7 +36,7 @@ template <class T, int WIDTH> static void column_sums_of(Tensor sum, Tensor t, I
     const int64_t rows = tensor_rows(t), columns = tensor_columns(t);
     const int64_t tiles = ceil_div(columns, LANES * WIDTH);
     int64_t slices = ceil_div(BLOCKS, tiles);
-    slices = min(slices, ceil_div(rows, 4 * WARPS));        /* at least four rows a warp */
+    slices = min(slices, ceil_div(rows, 8 * WARPS));        /* at least eight rows a warp: adding up slices takes time */
     slices = min(slices, PARTIAL_COUNT / columns);
     REQUIRE(slices, "column sums: %lld columns, want %d or less", (long long)columns, PARTIAL_COUNT);
     const int64_t slice_rows = ceil_div(rows, slices);
@@ -55,20 +55,21 @@ void column_sums(Tensor sum, Tensor t, Into into) {
     op_end();
 }
 
-/* The results do not depend on how many blocks wait: at most half as many as the GPU has SMs, which hold one each. */
+/* The results do not depend on how many blocks wait: three for four SMs, which hold one each (layernorm at C = 768 has
+   72 tiles of 32 columns, for one block each). */
 PartialSums partial_sums(int64_t slices, Tensor a, Tensor b, Tensor c, Into into) {
     static float *partial;
-    static Arrivals *arrivals;
+    static Arrivals *arrivals;              /* of a whole grid, then of the tiles: of 32 columns or more */
     static int64_t may_wait;
     if (!partial) {
         int device, sms;
         CUDA(cudaGetDevice(&device));
         CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
-        may_wait = max(1, sms / 2);
-        arrivals = (Arrivals *)device_alloc(sizeof *arrivals, "the counters of the partial sums");
+        may_wait = max(1, sms * 3 / 4);
+        arrivals = (Arrivals *)device_alloc((1 + PARTIAL_COUNT / 32) * sizeof *arrivals, "the counters of the partial sums");
         partial = (float *)device_alloc(PARTIAL_COUNT * sizeof *partial, "the partial sums");
     }
     const int64_t width = tensor_count(a), columns = width * (c.data ? 3 : b.data ? 2 : 1);
     return { partial, (int)slices, (int)columns, (int)width, { (float *)a.data, (float *)b.data, (float *)c.data },
-             into == ACCUMULATE, (unsigned)min(min(ceil_div(columns, 32), may_wait), slices), arrivals };
+             into == ACCUMULATE, (unsigned)min(min(ceil_div(columns, 32), may_wait), slices), arrivals, arrivals + 1 };
 }

@@ -1,9 +1,9 @@
 /* Token and position embedding. The backward pass adds the rows of each token in the order of their positions, without
    atomics: the positions are sorted by token (a stable counting sort), the sorted list is cut into chunks of equal
-   length, and a block adds up the runs of equal tokens in its chunk. A run that began in an earlier chunk (the space in
+   length, and a warp adds up the runs of equal tokens in its chunk. A run that began in an earlier chunk (the space in
    a text of bytes: 5000 of 32768) leaves a partial sum, and a second kernel adds those in order. */
 #include <assert.h>
-#include "common.cuh"
+#include "partial_sums.cuh"
 extern "C" {
 #include "../device.h"
 #include "../embedding.h"
@@ -23,40 +23,44 @@ template <int SIZE> __device__ inline void put_floats(float *to, const float (&f
     }
 }
 
-/* Threads and grid.y of a kernel whose threads have size columns each, and whose grid.x are rows. */
-struct Columns { unsigned threads, blocks; };
-static Columns columns_by(int64_t C, int size) {
-    const int64_t threads = ceil_div(ceil_div(C, size), 32) * 32;
-    const unsigned max_threads = 256;
-    return threads <= max_threads ? Columns{ (unsigned)threads, 1 }
-                                  : Columns{ max_threads, (unsigned)ceil_div(threads, max_threads) };
-}
-
 /* ---- forward */
 
-/* A token outside of the table ends the program with the message of the assertion: for a better one the host would
-   have to wait for the device. */
-template <class T, int SIZE> __global__ void __launch_bounds__(256)
+/* A thread has SIZE columns of one position in SEQUENCES sequences: they share the row of wpe, and as many rows of wte
+   are in flight. */
+enum { SEQUENCES = 4, FORWARD_THREADS = 256 };
+
+/* The blocks of the first sequences come first, row_blocks of them. A token outside of the table ends the program with
+   the message of the assertion: for a better one the host would have to wait for the device. */
+template <class T, int SIZE> __global__ void __launch_bounds__(FORWARD_THREADS)
 embedding_forward_kernel(T *x, const int *tokens, const T *wte, int64_t wte_pitch, const T *wpe, int64_t wpe_pitch,
-                         int T_count, int C, int Vp) {
-    const int64_t row = blockIdx.x;
-    const int c = (blockIdx.y * blockDim.x + threadIdx.x) * SIZE, token = tokens[row];
-    if (c >= C) return;
-    assert(token >= 0 && token < Vp && "embedding: a token id outside of the table wte");
-    float sum[SIZE], position[SIZE];
-    load_floats(sum, wte + token * wte_pitch + c);
-    load_floats(position, wpe + row % T_count * wpe_pitch + c);
+                         int B, int T_count, int C, int Vp, unsigned row_blocks) {
+    const unsigned item = blockIdx.x % row_blocks * FORWARD_THREADS + threadIdx.x, row_items = C / SIZE;
+    const int t = (int)(item / row_items), c = (int)(item % row_items) * SIZE;
+    const int first = (int)(blockIdx.x / row_blocks) * SEQUENCES;
+    if (t >= T_count) return;
+    int token[SEQUENCES];
     #pragma unroll
-    for (int k = 0; k < SIZE; k++) sum[k] += position[k];
-    store_floats(x + row * C + c, sum);
+    for (int k = 0; k < SEQUENCES; k++) {
+        token[k] = first + k < B ? tokens[(int64_t)(first + k) * T_count + t] : 0;
+        assert(token[k] >= 0 && token[k] < Vp && "embedding: a token id outside of the table wte");
+    }
+    float position[SIZE], sum[SEQUENCES][SIZE];
+    load_floats(position, wpe + t * wpe_pitch + c);
+    #pragma unroll
+    for (int k = 0; k < SEQUENCES; k++) load_floats(sum[k], wte + token[k] * wte_pitch + c);
+    #pragma unroll
+    for (int k = 0; k < SEQUENCES; k++) {
+        #pragma unroll
+        for (int i = 0; i < SIZE; i++) sum[k][i] += position[i];
+        if (first + k < B) store_floats(x + ((int64_t)(first + k) * T_count + t) * C + c, sum[k]);
+    }
 }
 
 template <class T, int SIZE> static void forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
-    const int64_t C = x.dim[2];
-    const Columns by = columns_by(C, SIZE);
-    LAUNCH((embedding_forward_kernel<T, SIZE>), dim3((unsigned)tensor_rows(x), by.blocks), by.threads, 0, (T *)x.data,
-           (const int *)tokens.data, (const T *)wte.data, wte.pitch, (const T *)wpe.data, wpe.pitch,
-           (int)x.dim[1], (int)C, (int)wte.dim[0]);
+    const int64_t B = x.dim[0], C = x.dim[2], row_blocks = ceil_div(x.dim[1] * (C / SIZE), FORWARD_THREADS);
+    LAUNCH((embedding_forward_kernel<T, SIZE>), (unsigned)(row_blocks * ceil_div(B, SEQUENCES)), FORWARD_THREADS, 0,
+           (T *)x.data, (const int *)tokens.data, (const T *)wte.data, wte.pitch, (const T *)wpe.data, wpe.pitch,
+           (int)B, (int)x.dim[1], (int)C, (int)wte.dim[0], (unsigned)row_blocks);
 }
 
 void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
@@ -70,9 +74,11 @@ void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
 
 /* ---- the sort */
 
-/* One digit at a time, lowest first: two passes for 50304 tokens, one for bytes. One block for all: more would exchange
-   their counts through kernels of 3 us each, and the text of a batch is short. */
-enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS, SORT_WARPS = 32 };
+/* One digit at a time, lowest first: two passes for 50304 tokens, one for bytes. A block has about 4096 positions or
+   more; several blocks exchange their counts in memory, and all of them wait for all twice a pass. */
+enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS, SORT_WARPS = 32, SORT_SHARE = 4096, SORT_BLOCKS = 64 };
+static __device__ int digit_count[SORT_BLOCKS][DIGITS];
+static __device__ Arrivals sort_arrivals;
 
 typedef struct { int *token, *position; } Sorted;
 
@@ -85,21 +91,23 @@ template <class F> __device__ inline void for_keys(const int *keys, const int *p
         #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
             const int i = start + 32 * a + threadIdx.x % 32;
-            key[a] = i < last ? keys[i] : 0;
-            position[a] = positions && i < last ? positions[i] : i;
+            key[a] = i < last ? __ldcg(keys + i) : 0;           /* other blocks have written them */
+            position[a] = positions && i < last ? __ldcg(positions + i) : i;
         }
         #pragma unroll
         for (int a = 0; a < AHEAD; a++) f(start + 32 * a + (int)threadIdx.x % 32 < last, key[a], position[a]);
     }
 }
 
-/* Every warp has a 32nd of the positions. A prefix sum over digits, then warps, turns its counts into the index of its
-   first position of each digit. The last of the passes writes to, the one before it other, and so on. */
+/* Every warp has an equal share of the positions. A prefix sum over digits, then blocks, then warps, turns its counts
+   into the index of its first position of each digit. The last of the passes writes to, the one before it other, and
+   so on. */
 static __global__ void __launch_bounds__(32 * SORT_WARPS)
 sort_kernel(Sorted to, Sorted other, const int *tokens, int count, int Vp, int passes) {
     __shared__ int next[SORT_WARPS][DIGITS], warp_total[SORT_WARPS];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, share = (count + 1023) / 1024 * 32;
-    const int first = min(warp * share, count), last = min(first + share, count);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, block = blockIdx.x, blocks = gridDim.x;
+    const int share = (int)ceil_div(count, 32 * SORT_WARPS * blocks) * 32;
+    const int first = min((block * SORT_WARPS + warp) * share, count), last = min(first + share, count);
     int *const mine = next[warp];
     const int *keys = tokens, *positions = NULL;
     for (int pass = 0; pass < passes; pass++) {
@@ -108,24 +116,45 @@ sort_kernel(Sorted to, Sorted other, const int *tokens, int count, int Vp, int p
         for (int d = lane; d < DIGITS; d += 32) mine[d] = 0;
         __syncwarp();
         for_keys(keys, NULL, first, last, [&](bool own, int key, int) {
-            assert(key >= 0 && key < Vp && "embedding backward: a token id outside of the table dwte");
+            assert((!own || key >= 0 && key < Vp) && "embedding backward: a token id outside of the table dwte");
             if (own) atomicAdd(&mine[key >> shift & (DIGITS - 1)], 1);
         });
         __syncthreads();
 
-        /* a thread has 8 counts: of one digit, of 8 warps */
-        const int digit = threadIdx.x / 4, group = threadIdx.x % 4 * 8;
-        int own = 0;
+        /* a thread has 8 counts, of one digit, of 8 warps, and counts of every fourth block */
+        const int digit = threadIdx.x / 4, quarter = threadIdx.x % 4, group = quarter * 8;
+        int own = 0, below = 0;
         #pragma unroll
         for (int w = 0; w < 8; w++) own += next[group + w][digit];
-        int upto = own;                                 /* inclusive prefix sum in the warp */
+        int all = own;                                  /* of all blocks; below: of those before this one */
+        if (blocks > 1) {
+            const int of_block = warp_sum<4>(own);
+            if (quarter == 0) digit_count[block][digit] = of_block;
+            arrive(&sort_arrivals, blocks);
+            all = 0;
+            #pragma unroll 4
+            for (int b = quarter; b < blocks; b += 4) {
+                const int n = __ldcg(&digit_count[b][digit]);
+                all += n;
+                if (b < block) below += n;
+            }
+            below = warp_sum<4>(below);
+        }
+        int upto = all, own_upto = own;                 /* inclusive prefix sums in the warp, and in the digit */
+        #pragma unroll
         for (int step = 1; step < 32; step *= 2) {
-            const int below = __shfl_up_sync(0xffffffffu, upto, step);
-            if (lane >= step) upto += below;
+            const int n = __shfl_up_sync(0xffffffffu, upto, step);
+            if (lane >= step) upto += n;
+        }
+        #pragma unroll
+        for (int step = 1; step < 4; step *= 2) {
+            const int n = __shfl_up_sync(0xffffffffu, own_upto, step, 4);
+            if (quarter >= step) own_upto += n;
         }
         if (lane == 31) warp_total[warp] = upto;
         __syncthreads();
-        int before = upto - own + warp_sum(lane < warp ? warp_total[lane] : 0);
+        int before = __shfl_sync(0xffffffffu, upto - all, 0, 4) + warp_sum(lane < warp ? warp_total[lane] : 0)
+                     + below + own_upto - own;
         #pragma unroll
         for (int w = 0; w < 8; w++) {
             const int n = next[group + w][digit];
@@ -148,15 +177,22 @@ sort_kernel(Sorted to, Sorted other, const int *tokens, int count, int Vp, int p
             if (own && rank == 0) mine[digit] += __popc(same);
             __syncwarp();
         });
-        __syncthreads();
         keys = result.token;
         positions = result.position;
+        if (blocks == 1)            __syncthreads();
+        else if (pass + 1 < passes) arrive(&sort_arrivals, blocks);
     }
 }
 
 /* The memory is kept for the next call and grows with the batch. */
 static Sorted sort_by_token(const int *tokens, int count, int64_t Vp) {
-    static int *memory, room;
+    static int *memory, room, max_blocks;
+    if (!max_blocks) {                      /* they wait for each other: every second SM holds one at least */
+        int device, sms;
+        CUDA(cudaGetDevice(&device));
+        CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+        max_blocks = max(1, min(sms / 2, (int)SORT_BLOCKS));
+    }
     if (count > room) {
         device_free(memory);
         memory = NULL;
@@ -167,55 +203,66 @@ static Sorted sort_by_token(const int *tokens, int count, int64_t Vp) {
     const Sorted to = { memory, memory + room }, other = { memory + 2 * (size_t)room, memory + 3 * (size_t)room };
     int passes = 1;
     while ((Vp - 1) >> (DIGIT_BITS * passes)) passes++;
-    LAUNCH(sort_kernel, 1, 32 * SORT_WARPS, 0, to, other, tokens, count, (int)Vp, passes);
+    LAUNCH(sort_kernel, min((int)ceil_div(count, SORT_SHARE), max_blocks), 32 * SORT_WARPS, 0, to, other, tokens, count, (int)Vp, passes);
     return to;
 }
 
 /* ---- backward */
 
 /* A chunk's partial sum of the run that it shares with the chunk before: a row of C floats a chunk, 8 MiB in all, which
-   bounds the number of chunks: 1024 at C = 768, of 32 positions each for a batch of 32768. */
-enum { PARTIAL_ROOM = 1 << 21, MAX_CHUNKS = 1024, MIN_CHUNK = 32 };
+   bounds the number of chunks: 2048 at C = 768, of 32 positions each for a batch of 65536. */
+enum { PARTIAL_ROOM = 1 << 21, MAX_CHUNKS = 2048, MIN_CHUNK = 32, SUM_WARPS = 4, JOIN_WARPS = 8 };
 static __device__ __align__(16) float partial[PARTIAL_ROOM];
 
-/* A run that began before the chunk goes to partial; the others are in this block only: dwte += . AHEAD rows are in
-   flight. */
+/* A run that began before the chunk goes to partial; the others are in this warp only: dwte += . The rows of AHEAD
+   positions are in flight, with the rows of dwte where runs end. own: the lane has columns c .. c + SIZE - 1; the
+   others take part in the shuffles. */
 template <class T, int SIZE> __device__ inline void
-add_chunk(float *dwte, int64_t pitch, const T *dx, Sorted sorted, int count, int chunk, int C, int c) {
-    constexpr int AHEAD = 8;
-    const int *token = sorted.token, *position = sorted.position;
-    const int first = blockIdx.x * chunk, last = min(first + chunk, count);
-    int run = token[first];
-    bool shared = first > 0 && token[first - 1] == run;
+add_chunk(float *dwte, int64_t pitch, const T *dx, Sorted sorted, int count, int index, int chunk, int C, int c,
+          bool own) {
+    constexpr int AHEAD = SIZE == 8 ? 4 : 8, STEP = SIZE % 4 == 0 ? 4 : 1;
+    const int lane = threadIdx.x % 32, first = index * chunk, last = min(first + chunk, count);
+    bool shared = first > 0 && sorted.token[first - 1] == sorted.token[first];
     float total[SIZE] = {};
-    const auto end_run = [&] {
-        if (shared) put_floats(partial + (int64_t)blockIdx.x * C + c, total, false);
-        else        put_floats(dwte + run * pitch + c, total, true);
-    };
-    for (int start = first; start < last; start += AHEAD) {
-        float row[AHEAD][SIZE];
-        int next[AHEAD];
-        #pragma unroll
-        for (int a = 0; a < AHEAD; a++) {
-            const int i = min(start + a, last - 1);
-            next[a] = token[i];
-            load_floats(row[a], dx + (int64_t)position[i] * C + c);
-        }
-        #pragma unroll
-        for (int a = 0; a < AHEAD; a++) {
-            if (start + a >= last) break;
-            if (next[a] != run) {
-                end_run();
-                run = next[a];
-                shared = false;
+    for (int start = first; start < last; start += 32) {
+        const int i = min(start + lane, last - 1), own_token = sorted.token[i], own_position = sorted.position[i];
+        const unsigned ends = __ballot_sync(0xffffffffu, i == last - 1 || sorted.token[i + 1] != own_token);
+        for (int group = 0; group < min(32, last - start); group += AHEAD) {
+            float row[AHEAD][SIZE], sum[AHEAD][SIZE];
+            float *to[AHEAD];
+            #pragma unroll
+            for (int a = 0; a < AHEAD; a++) {
+                const int token = __shfl_sync(0xffffffffu, own_token, group + a);
+                const int position = __shfl_sync(0xffffffffu, own_position, group + a);
+                const bool end = ends >> (group + a) & 1, inside = own && start + group + a < last;
+                to[a] = inside && end ? dwte + token * pitch + c : NULL;
+                if (to[a] && shared) to[a] = partial + (int64_t)index * C + c;
                 #pragma unroll
-                for (int k = 0; k < SIZE; k++) total[k] = 0;
+                for (int k = 0; k < SIZE; k++) row[a][k] = sum[a][k] = 0;
+                if (inside) load_floats(row[a], dx + (int64_t)position * C + c);
+                #pragma unroll
+                for (int k = 0; k < SIZE; k += STEP) {
+                    float part[STEP] = {};
+                    if (to[a] && !shared) load_floats(part, to[a] + k);
+                    #pragma unroll
+                    for (int n = 0; n < STEP; n++) sum[a][k + n] = part[n];
+                }
+                shared = shared && !end;
             }
             #pragma unroll
-            for (int k = 0; k < SIZE; k++) total[k] += row[a][k];
+            for (int a = 0; a < AHEAD; a++) {
+                #pragma unroll
+                for (int k = 0; k < SIZE; k++) total[k] += row[a][k];
+                if (!(ends >> (group + a) & 1)) continue;
+                #pragma unroll
+                for (int k = 0; k < SIZE; k++) {
+                    sum[a][k] += total[k];
+                    total[k] = 0;
+                }
+                if (to[a]) put_floats(to[a], sum[a], false);
+            }
         }
     }
-    end_run();
 }
 
 /* Row t of dwpe. */
@@ -235,49 +282,66 @@ add_positions(float *dwpe, int64_t pitch, const T *dx, int64_t t, int B, int T_c
     put_floats(dwpe + t * pitch + c, total, add);
 }
 
-/* The first blocks have the chunks, the others the rows of dwpe. */
-template <class T, int SIZE> __global__ void __launch_bounds__(256)
+/* A warp has a chunk, or then a row of dwpe, in 32 SIZE columns: those of blockIdx.y, the slower index, so that dx is
+   read twice while its columns are in the L2 cache (at 124M, B = 64: 32 MiB of 96). */
+template <class T, int SIZE> __global__ void __launch_bounds__(32 * SUM_WARPS, 4)
 embedding_sums_kernel(float *dwte, int64_t dwte_pitch, float *dwpe, int64_t dwpe_pitch, const T *dx, Sorted sorted,
-                      int chunks, int chunk, int B, int T_count, int C, bool add) {
-    const int c = (blockIdx.y * blockDim.x + threadIdx.x) * SIZE, t = (int)blockIdx.x - chunks;
-    if (c >= C) return;
-    if (t < 0) add_chunk<T, SIZE>(dwte, dwte_pitch, dx, sorted, B * T_count, chunk, C, c);
-    else       add_positions<T, SIZE>(dwpe, dwpe_pitch, dx, t, B, T_count, C, c, add);
+                      int chunks, int chunk, int positions, int B, int T_count, int C, bool add) {
+    const int c = (blockIdx.y * 32 + threadIdx.x % 32) * SIZE, index = blockIdx.x * SUM_WARPS + threadIdx.x / 32;
+    if (index < chunks)
+        add_chunk<T, SIZE>(dwte, dwte_pitch, dx, sorted, B * T_count, index, chunk, C, c, c < C);
+    else if (index < chunks + positions && c < C)
+        add_positions<T, SIZE>(dwpe, dwpe_pitch, dx, index - chunks, B, T_count, C, c, add);
 }
 
-/* Where chunk blockIdx.x + 1 is the first to continue a run, this block adds the run's partial sums, up to the last
-   chunk that begins with the token, found by bisection. */
-static __global__ void __launch_bounds__(256)
+/* Where chunk `from` is the first to continue a run, its warp adds the partial sums of the run, in 32 SIZE columns. Two
+   blocks on an SM: without this bound ptxas saves registers and keeps 4 loads in flight. */
+template <int SIZE> __global__ void __launch_bounds__(32 * JOIN_WARPS, 2)
 embedding_join_kernel(float *dwte, int64_t pitch, const int *token, int chunks, int chunk, int C) {
-    const int from = blockIdx.x + 1, run = token[from * chunk], c = blockIdx.y * blockDim.x + threadIdx.x;
-    if (c >= C || token[from * chunk - 1] != run) return;
-    if (from > 1 && token[(from - 1) * chunk - 1] == run) return;
-    int low = from, high = chunks;                  /* low begins with the token, high does not */
-    while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        if (token[middle * chunk] == run) low = middle;
-        else                              high = middle;
+    constexpr int AHEAD = 16;
+    const int lane = threadIdx.x % 32, from = blockIdx.x * JOIN_WARPS + threadIdx.x / 32 + 1;
+    const int c = (blockIdx.y * 32 + lane) * SIZE;
+    if (from >= chunks) return;
+    const int run = token[from * chunk];
+    if (token[from * chunk - 1] != run || from > 1 && token[(from - 1) * chunk - 1] == run) return;
+    int end = from + 1;                             /* the next chunk that does not begin with the token */
+    for (;; end += 32) {
+        const bool same = end + lane < chunks && token[(end + lane) * chunk] == run;
+        const unsigned others = ~__ballot_sync(0xffffffffu, same);
+        if (!others) continue;
+        end += __ffs((int)others) - 1;
+        break;
     }
-    float total = 0;
-    #pragma unroll 16
-    for (int i = from; i < high; i++) total += partial[(int64_t)i * C + c];
-    dwte[run * pitch + c] += total;
+    if (c >= C) return;
+    float total[SIZE] = {};
+    #pragma unroll 1
+    for (int start = from; start < end; start += AHEAD) {
+        float part[AHEAD][SIZE] = {};
+        #pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+            if (start + a < end) load_floats(part[a], partial + (int64_t)(start + a) * C + c);
+        #pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+            #pragma unroll
+            for (int k = 0; k < SIZE; k++) total[k] += part[a][k];
+    }
+    put_floats(dwte + run * pitch + c, total, true);
 }
 
 template <class T, int SIZE> static void backward(Tensor dwte, Tensor dwpe, Tensor dx, Sorted sorted, Into dwpe_into) {
-    const int64_t C = dx.dim[2], count = tensor_rows(dx);
-    int64_t chunks = PARTIAL_ROOM / C;
-    if (chunks > MAX_CHUNKS) chunks = MAX_CHUNKS;
-    int64_t chunk = ceil_div(count, chunks);
-    if (chunk < MIN_CHUNK) chunk = MIN_CHUNK;
-    chunks = ceil_div(count, chunk);
-    const Columns by = columns_by(C, SIZE), by_one = columns_by(C, 1);
-    LAUNCH((embedding_sums_kernel<T, SIZE>), dim3((unsigned)(chunks + dwpe.dim[0]), by.blocks), by.threads, 0,
+    constexpr int JOIN_SIZE = SIZE == 1 ? 1 : 4;
+    const int64_t C = dx.dim[2], count = tensor_rows(dx), positions = dwpe.dim[0];
+    const int64_t max_chunks = min(PARTIAL_ROOM / C, (int64_t)MAX_CHUNKS);
+    REQUIRE(max_chunks, "embedding backward: %lld columns, want at most %d", (long long)C, PARTIAL_ROOM);
+    const int64_t chunk = max(ceil_div(count, max_chunks), (int64_t)MIN_CHUNK), chunks = ceil_div(count, chunk);
+    LAUNCH((embedding_sums_kernel<T, SIZE>),
+           dim3((unsigned)ceil_div(chunks + positions, SUM_WARPS), (unsigned)ceil_div(C, 32 * SIZE)), 32 * SUM_WARPS, 0,
            (float *)dwte.data, dwte.pitch, (float *)dwpe.data, dwpe.pitch, (const T *)dx.data, sorted, (int)chunks,
-           (int)chunk, (int)dx.dim[0], (int)dx.dim[1], (int)C, dwpe_into == ACCUMULATE);
+           (int)chunk, (int)positions, (int)dx.dim[0], (int)dx.dim[1], (int)C, dwpe_into == ACCUMULATE);
     if (chunks > 1)
-        LAUNCH(embedding_join_kernel, dim3((unsigned)chunks - 1, by_one.blocks), by_one.threads, 0, (float *)dwte.data,
-               dwte.pitch, sorted.token, (int)chunks, (int)chunk, (int)C);
+        LAUNCH((embedding_join_kernel<JOIN_SIZE>),
+               dim3((unsigned)ceil_div(chunks - 1, JOIN_WARPS), (unsigned)ceil_div(C, 32 * JOIN_SIZE)), 32 * JOIN_WARPS,
+               0, (float *)dwte.data, dwte.pitch, sorted.token, (int)chunks, (int)chunk, (int)C);
 }
 
 void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into dwpe_into) {

@@ -112,7 +112,7 @@ template <class T> static void forward(Tensor y, Tensor x) {
 
 template <class T, int WIDTH> static void backward(Tensor dx, Tensor dy, Tensor x, Tensor dx_sum, Into sum_into) {
     const int64_t rows = tensor_rows(x), columns = tensor_columns(x), tiles = ceil_div(columns, LANES * WIDTH);
-    int64_t slices = min(max(BLOCKS / tiles, (int64_t)1), ceil_div(rows, 2 * WARPS));     /* at least two rows a warp */
+    int64_t slices = min(max(BLOCKS / tiles, (int64_t)1), ceil_div(rows, 8 * WARPS));   /* at least 8 rows a warp */
     const int64_t slice_rows = ceil_div(rows, slices);
     slices = ceil_div(rows, slice_rows);
     const PartialSums sums = dx_sum.data ? partial_sums(slices, dx_sum, {}, {}, sum_into) : PartialSums{};

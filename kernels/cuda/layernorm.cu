@@ -2,6 +2,7 @@
    of a team of one to eight warps (backward), and is read once. For other C the _any kernels read a row again from the
    cache. */
 #include "partial_sums.cuh"
+#include "ptx.cuh"
 extern "C" {
 #include "../layernorm.h"
 #include "../profile.h"
@@ -126,19 +127,29 @@ void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor r
 
 /* ---- backward */
 
-/* A lane has 8 columns, of two rows at a time: a team of one warp does for C up to 256, one of eight for 2048. In bf16
-   a lane has 24 registers for the sums of its columns and 24 for operands, 80 in all. The loads of the 24 warps of an
-   SM are 72 KiB; 3.2 TB/s of loads at a latency of 900 ns need 22 KiB in flight. */
-enum { COLUMNS = 8, TOGETHER = 2, MAX_WARPS = 12, MAX_THREADS = 32 * MAX_WARPS };
-template <class T> constexpr int RESIDENT_WARPS = sizeof(T) == 2 ? 24 : 12;
+/* A lane has 8 columns, of two rows at a time: a team of one warp does for C up to 256, one of eight for 2048. While a
+   warp computes, its next two rows are on their way to shared memory: in bf16 72 KiB for the 24 warps of an SM, where
+   3.2 TB/s of loads at a latency of 900 ns need 22 KiB. Operands are read there twice, not kept in registers: 24 hold
+   the sums of a lane's columns. In f32 8 warps have 96 KiB, what an SM of compute capability 8.6 gives to a block. */
+enum { COLUMNS = 8, TOGETHER = 2 };
+template <class T> constexpr int MAX_WARPS = sizeof(T) == 2 ? 12 : 8;
+template <class T> constexpr int RESIDENT_WARPS = sizeof(T) == 2 ? 24 : 16;
+template <class T> constexpr int STAGED_BYTES = 2 * 3 * TOGETHER * COLUMNS * (int)sizeof(T);     /* of a thread */
 
-/* Sums over a team of warps; every lane gets them. Two slots alternate from step to step: the barrier of the step
-   between separates the reads of a slot from its next writes. */
+/* Sums over a team of warps; every lane gets them. Each of two steps halves the values of a lane: 6 shuffles for 20.
+   Two slots alternate from call to call: the barrier of the call between separates the reads of a slot from its next
+   writes. */
 __device__ inline float4 team_sum(float4 v, int team, int team_warps, int turn) {
-    __shared__ float4 slot[2][MAX_WARPS];
-    v = make_float4(warp_sum(v.x), warp_sum(v.y), warp_sum(v.z), warp_sum(v.w));
-    if (team_warps == 1) return v;
-    if (threadIdx.x % 32 == 0) slot[turn][threadIdx.x / 32] = v;
+    __shared__ float4 slot[2][MAX_WARPS<bf16>];
+    const unsigned all = 0xffffffffu;
+    const int lane = threadIdx.x % 32;
+    const bool upper = lane & 16, odd = lane & 8;
+    const float a = (upper ? v.z : v.x) + __shfl_xor_sync(all, upper ? v.x : v.z, 16);
+    const float b = (upper ? v.w : v.y) + __shfl_xor_sync(all, upper ? v.y : v.w, 16);
+    const float sum = warp_sum<8>((odd ? b : a) + __shfl_xor_sync(all, odd ? a : b, 8));   /* x, y, z, w: 8 lanes each */
+    if (team_warps == 1) return make_float4(__shfl_sync(all, sum, 0), __shfl_sync(all, sum, 8),
+                                            __shfl_sync(all, sum, 16), __shfl_sync(all, sum, 24));
+    if (lane % 8 == 0) ((float *)&slot[turn][threadIdx.x / 32])[lane / 8] = sum;
     asm volatile("bar.sync %0, %1;" :: "r"(team + 1), "r"(32 * team_warps) : "memory");
     v = slot[turn][team * team_warps];
     #pragma unroll 1
@@ -150,46 +161,68 @@ __device__ inline float4 team_sum(float4 v, int team, int team_warps, int turn) 
 }
 
 /* One pass over dnormed, x and dx makes dx and the block's part of the column sums: of dweight, dbias, and dx as it is
-   stored. The operands stay as they were loaded and are widened twice, which halves their registers in bf16. */
-template <class T> __global__ void __launch_bounds__(MAX_THREADS, RESIDENT_WARPS<T> / MAX_WARPS)
+   stored. Outside of the tensors operands are 0, as are mean and rstd, and so are all terms of sums. */
+template <class T> __global__ void __launch_bounds__(32 * MAX_WARPS<T>, RESIDENT_WARPS<T> / MAX_WARPS<T>)
 layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x, const float *mean, const float *rstd,
                           const T *weight, int64_t rows, int C, float per_column, int team_warps, bool add) {
     constexpr int SIZE = Pack<T>::SIZE, PACKS = COLUMNS / SIZE;
-    extern __shared__ float team_total[];           /* (teams, 3 C) */
+    extern __shared__ uint4 staged[];               /* (warps, 2, 3, TOGETHER, PACKS, 32), then (teams, 3 C) floats */
     const int team_lanes = 32 * team_warps, teams = blockDim.x / team_lanes;
     const int team = threadIdx.x / team_lanes, lane = threadIdx.x % team_lanes;
     const int64_t step = (int64_t)gridDim.x * teams * TOGETHER;
     float dw[PACKS][SIZE] = {}, db[PACKS][SIZE] = {}, dx_total[PACKS][SIZE] = {};
-    int turn = 0;
-    for (int64_t row = (int64_t)(blockIdx.x * teams + team) * TOGETHER; row < rows; row += step, turn ^= 1) {
-        Pack<T> x_pack[TOGETHER][PACKS], dn_pack[TOGETHER][PACKS], dx_pack[TOGETHER][PACKS];
-        float mu[TOGETHER], scale[TOGETHER], sum[TOGETHER][2] = {};
+    int64_t row = (int64_t)(blockIdx.x * teams + team) * TOGETHER;
+
+    /* A thread reads only what it has copied itself: no barrier. */
+    float next_mu[TOGETHER], next_scale[TOGETHER];
+    Pack<T> *const own_staged = (Pack<T> *)staged + threadIdx.x / 32 * (32 * 2 * 3 * TOGETHER * PACKS) + threadIdx.x % 32;
+    const auto staged_pack = [&](int turn, int operand, int r, int j) {
+        return own_staged + turn * (32 * 3 * TOGETHER * PACKS) + ((operand * TOGETHER + r) * PACKS + j) * 32;
+    };
+    const auto load = [&](int64_t row, int turn) {
         #pragma unroll
         for (int r = 0; r < TOGETHER; r++) {
-            const bool own = row + r < rows;
+            const bool inside = row + r < rows;
             #pragma unroll
             for (int j = 0; j < PACKS; j++) {
                 const int c = (team_lanes * j + lane) * SIZE;
                 const int64_t at = (row + r) * C + c;
-                x_pack[r][j].bits = dn_pack[r][j].bits = dx_pack[r][j].bits = make_uint4(0, 0, 0, 0);
-                if (own && c < C) x_pack[r][j] = Pack<T>::load_once(x + at);
-                if (own && c < C) dn_pack[r][j] = Pack<T>::load_once(dnormed + at);
-                if (own && c < C && add) dx_pack[r][j] = Pack<T>::load(dx + at);
+                const bool own = inside && c < C;
+                cp_async_16(shared_address(staged_pack(turn, 0, r, j)), x + at, own);
+                cp_async_16(shared_address(staged_pack(turn, 1, r, j)), dnormed + at, own);
+                cp_async_16(shared_address(staged_pack(turn, 2, r, j)), dx + at, own && add);
             }
-            mu[r] = own ? mean[row + r] : 0;
-            scale[r] = own ? rstd[row + r] : 0;
+            next_mu[r] = inside ? mean[row + r] : 0;
+            next_scale[r] = inside ? rstd[row + r] : 0;
         }
+        cp_async_commit_group();
+    };
+    load(row, 0);
+    Pack<T> w_pack[PACKS];
+    #pragma unroll
+    for (int j = 0; j < PACKS; j++) {
+        const int c = (team_lanes * j + lane) * SIZE;
+        w_pack[j].bits = make_uint4(0, 0, 0, 0);
+        if (c < C) w_pack[j] = Pack<T>::load(weight + c);
+    }
+    for (int turn = 0; row < rows; row += step, turn ^= 1) {
+        float mu[TOGETHER], scale[TOGETHER], sum[TOGETHER][2] = {};
+        #pragma unroll
+        for (int r = 0; r < TOGETHER; r++) {
+            mu[r] = next_mu[r];
+            scale[r] = next_scale[r];
+        }
+        load(row + step, turn ^ 1);
+        cp_async_wait_group<1>();
         #pragma unroll
         for (int j = 0; j < PACKS; j++) {           /* sums of g = dnormed * weight, and of g (x - mean) */
-            const int c = (team_lanes * j + lane) * SIZE;
-            if (c >= C) continue;
             float w[SIZE];
-            Pack<T>::load(weight + c).to_float(w);
+            w_pack[j].to_float(w);
             #pragma unroll
             for (int r = 0; r < TOGETHER; r++) {
                 float value[SIZE], dn[SIZE];
-                x_pack[r][j].to_float(value);
-                dn_pack[r][j].to_float(dn);
+                staged_pack(turn, 0, r, j)->to_float(value);
+                staged_pack(turn, 1, r, j)->to_float(dn);
                 #pragma unroll
                 for (int k = 0; k < SIZE; k++) {
                     const float centred = value[k] - mu[r], g = dn[k] * w[k];
@@ -206,30 +239,30 @@ layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x,
         #pragma unroll
         for (int j = 0; j < PACKS; j++) {           /* dx = or += rstd (g - mean of g - normed * mean of g normed) */
             const int c = (team_lanes * j + lane) * SIZE;
-            if (c >= C) continue;
             float w[SIZE];
-            Pack<T>::load(weight + c).to_float(w);
+            w_pack[j].forget_floats();
+            w_pack[j].to_float(w);
             #pragma unroll
             for (int r = 0; r < TOGETHER; r++) {
-                if (row + r >= rows) continue;
                 const float of_one = -scale[r] * g_mean[r], of_x = -scale[r] * scale[r] * gx_mean[r];
                 float value[SIZE], dn[SIZE], to[SIZE];
-                x_pack[r][j].forget_floats();
-                dn_pack[r][j].forget_floats();
-                x_pack[r][j].to_float(value);
-                dn_pack[r][j].to_float(dn);
-                dx_pack[r][j].to_float(to);
+                staged_pack(turn, 0, r, j)->to_float(value);
+                staged_pack(turn, 1, r, j)->to_float(dn);
+                staged_pack(turn, 2, r, j)->to_float(to);
                 #pragma unroll
                 for (int k = 0; k < SIZE; k++)
                     to[k] += scale[r] * (dn[k] * w[k]) + ((value[k] - mu[r]) * of_x + of_one);
                 const Pack<T> rounded = Pack<T>::from_float(to);
-                rounded.store(dx + (row + r) * C + c);
+                if (c < C && row + r < rows) rounded.store(dx + (row + r) * C + c);
                 rounded.to_float(to);
                 #pragma unroll
                 for (int k = 0; k < SIZE; k++) dx_total[j][k] += to[k];
             }
         }
     }
+    cp_async_wait_all();
+    __syncthreads();                                /* the copies have ended: the memory is free for the sums */
+    float *const team_total = (float *)staged;
     #pragma unroll
     for (int j = 0; j < PACKS; j++) {
         const int c = (team_lanes * j + lane) * SIZE;
@@ -258,10 +291,11 @@ template <class T> static void backward_of_packs(Tensor dx, Tensor dweight, Tens
                                                  Tensor x, Tensor mean, Tensor rstd, Tensor weight,
                                                  Into dx_into, Into into) {
     const int64_t rows = tensor_rows(x), C = tensor_columns(x);
-    const int team_warps = (int)ceil_div(C, 32 * COLUMNS), teams = MAX_WARPS / team_warps, warps = teams * team_warps;
+    const int team_warps = (int)ceil_div(C, 32 * COLUMNS), teams = MAX_WARPS<T> / team_warps, warps = teams * team_warps;
     int64_t blocks = min((int64_t)132 * (RESIDENT_WARPS<T> / warps), ceil_div(rows, TOGETHER * teams));
     blocks = min(blocks, PARTIAL_COUNT / (3 * C));
-    LAUNCH(layernorm_backward_kernel<T>, (unsigned)blocks, 32 * warps, 3 * (size_t)(teams * C) * sizeof(float),
+    const int64_t sum_bytes = 3 * teams * C * (int64_t)sizeof(float), staged_bytes = 32 * warps * STAGED_BYTES<T>;
+    LAUNCH(layernorm_backward_kernel<T>, (unsigned)blocks, 32 * warps, max(sum_bytes, staged_bytes),
            partial_sums(blocks, dweight, dbias, dx_sum, into), (T *)dx.data, (const T *)dnormed.data, (const T *)x.data,
            (const float *)mean.data, (const float *)rstd.data, (const T *)weight.data, rows, (int)C, 1.0f / (float)C,
            team_warps, dx_into == ACCUMULATE);

@@ -1,5 +1,5 @@
-/* The end of a training step. Sums are made in two stages of a fixed shape, in double: 256 threads of 1056 blocks (8
-   for each SM of an H200, on any card), then the last of them over the 1056 partial sums: the same bits every time. */
+/* The end of a training step. Sums are made in two stages of a fixed shape, in double: 256 threads of up to 1056 blocks
+   (8 for each SM of an H200, on any card), then the last of them over the partial sums: the same bits every time. */
 #include <math.h>
 #include "partial_sums.cuh"
 extern "C" {
@@ -36,7 +36,7 @@ static __device__ Arrivals square_arrivals;
    reads a float. */
 static __global__ void __launch_bounds__(THREADS)
 square_sum_kernel(StepStats *stats, const float *grads, int64_t count, bool packs) {
-    const int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x, threads = (int64_t)SUM_BLOCKS * THREADS;
+    const int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x, threads = (int64_t)gridDim.x * THREADS;
     const int64_t whole = packs ? count / 4 : 0;
     double total[4] = {};
     #pragma unroll 4
@@ -51,7 +51,7 @@ square_sum_kernel(StepStats *stats, const float *grads, int64_t count, bool pack
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
     if (arrive(&square_arrivals, 1) < 0) return;
     double all = 0;
-    for (int i = threadIdx.x; i < SUM_BLOCKS; i += THREADS) all += __ldcg(&partial[i]);
+    for (unsigned i = threadIdx.x; i < gridDim.x; i += THREADS) all += __ldcg(&partial[i]);
     all = block_sum(all);
     if (threadIdx.x == 0) stats->square_sum += all;
 }
@@ -59,8 +59,9 @@ square_sum_kernel(StepStats *stats, const float *grads, int64_t count, bool pack
 void gradient_square_sum(StepStats *stats, Tensor grads) {
     REQUIRE(grads.data && grads.dtype == F32, "norm: gradients are %s, want f32", dtype_name(grads.dtype));
     op_begin("gradient norm", op_bytes(1, grads), 0);
-    LAUNCH(square_sum_kernel, SUM_BLOCKS, THREADS, 0, stats, (const float *)grads.data, tensor_count(grads),
-           (uintptr_t)grads.data % 16 == 0);
+    const int64_t count = tensor_count(grads), elements = 8192;         /* of a block: two times 4 loads of a thread */
+    LAUNCH(square_sum_kernel, (unsigned)max(min(ceil_div(count, elements), (int64_t)SUM_BLOCKS), (int64_t)1), THREADS, 0,
+           stats, (const float *)grads.data, count, (uintptr_t)grads.data % 16 == 0);
     op_end();
 }
 
