@@ -37,7 +37,6 @@ typedef struct {
     Schedule       schedule;
     int64_t        sequences;                   /* of an update */
     TrainStep      step;
-    int            batch_is_auto;               /* --batch auto chose settings.batch */
     const char    *from;                        /* checkpoint that gives model and weights; NULL = neither */
     char          *checkpoint;                  /* the same if a resume continues from it; NULL = the run begins */
     char          *changes;                     /* options that the resume changes; NULL = none */
@@ -68,7 +67,7 @@ static void prepare_run(Run *run) {
     run->config = model_config(s, run->from, &saved, bytes ? 256 : 50257);
     REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
             run->from ? run->from : "--vocab", run->config.V);
-    run->batch_is_auto = batch_choose(s, &run->config, TRAIN);
+    batch_choose(s, &run->config, TRAIN);
     run->sequences = settings_sequences(s, run->config.T, run->checkpoint != NULL);
     run->schedule = settings_schedule(s, run->options);
     if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt, run->config.V, &(int){0}));
@@ -83,9 +82,8 @@ static void print_banner(Run *run) {
     run->info = (RunInfo){
         .version = VERSION, .command = run->command, .out = run->dir.path, .data = corpus_text(corpus),
         .memory = memory_plan_text(&plan, &run->device), .attention = plan.attention, .device = &run->device,
-        .auto_batch = run->batch_is_auto ? s->batch : 0, .config = &run->config, .options = run->options,
-        .val_floor = corpus->val_floor, .validates = corpus->val != NULL, .steps = s->steps,
-        .log_every = s->log_every, .log_jsonl = s->log_jsonl };
+        .config = &run->config, .options = run->options, .val_floor = corpus->val_floor,
+        .validates = corpus->val != NULL, .steps = s->steps, .log_every = s->log_every, .log_jsonl = s->log_jsonl };
     report_banner(&run->info);
     if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes) {
         memory_plan_print(stdout, &plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);
@@ -258,8 +256,8 @@ static void report_skipped_step(Run *run, const TrainState *before, const StepSt
          last ? "; --resume --on-nan skip continues without this step" : "");
 }
 
-/* Whether a step has to be complete before the next one is issued: also the first, whose time --time-limit needs.
-   Otherwise that needs no result of it: the device itself applies no update after a bad one. */
+/* Whether the result of a step is read before the next step is issued, also the first, whose time --time-limit needs.
+   Otherwise the host runs one step ahead: the device applies no update after one that was not applied. */
 static int is_awaited(const Run *run, int64_t step) {
     const Settings *s = &run->settings;
     return run->step_ms == 0 || !run->optimizer.halts || run->save || step == s->steps || validation_due(run, step) ||
@@ -271,7 +269,7 @@ static void begin_step(Run *run, int under_way) {
     Optimizer *optimizer = &run->optimizer;
     const TrainState *state = &run->state;
     spike_detector_limits(&state->spikes, run->settings.skip_spikes, &optimizer->loss_limit, &optimizer->norm_limit);
-    choices_measuring = !run->settings.deterministic;       /* there every run makes the same choices, the defaults */
+    choices_measuring = !run->settings.deterministic;       /* --deterministic: the defaults */
     train_step(&run->step, state->sequences_seen + (uint64_t)(under_way * run->sequences),
                schedule_learning_rate(&run->schedule, state->step + under_way));
     choices_measuring = 0;
@@ -289,7 +287,7 @@ static void end_step(Run *run, int under_way) {
     state->step++;
     launch_note(state->step);
     StepResult result = spike_detector_update(&state->spikes, &update.stats);
-    if (result != APPLIED && under_way) {           /* again: another batch is in its activations, not applied either */
+    if (result != APPLIED && under_way) {           /* its activations are overwritten: repeat it */
         optimizer_result(&run->optimizer);
         train_step(&run->step, before.sequences_seen, learning_rate);
         optimizer_result(&run->optimizer);
@@ -309,12 +307,6 @@ static void end_step(Run *run, int under_way) {
     run->save |= update.stats.save > 0;
 }
 
-/* After the first step, which has measured. */
-static void keep_choices(void) {
-    choices_agree();
-    if (!comm_rank) choice_cache_save();
-}
-
 /* Returns why it stopped before the last step, or NULL. */
 static const char *train(Run *run) {
     const Settings *s = &run->settings;
@@ -325,7 +317,10 @@ static const char *train(Run *run) {
     run->stops = ranks_stops();
     while (state->step + under_way < s->steps && !(stop = ranks_stop(run->stops))) {
         begin_step(run, under_way++);
-        if (state->step == first && under_way == 1) keep_choices();
+        if (state->step == first && under_way == 1) {       /* the first step has measured */
+            choices_agree();
+            choice_cache_save();
+        }
         if (under_way > 1) end_step(run, --under_way);
         saver_poll(&run->saver);
         if (!is_awaited(run, state->step + 1)) continue;

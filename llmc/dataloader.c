@@ -229,7 +229,7 @@ void tokens_check(const Tokens *t, int V) {
     for (int64_t first = 0; first < t->count; first += BLOCK) {
         int count = t->count - first < BLOCK ? (int)(t->count - first) : BLOCK, i = 0, wrong = 0;
         read_tokens(t, first, count, block);
-        for (int k = 0; k < count; k++) wrong |= (uint32_t)block[k] >= (uint32_t)V;     /* in vectors */
+        for (int k = 0; k < count; k++) wrong |= (uint32_t)block[k] >= (uint32_t)V;     /* vectorised */
         if (!wrong) continue;
         while ((uint32_t)block[i] < (uint32_t)V) i++;
         const TokenFile *f = file_at(t, t->first + first + i);

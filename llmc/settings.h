@@ -27,7 +27,7 @@
       "only print the loss on --val-data, or else on all of --data") \
     X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), COMMAND, "only print text that starts with --prompt") \
     X(INTEGER, profile,       "0",       RANGE(0, 1000),     COMMAND, \
-      "only train N steps and print the time of every op; nothing is written; 20 is usual") \
+      "only print the time of every op, of N steps; nothing is written; 20 is usual") \
     X(TEXT,    config,        NULL,      ARGUMENT("FILE"),   COMMAND, \
       "read options from a file, such as DIR/settings.txt") \
     X(FLAG,    dry_run,       NULL,      NO_ARGUMENT,        COMMAND, "print settings and memory plan, and exit") \

@@ -351,14 +351,14 @@ close_test "--recompute changes no bit of the weights, and a resume keeps it"
 auto="$text --layers 1 --heads 1 --channels 16 --context 16 --batch auto"
 expect "train" "$gpt" $auto --total-batch 192 --steps 2 --out "$dir/auto"
 cp "$dir/expect.out" "$dir/auto.out"
-expect "the banner" grep -q "free, --batch auto is 12$" "$dir/auto.out"
+expect "it is printed" grep -qx -e "--batch auto -> 12" "$dir/auto.out"
 expect "settings.txt" grep -q "^batch = 12$" "$dir/auto/settings.txt"
 expect "resume" "$gpt" --resume "$dir/auto" --steps 3
 expect "keeps the number" grep -q "^batch = 12$" "$dir/auto/settings.txt"
 expect "evaluate" "$gpt" --eval "$dir/auto" --val-data "$dir/text/val.txt" --batch auto
 refuses "--total-batch 200: want a multiple of --batch x --context = 16" "$gpt" $auto --total-batch 200 --out none
 refuses "--batch 0: want an integer, 1 .. 1048576, or auto" "$gpt" $text --batch 0
-close_test "--batch auto divides the update, is in the banner, and a resume keeps the number"
+close_test "--batch auto divides the update, is printed, and a resume keeps the number"
 
 # ---- A leak: the model gets below the floor
 cp "$dir/text/val.txt" "$dir/leak.txt"

@@ -1,8 +1,8 @@
 #include "checkpoint.h"
+#include "../choice_cache.h"
 #include "../files.h"
 #include "../os.h"
 #include "../../kernels/check.h"
-#include "../../kernels/choices.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -319,15 +319,9 @@ const char *checkpoint_missing_file(const char *dir, int to_resume) {
 /* ---- Loading */
 
 void checkpoint_load_choices(const char *checkpoint) {
-    if (!has_file(checkpoint, CHOICES)) return;
     Path path = path_of(checkpoint, CHOICES);
-    FileMap map = file_map(path.text);
-    char *text = format_string("%.*s", (int)(map.size < CHOICES_TEXT_MAX ? map.size : 0),
-                               (const char *)map.bytes);
-    if (!choices_adopt(text, CHOICES_USED))
+    if (file_exists(path.text) && !choices_load(path.text, CHOICES_USED))
         printf("%s: of another device, driver or library: results differ by rounding\n", path.text);
-    free(text);
-    file_unmap(map);
 }
 
 void checkpoint_load_model(const char *checkpoint, GPT *model) {
