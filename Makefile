@@ -68,8 +68,8 @@ TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 include test/fuzz/fuzz.mk
 
-.PHONY: all train test test-kill test-roundtrip test-tasks lib example bench-attention bench-comm bench-scaling sanitize test-tokenizer bench-tokenizer reference reference-124M
-.PHONY: clean help
+.PHONY: all train test test-kill test-roundtrip test-tasks test-tokenizer lib example bench-attention bench-comm bench-ops
+.PHONY: bench-step bench-scaling bench-tokenizer sanitize reference reference-124M clean help
 all: $(BUILD)/train_gpt $(BUILD)/tokenize
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt && ln -sfn $(BUILD)/tokenize tokenize)
 	@echo "train_gpt is $<: $(WITH)"
@@ -96,7 +96,7 @@ $(SM90_O): $(BUILD)/%.o: %.cu $(BUILD)/settings
 
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
 	$(link) $(LIBS)
-$(BUILD)/tokenize: $(patsubst %,$(BUILD)/%.o,tokenize $(addprefix llmc/,bpe bpe_files bpe_train bpe_words files json options os shards texts) kernels/check)
+$(BUILD)/tokenize: $(patsubst %,$(BUILD)/%.o,data/tokenize $(addprefix llmc/,bpe bpe_files bpe_train bpe_words files json options os shards texts) kernels/check)
 	$(link)
 $(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o llmc/options.o llmc/os.o kernels/check.o)
 	$(link)
@@ -190,9 +190,18 @@ bench-attention: $(BUILD)/bench_attention
 $(BUILD)/bench_attention: $(BUILD)/test/bench_attention.o $(BUILD)/test/oracle.o $(OBJECTS)
 	$(link) $(LIBS)
 
+# Times every memory-bound op alone (kernels/README.md).
+bench-ops: $(BUILD)/bench_ops
+	$< $(BENCH)
+$(BUILD)/bench_ops: $(BUILD)/test/bench_ops.o $(OBJECTS)
+	$(link) $(LIBS)
+
 # Bandwidth of the collectives, one process per GPU (kernels/README.md).
 bench-comm: $(BUILD)/bench_comm
 	$< $(BENCH)
+# The training step of models of all sizes, beside PyTorch where it is installed (README): make bench-step DATA=...
+bench-step: all $(BUILD)/tales
+	TALES=$(BUILD)/tales scripts/bench_step.sh '$(or $(DATA),$(error bench-step: want DATA='token shards'))' $(BENCH)
 # The training step on several GPUs beside one (README): make bench-scaling DATA='dir/train_*.bin'
 bench-scaling: all $(BUILD)/bench_comm
 	scripts/bench_scaling.sh '$(or $(DATA),$(error bench-scaling: want DATA='token shards'))' $(BENCH)
@@ -218,7 +227,9 @@ help:
 	@echo "make lib             the kernels as a library ($(BUILD)/libtrain_gpt_kernels.a)"
 	@echo "make example         build and run an example program that uses the library"
 	@echo "make bench-attention time every attention (bf16: on a GPU)"
+	@echo "make bench-ops       time every memory-bound op alone"
 	@echo "make bench-comm      bandwidth of the collectives, one process per GPU"
+	@echo "make bench-step      the training step of models of all sizes, beside PyTorch (DATA='dir/train_*.bin')"
 	@echo "make bench-scaling   the training step on several GPUs beside one (DATA='dir/train_*.bin')"
 	@echo "make test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=$(PYTHON))"
 	@echo "make test-tasks      --task beside a computation by torch, item by item (PYTHON=$(PYTHON))"

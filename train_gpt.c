@@ -5,10 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/check.h"
+#include "kernels/choices.h"
 #include "kernels/comm.h"
 #include "kernels/device.h"
 #include "llmc/checkpoint/resume.h"
 #include "llmc/checkpoint/saver.h"
+#include "llmc/choice_cache.h"
 #include "llmc/evaluate.h"
 #include "llmc/files.h"
 #include "llmc/generate.h"
@@ -18,6 +20,7 @@
 #include "llmc/ranks.h"
 #include "llmc/settings.h"
 #include "llmc/tasks.h"
+#include "llmc/train_step.h"
 #include "llmc/warnings.h"
 
 typedef struct {
@@ -34,11 +37,13 @@ typedef struct {
     Optimizer      optimizer;
     Schedule       schedule;
     int64_t        sequences;                   /* of an update */
-    int32_t       *inputs, *targets;            /* of a micro-batch, on the host */
+    TrainStep      step;
     const char    *from;                        /* checkpoint that gives model and weights; NULL = neither */
     char          *checkpoint;                  /* the same if a resume continues from it; NULL = the run begins */
     char          *changes;                     /* options that the resume changes; NULL = none */
-    TrainState     state;
+    TrainState     state;                       /* after the steps that are complete */
+    double         step_ms, stops;              /* a recent maximum; ranks that want to stop */
+    int            save;                        /* whether a rank wants to save */
     RunDir         dir;                         /* --out */
     Report         report;
     Saver          saver;
@@ -86,6 +91,7 @@ static void prepare_run(Run *run) {
     tokenizer_check(run->tokenizer, run->config.V);
     REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes, or "
             "--tokenizer DIR", run->from ? run->from : "--vocab", run->config.V);
+    batch_choose(s, &run->config, TRAIN);
     run->sequences = settings_sequences(s, run->config.T, run->checkpoint != NULL);
     run->schedule = settings_schedule(s, run->options);
     if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt, run->config.V, &(int){0}));
@@ -103,8 +109,10 @@ static void print_banner(Run *run) {
         .config = &run->config, .options = run->options, .val_floor = corpus->val_floor,
         .validates = corpus->val != NULL, .steps = s->steps, .log_every = s->log_every, .log_jsonl = s->log_jsonl };
     report_banner(&run->info);
-    if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes)
+    if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes) {
         memory_plan_print(stdout, &plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);
+        recompute_plan_print(stdout, &run->config, s->attention, (int)s->batch);
+    }
     if (run->changes) printf("changed: %s\n", run->changes);
     if (s->dry_run && !comm_rank) warn_of_mistakes(&run->report, s, corpus, run->config.T, run->sequences);
 }
@@ -112,13 +120,16 @@ static void print_banner(Run *run) {
 /* Model, optimizer and batch, with the weights of a checkpoint or initial ones. */
 static void create_model(Run *run) {
     const Settings *s = &run->settings;
-    const size_t count = (size_t)s->batch * (size_t)run->config.T;
     corpus_check(&run->corpus, run->config.V);
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, TRAIN);
     optimizer_create(&run->optimizer, &run->gpt, settings_adamw(s));
-    run->inputs = host_alloc(count * sizeof *run->inputs, "a batch");
-    run->targets = host_alloc(count * sizeof *run->targets, "a batch");
+    run->optimizer.halts = !strcmp(s->on_nan, "stop") && s->skip_spikes == 0;
+    run->step = (TrainStep){ .model = &run->gpt, .optimizer = &run->optimizer, .tokens = run->corpus.train,
+                             .seed = (uint64_t)s->seed, .B = (int)s->batch, .sequences = run->sequences };
+    train_step_create(&run->step);
     run->state = (TrainState){ .val_loss = NAN, .val_step = -1 };
+    if (run->checkpoint) checkpoint_load_choices(run->checkpoint);
+    if (!s->deterministic) choice_cache_load();
     if (run->checkpoint) {
         run->state = resume_load(run->checkpoint, &run->gpt, &run->optimizer);
         printf("resumed from %s\n", run->checkpoint);
@@ -137,9 +148,8 @@ static void create_model(Run *run) {
 
 static int is_due(int64_t step, int64_t every) { return every && step % every == 0; }
 
-/* Whether this step wants a validation that it has not had. */
-static int validation_due(const Run *run) {
-    int64_t step = run->state.step;
+/* Whether a step wants a validation that it has not had. */
+static int validation_due(const Run *run, int64_t step) {
     return run->corpus.val && step > 0 && step != run->state.val_step &&
            (step == run->settings.steps || is_due(step, run->settings.val_every));
 }
@@ -174,7 +184,7 @@ static void require_no_leak(Run *run) {
 static void repeat_validation(Run *run) {
     validate(run);
     require_no_leak(run);
-    const char *stop = validation_due(run) ? ranks_stop(1) : NULL;
+    const char *stop = validation_due(run, run->state.step) ? ranks_stop(1) : NULL;
     REQUIRE(!stop || strncmp(stop, "--", 2), "%s: the validation of step %lld alone takes longer; want more time, or "
             "fewer --val-tokens", stop, (long long)run->state.step);
 }
@@ -185,7 +195,7 @@ static void repeat_validation(Run *run) {
 static void open_outputs(Run *run) {
     const Settings *s = &run->settings;
     const TrainState *state = &run->state;
-    int is_saved = run->checkpoint && !validation_due(run);
+    int is_saved = run->checkpoint && !validation_due(run, run->state.step);
     if (run->checkpoint && !is_saved) repeat_validation(run);
     char text[32];
     if (comm_rank) run->dir.path = NULL;        /* rank 0 writes for all */
@@ -236,6 +246,7 @@ static int use_checkpoint(Run *run) {
     Task task = {0};
     if (s->task)      task = task_read(s->task, path, run->tokenizer, &run->config);
     else if (s->eval) run->corpus.val = tokens_open_text(path, &format);
+    batch_choose(s, &run->config, EVALUATE);
     MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, EVALUATE);
     if (s->dry_run) {
         run->device = device_info();
@@ -277,33 +288,55 @@ static void report_skipped_step(Run *run, const TrainState *before, const StepSt
          last ? "; --resume --on-nan skip continues without this step" : "");
 }
 
-/* Forward and backward pass of every micro-batch of a step, and the update. */
-static StepStats train_step(Run *run, double learning_rate) {
+/* Whether the result of a step is read before the next step is issued, also the first, whose time --time-limit needs.
+   Otherwise the host runs one step ahead: the device applies no update after one that was not applied. */
+static int is_awaited(const Run *run, int64_t step) {
     const Settings *s = &run->settings;
-    TrainState *state = &run->state;
+    return run->step_ms == 0 || !run->optimizer.halts || run->save || step == s->steps || validation_due(run, step) ||
+           is_due(step, s->save_every) || is_due(step, s->sample_every);
+}
+
+/* under_way: steps after state that were issued. */
+static void begin_step(Run *run, int under_way) {
     Optimizer *optimizer = &run->optimizer;
-    const Tokens *train = run->corpus.train;
-    int B = (int)s->batch, T = run->config.T;
-    uint64_t seed = (uint64_t)s->seed, begin = state->sequences_seen, all = (uint64_t)run->sequences;
-    int64_t targets = tokens_train_targets(train, seed, begin, all, T), last = run->sequences / B / comm_size - 1;
-    float dloss = 1.0f / (float)targets;
-    gpt_set_batch(&run->gpt, B, T);
-    spike_detector_limits(&state->spikes, s->skip_spikes, &optimizer->loss_limit, &optimizer->norm_limit);
-    optimizer_begin(optimizer, learning_rate);
-    for (int64_t i = 0; i <= last; i++) {
-        uint64_t first = begin + (uint64_t)((i * comm_size + comm_rank) * B);      /* the ranks share a micro-step */
-        for (int b = 0; b < B; b++)
-            tokens_train_window(train, seed, first + (uint64_t)b, T, run->inputs + b * T, run->targets + b * T);
-        gpt_load(&run->gpt, run->inputs, run->targets);
-        gpt_forward(&run->gpt);
-        gpt_backward(&run->gpt, dloss, i ? ACCUMULATE : OVERWRITE, i < last ? NULL : optimizer_reduce, optimizer);
-        loss_add(optimizer->stats, run->gpt.acts.losses, dloss);
-    }
+    const TrainState *state = &run->state;
+    spike_detector_limits(&state->spikes, run->settings.skip_spikes, &optimizer->loss_limit, &optimizer->norm_limit);
+    choices_measuring = !run->settings.deterministic;       /* --deterministic: the defaults */
+    train_step(&run->step, state->sequences_seen + (uint64_t)(under_way * run->sequences),
+               schedule_learning_rate(&run->schedule, state->step + under_way));
+    choices_measuring = 0;
     report_health(&run->report);        /* while a GPU computes */
-    state->sequences_seen += all;
-    state->tokens += targets;
+}
+
+/* Waits for the step after state. under_way: steps after it that were issued. */
+static void end_step(Run *run, int under_way) {
+    TrainState *state = &run->state;
+    const TrainState before = *state;
+    double learning_rate = schedule_learning_rate(&run->schedule, state->step);
+    UpdateResult update = optimizer_result(&run->optimizer);
+    state->sequences_seen += (uint64_t)run->sequences;
+    state->tokens += train_step_targets(&run->step, before.sequences_seen);
     state->step++;
-    return optimizer_update(optimizer);
+    launch_note(state->step);
+    StepResult result = spike_detector_update(&state->spikes, &update.stats);
+    if (result != APPLIED && under_way) {           /* its activations are overwritten: repeat it */
+        optimizer_result(&run->optimizer);
+        train_step(&run->step, before.sequences_seen, learning_rate);
+        optimizer_result(&run->optimizer);
+    }
+    if (result != APPLIED) report_skipped_step(run, &before, &update.stats, result);
+    run->step_ms = fmax(update.ms, 0.9 * run->step_ms);
+    /* for the step under way and the next, the save under way and one more, and with several ranks for the two steps in
+       which they agree */
+    stop_reserve((comm_size > 1 ? 4.5e-3 : 2.5e-3) * run->step_ms + 2 * run->saver.seconds);
+    if (validation_due(run, state->step)) validate(run);
+    report_step(&run->report, &(StepReport){
+        .step = state->step, .tokens = state->tokens, .loss = update.stats.loss, .norm = update.stats.norm,
+        .learning_rate = learning_rate, .ms = update.ms, .comm_wait_ms = update.comm_wait_ms,
+        .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / update.ms,
+        .val_loss = val_loss_of(state) });
+    run->stops = validation_due(run, state->step) ? 1 : update.stats.stop;   /* due still: a stop has cut it short */
+    run->save |= update.stats.save > 0;
 }
 
 /* Returns why it stopped before the last step, or NULL. */
@@ -311,38 +344,29 @@ static const char *train(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
     const char *stop = NULL;
-    double step_ms = 0, stops = ranks_stops();
-    while (state->step < s->steps && !(stop = ranks_stop(stops))) {
-        const TrainState before = *state;
-        double learning_rate = schedule_learning_rate(&run->schedule, state->step);
-        double start = seconds_now(), waited_before = comm_waited_ms();
-        StepStats stats = train_step(run, learning_rate);
-        launch_note(state->step);
-        double ms = 1e3 * (seconds_now() - start), waited_ms = comm_waited_ms() - waited_before;
-        StepResult result = spike_detector_update(&state->spikes, &stats);
-        if (result != APPLIED) report_skipped_step(run, &before, &stats, result);
-        step_ms = fmax(ms, 0.9 * step_ms);
-        /* for the save under way and one more, and with several ranks for the step in which they agree */
-        stop_reserve((comm_size > 1 ? 2.5e-3 : 1.5e-3) * step_ms + 2 * run->saver.seconds);
-        if (validation_due(run)) validate(run);
-        report_step(&run->report, &(StepReport){
-            .step = state->step, .tokens = state->tokens, .loss = stats.loss, .norm = stats.norm,
-            .learning_rate = learning_rate, .ms = ms, .comm_wait_ms = waited_ms,
-            .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / ms, .val_loss = val_loss_of(state) });
-        int last = state->step == s->steps;
-        stops = validation_due(run) ? 1 : stats.stop;       /* due still: a stop has cut it short */
-        if (stats.save > 0 || last || is_due(state->step, s->save_every)) saver_save(&run->saver, state);
-        if (s->sample_every && (last || is_due(state->step, s->sample_every))) {
-            report_line(stdout, "step %lld: a sample", (long long)state->step);
-            launch_busy(1);
-            print_sample(&run->gpt, run->tokenizer, s, &run->report, state->step);
-            launch_busy(0);
+    const int64_t first = state->step;
+    int under_way = 0;
+    run->stops = ranks_stops();
+    while (state->step + under_way < s->steps && !(stop = ranks_stop(run->stops))) {
+        begin_step(run, under_way++);
+        if (state->step == first && under_way == 1) {       /* the first step has measured */
+            choices_agree();
+            choice_cache_save();
         }
+        if (under_way > 1) end_step(run, --under_way);
         saver_poll(&run->saver);
+        if (!is_awaited(run, state->step + 1)) continue;
+        end_step(run, --under_way);
+        int last = state->step == s->steps;
+        if (run->save || last || is_due(state->step, s->save_every)) saver_save(&run->saver, state);
+        run->save = 0;
+        if (s->sample_every && (last || is_due(state->step, s->sample_every)))
+            print_sample(&run->gpt, run->tokenizer, s, &run->report, state->step);
         require_no_leak(run);
     }
+    if (under_way) end_step(run, 0);
     if (run->saver.saved_step != state->step) saver_save(&run->saver, state);
-    if (validation_due(run)) stop = ranks_stop(1);      /* it was cut short */
+    if (validation_due(run, state->step)) stop = ranks_stop(1);      /* it was cut short */
     return stop;
 }
 
@@ -369,7 +393,11 @@ int main(int argc, char **argv) {
     create_model(&run);
     const char *stop = ranks_stop(ranks_stops());
     int code = EXIT_TRY_AGAIN;
-    if (stop) {
+    if (s->profile) {
+        choices_measuring = !s->deterministic;      /* as in training: the profile is of the GEMMs that it uses */
+        train_step_profile(&run.step, run.state.sequences_seen, s->lr, s->profile);
+        code = stdio_flush();
+    } else if (stop) {
         printf("%s: before the first step, nothing was written; the same command with --resume %s\n", stop,
                run.checkpoint ? "continues" : "begins");
     } else {

@@ -75,7 +75,7 @@ void check_residual_layernorm(Tensor sum, Tensor normed, Tensor mean, Tensor rst
     }
 }
 
-void check_layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed,
+void check_layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,
                               Tensor x, Tensor mean, Tensor rstd, Tensor weight) {
     const char *op = "layernorm backward";
     check_float(op, "x", x, 2);
@@ -90,6 +90,7 @@ void check_layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dn
     check_tensor(op, "weight", weight, x.dtype, 1, C);
     check_tensor(op, "dweight", dweight, F32, 1, C);
     check_tensor(op, "dbias", dbias, F32, 1, C);
+    if (dx_sum.data) check_tensor(op, "dx_sum", dx_sum, F32, 1, C);
 }
 
 void check_gelu(const char *op, Tensor y, Tensor x) {
@@ -99,19 +100,24 @@ void check_gelu(const char *op, Tensor y, Tensor x) {
     check_packed(op, "y", y);
 }
 
+void check_gelu_backward(Tensor dx, Tensor dy, Tensor x, Tensor dx_sum) {
+    const char *op = "gelu backward";
+    check_gelu(op, dx, x);
+    check_gelu(op, dy, x);
+    if (dx_sum.data) check_tensor(op, "dx_sum", dx_sum, F32, 1, tensor_columns(x));
+}
+
 void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V) {
     const char *op = "softmax";
     check_float(op, "logits", logits, 2);
-    check_tensor(op, "logits", logits, F32, 2, logits.dim[0], logits.dim[1]);
+    check_tensor(op, "logits", logits, logits.dtype, 2, logits.dim[0], logits.dim[1]);
     check_per_row(op, "losses", losses, F32, logits);
     check_per_row(op, "targets", targets, I32, logits);
     REQUIRE(V >= 1 && V <= logits.dim[1], "softmax: V is %d, want 1 .. %lld, the columns of logits", V,
             (long long)logits.dim[1]);
     if (!dlogits.data) return;
-    check_float(op, "dlogits", dlogits, 2);
-    check_like(op, "dlogits", dlogits, dlogits.dtype, logits, logits.dim[1]);
-    REQUIRE(dlogits.data == logits.data &&
-            (size_t)dlogits.pitch * dtype_bytes(dlogits.dtype) == (size_t)logits.pitch * dtype_bytes(F32),
+    check_like(op, "dlogits", dlogits, logits.dtype, logits, logits.dim[1]);
+    REQUIRE(dlogits.data == logits.data && dlogits.pitch == logits.pitch,
             "softmax: dlogits is other memory than logits, want the same");
 }
 
@@ -133,4 +139,10 @@ void check_convert(Tensor to, Tensor from) {
     check_packed("convert", "to", to);
     REQUIRE(tensor_count(to) == tensor_count(from), "convert: to has %lld elements, want %lld as in from",
             (long long)tensor_count(to), (long long)tensor_count(from));
+}
+
+void check_fill(Tensor t) {
+    check_float("fill", "t", t, 1);
+    check_packed("fill", "t", t);
+    check_like("fill", "t", t, F32, t, tensor_columns(t));
 }

@@ -25,11 +25,13 @@ void check_float(const char *op, const char *name, Tensor t, int min_ndim);
 void check_embedding(const char *op, Tensor x, Tensor tokens, Tensor wte, Tensor wpe);
 void check_residual_layernorm(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
                               Tensor x, Tensor branch, Tensor weight, Tensor bias);
-void check_layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed,
+void check_layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,
                               Tensor x, Tensor mean, Tensor rstd, Tensor weight);
 void check_gelu(const char *op, Tensor y, Tensor x);
+void check_gelu_backward(Tensor dx, Tensor dy, Tensor x, Tensor dx_sum);
 void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V);
 void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad);
 void check_convert(Tensor to, Tensor from);
+void check_fill(Tensor t);
 
 #endif

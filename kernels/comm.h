@@ -26,7 +26,9 @@ CommOp comm_all_reduce    (Tensor t);   /* F32, F64: t = sum over ranks, the sam
 CommOp comm_reduce_scatter(Tensor t);   /* F32, F64: slice comm_rank of t = its sum, the others keep their values */
 CommOp comm_all_gather    (Tensor t);   /* any type: slice r of t = slice r of rank r; slices are count / comm_size */
 void   comm_wait(CommOp op);            /* compute issued from here on sees the results of op and of all before it */
-double comm_waited_ms(void);            /* in which compute stood still in comm_wait, in all; waits complete so far */
+typedef struct { int64_t count; double ms; } CommWaits;
+CommWaits comm_waits(void);             /* the calls of comm_wait so far */
+double comm_waited_ms(CommWaits waits); /* that compute has waited in those of them that are complete */
 
 /* For a watchdog, from any thread: */
 

@@ -49,6 +49,32 @@ void  device_zero(void *device, size_t bytes);
    where it cannot be locked. unpin before it is freed. */
 void  device_pin(void *host, size_t bytes);
 void  device_unpin(void *host);
+/* Page-locked host memory, zeroed, for asynchronous copies. The host may write it (after an upload) or read it (after a
+   download) when it has waited for a mark made after the copy. An upload from pageable memory has read all bytes when
+   it returns. */
+void *device_host_alloc(size_t bytes, const char *what);
+void  device_host_free(void *host);
+void  device_upload_async(void *device, const void *host, size_t bytes);
+void  device_download_async(void *host, const void *device, size_t bytes);
+/* A point between the work issued before and after it (a CUDA event); {0} = not set, which counts as reached. */
+typedef struct { void *event; double seconds; } DeviceMark;
+void   device_mark(DeviceMark *mark);                   /* sets it, also again */
+void   device_wait_mark(const DeviceMark *mark);
+double device_mark_ms(const DeviceMark *from, const DeviceMark *to);   /* from one to the other; waits for both */
+void   device_mark_free(DeviceMark *mark);
+/* Work that is issued repeatedly with the same operands, as a CUDA graph: one launch.
+       if (device_graph_begin(&graph, key)) { ... issue the work ... }
+       device_graph_end(&graph);
+   key: a number passed by value that may change. A call is recorded when the one before it had the same key: ops
+   allocate in their first call. One key's recording is kept; calls with another one issue their work as usual, as do
+   all with several ranks (collectives use events of another stream) and on the CPU. Same work, same bits. */
+typedef struct { void *executable; double key, last_key; int calls, mode; } DeviceGraph;
+int    device_graph_begin(DeviceGraph *graph, double key);
+void   device_graph_end(DeviceGraph *graph);
+void   device_graph_free(DeviceGraph *graph);
+/* A named range of host calls for Nsight Systems (NVTX); ranges nest. */
+void   device_range_begin(const char *name);
+void   device_range_end(void);
 /* For a program that uses the kernels as a library: the cudaStream_t on which all work is issued from now on; NULL =
    the backend's own. The CPU ignores it. */
 void  device_use_stream(void *stream);

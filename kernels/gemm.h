@@ -1,7 +1,7 @@
 /* kernels/gemm.h - Matrix multiplication c = or += a b + bias, and column sums: the parts of a linear layer.
    Implemented by kernels/cpu/gemm_own.c or gemm_cblas.c, and by kernels/cuda/gemm.c (cuBLASLt). Sums are made in f32,
-   without TF32. The same operands give the same bits, whatever the number of threads. Called from one host thread at
-   a time. */
+   without TF32. The same operands give the same bits, whatever the number of threads; on a GPU with the same choice of
+   an algorithm for the shape (choices.h). Called from one host thread at a time. */
 #ifndef KERNELS_GEMM_H
 #define KERNELS_GEMM_H
 #include "tensor.h"
@@ -27,7 +27,11 @@ typedef struct {
 
 void gemm(Gemm g);
 
-const char *gemm_name(void);    /* "OpenBLAS 0.3.21", "train_gpt", "cuBLASLt" */
+/* pre_gelu = a b + bias, out = gelu(pre_gelu) (gelu.h), in one kernel where that is measured to be faster. Both are
+   packed, (M,N) in dtype; g.c is pre_gelu.data. The values between GEMM and GELU may be rounded to dtype. */
+void gemm_gelu(Gemm g, Tensor out, Tensor pre_gelu);
+
+const char *gemm_name(void);    /* "OpenBLAS 0.3.21", "train_gpt", "cuBLASLt 13.1.0" */
 
 /* sum (columns) F32 = or += the sums of t's columns. */
 void column_sums(Tensor sum, Tensor t, Into into);

@@ -9,8 +9,10 @@
 void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
                                 Tensor x, Tensor branch, Tensor weight, Tensor bias);
 
-/* dx = or += ; dweight, dbias F32 = or += . x is the input of the normalisation (sum in the forward pass). */
-void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed,
-                        Tensor x, Tensor mean, Tensor rstd, Tensor weight, Into dx_into, Into dweight_into);
+/* dx = or += ; dweight, dbias, dx_sum (C) F32 = or += . x is the input of the normalisation (sum in the forward pass).
+   dx_sum gets the column sums of dx as the call leaves it: the bias gradient of the linear layer before, whose dout
+   dx is. Absent dx_sum: not computed. */
+void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,
+                        Tensor x, Tensor mean, Tensor rstd, Tensor weight, Into dx_into, Into into);
 
 #endif

@@ -3,14 +3,15 @@
 #include "check_ops.h"
 #include "gelu.h"
 #include "gemm.h"
+#include "profile.h"
 
 /* c = or += a b + bias; COLUMN_MAJOR: the tensor is the transpose of the operand. */
-static void multiply(Tensor c, Tensor a, Layout a_layout, Tensor b, Layout b_layout, Tensor bias, Into into) {
-    gemm((Gemm){
+static Gemm gemm_of(Tensor c, Tensor a, Layout a_layout, Tensor b, Layout b_layout, Tensor bias, Into into) {
+    return (Gemm){
         .M = tensor_rows(c), .N = tensor_columns(c), .K = a_layout == ROW_MAJOR ? tensor_columns(a) : tensor_rows(a),
         .dtype = a.dtype, .a = { a.data, a.pitch, a_layout }, .b = { b.data, b.pitch, b_layout }, .bias = bias.data,
         .c = c.data, .c_dtype = c.dtype, .c_pitch = c.pitch, .into = into
-    });
+    };
 }
 
 void matmul_forward(Tensor out, Tensor pre_gelu, Tensor x, Tensor weight, Tensor bias) {
@@ -22,14 +23,22 @@ void matmul_forward(Tensor out, Tensor pre_gelu, Tensor x, Tensor weight, Tensor
     check_like(op, "out", out, is_f32 ? F32 : x.dtype, x, N);
     check_tensor(op, "weight", weight, x.dtype, 2, N, K);
     if (bias.data) check_tensor(op, "bias", bias, x.dtype, 1, N);
-    if (pre_gelu.data) check_like(op, "pre_gelu", pre_gelu, x.dtype, x, N);
+    if (pre_gelu.data) {
+        check_like(op, "pre_gelu", pre_gelu, x.dtype, x, N);
+        check_packed(op, "pre_gelu", pre_gelu);
+        check_packed(op, "out", out);
+    }
 
-    multiply(pre_gelu.data ? pre_gelu : out, x, ROW_MAJOR, weight, COLUMN_MAJOR, bias, OVERWRITE);
-    if (pre_gelu.data) gelu_forward(out, pre_gelu);
+    const double flop = 2.0 * (double)(tensor_count(x) * N);
+    op_begin(pre_gelu.data ? "matmul + gelu" : "matmul", op_bytes(5, x, weight, bias, pre_gelu, out), flop);
+    const Gemm g = gemm_of(pre_gelu.data ? pre_gelu : out, x, ROW_MAJOR, weight, COLUMN_MAJOR, bias, OVERWRITE);
+    if (pre_gelu.data) gemm_gelu(g, out, pre_gelu);
+    else               gemm(g);
+    op_end();
 }
 
-void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dout, Tensor x, Tensor x_pre_gelu, Tensor weight,
-                     Into dweight_into) {
+void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_bias, Tensor dout, Tensor x, Tensor x_pre_gelu,
+                     Tensor weight, Into into) {
     const char *op = "matmul backward";
     check_float(op, "dout", dout, 2);
     check_float(op, "x", x, 2);
@@ -39,10 +48,22 @@ void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dout, Tenso
     check_tensor(op, "dweight", dweight, F32, 2, N, K);
     if (dx.data) check_like(op, "dx", dx, x.dtype, x, K);
     if (dbias.data) check_tensor(op, "dbias", dbias, F32, 1, N);
-    if (x_pre_gelu.data) check_like(op, "x_pre_gelu", x_pre_gelu, x.dtype, x, K);
+    if (x_pre_gelu.data) {
+        check_like(op, "x_pre_gelu", x_pre_gelu, x.dtype, x, K);
+        check_packed(op, "x_pre_gelu", x_pre_gelu);
+        check_packed(op, "dx", dx);
+    }
+    if (dx_bias.data) check_tensor(op, "dx_bias", dx_bias, F32, 1, K);
+    REQUIRE(!dx_bias.data || (dx.data && x_pre_gelu.data), "%s: dx_bias without dx or x_pre_gelu, want both", op);
 
-    if (dbias.data) column_sums(dbias, dout, dweight_into);
-    if (dx.data) multiply(dx, dout, ROW_MAJOR, weight, ROW_MAJOR, ABSENT, OVERWRITE);
-    if (dx.data && x_pre_gelu.data) gelu_backward(dx, dx, x_pre_gelu);
-    multiply(dweight, dout, COLUMN_MAJOR, x, ROW_MAJOR, ABSENT, dweight_into);
+    const double flop = 2.0 * (double)(tensor_count(x) * N);
+    if (dbias.data) column_sums(dbias, dout, into);
+    op_begin("matmul dweight", op_bytes(into == ACCUMULATE ? 4 : 3, dout, x, dweight, dweight), flop);
+    gemm(gemm_of(dweight, dout, COLUMN_MAJOR, x, ROW_MAJOR, ABSENT, into));         /* before dx, which may be x */
+    op_end();
+    if (!dx.data) return;
+    op_begin("matmul dx", op_bytes(3, dout, weight, dx), flop);
+    gemm(gemm_of(dx, dout, ROW_MAJOR, weight, ROW_MAJOR, ABSENT, OVERWRITE));
+    op_end();
+    if (x_pre_gelu.data) gelu_backward(dx, dx, x_pre_gelu, dx_bias, into);
 }

@@ -1,6 +1,6 @@
 /* kernels/matmul.h - Linear layer, optionally followed or preceded by a GELU. out, pre_gelu, dout (B,T,N);
-   x, x_pre_gelu, dx (B,T,K); weight (N,K); bias (N); dweight (N,K), dbias (N) F32. Any pitch; operands of a GELU are
-   packed. */
+   x, x_pre_gelu, dx (B,T,K); weight (N,K); bias (N); dweight (N,K), dbias (N), dx_bias (K) F32. Any pitch; operands of
+   a GELU are packed. */
 #ifndef KERNELS_MATMUL_H
 #define KERNELS_MATMUL_H
 #include "tensor.h"
@@ -10,8 +10,10 @@
 void matmul_forward(Tensor out, Tensor pre_gelu, Tensor x, Tensor weight, Tensor bias);
 
 /* dx = dout weight; dweight = or += dout^T x; dbias = or += column sums of dout. Absent dx or dbias: not computed.
-   Where x_pre_gelu is present (x = gelu(x_pre_gelu)): dx = (dout weight) * gelu'(x_pre_gelu), its gradient. */
-void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dout, Tensor x, Tensor x_pre_gelu, Tensor weight,
-                     Into dweight_into);
+   dx may be the same memory as x.
+   Where x_pre_gelu is present (x = gelu(x_pre_gelu)): dx = (dout weight) * gelu'(x_pre_gelu), its gradient, and
+   dx_bias = or += column sums of dx, the gradient of the bias that made x_pre_gelu; absent dx_bias: not computed. */
+void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_bias, Tensor dout, Tensor x, Tensor x_pre_gelu,
+                     Tensor weight, Into into);
 
 #endif

@@ -4,7 +4,7 @@
 #define KERNELS_PHILOX_H
 #include <stdint.h>
 
-#ifdef __CUDACC__
+#ifdef __CUDACC__         /* also for kernels/normal.h */
 #define PHILOX_FUNCTION __host__ __device__ static inline
 #else
 #define PHILOX_FUNCTION static inline
@@ -28,5 +28,4 @@ PHILOX_FUNCTION Random128 philox4x32(Random128 counter, uint64_t key) {
     return counter;
 }
 
-#undef PHILOX_FUNCTION
 #endif

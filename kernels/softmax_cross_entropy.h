@@ -7,8 +7,8 @@
    dlogits (R,Vp) = dloss * (softmax(logits) - one at target), 0 where the target is -1.
    targets (R) I32 in [-1, V): another one fails on the CPU, on the GPU its loss is NaN. Columns >= V are padding:
    excluded from the softmax, gradient zero.
-   logits (R,Vp) F32 are overwritten. dlogits is F32 or BF16 and takes their place: the same address, the same pitch in
-   bytes. dlogits.data NULL: losses only; dlogits.dtype, that of the model, still selects the precision of exp. */
+   logits (R,Vp) F32 or BF16 are overwritten; exponentials and sums are made in f32. dlogits is logits (the same memory,
+   type and pitch), or absent: losses only. */
 void softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V, float dloss);
 
 #endif

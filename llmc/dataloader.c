@@ -250,10 +250,11 @@ void tokens_check(const Tokens *t, int V) {
     int32_t block[BLOCK];
     if (t->width < 4 && V >= 1 << 8 * t->width) return;     /* every value of the type is an id */
     for (int64_t first = 0; first < t->count; first += BLOCK) {
-        int count = t->count - first < BLOCK ? (int)(t->count - first) : BLOCK, i = 0;
+        int count = t->count - first < BLOCK ? (int)(t->count - first) : BLOCK, i = 0, wrong = 0;
         read_tokens(t, first, count, block);
-        while (i < count && (uint32_t)block[i] < (uint32_t)V) i++;
-        if (i == count) continue;
+        for (int k = 0; k < count; k++) wrong |= (uint32_t)block[k] >= (uint32_t)V;     /* vectorised */
+        if (!wrong) continue;
+        while ((uint32_t)block[i] < (uint32_t)V) i++;
         const TokenFile *f = file_at(t, t->first + first + i);
         fail("%s: token %lld is id %u, want below %d, the vocabulary", f->name,
              (long long)(t->first + first + i - f->first), (uint32_t)block[i], V);

@@ -36,7 +36,7 @@ int64_t tokens_count(const Tokens *tokens);
 int     tokens_are_bytes(const Tokens *tokens);          /* a text: V = 256, a token is a byte */
 int     tokens_are_text(const Tokens *tokens);           /* bytes, or tokens made of a text by tokens_open_text */
 
-/* Fails with file and position when an id is >= V. Reads the whole stream once (4 GB/s or so). */
+/* Fails with file and position when an id is >= V. Reads the whole stream once. */
 void tokens_check(const Tokens *tokens, int V);
 
 /* A hash of the count and of 1024 samples of 16 tokens (all tokens of a short stream), to recognise other data of the

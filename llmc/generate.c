@@ -1,4 +1,5 @@
 #include "generate.h"
+#include "launch.h"
 #include "os.h"
 #include <math.h>
 #include <stdlib.h>
@@ -87,6 +88,8 @@ void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *re
     char *text = NULL;
     size_t size;
     if (comm_rank) return;
+    if (step) report_line(stdout, "step %lld: a sample", (long long)step);
+    launch_busy(1);             /* other ranks wait */
     FILE *copy = open_memstream(&text, &size);
     REQUIRE(copy, "out of memory: a sample");
     sample_text(model, tokenizer, &(Sample){ .prompt = s->prompt, .count = (int)s->sample_tokens, .copy = copy,
@@ -94,4 +97,5 @@ void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *re
     fclose(copy);
     report_sample(report, step, text, size);
     free(text);
+    launch_busy(0);
 }

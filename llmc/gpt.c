@@ -7,9 +7,12 @@
 #include "../kernels/comm.h"
 #include "../kernels/device.h"
 #include "../kernels/embedding.h"
+#include "../kernels/fill.h"
+#include "../kernels/gelu.h"
 #include "../kernels/head.h"
 #include "../kernels/layernorm.h"
 #include "../kernels/matmul.h"
+#include "../kernels/profile.h"
 #include "os.h"
 #include "random.h"
 
@@ -116,21 +119,67 @@ size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
     return bytes;
 }
 
-typedef enum { KEPT, OPAQUE, WORKSPACE, BACKWARD } ActKind;
+/* The phases of a micro-step, in the order of time. A block goes through QKV, ATTENTION and MLP; in the backward pass
+   through RECOMPUTATION (its forward pass, with RECOMPUTE_BLOCK), D_MLP, D_ATTENTION and D_QKV. */
+enum {
+    QKV           = 1 << 0,   /* ln1 and qkv */
+    ATTENTION     = 1 << 1,   /* with its projection */
+    MLP           = 1 << 2,   /* with ln2 */
+    FINAL         = 1 << 3,   /* lnf */
+    HEAD          = 1 << 4,   /* head_loss */
+    D_FINAL       = 1 << 5,
+    RECOMPUTATION = 1 << 6,
+    D_MLP         = 1 << 7,
+    D_ATTENTION   = 1 << 8,
+    D_QKV         = 1 << 9,
+    FORWARD       = QKV | ATTENTION | MLP | FINAL | HEAD,
+    ALL           = (1 << 10) - 1,
+    KEPT          = 0,        /* memory of its own */
+    SAME          = 1 << 10
+};
+enum { NEVER = RECOMPUTE_BLOCK + 1 };
 
-static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name, Tensor shape, ActKind kind) {
-    if (kind == BACKWARD && m->purpose == EVALUATE) return;
-    int watched = kind == KEPT && shape.dtype != I32;
-    tensor_table_add(&m->acts.table, prefix, name, shape, (TensorEntry){ .field = field, .watched = watched });
-    if (kind == WORKSPACE || kind == BACKWARD) m->acts.workspace_bytes += tensor_bytes(shape);
+static int is_shared(const GPT *m, int dropped) {
+    return m->purpose == EVALUATE || (int)m->config.recompute >= dropped;
 }
 
-/* Rows of logits in a chunk of the head: 512 MiB, in whole tiles of a GEMM. Each chunk reads and writes all of dwte: 13
-   chunks of 2560 rows for GPT-2's vocabulary and 32768 tokens move 4 GB, 1 ms of a step. */
-static int64_t head_chunk(const GPTConfig *config, int B, int T) {
-    int64_t rows = (INT64_C(512) << 20) / 4 / config->Vp / 128 * 128;
-    if (rows < 128) rows = 128;
-    return rows < (int64_t)B * T ? rows : (int64_t)B * T;
+/* Of a tensor that the blocks share: what RECOMPUTATION writes is kept until the phase that reads it. */
+static unsigned block_phases(const GPT *m, unsigned phases) {
+    if (m->config.recompute < RECOMPUTE_BLOCK) return phases;
+    if (phases & D_QKV) phases |= D_ATTENTION;
+    if (phases & D_ATTENTION) phases |= D_MLP;
+    return phases & D_MLP ? phases | RECOMPUTATION : phases;
+}
+
+static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name, Tensor shape, unsigned phases) {
+    TensorTable *table = &m->acts.table;
+    if (m->purpose == EVALUATE && phases != KEPT && !(phases &= FORWARD)) return;
+    if (phases == SAME) table->entry[table->count - 1].watched = 0;        /* its value does not last */
+    tensor_table_add(table, prefix, name, shape, (TensorEntry){
+        .field = field, .watched = phases == KEPT && shape.dtype != I32, .same = phases == SAME,
+        .phases = phases == SAME ? 0 : phases });
+}
+
+/* Block 0 has the tensors that all blocks share. */
+static void add_block_act(GPT *m, int l, Tensor *field, const char *prefix, const char *name, Tensor shape, int dropped,
+                          unsigned phases) {
+    if (!is_shared(m, dropped)) add_act(m, field, prefix, name, shape, phases == SAME ? SAME : KEPT);
+    else if (l == 0) add_act(m, field, prefix, name, shape, block_phases(m, phases));
+}
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Rows of logits in a chunk of the head: as few chunks of up to 512 MiB as possible, since each reads and writes all of
+   dwte (309 MB at 124M), of equal size in whole tiles of a GEMM. For GPT-2's vocabulary in bf16, 65536 rows are 12
+   chunks of 5120 and one of 4096; 16384 are 4 of 4096. Two rows of bf16, at least, hold one of f32 logits. allocated:
+   a smaller batch can want a larger chunk, 5120 rows one of 5120 where 6144 had two of 3072; 0 = nothing yet. */
+static int64_t head_chunk(const GPTConfig *config, int B, int T, int64_t allocated) {
+    const int64_t rows = (int64_t)B * T, tile = 128, row_bytes = config->Vp * (int64_t)dtype_bytes(config->dtype);
+    int64_t max = (INT64_C(512) << 20) / row_bytes / tile * tile;
+    if (max < tile) max = tile;
+    if (allocated && max > allocated) max = allocated;
+    const int64_t chunk = ceil_div(ceil_div(rows, ceil_div(rows, max)), tile) * tile;
+    return chunk < rows ? chunk : rows < 2 ? 2 : rows;
 }
 
 /* Chooses the attention and sets the shapes of the activations, without addresses, for B sequences of T tokens. */
@@ -143,26 +192,38 @@ static void acts_layout(GPT *m, int batch, int tokens) {
                                .deterministic = config->deterministic, .dqkv_into = OVERWRITE };
     m->attention = attention_pick(m->attention_name, &m->spec);
 
-    int64_t chunk = head_chunk(config, batch, tokens);
+    int64_t chunk = head_chunk(config, batch, tokens, m->chunk);
     int64_t kept = (int64_t)(m->attention->kept_bytes(&m->spec) + 3) / 4;
     int64_t work = (int64_t)(m->attention->workspace_bytes(&m->spec) + 3) / 4;
-    int blocks = m->purpose == TRAIN ? config->L : 1;
     const DType ACT = config->dtype;
     char prefix[40] = "";
     if (!m->acts.block) m->acts.block = host_alloc((size_t)config->L * sizeof *m->acts.block, "the table of blocks");
-    tensor_table_free(&m->acts.table);
-    m->acts.workspace_bytes = 0;
-#define ADD(field, shape, dtype, kind) \
-    add_act(m, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), kind);
-    for (int l = 0; l < blocks; l++) {
+#define ADD(field, shape, dtype, dropped, phases) \
+    add_block_act(m, l, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), dropped, phases);
+    for (int l = 0; l < config->L; l++) {
         BlockActs *a = &m->acts.block[l];
         snprintf(prefix, sizeof prefix, "h.%d.", l);
         BLOCK_ACTS(ADD)
     }
+#undef ADD
+#define ADD(field, shape, dtype, phases) \
+    add_act(m, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), (phases) & ~unused);
     Acts *a = &m->acts;
+    const unsigned unused = config->recompute < RECOMPUTE_BLOCK ? RECOMPUTATION : 0;
     *prefix = '\0';
     MODEL_ACTS(ADD)
 #undef ADD
+    size_t own_bytes = m->acts.table.bytes;
+    tensor_table_overlap(&m->acts.table);
+    m->acts.workspace_bytes = m->acts.table.bytes - own_bytes;
+}
+
+/* Gives the other blocks the tensors that block 0 has for all. */
+static void share_acts(GPT *m) {
+#define SHARE(field, shape, dtype, dropped, phases) \
+    if (is_shared(m, dropped)) m->acts.block[l].field = m->acts.block[0].field;
+    for (int l = 1; l < m->config.L; l++) { BLOCK_ACTS(SHARE) }
+#undef SHARE
 }
 
 static void acts_free(Acts *acts) {
@@ -180,6 +241,14 @@ size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int 
     *attention_name = m.attention->name;
     acts_free(&m.acts);
     return bytes;
+}
+
+void gpt_recompute_cost(const GPTConfig *config, int B, int T, double *bytes, double *flop) {
+    const double tokens = (double)B * T, C = config->C, element = (double)dtype_bytes(config->dtype);
+    const double widths[] = { [RECOMPUTE_NONE] = 0, [RECOMPUTE_GELU] = 4, [RECOMPUTE_LAYERNORM] = 4 + 1 + 1,
+                              [RECOMPUTE_BLOCK] = 0 };     /* in C, of the tensors made by elementwise ops alone */
+    *bytes = 2 * config->L * tokens * widths[config->recompute] * C * element;
+    *flop = config->recompute < RECOMPUTE_BLOCK ? 0 : config->L * tokens * (2 * (3 + 1 + 4) * C * C + 4.0 * T * C);
 }
 
 /* ---- Creation */
@@ -213,37 +282,35 @@ void gpt_free(GPT *m) {
 }
 
 void gpt_set_batch(GPT *m, int B, int T) {
-    void *memory = m->acts.table.memory;
-    if (memory && m->spec.B == B && m->spec.Tq == T) return;
+    TensorTable allocated = m->acts.table;
+    if (allocated.memory && m->spec.B == B && m->spec.Tq == T) return;
+    char what[64];
+    snprintf(what, sizeof what, "model: a batch of %d x %d tokens", B, T);
+    REQUIRE(T <= m->config.T, "%s, want at most the context %d", what, m->config.T);
+    m->acts.table = (TensorTable){0};
     acts_layout(m, B, T);
-    size_t bytes = m->acts.table.bytes;
-    if (!memory) {
-        m->act_bytes = bytes;
-        memory = device_alloc(bytes, "the activations");
+    if (allocated.memory) {
+        tensor_table_reuse(&m->acts.table, &allocated, what);
+    } else {
+        m->act_bytes = m->acts.table.bytes;
+        m->chunk = m->acts.logits.dim[0];
     }
-    REQUIRE(bytes <= m->act_bytes && T <= m->config.T,
-            "model: a batch of %d x %d tokens needs %zu bytes, %zu are allocated", B, T, bytes, m->act_bytes);
-    tensor_table_place(&m->acts.table, memory);
-    if (m->purpose == EVALUATE)
-        for (int l = 1; l < m->config.L; l++) m->acts.block[l] = m->acts.block[0];
+    tensor_table_place(&m->acts.table, allocated.memory ? allocated.memory
+                                     : device_alloc(m->act_bytes, "the activations"));
+    tensor_table_free(&allocated);
+    share_acts(m);
 }
 
-/* Random numbers are indexed in the order of memory: element (out, in) of a matrix has the same one for any padding of
-   the vocabulary, and the padding is zero. */
+/* Random numbers are indexed in the order of memory, so an element is the same for any padding of the vocabulary. The
+   padding is zero. */
 void gpt_init(GPT *m, uint64_t seed) {
     const double deviations[] = { [INIT_NORMAL] = 0.02, [INIT_RESIDUAL] = 0.02 / sqrt(2.0 * m->config.L) };
     for (int i = 0; i < m->master.table.count; i++) {
         const TensorEntry *entry = &m->master.table.entry[i];
-        const Tensor t = *entry->field;
-        int64_t count = entry->layout == VOCABULARY ? (int64_t)m->config.V * m->config.C : tensor_count(t);
-        float *value = host_alloc(tensor_bytes(t), entry->name);
-        double deviation = deviations[entry->init];
-        #pragma omp parallel for schedule(static)
-        for (int64_t j = 0; j < count; j++)
-            value[j] = entry->init == INIT_ONE ? 1.0f : deviation == 0 ? 0.0f
-                     : (float)(deviation * random_normal(seed, RANDOM_INIT, (uint32_t)i, (uint64_t)j));
-        device_upload(t.data, value, tensor_bytes(t));
-        free(value);
+        const Tensor t = *entry->field, rows = entry->layout == VOCABULARY ? tensor_row_range(t, 0, m->config.V) : t;
+        device_zero(t.data, tensor_bytes(t));
+        if (entry->init == INIT_ZERO) continue;
+        fill_normal(rows, entry->init == INIT_ONE, deviations[entry->init], seed, (uint32_t)i, RANDOM_INIT);
     }
     gpt_cast_params(m);
 }
@@ -254,8 +321,8 @@ void gpt_cast_params(GPT *m) {
 }
 
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets) {
-    device_upload(m->acts.tokens.data, tokens, tensor_bytes(m->acts.tokens));
-    if (targets) device_upload(m->acts.targets.data, targets, tensor_bytes(m->acts.targets));
+    device_upload_async(m->acts.tokens.data, tokens, tensor_bytes(m->acts.tokens));
+    if (targets) device_upload_async(m->acts.targets.data, targets, tensor_bytes(m->acts.targets));
 }
 
 /* ---- The network */
@@ -265,18 +332,40 @@ static Tensor part(Tensor qkv, int which) {
     return tensor_column_range(qkv, which * C, C);
 }
 
+/* Scores and P V, of which a causal mask leaves half. */
+static double attention_flop(const GPT *m) {
+    return 2.0 * m->spec.B * (double)m->spec.Tq * m->spec.Tk * m->config.C;
+}
+
 static void attention_forward(GPT *m, Tensor out, Tensor lse, Tensor kept, Tensor qkv) {
+    op_begin("attention", op_bytes(3, out, lse, qkv), attention_flop(m));
     m->attention->forward(&m->spec, out, lse, kept.data, part(qkv, 0), part(qkv, 1), part(qkv, 2),
                           m->acts.attwork.data);
+    op_end();
 }
 
 static void attention_backward(GPT *m, Tensor dqkv, Tensor dout, Tensor out, Tensor lse, Tensor kept, Tensor qkv) {
+    op_begin("attention backward", op_bytes(5, dqkv, dout, out, lse, qkv), 2.5 * attention_flop(m));
     m->attention->backward(&m->spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, kept.data,
                            part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
+    op_end();
 }
 
 static void before_group(GPT *m, int group) {
     if (m->before_group) m->before_group(m->before_context, group);
+}
+
+/* x + branch -> gelu, all but the last op of a block. An absent branch: x is res1. */
+static void block_forward(GPT *m, int l, Tensor x, Tensor branch) {
+    BlockParams *w = &m->params.block[l];
+    BlockActs *s = &m->acts.block[l];
+    Acts *a = &m->acts;
+    residual_layernorm_forward(s->res1, s->ln1, s->ln1_mean, s->ln1_rstd, x, branch, w->ln1w, w->ln1b);
+    matmul_forward(s->qkv, ABSENT, s->ln1, w->qkvw, w->qkvb);
+    attention_forward(m, s->atty, s->lse, s->att, s->qkv);
+    matmul_forward(a->branch, ABSENT, s->atty, w->projw, w->projb);
+    residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
+    matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
 }
 
 void gpt_forward(GPT *m) {
@@ -289,12 +378,7 @@ void gpt_forward(GPT *m) {
         BlockParams *w = &p->block[l];
         BlockActs *s = &a->block[l];
         before_group(m, l);
-        residual_layernorm_forward(s->res1, s->ln1, s->ln1_mean, s->ln1_rstd, x, branch, w->ln1w, w->ln1b);
-        matmul_forward(s->qkv, ABSENT, s->ln1, w->qkvw, w->qkvb);
-        attention_forward(m, s->atty, s->lse, s->att, s->qkv);
-        matmul_forward(a->branch, ABSENT, s->atty, w->projw, w->projb);
-        residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
-        matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
+        block_forward(m, l, x, branch);
         matmul_forward(a->branch, ABSENT, s->gelu, w->fcprojw, w->fcprojb);
         x = s->res2;
         branch = a->branch;
@@ -303,31 +387,61 @@ void gpt_forward(GPT *m) {
     residual_layernorm_forward(a->res, a->lnf, a->lnf_mean, a->lnf_rstd, x, branch, p->lnfw, p->lnfb);
 }
 
+/* The memory of a chunk of logits, with rows of F32. */
+static Tensor f32_logits(const Acts *a) {
+    const int64_t ratio = (int64_t)(dtype_bytes(F32) / dtype_bytes(a->logits.dtype));
+    return tensor_of(a->logits.data, F32, 2, a->logits.dim[0] / ratio, a->logits.dim[1]);
+}
+
 void gpt_loss(GPT *m) {
     Acts *a = &m->acts;
     Tensor lm_head = m->params.lm_head;
-    head_loss(a->losses, ABSENT, ABSENT, a->lnf, lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, a->logits);
+    head_loss(a->losses, ABSENT, ABSENT, a->lnf, lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, f32_logits(a));
+}
+
+/* Activations that the backward pass is about to read and the forward pass did not keep, by the same ops. */
+static void recompute_mlp(GPT *m, int l) {
+    BlockParams *w = &m->params.block[l];
+    BlockActs *s = &m->acts.block[l];
+    const Recompute level = m->config.recompute;
+    if (level == RECOMPUTE_BLOCK) {
+        block_forward(m, l, s->res1, ABSENT);
+        return;
+    }
+    if (level >= RECOMPUTE_LAYERNORM)
+        residual_layernorm_forward(ABSENT, s->ln2, s->ln2_mean, s->ln2_rstd, s->res2, ABSENT, w->ln2w, w->ln2b);
+    if (level >= RECOMPUTE_GELU) gelu_forward(s->gelu, s->fch);
+}
+
+static void recompute_ln1(GPT *m, int l) {
+    BlockParams *w = &m->params.block[l];
+    BlockActs *s = &m->acts.block[l];
+    if (m->config.recompute == RECOMPUTE_LAYERNORM)
+        residual_layernorm_forward(ABSENT, s->ln1, s->ln1_mean, s->ln1_rstd, s->res1, ABSENT, w->ln1w, w->ln1b);
 }
 
 void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context) {
     Params *p = &m->params, *g = &m->grads;
     Acts *a = &m->acts;
-    head_loss(a->losses, a->dbranch, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
-    layernorm_backward(a->dres, g->lnfw, g->lnfb, a->dbranch, a->res, a->lnf_mean, a->lnf_rstd, p->lnfw,
-                       OVERWRITE, into);
+    head_loss(a->losses, a->dlnf, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
+    layernorm_backward(a->dres, g->lnfw, g->lnfb, g->block[m->config.L - 1].fcprojb, a->dlnf, a->res, a->lnf_mean,
+                       a->lnf_rstd, p->lnfw, OVERWRITE, into);
     if (ready) ready(context, m->config.L);
     for (int l = m->config.L - 1; l >= 0; l--) {
         BlockParams *w = &p->block[l], *dw = &g->block[l];
         BlockActs *s = &a->block[l];
-        matmul_backward(a->dfch, dw->fcprojw, dw->fcprojb, a->dres, s->gelu, s->fch, w->fcprojw, into);
-        matmul_backward(a->dbranch, dw->fcw, dw->fcb, a->dfch, s->ln2, ABSENT, w->fcw, into);
-        layernorm_backward(a->dres, dw->ln2w, dw->ln2b, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd, w->ln2w,
-                           ACCUMULATE, into);
-        matmul_backward(a->dbranch, dw->projw, dw->projb, a->dres, s->atty, ABSENT, w->projw, into);
+        Tensor before = l > 0 ? g->block[l - 1].fcprojb : ABSENT;
+        recompute_mlp(m, l);
+        matmul_backward(s->dfch, dw->fcprojw, ABSENT, dw->fcb, a->dres, s->gelu, s->fch, w->fcprojw, into);
+        matmul_backward(a->dbranch, dw->fcw, ABSENT, ABSENT, s->dfch, s->ln2, ABSENT, w->fcw, into);
+        layernorm_backward(a->dres, dw->ln2w, dw->ln2b, dw->projb, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd,
+                           w->ln2w, ACCUMULATE, into);
+        matmul_backward(a->dbranch, dw->projw, ABSENT, ABSENT, a->dres, s->atty, ABSENT, w->projw, into);
         attention_backward(m, a->dqkv, a->dbranch, s->atty, s->lse, s->att, s->qkv);
-        matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
-        layernorm_backward(a->dres, dw->ln1w, dw->ln1b, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd, w->ln1w,
-                           ACCUMULATE, into);
+        recompute_ln1(m, l);
+        matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, ABSENT, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
+        layernorm_backward(a->dres, dw->ln1w, dw->ln1b, before, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd,
+                           w->ln1w, ACCUMULATE, into);
         if (ready) ready(context, l);
     }
     /* a tied head has written dwte */
@@ -338,7 +452,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
 
 void gpt_last_logits(GPT *m, float *logits) {
     Acts *a = &m->acts;
-    Tensor row = tensor_row_range(a->logits, 0, 1);
+    Tensor row = tensor_row_range(f32_logits(a), 0, 1);
     matmul_forward(row, ABSENT, tensor_row_range(a->lnf, m->spec.Tq - 1, 1), m->params.lm_head, ABSENT);
     device_download(logits, row.data, (size_t)m->config.V * sizeof *logits);
 }

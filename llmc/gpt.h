@@ -7,6 +7,17 @@
 #include "../kernels/update.h"
 #include "tensor_table.h"
 
+/* Activations that the backward pass recomputes instead of keeping them for every block (Chen et al. 2016, arXiv
+   1604.06174); each level includes those before. The gradients are the same bit for bit, except where a GEMM contains
+   its GELU (gemm_gelu): the recomputed GELU differs from it by rounding. */
+typedef enum {
+    RECOMPUTE_NONE,
+    RECOMPUTE_GELU,         /* the output of the GELU, from its input */
+    RECOMPUTE_LAYERNORM,    /* and the outputs of the layer normalisations in the blocks, from the residual stream */
+    RECOMPUTE_BLOCK         /* and everything else in a block, from the residual stream into it */
+} Recompute;
+#define RECOMPUTE_NAMES "none|gelu|layernorm|block"     /* in the order of the levels */
+
 typedef struct {
     int L, NH, C, T;    /* blocks, heads, channels, longest context */
     DType dtype;        /* of the computation: F32, or BF16 with master parameters in f32 */
@@ -14,6 +25,7 @@ typedef struct {
     int V, Vp;          /* vocabulary; rows of the token table in memory: V rounded up to a multiple of 64 */
     int untied;         /* lm_head is not wte */
     DType save_dtype;   /* of the parameters in a checkpoint's model.safetensors: F32, or BF16 */
+    Recompute recompute;
     int zero;           /* ZeRO stage: with 1, every rank has a slice of the moments and of the master parameters */
 } GPTConfig;
 
@@ -43,41 +55,43 @@ typedef struct {
     X(fcprojw,   "mlp.c_proj.weight",             SHAPE(C, 4*C),CONV1D,      INIT_RESIDUAL, 1) \
     X(fcprojb,   "mlp.c_proj.bias",               SHAPE(C),     AS_IS,       INIT_ZERO,     0)
 
-/* KEPT: read again by the backward pass or by gpt_find_nonfinite; in training each block has its own, in evaluation all
-   share one. OPAQUE: the same, but only its op knows the format. WORKSPACE: scratch. BACKWARD: scratch of training. */
-/*      field     shape                dtype  what (ACT = the model's dtype) */
+/* dropped: the first level at which all blocks share one tensor; NEVER: in evaluation only, where they share all.
+   phases: of a micro-step, in which a shared tensor has a value (gpt.c). Shared tensors without a common phase share
+   memory. SAME: the memory of the row before, which is not read any more once this one is written. */
+/*      field     shape                dtype  dropped              phases (ACT = the model's dtype) */
 #define BLOCK_ACTS(X) \
-    X(res1,       SHAPE(B, T, C),      ACT,   KEPT)   /* the residual stream into the block */ \
-    X(ln1,        SHAPE(B, T, C),      ACT,   KEPT) \
-    X(ln1_mean,   SHAPE(B, T),         F32,   KEPT) \
-    X(ln1_rstd,   SHAPE(B, T),         F32,   KEPT) \
-    X(qkv,        SHAPE(B, T, 3*C),    ACT,   KEPT) \
-    X(atty,       SHAPE(B, T, C),      ACT,   KEPT) \
-    X(lse,        SHAPE(B, NH, T),     F32,   KEPT)   /* log-sum-exp of the scores */ \
-    X(att,        SHAPE(kept),         F32,   OPAQUE) /* what else the attention keeps: P, or nothing */ \
-    X(res2,       SHAPE(B, T, C),      ACT,   KEPT)   /* the residual stream between attention and MLP */ \
-    X(ln2,        SHAPE(B, T, C),      ACT,   KEPT) \
-    X(ln2_mean,   SHAPE(B, T),         F32,   KEPT) \
-    X(ln2_rstd,   SHAPE(B, T),         F32,   KEPT) \
-    X(fch,        SHAPE(B, T, 4*C),    ACT,   KEPT)   /* of the MLP, before its GELU */ \
-    X(gelu,       SHAPE(B, T, 4*C),    ACT,   KEPT)
+    X(res1,       SHAPE(B, T, C),      ACT,   NEVER,               QKV | ATTENTION | MLP)  /* the residual stream */ \
+    X(ln1,        SHAPE(B, T, C),      ACT,   RECOMPUTE_LAYERNORM, QKV | D_QKV) \
+    X(ln1_mean,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     QKV | D_QKV) \
+    X(ln1_rstd,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     QKV | D_QKV) \
+    X(qkv,        SHAPE(B, T, 3*C),    ACT,   RECOMPUTE_BLOCK,     QKV | ATTENTION | D_ATTENTION) \
+    X(atty,       SHAPE(B, T, C),      ACT,   RECOMPUTE_BLOCK,     ATTENTION | D_ATTENTION) \
+    X(lse,        SHAPE(B, NH, T),     F32,   RECOMPUTE_BLOCK,     ATTENTION | D_ATTENTION) /* log-sum-exp */ \
+    X(att,        SHAPE(kept),         I32,   RECOMPUTE_BLOCK,     ATTENTION | D_ATTENTION) /* opaque, or empty */ \
+    X(res2,       SHAPE(B, T, C),      ACT,   RECOMPUTE_BLOCK,     MLP | QKV | FINAL | D_MLP) /* into the MLP */ \
+    X(ln2,        SHAPE(B, T, C),      ACT,   RECOMPUTE_LAYERNORM, MLP | D_MLP) \
+    X(ln2_mean,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     MLP | D_MLP) \
+    X(ln2_rstd,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     MLP | D_MLP) \
+    X(fch,        SHAPE(B, T, 4*C),    ACT,   RECOMPUTE_BLOCK,     MLP | D_MLP)   /* of the MLP, before its GELU */ \
+    X(gelu,       SHAPE(B, T, 4*C),    ACT,   RECOMPUTE_GELU,      MLP | D_MLP) \
+    X(dfch,       SHAPE(B, T, 4*C),    ACT,   RECOMPUTE_GELU,      SAME)
 
-/*      field     shape                dtype  what */
+/*      field     shape                dtype  phases */
 #define MODEL_ACTS(X) \
     X(tokens,     SHAPE(B, T),         I32,   KEPT) \
     X(targets,    SHAPE(B, T),         I32,   KEPT) \
-    X(branch,     SHAPE(B, T, C),      ACT,   WORKSPACE)   /* output of attention or MLP */ \
-    X(res,        SHAPE(B, T, C),      ACT,   KEPT)   /* the residual stream out of the last block */ \
-    X(lnf,        SHAPE(B, T, C),      ACT,   KEPT) \
     X(lnf_mean,   SHAPE(B, T),         F32,   KEPT) \
     X(lnf_rstd,   SHAPE(B, T),         F32,   KEPT) \
     X(losses,     SHAPE(B, T),         F32,   KEPT) \
-    X(logits,     SHAPE(chunk, Vp),    F32,   WORKSPACE)   /* a chunk of rows of the head */ \
-    X(attwork,    SHAPE(work),         F32,   WORKSPACE)   /* scratch of the attention */ \
-    X(dres,       SHAPE(B, T, C),      ACT,   BACKWARD) /* gradient of the residual stream */ \
-    X(dbranch,    SHAPE(B, T, C),      ACT,   BACKWARD) /* of ln1, ln2, lnf, atty in turn */ \
-    X(dqkv,       SHAPE(B, T, 3*C),    ACT,   BACKWARD) \
-    X(dfch,       SHAPE(B, T, 4*C),    ACT,   BACKWARD)
+    X(logits,     SHAPE(chunk, Vp),    ACT,   HEAD)         /* a chunk of rows of the head; F32 in evaluation */ \
+    X(lnf,        SHAPE(B, T, C),      ACT,   FINAL | HEAD | D_FINAL) \
+    X(dlnf,       SHAPE(B, T, C),      ACT,   SAME) \
+    X(res,        SHAPE(B, T, C),      ACT,   FINAL | HEAD | D_FINAL)   /* residual stream out of the last block */ \
+    X(dres,       SHAPE(B, T, C),      ACT,   ALL & ~FORWARD) \
+    X(branch,     SHAPE(B, T, C),      ACT,   ALL & ~(HEAD | D_FINAL))  /* output of attention or MLP */ \
+    X(dbranch,    SHAPE(B, T, C),      ACT,   SAME)         /* gradient of ln2, atty and ln1 in turn */ \
+    X(attwork,    SHAPE(work),         F32,   ATTENTION | RECOMPUTATION | D_ATTENTION)  /* scratch of the attention */ \
+    X(dqkv,       SHAPE(B, T, 3*C),    ACT,   D_ATTENTION | D_QKV)
 
 #define FIELD(field, ...) Tensor field;
 typedef struct { BLOCK_PARAMS(FIELD) } BlockParams;
@@ -111,6 +125,7 @@ typedef struct {
     Params           grads;        /* f32; none when evaluating */
     Acts             acts;
     size_t           act_bytes;    /* allocated for activations */
+    int64_t          chunk;        /* rows of logits allocated */
     GroupHook       *before_group; /* called before gpt_forward first reads a group; NULL = none */
     void            *before_context;
 } GPT;
@@ -129,12 +144,16 @@ double  gpt_flops_per_token(const GPTConfig *config);
 void    params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);    /* zeroed memory */
 void    params_free(Params *params);
 size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* of the parameters in dtype, with padding */
-/* Of the activations; *workspace is the part of it that is scratch, *attention_name "flash", ... */
+/* Of the activations; *workspace is the part of it that blocks and phases share, *attention_name "flash", ... */
 size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace,
                       const char **attention_name);
 
 /* A group as one flat tensor. */
 Tensor params_group(const Params *params, int group, DType dtype);
+
+/* What a level of recomputation costs in a micro-step of B sequences of T tokens: bytes read and written again in
+   elementwise ops, and FLOP as gpt_flops_per_token counts them. */
+void gpt_recompute_cost(const GPTConfig *config, int B, int T, double *bytes, double *flop);
 
 /* Allocates on the device, for batches of up to B sequences of T tokens. */
 void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose);
@@ -146,18 +165,19 @@ void gpt_init(GPT *m, uint64_t seed);
 /* params = master, rounded to config.dtype; to be called after master was written. */
 void gpt_cast_params(GPT *m);
 
-/* Sets the shapes of the activations: B sequences of T tokens, not more than was allocated. */
+/* Sets the shapes of the activations: B sequences of T tokens, in no tensor more than was allocated. */
 void gpt_set_batch(GPT *m, int B, int T);
 
-/* Uploads a batch of that size; targets may be NULL. */
+/* Uploads a batch of that size, as device_upload_async does; targets may be NULL. */
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets);
 
 void gpt_forward(GPT *m);                                  /* tokens -> lnf */
-void gpt_loss(GPT *m);                                     /* lnf, targets -> losses */
+void gpt_loss(GPT *m);                                     /* lnf, targets -> losses, from f32 logits */
 
-/* lnf, targets -> losses, and all gradients of dloss * sum(losses), written or added. ready, NULL = none, is called
-   when the last operation on the gradients of a group has been issued, so that their reduction can overlap the rest of
-   the pass: L, L-1, ..., 0, FIRST_GROUP. */
+/* lnf, targets -> losses, from logits in config.dtype, and all gradients of dloss * sum(losses), written or added.
+   ready, NULL = none, is called when the last operation on the gradients of a group has been issued, so that their
+   reduction can overlap the rest of the pass: L, L-1, ..., 0, FIRST_GROUP. Once after each gpt_forward: gradients
+   replace activations in memory. */
 void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context);
 
 /* Logits (V floats, on the host) after the last of the T tokens of sequence 0. */
@@ -166,8 +186,9 @@ void gpt_last_logits(GPT *m, float *logits);
 /* The same after one token of the batch: t of sequence b is b T + t. */
 void gpt_logits(GPT *m, int64_t token, float *logits);
 
-/* The first tensor with a NaN or an infinity: parameters, then activations in the order of the forward pass, then
-   gradients in the order of the backward pass. Returns 0 when all are finite; else sets its name and *stats. */
+/* The first tensor with a NaN or an infinity: parameters, then the activations with memory of their own in the order of
+   the forward pass, then gradients in the order of the backward pass. Returns 0 when all are finite; else sets its name
+   and *stats. */
 int gpt_find_nonfinite(const GPT *m, char name[96], TensorStats *stats);
 
 #endif

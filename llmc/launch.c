@@ -203,7 +203,7 @@ static void start_processes(int count, int port) {
 void launch_start(const Settings *s) {
     static atomic_int reported;
     int count = processes_wanted(s->gpus);
-    stop_open(s->time_limit);
+    if (!s->profile) stop_open(s->time_limit);      /* a profile has nothing to save: a signal ends it */
     ranks.reported = &reported;
     read_variables(s);
     read_secret(s);

@@ -12,8 +12,8 @@ extern int launch_local_rank;           /* on this machine; 0 when alone */
      torchrun       RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; also for processes started by hand
      srun           SLURM_PROCID, SLURM_LOCALID, SLURM_NTASKS, the first host of SLURM_JOB_NODELIST. SLURM_STEP_ID tells
                     its tasks from the one that runs a batch script, which is alone.
-   Calls stop_open. Rank 0 alone keeps stdout. Removes the secret from the command line. Before any device call. With
-   --dry-run no process is started and comm is not opened: comm_size is for the plan. */
+   Calls stop_open, but not for --profile. Rank 0 alone keeps stdout. Removes the secret from the command line. Before
+   any device call. With --dry-run no process is started and comm is not opened: comm_size is for the plan. */
 void launch_start(const Settings *settings);
 
 /* After device_open: waits for all ranks and opens comm. The program and the options must be the same on all ranks

@@ -4,8 +4,17 @@
 #include "../kernels/comm.h"
 #include "files.h"
 #include "os.h"
+#include "ranks.h"
 
 static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : F32; }
+
+static const char *const levels[] = { "none", "gelu", "layernorm", "block" };     /* RECOMPUTE_NAMES */
+
+static Recompute recompute_named(const char *name) {
+    Recompute level = RECOMPUTE_NONE;
+    while (level < RECOMPUTE_BLOCK && strcmp(name, levels[level])) level++;
+    return level;
+}
 
 GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *checkpoint, int V) {
     GPTConfig config, named;
@@ -32,6 +41,7 @@ GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *che
     config.dtype = dtype_named(s->dtype);
     config.save_dtype = dtype_named(s->save_dtype);
     config.deterministic = s->deterministic;
+    config.recompute = recompute_named(s->recompute);
     config.zero = s->zero && comm_size > 1;
     const char *refusal = device_refuse_dtype(config.dtype);
     REQUIRE(!refusal, "--dtype %s: %s", s->dtype, refusal);
@@ -82,6 +92,47 @@ void memory_plan_print(FILE *file, const MemoryPlan *plan, const DeviceInfo *dev
     if (host_bytes) fprintf(file, "  %-18s %12s of host memory\n", "checkpoint", bytes_text((double)host_bytes, text));
 }
 
+void recompute_plan_print(FILE *file, const GPTConfig *config, const char *attention, int B) {
+    const double step_flop = gpt_flops_per_token(config) * B * config->T;
+    for (Recompute level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
+        GPTConfig c = *config;
+        c.recompute = level;
+        double bytes, flop;
+        char total[32], moved[32], label[32];
+        gpt_recompute_cost(&c, B, c.T, &bytes, &flop);
+        snprintf(label, sizeof label, "%-12s%s", level ? "" : "--recompute ", levels[level]);
+        bytes_text((double)memory_plan(&c, attention, B, TRAIN).total, total);
+        fprintf(file, "  %-22s%9s", label, total);
+        if (bytes > 0) fprintf(file, ", reads and writes %s more", bytes_text(bytes, moved));
+        if (flop > 0) fprintf(file, ", computes %.1f %% more", 100 * flop / step_flop);
+        fprintf(file, "\n");
+    }
+}
+
+/* ---- --batch auto */
+
+int64_t batch_largest(const GPTConfig *config, const char *attention, Purpose purpose, int64_t free_bytes,
+                      int64_t sequences, int64_t max) {
+    int64_t largest = 1;
+    for (int64_t batch = 1; batch <= max; batch++) {
+        if (sequences ? sequences % batch : batch & (batch - 1)) continue;
+        double misfits = memory_plan(config, attention, (int)batch, purpose).total > (size_t)(free_bytes / 20 * 19);
+        ranks_sum(&misfits, 1);
+        if (misfits > 0) break;
+        largest = batch;
+    }
+    return largest;
+}
+
+void batch_choose(Settings *s, const GPTConfig *config, Purpose purpose) {
+    if (s->batch != BATCH_AUTO) return;
+    const int64_t sequences = s->total_batch / config->T / comm_size, update = (1 << 16) / config->T;
+    const int divides = s->total_batch % (config->T * comm_size) == 0;      /* otherwise no batch does */
+    const int64_t max = !divides ? 1 : !device_count() ? 16 : s->total_batch ? 1 << 20 : update < 1 ? 1 : update;
+    s->batch = batch_largest(config, s->attention, purpose, device_info().free_bytes, sequences, max);
+    printf("--batch auto -> %lld\n", (long long)s->batch);
+}
+
 MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int B, Purpose purpose) {
     MemoryPlan plan = memory_plan(config, attention, B, purpose);
     size_t free_bytes = (size_t)device_info().free_bytes;
@@ -92,11 +143,19 @@ MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int
         if (memory_plan(config, attention, middle, purpose).total <= free_bytes) fits = middle;
         else too_many = middle;
     }
+    GPTConfig less = *config;               /* the first level of recomputation that fits */
+    size_t less_total = plan.total;
+    while (purpose == TRAIN && less_total > free_bytes && less.recompute < RECOMPUTE_BLOCK) {
+        less.recompute++;
+        less_total = memory_plan(&less, attention, B, purpose).total;
+    }
     int flash_fits = !strcmp(attention, "naive") && memory_plan(config, "auto", B, purpose).total <= free_bytes;
-    char need[32], have[32], largest[96];
-    snprintf(largest, sizeof largest, "the largest that fits is --batch %d, and a smaller --model or --context needs "
-             "less", fits);
+    char need[32], have[32], recompute[64] = "", largest[160];
+    if (less_total <= free_bytes)
+        snprintf(recompute, sizeof recompute, "with --recompute %s it fits; ", levels[less.recompute]);
+    snprintf(largest, sizeof largest, fits ? "%sthe largest that fits is --batch %d, and a smaller --model or "
+             "--context needs less" : "%swithout it not even --batch 1", recompute, fits);
     fail("out of memory: --batch %d needs %s, %s are free; %s", B, bytes_text((double)plan.total, need),
          bytes_text((double)free_bytes, have), flash_fits ? "with --attention flash instead of naive it fits"
-         : fits ? largest : "not even --batch 1 fits: want a smaller --model or a shorter --context");
+         : fits || *recompute ? largest : "not even --batch 1 fits: want a smaller --model or a shorter --context");
 }

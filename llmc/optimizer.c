@@ -1,6 +1,7 @@
 #include "optimizer.h"
 #include <math.h>
 #include <stdlib.h>
+#include "../kernels/check.h"
 #include "../kernels/device.h"
 #include "os.h"
 
@@ -60,6 +61,15 @@ static Tensor of_state(Tensor flat, const Slice *slice) { return range(flat, sli
 
 /* ---- Creation */
 
+/* Of the two updates that can be under way, and the one before them, whose end begins the time of the next. */
+enum { PENDING = 3 };
+typedef struct PendingUpdate {
+    StepStats         to_device, from_device;
+    DeviceMark        begin, end;
+    const DeviceMark *since;        /* begin, or the end of the one before */
+    CommWaits         waits;
+} PendingUpdate;
+
 /* Waits once: later passes until the next update find {0}. */
 static void before_group(void *optimizer, int group) {
     CommOp *op = &((Optimizer *)optimizer)->gathered[group - FIRST_GROUP];
@@ -82,6 +92,7 @@ void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
         model->before_context = o;
     }
     o->stats = device_alloc(sizeof *o->stats, "the statistics of a step");
+    o->pending = device_host_alloc(PENDING * sizeof *o->pending, "the results of a step");
 }
 
 void optimizer_free(Optimizer *o) {
@@ -90,6 +101,12 @@ void optimizer_free(Optimizer *o) {
     if (o->master.data) device_free(o->master.data);
     device_free(o->rows);
     device_free(o->stats);
+    for (int i = 0; i < PENDING; i++) {
+        device_mark_free(&o->pending[i].begin);
+        device_mark_free(&o->pending[i].end);
+    }
+    device_host_free(o->pending);
+    device_graph_free(&o->graph);
     free(o->slice);
     free(o->gathered);
     *o = (Optimizer){0};
@@ -98,15 +115,24 @@ void optimizer_free(Optimizer *o) {
 /* ---- A step */
 
 void optimizer_begin(Optimizer *o, double learning_rate) {
+    const int under_way = (int)(o->begun - o->read), max = o->halts ? 2 : 1;
+    REQUIRE(under_way < max, "optimizer: %d results were not read, want at most %d", under_way, max - 1);
+    PendingUpdate *update = &o->pending[o->begun % PENDING];
+    update->since = under_way ? &o->pending[(o->begun - 1) % PENDING].end : &update->begin;
+    o->begun++;
+    if (!under_way) {
+        device_mark(&update->begin);
+        o->waited_ms = comm_waited_ms(comm_waits());
+    }
     double t = (double)(o->step + 1);
-    StepStats stats = {
+    update->to_device = (StepStats){
         .learning_rate = (float)learning_rate, .beta1 = o->adamw.beta1, .beta2 = o->adamw.beta2, .eps = o->adamw.eps,
         .weight_decay = o->adamw.weight_decay, .max_norm = o->adamw.max_norm,
-        .loss_limit = o->loss_limit, .norm_limit = o->norm_limit,
+        .loss_limit = o->loss_limit, .norm_limit = o->norm_limit, .halts = o->halts,
         .stop = stop_requested() != NULL, .save = save_requested(),
         .correction1 = (float)(1 - pow(o->adamw.beta1, t)), .correction2 = (float)(1 - pow(o->adamw.beta2, t)),
     };
-    device_upload(o->stats, &stats, sizeof stats);
+    device_upload_async(o->stats, &update->to_device, offsetof(StepStats, halted));
 }
 
 void optimizer_reduce(void *optimizer, int group) {
@@ -120,13 +146,12 @@ static void reduce_stats(Optimizer *o, int square_sum) {
     if (comm_size > 1) comm_wait(comm_all_reduce(tensor_of(&o->stats->stop, F64, 1, square_sum ? 4 : 3)));
 }
 
-StepStats optimizer_update(Optimizer *o) {
+static void issue_update(Optimizer *o) {
     GPT *model = o->model;
     const int zero = model->config.zero;
     const DType dtype = model->config.dtype;
     const Tensor grads = flat_grads(o), master = tensor_table_flat(&model->master.table, F32);
     const Tensor params = tensor_table_flat(&model->params.table, dtype);
-    StepStats stats;
     comm_wait(o->reduced);
     for (int i = 0; i < o->slices; i++) gradient_square_sum(o->stats, of_all(grads, &o->slice[i]));
     reduce_stats(o, zero);
@@ -138,9 +163,25 @@ StepStats optimizer_update(Optimizer *o) {
                      o->rows + p->first_row, p->rows, o->stats);
         if (zero) o->gathered[i] = comm_all_gather(params_group(&model->params, i + FIRST_GROUP, dtype));
     }
-    device_download(&stats, o->stats, sizeof stats);
-    o->step += stats.apply;
-    return stats;
+}
+
+void optimizer_update(Optimizer *o) {
+    PendingUpdate *update = &o->pending[(o->begun - 1) % PENDING];
+    if (device_graph_begin(&o->graph, 0)) issue_update(o);
+    device_graph_end(&o->graph);
+    device_download_async(&update->from_device, o->stats, sizeof *o->stats);
+    device_mark(&update->end);
+    update->waits = comm_waits();
+    o->step++;
+}
+
+UpdateResult optimizer_result(Optimizer *o) {
+    const PendingUpdate *update = &o->pending[o->read++ % PENDING];
+    const double ms = device_mark_ms(update->since, &update->end), waited_ms = comm_waited_ms(update->waits);
+    const UpdateResult result = { update->from_device, ms, waited_ms - o->waited_ms };
+    o->waited_ms = waited_ms;
+    o->step -= !result.stats.apply;
+    return result;
 }
 
 /* ---- As a whole, for files */

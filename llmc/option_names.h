@@ -46,6 +46,7 @@ static const ForeignOption foreign_options[] = {
       "use --steps; an epoch is the tokens of the data / the tokens of an update" },
     { "-b batch-size train-batch-size micro-batch-size device-batch-size per-device-train-batch-size "
       "per-gpu-train-batch-size bs", "use --batch" },
+    { "auto-find-batch-size auto-scale-batch-size", "use --batch auto" },
     { "eval-batch-size val-batch-size per-device-eval-batch-size", "validation uses --batch, remove it" },
     { "-d gradient-accumulation-steps grad-accumulation-steps grad-accum-steps accumulate-grad-batches "
       "total-batch-size global-batch-size", "use --total-batch, in tokens" },
@@ -65,8 +66,8 @@ static const ForeignOption foreign_options[] = {
     { "-sl -sg", "use --skip-spikes" },
     { "random-seed data-seed manual-seed", "use --seed" },
     { "num-threads n-threads nthreads", "use --threads" },
-    { "gradient-checkpointing activation-checkpointing recompute -r",
-      "not supported, remove it; a smaller --batch with --total-batch needs less memory" },
+    { "gradient-checkpointing activation-checkpointing checkpoint-activations -r",
+      "use --recompute gelu, layernorm or block" },
     { "hellaswag eval-tasks tasks", "not supported, remove it" },
     { "-a overfit-single-batch overfit-batches", "not supported, remove it" },
     { "device use-cpu no-cuda accelerator", "the build decides, make DEVICE=cpu or DEVICE=cuda; remove it" },

@@ -43,7 +43,10 @@ const char *option_text(const Option *option, char text[256]) {
     text[0] = 0;
     switch (option->type) {
     case OPTION_FLAG:    return strcpy(text, *(int *)option->value ? "yes" : "no");
-    case OPTION_INTEGER: if (!unset) snprintf(text, 256, "%" PRId64, *(int64_t *)option->value); break;
+    case OPTION_INTEGER:
+        if (option->choices && *(int64_t *)option->value == 0) return option->choices;
+        if (!unset) snprintf(text, 256, "%" PRId64, *(int64_t *)option->value);
+        break;
     case OPTION_REAL:    if (!unset) real_text(*(double *)option->value, text); break;
     case OPTION_TEXT: case OPTION_CHOICE: word = *(const char **)option->value; break;
     }
@@ -82,6 +85,10 @@ static double number_of(const char *text) {
 }
 
 static void set_number(const Option *option, const char *value) {
+    if (option->choices && !strcmp(value, option->choices)) {
+        *(int64_t *)option->value = 0;
+        return;
+    }
     int is_integer = option->type == OPTION_INTEGER, is_digits = !value[strspn(value, "-0123456789")];
     char *end, range[80];
     double number = number_of(value);
@@ -96,8 +103,9 @@ static void set_number(const Option *option, const char *value) {
         valid = number == rint(number) && fabs(number) <= 1e15 && strlen(value) <= 16;
         if (valid) integer = (int64_t)number;
     }
-    REQUIRE(valid && number >= option->min && number <= option->max, "--%s %.100s: want %s, %s", option->name, value,
-            is_integer ? "an integer" : "a number", range_text(option, range));
+    REQUIRE(valid && number >= option->min && number <= option->max, "--%s %.100s: want %s, %s%s%s", option->name,
+            value, is_integer ? "an integer" : "a number", range_text(option, range), option->choices ? ", or " : "",
+            option->choices ? option->choices : "");
     if (is_integer) *(int64_t *)option->value = integer;
     else            *(double *)option->value = number == 0 ? 0 : number;       /* no negative zero */
 }

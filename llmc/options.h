@@ -19,7 +19,7 @@ typedef struct {
     void       *value;         /* int * (flag), int64_t *, double *, const char ** (text and choice) */
     const char *fallback;      /* the default as text; NULL = none (no, 0, NULL) */
     double      min, max;      /* numbers: the range, ends included */
-    const char *choices;       /* "cosine|linear|wsd" */
+    const char *choices;       /* "cosine|linear|wsd"; of an integer: a word that stands for 0, below its range */
     const char *argument;      /* the value's name in --help: "FILE"; NULL = "N" for a number, the choices, or "NAME" */
     const char *help;
     int         given;         /* set by the parser: 0 = the default, or ON_COMMAND_LINE | IN_FILE */

@@ -1,24 +1,22 @@
 #include "random.h"
 #include <math.h>
 #include "../kernels/check.h"
+#include "../kernels/normal.h"
 
 Random128 philox(uint64_t seed, RandomPurpose purpose, uint32_t block, uint32_t step, uint64_t position) {
     Random128 counter = {{ (uint32_t)position, (uint32_t)(position >> 32), step, (uint32_t)purpose | block << 8 }};
     return philox4x32(counter, seed);
 }
 
-static uint64_t low_half(Random128 r)  { return r.word[0] | (uint64_t)r.word[1] << 32; }
-static uint64_t high_half(Random128 r) { return r.word[2] | (uint64_t)r.word[3] << 32; }
-static double   unit(uint64_t bits)    { return (double)(bits >> 11) * 0x1p-53; }
+static uint64_t low_half(Random128 r) { return r.word[0] | (uint64_t)r.word[1] << 32; }
 
 double random_uniform(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position) {
-    return unit(low_half(philox(seed, purpose, 0, step, position)));
+    Random128 r = philox(seed, purpose, 0, step, position);
+    return uniform_of(r.word[0], r.word[1]);
 }
 
 double random_normal(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position) {
-    Random128 r = philox(seed, purpose, 0, step, position);
-    double radius = sqrt(-2 * log(1 - unit(low_half(r))));      /* 1 - [0,1) is never 0: at most 8.6 */
-    return radius * cos(2 * 3.14159265358979323846 * unit(high_half(r)));
+    return normal_of(philox(seed, purpose, 0, step, position));
 }
 
 /* Lemire 2019, "Fast random integer generation in an interval": the high half of bits * n, rejecting the few low halves

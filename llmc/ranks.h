@@ -5,8 +5,10 @@
 #include <stdint.h>
 #include "../kernels/tensor.h"
 
-enum { RANKS_SUM_MAX = 8 };
+enum { RANKS_SUM_MAX = 512 };
 void   ranks_sum(double *values, int count);    /* of host values, over the ranks; waits for all */
+
+void ranks_copy_from_first(char *text, int size);   /* rank 0's bytes to all */
 
 /* Why the run should stop now (stop_requested), NULL = not: alone at once, else when `stops`, how many ranks want to,
    is not 0. */

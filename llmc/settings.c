@@ -11,6 +11,7 @@ static void make_table(Settings *settings, Option table[SETTINGS_ROWS]) {
     static char names[SETTINGS_ROWS][32];
 #define ARGUMENT(name)  .argument = name
 #define RANGE(low, high) .min = low, .max = high
+#define RANGE_OR_AUTO(low, high) .min = low, .max = high, .choices = "auto", .argument = "N|auto"
 #define CHOICES(names)  .choices = names
 #define NO_ARGUMENT     .argument = NULL
 #define TITLE(title)    { .help = title },
@@ -35,6 +36,7 @@ void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **a
     REQUIRE(!s->sample || !s->data, "--sample with '%s': it reads no data; the start of the text is --prompt "
             "'SOME WORDS'", s->data);
     if (s->config) options_read(table, foreign_options, s->config);
+    if (s->profile && !s->resume) s->out = "none";
 }
 
 void settings_help(FILE *file, const Option *table) {

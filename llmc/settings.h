@@ -35,6 +35,8 @@
     X(CHOICE,  task,          NULL,      CHOICES(TASK_NAMES), COMMAND, \
       "with --eval: accuracy on items, one per line of a JSONL file") \
     X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), COMMAND, "only print text that starts with --prompt") \
+    X(INTEGER, profile,       "0",       RANGE(0, 1000),     COMMAND, \
+      "only print the time of every op, of N steps; nothing is written; 20 is usual") \
     X(TEXT,    config,        NULL,      ARGUMENT("FILE"),   COMMAND, \
       "read options from a file, such as DIR/settings.txt") \
     X(FLAG,    dry_run,       NULL,      NO_ARGUMENT,        COMMAND, "print settings and memory plan, and exit") \
@@ -54,12 +56,15 @@
     X(CHOICE,  dtype,         "f32",     CHOICES("f32|bf16"), KEPT, "precision of the computation") \
     X(CHOICE,  attention,     "auto",    CHOICES("auto|flash|naive"), KEPT, \
       "flash needs O(T) memory, naive O(T^2); auto = the fastest") \
+    X(CHOICE,  recompute,     "none",    CHOICES(RECOMPUTE_NAMES), KEPT, \
+      "in the backward pass instead of kept: memory for time, with the same results; --dry-run lists both") \
     X(FLAG,    deterministic, "no",      NO_ARGUMENT,        KEPT, \
       "the same bits in every run, also of flash attention on a GPU") \
     \
     GROUP("Training") \
     X(INTEGER, steps,         "2000",    RANGE(0, 1e12),     KEPT, "updates") \
-    X(INTEGER, batch,         "16",      RANGE(1, 1 << 20),  KEPT, "sequences of a micro-batch") \
+    X(INTEGER, batch,         "16",      RANGE_OR_AUTO(1, 1 << 20), KEPT, \
+      "sequences of a micro-batch; auto = the largest that fits the free memory, on a CPU up to 16") \
     X(INTEGER, total_batch,   "0",       RANGE(0, 1e12),     KEPT, \
       "tokens of an update, from several micro-batches; 0 = from one") \
     X(REAL,    lr,            "0.001",   RANGE(0, 1e6),      KEPT, \
@@ -140,6 +145,8 @@ void settings_help(FILE *file, const Option *table);
 /* What must be the same on all ranks, as lines "name = value": the program, and all options but the secret. A new
    string. */
 char *settings_signature(const Option *table);
+
+enum { BATCH_AUTO = 0 };        /* the value of --batch auto until it is chosen */
 
 /* Fails on options that exclude each other. */
 void settings_check(const Settings *settings);

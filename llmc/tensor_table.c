@@ -5,13 +5,60 @@
 
 void tensor_table_add(TensorTable *table, const char *prefix, const char *name, Tensor shape, TensorEntry entry) {
     snprintf(entry.name, sizeof entry.name, "%s%s", prefix, name);
+    entry.bytes = (size_t)((tensor_count(shape) + 127) / 128 * 128) * dtype_bytes(shape.dtype);
     entry.offset = table->bytes;
     *entry.field = shape;
     if ((table->count & (table->count - 1)) == 0)            /* full at 0, 1, 2, 4, 8, ...; 1000 layers: 12,000 */
         table->entry = realloc(table->entry, (size_t)(table->count ? 2 * table->count : 1) * sizeof entry);
     REQUIRE(table->entry, "out of memory: a table of %d tensors", table->count + 1);
     table->entry[table->count++] = entry;
-    table->bytes += (size_t)((tensor_count(shape) + 127) / 128 * 128) * dtype_bytes(shape.dtype);
+    if (!entry.phases && !entry.same) table->bytes += entry.bytes;
+}
+
+/* Whether two places overlap that are in use at the same time. */
+static int collides(const TensorEntry *a, const TensorEntry *b) {
+    return (a->phases & b->phases) && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+}
+
+/* Large ones first, of equal ones the later: qsort is not stable. */
+static int by_size(const void *x, const void *y) {
+    const TensorEntry *a = *(TensorEntry *const *)x, *b = *(TensorEntry *const *)y;
+    return a->bytes != b->bytes ? (a->bytes < b->bytes) - (a->bytes > b->bytes) : a < b ? 1 : -1;
+}
+
+/* First fit: each entry moves up past those before it that it collides with. */
+void tensor_table_overlap(TensorTable *table) {
+    const size_t start = table->bytes;
+    TensorEntry *end = table->entry + table->count, **shared = malloc((size_t)table->count * sizeof *shared);
+    REQUIRE(shared, "out of memory: a table of %d tensors", table->count);
+    int count = 0;
+    for (TensorEntry *entry = table->entry; entry < end; entry++)
+        if (entry->phases) shared[count++] = entry;
+    qsort(shared, (size_t)count, sizeof *shared, by_size);
+    for (int i = 0; i < count; i++) {
+        TensorEntry *entry = shared[i];
+        entry->offset = start;
+        for (int j = 0; j < i; j++) {
+            if (!collides(entry, shared[j])) continue;
+            entry->offset = shared[j]->offset + shared[j]->bytes;
+            j = -1;                             /* it may collide with one that it has passed */
+        }
+        if (entry->offset + entry->bytes > table->bytes) table->bytes = entry->offset + entry->bytes;
+    }
+    for (TensorEntry *entry = table->entry; entry < end; entry++)
+        if (entry->same) entry->offset = entry[-1].offset;
+    free(shared);
+}
+
+void tensor_table_reuse(TensorTable *table, const TensorTable *larger, const char *what) {
+    for (int i = 0; i < table->count; i++) {
+        const TensorEntry *place = &larger->entry[i];
+        REQUIRE(table->entry[i].bytes <= place->bytes, "%s needs %zu bytes for %s, %zu are allocated", what,
+                table->entry[i].bytes, place->name, place->bytes);
+        table->entry[i].bytes = place->bytes;
+        table->entry[i].offset = place->offset;
+    }
+    table->bytes = larger->bytes;
 }
 
 void tensor_table_align(TensorTable *table, int64_t elements, DType dtype) {

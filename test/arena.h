@@ -143,7 +143,8 @@ static Tensor place(DType dtype, int mark_as, int64_t pitch, int ndim, const int
 #define f32_input(amplitude, ...) input_as(F32, amplitude, __VA_ARGS__)
 #define f32_base(amplitude, ...)  base_as(F32, amplitude, __VA_ARGS__)
 #define f32_output_into(into, ...) into_as(F32, into, __VA_ARGS__)
-#define scratch(...)              place(F32, SCRATCH, 0, DIMS(__VA_ARGS__))
+#define scratch_as(dtype, ...)    place(dtype, SCRATCH, 0, DIMS(__VA_ARGS__))
+#define scratch(...)              scratch_as(F32, __VA_ARGS__)
 #define integers(min, max, ...)   fill_integers(place(I32, KEPT, 0, DIMS(__VA_ARGS__)), min, max)
 
 static Tensor fill(Tensor t, double centre, double amplitude) {

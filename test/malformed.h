@@ -327,7 +327,7 @@ static int is_listed(const char *name) {
     return 0;
 }
 
-static int is_number(const Listed *o) { return !strcmp(o->argument, "N"); }
+static int is_number(const Listed *o) { return !strcmp(o->argument, "N") || !strcmp(o->argument, "N|auto"); }
 
 static void read_help(void) {
     word("--help");

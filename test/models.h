@@ -19,6 +19,11 @@ static inline void *download(Tensor t) {
     return host;
 }
 
+static inline StepStats update(Optimizer *o) {
+    optimizer_update(o);
+    return optimizer_result(o).stats;
+}
+
 static inline void expect_equal_rows(const Params *a, const Params *b, const char *what) {
     for (int i = 0; i < a->table.count; i++) {
         const TensorEntry *row = &a->table.entry[i];

@@ -169,7 +169,7 @@ void oracle_head_loss(double *losses, double *dx, double *dwte, const double *x,
     for (int r = 0; r < rows; r++) {
         losses[r] = 0;
         if (targets[r] == -1) continue;
-        for (int i = 0; i < V; i++) logits[i] = dot(x + r * C, wte + i * C, C);
+        for (int i = 0; i < V; i++) logits[i] = written(dot(x + r * C, wte + i * C, C));
         double logit = logits[targets[r]], *p = logits;
         losses[r] = softmax(p, logits, V) - logit;
         for (int i = 0; i < V; i++) {

@@ -10,7 +10,7 @@
 double round_bf16(double x);                    /* to the nearest bf16, ties to even */
 
 /* 0: exact. Else: the intermediate values that an op in bf16 has to keep in bf16 (the residual sum, P, dS, dout . out
-   of the stored out, dlogits) are rounded to it; P, dS and dlogits oracle_stores times as large, 1 to 2, for an
+   of the stored out, logits, dlogits) are rounded to it; P, dS and dlogits oracle_stores times as large, 1 to 2, for an
    implementation may keep a multiple of them and is as good. Outputs are not rounded. */
 extern double oracle_stores;                     /* of each thread: heads may be computed side by side */
 #pragma omp threadprivate(oracle_stores)

@@ -2,6 +2,7 @@
    disks. */
 #include "checkpoints.h"
 #include <float.h>
+#include "../kernels/choices.h"
 #include "../llmc/checkpoint/safetensors.h"
 
 static Trainer trainer;         /* that is saved; loads go into others */
@@ -292,6 +293,31 @@ static void a_changed_file_is_refused(void) {
     verify(dir);                           /* a model of another program has none */
 }
 
+/* The choices that were made by measurement, which a resume makes again. */
+static void test_checkpoint_choices(void) {
+    char *out = IN_SCRATCH("choices"), *dir = IN_SCRATCH("choices/step-00000001");
+    const char *path = IN_SCRATCH("choices/step-00000001/choices.txt"), *machine = choices_machine();
+    SAVE_STEP(out, &trainer, 1);
+    EXPECT(!file_exists(path), "nothing was chosen: no file");
+    checkpoint_load_choices(dir);
+    choices_add("gemm 64x64x64", 12);
+    SAVE_STEP(out, &trainer, 1);
+    verify(dir);
+    choices_adopt(STRING("%s\ngemm 64x64x64: 5\nanother: 6\n", machine), CHOICES_REPLACE);
+    checkpoint_load_choices(dir);
+    EXPECT(choices_find("gemm 64x64x64") == 12 && choices_find("another") == 6, "the checkpoint's choice");
+    change(dir, "choices.txt", "64: 12", "64: 13");
+    expect_fails("choices.txt: XXH64 is ", verify, dir);
+    change(dir, "choices.txt", "train_gpt", "other");
+    choices_adopt(STRING("%s\n", machine), CHOICES_REPLACE);
+    checkpoint_load_choices(dir);           /* prints that it is of another device */
+    EXPECT(choices_find("gemm 64x64x64") == -1, "of another device");
+    SAVE_STEP(out, &trainer, 1);
+    EXPECT(!file_exists(path), "the next save has no choices again");
+    checkpoint_remove(dir);
+    EXPECT(!file_exists(dir), "removed");
+}
+
 /* ---- Directories */
 
 static void expect_found(char *got, const char *want) {
@@ -509,6 +535,7 @@ int main(void) {
     RUN(models_of_other_programs);
     RUN(damaged_files_are_refused);
     RUN(a_changed_file_is_refused);
+    RUN(test_checkpoint_choices);
     RUN(test_finding);
     RUN(test_replacing);
     RUN(test_full_disk);

@@ -333,6 +333,38 @@ find "$dir/a-flash-f32" -type f -exec cksum {} + | sort > "$dir/after"
 expect "nothing in an earlier run has changed" cmp "$dir/before" "$dir/after"
 close_test "errors are one line, exit code 1, and change nothing"
 
+# ---- --profile: every op of 4 steps of two micro-batches. $ms etc. are columns, counted from the last one.
+"$gpt" $small --total-batch 128 --profile 4 --out "$dir/profiled" > "$dir/profile.out" 2>&1
+is "exit code" $? 0
+expect "nothing is written" test ! -e "$dir/profiled"
+for op in "embedding" "embedding backward" "residual layernorm" "layernorm backward" "attention" "attention backward" \
+    "head: softmax cross-entropy" "gradient norm" "adamw" "loss" "sum of the ops" "step, not profiled" "gap"; do
+    expect "a row of $op" grep -qE "^$op +[0-9.-]+" "$dir/profile.out"
+done
+# floor <= ms; the sum is that of the rows; rows by time; GEMMs of 6 (24 C^2 + C V) FLOP for 128 tokens
+expect "the figures agree" awk '
+    /^op / { inside = 1; last = 1e9; next }
+    /^sum of the ops/ { inside = 0; total = $(NF - 3); floors = $(NF - 2) }
+    inside { sum += $(NF - 3); floor += $(NF - 2); if ($(NF - 3) > last) exit failed = 2; last = $(NF - 3) }
+    inside && /matmul/ { gflop += $(NF - 4) }
+    inside && /^loss/ && $(NF - 6) != 2 { exit failed = 3 }
+    inside && /^adamw/ && ($(NF - 6) != 1 || $(NF - 5) < 0.9) { exit failed = 4 }
+    END {
+        if (failed) exit failed
+        gap = sum - total; left = floor - floors; want = 6e-9 * (24 * 32 * 32 + 32 * 256) * 128
+        exit gap * gap > 1e-3 || left * left > 1e-3 || gflop < 0.99 * want || gflop > 1.01 * want
+    }' "$dir/profile.out"
+"$gpt" $small --total-batch 6400000 --profile 1000 > "$dir/profile.out" 2>&1 &      # a step takes seconds
+pid=$!
+wait_for "^memory " "$dir/profile.out"
+sleep 0.1
+kill -TERM $pid
+sleep 1
+kill -9 $pid 2> /dev/null
+wait $pid 2> /dev/null
+is "exit code after SIGTERM" $? 143
+close_test "--profile prints every op, and writes nothing"
+
 # ---- The reader of stdout exits: the run continues, with its log and its checkpoint
 "$gpt" $small --steps 30 --val-every 1 --out "$dir/unread" 2> "$dir/unread.err" | head -n 1 > /dev/null
 is "rows in the log" "$(rows_of "$dir/unread")" 30
@@ -347,6 +379,33 @@ if in_turn 3; then
     expect "writes nothing" test ! -e "$dir/dry"
     close_test "--dry-run prints the plan and writes nothing"
 fi
+
+# ---- --recompute and --batch auto
+expect "train" "$gpt" $small --steps 6 --out "$dir/kept"
+for level in gelu layernorm block; do
+    in_turn 2 || continue
+    expect "train" "$gpt" $small --steps 6 --save-every 3 --recompute $level --out "$dir/$level"
+    same_files "$dir/kept/step-00000006" "$dir/$level/step-00000006" model.safetensors
+    rm -r "$dir/$level/step-00000006"
+    expect "resume" "$gpt" --resume "$dir/$level"
+    same_files "$dir/kept/step-00000006" "$dir/$level/step-00000006" model.safetensors
+    expect "keeps the level" grep -q "^recompute = $level" "$dir/$level/settings.txt"
+done
+refuses "--recompute all: want none|gelu|layernorm|block" "$gpt" $small --recompute all
+refuses "--gradient-checkpointing: use --recompute" "$gpt" $small --gradient-checkpointing
+close_test "--recompute changes no bit of the weights, and a resume keeps it"
+
+auto="$text --layers 1 --heads 1 --channels 16 --context 16 --batch auto"
+expect "train" "$gpt" $auto --total-batch 192 --steps 2 --out "$dir/auto"
+cp "$dir/expect.out" "$dir/auto.out"
+expect "it is printed" grep -qx -e "--batch auto -> 12" "$dir/auto.out"
+expect "settings.txt" grep -q "^batch = 12$" "$dir/auto/settings.txt"
+expect "resume" "$gpt" --resume "$dir/auto" --steps 3
+expect "keeps the number" grep -q "^batch = 12$" "$dir/auto/settings.txt"
+expect "evaluate" "$gpt" --eval "$dir/auto" --val-data "$dir/text/val.txt" --batch auto
+refuses "--total-batch 200: want a multiple of --batch x --context = 16" "$gpt" $auto --total-batch 200 --out none
+refuses "--batch 0: want an integer, 1 .. 1048576, or auto" "$gpt" $text --batch 0
+close_test "--batch auto divides the update, is printed, and a resume keeps the number"
 
 # ---- A leak: the model gets below the floor
 cp "$dir/text/val.txt" "$dir/leak.txt"

@@ -138,6 +138,7 @@ else
         sub(/^unlink Q.*/, "unlink Q") || /^fsync P/ || /^rename / || $0 == "fsync OUT" { print }' "$dir/calls" | awk '
         /^fsync P\/config/ { on = 1 } on && !seen[$0]++ { printf "%s; ", $0 }')
     want="fsync P/config.json; fsync P/model.safetensors; fsync P/optimizer.safetensors; fsync P/state.json; "
+    want="$want${cuda:+fsync P/choices.txt; }"
     want="${want}fsync P/tokenizer.json; fsync P/tokenizer_config.json; fsync P/checksums.xxh64; fsync P; "
     want="${want}rename P; fsync OUT; rename OUT/step-00000002; unlink Q; "
     is "the order" "$order" "$want"

@@ -57,16 +57,18 @@ done at step 5"
     is "processes" "$(ls "$dir"/rank.* | wc -l)" $size
     no_rank_is_left
 done
-refuses "--gpus all: this program was built for the CPU" "$probe" --gpus all
+[ "$cuda" ] || refuses "--gpus all: this program was built for the CPU" "$probe" --gpus all
 refuses "--gpus 0: want all or an integer, 1 .. 4096" "$probe" --gpus 0
 refuses "--gpus some: want all or" "$probe" --gpus some
 refuses "--gpus 2: built without NCCL" env PROBE_REFUSE="built without NCCL" "$probe" --gpus 2
 refuses "--eval and --sample use one GPU" "$gpt" --sample x --gpus 2
-expect "a dry run starts no processes" "$gpt" --gpus 2 --dry-run --data "$0" --layers 1 --channels 16 --heads 2
-is "banners of 2 ranks" "$(grep -c '^device *2 x' "$dir/expect.out")" 1
 small="--dry-run --data $0 --layers 1 --channels 32 --heads 2 --batch 2 --context 8"
-moments() { "$gpt" $small "$@" 2> /dev/null | awk '/optimizer/ { print $3 }'; }       # KiB, with padding to 4 ranks
-expect "a share of the moments" test $((4 * $(moments --gpus 4 --zero 1))) -lt $((2 * $(moments)))
+if [ ! "$cuda" ]; then              # a GPU for each rank may not be there
+    expect "a dry run starts no processes" "$gpt" --gpus 2 --dry-run --data "$0" --layers 1 --channels 16 --heads 2
+    is "banners of 2 ranks" "$(grep -c '^device *2 x' "$dir/expect.out")" 1
+    moments() { "$gpt" $small "$@" 2> /dev/null | awk '/optimizer/ { print $3 }'; }       # KiB, with padding to 4 ranks
+    expect "a share of the moments" test $((4 * $(moments --gpus 4 --zero 1))) -lt $((2 * $(moments)))
+fi
 refuses "want a multiple of --batch x --context x the ranks = 32" "$gpt" $small --gpus 2 --total-batch 16
 expect "a dry run of another rank" env RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
     "$gpt" $small
@@ -328,7 +330,7 @@ pair "rank 0 (host $host, .*) has '--lr = 0.001', rank 2 (host $host, .*) has '-
 pair "rank 0 (.*) has '--model = ', rank 2 (.*) has '--model = d12'; want" --model d12
 { cat "$probe"; echo "another one"; } > "$dir/other_probe"; chmod +x "$dir/other_probe"
 other_bin=$dir/other_probe
-pair "rank 0 (.*) has 'build = train_gpt .*, cpu, [0-9a-f]*', rank 2 (.*) has 'build = .*'; want the same"
+pair "rank 0 (.*) has 'build = train_gpt .*, [a-z]*, [0-9a-f]*', rank 2 (.*) has 'build = .*'; want the same"
 other_bin=
 rank1=1
 pair "rendezvous: rank 1 (host .*, pid .*) and rank 1 (host .*, pid .*): want ranks 0 .. 2, each once"

@@ -95,6 +95,13 @@ good=$dir/stopped/$(step $((first - 1)))
 refuses "Last good checkpoint: $good. A lower --lr or --clip may help; --resume --on-nan skip continues" \
     "$gpt" $wild --out "$dir/stopped" --save-every 0
 same_as_wild stopped $((first - 1))
+is "rows in the log: every step before" "$(rows_of "$dir/stopped")" $((first - 1))
+sed 's/ Last good checkpoint.*//' "$dir/refuse.err" > "$dir/ahead.err"
+refuses "step $first: loss " "$gpt" $wild --out "$dir/each" --save-every 1     # each step is read before the next one
+sed 's/ Last good checkpoint.*//' "$dir/refuse.err" > "$dir/each.err"
+expect "the same tensor is named" cmp "$dir/each.err" "$dir/ahead.err"
+same_files "$dir/each/$(step $((first - 1)))" "$good" model.safetensors optimizer.safetensors
+same_steps "$dir/each" "$dir/stopped"
 refuses "10 such steps without an update between them" "$gpt" --out "$dir/stopped" --resume --on-nan skip
 same_as_wild stopped $((first + 8))
 for run in wild stopped; do

@@ -1,10 +1,13 @@
 /* Every op of the linked backend, attention aside, against the oracle on the same inputs widened to double.
    arena.h holds the operands and derives the bounds. */
+#include "../kernels/choices.h"
 #include "../kernels/embedding.h"
+#include "../kernels/fill.h"
 #include "../kernels/gelu.h"
 #include "../kernels/head.h"
 #include "../kernels/layernorm.h"
 #include "../kernels/matmul.h"
+#include "../kernels/normal.h"
 #include "../kernels/softmax_cross_entropy.h"
 #include "../kernels/update.h"
 #include "arena.h"
@@ -16,6 +19,8 @@ static const char *const into_name[] = { "=", "+=" };
 static void embedding(void) {
     static const struct { int B, T, C, Vp, positions; } shapes[] = {
         {1, 1, 1, 1, 1}, {3, 7, 5, 9, 8}, {2, 63, 33, 50, 65}, {1, 65, 64, 257, 65}, {5, 64, 96, 7, 70},
+        {9, 1000, 8, 5, 1000}, {16, 600, 4, 300, 601}, {1, 40, 1, 66000, 40}, {6, 50, 264, 11, 50},
+        {20, 1000, 8, 70000, 1000}, {70, 1000, 8, 3, 1001},    /* several blocks sort; chunks of more than 32 */
     };
     for (int i = 0; i < 2 * COUNT(shapes); i++) {
         int B = shapes[i / 2].B, T = shapes[i / 2].T, C = shapes[i / 2].C, Vp = shapes[i / 2].Vp;
@@ -44,10 +49,11 @@ static void embedding(void) {
 static void layernorm(void) {
     static const struct { int B, T, C; double offset; } shapes[] = {
         {1, 1, 1, 0}, {3, 7, 5, 0}, {1, 63, 64, 0}, {2, 65, 129, 0}, {1, 1, 1001, 0}, {3, 7, 40, 100},
-        {1, 9, 768, -100},
+        {1, 9, 768, -100}, {3, 1001, 8, 0}, {5, 151, 256, 0}, {2, 67, 384, 0}, {1, 131, 1280, 0}, {1, 65, 1600, 0},
+        {1, 67, 2048, 0}, {1, 66, 2056, 0}, {9, 1500, 8, 0}, {13, 257, 264, 0},       /* several rows a team */
     };
-    enum { BRANCH = 1, IN_PLACE = 2, DX_ADD = 4, DW_ADD = 8 };
-    static const int variants[] = { 0, BRANCH | DX_ADD, DW_ADD, BRANCH | IN_PLACE | DX_ADD | DW_ADD };
+    enum { BRANCH = 1, IN_PLACE = 2, DX_ADD = 4, DW_ADD = 8, DX_SUM = 16 };
+    static const int variants[] = { DX_SUM, BRANCH | DX_ADD, DW_ADD, BRANCH | IN_PLACE | DX_ADD | DW_ADD | DX_SUM };
     for (int i = 0; i < COUNT(variants) * COUNT(shapes); i++) {
         int B = shapes[i / 4].B, T = shapes[i / 4].T, C = shapes[i / 4].C, rows = B * T, variant = variants[i % 4];
         Into dx_into = variant & DX_ADD ? ACCUMULATE : OVERWRITE, dw_into = variant & DW_ADD ? ACCUMULATE : OVERWRITE;
@@ -82,9 +88,10 @@ static void layernorm(void) {
         for (int k = 0; k < rows * C; k++) set(s, k, want_sum[k]);
         Tensor dx = output_into(dx_into, B, T, C);
         Tensor dweight = f32_output_into(dw_into, C), dbias = f32_output_into(dw_into, C);
+        Tensor dx_sum = variant & DX_SUM ? f32_output_into(dw_into, C) : ABSENT;
         EACH_RUN {
             residual_layernorm_forward(sum, normed, mean, rstd, x, branch, weight, bias);
-            layernorm_backward(dx, dweight, dbias, dnormed, s, mean_in, rstd_in, weight, dx_into, dw_into);
+            layernorm_backward(dx, dweight, dbias, dx_sum, dnormed, s, mean_in, rstd_in, weight, dx_into, dw_into);
         }
         if (sum.data) compare("sum", sum, want_sum, (Bound){ .roundings = 1 });
         compare("mean", mean, want_mean,
@@ -102,6 +109,15 @@ static void layernorm(void) {
                 (Bound){ .roundings = rows + 2, .floor = sqrt(rows) });
         compare("dbias", dbias, plus(want_dbias, dbias, dw_into),
                 (Bound){ .roundings = rows + 1, .floor = sqrt(rows) / 2 });
+        if (!dx_sum.data) continue;
+
+        /* The sum of dx as it is stored; dx itself has been compared. */
+        const double *stored = result(dx);
+        double *want_dx_sum = doubles(C);
+        for (int c = 0; c < C; c++) want_dx_sum[c] = 0;
+        for (int k = 0; k < rows * C; k++) want_dx_sum[k % C] += stored[k];
+        compare("dx_sum", dx_sum, plus(want_dx_sum, dx_sum, dw_into),
+                (Bound){ .roundings = rows + 1, .floor = sqrt(rows) * max_rstd / 2 });
     }
 }
 
@@ -123,7 +139,7 @@ static void matmul(void) {
         Tensor dx = whole ? output(B, T, K) : ABSENT, dbias = whole ? f32_output_into(into, N) : ABSENT;
         EACH_RUN {
             matmul_forward(out, ABSENT, x, weight, bias);
-            matmul_backward(dx, dweight, dbias, dout, x, ABSENT, weight, into);
+            matmul_backward(dx, dweight, dbias, ABSENT, dout, x, ABSENT, weight, into);
         }
         double *want_out = doubles(rows * N), *want_dx = doubles(rows * K), *want_dweight = doubles(N * K);
         double *want_dbias = doubles(N);
@@ -140,10 +156,38 @@ static void matmul(void) {
     }
 }
 
+/* ---- fill: the host's own figures bit for bit, and those of libm */
+
+static void fill_with_normal(void) {
+    enum { N = 5003 };
+    static const uint64_t key = 0x123456789abcdef;
+    arena_begin("fill", "N=%d", N);
+    Tensor t = f32_output(N, 1), ones = f32_output(17);
+    EACH_RUN {
+        fill_normal(t, 0.5, 0.02, key, 3, 77);
+        fill_normal(ones, 1, 0, key, 3, 77);
+    }
+    const double *got = result(t);
+    for (int i = 0; i < N; i++) {
+        const Random128 r = philox4x32((Random128){{ (uint32_t)i, 0, 3, 77 }}, key);
+        const double u = 1 - uniform_of(r.word[0], r.word[1]), v = uniform_of(r.word[2], r.word[3]);
+        const double normal = sqrt(-2 * log(u)) * cos(2 * acos(-1) * v), bound = 0x1p-50 * 8.6;
+        EXPECT(fabs(normal_of(r) - normal) <= bound, "element %d: %.17g, libm has %.17g", i, normal_of(r), normal);
+        EXPECT(got[i] == (float)fma(0.02, normal_of(r), 0.5), "element %d: %.9g, the host has another value", i,
+               got[i]);
+    }
+    for (int i = 0; i < 17; i++) EXPECT(result(ones)[i] == 1, "element %d is not 1", i);
+}
+
+static void sums_of_columns(double *sum, const double *a, int rows, int columns) {
+    for (int j = 0; j < columns; j++) sum[j] = 0;
+    for (int k = 0; k < rows * columns; k++) sum[k % columns] += a[k];
+}
+
 /* A GELU behind the forward pass; one before x, which the backward pass goes through. */
 static void matmul_gelu(void) {
     static const struct { int B, T, N, K; } shapes[] = {
-        {1, 1, 1, 1}, {3, 7, 13, 31}, {1, 63, 65, 129}, {2, 64, 192, 64},
+        {1, 1, 1, 1}, {3, 7, 13, 31}, {1, 63, 65, 129}, {2, 64, 192, 64}, {5, 129, 24, 264}, {1, 1, 8, 16},
     };
     for (int i = 0; i < 2 * COUNT(shapes); i++) {
         int B = shapes[i / 2].B, T = shapes[i / 2].T, N = shapes[i / 2].N, K = shapes[i / 2].K, rows = B * T;
@@ -153,13 +197,21 @@ static void matmul_gelu(void) {
         Tensor x_pre_gelu = input(3, B, T, K), x = input(0, B, T, K), weight = input(1, N, K);
         Tensor bias = biased ? input(1, N) : ABSENT, pre_gelu = output(B, T, N), out = output(B, T, N);
         Tensor dout = input(1, B, T, N), dx = output(B, T, K), dweight = f32_output_into(into, N, K);
+        Tensor dx_bias = i % 3 ? f32_output_into(into, K) : ABSENT;
         double *activated = doubles(rows * K);
         oracle_gelu_forward(activated, given(x_pre_gelu), rows * K);
         for (int k = 0; k < rows * K; k++) set(x, k, activated[k]);
+        Tensor in_place = output(B, T, K), dweight_too = f32_output_into(into, N, K);       /* dx over x */
+        memcpy(arena_host(in_place), arena_host(x), tensor_bytes(x));
+        memcpy(arena_host(dweight_too), arena_host(dweight), tensor_bytes(dweight));
         EACH_RUN {
             matmul_forward(out, pre_gelu, x, weight, bias);
-            matmul_backward(dx, dweight, ABSENT, dout, x, x_pre_gelu, weight, into);
+            matmul_backward(dx, dweight, ABSENT, dx_bias, dout, x, x_pre_gelu, weight, into);
+            matmul_backward(in_place, dweight_too, ABSENT, ABSENT, dout, in_place, x_pre_gelu, weight, into);
         }
+        EXPECT(!memcmp(result(dx), result(in_place), sizeof(double) * (size_t)(rows * K)), "dx over x differs");
+        EXPECT(!memcmp(result(dweight), result(dweight_too), sizeof(double) * (size_t)(N * K)),
+               "dweight with dx over x differs");
         double *want_pre = doubles(rows * N), *want_out = doubles(rows * N), *kept_out = doubles(rows * N);
         double *want_dx = doubles(rows * K), *kept_dx = doubles(rows * K), *want_dweight = doubles(N * K);
         double *want_dbias = doubles(N);
@@ -180,10 +232,68 @@ static void matmul_gelu(void) {
                 .emulated = rounds ? off(out, want_out, kept_out) : 0 });
         compare("dx", dx, want_dx, (Bound){ .roundings = N + 18, .floor = fmax(sqrt(N) / 3, 1),
                 .emulated = rounds ? off(dx, want_dx, kept_dx) : 0 });
+        if (!dx_bias.data) continue;
+        /* each summand may be rounded twice, before and after the GELU's slope: random errors of 2^-9 of the largest */
+        double *want_sum = doubles(K), largest = 0;
+        for (int k = 0; k < rows * K; k++) largest = fmax(largest, fabs(want_dx[k]));
+        sums_of_columns(want_sum, want_dx, rows, K);
+        compare("dx_bias", dx_bias, plus(want_sum, dx_bias, into),
+                (Bound){ .roundings = N + rows + 19, .floor = sqrt(rows) * fmax(sqrt(N) / 3, 1),
+                         .emulated = rounds ? 0x1p-9 * largest * sqrt(2 * rows) : 0 });
     }
 }
 
-/* Logits: F32 also where x is BF16. */
+/* Rows that are further apart than they are long, and not aligned. */
+static void matmul_pitched(void) {
+    static const struct { int rows, N, K, more; } shapes[] = { {7, 5, 3, 1}, {65, 33, 129, 3}, {64, 64, 192, 8} };
+    for (int i = 0; i < 2 * COUNT(shapes); i++) {
+        int rows = shapes[i / 2].rows, N = shapes[i / 2].N, K = shapes[i / 2].K, more = shapes[i / 2].more;
+        Into into = i % 2 ? ACCUMULATE : OVERWRITE;
+        arena_begin("matmul", "%d rows, N=%d K=%d, pitches longer by %d, dweight%s", rows, N, K, more, into_name[into]);
+        Tensor x = fill(place(arena_dtype, KEPT, K + more, DIMS(rows, K)), 0, 1), weight = input(1, N, K);
+        Tensor dout = fill(place(arena_dtype, KEPT, N + more, DIMS(rows, N)), 0, 1), bias = input(1, N);
+        Tensor out = place(arena_dtype, WRITTEN, N + more, DIMS(rows, N)), dweight = f32_output_into(into, N, K);
+        Tensor dx = place(arena_dtype, WRITTEN, K + more, DIMS(rows, K));
+        EACH_RUN {
+            matmul_forward(out, ABSENT, x, weight, bias);
+            matmul_backward(dx, dweight, ABSENT, ABSENT, dout, x, ABSENT, weight, into);
+        }
+        double *want_out = doubles(rows * N), *want_dx = doubles(rows * K), *want_dweight = doubles(N * K);
+        oracle_matmul_forward(want_out, given(x), given(weight), given(bias), rows, N, K);
+        oracle_matmul_backward(want_dx, want_dweight, doubles(N), given(dout), given(x), given(weight), rows, N, K);
+        compare("out", out, want_out, (Bound){ .roundings = K + 1, .floor = sqrt(K) / 3 });
+        compare("dx", dx, want_dx, (Bound){ .roundings = N, .floor = sqrt(N) / 3 });
+        compare("dweight", dweight, plus(want_dweight, dweight, into),
+                (Bound){ .roundings = rows + 1, .floor = sqrt(rows) / 3 });
+    }
+}
+
+static void matmul_measured(void) {
+    choices_measuring = 1;
+    matmul();
+    matmul_gelu();
+    matmul_pitched();
+    choices_measuring = 0;
+}
+
+/* With the GELU in the GEMM wherever the backend can: such choices count from 100 (kernels/cuda/gemm.c). */
+static void matmul_fused(void) {
+    char *text = choices_text(1), *edited;
+    size_t size;
+    FILE *file = open_memstream(&edited, &size);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        const char *colon = strstr(line, ": ");
+        if (strncmp(line, "gemm+", 5)) fprintf(file, "%s\n", line);
+        else                           fprintf(file, "%.*s: 100\n", (int)(colon - line), line);
+    }
+    fclose(file);
+    EXPECT(!*edited || choices_adopt(edited, CHOICES_REPLACE), "not adopted: %s", edited);
+    free(text);
+    free(edited);
+    matmul_gelu();
+}
+
+/* Logits of evaluation: F32 also where x is BF16. */
 static void matmul_to_f32(void) {
     static const struct { int rows, K, N; } shapes[] = { {1, 1, 1}, {1, 65, 320}, {7, 33, 128} };
     for (int i = 0; i < COUNT(shapes); i++) {
@@ -209,8 +319,8 @@ static void gelu(void) {
         memcpy(arena_host(in_place), arena_host(dy), tensor_bytes(dy));
         EACH_RUN {
             gelu_forward(y, x);
-            gelu_backward(dx, dy, x);
-            gelu_backward(in_place, in_place, x);
+            gelu_backward(dx, dy, x, ABSENT, OVERWRITE);
+            gelu_backward(in_place, in_place, x, ABSENT, OVERWRITE);
         }
         double *want_y = doubles(n), *want_dx = doubles(n);
         oracle_gelu_forward(want_y, given(x), n);
@@ -218,6 +328,30 @@ static void gelu(void) {
         compare("y", y, want_y, (Bound){ .roundings = 5, .floor = 1 });
         compare("dx", dx, want_dx, (Bound){ .roundings = 18, .floor = 1 });
         EXPECT(!memcmp(result(dx), result(in_place), sizeof(double) * (size_t)n), "dx over dy differs");
+    }
+}
+
+/* The column sums of dx: of slices of rows, of rows that 16 bytes divide and others, of dx over dy. */
+static void gelu_sums(void) {
+    static const struct { int rows, columns; } shapes[] = {
+        {1, 1}, {3, 7}, {65, 129}, {1000, 24}, {4097, 264}, {33, 520}, {2, 70001}, {1, 8},
+    };
+    for (int i = 0; i < 2 * COUNT(shapes); i++) {
+        int rows = shapes[i / 2].rows, columns = shapes[i / 2].columns, n = rows * columns;
+        Into into = i % 2 ? ACCUMULATE : OVERWRITE;
+        arena_begin("gelu", "(%d,%d), sums%s", rows, columns, into_name[into]);
+        Tensor x = input(2, rows, columns), dx = output(rows, columns), sum = f32_output_into(into, columns);
+        Tensor dy = into ? dx : input(1, rows, columns), dy_in = into ? input(1, rows, columns) : ABSENT;
+        EACH_RUN {
+            if (into) tensor_convert(dy, dy_in);
+            gelu_backward(dx, dy, x, sum, into);
+        }
+        double *want = doubles(n), *want_sum = doubles(columns);
+        oracle_gelu_backward(want, given(into ? dy_in : dy), given(x), n);
+        sums_of_columns(want_sum, want, rows, columns);
+        compare("dx", dx, want, (Bound){ .roundings = 18, .floor = 1 });
+        compare("dx_sum", sum, plus(want_sum, sum, into),
+                (Bound){ .roundings = rows + 18, .floor = sqrt(rows) });
     }
 }
 
@@ -233,7 +367,7 @@ static void gelu_extremes(void) {
         set(dy, 0, 1);
         EACH_RUN {
             gelu_forward(y, x);
-            gelu_backward(dx, dy, x);
+            gelu_backward(dx, dy, x, ABSENT, OVERWRITE);
         }
         double want_y, want_dx;
         oracle_gelu_forward(&want_y, given(x), 1);
@@ -246,30 +380,34 @@ static void gelu_extremes(void) {
 
 /* ---- head */
 
-/* Of dx and dwte, of the worst of a few multiples in which dlogits may be kept. */
-static void head_emulation(Tensor dx, Tensor dwte, const double *want_dx, const double *want_dwte, double error[2],
-                           const double *x, const double *wte, const int *target, int V, double dloss) {
+/* The errors of rounded logits, and in dx and dwte of the worst of a few multiples in which dlogits may be kept. */
+typedef struct { double losses, dx, dwte; } HeadErrors;
+static HeadErrors head_emulation(Tensor losses, Tensor dx, Tensor dwte, const double *want_losses,
+                                 const double *want_dx, const double *want_dwte, const double *x, const double *wte,
+                                 const int *target, int V, double dloss) {
     int rows = (int)tensor_rows(dx), C = (int)tensor_columns(dx), Vp = (int)dwte.dim[0];
-    double *losses = doubles(rows), *kept_dx = doubles(rows * C), *kept_dwte = doubles(Vp * C);
-    error[0] = error[1] = 0;
+    double *kept_losses = doubles(rows), *kept_dx = doubles(rows * C), *kept_dwte = doubles(Vp * C);
+    HeadErrors error = {0};
     for (int i = 0; i < 4 && arena_dtype == BF16; i++) {
         oracle_stores = 1.5 + uniform() / 2;
-        oracle_head_loss(losses, kept_dx, kept_dwte, x, wte, target, rows, C, V, Vp, dloss);
-        error[0] = fmax(error[0], off(dx, want_dx, kept_dx));
-        error[1] = fmax(error[1], off(dwte, want_dwte, kept_dwte));
+        oracle_head_loss(kept_losses, kept_dx, kept_dwte, x, wte, target, rows, C, V, Vp, dloss);
+        error.losses = off(losses, want_losses, kept_losses);
+        error.dx = fmax(error.dx, off(dx, want_dx, kept_dx));
+        error.dwte = fmax(error.dwte, off(dwte, want_dwte, kept_dwte));
     }
     oracle_stores = 0;
+    return error;
 }
 
 /* dloss 0: evaluation only. One target in ignore is -1; 0: none. amplitude is that of x: 300 makes logits of many
-   hundreds, whose exp is infinite unless the maximum is subtracted. */
+   hundreds, whose exp is infinite unless the maximum is subtracted. Evaluation has f32 logits. */
 static void head_case(int B, int T, int C, int V, int Vp, int R, double amplitude, double dloss, Into into,
                       int ignore) {
     int rows = B * T, evaluate = dloss == 0;
     arena_begin("head", "B=%d T=%d C=%d V=%d Vp=%d R=%d x %g dwte%s ignore %d%s", B, T, C, V, Vp, R, amplitude,
                 into_name[into], ignore, evaluate ? " evaluation" : "");
     Tensor x = input(amplitude, B, T, C), wte = input(1, Vp, C), targets = integers(0, V - 1, B, T);
-    Tensor losses = f32_output(B, T), work = scratch(R, Vp);
+    Tensor losses = f32_output(B, T), work = scratch_as(evaluate ? F32 : arena_dtype, R, Vp);
     Tensor dx = evaluate ? ABSENT : output(B, T, C), dwte = evaluate ? ABSENT : f32_output_into(into, Vp, C);
     int *target = arena_host(targets), kept = 0;
     for (int r = 0; r < rows; r++) {
@@ -281,16 +419,19 @@ static void head_case(int B, int T, int C, int V, int Vp, int R, double amplitud
     double *want_losses = doubles(rows), *want_dx = doubles(rows * C), *want_dwte = doubles(Vp * C);
     oracle_head_loss(want_losses, want_dx, want_dwte, given(x), given(wte), target, rows, C, V, Vp, (float)dloss);
     double logit = amplitude * sqrt(C) / 3;      /* the size of one */
-    compare("losses", losses, want_losses, (Bound){ .roundings = C + V + 6, .floor = 3 * logit + 1 });
+    HeadErrors emulated = {0};
+    if (!evaluate) emulated = head_emulation(losses, dx, dwte, want_losses, want_dx, want_dwte, given(x), given(wte),
+                                             target, V, (float)dloss);
+    compare(evaluate ? "losses alone" : "losses", losses, want_losses,
+            (Bound){ .roundings = C + V + 6, .floor = 3 * logit + 1, .emulated = emulated.losses });
     for (int r = 0; r < rows; r++)
         EXPECT(target[r] != -1 || result(losses)[r] == 0, "an ignored loss is %g", result(losses)[r]);
     if (evaluate) return;
-    double size = kept ? dloss / 2 : 0, emulated[2];
-    head_emulation(dx, dwte, want_dx, want_dwte, emulated, given(x), given(wte), target, V, (float)dloss);
+    double size = kept ? dloss / 2 : 0;
     compare("dx", dx, want_dx,
-            (Bound){ .roundings = C + V + 6, .condition = 3 * logit, .floor = size, .emulated = emulated[0] });
+            (Bound){ .roundings = C + V + 6, .condition = 3 * logit, .floor = size, .emulated = emulated.dx });
     compare("dwte", dwte, plus(want_dwte, dwte, into), (Bound){ .roundings = C + V + rows + 6, .condition = 3 * logit,
-            .floor = size * amplitude, .emulated = emulated[1] });
+            .floor = size * amplitude, .emulated = emulated.dwte });
     double *got_dx = result(dx), *got_dwte = result(dwte), *old = given(dwte);
     for (int k = 0; k < rows * C; k++)
         EXPECT(target[k / C] != -1 || got_dx[k] == 0, "dx of an ignored row is %g", got_dx[k]);
@@ -320,16 +461,71 @@ static void head(void) {
 static void head_padding(void) {
     arena_begin("head", "padded rows of 1e30");
     Tensor x = input(1, 2, 9, 8), wte = input(1, 64, 8), targets = integers(0, 10, 2, 9);
-    Tensor losses = f32_output(2, 9), dx = output(2, 9, 8), dwte = f32_output(64, 8), work = scratch(4, 64);
+    Tensor losses = f32_output(2, 9), dx = output(2, 9, 8), dwte = f32_output(64, 8);
+    Tensor work = scratch_as(arena_dtype, 4, 64);
     for (int k = 11 * 8; k < 64 * 8; k++) set(wte, k, 1e30);
     EACH_RUN head_loss(losses, dx, dwte, x, wte, targets, 11, 1, OVERWRITE, work);
     double *want_losses = doubles(18), *want_dx = doubles(18 * 8), *want_dwte = doubles(64 * 8);
     oracle_head_loss(want_losses, want_dx, want_dwte, given(x), given(wte), arena_host(targets), 18, 8, 11, 64, 1);
-    double emulated[2];
-    head_emulation(dx, dwte, want_dx, want_dwte, emulated, given(x), given(wte), arena_host(targets), 11, 1);
-    compare("losses", losses, want_losses, (Bound){ .roundings = 8 + 11 + 6, .floor = 1 });
-    compare("dx", dx, want_dx, (Bound){ .roundings = 8 + 11 + 6, .emulated = emulated[0] });
-    compare("dwte", dwte, want_dwte, (Bound){ .roundings = 8 + 11 + 18 + 6, .emulated = emulated[1] });
+    HeadErrors emulated = head_emulation(losses, dx, dwte, want_losses, want_dx, want_dwte, given(x), given(wte),
+                                         arena_host(targets), 11, 1);
+    compare("losses", losses, want_losses,
+            (Bound){ .roundings = 8 + 11 + 6, .floor = 1, .emulated = emulated.losses });
+    compare("dx", dx, want_dx, (Bound){ .roundings = 8 + 11 + 6, .emulated = emulated.dx });
+    compare("dwte", dwte, want_dwte, (Bound){ .roundings = 8 + 11 + 18 + 6, .emulated = emulated.dwte });
+}
+
+/* The softmax alone, on given logits: losses and gradients have the errors of f32, whatever type the logits have. The
+   shapes take every kernel: rows shared by 32, 256 and 1024 threads, rows longer than registers hold, rows that are not
+   whole vectors, and more rows than run at a time. */
+static void softmax(void) {
+    static const struct { int rows, V, Vp; } shapes[] = {
+        {1, 1, 1}, {70, 9, 13}, {70, 9, 16}, {21, 255, 256}, {21, 256, 256}, {30000, 60, 64}, {1700, 257, 320},
+        {5, 8185, 8192}, {401, 8200, 8256}, {5, 50257, 50304}, {3, 57344, 57344}, {3, 57345, 57408}, {3, 60001, 60001},
+    };
+    for (int i = 0; i < 2 * COUNT(shapes); i++) {
+        int rows = shapes[i / 2].rows, V = shapes[i / 2].V, Vp = shapes[i / 2].Vp;
+        double amplitude = i % 2 ? 60 : 3, dloss = 0.7f;
+        arena_begin("softmax", "%d rows, V=%d Vp=%d x %g", rows, V, Vp, amplitude);
+        Tensor logits = base(amplitude, rows, Vp), losses = f32_output(rows), targets = integers(-1, V - 1, rows);
+        int *target = arena_host(targets);
+        target[rows - 1] = V - 1;
+        EACH_RUN softmax_cross_entropy(losses, logits, logits, targets, V, (float)dloss);
+
+        double *want_losses = doubles(rows), *want = doubles((int64_t)rows * Vp), *got = result(logits);
+        for (int r = 0; r < rows; r++) {
+            double max = -INFINITY, sum = 0, *row = want + (int64_t)r * Vp;
+            for (int v = 0; v < V; v++) max = fmax(max, get(logits, (int64_t)r * Vp + v));
+            for (int v = 0; v < V; v++) sum += exp(get(logits, (int64_t)r * Vp + v) - max);
+            for (int v = 0; v < Vp; v++)
+                row[v] = target[r] < 0 || v >= V ? 0 : exp(get(logits, (int64_t)r * Vp + v) - max) / sum * dloss;
+            want_losses[r] = 0;
+            if (target[r] < 0) continue;
+            want_losses[r] = log(sum) + max - get(logits, (int64_t)r * Vp + target[r]);
+            row[target[r]] -= dloss;
+        }
+        compare("losses", losses, want_losses, (Bound){ .roundings = V + 3, .floor = amplitude + log(V) });
+        compare("dlogits", logits, want, (Bound){ .roundings = V + 6, .condition = 2 * amplitude });
+        int nonzero = 0;
+        for (int64_t k = 0; k < (int64_t)rows * Vp; k++)
+            nonzero += (k % Vp >= V || target[k / Vp] < 0) && got[k] != 0;
+        EXPECT(!nonzero, "%d gradients of padding or of ignored rows are not 0", nonzero);
+    }
+}
+
+/* A row with a NaN, one with an infinity and one of large numbers, between others. */
+static void softmax_extremes(void) {
+    enum { rows = 6, V = 70, Vp = 128 };
+    arena_begin("softmax", "extremes");
+    Tensor logits = base(1, rows, Vp), losses = f32_output(rows), targets = integers(0, V - 1, rows);
+    set(logits, 1 * Vp + 69, NAN);
+    set(logits, 2 * Vp, INFINITY);
+    for (int v = 0; v < V; v++) set(logits, 4 * Vp + v, v == 33 ? -1e30 : -2e30);
+    ((int *)arena_host(targets))[4] = 33;
+    EACH_RUN softmax_cross_entropy(losses, logits, logits, targets, V, 1);
+    const double *loss = result(losses);
+    EXPECT(isfinite(loss[0]) && !isfinite(loss[1]) && !isfinite(loss[2]) && isfinite(loss[3]) && loss[4] == 0
+           && isfinite(loss[5]), "losses %g %g %g %g %g %g", loss[0], loss[1], loss[2], loss[3], loss[4], loss[5]);
 }
 
 static void call_target(void *target) {
@@ -344,8 +540,9 @@ static void call_target(void *target) {
 /* A GPU does not check targets beforehand: the loss is NaN. */
 static void head_bad_target_is_nan(void) {
     arena_begin("head", "two targets outside the vocabulary");
-    Tensor x = input(1, 1, 4, 8), wte = input(1, 16, 8), targets = integers(0, 10, 1, 4), work = scratch(3, 16);
+    Tensor x = input(1, 1, 4, 8), wte = input(1, 16, 8), targets = integers(0, 10, 1, 4);
     Tensor losses = f32_output(1, 4), dx = output(1, 4, 8), dwte = f32_output(16, 8);
+    Tensor work = scratch_as(arena_dtype, 3, 16);
     ((int *)arena_host(targets))[1] = 11;
     ((int *)arena_host(targets))[3] = -2;
     EACH_RUN head_loss(losses, dx, dwte, x, wte, targets, 11, 1, OVERWRITE, work);
@@ -619,13 +816,18 @@ static void call_embedding(Tensor *t)          { embedding_forward(t[0], t[1], t
 static void call_embedding_backward(Tensor *t) { embedding_backward(t[0], t[1], t[2], t[3], OVERWRITE); }
 static void call_layernorm(Tensor *t) { residual_layernorm_forward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]); }
 static void call_layernorm_backward(Tensor *t) {
-    layernorm_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], OVERWRITE, OVERWRITE);
+    layernorm_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], OVERWRITE, OVERWRITE);
 }
 static void call_matmul(Tensor *t)          { matmul_forward(t[0], t[1], t[2], t[3], t[4]); }
-static void call_matmul_backward(Tensor *t) { matmul_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], OVERWRITE); }
+static void call_matmul_backward(Tensor *t) {
+    matmul_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], OVERWRITE);
+}
 static void call_gelu(Tensor *t)            { gelu_forward(t[0], t[1]); }
-static void call_gelu_backward(Tensor *t)   { gelu_backward(t[0], t[1], t[2]); }
+static void call_gelu_backward(Tensor *t)   { gelu_backward(t[0], t[1], t[2], t[3], OVERWRITE); }
 static void call_head(Tensor *t)   { head_loss(t[0], t[1], t[2], t[3], t[4], t[5], 7, 1, OVERWRITE, t[6]); }
+static void call_head_evaluation(Tensor *t) {
+    head_loss(t[0], ABSENT, ABSENT, t[1], t[2], t[3], 7, 1, OVERWRITE, t[4]);
+}
 static void call_matmul_to_f32(Tensor *t)   { matmul_forward(t[0], ABSENT, t[1], t[2], ABSENT); }
 static void call_softmax(Tensor *t)         { softmax_cross_entropy(t[0], t[1], t[2], t[3], 7, 1); }
 static void call_adamw(Tensor *t)           { adamw_update(t[0], ABSENT, t[1], t[2], t[3], t[4].data, 0, t[4].data); }
@@ -637,22 +839,25 @@ static void refusals(void) {
     Tensor x = input(1, B, T, C), y = output(B, T, C), z = output(B, T, C), u = input(1, B, T, C);
     Tensor row = f32_output(B, T), row2 = f32_output(B, T), ids = integers(0, 6, B, T), out = output(B, T, N);
     Tensor wte = input(1, Vp, C), dwte = f32_output(Vp, C), wpe = input(1, T, C), dwpe = f32_output(T, C);
-    Tensor w = input(1, C), dw = f32_output(C), db = f32_output(C), weight = input(1, N, C);
-    Tensor dweight = f32_output(N, C), work = scratch(2, Vp), bias = input(1, N), dbias = f32_output(N);
+    Tensor w = input(1, C), dw = f32_output(C), db = f32_output(C), ds = f32_output(C), weight = input(1, N, C);
+    Tensor dweight = f32_output(N, C), work = scratch_as(arena_dtype, 2, Vp), bias = input(1, N), dbias = f32_output(N);
     Tensor pre = output(B, T, N), two_losses = f32_output(2), two_ids = integers(0, 6, 2);
+    Tensor two_f32 = f32_output(2, Vp);
     Tensor flat[4] = { f32_base(1, 9), f32_base(1, 9), f32_base(1, 9), f32_input(1, 9) };
     arena_upload();
     Call calls[] = {
         { "embedding",          call_embedding,          4, 0,          .t = { y, ids, wte, wpe } },
         { "embedding backward", call_embedding_backward, 4, 0,          .t = { dwte, dwpe, x, ids }, .either = 1 << 2 },
         { "layernorm",          call_layernorm,          8, 1 << 5,     .t = { y, z, row, row2, x, u, w, w } },
-        { "layernorm backward", call_layernorm_backward, 8, 0,          .t = { y, dw, db, x, u, row, row2, w } },
+        { "layernorm backward", call_layernorm_backward, 9, 1 << 3, .t = { y, dw, db, ds, x, u, row, row2, w } },
         { "matmul",             call_matmul,             5, 1 << 1 | 1 << 4, .t = { out, pre, x, weight, bias } },
-        { "matmul",             call_matmul_to_f32,      3, 0,          .t = { work, tensor_row_range(x, 0, 2), wte } },
-        { "matmul backward",    call_matmul_backward,    7, 1 | 1 << 2 | 1 << 5,
-                                                         .t = { y, dweight, dbias, out, x, u, weight } },
+        { "matmul",             call_matmul_to_f32,      3, 0,
+                                                         .t = { two_f32, tensor_row_range(x, 0, 2), wte } },
+        { "head",               call_head_evaluation,    5, 0,          .t = { row, x, wte, ids, two_f32 } },
+        { "matmul backward",    call_matmul_backward,    8, 1 << 2 | 1 << 3,
+                                                         .t = { y, dweight, dbias, dw, out, x, u, weight } },
         { "gelu",               call_gelu,               2, 0,          .t = { y, x } },
-        { "gelu backward",      call_gelu_backward,      3, 0,          .t = { y, x, u } },
+        { "gelu backward",      call_gelu_backward,      4, 1 << 3,     .t = { y, x, u, dw } },
         { "head",               call_head,               7, 0,          .t = { row, y, dwte, x, wte, ids, work } },
         { "softmax",            call_softmax,            4, 1 << 1,     .t = { two_losses, work, work, two_ids } },
         { "adamw",              call_adamw,              4, 0,          .t = { flat[0], flat[1], flat[2], flat[3],
@@ -673,11 +878,18 @@ int main(void) {
     RUN_EACH_DTYPE(layernorm);
     RUN_EACH_DTYPE(matmul);
     RUN_EACH_DTYPE(matmul_gelu);
+    RUN(fill_with_normal);
     RUN_EACH_DTYPE(matmul_to_f32);
+    RUN_EACH_DTYPE(matmul_pitched);
+    RUN_EACH_DTYPE(matmul_measured);
+    RUN_EACH_DTYPE(matmul_fused);
     RUN_EACH_DTYPE(gelu);
+    RUN_EACH_DTYPE(gelu_sums);
     RUN_EACH_DTYPE(gelu_extremes);
     RUN_EACH_DTYPE(head);
     RUN_EACH_DTYPE(head_padding);
+    RUN_EACH_DTYPE(softmax);
+    RUN_EACH_DTYPE(softmax_extremes);
     RUN_EACH_DTYPE(head_bad_target);
     RUN(update);
     RUN(update_refuses_nonfinite_stats);

@@ -277,8 +277,9 @@ static void evaluation_has_one_block(void) {
 /* What the plan adds up is what is allocated, but for the optimizer's list of tensors and its statistics. */
 static void the_plan_is_what_is_allocated(void) {
     static const char *const attentions[] = { "auto", "naive" };
-    for (int k = 0; k < 2 * 2 * 2 * COUNT(configs); k++) {
-        GPTConfig config = configs[k / 8];
+    for (int k = 0; k < 4 * 2 * 2 * 2 * COUNT(configs); k++) {
+        GPTConfig config = configs[k / 32];
+        config.recompute = (Recompute)(k / 8 % 4);
         const char *attention = attentions[k & 1];
         Purpose purpose = k & 2 ? TRAIN : EVALUATE;
         config.dtype = k & 4 ? BF16 : F32;
@@ -307,6 +308,74 @@ static void the_plan_is_what_is_allocated(void) {
         }
         gpt_free(&gpt);
     }
+}
+
+/* At every level, tensors that have values at the same time do not overlap, and no tensor passes the end. */
+static void tensors_in_use_do_not_overlap(void) {
+    for (int k = 0; k < 2 * 4 * COUNT(configs); k++) {
+        GPTConfig config = configs[k / 8];
+        config.recompute = (Recompute)(k % 4);
+        gpt_check(&config);
+        GPT gpt;
+        gpt_create(&gpt, config, "auto", 3, config.T, k & 4 ? EVALUATE : TRAIN);
+        const TensorTable *table = &gpt.acts.table;
+        for (int i = 0; i < table->count; i++) {
+            const TensorEntry *a = &table->entry[i];
+            EXPECT(a->offset % 256 == 0 && a->offset + tensor_bytes(*a->field) <= gpt.act_bytes, "case %d: %s at %zu",
+                   k, a->name, a->offset);
+            EXPECT(!a->same || a->field->data == a[-1].field->data, "case %d: %s is elsewhere", k, a->name);
+            for (int j = 0; j < i && !a->same; j++) {
+                const TensorEntry *b = &table->entry[j];
+                int shares = b->same || (a->phases && b->phases && !(a->phases & b->phases));
+                EXPECT(shares || a->offset >= b->offset + tensor_bytes(*b->field) ||
+                       b->offset >= a->offset + tensor_bytes(*a->field), "case %d: %s overlaps %s", k, a->name,
+                       b->name);
+            }
+        }
+        gpt_free(&gpt);
+    }
+}
+
+/* needs: free are as many bytes as a batch of that size needs, times more. */
+static void auto_takes_the_largest_batch_that_fits(void) {
+    GPTConfig config = configs[2];
+    gpt_check(&config);
+    static const struct { int needs; double more; int64_t sequences, max, want; } cases[] = {
+        { 24, 1.001, 0, 1000, 16 },     /* a power of two */
+        { 32, 1.001, 0, 1000, 32 },
+        { 32, 0.999, 0, 1000, 16 },
+        { 24, 1.001, 96, 1000, 24 },    /* a divisor of the sequences of an update */
+        { 24, 0.999, 96, 1000, 16 },
+        { 24, 1.001, 7, 1000, 7 },
+        { 24, 1.001, 29, 1000, 1 },
+        { 24, 1.001, 0, 5, 4 },
+        { 1,  0.5,   0, 1000, 1 },      /* none fits: the plan's own error follows */
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        double needs = (double)memory_plan(&config, "auto", cases[i].needs, TRAIN).total;
+        int64_t got = batch_largest(&config, "auto", TRAIN, (int64_t)(needs * cases[i].more * 20 / 19),
+                                    cases[i].sequences, cases[i].max);
+        EXPECT(got == cases[i].want, "case %d: a batch of %lld, want %lld", i, (long long)got,
+               (long long)cases[i].want);
+    }
+}
+
+/* In residual streams (B,T,C): what a block keeps at each level, and what all share. */
+static void levels_save_what_they_drop(void) {
+    GPTConfig config = { .L = 12, .NH = 12, .C = 768, .T = 1024, .V = 50257 };
+    gpt_check(&config);
+    double stream = 4.0 * 64 * config.T * config.C, kept[4];
+    for (int level = 0; level < 4; level++) {
+        config.recompute = (Recompute)level;
+        MemoryPlan plan = memory_plan(&config, "flash", 64, TRAIN);
+        kept[level] = (double)plan.activations / stream / config.L;
+        EXPECT((double)plan.workspace < (level < RECOMPUTE_BLOCK ? 8 : 24) * stream, "level %d: a workspace of %g "
+               "residual streams", level, (double)plan.workspace / stream);
+    }
+    static const double want[] = { 16, 12, 10, 1 };     /* residual streams a block; means and lse are 0.03 of one */
+    for (int level = 0; level < 4; level++)
+        EXPECT(kept[level] >= want[level] && kept[level] < want[level] + 0.05, "level %d: %g residual streams a block, "
+               "want %g", level, kept[level], want[level]);
 }
 
 /* The same of one of three ranks with ZeRO-1: a third of the moments, and in bf16 of the f32 parameters. */
@@ -346,6 +415,9 @@ int main(int argc, char **argv) {
     RUN(flops_are_multiply_adds);
     RUN(evaluation_has_one_block);
     RUN(the_plan_is_what_is_allocated);
+    RUN(tensors_in_use_do_not_overlap);
+    RUN(auto_takes_the_largest_batch_that_fits);
+    RUN(levels_save_what_they_drop);
     RUN(zero_divides_the_optimizer);
     return test_close();
 }

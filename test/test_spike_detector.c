@@ -1,5 +1,5 @@
 /* test/test_spike_detector.c - Which steps are skipped, which never are, and that a skipped one leaves no trace. */
-#include "test.h"
+#include "models.h"
 #include "../llmc/spike_detector.h"
 #include "../llmc/optimizer.h"
 #include "../llmc/random.h"
@@ -143,7 +143,7 @@ static StepStats model_step(GPT *m, Optimizer *o, Fault fault) {
     o->norm_limit = fault == NORM_LIMIT ? 1e-4 : INFINITY;
     optimizer_begin(o, 1e-3);
     loss_add(o->stats, m->acts.losses, share);
-    return optimizer_update(o);
+    return update(o);
 }
 
 static void *copy_of(Tensor flat) {

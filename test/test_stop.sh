@@ -57,6 +57,16 @@ in_turn 3 && refuses "--time-limit 1s2h: want a duration" "$gpt" $small --time-l
 in_turn 3 && refuses "--time-limit 5: want a unit, 5s, 5m or 5h" "$gpt" $small --time-limit 5 --out "$dir/none"
 close_test "--time-limit saves and exits with 75; a time that is none is refused"
 
+# ---- The first step is timed before another begins: here one more would end after the limit. A GPU starts too slowly.
+if [ -z "$cuda" ]; then
+    slow="$small --total-batch 51200 --save-every 0 --val-every 0"
+    expect "one step" "$gpt" $slow --steps 1 --out "$dir/one"
+    limit=$(cells "$dir/one" ms | awk '{ printf "%.3fs", 1.5e-3 * $1 + 0.01 }')
+    "$gpt" $slow --steps 1000 --time-limit "$limit" --out "$dir/slow" > "$dir/slow.out" 2>&1
+    says slow "^--time-limit $limit: saved at step 1 of 1000"
+    close_test "--time-limit ends a run of slow steps in time"
+fi
+
 # ---- At the start: a job script that always passes --resume comes to the same end, also with no checkpoint yet
 run="$small --steps 300 --save-every 0 --val-every 0 --resume"
 "$gpt" $run --out "$dir/begun" > "$dir/begun.out" 2>&1

@@ -1,9 +1,11 @@
 #include "../gemm.h"
+#include "../profile.h"
 #include "vecmath.h"
 
 /* A thread takes 64 columns; 64 rows are added before they join the total, so that the error grows with the square root
    of the rows. */
 void column_sums(Tensor sum_tensor, Tensor t, Into into) {
+    op_begin("column sums", op_bytes(2, sum_tensor, t), 0);
     enum { COLUMNS = 64, ROWS = 64 };
     const int64_t row_count = tensor_rows(t), column_count = tensor_columns(t);
     const float *data = t.data;
@@ -21,4 +23,5 @@ void column_sums(Tensor sum_tensor, Tensor t, Into into) {
         }
         for (int j = 0; j < columns; j++) sum[first + j] = into == ACCUMULATE ? sum[first + j] + total[j] : total[j];
     }
+    op_end();
 }

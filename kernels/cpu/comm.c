@@ -43,7 +43,8 @@ static const char *_Atomic error;
 
 const char *comm_refuse(void)    { return NULL; }
 const char *comm_error(void)     { return error; }
-double      comm_waited_ms(void) { return 1e3 * waited_seconds; }
+CommWaits   comm_waits(void)     { return (CommWaits){ .ms = 1e3 * waited_seconds }; }
+double      comm_waited_ms(CommWaits w) { return w.ms; }
 
 /* ---- Connections */
 

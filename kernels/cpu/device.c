@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -129,5 +130,24 @@ void device_download(void *host, const void *device, size_t bytes)      { memcpy
 void device_pin(void *host, size_t bytes)                              { (void)host; (void)bytes; }
 void device_unpin(void *host)                                           { (void)host; }
 void device_zero(void *device, size_t bytes)                            { memset(device, 0, bytes); }
+void device_upload_async(void *device, const void *host, size_t bytes)  { memcpy(device, host, bytes); }
+void device_download_async(void *host, const void *device, size_t bytes) { memcpy(host, device, bytes); }
+void *device_host_alloc(size_t bytes, const char *what)                 { return device_alloc(bytes, what); }
+void device_host_free(void *host)                                       { free(host); }
 void device_use_stream(void *stream)                                    { (void)stream; }
 void device_wait(void)                                                  { }
+
+void device_mark(DeviceMark *mark) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    mark->seconds = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double device_mark_ms(const DeviceMark *from, const DeviceMark *to) { return 1e3 * (to->seconds - from->seconds); }
+void   device_wait_mark(const DeviceMark *mark)                     { (void)mark; }
+void   device_mark_free(DeviceMark *mark)                           { *mark = (DeviceMark){0}; }
+int    device_graph_begin(DeviceGraph *graph, double key)           { (void)graph; (void)key; return 1; }
+void   device_graph_end(DeviceGraph *graph)                         { (void)graph; }
+void   device_graph_free(DeviceGraph *graph)                        { (void)graph; }
+void   device_range_begin(const char *name)                         { (void)name; }
+void   device_range_end(void)                                       { }

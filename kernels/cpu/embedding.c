@@ -1,8 +1,10 @@
 #include "../embedding.h"
 #include "../check_ops.h"
+#include "../profile.h"
 
 void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
     check_embedding("embedding", x, tokens, wte, wpe);
+    op_begin("embedding", op_bytes(3, x, tokens, wpe), 0);
     int64_t rows = tensor_rows(x), T = x.dim[1], C = x.dim[2], Vp = wte.dim[0];
     const int32_t *token = tokens.data;
     for (int64_t r = 0; r < rows; r++)
@@ -14,11 +16,13 @@ void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
         const float *position = (const float *)wpe.data + r % T * wpe.pitch;
         for (int64_t c = 0; c < C; c++) to[c] = word[c] + position[c];
     }
+    op_end();
 }
 
 /* Each thread has a range of columns and adds all rows in order: the same bits for any number of threads. */
 void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into dwpe_into) {
     check_embedding("embedding backward", dx, tokens, dwte, dwpe);
+    op_begin("embedding backward", op_bytes(3, dx, tokens, dwpe), 0);
     int64_t rows = tensor_rows(dx), T = dx.dim[1], C = dx.dim[2];
     const int32_t *token = tokens.data;
     const int64_t stripe = 16;                  /* a cache line */
@@ -38,4 +42,5 @@ void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into
             }
         }
     }
+    op_end();
 }

@@ -2,6 +2,8 @@
 #include <math.h>
 #include <string.h>
 #include "../check_ops.h"
+#include "../gemm.h"
+#include "../profile.h"
 
 static const float EPS = 1e-5f;
 
@@ -22,6 +24,7 @@ static const float EPS = 1e-5f;
 void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
                                 Tensor x, Tensor branch, Tensor weight, Tensor bias) {
     check_residual_layernorm(sum, normed, mean, rstd, x, branch, weight, bias);
+    op_begin("residual layernorm", op_bytes(branch.data ? 6 : 4, normed, mean, rstd, x, branch, sum), 0);
     int64_t rows = tensor_rows(x), C = tensor_columns(x);
     const float *restrict w = weight.data, *restrict b = bias.data;
     #pragma omp parallel for schedule(static)
@@ -43,6 +46,7 @@ void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor r
         ((float *)mean.data)[r] = mu;
         ((float *)rstd.data)[r] = scale;
     }
+    op_end();
 }
 
 /* dweight and dbias: threads have columns, rows are added in order, in blocks of 64 rows: more exact than one long sum,
@@ -75,9 +79,10 @@ static void weight_gradients(Tensor dweight, Tensor dbias, Tensor dnormed, Tenso
     }
 }
 
-void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed,
-                        Tensor x, Tensor mean, Tensor rstd, Tensor weight, Into dx_into, Into dweight_into) {
-    check_layernorm_backward(dx, dweight, dbias, dnormed, x, mean, rstd, weight);
+void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,
+                        Tensor x, Tensor mean, Tensor rstd, Tensor weight, Into dx_into, Into into) {
+    check_layernorm_backward(dx, dweight, dbias, dx_sum, dnormed, x, mean, rstd, weight);
+    op_begin("layernorm backward", op_bytes(dx_into == ACCUMULATE ? 6 : 5, dx, dnormed, x, mean, rstd, dx), 0);
     int64_t rows = tensor_rows(x), C = tensor_columns(x);
     const float *restrict w = weight.data;
     #pragma omp parallel for schedule(static)
@@ -94,5 +99,7 @@ void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed,
         for (int64_t c = 0; c < C; c++)
             to[c] += scale * (dn[c] * w[c] - g_mean - (row[c] - mu) * scale * gx_mean);
     }
-    weight_gradients(dweight, dbias, dnormed, x, mean, rstd, dweight_into);
+    weight_gradients(dweight, dbias, dnormed, x, mean, rstd, into);
+    if (dx_sum.data) column_sums(dx_sum, dx, into);
+    op_end();
 }

@@ -1,5 +1,6 @@
 #include "../softmax_cross_entropy.h"
 #include "../check_ops.h"
+#include "../profile.h"
 #include "vecmath.h"
 
 /* Returns the loss of one row of logits, which becomes dloss * (softmax - one at target). */
@@ -17,6 +18,7 @@ static float softmax_row(float *logit, int V, int32_t target, float dloss) {
 
 void softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V, float dloss) {
     check_softmax_cross_entropy(losses, dlogits, logits, targets, V);
+    op_begin("softmax cross-entropy", op_bytes(2, logits, dlogits), 0);
     const int64_t rows = tensor_rows(logits), Vp = tensor_columns(logits);
     const int32_t *target = targets.data;
     float *loss = losses.data;
@@ -28,4 +30,5 @@ void softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor 
         loss[i] = softmax_row(logit, V, target[i], dloss);
         memset(logit + V, 0, sizeof(float) * (size_t)(Vp - V));
     }
+    op_end();
 }

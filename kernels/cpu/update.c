@@ -3,6 +3,7 @@
 #include <string.h>
 #include "../check_ops.h"
 #include "../device.h"
+#include "../profile.h"
 
 /* Sums are made of blocks of SUM_BLOCK elements: partial sums in double, then added in order. A thread updates
    UPDATE_BLOCK elements at a time, a fixed number: where the compiler changes from vectors to single elements, which
@@ -10,13 +11,16 @@
 enum { SUM_BLOCK = 65536, UPDATE_BLOCK = 4096 };
 
 void loss_add(StepStats *stats, Tensor losses, float scale) {
+    op_begin("loss", op_bytes(1, losses), 0);
     const float *loss = losses.data;
     double total = 0;
     for (int64_t i = 0; i < tensor_count(losses); i++) total += loss[i];
     stats->loss += scale * total;
+    op_end();
 }
 
 void gradient_square_sum(StepStats *stats, Tensor grads) {
+    op_begin("gradient norm", op_bytes(1, grads), 0);
     const float *g = grads.data;
     int64_t count = tensor_count(grads), blocks = (count + SUM_BLOCK - 1) / SUM_BLOCK;
     double total = 0;
@@ -34,16 +38,20 @@ void gradient_square_sum(StepStats *stats, Tensor grads) {
         for (int64_t b = 0; b < n; b++) total += part[b];
     }
     stats->square_sum += total;
+    op_end();
 }
 
 void update_decide(StepStats *stats) {
+    op_begin("decision", sizeof *stats, 0);
     double norm = sqrt(stats->square_sum);
     stats->norm = norm;
     stats->clip = stats->max_norm > 0 && norm > stats->max_norm ? (float)(stats->max_norm / norm) : 1.0f;
     /* The square, too: without clipping a norm from 1.8e19 on is finite, and the g^2 of AdamW's v may not be. */
     double clipped = stats->clip * norm;
-    stats->apply = isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(stats->loss)
+    stats->apply = !stats->halted && isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(stats->loss)
                      && norm <= stats->norm_limit && stats->loss <= stats->loss_limit;
+    if (stats->halts && !stats->apply) stats->halted = 1;
+    op_end();
 }
 
 void adamw_update(Tensor param, Tensor param_bf16, Tensor m_tensor, Tensor v_tensor, Tensor grad,
@@ -51,6 +59,7 @@ void adamw_update(Tensor param, Tensor param_bf16, Tensor m_tensor, Tensor v_ten
     check_adamw_update(param, param_bf16, m_tensor, v_tensor, grad);
     REQUIRE(!param_bf16.data, "adamw: param_bf16 is present: %s", device_refuse_dtype(BF16));
     if (!stats->apply) return;
+    op_begin("adamw", op_bytes(8, param, param, m_tensor, m_tensor, v_tensor, v_tensor, grad, param_bf16), 0);
     float beta1 = stats->beta1, beta2 = stats->beta2, eps = stats->eps, clip = stats->clip;
     float step = stats->learning_rate / stats->correction1, rescale = 1.0f / sqrtf(stats->correction2);
     #pragma omp parallel
@@ -68,11 +77,14 @@ void adamw_update(Tensor param, Tensor param_bf16, Tensor m_tensor, Tensor v_ten
             w[i] -= step * m[i] / (sqrtf(v[i]) * rescale + eps) + decay * w[i];
         }
     }
+    op_end();
 }
 
 void tensor_convert(Tensor to, Tensor from) {
     check_convert(to, from);
+    op_begin("convert", op_bytes(2, to, from), 0);
     memcpy(to.data, from.data, tensor_bytes(from));      /* the CPU computes in f32 only */
+    op_end();
 }
 
 TensorStats tensor_stats(Tensor t) {

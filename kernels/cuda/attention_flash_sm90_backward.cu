@@ -483,7 +483,9 @@ void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk,
     const int tiles = padded(s) / KEYS, columns = s->HS > 64 ? 128 : 64;
     const float heads = s->deterministic ? 16000 / sqrtf((float)s->Tq * columns) : 1.92f * sm_count() / tiles;
     Problem p = make_problem(s, (int64_t)ceilf(heads));
-    CUDA(cudaGetSymbolAddress((void **)&p.tile_counter, tile_counter));
+    static unsigned *counter;               /* looked up once: not while a CUDA graph is recorded */
+    if (!counter) CUDA(cudaGetSymbolAddress((void **)&counter, tile_counter));
+    p.tile_counter = counter;
     Workspace w = {};
     w.Tpad = padded(s);
     w.tiles = w.Tpad / (s->HS > 64 ? Backward<2>::QT : Backward<1>::QT);

@@ -352,7 +352,9 @@ template<class F> static void launch(Problem p, const Maps &maps, float *lse) {
 
 void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v) {
     Problem p = make_problem(s, attention_heads_in_flight(s));
-    CUDA(cudaGetSymbolAddress((void **)&p.tile_counter, tile_counter));
+    static unsigned *counter;               /* looked up once: not while a CUDA graph is recorded */
+    if (!counter) CUDA(cudaGetSymbolAddress((void **)&counter, tile_counter));
+    p.tile_counter = counter;
     const Maps maps = { tensor_map("q", s, q, GROUP_ROWS), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
                         tensor_map("out", s, out, EPILOGUE_ROWS) };
     (s->HS > 64 ? launch<Wide> : launch<Narrow>)(p, maps, lse);

@@ -120,8 +120,10 @@ CommOp comm_start(CommKind kind, Tensor t) {
     return (CommOp){ id };
 }
 
-double comm_waited_ms(void) {
-    for (; waits_measured < waits; waits_measured++) {
+CommWaits comm_waits(void) { return (CommWaits){ .count = waits }; }
+
+double comm_waited_ms(CommWaits upto) {
+    for (; waits_measured < upto.count; waits_measured++) {
         const int64_t slot = waits_measured % RING;
         float ms = 0;
         if (cudaEventQuery(wait_end[slot]) != cudaSuccess) {
@@ -137,7 +139,7 @@ double comm_waited_ms(void) {
 void comm_wait(CommOp op) {
     if (!op.id) return;
     while (cuda_aborted) pause();
-    if (waits - waits_measured == RING) comm_waited_ms();
+    if (waits - waits_measured == RING) comm_waited_ms(comm_waits());
     if (waits - waits_measured == RING) waits_measured++;       /* far behind: one wait is not measured */
     const int64_t slot = waits++ % RING;
     CUDA(cudaEventRecord(wait_begin[slot], cuda_stream));

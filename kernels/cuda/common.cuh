@@ -49,6 +49,8 @@ template <class T> struct Pack {
     __device__ inline void store(T *address) const            { *(uint4 *)address = bits; }
     __device__ inline void to_float(float (&f)[SIZE]) const;
     static __device__ inline Pack from_float(const float (&f)[SIZE]);
+    /* to_float is computed again afterwards: the compiler keeps the pack in registers, not its floats */
+    __device__ inline void forget_floats() { asm("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w)); }
 };
 
 template <> __device__ inline void Pack<float>::to_float(float (&f)[4]) const {
@@ -120,9 +122,5 @@ template <class T, T over_warp(T)> __device__ inline T block_reduce(T x, T ident
    be called again at once. */
 template <class T> __device__ inline T block_sum(T x) { return block_reduce<T, warp_sum<32, T>>(x, T(0)); }
 __device__ inline float block_max(float x) { return block_reduce<float, warp_max<32>>(x, -INFINITY); }
-
-/* sum = or += the sums, in a fixed order, of the rows of partial (slices, columns): first the columns of sum, then
-   those of sum2, which may be absent. */
-void slices_sum(Tensor sum, Tensor sum2, const float *partial, int slices, Into into);
 
 #endif

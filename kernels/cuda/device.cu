@@ -163,6 +163,24 @@ void device_download(void *host, const void *device, size_t bytes) {
     device_wait();
 }
 
+void *device_host_alloc(size_t bytes, const char *what) {
+    void *memory;
+    const cudaError_t error = cudaMallocHost(&memory, bytes);
+    REQUIRE(error == cudaSuccess, "out of memory: %s, %zu bytes that the GPU can access: %s", what, bytes,
+            cudaGetErrorString(error));
+    return memset(memory, 0, bytes);
+}
+
+void device_host_free(void *memory) { CUDA(cudaFreeHost(memory)); }
+
+void device_upload_async(void *device, const void *host, size_t bytes) {
+    CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, cuda_stream));
+}
+
+void device_download_async(void *host, const void *device, size_t bytes) {
+    CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, cuda_stream));
+}
+
 void device_zero(void *device, size_t bytes) { CUDA(cudaMemsetAsync(device, 0, bytes, cuda_stream)); }
 
 void device_wait(void) {

@@ -1,13 +1,19 @@
-/* GELU, elementwise: 16 bytes of each operand a thread. With s(z) = 1 / (1 + exp(-z)), (1 + tanh u) / 2 = s(2u): one
-   exponential and one reciprocal an element. An H200 issues about 31 instructions, 4 of them to the special function
-   unit, in the time that two bf16 take from and to memory: a tanhf (about 25, with a branch) would fill that budget,
-   tanh.approx would not keep 8 bits (error 2^-11 of 1, but 1 + tanh cancels on the left). */
-#include "common.cuh"
+/* GELU: 16 bytes of each operand a thread; the backward pass adds up columns on the way. With
+   s(z) = 1 / (1 + exp(-z)), (1 + tanh u) / 2 = s(2u): one exponential and one reciprocal an element. An H200 issues
+   about 31 instructions, 4 of them to the special function unit, in the time that two bf16 take from and to memory: a
+   tanhf (about 25, with a branch) would fill that budget, tanh.approx would not keep 8 bits (error 2^-11 of 1, but
+   1 + tanh cancels on the left). */
+#include "partial_sums.cuh"
 extern "C" {
+#include "../device.h"
 #include "../gelu.h"
+#include "../profile.h"
 }
 
-enum { THREADS = 256 };
+enum {
+    THREADS = 256, WARPS = 8, LANES = 32,
+    BLOCKS = 528                    /* of the backward pass, 4 of 256 threads on each of 132 SMs: one wave */
+};
 
 static constexpr float SCALE = 0.7978845608028654f, CUBE = 0.044715f, LOG2E = 1.4426950408889634f;     /* sqrt(2/pi) */
 
@@ -58,22 +64,42 @@ gelu_forward_kernel(T *y, const T *x, int64_t count, bool packs) {
     }
 }
 
-template <class T> __global__ void __launch_bounds__(THREADS)
-gelu_backward_kernel(T *dx, const T *dy, const T *x, int64_t count, bool packs) {
-    constexpr int SIZE = Pack<T>::SIZE;
-    const int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * SIZE;
-    if (packs && i + SIZE <= count) {
-        const Pack<T> x_pack = Pack<T>::load_once(x + i), dy_pack = Pack<T>::load(dy + i);
-        float f[SIZE], d[SIZE];
-        x_pack.to_float(f);
-        dy_pack.to_float(d);
+/* As in column_sums.cu, a block has the rows of one slice in 32 * WIDTH columns, a warp every eighth row. A lane has
+   WIDTH columns: 16 bytes, or one where rows are not aligned to 16 bytes. partial (slices, columns): the sums of dx
+   before it is rounded; NULL = none. */
+template <class T, int WIDTH> __global__ void __launch_bounds__(WARPS * LANES, 4)
+gelu_backward_kernel(PartialSums sums, T *dx, const T *dy, const T *x, int64_t rows, int64_t columns,
+                     int64_t slice_rows) {
+    constexpr int UNROLL = 2;               /* dx may be dy: the compiler keeps the loads of a row behind the stores of
+                                               the one before; two rows have 64 KiB in flight on an SM */
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    const int64_t column = ((int64_t)blockIdx.x * LANES + lane) * WIDTH;
+    const int64_t first = blockIdx.y * slice_rows, last = min(first + slice_rows, rows);
+    float sum[WIDTH] = {};
+    for (int64_t row = first + warp; row < last && column < columns; row += UNROLL * WARPS) {
+        float f[UNROLL][WIDTH], d[UNROLL][WIDTH];
+        const int64_t at = row * columns + column, step = WARPS * columns;
+        const int count = row + (UNROLL - 1) * WARPS < last ? UNROLL : 1;       /* UNROLL is 2 */
         #pragma unroll
-        for (int k = 0; k < SIZE; k++) d[k] *= gelu_slope<T>(f[k]);
-        Pack<T>::from_float(d).store(dx + i);
-    } else {
-        for (int64_t k = i; k < i + SIZE && k < count; k++)
-            dx[k] = from_float<T>(to_float(dy[k]) * gelu_slope<T>(to_float(x[k])));
+        for (int i = 0; i < UNROLL; i++)
+            if (i < count) {
+                load_floats(f[i], x + at + i * step);
+                load_floats(d[i], dy + at + i * step);
+            }
+        #pragma unroll
+        for (int i = 0; i < UNROLL; i++)
+            if (i < count) {
+                #pragma unroll
+                for (int k = 0; k < WIDTH; k++) {
+                    d[i][k] *= gelu_slope<T>(f[i][k]);
+                    sum[k] += d[i][k];
+                }
+                /* by an intrinsic: the compiler splits the plain store of a uint4 into four */
+                if constexpr (WIDTH == 1) store_floats(dx + at + i * step, d[i]);
+                else __stwb((uint4 *)(dx + at + i * step), Pack<T>::from_float(d[i]).bits);
+            }
     }
+    if (sums.partial) partial_sums_finish_tile(sums, sum);
 }
 
 static bool on_16_bytes(Tensor t) { return (uintptr_t)t.data % 16 == 0; }
@@ -84,21 +110,31 @@ template <class T> static void forward(Tensor y, Tensor x) {
            (T *)y.data, (const T *)x.data, count, on_16_bytes(y) && on_16_bytes(x));
 }
 
-template <class T> static void backward(Tensor dx, Tensor dy, Tensor x) {
-    const int64_t count = tensor_count(x);
-    LAUNCH(gelu_backward_kernel<T>, (unsigned)ceil_div(count, THREADS * Pack<T>::SIZE), THREADS, 0, (T *)dx.data,
-           (const T *)dy.data, (const T *)x.data, count, on_16_bytes(dx) && on_16_bytes(dy) && on_16_bytes(x));
+template <class T, int WIDTH> static void backward(Tensor dx, Tensor dy, Tensor x, Tensor dx_sum, Into sum_into) {
+    const int64_t rows = tensor_rows(x), columns = tensor_columns(x), tiles = ceil_div(columns, LANES * WIDTH);
+    int64_t slices = min(max(BLOCKS / tiles, (int64_t)1), ceil_div(rows, 8 * WARPS));   /* at least 8 rows a warp */
+    const int64_t slice_rows = ceil_div(rows, slices);
+    slices = ceil_div(rows, slice_rows);
+    const PartialSums sums = dx_sum.data ? partial_sums(slices, dx_sum, {}, {}, sum_into) : PartialSums{};
+    LAUNCH((gelu_backward_kernel<T, WIDTH>), dim3((unsigned)tiles, (unsigned)slices), WARPS * LANES, 0, sums,
+           (T *)dx.data, (const T *)dy.data, (const T *)x.data, rows, columns, slice_rows);
 }
 
 void gelu_forward(Tensor y, Tensor x) {
     check_gelu("gelu", y, x);
+    op_begin("gelu", op_bytes(2, y, x), 0);
     if (x.dtype == BF16) forward<bf16>(y, x);
     else                 forward<float>(y, x);
+    op_end();
 }
 
-void gelu_backward(Tensor dx, Tensor dy, Tensor x) {
-    check_gelu("gelu backward", dx, x);
-    check_gelu("gelu backward", dy, x);
-    if (x.dtype == BF16) backward<bf16>(dx, dy, x);
-    else                 backward<float>(dx, dy, x);
+void gelu_backward(Tensor dx, Tensor dy, Tensor x, Tensor dx_sum, Into sum_into) {
+    check_gelu_backward(dx, dy, x, dx_sum);
+    const bool wide = rows_aligned(dx) && rows_aligned(dy) && rows_aligned(x);
+    op_begin("gelu backward", op_bytes(3, dx, dy, x), 0);
+    if (x.dtype == BF16 && wide) backward<bf16, 8>(dx, dy, x, dx_sum, sum_into);
+    else if (x.dtype == BF16)    backward<bf16, 1>(dx, dy, x, dx_sum, sum_into);
+    else if (wide)               backward<float, 4>(dx, dy, x, dx_sum, sum_into);
+    else                         backward<float, 1>(dx, dy, x, dx_sum, sum_into);
+    op_end();
 }

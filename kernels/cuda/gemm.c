@@ -1,27 +1,52 @@
 /* kernels/cuda/gemm.c - GEMM by cuBLASLt, which takes column-major matrices: it computes c^T = b^T a^T. Descriptors and
-   algorithm are made once per shape and cached. */
+   algorithm are made once per shape and kept. In training the algorithm is the fastest of those that the heuristic
+   lists, measured on the operands when the shape is new (choices.h). */
 #include "../gemm.h"
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <cublasLt.h>
 #include <cublas_v2.h>
 #include "cuda.h"
+#include "../choices.h"
 #include "../device.h"
+#include "../gelu.h"
 
-enum { WORKSPACE_BYTES = 32 << 20 };    /* NVIDIA's recommendation for Hopper */
+enum {
+    WORKSPACE_BYTES = 32 << 20,     /* NVIDIA's recommendation for Hopper */
+    LISTED = 8,                     /* algorithms that are measured */
+    FUSED = 100                     /* a choice is the place in the heuristic's list, + FUSED: with the GELU in it */
+};
 
-/* What the choice of an algorithm depends on. Only int64_t, so that there is no padding for memcmp to compare. */
+/* A GEMM and the GELU that follows it, if any. */
 typedef struct {
-    int64_t M, N, K, dtype, c_dtype, into, a_layout, a_pitch, b_layout, b_pitch, c_pitch;
-    int64_t a_align, b_align, c_align, bias_align;      /* bytes; 0 = no bias */
+    Gemm   g;
+    Tensor out, pre_gelu;       /* absent: no GELU; pre_gelu is g.c */
+} Work;
+
+/* What the choice of an algorithm depends on. Only int64_t, so that there is no padding for memcmp to compare. = and +=
+   differ in a constant that is passed with every call, and share the choice. */
+typedef struct {
+    int64_t M, N, K, dtype, c_dtype, a_layout, a_pitch, b_layout, b_pitch, c_pitch;
+    int64_t a_align, b_align, c_align, bias_align, out_align;       /* bytes; 0 = absent; out_align: of the GELU */
 } Key;
 
 typedef struct {
     Key                    key;
     int64_t                last_use;    /* 0: the entry is empty */
-    cublasLtMatmulDesc_t   matmul;
+    int                    has_choice;  /* 0: the default, which training replaces by a measured one */
+    int                    version;     /* choices_version when it was made */
+    cublasLtMatmulDesc_t   matmul, fused;       /* fused: with a GELU as its epilogue; NULL = none */
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t   algorithm;
+    int                    choice;
 } Plan;
+
+typedef struct {
+    cublasLtMatmulAlgo_t algorithm;
+    int                  choice;
+    float                ms;
+} Candidate;
 
 static cublasLtHandle_t handle;
 static void *workspace;
@@ -42,17 +67,19 @@ static void operand_create(cublasLtMatrixLayout_t *layout, DType dtype, int64_t 
     else                       layout_create(layout, dtype, columns, rows, x.pitch);
 }
 
-#define SET_MATMUL(plan, which, value) \
-    CUBLAS(cublasLtMatmulDescSetAttribute((plan)->matmul, CUBLASLT_MATMUL_DESC_##which, &(value), sizeof(value)))
+#define SET(matmul, which, value) \
+    CUBLAS(cublasLtMatmulDescSetAttribute(matmul, CUBLASLT_MATMUL_DESC_##which, &(value), sizeof(value)))
 #define SET_PREFERENCE(which, value) \
     CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_##which, &(value), sizeof(value)))
 
-/* The heuristic's first algorithm. With split-K the parts are added in the workspace in a fixed order. */
-static void plan_choose(Plan *plan) {
+/* The heuristic's first algorithms, the one it expects to be fastest first; returns how many there are, at most max.
+   With split-K the parts are added in the workspace in a fixed order. */
+static int list_algorithms(const Plan *plan, int fused, Candidate *list, int max) {
     const Key *key = &plan->key;
     const uint64_t workspace_bytes = WORKSPACE_BYTES;
     const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const uint32_t a_align = (uint32_t)key->a_align, b_align = (uint32_t)key->b_align, c_align = (uint32_t)key->c_align;
+    const uint32_t d_align = fused && key->out_align < key->c_align ? (uint32_t)key->out_align : c_align;
     cublasLtMatmulPreference_t preference;
     CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
     SET_PREFERENCE(MAX_WORKSPACE_BYTES, workspace_bytes);
@@ -60,38 +87,164 @@ static void plan_choose(Plan *plan) {
     SET_PREFERENCE(MIN_ALIGNMENT_A_BYTES, b_align);      /* operand A of cuBLASLt is our b */
     SET_PREFERENCE(MIN_ALIGNMENT_B_BYTES, a_align);
     SET_PREFERENCE(MIN_ALIGNMENT_C_BYTES, c_align);
-    SET_PREFERENCE(MIN_ALIGNMENT_D_BYTES, c_align);
-    cublasLtMatmulHeuristicResult_t result;
+    SET_PREFERENCE(MIN_ALIGNMENT_D_BYTES, d_align);
+    cublasLtMatmulHeuristicResult_t result[LISTED];
     int found = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, plan->matmul, plan->b, plan->a, plan->c,
-                                                                 plan->c, preference, 1, &result, &found);
-    REQUIRE(status == CUBLAS_STATUS_SUCCESS && found,
+    const cublasLtMatmulDesc_t matmul = fused ? plan->fused : plan->matmul;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, matmul, plan->b, plan->a, plan->c, plan->c,
+                                                                 preference, max, result, &found);
+    REQUIRE(fused || (status == CUBLAS_STATUS_SUCCESS && found),
             "cublas: no algorithm for (%lld,%lld) x (%lld,%lld), %s to %s: %s", (long long)key->M, (long long)key->K,
             (long long)key->K, (long long)key->N, dtype_name((DType)key->dtype), dtype_name((DType)key->c_dtype),
             cublasGetStatusString(status));
-    plan->algorithm = result.algo;
+    if (status != CUBLAS_STATUS_SUCCESS) found = 0;
+    for (int i = 0; i < found; i++)
+        list[i] = (Candidate){ .algorithm = result[i].algo, .choice = fused ? FUSED + i : i, .ms = INFINITY };
     CUBLAS(cublasLtMatmulPreferenceDestroy(preference));
+    return found;
 }
 
-static void plan_create(Plan *plan, const Gemm *g, const Key *key) {
-    const cublasOperation_t operation[] = { [ROW_MAJOR] = CUBLAS_OP_N, [COLUMN_MAJOR] = CUBLAS_OP_T };
-    plan->key = *key;
-    CUBLAS(cublasLtMatmulDescCreate(&plan->matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    SET_MATMUL(plan, TRANSA, operation[g->b.layout]);
-    SET_MATMUL(plan, TRANSB, operation[g->a.layout]);
-    if (g->bias) {
-        const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-        SET_MATMUL(plan, EPILOGUE, epilogue);
-        SET_MATMUL(plan, BIAS_POINTER, g->bias);        /* the heuristic looks at its alignment */
+/* Enqueues the work. */
+static cublasStatus_t run(const Plan *plan, const Work *w, const cublasLtMatmulAlgo_t *algorithm, int fused) {
+    const Gemm *g = &w->g;
+    const cublasLtMatmulDesc_t matmul = fused ? plan->fused : plan->matmul;
+    void *d = fused ? w->out.data : g->c;
+    const float one = 1.0f, beta = g->into == ACCUMULATE ? 1.0f : 0.0f;
+    if (g->bias) SET(matmul, BIAS_POINTER, g->bias);
+    if (fused) SET(matmul, EPILOGUE_AUX_POINTER, w->pre_gelu.data);
+    const cublasStatus_t status = cublasLtMatmul(handle, matmul, &one, g->b.data, plan->b, g->a.data, plan->a, &beta,
+                                                 g->c, plan->c, d, plan->c, algorithm, workspace, WORKSPACE_BYTES,
+                                                 cuda_stream);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    if (w->out.data && !fused) gelu_forward(w->out, w->pre_gelu);
+    return status;
+}
+
+/* ---- Measuring */
+
+/* Of one of `times` runs; infinite if the algorithm does not run. */
+static float run_ms(const Plan *plan, const Work *w, const Candidate *candidate, int times) {
+    static cudaEvent_t begin, end;
+    float ms;
+    if (!begin) {
+        CUDA(cudaEventCreate(&begin));
+        CUDA(cudaEventCreate(&end));
     }
+    CUDA(cudaEventRecord(begin, cuda_stream));
+    for (int i = 0; i < times; i++)
+        if (run(plan, w, &candidate->algorithm, candidate->choice >= FUSED)) return INFINITY;
+    CUDA(cudaEventRecord(end, cuda_stream));
+    CUDA(cudaEventSynchronize(end));
+    CUDA(cudaEventElapsedTime(&ms, begin, end));
+    return ms / (float)times;
+}
+
+/* The fastest candidate's choice. A later candidate must be faster by 2 %: fused ones, which move fewer bytes, come
+   first, then the heuristic's order. The first run of each loads its code. Those within 1.2 of the best are measured
+   again in turn, three times about 0.5 ms: the clock changes with the power that the GEMM before has drawn. */
+static int fastest(const Plan *plan, const Work *w, Candidate *list, int count) {
+    float best_ms = INFINITY;
+    for (int i = 0; i < count; i++) {
+        list[i].ms = run_ms(plan, w, &list[i], 1) < INFINITY ? run_ms(plan, w, &list[i], 1) : INFINITY;
+        best_ms = fminf(best_ms, list[i].ms);
+    }
+    const float limit = 1.2f * best_ms;
+    const int times = (int)fminf(fmaxf(0.5f / best_ms, 1), 20);
+    for (int round = 0; round < 3; round++)
+        for (int i = 0; i < count; i++)
+            if (list[i].ms <= limit) list[i].ms = fminf(list[i].ms, run_ms(plan, w, &list[i], times));
+    const Candidate *best = list;
+    for (int i = 1; i < count; i++)
+        if (list[i].ms < 0.98f * best->ms) best = &list[i];
+    return best->ms < INFINITY ? best->choice : 0;
+}
+
+/* A matrix that is added to is left alone: its GEMMs go to scratch memory. Without memory the choice is the default. */
+static int measure(const Plan *plan, const Work *work, Candidate *list, int count) {
+    Work w = *work;
+    if (w.g.into == OVERWRITE) return fastest(plan, &w, list, count);
+    if (cudaMalloc(&w.g.c, (size_t)(w.g.M * w.g.c_pitch) * dtype_bytes(w.g.c_dtype))) {
+        cudaGetLastError();
+        return 0;
+    }
+    const int choice = fastest(plan, &w, list, count);
+    CUDA(cudaFree(w.g.c));
+    return choice;
+}
+
+/* ---- Plans */
+
+/* The shape as the name of its choice. */
+static void key_name(const Key *k, char name[150]) {
+    snprintf(name, 150, "gemm%s %lldx%lldx%lld %s %s %c%lld %c%lld %lld align %lld,%lld,%lld,%lld,%lld",
+             k->out_align ? "+gelu" : "", (long long)k->M, (long long)k->N, (long long)k->K,
+             dtype_name((DType)k->dtype), dtype_name((DType)k->c_dtype), k->a_layout == ROW_MAJOR ? 'r' : 'c',
+             (long long)k->a_pitch, k->b_layout == ROW_MAJOR ? 'r' : 'c', (long long)k->b_pitch,
+             (long long)k->c_pitch, (long long)k->a_align, (long long)k->b_align, (long long)k->c_align,
+             (long long)k->bias_align, (long long)k->out_align);
+}
+
+static cublasLtMatmulDesc_t matmul_create(const Work *w, int fused) {
+    const cublasOperation_t operation[] = { [ROW_MAJOR] = CUBLAS_OP_N, [COLUMN_MAJOR] = CUBLAS_OP_T };
+    const Gemm *g = &w->g;
+    cublasLtEpilogue_t epilogue = g->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    cublasLtMatmulDesc_t matmul;
+    CUBLAS(cublasLtMatmulDescCreate(&matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    SET(matmul, TRANSA, operation[g->b.layout]);
+    SET(matmul, TRANSB, operation[g->a.layout]);
+    if (fused) {
+        const int64_t pitch = w->pre_gelu.pitch;
+        epilogue = g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+        SET(matmul, EPILOGUE_AUX_LD, pitch);
+        SET(matmul, EPILOGUE_AUX_POINTER, w->pre_gelu.data);        /* the heuristic looks at its alignment */
+    }
+    SET(matmul, EPILOGUE, epilogue);
+    if (g->bias) SET(matmul, BIAS_POINTER, g->bias);                /* the same */
+    return matmul;
+}
+
+/* cuBLASLt wants rows of pre_gelu that are multiples of 8 elements. Not for f32, whose GELU here is exact to f32. */
+static int can_fuse(const Work *w) {
+    return w->out.data && w->g.dtype == BF16 && w->pre_gelu.pitch % 8 == 0 &&
+           (uintptr_t)w->pre_gelu.data % 16 == 0;
+}
+
+/* The default, the heuristic's first without a fused GELU, or the choice that training has made or makes now. */
+static void plan_choose(Plan *plan, const Work *w) {
+    Candidate list[2 * LISTED];
+    char name[150];
+    key_name(&plan->key, name);
+    int choice = choices_find(name);
+    const int is_default = choice < 0 && !choices_measuring, max = is_default ? 1 : LISTED;
+    const int fused = plan->fused && !is_default ? list_algorithms(plan, 1, list, max) : 0;
+    const int count = fused + list_algorithms(plan, 0, list + fused, max);
+    if (choice < 0 && choices_measuring) {
+        choice = measure(plan, w, list, count);
+        choices_add(name, choice);
+    }
+    const Candidate *chosen = &list[fused];
+    for (int i = 0; i < count; i++)
+        if (list[i].choice == choice) chosen = &list[i];
+    plan->algorithm = chosen->algorithm;
+    plan->choice = chosen->choice;
+    plan->has_choice = choice >= 0;
+    plan->version = choices_version;
+}
+
+static void plan_create(Plan *plan, const Work *w, const Key *key) {
+    const Gemm *g = &w->g;
+    plan->key = *key;
+    plan->matmul = matmul_create(w, 0);
+    plan->fused = can_fuse(w) ? matmul_create(w, 1) : NULL;
     operand_create(&plan->a, g->dtype, g->M, g->K, g->a);
     operand_create(&plan->b, g->dtype, g->K, g->N, g->b);
     layout_create(&plan->c, g->c_dtype, g->M, g->N, g->c_pitch);
-    plan_choose(plan);
+    plan_choose(plan, w);
 }
 
 static void plan_destroy(Plan *plan) {
     CUBLAS(cublasLtMatmulDescDestroy(plan->matmul));
+    if (plan->fused) CUBLAS(cublasLtMatmulDescDestroy(plan->fused));
     CUBLAS(cublasLtMatrixLayoutDestroy(plan->a));
     CUBLAS(cublasLtMatrixLayoutDestroy(plan->b));
     CUBLAS(cublasLtMatrixLayoutDestroy(plan->c));
@@ -99,19 +252,23 @@ static void plan_destroy(Plan *plan) {
 
 /* A training step has some 20 shapes; sampling adds new ones with every length of its text, which replace the least
    recently used. */
-static Plan *plan_find(const Gemm *g) {
+static Plan *plan_find(const Work *w) {
     static Plan plans[128];
     static int64_t uses;
+    const Gemm *g = &w->g;
     const Key key = {
-        .M = g->M, .N = g->N, .K = g->K, .dtype = g->dtype, .c_dtype = g->c_dtype, .into = g->into,
+        .M = g->M, .N = g->N, .K = g->K, .dtype = g->dtype, .c_dtype = g->c_dtype,
         .a_layout = g->a.layout, .a_pitch = g->a.pitch, .b_layout = g->b.layout, .b_pitch = g->b.pitch,
         .c_pitch = g->c_pitch, .a_align = alignment(g->a.data, g->a.pitch, g->dtype),
         .b_align = alignment(g->b.data, g->b.pitch, g->dtype), .c_align = alignment(g->c, g->c_pitch, g->c_dtype),
-        .bias_align = g->bias ? alignment(g->bias, 0, g->dtype) : 0
+        .bias_align = g->bias ? alignment(g->bias, 0, g->dtype) : 0,
+        .out_align = w->out.data ? alignment(w->out.data, w->out.pitch, g->dtype) : 0
     };
     Plan *oldest = &plans[0], *end = plans + sizeof plans / sizeof *plans;
     for (Plan *plan = plans; plan < end; plan++) {
         if (plan->last_use && memcmp(&plan->key, &key, sizeof key) == 0) {
+            oldest = plan;
+            if (plan->version != choices_version || (choices_measuring && !plan->has_choice)) break;    /* again */
             plan->last_use = ++uses;
             return plan;
         }
@@ -119,19 +276,27 @@ static Plan *plan_find(const Gemm *g) {
     }
     if (oldest->last_use) plan_destroy(oldest);
     oldest->last_use = 0;                   /* in case the next line fails and the fail_hook does not exit */
-    plan_create(oldest, g, &key);
+    plan_create(oldest, w, &key);
     oldest->last_use = ++uses;
     return oldest;
 }
 
-const char *gemm_name(void) { return "cuBLASLt"; }
+const char *gemm_name(void) {
+    static char text[40];
+    const int version = (int)cublasLtGetVersion();
+    snprintf(text, sizeof text, "cuBLASLt %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    return text;
+}
 
-void gemm(Gemm g) {
+static void execute(Work w) {
     if (!handle) CUBLAS(cublasLtCreate(&handle));
     if (!workspace) workspace = device_alloc(WORKSPACE_BYTES, "the workspace of cuBLASLt");
-    Plan *plan = plan_find(&g);
-    const float one = 1.0f, beta = g.into == ACCUMULATE ? 1.0f : 0.0f;
-    if (g.bias) SET_MATMUL(plan, BIAS_POINTER, g.bias);
-    CUBLAS(cublasLtMatmul(handle, plan->matmul, &one, g.b.data, plan->b, g.a.data, plan->a, &beta, g.c, plan->c,
-                          g.c, plan->c, &plan->algorithm, workspace, WORKSPACE_BYTES, cuda_stream));
+    const Plan *plan = plan_find(&w);
+    CUBLAS(run(plan, &w, &plan->algorithm, plan->choice >= FUSED));
+}
+
+void gemm(Gemm g) { execute((Work){ .g = g }); }
+
+void gemm_gelu(Gemm g, Tensor out, Tensor pre_gelu) {
+    execute((Work){ .g = g, .out = out, .pre_gelu = pre_gelu });
 }

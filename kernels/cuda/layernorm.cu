@@ -1,9 +1,11 @@
 /* LayerNorm. Where rows are aligned to 16 bytes and C <= 2048, a row is held in the registers of one warp (forward) or
-   of a team of one or two warps (backward), and is read once. For other C the _any kernels read a row again from the
+   of a team of one to eight warps (backward), and is read once. For other C the _any kernels read a row again from the
    cache. */
-#include "common.cuh"
+#include "partial_sums.cuh"
+#include "ptx.cuh"
 extern "C" {
 #include "../layernorm.h"
+#include "../profile.h"
 }
 
 enum { THREADS = 128, WARPS = THREADS / 32 };
@@ -107,6 +109,7 @@ template <class T> static void forward(Tensor sum, Tensor normed, Tensor mean, T
                                  : C <= 512  ? layernorm_forward_kernel<T, 16 / SIZE>
                                  : C <= 768  ? layernorm_forward_kernel<T, 24 / SIZE>
                                  : C <= 1024 ? layernorm_forward_kernel<T, 32 / SIZE>
+                                 : C <= 1280 ? layernorm_forward_kernel<T, 40 / SIZE>
                                              : layernorm_forward_kernel<T, 64 / SIZE>;
     LAUNCH(layernorm_forward, (unsigned)ceil_div(rows, WARPS), THREADS, 0, (T *)sum.data, (T *)normed.data,
            (float *)mean.data, (float *)rstd.data, (const T *)x.data, (const T *)branch.data,
@@ -116,122 +119,188 @@ template <class T> static void forward(Tensor sum, Tensor normed, Tensor mean, T
 void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
                                 Tensor x, Tensor branch, Tensor weight, Tensor bias) {
     check_residual_layernorm(sum, normed, mean, rstd, x, branch, weight, bias);
+    op_begin("residual layernorm", op_bytes(branch.data ? 6 : 4, normed, mean, rstd, x, branch, sum), 0);
     if (x.dtype == BF16) forward<bf16>(sum, normed, mean, rstd, x, branch, weight, bias);
     else                 forward<float>(sum, normed, mean, rstd, x, branch, weight, bias);
+    op_end();
 }
 
 /* ---- backward */
 
-/* Every block writes its sums of dweight (C) and dbias (C), a row of 2 C a block; the second kernel adds them in order.
-   8 MiB: 528 blocks at C = 768 take 3.1 MiB. */
-enum { PARTIAL_ROOM = 1 << 21 };
-static __device__ float partial[PARTIAL_ROOM];
+/* A lane has 8 columns, of two rows at a time: a team of one warp does for C up to 256, one of eight for 2048. While a
+   warp computes, its next two rows are on their way to shared memory: in bf16 72 KiB for the 24 warps of an SM, where
+   3.2 TB/s of loads at a latency of 900 ns need 22 KiB. Operands are read there twice, not kept in registers: 24 hold
+   the sums of a lane's columns. In f32 8 warps have 96 KiB, what an SM of compute capability 8.6 gives to a block. */
+enum { COLUMNS = 8, TOGETHER = 2 };
+template <class T> constexpr int MAX_WARPS = sizeof(T) == 2 ? 12 : 8;
+template <class T> constexpr int RESIDENT_WARPS = sizeof(T) == 2 ? 24 : 16;
+template <class T> constexpr int STAGED_BYTES = 2 * 3 * TOGETHER * COLUMNS * (int)sizeof(T);     /* of a thread */
 
-/* How many blocks an SM holds: a thread needs 2 registers an element for the two sums, 3 operands as they are stored,
-   and about 40 more. */
-template <class T, int PACKS> constexpr int resident_blocks() {
-    return 65536 / THREADS / (PACKS * Pack<T>::SIZE * (8 + 3 * (int)sizeof(T)) / 4 + 40);
-}
-
-/* As many blocks as are resident on the 132 SMs of an H200, on any card: the order of the sums, and so their bits,
-   depend on the shape alone. */
-static int partial_blocks(int64_t rows_at_a_time, int resident, int64_t C) {
-    int64_t blocks = 132 * resident;
-    if (blocks > rows_at_a_time) blocks = rows_at_a_time;
-    if (blocks > PARTIAL_ROOM / (2 * C)) blocks = PARTIAL_ROOM / (2 * C);
-    return (int)blocks;
-}
-
-/* Sums over a team of warps; every lane gets them. Two slots alternate from row to row: the barrier of the row between
-   separates the reads of a slot from its next writes. */
-template <int TEAM> __device__ inline float2 team_sum(float2 v, int team, int turn) {
-    v.x = warp_sum(v.x);
-    v.y = warp_sum(v.y);
-    if (TEAM > 1) {
-        __shared__ float2 slot[2][WARPS];
-        if (threadIdx.x % 32 == 0) slot[turn][threadIdx.x / 32] = v;
-        asm volatile("bar.sync %0, %1;" :: "r"(team + 1), "n"(32 * TEAM) : "memory");
-        v = slot[turn][team * TEAM];
-        #pragma unroll
-        for (int w = 1; w < TEAM; w++) {
-            v.x += slot[turn][team * TEAM + w].x;
-            v.y += slot[turn][team * TEAM + w].y;
-        }
+/* Sums over a team of warps; every lane gets them. Each of two steps halves the values of a lane: 6 shuffles for 20.
+   Two slots alternate from call to call: the barrier of the call between separates the reads of a slot from its next
+   writes. */
+__device__ inline float4 team_sum(float4 v, int team, int team_warps, int turn) {
+    __shared__ float4 slot[2][MAX_WARPS<bf16>];
+    const unsigned all = 0xffffffffu;
+    const int lane = threadIdx.x % 32;
+    const bool upper = lane & 16, odd = lane & 8;
+    const float a = (upper ? v.z : v.x) + __shfl_xor_sync(all, upper ? v.x : v.z, 16);
+    const float b = (upper ? v.w : v.y) + __shfl_xor_sync(all, upper ? v.y : v.w, 16);
+    const float sum = warp_sum<8>((odd ? b : a) + __shfl_xor_sync(all, odd ? a : b, 8)); /* 8 lanes have x, 8 y .. */
+    if (team_warps == 1) return make_float4(__shfl_sync(all, sum, 0), __shfl_sync(all, sum, 8),
+                                            __shfl_sync(all, sum, 16), __shfl_sync(all, sum, 24));
+    if (lane % 8 == 0) ((float *)&slot[turn][threadIdx.x / 32])[lane / 8] = sum;
+    asm volatile("bar.sync %0, %1;" :: "r"(team + 1), "r"(32 * team_warps) : "memory");
+    v = slot[turn][team * team_warps];
+    #pragma unroll 1
+    for (int w = 1; w < team_warps; w++) {
+        const float4 other = slot[turn][team * team_warps + w];
+        v = make_float4(v.x + other.x, v.y + other.y, v.z + other.z, v.w + other.w);
     }
     return v;
 }
 
-/* One pass over dnormed and x makes dx and the block's part of dweight and dbias. The operands stay as they were
-   loaded and are widened twice, which halves their registers in bf16. */
-template <class T, int PACKS, int TEAM> __global__ void __launch_bounds__(THREADS, resident_blocks<T, PACKS>())
-layernorm_backward_kernel(T *dx, const T *dnormed, const T *x, const float *mean, const float *rstd, const T *weight,
-                          int64_t rows, int C, bool add) {
-    constexpr int SIZE = Pack<T>::SIZE, TEAMS = WARPS / TEAM;
-    extern __shared__ float block_total[];
-    const int lane = threadIdx.x % (32 * TEAM), team = threadIdx.x / (32 * TEAM);
-    float dw[PACKS][SIZE] = {}, db[PACKS][SIZE] = {};
-    int turn = 0;
-    for (int64_t row = (int64_t)blockIdx.x * TEAMS + team; row < rows; row += (int64_t)gridDim.x * TEAMS, turn ^= 1) {
-        const int64_t at = row * C;
-        Pack<T> x_pack[PACKS], dn_pack[PACKS], dx_pack[PACKS];
+/* One pass over dnormed, x and dx makes dx and the block's part of the column sums: of dweight, dbias, and dx as it is
+   stored. Outside of the tensors operands are 0, as are mean and rstd, and so are all terms of sums. */
+template <class T> __global__ void __launch_bounds__(32 * MAX_WARPS<T>, RESIDENT_WARPS<T> / MAX_WARPS<T>)
+layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x, const float *mean, const float *rstd,
+                          const T *weight, int64_t rows, int C, float per_column, int team_warps, bool add) {
+    constexpr int SIZE = Pack<T>::SIZE, PACKS = COLUMNS / SIZE;
+    extern __shared__ uint4 staged[];               /* (warps, 2, 3, TOGETHER, PACKS, 32), then (teams, 3 C) floats */
+    const int team_lanes = 32 * team_warps, teams = blockDim.x / team_lanes;
+    const int team = threadIdx.x / team_lanes, lane = threadIdx.x % team_lanes;
+    const int64_t step = (int64_t)gridDim.x * teams * TOGETHER;
+    float dw[PACKS][SIZE] = {}, db[PACKS][SIZE] = {}, dx_total[PACKS][SIZE] = {};
+    int64_t row = (int64_t)(blockIdx.x * teams + team) * TOGETHER;
+
+    /* A thread reads only what it has copied itself: no barrier. */
+    float next_mu[TOGETHER], next_scale[TOGETHER];
+    Pack<T> *const own_staged =
+        (Pack<T> *)staged + threadIdx.x / 32 * (32 * 2 * 3 * TOGETHER * PACKS) + threadIdx.x % 32;
+    const auto staged_pack = [&](int turn, int operand, int r, int j) {
+        return own_staged + turn * (32 * 3 * TOGETHER * PACKS) + ((operand * TOGETHER + r) * PACKS + j) * 32;
+    };
+    const auto load = [&](int64_t row, int turn) {
         #pragma unroll
-        for (int j = 0; j < PACKS; j++) {
-            const int c = (32 * TEAM * j + lane) * SIZE;
-            x_pack[j].bits = dn_pack[j].bits = dx_pack[j].bits = make_uint4(0, 0, 0, 0);
-            if (c < C) x_pack[j] = Pack<T>::load_once(x + at + c);
-            if (c < C) dn_pack[j] = Pack<T>::load_once(dnormed + at + c);
-            if (c < C && add) dx_pack[j] = Pack<T>::load(dx + at + c);
-        }
-        const float mu = mean[row], scale = rstd[row];
-        float2 sums = { 0, 0 };                     /* of g = dnormed * weight, and of g times the normalised x */
-        #pragma unroll
-        for (int j = 0; j < PACKS; j++) {
-            const int c = (32 * TEAM * j + lane) * SIZE;
-            if (c >= C) continue;
-            float value[SIZE], dn[SIZE], w[SIZE];
-            x_pack[j].to_float(value);
-            dn_pack[j].to_float(dn);
-            Pack<T>::load(weight + c).to_float(w);
+        for (int r = 0; r < TOGETHER; r++) {
+            const bool inside = row + r < rows;
             #pragma unroll
-            for (int k = 0; k < SIZE; k++) {
-                const float normed = (value[k] - mu) * scale, g = dn[k] * w[k];
-                dw[j][k] += dn[k] * normed;
-                db[j][k] += dn[k];
-                sums.x += g;
-                sums.y += g * normed;
+            for (int j = 0; j < PACKS; j++) {
+                const int c = (team_lanes * j + lane) * SIZE;
+                const int64_t at = (row + r) * C + c;
+                const bool own = inside && c < C;
+                cp_async_16(shared_address(staged_pack(turn, 0, r, j)), x + at, own);
+                cp_async_16(shared_address(staged_pack(turn, 1, r, j)), dnormed + at, own);
+                cp_async_16(shared_address(staged_pack(turn, 2, r, j)), dx + at, own && add);
+            }
+            next_mu[r] = inside ? mean[row + r] : 0;
+            next_scale[r] = inside ? rstd[row + r] : 0;
+        }
+        cp_async_commit_group();
+    };
+    load(row, 0);
+    Pack<T> w_pack[PACKS];
+    #pragma unroll
+    for (int j = 0; j < PACKS; j++) {
+        const int c = (team_lanes * j + lane) * SIZE;
+        w_pack[j].bits = make_uint4(0, 0, 0, 0);
+        if (c < C) w_pack[j] = Pack<T>::load(weight + c);
+    }
+    for (int turn = 0; row < rows; row += step, turn ^= 1) {
+        float mu[TOGETHER], scale[TOGETHER], sum[TOGETHER][2] = {};
+        #pragma unroll
+        for (int r = 0; r < TOGETHER; r++) {
+            mu[r] = next_mu[r];
+            scale[r] = next_scale[r];
+        }
+        load(row + step, turn ^ 1);
+        cp_async_wait_group<1>();
+        #pragma unroll
+        for (int j = 0; j < PACKS; j++) {           /* sums of g = dnormed * weight, and of g (x - mean) */
+            float w[SIZE];
+            w_pack[j].to_float(w);
+            #pragma unroll
+            for (int r = 0; r < TOGETHER; r++) {
+                float value[SIZE], dn[SIZE];
+                staged_pack(turn, 0, r, j)->to_float(value);
+                staged_pack(turn, 1, r, j)->to_float(dn);
+                #pragma unroll
+                for (int k = 0; k < SIZE; k++) {
+                    const float centred = value[k] - mu[r], g = dn[k] * w[k];
+                    dw[j][k] += dn[k] * (centred * scale[r]);
+                    db[j][k] += dn[k];
+                    sum[r][0] += g;
+                    sum[r][1] += g * centred;
+                }
             }
         }
-        sums = team_sum<TEAM>(sums, team, turn);
-        const float g_mean = sums.x / (float)C, gx_mean = sums.y / (float)C;
+        const float4 total = team_sum({ sum[0][0], sum[0][1], sum[1][0], sum[1][1] }, team, team_warps, turn);
+        const float g_mean[TOGETHER]  = { total.x * per_column, total.z * per_column };
+        const float gx_mean[TOGETHER] = { total.y * per_column * scale[0], total.w * per_column * scale[1] };
         #pragma unroll
-        for (int j = 0; j < PACKS; j++) {
-            const int c = (32 * TEAM * j + lane) * SIZE;
-            if (c >= C) continue;
-            float value[SIZE], dn[SIZE], w[SIZE], to[SIZE];
-            x_pack[j].to_float(value);
-            dn_pack[j].to_float(dn);
-            dx_pack[j].to_float(to);
-            Pack<T>::load(weight + c).to_float(w);
+        for (int j = 0; j < PACKS; j++) {           /* dx = or += rstd (g - mean of g - normed * mean of g normed) */
+            const int c = (team_lanes * j + lane) * SIZE;
+            float w[SIZE];
+            w_pack[j].forget_floats();
+            w_pack[j].to_float(w);
             #pragma unroll
-            for (int k = 0; k < SIZE; k++)
-                to[k] += scale * (dn[k] * w[k] - g_mean - (value[k] - mu) * scale * gx_mean);
-            Pack<T>::from_float(to).store(dx + at + c);
-        }
-    }
-    for (int t = 0; t < TEAMS; t++) {               /* the teams add their sums in turn */
-        #pragma unroll
-        for (int j = 0; j < PACKS; j++) {
-            const int c = (32 * TEAM * j + lane) * SIZE;
-            if (team != t || c >= C) continue;
-            #pragma unroll
-            for (int k = 0; k < SIZE; k++) {
-                block_total[c + k]     = (t ? block_total[c + k]     : 0.0f) + dw[j][k];
-                block_total[C + c + k] = (t ? block_total[C + c + k] : 0.0f) + db[j][k];
+            for (int r = 0; r < TOGETHER; r++) {
+                const float of_one = -scale[r] * g_mean[r], of_x = -scale[r] * scale[r] * gx_mean[r];
+                float value[SIZE], dn[SIZE], to[SIZE];
+                staged_pack(turn, 0, r, j)->to_float(value);
+                staged_pack(turn, 1, r, j)->to_float(dn);
+                staged_pack(turn, 2, r, j)->to_float(to);
+                #pragma unroll
+                for (int k = 0; k < SIZE; k++)
+                    to[k] += scale[r] * (dn[k] * w[k]) + ((value[k] - mu[r]) * of_x + of_one);
+                const Pack<T> rounded = Pack<T>::from_float(to);
+                if (c < C && row + r < rows) rounded.store(dx + (row + r) * C + c);
+                rounded.to_float(to);
+                #pragma unroll
+                for (int k = 0; k < SIZE; k++) dx_total[j][k] += to[k];
             }
         }
-        __syncthreads();
     }
-    for (int i = threadIdx.x; i < 2 * C; i += THREADS) partial[(int64_t)blockIdx.x * 2 * C + i] = block_total[i];
+    cp_async_wait_all();
+    __syncthreads();                                /* the copies have ended: the memory is free for the sums */
+    float *const team_total = (float *)staged;
+    #pragma unroll
+    for (int j = 0; j < PACKS; j++) {
+        const int c = (team_lanes * j + lane) * SIZE;
+        if (c >= C) continue;
+        float *to = team_total + team * 3 * C + c;
+        #pragma unroll
+        for (int k = 0; k < SIZE; k++) {
+            to[k]         = dw[j][k];
+            to[C + k]     = db[j][k];
+            to[2 * C + k] = dx_total[j][k];
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < sums.columns; i += blockDim.x) {
+        float total = 0;
+        #pragma unroll 4
+        for (int t = 0; t < teams; t++) total += team_total[t * 3 * C + i];
+        sums.partial[(int64_t)blockIdx.x * sums.columns + i] = total;
+    }
+    partial_sums_finish(sums);
+}
+
+/* As many blocks as are resident on the 132 SMs of an H200, on any card: the order of the sums, and so their bits,
+   depend on the shape alone. */
+template <class T> static void backward_of_packs(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,
+                                                 Tensor x, Tensor mean, Tensor rstd, Tensor weight,
+                                                 Into dx_into, Into into) {
+    const int64_t rows = tensor_rows(x), C = tensor_columns(x);
+    const int team_warps = (int)ceil_div(C, 32 * COLUMNS), teams = MAX_WARPS<T> / team_warps;
+    const int warps = teams * team_warps;
+    int64_t blocks = min((int64_t)132 * (RESIDENT_WARPS<T> / warps), ceil_div(rows, TOGETHER * teams));
+    blocks = min(blocks, PARTIAL_COUNT / (3 * C));
+    const int64_t sum_bytes = 3 * teams * C * (int64_t)sizeof(float), staged_bytes = 32 * warps * STAGED_BYTES<T>;
+    LAUNCH(layernorm_backward_kernel<T>, (unsigned)blocks, 32 * warps, max(sum_bytes, staged_bytes),
+           partial_sums(blocks, dweight, dbias, dx_sum, into), (T *)dx.data, (const T *)dnormed.data, (const T *)x.data,
+           (const float *)mean.data, (const float *)rstd.data, (const T *)weight.data, rows, (int)C, 1.0f / (float)C,
+           team_warps, dx_into == ACCUMULATE);
 }
 
 template <class T> __global__ void __launch_bounds__(THREADS)
@@ -257,70 +326,54 @@ layernorm_dx_any_kernel(T *dx, const T *dnormed, const T *x, const float *mean, 
 
 /* A block has 32 columns; each of its 4 warps every fourth of the rows of blockIdx.y. */
 template <class T> __global__ void __launch_bounds__(THREADS)
-layernorm_partial_any_kernel(const T *dnormed, const T *x, const float *mean, const float *rstd, int64_t rows, int C) {
-    __shared__ float2 part[WARPS][32];
+layernorm_sums_any_kernel(PartialSums sums, const T *dx, const T *dnormed, const T *x, const float *mean,
+                          const float *rstd, int64_t rows, int C) {
+    __shared__ float3 part[WARPS][32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = blockIdx.x * 32 + lane;
-    float2 sum = { 0, 0 };
+    float3 sum = { 0, 0, 0 };
     for (int64_t row = (int64_t)blockIdx.y * WARPS + warp; c < C && row < rows; row += (int64_t)gridDim.y * WARPS) {
         const float dn = to_float(dnormed[row * C + c]);
         sum.x += dn * ((to_float(x[row * C + c]) - mean[row]) * rstd[row]);
         sum.y += dn;
+        sum.z += to_float(dx[row * C + c]);
     }
     part[warp][lane] = sum;
     __syncthreads();
-    if (warp || c >= C) return;
-    for (int w = 1; w < WARPS; w++) {
-        sum.x += part[w][lane].x;
-        sum.y += part[w][lane].y;
+    if (warp == 0 && c < C) {
+        for (int w = 1; w < WARPS; w++) {
+            sum.x += part[w][lane].x;
+            sum.y += part[w][lane].y;
+            sum.z += part[w][lane].z;
+        }
+        float *to = sums.partial + (int64_t)blockIdx.y * sums.columns + c;
+        to[0] = sum.x;
+        to[C] = sum.y;
+        if (sums.columns > 2 * C) to[2 * C] = sum.z;
     }
-    partial[(int64_t)blockIdx.y * 2 * C + c] = sum.x;
-    partial[(int64_t)blockIdx.y * 2 * C + C + c] = sum.y;
+    partial_sums_finish(sums);
 }
 
-template <class T> static int dx_and_partial_any(Tensor dx, Tensor dnormed, Tensor x, Tensor mean, Tensor rstd,
-                                                 Tensor weight, Into dx_into) {
+template <class T> static void backward_of_any(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,
+                                               Tensor x, Tensor mean, Tensor rstd, Tensor weight,
+                                               Into dx_into, Into into) {
     const int64_t rows = tensor_rows(x), C = tensor_columns(x);
-    const int blocks = partial_blocks(ceil_div(rows, 64), 1, C);
+    const int64_t slices = min(min(ceil_div(rows, 64), (int64_t)132), PARTIAL_COUNT / (3 * C));
     LAUNCH(layernorm_dx_any_kernel<T>, (unsigned)ceil_div(rows, WARPS), THREADS, 0, (T *)dx.data,
            (const T *)dnormed.data, (const T *)x.data, (const float *)mean.data, (const float *)rstd.data,
            (const T *)weight.data, rows, (int)C, dx_into == ACCUMULATE);
-    LAUNCH(layernorm_partial_any_kernel<T>, dim3((unsigned)ceil_div(C, 32), (unsigned)blocks), THREADS, 0,
-           (const T *)dnormed.data, (const T *)x.data, (const float *)mean.data, (const float *)rstd.data,
-           rows, (int)C);
-    return blocks;
+    LAUNCH(layernorm_sums_any_kernel<T>, dim3((unsigned)ceil_div(C, 32), (unsigned)slices), THREADS, 0,
+           partial_sums(slices, dweight, dbias, dx_sum, into), (const T *)dx.data, (const T *)dnormed.data,
+           (const T *)x.data, (const float *)mean.data, (const float *)rstd.data, rows, (int)C);
 }
 
-template <class T, int ELEMENTS, int TEAM> static int dx_and_partial(Tensor dx, Tensor dnormed, Tensor x, Tensor mean,
-                                                                     Tensor rstd, Tensor weight, Into dx_into) {
-    constexpr int PACKS = ELEMENTS / Pack<T>::SIZE;
-    const int64_t rows = tensor_rows(x), C = tensor_columns(x);
-    const int blocks = partial_blocks(ceil_div(rows, WARPS / TEAM), resident_blocks<T, PACKS>(), C);
-    LAUNCH((layernorm_backward_kernel<T, PACKS, TEAM>), (unsigned)blocks, THREADS, 2 * (size_t)C * sizeof(float),
-           (T *)dx.data, (const T *)dnormed.data, (const T *)x.data, (const float *)mean.data, (const float *)rstd.data,
-           (const T *)weight.data, rows, (int)C, dx_into == ACCUMULATE);
-    return blocks;
-}
-
-template <class T> static void backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed, Tensor x, Tensor mean,
-                                        Tensor rstd, Tensor weight, Into dx_into, Into dweight_into) {
-    const int64_t C = tensor_columns(x);
-    const bool aligned = rows_aligned(dx) && rows_aligned(dnormed) && rows_aligned(x) && rows_aligned(weight);
-    const auto first_kernel = !aligned || C > 2048 ? dx_and_partial_any<T>
-                            : C <= 256  ? dx_and_partial<T,  8, 1>
-                            : C <= 512  ? dx_and_partial<T, 16, 1>
-                            : C <= 768  ? dx_and_partial<T, 24, 1>
-                            : C <= 1024 ? dx_and_partial<T, 32, 1>
-                            : C <= 1536 ? dx_and_partial<T, 24, 2>
-                                        : dx_and_partial<T, 32, 2>;
-    const int blocks = first_kernel(dx, dnormed, x, mean, rstd, weight, dx_into);
-    void *sums;
-    CUDA(cudaGetSymbolAddress(&sums, partial));
-    slices_sum(dweight, dbias, (const float *)sums, blocks, dweight_into);
-}
-
-void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dnormed,
-                        Tensor x, Tensor mean, Tensor rstd, Tensor weight, Into dx_into, Into dweight_into) {
-    check_layernorm_backward(dx, dweight, dbias, dnormed, x, mean, rstd, weight);
-    if (x.dtype == BF16) backward<bf16>(dx, dweight, dbias, dnormed, x, mean, rstd, weight, dx_into, dweight_into);
-    else                 backward<float>(dx, dweight, dbias, dnormed, x, mean, rstd, weight, dx_into, dweight_into);
+void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,
+                        Tensor x, Tensor mean, Tensor rstd, Tensor weight, Into dx_into, Into into) {
+    check_layernorm_backward(dx, dweight, dbias, dx_sum, dnormed, x, mean, rstd, weight);
+    const bool packs = rows_aligned(dx) && rows_aligned(dnormed) && rows_aligned(x) && rows_aligned(weight)
+                       && tensor_columns(x) <= 32 * COLUMNS * 8;
+    const auto backward = x.dtype == BF16 ? packs ? backward_of_packs<bf16> : backward_of_any<bf16>
+                                          : packs ? backward_of_packs<float> : backward_of_any<float>;
+    op_begin("layernorm backward", op_bytes(dx_into == ACCUMULATE ? 6 : 5, dx, dnormed, x, mean, rstd, dx), 0);
+    backward(dx, dweight, dbias, dx_sum, dnormed, x, mean, rstd, weight, dx_into, into);
+    op_end();
 }

@@ -56,6 +56,11 @@ DEVICE void cp_async_4(uint32_t to, const void *from, bool valid) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
                  :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(valid ? 4 : 0) : "memory");
 }
+DEVICE void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/* All but the last PENDING groups of this thread have arrived, for this thread to read. */
+template <int PENDING> DEVICE void cp_async_wait_group() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
+}
 DEVICE void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 #endif

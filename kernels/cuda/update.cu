@@ -1,10 +1,11 @@
 /* The end of a training step. Sums are made in two stages of a fixed shape, in double: 256 threads of 1056 blocks (8
-   for each SM of an H200, on any card), then one block over the 1056 partial sums: the same bits every time. */
+   for each SM of an H200, on any card), then the last of them over the 1056 partial sums: the same bits every time. */
 #include <math.h>
-#include "common.cuh"
+#include "partial_sums.cuh"
 extern "C" {
 #include "../device.h"
 #include "../update.h"
+#include "../profile.h"
 }
 
 enum { THREADS = 256, SUM_BLOCKS = 1056, ONE_BLOCK = 1024 };
@@ -23,14 +24,18 @@ loss_add_kernel(StepStats *stats, const float *losses, int64_t count, float scal
 
 void loss_add(StepStats *stats, Tensor losses, float scale) {
     REQUIRE(losses.data && losses.dtype == F32, "loss: losses are %s, want f32", dtype_name(losses.dtype));
+    op_begin("loss", op_bytes(1, losses), 0);
     LAUNCH(loss_add_kernel, 1, ONE_BLOCK, 0, stats, (const float *)losses.data, tensor_count(losses), scale);
+    op_end();
 }
 
 static __device__ double partial[SUM_BLOCKS];
+static __device__ Arrivals square_arrivals;
 
 /* Squares are double: 1e25 squared overflows a float. An H200 does 13 multiplications in double in the time in which it
    reads a float. */
-static __global__ void __launch_bounds__(THREADS) square_sum_kernel(const float *grads, int64_t count, bool packs) {
+static __global__ void __launch_bounds__(THREADS)
+square_sum_kernel(StepStats *stats, const float *grads, int64_t count, bool packs) {
     const int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x, threads = (int64_t)SUM_BLOCKS * THREADS;
     const int64_t whole = packs ? count / 4 : 0;
     double total[4] = {};
@@ -44,20 +49,19 @@ static __global__ void __launch_bounds__(THREADS) square_sum_kernel(const float 
     for (int64_t i = 4 * whole + thread; i < count; i += threads) total[0] += (double)grads[i] * grads[i];
     const double sum = block_sum((total[0] + total[1]) + (total[2] + total[3]));
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
-}
-
-static __global__ void __launch_bounds__(ONE_BLOCK) square_total_kernel(StepStats *stats) {
-    double total = 0;
-    for (int i = threadIdx.x; i < SUM_BLOCKS; i += ONE_BLOCK) total += partial[i];
-    total = block_sum(total);
-    if (threadIdx.x == 0) stats->square_sum += total;
+    if (arrive(&square_arrivals, 1) < 0) return;
+    double all = 0;
+    for (int i = threadIdx.x; i < SUM_BLOCKS; i += THREADS) all += __ldcg(&partial[i]);
+    all = block_sum(all);
+    if (threadIdx.x == 0) stats->square_sum += all;
 }
 
 void gradient_square_sum(StepStats *stats, Tensor grads) {
     REQUIRE(grads.data && grads.dtype == F32, "norm: gradients are %s, want f32", dtype_name(grads.dtype));
-    LAUNCH(square_sum_kernel, SUM_BLOCKS, THREADS, 0, (const float *)grads.data, tensor_count(grads),
+    op_begin("gradient norm", op_bytes(1, grads), 0);
+    LAUNCH(square_sum_kernel, SUM_BLOCKS, THREADS, 0, stats, (const float *)grads.data, tensor_count(grads),
            (uintptr_t)grads.data % 16 == 0);
-    LAUNCH(square_total_kernel, 1, ONE_BLOCK, 0, stats);
+    op_end();
 }
 
 static __global__ void update_decide_kernel(StepStats *stats) {
@@ -68,11 +72,16 @@ static __global__ void update_decide_kernel(StepStats *stats) {
     /* The square, too: without clipping a norm from 1.8e19 on is finite, and the g^2 of AdamW's v may not be. */
     const double clipped = clip * norm;
     stats->clip = clip;
-    stats->apply = isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(stats->loss)
+    stats->apply = !stats->halted && isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(stats->loss)
                      && norm <= stats->norm_limit && stats->loss <= stats->loss_limit;
+    if (stats->halts && !stats->apply) stats->halted = 1;
 }
 
-void update_decide(StepStats *stats) { LAUNCH(update_decide_kernel, 1, 1, 0, stats); }
+void update_decide(StepStats *stats) {
+    op_begin("decision", sizeof *stats, 0);
+    LAUNCH(update_decide_kernel, 1, 1, 0, stats);
+    op_end();
+}
 
 /* ---- AdamW */
 
@@ -149,11 +158,13 @@ adamw_kernel(float *__restrict__ param, bf16 *__restrict__ param_bf16, float *__
 void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad,
                   const UpdateRow *rows, int row_count, const StepStats *stats) {
     check_adamw_update(param, param_bf16, m, v, grad);
+    op_begin("adamw", op_bytes(8, param, param, m, m, v, v, grad, param_bf16), 0);
     const bool packs = ((uintptr_t)param.data | (uintptr_t)m.data | (uintptr_t)v.data | (uintptr_t)grad.data) % 16 == 0
                        && (uintptr_t)param_bf16.data % 8 == 0;
     LAUNCH(adamw_kernel, (unsigned)ceil_div(tensor_count(param), SPAN), THREADS, 0, (float *)param.data,
            (bf16 *)param_bf16.data, (float *)m.data, (float *)v.data, (const float *)grad.data, rows, row_count,
            stats, packs);
+    op_end();
 }
 
 /* ---- conversion */
@@ -191,11 +202,13 @@ template <class To, class From> static void convert(Tensor to, Tensor from) {
 
 void tensor_convert(Tensor to, Tensor from) {
     check_convert(to, from);
+    op_begin("convert", op_bytes(2, to, from), 0);
     if (to.dtype == from.dtype)
         CUDA(cudaMemcpyAsync(to.data, from.data, tensor_bytes(from), cudaMemcpyDeviceToDevice, cuda_stream));
     else if (to.dtype == BF16 && from.dtype == F32) convert<bf16, float>(to, from);
     else if (to.dtype == F32 && from.dtype == BF16) convert<float, bf16>(to, from);
     else fail("convert: %s to %s, want f32 and bf16", dtype_name(from.dtype), dtype_name(to.dtype));
+    op_end();
 }
 
 /* ---- statistics */

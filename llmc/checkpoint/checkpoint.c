@@ -1,5 +1,6 @@
 #include "checkpoint.h"
 #include "../bpe_files.h"
+#include "../choice_cache.h"
 #include "../files.h"
 #include "../os.h"
 #include "../../kernels/check.h"
@@ -13,14 +14,15 @@
 #include <unistd.h>
 
 static const char CONFIG[] = "config.json", MODEL[] = "model.safetensors", OPTIMIZER[] = "optimizer.safetensors";
-static const char STATE[] = "state.json", INDEX[] = "model.safetensors.index.json", CHECKSUMS[] = "checksums.xxh64";
+static const char STATE[] = "state.json", CHOICES[] = "choices.txt", INDEX[] = "model.safetensors.index.json";
+static const char CHECKSUMS[] = "checksums.xxh64";
 
 static const char *const names[] = {        /* of all files that checkpoint_write may write */
-    CONFIG, MODEL, OPTIMIZER, STATE,
+    CONFIG, MODEL, OPTIMIZER, STATE, CHOICES,
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", CHECKSUMS,
 };
-enum { NAMES = sizeof names / sizeof *names, CHECKED = 4, FIRST_TOKENIZER_FILE = 4 };
+enum { NAMES = sizeof names / sizeof *names, CHECKED = 5, FIRST_TOKENIZER_FILE = 5 };
 
 static int has_file(const char *dir, const char *name) {
     Path path = path_of(dir, name);
@@ -46,7 +48,8 @@ static Line checksum_line(const char *dir, const char *name) {
 static void write_checksums(const char *dir) {
     Path path = path_of(dir, CHECKSUMS);
     FILE *file = file_create(path.text);
-    for (int i = 0; i < CHECKED; i++) fputs(checksum_line(dir, names[i]).text, file);
+    for (int i = 0; i < CHECKED; i++)
+        if (has_file(dir, names[i])) fputs(checksum_line(dir, names[i]).text, file);
     file_close_durably(file, path.text);
 }
 
@@ -278,6 +281,12 @@ TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokeni
 
 /* ---- The directory */
 
+static void write_text(const char *path, const void *bytes, size_t size) {
+    FILE *file = file_create(path);
+    file_write(file, bytes, size);
+    file_close_durably(file, path);
+}
+
 void checkpoint_write(const char *dir, const Snapshot *s) {
     int V = s->config.V, is_bf16 = s->config.save_dtype == BF16;
     const Part parameters = { "", s->host[0], s->config.save_dtype };
@@ -287,12 +296,11 @@ void checkpoint_write(const char *dir, const Snapshot *s) {
     weights_write(path_of(dir, MODEL).text, s->table, &parameters, 1, V);
     weights_write(path_of(dir, OPTIMIZER).text, s->table, moments, is_bf16 ? 3 : 2, V);
     write_state(path_of(dir, STATE).text, s);
+    if (s->choices && *s->choices) write_text(path_of(dir, CHOICES).text, s->choices, strlen(s->choices));
     for (int i = 0; s->tokenizer_files && i < TOKENIZER_FILES; i++) {
         if (!s->tokenizer_files->file[i].bytes) continue;
-        Path path = path_of(dir, names[FIRST_TOKENIZER_FILE + i]);
-        FILE *file = file_create(path.text);
-        file_write(file, s->tokenizer_files->file[i].bytes, (size_t)s->tokenizer_files->file[i].size);
-        file_close_durably(file, path.text);
+        write_text(path_of(dir, names[FIRST_TOKENIZER_FILE + i]).text, s->tokenizer_files->file[i].bytes,
+                   (size_t)s->tokenizer_files->file[i].size);
     }
     write_checksums(dir);
     directory_sync(dir);
@@ -331,6 +339,12 @@ const char *checkpoint_missing_file(const char *dir, int to_resume) {
 }
 
 /* ---- Loading */
+
+void checkpoint_load_choices(const char *checkpoint) {
+    Path path = path_of(checkpoint, CHOICES);
+    if (file_exists(path.text) && !choices_load(path.text, CHOICES_USED))
+        printf("%s: of another device, driver or library: results differ by rounding\n", path.text);
+}
 
 void checkpoint_load_model(const char *checkpoint, GPT *model) {
     const TensorTable *table = &model->master.table;

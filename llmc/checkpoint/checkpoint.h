@@ -6,6 +6,7 @@
      optimizer.safetensors  both moments in F32, exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME; when the
                             model is saved in BF16, also the exact parameters, param.NAME
      state.json             TrainState, the identity of the data, the options that a resume compares
+     choices.txt            the choices of kernels/choices.h, in text; none where nothing was measured
      checksums.xxh64        XXH64 of the files above, for `xxhsum -c checksums.xxh64`
      tokenizer.json, ...    the tokenizer files that came with the model, or those of a tokenizer of bytes
 
@@ -50,6 +51,7 @@ typedef struct {
     Tokenizer      tokenizer;
     DataId         train, val;
     const TokenizerFiles *tokenizer_files;     /* NULL = none */
+    char          *choices;                    /* choices_text; NULL = none */
 } Snapshot;
 
 /* Writes all files into an existing directory; durable when the call returns. Fails on a full disk and when a parameter
@@ -80,6 +82,8 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V);
    directory has none and the tokenizer is bytes. */
 TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokenizer);
 
+/* Adopts the choices, if the checkpoint has any; prints when they are of another device, driver or library. */
+void       checkpoint_load_choices(const char *checkpoint);
 void       checkpoint_load_model(const char *checkpoint, GPT *model);
 void       checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer);  /* exact weights too */
 TrainState checkpoint_load_state(const char *checkpoint);

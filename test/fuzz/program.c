@@ -28,7 +28,8 @@ static void claim_values(void) {
         if (!*was) continue;
         if (o->type == OPTION_INTEGER) {
             int64_t value = *(int64_t *)o->value;
-            CLAIM((double)value >= o->min && (double)value <= o->max, "--%s %lld", o->name, (long long)value);
+            CLAIM((o->choices && value == 0) || (double)value >= o->min, "--%s %lld", o->name, (long long)value);
+            CLAIM((double)value <= o->max, "--%s %lld", o->name, (long long)value);
         }
         if (o->type == OPTION_REAL) {
             double value = *(double *)o->value;
@@ -50,13 +51,14 @@ static void plan_resume(void *argument) {
     GPTConfig config = checkpoint_config("C");
     config = model_config(&settings, "C", &config, 0);
     if (config.L > 10) return;                     /* the tables of 1000 layers take time */
+    batch_choose(&settings, &config, TRAIN);
     MemoryPlan plan = memory_plan(&config, settings.attention, (int)settings.batch, TRAIN);
     double stream = 4.0 * (double)settings.batch * config.T * config.C;
     double weights = 4.0 * (double)gpt_parameter_count(&config);
-    CLAIM((double)plan.parameters >= weights && (double)plan.activations >= 9 * stream &&
+    CLAIM((double)plan.parameters >= weights && (double)plan.activations >= (config.recompute ? 1 : 9) * stream &&
           plan.total > plan.activations && plan.total > plan.parameters,
-          "%zu bytes of parameters, %zu of activations, %zu in all, for %g and 9 times %g at least", plan.parameters,
-          plan.activations, plan.total, weights, stream);
+          "%zu bytes of parameters, %zu of activations, %zu in all, for %g and 1 or 9 times %g at least",
+          plan.parameters, plan.activations, plan.total, weights, stream);
 }
 
 void program_read_settings(void) {

@@ -2,12 +2,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "kernels/check.h"
-#include "llmc/bpe_files.h"
-#include "llmc/bpe_train.h"
-#include "llmc/options.h"
-#include "llmc/os.h"
-#include "llmc/shards.h"
+#include "../kernels/check.h"
+#include "../llmc/bpe_files.h"
+#include "../llmc/bpe_train.h"
+#include "../llmc/options.h"
+#include "../llmc/os.h"
+#include "../llmc/shards.h"
 
 static const char *tokenizer, *out, *documents, *field, *time_limit;
 static int64_t vocab_size, shard_tokens;

@@ -1,0 +1,74 @@
+/* kernels/cuda/stream.c - Marks (CUDA events), recorded work (CUDA graphs), and NVTX ranges. */
+#include <unistd.h>
+#include "../comm.h"
+#include "../device.h"
+#include "../profile.h"
+#include "cuda.h"
+#if __has_include(<nvtx3/nvToolsExt.h>)     /* a package of its own in some distributions of the toolkit */
+#include <nvtx3/nvToolsExt.h>
+#else
+#define nvtxRangePushA(name) (void)(name)
+#define nvtxRangePop()
+#endif
+
+/* ---- Marks */
+
+void device_mark(DeviceMark *mark) {
+    if (!mark->event) CUDA(cudaEventCreate((cudaEvent_t *)&mark->event));
+    CUDA(cudaEventRecord(mark->event, cuda_stream));
+}
+
+void device_wait_mark(const DeviceMark *mark) {
+    if (mark->event) CUDA(cudaEventSynchronize(mark->event));
+    while (cuda_aborted) pause();
+}
+
+double device_mark_ms(const DeviceMark *from, const DeviceMark *to) {
+    float ms = 0;
+    device_wait_mark(from);
+    device_wait_mark(to);
+    CUDA(cudaEventElapsedTime(&ms, from->event, to->event));
+    return (double)ms;
+}
+
+void device_mark_free(DeviceMark *mark) {
+    if (mark->event) CUDA(cudaEventDestroy(mark->event));
+    *mark = (DeviceMark){0};
+}
+
+/* ---- Graphs */
+
+enum { ISSUE, RECORD, REPLAY };
+
+int device_graph_begin(DeviceGraph *graph, double key) {
+    const int is_repeated = graph->calls++ && key == graph->last_key;
+    graph->last_key = key;
+    graph->mode = comm_size > 1 || profile_is_on      ? ISSUE
+                : graph->executable && key == graph->key ? REPLAY : is_repeated ? RECORD : ISSUE;
+    /* thread-local: an allocation or a wait of this thread while it records is an error, not a part of the graph */
+    if (graph->mode == RECORD) CUDA(cudaStreamBeginCapture(cuda_stream, cudaStreamCaptureModeThreadLocal));
+    return graph->mode != REPLAY;
+}
+
+void device_graph_end(DeviceGraph *graph) {
+    if (graph->mode == RECORD) {
+        cudaGraph_t recorded;
+        CUDA(cudaStreamEndCapture(cuda_stream, &recorded));
+        device_graph_free(graph);
+        CUDA(cudaGraphInstantiate((cudaGraphExec_t *)&graph->executable, recorded, 0));
+        CUDA(cudaGraphDestroy(recorded));
+        graph->key = graph->last_key;
+    }
+    if (graph->mode != ISSUE) CUDA(cudaGraphLaunch(graph->executable, cuda_stream));
+}
+
+/* A graph that is running is freed when it has completed. */
+void device_graph_free(DeviceGraph *graph) {
+    if (graph->executable) CUDA(cudaGraphExecDestroy(graph->executable));
+    graph->executable = NULL;
+}
+
+/* ---- Ranges */
+
+void device_range_begin(const char *name) { nvtxRangePushA(name); }
+void device_range_end(void)               { nvtxRangePop(); }

@@ -1,0 +1,71 @@
+#include "train_step.h"
+#include "../kernels/device.h"
+#include "../kernels/profile.h"
+
+void train_step_create(TrainStep *s) {
+    const size_t count = (size_t)s->B * (size_t)s->model->config.T;
+    for (int i = 0; i < 2; i++) s->batch[i] = device_host_alloc(2 * count * sizeof **s->batch, "a batch");
+}
+
+void train_step_free(TrainStep *s) {
+    for (int i = 0; i < 2; i++) {
+        device_wait_mark(&s->copied[i]);
+        device_mark_free(&s->copied[i]);
+        device_host_free(s->batch[i]);
+        device_graph_free(&s->graph[i]);
+    }
+}
+
+/* Through the host buffer that was used two micro-steps ago. */
+static void load_batch(TrainStep *s, uint64_t first) {
+    const int slot = s->micro_steps++ % 2, T = s->model->config.T;
+    int32_t *inputs = s->batch[slot], *targets = inputs + s->B * T;
+    device_wait_mark(&s->copied[slot]);
+    for (int b = 0; b < s->B; b++)
+        tokens_train_window(s->tokens, s->seed, first + (uint64_t)b, T, inputs + b * T, targets + b * T);
+    gpt_load(s->model, inputs, targets);
+    device_mark(&s->copied[slot]);
+}
+
+int64_t train_step_targets(const TrainStep *s, uint64_t first) {
+    return tokens_train_targets(s->tokens, s->seed, first, (uint64_t)s->sequences, s->model->config.T);
+}
+
+void train_step(TrainStep *s, uint64_t first, double learning_rate) {
+    GPT *model = s->model;
+    Optimizer *optimizer = s->optimizer;
+    const int64_t last = s->sequences / s->B / comm_size - 1;
+    const float dloss = 1.0f / (float)train_step_targets(s, first);
+    gpt_set_batch(model, s->B, model->config.T);
+    optimizer_begin(optimizer, learning_rate);
+    for (int64_t i = 0; i <= last; i++) {
+        const Into into = i ? ACCUMULATE : OVERWRITE;
+        load_batch(s, first + (uint64_t)((i * comm_size + comm_rank) * s->B));      /* the ranks share a micro-step */
+        if (device_graph_begin(&s->graph[into], dloss)) {
+            gpt_forward(model);
+            gpt_backward(model, dloss, into, i < last ? NULL : optimizer_reduce, optimizer);
+            loss_add(optimizer->stats, model->acts.losses, dloss);
+        }
+        device_graph_end(&s->graph[into]);
+    }
+    optimizer_update(optimizer);
+}
+
+void train_step_profile(TrainStep *s, uint64_t first, double learning_rate, int64_t steps) {
+    enum { WARM_UP = 5 };
+    DeviceMark begin = {0}, end = {0};
+    s->optimizer->halts = 1;            /* results are read a step later, as in training */
+    for (int64_t i = 0; i < WARM_UP + 2 * steps; i++) {
+        if (i == WARM_UP) device_mark(&begin);
+        if (i == WARM_UP + steps) {
+            device_mark(&end);
+            profile_begin(s->model->config.dtype);
+        }
+        train_step(s, first + (uint64_t)(i * s->sequences), learning_rate);
+        if (i) optimizer_result(s->optimizer);
+    }
+    optimizer_result(s->optimizer);
+    profile_end((int)steps, device_mark_ms(&begin, &end) / (double)steps);
+    device_mark_free(&begin);
+    device_mark_free(&end);
+}

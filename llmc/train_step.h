@@ -1,0 +1,33 @@
+/* llmc/train_step.h - A training step: batches, forward and backward pass of every micro-batch, and the update, issued
+   without waiting for the device. */
+#ifndef LLMC_TRAIN_STEP_H
+#define LLMC_TRAIN_STEP_H
+#include "dataloader.h"
+#include "optimizer.h"
+
+typedef struct {
+    GPT          *model;
+    Optimizer    *optimizer;
+    const Tokens *tokens;
+    uint64_t      seed;             /* of the data order */
+    int           B;                /* sequences of a micro-batch */
+    int64_t       sequences;        /* of an update of all ranks */
+    int32_t      *batch[2];         /* inputs and targets of a micro-batch, page-locked: one is written while the other
+                                       is being copied */
+    DeviceMark    copied[2];
+    int64_t       micro_steps;      /* issued, since the start */
+    DeviceGraph   graph[2];         /* of a micro-step, by Into */
+} TrainStep;
+
+/* To be called with the fields above `batch` set. */
+void train_step_create(TrainStep *step);
+void train_step_free(TrainStep *step);
+
+/* Issues the step with the sequences from first on, and its update; optimizer_result returns its results. */
+void    train_step        (TrainStep *step, uint64_t first, double learning_rate);
+int64_t train_step_targets(const TrainStep *step, uint64_t first);      /* in that step */
+
+/* --profile: trains 5 steps, times `steps` steps as a whole, then every op of `steps` more, and prints both. */
+void train_step_profile(TrainStep *step, uint64_t first, double learning_rate, int64_t steps);
+
+#endif
