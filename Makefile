@@ -68,10 +68,10 @@ TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 include test/fuzz/fuzz.mk
 
-.PHONY: all train test test-kill test-roundtrip lib example bench-attention bench-comm bench-ops bench-step
-.PHONY: bench-scaling sanitize reference reference-124M clean help
-all: $(BUILD)/train_gpt
-	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt)
+.PHONY: all train test test-kill test-roundtrip test-tasks test-tokenizer lib example bench-attention bench-comm bench-ops
+.PHONY: bench-step bench-scaling bench-tokenizer sanitize reference reference-124M clean help
+all: $(BUILD)/train_gpt $(BUILD)/tokenize
+	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt && ln -sfn $(BUILD)/tokenize tokenize)
 	@echo "train_gpt is $<: $(WITH)"
 
 # Everything is recompiled when the compiler or its flags change: build/*/settings records them.
@@ -96,6 +96,8 @@ $(SM90_O): $(BUILD)/%.o: %.cu $(BUILD)/settings
 
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
 	$(link) $(LIBS)
+$(BUILD)/tokenize: $(patsubst %,$(BUILD)/%.o,data/tokenize $(addprefix llmc/,bpe bpe_files bpe_train bpe_words files json options os shards texts) kernels/check)
+	$(link)
 $(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o llmc/options.o llmc/os.o kernels/check.o)
 	$(link)
 $(filter-out %/test_health,$(TESTS)): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(BUILD)/test/oracle.o $(OBJECTS)
@@ -159,6 +161,16 @@ $(BUILD)/faults.so: test/faults.c
 PYTHON ?= python3
 test-roundtrip: all $(BUILD)/logits
 	$(PYTHON) scripts/check_roundtrip.py --build $(BUILD)
+# With transformers and torch.
+test-tasks: all
+	$(PYTHON) scripts/check_tasks.py --build $(BUILD)
+
+# Beside tiktoken and HuggingFace's tokenizers; TOKENIZER=DIR: with that tokenizer as well.
+test-tokenizer: all
+	$(PYTHON) scripts/check_tokenizer.py --build $(BUILD) $(TOKENIZER:%=--tokenizer %)
+bench-tokenizer: all
+	$(PYTHON) scripts/check_tokenizer.py --build $(BUILD) $(TOKENIZER:%=--tokenizer %) --bench '$(or $(TEXT),$(error \
+	    bench-tokenizer: want TEXT=FILE))' $(BENCH)
 
 # ---- Library, benchmark, reference data
 
@@ -202,10 +214,11 @@ sanitize:
 reference:
 	scripts/make_reference.py --out test/reference
 	scripts/make_hf_models.py --out test/reference/hf
+	scripts/make_tokenizer_reference.py --out test/reference/bpe
 reference-124M:
 	scripts/make_reference.py --size 124M --out build/reference-124M.safetensors
 clean:
-	rm -rf build train_gpt
+	rm -rf build train_gpt tokenize
 help:
 	@echo "make                 build ./train_gpt for this machine ($(DEVICE))"
 	@echo "make train           generate a text, train a small GPT on it, and sample (replaces $(TALES_RUN))"
@@ -219,10 +232,12 @@ help:
 	@echo "make bench-step      the training step of models of all sizes, beside PyTorch (DATA='dir/train_*.bin')"
 	@echo "make bench-scaling   the training step on several GPUs beside one (DATA='dir/train_*.bin')"
 	@echo "make test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=$(PYTHON))"
+	@echo "make test-tasks      --task beside a computation by torch, item by item (PYTHON=$(PYTHON))"
+	@echo "make test-tokenizer  the tokenizer beside tiktoken and tokenizers; bench-tokenizer TEXT=FILE: the speed"
 	@echo "make sanitize        make test under AddressSanitizer and UBSan"
 	@echo "make fuzz            libFuzzer on the readers, FUZZ_SECONDS=$(FUZZ_SECONDS) in all (clang)"
 	@echo "make reference       regenerate test/reference (PyTorch, transformers); reference-124M: the same at GPT-2 124M"
-	@echo "make clean           remove build/ and train_gpt; keeps runs/"
+	@echo "make clean           remove build/, train_gpt and tokenize; keeps runs/"
 	@echo "Variables: DEVICE=$(DEVICE) CC=$(CC) OPENMP=$(OPENMP) BLAS=$(BLAS) CFLAGS='$(CFLAGS)' NATIVE=$(NATIVE)"
 
 -include $(wildcard $(BUILD)/*.d $(BUILD)/*/*.d $(BUILD)/*/*/*.d)

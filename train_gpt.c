@@ -19,6 +19,7 @@
 #include "llmc/os.h"
 #include "llmc/ranks.h"
 #include "llmc/settings.h"
+#include "llmc/tasks.h"
 #include "llmc/train_step.h"
 #include "llmc/warnings.h"
 
@@ -37,7 +38,6 @@ typedef struct {
     Schedule       schedule;
     int64_t        sequences;                   /* of an update */
     TrainStep      step;
-    int            batch_is_auto;               /* --batch auto chose settings.batch */
     const char    *from;                        /* checkpoint that gives model and weights; NULL = neither */
     char          *checkpoint;                  /* the same if a resume continues from it; NULL = the run begins */
     char          *changes;                     /* options that the resume changes; NULL = none */
@@ -51,24 +51,47 @@ typedef struct {
 
 /* ---- Preparing a run */
 
+/* That of the checkpoint; if it has none, that of --tokenizer; NULL if there is neither. A resume does not need the
+   directory of --tokenizer any more. */
+static Tokenizer choose_tokenizer(const Settings *s, int is_given, const char *from, int V) {
+    Tokenizer own = from ? checkpoint_tokenizer(from, V) : NULL;
+    int is_bpe = own && tokenizer_bpe(own);
+    if (!s->tokenizer || (is_bpe && !is_given)) return own;
+    Tokenizer named = tokenizer_open(s->tokenizer);
+    REQUIRE(!is_bpe || bpe_fingerprint(tokenizer_bpe(own)) == bpe_fingerprint(tokenizer_bpe(named)),
+            "--tokenizer %s: the model of %s has another one; want none", s->tokenizer, from);
+    if (!is_bpe) return named;
+    tokenizer_close(named);
+    return own;
+}
+
+static TextFormat text_format(const Settings *s, Tokenizer tokenizer) {
+    return (TextFormat){ .bpe = tokenizer ? tokenizer_bpe(tokenizer) : NULL, .documents = document_kind(s->documents),
+                         .field = s->field };
+}
+
 /* Sets data, model and schedule, whose options must agree. */
 static void prepare_run(Run *run) {
     Settings *s = &run->settings;
+    const int is_given = options_find(run->options, "tokenizer")->given == ON_COMMAND_LINE;
     if (s->resume) run->checkpoint = resume_find(s, &run->dir);
     if (run->checkpoint) run->changes = resume_adopt_options(run->options, run->checkpoint);
-    run->corpus = corpus_open(s->data, s->val_data, s->val_fraction);
+    run->from = run->checkpoint ? run->checkpoint : s->init ? run_dir_resolve(s->init) : NULL;
+    GPTConfig saved = run->from ? checkpoint_config(run->from) : (GPTConfig){0};
+    run->tokenizer = choose_tokenizer(s, is_given, run->from, saved.V);
+    const TextFormat format = text_format(s, run->tokenizer);
+    run->corpus = corpus_open(s->data, s->val_data, s->val_fraction, &format);
     if (!s->resume && !comm_rank) run->dir = run_dir_choose(s->out, s->data, 0, s->dry_run);
     if (s->resume && !run->checkpoint)
         printf("--resume: no checkpoint in %s: the run starts from step 0\n", run->dir.path);
-    run->tokenizer = tokens_are_bytes(run->corpus.train) ? TOKENIZER_BYTES : TOKENIZER_IDS;
-    run->from = run->checkpoint ? run->checkpoint : s->init ? run_dir_resolve(s->init) : NULL;
+    int bytes = tokens_are_bytes(run->corpus.train);
+    if (!format.bpe) run->tokenizer = bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
     if (!run->from && !s->model) s->model = "d4";
-    GPTConfig saved = run->from ? checkpoint_config(run->from) : (GPTConfig){0};
-    int bytes = run->tokenizer == TOKENIZER_BYTES;
-    run->config = model_config(s, run->from, &saved, bytes ? 256 : 50257);
-    REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes",
-            run->from ? run->from : "--vocab", run->config.V);
-    run->batch_is_auto = batch_choose(s, &run->config, TRAIN);
+    run->config = model_config(s, run->from, &saved, bytes ? 256 : format.bpe ? bpe_vocabulary(format.bpe)->V : 50257);
+    tokenizer_check(run->tokenizer, run->config.V);
+    REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes, or "
+            "--tokenizer DIR", run->from ? run->from : "--vocab", run->config.V);
+    batch_choose(s, &run->config, TRAIN);
     run->sequences = settings_sequences(s, run->config.T, run->checkpoint != NULL);
     run->schedule = settings_schedule(s, run->options);
     if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt, run->config.V, &(int){0}));
@@ -83,9 +106,8 @@ static void print_banner(Run *run) {
     run->info = (RunInfo){
         .version = VERSION, .command = run->command, .out = run->dir.path, .data = corpus_text(corpus),
         .memory = memory_plan_text(&plan, &run->device), .attention = plan.attention, .device = &run->device,
-        .auto_batch = run->batch_is_auto ? s->batch : 0, .config = &run->config, .options = run->options,
-        .val_floor = corpus->val_floor, .validates = corpus->val != NULL, .steps = s->steps,
-        .log_every = s->log_every, .log_jsonl = s->log_jsonl };
+        .config = &run->config, .options = run->options, .val_floor = corpus->val_floor,
+        .validates = corpus->val != NULL, .steps = s->steps, .log_every = s->log_every, .log_jsonl = s->log_jsonl };
     report_banner(&run->info);
     if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes) {
         memory_plan_print(stdout, &plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);
@@ -118,7 +140,8 @@ static void create_model(Run *run) {
     }
     if (!run->checkpoint) optimizer_scatter(&run->optimizer, STATE_PARAM);
     ranks_require_same_tensor(tensor_table_flat(&run->gpt.params.table, run->config.dtype), "the value of the weights");
-    run->tokenizer_files = checkpoint_load_tokenizer_files(run->from, run->tokenizer);
+    const char *dir = tokenizer_dir(run->tokenizer);
+    run->tokenizer_files = checkpoint_load_tokenizer_files(dir ? dir : run->from, run->tokenizer);
 }
 
 /* ---- Validation */
@@ -213,13 +236,17 @@ static int finish_run(Run *run, const char *stop) {
 static int use_checkpoint(Run *run) {
     Settings *s = &run->settings;
     const char *path = s->val_data ? s->val_data : s->data;
-    if (s->eval) run->corpus.val = tokens_open(path);
-    else         s->batch = s->num_samples;
+    if (s->sample) s->batch = s->num_samples;
     const char *checkpoint = run->checkpoint = run_dir_resolve(s->eval ? s->eval : s->sample);
     GPTConfig saved = checkpoint_config(checkpoint);
     run->config = model_config(s, checkpoint, &saved, saved.V);
-    run->tokenizer = checkpoint_tokenizer(checkpoint, run->config.V);
-    const Purpose purpose = s->eval ? EVALUATE : GENERATE;
+    run->tokenizer = choose_tokenizer(s, s->tokenizer != NULL, checkpoint, run->config.V);
+    tokenizer_check(run->tokenizer, run->config.V);
+    const TextFormat format = text_format(s, run->tokenizer);
+    const Purpose purpose = s->sample ? GENERATE : EVALUATE;
+    Task task = {0};
+    if (s->task)      task = task_read(s->task, path, run->tokenizer, &run->config);
+    else if (s->eval) run->corpus.val = tokens_open_text(path, &format);
     batch_choose(s, &run->config, purpose);
     MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, purpose);
     if (s->dry_run) {
@@ -231,8 +258,11 @@ static int use_checkpoint(Run *run) {
     checkpoint_load_model(checkpoint, &run->gpt);
     if (!options_find(run->options, "seed")->given) s->seed = (int64_t)random_seed();
     int64_t max_tokens = options_find(run->options, "val-tokens")->given ? s->val_tokens : 0;
-    if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, run->corpus.val, path, max_tokens, (int)s->batch);
-    else         sample_checkpoint(&run->gpt, run->tokenizer, s);
+    int B = (int)s->batch;
+    if (s->task)      task_evaluate(&task, &run->gpt, B, s->log_jsonl);
+    else if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, run->corpus.val, path, max_tokens, B);
+    else              sample_checkpoint(&run->gpt, run->tokenizer, s);
+    task_free(&task);
     return stdio_flush();
 }
 
@@ -260,8 +290,8 @@ static void report_skipped_step(Run *run, const TrainState *before, const StepSt
          last ? "; --resume --on-nan skip continues without this step" : "");
 }
 
-/* Whether a step has to be complete before the next one is issued: also the first, whose time --time-limit needs.
-   Otherwise that needs no result of it: the device itself applies no update after a bad one. */
+/* Whether the result of a step is read before the next step is issued, also the first, whose time --time-limit needs.
+   Otherwise the host runs one step ahead: the device applies no update after one that was not applied. */
 static int is_awaited(const Run *run, int64_t step) {
     const Settings *s = &run->settings;
     return run->step_ms == 0 || !run->optimizer.halts || run->save || step == s->steps || validation_due(run, step) ||
@@ -273,7 +303,7 @@ static void begin_step(Run *run, int under_way) {
     Optimizer *optimizer = &run->optimizer;
     const TrainState *state = &run->state;
     spike_detector_limits(&state->spikes, run->settings.skip_spikes, &optimizer->loss_limit, &optimizer->norm_limit);
-    choices_measuring = !run->settings.deterministic;       /* there every run makes the same choices, the defaults */
+    choices_measuring = !run->settings.deterministic;       /* --deterministic: the defaults */
     train_step(&run->step, state->sequences_seen + (uint64_t)(under_way * run->sequences),
                schedule_learning_rate(&run->schedule, state->step + under_way));
     choices_measuring = 0;
@@ -291,7 +321,7 @@ static void end_step(Run *run, int under_way) {
     state->step++;
     launch_note(state->step);
     StepResult result = spike_detector_update(&state->spikes, &update.stats);
-    if (result != APPLIED && under_way) {           /* again: another batch is in its activations, not applied either */
+    if (result != APPLIED && under_way) {           /* its activations are overwritten: repeat it */
         optimizer_result(&run->optimizer);
         train_step(&run->step, before.sequences_seen, learning_rate);
         optimizer_result(&run->optimizer);
@@ -311,12 +341,6 @@ static void end_step(Run *run, int under_way) {
     run->save |= update.stats.save > 0;
 }
 
-/* After the first step, which has measured. */
-static void keep_choices(void) {
-    choices_agree();
-    if (!comm_rank) choice_cache_save();
-}
-
 /* Returns why it stopped before the last step, or NULL. */
 static const char *train(Run *run) {
     const Settings *s = &run->settings;
@@ -327,7 +351,10 @@ static const char *train(Run *run) {
     run->stops = ranks_stops();
     while (state->step + under_way < s->steps && !(stop = ranks_stop(run->stops))) {
         begin_step(run, under_way++);
-        if (state->step == first && under_way == 1) keep_choices();
+        if (state->step == first && under_way == 1) {       /* the first step has measured */
+            choices_agree();
+            choice_cache_save();
+        }
         if (under_way > 1) end_step(run, --under_way);
         saver_poll(&run->saver);
         if (!is_awaited(run, state->step + 1)) continue;

@@ -69,14 +69,12 @@ char *choices_text(int only_used) {
     return text;
 }
 
-/* Reads "NAME: CHOICE\n" and returns where the next line begins; NULL: it is no such line. */
+/* Reads "NAME: CHOICE\n" and returns the next line; NULL: it is no such line. */
 static const char *read_line(const char *line, Choice *c) {
-    const char *end = strchr(line, '\n'), *colon = strstr(line, ": ");
     int length = 0;
-    if (!end || !colon || colon > end || colon == line || colon - line >= (int)sizeof c->name) return NULL;
-    snprintf(c->name, sizeof c->name, "%.*s", (int)(colon - line), line);
-    if (sscanf(colon + 2, "%3d%n", &c->choice, &length) != 1 || c->choice < 0 || colon + 2 + length != end) return NULL;
-    return end + 1;
+    if (sscanf(line, "%151[^:\n]: %3d%n", c->name, &c->choice, &length) != 2 || c->choice < 0 || line[length] != '\n')
+        return NULL;
+    return line + length + 1;
 }
 
 int choices_adopt(const char *text, ChoicesKind kind) {

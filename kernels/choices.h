@@ -8,14 +8,14 @@
    the choices that training steps use, else a fixed one, so that validation and sampling do not depend on the cache. */
 extern int choices_measuring;
 
-/* Incremented when a choice was replaced: an op looks its choices up again. */
+/* Incremented by CHOICES_REPLACE: an op looks its choices up again. */
 extern int choices_version;
 
 /* What the choices hold for: device, driver and library, in one line. */
 const char *choices_machine(void);
 
 int  choices_find(const char *name);                 /* -1: none */
-/* A measured choice, 0 .. 999. name: one line of at most 150 characters, without ": ". */
+/* A measured choice, 0 .. 999. name: one line of at most 150 characters, without ":". */
 void choices_add(const char *name, int choice);
 int  choices_added(void);                            /* how many were measured by this process */
 
@@ -24,9 +24,9 @@ int  choices_added(void);                            /* how many were measured b
 char *choices_text(int only_used);
 
 typedef enum {
-    CHOICES_KNOWN,      /* those that have no choice so far, not used yet: of the cache file */
-    CHOICES_USED,       /* all, used: of a checkpoint, before the first operation */
-    CHOICES_REPLACE     /* instead of all that there are, used: of another rank */
+    CHOICES_KNOWN,      /* of the cache file: adds names that have no choice yet, as not used */
+    CHOICES_USED,       /* of a checkpoint, before the first operation: adds and replaces, as used */
+    CHOICES_REPLACE     /* of another rank: replaces all choices, as used */
 } ChoicesKind;
 /* A file with more is ignored: 2000 shapes. Choices are found one by one; 100,000 of them, 1 MiB, took 12 seconds. */
 enum { CHOICES_TEXT_MAX = 1 << 18 };

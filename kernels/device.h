@@ -49,20 +49,20 @@ void  device_zero(void *device, size_t bytes);
    where it cannot be locked. unpin before it is freed. */
 void  device_pin(void *host, size_t bytes);
 void  device_unpin(void *host);
-/* Page-locked host memory, zeroed, for copies beside which the host goes on. Its bytes may be written (after an upload)
-   or read (after a download) once a mark made after the copy was waited for. From other memory an upload takes the
-   bytes before it returns. */
+/* Page-locked host memory, zeroed, for asynchronous copies. The host may write it (after an upload) or read it (after a
+   download) when it has waited for a mark made after the copy. An upload from pageable memory has read all bytes when
+   it returns. */
 void *device_host_alloc(size_t bytes, const char *what);
 void  device_host_free(void *host);
 void  device_upload_async(void *device, const void *host, size_t bytes);
 void  device_download_async(void *host, const void *device, size_t bytes);
-/* A point between the work issued before and after it; {0} = not set yet, which counts as reached. */
+/* A point between the work issued before and after it (a CUDA event); {0} = not set, which counts as reached. */
 typedef struct { void *event; double seconds; } DeviceMark;
 void   device_mark(DeviceMark *mark);                   /* sets it, also again */
 void   device_wait_mark(const DeviceMark *mark);
 double device_mark_ms(const DeviceMark *from, const DeviceMark *to);   /* from one to the other; waits for both */
 void   device_mark_free(DeviceMark *mark);
-/* Work that is issued again and again with the same operands: a CUDA graph, which costs the host one launch.
+/* Work that is issued repeatedly with the same operands, as a CUDA graph: one launch.
        if (device_graph_begin(&graph, key)) { ... issue the work ... }
        device_graph_end(&graph);
    key: a number passed by value that may change. A call is recorded when the one before it had the same key: ops

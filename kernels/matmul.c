@@ -23,9 +23,11 @@ void matmul_forward(Tensor out, Tensor pre_gelu, Tensor x, Tensor weight, Tensor
     check_like(op, "out", out, is_f32 ? F32 : x.dtype, x, N);
     check_tensor(op, "weight", weight, x.dtype, 2, N, K);
     if (bias.data) check_tensor(op, "bias", bias, x.dtype, 1, N);
-    if (pre_gelu.data) check_like(op, "pre_gelu", pre_gelu, x.dtype, x, N);
-    if (pre_gelu.data) check_packed(op, "pre_gelu", pre_gelu);
-    if (pre_gelu.data) check_packed(op, "out", out);
+    if (pre_gelu.data) {
+        check_like(op, "pre_gelu", pre_gelu, x.dtype, x, N);
+        check_packed(op, "pre_gelu", pre_gelu);
+        check_packed(op, "out", out);
+    }
 
     const double flop = 2.0 * (double)(tensor_count(x) * N);
     op_begin(pre_gelu.data ? "matmul + gelu" : "matmul", op_bytes(5, x, weight, bias, pre_gelu, out), flop);

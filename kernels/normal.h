@@ -21,17 +21,8 @@ PHILOX_FUNCTION double log_of(double u) {
     double m;
     memcpy(&m, &bits, sizeof m);
     const double s = (m - 1) / (m + 1), z = s * s;
-    double p = 1.0 / 21;
-    p = fma(p, z, 1.0 / 19);
-    p = fma(p, z, 1.0 / 17);
-    p = fma(p, z, 1.0 / 15);
-    p = fma(p, z, 1.0 / 13);
-    p = fma(p, z, 1.0 / 11);
-    p = fma(p, z, 1.0 / 9);
-    p = fma(p, z, 1.0 / 7);
-    p = fma(p, z, 1.0 / 5);
-    p = fma(p, z, 1.0 / 3);
-    p = fma(p, z, 1.0);
+    double p = 0;
+    for (int n = 21; n > 0; n -= 2) p = fma(p, z, 1.0 / n);
     return fma((double)(int32_t)k, 0x1.62e42fefa39efp-1, 2 * s * p);
 }
 
@@ -39,23 +30,14 @@ PHILOX_FUNCTION double log_of(double u) {
 PHILOX_FUNCTION double cos_turns(double v) {
     const int32_t quarter = (int32_t)fma(v, 4.0, 0.5);
     const double a = 0x1.921fb54442d18p+2 * fma((double)quarter, -0.25, v), z = a * a;
-    double sine = -1.0 / 1307674368000, cosine = 1.0 / 20922789888000;
-    sine = fma(sine, z, 1.0 / 6227020800);
-    sine = fma(sine, z, -1.0 / 39916800);
-    sine = fma(sine, z, 1.0 / 362880);
-    sine = fma(sine, z, -1.0 / 5040);
-    sine = fma(sine, z, 1.0 / 120);
-    sine = fma(sine, z, -1.0 / 6);
-    sine = fma(sine, z, 1.0) * a;
-    cosine = fma(cosine, z, -1.0 / 87178291200);
-    cosine = fma(cosine, z, 1.0 / 479001600);
-    cosine = fma(cosine, z, -1.0 / 3628800);
-    cosine = fma(cosine, z, 1.0 / 40320);
-    cosine = fma(cosine, z, -1.0 / 720);
-    cosine = fma(cosine, z, 1.0 / 24);
-    cosine = fma(cosine, z, -1.0 / 2);
-    cosine = fma(cosine, z, 1.0);
-    const double value = quarter & 1 ? sine : cosine;
+    const double sines[] = { -1.0 / 1307674368000, 1.0 / 6227020800, -1.0 / 39916800, 1.0 / 362880, -1.0 / 5040,
+                             1.0 / 120, -1.0 / 6, 1 };
+    const double cosines[] = { 1.0 / 20922789888000, -1.0 / 87178291200, 1.0 / 479001600, -1.0 / 3628800, 1.0 / 40320,
+                               -1.0 / 720, 1.0 / 24, -1.0 / 2, 1 };
+    double sine = 0, cosine = 0;
+    for (int i = 0; i < 8; i++) sine = fma(sine, z, sines[i]);
+    for (int i = 0; i < 9; i++) cosine = fma(cosine, z, cosines[i]);
+    const double value = quarter & 1 ? sine * a : cosine;
     return (quarter + 1) & 2 ? -value : value;
 }
 

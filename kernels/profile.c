@@ -6,6 +6,7 @@
 #include <string.h>
 #include "check.h"
 #include "device.h"
+#include "fill.h"
 #include "gemm.h"
 #include "update.h"
 
@@ -42,71 +43,51 @@ double op_bytes(int count, ...) {
 
 /* ---- Rates */
 
-static double per_ms(double work, int calls, const DeviceMark *begin, const DeviceMark *end) {
-    return work * calls / device_mark_ms(begin, end);
+/* Milliseconds of a call. */
+static double call_ms(void (*call)(Tensor to, Tensor from), Tensor to, Tensor from) {
+    enum { WARM_UP = 2, CALLS = 10 };
+    for (int i = 0; i < WARM_UP + CALLS; i++) {
+        if (i == WARM_UP) device_mark(&span->begin);
+        call(to, from);
+    }
+    device_mark(&span->end);
+    return device_mark_ms(&span->begin, &span->end) / CALLS;
 }
 
-/* 128 MiB read and as much written: more than any cache holds. */
+static Tensor matrix(int64_t rows, int64_t columns, DType dtype) {
+    const size_t bytes = (size_t)(rows * columns) * dtype_bytes(dtype);
+    return tensor_of(device_alloc(bytes, "a matrix of a profile"), dtype, 2, rows, columns);
+}
+
+/* Of 128 MiB, more than any cache holds. */
 static double copy_rate(void) {
-    enum { COUNT = 1 << 25, CALLS = 10 };
-    DeviceMark begin = {0}, end = {0};
-    Tensor from = tensor_of(device_alloc(COUNT * sizeof(float), "the copy of a profile"), F32, 1, COUNT), to = from;
-    to.data = device_alloc(COUNT * sizeof(float), "the copy of a profile");
-    for (int i = -2; i < CALLS; i++) {
-        if (i == 0) device_mark(&begin);
-        tensor_convert(to, from);
-    }
-    device_mark(&end);
-    const double rate = per_ms(2 * tensor_bytes(from), CALLS, &begin, &end);
+    const Tensor from = matrix(4096, 8192, F32), to = matrix(4096, 8192, F32);
+    const double ms = call_ms(tensor_convert, to, from);
     device_free(from.data);
     device_free(to.data);
-    device_mark_free(&begin);
-    device_mark_free(&end);
-    return rate;
+    return 2 * (double)tensor_bytes(from) / ms;
 }
 
-/* A square matrix of numbers from -1 to 1: a GPU multiplies zeros faster, with less power. */
-static Tensor random_matrix(int64_t n, DType dtype) {
-    const size_t count = (size_t)(n * n);
-    float *host = malloc(count * sizeof *host);
-    REQUIRE(host, "out of memory: a matrix of a profile, %zu bytes", count * sizeof *host);
-    uint32_t bits = 1;
-    for (size_t i = 0; i < count; i++) {
-        bits = bits * 1664525 + 1013904223;
-        host[i] = (float)(int32_t)bits * 0x1p-31f;
-    }
-    Tensor matrix = tensor_of(device_alloc(count * sizeof *host, "a matrix of a profile"), F32, 2, n, n);
-    device_upload(matrix.data, host, count * sizeof *host);
-    free(host);
-    if (dtype == F32) return matrix;
-    Tensor narrow = tensor_of(device_alloc(count * dtype_bytes(dtype), "a matrix of a profile"), dtype, 2, n, n);
-    tensor_convert(narrow, matrix);
-    device_free(matrix.data);
-    return narrow;
+static void square(Tensor c, Tensor a) {
+    const int64_t n = tensor_rows(a);
+    gemm((Gemm){ .M = n, .N = n, .K = n, .dtype = a.dtype, .a = { a.data, n, ROW_MAJOR },
+                 .b = { a.data, n, COLUMN_MAJOR }, .c = c.data, .c_dtype = c.dtype, .c_pitch = n });
 }
 
-/* The largest rate of square GEMMs from 512 to 8192, up to one that takes 2 ms. */
+/* The largest rate of square GEMMs from 512 to 8192, up to one that takes 2 ms. Of random numbers: a GPU multiplies
+   zeros faster, with less power. */
 static double gemm_rate(DType dtype) {
-    enum { CALLS = 10, MIN = 512, MAX = 8192 };
-    DeviceMark begin = {0}, end = {0};
     double rate = 0, ms = 0;
-    for (int64_t n = MIN; n <= MAX && ms < 2; n *= 2) {
-        const Tensor a = random_matrix(n, dtype);
-        Tensor c = a;
-        c.data = device_alloc(tensor_bytes(a), "a matrix of a profile");
-        for (int i = -2; i < CALLS; i++) {
-            if (i == 0) device_mark(&begin);
-            gemm((Gemm){ .M = n, .N = n, .K = n, .dtype = dtype, .a = { a.data, n, ROW_MAJOR },
-                         .b = { a.data, n, COLUMN_MAJOR }, .c = c.data, .c_dtype = dtype, .c_pitch = n });
-        }
-        device_mark(&end);
-        ms = device_mark_ms(&begin, &end) / CALLS;
-        rate = fmax(rate, per_ms(2.0 * (double)(n * n * n), CALLS, &begin, &end));
+    for (int64_t n = 512; n <= 8192 && ms < 2; n *= 2) {
+        const Tensor a = matrix(n, n, dtype), c = matrix(n, n, dtype), normal = matrix(n, n, F32);
+        fill_normal(normal, 0, 1, 1, 0, 0);
+        tensor_convert(a, normal);
+        ms = call_ms(square, c, a);
+        rate = fmax(rate, 2.0 * (double)(n * n * n) / ms);
         device_free(a.data);
         device_free(c.data);
+        device_free(normal.data);
     }
-    device_mark_free(&begin);
-    device_mark_free(&end);
     return rate;
 }
 

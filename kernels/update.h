@@ -11,7 +11,7 @@ typedef struct {
     float   correction1, correction2;   /* 1 - beta^t of this step's count t */
     float   max_norm;                   /* clip the global norm to this; 0 = never */
     double  loss_limit, norm_limit;     /* an update beyond one of them is not applied; +inf = every finite one is */
-    int32_t halts;                      /* whether no update is applied after one that was not */
+    int32_t halts;                      /* whether an update that is not applied stops all later ones */
     double  stop, save;                 /* whether this rank wants to; sums over the ranks after the step */
     /* written by the device; the host zeroes both sums before each step */
     double  loss;                       /* mean over the step's targets */

@@ -1,53 +1,54 @@
 #include "choice_cache.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "../kernels/check.h"
-#include "../kernels/choices.h"
 #include "../kernels/comm.h"
 #include "files.h"
 #include "os.h"
 #include "ranks.h"
 
-/* The directory is made only to write to it. 0: the environment names none. */
-static int cache_path(Path *path, int make) {
+int choices_load(const char *path, ChoicesKind kind) {
+    FileMap map = file_map(path);
+    char *text = format_string("%.*s", map.size < CHOICES_TEXT_MAX ? (int)map.size : 0, (const char *)map.bytes);
+    const int adopted = choices_adopt(text, kind);
+    free(text);
+    file_unmap(map);
+    return adopted;
+}
+
+/* 0: the environment names no directory. */
+static int cache_path(Path *path) {
     const char *machine = choices_machine(), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char name[64];
     if (cache && *cache == '/')    *path = path_of(cache, "train_gpt");
     else if (home && *home == '/') *path = path_of(home, ".cache/train_gpt");
     else return 0;
-    if (make) directory_make(path->text);
     snprintf(name, sizeof name, "choices-%016llx.txt", (unsigned long long)xxh64(machine, strlen(machine)));
     *path = path_of(path->text, name);
     return 1;
 }
 
-static void load(void *found) {
+static void load(void *unused) {
+    (void)unused;
     Path path;
-    if (!cache_path(&path, 0) || !file_exists(path.text)) return;
-    FileMap map = file_map(path.text);
-    if (map.size < CHOICES_TEXT_MAX) {
-        char *text = format_string("%.*s", (int)map.size, (const char *)map.bytes);
-        *(int *)found = choices_adopt(text, CHOICES_KNOWN);
-        free(text);
-    }
-    file_unmap(map);
+    if (cache_path(&path)) choices_load(path.text, CHOICES_KNOWN);
 }
 
-int choice_cache_load(void) {
+void choice_cache_load(void) {
     char ignored[FAIL_LENGTH];
-    int found = 0;
-    fails(load, &found, ignored);
-    return found;
+    fails(load, NULL, ignored);
 }
 
-/* What another process has written since is kept: it is loaded first. Of two that write at the same moment one is lost,
-   and measured again some day. */
+/* Choices that other processes have written since the start are loaded first and kept. If two processes write at the
+   same moment, the choices of one are lost, and a later run measures them again. */
 static void save(void *unused) {
     (void)unused;
     Path path;
-    if (!cache_path(&path, 1)) return;
-    load(&(int){0});
+    if (!cache_path(&path)) return;
+    directory_make(file_parent(path.text).text);
+    choice_cache_load();
     char *text = choices_text(0), *partial = format_string("%s.%d", path.text, (int)getpid());
     FILE *file = fopen(partial, "w");       /* not synced: a file cut short by a power failure is ignored */
     const int written = file && fputs(text, file) >= 0;
@@ -58,7 +59,7 @@ static void save(void *unused) {
 
 void choice_cache_save(void) {
     char ignored[FAIL_LENGTH];
-    if (choices_added()) fails(save, NULL, ignored);
+    if (!comm_rank && choices_added()) fails(save, NULL, ignored);
 }
 
 void choices_agree(void) {

@@ -3,15 +3,19 @@
    cannot be read or written costs measuring again, and is no error. */
 #ifndef LLMC_CHOICE_CACHE_H
 #define LLMC_CHOICE_CACHE_H
+#include "../kernels/choices.h"
 
-/* Adopts what the cache file has; a damaged or foreign one is ignored. Returns whether it had anything. */
-int choice_cache_load(void);
+/* choices_adopt of a file; 0 where it is too long, too. Fails as file_map does. */
+int choices_load(const char *path, ChoicesKind kind);
 
-/* Adds the choices that this process measured to the file: atomic, beside other processes. */
+/* Adopts the cache file, as CHOICES_KNOWN. */
+void choice_cache_load(void);
+
+/* Rank 0: adds the choices that this process measured to the file, which is replaced atomically. */
 void choice_cache_save(void);
 
-/* On all ranks: all use the choices of rank 0 from here on, which writes the checkpoint, so that a resume is exact.
-   Ranks of other devices keep theirs. */
+/* Called by all ranks. From here on all use the choices of rank 0, which writes the checkpoint, so that a resume is
+   exact. Ranks with another device, driver or library keep theirs. */
 void choices_agree(void);
 
 #endif

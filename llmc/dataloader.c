@@ -7,8 +7,10 @@
 #include "../kernels/check.h"
 #include "files.h"
 #include "os.h"
+#include "launch.h"
 #include "random.h"
 #include "ranks.h"
+#include "shards.h"
 
 enum { HEADER_BYTES = 1024 };
 
@@ -24,6 +26,7 @@ struct Tokens {
     TokenFile *file;
     int        file_count, width;   /* bytes per token: 1 a text, 2 or 4 shards */
     int        is_slice;            /* name and files belong to another stream */
+    int        is_text;
     int64_t    first, count;        /* within the stream of all files */
 };
 
@@ -100,7 +103,26 @@ Tokens *tokens_open(const char *pattern) {
         t->count += f->count;
     }
     if (!is_file) globfree(&found);
+    t->is_text = t->width == 1;
     REQUIRE(t->count >= 2, "%s: one token, want 2 or more: an input and a target", pattern);
+    return t;
+}
+
+Tokens *tokens_open_text(const char *pattern, const TextFormat *format) {
+    Tokens *text = tokens_open(pattern);
+    if (!format->bpe || !text->is_text) return text;
+    const char **paths = host_alloc((size_t)text->file_count * sizeof *paths, "the list of texts");
+    for (int i = 0; i < text->file_count; i++) paths[i] = text->file[i].name;
+    Texts texts = texts_open(paths, text->file_count, format->documents, format->field);
+    char *path = shards_cached(format->bpe, &texts, launch_local_rank > 0);
+    Tokens *t = tokens_open(path);
+    t->is_text = 1;
+    free(t->name);
+    t->name = format_string("%s", pattern);
+    texts_close(&texts);
+    free(paths);
+    free(path);
+    tokens_close(text);
     return t;
 }
 
@@ -130,6 +152,7 @@ void tokens_close(Tokens *t) {
 
 int64_t tokens_count(const Tokens *t)          { return t->count; }
 int     tokens_are_bytes(const Tokens *t)      { return t->width == 1; }
+int     tokens_are_text(const Tokens *t)       { return t->is_text; }
 int64_t tokens_windows(const Tokens *t, int T) { return (t->count - 1 + T - 1) / T; }
 
 /* ---- Reading */
@@ -229,7 +252,7 @@ void tokens_check(const Tokens *t, int V) {
     for (int64_t first = 0; first < t->count; first += BLOCK) {
         int count = t->count - first < BLOCK ? (int)(t->count - first) : BLOCK, i = 0, wrong = 0;
         read_tokens(t, first, count, block);
-        for (int k = 0; k < count; k++) wrong |= (uint32_t)block[k] >= (uint32_t)V;     /* in vectors */
+        for (int k = 0; k < count; k++) wrong |= (uint32_t)block[k] >= (uint32_t)V;     /* vectorised */
         if (!wrong) continue;
         while ((uint32_t)block[i] < (uint32_t)V) i++;
         const TokenFile *f = file_at(t, t->first + first + i);
@@ -253,19 +276,19 @@ double text_floor(const char *path) {
     return floor;
 }
 
-Corpus corpus_open(const char *data, const char *val_data, double val_fraction) {
+Corpus corpus_open(const char *data, const char *val_data, double val_fraction, const TextFormat *format) {
     REQUIRE(data, "nothing to train on: want a text or token shards, such as ./train_gpt book.txt; see --help");
-    Corpus c = { .train = tokens_open(data), .val_floor = NAN };
+    Corpus c = { .train = tokens_open_text(data, format), .val_floor = NAN };
     int are_bytes = tokens_are_bytes(c.train);
     if (val_data) {
-        c.val = tokens_open(val_data);
+        c.val = tokens_open_text(val_data, format);
         REQUIRE(are_bytes == tokens_are_bytes(c.val), "--data %s and --val-data %s: one is a text, the other token "
                 "shards; want two texts or two sets of shards", data, val_data);
         if (are_bytes) c.val_floor = text_floor(val_data);
-    } else if (are_bytes && val_fraction > 0) {
+    } else if (tokens_are_text(c.train) && val_fraction > 0) {
         int64_t count = tokens_count(c.train), kept = (int64_t)((double)count * (1 - val_fraction));
-        REQUIRE(kept >= 2 && count - kept >= 2, "%s: %lld bytes are too few for --val-fraction %g, want 2 in each part",
-                data, (long long)count, val_fraction);
+        REQUIRE(kept >= 2 && count - kept >= 2, "%s: %lld %s are too few for --val-fraction %g, want 2 in each part",
+                data, (long long)count, are_bytes ? "bytes" : "tokens", val_fraction);
         c.val = tokens_slice(c.train, kept, count - kept);
         c.train->count = kept;
     }

@@ -12,6 +12,7 @@
 #define LLMC_DATALOADER_H
 #include <stdint.h>
 #include <stdio.h>
+#include "texts.h"
 
 typedef struct Tokens Tokens;
 
@@ -21,12 +22,19 @@ typedef struct Tokens Tokens;
 Tokens *tokens_open(const char *pattern);
 void    tokens_close(Tokens *tokens);
 
+/* How a text becomes tokens: without a BPE its bytes are. */
+typedef struct { Bpe *bpe; DocumentKind documents; const char *field; } TextFormat;
+
+/* As tokens_open; texts become tokens of the BPE, in a shard beside the first (shards_cached, llmc/shards.h). */
+Tokens *tokens_open_text(const char *pattern, const TextFormat *format);
+
 /* Tokens first .. first + count - 1, at least 2, as a stream that shares the files of the original, which must outlive
    it. */
 Tokens *tokens_slice(const Tokens *tokens, int64_t first, int64_t count);
 
 int64_t tokens_count(const Tokens *tokens);
 int     tokens_are_bytes(const Tokens *tokens);          /* a text: V = 256, a token is a byte */
+int     tokens_are_text(const Tokens *tokens);           /* bytes, or tokens made of a text by tokens_open_text */
 
 /* Fails with file and position when an id is >= V. Reads the whole stream once. */
 void tokens_check(const Tokens *tokens, int V);
@@ -53,9 +61,9 @@ typedef struct {
     double  val_floor;         /* text_floor of --val-data, NaN = unknown */
 } Corpus;
 
-/* Opens --data and --val-data, as in tokens_open. Without val_data (NULL) the last val_fraction of a text is for
+/* Opens --data and --val-data, as in tokens_open_text. Without val_data (NULL) the last val_fraction of a text is for
    validation; shards have none. Fails without data, on a text with shards, and on too few bytes to split. */
-Corpus corpus_open(const char *data, const char *val_data, double val_fraction);
+Corpus corpus_open(const char *data, const char *val_data, double val_fraction, const TextFormat *format);
 void   corpus_check(const Corpus *corpus, int V);      /* tokens_check of both; fails on ranks with other data */
 char  *corpus_text(const Corpus *corpus);       /* "book.txt, 90000 bytes to train on, 10000 to validate on" */
 

@@ -48,8 +48,9 @@ void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, cons
                    int64_t max_tokens, int B) {
     int are_bytes = tokens_are_bytes(tokens), all;
     char text[96];
-    REQUIRE(are_bytes == (tokenizer == TOKENIZER_BYTES), "%s: this is %s, the model %s was trained on %s", path,
-            are_bytes ? "a text" : "token shards", checkpoint, tokenizer_name(tokenizer));
+    REQUIRE(are_bytes == (tokenizer == TOKENIZER_BYTES), "%s: this is %s, the model %s was trained on %s%s", path,
+            are_bytes ? "a text" : "token shards", checkpoint, tokenizer_name(tokenizer),
+            are_bytes ? "; want --tokenizer DIR" : "");
     tokens_check(tokens, model->config.V);
     double start = seconds_now(), loss = evaluate(model, tokens, max_tokens, B, &(Report){0}, &all);
     REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but the activations overflow", checkpoint,

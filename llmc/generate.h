@@ -6,7 +6,7 @@
 #include "tokenizer.h"
 
 typedef struct {
-    const char *prompt;         /* "" starts from tokenizer_start */
+    const char *prompt;         /* "" starts from tokenizer_start, which is not written */
     int         count;          /* tokens to generate, at most: a text also ends at tokenizer_end_of_text */
     int         samples;        /* side by side, each with random numbers of its own */
     Sampling    sampling;

@@ -121,22 +121,22 @@ size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
 }
 
 /* The phases of a micro-step, in the order of time. A block goes through QKV, ATTENTION and MLP; in the backward pass
-   through AGAIN (its forward pass, with RECOMPUTE_BLOCK), D_MLP, D_ATTENTION and D_QKV. */
+   through RECOMPUTATION (its forward pass, with RECOMPUTE_BLOCK), D_MLP, D_ATTENTION and D_QKV. */
 enum {
-    QKV         = 1 << 0,   /* ln1 and qkv */
-    ATTENTION   = 1 << 1,   /* with its projection */
-    MLP         = 1 << 2,   /* with ln2 */
-    FINAL       = 1 << 3,   /* lnf */
-    HEAD        = 1 << 4,   /* head_loss */
-    D_FINAL     = 1 << 5,
-    AGAIN       = 1 << 6,
-    D_MLP       = 1 << 7,
-    D_ATTENTION = 1 << 8,
-    D_QKV       = 1 << 9,
-    FORWARD     = QKV | ATTENTION | MLP | FINAL | HEAD,
-    ALL         = (1 << 10) - 1,
-    KEPT        = 0,        /* memory of its own */
-    SAME        = 1 << 10
+    QKV           = 1 << 0,   /* ln1 and qkv */
+    ATTENTION     = 1 << 1,   /* with its projection */
+    MLP           = 1 << 2,   /* with ln2 */
+    FINAL         = 1 << 3,   /* lnf */
+    HEAD          = 1 << 4,   /* head_loss */
+    D_FINAL       = 1 << 5,
+    RECOMPUTATION = 1 << 6,
+    D_MLP         = 1 << 7,
+    D_ATTENTION   = 1 << 8,
+    D_QKV         = 1 << 9,
+    FORWARD       = QKV | ATTENTION | MLP | FINAL | HEAD,
+    ALL           = (1 << 10) - 1,
+    KEPT          = 0,        /* memory of its own */
+    SAME          = 1 << 10
 };
 enum { NEVER = RECOMPUTE_BLOCK + 1 };
 
@@ -146,12 +146,12 @@ static int is_shared(const GPT *m, int dropped) {
     return !is_training(m) || (int)m->config.recompute >= dropped;
 }
 
-/* Of a tensor that the blocks share: what AGAIN writes lasts until the phase that reads it. */
+/* Of a tensor that the blocks share: what RECOMPUTATION writes is kept until the phase that reads it. */
 static unsigned block_phases(const GPT *m, unsigned phases) {
     if (m->config.recompute < RECOMPUTE_BLOCK) return phases;
     if (phases & D_QKV) phases |= D_ATTENTION;
     if (phases & D_ATTENTION) phases |= D_MLP;
-    return phases & D_MLP ? phases | AGAIN : phases;
+    return phases & D_MLP ? phases | RECOMPUTATION : phases;
 }
 
 static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name, Tensor shape, unsigned phases) {
@@ -229,7 +229,7 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
 #define ADD(field, shape, dtype, phases) \
     add_act(m, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), (phases) & ~unused);
     Acts *a = &m->acts;
-    const unsigned unused = config->recompute < RECOMPUTE_BLOCK ? AGAIN : 0;
+    const unsigned unused = config->recompute < RECOMPUTE_BLOCK ? RECOMPUTATION : 0;
     *prefix = '\0';
     MODEL_ACTS(ADD)
 #undef ADD
@@ -365,8 +365,8 @@ void gpt_set_window(GPT *m, int first, int T) {
     device_upload(m->acts.position.data, &position, sizeof position);
 }
 
-/* Random numbers are indexed in the order of memory, as random_normal has them: element (out, in) of a matrix has the
-   same one for any padding of the vocabulary, and the padding is zero. */
+/* Random numbers are indexed in the order of memory, so an element is the same for any padding of the vocabulary. The
+   padding is zero. */
 void gpt_init(GPT *m, uint64_t seed) {
     const double deviations[] = { [INIT_NORMAL] = 0.02, [INIT_RESIDUAL] = 0.02 / sqrt(2.0 * m->config.L) };
     for (int i = 0; i < m->master.table.count; i++) {
@@ -465,8 +465,8 @@ void gpt_loss(GPT *m) {
     head_loss(a->losses, ABSENT, ABSENT, a->lnf, lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, f32_logits(a));
 }
 
-/* What the backward pass reads and the forward pass has not kept: the same ops on the same values. */
-static void mlp_forward_again(GPT *m, int l) {
+/* Activations that the backward pass is about to read and the forward pass did not keep, by the same ops. */
+static void recompute_mlp(GPT *m, int l) {
     BlockParams *w = &m->params.block[l];
     BlockActs *s = &m->acts.block[l];
     const Recompute level = m->config.recompute;
@@ -479,7 +479,7 @@ static void mlp_forward_again(GPT *m, int l) {
     if (level >= RECOMPUTE_GELU) gelu_forward(s->gelu, s->fch);
 }
 
-static void ln1_forward_again(GPT *m, int l) {
+static void recompute_ln1(GPT *m, int l) {
     BlockParams *w = &m->params.block[l];
     BlockActs *s = &m->acts.block[l];
     if (m->config.recompute == RECOMPUTE_LAYERNORM)
@@ -497,14 +497,14 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
         BlockParams *w = &p->block[l], *dw = &g->block[l];
         BlockActs *s = &a->block[l];
         Tensor before = l > 0 ? g->block[l - 1].fcprojb : ABSENT;
-        mlp_forward_again(m, l);
+        recompute_mlp(m, l);
         matmul_backward(s->dfch, dw->fcprojw, ABSENT, dw->fcb, a->dres, s->gelu, s->fch, w->fcprojw, into);
         matmul_backward(a->dbranch, dw->fcw, ABSENT, ABSENT, s->dfch, s->ln2, ABSENT, w->fcw, into);
         layernorm_backward(a->dres, dw->ln2w, dw->ln2b, dw->projb, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd,
                            w->ln2w, ACCUMULATE, into);
         matmul_backward(a->dbranch, dw->projw, ABSENT, ABSENT, a->dres, s->atty, ABSENT, w->projw, into);
         attention_backward(m, a->dqkv, a->dbranch, s->atty, s->lse, s->att, s->qkv);
-        ln1_forward_again(m, l);
+        recompute_ln1(m, l);
         matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, ABSENT, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
         layernorm_backward(a->dres, dw->ln1w, dw->ln1b, before, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd,
                            w->ln1w, ACCUMULATE, into);
@@ -535,6 +535,13 @@ void gpt_next(GPT *m, Sampling sampling, const double *uniform, int32_t *next) {
     }
     if (is_step) device_graph_end(&m->step);
     device_download(next, chosen.data, tensor_bytes(chosen));
+}
+
+void gpt_logits(GPT *m, int64_t token, float *logits) {
+    Acts *a = &m->acts;
+    Tensor row = tensor_of(a->logits.data, F32, 2, 1, m->config.Vp);
+    matmul_forward(row, ABSENT, tensor_row_range(a->lnf, token, 1), m->params.lm_head, ABSENT);
+    device_download(logits, row.data, (size_t)m->config.V * sizeof *logits);
 }
 
 /* ---- Non-finite values */

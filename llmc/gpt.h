@@ -9,9 +9,9 @@
 #include "../kernels/update.h"
 #include "tensor_table.h"
 
-/* What the backward pass makes again instead of keeping it for every block (Chen et al. 2016, arXiv 1604.06174); each
-   level includes those before. The gradients are the same bit for bit; where a GEMM has its GELU in it (gemm_gelu), the
-   one that is made again differs from it by rounding. */
+/* Activations that the backward pass recomputes instead of keeping them for every block (Chen et al. 2016, arXiv
+   1604.06174); each level includes those before. The gradients are the same bit for bit, except where a GEMM contains
+   its GELU (gemm_gelu): the recomputed GELU differs from it by rounding. */
 typedef enum {
     RECOMPUTE_NONE,
     RECOMPUTE_GELU,         /* the output of the GELU, from its input */
@@ -89,10 +89,10 @@ typedef struct {
     X(lnf,        SHAPE(B, T, C),      ACT,   FINAL | HEAD | D_FINAL) \
     X(dlnf,       SHAPE(B, T, C),      ACT,   SAME) \
     X(res,        SHAPE(B, T, C),      ACT,   FINAL | HEAD | D_FINAL)   /* residual stream out of the last block */ \
-    X(dres,       SHAPE(B, T, C),      ACT,   D_FINAL | AGAIN | D_MLP | D_ATTENTION | D_QKV) \
+    X(dres,       SHAPE(B, T, C),      ACT,   ALL & ~FORWARD) \
     X(branch,     SHAPE(B, T, C),      ACT,   ALL & ~(HEAD | D_FINAL))  /* output of attention or MLP */ \
     X(dbranch,    SHAPE(B, T, C),      ACT,   SAME)         /* gradient of ln2, atty and ln1 in turn */ \
-    X(attwork,    SHAPE(work),         F32,   ATTENTION | AGAIN | D_ATTENTION)  /* scratch of the attention */ \
+    X(attwork,    SHAPE(work),         F32,   ATTENTION | RECOMPUTATION | D_ATTENTION)  /* scratch of the attention */ \
     X(dqkv,       SHAPE(B, T, 3*C),    ACT,   D_ATTENTION | D_QKV)
 
 #define FIELD(field, ...) Tensor field;
@@ -211,6 +211,9 @@ Tensor gpt_last_logits(GPT *m);
 /* With a cache: gpt_forward, and the tokens (B) that follow the last ones, chosen as kernels/sample.h says with uniform
    (B); both on the host. sampling is the same until gpt_set_cache: a single token is one CUDA graph. */
 void gpt_next(GPT *m, Sampling sampling, const double *uniform, int32_t *next);
+
+/* The same after one token of the batch: t of sequence b is b T + t. */
+void gpt_logits(GPT *m, int64_t token, float *logits);
 
 /* The first tensor with a NaN or an infinity: parameters, then the activations with memory of their own in the order of
    the forward pass, then gradients in the order of the backward pass. Returns 0 when all are finite; else sets its name

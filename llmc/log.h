@@ -25,7 +25,6 @@ typedef struct {
     const Option     *options;
     double      val_floor;                /* NaN = unknown */
     int         validates;                /* there is validation data */
-    int64_t     auto_batch;               /* that --batch auto chose; 0 = it was given */
     int64_t     steps;                    /* of the whole run */
     int64_t     log_every;                /* steps between lines; 0 = about ten lines a minute */
     int         log_jsonl;

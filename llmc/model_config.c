@@ -124,13 +124,13 @@ int64_t batch_largest(const GPTConfig *config, const char *attention, Purpose pu
     return largest;
 }
 
-int batch_choose(Settings *s, const GPTConfig *config, Purpose purpose) {
-    if (s->batch != BATCH_AUTO) return 0;
+void batch_choose(Settings *s, const GPTConfig *config, Purpose purpose) {
+    if (s->batch != BATCH_AUTO) return;
     const int64_t sequences = s->total_batch / config->T / comm_size, update = (1 << 16) / config->T;
     const int divides = s->total_batch % (config->T * comm_size) == 0;      /* otherwise no batch does */
     const int64_t max = !divides ? 1 : !device_count() ? 16 : s->total_batch ? 1 << 20 : update < 1 ? 1 : update;
     s->batch = batch_largest(config, s->attention, purpose, device_info().free_bytes, sequences, max);
-    return 1;
+    printf("--batch auto -> %lld\n", (long long)s->batch);
 }
 
 MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int B, Purpose purpose) {

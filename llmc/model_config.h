@@ -38,8 +38,8 @@ void recompute_plan_print(FILE *file, const GPTConfig *config, const char *atten
 int64_t batch_largest(const GPTConfig *config, const char *attention, Purpose purpose, int64_t free_bytes,
                       int64_t sequences, int64_t max);
 
-/* Sets --batch auto, and returns whether it was. With --total-batch: a divisor of a rank's sequences. Without it, the
-   batch of all ranks is the update: at most 64Ki tokens on each. On a CPU at most 16 sequences. */
-int batch_choose(Settings *settings, const GPTConfig *config, Purpose purpose);
+/* Replaces --batch auto by a number, and prints it. With --total-batch: a divisor of a rank's sequences; without it,
+   the batch of all ranks is the update, at most 64Ki tokens on each. On a CPU at most 16 sequences. */
+void batch_choose(Settings *settings, const GPTConfig *config, Purpose purpose);
 
 #endif

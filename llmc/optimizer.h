@@ -29,7 +29,7 @@ typedef struct {
     int64_t      step;          /* updates that have been applied */
     UpdateRow   *rows;          /* device */
     StepStats   *stats;         /* device */
-    int          halts;         /* whether no update is applied after one that was not; 0 until set */
+    int          halts;         /* whether an update that is not applied stops all later ones; 0 until set */
     int64_t      begun, read;   /* updates begun, results read */
     struct PendingUpdate *pending;
     DeviceGraph  graph;         /* of an update */
@@ -40,8 +40,8 @@ typedef struct {
 void optimizer_create(Optimizer *o, GPT *model, AdamW adamw);
 void optimizer_free(Optimizer *o);
 
-/* Writes the inputs of the next update, with what this rank's signals and time limit request; sums = 0. Before the
-   step's work. A step may begin while the one before is under way, if halts: fails with more than two. */
+/* Writes the inputs of the next update, with what this rank's signals and time limit request; sums = 0. Call before the
+   step's work. Fails when the results of an earlier step have not been read; with halts, those of two steps. */
 void optimizer_begin(Optimizer *o, double learning_rate);
 
 /* The `ready` of gpt_backward in the last micro-step: starts the sum of a group's gradients over the ranks. */

@@ -17,6 +17,14 @@ void *host_alloc(size_t bytes, const char *what) {
     return memory;
 }
 
+void *host_grow(void *array, size_t count, size_t *room, size_t size, const char *what) {
+    if (count < *room) return array;
+    *room = *room ? 2 * *room : 16;
+    array = realloc(array, *room * size);
+    REQUIRE(array, "out of memory: %s, %zu bytes", what, *room * size);
+    return array;
+}
+
 double seconds_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

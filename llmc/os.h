@@ -5,6 +5,10 @@
 #include <stdint.h>
 
 void  *host_alloc(size_t bytes, const char *what);     /* zeroed; fails with a message that names what */
+
+/* The array, moved if needed, with room for one more than count elements of size bytes; new ones are not zeroed. */
+void  *host_grow(void *array, size_t count, size_t *room, size_t size, const char *what);
+
 double seconds_now(void);         /* monotonic clock; async-signal-safe */
 
 /* Seconds of "3h50m", "2d", "90s" or "1.5h"; -1 when it is no duration: a number without a unit is none. */

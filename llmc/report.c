@@ -69,9 +69,7 @@ void report_banner(const RunInfo *run) {
     printf("device  %s%s, %s, %s\n", ranks, backend_name, run->device->name, run->device->detail);
     printf("model   %d layers, %d heads, %d channels, context %d, %s parameters, %s, %s attention\n", c->L, c->NH, c->C,
            c->T, count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype), run->attention);
-    printf("data    %s\nmemory  %s%s", run->data, run->memory, comm_size > 1 ? " on each" : "");
-    if (run->auto_batch) printf(", --batch auto is %" PRId64, run->auto_batch);
-    putchar('\n');
+    printf("data    %s\nmemory  %s%s\n", run->data, run->memory, comm_size > 1 ? " on each" : "");
     fflush(stdout);
 }
 

@@ -43,8 +43,10 @@ void settings_help(FILE *file, const Option *table) {
     fputs("train_gpt trains GPT-2 models on text files and on token shards.\n\n"
           "  train_gpt book.txt                                   train; the results go to runs/book\n"
           "  train_gpt --resume runs/book --steps 4k              continue, here for more steps\n"
+          "  train_gpt book.txt --tokenizer DIR                   on its tokens; see ./tokenize --help\n"
           "  train_gpt --sample runs/book --prompt 'Once '        generate text\n"
           "  train_gpt --eval runs/book other.txt                 loss on another text\n"
+          "  train_gpt --eval runs/book --task hellaswag FILE     accuracy on a task\n"
           "  train_gpt --config runs/book/settings.txt --lr 2e-3  the same run with another learning rate\n\n"
           "Numbers: 2000, 2e3, 2k, 1.5M, 1G, and 4Ki, 1Mi, 1Gi with powers of 1024.\n"
           "A file for --config has lines such as lr = 2e-3, val-data = \"my file.txt\", deterministic = yes;\n"
@@ -87,6 +89,7 @@ void settings_check(const Settings *s) {
             (long long)s->num_samples);
     REQUIRE(!s->interactive || strcmp(s->prompt, "-"), "--interactive reads from stdin: want no --prompt -");
     REQUIRE(!(s->eval || s->sample) || !strcmp(s->gpus, "1"), "--eval and --sample use one GPU: want no --gpus");
+    REQUIRE(!s->task || s->eval, "--task %s: want --eval CHECKPOINT, the model", s->task);
     REQUIRE(!s->eval || s->data || s->val_data, "--eval: want --data FILE or --val-data FILE to evaluate on");
 }
 

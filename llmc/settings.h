@@ -6,6 +6,8 @@
 #include "gpt.h"
 #include "optimizer.h"
 #include "options.h"
+#include "tasks.h"
+#include "texts.h"
 
 #define VERSION "train_gpt 0.1"
 
@@ -13,9 +15,14 @@
 #define SETTINGS(GROUP, X) \
     GROUP("What to do (without --eval or --sample: train)") \
     X(TEXT,    data,          NULL,      ARGUMENT("FILE"),   KEPT, \
-      "a text (its bytes are the tokens) or token shards, 'dir/train_*.bin'") \
+      "a text (its bytes are the tokens, without --tokenizer) or token shards, 'dir/train_*.bin'") \
     X(TEXT,    val_data,      NULL,      ARGUMENT("FILE"),   KEPT, \
       "text or shards to validate on; without it, the last part of a text") \
+    X(TEXT,    tokenizer,     NULL,      ARGUMENT("DIR"),    KEPT, \
+      "GPT-2's or another byte-level BPE for texts: tokenizer.json, or vocab.json and merges.txt") \
+    X(CHOICE,  documents,     "file",    CHOICES(DOCUMENT_NAMES), KEPT, \
+      "with --tokenizer: a document is a file, a line, what <|endoftext|> separates, or a line of JSONL") \
+    X(TEXT,    field,         "text",    ARGUMENT("NAME"),   KEPT, "of JSONL, its text") \
     X(REAL,    val_fraction,  "0.1",     RANGE(0, 0.9),      KEPT, "the part of a text kept for validation") \
     X(TEXT,    out,           NULL,      ARGUMENT("DIR"),    COMMAND, \
       "of log and checkpoints; none = no files (default runs/NAME of the data)") \
@@ -25,9 +32,11 @@
       "start from the weights of a checkpoint instead of random ones") \
     X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
       "only print the loss on --val-data, or else on all of --data") \
+    X(CHOICE,  task,          NULL,      CHOICES(TASK_NAMES), COMMAND, \
+      "with --eval: accuracy on items, one per line of a JSONL file") \
     X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), COMMAND, "only print text that starts with --prompt") \
     X(INTEGER, profile,       "0",       RANGE(0, 1000),     COMMAND, \
-      "only train N steps and print the time of every op; nothing is written; 20 is usual") \
+      "only print the time of every op, of N steps; nothing is written; 20 is usual") \
     X(TEXT,    config,        NULL,      ARGUMENT("FILE"),   COMMAND, \
       "read options from a file, such as DIR/settings.txt") \
     X(FLAG,    dry_run,       NULL,      NO_ARGUMENT,        COMMAND, "print settings and memory plan, and exit") \
@@ -43,7 +52,7 @@
     X(INTEGER, context,       "0",       RANGE(0, 1 << 24),  KEPT, \
       "tokens of a sequence, at most; 0 = 256, or 1024 from d12 up") \
     X(INTEGER, vocab,         "0",       RANGE(0, 1 << 24),  KEPT, \
-      "vocabulary; 0 = 256 for a text, 50257 (GPT-2) for shards") \
+      "vocabulary; 0 = 256 for a text, that of --tokenizer, 50257 (GPT-2) for shards") \
     X(CHOICE,  dtype,         "f32",     CHOICES("f32|bf16"), KEPT, "precision of the computation") \
     X(CHOICE,  attention,     "auto",    CHOICES("auto|flash|naive"), KEPT, \
       "flash needs O(T) memory, naive O(T^2); auto = the fastest") \
@@ -97,7 +106,7 @@
       "but keep those whose step is a multiple of N; 0 = none") \
     X(INTEGER, sample_every,  "0",       RANGE(0, 1e12),     KEPT, "steps between samples; 0 = none") \
     X(TEXT,    prompt,        "",        ARGUMENT("TEXT"),   KEPT, \
-      "start of a sample with \\n, \\t, \\\\; - = stdin; ids, '15496 995', for shards") \
+      "start of a sample with \\n, \\t, \\\\; - = stdin; ids, '15496 995', for shards without a tokenizer") \
     X(TEXT,    prompt_file,   NULL,      ARGUMENT("FILE"),   COMMAND, "start of --sample, as it is in a file") \
     X(INTEGER, num_samples,   "1",       RANGE(1, 65536),    COMMAND, "of --sample, side by side") \
     X(FLAG,    interactive,   "no",      NO_ARGUMENT,        COMMAND, \

@@ -1,7 +1,6 @@
 #include "tensor_table.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include "../kernels/check.h"
 
 void tensor_table_add(TensorTable *table, const char *prefix, const char *name, Tensor shape, TensorEntry entry) {
@@ -21,49 +20,34 @@ static int collides(const TensorEntry *a, const TensorEntry *b) {
     return (a->phases & b->phases) && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
 
-typedef struct { TensorEntry *entry; size_t best; } Place;     /* best: the offset in the best order so far */
-
-static size_t end_of(const TensorEntry *entry) { return entry->offset + entry->bytes; }
-
-/* First fit from start on: each moves up past those before it that it collides with. Returns the one that ends last. */
-static int first_fit(Place *place, int count, size_t start) {
-    int last = 0;
-    for (int i = 0; i < count; i++) {
-        TensorEntry *entry = place[i].entry;
-        entry->offset = start;
-        for (int j = 0; j < i; j++) {
-            if (!collides(entry, place[j].entry)) continue;
-            entry->offset = end_of(place[j].entry);
-            j = -1;                             /* it may collide with one that it has passed */
-        }
-        if (end_of(entry) > end_of(place[last].entry)) last = i;
-    }
-    return last;
+/* Large ones first, of equal ones the later: qsort is not stable. */
+static int by_size(const void *x, const void *y) {
+    const TensorEntry *a = *(TensorEntry *const *)x, *b = *(TensorEntry *const *)y;
+    return a->bytes != b->bytes ? (a->bytes < b->bytes) - (a->bytes > b->bytes) : a < b ? 1 : -1;
 }
 
-/* The entry that ends last is placed first the next time, as long as this helps ("squeaky wheel" optimization: Joslin
-   and Clements 1999). */
+/* First fit: each entry moves up past those before it that it collides with. */
 void tensor_table_overlap(TensorTable *table) {
     const size_t start = table->bytes;
-    TensorEntry *end = table->entry + table->count;
-    Place *place = malloc((size_t)table->count * sizeof *place);
-    REQUIRE(place, "out of memory: a table of %d tensors", table->count);
+    TensorEntry *end = table->entry + table->count, **shared = malloc((size_t)table->count * sizeof *shared);
+    REQUIRE(shared, "out of memory: a table of %d tensors", table->count);
     int count = 0;
-    for (TensorEntry *entry = end; entry-- > table->entry; )
-        if (entry->phases) place[count++].entry = entry;
-    for (size_t bytes = SIZE_MAX; count; ) {
-        const int last = first_fit(place, count, start);
-        if (end_of(place[last].entry) >= bytes) break;
-        table->bytes = bytes = end_of(place[last].entry);
-        for (int i = 0; i < count; i++) place[i].best = place[i].entry->offset;
-        const Place first = place[last];
-        memmove(place + 1, place, (size_t)last * sizeof *place);
-        place[0] = first;
+    for (TensorEntry *entry = table->entry; entry < end; entry++)
+        if (entry->phases) shared[count++] = entry;
+    qsort(shared, (size_t)count, sizeof *shared, by_size);
+    for (int i = 0; i < count; i++) {
+        TensorEntry *entry = shared[i];
+        entry->offset = start;
+        for (int j = 0; j < i; j++) {
+            if (!collides(entry, shared[j])) continue;
+            entry->offset = shared[j]->offset + shared[j]->bytes;
+            j = -1;                             /* it may collide with one that it has passed */
+        }
+        if (entry->offset + entry->bytes > table->bytes) table->bytes = entry->offset + entry->bytes;
     }
-    for (int i = 0; i < count; i++) place[i].entry->offset = place[i].best;
     for (TensorEntry *entry = table->entry; entry < end; entry++)
         if (entry->same) entry->offset = entry[-1].offset;
-    free(place);
+    free(shared);
 }
 
 void tensor_table_reuse(TensorTable *table, const TensorTable *larger, const char *what) {

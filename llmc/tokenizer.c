@@ -4,16 +4,44 @@
 #include <string.h>
 #include <unistd.h>
 #include "../kernels/check.h"
+#include "bpe_files.h"
+#include "files.h"
 #include "os.h"
 
-static const char *const names[] = { "bytes", "ids" };
+struct TokenizerKind { const char *name; char *dir; Bpe *bpe; };
+const struct TokenizerKind tokenizer_bytes = { .name = "bytes" }, tokenizer_ids = { .name = "ids" };
 
-const char *tokenizer_name(Tokenizer tokenizer) { return names[tokenizer]; }
+Tokenizer tokenizer_open(const char *dir) {
+    struct TokenizerKind *tokenizer = host_alloc(sizeof *tokenizer, "a tokenizer");
+    *tokenizer = (struct TokenizerKind){ .name = "bpe", .bpe = bpe_open(dir), .dir = format_string("%s", dir) };
+    return tokenizer;
+}
 
-Tokenizer tokenizer_named(const char *name, const char *where) {
-    int ids = !strcmp(name, "ids");
-    REQUIRE(ids || !strcmp(name, "bytes"), "%s: tokenizer '%s', want 'bytes' or 'ids'", where, name);
-    return ids ? TOKENIZER_IDS : TOKENIZER_BYTES;
+void tokenizer_close(Tokenizer tokenizer) {
+    if (!tokenizer || !tokenizer->bpe) return;
+    bpe_free(tokenizer->bpe);
+    free(tokenizer->dir);
+    free((void *)tokenizer);
+}
+
+Bpe *tokenizer_bpe(Tokenizer tokenizer) { return tokenizer->bpe; }
+const char *tokenizer_dir(Tokenizer tokenizer) { return tokenizer->dir; }
+const char *tokenizer_name(Tokenizer tokenizer) { return tokenizer->name; }
+
+void tokenizer_check(Tokenizer tokenizer, int V) {
+    int ids = tokenizer->bpe ? bpe_vocabulary(tokenizer->bpe)->V : 0;
+    REQUIRE(ids <= V, "%s: a tokenizer of %d tokens, the model has %d", tokenizer->dir, ids, V);
+}
+
+/* Of shards only GPT-2's are known by their vocabulary. */
+int32_t tokenizer_end_of_text(Tokenizer tokenizer, int V) {
+    if (tokenizer->bpe) return bpe_end_of_text(tokenizer->bpe);
+    return tokenizer == TOKENIZER_IDS && V == 50257 ? V - 1 : -1;
+}
+
+int32_t tokenizer_start(Tokenizer tokenizer, int V) {
+    const int32_t end = tokenizer_end_of_text(tokenizer, V);
+    return tokenizer == TOKENIZER_BYTES ? '\n' : end >= 0 ? end : V - 1;
 }
 
 int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *count) {
@@ -21,7 +49,11 @@ int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *cou
     REQUIRE(length < INT32_MAX, "prompt: %zu bytes, want fewer than 2^31", length);
     int32_t *tokens = host_alloc((length + 1) * sizeof *tokens, "the tokens of a prompt");     /* <= 1 per byte */
     int n = 0;
-    if (tokenizer == TOKENIZER_BYTES) {
+    if (tokenizer->bpe) {
+        n = (int)bpe_encode_special(tokenizer->bpe, text, length, tokens);
+        for (int i = 0; i < n; i++)
+            REQUIRE(tokens[i] < V, "prompt: token %d, want below %d, the vocabulary of the model", tokens[i], V);
+    } else if (tokenizer == TOKENIZER_BYTES) {
         for (; text[n]; n++) {
             tokens[n] = (unsigned char)text[n];
             REQUIRE(tokens[n] < V, "prompt: byte %d at position %d, want below %d, the vocabulary", tokens[n], n, V);
@@ -42,20 +74,11 @@ int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *cou
     return tokens;
 }
 
-/* Of shards only GPT-2's are known by their vocabulary. */
-int32_t tokenizer_end_of_text(Tokenizer tokenizer, int V) {
-    return tokenizer == TOKENIZER_IDS && V == 50257 ? V - 1 : -1;
-}
-
-int32_t tokenizer_start(Tokenizer tokenizer, int V) { return tokenizer == TOKENIZER_BYTES ? '\n' : V - 1; }
-
 /* Without the class, AutoTokenizer takes GPT2Tokenizer, which adds a token <|endoftext|> that is not in the model. */
-const char tokenizer_bytes_config_json[] =
+static const char bytes_config[] =
     "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false\n}\n";
 
-/* GPT-2 (Radford et al. 2019, encoder.py) writes the printable bytes of Latin-1 as themselves and the others, in their
-   order, as U+0100, U+0101, ...; the library tokenizers calls this ByteLevel. */
-char *tokenizer_bytes_json(void) {
+static char *bytes_json(void) {
     static const char level[] = "{ \"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
                                 "\"use_regex\": false }";
     char *text;
@@ -64,14 +87,18 @@ char *tokenizer_bytes_json(void) {
     REQUIRE(memory, "out of memory: tokenizer.json");
     fprintf(memory, "{\n  \"version\": \"1.0\",\n  \"added_tokens\": [],\n  \"pre_tokenizer\": %s,\n"
             "  \"decoder\": %s,\n  \"model\": { \"type\": \"BPE\", \"merges\": [], \"vocab\": {", level, level);
-    int other = 0x100;
-    for (int byte = 0; byte < 256; byte++) {
-        int printable = (byte > 0x20 && byte < 0x7F) || (byte > 0xA0 && byte != 0xAD);
-        fprintf(memory, "%s\"\\u%04x\": %d", byte ? ", " : " ", printable ? byte : other++, byte);
-    }
+    for (int byte = 0; byte < 256; byte++)
+        fprintf(memory, "%s\"\\u%04x\": %d", byte ? ", " : " ", bpe_letter(byte), byte);
     fputs(" } }\n}\n", memory);
     REQUIRE(!fclose(memory), "out of memory: tokenizer.json");
     return text;
+}
+
+char *tokenizer_file_text(Tokenizer tokenizer, const char *name) {
+    if (tokenizer->bpe) return bpe_file_text(tokenizer->bpe, name);
+    if (tokenizer == TOKENIZER_IDS) return NULL;
+    return !strcmp(name, "tokenizer.json")        ? bytes_json() :
+           !strcmp(name, "tokenizer_config.json") ? format_string("%s", bytes_config) : NULL;
 }
 
 /* On a terminal, the bytes of a character are held until it is complete or a byte arrives that does not continue it. */
@@ -96,11 +123,20 @@ static void print_byte_on_terminal(unsigned char byte, FILE *file) {
 }
 
 void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file) {
-    if (tokenizer == TOKENIZER_IDS)   fprintf(file, "%d ", token);
-    else if (isatty(fileno(file)))    print_byte_on_terminal((unsigned char)token, file);
-    else                              putc(token, file);
+    const unsigned char byte = (unsigned char)token;
+    BpeToken text = { .bytes = &byte, .size = 1 };
+    if (tokenizer == TOKENIZER_IDS) {
+        fprintf(file, "%d ", token);
+        return;
+    }
+    if (tokenizer->bpe) {           /* a model may have more tokens than its tokenizer */
+        const BpeVocabulary *v = bpe_vocabulary(tokenizer->bpe);
+        text = token < v->V ? v->token[token] : (BpeToken){ .bytes = (const unsigned char *)"\xEF\xBF\xBD", .size = 3 };
+    }
+    if (isatty(fileno(file))) for (int i = 0; i < text.size; i++) print_byte_on_terminal(text.bytes[i], file);
+    else                      fwrite(text.bytes, 1, (size_t)text.size, file);
 }
 
 void tokenizer_print_end(Tokenizer tokenizer, FILE *file) {
-    if (tokenizer == TOKENIZER_BYTES && isatty(fileno(file))) print_held(file);
+    if (tokenizer != TOKENIZER_IDS && isatty(fileno(file))) print_held(file);
 }

@@ -16,7 +16,7 @@ void train_step_free(TrainStep *s) {
     }
 }
 
-/* Into memory whose last copy is done. */
+/* Through the host buffer that was used two micro-steps ago. */
 static void load_batch(TrainStep *s, uint64_t first) {
     const int slot = s->micro_steps++ % 2, T = s->model->config.T;
     int32_t *inputs = s->batch[slot], *targets = inputs + s->B * T;

@@ -19,15 +19,15 @@ typedef struct {
     DeviceGraph   graph[2];         /* of a micro-step, by Into */
 } TrainStep;
 
-/* The fields above the batch are set. */
+/* To be called with the fields above `batch` set. */
 void train_step_create(TrainStep *step);
 void train_step_free(TrainStep *step);
 
-/* Issues the step with the sequences from first on, and its update: optimizer_result returns what came of it. */
+/* Issues the step with the sequences from first on, and its update; optimizer_result returns its results. */
 void    train_step        (TrainStep *step, uint64_t first, double learning_rate);
 int64_t train_step_targets(const TrainStep *step, uint64_t first);      /* in that step */
 
-/* --profile: 5 steps, then `steps` whose time is taken as a whole, then as many of which every op is. Prints both. */
+/* --profile: trains 5 steps, times `steps` steps as a whole, then every op of `steps` more, and prints both. */
 void train_step_profile(TrainStep *step, uint64_t first, double learning_rate, int64_t steps);
 
 #endif

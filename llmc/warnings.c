@@ -4,7 +4,7 @@ void warn_of_mistakes(Report *report, const Settings *s, const Corpus *corpus, i
     const Tokens *train = corpus->train, *val = corpus->val;
     long long steps = s->steps, count = tokens_count(train);
     double epochs = (double)steps * (double)sequences / (double)tokens_windows(train, T);
-    if (!val && !tokens_are_bytes(train))
+    if (!val && !tokens_are_text(train))
         report_warning(report, "no validation: token shards need --val-data");
     if (val && s->val_data && tokens_fingerprint(val) == tokens_fingerprint(train))
         report_warning(report, "--val-data %s is the training data: its loss does not show overfitting", s->val_data);

@@ -2,7 +2,7 @@
 # scripts/bench_step.sh DATA [MODEL:BATCH:CONTEXT ...] - The training step: bf16 on a GPU, else f32; one micro-batch an
 # update, clipping and AdamW included; median of STEPS steps (50) after 10. DATA: token shards, 'dir/train_*.bin'.
 # Without models, those of the README; models with a context of 256 train on a text, made by tales. Memory, power and
-# clock: of nvidia-smi, five times a second; the peak less what was used before, the highest power and its clock, which
+# clock: from nvidia-smi, five times a second; the peak above the start, the highest power and its clock, which
 # mean little for a run of less than a second.
 # Beside ours, where they are set:
 #   PEERS="reference huggingface ..."   programs of scripts/bench_step_torch.py; "" = none; without it reference and

@@ -10,6 +10,7 @@
 cd "$(dirname "$0")/.." || exit 2
 build=${BUILD:-build/cpu}
 gpt=$PWD/$build/train_gpt
+tokenize=${gpt%train_gpt}tokenize
 dir=$(mktemp -d) || exit 2
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM HUP

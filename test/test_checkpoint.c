@@ -220,7 +220,7 @@ static const struct { const char *file, *old, *new; void (*load)(void *); const 
     { "state.json", "loss\": [3.25", "loss\": [null", load_state, "\"window_loss\" is null, want a number" },
     { "state.json", "loss\": [3.25, 3]", "loss\": 5", load_state, "window_loss\" is 5, want an array" },
     { "state.json", "norm\": [0.5, 1]", "norm\": [1]", load_state, "window_log_norm\" has 1 numbers, want 2" },
-    { "state.json", "\"bytes\"", "\"words\"", load_tokenizer, "tokenizer 'words', want 'bytes' or 'ids'" },
+    { "state.json", "\"bytes\"", "\"words\"", load_tokenizer, "tokenizer 'words', want 'bytes', 'ids' or 'bpe'" },
     { "state.json", "optimizer_step", "optimizer", load_optimizer, "\"optimizer_step\" is missing" },
     { "state.json", "{", "", load_state, "state.json: byte " },
 };
@@ -483,6 +483,39 @@ static void test_tokenizer_files(void) {
     for (int i = 0; i < 2; i++) free(of_bytes.file[i].bytes);
 }
 
+static void open_tokenizer_of(void *dir) { checkpoint_tokenizer(dir, 65); }
+
+/* By state.json, or else by the files. */
+static void which_tokenizer(void) {
+    static const char *const names[] = { "vocab.json", "merges.txt" };
+    char *dir = IN_SCRATCH("which");
+    directory_make(dir);
+    for (int i = 0; i < 2; i++)
+        edit(STRING("test/reference/bpe/%s", names[i]), STRING("%s/%s", dir, names[i]), "", "");
+    Tokenizer bpe = checkpoint_tokenizer(dir, 500);
+    EXPECT(tokenizer_bpe(bpe), "it is %s", tokenizer_name(bpe));
+    EXPECT(checkpoint_tokenizer(dir, 256) == TOKENIZER_BYTES, "256 tokens are bytes");
+    TokenizerFiles files = checkpoint_load_tokenizer_files(dir, bpe);       /* two are copied, two made; no map */
+    int count = 0;
+    for (int i = 0; i < TOKENIZER_FILES; i++) {
+        count += files.file[i].bytes != NULL;
+        free(files.file[i].bytes);
+    }
+    EXPECT(count == 4, "%d files", count);
+    tokenizer_close(bpe);
+    put_text(STRING("%s/state.json", dir), "{\"tokenizer\": \"bpe\"}");
+    EXPECT(tokenizer_bpe(bpe = checkpoint_tokenizer(dir, 500)), "a BPE by state.json");
+    tokenizer_close(bpe);
+    put_text(STRING("%s/merges.txt", dir), "a b c\n");
+    expect_fails("merges.txt: line 1: 'a b c', want two tokens", open_tokenizer_of, dir);
+    unlink(STRING("%s/state.json", dir));
+    EXPECT(checkpoint_tokenizer(dir, 500) == TOKENIZER_IDS, "files that cannot be read");
+    unlink(STRING("%s/vocab.json", dir));
+    EXPECT(checkpoint_tokenizer(dir, 500) == TOKENIZER_IDS, "no files");
+    put_text(STRING("%s/state.json", dir), "{\"tokenizer\": \"bpe\"}");
+    expect_fails("state.json: tokenizer 'bpe', but there is none beside it", open_tokenizer_of, dir);
+}
+
 static void test_checkpoint_mutations(void) {
     char *dir = save_with_window(IN_SCRATCH("mutated"));
     MutationCount c[] = {
@@ -508,6 +541,7 @@ int main(void) {
     RUN(test_full_disk);
     RUN(nonfinite_models_are_not_saved);
     RUN(test_tokenizer_files);
+    RUN(which_tokenizer);
     RUN(test_checkpoint_mutations);
     tiny_free(&trainer);
     return test_close();

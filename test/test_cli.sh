@@ -152,6 +152,32 @@ if in_turn 3; then
     close_test "the tokenizer's files of --init go into every checkpoint, also after a resume"
 fi
 
+# ---- A tokenizer: trained, used for a text, carried by checkpoints, which then speak text
+if in_turn 3; then
+    mkdir "$dir/bpe"
+    cp "$dir/text/train.txt" "$dir/bpe/text.txt"
+    expect "train a tokenizer" "$tokenize" "$dir/bpe/text.txt" --train-tokenizer --vocab-size 400 --out "$dir/bpe/tok"
+    tokens="--data $dir/bpe/text.txt --tokenizer $dir/bpe/tok --layers 1 --heads 1 --channels 16 --context 64 --batch 2"
+    expect "train" "$gpt" $tokens --steps 2 --warmup 0 --out "$dir/bpe/run"
+    is "the text is tokenized once" "$(grep -c '^tokenized ' "$dir/expect.out")" 1
+    same_files "$dir/bpe/tok" "$dir/bpe/run/step-00000002" vocab.json merges.txt tokenizer.json tokenizer_config.json \
+        special_tokens_map.json
+    is "config.json" "$(sed -n 's/.*"eos_token_id": //p' "$dir/bpe/run/step-00000002/config.json")" "399,"
+    mv "$dir/bpe/tok" "$dir/bpe/gone"
+    expect "a resume" "$gpt" --resume "$dir/bpe/run" --steps 3
+    is "the cache is used" "$(grep -c '^tokenized ' "$dir/expect.out")" 0
+    expect "fine-tuning" "$gpt" --data "$dir/bpe/text.txt" --init "$dir/bpe/run" --steps 1 --batch 2 \
+        --out "$dir/bpe/more"
+    expect "sample" "$gpt" --sample "$dir/bpe/more" --prompt "Once upon" --sample-tokens 3
+    is "it begins with the prompt" "$(head -c 9 "$dir/expect.out")" "Once upon"
+    expect "evaluate" "$gpt" --eval "$dir/bpe/more" --data "$dir/bpe/text.txt"
+    expect "shards" "$tokenize" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/gone" --out "$dir/bpe/shards"
+    expect "train on shards" "$gpt" --data "$dir/bpe/shards/train_*.bin" --val-data "$dir/bpe/shards/val_*.bin" \
+        --init "$dir/bpe/more" --steps 1 --batch 2 --out "$dir/bpe/sharded"
+    is "its tokenizer" "$(sed -n 's/^  "tokenizer": "\(.*\)",/\1/p' "$dir/bpe/sharded/step-00000001/state.json")" bpe
+    close_test "a tokenizer is trained, used and carried by checkpoints"
+fi
+
 # ---- The log
 is "the first line" "$(head -n 1 "$dir/a-flash-f32/log.csv" | cut -d, -f1-7)" step,seconds,tokens,loss,val_loss,norm,lr
 about=$dir/a-flash-f32/settings.txt
@@ -220,6 +246,27 @@ close_test "--sample: seeds, prompts from files and stdin, escapes, several samp
 expect "samples of a run" "$gpt" $small --steps 5 --sample-every 2 --sample-tokens 1 --out none
 is "samples at steps" "$(sed -n 's/^step \([0-9]*\): a sample$/\1/p' "$dir/expect.out" | tr '\n' ' ')" "2 4 5 "
 close_test "a run samples when due and at its end"
+
+items=$dir/items.jsonl
+printf '%s\n' '{"context": "Once", "choices": ["upon", "the"], "label": 0}' '' \
+    '{"context": "a context of 16", "choices": ["or", "a", "b"], "label": 1}' \
+    '{"context": "a", "choices": ["0123456789012345", "b"], "label": 1}' > "$items"
+echo '{"text": "Once upon a time"}' > "$dir/words.jsonl"
+evaluate="$gpt --eval $dir/a-flash-f32"
+printed() { is "$1" "$(grep -Ec "$2" "$dir/expect.out")" 1; }       # printed WORDS PATTERN: on one line
+expect "a task" $evaluate "$items" --task multiple-choice
+share='[01]\.[05]000 \+- 0\.[05]000'
+printed "its figures" "items.jsonl: multiple-choice, 2 items: acc $share, acc_norm $share, 1 contexts cut, 1 items "
+expect "as JSON" $evaluate "$items" --task multiple-choice --log-jsonl --batch 1
+is "its lines" "$(cut -d, -f1,2 "$dir/expect.out" | tr '\n' ';')" \
+    '{"event": "item", "line": 1;{"event": "item", "line": 3;{"event": "task", "task": "multiple-choice";'
+printed "three choices" '"label": 1, "log_probabilities": \[-[0-9.]*, -[0-9.]*, -[0-9.]*\]}$'
+expect "a word" $evaluate "$dir/words.jsonl" --task lambada
+printed "its figures" ': lambada, 1 items: acc [01]\.0000 \+- nan, perplexity [0-9.]* \+- nan, '
+refuses 'words.jsonl: line 1: "activity_label" is missing' $evaluate "$dir/words.jsonl" --task hellaswag
+refuses "--task lambada: want --eval CHECKPOINT" "$gpt" "$dir/words.jsonl" --task lambada
+refuses "--task lambda: want hellaswag|lambada|multiple-choice" $evaluate "$items" --task lambda
+close_test "--eval --task prints accuracies, as a line or as JSON"
 
 # ---- A damaged checkpoint: the message names the file, what is wrong with it, and the checkpoint that is left
 expect "train" "$gpt" $small --steps 6 --save-every 2 --out "$dir/sound"
@@ -387,14 +434,14 @@ close_test "--recompute changes no bit of the weights, and a resume keeps it"
 auto="$text --layers 1 --heads 1 --channels 16 --context 16 --batch auto"
 expect "train" "$gpt" $auto --total-batch 192 --steps 2 --out "$dir/auto"
 cp "$dir/expect.out" "$dir/auto.out"
-expect "the banner" grep -q "free, --batch auto is 12$" "$dir/auto.out"
+expect "it is printed" grep -qx -e "--batch auto -> 12" "$dir/auto.out"
 expect "settings.txt" grep -q "^batch = 12$" "$dir/auto/settings.txt"
 expect "resume" "$gpt" --resume "$dir/auto" --steps 3
 expect "keeps the number" grep -q "^batch = 12$" "$dir/auto/settings.txt"
 expect "evaluate" "$gpt" --eval "$dir/auto" --val-data "$dir/text/val.txt" --batch auto
 refuses "--total-batch 200: want a multiple of --batch x --context = 16" "$gpt" $auto --total-batch 200 --out none
 refuses "--batch 0: want an integer, 1 .. 1048576, or auto" "$gpt" $text --batch 0
-close_test "--batch auto divides the update, is in the banner, and a resume keeps the number"
+close_test "--batch auto divides the update, is printed, and a resume keeps the number"
 
 # ---- A leak: the model gets below the floor
 cp "$dir/text/val.txt" "$dir/leak.txt"

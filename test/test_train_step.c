@@ -1,6 +1,6 @@
 /* test/test_train_step.c - Steps that are issued ahead of their results, and from recorded work (CUDA graphs), against
-   steps of which each is issued and read by itself: the same bits. Then what a step that is not applied does to the one
-   after it, and the profile's times. */
+   steps that are issued and read one at a time: the same bits. Then the steps after one that is not applied, and the
+   times of a profile. */
 #include "models.h"
 #include "scratch.h"
 #include "../kernels/profile.h"

@@ -36,7 +36,7 @@ template <class T, int WIDTH> static void column_sums_of(Tensor sum, Tensor t, I
     const int64_t rows = tensor_rows(t), columns = tensor_columns(t);
     const int64_t tiles = ceil_div(columns, LANES * WIDTH);
     int64_t slices = ceil_div(BLOCKS, tiles);
-    slices = min(slices, ceil_div(rows, 8 * WARPS));        /* at least eight rows a warp: adding up slices takes time */
+    slices = min(slices, ceil_div(rows, 8 * WARPS));        /* at least eight rows a warp: slices take time to add */
     slices = min(slices, PARTIAL_COUNT / columns);
     REQUIRE(slices, "column sums: %lld columns, want %d or less", (long long)columns, PARTIAL_COUNT);
     const int64_t slice_rows = ceil_div(rows, slices);
@@ -66,7 +66,8 @@ PartialSums partial_sums(int64_t slices, Tensor a, Tensor b, Tensor c, Into into
         CUDA(cudaGetDevice(&device));
         CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
         may_wait = max(1, sms * 3 / 4);
-        arrivals = (Arrivals *)device_alloc((1 + PARTIAL_COUNT / 32) * sizeof *arrivals, "the counters of the partial sums");
+        arrivals = (Arrivals *)device_alloc((1 + PARTIAL_COUNT / 32) * sizeof *arrivals,
+                                            "the counters of the partial sums");
         partial = (float *)device_alloc(PARTIAL_COUNT * sizeof *partial, "the partial sums");
     }
     const int64_t width = tensor_count(a), columns = width * (c.data ? 3 : b.data ? 2 : 1);

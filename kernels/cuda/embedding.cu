@@ -204,7 +204,8 @@ static Sorted sort_by_token(const int *tokens, int count, int64_t Vp) {
     const Sorted to = { memory, memory + room }, other = { memory + 2 * (size_t)room, memory + 3 * (size_t)room };
     int passes = 1;
     while ((Vp - 1) >> (DIGIT_BITS * passes)) passes++;
-    LAUNCH(sort_kernel, min((int)ceil_div(count, SORT_SHARE), max_blocks), 32 * SORT_WARPS, 0, to, other, tokens, count, (int)Vp, passes);
+    LAUNCH(sort_kernel, min((int)ceil_div(count, SORT_SHARE), max_blocks), 32 * SORT_WARPS, 0, to, other,
+           tokens, count, (int)Vp, passes);
     return to;
 }
 

@@ -23,7 +23,6 @@ enum {
 typedef struct {
     Gemm   g;
     Tensor out, pre_gelu;       /* absent: no GELU; pre_gelu is g.c */
-    void  *d;                   /* where the GEMM's result goes: g.c, or scratch during a measurement */
 } Work;
 
 /* What the choice of an algorithm depends on. Only int64_t, so that there is no padding for memcmp to compare. = and +=
@@ -110,7 +109,7 @@ static int list_algorithms(const Plan *plan, int fused, Candidate *list, int max
 static cublasStatus_t run(const Plan *plan, const Work *w, const cublasLtMatmulAlgo_t *algorithm, int fused) {
     const Gemm *g = &w->g;
     const cublasLtMatmulDesc_t matmul = fused ? plan->fused : plan->matmul;
-    void *d = fused ? w->out.data : w->d;
+    void *d = fused ? w->out.data : g->c;
     const float one = 1.0f, beta = g->into == ACCUMULATE ? 1.0f : 0.0f;
     if (g->bias) SET(matmul, BIAS_POINTER, g->bias);
     if (fused) SET(matmul, EPILOGUE_AUX_POINTER, w->pre_gelu.data);
@@ -161,19 +160,16 @@ static int fastest(const Plan *plan, const Work *w, Candidate *list, int count) 
     return best->ms < INFINITY ? best->choice : 0;
 }
 
-/* What is added to is left alone: its GEMMs go to scratch memory. Where there is none the choice is the default. */
+/* A matrix that is added to is left alone: its GEMMs go to scratch memory. Without memory the choice is the default. */
 static int measure(const Plan *plan, const Work *work, Candidate *list, int count) {
     Work w = *work;
-    void *scratch = NULL;
-    if (w.g.into == ACCUMULATE) {
-        if (cudaMalloc(&scratch, (size_t)(w.g.M * w.g.c_pitch) * dtype_bytes(w.g.c_dtype))) {
-            cudaGetLastError();
-            return 0;
-        }
-        w.d = scratch;
+    if (w.g.into == OVERWRITE) return fastest(plan, &w, list, count);
+    if (cudaMalloc(&w.g.c, (size_t)(w.g.M * w.g.c_pitch) * dtype_bytes(w.g.c_dtype))) {
+        cudaGetLastError();
+        return 0;
     }
     const int choice = fastest(plan, &w, list, count);
-    CUDA(cudaFree(scratch));
+    CUDA(cudaFree(w.g.c));
     return choice;
 }
 
@@ -294,7 +290,6 @@ const char *gemm_name(void) {
 }
 
 static void execute(Work w) {
-    w.d = w.g.c;
     if (!handle) CUBLAS(cublasLtCreate(&handle));
     if (!workspace) workspace = device_alloc(WORKSPACE_BYTES, "the workspace of cuBLASLt");
     const Plan *plan = plan_find(&w);

@@ -148,7 +148,7 @@ __device__ inline float4 team_sum(float4 v, int team, int team_warps, int turn) 
     const bool upper = lane & 16, odd = lane & 8;
     const float a = (upper ? v.z : v.x) + __shfl_xor_sync(all, upper ? v.x : v.z, 16);
     const float b = (upper ? v.w : v.y) + __shfl_xor_sync(all, upper ? v.y : v.w, 16);
-    const float sum = warp_sum<8>((odd ? b : a) + __shfl_xor_sync(all, odd ? a : b, 8));   /* x, y, z, w: 8 lanes each */
+    const float sum = warp_sum<8>((odd ? b : a) + __shfl_xor_sync(all, odd ? a : b, 8)); /* 8 lanes have x, 8 y .. */
     if (team_warps == 1) return make_float4(__shfl_sync(all, sum, 0), __shfl_sync(all, sum, 8),
                                             __shfl_sync(all, sum, 16), __shfl_sync(all, sum, 24));
     if (lane % 8 == 0) ((float *)&slot[turn][threadIdx.x / 32])[lane / 8] = sum;

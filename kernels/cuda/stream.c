@@ -1,4 +1,4 @@
-/* kernels/cuda/stream.c - Marks in the stream of work, as events, recorded work, as CUDA graphs, and ranges of NVTX. */
+/* kernels/cuda/stream.c - Marks (CUDA events), recorded work (CUDA graphs), and NVTX ranges. */
 #include <unistd.h>
 #include "../comm.h"
 #include "../device.h"
@@ -62,7 +62,7 @@ void device_graph_end(DeviceGraph *graph) {
     if (graph->mode != ISSUE) CUDA(cudaGraphLaunch(graph->executable, cuda_stream));
 }
 
-/* One that is running is freed when it is done. */
+/* A graph that is running is freed when it has completed. */
 void device_graph_free(DeviceGraph *graph) {
     if (graph->executable) CUDA(cudaGraphExecDestroy(graph->executable));
     graph->executable = NULL;

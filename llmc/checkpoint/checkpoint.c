@@ -1,8 +1,9 @@
 #include "checkpoint.h"
+#include "../bpe_files.h"
+#include "../choice_cache.h"
 #include "../files.h"
 #include "../os.h"
 #include "../../kernels/check.h"
-#include "../../kernels/choices.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -81,7 +82,7 @@ enum { FIXED_COUNT = sizeof fixed / sizeof *fixed };
 
 #define CONFIG_SHAPES(X) X("n_layer", L) X("n_embd", C) X("n_positions", T) X("vocab_size", V)
 
-static void write_config(const char *path, const GPTConfig *c) {
+static void write_config(const char *path, const GPTConfig *c, Tokenizer tokenizer) {
     FILE *file = file_create(path);
     fprintf(file, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n");
     for (int i = 0; i < FIXED_COUNT; i++) {
@@ -91,7 +92,10 @@ static void write_config(const char *path, const GPTConfig *c) {
 #define X(key, member) fprintf(file, "  \"%s\": %d,\n", key, c->member);
     CONFIG_SHAPES(X)
 #undef X
-    const char *end_of_text = c->V == 50257 ? "50256" : "null";      /* the last token of GPT-2's vocabulary */
+    char end_of_text[16] = "null";
+    int32_t id = tokenizer && tokenizer_bpe(tokenizer) ? bpe_end_of_text(tokenizer_bpe(tokenizer)) : -1;
+    if (id < 0 && c->V == 50257) id = 50256;        /* shards of GPT-2's tokens */
+    if (id >= 0) snprintf(end_of_text, sizeof end_of_text, "%d", id);
     fprintf(file, "  \"n_head\": %d,\n  \"n_ctx\": %d,\n  \"tie_word_embeddings\": %s,\n  \"bos_token_id\": %s,\n"
             "  \"eos_token_id\": %s,\n", c->NH, c->T, c->untied ? "false" : "true", end_of_text, end_of_text);
     fprintf(file, "  \"initializer_range\": 0.02,\n  \"resid_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n"
@@ -228,31 +232,49 @@ DataId data_id(const Tokens *tokens) {
 
 /* ---- Tokenizers */
 
-Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
-    if (!has_file(checkpoint, STATE)) return V == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS;
-    Json *state = checkpoint_open_state(checkpoint);
-    Tokenizer tokenizer = tokenizer_named(json_string(state, "tokenizer"), state->where);
-    json_free(state);
-    return tokenizer;
+typedef struct { const char *dir; Tokenizer tokenizer; } Opened;
+
+static void open_tokenizer(void *argument) {
+    Opened *opened = argument;
+    opened->tokenizer = tokenizer_open(opened->dir);
 }
 
-TokenizerFiles checkpoint_load_tokenizer_files(const char *checkpoint, Tokenizer tokenizer) {
+Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
+    if (has_file(checkpoint, STATE)) {
+        Json *state = checkpoint_open_state(checkpoint);
+        const char *name = json_string(state, "tokenizer");
+        int bytes = !strcmp(name, "bytes"), ids = !strcmp(name, "ids"), bpe = !strcmp(name, "bpe");
+        REQUIRE(bytes || ids || bpe, "%s: tokenizer '%s', want 'bytes', 'ids' or 'bpe'", state->where, name);
+        REQUIRE(!bpe || bpe_has_files(checkpoint), "%s: tokenizer 'bpe', but there is none beside it", state->where);
+        json_free(state);
+        return bytes ? TOKENIZER_BYTES : ids ? TOKENIZER_IDS : tokenizer_open(checkpoint);
+    }
+    Opened opened = { checkpoint, NULL };
+    char why[FAIL_LENGTH];
+    if (V == 256) return TOKENIZER_BYTES;
+    if (!bpe_has_files(checkpoint)) return TOKENIZER_IDS;
+    if (!fails(open_tokenizer, &opened, why)) return opened.tokenizer;
+    printf("the tokenizer of %s is not used: %s\n", checkpoint, why);
+    return TOKENIZER_IDS;
+}
+
+TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokenizer) {
     TokenizerFiles files = {0};
     int found = 0;
-    for (int i = 0; checkpoint && i < TOKENIZER_FILES; i++) {
+    for (int i = 0; dir && i < TOKENIZER_FILES; i++) {
         const char *name = names[FIRST_TOKENIZER_FILE + i];
-        if (!has_file(checkpoint, name)) continue;
-        FileMap map = file_map(path_of(checkpoint, name).text);
+        if (!has_file(dir, name)) continue;
+        FileMap map = file_map(path_of(dir, name).text);
         files.file[i].size = map.size;
         files.file[i].bytes = memcpy(host_alloc((size_t)map.size + 1, name), map.bytes, (size_t)map.size);
         file_unmap(map);
         found++;
     }
-    if (found || tokenizer != TOKENIZER_BYTES) return files;
-    char *text[] = { tokenizer_bytes_json(), format_string("%s", tokenizer_bytes_config_json) };
-    for (int i = 0; i < 2; i++) {               /* tokenizer.json, tokenizer_config.json */
-        files.file[i].bytes = (unsigned char *)text[i];
-        files.file[i].size = (int64_t)strlen(text[i]);
+    for (int i = 0; i < TOKENIZER_FILES && (!found || tokenizer_bpe(tokenizer)); i++) {
+        char *text = files.file[i].bytes ? NULL : tokenizer_file_text(tokenizer, names[FIRST_TOKENIZER_FILE + i]);
+        if (!text) continue;
+        files.file[i].bytes = (unsigned char *)text;
+        files.file[i].size = (int64_t)strlen(text);
     }
     return files;
 }
@@ -270,7 +292,7 @@ void checkpoint_write(const char *dir, const Snapshot *s) {
     const Part parameters = { "", s->host[0], s->config.save_dtype };
     const Part moments[] = { { "exp_avg.", s->host[1], F32 }, { "exp_avg_sq.", s->host[2], F32 },
                              { "param.", s->host[0], F32 } };
-    write_config(path_of(dir, CONFIG).text, &s->config);
+    write_config(path_of(dir, CONFIG).text, &s->config, s->tokenizer);
     weights_write(path_of(dir, MODEL).text, s->table, &parameters, 1, V);
     weights_write(path_of(dir, OPTIMIZER).text, s->table, moments, is_bf16 ? 3 : 2, V);
     write_state(path_of(dir, STATE).text, s);
@@ -319,15 +341,9 @@ const char *checkpoint_missing_file(const char *dir, int to_resume) {
 /* ---- Loading */
 
 void checkpoint_load_choices(const char *checkpoint) {
-    if (!has_file(checkpoint, CHOICES)) return;
     Path path = path_of(checkpoint, CHOICES);
-    FileMap map = file_map(path.text);
-    char *text = format_string("%.*s", (int)(map.size < CHOICES_TEXT_MAX ? map.size : 0),
-                               (const char *)map.bytes);
-    if (!choices_adopt(text, CHOICES_USED))
+    if (file_exists(path.text) && !choices_load(path.text, CHOICES_USED))
         printf("%s: of another device, driver or library: results differ by rounding\n", path.text);
-    free(text);
-    file_unmap(map);
 }
 
 void checkpoint_load_model(const char *checkpoint, GPT *model) {

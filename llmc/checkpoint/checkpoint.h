@@ -74,11 +74,13 @@ void checkpoint_verify(const char *checkpoint, int to_resume);
    prints that. A head that differs from wte is untied even if config.json ties it; prints that. save_dtype is F32. */
 GPTConfig checkpoint_config(const char *checkpoint);
 
-/* Tokenizer the model was trained with; a model of another program has bytes if V is 256, else ids. */
+/* Tokenizer the model was trained with. A model of another program has bytes if V is 256, else the BPE of its tokenizer
+   files, or ids without one that can be read; prints why it cannot. */
 Tokenizer checkpoint_tokenizer(const char *checkpoint, int V);
 
-/* The checkpoint's tokenizer files; if it has none, or checkpoint is NULL, those of `tokenizer` if that is bytes. */
-TokenizerFiles checkpoint_load_tokenizer_files(const char *checkpoint, Tokenizer tokenizer);
+/* The tokenizer files of a directory, NULL = none. Those that lack are made if the tokenizer is a BPE, all if the
+   directory has none and the tokenizer is bytes. */
+TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokenizer);
 
 /* Adopts the choices, if the checkpoint has any; prints when they are of another device, driver or library. */
 void       checkpoint_load_choices(const char *checkpoint);

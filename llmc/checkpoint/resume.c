@@ -74,7 +74,7 @@ void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Opti
     Json *state = checkpoint_open_state(checkpoint);
     const Json *settings = json_member(state, "settings", JSON_OBJECT);
     int are_bytes = tokens_are_bytes(corpus->train);
-    REQUIRE(are_bytes == (checkpoint_tokenizer(checkpoint, 0) == TOKENIZER_BYTES), "--data: this is %s, the model %s "
+    REQUIRE(are_bytes == !strcmp(json_string(state, "tokenizer"), "bytes"), "--data: this is %s, the model %s "
             "was trained on %s", are_bytes ? "a text" : "token shards", checkpoint, are_bytes ? "token ids" : "bytes");
     int other_name = is_changed(settings, table, "data");
     REQUIRE(!is_default_out || !other_name || !strcmp(json_string(state, "train"), data_id(corpus->train).text),

@@ -6,12 +6,15 @@
 #include "../../kernels/check.h"
 #include "../../kernels/device.h"
 #include "../../llmc/checkpoint/checkpoint.h"
+#include "../../llmc/bpe_files.h"
 #include "../../llmc/files.h"
 #include "../../llmc/json.h"
 #include "../../llmc/report.h"
 #include "../../llmc/checkpoint/safetensors.h"
 #include "../../llmc/tokenizer.h"
 #include "../../llmc/dataloader.h"
+#include "../../llmc/tasks.h"
+#include "../../llmc/texts.h"
 #include "../../llmc/os.h"
 #include "../../llmc/checkpoint/weights.h"
 #include "program.h"
@@ -465,6 +468,102 @@ static void read_events(const char *bytes, size_t size) {
     fuzz_try(open_log, NULL, FREES_ALL, "OUT/log.jsonl");
 }
 
+/* ---- bpe: the first byte says what the rest is: 't' tokenizer.json, else vocab.json, a zero byte, merges.txt. What is
+   accepted encodes its own input, any bytes, and decodes it; what it writes is the same tokenizer. */
+
+static void open_bpe(void *dir) {
+    Bpe *bpe = bpe_open(dir);
+    bpe_free(bpe);
+}
+
+static void write_bpe(const Bpe *bpe) {
+    char *text = bpe_file_text(bpe, "tokenizer.json");
+    fuzz_file("AGAIN/tokenizer.json", text, strlen(text));
+    Bpe *again = bpe_open("AGAIN");
+    CLAIM(bpe_fingerprint(again) == bpe_fingerprint(bpe), "another tokenizer is written than was read");
+    bpe_free(again);
+    free(text);
+}
+
+static void read_bpe(const char *bytes, size_t size) {
+    const char *zero = size ? memchr(bytes, 0, size) : NULL;
+    if (!size) return;
+    if (*bytes == 't') fuzz_file("TOK/tokenizer.json", bytes + 1, size - 1);
+    else if (zero > bytes) {
+        fuzz_file("TOK/vocab.json", bytes + 1, (size_t)(zero - bytes) - 1);
+        fuzz_file("TOK/merges.txt", zero + 1, (size_t)(bytes + size - zero) - 1);
+    }
+    if (!fuzz_try(open_bpe, "TOK", FREES_ALL, "TOK")) return;
+    Bpe *opened = bpe_open("TOK");
+    int32_t *ids = malloc(size * sizeof *ids);
+    const BpeVocabulary *v = bpe_vocabulary(opened);
+    for (int special = 0; special < 2; special++) {
+        size_t at = 0, count = special ? bpe_encode_special(opened, bytes, size, ids)
+                                       : bpe_encode(opened, bytes, size, ids);
+        CLAIM(count <= size, "%zu ids of %zu bytes", count, size);
+        for (size_t i = 0; i < count; i++) {
+            CLAIM(ids[i] >= 0 && ids[i] < v->V, "id %d", ids[i]);
+            const BpeToken *t = &v->token[ids[i]];
+            CLAIM((size_t)t->size <= size - at && !memcmp(bytes + at, t->bytes, (size_t)t->size), "other text at %zu",
+                  at);
+            at += (size_t)t->size;
+        }
+        CLAIM(at == size, "%zu of %zu bytes", at, size);
+    }
+    write_bpe(opened);
+    bpe_free(opened);
+    free(ids);
+}
+
+/* ---- texts: the first byte chooses what a document is */
+
+static void read_all_texts(void *kind) {
+    static const char *const path = "FILE";
+    Texts t = texts_open(&path, 1, *(DocumentKind *)kind, "a");
+    int64_t bytes = 0;
+    t.stop = t.bytes / 2;
+    while (texts_next(&t))
+        for (size_t i = 0; i < t.span_count; i++) bytes += (int64_t)t.span[i].size;
+    CLAIM(t.done == t.bytes, "%lld of %lld bytes", (long long)t.done, (long long)t.bytes);
+    CLAIM(t.kind == DOCUMENT_FILE ? bytes == t.bytes : bytes <= t.bytes, "%lld bytes in spans", (long long)bytes);
+    texts_close(&t);
+}
+
+static void read_texts(const char *bytes, size_t size) {
+    if (!size) return;
+    DocumentKind kind = (DocumentKind)(*bytes & 3);
+    fuzz_file("FILE", bytes + 1, size - 1);
+    fuzz_try(read_all_texts, &kind, FREES_ALL, "FILE");
+}
+
+/* ---- task: the first byte chooses which; a model of bytes */
+
+static void read_items(void *name) {
+    const GPTConfig config = { .T = 16, .V = 256 };
+    Task task = task_read(name, "FILE", TOKENIZER_BYTES, &config);
+    CLAIM(task.items > 0 && task.cut <= task.items, "%d items, %d cut", task.items, task.cut);
+    for (int i = 0; i < task.items; i++) {
+        const TaskItem *item = &task.item[i];
+        CLAIM(item->label >= 0 && item->label < item->count, "label %d of %d", item->label, item->count);
+        CLAIM(item->first + item->count <= task.rows, "rows %d + %d of %d", item->first, item->count, task.rows);
+    }
+    for (int i = 0; i < task.rows; i++) {
+        const TaskRow *row = &task.row[i];
+        CLAIM(row->targets > 0 && row->targets <= row->count && row->count <= 16, "%d targets in %d inputs",
+              row->targets, row->count);
+        for (int t = 0; t <= row->count; t++)
+            CLAIM(row->token[t] > 0 && row->token[t] < 256, "token %d", row->token[t]);
+    }
+    task_free(&task);
+}
+
+static void read_task(const char *bytes, size_t size) {
+    static const char *const names[] = { "multiple-choice", "hellaswag", "lambada", "multiple-choice" };
+    if (!size) return;
+    fuzz_file("FILE", bytes + 1, size - 1);
+    fuzz_try(read_items, (void *)names[*bytes & 3], FREES_ALL, "FILE");
+}
+
 const FuzzTarget fuzz_targets[] = {
     { "json", read_json },
     { "safetensors", read_safetensors },
@@ -477,5 +576,8 @@ const FuzzTarget fuzz_targets[] = {
     { "utf8", read_utf8 },
     { "log", read_log },
     { "events", read_events },
+    { "bpe", read_bpe },
+    { "texts", read_texts },
+    { "task", read_task },
     {0}
 };

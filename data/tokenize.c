@@ -1,0 +1,92 @@
+/* tokenize - Texts to token shards for train_gpt, and the training of a tokenizer. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../kernels/check.h"
+#include "../llmc/bpe_files.h"
+#include "../llmc/bpe_train.h"
+#include "../llmc/options.h"
+#include "../llmc/os.h"
+#include "../llmc/shards.h"
+
+static const char *tokenizer, *out, *documents, *field, *time_limit;
+static int64_t vocab_size, shard_tokens;
+static double val_fraction;
+static int train_tokenizer, help;
+
+static Option table[] = {
+    { .name = "tokenizer", .type = OPTION_TEXT, .value = &tokenizer, .argument = "DIR",
+      .help = "directory with tokenizer.json, vocab.json and merges.txt, or encoder.json and vocab.bpe" },
+    { .name = "out", .type = OPTION_TEXT, .value = &out, .argument = "DIR",
+      .help = "gets the shards, train_000000.bin, ... and val_000000.bin, ..., or the trained tokenizer" },
+    { .name = "documents", .type = OPTION_CHOICE, .value = &documents, .fallback = "file", .choices = DOCUMENT_NAMES,
+      .help = "what a document is: a file, a line, what <|endoftext|> separates, a field of a line of JSONL" },
+    { .name = "field", .type = OPTION_TEXT, .value = &field, .fallback = "text", .argument = "NAME",
+      .help = "of JSONL, its text" },
+    { .name = "val-fraction", .type = OPTION_REAL, .value = &val_fraction, .fallback = "0.01", .min = 0, .max = 0.9,
+      .help = "the last part of the texts, kept for validation" },
+    { .name = "shard-tokens", .type = OPTION_INTEGER, .value = &shard_tokens, .fallback = "100M", .min = 1,
+      .max = UINT32_MAX, .help = "tokens of a shard" },
+    { .name = "train-tokenizer", .type = OPTION_FLAG, .value = &train_tokenizer,
+      .help = "make a tokenizer from the texts instead, as HuggingFace's trainer of byte-level BPE does" },
+    { .name = "vocab-size", .type = OPTION_INTEGER, .value = &vocab_size, .fallback = "8192", .min = 257,
+      .max = 1 << 24, .help = "of the trained tokenizer, with 256 bytes and <|endoftext|>" },
+    { .name = "time-limit", .type = OPTION_TEXT, .value = &time_limit, .argument = "TIME",
+      .help = "such as 3h50m or 90s" },
+    { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "or -h: print this, and exit" },
+    {0}
+};
+
+static void train(Texts *texts) {
+    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                         "vocab.json", "merges.txt" };
+    double start = seconds_now();
+    BpeTrainer *trainer = bpe_trainer_create();
+    while (texts_next(texts)) bpe_trainer_add(trainer, texts->span, texts->span_count);
+    Bpe *bpe = bpe_train(trainer, (int)vocab_size);
+    directory_make(out);
+    for (int i = 0; i < 5; i++) {
+        Path path = path_of(out, names[i]);
+        REQUIRE(!file_exists(path.text), "%s exists: want another --out", path.text);
+        char *text = bpe_file_text(bpe, names[i]);
+        FILE *file = file_create(path.text);
+        file_write(file, text, strlen(text));
+        file_close_durably(file, path.text);
+        free(text);
+    }
+    printf("%d tokens, %d merges, from %.1f MB in %.2f s -> %s\n", bpe_vocabulary(bpe)->V,
+           bpe_vocabulary(bpe)->merge_count, 1e-6 * (double)texts->bytes, seconds_now() - start, out);
+    bpe_free(bpe);
+}
+
+int main(int argc, char **argv) {
+    int files = 0;
+    stdio_open();
+    while (files + 1 < argc && *argv[files + 1] != '-') files++;
+    char **words = argv + files, *program = argv[0];
+    const char *const *paths = (const char *const *)memmove(argv, argv + 1, (size_t)files * sizeof *argv);
+    words[0] = program;
+    options_parse(table, NULL, NULL, argc - files, words);
+    if (help) {
+        puts("tokenize writes texts as token shards for train_gpt.\n\n"
+             "  tokenize FILE... --tokenizer DIR --out DIR                      shards of texts\n"
+             "  tokenize FILE... --train-tokenizer --vocab-size 8192 --out DIR  a tokenizer from texts\n");
+        options_help(stdout, table);
+        return stdio_flush();
+    }
+    REQUIRE(files, "no text: want tokenize FILE... --tokenizer DIR --out DIR; see --help");
+    REQUIRE(out, "want --out DIR");
+    REQUIRE(!tokenizer != !train_tokenizer, "want either --tokenizer DIR or --train-tokenizer");
+    stop_open(time_limit);
+    Texts texts = texts_open(paths, files, document_kind(documents), field);
+    if (train_tokenizer) {
+        train(&texts);
+    } else {
+        Bpe *bpe = bpe_open(tokenizer);
+        shards_write(bpe, &texts, &(ShardSettings){ .dir = out, .shard_tokens = shard_tokens,
+                                                    .val_fraction = val_fraction });
+        bpe_free(bpe);
+    }
+    texts_close(&texts);
+    return stdio_flush();
+}
