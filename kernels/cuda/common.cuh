@@ -23,7 +23,7 @@ typedef __nv_bfloat16 bf16;
     REQUIRE(error_ == cudaSuccess, "cuda: %s: %s", #kernel, cudaGetErrorString(error_)); \
 } while (0)
 
-/* For a short kernel that calls wait_for_previous: from compute capability 9.0 on its blocks take their places while
+/* For a short kernel that calls wait_for_previous: on compute capability 9.0 its blocks take their places while
    the kernel before it still runs (programmatic dependent launch). */
 #define LAUNCH_EARLY(kernel, grid, block, ...) do { \
     cudaLaunchAttribute early_ = {}; \
@@ -34,7 +34,7 @@ typedef __nv_bfloat16 bf16;
     config_.blockDim = block; \
     config_.stream = cuda_stream; \
     config_.attrs = &early_; \
-    config_.numAttrs = cuda_arch() >= 90; \
+    config_.numAttrs = cuda_arch() == 90; \
     CUDA(cudaLaunchKernelEx(&config_, kernel, __VA_ARGS__)); \
 } while (0)
 
