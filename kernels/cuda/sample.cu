@@ -93,7 +93,7 @@ __device__ static float find_cut(Row *row, const float *weight, int begin, int e
 }
 
 /* blockIdx.x: the slice of the row blockIdx.y. */
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 1)
 sample_kernel(int *tokens, float *logits, int64_t pitch, const double *uniform, int V, Sampling s) {
     __shared__ int bad, best;
     Row *const row = exchange + blockIdx.y;
