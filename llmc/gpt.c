@@ -174,15 +174,17 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* Rows of logits in a chunk of the head: as few chunks of up to 512 MiB as possible, since each reads and writes all of
    dwte (309 MB at 124M), of equal size in whole tiles of a GEMM. For GPT-2's vocabulary in bf16, 65536 rows are 12
-   chunks of 5120 and one of 4096; 16384 are 4 of 4096. Two rows of bf16, at least, hold one of f32 logits. allocated:
-   a smaller batch can want a larger chunk, 5120 rows one of 5120 where 6144 had two of 3072; 0 = nothing yet. */
+   chunks of 5120 and one of 4096; 16384 are 4 of 4096. At least two rows a sequence: in bf16 they hold the f32 logits
+   of its last token. allocated: a smaller batch can want a larger chunk, 5120 rows one of 5120 where 6144 had two of
+   3072; 0 = nothing yet. */
 static int64_t head_chunk(const GPTConfig *config, int B, int T, int64_t allocated) {
     const int64_t rows = (int64_t)B * T, tile = 128, row_bytes = config->Vp * (int64_t)dtype_bytes(config->dtype);
     int64_t max = (INT64_C(512) << 20) / row_bytes / tile * tile;
     if (max < tile) max = tile;
     if (allocated && max > allocated) max = allocated;
     const int64_t chunk = ceil_div(ceil_div(rows, ceil_div(rows, max)), tile) * tile;
-    return chunk < rows ? chunk : rows < 2 ? 2 : rows;
+    const int64_t least = 2 * (int64_t)B, most = chunk < rows ? chunk : rows;
+    return most < least ? least : most;
 }
 
 /* Chooses the attention and sets the shapes of the activations, without addresses, for B sequences of T tokens. With a
@@ -201,7 +203,6 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
     m->attention = attention_pick(m->attention_name, &m->spec);
 
     int64_t chunk = head_chunk(config, batch, tokens, m->chunk);
-    if (m->cached && chunk < 2 * B) chunk = 2 * B;
     int64_t kept = (int64_t)(m->attention->kept_bytes(&m->spec) + 3) / 4;
     int64_t work = (int64_t)(m->attention->workspace_bytes(&m->spec) + 3) / 4;
     const DType ACT = config->dtype;
