@@ -71,6 +71,8 @@ int main(int argc, char **argv) {
     fail_program = "tokenize";
     stdio_open();
     while (files + 1 < argc && *argv[files + 1] != '-') files++;
+    static const char no_text[] = "no text: want FILE... first, then --tokenizer DIR --out DIR; see --help";
+    REQUIRE(files || argc <= 2, "%s", no_text);
     char **words = argv + files, *program = argv[0];
     const char *const *paths = (const char *const *)memmove(argv, argv + 1, (size_t)files * sizeof *argv);
     words[0] = program;
@@ -82,7 +84,7 @@ int main(int argc, char **argv) {
         options_help(stdout, table);
         return stdio_flush();
     }
-    REQUIRE(files, "no text: want FILE... --tokenizer DIR --out DIR; see --help");
+    REQUIRE(files, "%s", no_text);
     REQUIRE(out, "want --out DIR");
     REQUIRE(!tokenizer != !train_tokenizer, "want either --tokenizer DIR or --train-tokenizer");
     REQUIRE(train_tokenizer || !options_find(table, "vocab-size")->given, "--vocab-size: want --train-tokenizer");
