@@ -57,17 +57,23 @@ static Tokenizer choose_tokenizer(const Settings *s, int is_given, const char *f
     Tokenizer own = from ? checkpoint_tokenizer(from, V) : NULL;
     int is_bpe = own && tokenizer_bpe(own);
     if (!s->tokenizer || (is_bpe && !is_given)) return own;
+    REQUIRE(own != TOKENIZER_BYTES, "--tokenizer %s: the tokens of %s are bytes; want no --tokenizer", s->tokenizer,
+            from);
     Tokenizer named = tokenizer_open(s->tokenizer);
     REQUIRE(!is_bpe || bpe_fingerprint(tokenizer_bpe(own)) == bpe_fingerprint(tokenizer_bpe(named)),
-            "--tokenizer %s: the model of %s has another one; want none", s->tokenizer, from);
+            "--tokenizer %s: not the one of %s; want no --tokenizer: a checkpoint has its own", s->tokenizer, from);
     if (!is_bpe) return named;
     tokenizer_close(named);
     return own;
 }
 
 static TextFormat text_format(const Settings *s, Tokenizer tokenizer) {
-    return (TextFormat){ .bpe = tokenizer ? tokenizer_bpe(tokenizer) : NULL, .documents = document_kind(s->documents),
-                         .field = s->field };
+    TextFormat format = { .bpe = tokenizer ? tokenizer_bpe(tokenizer) : NULL, .documents = document_kind(s->documents),
+                          .field = s->field };
+    document_check_field(format.documents, s->field);
+    REQUIRE(format.bpe || format.documents == DOCUMENT_FILE, "--documents %s: want --tokenizer DIR; without one, the "
+            "bytes of a text are its tokens", s->documents);
+    return format;
 }
 
 /* Sets data, model and schedule, whose options must agree. */

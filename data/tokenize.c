@@ -37,32 +37,42 @@ static Option table[] = {
     {0}
 };
 
+enum { WRITTEN = 5 };       /* of the names; GPT-2's own are not, but would belong to another tokenizer */
+static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+                                     "merges.txt", "encoder.json", "vocab.bpe", NULL };
+
 static void train(Texts *texts) {
-    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                                         "vocab.json", "merges.txt" };
     double start = seconds_now();
+    for (const char *const *name = names; *name; name++) {
+        Path path = path_of(out, *name);
+        REQUIRE(!file_exists(path.text), "%s exists: want another --out", path.text);
+    }
     BpeTrainer *trainer = bpe_trainer_create();
     while (texts_next(texts)) bpe_trainer_add(trainer, texts->span, texts->span_count);
     Bpe *bpe = bpe_train(trainer, (int)vocab_size);
     directory_make(out);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < WRITTEN; i++) {
         Path path = path_of(out, names[i]);
-        REQUIRE(!file_exists(path.text), "%s exists: want another --out", path.text);
         char *text = bpe_file_text(bpe, names[i]);
         FILE *file = file_create(path.text);
         file_write(file, text, strlen(text));
         file_close_durably(file, path.text);
         free(text);
     }
-    printf("%d tokens, %d merges, from %.1f MB in %.2f s -> %s\n", bpe_vocabulary(bpe)->V,
-           bpe_vocabulary(bpe)->merge_count, 1e-6 * (double)texts->bytes, seconds_now() - start, out);
+    const BpeVocabulary *v = bpe_vocabulary(bpe);
+    printf("%d tokens, %d merges, from %.1f MB in %.2f s -> %s\n", v->V, v->merge_count, 1e-6 * (double)texts->bytes,
+           seconds_now() - start, out);
+    if (v->V < vocab_size) printf("--vocab-size %lld: the texts have no more merges\n", (long long)vocab_size);
     bpe_free(bpe);
 }
 
 int main(int argc, char **argv) {
     int files = 0;
+    fail_program = "tokenize";
     stdio_open();
     while (files + 1 < argc && *argv[files + 1] != '-') files++;
+    static const char no_text[] = "no text: want FILE... first, then --tokenizer DIR --out DIR; see --help";
+    REQUIRE(files || argc <= 2, "%s", no_text);
     char **words = argv + files, *program = argv[0];
     const char *const *paths = (const char *const *)memmove(argv, argv + 1, (size_t)files * sizeof *argv);
     words[0] = program;
@@ -74,17 +84,23 @@ int main(int argc, char **argv) {
         options_help(stdout, table);
         return stdio_flush();
     }
-    REQUIRE(files, "no text: want tokenize FILE... --tokenizer DIR --out DIR; see --help");
+    REQUIRE(files, "%s", no_text);
     REQUIRE(out, "want --out DIR");
     REQUIRE(!tokenizer != !train_tokenizer, "want either --tokenizer DIR or --train-tokenizer");
+    REQUIRE(train_tokenizer || !options_find(table, "vocab-size")->given, "--vocab-size: want --train-tokenizer");
+    DocumentKind kind = document_kind(documents);
+    document_check_field(kind, field);
     stop_open(time_limit);
-    Texts texts = texts_open(paths, files, document_kind(documents), field);
+    Texts texts = texts_open(paths, files, kind, field);
     if (train_tokenizer) {
         train(&texts);
     } else {
         Bpe *bpe = bpe_open(tokenizer);
         shards_write(bpe, &texts, &(ShardSettings){ .dir = out, .shard_tokens = shard_tokens,
                                                     .val_fraction = val_fraction });
+        printf("./train_gpt '%s/train_*.bin'", out);
+        if (val_fraction > 0) printf(" --val-data '%s/val_*.bin'", out);
+        printf(" --tokenizer %s    trains on them\n", tokenizer);
         bpe_free(bpe);
     }
     texts_close(&texts);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 void (*fail_hook)(const char *message);
+const char *fail_program = "train_gpt";
 
 typedef struct { jmp_buf target; char *message; } Catch;
 static _Thread_local Catch *catching;      /* where fail() jumps to in this thread; NULL = it ends the process */
@@ -48,6 +49,6 @@ void fail(const char *format, ...) {
     }
     if (fail_hook) fail_hook(message);
     fflush(stdout);
-    fprintf(stderr, "train_gpt: %s\n", message);
+    fprintf(stderr, "%s: %s\n", fail_program, message);
     _exit(1);      /* without exit handlers: memory in use at this point is not a leak */
 }

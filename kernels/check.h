@@ -4,6 +4,8 @@
 
 #define REQUIRE(condition, ...) do { if (!(condition)) fail(__VA_ARGS__); } while (0)
 
+extern const char *fail_program;        /* "train_gpt", the name in front of the message */
+
 /* Prints "train_gpt: message" as one line on stderr (control characters become '?') and exits with 1. */
 void fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 

@@ -230,7 +230,8 @@ int bpe_has_files(const char *dir) { return has(dir, "tokenizer.json") || find_p
 
 Bpe *bpe_open(const char *dir) {
     int both = find_pair_of_files(dir), is_json = has(dir, "tokenizer.json");
-    REQUIRE(is_json || both >= 0 || file_is_dir(dir), "%s: no such directory, want one with a tokenizer", dir);
+    REQUIRE(is_json || both >= 0 || file_is_dir(dir), "%s: %s, want a directory with a tokenizer", dir,
+            file_exists(dir) ? "is a file" : "no such directory");
     REQUIRE(is_json || both >= 0, "%s: no tokenizer: want tokenizer.json, vocab.json and merges.txt, or encoder.json "
             "and vocab.bpe", dir);
     Path path = path_of(dir, is_json ? "tokenizer.json" : pairs[both][0]);

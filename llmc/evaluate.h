@@ -12,8 +12,9 @@
    NaN and *all = -1 when a stop was requested meanwhile (llmc/os.h). All ranks call it: each computes a part. */
 double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int *all);
 
-/* Prints the loss of a checkpoint's model on the tokens of a file, and the floor of the file. Fails if the model was
-   trained on the other kind of tokens, if the loss is not finite, and if it is below the floor. */
+/* Prints the loss of a checkpoint's model on the tokens of a file, with a BPE also per byte of their text, and the
+   floor of the file. Fails if the model was trained on the other kind of tokens, if the loss is not finite, and if it
+   is below the floor. */
 void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, const Tokens *tokens, const char *path,
                    int64_t max_tokens, int B);
 

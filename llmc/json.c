@@ -201,7 +201,7 @@ void json_refuse(const Json *value, const char *want) {
     while (!named->key && named->parent) named = named->parent;
     const char *outer = named->parent && named->parent->key ? named->parent->key : "";
     fail("%s: \"%.80s%s%.80s\" is %.80s, want %s", value->where, outer, *outer ? "." : "",
-         named->key ? named->key : "", json_text(value), want);
+         named->key ? named->key : "", *json_text(value) ? json_text(value) : "empty", want);
 }
 
 const Json *json_find(const Json *object, const char *key) {

@@ -67,8 +67,9 @@ void report_banner(const RunInfo *run) {
     if (run->out) printf("output  %s\n", run->out);
     if (comm_size > 1) snprintf(ranks, sizeof ranks, "%d x ", comm_size);
     printf("device  %s%s, %s, %s\n", ranks, backend_name, run->device->name, run->device->detail);
-    printf("model   %d layers, %d heads, %d channels, context %d, %s parameters, %s, %s attention\n", c->L, c->NH, c->C,
-           c->T, count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype), run->attention);
+    printf("model   %d layers, %d heads, %d channels, context %d, vocabulary %d, %s parameters, %s, %s attention\n",
+           c->L, c->NH, c->C, c->T, c->V, count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype),
+           run->attention);
     printf("data    %s\nmemory  %s%s\n", run->data, run->memory, comm_size > 1 ? " on each" : "");
     fflush(stdout);
 }

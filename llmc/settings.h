@@ -19,7 +19,8 @@
     X(TEXT,    val_data,      NULL,      ARGUMENT("FILE"),   KEPT, \
       "text or shards to validate on; without it, the last part of a text") \
     X(TEXT,    tokenizer,     NULL,      ARGUMENT("DIR"),    KEPT, \
-      "GPT-2's or another byte-level BPE for texts: tokenizer.json, or vocab.json and merges.txt") \
+      "GPT-2's or another byte-level BPE for texts: tokenizer.json, vocab.json and merges.txt, or " \
+      "encoder.json and vocab.bpe") \
     X(CHOICE,  documents,     "file",    CHOICES(DOCUMENT_NAMES), KEPT, \
       "with --tokenizer: a document is a file, a line, what <|endoftext|> separates, or a line of JSONL") \
     X(TEXT,    field,         "text",    ARGUMENT("NAME"),   KEPT, "of JSONL, its text") \
@@ -33,7 +34,8 @@
     X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
       "only print the loss on --val-data, or else on all of --data") \
     X(CHOICE,  task,          NULL,      CHOICES(TASK_NAMES), COMMAND, \
-      "with --eval: accuracy on items, one per line of a JSONL file") \
+      "with --eval: accuracy on items, lines of JSON; of multiple-choice {\"context\": \"The sky is\", " \
+      "\"choices\": [\"blue.\", \"square.\"], \"label\": 0}") \
     X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), COMMAND, "only print text that starts with --prompt") \
     X(INTEGER, profile,       "0",       RANGE(0, 1000),     COMMAND, \
       "only print the time of every op, of N steps; nothing is written; 20 is usual") \

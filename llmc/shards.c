@@ -105,9 +105,10 @@ static size_t next_ids(Stream *s) {
 static void close_stream(Stream *s, const char *to) {
     char name[256];
     double seconds = seconds_now() - s->start;
-    printf("%stokenized %s: %.1f MB, %lld documents, %lld tokens, %.2f s, %.1f MB/s -> %s\n",
+    printf("%stokenized %s: %.1f MB, %lld document%s, %lld tokens, %.2f s, %.1f MB/s -> %s\n",
            isatty(STDOUT_FILENO) ? "\r" : "", name_of_texts(s->texts, name), 1e-6 * (double)s->texts->bytes,
-           (long long)s->texts->documents, (long long)s->tokens, seconds, 1e-6 * (double)s->texts->bytes / seconds, to);
+           (long long)s->texts->documents, s->texts->documents == 1 ? "" : "s", (long long)s->tokens, seconds,
+           1e-6 * (double)s->texts->bytes / seconds, to);
     fflush(stdout);
     free(s->ids);
 }

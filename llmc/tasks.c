@@ -206,7 +206,8 @@ Task task_read(const char *name, const char *path, Tokenizer tokenizer, const GP
     Task task = { .name = name, .path = path };
     REQUIRE(tokenizer != TOKENIZER_IDS, "--task %s: the tokenizer of the model is unknown, want --tokenizer DIR", name);
     FileMap map = file_map(path);
-    const char *text = (const char *)map.bytes, *end = text + map.size;
+    const char *kind = file_kind(map.bytes, map.size), *text = (const char *)map.bytes, *end = text + map.size;
+    REQUIRE(!kind, "%s: this is %s, want a line of JSON for each item", path, kind);
     for (int64_t line = 1; text < end; line++) {
         const char *newline = memchr(text, '\n', (size_t)(end - text)), *next = newline ? newline : end;
         size_t size = (size_t)(next - text);

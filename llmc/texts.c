@@ -30,6 +30,10 @@ DocumentKind document_kind(const char *name) {
     fail("documents '%s': want one of " DOCUMENT_NAMES, name);
 }
 
+void document_check_field(DocumentKind kind, const char *field) {
+    REQUIRE(kind == DOCUMENT_JSONL || !strcmp(field, "text"), "--field %s: want --documents jsonl", field);
+}
+
 /* Of the bytes of the first MiB that are not ASCII, half must be UTF-8. */
 static void check_encoding(FileMap map, const char *path) {
     const unsigned char *text = map.bytes;
@@ -56,8 +60,11 @@ Texts texts_open(const char *const *path, int count, DocumentKind kind, const ch
         check_encoding(map, path[i]);
         t.bytes += map.size;
         size_t head = map.size < 1 << 20 ? (size_t)map.size : 1 << 20;
-        if (kind != DOCUMENT_MARK && kind != DOCUMENT_JSONL && memmem(map.bytes, head, mark, MARK))
-            printf("%s: %s in it is text as any other; with --documents mark it is the token\n", path[i], mark);
+        if (kind != DOCUMENT_JSONL && head >= 2 && !memcmp(map.bytes, "{\"", 2))
+            printf("%s: looks like JSONL, is read as text; --documents jsonl reads a field of each line\n", path[i]);
+        else if (kind != DOCUMENT_MARK && kind != DOCUMENT_JSONL && memmem(map.bytes, head, mark, MARK))
+            printf("%s: contains %s, read as text; --documents mark reads it as the end of a document\n", path[i],
+                   mark);
         file_unmap(map);
     }
     return t;

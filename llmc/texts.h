@@ -10,6 +10,7 @@
 #define DOCUMENT_NAMES "file|line|mark|jsonl"
 typedef enum { DOCUMENT_FILE, DOCUMENT_LINE, DOCUMENT_MARK, DOCUMENT_JSONL } DocumentKind;
 DocumentKind document_kind(const char *name);
+void document_check_field(DocumentKind kind, const char *field);     /* fails on a --field that would be ignored */
 
 typedef struct {
     const char  *const *path;
@@ -24,7 +25,7 @@ typedef struct {
 } Texts;
 
 /* Fails on a file that is missing, of a binary format, or in another encoding than UTF-8 (a few bad bytes are kept).
-   Prints a line when a text has <|endoftext|> that will not be the token. */
+   Prints a line when a text has <|endoftext|> that will not be the token, and when JSONL is read as text. */
 Texts texts_open(const char *const *path, int count, DocumentKind kind, const char *field);
 
 /* The next batch, of 16 MiB or one document part if that is longer; it is valid until the next call. 0 = the end.

@@ -30,7 +30,8 @@ const char *tokenizer_name(Tokenizer tokenizer) { return tokenizer->name; }
 
 void tokenizer_check(Tokenizer tokenizer, int V) {
     int ids = tokenizer->bpe ? bpe_vocabulary(tokenizer->bpe)->V : 0;
-    REQUIRE(ids <= V, "%s: a tokenizer of %d tokens, the model has %d", tokenizer->dir, ids, V);
+    REQUIRE(ids <= V, "%s: a tokenizer of %d tokens, the model has %d; want the model's own tokenizer, or for a new "
+            "model --vocab %d or more", tokenizer->dir, ids, V, ids);
 }
 
 /* Of shards only GPT-2's are known by their vocabulary. */

@@ -171,7 +171,28 @@ if in_turn 3; then
     expect "sample" "$gpt" --sample "$dir/bpe/more" --prompt "Once upon" --sample-tokens 3
     is "it begins with the prompt" "$(sed 1d "$dir/expect.out" | head -c 9)" "Once upon"
     expect "evaluate" "$gpt" --eval "$dir/bpe/more" --data "$dir/bpe/text.txt"
+    expect "per byte: the loss of all tokens over the bytes" awk -v bytes="$(wc -c < "$dir/bpe/text.txt")" \
+        '{ want = $3 * $(NF - 3) / bytes; exit !($9 > 0.99 * want && $9 < 1.01 * want) }' "$dir/expect.out"
     expect "shards" "$tokenize" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/gone" --out "$dir/bpe/shards"
+    command=$(sed -n 's/^\.\/train_gpt \(.*\)    trains on them$/\1/p' "$dir/expect.out")
+    expect "the command that it names" eval '"$gpt"' "$command" --dry-run
+    refuses "is a directory, want a file, or shards as '$dir/bpe/shards/train_*.bin'" "$gpt" "$dir/bpe/shards"
+    refuses "tokenize: --vocab-size: want --train-tokenizer" "$tokenize" "$dir/bpe/text.txt" --vocab-size 300 \
+        --tokenizer "$dir/bpe/gone" --out "$dir/bpe/none"
+    refuses "tokenize: no text: want FILE... first" "$tokenize" --tokenizer "$dir/bpe/gone" --out "$dir/bpe/none" \
+        "$dir/bpe/text.txt"
+    refuses "--field a: want --documents jsonl" "$tokenize" "$dir/bpe/text.txt" --field a --train-tokenizer \
+        --out "$dir/bpe/none"
+    refuses "--field a: want --documents jsonl" "$gpt" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/gone" --field a
+    refuses "--documents line: want --tokenizer DIR" "$gpt" "$dir/bpe/text.txt" --documents line
+    refuses "text.txt: is a file, want a directory with a tokenizer" "$gpt" "$dir/bpe/text.txt" \
+        --tokenizer "$dir/bpe/text.txt"
+    refuses "the tokens of $dir/start/step-00000000 are bytes" "$gpt" --eval "$dir/start" "$dir/bpe/text.txt" \
+        --tokenizer "$dir/bpe/gone"
+    mkdir "$dir/bpe/gpt2"
+    echo "# GPT-2's" > "$dir/bpe/gpt2/vocab.bpe"
+    refuses "vocab.bpe exists: want another --out" "$tokenize" "$dir/bpe/text.txt" --train-tokenizer \
+        --out "$dir/bpe/gpt2"
     expect "train on shards" "$gpt" --data "$dir/bpe/shards/train_*.bin" --val-data "$dir/bpe/shards/val_*.bin" \
         --init "$dir/bpe/more" --steps 1 --batch 2 --out "$dir/bpe/sharded"
     is "its tokenizer" "$(sed -n 's/^  "tokenizer": "\(.*\)",/\1/p' "$dir/bpe/sharded/step-00000001/state.json")" bpe

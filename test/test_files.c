@@ -281,7 +281,7 @@ static const struct { const char *header; int data; const char *part; } bad_safe
       "want dtype, shape and data_offsets only" },
     { "{" TENSOR("a", "F31", "", 0, 4) "}", 4, "\"a.dtype\" is F31, want a data type" },
     { "{" TENSOR("a", "f32", "", 0, 4) "}", 4, "\"a.dtype\" is f32, want" },
-    { "{" TENSOR("a", "", "", 0, 4) "}", 4, "\"a.dtype\" is , want" },
+    { "{" TENSOR("a", "", "", 0, 4) "}", 4, "\"a.dtype\" is empty, want" },
     { "{" TENSOR("a", "U8", "1,1,1,1,1,1,1,1,1", 0, 1) "}", 1, "\"a.shape\" is an array, want one of at most 8" },
     { "{" TENSOR("a", "U8", "-1", 0, 1) "}", 1, "\"a.shape\" is -1, want" },
     { "{" TENSOR("a", "U8", "1.0", 0, 1) "}", 1, "\"a.shape\" is 1.0, want" },

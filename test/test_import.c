@@ -144,7 +144,7 @@ static const struct { const char *old, *new, *part; } bad_indexes[] = {
     { SHARD, "\".safetensors\"",                        "is .safetensors, want a file beside" },
     { SHARD, "\"a\\\\b.safetensors\"",                  "is a\\b.safetensors, want a file beside" },
     { SHARD, "\"sub/x.safetensors\"",                   "is sub/x.safetensors, want a file beside" },
-    { SHARD, "\"\"",                                    "is , want a file beside" },
+    { SHARD, "\"\"",                                    "is empty, want a file beside" },
     { SHARD, "\"config.json\"",                         "is config.json, want a file beside" },
     { SHARD, "\"model-00009-of-00003.safetensors\"",    "model-00009-of-00003.safetensors, want a file beside" },
     { SHARD, "\"model-00003-of-00003.safetensors\"",    "want model-00003-of-00003.safetensors" },

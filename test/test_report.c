@@ -920,7 +920,7 @@ static void print_banner(void *argument) { report_banner(argument); }
 static void the_banner_has_a_line_each(void) {
     RunInfo info = info_of("a");
     const char *want = STRING("train_gpt 0\ndevice  %s, a device, of 1 core\nmodel   1 layers, 2 heads, 4 channels, "
-                              "context 8, 348 parameters, f32, flash attention\ndata    input.txt\n"
+                              "context 8, vocabulary 16, 348 parameters, f32, flash attention\ndata    input.txt\n"
                               "memory  213 MiB of 7.6 GiB free\n", backend_name);
     const char *text = printed(print_banner, &info);
     EXPECT(!strcmp(text, want), "%s", text);
@@ -928,8 +928,8 @@ static void the_banner_has_a_line_each(void) {
     info.out = "runs/input";
     info.config = &large;
     want = STRING("train_gpt 0\noutput  runs/input\ndevice  %s, a device, of 1 core\nmodel   12 layers, 12 heads, 768 "
-                  "channels, context 1024, 124M parameters, bf16, flash attention\ndata    input.txt\nmemory  213 MiB "
-                  "of 7.6 GiB free\n", backend_name);
+                  "channels, context 1024, vocabulary 50257, 124M parameters, bf16, flash attention\n"
+                  "data    input.txt\nmemory  213 MiB of 7.6 GiB free\n", backend_name);
     text = printed(print_banner, &info);
     EXPECT(!strcmp(text, want), "%s", text);
 }

@@ -167,6 +167,7 @@ static void bad_items(void) {
         { "lambada", "\n \n", "line 2: byte 1: found the end, want a value" },
         { "lambada", "\n\r\n", "items.jsonl: no item, want a line of JSON for each" },
         { "lambada", "", "items.jsonl: no item" },
+        { "lambada", "\x1f\x8b\x08 gzip", "items.jsonl: this is a gzip archive, want a line of JSON" },
         { "lambada", "{\"text\": \"an 1234567890123456789012345\"}",
           "items.jsonl: no item fits: every one has a choice of more than 24 tokens" },
     };

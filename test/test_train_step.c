@@ -4,6 +4,7 @@
 #include "models.h"
 #include "scratch.h"
 #include "../kernels/profile.h"
+#include "../llmc/os.h"
 #include "../llmc/train_step.h"
 
 /* An update is 3 micro-batches of 2 sequences: =, +=, +=. Of 29 windows one is short, in every fifth step or so: then
@@ -171,6 +172,7 @@ static void a_profile_separates_ops(void) {
     const int before = dup(STDOUT_FILENO);
     REQUIRE(freopen(path, "w", stdout), "%s: cannot write", path);
     profile_begin(F32);
+    const double start = seconds_now();
     for (int i = 0; i < 2; i++) {
         op_begin("outer", 1e6, 0);
         spend(5);
@@ -179,6 +181,7 @@ static void a_profile_separates_ops(void) {
         op_end();
         op_end();
     }
+    const double step_ms = 1e3 * (seconds_now() - start) / 2;
     profile_end(2, 25);
     fflush(stdout);
     dup2(before, STDOUT_FILENO);
@@ -187,13 +190,16 @@ static void a_profile_separates_ops(void) {
     char *text = format_string("%.*s", (int)map.size, (const char *)map.bytes);
     double calls, work, ms[2], floor_ms;
     const char *inner = strstr(text, "outer: inner "), *outer = strstr(text, "\nouter ");
-    EXPECT(inner && outer && inner < outer, "sorted by time:\n%s", text);
+    EXPECT(inner && outer, "%s", text);
     if (inner && outer) {
         EXPECT(sscanf(inner, "outer: inner %lf %*f %lf %lf %lf", &calls, &work, &ms[0], &floor_ms) == 4 && calls == 1 &&
                work == 1e-3, "%s", inner);
         EXPECT(sscanf(outer, " outer %lf %lf %*f %lf %lf", &calls, &work, &ms[1], &floor_ms) == 4 && calls == 1 &&
                work == 1, "%s", outer);
-        EXPECT(ms[0] >= 14.9 && ms[1] >= 4.9 && ms[1] < ms[0], "%g and %g ms", ms[0], ms[1]);
+        /* on a busy machine both take longer; a millisecond in both of them would exceed the step */
+        EXPECT(ms[0] >= 14.9 && ms[1] >= 4.9 && ms[0] + ms[1] <= step_ms + 0.1, "%g and %g ms of a step of %g", ms[0],
+               ms[1], step_ms);
+        EXPECT((inner < outer) == (ms[0] >= ms[1]), "sorted by time:\n%s", text);
     }
     EXPECT(strstr(text, "\nstep, not profiled ") && strstr(text, "\ngap "), "%s", text);
     EXPECT(!profile_is_on, "it is over");
