@@ -348,7 +348,6 @@ static void visit(const char *signature) {
     memcpy(hello, &identity, sizeof identity);
     memcpy(hello + sizeof identity, signature, bytes - sizeof identity);
     for (;;) {
-        exit_if_stopped();
         if (!is_known && seconds_now() > deadline)
             end_run("rendezvous: rank %d on host %s did not reach rank 0 at %s within %.0f s: %s; want rank 0 running "
                     "there, and the port open", comm_rank, identity.host, where, self.join_s, why);
@@ -369,10 +368,10 @@ static void visit(const char *signature) {
         if (kind == END && p->in.leaving) _exit(EXIT_TRY_AGAIN);
         if (kind == END) end_run(NULL);
         if (kind == WELCOME && p->in.bytes == sizeof p->who + COMM_ID_BYTES) break;
+        exit_if_stopped();          /* after a WELCOME the ranks stop together: rank 0 counts on this one */
         is_known |= kind == BEAT;
         int is_silent = is_known && seconds_now() > p->heard_s + fmax(self.silence_s, 3);
         if (got >= 0 && !is_silent && kind != HELLO) continue;
-        exit_if_stopped();
         if (is_known)
             end_run("rendezvous: rank 0 at %s %s before all ranks were there", where, got < 0 ? "ended" : "hangs");
         snprintf(why, sizeof why, "it closes the connection, or another program answers");
