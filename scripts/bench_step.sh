@@ -24,7 +24,7 @@ dtype=f32
 [ -z "${LLMC:-}" ] || default="llmc $default"
 peers=${PEERS-$default}
 
-watch() { nvidia-smi --query-gpu=memory.used,power.draw,clocks.sm --format=csv,noheader,nounits -i 0 "$@"; }
+query="--query-gpu=memory.used,power.draw,clocks.sm --format=csv,noheader,nounits -i 0"
 
 # run NAME PROGRAM ARGUMENTS...: its output in $dir/NAME.out; $dir/NAME.smi: the memory before, then samples
 run() {
@@ -33,8 +33,8 @@ run() {
     smi=
     : > "$dir/$name.smi"
     if [ -s "$dir/gpus" ]; then
-        watch > "$dir/$name.smi"
-        watch -lms 200 >> "$dir/$name.smi" &
+        nvidia-smi $query > "$dir/$name.smi"
+        nvidia-smi $query -lms 200 >> "$dir/$name.smi" &
         smi=$!
     fi
     code=0
