@@ -173,6 +173,11 @@ if in_turn 3; then
     expect "evaluate" "$gpt" --eval "$dir/bpe/more" --data "$dir/bpe/text.txt"
     expect "per byte: the loss of all tokens over the bytes" awk -v bytes="$(wc -c < "$dir/bpe/text.txt")" \
         '{ want = $3 * $(NF - 3) / bytes; exit !($9 > 0.99 * want && $9 < 1.01 * want) }' "$dir/expect.out"
+    expect "the tokenizer of a run" "$gpt" --data "$dir/bpe/text.txt" --tokenizer "$dir/bpe/run" --model d2 --dry-run
+    expect "and of its checkpoint" "$gpt" --eval "$dir/bpe/more" "$dir/bpe/text.txt" \
+        --tokenizer "$dir/bpe/run/step-00000003"
+    mkdir "$dir/bpe/empty"
+    refuses "empty: no tokenizer: want tokenizer.json" "$gpt" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/empty"
     expect "shards" "$tokenize" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/gone" --out "$dir/bpe/shards"
     command=$(sed -n 's/^\.\/train_gpt \(.*\)    trains on them$/\1/p' "$dir/expect.out")
     expect "the command that it names" eval '"$gpt"' "$command" --dry-run
