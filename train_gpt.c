@@ -154,7 +154,7 @@ static void create_model(Run *run) {
     if (!run->checkpoint) optimizer_scatter(&run->optimizer, STATE_PARAM);
     ranks_require_same_tensor(tensor_table_flat(&run->gpt.params.table, run->config.dtype), "the value of the weights");
     const char *dir = tokenizer_dir(run->tokenizer);
-    run->tokenizer_files = checkpoint_load_tokenizer_files(dir ? dir : run->from, run->tokenizer);
+    run->tokenizer_files = checkpoint_load_tokenizer_files(dir ? dir : run->from, run->tokenizer, run->config.T);
 }
 
 /* ---- Validation */

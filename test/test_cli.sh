@@ -160,8 +160,8 @@ if in_turn 3; then
     tokens="--data $dir/bpe/text.txt --tokenizer $dir/bpe/tok --layers 1 --heads 1 --channels 16 --context 64 --batch 2"
     expect "train" "$gpt" $tokens --steps 2 --warmup 0 --out "$dir/bpe/run"
     is "the text is tokenized once" "$(grep -c '^tokenized ' "$dir/expect.out")" 1
-    same_files "$dir/bpe/tok" "$dir/bpe/run/step-00000002" vocab.json merges.txt tokenizer.json tokenizer_config.json \
-        special_tokens_map.json
+    same_files "$dir/bpe/tok" "$dir/bpe/run/step-00000002" vocab.json merges.txt tokenizer.json special_tokens_map.json
+    expect "the context" grep -q '"model_max_length": 64$' "$dir/bpe/run/step-00000002/tokenizer_config.json"
     is "config.json" "$(sed -n 's/.*"eos_token_id": //p' "$dir/bpe/run/step-00000002/config.json")" "399,"
     mv "$dir/bpe/tok" "$dir/bpe/gone"
     expect "a resume" "$gpt" --resume "$dir/bpe/run" --steps 3
