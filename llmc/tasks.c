@@ -378,13 +378,15 @@ static void print_items(const Task *task) {
 }
 
 static void print_figure(const char *name, TaskFigure figure, int as_jsonl) {
-    if (!as_jsonl) {
-        printf(" %s %.*f +- %.*f,", name, *name == 'p' ? 2 : 4, figure.value, *name == 'p' ? 2 : 4, figure.error);
-        return;
-    }
-    printf(", \"%s\": %.9g", name, figure.value);
-    if (!isnan(figure.error)) printf(", \"%s_stderr\": %.9g", name, figure.error);
+    const int digits = *name == 'p' ? 2 : 4, has_error = !isnan(figure.error);
+    if (as_jsonl) printf(", \"%s\": %.9g", name, figure.value);
+    else          printf(" %s %.*f", name, digits, figure.value);
+    if (has_error && as_jsonl) printf(", \"%s_stderr\": %.9g", name, figure.error);
+    else if (has_error)        printf(" +- %.*f", digits, figure.error);
+    if (!as_jsonl) printf(",");
 }
+
+static const char *plural(int count) { return count == 1 ? "" : "s"; }
 
 void task_evaluate(Task *task, GPT *model, int B, int as_jsonl) {
     const double start = seconds_now();
@@ -393,10 +395,12 @@ void task_evaluate(Task *task, GPT *model, int B, int as_jsonl) {
     const TaskFigures figures = task_figures(task);
     if (as_jsonl) print_items(task);
     if (as_jsonl) printf("{\"event\": \"task\", \"task\": \"%s\", \"items\": %d", task->name, task->items);
-    else          printf("%s: %s, %d items:", task->path, task->name, task->items);
+    else          printf("%s: %s, %d item%s:", task->path, task->name, task->items, plural(task->items));
     print_figure("acc", figures.acc, as_jsonl);
     if (is_lambada(task)) print_figure("perplexity", figures.perplexity, as_jsonl);
     else                  print_figure("acc_norm", figures.acc_norm, as_jsonl);
-    printf(as_jsonl ? ", \"contexts_cut\": %d, \"left_out\": %d, \"seconds\": %.3f}\n" :
-                      " %d contexts cut, %d items left out, %.1f s\n", task->cut, task->left_out, seconds);
+    if (as_jsonl) printf(", \"contexts_cut\": %d, \"left_out\": %d, \"seconds\": %.3f}\n", task->cut, task->left_out,
+                         seconds);
+    else          printf(" %d context%s cut, %d item%s left out, %.1f s\n", task->cut, plural(task->cut),
+                         task->left_out, plural(task->left_out), seconds);
 }

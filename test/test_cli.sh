@@ -282,13 +282,13 @@ evaluate="$gpt --eval $dir/a-flash-f32"
 printed() { is "$1" "$(grep -Ec "$2" "$dir/expect.out")" 1; }       # printed WORDS PATTERN: on one line
 expect "a task" $evaluate "$items" --task multiple-choice
 share='[01]\.[05]000 \+- 0\.[05]000'
-printed "its figures" "items.jsonl: multiple-choice, 2 items: acc $share, acc_norm $share, 1 contexts cut, 1 items "
+printed "its figures" "items.jsonl: multiple-choice, 2 items: acc $share, acc_norm $share, 1 context cut, 1 item left "
 expect "as JSON" $evaluate "$items" --task multiple-choice --log-jsonl --batch 1
 is "its lines" "$(cut -d, -f1,2 "$dir/expect.out" | tr '\n' ';')" \
     '{"event": "item", "line": 1;{"event": "item", "line": 3;{"event": "task", "task": "multiple-choice";'
 printed "three choices" '"label": 1, "log_probabilities": \[-[0-9.]*, -[0-9.]*, -[0-9.]*\]}$'
 expect "a word" $evaluate "$dir/words.jsonl" --task lambada
-printed "its figures" ': lambada, 1 items: acc [01]\.0000 \+- nan, perplexity [0-9.]* \+- nan, '
+printed "its figures" ': lambada, 1 item: acc [01]\.0000, perplexity [0-9.]*, 0 contexts cut, 0 items left out, '
 refuses 'words.jsonl: line 1: "activity_label" is missing' $evaluate "$dir/words.jsonl" --task hellaswag
 refuses "--task lambada: want --eval CHECKPOINT" "$gpt" "$dir/words.jsonl" --task lambada
 refuses "--task lambda: want hellaswag|lambada|multiple-choice" $evaluate "$items" --task lambda
