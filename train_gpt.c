@@ -8,6 +8,7 @@
 #include "kernels/choices.h"
 #include "kernels/comm.h"
 #include "kernels/device.h"
+#include "llmc/bpe_files.h"
 #include "llmc/checkpoint/resume.h"
 #include "llmc/checkpoint/saver.h"
 #include "llmc/choice_cache.h"
@@ -51,6 +52,12 @@ typedef struct {
 
 /* ---- Preparing a run */
 
+/* DIR of --tokenizer has its files, or is a run directory: then those of its newest model. */
+static Tokenizer open_tokenizer(const char *dir) {
+    char *newest = bpe_has_files(dir) ? NULL : run_dir_newest(dir);
+    return tokenizer_open(newest ? run_dir_resolve(dir) : dir);
+}
+
 /* That of the checkpoint; if it has none, that of --tokenizer; NULL if there is neither. A resume does not need the
    directory of --tokenizer any more. */
 static Tokenizer choose_tokenizer(const Settings *s, int is_given, const char *from, int V) {
@@ -59,7 +66,7 @@ static Tokenizer choose_tokenizer(const Settings *s, int is_given, const char *f
     if (!s->tokenizer || (is_bpe && !is_given)) return own;
     REQUIRE(own != TOKENIZER_BYTES, "--tokenizer %s: the tokens of %s are bytes; want no --tokenizer", s->tokenizer,
             from);
-    Tokenizer named = tokenizer_open(s->tokenizer);
+    Tokenizer named = open_tokenizer(s->tokenizer);
     REQUIRE(!is_bpe || bpe_fingerprint(tokenizer_bpe(own)) == bpe_fingerprint(tokenizer_bpe(named)),
             "--tokenizer %s: not the one of %s; want no --tokenizer: a checkpoint has its own", s->tokenizer, from);
     if (!is_bpe) return named;
@@ -147,7 +154,7 @@ static void create_model(Run *run) {
     if (!run->checkpoint) optimizer_scatter(&run->optimizer, STATE_PARAM);
     ranks_require_same_tensor(tensor_table_flat(&run->gpt.params.table, run->config.dtype), "the value of the weights");
     const char *dir = tokenizer_dir(run->tokenizer);
-    run->tokenizer_files = checkpoint_load_tokenizer_files(dir ? dir : run->from, run->tokenizer);
+    run->tokenizer_files = checkpoint_load_tokenizer_files(dir ? dir : run->from, run->tokenizer, run->config.T);
 }
 
 /* ---- Validation */

@@ -45,6 +45,7 @@ void  device_free(void *memory);
 void  device_upload(void *device, const void *host, size_t bytes);
 void  device_download(void *host, const void *device, size_t bytes);      /* after all work issued so far */
 void  device_zero(void *device, size_t bytes);
+void  device_copy(void *to, const void *from, size_t bytes);               /* on the device; they may not overlap */
 /* Host memory that is copied to and from often: a GPU copies page-locked memory several times as fast. Without effect
    where it cannot be locked. unpin before it is freed. */
 void  device_pin(void *host, size_t bytes);

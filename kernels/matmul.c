@@ -1,5 +1,7 @@
 /* kernels/matmul.c - The linear layer: checks, three GEMMs and the column sums, with either backend. */
 #include "matmul.h"
+#include <inttypes.h>
+#include <stdio.h>
 #include "check_ops.h"
 #include "gelu.h"
 #include "gemm.h"
@@ -12,6 +14,13 @@ static Gemm gemm_of(Tensor c, Tensor a, Layout a_layout, Tensor b, Layout b_layo
         .dtype = a.dtype, .a = { a.data, a.pitch, a_layout }, .b = { b.data, b.pitch, b_layout }, .bias = bias.data,
         .c = c.data, .c_dtype = c.dtype, .c_pitch = c.pitch, .into = into
     };
+}
+
+/* A row of a profile for each shape of the weight: "matmul dx 768x3072". */
+static void gemm_begin(const char *name, Tensor weight, double bytes, double flop) {
+    char text[48] = "";
+    if (profile_is_on) snprintf(text, sizeof text, "%s %" PRId64 "x%" PRId64, name, weight.dim[0], weight.dim[1]);
+    op_begin(text, bytes, flop);
 }
 
 void matmul_forward(Tensor out, Tensor pre_gelu, Tensor x, Tensor weight, Tensor bias) {
@@ -30,7 +39,7 @@ void matmul_forward(Tensor out, Tensor pre_gelu, Tensor x, Tensor weight, Tensor
     }
 
     const double flop = 2.0 * (double)(tensor_count(x) * N);
-    op_begin(pre_gelu.data ? "matmul + gelu" : "matmul", op_bytes(5, x, weight, bias, pre_gelu, out), flop);
+    gemm_begin(pre_gelu.data ? "matmul + gelu" : "matmul", weight, op_bytes(5, x, weight, bias, pre_gelu, out), flop);
     const Gemm g = gemm_of(pre_gelu.data ? pre_gelu : out, x, ROW_MAJOR, weight, COLUMN_MAJOR, bias, OVERWRITE);
     if (pre_gelu.data) gemm_gelu(g, out, pre_gelu);
     else               gemm(g);
@@ -58,11 +67,12 @@ void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_bias, Te
 
     const double flop = 2.0 * (double)(tensor_count(x) * N);
     if (dbias.data) column_sums(dbias, dout, into);
-    op_begin("matmul dweight", op_bytes(into == ACCUMULATE ? 4 : 3, dout, x, dweight, dweight), flop);
+    gemm_begin(into == ACCUMULATE ? "matmul dweight +=" : "matmul dweight", weight,
+               op_bytes(into == ACCUMULATE ? 4 : 3, dout, x, dweight, dweight), flop);
     gemm(gemm_of(dweight, dout, COLUMN_MAJOR, x, ROW_MAJOR, ABSENT, into));         /* before dx, which may be x */
     op_end();
     if (!dx.data) return;
-    op_begin("matmul dx", op_bytes(3, dout, weight, dx), flop);
+    gemm_begin("matmul dx", weight, op_bytes(3, dout, weight, dx), flop);
     gemm(gemm_of(dx, dout, ROW_MAJOR, weight, ROW_MAJOR, ABSENT, OVERWRITE));
     op_end();
     if (x_pre_gelu.data) gelu_backward(dx, dx, x_pre_gelu, dx_bias, into);

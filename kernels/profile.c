@@ -14,8 +14,8 @@
 enum { ROWS = 128, SPANS = 4096, DEPTH = 4 };
 
 typedef struct {
-    const char *name;
-    int         parent;         /* the row that contains it; -1 = none */
+    char        name[48];       /* after that of the row that contains it */
+    int         parent;         /* that row; -1 = none */
     double      bytes, flop;    /* of a call */
     int64_t     calls;
     double      ms;             /* without the ops that it contains */
@@ -94,11 +94,13 @@ static double gemm_rate(DType dtype) {
 /* ---- Ops */
 
 static int find_row(const char *name, int parent, double bytes, double flop) {
+    Row r = { .parent = parent, .bytes = bytes, .flop = flop };
     int i = 0;
+    snprintf(r.name, sizeof r.name, "%s%s%s", parent < 0 ? "" : row[parent].name, parent < 0 ? "" : ": ", name);
     while (i < rows && !(row[i].parent == parent && row[i].bytes == bytes && row[i].flop == flop &&
-                         !strcmp(row[i].name, name))) i++;
+                         !strcmp(row[i].name, r.name))) i++;
     REQUIRE(i < ROWS, "profile: %s: more than %d different ops", name, ROWS);
-    if (i == rows) row[rows++] = (Row){ .name = name, .parent = parent, .bytes = bytes, .flop = flop };
+    if (i == rows) row[rows++] = r;
     return i;
 }
 
@@ -151,30 +153,23 @@ void profile_begin(DType dtype) {
 }
 
 void profile_end(int steps, double step_ms) {
-    char name[ROWS][64];
     double sum = 0, floors = 0;
     REQUIRE(!depth, "profile: %s: op_begin without op_end", row[span[open_span[depth - 1]].row].name);
     collect();
     profile_is_on = 0;
-    for (int i = 0; i < rows; i++) {        /* before they are sorted: parents are indices */
-        const Row *r = &row[i];
-        snprintf(name[i], sizeof name[i], "%s%s%s", r->parent < 0 ? "" : row[r->parent].name,
-                 r->parent < 0 ? "" : ": ", r->name);
-    }
-    for (int i = 0; i < rows; i++) row[i].name = name[i];
     qsort(row, (size_t)rows, sizeof *row, by_time);
-    printf("%-32s %6s %9s %9s %9s %9s %7s %6s\n", "op", "calls", "MB", "GFLOP", "ms", "floor ms", "ratio", "share");
+    printf("%-36s %6s %9s %9s %9s %9s %7s %6s\n", "op", "calls", "MB", "GFLOP", "ms", "floor ms", "ratio", "share");
     for (const Row *r = row; r < row + rows; r++) {
         const double calls = (double)r->calls / steps, ms = r->ms / steps, floor = calls * floor_ms(r);
         if (floor == 0) continue;           /* only contains others */
-        printf("%-32s %6g %9.4g %9.4g %9.3f %9.3f %7.2f %5.1f%%\n", r->name, calls, r->bytes * calls * 1e-6,
+        printf("%-36s %6g %9.4g %9.4g %9.3f %9.3f %7.2f %5.1f%%\n", r->name, calls, r->bytes * calls * 1e-6,
                r->flop * calls * 1e-9, ms, floor, ms / floor, 100 * ms / step_ms);
         sum += ms;
         floors += floor;
     }
-    printf("%-32s %36.3f %9.3f %7.2f %5.1f%%\n", "sum of the ops", sum, floors, sum / floors, 100 * sum / step_ms);
-    printf("%-32s %36.3f %9.3f %7.2f\n", "step, not profiled", step_ms, floors, step_ms / floors);
-    printf("%-32s %36.3f %25.1f%%\n", "gap", step_ms - sum, 100 * (step_ms - sum) / step_ms);
+    printf("%-36s %36.3f %9.3f %7.2f %5.1f%%\n", "sum of the ops", sum, floors, sum / floors, 100 * sum / step_ms);
+    printf("%-36s %36.3f %9.3f %7.2f\n", "step, not profiled", step_ms, floors, step_ms / floors);
+    printf("%-36s %36.3f %25.1f%%\n", "gap", step_ms - sum, 100 * (step_ms - sum) / step_ms);
     for (int i = 0; i < SPANS; i++) {
         device_mark_free(&span[i].begin);
         device_mark_free(&span[i].end);

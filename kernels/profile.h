@@ -4,8 +4,8 @@
 #include "tensor.h"
 
 /* Around the work of an op: bytes that it must read and write at least, and FLOP that it must compute. Ops of the same
-   name, bytes and FLOP are one row. An op may contain others: they are listed after its name, and the rest of the work
-   is its own. Does nothing unless a profile is being taken. */
+   name, which is copied, bytes and FLOP are one row. An op may contain others: they are listed after its name, and the
+   rest of the work is its own. Does nothing unless a profile is being taken. */
 void op_begin(const char *name, double bytes, double flop);
 void op_end(void);
 

@@ -226,17 +226,19 @@ void report_sample(Report *report, int64_t step, char *text, size_t size) {
 
 void report_progress(Report *report, int64_t done, int64_t all) {
     double now = seconds_now(), share = (double)done / (double)all;
+    int is_terminal = isatty(STDOUT_FILENO);
     char text[64], left[32];
-    if (!isatty(STDOUT_FILENO)) return;
-    hook();
-    if (done == 0) report->progress_start_s = report->printed_at_s = now;
+    if (!is_terminal && comm_rank) return;
+    if (is_terminal) hook();
+    if (done == 0) report->progress_start_s = report->progress_at_s = now;
     if (done == all) {
-        print_in_place("");
-    } else if (now - report->printed_at_s >= 1) {
+        if (is_terminal) print_in_place("");
+    } else if (now - report->progress_at_s >= (is_terminal ? 1 : LINE_SECONDS)) {
         duration_text((now - report->progress_start_s) * (1 / share - 1), left);
         snprintf(text, sizeof text, "evaluating %.0f%% done, %s left", 100 * share, left);
-        print_in_place(text);
-        report->printed_at_s = now;
+        if (is_terminal) print_in_place(text);
+        else             report_line(stderr, "%s", text);
+        report->progress_at_s = now;
     }
 }
 

@@ -11,7 +11,7 @@ typedef struct {
     int64_t    steps;          /* reported */
     double     recent_steps, recent_ms;    /* sums over the steps; each step counts e^(-age / 10 s) */
     StepReport unprinted;      /* the last step; .step = 0 if its line was printed */
-    double     printed_at_s, progress_start_s;      /* monotonic clock */
+    double     printed_at_s, progress_start_s, progress_at_s;      /* monotonic clock */
     DeviceHealth health;       /* the last known */
     DeviceHealth row_health;   /* for the next row; {0} when not asked for */
     double     health_at_s;
@@ -53,7 +53,8 @@ void report_warning   (Report *report, const char *format, ...) __attribute__((f
 void report_checkpoint(Report *report, int64_t step, const char *path, double seconds);
 void report_sample    (Report *report, int64_t step, char *text, size_t size);
 
-/* On a terminal: progress of an evaluation, once a second, in place of the step line. */
+/* Progress of an evaluation: on a terminal once a second, in place of the step line; else a line on stderr, which
+   leaves the results on stdout alone, every 6 seconds. */
 void report_progress(Report *report, int64_t done, int64_t all);
 
 /* A line on stdout or, after "train_gpt: ", on stderr. */

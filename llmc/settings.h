@@ -20,7 +20,7 @@
       "text or shards to validate on; without it, the last part of a text") \
     X(TEXT,    tokenizer,     NULL,      ARGUMENT("DIR"),    KEPT, \
       "GPT-2's or another byte-level BPE for texts: tokenizer.json, vocab.json and merges.txt, or " \
-      "encoder.json and vocab.bpe") \
+      "encoder.json and vocab.bpe, or a run that has them") \
     X(CHOICE,  documents,     "file",    CHOICES(DOCUMENT_NAMES), KEPT, \
       "with --tokenizer: a document is a file, a line, what <|endoftext|> separates, or a line of JSONL") \
     X(TEXT,    field,         "text",    ARGUMENT("NAME"),   KEPT, "of JSONL, its text") \

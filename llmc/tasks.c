@@ -250,43 +250,48 @@ static int rows_of_batch(const GPT *m, int64_t tokens, int T, int max) {
     return (int)rows;
 }
 
-/* first: the position of the row in the batch, over all rows; losses: of the row. */
-static int is_greedy(GPT *model, const TaskRow *row, int64_t first, const float *losses, float *logits) {
-    for (int t = row->count - row->targets; t < row->count; t++) {
+/* range: the tokens of the batch that precede the row's targets; losses: theirs. */
+static int is_greedy(GPT *model, const TaskRow *row, TokenRange range, const float *losses, float *logits) {
+    const int32_t *target = row->token + row->count + 1 - row->targets;
+    for (int t = 0; t < row->targets; t++) {
         if (losses[t] < 0.69f) continue;        /* its probability is over 1/2: no other token can be as likely */
-        gpt_logits(model, first + t, logits);
+        gpt_logits(model, range.first + t, logits);
         for (int v = 0; v < model->config.V; v++)
-            if (logits[v] > logits[row->token[t + 1]]) return 0;
+            if (logits[v] > logits[target[t]]) return 0;
     }
     return 1;
 }
 
-typedef struct { int32_t *inputs, *targets; float *losses, *logits; } Batch;      /* on the host */
+typedef struct { int32_t *inputs, *targets; float *losses, *logits; TokenRange *range; } Batch;      /* on the host */
 
-/* Scores rows of at most T tokens as one batch. */
+/* Scores rows of at most T tokens as one batch. The head, the larger part of a small model, computes only the tokens
+   that precede a target. */
 static void score_batch(const Task *task, GPT *model, TaskRow *const *rows, int count, int T, Batch batch) {
     const size_t tokens = (size_t)count * (size_t)T;
+    size_t targets = 0;
     memset(batch.inputs, 0, tokens * sizeof *batch.inputs);
-    memset(batch.targets, -1, tokens * sizeof *batch.targets);        /* ignored */
     for (int b = 0; b < count; b++) {
         const TaskRow *row = rows[b];
-        const int64_t first = (int64_t)b * T, context = row->count - row->targets;
-        memcpy(batch.inputs + first, row->token, (size_t)row->count * sizeof *batch.inputs);
-        memcpy(batch.targets + first + context, row->token + context + 1, (size_t)row->targets * sizeof *batch.targets);
+        const int context = row->count - row->targets;
+        memcpy(batch.inputs + (size_t)b * (size_t)T, row->token, (size_t)row->count * sizeof *batch.inputs);
+        memcpy(batch.targets + targets, row->token + context + 1, (size_t)row->targets * sizeof *batch.targets);
+        batch.range[b] = (TokenRange){ (int64_t)b * T + context, row->targets };
+        targets += (size_t)row->targets;
     }
+    memset(batch.targets + targets, -1, (tokens - targets) * sizeof *batch.targets);
     gpt_set_batch(model, count, T);
     gpt_load(model, batch.inputs, batch.targets);
     gpt_forward(model);
-    gpt_loss(model);
-    device_download(batch.losses, model->acts.losses.data, tokens * sizeof *batch.losses);
-    for (int b = 0; b < count; b++) {
+    gpt_loss_of(model, batch.range, count);
+    device_download(batch.losses, model->acts.losses.data, targets * sizeof *batch.losses);
+    const float *losses = batch.losses;
+    for (int b = 0; b < count; losses += rows[b++]->targets) {
         TaskRow *row = rows[b];
-        const int64_t first = (int64_t)b * T;
         row->log_probability = 0;
-        for (int t = row->count - row->targets; t < row->count; t++) row->log_probability -= batch.losses[first + t];
+        for (int t = 0; t < row->targets; t++) row->log_probability -= losses[t];
         REQUIRE(isfinite(row->log_probability), "%s: a log-probability is %g: the weights are finite, but the "
                 "activations overflow", task->path, row->log_probability);
-        row->is_greedy = is_lambada(task) && is_greedy(model, row, first, batch.losses + first, batch.logits);
+        row->is_greedy = is_lambada(task) && is_greedy(model, row, batch.range[b], losses, batch.logits);
     }
 }
 
@@ -295,6 +300,7 @@ void task_score(Task *task, GPT *model, int B) {
     const Batch batch = { .inputs  = host_alloc(tokens * sizeof *batch.inputs, "a batch"),
                           .targets = host_alloc(tokens * sizeof *batch.targets, "a batch"),
                           .losses  = host_alloc(tokens * sizeof *batch.losses, "the losses of a batch"),
+                          .range   = host_alloc(tokens * sizeof *batch.range, "the targets of a batch"),
                           .logits  = host_alloc((size_t)model->config.V * sizeof *batch.logits, "logits") };
     TaskRow **order = host_alloc((size_t)task->rows * sizeof *order, "the order of the items");
     Report report = {0};
@@ -310,6 +316,7 @@ void task_score(Task *task, GPT *model, int B) {
     report_progress(&report, task->rows, task->rows);
     free(order);
     free(batch.logits);
+    free(batch.range);
     free(batch.losses);
     free(batch.targets);
     free(batch.inputs);
@@ -371,13 +378,15 @@ static void print_items(const Task *task) {
 }
 
 static void print_figure(const char *name, TaskFigure figure, int as_jsonl) {
-    if (!as_jsonl) {
-        printf(" %s %.*f +- %.*f,", name, *name == 'p' ? 2 : 4, figure.value, *name == 'p' ? 2 : 4, figure.error);
-        return;
-    }
-    printf(", \"%s\": %.9g", name, figure.value);
-    if (!isnan(figure.error)) printf(", \"%s_stderr\": %.9g", name, figure.error);
+    const int digits = *name == 'p' ? 2 : 4, has_error = !isnan(figure.error);
+    if (as_jsonl) printf(", \"%s\": %.9g", name, figure.value);
+    else          printf(" %s %.*f", name, digits, figure.value);
+    if (has_error && as_jsonl) printf(", \"%s_stderr\": %.9g", name, figure.error);
+    else if (has_error)        printf(" +- %.*f", digits, figure.error);
+    if (!as_jsonl) printf(",");
 }
+
+static const char *plural(int count) { return count == 1 ? "" : "s"; }
 
 void task_evaluate(Task *task, GPT *model, int B, int as_jsonl) {
     const double start = seconds_now();
@@ -386,10 +395,12 @@ void task_evaluate(Task *task, GPT *model, int B, int as_jsonl) {
     const TaskFigures figures = task_figures(task);
     if (as_jsonl) print_items(task);
     if (as_jsonl) printf("{\"event\": \"task\", \"task\": \"%s\", \"items\": %d", task->name, task->items);
-    else          printf("%s: %s, %d items:", task->path, task->name, task->items);
+    else          printf("%s: %s, %d item%s:", task->path, task->name, task->items, plural(task->items));
     print_figure("acc", figures.acc, as_jsonl);
     if (is_lambada(task)) print_figure("perplexity", figures.perplexity, as_jsonl);
     else                  print_figure("acc_norm", figures.acc_norm, as_jsonl);
-    printf(as_jsonl ? ", \"contexts_cut\": %d, \"left_out\": %d, \"seconds\": %.3f}\n" :
-                      " %d contexts cut, %d items left out, %.1f s\n", task->cut, task->left_out, seconds);
+    if (as_jsonl) printf(", \"contexts_cut\": %d, \"left_out\": %d, \"seconds\": %.3f}\n", task->cut, task->left_out,
+                         seconds);
+    else          printf(" %d context%s cut, %d item%s left out, %.1f s\n", task->cut, plural(task->cut),
+                         task->left_out, plural(task->left_out), seconds);
 }

@@ -48,7 +48,7 @@ Task task_read(const char *name, const char *path, Tokenizer tokenizer, const GP
 void task_free(Task *task);
 
 /* Scores all rows, by length in batches of at most B * config.T tokens: the model was created for B sequences of
-   config.T. gpt_set_batch must be called again before the next batch. Progress goes to the terminal. Fails when a
+   config.T. gpt_set_batch must be called again before the next batch. report_progress shows progress. Fails when a
    log-probability is not finite. */
 void task_score(Task *task, GPT *model, int B);
 

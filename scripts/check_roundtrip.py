@@ -177,6 +177,8 @@ def check_bytes(build, scratch):
         "--layers", "1", "--heads", "1", "--channels", "16")
     tokenizer = transformers.AutoTokenizer.from_pretrained(os.path.join(out, "step-00000001"))
     want(len(tokenizer) == 256, f"bytes: AutoTokenizer has {len(tokenizer)} tokens")
+    context = json.load(open(os.path.join(out, "step-00000001", "config.json")))["n_positions"]
+    want(tokenizer.model_max_length == context, f"model_max_length is {tokenizer.model_max_length}, not {context}")
     ids = tokenizer(every)["input_ids"]
     want(ids == list(every.encode()), f"bytes: AutoTokenizer gives {ids[:20]} ...")
     want(tokenizer.decode(ids) == every, "bytes: AutoTokenizer reads another text from them")

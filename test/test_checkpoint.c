@@ -463,7 +463,7 @@ static void test_tokenizer_files(void) {
     put_text(IN_SCRATCH("tokenizer/merges.txt"), "");
     put_text(IN_SCRATCH("tokenizer/notes.txt"), "no file of a tokenizer");
     directory_make(IN_SCRATCH("tokenizer/tokenizer.json"));
-    saved_tokenizer_files = checkpoint_load_tokenizer_files(from, TOKENIZER_BYTES);
+    saved_tokenizer_files = checkpoint_load_tokenizer_files(from, TOKENIZER_BYTES, 16);
     unlink(IN_SCRATCH("tokenizer/vocab.json"));
     SAVE_STEP(IN_SCRATCH("tokenized"), &trainer, 1);
     FileMap vocab = file_map(IN_SCRATCH("tokenized/step-00000001/vocab.json"));
@@ -476,11 +476,37 @@ static void test_tokenizer_files(void) {
     EXPECT(!file_exists(IN_SCRATCH("tokenized/step-00000001/notes.txt")), "other files are not copied");
     for (int i = 0; i < TOKENIZER_FILES; i++) free(saved_tokenizer_files.file[i].bytes);
     saved_tokenizer_files = (TokenizerFiles){0};
-    TokenizerFiles ids = checkpoint_load_tokenizer_files(NULL, TOKENIZER_IDS);
+    TokenizerFiles ids = checkpoint_load_tokenizer_files(NULL, TOKENIZER_IDS, 16);
     EXPECT(!ids.file[0].bytes, "ids have no tokenizer");
-    TokenizerFiles of_bytes = checkpoint_load_tokenizer_files(NULL, TOKENIZER_BYTES);
+    TokenizerFiles of_bytes = checkpoint_load_tokenizer_files(NULL, TOKENIZER_BYTES, 16);
     EXPECT(of_bytes.file[0].bytes && of_bytes.file[1].bytes && !of_bytes.file[2].bytes, "a tokenizer of bytes");
     for (int i = 0; i < 2; i++) free(of_bytes.file[i].bytes);
+}
+
+/* Made, copied from a model with another context, and of another program. */
+static void the_context_in_a_tokenizer(void) {
+    char *dir = IN_SCRATCH("context"), *path = IN_SCRATCH("context/tokenizer_config.json");
+    Tokenizer bpe = tokenizer_open("test/reference/bpe"), kinds[] = { TOKENIZER_BYTES, bpe };
+    directory_make(dir);
+    for (int k = 0; k < 2; k++) {
+        char *short_text = tokenizer_file_text(kinds[k], "tokenizer_config.json");
+        char *with_16 = STRING("%.*s,\n  \"model_max_length\": 16\n}\n", (int)strlen(short_text) - 3, short_text);
+        char *with_2048 = STRING("%.*s,\n  \"model_max_length\": 2048\n}\n", (int)strlen(short_text) - 3, short_text);
+        char *others = STRING("%.*s,\n  \"model_max_length\": 16,\n  \"a\": 1\n}\n", (int)strlen(short_text) - 3,
+                              short_text);
+        const char *from[] = { NULL, short_text, with_16, others };
+        const char *want[] = { with_2048, with_2048, with_2048, others };
+        for (int i = 0; i < 4; i++) {
+            if (from[i]) put_text(path, from[i]);
+            TokenizerFiles files = checkpoint_load_tokenizer_files(from[i] ? dir : NULL, kinds[k], 2048);
+            const char *got = (char *)files.file[1].bytes;
+            EXPECT(got && !strcmp(got, want[i]) && files.file[1].size == (int64_t)strlen(want[i]), "%s %d: %s",
+                   tokenizer_name(kinds[k]), i, got);
+            for (int f = 0; f < TOKENIZER_FILES; f++) free(files.file[f].bytes);
+        }
+        free(short_text);
+    }
+    tokenizer_close(bpe);
 }
 
 static void open_tokenizer_of(void *dir) { checkpoint_tokenizer(dir, 65); }
@@ -495,7 +521,7 @@ static void which_tokenizer(void) {
     Tokenizer bpe = checkpoint_tokenizer(dir, 500);
     EXPECT(tokenizer_bpe(bpe), "it is %s", tokenizer_name(bpe));
     EXPECT(checkpoint_tokenizer(dir, 256) == TOKENIZER_BYTES, "256 tokens are bytes");
-    TokenizerFiles files = checkpoint_load_tokenizer_files(dir, bpe);       /* two are copied, two made; no map */
+    TokenizerFiles files = checkpoint_load_tokenizer_files(dir, bpe, 16);       /* two are copied, two made; no map */
     int count = 0;
     for (int i = 0; i < TOKENIZER_FILES; i++) {
         count += files.file[i].bytes != NULL;
@@ -541,6 +567,7 @@ int main(void) {
     RUN(test_full_disk);
     RUN(nonfinite_models_are_not_saved);
     RUN(test_tokenizer_files);
+    RUN(the_context_in_a_tokenizer);
     RUN(which_tokenizer);
     RUN(test_checkpoint_mutations);
     tiny_free(&trainer);

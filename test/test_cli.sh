@@ -160,8 +160,8 @@ if in_turn 3; then
     tokens="--data $dir/bpe/text.txt --tokenizer $dir/bpe/tok --layers 1 --heads 1 --channels 16 --context 64 --batch 2"
     expect "train" "$gpt" $tokens --steps 2 --warmup 0 --out "$dir/bpe/run"
     is "the text is tokenized once" "$(grep -c '^tokenized ' "$dir/expect.out")" 1
-    same_files "$dir/bpe/tok" "$dir/bpe/run/step-00000002" vocab.json merges.txt tokenizer.json tokenizer_config.json \
-        special_tokens_map.json
+    same_files "$dir/bpe/tok" "$dir/bpe/run/step-00000002" vocab.json merges.txt tokenizer.json special_tokens_map.json
+    expect "the context" grep -q '"model_max_length": 64$' "$dir/bpe/run/step-00000002/tokenizer_config.json"
     is "config.json" "$(sed -n 's/.*"eos_token_id": //p' "$dir/bpe/run/step-00000002/config.json")" "399,"
     mv "$dir/bpe/tok" "$dir/bpe/gone"
     expect "a resume" "$gpt" --resume "$dir/bpe/run" --steps 3
@@ -173,6 +173,11 @@ if in_turn 3; then
     expect "evaluate" "$gpt" --eval "$dir/bpe/more" --data "$dir/bpe/text.txt"
     expect "per byte: the loss of all tokens over the bytes" awk -v bytes="$(wc -c < "$dir/bpe/text.txt")" \
         '{ want = $3 * $(NF - 3) / bytes; exit !($9 > 0.99 * want && $9 < 1.01 * want) }' "$dir/expect.out"
+    expect "the tokenizer of a run" "$gpt" --data "$dir/bpe/text.txt" --tokenizer "$dir/bpe/run" --model d2 --dry-run
+    expect "and of its checkpoint" "$gpt" --eval "$dir/bpe/more" "$dir/bpe/text.txt" \
+        --tokenizer "$dir/bpe/run/step-00000003"
+    mkdir "$dir/bpe/empty"
+    refuses "empty: no tokenizer: want tokenizer.json" "$gpt" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/empty"
     expect "shards" "$tokenize" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/gone" --out "$dir/bpe/shards"
     command=$(sed -n 's/^\.\/train_gpt \(.*\)    trains on them$/\1/p' "$dir/expect.out")
     expect "the command that it names" eval '"$gpt"' "$command" --dry-run
@@ -277,13 +282,13 @@ evaluate="$gpt --eval $dir/a-flash-f32"
 printed() { is "$1" "$(grep -Ec "$2" "$dir/expect.out")" 1; }       # printed WORDS PATTERN: on one line
 expect "a task" $evaluate "$items" --task multiple-choice
 share='[01]\.[05]000 \+- 0\.[05]000'
-printed "its figures" "items.jsonl: multiple-choice, 2 items: acc $share, acc_norm $share, 1 contexts cut, 1 items "
+printed "its figures" "items.jsonl: multiple-choice, 2 items: acc $share, acc_norm $share, 1 context cut, 1 item left "
 expect "as JSON" $evaluate "$items" --task multiple-choice --log-jsonl --batch 1
 is "its lines" "$(cut -d, -f1,2 "$dir/expect.out" | tr '\n' ';')" \
     '{"event": "item", "line": 1;{"event": "item", "line": 3;{"event": "task", "task": "multiple-choice";'
 printed "three choices" '"label": 1, "log_probabilities": \[-[0-9.]*, -[0-9.]*, -[0-9.]*\]}$'
 expect "a word" $evaluate "$dir/words.jsonl" --task lambada
-printed "its figures" ': lambada, 1 items: acc [01]\.0000 \+- nan, perplexity [0-9.]* \+- nan, '
+printed "its figures" ': lambada, 1 item: acc [01]\.0000, perplexity [0-9.]*, 0 contexts cut, 0 items left out, '
 refuses 'words.jsonl: line 1: "activity_label" is missing' $evaluate "$dir/words.jsonl" --task hellaswag
 refuses "--task lambada: want --eval CHECKPOINT" "$gpt" "$dir/words.jsonl" --task lambada
 refuses "--task lambda: want hellaswag|lambada|multiple-choice" $evaluate "$items" --task lambda
@@ -395,9 +400,12 @@ close_test "errors are one line, exit code 1, and change nothing"
 is "exit code" $? 0
 expect "nothing is written" test ! -e "$dir/profiled"
 for op in "embedding" "embedding backward" "residual layernorm" "layernorm backward" "attention" "attention backward" \
+    "matmul 96x32" "matmul dx 32x128" "matmul dweight 32x128" "matmul dweight \+= 32x128" "head: matmul dx 256x32" \
     "head: softmax cross-entropy" "gradient norm" "adamw" "loss" "sum of the ops" "step, not profiled" "gap"; do
     expect "a row of $op" grep -qE "^$op +[0-9.-]+" "$dir/profile.out"
 done
+is "matmuls of one name" "$(cut -c1-36 "$dir/profile.out" | grep matmul | sort | uniq -d)" ""
+expect "at most 110 columns" awk '/^op /, 0 { if (length > 110) exit 1 }' "$dir/profile.out"
 # floor <= ms; the sum is that of the rows; rows by time; GEMMs of 6 (24 C^2 + C V) FLOP for 128 tokens
 expect "the figures agree" awk '
     /^op / { inside = 1; last = 1e9; next }

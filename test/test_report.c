@@ -823,12 +823,14 @@ static void the_time_left_follows_the_speed(void) {
     }
 }
 
-static void progress_run(void *quick) {
+/* later: seconds, a double. */
+static void progress_run(void *later) {
     Report report;
     open_without_files(&report, 2);
     report_step(&report, &(StepReport){ .step = 1, .loss = 1, .ms = 10, .val_loss = NAN });
     report_progress(&report, 0, 8);
-    if (!quick) report.progress_start_s -= 1.01, report.printed_at_s -= 1.01;       /* a second later */
+    report.progress_start_s -= *(double *)later;
+    report.progress_at_s -= *(double *)later;
     report_progress(&report, 2, 8);
     report_progress(&report, 4, 8);      /* too soon after the last */
     report_progress(&report, 8, 8);
@@ -836,16 +838,31 @@ static void progress_run(void *quick) {
     report_close(&report, "done");
 }
 
+static void progress_into_a_file(void *later) {
+    fflush(stdout);
+    const int out = dup(STDOUT_FILENO), file = open("/dev/null", O_WRONLY);
+    dup2(file, STDOUT_FILENO);
+    progress_run(later);
+    fflush(stdout);
+    dup2(out, STDOUT_FILENO);
+    close(out);
+    close(file);
+}
+
 static void progress_is_seen_while_it_lasts(void) {
-    const char *text = seen(20, progress_run, NULL);
+    double none = 0, second = 1.01, seconds = 6.01;
+    const char *text = printed_on(STDERR_FILENO, progress_into_a_file, &seconds);
+    EXPECT(!strcmp(text, "train_gpt: evaluating 25% done, 18s left\n"), "not on a terminal: got:\n%s", text);
+    EXPECT(!strchr(printed_on(STDERR_FILENO, progress_into_a_file, &second), '%'), "not on a terminal, too soon");
+    EXPECT(!strchr(printed(progress_run, &seconds), '%'), "not on stdout");
+    text = seen(20, progress_run, &second);
     if (!*text) { test_skip_reason = "there are no pseudo terminals"; return; }
     EXPECT(!strcmp(text, "\r\rstep 1/2  loss 1.00\r                   \revaluating 25% done\r                   "
                    "\rval loss\r\n"), "got:\n%s", text);
-    text = seen(80, progress_run, NULL);
+    text = seen(80, progress_run, &second);
     EXPECT(strstr(text, "\revaluating 25% done, 3s left\r"), "got:\n%s", text);
-    text = seen(20, progress_run, "quick");
+    text = seen(20, progress_run, &none);
     EXPECT(!strcmp(text, "\r\rstep 1/2  loss 1.00\r                   \rval loss\r\n"), "got:\n%s", text);
-    EXPECT(!strchr(printed(progress_run, NULL), '%'), "not on a terminal");
 }
 
 /* An abnormal state is shown from the row that knows of it to the next one that knows the state. */

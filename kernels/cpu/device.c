@@ -130,6 +130,7 @@ void device_download(void *host, const void *device, size_t bytes)      { memcpy
 void device_pin(void *host, size_t bytes)                              { (void)host; (void)bytes; }
 void device_unpin(void *host)                                           { (void)host; }
 void device_zero(void *device, size_t bytes)                            { memset(device, 0, bytes); }
+void device_copy(void *to, const void *from, size_t bytes)              { memcpy(to, from, bytes); }
 void device_upload_async(void *device, const void *host, size_t bytes)  { memcpy(device, host, bytes); }
 void device_download_async(void *host, const void *device, size_t bytes) { memcpy(host, device, bytes); }
 void *device_host_alloc(size_t bytes, const char *what)                 { return device_alloc(bytes, what); }

@@ -183,6 +183,10 @@ void device_download_async(void *host, const void *device, size_t bytes) {
 
 void device_zero(void *device, size_t bytes) { CUDA(cudaMemsetAsync(device, 0, bytes, cuda_stream)); }
 
+void device_copy(void *to, const void *from, size_t bytes) {
+    CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream));
+}
+
 void device_wait(void) {
     CUDA(cudaStreamSynchronize(cuda_stream));
     while (cuda_aborted) pause();

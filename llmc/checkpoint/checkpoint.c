@@ -22,7 +22,7 @@ static const char *const names[] = {        /* of all files that checkpoint_writ
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", CHECKSUMS,
 };
-enum { NAMES = sizeof names / sizeof *names, CHECKED = 5, FIRST_TOKENIZER_FILE = 5 };
+enum { NAMES = sizeof names / sizeof *names, CHECKED = 5, FIRST_TOKENIZER_FILE = 5, TOKENIZER_CONFIG = 6 };
 
 static int has_file(const char *dir, const char *name) {
     Path path = path_of(dir, name);
@@ -258,7 +258,32 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
     return TOKENIZER_IDS;
 }
 
-TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokenizer) {
+/* tokenizer_config.json as this program writes it. context: of the model, in tokens; 0 = it does not say. */
+static char *tokenizer_config(Tokenizer tokenizer, int context) {
+    char *text = tokenizer_file_text(tokenizer, names[TOKENIZER_CONFIG]);
+    if (!text || !context) return text;
+    char *longer = format_string("%.*s,\n  \"model_max_length\": %d\n}\n", (int)(strlen(text) - strlen("\n}\n")), text,
+                                 context);
+    free(text);
+    return longer;
+}
+
+/* tokenizer_config.json, unless it is another program's, is made for this model: transformers warns of longer texts. */
+static void set_context(TokenizerFiles *files, Tokenizer tokenizer, int T) {
+    static const char key[] = "\"model_max_length\": ";
+    unsigned char **bytes = &files->file[TOKENIZER_CONFIG - FIRST_TOKENIZER_FILE].bytes;
+    int64_t *size = &files->file[TOKENIZER_CONFIG - FIRST_TOKENIZER_FILE].size;
+    const char *before = *bytes ? strstr((char *)*bytes, key) : NULL;
+    char *own = *bytes ? tokenizer_config(tokenizer, before ? atoi(before + strlen(key)) : 0) : NULL;
+    if (own && !strcmp((char *)*bytes, own)) {
+        free(*bytes);
+        *bytes = (unsigned char *)tokenizer_config(tokenizer, T);
+        *size = (int64_t)strlen((char *)*bytes);
+    }
+    free(own);
+}
+
+TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokenizer, int T) {
     TokenizerFiles files = {0};
     int found = 0;
     for (int i = 0; dir && i < TOKENIZER_FILES; i++) {
@@ -276,6 +301,7 @@ TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokeni
         files.file[i].bytes = (unsigned char *)text;
         files.file[i].size = (int64_t)strlen(text);
     }
+    set_context(&files, tokenizer, T);
     return files;
 }
 

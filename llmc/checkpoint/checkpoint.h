@@ -37,7 +37,7 @@ typedef struct {
 typedef struct { char text[80]; } DataId;
 DataId data_id(const Tokens *tokens);       /* NULL = no stream */
 
-/* Contents of a tokenizer's files, copied from checkpoint to checkpoint and not interpreted. bytes NULL: no file. */
+/* Contents of a tokenizer's files, copied from checkpoint to checkpoint. bytes NULL: no file. */
 enum { TOKENIZER_FILES = 6 };
 typedef struct { struct { unsigned char *bytes; int64_t size; } file[TOKENIZER_FILES]; } TokenizerFiles;
 
@@ -79,8 +79,9 @@ GPTConfig checkpoint_config(const char *checkpoint);
 Tokenizer checkpoint_tokenizer(const char *checkpoint, int V);
 
 /* The tokenizer files of a directory, NULL = none. Those that lack are made if the tokenizer is a BPE, all if the
-   directory has none and the tokenizer is bytes. */
-TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokenizer);
+   directory has none and the tokenizer is bytes. A tokenizer_config.json that this program made gets T, the context of
+   the model, as its model_max_length. */
+TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokenizer, int T);
 
 /* Adopts the choices, if the checkpoint has any; prints when they are of another device, driver or library. */
 void       checkpoint_load_choices(const char *checkpoint);
