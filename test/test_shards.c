@@ -183,7 +183,7 @@ static void cached_tokens(void) {
 }
 
 static void cache_bad_line(void *path) {
-    tokens_open_text(path, &(TextFormat){ .bpe = bpe, .documents = DOCUMENT_JSONL, .field = "text" });
+    tokens_open_text(path, &(TextFormat){ .bpe = bpe, .documents = DOCUMENT_JSONL, .field = "body" });
 }
 
 static void write_bad_line(void *path) {
@@ -194,7 +194,7 @@ static void write_bad_line(void *path) {
 static void nothing_stays_of_a_bad_line(void) {
     enum { LINES = 80000, LENGTH = 64 };
     char *path = IN_SCRATCH("bad.jsonl"), *text = malloc(LINES * LENGTH + 8);
-    for (int i = 0; i < LINES; i++) sprintf(text + i * LENGTH, "{\"text\": \"%051d\"}\n", i);
+    for (int i = 0; i < LINES; i++) sprintf(text + i * LENGTH, "{\"body\": \"%051d\"}\n", i);
     memcpy(text + LINES * LENGTH, "{bad}\n", 6);
     put(path, text, LINES * LENGTH + 6);
     free(text);
