@@ -68,8 +68,8 @@ typedef struct {
 
 static Stream open_stream(Bpe *bpe, Texts *texts, Shard *shard) {
     double now = seconds_now();
-    return (Stream){ .bpe = bpe, .texts = texts, .shard = shard, .width = bpe_vocabulary(bpe)->V <= 1 << 16 ? 2 : 4, .start = now,
-                     .printed = now };
+    return (Stream){ .bpe = bpe, .texts = texts, .shard = shard,
+                     .width = bpe_vocabulary(bpe)->V <= 1 << 16 ? 2 : 4, .start = now, .printed = now };
 }
 
 static const char *name_of_texts(const Texts *t, char name[256]) {
