@@ -93,17 +93,21 @@ Tokens *tokens_open(const char *pattern) {
     t->name = format_string("%s", pattern);
     t->file_count = (int)found.gl_pathc;
     t->file = host_alloc((size_t)t->file_count * sizeof *t->file, "the list of token files");
-    for (int i = 0; i < t->file_count; i++) {
-        TokenFile *f = &t->file[i];
+    t->file_count = 0;
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        if (!is_file && !strstr(pattern, ".tokens-") && shards_is_cache(found.gl_pathv[i])) continue;
+        TokenFile *f = &t->file[t->file_count++];
         f->name  = format_string("%s", found.gl_pathv[i]);
         f->first = t->count;
         int width = open_file(f);
-        if (i == 0) t->width = width;
+        if (f == t->file) t->width = width;
         REQUIRE(width == t->width, "%s: this is %s, but %s is %s: want files of one kind", f->name,
                 kind_of_width(width), t->file[0].name, kind_of_width(t->width));
         t->count += f->count;
     }
     if (!is_file) globfree(&found);
+    REQUIRE(t->file_count, "%s: only tokens made of texts match it, and not the texts; want the texts, or '*.tokens-*' "
+            "in the pattern", pattern);
     t->is_text = t->width == 1;
     REQUIRE(t->count >= 2, "%s: one token, want 2 or more: an input and a target", pattern);
     return t;

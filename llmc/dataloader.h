@@ -18,7 +18,7 @@ typedef struct Tokens Tokens;
 
 /* A path or a glob pattern. A file that ends in .bin or starts with a shard's magic is a shard; any other is a text,
    unless its first bytes are those of another format (a pickle, ...). Fails when nothing matches, on a truncated or
-   empty file, and on files of two kinds. */
+   empty file, and on files of two kinds. A pattern without ".tokens-" leaves out what tokens_open_text has written. */
 Tokens *tokens_open(const char *pattern);
 void    tokens_close(Tokens *tokens);
 

@@ -58,17 +58,18 @@ static void write_ids(Shard *s, const int32_t *ids, size_t count, int width) {
 typedef struct {
     Bpe     *bpe;
     Texts   *texts;
+    Shard   *shard;                 /* the one that is written */
     int      width;                 /* bytes of a token in a shard */
     int32_t *ids;
-    size_t   room;
+    size_t   room, count;           /* count: of the batch */
     int64_t  tokens;
     double   start, printed;        /* seconds */
 } Stream;
 
-static Stream open_stream(Bpe *bpe, Texts *texts) {
+static Stream open_stream(Bpe *bpe, Texts *texts, Shard *shard) {
     double now = seconds_now();
-    return (Stream){ .bpe = bpe, .texts = texts, .width = bpe_vocabulary(bpe)->V <= 1 << 16 ? 2 : 4, .start = now,
-                     .printed = now };
+    return (Stream){ .bpe = bpe, .texts = texts, .shard = shard,
+                     .width = bpe_vocabulary(bpe)->V <= 1 << 16 ? 2 : 4, .start = now, .printed = now };
 }
 
 static const char *name_of_texts(const Texts *t, char name[256]) {
@@ -85,10 +86,11 @@ static void print_progress(Stream *s) {
     fflush(stdout);
 }
 
-/* The ids of the next batch and their number, 0 = the end. */
-static size_t next_ids(Stream *s) {
+static void read_batch(void *stream) {
+    Stream *s = stream;
     size_t most = 0;
-    if (!texts_next(s->texts)) return 0;
+    s->count = 0;
+    if (!texts_next(s->texts)) return;
     for (size_t i = 0; i < s->texts->span_count; i++) most += s->texts->span[i].size + 1;
     if (most > s->room) {
         free(s->ids);
@@ -96,10 +98,20 @@ static size_t next_ids(Stream *s) {
         s->room = most;
         REQUIRE(s->ids, "out of memory: %zu tokens", most);
     }
-    size_t count = bpe_encode_spans(s->bpe, s->texts->span, s->texts->span_count, s->ids);
-    s->tokens += (int64_t)count;
-    print_progress(s);
-    return count;
+    s->count = bpe_encode_spans(s->bpe, s->texts->span, s->texts->span_count, s->ids);
+}
+
+/* The ids of the next batch and their number, 0 = the end. A line of JSONL may be refused after gigabytes: what was
+   written is removed. */
+static size_t next_ids(Stream *s) {
+    char message[FAIL_LENGTH];
+    if (fails(read_batch, s, message)) {
+        if (s->shard->file) unlink(s->shard->partial);
+        fail("%s", message);
+    }
+    s->tokens += (int64_t)s->count;
+    if (s->count) print_progress(s);
+    return s->count;
 }
 
 static void close_stream(Stream *s, const char *to) {
@@ -134,8 +146,8 @@ static void require_none(const char *dir, const char *split) {
 
 void shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings) {
     static const char *const split[] = { "train", "val" };
-    Stream stream = open_stream(bpe, texts);
     Shard shard = {0};
+    Stream stream = open_stream(bpe, texts, &shard);
     int64_t tokens[2] = {0};
     int number = 0, is_val = 0;
     directory_make(settings->dir);
@@ -182,6 +194,11 @@ static uint64_t hash_of_texts(const Bpe *bpe, const Texts *t) {
     return hash;
 }
 
+int shards_is_cache(const char *path) {
+    const char *name = strstr(path, ".tokens-");
+    return name && strspn(name + 8, "0123456789abcdef") == 16 && !strncmp(name + 24, ".bin", 4);
+}
+
 char *shards_cached(Bpe *bpe, Texts *texts, int wait) {
     char *path = format_string("%s.tokens-%016llx.bin", texts->path[0], (unsigned long long)hash_of_texts(bpe, texts));
     Shard shard = {0};
@@ -193,7 +210,7 @@ char *shards_cached(Bpe *bpe, Texts *texts, int wait) {
     const Path dir = file_parent(path);
     REQUIRE(!access(dir.text, W_OK), "%s: %s: the tokens of %s go there; want a copy of it elsewhere, or shards made "
             "by tokenize", dir.text, strerror(errno), texts->path[0]);
-    Stream stream = open_stream(bpe, texts);
+    Stream stream = open_stream(bpe, texts, &shard);
     open_shard(&shard, format_string("%s", path));
     for (size_t count; (count = next_ids(&stream)); ) {
         stop_if_requested(&shard);

@@ -18,4 +18,7 @@ void shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings);
    which is for shards_write. */
 char *shards_cached(Bpe *bpe, Texts *texts, int wait);
 
+/* Whether a file has the name of one written by shards_cached, also of one that a kill has cut short. */
+int shards_is_cache(const char *path);
+
 #endif

@@ -182,13 +182,56 @@ static void cached_tokens(void) {
     tokens_close(c.train);
 }
 
+static void cache_bad_line(void *path) {
+    tokens_open_text(path, &(TextFormat){ .bpe = bpe, .documents = DOCUMENT_JSONL, .field = "body" });
+}
+
+static void write_bad_line(void *path) {
+    write_shards(&(const char *){ path }, 1, DOCUMENT_JSONL, IN_SCRATCH("bad-out"), 0, 10000000);
+}
+
+/* Of several batches, so that some tokens are written before the line is read. */
+static void nothing_stays_of_a_bad_line(void) {
+    enum { LINES = 80000, LENGTH = 64 };
+    char *path = IN_SCRATCH("bad.jsonl"), *text = malloc(LINES * LENGTH + 8);
+    for (int i = 0; i < LINES; i++) sprintf(text + i * LENGTH, "{\"body\": \"%051d\"}\n", i);
+    memcpy(text + LINES * LENGTH, "{bad}\n", 6);
+    put(path, text, LINES * LENGTH + 6);
+    free(text);
+    expect_fails("bad.jsonl: line 80001: byte 1", cache_bad_line, path);
+    expect_fails("bad.jsonl: line 80001: byte 1", write_bad_line, path);
+    EXPECT(files_like(IN_SCRATCH("bad.jsonl.*")) == 0 && files_like(IN_SCRATCH("bad-out/*")) == 0, "files stay");
+}
+
+/* A pattern such as many-* matches the cache that the run before has written, and what a kill has left of one. */
+static void a_pattern_leaves_the_cache_out(void) {
+    const TextFormat as_file = { .bpe = bpe, .documents = DOCUMENT_FILE, .field = "text" };
+    char *pattern = IN_SCRATCH("many-*");
+    put_text(IN_SCRATCH("many-a.txt"), a_text);
+    put_text(IN_SCRATCH("many-b.txt"), a_text);
+    put_text(IN_SCRATCH("many-b.txt.tokens-0123456789abcdef.bin.partial-7-8"), "half");
+    int64_t count[2];
+    for (int time = 0; time < 2; time++) {
+        Tokens *t = tokens_open_text(pattern, &as_file);
+        count[time] = tokens_count(t);
+        tokens_close(t);
+    }
+    EXPECT(count[0] == count[1] && files_like(IN_SCRATCH("many-*.bin")) == 1, "%lld, then %lld tokens",
+           (long long)count[0], (long long)count[1]);
+    Tokens *t = tokens_open(IN_SCRATCH("many-*.tokens-*.bin"));
+    EXPECT(tokens_count(t) == count[0], "a pattern for the cache");
+    tokens_close(t);
+}
+
 int main(void) {
     scratch_open();
     bpe = bpe_open("test/reference/bpe");
     RUN(nothing_stays_of_a_full_disk);      /* first: OpenMP's threads do not survive the fork */
+    RUN(nothing_stays_of_a_bad_line);
     RUN(kinds_of_documents);
     RUN(refused_texts);
     RUN(cached_tokens);
+    RUN(a_pattern_leaves_the_cache_out);
     RUN(validation_is_the_last_part);
     bpe_free(bpe);
     return test_close();
