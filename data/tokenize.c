@@ -90,7 +90,7 @@ int main(int argc, char **argv) {
     REQUIRE(train_tokenizer || !options_find(table, "vocab-size")->given, "--vocab-size: want --train-tokenizer");
     DocumentKind kind = document_kind(documents);
     document_check_field(kind, field);
-    stop_open(time_limit);
+    if (!train_tokenizer) stop_open(time_limit);        /* training takes seconds and has nothing to save */
     Texts texts = texts_open(paths, files, kind, field);
     if (train_tokenizer) {
         train(&texts);
