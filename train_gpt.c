@@ -55,7 +55,11 @@ typedef struct {
 /* DIR of --tokenizer has its files, or is a run directory: then those of its newest model. */
 static Tokenizer open_tokenizer(const char *dir) {
     char *newest = bpe_has_files(dir) ? NULL : run_dir_newest(dir);
-    return tokenizer_open(newest ? run_dir_resolve(dir) : dir);
+    char *resolved = newest ? run_dir_resolve(dir) : NULL;
+    Tokenizer tokenizer = tokenizer_open(resolved ? resolved : dir);
+    free(resolved);
+    free(newest);
+    return tokenizer;
 }
 
 /* That of the checkpoint; if it has none, that of --tokenizer; NULL if there is neither. A resume does not need the

@@ -368,7 +368,7 @@ static void visit(const char *signature) {
         if (kind == END && p->in.leaving) _exit(EXIT_TRY_AGAIN);
         if (kind == END) end_run(NULL);
         if (kind == WELCOME && p->in.bytes == sizeof p->who + COMM_ID_BYTES) break;
-        exit_if_stopped();          /* after a WELCOME the ranks stop together: rank 0 counts on this one */
+        if (got <= 0) exit_if_stopped();        /* no WELCOME waits behind this message: then the ranks stop together */
         is_known |= kind == BEAT;
         int is_silent = is_known && seconds_now() > p->heard_s + fmax(self.silence_s, 3);
         if (got >= 0 && !is_silent && kind != HELLO) continue;
