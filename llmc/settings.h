@@ -19,26 +19,24 @@
     X(TEXT,    val_data,      NULL,      ARGUMENT("FILE"),   KEPT, \
       "text or shards to validate on; without it, the last part of a text") \
     X(TEXT,    tokenizer,     NULL,      ARGUMENT("DIR"),    KEPT, \
-      "GPT-2's or another byte-level BPE for texts: tokenizer.json, vocab.json and merges.txt, or " \
-      "encoder.json and vocab.bpe, or a run that has them") \
+      "byte-level BPE for texts: GPT-2's or HuggingFace's files, or a run with them") \
     X(CHOICE,  documents,     "file",    CHOICES(DOCUMENT_NAMES), KEPT, \
-      "with --tokenizer: a document is a file, a line, what <|endoftext|> separates, or a line of JSONL") \
+      "a document of --tokenizer; mark: <|endoftext|> separates") \
     X(TEXT,    field,         "text",    ARGUMENT("NAME"),   KEPT, "of JSONL, its text") \
     X(REAL,    val_fraction,  "0.1",     RANGE(0, 0.9),      KEPT, "the part of a text kept for validation") \
     X(TEXT,    out,           NULL,      ARGUMENT("DIR"),    COMMAND, \
       "of log and checkpoints; none = no files (default runs/NAME of the data)") \
     X(FLAG,    resume,        NULL,      NO_ARGUMENT,        COMMAND, \
-      "continue the run of a directory, --resume runs/book, with its options; those given now win") \
+      "continue a run, --resume runs/book; options that are given win") \
     X(TEXT,    init,          NULL,      ARGUMENT("CHECKPOINT"), KEPT, \
       "start from the weights of a checkpoint instead of random ones") \
     X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
       "only print the loss on --val-data, or else on all of --data") \
     X(CHOICE,  task,          NULL,      CHOICES(TASK_NAMES), COMMAND, \
-      "with --eval: accuracy on items, lines of JSON; of multiple-choice {\"context\": \"The sky is\", " \
-      "\"choices\": [\"blue.\", \"square.\"], \"label\": 0}") \
+      "--eval: accuracy on items; {\"context\": \"1 + 1\", \"choices\": [..], \"label\": 0}") \
     X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), COMMAND, "only print text that starts with --prompt") \
     X(INTEGER, profile,       "0",       RANGE(0, 1000),     COMMAND, \
-      "only print the time of every op, of N steps; nothing is written; 20 is usual") \
+      "only print the time of every op, over N steps; 20 is usual") \
     X(TEXT,    config,        NULL,      ARGUMENT("FILE"),   COMMAND, \
       "read options from a file, such as DIR/settings.txt") \
     X(FLAG,    dry_run,       NULL,      NO_ARGUMENT,        COMMAND, "print settings and memory plan, and exit") \
@@ -54,19 +52,19 @@
     X(INTEGER, context,       "0",       RANGE(0, 1 << 24),  KEPT, \
       "tokens of a sequence, at most; 0 = 256, or 1024 from d12 up") \
     X(INTEGER, vocab,         "0",       RANGE(0, 1 << 24),  KEPT, \
-      "vocabulary; 0 = 256 for a text, that of --tokenizer, 50257 (GPT-2) for shards") \
+      "vocabulary; 0 = 256 (bytes), the tokenizer's, 50257 for shards") \
     X(CHOICE,  dtype,         "f32",     CHOICES("f32|bf16"), KEPT, "precision of the computation") \
     X(CHOICE,  attention,     "auto",    CHOICES("auto|flash|naive"), KEPT, \
       "flash needs O(T) memory, naive O(T^2); auto = the fastest") \
     X(CHOICE,  recompute,     "none",    CHOICES(RECOMPUTE_NAMES), KEPT, \
-      "in the backward pass instead of kept: memory for time, with the same results; --dry-run lists both") \
+      "instead of keeping it: less memory, slower (see --dry-run)") \
     X(FLAG,    deterministic, "no",      NO_ARGUMENT,        KEPT, \
       "the same bits in every run, also of flash attention on a GPU") \
     \
     GROUP("Training") \
     X(INTEGER, steps,         "2000",    RANGE(0, 1e12),     KEPT, "updates") \
     X(INTEGER, batch,         "16",      RANGE_OR_AUTO(1, 1 << 20), KEPT, \
-      "sequences of a micro-batch; auto = the largest that fits the free memory, on a CPU up to 16") \
+      "sequences of a micro-batch; auto = the largest that fits") \
     X(INTEGER, total_batch,   "0",       RANGE(0, 1e12),     KEPT, \
       "tokens of an update, from several micro-batches; 0 = from one") \
     X(REAL,    lr,            "0.001",   RANGE(0, 1e6),      KEPT, \
@@ -83,15 +81,15 @@
     X(REAL,    eps,           "1e-8",    RANGE(1e-12, 1),    KEPT, "of AdamW") \
     X(REAL,    clip,          "1",       RANGE(0, 1e9),      KEPT, "maximum gradient norm; 0 = no clipping") \
     X(CHOICE,  on_nan,        "stop",    CHOICES("stop|skip"), KEPT, \
-      "an update with NaN or infinity is not applied: stop, or skip it") \
+      "what follows an update with NaN or infinity, never applied") \
     X(REAL,    skip_spikes,   "0",       RANGE(0, 1e6),      KEPT, \
-      "skip updates whose loss or norm is this many standard deviations above the last 128; 6 is usual, 0 = none") \
+      "skip updates so many standard deviations off; try 6; 0 = none") \
     X(INTEGER, seed,          "1",       RANGE(0, 9e15),     KEPT, \
       "of weights, data order and samples; --sample draws one") \
     X(INTEGER, threads,       "0",       RANGE(0, 4096),     FREE, \
       "of the CPU, without effect on the results; 0 = one per core") \
     X(TEXT,    time_limit,    NULL,      ARGUMENT("TIME"),   FREE, \
-      "such as 3h50m or 90s: save and exit with code 75 by then; SIGTERM does so at once, SIGUSR1 only saves") \
+      "3h50m or 90s: save and exit with 75, as SIGTERM does; SIGUSR1 only saves") \
     \
     GROUP("Validation, log, checkpoints, samples") \
     X(INTEGER, val_every,     "250",     RANGE(0, 1e12),     KEPT, "steps between validations; 0 = only at the end") \
@@ -108,7 +106,7 @@
       "but keep those whose step is a multiple of N; 0 = none") \
     X(INTEGER, sample_every,  "0",       RANGE(0, 1e12),     KEPT, "steps between samples; 0 = none") \
     X(TEXT,    prompt,        "",        ARGUMENT("TEXT"),   KEPT, \
-      "start of a sample with \\n, \\t, \\\\; - = stdin; ids, '15496 995', for shards without a tokenizer") \
+      "start of a sample, with \\n, \\t; - = stdin; ids where no tokenizer is known") \
     X(TEXT,    prompt_file,   NULL,      ARGUMENT("FILE"),   COMMAND, "start of --sample, as it is in a file") \
     X(INTEGER, num_samples,   "1",       RANGE(1, 65536),    COMMAND, "of --sample, side by side") \
     X(FLAG,    interactive,   "no",      NO_ARGUMENT,        COMMAND, \
@@ -124,15 +122,14 @@
     GROUP("Several GPUs (torchrun and srun start the processes themselves, without --gpus)") \
     X(TEXT,    gpus,          "1",       ARGUMENT("N|all"),  FREE, "GPUs of this machine to train on, a process each") \
     X(INTEGER, zero,          "1",       RANGE(0, 1),        FREE, \
-      "1 = every rank keeps its part of the optimizer's memory only (ZeRO-1)") \
+      "1 = each rank keeps its part of the optimizer's memory (ZeRO-1)") \
     X(INTEGER, comm_timeout,  "60",      RANGE(1, 1e6),      FREE, \
-      "seconds until a rank that does not answer, or a collective that does not end, ends the run") \
+      "seconds until a silent rank or stuck collective ends the run") \
     X(INTEGER, rendezvous_timeout, "60", RANGE(1, 1e6),      FREE, "seconds that rank 0 waits for the other ranks") \
     X(INTEGER, rendezvous_port, "0",     RANGE(0, 65535),    COMMAND, \
-      "of rank 0; 0 = MASTER_PORT + 1, under Slurm one made of the job's id") \
+      "of rank 0; 0 = MASTER_PORT + 1, or made of Slurm's job id") \
     X(TEXT,    rendezvous_secret, NULL,  ARGUMENT("TEXT"),   COMMAND, \
-      "or TRAIN_GPT_SECRET: keeps other programs out of the run; it is sent as it is. Without one, the id of the " \
-      "job only guards against mistakes")
+      "or TRAIN_GPT_SECRET: keeps others out; sent as it is. Without it, the job's id only guards against mistakes")
 
 typedef int         SETTING_FLAG;
 typedef int64_t     SETTING_INTEGER;

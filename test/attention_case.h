@@ -300,9 +300,7 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
     attend(s, x, t.want, 0, in);
     if (data == POWERS && in_bf16) attend(s, x, t.from_bf16_p, 1, in);
     find_sizes(s, &t, in);
-    /* The roundings of a large score itself count, too. Attention over a cache adds up a score in another order than
-       the backward pass, which has roundings of its own. */
-    if (data != RANDOM) t.condition *= s->Tq <= 8 && s->Tq < s->Tk ? 3 : 2;
+    if (data != RANDOM) t.condition *= 2;       /* the roundings of a large score itself count, too */
     for (int i = 0; i < OUTPUTS; i++) t.roundings[i] = s->Tk + s->HS;
     /* A sequential sum of Tk equal terms, as in out, rounds to one side: its error is up to Tk/2 ulp, not sqrt(Tk). */
     if (data == POWERS && !in_bf16) t.roundings[OUT] = fmax(t.roundings[OUT], s->Tk / 8.0 * s->Tk / 8.0);
