@@ -7,6 +7,7 @@
    and gradients of 0. A NaN or an infinity in k or v may also reach rows that do not see it, multiplied by P = 0. */
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
+#include "dropout.h"
 #include "tensor.h"
 
 typedef struct {
@@ -18,6 +19,7 @@ typedef struct {
     int   deterministic;    /* the same bits every run, even where that costs time */
     DType dtype, out_dtype; /* F32 out with bf16 in: a partial result for attention_merge */
     Into  dqkv_into;        /* dq, dk and dv are = or += */
+    Dropout dropout;        /* of P, after the softmax: row i, column j, head h; the lse is that of all scores */
 } AttentionSpec;
 
 /* kept: memory of kept_bytes that forward writes and backward reads, all of P where an implementation does not

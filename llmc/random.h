@@ -10,7 +10,8 @@
 #define LLMC_RANDOM_H
 #include "../kernels/philox.h"
 
-typedef enum { RANDOM_INIT = 1, RANDOM_SHUFFLE, RANDOM_PHASE, RANDOM_SAMPLE, RANDOM_TEXT, RANDOM_TEST } RandomPurpose;
+typedef enum { RANDOM_INIT = 1, RANDOM_SHUFFLE, RANDOM_PHASE, RANDOM_SAMPLE, RANDOM_TEXT, RANDOM_TEST,
+               RANDOM_DROPOUT } RandomPurpose;
 
 Random128 philox(uint64_t seed, RandomPurpose purpose, uint32_t block, uint32_t step, uint64_t position);
 double    random_uniform(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position);   /* [0,1), 53 bits */
