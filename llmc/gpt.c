@@ -585,8 +585,8 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
         attention_backward(m, l, a->dqkv, a->dbranch, s->atty, s->lse, s->att, s->qkv);
         recompute_ln1(m, l);
         matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, ABSENT, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
-        layernorm_backward(a->dres, dw->ln1w, dw->ln1b, by_layernorm(m, before), a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd,
-                           w->ln1w, ACCUMULATE, into);
+        layernorm_backward(a->dres, dw->ln1w, dw->ln1b, by_layernorm(m, before), a->dbranch, s->res1, s->ln1_mean,
+                           s->ln1_rstd, w->ln1w, ACCUMULATE, into);
         if (ready) ready(context, l);
     }
     /* a tied head has written dwte */

@@ -3,8 +3,8 @@
 #include "../kernels/profile.h"
 
 void train_step_create(TrainStep *s) {
-    const size_t count = (size_t)s->B * (size_t)s->model->config.T;
-    for (int i = 0; i < 2; i++) s->batch[i] = device_host_alloc(2 * count * sizeof **s->batch, "a batch");
+    const size_t bytes = (size_t)s->B * (size_t)s->model->config.T * 2 * sizeof **s->batch;
+    for (int i = 0; i < 2; i++) s->batch[i] = device_host_alloc(bytes + sizeof(uint64_t), "a batch");
 }
 
 void train_step_free(TrainStep *s) {
@@ -20,10 +20,13 @@ void train_step_free(TrainStep *s) {
 static void load_batch(TrainStep *s, uint64_t first) {
     const int slot = s->micro_steps++ % 2, T = s->model->config.T;
     int32_t *inputs = s->batch[slot], *targets = inputs + s->B * T;
+    uint64_t *sequence = (uint64_t *)(targets + s->B * T);
     device_wait_mark(&s->copied[slot]);
     for (int b = 0; b < s->B; b++)
         tokens_train_window(s->tokens, s->seed, first + (uint64_t)b, T, inputs + b * T, targets + b * T);
+    *sequence = first;
     gpt_load(s->model, inputs, targets);
+    gpt_load_sequence(s->model, sequence);
     device_mark(&s->copied[slot]);
 }
 
