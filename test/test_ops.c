@@ -2,6 +2,7 @@
    arena.h holds the operands and derives the bounds. */
 #include "../kernels/cache.h"
 #include "../kernels/choices.h"
+#include "../kernels/dropout.h"
 #include "../kernels/embedding.h"
 #include "../kernels/fill.h"
 #include "../kernels/gelu.h"
@@ -360,6 +361,43 @@ static void gelu(void) {
         compare("y", y, want_y, (Bound){ .roundings = 5, .floor = 1 });
         compare("dx", dx, want_dx, (Bound){ .roundings = 18, .floor = 1 });
         EXPECT(!memcmp(result(dx), result(in_place), sizeof(double) * (size_t)n), "dx over dy differs");
+    }
+}
+
+/* ---- dropout */
+
+/* In place too; sequences whose number passes 2^32; rows that do not begin at 16 bytes: shift elements behind. */
+static void drop(void) {
+    static const struct { int B, T, C, shift; } shapes[] = {
+        {1, 1, 1, 0}, {3, 7, 5, 0}, {2, 17, 9, 0}, {1, 16, 8, 0}, {2, 65, 40, 0}, {1, 33, 1600, 0}, {3, 100, 48, 0},
+        {2, 24, 64, 1}, {2, 256, 384, 0}, {1, 1003, 20, 0}, {70000, 1, 4, 0}, {4, 15, 12, 0}, {1, 3000, 256, 0},
+    };
+    static const float rates[] = { 0.2f, 0.1f, 0.5f, 0, 0.95f };
+    for (int i = 0; i < COUNT(shapes); i++) {
+        const int B = shapes[i].B, T = shapes[i].T, C = shapes[i].C, shift = shapes[i].shift, n = B * T * C;
+        arena_begin("dropout", "B=%d T=%d C=%d, rate %g", B, T, C, rates[i % COUNT(rates)]);
+        Tensor number = integers(-1, -1, 2), x = input(1, n + shift), y = output(n + shift), z = base(1, n + shift);
+        Tensor *const all[] = { &x, &y, &z };
+        memcpy(arena_host(z), arena_host(x), tensor_bytes(x));
+        if (shift) mark(y, KEPT);
+        ((int32_t *)arena_host(number))[1] = i % 2;             /* 2^32 - 1 or 2^33 - 1 */
+        for (int k = 0; k < 3; k++)
+            *all[k] = tensor_of((char *)all[k]->data + (size_t)shift * dtype_bytes(x.dtype), x.dtype, 3, B, T, C);
+        mark(y, WRITTEN);
+        const Dropout d = { .rate = rates[i % COUNT(rates)], .site = (uint32_t)i << 8, .seed = 0x123456789abcull,
+                            .sequence = i % 3 == 1 ? NULL : number.data };
+        EACH_RUN {
+            dropout(y, x, &d);
+            dropout(z, z, &d);
+        }
+        double *want = doubles(n);
+        oracle_dropout(want, given(x), &d, d.sequence ? (uint64_t)(i % 2) << 32 | 0xffffffff : 0, B, T, C);
+        compare("out", y, want, (Bound){ .roundings = 2 });
+        EXPECT(!memcmp(result(y), result(z), sizeof(double) * (size_t)n), "%s: in place it differs", arena_case);
+        const double *got = result(y);
+        int64_t wrong = 0;
+        for (int k = 0; k < n; k++) wrong += (got[k] == 0) != (want[k] == 0);
+        EXPECT(!wrong, "%s: %lld elements of the mask differ", arena_case, (long long)wrong);
     }
 }
 
@@ -858,6 +896,7 @@ static void call_matmul_backward(Tensor *t) {
 }
 static void call_gelu(Tensor *t)            { gelu_forward(t[0], t[1]); }
 static void call_gelu_backward(Tensor *t)   { gelu_backward(t[0], t[1], t[2], t[3], OVERWRITE); }
+static void call_dropout(Tensor *t)         { dropout(t[0], t[1], &(Dropout){ .rate = 0.5f }); }
 static void call_head(Tensor *t)   { head_loss(t[0], t[1], t[2], t[3], t[4], t[5], 7, 1, OVERWRITE, t[6]); }
 static void call_head_evaluation(Tensor *t) {
     head_loss(t[0], ABSENT, ABSENT, t[1], t[2], t[3], 7, 1, OVERWRITE, t[4]);
@@ -894,6 +933,7 @@ static void refusals(void) {
                                                          .t = { y, dweight, dbias, dw, out, x, u, weight } },
         { "gelu",               call_gelu,               2, 0,          .t = { y, x } },
         { "gelu backward",      call_gelu_backward,      4, 1 << 3,     .t = { y, x, u, dw } },
+        { "dropout",            call_dropout,            2, 0,          .t = { y, x } },
         { "head",               call_head,               7, 0,          .t = { row, y, dwte, x, wte, ids, work } },
         { "softmax",            call_softmax,            4, 1 << 1,     .t = { two_losses, work, work, two_ids } },
         { "adamw",              call_adamw,              4, 0,          .t = { flat[0], flat[1], flat[2], flat[3],
@@ -930,6 +970,7 @@ int main(void) {
     RUN_EACH_DTYPE(gelu);
     RUN_EACH_DTYPE(gelu_sums);
     RUN_EACH_DTYPE(gelu_extremes);
+    RUN_EACH_DTYPE(drop);
     RUN_EACH_DTYPE(head);
     RUN_EACH_DTYPE(head_padding);
     RUN_EACH_DTYPE(softmax);
