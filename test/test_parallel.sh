@@ -49,6 +49,10 @@ for n in $ranks; do
         --out "$dir/again-$n"
     same_files "$dir/$n-zero-1/step-00000050" "$dir/again-$n/step-00000050" $checkpoint_files
     same_steps "$dir/$n-zero-1" "$dir/again-$n"
+    dropped="$model --steps 20 --warmup 5 --val-every 10 --val-tokens 3000 --dropout 0.2 --total-batch $((12 * 31 * 2))"
+    expect "one rank with dropout" "$gpt" $dropped --batch 12 --out "$dir/one-dropped-$n"
+    expect "$n ranks with dropout" "$gpt" $dropped --gpus $n --batch $((12 / n)) --out "$dir/dropped-$n"
+    close_to "$n ranks as one, with dropout" "$dir/one-dropped-$n" "$dir/dropped-$n"
     close_test "$n ranks train as one, with ZeRO-1 too, and bit for bit from run to run"
 done
 
