@@ -100,7 +100,7 @@ done
 is "val loss" "$(cells "$dir/rate-0.5" val_loss)" "$(cells "$dir/rate-0" val_loss)"
 expect "another loss" [ "$(cells "$dir/rate-0.5" loss)" != "$(cells "$dir/rate-0" loss)" ]
 expect "the banner" "$gpt" $small --dropout 0.5 --dry-run
-expect "the rate in it" grep -q '^model .* attention, dropout 0.5$' "$dir/expect.out"
+is "the rate in it" "$(grep -c '^model .* attention, dropout 0.5$' "$dir/expect.out")" 1
 close_test "dropout is of training steps only"
 
 late="$text --layers 2 --heads 2 --channels 32 --batch 4 --context 16 --warmup 30"
