@@ -415,42 +415,40 @@ static double attention_flop(const GPT *m) {
     return 2.0 * m->spec.B * (double)m->spec.Tq * m->spec.Tk * m->config.C;
 }
 
-/* The matrices that have masks, of block l where they are in one. */
-enum { EMBEDDED = 0, ATTENDED = 1, PROJECTED = 2, MLP_PROJECTED = 3, SITES = 3 };
+/* What has a mask: the embedding, number 0; in each block the attention's P and the outputs of both projections,
+   numbers 1, 2, 3 in block 0, 4, 5, 6 in block 1, ... */
+enum { EMBEDDING, P_MASK, PROJECTION, MLP_PROJECTION, MASKS_OF_BLOCK = 3 };
 
-static Dropout dropout_of(const GPT *m, float rate, int l, int site) {
-    return (Dropout){ .rate = rate, .site = RANDOM_DROPOUT | (uint32_t)(SITES * l + site) << 8,
+static Dropout mask_of(const GPT *m, float rate, int l, int which) {
+    return (Dropout){ .rate = rate, .site = RANDOM_DROPOUT | (uint32_t)(MASKS_OF_BLOCK * l + which) << 8,
                       .seed = m->config.dropout_seed, .sequence = m->acts.sequence.data };
 }
 
-/* What attention or MLP add to the residual stream, in place. */
-static void drop_branch(const GPT *m, int l, int site) {
-    const Dropout d = dropout_of(m, m->dropout.residual, l, site);
-    if (d.rate > 0) dropout(m->acts.branch, m->acts.branch, &d);
-}
-
-/* Its gradient from that of the residual stream: in out, or without dropout dres itself. */
-static Tensor branch_gradient(const GPT *m, Tensor out, int l, int site) {
-    const Dropout d = dropout_of(m, m->dropout.residual, l, site);
-    if (!(d.rate > 0)) return m->acts.dres;
-    dropout(out, m->acts.dres, &d);
-    return out;
-}
-
-/* The gradient of a branch's last bias is the column sums of the branch's gradient. Without dropout layernorm_backward
-   has them at hand, for what it writes is this gradient; else they are those of matmul_backward. */
-static Tensor by_layernorm(const GPT *m, Tensor dbias) { return m->dropout.residual > 0 ? ABSENT : dbias; }
-static Tensor by_matmul(const GPT *m, Tensor dbias)    { return m->dropout.residual > 0 ? dbias : ABSENT; }
-
-/* Forward and backward. */
+/* Both passes. */
 static void drop_embedding(const GPT *m, Tensor x) {
-    const Dropout d = dropout_of(m, m->dropout.embedding, 0, EMBEDDED);
+    const Dropout d = mask_of(m, m->dropout.embedding, 0, EMBEDDING);
     if (d.rate > 0) dropout(x, x, &d);
 }
 
+static void drop_branch(const GPT *m, int l, int which) {
+    const Dropout d = mask_of(m, m->dropout.residual, l, which);
+    if (d.rate > 0) dropout(m->acts.branch, m->acts.branch, &d);
+}
+
+/* The gradient of a branch, in out; without dropout it is dres itself. */
+static Tensor branch_gradient(const GPT *m, Tensor out, int l, int which) {
+    const Dropout d = mask_of(m, m->dropout.residual, l, which);
+    if (d.rate > 0) dropout(out, m->acts.dres, &d);
+    return d.rate > 0 ? out : m->acts.dres;
+}
+
+/* Who adds up the gradient of a branch's bias: without dropout its terms are dres, which layernorm_backward writes. */
+static Tensor by_layernorm(const GPT *m, Tensor dbias) { return m->dropout.residual > 0 ? ABSENT : dbias; }
+static Tensor by_matmul   (const GPT *m, Tensor dbias) { return m->dropout.residual > 0 ? dbias : ABSENT; }
+
 static AttentionSpec attention_spec(const GPT *m, int l) {
     AttentionSpec spec = m->spec;
-    spec.dropout = dropout_of(m, m->dropout.attention, l, ATTENDED);
+    spec.dropout = mask_of(m, m->dropout.attention, l, P_MASK);
     return spec;
 }
 
@@ -486,7 +484,7 @@ static void block_forward(GPT *m, int l, Tensor x, Tensor branch) {
     matmul_forward(s->qkv, ABSENT, s->ln1, w->qkvw, w->qkvb);
     attention_forward(m, l, s);
     matmul_forward(a->branch, ABSENT, s->atty, w->projw, w->projb);
-    drop_branch(m, l, PROJECTED);
+    drop_branch(m, l, PROJECTION);
     residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
     matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
 }
@@ -504,7 +502,7 @@ void gpt_forward(GPT *m) {
         before_group(m, l);
         block_forward(m, l, x, branch);
         matmul_forward(a->branch, ABSENT, s->gelu, w->fcprojw, w->fcprojb);
-        drop_branch(m, l, MLP_PROJECTED);
+        drop_branch(m, l, MLP_PROJECTION);
         x = s->res2;
         branch = a->branch;
     }
@@ -574,13 +572,13 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
         BlockActs *s = &a->block[l];
         Tensor before = l > 0 ? g->block[l - 1].fcprojb : ABSENT;
         recompute_mlp(m, l);
-        Tensor dmlp = branch_gradient(m, a->dbranch, l, MLP_PROJECTED);
+        Tensor dmlp = branch_gradient(m, a->dbranch, l, MLP_PROJECTION);
         matmul_backward(s->dfch, dw->fcprojw, by_matmul(m, dw->fcprojb), dw->fcb, dmlp, s->gelu, s->fch, w->fcprojw,
                         into);
         matmul_backward(a->dbranch, dw->fcw, ABSENT, ABSENT, s->dfch, s->ln2, ABSENT, w->fcw, into);
         layernorm_backward(a->dres, dw->ln2w, dw->ln2b, by_layernorm(m, dw->projb), a->dbranch, s->res2, s->ln2_mean,
                            s->ln2_rstd, w->ln2w, ACCUMULATE, into);
-        Tensor dproj = branch_gradient(m, a->dproj, l, PROJECTED);
+        Tensor dproj = branch_gradient(m, a->dproj, l, PROJECTION);
         matmul_backward(a->dbranch, dw->projw, by_matmul(m, dw->projb), ABSENT, dproj, s->atty, ABSENT, w->projw, into);
         attention_backward(m, l, a->dqkv, a->dbranch, s->atty, s->lse, s->att, s->qkv);
         recompute_ln1(m, l);

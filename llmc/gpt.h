@@ -33,7 +33,7 @@ typedef struct {
     DType save_dtype;   /* of the parameters in a checkpoint's model.safetensors: F32, or BF16 */
     Recompute recompute;
     int zero;           /* ZeRO stage: with 1, every rank has a slice of the moments and of the master parameters */
-    DropoutRates dropout;   /* in training */
+    DropoutRates dropout;   /* in training steps */
     uint64_t dropout_seed;
 } GPTConfig;
 
@@ -98,10 +98,10 @@ typedef struct {
     X(res,        SHAPE(B, T, C),      ACT,   FINAL | HEAD | D_FINAL)   /* residual stream out of the last block */ \
     X(dres,       SHAPE(B, T, C),      ACT,   ALL & ~FORWARD) \
     X(branch,     SHAPE(B, T, C),      ACT,   ALL & ~(HEAD | D_FINAL))  /* output of attention or MLP */ \
-    X(dbranch,    SHAPE(B, T, C),      ACT,   SAME)         /* gradient of ln2, atty and ln1 in turn */ \
+    X(dbranch,    SHAPE(B, T, C),      ACT,   SAME)         /* gradient of the MLP's output, ln2, atty, ln1 */ \
     X(attwork,    SHAPE(work),         F32,   ATTENTION | RECOMPUTATION | D_ATTENTION)  /* scratch of the attention */ \
     X(dqkv,       SHAPE(B, T, 3*C),    ACT,   D_ATTENTION | D_QKV) \
-    X(dproj,      SHAPE(B, T, C),      ACT,   SAME)         /* gradient of the attention's projection */
+    X(dproj,      SHAPE(B, T, C),      ACT,   SAME)         /* of the output of the projection */
 
 #define FIELD(field, ...) Tensor field;
 typedef struct { BLOCK_PARAMS(FIELD) } BlockParams;
