@@ -30,8 +30,8 @@ for dtype in ${DTYPES:-$dtypes}; do for attention in $attentions; do
         rm -rf "$out"
         mkdir -p "$out"
         ./train_gpt --data "$file" --val-fraction 0.1 --val-tokens 0 --attention $attention --dtype $dtype \
-            --seed $seed --out "$out" $model --lr 1e-3 --min-lr 1e-4 --warmup 100 --beta2 0.99 --weight-decay 0.1 --clip 1 \
-            --save-every 0 > "$out/output.txt"
+            --seed $seed --out "$out" $model --lr 1e-3 --min-lr 1e-4 --warmup 100 --beta2 0.99 --weight-decay 0.1 \
+            --clip 1 --save-every 0 > "$out/output.txt"
         best=$(awk -F, 'NR == 1 { while ($column != "val_loss") column++; next }
             $column != "" && (!step || $column < best) { best = $column; step = $1 }
             END { print best, "at step", step }' "$out/log.csv")
