@@ -246,9 +246,8 @@ static void open_outputs(Run *run) {
     if (!comm_rank) warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->sequences);
     saver_open(&run->saver, out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
                &run->corpus, run->tokenizer, s->keep, s->keep_every, &run->report);
-    run->saver.best = best;
-    if (is_saved) run->saver.saved_step = state->step;
-    else if (run->checkpoint) save_step(run, is_due(state->step, s->save_every));
+    if (run->checkpoint) saver_resume(&run->saver, is_saved ? state->step : -1, best);
+    if (run->checkpoint && !is_saved) save_step(run, is_due(state->step, s->save_every));
     if (run->checkpoint && state->step >= s->steps)
         printf("all %lld steps are done; to train longer: --resume %s --steps N\n", (long long)s->steps, out);
     if (out && s->time_limit)
@@ -262,9 +261,9 @@ static int finish_run(Run *run, const char *stop) {
     long long step = run->state.step, all = run->settings.steps;
     saver_finish(&run->saver);
     const BestLoss best = saver_best(&run->saver, run->state.val.best);
-    char *early = stop || step == all || !stops_early(run) ? NULL : format_string("--early-stop %lld: step %lld of "
-        "%lld is the last, the best val loss %.4f was at step %lld", (long long)run->settings.early_stop, step, all,
-        best.loss, (long long)best.step);
+    char *early = stop || step == all || !stops_early(run) ? NULL : format_string("--early-stop %lld: ended at step "
+        "%lld of %lld, the best val loss is %.4f at step %lld; --resume --early-stop 0 continues",
+        (long long)run->settings.early_stop, step, all, best.loss, (long long)best.step);
     report_close(&run->report, run->saver.failed ? "the last checkpoint could not be written" : stop ? stop :
                  early ? early : "done");
     saver_close(&run->saver);
@@ -272,7 +271,8 @@ static int finish_run(Run *run, const char *stop) {
     free(early);
     if (out) {
         printf("log %s/log.csv, checkpoint %s", out, run_dir_checkpoint(&run->dir, step).text);
-        if (best.step && best.step != step) printf(", best %s", run_dir_checkpoint(&run->dir, best.step).text);
+        if (best.step && best.step != step)
+            printf(", best %s (val loss %.4f)", run_dir_checkpoint(&run->dir, best.step).text, best.loss);
         putchar('\n');
     }
     if (!stop) return 0;
@@ -308,13 +308,13 @@ static int use_checkpoint(Run *run) {
     }
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, purpose);
     checkpoint_load_model(checkpoint, &run->gpt);
-    if (note) report_line(stderr, "%s", note);
+    if (note && s->eval) fprintf(stderr, "checkpoint %s\n", note);
     if (!options_find(run->options, "seed")->given) s->seed = (int64_t)random_seed();
     int64_t max_tokens = options_find(run->options, "val-tokens")->given ? s->val_tokens : 0;
     int B = (int)s->batch;
     if (s->task)      task_evaluate(&task, &run->gpt, B, s->log_jsonl);
     else if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, run->corpus.val, path, max_tokens, B);
-    else              sample_checkpoint(&run->gpt, run->tokenizer, s);
+    else              sample_checkpoint(&run->gpt, run->tokenizer, s, note);
     task_free(&task);
     return stdio_flush();
 }

@@ -84,7 +84,7 @@ static const ForeignOption foreign_options[] = {
     { "-nk save-total-limit", "use --keep" },
     { "load-best-model-at-end metric-for-best-model save-best save-best-only",
       "OUT/best is the checkpoint of the lowest val loss, remove it" },
-    { "early-stopping early-stopping-patience patience", "use --early-stop, in validations" },
+    { "early-stopping early-stopping-patience", "use --early-stop, in validations" },
     { "-nm", "use --keep-every" },
     { "log-interval log-steps log-freq logging-steps logging-interval log-every-n-steps -lg", "use --log-every" },
     { "wandb wandb-log wandb-project wandb-run-name report-to run-name tensorboard", "use --log-jsonl" },

@@ -167,12 +167,13 @@ GPTConfig checkpoint_config(const char *checkpoint) {
     X("nonfinite",      spikes.nonfinite,     0,   NONFINITE_STEPS_MAX) \
     X("spikes",         spikes.spikes,        0,   SPIKE_STEPS_MAX)
 
-/*    key      member of ValHistory  max. A checkpoint without "best" is of an earlier version, or was not validated. */
+/*    key         member of ValHistory  max. A checkpoint without "best" is of an earlier version, or was not validated. */
 #define BEST_COUNTS(X) \
-    X("step",  best.step,            INT64_MAX) \
-    X("extra", best.is_extra,        1) \
-    X("since", since_best,           INT64_MAX) \
-    X("rises", rises,                RISES_MAX)
+    X("step",     best.step,            INT64_MAX) \
+    X("extra",    best.is_extra,        1) \
+    X("outdated", best.outdated,        INT64_MAX) \
+    X("since",    since_best,           INT64_MAX) \
+    X("rises",    rises,                RISES_MAX)
 
 static void write_reals(FILE *file, const char *key, const double *value, int count) {
     fprintf(file, "  \"%s\": [", key);

@@ -147,10 +147,10 @@ void run_dir_link_best(const RunDir *dir, int64_t step) {
     const Path target = step_path(".", step, ""), best = path_of(dir->path, BEST), new = path_of(dir->path, "best.new");
     struct stat info;
     require_unmoved(dir);
+    REQUIRE(!unlink(new.text) || errno == ENOENT, "%s: cannot remove: %s", new.text, strerror(errno));
     if (linked_step(dir->path) == step) return;
     REQUIRE(lstat(best.text, &info) || S_ISLNK(info.st_mode), "%s is not a link and stays as it is: move it away",
             best.text);
-    REQUIRE(!unlink(new.text) || errno == ENOENT, "%s: cannot remove: %s", new.text, strerror(errno));
     REQUIRE(!symlink(target.text + strlen("./"), new.text), "%s: cannot make a link: %s", best.text, strerror(errno));
     file_rename(new.text, best.text);
 }

@@ -41,9 +41,9 @@ static void link_best(void *saver) {
 }
 static void prune(void *saver) {
     const Saver *s = saver;
-    const int64_t best = s->snapshot.state.val.best.step;
-    run_dir_clean(s->dir, &(Pruning){ .last = s->snapshot.state.step, .newest = s->keep, .multiple = s->keep_every,
-                  .best = best, .outdated = s->best.is_extra && s->best.step != best ? s->best.step : 0 });
+    const TrainState *state = &s->snapshot.state;
+    run_dir_clean(s->dir, &(Pruning){ .last = state->step, .newest = s->keep, .multiple = s->keep_every,
+                                      .best = state->val.best.step, .outdated = state->val.best.outdated });
 }
 
 static void *save(void *saver) {
@@ -81,6 +81,15 @@ void saver_open(Saver *s, RunDir *dir, const GPT *model, Optimizer *optimizer,
     for (int i = 0; i < 3; i++) s->snapshot.host[i] = pinned_alloc(model->master.table.bytes);
     char why[FAIL_LENGTH];
     fails(remove_partial, s, why);         /* the next save tries again and reports the error */
+}
+
+void saver_resume(Saver *s, int64_t saved_step, BestLoss best) {
+    char ignored[FAIL_LENGTH];
+    s->saved_step = saved_step;
+    s->best = s->snapshot.state.val.best = best;
+    if (!s->dir) return;
+    fails(link_best, s, ignored);
+    fails(prune, s, ignored);
 }
 
 /* After the thread has ended. */

@@ -14,8 +14,8 @@ typedef struct {
     Optimizer       *optimizer;
     Report          *report;
     int64_t          keep, keep_every;     /* Pruning.newest and .multiple; keep may be changed between saves */
-    BestLoss         best;                 /* of the checkpoints that are complete; a resume sets it */
-    int64_t          saved_step;           /* step of the last save; -1 = none; a resume sets it to its own */
+    BestLoss         best;                 /* of the checkpoints that are complete */
+    int64_t          saved_step;           /* step of the last save; -1 = none */
     double           seconds;              /* duration of the last save; before the first, at 200 MB/s */
     Snapshot         snapshot;             /* of the save under way, in pinned memory */
     pthread_t        thread;
@@ -35,6 +35,10 @@ double saver_file_bytes(const GPTConfig *config);      /* size of a checkpoint w
 void saver_open(Saver *saver, RunDir *dir, const GPT *model, Optimizer *optimizer,
                 const TokenizerFiles *tokenizer_files, const Option *options, const Corpus *corpus, Tokenizer tokenizer,
                 int64_t keep, int64_t keep_every, Report *report);
+
+/* A run that continues: the step that needs no save, -1 = none, and its best. Does what a kill has left undone for that:
+   OUT/best, and the removal of the checkpoint before. */
+void saver_resume(Saver *saver, int64_t saved_step, BestLoss best);
 
 /* Waits for a save under way and reports its error, syncs the log, copies everything, and starts the thread, which also
    moves OUT/best. All ranks call it; those without dir only give their slices. */
