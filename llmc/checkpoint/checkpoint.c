@@ -167,7 +167,7 @@ GPTConfig checkpoint_config(const char *checkpoint) {
     X("nonfinite",      spikes.nonfinite,     0,   NONFINITE_STEPS_MAX) \
     X("spikes",         spikes.spikes,        0,   SPIKE_STEPS_MAX)
 
-/*    key         member of ValHistory  max. A checkpoint without "best" is of an earlier version, or was not validated. */
+/*    key         member of ValHistory  max. No "best": no validation, or an earlier version. */
 #define BEST_COUNTS(X) \
     X("step",     best.step,            INT64_MAX) \
     X("extra",    best.is_extra,        1) \

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -199,35 +198,37 @@ static char *find_model(const char *path) {
     return step;
 }
 
-char *run_dir_pick(const char *path, const char *which, char **note) {
-    char *last = find_model(path);
-    *note = NULL;
-    if (!file_is_dir(path) || checkpoint_has_model(path)) {
-        checkpoint_verify(last, 0);
-        return last;
-    }
-    const int has_state = file_exists(path_of(last, "state.json").text);
-    const TrainState state = has_state ? checkpoint_load_state(last) : (TrainState){ .val_loss = NAN };
+/* last: the newest checkpoint of a run. Returns it, or the best in its place. */
+static char *pick_of_run(char *last, const char *which, char **note) {
+    const int has_state = file_exists(path_of(last, "state.json").text), wants_best = which && !strcmp(which, "best");
+    const TrainState state = has_state ? checkpoint_load_state(last) : (TrainState){0};
     const BestLoss *best = &state.val.best;
-    char loss[64] = "", other[128] = "";
-    Path best_path = step_path(path, best->step, "");
-    const int has_best = best->step && !checkpoint_missing_file(best_path.text, 0);
-    const int is_best = has_best && best->step == state.step, takes_best = has_best && (!which || *which == 'b');
-    REQUIRE(has_best || !which || *which != 'b', "--checkpoint best: %s has none: %s; want --checkpoint last", path,
+    const Path out = file_parent(last), path = step_path(out.text, best->step, "");
+    const int has_best = best->step && !checkpoint_missing_file(path.text, 0);
+    REQUIRE(has_best || !wants_best, "--checkpoint best: %s has none: %s; want --checkpoint last", out.text,
             best->step ? "it was removed" : "no validation was made");
-    if (takes_best && !is_best) {
-        *note = format_string("%s: the best of the run, val loss %.4f; the last is step %" PRId64 " (--checkpoint last)",
-                              best_path.text, best->loss, state.step);
+    const int is_last = has_best && best->step == state.step;
+    if (has_best && !is_last && (!which || wants_best)) {
+        *note = format_string("%s: the best of the run, val loss %.4f; the last is step %" PRId64
+                              " (--checkpoint last)", path.text, best->loss, state.step);
         free(last);
-        last = format_string("%s", best_path.text);
-    } else {
-        if (has_state && state.val_step == state.step) snprintf(loss, sizeof loss, ", val loss %.4f", state.val_loss);
-        if (has_best && !is_best)
-            snprintf(other, sizeof other, "; the best is step %" PRId64 ", val loss %.4f", best->step, best->loss);
-        *note = format_string("%s: the last of the run%s%s%s", last, is_best ? " and its best" : "", loss, other);
+        return format_string("%s", path.text);
     }
-    checkpoint_verify(last, 0);
+    char loss[64] = "", other[128] = "";
+    if (state.step && state.val_step == state.step) snprintf(loss, sizeof loss, ", val loss %.4f", state.val_loss);
+    if (has_best && !is_last)
+        snprintf(other, sizeof other, "; the best is step %" PRId64 ", val loss %.4f", best->step, best->loss);
+    *note = format_string("%s: the last of the run%s%s%s", last, is_last ? " and its best" : "", loss, other);
     return last;
+}
+
+char *run_dir_pick(const char *path, const char *which, char **note) {
+    char *checkpoint = find_model(path);
+    const int is_run = file_is_dir(path) && !checkpoint_has_model(path);
+    *note = NULL;
+    if (is_run) checkpoint = pick_of_run(checkpoint, which, note);
+    checkpoint_verify(checkpoint, 0);
+    return checkpoint;
 }
 
 char *run_dir_resolve(const char *path) {

@@ -36,8 +36,8 @@ void saver_open(Saver *saver, RunDir *dir, const GPT *model, Optimizer *optimize
                 const TokenizerFiles *tokenizer_files, const Option *options, const Corpus *corpus, Tokenizer tokenizer,
                 int64_t keep, int64_t keep_every, Report *report);
 
-/* A run that continues: the step that needs no save, -1 = none, and its best. Does what a kill has left undone for that:
-   OUT/best, and the removal of the checkpoint before. */
+/* A run that continues: the step that needs no save, -1 = none, and its best. Does what a kill has left undone, the
+   link OUT/best and the removal of the best before. */
 void saver_resume(Saver *saver, int64_t saved_step, BestLoss best);
 
 /* Waits for a save under way and reports its error, syncs the log, copies everything, and starts the thread, which also
