@@ -205,11 +205,11 @@ static void require_no_leak(Run *run) {
 }
 
 /* Saves when it is due, and when the val loss of this step is the best so far. */
-static void save_step(Run *run, int is_due) {
+static void save_step(Run *run, int due) {
     BestLoss *best = &run->state.val.best;
     const int is_best = best->step && best->step == run->state.step;
-    if (is_best) best->is_extra = !is_due;
-    if (is_due || is_best) saver_save(&run->saver, &run->state);
+    if (is_best) best->is_extra = !due;
+    if (due || is_best) saver_save(&run->saver, &run->state);
 }
 
 /* After --early-stop validations without a new best. */
@@ -262,8 +262,8 @@ static int finish_run(Run *run, const char *stop) {
     saver_finish(&run->saver);
     const BestLoss best = saver_best(&run->saver, run->state.val.best);
     char *early = stop || step == all || !stops_early(run) ? NULL : format_string("--early-stop %lld: ended at step "
-        "%lld of %lld, the best val loss is %.4f at step %lld; --resume --early-stop 0 continues",
-        (long long)run->settings.early_stop, step, all, best.loss, (long long)best.step);
+        "%lld of %lld, the best val loss is %.4f at step %lld%s", (long long)run->settings.early_stop, step, all,
+        best.loss, (long long)best.step, out ? "; --resume with --early-stop 0 continues" : "");
     report_close(&run->report, run->saver.failed ? "the last checkpoint could not be written" : stop ? stop :
                  early ? early : "done");
     saver_close(&run->saver);
