@@ -42,6 +42,7 @@ typedef struct {
     const char    *from;                        /* checkpoint that gives model and weights; NULL = neither */
     char          *checkpoint;                  /* the same if a resume continues from it; NULL = the run begins */
     char          *changes;                     /* options that the resume changes; NULL = none */
+    char          *note;                        /* which checkpoint of a run --eval or --sample takes; NULL = no run */
     TrainState     state;                       /* after the steps that are complete */
     double         step_ms, stops;              /* a recent maximum; ranks that want to stop */
     int            save;                        /* whether a rank wants to save */
@@ -288,8 +289,7 @@ static int use_checkpoint(Run *run) {
     Settings *s = &run->settings;
     const char *path = s->val_data ? s->val_data : s->data;
     if (s->sample) s->batch = s->num_samples;
-    char *note;
-    const char *checkpoint = run->checkpoint = run_dir_pick(s->eval ? s->eval : s->sample, s->checkpoint, &note);
+    const char *checkpoint = run->checkpoint = run_dir_pick(s->eval ? s->eval : s->sample, s->checkpoint, &run->note);
     GPTConfig saved = checkpoint_config(checkpoint);
     run->config = model_config(s, checkpoint, &saved, saved.V);
     run->tokenizer = choose_tokenizer(s, s->tokenizer != NULL, checkpoint, run->config.V);
@@ -308,13 +308,13 @@ static int use_checkpoint(Run *run) {
     }
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, purpose);
     checkpoint_load_model(checkpoint, &run->gpt);
-    if (note && s->eval) fprintf(stderr, "checkpoint %s\n", note);
+    if (run->note && s->eval) fprintf(stderr, "checkpoint %s\n", run->note);
     if (!options_find(run->options, "seed")->given) s->seed = (int64_t)random_seed();
     int64_t max_tokens = options_find(run->options, "val-tokens")->given ? s->val_tokens : 0;
     int B = (int)s->batch;
     if (s->task)      task_evaluate(&task, &run->gpt, B, s->log_jsonl);
     else if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, run->corpus.val, path, max_tokens, B);
-    else              sample_checkpoint(&run->gpt, run->tokenizer, s, note);
+    else              sample_checkpoint(&run->gpt, run->tokenizer, s, run->note);
     task_free(&task);
     return stdio_flush();
 }
