@@ -42,6 +42,7 @@ typedef struct {
     const char    *from;                        /* checkpoint that gives model and weights; NULL = neither */
     char          *checkpoint;                  /* the same if a resume continues from it; NULL = the run begins */
     char          *changes;                     /* options that the resume changes; NULL = none */
+    char          *note;                        /* which checkpoint of a run --eval or --sample takes; NULL = no run */
     TrainState     state;                       /* after the steps that are complete */
     double         step_ms, stops;              /* a recent maximum; ranks that want to stop */
     int            save;                        /* whether a rank wants to save */
@@ -152,6 +153,8 @@ static void create_model(Run *run) {
     if (run->checkpoint) {
         run->state = resume_load(run->checkpoint, &run->gpt, &run->optimizer);
         printf("resumed from %s\n", run->checkpoint);
+        resume_check_best(run->checkpoint, &run->state, &run->corpus, run->options);
+        ranks_copy_from_first((char *)&run->state.val, sizeof run->state.val);     /* not all hosts may have the best */
     } else if (run->from) {
         checkpoint_load_model(run->from, &run->gpt);
     } else {
@@ -183,12 +186,17 @@ static void validate(Run *run) {
     int all;
     double loss = evaluate(&run->gpt, corpus->val, s->val_tokens, (int)s->batch, &run->report, &all);
     if (all < 0) return;
+    ValHistory *history = &run->state.val;
+    history->best = saver_best(&run->saver, history->best);     /* of rank 0 */
+    ranks_copy_from_first((char *)&history->best, sizeof history->best);
+    const int is_rise = val_history_add(history, run->state.step, loss, run->state.val_loss);
     run->state.val_loss = loss;
     run->state.val_step = run->state.step;
     if (!all) corpus->val_floor = NAN;      /* that of the whole text */
     report_validation(&run->report, &(ValidationReport){ .step = run->state.step, .loss = loss,
                       .first = all ? 0 : s->val_tokens, .floor = corpus->val_floor,
                       .are_bytes = tokens_are_bytes(corpus->val) });
+    if (is_rise && !comm_rank) warn_of_rise(&run->report, loss, &history->best);
 }
 
 static void require_no_leak(Run *run) {
@@ -197,6 +205,19 @@ static void require_no_leak(Run *run) {
     saver_finish(&run->saver);
     fail("val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation text must "
          "have leaked into the training data", run->state.val_loss, run->corpus.val_floor, run->settings.val_data);
+}
+
+/* Saves when it is due, and when the val loss of this step is the best so far. */
+static void save_step(Run *run, int due) {
+    BestLoss *best = &run->state.val.best;
+    const int is_best = best->step && best->step == run->state.step;
+    if (is_best) best->is_extra = !due;
+    if (due || is_best) saver_save(&run->saver, &run->state);
+}
+
+/* After --early-stop validations without a new best. */
+static int stops_early(const Run *run) {
+    return run->settings.early_stop && run->state.val.since_best >= run->settings.early_stop;
 }
 
 /* A resumed run repeats a validation that a stop cut short. */
@@ -214,6 +235,7 @@ static void repeat_validation(Run *run) {
 static void open_outputs(Run *run) {
     const Settings *s = &run->settings;
     const TrainState *state = &run->state;
+    const BestLoss best = state->val.best;
     int is_saved = run->checkpoint && !validation_due(run, run->state.step);
     if (run->checkpoint && !is_saved) repeat_validation(run);
     char text[32];
@@ -227,7 +249,8 @@ static void open_outputs(Run *run) {
     if (!comm_rank) warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->sequences);
     saver_open(&run->saver, out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
                &run->corpus, run->tokenizer, s->keep, s->keep_every, &run->report);
-    if (is_saved) run->saver.saved_step = state->step;
+    if (run->checkpoint) saver_resume(&run->saver, is_saved ? state->step : -1, best);
+    if (run->checkpoint && !is_saved) save_step(run, is_due(state->step, s->save_every));
     if (run->checkpoint && state->step >= s->steps)
         printf("all %lld steps are done; to train longer: --resume %s --steps N\n", (long long)s->steps, out);
     if (out && s->time_limit)
@@ -240,9 +263,21 @@ static int finish_run(Run *run, const char *stop) {
     const char *out = run->dir.path;
     long long step = run->state.step, all = run->settings.steps;
     saver_finish(&run->saver);
-    report_close(&run->report, run->saver.failed ? "the last checkpoint could not be written" : stop ? stop : "done");
+    const BestLoss best = saver_best(&run->saver, run->state.val.best);
+    char *early = stop || step == all || !stops_early(run) ? NULL : format_string("--early-stop %lld: ended at step "
+        "%lld of %lld, the best val loss is %.4f at step %lld%s", (long long)run->settings.early_stop, step, all,
+        best.loss, (long long)best.step, out ? "; --resume with --early-stop 0 continues" : "");
+    report_close(&run->report, run->saver.failed ? "the last checkpoint could not be written" : stop ? stop :
+                 early ? early : "done");
     saver_close(&run->saver);
-    if (out) printf("log %s/log.csv, checkpoint %s\n", out, run_dir_checkpoint(&run->dir, step).text);
+    if (early) printf("%s\n", early);
+    free(early);
+    if (out) {
+        printf("log %s/log.csv, checkpoint %s", out, run_dir_checkpoint(&run->dir, step).text);
+        if (best.step && best.step != step)
+            printf(", best %s (val loss %.4f)", run_dir_checkpoint(&run->dir, best.step).text, best.loss);
+        putchar('\n');
+    }
     if (!stop) return 0;
     if (out) printf("%s: saved at step %lld of %lld; --resume %s continues\n", stop, step, all, out);
     else     printf("%s: stopped at step %lld of %lld; --out none: nothing is saved\n", stop, step, all);
@@ -256,7 +291,7 @@ static int use_checkpoint(Run *run) {
     Settings *s = &run->settings;
     const char *path = s->val_data ? s->val_data : s->data;
     if (s->sample) s->batch = s->num_samples;
-    const char *checkpoint = run->checkpoint = run_dir_resolve(s->eval ? s->eval : s->sample);
+    const char *checkpoint = run->checkpoint = run_dir_pick(s->eval ? s->eval : s->sample, s->checkpoint, &run->note);
     GPTConfig saved = checkpoint_config(checkpoint);
     run->config = model_config(s, checkpoint, &saved, saved.V);
     run->tokenizer = choose_tokenizer(s, s->tokenizer != NULL, checkpoint, run->config.V);
@@ -275,12 +310,13 @@ static int use_checkpoint(Run *run) {
     }
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, purpose);
     checkpoint_load_model(checkpoint, &run->gpt);
+    if (run->note && s->eval) fprintf(stderr, "checkpoint %s\n", run->note);
     if (!options_find(run->options, "seed")->given) s->seed = (int64_t)random_seed();
     int64_t max_tokens = options_find(run->options, "val-tokens")->given ? s->val_tokens : 0;
     int B = (int)s->batch;
     if (s->task)      task_evaluate(&task, &run->gpt, B, s->log_jsonl);
     else if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, run->corpus.val, path, max_tokens, B);
-    else              sample_checkpoint(&run->gpt, run->tokenizer, s);
+    else              sample_checkpoint(&run->gpt, run->tokenizer, s, run->note);
     task_free(&task);
     return stdio_flush();
 }
@@ -368,7 +404,7 @@ static const char *train(Run *run) {
     const int64_t first = state->step;
     int under_way = 0;
     run->stops = ranks_stops();
-    while (state->step + under_way < s->steps && !(stop = ranks_stop(run->stops))) {
+    while (state->step + under_way < s->steps && !stops_early(run) && !(stop = ranks_stop(run->stops))) {
         begin_step(run, under_way++);
         if (state->step == first && under_way == 1) {       /* the first step has measured */
             choices_agree();
@@ -378,8 +414,8 @@ static const char *train(Run *run) {
         saver_poll(&run->saver);
         if (!is_awaited(run, state->step + 1)) continue;
         end_step(run, --under_way);
-        int last = state->step == s->steps;
-        if (run->save || last || is_due(state->step, s->save_every)) saver_save(&run->saver, state);
+        int last = state->step == s->steps || stops_early(run);
+        save_step(run, run->save || last || is_due(state->step, s->save_every));
         run->save = 0;
         if (s->sample_every && (last || is_due(state->step, s->sample_every)))
             print_sample(&run->gpt, run->tokenizer, s, &run->report, state->step);

@@ -253,11 +253,12 @@ void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *re
     launch_busy(0);
 }
 
-void sample_checkpoint(GPT *model, Tokenizer tokenizer, const Settings *s) {
+void sample_checkpoint(GPT *model, Tokenizer tokenizer, const Settings *s, const char *note) {
     int is_stdin = !strcmp(s->prompt, "-");
     char *prompt = s->prompt_file || is_stdin ? read_text(s->prompt_file) : unescape(s->prompt);
     Sample sample = sample_of(s, prompt);
     free(tokenizer_encode(tokenizer, prompt, model->config.V, &(int){0}));      /* an error is the only line then */
+    if (note) fprintf(stderr, "checkpoint %s\n", note);
     fprintf(stderr, "seed %lld\n", (long long)s->seed);
     if (s->interactive) sample_interactively(model, tokenizer, &sample);
     else                sample_text(model, tokenizer, &sample, 0, stdout);

@@ -28,7 +28,7 @@ void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *sample)
 /* The sample that the settings of a training run describe: to stdout and as an event, by rank 0 alone. */
 void print_sample(GPT *model, Tokenizer tokenizer, const Settings *settings, Report *report, int64_t step);
 
-/* --sample */
-void sample_checkpoint(GPT *model, Tokenizer tokenizer, const Settings *settings);
+/* --sample. note: which checkpoint it is, in a line for stderr; NULL = none. */
+void sample_checkpoint(GPT *model, Tokenizer tokenizer, const Settings *settings, const char *note);
 
 #endif

@@ -19,7 +19,7 @@ static const ForeignOption foreign_options[] = {
     { "overwrite-output-dir", "a run never overwrites another one; use another --out" },
     { "-y resume-from-checkpoint resume-from resume-path", "use --resume" },
     { "-e", "use --model for random weights, --init CHECKPOINT for trained ones" },
-    { "init-from model-name-or-path from-pretrained pretrained checkpoint ckpt-path load-from",
+    { "init-from model-name-or-path from-pretrained pretrained ckpt-path load-from",
       "use --init CHECKPOINT to start from weights, --resume to continue a run" },
     { "do-train train", "training is the default, remove it" },
     { "eval-only do-eval evaluate", "use --eval CHECKPOINT" },
@@ -84,6 +84,9 @@ static const ForeignOption foreign_options[] = {
     { "-n save-interval save-steps save-strategy always-save-checkpoint checkpoint-interval checkpoint-every "
       "checkpointing-steps ckpt-interval", "use --save-every, in steps" },
     { "-nk save-total-limit", "use --keep" },
+    { "load-best-model-at-end metric-for-best-model save-best save-best-only",
+      "OUT/best is the checkpoint of the lowest val loss, remove it" },
+    { "early-stopping early-stopping-patience", "use --early-stop, in validations" },
     { "-nm", "use --keep-every" },
     { "log-interval log-steps log-freq logging-steps logging-interval log-every-n-steps -lg", "use --log-every" },
     { "wandb wandb-log wandb-project wandb-run-name report-to run-name tensorboard", "use --log-jsonl" },

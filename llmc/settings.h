@@ -35,6 +35,8 @@
     X(CHOICE,  task,          NULL,      CHOICES(TASK_NAMES), COMMAND, \
       "--eval: accuracy on items; {\"context\": \"1 + 1\", \"choices\": [..], \"label\": 0}") \
     X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), COMMAND, "only print text that starts with --prompt") \
+    X(CHOICE,  checkpoint,    NULL,      CHOICES("best|last"), COMMAND, \
+      "--eval, --sample of a run: lowest val loss (default), or newest") \
     X(INTEGER, profile,       "0",       RANGE(0, 1000),     COMMAND, \
       "only print the time of every op, over N steps; 20 is usual") \
     X(TEXT,    config,        NULL,      ARGUMENT("FILE"),   COMMAND, \
@@ -103,11 +105,14 @@
     X(INTEGER, log_every,     "0",       RANGE(0, 1e12),     FREE, \
       "steps between printed lines; 0 = about ten lines a minute") \
     X(FLAG,    log_jsonl,     "no",      NO_ARGUMENT,        KEPT, "also write log.jsonl, one object per event") \
-    X(INTEGER, save_every,    "1000",    RANGE(0, 1e12),     KEPT, "steps between checkpoints; 0 = only at the end") \
+    X(INTEGER, save_every,    "1000",    RANGE(0, 1e12),     KEPT, \
+      "steps between checkpoints; 0 = only the best and the last") \
+    X(INTEGER, early_stop,    "0",       RANGE(0, 1e12),     KEPT, \
+      "stop after N validations without a new best val loss; 0 = never") \
     X(CHOICE,  save_dtype,    "f32",     CHOICES("f32|bf16"), KEPT, \
       "of model.safetensors; a resume is exact with both") \
     X(INTEGER, keep,          "0",       RANGE(0, 1e12),     KEPT, \
-      "remove all but the newest N checkpoints; 0 = keep all") \
+      "remove all but the best and the newest N checkpoints; 0 = keep all") \
     X(INTEGER, keep_every,    "0",       RANGE(0, 1e12),     KEPT, \
       "but keep those whose step is a multiple of N; 0 = none") \
     X(INTEGER, sample_every,  "0",       RANGE(0, 1e12),     KEPT, "steps between samples; 0 = none") \

@@ -134,7 +134,7 @@ def check(name, options, build, scratch, rng):
         file.write(struct.pack(f"<{len(numbers)}H", *numbers))
     run(f"{build}/train_gpt", "--data", tokens, "--val-data", tokens, "--out", out, "--steps", "20", "--batch", "4",
         "--lr", "0.01", "--warmup", "1", *(options if init else [*options, "--context", "16", "--vocab", str(V)]))
-    checkpoint_dir = os.path.join(out, "step-00000020")
+    checkpoint_dir = os.path.join(out, "best")          # a link to step-00000020
     config = json.load(open(f"{checkpoint_dir}/config.json"))
     ids = [rng.randrange(V) for _ in range(config["n_positions"])]
 
@@ -175,9 +175,9 @@ def check_bytes(build, scratch):
         file.write(every)
     run(f"{build}/train_gpt", "--data", text, "--out", out, "--steps", "1", "--batch", "1", "--context", "16",
         "--layers", "1", "--heads", "1", "--channels", "16")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(os.path.join(out, "step-00000001"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(os.path.join(out, "best"))
     want(len(tokenizer) == 256, f"bytes: AutoTokenizer has {len(tokenizer)} tokens")
-    context = json.load(open(os.path.join(out, "step-00000001", "config.json")))["n_positions"]
+    context = json.load(open(os.path.join(out, "best", "config.json")))["n_positions"]
     want(tokenizer.model_max_length == context, f"model_max_length is {tokenizer.model_max_length}, not {context}")
     ids = tokenizer(every)["input_ids"]
     want(ids == list(every.encode()), f"bytes: AutoTokenizer gives {ids[:20]} ...")

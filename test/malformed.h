@@ -109,7 +109,8 @@ static void run_program(void) {
     ssize_t error = pread(capture[2], ending.error, sizeof ending.error - 1, 0);
     ending.out[ending.out_bytes = out > 0 ? (size_t)out : 0] = 0;
     ending.error[ending.error_bytes = error > 0 ? (size_t)error : 0] = 0;
-    while (!strncmp(ending.error, "train_gpt: warning: ", 20) || !strncmp(ending.error, "seed ", 5)) {   /* no errors */
+    while (!strncmp(ending.error, "train_gpt: warning: ", 20) || !strncmp(ending.error, "seed ", 5) ||
+           !strncmp(ending.error, "checkpoint ", 11)) {         /* no errors */
         size_t length = strcspn(ending.error, "\n") + 1;
         memmove(ending.error, ending.error + length, (ending.error_bytes -= length) + 1);
     }

@@ -27,6 +27,7 @@ static void test_checkpoint_round_trip(void) {
         want.val_loss = losses[i];
         want.val_step = i - 1;
         want.spikes.nonfinite = i;
+        if (i) want.val = (ValHistory){ { i, losses[i % 5], i & 1, 7 * i }, 3 * i, i % (RISES_MAX + 1) };
         want.spikes.spikes = 2 * i;
         want.spikes.count = i < 5 ? i : SPIKE_WINDOW;
         for (int k = 0; k < want.spikes.count; k++) {
@@ -47,6 +48,7 @@ static void test_checkpoint_round_trip(void) {
         EXPECT(loaded.optimizer.step == i + 1 && got.step == i && got.sequences_seen == want.sequences_seen &&
                got.tokens == want.tokens && got.val_step == i - 1, "counts");
         EXPECT(i < 5 ? got.val_loss == losses[i] : isnan(got.val_loss), "val loss %.17g", got.val_loss);
+        EXPECT(!memcmp(&got.val, &want.val, sizeof got.val), "the history of val losses");
         EXPECT(!memcmp(&got.spikes, &want.spikes, sizeof got.spikes), "the window of the spike detector");
         expect_setting(dir, "model", test_model);
         expect_setting(dir, "data", test_data);
@@ -188,6 +190,7 @@ static void load_optimizer(void *dir) { checkpoint_load_optimizer(dir, &trainer.
 static void load_model(void *dir) { checkpoint_load_model(dir, &trainer.model); }
 static void load_tokenizer(void *dir) { checkpoint_tokenizer(dir, 65); }
 static void resolve(void *path) { run_dir_resolve(path); }
+static void pick_best(void *path) { run_dir_pick(path, "best", &(char *){0}); }
 
 static const struct { const char *file, *old, *new; void (*load)(void *); const char *part; } bad_files[] = {
     { "config.json", "\"n_layer\": 2", "\"n_layer\": 0", load_config,
@@ -222,6 +225,10 @@ static const struct { const char *file, *old, *new; void (*load)(void *); const 
     { "state.json", "norm\": [0.5, 1]", "norm\": [1]", load_state, "window_log_norm\" has 1 numbers, want 2" },
     { "state.json", "\"bytes\"", "\"words\"", load_tokenizer, "tokenizer 'words', want 'bytes', 'ids' or 'bpe'" },
     { "state.json", "optimizer_step", "optimizer", load_optimizer, "\"optimizer_step\" is missing" },
+    { "state.json", "\"best\": {", "\"best\": 5, \"b\": {", load_state, "\"best\" is 5, want an object" },
+    { "state.json", "\"extra\": 1", "\"extra\": 2", load_state, "\"best.extra\" is 2" },
+    { "state.json", "\"rises\": 0", "\"rise\": 0", load_state, "\"best.rises\" is missing" },
+    { "state.json", "\"loss\": 0.5", "\"loss\": null", load_state, "\"best.loss\" is null, want a number" },
     { "state.json", "{", "", load_state, "state.json: byte " },
 };
 
@@ -235,6 +242,7 @@ static void change(const char *dir, const char *file, const char *old, const cha
 static char *save_with_window(const char *out) {
     TrainState state = state_of(3);
     state.spikes = (SpikeDetector){ .count = 2, .loss = { 3.25, 3 }, .log_norm = { 0.5, 1 } };
+    state.val.best = (BestLoss){ .step = 3, .loss = 0.5, .is_extra = 1 };
     EXPECT(!*save_state(out, &trainer, &state), "saved");
     return STRING("%s/step-00000003", out);
 }
@@ -370,6 +378,53 @@ static void test_finding(void) {
     expect_fails("config.json: missing: want it for 10 channels", load_config, big);
     expect_fails("optimizer.safetensors: want a directory with model.safetensors", resolve,
                  IN_SCRATCH("found/step-00000010/optimizer.safetensors"));
+}
+
+static void expect_picked(const char *out, const char *which, int step, const char *want) {
+    char *note, *picked = run_dir_pick(out, which, &note);
+    EXPECT(note && !strcmp(note, want), "%s\nwant %s", note ? note : "none", want);
+    expect_found(picked, STRING("%s/step-%08d", out, step));
+    free(note);
+}
+
+static void test_picking(void) {
+    char *out = IN_SCRATCH("picked"), *note;
+    TrainState state = state_of(1);
+    state.val_step = -1;
+    EXPECT(!*save_state(out, &trainer, &state), "saved");
+    expect_fails("--checkpoint best: ", pick_best, out);
+    expect_picked(out, NULL, 1, STRING("%s/step-00000001: the last of the run", out));
+    state = state_of(2);
+    state.val.best = (BestLoss){ 2, 0.5, 0, 0 };
+    EXPECT(!*save_state(out, &trainer, &state), "saved");
+    char *both = STRING("%s/step-00000002: the last of the run and its best, val loss 0.5000", out);
+    expect_picked(out, NULL, 2, both);
+    expect_picked(out, "best", 2, both);
+    expect_picked(out, "last", 2, both);
+    SAVE_STEP(out, &trainer, 3);
+    const TrainState saved = checkpoint_load_state(IN_SCRATCH("picked/step-00000003"));
+    EXPECT(!saved.val.best.step, "a saver that is opened anew knows no best");
+    Saver saver;
+    RunDir dir;
+    open_saver(&saver, &dir, out, &trainer, 0, 0);
+    saver_resume(&saver, 3, state.val.best);
+    state = state_of(4);
+    saver_save(&saver, &state);
+    close_saver(&saver, &dir);
+    char *best = STRING("%s/step-00000002: the best of the run, val loss 0.5000; the last is step 4 "
+                        "(--checkpoint last)", out);
+    expect_picked(out, NULL, 2, best);
+    expect_picked(out, "best", 2, best);
+    expect_picked(out, "last", 4, STRING("%s/step-00000004: the last of the run, val loss 0.5000; the best is step 2, "
+                                         "val loss 0.5000", out));
+    expect_found(run_dir_resolve(out), IN_SCRATCH("picked/step-00000004"));
+    expect_found(run_dir_pick(IN_SCRATCH("picked/best"), NULL, &note), IN_SCRATCH("picked/best"));
+    EXPECT(!note, "the path of a checkpoint: %s", note);
+    expect_found(run_dir_pick(IN_SCRATCH("picked/step-00000003"), "best", &note), IN_SCRATCH("picked/step-00000003"));
+    EXPECT(!note, "the path of a checkpoint: %s", note);
+    EXPECT(rename(IN_SCRATCH("picked/step-00000002"), IN_SCRATCH("picked/away")) == 0, "moved");
+    expect_fails("picked has none: it was removed; want --checkpoint last", pick_best, out);
+    expect_picked(out, NULL, 4, STRING("%s/step-00000004: the last of the run, val loss 0.5000", out));
 }
 
 /* A killed run may leave step-N.partial in any state. */
@@ -563,6 +618,7 @@ int main(void) {
     RUN(a_changed_file_is_refused);
     RUN(test_checkpoint_choices);
     RUN(test_finding);
+    RUN(test_picking);
     RUN(test_replacing);
     RUN(test_full_disk);
     RUN(nonfinite_models_are_not_saved);

@@ -26,19 +26,23 @@ random_ms() {     # random_ms MAX
     od -An -N4 -tu4 /dev/urandom | awk -v max_ms="$1" '{ printf "%.3f", $1 % max_ms / 1000 }'
 }
 
-# ---- Killed at random moments, resumed each time: a run that saves every step, and prunes
-run="$small --dropout 0.1 --steps 200 --save-every 1 --val-every 7 --keep 3 --keep-every 50"
+# ---- Killed at random moments, resumed each time: a run that saves every second step and every best, and prunes
+run="$small --dropout 0.1 --steps 200 --save-every 2 --val-every 7 --keep 3 --keep-every 50"
 began=$(date +%s%N)
 expect "the undisturbed run" "$gpt" $run --out "$dir/whole"
 max_ms=$((($(date +%s%N) - began) / 6000000 + 20))           # a sixth of it: many kills on the way to the end
 "$gpt" ${run%% --keep*} --out "$dir/all" > /dev/null 2>&1      # with all its steps
 sed -i 's/"keep": "0"/"keep": "3"/; s/"keep-every": "0"/"keep-every": "50"/' "$dir"/all/*/state.json
-wanted="step-00000050 step-00000100 step-00000150 step-00000198 step-00000199 step-00000200"
+wanted="step-00000050 step-00000100 step-00000150 step-00000196 step-00000198 step-00000200"
 is "the undisturbed run left" "$(echo $(names_in "$dir/whole"))" "$wanted"
 kills=0 ends=0
 has_checkpoint() { ls "$1"/step-????????/state.json > /dev/null 2>&1; }
 start_or_resume() { exec "$gpt" $run --out "$dir/killed" --resume > "$dir/killed.out" 2>&1; }    # as a queue does
+check_best() {    # check_best RUN: the link, if there is one, names a whole checkpoint
+    [ ! -L "$1/best" ] || [ -f "$1/best/checksums.xxh64" ] || wrong "$1/best names $(readlink "$1/best")"
+}
 check_killed() {
+    is "the best" "$(readlink "$dir/killed/best")" "$(readlink "$dir/whole/best")"
     same_checkpoints "$dir/killed" "$dir/all"
     if grep -q 'all 200 steps are done' "$dir/killed.out"; then      # killed in the last pruning: no save did the rest
         names_in "$dir/killed" | grep '\.partial$' && wrong "what a kill left is still there"
@@ -55,7 +59,9 @@ while [ $kills -lt "$rounds" ] && [ $bad = 0 ]; do
     sleep "$(random_ms $max_ms)"
     kill -9 $pid 2>/dev/null
     wait $pid 2>/dev/null
-    case $? in
+    status=$?
+    check_best "$dir/killed"
+    case $status in
     137) kills=$((kills + 1)) ;;
     0)   check_killed ;;
     *)   wrong "after $kills kills: $(tail -n 1 "$dir/killed.out")" ;;
@@ -77,6 +83,7 @@ faulty() {        # faulty PATH CALLS FIRST EVERY ERROR: a run into $dir/f under
     status=$? runs=$((runs + 1)) what="$5 at call $3${4:+, every $4}"
     [ "$(rows_of "$dir/f")" = 6 ] || wrong "$what: the run did not go on: $(tail -n 1 "$dir/f.err")"
     same_checkpoints "$dir/f" "$dir/six"
+    check_best "$dir/f"
     want=0
     if grep -q 'step 6 is not saved: ' "$dir/f.err"; then want=1
         grep -q 'the last checkpoint could not be written' "$dir/f.err" ||
@@ -140,12 +147,36 @@ else
     want="fsync P/config.json; fsync P/model.safetensors; fsync P/optimizer.safetensors; fsync P/state.json; "
     want="$want${cuda:+fsync P/choices.txt; }"
     want="${want}fsync P/tokenizer.json; fsync P/tokenizer_config.json; fsync P/checksums.xxh64; fsync P; "
-    want="${want}rename P; fsync OUT; rename OUT/step-00000002; unlink Q; "
+    want="${want}rename P; fsync OUT; rename OUT/best.new; rename OUT/step-00000002; unlink Q; "
     is "the order" "$order" "$want"
     expect "the directory above --out is synced" awk -v d="$dir" '
         $0 == "mkdir " d "/two" { on = 1 } on && $0 == "fsync " d { ok = 1 }
         /two\/log.csv/ { exit } END { exit !ok }' "$dir/calls"
     close_test "files are durable before their directory gets its name"
+
+    # ---- The same faults at saves of the best, of which the next one removes those that no rule keeps
+    run="$small --steps 8 --save-every 4 --val-every 1 --keep 1" runs=0
+    "$gpt" $run --keep-every 1 --out "$dir/eight" > /dev/null 2>&1
+    checkpoint_files=${checkpoint_files% state.json}        # where the best is another when a save has failed
+    LD_PRELOAD="$faults" FAULT_PATH=/ FAULT_LOG="$dir/calls" "$gpt" $run --out "$dir/nine" > "$dir/f.out" 2>&1
+    calls=$(grep -c "$dir/nine/step-" "$dir/calls") links=$(grep -c "$dir/nine/best" "$dir/calls") path=$dir/f/step-
+    [ "$calls" -gt 200 ] || wrong "only $calls calls are seen"
+    n=$((1 + turn % (4 * stride)))
+    while [ $n -le "$calls" ]; do
+        rm -rf "$dir/f"
+        LD_PRELOAD="$faults" FAULT_PATH="$path" FAULT_CALLS=$every_call FAULT_FIRST=$n FAULT_ERROR=ENOSPC \
+            "$gpt" $run --out "$dir/f" > "$dir/f.out" 2> "$dir/f.err"
+        runs=$((runs + 1))
+        grep -q "No space left on device" "$dir/f.err" || wrong "$path, call $n: no message: $(cat "$dir/f.err")"
+        same_checkpoints "$dir/f" "$dir/eight"
+        check_best "$dir/f"
+        expect "$path, call $n: the resume" "$gpt" --resume "$dir/f" --threads 1
+        named=$(sed -n 's/.*"best": {"step": \([0-9]*\),.*/\1/p' "$dir/f/step-00000008/state.json")
+        is "$path, call $n: best" "$(readlink "$dir/f/best")" "$(printf 'step-%08d' "$named")"
+        n=$((n + 4 * stride))
+        [ $n -le "$calls" ] || [ "$path" = "$dir/f/best" ] || { path=$dir/f/best calls=$links n=1; }
+    done
+    close_test "best/ names a whole checkpoint whatever fails ($runs runs)"
 fi
 
 # ---- A limit on the size of files, as queues and ulimit -f set it: the moments are beyond, the log is not

@@ -130,6 +130,29 @@ if [ ! "$cuda" ] && ! grep -q __asan_init "$gpt"; then       # a sanitizer wants
 fi
 close_test "signals, time limits and non-finite steps are decisions of all ranks"
 
+# ---- The best checkpoint and --early-stop: as with one rank, also when the first save of a best fails on rank 0
+awk 'BEGIN { for (i = 0; i < 300; i++) printf "abc" }' > "$dir/abc.txt"
+awk 'BEGIN { for (i = 0; i < 100; i++) printf "cba" }' > "$dir/cba.txt"
+worse="--data $dir/abc.txt --val-data $dir/cba.txt --layers 1 --heads 2 --channels 32 --context 16 --warmup 5"
+worse="$worse --lr 1e-2 --min-lr 1e-2 --steps 60 --val-every 5 --save-every 0 --early-stop 4 --total-batch $((16 * 4))"
+expect "one rank" "$gpt" $worse --batch 4 --out "$dir/best-1"
+expect "two ranks" "$gpt" $worse --batch 2 --gpus 2 --out "$dir/best-2"
+is "the last step" "$(cells "$dir/best-2" step | tail -n 1)" "$(cells "$dir/best-1" step | tail -n 1)"
+is "the best" "$(readlink "$dir/best-2/best")" "$(readlink "$dir/best-1/best")"
+is "what is kept" "$(ls "$dir/best-2")" "$(ls "$dir/best-1")"
+is "messages" "$(grep -c 'warning: val loss rose\|^--early-stop 4: ended' "$dir/expect.out")" 2
+expect "a resume ends at once" "$gpt" --resume "$dir/best-2" --gpus 2
+is "rows" "$(rows_of "$dir/best-2")" "$(rows_of "$dir/best-1")"
+if [ ! "$cuda" ] && ! grep -q __asan_init "$gpt"; then
+    best=$(readlink "$dir/best-1/best")
+    expect "a save fails" env LD_PRELOAD=$PWD/$build/faults.so FAULT_PATH="/$best.partial" FAULT_CALLS=write \
+        FAULT_FIRST=1 FAULT_ERROR=ENOSPC "$gpt" $worse --batch 2 --gpus 2 --out "$dir/best-3"
+    is "the best of those that are saved" "$(readlink "$dir/best-3/best")" "$(cells "$dir/best-1" step val_loss |
+        awk -F, -v no="${best##*-}" '$2 != "" && $1 != no + 0 && (min == "" || $2 < min) { min = $2; at = $1 }
+            END { printf "step-%08d", at }')"
+fi
+close_test "the best checkpoint and --early-stop are decisions of all ranks"
+
 # ---- Rank 0 samples for longer than --comm-timeout: the others wait
 expect "a long sample" "$gpt" $model --gpus $first --batch 2 --steps 2 --val-every 0 --sample-every 1 --comm-timeout 1 \
     --sample-tokens ${cuda:+1}8000 --out none

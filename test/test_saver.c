@@ -1,5 +1,5 @@
-/* test/test_saver.c - Checkpoints written by the thread: the state at the call, errors survived, old ones removed; the
-   lock of a run directory. */
+/* test/test_saver.c - Checkpoints written by the thread: the state at the call, errors survived, old ones removed, the
+   best kept; the lock of a run directory. */
 #include "checkpoints.h"
 #include <fcntl.h>
 
@@ -209,6 +209,145 @@ static void old_ones_are_removed(void) {
     keeps(100, 0, 5, "1 2 3 4 5");
 }
 
+/* ---- The best */
+
+/* A save after a validation; loss 0: without one. */
+static void start_validated(Saver *saver, int64_t step, TrainState *state, double loss) {
+    const ValHistory val = state->val;
+    *state = state_of(step);
+    state->val = val;
+    state->val.best = saver_best(saver, val.best);
+    if (loss > 0) val_history_add(&state->val, step, loss, 1);
+    if (state->val.best.step == step) state->val.best.is_extra = step % 10 != 0;
+    saver_save(saver, state);
+}
+
+static const char *link_of(const char *path) {
+    static char target[256];
+    ssize_t length = readlink(path, target, sizeof target - 1);
+    target[length > 0 ? length : 0] = 0;
+    return target;
+}
+
+static void the_best_is_linked_and_kept(void) {
+    char *out = IN_SCRATCH("best"), *link = IN_SCRATCH("best/best");
+    Saver saver;
+    RunDir dir;
+    TrainState state = {0};
+    open_saver(&saver, &dir, out, &trainer, 1, 0);
+    start_validated(&saver, 2, &state, 0);
+    EXPECT(!*finish(&saver) && !file_exists(link), "no validation, no best");
+    /* 3 and 5 are replaced, 10 is not an extra one but goes with --keep 1 */
+    static const struct { int step; double loss; const char *want, *steps; } cases[] = {
+        { 3, 3.0, "step-00000003", "best 3" },      { 5, 2.5, "step-00000005", "best 5" },
+        { 7, 0,   "step-00000005", "best 5 7" },    { 10, 2.0, "step-00000010", "best 10" },
+        { 12, 2.5, "step-00000010", "best 10 12" }, { 13, NAN, "step-00000010", "best 10 13" },
+        { 14, 2.0, "step-00000010", "best 10 14" }, { 15, 1.5, "step-00000015", "best 15" },
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        start_validated(&saver, cases[i].step, &state, cases[i].loss);
+        const char *error = finish(&saver);
+        EXPECT(!*error && !strcmp(link_of(link), cases[i].want), "step %d: best is %s: %s", cases[i].step,
+               link_of(link), error);
+        EXPECT_STEPS(out, cases[i].steps);
+    }
+    EXPECT(file_exists(IN_SCRATCH("best/best/model.safetensors")), "the link can be followed");
+    unlink(link);
+    start_validated(&saver, 20, &state, 0);
+    EXPECT(!*finish(&saver) && !strcmp(link_of(link), "step-00000015"), "made again: %s", link_of(link));
+    close_saver(&saver, &dir);
+
+    /* keep 0: only what was saved for nothing else is removed, and not where other rules or a user keep it */
+    char *all = IN_SCRATCH("best-all");
+    state.val = (ValHistory){0};
+    open_saver(&saver, &dir, all, &trainer, 0, 6);
+    for (int step = 1; step <= 10; step++) {
+        start_validated(&saver, step, &state, 11 - step);
+        saver_finish(&saver);
+        if (step == 3) put_text(IN_SCRATCH("best-all/step-00000003/notes.txt"), "mine");
+    }
+    EXPECT_STEPS(all, "best 3 6 10");
+    close_saver(&saver, &dir);
+}
+
+/* With the best of before the failure, which the next validation has to beat. */
+static void a_failed_save_is_no_best(void) {
+    char *out = IN_SCRATCH("best-failed"), *link = IN_SCRATCH("best-failed/best");
+    Saver saver;
+    RunDir dir;
+    TrainState state = {0};
+    open_saver(&saver, &dir, out, &trainer, 1, 0);
+    start_validated(&saver, 1, &state, 3);
+    saver_finish(&saver);
+    limit_file_size(100);
+    start_validated(&saver, 2, &state, 1);
+    EXPECT(saver_best(&saver, (BestLoss){0}).step == 2, "it may become one");
+    finish(&saver);
+    limit_file_size(RLIM_INFINITY);
+    EXPECT(saver_best(&saver, state.val.best).step == 1 && !strcmp(link_of(link), "step-00000001"), "%s",
+           link_of(link));
+    EXPECT_STEPS(out, "best 1");
+    TrainState unaware = state_of(3);       /* a save before the next validation */
+    unaware.val = state.val;
+    saver_save(&saver, &unaware);
+    EXPECT(!*finish(&saver) && !strcmp(link_of(link), "step-00000001"), "%s", link_of(link));
+    EXPECT(checkpoint_load_state(IN_SCRATCH("best-failed/step-00000003")).val.best.loss == 3, "the state has it, too");
+    EXPECT_STEPS(out, "best 1 3");
+    start_validated(&saver, 4, &state, 2);
+    EXPECT(!*finish(&saver) && !strcmp(link_of(link), "step-00000004"), "%s", link_of(link));
+    EXPECT_STEPS(out, "best 4");
+    close_saver(&saver, &dir);
+}
+
+/* A kill between two renames; a directory in the place of the link, reported once. */
+static void a_resume_links_the_best(void) {
+    char *out = IN_SCRATCH("best-resumed"), *link = IN_SCRATCH("best-resumed/best");
+    Saver saver;
+    RunDir dir;
+    TrainState state = {0};
+    open_saver(&saver, &dir, out, &trainer, 0, 0);
+    start_validated(&saver, 1, &state, 3);
+    saver_finish(&saver);
+    EXPECT(rename(IN_SCRATCH("best-resumed/step-00000001"), IN_SCRATCH("best-resumed/kept")) == 0, "moved");
+    start_validated(&saver, 2, &state, 2);
+    close_saver(&saver, &dir);
+    EXPECT(rename(IN_SCRATCH("best-resumed/kept"), IN_SCRATCH("best-resumed/step-00000001")) == 0 &&
+           unlink(link) == 0 && symlink("step-00000001", link) == 0 &&
+           symlink("step-00000002", IN_SCRATCH("best-resumed/best.new")) == 0, "as if killed before the link moved");
+    open_saver(&saver, &dir, out, &trainer, 0, 0);
+    state = checkpoint_load_state(IN_SCRATCH("best-resumed/step-00000002"));
+    saver_resume(&saver, 2, state.val.best);
+    EXPECT(saver.saved_step == 2 && !strcmp(link_of(link), "step-00000002"), "best is %s", link_of(link));
+    EXPECT_STEPS(out, "best 2");
+    EXPECT(unlink(link) == 0, "removed");
+    directory_make(link);
+    for (int step = 3; step <= 5; step++) {
+        start_validated(&saver, step, &state, 0);
+        const char *error = finish(&saver);
+        EXPECT(!saver.failed && !*error == (step > 3) && (!*error || strstr(error, "best is not a link and stays")),
+               "step %d: %s", step, error);
+    }
+    EXPECT_STEPS(out, "best 2 3 4 5");
+    close_saver(&saver, &dir);
+}
+
+static void val_losses_that_rise(void) {
+    static const struct { double loss; int best, since, warns; } cases[] = {
+        { NAN, 0, 1, 0 }, { INFINITY, 0, 2, 0 }, { 5, 3, 0, 0 }, { 6, 3, 1, 0 }, { 5.5, 3, 2, 0 }, { 5.6, 3, 3, 0 },
+        { 5.7, 3, 4, 0 }, { 5.8, 3, 5, 1 }, { 5.9, 3, 6, 0 }, { 5.1, 3, 7, 0 }, { 6, 3, 8, 0 }, { 7, 3, 9, 0 },
+        { 8, 3, 10, 0 }, { 5, 3, 11, 0 }, { 4, 15, 0, 0 }, { 4.1, 15, 1, 0 }, { 4.2, 15, 2, 0 }, { 4.3, 15, 3, 1 },
+        { NAN, 15, 4, 0 }, { 3, 20, 0, 0 }, { 4, 20, 1, 0 }, { 5, 20, 2, 0 }, { 5, 20, 3, 0 }, { 6, 20, 4, 0 },
+        { 7, 20, 5, 0 }, { 8, 20, 6, 1 },
+    };
+    ValHistory h = {0};
+    for (int i = 0; i < COUNT(cases); i++) {
+        int warns = val_history_add(&h, i + 1, cases[i].loss, i ? cases[i - 1].loss : NAN);
+        EXPECT(warns == cases[i].warns && h.best.step == cases[i].best && h.since_best == cases[i].since,
+               "validation %d: best %lld, %lld since, warns %d", i + 1, (long long)h.best.step,
+               (long long)h.since_best, warns);
+    }
+}
+
 static void other_files_stay(void) {
     char *out = IN_SCRATCH("others"), *elsewhere = IN_SCRATCH("elsewhere");
     for (int step = 1; step <= 8; step++) SAVE_STEP(out, &trainer, step);
@@ -294,6 +433,10 @@ int main(void) {
     RUN(an_error_then_a_success);
     RUN(a_moved_directory_is_an_error);
     RUN(old_ones_are_removed);
+    RUN(the_best_is_linked_and_kept);
+    RUN(a_failed_save_is_no_best);
+    RUN(a_resume_links_the_best);
+    RUN(val_losses_that_rise);
     RUN(other_files_stay);
     RUN(what_a_kill_left_is_removed);
     RUN(a_directory_has_one_writer);

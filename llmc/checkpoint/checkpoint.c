@@ -169,6 +169,14 @@ GPTConfig checkpoint_config(const char *checkpoint) {
     X("nonfinite",      spikes.nonfinite,     0,   NONFINITE_STEPS_MAX) \
     X("spikes",         spikes.spikes,        0,   SPIKE_STEPS_MAX)
 
+/*    key         member of ValHistory  max. No "best": no validation, or an earlier version. */
+#define BEST_COUNTS(X) \
+    X("step",     best.step,            INT64_MAX) \
+    X("extra",    best.is_extra,        1) \
+    X("outdated", best.outdated,        INT64_MAX) \
+    X("since",    since_best,           INT64_MAX) \
+    X("rises",    rises,                RISES_MAX)
+
 static void write_reals(FILE *file, const char *key, const double *value, int count) {
     fprintf(file, "  \"%s\": [", key);
     for (int i = 0; i < count; i++) fprintf(file, "%s%.17g", i ? ", " : "", value[i]);
@@ -184,6 +192,13 @@ static void write_state(const char *path, const Snapshot *s) {
 #undef X
     if (isfinite(t->val_loss)) fprintf(file, "  \"val_loss\": %.17g,\n", t->val_loss);
     else                       fputs("  \"val_loss\": null,\n", file);
+    if (t->val.best.step) {
+        fputs("  \"best\": {", file);
+#define X(key, member, max) fprintf(file, "\"%s\": %lld, ", key, (long long)t->val.member);
+        BEST_COUNTS(X)
+#undef X
+        fprintf(file, "\"loss\": %.17g},\n", t->val.best.loss);
+    }
     write_reals(file, "window_loss", t->spikes.loss, t->spikes.count);
     write_reals(file, "window_log_norm", t->spikes.log_norm, t->spikes.count);
     fprintf(file, "  \"tokenizer\": \"%s\",\n  \"train\": \"%s\",\n  \"val\": \"%s\",\n",
@@ -217,6 +232,13 @@ TrainState checkpoint_load_state(const char *checkpoint) {
 #define X(key, member, min, max) state.member = json_integer(json_member(json, key, JSON_ANY), min, max);
     STATE_COUNTS(X)
 #undef X
+    if (json_find(json, "best")) {
+        const Json *best = json_member(json, "best", JSON_OBJECT);
+#define X(key, member, max) state.val.member = json_integer(json_member(best, key, JSON_ANY), 0, max);
+        BEST_COUNTS(X)
+#undef X
+        state.val.best.loss = json_real(json_member(best, "loss", JSON_ANY));
+    }
     state.spikes.count = read_reals(json, "window_loss", state.spikes.loss);
     int norms = read_reals(json, "window_log_norm", state.spikes.log_norm);
     REQUIRE(norms == state.spikes.count, "%s: \"window_log_norm\" has %d numbers, want %d as in \"window_loss\"",

@@ -19,6 +19,7 @@
 #include "../options.h"
 #include "../spike_detector.h"
 #include "../tokenizer.h"
+#include "../val_history.h"
 #include "../json.h"
 #include "weights.h"
 
@@ -30,6 +31,7 @@ typedef struct {
     double        val_loss;         /* last measured; NaN = none */
     int64_t       val_step;         /* the step val_loss was measured at; -1 = none */
     int64_t       optimizer_step;   /* Optimizer.step when it was saved */
+    ValHistory    val;
     SpikeDetector spikes;
 } TrainState;
 

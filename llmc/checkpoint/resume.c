@@ -93,6 +93,20 @@ void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Opti
     json_free(state);
 }
 
+void resume_check_best(const char *checkpoint, TrainState *state, const Corpus *corpus, Option *table) {
+    Json *json = checkpoint_open_state(checkpoint);
+    const int64_t step = state->val.best.step;
+    const Path out = file_parent(checkpoint), best = run_dir_checkpoint(&(RunDir){ .path = out.text }, step);
+    const int is_other = strcmp(json_string(json, "val"), data_id(corpus->val).text) ||
+                         is_changed(json_member(json, "settings", JSON_OBJECT), table, "val-tokens");
+    if (step && (is_other || checkpoint_missing_file(best.text, 1))) {
+        printf("the best so far, step %lld, does not count: %s\n", (long long)step,
+               is_other ? "it was validated on other data" : "its checkpoint is gone");
+        state->val = (ValHistory){0};
+    }
+    json_free(json);
+}
+
 TrainState resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer) {
     checkpoint_load_model(checkpoint, model);
     optimizer_scatter(optimizer, STATE_PARAM);
@@ -102,8 +116,8 @@ TrainState resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer)
     REQUIRE(number && s.step == strtoll(number + 1, NULL, 10), "%s/state.json: step is %lld, the directory's name has "
             "another one", checkpoint, (long long)s.step);
     REQUIRE((uint64_t)s.step <= s.sequences_seen && (uint64_t)s.tokens <= s.sequences_seen * (uint64_t)model->config.T
-            && s.optimizer_step <= s.step && s.val_step <= s.step, "%s/state.json: step, sequences_seen, tokens, "
-            "optimizer_step and val_step contradict each other", checkpoint);
+            && s.optimizer_step <= s.step && s.val_step <= s.step && s.val.best.step <= s.step, "%s/state.json: step, "
+            "sequences_seen, tokens, optimizer_step, val_step and best contradict each other", checkpoint);
     ranks_require_same((uint64_t)s.step, "the step of the checkpoint");
     return s;
 }

@@ -20,6 +20,10 @@ char *resume_adopt_options(Option *table, const char *checkpoint);
    another file may share: fails if the data differ. */
 void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Option *table, int is_default_out);
 
+/* Clears the history of validations, and prints that, if its best checkpoint is gone, or if other data or another
+   --val-tokens make losses that cannot be compared with it. */
+void resume_check_best(const char *checkpoint, TrainState *state, const Corpus *corpus, Option *table);
+
 /* Loads weights, moments and state. */
 TrainState resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer);
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "../../kernels/check.h"
 
 /* ---- The name */
@@ -130,18 +131,51 @@ void run_dir_write(const RunDir *dir, const Snapshot *snapshot) {
     if (!is_new) checkpoint_remove(old.text);
 }
 
-void run_dir_clean(const RunDir *dir, int64_t step, int64_t keep, int64_t keep_every) {
+static const char BEST[] = "best";
+
+/* The step of the checkpoint that OUT/best names; -1 = none. */
+static int64_t linked_step(const char *out) {
+    char target[64];
+    ssize_t length = readlink(path_of(out, BEST).text, target, sizeof target - 1);
+    if (length < 0) return -1;
+    target[length] = 0;
+    return step_of(target, "");
+}
+
+void run_dir_link_best(const RunDir *dir, int64_t step) {
+    const Path target = step_path(".", step, ""), best = path_of(dir->path, BEST), new = path_of(dir->path, "best.new");
+    struct stat info;
+    require_unmoved(dir);
+    REQUIRE(!unlink(new.text) || errno == ENOENT, "%s: cannot remove: %s", new.text, strerror(errno));
+    if (linked_step(dir->path) == step) return;
+    REQUIRE(lstat(best.text, &info) || S_ISLNK(info.st_mode), "%s is not a link and stays as it is: move it away",
+            best.text);
+    REQUIRE(!symlink(target.text + strlen("./"), new.text), "%s: cannot make a link: %s", best.text, strerror(errno));
+    file_rename(new.text, best.text);
+}
+
+/* Files of a user are in it, or in what a removal has left of an earlier one; or it is a link. */
+static int has_other_files(const RunDir *dir, int64_t step) {
+    return checkpoint_has_other_files(step_path(dir->path, step, "").text) ||
+           file_exists(step_path(dir->path, step, ".partial").text);
+}
+
+static void remove_step(const RunDir *dir, const Pruning *p, int64_t step) {
+    const Path path = step_path(dir->path, step, ""), partial = step_path(dir->path, step, ".partial");
+    if ((p->multiple && step % p->multiple == 0) || step == p->best || step == linked_step(dir->path)) return;
+    file_rename(path.text, partial.text);
+    checkpoint_remove(partial.text);
+}
+
+void run_dir_clean(const RunDir *dir, const Pruning *p) {
     int64_t kept = 0;
     require_unmoved(dir);
     for (int64_t next = INT64_MAX; (next = highest_step(dir->path, ".partial", ANY, next)) >= 0; )
         checkpoint_remove(step_path(dir->path, next, ".partial").text);
-    for (int64_t next = step + 1; keep && (next = highest_step(dir->path, "", TO_RESUME, next)) >= 0; ) {
-        Path path = step_path(dir->path, next, ""), partial = step_path(dir->path, next, ".partial");
-        if (checkpoint_has_other_files(path.text) || file_exists(partial.text)) continue;   /* partial holds others */
-        if (kept++ < keep || (keep_every && next % keep_every == 0)) continue;
-        file_rename(path.text, partial.text);
-        checkpoint_remove(partial.text);
-    }
+    if (p->outdated && !checkpoint_missing_file(step_path(dir->path, p->outdated, "").text, 1) &&
+        !has_other_files(dir, p->outdated)) remove_step(dir, p, p->outdated);
+    for (int64_t next = p->last + 1; p->newest && (next = highest_step(dir->path, "", TO_RESUME, next)) >= 0; )
+        if (!has_other_files(dir, next) && kept++ >= p->newest) remove_step(dir, p, next);
 }
 
 /* ---- A CHECKPOINT argument */
@@ -162,6 +196,39 @@ static char *find_model(const char *path) {
             "with safe_serialization=True), or directories like step-00001000", path);
     free(dir);
     return step;
+}
+
+/* last: the newest checkpoint of a run. Returns it, or the best in its place. */
+static char *pick_of_run(char *last, const char *which, char **note) {
+    const int has_state = file_exists(path_of(last, "state.json").text), wants_best = which && !strcmp(which, "best");
+    const TrainState state = has_state ? checkpoint_load_state(last) : (TrainState){0};
+    const BestLoss *best = &state.val.best;
+    const Path out = file_parent(last), path = step_path(out.text, best->step, "");
+    const int has_best = best->step && !checkpoint_missing_file(path.text, 0);
+    REQUIRE(has_best || !wants_best, "--checkpoint best: %s has none: %s; want --checkpoint last", out.text,
+            best->step ? "it was removed" : "no validation was made");
+    const int is_last = has_best && best->step == state.step;
+    if (has_best && !is_last && (!which || wants_best)) {
+        *note = format_string("%s: the best of the run, val loss %.4f; the last is step %" PRId64
+                              " (--checkpoint last)", path.text, best->loss, state.step);
+        free(last);
+        return format_string("%s", path.text);
+    }
+    char loss[64] = "", other[128] = "";
+    if (state.step && state.val_step == state.step) snprintf(loss, sizeof loss, ", val loss %.4f", state.val_loss);
+    if (has_best && !is_last)
+        snprintf(other, sizeof other, "; the best is step %" PRId64 ", val loss %.4f", best->step, best->loss);
+    *note = format_string("%s: the last of the run%s%s%s", last, is_last ? " and its best" : "", loss, other);
+    return last;
+}
+
+char *run_dir_pick(const char *path, const char *which, char **note) {
+    char *checkpoint = find_model(path);
+    const int is_run = file_is_dir(path) && !checkpoint_has_model(path);
+    *note = NULL;
+    if (is_run) checkpoint = pick_of_run(checkpoint, which, note);
+    checkpoint_verify(checkpoint, 0);
+    return checkpoint;
 }
 
 char *run_dir_resolve(const char *path) {

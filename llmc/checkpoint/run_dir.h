@@ -1,5 +1,6 @@
 /* llmc/checkpoint/run_dir.h - OUT, the directory of one run: its lock, and its checkpoints OUT/step-00001000. A
-   checkpoint is written as step-00001000.partial, synced and renamed, so it exists completely or not at all. */
+   checkpoint is written as step-00001000.partial, synced and renamed, so it exists completely or not at all. OUT/best
+   is a link to the one of the lowest val loss. */
 #ifndef LLMC_RUN_DIR_H
 #define LLMC_RUN_DIR_H
 #include "../files.h"
@@ -31,11 +32,18 @@ Path run_dir_checkpoint(const RunDir *dir, int64_t step);        /* OUT/step-N *
    was locked. */
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
 
-/* Removes what step-N.partial holds of checkpoints; then, of the complete checkpoints of steps up to `step`, all but
-   the newest `keep` and the multiples of keep_every. keep 0: all stay; keep_every 0: no multiples. Directories that
-   hold other files, and links, stay and do not count. A checkpoint is renamed to step-N.partial before it is removed.
-   Fails when OUT was moved or removed. */
-void run_dir_clean(const RunDir *dir, int64_t step, int64_t keep, int64_t keep_every);
+/* Makes OUT/best a link to the checkpoint of that step, which exists, by a rename. Fails where links are refused, when
+   best is something else, which is left as it is, and when OUT was moved or removed. */
+void run_dir_link_best(const RunDir *dir, int64_t step);
+
+/* Which complete checkpoints run_dir_clean removes, of those of steps up to `last`: `outdated`, and all but the newest
+   `newest`, the multiples of `multiple`, and `best`. Zeros: newest, all stay; others, none. */
+typedef struct { int64_t last, newest, multiple, best, outdated; } Pruning;
+
+/* Removes what step-N.partial holds of checkpoints, then old checkpoints. What OUT/best names, directories that hold
+   other files, and links, stay; the latter two do not count. A checkpoint is renamed to step-N.partial before it is
+   removed. Fails when OUT was moved or removed. */
+void run_dir_clean(const RunDir *dir, const Pruning *pruning);
 
 /* New strings, NULL = none: the newest checkpoint that has all files a resume needs, older than the checkpoint `before`
    unless that is NULL; and the newest step directory, complete or not. */
@@ -45,5 +53,10 @@ char *run_dir_newest(const char *out);
 /* Directory (a new string) of a CHECKPOINT argument: a directory with a model, a run directory (its newest model), or a
    path of model.safetensors or model.safetensors.index.json. Fails for anything else, and at a wrong checksum. */
 char *run_dir_resolve(const char *path);
+
+/* The same, but of a run directory the checkpoint that `which` names: "last", "best" (fails if there is none), or NULL:
+   the best, or without one the last. *note: which one it is, in a line (a new string); NULL if path is no run
+   directory. */
+char *run_dir_pick(const char *path, const char *which, char **note);
 
 #endif

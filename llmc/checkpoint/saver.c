@@ -34,10 +34,16 @@ static void *pinned_alloc(size_t bytes) {
 /* ---- In the thread, which touches nothing but the saver and the files */
 
 static void write_snapshot(void *saver) { run_dir_write(((Saver *)saver)->dir, &((Saver *)saver)->snapshot); }
-static void remove_partial(void *saver) { run_dir_clean(((Saver *)saver)->dir, 0, 0, 0); }
+static void remove_partial(void *saver) { run_dir_clean(((Saver *)saver)->dir, &(Pruning){0}); }
+static void link_best(void *saver) {
+    const Saver *s = saver;
+    if (s->snapshot.state.val.best.step) run_dir_link_best(s->dir, s->snapshot.state.val.best.step);
+}
 static void prune(void *saver) {
-    Saver *s = saver;
-    run_dir_clean(s->dir, s->snapshot.state.step, s->keep, s->keep_every);
+    const Saver *s = saver;
+    const TrainState *state = &s->snapshot.state;
+    run_dir_clean(s->dir, &(Pruning){ .last = state->step, .newest = s->keep, .multiple = s->keep_every,
+                                      .best = state->val.best.step, .outdated = state->val.best.outdated });
 }
 
 static void *save(void *saver) {
@@ -45,9 +51,13 @@ static void *save(void *saver) {
     char why[FAIL_LENGTH] = "", ignored[FAIL_LENGTH];
     double start = seconds_now();
     s->failed = fails(write_snapshot, s, why);
-    if (s->failed) fails(remove_partial, s, ignored);
-    else           fails(prune, s, why);
-    s->message[0] = 0;
+    s->link_error[0] = s->message[0] = 0;
+    if (s->failed) {
+        fails(remove_partial, s, ignored);
+    } else {
+        fails(link_best, s, s->link_error);
+        fails(prune, s, why);
+    }
     if (*why) snprintf(s->message, sizeof s->message, "step %lld is %s %.1900s", (long long)s->snapshot.state.step,
                        s->failed ? "not saved:" : "saved, but", why);
     s->thread_seconds = seconds_now() - start;
@@ -73,12 +83,25 @@ void saver_open(Saver *s, RunDir *dir, const GPT *model, Optimizer *optimizer,
     fails(remove_partial, s, why);         /* the next save tries again and reports the error */
 }
 
+void saver_resume(Saver *s, int64_t saved_step, BestLoss best) {
+    char ignored[FAIL_LENGTH];
+    s->saved_step = saved_step;
+    s->best = s->snapshot.state.val.best = best;
+    if (!s->dir) return;
+    fails(link_best, s, ignored);
+    fails(prune, s, ignored);
+}
+
 /* After the thread has ended. */
 static void report_result(Saver *s) {
     s->running = 0;
     s->seconds = s->thread_seconds;
     if (*s->message) report_warning(s->report, "%s", s->message);
     if (s->failed) return;
+    if (*s->link_error && !s->link_failed)
+        report_warning(s->report, "%s; --checkpoint best works without it", s->link_error);
+    s->link_failed = *s->link_error != 0;
+    s->best = s->snapshot.state.val.best;
     int64_t step = s->snapshot.state.step;
     report_checkpoint(s->report, step, run_dir_checkpoint(s->dir, step).text, s->seconds);
 }
@@ -93,6 +116,10 @@ void saver_finish(Saver *s) {
     pthread_join(s->thread, NULL);
     launch_busy(0);
     report_result(s);
+}
+
+BestLoss saver_best(const Saver *s, BestLoss best) {
+    return !s->dir ? best : s->running ? s->snapshot.state.val.best : s->best;
 }
 
 /* Into the snapshot. */
@@ -114,9 +141,10 @@ void saver_save(Saver *s, const TrainState *state) {
     double waited = seconds_now() - start;
     if (waited > 0.1)
         report_line(stdout, "step %lld: waited %.1f s for the checkpoint before: the disk is slower than "
-                    "--save-every", (long long)state->step, waited);
+                    "--save-every, or --val-every while val loss falls", (long long)state->step, waited);
     report_sync(s->report);
     s->snapshot.state = *state;
+    if (state->val.best.step != state->step) s->snapshot.state.val.best = s->best;
     s->snapshot.state.optimizer_step = s->optimizer->step;
     free(s->snapshot.choices);
     s->snapshot.choices = choices_text(1);

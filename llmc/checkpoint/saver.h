@@ -1,6 +1,6 @@
 /* llmc/checkpoint/saver.h - Saves checkpoints during training: the loop waits for a copy to host memory, a thread
-   writes the files. A failed write (a full disk) does not end the run: it is reported, earlier checkpoints stay, and
-   the next save tries again. A Saver opened without a run directory does nothing. */
+   writes the files, one checkpoint at a time. A failed write (a full disk) does not end the run: it is reported,
+   earlier checkpoints stay, and the next save tries again. A Saver opened without a run directory does nothing. */
 #ifndef LLMC_SAVER_H
 #define LLMC_SAVER_H
 #include <pthread.h>
@@ -13,14 +13,17 @@ typedef struct {
     const GPT       *model;
     Optimizer       *optimizer;
     Report          *report;
-    int64_t          keep, keep_every;     /* of run_dir_clean; keep may be changed between saves */
-    int64_t          saved_step;           /* step of the last save; -1 = none; a resume sets it to its own */
+    int64_t          keep, keep_every;     /* Pruning.newest and .multiple; keep may be changed between saves */
+    BestLoss         best;                 /* of the checkpoints that are complete */
+    int64_t          saved_step;           /* step of the last save; -1 = none */
     double           seconds;              /* duration of the last save; before the first, at 200 MB/s */
     Snapshot         snapshot;             /* of the save under way, in pinned memory */
     pthread_t        thread;
     int              running;              /* while it is, the members below belong to the thread */
     int              failed;               /* the last save failed */
     char             message[FAIL_LENGTH]; /* error of the last save, "" = none: "step 20 is not saved: ..." */
+    char             link_error[FAIL_LENGTH];   /* of OUT/best; "" = none */
+    int              link_failed;          /* it is reported */
     double           thread_seconds;
 } Saver;
 
@@ -33,11 +36,18 @@ void saver_open(Saver *saver, RunDir *dir, const GPT *model, Optimizer *optimize
                 const TokenizerFiles *tokenizer_files, const Option *options, const Corpus *corpus, Tokenizer tokenizer,
                 int64_t keep, int64_t keep_every, Report *report);
 
-/* Waits for a save under way and reports its error, syncs the log, copies everything, and starts the thread. All ranks
-   call it; those without dir only give their slices. */
+/* A run that continues: the step that needs no save, -1 = none, and its best. Does what a kill has left undone, the
+   link OUT/best and the removal of the best before. */
+void saver_resume(Saver *saver, int64_t saved_step, BestLoss best);
+
+/* Waits for a save under way and reports its error, syncs the log, copies everything, and starts the thread, which also
+   moves OUT/best. All ranks call it; those without dir only give their slices. */
 void saver_save  (Saver *saver, const TrainState *state);
 void saver_poll  (Saver *saver);       /* reports the error of a finished save, without waiting */
 void saver_finish(Saver *saver);       /* waits, reports */
 void saver_close (Saver *saver);       /* waits, reports; fails if the last save failed; frees */
+
+/* The best of the run as it is, or is being, saved: if its save has failed, the one before. Without dir `best`. */
+BestLoss saver_best(const Saver *saver, BestLoss best);
 
 #endif
