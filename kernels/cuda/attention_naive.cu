@@ -125,8 +125,7 @@ __device__ inline void drop(float (&f)[4], const RowMask &m, int column) {
 }
 
 /* P = softmax(scale scores) and lse; columns behind the last key that is seen become 0. With dropout also P without
-   what is dropped. P may be scores: each thread reads its elements before it writes them, and no other thread does.
-   Few instructions per score matter: at 20 of them they take as long as its bytes. */
+   what is dropped. P may be scores: each thread reads its elements before it writes them, and no other thread does. */
 template <class T, bool DROPOUT> static __global__ void __launch_bounds__(32 * WARPS_MAX)
 softmax_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence, Matrices<T> P, Matrices<T> dropped,
                float *lse, Matrices<const float> scores) {
@@ -160,7 +159,7 @@ softmax_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence
     }
     total = row_sum_of(total);
     if (threadIdx.x == 0)               /* -infinity where no key is seen */
-        lse[(int64_t)r.matrix * spec.Tq + r.row] = row_max / UNIT + logf(total);
+        lse[(int64_t)r.matrix * spec.Tq + r.row] = row_max * (1 / UNIT) + logf(total);
     const float normalise = r.seen ? 1 / total : 0;
     RowMask mask;
     if constexpr (DROPOUT) mask = mask_of_row(spec, first_sequence, r);
