@@ -487,7 +487,8 @@ static void many_sequences(void) {
     Tensor dout = tensor_of(NULL, arena_dtype, 3, s.B, s.Tq, C), out = dout;
     Tensor *const all[] = { &qkv, &dout, &out, &dqkv };
     for (int i = 0; i < COUNT(all); i++) {
-        size_t count = (size_t)tensor_count(*all[i]), period = count / (size_t)s.B * OWN, bytes = dtype_bytes(arena_dtype);
+        size_t count = (size_t)tensor_count(*all[i]), period = count / (size_t)s.B * OWN;
+        size_t bytes = dtype_bytes(arena_dtype);
         char *host = malloc(count * bytes);
         REQUIRE(host, "out of memory for %d sequences", s.B);
         for (size_t at = 0; at < count; at++) {
@@ -504,7 +505,8 @@ static void many_sequences(void) {
         const Attention *a = attention_list[n];
         if (a->refuse(&s)) continue;
         name_implementation(n);
-        void *kept = device_alloc(a->kept_bytes(&s), "P"), *work = device_alloc(a->workspace_bytes(&s), "the workspace");
+        void *kept = device_alloc(a->kept_bytes(&s), "P");
+        void *work = device_alloc(a->workspace_bytes(&s), "the workspace");
         Operands o = { .q = tensor_column_range(qkv, 0, C), .k = tensor_column_range(qkv, C, C),
                        .v = tensor_column_range(qkv, 2 * C, C), .dq = tensor_column_range(dqkv, 0, C),
                        .dk = tensor_column_range(dqkv, C, C), .dv = tensor_column_range(dqkv, 2 * C, C),

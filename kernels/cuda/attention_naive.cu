@@ -295,8 +295,8 @@ static Gemms gemms_of(const AttentionSpec *s, const Plan &plan, const Operand *o
         if (!on_16_bytes(operands[i])) g.pointers = NULL;
     }
     if (g.pointers)
-        LAUNCH(pointers_kernel, dim3((unsigned)ceil_div(s->B * s->NH, 128), (unsigned)plan.blocks, (unsigned)count), 128,
-               0, g.pointers, g.operands, s->B, s->NH);
+        LAUNCH(pointers_kernel, dim3((unsigned)ceil_div(s->B * s->NH, 128), (unsigned)plan.blocks, (unsigned)count),
+               128, 0, g.pointers, g.operands, s->B, s->NH);
     open_cublas();
     return g;
 }
@@ -348,8 +348,8 @@ static size_t probability_bytes(const AttentionSpec *s) {
     return (size_t)s->B * (size_t)s->NH * (size_t)plan_of(s).square * dtype_bytes(s->dtype);
 }
 
-/* The pointers; of a group of sequences dS, before it P without what is dropped; and of a block of rows the scores or dP
-   in f32. In an f32 run the scores lie in P, and dP in dS. */
+/* The pointers; of a group of sequences dS, before it P without what is dropped; of a block of their rows the scores or
+   dP in f32. In an f32 run the scores lie in P, and dP in dS. */
 struct Workspace { char *pointers, *squares, *scores; size_t bytes; };
 
 static Workspace workspace_of(const AttentionSpec *s, void *work) {
@@ -389,15 +389,15 @@ static void forward_as(const AttentionSpec *s, Tensor out, float *lse, T *kept, 
     for_each_group(s, plan, [&](Group group) {
         const int heads = group.count * s->NH;
         const int64_t first = (int64_t)group.first * s->NH;
+        const Operand &x = operands[SCORES];
         const Matrices<T> P = { kept + first * plan.square, plan.square, plan.pitch };
         const Matrices<T> dropped = { (T *)w.squares, plan.square, plan.pitch };
         for (int i = 0; i < plan.blocks; i++) {
             const Block b = block_of(s, plan, i);
-            const Operand &scores = operands[SCORES];
+            const Matrices<const float> scores = { (float *)address_of(x, group.first, 0, i), x.head, plan.pitch };
             matmul(g, group, i, SCORES, b.rows, b.width, s->HS, 1, Q, ROW_MAJOR, K, COLUMN_MAJOR, OVERWRITE);
             LAUNCH_ROWS((softmax_kernel<T, DROPOUT>), heads, b, *s, diagonal, b, group.first, P, dropped,
-                        lse + first * s->Tq,
-                        Matrices<const float>{ (float *)address_of(scores, group.first, 0, i), scores.head, plan.pitch });
+                        lse + first * s->Tq, scores);
             matmul(g, group, i, OUT, b.rows, s->HS, b.width, keep_scale, P_V, ROW_MAJOR, V, ROW_MAJOR, OVERWRITE);
         }
     });
@@ -427,6 +427,7 @@ static void backward_as(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
         const int heads = group.count * s->NH;
         const Matrices<const T> P = { kept + (int64_t)group.first * s->NH * plan.square, plan.square, plan.pitch };
         const Matrices<T> squares = { (T *)w.squares, plan.square, plan.pitch };
+        const Operand &x = operands[DP];
         for (int i = 0; i < plan.blocks && DROPOUT; i++) {
             const Block b = block_of(s, plan, i);
             LAUNCH_ROWS(dropout_kernel<T>, heads, b, *s, diagonal, b, group.first, squares, P);
@@ -438,10 +439,10 @@ static void backward_as(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
         }
         for (int i = 0; i < plan.blocks; i++) {
             const Block b = block_of(s, plan, i);
-            const Operand &dP = operands[DP];
+            const Matrices<const float> dP = { (float *)address_of(x, group.first, 0, i), x.head, plan.pitch };
             matmul(g, group, i, DP, b.rows, b.width, s->HS, keep_scale, DOUT, ROW_MAJOR, V, COLUMN_MAJOR, OVERWRITE);
             LAUNCH_ROWS((softmax_backward_kernel<T, DROPOUT>), heads, b, *s, diagonal, b, group.first, squares, P,
-                        Matrices<const float>{ (float *)address_of(dP, group.first, 0, i), dP.head, plan.pitch });
+                        dP);
             matmul(g, group, i, DQ, b.rows, s->HS, b.width, 1, DS, ROW_MAJOR, K, ROW_MAJOR, s->dqkv_into);
         }
         for (int i = 0; i < plan.blocks; i++) {
