@@ -26,13 +26,14 @@ CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int r
     return map;
 }
 
-Result make_result(const char *name, const AttentionSpec *s, Tensor t) {
+Result make_result(const char *name, const AttentionSpec *s, Tensor t, Into into) {
     Result r = {};
     attention_check_rows(name, t);
     if (t.dtype == BF16) r.map = tensor_map(name, s, t, EPILOGUE_ROWS);
     r.data = (float *)t.data;
     r.pitch = t.pitch;
     r.T = (int)t.dim[1];
+    r.into = into;
     return r;
 }
 
@@ -55,7 +56,6 @@ Problem make_problem(const AttentionSpec *s, Tensor lse, int64_t heads_in_flight
     p.heads = s->B * s->NH;
     p.heads_in_flight = heads_in_flight < 1 ? 1 : heads_in_flight < p.heads ? (int)heads_in_flight : p.heads;
     p.deterministic = s->deterministic;
-    p.add = s->dqkv_into == ACCUMULATE;
     p.scale = s->scale;
     return p;
 }

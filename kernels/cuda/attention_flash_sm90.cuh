@@ -25,7 +25,6 @@ enum Part { WHOLE, SQUARE, RECTANGLE };
 struct Problem {
     int   NH, HS, Tq, Tk, heads;    /* heads: of all sequences */
     int   q0, lse_pitch;
-    bool  add;                  /* gradients in f32 are added to what is there */
     int   tiles, first_row;     /* tiles of a head, and the row where the first begins */
     int   heads_in_flight;      /* of the L2 swizzle */
     int   deterministic;
@@ -159,12 +158,13 @@ DEVICE void wait_for_stores() {
     __syncwarp();
 }
 
-/* A result of T rows per sequence: bf16 by TMA, or f32 at `data`. */
+/* A result of T rows per sequence: = by TMA in bf16, or = or += at `data` in f32. */
 struct Result {
     CUtensorMap map;
     float      *data;
     int64_t     pitch;
     int         T;
+    Into        into;
 };
 
 /* Two columns of a row by a thread: the four threads of a quad make whole sectors of 32 bytes. */
@@ -181,8 +181,8 @@ template<int PANELS> DEVICE void store_f32_rows(const Problem &p, const Result &
             if (column + 8 * j >= p.HS) continue;
             float *const at = data + 8 * i * to.pitch + 8 * j;
             const float x0 = x[4 * j + 2 * i] * factor, x1 = x[4 * j + 2 * i + 1] * factor;
-            if (p.add) red_add(at, x0, x1);
-            else       *(float2 *)at = make_float2(x0, x1);
+            if (to.into == ACCUMULATE) red_add(at, x0, x1);
+            else *(float2 *)at = make_float2(x0, x1);
         }
     }
 }
@@ -219,7 +219,7 @@ template<int PANELS, Part PART> DEVICE void store_rows(const Problem &p, uint32_
 /* TMA tiles of `rows` rows and 64 columns of one head. Outside the head and the sequence zeros are read and nothing is
    written. Fails unless all rows of t begin on 16 bytes. */
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows);
-Result      make_result(const char *name, const AttentionSpec *s, Tensor t);
+Result      make_result(const char *name, const AttentionSpec *s, Tensor t, Into into);
 int         sm_count(void);
 Part        part_of(const AttentionSpec *s);
 Problem     make_problem(const AttentionSpec *s, Tensor lse, int64_t heads_in_flight);     /* the rest is each pass's */

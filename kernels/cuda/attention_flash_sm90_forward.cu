@@ -376,7 +376,7 @@ void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, Tensor lse
     if (!counter) CUDA(cudaGetSymbolAddress((void **)&counter, tile_counter));
     p.tile_counter = counter;
     const Maps maps = { tensor_map("q", s, q, GROUP_ROWS), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
-                        make_result("out", s, out) };
+                        make_result("out", s, out, OVERWRITE) };
     switch (part_of(s)) {
     case WHOLE:     return launch_part<WHOLE>(p, maps, lse);
     case SQUARE:    return launch_part<SQUARE>(p, maps, lse);
