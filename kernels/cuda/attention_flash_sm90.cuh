@@ -172,19 +172,17 @@ template<int PANELS> DEVICE void store_f32_rows(const Problem &p, const Result &
                                                 const float (&x)[32 * PANELS], float factor0, float factor1) {
     row += lane_id() / 4;
     float *const data = to.data + ((int64_t)b * to.T + row) * to.pitch + h * p.HS + column + lane_id() % 4 * 2;
-    #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const float factor = i ? factor1 : factor0;
-        if (row + 8 * i >= to.T) continue;
+    auto each_pair = [&](auto store) {
         #pragma unroll
-        for (int j = 0; j < 8 * PANELS; j++) {
-            if (column + 8 * j >= p.HS) continue;
-            float *const at = data + 8 * i * to.pitch + 8 * j;
-            const float x0 = x[4 * j + 2 * i] * factor, x1 = x[4 * j + 2 * i + 1] * factor;
-            if (to.into == ACCUMULATE) red_add(at, x0, x1);
-            else *(float2 *)at = make_float2(x0, x1);
-        }
-    }
+        for (int i = 0; i < 2; i++)
+            #pragma unroll
+            for (int j = 0; j < 8 * PANELS; j++)
+                if (row + 8 * i < to.T && column + 8 * j < p.HS)
+                    store(data + 8 * i * to.pitch + 8 * j, x[4 * j + 2 * i] * (i ? factor1 : factor0),
+                          x[4 * j + 2 * i + 1] * (i ? factor1 : factor0));
+    };
+    if (to.into == ACCUMULATE) each_pair([](float *at, float x0, float x1) { red_add(at, x0, x1); });
+    else                       each_pair([](float *at, float x0, float x1) { *(float2 *)at = make_float2(x0, x1); });
 }
 
 /* A warp stores factor x, EPILOGUE_ROWS rows of 64 PANELS columns; in bf16 by way of PANELS x EPILOGUE_PANEL bytes of
