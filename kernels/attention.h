@@ -2,8 +2,8 @@
    out = softmax(scale q k^T) v per sequence and head (Vaswani et al. 2017, arXiv 1706.03762).
 
    q, out, dq, dout (B,Tq,NH*HS); k, v, dk, dv (B,Tk,NH*HS): a head is HS columns. They may be column views of one
-   packed (B,T,3C) qkv: only the pitch differs. lse (B,NH,Tq) F32: the log-sum-exp of each row's scaled scores; it may be
-   columns of a (B,NH,T) of more rows. Of one sequence, B = 1, every operand may thus be a range of rows of a longer one.
+   packed (B,T,3C) qkv: only the pitch differs. lse (B,NH,Tq) F32: the log-sum-exp of each row's scaled scores; it may
+   be columns of a longer (B,NH,T). Of one sequence, B = 1, all operands may thus be ranges of rows of a longer one.
    Query row i sees key j if j <= q0 + i, or always if not causal. A row that sees no key has out = 0, lse = -INFINITY
    and gradients of 0. A NaN or an infinity in k or v may also reach rows that do not see it, multiplied by P = 0. */
 #ifndef KERNELS_ATTENTION_H
@@ -26,7 +26,7 @@ typedef struct {
 
 /* kept: memory of kept_bytes that forward writes and backward reads, all of P where an implementation does not
    recompute it. Where kept_bytes is 0, backward may be given the out and lse of attention_merge: dq, dk and dv then are
-   the shares of these keys in the gradients over all keys. The out that backward reads has dtype, whatever out_dtype is:
+   the shares of these keys in the gradients over all keys. The out that backward reads has dtype, whatever out_dtype:
    a merged one is rounded to it (tensor_convert). work: scratch of either pass, on 16 bytes. */
 typedef struct {
     const char *name;                                      /* value of --attention: "flash", "naive" */

@@ -258,8 +258,8 @@ static void parts_table(int HS, int T) {
     inputs_open(T, s.NH, HS, 1);
     Tensor result[4], lse = new_tensor(F32, s.NH, T), part_lse = new_tensor(F32, s.NH, T);
     for (int i = 0; i < 4; i++) result[i] = new_tensor(F32, T, C);
-    printf("\nParts of a ring: head size %d, %d heads, B 1, T %d, q, k, v %s; gradients in f32 are added; medians of %lld "
-           "rounds\n\n| | ms forward/backward | %sFLOP/s |", HS, s.NH, T, dtype_name(dtype), (long long)rounds,
+    printf("\nParts of a ring: head size %d, %d heads, B 1, T %d, q, k, v %s; gradients in f32 are added; medians of "
+           "%lld rounds\n\n| | ms forward/backward | %sFLOP/s |", HS, s.NH, T, dtype_name(dtype), (long long)rounds,
            unit > 1e9 ? "T" : "G");
     print_rule(3);
     for (int n = 0; n < (int)(sizeof parts / sizeof *parts); n++) {

@@ -211,7 +211,8 @@ static void parts(void) {
     };
     for (int i = 0; i < COUNT(crowds); i++)
         attention_case((AttentionSpec){ .B = crowds[i].B, .NH = crowds[i].NH, .Tq = crowds[i].Tq, .Tk = crowds[i].Tk,
-                                        .HS = crowds[i].HS, .dqkv_into = i % 2 ? OVERWRITE : ACCUMULATE }, PACKED, RANDOM);
+                                        .HS = crowds[i].HS, .dqkv_into = i % 2 ? OVERWRITE : ACCUMULATE }, PACKED,
+                       RANDOM);
     f32_results = 0;
 }
 
@@ -445,8 +446,8 @@ static void ring_case(AttentionSpec s, int split) {
 }
 
 /* A ring of 2 to 4 ranks in one process, in zigzag order: of 2 ranks chunks of c rows rank r has chunks r and
-   2 ranks - 1 - r. Its rows see its own keys causally, of an earlier rank's the first chunk, and of a later rank's both,
-   but only in its second chunk. Operands and lse are ranges of rows of the rank's tensors; gradients are summed in f32. */
+   2 ranks - 1 - r. Its rows see its own keys causally, of an earlier rank's the first chunk, and of a later rank's
+   both, but only in its second chunk. Operands and lse are ranges of rows; gradients are summed in f32. */
 typedef struct { Tensor qkv, dout, out, rounded, lse, dq, dk, dv; } Rank;
 
 static Tensor chunk_of(Tensor t, int first, int count) {
@@ -544,8 +545,8 @@ static void zigzag_case(int ranks, int c, int NH, int HS) {
                     Tensor q = chunk_of(tensor_column_range(rank[r].qkv, 0, C), step.row, step.rows);
                     Tensor k = chunk_of(tensor_column_range(rank[s].qkv, C, C), 0, step.keys);
                     Tensor v = chunk_of(tensor_column_range(rank[s].qkv, 2 * C, C), 0, step.keys);
-                    a->backward(&spec[r][s], chunk_of(rank[r].dq, step.row, step.rows), chunk_of(rank[s].dk, 0, step.keys),
-                                chunk_of(rank[s].dv, 0, step.keys), chunk_of(rank[r].dout, step.row, step.rows),
+                    a->backward(&spec[r][s], chunk_of(rank[r].dq, step.row, step.rows),
+                                chunk_of(rank[s].dk, 0, step.keys), chunk_of(rank[s].dv, 0, step.keys), chunk_of(rank[r].dout, step.row, step.rows),
                                 chunk_of(rank[r].rounded, step.row, step.rows),
                                 tensor_column_range(rank[r].lse, step.row, step.rows), NULL, q, k, v, work.data);
                 }

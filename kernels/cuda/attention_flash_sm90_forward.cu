@@ -321,7 +321,7 @@ template<class F> struct Consumer {
                 }
             }
             int next = first + 1;
-            if ((F::PART == RECTANGLE ? (p.Tk - 1) / 64 * 64 : first_row) % KEYS == 0) {    /* only half of it is seen */
+            if ((F::PART == RECTANGLE ? (p.Tk - 1) / 64 * 64 : first_row) % KEYS == 0) {    /* half of it is seen */
                 float half[KEYS / 4];
                 first_block(half, first, blocks > 0);
                 if (blocks > 1) next_block(s, next++, KEYS / 2);
