@@ -546,8 +546,8 @@ static void zigzag_case(int ranks, int c, int NH, int HS) {
                     Tensor k = chunk_of(tensor_column_range(rank[s].qkv, C, C), 0, step.keys);
                     Tensor v = chunk_of(tensor_column_range(rank[s].qkv, 2 * C, C), 0, step.keys);
                     a->backward(&spec[r][s], chunk_of(rank[r].dq, step.row, step.rows),
-                                chunk_of(rank[s].dk, 0, step.keys), chunk_of(rank[s].dv, 0, step.keys), chunk_of(rank[r].dout, step.row, step.rows),
-                                chunk_of(rank[r].rounded, step.row, step.rows),
+                                chunk_of(rank[s].dk, 0, step.keys), chunk_of(rank[s].dv, 0, step.keys),
+                                chunk_of(rank[r].dout, step.row, step.rows), chunk_of(rank[r].rounded, step.row, step.rows),
                                 tensor_column_range(rank[r].lse, step.row, step.rows), NULL, q, k, v, work.data);
                 }
         }

@@ -18,8 +18,8 @@ enum {
 };
 
 /* What a call computes: training's attention, causal, with results in bf16; or a part of it with results in f32: a
-   causal square with q0 = 0 or -1, or a rectangle without a mask. The kernels are compiled for each: as fields of Problem the
-   differences would spill registers. */
+   causal square with q0 = 0 or -1, or a rectangle without a mask. The kernels are compiled for each: as fields of
+   Problem the differences would spill registers. */
 enum Part { WHOLE, SQUARE, RECTANGLE };
 
 struct Problem {
@@ -187,9 +187,9 @@ template<int PANELS> DEVICE void store_f32_rows(const Problem &p, const Result &
 
 /* A warp stores factor x, EPILOGUE_ROWS rows of 64 PANELS columns; in bf16 by way of PANELS x EPILOGUE_PANEL bytes of
    shared memory of its own, 1024-byte aligned. factor0 is for rows 0 .. 7, factor1 for rows 8 .. 15. */
-template<int PANELS, Part PART> DEVICE void store_rows(const Problem &p, uint32_t staging, const Result &to, int b, int h,
-                                                       int row, int column, const float (&x)[32 * PANELS],
-                                                       float factor0, float factor1) {
+template<int PANELS, Part PART>
+DEVICE void store_rows(const Problem &p, uint32_t staging, const Result &to, int b, int h, int row, int column,
+                       const float (&x)[32 * PANELS], float factor0, float factor1) {
     if constexpr (PART != WHOLE) {
         store_f32_rows<PANELS>(p, to, b, h, row, column, x, factor0, factor1);
         return;

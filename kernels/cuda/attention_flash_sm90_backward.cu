@@ -297,8 +297,8 @@ template<class F> struct Consumer {
         wgmma_commit_group();
     }
 
-    /* s = P^T = exp(scale S^T - lse). Masked: on the diagonal, or in the last block of keys. There P of keys that do not
-       exist must be 0, and not exp(-lse), which may be infinite, since dq adds dS times a k of 0. */
+    /* s = P^T = exp(scale S^T - lse). Masked: on the diagonal, or in the last block of keys. There P of keys that do
+       not exist must be 0, and not exp(-lse), which may be infinite, since dq adds dS times a k of 0. */
     DEVICE void compute_p(float (&s)[F::QT / 2], int i, bool masked, int stage) {
         const float *lse2 = (const float *)(shared.memory + F::LSE + stage * F::VECTOR_BYTES) + 2 * c;
         float2 early[F::QT / 32];       /* read while S is computed */
