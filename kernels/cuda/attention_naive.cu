@@ -128,7 +128,7 @@ __device__ inline void drop(float (&f)[4], const RowMask &m, int column) {
    what is dropped. P may be scores: each thread reads its elements before it writes them, and no other thread does. */
 template <class T, bool DROPOUT> static __global__ void __launch_bounds__(32 * WARPS_MAX)
 softmax_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence, Matrices<T> P, Matrices<T> dropped,
-               float *lse, Matrices<const float> scores) {
+               float *lse, int64_t lse_pitch, Matrices<const float> scores) {
     constexpr float UNIT = sizeof(T) == 4 ? 1 : LOG2E;      /* bf16: powers of two, with an error far below its own */
     const Row r = row_of_thread(spec, diagonal, block);
     if (r.row < 0) return;
@@ -159,7 +159,7 @@ softmax_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence
     }
     total = row_sum_of(total);
     if (threadIdx.x == 0)               /* -infinity where no key is seen */
-        lse[(int64_t)r.matrix * spec.Tq + r.row] = row_max * (1 / UNIT) + logf(total);
+        lse[r.matrix * lse_pitch + r.row] = row_max * (1 / UNIT) + logf(total);
     const float normalise = r.seen ? 1 / total : 0;
     RowMask mask;
     if constexpr (DROPOUT) mask = mask_of_row(spec, first_sequence, r);
@@ -371,7 +371,7 @@ template <class F> static void for_each_group(const AttentionSpec *s, const Plan
 
 /* P = softmax(scale q k^T), out = P v; with dropout out = (M o P) v / keep */
 template <class T, bool DROPOUT>
-static void forward_as(const AttentionSpec *s, Tensor out, float *lse, T *kept, Tensor q, Tensor k, Tensor v,
+static void forward_as(const AttentionSpec *s, Tensor out, Tensor lse, T *kept, Tensor q, Tensor k, Tensor v,
                        void *work) {
     enum { Q, K, V, OUT, SCORES, P_V, OPERANDS };
     const Plan plan = plan_of(s);
@@ -397,7 +397,7 @@ static void forward_as(const AttentionSpec *s, Tensor out, float *lse, T *kept, 
             const Matrices<const float> scores = { (float *)address_of(x, group.first, 0, i), x.head, plan.pitch };
             matmul(g, group, i, SCORES, b.rows, b.width, s->HS, 1, Q, ROW_MAJOR, K, COLUMN_MAJOR, OVERWRITE);
             LAUNCH_ROWS((softmax_kernel<T, DROPOUT>), heads, b, *s, diagonal, b, group.first, P, dropped,
-                        lse + first * s->Tq, scores);
+                        (float *)lse.data + first * lse.pitch, lse.pitch, scores);
             matmul(g, group, i, OUT, b.rows, s->HS, b.width, keep_scale, P_V, ROW_MAJOR, V, ROW_MAJOR, OVERWRITE);
         }
     });
@@ -458,10 +458,10 @@ static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, 
     attention_check_forward(&attention_naive, s, out, lse, q, k, v);
     const bool drops = s->dropout.rate > 0;
     if (s->dtype == F32)
-        (drops ? forward_as<float, true> : forward_as<float, false>)(s, out, (float *)lse.data, (float *)kept, q, k, v,
+        (drops ? forward_as<float, true> : forward_as<float, false>)(s, out, lse, (float *)kept, q, k, v,
                                                                      work);
     else
-        (drops ? forward_as<bf16, true> : forward_as<bf16, false>)(s, out, (float *)lse.data, (bf16 *)kept, q, k, v,
+        (drops ? forward_as<bf16, true> : forward_as<bf16, false>)(s, out, lse, (bf16 *)kept, q, k, v,
                                                                    work);
 }
 
