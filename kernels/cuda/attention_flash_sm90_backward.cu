@@ -20,6 +20,7 @@
    every time; otherwise the order is arbitrary. Blocks begin with the tile after the diagonal and take the diagonal
    last, when the other blocks have long added their parts. Tiles are fetched in the order of the keys: a block waits
    for running blocks only. */
+#include "attention_dropout.cuh"
 #include "attention_flash_sm90.cuh"
 
 struct Maps { CUtensorMap q, k, v, dout, dq, dk, dv; };
@@ -30,7 +31,8 @@ static __device__ unsigned tile_counter;        /* as in the forward pass: zero 
    blocks of keys in dq. */
 struct Workspace { float *lse2, *delta, *dq; int *dq_semaphore; int tiles, Tpad; };
 
-template<int PANELS_> struct Backward {
+template<int PANELS_, bool DROPOUT_> struct Backward {
+    static constexpr bool DROPOUT = DROPOUT_;
     static constexpr int PANELS = PANELS_, COLUMNS = 64 * PANELS;
     static constexpr int STAGES = 2;                        /* of Q, dout and dS */
     static constexpr int QT = PANELS == 1 ? 128 : 64;       /* queries of a tile: what fits the registers as S and dP */
@@ -48,7 +50,8 @@ template<int PANELS_> struct Backward {
     static constexpr int Q_PIPELINE = V_PIPELINE + 16, DOUT_PIPELINE = Q_PIPELINE + 16 * STAGES;
     static constexpr int DS_PIPELINE = DOUT_PIPELINE + 16 * STAGES, DQ_PIPELINES = DS_PIPELINE + 16 * STAGES;
     static constexpr int SUMMED_PIPELINES = DQ_PIPELINES + 16 * GROUPS, TILE_PIPELINE = SUMMED_PIPELINES + 32 * GROUPS;
-    static constexpr int TILES = TILE_PIPELINE + 16, SHARED_BYTES = TILES + (int)sizeof(WorkTile);
+    static constexpr int TILES = TILE_PIPELINE + 16, MASKS = TILES + (int)sizeof(WorkTile);
+    static constexpr int SHARED_BYTES = MASKS + (DROPOUT ? 2 * (int)sizeof(DropoutMask) : 0);
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
     enum { TURN = 1 };          /* named barriers of the consumers, one a group: it may issue its GEMMs */
 };
@@ -62,6 +65,8 @@ template<class F> struct Shared {
     Pipeline<1> v = { base + F::V_PIPELINE };
     TileQueue<1> tiles = { (WorkTile *)(memory + F::TILES), { base + F::TILE_PIPELINE } };
 
+    /* Of the n-th tile; comes and goes with K */
+    DEVICE DropoutMask &mask(int n) const { return ((DropoutMask *)(memory + F::MASKS))[k.stage(n)]; }
     /* A group's half of dq on its way to global memory; full when the other blocks' dq of the diagonal is complete */
     DEVICE Pipeline<1> dq(int half)     const { return { base + F::DQ_PIPELINES + 16 * half }; }
     DEVICE Pipeline<2> summed(int half) const { return { base + F::SUMMED_PIPELINES + 32 * half }; }
@@ -111,8 +116,9 @@ DEVICE bool acquire_first(int *semaphore) {
 DEVICE void wait_until(const int *semaphore, int value) { while (ld_acquire(semaphore) < value) {} }
 
 /* delta, and lse in units of log2; rows from T on get P = 0; zeroes dq_semaphore. A block per 128 rows of a head. */
-template<int PANELS> __global__ __launch_bounds__(256)
-void flash_backward_rows(const Problem p, const Workspace w, const float *lse, Tensor out, Tensor dout) {
+template<int PANELS, bool DROPOUT> __global__ __launch_bounds__(256)
+void flash_backward_rows(const Problem p, const Workspace w, const float *lse, Tensor out, Tensor dout,
+                         const AttentionDropout dropout) {
     constexpr int LANES = 8 * PANELS, STEP = 256 / LANES;       /* 16 bytes a lane */
     const int tiles = w.Tpad / 128, head = blockIdx.x / tiles, lane = threadIdx.x % LANES;
     const int first = blockIdx.x % tiles * 128 + threadIdx.x / LANES, counts = 2 * w.tiles / tiles;
@@ -136,14 +142,15 @@ void flash_backward_rows(const Problem p, const Workspace w, const float *lse, T
         for (int distance = LANES / 2; distance; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
         if (lane == 0) {
             const int64_t at = (int64_t)head * w.Tpad + row;
-            w.delta[at] = sum;
+            w.delta[at] = DROPOUT ? sum / dropout.scale : sum;
             w.lse2[at] = row < p.T ? lse[(int64_t)head * p.T + row] * LOG2E : INFINITY;
         }
     }
 }
 
 /* One thread: fetches the tiles and loads everything. */
-template<class F> DEVICE void produce(const Problem &p, const Workspace &w, const Maps &maps, const Shared<F> &shared) {
+template<class F> DEVICE void produce(const Problem &p, const Workspace &w, const Maps &maps, const Shared<F> &shared,
+                                      const AttentionDropout &dropout) {
     prefetch_tensormap(&maps.q);
     prefetch_tensormap(&maps.k);
     prefetch_tensormap(&maps.v);
@@ -158,6 +165,7 @@ template<class F> DEVICE void produce(const Problem &p, const Workspace &w, cons
             const int64_t rows = ((int64_t)t.b * p.NH + t.h) * w.Tpad + row;
             if (i == 0) {
                 shared.k.acquire(n);
+                if constexpr (F::DROPOUT) shared.mask(n) = dropout.mask(t.b, t.h);
                 load_tile<F::PANELS>(shared.k, n, shared.base + F::K, F::KV_PANEL, &maps.k, t.b, t.h, t.row);
             }
             shared.q.acquire(loaded);       /* and of dout */
@@ -222,10 +230,12 @@ template<class F> struct Consumer {
     const Workspace &w;
     const Maps &maps;
     const Shared<F> &shared;
+    const AttentionDropout &dropout;
     const int group, warp;
     const int g = lane_id() / 4, c = lane_id() % 4;
     const int warp_row = 64 * group + 16 * warp;    /* the warp's keys; the thread's are g and g + 8 of them */
     const float scale2 = p.scale * LOG2E;
+    const float dv_scale = F::DROPOUT ? dropout.scale : 1, dqk_scale = F::DROPOUT ? p.scale * dropout.scale : p.scale;
     /* The groups compute the two halves of dq: of 128 queries, or of 128 columns */
     const int half_row = F::PANELS == 1 ? 64 * group : 0, half_column = F::PANELS == 2 ? 64 * group : 0;
     const Descriptor v = make_descriptor(shared.base + F::V + 64 * group * ROW_BYTES);
@@ -259,19 +269,24 @@ template<class F> struct Consumer {
         wgmma_commit_group();
     }
 
-    /* s = P^T = exp(scale S^T - lse) */
-    DEVICE void compute_p(float (&s)[F::QT / 2], int i, bool diagonal, int stage) {
+    /* s = P^T = exp(scale S^T - lse), with dropout in its sign */
+    DEVICE void compute_p(float (&s)[F::QT / 2], int n, int i, bool diagonal, int stage) {
         const float *lse2 = (const float *)(shared.memory + F::LSE + stage * F::VECTOR_BYTES) + 2 * c;
         float2 early[F::QT / 32];       /* read while S is computed */
         #pragma unroll
         for (int j = 0; j < F::QT / 32; j++) early[j] = *(const float2 *)(lse2 + 8 * j);
         wgmma_wait_group<1>();
         wgmma_fence_operand(s);
+        DropoutMask mask;
+        if constexpr (F::DROPOUT) mask = uniform(shared.mask(n));
+        const uint32_t query_unit = queries.tile(i) * F::QT / 2 | 2 * c, key_unit = (t.row + warp_row) / 2 | g;
         #pragma unroll
         for (int j = 0; j < F::QT / 8; j++) {
             const float2 l = j < F::QT / 32 ? early[j] : *(const float2 *)(lse2 + 8 * j);
             #pragma unroll
             for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(s[4 * j + e] * scale2 - (e % 2 ? l.y : l.x));
+            if (F::DROPOUT && j % 2)
+                negate_dropped<true>(s + 4 * (j - 1), mask, dropout.thresholds, query_unit ^ 4 * (j - 1), key_unit);
         }
         if (diagonal) {
             const int first = t.row + warp_row + g - queries.tile(i) * F::QT;    /* the first query that sees key g */
@@ -286,22 +301,27 @@ template<class F> struct Consumer {
     /* dS^T = P^T (dP^T - delta), in registers and, for dq, in shared memory */
     DEVICE void compute_ds(Registers<F> &r, int stage, int used) {
         const float *delta = (const float *)(shared.memory + F::DELTA + stage * F::VECTOR_BYTES) + 2 * c;
+        const uint32_t ds = shared.base + F::DS + stage * F::DS_BYTES;
+        const int row = warp_row + lane_id() % 16;
+        auto store_ds = [&](int x) {
+            stmatrix(ds + x / 4 * F::DS_PANEL + row * ROW_BYTES + swizzled(x % 4 * 2 + lane_id() / 16, row),
+                     r.ds[4 * x], r.ds[4 * x + 1], r.ds[4 * x + 2], r.ds[4 * x + 3]);
+        };
         #pragma unroll
         for (int j = 0; j < F::QT / 8; j++) {
             const float2 m = *(const float2 *)(delta + 8 * j);
             #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const float p0 = r.s[4 * j + 2 * i], p1 = r.s[4 * j + 2 * i + 1];
-                r.p[2 * j + i] = bf16_pair(p0, p1);
-                r.ds[2 * j + i] = bf16_pair(p0 * (r.dp[4 * j + 2 * i] - m.x), p1 * (r.dp[4 * j + 2 * i + 1] - m.y));
+                const float dp0 = r.dp[4 * j + 2 * i], dp1 = r.dp[4 * j + 2 * i + 1];
+                r.p[2 * j + i]  = F::DROPOUT ? bf16_pair_kept(p0, p1) : bf16_pair(p0, p1);
+                r.ds[2 * j + i] = F::DROPOUT ? bf16_pair_now(masked_ds(p0, dp0, m.x), masked_ds(p1, dp1, m.y))
+                                             : bf16_pair(p0 * (dp0 - m.x), p1 * (dp1 - m.y));
             }
+            if (F::DROPOUT && j % 2) store_ds(j / 2);
         }
-        const uint32_t ds = shared.base + F::DS + stage * F::DS_BYTES;
-        const int row = warp_row + lane_id() % 16;
         #pragma unroll
-        for (int x = 0; x < F::QT / 16; x++)
-            stmatrix(ds + x / 4 * F::DS_PANEL + row * ROW_BYTES + swizzled(x % 4 * 2 + lane_id() / 16, row),
-                     r.ds[4 * x], r.ds[4 * x + 1], r.ds[4 * x + 2], r.ds[4 * x + 3]);
+        for (int x = 0; x < F::QT / 16 && !F::DROPOUT; x++) store_ds(x);
         shared.ds.commit(used);
     }
 
@@ -326,7 +346,7 @@ template<class F> struct Consumer {
     }
     DEVICE void store_dq(uint32_t staging, const float (&dq)[32], int tile) {
         store_rows<1>(staging, &maps.dq, t.b, t.h, tile * F::QT + half_row + EPILOGUE_ROWS * warp, half_column, dq,
-                      p.scale, p.scale);
+                      dqk_scale, dqk_scale);
     }
 
     /* Stores dv, dk and, of the diagonal, dq, staged in the warp's part of dq's shared memory. */
@@ -341,7 +361,8 @@ template<class F> struct Consumer {
             for (int j = 0; j < 8; j++) *(float4 *)(dq_before + 4 * j) = dq_staging()[32 * j];
         wgmma_wait_group<1>();
         wgmma_fence_operand(r.dv);
-        store_rows<F::PANELS>(staging, &maps.dv, t.b, t.h, t.row + warp_row, 0, r.dv, 1, 1);    /* overlaps with dk */
+        store_rows<F::PANELS>(staging, &maps.dv, t.b, t.h, t.row + warp_row, 0, r.dv, dv_scale,
+                              dv_scale);    /* overlaps with dk */
 
         shared.ds.wait(used);
         wgmma_wait_group<0>();
@@ -352,7 +373,8 @@ template<class F> struct Consumer {
         shared.summed(group).wait(n);
         #pragma unroll
         for (int j = 0; j < 8; j++) others[j] = load_dq(tile, j);
-        store_rows<F::PANELS>(staging, &maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, p.scale, p.scale);
+        store_rows<F::PANELS>(staging, &maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, dqk_scale,
+                              dqk_scale);
         if (two)
             #pragma unroll
             for (int j = 0; j < 8; j++) add(dq_before, j, load_dq(tile + 1, j));
@@ -394,7 +416,7 @@ template<class F> struct Consumer {
             for (int i = 0; ; i++) {
                 const int stage = uniform_stage(used);
                 const bool diagonal = queries.on_diagonal(i), last = i == queries.count - 1;
-                compute_p(r.s, i, diagonal, stage);
+                compute_p(r.s, n, i, diagonal, stage);
                 wgmma_wait_group<0>();
                 wgmma_fence_operand(r.dp);
                 if (last) shared.v.release(n);
@@ -431,7 +453,8 @@ template<class F> struct Consumer {
 };
 
 template<class F> __global__ __launch_bounds__(F::THREADS, 1)
-void flash_backward_sm90(const Problem p, const Workspace w, const __grid_constant__ Maps maps) {
+void flash_backward_sm90(const Problem p, const Workspace w, const __grid_constant__ Maps maps,
+                         const AttentionDropout dropout) {
     extern __shared__ __align__(1024) uint8_t memory[];
     const Shared<F> shared = { memory };
     const int group = uniform(threadIdx.x / WARPGROUP) - 1, warp = uniform(threadIdx.x / 32) % 4;
@@ -441,11 +464,11 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
     if (group < 0) {
         setmaxnreg_dec<F::PRODUCER_REGISTERS>();
         if (lane != 0) return;
-        if (warp == 0) produce<F>(p, w, maps, shared);
+        if (warp == 0) produce<F>(p, w, maps, shared, dropout);
         if (warp % 2) accumulate_dq<F>(p, w, shared, warp / 2);
     } else {
         setmaxnreg_inc<F::REGISTERS>();
-        Consumer<F>{ p, w, maps, shared, group, warp }.consume();
+        Consumer<F>{ p, w, maps, shared, dropout, group, warp }.consume();
     }
 }
 
@@ -461,18 +484,18 @@ size_t attention_flash_sm90_workspace(const AttentionSpec *s) {
     return semaphore_bytes(s) + (size_t)padded_rows(s) * sizeof(float) * (2 + (s->HS > 64 ? 128 : 64));
 }
 
-template<int PANELS> static void launch(Problem p, const Workspace &w, const AttentionSpec *s, const float *lse,
+template<int PANELS, bool DROPOUT> static void launch(Problem p, const Workspace &w, const AttentionSpec *s, const float *lse,
                                         Tensor out, Tensor dout, Tensor q, Tensor k, Tensor v,
                                         Tensor dq, Tensor dk, Tensor dv) {
-    using F = Backward<PANELS>;
+    using F = Backward<PANELS, DROPOUT>;
     const Maps maps = { tensor_map("q", s, q, F::QT), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
                         tensor_map("dout", s, dout, F::QT), tensor_map("dq", s, dq, EPILOGUE_ROWS),
                         tensor_map("dk", s, dk, EPILOGUE_ROWS), tensor_map("dv", s, dv, EPILOGUE_ROWS) };
     const int64_t tiles = padded_rows(s) / 128;
     const int blocks = persistent_blocks(tiles);
     p.fetches = (unsigned)(tiles + blocks);
-    LAUNCH(flash_backward_rows<PANELS>, (unsigned)tiles, 256, 0, p, w, lse, out, dout);
-    LAUNCH(flash_backward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, w, maps);
+    LAUNCH((flash_backward_rows<PANELS, DROPOUT>), (unsigned)tiles, 256, 0, p, w, lse, out, dout, s->dropout);
+    LAUNCH(flash_backward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, w, maps, s->dropout);
 }
 
 void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
@@ -488,10 +511,11 @@ void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk,
     p.tile_counter = counter;
     Workspace w = {};
     w.Tpad = padded(s);
-    w.tiles = w.Tpad / (s->HS > 64 ? Backward<2>::QT : Backward<1>::QT);
+    w.tiles = w.Tpad / (s->HS > 64 ? Backward<2, false>::QT : Backward<1, false>::QT);
     w.dq_semaphore = (int *)work;
     w.lse2 = (float *)((char *)work + semaphore_bytes(s));
     w.delta = w.lse2 + padded_rows(s);
     w.dq = w.delta + padded_rows(s);
-    (s->HS > 64 ? launch<2> : launch<1>)(p, w, s, lse, out, dout, q, k, v, dq, dk, dv);
+    (s->dropout.rate > 0 ? s->HS > 64 ? launch<2, true>  : launch<1, true>
+                         : s->HS > 64 ? launch<2, false> : launch<1, false>)(p, w, s, lse, out, dout, q, k, v, dq, dk, dv);
 }

@@ -13,6 +13,7 @@
 
    The other warpgroups run out of step with it and fill the gaps. (ptxas 13.0 moves the wait for O += P V up into the
    exponentials. Preventing that is no faster: the other warpgroups fill this gap, too.) */
+#include "attention_dropout.cuh"
 #include "attention_flash_sm90.cuh"
 
 static constexpr float SLACK = 8.0f;    /* row_max may lie this much (log2) below the true maximum: P <= 2^8 */
@@ -25,7 +26,8 @@ static __device__ unsigned tile_counter;
 /* Tile shape and shared memory. GROUPS consumer warpgroups take neighbouring rows of one head, rotated from tile to
    tile, since later rows have more work, and share the K and V pipelines, which are deep enough for them to be out of
    step. */
-template<int PANELS_, int GROUPS_, int STAGES_> struct Forward {
+template<int PANELS_, int GROUPS_, int STAGES_, bool DROPOUT_> struct Forward {
+    static constexpr bool DROPOUT = DROPOUT_;
     static constexpr int PANELS = PANELS_, GROUPS = GROUPS_, ROWS = GROUP_ROWS * GROUPS;
     static constexpr int STAGES = STAGES_;      /* of K and of V */
     static constexpr bool Q_IN_REGISTERS = PANELS == 2;     /* two groups leave enough registers */
@@ -57,8 +59,8 @@ template<int PANELS_, int GROUPS_, int STAGES_> struct Forward {
     static DEVICE int key_blocks(const WorkTile &t, int T) { return (min(t.row + ROWS, T) - 1) / KEYS + 1; }
 };
 
-typedef Forward<1, 3, 4> Narrow;        /* head sizes to 64: 200 KiB */
-typedef Forward<2, 2, 2> Wide;          /* head sizes to 128: 192 KiB */
+template<bool DROPOUT> using Narrow = Forward<1, 3, 4, DROPOUT>;    /* head sizes to 64: 200 KiB */
+template<bool DROPOUT> using Wide   = Forward<2, 2, 2, DROPOUT>;    /* head sizes to 128: 192 KiB */
 
 template<class F> struct Shared {
     uint8_t *memory;
@@ -132,6 +134,7 @@ template<class F> struct Consumer {
     const Maps &maps;
     const Shared<F> &shared;
     float *lse;
+    const AttentionDropout &dropout;
     const int group, warp;
     const int row = 16 * warp + lane_id() / 4, column = 2 * (lane_id() % 4);
     const float scale2 = p.scale * LOG2E;
@@ -140,9 +143,12 @@ template<class F> struct Consumer {
     struct { int b, h, row, block; } out = { 0, 0, -1, 0 };     /* tile whose out is to be stored (row -1: none), and
                                                                    its last block */
 
-    DEVICE Consumer(const Problem &p, const Maps &maps, const Shared<F> &shared, float *lse, int group, int warp,
-                    Registers<F> &r)
-        : p(p), maps(maps), shared(shared), lse(lse), group(group), warp(warp), r(r) {}
+    DropoutMask mask;       /* of the tile */
+    int query_unit;         /* of the thread's rows, see DroppedSquare */
+
+    DEVICE Consumer(const Problem &p, const Maps &maps, const Shared<F> &shared, float *lse,
+                    const AttentionDropout &dropout, int group, int warp, Registers<F> &r)
+        : p(p), maps(maps), shared(shared), lse(lse), dropout(dropout), group(group), warp(warp), r(r) {}
 
     /* S = Q K^T of the first 2N keys of block n */
     template<int N> DEVICE void issue_qk(float (&s)[N], int n) {
@@ -196,9 +202,13 @@ template<class F> struct Consumer {
     }
 
     /* The rest of half a block is 0: where it is the tile's only one, its O += P V takes all 128 keys. */
-    template<int N> DEVICE void convert_p(const float (&s)[N]) {
+    template<int N> DEVICE void convert_p(const float (&s)[N], int key) {
         #pragma unroll
         for (int x = 0; x < KEYS / 4; x++) r.p[x] = x < N / 2 ? bf16_pair(s[2 * x], s[2 * x + 1]) : 0;
+        if constexpr (F::DROPOUT)
+            #pragma unroll
+            for (int x = 0; x < N / 8; x++)
+                DroppedSquare<false>(mask, query_unit, (key / 2 | column) ^ 8 * x).drop(r.p + 4 * x, dropout.thresholds);
     }
 
     /* Epilogue of the tile before: only the first S of the next one has been issued behind its last O += P V. (The wait
@@ -213,7 +223,7 @@ template<class F> struct Consumer {
         for (int i = 0; i < 2; i++) {
             const float total = quad_sum(r.row_sum[i]);
             const int query = out.row + row + 8 * i;
-            normalise[i] = 1.0f / total;
+            normalise[i] = (F::DROPOUT ? dropout.scale : 1.0f) / total;
             if (column == 0 && query < p.T)
                 lse[((int64_t)out.b * p.NH + out.h) * p.T + query] = LN2 * (r.row_max[i] + log2f(total));
         }
@@ -224,7 +234,7 @@ template<class F> struct Consumer {
 
     /* The block on the diagonal, of which the first 2N keys are seen, the last 64 of them by some rows. Without `any` S
        is computed of whatever is in shared memory, and dropped (C7514 again). */
-    template<int N> DEVICE void first_block(float (&s)[N], int n, bool any) {
+    template<int N> DEVICE void first_block(float (&s)[N], int n, int key, bool any) {
         if (any) shared.k.wait(n);
         issue_qk(s, n);
         write_out();
@@ -243,11 +253,11 @@ template<class F> struct Consumer {
         for (int x = 0; x < F::PANELS * 32; x++) r.o[x] = 0;
         update_row_max(s);
         exponentials(s);
-        convert_p(s);
+        convert_p(s, key);
     }
 
-    /* Block n, and O += P V of the one before, of which `keys` keys are seen. */
-    template<int N> DEVICE void next_block(float (&s)[N], int n, int keys) {
+    /* Block n, from `key` on, and O += P V of the one before, of which `keys` keys are seen. */
+    template<int N> DEVICE void next_block(float (&s)[N], int n, int key, int keys) {
         shared.k.wait(n);
         issue_qk(s, n);
         issue_pv(n - 1, keys);
@@ -262,7 +272,7 @@ template<class F> struct Consumer {
         if (grown)
             #pragma unroll
             for (int x = 0; x < F::PANELS * 32; x++) r.o[x] *= r.rescale[x / 2 % 2];
-        convert_p(s);
+        convert_p(s, key);
     }
 
     /* Blocks that only the groups further down need */
@@ -294,6 +304,7 @@ template<class F> struct Consumer {
             const int first_row = uniform(F::group_row(t, group, n));
             const int blocks = t.b >= 0 && first_row >= 0 && first_row < p.T ? first_row / KEYS + 1 : 0;
             const int first = t.loaded + F::key_blocks(t, p.T) - blocks;
+            auto key_of = [&](int n) { return (first + blocks - 1 - n) * KEYS; };
             const int q_stage = uniform_stage(n) % F::Q_STAGES * F::GROUPS + group;
             const Pipeline<1> q = shared.q(q_stage);
             q_tile = shared.q_tile(q_stage);
@@ -306,17 +317,21 @@ template<class F> struct Consumer {
                     q.release(0);
                 }
             }
+            if constexpr (F::DROPOUT) {
+                mask = dropout.mask(t.b, t.h);
+                query_unit = (first_row + 16 * warp) / 2 + lane_id() / 4;
+            }
             int next = first + 1;
             if (first_row % KEYS == 0) {    /* the first half of the block on the diagonal is seen */
                 float half[KEYS / 4];
-                first_block(half, first, blocks > 0);
-                if (blocks > 1) next_block(s, next++, KEYS / 2);
+                first_block(half, first, key_of(first), blocks > 0);
+                if (blocks > 1) next_block(s, next, key_of(next), KEYS / 2), next++;
             } else
-                first_block(s, first, blocks > 0);
+                first_block(s, first, key_of(first), blocks > 0);
             if (t.b < 0) break;
             if (blocks == 0) continue;
             #pragma unroll 1
-            for (; next < first + blocks; next++) next_block(s, next, KEYS);
+            for (; next < first + blocks; next++) next_block(s, next, key_of(next), KEYS);
             if (!F::Q_IN_REGISTERS) q.release(0);
             issue_pv(next - 1, KEYS);
             out = { t.b, t.h, first_row, next - 1 };
@@ -326,7 +341,8 @@ template<class F> struct Consumer {
 };
 
 template<class F> __global__ __launch_bounds__(F::THREADS, 1)
-void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, float *lse) {
+void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, float *lse,
+                        const AttentionDropout dropout) {
     extern __shared__ __align__(1024) uint8_t memory[];
     const Shared<F> shared = { memory };
     const int group = uniform(threadIdx.x / WARPGROUP) - 1, warp = uniform(threadIdx.x / 32) % 4;
@@ -339,15 +355,15 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
     } else {
         setmaxnreg_inc<F::REGISTERS>();
         Registers<F> registers;
-        Consumer<F>(p, maps, shared, lse, group, warp, registers).consume();
+        Consumer<F>(p, maps, shared, lse, dropout, group, warp, registers).consume();
     }
 }
 
-template<class F> static void launch(Problem p, const Maps &maps, float *lse) {
+template<class F> static void launch(Problem p, const Maps &maps, float *lse, const AttentionDropout &dropout) {
     const int64_t tiles = (int64_t)p.heads * tile_count(p, F::ROWS, F::first_row(p.T));
     const int blocks = persistent_blocks(tiles);
     p.fetches = (unsigned)(tiles + blocks);
-    LAUNCH(flash_forward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, maps, lse);
+    LAUNCH(flash_forward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, maps, lse, dropout);
 }
 
 void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v) {
@@ -357,5 +373,6 @@ void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, float *lse
     p.tile_counter = counter;
     const Maps maps = { tensor_map("q", s, q, GROUP_ROWS), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
                         tensor_map("out", s, out, EPILOGUE_ROWS) };
-    (s->HS > 64 ? launch<Wide> : launch<Narrow>)(p, maps, lse);
+    (s->dropout.rate > 0 ? s->HS > 64 ? launch<Wide<true>>  : launch<Narrow<true>>
+                         : s->HS > 64 ? launch<Wide<false>> : launch<Narrow<false>>)(p, maps, lse, s->dropout);
 }
