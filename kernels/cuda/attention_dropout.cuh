@@ -54,15 +54,10 @@ template<bool TRANSPOSED> DEVICE void negate_dropped(float *p, DropoutMask mask,
 /* relu(p) */
 DEVICE uint32_t bf16_pair_kept(float low, float high) {
     uint32_t pair;
-    asm volatile("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
 
-DEVICE uint32_t bf16_pair_now(float low, float high) {
-    uint32_t pair;
-    asm volatile("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
 /* dS, without the scale of the mask, which delta is divided by */
 DEVICE float masked_ds(float p, float dp, float delta) { return fmaxf(p, 0) * dp - fabsf(p) * delta; }
 

@@ -272,9 +272,9 @@ template<class F> struct Consumer {
     /* s = P^T = exp(scale S^T - lse), with dropout in its sign */
     DEVICE void compute_p(float (&s)[F::QT / 2], int n, int i, bool diagonal, int stage) {
         const float *lse2 = (const float *)(shared.memory + F::LSE + stage * F::VECTOR_BYTES) + 2 * c;
-        float2 early[F::QT / 32];       /* read while S is computed */
+        float2 early[F::QT / (F::DROPOUT ? 64 : 32)];       /* read while S is computed */
         #pragma unroll
-        for (int j = 0; j < F::QT / 32; j++) early[j] = *(const float2 *)(lse2 + 8 * j);
+        for (int j = 0; j < F::QT / (F::DROPOUT ? 64 : 32); j++) early[j] = *(const float2 *)(lse2 + 8 * j);
         wgmma_wait_group<1>();
         wgmma_fence_operand(s);
         DropoutMask mask;
@@ -282,7 +282,7 @@ template<class F> struct Consumer {
         const uint32_t query_unit = queries.tile(i) * F::QT / 2 | 2 * c, key_unit = (t.row + warp_row) / 2 | g;
         #pragma unroll
         for (int j = 0; j < F::QT / 8; j++) {
-            const float2 l = j < F::QT / 32 ? early[j] : *(const float2 *)(lse2 + 8 * j);
+            const float2 l = j < F::QT / (F::DROPOUT ? 64 : 32) ? early[j] : *(const float2 *)(lse2 + 8 * j);
             #pragma unroll
             for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(s[4 * j + e] * scale2 - (e % 2 ? l.y : l.x));
             if (F::DROPOUT && j % 2)
@@ -315,7 +315,7 @@ template<class F> struct Consumer {
                 const float p0 = r.s[4 * j + 2 * i], p1 = r.s[4 * j + 2 * i + 1];
                 const float dp0 = r.dp[4 * j + 2 * i], dp1 = r.dp[4 * j + 2 * i + 1];
                 r.p[2 * j + i]  = F::DROPOUT ? bf16_pair_kept(p0, p1) : bf16_pair(p0, p1);
-                r.ds[2 * j + i] = F::DROPOUT ? bf16_pair_now(masked_ds(p0, dp0, m.x), masked_ds(p1, dp1, m.y))
+                r.ds[2 * j + i] = F::DROPOUT ? bf16_pair(masked_ds(p0, dp0, m.x), masked_ds(p1, dp1, m.y))
                                              : bf16_pair(p0 * (dp0 - m.x), p1 * (dp1 - m.y));
             }
             if (F::DROPOUT && j % 2) store_ds(j / 2);

@@ -191,7 +191,7 @@ template<class F> struct Consumer {
 
     /* s = P = 2^(s - row_max). row_sum takes P before it is rounded to bf16, so that the rows of P that the
        backward pass recomputes from lse add up to 1. */
-    template<int N> DEVICE void exponentials(float (&s)[N]) {
+    template<int N> DEVICE void exponentials(float (&s)[N], int key) {
         #pragma unroll
         for (int j = 0; j < N / 4; j++)
             #pragma unroll
@@ -199,16 +199,18 @@ template<class F> struct Consumer {
                 s[4 * j + e] = ex2(s[4 * j + e] * scale2 - r.row_max[e / 2]);
                 r.row_sum[e / 2] += s[4 * j + e];
             }
-    }
-
-    /* The rest of half a block is 0: where it is the tile's only one, its O += P V takes all 128 keys. */
-    template<int N> DEVICE void convert_p(const float (&s)[N], int key) {
-        #pragma unroll
-        for (int x = 0; x < KEYS / 4; x++) r.p[x] = x < N / 2 ? bf16_pair(s[2 * x], s[2 * x + 1]) : 0;
         if constexpr (F::DROPOUT)
             #pragma unroll
             for (int x = 0; x < N / 8; x++)
-                DroppedSquare<false>(mask, query_unit, (key / 2 | column) ^ 8 * x).drop(r.p + 4 * x, dropout.thresholds);
+                negate_dropped<false>(s + 8 * x, mask, dropout.thresholds, query_unit, (key / 2 | column) ^ 8 * x);
+    }
+
+    /* The rest of half a block is 0: where it is the tile's only one, its O += P V takes all 128 keys. */
+    template<int N> DEVICE void convert_p(const float (&s)[N]) {
+        #pragma unroll
+        for (int x = 0; x < KEYS / 4; x++)
+            r.p[x] = x >= N / 2 ? 0 : F::DROPOUT ? bf16_pair_kept(s[2 * x], s[2 * x + 1])
+                                                 : bf16_pair(s[2 * x], s[2 * x + 1]);
     }
 
     /* Epilogue of the tile before: only the first S of the next one has been issued behind its last O += P V. (The wait
@@ -252,8 +254,8 @@ template<class F> struct Consumer {
         #pragma unroll
         for (int x = 0; x < F::PANELS * 32; x++) r.o[x] = 0;
         update_row_max(s);
-        exponentials(s);
-        convert_p(s, key);
+        exponentials(s, key);
+        convert_p(s);
     }
 
     /* Block n, from `key` on, and O += P V of the one before, of which `keys` keys are seen. */
@@ -265,14 +267,14 @@ template<class F> struct Consumer {
         wgmma_fence_operand(s);
         shared.k.release(n);
         const bool grown = update_row_max(s);
-        exponentials(s);
+        exponentials(s, key);
         wgmma_wait_group<0>();
         wgmma_fence_operand(r.o);
         shared.v.release(n - 1);
         if (grown)
             #pragma unroll
             for (int x = 0; x < F::PANELS * 32; x++) r.o[x] *= r.rescale[x / 2 % 2];
-        convert_p(s, key);
+        convert_p(s);
     }
 
     /* Blocks that only the groups further down need */
@@ -318,7 +320,7 @@ template<class F> struct Consumer {
                 }
             }
             if constexpr (F::DROPOUT) {
-                mask = dropout.mask(t.b, t.h);
+                mask = uniform(dropout.mask(t.b, t.h));
                 query_unit = (first_row + 16 * warp) / 2 + lane_id() / 4;
             }
             int next = first + 1;
