@@ -4,7 +4,11 @@
    q, out, dq, dout (B,Tq,NH*HS); k, v, dk, dv (B,Tk,NH*HS): a head is HS columns. They may be column views of one
    packed (B,T,3C) qkv: only the pitch differs. lse (B,NH,Tq) F32, packed: the log-sum-exp of each row's scaled scores.
    Query row i sees key j if j <= q0 + i, or always if not causal. A row that sees no key has out = 0, lse = -INFINITY
-   and gradients of 0. A NaN or an infinity in k or v may also reach rows that do not see it, multiplied by P = 0. */
+   and gradients of 0. A NaN or an infinity in k or v may also reach rows that do not see it, multiplied by P = 0.
+
+   With dropout, out = scale_d (M o P) v, where M o P has the dropped elements of P at 0 and scale_d = 1 / (1 - rate), as
+   near as dropout.h has it. M is a function of dropout, b, h, i and j: the same for every implementation, in both
+   passes, however a batch is split. */
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
 #include "dropout.h"
@@ -19,7 +23,8 @@ typedef struct {
     int   deterministic;    /* the same bits every run, even where that costs time */
     DType dtype, out_dtype; /* F32 out with bf16 in: a partial result for attention_merge */
     Into  dqkv_into;        /* dq, dk and dv are = or += */
-    Dropout dropout;        /* of P, after the softmax: row i, column j, head h; the lse is that of all scores */
+    Dropout dropout;        /* of P, after the softmax: row i, column j, head h, sequence *sequence + b; lse is that of
+                               all scores. A rate of 0: none */
 } AttentionSpec;
 
 /* kept: memory of kept_bytes that forward writes and backward reads, all of P where an implementation does not
@@ -52,6 +57,7 @@ void   attention_check_forward (const Attention *a, const AttentionSpec *s, Tens
 void   attention_check_backward(const Attention *a, const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
                                 Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v);
 void   attention_check_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse);
+const char *attention_refuse_rate(const AttentionSpec *s);  /* NULL, or that there is no such rate of dropout */
 size_t attention_row_bytes(const AttentionSpec *s);         /* a float per query row: lse, or delta */
 size_t attention_no_bytes (const AttentionSpec *s);         /* 0 */
 

@@ -10,7 +10,7 @@ const char *attention_refuse_on_cuda(const AttentionSpec *s) {
     if (s->dtype != F32 && s->dtype != BF16)   return "the operands are neither f32 nor bf16";
     if (s->out_dtype != s->dtype)              return "out has another data type than q, k and v";
     if (s->HS < 1 || s->HS > HS_MAX)           return "the head size is not in 1 .. 128";
-    return NULL;
+    return attention_refuse_rate(s);
 }
 
 const char *attention_refuse_in_bf16(const AttentionSpec *s) {
