@@ -10,10 +10,26 @@ static Head square_of(const void *data, const AttentionSpec *s, int64_t head) {
     return (Head){ (float *)data + head * s->Tq * s->Tk, s->Tk };
 }
 
-/* P = softmax(scale q k^T), out = P v */
+/* to = P of a head without what is dropped, times dropout_scale; from may be to. Returns to. */
+static Head drop(Head to, Head from, const AttentionSpec *s, int64_t head) {
+    const uint64_t sequence = (s->dropout.sequence ? *s->dropout.sequence : 0) + (uint64_t)(head / s->NH);
+    const DropoutMask mask = dropout_mask(s->dropout.seed, s->dropout.site, sequence, (uint32_t)(head % s->NH));
+    const uint32_t threshold = dropout_threshold(s->dropout.rate);
+    const float scale = dropout_scale(s->dropout.rate);
+    for (int64_t i = 0; i < s->Tq; i++) {
+        const float *all = head_from(from, i).data;
+        float *kept = head_from(to, i).data;
+        const int64_t seen = keys_seen(s, i);
+        for (int64_t j = 0; j < seen; j++)
+            kept[j] = dropout_keeps(mask, (uint32_t)i, (uint32_t)j, threshold) ? scale * all[j] : 0.0f;
+        for (int64_t j = seen; j < s->Tk; j++) kept[j] = 0.0f;
+    }
+    return to;
+}
+
+/* P = softmax(scale q k^T), out = P v; with dropout out = (M o P) v, M its mask with dropout_scale where it keeps. */
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
                     void *work) {
-    (void)work;
     attention_check_forward(&attention_naive, s, out, lse, q, k, v);
     const int64_t Tq = s->Tq, Tk = s->Tk, HS = s->HS;
     #pragma omp parallel for schedule(dynamic)
@@ -29,11 +45,13 @@ static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, 
             for (int64_t j = seen; j < Tk; j++) row[j] = 0.0f;
             ((float *)lse.data)[head * Tq + i] = seen ? row_max + logf(sum) : -INFINITY;
         }
-        matmul(head_of(out, s, head), Tq, HS, Tk, by_rows(P), by_rows(head_of(v, s, head)), OVERWRITE);
+        const Head weights = s->dropout.rate > 0 ? drop(square_of(work, s, head), P, s, head) : P;
+        matmul(head_of(out, s, head), Tq, HS, Tk, by_rows(weights), by_rows(head_of(v, s, head)), OVERWRITE);
     }
 }
 
-/* dv = P^T dout, dP = dout v^T, dS = scale P (dP - rowsum(P dP)), dq = dS k, dk = dS^T q */
+/* dv = P^T dout, dP = dout v^T, dS = scale P (dP - rowsum(P dP)), dq = dS k, dk = dS^T q; with dropout
+   dv = (M o P)^T dout, dP = M o (dout v^T) */
 static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                      const void *kept, Tensor q, Tensor k, Tensor v, void *work) {
     attention_check_backward(&attention_naive, s, dq, dk, dv, dout, out, lse, q, k, v);
@@ -41,8 +59,11 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
     #pragma omp parallel for schedule(dynamic)
     for (int64_t head = 0; head < (int64_t)s->B * s->NH; head++) {
         const Head P = square_of(kept, s, head), dS = square_of(work, s, head), g = head_of(dout, s, head);
-        matmul(head_of(dv, s, head), Tk, HS, Tq, transposed(P), by_rows(g), s->dqkv_into);
+        const int drops = s->dropout.rate > 0;
+        const Head weights = drops ? drop(dS, P, s, head) : P;
+        matmul(head_of(dv, s, head), Tk, HS, Tq, transposed(weights), by_rows(g), s->dqkv_into);
         matmul(dS, Tq, Tk, HS, by_rows(g), transposed(head_of(v, s, head)), OVERWRITE);
+        if (drops) drop(dS, dS, s, head);
         for (int64_t i = 0; i < Tq; i++) {
             const float *p = head_from(P, i).data;
             float *ds = head_from(dS, i).data;
