@@ -17,11 +17,12 @@ static inline int64_t first_to_see(const AttentionSpec *s, int64_t j, int64_t i0
 static void drop(const AttentionSpec *s, DropoutMask mask, float *tile, int64_t i0, int64_t j0) {
     const uint32_t threshold = dropout_threshold(s->dropout.rate);
     const float scale = dropout_scale(s->dropout.rate);
-    for (int j = 0; j < KEYS; j += j % 8 == 7 ? 9 : 1)
-        for (int i = 0; i < QUERIES; i += 16)
-            for (int n = 0; n < 8; n++) {
-                const Random64 bits = dropout_bits(mask, (uint32_t)(i0 + i + n), (uint32_t)(j0 + j));
-                float *row = tile + j * QUERIES + i + n, *row8 = row + 8 * QUERIES;
+    for (int key_unit = 0; key_unit < KEYS / 2; key_unit++)
+        for (int i16 = 0; i16 < QUERIES; i16 += 16)
+            for (int i8 = 0; i8 < 8; i8++) {
+                const int i = i16 + i8, j = key_unit / 8 * 16 + key_unit % 8;
+                const Random64 bits = dropout_bits(mask, (uint32_t)(i0 + i), (uint32_t)(j0 + j));
+                float *row = tile + j * QUERIES + i, *row8 = row + 8 * QUERIES;
                 row[0]  *= (bits.word[0]       & 0x7fff) >= threshold ? scale : 0.0f;
                 row8[0] *= (bits.word[0] >> 16 & 0x7fff) >= threshold ? scale : 0.0f;
                 row[8]  *= (bits.word[1]       & 0x7fff) >= threshold ? scale : 0.0f;

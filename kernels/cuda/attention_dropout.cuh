@@ -13,11 +13,11 @@ struct AttentionDropout {
     uint64_t seed;
     const uint64_t *sequence;
     uint32_t site, thresholds;      /* dropout_threshold in both halves */
-    float    scale;
+    float    scale, inverse_scale;
 
     AttentionDropout(const Dropout &d)
         : seed(d.seed), sequence(d.sequence), site(d.site), thresholds(dropout_threshold(d.rate) * 0x10001u),
-          scale(dropout_scale(d.rate)) {}
+          scale(dropout_scale(d.rate)), inverse_scale(1 / scale) {}
     /* Of head h of sequence b */
     DEVICE DropoutMask mask(int b, int h) const {
         return dropout_mask(seed, site, (sequence ? *sequence : 0) + (uint64_t)b, h);

@@ -254,7 +254,7 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
         for (int h = 0; h < 2; h++) {
             const int i = first + 16 * m + 8 * h + g;
             const int64_t at = (int64_t)tile.head * p.Tq + i;
-            mean[m][h] = quad_sum(mean[m][h]) * (DROPOUT ? 1 / dropout.scale : 1);
+            mean[m][h] = quad_sum(mean[m][h]) * (DROPOUT ? dropout.inverse_scale : 1);
             if (i < p.Tq) lse2[m][h] = lse[at] * LOG2E;
             if (i < p.Tq && c == 0) delta[at] = mean[m][h];
         }

@@ -142,7 +142,7 @@ void flash_backward_rows(const Problem p, const Workspace w, const float *lse, T
         for (int distance = LANES / 2; distance; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
         if (lane == 0) {
             const int64_t at = (int64_t)head * w.Tpad + row;
-            w.delta[at] = DROPOUT ? sum / dropout.scale : sum;
+            w.delta[at] = DROPOUT ? sum * dropout.inverse_scale : sum;
             w.lse2[at] = row < p.T ? lse[(int64_t)head * p.T + row] * LOG2E : INFINITY;
         }
     }

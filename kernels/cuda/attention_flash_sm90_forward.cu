@@ -144,7 +144,7 @@ template<class F> struct Consumer {
                                                                    its last block */
 
     DropoutMask mask;       /* of the tile */
-    int query_unit;         /* of the thread's rows, see DroppedSquare */
+    int query_unit;         /* of the thread's rows, see negate_dropped */
 
     DEVICE Consumer(const Problem &p, const Maps &maps, const Shared<F> &shared, float *lse,
                     const AttentionDropout &dropout, int group, int warp, Registers<F> &r)
