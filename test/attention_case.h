@@ -273,7 +273,8 @@ static inline void find_sizes(const AttentionSpec *s, Truth *t, Inputs in) {
             double score = 0, dp2 = 0;
             #pragma omp simd reduction(+:score, dp2)
             for (int d = 0; d < HS; d++) { score += q[d] * k[d]; dp2 += dout[d] * v[d] * dout[d] * v[d]; }
-            double p = exp(s->scale * score - t->want.lse[i]), kept = oracle_dropout(s, 0, 0, i, j), kept_p = kept * p;
+            double p = exp(s->scale * score - t->want.lse[i]), kept = oracle_dropout(s, 0, 0, i, j);
+            double kept_p = kept * p;
             double ds = s->scale * p * (kept * sqrt(dp2) + sqrt(p_dp[i]));
             for (int d = 0; d < HS; d++) {
                 dk2[d] += ds * q[d] * ds * q[d];

@@ -353,11 +353,13 @@ static void masks(void) {
                         for (int t = 0; t < T; t++)
                             for (int d = 0; d < HS && j0 + d < T; d++) {
                                 int64_t at = ((int64_t)(b * T + t) * NH + h) * HS + d;
-                                int in_row = j0 + d <= t && dropout_keeps(mask, (uint32_t)t, (uint32_t)(j0 + d), threshold);
-                                int in_column = t <= j0 + d && dropout_keeps(mask, (uint32_t)(j0 + d), (uint32_t)t, threshold);
+                                int other = j0 + d;
+                                int in_row = other <= t && dropout_keeps(mask, (uint32_t)t, (uint32_t)other, threshold);
+                                int in_column = t <= other &&
+                                                dropout_keeps(mask, (uint32_t)other, (uint32_t)t, threshold);
                                 wrong[0] += (element(all.out, arena_after, at) != 0) != in_row;
                                 wrong[1] += (element(all.dv,  arena_after, at) != 0) != in_column;
-                                drawn += j0 + d <= t;
+                                drawn += other <= t;
                                 kept += in_row;
                             }
                     }

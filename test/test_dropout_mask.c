@@ -18,8 +18,8 @@ static void known_answers(void) {
     for (int i = 0; i <= 950; i++) {
         float rate = (float)i / 1000;
         uint32_t threshold = dropout_threshold(rate);
-        EXPECT(threshold <= 0x7c00 && fabs(threshold / 32768.0 - rate) <= 0.5 / 32768 + 1e-7, "rate %g: threshold %u", rate,
-               threshold);
+        EXPECT(threshold <= 0x7c00 && fabs(threshold / 32768.0 - rate) <= 0.5 / 32768 + 1e-7, "rate %g: threshold %u",
+               rate, threshold);
         EXPECT(fabs(dropout_scale(rate) * (1 - threshold / 32768.0) - 1) < 1e-7, "rate %g: scale %g", rate,
                dropout_scale(rate));
     }
@@ -108,7 +108,8 @@ static void expect_even(const Bits *m, double rate, double p) {
         sum += kept;
         chi[0] += pow(kept - p * SIDE, 2) / (p * (1 - p) * SIDE);
     }
-    for (int column = 0; column < SIDE; column++) chi[1] += pow(column_sum[column] - p * SIDE, 2) / (p * (1 - p) * SIDE);
+    for (int column = 0; column < SIDE; column++)
+        chi[1] += pow(column_sum[column] - p * SIDE, 2) / (p * (1 - p) * SIDE);
     expect_sigmas(((double)sum - p * SIDE * SIDE) / (sqrt(p * (1 - p)) * SIDE), "number kept", rate);
     expect_sigmas((chi[0] - SIDE) / sqrt(2.0 * SIDE), "sums of rows", rate);
     expect_sigmas((chi[1] - SIDE) / sqrt(2.0 * SIDE), "sums of columns", rate);

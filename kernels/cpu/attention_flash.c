@@ -14,10 +14,10 @@ static inline int64_t first_to_see(const AttentionSpec *s, int64_t j, int64_t i0
 
 /* Multiplies a tile of scores by the mask of P, which begins at query i0 and key j0, both multiples of 16: by
    dropout_scale or by 0. A unit of dropout_bits is two elements of each of two rows. */
-static void drop(const AttentionSpec *s, DropoutMask mask, float *tile, int64_t i0, int64_t j0) {
+static void drop(const AttentionSpec *s, DropoutMask mask, float *tile, int64_t i0, int64_t j0, int64_t keys) {
     const uint32_t threshold = dropout_threshold(s->dropout.rate);
     const float scale = dropout_scale(s->dropout.rate);
-    for (int key_unit = 0; key_unit < KEYS / 2; key_unit++)
+    for (int key_unit = 0; key_unit < (keys + 15) / 16 * 8; key_unit++)
         for (int i16 = 0; i16 < QUERIES; i16 += 16)
             for (int i8 = 0; i8 < 8; i8++) {
                 const int i = i16 + i8, j = key_unit / 8 * 16 + key_unit % 8;
@@ -60,7 +60,7 @@ static void forward_tile(const AttentionSpec *s, DropoutMask mask, Head out, flo
             rescale[i] = vec_exp(before[i] - shift[i]);
             total[i] = total[i] * rescale[i] + partial[i];
         }
-        if (s->dropout.rate > 0) drop(s, mask, S, i0, j0);
+        if (s->dropout.rate > 0) drop(s, mask, S, i0, j0, keys);
         if (j0 > 0)
             for (int64_t i = 0; i < rows; i++)
                 for (int64_t c = 0; c < HS; c++) sums[i * HS_MAX + c] *= rescale[i];
@@ -103,7 +103,7 @@ static void backward_tile(const AttentionSpec *s, DropoutMask mask, const Backwa
     if (rows < QUERIES) { memset(P, 0, sizeof P); memset(dS, 0, sizeof dS); }
     matmul(p,  keys, rows, HS, by_rows(k), transposed(q),    OVERWRITE);
     matmul(ds, keys, rows, HS, by_rows(v), transposed(dout), OVERWRITE);
-    if (s->dropout.rate > 0) drop(s, mask, dS, i0, j0);
+    if (s->dropout.rate > 0) drop(s, mask, dS, i0, j0, keys);
     for (int64_t j = 0; j < keys; j++) {
         const int64_t first = first_to_see(s, j0 + j, i0, rows);
         float *p_row = P + j * QUERIES, *ds_row = dS + j * QUERIES;
@@ -113,7 +113,7 @@ static void backward_tile(const AttentionSpec *s, DropoutMask mask, const Backwa
         }
         for (int64_t i = 0; i < first; i++) p_row[i] = ds_row[i] = 0.0f;
     }
-    if (s->dropout.rate > 0) drop(s, mask, P, i0, j0);
+    if (s->dropout.rate > 0) drop(s, mask, P, i0, j0, keys);
     matmul(head_from(h->dv, j0), keys, HS, rows, by_rows(p),  by_rows(dout), ACCUMULATE);
     matmul(head_from(h->dk, j0), keys, HS, rows, by_rows(ds), by_rows(q),    ACCUMULATE);
     matmul(head_from(h->dq, i0), rows, HS, keys, transposed(ds), by_rows(k), ACCUMULATE);

@@ -1,6 +1,6 @@
 /* kernels/cuda/attention_dropout.cuh - The mask of P (kernels/dropout.h) in the fragments of mma and wgmma: the sign of P,
-   which is negative where the element is dropped. relu(P) then is the masked P, at no cost where it is converted to
-   bf16, |P| the whole one.
+   negative where the element is dropped. relu(P) then is the masked P, at no cost where it is converted to bf16, and |P|
+   the whole one.
 
    In a square of 16 x 16 elements a thread has the eight (g + 8i, 8j + 2c + e), as x[4j + 2i + e]; i, j, e = 0, 1;
    g = lane / 4, c = lane % 4. They are two units of dropout_bits, whether the rows are queries or, TRANSPOSED, keys. */
@@ -29,9 +29,9 @@ DEVICE DropoutMask uniform(DropoutMask m) {
     return { __reduce_or_sync(0xffffffffu, m.key), __reduce_or_sync(0xffffffffu, m.word) };
 }
 
-/* p = -p where the mask drops them: a thread's part of a square, p >= 0. Unit u of the queries or of the keys has numbers
-   u / 8 * 16 + u % 8 and 8 more, so that a square has 8 units a side; these are of the element i = j = e = 0.
-   The sign of |bits| - threshold, computed for two elements at once as numbers in half precision, is that of p. */
+/* p = -p where the mask drops it: a thread's eight elements of a square, p >= 0. query_unit, key_unit: of the element
+   i = j = e = 0, in units of dropout_bits, 8 a square: row r has unit r / 16 * 8 + r % 8. The sign of p is that of
+   |bits| - threshold, computed as numbers in half precision, two at once. */
 template<bool TRANSPOSED> DEVICE void negate_dropped(float *p, DropoutMask mask, uint32_t thresholds,
                                                      uint32_t query_unit, uint32_t key_unit) {
     #pragma unroll

@@ -121,8 +121,8 @@ __device__ inline Place place_of_block(const AttentionSpec &s, int T, bool last_
 /* Query row i sees so many keys. In the kernels s.q0 is attention_diagonal. */
 __device__ inline int keys_seen(const AttentionSpec &s, int i) { return max(0, min(s.q0 + i + 1, s.Tk)); }
 
-/* What P and dP are multiplied by: 1 without dropout. A Philox call has the bits of four elements, of which one is taken
-   here: beside the GEMMs on the CUDA cores that is little. */
+/* What P and dP are multiplied by: 1 without dropout. A Philox call has the bits of four elements, of which one is used
+   here: its cost is small beside the GEMMs on the CUDA cores. */
 template <bool DROPOUT> struct Mask {
     DropoutMask mask;
     uint32_t threshold;

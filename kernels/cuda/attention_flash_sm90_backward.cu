@@ -19,7 +19,10 @@
    before or converts it after. With `deterministic` each block waits for the one before it, and the bits are the same
    every time; otherwise the order is arbitrary. Blocks begin with the tile after the diagonal and take the diagonal
    last, when the other blocks have long added their parts. Tiles are fetched in the order of the keys: a block waits
-   for running blocks only. */
+   for running blocks only.
+
+   With dropout the mask M, without its scale c, is the sign of P from its computation on: dv = c (M o P)^T dout,
+   dS = P o (M o dP - delta / c), and dk and dq are multiplied by c in their epilogues. */
 #include "attention_dropout.cuh"
 #include "attention_flash_sm90.cuh"
 
@@ -272,9 +275,10 @@ template<class F> struct Consumer {
     /* s = P^T = exp(scale S^T - lse), with dropout in its sign */
     DEVICE void compute_p(float (&s)[F::QT / 2], int n, int i, bool diagonal, int stage) {
         const float *lse2 = (const float *)(shared.memory + F::LSE + stage * F::VECTOR_BYTES) + 2 * c;
-        float2 early[F::QT / (F::DROPOUT ? 64 : 32)];       /* read while S is computed */
+        constexpr int EARLY = F::QT / (F::DROPOUT ? 64 : 32);       /* more of them spill with dropout */
+        float2 early[EARLY];            /* read while S is computed */
         #pragma unroll
-        for (int j = 0; j < F::QT / (F::DROPOUT ? 64 : 32); j++) early[j] = *(const float2 *)(lse2 + 8 * j);
+        for (int j = 0; j < EARLY; j++) early[j] = *(const float2 *)(lse2 + 8 * j);
         wgmma_wait_group<1>();
         wgmma_fence_operand(s);
         DropoutMask mask;
@@ -282,7 +286,7 @@ template<class F> struct Consumer {
         const uint32_t query_unit = queries.tile(i) * F::QT / 2 | 2 * c, key_unit = (t.row + warp_row) / 2 | g;
         #pragma unroll
         for (int j = 0; j < F::QT / 8; j++) {
-            const float2 l = j < F::QT / (F::DROPOUT ? 64 : 32) ? early[j] : *(const float2 *)(lse2 + 8 * j);
+            const float2 l = j < EARLY ? early[j] : *(const float2 *)(lse2 + 8 * j);
             #pragma unroll
             for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(s[4 * j + e] * scale2 - (e % 2 ? l.y : l.x));
             if (F::DROPOUT && j % 2)
@@ -318,7 +322,7 @@ template<class F> struct Consumer {
                 r.ds[2 * j + i] = F::DROPOUT ? bf16_pair(masked_ds(p0, dp0, m.x), masked_ds(p1, dp1, m.y))
                                              : bf16_pair(p0 * (dp0 - m.x), p1 * (dp1 - m.y));
             }
-            if (F::DROPOUT && j % 2) store_ds(j / 2);
+            if (F::DROPOUT && j % 2) store_ds(j / 2);       /* frees registers: at the end this spills */
         }
         #pragma unroll
         for (int x = 0; x < F::QT / 16 && !F::DROPOUT; x++) store_ds(x);
@@ -361,8 +365,8 @@ template<class F> struct Consumer {
             for (int j = 0; j < 8; j++) *(float4 *)(dq_before + 4 * j) = dq_staging()[32 * j];
         wgmma_wait_group<1>();
         wgmma_fence_operand(r.dv);
-        store_rows<F::PANELS>(staging, &maps.dv, t.b, t.h, t.row + warp_row, 0, r.dv, dv_scale,
-                              dv_scale);    /* overlaps with dk */
+        /* overlaps with dk */
+        store_rows<F::PANELS>(staging, &maps.dv, t.b, t.h, t.row + warp_row, 0, r.dv, dv_scale, dv_scale);
 
         shared.ds.wait(used);
         wgmma_wait_group<0>();
@@ -373,8 +377,7 @@ template<class F> struct Consumer {
         shared.summed(group).wait(n);
         #pragma unroll
         for (int j = 0; j < 8; j++) others[j] = load_dq(tile, j);
-        store_rows<F::PANELS>(staging, &maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, dqk_scale,
-                              dqk_scale);
+        store_rows<F::PANELS>(staging, &maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, dqk_scale, dqk_scale);
         if (two)
             #pragma unroll
             for (int j = 0; j < 8; j++) add(dq_before, j, load_dq(tile + 1, j));
@@ -484,9 +487,9 @@ size_t attention_flash_sm90_workspace(const AttentionSpec *s) {
     return semaphore_bytes(s) + (size_t)padded_rows(s) * sizeof(float) * (2 + (s->HS > 64 ? 128 : 64));
 }
 
-template<int PANELS, bool DROPOUT> static void launch(Problem p, const Workspace &w, const AttentionSpec *s, const float *lse,
-                                        Tensor out, Tensor dout, Tensor q, Tensor k, Tensor v,
-                                        Tensor dq, Tensor dk, Tensor dv) {
+template<int PANELS, bool DROPOUT>
+static void launch(Problem p, const Workspace &w, const AttentionSpec *s, const float *lse, Tensor out, Tensor dout,
+                   Tensor q, Tensor k, Tensor v, Tensor dq, Tensor dk, Tensor dv) {
     using F = Backward<PANELS, DROPOUT>;
     const Maps maps = { tensor_map("q", s, q, F::QT), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
                         tensor_map("dout", s, dout, F::QT), tensor_map("dq", s, dq, EPILOGUE_ROWS),
@@ -517,5 +520,6 @@ void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk,
     w.delta = w.lse2 + padded_rows(s);
     w.dq = w.delta + padded_rows(s);
     (s->dropout.rate > 0 ? s->HS > 64 ? launch<2, true>  : launch<1, true>
-                         : s->HS > 64 ? launch<2, false> : launch<1, false>)(p, w, s, lse, out, dout, q, k, v, dq, dk, dv);
+                         : s->HS > 64 ? launch<2, false> : launch<1, false>)
+        (p, w, s, lse, out, dout, q, k, v, dq, dk, dv);
 }
