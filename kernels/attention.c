@@ -59,6 +59,10 @@ void attention_check_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse)
     check_tensor("attention_merge", "part_lse", part_lse, F32, 3, lse.dim[0], lse.dim[1], lse.dim[2]);
 }
 
+const char *attention_refuse_rate(const AttentionSpec *s) {
+    return s->dropout.rate >= 0 && s->dropout.rate <= 0.95f ? NULL : "the rate of dropout is not in 0 .. 0.95";
+}
+
 size_t attention_row_bytes(const AttentionSpec *s) {
     return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq;
 }

@@ -5,7 +5,10 @@
    packed (B,T,3C) qkv: only the pitch differs. lse (B,NH,Tq) F32: the log-sum-exp of each row's scaled scores; it may
    be columns of a longer (B,NH,T). Of one sequence, B = 1, all operands may thus be ranges of rows of a longer one.
    Query row i sees key j if j <= q0 + i, or always if not causal. A row that sees no key has out = 0, lse = -INFINITY
-   and gradients of 0. A NaN or an infinity in k or v may also reach rows that do not see it, multiplied by P = 0. */
+   and gradients of 0. A NaN or an infinity in k or v may also reach rows that do not see it, multiplied by P = 0.
+
+   With dropout, out = c (M o P) v: M is 0 or 1, c = dropout_scale(rate), both as in dropout.h. The mask is a function of
+   the sequence, h, i and j: the same for every implementation, in both passes, however a batch is split. */
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
 #include "dropout.h"
@@ -21,7 +24,8 @@ typedef struct {
     DType dtype, out_dtype; /* of q, k, v, dout; of what the pass writes: out, or dq, dk and dv. dtype, or F32 with bf16
                                in: partial results for attention_merge, and gradients that are summed in f32 */
     Into  dqkv_into;        /* dq, dk and dv are = or += */
-    Dropout dropout;        /* of P, after the softmax: row i, column j, head h; the lse is that of all scores */
+    Dropout dropout;        /* of P, after the softmax: row i, column j, head h, sequence *sequence + b; lse is that of
+                               all scores. A rate of 0: none */
 } AttentionSpec;
 
 /* kept: memory of kept_bytes that forward writes and backward reads, all of P where an implementation does not
@@ -55,6 +59,7 @@ void   attention_check_forward (const Attention *a, const AttentionSpec *s, Tens
 void   attention_check_backward(const Attention *a, const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
                                 Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v);
 void   attention_check_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse);
+const char *attention_refuse_rate(const AttentionSpec *s);  /* NULL, or that there is no such rate of dropout */
 size_t attention_row_bytes(const AttentionSpec *s);         /* a float per query row: lse, or delta */
 size_t attention_no_bytes (const AttentionSpec *s);         /* 0 */
 

@@ -246,7 +246,7 @@ static inline void attend(const AttentionSpec *s, Operands x, Results r, double 
 }
 
 /* floor: the size that the sums of out, dq, dk and dv would have if all terms had random signs, where
-   ds = p (dp - sum(p dp)) cancels too. condition: a score s is a sum that is wrong by about u times the sum of its
+   ds = p (dp - sum(p dp)) cancels too; with dropout of the terms that are kept, by its scale greater. condition: a score s is a sum that is wrong by about u times the sum of its
    terms' sizes, and exp(s) by as much relative to itself. */
 static inline void find_sizes(const AttentionSpec *s, Truth *t, Inputs in) {
     int Tq = s->Tq, Tk = s->Tk, HS = s->HS;
@@ -267,11 +267,12 @@ static inline void find_sizes(const AttentionSpec *s, Truth *t, Inputs in) {
                 size += fabs(q[d] * k[d]);
                 square += dout[d] * v[d] * dout[d] * v[d];
             }
-            dp2[j] = square;
+            double kept = oracle_p_factor(s, 0, 0, i, j);
+            dp2[j] = kept * kept * square;
             condition = fmax(condition, fabs(s->scale) * size);
             p[j] = exp(s->scale * score - t->want.lse[i]);
             p_dp[i] += p[j] * p[j] * dp2[j];
-            for (int d = 0; d < HS; d++) out2[d] += p[j] * v[d] * p[j] * v[d];
+            for (int d = 0; d < HS; d++) out2[d] += kept * p[j] * v[d] * kept * p[j] * v[d];
         }
         for (int j = 0; j < seen; j++) {
             double ds = s->scale * p[j] * (sqrt(dp2[j]) + sqrt(p_dp[i]));
@@ -289,8 +290,13 @@ static inline void find_sizes(const AttentionSpec *s, Truth *t, Inputs in) {
             double score = 0, dp2 = 0;
             #pragma omp simd reduction(+:score, dp2)
             for (int d = 0; d < HS; d++) { score += q[d] * k[d]; dp2 += dout[d] * v[d] * dout[d] * v[d]; }
-            double p = exp(s->scale * score - t->want.lse[i]), ds = s->scale * p * (sqrt(dp2) + sqrt(p_dp[i]));
-            for (int d = 0; d < HS; d++) { dk2[d] += ds * q[d] * ds * q[d]; dv2[d] += p * dout[d] * p * dout[d]; }
+            double p = exp(s->scale * score - t->want.lse[i]), kept = oracle_p_factor(s, 0, 0, i, j);
+            double kept_p = kept * p;
+            double ds = s->scale * p * (kept * sqrt(dp2) + sqrt(p_dp[i]));
+            for (int d = 0; d < HS; d++) {
+                dk2[d] += ds * q[d] * ds * q[d];
+                dv2[d] += kept_p * dout[d] * kept_p * dout[d];
+            }
         }
         for (int d = 0; d < HS; d++) { dk_max = fmax(dk_max, dk2[d]); dv_max = fmax(dv_max, dv2[d]); }
     }

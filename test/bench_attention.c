@@ -11,6 +11,7 @@
 enum { HEADS = 4 };             /* whose errors are measured */
 
 static FILE *csv;               /* NULL: none */
+static double dropout;          /* rate; above 0: the speeds of ours with it as well */
 
 static void fail_as_bench(const char *message) {
     fprintf(stderr, "bench_attention: %s\n", message);
@@ -54,12 +55,13 @@ static void speed_table(int HS, int T_min, int T_max) {
     double load[3], unit = dtype == BF16 ? 1e12 : 1e9;
     Shape s = speed_shape(HS, T_min);
     inputs_open((int64_t)s.B * s.T, s.NH, HS, 1);
-    runners_list(s);
+    runners_list(s, dropout);
     printf("\nHead size %d, %d heads, B*T = %d, causal, %s: %sFLOP/s forward/backward, medians of %lld rounds\n\n| T |",
            HS, s.NH, s.B * s.T, dtype_name(dtype), unit > 1e9 ? "T" : "G", (long long)rounds);
     for (int i = 0; i < runners; i++, columns++) printf(" %s |", runner[i].label);
     for (int i = 0; i < runners; i++)
         if (!runner[i].ours) { printf(" %s/%s |", runner[0].label, runner[i].label); columns++; }
+        else if (runner[i].dropout > 0) { printf(" time of %s, both passes |", runner[i].label); columns++; }
     printf(" SM MHz | C | W | GB |");
     print_rule(columns);
     for (int T = T_min; T <= T_max; T *= 2) {
@@ -72,7 +74,13 @@ static void speed_table(int HS, int T_min, int T_max) {
                  2.5e3 * flop / runner[i].median[1] / unit);
         for (int i = 0; i < runners; i++) write_csv_row(&runner[i], s, flop);
         for (int i = 0; i < runners; i++)
-            if (!runner[i].ours) cell(runner[i].absent, "%.2f/%.2f", ratio(&runner[i], 0), ratio(&runner[i], 1));
+            if (!runner[i].ours)
+                cell(runner[i].absent, "%.2f/%.2f", ratio(&runner[i], runner, FORWARD),
+                     ratio(&runner[i], runner, BACKWARD));
+            else if (runner[i].dropout > 0)
+                cell(runner[i].absent || runner[i - 1].absent, "%.2f/%.2f, %.2f",
+                     ratio(&runner[i], &runner[i - 1], FORWARD), ratio(&runner[i], &runner[i - 1], BACKWARD),
+                     ratio(&runner[i], &runner[i - 1], PASSES));
         for (int i = 0; i < 3; i++) cell(isnan(load[i]), "%.0f", load[i]);
         for (int i = 0; i < runners; i++) printf(runner[i].absent ? " -" : " %.2f", runner[i].bytes / 1e9);
         printf(" |\n");
@@ -148,7 +156,7 @@ static void error_cells(const double *results, const double *exact, const double
 static void lengths_table(Shape s) {
     double load[3];
     inputs_open((int64_t)s.B * s.T, s.NH, s.HS, 0.25);
-    runners_list(s);
+    runners_list(s, 0);
     compete(s, load);
     double *exact = results_by_formula(s, 0), *rounded = results_by_formula(s, 1);
     printf("\nArbitrary lengths (github.com/NVIDIA/apex/issues/1395, 2022): T = %d, head size %d, B = %d, %d heads, "
@@ -208,7 +216,7 @@ static double computed_bytes(const Runner *r, Shape s) {
 static void paper_table(Shape s) {
     double load[3], pairs = (double)s.B * s.NH * s.T * s.T;
     inputs_open((int64_t)s.B * s.T, s.NH, s.HS, 1);
-    runners_list(s);
+    runners_list(s, 0);
     compete(s, load);
     printf("\nFlashAttention (arXiv 2205.14135): T = %d, head size %d, %d heads, B = %d, forward and backward. Ours "
            "are %s and causal,\nGFLOP of 6 GEMMs of T by T (naive), or 7 of half of it (9 if dq has a kernel)\n"
@@ -322,7 +330,7 @@ static void parts_table(int HS, int T) {
 
 static void run_once(const char *label, Shape s) {
     inputs_open((int64_t)s.B * s.T, s.NH, s.HS, 1);
-    runners_list(s);
+    runners_list(s, 0);
     Runner *r = runner;
     while (r < runner + runners && strcmp(r->label, label) != 0) r++;
     REQUIRE(r < runner + runners, "--once %s: no such attention, or it refuses this shape", label);
@@ -345,6 +353,8 @@ int main(int argc, char **argv) {
           .help = "only the speeds at this one; without it 64 and 128" },
         { .name = "T", .type = OPTION_INTEGER, .value = &T, .min = 1, .max = 32768, .argument = "N",
           .help = "only the speeds at this one; without it 512 to 16384" },
+        { .name = "dropout", .type = OPTION_REAL, .value = &dropout, .fallback = "0", .min = 0, .max = 0.95,
+          .argument = "P", .help = "the speeds also with dropout of this rate, and the ratio to those without" },
         { .name = "rounds", .type = OPTION_INTEGER, .value = &rounds, .fallback = "5", .min = 1, .max = ROUNDS_MAX,
           .argument = "N", .help = "take the median of N" },
         { .name = "csv", .type = OPTION_TEXT, .value = &csv_path, .argument = "FILE",

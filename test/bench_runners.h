@@ -1,7 +1,7 @@
 /* test/bench_runners.h - The attentions that bench_attention compares, their inputs, and the time of a launch.
 
    inputs_open(rows, NH, HS, 1);                        for us and for the peers
-   runners_list(shape);
+   runners_list(shape, 0);
    compete(shape, load);                                fills in the runners' times
    release();
    inputs_close(); */
@@ -15,7 +15,7 @@
 #include "bench_peers.h"
 
 enum { FORWARD, BACKWARD, PASSES };
-enum { RUNNERS_MAX = 8, ROUNDS_MAX = 100, BATCH_MS = 20 };
+enum { RUNNERS_MAX = 12, ROUNDS_MAX = 100, BATCH_MS = 20 };
 
 typedef struct { int B, T, NH, HS; } Shape;
 
@@ -23,6 +23,7 @@ typedef struct { int B, T, NH, HS; } Shape;
 typedef struct {
     char   label[24];
     const Attention *ours;                      /* NULL: a peer */
+    float  dropout;                             /* rate; the runner without it is the one before */
     int    absent;                              /* cannot run this shape */
     void  *lse, *kept, *work;
     int    launches[PASSES];                    /* in a batch */
@@ -91,18 +92,33 @@ static AttentionSpec spec_of(Shape s) {
                             .scale = 1 / sqrtf((float)s.HS), .dtype = dtype, .out_dtype = dtype };
 }
 
-/* Ours that take the shape, best first ("flash", "flash 2", ...), then the peers. */
-static void runners_list(Shape s) {
+static AttentionSpec spec_of_runner(const Runner *r, Shape s) {
+    AttentionSpec spec = spec_of(s);
+    spec.dropout = (Dropout){ .rate = r->dropout, .seed = 1, .site = RANDOM_DROPOUT };
+    return spec;
+}
+
+/* Ours that take the shape, best first ("flash", "flash 2", ...), each with dropout behind it if the rate is above 0;
+   then the peers. */
+static void runners_list(Shape s, double dropout) {
     AttentionSpec spec = spec_of(s);
     runners = 0;
     for (int a = 0; attention_list[a]; a++) {
         if (attention_list[a]->refuse(&spec)) continue;
         int namesakes = 1;
-        for (int i = 0; i < runners; i++) namesakes += strcmp(runner[i].ours->name, attention_list[a]->name) == 0;
-        REQUIRE(runners < RUNNERS_MAX - 2, "more attentions than RUNNERS_MAX allows");
+        for (int i = 0; i < runners; i++)
+            namesakes += runner[i].dropout == 0 && strcmp(runner[i].ours->name, attention_list[a]->name) == 0;
+        REQUIRE(runners < RUNNERS_MAX - 3, "more attentions than RUNNERS_MAX allows");
         Runner *r = &runner[runners++];
         *r = (Runner){ .ours = attention_list[a] };
-        snprintf(r->label, sizeof r->label, namesakes > 1 ? "%.16s %d" : "%.16s", r->ours->name, namesakes);
+        snprintf(r->label, sizeof r->label, namesakes > 1 ? "%.10s %d" : "%.10s", r->ours->name, namesakes);
+        spec.dropout.rate = (float)dropout;
+        if (dropout > 0 && !attention_list[a]->refuse(&spec)) {
+            runner[runners] = *r;
+            runner[runners].dropout = (float)dropout;
+            strcat(runner[runners++].label, " dropout");
+        }
+        spec.dropout.rate = 0;
     }
     REQUIRE(runners, "no attention of this backend takes head size %d", s.HS);
     if (peers) {
@@ -114,7 +130,7 @@ static void runners_list(Shape s) {
 static int is_naive(const Runner *r) { return r->ours && strcmp(r->ours->name, "naive") == 0; }
 
 static void launch(const Runner *r, Shape s, int pass) {
-    AttentionSpec spec = spec_of(s);
+    AttentionSpec spec = spec_of_runner(r, s);
     Tensor q = part(qkv, s, 0), k = part(qkv, s, 1), v = part(qkv, s, 2), o = part(out, s, 0);
     Tensor lse = tensor_of(r->lse, F32, 3, s.B, s.NH, s.T);
     if (pass == FORWARD) r->ours->forward(&spec, o, lse, r->kept, q, k, v, r->work);
@@ -139,7 +155,7 @@ static double time_batch(const Runner *r, Shape s, int pass, int launches) {
 
 /* Absent where it refuses, or would take more than half of the free memory. */
 static void prepare_ours(Runner *r, Shape s) {
-    AttentionSpec spec = spec_of(s);
+    AttentionSpec spec = spec_of_runner(r, s);
     size_t kept_bytes = r->ours->kept_bytes(&spec), work_bytes = r->ours->workspace_bytes(&spec);
     r->own_bytes = (double)(attention_row_bytes(&spec) + kept_bytes + work_bytes);
     r->absent = r->ours->refuse(&spec) || r->own_bytes > 0.5 * (double)device_info().free_bytes;
@@ -210,10 +226,13 @@ static void release(void) {
     }
 }
 
-/* The times of r over those of the first of ours, round by round. */
-static double ratio(const Runner *r, int pass) {
+/* The times of r over those of base, round by round; PASSES: of both passes together. */
+static double ratio(const Runner *r, const Runner *base, int pass) {
     double ratios[ROUNDS_MAX];
-    for (int64_t i = 0; i < rounds; i++) ratios[i] = r->ms[pass][i] / runner[0].ms[pass][i];
+    for (int64_t i = 0; i < rounds; i++)
+        ratios[i] = pass == PASSES ? (r->ms[FORWARD][i] + r->ms[BACKWARD][i]) /
+                                     (base->ms[FORWARD][i] + base->ms[BACKWARD][i])
+                                   : r->ms[pass][i] / base->ms[pass][i];
     return median(ratios, rounds);
 }
 

@@ -202,6 +202,16 @@ int oracle_keys_seen(const AttentionSpec *spec, int i) {
     return (int)(keys < 0 ? 0 : keys < spec->Tk ? keys : spec->Tk);
 }
 
+int oracle_head;
+
+double oracle_p_factor(const AttentionSpec *spec, int b, int h, int i, int j) {
+    const Dropout *d = &spec->dropout;
+    if (d->rate == 0) return 1;
+    DropoutMask mask = dropout_mask(d->seed, d->site, (d->sequence ? *d->sequence : 0) + (uint64_t)b,
+                                    (uint32_t)(oracle_head + h));
+    return dropout_keeps(mask, (uint32_t)i, (uint32_t)j, dropout_threshold(d->rate)) ? dropout_scale(d->rate) : 0;
+}
+
 void oracle_attention_forward(const AttentionSpec *spec, double *out, double *lse,
                               const double *q, const double *k, const double *v) {
     int Tq = spec->Tq, Tk = spec->Tk, NH = spec->NH, HS = spec->HS;
@@ -214,7 +224,8 @@ void oracle_attention_forward(const AttentionSpec *spec, double *out, double *ls
                 double p[Tk];
                 for (int j = 0; j < seen; j++) p[j] = spec->scale * dot(AT(q, Tq, b, i, h), AT(k, Tk, b, j, h), HS);
                 lse[((int64_t)b * NH + h) * Tq + i] = softmax(p, p, seen);
-                for (int j = 0; j < seen; j++) add(AT(out, Tq, b, i, h), stored(p[j]), AT(v, Tk, b, j, h), HS);
+                for (int j = 0; j < seen; j++) p[j] = oracle_p_factor(spec, b, h, i, j) * stored(p[j]);
+                for (int j = 0; j < seen; j++) add(AT(out, Tq, b, i, h), p[j], AT(v, Tk, b, j, h), HS);
             }
 }
 
@@ -236,12 +247,13 @@ void oracle_attention_backward(const AttentionSpec *spec, double *dq, double *dk
                 zero(out, HS);
                 for (int j = 0; j < seen; j++) {
                     p[j] = exp(spec->scale * dot(q_i, AT(k, Tk, b, j, h), HS) - lse[row]);
-                    add(out, stored(p[j]), AT(v, Tk, b, j, h), HS);
+                    add(out, oracle_p_factor(spec, b, h, i, j) * stored(p[j]), AT(v, Tk, b, j, h), HS);
                 }
                 for (int d = 0; d < HS; d++) out[d] = written(out[d]);
                 delta[row] = dot(dout_i, out, HS);
                 for (int j = 0; j < seen; j++) {
-                    double ds = stored(p[j] * (dot(dout_i, AT(v, Tk, b, j, h), HS) - delta[row]));
+                    double dp = oracle_p_factor(spec, b, h, i, j) * dot(dout_i, AT(v, Tk, b, j, h), HS);
+                    double ds = stored(p[j] * (dp - delta[row]));
                     add(AT(dq, Tq, b, i, h), spec->scale * ds, AT(k, Tk, b, j, h), HS);
                 }
             }
@@ -254,8 +266,9 @@ void oracle_attention_backward(const AttentionSpec *spec, double *dq, double *dk
                     if (j >= oracle_keys_seen(spec, i)) continue;
                     const double *q_i = AT(q, Tq, b, i, h), *dout_i = AT(dout, Tq, b, i, h);
                     double p = exp(spec->scale * dot(q_i, AT(k, Tk, b, j, h), HS) - lse[row]);
-                    double ds = stored(p * (dot(dout_i, AT(v, Tk, b, j, h), HS) - delta[row]));
-                    add(AT(dv, Tk, b, j, h), stored(p), dout_i, HS);
+                    double kept = oracle_p_factor(spec, b, h, i, j);
+                    double ds = stored(p * (kept * dot(dout_i, AT(v, Tk, b, j, h), HS) - delta[row]));
+                    add(AT(dv, Tk, b, j, h), kept * stored(p), dout_i, HS);
                     add(AT(dk, Tk, b, j, h), spec->scale * ds, q_i, HS);
                 }
     free(delta);

@@ -51,6 +51,9 @@ void oracle_head_loss(double *losses, double *dx, double *dwte, const double *x,
 /* q, out (B,Tq,NH*HS); k, v (B,Tk,NH*HS); lse (B,NH,Tq) = log(sum(exp(scores))), from which backward recomputes P. Uses
    all threads; the results do not depend on their number. */
 int  oracle_keys_seen(const AttentionSpec *spec, int i);        /* by query row i: the first so many */
+/* What P is multiplied by: 1 without dropout, else 0 or dropout_scale. dropout.sequence is an address of the host. */
+double oracle_p_factor(const AttentionSpec *spec, int b, int h, int i, int j);
+extern int oracle_head;                         /* number of the spec's head 0 */
 void oracle_attention_forward(const AttentionSpec *spec, double *out, double *lse,
                               const double *q, const double *k, const double *v);
 void oracle_attention_backward(const AttentionSpec *spec, double *dq, double *dk, double *dv, const double *dout,

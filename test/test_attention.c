@@ -28,12 +28,25 @@ static void copy_rows(Tensor to, Tensor from) {
 
 /* ---- one case */
 
-/* Some heads have data and a truth of their own, every other is the twin of one of these. */
-typedef struct { Operands x[133]; Truth truth[3]; int heads, own, twin[133]; } Heads;
+/* Some heads have data and a truth of their own, every other is the twin of one of these. With dropout there are no
+   twins: each head has another mask. */
+typedef struct { Operands x[133]; Truth truth[6]; int heads, own, twin[133]; } Heads;
 
-static void place_heads(Heads *h, const AttentionSpec *s, Operands all, Data data) {
+/* The spec of one head for the oracle, which reads the number of the sequence on the host. */
+static AttentionSpec spec_of_head(const AttentionSpec *s, int head, uint64_t first_sequence) {
+    static uint64_t sequence;
+    AttentionSpec one = *s;
+    sequence = first_sequence + (uint64_t)(head / s->NH);
+    one.dropout.sequence = &sequence;
+    oracle_head = head % s->NH;
+    return one;
+}
+
+static void place_heads(Heads *h, const AttentionSpec *s, Operands all, Data data, uint64_t first_sequence) {
     h->heads = s->B * s->NH;
     h->own = s->Tq * s->HS > 250000 ? 1 : h->heads < 3 ? h->heads : 3;
+    if (s->dropout.rate > 0) h->own = h->heads;
+    REQUIRE(h->own <= COUNT(h->truth), "%d heads of their own", h->own);
     for (int head = 0; head < h->heads; head++) {
         Operands *x = &h->x[head];
         *x = head_of(all, s, head / s->NH, head % s->NH);
@@ -45,7 +58,9 @@ static void place_heads(Heads *h, const AttentionSpec *s, Operands all, Data dat
         if (head >= h->own) continue;
         fill_head(s, data, *x);
         for (int i = 4; i < 7 && s->dqkv_into == ACCUMULATE; i++) fill(to[i], 0, 1);
-        h->truth[head] = truth_of(s, *x, data);
+        AttentionSpec one = spec_of_head(s, head, first_sequence);
+        h->truth[head] = truth_of(&one, *x, data);
+        oracle_head = 0;
     }
 }
 
@@ -79,7 +94,14 @@ static double condition_in(const Attention *a, AttentionSpec s, Data data) {
 
 static int f32_results;         /* of the cases, whatever the data type of q, k and v */
 
-/* A scale of 0 means 1 / sqrt(HS). */
+/* On the device */
+static const uint64_t *place_sequence(uint64_t number) {
+    Tensor words = integers(0, 0, 2);
+    memcpy(arena_host(words), &number, sizeof number);
+    return words.data;
+}
+
+/* A scale of 0 means 1 / sqrt(HS). The sequence of dropout is chosen here. */
 static void attention_case(AttentionSpec s, Layout layout, Data data) {
     static Heads h;
     static int case_number;
@@ -88,11 +110,13 @@ static void attention_case(AttentionSpec s, Layout layout, Data data) {
     s.dtype = arena_dtype;
     s.out_dtype = f32_results ? F32 : arena_dtype;
     if (s.scale == 0) s.scale = 1 / sqrtf((float)s.HS);
-    arena_begin("attention", "B=%d NH=%d Tq=%d Tk=%d %s q0=%d HS=%d scale %g layout %d, %s%s%s", s.B, s.NH, s.Tq, s.Tk,
-                s.causal ? "causal" : "full", s.q0, s.HS, s.scale, layout, data_name[data],
-                s.dqkv_into == ACCUMULATE ? ", added" : "", f32_results ? ", results in f32" : "");
+    arena_begin("attention", "B=%d NH=%d Tq=%d Tk=%d %s q0=%d HS=%d scale %g layout %d, %s%s%s, dropout %g", s.B, s.NH,
+                s.Tq, s.Tk, s.causal ? "causal" : "full", s.q0, s.HS, s.scale, layout, data_name[data],
+                s.dqkv_into == ACCUMULATE ? ", added" : "", f32_results ? ", results in f32" : "", s.dropout.rate);
+    uint64_t first_sequence = case_number % 3 ? (uint64_t)uniform_int(0, INT32_MAX) << 9 | 0x1ff : 0;
+    s.dropout.sequence = case_number % 3 ? place_sequence(first_sequence) : NULL;
     Operands all = place_operands(&s, layout);
-    place_heads(&h, &s, all, data);
+    place_heads(&h, &s, all, data, first_sequence);
     int64_t arena_case_end = arena_used;
     for (int n = 0; attention_list[n]; n++)
         for (s.deterministic = 0; s.deterministic < 2; s.deterministic++) {
@@ -295,6 +319,91 @@ static void scales(void) {
         narrow.scale = wide.scale = scale[i];
         attention_case(narrow, VIEWS, RANDOM);
         attention_case(wide, ONE_QKV, RANDOM);
+    }
+}
+
+/* ---- dropout */
+
+static Dropout random_dropout(float rate) {
+    return (Dropout){ .rate = rate, .site = (uint32_t)uniform_int(0, INT32_MAX),
+                      .seed = (uint64_t)uniform_int(0, INT32_MAX) << 33 | (uint64_t)uniform_int(0, INT32_MAX) };
+}
+
+/* Results and gradients with the mask that dropout.h gives each head: odd shapes, causal and not. */
+static void with_dropout(void) {
+    enum { FULL = 1 << 20 };
+    static const struct { int B, NH, Tq, Tk, q0, HS; } shapes[] = {
+        {2, 3, 65, 65, 0, 64}, {1, 2, 191, 191, 0, 128}, {3, 1, 130, 130, 0, 40}, {1, 3, 257, 257, 0, 64},
+        {2, 1, 129, 129, 0, 96}, {1, 2, 100, 257, FULL, 64}, {2, 2, 33, 70, 30, 24}, {1, 1, 383, 383, 0, 120},
+        {1, 2, 77, 77, 0, 127}, {3, 2, 1, 1, 0, 8}, {1, 1, 15, 9, -3, 64}, {1, 2, 200, 130, FULL, 128},
+        {1, 1, 500, 500, 0, 64}, {2, 1, 320, 320, 0, 80},
+    };
+    static const float rates[] = { 0.1f, 0.5f, 0.9f };
+    for (int i = 0; i < COUNT(shapes) * COUNT(rates); i++) {
+        AttentionSpec s = { .B = shapes[i / 3].B, .Tq = shapes[i / 3].Tq, .Tk = shapes[i / 3].Tk,
+                            .NH = shapes[i / 3].NH, .HS = shapes[i / 3].HS, .q0 = shapes[i / 3].q0,
+                            .causal = shapes[i / 3].q0 != FULL, .dqkv_into = i % 4 == 3 ? ACCUMULATE : OVERWRITE };
+        s.dropout = random_dropout(rates[i % 3]);
+        attention_case(s, i % LAYOUTS == ONE_QKV && s.Tq != s.Tk ? VIEWS : i % LAYOUTS, RANDOM);
+    }
+}
+
+/* Bit by bit. The scores are 0, so that P is uniform. v is 1 where column d of key j is key - j0, otherwise 0: out is 0
+   where the mask drops key j0 + d; the same with dout, queries and dv. */
+static void masks(void) {
+    static const struct { int B, NH, T, HS; float rate; } shapes[] = {
+        {2, 3, 200, 64, 0.5f}, {1, 2, 333, 128, 0.2f}, {3, 1, 70, 32, 0.95f}, {1, 1, 129, 64, 0.001f}
+    };
+    for (int n = 0; n < COUNT(shapes); n++) {
+        const int B = shapes[n].B, NH = shapes[n].NH, T = shapes[n].T, HS = shapes[n].HS;
+        AttentionSpec s = spec_of(B, NH, T, HS);
+        s.dropout = random_dropout(shapes[n].rate);
+        const uint64_t first_sequence = (uint64_t)uniform_int(1, INT32_MAX) << 32;
+        const uint32_t threshold = dropout_threshold(s.dropout.rate);
+        int64_t drawn = 0, kept = 0;
+        for (int j0 = 0; j0 < T; j0 += HS) {
+            arena_begin("masks", "B=%d NH=%d T=%d HS=%d rate %g, keys from %d", B, NH, T, HS, s.dropout.rate, j0);
+            s.dropout.sequence = place_sequence(first_sequence);
+            Operands all = place_operands(&s, PACKED);
+            const Tensor zero[] = { all.q, all.k, all.v, all.dout };
+            for (int i = 0; i < 4; i++) fill(zero[i], 0, 0);
+            for (int row = 0; row < B * T; row++)
+                for (int h = 0; h < NH && row % T >= j0 && row % T < j0 + HS; h++) {
+                    set(all.v,    (int64_t)row * NH * HS + h * HS + row % T - j0, 1);
+                    set(all.dout, (int64_t)row * NH * HS + h * HS + row % T - j0, 1);
+                }
+            int64_t arena_case_end = arena_used;
+            for (int a = 0; attention_list[a]; a++) {
+                arena_used = arena_case_end;
+                if (attention_list[a]->refuse(&s)) continue;
+                name_implementation(a);
+                mark(all.dq, SCRATCH);
+                Memory memory = place_memory(attention_list[a], &s);
+                EACH_RUN run_both(attention_list[a], &s, all, memory);
+                int64_t wrong[2] = { 0, 0 };
+                for (int b = 0; b < B; b++)
+                    for (int h = 0; h < NH; h++) {
+                        DropoutMask mask = dropout_mask(s.dropout.seed, s.dropout.site, first_sequence + (uint64_t)b,
+                                                        (uint32_t)h);
+                        for (int t = 0; t < T; t++)
+                            for (int d = 0; d < HS && j0 + d < T; d++) {
+                                int64_t at = ((int64_t)(b * T + t) * NH + h) * HS + d;
+                                int other = j0 + d;
+                                int in_row = other <= t && dropout_keeps(mask, (uint32_t)t, (uint32_t)other, threshold);
+                                int in_column = t <= other &&
+                                                dropout_keeps(mask, (uint32_t)other, (uint32_t)t, threshold);
+                                wrong[0] += (element(all.out, arena_after, at) != 0) != in_row;
+                                wrong[1] += (element(all.dv,  arena_after, at) != 0) != in_column;
+                                drawn += other <= t;
+                                kept += in_row;
+                            }
+                    }
+                EXPECT(!wrong[0] && !wrong[1], "%s %s: %lld elements of the mask differ in the forward pass, %lld in "
+                       "the backward pass", arena_op, arena_case, (long long)wrong[0], (long long)wrong[1]);
+            }
+        }
+        const double rate = 1 - (double)kept / (double)drawn;
+        EXPECT(fabs(rate - s.dropout.rate) < 0.01, "rate %g, want %g", rate, s.dropout.rate);
     }
 }
 
@@ -839,6 +948,15 @@ static void picking(void) {
         if (reason) expect_fails(reason, call_pick, (char *)attention_list[n]->name);
     }
     chosen_spec = small;
+    static const float bad_rates[] = { -0.1f, 0.96f, NAN };
+    for (int i = 0; i < COUNT(bad_rates); i++)
+        for (int n = 0; attention_list[n]; n++) {
+            chosen_spec.dropout.rate = bad_rates[i];
+            const char *reason = attention_list[n]->refuse(&chosen_spec);
+            EXPECT(reason && strstr(reason, "dropout is not in 0 .. 0.95"), "%s: dropout %g: %s",
+                   attention_list[n]->name, bad_rates[i], reason ? reason : "runs");
+        }
+    chosen_spec = small;
     chosen_spec.dtype = chosen_spec.out_dtype = BF16;
     for (int n = 0; attention_list[n] && device_refuse_dtype(BF16); n++)
         EXPECT(attention_list[n]->refuse(&chosen_spec), "%s runs bf16, the device does not", attention_list[n]->name);
@@ -890,6 +1008,8 @@ int main(void) {
     RUN_EACH_DTYPE(hard_data);
     RUN_EACH_DTYPE(scales);
     RUN_EACH_DTYPE(exact_data);
+    RUN_EACH_DTYPE(with_dropout);
+    RUN_EACH_DTYPE(masks);
     RUN(merge_rows);
     RUN(ring);
     RUN_EACH_DTYPE(zigzag);

@@ -135,9 +135,11 @@ static double attention(void) {
 }
 static void attention_gradients(void) {
     FILL(at.q, 0); FILL(at.k, 0); FILL(at.v, 0); FILL(at.dout, 0);
+    static const uint64_t sequence = 1ull << 40;
     for (int q0 = 2 - TQ; q0 <= TK + 2; q0 += 2) {             /* from few keys seen to all; the last: not causal */
         spec.q0 = q0;
         spec.causal = q0 <= TK;
+        spec.dropout = (Dropout){ .rate = q0 & 2 ? 0.25f : 0, .seed = 7, .site = 3, .sequence = &sequence };
         attention();
         oracle_attention_backward(&spec, at.dq, at.dk, at.dv, at.dout, at.lse, at.q, at.k, at.v);
         CHECK_GRADIENTS("attention", attention, VARIABLE(at, q), VARIABLE(at, k), VARIABLE(at, v));

@@ -50,6 +50,7 @@ static const char *refuse(const AttentionSpec *s) {
     const char *refusal = attention_refuse_on_cpu(s);
     if (refusal)                        return refusal;
     if (s->Tq > MAX_QUERIES)            return "this kernel takes at most 8 queries of a sequence";
+    if (s->dropout.rate > 0)            return "this kernel has no dropout";
     if (s->Tq == s->Tk && !s->position) return "this kernel takes fewer queries than keys";
     return NULL;
 }

@@ -12,8 +12,26 @@ static inline int64_t first_to_see(const AttentionSpec *s, int64_t j, int64_t i0
     return i < 0 ? 0 : min64(i, count);
 }
 
+/* Multiplies a tile of scores by the mask of P, which begins at query i0 and key j0, both multiples of 16: by
+   dropout_scale or by 0. A unit of dropout_bits is two elements of each of two rows. */
+static void drop(const AttentionSpec *s, DropoutMask mask, float *tile, int64_t i0, int64_t j0, int64_t keys) {
+    const uint32_t threshold = dropout_threshold(s->dropout.rate);
+    const float scale = dropout_scale(s->dropout.rate);
+    for (int key_unit = 0; key_unit < (keys + 15) / 16 * 8; key_unit++)
+        for (int i16 = 0; i16 < QUERIES; i16 += 16)
+            for (int i8 = 0; i8 < 8; i8++) {
+                const int i = i16 + i8, j = key_unit / 8 * 16 + key_unit % 8;
+                const Random64 bits = dropout_bits(mask, (uint32_t)(i0 + i), (uint32_t)(j0 + j));
+                float *row = tile + j * QUERIES + i, *row8 = row + 8 * QUERIES;
+                row[0]  *= (bits.word[0]       & 0x7fff) >= threshold ? scale : 0.0f;
+                row8[0] *= (bits.word[0] >> 16 & 0x7fff) >= threshold ? scale : 0.0f;
+                row[8]  *= (bits.word[1]       & 0x7fff) >= threshold ? scale : 0.0f;
+                row8[8] *= (bits.word[1] >> 16 & 0x7fff) >= threshold ? scale : 0.0f;
+            }
+}
+
 /* out and lse of the query rows i0 .. i0 + rows - 1 of one head. */
-static void forward_tile(const AttentionSpec *s, Head out, float *lse, Head q, Head k, Head v,
+static void forward_tile(const AttentionSpec *s, DropoutMask mask, Head out, float *lse, Head q, Head k, Head v,
                          int64_t i0, int64_t rows) {
     float S[KEYS * QUERIES] __attribute__((aligned(64))), sums[QUERIES * HS_MAX] __attribute__((aligned(64)));
     float row_max[QUERIES], total[QUERIES], rescale[QUERIES];
@@ -42,6 +60,7 @@ static void forward_tile(const AttentionSpec *s, Head out, float *lse, Head q, H
             rescale[i] = vec_exp(before[i] - shift[i]);
             total[i] = total[i] * rescale[i] + partial[i];
         }
+        if (s->dropout.rate > 0) drop(s, mask, S, i0, j0, keys);
         if (j0 > 0)
             for (int64_t i = 0; i < rows; i++)
                 for (int64_t c = 0; c < HS; c++) sums[i * HS_MAX + c] *= rescale[i];
@@ -64,16 +83,16 @@ static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, 
     #pragma omp parallel for schedule(dynamic)
     for (int64_t tile = 0; tile < (int64_t)s->B * s->NH * tiles; tile++) {
         const int64_t head = tile / tiles, i0 = (tiles - 1 - tile % tiles) * QUERIES;     /* the longest first */
-        forward_tile(s, head_of(out, s, head), (float *)lse.data + head * lse.pitch, head_of(q, s, head),
-                     head_of(k, s, head), head_of(v, s, head), i0, min64(QUERIES, Tq - i0));
+        forward_tile(s, mask_of(s, head), head_of(out, s, head), (float *)lse.data + head * lse.pitch,
+                     head_of(q, s, head), head_of(k, s, head), head_of(v, s, head), i0, min64(QUERIES, Tq - i0));
     }
 }
 
 typedef struct { Head dq, dk, dv, dout, q, k, v; } BackwardHeads;
 
 /* dq, dk, dv += the terms of the query rows i0 .. i0 + rows - 1 with the keys j0 .. j0 + keys - 1. */
-static void backward_tile(const AttentionSpec *s, const BackwardHeads *h, const float *lse, const float *delta,
-                          int64_t i0, int64_t rows, int64_t j0, int64_t keys) {
+static void backward_tile(const AttentionSpec *s, DropoutMask mask, const BackwardHeads *h, const float *lse,
+                          const float *delta, int64_t i0, int64_t rows, int64_t j0, int64_t keys) {
     float P[KEYS * QUERIES] __attribute__((aligned(64))), dS[KEYS * QUERIES] __attribute__((aligned(64)));
     const Head p = { P, QUERIES }, ds = { dS, QUERIES };
     const Head q = head_from(h->q, i0), dout = head_from(h->dout, i0), k = head_from(h->k, j0), v = head_from(h->v, j0);
@@ -84,6 +103,7 @@ static void backward_tile(const AttentionSpec *s, const BackwardHeads *h, const 
     if (rows < QUERIES) { memset(P, 0, sizeof P); memset(dS, 0, sizeof dS); }
     matmul(p,  keys, rows, HS, by_rows(k), transposed(q),    OVERWRITE);
     matmul(ds, keys, rows, HS, by_rows(v), transposed(dout), OVERWRITE);
+    if (s->dropout.rate > 0) drop(s, mask, dS, i0, j0, keys);
     for (int64_t j = 0; j < keys; j++) {
         const int64_t first = first_to_see(s, j0 + j, i0, rows);
         float *p_row = P + j * QUERIES, *ds_row = dS + j * QUERIES;
@@ -93,6 +113,7 @@ static void backward_tile(const AttentionSpec *s, const BackwardHeads *h, const 
         }
         for (int64_t i = 0; i < first; i++) p_row[i] = ds_row[i] = 0.0f;
     }
+    if (s->dropout.rate > 0) drop(s, mask, P, i0, j0, keys);
     matmul(head_from(h->dv, j0), keys, HS, rows, by_rows(p),  by_rows(dout), ACCUMULATE);
     matmul(head_from(h->dk, j0), keys, HS, rows, by_rows(ds), by_rows(q),    ACCUMULATE);
     matmul(head_from(h->dq, i0), rows, HS, keys, transposed(ds), by_rows(k), ACCUMULATE);
@@ -120,7 +141,7 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
         for (int64_t j0 = 0; j0 < keys_seen(s, Tq - 1); j0 += KEYS)
             for (int64_t i0 = first_to_see(s, j0, 0, Tq) / QUERIES * QUERIES; i0 < Tq; i0 += QUERIES) {
                 const int64_t rows = min64(QUERIES, Tq - i0), keys = min64(KEYS, keys_seen(s, i0 + rows - 1) - j0);
-                backward_tile(s, &h, lse_row, delta, i0, rows, j0, keys);
+                backward_tile(s, mask_of(s, head), &h, lse_row, delta, i0, rows, j0, keys);
             }
     }
 }

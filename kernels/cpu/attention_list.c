@@ -7,7 +7,7 @@ const Attention *const attention_list[] = { &attention_decode, &attention_flash,
 const char *attention_refuse_on_cpu(const AttentionSpec *s) {
     if (s->dtype != F32 || s->out_dtype != F32) return "the CPU computes in f32 only";
     if (s->HS < 1 || s->HS > HS_MAX)            return "the head size is not in 1 .. 128";
-    return NULL;
+    return attention_refuse_rate(s);
 }
 
 void attention_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse) {

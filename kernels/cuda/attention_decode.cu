@@ -169,6 +169,7 @@ static const char *refuse(const AttentionSpec *s) {
     const char *refusal = attention_refuse_on_cuda(s);
     if (refusal) return refusal;
     if (s->Tq > MAX_QUERIES)                          return "this kernel takes at most 8 queries of a sequence";
+    if (s->dropout.rate > 0)                          return "this kernel has no dropout";
     if (s->Tq == s->Tk && !s->position)               return "this kernel takes fewer queries than keys";
     if (s->HS * dtype_bytes(s->dtype) % 16 != 0)      return "the head size is not a multiple of 16 bytes";
     if ((int64_t)s->B * s->Tq > MAX_HEAD_GROUPS / head_groups(s) || (int64_t)s->B * s->Tq > 65535)

@@ -121,14 +121,34 @@ __device__ inline Place place_of_block(const AttentionSpec &s, int T, bool last_
 /* Query row i sees so many keys. In the kernels s.q0 is attention_diagonal. */
 __device__ inline int keys_seen(const AttentionSpec &s, int i) { return max(0, min(s.q0 + i + 1, s.Tk)); }
 
+/* What P and dP are multiplied by: 1 without dropout. A Philox call has the bits of four elements, of which one is used
+   here: its cost is small beside the GEMMs on the CUDA cores. */
+template <bool DROPOUT> struct Mask {
+    DropoutMask mask;
+    uint32_t threshold;
+    float scale;
+
+    __device__ inline Mask(const AttentionSpec &s, int head) {
+        if (!DROPOUT) return;
+        const uint64_t sequence = (s.dropout.sequence ? *s.dropout.sequence : 0) + (uint64_t)(head / s.NH);
+        mask = dropout_mask(s.dropout.seed, s.dropout.site, sequence, head % s.NH);
+        threshold = dropout_threshold(s.dropout.rate);
+        scale = dropout_scale(s.dropout.rate);
+    }
+    __device__ inline float at(int query, int key) const {
+        return !DROPOUT ? 1.0f : dropout_keeps(mask, query, key, threshold) ? scale : 0.0f;
+    }
+};
+
 extern __shared__ float4 shared_memory[];
 
 /* out, lse */
-template <int D>
+template <int D, bool DROPOUT>
 static __global__ void __launch_bounds__(THREADS, 3)
 forward_kernel(AttentionSpec s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) {
     if (s.position) s.q0 += *s.position;
     const Place at = place_of_block(s, s.Tq, true);
+    const Mask<DROPOUT> mask(s, at.head);
     const int x = at.x, y = at.y, i0 = at.first, seen = keys_seen(s, min(i0 + TILE, s.Tq) - 1);
     float *Q = (float *)shared_memory, *K = Q + Shape<D>::TILE_FLOATS, *V = K + Shape<D>::TILE_FLOATS;
     float *P = V + Shape<D>::TILE_FLOATS;
@@ -157,6 +177,8 @@ forward_kernel(AttentionSpec s, Tensor out, Tensor lse, Tensor q, Tensor k, Tens
             total[i] = total[i] * rescale + (p[i][0] + p[i][1]);        /* of this thread's columns */
             #pragma unroll
             for (int n = 0; n < Shape<D>::SUMS; n++) sums[i][n] *= rescale;
+            #pragma unroll
+            for (int j = 0; j < SCORES; j++) p[i][j] *= mask.at(i0 + ROWS * y + i, j0 + x + LANES * j);
         }
         share_scores(P, p, x, y);
         __syncwarp();
@@ -175,11 +197,12 @@ forward_kernel(AttentionSpec s, Tensor out, Tensor lse, Tensor q, Tensor k, Tens
 }
 
 /* delta = rowsum(dout out) = rowsum(P dP), and dq = dS k */
-template <int D>
+template <int D, bool DROPOUT>
 static __global__ void __launch_bounds__(THREADS, 3)
 dq_kernel(AttentionSpec s, Tensor dq, float *delta, Tensor dout, Tensor out, Tensor lse,
           Tensor q, Tensor k, Tensor v) {
     const Place at = place_of_block(s, s.Tq, true);
+    const Mask<DROPOUT> mask(s, at.head);
     const int x = at.x, y = at.y, i0 = at.first, seen = keys_seen(s, min(i0 + TILE, s.Tq) - 1);
     float *Q = (float *)shared_memory, *dO = Q + Shape<D>::TILE_FLOATS, *K = dO + Shape<D>::TILE_FLOATS;
     float *V = K + Shape<D>::TILE_FLOATS, *dS = V + Shape<D>::TILE_FLOATS;
@@ -212,6 +235,7 @@ dq_kernel(AttentionSpec s, Tensor dq, float *delta, Tensor dout, Tensor out, Ten
             #pragma unroll
             for (int j = 0; j < SCORES; j++) {
                 p[i][j] = LANES * j < end ? expf(s.scale * p[i][j] - lse_row[i]) : 0.0f;
+                dp[i][j] *= mask.at(i0 + ROWS * y + i, j0 + x + LANES * j);
                 dp[i][j] = s.scale * p[i][j] * (dp[i][j] - delta_row[i]);
             }
         }
@@ -224,11 +248,12 @@ dq_kernel(AttentionSpec s, Tensor dq, float *delta, Tensor dout, Tensor out, Ten
 }
 
 /* dv = P^T dout, dk = dS^T q. The tiles of scores are transposed: their rows are keys. */
-template <int D>
+template <int D, bool DROPOUT>
 static __global__ void __launch_bounds__(THREADS, 3)
 dkv_kernel(AttentionSpec s, Tensor dk, Tensor dv, Tensor dout, Tensor lse, const float *delta,
            Tensor q, Tensor k, Tensor v) {
     const Place at = place_of_block(s, s.Tk, false);
+    const Mask<DROPOUT> mask(s, at.head);
     const int x = at.x, y = at.y, j0 = at.first;
     float *K = (float *)shared_memory, *V = K + Shape<D>::TILE_FLOATS, *Q = V + Shape<D>::TILE_FLOATS;
     float *dO = Q + Shape<D>::TILE_FLOATS, *P = dO + Shape<D>::TILE_FLOATS, *dS = P + SCORE_FLOATS;
@@ -254,7 +279,9 @@ dkv_kernel(AttentionSpec s, Tensor dk, Tensor dv, Tensor dout, Tensor lse, const
             for (int i = 0; i < ROWS; i++) {
                 const bool sees = row < s.Tq && j0 + ROWS * y + i <= s.q0 + row;
                 p[i][j] = sees ? expf(s.scale * p[i][j] - lse_row) : 0.0f;
-                dp[i][j] = s.scale * p[i][j] * (dp[i][j] - delta_row);
+                const float kept = mask.at(row, j0 + ROWS * y + i);
+                dp[i][j] = s.scale * p[i][j] * (dp[i][j] * kept - delta_row);
+                p[i][j] *= kept;
             }
         }
         share_scores(P, p, x, y);
@@ -269,6 +296,12 @@ dkv_kernel(AttentionSpec s, Tensor dk, Tensor dv, Tensor dout, Tensor lse, const
 }
 
 /* ---- host */
+
+/* The kernel without dropout or the one with it. */
+#define LAUNCH_EITHER(kernel, grid, smem_bytes, ...) do { \
+    if (s->dropout.rate > 0) LAUNCH((kernel<D, true>),  grid, THREADS, smem_bytes, __VA_ARGS__); \
+    else                     LAUNCH((kernel<D, false>), grid, THREADS, smem_bytes, __VA_ARGS__); \
+} while (0)
 
 static const char *refuse(const AttentionSpec *s) {
     const char *refusal = attention_refuse_on_cuda(s);
@@ -285,17 +318,17 @@ static int blocks(const AttentionSpec *s, int T) { return (int)ceil_div(T, TILE)
 
 template <int D>
 static void forward_sized(const AttentionSpec *s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) {
-    LAUNCH(forward_kernel<D>, blocks(s, s->Tq), THREADS, sizeof(float) * (3 * Shape<D>::TILE_FLOATS + SCORE_FLOATS),
-           kernel_spec(*s), out, lse, q, k, v);
+    LAUNCH_EITHER(forward_kernel, blocks(s, s->Tq), sizeof(float) * (3 * Shape<D>::TILE_FLOATS + SCORE_FLOATS),
+                  kernel_spec(*s), out, lse, q, k, v);
 }
 
 template <int D>
 static void backward_sized(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
                            Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, float *delta) {
-    LAUNCH(dq_kernel<D>, blocks(s, s->Tq), THREADS, sizeof(float) * (4 * Shape<D>::TILE_FLOATS + SCORE_FLOATS),
-           kernel_spec(*s), dq, delta, dout, out, lse, q, k, v);
-    LAUNCH(dkv_kernel<D>, blocks(s, s->Tk), THREADS, sizeof(float) * (4 * Shape<D>::TILE_FLOATS + 2 * SCORE_FLOATS),
-           kernel_spec(*s), dk, dv, dout, lse, delta, q, k, v);
+    LAUNCH_EITHER(dq_kernel, blocks(s, s->Tq), sizeof(float) * (4 * Shape<D>::TILE_FLOATS + SCORE_FLOATS),
+                  kernel_spec(*s), dq, delta, dout, out, lse, q, k, v);
+    LAUNCH_EITHER(dkv_kernel, blocks(s, s->Tk), sizeof(float) * (4 * Shape<D>::TILE_FLOATS + 2 * SCORE_FLOATS),
+                  kernel_spec(*s), dk, dv, dout, lse, delta, q, k, v);
 }
 
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v, void *) {

@@ -66,6 +66,19 @@ template<int MT, int N> __device__ static inline void mask(float (&s)[MT][N][4],
                 if (8 * n + e % 2 > seen + 16 * m + e / 2 * 8 || 8 * n + e % 2 > end) s[m][n][e] = masked;
 }
 
+/* The mask goes to the sign of P, of rows and columns as above; TRANSPOSED: the rows are keys. */
+template<bool TRANSPOSED, int MT, int N> __device__ static inline void drop(float (&s)[MT][N][4],
+        const AttentionDropout &dropout, DropoutMask mask, int row, int column, int g, int c) {
+    const uint32_t row_unit = row / 2 | g, column_unit = column / 2 | 2 * c;
+    #pragma unroll
+    for (int m = 0; m < MT; m++)
+        #pragma unroll
+        for (int n = 0; n < N; n += 2)
+            negate_dropped<TRANSPOSED>(s[m][n], mask, dropout.thresholds,
+                                       TRANSPOSED ? column_unit + 4 * n : row_unit + 8 * m,
+                                       TRANSPOSED ? row_unit + 8 * m : column_unit + 4 * n);
+}
+
 /* The kernels' tiles: rows that a block owns, rows of a pipeline stage of the other operands. Two stages: one is loaded
    while the other is computed with. 128 threads of up to 255 registers: two blocks on an SM. */
 template<int KS> struct Forward {
@@ -89,8 +102,8 @@ template<int KS> struct BackwardKV {
     static constexpr int SHARED_BYTES = 2 * OWN * Tile<KS>::PITCH + 2 * STAGE_BYTES;    /* 65 KiB, 97 */
 };
 
-template<int KS> __global__ __launch_bounds__(THREADS, 2)
-void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
+template<int KS, bool DROPOUT> __global__ __launch_bounds__(THREADS, 2)
+void flash_forward(Problem p, View out, float *lse, View q, View k, View v, AttentionDropout dropout) {
     using F = Forward<KS>;
     constexpr int PITCH = Tile<KS>::PITCH;
     extern __shared__ __align__(1024) uint8_t shared[];
@@ -118,6 +131,8 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
         #pragma unroll
         for (int h = 0; h < 2; h++) { row_max[m][h] = NO_MAX; total[m][h] = 0.0f; }
 
+    DropoutMask mask_of_p = {};
+    if constexpr (DROPOUT) mask_of_p = uniform(dropout.mask(tile.head / p.NH, tile.head % p.NH));
     uint32_t held[F::MT][F::HELD][4];
     load_own<KS, F::OWN>(q_tile, q, p, tile.head, p.Tq, i0);
     load_stage(0, 0);
@@ -176,7 +191,8 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
                         total[m][h] += s[m][n][e];
                     }
             }
-        gemm_nn<KS>(sums, s, v_tile, across);
+        if constexpr (DROPOUT) drop<false>(s, dropout, mask_of_p, first, j0, g, c);
+        gemm_nn<KS, DROPOUT>(sums, s, v_tile, across);
     }
     if (keys <= 0) { cp_async_wait_all(); __syncthreads(); }        /* the copies of q, k and v still arrive */
 
@@ -187,15 +203,16 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
         for (int h = 0; h < 2; h++) {
             const int i = first + 16 * m + 8 * h + g;
             const float sum = quad_sum(total[m][h]);
-            normalise[m][h] = sum == 0 ? 0.0f : 1.0f / sum;        /* 0: the row sees no key */
+            normalise[m][h] = sum == 0 ? 0.0f : (DROPOUT ? dropout.scale : 1.0f) / sum;    /* 0: the row sees no key */
             if (c == 0 && i < p.Tq) lse[tile.head * p.lse_pitch + i] = LN2 * row_max[m][h] + logf(sum);
         }
     store_result<KS>(out, p, tile.head, p.Tq, first, shared + own * PITCH, sums, normalise, OVERWRITE);
 }
 
 /* dq = scale dS k, dS = P (dP - delta), dP = dout v^T; and delta = rowsum(dout out) for the other kernel. */
-template<int KS> __global__ __launch_bounds__(THREADS, 2)
-void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, const float *lse, View q, View k, View v) {
+template<int KS, bool DROPOUT> __global__ __launch_bounds__(THREADS, 2)
+void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, const float *lse, View q, View k, View v,
+                      AttentionDropout dropout) {
     using F = BackwardQ<KS>;
     constexpr int PITCH = Tile<KS>::PITCH;
     extern __shared__ __align__(1024) uint8_t shared[];
@@ -247,12 +264,14 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
         for (int h = 0; h < 2; h++) {
             const int i = first + 16 * m + 8 * h + g;
             const int64_t at = (int64_t)tile.head * p.Tq + i;
-            mean[m][h] = quad_sum(mean[m][h]);
+            mean[m][h] = quad_sum(mean[m][h]) * (DROPOUT ? dropout.inverse_scale : 1);
             if (i < p.Tq) lse2[m][h] = lse[tile.head * p.lse_pitch + i] * LOG2E;
             if (i < p.Tq && c == 0) delta[at] = mean[m][h];
         }
     }
 
+    DropoutMask mask_of_p = {};
+    if constexpr (DROPOUT) mask_of_p = uniform(dropout.mask(tile.head / p.NH, tile.head % p.NH));
     uint32_t held_q[F::MT][F::HELD][4], held_dout[F::MT][F::HELD][4];
     hold<KS>(held_q, q_tile + own * PITCH, across);
     hold<KS>(held_dout, dout_tile + own * PITCH, across);
@@ -276,28 +295,31 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
                     #pragma unroll
                     for (int e = 0; e < 4; e++) s[m][n][e] = ex2(s[m][n][e] * scale2 - lse2[m][e / 2]);
             if (j + 16 * F::N - 1 > last_key(p, first)) mask(s, p, first, j, g, c, 0.0f);
+            if constexpr (DROPOUT) drop<false>(s, dropout, mask_of_p, first, j, g, c);
             gemm_nt<KS>(d, held_dout, dout_tile + own * PITCH, across, v_tile, down);
             #pragma unroll
             for (int m = 0; m < F::MT; m++)
                 #pragma unroll
                 for (int n = 0; n < 2 * F::N; n++)
                     #pragma unroll
-                    for (int e = 0; e < 4; e++) s[m][n][e] *= d[m][n][e] - mean[m][e / 2];
+                    for (int e = 0; e < 4; e++)
+                        if constexpr (DROPOUT) s[m][n][e] = masked_ds(s[m][n][e], d[m][n][e], mean[m][e / 2]);
+                        else                   s[m][n][e] *= d[m][n][e] - mean[m][e / 2];
             gemm_nn<KS>(sums, s, k_tile, across);
         }
     }
 
     float factor[F::MT][2];
     #pragma unroll
-    for (int m = 0; m < F::MT; m++) factor[m][0] = factor[m][1] = p.scale;
+    for (int m = 0; m < F::MT; m++) factor[m][0] = factor[m][1] = p.scale * (DROPOUT ? dropout.scale : 1);
     store_result<KS>(dq, p, tile.head, p.Tq, first, shared + own * PITCH, sums, factor, p.dqkv_into);
 }
 
 /* dv = P^T dout, dk = scale dS^T q: all of it transposed, a row per key. Query rows from Tq on are zero rows with
    lse = delta = 0, so P = 1 and dS = 0 there: they add nothing. */
-template<int KS> __global__ __launch_bounds__(THREADS, 2)
+template<int KS, bool DROPOUT> __global__ __launch_bounds__(THREADS, 2)
 void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse, const float *delta, View q, View k,
-                       View v) {
+                       View v, AttentionDropout dropout) {
     using F = BackwardKV<KS>;
     constexpr int PITCH = Tile<KS>::PITCH;
     extern __shared__ __align__(1024) uint8_t shared[];
@@ -328,6 +350,8 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
     load_own<KS, F::OWN>(k_tile, k, p, tile.head, p.Tk, j0);
     load_own<KS, F::OWN>(v_tile, v, p, tile.head, p.Tk, j0);
     if (begin < p.Tq) load_stage(0, begin);
+    DropoutMask mask_of_p = {};
+    if constexpr (DROPOUT) mask_of_p = uniform(dropout.mask(tile.head / p.NH, tile.head % p.NH));
     const uint32_t none[F::MT][1][4] = {};
     float k_sums[F::MT][2 * KS][4], v_sums[F::MT][2 * KS][4];
     clear(k_sums);
@@ -365,7 +389,8 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
                         for (int e = 0; e < 4; e++)
                             if (8 * n + e % 2 < seen + 16 * m + e / 2 * 8) s[m][n][e] = 0.0f;
             }
-            gemm_nn<KS>(v_sums, s, dout_tile, across);
+            if constexpr (DROPOUT) drop<true>(s, dropout, mask_of_p, first, i, g, c);
+            gemm_nn<KS, DROPOUT>(v_sums, s, dout_tile, across);
             gemm_nt<KS>(d, none, v_tile + own * PITCH, across, dout_tile, down);
             #pragma unroll
             for (int n = 0; n < 2 * F::N; n++) {
@@ -373,20 +398,25 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
                 #pragma unroll
                 for (int m = 0; m < F::MT; m++)
                     #pragma unroll
-                    for (int e = 0; e < 4; e++) s[m][n][e] *= d[m][n][e] - (e % 2 ? mean.y : mean.x);
+                    for (int e = 0; e < 4; e++)
+                        if constexpr (DROPOUT) s[m][n][e] = masked_ds(s[m][n][e], d[m][n][e], e % 2 ? mean.y : mean.x);
+                        else                   s[m][n][e] *= d[m][n][e] - (e % 2 ? mean.y : mean.x);
             }
             gemm_nn<KS>(k_sums, s, q_tile, across);
         }
     }
     if (begin >= p.Tq) { cp_async_wait_all(); __syncthreads(); }    /* no row sees these keys: k and v still arrive */
 
-    float factor[F::MT][2], one[F::MT][2];
+    float factor[F::MT][2], factor_v[F::MT][2];
     #pragma unroll
     for (int m = 0; m < F::MT; m++)
         #pragma unroll
-        for (int h = 0; h < 2; h++) { factor[m][h] = p.scale; one[m][h] = 1.0f; }
+        for (int h = 0; h < 2; h++) {
+            factor[m][h] = p.scale * (DROPOUT ? dropout.scale : 1);
+            factor_v[m][h] = DROPOUT ? dropout.scale : 1;
+        }
     store_result<KS>(dk, p, tile.head, p.Tk, first, shared + own * PITCH, k_sums, factor, p.dqkv_into);
-    store_result<KS>(dv, p, tile.head, p.Tk, first, shared + (F::OWN + own) * PITCH, v_sums, one, p.dqkv_into);
+    store_result<KS>(dv, p, tile.head, p.Tk, first, shared + (F::OWN + own) * PITCH, v_sums, factor_v, p.dqkv_into);
 }
 
 /* ---- host ---- */
@@ -420,21 +450,27 @@ struct Operands {
     float *delta = NULL;
 };
 
-template<int KS> static void launch_forward(const Problem &p, const Operands &o) {
+/* The kernel without dropout or the one with it. */
+#define LAUNCH_EITHER(kernel, grid, smem_bytes, ...) do { \
+    if (dropout.rate > 0) LAUNCH((kernel<KS, true>),  grid, THREADS, smem_bytes, __VA_ARGS__, dropout); \
+    else                  LAUNCH((kernel<KS, false>), grid, THREADS, smem_bytes, __VA_ARGS__, dropout); \
+} while (0)
+
+template<int KS> static void launch_forward(const Problem &p, const Operands &o, const Dropout &dropout) {
     using F = Forward<KS>;
-    LAUNCH(flash_forward<KS>, blocks(p, p.Tq, F::OWN), THREADS, F::SHARED_BYTES, p, o.out, o.lse, o.q, o.k, o.v);
+    LAUNCH_EITHER(flash_forward, blocks(p, p.Tq, F::OWN), F::SHARED_BYTES, p, o.out, o.lse, o.q, o.k, o.v);
 }
 
-template<int KS> static void launch_backward(const Problem &p, const Operands &o) {
+template<int KS> static void launch_backward(const Problem &p, const Operands &o, const Dropout &dropout) {
     using Q = BackwardQ<KS>;
     using KV = BackwardKV<KS>;
-    LAUNCH(flash_backward_q<KS>, blocks(p, p.Tq, Q::OWN), THREADS, Q::SHARED_BYTES,
-           p, o.dq, o.delta, o.dout, o.out, o.lse, o.q, o.k, o.v);
-    LAUNCH(flash_backward_kv<KS>, blocks(p, p.Tk, KV::OWN), THREADS, KV::SHARED_BYTES,
-           p, o.dk, o.dv, o.dout, o.lse, o.delta, o.q, o.k, o.v);
+    LAUNCH_EITHER(flash_backward_q, blocks(p, p.Tq, Q::OWN), Q::SHARED_BYTES,
+                  p, o.dq, o.delta, o.dout, o.out, o.lse, o.q, o.k, o.v);
+    LAUNCH_EITHER(flash_backward_kv, blocks(p, p.Tk, KV::OWN), KV::SHARED_BYTES,
+                  p, o.dk, o.dv, o.dout, o.lse, o.delta, o.q, o.k, o.v);
 }
 
-typedef void (*Launch)(const Problem &, const Operands &);
+typedef void (*Launch)(const Problem &, const Operands &, const Dropout &);
 
 /* By ceil(HS / 16). 7 runs as 8, 1 as 2, with zero columns. */
 static const Launch forwards[]  = { launch_forward<2>, launch_forward<2>, launch_forward<3>, launch_forward<4>,
@@ -445,7 +481,7 @@ static const Launch backwards[] = { launch_backward<2>, launch_backward<2>, laun
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v, void *) {
     attention_check_forward(&attention_flash_sm80, s, out, lse, q, k, v);
     forwards[(s->HS - 1) / 16](problem(s, lse), { view("q", q), view("k", k), view("v", v), view("out", out),
-                                                  (float *)lse.data });
+                                                  (float *)lse.data }, s->dropout);
 }
 
 static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
@@ -453,7 +489,7 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
     attention_check_backward(&attention_flash_sm80, s, dq, dk, dv, dout, out, lse, q, k, v);
     backwards[(s->HS - 1) / 16](problem(s, lse), {
         view("q", q), view("k", k), view("v", v), view("out", out), (float *)lse.data, view("dout", dout),
-        view("dq", dq), view("dk", dk), view("dv", dv), (float *)work });
+        view("dq", dq), view("dk", dk), view("dv", dv), (float *)work }, s->dropout);
 }
 
 const Attention attention_flash_sm80 = { "flash", refuse, attention_no_bytes, attention_row_bytes, forward, backward };

@@ -43,7 +43,9 @@ int sm_count(void) {
     return count;
 }
 
-Part part_of(const AttentionSpec *s) { return !s->causal ? RECTANGLE : s->out_dtype == F32 ? SQUARE : WHOLE; }
+Part part_of(const AttentionSpec *s) {
+    return !s->causal ? RECTANGLE : s->out_dtype == F32 ? SQUARE : s->dropout.rate > 0 ? DROPPED : WHOLE;
+}
 
 Problem make_problem(const AttentionSpec *s, Tensor lse, int64_t heads_in_flight) {
     Problem p = {};
@@ -73,6 +75,8 @@ static const char *refuse(const AttentionSpec *s) {
                             : !s->causal || s->Tq != s->Tk || s->q0 != 0 || s->dqkv_into != OVERWRITE)
         return "this kernel takes causal squares with q0 = 0, gradients overwritten; with results in f32 also q0 = -1, "
                "rectangles without a mask, and gradients that are added";
+    if (s->out_dtype == F32 && s->dropout.rate > 0)
+        return "this kernel has dropout with results in bf16 only";
     if (cuda_arch() != 90)                  return "the GPU is not a Hopper (compute capability 9.0)";
     return NULL;
 }

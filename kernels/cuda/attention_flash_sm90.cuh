@@ -20,7 +20,7 @@ enum {
 /* What a call computes: training's attention, causal, with results in bf16; or a part of it with results in f32: a
    causal square with q0 = 0 or -1, or a rectangle without a mask. The kernels are compiled for each: as fields of
    Problem the differences would spill registers. */
-enum Part { WHOLE, SQUARE, RECTANGLE };
+enum Part { WHOLE, DROPPED, SQUARE, RECTANGLE };
 
 struct Problem {
     int   NH, HS, Tq, Tk, heads;    /* heads: of all sequences */
@@ -190,7 +190,7 @@ template<int PANELS> DEVICE void store_f32_rows(const Problem &p, const Result &
 template<int PANELS, Part PART>
 DEVICE void store_rows(const Problem &p, uint32_t staging, const Result &to, int b, int h, int row, int column,
                        const float (&x)[32 * PANELS], float factor0, float factor1) {
-    if constexpr (PART != WHOLE) {
+    if constexpr (PART == SQUARE || PART == RECTANGLE) {
         store_f32_rows<PANELS>(p, to, b, h, row, column, x, factor0, factor1);
         return;
     }

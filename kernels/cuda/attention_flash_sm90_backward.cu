@@ -22,7 +22,11 @@
    for running blocks only.
 
    Without a mask no block comes last: all of them add to the sum, and a kernel of its own scales it and writes dq. The
-   blocks of a head begin at different tiles of queries and go round. */
+   blocks of a head begin at different tiles of queries and go round.
+
+   With dropout the mask M, without its scale c, is the sign of P from its computation on: dv = c (M o P)^T dout,
+   dS = P o (M o dP - delta / c), and dk and dq are multiplied by c in their epilogues. */
+#include "attention_dropout.cuh"
 #include "attention_flash_sm90.cuh"
 
 struct Maps { CUtensorMap q, k, v, dout; Result dq, dk, dv; };
@@ -35,6 +39,7 @@ struct Workspace { float *lse2, *delta, *dq; int *dq_semaphore; int tiles, Tpad;
 
 template<int PANELS_, Part PART_> struct Backward {
     static constexpr Part PART = PART_;
+    static constexpr bool DROPOUT = PART == DROPPED;
     static constexpr int PANELS = PANELS_, COLUMNS = 64 * PANELS;
     static constexpr int STAGES = 2;                        /* of Q, dout and dS */
     static constexpr int QT = PANELS == 1 ? 128 : 64;       /* queries of a tile: what fits the registers as S and dP */
@@ -52,7 +57,8 @@ template<int PANELS_, Part PART_> struct Backward {
     static constexpr int Q_PIPELINE = V_PIPELINE + 16, DOUT_PIPELINE = Q_PIPELINE + 16 * STAGES;
     static constexpr int DS_PIPELINE = DOUT_PIPELINE + 16 * STAGES, DQ_PIPELINES = DS_PIPELINE + 16 * STAGES;
     static constexpr int SUMMED_PIPELINES = DQ_PIPELINES + 16 * GROUPS, TILE_PIPELINE = SUMMED_PIPELINES + 32 * GROUPS;
-    static constexpr int TILES = TILE_PIPELINE + 16, SHARED_BYTES = TILES + (int)sizeof(WorkTile);
+    static constexpr int TILES = TILE_PIPELINE + 16, MASKS = TILES + (int)sizeof(WorkTile);
+    static constexpr int SHARED_BYTES = MASKS + (DROPOUT ? 2 * (int)sizeof(DropoutMask) : 0);
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
     enum { TURN = 1 };          /* named barriers of the consumers, one a group: it may issue its GEMMs */
 };
@@ -66,6 +72,8 @@ template<class F> struct Shared {
     Pipeline<1> v = { base + F::V_PIPELINE };
     TileQueue<1> tiles = { (WorkTile *)(memory + F::TILES), { base + F::TILE_PIPELINE } };
 
+    /* Of the n-th tile; comes and goes with K */
+    DEVICE DropoutMask &mask(int n) const { return ((DropoutMask *)(memory + F::MASKS))[k.stage(n)]; }
     /* A group's half of dq on its way to global memory; full when the other blocks' dq of the diagonal is complete */
     DEVICE Pipeline<1> dq(int half)     const { return { base + F::DQ_PIPELINES + 16 * half }; }
     DEVICE Pipeline<2> summed(int half) const { return { base + F::SUMMED_PIPELINES + 32 * half }; }
@@ -130,8 +138,9 @@ DEVICE bool acquire_first(int *semaphore) {
 DEVICE void wait_until(const int *semaphore, int value) { while (ld_acquire(semaphore) < value) {} }
 
 /* delta, and lse in units of log2; rows from Tq on get P = 0; zeroes dq_semaphore. A block per 128 rows of a head. */
-template<int PANELS> __global__ __launch_bounds__(256)
-void flash_backward_rows(const Problem p, const Workspace w, const float *lse, Tensor out, Tensor dout) {
+template<int PANELS, bool DROPOUT> __global__ __launch_bounds__(256)
+void flash_backward_rows(const Problem p, const Workspace w, const float *lse, Tensor out, Tensor dout,
+                         const AttentionDropout dropout) {
     constexpr int LANES = 8 * PANELS, STEP = 256 / LANES;       /* 16 bytes a lane */
     const int tiles = w.Tpad / 128, head = blockIdx.x / tiles, lane = threadIdx.x % LANES;
     const int first = blockIdx.x % tiles * 128 + threadIdx.x / LANES, counts = 2 * w.tiles / tiles;
@@ -155,14 +164,15 @@ void flash_backward_rows(const Problem p, const Workspace w, const float *lse, T
         for (int distance = LANES / 2; distance; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
         if (lane == 0) {
             const int64_t at = (int64_t)head * w.Tpad + row;
-            w.delta[at] = sum;
+            w.delta[at] = DROPOUT ? sum * dropout.inverse_scale : sum;
             w.lse2[at] = row < p.Tq ? lse[(int64_t)head * p.lse_pitch + row] * LOG2E : INFINITY;
         }
     }
 }
 
 /* One thread: fetches the tiles and loads everything. */
-template<class F> DEVICE void produce(const Problem &p, const Workspace &w, const Maps &maps, const Shared<F> &shared) {
+template<class F> DEVICE void produce(const Problem &p, const Workspace &w, const Maps &maps, const Shared<F> &shared,
+                                      const AttentionDropout &dropout) {
     prefetch_tensormap(&maps.q);
     prefetch_tensormap(&maps.k);
     prefetch_tensormap(&maps.v);
@@ -177,6 +187,7 @@ template<class F> DEVICE void produce(const Problem &p, const Workspace &w, cons
             const int64_t rows = ((int64_t)t.b * p.NH + t.h) * w.Tpad + row;
             if (i == 0) {
                 shared.k.acquire(n);
+                if constexpr (F::DROPOUT) shared.mask(n) = dropout.mask(t.b, t.h);
                 load_tile<F::PANELS>(shared.k, n, shared.base + F::K, F::KV_PANEL, &maps.k, t.b, t.h, t.row);
             }
             shared.q.acquire(loaded);       /* and of dout */
@@ -260,10 +271,12 @@ template<class F> struct Consumer {
     const Workspace &w;
     const Maps &maps;
     const Shared<F> &shared;
+    const AttentionDropout &dropout;
     const int group, warp;
     const int g = lane_id() / 4, c = lane_id() % 4;
     const int warp_row = 64 * group + 16 * warp;    /* the warp's keys; the thread's are g and g + 8 of them */
     const float scale2 = p.scale * LOG2E;
+    const float dv_scale = F::DROPOUT ? dropout.scale : 1, dqk_scale = F::DROPOUT ? p.scale * dropout.scale : p.scale;
     /* The groups compute the two halves of dq: of 128 queries, or of 128 columns */
     const int half_row = F::PANELS == 1 ? 64 * group : 0, half_column = F::PANELS == 2 ? 64 * group : 0;
     const Descriptor v = make_descriptor(shared.base + F::V + 64 * group * ROW_BYTES);
@@ -297,20 +310,27 @@ template<class F> struct Consumer {
         wgmma_commit_group();
     }
 
-    /* s = P^T = exp(scale S^T - lse). Masked: on the diagonal, or in the last block of keys. There P of keys that do
-       not exist must be 0, and not exp(-lse), which may be infinite, since dq adds dS times a k of 0. */
-    DEVICE void compute_p(float (&s)[F::QT / 2], int i, bool masked, int stage) {
+    /* s = P^T = exp(scale S^T - lse), with dropout in its sign. Masked: on the diagonal, or in the last block of keys.
+       There P of keys that do not exist must be 0, and not exp(-lse), which may be infinite, since dq adds dS times a k
+       of 0. */
+    DEVICE void compute_p(float (&s)[F::QT / 2], int n, int i, bool masked, int stage) {
         const float *lse2 = (const float *)(shared.memory + F::LSE + stage * F::VECTOR_BYTES) + 2 * c;
-        float2 early[F::QT / 32];       /* read while S is computed */
+        constexpr int EARLY = F::QT / (F::DROPOUT ? 64 : 32);       /* more of them spill with dropout */
+        float2 early[EARLY];            /* read while S is computed */
         #pragma unroll
-        for (int j = 0; j < F::QT / 32; j++) early[j] = *(const float2 *)(lse2 + 8 * j);
+        for (int j = 0; j < EARLY; j++) early[j] = *(const float2 *)(lse2 + 8 * j);
         wgmma_wait_group<1>();
         wgmma_fence_operand(s);
+        DropoutMask mask;
+        if constexpr (F::DROPOUT) mask = uniform(shared.mask(n));
+        const uint32_t query_unit = queries.tile(i) * F::QT / 2 | 2 * c, key_unit = (t.row + warp_row) / 2 | g;
         #pragma unroll
         for (int j = 0; j < F::QT / 8; j++) {
-            const float2 l = j < F::QT / 32 ? early[j] : *(const float2 *)(lse2 + 8 * j);
+            const float2 l = j < EARLY ? early[j] : *(const float2 *)(lse2 + 8 * j);
             #pragma unroll
             for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(s[4 * j + e] * scale2 - (e % 2 ? l.y : l.x));
+            if (F::DROPOUT && j % 2)
+                negate_dropped<true>(s + 4 * (j - 1), mask, dropout.thresholds, query_unit ^ 4 * (j - 1), key_unit);
         }
         if (masked) {
             if constexpr (F::PART == RECTANGLE) {
@@ -333,22 +353,27 @@ template<class F> struct Consumer {
     /* dS^T = P^T (dP^T - delta), in registers and, for dq, in shared memory */
     DEVICE void compute_ds(Registers<F> &r, int stage, int used) {
         const float *delta = (const float *)(shared.memory + F::DELTA + stage * F::VECTOR_BYTES) + 2 * c;
+        const uint32_t ds = shared.base + F::DS + stage * F::DS_BYTES;
+        const int row = warp_row + lane_id() % 16;
+        auto store_ds = [&](int x) {
+            stmatrix(ds + x / 4 * F::DS_PANEL + row * ROW_BYTES + swizzled(x % 4 * 2 + lane_id() / 16, row),
+                     r.ds[4 * x], r.ds[4 * x + 1], r.ds[4 * x + 2], r.ds[4 * x + 3]);
+        };
         #pragma unroll
         for (int j = 0; j < F::QT / 8; j++) {
             const float2 m = *(const float2 *)(delta + 8 * j);
             #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const float p0 = r.s[4 * j + 2 * i], p1 = r.s[4 * j + 2 * i + 1];
-                r.p[2 * j + i] = bf16_pair(p0, p1);
-                r.ds[2 * j + i] = bf16_pair(p0 * (r.dp[4 * j + 2 * i] - m.x), p1 * (r.dp[4 * j + 2 * i + 1] - m.y));
+                const float dp0 = r.dp[4 * j + 2 * i], dp1 = r.dp[4 * j + 2 * i + 1];
+                r.p[2 * j + i]  = F::DROPOUT ? bf16_pair_kept(p0, p1) : bf16_pair(p0, p1);
+                r.ds[2 * j + i] = F::DROPOUT ? bf16_pair(masked_ds(p0, dp0, m.x), masked_ds(p1, dp1, m.y))
+                                             : bf16_pair(p0 * (dp0 - m.x), p1 * (dp1 - m.y));
             }
+            if (F::DROPOUT && j % 2) store_ds(j / 2);       /* frees registers: at the end this spills */
         }
-        const uint32_t ds = shared.base + F::DS + stage * F::DS_BYTES;
-        const int row = warp_row + lane_id() % 16;
         #pragma unroll
-        for (int x = 0; x < F::QT / 16; x++)
-            stmatrix(ds + x / 4 * F::DS_PANEL + row * ROW_BYTES + swizzled(x % 4 * 2 + lane_id() / 16, row),
-                     r.ds[4 * x], r.ds[4 * x + 1], r.ds[4 * x + 2], r.ds[4 * x + 3]);
+        for (int x = 0; x < F::QT / 16 && !F::DROPOUT; x++) store_ds(x);
         shared.ds.commit(used);
     }
 
@@ -373,7 +398,7 @@ template<class F> struct Consumer {
     }
     DEVICE void store_dq(uint32_t staging, const float (&dq)[32], int tile) {
         store_rows<1, F::PART>(p, staging, maps.dq, t.b, t.h, tile * F::QT + half_row + EPILOGUE_ROWS * warp,
-                               half_column, dq, p.scale, p.scale);
+                               half_column, dq, dqk_scale, dqk_scale);
     }
 
     /* Stores dv, dk and, of the diagonal, dq, staged in the warp's part of dq's shared memory. Without a mask the last
@@ -389,7 +414,8 @@ template<class F> struct Consumer {
             for (int j = 0; j < 8; j++) *(float4 *)(dq_before + 4 * j) = dq_staging()[32 * j];
         wgmma_wait_group<1>();
         wgmma_fence_operand(r.dv);
-        store_rows<F::PANELS, F::PART>(p, staging, maps.dv, t.b, t.h, t.row + warp_row, 0, r.dv, 1, 1);  /* during dk */
+        /* overlaps with dk */
+        store_rows<F::PANELS, F::PART>(p, staging, maps.dv, t.b, t.h, t.row + warp_row, 0, r.dv, dv_scale, dv_scale);
 
         shared.ds.wait(used);
         wgmma_wait_group<0>();
@@ -397,7 +423,7 @@ template<class F> struct Consumer {
         shared.q.release(used);
         if constexpr (F::PART == RECTANGLE) {
             issue_dq(r.dq, uniform_stage(used), KEYS);
-            store_rows<F::PANELS, F::PART>(p, staging, maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, p.scale, p.scale);
+            store_rows<F::PANELS, F::PART>(p, staging, maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, dqk_scale, dqk_scale);
             wgmma_wait_group<0>();
             wgmma_fence_operand(r.dq);
             shared.k.release(n);
@@ -410,7 +436,7 @@ template<class F> struct Consumer {
         shared.summed(group).wait(n);
         #pragma unroll
         for (int j = 0; j < 8; j++) others[j] = load_dq(tile, j);
-        store_rows<F::PANELS, F::PART>(p, staging, maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, p.scale, p.scale);
+        store_rows<F::PANELS, F::PART>(p, staging, maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, dqk_scale, dqk_scale);
         if (two)
             #pragma unroll
             for (int j = 0; j < 8; j++) add(dq_before, j, load_dq(tile + 1, j));
@@ -452,7 +478,7 @@ template<class F> struct Consumer {
             for (int i = 0; ; i++) {
                 const int stage = uniform_stage(used);
                 const bool diagonal = queries.on_diagonal(i), last = i == queries.count - 1;
-                compute_p(r.s, i, F::PART == RECTANGLE ? t.row + KEYS > p.Tk : diagonal, stage);
+                compute_p(r.s, n, i, F::PART == RECTANGLE ? t.row + KEYS > p.Tk : diagonal, stage);
                 wgmma_wait_group<0>();
                 wgmma_fence_operand(r.dp);
                 if (last) shared.v.release(n);
@@ -489,7 +515,8 @@ template<class F> struct Consumer {
 };
 
 template<class F> __global__ __launch_bounds__(F::THREADS, 1)
-void flash_backward_sm90(const Problem p, const Workspace w, const __grid_constant__ Maps maps) {
+void flash_backward_sm90(const Problem p, const Workspace w, const __grid_constant__ Maps maps,
+                         const AttentionDropout dropout) {
     extern __shared__ __align__(1024) uint8_t memory[];
     const Shared<F> shared = { memory };
     const int group = uniform(threadIdx.x / WARPGROUP) - 1, warp = uniform(threadIdx.x / 32) % 4;
@@ -499,11 +526,11 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
     if (group < 0) {
         setmaxnreg_dec<F::PRODUCER_REGISTERS>();
         if (lane != 0) return;
-        if (warp == 0) produce<F>(p, w, maps, shared);
+        if (warp == 0) produce<F>(p, w, maps, shared, dropout);
         if (warp % 2) accumulate_dq<F>(p, w, shared, warp / 2);
     } else {
         setmaxnreg_inc<F::REGISTERS>();
-        Consumer<F>{ p, w, maps, shared, group, warp }.consume();
+        Consumer<F>{ p, w, maps, shared, dropout, group, warp }.consume();
     }
 }
 
@@ -529,8 +556,9 @@ template<int PANELS, Part PART> static void launch(Problem p, const Workspace &w
     const int64_t tiles = (int64_t)p.heads * p.tiles;
     const int blocks = persistent_blocks(tiles);
     p.fetches = (unsigned)(tiles + blocks);
-    LAUNCH(flash_backward_rows<PANELS>, (unsigned)(padded_rows(s) / 128), 256, 0, p, w, lse, out, dout);
-    LAUNCH(flash_backward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, w, maps);
+    LAUNCH((flash_backward_rows<PANELS, F::DROPOUT>), (unsigned)(padded_rows(s) / 128), 256, 0, p, w, lse, out, dout,
+           s->dropout);
+    LAUNCH(flash_backward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, w, maps, s->dropout);
     if constexpr (PART == RECTANGLE)
         LAUNCH(flash_backward_dq<F>, (unsigned)(p.heads * w.tiles), 256, 0, p, w, maps.dq);
 }
@@ -559,6 +587,7 @@ void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk,
     };
     switch (part_of(s)) {
     case WHOLE:     return launch_part(launch<2, WHOLE>,     launch<1, WHOLE>);
+    case DROPPED:   return launch_part(launch<2, DROPPED>,   launch<1, DROPPED>);
     case SQUARE:    return launch_part(launch<2, SQUARE>,    launch<1, SQUARE>);
     case RECTANGLE: return launch_part(launch<2, RECTANGLE>, launch<1, RECTANGLE>);
     }

@@ -13,6 +13,7 @@
 
    The other warpgroups run out of step with it and fill the gaps. (ptxas 13.0 moves the wait for O += P V up into the
    exponentials. Preventing that is no faster: the other warpgroups fill this gap, too.) */
+#include "attention_dropout.cuh"
 #include "attention_flash_sm90.cuh"
 #include <cfloat>
 
@@ -28,6 +29,7 @@ static __device__ unsigned tile_counter;
    step. */
 template<int PANELS_, int GROUPS_, int STAGES_, Part PART_> struct Forward {
     static constexpr Part PART = PART_;
+    static constexpr bool DROPOUT = PART == DROPPED;
     static constexpr float NO_MAX = PART == SQUARE ? -FLT_MAX : -INFINITY;  /* finite: P of a row without keys is 0 */
     static constexpr int PANELS = PANELS_, GROUPS = GROUPS_, ROWS = GROUP_ROWS * GROUPS;
     static constexpr int STAGES = STAGES_;      /* of K and of V */
@@ -143,6 +145,7 @@ template<class F> struct Consumer {
     const Maps &maps;
     const Shared<F> &shared;
     float *lse;
+    const AttentionDropout &dropout;
     const int group, warp;
     const int row = 16 * warp + lane_id() / 4, column = 2 * (lane_id() % 4);
     const float scale2 = p.scale * LOG2E;
@@ -151,9 +154,12 @@ template<class F> struct Consumer {
     struct { int b, h, row, block; } out = { 0, 0, -1, 0 };     /* tile whose out is to be stored (row -1: none), and
                                                                    its last block */
 
-    DEVICE Consumer(const Problem &p, const Maps &maps, const Shared<F> &shared, float *lse, int group, int warp,
-                    Registers<F> &r)
-        : p(p), maps(maps), shared(shared), lse(lse), group(group), warp(warp), r(r) {}
+    DropoutMask mask;       /* of the tile */
+    int query_unit;         /* of the thread's rows, see negate_dropped */
+
+    DEVICE Consumer(const Problem &p, const Maps &maps, const Shared<F> &shared, float *lse,
+                    const AttentionDropout &dropout, int group, int warp, Registers<F> &r)
+        : p(p), maps(maps), shared(shared), lse(lse), dropout(dropout), group(group), warp(warp), r(r) {}
 
     /* S = Q K^T of the first 2N keys of block n */
     template<int N> DEVICE void issue_qk(float (&s)[N], int n) {
@@ -196,7 +202,7 @@ template<class F> struct Consumer {
 
     /* s = P = 2^(s - row_max). row_sum takes P before it is rounded to bf16, so that the rows of P that the
        backward pass recomputes from lse add up to 1. */
-    template<int N> DEVICE void exponentials(float (&s)[N]) {
+    template<int N> DEVICE void exponentials(float (&s)[N], int key) {
         #pragma unroll
         for (int j = 0; j < N / 4; j++)
             #pragma unroll
@@ -204,12 +210,18 @@ template<class F> struct Consumer {
                 s[4 * j + e] = ex2(s[4 * j + e] * scale2 - r.row_max[e / 2]);
                 r.row_sum[e / 2] += s[4 * j + e];
             }
+        if constexpr (F::DROPOUT)
+            #pragma unroll
+            for (int x = 0; x < N / 8; x++)
+                negate_dropped<false>(s + 8 * x, mask, dropout.thresholds, query_unit, (key / 2 | column) ^ 8 * x);
     }
 
     /* The rest of half a block is 0: where it is the tile's only one, its O += P V takes all 128 keys. */
     template<int N> DEVICE void convert_p(const float (&s)[N]) {
         #pragma unroll
-        for (int x = 0; x < KEYS / 4; x++) r.p[x] = x < N / 2 ? bf16_pair(s[2 * x], s[2 * x + 1]) : 0;
+        for (int x = 0; x < KEYS / 4; x++)
+            r.p[x] = x >= N / 2 ? 0 : F::DROPOUT ? bf16_pair_kept(s[2 * x], s[2 * x + 1])
+                                                 : bf16_pair(s[2 * x], s[2 * x + 1]);
     }
 
     /* Epilogue of the tile before: only the first S of the next one has been issued behind its last O += P V. (The wait
@@ -224,7 +236,7 @@ template<class F> struct Consumer {
         for (int i = 0; i < 2; i++) {
             const float total = quad_sum(r.row_sum[i]);
             const int query = out.row + row + 8 * i;
-            normalise[i] = F::PART == SQUARE && total == 0 ? 0.0f : 1.0f / total;      /* 0: the row sees no key */
+            normalise[i] = F::PART == SQUARE && total == 0 ? 0.0f : (F::DROPOUT ? dropout.scale : 1.0f) / total;
             if (column == 0 && query < p.Tq)
                 lse[((int64_t)out.b * p.NH + out.h) * p.lse_pitch + query] = LN2 * (r.row_max[i] + log2f(total));
         }
@@ -236,7 +248,7 @@ template<class F> struct Consumer {
 
     /* The block on the diagonal, or the last one, of which the first 2N keys are seen, the last 64 of them not all or
        not by all rows. Without `any` S is computed of whatever is in shared memory, and dropped (C7514 again). */
-    template<int N> DEVICE void first_block(float (&s)[N], int n, bool any) {
+    template<int N> DEVICE void first_block(float (&s)[N], int n, int key, bool any) {
         if (any) shared.k.wait(n);
         issue_qk(s, n);
         write_out();
@@ -256,12 +268,12 @@ template<class F> struct Consumer {
         #pragma unroll
         for (int x = 0; x < F::PANELS * 32; x++) r.o[x] = 0;
         update_row_max(s);
-        exponentials(s);
+        exponentials(s, key);
         convert_p(s);
     }
 
-    /* Block n, and O += P V of the one before, of which `keys` keys are seen. */
-    template<int N> DEVICE void next_block(float (&s)[N], int n, int keys) {
+    /* Block n, from `key` on, and O += P V of the one before, of which `keys` keys are seen. */
+    template<int N> DEVICE void next_block(float (&s)[N], int n, int key, int keys) {
         shared.k.wait(n);
         issue_qk(s, n);
         issue_pv(n - 1, keys);
@@ -269,7 +281,7 @@ template<class F> struct Consumer {
         wgmma_fence_operand(s);
         shared.k.release(n);
         const bool grown = update_row_max(s);
-        exponentials(s);
+        exponentials(s, key);
         wgmma_wait_group<0>();
         wgmma_fence_operand(r.o);
         shared.v.release(n - 1);
@@ -308,6 +320,7 @@ template<class F> struct Consumer {
             const int first_row = uniform(F::group_row(t, group, n));
             const int blocks = F::key_blocks(t, p, first_row);
             const int first = t.loaded + F::key_blocks(t, p) - blocks;
+            auto key_of = [&](int n) { return (first + blocks - 1 - n) * KEYS; };
             const int q_stage = uniform_stage(n) % F::Q_STAGES * F::GROUPS + group;
             const Pipeline<1> q = shared.q(q_stage);
             q_tile = shared.q_tile(q_stage);
@@ -320,17 +333,21 @@ template<class F> struct Consumer {
                     q.release(0);
                 }
             }
+            if constexpr (F::DROPOUT) {
+                mask = uniform(dropout.mask(t.b, t.h));
+                query_unit = (first_row + 16 * warp) / 2 + lane_id() / 4;
+            }
             int next = first + 1;
             if ((F::PART == RECTANGLE ? (p.Tk - 1) / 64 * 64 : first_row) % KEYS == 0) {    /* half of it is seen */
                 float half[KEYS / 4];
-                first_block(half, first, blocks > 0);
-                if (blocks > 1) next_block(s, next++, KEYS / 2);
+                first_block(half, first, key_of(first), blocks > 0);
+                if (blocks > 1) next_block(s, next, key_of(next), KEYS / 2), next++;
             } else
-                first_block(s, first, blocks > 0);
+                first_block(s, first, key_of(first), blocks > 0);
             if (t.b < 0) break;
             if (blocks == 0) continue;
             #pragma unroll 1
-            for (; next < first + blocks; next++) next_block(s, next, KEYS);
+            for (; next < first + blocks; next++) next_block(s, next, key_of(next), KEYS);
             if (!F::Q_IN_REGISTERS) q.release(0);
             issue_pv(next - 1, KEYS);
             out = { t.b, t.h, first_row, next - 1 };
@@ -340,7 +357,8 @@ template<class F> struct Consumer {
 };
 
 template<class F> __global__ __launch_bounds__(F::THREADS, 1)
-void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, float *lse) {
+void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, float *lse,
+                        const AttentionDropout dropout) {
     extern __shared__ __align__(1024) uint8_t memory[];
     const Shared<F> shared = { memory };
     const int group = uniform(threadIdx.x / WARPGROUP) - 1, warp = uniform(threadIdx.x / 32) % 4;
@@ -353,21 +371,22 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
     } else {
         setmaxnreg_inc<F::REGISTERS>();
         Registers<F> registers;
-        Consumer<F>(p, maps, shared, lse, group, warp, registers).consume();
+        Consumer<F>(p, maps, shared, lse, dropout, group, warp, registers).consume();
     }
 }
 
-template<class F> static void launch(Problem p, const Maps &maps, float *lse) {
+template<class F> static void launch(Problem p, const Maps &maps, float *lse, const AttentionDropout &dropout) {
     p.first_row = F::PART == RECTANGLE ? 0 : F::first_row(p.Tq);
     p.tiles = (p.Tq - p.first_row + F::ROWS - 1) / F::ROWS;
     const int64_t tiles = (int64_t)p.heads * p.tiles;
     const int blocks = persistent_blocks(tiles);
     p.fetches = (unsigned)(tiles + blocks);
-    LAUNCH(flash_forward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, maps, lse);
+    LAUNCH(flash_forward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, maps, lse, dropout);
 }
 
-template<Part PART> static void launch_part(const Problem &p, const Maps &maps, Tensor lse) {
-    (p.HS > 64 ? launch<Wide<PART>> : launch<Narrow<PART>>)(p, maps, (float *)lse.data);
+template<Part PART>
+static void launch_part(const Problem &p, const Maps &maps, Tensor lse, const AttentionDropout &dropout) {
+    (p.HS > 64 ? launch<Wide<PART>> : launch<Narrow<PART>>)(p, maps, (float *)lse.data, dropout);
 }
 
 void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) {
@@ -378,8 +397,9 @@ void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, Tensor lse
     const Maps maps = { tensor_map("q", s, q, GROUP_ROWS), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
                         make_result("out", s, out, OVERWRITE) };
     switch (part_of(s)) {
-    case WHOLE:     return launch_part<WHOLE>(p, maps, lse);
-    case SQUARE:    return launch_part<SQUARE>(p, maps, lse);
-    case RECTANGLE: return launch_part<RECTANGLE>(p, maps, lse);
+    case WHOLE:     return launch_part<WHOLE>(p, maps, lse, s->dropout);
+    case DROPPED:   return launch_part<DROPPED>(p, maps, lse, s->dropout);
+    case SQUARE:    return launch_part<SQUARE>(p, maps, lse, s->dropout);
+    case RECTANGLE: return launch_part<RECTANGLE>(p, maps, lse, s->dropout);
     }
 }

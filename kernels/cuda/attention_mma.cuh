@@ -9,6 +9,7 @@
    8x8 matrix the elements (g, 2c..2c+1), with .trans (2c..2c+1, g); lane 8m + r says where row r of matrix m lies. */
 #ifndef KERNELS_CUDA_ATTENTION_MMA_CUH
 #define KERNELS_CUDA_ATTENTION_MMA_CUH
+#include "attention_dropout.cuh"
 #include "ptx.cuh"
 
 enum { THREADS = 128, WARPS = 4 };      /* of a block */
@@ -169,8 +170,8 @@ template<int KS, int MT, int N, int HELD> __device__ static inline void gemm_nt(
     }
 }
 
-/* c (16 MT, 16 KS) += bf16(p (16 MT, 8 N)) v (8 N, 16 KS) */
-template<int KS, int MT, int N> __device__ static inline void gemm_nn(float (&c)[MT][2 * KS][4],
+/* c (16 MT, 16 KS) += bf16(p (16 MT, 8 N)) v (8 N, 16 KS). KEPT: of relu(p) */
+template<int KS, bool KEPT = false, int MT, int N> __device__ static inline void gemm_nn(float (&c)[MT][2 * KS][4],
         const float (&p)[MT][N][4], uint32_t v_rows, const Lane<KS> &lane) {
     #pragma unroll
     for (int n = 0; n < N / 2; n++) {
@@ -180,7 +181,8 @@ template<int KS, int MT, int N> __device__ static inline void gemm_nn(float (&c)
             #pragma unroll
             for (int t = 0; t < 4; t++) {
                 const float (&pair)[4] = p[m][2 * n + t / 2];
-                a[m][t] = bf16_pair(pair[t % 2 * 2], pair[t % 2 * 2 + 1]);
+                a[m][t] = KEPT ? bf16_pair_kept(pair[t % 2 * 2], pair[t % 2 * 2 + 1])
+                               : bf16_pair(pair[t % 2 * 2], pair[t % 2 * 2 + 1]);
             }
         #pragma unroll
         for (int k = 0; k < KS; k++) {

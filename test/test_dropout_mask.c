@@ -1,0 +1,156 @@
+/* The masks of dropout (kernels/dropout.h): known answers, that the elements of a unit are those of dropout_bits, and
+   statistics of 10^8 draws: the rate of each matrix, row and column, and the correlation of elements that a weak
+   generator would couple. Every statistic is a sum of independent terms, in units of its standard deviation. */
+#include <math.h>
+#include "../kernels/dropout.h"
+#include "oracle.h"
+#include "test.h"
+
+enum { SIDE = 2048, WORDS = SIDE / 64, MASKS = 6 };
+static const double SIGMAS_MAX = 6;         /* one time in 10^9 by chance; 400 statistics a run */
+
+typedef struct { uint64_t row[SIDE][WORDS]; } Bits;     /* bit set: the element is kept */
+static Bits matrix[MASKS], moved;
+
+static void known_answers(void) {
+    Random64 r = philox2x32((Random64){{ 0, 0 }}, 0);
+    EXPECT(r.word[0] == 0x257a3673 && r.word[1] == 0xcd26be2a, "philox2x32-7: %08x %08x", r.word[0], r.word[1]);
+    for (int i = 0; i <= 950; i++) {
+        float rate = (float)i / 1000;
+        uint32_t threshold = dropout_threshold(rate);
+        EXPECT(threshold <= 0x7c00 && fabs(threshold / 32768.0 - rate) <= 0.5 / 32768 + 1e-7, "rate %g: threshold %u",
+               rate, threshold);
+        EXPECT(fabs(dropout_scale(rate) * (1 - threshold / 32768.0) - 1) < 1e-7, "rate %g: scale %g", rate,
+               dropout_scale(rate));
+    }
+}
+
+static void units(void) {
+    DropoutMask mask = dropout_mask(5, 7, 1ull << 40, 3);
+    for (int n = 0; n < 10000; n++) {
+        uint32_t row = (uint32_t)uniform_int(0, 1 << 20) & ~8u, column = (uint32_t)uniform_int(0, 1 << 20) & ~8u;
+        Random64 bits = dropout_bits(mask, row, column);
+        for (uint32_t i = 0; i < 2; i++)
+            for (uint32_t j = 0; j < 2; j++) {
+                uint32_t own = bits.word[i] >> 16 * j & 0x7fff;
+                EXPECT(dropout_keeps(mask, row + 8 * i, column + 8 * j, own) &&
+                       !dropout_keeps(mask, row + 8 * i, column + 8 * j, own + 1), "element (%u,%u)", row + 8 * i,
+                       column + 8 * j);
+            }
+    }
+}
+
+static void draw(Bits *to, DropoutMask mask, uint32_t threshold) {
+    memset(to, 0, sizeof *to);
+    #pragma omp parallel for
+    for (int unit_row = 0; unit_row < SIDE / 2; unit_row++)
+        for (int unit_column = 0; unit_column < SIDE / 2; unit_column++) {
+            int row = unit_row / 8 * 16 + unit_row % 8, column = unit_column / 8 * 16 + unit_column % 8;
+            Random64 bits = dropout_bits(mask, (uint32_t)row, (uint32_t)column);
+            for (int i = 0; i < 2; i++)
+                for (int j = 0; j < 2; j++)
+                    to->row[row + 8 * i][(column + 8 * j) / 64] |=
+                        (uint64_t)((bits.word[i] >> 16 * j & 0x7fff) >= threshold) << (column + 8 * j) % 64;
+        }
+}
+
+static int is_kept(const Bits *m, int row, int column) { return m->row[row][column / 64] >> column % 64 & 1; }
+
+static void expect_sigmas(double sigmas, const char *what, double rate) {
+    EXPECT(fabs(sigmas) < SIGMAS_MAX, "rate %g, %s: %.2f standard deviations", rate, what, sigmas);
+}
+
+/* Sum of (x - p)(y - p) over all elements x of a and y of b, p the probability to be kept. */
+static void expect_uncorrelated(const Bits *a, const Bits *b, const char *what, double rate, double p) {
+    int64_t both = 0, either = 0;
+    for (int row = 0; row < SIDE; row++)
+        for (int w = 0; w < WORDS; w++) {
+            both += __builtin_popcountll(a->row[row][w] & b->row[row][w]);
+            either += __builtin_popcountll(a->row[row][w]) + __builtin_popcountll(b->row[row][w]);
+        }
+    double n = (double)SIDE * SIDE, sum = (double)both - p * (double)either + p * p * n;
+    expect_sigmas(sum / (p * (1 - p) * sqrt(n)), what, rate);
+}
+
+/* The matrix moved by some rows and columns, around its ends. */
+static void move(Bits *to, const Bits *from, int rows, int columns) {
+    for (int row = 0; row < SIDE; row++) {
+        const uint64_t *x = from->row[(row + rows) % SIDE];
+        for (int w = 0; w < WORDS; w++) {
+            uint64_t low = x[(w + columns / 64) % WORDS], high = x[(w + columns / 64 + 1) % WORDS];
+            to->row[row][w] = columns % 64 ? low >> columns % 64 | high << (64 - columns % 64) : low;
+        }
+    }
+}
+
+static void transpose(Bits *to, const Bits *from) {
+    memset(to, 0, sizeof *to);
+    for (int row = 0; row < SIDE; row++)
+        for (int column = row + 1; column < SIDE; column++)     /* each pair once: below the diagonal random bits */
+            to->row[row][column / 64] |= (uint64_t)is_kept(from, column, row) << column % 64;
+    for (int row = 0; row < SIDE; row++)
+        for (int column = 0; column <= row; column++)
+            to->row[row][column / 64] |= (uint64_t)is_kept(&matrix[1], row, column) << column % 64;
+}
+
+/* Sums of squares over rows and over columns, as chi squared with SIDE degrees of freedom. */
+static void expect_even(const Bits *m, double rate, double p) {
+    static int column_sum[SIDE];
+    double chi[2] = { 0, 0 };
+    int64_t sum = 0;
+    memset(column_sum, 0, sizeof column_sum);
+    for (int row = 0; row < SIDE; row++) {
+        int kept = 0;
+        for (int column = 0; column < SIDE; column++) {
+            kept += is_kept(m, row, column);
+            column_sum[column] += is_kept(m, row, column);
+        }
+        sum += kept;
+        chi[0] += pow(kept - p * SIDE, 2) / (p * (1 - p) * SIDE);
+    }
+    for (int column = 0; column < SIDE; column++)
+        chi[1] += pow(column_sum[column] - p * SIDE, 2) / (p * (1 - p) * SIDE);
+    expect_sigmas(((double)sum - p * SIDE * SIDE) / (sqrt(p * (1 - p)) * SIDE), "number kept", rate);
+    expect_sigmas((chi[0] - SIDE) / sqrt(2.0 * SIDE), "sums of rows", rate);
+    expect_sigmas((chi[1] - SIDE) / sqrt(2.0 * SIDE), "sums of columns", rate);
+}
+
+static void statistics(void) {
+    static const float rates[] = { 0.1f, 0.2f, 0.5f, 0.9f };
+    static const struct { const char *what; int rows, columns; } moves[] = {
+        { "next column", 0, 1 }, { "next row", 1, 0 }, { "next row and column", 1, 1 }, { "row + 8", 8, 0 },
+        { "column + 8", 0, 8 }, { "row + 8 and column + 8", 8, 8 }, { "row + 8, column - 8", 8, SIDE - 8 },
+        { "column + 16", 0, 16 }, { "row + 16", 16, 0 }, { "column + 1024", 0, 1024 }, { "row + 1024", 1024, 0 },
+    };
+    static const char *const other[MASKS] = { "", "next sequence", "next head", "next block", "next seed",
+                                              "sequence + 2^32" };
+    for (int n = 0; n < COUNT(rates); n++) {
+        const uint32_t threshold = dropout_threshold(rates[n]), site = (uint32_t)uniform_int(0, 255) << 8 | 9;
+        const uint64_t seed = (uint64_t)uniform_int(0, INT32_MAX), sequence = (uint64_t)uniform_int(0, INT32_MAX);
+        const uint32_t head = (uint32_t)uniform_int(0, 24);
+        const double p = 1 - threshold / 32768.0;
+        const DropoutMask mask[MASKS] = {
+            dropout_mask(seed, site, sequence, head),           dropout_mask(seed, site, sequence + 1, head),
+            dropout_mask(seed, site, sequence, head + 1),       dropout_mask(seed, site + (3 << 8), sequence, head),
+            dropout_mask(seed + 1, site, sequence, head),       dropout_mask(seed, site, sequence + (1ull << 32), head)
+        };
+        for (int m = 0; m < MASKS; m++) draw(&matrix[m], mask[m], threshold);
+        for (int m = 0; m < MASKS; m++) expect_even(&matrix[m], rates[n], p);
+        for (int m = 1; m < MASKS; m++) expect_uncorrelated(&matrix[0], &matrix[m], other[m], rates[n], p);
+        for (int m = 0; m < MASKS; m++)
+            for (int i = 0; i < COUNT(moves); i++) {
+                move(&moved, &matrix[m], moves[i].rows, moves[i].columns);
+                expect_uncorrelated(&matrix[m], &moved, moves[i].what, rates[n], p);
+            }
+        transpose(&moved, &matrix[0]);
+        expect_uncorrelated(&matrix[0], &moved, "row and column exchanged", rates[n], p);
+    }
+}
+
+int main(void) {
+    random_open();
+    RUN(known_answers);
+    RUN(units);
+    RUN(statistics);
+    return test_close();
+}
