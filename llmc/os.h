@@ -40,6 +40,9 @@ enum { EXIT_TRY_AGAIN = 75 };     /* EX_TEMPFAIL of sysexits.h: saved, not done;
    later ends the process at once. time_limit: the value of --time-limit, NULL = none; fails when it is no duration. */
 void stop_open(const char *time_limit);
 
+/* A file that a signal removes where it ends the process, from now on; NULL = none. Also without stop_open. */
+void stop_removes(const char *path);
+
 /* Why the run should stop now, "SIGTERM" or "--time-limit 3h50m", or NULL. The time limit counts as reached when less
    is left than was reserved last: for a step and a save. */
 const char *stop_requested(void);
