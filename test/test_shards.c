@@ -223,12 +223,13 @@ static void a_damaged_cache_is_made_again(void) {
     const size_t count = ids_of((const char *const[]){ "|", a_text, NULL }, want);
     const char *path = IN_SCRATCH("damaged.txt");
     put_text(path, a_text);
+    const char *message = "want below 10, the vocabulary; remove this file, and it is made again";
     for (int i = 0; i <= COUNT(sizes); i++) {
         Texts texts = texts_open(&path, 1, DOCUMENT_FILE, "text");
         char *cache = shards_cached(bpe, &texts, 0);
         expect_shards(cache, want, count);
         if (i < COUNT(sizes)) EXPECT(!truncate(cache, sizes[i]), "%s: cannot truncate", cache);
-        else expect_fails("want below 10, the vocabulary; remove this file, and it is made again", check_few_ids, cache);
+        else expect_fails(message, check_few_ids, cache);
         texts_close(&texts);
         free(cache);
     }
