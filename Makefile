@@ -104,8 +104,8 @@ $(filter-out %/test_health,$(TESTS)): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(
 	$(link) $(LIBS)
 # counts what is allocated
 $(BUILD)/test_run: LIBS += -Wl,--wrap=device_alloc
-# sets the health of the device
-$(BUILD)/test_report: LIBS += -Wl,--wrap=device_health
+# set the health of the device
+$(BUILD)/test_log $(BUILD)/test_report: LIBS += -Wl,--wrap=device_health
 # needs neither GPU nor CUDA: it loads fake NVML libraries, complete or without one function
 $(BUILD)/test_health: $(addprefix $(BUILD)/,test/test_health.o kernels/cuda/health.o kernels/check.o)
 	$(link)

@@ -50,6 +50,7 @@ static void train(Texts *texts) {
     BpeTrainer *trainer = bpe_trainer_create();
     while (texts_next(texts)) bpe_trainer_add(trainer, texts->span, texts->span_count);
     Bpe *bpe = bpe_train(trainer, (int)vocab_size);
+    stop_open(NULL);                    /* from here on a signal does not cut the files short */
     directory_make(out);
     for (int i = 0; i < WRITTEN; i++) {
         Path path = path_of(out, names[i]);
@@ -90,7 +91,7 @@ int main(int argc, char **argv) {
     REQUIRE(train_tokenizer || !options_find(table, "vocab-size")->given, "--vocab-size: want --train-tokenizer");
     DocumentKind kind = document_kind(documents);
     document_check_field(kind, field);
-    if (!train_tokenizer) stop_open(time_limit);        /* training takes seconds and has nothing to save */
+    if (!train_tokenizer) stop_open(time_limit);
     Texts texts = texts_open(paths, files, kind, field);
     if (train_tokenizer) {
         train(&texts);

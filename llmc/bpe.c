@@ -14,14 +14,14 @@ enum {
 
 typedef struct { int32_t left, right, rank, merged; } Pair;     /* of a hash table; rank -1: empty */
 typedef struct { uint64_t key[KEY / 8]; int16_t size, count; int32_t id[IDS]; } CacheEntry;   /* a cache line */
-typedef struct Cache { struct Cache *next; CacheEntry entry[1 << CACHE_BITS]; } Cache;
+typedef struct { void *next; CacheEntry entry[1 << CACHE_BITS]; } Cache;
 
 struct Bpe {
     BpeVocabulary v;
     int32_t  byte_id[256];
     Pair    *pair;
     int      pair_shift;            /* 64 - bits of the table */
-    Cache   *idle;                  /* caches that no core uses now */
+    void    *idle;                  /* caches that no core uses now */
     int32_t  end_of_text;
 };
 
@@ -230,23 +230,7 @@ static size_t encode_chunk(const Bpe *b, Cache *cache, const unsigned char *text
     return (size_t)(out - ids);
 }
 
-static Cache *take_cache(Bpe *b) {
-    Cache *cache;
-    #pragma omp critical
-    {
-        cache = b->idle;
-        if (cache) b->idle = cache->next;
-    }
-    return cache ? cache : host_alloc(sizeof *cache, "the words of a tokenizer");
-}
-
-static void return_cache(Bpe *b, Cache *cache) {
-    #pragma omp critical
-    {
-        cache->next = b->idle;
-        b->idle = cache;
-    }
-}
+static Cache *take_cache(Bpe *b) { return idle_take(&b->idle, sizeof(Cache), "the words of a tokenizer"); }
 
 /* The ids of a span are written where it could begin at the latest, then all are moved together. */
 size_t bpe_encode_spans(Bpe *b, const BpeSpan *span, size_t spans, int32_t *ids) {
@@ -262,7 +246,7 @@ size_t bpe_encode_spans(Bpe *b, const BpeSpan *span, size_t spans, int32_t *ids)
             if (count[i]) *to = b->end_of_text;
             count[i] += encode_chunk(b, cache, span[i].text, span[i].size, to + count[i]);
         }
-        return_cache(b, cache);
+        idle_return(&b->idle, cache);
     }
     size_t total = 0;
     for (size_t i = 0; i < spans; i++) {
@@ -276,7 +260,7 @@ size_t bpe_encode_spans(Bpe *b, const BpeSpan *span, size_t spans, int32_t *ids)
 size_t bpe_encode(Bpe *b, const void *text, size_t size, int32_t *ids) {
     Cache *cache = take_cache(b);
     size_t count = encode_chunk(b, cache, text, size, ids);
-    return_cache(b, cache);
+    idle_return(&b->idle, cache);
     return count;
 }
 

@@ -17,11 +17,11 @@ typedef struct { const unsigned char *text; uint32_t size; int64_t count; } Word
 
 typedef struct Block { struct Block *next; size_t used; unsigned char bytes[]; } Block;      /* of copied words */
 
-typedef struct Words {
+typedef struct {
+    void         *next;             /* idle_take */
     WordCount    *slot;             /* hash table; text NULL = empty */
     size_t        mask, count;
     Block        *block;
-    struct Words *next;
 } Words;
 
 static WordCount *find_word(const Words *w, const unsigned char *text, size_t size) {
@@ -72,30 +72,14 @@ static void free_words(Words *w) {
     free(w);
 }
 
-struct BpeTrainer { Words *words; };        /* a list: one of each core */
+struct BpeTrainer { void *words; };         /* a list: one of each core */
 
 BpeTrainer *bpe_trainer_create(void) {
     bpe_words_init();
     return host_alloc(sizeof(BpeTrainer), "a tokenizer's training");
 }
 
-static Words *take_words(BpeTrainer *t) {
-    Words *words;
-    #pragma omp critical
-    {
-        words = t->words;
-        if (words) t->words = words->next;
-    }
-    return words ? words : host_alloc(sizeof *words, "the words of a text");
-}
-
-static void return_words(BpeTrainer *t, Words *words) {
-    #pragma omp critical
-    {
-        words->next = t->words;
-        t->words = words;
-    }
-}
+static Words *take_words(BpeTrainer *t) { return idle_take(&t->words, sizeof(Words), "the words of a text"); }
 
 void bpe_trainer_add(BpeTrainer *t, const BpeSpan *span, size_t count) {
     #pragma omp parallel
@@ -107,7 +91,7 @@ void bpe_trainer_add(BpeTrainer *t, const BpeSpan *span, size_t count) {
                 length = bpe_word(span[i].text + at, span[i].size - at);
                 add_word(words, span[i].text + at, length, 1);
             }
-        return_words(t, words);
+        idle_return(&t->words, words);
     }
 }
 

@@ -261,8 +261,9 @@ void tokens_check(const Tokens *t, int V) {
         if (!wrong) continue;
         while ((uint32_t)block[i] < (uint32_t)V) i++;
         const TokenFile *f = file_at(t, t->first + first + i);
-        fail("%s: token %lld is id %u, want below %d, the vocabulary", f->name,
-             (long long)(t->first + first + i - f->first), (uint32_t)block[i], V);
+        fail("%s: token %lld is id %u, want below %d, the vocabulary%s", f->name,
+             (long long)(t->first + first + i - f->first), (uint32_t)block[i], V,
+             shards_is_cache(f->name) ? "; remove this file, and it is made again" : "");
     }
 }
 

@@ -58,14 +58,19 @@ static unsigned parse_hex(Parser *p) {
     return code;
 }
 
-/* After the 'u' of \uXXXX; a pair of surrogates is one character. */
+/* After the 'u' of \uXXXX. A pair of surrogates is one character; half of one is U+FFFD, as for Python's json and
+   tiktoken. */
 static unsigned parse_unicode(Parser *p) {
-    unsigned code = parse_hex(p), low = 0xdc00;
-    int is_high = code >= 0xd800 && code < 0xdc00;
-    if (is_high) low = accept(p, '\\') && accept(p, 'u') ? parse_hex(p) : 0;
-    if (!code || (code >= 0xdc00 && code < 0xe000) || low < 0xdc00 || low > 0xdfff)
-        refuse(p, "no \\u0000 and no half of a surrogate pair before it");
-    return is_high ? 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00) : code;
+    const unsigned code = parse_hex(p);
+    const size_t end = p->at;
+    if (!code) refuse(p, "no \\u0000 before it");
+    if (code < 0xd800 || code > 0xdfff) return code;
+    if (code < 0xdc00 && accept(p, '\\') && accept(p, 'u')) {
+        const unsigned low = parse_hex(p);
+        if (low >= 0xdc00 && low <= 0xdfff) return 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    }
+    p->at = end;
+    return 0xfffd;
 }
 
 static char *parse_escape(Parser *p, char *out) {

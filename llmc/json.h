@@ -20,7 +20,8 @@ typedef struct Json {
 } Json;
 
 /* Parses all of text; errors begin with where: "FILE: byte 17: ...", counted from 0. A depth over 32, bad escapes, bad
-   UTF-8 and anything after the value are errors. Takes memory proportional to size; json_free takes the root. */
+   UTF-8 and anything after the value are errors; half of an escaped surrogate pair is U+FFFD. Takes memory proportional
+   to size; json_free takes the root. */
 Json *json_parse(const char *text, size_t size, const char *where);
 Json *json_open (const char *path);                             /* of a file */
 void  json_free (Json *root);

@@ -25,6 +25,21 @@ void *host_grow(void *array, size_t count, size_t *room, size_t size, const char
     return array;
 }
 
+void *idle_take(void **list, size_t bytes, const char *what) {
+    void **block;
+    #pragma omp critical
+    if ((block = *list)) *list = *block;
+    return block ? block : host_alloc(bytes, what);
+}
+
+void idle_return(void **list, void *block) {
+    #pragma omp critical
+    {
+        *(void **)block = *list;
+        *list = block;
+    }
+}
+
 double seconds_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -102,24 +117,36 @@ uint64_t random_seed(void) {
 
 /* ---- Stopping */
 
-static volatile sig_atomic_t stop_signal, save_signal;
+static volatile sig_atomic_t is_stop_open, stop_signal, save_signal;
 static volatile double stop_signal_s;   /* when the first came, by the monotonic clock */
 static double deadline_s, reserved_s;   /* by the monotonic clock, 0 = none */
 static char limit_name[64];
+static const char *volatile removed;    /* by a signal */
 
 static void on_signal(int number) {
-    if (number == SIGUSR1) {
+    if (is_stop_open && number == SIGUSR1) {
         save_signal = 1;
-    } else if (!stop_signal) {
+    } else if (is_stop_open && !stop_signal) {
         stop_signal_s = seconds_now();
         stop_signal = number;
-    } else if (seconds_now() - stop_signal_s > 1) {      /* timeout(1) and some queues send the signal twice at once */
-        _exit(128 + number);
+    } else if (!is_stop_open || seconds_now() - stop_signal_s > 1) {    /* timeout(1) and some queues send it twice */
+        if (removed) unlink(removed);
+        if (is_stop_open) _exit(128 + number);
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+}
+
+static void catch_signals(void) {
+    static const int signals[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
+    for (int i = 0; i < 4; i++) {
+        struct sigaction before, action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+        sigaction(signals[i], &action, &before);
+        if (signals[i] == SIGHUP && before.sa_handler == SIG_IGN) sigaction(SIGHUP, &before, NULL);     /* nohup */
     }
 }
 
 void stop_open(const char *time_limit) {
-    static const int signals[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
     if (time_limit) {
         double seconds = duration_seconds(time_limit);
         REQUIRE(time_limit[strspn(time_limit, "0123456789.")], "--time-limit %s: want a unit, %ss, %sm or %sh",
@@ -128,11 +155,13 @@ void stop_open(const char *time_limit) {
         deadline_s = seconds_now() + seconds;
         snprintf(limit_name, sizeof limit_name, "--time-limit %s", time_limit);
     }
-    for (int i = 0; i < 4; i++) {
-        struct sigaction before, action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
-        sigaction(signals[i], &action, &before);
-        if (signals[i] == SIGHUP && before.sa_handler == SIG_IGN) sigaction(SIGHUP, &before, NULL);     /* nohup */
-    }
+    is_stop_open = 1;
+    catch_signals();
+}
+
+void stop_removes(const char *path) {
+    removed = path;
+    if (!is_stop_open) catch_signals();
 }
 
 const char *stop_requested(void) {

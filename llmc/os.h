@@ -9,6 +9,11 @@ void  *host_alloc(size_t bytes, const char *what);     /* zeroed; fails with a m
 /* The array, moved if needed, with room for one more than count elements of size bytes; new ones are not zeroed. */
 void  *host_grow(void *array, size_t count, size_t *room, size_t size, const char *what);
 
+/* A block from the list of those that no thread uses, or if there is none a new one, zeroed; and back to the list. The
+   first member of a block is `void *next`. Thread-safe; the list is not freed here. */
+void  *idle_take(void **list, size_t bytes, const char *what);
+void   idle_return(void **list, void *block);
+
 double seconds_now(void);         /* monotonic clock; async-signal-safe */
 
 /* Seconds of "3h50m", "2d", "90s" or "1.5h"; -1 when it is no duration: a number without a unit is none. */
@@ -34,6 +39,9 @@ enum { EXIT_TRY_AGAIN = 75 };     /* EX_TEMPFAIL of sysexits.h: saved, not done;
 /* From here on SIGTERM, SIGINT and SIGHUP request a stop, SIGUSR1 a checkpoint; a second signal more than a second
    later ends the process at once. time_limit: the value of --time-limit, NULL = none; fails when it is no duration. */
 void stop_open(const char *time_limit);
+
+/* A file that a signal removes where it ends the process, from now on; NULL = none. Also without stop_open. */
+void stop_removes(const char *path);
 
 /* Why the run should stop now, "SIGTERM" or "--time-limit 3h50m", or NULL. The time limit counts as reached when less
    is left than was reserved last: for a step and a save. */

@@ -23,6 +23,7 @@ static void open_shard(Shard *s, char *path) {
     uint64_t now = (uint64_t)(1e9 * seconds_now());     /* another host may have a process of this id */
     *s = (Shard){ .path = path, .partial = format_string("%s.partial-%d-%llx", path, (int)getpid(),
                                                          (unsigned long long)now) };
+    stop_removes(s->partial);
     s->file = file_create(s->partial);
     file_write(s->file, header, sizeof header);
 }
@@ -35,6 +36,7 @@ static void close_shard(Shard *s, int width) {
     if (fflush(s->file) || ferror(s->file)) unlink(s->partial);         /* a full disk: the next call fails */
     file_close_durably(s->file, s->partial);
     file_rename(s->partial, s->path);
+    stop_removes(NULL);
     free(s->partial);
     free(s->path);
     *s = (Shard){0};
@@ -199,18 +201,31 @@ int shards_is_cache(const char *path) {
     return name && strspn(name + 8, "0123456789abcdef") == 16 && !strncmp(name + 24, ".bin", 4);
 }
 
+/* What close_shard has written; a copy may have been cut short. */
+static int is_whole(const char *path, int width) {
+    if (!file_exists(path)) return 0;
+    FileMap map = file_map(path);
+    uint32_t header[3] = {0};
+    if (map.size >= 4 * HEADER_WORDS) memcpy(header, map.bytes, sizeof header);
+    file_unmap(map);
+    return header[0] == (width == 2 ? SHARD_UINT16 : SHARD_UINT32) &&
+           map.size == 4 * HEADER_WORDS + (int64_t)header[2] * width;
+}
+
 char *shards_cached(Bpe *bpe, Texts *texts, int wait) {
     char *path = format_string("%s.tokens-%016llx.bin", texts->path[0], (unsigned long long)hash_of_texts(bpe, texts));
     Shard shard = {0};
-    while (wait && !file_exists(path)) {
+    Stream stream = open_stream(bpe, texts, &shard);
+    int found;
+    while (!(found = is_whole(path, stream.width)) && wait) {
         stop_if_requested(&shard);
         usleep(100000);
     }
-    if (file_exists(path)) return path;
+    if (found) return path;
+    if (file_exists(path)) printf("%s: damaged, made again\n", path);
     const Path dir = file_parent(path);
     REQUIRE(!access(dir.text, W_OK), "%s: %s: the tokens of %s go there; want a copy of it elsewhere, or shards made "
             "by tokenize", dir.text, strerror(errno), texts->path[0]);
-    Stream stream = open_stream(bpe, texts, &shard);
     open_shard(&shard, format_string("%s", path));
     for (size_t count; (count = next_ids(&stream)); ) {
         stop_if_requested(&shard);

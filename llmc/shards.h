@@ -13,9 +13,9 @@ typedef struct {
 /* <|endoftext|> goes in front of every document; with DOCUMENT_MARK, it takes the place of every mark. */
 void shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings);
 
-/* The shard of texts beside the first, TEXT.tokens-HASH.bin; written unless there is one of the same texts, tokenizer
-   and kind of documents; with wait, that is left to another process. A new string. Fails on more than 2^32 - 1 tokens,
-   which is for shards_write. */
+/* The shard of texts beside the first, TEXT.tokens-HASH.bin; written unless there is a whole one of the same texts,
+   tokenizer and kind of documents; with wait, that is left to another process. A new string. Fails on more than
+   2^32 - 1 tokens, which is for shards_write. */
 char *shards_cached(Bpe *bpe, Texts *texts, int wait);
 
 /* Whether a file has the name of one written by shards_cached, also of one that a kill has cut short. */

@@ -240,7 +240,7 @@ static const char *break_content(void) {
         "h.0.lora",
     };
     static const char *const metadata[] = {
-        "{\"a\":}", "nul", "[1,]", "{\"format\":01}", "{\"a\" \"b\"}", "{\"a\":\"\\ud800\"}", "{", "",
+        "{\"a\":}", "nul", "[1,]", "{\"format\":01}", "{\"a\" \"b\"}", "{\"a\":\"\\u0000\"}", "{", "",
     };
     Entry *e = &safe.entry[safe.count], *last = &safe.entry[draw(safe.count)];
     int by = 8 * (1 + draw(8)), kind = draw(4);

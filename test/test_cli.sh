@@ -246,9 +246,11 @@ if in_turn 3; then
         --tokenizer "$dir/bpe/run/step-00000003"
     mkdir "$dir/bpe/empty"
     refuses "empty: no tokenizer: want tokenizer.json" "$gpt" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/empty"
-    expect "shards" "$tokenize" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/gone" --out "$dir/bpe/shards"
+    expect "shards" "$tokenize" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/gone" --out "$dir/bpe/shards" \
+        --shard-tokens 1k --val-fraction 0.1
     command=$(sed -n 's/^\.\/train_gpt \(.*\)    trains on them$/\1/p' "$dir/expect.out")
     expect "the command that it names" eval '"$gpt"' "$command" --dry-run
+    is "bytes of the first shard" "$(wc -c < "$dir/bpe/shards/train_000000.bin")" 3024
     refuses "is a directory, want a file, or shards as '$dir/bpe/shards/train_*.bin'" "$gpt" "$dir/bpe/shards"
     refuses "tokenize: --vocab-size: want --train-tokenizer" "$tokenize" "$dir/bpe/text.txt" --vocab-size 300 \
         --tokenizer "$dir/bpe/gone" --out "$dir/bpe/none"

@@ -30,6 +30,21 @@ static void test_json_values(void) {
     json_free(root);
 }
 
+/* As Python's json.loads and tiktoken read them: s.encode("utf-16", "surrogatepass").decode("utf-16", "replace"). */
+static void test_json_surrogates(void) {
+    static const struct { const char *text, *want; } cases[] = {
+        { "\"a\\ud800b\"", "a\xef\xbf\xbd" "b" },        { "\"\\ude00\\ud83d\"", "\xef\xbf\xbd\xef\xbf\xbd" },
+        { "\"\\ud800\\u0041\"", "\xef\xbf\xbd" "A" },
+        { "\"\\ud83d\\ud83d\\ude00\"", "\xef\xbf\xbd\xf0\x9f\x98\x80" },
+        { "\"\\ud800\"", "\xef\xbf\xbd" },             { "\"\\ud800\\n\"", "\xef\xbf\xbd\n" },
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        Json *json = json_parse(cases[i].text, strlen(cases[i].text), "string");
+        EXPECT(!strcmp(json->text, cases[i].want), "%s: %s, want %s", cases[i].text, json->text, cases[i].want);
+        json_free(json);
+    }
+}
+
 static void test_json_strings(void) {
     static const struct { const char *text, *back; } cases[] = {
         { "", "" }, { "plain", "plain" }, { "\"\\/\b\f\n\r\t\x01\x1f\x7f", "\"\\/\b\f\n\r\t\x01\x1f\x7f" },
@@ -73,9 +88,7 @@ static const struct { const char *text, *part; } bad_json[] = {
     { "\"a", "byte 2: found the end, want UTF-8" }, { "\"a\nb\"", "byte 2: found byte 0x0a" },
     { "\"\\x41\"", "byte 2: found 'x', want one of" }, { "\"\\", "byte 2: found the end, want one of" },
     { "\"\\u12g4\"", "byte 5: found 'g', want four" }, { "\"\\u12", "byte 5: found the end, want four" },
-    { "\"a\\u0000\"", "want no \\u0000 and no half" },      { "\"\\ud800\"", "no half of a surrogate pair" },
-    { "\"\\ud800\\u0041\"", "no half of a surrogate pair" },        { "\"\\ud800\\n\"", "no half of a surrogate pair" },
-    { "\"\\udc00\"", "no half of a surrogate pair" },
+    { "\"a\\u0000\"", "want no \\u0000" },             { "\"\\ud800\\u12\"", "byte 11: found '\"', want four" },
     { "\"\xff\"", "byte 1: found byte 0xff, want UTF-8" }, { "\"\x80\"", "byte 1: found byte 0x80" },
     { "\"\xc3\"", "byte 1: found byte 0xc3" },         { "\"\xc0\xaf\"", "byte 1: found byte 0xc0" },
     { "\"\xe0\x80\xaf\"", "found byte 0xe0" },         { "\"\xed\xa0\x80\"", "found byte 0xed" },
@@ -389,6 +402,7 @@ int main(void) {
     RUN(sums_are_xxh64);
     RUN(kinds_of_safetensors);
     RUN(test_json_values);
+    RUN(test_json_surrogates);
     RUN(test_json_strings);
     RUN(test_json_malformed);
     RUN(test_json_members);

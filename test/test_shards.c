@@ -5,6 +5,8 @@
 #include "scratch.h"
 #include "test.h"
 #include <glob.h>
+#include <signal.h>
+#include <sys/time.h>
 
 enum { END = 499 };
 static Bpe *bpe;
@@ -111,10 +113,13 @@ static void write_to_a_full_disk(void *path) {
     write_shards(&(const char *){ path }, 1, DOCUMENT_FILE, IN_SCRATCH("full"), 0, 10000000);
 }
 
+static void make_cache(void *path) {
+    tokens_open_text(path, &(TextFormat){ .bpe = bpe, .documents = DOCUMENT_FILE, .field = "text" });
+}
+
 static void cache_on_a_full_disk(void *path) {
-    const TextFormat format = { .bpe = bpe, .documents = DOCUMENT_FILE, .field = "text" };
     limit_file_size(100000);
-    tokens_open_text(path, &format);
+    make_cache(path);
 }
 
 static void nothing_stays_of_a_full_disk(void) {
@@ -126,6 +131,34 @@ static void nothing_stays_of_a_full_disk(void) {
     expect_fails("train_000000.bin.partial-", write_to_a_full_disk, path);
     expect_fails(": cannot write: File too large", cache_on_a_full_disk, path);
     EXPECT(files_like(IN_SCRATCH("full/*")) == 0 && files_like(IN_SCRATCH("wide.txt.*")) == 0, "files stay");
+}
+
+/* While the tokens are written, when SIGINT has a handler. */
+static void interrupt(int number) {
+    struct sigaction now;
+    (void)number;
+    sigaction(SIGINT, NULL, &now);
+    if (now.sa_handler != SIG_DFL) raise(SIGINT);
+}
+
+static void cache_interrupted(void *path) {
+    signal(SIGINT, SIG_DFL);
+    signal(SIGPROF, interrupt);
+    setitimer(ITIMER_PROF, &(struct itimerval){ { 0, 5000 }, { 0, 5000 } }, NULL);
+    make_cache(path);
+}
+
+/* As with --eval, where a signal ends the process at once. */
+static void nothing_stays_of_a_signal(void) {
+    enum { SIZE = 30000000 };
+    char *path = IN_SCRATCH("interrupted.txt"), *text = malloc(SIZE), message[4096];
+    int status;
+    for (int i = 0; i < SIZE; i++) text[i] = "the bako, ti\n"[(i * 7 + i / 100) % 13];
+    put(path, text, SIZE);
+    free(text);
+    test_in_child(cache_interrupted, path, message, sizeof message, &status);
+    EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT, "status %d: %s", status, message);
+    EXPECT(files_like(IN_SCRATCH("interrupted.txt.*")) == 0, "files stay");
 }
 
 static void open_texts(void *path) {
@@ -182,6 +215,27 @@ static void cached_tokens(void) {
     tokens_close(c.train);
 }
 
+static void check_few_ids(void *path) { tokens_check(tokens_open(path), 10); }
+
+static void a_damaged_cache_is_made_again(void) {
+    static const off_t sizes[] = { 0, 5, 1024, 1030 };
+    int32_t want[256];
+    const size_t count = ids_of((const char *const[]){ "|", a_text, NULL }, want);
+    const char *path = IN_SCRATCH("damaged.txt");
+    put_text(path, a_text);
+    const char *message = "want below 10, the vocabulary; remove this file, and it is made again";
+    for (int i = 0; i <= COUNT(sizes); i++) {
+        Texts texts = texts_open(&path, 1, DOCUMENT_FILE, "text");
+        char *cache = shards_cached(bpe, &texts, 0);
+        expect_shards(cache, want, count);
+        if (i < COUNT(sizes)) EXPECT(!truncate(cache, sizes[i]), "%s: cannot truncate", cache);
+        else expect_fails(message, check_few_ids, cache);
+        texts_close(&texts);
+        free(cache);
+    }
+    EXPECT(files_like(IN_SCRATCH("damaged.txt.*")) == 1, "%d files", files_like(IN_SCRATCH("damaged.txt.*")));
+}
+
 static void cache_bad_line(void *path) {
     tokens_open_text(path, &(TextFormat){ .bpe = bpe, .documents = DOCUMENT_JSONL, .field = "body" });
 }
@@ -228,9 +282,11 @@ int main(void) {
     bpe = bpe_open("test/reference/bpe");
     RUN(nothing_stays_of_a_full_disk);      /* first: OpenMP's threads do not survive the fork */
     RUN(nothing_stays_of_a_bad_line);
+    RUN(nothing_stays_of_a_signal);
     RUN(kinds_of_documents);
     RUN(refused_texts);
     RUN(cached_tokens);
+    RUN(a_damaged_cache_is_made_again);
     RUN(a_pattern_leaves_the_cache_out);
     RUN(validation_is_the_last_part);
     bpe_free(bpe);

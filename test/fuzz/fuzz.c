@@ -2,6 +2,7 @@
 #include "fuzz.h"
 #include <glob.h>
 #include <setjmp.h>
+#include <unistd.h>
 #include "../../kernels/check.h"
 #include "../../llmc/files.h"
 
@@ -60,13 +61,44 @@ int __wrap_glob(const char *pattern, int flags, int (*failed)(const char *, int)
 void __wrap_globfree(glob_t *found);
 void __wrap_globfree(glob_t *found) { found->gl_pathc = 0; }
 
+/* Open streams and, from first_fd on, descriptors: an input that is refused leaves them open. */
+enum { MOST_STREAMS = 8 };
+static FILE *streams[MOST_STREAMS];
+static int   stream_count, first_fd;
+
+static FILE *add_stream(FILE *file) {
+    CLAIM(file && stream_count < MOST_STREAMS, "%d open streams", stream_count);
+    return streams[stream_count++] = file;
+}
+
+static int next_fd(void) {
+    int fd = dup(STDERR_FILENO);
+    CLAIM(fd >= 0 && !close(fd), "no descriptor is left");
+    return fd;
+}
+
+FILE *__real_fmemopen(void *bytes, size_t size, const char *mode);
+FILE *__wrap_fmemopen(void *bytes, size_t size, const char *mode);
+FILE *__wrap_fmemopen(void *bytes, size_t size, const char *mode) {
+    return add_stream(__real_fmemopen(bytes, size, mode));
+}
+
+int __real_fclose(FILE *file);
+int __wrap_fclose(FILE *file);
+int __wrap_fclose(FILE *file) {
+    for (int i = 0; i < stream_count; i++)
+        if (streams[i] == file) streams[i] = streams[--stream_count];
+    return __real_fclose(file);
+}
+
+static void close_all(void) {
+    while (stream_count) fclose(streams[stream_count - 1]);
+    for (int fd = first_fd; fd < first_fd + MOST_STREAMS; fd++) close(fd);
+}
+
 /* What is written goes nowhere. */
 FILE *__wrap_file_create(const char *path);
-FILE *__wrap_file_create(const char *path) {
-    FILE *file = fopen("/dev/null", "wb");
-    REQUIRE(file, "%s: cannot create", path);
-    return file;
-}
+FILE *__wrap_file_create(const char *path) { (void)path; return add_stream(fopen("/dev/null", "wb")); }
 
 void __wrap_file_close_durably(FILE *file, const char *path);
 void __wrap_file_close_durably(FILE *file, const char *path) { REQUIRE(!fclose(file), "%s: cannot write", path); }
@@ -127,14 +159,17 @@ int fuzz_try(void (*read)(void *), void *argument, int keeps, const char *named)
     static volatile int accepted;
     block_count = map_count = 0;
     accepted = 0;
+    first_fd = next_fd();
     fail_hook = come_back;
     watching = 1;
     if (!setjmp(jump)) {
         read(argument);
         accepted = 1;
     }
+    if (!accepted) close_all();
     watching = 0;
     fail_hook = NULL;
+    CLAIM(stream_count == 0 && next_fd() == first_fd, "%d streams, or descriptors, were not closed", stream_count);
     CLAIM(!accepted || keeps || block_count == 0, "%d blocks of memory were not freed", block_count);
     CLAIM(!accepted || keeps || map_count == 0, "%d files were not unmapped", map_count);
     while (block_count) free((void *)blocks[--block_count]);
