@@ -83,8 +83,8 @@ static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, 
     #pragma omp parallel for schedule(dynamic)
     for (int64_t tile = 0; tile < (int64_t)s->B * s->NH * tiles; tile++) {
         const int64_t head = tile / tiles, i0 = (tiles - 1 - tile % tiles) * QUERIES;     /* the longest first */
-        forward_tile(s, mask_of(s, head), head_of(out, s, head), (float *)lse.data + head * Tq, head_of(q, s, head), head_of(k, s, head),
-                     head_of(v, s, head), i0, min64(QUERIES, Tq - i0));
+        forward_tile(s, mask_of(s, head), head_of(out, s, head), (float *)lse.data + head * Tq, head_of(q, s, head),
+                     head_of(k, s, head), head_of(v, s, head), i0, min64(QUERIES, Tq - i0));
     }
 }
 
