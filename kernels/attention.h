@@ -28,7 +28,7 @@ typedef struct {
 
 /* kept: memory of kept_bytes that forward writes and backward reads, all of P where an implementation does not
    recompute it. Where kept_bytes is 0, backward may be given the out and lse of attention_merge: dq, dk and dv then are
-   the shares of these keys in the gradients over all keys. work: scratch of either pass, on 16 bytes. */
+   the shares of these keys in the gradients over all keys. work: scratch of either pass. Both are on 16 bytes. */
 typedef struct {
     const char *name;                                      /* value of --attention: "flash", "naive" */
     const char *(*refuse)(const AttentionSpec *);          /* NULL, or why it cannot run here */

@@ -583,6 +583,63 @@ static void far_rows(void) {
     device_free(device);
 }
 
+/* ---- more sequences than a launch of naive attention takes: 64 of 3 heads and 256 rows */
+
+/* Sequences b and b + 3 have the same data, so their results have the same bits. */
+static void many_sequences(void) {
+    enum { OWN = 3 };
+    AttentionSpec s = spec_of(on_cpu ? 7 : 70, 3, 300, 64);
+    int64_t C = s.NH * s.HS;
+    s.deterministic = 1;
+    arena_begin("many sequences", "B=%d NH=%d T=%d HS=%d", s.B, s.NH, s.Tq, s.HS);
+    Tensor qkv = tensor_of(NULL, arena_dtype, 3, s.B, s.Tq, 3 * C), dqkv = qkv;
+    Tensor dout = tensor_of(NULL, arena_dtype, 3, s.B, s.Tq, C), out = dout;
+    Tensor *const all[] = { &qkv, &dout, &out, &dqkv };
+    for (int i = 0; i < COUNT(all); i++) {
+        size_t count = (size_t)tensor_count(*all[i]), period = count / (size_t)s.B * OWN;
+        size_t bytes = dtype_bytes(arena_dtype);
+        char *host = malloc(count * bytes);
+        REQUIRE(host, "out of memory for %d sequences", s.B);
+        for (size_t at = 0; at < count; at++) {
+            float x = (float)uniform();
+            const char *upper = (char *)&x + sizeof x - bytes;          /* half: bf16 */
+            memcpy(host + at * bytes, at < period ? upper : host + (at - period) * bytes, bytes);
+        }
+        all[i]->data = device_alloc(count * bytes, "many sequences");
+        device_upload(all[i]->data, host, count * bytes);
+        free(host);
+    }
+    Tensor lse = tensor_of(device_alloc(attention_row_bytes(&s), "lse"), F32, 3, s.B, s.NH, s.Tq);
+    for (int n = 0; attention_list[n]; n++) {
+        const Attention *a = attention_list[n];
+        if (a->refuse(&s)) continue;
+        name_implementation(n);
+        void *kept = device_alloc(a->kept_bytes(&s), "P");
+        void *work = device_alloc(a->workspace_bytes(&s), "the workspace");
+        Operands o = { .q = tensor_column_range(qkv, 0, C), .k = tensor_column_range(qkv, C, C),
+                       .v = tensor_column_range(qkv, 2 * C, C), .dq = tensor_column_range(dqkv, 0, C),
+                       .dk = tensor_column_range(dqkv, C, C), .dv = tensor_column_range(dqkv, 2 * C, C),
+                       .out = out, .dout = dout };
+        a->forward(&s, o.out, lse, kept, o.q, o.k, o.v, work);
+        a->backward(&s, o.dq, o.dk, o.dv, o.dout, o.out, lse, kept, o.q, o.k, o.v, work);
+        for (int i = 2; i < COUNT(all); i++) {
+            size_t bytes = tensor_bytes(*all[i]), period = bytes / (size_t)s.B * OWN;
+            char *host = malloc(bytes);
+            REQUIRE(host, "out of memory for %d sequences", s.B);
+            device_download(host, all[i]->data, bytes);
+            EXPECT(!memcmp(host, host + period, bytes - period), "%s %s: %s of sequences with the same data differ",
+                   arena_op, arena_case, i == 2 ? "out" : "gradients");
+            EXPECT(memcmp(host, host + period / OWN, period / OWN), "%s %s: %s of sequences 0 and 1 are the same",
+                   arena_op, arena_case, i == 2 ? "out" : "gradients");
+            free(host);
+        }
+        device_free(kept);
+        device_free(work);
+    }
+    for (int i = 0; i < COUNT(all); i++) device_free(all[i]->data);
+    device_free(lse.data);
+}
+
 /* ---- the same bits, run after run, while another process loads the device */
 
 static volatile int *load_count;        /* passes of the other process; shared with it */
@@ -791,6 +848,7 @@ int main(void) {
     RUN(merge_rows);
     RUN(ring);
     RUN_EACH_DTYPE(far_rows);
+    RUN_EACH_DTYPE(many_sequences);
     RUN_EACH_DTYPE(picking);
     RUN_EACH_DTYPE(refusals);
     load_start();

@@ -7,7 +7,7 @@
    divided into blocks, whose GEMMs take only the keys up to the end of the block: 62 % of the matrices at T = 1024. */
 #include <cublas_v2.h>
 #include "attention_cuda.h"
-#include "common.cuh"
+#include "ptx.cuh"
 
 enum {
     BLOCK_ROWS = 256,       /* at least; fewer would save bytes, but leave PV and dQ few tiles */
@@ -70,9 +70,16 @@ template <class T> __device__ inline T *row_in(const Matrices<T> &m, const Row &
 __device__ inline float row_max_of(float x) { return blockDim.x == 32 ? warp_max(x) : block_max(x); }
 __device__ inline float row_sum_of(float x) { return blockDim.x == 32 ? warp_sum(x) : block_sum(x); }
 
-/* The columns of pack p of this thread, and those before it of the whole row. */
-__device__ inline int columns_before(int p) { return p * 4 * (int)blockDim.x; }
-__device__ inline int column_of(int p)      { return columns_before(p) + 4 * (int)threadIdx.x; }
+/* A warp has WARP_KEYS neighbouring columns: the first of its pack p, and of this thread's. */
+__device__ inline int columns_before(int p) { return (int)threadIdx.x / 32 * WARP_KEYS + 128 * p; }
+__device__ inline int column_of(int p)      { return columns_before(p) + 4 * ((int)threadIdx.x % 32); }
+
+/* What no GEMM has written may be NaN. */
+__device__ inline void mask_unseen(float (&f)[4], const Row &r, int column, float value) {
+    #pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (column + i >= r.seen) f[i] = value;
+}
 
 /* 4 neighbours, kept as they lie in memory */
 template <class T> struct Four;
@@ -122,43 +129,46 @@ __device__ inline void drop(float (&f)[4], const RowMask &m, int column) {
 template <class T, bool DROPOUT> static __global__ void __launch_bounds__(32 * WARPS_MAX)
 softmax_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence, Matrices<T> P, Matrices<T> dropped,
                float *lse, Matrices<const float> scores) {
+    constexpr float UNIT = sizeof(T) == 4 ? 1 : LOG2E;      /* bf16: powers of two, with an error far below its own */
     const Row r = row_of_thread(spec, diagonal, block);
     if (r.row < 0) return;
-    const float *s = row_in(scores, r, block.first);
-    T *p_row = row_in(P, r, 0);
-    float f[PACKS][4], row_max = -INFINITY, total = 0;
+    const float *s = row_in(scores, r, block.first) + column_of(0);
+    T *p_row = row_in(P, r, 0) + column_of(0);
+    float f[PACKS][4] = {}, row_max = -INFINITY, total = 0;
     #pragma unroll
     for (int p = 0; p < PACKS; p++)
-        if (column_of(p) < r.seen) load_floats(f[p], s + column_of(p));
+        if (column_of(p) < r.seen) load_floats(f[p], s + 128 * p);
     #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         if (columns_before(p) >= r.seen) break;
         #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            f[p][i] = column_of(p) + i < r.seen ? spec.scale * f[p][i] : -INFINITY;
-            row_max = fmaxf(row_max, f[p][i]);
-        }
+        for (int i = 0; i < 4; i++) f[p][i] *= UNIT * spec.scale;
+        if (columns_before(p + 1) > r.seen) mask_unseen(f[p], r, column_of(p), -INFINITY);
+        #pragma unroll
+        for (int i = 0; i < 4; i++) row_max = fmaxf(row_max, f[p][i]);
     }
     row_max = row_max_of(row_max);
     #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         if (columns_before(p) >= r.seen) break;
         #pragma unroll
-        for (int i = 0; i < 4; i++) total += f[p][i] = expf(f[p][i] - row_max);
+        for (int i = 0; i < 4; i++) {
+            const float x = f[p][i] - row_max;
+            total += f[p][i] = sizeof(T) == 4 ? expf(x) : ex2(x);
+        }
     }
     total = row_sum_of(total);
     if (threadIdx.x == 0)               /* -infinity where no key is seen */
-        lse[(int64_t)r.matrix * spec.Tq + r.row] = row_max + logf(total);
-    const float normalise = 1 / total;
+        lse[(int64_t)r.matrix * spec.Tq + r.row] = row_max * (1 / UNIT) + logf(total);
+    const float normalise = r.seen ? 1 / total : 0;
     RowMask mask;
     if constexpr (DROPOUT) mask = mask_of_row(spec, first_sequence, r);
     #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         if (columns_before(p) >= block.width) break;
-        const bool any = columns_before(p) < r.seen;
         #pragma unroll
-        for (int i = 0; i < 4; i++) f[p][i] = any ? normalise * f[p][i] : 0.0f;
-        if (column_of(p) < block.width) store_floats(p_row + column_of(p), f[p]);
+        for (int i = 0; i < 4; i++) f[p][i] *= normalise;
+        if (column_of(p) < block.width) store_floats(p_row + 128 * p, f[p]);
         if constexpr (DROPOUT) {
             drop(f[p], mask, column_of(p));
             if (column_of(p) < block.width) store_floats(row_in(dropped, r, 0) + column_of(p), f[p]);
@@ -173,7 +183,7 @@ dropout_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence
     const Row r = row_of_thread(spec, diagonal, block);
     if (r.row < 0) return;
     const RowMask mask = mask_of_row(spec, first_sequence, r);
-    for (int p = 0; columns_before(p) < block.width; p++) {
+    for (int p = 0; p < PACKS && columns_before(p) < block.width; p++) {
         float f[4] = {};
         if (column_of(p) < r.seen) load_four(row_in(P, r, 0) + column_of(p)).to_float(f);
         drop(f, mask, column_of(p));
@@ -181,44 +191,45 @@ dropout_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence
     }
 }
 
-/* dS = scale P (dP - rowsum(P dP)), with the same zeros, dP = 0 where P was dropped. dS may be dP, as above. */
+/* dS = scale P (dP - rowsum(P dP)), 0 where P is, also behind the last key; dP = 0 where P was dropped. dS may be dP,
+   as above. */
 template <class T, bool DROPOUT> static __global__ void __launch_bounds__(32 * WARPS_MAX)
 softmax_backward_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence, Matrices<T> dS,
                         Matrices<const T> P, Matrices<const float> dP) {
     const Row r = row_of_thread(spec, diagonal, block);
     if (r.row < 0) return;
-    const T *p_row = row_in(P, r, 0);
-    const float *dp_row = row_in(dP, r, block.first);
-    T *ds_row = row_in(dS, r, 0);
-    Four<T> prob[PACKS];
-    float f[PACKS][4], delta = 0;
+    const T *p_row = row_in(P, r, 0) + column_of(0);
+    const float *dp_row = row_in(dP, r, block.first) + column_of(0);
+    T *ds_row = row_in(dS, r, 0) + column_of(0);
+    Four<T> probabilities[PACKS] = {};
+    float f[PACKS][4] = {}, delta = 0;
     #pragma unroll
     for (int p = 0; p < PACKS; p++)
         if (column_of(p) < r.seen) {
-            load_floats(f[p], dp_row + column_of(p));
-            prob[p] = load_four(p_row + column_of(p));
+            load_floats(f[p], dp_row + 128 * p);
+            probabilities[p] = load_four(p_row + 128 * p);
         }
     RowMask mask;
     if constexpr (DROPOUT) mask = mask_of_row(spec, first_sequence, r);
     #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         if (columns_before(p) >= r.seen) break;
+        if (columns_before(p + 1) > r.seen) mask_unseen(f[p], r, column_of(p), 0);
         if constexpr (DROPOUT) drop(f[p], mask, column_of(p));
         float g[4];
-        prob[p].to_float(g);
+        probabilities[p].to_float(g);
         #pragma unroll
-        for (int i = 0; i < 4; i++) delta += column_of(p) + i < r.seen ? g[i] * f[p][i] : 0.0f;
+        for (int i = 0; i < 4; i++) delta += g[i] * f[p][i];
     }
     delta = row_sum_of(delta);
     #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         if (columns_before(p) >= block.width) break;
         float g[4];
-        prob[p].to_float(g);
+        probabilities[p].to_float(g);
         #pragma unroll
-        for (int i = 0; i < 4; i++)
-            f[p][i] = column_of(p) + i < r.seen ? spec.scale * g[i] * (f[p][i] - delta) : 0.0f;
-        if (column_of(p) < block.width) store_floats(ds_row + column_of(p), f[p]);
+        for (int i = 0; i < 4; i++) f[p][i] = spec.scale * g[i] * (f[p][i] - delta);
+        if (column_of(p) < block.width) store_floats(ds_row + 128 * p, f[p]);
     }
 }
 
@@ -284,8 +295,8 @@ static Gemms gemms_of(const AttentionSpec *s, const Plan &plan, const Operand *o
         if (!on_16_bytes(operands[i])) g.pointers = NULL;
     }
     if (g.pointers)
-        LAUNCH(pointers_kernel, dim3((unsigned)ceil_div(s->B * s->NH, 128), (unsigned)plan.blocks, (unsigned)count), 128,
-               0, g.pointers, g.operands, s->B, s->NH);
+        LAUNCH(pointers_kernel, dim3((unsigned)ceil_div(s->B * s->NH, 128), (unsigned)plan.blocks, (unsigned)count),
+               128, 0, g.pointers, g.operands, s->B, s->NH);
     open_cublas();
     return g;
 }
@@ -337,8 +348,8 @@ static size_t probability_bytes(const AttentionSpec *s) {
     return (size_t)s->B * (size_t)s->NH * (size_t)plan_of(s).square * dtype_bytes(s->dtype);
 }
 
-/* The pointers; of a group of sequences dS, before it P without what is dropped; and of a block of rows the scores or dP
-   in f32. In an f32 run the scores lie in P, and dP in dS. */
+/* The pointers; of a group of sequences dS, before it P without what is dropped; of a block of their rows the scores or
+   dP in f32. In an f32 run the scores lie in P, and dP in dS. */
 struct Workspace { char *pointers, *squares, *scores; size_t bytes; };
 
 static Workspace workspace_of(const AttentionSpec *s, void *work) {
@@ -378,15 +389,15 @@ static void forward_as(const AttentionSpec *s, Tensor out, float *lse, T *kept, 
     for_each_group(s, plan, [&](Group group) {
         const int heads = group.count * s->NH;
         const int64_t first = (int64_t)group.first * s->NH;
+        const Operand &x = operands[SCORES];
         const Matrices<T> P = { kept + first * plan.square, plan.square, plan.pitch };
         const Matrices<T> dropped = { (T *)w.squares, plan.square, plan.pitch };
         for (int i = 0; i < plan.blocks; i++) {
             const Block b = block_of(s, plan, i);
-            const Operand &scores = operands[SCORES];
+            const Matrices<const float> scores = { (float *)address_of(x, group.first, 0, i), x.head, plan.pitch };
             matmul(g, group, i, SCORES, b.rows, b.width, s->HS, 1, Q, ROW_MAJOR, K, COLUMN_MAJOR, OVERWRITE);
             LAUNCH_ROWS((softmax_kernel<T, DROPOUT>), heads, b, *s, diagonal, b, group.first, P, dropped,
-                        lse + first * s->Tq,
-                        Matrices<const float>{ (float *)address_of(scores, group.first, 0, i), scores.head, plan.pitch });
+                        lse + first * s->Tq, scores);
             matmul(g, group, i, OUT, b.rows, s->HS, b.width, keep_scale, P_V, ROW_MAJOR, V, ROW_MAJOR, OVERWRITE);
         }
     });
@@ -416,6 +427,7 @@ static void backward_as(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
         const int heads = group.count * s->NH;
         const Matrices<const T> P = { kept + (int64_t)group.first * s->NH * plan.square, plan.square, plan.pitch };
         const Matrices<T> squares = { (T *)w.squares, plan.square, plan.pitch };
+        const Operand &x = operands[DP];
         for (int i = 0; i < plan.blocks && DROPOUT; i++) {
             const Block b = block_of(s, plan, i);
             LAUNCH_ROWS(dropout_kernel<T>, heads, b, *s, diagonal, b, group.first, squares, P);
@@ -427,10 +439,10 @@ static void backward_as(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
         }
         for (int i = 0; i < plan.blocks; i++) {
             const Block b = block_of(s, plan, i);
-            const Operand &dP = operands[DP];
+            const Matrices<const float> dP = { (float *)address_of(x, group.first, 0, i), x.head, plan.pitch };
             matmul(g, group, i, DP, b.rows, b.width, s->HS, keep_scale, DOUT, ROW_MAJOR, V, COLUMN_MAJOR, OVERWRITE);
             LAUNCH_ROWS((softmax_backward_kernel<T, DROPOUT>), heads, b, *s, diagonal, b, group.first, squares, P,
-                        Matrices<const float>{ (float *)address_of(dP, group.first, 0, i), dP.head, plan.pitch });
+                        dP);
             matmul(g, group, i, DQ, b.rows, s->HS, b.width, 1, DS, ROW_MAJOR, K, ROW_MAJOR, s->dqkv_into);
         }
         for (int i = 0; i < plan.blocks; i++) {
