@@ -7,8 +7,8 @@
    Query row i sees key j if j <= q0 + i, or always if not causal. A row that sees no key has out = 0, lse = -INFINITY
    and gradients of 0. A NaN or an infinity in k or v may also reach rows that do not see it, multiplied by P = 0.
 
-   With dropout, out = c (M o P) v: M is 0 or 1, c = dropout_scale(rate), both as in dropout.h. The mask is a function of
-   the sequence, h, i and j: the same for every implementation, in both passes, however a batch is split. */
+   With dropout, out = c (M o P) v: M is 0 or 1, c = dropout_scale(rate), both as in dropout.h. The mask M is a function
+   of the sequence, h, i and j: the same for every implementation, in both passes, however a batch is split. */
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
 #include "dropout.h"

@@ -246,8 +246,9 @@ static inline void attend(const AttentionSpec *s, Operands x, Results r, double 
 }
 
 /* floor: the size that the sums of out, dq, dk and dv would have if all terms had random signs, where
-   ds = p (dp - sum(p dp)) cancels too; with dropout of the terms that are kept, by its scale greater. condition: a score s is a sum that is wrong by about u times the sum of its
-   terms' sizes, and exp(s) by as much relative to itself. */
+   ds = p (dp - sum(p dp)) cancels too; with dropout of the terms that are kept, times its scale.
+   condition: a score s is a sum that is wrong by about u times the sum of its terms' sizes, and exp(s) by as much
+   relative to itself. */
 static inline void find_sizes(const AttentionSpec *s, Truth *t, Inputs in) {
     int Tq = s->Tq, Tk = s->Tk, HS = s->HS;
     int64_t pool_before = pool_used;

@@ -1,6 +1,6 @@
-/* kernels/cuda/attention_dropout.cuh - The mask of P (kernels/dropout.h) in the fragments of mma and wgmma: the sign of P,
-   negative where the element is dropped. relu(P) then is the masked P, at no cost where it is converted to bf16, and |P|
-   the whole one.
+/* kernels/cuda/attention_dropout.cuh - The mask of P (kernels/dropout.h) in the fragments of mma and wgmma: the sign of
+   P, negative where the element is dropped. relu(P) then is the masked P, at no cost where it is converted to bf16, and
+   |P| the whole one.
 
    In a square of 16 x 16 elements a thread has the eight (g + 8i, 8j + 2c + e), as x[4j + 2i + e]; i, j, e = 0, 1;
    g = lane / 4, c = lane % 4. They are two units of dropout_bits, whether the rows are queries or, TRANSPOSED, keys. */
