@@ -83,7 +83,21 @@ void adamw_update(Tensor param, Tensor param_bf16, Tensor m_tensor, Tensor v_ten
 void tensor_convert(Tensor to, Tensor from) {
     check_convert(to, from);
     op_begin("convert", op_bytes(2, to, from), 0);
-    memcpy(to.data, from.data, tensor_bytes(from));      /* the CPU computes in f32 only */
+    /* the CPU computes in f32 only */
+    if (tensor_is_packed(to) && tensor_is_packed(from)) memcpy(to.data, from.data, tensor_bytes(from));
+    else for (int64_t r = 0; r < tensor_rows(from); r++)
+        memcpy((float *)to.data + r * to.pitch, (const float *)from.data + r * from.pitch,
+               (size_t)tensor_columns(from) * sizeof(float));
+    op_end();
+}
+
+void tensor_add(Tensor to, Tensor from) {
+    check_add(to, from);
+    op_begin("add", op_bytes(3, to, to, from), 0);
+    #pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < tensor_rows(from); r++)
+        for (int64_t c = 0; c < tensor_columns(from); c++)
+            ((float *)to.data)[r * to.pitch + c] += ((const float *)from.data)[r * from.pitch + c];
     op_end();
 }
 

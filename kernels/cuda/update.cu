@@ -203,11 +203,44 @@ template <class To, class From> static void convert(Tensor to, Tensor from) {
 void tensor_convert(Tensor to, Tensor from) {
     check_convert(to, from);
     op_begin("convert", op_bytes(2, to, from), 0);
-    if (to.dtype == from.dtype)
+    const size_t bytes = dtype_bytes(from.dtype), columns = (size_t)tensor_columns(from);
+    if (to.dtype == from.dtype && tensor_is_packed(to) && tensor_is_packed(from))
         CUDA(cudaMemcpyAsync(to.data, from.data, tensor_bytes(from), cudaMemcpyDeviceToDevice, cuda_stream));
+    else if (to.dtype == from.dtype)
+        CUDA(cudaMemcpy2DAsync(to.data, (size_t)to.pitch * bytes, from.data, (size_t)from.pitch * bytes,
+                               columns * bytes, (size_t)tensor_rows(from), cudaMemcpyDeviceToDevice, cuda_stream));
     else if (to.dtype == BF16 && from.dtype == F32) convert<bf16, float>(to, from);
     else if (to.dtype == F32 && from.dtype == BF16) convert<float, bf16>(to, from);
     else fail("convert: %s to %s, want f32 and bf16", dtype_name(from.dtype), dtype_name(to.dtype));
+    op_end();
+}
+
+/* ---- sums */
+
+template <class T, int SIZE> __global__ void __launch_bounds__(THREADS)
+tensor_add_kernel(T *to, int64_t to_pitch, const T *from, int64_t from_pitch, int64_t parts, int64_t count) {
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = i / parts, c = i % parts * SIZE;
+    if (i >= count) return;
+    float sum[SIZE], part[SIZE];
+    load_floats(sum, to + row * to_pitch + c);
+    load_floats(part, from + row * from_pitch + c);
+    #pragma unroll
+    for (int k = 0; k < SIZE; k++) sum[k] += part[k];
+    store_floats(to + row * to_pitch + c, sum);
+}
+
+template <class T, int SIZE> static void add(Tensor to, Tensor from) {
+    const int64_t parts = tensor_columns(to) / SIZE, count = tensor_rows(to) * parts;
+    LAUNCH((tensor_add_kernel<T, SIZE>), (unsigned)ceil_div(count, THREADS), THREADS, 0, (T *)to.data, to.pitch,
+           (const T *)from.data, from.pitch, parts, count);
+}
+
+void tensor_add(Tensor to, Tensor from) {
+    check_add(to, from);
+    op_begin("add", op_bytes(3, to, to, from), 0);
+    const bool aligned = rows_aligned(to) && rows_aligned(from);
+    if (to.dtype == BF16) (aligned ? add<bf16, 8> : add<bf16, 1>)(to, from);
+    else                  (aligned ? add<float, 4> : add<float, 1>)(to, from);
     op_end();
 }
 
