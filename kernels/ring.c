@@ -1,9 +1,8 @@
 /* kernels/ring.c - Ring attention: host code over any attention, with either backend. */
 #include "ring.h"
-#include <string.h>
 #include "check_ops.h"
 #include "comm.h"
-#include "profile.h"
+#include "device.h"
 #include "update.h"
 
 /* ---- Which rank has which tokens */
@@ -42,39 +41,36 @@ void ring_take(const RingSplit *s, int32_t *own, const int32_t *whole) {
         for (int t = 0; t < range[i].count; t++) *own++ = whole[range[i].first + t * range[i].step];
 }
 
-/* What number rank computes with the block of number from: its query rows from row on with the first keys. Row i sees
-   all of these, or key j <= i - row where causal: then there are as many rows as keys. rows or keys 0: nothing. */
-typedef struct { int row, rows, keys, causal; } Part;
+/* Query rows from `row` on with keys from `key` on: all of them, or, where causal, key j of row i if j <= i, of as many
+   keys as rows. rows or keys 0: nothing. */
+typedef struct { int row, rows, key, keys, causal; } Part;
 
+/* What number rank computes with the block of number from. */
 static Part part_of(const RingSplit *s, int rank, int from) {
     const int own = ring_tokens(s, rank), other = ring_tokens(s, from);
     RingRange range[2] = {0};
-    if (from == rank) return (Part){ 0, own, own, 1 };
+    if (from == rank) return (Part){ 0, own, 0, own, 1 };
     if (s->order == RING_STRIPED) {             /* row i sees key j <= i of an earlier rank, j < i of a later one */
         const int row = from > rank, rows = own > row ? own - row : 0;
-        return (Part){ row, rows, rows < other ? rows : other, 1 };
+        return (Part){ row, rows, 0, rows < other ? rows : other, 1 };
     }
-    if (s->order == RING_CONTIGUOUS) return (Part){ 0, own, from < rank ? other : 0, 0 };
+    if (s->order == RING_CONTIGUOUS) return (Part){ 0, own, 0, from < rank ? other : 0, 0 };
     ring_ranges(s, from < rank ? from : rank, range);
-    return from < rank ? (Part){ 0, own, range[0].count, 0 } : (Part){ range[0].count, own - range[0].count, other, 0 };
+    return from < rank ? (Part){ 0, own, 0, range[0].count, 0 }
+                       : (Part){ range[0].count, own - range[0].count, 0, other, 0 };
 }
 
 static int is_empty(Part p) { return !p.rows || !p.keys; }
 
-/* ---- Steps */
-
-static AttentionSpec spec_of(const Ring *r, Part p, DType out_dtype) {
-    AttentionSpec spec = r->spec;
-    spec.B = 1;
-    spec.Tq = p.rows;
-    spec.Tk = p.keys;
-    spec.causal = p.causal;
-    spec.out_dtype = out_dtype;
-    return spec;
+/* Its own block in three parts of the backward pass: the first half, the second with the first, the second. */
+static void own_parts(int own, Part part[3]) {
+    const int half = own / 2, rest = own - half;
+    part[0] = (Part){ 0, half, 0, half, 1 };
+    part[1] = (Part){ half, rest, 0, half, 0 };
+    part[2] = (Part){ half, rest, half, rest, 1 };
 }
 
-/* Of the results of the steps: to be merged, where there are several. */
-static DType part_type(const Ring *r) { return r->split.size > 1 ? F32 : r->spec.dtype; }
+/* ---- A ring */
 
 Ring ring_create(RingSplit split, const char *attention, AttentionSpec spec) {
     REQUIRE(split.size >= 1 && split.rank >= 0 && split.rank < split.size && split.T >= 1,
@@ -95,16 +91,29 @@ const char *ring_refuse(const Ring *r) {
     return NULL;
 }
 
-/* Blocks of keys and values are (tokens,2C): K beside V. With N - 1 transfers of a pass beside the attention. */
+/* Of B sequences, with results in F32. */
+static AttentionSpec spec_of(const Ring *r, Part p, int B, Into into) {
+    AttentionSpec spec = r->spec;
+    spec.B = B;
+    spec.Tq = p.rows;
+    spec.Tk = p.keys;
+    spec.causal = p.causal;
+    spec.out_dtype = F32;
+    spec.dqkv_into = into;
+    return spec;
+}
+
+/* Blocks of keys and values, and of their gradients, are (tokens,2C): K beside V. */
 typedef struct {
-    Tensor kv;              /* (B,own,2C): this rank's */
+    Tensor kv;              /* (B own,2C): this rank's */
     Tensor in[2];           /* (most,2C): of other ranks, one received while the other is read */
-    Tensor sum;             /* forward: out in F32 (B,own,C), absent where out is */
-    Tensor part, part_lse;  /* forward: the result of a step, F32 */
-    Tensor lse;             /* (NH,own): of the rows of a step */
-    Tensor dq;              /* backward: of a step (own,C) */
-    Tensor dkv[2];          /* (most,2C): of a step; one sent while the other is written */
-    Tensor back;            /* (own,2C): the gradients of this rank's keys and values in a step of another */
+    Tensor lse;             /* (NH,own): of the rows of a part */
+    Tensor sum;             /* F32 (B own,C): out or dq over the steps so far; forward: absent where out is F32 */
+    Tensor part;            /* F32 (own,C): the out or dq of a step */
+    Tensor part_lse;        /* forward: its lse (NH,own) */
+    Tensor dkv_sum;         /* backward: F32 (B own,2C), of this rank's keys and values */
+    Tensor dkv;             /* F32 (most,2C): of a step */
+    Tensor sent, returned;  /* (most,2C), (own,2C): the same on its way to its rank; of this rank's, from another */
     void  *attention;       /* its workspace */
 } Work;
 
@@ -113,46 +122,54 @@ static size_t place(Tensor *t, char *base, size_t at, DType dtype, int64_t rows,
     return at + (tensor_bytes(*t) + 255) / 256 * 256;
 }
 
+static void add_workspace(const Ring *r, Part p, int B, size_t *bytes) {
+    if (is_empty(p)) return;
+    const AttentionSpec spec = spec_of(r, p, B, OVERWRITE);
+    const size_t wanted = attention_pick(r->attention, &spec)->workspace_bytes(&spec);
+    if (wanted > *bytes) *bytes = wanted;
+}
+
 /* Returns the bytes of a pass. */
 static size_t place_work(const Ring *r, int is_backward, void *memory, Work *w) {
     const AttentionSpec *s = &r->spec;
     const int64_t C = (int64_t)s->NH * s->HS, own = s->Tq;
-    const DType type = s->dtype;
+    Part halves[3];
     int most = 0;
-    size_t at = 0, attention = 0;
+    size_t at = 0;
     for (int rank = 0; rank < r->split.size; rank++) {
         const int tokens = ring_tokens(&r->split, rank);
-        const Part p = part_of(&r->split, r->split.rank, rank);
         if (tokens > most) most = tokens;
-        if (is_empty(p)) continue;
-        AttentionSpec spec = spec_of(r, p, is_backward ? type : part_type(r));
-        if (rank == r->split.rank) spec.B = s->B;
-        const size_t bytes = attention_pick(r->attention, &spec)->workspace_bytes(&spec);
-        if (bytes > attention) attention = bytes;
+        add_workspace(r, part_of(&r->split, r->split.rank, rank), rank == r->split.rank ? s->B : 1, &at);
     }
+    own_parts(s->Tq, halves);
+    for (int i = 0; i < 3; i++) add_workspace(r, halves[i], 1, &at);
+    at = (at + 255) / 256 * 256;
     *w = (Work){ .attention = memory };
-    at += (attention + 255) / 256 * 256;
-    at = place(&w->kv, memory, at, type, s->B * own, 2 * C);
-    for (int i = 0; i < 2; i++) at = place(&w->in[i], memory, at, type, most, 2 * C);
+    at = place(&w->kv, memory, at, s->dtype, s->B * own, 2 * C);
+    for (int i = 0; i < 2; i++) at = place(&w->in[i], memory, at, s->dtype, most, 2 * C);
     at = place(&w->lse, memory, at, F32, s->NH, own);
-    if (is_backward) {
-        at = place(&w->dq, memory, at, type, own, C);
-        for (int i = 0; i < 2; i++) at = place(&w->dkv[i], memory, at, type, most, 2 * C);
-        return place(&w->back, memory, at, type, own, 2 * C);
-    }
-    if (type != F32) at = place(&w->sum, memory, at, F32, s->B * own, C);
+    if (is_backward || s->dtype != F32) at = place(&w->sum, memory, at, F32, s->B * own, C);
     at = place(&w->part, memory, at, F32, own, C);
-    return place(&w->part_lse, memory, at, F32, s->NH, own);
+    if (!is_backward) return place(&w->part_lse, memory, at, F32, s->NH, own);
+    at = place(&w->dkv_sum, memory, at, F32, s->B * own, 2 * C);
+    at = place(&w->dkv, memory, at, F32, most, 2 * C);
+    at = place(&w->sent, memory, at, s->dtype, most, 2 * C);
+    return place(&w->returned, memory, at, s->dtype, own, 2 * C);
 }
 
 size_t ring_workspace_bytes(const Ring *r) {
     Work w;
+    if (r->split.size == 1) return attention_pick(r->attention, &r->spec)->workspace_bytes(&r->spec);
     const size_t forward = place_work(r, 0, NULL, &w), backward = place_work(r, 1, NULL, &w);
     return forward > backward ? forward : backward;
 }
 
+/* ---- Steps */
+
 /* Step `index` of the B (N - 1) of a pass: sequence b, with the block of number `from`; `to` has this rank's. */
 typedef struct { int b, from, to; Part part, others; } Step;    /* others: what `to` computes with this rank's block */
+
+static int step_count(const Ring *r) { return r->spec.B * (r->split.size - 1); }
 
 static Step step_of(const Ring *r, int index) {
     const int N = r->split.size, rank = r->split.rank, s = 1 + index % (N - 1);
@@ -167,14 +184,15 @@ static int rank_of_run(const Ring *r, int number) { return comm_rank - r->split.
 /* Keys of a step that are needed: none where no row sees them. */
 static int64_t keys_of(Part p) { return is_empty(p) ? 0 : p.keys; }
 
-/* The keys and values of a step come. */
+/* The keys and values of step `index` come. */
 static CommOp fetch(const Ring *r, const Work *w, int index) {
+    if (index >= step_count(r)) return (CommOp){0};
     const Step s = step_of(r, index);
     return comm_exchange(tensor_row_range(w->kv, (int64_t)s.b * r->spec.Tk, keys_of(s.others)), rank_of_run(r, s.to),
                          tensor_row_range(w->in[index % 2], 0, keys_of(s.part)), rank_of_run(r, s.from));
 }
 
-/* (1,count,columns) of row `first` on of sequence b. */
+/* (1,count,columns): rows of sequence b, of which there are `tokens`, from `first` on. */
 static Tensor rows_of(Tensor t, int64_t tokens, int b, int64_t first, int64_t count) {
     Tensor rows = tensor_row_range(t, b * tokens + first, count);
     rows.ndim = 3;
@@ -185,6 +203,11 @@ static Tensor rows_of(Tensor t, int64_t tokens, int b, int64_t first, int64_t co
 }
 
 static Tensor first_rows(Tensor t, int64_t count) { return rows_of(t, 0, 0, 0, count); }
+
+/* The left or right half of the columns: K or V. */
+static Tensor half(Tensor t, int which) {
+    return tensor_column_range(t, which * tensor_columns(t) / 2, tensor_columns(t) / 2);
+}
 
 /* A packed lse (1,NH,rows) at the address of t. */
 static Tensor lse_at(const Ring *r, Tensor t, Part p) { return tensor_of(t.data, F32, 3, 1, r->spec.NH, p.rows); }
@@ -203,34 +226,39 @@ static Tensor lse_packed(const Ring *r, const Work *w, Tensor lse, int b, Part p
 }
 
 static void pack(const Ring *r, const Work *w, Tensor k, Tensor v) {
-    const int64_t C = tensor_columns(k);
-    if (!r->spec.Tk || r->split.size == 1) return;
-    tensor_convert(tensor_column_range(w->kv, 0, C), k);
-    tensor_convert(tensor_column_range(w->kv, C, C), v);
+    if (!r->spec.Tk) return;
+    tensor_convert(half(w->kv, 0), k);
+    tensor_convert(half(w->kv, 1), v);
 }
 
+/* ---- Passes */
+
 void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
-    const int64_t C = tensor_columns(q), own = r->spec.Tq;
-    const int steps = r->spec.B * (r->split.size - 1);
+    const int own = r->spec.Tq;
     Work w;
+    if (r->split.size == 1) {
+        attention_pick(r->attention, &r->spec)->forward(&r->spec, out, lse, NULL, q, k, v, work);
+        return;
+    }
     place_work(r, 0, work, &w);
     pack(r, &w, k, v);
-    CommOp fetched = steps ? fetch(r, &w, 0) : (CommOp){0};
-    AttentionSpec spec = r->spec;
-    spec.out_dtype = part_type(r);
-    const Tensor sum = out.dtype == spec.out_dtype ? out : tensor_of(w.sum.data, F32, 3, spec.B, own, C);
-    if (own) attention_pick(r->attention, &spec)->forward(&spec, sum, lse, NULL, q, k, v, w.attention);
-    for (int i = 0; i < steps; i++) {
+    CommOp fetched = fetch(r, &w, 0);
+    const Tensor sum = out.dtype == F32 ? out : tensor_of(w.sum.data, F32, 3, r->spec.B, own, tensor_columns(out));
+    if (own) {
+        const AttentionSpec spec = spec_of(r, part_of(&r->split, r->split.rank, r->split.rank), r->spec.B, OVERWRITE);
+        attention_pick(r->attention, &spec)->forward(&spec, sum, lse, NULL, q, k, v, w.attention);
+    }
+    for (int i = 0; i < step_count(r); i++) {
         const Step s = step_of(r, i);
         const Part p = s.part;
         comm_wait(fetched);
-        if (i + 1 < steps) fetched = fetch(r, &w, i + 1);
+        fetched = fetch(r, &w, i + 1);
         if (is_empty(p)) continue;
+        const AttentionSpec spec = spec_of(r, p, 1, OVERWRITE);
         const Tensor kv = first_rows(w.in[i % 2], p.keys), part = first_rows(w.part, p.rows);
         const Tensor part_lse = lse_at(r, w.part_lse, p);
-        spec = spec_of(r, p, F32);
         attention_pick(r->attention, &spec)->forward(&spec, part, part_lse, NULL, rows_of(q, own, s.b, p.row, p.rows),
-            tensor_column_range(kv, 0, C), tensor_column_range(kv, C, C), w.attention);
+                                                     half(kv, 0), half(kv, 1), w.attention);
         const Tensor sum_lse = lse_packed(r, &w, lse, s.b, p);
         attention_merge(rows_of(sum, own, s.b, p.row, p.rows), sum_lse, part, part_lse);
         if (p.rows < own) tensor_convert(lse_rows(r, lse, s.b, p), sum_lse);
@@ -238,48 +266,78 @@ void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Ten
     if (own && sum.data != out.data) tensor_convert(out, sum);
 }
 
-/* The gradients of this rank's keys and values in step `index` of number `to` have come: dk, dv += . */
-static void add_returned(const Ring *r, const Work *w, int index, Tensor dk, Tensor dv) {
-    const Step s = step_of(r, index);
-    const int64_t C = tensor_columns(dk), own = r->spec.Tk, keys = keys_of(s.others);
-    if (!keys) return;
-    tensor_add(rows_of(dk, own, s.b, 0, keys), tensor_column_range(first_rows(w->back, keys), 0, C));
-    tensor_add(rows_of(dv, own, s.b, 0, keys), tensor_column_range(first_rows(w->back, keys), C, C));
+typedef struct { Tensor dout, out, lse, q; } Rows;      /* what a part reads of this rank's rows */
+
+/* dq, dkv = or += the part's, with the keys and values of kv; all (1,tokens,columns). */
+static void part_backward(const Ring *r, const Work *w, Rows x, int b, Part p, Tensor dq, Tensor dkv, Tensor kv,
+                          Into into) {
+    const int own = r->spec.Tq;
+    if (is_empty(p)) return;
+    const AttentionSpec spec = spec_of(r, p, 1, into);
+    attention_pick(r->attention, &spec)->backward(&spec, dq, half(dkv, 0), half(dkv, 1),
+        rows_of(x.dout, own, b, p.row, p.rows), rows_of(x.out, own, b, p.row, p.rows), lse_packed(r, w, x.lse, b, p),
+        NULL, rows_of(x.q, own, b, p.row, p.rows), half(kv, 0), half(kv, 1), w->attention);
 }
 
+static void own_part_backward(const Ring *r, const Work *w, Rows x, int b, Part p, Into into) {
+    const int own = r->spec.Tq;
+    part_backward(r, w, x, b, p, rows_of(w->sum, own, b, p.row, p.rows), rows_of(w->dkv_sum, own, b, p.key, p.keys),
+                  rows_of(w->kv, own, b, p.key, p.keys), into);
+}
+
+/* The gradients of this rank's keys and values in step `index` of another have come. */
+static void add_returned(const Ring *r, const Work *w, int index) {
+    const Step s = step_of(r, index);
+    const int64_t keys = keys_of(s.others);
+    if (keys) tensor_add(rows_of(w->dkv_sum, r->spec.Tk, s.b, 0, keys), first_rows(w->returned, keys));
+}
+
+/* The own block comes first and last: the first half while the first keys come, the rest while the last gradients
+   return. */
 void ring_backward(const Ring *r, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                    Tensor q, Tensor k, Tensor v, void *work) {
-    const int64_t C = tensor_columns(q), own = r->spec.Tq;
-    const int steps = r->spec.B * (r->split.size - 1);
-    CommOp fetched = {0}, returned = {0};
+    const int own = r->spec.Tq, steps = step_count(r);
+    const Rows x = { dout, out, lse, q };
+    CommOp returned = {0};
+    Part halves[3];
     Work w;
+    if (r->split.size == 1) {
+        attention_pick(r->attention, &r->spec)->backward(&r->spec, dq, dk, dv, dout, out, lse, NULL, q, k, v, work);
+        return;
+    }
     place_work(r, 1, work, &w);
+    own_parts(own, halves);
     pack(r, &w, k, v);
-    if (steps) fetched = fetch(r, &w, 0);
-    if (own) attention_pick(r->attention, &r->spec)->backward(&r->spec, dq, dk, dv, dout, out, lse, NULL, q, k, v,
-                                                              w.attention);
+    CommOp fetched = fetch(r, &w, 0);
+    for (int b = 0; b < r->spec.B && own; b++) {
+        const Tensor rest[] = { rows_of(w.sum, own, b, halves[2].row, halves[2].rows),
+                                rows_of(w.dkv_sum, own, b, halves[2].key, halves[2].keys) };
+        for (int i = 0; i < 2; i++) device_zero(rest[i].data, tensor_bytes(rest[i]));
+        own_part_backward(r, &w, x, b, halves[0], OVERWRITE);
+    }
     for (int i = 0; i < steps; i++) {
         const Step s = step_of(r, i);
         const Part p = s.part;
+        const Tensor dkv = first_rows(w.dkv, keys_of(p)), sent = first_rows(w.sent, keys_of(p));
         comm_wait(fetched);
-        if (i + 1 < steps) fetched = fetch(r, &w, i + 1);
+        fetched = fetch(r, &w, i + 1);
         if (!is_empty(p)) {
-            const AttentionSpec spec = spec_of(r, p, r->spec.dtype);
-            const Tensor kv = first_rows(w.in[i % 2], p.keys), dkv = first_rows(w.dkv[i % 2], p.keys);
-            const Tensor part_dq = first_rows(w.dq, p.rows), part_lse = lse_packed(r, &w, lse, s.b, p);
-            attention_pick(r->attention, &spec)->backward(&spec, part_dq, tensor_column_range(dkv, 0, C),
-                tensor_column_range(dkv, C, C), rows_of(dout, own, s.b, p.row, p.rows),
-                rows_of(out, own, s.b, p.row, p.rows), part_lse, NULL, rows_of(q, own, s.b, p.row, p.rows),
-                tensor_column_range(kv, 0, C), tensor_column_range(kv, C, C), w.attention);
-            tensor_add(rows_of(dq, own, s.b, p.row, p.rows), part_dq);
+            const Tensor part = first_rows(w.part, p.rows);
+            part_backward(r, &w, x, s.b, p, part, dkv, first_rows(w.in[i % 2], p.keys), OVERWRITE);
+            tensor_add(rows_of(w.sum, own, s.b, p.row, p.rows), part);
         }
-        if (i) {
-            comm_wait(returned);
-            add_returned(r, &w, i - 1, dk, dv);
-        }
-        returned = comm_exchange(tensor_row_range(w.dkv[i % 2], 0, keys_of(p)), rank_of_run(r, s.from),
-                                 tensor_row_range(w.back, 0, keys_of(s.others)), rank_of_run(r, s.to));
+        comm_wait(returned);
+        if (i) add_returned(r, &w, i - 1);
+        if (!is_empty(p)) tensor_convert(sent, dkv);
+        returned = comm_exchange(sent, rank_of_run(r, s.from), tensor_row_range(w.returned, 0, keys_of(s.others)),
+                                 rank_of_run(r, s.to));
     }
+    for (int b = 0; b < r->spec.B; b++)
+        for (int i = 1; i < 3; i++) own_part_backward(r, &w, x, b, halves[i], ACCUMULATE);
     comm_wait(returned);
-    if (steps) add_returned(r, &w, steps - 1, dk, dv);
+    add_returned(r, &w, steps - 1);
+    if (!own) return;
+    tensor_convert(dq, w.sum);
+    tensor_convert(dk, half(w.dkv_sum, 0));
+    tensor_convert(dv, half(w.dkv_sum, 1));
 }

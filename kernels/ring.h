@@ -1,13 +1,13 @@
 /* kernels/ring.h - Causal self-attention over sequences whose tokens are split over N ranks: ring attention (Liu et al.
-   2023, arXiv 2310.01889). Each rank has the queries, keys and values of its tokens. In step s of 1 .. N-1 it attends to
-   the keys and values of the rank s before it, which arrive while it computes the step before; the results of the steps
-   are merged by attention_merge. In the backward pass the gradients of these keys and values return to their rank, which
-   adds them. A step computes and transfers only what the mask leaves:
+   2023, arXiv 2310.01889). Each rank has the queries, keys and values of its tokens. In step s of 1 .. N-1 it attends
+   to the keys and values of the rank s before it, which arrive while it computes the step before; attention_merge
+   merges the results of the steps. In the backward pass the gradients of these keys and values return to their rank,
+   which adds them, in the data type of the keys. A step computes and transfers only what the mask leaves:
 
-   order       tokens of rank r, in the order of its rows                pairs of rank r, in units of (T/N)^2
-   zigzag      chunks r and 2N-1-r of 2N (arXiv 2407.21783, 3.3.2)       N/2, the same on all ranks
-   striped     r, r + N, r + 2N, ... (Brandon et al. 2023, 2311.09431)   N/2 but for the tokens of a diagonal
-   contiguous  chunk r of N                                              r + 1/2: the last rank has 2N - 1 times the first
+   order       tokens of rank r, in the order of its rows                  pairs of rank r, in units of (T/N)^2
+   zigzag      chunks r and 2N-1-r of 2N (Llama 3, arXiv 2407.21783)       N/2, the same on all ranks
+   striped     r, r + N, r + 2N, ... (Brandon et al. 2023, 2311.09431)     N/2 but for the tokens of a diagonal
+   contiguous  chunk r of N                                                r + 1/2
 
    Chunks have ceil(T/2N) or ceil(T/N) tokens as far as there are so many; the last ones may be empty. */
 #ifndef KERNELS_RING_H
@@ -27,11 +27,11 @@ typedef struct { int first, step, count; } RingRange;
 /* The ranges of number rank's tokens, one after the other in its rows. Returns how many, 0 .. 2. */
 int  ring_ranges(const RingSplit *split, int rank, RingRange range[2]);
 int  ring_tokens(const RingSplit *split, int rank);                  /* how many tokens */
-void ring_take(const RingSplit *split, int32_t *own, const int32_t *whole);     /* this rank's of a sequence, on the host */
+void ring_take(const RingSplit *split, int32_t *own, const int32_t *whole);     /* this rank's of a sequence; host */
 
-/* spec: B, NH, HS, scale, dtype and deterministic; the rest is set: causal, gradients overwritten, the tokens of this rank
-   as Tq and Tk. attention: the name for attention_pick in every step; one that keeps memory, as naive does, is refused,
-   and so is dropout. */
+/* spec: B, NH, HS, scale, dtype and deterministic; the rest is set: causal, gradients overwritten, the tokens of this
+   rank as Tq and Tk. attention: the name for attention_pick in every step; one that keeps memory, as naive does, is
+   refused, and so is dropout. */
 typedef struct {
     RingSplit     split;
     const char   *attention;
@@ -41,8 +41,8 @@ Ring        ring_create(RingSplit split, const char *attention, AttentionSpec sp
 const char *ring_refuse(const Ring *ring);          /* NULL, or why it cannot run here */
 size_t      ring_workspace_bytes(const Ring *ring);
 
-/* As Attention's, of one rank: q, k, v, out, dq, dk, dv, dout (B,own tokens,NH*HS), lse (B,NH,own tokens) over all keys.
-   All ranks of the run call them together, each with the same B and T. out has the data type of q. */
+/* As Attention's, of one rank: q, k, v, out, dq, dk, dv, dout (B,own tokens,NH*HS), all of one data type; lse (B,NH,own
+   tokens), over all keys. All ranks of the run call them together, with the same B, T and N. */
 void ring_forward (const Ring *ring, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work);
 void ring_backward(const Ring *ring, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                    Tensor q, Tensor k, Tensor v, void *work);

@@ -432,8 +432,10 @@ static void attention_forward(GPT *m, BlockActs *s) {
     if (m->ring.split.size)
         ring_forward(&m->ring, s->atty, s->lse, part(s->qkv, 0), part(s->qkv, 1), part(s->qkv, 2),
                      m->acts.attwork.data);
-    else m->attention->forward(&m->spec, s->atty, s->lse, s->att.data, part(s->qkv, 0), tensor_column_range(s->kv, 0, C),
-                          tensor_column_range(s->kv, C, C), m->acts.attwork.data);
+    else
+        m->attention->forward(&m->spec, s->atty, s->lse, s->att.data, part(s->qkv, 0),
+                              tensor_column_range(s->kv, 0, C), tensor_column_range(s->kv, C, C),
+                              m->acts.attwork.data);
     op_end();
 }
 
@@ -442,13 +444,14 @@ static void attention_backward(GPT *m, Tensor dqkv, Tensor dout, Tensor out, Ten
     if (m->ring.split.size)
         ring_backward(&m->ring, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, part(qkv, 0),
                       part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
-    else m->attention->backward(&m->spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, kept.data,
-                           part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
+    else
+        m->attention->backward(&m->spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, kept.data,
+                               part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
     op_end();
 }
 
-/* Where ranks share sequences, the rows of x and the tokens at number `index` of the ranges of positions, and the rows of
-   wpe there. Returns 0 after the last. A sequence may have two ranges, and then each is a range of its own. */
+/* Where ranks share sequences: the rows of x and the tokens in range number `index` of positions, and the rows of wpe
+   there. Returns 0 after the last. Sequences with one range each are one; those with two have theirs in turn. */
 static int embedding_range(const GPT *m, int index, Tensor *x, Tensor *tokens, Tensor *wpe) {
     RingRange range[2];
     const int ranges = ring_ranges(&m->ring.split, m->ring.split.rank, range), B = ranges > 1 ? 1 : m->spec.B;

@@ -162,7 +162,7 @@ void gpt_check(GPTConfig *config);
 /* How the ranks split sequences of config->T tokens; ring_take (kernels/ring.h) has those of this rank. */
 RingSplit gpt_split(const GPTConfig *config);
 int       gpt_own_tokens(const GPTConfig *config);      /* of each; T where ranks share none */
-int       gpt_groups(const GPTConfig *config);          /* of ranks; this one's is number comm_rank / context_parallel */
+int       gpt_groups(const GPTConfig *config);          /* of ranks that share sequences; each trains on its own */
 
 int64_t gpt_parameter_count(const GPTConfig *config);     /* without padding */
 /* Of a training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B); of wte and a separate lm_head N counts one. */
@@ -181,8 +181,8 @@ Tensor params_group(const Params *params, int group, DType dtype);
    elementwise ops, and FLOP as gpt_flops_per_token counts them. */
 void gpt_recompute_cost(const GPTConfig *config, int B, int T, double *bytes, double *flop);
 
-/* Allocates on the device, for batches of up to B sequences of T tokens; to GENERATE, also a cache of B sequences. Where
-   ranks share sequences, T, here and below, counts the tokens of this rank. */
+/* Allocates on the device, for batches of up to B sequences of T tokens; to GENERATE, also a cache of B sequences.
+   Where ranks share sequences, T, here and below, counts the tokens of this rank. */
 void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose);
 void gpt_free(GPT *m);
 

@@ -70,8 +70,8 @@ void report_banner(const RunInfo *run) {
     if (c->context_parallel > 1) snprintf(parts, sizeof parts, " (%d on each of %d ranks)", gpt_own_tokens(c),
                                           c->context_parallel);
     printf("model   %d layers, %d heads, %d channels, context %d%s, vocabulary %d, %s parameters, %s, %s attention\n",
-           c->L, c->NH, c->C, c->T, parts, c->V, count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype),
-           run->attention);
+           c->L, c->NH, c->C, c->T, parts, c->V, count_text((double)gpt_parameter_count(c), count),
+           dtype_name(c->dtype), run->attention);
     printf("data    %s\nmemory  %s%s\n", run->data, run->memory, comm_size > 1 ? " on each" : "");
     fflush(stdout);
 }

@@ -164,9 +164,9 @@ enum { BATCH_AUTO = 0 };        /* the value of --batch auto until it is chosen 
 void settings_check(const Settings *settings);
 
 /* After a resume has adopted the options of its checkpoint. sequences: of an update of all ranks, with T tokens each;
-   --batch is that of a group of --context-parallel ranks. Fails if --total-batch is not a multiple of the micro-batches of all ranks. With several ranks it sets --total-batch,
-   so that a resume on another number of them keeps it; such a resume takes a smaller --batch where that is needed.
-   schedule: fails if it rises. */
+   fails if --total-batch is not a multiple of the micro-batches of all groups of --context-parallel ranks. With several
+   ranks it sets --total-batch, so that a resume on another number of them keeps it; such a resume takes a smaller
+   --batch where that is needed. schedule: fails if it rises. */
 int64_t  settings_sequences(Settings *settings, int T, int is_resume);
 Schedule settings_schedule(const Settings *settings, Option *table);
 AdamW    settings_adamw(const Settings *settings);

@@ -178,7 +178,8 @@ static void exchange_all(void *unused) {
     for (DType dtype = F32; dtype <= F64; dtype++)
         for (int i = 0; i < COUNT(counts); i++)
             for (int distance = 1; distance < comm_size; distance++) {
-                const int to = (comm_rank + distance) % comm_size, from = (comm_rank + comm_size - distance) % comm_size;
+                const int to = (comm_rank + distance) % comm_size;
+                const int from = (comm_rank + comm_size - distance) % comm_size;
                 const int64_t sent = sent_by(comm_rank, counts[i]), received = sent_by(from, counts[i]);
                 const size_t room = ((size_t)counts[i] + 8) * dtype_bytes(dtype), bytes = (size_t)received *
                                     dtype_bytes(dtype);
@@ -396,8 +397,8 @@ static void exchange_of_other_sizes(void *unused) {
 static void exchanges_must_fit(void) {
     if (!on_cpu) { test_skip_reason = "NCCL does not compare operations"; return; }
     ranks_run(2, exchange_of_other_sizes, NULL);
-    EXPECT(!strcmp(ranks->text[0], "comm: in exchange 1 rank 1 wants 101 elements of rank 0, which sends 100 to rank 1"),
-           "%s", ranks->text[0]);
+    EXPECT(!strcmp(ranks->text[0], "comm: in exchange 1 rank 1 wants 101 elements of rank 0, which sends 100 to rank "
+           "1"), "%s", ranks->text[0]);
 }
 
 static void a_rank_that_dies_is_noticed(void) {

@@ -1,6 +1,6 @@
 /* test/test_ring.c - Ring attention of the linked backend over 2, 3 and 4 ranks, on GPUs as far as there are several:
-   every order, lengths that no number of ranks divides, ranks without a token. Each rank compares its rows with those of
-   the float64 oracle and with attention over the whole sequence on one rank. */
+   every order, lengths that no number of ranks divides, ranks without a token. Each rank compares its rows with those
+   of the float64 oracle, and their errors with those of attention over the whole sequence on one rank. */
 #include "../kernels/ring.h"
 #include "oracle.h"
 #include "ranks.h"

@@ -246,9 +246,9 @@ static void route_as_root(Operation *op) {
     }
     for (int r = 0; r < comm_size; r++) {
         const Header *sender = &of[of[r].from];
-        REQUIRE(sender->to == r && sender->count == of[r].receives, "comm: in exchange %lld rank %d wants %lld elements "
-                "of rank %d, which sends %lld to rank %d", (long long)h->id, r, (long long)of[r].receives, of[r].from,
-                (long long)sender->count, sender->to);
+        REQUIRE(sender->to == r && sender->count == of[r].receives, "comm: in exchange %lld rank %d wants %lld "
+                "elements of rank %d, which sends %lld to rank %d", (long long)h->id, r, (long long)of[r].receives,
+                of[r].from, (long long)sender->count, sender->to);
         if (!sender->count) continue;
         if (r) put(r, h, data[of[r].from], sent_bytes(sender));
         else   memcpy(op->t.data, data[of[r].from], sent_bytes(sender));
