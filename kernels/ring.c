@@ -184,12 +184,19 @@ static int rank_of_run(const Ring *r, int number) { return comm_rank - r->split.
 /* Keys of a step that are needed: none where no row sees them. */
 static int64_t keys_of(Part p) { return is_empty(p) ? 0 : p.keys; }
 
-/* The keys and values of step `index` come. */
-static CommOp fetch(const Ring *r, const Work *w, int index) {
-    if (index >= step_count(r)) return (CommOp){0};
+/* The transfer in which the keys and values of a step come. */
+static CommTransfer fetch(const Ring *r, const Work *w, int index) {
     const Step s = step_of(r, index);
-    return comm_exchange(tensor_row_range(w->kv, (int64_t)s.b * r->spec.Tk, keys_of(s.others)), rank_of_run(r, s.to),
-                         tensor_row_range(w->in[index % 2], 0, keys_of(s.part)), rank_of_run(r, s.from));
+    return (CommTransfer){ tensor_row_range(w->kv, (int64_t)s.b * r->spec.Tk, keys_of(s.others)),
+                           rank_of_run(r, s.to), tensor_row_range(w->in[index % 2], 0, keys_of(s.part)),
+                           rank_of_run(r, s.from) };
+}
+
+/* The one in which the gradients of these return to their rank. */
+static CommTransfer give_back(const Ring *r, const Work *w, int index) {
+    const Step s = step_of(r, index);
+    return (CommTransfer){ tensor_row_range(w->sent, 0, keys_of(s.part)), rank_of_run(r, s.from),
+                           tensor_row_range(w->returned, 0, keys_of(s.others)), rank_of_run(r, s.to) };
 }
 
 /* (1,count,columns): rows of sequence b, of which there are `tokens`, from `first` on. */
@@ -242,7 +249,8 @@ void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Ten
     }
     place_work(r, 0, work, &w);
     pack(r, &w, k, v);
-    CommOp fetched = fetch(r, &w, 0);
+    CommTransfer transfer = fetch(r, &w, 0);
+    CommOp fetched = comm_exchange(&transfer, 1);
     const Tensor sum = out.dtype == F32 ? out : tensor_of(w.sum.data, F32, 3, r->spec.B, own, tensor_columns(out));
     if (own) {
         const AttentionSpec spec = spec_of(r, part_of(&r->split, r->split.rank, r->split.rank), r->spec.B, OVERWRITE);
@@ -252,7 +260,10 @@ void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Ten
         const Step s = step_of(r, i);
         const Part p = s.part;
         comm_wait(fetched);
-        fetched = fetch(r, &w, i + 1);
+        if (i + 1 < step_count(r)) {
+            transfer = fetch(r, &w, i + 1);
+            fetched = comm_exchange(&transfer, 1);
+        }
         if (is_empty(p)) continue;
         const AttentionSpec spec = spec_of(r, p, 1, OVERWRITE);
         const Tensor kv = first_rows(w.in[i % 2], p.keys), part = first_rows(w.part, p.rows);
@@ -292,13 +303,21 @@ static void add_returned(const Ring *r, const Work *w, int index) {
     if (keys) tensor_add(rows_of(w->dkv_sum, r->spec.Tk, s.b, 0, keys), first_rows(w->returned, keys));
 }
 
-/* The own block comes first and last: the first half while the first keys come, the rest while the last gradients
-   return. */
+static void step_backward(const Ring *r, const Work *w, Rows x, int index) {
+    const Step s = step_of(r, index);
+    const Part p = s.part;
+    if (is_empty(p)) return;
+    const Tensor dq = first_rows(w->part, p.rows);
+    part_backward(r, w, x, s.b, p, dq, first_rows(w->dkv, p.keys), first_rows(w->in[index % 2], p.keys), OVERWRITE);
+    tensor_add(rows_of(w->sum, r->spec.Tq, s.b, p.row, p.rows), dq);
+}
+
+/* The own block comes first and last: its first half while the first keys come, the rest while the last gradients
+   return. Beside step i the keys of step i + 1 come, and the gradients of step i - 1 return. */
 void ring_backward(const Ring *r, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                    Tensor q, Tensor k, Tensor v, void *work) {
     const int own = r->spec.Tq, steps = step_count(r);
     const Rows x = { dout, out, lse, q };
-    CommOp returned = {0};
     Part halves[3];
     Work w;
     if (r->split.size == 1) {
@@ -308,33 +327,30 @@ void ring_backward(const Ring *r, Tensor dq, Tensor dk, Tensor dv, Tensor dout, 
     place_work(r, 1, work, &w);
     own_parts(own, halves);
     pack(r, &w, k, v);
-    CommOp fetched = fetch(r, &w, 0);
+    CommTransfer transfers[2] = { fetch(r, &w, 0) };
+    CommOp moved = comm_exchange(transfers, 1);
     for (int b = 0; b < r->spec.B && own; b++) {
         const Tensor rest[] = { rows_of(w.sum, own, b, halves[2].row, halves[2].rows),
                                 rows_of(w.dkv_sum, own, b, halves[2].key, halves[2].keys) };
         for (int i = 0; i < 2; i++) device_zero(rest[i].data, tensor_bytes(rest[i]));
         own_part_backward(r, &w, x, b, halves[0], OVERWRITE);
     }
-    for (int i = 0; i < steps; i++) {
-        const Step s = step_of(r, i);
-        const Part p = s.part;
-        const Tensor dkv = first_rows(w.dkv, keys_of(p)), sent = first_rows(w.sent, keys_of(p));
-        comm_wait(fetched);
-        fetched = fetch(r, &w, i + 1);
-        if (!is_empty(p)) {
-            const Tensor part = first_rows(w.part, p.rows);
-            part_backward(r, &w, x, s.b, p, part, dkv, first_rows(w.in[i % 2], p.keys), OVERWRITE);
-            tensor_add(rows_of(w.sum, own, s.b, p.row, p.rows), part);
+    for (int i = 0; i <= steps; i++) {
+        int count = 0;
+        comm_wait(moved);
+        if (i > 1) add_returned(r, &w, i - 2);
+        if (i > 0) {
+            const int64_t keys = keys_of(step_of(r, i - 1).part);
+            if (keys) tensor_convert(first_rows(w.sent, keys), first_rows(w.dkv, keys));
+            transfers[count++] = give_back(r, &w, i - 1);
         }
-        comm_wait(returned);
-        if (i) add_returned(r, &w, i - 1);
-        if (!is_empty(p)) tensor_convert(sent, dkv);
-        returned = comm_exchange(sent, rank_of_run(r, s.from), tensor_row_range(w.returned, 0, keys_of(s.others)),
-                                 rank_of_run(r, s.to));
+        if (i + 1 < steps) transfers[count++] = fetch(r, &w, i + 1);
+        moved = comm_exchange(transfers, count);
+        if (i < steps) step_backward(r, &w, x, i);
+        else for (int b = 0; b < r->spec.B; b++)
+            for (int h = 1; h < 3; h++) own_part_backward(r, &w, x, b, halves[h], ACCUMULATE);
     }
-    for (int b = 0; b < r->spec.B; b++)
-        for (int i = 1; i < 3; i++) own_part_backward(r, &w, x, b, halves[i], ACCUMULATE);
-    comm_wait(returned);
+    comm_wait(moved);
     add_returned(r, &w, steps - 1);
     if (!own) return;
     tensor_convert(dq, w.sum);

@@ -23,9 +23,9 @@ static DType   dtype;
 
 /* ---- What the variants leave out: the linker gives their calls to these (-Wl,--wrap) */
 
-CommOp __real_comm_exchange(Tensor send, int to, Tensor receive, int from);
-CommOp __wrap_comm_exchange(Tensor send, int to, Tensor receive, int from) {
-    return variant == ALL ? __real_comm_exchange(send, to, receive, from) : (CommOp){0};
+CommOp __real_comm_exchange(const CommTransfer *transfers, int count);
+CommOp __wrap_comm_exchange(const CommTransfer *transfers, int count) {
+    return variant == ALL ? __real_comm_exchange(transfers, count) : (CommOp){0};
 }
 void __real_attention_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse);
 void __wrap_attention_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse) {
@@ -154,7 +154,7 @@ static void bench_tokens(int64_t own, Tensor barrier) {
         const Ms all = over_ranks(ms[i][ALL]), quiet = over_ranks(ms[i][WITHOUT_TRANSFERS]);
         const Ms attention = over_ranks(ms[i][ATTENTION_ALONE]);
         if (comm_rank) continue;
-        printf("| %lld | %s | %.2f | %.0f | %.1f %% | %.2f | %.2f | %.2f | %.2f |\n", (long long)own, order_name[i],
+        printf("| %lld | %s | %.2f | %.3g | %.1f %% | %.2f | %.2f | %.2f | %.2f |\n", (long long)own, order_name[i],
                all.slowest, 1e-9 * rate * ideal / all.slowest, 100 * ideal / all.slowest, attention.mean - ideal,
                attention.slowest - attention.mean, quiet.slowest - attention.slowest, all.slowest - quiet.slowest);
         fflush(stdout);

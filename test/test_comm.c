@@ -189,8 +189,8 @@ static void exchange_all(void *unused) {
                 device_upload(memory, host, room);
                 memset(host, 0xee, room);
                 device_upload(memory + room, host, room);
-                comm_wait(comm_exchange(tensor_of(memory, dtype, 2, sent, 1), to,
-                                        tensor_of(memory + room, dtype, 2, received, 1), from));
+                comm_wait(comm_exchange(&(CommTransfer){ tensor_of(memory, dtype, 2, sent, 1), to,
+                                        tensor_of(memory + room, dtype, 2, received, 1), from }, 1));
                 device_download(host, memory + room, room);
                 size_t wrong = 0;
                 for (size_t b = 0; b < room; b++) wrong += host[b] != (b < bytes ? byte_of(from, b) : 0xee);
@@ -204,30 +204,36 @@ static void exchange_all(void *unused) {
 static void exchange_with_itself(void *unused) {
     (void)unused;
     Tensor t = tensor_of(device_alloc(8, "test"), F32, 1, 2);
-    comm_exchange(t, comm_rank, t, (comm_rank + 1) % comm_size);
+    comm_exchange(&(CommTransfer){ t, comm_rank, t, (comm_rank + 1) % comm_size }, 1);
 }
 
-/* Between all-reduces, waited for late and in another order. */
+/* Two transfers each, forward and back, between all-reduces, waited for late and in another order. */
 static void exchanges_in_order(void *unused) {
     (void)unused;
     enum { N = 40, PART = 1000 };
     const int to = (comm_rank + 1) % comm_size, from = (comm_rank + comm_size - 1) % comm_size;
     char message[FAIL_LENGTH] = "";
     CommOp op[N], last = {0};
-    Tensor sums = make(F32, N * PART, WHOLE), sent = make(F32, N * PART, WHOLE), got = make(F32, N * PART, WHOLE);
+    Tensor sums = make(F32, N * PART, WHOLE), sent = make(F32, N * PART, WHOLE);
+    Tensor got[2] = { make(F32, N * PART, WHOLE), make(F32, N * PART, WHOLE) };
     for (int i = 0; i < N; i++) {
-        op[i] = comm_exchange(tensor_row_range(tensor_of(sent.data, F32, 2, N, PART), i, 1), to,
-                              tensor_row_range(tensor_of(got.data, F32, 2, N, PART), i, 1), from);
+        const Tensor part = tensor_row_range(tensor_of(sent.data, F32, 2, N, PART), i, 1);
+        const CommTransfer both[] = {
+            { part, to, tensor_row_range(tensor_of(got[0].data, F32, 2, N, PART), i, 1), from },
+            { part, from, tensor_row_range(tensor_of(got[1].data, F32, 2, N, PART), i, 1), to } };
+        op[i] = comm_exchange(both, 2);
         last = comm_all_reduce(tensor_row_range(tensor_of(sums.data, F32, 2, N, PART), i, 1));
     }
     comm_wait(last);
     for (int i = N - 1; i >= 0; i--) comm_wait(op[i]);
     expect_sums("all-reduce between exchanges", sums, WHOLE, 0, N * PART);
-    float *host = fetch(got);
-    int64_t wrong = 0;
-    for (int64_t i = 0; i < N * PART; i++) wrong += host[i] != (float)element(WHOLE, from, i);
-    EXPECT(!wrong, "%lld of %d elements of rank %d wrong", (long long)wrong, N * PART, from);
-    free(host);
+    for (int d = 0; d < 2; d++) {
+        float *host = fetch(got[d]);
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < N * PART; i++) wrong += host[i] != (float)element(WHOLE, d ? to : from, i);
+        EXPECT(!wrong, "%lld of %d elements of rank %d wrong", (long long)wrong, N * PART, d ? to : from);
+        free(host);
+    }
     EXPECT(fails(exchange_with_itself, NULL, message) && strstr(message, "with itself"), "%s", message);
 }
 
@@ -391,7 +397,7 @@ static void exchange_of_other_sizes(void *unused) {
     Tensor t = make(F32, 120, WHOLE), part = tensor_row_range(tensor_of(t.data, F32, 2, 120, 1), 0, 100 + comm_rank);
     fail_hook = keep_message;
     if (comm_rank == 1) pthread_create(&thread, NULL, watch, unused);
-    comm_wait(comm_exchange(tensor_row_range(part, 0, 100), 1 - comm_rank, part, 1 - comm_rank));
+    comm_wait(comm_exchange(&(CommTransfer){ tensor_row_range(part, 0, 100), 1 - comm_rank, part, 1 - comm_rank }, 1));
 }
 
 static void exchanges_must_fit(void) {

@@ -183,10 +183,16 @@ CommOp comm_start(CommKind kind, Tensor t) {
                               : issue(header, t, t.data, bytes);
 }
 
-CommOp comm_start_exchange(Tensor send, int to, Tensor receive, int from) {
-    const Header header = { .count = tensor_count(send), .kind = EXCHANGE, .dtype = send.dtype, .to = to, .from = from,
-                            .receives = tensor_count(receive) };
-    return issue(header, receive, send.data, tensor_bytes(send));
+/* An operation for each transfer. */
+CommOp comm_start_exchange(const CommTransfer *transfers, int count) {
+    CommOp last = {0};
+    for (int i = 0; i < count; i++) {
+        const CommTransfer *t = &transfers[i];
+        const Header header = { .count = tensor_count(t->send), .kind = EXCHANGE, .dtype = t->send.dtype, .to = t->to,
+                                .from = t->from, .receives = tensor_count(t->receive) };
+        last = issue(header, t->receive, t->send.data, tensor_bytes(t->send));
+    }
+    return last;
 }
 
 static void add(void *sum, const void *x, DType dtype, int64_t count) {

@@ -21,7 +21,7 @@ static ncclComm_t comm;
 static pthread_mutex_t comm_lock = PTHREAD_MUTEX_INITIALIZER;  /* held during each call of NCCL with comm */
 static int device;
 static cudaStream_t stream;
-static cudaEvent_t ready[RING], done[RING];                    /* by operation: compute before it; itself */
+static cudaEvent_t ready[RING], start[RING], done[RING];       /* by operation: compute before it; begin and end of it */
 static _Atomic int64_t issued, enqueued;                       /* enqueued: done has been recorded */
 static cudaEvent_t wait_begin[RING], wait_end[RING];           /* by call of comm_wait */
 static int64_t waits, waits_measured;
@@ -129,14 +129,23 @@ CommOp comm_start(CommKind kind, Tensor t) {
                                  ncclAllGather    (slice, t.data, part, type, comm, stream));
 }
 
-/* In a group both directions are one kernel. An error in it shows in ncclGroupEnd, too. */
-CommOp comm_start_exchange(Tensor send, int to, Tensor receive, int from) {
-    const size_t sent = (size_t)tensor_count(send), received = (size_t)tensor_count(receive);
+/* In a group all transfers are one kernel; an error in one shows in ncclGroupEnd, too. The compute issued next waits for
+   an event right before that kernel, which so gets its SMs first: attention's persistent blocks fill all of them and
+   leave none until they end. */
+CommOp comm_start_exchange(const CommTransfer *transfers, int count) {
     begin();
+    const int64_t id = issued;
+    CUDA(cudaEventRecord(start[id % RING], stream));
     ncclGroupStart();
-    if (sent)     ncclSend(send.data, sent, nccl_type(send.dtype), to, comm, stream);
-    if (received) ncclRecv(receive.data, received, nccl_type(receive.dtype), from, comm, stream);
-    return finish(EXCHANGE, ncclGroupEnd());
+    for (int i = 0; i < count; i++) {
+        const CommTransfer *t = &transfers[i];
+        const size_t sent = (size_t)tensor_count(t->send), received = (size_t)tensor_count(t->receive);
+        if (sent)     ncclSend(t->send.data, sent, nccl_type(t->send.dtype), t->to, comm, stream);
+        if (received) ncclRecv(t->receive.data, received, nccl_type(t->receive.dtype), t->from, comm, stream);
+    }
+    const CommOp op = finish(EXCHANGE, ncclGroupEnd());
+    CUDA(cudaStreamWaitEvent(cuda_stream, start[id % RING], 0));
+    return op;
 }
 
 CommWaits comm_waits(void) { return (CommWaits){ .count = waits }; }
@@ -202,6 +211,7 @@ void comm_connect(const char id[COMM_ID_BYTES]) {
     CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
     for (int i = 0; i < RING; i++) {
         CUDA(cudaEventCreateWithFlags(&ready[i], cudaEventDisableTiming));
+        CUDA(cudaEventCreateWithFlags(&start[i], cudaEventDisableTiming));
         CUDA(cudaEventCreateWithFlags(&done[i], cudaEventDisableTiming));
         CUDA(cudaEventCreate(&wait_begin[i]));
         CUDA(cudaEventCreate(&wait_end[i]));

@@ -18,9 +18,9 @@ CommOp comm_start(CommKind kind, Tensor t) {
     fail("%s: %s", comm_kind_name(kind), comm_refuse());
 }
 
-CommOp comm_start_exchange(Tensor send, int to, Tensor receive, int from) {
-    (void)to, (void)receive, (void)from;
-    return comm_start(EXCHANGE, send);
+CommOp comm_start_exchange(const CommTransfer *transfers, int count) {
+    (void)count;
+    return comm_start(EXCHANGE, transfers->send);
 }
 
 void        comm_connect(const char id[COMM_ID_BYTES]) { (void)id; }
