@@ -21,7 +21,7 @@ static ncclComm_t comm;
 static pthread_mutex_t comm_lock = PTHREAD_MUTEX_INITIALIZER;  /* held during each call of NCCL with comm */
 static int device;
 static cudaStream_t stream;
-static cudaEvent_t ready[RING], start[RING], done[RING];       /* by operation: compute before it; begin and end of it */
+static cudaEvent_t ready[RING], start[RING], done[RING];       /* by operation: compute before it; its begin and end */
 static _Atomic int64_t issued, enqueued;                       /* enqueued: done has been recorded */
 static cudaEvent_t wait_begin[RING], wait_end[RING];           /* by call of comm_wait */
 static int64_t waits, waits_measured;
@@ -129,9 +129,9 @@ CommOp comm_start(CommKind kind, Tensor t) {
                                  ncclAllGather    (slice, t.data, part, type, comm, stream));
 }
 
-/* In a group all transfers are one kernel; an error in one shows in ncclGroupEnd, too. The compute issued next waits for
-   an event right before that kernel, which so gets its SMs first: attention's persistent blocks fill all of them and
-   leave none until they end. */
+/* In a group all transfers are one kernel; an error in one shows in ncclGroupEnd, too. The compute issued next waits
+   for an event right before that kernel, which so gets its SMs first: attention's persistent blocks fill all of them
+   and leave none until they end. */
 CommOp comm_start_exchange(const CommTransfer *transfers, int count) {
     begin();
     const int64_t id = issued;
