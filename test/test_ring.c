@@ -1,6 +1,6 @@
 /* test/test_ring.c - Ring attention of the linked backend over 2, 3 and 4 ranks, on GPUs as far as there are several:
-   every order, lengths that no number of ranks divides, ranks without a token. Each rank compares its rows with those
-   of the float64 oracle, and their errors with those of attention over the whole sequence on one rank. */
+   every order, lengths that no number of ranks divides, ranks without a token. The rows of all ranks are compared with
+   the float64 oracle, and their errors with those of attention over the whole sequence on one rank. */
 #include "../kernels/ring.h"
 #include "oracle.h"
 #include "ranks.h"
@@ -104,6 +104,25 @@ static double *own_part(const RingSplit *s, const double *whole, int64_t B, int6
     return part;
 }
 
+/* The rows of all ranks in the order of the sequence, from those of each; the groups have the same ones. */
+static double *gather(const RingSplit *s, const double *part, int64_t B, int64_t C) {
+    RingRange range[2];
+    const int ranges = ring_ranges(s, s->rank, range), groups = comm_size / s->size;
+    const size_t width = C ? (size_t)C : 1, count = (size_t)B * (size_t)s->T * width;
+    double *whole = calloc(count, sizeof *whole);
+    for (int64_t b = 0; b < B; b++)
+        for (int i = 0; i < ranges; i++)
+            for (int t = 0; t < range[i].count; t++, part += width)
+                for (size_t c = 0; c < width; c++)
+                    whole[(size_t)(b * s->T + range[i].first + t * range[i].step) * width + c] = part[c] / groups;
+    const Tensor t = tensor_of(device_alloc(count * sizeof *whole, "test"), F64, 1, (int64_t)count);
+    device_upload(t.data, whole, tensor_bytes(t));
+    comm_wait(comm_all_reduce(t));
+    device_download(whole, t.data, tensor_bytes(t));
+    device_free(t.data);
+    return whole;
+}
+
 /* q, k and v are columns of one qkv, as dq, dk and dv of one dqkv. Workspace and results begin as NaN. */
 static Results by_ring(const Ring *r, Case c, Inputs in) {
     const int64_t C = c.NH * c.HS, own = ring_tokens(&r->split, r->split.rank);
@@ -177,13 +196,13 @@ static void ring_case(Case c, int size) {
         const Results got = by_ring(&ring, c, in), again = by_ring(&ring, c, in);
         for (int i = 0; i < RESULTS; i++) {
             const int64_t rows = i == LSE ? (int64_t)c.B * c.NH : c.B, n = rows * own * (i == LSE ? 1 : C);
-            double *part = own_part(&split, want.x[i], rows, i == LSE ? 0 : C);
+            double *all = gather(&split, got.x[i], rows, i == LSE ? 0 : C);
             char what[96];
             snprintf(what, sizeof what, "%s of %s, B=%d NH=%d HS=%d T=%d %s", result_name[i], order_name[order], c.B,
                      c.NH, c.HS, c.T, dtype_name(dtype));
-            compare(what, got.x[i], part, n, alone[i], i == LSE ? F32 : dtype);
+            compare(what, all, want.x[i], i == LSE ? rows * c.T : count, alone[i], i == LSE ? F32 : dtype);
             EXPECT(!memcmp(got.x[i], again.x[i], sizeof(double) * (size_t)n), "%s: other bits the second time", what);
-            free(part);
+            free(all);
         }
         results_free(got);
         results_free(again);
