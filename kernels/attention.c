@@ -20,29 +20,33 @@ const Attention *attention_pick(const char *name, const AttentionSpec *spec) {
     fail("attention %s cannot run here: %s", name, reason);
 }
 
-void attention_check_forward(const Attention *a, const AttentionSpec *s, Tensor out, Tensor lse,
-                             Tensor q, Tensor k, Tensor v) {
+static void check_inputs(const Attention *a, const AttentionSpec *s, Tensor lse, Tensor q, Tensor k, Tensor v) {
     const char *refusal = a->refuse(s);
     REQUIRE(!refusal, "attention %s cannot run here: %s", a->name, refusal);
     REQUIRE(s->B >= 1 && s->NH >= 1 && s->Tq >= 1 && s->Tk >= 1,
             "attention: B %d, NH %d, Tq %d, Tk %d: want all sizes >= 1", s->B, s->NH, s->Tq, s->Tk);
     int C = s->NH * s->HS;
-    check_tensor("attention", "q",   q,   s->dtype,     3, s->B, s->Tq, C);
-    check_tensor("attention", "k",   k,   s->dtype,     3, s->B, s->Tk, C);
-    check_tensor("attention", "v",   v,   s->dtype,     3, s->B, s->Tk, C);
-    check_tensor("attention", "out", out, s->out_dtype, 3, s->B, s->Tq, C);
-    check_tensor("attention", "lse", lse, F32,          3, s->B, s->NH, s->Tq);
-    check_packed("attention", "lse", lse);
+    check_tensor("attention", "q",   q,   s->dtype, 3, s->B, s->Tq, C);
+    check_tensor("attention", "k",   k,   s->dtype, 3, s->B, s->Tk, C);
+    check_tensor("attention", "v",   v,   s->dtype, 3, s->B, s->Tk, C);
+    check_tensor("attention", "lse", lse, F32,      3, s->B, s->NH, s->Tq);
+}
+
+void attention_check_forward(const Attention *a, const AttentionSpec *s, Tensor out, Tensor lse,
+                             Tensor q, Tensor k, Tensor v) {
+    check_inputs(a, s, lse, q, k, v);
+    check_tensor("attention", "out", out, s->out_dtype, 3, s->B, s->Tq, s->NH * s->HS);
 }
 
 void attention_check_backward(const Attention *a, const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
                               Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) {
-    attention_check_forward(a, s, out, lse, q, k, v);
+    check_inputs(a, s, lse, q, k, v);
     int C = s->NH * s->HS;
-    check_tensor("attention", "dq",   dq,   s->dtype,     3, s->B, s->Tq, C);
-    check_tensor("attention", "dk",   dk,   s->dtype,     3, s->B, s->Tk, C);
-    check_tensor("attention", "dv",   dv,   s->dtype,     3, s->B, s->Tk, C);
-    check_tensor("attention", "dout", dout, s->out_dtype, 3, s->B, s->Tq, C);
+    check_tensor("attention", "dq",   dq,   s->out_dtype, 3, s->B, s->Tq, C);
+    check_tensor("attention", "dk",   dk,   s->out_dtype, 3, s->B, s->Tk, C);
+    check_tensor("attention", "dv",   dv,   s->out_dtype, 3, s->B, s->Tk, C);
+    check_tensor("attention", "dout", dout, s->dtype,     3, s->B, s->Tq, C);
+    check_tensor("attention", "out",  out,  s->dtype,     3, s->B, s->Tq, C);
 }
 
 void attention_check_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse) {
@@ -53,8 +57,6 @@ void attention_check_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse)
     check_tensor("attention_merge", "part",     part,     F32, 3, lse.dim[0], lse.dim[2], out.dim[2]);
     check_tensor("attention_merge", "lse",      lse,      F32, 3, lse.dim[0], lse.dim[1], lse.dim[2]);
     check_tensor("attention_merge", "part_lse", part_lse, F32, 3, lse.dim[0], lse.dim[1], lse.dim[2]);
-    check_packed("attention_merge", "lse", lse);
-    check_packed("attention_merge", "part_lse", part_lse);
 }
 
 size_t attention_row_bytes(const AttentionSpec *s) {

@@ -2,7 +2,8 @@
    out = softmax(scale q k^T) v per sequence and head (Vaswani et al. 2017, arXiv 1706.03762).
 
    q, out, dq, dout (B,Tq,NH*HS); k, v, dk, dv (B,Tk,NH*HS): a head is HS columns. They may be column views of one
-   packed (B,T,3C) qkv: only the pitch differs. lse (B,NH,Tq) F32, packed: the log-sum-exp of each row's scaled scores.
+   packed (B,T,3C) qkv: only the pitch differs. lse (B,NH,Tq) F32: the log-sum-exp of each row's scaled scores; it may
+   be columns of a longer (B,NH,T). Of one sequence, B = 1, all operands may thus be ranges of rows of a longer one.
    Query row i sees key j if j <= q0 + i, or always if not causal. A row that sees no key has out = 0, lse = -INFINITY
    and gradients of 0. A NaN or an infinity in k or v may also reach rows that do not see it, multiplied by P = 0. */
 #ifndef KERNELS_ATTENTION_H
@@ -17,14 +18,16 @@ typedef struct {
     int   causal;           /* 0: every query sees every key, q0 has no meaning */
     float scale;            /* 1 / sqrt(HS) in GPT-2 */
     int   deterministic;    /* the same bits every run, even where that costs time */
-    DType dtype, out_dtype; /* F32 out with bf16 in: a partial result for attention_merge */
+    DType dtype, out_dtype; /* of q, k, v, dout; of what the pass writes: out, or dq, dk and dv. dtype, or F32 with bf16
+                               in: partial results for attention_merge, and gradients that are summed in f32 */
     Into  dqkv_into;        /* dq, dk and dv are = or += */
     Dropout dropout;        /* of P, after the softmax: row i, column j, head h; the lse is that of all scores */
 } AttentionSpec;
 
 /* kept: memory of kept_bytes that forward writes and backward reads, all of P where an implementation does not
    recompute it. Where kept_bytes is 0, backward may be given the out and lse of attention_merge: dq, dk and dv then are
-   the shares of these keys in the gradients over all keys. work: scratch of either pass, on 16 bytes. */
+   the shares of these keys in the gradients over all keys. The out that backward reads has dtype, whatever out_dtype:
+   a merged one is rounded to it (tensor_convert). work: scratch of either pass, on 16 bytes. */
 typedef struct {
     const char *name;                                      /* value of --attention: "flash", "naive" */
     const char *(*refuse)(const AttentionSpec *);          /* NULL, or why it cannot run here */
@@ -42,7 +45,7 @@ extern const Attention *const attention_list[];             /* the linked backen
 const Attention *attention_pick(const char *name, const AttentionSpec *spec);
 
 /* out, lse = the softmax-weighted merge of two partial results over disjoint keys; exact where one of them saw no key.
-   out, part (B,T,NH*HS) F32; lse, part_lse (B,NH,T) F32, packed. */
+   out, part (B,T,NH*HS) F32; lse, part_lse (B,NH,T) F32. */
 void attention_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse);
 
 /* ---- for the implementations: checks of shapes and data types, common sizes */

@@ -3,6 +3,7 @@
 #ifndef TEST_ATTENTION_CASE_H
 #define TEST_ATTENTION_CASE_H
 #include "../kernels/attention.h"
+#include "../kernels/update.h"
 #include "arena.h"
 
 enum { IMPLEMENTATIONS_MAX = 16, HS_MAX = 128, T_MAX = 4352 };
@@ -28,37 +29,44 @@ static inline AttentionSpec spec_of(int B, int NH, int T, int HS) {
 typedef enum { PACKED, VIEWS, ONE_QKV } Layout;
 enum { LAYOUTS = 3 };
 
-typedef struct { Tensor q, k, v, out, dout, dq, dk, dv; } Operands;
+/* rounded: out in the data type of q, for the backward pass; out itself where it has that. */
+typedef struct { Tensor q, k, v, out, dout, dq, dk, dv, rounded; } Operands;
 
 static inline Tensor output_of(Operands x, int which) { return (const Tensor[]){ x.out, x.dq, x.dk, x.dv }[which]; }
 
 /* The column-th third of whole; of a buffer of its own where whole is absent. */
-static inline Tensor third(Tensor whole, int column, int how, int B, int T, int C) {
-    if (!whole.data) whole = place(arena_dtype, KEPT, 0, DIMS(B, T, 3 * C));
+static inline Tensor third_as(DType dtype, Tensor whole, int column, int how, int B, int T, int C) {
+    if (!whole.data) whole = place(dtype, KEPT, 0, DIMS(B, T, 3 * C));
     Tensor view = tensor_column_range(whole, column * C, C);
     mark(view, how);
     return view;
 }
 
-static inline Tensor operand(Layout layout, Tensor whole, int column, int how, int B, int T, int C) {
-    return layout == PACKED ? place(arena_dtype, how, 0, DIMS(B, T, C)) : third(whole, column, how, B, T, C);
+static inline Tensor third(Tensor whole, int column, int how, int B, int T, int C) {
+    return third_as(arena_dtype, whole, column, how, B, T, C);
+}
+
+static inline Tensor operand(DType dtype, Layout layout, Tensor whole, int column, int how, int B, int T, int C) {
+    return layout == PACKED ? place(dtype, how, 0, DIMS(B, T, C)) : third_as(dtype, whole, column, how, B, T, C);
 }
 
 /* All poisoned. Packed outputs lie one after the other in the order of OUT .. DV. */
 static inline Operands place_operands(const AttentionSpec *s, Layout layout) {
     int B = s->B, Tq = s->Tq, Tk = s->Tk, C = s->NH * s->HS;
     Tensor qkv  = layout == ONE_QKV ? place(arena_dtype, KEPT, 0, DIMS(B, Tk, 3 * C)) : ABSENT;
-    Tensor dqkv = layout == ONE_QKV ? place(arena_dtype, KEPT, 0, DIMS(B, Tk, 3 * C)) : ABSENT;
+    Tensor dqkv = layout == ONE_QKV ? place(s->out_dtype, KEPT, 0, DIMS(B, Tk, 3 * C)) : ABSENT;
     Layout around = layout == VIEWS ? VIEWS : PACKED;
+    DType in = arena_dtype, result = s->out_dtype;
     Operands o;
-    o.q    = operand(layout, qkv,    0, KEPT,    B, Tq, C);
-    o.k    = operand(layout, qkv,    1, KEPT,    B, Tk, C);
-    o.v    = operand(layout, qkv,    2, KEPT,    B, Tk, C);
-    o.dout = operand(around, ABSENT, 0, KEPT,    B, Tq, C);
-    o.out  = operand(around, ABSENT, 1, WRITTEN, B, Tq, C);
-    o.dq   = operand(layout, dqkv,   0, WRITTEN, B, Tq, C);
-    o.dk   = operand(layout, dqkv,   1, WRITTEN, B, Tk, C);
-    o.dv   = operand(layout, dqkv,   2, WRITTEN, B, Tk, C);
+    o.q    = operand(in,     layout, qkv,    0, KEPT,    B, Tq, C);
+    o.k    = operand(in,     layout, qkv,    1, KEPT,    B, Tk, C);
+    o.v    = operand(in,     layout, qkv,    2, KEPT,    B, Tk, C);
+    o.dout = operand(in,     around, ABSENT, 0, KEPT,    B, Tq, C);
+    o.out  = operand(result, around, ABSENT, 1, WRITTEN, B, Tq, C);
+    o.dq   = operand(result, layout, dqkv,   0, WRITTEN, B, Tq, C);
+    o.dk   = operand(result, layout, dqkv,   1, WRITTEN, B, Tk, C);
+    o.dv   = operand(result, layout, dqkv,   2, WRITTEN, B, Tk, C);
+    o.rounded = result == in ? o.out : output(B, Tq, C);
     return o;
 }
 
@@ -70,7 +78,8 @@ static inline Tensor head_view(Tensor t, const AttentionSpec *s, int b, int h) {
 static inline Operands head_of(Operands o, const AttentionSpec *s, int b, int h) {
     return (Operands){ head_view(o.q, s, b, h), head_view(o.k, s, b, h), head_view(o.v, s, b, h),
                        head_view(o.out, s, b, h), head_view(o.dout, s, b, h), head_view(o.dq, s, b, h),
-                       head_view(o.dk, s, b, h), head_view(o.dv, s, b, h) };
+                       head_view(o.dk, s, b, h), head_view(o.dv, s, b, h),
+                       head_view(o.rounded, s, b, h) };
 }
 
 /* ---- data. POWERS and ONE_HOT are exact: every P with a dout other than 0 is a power of two, or 0, and every sum has
@@ -167,9 +176,17 @@ static inline int fits(int n, const AttentionSpec *s) {
     return 0;
 }
 
+/* tensor_convert takes packed tensors: a row at a time, where they are views. */
+static inline void convert_rows(Tensor to, Tensor from) {
+    int64_t rows = tensor_rows(to), count = tensor_is_packed(to) && tensor_is_packed(from) ? rows : 1;
+    for (int64_t r = 0; r < rows; r += count)
+        tensor_convert(tensor_row_range(to, r, count), tensor_row_range(from, r, count));
+}
+
 static inline void run_both(const Attention *a, const AttentionSpec *s, Operands o, Memory m) {
     a->forward(s, o.out, m.lse, m.kept.data, o.q, o.k, o.v, m.work[0].data);
-    a->backward(s, o.dq, o.dk, o.dv, o.dout, o.out, m.lse, m.kept.data, o.q, o.k, o.v, m.work[1].data);
+    if (o.rounded.data != o.out.data) convert_rows(o.rounded, o.out);
+    a->backward(s, o.dq, o.dk, o.dv, o.dout, o.rounded, m.lse, m.kept.data, o.q, o.k, o.v, m.work[1].data);
 }
 
 /* ---- the truth of one head
@@ -318,7 +335,8 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
             int64_t count = tensor_count(output_of(x, i));
             if (!draw) memcpy(made.x[i], t.want.x[i], sizeof(double) * (size_t)count);
             double error = off(output_of(x, i), t.want.x[i], made.x[i]);
-            for (int64_t at = 0; at < count; at++) made.x[i][at] = round_bf16(made.x[i][at]);
+            for (int64_t at = 0; at < count && output_of(x, i).dtype == BF16; at++)
+                made.x[i][at] = round_bf16(made.x[i][at]);
             double mean_error = root_mean_square(t.want.x[i], made.x[i], count);
             #pragma omp critical
             {

@@ -231,6 +231,95 @@ static void paper_table(Shape s) {
     inputs_close();
 }
 
+/* ---- the parts that ring attention runs, of one sequence, by the first attention that takes them */
+
+typedef struct { const char *label; int Tq, Tk, causal; DType result; } Part;
+
+static Tensor new_tensor(DType type, int64_t rows, int64_t columns) {
+    Tensor t = tensor_of(NULL, type, 3, 1, rows, columns);
+    t.data = device_alloc(tensor_bytes(t), "a partial result");
+    return t;
+}
+
+static Tensor first_rows(Tensor t, int64_t rows) {
+    t.dim[1] = rows;
+    return t;
+}
+
+/* Of T queries. FLOP as in the speed table, twice as many a query and key without a mask. */
+static void parts_table(int HS, int T) {
+    Shape s = { 1, T, HS <= 64 ? 12 : 16, HS };
+    int C = s.NH * HS, half = T / 2;
+    const Part parts[] = {
+        { "causal, training's", T, T, 1, dtype }, { "causal, results in f32", T, T, 1, F32 },
+        { "T queries, T / 2 keys", T, half, 0, F32 }, { "T / 2 queries, T keys", half, T, 0, F32 },
+    };
+    double unit = dtype == BF16 ? 1e12 : 1e9;
+    inputs_open(T, s.NH, HS, 1);
+    Tensor result[4], lse = new_tensor(F32, s.NH, T), part_lse = new_tensor(F32, s.NH, T);
+    for (int i = 0; i < 4; i++) result[i] = new_tensor(F32, T, C);
+    printf("\nParts of a ring: head size %d, %d heads, B 1, T %d, q, k, v %s; gradients in f32 are added; medians of "
+           "%lld rounds\n\n| | ms forward/backward | %sFLOP/s |", HS, s.NH, T, dtype_name(dtype), (long long)rounds,
+           unit > 1e9 ? "T" : "G");
+    print_rule(3);
+    for (int n = 0; n < (int)(sizeof parts / sizeof *parts); n++) {
+        AttentionSpec x = spec_of(s);
+        x.Tq = parts[n].Tq;
+        x.Tk = parts[n].Tk;
+        x.causal = parts[n].causal;
+        x.out_dtype = parts[n].result;
+        x.dqkv_into = x.out_dtype != dtype ? ACCUMULATE : OVERWRITE;
+        const Attention *a = attention_pick("flash", &x);
+        Tensor q = first_rows(part(qkv, s, 0), x.Tq), k = first_rows(part(qkv, s, 1), x.Tk);
+        Tensor v = first_rows(part(qkv, s, 2), x.Tk), g = first_rows(part(dout, s, 0), x.Tq);
+        Tensor rounded = first_rows(part(out, s, 0), x.Tq), l = tensor_column_range(lse, 0, x.Tq);
+        Tensor to[4];
+        for (int i = 0; i < 4; i++) {
+            to[i] = result[i];
+            to[i].dtype = x.out_dtype;
+            to[i] = first_rows(to[i], i < 2 ? x.Tq : x.Tk);
+        }
+        void *work = device_alloc(a->workspace_bytes(&x), "the workspace");
+        double ms[PASSES][ROUNDS_MAX], median_ms[PASSES], flop = (x.causal ? 2.0 : 4.0) * x.Tq * x.Tk * C;
+        a->forward(&x, x.out_dtype == dtype ? rounded : to[0], l, NULL, q, k, v, work);
+        for (int64_t i = 0; i < 2 * rounds; i++) {
+            int pass = (int)(i % 2), launches = 1;
+            for (double took = 0; took < BATCH_MS; launches *= 2) {         /* the last batch counts */
+                device_wait();
+                double start = seconds_now();
+                for (int j = 0; j < launches; j++)
+                    if (pass == FORWARD) a->forward(&x, to[0], l, NULL, q, k, v, work);
+                    else                 a->backward(&x, to[1], to[2], to[3], g, rounded, l, NULL, q, k, v, work);
+                device_wait();
+                took = 1e3 * (seconds_now() - start);
+                ms[pass][i / 2] = took / launches;
+            }
+        }
+        for (int pass = 0; pass < PASSES; pass++) median_ms[pass] = median(ms[pass], rounds);
+        printf("| %s |", parts[n].label);
+        cell(0, "%.3f/%.3f", median_ms[FORWARD], median_ms[BACKWARD]);
+        cell(0, "%.0f/%.0f", 1e3 * flop / median_ms[FORWARD] / unit, 2.5e3 * flop / median_ms[BACKWARD] / unit);
+        printf("\n");
+        fflush(stdout);
+        device_free(work);
+    }
+    double ms[ROUNDS_MAX];
+    for (int64_t i = 0; i < rounds; i++) {
+        attention_merge(result[0], lse, result[1], part_lse);
+        device_wait();
+        double start = seconds_now();
+        for (int j = 0; j < 20; j++) attention_merge(result[0], lse, result[1], part_lse);
+        device_wait();
+        ms[i] = 1e3 * (seconds_now() - start) / 20;
+    }
+    double merge_ms = median(ms, rounds);
+    printf("| attention_merge, T queries | %.3f | %.0f GB/s |\n", merge_ms, 12e-6 * T * C / merge_ms);
+    for (int i = 0; i < 4; i++) device_free(result[i].data);
+    device_free(lse.data);
+    device_free(part_lse.data);
+    inputs_close();
+}
+
 static void run_once(const char *label, Shape s) {
     inputs_open((int64_t)s.B * s.T, s.NH, s.HS, 1);
     runners_list(s);
@@ -250,7 +339,8 @@ int main(int argc, char **argv) {
     int no_peers, autograd, help;
     Option options[] = {
         { .name = "table", .type = OPTION_CHOICE, .value = &table, .fallback = "all",
-          .choices = "all|speed|lengths|paper", .help = "speeds, or one of two older tables from the literature" },
+          .choices = "all|speed|parts|lengths|paper",
+          .help = "speeds, those of the parts of a ring, or one of two older tables from the literature" },
         { .name = "head-size", .type = OPTION_INTEGER, .value = &HS, .min = 1, .max = 128, .argument = "N",
           .help = "only the speeds at this one; without it 64 and 128" },
         { .name = "T", .type = OPTION_INTEGER, .value = &T, .min = 1, .max = 32768, .argument = "N",
@@ -283,7 +373,8 @@ int main(int argc, char **argv) {
 
     int small = dtype == F32;                   /* a CPU: less of everything */
     int all = strcmp(table, "all") == 0, speed = all || strcmp(table, "speed") == 0, one_speed = HS || T;
-    REQUIRE(speed || !one_speed, "--table %s has its own --head-size and --T", table);
+    int parts = (all && !one_speed) || strcmp(table, "parts") == 0;
+    REQUIRE(speed || parts || !one_speed, "--table %s has its own --head-size and --T", table);
     Shape paper = { small ? 1 : 64, 1024, small ? 2 : 16, 64 };
     if (once) {
         run_once(once, one_speed ? speed_shape((int)(HS ? HS : 64), (int)(T ? T : 1024)) : paper);
@@ -304,6 +395,10 @@ int main(int argc, char **argv) {
     for (int size = 64; size <= 128; size += 64)
         if (speed && (!HS || size == 64))
             speed_table(HS ? (int)HS : size, T ? (int)T : small ? 128 : 512, T ? (int)T : small ? 1024 : 16384);
+    for (int size = 64; size <= 128; size += 64)
+        if (parts && (!HS || size == 64))
+            for (int t = T ? (int)T : small ? 256 : 8192; t <= (T ? T : small ? 256 : 32768); t *= 4)
+                parts_table(HS ? (int)HS : size, t);
     for (int size = 64; size <= 128; size += 64)
         if ((all && !one_speed) || strcmp(table, "lengths") == 0)
             lengths_table((Shape){ small ? 1 : 8, size == 64 ? 1920 : 2048, small ? 2 : 16, size });

@@ -77,17 +77,20 @@ static double condition_in(const Attention *a, AttentionSpec s, Data data) {
     return data != RANDOM && a->refuse(&s) ? 1.5 : 1;
 }
 
+static int f32_results;         /* of the cases, whatever the data type of q, k and v */
+
 /* A scale of 0 means 1 / sqrt(HS). */
 static void attention_case(AttentionSpec s, Layout layout, Data data) {
     static Heads h;
     static int case_number;
     int any = 0;
     case_number++;
-    s.dtype = s.out_dtype = arena_dtype;
+    s.dtype = arena_dtype;
+    s.out_dtype = f32_results ? F32 : arena_dtype;
     if (s.scale == 0) s.scale = 1 / sqrtf((float)s.HS);
-    arena_begin("attention", "B=%d NH=%d Tq=%d Tk=%d %s q0=%d HS=%d scale %g layout %d, %s%s", s.B, s.NH, s.Tq, s.Tk,
+    arena_begin("attention", "B=%d NH=%d Tq=%d Tk=%d %s q0=%d HS=%d scale %g layout %d, %s%s%s", s.B, s.NH, s.Tq, s.Tk,
                 s.causal ? "causal" : "full", s.q0, s.HS, s.scale, layout, data_name[data],
-                s.dqkv_into == ACCUMULATE ? ", added" : "");
+                s.dqkv_into == ACCUMULATE ? ", added" : "", f32_results ? ", results in f32" : "");
     Operands all = place_operands(&s, layout);
     place_heads(&h, &s, all, data);
     int64_t arena_case_end = arena_used;
@@ -184,6 +187,33 @@ static void positions(void) {
         s.dqkv_into = i % 2 ? ACCUMULATE : OVERWRITE;
         attention_case(s, VIEWS, i % 3 ? RANDOM : i % 2 ? RISING_MAXIMA : FALLING_MAXIMA);
     }
+}
+
+/* What a step of ring attention computes: rectangles without a mask, both ways, and causal squares whose diagonal is
+   shifted by 0 or 1, with results in f32. */
+static void parts(void) {
+    enum { HEADS = 4, SIZES = 5 };
+    static const int lengths[] = { 1, 63, 64, 65, 127, 128, 129, 192, 193, 257, 1000 }, count = COUNT(lengths);
+    static const struct { int B, NH; } heads[HEADS] = { {1, 1}, {1, 3}, {2, 2}, {3, 1} };
+    static const int sizes[SIZES] = { 64, 128, 80, 40, 128 };
+    f32_results = 1;
+    for (int i = 0; i < 5 * count; i++) {
+        int square = i / count >= 3, Tq = lengths[i % count], Tk = square ? Tq : lengths[(3 * i + i / count) % count];
+        AttentionSpec s = { .B = heads[i % HEADS].B, .NH = heads[i % HEADS].NH, .Tq = Tq, .Tk = Tk,
+                            .HS = sizes[i % SIZES], .causal = square, .q0 = square ? 3 - i / count : 0 };
+        if (on_cpu && (int64_t)Tq * Tk * s.HS > 1 << 23) continue;
+        s.dqkv_into = i % 2 ? ACCUMULATE : OVERWRITE;
+        attention_case(s, square ? i % LAYOUTS : i % 2 ? VIEWS : PACKED,
+                       i % 7 == 6 ? RISING_MAXIMA : i % 7 == 5 ? FALLING_MAXIMA : RANDOM);
+    }
+    static const struct { int B, NH, Tq, Tk, HS; } crowds[] = {     /* more tiles than multiprocessors */
+        {5, 9, 129, 257, 64}, {1, 67, 193, 65, 64}, {9, 5, 65, 257, 128}, {7, 19, 8, 40, 128}, {3, 1, 1000, 1025, 64}
+    };
+    for (int i = 0; i < COUNT(crowds); i++)
+        attention_case((AttentionSpec){ .B = crowds[i].B, .NH = crowds[i].NH, .Tq = crowds[i].Tq, .Tk = crowds[i].Tk,
+                                        .HS = crowds[i].HS, .dqkv_into = i % 2 ? OVERWRITE : ACCUMULATE }, PACKED,
+                       RANDOM);
+    f32_results = 0;
 }
 
 /* Few queries over many keys, as in generation: around the ends of warps, splits and tiles. */
@@ -296,7 +326,7 @@ static void linear_memory(void) {
    of which one side is empty is the other's, to the bit. */
 static void merge_rows(void) {
     static const struct { int B, NH, T, HS; } shapes[] = {
-        {1, 1, 1, 1}, {2, 3, 37, 40}, {1, 5, 129, 64}, {3, 1, 7, 127}
+        {1, 1, 1, 1}, {2, 3, 37, 40}, {1, 5, 129, 64}, {3, 1, 7, 127}, {2, 16, 33, 128}
     };
     for (int n = 0; n < COUNT(shapes); n++) {
         int B = shapes[n].B, NH = shapes[n].NH, T = shapes[n].T, HS = shapes[n].HS, C = NH * HS, rows = B * NH * T;
@@ -415,6 +445,133 @@ static void ring_case(AttentionSpec s, int split) {
     }
 }
 
+/* A ring of 2 to 4 ranks in one process, in zigzag order: of 2 ranks chunks of c rows rank r has chunks r and
+   2 ranks - 1 - r. Its rows see its own keys causally, of an earlier rank's the first chunk, and of a later rank's
+   both, but only in its second chunk. Operands and lse are ranges of rows; gradients are summed in f32. */
+typedef struct { Tensor qkv, dout, out, rounded, lse, dq, dk, dv; } Rank;
+
+static Tensor chunk_of(Tensor t, int first, int count) {
+    t.data = (char *)t.data + (size_t)(first * t.pitch) * dtype_bytes(t.dtype);
+    t.dim[1] = count;
+    return t;
+}
+
+/* The step of rank r with the keys of rank s: rows and keys, the ranges of both. */
+typedef struct { int row, rows, keys; } Step;
+static Step step_of(int r, int s, int c) {
+    return (Step){ .row = s > r ? c : 0, .rows = s > r ? c : 2 * c, .keys = s < r ? c : 2 * c };
+}
+
+static void zigzag_case(int ranks, int c, int NH, int HS) {
+    enum { RANKS_MAX = 4 };
+    int C = NH * HS, T = 2 * ranks * c;
+    AttentionSpec whole = { .B = 1, .Tq = T, .Tk = T, .NH = NH, .HS = HS, .causal = 1, .scale = 1 / sqrtf((float)HS),
+                            .dtype = arena_dtype, .out_dtype = F32 };
+    arena_begin("zigzag", "%d ranks, chunks of %d, NH=%d HS=%d", ranks, c, NH, HS);
+    Rank rank[RANKS_MAX];
+    for (int r = 0; r < ranks; r++)
+        rank[r] = (Rank){ input(1, 1, 2 * c, 3 * C), input(1, 1, 2 * c, C), f32_output(1, 2 * c, C),
+                          output(1, 2 * c, C), f32_output(1, NH, 2 * c), f32_output(1, 2 * c, C),
+                          f32_output(1, 2 * c, C), f32_output(1, 2 * c, C) };
+    Tensor part = scratch(1, 2 * c, C), part_lse = scratch(1, NH, 2 * c);
+
+    double *in[4], *want[2][OUTPUTS], *lse = doubles((int64_t)NH * T);
+    for (int i = 0; i < 4; i++) in[i] = doubles((int64_t)T * C);
+    for (int i = 0; i < 2 * OUTPUTS; i++) want[i / OUTPUTS][i % OUTPUTS] = doubles((int64_t)T * C);
+    #define POSITION(r, i) ((i) < c ? (r) * c + (i) : (2 * ranks - 1 - (r)) * c + (i) - c)
+    for (int r = 0; r < ranks; r++)
+        for (int i = 0; i < 2 * c; i++)
+            for (int x = 0; x < 4 * C; x++)
+                in[x / C][(int64_t)POSITION(r, i) * C + x % C] = x < 3 * C ? get(rank[r].qkv, (int64_t)i * 3 * C + x)
+                                                                        : get(rank[r].dout, (int64_t)i * C + x - 3 * C);
+    double emulated[OUTPUTS] = {0};
+    for (int draw = 0; draw < (arena_dtype == BF16 ? 8 : 1); draw++) {      /* the first is exact */
+        double **w = want[draw > 0];
+        oracle_stores = draw ? 1 + draw / 8.0 : 0;
+        oracle_attention_forward(&whole, w[OUT], lse, in[0], in[1], in[2]);
+        oracle_attention_backward(&whole, w[DQ], w[DK], w[DV], in[3], lse, in[0], in[1], in[2]);
+        for (int i = 0; i < OUTPUTS; i++)
+            for (int64_t at = 0; at < (int64_t)T * C; at++)
+                if (draw) emulated[i] = fmax(emulated[i], fabs(w[i][at] - want[0][i][at]));
+    }
+    oracle_stores = 0;
+    int64_t arena_case_end = arena_used, pool_case_end = pool_used;
+    for (int n = 0; attention_list[n]; n++) {
+        const Attention *a = attention_list[n];
+        AttentionSpec spec[RANKS_MAX][RANKS_MAX];
+        const char *refusal = a->kept_bytes(&whole) ? "P is kept" : NULL;
+        for (int i = 0; i < ranks * ranks; i++) {
+            int r = i / ranks, s = i % ranks;
+            AttentionSpec *x = &spec[r][s];
+            *x = whole;
+            x->Tq = step_of(r, s, c).rows;
+            x->Tk = step_of(r, s, c).keys;
+            x->causal = r == s;
+            x->dqkv_into = r == s ? OVERWRITE : ACCUMULATE;
+            if (!refusal) refusal = a->refuse(x);
+        }
+        if (refusal) { refused[n]++; continue; }
+        ran[n]++;
+        arena_used = arena_case_end;
+        pool_used = pool_case_end;
+        name_implementation(n);
+        size_t bytes = 0;
+        for (int i = 0; i < ranks * ranks; i++) {
+            size_t one = a->workspace_bytes(&spec[i / ranks][i % ranks]);
+            bytes = one > bytes ? one : bytes;
+        }
+        Tensor work = scratch_bytes(bytes);
+        EACH_RUN {
+            for (int r = 0; r < ranks; r++) {
+                Rank *to = &rank[r];
+                for (int i = 0; i < ranks; i++) {
+                    int s = (r + ranks - i) % ranks;            /* its own keys first */
+                    Step step = step_of(r, s, c);
+                    Tensor q = chunk_of(tensor_column_range(to->qkv, 0, C), step.row, step.rows);
+                    Tensor k = chunk_of(tensor_column_range(rank[s].qkv, C, C), 0, step.keys);
+                    Tensor v = chunk_of(tensor_column_range(rank[s].qkv, 2 * C, C), 0, step.keys);
+                    Tensor o = chunk_of(i ? part : to->out, 0, step.rows);
+                    Tensor l = tensor_column_range(i ? part_lse : to->lse, 0, step.rows);
+                    a->forward(&spec[r][s], o, l, NULL, q, k, v, work.data);
+                    if (i) attention_merge(chunk_of(to->out, step.row, step.rows),
+                                           tensor_column_range(to->lse, step.row, step.rows), o, l);
+                }
+                convert_rows(to->rounded, to->out);
+            }
+            for (int i = 0; i < ranks; i++)                     /* the own keys of all ranks first: they overwrite */
+                for (int r = 0; r < ranks; r++) {
+                    int s = (r + ranks - i) % ranks;
+                    Step step = step_of(r, s, c);
+                    Tensor q = chunk_of(tensor_column_range(rank[r].qkv, 0, C), step.row, step.rows);
+                    Tensor k = chunk_of(tensor_column_range(rank[s].qkv, C, C), 0, step.keys);
+                    Tensor v = chunk_of(tensor_column_range(rank[s].qkv, 2 * C, C), 0, step.keys);
+                    a->backward(&spec[r][s], chunk_of(rank[r].dq, step.row, step.rows),
+                                chunk_of(rank[s].dk, 0, step.keys), chunk_of(rank[s].dv, 0, step.keys),
+                                chunk_of(rank[r].dout, step.row, step.rows), chunk_of(rank[r].rounded, step.row, step.rows),
+                                tensor_column_range(rank[r].lse, step.row, step.rows), NULL, q, k, v, work.data);
+                }
+        }
+        for (int r = 0; r < ranks; r++)
+            for (int i = 0; i < OUTPUTS; i++) {
+                Tensor got = (const Tensor[]){ rank[r].out, rank[r].dq, rank[r].dk, rank[r].dv }[i];
+                double *own = doubles((int64_t)2 * c * C);
+                for (int64_t x = 0; x < (int64_t)2 * c * C; x++)
+                    own[x] = want[0][i][(int64_t)POSITION(r, (int)(x / C)) * C + x % C];
+                char name[32];
+                snprintf(name, sizeof name, "zigzag %s", output_name[i]);
+                compare(name, got, own, (Bound){ .roundings = T + HS + 8, .condition = whole.scale * HS, .floor = 1,
+                                                 .emulated = emulated[i] });
+            }
+    }
+}
+
+static void zigzag(void) {
+    static const struct { int ranks, c, NH, HS; } shapes[] = {
+        {2, 1, 1, 8}, {2, 65, 2, 64}, {3, 33, 1, 40}, {4, 17, 3, 16}, {2, 128, 1, 128}, {2, 129, 2, 80}, {4, 64, 1, 64},
+    };
+    for (int i = 0; i < COUNT(shapes); i++) zigzag_case(shapes[i].ranks, shapes[i].c, shapes[i].NH, shapes[i].HS);
+}
+
 /* In f32: partial results in bf16 are not for merging. */
 static void ring(void) {
     static const struct { int B, NH, Tq, Tk, q0, HS, split; } shapes[] = {
@@ -452,6 +609,7 @@ static void far_rows(void) {
             device_upload((char *)to[i]->data + (size_t)(t * pitch) * dtype_bytes(arena_dtype),
                           arena_before + halves_from(*from[i], t), row_bytes(near.q));
     }
+    far.rounded = far.out;
     int64_t arena_case_end = arena_used;
     for (int n = 0; attention_list[n]; n++) {
         arena_used = arena_case_end;
@@ -663,6 +821,7 @@ int main(void) {
     RUN_EACH_DTYPE(lengths_and_heads);
     RUN_EACH_DTYPE(head_sizes);
     RUN_EACH_DTYPE(positions);
+    RUN_EACH_DTYPE(parts);
     RUN_EACH_DTYPE(decoding);
     RUN_EACH_DTYPE(position_on_device);
     RUN_EACH_DTYPE(hard_data);
@@ -670,6 +829,7 @@ int main(void) {
     RUN_EACH_DTYPE(exact_data);
     RUN(merge_rows);
     RUN(ring);
+    RUN_EACH_DTYPE(zigzag);
     RUN_EACH_DTYPE(far_rows);
     RUN_EACH_DTYPE(picking);
     RUN_EACH_DTYPE(refusals);

@@ -42,7 +42,7 @@ static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, 
         memset(o, 0, sizeof *o * (size_t)HS);
         for (int64_t n = 0; n < used; n++)
             for (int64_t c = 0; c < HS; c++) o[c] += expf(p[n].row_max - row_max) / total * p[n].out[c];
-        ((float *)lse.data)[row] = used ? row_max + logf(total) : -INFINITY;
+        ((float *)lse.data)[row / Tq * lse.pitch + row % Tq] = used ? row_max + logf(total) : -INFINITY;
     }
 }
 

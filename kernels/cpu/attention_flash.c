@@ -64,8 +64,8 @@ static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, 
     #pragma omp parallel for schedule(dynamic)
     for (int64_t tile = 0; tile < (int64_t)s->B * s->NH * tiles; tile++) {
         const int64_t head = tile / tiles, i0 = (tiles - 1 - tile % tiles) * QUERIES;     /* the longest first */
-        forward_tile(s, head_of(out, s, head), (float *)lse.data + head * Tq, head_of(q, s, head), head_of(k, s, head),
-                     head_of(v, s, head), i0, min64(QUERIES, Tq - i0));
+        forward_tile(s, head_of(out, s, head), (float *)lse.data + head * lse.pitch, head_of(q, s, head),
+                     head_of(k, s, head), head_of(v, s, head), i0, min64(QUERIES, Tq - i0));
     }
 }
 
@@ -109,7 +109,7 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
     const int64_t Tq = s->Tq, Tk = s->Tk, HS = s->HS;
     #pragma omp parallel for schedule(dynamic)
     for (int64_t head = 0; head < (int64_t)s->B * s->NH; head++) {
-        const float *lse_row = (const float *)lse.data + head * Tq;
+        const float *lse_row = (const float *)lse.data + head * lse.pitch;
         float *delta = (float *)work + head * Tq;       /* rowsum(P dP) = rowsum(dout out) */
         const BackwardHeads h = { head_of(dq, s, head), head_of(dk, s, head), head_of(dv, s, head),
                                   head_of(dout, s, head),

@@ -16,8 +16,9 @@ void attention_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse) {
     #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < tensor_rows(lse) * T; row++) {          /* of lse: (b, h, t) */
         const int64_t h = row / T % NH, i = row / T / NH * T + row % T;
-        float *o = (float *)out.data + i * out.pitch + h * HS, *l = (float *)lse.data + row;
-        const float *p = (const float *)part.data + i * part.pitch + h * HS, pl = ((const float *)part_lse.data)[row];
+        float *o = (float *)out.data + i * out.pitch + h * HS, *l = (float *)lse.data + row / T * lse.pitch + row % T;
+        const float *p = (const float *)part.data + i * part.pitch + h * HS;
+        const float pl = ((const float *)part_lse.data)[row / T * part_lse.pitch + row % T];
         if (pl == -INFINITY) continue;
         const float row_max = fmaxf(*l, pl), weight = expf(*l - row_max), part_weight = expf(pl - row_max);
         const float total = weight + part_weight;

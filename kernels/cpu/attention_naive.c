@@ -27,7 +27,7 @@ static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, 
             const float row_max = vec_max(row, seen), sum = vec_exp_row(row, seen, row_max);
             for (int64_t j = 0; j < seen; j++) row[j] /= sum;
             for (int64_t j = seen; j < Tk; j++) row[j] = 0.0f;
-            ((float *)lse.data)[head * Tq + i] = seen ? row_max + logf(sum) : -INFINITY;
+            ((float *)lse.data)[head * lse.pitch + i] = seen ? row_max + logf(sum) : -INFINITY;
         }
         matmul(head_of(out, s, head), Tq, HS, Tk, by_rows(P), by_rows(head_of(v, s, head)), OVERWRITE);
     }

@@ -24,7 +24,7 @@ __device__ static inline Partial partial_of(void *work, int64_t rows, int splits
 
 /* The block's heads of one query: blockIdx.x is the group of heads, y the split, z the query of a sequence. */
 template <class T, int LANES> static __global__ void __launch_bounds__(THREADS)
-decode_kernel(AttentionSpec s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v, void *work) {
+decode_kernel(AttentionSpec s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
     constexpr int SIZE = Pack<T>::SIZE, HEADS = 32 / LANES, COLUMNS = 32 * SIZE, SLICES = THREADS / COLUMNS;
     __shared__ float sums_of[WARPS][COLUMNS], max_of[SPLITS_MAX][HEADS], total_of[SPLITS_MAX][HEADS];
     __shared__ bool is_last;
@@ -136,8 +136,13 @@ decode_kernel(AttentionSpec s, Tensor out, float *lse, Tensor q, Tensor k, Tenso
         for (int n = 0; n < SLICES; n++) merged += sums_of[n][at];
     }
     if (slice || !valid) return;
-    ((T *)out.data)[(b * s.Tq + i) * out.pitch + h * s.HS + c] = from_float<T>(seen ? merged / merged_total : 0.0f);
-    if (c == 0) lse[row] = seen ? (merged_max + log2f(merged_total)) * LN2 : -INFINITY;
+    const float result = seen ? merged / merged_total : 0.0f;
+    const int64_t to = (b * s.Tq + i) * out.pitch + h * s.HS + c;
+    if (out.dtype == F32) ((float *)out.data)[to] = result;
+    else                  ((T *)out.data)[to] = from_float<T>(result);
+    if (c == 0)
+        ((float *)lse.data)[(b * s.NH + h) * lse.pitch + i] = seen ? (merged_max + log2f(merged_total)) * LN2
+                                                                   : -INFINITY;
 }
 
 /* ---- host */
@@ -181,13 +186,13 @@ static size_t workspace_bytes(const AttentionSpec *s) {
 }
 
 template <class T, int LANES>
-static void launch(const AttentionSpec &s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v, void *work) {
+static void launch(const AttentionSpec &s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
     LAUNCH_EARLY((decode_kernel<T, LANES>), dim3((unsigned)head_groups(&s), (unsigned)splits_of(&s),
                  (unsigned)(s.B * s.Tq)), THREADS, s, out, lse, q, k, v, work);
 }
 
 template <class T>
-static void forward_as(const AttentionSpec &s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v, void *work) {
+static void forward_as(const AttentionSpec &s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
     const int lanes = lanes_of(&s);
     (lanes <= 2 ? launch<T, 2> : lanes <= 4 ? launch<T, 4> : lanes <= 8 ? launch<T, 8> : lanes <= 16 ? launch<T, 16>
      : launch<T, 32>)(s, out, lse, q, k, v, work);
@@ -200,7 +205,7 @@ static void forward(const AttentionSpec *spec, Tensor out, Tensor lse, void *, T
             "attention: rows of q, k or v do not begin on 16 bytes: want addresses and pitches that are multiples");
     AttentionSpec s = *spec;
     s.q0 = attention_diagonal(spec);
-    (s.dtype == BF16 ? forward_as<bf16> : forward_as<float>)(s, out, (float *)lse.data, q, k, v, work);
+    (s.dtype == BF16 ? forward_as<bf16> : forward_as<float>)(s, out, lse, q, k, v, work);
 }
 
 static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,

@@ -126,7 +126,7 @@ extern __shared__ float4 shared_memory[];
 /* out, lse */
 template <int D>
 static __global__ void __launch_bounds__(THREADS, 3)
-forward_kernel(AttentionSpec s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v) {
+forward_kernel(AttentionSpec s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) {
     if (s.position) s.q0 += *s.position;
     const Place at = place_of_block(s, s.Tq, true);
     const int x = at.x, y = at.y, i0 = at.first, seen = keys_seen(s, min(i0 + TILE, s.Tq) - 1);
@@ -169,7 +169,7 @@ forward_kernel(AttentionSpec s, Tensor out, float *lse, Tensor q, Tensor k, Tens
         total[i] = warp_sum<LANES>(total[i]);
         #pragma unroll
         for (int n = 0; n < Shape<D>::SUMS; n++) sums[i][n] = keys_seen(s, row) ? sums[i][n] / total[i] : 0.0f;
-        if (x == 0 && row < s.Tq) lse[(int64_t)at.head * s.Tq + row] = row_max[i] + logf(total[i]);
+        if (x == 0 && row < s.Tq) ((float *)lse.data)[at.head * lse.pitch + row] = row_max[i] + logf(total[i]);
     }
     store_sums<D>(ho, i0, s.HS, sums, x, y, OVERWRITE);
 }
@@ -177,7 +177,7 @@ forward_kernel(AttentionSpec s, Tensor out, float *lse, Tensor q, Tensor k, Tens
 /* delta = rowsum(dout out) = rowsum(P dP), and dq = dS k */
 template <int D>
 static __global__ void __launch_bounds__(THREADS, 3)
-dq_kernel(AttentionSpec s, Tensor dq, float *delta, Tensor dout, Tensor out, const float *lse,
+dq_kernel(AttentionSpec s, Tensor dq, float *delta, Tensor dout, Tensor out, Tensor lse,
           Tensor q, Tensor k, Tensor v) {
     const Place at = place_of_block(s, s.Tq, true);
     const int x = at.x, y = at.y, i0 = at.first, seen = keys_seen(s, min(i0 + TILE, s.Tq) - 1);
@@ -196,7 +196,7 @@ dq_kernel(AttentionSpec s, Tensor dq, float *delta, Tensor dout, Tensor out, con
         for (int c = x; row < s.Tq && c < s.HS; c += LANES)
             sum += dO[(ROWS * y + i) * Shape<D>::PITCH + c] * ho.data[row * ho.pitch + c];
         delta_row[i] = warp_sum<LANES>(sum);
-        lse_row[i] = row < s.Tq ? lse[index] : 0.0f;
+        lse_row[i] = row < s.Tq ? ((const float *)lse.data)[at.head * lse.pitch + row] : 0.0f;
         if (x == 0 && row < s.Tq) delta[index] = delta_row[i];
     }
     for (int j0 = 0; j0 < seen; j0 += TILE) {
@@ -226,7 +226,7 @@ dq_kernel(AttentionSpec s, Tensor dq, float *delta, Tensor dout, Tensor out, con
 /* dv = P^T dout, dk = dS^T q. The tiles of scores are transposed: their rows are keys. */
 template <int D>
 static __global__ void __launch_bounds__(THREADS, 3)
-dkv_kernel(AttentionSpec s, Tensor dk, Tensor dv, Tensor dout, const float *lse, const float *delta,
+dkv_kernel(AttentionSpec s, Tensor dk, Tensor dv, Tensor dout, Tensor lse, const float *delta,
            Tensor q, Tensor k, Tensor v) {
     const Place at = place_of_block(s, s.Tk, false);
     const int x = at.x, y = at.y, j0 = at.first;
@@ -248,7 +248,8 @@ dkv_kernel(AttentionSpec s, Tensor dk, Tensor dv, Tensor dout, const float *lse,
         for (int j = 0; j < SCORES; j++) {
             const int row = i0 + x + LANES * j;
             const int64_t index = (int64_t)at.head * s.Tq + row;
-            const float lse_row = row < s.Tq ? lse[index] : 0.0f, delta_row = row < s.Tq ? delta[index] : 0.0f;
+            const float lse_row = row < s.Tq ? ((const float *)lse.data)[at.head * lse.pitch + row] : 0.0f;
+            const float delta_row = row < s.Tq ? delta[index] : 0.0f;
             #pragma unroll
             for (int i = 0; i < ROWS; i++) {
                 const bool sees = row < s.Tq && j0 + ROWS * y + i <= s.q0 + row;
@@ -283,14 +284,14 @@ static AttentionSpec kernel_spec(AttentionSpec s) {
 static int blocks(const AttentionSpec *s, int T) { return (int)ceil_div(T, TILE) * s->B * s->NH; }
 
 template <int D>
-static void forward_sized(const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v) {
+static void forward_sized(const AttentionSpec *s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) {
     LAUNCH(forward_kernel<D>, blocks(s, s->Tq), THREADS, sizeof(float) * (3 * Shape<D>::TILE_FLOATS + SCORE_FLOATS),
            kernel_spec(*s), out, lse, q, k, v);
 }
 
 template <int D>
 static void backward_sized(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
-                           Tensor out, const float *lse, Tensor q, Tensor k, Tensor v, float *delta) {
+                           Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, float *delta) {
     LAUNCH(dq_kernel<D>, blocks(s, s->Tq), THREADS, sizeof(float) * (4 * Shape<D>::TILE_FLOATS + SCORE_FLOATS),
            kernel_spec(*s), dq, delta, dout, out, lse, q, k, v);
     LAUNCH(dkv_kernel<D>, blocks(s, s->Tk), THREADS, sizeof(float) * (4 * Shape<D>::TILE_FLOATS + 2 * SCORE_FLOATS),
@@ -300,14 +301,14 @@ static void backward_sized(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor 
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v, void *) {
     attention_check_forward(&attention_flash_f32, s, out, lse, q, k, v);
     (s->HS <= 32 ? forward_sized<32> : s->HS <= 64 ? forward_sized<64> : forward_sized<128>)
-        (s, out, (float *)lse.data, q, k, v);
+        (s, out, lse, q, k, v);
 }
 
 static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                      const void *, Tensor q, Tensor k, Tensor v, void *work) {
     attention_check_backward(&attention_flash_f32, s, dq, dk, dv, dout, out, lse, q, k, v);
     (s->HS <= 32 ? backward_sized<32> : s->HS <= 64 ? backward_sized<64> : backward_sized<128>)
-        (s, dq, dk, dv, dout, out, (const float *)lse.data, q, k, v, (float *)work);
+        (s, dq, dk, dv, dout, out, lse, q, k, v, (float *)work);
 }
 
 const Attention attention_flash_f32 = {

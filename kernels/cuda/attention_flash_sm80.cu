@@ -16,12 +16,14 @@ static constexpr float NO_MAX = -FLT_MAX;  /* of a row that has seen no key: fin
 
 /* ---- the tile of a block ---- */
 
-struct View { bf16 *data; int64_t pitch; };
+struct View { bf16 *data; int64_t pitch; };     /* a result may be f32: Problem.f32 */
 
 struct Problem {
     int   heads, NH, HS, Tq, Tk, diagonal, heads_in_flight;
     float scale;
     Into  dqkv_into;
+    int64_t lse_pitch;
+    bool  f32;              /* results in f32: out, or the gradients */
 };
 
 __device__ static inline TileIndex tile_of_block(const Problem &p, int T, int own, bool last_is_longest) {
@@ -33,6 +35,15 @@ __device__ static inline int last_key(const Problem &p, int i) { return min(p.di
 
 __device__ static inline bf16 *rows_of(const View &t, const Problem &p, int head, int T, int row) {
     return t.data + ((int64_t)(head / p.NH) * T + row) * t.pitch + head % p.NH * p.HS;
+}
+
+/* A warp stores its rows of a result, from `row` on, = or += factor x; `tile` is its own shared memory. */
+template<int KS, int MT> __device__ static inline void store_result(const View &t, const Problem &p, int head, int T,
+        int row, uint8_t *tile, const float (&x)[MT][2 * KS][4], const float (&factor)[MT][2], Into into) {
+    if (p.f32)
+        store_f32_rows<KS>((float *)t.data + ((int64_t)(head / p.NH) * T + row) * t.pitch + head % p.NH * p.HS, t.pitch,
+                           T - row, p.HS, x, factor, into);
+    else store_rows<KS>(rows_of(t, p, head, T, row), t.pitch, T - row, p.HS, tile, x, factor, into);
 }
 
 /* Starts the copy of the rows of a head that a block owns, row .. row + ROWS - 1. */
@@ -177,10 +188,9 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v) {
             const int i = first + 16 * m + 8 * h + g;
             const float sum = quad_sum(total[m][h]);
             normalise[m][h] = sum == 0 ? 0.0f : 1.0f / sum;        /* 0: the row sees no key */
-            if (c == 0 && i < p.Tq) lse[(int64_t)tile.head * p.Tq + i] = LN2 * row_max[m][h] + logf(sum);
+            if (c == 0 && i < p.Tq) lse[tile.head * p.lse_pitch + i] = LN2 * row_max[m][h] + logf(sum);
         }
-    store_rows<KS>(rows_of(out, p, tile.head, p.Tq, first), out.pitch, p.Tq - first, p.HS, shared + own * PITCH,
-                   sums, normalise);
+    store_result<KS>(out, p, tile.head, p.Tq, first, shared + own * PITCH, sums, normalise, OVERWRITE);
 }
 
 /* dq = scale dS k, dS = P (dP - delta), dP = dout v^T; and delta = rowsum(dout out) for the other kernel. */
@@ -238,7 +248,7 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
             const int i = first + 16 * m + 8 * h + g;
             const int64_t at = (int64_t)tile.head * p.Tq + i;
             mean[m][h] = quad_sum(mean[m][h]);
-            if (i < p.Tq) lse2[m][h] = lse[at] * LOG2E;
+            if (i < p.Tq) lse2[m][h] = lse[tile.head * p.lse_pitch + i] * LOG2E;
             if (i < p.Tq && c == 0) delta[at] = mean[m][h];
         }
     }
@@ -280,8 +290,7 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
     float factor[F::MT][2];
     #pragma unroll
     for (int m = 0; m < F::MT; m++) factor[m][0] = factor[m][1] = p.scale;
-    store_rows<KS>(rows_of(dq, p, tile.head, p.Tq, first), dq.pitch, p.Tq - first, p.HS, shared + own * PITCH,
-                   sums, factor, p.dqkv_into);
+    store_result<KS>(dq, p, tile.head, p.Tq, first, shared + own * PITCH, sums, factor, p.dqkv_into);
 }
 
 /* dv = P^T dout, dk = scale dS^T q: all of it transposed, a row per key. Query rows from Tq on are zero rows with
@@ -303,8 +312,9 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
 
     const bf16 *q_share = share_of_rows<KS>(rows_of(q, p, tile.head, p.Tq, begin), q.pitch);
     const bf16 *dout_share = share_of_rows<KS>(rows_of(dout, p, tile.head, p.Tq, begin), dout.pitch);
-    const float *row_share = pinned((threadIdx.x < F::STREAM ? lse : delta) + (int64_t)tile.head * p.Tq + begin
-                                    + threadIdx.x % F::STREAM);
+    const float *row_share = pinned((threadIdx.x < F::STREAM ? lse + tile.head * p.lse_pitch
+                                                             : delta + (int64_t)tile.head * p.Tq)
+                                    + begin + threadIdx.x % F::STREAM);
     auto load_stage = [&](int stage, int i0) {
         const uint32_t q_tile = stages + stage * F::STAGE_BYTES, dout_tile = q_tile + F::STREAM * PITCH;
         load_rows<KS, F::STREAM>(q_tile, q_share, q.pitch, p.Tq - i0, p.HS);
@@ -375,10 +385,8 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
     for (int m = 0; m < F::MT; m++)
         #pragma unroll
         for (int h = 0; h < 2; h++) { factor[m][h] = p.scale; one[m][h] = 1.0f; }
-    store_rows<KS>(rows_of(dk, p, tile.head, p.Tk, first), dk.pitch, p.Tk - first, p.HS, shared + own * PITCH,
-                   k_sums, factor, p.dqkv_into);
-    store_rows<KS>(rows_of(dv, p, tile.head, p.Tk, first), dv.pitch, p.Tk - first, p.HS,
-                   shared + (F::OWN + own) * PITCH, v_sums, one, p.dqkv_into);
+    store_result<KS>(dk, p, tile.head, p.Tk, first, shared + own * PITCH, k_sums, factor, p.dqkv_into);
+    store_result<KS>(dv, p, tile.head, p.Tk, first, shared + (F::OWN + own) * PITCH, v_sums, one, p.dqkv_into);
 }
 
 /* ---- host ---- */
@@ -394,9 +402,9 @@ static View view(const char *name, Tensor t) {
     return { (bf16 *)t.data, t.pitch };
 }
 
-static Problem problem(const AttentionSpec *s) {
+static Problem problem(const AttentionSpec *s, Tensor lse) {
     return { s->B * s->NH, s->NH, s->HS, s->Tq, s->Tk, attention_diagonal(s), attention_heads_in_flight(s), s->scale,
-             s->dqkv_into };
+             s->dqkv_into, lse.pitch, s->out_dtype == F32 };
 }
 
 static int blocks(const Problem &p, int T, int own) {
@@ -436,14 +444,14 @@ static const Launch backwards[] = { launch_backward<2>, launch_backward<2>, laun
 
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v, void *) {
     attention_check_forward(&attention_flash_sm80, s, out, lse, q, k, v);
-    forwards[(s->HS - 1) / 16](problem(s), { view("q", q), view("k", k), view("v", v), view("out", out),
-                                             (float *)lse.data });
+    forwards[(s->HS - 1) / 16](problem(s, lse), { view("q", q), view("k", k), view("v", v), view("out", out),
+                                                  (float *)lse.data });
 }
 
 static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                      const void *, Tensor q, Tensor k, Tensor v, void *work) {
     attention_check_backward(&attention_flash_sm80, s, dq, dk, dv, dout, out, lse, q, k, v);
-    backwards[(s->HS - 1) / 16](problem(s), {
+    backwards[(s->HS - 1) / 16](problem(s, lse), {
         view("q", q), view("k", k), view("v", v), view("out", out), (float *)lse.data, view("dout", dout),
         view("dq", dq), view("dk", dk), view("dv", dv), (float *)work });
 }

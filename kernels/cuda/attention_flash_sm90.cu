@@ -1,6 +1,6 @@
 /* kernels/cuda/attention_flash_sm90.cu - Attention for Hopper (compute capability 9.0, compiled for sm_90a): host code
-   of both passes. bf16 in and out, f32 sums, training shapes (causal, as many queries as keys), head sizes 8, 16, ..
-   128, in tiles of 64 or 128 columns; the missing ones are read as zero. */
+   of both passes. bf16 in, bf16 or f32 out, f32 sums; causal squares, as in training, and rectangles without a mask,
+   which a ring also takes; head sizes 8, 16, .. 128, in tiles of 64 or 128 columns: missing ones are read as zero. */
 #include "attention_flash_sm90.cuh"
 #include <cudaTypedefs.h>
 
@@ -14,16 +14,27 @@ CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int r
     }
     attention_check_rows(name, t);
     const cuuint64_t pitch = (cuuint64_t)t.pitch * sizeof(bf16);
-    const cuuint64_t dim[] = { (cuuint64_t)s->HS, (cuuint64_t)s->NH, (cuuint64_t)s->Tq, (cuuint64_t)s->B };
-    const cuuint64_t stride[] = { (cuuint64_t)s->HS * sizeof(bf16), pitch, pitch * (cuuint64_t)s->Tq };
+    const cuuint64_t dim[] = { (cuuint64_t)s->HS, (cuuint64_t)s->NH, (cuuint64_t)t.dim[1], (cuuint64_t)s->B };
+    const cuuint64_t stride[] = { (cuuint64_t)s->HS * sizeof(bf16), pitch, pitch * (cuuint64_t)t.dim[1] };
     const cuuint32_t box[] = { 64, 1, (cuuint32_t)rows, 1 }, step[] = { 1, 1, 1, 1 };
     CUtensorMap map;
     const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, t.data, dim, stride, box, step,
                                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                    CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     REQUIRE(result == CUDA_SUCCESS, "attention: TMA refuses %s, (%d,%d,%d) heads of %d with pitch %lld at "
-            "%p: CUDA error %d", name, s->B, s->Tq, s->NH, s->HS, (long long)t.pitch, t.data, (int)result);
+            "%p: CUDA error %d", name, s->B, (int)t.dim[1], s->NH, s->HS, (long long)t.pitch, t.data, (int)result);
     return map;
+}
+
+Result make_result(const char *name, const AttentionSpec *s, Tensor t, Into into) {
+    Result r = {};
+    attention_check_rows(name, t);
+    if (t.dtype == BF16) r.map = tensor_map(name, s, t, EPILOGUE_ROWS);
+    r.data = (float *)t.data;
+    r.pitch = t.pitch;
+    r.T = (int)t.dim[1];
+    r.into = into;
+    return r;
 }
 
 int sm_count(void) {
@@ -32,11 +43,16 @@ int sm_count(void) {
     return count;
 }
 
-Problem make_problem(const AttentionSpec *s, int64_t heads_in_flight) {
+Part part_of(const AttentionSpec *s) { return !s->causal ? RECTANGLE : s->out_dtype == F32 ? SQUARE : WHOLE; }
+
+Problem make_problem(const AttentionSpec *s, Tensor lse, int64_t heads_in_flight) {
     Problem p = {};
     p.NH = s->NH;
     p.HS = s->HS;
-    p.T = s->Tq;
+    p.Tq = s->Tq;
+    p.Tk = s->Tk;
+    p.q0 = s->q0;
+    p.lse_pitch = (int)lse.pitch;
     p.heads = s->B * s->NH;
     p.heads_in_flight = heads_in_flight < 1 ? 1 : heads_in_flight < p.heads ? (int)heads_in_flight : p.heads;
     p.deterministic = s->deterministic;
@@ -53,15 +69,17 @@ int persistent_blocks(int64_t tiles) {
 static const char *refuse(const AttentionSpec *s) {
     const char *shared_reason = attention_refuse_in_bf16(s);
     if (shared_reason)                      return shared_reason;
-    if (!s->causal || s->q0 != 0 || s->Tq != s->Tk || s->dqkv_into != OVERWRITE)
-        return "this kernel takes training shapes only: causal, q0 = 0, as many queries as keys, gradients overwritten";
+    if (s->out_dtype == F32 ? s->causal && (s->Tq != s->Tk || (s->q0 != 0 && s->q0 != -1))
+                            : !s->causal || s->Tq != s->Tk || s->q0 != 0 || s->dqkv_into != OVERWRITE)
+        return "this kernel takes causal squares with q0 = 0, gradients overwritten; with results in f32 also q0 = -1, "
+               "rectangles without a mask, and gradients that are added";
     if (cuda_arch() != 90)                  return "the GPU is not a Hopper (compute capability 9.0)";
     return NULL;
 }
 
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v, void *) {
     attention_check_forward(&attention_flash_sm90, s, out, lse, q, k, v);
-    attention_flash_sm90_forward(s, out, (float *)lse.data, q, k, v);
+    attention_flash_sm90_forward(s, out, lse, q, k, v);
 }
 
 static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
@@ -69,7 +87,7 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
     attention_check_backward(&attention_flash_sm90, s, dq, dk, dv, dout, out, lse, q, k, v);
     attention_check_rows("out", out);       /* the other operands: tensor_map */
     REQUIRE((uintptr_t)work % 16 == 0, "attention: the workspace begins at %p, want a multiple of 16 bytes", work);
-    attention_flash_sm90_backward(s, dq, dk, dv, dout, out, (const float *)lse.data, q, k, v, work);
+    attention_flash_sm90_backward(s, dq, dk, dv, dout, out, lse, q, k, v, work);
 }
 
 const Attention attention_flash_sm90 = {

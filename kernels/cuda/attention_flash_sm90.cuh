@@ -17,8 +17,15 @@ enum {
     EPILOGUE_PANEL = EPILOGUE_ROWS * ROW_BYTES,
 };
 
+/* What a call computes: training's attention, causal, with results in bf16; or a part of it with results in f32: a
+   causal square with q0 = 0 or -1, or a rectangle without a mask. The kernels are compiled for each: as fields of
+   Problem the differences would spill registers. */
+enum Part { WHOLE, SQUARE, RECTANGLE };
+
 struct Problem {
-    int   NH, HS, T, heads;     /* heads: of all sequences */
+    int   NH, HS, Tq, Tk, heads;    /* heads: of all sequences */
+    int   q0, lse_pitch;
+    int   tiles, first_row;     /* tiles of a head, and the row where the first begins */
     int   heads_in_flight;      /* of the L2 swizzle */
     int   deterministic;
     float scale;
@@ -77,16 +84,11 @@ DEVICE void load_tile(const Pipeline<STAGES> &pipeline, int n, uint32_t tiles, i
 /* b: sequence, -1 = no tile is left; row: the first; loaded: uses of the K and V pipelines before it (forward pass). */
 struct WorkTile { int b, h, row, loaded; };
 
-/* Of a head, if the first one begins at row `first`. */
-__host__ __device__ static inline int tile_count(const Problem &p, int rows, int first) {
-    return (p.T - first + rows - 1) / rows;
-}
-
-DEVICE WorkTile fetch_tile(const Problem &p, int rows, int first, bool last_is_longest) {
-    const int index = (int)atomicInc(p.tile_counter, p.fetches - 1), tiles = tile_count(p, rows, first);
-    if (index >= p.heads * tiles) return { -1, 0, 0, 0 };
-    const TileIndex t = swizzled_tile(index, p.heads, p.heads_in_flight, tiles, last_is_longest);
-    return { t.head / p.NH, t.head % p.NH, first + t.tile * rows, 0 };
+DEVICE WorkTile fetch_tile(const Problem &p, int rows, bool last_is_longest) {
+    const int index = (int)atomicInc(p.tile_counter, p.fetches - 1);
+    if (index >= p.heads * p.tiles) return { -1, 0, 0, 0 };
+    const TileIndex t = swizzled_tile(index, p.heads, p.heads_in_flight, p.tiles, last_is_longest);
+    return { t.head / p.NH, t.head % p.NH, p.first_row + t.tile * rows, 0 };
 }
 
 /* Passes the tiles that a block has fetched from the producer to its readers, through shared memory. Two stages in the
@@ -156,10 +158,42 @@ DEVICE void wait_for_stores() {
     __syncwarp();
 }
 
-/* A warp stores bf16(factor x), EPILOGUE_ROWS rows of 64 PANELS columns, by way of PANELS x EPILOGUE_PANEL bytes of
+/* A result of T rows per sequence: = by TMA in bf16, or = or += at `data` in f32. */
+struct Result {
+    CUtensorMap map;
+    float      *data;
+    int64_t     pitch;
+    int         T;
+    Into        into;
+};
+
+/* Two columns of a row by a thread: the four threads of a quad make whole sectors of 32 bytes. */
+template<int PANELS> DEVICE void store_f32_rows(const Problem &p, const Result &to, int b, int h, int row, int column,
+                                                const float (&x)[32 * PANELS], float factor0, float factor1) {
+    row += lane_id() / 4;
+    float *const data = to.data + ((int64_t)b * to.T + row) * to.pitch + h * p.HS + column + lane_id() % 4 * 2;
+    auto each_pair = [&](auto store) {
+        #pragma unroll
+        for (int i = 0; i < 2; i++)
+            #pragma unroll
+            for (int j = 0; j < 8 * PANELS; j++)
+                if (row + 8 * i < to.T && column + 8 * j < p.HS)
+                    store(data + 8 * i * to.pitch + 8 * j, x[4 * j + 2 * i] * (i ? factor1 : factor0),
+                          x[4 * j + 2 * i + 1] * (i ? factor1 : factor0));
+    };
+    if (to.into == ACCUMULATE) each_pair([](float *at, float x0, float x1) { red_add(at, x0, x1); });
+    else                       each_pair([](float *at, float x0, float x1) { *(float2 *)at = make_float2(x0, x1); });
+}
+
+/* A warp stores factor x, EPILOGUE_ROWS rows of 64 PANELS columns; in bf16 by way of PANELS x EPILOGUE_PANEL bytes of
    shared memory of its own, 1024-byte aligned. factor0 is for rows 0 .. 7, factor1 for rows 8 .. 15. */
-template<int PANELS> DEVICE void store_rows(uint32_t staging, const CUtensorMap *map, int b, int h, int row, int column,
-                                            const float (&x)[32 * PANELS], float factor0, float factor1) {
+template<int PANELS, Part PART>
+DEVICE void store_rows(const Problem &p, uint32_t staging, const Result &to, int b, int h, int row, int column,
+                       const float (&x)[32 * PANELS], float factor0, float factor1) {
+    if constexpr (PART != WHOLE) {
+        store_f32_rows<PANELS>(p, to, b, h, row, column, x, factor0, factor1);
+        return;
+    }
     const int r = lane_id() % 16;
     wait_for_stores();
     #pragma unroll
@@ -174,7 +208,7 @@ template<int PANELS> DEVICE void store_rows(uint32_t staging, const CUtensorMap 
     if (lane_id() == 0) {
         #pragma unroll
         for (int panel = 0; panel < PANELS; panel++)
-            cp_async_bulk_tensor_store(map, staging + panel * EPILOGUE_PANEL, column + 64 * panel, h, row, b);
+            cp_async_bulk_tensor_store(&to.map, staging + panel * EPILOGUE_PANEL, column + 64 * panel, h, row, b);
         cp_async_bulk_commit_group();
     }
 }
@@ -184,14 +218,16 @@ template<int PANELS> DEVICE void store_rows(uint32_t staging, const CUtensorMap 
 /* TMA tiles of `rows` rows and 64 columns of one head. Outside the head and the sequence zeros are read and nothing is
    written. Fails unless all rows of t begin on 16 bytes. */
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows);
+Result      make_result(const char *name, const AttentionSpec *s, Tensor t, Into into);
 int         sm_count(void);
-Problem     make_problem(const AttentionSpec *s, int64_t heads_in_flight);  /* without tile_counter and fetches */
+Part        part_of(const AttentionSpec *s);
+Problem     make_problem(const AttentionSpec *s, Tensor lse, int64_t heads_in_flight);     /* the rest is each pass's */
 int         persistent_blocks(int64_t tiles);       /* one per SM, at most one per tile */
 
-/* Shapes are checked by the caller. lse (B,NH,T). work: attention_flash_sm90_workspace bytes, not initialized. */
+/* Shapes are checked by the caller. work: attention_flash_sm90_workspace bytes, not initialized. */
 size_t attention_flash_sm90_workspace(const AttentionSpec *s);
-void   attention_flash_sm90_forward (const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v);
+void   attention_flash_sm90_forward (const AttentionSpec *s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v);
 void   attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
-                                     const float *lse, Tensor q, Tensor k, Tensor v, void *work);
+                                     Tensor lse, Tensor q, Tensor k, Tensor v, void *work);
 
 #endif

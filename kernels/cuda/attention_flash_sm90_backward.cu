@@ -19,18 +19,22 @@
    before or converts it after. With `deterministic` each block waits for the one before it, and the bits are the same
    every time; otherwise the order is arbitrary. Blocks begin with the tile after the diagonal and take the diagonal
    last, when the other blocks have long added their parts. Tiles are fetched in the order of the keys: a block waits
-   for running blocks only. */
+   for running blocks only.
+
+   Without a mask no block comes last: all of them add to the sum, and a kernel of its own scales it and writes dq. The
+   blocks of a head begin at different tiles of queries and go round. */
 #include "attention_flash_sm90.cuh"
 
-struct Maps { CUtensorMap q, k, v, dout, dq, dk, dv; };
+struct Maps { CUtensorMap q, k, v, dout; Result dq, dk, dv; };
 
 static __device__ unsigned tile_counter;        /* as in the forward pass: zero between launches */
 
-/* tiles: of a head's queries. Tpad: T rounded up to 128. dq_semaphore: for both halves of each tile, the number of
+/* tiles: of a head's queries. Tpad: Tq rounded up to 128. dq_semaphore: for both halves of each tile, the number of
    blocks of keys in dq. */
 struct Workspace { float *lse2, *delta, *dq; int *dq_semaphore; int tiles, Tpad; };
 
-template<int PANELS_> struct Backward {
+template<int PANELS_, Part PART_> struct Backward {
+    static constexpr Part PART = PART_;
     static constexpr int PANELS = PANELS_, COLUMNS = 64 * PANELS;
     static constexpr int STAGES = 2;                        /* of Q, dout and dS */
     static constexpr int QT = PANELS == 1 ? 128 : 64;       /* queries of a tile: what fits the registers as S and dP */
@@ -86,14 +90,29 @@ template<class F> struct Shared {
 
 /* The tiles of queries that see the block of keys from `row` on, in the order in which they are taken: the blocks of a
    head are each at another tile, so that they do not add to the same part of dq at once; the diagonal's come last, in
-   reverse. */
+   reverse. Without a mask there is none, and the tiles are taken in a circle. */
 template<class F> struct QueryTiles {
     int first, count, diagonal;     /* the last `diagonal` tiles are on the diagonal */
     QueryTiles() = default;
-    DEVICE QueryTiles(int T, int row)
-        : first(row / F::QT), count((T + F::QT - 1) / F::QT - first), diagonal(F::QT == KEYS ? 1 : min(2, count)) {}
+    DEVICE QueryTiles(const Problem &p, int row) {
+        const int tiles = (p.Tq + F::QT - 1) / F::QT;
+        if (F::PART == RECTANGLE) {
+            first = row / KEYS % tiles;
+            count = tiles;
+            diagonal = 0;
+        } else {
+            first = row / F::QT;
+            count = tiles - first;
+            diagonal = F::QT == KEYS ? 1 : min(2, count);
+        }
+    }
+    /* Never without a mask, but that is left to run time: otherwise ptxas takes the operands of wgmma from vector
+       registers, and a step of the wide kernel has 604 instructions instead of 493. */
     DEVICE bool on_diagonal(int i) const { return i >= count - diagonal; }
-    DEVICE int tile(int i) const { return first + (on_diagonal(i) ? count - 1 - i : i + diagonal); }
+    DEVICE int tile(int i) const {
+        if (F::PART == RECTANGLE) return first + i < count ? first + i : first + i - count;
+        return first + (on_diagonal(i) ? count - 1 - i : i + diagonal);
+    }
 };
 
 template<class F> DEVICE float *dq_accumulator(const Workspace &w, int head, int tile) {
@@ -110,7 +129,7 @@ DEVICE bool acquire_first(int *semaphore) {
 
 DEVICE void wait_until(const int *semaphore, int value) { while (ld_acquire(semaphore) < value) {} }
 
-/* delta, and lse in units of log2; rows from T on get P = 0; zeroes dq_semaphore. A block per 128 rows of a head. */
+/* delta, and lse in units of log2; rows from Tq on get P = 0; zeroes dq_semaphore. A block per 128 rows of a head. */
 template<int PANELS> __global__ __launch_bounds__(256)
 void flash_backward_rows(const Problem p, const Workspace w, const float *lse, Tensor out, Tensor dout) {
     constexpr int LANES = 8 * PANELS, STEP = 256 / LANES;       /* 16 bytes a lane */
@@ -118,14 +137,14 @@ void flash_backward_rows(const Problem p, const Workspace w, const float *lse, T
     const int first = blockIdx.x % tiles * 128 + threadIdx.x / LANES, counts = 2 * w.tiles / tiles;
     if ((int)threadIdx.x < counts) w.dq_semaphore[blockIdx.x * counts + threadIdx.x] = 0;
     auto row_of = [&](const Tensor &t) {
-        return (const bf16 *)t.data + ((int64_t)(head / p.NH) * p.T + first) * t.pitch + head % p.NH * p.HS + 8 * lane;
+        return (const bf16 *)t.data + ((int64_t)(head / p.NH) * p.Tq + first) * t.pitch + head % p.NH * p.HS + 8 * lane;
     };
     const bf16 *x = row_of(out), *y = row_of(dout);
     #pragma unroll
     for (int i = 0; i < 128; i += STEP) {
         const int row = first + i;
         float sum = 0;
-        if (row < p.T && 8 * lane < p.HS) {
+        if (row < p.Tq && 8 * lane < p.HS) {
             float a[8], b[8];
             Pack<bf16>::load_once(x + i * out.pitch).to_float(a);
             Pack<bf16>::load(y + i * dout.pitch).to_float(b);
@@ -137,7 +156,7 @@ void flash_backward_rows(const Problem p, const Workspace w, const float *lse, T
         if (lane == 0) {
             const int64_t at = (int64_t)head * w.Tpad + row;
             w.delta[at] = sum;
-            w.lse2[at] = row < p.T ? lse[(int64_t)head * p.T + row] * LOG2E : INFINITY;
+            w.lse2[at] = row < p.Tq ? lse[(int64_t)head * p.lse_pitch + row] * LOG2E : INFINITY;
         }
     }
 }
@@ -149,10 +168,10 @@ template<class F> DEVICE void produce(const Problem &p, const Workspace &w, cons
     prefetch_tensormap(&maps.v);
     prefetch_tensormap(&maps.dout);
     for (int n = 0, loaded = 0; ; n++) {
-        const WorkTile t = fetch_tile(p, KEYS, 0, false);
+        const WorkTile t = fetch_tile(p, KEYS, false);
         shared.tiles.publish(n, t);
         if (t.b < 0) break;
-        const QueryTiles<F> queries(p.T, t.row);
+        const QueryTiles<F> queries(p, t.row);
         for (int i = 0; i < queries.count; i++, loaded++) {
             const int row = queries.tile(i) * F::QT, vector = loaded % 2 * F::VECTOR_BYTES;
             const int64_t rows = ((int64_t)t.b * p.NH + t.h) * w.Tpad + row;
@@ -184,11 +203,11 @@ template<class F> DEVICE void accumulate_dq(const Problem &p, const Workspace &w
     for (int n = 0, sent = 0; ; n++) {
         const WorkTile t = shared.tiles.take(n);
         if (t.b < 0) break;
-        const QueryTiles<F> queries(p.T, t.row);
+        const QueryTiles<F> queries(p, t.row);
         const int head = t.b * p.NH + t.h, blocks_before = t.row / KEYS;
         auto semaphore = [&](int i) { return w.dq_semaphore + 2 * ((int64_t)head * w.tiles + queries.tile(i)) + half; };
         int i = 0;
-        for (; !queries.on_diagonal(i); i++, sent++) {
+        for (; i < queries.count - queries.diagonal; i++, sent++) {
             float *const sum = dq_accumulator<F>(w, head, queries.tile(i)) + half * (F::DQ_BYTES / 4);
             dq.wait(sent);
             bool first = blocks_before == 0;
@@ -207,6 +226,25 @@ template<class F> DEVICE void accumulate_dq(const Problem &p, const Workspace &w
         for (; i < queries.count; i++) wait_until(semaphore(i), blocks_before);
         mbarrier_arrive(shared.summed(half).full(n));
     }
+}
+
+/* Without a mask, after all blocks: dq = or += scale times the sum. A block per tile of queries; the threads read what
+   the consumers' threads have written. */
+template<class F> __global__ __launch_bounds__(256)
+void flash_backward_dq(const Problem p, const Workspace w, Result dq) {
+    const int head = blockIdx.x / w.tiles, tile = blockIdx.x % w.tiles, half = threadIdx.x / WARPGROUP;
+    const float4 *sum = (const float4 *)dq_accumulator<F>(w, head, tile) + threadIdx.x / 32 * 256 + lane_id();
+    const int row = tile * F::QT + threadIdx.x / 32 % 4 * 16 + (F::PANELS == 1 ? 64 * half : 0);
+    float x[32];
+    #pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const float4 part = __ldcs(sum + 32 * j);
+        x[4 * j]     = part.x;
+        x[4 * j + 1] = part.y;
+        x[4 * j + 2] = part.z;
+        x[4 * j + 3] = part.w;
+    }
+    store_f32_rows<1>(p, dq, head / p.NH, head % p.NH, row, F::PANELS == 2 ? 64 * half : 0, x, p.scale, p.scale);
 }
 
 /* Fragments of one tile. Not members of Consumer: the compiler keeps a struct with arrays in memory until loops are
@@ -259,8 +297,9 @@ template<class F> struct Consumer {
         wgmma_commit_group();
     }
 
-    /* s = P^T = exp(scale S^T - lse) */
-    DEVICE void compute_p(float (&s)[F::QT / 2], int i, bool diagonal, int stage) {
+    /* s = P^T = exp(scale S^T - lse). Masked: on the diagonal, or in the last block of keys. There P of keys that do
+       not exist must be 0, and not exp(-lse), which may be infinite, since dq adds dS times a k of 0. */
+    DEVICE void compute_p(float (&s)[F::QT / 2], int i, bool masked, int stage) {
         const float *lse2 = (const float *)(shared.memory + F::LSE + stage * F::VECTOR_BYTES) + 2 * c;
         float2 early[F::QT / 32];       /* read while S is computed */
         #pragma unroll
@@ -273,13 +312,21 @@ template<class F> struct Consumer {
             #pragma unroll
             for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(s[4 * j + e] * scale2 - (e % 2 ? l.y : l.x));
         }
-        if (diagonal) {
-            const int first = t.row + warp_row + g - queries.tile(i) * F::QT;    /* the first query that sees key g */
-            #pragma unroll
-            for (int j = 0; j < F::QT / 8; j++)
+        if (masked) {
+            if constexpr (F::PART == RECTANGLE) {
                 #pragma unroll
-                for (int e = 0; e < 4; e++)
-                    if (8 * j + 2 * c + e % 2 < first + e / 2 * 8) s[4 * j + e] = 0;
+                for (int j = 0; j < F::QT / 8; j++)
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        if (t.row + warp_row + g + e / 2 * 8 >= p.Tk) s[4 * j + e] = 0;
+            } else {                            /* first: the query that is the first to see key g */
+                const int first = t.row + warp_row + g - queries.tile(i) * F::QT - (F::PART == SQUARE ? p.q0 : 0);
+                #pragma unroll
+                for (int j = 0; j < F::QT / 8; j++)
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        if (8 * j + 2 * c + e % 2 < first + e / 2 * 8) s[4 * j + e] = 0;
+            }
         }
     }
 
@@ -325,34 +372,45 @@ template<class F> struct Consumer {
         dq[4 * j + 3] += x.w;
     }
     DEVICE void store_dq(uint32_t staging, const float (&dq)[32], int tile) {
-        store_rows<1>(staging, &maps.dq, t.b, t.h, tile * F::QT + half_row + EPILOGUE_ROWS * warp, half_column, dq,
-                      p.scale, p.scale);
+        store_rows<1, F::PART>(p, staging, maps.dq, t.b, t.h, tile * F::QT + half_row + EPILOGUE_ROWS * warp,
+                               half_column, dq, p.scale, p.scale);
     }
 
-    /* Stores dv, dk and, of the diagonal, dq, staged in the warp's part of dq's shared memory. */
-    DEVICE void epilogue(Registers<F> &r, int n, int used, int sent) {
+    /* Stores dv, dk and, of the diagonal, dq, staged in the warp's part of dq's shared memory. Without a mask the last
+       part of dq is sent as the others are. */
+    DEVICE void epilogue(Registers<F> &r, int n, int used, int &sent) {
         const uint32_t staging = shared.base + F::DQ + (dq_offset - lane_id()) * 16;
         const int tile = queries.first;
         const bool two = queries.diagonal > 1;      /* tile + 1, taken before it, is on the diagonal, too */
         float dq_before[32];
         dq_pipeline.acquire(sent);
-        if constexpr (F::QT < KEYS)
+        if constexpr (F::QT < KEYS && F::PART != RECTANGLE)
             #pragma unroll
             for (int j = 0; j < 8; j++) *(float4 *)(dq_before + 4 * j) = dq_staging()[32 * j];
         wgmma_wait_group<1>();
         wgmma_fence_operand(r.dv);
-        store_rows<F::PANELS>(staging, &maps.dv, t.b, t.h, t.row + warp_row, 0, r.dv, 1, 1);    /* overlaps with dk */
+        store_rows<F::PANELS, F::PART>(p, staging, maps.dv, t.b, t.h, t.row + warp_row, 0, r.dv, 1, 1);  /* during dk */
 
         shared.ds.wait(used);
         wgmma_wait_group<0>();
         wgmma_fence_operand(r.dk);
         shared.q.release(used);
+        if constexpr (F::PART == RECTANGLE) {
+            issue_dq(r.dq, uniform_stage(used), KEYS);
+            store_rows<F::PANELS, F::PART>(p, staging, maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, p.scale, p.scale);
+            wgmma_wait_group<0>();
+            wgmma_fence_operand(r.dq);
+            shared.k.release(n);
+            write_dq(r.dq, sent);
+            dq_pipeline.commit(sent++);
+            return;
+        }
         issue_dq(r.dq, uniform_stage(used), F::QT);     /* the diagonal's first tile: its QT queries see QT keys */
         float4 others[8];
         shared.summed(group).wait(n);
         #pragma unroll
         for (int j = 0; j < 8; j++) others[j] = load_dq(tile, j);
-        store_rows<F::PANELS>(staging, &maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, p.scale, p.scale);
+        store_rows<F::PANELS, F::PART>(p, staging, maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, p.scale, p.scale);
         if (two)
             #pragma unroll
             for (int j = 0; j < 8; j++) add(dq_before, j, load_dq(tile + 1, j));
@@ -366,7 +424,7 @@ template<class F> struct Consumer {
     }
 
     DEVICE void begin_tile(Registers<F> &r, int n, int used) {
-        queries = QueryTiles<F>(p.T, t.row);
+        queries = QueryTiles<F>(p, t.row);
         const uint32_t k_tile = shared.base + F::K + uniform_stage(n) * F::KV_BYTES;
         k = make_descriptor(k_tile + 64 * group * ROW_BYTES);
         k_half = make_descriptor(k_tile + half_column / 64 * F::KV_PANEL);
@@ -394,7 +452,7 @@ template<class F> struct Consumer {
             for (int i = 0; ; i++) {
                 const int stage = uniform_stage(used);
                 const bool diagonal = queries.on_diagonal(i), last = i == queries.count - 1;
-                compute_p(r.s, i, diagonal, stage);
+                compute_p(r.s, i, F::PART == RECTANGLE ? t.row + KEYS > p.Tk : diagonal, stage);
                 wgmma_wait_group<0>();
                 wgmma_fence_operand(r.dp);
                 if (last) shared.v.release(n);
@@ -451,8 +509,8 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
 
 /* ---- host ---- */
 
-static int     padded(const AttentionSpec *s)       { return (s->Tq + 127) / 128 * 128; }
-static int64_t padded_rows(const AttentionSpec *s)  { return (int64_t)s->B * s->NH * padded(s); }
+static int     padded(int T)                        { return (T + 127) / 128 * 128; }
+static int64_t padded_rows(const AttentionSpec *s)  { return (int64_t)s->B * s->NH * padded(s->Tq); }
 
 /* Two ints per tile of 64 or 128 queries; room for one per 32, a multiple of 16 bytes */
 static size_t semaphore_bytes(const AttentionSpec *s) { return (size_t)padded_rows(s) / 32 * sizeof(int); }
@@ -461,37 +519,47 @@ size_t attention_flash_sm90_workspace(const AttentionSpec *s) {
     return semaphore_bytes(s) + (size_t)padded_rows(s) * sizeof(float) * (2 + (s->HS > 64 ? 128 : 64));
 }
 
-template<int PANELS> static void launch(Problem p, const Workspace &w, const AttentionSpec *s, const float *lse,
-                                        Tensor out, Tensor dout, Tensor q, Tensor k, Tensor v,
-                                        Tensor dq, Tensor dk, Tensor dv) {
-    using F = Backward<PANELS>;
+template<int PANELS, Part PART> static void launch(Problem p, const Workspace &w, const AttentionSpec *s,
+                                                   const float *lse, Tensor out, Tensor dout, Tensor q, Tensor k,
+                                                   Tensor v, Tensor dq, Tensor dk, Tensor dv) {
+    using F = Backward<PANELS, PART>;
     const Maps maps = { tensor_map("q", s, q, F::QT), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
-                        tensor_map("dout", s, dout, F::QT), tensor_map("dq", s, dq, EPILOGUE_ROWS),
-                        tensor_map("dk", s, dk, EPILOGUE_ROWS), tensor_map("dv", s, dv, EPILOGUE_ROWS) };
-    const int64_t tiles = padded_rows(s) / 128;
+                        tensor_map("dout", s, dout, F::QT), make_result("dq", s, dq, s->dqkv_into),
+                        make_result("dk", s, dk, s->dqkv_into), make_result("dv", s, dv, s->dqkv_into) };
+    const int64_t tiles = (int64_t)p.heads * p.tiles;
     const int blocks = persistent_blocks(tiles);
     p.fetches = (unsigned)(tiles + blocks);
-    LAUNCH(flash_backward_rows<PANELS>, (unsigned)tiles, 256, 0, p, w, lse, out, dout);
+    LAUNCH(flash_backward_rows<PANELS>, (unsigned)(padded_rows(s) / 128), 256, 0, p, w, lse, out, dout);
     LAUNCH(flash_backward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, w, maps);
+    if constexpr (PART == RECTANGLE)
+        LAUNCH(flash_backward_dq<F>, (unsigned)(p.heads * w.tiles), 256, 0, p, w, maps.dq);
 }
 
 void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
-                                   const float *lse, Tensor q, Tensor k, Tensor v, void *work) {
+                                   Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
     /* Two tiles per SM in flight (1.92: 256 tiles on 132 SMs), a long and a short one, so that all SMs finish together.
        More heads need more of the L2; with fewer, blocks of one head wait for each other's dq. With `deterministic`
        they always wait, and more heads are better. Within 3 % of the best of 2 .. 132 heads at T = 512 .. 16384. */
-    const int tiles = padded(s) / KEYS, columns = s->HS > 64 ? 128 : 64;
+    const int tiles = padded(s->Tk) / KEYS, columns = s->HS > 64 ? 128 : 64;
     const float heads = s->deterministic ? 16000 / sqrtf((float)s->Tq * columns) : 1.92f * sm_count() / tiles;
-    Problem p = make_problem(s, (int64_t)ceilf(heads));
+    Problem p = make_problem(s, lse, (int64_t)ceilf(heads));
+    p.tiles = tiles;
     static unsigned *counter;               /* looked up once: not while a CUDA graph is recorded */
     if (!counter) CUDA(cudaGetSymbolAddress((void **)&counter, tile_counter));
     p.tile_counter = counter;
     Workspace w = {};
-    w.Tpad = padded(s);
-    w.tiles = w.Tpad / (s->HS > 64 ? Backward<2>::QT : Backward<1>::QT);
+    w.Tpad = padded(s->Tq);
+    w.tiles = w.Tpad / (s->HS > 64 ? Backward<2, WHOLE>::QT : Backward<1, WHOLE>::QT);
     w.dq_semaphore = (int *)work;
     w.lse2 = (float *)((char *)work + semaphore_bytes(s));
     w.delta = w.lse2 + padded_rows(s);
     w.dq = w.delta + padded_rows(s);
-    (s->HS > 64 ? launch<2> : launch<1>)(p, w, s, lse, out, dout, q, k, v, dq, dk, dv);
+    auto launch_part = [&](auto wide, auto narrow) {
+        (s->HS > 64 ? wide : narrow)(p, w, s, (const float *)lse.data, out, dout, q, k, v, dq, dk, dv);
+    };
+    switch (part_of(s)) {
+    case WHOLE:     return launch_part(launch<2, WHOLE>,     launch<1, WHOLE>);
+    case SQUARE:    return launch_part(launch<2, SQUARE>,    launch<1, SQUARE>);
+    case RECTANGLE: return launch_part(launch<2, RECTANGLE>, launch<1, RECTANGLE>);
+    }
 }

@@ -14,10 +14,11 @@
    The other warpgroups run out of step with it and fill the gaps. (ptxas 13.0 moves the wait for O += P V up into the
    exponentials. Preventing that is no faster: the other warpgroups fill this gap, too.) */
 #include "attention_flash_sm90.cuh"
+#include <cfloat>
 
 static constexpr float SLACK = 8.0f;    /* row_max may lie this much (log2) below the true maximum: P <= 2^8 */
 
-struct Maps { CUtensorMap q, k, v, out; };
+struct Maps { CUtensorMap q, k, v; Result out; };
 
 /* Zero between launches. (All launches are on the one stream of this library, in replayed graphs, too.) */
 static __device__ unsigned tile_counter;
@@ -25,7 +26,9 @@ static __device__ unsigned tile_counter;
 /* Tile shape and shared memory. GROUPS consumer warpgroups take neighbouring rows of one head, rotated from tile to
    tile, since later rows have more work, and share the K and V pipelines, which are deep enough for them to be out of
    step. */
-template<int PANELS_, int GROUPS_, int STAGES_> struct Forward {
+template<int PANELS_, int GROUPS_, int STAGES_, Part PART_> struct Forward {
+    static constexpr Part PART = PART_;
+    static constexpr float NO_MAX = PART == SQUARE ? -FLT_MAX : -INFINITY;  /* finite: P of a row without keys is 0 */
     static constexpr int PANELS = PANELS_, GROUPS = GROUPS_, ROWS = GROUP_ROWS * GROUPS;
     static constexpr int STAGES = STAGES_;      /* of K and of V */
     static constexpr bool Q_IN_REGISTERS = PANELS == 2;     /* two groups leave enough registers */
@@ -54,11 +57,19 @@ template<int PANELS_, int GROUPS_, int STAGES_> struct Forward {
         return t.row + (group + n) % GROUPS * GROUP_ROWS;
     }
     /* Blocks of keys that the tile sees */
-    static DEVICE int key_blocks(const WorkTile &t, int T) { return (min(t.row + ROWS, T) - 1) / KEYS + 1; }
+    static DEVICE int key_blocks(const WorkTile &t, const Problem &p) {
+        return ((PART == RECTANGLE ? p.Tk : min(t.row + ROWS, p.Tq)) - 1) / KEYS + 1;
+    }
+    /* Those that a group sees. Without a mask a group whose rows lie behind the last query computes with zeros: if it
+       skipped more blocks than there are pipeline stages, it would wait for V of a stage that it holds itself. */
+    static DEVICE int key_blocks(const WorkTile &t, const Problem &p, int first_row) {
+        if (PART == RECTANGLE) return t.b >= 0 ? key_blocks(t, p) : 0;
+        return t.b >= 0 && first_row >= 0 && first_row < p.Tq ? first_row / KEYS + 1 : 0;
+    }
 };
 
-typedef Forward<1, 3, 4> Narrow;        /* head sizes to 64: 200 KiB */
-typedef Forward<2, 2, 2> Wide;          /* head sizes to 128: 192 KiB */
+template<Part PART> using Narrow = Forward<1, 3, 4, PART>;      /* head sizes to 64: 200 KiB */
+template<Part PART> using Wide   = Forward<2, 2, 2, PART>;      /* head sizes to 128: 192 KiB */
 
 template<class F> struct Shared {
     uint8_t *memory;
@@ -93,11 +104,11 @@ template<class F> DEVICE void produce(const Problem &p, const Maps &maps, const 
         load_tile<F::PANELS>(shared.v, n, shared.base + F::V, F::KV_PANEL, &maps.v, v_tile.b, v_tile.h, v_block * KEYS);
     };
     for (int n = 0; ; n++) {
-        WorkTile t = fetch_tile(p, F::ROWS, F::first_row(p.T), true);
+        WorkTile t = fetch_tile(p, F::ROWS, true);
         t.loaded = loaded;
         shared.tiles.publish(n, t);
         if (t.b < 0) break;
-        const int last = F::key_blocks(t, p.T) - 1;
+        const int last = F::key_blocks(t, p) - 1;
         for (int block = last; block >= 0; block--, loaded++) {
             shared.k.acquire(loaded);
             load_tile<F::PANELS>(shared.k, loaded, shared.base + F::K, F::KV_PANEL, &maps.k, t.b, t.h, block * KEYS);
@@ -213,17 +224,18 @@ template<class F> struct Consumer {
         for (int i = 0; i < 2; i++) {
             const float total = quad_sum(r.row_sum[i]);
             const int query = out.row + row + 8 * i;
-            normalise[i] = 1.0f / total;
-            if (column == 0 && query < p.T)
-                lse[((int64_t)out.b * p.NH + out.h) * p.T + query] = LN2 * (r.row_max[i] + log2f(total));
+            normalise[i] = F::PART == SQUARE && total == 0 ? 0.0f : 1.0f / total;      /* 0: the row sees no key */
+            if (column == 0 && query < p.Tq)
+                lse[((int64_t)out.b * p.NH + out.h) * p.lse_pitch + query] = LN2 * (r.row_max[i] + log2f(total));
         }
-        store_rows<F::PANELS>(shared.base + F::OUT + (4 * group + warp) * F::PANELS * EPILOGUE_PANEL, &maps.out, out.b,
-                              out.h, out.row + EPILOGUE_ROWS * warp, 0, r.o, normalise[0], normalise[1]);
+        const uint32_t staging = shared.base + F::OUT + (4 * group + warp) * F::PANELS * EPILOGUE_PANEL;
+        store_rows<F::PANELS, F::PART>(p, staging, maps.out, out.b, out.h, out.row + EPILOGUE_ROWS * warp, 0, r.o,
+                                       normalise[0], normalise[1]);
         out.row = -1;
     }
 
-    /* The block on the diagonal, of which the first 2N keys are seen, the last 64 of them by some rows. Without `any` S
-       is computed of whatever is in shared memory, and dropped (C7514 again). */
+    /* The block on the diagonal, or the last one, of which the first 2N keys are seen, the last 64 of them not all or
+       not by all rows. Without `any` S is computed of whatever is in shared memory, and dropped (C7514 again). */
     template<int N> DEVICE void first_block(float (&s)[N], int n, bool any) {
         if (any) shared.k.wait(n);
         issue_qk(s, n);
@@ -232,12 +244,14 @@ template<class F> struct Consumer {
         wgmma_fence_operand(s);
         if (!any) return;
         shared.k.release(n);
+        const int last = F::PART == RECTANGLE ? (p.Tk - 1) % 64 : F::PART == SQUARE ? row + p.q0 : row;
         #pragma unroll
         for (int j = N / 4 - 8; j < N / 4; j++)
             #pragma unroll
             for (int e = 0; e < 4; e++)
-                if (8 * j + column + e % 2 - (2 * N - 64) > row + e / 2 * 8) s[4 * j + e] = -INFINITY;
-        r.row_max = Pair(-INFINITY, -INFINITY);
+                if (8 * j + column + e % 2 - (2 * N - 64) > last + (F::PART == RECTANGLE ? 0 : e / 2 * 8))
+                    s[4 * j + e] = -INFINITY;
+        r.row_max = Pair(F::NO_MAX, F::NO_MAX);
         r.row_sum[0] = r.row_sum[1] = 0;
         #pragma unroll
         for (int x = 0; x < F::PANELS * 32; x++) r.o[x] = 0;
@@ -292,8 +306,8 @@ template<class F> struct Consumer {
         for (int n = 0; ; n++) {
             const WorkTile t = shared.tiles.take_by_warp(n);
             const int first_row = uniform(F::group_row(t, group, n));
-            const int blocks = t.b >= 0 && first_row >= 0 && first_row < p.T ? first_row / KEYS + 1 : 0;
-            const int first = t.loaded + F::key_blocks(t, p.T) - blocks;
+            const int blocks = F::key_blocks(t, p, first_row);
+            const int first = t.loaded + F::key_blocks(t, p) - blocks;
             const int q_stage = uniform_stage(n) % F::Q_STAGES * F::GROUPS + group;
             const Pipeline<1> q = shared.q(q_stage);
             q_tile = shared.q_tile(q_stage);
@@ -307,7 +321,7 @@ template<class F> struct Consumer {
                 }
             }
             int next = first + 1;
-            if (first_row % KEYS == 0) {    /* the first half of the block on the diagonal is seen */
+            if ((F::PART == RECTANGLE ? (p.Tk - 1) / 64 * 64 : first_row) % KEYS == 0) {    /* half of it is seen */
                 float half[KEYS / 4];
                 first_block(half, first, blocks > 0);
                 if (blocks > 1) next_block(s, next++, KEYS / 2);
@@ -344,18 +358,28 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
 }
 
 template<class F> static void launch(Problem p, const Maps &maps, float *lse) {
-    const int64_t tiles = (int64_t)p.heads * tile_count(p, F::ROWS, F::first_row(p.T));
+    p.first_row = F::PART == RECTANGLE ? 0 : F::first_row(p.Tq);
+    p.tiles = (p.Tq - p.first_row + F::ROWS - 1) / F::ROWS;
+    const int64_t tiles = (int64_t)p.heads * p.tiles;
     const int blocks = persistent_blocks(tiles);
     p.fetches = (unsigned)(tiles + blocks);
     LAUNCH(flash_forward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, maps, lse);
 }
 
-void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, float *lse, Tensor q, Tensor k, Tensor v) {
-    Problem p = make_problem(s, attention_heads_in_flight(s));
+template<Part PART> static void launch_part(const Problem &p, const Maps &maps, Tensor lse) {
+    (p.HS > 64 ? launch<Wide<PART>> : launch<Narrow<PART>>)(p, maps, (float *)lse.data);
+}
+
+void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) {
+    Problem p = make_problem(s, lse, attention_heads_in_flight(s));
     static unsigned *counter;               /* looked up once: not while a CUDA graph is recorded */
     if (!counter) CUDA(cudaGetSymbolAddress((void **)&counter, tile_counter));
     p.tile_counter = counter;
     const Maps maps = { tensor_map("q", s, q, GROUP_ROWS), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
-                        tensor_map("out", s, out, EPILOGUE_ROWS) };
-    (s->HS > 64 ? launch<Wide> : launch<Narrow>)(p, maps, lse);
+                        make_result("out", s, out, OVERWRITE) };
+    switch (part_of(s)) {
+    case WHOLE:     return launch_part<WHOLE>(p, maps, lse);
+    case SQUARE:    return launch_part<SQUARE>(p, maps, lse);
+    case RECTANGLE: return launch_part<RECTANGLE>(p, maps, lse);
+    }
 }

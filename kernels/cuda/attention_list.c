@@ -8,7 +8,8 @@ const Attention *const attention_list[] = {
 
 const char *attention_refuse_on_cuda(const AttentionSpec *s) {
     if (s->dtype != F32 && s->dtype != BF16)   return "the operands are neither f32 nor bf16";
-    if (s->out_dtype != s->dtype)              return "out has another data type than q, k and v";
+    if (s->out_dtype != s->dtype && s->out_dtype != F32)
+        return "out is neither f32 nor of the data type of q, k and v";
     if (s->HS < 1 || s->HS > HS_MAX)           return "the head size is not in 1 .. 128";
     return NULL;
 }

@@ -1,26 +1,47 @@
-/* kernels/cuda/attention_merge.cu - Merge of two partial attentions: a warp per row of lse. */
+/* kernels/cuda/attention_merge.cu - Merge of two partial attentions: one pass at the speed of memory. */
 #include "attention_cuda.h"
 #include "common.cuh"
 
-enum { WARPS = 8 };
+enum { THREADS_MAX = 256 };
 
-static __global__ void merge_kernel(Tensor out, Tensor lse, Tensor part, Tensor part_lse) {
-    const int64_t NH = lse.dim[1], T = lse.dim[2], HS = out.dim[2] / NH;
-    const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;         /* (b, h, t) */
-    if (row >= lse.dim[0] * NH * T) return;
-    const int64_t h = row / T % NH, i = row / T / NH * T + row % T;
-    float *o = (float *)out.data + i * out.pitch + h * HS, *l = (float *)lse.data + row;
-    const float *p = (const float *)part.data + i * part.pitch + h * HS;
-    const float before = *l, part_l = ((const float *)part_lse.data)[row];
-    if (part_l == -INFINITY) return;
-    const float row_max = fmaxf(before, part_l), weight = expf(before - row_max), part_weight = expf(part_l - row_max);
-    const float total = weight + part_weight;
-    for (int64_t c = threadIdx.x % 32; c < HS; c += 32) o[c] = (weight * o[c] + part_weight * p[c]) / total;
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) *l = row_max + logf(total);
+/* A block per row of out; 2^log_lanes threads of one warp per head, SIZE floats each at a time. */
+template <int SIZE>
+static __global__ void __launch_bounds__(THREADS_MAX)
+merge_kernel(Tensor out, Tensor lse, Tensor part, Tensor part_lse, int log_lanes) {
+    const int NH = (int)lse.dim[1], T = (int)lse.dim[2], HS = (int)out.dim[2] / NH;
+    const int b = blockIdx.x / T, t = blockIdx.x % T, lanes = 1 << log_lanes;
+    float *out_row = (float *)out.data + blockIdx.x * out.pitch;
+    const float *part_row = (const float *)part.data + blockIdx.x * part.pitch;
+    for (int slot = threadIdx.x; slot < (NH * lanes + 31) / 32 * 32; slot += blockDim.x) {      /* whole warps */
+        const int h = min(slot >> log_lanes, NH - 1), lane = slot & (lanes - 1);
+        float *l = (float *)lse.data + ((int64_t)b * NH + h) * lse.pitch + t;
+        const float part_l = ((const float *)part_lse.data)[((int64_t)b * NH + h) * part_lse.pitch + t], before = *l;
+        __syncwarp();                                                   /* all lanes have read lse */
+        if (part_l == -INFINITY || slot >> log_lanes >= NH) continue;
+        const float row_max = fmaxf(before, part_l);
+        const float weight = expf(before - row_max), part_weight = expf(part_l - row_max);
+        const float total = weight + part_weight, factor = weight / total, part_factor = part_weight / total;
+        for (int c = lane * SIZE; c < HS; c += lanes * SIZE) {
+            float o[SIZE], p[SIZE];
+            load_floats(o, out_row + h * HS + c);
+            load_floats(p, part_row + h * HS + c);
+            #pragma unroll
+            for (int i = 0; i < SIZE; i++) o[i] = factor * o[i] + part_factor * p[i];
+            store_floats(out_row + h * HS + c, o);
+        }
+        if (lane == 0) *l = row_max + logf(total);
+    }
 }
 
 void attention_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse) {
     attention_check_merge(out, lse, part, part_lse);
-    LAUNCH(merge_kernel, (unsigned)ceil_div(tensor_count(lse), WARPS), 32 * WARPS, 0, out, lse, part, part_lse);
+    const int64_t NH = lse.dim[1], HS = out.dim[2] / NH, rows = tensor_rows(out);
+    REQUIRE(rows <= INT32_MAX && NH * 32 <= INT32_MAX, "attention_merge: %lld rows, want at most %d", (long long)rows,
+            INT32_MAX);
+    const int size = HS % 4 == 0 && rows_aligned(out) && rows_aligned(part) ? 4 : 1;
+    int log_lanes = 0;
+    while (log_lanes < 5 && size << log_lanes < HS) log_lanes++;
+    const int64_t threads = ceil_div(NH << log_lanes, 32) * 32;
+    LAUNCH((size == 4 ? merge_kernel<4> : merge_kernel<1>), (unsigned)rows,
+           (unsigned)(threads < THREADS_MAX ? threads : (int64_t)THREADS_MAX), 0, out, lse, part, part_lse, log_lanes);
 }

@@ -100,6 +100,25 @@ template<int KS, int MT> __device__ static inline void store_rows(bf16 *to, int6
             *(uint4 *)(to + r * pitch + chunk * 8) = *(const uint4 *)(tile + Tile<KS>::at(r, chunk));
 }
 
+/* The same in f32, from registers: the four threads of a row write whole sectors. */
+template<int KS, int MT> __device__ static inline void store_f32_rows(float *to, int64_t pitch, int rows, int HS,
+        const float (&x)[MT][2 * KS][4], const float (&factor)[MT][2], Into into) {
+    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    #pragma unroll
+    for (int m = 0; m < MT; m++)
+        #pragma unroll
+        for (int n = 0; n < 2 * KS; n++)
+            #pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int row = 16 * m + 8 * h + g, column = 8 * n + 2 * c;
+                if (row >= rows || column >= HS) continue;
+                float2 *const at = (float2 *)(to + row * pitch + column);
+                const float2 before = into == ACCUMULATE ? *at : make_float2(0, 0);
+                *at = make_float2(before.x + x[m][n][2 * h] * factor[m][h],
+                                  before.y + x[m][n][2 * h + 1] * factor[m][h]);
+            }
+}
+
 /* ---- GEMMs of a warp ---- */
 
 template<int X, int Y> __device__ static inline void clear(float (&x)[X][Y][4]) {

@@ -21,8 +21,8 @@ __device__ inline Row row_of_warp(const AttentionSpec &s, int diagonal) {
 
 /* P = softmax(scale scores) and lse; columns behind the last key that is seen become 0, up to the pitch. */
 template <class T>
-static __global__ void softmax_kernel(AttentionSpec spec, int diagonal, T *P, float *lse, const float *scores,
-                                      int pitch) {
+static __global__ void softmax_kernel(AttentionSpec spec, int diagonal, T *P, float *lse, int64_t lse_pitch,
+                                      const float *scores, int pitch) {
     const Row r = row_of_warp(spec, diagonal);
     if (r.row >= (int64_t)spec.NH * spec.Tq) return;
     const float *s = scores + r.row * pitch;
@@ -32,7 +32,8 @@ static __global__ void softmax_kernel(AttentionSpec spec, int diagonal, T *P, fl
     row_max = warp_max(row_max);
     for (int j = r.lane; j < r.seen; j += 32) total += expf(spec.scale * s[j] - row_max);
     total = warp_sum(total);
-    if (r.lane == 0) lse[r.row] = row_max + logf(total);        /* -infinity where no key is seen */
+    if (r.lane == 0)                                            /* -infinity where no key is seen */
+        lse[r.row / spec.Tq * lse_pitch + r.row % spec.Tq] = row_max + logf(total);
     for (int j = r.lane; j < pitch; j += 32)
         p[j] = from_float<T>(j < r.seen ? expf(spec.scale * s[j] - row_max) / total : 0.0f);
 }
@@ -113,7 +114,7 @@ static size_t workspace_bytes(const AttentionSpec *s) {
 
 /* P = softmax(scale q k^T), out = P v */
 template <class T>
-static void forward_as(const AttentionSpec *s, Tensor out, float *lse, void *kept, Tensor q, Tensor k, Tensor v,
+static void forward_as(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
                        void *work) {
     const int blocks = (int)ceil_div((int64_t)s->NH * s->Tq, WARPS), pitch = (int)row_pitch(s);
     const Heads scores = scores_of(work, F32, s);
@@ -122,7 +123,7 @@ static void forward_as(const AttentionSpec *s, Tensor out, float *lse, void *kep
         matmul(s, scores, s->Tq, s->Tk, s->HS, heads_of(q, s, b), ROW_MAJOR, heads_of(k, s, b), COLUMN_MAJOR,
                OVERWRITE);
         LAUNCH(softmax_kernel<T>, blocks, 32 * WARPS, 0, *s, attention_diagonal(s), (T *)P.data,
-               lse + (int64_t)b * s->NH * s->Tq, (const float *)scores.data, pitch);
+               (float *)lse.data + b * s->NH * lse.pitch, lse.pitch, (const float *)scores.data, pitch);
         matmul(s, heads_of(out, s, b), s->Tq, s->HS, s->Tk, P, ROW_MAJOR, heads_of(v, s, b), ROW_MAJOR, OVERWRITE);
     }
 }
@@ -131,7 +132,7 @@ static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, 
                     void *work) {
     attention_check_forward(&attention_naive, s, out, lse, q, k, v);
     open_cublas();
-    (s->dtype == F32 ? forward_as<float> : forward_as<__nv_bfloat16>)(s, out, (float *)lse.data, kept, q, k, v, work);
+    (s->dtype == F32 ? forward_as<float> : forward_as<__nv_bfloat16>)(s, out, lse, kept, q, k, v, work);
 }
 
 /* dv = P^T dout, dP = dout v^T, dS = scale P (dP - rowsum(P dP)), dq = dS k, dk = dS^T q */

@@ -164,6 +164,12 @@ DEVICE void red_add_release(int *flag, int x) {
     asm volatile("red.release.gpu.global.add.s32 [%0], %1;" :: "l"(__cvta_generic_to_global(flag)), "r"(x) : "memory");
 }
 
+/* Each of two floats, on 8 bytes, is added atomically. */
+DEVICE void red_add(float *to, float x0, float x1) {
+    asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};"
+                 :: "l"(__cvta_generic_to_global(to)), "f"(x0), "f"(x1) : "memory");
+}
+
 /* ---- registers ---- */
 
 /* Executed by all warps of a warpgroup; N is a multiple of 8; the block's total must not exceed that of the launch. */
