@@ -107,7 +107,6 @@ static AttentionSpec spec_of(const Ring *r, Part p, int B, Into into) {
 typedef struct {
     Tensor kv;              /* (B own,2C): this rank's */
     Tensor in[2];           /* (most,2C): of other ranks, one received while the other is read */
-    Tensor lse;             /* (NH,own): of the rows of a part */
     Tensor sum;             /* F32 (B own,C): out or dq over the steps so far; forward: absent where out is F32 */
     Tensor part;            /* F32 (own,C): the out or dq of a step */
     Tensor part_lse;        /* forward: its lse (NH,own) */
@@ -147,7 +146,6 @@ static size_t place_work(const Ring *r, int is_backward, void *memory, Work *w) 
     *w = (Work){ .attention = memory };
     at = place(&w->kv, memory, at, s->dtype, s->B * own, 2 * C);
     for (int i = 0; i < 2; i++) at = place(&w->in[i], memory, at, s->dtype, most, 2 * C);
-    at = place(&w->lse, memory, at, F32, s->NH, own);
     if (is_backward || s->dtype != F32) at = place(&w->sum, memory, at, F32, s->B * own, C);
     at = place(&w->part, memory, at, F32, own, C);
     if (!is_backward) return place(&w->part_lse, memory, at, F32, s->NH, own);
@@ -216,20 +214,9 @@ static Tensor half(Tensor t, int which) {
     return tensor_column_range(t, which * tensor_columns(t) / 2, tensor_columns(t) / 2);
 }
 
-/* A packed lse (1,NH,rows) at the address of t. */
-static Tensor lse_at(const Ring *r, Tensor t, Part p) { return tensor_of(t.data, F32, 3, 1, r->spec.NH, p.rows); }
-
-/* The log-sum-exps of a part's rows in those of sequence b: (NH,rows) with a pitch. */
-static Tensor lse_rows(const Ring *r, Tensor lse, int b, Part p) {
-    return tensor_column_range(tensor_row_range(lse, (int64_t)b * r->spec.NH, r->spec.NH), p.row, p.rows);
-}
-
-/* The same, packed: in place where the part has all rows, else a copy. */
-static Tensor lse_packed(const Ring *r, const Work *w, Tensor lse, int b, Part p) {
-    const Tensor rows = lse_rows(r, lse, b, p);
-    if (p.rows == r->spec.Tq) return lse_at(r, rows, p);
-    tensor_convert(lse_at(r, w->lse, p), rows);
-    return lse_at(r, w->lse, p);
+/* The log-sum-exps (1,NH,rows) of a part's rows in those of sequence b. */
+static Tensor lse_of(const Ring *r, Tensor lse, int b, Part p) {
+    return rows_of(tensor_column_range(lse, p.row, p.rows), r->spec.NH, b, 0, r->spec.NH);
 }
 
 static void pack(const Ring *r, const Work *w, Tensor k, Tensor v) {
@@ -267,12 +254,10 @@ void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Ten
         if (is_empty(p)) continue;
         const AttentionSpec spec = spec_of(r, p, 1, OVERWRITE);
         const Tensor kv = first_rows(w.in[i % 2], p.keys), part = first_rows(w.part, p.rows);
-        const Tensor part_lse = lse_at(r, w.part_lse, p);
+        const Tensor part_lse = tensor_of(w.part_lse.data, F32, 3, 1, spec.NH, p.rows);
         attention_pick(r->attention, &spec)->forward(&spec, part, part_lse, NULL, rows_of(q, own, s.b, p.row, p.rows),
                                                      half(kv, 0), half(kv, 1), w.attention);
-        const Tensor sum_lse = lse_packed(r, &w, lse, s.b, p);
-        attention_merge(rows_of(sum, own, s.b, p.row, p.rows), sum_lse, part, part_lse);
-        if (p.rows < own) tensor_convert(lse_rows(r, lse, s.b, p), sum_lse);
+        attention_merge(rows_of(sum, own, s.b, p.row, p.rows), lse_of(r, lse, s.b, p), part, part_lse);
     }
     if (own && sum.data != out.data) tensor_convert(out, sum);
 }
@@ -286,8 +271,8 @@ static void part_backward(const Ring *r, const Work *w, Rows x, int b, Part p, T
     if (is_empty(p)) return;
     const AttentionSpec spec = spec_of(r, p, 1, into);
     attention_pick(r->attention, &spec)->backward(&spec, dq, half(dkv, 0), half(dkv, 1),
-        rows_of(x.dout, own, b, p.row, p.rows), rows_of(x.out, own, b, p.row, p.rows), lse_packed(r, w, x.lse, b, p),
-        NULL, rows_of(x.q, own, b, p.row, p.rows), half(kv, 0), half(kv, 1), w->attention);
+        rows_of(x.dout, own, b, p.row, p.rows), rows_of(x.out, own, b, p.row, p.rows), lse_of(r, x.lse, b, p), NULL,
+        rows_of(x.q, own, b, p.row, p.rows), half(kv, 0), half(kv, 1), w->attention);
 }
 
 static void own_part_backward(const Ring *r, const Work *w, Rows x, int b, Part p, Into into) {

@@ -113,7 +113,8 @@ close_test "what cannot be shared is refused in one line"
 
 # ---- data/needle.awk: the name in a question was told once before, with the word of the label
 make_text long 60000 1000
-awk -f data/needle.awk -v far=16 -v seed=2 -v items=8 -v file="$dir/items.jsonl" "$dir/long/train.txt" > "$dir/needle.txt"
+awk -f data/needle.awk -v far=16 -v seed=2 -v items=8 -v file="$dir/items.jsonl" "$dir/long/train.txt" \
+    > "$dir/needle.txt"
 is "questions" "$(wc -l < "$dir/items.jsonl")" 8
 expect "their answers" awk '{
     name = substr($0, index($0, "\", \"choices\"") - 8, 5)
