@@ -6,12 +6,12 @@
 
 void train_step_create(TrainStep *s) {
     const size_t T = (size_t)s->model->config.T, count = (size_t)s->B * (size_t)gpt_own_tokens(&s->model->config);
-    s->sequence = host_alloc(2 * T * sizeof *s->sequence, "a sequence");
+    s->window = host_alloc(2 * T * sizeof *s->window, "a sequence");
     for (int i = 0; i < 2; i++) s->batch[i] = device_host_alloc(2 * count * sizeof **s->batch, "a batch");
 }
 
 void train_step_free(TrainStep *s) {
-    free(s->sequence);
+    free(s->window);
     for (int i = 0; i < 2; i++) {
         device_wait_mark(&s->copied[i]);
         device_mark_free(&s->copied[i]);
@@ -27,9 +27,9 @@ static void load_batch(TrainStep *s, uint64_t first) {
     int32_t *inputs = s->batch[slot], *targets = inputs + s->B * own;
     device_wait_mark(&s->copied[slot]);
     for (int b = 0; b < s->B; b++) {
-        tokens_train_window(s->tokens, s->seed, first + (uint64_t)b, T, s->sequence, s->sequence + T);
-        ring_take(&split, inputs + b * own, s->sequence);
-        ring_take(&split, targets + b * own, s->sequence + T);
+        tokens_train_window(s->tokens, s->seed, first + (uint64_t)b, T, s->window, s->window + T);
+        ring_take(&split, inputs + b * own, s->window);
+        ring_take(&split, targets + b * own, s->window + T);
     }
     gpt_load(s->model, inputs, targets);
     device_mark(&s->copied[slot]);
