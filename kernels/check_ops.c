@@ -117,6 +117,16 @@ void check_gelu_backward(Tensor dx, Tensor dy, Tensor x, Tensor dx_sum) {
     if (dx_sum.data) check_tensor(op, "dx_sum", dx_sum, F32, 1, tensor_columns(x));
 }
 
+void check_dropout(Tensor out, Tensor x, float rate) {
+    const char *op = "dropout";
+    check_float(op, "x", x, 3);
+    check_tensor(op, "x", x, x.dtype, 3, x.dim[0], x.dim[1], x.dim[2]);
+    check_packed(op, "x", x);
+    check_like(op, "out", out, x.dtype, x, tensor_columns(x));
+    check_packed(op, "out", out);
+    REQUIRE(rate >= 0 && rate <= 0.95f, "%s: a rate of %g, want 0 .. 0.95", op, rate);
+}
+
 void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V) {
     const char *op = "softmax";
     check_float(op, "logits", logits, 2);

@@ -30,6 +30,7 @@ void check_layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx
                               Tensor x, Tensor mean, Tensor rstd, Tensor weight);
 void check_gelu(const char *op, Tensor y, Tensor x);
 void check_gelu_backward(Tensor dx, Tensor dy, Tensor x, Tensor dx_sum);
+void check_dropout(Tensor out, Tensor x, float rate);
 void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V);
 void check_sample_tokens(Tensor tokens, Tensor logits, Tensor uniform, int V);
 void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad);

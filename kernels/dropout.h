@@ -4,6 +4,7 @@
 #ifndef KERNELS_DROPOUT_H
 #define KERNELS_DROPOUT_H
 #include "philox.h"
+#include "tensor.h"
 
 typedef struct {
     float           rate;       /* of elements set to 0, 0 .. 0.95; the others are multiplied by dropout_scale */
@@ -39,5 +40,9 @@ PHILOX_FUNCTION int dropout_keeps(DropoutMask mask, uint32_t row, uint32_t colum
     const Random64 bits = dropout_bits(mask, row & ~8u, column & ~8u);
     return (bits.word[row >> 3 & 1] >> (column >> 3 & 1) * 16 & 0x7fff) >= threshold;
 }
+
+/* out, x (B,T,C), packed: out = x * scale where the mask of row t, column c, head 0 keeps the element, else 0. out may
+   be x. It is its own backward pass: dx = dropout(dout). */
+void dropout(Tensor out, Tensor x, const Dropout *d);
 
 #endif

@@ -7,6 +7,7 @@
 #include "../kernels/check.h"
 #include "../kernels/comm.h"
 #include "../kernels/device.h"
+#include "../kernels/dropout.h"
 #include "../kernels/embedding.h"
 #include "../kernels/fill.h"
 #include "../kernels/gelu.h"
@@ -156,6 +157,8 @@ enum { NEVER = RECOMPUTE_BLOCK + 1 };
 
 static int is_training(const GPT *m) { return m->purpose == TRAIN && !m->cached; }
 
+static int has_dropout(DropoutRates r) { return r.embedding > 0 || r.attention > 0 || r.residual > 0; }
+
 static int is_shared(const GPT *m, int dropped) {
     return !is_training(m) || (int)m->config.recompute >= dropped;
 }
@@ -209,11 +212,13 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
     int64_t B = batch, T = tokens, NH = config->NH, C = config->C, Vp = config->Vp;
     int HS = config->C / config->NH;
     const int step = m->cached && tokens == 1, from_cache = step || first > 0;
+    const DropoutRates rates = is_training(m) ? config->dropout : (DropoutRates){0};
     static const int32_t anywhere;          /* the choice needs to know only that there is a position */
     m->spec = (AttentionSpec){ .B = batch, .Tq = tokens, .Tk = from_cache ? m->context : tokens, .NH = config->NH,
                                .HS = HS, .causal = 1, .q0 = step ? 0 : first, .position = step ? &anywhere : NULL,
                                .scale = 1.0f / sqrtf((float)HS), .dtype = config->dtype, .out_dtype = config->dtype,
-                               .deterministic = config->deterministic, .dqkv_into = OVERWRITE };
+                               .deterministic = config->deterministic, .dqkv_into = OVERWRITE,
+                               .dropout.rate = rates.attention };
     m->attention = attention_pick(m->attention_name, &m->spec);
     m->ring = (Ring){0};
     if (!m->cached && sharing_ranks(config) > 1) {
@@ -228,6 +233,7 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
     int64_t kept = (int64_t)(m->attention->kept_bytes(&m->spec) + 3) / 4;
     int64_t work = (int64_t)((m->ring.split.size ? ring_workspace_bytes(&m->ring)
                                                  : m->attention->workspace_bytes(&m->spec)) + 3) / 4;
+    int64_t word = has_dropout(rates) ? 2 : 0;
     const DType ACT = config->dtype;
     char prefix[40] = "";
     if (!m->acts.block) m->acts.block = host_alloc((size_t)config->L * sizeof *m->acts.block, "the table of blocks");
@@ -354,7 +360,7 @@ static void set_shapes(GPT *m, int B, int T, int first) {
     snprintf(what, sizeof what, "model: a batch of %d x %d tokens", B, T);
     REQUIRE(T <= m->config.T, "%s, want at most the context %d", what, m->config.T);
     acts_layout(m, B, T, first);
-    if (!m->cached) tensor_table_reuse(&m->acts.table, &m->acts.largest, what);
+    if (is_training(m)) tensor_table_reuse(&m->acts.table, &m->acts.largest, what);     /* CUDA graphs have addresses */
     REQUIRE(m->acts.table.bytes <= m->act_bytes, "%s needs %zu bytes, %zu are allocated", what, m->acts.table.bytes,
             m->act_bytes);
     tensor_table_place(&m->acts.table, memory);
@@ -411,6 +417,13 @@ void gpt_cast_params(GPT *m) {
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets) {
     device_upload_async(m->acts.tokens.data, tokens, tensor_bytes(m->acts.tokens));
     if (targets) device_upload_async(m->acts.targets.data, targets, tensor_bytes(m->acts.targets));
+    m->dropout = (DropoutRates){0};
+}
+
+void gpt_load_sequence(GPT *m, const uint64_t *first) {
+    if (!is_training(m) || !has_dropout(m->config.dropout)) return;
+    device_upload_async(m->acts.sequence.data, first, sizeof *first);
+    m->dropout = m->config.dropout;
 }
 
 /* ---- The network */
@@ -425,27 +438,67 @@ static double attention_flop(const GPT *m) {
     return 2.0 * m->spec.B * (double)m->spec.Tq * m->spec.Tk * m->config.C * sharing_ranks(&m->config);
 }
 
-static void attention_forward(GPT *m, BlockActs *s) {
+/* What has a mask: the embedding, number 0; in each block the attention's P and the outputs of both projections,
+   numbers 1, 2, 3 in block 0, 4, 5, 6 in block 1, ... */
+enum { EMBEDDING, P_MASK, PROJECTION, MLP_PROJECTION, MASKS_OF_BLOCK = 3 };
+
+static Dropout mask_of(const GPT *m, float rate, int l, int which) {
+    return (Dropout){ .rate = rate, .site = RANDOM_DROPOUT | (uint32_t)(MASKS_OF_BLOCK * l + which) << 8,
+                      .seed = m->config.dropout_seed, .sequence = m->acts.sequence.data };
+}
+
+/* Both passes. */
+static void drop_embedding(const GPT *m, Tensor x) {
+    const Dropout d = mask_of(m, m->dropout.embedding, 0, EMBEDDING);
+    if (d.rate > 0) dropout(x, x, &d);
+}
+
+static void drop_branch(const GPT *m, int l, int which) {
+    const Dropout d = mask_of(m, m->dropout.residual, l, which);
+    if (d.rate > 0) dropout(m->acts.branch, m->acts.branch, &d);
+}
+
+/* The gradient of a branch, in out; without dropout it is dres itself. */
+static Tensor branch_gradient(const GPT *m, Tensor out, int l, int which) {
+    const Dropout d = mask_of(m, m->dropout.residual, l, which);
+    if (d.rate > 0) dropout(out, m->acts.dres, &d);
+    return d.rate > 0 ? out : m->acts.dres;
+}
+
+/* Who adds up the gradient of a branch's bias: without dropout its terms are dres, which layernorm_backward writes. */
+static Tensor by_layernorm(const GPT *m, Tensor dbias) { return m->dropout.residual > 0 ? ABSENT : dbias; }
+static Tensor by_matmul   (const GPT *m, Tensor dbias) { return m->dropout.residual > 0 ? dbias : ABSENT; }
+
+static AttentionSpec attention_spec(const GPT *m, int l) {
+    AttentionSpec spec = m->spec;
+    spec.dropout = mask_of(m, m->dropout.attention, l, P_MASK);
+    return spec;
+}
+
+static void attention_forward(GPT *m, int l, BlockActs *s) {
     const int64_t C = m->config.C;
+    const AttentionSpec spec = attention_spec(m, l);
     if (m->cached) cache_append(s->cache, tensor_column_range(s->qkv, C, 2 * C), m->acts.position);
     op_begin("attention", op_bytes(4, s->atty, s->lse, part(s->qkv, 0), s->kv), attention_flop(m));
     if (m->ring.split.size)
         ring_forward(&m->ring, s->atty, s->lse, part(s->qkv, 0), part(s->qkv, 1), part(s->qkv, 2),
                      m->acts.attwork.data);
     else
-        m->attention->forward(&m->spec, s->atty, s->lse, s->att.data, part(s->qkv, 0),
+        m->attention->forward(&spec, s->atty, s->lse, s->att.data, part(s->qkv, 0),
                               tensor_column_range(s->kv, 0, C), tensor_column_range(s->kv, C, C),
                               m->acts.attwork.data);
     op_end();
 }
 
-static void attention_backward(GPT *m, Tensor dqkv, Tensor dout, Tensor out, Tensor lse, Tensor kept, Tensor qkv) {
+static void attention_backward(GPT *m, int l, Tensor dqkv, Tensor dout, Tensor out, Tensor lse, Tensor kept,
+                               Tensor qkv) {
+    const AttentionSpec spec = attention_spec(m, l);
     op_begin("attention backward", op_bytes(5, dqkv, dout, out, lse, qkv), 2.5 * attention_flop(m));
     if (m->ring.split.size)
         ring_backward(&m->ring, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, part(qkv, 0),
                       part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
     else
-        m->attention->backward(&m->spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, kept.data,
+        m->attention->backward(&spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, kept.data,
                                part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
     op_end();
 }
@@ -497,8 +550,9 @@ static void block_forward(GPT *m, int l, Tensor x, Tensor branch) {
     Acts *a = &m->acts;
     residual_layernorm_forward(s->res1, s->ln1, s->ln1_mean, s->ln1_rstd, x, branch, w->ln1w, w->ln1b);
     matmul_forward(s->qkv, ABSENT, s->ln1, w->qkvw, w->qkvb);
-    attention_forward(m, s);
+    attention_forward(m, l, s);
     matmul_forward(a->branch, ABSENT, s->atty, w->projw, w->projb);
+    drop_branch(m, l, PROJECTION);
     residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
     matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
 }
@@ -509,12 +563,14 @@ void gpt_forward(GPT *m) {
     Tensor x = a->block[0].res1, branch = ABSENT;
     before_group(m, FIRST_GROUP);
     embed(m, x);
+    drop_embedding(m, x);
     for (int l = 0; l < m->config.L; l++) {
         BlockParams *w = &p->block[l];
         BlockActs *s = &a->block[l];
         before_group(m, l);
         block_forward(m, l, x, branch);
         matmul_forward(a->branch, ABSENT, s->gelu, w->fcprojw, w->fcprojb);
+        drop_branch(m, l, MLP_PROJECTION);
         x = s->res2;
         branch = a->branch;
     }
@@ -576,28 +632,32 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
     Params *p = &m->params, *g = &m->grads;
     Acts *a = &m->acts;
     head_loss(a->losses, a->dlnf, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
-    layernorm_backward(a->dres, g->lnfw, g->lnfb, g->block[m->config.L - 1].fcprojb, a->dlnf, a->res, a->lnf_mean,
-                       a->lnf_rstd, p->lnfw, OVERWRITE, into);
+    layernorm_backward(a->dres, g->lnfw, g->lnfb, by_layernorm(m, g->block[m->config.L - 1].fcprojb), a->dlnf, a->res,
+                       a->lnf_mean, a->lnf_rstd, p->lnfw, OVERWRITE, into);
     if (ready) ready(context, m->config.L);
     for (int l = m->config.L - 1; l >= 0; l--) {
         BlockParams *w = &p->block[l], *dw = &g->block[l];
         BlockActs *s = &a->block[l];
         Tensor before = l > 0 ? g->block[l - 1].fcprojb : ABSENT;
         recompute_mlp(m, l);
-        matmul_backward(s->dfch, dw->fcprojw, ABSENT, dw->fcb, a->dres, s->gelu, s->fch, w->fcprojw, into);
+        Tensor dmlp = branch_gradient(m, a->dbranch, l, MLP_PROJECTION);
+        matmul_backward(s->dfch, dw->fcprojw, by_matmul(m, dw->fcprojb), dw->fcb, dmlp, s->gelu, s->fch, w->fcprojw,
+                        into);
         matmul_backward(a->dbranch, dw->fcw, ABSENT, ABSENT, s->dfch, s->ln2, ABSENT, w->fcw, into);
-        layernorm_backward(a->dres, dw->ln2w, dw->ln2b, dw->projb, a->dbranch, s->res2, s->ln2_mean, s->ln2_rstd,
-                           w->ln2w, ACCUMULATE, into);
-        matmul_backward(a->dbranch, dw->projw, ABSENT, ABSENT, a->dres, s->atty, ABSENT, w->projw, into);
-        attention_backward(m, a->dqkv, a->dbranch, s->atty, s->lse, s->att, s->qkv);
+        layernorm_backward(a->dres, dw->ln2w, dw->ln2b, by_layernorm(m, dw->projb), a->dbranch, s->res2, s->ln2_mean,
+                           s->ln2_rstd, w->ln2w, ACCUMULATE, into);
+        Tensor dproj = branch_gradient(m, a->dproj, l, PROJECTION);
+        matmul_backward(a->dbranch, dw->projw, by_matmul(m, dw->projb), ABSENT, dproj, s->atty, ABSENT, w->projw, into);
+        attention_backward(m, l, a->dqkv, a->dbranch, s->atty, s->lse, s->att, s->qkv);
         recompute_ln1(m, l);
         matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, ABSENT, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
-        layernorm_backward(a->dres, dw->ln1w, dw->ln1b, before, a->dbranch, s->res1, s->ln1_mean, s->ln1_rstd,
-                           w->ln1w, ACCUMULATE, into);
+        layernorm_backward(a->dres, dw->ln1w, dw->ln1b, by_layernorm(m, before), a->dbranch, s->res1, s->ln1_mean,
+                           s->ln1_rstd, w->ln1w, ACCUMULATE, into);
         if (ready) ready(context, l);
     }
     /* a tied head has written dwte */
     if (m->config.untied && into == OVERWRITE) device_zero(g->wte.data, tensor_bytes(g->wte));
+    drop_embedding(m, a->dres);
     embed_backward(m, a->dres, into);
     if (ready) ready(context, FIRST_GROUP);
 }

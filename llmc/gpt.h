@@ -21,6 +21,10 @@ typedef enum {
 } Recompute;
 #define RECOMPUTE_NAMES "none|gelu|layernorm|block"     /* in the order of the levels */
 
+/* Rates of dropout (kernels/dropout.h), 0 = none: after the embedding, of the attention's P, and of what attention and
+   MLP add to the residual stream. */
+typedef struct { float embedding, attention, residual; } DropoutRates;
+
 typedef struct {
     int L, NH, C, T;    /* blocks, heads, channels, longest context */
     DType dtype;        /* of the computation: F32, or BF16 with master parameters in f32 */
@@ -32,6 +36,8 @@ typedef struct {
     int zero;           /* ZeRO stage: with 1, every rank has a slice of the moments and of the master parameters */
     int context_parallel;   /* ranks that share a sequence, in the order of ranks; 0 or 1: each has its own */
     RingOrder ring_order;   /* which tokens of it a rank has */
+    DropoutRates dropout;   /* in training steps */
+    uint64_t dropout_seed;
 } GPTConfig;
 
 /*      field    name                             shape         in the file  initial value  decay */
@@ -88,15 +94,17 @@ typedef struct {
     X(lnf_mean,   SHAPE(B, T),         F32,   KEPT) \
     X(lnf_rstd,   SHAPE(B, T),         F32,   KEPT) \
     X(losses,     SHAPE(B, T),         F32,   KEPT) \
+    X(sequence,   SHAPE(word),         I32,   KEPT)     /* of dropout: 64 bits, the number of the first sequence */ \
     X(logits,     SHAPE(chunk, Vp),    ACT,   HEAD)         /* a chunk of rows of the head; F32 in evaluation */ \
     X(lnf,        SHAPE(B, T, C),      ACT,   FINAL | HEAD | D_FINAL) \
     X(dlnf,       SHAPE(B, T, C),      ACT,   SAME) \
     X(res,        SHAPE(B, T, C),      ACT,   FINAL | HEAD | D_FINAL)   /* residual stream out of the last block */ \
     X(dres,       SHAPE(B, T, C),      ACT,   ALL & ~FORWARD) \
     X(branch,     SHAPE(B, T, C),      ACT,   ALL & ~(HEAD | D_FINAL))  /* output of attention or MLP */ \
-    X(dbranch,    SHAPE(B, T, C),      ACT,   SAME)         /* gradient of ln2, atty and ln1 in turn */ \
+    X(dbranch,    SHAPE(B, T, C),      ACT,   SAME)         /* gradient of the MLP's output, ln2, atty, ln1 */ \
     X(attwork,    SHAPE(work),         F32,   ATTENTION | RECOMPUTATION | D_ATTENTION)  /* scratch of the attention */ \
-    X(dqkv,       SHAPE(B, T, 3*C),    ACT,   D_ATTENTION | D_QKV)
+    X(dqkv,       SHAPE(B, T, 3*C),    ACT,   D_ATTENTION | D_QKV) \
+    X(dproj,      SHAPE(B, T, C),      ACT,   SAME)         /* of the output of the projection */
 
 #define FIELD(field, ...) Tensor field;
 typedef struct { BLOCK_PARAMS(FIELD) } BlockParams;
@@ -117,7 +125,7 @@ typedef struct {
     Tensor       uniform;          /* generation: F64 (B), random numbers */
     BlockActs   *block;
     TensorTable  table;
-    TensorTable  largest;          /* of the batch of gpt_create: smaller ones have its places */
+    TensorTable  largest;          /* of the batch of gpt_create: in training, smaller ones have its places */
     size_t       workspace_bytes;
 } Acts;
 #undef FIELD
@@ -147,6 +155,7 @@ typedef struct {
     int              cached;       /* sequences in the cache; 0 = none, the activations are those of a batch */
     DeviceGraph      step;         /* of gpt_next with a single token */
     int64_t          chunk;        /* rows of logits allocated */
+    DropoutRates     dropout;      /* of the batch that was loaded */
     GroupHook       *before_group; /* called before gpt_forward first reads a group; NULL = none */
     void            *before_context;
 } GPT;
@@ -204,8 +213,12 @@ void gpt_set_cache(GPT *m, int B);
    those before them; gpt_forward adds these. */
 void gpt_set_window(GPT *m, int first, int T);
 
-/* Uploads a batch of that size, as device_upload_async does; targets may be NULL. */
+/* Uploads a batch of that size, as device_upload_async does; targets may be NULL. It is computed without dropout. */
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets);
+
+/* After gpt_load, where a model created to TRAIN has dropout: gpt_forward and gpt_backward of this batch have it, with
+   the masks of the sequences *first, *first + 1, ... Uploads *first as device_upload_async does. */
+void gpt_load_sequence(GPT *m, const uint64_t *first);
 
 void gpt_forward(GPT *m);                                  /* tokens -> lnf */
 void gpt_loss(GPT *m);                                     /* lnf, targets -> losses, from f32 logits */

@@ -114,6 +114,18 @@ AdamW settings_adamw(const Settings *s) {
                     .weight_decay = (float)s->weight_decay, .max_norm = (float)s->clip };
 }
 
+DropoutRates settings_dropout(const Settings *s, Option *table) {
+    const struct { const char *name; double value; } own[] = {
+        { "embedding-dropout", s->embedding_dropout }, { "attention-dropout", s->attention_dropout },
+        { "residual-dropout", s->residual_dropout } };
+    float rate[3];
+    for (int i = 0; i < 3; i++)
+        rate[i] = (float)(options_find(table, own[i].name)->given ? own[i].value : s->dropout);
+    REQUIRE(s->context_parallel == 1 || (rate[0] == 0 && rate[1] == 0 && rate[2] == 0), "--context-parallel %lld: the "
+            "masks of dropout are of whole sequences; want no --dropout", (long long)s->context_parallel);
+    return (DropoutRates){ .embedding = rate[0], .attention = rate[1], .residual = rate[2] };
+}
+
 Schedule settings_schedule(const Settings *s, Option *table) {
     REQUIRE(s->min_lr <= s->lr, "--min-lr %g: want at most --lr %g", s->min_lr, s->lr);
     return (Schedule){ .kind = schedule_named(s->schedule), .peak = s->lr, .warmup = s->warmup, .total = s->steps,

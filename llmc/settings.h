@@ -80,12 +80,18 @@
     X(REAL,    beta2,         "0.95",    RANGE(0, 0.999999), KEPT, "of AdamW") \
     X(REAL,    eps,           "1e-8",    RANGE(1e-12, 1),    KEPT, "of AdamW") \
     X(REAL,    clip,          "1",       RANGE(0, 1e9),      KEPT, "maximum gradient norm; 0 = no clipping") \
+    X(REAL,    dropout,       "0",       RANGE(0, 0.95),     KEPT, \
+      "rate of dropout in training; 0.2 is usual for small data") \
+    X(REAL,    attention_dropout, NULL,  RANGE(0, 0.95),     KEPT, "of attention probabilities (default --dropout)") \
+    X(REAL,    residual_dropout,  NULL,  RANGE(0, 0.95),     KEPT, \
+      "of the outputs of attention and MLP (default --dropout)") \
+    X(REAL,    embedding_dropout, NULL,  RANGE(0, 0.95),     KEPT, "of the embedding (default --dropout)") \
     X(CHOICE,  on_nan,        "stop",    CHOICES("stop|skip"), KEPT, \
       "what follows an update with NaN or infinity, never applied") \
     X(REAL,    skip_spikes,   "0",       RANGE(0, 1e6),      KEPT, \
       "skip updates so many standard deviations off; try 6; 0 = none") \
     X(INTEGER, seed,          "1",       RANGE(0, 9e15),     KEPT, \
-      "of weights, data order and samples; --sample draws one") \
+      "of weights, data order, dropout and samples; --sample draws one") \
     X(INTEGER, threads,       "0",       RANGE(0, 4096),     FREE, \
       "of the CPU, without effect on the results; 0 = one per core") \
     X(TEXT,    time_limit,    NULL,      ARGUMENT("TIME"),   FREE, \
@@ -170,5 +176,6 @@ void settings_check(const Settings *settings);
 int64_t  settings_sequences(Settings *settings, int T, int is_resume);
 Schedule settings_schedule(const Settings *settings, Option *table);
 AdamW    settings_adamw(const Settings *settings);
+DropoutRates settings_dropout(const Settings *settings, Option *table);
 
 #endif

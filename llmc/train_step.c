@@ -5,9 +5,10 @@
 #include "os.h"
 
 void train_step_create(TrainStep *s) {
-    const size_t T = (size_t)s->model->config.T, count = (size_t)s->B * (size_t)gpt_own_tokens(&s->model->config);
+    const size_t T = (size_t)s->model->config.T;
+    const size_t bytes = (size_t)s->B * (size_t)gpt_own_tokens(&s->model->config) * 2 * sizeof **s->batch;
     s->window = host_alloc(2 * T * sizeof *s->window, "a sequence");
-    for (int i = 0; i < 2; i++) s->batch[i] = device_host_alloc(2 * count * sizeof **s->batch, "a batch");
+    for (int i = 0; i < 2; i++) s->batch[i] = device_host_alloc(bytes + sizeof(uint64_t), "a batch");
 }
 
 void train_step_free(TrainStep *s) {
@@ -25,13 +26,16 @@ static void load_batch(TrainStep *s, uint64_t first) {
     const RingSplit split = gpt_split(&s->model->config);
     const int slot = s->micro_steps++ % 2, T = split.T, own = ring_tokens(&split, split.rank);
     int32_t *inputs = s->batch[slot], *targets = inputs + s->B * own;
+    uint64_t *sequence = (uint64_t *)(targets + s->B * own);
     device_wait_mark(&s->copied[slot]);
     for (int b = 0; b < s->B; b++) {
         tokens_train_window(s->tokens, s->seed, first + (uint64_t)b, T, s->window, s->window + T);
         ring_take(&split, inputs + b * own, s->window);
         ring_take(&split, targets + b * own, s->window + T);
     }
+    *sequence = first;
     gpt_load(s->model, inputs, targets);
+    gpt_load_sequence(s->model, sequence);
     device_mark(&s->copied[slot]);
 }
 

@@ -6,6 +6,7 @@
    the time of all less that of the copies: what the host needs to launch a kernel does not count. */
 #include "../kernels/check.h"
 #include "../kernels/device.h"
+#include "../kernels/dropout.h"
 #include "../kernels/embedding.h"
 #include "../kernels/gelu.h"
 #include "../kernels/gemm.h"
@@ -162,6 +163,13 @@ static Operands gelu_back(void) {
 }
 static void call_gelu_back(Tensor *t) { gelu_backward(t[0], t[0], t[1], t[2], OVERWRITE); }
 
+static Operands drop(void) {
+    Operands o = { .t = { OF(dtype, B, T, config.C), OF(dtype, B, T, config.C) } };
+    o.bytes = 2 * bytes_of(o.t[0]);
+    return o;
+}
+static void call_drop(Tensor *t) { dropout(t[0], t[1], &(Dropout){ .rate = 0.2f, .seed = 1 }); }
+
 /* a chunk of the head */
 static Operands softmax(void) {
     const int64_t R = B * T < 5120 ? B * T : 5120;
@@ -201,6 +209,7 @@ static const struct { const char *name; Operands (*operands)(void); void (*call)
     { "column sums of dqkv",             qkv_bias,       call_qkv_bias },
     { "gelu forward",                    gelu,           call_gelu },
     { "gelu backward",                   gelu_back,      call_gelu_back },
+    { "dropout",                         drop,           call_drop },
     { "softmax, a chunk of the head",    softmax,        call_softmax },
     { "sum of the losses",               loss,           call_loss },
     { "gradient norm",                   norm,           call_norm },

@@ -149,6 +149,17 @@ void oracle_gelu_backward(double *dx, const double *dy, const double *x, int cou
     }
 }
 
+/* ---- dropout */
+
+void oracle_dropout(double *out, const double *x, const Dropout *d, uint64_t first, int B, int T, int C) {
+    const uint32_t threshold = dropout_threshold(d->rate);
+    for (int i = 0; i < B * T * C; i++) {
+        const DropoutMask mask = dropout_mask(d->seed, d->site, first + (uint64_t)(i / C / T), 0);
+        const int keeps = dropout_keeps(mask, (uint32_t)(i / C % T), (uint32_t)(i % C), threshold);
+        out[i] = keeps ? x[i] * 32768 / (32768 - threshold) : 0;
+    }
+}
+
 /* ---- head */
 
 /* p = softmax(s); returns the log-sum-exp. p may be s. */

@@ -41,6 +41,9 @@ void oracle_matmul_backward(double *dx, double *dweight, double *dbias, const do
 void oracle_gelu_forward(double *y, const double *x, int count);
 void oracle_gelu_backward(double *dx, const double *dy, const double *x, int count);
 
+/* first: the number of sequence 0 (d->sequence is not read). */
+void oracle_dropout(double *out, const double *x, const Dropout *d, uint64_t first, int B, int T, int C);
+
 /* wte, dwte (Vp,C), targets in [-1, V); dx, dwte: the gradients of dloss * sum(losses). */
 void oracle_head_loss(double *losses, double *dx, double *dwte, const double *x, const double *wte, const int *targets,
                       int rows, int C, int V, int Vp, double dloss);

@@ -83,12 +83,25 @@ refuses "this is a checkpoint: want the directory of its run" "$gpt" --resume ru
 cd - > /dev/null || exit 2
 close_test "the default output directory is named after the data and is new; --resume takes the last"
 
-expect "a run" "$gpt" $small --steps 40 --seed 9 --min-lr 2e-4 --prompt ' #"it'"'"'s\' --out "$dir/once"
+expect "a run" "$gpt" $small --steps 40 --seed 9 --min-lr 2e-4 --dropout 0.2 --residual-dropout 0.1 \
+    --prompt ' #"it'"'"'s\' --out "$dir/once"
 expect "the same from its settings" "$gpt" --config "$dir/once/settings.txt" --out "$dir/twice"
 same_files "$dir/once/step-00000040" "$dir/twice/step-00000040" $checkpoint_files
 expect "the command line wins" "$gpt" --config "$dir/once/settings.txt" --out "$dir/thrice" --steps 3 --lr 0.5
 is "its last step" "$(cells "$dir/thrice" step | tail -n 1)" 3
+is "the rates" "$(grep -o '"[a-z]*_pdrop": [0-9.]*' "$dir/once/step-00000040/config.json" | tr '\n' ' ')" \
+    '"resid_pdrop": 0.100000 "embd_pdrop": 0.200000 "attn_pdrop": 0.200000 '
 close_test "settings.txt repeats a run bit for bit"
+
+# ---- Weights that do not move: the training loss has dropout, the validation loss does not
+for rate in 0 0.5; do
+    expect "dropout $rate" "$gpt" $small --steps 2 --lr 0 --val-every 1 --dropout $rate --out "$dir/rate-$rate"
+done
+is "val loss" "$(cells "$dir/rate-0.5" val_loss)" "$(cells "$dir/rate-0" val_loss)"
+expect "another loss" [ "$(cells "$dir/rate-0.5" loss)" != "$(cells "$dir/rate-0" loss)" ]
+expect "the banner" "$gpt" $small --dropout 0.5 --dry-run
+is "the rate in it" "$(grep -c '^model .* attention, dropout 0.5$' "$dir/expect.out")" 1
+close_test "dropout is of training steps only"
 
 late="$text --layers 2 --heads 2 --channels 32 --batch 4 --context 16 --warmup 30"
 expect "the schedule to compare with" "$gpt" $late --steps 60 --out "$dir/longer"

@@ -10,7 +10,10 @@
 #include "../llmc/random.h"
 #include "../llmc/checkpoint/safetensors.h"
 #include "models.h"
+#include "oracle.h"
 #include "scratch.h"
+
+enum { FIRST = 1000003 };       /* the number of the first sequence of the reference's batch */
 
 static void *new_array(int64_t count, size_t bytes) {
     void *memory = calloc((size_t)count, bytes);
@@ -136,11 +139,17 @@ static void read_reference(GPT *m, const Reference *r) {
     gpt_cast_params(m);
 }
 
+/* With dropout where the model has it; the batch begins with sequence b of the reference's. */
+static void load(GPT *m, const int32_t *tokens, const int32_t *targets, int b) {
+    gpt_load(m, tokens, targets);
+    gpt_load_sequence(m, &(uint64_t){ FIRST + (uint64_t)b });
+}
+
 /* The model of the file, with its batch. */
 static void reference_model(GPT *m, const Reference *r, const char *attention, Purpose purpose) {
     gpt_create(m, r->config, attention, r->B, r->T, purpose);
     read_reference(m, r);
-    gpt_load(m, r->tokens, r->targets);
+    load(m, r->tokens, r->targets, 0);
 }
 
 typedef void (*ReferenceTest)(const Reference *r, const char *attention);
@@ -148,13 +157,16 @@ typedef void (*ReferenceTest)(const Reference *r, const char *attention);
 static const DType dtypes[] = { F32, BF16 };
 
 /* Runs f in every data type of the linked backend, with every attention that takes it and the file's shape. */
-static void each_attention(const char *path, ReferenceTest f) {
+static void each_attention_with(const char *path, ReferenceTest f, DropoutRates rates) {
     Reference r = reference_open(path);
+    r.config.dropout = rates;
+    r.config.dropout_seed = 5;
     for (int d = 0; d < 2; d++) {
         if (device_refuse_dtype(dtypes[d])) continue;
         r.config.dtype = dtypes[d];
         AttentionSpec spec = { .B = r.B, .Tq = r.T, .Tk = r.T, .NH = r.config.NH, .HS = r.config.C / r.config.NH,
-                               .causal = 1, .scale = 1, .dtype = dtypes[d], .out_dtype = dtypes[d] };
+                               .causal = 1, .scale = 1, .dtype = dtypes[d], .out_dtype = dtypes[d],
+                               .dropout.rate = rates.attention };
         for (int i = 0; attention_list[i]; i++) {
             const char *reason = attention_list[i]->refuse(&spec);
             if (reason) printf("  %s: no attention %s in %s: %s\n", path, attention_list[i]->name,
@@ -164,6 +176,8 @@ static void each_attention(const char *path, ReferenceTest f) {
     }
     reference_close(&r);
 }
+
+static void each_attention(const char *path, ReferenceTest f) { each_attention_with(path, f, (DropoutRates){0}); }
 
 static double mean_loss(const GPT *m, int target_count) {
     float *losses = download(m->acts.losses);
@@ -289,7 +303,7 @@ static void load_corner(GPT *m, const Reference *r, int b, int B, int T) {
         targets[i] = r->targets[from];
     }
     gpt_set_batch(m, B, T);
-    gpt_load(m, tokens, targets);
+    load(m, tokens, targets, b);
     free(tokens);
 }
 
@@ -531,7 +545,7 @@ static void resume(const Reference *r, const char *attention) {
     optimizer_create(&b, &resumed, r->adamw);
     checkpoint_load_model(folder, &resumed);
     checkpoint_load_optimizer(folder, &resumed, &b);
-    gpt_load(&resumed, r->tokens, r->targets);
+    load(&resumed, r->tokens, r->targets, 0);
     train(&resumed, &b, r, 2);
     EXPECT(b.step == 4 && same_losses(&straight, &resumed), "%s: losses", attention);
     EXPECT(same_bits(&straight.grads, &resumed.grads), "%s: gradients", attention);
@@ -576,14 +590,166 @@ static void recompute(const Reference *r, const char *attention) {
     gpt_free(&keeps);
 }
 
-static void accumulation_equals_one_batch(void)      { each_attention(AWKWARD, accumulate); }
-static void reported_gradients_are_final(void)       { each_attention(AWKWARD, report_blocks); }
-static void smaller_batch_equals_smaller_model(void) { each_attention(AWKWARD, lay_out_smaller); }
-static void recomputation_changes_no_bit(void)       { each_attention(AWKWARD, recompute); }
+/* ---- Dropout */
+
+/* The sum of the losses of a batch in double; p: the parameters in the order of their table. */
+static double exact_loss(const GPTConfig *c, double *const *p, const int32_t *tokens, const int32_t *targets, int B,
+                         int T) {
+    const int rows = B * T, C = c->C, n = rows * C;
+    uint64_t first = FIRST;
+    double *x = new_array(n, sizeof *x), *y = new_array(n, sizeof *x), *branch = new_array(n, sizeof *x), *add = NULL;
+    double *qkv = new_array(3 * n, sizeof *x), *split = new_array(3 * n, sizeof *x), *h = new_array(4 * n, sizeof *x);
+    double *mean = new_array(rows, sizeof *x), *rstd = new_array(rows, sizeof *x), loss = 0;
+    double *lse = new_array(rows * c->NH, sizeof *x), *losses = new_array(rows, sizeof *x);
+    double *dwte = new_array((int64_t)c->Vp * C, sizeof *x);
+    Dropout embedding = { .rate = c->dropout.embedding, .site = RANDOM_DROPOUT, .seed = c->dropout_seed,
+                          .sequence = &first };
+    Dropout attention = embedding, residual = embedding;
+    attention.rate = c->dropout.attention;
+    residual.rate = c->dropout.residual;
+    oracle_embedding_forward(x, tokens, p[0], p[1], B, T, C);
+    oracle_dropout(x, x, &embedding, first, B, T, C);
+    for (int l = 0; l < c->L; l++) {
+        double *const *w = p + 2 + 12 * l;
+        oracle_residual_layernorm_forward(x, y, mean, rstd, x, add, w[0], w[1], rows, C);
+        oracle_matmul_forward(qkv, y, w[2], w[3], rows, 3 * C, C);
+        for (int i = 0; i < 3 * rows; i++)
+            memcpy(split + (i % 3 * rows + i / 3) * C, qkv + i * C, (size_t)C * sizeof *x);
+        attention.site = RANDOM_DROPOUT | (uint32_t)(3 * l + 1) << 8;
+        const AttentionSpec spec = { .B = B, .Tq = T, .Tk = T, .NH = c->NH, .HS = C / c->NH, .causal = 1,
+                                     .scale = (float)(1 / sqrt(C / c->NH)), .dropout = attention };
+        oracle_attention_forward(&spec, y, lse, split, split + n, split + 2 * n);
+        oracle_matmul_forward(branch, y, w[4], w[5], rows, C, C);
+        residual.site = attention.site + (1 << 8);
+        oracle_dropout(branch, branch, &residual, first, B, T, C);
+        oracle_residual_layernorm_forward(x, y, mean, rstd, x, branch, w[6], w[7], rows, C);
+        oracle_matmul_forward(h, y, w[8], w[9], rows, 4 * C, C);
+        oracle_gelu_forward(h, h, 4 * n);
+        oracle_matmul_forward(branch, h, w[10], w[11], rows, C, 4 * C);
+        residual.site += 1 << 8;
+        oracle_dropout(branch, branch, &residual, first, B, T, C);
+        add = branch;
+    }
+    oracle_residual_layernorm_forward(x, y, mean, rstd, x, add, p[2 + 12 * c->L], p[3 + 12 * c->L], rows, C);
+    oracle_head_loss(losses, x, dwte, y, p[0], targets, rows, C, c->V, c->Vp, 1);
+    for (int i = 0; i < rows; i++) loss += losses[i];
+    double *const all[] = { x, y, branch, qkv, split, h, mean, rstd, lse, losses, dwte };
+    for (int i = 0; i < COUNT(all); i++) free(all[i]);
+    return loss;
+}
+
+static double direction(int row, int64_t i) {
+    return philox(3, RANDOM_TEST, 0, (uint32_t)row, (uint64_t)i).word[0] % 2 ? 1 : -1;
+}
+
+/* The gradient of each tensor, times a vector v of 1 and -1, against the derivative of the exact loss along v, by
+   central differences. n errors of up to limit * max|gradient| add up to sqrt(n) of it. */
+static void differentiate(const Reference *r, const char *attention) {
+    enum { B = 2, T = 20, ROWS = 64 };
+    static const double step = 1e-5;
+    const GPTConfig *c = &r->config;
+    const double limit = tolerance(c, B, T);
+    GPT m;
+    double *p[ROWS], worst = 0;
+    int32_t tokens[B * T], targets[B * T];
+    for (int i = 0; i < B * T; i++) {
+        tokens[i]  = r->tokens[i / T * r->T + i % T];
+        targets[i] = r->targets[i / T * r->T + i % T];
+    }
+    reference_model(&m, r, attention, TRAIN);
+    load_corner(&m, r, 0, B, T);
+    gpt_forward(&m);
+    gpt_backward(&m, 1, OVERWRITE, NULL, NULL);
+    const TensorTable *table = &m.params.table;
+    for (int i = 0; i < table->count; i++) {
+        float *value = download(*table->entry[i].field);
+        const int64_t count = tensor_count(*table->entry[i].field);
+        p[i] = new_array(count, sizeof *p[i]);
+        for (int64_t k = 0; k < count; k++) p[i][k] = value[k];
+        free(value);
+    }
+    const double loss = exact_loss(c, p, tokens, targets, B, T), got_loss = mean_loss(&m, 1);
+    EXPECT(fabs(got_loss / loss - 1) <= limit, "%s: loss %.9g, want %.9g", attention, got_loss, loss);
+    for (int i = 0; i < table->count; i++) {
+        const TensorEntry *row = &table->entry[i];
+        const int64_t count = row->layout == VOCABULARY ? c->V * c->C : tensor_count(*row->field);
+        float *grad = download(*m.grads.table.entry[i].field);
+        double got = 0, max = 0, side[2];
+        for (int64_t k = 0; k < count; k++) {
+            got += grad[k] * direction(i, k);
+            max = fmax(max, fabs(grad[k]));
+        }
+        for (int s = 0; s < 2; s++) {
+            for (int64_t k = 0; k < count; k++) p[i][k] += (s ? -2 : 1) * step * direction(i, k);
+            side[s] = exact_loss(c, p, tokens, targets, B, T);
+        }
+        for (int64_t k = 0; k < count; k++) p[i][k] += step * direction(i, k);
+        const double want = (side[0] - side[1]) / (2 * step), bound = 4 * limit * max * sqrt((double)count);
+        EXPECT(fabs(got - want) <= bound, "%s: derivative along a vector of %s: %.9g, want %.9g up to %.2g", attention,
+               row->name, got, want, bound);
+        worst = fmax(worst, fabs(got - want) / bound);
+        free(grad);
+    }
+    printf("  %s %s: error/bound of the derivatives at most %.3f\n", attention, dtype_name(c->dtype), worst);
+    for (int i = 0; i < table->count; i++) free(p[i]);
+    gpt_free(&m);
+}
+
+/* A batch without the number of its first sequence has no dropout; with another number it has another mask. */
+static void turn_off(const Reference *r, const char *attention) {
+    GPT m, plain;
+    Reference without = *r;
+    without.config.dropout = (DropoutRates){0};
+    reference_model(&m, r, attention, TRAIN);
+    reference_model(&plain, &without, attention, TRAIN);
+    const int same_kernel = m.attention == plain.attention;
+    gpt_forward(&m);
+    gpt_loss(&m);
+    float *dropped = download(m.acts.losses);
+    gpt_load(&m, r->tokens, r->targets);
+    gpt_forward(&m);
+    gpt_loss(&m);
+    gpt_forward(&plain);
+    gpt_loss(&plain);
+    const double bound = same_kernel ? 0 : 4 * tolerance(&r->config, r->B, r->T) * max_logit(r);
+    EXPECT(losses_difference(&m, &plain) <= bound, "%s: losses without dropout", attention);
+    EXPECT(plain.act_bytes <= m.act_bytes && m.act_bytes <= plain.act_bytes + 512, "%s: %zu and %zu bytes", attention,
+           m.act_bytes, plain.act_bytes);
+    load(&m, r->tokens, r->targets, 1);
+    gpt_forward(&m);
+    gpt_loss(&m);
+    float *other = download(m.acts.losses), *off = download(plain.acts.losses);
+    int same = 0, same_off = 0;
+    for (int i = 0; i < r->B * r->T; i++) {
+        same += r->targets[i] >= 0 && dropped[i] == other[i];
+        same_off += r->targets[i] >= 0 && dropped[i] == off[i];
+    }
+    EXPECT(!same && !same_off, "%s: %d losses of another sequence, %d without dropout are the same", attention, same,
+           same_off);
+    free(dropped);
+    free(other);
+    free(off);
+    gpt_free(&m);
+    gpt_free(&plain);
+}
+
+static const DropoutRates rates = { .embedding = 0.1f, .attention = 0.3f, .residual = 0.2f };
+
+static void with_and_without(ReferenceTest f) {
+    each_attention(AWKWARD, f);
+    each_attention_with(AWKWARD, f, rates);
+}
+
+static void dropout_has_its_gradients(void)          { with_and_without(differentiate); }
+static void dropout_is_of_training_batches(void)     { each_attention_with(AWKWARD, turn_off, rates); }
+static void accumulation_equals_one_batch(void)      { with_and_without(accumulate); }
+static void reported_gradients_are_final(void)       { with_and_without(report_blocks); }
+static void smaller_batch_equals_smaller_model(void) { with_and_without(lay_out_smaller); }
+static void recomputation_changes_no_bit(void)       { with_and_without(recompute); }
 static void evaluation_equals_training(void)         { each_attention(AWKWARD, evaluate); }
 static void losses_of_some_tokens(void)              { each_attention(AWKWARD, evaluate_some); }
 static void threads_do_not_change_bits(void)         { each_attention(AWKWARD, use_threads); }
-static void resumed_equals_straight(void)            { each_attention(AWKWARD, resume); }
+static void resumed_equals_straight(void)            { with_and_without(resume); }
 static void last_logits_are_the_last_row(void)       { each_attention(AWKWARD, ask_for_last_logits); }
 
 /* ---- Without a reference */
@@ -806,6 +972,8 @@ int main(void) {
     RUN(reference_plain);
     RUN(reference_awkward);
     RUN(reference_124M);
+    RUN(dropout_has_its_gradients);
+    RUN(dropout_is_of_training_batches);
     RUN(accumulation_equals_one_batch);
     RUN(reported_gradients_are_final);
     RUN(smaller_batch_equals_smaller_model);

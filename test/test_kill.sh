@@ -27,7 +27,7 @@ random_ms() {     # random_ms MAX
 }
 
 # ---- Killed at random moments, resumed each time: a run that saves every step, and prunes
-run="$small --steps 200 --save-every 1 --val-every 7 --keep 3 --keep-every 50"
+run="$small --dropout 0.1 --steps 200 --save-every 1 --val-every 7 --keep 3 --keep-every 50"
 began=$(date +%s%N)
 expect "the undisturbed run" "$gpt" $run --out "$dir/whole"
 max_ms=$((($(date +%s%N) - began) / 6000000 + 20))           # a sixth of it: many kills on the way to the end

@@ -2,6 +2,7 @@
    arena.h holds the operands and derives the bounds. */
 #include "../kernels/cache.h"
 #include "../kernels/choices.h"
+#include "../kernels/dropout.h"
 #include "../kernels/embedding.h"
 #include "../kernels/fill.h"
 #include "../kernels/gelu.h"
@@ -361,6 +362,105 @@ static void gelu(void) {
         compare("dx", dx, want_dx, (Bound){ .roundings = 18, .floor = 1 });
         EXPECT(!memcmp(result(dx), result(in_place), sizeof(double) * (size_t)n), "dx over dy differs");
     }
+}
+
+/* ---- dropout */
+
+/* In place too; sequences whose number passes 2^32; rows that do not begin at 16 bytes: shift elements behind. */
+static void drop(void) {
+    static const struct { int B, T, C, shift; } shapes[] = {
+        {1, 1, 1, 0}, {3, 7, 5, 0}, {2, 17, 9, 0}, {1, 16, 8, 0}, {2, 65, 40, 0}, {1, 33, 1600, 0}, {3, 100, 48, 0},
+        {2, 24, 64, 1}, {2, 256, 384, 0}, {1, 1003, 20, 0}, {70000, 1, 4, 0}, {4, 15, 12, 0}, {1, 3000, 256, 0},
+    };
+    static const float rates[] = { 0.2f, 0.1f, 0.5f, 0, 0.95f };
+    for (int i = 0; i < COUNT(shapes); i++) {
+        const int B = shapes[i].B, T = shapes[i].T, C = shapes[i].C, shift = shapes[i].shift, n = B * T * C;
+        arena_begin("dropout", "B=%d T=%d C=%d, rate %g", B, T, C, rates[i % COUNT(rates)]);
+        Tensor number = integers(-1, -1, 2), x = input(1, n + shift), y = output(n + shift), z = base(1, n + shift);
+        Tensor *const all[] = { &x, &y, &z };
+        memcpy(arena_host(z), arena_host(x), tensor_bytes(x));
+        if (shift) mark(y, KEPT);
+        ((int32_t *)arena_host(number))[1] = i % 2;             /* 2^32 - 1 or 2^33 - 1 */
+        for (int k = 0; k < 3; k++)
+            *all[k] = tensor_of((char *)all[k]->data + (size_t)shift * dtype_bytes(x.dtype), x.dtype, 3, B, T, C);
+        mark(y, WRITTEN);
+        const Dropout d = { .rate = rates[i % COUNT(rates)], .site = (uint32_t)i << 8, .seed = 0x123456789abcull,
+                            .sequence = i % 3 == 1 ? NULL : number.data };
+        EACH_RUN {
+            dropout(y, x, &d);
+            dropout(z, z, &d);
+        }
+        double *want = doubles(n);
+        oracle_dropout(want, given(x), &d, d.sequence ? (uint64_t)(i % 2) << 32 | 0xffffffff : 0, B, T, C);
+        compare("out", y, want, (Bound){ .roundings = 2 });
+        EXPECT(!memcmp(result(y), result(z), sizeof(double) * (size_t)n), "%s: in place it differs", arena_case);
+        const double *got = result(y);
+        int64_t wrong = 0;
+        for (int k = 0; k < n; k++) wrong += (got[k] == 0) != (want[k] == 0);
+        EXPECT(!wrong, "%s: %lld elements of the mask differ", arena_case, (long long)wrong);
+    }
+}
+
+static void expect_sum(const char *what, int which, double sum, double deviation) {
+    EXPECT(fabs(sum) <= 5 * deviation, "%s %d: %.2f deviations from 0", what, which, sum / deviation);
+}
+
+/* 10^8 elements of 1536 masks: each bit, some rates, and pairs of elements that are near each other, in a draw or in
+   two, or at one place of the masks of two heads, sites or sequences. An element is 3 where it is dropped at a rate of
+   1/4 and else -1: its mean is 0, its variance 3; the products of independent pairs have mean 0 and variance 9, and
+   those of pairs that overlap are uncorrelated. The numbers are the same in every run. */
+static void masks_are_independent(void) {
+    enum { SIDE = 256, CELLS = SIDE * SIDE, HEADS = 4, SITES = 4, MASKS = 96 * HEADS * SITES, PAST = 32 };
+    static const struct { int masks, rows, columns; } pairs[] = {
+        {0, 0, 1}, {0, 0, 8}, {0, 0, 16}, {0, 1, 0}, {0, 8, 0}, {0, 16, 0}, {0, 8, 8}, {0, 1, 1}, {0, 0, 4}, {0, 4, 0},
+        {1, 0, 0}, {HEADS, 0, 0}, {HEADS * SITES, 0, 0},
+    };
+    static const float rates[] = { 0.01f, 0.1f, 0.2f, 0.5f, 0.95f };
+    static uint16_t word[CELLS];
+    static int8_t value[PAST][CELLS];
+    double products[COUNT(pairs)] = {0}, numbers[COUNT(pairs)] = {0}, n = (double)MASKS * CELLS;
+    int64_t bits[15] = {0}, dropped[COUNT(rates)] = {0};
+    for (int m = 0; m < MASKS; m++) {
+        const DropoutMask mask = dropout_mask(7, (uint32_t)(m / HEADS % SITES) << 8, (uint64_t)(m / HEADS / SITES),
+                                              (uint32_t)(m % HEADS));
+        for (int r = 0; r < SIDE; r++)
+            for (int c = 0; c < SIDE; c++) {
+                if (r & 8 || c & 8) continue;
+                const Random64 draw = dropout_bits(mask, (uint32_t)r, (uint32_t)c);
+                for (int k = 0; k < 4; k++)
+                    word[(r + k / 2 * 8) * SIDE + c + k % 2 * 8] = draw.word[k / 2] >> k % 2 * 16 & 0x7fff;
+            }
+        int8_t *now = value[m % PAST];
+        for (int i = 0; i < CELLS; i++) now[i] = word[i] < 8192 ? 3 : -1;
+        for (int k = 0; k < 15; k++) {
+            int count = 0;
+            for (int i = 0; i < CELLS; i++) count += word[i] >> k & 1;
+            bits[k] += count;
+        }
+        for (int k = 0; k < COUNT(rates); k++) {
+            const int threshold = (int)dropout_threshold(rates[k]);
+            int count = 0;
+            for (int i = 0; i < CELLS; i++) count += word[i] < threshold;
+            dropped[k] += count;
+        }
+        for (int k = 0; k < COUNT(pairs); k++) {
+            const int columns = SIDE - pairs[k].columns;
+            if (m < pairs[k].masks) continue;
+            const int8_t *other = value[(m - pairs[k].masks) % PAST] + pairs[k].rows * SIDE + pairs[k].columns;
+            int sum = 0;
+            for (int r = 0; r < SIDE - pairs[k].rows; r++)
+                for (int c = 0; c < columns; c++) sum += now[r * SIDE + c] * other[r * SIDE + c];
+            products[k] += sum;
+            numbers[k] += (double)(SIDE - pairs[k].rows) * columns;
+        }
+    }
+    for (int k = 0; k < 15; k++) expect_sum("bit", k, (double)bits[k] - n / 2, sqrt(n / 4));
+    for (int k = 0; k < COUNT(rates); k++) {
+        const double p = dropout_threshold(rates[k]) / 32768.0;
+        EXPECT(fabs(p - rates[k]) <= 0x1p-16 + 1e-8, "a rate of %g for %g", p, rates[k]);
+        expect_sum("rate", k, (double)dropped[k] - n * p, sqrt(n * p * (1 - p)));
+    }
+    for (int k = 0; k < COUNT(pairs); k++) expect_sum("pair", k, products[k], 3 * sqrt(numbers[k]));
 }
 
 /* The column sums of dx: of slices of rows, of rows that 16 bytes divide and others, of dx over dy. */
@@ -885,6 +985,7 @@ static void call_matmul_backward(Tensor *t) {
 }
 static void call_gelu(Tensor *t)            { gelu_forward(t[0], t[1]); }
 static void call_gelu_backward(Tensor *t)   { gelu_backward(t[0], t[1], t[2], t[3], OVERWRITE); }
+static void call_dropout(Tensor *t)         { dropout(t[0], t[1], &(Dropout){ .rate = 0.5f }); }
 static void call_head(Tensor *t)   { head_loss(t[0], t[1], t[2], t[3], t[4], t[5], 7, 1, OVERWRITE, t[6]); }
 static void call_head_evaluation(Tensor *t) {
     head_loss(t[0], ABSENT, ABSENT, t[1], t[2], t[3], 7, 1, OVERWRITE, t[4]);
@@ -921,6 +1022,7 @@ static void refusals(void) {
                                                          .t = { y, dweight, dbias, dw, out, x, u, weight } },
         { "gelu",               call_gelu,               2, 0,          .t = { y, x } },
         { "gelu backward",      call_gelu_backward,      4, 1 << 3,     .t = { y, x, u, dw } },
+        { "dropout",            call_dropout,            2, 0,          .t = { y, x } },
         { "head",               call_head,               7, 0,          .t = { row, y, dwte, x, wte, ids, work } },
         { "softmax",            call_softmax,            4, 1 << 1,     .t = { two_losses, work, work, two_ids } },
         { "adamw",              call_adamw,              4, 0,          .t = { flat[0], flat[1], flat[2], flat[3],
@@ -957,6 +1059,8 @@ int main(void) {
     RUN_EACH_DTYPE(gelu);
     RUN_EACH_DTYPE(gelu_sums);
     RUN_EACH_DTYPE(gelu_extremes);
+    RUN_EACH_DTYPE(drop);
+    RUN(masks_are_independent);
     RUN_EACH_DTYPE(head);
     RUN_EACH_DTYPE(head_padding);
     RUN_EACH_DTYPE(softmax);

@@ -7,6 +7,7 @@
 ranks="2 3 4"
 if [ "$cuda" ]; then
     count=$(nvidia-smi -L | grep -c '^GPU')
+    [ -z "${CUDA_VISIBLE_DEVICES:-}" ] || count=$(echo "$CUDA_VISIBLE_DEVICES" | tr ',' '\n' | grep -c .)
     case $count in 0|1) skip_test "several ranks" "one GPU"; close_tests ;; 2|3) ranks=2 ;; *) ranks="2 4" ;; esac
 fi
 
@@ -30,6 +31,10 @@ for n in $ranks; do
         --out "$dir/again-$n"
     same_files "$dir/$n-zero-1/step-00000050" "$dir/again-$n/step-00000050" $checkpoint_files
     same_steps "$dir/$n-zero-1" "$dir/again-$n"
+    dropped="$model --steps 20 --warmup 5 --val-every 10 --val-tokens 3000 --dropout 0.2 --total-batch $((12 * 31 * 2))"
+    expect "one rank with dropout" "$gpt" $dropped --batch 12 --out "$dir/one-dropped-$n"
+    expect "$n ranks with dropout" "$gpt" $dropped --gpus $n --batch $((12 / n)) --out "$dir/dropped-$n"
+    close_to "$n ranks as one, with dropout" "$dir/one-dropped-$n" "$dir/dropped-$n"
     close_test "$n ranks train as one, with ZeRO-1 too, and bit for bit from run to run"
 done
 

@@ -45,7 +45,7 @@ static void unknown_names(void) {
         { .want = "--bf16: use --dtype bf16",                     .word = { "--bf16" } },
         { .want = "--wandb_log: use --log-jsonl",                 .word = { "--wandb_log=True" } },
         { .want = "--compile: not needed, remove it",             .word = { "--compile=False" } },
-        { .want = "--dropout: dropout is not supported",          .word = { "--dropout", "0.2" } },
+        { .want = "--attn_pdrop: use --attention-dropout",        .word = { "--attn_pdrop", "0.2" } },
         { .want = "--nproc_per_node: use --gpus",
           .word = { "--nproc_per_node=8" } },
         { .want = "-i: use --data",                               .word = { "-i", "x.bin" } },

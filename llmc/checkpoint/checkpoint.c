@@ -98,8 +98,10 @@ static void write_config(const char *path, const GPTConfig *c, Tokenizer tokeniz
     if (id >= 0) snprintf(end_of_text, sizeof end_of_text, "%d", id);
     fprintf(file, "  \"n_head\": %d,\n  \"n_ctx\": %d,\n  \"tie_word_embeddings\": %s,\n  \"bos_token_id\": %s,\n"
             "  \"eos_token_id\": %s,\n", c->NH, c->T, c->untied ? "false" : "true", end_of_text, end_of_text);
-    fprintf(file, "  \"initializer_range\": 0.02,\n  \"resid_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n"
-            "  \"attn_pdrop\": 0.0,\n  \"torch_dtype\": \"%s\"\n}\n", c->save_dtype == BF16 ? "bfloat16" : "float32");
+    const DropoutRates rates = c->dropout;
+    fprintf(file, "  \"initializer_range\": 0.02,\n  \"resid_pdrop\": %#g,\n  \"embd_pdrop\": %#g,\n"
+            "  \"attn_pdrop\": %#g,\n  \"torch_dtype\": \"%s\"\n}\n", rates.residual, rates.embedding,
+            rates.attention, c->save_dtype == BF16 ? "bfloat16" : "float32");
     file_close_durably(file, path);
 }
 
