@@ -69,7 +69,7 @@ link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 include test/fuzz/fuzz.mk
 
 .PHONY: all train test test-kill test-roundtrip test-tasks test-tokenizer lib example bench-attention bench-comm bench-ops
-.PHONY: bench-step bench-scaling bench-tokenizer sanitize reference reference-124M clean help
+.PHONY: bench-ring bench-step bench-scaling bench-tokenizer sanitize reference reference-124M clean help
 all: $(BUILD)/train_gpt $(BUILD)/tokenize
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt && ln -sfn $(BUILD)/tokenize tokenize)
 	@echo "train_gpt is $<: $(WITH)"
@@ -207,6 +207,13 @@ bench-scaling: all $(BUILD)/bench_comm
 	scripts/bench_scaling.sh '$(or $(DATA),$(error bench-scaling: want DATA='token shards'))' $(BENCH)
 $(BUILD)/bench_comm: $(BUILD)/test/bench_comm.o $(OBJECTS)
 	$(link) $(LIBS)
+# Ring attention beside flash attention of one GPU, one process per GPU (kernels/README.md).
+bench-ring: $(BUILD)/bench_ring
+	$< $(BENCH)
+# leaves out transfers and merges
+$(BUILD)/bench_ring: LIBS += $(patsubst %,-Wl$(comma)--wrap=%,comm_exchange attention_merge tensor_convert tensor_add device_zero)
+$(BUILD)/bench_ring: $(BUILD)/test/bench_ring.o $(OBJECTS)
+	$(link) $(LIBS)
 
 sanitize:
 	$(MAKE) BUILD=$(BUILD)-sanitize CFLAGS='-O2 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all' MALFORMED_STRIDE=4 test
@@ -229,6 +236,7 @@ help:
 	@echo "make bench-attention time every attention (bf16: on a GPU)"
 	@echo "make bench-ops       time every memory-bound op alone"
 	@echo "make bench-comm      bandwidth of the collectives, one process per GPU"
+	@echo "make bench-ring      ring attention, one process per GPU, beside one GPU"
 	@echo "make bench-step      the training step of models of all sizes, beside PyTorch (DATA='dir/train_*.bin')"
 	@echo "make bench-scaling   the training step on several GPUs beside one (DATA='dir/train_*.bin')"
 	@echo "make test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=$(PYTHON))"

@@ -141,7 +141,7 @@ static void print_banner(Run *run) {
 static void create_model(Run *run) {
     const Settings *s = &run->settings;
     corpus_check(&run->corpus, run->config.V);
-    gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, TRAIN);
+    gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, gpt_own_tokens(&run->config), TRAIN);
     optimizer_create(&run->optimizer, &run->gpt, settings_adamw(s));
     run->optimizer.halts = !strcmp(s->on_nan, "stop") && s->skip_spikes == 0;
     run->step = (TrainStep){ .model = &run->gpt, .optimizer = &run->optimizer, .tokens = run->corpus.train,

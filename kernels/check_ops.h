@@ -34,7 +34,7 @@ void check_dropout(Tensor out, Tensor x, float rate);
 void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V);
 void check_sample_tokens(Tensor tokens, Tensor logits, Tensor uniform, int V);
 void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad);
-void check_convert(Tensor to, Tensor from);
+void check_convert(const char *op, Tensor to, Tensor from);
 void check_fill(Tensor t);
 
 #endif

@@ -12,7 +12,8 @@ static char where[512] = "one rank";
 const char *comm_where(void) { return where; }
 
 const char *comm_kind_name(CommKind kind) {
-    return kind == ALL_REDUCE ? "all-reduce" : kind == REDUCE_SCATTER ? "reduce-scatter" : "all-gather";
+    return kind == ALL_REDUCE ? "all-reduce" : kind == REDUCE_SCATTER ? "reduce-scatter"
+         : kind == ALL_GATHER ? "all-gather" : "exchange";
 }
 
 double comm_now(void) {
@@ -49,3 +50,16 @@ static CommOp start(CommKind kind, Tensor t) {
 CommOp comm_all_reduce(Tensor t)     { return start(ALL_REDUCE, t); }
 CommOp comm_reduce_scatter(Tensor t) { return start(REDUCE_SCATTER, t); }
 CommOp comm_all_gather(Tensor t)     { return start(ALL_GATHER, t); }
+
+CommOp comm_exchange(const CommTransfer *transfers, int count) {
+    for (int i = 0; i < count; i++) {
+        const CommTransfer *t = &transfers[i];
+        REQUIRE(t->to >= 0 && t->to < comm_size && t->from >= 0 && t->from < comm_size,
+                "exchange: to rank %d, from rank %d, want 0 .. %d", t->to, t->from, comm_size - 1);
+        REQUIRE(comm_size == 1 || (t->to != comm_rank && t->from != comm_rank), "exchange: of rank %d with itself",
+                comm_rank);
+        check_packed("exchange", "send", t->send);
+        check_packed("exchange", "receive", t->receive);
+    }
+    return comm_size == 1 || !count ? (CommOp){0} : comm_start_exchange(transfers, count);
+}

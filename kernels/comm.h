@@ -25,6 +25,11 @@ typedef struct { int64_t id; } CommOp;
 CommOp comm_all_reduce    (Tensor t);   /* F32, F64: t = sum over ranks, the same bits on every rank */
 CommOp comm_reduce_scatter(Tensor t);   /* F32, F64: slice comm_rank of t = its sum, the others keep their values */
 CommOp comm_all_gather    (Tensor t);   /* any type: slice r of t = slice r of rank r; slices are count / comm_size */
+/* In each of count transfers receive = what rank `from` sends in the same one, any type, as many elements. Either may
+   be empty; a rank that sends and receives nothing issues the operation, too. The compute issued next starts when the
+   operations before this one are complete: a kernel that fills the GPU would otherwise keep it from starting. */
+typedef struct { Tensor send; int to; Tensor receive; int from; } CommTransfer;
+CommOp comm_exchange(const CommTransfer *transfers, int count);
 void   comm_wait(CommOp op);            /* compute issued from here on sees the results of op and of all before it */
 typedef struct { int64_t count; double ms; } CommWaits;
 CommWaits comm_waits(void);             /* the calls of comm_wait so far */

@@ -13,31 +13,49 @@ static int64_t windows_of(const Tokens *tokens, int64_t max_tokens, int T) {
     return wanted < windows ? wanted : windows;
 }
 
+/* This rank's tokens of window w; of one behind the last, targets that are ignored. Returns the other targets. */
+static int64_t load_window(const Tokens *tokens, int64_t w, int64_t wanted, const RingSplit *split, int32_t *window,
+                           int32_t *inputs, int32_t *targets) {
+    const int T = split->T, own = ring_tokens(split, split->rank);
+    int64_t count = 0;
+    if (w < wanted) tokens_eval_window(tokens, w, T, window, window + T);
+    else for (int t = 0; t < T; t++) window[t] = 0, window[T + t] = -1;
+    ring_take(split, inputs, window);
+    ring_take(split, targets, window + T);
+    for (int t = 0; t < own; t++) count += targets[t] >= 0;
+    return count;
+}
+
 double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int *all) {
-    int T = model->config.T;
-    int64_t wanted = windows_of(tokens, max_tokens, T);
+    const RingSplit split = gpt_split(&model->config);
+    const int T = split.T, own = ring_tokens(&split, split.rank), is_shared = split.size > 1;
+    const int64_t groups = gpt_groups(&model->config), group = comm_rank / split.size;
+    const int64_t wanted = windows_of(tokens, max_tokens, T);
     *all = wanted == tokens_windows(tokens, T);
-    size_t size = (size_t)B * (size_t)T;
+    const size_t size = (size_t)B * (size_t)own;
+    int32_t *window = host_alloc(2 * (size_t)T * sizeof *window, "a sequence");
     int32_t *inputs = host_alloc(size * sizeof *inputs, "a batch");
     int32_t *targets = host_alloc(size * sizeof *targets, "a batch");
     float *losses = host_alloc(size * sizeof *losses, "the losses of a batch");
     double total = 0;
-    int64_t w = (int64_t)comm_rank * B, count = 0;
-    for (; w < wanted && !stop_requested(); w += (int64_t)comm_size * B) {
-        int rows = wanted - w < B ? (int)(wanted - w) : B;
-        report_progress(report, w, wanted);
-        for (int b = 0; b < rows; b++) {
-            int64_t first = (int64_t)b * T;
-            count += tokens_eval_window(tokens, w + b, T, inputs + first, targets + first);
-        }
-        gpt_set_batch(model, rows, T);
+    int64_t w = 0, count = 0;           /* ranks that share sequences compute and stop together */
+    for (; w < wanted && !(is_shared ? ranks_stop(ranks_stops()) : stop_requested()); w += groups * B) {
+        const int64_t first = w + group * B, left = wanted - first;
+        const int rows = is_shared || left > B ? B : (int)left;
+        if (rows <= 0) continue;
+        report_progress(report, first, wanted);
+        for (int b = 0; b < rows; b++)
+            count += load_window(tokens, first + b, wanted, &split, window, inputs + (int64_t)b * own,
+                                 targets + (int64_t)b * own);
+        gpt_set_batch(model, rows, own);
         gpt_load(model, inputs, targets);
         gpt_forward(model);
         gpt_loss(model);
-        device_download(losses, model->acts.losses.data, (size_t)rows * (size_t)T * sizeof *losses);
-        for (int64_t i = 0; i < (int64_t)rows * T; i++) total += losses[i];      /* an ignored target has loss 0 */
+        device_download(losses, model->acts.losses.data, (size_t)rows * (size_t)own * sizeof *losses);
+        for (int64_t i = 0; i < (int64_t)rows * own; i++) total += losses[i];    /* an ignored target has loss 0 */
     }
     report_progress(report, wanted, wanted);
+    free(window);
     free(losses);
     free(targets);
     free(inputs);

@@ -22,7 +22,7 @@ typedef struct {
 } Context;
 
 static Context context_open(GPT *model, int samples) {
-    const size_t bytes = (size_t)samples * (size_t)model->config.T * sizeof(int32_t);
+    const size_t bytes = (size_t)samples * (size_t)model->context * sizeof(int32_t);
     gpt_set_cache(model, samples);
     return (Context){ .model = model, .samples = samples, .token = host_alloc(bytes, "the context of a sample"),
                       .batch = host_alloc(bytes, "the context of a sample") };
@@ -37,7 +37,7 @@ static void context_close(Context *c) {
    stays, or as much as fits: the positions of the rest change, so that they have to be passed again. */
 static void context_append(Context *c, const int32_t *tokens, int n, int stride) {
     static int said;
-    const int T = c->model->config.T, added = n < T ? n : T;
+    const int T = c->model->context, added = n < T ? n : T;
     const int stays = c->count + added <= T ? c->count : T / 2 + added <= T ? T / 2 : T - added;
     if (c->count + n > T && !said++)
         fprintf(stderr, "train_gpt: warning: the sample is longer than the context of %d tokens: the model sees the "
@@ -54,7 +54,7 @@ static void context_append(Context *c, const int32_t *tokens, int n, int stride)
 /* The next token of each sample, the index-th, which is appended. */
 static void context_next(Context *c, const Sample *s, int64_t step, int64_t index, int32_t *next) {
     GPT *m = c->model;
-    const int T = m->config.T, n = c->count - c->cached;
+    const int T = m->context, n = c->count - c->cached;
     double *uniform = host_alloc((size_t)c->samples * sizeof *uniform, "the random numbers of a token");
     for (int b = 0; b < c->samples; b++) {
         memcpy(c->batch + (int64_t)b * n, c->token + (int64_t)b * T + c->cached, (size_t)n * sizeof *c->batch);

@@ -56,6 +56,20 @@ void gpt_check(GPTConfig *c) {
     c->Vp = (c->V + 63) / 64 * 64;
 }
 
+static int sharing_ranks(const GPTConfig *c) { return c->context_parallel > 1 ? c->context_parallel : 1; }
+
+RingSplit gpt_split(const GPTConfig *c) {
+    const int size = sharing_ranks(c);
+    return (RingSplit){ c->ring_order, size, comm_rank % size, c->T };
+}
+
+int gpt_own_tokens(const GPTConfig *c) {
+    const RingSplit split = gpt_split(c);
+    return ring_tokens(&split, split.rank);
+}
+
+int gpt_groups(const GPTConfig *c) { return comm_size / sharing_ranks(c); }
+
 /* ---- The tables: each X macro of gpt.h becomes entries */
 
 #define SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[4]){__VA_ARGS__}
@@ -200,16 +214,25 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
     const int step = m->cached && tokens == 1, from_cache = step || first > 0;
     const DropoutRates rates = is_training(m) ? config->dropout : (DropoutRates){0};
     static const int32_t anywhere;          /* the choice needs to know only that there is a position */
-    m->spec = (AttentionSpec){ .B = batch, .Tq = tokens, .Tk = from_cache ? config->T : tokens, .NH = config->NH,
+    m->spec = (AttentionSpec){ .B = batch, .Tq = tokens, .Tk = from_cache ? m->context : tokens, .NH = config->NH,
                                .HS = HS, .causal = 1, .q0 = step ? 0 : first, .position = step ? &anywhere : NULL,
                                .scale = 1.0f / sqrtf((float)HS), .dtype = config->dtype, .out_dtype = config->dtype,
                                .deterministic = config->deterministic, .dqkv_into = OVERWRITE,
                                .dropout.rate = rates.attention };
     m->attention = attention_pick(m->attention_name, &m->spec);
+    m->ring = (Ring){0};
+    if (!m->cached && sharing_ranks(config) > 1) {
+        RingSplit split = gpt_split(config);
+        split.T = tokens * split.size;
+        m->ring = ring_create(split, m->attention_name, m->spec);
+        const char *refusal = ring_refuse(&m->ring);
+        REQUIRE(!refusal, "--context-parallel %d: %s", split.size, refusal);
+    }
 
     int64_t chunk = head_chunk(config, batch, tokens, m->chunk);
     int64_t kept = (int64_t)(m->attention->kept_bytes(&m->spec) + 3) / 4;
-    int64_t work = (int64_t)(m->attention->workspace_bytes(&m->spec) + 3) / 4;
+    int64_t work = (int64_t)((m->ring.split.size ? ring_workspace_bytes(&m->ring)
+                                                 : m->attention->workspace_bytes(&m->spec)) + 3) / 4;
     int64_t word = has_dropout(rates) ? 2 : 0;
     const DType ACT = config->dtype;
     char prefix[40] = "";
@@ -217,7 +240,7 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
     tensor_table_free(&m->acts.table);
     m->acts.position = m->acts.uniform = ABSENT;
     for (int l = 0; l < config->L && m->cached; l++)
-        tensor_table_add(&m->acts.table, prefix, "cache", tensor_of(NULL, ACT, 3, m->cached, config->T, 2 * C),
+        tensor_table_add(&m->acts.table, prefix, "cache", tensor_of(NULL, ACT, 3, m->cached, m->context, 2 * C),
                          (TensorEntry){ .field = &m->acts.block[l].cache });
     if (m->cached) {
         tensor_table_add(&m->acts.table, prefix, "position", tensor_of(NULL, I32, 1, 1),
@@ -268,7 +291,7 @@ static size_t acts_bytes(GPT *m, int B, int T) {
     size_t bytes = 0;
     for (int i = 0; i < 3 && m->purpose != EVALUATE; i++) {
         m->cached = m->purpose == TRAIN ? 1 : B;
-        acts_layout(m, m->cached, windows[i], i == 1 ? m->config.T - windows[i] : 0);
+        acts_layout(m, m->cached, windows[i], i == 1 ? T - windows[i] : 0);
         if (m->acts.table.bytes > bytes) bytes = m->acts.table.bytes;
     }
     if (m->purpose == GENERATE) return bytes;
@@ -279,7 +302,7 @@ static size_t acts_bytes(GPT *m, int B, int T) {
 
 size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace,
                      const char **attention_name) {
-    GPT m = { .config = *config, .purpose = purpose, .attention_name = attention };
+    GPT m = { .config = *config, .purpose = purpose, .attention_name = attention, .context = T };
     size_t bytes = acts_bytes(&m, B, T);
     *workspace = m.acts.workspace_bytes;
     *attention_name = m.attention->name;
@@ -301,7 +324,7 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
     gpt_check(&config);
     REQUIRE(B >= 1 && T >= 1 && T <= config.T,
             "model: a batch of %d x %d tokens, want at least 1 and at most the context %d", B, T, config.T);
-    *m = (GPT){ .config = config, .purpose = purpose, .attention_name = attention };
+    *m = (GPT){ .config = config, .purpose = purpose, .attention_name = attention, .context = T };
     params_create(&m->params, &config, config.dtype, "the parameters");
     if (purpose == TRAIN) params_create(&m->grads, &config, F32, "the gradients");
     if (config.dtype == F32) {
@@ -366,8 +389,8 @@ void gpt_set_cache(GPT *m, int B) {
 
 void gpt_set_window(GPT *m, int first, int T) {
     const int32_t position = first;
-    REQUIRE(m->cached && first >= 0 && T >= 1 && first + T <= m->config.T,
-            "model: tokens %d .. %d of a cache of %d x %d", first, first + T - 1, m->cached, m->config.T);
+    REQUIRE(m->cached && first >= 0 && T >= 1 && first + T <= m->context,
+            "model: tokens %d .. %d of a cache of %d x %d", first, first + T - 1, m->cached, m->context);
     if (T > 1 || m->spec.Tq > 1 || !m->spec.position) set_shapes(m, m->cached, T, first);
     device_upload(m->acts.position.data, &position, sizeof position);
 }
@@ -410,9 +433,9 @@ static Tensor part(Tensor qkv, int which) {
     return tensor_column_range(qkv, which * C, C);
 }
 
-/* Scores and P V, of which a causal mask leaves half. */
+/* Scores and P V, of which a causal mask leaves half. Where ranks share sequences, the mean of the ranks. */
 static double attention_flop(const GPT *m) {
-    return 2.0 * m->spec.B * (double)m->spec.Tq * m->spec.Tk * m->config.C;
+    return 2.0 * m->spec.B * (double)m->spec.Tq * m->spec.Tk * m->config.C * sharing_ranks(&m->config);
 }
 
 /* What has a mask: the embedding, number 0; in each block the attention's P and the outputs of both projections,
@@ -457,8 +480,13 @@ static void attention_forward(GPT *m, int l, BlockActs *s) {
     const AttentionSpec spec = attention_spec(m, l);
     if (m->cached) cache_append(s->cache, tensor_column_range(s->qkv, C, 2 * C), m->acts.position);
     op_begin("attention", op_bytes(4, s->atty, s->lse, part(s->qkv, 0), s->kv), attention_flop(m));
-    m->attention->forward(&spec, s->atty, s->lse, s->att.data, part(s->qkv, 0), tensor_column_range(s->kv, 0, C),
-                          tensor_column_range(s->kv, C, C), m->acts.attwork.data);
+    if (m->ring.split.size)
+        ring_forward(&m->ring, s->atty, s->lse, part(s->qkv, 0), part(s->qkv, 1), part(s->qkv, 2),
+                     m->acts.attwork.data);
+    else
+        m->attention->forward(&spec, s->atty, s->lse, s->att.data, part(s->qkv, 0),
+                              tensor_column_range(s->kv, 0, C), tensor_column_range(s->kv, C, C),
+                              m->acts.attwork.data);
     op_end();
 }
 
@@ -466,9 +494,49 @@ static void attention_backward(GPT *m, int l, Tensor dqkv, Tensor dout, Tensor o
                                Tensor qkv) {
     const AttentionSpec spec = attention_spec(m, l);
     op_begin("attention backward", op_bytes(5, dqkv, dout, out, lse, qkv), 2.5 * attention_flop(m));
-    m->attention->backward(&spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, kept.data,
-                           part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
+    if (m->ring.split.size)
+        ring_backward(&m->ring, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, part(qkv, 0),
+                      part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
+    else
+        m->attention->backward(&spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, kept.data,
+                               part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
     op_end();
+}
+
+/* Where ranks share sequences: the rows of x and the tokens in range number `index` of positions, and the rows of wpe
+   there. Returns 0 after the last. Sequences with one range each are one; those with two have theirs in turn. */
+static int embedding_range(const GPT *m, int index, Tensor *x, Tensor *tokens, Tensor *wpe) {
+    RingRange range[2];
+    const int ranges = ring_ranges(&m->ring.split, m->ring.split.rank, range), B = ranges > 1 ? 1 : m->spec.B;
+    const RingRange r = range[index % ranges];
+    const int64_t first = (int64_t)(index / ranges) * m->spec.Tq + (index % ranges ? range[0].count : 0);
+    if (index / ranges * B == m->spec.B) return 0;
+    *x = tensor_of(tensor_row_range(*x, first, r.count).data, x->dtype, 3, B, r.count, m->config.C);
+    *tokens = tensor_of((int32_t *)m->acts.tokens.data + first, I32, 2, B, r.count);
+    *wpe = tensor_row_range(*wpe, r.first, (int64_t)(r.count - 1) * r.step + 1);
+    wpe->dim[0] = r.count;
+    wpe->pitch *= r.step;
+    return 1;
+}
+
+static void embed(GPT *m, Tensor x) {
+    Params *p = &m->params;
+    Tensor rows = x, tokens, wpe = p->wpe;
+    if (!m->ring.split.size) embedding_forward(x, m->acts.tokens, p->wte, p->wpe, m->acts.position);
+    else for (int i = 0; embedding_range(m, i, &rows, &tokens, &wpe); i++, rows = x, wpe = p->wpe)
+        embedding_forward(rows, tokens, p->wte, wpe, ABSENT);
+}
+
+static void embed_backward(GPT *m, Tensor dx, Into into) {
+    Params *g = &m->grads;
+    Tensor rows = dx, tokens, wpe = g->wpe;
+    if (!m->ring.split.size) {
+        embedding_backward(g->wte, g->wpe, dx, m->acts.tokens, into);
+        return;
+    }
+    if (into == OVERWRITE) device_zero(g->wpe.data, tensor_bytes(g->wpe));
+    for (int i = 0; embedding_range(m, i, &rows, &tokens, &wpe); i++, rows = dx, wpe = g->wpe)
+        embedding_backward(g->wte, wpe, rows, tokens, ACCUMULATE);
 }
 
 static void before_group(GPT *m, int group) {
@@ -494,7 +562,7 @@ void gpt_forward(GPT *m) {
     Acts *a = &m->acts;
     Tensor x = a->block[0].res1, branch = ABSENT;
     before_group(m, FIRST_GROUP);
-    embedding_forward(x, a->tokens, p->wte, p->wpe, a->position);
+    embed(m, x);
     drop_embedding(m, x);
     for (int l = 0; l < m->config.L; l++) {
         BlockParams *w = &p->block[l];
@@ -590,7 +658,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
     /* a tied head has written dwte */
     if (m->config.untied && into == OVERWRITE) device_zero(g->wte.data, tensor_bytes(g->wte));
     drop_embedding(m, a->dres);
-    embedding_backward(g->wte, g->wpe, a->dres, a->tokens, into);
+    embed_backward(m, a->dres, into);
     if (ready) ready(context, FIRST_GROUP);
 }
 

@@ -5,6 +5,7 @@
 #define LLMC_GPT_H
 #include "../kernels/attention.h"
 #include "../kernels/device.h"
+#include "../kernels/ring.h"
 #include "../kernels/sample.h"
 #include "../kernels/update.h"
 #include "tensor_table.h"
@@ -33,6 +34,8 @@ typedef struct {
     DType save_dtype;   /* of the parameters in a checkpoint's model.safetensors: F32, or BF16 */
     Recompute recompute;
     int zero;           /* ZeRO stage: with 1, every rank has a slice of the moments and of the master parameters */
+    int context_parallel;   /* ranks that share a sequence, in the order of ranks; 0 or 1: each has its own */
+    RingOrder ring_order;   /* which tokens of it a rank has */
     DropoutRates dropout;   /* in training steps */
     uint64_t dropout_seed;
 } GPTConfig;
@@ -113,7 +116,7 @@ typedef struct {
 } Params;
 typedef struct {
     BLOCK_ACTS(FIELD)
-    Tensor cache;                  /* generation: k and v of all tokens so far, (B, config.T, 2C) */
+    Tensor cache;                  /* generation: k and v of all tokens so far, (B, context, 2C) */
     Tensor kv;                     /* k and v that the attention reads: of qkv, or the cache */
 } BlockActs;
 typedef struct {
@@ -140,13 +143,15 @@ typedef struct {
     Purpose          purpose;
     const char      *attention_name;   /* "auto", "flash", ... */
     const Attention *attention;    /* chosen for the current batch */
-    AttentionSpec    spec;         /* of the current batch */
+    AttentionSpec    spec;         /* of the current batch, of this rank's tokens */
+    Ring             ring;         /* of the current batch, where ranks share its sequences; else size is 0 */
     Params           params;       /* what the ops read, in config.dtype */
     Params           master;       /* in f32; the same as params where dtype is F32; with zero = 1 and BF16 it is in the
                                       memory of grads during loads and saves (llmc/optimizer.h) */
     Params           grads;        /* f32; none when evaluating */
     Acts             acts;
     size_t           act_bytes;    /* allocated for activations */
+    int              context;      /* tokens that a cache has room for: T of gpt_create */
     int              cached;       /* sequences in the cache; 0 = none, the activations are those of a batch */
     DeviceGraph      step;         /* of gpt_next with a single token */
     int64_t          chunk;        /* rows of logits allocated */
@@ -162,6 +167,11 @@ int gpt_named(const char *name, GPTConfig *config);
 
 /* Fails where the sizes are invalid: C not divisible by NH, a size below 1, ... Sets Vp. */
 void gpt_check(GPTConfig *config);
+
+/* How the ranks split sequences of config->T tokens; ring_take (kernels/ring.h) has those of this rank. */
+RingSplit gpt_split(const GPTConfig *config);
+int       gpt_own_tokens(const GPTConfig *config);      /* of each; T where ranks share none */
+int       gpt_groups(const GPTConfig *config);          /* of ranks that share sequences; each trains on its own */
 
 int64_t gpt_parameter_count(const GPTConfig *config);     /* without padding */
 /* Of a training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B); of wte and a separate lm_head N counts one. */
@@ -180,7 +190,8 @@ Tensor params_group(const Params *params, int group, DType dtype);
    elementwise ops, and FLOP as gpt_flops_per_token counts them. */
 void gpt_recompute_cost(const GPTConfig *config, int B, int T, double *bytes, double *flop);
 
-/* Allocates on the device, for batches of up to B sequences of T tokens; to GENERATE, also a cache of B sequences. */
+/* Allocates on the device, for batches of up to B sequences of T tokens; to GENERATE, also a cache of B sequences.
+   Where ranks share sequences, T, here and below, counts the tokens of this rank. */
 void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose);
 void gpt_free(GPT *m);
 
@@ -194,8 +205,8 @@ void gpt_cast_params(GPT *m);
 void gpt_set_batch(GPT *m, int B, int T);
 
 /* For generation, until gpt_set_batch: the memory of the activations holds an empty cache of k and v of B sequences of
-   up to config.T tokens in every block, and the activations of one block. The model was created for config.T tokens, to
-   GENERATE at least B sequences, or to TRAIN, where one fits, or more. */
+   up to `context` tokens in every block, and the activations of one block. The model was created to GENERATE at least B
+   sequences, or to TRAIN, where one fits, or more. */
 void gpt_set_cache(GPT *m, int B);
 
 /* The next batch of a model with a cache: T tokens of each sequence at positions first .. first + T - 1. The cache has

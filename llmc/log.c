@@ -281,6 +281,7 @@ static void write_run_event(FILE *file, const RunInfo *run) {
         { "time", .text = time_text(now) }, { "version", .text = run->version }, { "command", .text = run->command },
         { "backend", .text = backend_name }, { "device", .text = run->device->name },
         { "ranks", "%.0f", .number = comm_size }, { "zero", "%.0f", .number = c->zero },
+        { "context_parallel", "%.0f", .number = c->context_parallel },
         { "layers", "%.0f", .number = c->L }, { "heads", "%.0f", .number = c->NH },
         { "channels", "%.0f", .number = c->C }, { "context", "%.0f", .number = c->T },
         { "vocabulary", "%.0f", .number = c->V },
@@ -370,7 +371,8 @@ static void write_settings(const char *path, const RunInfo *run, const ResumeInf
                 run->device->detail, now, run->command);
         fprintf(file, "# model: %d layers, %d heads, %d channels, context %d, vocabulary %d, %" PRId64 " parameters\n",
                 c->L, c->NH, c->C, c->T, c->V, gpt_parameter_count(c));
-        if (comm_size > 1) fprintf(file, "# ranks: %d, ZeRO stage %d\n", comm_size, c->zero);
+        if (comm_size > 1)
+            fprintf(file, "# ranks: %d, %d to a sequence, ZeRO stage %d\n", comm_size, c->context_parallel, c->zero);
         if (!isnan(run->val_floor)) fprintf(file, "# floor: %.6f\n", run->val_floor);
     }
     if (resume)

@@ -16,6 +16,18 @@ static Recompute recompute_named(const char *name) {
     return level;
 }
 
+static RingOrder ring_order_named(const char *name) {
+    return !strcmp(name, "striped") ? RING_STRIPED : !strcmp(name, "contiguous") ? RING_CONTIGUOUS : RING_ZIGZAG;
+}
+
+/* Every rank has as many tokens of a sequence, in chunks of as many. */
+static void check_sharing(const GPTConfig *c) {
+    const int N = c->context_parallel, unit = c->ring_order == RING_ZIGZAG ? 2 * N : N, over = c->T % unit;
+    REQUIRE(comm_size % N == 0, "--context-parallel %d: want a divisor of the %d ranks", N, comm_size);
+    REQUIRE(N == 1 || !over, "--context %d: want a multiple of %d for --context-parallel %d%s, such as %d", c->T, unit,
+            N, unit > N ? " in the order zigzag" : "", c->T - over ? c->T - over : unit);
+}
+
 GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *checkpoint, int V) {
     GPTConfig config, named;
     const char *model = s->model ? s->model : "d4";
@@ -43,16 +55,19 @@ GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *che
     config.deterministic = s->deterministic;
     config.recompute = recompute_named(s->recompute);
     config.zero = s->zero && comm_size > 1;
+    config.context_parallel = (int)s->context_parallel;
+    config.ring_order = ring_order_named(s->ring_order);
     const char *refusal = device_refuse_dtype(config.dtype);
     REQUIRE(!refusal, "--dtype %s: %s", s->dtype, refusal);
     gpt_check(&config);
+    check_sharing(&config);
     return config;
 }
 
 /* ---- Memory plan */
 
 MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Purpose purpose) {
-    int T = config->T;
+    int T = purpose == TRAIN ? gpt_own_tokens(config) : config->T;
     /* The maximum sizes of options and config.json multiply to 2^96 bytes, which would overflow. A token has at most
        16 C + 8 numbers in a block, as many in the scratch of training, and the rows of naive attention. */
     double numbers = (config->L + 2.0) * (16.0 * config->C + 8 + (double)config->NH * T);
@@ -103,6 +118,7 @@ void recompute_plan_print(FILE *file, const GPTConfig *config, const char *atten
         snprintf(label, sizeof label, "%-12s%s", level ? "" : "--recompute ", levels[level]);
         bytes_text((double)memory_plan(&c, attention, B, TRAIN).total, total);
         fprintf(file, "  %-22s%9s", label, total);
+        bytes = bytes * gpt_own_tokens(config) / config->T;
         if (bytes > 0) fprintf(file, ", reads and writes %s more", bytes_text(bytes, moved));
         if (flop > 0) fprintf(file, ", computes %.1f %% more", 100 * flop / step_flop);
         fprintf(file, "\n");
@@ -126,8 +142,9 @@ int64_t batch_largest(const GPTConfig *config, const char *attention, Purpose pu
 
 void batch_choose(Settings *s, const GPTConfig *config, Purpose purpose) {
     if (s->batch != BATCH_AUTO) return;
-    const int64_t sequences = s->total_batch / config->T / comm_size, update = (1 << 16) / config->T;
-    const int divides = s->total_batch % (config->T * comm_size) == 0;      /* otherwise no batch does */
+    const int64_t T = config->T, groups = gpt_groups(config);
+    const int64_t sequences = s->total_batch / T / groups, update = (1 << 16) / gpt_own_tokens(config);
+    const int divides = s->total_batch % (T * groups) == 0;      /* otherwise no batch does */
     const int64_t max = !divides ? 1 : !device_count() ? 16 : s->total_batch ? 1 << 20 : update < 1 ? 1 : update;
     s->batch = batch_largest(config, s->attention, purpose, device_info().free_bytes, sequences, max);
     printf("--batch auto -> %lld\n", (long long)s->batch);

@@ -103,6 +103,8 @@ static const ForeignOption foreign_options[] = {
       "rdzv-endpoint -pr -pg -pm -ps -pp -pi -pf",
       "torchrun and srun set it by environment variables, remove it; on one machine use --gpus" },
     { "master-port", "use --rendezvous-port" },
+    { "context-parallel-size cp-size sequence-parallel sequence-parallel-size context-parallel-degree",
+      "use --context-parallel" },
     { "zero-stage -z", "use --zero" },
     { "backend ddp ddp-backend fsdp deepspeed", NO_NEED },
     {0}

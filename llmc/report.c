@@ -64,7 +64,7 @@ void report_banner(const RunInfo *run) {
     const GPTConfig *c = run->config;
     const DropoutRates rates = c->dropout;
     const int one_rate = rates.embedding == rates.residual && rates.attention == rates.residual;
-    char count[32], ranks[16] = "", dropout[96] = "";
+    char count[32], ranks[16] = "", parts[48] = "", dropout[96] = "";
     if (!one_rate) snprintf(dropout, sizeof dropout, ", dropout %g embedding, %g attention, %g residual",
                             rates.embedding, rates.attention, rates.residual);
     else if (rates.residual > 0) snprintf(dropout, sizeof dropout, ", dropout %g", rates.residual);
@@ -72,9 +72,11 @@ void report_banner(const RunInfo *run) {
     if (run->out) printf("output  %s\n", run->out);
     if (comm_size > 1) snprintf(ranks, sizeof ranks, "%d x ", comm_size);
     printf("device  %s%s, %s, %s\n", ranks, backend_name, run->device->name, run->device->detail);
-    printf("model   %d layers, %d heads, %d channels, context %d, vocabulary %d, %s parameters, %s, %s "
-           "attention%s\n", c->L, c->NH, c->C, c->T, c->V, count_text((double)gpt_parameter_count(c), count),
-           dtype_name(c->dtype), run->attention, dropout);
+    if (c->context_parallel > 1) snprintf(parts, sizeof parts, " (%d on each of %d ranks)", gpt_own_tokens(c),
+                                          c->context_parallel);
+    printf("model   %d layers, %d heads, %d channels, context %d%s, vocabulary %d, %s parameters, %s, %s "
+           "attention%s\n", c->L, c->NH, c->C, c->T, parts, c->V,
+           count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype), run->attention, dropout);
     printf("data    %s\nmemory  %s%s\n", run->data, run->memory, comm_size > 1 ? " on each" : "");
     fflush(stdout);
 }

@@ -94,14 +94,14 @@ void settings_check(const Settings *s) {
 }
 
 int64_t settings_sequences(Settings *s, int T, int is_resume) {
-    int64_t batch = s->batch;
+    int64_t batch = s->batch, groups = comm_size / s->context_parallel;
     if (!s->total_batch && comm_size == 1) return batch;
-    if (!s->total_batch) s->total_batch = batch * T * (is_resume ? 1 : comm_size);     /* 0: it had one rank */
+    if (!s->total_batch) s->total_batch = batch * T * (is_resume ? 1 : groups);     /* 0: it had one rank */
     const int64_t sequences = s->total_batch / T;
-    while (is_resume && batch > 1 && sequences % (batch * comm_size)) batch--;
-    REQUIRE(s->total_batch % (batch * T * comm_size) == 0, "--total-batch %lld: want a multiple of --batch x "
-            "--context%s = %lld", (long long)s->total_batch, comm_size > 1 ? " x the ranks" : "",
-            (long long)batch * T * comm_size);
+    while (is_resume && batch > 1 && sequences % (batch * groups)) batch--;
+    REQUIRE(s->total_batch % (batch * T * groups) == 0, "--total-batch %lld: want a multiple of --batch x "
+            "--context%s%s = %lld", (long long)s->total_batch, comm_size > 1 ? " x the ranks" : "",
+            s->context_parallel > 1 ? " / --context-parallel" : "", (long long)(batch * T * groups));
     if (batch != s->batch)
         printf("--batch %lld -> %lld: %lld sequences of an update on %d ranks\n", (long long)s->batch, (long long)batch,
                (long long)sequences, comm_size);
@@ -121,6 +121,8 @@ DropoutRates settings_dropout(const Settings *s, Option *table) {
     float rate[3];
     for (int i = 0; i < 3; i++)
         rate[i] = (float)(options_find(table, own[i].name)->given ? own[i].value : s->dropout);
+    REQUIRE(s->context_parallel == 1 || (rate[0] == 0 && rate[1] == 0 && rate[2] == 0), "--context-parallel %lld: the "
+            "masks of dropout are of whole sequences; want no --dropout", (long long)s->context_parallel);
     return (DropoutRates){ .embedding = rate[0], .attention = rate[1], .residual = rate[2] };
 }
 

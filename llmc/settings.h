@@ -132,6 +132,10 @@
     \
     GROUP("Several GPUs (torchrun and srun start the processes themselves, without --gpus)") \
     X(TEXT,    gpus,          "1",       ARGUMENT("N|all"),  FREE, "GPUs of this machine to train on, a process each") \
+    X(INTEGER, context_parallel, "1",    RANGE(1, 4096),     FREE, \
+      "ranks that share a sequence and its memory: contexts longer than one GPU's") \
+    X(CHOICE,  ring_order,    "zigzag",  CHOICES(RING_ORDER_NAMES), FREE, \
+      "its tokens on a rank; zigzag and striped share the work equally") \
     X(INTEGER, zero,          "1",       RANGE(0, 1),        FREE, \
       "1 = each rank keeps its part of the optimizer's memory (ZeRO-1)") \
     X(INTEGER, comm_timeout,  "60",      RANGE(1, 1e6),      FREE, \
@@ -171,9 +175,9 @@ enum { BATCH_AUTO = 0 };        /* the value of --batch auto until it is chosen 
 void settings_check(const Settings *settings);
 
 /* After a resume has adopted the options of its checkpoint. sequences: of an update of all ranks, with T tokens each;
-   fails if --total-batch is not a multiple of the micro-batches of all ranks. With several ranks it sets --total-batch,
-   so that a resume on another number of them keeps it; such a resume takes a smaller --batch where that is needed.
-   schedule: fails if it rises. */
+   fails if --total-batch is not a multiple of the micro-batches of all groups of --context-parallel ranks. With several
+   ranks it sets --total-batch, so that a resume on another number of them keeps it; such a resume takes a smaller
+   --batch where that is needed. schedule: fails if it rises. */
 int64_t  settings_sequences(Settings *settings, int T, int is_resume);
 Schedule settings_schedule(const Settings *settings, Option *table);
 AdamW    settings_adamw(const Settings *settings);

@@ -1,13 +1,18 @@
 #include "train_step.h"
+#include <stdlib.h>
 #include "../kernels/device.h"
 #include "../kernels/profile.h"
+#include "os.h"
 
 void train_step_create(TrainStep *s) {
-    const size_t bytes = (size_t)s->B * (size_t)s->model->config.T * 2 * sizeof **s->batch;
+    const size_t T = (size_t)s->model->config.T;
+    const size_t bytes = (size_t)s->B * (size_t)gpt_own_tokens(&s->model->config) * 2 * sizeof **s->batch;
+    s->window = host_alloc(2 * T * sizeof *s->window, "a sequence");
     for (int i = 0; i < 2; i++) s->batch[i] = device_host_alloc(bytes + sizeof(uint64_t), "a batch");
 }
 
 void train_step_free(TrainStep *s) {
+    free(s->window);
     for (int i = 0; i < 2; i++) {
         device_wait_mark(&s->copied[i]);
         device_mark_free(&s->copied[i]);
@@ -18,12 +23,16 @@ void train_step_free(TrainStep *s) {
 
 /* Through the host buffer that was used two micro-steps ago. */
 static void load_batch(TrainStep *s, uint64_t first) {
-    const int slot = s->micro_steps++ % 2, T = s->model->config.T;
-    int32_t *inputs = s->batch[slot], *targets = inputs + s->B * T;
-    uint64_t *sequence = (uint64_t *)(targets + s->B * T);
+    const RingSplit split = gpt_split(&s->model->config);
+    const int slot = s->micro_steps++ % 2, T = split.T, own = ring_tokens(&split, split.rank);
+    int32_t *inputs = s->batch[slot], *targets = inputs + s->B * own;
+    uint64_t *sequence = (uint64_t *)(targets + s->B * own);
     device_wait_mark(&s->copied[slot]);
-    for (int b = 0; b < s->B; b++)
-        tokens_train_window(s->tokens, s->seed, first + (uint64_t)b, T, inputs + b * T, targets + b * T);
+    for (int b = 0; b < s->B; b++) {
+        tokens_train_window(s->tokens, s->seed, first + (uint64_t)b, T, s->window, s->window + T);
+        ring_take(&split, inputs + b * own, s->window);
+        ring_take(&split, targets + b * own, s->window + T);
+    }
     *sequence = first;
     gpt_load(s->model, inputs, targets);
     gpt_load_sequence(s->model, sequence);
@@ -37,13 +46,14 @@ int64_t train_step_targets(const TrainStep *s, uint64_t first) {
 void train_step(TrainStep *s, uint64_t first, double learning_rate) {
     GPT *model = s->model;
     Optimizer *optimizer = s->optimizer;
-    const int64_t last = s->sequences / s->B / comm_size - 1;
+    const int64_t groups = gpt_groups(&model->config), group = comm_rank / gpt_split(&model->config).size;
+    const int64_t last = s->sequences / s->B / groups - 1;
     const float dloss = 1.0f / (float)train_step_targets(s, first);
-    gpt_set_batch(model, s->B, model->config.T);
+    gpt_set_batch(model, s->B, gpt_own_tokens(&model->config));
     optimizer_begin(optimizer, learning_rate);
     for (int64_t i = 0; i <= last; i++) {
         const Into into = i ? ACCUMULATE : OVERWRITE;
-        load_batch(s, first + (uint64_t)((i * comm_size + comm_rank) * s->B));      /* the ranks share a micro-step */
+        load_batch(s, first + (uint64_t)((i * groups + group) * s->B));     /* the groups share a micro-step */
         if (device_graph_begin(&s->graph[into], dloss)) {
             gpt_forward(model);
             gpt_backward(model, dloss, into, i < last ? NULL : optimizer_reduce, optimizer);

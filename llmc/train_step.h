@@ -12,6 +12,7 @@ typedef struct {
     uint64_t      seed;             /* of the data order */
     int           B;                /* sequences of a micro-batch */
     int64_t       sequences;        /* of an update of all ranks */
+    int32_t      *window;           /* inputs and targets of a whole sequence */
     int32_t      *batch[2];         /* inputs and targets of a micro-batch and the number of its first sequence (64
                                        bits), page-locked: one is written while the other is being copied */
     DeviceMark    copied[2];

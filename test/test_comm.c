@@ -170,6 +170,73 @@ static void gather_all(void *unused) {
         }
 }
 
+/* With every distance of ranks; sizes that differ by rank, of which one sends nothing. */
+static int64_t sent_by(int rank, int64_t count) { return rank == 1 ? 0 : count + rank; }
+
+static void exchange_all(void *unused) {
+    (void)unused;
+    for (DType dtype = F32; dtype <= F64; dtype++)
+        for (int i = 0; i < COUNT(counts); i++)
+            for (int distance = 1; distance < comm_size; distance++) {
+                const int to = (comm_rank + distance) % comm_size;
+                const int from = (comm_rank + comm_size - distance) % comm_size;
+                const int64_t sent = sent_by(comm_rank, counts[i]), received = sent_by(from, counts[i]);
+                const size_t room = ((size_t)counts[i] + 8) * dtype_bytes(dtype), bytes = (size_t)received *
+                                    dtype_bytes(dtype);
+                unsigned char *host = malloc(room);
+                char *memory = device_alloc(2 * room, "test");
+                for (size_t b = 0; b < room; b++) host[b] = byte_of(comm_rank, b);
+                device_upload(memory, host, room);
+                memset(host, 0xee, room);
+                device_upload(memory + room, host, room);
+                comm_wait(comm_exchange(&(CommTransfer){ tensor_of(memory, dtype, 2, sent, 1), to,
+                                        tensor_of(memory + room, dtype, 2, received, 1), from }, 1));
+                device_download(host, memory + room, room);
+                size_t wrong = 0;
+                for (size_t b = 0; b < room; b++) wrong += host[b] != (b < bytes ? byte_of(from, b) : 0xee);
+                EXPECT(!wrong, "exchange of %lld %s with rank %d: %zu bytes wrong", (long long)received,
+                       dtype_name(dtype), from, wrong);
+                free(host);
+                device_free(memory);
+            }
+}
+
+static void exchange_with_itself(void *unused) {
+    (void)unused;
+    Tensor t = tensor_of(device_alloc(8, "test"), F32, 1, 2);
+    comm_exchange(&(CommTransfer){ t, comm_rank, t, (comm_rank + 1) % comm_size }, 1);
+}
+
+/* Two transfers each, forward and back, between all-reduces, waited for late and in another order. */
+static void exchanges_in_order(void *unused) {
+    (void)unused;
+    enum { N = 40, PART = 1000 };
+    const int to = (comm_rank + 1) % comm_size, from = (comm_rank + comm_size - 1) % comm_size;
+    char message[FAIL_LENGTH] = "";
+    CommOp op[N], last = {0};
+    Tensor sums = make(F32, N * PART, WHOLE), sent = make(F32, N * PART, WHOLE);
+    Tensor got[2] = { make(F32, N * PART, WHOLE), make(F32, N * PART, WHOLE) };
+    for (int i = 0; i < N; i++) {
+        const Tensor part = tensor_row_range(tensor_of(sent.data, F32, 2, N, PART), i, 1);
+        const CommTransfer both[] = {
+            { part, to, tensor_row_range(tensor_of(got[0].data, F32, 2, N, PART), i, 1), from },
+            { part, from, tensor_row_range(tensor_of(got[1].data, F32, 2, N, PART), i, 1), to } };
+        op[i] = comm_exchange(both, 2);
+        last = comm_all_reduce(tensor_row_range(tensor_of(sums.data, F32, 2, N, PART), i, 1));
+    }
+    comm_wait(last);
+    for (int i = N - 1; i >= 0; i--) comm_wait(op[i]);
+    expect_sums("all-reduce between exchanges", sums, WHOLE, 0, N * PART);
+    for (int d = 0; d < 2; d++) {
+        float *host = fetch(got[d]);
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < N * PART; i++) wrong += host[i] != (float)element(WHOLE, d ? to : from, i);
+        EXPECT(!wrong, "%lld of %d elements of rank %d wrong", (long long)wrong, N * PART, d ? to : from);
+        free(host);
+    }
+    EXPECT(fails(exchange_with_itself, NULL, message) && strstr(message, "with itself"), "%s", message);
+}
+
 static void no_elements(void *unused) {
     (void)unused;
     Tensor t = make(F32, 5, WHOLE), empty = t;
@@ -319,6 +386,27 @@ static void end_of_a_rank(void *how) {
     _exit(WENT_ON);
 }
 
+static void keep_message(const char *message) {
+    snprintf(ranks->text[comm_rank], sizeof ranks->text[0], "%s", message);
+    _exit(1);
+}
+
+/* Rank 1 wants more than rank 0 sends. */
+static void exchange_of_other_sizes(void *unused) {
+    pthread_t thread;
+    Tensor t = make(F32, 120, WHOLE), part = tensor_row_range(tensor_of(t.data, F32, 2, 120, 1), 0, 100 + comm_rank);
+    fail_hook = keep_message;
+    if (comm_rank == 1) pthread_create(&thread, NULL, watch, unused);
+    comm_wait(comm_exchange(&(CommTransfer){ tensor_row_range(part, 0, 100), 1 - comm_rank, part, 1 - comm_rank }, 1));
+}
+
+static void exchanges_must_fit(void) {
+    if (!on_cpu) { test_skip_reason = "NCCL does not compare operations"; return; }
+    ranks_run(2, exchange_of_other_sizes, NULL);
+    EXPECT(!strcmp(ranks->text[0], "comm: in exchange 1 rank 1 wants 101 elements of rank 0, which sends 100 to rank "
+           "1"), "%s", ranks->text[0]);
+}
+
 static void a_rank_that_dies_is_noticed(void) {
     if (ranks_most < 2) { test_skip_reason = "fewer than two ranks"; return; }
     for (int size = 2; size <= ranks_most; size++) {
@@ -347,11 +435,6 @@ static void a_rank_that_stops_is_noticed(void) {
         EXPECT(WIFEXITED(ranks_status[r]) && WEXITSTATUS(ranks_status[r]) == WATCHDOG_ENDED, "rank %d: status %#x", r,
                ranks_status[r]);
     EXPECT(!strcmp(ranks->text[0], "no progress"), "%s", ranks->text[0]);
-}
-
-static void keep_message(const char *message) {
-    snprintf(ranks->text[comm_rank], sizeof ranks->text[0], "%s", message);
-    _exit(1);
 }
 
 static void different_operations(void *unused) {
@@ -414,6 +497,8 @@ static void stray_connections_do_not_join(void) {
 }
 
 static void all_reduce_and_reduce_scatter(void)  { on_ranks("sums", sum_all); }
+static void exchange_of_every_type(void)         { on_ranks("exchange", exchange_all); }
+static void exchanges_keep_the_order(void)       { on_ranks("exchanges", exchanges_in_order); }
 static void all_gather_of_every_type(void)       { on_ranks("all-gather", gather_all); }
 static void empty_tensors_are_no_work(void)      { on_ranks("empty tensors", no_elements); }
 static void slices_must_be_whole(void)           { on_ranks("indivisible", indivisible); }
@@ -430,6 +515,9 @@ int main(void) {
     if (ranks_most > 4) ranks_most = 4;
     RUN(all_reduce_and_reduce_scatter);
     RUN(all_gather_of_every_type);
+    RUN(exchange_of_every_type);
+    RUN(exchanges_keep_the_order);
+    RUN(exchanges_must_fit);
     RUN(empty_tensors_are_no_work);
     RUN(slices_must_be_whole);
     RUN(many_operations_under_way);

@@ -16,24 +16,6 @@ make_text text 20000 4000
 model="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 3 --heads 5 --channels 50 --context 31"
 train="$model --steps 50 --warmup 5 --val-every 20 --val-tokens 3000 --save-every 25"
 
-close_to() {      # close_to WORDS RUN OTHER: losses, norms, validations of the steps that both have differ by 1e-5
-    cells "$2" step loss norm val_loss tokens > "$dir/close.a"
-    cells "$3" step loss norm val_loss tokens > "$dir/close.b"
-    expect "$1" awk -F, '
-        NR == FNR { for (i = 2; i <= 5; i++) want[$1, i] = $i; next }
-        ($1, 2) in want {
-            rows++
-            for (i = 2; i <= 5; i++) {
-                d = $i - want[$1, i]
-                if (d < 0) d = -d
-                if (d <= 1e-5 * (want[$1, i] > 1 ? want[$1, i] : 1)) continue
-                print "step " $1 ": " $i " and " want[$1, i]
-                bad = 1
-            }
-        }
-        END { exit bad || rows < 10 }' "$dir/close.a" "$dir/close.b"
-}
-
 for n in $ranks; do
     expect "one rank" "$gpt" $train --batch 12 --total-batch $((12 * 31 * 2)) --out "$dir/one-$n"
     for zero in 0 1; do

@@ -18,13 +18,14 @@
 
 enum { HELLO_SECONDS = 2, GRACE_SECONDS = 5 };
 
-/* Sent before the data of an operation, and compared: every rank must issue the same ones. */
-typedef struct { int64_t id, count; int32_t kind, dtype; } Header;
+/* Sent before the data of an operation, and compared: every rank must issue the same ones. to, from, receives: of an
+   exchange, whose count is what it sends. */
+typedef struct { int64_t id, count; int32_t kind, dtype; int32_t to, from; int64_t receives; } Header;
 
 typedef struct Operation {
     Header  header;
-    Tensor  t;
-    char   *copy;                       /* of t, or of this rank's slice for an all-gather */
+    Tensor  t;                          /* of an exchange: what it receives */
+    char   *copy;                       /* of t, of this rank's slice for an all-gather, of what an exchange sends */
     struct Operation *next;
 } Operation;
 
@@ -162,17 +163,36 @@ static void get(int rank, const Header *h, void *data, size_t bytes) {
 
 /* ---- Operations */
 
-CommOp comm_start(CommKind kind, Tensor t) {
+/* The operation with a copy of `bytes` bytes of data. */
+static CommOp issue(Header header, Tensor t, const void *data, size_t bytes) {
     Operation *op = malloc(sizeof *op);
-    const size_t bytes = tensor_bytes(t), slice = bytes / (size_t)comm_size;
-    const int gather = kind == ALL_GATHER;
-    char *copy = malloc(gather ? slice : bytes);
-    REQUIRE(op && copy, "out of memory: a copy for %s, %zu bytes", comm_kind_name(kind), bytes);
-    memcpy(copy, (char *)t.data + (gather ? slice * (size_t)comm_rank : 0), gather ? slice : bytes);
-    *op = (Operation){ { ++issued, tensor_count(t), kind, t.dtype }, t, copy, NULL };
+    char *copy = malloc(bytes + 1);
+    REQUIRE(op && copy, "out of memory: a copy for %s, %zu bytes", comm_kind_name((CommKind)header.kind), bytes);
+    if (bytes) memcpy(copy, data, bytes);
+    header.id = ++issued;
+    *op = (Operation){ header, t, copy, NULL };
     *newest = op;
     newest = &op->next;
     return (CommOp){ op->header.id };
+}
+
+CommOp comm_start(CommKind kind, Tensor t) {
+    const size_t bytes = tensor_bytes(t), slice = bytes / (size_t)comm_size;
+    const Header header = { .count = tensor_count(t), .kind = kind, .dtype = t.dtype };
+    return kind == ALL_GATHER ? issue(header, t, (char *)t.data + slice * (size_t)comm_rank, slice)
+                              : issue(header, t, t.data, bytes);
+}
+
+/* An operation for each transfer. */
+CommOp comm_start_exchange(const CommTransfer *transfers, int count) {
+    CommOp last = {0};
+    for (int i = 0; i < count; i++) {
+        const CommTransfer *t = &transfers[i];
+        const Header header = { .count = tensor_count(t->send), .kind = EXCHANGE, .dtype = t->send.dtype, .to = t->to,
+                                .from = t->from, .receives = tensor_count(t->receive) };
+        last = issue(header, t->receive, t->send.data, tensor_bytes(t->send));
+    }
+    return last;
 }
 
 static void add(void *sum, const void *x, DType dtype, int64_t count) {
@@ -181,7 +201,7 @@ static void add(void *sum, const void *x, DType dtype, int64_t count) {
 }
 
 static void check_same(int rank, const Header *h, const Header *other) {
-    if (!memcmp(h, other, sizeof *h)) return;
+    if (!memcmp(h, other, sizeof *h) || (h->kind == EXCHANGE && other->kind == EXCHANGE)) return;
     fail("comm: operation %lld of rank %d is %s of %lld %s, that of rank 0 is %s of %lld %s: all ranks must issue the "
          "same operations in the same order", (long long)h->id, rank, comm_kind_name((CommKind)other->kind),
          (long long)other->count, dtype_name((DType)other->dtype), comm_kind_name((CommKind)h->kind),
@@ -213,12 +233,43 @@ static void exchange_as_root(Operation *op) {
         else                           put(r, h, data, bytes);
 }
 
+static size_t sent_bytes(const Header *h) { return (size_t)h->count * dtype_bytes((DType)h->dtype); }
+
+/* Rank 0 has what all ranks send before it hands out the first part. */
+static void route_as_root(Operation *op) {
+    const Header *h = &op->header;
+    Header *of = calloc((size_t)comm_size, sizeof *of);
+    char **data = calloc((size_t)comm_size, sizeof *data);
+    REQUIRE(of && data, "out of memory: an exchange of %d ranks", comm_size);
+    of[0] = *h;
+    data[0] = op->copy;
+    for (int r = 1; r < comm_size; r++) {
+        get(r, h, &of[r], sizeof *of);
+        check_same(r, h, &of[r]);
+        data[r] = malloc(sent_bytes(&of[r]) + 1);
+        REQUIRE(data[r], "out of memory: an exchange, %zu bytes", sent_bytes(&of[r]));
+        get(r, h, data[r], sent_bytes(&of[r]));
+    }
+    for (int r = 0; r < comm_size; r++) {
+        const Header *sender = &of[of[r].from];
+        REQUIRE(sender->to == r && sender->count == of[r].receives, "comm: in exchange %lld rank %d wants %lld "
+                "elements of rank %d, which sends %lld to rank %d", (long long)h->id, r, (long long)of[r].receives,
+                of[r].from, (long long)sender->count, sender->to);
+        if (!sender->count) continue;
+        if (r) put(r, h, data[of[r].from], sent_bytes(sender));
+        else   memcpy(op->t.data, data[of[r].from], sent_bytes(sender));
+    }
+    for (int r = 1; r < comm_size; r++) free(data[r]);
+    free(data);
+    free(of);
+}
+
 static void exchange(Operation *op) {
     const Header *h = &op->header;
     const size_t bytes = tensor_bytes(op->t), slice = bytes / (size_t)comm_size;
     char *data = op->t.data;
     put(0, h, h, sizeof *h);
-    put(0, h, op->copy, h->kind == ALL_GATHER ? slice : bytes);
+    put(0, h, op->copy, h->kind == EXCHANGE ? sent_bytes(h) : h->kind == ALL_GATHER ? slice : bytes);
     if (h->kind == REDUCE_SCATTER) get(0, h, data + slice * (size_t)comm_rank, slice);
     else                           get(0, h, data, bytes);
 }
@@ -229,7 +280,9 @@ void comm_wait(CommOp wanted) {
     while (completed < wanted.id) {
         Operation *op = oldest;
         waiting_since = comm_now();
-        if (comm_rank) exchange(op); else exchange_as_root(op);
+        if (comm_rank)                        exchange(op);
+        else if (op->header.kind == EXCHANGE) route_as_root(op);
+        else                                  exchange_as_root(op);
         if (!(oldest = op->next)) newest = &oldest;
         free(op->copy);
         free(op);

@@ -80,10 +80,29 @@ void adamw_update(Tensor param, Tensor param_bf16, Tensor m_tensor, Tensor v_ten
     op_end();
 }
 
+/* The CPU computes in f32 only. Packed tensors are one row. */
+static void write_rows(Tensor to, Tensor from, Into into) {
+    const int packed = tensor_is_packed(to) && tensor_is_packed(from);
+    const int64_t rows = packed ? 1 : tensor_rows(from), columns = packed ? tensor_count(from) : tensor_columns(from);
+    for (int64_t r = 0; r < rows; r++) {
+        float *x = (float *)to.data + r * to.pitch;
+        const float *y = (const float *)from.data + r * from.pitch;
+        if (into == ACCUMULATE) for (int64_t c = 0; c < columns; c++) x[c] += y[c];
+        else                    memcpy(x, y, sizeof *x * (size_t)columns);
+    }
+}
+
 void tensor_convert(Tensor to, Tensor from) {
-    check_convert(to, from);
+    check_convert("convert", to, from);
     op_begin("convert", op_bytes(2, to, from), 0);
-    memcpy(to.data, from.data, tensor_bytes(from));      /* the CPU computes in f32 only */
+    write_rows(to, from, OVERWRITE);
+    op_end();
+}
+
+void tensor_add(Tensor to, Tensor from) {
+    check_convert("add", to, from);
+    op_begin("add", op_bytes(3, to, to, from), 0);
+    write_rows(to, from, ACCUMULATE);
     op_end();
 }
 

@@ -18,6 +18,11 @@ CommOp comm_start(CommKind kind, Tensor t) {
     fail("%s: %s", comm_kind_name(kind), comm_refuse());
 }
 
+CommOp comm_start_exchange(const CommTransfer *transfers, int count) {
+    (void)count;
+    return comm_start(EXCHANGE, transfers->send);
+}
+
 void        comm_connect(const char id[COMM_ID_BYTES]) { (void)id; }
 void        comm_wait(CommOp op)                       { (void)op; }
 CommWaits   comm_waits(void)                           { return (CommWaits){0}; }

@@ -1,0 +1,50 @@
+/* kernels/ring.h - Causal self-attention over sequences whose tokens are split over N ranks: ring attention (Liu et al.
+   2023, arXiv 2310.01889). Each rank has the queries, keys and values of its tokens. In step s of 1 .. N-1 it attends
+   to the keys and values of the rank s before it, which arrive while it computes the step before; attention_merge
+   merges the results of the steps. In the backward pass the gradients of these keys and values return to their rank,
+   which adds them, in the data type of the keys. A step computes and transfers only what the mask leaves:
+
+   order       tokens of rank r, in the order of its rows                  pairs of rank r, in units of (T/N)^2
+   zigzag      chunks r and 2N-1-r of 2N (Llama 3, arXiv 2407.21783)       N/2, the same on all ranks
+   striped     r, r + N, r + 2N, ... (Brandon et al. 2023, 2311.09431)     N/2 but for the tokens of a diagonal
+   contiguous  chunk r of N                                                r + 1/2
+
+   Chunks have ceil(T/2N) or ceil(T/N) tokens as far as there are so many; the last ones may be empty. */
+#ifndef KERNELS_RING_H
+#define KERNELS_RING_H
+#include "attention.h"
+
+typedef enum { RING_ZIGZAG, RING_STRIPED, RING_CONTIGUOUS } RingOrder;
+#define RING_ORDER_NAMES "zigzag|striped|contiguous"     /* in the order of the values */
+
+/* Which ranks: size of the run's ranks, of which this one is number rank; the others have the comm_ranks around
+   comm_rank. size 1: the whole sequence, no communication. */
+typedef struct { RingOrder order; int size, rank, T; } RingSplit;
+
+/* Tokens first, first + step, ... of a sequence: count of them, at least 1. */
+typedef struct { int first, step, count; } RingRange;
+
+/* The ranges of number rank's tokens, one after the other in its rows. Returns how many, 0 .. 2. */
+int  ring_ranges(const RingSplit *split, int rank, RingRange range[2]);
+int  ring_tokens(const RingSplit *split, int rank);                  /* how many tokens */
+void ring_take(const RingSplit *split, int32_t *own, const int32_t *whole);     /* this rank's of a sequence; host */
+
+/* spec: B, NH, HS, scale, dtype and deterministic; the rest is set: causal, gradients overwritten, the tokens of this
+   rank as Tq and Tk. attention: the name for attention_pick in every step; one that keeps memory, as naive does, is
+   refused, and so is dropout. */
+typedef struct {
+    RingSplit     split;
+    const char   *attention;
+    AttentionSpec spec;
+} Ring;
+Ring        ring_create(RingSplit split, const char *attention, AttentionSpec spec);
+const char *ring_refuse(const Ring *ring);          /* NULL, or why it cannot run here */
+size_t      ring_workspace_bytes(const Ring *ring);
+
+/* As Attention's, of one rank: q, k, v, out, dq, dk, dv, dout (B,own tokens,NH*HS), all of one data type; lse (B,NH,own
+   tokens), over all keys. All ranks of the run call them together, with the same B, T and N. */
+void ring_forward (const Ring *ring, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work);
+void ring_backward(const Ring *ring, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
+                   Tensor q, Tensor k, Tensor v, void *work);
+
+#endif
