@@ -178,6 +178,10 @@ void gpt_free(GPT *m);
 /* HuggingFace's initial weights, a function of the seed and the tensor's index in the table. */
 void gpt_init(GPT *m, uint64_t seed);
 
+/* Moves every weight but zeros by one ulp of config.dtype, up and down in turn: the loss curve of this noise twin differs
+   from that of the original as rounding alone makes it differ. */
+void gpt_perturb(GPT *m);
+
 /* params = master, rounded to config.dtype; to be called after master was written. */
 void gpt_cast_params(GPT *m);
 
