@@ -68,7 +68,7 @@ TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 include test/fuzz/fuzz.mk
 
-.PHONY: all train test test-kill test-roundtrip test-tasks test-tokenizer lib example bench-attention bench-comm bench-ops
+.PHONY: all train compare test test-kill test-roundtrip test-tasks test-tokenizer lib example bench-attention bench-comm bench-ops
 .PHONY: bench-step bench-scaling bench-tokenizer sanitize reference reference-124M clean help
 all: $(BUILD)/train_gpt $(BUILD)/tokenize
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt && ln -sfn $(BUILD)/tokenize tokenize)
@@ -141,6 +141,10 @@ train: all $(BUILD)/tales
 	@rm -rf $(TALES_RUN)
 	./train_gpt --data $(TALES)/train.txt --val-data $(TALES)/val.txt --out $(TALES_RUN) $(TRAIN_OPTIONS)
 	@scripts/plot_loss.sh $(TALES_RUN) > $(TALES_RUN)/loss.svg && echo "loss curve $(TALES_RUN)/loss.svg"
+
+# Flash, naive, the noise twin and PyTorch where PYTHON has it: the same curve? make compare OPTIONS='--steps 1000'
+compare: all $(BUILD)/tales
+	@DATA='$(DATA)' TALES=$(BUILD)/tales PYTHON=$(PYTHON) scripts/compare.sh $(OPTIONS)
 
 # a program that starts slowly (0.4 s on a GPU, or sanitized) runs a part of the 2,402 cases, another one every second
 MALFORMED_STRIDE ?= $(if $(filter cuda,$(DEVICE)),120,1)
@@ -222,6 +226,7 @@ clean:
 help:
 	@echo "make                 build ./train_gpt for this machine ($(DEVICE))"
 	@echo "make train           generate a text, train a small GPT on it, and sample (replaces $(TALES_RUN))"
+	@echo "make compare         flash, naive, PyTorch: the same loss curve? (DATA=FILE OPTIONS='--steps 1000')"
 	@echo "make test            every test that this machine can run"
 	@echo "make test-kill       200 kills at random moments and a fault at every call; resumes bit for bit"
 	@echo "make lib             the kernels as a library ($(BUILD)/libtrain_gpt_kernels.a)"

@@ -93,13 +93,12 @@ function draw_panel(what,   c, T, path, last) {
             last = T
         }
         if (path == "") continue
-        printf("<path stroke=\"%s\" stroke-width=\"%.1f\" d=\"%s\"/>\n", colour_of(c), c == 1 ? 2.8 : 2, path)
+        printf("<path %s stroke-width=\"%.1f\" d=\"%s\"/>\n", stroke_of(c), c == 1 ? 2.8 : 2, path)
         for (T = shortest; T <= longest_T; T *= 2)
             if (value[what, c, T] != "")
-                printf("<circle fill=\"%s\" stroke=\"#fff\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"/>\n", colour_of(c),
-                    x_of(doublings(T)), y_of(value[what, c, T]), c == 1 ? 4.2 : 3.6)
+                draw_marker(c, x_of(doublings(T)), y_of(value[what, c, T]), c == 1 ? 3.6 : 3)
         add_label(doublings(last), value[what, c, last], clean_text(label[c]) " " number_text(value[what, c, last]),
-            colour_of(c), c == 1 ? "label bold" : "label")
+            colour_of(c), c == 1 ? "label bold" : "label", c)
     }
     draw_labels()
 }
@@ -114,7 +113,7 @@ END {
     width = 860; top = 104; plot_height = 240
     begin_page(width, top + plot_height + 62, "Causal attention on " device, 26)
     write_text(26, 55, "small", "start", setting)
-    right = 60 + 6.6 * widest
+    right = 84 + 6.6 * widest
     plot_width = (width - 30) / panels - 40 - right
     x_from = -0.15; x_to = doublings(longest_T) + 0.15
     for (p = 1; p <= panels; p++) {
