@@ -86,6 +86,13 @@ $(BUILD)/%.o: %.cu $(BUILD)/settings
 	@mkdir -p $(@D) && echo "  nvcc $<"
 	@$(NVCC) $(NVCCFLAGS) $(GENCODE) -MMD -MP -c -o $@ $<
 
+# The page that runs write, as a string.
+$(BUILD)/report_page.inc: llmc/report_page.html
+	@mkdir -p $(@D)
+	@{ echo 'static const char template[] ='; sed 's/[\\"?]/\\&/g; s/.*/"&\\n"/' $<; echo ';'; } > $@
+$(BUILD)/llmc/report_page.o: $(BUILD)/report_page.inc
+$(BUILD)/llmc/report_page.o: CPPFLAGS += -I$(BUILD)
+
 # wgmma and setmaxnreg exist on sm_90a only; other GPUs never run these files. The build fails if ptxas ignores setmaxnreg
 # (C7508), serializes or reorders wgmma (C7510 to C7520), spills, or uses the stack.
 SM90_O     := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard kernels/cuda/attention_flash_sm90*.cu))
