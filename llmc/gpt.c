@@ -388,7 +388,8 @@ void gpt_perturb(GPT *m) {
         const size_t bytes = tensor_bytes(t);
         uint32_t *bits = host_alloc(bytes, "weights to perturb");
         device_download(bits, t.data, bytes);
-        for (size_t k = 0; k < bytes / 4; k++) if ((bits[k] & INT32_MAX) >= ulp) bits[k] += is_f32 || k % 2 ? ulp : -ulp;
+        for (size_t k = 0; k < bytes / 4; k++)
+            if ((bits[k] & INT32_MAX) >= ulp) bits[k] += is_f32 || k % 2 ? ulp : -ulp;
         device_upload(t.data, bits, bytes);
         free(bits);
     }

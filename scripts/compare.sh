@@ -1,15 +1,18 @@
 #!/bin/sh
 # scripts/compare.sh [OPTION...] - Trains one model from one seed on the same batches with flash attention, with naive
 # attention, with flash from initial weights moved by one ulp (the twin), and with PyTorch where PYTHON (python3) has it
-# (scripts/train_reference.py, its own attention). Prints the table of scripts/compare_curves.sh and draws the curves and
-# their differences. Exit code 0 if all are the same curve as flash: they differ from it at most twice as much as the twin.
+# (scripts/train_reference.py, its own attention). Prints the table of scripts/compare_curves.sh and draws the curves
+# and their differences. Exit code 0 if all are the same curve as flash: at most twice as far from it as the twin.
 #   OPTION   of train_gpt, instead of the defaults: a small model on a text on a CPU, GPT-2 124M at T = 1024 on a GPU
 #   DATA     text or token shards, 'dir/train_*.bin'; without it, a text made by tales
 #   OUT      directory of the runs (runs/compare), which is replaced
 set -eu
 case ${1-} in --help|-h) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit ;; esac
 here=$(dirname "$0") gpt=${TRAIN_GPT:-./train_gpt} python=${PYTHON:-python3} out=${OUT:-runs/compare} data=${DATA-}
-[ ! -e "$out" ] || [ -f "$out/defaults.txt" ] || { echo "compare: $out is no comparison; want another OUT" >&2; exit 1; }
+if [ -e "$out" ] && [ ! -f "$out/defaults.txt" ]; then
+    echo "compare: $out is no comparison; want another OUT" >&2
+    exit 1
+fi
 rm -rf "$out"
 mkdir -p "$out"
 case $("$gpt" --version) in
@@ -40,8 +43,8 @@ if "$python" -c 'import numpy, torch' 2> /dev/null; then
     torch=$out/torch
     echo "training torch" >&2
     "$gpt" --config "$out/flash/settings.txt" --steps 0 --save-dtype f32 --out "$out/start" > /dev/null 2>&1
-    OMP_WAIT_POLICY=passive "$python" "$here/train_reference.py" --config "$out/flash/settings.txt" --device $device --init "$out/start" \
-        --out "$torch" > "$out/torch.txt"
+    OMP_WAIT_POLICY=passive "$python" "$here/train_reference.py" --config "$out/flash/settings.txt" --device $device \
+        --init "$out/start" --out "$torch" > "$out/torch.txt"
 else
     echo "$python has no torch: without it" >&2
 fi

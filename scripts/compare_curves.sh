@@ -1,7 +1,7 @@
 #!/bin/sh
 # scripts/compare_curves.sh [--twin TWIN] RUN OTHER... - Are RUN and each OTHER the same loss curve? Each is a run's
-# directory, its log.csv or its log.jsonl, of runs of equal length on the same batches. Prints of each run the mean loss
-# of its last 20 steps, how far its means over 20 steps differ from those of RUN, its speed after the first 20 steps, and
+# directory, its log.csv or its log.jsonl, of runs of equal length on the same batches. Prints of each the mean loss of
+# its last 20 steps, how far its means over 20 steps differ from those of RUN, its speed after the first 20 steps, and
 # the memory that settings.txt beside the log gives.
 # Rounding alone makes curves differ, and more with every step. TWIN measures by how much: it is RUN again with initial
 # weights moved by one ulp (train_gpt --perturb). With it the exit code is the verdict: 0 if the largest difference of

@@ -6,7 +6,7 @@
 #          lr, speed; all = loss,norm,lr,speed; default loss
 # The value of each step is thin, its running mean bold, the validation loss as points, and the floor dashed where
 # settings.txt beside the log gives it ("# floor: 0.4321").
-usage="usage: scripts/plot_loss.sh [--y LIST] [--x step|tokens|time] RUN... > curves.svg   (or --html RUN... > page.html)"
+usage="usage: scripts/plot_loss.sh [--y LIST] [--x step|tokens|time] RUN... > curves.svg   (--html: a page)"
 panels=loss x=step html=
 while :; do
     case ${1-} in

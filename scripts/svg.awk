@@ -13,9 +13,12 @@ function stroke_of(i) {
 # A circle, square, diamond or triangle.
 function draw_marker(i, x, y, r) {
     printf "<path class=\"dot\" stroke=\"%s\" d=\"", colour_of(i)
-    if (i % 4 == 1) printf "M%.1f,%.1f a%.1f,%.1f 0 1 0 %.1f,0 a%.1f,%.1f 0 1 0 %.1f,0 z", x - r, y, r, r, 2 * r, r, r, -2 * r
+    if (i % 4 == 1)
+        printf "M%.1f,%.1f a%.1f,%.1f 0 1 0 %.1f,0 a%.1f,%.1f 0 1 0 %.1f,0 z", x - r, y, r, r, 2 * r, r, r, -2 * r
     if (i % 4 == 2) printf "M%.1f,%.1f h%.1f v%.1f h%.1f z", x - r, y - r, 2 * r, 2 * r, -2 * r
-    if (i % 4 == 3) printf "M%.1f,%.1f l%.1f,%.1f l%.1f,%.1f l%.1f,%.1f z", x, y - 1.4 * r, 1.4 * r, 1.4 * r, -1.4 * r, 1.4 * r, -1.4 * r, -1.4 * r
+    if (i % 4 == 3)
+        printf "M%.1f,%.1f L%.1f,%.1f L%.1f,%.1f L%.1f,%.1f z", x, y - 1.4 * r, x + 1.4 * r, y, x,
+            y + 1.4 * r, x - 1.4 * r, y
     if (i % 4 == 0) printf "M%.1f,%.1f l%.1f,%.1f h%.1f z", x, y - 1.3 * r, 1.3 * r, 2.2 * r, -2.6 * r
     print "\"/>"
 }
