@@ -113,6 +113,7 @@ static void read_notes(void *argument) {
     REQUIRE(data && data + strlen(data_begin) < end, "%s: no page of a run", reader->page->path);
     data += strlen(data_begin);
     Json *runs = json_parse(data, (size_t)(end - data), reader->page->path);
+    REQUIRE(runs->child, "%s: no run in it", reader->page->path);
     const Json *notes = json_member(runs->child, "notes", JSON_ARRAY);
     for (const Json *note = notes->child; note; note = note->next) {
         int64_t step = json_integer(json_member(note, "step", JSON_NUMBER), 0, INT64_MAX);

@@ -93,7 +93,7 @@ function draw_panel(what,   c, T, path, last) {
             last = T
         }
         if (path == "") continue
-        printf("<path %s stroke-width=\"%.1f\" d=\"%s\"/>\n", stroke_of(c), c == 1 ? 2.8 : 2, path)
+        printf("<path class=\"curve\" %s stroke-width=\"%.1f\" d=\"%s\"/>\n", stroke_of(c), c == 1 ? 2.8 : 2, path)
         for (T = shortest; T <= longest_T; T *= 2)
             if (value[what, c, T] != "")
                 draw_marker(c, x_of(doublings(T)), y_of(value[what, c, T]), c == 1 ? 3.6 : 3)
