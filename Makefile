@@ -69,7 +69,7 @@ link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 include test/fuzz/fuzz.mk
 
 .PHONY: all train compare test test-kill test-roundtrip test-tasks test-tokenizer lib example bench-attention bench-comm bench-ops
-.PHONY: bench-step bench-scaling bench-tokenizer sanitize reference reference-124M clean help
+.PHONY: bench-step bench-context bench-scaling bench-tokenizer sanitize reference reference-124M clean help
 all: $(BUILD)/train_gpt $(BUILD)/tokenize
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt && ln -sfn $(BUILD)/tokenize tokenize)
 	@echo "train_gpt is $<: $(WITH)"
@@ -213,6 +213,14 @@ bench-comm: $(BUILD)/bench_comm
 # The training step of models of all sizes, beside PyTorch where it is installed (README): make bench-step DATA=...
 bench-step: all $(BUILD)/tales
 	TALES=$(BUILD)/tales scripts/bench_step.sh '$(or $(DATA),$(error bench-step: want DATA='token shards'))' $(BENCH)
+# Speed and memory of the step of GPT-2 124M, 16384 tokens an update, at a context of 512 to 16384 (README): flash, naive,
+# PyTorch
+bench-context: all
+	@CSV=$(BUILD)/context.csv STEPS=$${STEPS:-20} PEERS="$${PEERS-naive reference-eager}" scripts/bench_step.sh '$(or $(DATA), \
+	    $(error bench-context: want DATA='token shards'))' $(or $(BENCH),$(addprefix d12:,32:512 16:1024 8:2048 4:4096 2:8192 1:16384))
+	@scripts/plot_attention.sh $(BUILD)/context.csv speed,memory "train_gpt=flash,naive$$(grep -q reference-eager \
+	    $(BUILD)/context.csv && echo ',reference-eager=PyTorch eager')" > $(BUILD)/context.svg
+	@echo "picture: $(BUILD)/context.svg"
 # The training step on several GPUs beside one (README): make bench-scaling DATA='dir/train_*.bin'
 bench-scaling: all $(BUILD)/bench_comm
 	scripts/bench_scaling.sh '$(or $(DATA),$(error bench-scaling: want DATA='token shards'))' $(BENCH)
@@ -242,6 +250,7 @@ help:
 	@echo "make bench-ops       time every memory-bound op alone"
 	@echo "make bench-comm      bandwidth of the collectives, one process per GPU"
 	@echo "make bench-step      the training step of models of all sizes, beside PyTorch (DATA='dir/train_*.bin')"
+	@echo "make bench-context   the step over the context, flash, naive, PyTorch eager: speed and memory (DATA=...)"
 	@echo "make bench-scaling   the training step on several GPUs beside one (DATA='dir/train_*.bin')"
 	@echo "make test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=$(PYTHON))"
 	@echo "make test-tasks      --task beside a computation by torch, item by item (PYTHON=$(PYTHON))"

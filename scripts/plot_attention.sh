@@ -2,7 +2,8 @@
 # scripts/plot_attention.sh BENCH.csv [PANELS [NAMES [HEAD_SIZE]]] > attention.svg - Draws what `bench_attention --csv
 # BENCH.csv` measured, over the sequence length T.
 #   PANELS     one or two of forward, backward, both (TFLOP/s of that pass, or of both together) and memory (GB);
-#              default forward,backward
+#              default forward,backward. Of the training step, which `CSV=BENCH.csv scripts/bench_step.sh` measured:
+#              speed (1000 tokens/s) and memory (GiB)
 #   NAMES      the attentions, in this order, each NAME or NAME=LABEL; default: all of the file
 #   HEAD_SIZE  default: the first of the file
 #
@@ -25,9 +26,10 @@ BEGIN {
     title["backward"] = "Backward pass, TFLOP/s"
     title["both"] = "Forward and backward pass, TFLOP/s"
     title["memory"] = "Memory, GB"
+    title["speed"] = "Training step, 1000 tokens/s"
     panels = split(panel_list, panel, ",")
     for (p = 1; p <= panels; p++)
-        if (!(panel[p] in title)) stop("panel " panel[p] ": want forward, backward, both or memory")
+        if (!(panel[p] in title)) stop("panel " panel[p] ": want forward, backward, both, speed or memory")
     if (panels > 2) stop("want one or two panels, got " panel_list)
     curves = split(name_list, name, ",")
     for (c = 1; c <= curves; c++) {
@@ -38,8 +40,10 @@ BEGIN {
     all = !curves
 }
 FNR == 1 {
-    want_columns("device dtype head_size heads batch T attention forward_ms backward_ms forward_tflops " \
-                 "backward_tflops memory_gb", "a table of bench_attention")
+    of_steps = "tokens_per_s" in column
+    if (of_steps) { title["memory"] = "Memory, GiB"; want_columns("device dtype model batch T memory_gib", "a table") }
+    else want_columns("device dtype head_size heads batch T attention forward_ms backward_ms forward_tflops " \
+                      "backward_tflops memory_gb", "a table of bench_attention")
     next
 }
 head_size == "" { head_size = cell("head_size") }
@@ -55,15 +59,17 @@ all && !(cell("attention") in curve_of) {
     if (!shortest || T < shortest) shortest = T
     if (T > longest_T) longest_T = T
     device = cell("device")
-    setting = cell("dtype") ", head size " head_size ", " cell("heads") " heads, B\303\227T = " cell("batch") * T
+    setting = cell("dtype") (of_steps ? ", " cell("model") : ", head size " head_size ", " cell("heads") " heads") \
+        ", B\303\227T = " cell("batch") * T
 }
 cell("attention") in curve_of {
     c = curve_of[cell("attention")]
-    if (is_number(cell("forward_ms"))) points[c]++
+    if (is_number(cell(of_steps ? "ms" : "forward_ms"))) points[c]++
     ms[1] = cell("forward_ms"); ms[2] = cell("backward_ms")
     value["forward", c, T] = cell("forward_tflops")
     value["backward", c, T] = cell("backward_tflops")
-    value["memory", c, T] = cell("memory_gb")
+    value["memory", c, T] = cell(of_steps ? "memory_gib" : "memory_gb")
+    value["speed", c, T] = of_steps ? cell("tokens_per_s") / 1000 : ""
     value["both", c, T] = ms[1] + ms[2] > 0 ? \
         (cell("forward_tflops") * ms[1] + cell("backward_tflops") * ms[2]) / (ms[1] + ms[2]) : ""
 }
@@ -111,7 +117,7 @@ END {
         if (length(label[c]) > widest) widest = length(label[c])
     }
     width = 860; top = 104; plot_height = 240
-    begin_page(width, top + plot_height + 62, "Causal attention on " device, 26)
+    begin_page(width, top + plot_height + 62, (of_steps ? "Training step on " : "Causal attention on ") device, 26)
     write_text(26, 55, "small", "start", setting)
     right = 84 + 6.6 * widest
     plot_width = (width - 30) / panels - 40 - right
