@@ -40,8 +40,8 @@ static PagePoint merged(const PagePoint *a, const PagePoint *b) {
 }
 
 static void series_add(PageSeries *series, PagePoint point) {
-    PagePoint *last = &series->point[series->count - 1];
-    if (series->count && last->steps < series->per) {
+    if (series->count && series->point[series->count - 1].steps < series->per) {
+        PagePoint *last = &series->point[series->count - 1];
         *last = merged(last, &point);
         return;
     }
@@ -102,26 +102,24 @@ static void add_note(ReportPage *page, int64_t step, const char *kind, const cha
         (PageNote){ step, kind, format_string("%.*s%s", (int)kept, text, kept < length ? " ..." : "") };
 }
 
-typedef struct { ReportPage *page; int64_t last_step; } NoteReader;
+typedef struct { ReportPage *page; int64_t last_step; FileMap map; Json *runs; } NoteReader;
 
 /* Fails on a page that is none of ours, which then is replaced. */
 static void read_notes(void *argument) {
     NoteReader *reader = argument;
-    FileMap map = file_map(reader->page->path);
+    const FileMap map = reader->map = file_map(reader->page->path);
     const char *html = (const char *)map.bytes, *end = html + map.size - strlen(data_end);
     const char *data = memmem(html, (size_t)map.size, data_begin, strlen(data_begin));
     REQUIRE(data && data + strlen(data_begin) < end, "%s: no page of a run", reader->page->path);
     data += strlen(data_begin);
-    Json *runs = json_parse(data, (size_t)(end - data), reader->page->path);
-    REQUIRE(runs->child, "%s: no run in it", reader->page->path);
-    const Json *notes = json_member(runs->child, "notes", JSON_ARRAY);
+    reader->runs = json_parse(data, (size_t)(end - data), reader->page->path);
+    REQUIRE(reader->runs->child, "%s: no run in it", reader->page->path);
+    const Json *notes = json_member(reader->runs->child, "notes", JSON_ARRAY);
     for (const Json *note = notes->child; note; note = note->next) {
         int64_t step = json_integer(json_member(note, "step", JSON_NUMBER), 0, INT64_MAX);
         const char *kind = strcmp(json_string(note, "kind"), "sample") ? "warning" : "sample";
         if (step <= reader->last_step) add_note(reader->page, step, kind, json_string(note, "text"));
     }
-    json_free(runs);
-    file_unmap(map);
 }
 
 /* ---- The file */
@@ -203,7 +201,12 @@ void report_page_open(ReportPage *page, const char *out, int64_t steps, const Re
     free(absolute);
     file_unmap(settings);
     if (resume) read_rows(page, path_of(out, "log.csv").text);
-    if (resume && file_exists(page->path)) fails(read_notes, &(NoteReader){ page, resume->step }, why);
+    if (resume && file_exists(page->path)) {
+        NoteReader reader = { .page = page, .last_step = resume->step };
+        fails(read_notes, &reader, why);
+        json_free(reader.runs);
+        file_unmap(reader.map);
+    }
     write_when_due(page);
 }
 
