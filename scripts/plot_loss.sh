@@ -10,7 +10,7 @@ usage="usage: scripts/plot_loss.sh [--y LIST] [--x step|tokens|time] RUN... > cu
 panels=loss x=step html=
 while :; do
     case ${1-} in
-    --help|-h) echo "$usage"; echo; sed -n '2,/^usage=/s/^# \{0,1\}//p' "$0" | sed '$d'; exit ;;
+    --help|-h) echo "$usage"; echo; sed -n '2,/^usage=/s/^# \{0,1\}//p' "$0"; exit ;;
     --y=*|--x=*) option=$1; shift; set -- "${option%%=*}" "${option#*=}" "$@" ;;
     --y) panels=${2-}; shift; [ $# = 0 ] || shift ;;
     --x) x=${2-}; shift; [ $# = 0 ] || shift ;;
