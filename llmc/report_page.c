@@ -187,7 +187,8 @@ void report_page_open(ReportPage *page, const char *out, int64_t steps, const Re
     page->steps.per = page->validations.per = 1;
     char *absolute = realpath(out, NULL), why[FAIL_LENGTH];
     const char *slash = absolute ? strrchr(absolute, '/') : NULL;
-    FileMap settings = file_map(path_of(out, "settings.txt").text);
+    const Path path = path_of(out, "settings.txt");
+    FileMap settings = file_exists(path.text) ? file_map(path.text) : (FileMap){ .bytes = (void *)"" };
     char *text = format_string("%.*s", (int)settings.size, (const char *)settings.bytes);
     size_t size;
     FILE *file = open_memstream(&page->head, &size);
@@ -200,7 +201,8 @@ void report_page_open(ReportPage *page, const char *out, int64_t steps, const Re
     free(text);
     free(absolute);
     file_unmap(settings);
-    if (resume) read_rows(page, path_of(out, "log.csv").text);
+    const Path csv = path_of(out, "log.csv");
+    if (resume && file_exists(csv.text)) read_rows(page, csv.text);
     if (resume && file_exists(page->path)) {
         NoteReader reader = { .page = page, .last_step = resume->step };
         fails(read_notes, &reader, why);

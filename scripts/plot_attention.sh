@@ -40,7 +40,7 @@ BEGIN {
     all = !curves
 }
 FNR == 1 {
-    of_steps = "tokens_per_s" in column
+    of_steps = "attention" in column && "tokens_per_s" in column
     if (of_steps) { title["memory"] = "Memory, GiB"; want_columns("device dtype model batch T memory_gib", "a table") }
     else want_columns("device dtype head_size heads batch T attention forward_ms backward_ms forward_tflops " \
                       "backward_tflops memory_gb", "a table of bench_attention")
@@ -83,6 +83,7 @@ function range_of(what,   p, c, T, max) {
         if ((panel[p] == "memory") == (what == "memory"))
             for (c = 1; c <= curves; c++) for (T = shortest; T <= longest_T; T *= 2)
                 if (value[panel[p], c, T] + 0 > max) max = value[panel[p], c, T] + 0
+    if (!max) stop("panel " what ": this table has no such values")
     return max * 1.05
 }
 function draw_panel(what,   c, T, path, last) {
@@ -116,6 +117,7 @@ END {
         if (!points[c]) stop("no rows of " name[c] " at head size " head_size)
         if (length(label[c]) > widest) widest = length(label[c])
     }
+    for (p = 1; p <= panels; p++) range_of(panel[p])
     width = 860; top = 104; plot_height = 240
     begin_page(width, top + plot_height + 62, (of_steps ? "Training step on " : "Causal attention on ") device, 26)
     write_text(26, 55, "small", "start", setting)

@@ -197,10 +197,21 @@ expect "the labels" grep -q '>naive 32<' "$svg"
 "$attention" "$bench" both,memory naive,flash=ours 128 > "$dir/memory.svg"
 expect "both passes: (1 x 400 + 3 x 200) / 4" grep -q '>ours 250<' "$dir/memory.svg"
 expect "memory" grep -q '>naive 16<' "$dir/memory.svg"
-close_test "plot_attention.sh draws panels, attentions and head size as asked"
+{
+    echo device,dtype,model,batch,T,attention,ms,tokens_per_s,memory_gib
+    for T in 512 1024; do
+        echo "Card,bf16,d12,$((16384 / T)),$T,train_gpt,25,660000,8"
+        echo "Card,bf16,d12,$((16384 / T)),$T,naive,50,330000,$((T / 64))"
+    done
+} > "$dir/step.csv"
+"$attention" "$dir/step.csv" speed,memory train_gpt=flash,naive > "$dir/step.svg" || wrong "step: exit code $?"
+expect "speed of the step" grep -q '>flash 660<' "$dir/step.svg"
+expect "memory of the step" grep -q '>naive 16<' "$dir/step.svg"
+expect "the setting" grep -q 'bf16, d12, B×T = 16384' "$dir/step.svg"
+close_test "plot_attention.sh draws panels, attentions and head size as asked, and the training step"
 
 refuses "usage: scripts/plot_attention.sh BENCH.csv" "$attention"
-refuses "panel speed: want forward, backward, both or memory" "$attention" "$bench" speed
+refuses "panel latency: want forward, backward, both, speed or memory" "$attention" "$bench" latency
 refuses "no rows of cuDNN at head size 64" "$attention" "$bench" forward cuDNN
 refuses "no rows with head size 32" "$attention" "$bench" forward flash 32
 refuses "not a table of bench_attention: no column device" "$attention" "$dir/runs/a"
