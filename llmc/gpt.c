@@ -331,7 +331,7 @@ static void set_shapes(GPT *m, int B, int T, int first) {
     snprintf(what, sizeof what, "model: a batch of %d x %d tokens", B, T);
     REQUIRE(T <= m->config.T, "%s, want at most the context %d", what, m->config.T);
     acts_layout(m, B, T, first);
-    if (!m->cached) tensor_table_reuse(&m->acts.table, &m->acts.largest, what);
+    if (is_training(m)) tensor_table_reuse(&m->acts.table, &m->acts.largest, what);     /* CUDA graphs have addresses */
     REQUIRE(m->acts.table.bytes <= m->act_bytes, "%s needs %zu bytes, %zu are allocated", what, m->acts.table.bytes,
             m->act_bytes);
     tensor_table_place(&m->acts.table, memory);

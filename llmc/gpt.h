@@ -114,7 +114,7 @@ typedef struct {
     Tensor       uniform;          /* generation: F64 (B), random numbers */
     BlockActs   *block;
     TensorTable  table;
-    TensorTable  largest;          /* of the batch of gpt_create: smaller ones have its places */
+    TensorTable  largest;          /* of the batch of gpt_create: in training, smaller ones have its places */
     size_t       workspace_bytes;
 } Acts;
 #undef FIELD

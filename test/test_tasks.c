@@ -313,6 +313,23 @@ static void batches_in_bf16(void) {
     batches_equal_single_rows("lambada", BF16);
 }
 
+/* Many short rows in the memory of few long ones: an attention may pad each row to a tile. */
+static void short_rows(void) {
+    const DType dtype = device_refuse_dtype(BF16) ? F32 : BF16;
+    GPTConfig config = { .L = 1, .NH = 2, .C = 128, .T = 1024, .V = 256, .dtype = dtype };
+    char *text = random_items("multiple-choice", 300);
+    GPT m;
+    gpt_create(&m, config, "auto", 4, config.T, EVALUATE);
+    gpt_init(&m, 1);
+    Task task = read_items("multiple-choice", text, TOKENIZER_BYTES, &m.config);
+    task_score(&task, &m, 4);
+    for (int r = 0; r < task.rows; r++)
+        EXPECT(task.row[r].log_probability < 0, "row %d: %g", r, task.row[r].log_probability);
+    task_free(&task);
+    gpt_free(&m);
+    free(text);
+}
+
 /* An overflow is no figure. */
 static void score_overflow(void *argument) {
     GPT *m = argument;
@@ -381,6 +398,7 @@ int main(void) {
     RUN(batches_of_choices);
     RUN(batches_of_words);
     RUN(batches_in_bf16);
+    RUN(short_rows);
     RUN(infinite_activations);
     RUN(figures_of_choices);
     RUN(figures_of_words);
