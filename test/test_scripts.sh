@@ -166,7 +166,7 @@ is "what a twin is" "$("$compare" --help | grep -c 'one ulp')" 1
 close_test "compare_curves.sh refuses runs that cannot be compared"
 
 # ---- compare.sh. So short a run has no verdict to rely on: twin and naive each differ by one sample of rounding. What
-# must hold is that the difference is of that size (losses of f32, some 1e-5 in 60 steps) and the verdict that of the rule.
+# must hold is that the differences are of that size (some 1e-5 in 60 steps) and the verdict is that of the rule.
 TRAIN_GPT=$gpt TALES=$build/tales PYTHON=false OUT=$dir/compare scripts/compare.sh --model d2 --context 32 --batch 2 \
     --dtype f32 --steps 60 > "$dir/compare.out" 2> "$dir/compare.err"
 is "exit code" $? "$(grep -c '  NOT the same curve  ' "$dir/compare.out")"
