@@ -68,8 +68,8 @@ TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 include test/fuzz/fuzz.mk
 
-.PHONY: all train test test-kill test-roundtrip test-tasks test-tokenizer lib example bench-attention bench-comm bench-ops
-.PHONY: bench-ring bench-step bench-scaling bench-tokenizer sanitize reference reference-124M clean help
+.PHONY: all train compare test test-kill test-roundtrip test-tasks test-tokenizer lib example bench-attention bench-comm
+.PHONY: bench-ops bench-ring bench-step bench-context bench-scaling bench-tokenizer sanitize reference reference-124M clean help
 all: $(BUILD)/train_gpt $(BUILD)/tokenize
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt && ln -sfn $(BUILD)/tokenize tokenize)
 	@echo "train_gpt is $<: $(WITH)"
@@ -85,6 +85,13 @@ $(BUILD)/%.o: %.c $(BUILD)/settings
 $(BUILD)/%.o: %.cu $(BUILD)/settings
 	@mkdir -p $(@D) && echo "  nvcc $<"
 	@$(NVCC) $(NVCCFLAGS) $(GENCODE) -MMD -MP -c -o $@ $<
+
+# The page that runs write, as a string.
+$(BUILD)/report_page.inc: llmc/report_page.html
+	@mkdir -p $(@D)
+	@{ echo 'static const char template[] ='; sed 's/[\\"?]/\\&/g; s/.*/"&\\n"/' $<; echo ';'; } > $@
+$(BUILD)/llmc/report_page.o: $(BUILD)/report_page.inc
+$(BUILD)/llmc/report_page.o: CPPFLAGS += -I$(BUILD)
 
 # wgmma and setmaxnreg exist on sm_90a only; other GPUs never run these files. The build fails if ptxas ignores setmaxnreg
 # (C7508), serializes or reorders wgmma (C7510 to C7520), spills, or uses the stack.
@@ -141,6 +148,10 @@ train: all $(BUILD)/tales
 	@rm -rf $(TALES_RUN)
 	./train_gpt --data $(TALES)/train.txt --val-data $(TALES)/val.txt --out $(TALES_RUN) $(TRAIN_OPTIONS)
 	@scripts/plot_loss.sh $(TALES_RUN) > $(TALES_RUN)/loss.svg && echo "loss curve $(TALES_RUN)/loss.svg"
+
+# Flash, naive, the noise twin and PyTorch where PYTHON has it: the same curve? make compare OPTIONS='--steps 1000'
+compare: all $(BUILD)/tales
+	@DATA='$(DATA)' TALES=$(BUILD)/tales PYTHON=$(PYTHON) scripts/compare.sh $(OPTIONS)
 
 # a program that starts slowly (0.4 s on a GPU, or sanitized) runs a part of the 2,402 cases, another one every second
 MALFORMED_STRIDE ?= $(if $(filter cuda,$(DEVICE)),120,1)
@@ -202,6 +213,14 @@ bench-comm: $(BUILD)/bench_comm
 # The training step of models of all sizes, beside PyTorch where it is installed (README): make bench-step DATA=...
 bench-step: all $(BUILD)/tales
 	TALES=$(BUILD)/tales scripts/bench_step.sh '$(or $(DATA),$(error bench-step: want DATA='token shards'))' $(BENCH)
+# Speed and memory of the step of GPT-2 124M, 16384 tokens an update, at a context of 512 to 16384 (README): flash, naive,
+# PyTorch
+bench-context: all
+	@CSV=$(BUILD)/context.csv STEPS=$${STEPS:-20} PEERS="$${PEERS-naive reference-eager}" scripts/bench_step.sh '$(or $(DATA), \
+	    $(error bench-context: want DATA='token shards'))' $(or $(BENCH),$(addprefix d12:,32:512 16:1024 8:2048 4:4096 2:8192 1:16384))
+	@scripts/plot_attention.sh $(BUILD)/context.csv speed,memory "train_gpt=flash,naive$$(grep -q reference-eager \
+	    $(BUILD)/context.csv && echo ',reference-eager=PyTorch eager')" > $(BUILD)/context.svg
+	@echo "picture: $(BUILD)/context.svg"
 # The training step on several GPUs beside one (README): make bench-scaling DATA='dir/train_*.bin'
 bench-scaling: all $(BUILD)/bench_comm
 	scripts/bench_scaling.sh '$(or $(DATA),$(error bench-scaling: want DATA='token shards'))' $(BENCH)
@@ -229,6 +248,7 @@ clean:
 help:
 	@echo "make                 build ./train_gpt for this machine ($(DEVICE))"
 	@echo "make train           generate a text, train a small GPT on it, and sample (replaces $(TALES_RUN))"
+	@echo "make compare         flash, naive, PyTorch: the same loss curve? (DATA=FILE OPTIONS='--steps 1000')"
 	@echo "make test            every test that this machine can run"
 	@echo "make test-kill       200 kills at random moments and a fault at every call; resumes bit for bit"
 	@echo "make lib             the kernels as a library ($(BUILD)/libtrain_gpt_kernels.a)"
@@ -238,6 +258,7 @@ help:
 	@echo "make bench-comm      bandwidth of the collectives, one process per GPU"
 	@echo "make bench-ring      ring attention, one process per GPU, beside one GPU"
 	@echo "make bench-step      the training step of models of all sizes, beside PyTorch (DATA='dir/train_*.bin')"
+	@echo "make bench-context   the step over the context, flash, naive, PyTorch eager: speed and memory (DATA=...)"
 	@echo "make bench-scaling   the training step on several GPUs beside one (DATA='dir/train_*.bin')"
 	@echo "make test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=$(PYTHON))"
 	@echo "make test-tasks      --task beside a computation by torch, item by item (PYTHON=$(PYTHON))"

@@ -160,6 +160,7 @@ static void create_model(Run *run) {
     } else {
         gpt_init(&run->gpt, (uint64_t)s->seed);
     }
+    if (s->perturb && !run->checkpoint) gpt_perturb(&run->gpt);
     if (!run->checkpoint) optimizer_scatter(&run->optimizer, STATE_PARAM);
     ranks_require_same_tensor(tensor_table_flat(&run->gpt.params.table, run->config.dtype), "the value of the weights");
     const char *dir = tokenizer_dir(run->tokenizer);

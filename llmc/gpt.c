@@ -409,6 +409,22 @@ void gpt_init(GPT *m, uint64_t seed) {
     gpt_cast_params(m);
 }
 
+void gpt_perturb(GPT *m) {
+    const int is_f32 = m->config.dtype == F32;
+    const uint32_t ulp = is_f32 ? 1 : 1 << 16;        /* BF16 is the upper half of F32 */
+    for (int i = 0; i < m->master.table.count; i++) {
+        const Tensor t = *m->master.table.entry[i].field;
+        const size_t bytes = tensor_bytes(t);
+        uint32_t *bits = host_alloc(bytes, "weights to perturb");
+        device_download(bits, t.data, bytes);
+        for (size_t k = 0; k < bytes / 4; k++)
+            if ((bits[k] & INT32_MAX) >= ulp) bits[k] += is_f32 || k % 2 ? ulp : -ulp;
+        device_upload(t.data, bits, bytes);
+        free(bits);
+    }
+    gpt_cast_params(m);
+}
+
 void gpt_cast_params(GPT *m) {
     if (m->config.dtype != F32)
         tensor_convert(tensor_table_flat(&m->params.table, m->config.dtype), tensor_table_flat(&m->master.table, F32));

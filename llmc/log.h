@@ -4,7 +4,8 @@
      OUT/log.jsonl      with --log-jsonl: a JSON object per line, {"event": "step", "step": 12, "seconds": 3.417, ...};
                         events are run, resume, step, validation, sample, checkpoint, warning and end; keys are the
                         names of the columns; what is unknown or not finite is absent
-     OUT/settings.txt   version, device, command, model and resumes as comments, and all settings, which --config reads
+     OUT/settings.txt   version, device, command, model, memory and resumes as comments, and all settings, which
+                        --config reads
 
    Nothing here prints except log_open, in lines of its own. */
 #ifndef LLMC_LOG_H

@@ -1,10 +1,12 @@
-/* llmc/report.h - The output of a run: lines on the terminal, and the files of llmc/log.h. */
+/* llmc/report.h - The output of a run: lines on the terminal, the files of llmc/log.h, and report.html. */
 #ifndef LLMC_REPORT_H
 #define LLMC_REPORT_H
 #include "log.h"
+#include "report_page.h"
 
 typedef struct {
     Log        log;            /* without --out, of zeros: no files */
+    ReportPage page;
     int64_t    total;          /* steps of the run */
     int64_t    log_every;
     double     mfu_per_speed;  /* mfu / (tokens/s); NaN = the peak of the device is unknown */
@@ -30,9 +32,9 @@ const char *loss_text(double loss, int are_bytes, char text[96]);
 /* A line each: version, output unless that is NULL, device, model, data, memory. */
 void report_banner(const RunInfo *run);
 
-/* out: the directory of the files of log_open, which describes resume; NULL = no files. SIGPIPE is ignored from here
-   on: a reader of stdout such as head may exit. Until report_close, fail() also writes the event "end".
-   The functions below accept a Report of zeros, too, which has no files. */
+/* out: the directory of report.html and the files of log_open, which describes resume; NULL = no files. SIGPIPE is
+   ignored from here on: a reader of stdout such as head may exit. Until report_close, fail() also writes the event
+   "end". The functions below accept a Report of zeros, too, which has no files. */
 void report_open(Report *report, const char *out, const RunInfo *run, const ResumeInfo *resume);
 
 /* Asks for the device's temperature, power and clock, at most once a second: a query takes up to a millisecond. To be

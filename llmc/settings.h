@@ -94,6 +94,8 @@
       "skip updates so many standard deviations off; try 6; 0 = none") \
     X(INTEGER, seed,          "1",       RANGE(0, 9e15),     KEPT, \
       "of weights, data order, dropout and samples; --sample draws one") \
+    X(FLAG,    perturb,       "no",      NO_ARGUMENT,        KEPT, \
+      "move the initial weights by one ulp: a noise twin (make compare)") \
     X(INTEGER, threads,       "0",       RANGE(0, 4096),     FREE, \
       "of the CPU, without effect on the results; 0 = one per core") \
     X(TEXT,    time_limit,    NULL,      ARGUMENT("TIME"),   FREE, \

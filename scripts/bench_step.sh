@@ -5,11 +5,12 @@
 # clock: from nvidia-smi, five times a second; the peak above the start, the highest power and its clock, which
 # mean little for a run of less than a second.
 # Beside ours, where they are set:
-#   PEERS="reference huggingface ..."   programs of scripts/bench_step_torch.py; "" = none; without it reference and
-#                                       huggingface where PYTHON (python3) has torch
+#   PEERS="reference huggingface ..."   naive (ours with naive attention) and programs of scripts/bench_step_torch.py;
+#                                       "" = none; without it reference and huggingface where PYTHON (python3) has torch
 #   NANOGPT=DIR   a checkout, for the peer nanogpt        LLMC=FILE   llm.c's train_gpt2cu
+# CSV=FILE: the figures also as a table for scripts/plot_attention.sh FILE speed,memory
 set -eu
-[ $# -ge 1 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+[ $# -ge 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 data=$1
 shift
 [ $# -gt 0 ] || set -- d12:64:1024 d12:4:1024 d24:32:1024 d36:16:1024 d48:16:1024 d6:64:256 d4:16:256
@@ -18,7 +19,7 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM HUP
 nvidia-smi -L > "$dir/gpus" 2>/dev/null || : > "$dir/gpus"
-dtype=f32
+dtype=f32 card=$(cut -d: -f2 "$dir/gpus" | head -n 1 | sed 's/ (UUID.*//; s/^ //')
 [ ! -s "$dir/gpus" ] || dtype=bf16
 "$python" -c 'import torch' 2>/dev/null && default="reference huggingface" || default=
 [ -z "${LLMC:-}" ] || default="llmc $default"
@@ -45,7 +46,8 @@ run() {
 
 # row TITLE PROGRAM NAME TOKENS OURS: a row of the table, and the median in $dir/median
 row() {
-    awk -v title="$1" -v program="$2" -v tokens="$4" -v ours="$5" -v skip=10 -v median="$dir/median" '
+    awk -v title="$1" -v program="$2" -v tokens="$4" -v ours="$5" -v skip=10 -v median="$dir/median" \
+        -v csv="${CSV:+$dir/csv}" -v key="$card,$dtype,$model,$B,$T" '
         function at(q,   i) { i = int(q * n + 0.5); return ms[i < 1 ? 1 : i] }
         FILENAME ~ /smi$/ {
             split($0, f, ", ")
@@ -70,6 +72,8 @@ row() {
                 at(0.9), tokens / middle, samples > 1 ? sprintf("%.1f GiB", (peak - before) / 1024) : "-",
                 samples > 1 ? sprintf("%.0f W, %.0f MHz", power, clock) : "-",
                 ours == "" ? "1" : sprintf("%.2f", middle / ours))
+            if (csv != "") printf("%s,%s,%.3f,%.1f,%s\n", key, program, middle, 1000 * tokens / middle,
+                samples > 1 ? sprintf("%.3f", (peak - before) / 1024) : "") >> csv
         }' "$dir/$3.smi" "$dir/$3.out"
 }
 
@@ -85,8 +89,12 @@ for spec in "$@"; do
     title="$model, B = $B, T = $T" all=$((steps + 10)) ours=
     for program in train_gpt $peers; do
         case $program in
-        train_gpt) set -- "$gpt" --data "$source" --out none --model "$model" --context "$T" --batch "$B" \
-            --steps "$all" --dtype $dtype --lr 3e-4 --warmup 0 --val-every 0 --val-fraction 0 --log-every 1 ;;
+        train_gpt|naive)
+            attention=auto
+            [ $program = train_gpt ] || attention=naive
+            set -- "$gpt" --attention $attention --data "$source" --out none --model "$model" \
+                --context "$T" --batch "$B" --steps "$all" --dtype $dtype --lr 3e-4 --warmup 0 --val-every 0 \
+                --val-fraction 0 --log-every 1 ;;
         llmc) set -- stdbuf -oL "$LLMC" -i "$source" -j "$source" -e "$model" -b "$B" -t "$T" -d $((B * T)) -x "$all" \
             -l 3e-4 -c 0.1 -v $((all + 1)) -m 1 -s 0 -r 0 -pi fs -pf "$dir" -pn 1 -pr 0 -pg 1 ;;
         *) set -- "$python" "$here/bench_step_torch.py" "$program" "$source" "$model" "$B" "$T" "$all" ${NANOGPT:-} ;;
@@ -103,9 +111,10 @@ for spec in "$@"; do
     done
 done
 echo
-cut -d: -f2 "$dir/gpus" | head -n 1 | sed 's/ (UUID.*//; s/^ //'
+echo "$card"
 echo "$(date -u +%Y-%m-%d), $dtype, medians of $steps steps (10 % to 90 %); the last column: times our step"
 echo
 echo "| model | program | ms | tokens/s | memory | power, clock | ratio |"
 echo "| --- | --- | --- | --- | --- | --- | --- |"
 cat "$dir/table"
+[ -z "${CSV:-}" ] || { echo device,dtype,model,batch,T,attention,ms,tokens_per_s,memory_gib; cat "$dir/csv"; } > "$CSV"

@@ -4,7 +4,7 @@
     scripts/bench_step_torch.py PROGRAM DATA MODEL BATCH CONTEXT STEPS [NANOGPT]
 
 PROGRAM: reference (the model of train_reference.py), huggingface (GPT2LMHeadModel, sdpa), nanogpt (a checkout), each
-with torch.compile; huggingface-eager: as it comes. bf16 by autocast, norm clipped to 1, fused AdamW, no dropout; on a
+with torch.compile; reference-eager, with attention by matmul and softmax, and huggingface-eager: as they come. bf16 by autocast, norm clipped to 1, fused AdamW, no dropout; on a
 machine without a GPU in f32. Exit code 3: the libraries are not installed."""
 import sys
 import time
@@ -36,8 +36,8 @@ def batches(tokens, B, T, device):
 def make(program, size, T, V, nanogpt):
     """The model, and the mean loss as a function of the compiled model and a batch."""
     L, NH, C = size
-    if program == "reference":
-        return GPT(L, NH, C, T, V, False), lambda model, x, y: model(x, y) / x.numel()
+    if program.startswith("reference"):
+        return GPT(L, NH, C, T, V, program == "reference-eager"), lambda model, x, y: model(x, y) / x.numel()
     if program == "nanogpt":
         sys.path.insert(0, nanogpt)
         from model import GPT as NanoGPT, GPTConfig
@@ -66,7 +66,7 @@ def main(program, data, model_name, B, T, steps, nanogpt=None):
     optimizer = torch.optim.AdamW([{"params": [p for p in params if p.dim() >= 2], "weight_decay": 0.1},
                                    {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0}],
                                   lr=3e-4, betas=(0.9, 0.95), fused=True)
-    compiled = model if program == "huggingface-eager" else torch.compile(model)
+    compiled = model if program.endswith("-eager") else torch.compile(model)
     source = batches(tokens, B, T, device)
     x, y = next(source)
     for step in range(1, steps + 1):

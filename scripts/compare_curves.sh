@@ -1,70 +1,108 @@
 #!/bin/sh
-# scripts/compare_curves.sh RUN OTHER | RUN TWIN OTHER - Are RUN and OTHER the same loss curve?
-# Each is a run's directory or its log.csv, of runs on the same batches. Prints how far the means over 20 steps differ.
-# Rounding alone makes curves differ, and more with every step; TWIN measures by how much: it is RUN with initial
-# weights moved by one ulp. With TWIN the answer is the exit code: RUN and OTHER are the same curve (0) if their largest
-# difference is at most twice that of RUN and TWIN, else not (1). With two runs the commands that make TWIN are printed.
-usage="usage: scripts/compare_curves.sh RUN OTHER | RUN TWIN OTHER"
-case ${1-} in --help|-h) echo "$usage"; sed -n '2,/^usage=/s/^# \{0,1\}//p' "$0" | sed 1d; exit ;; esac
-case $# in 2|3) ;; *) echo "$usage   (each a run's directory or its log.csv; --help explains)" >&2; exit 1 ;; esac
-first=${1%/log.csv} second=$2
+# scripts/compare_curves.sh [--twin TWIN] RUN OTHER... - Are RUN and each OTHER the same loss curve? Each is a run's
+# directory, its log.csv or its log.jsonl, of runs of equal length on the same batches. Prints of each the mean loss of
+# its last 20 steps, how far its means over 20 steps differ from those of RUN, its speed after the first 20 steps, and
+# the memory that settings.txt beside the log gives.
+# Rounding alone makes curves differ, and more with every step. TWIN measures by how much: it is RUN again with initial
+# weights moved by one ulp (train_gpt --perturb). With it the exit code is the verdict: 0 if the largest difference of
+# every OTHER is at most twice that of TWIN, or an f32 ulp of the loss, which makes it the same curve, else 1. Without
+# TWIN the commands that make one are printed.
+usage="usage: scripts/compare_curves.sh [--twin TWIN] RUN OTHER..."
+twin=
+while :; do
+    case ${1-} in
+    --help|-h) echo "$usage"; echo; sed -n '2,/^usage=/s/^# \{0,1\}//p' "$0"; exit ;;
+    --twin) [ $# -ge 2 ] || break; twin=$2; shift 2 ;;
+    --twin=*) twin=${1#*=}; shift ;;
+    *) break ;;
+    esac
+done
+case ${1-} in -*) set -- ;; esac
+if [ $# -lt 1 ] || { [ $# = 1 ] && [ -z "$twin" ]; }; then
+    echo "$usage   (each a run's directory or its log.csv; --help explains)" >&2
+    exit 1
+fi
+first=${1%/log.*} others=
 first=${first%/}
+given=$1
+shift
+for other; do others="$others $other"; done
+set -- "$given" ${twin:+"$twin"} "$@"
 scripts=$(dirname "$0")
 . "$scripts/logs.sh"
 
-awk -F, -v script="$script" "$read_columns"'
-FNR == 1 { want_columns("step loss", "a log of training steps"); path[++file] = shown(FILENAME); next }
+awk -F, -v script="$script" -v has_twin="${twin:+1}" "$read_columns"'
+FNR == 1 {
+    want_columns("step loss", "a log of training steps")
+    path[++file] = shown(FILENAME)
+    memory[file] = setting_comment(FILENAME, "memory")
+    sub(/ of .*/, "", memory[file])
+    next
+}
 is_number(cell("step")) && is_number(cell("loss")) {
     block = int((cell("step") - 1) / 20)
     sum[file, block] += cell("loss")
     steps[file] = cell("step") + 0
     count[file, block]++
+    if (block) { ms[file] += cell("ms"); tokens[file] += cell("ms") * cell("tokens_per_s") / 1000 }
 }
-# Of the means of a and b over 20 steps: largest, the block where it is, mean.
-function compare(a, b,   k, d, total) {
+# Of the means of two runs over 20 steps: largest, and the block where it is.
+function compare(a, b,   k, d) {
     largest = where = 0
     for (k = 0; k < blocks; k++) {
         d = sum[a, k] / count[a, k] - sum[b, k] / count[b, k]
         if (d < 0) d = -d
         if (d > largest) { largest = d; where = k }
-        total += d
     }
-    mean = total / blocks
+}
+function row(name, loss, difference, at, verdict, speed, memory) {
+    printf "%-" widest "s  %8s  %-10s  %-15s  %-18s  %9s  %s\n", name, loss, difference, at, verdict, speed, memory
 }
 END {
     if (failed) exit 1
     blocks = int(steps[1] / 20)
-    for (i = 1; i < ARGC; i++) {
+    widest = 3
+    for (i = 1; i <= file; i++) {
         if (!steps[i]) stop(path[i] ": no row with a loss")
         if (steps[i] != steps[1])
             stop(path[i] ": " steps[i] " steps, want " steps[1] " as in " path[1] "; compare runs of equal length")
         for (k = 0; k < blocks; k++)
             if (count[i, k] != 20) stop(path[i] ": steps " 20 * k + 1 " to " 20 * k + 20 " are not all there")
+        if (length(name_of(path[i])) > widest) widest = length(name_of(path[i]))
     }
     if (!blocks) stop(path[1] ": " steps[1] " steps, want 20 or more")
-    if (file == 3) { compare(1, 2); twin = largest }
-    compare(1, file)
-    printf "%d steps, means over 20 steps: they differ by at most %.2g (steps %d to %d), by %.2g on average\n",
-        steps[1], largest, 20 * where + 1, 20 * where + 20, mean
-    if (file == 3) {
-        printf("the twin: by at most %.2g; allowed is twice that: %s\n", twin,
-            largest <= 2 * twin ? "the same curve" : "NOT the same curve")
-        exit !(largest <= 2 * twin)
+    print steps[1] " steps; loss: the mean of the last 20; difference: the largest of the means over 20 steps"
+    print ""
+    row("run", "loss", "difference", "at steps", "verdict", "tokens/s", "memory")
+    for (i = 1; i <= file; i++) {
+        compare(1, i)
+        verdict = ""
+        if (has_twin && i == 2) {
+            verdict = "the twin"
+            allowed = sum[1, 0] / 20 / 8388608                   # an ulp of the loss, for the first steps of a run
+            if (allowed < 2 * largest) allowed = 2 * largest
+        }
+        if (has_twin && i > 2) {
+            verdict = largest <= allowed ? "the same curve" : "NOT the same curve"
+            if (largest > allowed) differs = 1
+        }
+        row(name_of(path[i]), sprintf("%.4f", sum[i, blocks - 1] / 20), i == 1 ? "-" : sprintf("%.2g", largest),
+            i == 1 ? "-" : 20 * where + 1 " to " 20 * where + 20, verdict,
+            ms[i] > 0 ? sprintf("%.1f k", tokens[i] / ms[i]) : "-", memory[i] == "" ? "-" : memory[i])
     }
+    if (has_twin) printf "\nThe same curve: differences up to %.2g, twice that of the twin.\n", allowed
+    exit differs
 }' "$@" || exit 1
-[ $# = 2 ] || exit 0
+[ -z "$twin" ] || exit 0
 
 config="OPTIONS" note="
 OPTIONS are those of the first run."
 [ ! -f "$first/settings.txt" ] || config="--config $first/settings.txt" note=
 cat <<END
 
-Is that rounding? A third run decides, a twin of the first with initial weights moved by one ulp:
+Are these differences rounding? A twin of the first run, with initial weights moved by one ulp, decides:
 
-    ./train_gpt $config --steps 0 --save-dtype f32 --out $first-start
-    scripts/train_reference.py --init $first-start --twin $first-start-twin
-    ./train_gpt $config --init $first-start-twin --out $first-twin
-    scripts/compare_curves.sh $first $first-twin $second
-
-They are the same curve if they differ by at most twice as much as the first run and its twin.$note
+    ./train_gpt $config --perturb --out $first-twin
+    scripts/compare_curves.sh --twin $first-twin $given$others
+$note
 END

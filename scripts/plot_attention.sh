@@ -2,7 +2,8 @@
 # scripts/plot_attention.sh BENCH.csv [PANELS [NAMES [HEAD_SIZE]]] > attention.svg - Draws what `bench_attention --csv
 # BENCH.csv` measured, over the sequence length T.
 #   PANELS     one or two of forward, backward, both (TFLOP/s of that pass, or of both together) and memory (GB);
-#              default forward,backward
+#              default forward,backward. Of the training step, which `CSV=BENCH.csv scripts/bench_step.sh` measured:
+#              speed (1000 tokens/s) and memory (GiB)
 #   NAMES      the attentions, in this order, each NAME or NAME=LABEL; default: all of the file
 #   HEAD_SIZE  default: the first of the file
 #
@@ -25,9 +26,10 @@ BEGIN {
     title["backward"] = "Backward pass, TFLOP/s"
     title["both"] = "Forward and backward pass, TFLOP/s"
     title["memory"] = "Memory, GB"
+    title["speed"] = "Training step, 1000 tokens/s"
     panels = split(panel_list, panel, ",")
     for (p = 1; p <= panels; p++)
-        if (!(panel[p] in title)) stop("panel " panel[p] ": want forward, backward, both or memory")
+        if (!(panel[p] in title)) stop("panel " panel[p] ": want forward, backward, both, speed or memory")
     if (panels > 2) stop("want one or two panels, got " panel_list)
     curves = split(name_list, name, ",")
     for (c = 1; c <= curves; c++) {
@@ -38,8 +40,10 @@ BEGIN {
     all = !curves
 }
 FNR == 1 {
-    want_columns("device dtype head_size heads batch T attention forward_ms backward_ms forward_tflops " \
-                 "backward_tflops memory_gb", "a table of bench_attention")
+    of_steps = "attention" in column && "tokens_per_s" in column
+    if (of_steps) { title["memory"] = "Memory, GiB"; want_columns("device dtype model batch T memory_gib", "a table") }
+    else want_columns("device dtype head_size heads batch T attention forward_ms backward_ms forward_tflops " \
+                      "backward_tflops memory_gb", "a table of bench_attention")
     next
 }
 head_size == "" { head_size = cell("head_size") }
@@ -55,15 +59,17 @@ all && !(cell("attention") in curve_of) {
     if (!shortest || T < shortest) shortest = T
     if (T > longest_T) longest_T = T
     device = cell("device")
-    setting = cell("dtype") ", head size " head_size ", " cell("heads") " heads, B\303\227T = " cell("batch") * T
+    setting = cell("dtype") (of_steps ? ", " cell("model") : ", head size " head_size ", " cell("heads") " heads") \
+        ", B\303\227T = " cell("batch") * T
 }
 cell("attention") in curve_of {
     c = curve_of[cell("attention")]
-    if (is_number(cell("forward_ms"))) points[c]++
+    if (is_number(cell(of_steps ? "ms" : "forward_ms"))) points[c]++
     ms[1] = cell("forward_ms"); ms[2] = cell("backward_ms")
     value["forward", c, T] = cell("forward_tflops")
     value["backward", c, T] = cell("backward_tflops")
-    value["memory", c, T] = cell("memory_gb")
+    value["memory", c, T] = cell(of_steps ? "memory_gib" : "memory_gb")
+    value["speed", c, T] = of_steps ? cell("tokens_per_s") / 1000 : ""
     value["both", c, T] = ms[1] + ms[2] > 0 ? \
         (cell("forward_tflops") * ms[1] + cell("backward_tflops") * ms[2]) / (ms[1] + ms[2]) : ""
 }
@@ -77,6 +83,7 @@ function range_of(what,   p, c, T, max) {
         if ((panel[p] == "memory") == (what == "memory"))
             for (c = 1; c <= curves; c++) for (T = shortest; T <= longest_T; T *= 2)
                 if (value[panel[p], c, T] + 0 > max) max = value[panel[p], c, T] + 0
+    if (!max) stop("panel " what ": this table has no such values")
     return max * 1.05
 }
 function draw_panel(what,   c, T, path, last) {
@@ -93,13 +100,12 @@ function draw_panel(what,   c, T, path, last) {
             last = T
         }
         if (path == "") continue
-        printf("<path stroke=\"%s\" stroke-width=\"%.1f\" d=\"%s\"/>\n", colour_of(c), c == 1 ? 2.8 : 2, path)
+        printf("<path class=\"curve\" %s stroke-width=\"%.1f\" d=\"%s\"/>\n", stroke_of(c), c == 1 ? 2.8 : 2, path)
         for (T = shortest; T <= longest_T; T *= 2)
             if (value[what, c, T] != "")
-                printf("<circle fill=\"%s\" stroke=\"#fff\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"/>\n", colour_of(c),
-                    x_of(doublings(T)), y_of(value[what, c, T]), c == 1 ? 4.2 : 3.6)
+                draw_marker(c, x_of(doublings(T)), y_of(value[what, c, T]), c == 1 ? 3.6 : 3)
         add_label(doublings(last), value[what, c, last], clean_text(label[c]) " " number_text(value[what, c, last]),
-            colour_of(c), c == 1 ? "label bold" : "label")
+            colour_of(c), c == 1 ? "label bold" : "label", c)
     }
     draw_labels()
 }
@@ -111,10 +117,11 @@ END {
         if (!points[c]) stop("no rows of " name[c] " at head size " head_size)
         if (length(label[c]) > widest) widest = length(label[c])
     }
+    for (p = 1; p <= panels; p++) range_of(panel[p])
     width = 860; top = 104; plot_height = 240
-    begin_page(width, top + plot_height + 62, "Causal attention on " device, 26)
+    begin_page(width, top + plot_height + 62, (of_steps ? "Training step on " : "Causal attention on ") device, 26)
     write_text(26, 55, "small", "start", setting)
-    right = 60 + 6.6 * widest
+    right = 84 + 6.6 * widest
     plot_width = (width - 30) / panels - 40 - right
     x_from = -0.15; x_to = doublings(longest_T) + 0.15
     for (p = 1; p <= panels; p++) {

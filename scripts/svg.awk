@@ -1,8 +1,27 @@
 # scripts/svg.awk - Drawing for plot_loss.sh and plot_attention.sh: the page, text, the axes of a panel, and labels at
 # the ends of curves. A panel is left, top, plot_width, plot_height and the ranges x_from, x_to, y_from, y_to.
 
-BEGIN { split("#2563eb #dc5f1f #0d9668 #9333ea #c8215d #0e7f9f #8a6d0b #57606a", palette, " ") }
+# Curves differ in colour and in dashes, points in their shape: without colours they still can be told apart.
+BEGIN {
+    split("#2563eb #dc5f1f #0d9668 #9333ea #c8215d #0e7f9f #8a6d0b #57606a", palette, " ")
+    split("none;7 4;2 4;10 4 2 4;14 5;4 3;8 3 2 3 2 3;1 3", dashes, ";")
+}
 function colour_of(i) { return palette[(i - 1) % 8 + 1] }
+function stroke_of(i) {
+    return "stroke=\"" colour_of(i) "\"" (i % 8 == 1 ? "" : " stroke-dasharray=\"" dashes[(i - 1) % 8 + 1] "\"")
+}
+# A circle, square, diamond or triangle.
+function draw_marker(i, x, y, r) {
+    printf "<path class=\"dot\" stroke=\"%s\" d=\"", colour_of(i)
+    if (i % 4 == 1)
+        printf "M%.1f,%.1f a%.1f,%.1f 0 1 0 %.1f,0 a%.1f,%.1f 0 1 0 %.1f,0 z", x - r, y, r, r, 2 * r, r, r, -2 * r
+    if (i % 4 == 2) printf "M%.1f,%.1f h%.1f v%.1f h%.1f z", x - r, y - r, 2 * r, 2 * r, -2 * r
+    if (i % 4 == 3)
+        printf "M%.1f,%.1f L%.1f,%.1f L%.1f,%.1f L%.1f,%.1f z", x, y - 1.4 * r, x + 1.4 * r, y, x,
+            y + 1.4 * r, x - 1.4 * r, y
+    if (i % 4 == 0) printf "M%.1f,%.1f l%.1f,%.1f h%.1f z", x, y - 1.3 * r, 1.3 * r, 2.2 * r, -2.6 * r
+    print "\"/>"
+}
 
 function begin_page(width, height, title, x) {
     printf "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" ", width, height,
@@ -86,10 +105,11 @@ function draw_x_tick(x, text) {
 
 # ---- labels right of the panel, joined to the ends of their curves
 
-function add_label(x, y, text, colour, style) {
+# curve: its number, whose dashes are shown before the text; 0 = none.
+function add_label(x, y, text, colour, style, curve) {
     labels++
     label_x[labels] = x; label_y[labels] = y; label_text[labels] = text
-    label_colour[labels] = colour; label_style[labels] = style
+    label_colour[labels] = colour; label_style[labels] = style; label_curve[labels] = curve
     if (length(text) > longest) longest = length(text)
 }
 # Pushed apart from the top down and back up.
@@ -110,7 +130,11 @@ function draw_labels(   i, j, t, room, limit, order, place) {
     for (i = 1; i <= labels; i++) {
         printf "<path class=\"lead\" stroke=\"%s\" d=\"M%.1f,%.1f L%.1f,%.1f\"/>\n", label_colour[i],
             x_of(label_x[i]) + 5, y_of(label_y[i]), left + plot_width + 14, place[i]
-        write_text(left + plot_width + 18, place[i] + 4, label_style[i], "start", label_text[i], label_colour[i])
+        if (label_curve[i])
+            printf("<path %s stroke-width=\"2\" d=\"M%.1f,%.1f h20\"/>\n", stroke_of(label_curve[i]),
+                left + plot_width + 16, place[i])
+        write_text(left + plot_width + (label_curve[i] ? 42 : 18), place[i] + 4, label_style[i], "start", label_text[i],
+            label_colour[i])
     }
     labels = 0
 }

@@ -3,11 +3,10 @@
 same log.csv. Two curves of one command differ by rounding alone.
 
     ./train_gpt --data book.txt --out runs/start --steps 0                        the initial weights
-    ./train_gpt --data book.txt --init runs/start --out runs/ours
-    scripts/train_reference.py --data book.txt --init runs/start --out runs/torch
-    scripts/train_reference.py --init runs/start --twin runs/start-twin           the same, moved by one ulp
-    ./train_gpt --data book.txt --init runs/start-twin --out runs/twin
-    scripts/compare_curves.sh runs/ours runs/twin runs/torch
+    ./train_gpt --data book.txt --out runs/ours
+    ./train_gpt --data book.txt --perturb --out runs/twin                         the same, moved by one ulp
+    scripts/train_reference.py --config runs/ours/settings.txt --init runs/start --out runs/torch
+    scripts/compare_curves.sh --twin runs/twin runs/ours runs/torch
 
 Options and defaults are those of train_gpt; the model sizes come from the checkpoint. With --dropout the masks are
 PyTorch's own: the curves then agree as those of two seeds do."""
@@ -18,7 +17,6 @@ import math
 import os
 import re
 import shlex
-import shutil
 import sys
 import time
 from functools import lru_cache
@@ -181,24 +179,14 @@ def find_checkpoint(path):
 
 
 def read_weights(directory):
-    """The header of the file as bytes with its length before it, the same parsed, and all weights."""
+    """The header of the file, and all weights."""
     with open(f"{directory}/model.safetensors", "rb") as file:
-        length = file.read(8)
-        header = file.read(int.from_bytes(length, "little"))
+        header = file.read(int.from_bytes(file.read(8), "little"))
         tensors = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
         other = {entry["dtype"] for entry in tensors.values()} - {"F32"}
         if other:
             sys.exit(f"train_reference: {directory}: weights in {other.pop()}, want F32; save with --save-dtype f32")
-        return length + header, tensors, file.read()
-
-
-def write_twin(directory, twin):
-    """Copies a checkpoint with every weight moved by one ulp: the effect of rounding alone on the loss curve."""
-    header, _, data = read_weights(directory)
-    make_directory(twin)
-    shutil.copy(f"{directory}/config.json", twin)
-    with open(f"{twin}/model.safetensors", "wb") as file:
-        file.write(header + np.nextafter(np.frombuffer(data, "<f4"), np.float32(np.inf)).tobytes())
+        return tensors, file.read()
 
 
 def make_directory(path):
@@ -212,7 +200,7 @@ def load_model(directory, naive, dropout):
     with open(f"{directory}/config.json") as file:
         config = json.load(file)
     model = GPT(*(config[key] for key in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")), naive, dropout)
-    _, tensors, data = read_weights(directory)
+    tensors, data = read_weights(directory)
     for name, p in model.named_parameters():
         entry = tensors[name if name in tensors else name.removeprefix("transformer.")]
         value = torch.tensor(np.frombuffer(data[slice(*entry["data_offsets"])], "<f4").reshape(entry["shape"]))
@@ -238,12 +226,23 @@ def learning_rate(a, step):
     return a.min_lr + (0.5 * (1 + math.cos(math.pi * done)) if a.schedule == "cosine" else 1 - done) * (a.lr - a.min_lr)
 
 
+def read_settings(path):
+    with open(path) as file:
+        lines = [line.split(" = ", 1) for line in file if " = " in line and not line.startswith("#")]
+    settings = {name.replace("-", "_"): value.strip().strip("\"'") for name, value in lines}
+    for name, value in settings.items():
+        if "dropout" in name and float(value):
+            sys.exit(f"train_reference: {path}: {name} {value}: want 0, the masks are train_gpt's own")
+    del settings["attention"]               # the names differ
+    return settings
+
+
 def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--config", help="settings.txt of a run of train_gpt: its options as defaults")
     p.add_argument("--data", help="a text, or token shards: 'dir/train_*.bin'")
     p.add_argument("--init", required=True, help="checkpoint: a directory, or the model.safetensors in it")
-    p.add_argument("--out", help="directory of log.csv and settings.txt")
-    p.add_argument("--twin", help="only write a copy of the checkpoint, weights moved by one ulp, to this directory")
+    p.add_argument("--out", required=True, help="directory of log.csv and settings.txt")
     p.add_argument("--val-data")
     for name, value in dict(val_fraction=0.1, lr=1e-3, min_lr=None, weight_decay=0.1, beta1=0.9, beta2=0.95, eps=1e-8,
                             clip=1.0, dropout=0.0).items():
@@ -256,8 +255,11 @@ def parse():
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--attention", choices=["sdpa", "naive"], default="sdpa")
     a = p.parse_args()
-    if not a.twin and not (a.data and a.out):
-        p.error("want --data and --out, or --twin")
+    if a.config:
+        p.set_defaults(**read_settings(a.config))
+        a = p.parse_args()
+    if not a.data:
+        p.error("want --data")
     a.min_lr = a.lr / 10 if a.min_lr is None else a.min_lr
     return a
 
@@ -268,8 +270,6 @@ def main():
         torch.set_num_threads(a.threads)
     torch.manual_seed(a.seed)       # of dropout
     directory = find_checkpoint(a.init)
-    if a.twin:
-        return write_twin(directory, a.twin)
     model, T = load_model(directory, a.attention == "naive", a.dropout)
     model.to(a.device)
     train, val = Tokens(a.data), a.val_data and Tokens(a.val_data)
@@ -353,6 +353,9 @@ def main():
             log.flush()
             print(f"step {step + 1}/{a.steps}  loss {loss:.4f}  {'val ' + val_loss + '  ' if val_loss else ''}"
                   f"norm {norm:.2f}  lr {rate:.1e}  {1e3 * seconds:.1f} ms", flush=True)
+    if a.device == "cuda":
+        with open(f"{a.out}/settings.txt", "a") as file:
+            file.write(f"# memory: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB\n")
 
 
 if __name__ == "__main__":

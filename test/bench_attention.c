@@ -11,7 +11,7 @@
 enum { HEADS = 4 };             /* whose errors are measured */
 
 static FILE *csv;               /* NULL: none */
-static double dropout;          /* rate; above 0: the speeds of ours with it as well */
+static double dropout_rate;          /* rate; above 0: the speeds of ours with it as well */
 
 static void fail_as_bench(const char *message) {
     fprintf(stderr, "bench_attention: %s\n", message);
@@ -55,7 +55,7 @@ static void speed_table(int HS, int T_min, int T_max) {
     double load[3], unit = dtype == BF16 ? 1e12 : 1e9;
     Shape s = speed_shape(HS, T_min);
     inputs_open((int64_t)s.B * s.T, s.NH, HS, 1);
-    runners_list(s, dropout);
+    runners_list(s, dropout_rate);
     printf("\nHead size %d, %d heads, B*T = %d, causal, %s: %sFLOP/s forward/backward, medians of %lld rounds\n\n| T |",
            HS, s.NH, s.B * s.T, dtype_name(dtype), unit > 1e9 ? "T" : "G", (long long)rounds);
     for (int i = 0; i < runners; i++, columns++) printf(" %s |", runner[i].label);
@@ -353,7 +353,7 @@ int main(int argc, char **argv) {
           .help = "only the speeds at this one; without it 64 and 128" },
         { .name = "T", .type = OPTION_INTEGER, .value = &T, .min = 1, .max = 32768, .argument = "N",
           .help = "only the speeds at this one; without it 512 to 16384" },
-        { .name = "dropout", .type = OPTION_REAL, .value = &dropout, .fallback = "0", .min = 0, .max = 0.95,
+        { .name = "dropout", .type = OPTION_REAL, .value = &dropout_rate, .fallback = "0", .min = 0, .max = 0.95,
           .argument = "P", .help = "the speeds also with dropout of this rate, and the ratio to those without" },
         { .name = "rounds", .type = OPTION_INTEGER, .value = &rounds, .fallback = "5", .min = 1, .max = ROUNDS_MAX,
           .argument = "N", .help = "take the median of N" },

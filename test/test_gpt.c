@@ -875,6 +875,40 @@ static void initial_weights(void) {
     gpt_free(&other);
 }
 
+/* The parameters, which are of config.dtype: as bf16 an ulp is one of its upper half. */
+static void a_twin_is_one_ulp_away(void) {
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+        if (device_refuse_dtype(dtypes[d])) continue;
+        GPTConfig config = { .L = 2, .NH = 2, .C = 64, .T = 16, .V = 101, .dtype = dtypes[d] };
+        GPT m;
+        gpt_create(&m, config, "auto", 1, 16, EVALUATE);
+        gpt_init(&m, 3);
+        float *before = download_params(&m.params);
+        gpt_perturb(&m);
+        float *after = download_params(&m.params);
+        int64_t away = 0, nearer = 0, moved_zeros = 0, others = 0;
+        for (int64_t i = 0; i < tensor_count(flat(&m.params)); i++) {
+            int32_t was, is;
+            memcpy(&was, &before[i], 4);
+            memcpy(&is, &after[i], 4);
+            int32_t ulps = dtypes[d] == F32 ? is - was : (is - was) / (1 << 16);
+            if (before[i] == 0) moved_zeros += is != was;
+            else if (ulps == 1) away++;
+            else if (ulps == -1) nearer++;
+            else others++;
+        }
+        EXPECT(!moved_zeros && !others, "%s: %lld zeros moved, %lld others not by one ulp", dtype_name(dtypes[d]),
+               (long long)moved_zeros, (long long)others);
+        int64_t want = dtypes[d] == F32 ? 0 : away;         /* of weights nearer to zero */
+        EXPECT(away > 0 && nearer == want, "%s: %lld away from zero, %lld nearer", dtype_name(dtypes[d]),
+               (long long)away, (long long)nearer);
+        EXPECT(outside_nonzero(&m.params, config.V) == 0, "padding is not zero");
+        free(before);
+        free(after);
+        gpt_free(&m);
+    }
+}
+
 static void one_batch_is_learnt(void) {
     enum { B = 3, T = 17 };
     GPTConfig config = { .L = 2, .NH = 2, .C = 48, .T = T, .V = 70, .deterministic = 1 };
@@ -985,6 +1019,7 @@ int main(void) {
     RUN(last_logits_are_the_last_row);
     RUN(cached_logits_are_those_of_the_context);
     RUN(initial_weights);
+    RUN(a_twin_is_one_ulp_away);
     RUN(one_batch_is_learnt);
     RUN(sizes_are_those_of_gpt2);
     RUN(what_does_not_fit_is_refused);

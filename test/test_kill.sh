@@ -142,6 +142,7 @@ else
     # ---- The order: the files, their directory, the new name, the directory above; then old checkpoints are removed
     order=$(awk -v d="$dir/two" '
         { gsub(d "/step-00000006.partial", "P"); gsub(d "/step-00000002.partial", "Q"); gsub(d, "OUT") }
+        /report\.html/ { next }
         sub(/^unlink Q.*/, "unlink Q") || /^fsync P/ || /^rename / || $0 == "fsync OUT" { print }' "$dir/calls" | awk '
         /^fsync P\/config/ { on = 1 } on && !seen[$0]++ { printf "%s; ", $0 }')
     want="fsync P/config.json; fsync P/model.safetensors; fsync P/optimizer.safetensors; fsync P/state.json; "

@@ -370,6 +370,13 @@ static char strange[] = "a \"quote\", \\, \t, \xc3\xa9, no UTF-8: \xc3 \xff, NUL
 static const char strange_read[] = "a \"quote\", \\, \t, \xc3\xa9, no UTF-8: \xef\xbf\xbd \xef\xbf\xbd, NUL: "
                                    "\xef\xbf\xbd";
 
+static int page_says(const char *text) {
+    FileMap page = file_map(IN_SCRATCH("report.html"));
+    int found = memmem(page.bytes, (size_t)page.size, text, strlen(text)) != NULL;
+    file_unmap(page);
+    return found;
+}
+
 static void run_with_events(void *ignored) {
     (void)ignored;
     Report report;
@@ -402,6 +409,8 @@ static void the_events_are_those_of_the_run(void) {
     printed(run_with_events, NULL);
     const char *want = "run step8 step9 validation10 step10 checkpoint10 sample10 step11 warning11 end11";
     EXPECT(!strcmp(events_text(), want), "got %s, want %s", events_text(), want);
+    EXPECT(page_says("\"status\": \"SIGTERM\"") && page_says("a \\\"quote\\\"") && page_says("step 11: a \\\"warning"),
+           "report.html");
     const char *text = text_of(events_path), *names = ALL_COLUMNS;
     EXPECT(lines_in(text) == 10 && text[strlen(text) - 1] == '\n', "%s", text);
     for (int n = 0; n < 10; n++) {
@@ -467,6 +476,8 @@ static void a_resume_cuts_the_events(void) {
     changes = NULL;
     const char *want = "run step9 validation10 step10 step11 resume11 step12 end12";
     EXPECT(!strcmp(events_text(), want), "got %s, want %s", events_text(), want);
+    EXPECT(page_says("\"status\": \"SIGTERM\"") && page_says("a \\\"quote\\\"") && page_says("step 11: a \\\"warning"),
+           "report.html");
     Json *event = event_at(5);
     EXPECT(!strcmp(json_string(event, "command"), "second") && json_find(event, "time") &&
            !strcmp(json_string(event, "changes"), "--steps 200 -> 300"), "%s", text_of(events_path));
@@ -508,6 +519,7 @@ static void a_failure_is_an_event(void) {
     EXPECT(!strcmp(events_text(), "run step1 end1"), "%s", events_text());
     Json *event = event_at(2);
     EXPECT(event && !strcmp(json_string(event, "reason"), "step 2: not \"finite\""), "%s", text_of(events_path));
+    EXPECT(page_says("\"status\": \"step 2: not \\\"finite\\\"\""), "report.html");
     json_free(event);
     with_events = 0;
     unlink(events_path);
@@ -521,7 +533,8 @@ static void the_settings_are_written(void) {
     const char *head = STRING("# train_gpt 0, %s, a device, of 1 core, 20", backend_name), *line = strchr(text, '\n');
     EXPECT(begins_with(text, head) && line && line[-1] == 'Z', "%s", text);
     const char *want = "\n# command: train_gpt --lr 3e-4\n# model: 1 layers, 2 heads, 4 channels, context 8, "
-                       "vocabulary 16, 348 parameters\n# floor: 0.500000\nlayers = 1\nlr = 0.0003\n";
+                       "vocabulary 16, 348 parameters\n# memory: 213 MiB of 7.6 GiB free\n# floor: 0.500000\n"
+                       "layers = 1\nlr = 0.0003\n";
     EXPECT(line && begins_with(line, want), "%s", text);
 
     /* a resume adds a line, and writes the settings as they are now */

@@ -423,7 +423,8 @@ template<class F> struct Consumer {
         shared.q.release(used);
         if constexpr (F::PART == RECTANGLE) {
             issue_dq(r.dq, uniform_stage(used), KEYS);
-            store_rows<F::PANELS, F::PART>(p, staging, maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, dqk_scale, dqk_scale);
+            store_rows<F::PANELS, F::PART>(p, staging, maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, dqk_scale,
+                                           dqk_scale);
             wgmma_wait_group<0>();
             wgmma_fence_operand(r.dq);
             shared.k.release(n);
