@@ -368,7 +368,7 @@ static void masks(void) {
             }
         }
         const double rate = 1 - (double)kept / (double)drawn;
-        EXPECT(fabs(rate - s.dropout.rate) < 0.02, "rate %g, want %g", rate, s.dropout.rate);      /* 8 standard deviations */
+        EXPECT(fabs(rate - s.dropout.rate) < 0.02, "rate %g, want %g", rate, s.dropout.rate);      /* 8 deviations */
     }
 }
 
