@@ -403,7 +403,7 @@ static void masks(void) {
             }
         }
         const double rate = 1 - (double)kept / (double)drawn;
-        EXPECT(fabs(rate - s.dropout.rate) < 0.01, "rate %g, want %g", rate, s.dropout.rate);
+        EXPECT(fabs(rate - s.dropout.rate) < 0.02, "rate %g, want %g", rate, s.dropout.rate);      /* 8 deviations */
     }
 }
 
