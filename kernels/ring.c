@@ -107,7 +107,8 @@ static AttentionSpec spec_of(const Ring *r, Part p, Into into) {
     return spec;
 }
 
-/* Of r->heads heads of a sequence, a unit, with C columns. Blocks of keys and values, and of their gradients, are (tokens,2C): K beside V. */
+/* Of a unit: r->heads heads of one sequence, C columns. Blocks of keys and values, and of their gradients, are
+   (tokens,2C): K beside V. */
 typedef struct {
     Tensor kv;              /* (own,2C): this rank's */
     Tensor in[2];           /* (most,2C): of other ranks, one received while the other is read */
