@@ -72,6 +72,7 @@ static void own_parts(int own, Part part[3]) {
 
 /* ---- A ring */
 
+/* As few heads at a time as have 2^19 rows on a rank, which are 4096 tiles of the kernels. The same on all ranks. */
 Ring ring_create(RingSplit split, const char *attention, AttentionSpec spec) {
     REQUIRE(split.size >= 1 && split.rank >= 0 && split.rank < split.size && split.T >= 1,
             "ring: rank %d of %d, %d tokens", split.rank, split.size, split.T);
@@ -81,7 +82,10 @@ Ring ring_create(RingSplit split, const char *attention, AttentionSpec spec) {
     spec.position = NULL;
     spec.out_dtype = spec.dtype;
     spec.dqkv_into = OVERWRITE;
-    return (Ring){ split, attention, spec };
+    const int64_t rows = 1 << 19, tokens = split.T / split.size;
+    int heads = 1;
+    while (heads < spec.NH && (spec.NH % heads || heads * tokens < rows)) heads++;
+    return (Ring){ split, attention, spec, heads };
 }
 
 const char *ring_refuse(const Ring *r) {
@@ -91,10 +95,10 @@ const char *ring_refuse(const Ring *r) {
     return NULL;
 }
 
-/* Of B sequences, with results in F32. */
-static AttentionSpec spec_of(const Ring *r, Part p, int B, Into into) {
+static AttentionSpec spec_of(const Ring *r, Part p, Into into) {
     AttentionSpec spec = r->spec;
-    spec.B = B;
+    spec.B = 1;
+    spec.NH = r->heads;
     spec.Tq = p.rows;
     spec.Tk = p.keys;
     spec.causal = p.causal;
@@ -103,14 +107,15 @@ static AttentionSpec spec_of(const Ring *r, Part p, int B, Into into) {
     return spec;
 }
 
-/* Blocks of keys and values, and of their gradients, are (tokens,2C): K beside V. */
+/* Of a unit: r->heads heads of one sequence, C columns. Blocks of keys and values, and of their gradients, are
+   (tokens,2C): K beside V. */
 typedef struct {
-    Tensor kv;              /* (B own,2C): this rank's */
+    Tensor kv;              /* (own,2C): this rank's */
     Tensor in[2];           /* (most,2C): of other ranks, one received while the other is read */
-    Tensor sum;             /* F32 (B own,C): out or dq over the steps so far; forward: absent where out is F32 */
+    Tensor sum;             /* F32 (own,C): out or dq over the steps so far */
     Tensor part;            /* F32 (own,C): the out or dq of a step */
     Tensor part_lse;        /* forward: its lse (NH,own) */
-    Tensor dkv_sum;         /* backward: F32 (B own,2C), of this rank's keys and values */
+    Tensor dkv_sum;         /* backward: F32 (own,2C), of this rank's keys and values */
     Tensor dkv;             /* F32 (most,2C): of a step */
     Tensor sent, returned;  /* (most,2C), (own,2C): the same on its way to its rank; of this rank's, from another */
     void  *attention;       /* its workspace */
@@ -121,38 +126,38 @@ static size_t place(Tensor *t, char *base, size_t at, DType dtype, int64_t rows,
     return at + (tensor_bytes(*t) + 255) / 256 * 256;
 }
 
-static void add_workspace(const Ring *r, Part p, int B, size_t *bytes) {
+static void add_workspace(const Ring *r, Part p, size_t *bytes) {
     if (is_empty(p)) return;
-    const AttentionSpec spec = spec_of(r, p, B, OVERWRITE);
+    const AttentionSpec spec = spec_of(r, p, OVERWRITE);
     const size_t wanted = attention_pick(r->attention, &spec)->workspace_bytes(&spec);
     if (wanted > *bytes) *bytes = wanted;
 }
 
 /* Returns the bytes of a pass. */
 static size_t place_work(const Ring *r, int is_backward, void *memory, Work *w) {
-    const AttentionSpec *s = &r->spec;
-    const int64_t C = (int64_t)s->NH * s->HS, own = s->Tq;
+    const int64_t NH = r->heads, C = NH * r->spec.HS, own = r->spec.Tq;
+    const DType dtype = r->spec.dtype;
     Part halves[3];
     int most = 0;
     size_t at = 0;
     for (int rank = 0; rank < r->split.size; rank++) {
         const int tokens = ring_tokens(&r->split, rank);
         if (tokens > most) most = tokens;
-        add_workspace(r, part_of(&r->split, r->split.rank, rank), rank == r->split.rank ? s->B : 1, &at);
+        add_workspace(r, part_of(&r->split, r->split.rank, rank), &at);
     }
-    own_parts(s->Tq, halves);
-    for (int i = 0; i < 3; i++) add_workspace(r, halves[i], 1, &at);
+    own_parts((int)own, halves);
+    for (int i = 0; i < 3; i++) add_workspace(r, halves[i], &at);
     at = (at + 255) / 256 * 256;
     *w = (Work){ .attention = memory };
-    at = place(&w->kv, memory, at, s->dtype, s->B * own, 2 * C);
-    for (int i = 0; i < 2; i++) at = place(&w->in[i], memory, at, s->dtype, most, 2 * C);
-    if (is_backward || s->dtype != F32) at = place(&w->sum, memory, at, F32, s->B * own, C);
+    at = place(&w->kv, memory, at, dtype, own, 2 * C);
+    for (int i = 0; i < 2; i++) at = place(&w->in[i], memory, at, dtype, most, 2 * C);
+    at = place(&w->sum, memory, at, F32, own, C);
     at = place(&w->part, memory, at, F32, own, C);
-    if (!is_backward) return place(&w->part_lse, memory, at, F32, s->NH, own);
-    at = place(&w->dkv_sum, memory, at, F32, s->B * own, 2 * C);
+    if (!is_backward) return place(&w->part_lse, memory, at, F32, NH, own);
+    at = place(&w->dkv_sum, memory, at, F32, own, 2 * C);
     at = place(&w->dkv, memory, at, F32, most, 2 * C);
-    at = place(&w->sent, memory, at, s->dtype, most, 2 * C);
-    return place(&w->returned, memory, at, s->dtype, own, 2 * C);
+    at = place(&w->sent, memory, at, dtype, most, 2 * C);
+    return place(&w->returned, memory, at, dtype, own, 2 * C);
 }
 
 size_t ring_workspace_bytes(const Ring *r) {
@@ -162,16 +167,47 @@ size_t ring_workspace_bytes(const Ring *r) {
     return forward > backward ? forward : backward;
 }
 
+/* ---- Views */
+
+/* (1,count,columns) of the flat rows. */
+static Tensor rows_of(Tensor t, int64_t first, int64_t count) {
+    Tensor rows = tensor_row_range(t, first, count);
+    rows.ndim = 3;
+    rows.dim[2] = rows.dim[1];
+    rows.dim[1] = count;
+    rows.dim[0] = 1;
+    return rows;
+}
+
+/* The left or right half of the columns: K or V. */
+static Tensor half(Tensor t, int which) {
+    return tensor_column_range(t, which * tensor_columns(t) / 2, tensor_columns(t) / 2);
+}
+
+/* The operands of a unit: (1,own,C), lse (1,NH,own). */
+typedef struct { Tensor dq, dk, dv, dout, out, lse, q, k, v; } Operands;
+
+static Tensor unit_of(const Ring *r, Tensor t, int b, int head) {
+    if (!t.data) return t;
+    return tensor_column_range(rows_of(t, (int64_t)b * r->spec.Tq, r->spec.Tq), (int64_t)head * r->spec.HS,
+                               (int64_t)r->heads * r->spec.HS);
+}
+
+static Operands unit(const Ring *r, Operands x, int b, int head) {
+    return (Operands){ unit_of(r, x.dq, b, head), unit_of(r, x.dk, b, head), unit_of(r, x.dv, b, head),
+                       unit_of(r, x.dout, b, head), unit_of(r, x.out, b, head),
+                       rows_of(x.lse, (int64_t)b * r->spec.NH + head, r->heads),
+                       unit_of(r, x.q, b, head), unit_of(r, x.k, b, head), unit_of(r, x.v, b, head) };
+}
+
 /* ---- Steps */
 
-/* Step `index` of the B (N - 1) of a pass: sequence b, with the block of number `from`; `to` has this rank's. */
-typedef struct { int b, from, to; Part part, others; } Step;    /* others: what `to` computes with this rank's block */
-
-static int step_count(const Ring *r) { return r->spec.B * (r->split.size - 1); }
+/* Step `index` from 0, with the block of number `from`; `to` has this rank's. */
+typedef struct { int from, to; Part part, others; } Step;       /* others: what `to` computes with this rank's block */
 
 static Step step_of(const Ring *r, int index) {
-    const int N = r->split.size, rank = r->split.rank, s = 1 + index % (N - 1);
-    Step step = { .b = index / (N - 1), .from = (rank + N - s) % N, .to = (rank + s) % N };
+    const int N = r->split.size, rank = r->split.rank;
+    Step step = { .from = (rank + N - index - 1) % N, .to = (rank + index + 1) % N };
     step.part = part_of(&r->split, rank, step.from);
     step.others = part_of(&r->split, step.to, rank);
     return step;
@@ -185,9 +221,8 @@ static int64_t keys_of(Part p) { return is_empty(p) ? 0 : p.keys; }
 /* The transfer in which the keys and values of a step come. */
 static CommTransfer fetch(const Ring *r, const Work *w, int index) {
     const Step s = step_of(r, index);
-    return (CommTransfer){ tensor_row_range(w->kv, (int64_t)s.b * r->spec.Tk, keys_of(s.others)),
-                           rank_of_run(r, s.to), tensor_row_range(w->in[index % 2], 0, keys_of(s.part)),
-                           rank_of_run(r, s.from) };
+    return (CommTransfer){ tensor_row_range(w->kv, 0, keys_of(s.others)), rank_of_run(r, s.to),
+                           tensor_row_range(w->in[index % 2], 0, keys_of(s.part)), rank_of_run(r, s.from) };
 }
 
 /* The one in which the gradients of these return to their rank. */
@@ -197,148 +232,137 @@ static CommTransfer give_back(const Ring *r, const Work *w, int index) {
                            tensor_row_range(w->returned, 0, keys_of(s.others)), rank_of_run(r, s.to) };
 }
 
-/* (1,count,columns): rows of sequence b, of which there are `tokens`, from `first` on. */
-static Tensor rows_of(Tensor t, int64_t tokens, int b, int64_t first, int64_t count) {
-    Tensor rows = tensor_row_range(t, b * tokens + first, count);
-    rows.ndim = 3;
-    rows.dim[2] = rows.dim[1];
-    rows.dim[1] = count;
-    rows.dim[0] = 1;
-    return rows;
-}
-
-static Tensor first_rows(Tensor t, int64_t count) { return rows_of(t, 0, 0, 0, count); }
-
-/* The left or right half of the columns: K or V. */
-static Tensor half(Tensor t, int which) {
-    return tensor_column_range(t, which * tensor_columns(t) / 2, tensor_columns(t) / 2);
-}
-
-/* The log-sum-exps (1,NH,rows) of a part's rows in those of sequence b. */
-static Tensor lse_of(const Ring *r, Tensor lse, int b, Part p) {
-    return rows_of(tensor_column_range(lse, p.row, p.rows), r->spec.NH, b, 0, r->spec.NH);
-}
-
-static void pack(const Ring *r, const Work *w, Tensor k, Tensor v) {
+static void pack(const Ring *r, const Work *w, const Operands *x) {
     if (!r->spec.Tk) return;
-    tensor_convert(half(w->kv, 0), k);
-    tensor_convert(half(w->kv, 1), v);
+    tensor_convert(half(w->kv, 0), x->k);
+    tensor_convert(half(w->kv, 1), x->v);
 }
 
-/* ---- Passes */
+/* ---- Forward */
+
+static void part_forward(const Ring *r, const Work *w, const Operands *x, Part p, Tensor out, Tensor lse, Tensor kv) {
+    if (is_empty(p)) return;
+    const AttentionSpec spec = spec_of(r, p, OVERWRITE);
+    attention_pick(r->attention, &spec)->forward(&spec, out, lse, NULL, rows_of(x->q, p.row, p.rows), half(kv, 0),
+                                                 half(kv, 1), w->attention);
+}
+
+static void unit_forward(const Ring *r, const Work *w, const Operands *x) {
+    const int own = r->spec.Tq, steps = r->split.size - 1;
+    pack(r, w, x);
+    CommTransfer transfer = fetch(r, w, 0);
+    CommOp fetched = comm_exchange(&transfer, 1);
+    part_forward(r, w, x, part_of(&r->split, r->split.rank, r->split.rank), rows_of(w->sum, 0, own), x->lse,
+                 rows_of(w->kv, 0, own));
+    for (int i = 0; i < steps; i++) {
+        const Part p = step_of(r, i).part;
+        const Tensor part = rows_of(w->part, 0, p.rows);
+        const Tensor part_lse = tensor_of(w->part_lse.data, F32, 3, 1, x->lse.dim[1], p.rows);
+        comm_wait(fetched);
+        if (i + 1 < steps) {
+            transfer = fetch(r, w, i + 1);
+            fetched = comm_exchange(&transfer, 1);
+        }
+        if (is_empty(p)) continue;
+        part_forward(r, w, x, p, part, part_lse, rows_of(w->in[i % 2], 0, p.keys));
+        attention_merge(rows_of(w->sum, p.row, p.rows), tensor_column_range(x->lse, p.row, p.rows), part, part_lse);
+    }
+    if (own) tensor_convert(x->out, rows_of(w->sum, 0, own));
+}
 
 void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
-    const int own = r->spec.Tq;
+    const Operands all = { .out = out, .lse = lse, .q = q, .k = k, .v = v };
     Work w;
     if (r->split.size == 1) {
         attention_pick(r->attention, &r->spec)->forward(&r->spec, out, lse, NULL, q, k, v, work);
         return;
     }
     place_work(r, 0, work, &w);
-    pack(r, &w, k, v);
-    CommTransfer transfer = fetch(r, &w, 0);
-    CommOp fetched = comm_exchange(&transfer, 1);
-    const Tensor sum = out.dtype == F32 ? out : tensor_of(w.sum.data, F32, 3, r->spec.B, own, tensor_columns(out));
-    if (own) {
-        const AttentionSpec spec = spec_of(r, part_of(&r->split, r->split.rank, r->split.rank), r->spec.B, OVERWRITE);
-        attention_pick(r->attention, &spec)->forward(&spec, sum, lse, NULL, q, k, v, w.attention);
-    }
-    for (int i = 0; i < step_count(r); i++) {
-        const Step s = step_of(r, i);
-        const Part p = s.part;
-        comm_wait(fetched);
-        if (i + 1 < step_count(r)) {
-            transfer = fetch(r, &w, i + 1);
-            fetched = comm_exchange(&transfer, 1);
+    for (int b = 0; b < r->spec.B; b++)
+        for (int head = 0; head < r->spec.NH; head += r->heads) {
+            const Operands x = unit(r, all, b, head);
+            unit_forward(r, &w, &x);
         }
-        if (is_empty(p)) continue;
-        const AttentionSpec spec = spec_of(r, p, 1, OVERWRITE);
-        const Tensor kv = first_rows(w.in[i % 2], p.keys), part = first_rows(w.part, p.rows);
-        const Tensor part_lse = tensor_of(w.part_lse.data, F32, 3, 1, spec.NH, p.rows);
-        attention_pick(r->attention, &spec)->forward(&spec, part, part_lse, NULL, rows_of(q, own, s.b, p.row, p.rows),
-                                                     half(kv, 0), half(kv, 1), w.attention);
-        attention_merge(rows_of(sum, own, s.b, p.row, p.rows), lse_of(r, lse, s.b, p), part, part_lse);
-    }
-    if (own && sum.data != out.data) tensor_convert(out, sum);
 }
 
-typedef struct { Tensor dout, out, lse, q; } Rows;      /* what a part reads of this rank's rows */
+/* ---- Backward */
 
-/* dq, dkv = or += the part's, with the keys and values of kv; all (1,tokens,columns). */
-static void part_backward(const Ring *r, const Work *w, Rows x, int b, Part p, Tensor dq, Tensor dkv, Tensor kv,
+/* dq, dkv = or += the part's, with the keys and values of kv. */
+static void part_backward(const Ring *r, const Work *w, const Operands *x, Part p, Tensor dq, Tensor dkv, Tensor kv,
                           Into into) {
-    const int own = r->spec.Tq;
     if (is_empty(p)) return;
-    const AttentionSpec spec = spec_of(r, p, 1, into);
+    const AttentionSpec spec = spec_of(r, p, into);
     attention_pick(r->attention, &spec)->backward(&spec, dq, half(dkv, 0), half(dkv, 1),
-        rows_of(x.dout, own, b, p.row, p.rows), rows_of(x.out, own, b, p.row, p.rows), lse_of(r, x.lse, b, p), NULL,
-        rows_of(x.q, own, b, p.row, p.rows), half(kv, 0), half(kv, 1), w->attention);
+        rows_of(x->dout, p.row, p.rows), rows_of(x->out, p.row, p.rows), tensor_column_range(x->lse, p.row, p.rows),
+        NULL, rows_of(x->q, p.row, p.rows), half(kv, 0), half(kv, 1), w->attention);
 }
 
-static void own_part_backward(const Ring *r, const Work *w, Rows x, int b, Part p, Into into) {
-    const int own = r->spec.Tq;
-    part_backward(r, w, x, b, p, rows_of(w->sum, own, b, p.row, p.rows), rows_of(w->dkv_sum, own, b, p.key, p.keys),
-                  rows_of(w->kv, own, b, p.key, p.keys), into);
+static void own_part_backward(const Ring *r, const Work *w, const Operands *x, Part p, Into into) {
+    part_backward(r, w, x, p, rows_of(w->sum, p.row, p.rows), rows_of(w->dkv_sum, p.key, p.keys),
+                  rows_of(w->kv, p.key, p.keys), into);
+}
+
+static void step_backward(const Ring *r, const Work *w, const Operands *x, int index) {
+    const Part p = step_of(r, index).part;
+    const Tensor dq = rows_of(w->part, 0, p.rows);
+    if (is_empty(p)) return;
+    part_backward(r, w, x, p, dq, rows_of(w->dkv, 0, p.keys), rows_of(w->in[index % 2], 0, p.keys), OVERWRITE);
+    tensor_add(rows_of(w->sum, p.row, p.rows), dq);
 }
 
 /* The gradients of this rank's keys and values in step `index` of another have come. */
 static void add_returned(const Ring *r, const Work *w, int index) {
-    const Step s = step_of(r, index);
-    const int64_t keys = keys_of(s.others);
-    if (keys) tensor_add(rows_of(w->dkv_sum, r->spec.Tk, s.b, 0, keys), first_rows(w->returned, keys));
-}
-
-static void step_backward(const Ring *r, const Work *w, Rows x, int index) {
-    const Step s = step_of(r, index);
-    const Part p = s.part;
-    if (is_empty(p)) return;
-    const Tensor dq = first_rows(w->part, p.rows);
-    part_backward(r, w, x, s.b, p, dq, first_rows(w->dkv, p.keys), first_rows(w->in[index % 2], p.keys), OVERWRITE);
-    tensor_add(rows_of(w->sum, r->spec.Tq, s.b, p.row, p.rows), dq);
+    const int64_t keys = keys_of(step_of(r, index).others);
+    if (keys) tensor_add(rows_of(w->dkv_sum, 0, keys), rows_of(w->returned, 0, keys));
 }
 
 /* The own block comes first and last: its first half while the first keys come, the rest while the last gradients
    return. Beside step i the keys of step i + 1 come, and the gradients of step i - 1 return. */
+static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
+    const int own = r->spec.Tq, steps = r->split.size - 1;
+    Part halves[3];
+    own_parts(own, halves);
+    pack(r, w, x);
+    CommTransfer transfers[2] = { fetch(r, w, 0) };
+    CommOp moved = comm_exchange(transfers, 1);
+    const Tensor rest[] = { rows_of(w->sum, halves[2].row, halves[2].rows),
+                            rows_of(w->dkv_sum, halves[2].key, halves[2].keys) };
+    for (int i = 0; i < 2 && own; i++) device_zero(rest[i].data, tensor_bytes(rest[i]));
+    own_part_backward(r, w, x, halves[0], OVERWRITE);
+    for (int i = 0; i <= steps; i++) {
+        int count = 0;
+        comm_wait(moved);
+        if (i > 1) add_returned(r, w, i - 2);
+        if (i > 0) {
+            const int64_t keys = keys_of(step_of(r, i - 1).part);
+            if (keys) tensor_convert(rows_of(w->sent, 0, keys), rows_of(w->dkv, 0, keys));
+            transfers[count++] = give_back(r, w, i - 1);
+        }
+        if (i + 1 < steps) transfers[count++] = fetch(r, w, i + 1);
+        moved = comm_exchange(transfers, count);
+        if (i < steps) step_backward(r, w, x, i);
+        else for (int h = 1; h < 3; h++) own_part_backward(r, w, x, halves[h], ACCUMULATE);
+    }
+    comm_wait(moved);
+    add_returned(r, w, steps - 1);
+    if (!own) return;
+    tensor_convert(x->dq, w->sum);
+    tensor_convert(x->dk, half(w->dkv_sum, 0));
+    tensor_convert(x->dv, half(w->dkv_sum, 1));
+}
+
 void ring_backward(const Ring *r, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                    Tensor q, Tensor k, Tensor v, void *work) {
-    const int own = r->spec.Tq, steps = step_count(r);
-    const Rows x = { dout, out, lse, q };
-    Part halves[3];
+    const Operands all = { dq, dk, dv, dout, out, lse, q, k, v };
     Work w;
     if (r->split.size == 1) {
         attention_pick(r->attention, &r->spec)->backward(&r->spec, dq, dk, dv, dout, out, lse, NULL, q, k, v, work);
         return;
     }
     place_work(r, 1, work, &w);
-    own_parts(own, halves);
-    pack(r, &w, k, v);
-    CommTransfer transfers[2] = { fetch(r, &w, 0) };
-    CommOp moved = comm_exchange(transfers, 1);
-    for (int b = 0; b < r->spec.B && own; b++) {
-        const Tensor rest[] = { rows_of(w.sum, own, b, halves[2].row, halves[2].rows),
-                                rows_of(w.dkv_sum, own, b, halves[2].key, halves[2].keys) };
-        for (int i = 0; i < 2; i++) device_zero(rest[i].data, tensor_bytes(rest[i]));
-        own_part_backward(r, &w, x, b, halves[0], OVERWRITE);
-    }
-    for (int i = 0; i <= steps; i++) {
-        int count = 0;
-        comm_wait(moved);
-        if (i > 1) add_returned(r, &w, i - 2);
-        if (i > 0) {
-            const int64_t keys = keys_of(step_of(r, i - 1).part);
-            if (keys) tensor_convert(first_rows(w.sent, keys), first_rows(w.dkv, keys));
-            transfers[count++] = give_back(r, &w, i - 1);
+    for (int b = 0; b < r->spec.B; b++)
+        for (int head = 0; head < r->spec.NH; head += r->heads) {
+            const Operands x = unit(r, all, b, head);
+            unit_backward(r, &w, &x);
         }
-        if (i + 1 < steps) transfers[count++] = fetch(r, &w, i + 1);
-        moved = comm_exchange(transfers, count);
-        if (i < steps) step_backward(r, &w, x, i);
-        else for (int b = 0; b < r->spec.B; b++)
-            for (int h = 1; h < 3; h++) own_part_backward(r, &w, x, b, halves[h], ACCUMULATE);
-    }
-    comm_wait(moved);
-    add_returned(r, &w, steps - 1);
-    if (!own) return;
-    tensor_convert(dq, w.sum);
-    tensor_convert(dk, half(w.dkv_sum, 0));
-    tensor_convert(dv, half(w.dkv_sum, 1));
 }

@@ -98,8 +98,8 @@ is "what that says" "$(grep -c "rank [0-9]* .*was killed or crashed at step" "$d
 close_test "a stop and the end of a rank end the ranks of a sequence together"
 
 # ---- Refused
-refuses "--context-parallel 3: want a divisor of the $first ranks" "$gpt" $model --gpus $first --context-parallel 3 \
-    --dry-run
+refuses "--context-parallel 3: want a divisor of the number of ranks, $first" \
+    "$gpt" $model --gpus $first --context-parallel 3 --dry-run
 refuses "--context 50: want a multiple of 4 for --context-parallel 2 in the order zigzag, such as 48" "$gpt" \
     ${model%48}50 --gpus 2 --context-parallel 2 --dry-run
 refuses "--context 49: want a multiple of 2 for --context-parallel 2, such as 48" "$gpt" ${model%48}49 --gpus 2 \
