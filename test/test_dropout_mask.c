@@ -118,9 +118,10 @@ static void expect_even(const Bits *m, double rate, double p) {
 static void statistics(void) {
     static const float rates[] = { 0.1f, 0.2f, 0.5f, 0.9f };
     static const struct { const char *what; int rows, columns; } moves[] = {
-        { "next column", 0, 1 }, { "next row", 1, 0 }, { "next row and column", 1, 1 }, { "row + 8", 8, 0 },
-        { "column + 8", 0, 8 }, { "row + 8 and column + 8", 8, 8 }, { "row + 8, column - 8", 8, SIDE - 8 },
-        { "column + 16", 0, 16 }, { "row + 16", 16, 0 }, { "column + 1024", 0, 1024 }, { "row + 1024", 1024, 0 },
+        { "next column", 0, 1 }, { "next row", 1, 0 }, { "next row and column", 1, 1 }, { "column + 4", 0, 4 },
+        { "row + 4", 4, 0 }, { "column + 8", 0, 8 }, { "row + 8", 8, 0 }, { "row + 8 and column + 8", 8, 8 },
+        { "row + 8, column - 8", 8, SIDE - 8 }, { "column + 16", 0, 16 }, { "row + 16", 16, 0 },
+        { "column + 1024", 0, 1024 }, { "row + 1024", 1024, 0 },
     };
     static const char *const other[MASKS] = { "", "next sequence", "next head", "next block", "next seed",
                                               "sequence + 2^32" };

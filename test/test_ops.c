@@ -401,68 +401,6 @@ static void drop(void) {
     }
 }
 
-static void expect_sum(const char *what, int which, double sum, double deviation) {
-    EXPECT(fabs(sum) <= 5 * deviation, "%s %d: %.2f deviations from 0", what, which, sum / deviation);
-}
-
-/* 10^8 elements of 1536 masks: each bit, some rates, and pairs of elements that are near each other, in a draw or in
-   two, or at one place of the masks of two heads, sites or sequences. An element is 3 where it is dropped at a rate of
-   1/4 and else -1: its mean is 0, its variance 3; the products of independent pairs have mean 0 and variance 9, and
-   those of pairs that overlap are uncorrelated. The numbers are the same in every run. */
-static void masks_are_independent(void) {
-    enum { SIDE = 256, CELLS = SIDE * SIDE, HEADS = 4, SITES = 4, MASKS = 96 * HEADS * SITES, PAST = 32 };
-    static const struct { int masks, rows, columns; } pairs[] = {
-        {0, 0, 1}, {0, 0, 8}, {0, 0, 16}, {0, 1, 0}, {0, 8, 0}, {0, 16, 0}, {0, 8, 8}, {0, 1, 1}, {0, 0, 4}, {0, 4, 0},
-        {1, 0, 0}, {HEADS, 0, 0}, {HEADS * SITES, 0, 0},
-    };
-    static const float rates[] = { 0.01f, 0.1f, 0.2f, 0.5f, 0.95f };
-    static uint16_t word[CELLS];
-    static int8_t value[PAST][CELLS];
-    double products[COUNT(pairs)] = {0}, numbers[COUNT(pairs)] = {0}, n = (double)MASKS * CELLS;
-    int64_t bits[15] = {0}, dropped[COUNT(rates)] = {0};
-    for (int m = 0; m < MASKS; m++) {
-        const DropoutMask mask = dropout_mask(7, (uint32_t)(m / HEADS % SITES) << 8, (uint64_t)(m / HEADS / SITES),
-                                              (uint32_t)(m % HEADS));
-        for (int r = 0; r < SIDE; r++)
-            for (int c = 0; c < SIDE; c++) {
-                if (r & 8 || c & 8) continue;
-                const Random64 draw = dropout_bits(mask, (uint32_t)r, (uint32_t)c);
-                for (int k = 0; k < 4; k++)
-                    word[(r + k / 2 * 8) * SIDE + c + k % 2 * 8] = draw.word[k / 2] >> k % 2 * 16 & 0x7fff;
-            }
-        int8_t *now = value[m % PAST];
-        for (int i = 0; i < CELLS; i++) now[i] = word[i] < 8192 ? 3 : -1;
-        for (int k = 0; k < 15; k++) {
-            int count = 0;
-            for (int i = 0; i < CELLS; i++) count += word[i] >> k & 1;
-            bits[k] += count;
-        }
-        for (int k = 0; k < COUNT(rates); k++) {
-            const int threshold = (int)dropout_threshold(rates[k]);
-            int count = 0;
-            for (int i = 0; i < CELLS; i++) count += word[i] < threshold;
-            dropped[k] += count;
-        }
-        for (int k = 0; k < COUNT(pairs); k++) {
-            const int columns = SIDE - pairs[k].columns;
-            if (m < pairs[k].masks) continue;
-            const int8_t *other = value[(m - pairs[k].masks) % PAST] + pairs[k].rows * SIDE + pairs[k].columns;
-            int sum = 0;
-            for (int r = 0; r < SIDE - pairs[k].rows; r++)
-                for (int c = 0; c < columns; c++) sum += now[r * SIDE + c] * other[r * SIDE + c];
-            products[k] += sum;
-            numbers[k] += (double)(SIDE - pairs[k].rows) * columns;
-        }
-    }
-    for (int k = 0; k < 15; k++) expect_sum("bit", k, (double)bits[k] - n / 2, sqrt(n / 4));
-    for (int k = 0; k < COUNT(rates); k++) {
-        const double p = dropout_threshold(rates[k]) / 32768.0;
-        EXPECT(fabs(p - rates[k]) <= 0x1p-16 + 1e-8, "a rate of %g for %g", p, rates[k]);
-        expect_sum("rate", k, (double)dropped[k] - n * p, sqrt(n * p * (1 - p)));
-    }
-    for (int k = 0; k < COUNT(pairs); k++) expect_sum("pair", k, products[k], 3 * sqrt(numbers[k]));
-}
-
 /* The column sums of dx: of slices of rows, of rows that 16 bytes divide and others, of dx over dy. */
 static void gelu_sums(void) {
     static const struct { int rows, columns; } shapes[] = {
@@ -1060,7 +998,6 @@ int main(void) {
     RUN_EACH_DTYPE(gelu_sums);
     RUN_EACH_DTYPE(gelu_extremes);
     RUN_EACH_DTYPE(drop);
-    RUN(masks_are_independent);
     RUN_EACH_DTYPE(head);
     RUN_EACH_DTYPE(head_padding);
     RUN_EACH_DTYPE(softmax);
