@@ -370,22 +370,23 @@ template <class F> static void for_each_group(const AttentionSpec *s, const Plan
 }
 
 /* P = softmax(scale q k^T), out = P v; with dropout out = (M o P) v / keep */
-template <class T, bool DROPOUT>
+template <class T>
 static void forward_as(const AttentionSpec *s, Tensor out, Tensor lse, T *kept, Tensor q, Tensor k, Tensor v,
                        void *work) {
     enum { Q, K, V, OUT, SCORES, P_V, OPERANDS };
     const Plan plan = plan_of(s);
     const Workspace w = workspace_of(s, work);
+    const bool drops = s->dropout.rate > 0;
     const int rows = plan.rows, diagonal = attention_diagonal(s);
     const Operand operands[OPERANDS] = {
         heads_of(q, s, rows), heads_of(k, s, 0), heads_of(v, s, 0), heads_of(out, s, rows),
         s->dtype == F32 ? squares_of(kept, F32, s, plan, s->Tq, rows, 0, s->B)
                         : squares_of(w.scores, F32, s, plan, rows, 0, 0, plan.group),
-        DROPOUT ? squares_of(w.squares, s->dtype, s, plan, s->Tq, rows, 0, plan.group)
-                : squares_of(kept, s->dtype, s, plan, s->Tq, rows, 0, s->B)
+        drops ? squares_of(w.squares, s->dtype, s, plan, s->Tq, rows, 0, plan.group)
+              : squares_of(kept, s->dtype, s, plan, s->Tq, rows, 0, s->B)
     };
     const Gemms g = gemms_of(s, plan, operands, OPERANDS, w.pointers);
-    const float keep_scale = DROPOUT ? dropout_scale(s->dropout.rate) : 1;
+    const float keep_scale = drops ? dropout_scale(s->dropout.rate) : 1;
     for_each_group(s, plan, [&](Group group) {
         const int heads = group.count * s->NH;
         const int64_t first = (int64_t)group.first * s->NH;
@@ -396,8 +397,8 @@ static void forward_as(const AttentionSpec *s, Tensor out, Tensor lse, T *kept, 
             const Block b = block_of(s, plan, i);
             const Matrices<const float> scores = { (float *)address_of(x, group.first, 0, i), x.head, plan.pitch };
             matmul(g, group, i, SCORES, b.rows, b.width, s->HS, 1, Q, ROW_MAJOR, K, COLUMN_MAJOR, OVERWRITE);
-            LAUNCH_ROWS((softmax_kernel<T, DROPOUT>), heads, b, *s, diagonal, b, group.first, P, dropped,
-                        (float *)lse.data + first * lse.pitch, lse.pitch, scores);
+            LAUNCH_ROWS((drops ? softmax_kernel<T, true> : softmax_kernel<T, false>), heads, b, *s, diagonal, b,
+                        group.first, P, dropped, (float *)lse.data + first * lse.pitch, lse.pitch, scores);
             matmul(g, group, i, OUT, b.rows, s->HS, b.width, keep_scale, P_V, ROW_MAJOR, V, ROW_MAJOR, OVERWRITE);
         }
     });
@@ -406,12 +407,13 @@ static void forward_as(const AttentionSpec *s, Tensor out, Tensor lse, T *kept, 
 /* dv = P^T dout, dP = dout v^T, dS = scale P (dP - rowsum(P dP)), dq = dS k, dk = dS^T q; with dropout
    dv = (M o P)^T dout / keep, dP = M o (dout v^T) / keep. dk and dv are of blocks of keys, which take the rows that see
    them: no sum goes through memory. */
-template <class T, bool DROPOUT>
+template <class T>
 static void backward_as(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, const T *kept, Tensor q,
                         Tensor k, Tensor v, void *work) {
     enum { Q, K, V, DOUT, DQ, DK, DV, DP, DS, DS_KEYS, P_KEYS, OPERANDS };
     const Plan plan = plan_of(s);
     const Workspace w = workspace_of(s, work);
+    const bool drops = s->dropout.rate > 0;
     const int rows = plan.rows, diagonal = attention_diagonal(s);
     const Operand dS_rows = squares_of(w.squares, s->dtype, s, plan, s->Tq, rows, 0, plan.group);
     const Operand dS_keys = squares_of(w.squares, s->dtype, s, plan, s->Tq, rows, rows, plan.group);
@@ -419,16 +421,16 @@ static void backward_as(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
         heads_of(q, s, rows), heads_of(k, s, 0), heads_of(v, s, 0), heads_of(dout, s, rows),
         heads_of(dq, s, rows), heads_of(dk, s, rows), heads_of(dv, s, rows),
         s->dtype == F32 ? dS_rows : squares_of(w.scores, F32, s, plan, rows, 0, 0, plan.group), dS_rows, dS_keys,
-        DROPOUT ? dS_keys : squares_of(kept, s->dtype, s, plan, s->Tq, rows, rows, s->B)
+        drops ? dS_keys : squares_of(kept, s->dtype, s, plan, s->Tq, rows, rows, s->B)
     };
     const Gemms g = gemms_of(s, plan, operands, OPERANDS, w.pointers);
-    const float keep_scale = DROPOUT ? dropout_scale(s->dropout.rate) : 1;
+    const float keep_scale = drops ? dropout_scale(s->dropout.rate) : 1;
     for_each_group(s, plan, [&](Group group) {
         const int heads = group.count * s->NH;
         const Matrices<const T> P = { kept + (int64_t)group.first * s->NH * plan.square, plan.square, plan.pitch };
         const Matrices<T> squares = { (T *)w.squares, plan.square, plan.pitch };
         const Operand &x = operands[DP];
-        for (int i = 0; i < plan.blocks && DROPOUT; i++) {
+        for (int i = 0; i < plan.blocks && drops; i++) {
             const Block b = block_of(s, plan, i);
             LAUNCH_ROWS(dropout_kernel<T>, heads, b, *s, diagonal, b, group.first, squares, P);
         }
@@ -441,8 +443,8 @@ static void backward_as(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
             const Block b = block_of(s, plan, i);
             const Matrices<const float> dP = { (float *)address_of(x, group.first, 0, i), x.head, plan.pitch };
             matmul(g, group, i, DP, b.rows, b.width, s->HS, keep_scale, DOUT, ROW_MAJOR, V, COLUMN_MAJOR, OVERWRITE);
-            LAUNCH_ROWS((softmax_backward_kernel<T, DROPOUT>), heads, b, *s, diagonal, b, group.first, squares, P,
-                        dP);
+            LAUNCH_ROWS((drops ? softmax_backward_kernel<T, true> : softmax_backward_kernel<T, false>), heads, b, *s,
+                        diagonal, b, group.first, squares, P, dP);
             matmul(g, group, i, DQ, b.rows, s->HS, b.width, 1, DS, ROW_MAJOR, K, ROW_MAJOR, s->dqkv_into);
         }
         for (int i = 0; i < plan.blocks; i++) {
@@ -456,25 +458,15 @@ static void backward_as(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
                     void *work) {
     attention_check_forward(&attention_naive, s, out, lse, q, k, v);
-    const bool drops = s->dropout.rate > 0;
-    if (s->dtype == F32)
-        (drops ? forward_as<float, true> : forward_as<float, false>)(s, out, lse, (float *)kept, q, k, v,
-                                                                     work);
-    else
-        (drops ? forward_as<bf16, true> : forward_as<bf16, false>)(s, out, lse, (bf16 *)kept, q, k, v,
-                                                                   work);
+    if (s->dtype == F32) forward_as(s, out, lse, (float *)kept, q, k, v, work);
+    else                 forward_as(s, out, lse, (bf16 *)kept, q, k, v, work);
 }
 
 static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                      const void *kept, Tensor q, Tensor k, Tensor v, void *work) {
     attention_check_backward(&attention_naive, s, dq, dk, dv, dout, out, lse, q, k, v);
-    const bool drops = s->dropout.rate > 0;
-    if (s->dtype == F32)
-        (drops ? backward_as<float, true> : backward_as<float, false>)(s, dq, dk, dv, dout, (const float *)kept, q, k,
-                                                                       v, work);
-    else
-        (drops ? backward_as<bf16, true> : backward_as<bf16, false>)(s, dq, dk, dv, dout, (const bf16 *)kept, q, k, v,
-                                                                     work);
+    if (s->dtype == F32) backward_as(s, dq, dk, dv, dout, (const float *)kept, q, k, v, work);
+    else                 backward_as(s, dq, dk, dv, dout, (const bf16 *)kept, q, k, v, work);
 }
 
 static const char *refuse(const AttentionSpec *s) {
