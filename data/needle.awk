@@ -1,13 +1,13 @@
-# data/needle.awk - A text that only a long context can predict, from one of data/tales: behind every tale a word is
-# told, and one that was told 1, 2, 4, .. or FAR tales before is recalled.
+# data/needle.awk - A text that only a long context can predict, from one of data/tales: after every tale a word is
+# told, and one that was told 1, 2, 4, .. or `far` tales before is recalled.
 #
 #     Remember: qvxka is blmot.
 #     Recall: rtyui is zzkqp.
 #
 # A tale has some 600 bytes with these lines: 64 tales are about 38,000. Names and words are five random letters, so a
-# model that does not see where a word was told has 1 chance in 11.9 million. Writes the text to stdout and, with
-# ITEMS, as many questions over almost FAR tales to the file of that name, for --eval --task multiple-choice: the choices are
-# the word and three others that were told in the same context, so that a guess is right in one of four.
+# model that does not see where a word was told has 1 chance in 11.9 million. Writes the text to stdout and
+# `items` questions, each about a word told almost `far` tales before, to `file`, for --eval --task multiple-choice: the
+# choices are the word and three others of the same context, so that a guess is right in one of four.
 #
 #     awk -f data/needle.awk -v far=64 -v seed=1 TALES/train.txt > train.txt
 #     awk -f data/needle.awk -v far=64 -v seed=2 -v items=100 -v file=items.jsonl TALES/val.txt > val.txt
@@ -19,7 +19,7 @@ function letters(    i, text) {
     for (i = 0; i < 5; i++) text = text substr("abcdefghijklmnopqrstuvwxyz", random(26) + 1, 1)
     return text
 }
-# The tales from about FAR back on, up to a question about the first word that was not recalled yet: a line of JSON.
+# The tales from about `far` back on, up to a question about the first word that was not recalled yet: a line of JSON.
 function write_item(    first, i, text, right, at) {
     for (first = tale - far; first in recalled; first++) ;
     for (i = first; i <= tale; i++) text = text tales[i]

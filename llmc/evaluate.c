@@ -13,7 +13,7 @@ static int64_t windows_of(const Tokens *tokens, int64_t max_tokens, int T) {
     return wanted < windows ? wanted : windows;
 }
 
-/* This rank's tokens of window w; of one behind the last, targets that are ignored. Returns the other targets. */
+/* This rank's tokens of window w; from `wanted` on, targets that are ignored. Returns the number of other targets. */
 static int64_t load_window(const Tokens *tokens, int64_t w, int64_t wanted, const RingSplit *split, int32_t *window,
                            int32_t *inputs, int32_t *targets) {
     const int T = split->T, own = ring_tokens(split, split->rank);

@@ -454,8 +454,8 @@ static double attention_flop(const GPT *m) {
     return 2.0 * m->spec.B * (double)m->spec.Tq * m->spec.Tk * m->config.C * sharing_ranks(&m->config);
 }
 
-/* What has a mask: the embedding, number 0; in each block the attention's P and the outputs of both projections,
-   numbers 1, 2, 3 in block 0, 4, 5, 6 in block 1, ... */
+/* Numbers of the masks: the embedding has 0; in block l, the attention's P has 3 l + 1, and the outputs of its two
+   projections have 3 l + 2 and 3 l + 3. */
 enum { EMBEDDING, P_MASK, PROJECTION, MLP_PROJECTION, MASKS_OF_BLOCK = 3 };
 
 static Dropout mask_of(const GPT *m, float rate, int l, int which) {
@@ -481,7 +481,8 @@ static Tensor branch_gradient(const GPT *m, Tensor out, int l, int which) {
     return d.rate > 0 ? out : m->acts.dres;
 }
 
-/* Who adds up the gradient of a branch's bias: without dropout its terms are dres, which layernorm_backward writes. */
+/* The op that sums the gradient of a branch's bias: without dropout its rows are those of dres, which
+   layernorm_backward writes; with dropout matmul_backward reads them. */
 static Tensor by_layernorm(const GPT *m, Tensor dbias) { return m->dropout.residual > 0 ? ABSENT : dbias; }
 static Tensor by_matmul   (const GPT *m, Tensor dbias) { return m->dropout.residual > 0 ? dbias : ABSENT; }
 

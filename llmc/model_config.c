@@ -20,7 +20,7 @@ static RingOrder ring_order_named(const char *name) {
     return !strcmp(name, "striped") ? RING_STRIPED : !strcmp(name, "contiguous") ? RING_CONTIGUOUS : RING_ZIGZAG;
 }
 
-/* Every rank has as many tokens of a sequence, in chunks of as many. */
+/* Chunks of equal size: every rank has T / N tokens of a sequence. */
 static void check_sharing(const GPTConfig *c) {
     const int N = c->context_parallel, unit = c->ring_order == RING_ZIGZAG ? 2 * N : N, over = c->T % unit;
     REQUIRE(comm_size % N == 0, "--context-parallel %d: want a divisor of the number of ranks, %d", N, comm_size);

@@ -104,7 +104,7 @@ static void add_note(ReportPage *page, int64_t step, const char *kind, const cha
 
 typedef struct { ReportPage *page; int64_t last_step; FileMap map; Json *runs; } NoteReader;
 
-/* Fails on a page that is none of ours, which then is replaced. */
+/* Fails if the file is not such a page. */
 static void read_notes(void *argument) {
     NoteReader *reader = argument;
     const FileMap map = reader->map = file_map(reader->page->path);

@@ -25,6 +25,6 @@ void warn_of_mistakes(Report *report, const Settings *s, const Corpus *corpus, i
 void warn_of_rise(Report *report, double loss, const BestLoss *best) {
     report_warning(report, "val loss rose in %d validations in a row, to %.4f; the best is %.4f at step %lld. While "
                    "the training loss falls, the model memorises the data: --dropout, more --weight-decay, a smaller "
-                   "--model or more data help, --early-stop N ends such runs. If it rises too: a lower --lr",
+                   "--model or more data help, --early-stop N ends such runs. If it rises as well: lower --lr",
                    RISES_MAX, loss, best->loss, (long long)best->step);
 }

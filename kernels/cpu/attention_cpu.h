@@ -11,6 +11,7 @@ extern const Attention attention_decode, attention_flash, attention_naive;
 
 const char *attention_refuse_on_cpu(const AttentionSpec *spec);
 
+/* Of P. head: of all sequences, b NH + h. */
 static inline DropoutMask mask_of(const AttentionSpec *s, int64_t head) {
     const uint64_t first = s->dropout.sequence ? *s->dropout.sequence : 0;
     return dropout_mask(s->dropout.seed, s->dropout.site, first + (uint64_t)(head / s->NH), (uint32_t)(head % s->NH));

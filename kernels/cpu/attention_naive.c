@@ -12,8 +12,7 @@ static Head square_of(const void *data, const AttentionSpec *s, int64_t head) {
 
 /* to = P of a head without what is dropped, times dropout_scale; from may be to. Returns to. */
 static Head drop(Head to, Head from, const AttentionSpec *s, int64_t head) {
-    const uint64_t sequence = (s->dropout.sequence ? *s->dropout.sequence : 0) + (uint64_t)(head / s->NH);
-    const DropoutMask mask = dropout_mask(s->dropout.seed, s->dropout.site, sequence, (uint32_t)(head % s->NH));
+    const DropoutMask mask = mask_of(s, head);
     const uint32_t threshold = dropout_threshold(s->dropout.rate);
     const float scale = dropout_scale(s->dropout.rate);
     for (int64_t i = 0; i < s->Tq; i++) {

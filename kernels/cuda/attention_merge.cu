@@ -36,8 +36,7 @@ merge_kernel(Tensor out, Tensor lse, Tensor part, Tensor part_lse, int log_lanes
 void attention_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse) {
     attention_check_merge(out, lse, part, part_lse);
     const int64_t NH = lse.dim[1], HS = out.dim[2] / NH, rows = tensor_rows(out);
-    REQUIRE(rows <= INT32_MAX && NH * 32 <= INT32_MAX, "attention_merge: %lld rows, want at most %d", (long long)rows,
-            INT32_MAX);
+    REQUIRE(rows <= INT32_MAX, "attention_merge: %lld rows, want at most %d", (long long)rows, INT32_MAX);
     const int size = HS % 4 == 0 && rows_aligned(out) && rows_aligned(part) ? 4 : 1;
     int log_lanes = 0;
     while (log_lanes < 5 && size << log_lanes < HS) log_lanes++;

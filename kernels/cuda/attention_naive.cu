@@ -124,7 +124,7 @@ __device__ inline void drop(float (&f)[4], const RowMask &m, int column) {
     }
 }
 
-/* P = softmax(scale scores) and lse; columns behind the last key that is seen become 0. With dropout also P without
+/* P = softmax(scale scores) and lse; columns after the last key that is seen become 0. With dropout also P without
    what is dropped. P may be scores: each thread reads its elements before it writes them, and no other thread does. */
 template <class T, bool DROPOUT> static __global__ void __launch_bounds__(32 * WARPS_MAX)
 softmax_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence, Matrices<T> P, Matrices<T> dropped,
@@ -191,7 +191,7 @@ dropout_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence
     }
 }
 
-/* dS = scale P (dP - rowsum(P dP)), 0 where P is, also behind the last key; dP = 0 where P was dropped. dS may be dP,
+/* dS = scale P (dP - rowsum(P dP)), 0 where P is, also after the last key; dP = 0 where P was dropped. dS may be dP,
    as above. */
 template <class T, bool DROPOUT> static __global__ void __launch_bounds__(32 * WARPS_MAX)
 softmax_backward_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence, Matrices<T> dS,

@@ -15,15 +15,15 @@
 /* Operations and waits whose events are kept. That of an older operation has been recorded again by a later one: who
    waits for it waits longer than needed. Two steps of ZeRO-1 with 48 blocks issue about 200, of ring attention over 8
    ranks 2 L B (N - 1) 3: 500 of 12 blocks. */
-enum { RING = 2048 };
+enum { EVENTS = 2048 };
 
 static ncclComm_t comm;
 static pthread_mutex_t comm_lock = PTHREAD_MUTEX_INITIALIZER;  /* held during each call of NCCL with comm */
 static int device;
 static cudaStream_t stream;
-static cudaEvent_t ready[RING], start[RING], done[RING];       /* by operation: compute before it; its begin and end */
+static cudaEvent_t ready[EVENTS], start[EVENTS], done[EVENTS]; /* by operation: compute before it; its begin and end */
 static _Atomic int64_t issued, enqueued;                       /* enqueued: done has been recorded */
-static cudaEvent_t wait_begin[RING], wait_end[RING];           /* by call of comm_wait */
+static cudaEvent_t wait_begin[EVENTS], wait_end[EVENTS];       /* by call of comm_wait */
 static int64_t waits, waits_measured;
 static double waited_ms, open_deadline;                        /* 0 = none: a watchdog decides how long is too long */
 
@@ -103,8 +103,8 @@ static ncclDataType_t nccl_type(DType dtype) {
 /* The stream waits for the compute issued so far; the lock is held until finish. */
 static void begin(void) {
     const int64_t id = issued + 1;
-    CUDA(cudaEventRecord(ready[id % RING], cuda_stream));
-    CUDA(cudaStreamWaitEvent(stream, ready[id % RING], 0));
+    CUDA(cudaEventRecord(ready[id % EVENTS], cuda_stream));
+    CUDA(cudaStreamWaitEvent(stream, ready[id % EVENTS], 0));
     issued = id;
     lock();
 }
@@ -113,7 +113,7 @@ static CommOp finish(CommKind kind, ncclResult_t result) {
     const int64_t id = issued;
     pthread_mutex_unlock(&comm_lock);
     check(comm_kind_name(kind), settle(result));
-    CUDA(cudaEventRecord(done[id % RING], stream));
+    CUDA(cudaEventRecord(done[id % EVENTS], stream));
     enqueued = id;
     return (CommOp){ id };
 }
@@ -135,7 +135,7 @@ CommOp comm_start(CommKind kind, Tensor t) {
 CommOp comm_start_exchange(const CommTransfer *transfers, int count) {
     begin();
     const int64_t id = issued;
-    CUDA(cudaEventRecord(start[id % RING], stream));
+    CUDA(cudaEventRecord(start[id % EVENTS], stream));
     ncclGroupStart();
     for (int i = 0; i < count; i++) {
         const CommTransfer *t = &transfers[i];
@@ -144,7 +144,7 @@ CommOp comm_start_exchange(const CommTransfer *transfers, int count) {
         if (received) ncclRecv(t->receive.data, received, nccl_type(t->receive.dtype), t->from, comm, stream);
     }
     const CommOp op = finish(EXCHANGE, ncclGroupEnd());
-    CUDA(cudaStreamWaitEvent(cuda_stream, start[id % RING], 0));
+    CUDA(cudaStreamWaitEvent(cuda_stream, start[id % EVENTS], 0));
     return op;
 }
 
@@ -152,7 +152,7 @@ CommWaits comm_waits(void) { return (CommWaits){ .count = waits }; }
 
 double comm_waited_ms(CommWaits upto) {
     for (; waits_measured < upto.count; waits_measured++) {
-        const int64_t slot = waits_measured % RING;
+        const int64_t slot = waits_measured % EVENTS;
         float ms = 0;
         if (cudaEventQuery(wait_end[slot]) != cudaSuccess) {
             cudaGetLastError();             /* "not ready" must not look like the error of a launch */
@@ -167,11 +167,11 @@ double comm_waited_ms(CommWaits upto) {
 void comm_wait(CommOp op) {
     if (!op.id) return;
     while (cuda_aborted) pause();
-    if (waits - waits_measured == RING) comm_waited_ms(comm_waits());
-    if (waits - waits_measured == RING) waits_measured++;       /* far behind: one wait is not measured */
-    const int64_t slot = waits++ % RING;
+    if (waits - waits_measured == EVENTS) comm_waited_ms(comm_waits());
+    if (waits - waits_measured == EVENTS) waits_measured++;       /* far behind: one wait is not measured */
+    const int64_t slot = waits++ % EVENTS;
     CUDA(cudaEventRecord(wait_begin[slot], cuda_stream));
-    CUDA(cudaStreamWaitEvent(cuda_stream, done[op.id % RING], 0));
+    CUDA(cudaStreamWaitEvent(cuda_stream, done[op.id % EVENTS], 0));
     CUDA(cudaEventRecord(wait_end[slot], cuda_stream));
 }
 
@@ -189,7 +189,7 @@ static void first_operation(void) {
     Tensor t = tensor_of(device_alloc(sizeof sum, "NCCL's first operation"), F32, 1, 1);
     device_upload(t.data, &sum, sizeof sum);
     const CommOp op = comm_all_reduce(t);
-    while (cudaEventQuery(done[op.id % RING]) == cudaErrorNotReady) {
+    while (cudaEventQuery(done[op.id % EVENTS]) == cudaErrorNotReady) {
         if (comm_error()) fail("%s", comm_error());
         check("the first all-reduce", comm_now() > open_deadline ? ncclInProgress : ncclSuccess);
         usleep(500);
@@ -209,7 +209,7 @@ void comm_connect(const char id[COMM_ID_BYTES]) {
     CUDA(cudaGetDevice(&device));
     CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
     CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
-    for (int i = 0; i < RING; i++) {
+    for (int i = 0; i < EVENTS; i++) {
         CUDA(cudaEventCreateWithFlags(&ready[i], cudaEventDisableTiming));
         CUDA(cudaEventCreateWithFlags(&start[i], cudaEventDisableTiming));
         CUDA(cudaEventCreateWithFlags(&done[i], cudaEventDisableTiming));
@@ -252,10 +252,10 @@ int comm_pending(double *seconds) {
     pthread_mutex_lock(&mutex);
     const int64_t last = issued, last_enqueued = enqueued;
     cudaSetDevice(device);                  /* a property of the thread: CUDA must not open GPU 0 */
-    if (completed < last - RING) completed = last - RING;
-    while (completed < last_enqueued && cudaEventQuery(done[(completed + 1) % RING]) == cudaSuccess) completed++;
+    if (completed < last - EVENTS) completed = last - EVENTS;
+    while (completed < last_enqueued && cudaEventQuery(done[(completed + 1) % EVENTS]) == cudaSuccess) completed++;
     const int64_t first = completed + 1;
-    if (first <= last && waiting != first && cudaEventQuery(ready[first % RING]) == cudaSuccess) {
+    if (first <= last && waiting != first && cudaEventQuery(ready[first % EVENTS]) == cudaSuccess) {
         waiting = first;
         since = comm_now();
     }
