@@ -42,11 +42,11 @@ static Plan plan_of(const AttentionSpec *s) {
 
 /* Rows first .. first + rows - 1 of the matrices, whose columns from width on are not computed: no row sees them. The
    keys of a column block are those first .. first + keys - 1, and rows from first on see them. */
-struct Block { int index, first, rows, keys, width; };
+struct Block { int first, rows, keys, width; };
 
 static Block block_of(const AttentionSpec *s, const Plan &p, int index) {
     const int first = index * p.rows, rows = first + p.rows < s->Tq ? p.rows : s->Tq - first;
-    return p.blocks == 1 ? Block{ 0, 0, s->Tq, s->Tk, s->Tk } : Block{ index, first, rows, rows, first + rows };
+    return p.blocks == 1 ? Block{ 0, s->Tq, s->Tk, s->Tk } : Block{ first, rows, rows, first + rows };
 }
 
 /* ---- softmax: one warp per row, or a block per row of more than WARP_KEYS; f32 inside, a fixed order of every sum */
