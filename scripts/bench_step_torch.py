@@ -3,9 +3,9 @@
 
     scripts/bench_step_torch.py PROGRAM DATA MODEL BATCH CONTEXT STEPS [NANOGPT]
 
-PROGRAM: reference (the model of train_reference.py), huggingface (GPT2LMHeadModel, sdpa), nanogpt (a checkout), each
-with torch.compile; reference-eager, with attention by matmul and softmax, and huggingface-eager: as they come. bf16 by autocast, norm clipped to 1, fused AdamW, no dropout; on a
-machine without a GPU in f32. Exit code 3: the libraries are not installed."""
+PROGRAM: reference (the model of train_reference.py), huggingface (GPT2LMHeadModel, sdpa) or nanogpt (a checkout), with
+torch.compile; reference-eager (attention by matmul and softmax) or huggingface-eager, without it. bf16 by autocast, on
+a machine without a GPU f32; norm clipped to 1, fused AdamW, no dropout. Exit code 3: the libraries are not installed."""
 import sys
 import time
 

@@ -151,7 +151,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, L, NH, C, T, V, naive, dropout):
+    def __init__(self, L, NH, C, T, V, naive, dropout=0.0):
         super().__init__()
         self.dropout = nn.Dropout(dropout)
         self.transformer = nn.ModuleDict({
