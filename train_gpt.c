@@ -265,14 +265,15 @@ static int finish_run(Run *run, const char *stop) {
     long long step = run->state.step, all = run->settings.steps;
     saver_finish(&run->saver);
     const BestLoss best = saver_best(&run->saver, run->state.val.best);
-    char *early = stop || step == all || !stops_early(run) ? NULL : format_string("--early-stop %lld: ended at step "
-        "%lld of %lld, the best val loss is %.4f at step %lld%s", (long long)run->settings.early_stop, step, all,
-        best.loss, (long long)best.step, out ? "; --resume with --early-stop 0 continues" : "");
+    char early[192] = "";
+    if (!stop && step < all && stops_early(run))
+        snprintf(early, sizeof early, "--early-stop %lld: ended at step %lld of %lld, the best val loss is %.4f at "
+                 "step %lld%s", (long long)run->settings.early_stop, step, all, best.loss, (long long)best.step,
+                 out ? "; --resume with --early-stop 0 continues" : "");
     report_close(&run->report, run->saver.failed ? "the last checkpoint could not be written" : stop ? stop :
-                 early ? early : "done");
+                 *early ? early : "done");
     saver_close(&run->saver);
-    if (early) printf("%s\n", early);
-    free(early);
+    if (*early) puts(early);
     if (out) {
         printf("log %s/log.csv, checkpoint %s", out, run_dir_checkpoint(&run->dir, step).text);
         if (best.step && best.step != step)

@@ -5,7 +5,7 @@
 
 PROGRAM: reference (the model of train_reference.py), huggingface (GPT2LMHeadModel, sdpa) or nanogpt (a checkout), with
 torch.compile; reference-eager (attention by matmul and softmax) or huggingface-eager, without it. bf16 by autocast, on
-a machine without a GPU f32; norm clipped to 1, fused AdamW, no dropout. Exit code 3: the libraries are not installed."""
+a machine without a GPU f32; norm clipped to 1, fused AdamW, no dropout. Exit code 3: a library is not installed."""
 import sys
 import time
 
