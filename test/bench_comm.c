@@ -59,7 +59,7 @@ static void bench(void *largest) {
 
 int main(int argc, char **argv) {
     int64_t count;
-    int help, failed = 0;
+    int help;
     Option options[] = {
         { .name = "ranks", .type = OPTION_INTEGER, .value = &count, .min = 2, .max = RANKS_MAX, .argument = "N",
           .help = "processes; without it one per GPU, 2 on the CPU" },
@@ -71,13 +71,6 @@ int main(int argc, char **argv) {
         options_help(stdout, options);
         return 0;
     }
-    REQUIRE(!comm_refuse(), "bench_comm: %s", comm_refuse());
-    const int on_cpu = !strcmp(backend_name, "cpu"), gpus = ranks_devices();
-    const int size = count ? (int)count : on_cpu ? 2 : gpus < RANKS_MAX ? gpus : RANKS_MAX;
-    REQUIRE(on_cpu || (size > 1 && size <= gpus), "bench_comm: %d GPUs are visible, want %d", gpus,
-            size > 1 ? size : 2);
-    int largest = on_cpu ? 16 : 1024;
-    ranks_run(size, bench, &largest);
-    for (int r = 0; r < size; r++) failed |= ranks_status[r] != 0;
-    return failed;
+    int largest = strcmp(backend_name, "cpu") ? 1024 : 16;
+    return ranks_bench("bench_comm", count, bench, &largest);
 }

@@ -62,4 +62,17 @@ static inline void ranks_run(int size, void (*f)(void *), void *argument) {
     for (int r = 0; r < size; r++) waitpid(child[r], &ranks_status[r], 0);
 }
 
+/* Runs a benchmark in count processes; 0: one per GPU, on the CPU 2. Returns the exit code. Fails where they cannot
+   run. */
+static inline int ranks_bench(const char *name, int64_t count, void (*f)(void *), void *argument) {
+    REQUIRE(!comm_refuse(), "%s: %s", name, comm_refuse());
+    const int on_cpu = !strcmp(backend_name, "cpu"), gpus = ranks_devices();
+    const int size = count ? (int)count : on_cpu ? 2 : gpus < RANKS_MAX ? gpus : RANKS_MAX;
+    int failed = 0;
+    REQUIRE(on_cpu || (size > 1 && size <= gpus), "%s: %d GPUs are visible, want %d", name, gpus, size > 1 ? size : 2);
+    ranks_run(size, f, argument);
+    for (int r = 0; r < size; r++) failed |= ranks_status[r] != 0;
+    return failed;
+}
+
 #endif
