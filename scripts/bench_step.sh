@@ -25,7 +25,8 @@ dtype=f32 card=$(cut -d: -f2 "$dir/gpus" | head -n 1 | sed 's/ (UUID.*//; s/^ //
 [ -z "${LLMC:-}" ] || default="llmc $default"
 peers=${PEERS-$default}
 
-query="--query-gpu=memory.used,power.draw,clocks.sm --format=csv,noheader,nounits -i 0"
+gpu=${CUDA_VISIBLE_DEVICES:-0}
+query="--query-gpu=memory.used,power.draw,clocks.sm --format=csv,noheader,nounits -i ${gpu%%,*}"
 
 # run NAME PROGRAM ARGUMENTS...: its output in $dir/NAME.out; $dir/NAME.smi: the memory before, then samples
 run() {
