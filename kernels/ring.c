@@ -2,7 +2,6 @@
 #include "ring.h"
 #include "check_ops.h"
 #include "comm.h"
-#include "device.h"
 #include "update.h"
 
 /* ---- Which rank has which tokens */
