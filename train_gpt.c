@@ -398,6 +398,16 @@ static void end_step(Run *run, int under_way) {
     run->save |= update.stats.save > 0;
 }
 
+/* Several ranks measure, and agree on the choices of rank 0, before the first step, so that its bits are those of a run
+   which finds them in the cache. */
+static void agree_on_choices(Run *run) {
+    if (comm_size == 1 || run->settings.deterministic) return;
+    choices_measuring = 1;
+    train_step_measure(&run->step, run->state.sequences_seen);
+    choices_measuring = 0;
+    choices_agree();
+}
+
 /* Returns why it stopped before the last step, or NULL. */
 static const char *train(Run *run) {
     const Settings *s = &run->settings;
@@ -406,12 +416,10 @@ static const char *train(Run *run) {
     const int64_t first = state->step;
     int under_way = 0;
     run->stops = ranks_stops();
+    agree_on_choices(run);
     while (state->step + under_way < s->steps && !stops_early(run) && !(stop = ranks_stop(run->stops))) {
         begin_step(run, under_way++);
-        if (state->step == first && under_way == 1) {       /* the first step has measured */
-            choices_agree();
-            choice_cache_save();
-        }
+        if (state->step == first && under_way == 1) choice_cache_save();    /* all is measured */
         if (under_way > 1) end_step(run, --under_way);
         saver_poll(&run->saver);
         if (!is_awaited(run, state->step + 1)) continue;

@@ -49,10 +49,12 @@ void attention_check_backward(const Attention *a, const AttentionSpec *s, Tensor
     check_tensor("attention", "out",  out,  s->dtype,     3, s->B, s->Tq, C);
 }
 
-void attention_check_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse) {
+void attention_check_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse) {
     REQUIRE(lse.ndim == 3 && lse.dim[1] >= 1 && out.ndim == 3 && out.dim[2] % lse.dim[1] == 0,
             "attention_merge: want out (B,T,NH*HS) and lse (B,NH,T), got %d and %d dimensions, %lld columns and "
             "%lld heads", out.ndim, lse.ndim, (long long)out.dim[2], (long long)lse.dim[1]);
+    check_tensor("attention_merge", "merged",   merged,   merged.dtype == BF16 ? BF16 : F32, 3, lse.dim[0], lse.dim[2],
+                 out.dim[2]);
     check_tensor("attention_merge", "out",      out,      F32, 3, lse.dim[0], lse.dim[2], out.dim[2]);
     check_tensor("attention_merge", "part",     part,     F32, 3, lse.dim[0], lse.dim[2], out.dim[2]);
     check_tensor("attention_merge", "lse",      lse,      F32, 3, lse.dim[0], lse.dim[1], lse.dim[2]);

@@ -23,7 +23,7 @@ typedef struct {
     int   deterministic;    /* the same bits every run, even where that costs time */
     DType dtype, out_dtype; /* of q, k, v, dout; of what the pass writes: out, or dq, dk and dv. dtype, or F32 with bf16
                                in: partial results for attention_merge, and gradients that are summed in f32 */
-    Into  dqkv_into;        /* dq, dk and dv are = or += */
+    Into  dq_into, dkv_into;    /* dq is = or +=, dk and dv are */
     Dropout dropout;        /* of P, after the softmax: row i, column j, head h, sequence *sequence + b; lse is that of
                                all scores. A rate of 0: none */
 } AttentionSpec;
@@ -31,7 +31,7 @@ typedef struct {
 /* kept: memory of kept_bytes that forward writes and backward reads, all of P where an implementation does not
    recompute it. Where kept_bytes is 0, backward may be given the out and lse of attention_merge: dq, dk and dv then are
    the shares of these keys in the gradients over all keys. The out that backward reads has dtype, whatever out_dtype:
-   a merged one is rounded to it (tensor_convert). work: scratch of either pass. kept and work are on 16 bytes. */
+   a merged one is rounded to it. work: scratch of either pass. kept and work are on 16 bytes. */
 typedef struct {
     const char *name;                                      /* value of --attention: "flash", "naive" */
     const char *(*refuse)(const AttentionSpec *);          /* NULL, or why it cannot run here */
@@ -48,9 +48,10 @@ extern const Attention *const attention_list[];             /* the linked backen
 /* "auto": the first that does not refuse. Fails with the reason when the named one refuses or does not exist. */
 const Attention *attention_pick(const char *name, const AttentionSpec *spec);
 
-/* out, lse = the softmax-weighted merge of two partial results over disjoint keys; exact where one of them saw no key.
-   out, part (B,T,NH*HS) F32; lse, part_lse (B,NH,T) F32. */
-void attention_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse);
+/* merged, lse = the softmax-weighted merge of two partial results over disjoint keys, out with lse and part with
+   part_lse; exact where one of them saw no key. out, part (B,T,NH*HS) F32; lse, part_lse (B,NH,T) F32. merged: as out,
+   which it may be; or BF16, rounded. */
+void attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse);
 
 /* ---- for the implementations: checks of shapes and data types, common sizes */
 
@@ -58,7 +59,7 @@ void   attention_check_forward (const Attention *a, const AttentionSpec *s, Tens
                                 Tensor q, Tensor k, Tensor v);
 void   attention_check_backward(const Attention *a, const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
                                 Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v);
-void   attention_check_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse);
+void   attention_check_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse);
 const char *attention_refuse_rate(const AttentionSpec *s);  /* NULL, or that there is no such rate of dropout */
 size_t attention_row_bytes(const AttentionSpec *s);         /* a float per query row: lse, or delta */
 size_t attention_no_bytes (const AttentionSpec *s);         /* 0 */

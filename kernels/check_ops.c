@@ -172,6 +172,12 @@ void check_convert(const char *op, Tensor to, Tensor from) {
             (long long)tensor_count(to), (long long)tensor_count(from));
 }
 
+void check_add(Tensor to, Tensor sum, Tensor from) {
+    check_convert("add", to, from);
+    check_convert("add", to, sum);
+    REQUIRE(sum.dtype == F32, "add: sum is %s, want f32", dtype_name(sum.dtype));
+}
+
 void check_fill(Tensor t) {
     check_float("fill", "t", t, 1);
     check_packed("fill", "t", t);

@@ -35,6 +35,7 @@ void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, T
 void check_sample_tokens(Tensor tokens, Tensor logits, Tensor uniform, int V);
 void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad);
 void check_convert(const char *op, Tensor to, Tensor from);
+void check_add(Tensor to, Tensor sum, Tensor from);
 void check_fill(Tensor t);
 
 #endif

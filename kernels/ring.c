@@ -2,7 +2,6 @@
 #include "ring.h"
 #include "check_ops.h"
 #include "comm.h"
-#include "device.h"
 #include "update.h"
 
 /* ---- Which rank has which tokens */
@@ -62,12 +61,12 @@ static Part part_of(const RingSplit *s, int rank, int from) {
 
 static int is_empty(Part p) { return !p.rows || !p.keys; }
 
-/* Its own block in three parts of the backward pass: the first half, the second with the first, the second. */
+/* Its own block in three parts of the backward pass: the first half, the second, the second with the first. */
 static void own_parts(int own, Part part[3]) {
     const int half = own / 2, rest = own - half;
     part[0] = (Part){ 0, half, 0, half, 1 };
-    part[1] = (Part){ half, rest, 0, half, 0 };
-    part[2] = (Part){ half, rest, half, rest, 1 };
+    part[1] = (Part){ half, rest, half, rest, 1 };
+    part[2] = (Part){ half, rest, 0, half, 0 };
 }
 
 /* ---- A ring */
@@ -81,7 +80,7 @@ Ring ring_create(RingSplit split, const char *attention, AttentionSpec spec) {
     spec.q0 = 0;
     spec.position = NULL;
     spec.out_dtype = spec.dtype;
-    spec.dqkv_into = OVERWRITE;
+    spec.dq_into = spec.dkv_into = OVERWRITE;
     const int64_t rows = 1 << 19, tokens = split.T / split.size;
     int heads = 1;
     while (heads < spec.NH && (spec.NH % heads || heads * tokens < rows)) heads++;
@@ -95,7 +94,7 @@ const char *ring_refuse(const Ring *r) {
     return NULL;
 }
 
-static AttentionSpec spec_of(const Ring *r, Part p, Into into) {
+static AttentionSpec spec_of(const Ring *r, Part p, Into dq_into, Into dkv_into) {
     AttentionSpec spec = r->spec;
     spec.B = 1;
     spec.NH = r->heads;
@@ -103,17 +102,18 @@ static AttentionSpec spec_of(const Ring *r, Part p, Into into) {
     spec.Tk = p.keys;
     spec.causal = p.causal;
     spec.out_dtype = F32;
-    spec.dqkv_into = into;
+    spec.dq_into = dq_into;
+    spec.dkv_into = dkv_into;
     return spec;
 }
 
 /* Of a unit: r->heads heads of one sequence, C columns. Blocks of keys and values, and of their gradients, are
    (tokens,2C): K beside V. */
 typedef struct {
-    Tensor kv;              /* (own,2C): this rank's */
+    Tensor kv;              /* (own,2C): this rank's, as far as another needs them */
     Tensor in[2];           /* (most,2C): of other ranks, one received while the other is read */
     Tensor sum;             /* F32 (own,C): out or dq over the steps so far */
-    Tensor part;            /* F32 (own,C): the out or dq of a step */
+    Tensor part;            /* forward: F32 (own,C), the out of a step */
     Tensor part_lse;        /* forward: its lse (NH,own) */
     Tensor dkv_sum;         /* backward: F32 (own,2C), of this rank's keys and values */
     Tensor dkv;             /* F32 (most,2C): of a step */
@@ -128,7 +128,7 @@ static size_t place(Tensor *t, char *base, size_t at, DType dtype, int64_t rows,
 
 static void add_workspace(const Ring *r, Part p, size_t *bytes) {
     if (is_empty(p)) return;
-    const AttentionSpec spec = spec_of(r, p, OVERWRITE);
+    const AttentionSpec spec = spec_of(r, p, OVERWRITE, OVERWRITE);
     const size_t wanted = attention_pick(r->attention, &spec)->workspace_bytes(&spec);
     if (wanted > *bytes) *bytes = wanted;
 }
@@ -152,8 +152,10 @@ static size_t place_work(const Ring *r, int is_backward, void *memory, Work *w) 
     at = place(&w->kv, memory, at, dtype, own, 2 * C);
     for (int i = 0; i < 2; i++) at = place(&w->in[i], memory, at, dtype, most, 2 * C);
     at = place(&w->sum, memory, at, F32, own, C);
-    at = place(&w->part, memory, at, F32, own, C);
-    if (!is_backward) return place(&w->part_lse, memory, at, F32, NH, own);
+    if (!is_backward) {
+        at = place(&w->part, memory, at, F32, own, C);
+        return place(&w->part_lse, memory, at, F32, NH, own);
+    }
     at = place(&w->dkv_sum, memory, at, F32, own, 2 * C);
     at = place(&w->dkv, memory, at, F32, most, 2 * C);
     at = place(&w->sent, memory, at, dtype, most, 2 * C);
@@ -232,42 +234,60 @@ static CommTransfer give_back(const Ring *r, const Work *w, int index) {
                            tensor_row_range(w->returned, 0, keys_of(s.others)), rank_of_run(r, s.to) };
 }
 
+/* Copies the keys and values that other ranks need to where they are sent from. */
 static void pack(const Ring *r, const Work *w, const Operands *x) {
-    if (!r->spec.Tk) return;
-    tensor_convert(half(w->kv, 0), x->k);
-    tensor_convert(half(w->kv, 1), x->v);
+    int64_t keys = 0;
+    for (int i = 0; i < r->split.size - 1; i++) {
+        const int64_t needed = keys_of(step_of(r, i).others);
+        if (needed > keys) keys = needed;
+    }
+    if (!keys) return;
+    tensor_convert(half(rows_of(w->kv, 0, keys), 0), rows_of(x->k, 0, keys));
+    tensor_convert(half(rows_of(w->kv, 0, keys), 1), rows_of(x->v, 0, keys));
 }
 
 /* ---- Forward */
 
-static void part_forward(const Ring *r, const Work *w, const Operands *x, Part p, Tensor out, Tensor lse, Tensor kv) {
+static void part_forward(const Ring *r, const Work *w, const Operands *x, Part p, Tensor out, Tensor lse,
+                         Tensor k, Tensor v) {
     if (is_empty(p)) return;
-    const AttentionSpec spec = spec_of(r, p, OVERWRITE);
-    attention_pick(r->attention, &spec)->forward(&spec, out, lse, NULL, rows_of(x->q, p.row, p.rows), half(kv, 0),
-                                                 half(kv, 1), w->attention);
+    const AttentionSpec spec = spec_of(r, p, OVERWRITE, OVERWRITE);
+    attention_pick(r->attention, &spec)->forward(&spec, out, lse, NULL, rows_of(x->q, p.row, p.rows), k, v,
+                                                 w->attention);
 }
 
+/* The number of the last step that computes something, -1: none. */
+static int last_step(const Ring *r) {
+    int last = r->split.size - 2;
+    while (last >= 0 && is_empty(step_of(r, last).part)) last--;
+    return last;
+}
+
+/* The last merge writes x->out; the rows before the first that it merges are complete earlier. */
 static void unit_forward(const Ring *r, const Work *w, const Operands *x) {
-    const int own = r->spec.Tq, steps = r->split.size - 1;
+    const int own = r->spec.Tq, steps = r->split.size - 1, last = last_step(r);
+    const int complete = last < 0 ? own : step_of(r, last).part.row;
     pack(r, w, x);
     CommTransfer transfer = fetch(r, w, 0);
     CommOp fetched = comm_exchange(&transfer, 1);
     part_forward(r, w, x, part_of(&r->split, r->split.rank, r->split.rank), rows_of(w->sum, 0, own), x->lse,
-                 rows_of(w->kv, 0, own));
+                 x->k, x->v);
     for (int i = 0; i < steps; i++) {
         const Part p = step_of(r, i).part;
-        const Tensor part = rows_of(w->part, 0, p.rows);
-        const Tensor part_lse = tensor_of(w->part_lse.data, F32, 3, 1, x->lse.dim[1], p.rows);
         comm_wait(fetched);
         if (i + 1 < steps) {
             transfer = fetch(r, w, i + 1);
             fetched = comm_exchange(&transfer, 1);
         }
         if (is_empty(p)) continue;
-        part_forward(r, w, x, p, part, part_lse, rows_of(w->in[i % 2], 0, p.keys));
-        attention_merge(rows_of(w->sum, p.row, p.rows), tensor_column_range(x->lse, p.row, p.rows), part, part_lse);
+        const Tensor sum = rows_of(w->sum, p.row, p.rows), part = rows_of(w->part, 0, p.rows);
+        const Tensor part_lse = tensor_of(w->part_lse.data, F32, 3, 1, x->lse.dim[1], p.rows);
+        const Tensor kv = rows_of(w->in[i % 2], 0, p.keys);
+        part_forward(r, w, x, p, part, part_lse, half(kv, 0), half(kv, 1));
+        attention_merge(i == last ? rows_of(x->out, p.row, p.rows) : sum, tensor_column_range(x->lse, p.row, p.rows),
+                        sum, part, part_lse);
     }
-    if (own) tensor_convert(x->out, rows_of(w->sum, 0, own));
+    if (complete) tensor_convert(rows_of(x->out, 0, complete), rows_of(w->sum, 0, complete));
 }
 
 void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
@@ -287,37 +307,46 @@ void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Ten
 
 /* ---- Backward */
 
-/* dq, dkv = or += the part's, with the keys and values of kv. */
-static void part_backward(const Ring *r, const Work *w, const Operands *x, Part p, Tensor dq, Tensor dkv, Tensor kv,
-                          Into into) {
-    if (is_empty(p)) return;
-    const AttentionSpec spec = spec_of(r, p, into);
-    attention_pick(r->attention, &spec)->backward(&spec, dq, half(dkv, 0), half(dkv, 1),
+/* w->sum = or += the part's dq, dkv = or += its dk and dv. */
+static void part_backward(const Ring *r, const Work *w, const Operands *x, Part p, Into dq_into, Tensor dkv,
+                          Into dkv_into, Tensor k, Tensor v) {
+    const AttentionSpec spec = spec_of(r, p, dq_into, dkv_into);
+    attention_pick(r->attention, &spec)->backward(&spec, rows_of(w->sum, p.row, p.rows), half(dkv, 0), half(dkv, 1),
         rows_of(x->dout, p.row, p.rows), rows_of(x->out, p.row, p.rows), tensor_column_range(x->lse, p.row, p.rows),
-        NULL, rows_of(x->q, p.row, p.rows), half(kv, 0), half(kv, 1), w->attention);
+        NULL, rows_of(x->q, p.row, p.rows), k, v, w->attention);
 }
 
 static void own_part_backward(const Ring *r, const Work *w, const Operands *x, Part p, Into into) {
-    part_backward(r, w, x, p, rows_of(w->sum, p.row, p.rows), rows_of(w->dkv_sum, p.key, p.keys),
-                  rows_of(w->kv, p.key, p.keys), into);
+    if (is_empty(p)) return;
+    part_backward(r, w, x, p, into, rows_of(w->dkv_sum, p.key, p.keys), into, rows_of(x->k, p.key, p.keys),
+                  rows_of(x->v, p.key, p.keys));
 }
 
 static void step_backward(const Ring *r, const Work *w, const Operands *x, int index) {
     const Part p = step_of(r, index).part;
-    const Tensor dq = rows_of(w->part, 0, p.rows);
     if (is_empty(p)) return;
-    part_backward(r, w, x, p, dq, rows_of(w->dkv, 0, p.keys), rows_of(w->in[index % 2], 0, p.keys), OVERWRITE);
-    tensor_add(rows_of(w->sum, p.row, p.rows), dq);
+    const Tensor kv = rows_of(w->in[index % 2], 0, p.keys);
+    part_backward(r, w, x, p, ACCUMULATE, rows_of(w->dkv, 0, p.keys), OVERWRITE, half(kv, 0), half(kv, 1));
 }
 
 /* The gradients of this rank's keys and values in step `index` of another have come. */
 static void add_returned(const Ring *r, const Work *w, int index) {
     const int64_t keys = keys_of(step_of(r, index).others);
-    if (keys) tensor_add(rows_of(w->dkv_sum, 0, keys), rows_of(w->returned, 0, keys));
+    const Tensor sum = rows_of(w->dkv_sum, 0, keys);
+    if (keys) tensor_add(sum, sum, rows_of(w->returned, 0, keys));
 }
 
-/* The own block comes first and last: its first half while the first keys come, the rest while the last gradients
-   return. Beside step i the keys of step i + 1 come, and the gradients of step i - 1 return. */
+/* to = the left or right half of the sums, with the gradients that came last. */
+static void write_sum(const Ring *r, const Work *w, Tensor to, int which) {
+    const int64_t own = r->spec.Tk, keys = keys_of(step_of(r, r->split.size - 2).others);
+    if (keys)       tensor_add(rows_of(to, 0, keys), half(rows_of(w->dkv_sum, 0, keys), which),
+                               half(rows_of(w->returned, 0, keys), which));
+    if (own > keys) tensor_convert(rows_of(to, keys, own - keys), half(rows_of(w->dkv_sum, keys, own - keys), which));
+}
+
+/* The own block comes first and last: the squares of its halves while the first keys come, the rectangle between them
+   while the last gradients return. Beside step i the keys of step i + 1 come, and the gradients of step i - 1 return.
+   The squares write all sums, the rest adds to them. */
 static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
     const int own = r->spec.Tq, steps = r->split.size - 1;
     Part halves[3];
@@ -325,10 +354,7 @@ static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
     pack(r, w, x);
     CommTransfer transfers[2] = { fetch(r, w, 0) };
     CommOp moved = comm_exchange(transfers, 1);
-    const Tensor rest[] = { rows_of(w->sum, halves[2].row, halves[2].rows),
-                            rows_of(w->dkv_sum, halves[2].key, halves[2].keys) };
-    for (int i = 0; i < 2 && own; i++) device_zero(rest[i].data, tensor_bytes(rest[i]));
-    own_part_backward(r, w, x, halves[0], OVERWRITE);
+    for (int i = 0; i < 2; i++) own_part_backward(r, w, x, halves[i], OVERWRITE);
     for (int i = 0; i <= steps; i++) {
         int count = 0;
         comm_wait(moved);
@@ -341,14 +367,13 @@ static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
         if (i + 1 < steps) transfers[count++] = fetch(r, w, i + 1);
         moved = comm_exchange(transfers, count);
         if (i < steps) step_backward(r, w, x, i);
-        else for (int h = 1; h < 3; h++) own_part_backward(r, w, x, halves[h], ACCUMULATE);
+        else own_part_backward(r, w, x, halves[2], ACCUMULATE);
     }
+    if (own) tensor_convert(x->dq, w->sum);
     comm_wait(moved);
-    add_returned(r, w, steps - 1);
     if (!own) return;
-    tensor_convert(x->dq, w->sum);
-    tensor_convert(x->dk, half(w->dkv_sum, 0));
-    tensor_convert(x->dv, half(w->dkv_sum, 1));
+    write_sum(r, w, x->dk, 0);
+    write_sum(r, w, x->dv, 1);
 }
 
 void ring_backward(const Ring *r, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,

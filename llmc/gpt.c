@@ -217,7 +217,7 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
     m->spec = (AttentionSpec){ .B = batch, .Tq = tokens, .Tk = from_cache ? m->context : tokens, .NH = config->NH,
                                .HS = HS, .causal = 1, .q0 = step ? 0 : first, .position = step ? &anywhere : NULL,
                                .scale = 1.0f / sqrtf((float)HS), .dtype = config->dtype, .out_dtype = config->dtype,
-                               .deterministic = config->deterministic, .dqkv_into = OVERWRITE,
+                               .deterministic = config->deterministic, .dq_into = OVERWRITE, .dkv_into = OVERWRITE,
                                .dropout.rate = rates.attention };
     m->attention = attention_pick(m->attention_name, &m->spec);
     m->ring = (Ring){0};

@@ -43,11 +43,24 @@ int64_t train_step_targets(const TrainStep *s, uint64_t first) {
     return tokens_train_targets(s->tokens, s->seed, first, (uint64_t)s->sequences, s->model->config.T);
 }
 
+static int64_t micro_steps(const TrainStep *s) { return s->sequences / s->B / gpt_groups(&s->model->config); }
+
+/* One that overwrites the gradients and, where a step has it, one that adds to them. */
+void train_step_measure(TrainStep *s, uint64_t first) {
+    const float dloss = 1.0f / (float)train_step_targets(s, first);
+    gpt_set_batch(s->model, s->B, gpt_own_tokens(&s->model->config));
+    load_batch(s, first);
+    for (int64_t i = 0; i < 2 && i < micro_steps(s); i++) {
+        gpt_forward(s->model);
+        gpt_backward(s->model, dloss, i ? ACCUMULATE : OVERWRITE, NULL, NULL);
+    }
+}
+
 void train_step(TrainStep *s, uint64_t first, double learning_rate) {
     GPT *model = s->model;
     Optimizer *optimizer = s->optimizer;
     const int64_t groups = gpt_groups(&model->config), group = comm_rank / gpt_split(&model->config).size;
-    const int64_t last = s->sequences / s->B / groups - 1;
+    const int64_t last = micro_steps(s) - 1;
     const float dloss = 1.0f / (float)train_step_targets(s, first);
     gpt_set_batch(model, s->B, gpt_own_tokens(&model->config));
     optimizer_begin(optimizer, learning_rate);

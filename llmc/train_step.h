@@ -24,6 +24,10 @@ typedef struct {
 void train_step_create(TrainStep *step);
 void train_step_free(TrainStep *step);
 
+/* Issues micro-steps as those of that step without its update: nothing is left of them but the choices of algorithms
+   (kernels/choices.h), which several ranks can then agree on before their first step. */
+void    train_step_measure(TrainStep *step, uint64_t first);
+
 /* Issues the step with the sequences from first on, and its update; optimizer_result returns its results. */
 void    train_step        (TrainStep *step, uint64_t first, double learning_rate);
 int64_t train_step_targets(const TrainStep *step, uint64_t first);      /* in that step */

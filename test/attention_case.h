@@ -228,9 +228,15 @@ static inline Results allocate_results(Operands x) {
     return results_at(block, x);
 }
 
+/* Whether an output is added to. */
+static inline int adds_to(const AttentionSpec *s, int output) {
+    return (output == DQ ? s->dq_into : s->dkv_into) == ACCUMULATE;
+}
+
 static inline Inputs inputs_of(const AttentionSpec *s, Operands x) {
     Inputs in = { given(x.q), given(x.k), given(x.v), given(x.dout), { NULL } };
-    for (int i = DQ; i < OUTPUTS && s->dqkv_into == ACCUMULATE; i++) in.added_to[i] = given(output_of(x, i));
+    for (int i = DQ; i < OUTPUTS; i++)
+        if (adds_to(s, i)) in.added_to[i] = given(output_of(x, i));
     return in;
 }
 
@@ -241,8 +247,9 @@ static inline void attend(const AttentionSpec *s, Operands x, Results r, double 
     oracle_attention_forward(&one, r.x[OUT], r.lse, in.q, in.k, in.v);
     oracle_attention_backward(&one, r.x[DQ], r.x[DK], r.x[DV], in.dout, r.lse, in.q, in.k, in.v);
     oracle_stores = 0;
-    for (int i = DQ; i < OUTPUTS && s->dqkv_into == ACCUMULATE; i++)
-        for (int64_t at = 0, count = tensor_count(output_of(x, i)); at < count; at++) r.x[i][at] += in.added_to[i][at];
+    for (int i = DQ; i < OUTPUTS; i++)
+        for (int64_t at = 0, count = tensor_count(output_of(x, i)); in.added_to[i] && at < count; at++)
+            r.x[i][at] += in.added_to[i][at];
 }
 
 /* floor: the size that the sums of out, dq, dk and dv would have if all terms had random signs, where

@@ -276,7 +276,7 @@ static void parts_table(int HS, int T) {
         x.Tk = parts[n].Tk;
         x.causal = parts[n].causal;
         x.out_dtype = parts[n].result;
-        x.dqkv_into = x.out_dtype != dtype ? ACCUMULATE : OVERWRITE;
+        x.dq_into = x.dkv_into = x.out_dtype != dtype ? ACCUMULATE : OVERWRITE;
         const Attention *a = attention_pick("flash", &x);
         Tensor q = first_rows(part(qkv, s, 0), x.Tq), k = first_rows(part(qkv, s, 1), x.Tk);
         Tensor v = first_rows(part(qkv, s, 2), x.Tk), g = first_rows(part(dout, s, 0), x.Tq);
@@ -313,10 +313,10 @@ static void parts_table(int HS, int T) {
     }
     double ms[ROUNDS_MAX];
     for (int64_t i = 0; i < rounds; i++) {
-        attention_merge(result[0], lse, result[1], part_lse);
+        attention_merge(result[0], lse, result[0], result[1], part_lse);
         device_wait();
         double start = seconds_now();
-        for (int j = 0; j < 20; j++) attention_merge(result[0], lse, result[1], part_lse);
+        for (int j = 0; j < 20; j++) attention_merge(result[0], lse, result[0], result[1], part_lse);
         device_wait();
         ms[i] = 1e3 * (seconds_now() - start) / 20;
     }

@@ -27,22 +27,17 @@ CommOp __real_comm_exchange(const CommTransfer *transfers, int count);
 CommOp __wrap_comm_exchange(const CommTransfer *transfers, int count) {
     return variant == ALL ? __real_comm_exchange(transfers, count) : (CommOp){0};
 }
-void __real_attention_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse);
-void __wrap_attention_merge(Tensor out, Tensor lse, Tensor part, Tensor part_lse) {
-    if (variant != ATTENTION_ALONE) __real_attention_merge(out, lse, part, part_lse);
+void __real_attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse);
+void __wrap_attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse) {
+    if (variant != ATTENTION_ALONE) __real_attention_merge(merged, lse, out, part, part_lse);
 }
 void __real_tensor_convert(Tensor to, Tensor from);
 void __wrap_tensor_convert(Tensor to, Tensor from) {
     if (variant != ATTENTION_ALONE) __real_tensor_convert(to, from);
 }
-void __real_tensor_add(Tensor to, Tensor from);
-void __wrap_tensor_add(Tensor to, Tensor from) {
-    if (variant != ATTENTION_ALONE) __real_tensor_add(to, from);
-}
-
-void __real_device_zero(void *device, size_t bytes);
-void __wrap_device_zero(void *device, size_t bytes) {
-    if (variant != ATTENTION_ALONE) __real_device_zero(device, bytes);
+void __real_tensor_add(Tensor to, Tensor sum, Tensor from);
+void __wrap_tensor_add(Tensor to, Tensor sum, Tensor from) {
+    if (variant != ATTENTION_ALONE) __real_tensor_add(to, sum, from);
 }
 
 /* ---- Operands, of up to T tokens */

@@ -54,10 +54,12 @@ static void place_heads(Heads *h, const AttentionSpec *s, Operands all, Data dat
         const Operands *twin = &h->x[h->twin[head]];
         const Tensor to[] = { x->q, x->k, x->v, x->dout, x->dq, x->dk, x->dv };
         const Tensor from[] = { twin->q, twin->k, twin->v, twin->dout, twin->dq, twin->dk, twin->dv };
-        for (int i = 0; i < (s->dqkv_into == ACCUMULATE ? 7 : 4) && head >= h->own; i++) copy_rows(to[i], from[i]);
+        for (int i = 0; i < 7 && head >= h->own; i++)
+            if (i < 4 || adds_to(s, i - 4 + DQ)) copy_rows(to[i], from[i]);
         if (head >= h->own) continue;
         fill_head(s, data, *x);
-        for (int i = 4; i < 7 && s->dqkv_into == ACCUMULATE; i++) fill(to[i], 0, 1);
+        for (int i = 4; i < 7; i++)
+            if (adds_to(s, i - 4 + DQ)) fill(to[i], 0, 1);
         AttentionSpec one = spec_of_head(s, head, first_sequence);
         h->truth[head] = truth_of(&one, *x, data);
         oracle_head = 0;
@@ -112,7 +114,8 @@ static void attention_case(AttentionSpec s, Layout layout, Data data) {
     if (s.scale == 0) s.scale = 1 / sqrtf((float)s.HS);
     arena_begin("attention", "B=%d NH=%d Tq=%d Tk=%d %s q0=%d HS=%d scale %g layout %d, %s%s%s, dropout %g", s.B, s.NH,
                 s.Tq, s.Tk, s.causal ? "causal" : "full", s.q0, s.HS, s.scale, layout, data_name[data],
-                s.dqkv_into == ACCUMULATE ? ", added" : "", f32_results ? ", results in f32" : "", s.dropout.rate);
+                s.dq_into ? s.dkv_into ? ", added" : ", dq added" : s.dkv_into ? ", dk and dv added" : "",
+                f32_results ? ", results in f32" : "", s.dropout.rate);
     uint64_t first_sequence = case_number % 3 ? (uint64_t)uniform_int(0, INT32_MAX) << 9 | 0x1ff : 0;
     s.dropout.sequence = case_number % 3 ? place_sequence(first_sequence) : NULL;
     Operands all = place_operands(&s, layout);
@@ -170,7 +173,7 @@ static void lengths_and_heads(void) {
                 AttentionSpec s = spec_of(heads[h].B, heads[h].NH, lengths[i], wide ? 128 : 64);
                 if (lengths[i] > 129 && h != (i + wide) % 2) continue;
                 if (!affordable(s, PACKED)) { left_out++; continue; }
-                s.dqkv_into = cases % 8 == 5 ? ACCUMULATE : OVERWRITE;
+                s.dq_into = s.dkv_into = cases % 8 == 5 ? ACCUMULATE : OVERWRITE;
                 attention_case(s, cases++ % 2 ? ONE_QKV : PACKED, RANDOM);
             }
     printf("  %d shapes, %d more are too large for this test on this device\n", cases, left_out);
@@ -206,9 +209,11 @@ static void positions(void) {
     for (int i = 0; i < COUNT(shapes); i++) {
         AttentionSpec s = { .B = shapes[i].B, .Tq = shapes[i].Tq, .Tk = shapes[i].Tk, .NH = shapes[i].NH,
                             .HS = shapes[i].HS, .q0 = shapes[i].q0, .causal = shapes[i].q0 != FULL };
-        s.dqkv_into = i % 2 ? OVERWRITE : ACCUMULATE;
+        s.dq_into = i % 2 ? OVERWRITE : ACCUMULATE;
+        s.dkv_into = i % 3 ? OVERWRITE : ACCUMULATE;
         attention_case(s, PACKED, RANDOM);
-        s.dqkv_into = i % 2 ? ACCUMULATE : OVERWRITE;
+        s.dq_into = i % 2 ? ACCUMULATE : OVERWRITE;
+        s.dkv_into = i % 3 ? ACCUMULATE : OVERWRITE;
         attention_case(s, VIEWS, i % 3 ? RANDOM : i % 2 ? RISING_MAXIMA : FALLING_MAXIMA);
     }
 }
@@ -226,7 +231,8 @@ static void parts(void) {
         AttentionSpec s = { .B = heads[i % HEADS].B, .NH = heads[i % HEADS].NH, .Tq = Tq, .Tk = Tk,
                             .HS = sizes[i % SIZES], .causal = square, .q0 = square ? 3 - i / count : 0 };
         if (on_cpu && (int64_t)Tq * Tk * s.HS > 1 << 23) continue;
-        s.dqkv_into = i % 2 ? ACCUMULATE : OVERWRITE;
+        s.dq_into = i % 2 ? ACCUMULATE : OVERWRITE;
+        s.dkv_into = i % 3 ? OVERWRITE : ACCUMULATE;
         Layout layout = square ? i % LAYOUTS : i % 2 ? VIEWS : PACKED;
         AttentionSpec room = s;
         room.B *= 2;                            /* the results are in f32 */
@@ -240,7 +246,8 @@ static void parts(void) {
     };
     for (int i = 0; i < COUNT(crowds); i++)
         attention_case((AttentionSpec){ .B = crowds[i].B, .NH = crowds[i].NH, .Tq = crowds[i].Tq, .Tk = crowds[i].Tk,
-                                        .HS = crowds[i].HS, .dqkv_into = i % 2 ? OVERWRITE : ACCUMULATE }, PACKED,
+                                        .HS = crowds[i].HS, .dq_into = i % 2 ? OVERWRITE : ACCUMULATE,
+                                        .dkv_into = ACCUMULATE }, PACKED,
                        RANDOM);
     f32_results = 0;
 }
@@ -342,7 +349,8 @@ static void with_dropout(void) {
     for (int i = 0; i < COUNT(shapes) * COUNT(rates); i++) {
         AttentionSpec s = { .B = shapes[i / 3].B, .Tq = shapes[i / 3].Tq, .Tk = shapes[i / 3].Tk,
                             .NH = shapes[i / 3].NH, .HS = shapes[i / 3].HS, .q0 = shapes[i / 3].q0,
-                            .causal = shapes[i / 3].q0 != FULL, .dqkv_into = i % 4 == 3 ? ACCUMULATE : OVERWRITE };
+                            .causal = shapes[i / 3].q0 != FULL, .dq_into = i % 4 == 3 ? ACCUMULATE : OVERWRITE,
+                            .dkv_into = i % 4 > 1 ? ACCUMULATE : OVERWRITE };
         s.dropout = random_dropout(rates[i % 3]);
         attention_case(s, i % LAYOUTS == ONE_QKV && s.Tq != s.Tk ? VIEWS : i % LAYOUTS, RANDOM);
     }
@@ -436,16 +444,20 @@ static void linear_memory(void) {
 
 /* ---- partial results over disjoint keys */
 
-/* A merge of random partial results, one row in three without any on either side, against the formula in double. A row
-   of which one side is empty is the other's, to the bit. */
+/* A merge of random partial results, one row in three without any on either side, against the formula in double: in
+   place, to another tensor, and rounded. A row of which one side is empty is the other's, to the bit. */
 static void merge_rows(void) {
     static const struct { int B, NH, T, HS; } shapes[] = {
         {1, 1, 1, 1}, {2, 3, 37, 40}, {1, 5, 129, 64}, {3, 1, 7, 127}, {2, 16, 33, 128}
     };
-    for (int n = 0; n < COUNT(shapes); n++) {
-        int B = shapes[n].B, NH = shapes[n].NH, T = shapes[n].T, HS = shapes[n].HS, C = NH * HS, rows = B * NH * T;
-        arena_begin("merge", "B=%d NH=%d T=%d HS=%d", B, NH, T, HS);
-        Tensor out = third(ABSENT, 1, WRITTEN, B, T, C), part = input(1, B, T, C);
+    enum { IN_PLACE, APART, ROUNDED, KINDS };
+    for (int n = 0; n < COUNT(shapes) * KINDS; n++) {
+        const int kind = n % KINDS, B = shapes[n / KINDS].B, NH = shapes[n / KINDS].NH, T = shapes[n / KINDS].T;
+        const int HS = shapes[n / KINDS].HS, C = NH * HS, rows = B * NH * T;
+        if (kind == ROUNDED && device_refuse_dtype(BF16)) continue;
+        arena_begin("merge", "B=%d NH=%d T=%d HS=%d, kind %d", B, NH, T, HS, kind);
+        Tensor out = third(ABSENT, 1, kind ? KEPT : WRITTEN, B, T, C), part = input(1, B, T, C);
+        Tensor merged = kind ? output_as(kind == ROUNDED ? BF16 : F32, B, T, C) : out;
         Tensor lse = f32_base(5, B, NH, T), part_lse = f32_input(5, B, NH, T);
         fill(out, 0, 1);
         for (int row = 0; row < rows; row++) {
@@ -455,8 +467,8 @@ static void merge_rows(void) {
         arena_upload();
         double *want = given(out), *want_lse = given(lse), *p = given(part), *pl = given(part_lse);
         int64_t wrong = 0;
-        EACH_RUN attention_merge(out, lse, part, part_lse);
-        const double *got = result(out), *got_lse = result(lse);
+        EACH_RUN attention_merge(merged, lse, out, part, part_lse);
+        const double *got = result(merged), *got_lse = result(lse);
         for (int row = 0; row < rows; row++) {
             double l = want_lse[row], total = exp(l) + exp(pl[row]), weight = total > 0 ? exp(l) / total : 1;
             int one_side = l == -INFINITY || pl[row] == -INFINITY;
@@ -464,7 +476,7 @@ static void merge_rows(void) {
             for (int d = 0; d < HS; d++) {
                 int64_t at = ((int64_t)(row / T / NH) * T + row % T) * C + row / T % NH * HS + d;
                 want[at] = weight * want[at] + (1 - weight) * p[at];
-                wrong += one_side && want[at] != got[at];
+                wrong += one_side && got[at] != (kind == ROUNDED ? round_bf16(want[at]) : want[at]);
             }
             wrong += one_side && want_lse[row] != got_lse[row];
             if (want_lse[row] == -INFINITY) want_lse[row] = 0;
@@ -472,7 +484,7 @@ static void merge_rows(void) {
         for (int row = 0; row < rows; row++)                    /* compare() takes no infinities */
             if (got_lse[row] == -INFINITY) ((float *)(arena_after + halves_from(lse, 0)))[row] = 0;
         EXPECT(!wrong, "%s: %lld elements of rows with one side differ from that side", arena_case, (long long)wrong);
-        compare("out", out, want, (Bound){ .roundings = 4, .condition = 10 });
+        compare("merged", merged, want, (Bound){ .roundings = 4, .condition = 10 });
         compare("lse", lse, want_lse, (Bound){ .roundings = 4, .floor = 5 });
     }
 }
@@ -521,7 +533,7 @@ static void ring_case(AttentionSpec s, int split) {
         AttentionSpec part[2] = { s, s };
         for (int i = 0; i < 2; i++) part[i].Tk = parts[i];
         part[1].q0 -= split;
-        part[1].dqkv_into = ACCUMULATE;
+        part[1].dq_into = part[1].dkv_into = ACCUMULATE;
         if (a->refuse(&part[0]) || a->refuse(&part[1])) { refused[n]++; continue; }
         ran[n]++;
         arena_used = arena_case_end;
@@ -532,7 +544,7 @@ static void ring_case(AttentionSpec s, int split) {
         EACH_RUN {
             for (int i = 0; i < 2; i++)
                 a->forward(&part[i], out[i], lse[i], m[i].kept.data, q, k[i], v[i], m[i].work[0].data);
-            attention_merge(out[0], lse[0], out[1], lse[1]);
+            attention_merge(out[0], lse[0], out[0], out[1], lse[1]);
             for (int i = 0; i < 2 && backward; i++)
                 a->backward(&part[i], dq, dk[i], dv[i], dout, out[0], lse[0], m[i].kept.data, q, k[i], v[i],
                             m[i].work[1].data);
@@ -621,7 +633,7 @@ static void zigzag_case(int ranks, int c, int NH, int HS) {
             x->Tq = step_of(r, s, c).rows;
             x->Tk = step_of(r, s, c).keys;
             x->causal = r == s;
-            x->dqkv_into = r == s ? OVERWRITE : ACCUMULATE;
+            x->dq_into = x->dkv_into = r == s ? OVERWRITE : ACCUMULATE;
             if (!refusal) refusal = a->refuse(x);
         }
         if (refusal) { refused[n]++; continue; }
@@ -647,8 +659,9 @@ static void zigzag_case(int ranks, int c, int NH, int HS) {
                     Tensor o = chunk_of(i ? part : to->out, 0, step.rows);
                     Tensor l = tensor_column_range(i ? part_lse : to->lse, 0, step.rows);
                     a->forward(&spec[r][s], o, l, NULL, q, k, v, work.data);
-                    if (i) attention_merge(chunk_of(to->out, step.row, step.rows),
-                                           tensor_column_range(to->lse, step.row, step.rows), o, l);
+                    if (!i) continue;
+                    const Tensor sum = chunk_of(to->out, step.row, step.rows);
+                    attention_merge(sum, tensor_column_range(to->lse, step.row, step.rows), sum, o, l);
                 }
                 convert_rows(to->rounded, to->out);
             }
@@ -967,7 +980,7 @@ static void call_forward(Tensor *t)  { chosen->forward(&chosen_spec, t[0], t[1],
 static void call_backward(Tensor *t) {
     chosen->backward(&chosen_spec, t[0], t[1], t[2], t[3], t[4], t[5], room, t[6], t[7], t[8], room);
 }
-static void call_merge(Tensor *t)    { attention_merge(t[0], t[1], t[2], t[3]); }
+static void call_merge(Tensor *t)    { attention_merge(t[0], t[1], t[2], t[3], t[4]); }
 
 static void refusals(void) {
     enum { C = 16 };
@@ -991,7 +1004,7 @@ static void refusals(void) {
         }
     }
     if (arena_dtype == F32)
-        expect_refusals((Call){ "attention_merge", call_merge, 4, 0, .t = { out, lse, part, part_lse } });
+        expect_refusals((Call){ "attention_merge", call_merge, 5, 0, .t = { out, lse, out, part, part_lse } });
 }
 
 int main(void) {

@@ -855,26 +855,28 @@ static void convert(void) {
     }
 }
 
-/* Rows with a pitch, of any of the types, written or added to; what lies between the rows stays. */
+/* Rows with a pitch, of any of the types: written, added in place where they are f32, or a sum; what lies between the
+   rows stays. */
 static void rows_are_converted_and_added(void) {
     static const struct { int rows, columns, to_pitch, from_pitch; } shapes[] = {
         {1, 1, 1, 1}, {3, 8, 8, 24}, {5, 16, 48, 16}, {7, 13, 13, 13}, {129, 40, 120, 80}, {33, 1000, 1000, 1008},
         {2, 9, 16, 32}, {300, 64, 192, 128}, {17, 59, 61, 60}
     };
     static const DType types[][2] = { {F32, F32}, {F32, BF16}, {BF16, F32}, {BF16, BF16} };
-    for (int i = 0; i < COUNT(shapes) * COUNT(types) * 2; i++) {
-        const DType *type = types[i / 2 % 4];
-        const int into = i % 2, rows = shapes[i / 8].rows, columns = shapes[i / 8].columns;
-        if (device_refuse_dtype(type[0]) || device_refuse_dtype(type[1])) continue;
-        arena_begin("rows", "(%d,%d) %s %s %s", rows, columns, dtype_name(type[0]), into ? "added to" : "to",
-                    dtype_name(type[1]));
-        Tensor from = fill(place(type[0], KEPT, shapes[i / 8].from_pitch, DIMS(rows, columns)), 0, 1);
-        Tensor to = place(type[1], WRITTEN, shapes[i / 8].to_pitch, DIMS(rows, columns));
-        if (into) fill(to, 0, 1);
-        EACH_RUN { if (into) tensor_add(to, from); else tensor_convert(to, from); }
+    for (int i = 0; i < COUNT(shapes) * COUNT(types) * 3; i++) {
+        const DType *type = types[i / 3 % 4];
+        const int adds = i % 3, shape = i / 12, rows = shapes[shape].rows, columns = shapes[shape].columns;
+        if (device_refuse_dtype(type[0]) || device_refuse_dtype(type[1]) || (adds == 2 && type[1] != F32)) continue;
+        arena_begin("rows", "(%d,%d) %s %s %s", rows, columns, dtype_name(type[0]),
+                    adds == 2 ? "added in place to" : adds ? "and a sum to" : "to", dtype_name(type[1]));
+        Tensor from = fill(place(type[0], KEPT, shapes[shape].from_pitch, DIMS(rows, columns)), 0, 1);
+        Tensor to = place(type[1], WRITTEN, shapes[shape].to_pitch, DIMS(rows, columns));
+        Tensor sum = adds < 2 ? place(F32, KEPT, shapes[shape].from_pitch, DIMS(rows, columns)) : to;
+        fill(sum, 0, 1);
+        EACH_RUN { if (adds) tensor_add(to, sum, from); else tensor_convert(to, from); }
         for (int r = 0; r < rows; r++)
             for (int c = 0; c < columns; c++) {
-                const double x = get(from, r * from.pitch + c) + (into ? get(to, r * to.pitch + c) : 0);
+                const double x = get(from, r * from.pitch + c) + (adds ? get(sum, r * sum.pitch + c) : 0);
                 const double want = type[1] == BF16 ? round_bf16((double)(float)x) : (double)(float)x;
                 const double got = element(to, arena_after, r * to.pitch + c);
                 EXPECT(got == want, "%s: (%d,%d) is %a, want %a", arena_case, r, c, got, want);

@@ -137,7 +137,8 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
                                   head_of(q, s, head), head_of(k, s, head), head_of(v, s, head) };
         const Head o = head_of(out, s, head);
         for (int64_t i = 0; i < Tq; i++) delta[i] = vec_dot(h.dout.data + i * h.dout.pitch, o.data + i * o.pitch, HS);
-        if (s->dqkv_into == OVERWRITE) { clear(h.dq, Tq, HS); clear(h.dk, Tk, HS); clear(h.dv, Tk, HS); }
+        if (s->dq_into  == OVERWRITE) clear(h.dq, Tq, HS);
+        if (s->dkv_into == OVERWRITE) { clear(h.dk, Tk, HS); clear(h.dv, Tk, HS); }
         for (int64_t j0 = 0; j0 < keys_seen(s, Tq - 1); j0 += KEYS)
             for (int64_t i0 = first_to_see(s, j0, 0, Tq) / QUERIES * QUERIES; i0 < Tq; i0 += QUERIES) {
                 const int64_t rows = min64(QUERIES, Tq - i0), keys = min64(KEYS, keys_seen(s, i0 + rows - 1) - j0);

@@ -60,7 +60,7 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
         const Head P = square_of(kept, s, head), dS = square_of(work, s, head), g = head_of(dout, s, head);
         const int drops = s->dropout.rate > 0;
         const Head weights = drops ? drop(dS, P, s, head) : P;
-        matmul(head_of(dv, s, head), Tk, HS, Tq, transposed(weights), by_rows(g), s->dqkv_into);
+        matmul(head_of(dv, s, head), Tk, HS, Tq, transposed(weights), by_rows(g), s->dkv_into);
         matmul(dS, Tq, Tk, HS, by_rows(g), transposed(head_of(v, s, head)), OVERWRITE);
         if (drops) drop(dS, dS, s, head);
         for (int64_t i = 0; i < Tq; i++) {
@@ -71,8 +71,8 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
             for (int64_t j = 0; j < seen; j++)  ds[j] = s->scale * p[j] * (ds[j] - mean);
             for (int64_t j = seen; j < Tk; j++) ds[j] = 0.0f;
         }
-        matmul(head_of(dq, s, head), Tq, HS, Tk, by_rows(dS),    by_rows(head_of(k, s, head)), s->dqkv_into);
-        matmul(head_of(dk, s, head), Tk, HS, Tq, transposed(dS), by_rows(head_of(q, s, head)), s->dqkv_into);
+        matmul(head_of(dq, s, head), Tq, HS, Tk, by_rows(dS),    by_rows(head_of(k, s, head)), s->dq_into);
+        matmul(head_of(dk, s, head), Tk, HS, Tq, transposed(dS), by_rows(head_of(q, s, head)), s->dkv_into);
     }
 }
 

@@ -80,29 +80,30 @@ void adamw_update(Tensor param, Tensor param_bf16, Tensor m_tensor, Tensor v_ten
     op_end();
 }
 
-/* The CPU computes in f32 only. Packed tensors are one row. */
-static void write_rows(Tensor to, Tensor from, Into into) {
-    const int packed = tensor_is_packed(to) && tensor_is_packed(from);
+/* sum without data: 0. The CPU computes in f32 only. Packed tensors are one row. */
+static void write_rows(Tensor to, Tensor sum, Tensor from) {
+    const int packed = tensor_is_packed(to) && (!sum.data || tensor_is_packed(sum)) && tensor_is_packed(from);
     const int64_t rows = packed ? 1 : tensor_rows(from), columns = packed ? tensor_count(from) : tensor_columns(from);
     for (int64_t r = 0; r < rows; r++) {
         float *x = (float *)to.data + r * to.pitch;
         const float *y = (const float *)from.data + r * from.pitch;
-        if (into == ACCUMULATE) for (int64_t c = 0; c < columns; c++) x[c] += y[c];
-        else                    memcpy(x, y, sizeof *x * (size_t)columns);
+        const float *z = (const float *)sum.data + r * sum.pitch;
+        if (sum.data) for (int64_t c = 0; c < columns; c++) x[c] = z[c] + y[c];
+        else          memcpy(x, y, sizeof *x * (size_t)columns);
     }
 }
 
 void tensor_convert(Tensor to, Tensor from) {
     check_convert("convert", to, from);
     op_begin("convert", op_bytes(2, to, from), 0);
-    write_rows(to, from, OVERWRITE);
+    write_rows(to, (Tensor){0}, from);
     op_end();
 }
 
-void tensor_add(Tensor to, Tensor from) {
-    check_convert("add", to, from);
-    op_begin("add", op_bytes(3, to, to, from), 0);
-    write_rows(to, from, ACCUMULATE);
+void tensor_add(Tensor to, Tensor sum, Tensor from) {
+    check_add(to, sum, from);
+    op_begin("add", op_bytes(3, to, sum, from), 0);
+    write_rows(to, sum, from);
     op_end();
 }
 

@@ -244,7 +244,7 @@ dq_kernel(AttentionSpec s, Tensor dq, float *delta, Tensor dout, Tensor out, Ten
         add_matmul<D>(sums, dS, K, x, y);
         __syncthreads();
     }
-    store_sums<D>(head_of(dq, s, at.head), i0, s.HS, sums, x, y, s.dqkv_into);
+    store_sums<D>(head_of(dq, s, at.head), i0, s.HS, sums, x, y, s.dq_into);
 }
 
 /* dv = P^T dout, dk = dS^T q. The tiles of scores are transposed: their rows are keys. */
@@ -291,8 +291,8 @@ dkv_kernel(AttentionSpec s, Tensor dk, Tensor dv, Tensor dout, Tensor lse, const
         add_matmul<D>(dk_sums, dS, Q, x, y);
         __syncthreads();
     }
-    store_sums<D>(head_of(dv, s, at.head), j0, s.HS, dv_sums, x, y, s.dqkv_into);
-    store_sums<D>(head_of(dk, s, at.head), j0, s.HS, dk_sums, x, y, s.dqkv_into);
+    store_sums<D>(head_of(dv, s, at.head), j0, s.HS, dv_sums, x, y, s.dkv_into);
+    store_sums<D>(head_of(dk, s, at.head), j0, s.HS, dk_sums, x, y, s.dkv_into);
 }
 
 /* ---- host */

@@ -21,7 +21,7 @@ struct View { bf16 *data; int64_t pitch; };     /* a result may be f32: Problem.
 struct Problem {
     int   heads, NH, HS, Tq, Tk, diagonal, heads_in_flight;
     float scale;
-    Into  dqkv_into;
+    Into  dq_into, dkv_into;
     int64_t lse_pitch;
     bool  f32;              /* results in f32: out, or the gradients */
 };
@@ -312,7 +312,7 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
     float factor[F::MT][2];
     #pragma unroll
     for (int m = 0; m < F::MT; m++) factor[m][0] = factor[m][1] = p.scale * (DROPOUT ? dropout.scale : 1);
-    store_result<KS>(dq, p, tile.head, p.Tq, first, shared + own * PITCH, sums, factor, p.dqkv_into);
+    store_result<KS>(dq, p, tile.head, p.Tq, first, shared + own * PITCH, sums, factor, p.dq_into);
 }
 
 /* dv = P^T dout, dk = scale dS^T q: all of it transposed, a row per key. Query rows from Tq on are zero rows with
@@ -415,8 +415,8 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
             factor[m][h] = p.scale * (DROPOUT ? dropout.scale : 1);
             factor_v[m][h] = DROPOUT ? dropout.scale : 1;
         }
-    store_result<KS>(dk, p, tile.head, p.Tk, first, shared + own * PITCH, k_sums, factor, p.dqkv_into);
-    store_result<KS>(dv, p, tile.head, p.Tk, first, shared + (F::OWN + own) * PITCH, v_sums, factor_v, p.dqkv_into);
+    store_result<KS>(dk, p, tile.head, p.Tk, first, shared + own * PITCH, k_sums, factor, p.dkv_into);
+    store_result<KS>(dv, p, tile.head, p.Tk, first, shared + (F::OWN + own) * PITCH, v_sums, factor_v, p.dkv_into);
 }
 
 /* ---- host ---- */
@@ -434,7 +434,7 @@ static View view(const char *name, Tensor t) {
 
 static Problem problem(const AttentionSpec *s, Tensor lse) {
     return { s->B * s->NH, s->NH, s->HS, s->Tq, s->Tk, attention_diagonal(s), attention_heads_in_flight(s), s->scale,
-             s->dqkv_into, lse.pitch, s->out_dtype == F32 };
+             s->dq_into, s->dkv_into, lse.pitch, s->out_dtype == F32 };
 }
 
 static int blocks(const Problem &p, int T, int own) {

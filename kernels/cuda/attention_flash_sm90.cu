@@ -72,7 +72,7 @@ static const char *refuse(const AttentionSpec *s) {
     const char *shared_reason = attention_refuse_in_bf16(s);
     if (shared_reason)                      return shared_reason;
     if (s->out_dtype == F32 ? s->causal && (s->Tq != s->Tk || (s->q0 != 0 && s->q0 != -1))
-                            : !s->causal || s->Tq != s->Tk || s->q0 != 0 || s->dqkv_into != OVERWRITE)
+                            : !s->causal || s->Tq != s->Tk || s->q0 != 0 || s->dq_into || s->dkv_into)
         return "this kernel takes causal squares with q0 = 0, gradients overwritten; with results in f32 also q0 = -1, "
                "rectangles without a mask, and gradients that are added";
     if (s->out_dtype == F32 && s->dropout.rate > 0)

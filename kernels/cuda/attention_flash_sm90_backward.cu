@@ -552,8 +552,8 @@ template<int PANELS, Part PART> static void launch(Problem p, const Workspace &w
                                                    Tensor v, Tensor dq, Tensor dk, Tensor dv) {
     using F = Backward<PANELS, PART>;
     const Maps maps = { tensor_map("q", s, q, F::QT), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
-                        tensor_map("dout", s, dout, F::QT), make_result("dq", s, dq, s->dqkv_into),
-                        make_result("dk", s, dk, s->dqkv_into), make_result("dv", s, dv, s->dqkv_into) };
+                        tensor_map("dout", s, dout, F::QT), make_result("dq", s, dq, s->dq_into),
+                        make_result("dk", s, dk, s->dkv_into), make_result("dv", s, dv, s->dkv_into) };
     const int64_t tiles = (int64_t)p.heads * p.tiles;
     const int blocks = persistent_blocks(tiles);
     p.fetches = (unsigned)(tiles + blocks);

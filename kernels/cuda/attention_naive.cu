@@ -437,7 +437,7 @@ static void backward_as(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
         for (int i = 0; i < plan.blocks; i++) {
             const Block b = block_of(s, plan, i);
             matmul(g, group, i, DV, b.keys, s->HS, s->Tq - b.first, keep_scale, P_KEYS, COLUMN_MAJOR, DOUT, ROW_MAJOR,
-                   s->dqkv_into);
+                   s->dkv_into);
         }
         for (int i = 0; i < plan.blocks; i++) {
             const Block b = block_of(s, plan, i);
@@ -445,12 +445,12 @@ static void backward_as(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
             matmul(g, group, i, DP, b.rows, b.width, s->HS, keep_scale, DOUT, ROW_MAJOR, V, COLUMN_MAJOR, OVERWRITE);
             LAUNCH_ROWS((drops ? softmax_backward_kernel<T, true> : softmax_backward_kernel<T, false>), heads, b, *s,
                         diagonal, b, group.first, squares, P, dP);
-            matmul(g, group, i, DQ, b.rows, s->HS, b.width, 1, DS, ROW_MAJOR, K, ROW_MAJOR, s->dqkv_into);
+            matmul(g, group, i, DQ, b.rows, s->HS, b.width, 1, DS, ROW_MAJOR, K, ROW_MAJOR, s->dq_into);
         }
         for (int i = 0; i < plan.blocks; i++) {
             const Block b = block_of(s, plan, i);
             matmul(g, group, i, DK, b.keys, s->HS, s->Tq - b.first, 1, DS_KEYS, COLUMN_MAJOR, Q, ROW_MAJOR,
-                   s->dqkv_into);
+                   s->dkv_into);
         }
     });
 }
