@@ -90,7 +90,7 @@ close_test "plot_loss.sh draws other values, over steps, tokens or time"
 page=$dir/page.html
 cat > "$dir/runs/a/report.html" <<'END'
 "status": "done",
-"notes": [{"step": 3, "kind": "sample", "text": "\u003c/script>"},
+"notes": [{"step": 3, "kind": "sample", "text": "\u003c/script> ]}]"},
 {"step": 4, "kind": "warning", "text": "]"}]}]
 END
 "$plot" --html "$dir/runs/a" "$dir/runs/b" "$dir/odd/a&b=<c>" > "$page"
@@ -109,7 +109,7 @@ assert (a["name"], b["name"], odd["name"]) == ("a", "b", "a&b=<c>"), odd["name"]
 assert (a["status"], a["total"]) == ("done", 60) and 'prompt = "</script> \\"' in a["settings"], a["settings"]
 assert len(a["rows"]) == len(b["rows"]) == 60 and len(a["validations"]) == 3 and not b["validations"]
 assert row["step"] == 60 and row["loss"] == row["loss_min"] == 2 and row["power_w"] is None, row
-assert [note["text"] for note in a["notes"]] == ["</script>", "]"] and not b["notes"], a["notes"]
+assert [note["text"] for note in a["notes"]] == ["</script> ]}]", "]"] and not b["notes"], a["notes"]
 END
 fi
 rm "$dir/runs/a/report.html"
