@@ -176,6 +176,7 @@ expect "rounding" awk '/^(twin|naive) / { n += $3 ~ /^[0-9]/ && $3 < 1e-3 } END 
 expect "their losses differ" sh -c '! cmp -s "$1/flash/log.csv" "$1/twin/log.csv"' - "$dir/compare"
 expect "the picture" grep -q '>naive at most ' "$dir/compare/compare.svg"
 refuses "is no comparison; want another OUT" env TRAIN_GPT="$gpt" OUT="$dir/runs" scripts/compare.sh
+refuses "is in $dir/compare, which is replaced" env DATA="$dir/compare/train.txt" OUT="$dir/compare" scripts/compare.sh
 close_test "compare.sh trains flash, twin and naive, and compares them"
 
 # ---- plot_attention.sh: naive lacks the last length
