@@ -66,6 +66,8 @@ cp "$dir/runs/b/log.csv" "$dir/x=y.csv"
 (cd "$dir" && "$plot" x=y.csv "odd/a&b=<c>") > "$dir/odd.svg"
 expect "the name of a file" grep -q '>x=y 2\.0100<' "$dir/odd.svg"
 expect "the name with special characters" grep -q '>a&amp;b=&lt;c&gt; 2\.0000<' "$dir/odd.svg"
+awk -F, -v OFS=, 'NR == 6 { $4 = "1e400" } 1' "$dir/runs/b/log.csv" > "$dir/huge.csv"
+expect "a loss that is no number" timeout 10 "$plot" "$dir/huge.csv"
 close_test "plot_loss.sh takes log.csv and other files as well; names are escaped"
 
 refuses "runs/b/log.csv: not a log of training steps: no column tokens" "$plot" --x tokens "$dir/runs/a" "$dir/runs/b"
