@@ -208,7 +208,7 @@ static int is_whole(const char *path, int width) {
     uint32_t header[3] = {0};
     if (map.size >= 4 * HEADER_WORDS) memcpy(header, map.bytes, sizeof header);
     file_unmap(map);
-    return header[0] == (width == 2 ? SHARD_UINT16 : SHARD_UINT32) &&
+    return header[0] == (width == 2 ? SHARD_UINT16 : SHARD_UINT32) && header[1] == 1 &&
            map.size == 4 * HEADER_WORDS + (int64_t)header[2] * width;
 }
 

@@ -13,6 +13,9 @@ if [ -e "$out" ] && [ ! -f "$out/defaults.txt" ]; then
     echo "compare: $out is no comparison; want another OUT" >&2
     exit 1
 fi
+case $data in
+"$out"/*) echo "compare: $data is in $out, which is replaced; want a copy of it elsewhere" >&2; exit 1 ;;
+esac
 rm -rf "$out"
 mkdir -p "$out"
 case $("$gpt" --version) in

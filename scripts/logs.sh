@@ -23,7 +23,10 @@ done
 # For awk -F,: columns by their names in the first line, or by the keys of JSON lines, of one file after the other.
 read_columns='
 function stop(message) { print script ": " message | "cat >&2"; failed = 1; exit 1 }
-function is_number(text) { return text ~ /^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$/ }
+# Not nan or inf, nor so much that a difference is.
+function is_number(text) {
+    return text ~ /^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$/ && text + 0 < 1e300 && text + 0 > -1e300
+}
 function shown(path) { sub(/^\.\//, "", path); return path }
 function cell(name) {
     if (!is_json) return name in column ? $column[name] : ""

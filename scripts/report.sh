@@ -54,7 +54,7 @@ function json_text(text,   i, c, out) {
     }
     return out
 }
-function write_run(path,   file, line, found, status, total) {
+function write_run(path,   file, line, found, is_last, notes, status, total) {
     printf "%s{\"name\": \"%s\",\n\"settings\": \"", runs++ ? ",\n" : "[", json_text(name_of(path))
     file = path
     sub(/[^\/]*$/, "settings.txt", file)
@@ -69,11 +69,15 @@ function write_run(path,   file, line, found, status, total) {
     while ((getline line < file) > 0) {
         if (line ~ /^"status": /) { status = line; sub(/^"status": /, "", status); sub(/,$/, "", status) }
         if (sub(/^"notes": \[/, "", line)) found = 1
-        if (found && sub(/\]}.*$/, "", line)) found = 2
-        if (found) print line
-        if (found == 2) break
+        if (!found) continue
+        is_last = sub(/\][}]\]$/, "", line)             # in a text it is followed by a quotation mark
+        if (line !~ /^[{]"step": [0-9]+, "kind": "[a-z]+", "text": ".*"[}],?$/) break
+        notes = notes line "\n"
+        if (is_last) break
     }
     close(file)
+    sub(/,\n$/, "\n", notes)                           # of a page that was cut short
+    printf "%s", notes
     if (status == "\"running\"") status = "\"running at the time of this page\""
     printf "],\n\"total\": %d,\n\"updated\": %s,\n\"status\": %s,\n\"columns\": [", total, now, status
     for (c = 1; c <= columns; c++) printf("%s\"%s\"", c > 1 ? ", " : "", name[c])

@@ -66,6 +66,8 @@ cp "$dir/runs/b/log.csv" "$dir/x=y.csv"
 (cd "$dir" && "$plot" x=y.csv "odd/a&b=<c>") > "$dir/odd.svg"
 expect "the name of a file" grep -q '>x=y 2\.0100<' "$dir/odd.svg"
 expect "the name with special characters" grep -q '>a&amp;b=&lt;c&gt; 2\.0000<' "$dir/odd.svg"
+awk -F, -v OFS=, 'NR == 6 { $4 = "1e400" } 1' "$dir/runs/b/log.csv" > "$dir/huge.csv"
+expect "a loss that is no number" timeout 10 "$plot" "$dir/huge.csv"
 close_test "plot_loss.sh takes log.csv and other files as well; names are escaped"
 
 refuses "runs/b/log.csv: not a log of training steps: no column tokens" "$plot" --x tokens "$dir/runs/a" "$dir/runs/b"
@@ -90,7 +92,7 @@ close_test "plot_loss.sh draws other values, over steps, tokens or time"
 page=$dir/page.html
 cat > "$dir/runs/a/report.html" <<'END'
 "status": "done",
-"notes": [{"step": 3, "kind": "sample", "text": "\u003c/script>"},
+"notes": [{"step": 3, "kind": "sample", "text": "\u003c/script> ]}]"},
 {"step": 4, "kind": "warning", "text": "]"}]}]
 END
 "$plot" --html "$dir/runs/a" "$dir/runs/b" "$dir/odd/a&b=<c>" > "$page"
@@ -109,7 +111,7 @@ assert (a["name"], b["name"], odd["name"]) == ("a", "b", "a&b=<c>"), odd["name"]
 assert (a["status"], a["total"]) == ("done", 60) and 'prompt = "</script> \\"' in a["settings"], a["settings"]
 assert len(a["rows"]) == len(b["rows"]) == 60 and len(a["validations"]) == 3 and not b["validations"]
 assert row["step"] == 60 and row["loss"] == row["loss_min"] == 2 and row["power_w"] is None, row
-assert [note["text"] for note in a["notes"]] == ["</script>", "]"] and not b["notes"], a["notes"]
+assert [note["text"] for note in a["notes"]] == ["</script> ]}]", "]"] and not b["notes"], a["notes"]
 END
 fi
 rm "$dir/runs/a/report.html"
@@ -176,6 +178,7 @@ expect "rounding" awk '/^(twin|naive) / { n += $3 ~ /^[0-9]/ && $3 < 1e-3 } END 
 expect "their losses differ" sh -c '! cmp -s "$1/flash/log.csv" "$1/twin/log.csv"' - "$dir/compare"
 expect "the picture" grep -q '>naive at most ' "$dir/compare/compare.svg"
 refuses "is no comparison; want another OUT" env TRAIN_GPT="$gpt" OUT="$dir/runs" scripts/compare.sh
+refuses "is in $dir/compare, which is replaced" env DATA="$dir/compare/train.txt" OUT="$dir/compare" scripts/compare.sh
 close_test "compare.sh trains flash, twin and naive, and compares them"
 
 # ---- plot_attention.sh: naive lacks the last length

@@ -52,6 +52,8 @@ char *resume_adopt_options(Option *table, const char *checkpoint) {
         } else if (strcmp(had, now)) {
             REQUIRE(strcmp(o->name, "init"), "--resume --init %s: the run began from %s; want --resume alone, or a new "
                     "run", now, *had ? had : "random weights");
+            REQUIRE(strcmp(o->name, "perturb"), "--resume --perturb=%s: it is of the initial weights of a run; want "
+                    "--resume alone, or a new run", now);
             fprintf(file, "%s--%s ", ftell(file) ? ", " : "", o->name);
             print_quoted(file, *had ? had : "none");
             fputs(" -> ", file);

@@ -206,7 +206,7 @@ static char *pick_of_run(char *last, const char *which, char **note) {
     const Path out = file_parent(last), path = step_path(out.text, best->step, "");
     const int has_best = best->step && !checkpoint_missing_file(path.text, 0);
     REQUIRE(has_best || !wants_best, "--checkpoint best: %s has none: %s; want --checkpoint last", out.text,
-            best->step ? "it was removed" : "no validation was made");
+            best->step ? "it was removed" : "it records no validation");
     const int is_last = has_best && best->step == state.step;
     if (has_best && !is_last && (!which || wants_best)) {
         *note = format_string("%s: the best of the run, val loss %.4f; the last is step %" PRId64
@@ -226,6 +226,7 @@ char *run_dir_pick(const char *path, const char *which, char **note) {
     char *checkpoint = find_model(path);
     const int is_run = file_is_dir(path) && !checkpoint_has_model(path);
     *note = NULL;
+    REQUIRE(is_run || !which, "--checkpoint %s: %s is one checkpoint: want the directory of its run", which, path);
     if (is_run) checkpoint = pick_of_run(checkpoint, which, note);
     checkpoint_verify(checkpoint, 0);
     return checkpoint;
