@@ -20,7 +20,7 @@ double uniform(void) {
     return (double)(random_state >> 40) * 0x1p-23 - 1;
 }
 
-int uniform_int(int min, int max) { return min + (int)((uniform() + 1) / 2 * (max - min + 1)); }
+int uniform_int(int min, int max) { return min + (int)((uniform() + 1) / 2 * ((double)max - min + 1)); }
 
 /* A double has 52 bits behind the point, a bf16 7: 45 are dropped; below 2^-126 a bf16 has a fixed point, 2^-133. */
 double round_bf16(double x) {

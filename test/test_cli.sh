@@ -156,11 +156,10 @@ is "of itself" "$(grep -c '^checkpoint ' "$dir/expect.out")$(grep -c "loss $val_
 expect "--sample" "$gpt" --sample "$dir/worse" --sample-tokens 3
 says "and says so" "^checkpoint $dir/worse/$best: "
 refuses "this is a checkpoint: want the directory of its run" "$gpt" --resume "$dir/worse/best"
-refuses "--checkpoint last: $dir/worse/best is one checkpoint" "$gpt" --eval "$dir/worse/best" "$dir/cba.txt" \
-    --checkpoint last
 refuses "--checkpoint best: want --eval RUN or --sample RUN" "$gpt" --resume "$dir/worse" --checkpoint best
 refuses "--resume --perturb=yes: it is of the initial weights" "$gpt" --resume "$dir/worse" --perturb
-refuses "--checkpoint best: $dir/start has none: it records no validation" "$gpt" --sample "$dir/start" --checkpoint best
+refuses "--checkpoint best: $dir/start has none: it records no validation" "$gpt" --sample "$dir/start" \
+    --checkpoint best
 for keep in 1 0; do        # the fourth validation after the best
     expect "a run that stops" "$gpt" $worse --keep $keep --early-stop 4 --out "$dir/early-$keep"
     ended=$(($(best_of "$dir/worse") + 20))

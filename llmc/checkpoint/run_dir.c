@@ -226,7 +226,6 @@ char *run_dir_pick(const char *path, const char *which, char **note) {
     char *checkpoint = find_model(path);
     const int is_run = file_is_dir(path) && !checkpoint_has_model(path);
     *note = NULL;
-    REQUIRE(is_run || !which, "--checkpoint %s: %s is one checkpoint: want the directory of its run", which, path);
     if (is_run) checkpoint = pick_of_run(checkpoint, which, note);
     checkpoint_verify(checkpoint, 0);
     return checkpoint;
