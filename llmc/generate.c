@@ -34,11 +34,11 @@ static void context_close(Context *c) {
 }
 
 /* Before the text, which a message would interrupt. The model does not see the last of the tokens. */
-static void note_length(int T, int64_t tokens) {
+static void warn_of_length(int T, int64_t tokens) {
     static int said;
     if (tokens - 1 > T && !said++)
-        fprintf(stderr, "train_gpt: a sample of up to %lld tokens is longer than the context of %d tokens: the model "
-                "sees the last %d to %d\n", (long long)tokens, T, T / 2 + 1, T);
+        fprintf(stderr, "train_gpt: warning: a sample of up to %lld tokens is longer than the context of %d tokens: "
+                "the model sees the last %d to %d\n", (long long)tokens, T, T / 2 + 1, T);
 }
 
 /* Adds n tokens to each sample, those of sample b at tokens + b * stride. Where they do not fit, half of the context
@@ -136,7 +136,7 @@ void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t 
     Output output = { .tokenizer = tokenizer, .file = file, .copy = sample->copy, .samples = sample->samples,
                       .length = host_alloc((size_t)sample->samples * sizeof *output.length, "the samples") };
     for (int b = 0; b < sample->samples; b++) output.length[b] = INT64_MAX;
-    note_length(model->context, (int64_t)(length ? length : 1) + sample->count);
+    warn_of_length(model->context, (int64_t)(length ? length : 1) + sample->count);
     context_append(&context, length ? prompt : &start, length ? length : 1, 0);
     put_tokens(&output, prompt, length);
     fflush(file);
@@ -179,7 +179,7 @@ void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *sample)
         int32_t next = start;
         int length;
         int32_t *tokens = tokenizer_encode(tokenizer, all, V, &length);
-        note_length(model->context, (int64_t)context.count + length + sample->count);
+        warn_of_length(model->context, (int64_t)context.count + length + sample->count);
         if (length) context_append(&context, tokens, length, 0);
         else if (!context.count) context_append(&context, &start, 1, 0);
         interrupted = 0;
