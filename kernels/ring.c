@@ -89,7 +89,7 @@ Ring ring_create(RingSplit split, const char *attention, AttentionSpec spec) {
 
 const char *ring_refuse(const Ring *r) {
     const Attention *own = attention_pick(r->attention, &r->spec);
-    if (own->kept_bytes(&r->spec)) return "attention over several ranks needs one that keeps no memory: want flash";
+    if (own->kept_bytes(&r->spec)) return "naive attention runs on one rank only; want flash";
     if (r->spec.dropout.rate > 0)  return "attention over several ranks has no dropout";
     return NULL;
 }

@@ -33,15 +33,19 @@ static void context_close(Context *c) {
     free(c->batch);
 }
 
+/* Before the text, which a message would interrupt. The model does not see the last of the tokens. */
+static void warn_of_length(int T, int64_t tokens) {
+    static int said;
+    if (tokens - 1 > T && !said++)
+        fprintf(stderr, "train_gpt: warning: a sample of up to %lld tokens is longer than the context of %d tokens: "
+                "the model sees the last %d to %d\n", (long long)tokens, T, T / 2 + 1, T);
+}
+
 /* Adds n tokens to each sample, those of sample b at tokens + b * stride. Where they do not fit, half of the context
    stays, or as much as fits: the positions of the rest change, so that they have to be passed again. */
 static void context_append(Context *c, const int32_t *tokens, int n, int stride) {
-    static int said;
     const int T = c->model->context, added = n < T ? n : T;
     const int stays = c->count + added <= T ? c->count : T / 2 + added <= T ? T / 2 : T - added;
-    if (c->count + n > T && !said++)
-        fprintf(stderr, "train_gpt: warning: the sample is longer than the context of %d tokens: the model sees the "
-                "last %d to %d\n", T, T / 2 + 1, T);
     for (int b = 0; b < c->samples; b++) {
         int32_t *row = c->token + (int64_t)b * T;
         memmove(row, row + c->count - stays, (size_t)stays * sizeof *row);
@@ -132,6 +136,7 @@ void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t 
     Output output = { .tokenizer = tokenizer, .file = file, .copy = sample->copy, .samples = sample->samples,
                       .length = host_alloc((size_t)sample->samples * sizeof *output.length, "the samples") };
     for (int b = 0; b < sample->samples; b++) output.length[b] = INT64_MAX;
+    warn_of_length(model->context, (int64_t)(length ? length : 1) + sample->count);
     context_append(&context, length ? prompt : &start, length ? length : 1, 0);
     put_tokens(&output, prompt, length);
     fflush(file);
@@ -174,6 +179,7 @@ void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *sample)
         int32_t next = start;
         int length;
         int32_t *tokens = tokenizer_encode(tokenizer, all, V, &length);
+        warn_of_length(model->context, (int64_t)context.count + length + sample->count);
         if (length) context_append(&context, tokens, length, 0);
         else if (!context.count) context_append(&context, &start, 1, 0);
         interrupted = 0;

@@ -17,8 +17,8 @@ typedef struct {
 /* Writes prompt, continuation and a newline to file, token by token; the second sample follows the first, after a line
    ---. Uses the model's activation memory: gpt_set_batch must be called again before the next batch. The model was
    created to GENERATE or to TRAIN, for that many samples and its whole context T. It sees the last T tokens of a longer
-   prompt; when the context is full, its older half is dropped; stderr says so once. step: of training, so that each
-   sample differs. Ends early when a stop is requested (llmc/os.h). Fails where a logit is not finite. */
+   prompt; when the context is full, its older half is dropped; stderr says so once, before the text. step: of training,
+   so that each sample differs. Ends early when a stop is requested (llmc/os.h). Fails where a logit is not finite. */
 void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t step, FILE *file);
 
 /* Continues the lines of stdin, each up to sample->count tokens, in one context, on stdout; the first follows the

@@ -23,7 +23,8 @@ static RingOrder ring_order_named(const char *name) {
 /* Chunks of equal size: every rank has T / N tokens of a sequence. */
 static void check_sharing(const GPTConfig *c) {
     const int N = c->context_parallel, unit = c->ring_order == RING_ZIGZAG ? 2 * N : N, over = c->T % unit;
-    REQUIRE(comm_size % N == 0, "--context-parallel %d: want a divisor of the number of ranks, %d", N, comm_size);
+    REQUIRE(comm_size % N == 0, "--context-parallel %d: want a divisor of the number of ranks, %d%s", N, comm_size,
+            comm_size == 1 ? "; --gpus starts more" : "");
     REQUIRE(N == 1 || !over, "--context %d: want a multiple of %d for --context-parallel %d%s, such as %d", c->T, unit,
             N, unit > N ? " in the order zigzag" : "", c->T - over ? c->T - over : unit);
 }

@@ -123,8 +123,8 @@ DropoutRates settings_dropout(const Settings *s, Option *table) {
     float rate[3];
     for (int i = 0; i < 3; i++)
         rate[i] = (float)(options_find(table, own[i].name)->given ? own[i].value : s->dropout);
-    REQUIRE(s->context_parallel == 1 || (rate[0] == 0 && rate[1] == 0 && rate[2] == 0), "--context-parallel %lld: the "
-            "masks of dropout are of whole sequences; want no --dropout", (long long)s->context_parallel);
+    REQUIRE(s->context_parallel == 1 || (rate[0] == 0 && rate[1] == 0 && rate[2] == 0), "--context-parallel %lld "
+            "has no dropout; want --dropout 0", (long long)s->context_parallel);
     return (DropoutRates){ .embedding = rate[0], .attention = rate[1], .residual = rate[2] };
 }
 

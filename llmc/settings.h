@@ -114,9 +114,9 @@
     X(CHOICE,  save_dtype,    "f32",     CHOICES("f32|bf16"), KEPT, \
       "of model.safetensors; a resume is exact with both") \
     X(INTEGER, keep,          "0",       RANGE(0, 1e12),     KEPT, \
-      "remove all but the best and the newest N checkpoints; 0 = keep all") \
+      "keep the best and the newest N checkpoints; 0 = all") \
     X(INTEGER, keep_every,    "0",       RANGE(0, 1e12),     KEPT, \
-      "but keep those whose step is a multiple of N; 0 = none") \
+      "and those whose step is a multiple of N; 0 = none") \
     X(INTEGER, sample_every,  "0",       RANGE(0, 1e12),     KEPT, "steps between samples; 0 = none") \
     X(TEXT,    prompt,        "",        ARGUMENT("TEXT"),   KEPT, \
       "start of a sample, with \\n, \\t; - = stdin; ids where no tokenizer is known") \
@@ -135,9 +135,9 @@
     GROUP("Several GPUs (torchrun and srun start the processes themselves, without --gpus)") \
     X(TEXT,    gpus,          "1",       ARGUMENT("N|all"),  FREE, "GPUs of this machine to train on, a process each") \
     X(INTEGER, context_parallel, "1",    RANGE(1, 4096),     FREE, \
-      "ranks that share a sequence and its memory: contexts longer than one GPU's") \
+      "ranks that share a sequence, for contexts too long for a GPU") \
     X(CHOICE,  ring_order,    "zigzag",  CHOICES(RING_ORDER_NAMES), FREE, \
-      "its tokens on a rank; zigzag and striped share the work equally") \
+      "tokens of a rank; contiguous shares the work unequally") \
     X(INTEGER, zero,          "1",       RANGE(0, 1),        FREE, \
       "1 = each rank keeps its part of the optimizer's memory (ZeRO-1)") \
     X(INTEGER, comm_timeout,  "60",      RANGE(1, 1e6),      FREE, \

@@ -1,9 +1,13 @@
 #include "warnings.h"
+#include <string.h>
 
 void warn_of_mistakes(Report *report, const Settings *s, const Corpus *corpus, int T, int64_t sequences) {
     const Tokens *train = corpus->train, *val = corpus->val;
     long long steps = s->steps, count = tokens_count(train);
     double epochs = (double)steps * (double)sequences / (double)tokens_windows(train, T);
+    const char *ending = s->data ? strrchr(s->data, '.') : NULL;
+    if (ending && !strcmp(ending, ".py"))       /* nanoGPT's: train.py config/train_shakespeare_char.py */
+        report_warning(report, "--data %s is the text to train on; a file of options needs --config", s->data);
     if (!val && !tokens_are_text(train))
         report_warning(report, "no validation: token shards need --val-data");
     if (s->early_stop && (!val || !s->val_every))
@@ -18,8 +22,8 @@ void warn_of_mistakes(Report *report, const Settings *s, const Corpus *corpus, i
         report_warning(report, "--context %d is longer than the data, %lld tokens: the rest of a sequence is padding",
                        T, count);
     if (epochs >= 2)
-        report_warning(report, "%lld steps read the data %.1f times: when the val loss rises, the model memorises it",
-                       steps, epochs);
+        report_warning(report, "%lld steps read the data %.*f times: when the val loss rises, the model memorises it",
+                       steps, epochs < 100, epochs);
 }
 
 void warn_of_rise(Report *report, double loss, const BestLoss *best) {

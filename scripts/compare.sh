@@ -49,7 +49,7 @@ if "$python" -c 'import numpy, torch' 2> /dev/null; then
     OMP_WAIT_POLICY=passive "$python" "$here/train_reference.py" --config "$out/flash/settings.txt" --device $device \
         --init "$out/start" --out "$torch" > "$out/torch.txt"
 else
-    echo "$python has no torch: without it" >&2
+    echo "$python has no torch: no curve of PyTorch; PYTHON=... names another" >&2
 fi
 set -- "$out/flash" "$out/naive" ${torch:+"$torch"}
 "$here/plot_loss.sh" --y loss,difference "$out/flash" "$out/twin" "$out/naive" ${torch:+"$torch"} > "$out/compare.svg"

@@ -202,6 +202,8 @@ if in_turn 2; then
     warns "--warmup 30: a run of 30 steps ends" $text $fits --warmup 30
     warns "--context 4000 is longer than the data, 3" $text --context 4000 --batch 1 --steps 1 --warmup 0
     warns "120 steps read the data 2." $text --context 64 --batch 1 --steps 120 --warmup 0
+    cp "$dir/text/train.txt" "$dir/options.py"
+    warns "--data $dir/options.py is the text to train on" --data "$dir/options.py" $fits --warmup 0
     warns "--early-stop 3: without --val-every" $text $fits --warmup 0 --early-stop 3 --val-every 0
     warns "no validation: token shards need --val-data" --data "$dir/zeros.bin" $fits --warmup 0
     close_test "one-line warnings"

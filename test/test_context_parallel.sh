@@ -105,9 +105,9 @@ refuses "--context 50: want a multiple of 4 for --context-parallel 2 in the orde
 refuses "--context 49: want a multiple of 2 for --context-parallel 2, such as 48" "$gpt" ${model%48}49 --gpus 2 \
     --context-parallel 2 --ring-order striped --dry-run
 refuses "--ring-order spiral: want" "$gpt" $model --ring-order spiral
-refuses "--context-parallel 2: attention over several ranks needs one that keeps no memory: want flash" "$gpt" $model \
+refuses "--context-parallel 2: naive attention runs on one rank only; want flash" "$gpt" $model \
     --gpus 2 --context-parallel 2 --attention naive --dry-run
-refuses "want no --dropout" "$gpt" $model --gpus 2 --context-parallel 2 --dropout 0.1 --dry-run
+refuses "want --dropout 0" "$gpt" $model --gpus 2 --context-parallel 2 --dropout 0.1 --dry-run
 refuses "head size" "$gpt" ${model%--heads*} --heads 1 --channels 136 --context 48 --gpus 2 --context-parallel 2 \
     --attention flash --dry-run
 close_test "what cannot be shared is refused in one line"
