@@ -24,8 +24,8 @@
    Without a mask no block comes last: all of them add to the sum, and a kernel of its own scales it and writes dq. The
    blocks of a head begin at different tiles of queries and go round.
 
-   With dropout, of the mask M without its scale c: dv = c (M o P)^T dout, dS = P o (M o dP - delta / c), and dk and dq
-   are multiplied by c in their epilogues. M is drawn while dq of the tile before is computed. */
+   With dropout the mask M, without its scale c, is the sign of P from its computation on: dv = c (M o P)^T dout,
+   dS = P o (M o dP - delta / c), and dk and dq are multiplied by c in their epilogues. */
 #include "attention_dropout.cuh"
 #include "attention_flash_sm90.cuh"
 
@@ -263,7 +263,6 @@ void flash_backward_dq(const Problem p, const Workspace w, Result dq) {
 template<class F> struct Registers {
     float s[F::QT / 2], dp[F::QT / 2], dq[32], dk[F::COLUMNS / 2], dv[F::COLUMNS / 2];
     uint32_t p[F::QT / 4], ds[F::QT / 4];       /* P^T, dS^T in bf16: the A of dv and dk */
-    uint32_t dropped[F::QT / 64] = {};          /* see draw_dropped */
 };
 
 /* A warpgroup: 64 keys. */
@@ -311,29 +310,27 @@ template<class F> struct Consumer {
         wgmma_commit_group();
     }
 
-    /* The mask of tile i of queries */
-    DEVICE void draw_mask(Registers<F> &r, int n, int i) {
-        if constexpr (F::DROPOUT)
-            draw_dropped<true>(r.dropped, uniform(shared.mask(n)), dropout.thresholds,
-                               queries.tile(i) * F::QT / 2 | 2 * c, (t.row + warp_row) / 2 | g);
-    }
-
-    /* s = P^T = exp(scale S^T - lse). Masked: on the diagonal, or in the last block of keys.
+    /* s = P^T = exp(scale S^T - lse), with dropout in its sign. Masked: on the diagonal, or in the last block of keys.
        There P of keys that do not exist must be 0, and not exp(-lse), which may be infinite, since dq adds dS times a k
        of 0. */
-    DEVICE void compute_p(float (&s)[F::QT / 2], int i, bool masked, int stage) {
+    DEVICE void compute_p(float (&s)[F::QT / 2], int n, int i, bool masked, int stage) {
         const float *lse2 = (const float *)(shared.memory + F::LSE + stage * F::VECTOR_BYTES) + 2 * c;
-        constexpr int EARLY = F::QT / 32;
+        constexpr int EARLY = F::QT / (F::DROPOUT ? 64 : 32);       /* more of them spill with dropout */
         float2 early[EARLY];            /* read while S is computed */
         #pragma unroll
         for (int j = 0; j < EARLY; j++) early[j] = *(const float2 *)(lse2 + 8 * j);
         wgmma_wait_group<1>();
         wgmma_fence_operand(s);
+        DropoutMask mask;
+        if constexpr (F::DROPOUT) mask = uniform(shared.mask(n));
+        const uint32_t query_unit = queries.tile(i) * F::QT / 2 | 2 * c, key_unit = (t.row + warp_row) / 2 | g;
         #pragma unroll
         for (int j = 0; j < F::QT / 8; j++) {
             const float2 l = j < EARLY ? early[j] : *(const float2 *)(lse2 + 8 * j);
             #pragma unroll
             for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(s[4 * j + e] * scale2 - (e % 2 ? l.y : l.x));
+            if (F::DROPOUT && j % 2)
+                negate_dropped<true>(s + 4 * (j - 1), mask, dropout.thresholds, query_unit ^ 4 * (j - 1), key_unit);
         }
         if (masked) {
             if constexpr (F::PART == RECTANGLE) {
@@ -369,15 +366,9 @@ template<class F> struct Consumer {
             for (int i = 0; i < 2; i++) {
                 const float p0 = r.s[4 * j + 2 * i], p1 = r.s[4 * j + 2 * i + 1];
                 const float dp0 = r.dp[4 * j + 2 * i], dp1 = r.dp[4 * j + 2 * i + 1];
-                if constexpr (F::DROPOUT) {
-                    const float kept0 = is_dropped(r.dropped, j / 2, j % 2, i, 0) ? 0 : p0;
-                    const float kept1 = is_dropped(r.dropped, j / 2, j % 2, i, 1) ? 0 : p1;
-                    r.p[2 * j + i]  = bf16_pair(kept0, kept1);
-                    r.ds[2 * j + i] = bf16_pair(kept0 * dp0 - p0 * m.x, kept1 * dp1 - p1 * m.y);
-                } else {
-                    r.p[2 * j + i]  = bf16_pair(p0, p1);
-                    r.ds[2 * j + i] = bf16_pair(p0 * (dp0 - m.x), p1 * (dp1 - m.y));
-                }
+                r.p[2 * j + i]  = F::DROPOUT ? bf16_pair_kept(p0, p1) : bf16_pair(p0, p1);
+                r.ds[2 * j + i] = F::DROPOUT ? bf16_pair(masked_ds(p0, dp0, m.x), masked_ds(p1, dp1, m.y))
+                                             : bf16_pair(p0 * (dp0 - m.x), p1 * (dp1 - m.y));
             }
             if (F::DROPOUT && j % 2) store_ds(j / 2);       /* frees registers: at the end this spills */
         }
@@ -470,7 +461,6 @@ template<class F> struct Consumer {
         shared.v.wait(n);
         shared.dout.wait(used);
         issue_dp(r.dp, uniform_stage(used));
-        draw_mask(r, n, 0);
         wait_for_stores();      /* of the tile before, which were staged in the shared memory of dq */
         /* A first GEMM with d = a b instead extends their live range past the end of the tile and causes spills. */
         #pragma unroll
@@ -489,7 +479,7 @@ template<class F> struct Consumer {
             for (int i = 0; ; i++) {
                 const int stage = uniform_stage(used);
                 const bool diagonal = queries.on_diagonal(i), last = i == queries.count - 1;
-                compute_p(r.s, i, F::PART == RECTANGLE ? t.row + KEYS > p.Tk : diagonal, stage);
+                compute_p(r.s, n, i, F::PART == RECTANGLE ? t.row + KEYS > p.Tk : diagonal, stage);
                 wgmma_wait_group<0>();
                 wgmma_fence_operand(r.dp);
                 if (last) shared.v.release(n);
@@ -509,7 +499,6 @@ template<class F> struct Consumer {
                 shared.q.release(used);
                 issue_dq(r.dq, stage, KEYS);
                 bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
-                draw_mask(r, n, i + 1);
                 wgmma_wait_group<0>();
                 wgmma_fence_operand(r.s);
                 wgmma_fence_operand(r.dq);

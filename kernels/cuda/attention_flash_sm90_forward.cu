@@ -155,7 +155,7 @@ template<class F> struct Consumer {
                                                                    its last block */
 
     DropoutMask mask;       /* of the tile */
-    int query_unit;         /* of the thread's rows, see draw_dropped */
+    int query_unit;         /* of the thread's rows, see negate_dropped */
 
     DEVICE Consumer(const Problem &p, const Maps &maps, const Shared<F> &shared, float *lse,
                     const AttentionDropout &dropout, int group, int warp, Registers<F> &r)
@@ -202,7 +202,7 @@ template<class F> struct Consumer {
 
     /* s = P = 2^(s - row_max). row_sum takes P before it is rounded to bf16, so that the rows of P that the
        backward pass recomputes from lse add up to 1. */
-    template<int N> DEVICE void exponentials(float (&s)[N]) {
+    template<int N> DEVICE void exponentials(float (&s)[N], int key) {
         #pragma unroll
         for (int j = 0; j < N / 4; j++)
             #pragma unroll
@@ -210,21 +210,18 @@ template<class F> struct Consumer {
                 s[4 * j + e] = ex2(s[4 * j + e] * scale2 - r.row_max[e / 2]);
                 r.row_sum[e / 2] += s[4 * j + e];
             }
-    }
-
-    /* Of `keys` keys from `key` on */
-    template<int COUNT> DEVICE void draw_mask(uint32_t (&dropped)[COUNT], int key, int keys) {
         if constexpr (F::DROPOUT)
-            draw_dropped<false>(dropped, mask, dropout.thresholds, query_unit, key / 2 | column, keys / 32);
+            #pragma unroll
+            for (int x = 0; x < N / 8; x++)
+                negate_dropped<false>(s + 8 * x, mask, dropout.thresholds, query_unit, (key / 2 | column) ^ 8 * x);
     }
 
     /* The rest of half a block is 0: where it is the tile's only one, its O += P V takes all 128 keys. */
-    template<int N> DEVICE void convert_p(const float (&s)[N], const uint32_t (&dropped)[N / 32]) {
+    template<int N> DEVICE void convert_p(const float (&s)[N]) {
         #pragma unroll
-        for (int x = 0; x < KEYS / 4; x++) {
-            r.p[x] = x >= N / 2 ? 0 : bf16_pair(s[2 * x], s[2 * x + 1]);
-            if (F::DROPOUT && x < N / 2) r.p[x] = kept_pair(r.p[x], dropped, x / 4, x % 2, x / 2 % 2);
-        }
+        for (int x = 0; x < KEYS / 4; x++)
+            r.p[x] = x >= N / 2 ? 0 : F::DROPOUT ? bf16_pair_kept(s[2 * x], s[2 * x + 1])
+                                                 : bf16_pair(s[2 * x], s[2 * x + 1]);
     }
 
     /* Epilogue of the tile before: only the first S of the next one has been issued behind its last O += P V. (The wait
@@ -255,8 +252,6 @@ template<class F> struct Consumer {
         if (any) shared.k.wait(n);
         issue_qk(s, n);
         write_out();
-        uint32_t dropped[N / 32] = {};
-        draw_mask(dropped, key, 2 * N);
         wgmma_wait_group<0>();
         wgmma_fence_operand(s);
         if (!any) return;
@@ -273,30 +268,27 @@ template<class F> struct Consumer {
         #pragma unroll
         for (int x = 0; x < F::PANELS * 32; x++) r.o[x] = 0;
         update_row_max(s);
-        exponentials(s);
-        convert_p(s, dropped);
+        exponentials(s, key);
+        convert_p(s);
     }
 
     /* Block n, from `key` on, and O += P V of the one before, of which `keys` keys are seen. */
     template<int N> DEVICE void next_block(float (&s)[N], int n, int key, int keys) {
         shared.k.wait(n);
         issue_qk(s, n);
-        uint32_t dropped[N / 32] = {};
-        draw_mask(dropped, key, N);             /* one half while S is computed, the other while O is */
         issue_pv(n - 1, keys);
-        draw_mask(dropped, key + N, N);
         wgmma_wait_group<1>();
         wgmma_fence_operand(s);
         shared.k.release(n);
         const bool grown = update_row_max(s);
-        exponentials(s);
+        exponentials(s, key);
         wgmma_wait_group<0>();
         wgmma_fence_operand(r.o);
         shared.v.release(n - 1);
         if (grown)
             #pragma unroll
             for (int x = 0; x < F::PANELS * 32; x++) r.o[x] *= r.rescale[x / 2 % 2];
-        convert_p(s, dropped);
+        convert_p(s);
     }
 
     /* Blocks that only the groups further down need */
