@@ -1,5 +1,5 @@
 /* test/bench_ring.c - Ring attention, forward and backward, one process per GPU, against flash attention of one GPU
-   with as many FLOP (make bench-ring). What it lacks is told apart by leaving out parts, with the same operands:
+   with as many FLOP (make bench-ring). Each loss is measured by leaving out a part, with the same operands:
 
      kernels         the attention calls of the mean rank alone, against one GPU's flash of the same FLOP
      imbalance       these calls of the slowest rank, against the mean
