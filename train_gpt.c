@@ -248,8 +248,12 @@ static void open_outputs(Run *run) {
     ResumeInfo resume = { .step = state->step, .changes = run->changes, .val_loss = val_loss_of(state) };
     report_open(&run->report, out, &run->info, run->checkpoint ? &resume : NULL);
     if (!comm_rank) warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->sequences);
-    saver_open(&run->saver, out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
-               &run->corpus, run->tokenizer, s->keep, s->keep_every, &run->report);
+    run->saver = (Saver){ .dir = out ? &run->dir : NULL, .model = &run->gpt, .optimizer = &run->optimizer,
+                          .report = &run->report, .keep = s->keep, .keep_every = s->keep_every,
+                          .snapshot = { .options = run->options, .tokenizer = run->tokenizer,
+                                        .tokenizer_files = &run->tokenizer_files, .train = data_id(run->corpus.train),
+                                        .val = data_id(run->corpus.val) } };
+    saver_open(&run->saver);
     if (run->checkpoint) saver_resume(&run->saver, is_saved ? state->step : -1, best);
     if (run->checkpoint && !is_saved) save_step(run, is_due(state->step, s->save_every));
     if (run->checkpoint && state->step >= s->steps)

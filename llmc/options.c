@@ -410,13 +410,8 @@ char *command_line(int argc, char **argv) {
     FILE *file = open_memstream(&text, &size);
     REQUIRE(file, "out of memory: the command line");
     for (int i = 0; i < argc; i++) {
-        const char *word = argv[i], *quote = is_plain(word) ? "" : "'";
-        fprintf(file, "%s%s", i ? " " : "", quote);
-        for (; *word; word++) {
-            if (*word == '\'') fputs("'\\''", file);
-            else fputc((unsigned char)*word < ' ' ? '?' : *word, file);
-        }
-        fputs(quote, file);
+        if (i) fputc(' ', file);
+        print_quoted(file, argv[i]);
     }
     fclose(file);
     return text;
