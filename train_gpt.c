@@ -447,8 +447,9 @@ int main(int argc, char **argv) {
     device_start(argv);
     stdio_open();
     settings_parse(s, run.options, argc, argv);
-    if (s->version) { printf("%s (%s)\n", VERSION, backend_name); return 0; }
-    if (s->help)    { settings_help(stdout, run.options); return 0; }
+    if (s->version)   printf("%s (%s)\n", VERSION, backend_name);
+    else if (s->help) settings_help(stdout, run.options);
+    if (s->version || s->help) return stdio_flush();
     settings_check(s);
     int training = !s->eval && !s->sample;
     if (training) launch_start(s);

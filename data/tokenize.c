@@ -97,10 +97,10 @@ int main(int argc, char **argv) {
         train(&texts);
     } else {
         Bpe *bpe = bpe_open(tokenizer);
-        shards_write(bpe, &texts, &(ShardSettings){ .dir = out, .shard_tokens = shard_tokens,
-                                                    .val_fraction = val_fraction });
+        int64_t val_tokens = shards_write(bpe, &texts, &(ShardSettings){
+            .dir = out, .shard_tokens = shard_tokens, .val_fraction = val_fraction });
         printf("./train_gpt '%s/train_*.bin'", out);
-        if (val_fraction > 0) printf(" --val-data '%s/val_*.bin'", out);
+        if (val_tokens) printf(" --val-data '%s/val_*.bin'", out);
         printf(" --tokenizer %s    trains on them\n", tokenizer);
         bpe_free(bpe);
     }

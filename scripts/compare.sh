@@ -16,6 +16,9 @@ fi
 case $data in
 "$out"/*) echo "compare: $data is in $out, which is replaced; want a copy of it elsewhere" >&2; exit 1 ;;
 esac
+case " $* " in *" --steps"[\ =][0-9]" "*|*" --steps"[\ =]1[0-9]" "*)
+    echo "compare: fewer than 20 --steps; the curves are compared by means over 20" >&2; exit 1 ;;
+esac
 rm -rf "$out"
 mkdir -p "$out"
 case $("$gpt" --version) in

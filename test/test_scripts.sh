@@ -179,6 +179,9 @@ expect "their losses differ" sh -c '! cmp -s "$1/flash/log.csv" "$1/twin/log.csv
 expect "the picture" grep -q '>naive at most ' "$dir/compare/compare.svg"
 refuses "is no comparison; want another OUT" env TRAIN_GPT="$gpt" OUT="$dir/runs" scripts/compare.sh
 refuses "is in $dir/compare, which is replaced" env DATA="$dir/compare/train.txt" OUT="$dir/compare" scripts/compare.sh
+for steps in "--steps 19" "--steps=5"; do
+    refuses "fewer than 20 --steps" env TRAIN_GPT="$gpt" OUT="$dir/short" scripts/compare.sh $steps --lr 1e-3
+done
 close_test "compare.sh trains flash, twin and naive, and compares them"
 
 # ---- plot_attention.sh: naive lacks the last length
