@@ -34,8 +34,8 @@ typedef struct { const char *names, *answer; } ForeignOption;
    '_' in a name is '-'. positional: the option whose value is a word without dashes, NULL = none. foreign: may be NULL.
    Fails on an unknown option (the message names the one that is meant, if that is clear; all names of other programs
    are answered at once, in a line each), on a missing or bad value, an option given twice, and a word that is not
-   UTF-8. Only an option whose default is "" takes an empty value. Text and choice values point into argv. The table ends with a row of
-   zeros. */
+   UTF-8. Only an option whose default is "" takes an empty value. Text and choice values point into argv. The table
+   ends with a row of zeros. */
 void options_parse(Option *table, const char *positional, const ForeignOption *foreign, int argc, char **argv);
 
 /* Reads a file of lines name = value, after options_parse: what the command line has is checked, but not set. A value
