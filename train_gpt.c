@@ -80,8 +80,8 @@ static Tokenizer choose_tokenizer(const Settings *s, int is_given, const char *f
 }
 
 static TextFormat text_format(const Settings *s, Tokenizer tokenizer) {
-    TextFormat format = { .bpe = tokenizer ? tokenizer_bpe(tokenizer) : NULL, .documents = document_kind(s->documents),
-                          .field = s->field };
+    TextFormat format = { .bpe = tokenizer ? tokenizer_bpe(tokenizer) : NULL, .field = s->field,
+                          .documents = choice_index(DOCUMENT_NAMES, s->documents) };
     document_check_field(format.documents, s->field);
     REQUIRE(format.bpe || format.documents == DOCUMENT_FILE, "--documents %s: want --tokenizer DIR; without one, the "
             "bytes of a text are its tokens", s->documents);

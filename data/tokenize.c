@@ -89,7 +89,7 @@ int main(int argc, char **argv) {
     REQUIRE(out, "want --out DIR");
     REQUIRE(!tokenizer != !train_tokenizer, "want either --tokenizer DIR or --train-tokenizer");
     REQUIRE(train_tokenizer || !options_find(table, "vocab-size")->given, "--vocab-size: want --train-tokenizer");
-    DocumentKind kind = document_kind(documents);
+    DocumentKind kind = choice_index(DOCUMENT_NAMES, documents);
     document_check_field(kind, field);
     if (!train_tokenizer) stop_open(time_limit);
     Texts texts = texts_open(paths, files, kind, field);

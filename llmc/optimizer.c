@@ -215,10 +215,6 @@ void *optimizer_gather(Optimizer *o, OptimizerState which) {
 
 /* ---- The learning rate */
 
-ScheduleKind schedule_named(const char *name) {
-    return *name == 'c' ? SCHEDULE_COSINE : *name == 'l' ? SCHEDULE_LINEAR : SCHEDULE_WSD;
-}
-
 double schedule_learning_rate(const Schedule *s, int64_t step) {
     if (step >= s->total) return s->final;
     if (step < s->warmup) return s->peak * (double)(step + 1) / (double)(s->warmup + 1);

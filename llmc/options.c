@@ -55,15 +55,17 @@ const char *option_text(const Option *option, char text[256]) {
 
 /* ---- text to values */
 
-static int is_choice(const char *choices, const char *value) {
-    size_t length = strcspn(value, "|");
-    if (value[length]) return 0;
-    for (const char *choice = choices; choice; choice = strchr(choice, '|')) {
-        choice += *choice == '|';
-        if (!strncmp(choice, value, length) && (choice[length] == 0 || choice[length] == '|')) return 1;
+int choice_index(const char *choices, const char *word) {
+    size_t length = strcspn(word, "|");
+    if (word[length]) return -1;
+    for (int i = 0; choices; i++, choices = strchr(choices, '|')) {
+        choices += *choices == '|';
+        if (!strncmp(choices, word, length) && (!choices[length] || choices[length] == '|')) return i;
     }
-    return 0;
+    return -1;
 }
+
+static int is_choice(const char *choices, const char *word) { return choice_index(choices, word) >= 0; }
 
 /* The value of "1500", "1.5e3", "1.5k" or "1.5Ki"; NAN when it is none (strtod also accepts " 1", "0x1p3", "inf"). */
 static double number_of(const char *text) {

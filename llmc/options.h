@@ -47,6 +47,9 @@ void options_read(Option *table, const ForeignOption *foreign, const char *path)
 /* Writes all FREE and KEPT options that have a value, for options_read, which then sets the same values to the bit. */
 void options_write(FILE *file, const Option *table);
 
+/* The number of a word among choices: of "linear" in "cosine|linear|wsd" 1; -1 = none of them. */
+int choice_index(const char *choices, const char *word);
+
 /* Sets one option as the command line would. Numbers are "1500", "1.5e3", "1.5k", with k M G = 1000^n and Ki Mi Gi =
    1024^n; an integer option takes all that is exactly an integer. "" removes the value of an option without a default,
    so that option_set(o, option_text(o)) changes nothing. The option keeps the pointer to a text or choice. */
