@@ -125,7 +125,7 @@ DropoutRates settings_dropout(const Settings *s, Option *table) {
 
 Schedule settings_schedule(const Settings *s, Option *table) {
     REQUIRE(s->min_lr <= s->lr, "--min-lr %g: want at most --lr %g", s->min_lr, s->lr);
-    return (Schedule){ .kind = choice_index(SCHEDULE_NAMES, s->schedule), .peak = s->lr, .warmup = s->warmup, .total = s->steps,
-                       .final = options_find(table, "min-lr")->given ? s->min_lr : s->lr / 10,
+    return (Schedule){ .kind = choice_index(SCHEDULE_NAMES, s->schedule), .peak = s->lr, .warmup = s->warmup,
+                       .total = s->steps, .final = options_find(table, "min-lr")->given ? s->min_lr : s->lr / 10,
                        .decay = s->decay ? s->decay : s->steps / 5 };
 }
