@@ -90,6 +90,11 @@ Path path_of(const char *dir, const char *name) {
     return path;
 }
 
+int dir_has_file(const char *dir, const char *name) {
+    Path path = path_of(dir, name);
+    return file_exists(path.text) && !file_is_dir(path.text);
+}
+
 Path file_parent(const char *path) {
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') length--;
