@@ -279,7 +279,7 @@ static int finish_run(Run *run, const char *stop) {
     saver_close(&run->saver);
     if (*early) puts(early);
     if (out) {
-        printf("log %s/log.csv, checkpoint %s", out, run_dir_checkpoint(&run->dir, step).text);
+        printf("log %s, checkpoint %s", path_of(out, "log.csv").text, run_dir_checkpoint(&run->dir, step).text);
         if (best.step && best.step != step)
             printf(", best %s (val loss %.4f)", run_dir_checkpoint(&run->dir, best.step).text, best.loss);
         putchar('\n');
