@@ -500,10 +500,45 @@ static Tensor chunk_of(Tensor t, int first, int count) {
     return t;
 }
 
-/* The step of rank r with the keys of rank s: rows and keys, the ranges of both. */
+/* The step of rank r with the keys of rank s: the range of its rows, and how many of the keys. */
 typedef struct { int row, rows, keys; } Step;
 static Step step_of(int r, int s, int c) {
     return (Step){ .row = s > r ? c : 0, .rows = s > r ? c : 2 * c, .keys = s < r ? c : 2 * c };
+}
+
+/* Part 0, 1 or 2: q, k or v. */
+static Tensor part_of(const Rank *rank, int part, int first, int count) {
+    const int64_t C = rank->qkv.dim[2] / 3;
+    return chunk_of(tensor_column_range(rank->qkv, part * C, C), first, count);
+}
+
+/* Results of rank r: with its own keys first, then those of the ranks before it. */
+static void zigzag_forward(const Attention *a, const AttentionSpec *specs, Rank *rank, int ranks, int r, int c,
+                           Tensor part, Tensor part_lse, void *work) {
+    Rank *to = &rank[r];
+    for (int i = 0; i < ranks; i++) {
+        const int s = (r + ranks - i) % ranks;
+        const Step step = step_of(r, s, c);
+        const Tensor out = chunk_of(i ? part : to->out, 0, step.rows);
+        const Tensor lse = tensor_column_range(i ? part_lse : to->lse, 0, step.rows);
+        a->forward(&specs[r * ranks + s], out, lse, NULL, part_of(to, 0, step.row, step.rows),
+                   part_of(&rank[s], 1, 0, step.keys), part_of(&rank[s], 2, 0, step.keys), work);
+        if (!i) continue;
+        const Tensor sum = chunk_of(to->out, step.row, step.rows);
+        attention_merge(sum, tensor_column_range(to->lse, step.row, step.rows), sum, out, lse);
+    }
+    convert_rows(to->rounded, to->out);
+}
+
+static void zigzag_backward(const Attention *a, const AttentionSpec *specs, Rank *rank, int ranks, int r, int s, int c,
+                            void *work) {
+    Rank *to = &rank[r];
+    const Step step = step_of(r, s, c);
+    a->backward(&specs[r * ranks + s], chunk_of(to->dq, step.row, step.rows), chunk_of(rank[s].dk, 0, step.keys),
+                chunk_of(rank[s].dv, 0, step.keys), chunk_of(to->dout, step.row, step.rows),
+                chunk_of(to->rounded, step.row, step.rows), tensor_column_range(to->lse, step.row, step.rows), NULL,
+                part_of(to, 0, step.row, step.rows), part_of(&rank[s], 1, 0, step.keys),
+                part_of(&rank[s], 2, 0, step.keys), work);
 }
 
 static void zigzag_case(int ranks, int c, int NH, int HS) {
@@ -542,17 +577,16 @@ static void zigzag_case(int ranks, int c, int NH, int HS) {
     int64_t arena_case_end = arena_used, pool_case_end = pool_used;
     for (int n = 0; attention_list[n]; n++) {
         const Attention *a = attention_list[n];
-        AttentionSpec spec[RANKS_MAX][RANKS_MAX];
+        AttentionSpec specs[RANKS_MAX * RANKS_MAX];
         const char *refusal = a->kept_bytes(&whole) ? "P is kept" : NULL;
         for (int i = 0; i < ranks * ranks; i++) {
-            int r = i / ranks, s = i % ranks;
-            AttentionSpec *x = &spec[r][s];
-            *x = whole;
-            x->Tq = step_of(r, s, c).rows;
-            x->Tk = step_of(r, s, c).keys;
-            x->causal = r == s;
-            x->dq_into = x->dkv_into = r == s ? OVERWRITE : ACCUMULATE;
-            if (!refusal) refusal = a->refuse(x);
+            const Step step = step_of(i / ranks, i % ranks, c);
+            specs[i] = whole;
+            specs[i].Tq = step.rows;
+            specs[i].Tk = step.keys;
+            specs[i].causal = i / ranks == i % ranks;
+            specs[i].dq_into = specs[i].dkv_into = specs[i].causal ? OVERWRITE : ACCUMULATE;
+            if (!refusal) refusal = a->refuse(&specs[i]);
         }
         if (refusal) { refused[n]++; continue; }
         ran[n]++;
@@ -561,41 +595,15 @@ static void zigzag_case(int ranks, int c, int NH, int HS) {
         name_implementation(n);
         size_t bytes = 0;
         for (int i = 0; i < ranks * ranks; i++) {
-            size_t one = a->workspace_bytes(&spec[i / ranks][i % ranks]);
+            size_t one = a->workspace_bytes(&specs[i]);
             bytes = one > bytes ? one : bytes;
         }
         Tensor work = scratch_bytes(bytes);
         EACH_RUN {
-            for (int r = 0; r < ranks; r++) {
-                Rank *to = &rank[r];
-                for (int i = 0; i < ranks; i++) {
-                    int s = (r + ranks - i) % ranks;            /* its own keys first */
-                    Step step = step_of(r, s, c);
-                    Tensor q = chunk_of(tensor_column_range(to->qkv, 0, C), step.row, step.rows);
-                    Tensor k = chunk_of(tensor_column_range(rank[s].qkv, C, C), 0, step.keys);
-                    Tensor v = chunk_of(tensor_column_range(rank[s].qkv, 2 * C, C), 0, step.keys);
-                    Tensor o = chunk_of(i ? part : to->out, 0, step.rows);
-                    Tensor l = tensor_column_range(i ? part_lse : to->lse, 0, step.rows);
-                    a->forward(&spec[r][s], o, l, NULL, q, k, v, work.data);
-                    if (!i) continue;
-                    const Tensor sum = chunk_of(to->out, step.row, step.rows);
-                    attention_merge(sum, tensor_column_range(to->lse, step.row, step.rows), sum, o, l);
-                }
-                convert_rows(to->rounded, to->out);
-            }
+            for (int r = 0; r < ranks; r++) zigzag_forward(a, specs, rank, ranks, r, c, part, part_lse, work.data);
             for (int i = 0; i < ranks; i++)                     /* the own keys of all ranks first: they overwrite */
-                for (int r = 0; r < ranks; r++) {
-                    int s = (r + ranks - i) % ranks;
-                    Step step = step_of(r, s, c);
-                    Tensor q = chunk_of(tensor_column_range(rank[r].qkv, 0, C), step.row, step.rows);
-                    Tensor k = chunk_of(tensor_column_range(rank[s].qkv, C, C), 0, step.keys);
-                    Tensor v = chunk_of(tensor_column_range(rank[s].qkv, 2 * C, C), 0, step.keys);
-                    a->backward(&spec[r][s], chunk_of(rank[r].dq, step.row, step.rows),
-                                chunk_of(rank[s].dk, 0, step.keys), chunk_of(rank[s].dv, 0, step.keys),
-                                chunk_of(rank[r].dout, step.row, step.rows),
-                                chunk_of(rank[r].rounded, step.row, step.rows),
-                                tensor_column_range(rank[r].lse, step.row, step.rows), NULL, q, k, v, work.data);
-                }
+                for (int r = 0; r < ranks; r++)
+                    zigzag_backward(a, specs, rank, ranks, r, (r + ranks - i) % ranks, c, work.data);
         }
         for (int r = 0; r < ranks; r++) {
             double *own_lse = doubles((int64_t)NH * 2 * c);
