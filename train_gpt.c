@@ -377,6 +377,8 @@ static void end_step(Run *run, int under_way) {
     const TrainState before = *state;
     double learning_rate = schedule_learning_rate(&run->schedule, state->step);
     UpdateResult update = optimizer_result(&run->optimizer);
+    update.stats.loss = fabs(update.stats.loss);            /* the NaN of x86 is negative */
+    update.stats.norm = fabs(update.stats.norm);
     state->sequences_seen += (uint64_t)run->sequences;
     state->tokens += train_step_targets(&run->step, before.sequences_seen);
     state->step++;
