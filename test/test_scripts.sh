@@ -178,7 +178,9 @@ expect "rounding" awk '/^(twin|naive) / { n += $3 ~ /^[0-9]/ && $3 < 1e-3 } END 
 expect "their losses differ" sh -c '! cmp -s "$1/flash/log.csv" "$1/twin/log.csv"' - "$dir/compare"
 expect "the picture" grep -q '>naive at most ' "$dir/compare/compare.svg"
 refuses "is no comparison; want another OUT" env TRAIN_GPT="$gpt" OUT="$dir/runs" scripts/compare.sh
-refuses "is in $dir/compare, which is replaced" env DATA="$dir/compare/train.txt" OUT="$dir/compare" scripts/compare.sh
+for data in "$dir/compare/train.txt" "$dir/runs/../compare/flash/log.csv"; do
+    refuses "is in $dir/compare, which is replaced" env DATA="$data" OUT="$dir/compare" scripts/compare.sh
+done
 for steps in "--steps 19" "--steps=5"; do
     refuses "fewer than 20 --steps" env TRAIN_GPT="$gpt" OUT="$dir/short" scripts/compare.sh $steps --lr 1e-3
 done
