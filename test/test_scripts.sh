@@ -238,7 +238,9 @@ fi
 mkdir "$dir/bin"
 printf '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nprintf hello > "$2"\n' > "$dir/bin/curl"
 chmod +x "$dir/bin/curl"
-download() { PATH="$dir/bin:$PATH" sh -c '. scripts/download.sh; get "$@"' download.sh "$dir/got/file" "$1" URL "use it"; }
+download() {      # download SHA-256
+    PATH="$dir/bin:$PATH" sh -c '. scripts/download.sh; get "$@"' download.sh "$dir/got/file" "$1" URL "use it"
+}
 hello=$(printf hello | sha256sum)
 refuses "download.sh: URL has another SHA-256 than 0123" download 0123
 is "what is left" "$(ls "$dir/got")" ""
