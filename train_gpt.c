@@ -80,8 +80,8 @@ static Tokenizer choose_tokenizer(const Settings *s, int is_given, const char *f
 }
 
 static TextFormat text_format(const Settings *s, Tokenizer tokenizer) {
-    TextFormat format = { .bpe = tokenizer ? tokenizer_bpe(tokenizer) : NULL, .documents = document_kind(s->documents),
-                          .field = s->field };
+    TextFormat format = { .bpe = tokenizer ? tokenizer_bpe(tokenizer) : NULL, .field = s->field,
+                          .documents = choice_index(DOCUMENT_NAMES, s->documents) };
     document_check_field(format.documents, s->field);
     REQUIRE(format.bpe || format.documents == DOCUMENT_FILE, "--documents %s: want --tokenizer DIR; without one, the "
             "bytes of a text are its tokens", s->documents);
@@ -248,8 +248,12 @@ static void open_outputs(Run *run) {
     ResumeInfo resume = { .step = state->step, .changes = run->changes, .val_loss = val_loss_of(state) };
     report_open(&run->report, out, &run->info, run->checkpoint ? &resume : NULL);
     if (!comm_rank) warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->sequences);
-    saver_open(&run->saver, out ? &run->dir : NULL, &run->gpt, &run->optimizer, &run->tokenizer_files, run->options,
-               &run->corpus, run->tokenizer, s->keep, s->keep_every, &run->report);
+    run->saver = (Saver){ .dir = out ? &run->dir : NULL, .model = &run->gpt, .optimizer = &run->optimizer,
+                          .report = &run->report, .keep = s->keep, .keep_every = s->keep_every,
+                          .snapshot = { .options = run->options, .tokenizer = run->tokenizer,
+                                        .tokenizer_files = &run->tokenizer_files, .train = data_id(run->corpus.train),
+                                        .val = data_id(run->corpus.val) } };
+    saver_open(&run->saver);
     if (run->checkpoint) saver_resume(&run->saver, is_saved ? state->step : -1, best);
     if (run->checkpoint && !is_saved) save_step(run, is_due(state->step, s->save_every));
     if (run->checkpoint && state->step >= s->steps)
@@ -275,7 +279,7 @@ static int finish_run(Run *run, const char *stop) {
     saver_close(&run->saver);
     if (*early) puts(early);
     if (out) {
-        printf("log %s/log.csv, checkpoint %s", out, run_dir_checkpoint(&run->dir, step).text);
+        printf("log %s, checkpoint %s", path_of(out, "log.csv").text, run_dir_checkpoint(&run->dir, step).text);
         if (best.step && best.step != step)
             printf(", best %s (val loss %.4f)", run_dir_checkpoint(&run->dir, best.step).text, best.loss);
         putchar('\n');
@@ -373,6 +377,8 @@ static void end_step(Run *run, int under_way) {
     const TrainState before = *state;
     double learning_rate = schedule_learning_rate(&run->schedule, state->step);
     UpdateResult update = optimizer_result(&run->optimizer);
+    update.stats.loss = fabs(update.stats.loss);            /* the NaN of x86 is negative */
+    update.stats.norm = fabs(update.stats.norm);
     state->sequences_seen += (uint64_t)run->sequences;
     state->tokens += train_step_targets(&run->step, before.sequences_seen);
     state->step++;
@@ -443,8 +449,9 @@ int main(int argc, char **argv) {
     device_start(argv);
     stdio_open();
     settings_parse(s, run.options, argc, argv);
-    if (s->version) { printf("%s (%s)\n", VERSION, backend_name); return 0; }
-    if (s->help)    { settings_help(stdout, run.options); return 0; }
+    if (s->version)   printf("%s (%s)\n", VERSION, backend_name);
+    else if (s->help) settings_help(stdout, run.options);
+    if (s->version || s->help) return stdio_flush();
     settings_check(s);
     int training = !s->eval && !s->sample;
     if (training) launch_start(s);

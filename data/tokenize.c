@@ -89,7 +89,7 @@ int main(int argc, char **argv) {
     REQUIRE(out, "want --out DIR");
     REQUIRE(!tokenizer != !train_tokenizer, "want either --tokenizer DIR or --train-tokenizer");
     REQUIRE(train_tokenizer || !options_find(table, "vocab-size")->given, "--vocab-size: want --train-tokenizer");
-    DocumentKind kind = document_kind(documents);
+    DocumentKind kind = choice_index(DOCUMENT_NAMES, documents);
     document_check_field(kind, field);
     if (!train_tokenizer) stop_open(time_limit);
     Texts texts = texts_open(paths, files, kind, field);
@@ -97,10 +97,10 @@ int main(int argc, char **argv) {
         train(&texts);
     } else {
         Bpe *bpe = bpe_open(tokenizer);
-        shards_write(bpe, &texts, &(ShardSettings){ .dir = out, .shard_tokens = shard_tokens,
-                                                    .val_fraction = val_fraction });
+        int64_t val_tokens = shards_write(bpe, &texts, &(ShardSettings){
+            .dir = out, .shard_tokens = shard_tokens, .val_fraction = val_fraction });
         printf("./train_gpt '%s/train_*.bin'", out);
-        if (val_fraction > 0) printf(" --val-data '%s/val_*.bin'", out);
+        if (val_tokens) printf(" --val-data '%s/val_*.bin'", out);
         printf(" --tokenizer %s    trains on them\n", tokenizer);
         bpe_free(bpe);
     }

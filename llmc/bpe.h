@@ -39,8 +39,8 @@ typedef struct { const unsigned char *text; size_t size; int begins; } BpeSpan;
 /* Encodes spans, each on its own, on all cores. ids: room for all bytes and one more per span. */
 size_t bpe_encode_spans(Bpe *bpe, const BpeSpan *span, size_t count, int32_t *ids);
 
-/* As bpe_encode, where the text of a special token becomes its id. For short texts: it
-   searches the rest of the text once per special token found. */
+/* As bpe_encode, where the text of a special token becomes its id. For short texts: it searches the rest of the text
+   once per special token found. */
 size_t bpe_encode_special(Bpe *bpe, const void *text, size_t size, int32_t *ids);
 
 #endif

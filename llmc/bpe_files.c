@@ -212,24 +212,19 @@ static void read_tokenizer_json(Reader *r, const Json *json, size_t size) {
     }
 }
 
-static int has(const char *dir, const char *name) {
-    Path path = path_of(dir, name);
-    return file_exists(path.text) && !file_is_dir(path.text);
-}
-
 static const char *const pairs[][2] = { { "vocab.json", "merges.txt" }, { "encoder.json", "vocab.bpe" } };
 
 /* 0 or 1: the pair of files that the directory has; -1 = none. */
 static int find_pair_of_files(const char *dir) {
     for (int i = 0; i < 2; i++)
-        if (has(dir, pairs[i][0]) && has(dir, pairs[i][1])) return i;
+        if (dir_has_file(dir, pairs[i][0]) && dir_has_file(dir, pairs[i][1])) return i;
     return -1;
 }
 
-int bpe_has_files(const char *dir) { return has(dir, "tokenizer.json") || find_pair_of_files(dir) >= 0; }
+int bpe_has_files(const char *dir) { return dir_has_file(dir, "tokenizer.json") || find_pair_of_files(dir) >= 0; }
 
 Bpe *bpe_open(const char *dir) {
-    int both = find_pair_of_files(dir), is_json = has(dir, "tokenizer.json");
+    int both = find_pair_of_files(dir), is_json = dir_has_file(dir, "tokenizer.json");
     REQUIRE(is_json || both >= 0 || file_is_dir(dir), "%s: %s, want a directory with a tokenizer", dir,
             file_exists(dir) ? "is a file" : "no such directory");
     REQUIRE(is_json || both >= 0, "%s: no tokenizer: want tokenizer.json, vocab.json and merges.txt, or encoder.json "
@@ -264,7 +259,6 @@ static void write_letters(FILE *file, const unsigned char *bytes, int size) {
         fputc(c < 0x80 ? c : 0x80 | (c & 0x3f), file);
     }
 }
-
 
 /* A new string of letters; special tokens stand as they are. */
 static char *token_text(const BpeToken *t) {

@@ -86,6 +86,7 @@ static int glob_failed(const char *path, int error) {
 Tokens *tokens_open(const char *pattern) {
     glob_t found = { .gl_pathc = 1, .gl_pathv = (char *[]){ (char *)pattern } };
     int is_file = file_exists(pattern);      /* its name may look like a pattern */
+    if (!is_file && errno == EACCES) glob_failed(pattern, errno);
     REQUIRE(!file_is_dir(pattern), "%s: is a directory, want a file, or shards as '%s/train_*.bin'", pattern, pattern);
     REQUIRE(is_file || glob(pattern, 0, glob_failed, &found) == 0,
             "%s: no such file, and no file matches it as a pattern", pattern);

@@ -85,9 +85,14 @@ char *file_variant(const char *base, char separator, int last) {
 
 Path path_of(const char *dir, const char *name) {
     Path path;
-    int length = snprintf(path.text, sizeof path.text, "%s/%s", dir, name);
+    int length = snprintf(path.text, sizeof path.text, "%s%s%s", dir, ends_with(dir, "/") ? "" : "/", name);
     REQUIRE(length < (int)sizeof path.text, "%s/%s: the name is too long", dir, name);
     return path;
+}
+
+int dir_has_file(const char *dir, const char *name) {
+    Path path = path_of(dir, name);
+    return file_exists(path.text) && !file_is_dir(path.text);
 }
 
 Path file_parent(const char *path) {

@@ -20,7 +20,8 @@ int     ends_with(const char *text, const char *end);
 char   *file_variant(const char *base, char separator, int last);
 
 typedef struct { char text[4096]; } Path;     /* PATH_MAX */
-Path path_of(const char *dir, const char *name);          /* DIR/NAME; fails when it is too long */
+Path path_of(const char *dir, const char *name);          /* "a/b" of "a" or "a/", "b"; fails when it is too long */
+int  dir_has_file(const char *dir, const char *name);     /* DIR/NAME exists and is no directory */
 Path file_parent(const char *path);                       /* "a/b" of "a/b/c", "." of "c", "/" of "/c" */
 
 enum { SAFETENSORS_HEADER_MAX = 100000000 };                 /* bytes, by the format's definition */

@@ -14,7 +14,7 @@ typedef struct {
     const unsigned char *text;
     size_t      size, at;
     char       *copy;          /* strings unescaped, and digits, each at its place in text */
-    Json       *free;          /* the next free node */
+    Json       *root, *free;   /* the next free node */
     const char *where;
 } Parser;
 
@@ -24,6 +24,7 @@ static _Noreturn void refuse(const Parser *p, const char *want) {
     int c = peek(p);
     char found[20] = "the end";
     if (c >= 0) snprintf(found, sizeof found, c > ' ' && c < 127 ? "'%c'" : "byte 0x%02x", c);
+    json_free(p->root);
     fail("%s: byte %zu: found %s, want %s", p->where, p->at, found, want);
 }
 
@@ -149,7 +150,7 @@ static void parse_children(Parser *p, Json *parent, int close, int depth) {
 static Json *parse_value(Parser *p, Json *parent, int depth) {
     static const char *const words[] = { "null", "false", "true" };      /* in the order of JsonType */
     Json *value = p->free++;
-    *value = (Json){ .where = p->where, .parent = parent };
+    *value = (Json){ .where = p->copy + p->size + 1, .parent = parent };
     int c = skip_space(p);
     if (c == '{' || c == '[') {
         p->at++;
@@ -177,8 +178,9 @@ Json *json_parse(const char *text, size_t size, const char *where) {
     size_t nodes = 1;
     for (size_t i = 0; i < size; i++) nodes += text[i] == ',' || text[i] == '[' || text[i] == '{';
     Json *root = host_alloc(nodes * sizeof *root + size + 1 + strlen(where) + 1, where);
-    char *copy = (char *)(root + nodes), *where_copy = strcpy(copy + size + 1, where);
-    Parser p = { (const unsigned char *)text, size, 0, copy, root, where_copy };
+    char *copy = (char *)(root + nodes);
+    strcpy(copy + size + 1, where);
+    Parser p = { (const unsigned char *)text, size, 0, copy, root, root, where };
     parse_value(&p, NULL, 0);
     skip_space(&p);
     if (p.at < size) refuse(&p, "the end of the text");

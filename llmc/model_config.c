@@ -10,16 +10,6 @@ static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? 
 
 static const char *const levels[] = { "none", "gelu", "layernorm", "block" };     /* RECOMPUTE_NAMES */
 
-static Recompute recompute_named(const char *name) {
-    Recompute level = RECOMPUTE_NONE;
-    while (level < RECOMPUTE_BLOCK && strcmp(name, levels[level])) level++;
-    return level;
-}
-
-static RingOrder ring_order_named(const char *name) {
-    return !strcmp(name, "striped") ? RING_STRIPED : !strcmp(name, "contiguous") ? RING_CONTIGUOUS : RING_ZIGZAG;
-}
-
 /* Chunks of equal size: every rank has T / N tokens of a sequence. */
 static void check_sharing(const GPTConfig *c) {
     const int N = c->context_parallel, unit = c->ring_order == RING_ZIGZAG ? 2 * N : N, over = c->T % unit;
@@ -54,10 +44,10 @@ GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *che
     config.dtype = dtype_named(s->dtype);
     config.save_dtype = dtype_named(s->save_dtype);
     config.deterministic = s->deterministic;
-    config.recompute = recompute_named(s->recompute);
+    config.recompute = choice_index(RECOMPUTE_NAMES, s->recompute);
     config.zero = s->zero && comm_size > 1;
     config.context_parallel = (int)s->context_parallel;
-    config.ring_order = ring_order_named(s->ring_order);
+    config.ring_order = choice_index(RING_ORDER_NAMES, s->ring_order);
     const char *refusal = device_refuse_dtype(config.dtype);
     REQUIRE(!refusal, "--dtype %s: %s", s->dtype, refusal);
     gpt_check(&config);

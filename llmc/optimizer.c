@@ -49,15 +49,11 @@ static void set_rows(Optimizer *o) {
     free(host);
 }
 
-static Tensor range(Tensor flat, int64_t first, int64_t count) {
-    return tensor_of((char *)flat.data + (size_t)first * dtype_bytes(flat.dtype), flat.dtype, 1, count);
-}
-
 static Tensor flat_grads(const Optimizer *o) { return tensor_table_flat(&o->model->grads.table, F32); }
 
 /* A slice's elements in memory that has all elements, and in memory that has only those of this rank. */
-static Tensor of_all(Tensor flat, const Slice *slice) { return range(flat, slice->first, slice->count); }
-static Tensor of_state(Tensor flat, const Slice *slice) { return range(flat, slice->state_first, slice->count); }
+static Tensor of_all(Tensor flat, const Slice *s) { return tensor_column_range(flat, s->first, s->count); }
+static Tensor of_state(Tensor flat, const Slice *s) { return tensor_column_range(flat, s->state_first, s->count); }
 
 /* ---- Creation */
 
@@ -214,10 +210,6 @@ void *optimizer_gather(Optimizer *o, OptimizerState which) {
 }
 
 /* ---- The learning rate */
-
-ScheduleKind schedule_named(const char *name) {
-    return *name == 'c' ? SCHEDULE_COSINE : *name == 'l' ? SCHEDULE_LINEAR : SCHEDULE_WSD;
-}
 
 double schedule_learning_rate(const Schedule *s, int64_t step) {
     if (step >= s->total) return s->final;

@@ -80,8 +80,6 @@ typedef struct {
     int64_t decay;            /* wsd: the last steps, linear from peak to final; at most those after the warm-up */
 } Schedule;
 
-ScheduleKind schedule_named(const char *name);      /* one of SCHEDULE_NAMES */
-
 /* step counts from 0. Warm-up: peak (step+1) / (warmup+1) as in nanoGPT; from step total on: final. */
 double schedule_learning_rate(const Schedule *schedule, int64_t step);
 

@@ -55,15 +55,17 @@ const char *option_text(const Option *option, char text[256]) {
 
 /* ---- text to values */
 
-static int is_choice(const char *choices, const char *value) {
-    size_t length = strcspn(value, "|");
-    if (value[length]) return 0;
-    for (const char *choice = choices; choice; choice = strchr(choice, '|')) {
-        choice += *choice == '|';
-        if (!strncmp(choice, value, length) && (choice[length] == 0 || choice[length] == '|')) return 1;
+int choice_index(const char *choices, const char *word) {
+    size_t length = strcspn(word, "|");
+    if (word[length]) return -1;
+    for (int i = 0; choices; i++, choices = strchr(choices, '|')) {
+        choices += *choices == '|';
+        if (!strncmp(choices, word, length) && (!choices[length] || choices[length] == '|')) return i;
     }
-    return 0;
+    return -1;
 }
+
+static int is_choice(const char *choices, const char *word) { return choice_index(choices, word) >= 0; }
 
 /* The value of "1500", "1.5e3", "1.5k" or "1.5Ki"; NAN when it is none (strtod also accepts " 1", "0x1p3", "inf"). */
 static double number_of(const char *text) {
@@ -178,14 +180,14 @@ static const char *name_of(const char *typed, char name[64]) {
     return name;
 }
 
-/* Whether a name with its dashes is of another program: then its answer is added to the message. */
-static int add_foreign(Option *table, const ForeignOption *foreign, const char *where, const char *typed,
-                       char message[FAIL_LENGTH]) {
+/* Whether a name with its dashes is of another program: then message is its answer, and the one before is printed. */
+static int is_foreign(Option *table, const ForeignOption *foreign, const char *where, const char *typed,
+                      char message[FAIL_LENGTH]) {
     char name[64];
-    size_t length = strlen(message);
     const char *answer = options_find(table, name_of(typed, name)) ? NULL : foreign_answer(foreign, name);
     if (!answer) return 0;
-    snprintf(message + length, FAIL_LENGTH - length, "%s%s%s: %s", length ? ". " : "", where, typed, answer);
+    if (*message) fprintf(stderr, "%s: %s\n", fail_program, message);
+    snprintf(message, FAIL_LENGTH, "%s%s: %s", where, typed, answer);
     return 1;
 }
 
@@ -209,12 +211,12 @@ static void check_utf8(const char *word, const char *where) {
     }
 }
 
-/* word: the rest of the command line, whose names of other programs go into the same message. */
+/* word: the rest of the command line, whose names of other programs are answered as well. */
 static void fail_foreign(Option *table, const ForeignOption *foreign, char **word, char message[FAIL_LENGTH]) {
     char typed[64];
     while (*++word) {
         snprintf(typed, sizeof typed, "%.*s", (int)strcspn(*word, "="), *word);
-        if (*typed == '-') add_foreign(table, foreign, "", typed, message);
+        if (*typed == '-') is_foreign(table, foreign, "", typed, message);
     }
     fail("%s", message);
 }
@@ -235,7 +237,7 @@ void options_parse(Option *table, const char *positional, const ForeignOption *f
         REQUIRE(!is_word || positional, "'%.100s': unexpected; options begin with --, a flag takes no value, and a "
                 "value of several words needs quotes (--help lists the options)", argv[i]);
         snprintf(typed, sizeof typed, "%s%.*s", is_word ? "--" : "", (int)strcspn(argv[i], "="), argv[i]);
-        if (!is_word && add_foreign(table, foreign, "", typed, message))
+        if (!is_word && is_foreign(table, foreign, "", typed, message))
             fail_foreign(table, foreign, argv + i, message);
         Option *option = require_option(table, is_word ? positional : strcmp(typed, "-h") ? typed : "--help");
         const char *name = option->name;
@@ -318,7 +320,7 @@ static void read_line(void *argument) {
 void options_read(Option *table, const ForeignOption *foreign, const char *path) {
     static char *text;                      /* not freed: text options point into it */
     FileMap map = file_map(path);
-    char why[FAIL_LENGTH], message[FAIL_LENGTH] = "", typed[64], where[32];
+    char why[FAIL_LENGTH], message[FAIL_LENGTH] = "", typed[64], where[sizeof(Path)];
     text = memcpy(host_alloc((size_t)map.size + 1, path), map.bytes, (size_t)map.size);
     REQUIRE(strlen(text) == (size_t)map.size, "%s: has a zero byte, want a text of lines name = value", path);
     file_unmap(map);
@@ -326,13 +328,13 @@ void options_read(Option *table, const ForeignOption *foreign, const char *path)
         char *end = text + strcspn(text, "\n"), *next = end + (*end == '\n');
         *end = 0;
         ConfigLine line = { table, text };
-        snprintf(where, sizeof where, *message ? "line %d: " : "%d: ", number);
+        snprintf(where, sizeof where, "%s:%d: ", path, number);
         line_name(text, typed);
-        if (!add_foreign(table, foreign, where, typed, message) && fails(read_line, &line, why) && !*message)
-            fail("%s:%d: %s", path, number, why);
+        if (!is_foreign(table, foreign, where, typed, message) && fails(read_line, &line, why) && !*message)
+            fail("%s%s", where, why);
         text = next;
     }
-    REQUIRE(!*message, "%s:%s", path, message);
+    REQUIRE(!*message, "%s", message);
 }
 
 static int is_plain(const char *word) {
@@ -410,13 +412,8 @@ char *command_line(int argc, char **argv) {
     FILE *file = open_memstream(&text, &size);
     REQUIRE(file, "out of memory: the command line");
     for (int i = 0; i < argc; i++) {
-        const char *word = argv[i], *quote = is_plain(word) ? "" : "'";
-        fprintf(file, "%s%s", i ? " " : "", quote);
-        for (; *word; word++) {
-            if (*word == '\'') fputs("'\\''", file);
-            else fputc((unsigned char)*word < ' ' ? '?' : *word, file);
-        }
-        fputs(quote, file);
+        if (i) fputc(' ', file);
+        print_quoted(file, argv[i]);
     }
     fclose(file);
     return text;

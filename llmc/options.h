@@ -32,10 +32,10 @@ typedef struct { const char *names, *answer; } ForeignOption;
 
 /* Sets every default, then reads argv: --name value, --name=value, --flag (or --flag=yes, --flag=no), -h for --help;
    '_' in a name is '-'. positional: the option whose value is a word without dashes, NULL = none. foreign: may be NULL.
-   Fails on an unknown option (the message names the one that is meant, if that is clear, and answers all names of other
-   programs at once), on a missing or bad value, an option given twice, and a word that is not UTF-8. Only an option
-   whose default is "" takes an empty value. Text and choice values point into argv. The table ends with a row of
-   zeros. */
+   Fails on an unknown option (the message names the one that is meant, if that is clear; all names of other programs
+   are answered at once, in a line each), on a missing or bad value, an option given twice, and a word that is not
+   UTF-8. Only an option whose default is "" takes an empty value. Text and choice values point into argv. The table
+   ends with a row of zeros. */
 void options_parse(Option *table, const char *positional, const ForeignOption *foreign, int argc, char **argv);
 
 /* Reads a file of lines name = value, after options_parse: what the command line has is checked, but not set. A value
@@ -46,6 +46,9 @@ void options_read(Option *table, const ForeignOption *foreign, const char *path)
 
 /* Writes all FREE and KEPT options that have a value, for options_read, which then sets the same values to the bit. */
 void options_write(FILE *file, const Option *table);
+
+/* The number of a word among choices: of "linear" in "cosine|linear|wsd" 1; -1 = none of them. */
+int choice_index(const char *choices, const char *word);
 
 /* Sets one option as the command line would. Numbers are "1500", "1.5e3", "1.5k", with k M G = 1000^n and Ki Mi Gi =
    1024^n; an integer option takes all that is exactly an integer. "" removes the value of an option without a default,

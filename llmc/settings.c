@@ -59,18 +59,13 @@ void settings_help(FILE *file, const Option *table) {
 
 char *settings_signature(const Option *table) {
     FileMap program = file_map("/proc/self/exe");
-    uint64_t hash = 0xcbf29ce484222325;         /* FNV-1a, of 8 bytes at a time */
-    for (int64_t i = 0; i + 8 <= program.size; i += 8) {
-        uint64_t word;
-        memcpy(&word, program.bytes + i, 8);
-        hash = (hash ^ word) * 0x100000001b3;
-    }
+    const unsigned long long hash = xxh64(program.bytes, (size_t)program.size);
     file_unmap(program);
     char *signature = NULL, text[256];
     size_t size;
     FILE *file = open_memstream(&signature, &size);
     REQUIRE(file, "out of memory: the options");
-    fprintf(file, "build = %s, %s, %016llx\n", VERSION, backend_name, (unsigned long long)hash);
+    fprintf(file, "build = %s, %s, %016llx\n", VERSION, backend_name, hash);
     for (const Option *o = table; o->name || o->help; o++)
         if (o->name && strcmp(o->name, "rendezvous-secret"))
             fprintf(file, "--%s = %s\n", o->name, option_text(o, text));
@@ -130,7 +125,7 @@ DropoutRates settings_dropout(const Settings *s, Option *table) {
 
 Schedule settings_schedule(const Settings *s, Option *table) {
     REQUIRE(s->min_lr <= s->lr, "--min-lr %g: want at most --lr %g", s->min_lr, s->lr);
-    return (Schedule){ .kind = schedule_named(s->schedule), .peak = s->lr, .warmup = s->warmup, .total = s->steps,
-                       .final = options_find(table, "min-lr")->given ? s->min_lr : s->lr / 10,
+    return (Schedule){ .kind = choice_index(SCHEDULE_NAMES, s->schedule), .peak = s->lr, .warmup = s->warmup,
+                       .total = s->steps, .final = options_find(table, "min-lr")->given ? s->min_lr : s->lr / 10,
                        .decay = s->decay ? s->decay : s->steps / 5 };
 }

@@ -146,7 +146,7 @@ static void require_none(const char *dir, const char *split) {
     REQUIRE(!any, "%s exists: want an --out without shards", found.gl_pathv[0]);
 }
 
-void shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings) {
+int64_t shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings) {
     static const char *const split[] = { "train", "val" };
     Shard shard = {0};
     Stream stream = open_stream(bpe, texts, &shard);
@@ -179,6 +179,7 @@ void shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings) {
     REQUIRE(stream.tokens, "%s: the texts are empty", texts->path[0]);
     close_stream(&stream, settings->dir);
     printf("train %lld tokens, val %lld tokens\n", (long long)tokens[0], (long long)tokens[1]);
+    return tokens[1];
 }
 
 /* ---- Cache */

@@ -10,8 +10,9 @@ typedef struct {
     double      val_fraction;       /* the last part of all texts, in bytes; 0 = no validation */
 } ShardSettings;
 
-/* <|endoftext|> goes in front of every document; with DOCUMENT_MARK, it takes the place of every mark. */
-void shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings);
+/* <|endoftext|> goes in front of every document; with DOCUMENT_MARK, it takes the place of every mark. Returns how many
+   tokens val has. */
+int64_t shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings);
 
 /* The shard of texts beside the first, TEXT.tokens-HASH.bin; written unless there is a whole one of the same texts,
    tokenizer and kind of documents; with wait, that is left to another process. A new string. Fails on more than

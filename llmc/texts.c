@@ -23,13 +23,6 @@ typedef struct TextsState {
     size_t   closing_count, closing_room, json_count, json_room, span_room, batch_bytes;
 } State;
 
-DocumentKind document_kind(const char *name) {
-    static const char *const names[] = { "file", "line", "mark", "jsonl" };
-    for (int i = 0; i < 4; i++)
-        if (!strcmp(names[i], name)) return (DocumentKind)i;
-    fail("documents '%s': want one of " DOCUMENT_NAMES, name);
-}
-
 void document_check_field(DocumentKind kind, const char *field) {
     REQUIRE(kind == DOCUMENT_JSONL || !strcmp(field, "text"), "--field %s: want --documents jsonl", field);
 }

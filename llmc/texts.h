@@ -7,9 +7,8 @@
 
 /* What a document is: a file; a line, without its end; what lies between two <|endoftext|>; or the string of a field in
    each line of JSONL. Empty lines and files are none. */
-#define DOCUMENT_NAMES "file|line|mark|jsonl"
+#define DOCUMENT_NAMES "file|line|mark|jsonl"      /* in the order of the kinds */
 typedef enum { DOCUMENT_FILE, DOCUMENT_LINE, DOCUMENT_MARK, DOCUMENT_JSONL } DocumentKind;
-DocumentKind document_kind(const char *name);
 void document_check_field(DocumentKind kind, const char *field);     /* fails on a --field that would be ignored */
 
 typedef struct {

@@ -13,8 +13,12 @@ if [ -e "$out" ] && [ ! -f "$out/defaults.txt" ]; then
     echo "compare: $out is no comparison; want another OUT" >&2
     exit 1
 fi
-case $data in
-"$out"/*) echo "compare: $data is in $out, which is replaced; want a copy of it elsewhere" >&2; exit 1 ;;
+[ -z "$data" ] || [ ! -d "$out" ] || case $(cd "$(dirname "$data")" && pwd -P)/ in
+"$(cd "$out" && pwd -P)"/*)
+    echo "compare: $data is in $out, which is replaced; want a copy of it elsewhere" >&2; exit 1 ;;
+esac
+case " $* " in *" --steps"[\ =][0-9]" "*|*" --steps"[\ =]1[0-9]" "*)
+    echo "compare: fewer than 20 --steps; the curves are compared by means over 20" >&2; exit 1 ;;
 esac
 rm -rf "$out"
 mkdir -p "$out"

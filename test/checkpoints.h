@@ -32,8 +32,12 @@ static inline void open_saver(Saver *saver, RunDir *dir, const char *out, Traine
     directory_make(out);
     run_dir_lock(dir);
     run_dir_open(dir);
-    saver_open(saver, dir, &t->model, &t->optimizer, &saved_tokenizer_files, test_options, &corpus, TOKENIZER_BYTES,
-               keep, keep_every, &test_report);
+    *saver = (Saver){ .dir = dir, .model = &t->model, .optimizer = &t->optimizer, .report = &test_report, .keep = keep,
+                      .keep_every = keep_every,
+                      .snapshot = { .options = test_options, .tokenizer = TOKENIZER_BYTES,
+                                    .tokenizer_files = &saved_tokenizer_files, .train = data_id(corpus.train),
+                                    .val = data_id(corpus.val) } };
+    saver_open(saver);
     tokens_close(corpus.val);
     tokens_close(corpus.train);
 }

@@ -489,88 +489,6 @@ static void merge_rows(void) {
     }
 }
 
-static double *join_keys(const AttentionSpec *s, const double *first, const double *second, int split) {
-    int C = s->NH * s->HS;
-    double *all = doubles((int64_t)s->B * s->Tk * C);
-    for (int b = 0; b < s->B; b++)
-        for (int64_t i = 0; i < (int64_t)s->Tk * C; i++)
-            all[(int64_t)b * s->Tk * C + i] = i < (int64_t)split * C ? first[(int64_t)b * split * C + i]
-                                            : second[(int64_t)b * (s->Tk - split) * C + i - (int64_t)split * C];
-    return all;
-}
-
-/* As in a ring: the keys in two parts, out and lse merged, then dq, dk and dv of each part from the merged out and lse,
-   the second one added. Where an implementation keeps P, forward only. */
-static void ring_case(AttentionSpec s, int split) {
-    s.dtype = s.out_dtype = arena_dtype;
-    s.scale = 1 / sqrtf((float)s.HS);
-    s.deterministic = 1;
-    int B = s.B, NH = s.NH, Tq = s.Tq, C = NH * s.HS, parts[2] = { split, s.Tk - split };
-    arena_begin("ring", "B=%d NH=%d Tq=%d Tk=%d+%d %s q0=%d HS=%d", B, NH, Tq, parts[0], parts[1],
-                s.causal ? "causal" : "full", s.q0, s.HS);
-    Tensor q = input(1, B, Tq, C), dout = input(1, B, Tq, C), dq = output(B, Tq, C);
-    Tensor out[2], lse[2], k[2], v[2], dk[2], dv[2];
-    for (int i = 0; i < 2; i++) {
-        out[i] = third(ABSENT, i, WRITTEN, B, Tq, C);
-        lse[i] = f32_output(B, NH, Tq);
-        k[i] = input(1, B, parts[i], C);
-        v[i] = input(1, B, parts[i], C);
-        dk[i] = output_into(i ? ACCUMULATE : OVERWRITE, B, parts[i], C);
-        dv[i] = output_into(i ? ACCUMULATE : OVERWRITE, B, parts[i], C);
-    }
-    Truth t = { .want = { { doubles(B * Tq * C), doubles(B * Tq * C), doubles((int64_t)B * s.Tk * C),
-                            doubles((int64_t)B * s.Tk * C) }, doubles(B * NH * Tq) } };
-    double *all_q = given(q), *all_dout = given(dout), **want = t.want.x;
-    double *all_k = join_keys(&s, given(k[0]), given(k[1]), split);
-    double *all_v = join_keys(&s, given(v[0]), given(v[1]), split);
-    oracle_attention_forward(&s, want[OUT], t.want.lse, all_q, all_k, all_v);
-    oracle_attention_backward(&s, want[DQ], want[DK], want[DV], all_dout, t.want.lse, all_q, all_k, all_v);
-    t.condition = s.scale * s.HS;               /* the maximum of the sum of |q k| of one score */
-    Bound bound = { .roundings = s.Tk + s.HS + 8, .condition = t.condition, .floor = 1 };
-    int64_t arena_case_end = arena_used, pool_case_end = pool_used;
-    for (int n = 0; attention_list[n]; n++) {
-        const Attention *a = attention_list[n];
-        AttentionSpec part[2] = { s, s };
-        for (int i = 0; i < 2; i++) part[i].Tk = parts[i];
-        part[1].q0 -= split;
-        part[1].dq_into = part[1].dkv_into = ACCUMULATE;
-        if (a->refuse(&part[0]) || a->refuse(&part[1])) { refused[n]++; continue; }
-        ran[n]++;
-        arena_used = arena_case_end;
-        pool_used = pool_case_end;
-        name_implementation(n);
-        Memory m[2] = { place_memory(a, &part[0]), place_memory(a, &part[1]) };
-        int backward = a->kept_bytes(&s) == 0;
-        EACH_RUN {
-            for (int i = 0; i < 2; i++)
-                a->forward(&part[i], out[i], lse[i], m[i].kept.data, q, k[i], v[i], m[i].work[0].data);
-            attention_merge(out[0], lse[0], out[0], out[1], lse[1]);
-            for (int i = 0; i < 2 && backward; i++)
-                a->backward(&part[i], dq, dk[i], dv[i], dout, out[0], lse[0], m[i].kept.data, q, k[i], v[i],
-                            m[i].work[1].data);
-        }
-        compare("merged out", out[0], want[OUT], bound);
-        AttentionSpec heads = s;
-        heads.Tq *= B * NH;                     /* lse of all heads as of one, which is how the oracle has them */
-        check_lse(&heads, &t, lse[0], 0);
-        if (!backward) continue;
-        compare("ring dq", dq, want[DQ], bound);
-        for (int i = 0; i < 2; i++) {
-            Into into = i ? ACCUMULATE : OVERWRITE;
-            double *const whole[] = { want[DK], want[DV] };
-            const Tensor got[] = { dk[i], dv[i] };
-            for (int w = 0; w < 2; w++) {
-                double *share = doubles(tensor_count(got[w]));
-                int64_t length = (int64_t)parts[i] * C;
-                for (int b = 0; b < B; b++)
-                    memcpy(share + b * length, whole[w] + ((int64_t)b * s.Tk + i * split) * C,
-                           sizeof(double) * (size_t)length);
-                compare(w ? "ring dv" : "ring dk", got[w], plus(share, got[w], into), bound);
-            }
-        }
-    }
-}
-
 /* A ring of 2 to 4 ranks in one process, in zigzag order: of 2 ranks chunks of c rows rank r has chunks r and
    2 ranks - 1 - r. Its rows see its own keys causally, of an earlier rank's the first chunk, and of a later rank's
    both, but only in its second chunk. Operands and lse are ranges of rows; gradients are summed in f32. */
@@ -582,10 +500,45 @@ static Tensor chunk_of(Tensor t, int first, int count) {
     return t;
 }
 
-/* The step of rank r with the keys of rank s: rows and keys, the ranges of both. */
+/* The step of rank r with the keys of rank s: the range of its rows, and how many of the keys. */
 typedef struct { int row, rows, keys; } Step;
 static Step step_of(int r, int s, int c) {
     return (Step){ .row = s > r ? c : 0, .rows = s > r ? c : 2 * c, .keys = s < r ? c : 2 * c };
+}
+
+/* Part 0, 1 or 2: q, k or v. */
+static Tensor part_of(const Rank *rank, int part, int first, int count) {
+    const int64_t C = rank->qkv.dim[2] / 3;
+    return chunk_of(tensor_column_range(rank->qkv, part * C, C), first, count);
+}
+
+/* Results of rank r: with its own keys first, then those of the ranks before it. */
+static void zigzag_forward(const Attention *a, const AttentionSpec *specs, Rank *rank, int ranks, int r, int c,
+                           Tensor part, Tensor part_lse, void *work) {
+    Rank *to = &rank[r];
+    for (int i = 0; i < ranks; i++) {
+        const int s = (r + ranks - i) % ranks;
+        const Step step = step_of(r, s, c);
+        const Tensor out = chunk_of(i ? part : to->out, 0, step.rows);
+        const Tensor lse = tensor_column_range(i ? part_lse : to->lse, 0, step.rows);
+        a->forward(&specs[r * ranks + s], out, lse, NULL, part_of(to, 0, step.row, step.rows),
+                   part_of(&rank[s], 1, 0, step.keys), part_of(&rank[s], 2, 0, step.keys), work);
+        if (!i) continue;
+        const Tensor sum = chunk_of(to->out, step.row, step.rows);
+        attention_merge(sum, tensor_column_range(to->lse, step.row, step.rows), sum, out, lse);
+    }
+    convert_rows(to->rounded, to->out);
+}
+
+static void zigzag_backward(const Attention *a, const AttentionSpec *specs, Rank *rank, int ranks, int r, int s, int c,
+                            void *work) {
+    Rank *to = &rank[r];
+    const Step step = step_of(r, s, c);
+    a->backward(&specs[r * ranks + s], chunk_of(to->dq, step.row, step.rows), chunk_of(rank[s].dk, 0, step.keys),
+                chunk_of(rank[s].dv, 0, step.keys), chunk_of(to->dout, step.row, step.rows),
+                chunk_of(to->rounded, step.row, step.rows), tensor_column_range(to->lse, step.row, step.rows), NULL,
+                part_of(to, 0, step.row, step.rows), part_of(&rank[s], 1, 0, step.keys),
+                part_of(&rank[s], 2, 0, step.keys), work);
 }
 
 static void zigzag_case(int ranks, int c, int NH, int HS) {
@@ -601,7 +554,7 @@ static void zigzag_case(int ranks, int c, int NH, int HS) {
                           f32_output(1, 2 * c, C), f32_output(1, 2 * c, C) };
     Tensor part = scratch(1, 2 * c, C), part_lse = scratch(1, NH, 2 * c);
 
-    double *in[4], *want[2][OUTPUTS], *lse = doubles((int64_t)NH * T);
+    double *in[4], *want[2][OUTPUTS], *lse[2] = { doubles((int64_t)NH * T), doubles((int64_t)NH * T) };
     for (int i = 0; i < 4; i++) in[i] = doubles((int64_t)T * C);
     for (int i = 0; i < 2 * OUTPUTS; i++) want[i / OUTPUTS][i % OUTPUTS] = doubles((int64_t)T * C);
     #define POSITION(r, i) ((i) < c ? (r) * c + (i) : (2 * ranks - 1 - (r)) * c + (i) - c)
@@ -614,8 +567,8 @@ static void zigzag_case(int ranks, int c, int NH, int HS) {
     for (int draw = 0; draw < (arena_dtype == BF16 ? 8 : 1); draw++) {      /* the first is exact */
         double **w = want[draw > 0];
         oracle_stores = draw ? 1 + draw / 8.0 : 0;
-        oracle_attention_forward(&whole, w[OUT], lse, in[0], in[1], in[2]);
-        oracle_attention_backward(&whole, w[DQ], w[DK], w[DV], in[3], lse, in[0], in[1], in[2]);
+        oracle_attention_forward(&whole, w[OUT], lse[draw > 0], in[0], in[1], in[2]);
+        oracle_attention_backward(&whole, w[DQ], w[DK], w[DV], in[3], lse[draw > 0], in[0], in[1], in[2]);
         for (int i = 0; i < OUTPUTS; i++)
             for (int64_t at = 0; at < (int64_t)T * C; at++)
                 if (draw) emulated[i] = fmax(emulated[i], fabs(w[i][at] - want[0][i][at]));
@@ -624,17 +577,16 @@ static void zigzag_case(int ranks, int c, int NH, int HS) {
     int64_t arena_case_end = arena_used, pool_case_end = pool_used;
     for (int n = 0; attention_list[n]; n++) {
         const Attention *a = attention_list[n];
-        AttentionSpec spec[RANKS_MAX][RANKS_MAX];
+        AttentionSpec specs[RANKS_MAX * RANKS_MAX];
         const char *refusal = a->kept_bytes(&whole) ? "P is kept" : NULL;
         for (int i = 0; i < ranks * ranks; i++) {
-            int r = i / ranks, s = i % ranks;
-            AttentionSpec *x = &spec[r][s];
-            *x = whole;
-            x->Tq = step_of(r, s, c).rows;
-            x->Tk = step_of(r, s, c).keys;
-            x->causal = r == s;
-            x->dq_into = x->dkv_into = r == s ? OVERWRITE : ACCUMULATE;
-            if (!refusal) refusal = a->refuse(x);
+            const Step step = step_of(i / ranks, i % ranks, c);
+            specs[i] = whole;
+            specs[i].Tq = step.rows;
+            specs[i].Tk = step.keys;
+            specs[i].causal = i / ranks == i % ranks;
+            specs[i].dq_into = specs[i].dkv_into = specs[i].causal ? OVERWRITE : ACCUMULATE;
+            if (!refusal) refusal = a->refuse(&specs[i]);
         }
         if (refusal) { refused[n]++; continue; }
         ran[n]++;
@@ -643,43 +595,22 @@ static void zigzag_case(int ranks, int c, int NH, int HS) {
         name_implementation(n);
         size_t bytes = 0;
         for (int i = 0; i < ranks * ranks; i++) {
-            size_t one = a->workspace_bytes(&spec[i / ranks][i % ranks]);
+            size_t one = a->workspace_bytes(&specs[i]);
             bytes = one > bytes ? one : bytes;
         }
         Tensor work = scratch_bytes(bytes);
         EACH_RUN {
-            for (int r = 0; r < ranks; r++) {
-                Rank *to = &rank[r];
-                for (int i = 0; i < ranks; i++) {
-                    int s = (r + ranks - i) % ranks;            /* its own keys first */
-                    Step step = step_of(r, s, c);
-                    Tensor q = chunk_of(tensor_column_range(to->qkv, 0, C), step.row, step.rows);
-                    Tensor k = chunk_of(tensor_column_range(rank[s].qkv, C, C), 0, step.keys);
-                    Tensor v = chunk_of(tensor_column_range(rank[s].qkv, 2 * C, C), 0, step.keys);
-                    Tensor o = chunk_of(i ? part : to->out, 0, step.rows);
-                    Tensor l = tensor_column_range(i ? part_lse : to->lse, 0, step.rows);
-                    a->forward(&spec[r][s], o, l, NULL, q, k, v, work.data);
-                    if (!i) continue;
-                    const Tensor sum = chunk_of(to->out, step.row, step.rows);
-                    attention_merge(sum, tensor_column_range(to->lse, step.row, step.rows), sum, o, l);
-                }
-                convert_rows(to->rounded, to->out);
-            }
+            for (int r = 0; r < ranks; r++) zigzag_forward(a, specs, rank, ranks, r, c, part, part_lse, work.data);
             for (int i = 0; i < ranks; i++)                     /* the own keys of all ranks first: they overwrite */
-                for (int r = 0; r < ranks; r++) {
-                    int s = (r + ranks - i) % ranks;
-                    Step step = step_of(r, s, c);
-                    Tensor q = chunk_of(tensor_column_range(rank[r].qkv, 0, C), step.row, step.rows);
-                    Tensor k = chunk_of(tensor_column_range(rank[s].qkv, C, C), 0, step.keys);
-                    Tensor v = chunk_of(tensor_column_range(rank[s].qkv, 2 * C, C), 0, step.keys);
-                    a->backward(&spec[r][s], chunk_of(rank[r].dq, step.row, step.rows),
-                                chunk_of(rank[s].dk, 0, step.keys), chunk_of(rank[s].dv, 0, step.keys),
-                                chunk_of(rank[r].dout, step.row, step.rows),
-                                chunk_of(rank[r].rounded, step.row, step.rows),
-                                tensor_column_range(rank[r].lse, step.row, step.rows), NULL, q, k, v, work.data);
-                }
+                for (int r = 0; r < ranks; r++)
+                    zigzag_backward(a, specs, rank, ranks, r, (r + ranks - i) % ranks, c, work.data);
         }
-        for (int r = 0; r < ranks; r++)
+        for (int r = 0; r < ranks; r++) {
+            double *own_lse = doubles((int64_t)NH * 2 * c);
+            for (int x = 0; x < NH * 2 * c; x++)
+                own_lse[x] = lse[0][(int64_t)(x / (2 * c)) * T + POSITION(r, x % (2 * c))];
+            const Truth truth = { .want.lse = own_lse, .condition = whole.scale * HS };
+            check_lse(&(AttentionSpec){ .Tq = NH * 2 * c, .Tk = T, .HS = HS }, &truth, rank[r].lse, 0);
             for (int i = 0; i < OUTPUTS; i++) {
                 Tensor got = (const Tensor[]){ rank[r].out, rank[r].dq, rank[r].dk, rank[r].dv }[i];
                 double *own = doubles((int64_t)2 * c * C);
@@ -690,6 +621,7 @@ static void zigzag_case(int ranks, int c, int NH, int HS) {
                 compare(name, got, own, (Bound){ .roundings = T + HS + 8, .condition = whole.scale * HS, .floor = 1,
                                                  .emulated = emulated[i] });
             }
+        }
     }
 }
 
@@ -698,18 +630,6 @@ static void zigzag(void) {
         {2, 1, 1, 8}, {2, 65, 2, 64}, {3, 33, 1, 40}, {4, 17, 3, 16}, {2, 128, 1, 128}, {2, 129, 2, 80}, {4, 64, 1, 64},
     };
     for (int i = 0; i < COUNT(shapes); i++) zigzag_case(shapes[i].ranks, shapes[i].c, shapes[i].NH, shapes[i].HS);
-}
-
-/* In f32: partial results in bf16 are not for merging. */
-static void ring(void) {
-    static const struct { int B, NH, Tq, Tk, q0, HS, split; } shapes[] = {
-        {1, 1, 1, 2, 0, 8, 1}, {2, 3, 37, 101, 50, 40, 45}, {1, 2, 65, 130, 65, 64, 65}, {2, 1, 64, 97, -5, 24, 96},
-        {1, 3, 50, 129, -60, 64, 31}, {1, 1, 129, 200, 100, 128, 1}, {2, 2, 33, 64, 0, 80, 32},
-    };
-    for (int i = 0; i < COUNT(shapes); i++)
-        for (int causal = 0; causal < 2; causal++)
-            ring_case((AttentionSpec){ .B = shapes[i].B, .NH = shapes[i].NH, .Tq = shapes[i].Tq, .Tk = shapes[i].Tk,
-                                       .q0 = shapes[i].q0, .HS = shapes[i].HS, .causal = causal }, shapes[i].split);
 }
 
 /* ---- rows that are far apart: offsets beyond 2^31 elements, 2^32 bytes */
@@ -1024,7 +944,6 @@ int main(void) {
     RUN_EACH_DTYPE(with_dropout);
     RUN_EACH_DTYPE(masks);
     RUN(merge_rows);
-    RUN(ring);
     RUN_EACH_DTYPE(zigzag);
     RUN_EACH_DTYPE(far_rows);
     RUN_EACH_DTYPE(many_sequences);

@@ -47,6 +47,23 @@ else
     close_test "$name"
 fi
 
+"$gpt" --n_layer=3 --batch 4 -b 5 --lr=1 --block_size=8 2> "$dir/names.err"
+is "exit code" $? 1
+is "the answers" "$(cat "$dir/names.err")" "train_gpt: --n_layer: use --layers
+train_gpt: -b: use --batch
+train_gpt: --block_size: use --context"
+printf 'n_layer = 6\nno such line\nblock_size = 64\n' > "$dir/names.txt"
+"$gpt" --config "$dir/names.txt" 2> "$dir/names.err"
+is "the answers to a file" "$(cat "$dir/names.err")" "train_gpt: $dir/names.txt:1: --n_layer: use --layers
+train_gpt: $dir/names.txt:3: --block_size: use --context"
+close_test "options of other programs are answered at once, in a line each"
+
+for option in --help --version; do
+    "$gpt" $option > /dev/full 2> "$dir/full.err"
+    is "$option" "$? $(cat "$dir/full.err")" "1 train_gpt: cannot write to stdout: No space left on device"
+done
+close_test "--help and --version fail when stdout cannot be written"
+
 expect "train" "$gpt" $small --steps 0 --out "$dir/start" --seed 3
 expect "train" "$gpt" $small --steps 5 --out "$dir/direct" --seed 3
 expect "train" "$gpt" $small --steps 5 --out "$dir/from-init" --seed 3 --init "$dir/start"
@@ -256,6 +273,10 @@ if in_turn 3; then
     command=$(sed -n 's/^\.\/train_gpt \(.*\)    trains on them$/\1/p' "$dir/expect.out")
     expect "the command that it names" eval '"$gpt"' "$command" --dry-run
     is "bytes of the first shard" "$(wc -c < "$dir/bpe/shards/train_000000.bin")" 3024
+    echo '{"text": "a single document is not divided"}' > "$dir/bpe/one.jsonl"
+    expect "no validation" "$tokenize" "$dir/bpe/one.jsonl" --documents jsonl --tokenizer "$dir/bpe/gone" \
+        --out "$dir/bpe/one"
+    is "no --val-data where there are no tokens" "$(grep -c -e --val-data "$dir/expect.out")" 0
     refuses "is a directory, want a file, or shards as '$dir/bpe/shards/train_*.bin'" "$gpt" "$dir/bpe/shards"
     refuses "tokenize: --vocab-size: want --train-tokenizer" "$tokenize" "$dir/bpe/text.txt" --vocab-size 300 \
         --tokenizer "$dir/bpe/gone" --out "$dir/bpe/none"

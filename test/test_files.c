@@ -228,6 +228,8 @@ static void test_files(void) {
         Path parent = file_parent(parents[i][0]);
         EXPECT(!strcmp(parent.text, parents[i][1]), "%s: %s, want %s", parents[i][0], parent.text, parents[i][1]);
     }
+    EXPECT(!strcmp(path_of("a", "b").text, "a/b") && !strcmp(path_of("a/", "b").text, "a/b") &&
+           !strcmp(path_of("/", "b").text, "/b"), "one slash between a directory and a name");
 }
 
 /* ---- safetensors */

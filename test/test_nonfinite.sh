@@ -81,6 +81,7 @@ is "lines before" "$(grep -c 'not applied' "$dir/refuse.out")" 0
 refuses "10 such steps without an update between them" "$gpt" $wild --on-nan skip --out "$dir/wild" --save-every 1
 line='^step [0-9]*: loss .*, gradient norm .*: not applied. First non-finite tensor: .* NaN, '
 is "lines before" "$(grep -c "$line" "$dir/refuse.out")" 9
+is "of them with -nan" "$(grep -c -e -nan "$dir/refuse.out")" 0
 last=$(last_step "$dir/wild")
 first=$(sed -n 's/^step \([0-9]*\): loss .*not applied.*/\1/p' "$dir/refuse.out" | head -n 1)
 is "the last step: 9 were reported, the 10th ended the run" "$(echo "$last" | sed 's/.*step-0*//')" $((first + 8))

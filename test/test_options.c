@@ -75,8 +75,6 @@ static CommandLine bad[] = {
     { "-b: use --batch", { "-b", "4" } },
     { "--n_layer: use --layers", { "--n_layer=3" } },
     { "--dropout: dropout is not supported", { "--dropout", "0.1" } },
-    { "--n_layer: use --layers. -b: use --batch. --dropout: dropout is not supported",
-      { "--n_layer=3", "--batch", "4", "-b", "5", "--dropout=0.1" } },
     { "--b: no such option (--help lists the options)", { "--b", "4" } },
     { "--size: no such option (--help lists the options)", { "--size", "4" } },
     { "-: no such option", { "-" } },

@@ -127,6 +127,7 @@ static void a_resume_continues_the_page(void) {
     /* a page that is damaged, cut or none is replaced */
     static const char *const bad[] = { "", "x", "<script type=\"application/json\" id=\"runs\">\n",
         "<script type=\"application/json\" id=\"runs\">\n[{\"notes\": [{\"step\": \"x\"}]}]</script>\n",
+        "<script type=\"application/json\" id=\"runs\">\n[{\"notes\": [,\n</script>\n",
         "<script type=\"application/json\" id=\"runs\">\n[]\n</script>\n" };
     for (int i = 0; i < COUNT(bad); i++) {
         put(page_path, bad[i], strlen(bad[i]));

@@ -84,8 +84,8 @@ static void a_save_waits_for_the_one_before(void) {
 }
 
 static void without_a_run_directory_nothing_is_written(void) {
-    Saver saver;
-    saver_open(&saver, NULL, &trainer.model, &trainer.optimizer, NULL, NULL, NULL, TOKENIZER_BYTES, 0, 0, NULL);
+    Saver saver = { .model = &trainer.model, .optimizer = &trainer.optimizer };
+    saver_open(&saver);
     start(&saver, 1);
     saver_poll(&saver);
     saver_finish(&saver);

@@ -178,7 +178,12 @@ expect "rounding" awk '/^(twin|naive) / { n += $3 ~ /^[0-9]/ && $3 < 1e-3 } END 
 expect "their losses differ" sh -c '! cmp -s "$1/flash/log.csv" "$1/twin/log.csv"' - "$dir/compare"
 expect "the picture" grep -q '>naive at most ' "$dir/compare/compare.svg"
 refuses "is no comparison; want another OUT" env TRAIN_GPT="$gpt" OUT="$dir/runs" scripts/compare.sh
-refuses "is in $dir/compare, which is replaced" env DATA="$dir/compare/train.txt" OUT="$dir/compare" scripts/compare.sh
+for data in "$dir/compare/train.txt" "$dir/runs/../compare/flash/log.csv"; do
+    refuses "is in $dir/compare, which is replaced" env DATA="$data" OUT="$dir/compare" scripts/compare.sh
+done
+for steps in "--steps 19" "--steps=5"; do
+    refuses "fewer than 20 --steps" env TRAIN_GPT="$gpt" OUT="$dir/short" scripts/compare.sh $steps --lr 1e-3
+done
 close_test "compare.sh trains flash, twin and naive, and compares them"
 
 # ---- plot_attention.sh: naive lacks the last length
@@ -229,8 +234,25 @@ else
     skip_test "the plots are well-formed XML" "neither xmllint nor python3"
 fi
 
-# ---- awk differs: each that is here draws the same
+# ---- download.sh, with a curl that writes "hello"
 mkdir "$dir/bin"
+printf '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nprintf hello > "$2"\n' > "$dir/bin/curl"
+chmod +x "$dir/bin/curl"
+download() {      # download SHA-256
+    PATH="$dir/bin:$PATH" sh -c '. scripts/download.sh; get "$@"' download.sh "$dir/got/file" "$1" URL "use it"
+}
+hello=$(printf hello | sha256sum)
+refuses "download.sh: URL has another SHA-256 than 0123" download 0123
+is "what is left" "$(ls "$dir/got")" ""
+for time in first second; do
+    expect "the $time time" download "${hello%% *}"
+    is "it says" "$(cat "$dir/expect.out")" "$dir/got/file: checksum verified; next: use it"
+done
+is "the file" "$(cat "$dir/got/file")" hello
+refuses "file exists and is another file" download 0123
+close_test "a download is verified, also one that is there"
+
+# ---- awk differs: each that is here draws the same
 for name in mawk gawk original-awk busybox; do
     awk=$(command -v $name) || continue
     [ $name != busybox ] || awk="$awk awk"

@@ -223,6 +223,16 @@ static void a_nonfinite_tensor_is_named(void) {
             EXPECT(gpt_find_nonfinite(&m, name, &found) && !strcmp(name, want), "%s is not found", want);
             device_upload(last, &had, sizeof had);
         }
+    const SpikeDetector none = {0};
+    const StepStats step_stats = { .loss = NAN, .norm = NAN };
+    static const char *const parts[] = { "ln_f.bias (1 NaN, 0 infinite, the rest in 0 .. 0)",
+                                         "ln_f.bias (16 NaN, 0 infinite)" };
+    for (int all = 0; all < 2; all++) {
+        for (int i = all ? 0 : 15; i < 16; i++) device_upload((float *)m.params.lnfb.data + i, &nan, sizeof nan);
+        char *text = skipped_step_text(&none, 7, NONFINITE, &step_stats, &m);
+        EXPECT(strstr(text, parts[all]), "%s", text);
+        free(text);
+    }
     gpt_free(&m);
 }
 

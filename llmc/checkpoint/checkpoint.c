@@ -24,14 +24,9 @@ static const char *const names[] = {        /* of all files that checkpoint_writ
 };
 enum { NAMES = sizeof names / sizeof *names, CHECKED = 5, FIRST_TOKENIZER_FILE = 5, TOKENIZER_CONFIG = 6 };
 
-static int has_file(const char *dir, const char *name) {
-    Path path = path_of(dir, name);
-    return file_exists(path.text) && !file_is_dir(path.text);
-}
+int checkpoint_has_model(const char *dir) { return dir_has_file(dir, MODEL) || dir_has_file(dir, INDEX); }
 
-int checkpoint_has_model(const char *dir) { return has_file(dir, MODEL) || has_file(dir, INDEX); }
-
-static Path model_path(const char *dir) { return path_of(dir, has_file(dir, MODEL) ? MODEL : INDEX); }
+static Path model_path(const char *dir) { return path_of(dir, dir_has_file(dir, MODEL) ? MODEL : INDEX); }
 
 /* ---- Checksums */
 
@@ -49,16 +44,16 @@ static void write_checksums(const char *dir) {
     Path path = path_of(dir, CHECKSUMS);
     FILE *file = file_create(path.text);
     for (int i = 0; i < CHECKED; i++)
-        if (has_file(dir, names[i])) fputs(checksum_line(dir, names[i]).text, file);
+        if (dir_has_file(dir, names[i])) fputs(checksum_line(dir, names[i]).text, file);
     file_close_durably(file, path.text);
 }
 
 void checkpoint_verify(const char *checkpoint, int to_resume) {
-    if (!has_file(checkpoint, CHECKSUMS)) return;
+    if (!dir_has_file(checkpoint, CHECKSUMS)) return;
     Path path = path_of(checkpoint, CHECKSUMS);
     FileMap sums = file_map(path.text);
     for (int i = 0; i < CHECKED; i++) {
-        if (!has_file(checkpoint, names[i]) || (names[i] == OPTIMIZER && !to_resume)) continue;
+        if (!dir_has_file(checkpoint, names[i]) || (names[i] == OPTIMIZER && !to_resume)) continue;
         Line line = checksum_line(checkpoint, names[i]);
         REQUIRE(memmem(sums.bytes, (size_t)sums.size, line.text, strlen(line.text)), "%s/%s: XXH64 is %.16s, not as in "
                 "%s: the file has changed since it was written (if that was intended, remove %s)", checkpoint, names[i],
@@ -264,7 +259,7 @@ static void open_tokenizer(void *argument) {
 }
 
 Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
-    if (has_file(checkpoint, STATE)) {
+    if (dir_has_file(checkpoint, STATE)) {
         Json *state = checkpoint_open_state(checkpoint);
         const char *name = json_string(state, "tokenizer");
         int bytes = !strcmp(name, "bytes"), ids = !strcmp(name, "ids"), bpe = !strcmp(name, "bpe");
@@ -312,7 +307,7 @@ TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokeni
     int found = 0;
     for (int i = 0; dir && i < TOKENIZER_FILES; i++) {
         const char *name = names[FIRST_TOKENIZER_FILE + i];
-        if (!has_file(dir, name)) continue;
+        if (!dir_has_file(dir, name)) continue;
         FileMap map = file_map(path_of(dir, name).text);
         files.file[i].size = map.size;
         files.file[i].bytes = memcpy(host_alloc((size_t)map.size + 1, name), map.bytes, (size_t)map.size);
@@ -382,10 +377,10 @@ int checkpoint_has_other_files(const char *dir) {
 }
 
 const char *checkpoint_missing_file(const char *dir, int to_resume) {
-    if (!has_file(dir, CONFIG)) return CONFIG;
+    if (!dir_has_file(dir, CONFIG)) return CONFIG;
     if (!checkpoint_has_model(dir)) return MODEL;
-    if (to_resume && !has_file(dir, OPTIMIZER)) return OPTIMIZER;
-    return to_resume && !has_file(dir, STATE) ? STATE : NULL;
+    if (to_resume && !dir_has_file(dir, OPTIMIZER)) return OPTIMIZER;
+    return to_resume && !dir_has_file(dir, STATE) ? STATE : NULL;
 }
 
 /* ---- Loading */

@@ -23,7 +23,6 @@ static char *base_of(const char *data) {
     return format_string("runs/%s", name ? name + 1 : "data");
 }
 
-
 /* ---- The lock: flock of the directory, which ends with the process */
 
 void run_dir_lock(RunDir *dir) {

@@ -66,19 +66,13 @@ static void *save(void *saver) {
 
 /* ---- In the main thread */
 
-void saver_open(Saver *s, RunDir *dir, const GPT *model, Optimizer *optimizer,
-                const TokenizerFiles *tokenizer_files, const Option *options, const Corpus *corpus, Tokenizer tokenizer,
-                int64_t keep, int64_t keep_every, Report *report) {
-    *s = (Saver){ .dir = dir, .model = model, .optimizer = optimizer, .report = report, .keep = keep,
-                  .keep_every = keep_every, .saved_step = -1 };
-    if (!dir) return;
-    s->seconds = saver_file_bytes(&model->config) / 200e6;
-    s->snapshot = (Snapshot){
-        .config = model->config, .options = options, .tokenizer = tokenizer, .tokenizer_files = tokenizer_files,
-        .train = data_id(corpus->train), .val = data_id(corpus->val),
-        .table = &model->master.table,
-    };
-    for (int i = 0; i < 3; i++) s->snapshot.host[i] = pinned_alloc(model->master.table.bytes);
+void saver_open(Saver *s) {
+    s->saved_step = -1;
+    if (!s->dir) return;
+    s->seconds = saver_file_bytes(&s->model->config) / 200e6;
+    s->snapshot.config = s->model->config;
+    s->snapshot.table = &s->model->master.table;
+    for (int i = 0; i < 3; i++) s->snapshot.host[i] = pinned_alloc(s->model->master.table.bytes);
     char why[FAIL_LENGTH];
     fails(remove_partial, s, why);         /* the next save tries again and reports the error */
 }

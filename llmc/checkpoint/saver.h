@@ -30,11 +30,10 @@ typedef struct {
 size_t saver_host_bytes(const GPTConfig *config);      /* host memory that saver_open allocates */
 double saver_file_bytes(const GPTConfig *config);      /* size of a checkpoint without headers and small files */
 
-/* dir: locked, or NULL. Pointers stay in use until saver_close, but for corpus; the options must not change during a
-   save. Removes what a killed run left in dir. */
-void saver_open(Saver *saver, RunDir *dir, const GPT *model, Optimizer *optimizer,
-                const TokenizerFiles *tokenizer_files, const Option *options, const Corpus *corpus, Tokenizer tokenizer,
-                int64_t keep, int64_t keep_every, Report *report);
+/* To be called with the fields above `best` set, and of snapshot the options, the tokenizer, its files, and the
+   identities of the data. dir: locked, or NULL. Pointers stay in use until saver_close; the options must not change
+   during a save. Removes what a killed run left in dir. */
+void saver_open(Saver *saver);
 
 /* A run that continues: the step that needs no save, -1 = none, and its best. Does what a kill has left undone, the
    link OUT/best and the removal of the best before. */

@@ -47,6 +47,9 @@ void __wrap_file_unmap(FileMap map) {
 int __wrap_file_exists(const char *path);
 int __wrap_file_exists(const char *path) { return find_file(path) >= 0; }
 
+int __wrap_dir_has_file(const char *dir, const char *name);
+int __wrap_dir_has_file(const char *dir, const char *name) { return find_file(path_of(dir, name).text) >= 0; }
+
 /* Every file matches every pattern. */
 int __wrap_glob(const char *pattern, int flags, int (*failed)(const char *, int), glob_t *found);
 int __wrap_glob(const char *pattern, int flags, int (*failed)(const char *, int), glob_t *found) {

@@ -3,8 +3,8 @@
 
 FUZZ_O    := $(patsubst %,$(BUILD)/test/fuzz/%.o,fuzz targets program)
 # the calls of these go to __wrap_NAME in fuzz.c
-FUZZ_WRAP := $(patsubst %,-Wl$(comma)--wrap=%,file_map file_unmap file_exists file_create file_close_durably file_rename \
-             glob globfree isatty open fmemopen fclose)
+FUZZ_WRAP := $(patsubst %,-Wl$(comma)--wrap=%,file_map file_unmap file_exists dir_has_file file_create file_close_durably \
+             file_rename glob globfree isatty open fmemopen fclose)
 
 $(BUILD)/test_fuzz: $(FUZZ_O)
 $(BUILD)/test_fuzz: LIBS += $(FUZZ_WRAP)
