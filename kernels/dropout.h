@@ -22,23 +22,37 @@ PHILOX_FUNCTION DropoutMask dropout_mask(uint64_t seed, uint32_t site, uint64_t 
     return (DropoutMask){ r.word[0], r.word[1] };
 }
 
-/* 16 bits for each of the four elements {row, row + 8} x {column, column + 8}, of a row and a column whose bit 3 is 0:
-   a unit that one thread has in the fragments of tensor cores, whether the matrix or its transpose is computed. Element
-   (row + 8 i, column + 8 j) has half j, the low one first, of word i. */
-PHILOX_FUNCTION Random64 dropout_bits(DropoutMask mask, uint32_t row, uint32_t column) {
-    const Random64 counter = {{ (row >> 4 << 3 | (row & 7)) ^ mask.word, column >> 4 << 3 | (column & 7) }};
-    return philox2x32(counter, mask.key);
+/* The mask has blocks of 8 x 8 elements. An element's random number has DROPOUT_DIGITS binary digits, and is kept where
+   the number is not below dropout_threshold. One draw gives a digit of all 64 numbers of a block; the comparison goes
+   through the digits from the lowest on, 64 elements at once: so a mask costs 2.5 instructions an element, and has the
+   form in which it takes the least space. */
+enum { DROPOUT_DIGITS = 12 };
+
+PHILOX_FUNCTION uint32_t dropout_threshold(float rate) { return (uint32_t)(rate * (1 << DROPOUT_DIGITS) + 0.5f); }
+
+PHILOX_FUNCTION float dropout_scale(float rate) {
+    return (float)(1 << DROPOUT_DIGITS) / (float)((1 << DROPOUT_DIGITS) - (int)dropout_threshold(rate));
 }
 
-/* An element is kept where the lower 15 of its bits are not below this. At most 0x7c00, infinity in half precision: the
-   comparison may be one of halves, in which NaN is never below. */
-PHILOX_FUNCTION uint32_t dropout_threshold(float rate) { return (uint32_t)(rate * 32768 + 0.5f); }
-
-PHILOX_FUNCTION float dropout_scale(float rate) { return 32768.0f / (float)(32768 - dropout_threshold(rate)); }
+/* Bit 8 i + j, from the lowest of word 0 on: whether element (8 row_block + i, 8 column_block + j) is kept. The digits
+   below the lowest 1 of the threshold decide nothing. */
+PHILOX_FUNCTION Random64 dropout_block(DropoutMask mask, uint32_t row_block, uint32_t column_block,
+                                       uint32_t threshold) {
+    Random64 kept = {{ ~0u, ~0u }};
+    int digit = 0;
+    while (digit < DROPOUT_DIGITS && !(threshold >> digit & 1)) digit++;
+    for (; digit < DROPOUT_DIGITS; digit++) {
+        const Random64 r = philox2x32((Random64){{ (row_block << 4 | (uint32_t)digit) ^ mask.word, column_block }},
+                                      mask.key);
+        for (int i = 0; i < 2; i++)
+            kept.word[i] = threshold >> digit & 1 ? r.word[i] & kept.word[i] : r.word[i] | kept.word[i];
+    }
+    return kept;
+}
 
 PHILOX_FUNCTION int dropout_keeps(DropoutMask mask, uint32_t row, uint32_t column, uint32_t threshold) {
-    const Random64 bits = dropout_bits(mask, row & ~8u, column & ~8u);
-    return (bits.word[row >> 3 & 1] >> (column >> 3 & 1) * 16 & 0x7fff) >= threshold;
+    const Random64 kept = dropout_block(mask, row >> 3, column >> 3, threshold);
+    return kept.word[row >> 2 & 1] >> (8 * (row & 3) + (column & 7)) & 1;
 }
 
 /* out, x (B,T,C), packed: out = x * scale where the mask of row t, column c, head 0 keeps the element, else 0. out may
