@@ -22,10 +22,8 @@ PHILOX_FUNCTION DropoutMask dropout_mask(uint64_t seed, uint32_t site, uint64_t 
     return (DropoutMask){ r.word[0], r.word[1] };
 }
 
-/* The mask has blocks of 8 x 8 elements. An element's random number has DROPOUT_DIGITS binary digits, and is kept where
-   the number is not below dropout_threshold. One draw gives a digit of all 64 numbers of a block; the comparison goes
-   through the digits from the lowest on, 64 elements at once: so a mask costs 2.5 instructions an element, and has the
-   form in which it takes the least space. */
+/* An element has a random number of DROPOUT_DIGITS binary digits and is kept where that is not below the threshold: the
+   rate is rounded to a multiple of 1/4096, and the scale is that of the rounded rate. */
 enum { DROPOUT_DIGITS = 12 };
 
 PHILOX_FUNCTION uint32_t dropout_threshold(float rate) { return (uint32_t)(rate * (1 << DROPOUT_DIGITS) + 0.5f); }
@@ -34,25 +32,27 @@ PHILOX_FUNCTION float dropout_scale(float rate) {
     return (float)(1 << DROPOUT_DIGITS) / (float)((1 << DROPOUT_DIGITS) - (int)dropout_threshold(rate));
 }
 
-/* Bit 8 i + j, from the lowest of word 0 on: whether element (8 row_block + i, 8 column_block + j) is kept. The digits
-   below the lowest 1 of the threshold decide nothing. */
+/* The mask of a block of 8 x 8 elements: bit 8 i + j, from the lowest of word 0 on, is 1 where element
+   (8 row_block + i, 8 column_block + j) is kept. A draw is one digit of all 64 numbers. They are compared with the
+   threshold from the lowest digit on: a 1 of the threshold keeps where the draw has 1 and the digits so far keep, a 0
+   where either does; one instruction for both, the majority of draw, result so far and the inverted digit. */
 PHILOX_FUNCTION Random64 dropout_block(DropoutMask mask, uint32_t row_block, uint32_t column_block,
                                        uint32_t threshold) {
     Random64 kept = {{ ~0u, ~0u }};
-    int digit = 0;
-    while (digit < DROPOUT_DIGITS && !(threshold >> digit & 1)) digit++;
-    for (; digit < DROPOUT_DIGITS; digit++) {
-        const Random64 r = philox2x32((Random64){{ (row_block << 4 | (uint32_t)digit) ^ mask.word, column_block }},
-                                      mask.key);
+    for (uint32_t digit = 0; digit < DROPOUT_DIGITS; digit++) {
+        const Random64 r = philox2x32((Random64){{ (row_block << 4 | digit) ^ mask.word, column_block }}, mask.key);
+        const uint32_t either = (threshold >> digit & 1) - 1;
         for (int i = 0; i < 2; i++)
-            kept.word[i] = threshold >> digit & 1 ? r.word[i] & kept.word[i] : r.word[i] | kept.word[i];
+            kept.word[i] = (r.word[i] & kept.word[i]) | (either & (r.word[i] | kept.word[i]));
     }
     return kept;
 }
 
+/* Whether element (i,j) of a block is kept. */
+PHILOX_FUNCTION int dropout_bit(Random64 kept, int i, int j) { return kept.word[i >> 2] >> (8 * (i & 3) + j) & 1; }
+
 PHILOX_FUNCTION int dropout_keeps(DropoutMask mask, uint32_t row, uint32_t column, uint32_t threshold) {
-    const Random64 kept = dropout_block(mask, row >> 3, column >> 3, threshold);
-    return kept.word[row >> 2 & 1] >> (8 * (row & 3) + (column & 7)) & 1;
+    return dropout_bit(dropout_block(mask, row / 8, column / 8, threshold), row % 8, column % 8);
 }
 
 /* out, x (B,T,C), packed: out = x * scale where the mask of row t, column c, head 0 keeps the element, else 0. out may

@@ -15,13 +15,19 @@ static Head drop(Head to, Head from, const AttentionSpec *s, int64_t head) {
     const DropoutMask mask = mask_of(s, head);
     const uint32_t threshold = dropout_threshold(s->dropout.rate);
     const float scale = dropout_scale(s->dropout.rate);
-    for (int64_t i = 0; i < s->Tq; i++) {
-        const float *all = head_from(from, i).data;
-        float *kept = head_from(to, i).data;
-        const int64_t seen = keys_seen(s, i);
-        for (int64_t j = 0; j < seen; j++)
-            kept[j] = dropout_keeps(mask, (uint32_t)i, (uint32_t)j, threshold) ? scale * all[j] : 0.0f;
-        for (int64_t j = seen; j < s->Tk; j++) kept[j] = 0.0f;
+    for (int64_t i8 = 0; i8 < s->Tq; i8 += 8) {
+        const int64_t rows = min64(8, s->Tq - i8);
+        for (int64_t j8 = 0; j8 < s->Tk; j8 += 8) {
+            const int64_t columns = min64(8, s->Tk - j8);
+            Random64 kept = {{ 0, 0 }};
+            if (j8 < keys_seen(s, i8 + rows - 1))
+                kept = dropout_block(mask, (uint32_t)i8 / 8, (uint32_t)j8 / 8, threshold);
+            for (int i = 0; i < rows; i++) {
+                const float *all = head_from(from, i8 + i).data + j8;
+                float *some = head_from(to, i8 + i).data + j8;
+                for (int j = 0; j < columns; j++) some[j] = dropout_bit(kept, i, j) ? scale * all[j] : 0.0f;
+            }
+        }
     }
     return to;
 }
