@@ -33,7 +33,9 @@ static void blocks(void) {
         uint32_t row = (uint32_t)uniform_int(0, 1 << 20), column = (uint32_t)uniform_int(0, 1 << 20);
         uint32_t threshold = (uint32_t)uniform_int(0, NUMBERS - 1), number[64] = {0};
         for (uint32_t digit = 0; digit < DROPOUT_DIGITS; digit++) {
-            Random64 r = philox2x32((Random64){{ (row << 4 | digit) ^ mask.word, column }}, mask.key);
+            Random64 r = {{ (4 * row + digit / 4) ^ mask.word, column }};
+            for (uint32_t round = 0; round < 7 + 3 * (digit % 4); round++)
+                r = philox2x32_round(r, mask.key + round * philox2x32_key_step);
             for (int i = 0; i < 64; i++) number[i] |= (r.word[i / 32] >> i % 32 & 1) << digit;
         }
         Random64 kept = dropout_block(mask, row, column, threshold);
