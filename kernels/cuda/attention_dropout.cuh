@@ -1,9 +1,8 @@
-/* kernels/cuda/attention_dropout.cuh - The mask of P (kernels/dropout.h) in the fragments of mma and wgmma: the sign of
-   P, negative where the element is dropped. relu(P) then is the masked P, at no cost where it is converted to bf16, and
-   |P| the whole one.
+/* kernels/cuda/attention_dropout.cuh - The mask of P (kernels/dropout.h) in the fragments of mma and wgmma.
 
-   In a square of 16 x 16 elements a thread has the eight (g + 8i, 8j + 2c + e), as x[4j + 2i + e]; i, j, e = 0, 1;
-   g = lane / 4, c = lane % 4. They are two units of dropout_bits, whether the rows are queries or, TRANSPOSED, keys. */
+   wgmma: the sign of P, negative where the element is dropped. relu(P) then is the masked P, at no cost where it is
+   converted to bf16, and |P| the whole one. In a square of 16 x 16 elements a thread has the eight
+   (g + 8i, 8j + 2c + e), as x[4j + 2i + e]; i, j, e = 0, 1; g = lane / 4, c = lane % 4. */
 #ifndef KERNELS_CUDA_ATTENTION_DROPOUT_CUH
 #define KERNELS_CUDA_ATTENTION_DROPOUT_CUH
 #include <type_traits>
@@ -30,8 +29,8 @@ DEVICE DropoutMask uniform(DropoutMask m) {
     return { __reduce_or_sync(0xffffffffu, m.key), __reduce_or_sync(0xffffffffu, m.word) };
 }
 
-/* ---- the kernels by mma.sync: a warp draws the mask of 2048 elements, a block of dropout_block a lane, and each thread
-   reads the bits of its fragments from shared memory */
+/* ---- mma.sync: a warp draws the mask of 2048 elements, a block of dropout_block a lane, into shared memory; there each
+   thread reads the bits of its fragments */
 
 enum { WARP_MASK_BYTES = 256 };
 
@@ -54,8 +53,8 @@ struct KeepAll {
     DEVICE float keep(float x, int, int, int) const { return x; }
 };
 
-/* The bits of a thread in MT x N accumulators (16,8): element (16 m + 8 h + g, 8 n + 2 c + e) has bit 7 of byte `byte`
-   of word[e]. TRANSPOSED: the rows are keys. */
+/* What the mask keeps of MT x N accumulators (16,8), whose rows are queries or, TRANSPOSED, keys: element
+   (16 m + 8 h + g, 8 n + 2 c + e) has bit 7 of byte byte_of(m, n, h) of word[word_of(m, n, h)][e]. */
 template<bool TRANSPOSED, int MT, int N> struct KeepDrawn {
     static constexpr int WORDS = TRANSPOSED ? N : 2 * MT * (N / 4);
     uint32_t word[WORDS][2];
@@ -63,8 +62,8 @@ template<bool TRANSPOSED, int MT, int N> struct KeepDrawn {
     static DEVICE constexpr int word_of(int m, int n, int h) { return TRANSPOSED ? n : (2 * m + h) * (N / 4) + n / 4; }
     static DEVICE constexpr int byte_of(int m, int n, int h) { return TRANSPOSED ? 2 * m + h : n % 4; }
 
-    /* From a mask of draw_mask<64>, of the keys from `key` on, or TRANSPOSED of draw_mask<16 * MT>, of the queries from
-       `query` on. */
+    /* Of a mask of draw_mask<64>, from column `first` of its keys on; TRANSPOSED of draw_mask<16 * MT>, from its query
+       `first` on. */
     DEVICE KeepDrawn(const uint8_t *mask, int first, int g, int c) {
         if constexpr (TRANSPOSED) {
             #pragma unroll
@@ -102,7 +101,7 @@ template<bool TRANSPOSED, int MT, int N> struct KeepDrawn {
 template<bool DROPOUT, bool TRANSPOSED, int MT, int N>
 using FragmentMask = std::conditional_t<DROPOUT, KeepDrawn<TRANSPOSED, MT, N>, KeepAll>;
 
-/* ---- the kernels by wgmma */
+/* ---- wgmma */
 
 /* p = -p where the mask drops it: a thread's eight elements of a square, p >= 0. query_unit, key_unit: of the element
    i = j = e = 0, in units of dropout_bits, 8 a square: row r has unit r / 16 * 8 + r % 8. The sign of p is that of
