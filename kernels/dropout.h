@@ -38,8 +38,8 @@ PHILOX_FUNCTION float dropout_scale(float rate) {
    64 random bits are one digit of all 64 numbers. Four digits are the state of one Philox2x32 after 7, 10, 13 and 16
    rounds: bits of states 1 round apart correlate, 2 apart no pair and no triple did in 5e8 draws. The numbers are
    compared with the threshold from the lowest digit on: where the threshold has a 1, an element is kept that has a 1
-   and is kept so far; where it has a 0, one for which either holds. That is the majority of digit, result so far and the
-   threshold's inverted digit, one LOP3. In SASS a block takes 79 LOP3 and 48 IMAD.WIDE: 2 instructions an element. */
+   and is kept so far; where it has a 0, one for which either holds. That is the majority of digit, result so far and
+   the threshold's inverted digit, one LOP3. A block takes 79 LOP3 and 48 IMAD.WIDE: 2 instructions an element. */
 PHILOX_FUNCTION Random64 dropout_block(DropoutMask mask, uint32_t row_block, uint32_t column_block,
                                        uint32_t threshold) {
     Random64 kept = {{ ~0u, ~0u }}, state = kept;

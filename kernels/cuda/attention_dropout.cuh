@@ -29,8 +29,8 @@ DEVICE DropoutMask uniform(DropoutMask m) {
     return { __reduce_or_sync(0xffffffffu, m.key), __reduce_or_sync(0xffffffffu, m.word) };
 }
 
-/* ---- mma.sync: a warp draws the mask of 2048 elements, a block of dropout_block a lane, into shared memory; there each
-   thread reads the bits of its fragments */
+/* ---- mma.sync: a warp draws the mask of 2048 elements, a block a lane, into shared memory, where each
+   thread finds the bits of its fragments */
 
 enum { WARP_MASK_BYTES = 256 };
 

@@ -121,8 +121,8 @@ __device__ inline Place place_of_block(const AttentionSpec &s, int T, bool last_
 /* Query row i sees so many keys. In the kernels s.q0 is attention_diagonal. */
 __device__ inline int keys_seen(const AttentionSpec &s, int i) { return max(0, min(s.q0 + i + 1, s.Tk)); }
 
-/* What P and dP are multiplied by: 1 without dropout. As many threads draw the 16 blocks of the mask of a tile of scores,
-   before a barrier behind which all read them. */
+/* What P and dP are multiplied by: 1 without dropout. 16 threads draw the blocks of the mask of a tile of scores; a
+   barrier follows, then all read them. */
 template <bool DROPOUT> struct Mask {
     DropoutMask mask;
     uint32_t threshold;
