@@ -156,7 +156,7 @@ void oracle_dropout(double *out, const double *x, const Dropout *d, uint64_t fir
     for (int i = 0; i < B * T * C; i++) {
         const DropoutMask mask = dropout_mask(d->seed, d->site, first + (uint64_t)(i / C / T), 0);
         const int keeps = dropout_keeps(mask, (uint32_t)(i / C % T), (uint32_t)(i % C), threshold);
-        out[i] = keeps ? x[i] * 32768 / (32768 - threshold) : 0;
+        out[i] = keeps ? x[i] * 4096 / (4096 - threshold) : 0;
     }
 }
 

@@ -1,12 +1,13 @@
-/* The masks of dropout (kernels/dropout.h): known answers, that the elements of a unit are those of dropout_bits, and
-   statistics of 10^8 draws: the rate of each matrix, row and column, and the correlation of elements that a weak
-   generator would couple. Every statistic is a sum of independent terms, in units of its standard deviation. */
+/* The masks of dropout (kernels/dropout.h): known answers, that a block is the comparison of 64 numbers with the
+   threshold, and statistics of 10^8 elements: the rate of each matrix, row and column, the correlation of elements that
+   a weak generator would couple, and of the digits of the numbers. Every statistic is a sum of independent terms, in
+   units of its standard deviation. */
 #include <math.h>
 #include "../kernels/dropout.h"
 #include "oracle.h"
 #include "test.h"
 
-enum { SIDE = 2048, WORDS = SIDE / 64, MASKS = 6 };
+enum { SIDE = 2048, WORDS = SIDE / 64, MASKS = 6, NUMBERS = 1 << DROPOUT_DIGITS };
 static const double SIGMAS_MAX = 6;         /* one time in 10^9 by chance; 400 statistics a run */
 
 typedef struct { uint64_t row[SIDE][WORDS]; } Bits;     /* bit set: the element is kept */
@@ -15,42 +16,57 @@ static Bits matrix[MASKS], moved;
 static void known_answers(void) {
     Random64 r = philox2x32((Random64){{ 0, 0 }}, 0);
     EXPECT(r.word[0] == 0x257a3673 && r.word[1] == 0xcd26be2a, "philox2x32-7: %08x %08x", r.word[0], r.word[1]);
+    const DropoutMask mask = dropout_mask(1, 2, 3, 4);
+    EXPECT(mask.key == 0x486b6bf8 && mask.word == 0x2585ce58, "mask: %08x %08x", mask.key, mask.word);
+    static const uint32_t blocks[][3] = {
+        { 410, 0xbfffbfff, 0xedf7ffff }, { 819, 0xbfbfbffb, 0xade77bfd }, { 2048, 0xb7370553, 0x89a15a7d }
+    };
+    for (int i = 0; i < COUNT(blocks); i++) {
+        r = dropout_block(mask, 5, 6, blocks[i][0]);
+        EXPECT(r.word[0] == blocks[i][1] && r.word[1] == blocks[i][2], "block at %u: %08x %08x", blocks[i][0],
+               r.word[0], r.word[1]);
+    }
     for (int i = 0; i <= 950; i++) {
         float rate = (float)i / 1000;
         uint32_t threshold = dropout_threshold(rate);
-        EXPECT(threshold <= 0x7c00 && fabs(threshold / 32768.0 - rate) <= 0.5 / 32768 + 1e-7, "rate %g: threshold %u",
-               rate, threshold);
-        EXPECT(fabs(dropout_scale(rate) * (1 - threshold / 32768.0) - 1) < 1e-7, "rate %g: scale %g", rate,
+        EXPECT(fabs((double)threshold / NUMBERS - rate) <= 0.5 / NUMBERS + 1e-7, "rate %g: threshold %u", rate,
+               threshold);
+        EXPECT(fabs(dropout_scale(rate) * (1 - (double)threshold / NUMBERS) - 1) < 1e-7, "rate %g: scale %g", rate,
                dropout_scale(rate));
     }
 }
 
-static void units(void) {
+/* The numbers of a block, from their digits. */
+static void blocks(void) {
     DropoutMask mask = dropout_mask(5, 7, 1ull << 40, 3);
     for (int n = 0; n < 10000; n++) {
-        uint32_t row = (uint32_t)uniform_int(0, 1 << 20) & ~8u, column = (uint32_t)uniform_int(0, 1 << 20) & ~8u;
-        Random64 bits = dropout_bits(mask, row, column);
-        for (uint32_t i = 0; i < 2; i++)
-            for (uint32_t j = 0; j < 2; j++) {
-                uint32_t own = bits.word[i] >> 16 * j & 0x7fff;
-                EXPECT(dropout_keeps(mask, row + 8 * i, column + 8 * j, own) &&
-                       !dropout_keeps(mask, row + 8 * i, column + 8 * j, own + 1), "element (%u,%u)", row + 8 * i,
-                       column + 8 * j);
-            }
+        uint32_t row = (uint32_t)uniform_int(0, 1 << 20), column = (uint32_t)uniform_int(0, 1 << 20);
+        uint32_t threshold = (uint32_t)uniform_int(0, NUMBERS - 1), number[64] = {0};
+        for (uint32_t digit = 0; digit < DROPOUT_DIGITS; digit++) {
+            Random64 r = {{ (4 * row + digit / 4) ^ mask.word, column }};
+            for (uint32_t round = 0; round < 7 + 3 * (digit % 4); round++)
+                r = philox2x32_round(r, mask.key + round * philox2x32_key_step);
+            for (int i = 0; i < 64; i++) number[i] |= (r.word[i / 32] >> i % 32 & 1) << digit;
+        }
+        Random64 kept = dropout_block(mask, row, column, threshold);
+        for (uint32_t i = 0; i < 64; i++) {
+            int want = number[i] >= threshold;
+            EXPECT(dropout_bit(kept, (int)i / 8, (int)i % 8) == want &&
+                   dropout_keeps(mask, 8 * row + i / 8, 8 * column + i % 8, threshold) == want,
+                   "block (%u,%u), threshold %u, element (%u,%u)", row, column, threshold, i / 8, i % 8);
+        }
     }
 }
 
 static void draw(Bits *to, DropoutMask mask, uint32_t threshold) {
     memset(to, 0, sizeof *to);
     #pragma omp parallel for
-    for (int unit_row = 0; unit_row < SIDE / 2; unit_row++)
-        for (int unit_column = 0; unit_column < SIDE / 2; unit_column++) {
-            int row = unit_row / 8 * 16 + unit_row % 8, column = unit_column / 8 * 16 + unit_column % 8;
-            Random64 bits = dropout_bits(mask, (uint32_t)row, (uint32_t)column);
-            for (int i = 0; i < 2; i++)
-                for (int j = 0; j < 2; j++)
-                    to->row[row + 8 * i][(column + 8 * j) / 64] |=
-                        (uint64_t)((bits.word[i] >> 16 * j & 0x7fff) >= threshold) << (column + 8 * j) % 64;
+    for (uint32_t row = 0; row < SIDE / 8; row++)
+        for (uint32_t column = 0; column < SIDE / 8; column++) {
+            Random64 kept = dropout_block(mask, row, column, threshold);
+            for (uint32_t i = 0; i < 8; i++)
+                to->row[8 * row + i][column / 8] |=
+                    (uint64_t)(kept.word[i / 4] >> 8 * (i % 4) & 0xff) << 8 * (column % 8);
         }
 }
 
@@ -118,10 +134,11 @@ static void expect_even(const Bits *m, double rate, double p) {
 static void statistics(void) {
     static const float rates[] = { 0.1f, 0.2f, 0.5f, 0.9f };
     static const struct { const char *what; int rows, columns; } moves[] = {
-        { "next column", 0, 1 }, { "next row", 1, 0 }, { "next row and column", 1, 1 }, { "column + 4", 0, 4 },
-        { "row + 4", 4, 0 }, { "column + 8", 0, 8 }, { "row + 8", 8, 0 }, { "row + 8 and column + 8", 8, 8 },
+        { "next column", 0, 1 }, { "next row", 1, 0 }, { "next row and column", 1, 1 }, { "column + 2", 0, 2 },
+        { "row + 1, column - 1", 1, SIDE - 1 }, { "row + 2", 2, 0 }, { "column + 4", 0, 4 }, { "row + 4", 4, 0 },
+        { "column + 8", 0, 8 }, { "row + 8", 8, 0 }, { "row + 8 and column + 8", 8, 8 },
         { "row + 8, column - 8", 8, SIDE - 8 }, { "column + 16", 0, 16 }, { "row + 16", 16, 0 },
-        { "column + 1024", 0, 1024 }, { "row + 1024", 1024, 0 },
+        { "column + 64", 0, 64 }, { "row + 64", 64, 0 }, { "column + 1024", 0, 1024 }, { "row + 1024", 1024, 0 },
     };
     static const char *const other[MASKS] = { "", "next sequence", "next head", "next block", "next seed",
                                               "sequence + 2^32" };
@@ -129,7 +146,7 @@ static void statistics(void) {
         const uint32_t threshold = dropout_threshold(rates[n]), site = (uint32_t)uniform_int(0, 255) << 8 | 9;
         const uint64_t seed = (uint64_t)uniform_int(0, INT32_MAX), sequence = (uint64_t)uniform_int(0, INT32_MAX);
         const uint32_t head = (uint32_t)uniform_int(0, 24);
-        const double p = 1 - threshold / 32768.0;
+        const double p = 1 - (double)threshold / NUMBERS;
         const DropoutMask mask[MASKS] = {
             dropout_mask(seed, site, sequence, head),           dropout_mask(seed, site, sequence + 1, head),
             dropout_mask(seed, site, sequence, head + 1),       dropout_mask(seed, site + (3 << 8), sequence, head),
@@ -148,10 +165,55 @@ static void statistics(void) {
     }
 }
 
+/* The number of an element: the highest threshold at which it is kept. */
+static uint32_t number_of(DropoutMask mask, uint32_t row, uint32_t column) {
+    uint32_t number = 0;
+    for (uint32_t bit = NUMBERS / 2; bit; bit /= 2)
+        if (dropout_keeps(mask, row, column, number | bit)) number |= bit;
+    return number;
+}
+
+/* Of 2^20 elements: every number is equally frequent, and every digit is independent of every other, of the element and
+   of its neighbours. */
+static void digits(void) {
+    enum { ROWS = 1024 };
+    static uint16_t number[ROWS + 8][ROWS + 8];
+    static int count[NUMBERS];
+    static const struct { const char *what; int rows, columns; } moves[] = {
+        { "same element", 0, 0 }, { "next column", 0, 1 }, { "next row", 1, 0 }, { "next block of columns", 0, 8 },
+        { "next block of rows", 8, 0 }
+    };
+    const DropoutMask mask = dropout_mask((uint64_t)uniform_int(0, INT32_MAX), (uint32_t)uniform_int(0, 255) << 8 | 9,
+                                          (uint64_t)uniform_int(0, INT32_MAX), (uint32_t)uniform_int(0, 24));
+    #pragma omp parallel for
+    for (int row = 0; row < ROWS + 8; row++)
+        for (int column = 0; column < ROWS + 8; column++)
+            number[row][column] = (uint16_t)number_of(mask, (uint32_t)row, (uint32_t)column);
+    for (int i = 0; i < ROWS * ROWS; i++) count[number[i / ROWS][i % ROWS]]++;
+    const double n = (double)ROWS * ROWS, each = n / NUMBERS;
+    double chi = 0;
+    for (int i = 0; i < NUMBERS; i++) chi += pow(count[i] - each, 2) / each;
+    expect_sigmas((chi - (NUMBERS - 1)) / sqrt(2.0 * (NUMBERS - 1)), "numbers", 0);
+    for (int m = 0; m < COUNT(moves); m++)
+        for (int turn = 0; turn < DROPOUT_DIGITS; turn++) {
+            int64_t sum[DROPOUT_DIGITS] = {0};
+            for (int i = 0; i < ROWS * ROWS; i++) {
+                unsigned other = number[i / ROWS + moves[m].rows][i % ROWS + moves[m].columns];
+                unsigned x = number[i / ROWS][i % ROWS] ^ (other >> turn | other << (DROPOUT_DIGITS - turn));
+                for (int digit = 0; digit < DROPOUT_DIGITS; digit++) sum[digit] += x >> digit & 1;
+            }
+            for (int digit = 0; digit < DROPOUT_DIGITS && (m || turn); digit++)
+                EXPECT(fabs(2 * (double)sum[digit] - n) < SIGMAS_MAX * sqrt(n),
+                       "digits %d and %d, %s: %.2f standard deviations", digit, (digit + turn) % DROPOUT_DIGITS,
+                       moves[m].what, (2 * (double)sum[digit] - n) / sqrt(n));
+        }
+}
+
 int main(void) {
     random_open();
     RUN(known_answers);
-    RUN(units);
+    RUN(blocks);
     RUN(statistics);
+    RUN(digits);
     return test_close();
 }

@@ -12,22 +12,21 @@ static inline int64_t first_to_see(const AttentionSpec *s, int64_t j, int64_t i0
     return i < 0 ? 0 : min64(i, count);
 }
 
-/* Multiplies a tile of scores by the mask of P, which begins at query i0 and key j0, both multiples of 16: by
-   dropout_scale or by 0. A unit of dropout_bits is two elements of each of two rows. */
+/* Multiplies a tile of scores by the mask of P, which begins at query i0 and key j0, both multiples of 8: by
+   dropout_scale or by 0. */
 static void drop(const AttentionSpec *s, DropoutMask mask, float *tile, int64_t i0, int64_t j0, int64_t keys) {
     const uint32_t threshold = dropout_threshold(s->dropout.rate);
     const float scale = dropout_scale(s->dropout.rate);
-    for (int key_unit = 0; key_unit < (keys + 15) / 16 * 8; key_unit++)
-        for (int i16 = 0; i16 < QUERIES; i16 += 16)
-            for (int i8 = 0; i8 < 8; i8++) {
-                const int i = i16 + i8, j = key_unit / 8 * 16 + key_unit % 8;
-                const Random64 bits = dropout_bits(mask, (uint32_t)(i0 + i), (uint32_t)(j0 + j));
-                float *row = tile + j * QUERIES + i, *row8 = row + 8 * QUERIES;
-                row[0]  *= (bits.word[0]       & 0x7fff) >= threshold ? scale : 0.0f;
-                row8[0] *= (bits.word[0] >> 16 & 0x7fff) >= threshold ? scale : 0.0f;
-                row[8]  *= (bits.word[1]       & 0x7fff) >= threshold ? scale : 0.0f;
-                row8[8] *= (bits.word[1] >> 16 & 0x7fff) >= threshold ? scale : 0.0f;
-            }
+    Random64 kept[QUERIES / 8][KEYS / 8];
+    for (uint32_t i = 0; i < QUERIES / 8; i++)
+        for (uint32_t j = 0; j < (keys + 7) / 8; j++)
+            kept[i][j] = dropout_block(mask, (uint32_t)i0 / 8 + i, (uint32_t)j0 / 8 + j, threshold);
+    for (int64_t j = 0; j < keys; j += 8) {
+        uint32_t bits[QUERIES];                 /* of 8 keys */
+        for (int i = 0; i < QUERIES; i++) bits[i] = kept[i / 8][j / 8].word[i / 4 % 2] >> 8 * (i % 4);
+        for (int key = 0; key < 8; key++)
+            for (int i = 0; i < QUERIES; i++) tile[(j + key) * QUERIES + i] *= bits[i] >> key & 1 ? scale : 0.0f;
+    }
 }
 
 /* out and lse of the query rows i0 .. i0 + rows - 1 of one head. */

@@ -1,5 +1,6 @@
 /* kernels/cpu/attention_naive.c - Attention as the formula says, all of P in memory: the baseline for flash. */
 #include "attention_cpu.h"
+#include "dropout_cpu.h"
 
 static size_t probability_bytes(const AttentionSpec *s) {
     return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq * (size_t)s->Tk;
@@ -13,15 +14,11 @@ static Head square_of(const void *data, const AttentionSpec *s, int64_t head) {
 /* to = P of a head without what is dropped, times dropout_scale; from may be to. Returns to. */
 static Head drop(Head to, Head from, const AttentionSpec *s, int64_t head) {
     const DropoutMask mask = mask_of(s, head);
-    const uint32_t threshold = dropout_threshold(s->dropout.rate);
-    const float scale = dropout_scale(s->dropout.rate);
-    for (int64_t i = 0; i < s->Tq; i++) {
-        const float *all = head_from(from, i).data;
-        float *kept = head_from(to, i).data;
-        const int64_t seen = keys_seen(s, i);
-        for (int64_t j = 0; j < seen; j++)
-            kept[j] = dropout_keeps(mask, (uint32_t)i, (uint32_t)j, threshold) ? scale * all[j] : 0.0f;
-        for (int64_t j = seen; j < s->Tk; j++) kept[j] = 0.0f;
+    for (int64_t row = 0; row < s->Tq; row += 8) {
+        const int64_t rows = min64(8, s->Tq - row), seen = keys_seen(s, row + rows - 1);
+        dropout_rows(head_from(to, row).data, head_from(from, row).data, s->Tk, row, rows, seen, mask, s->dropout.rate);
+        for (int64_t i = row; i < row + rows; i++)
+            for (int64_t j = seen; j < s->Tk; j++) head_from(to, i).data[j] = 0.0f;
     }
     return to;
 }

@@ -121,22 +121,35 @@ __device__ inline Place place_of_block(const AttentionSpec &s, int T, bool last_
 /* Query row i sees so many keys. In the kernels s.q0 is attention_diagonal. */
 __device__ inline int keys_seen(const AttentionSpec &s, int i) { return max(0, min(s.q0 + i + 1, s.Tk)); }
 
-/* What P and dP are multiplied by: 1 without dropout. A Philox call has the bits of four elements, of which one is used
-   here: its cost is small beside the GEMMs on the CUDA cores. */
+/* What P and dP are multiplied by: 1 without dropout. 16 threads draw the blocks of the mask of a tile of scores; a
+   barrier follows, then all read them. */
 template <bool DROPOUT> struct Mask {
     DropoutMask mask;
     uint32_t threshold;
     float scale;
+    Random64 *kept;             /* of blocks (query / 8, key / 8) of the tile */
 
     __device__ inline Mask(const AttentionSpec &s, int head) {
-        if (!DROPOUT) return;
-        const uint64_t sequence = (s.dropout.sequence ? *s.dropout.sequence : 0) + (uint64_t)(head / s.NH);
-        mask = dropout_mask(s.dropout.seed, s.dropout.site, sequence, head % s.NH);
-        threshold = dropout_threshold(s.dropout.rate);
-        scale = dropout_scale(s.dropout.rate);
+        if constexpr (DROPOUT) {
+            static __shared__ Random64 shared[TILE / 8 * (TILE / 8)];
+            const uint64_t sequence = (s.dropout.sequence ? *s.dropout.sequence : 0) + (uint64_t)(head / s.NH);
+            mask = dropout_mask(s.dropout.seed, s.dropout.site, sequence, head % s.NH);
+            threshold = dropout_threshold(s.dropout.rate);
+            scale = dropout_scale(s.dropout.rate);
+            kept = shared;
+        }
     }
+    /* of the tile that begins at query i0 and key j0 */
+    __device__ inline void draw(int i0, int j0) const {
+        constexpr int WIDTH = TILE / 8;
+        if (!DROPOUT || threadIdx.x >= WIDTH * WIDTH) return;
+        const int row = threadIdx.x / WIDTH, column = threadIdx.x % WIDTH;
+        kept[threadIdx.x] = dropout_block(mask, i0 / 8 + row, j0 / 8 + column, threshold);
+    }
+    /* of a query and a key of the tile */
     __device__ inline float at(int query, int key) const {
-        return !DROPOUT ? 1.0f : dropout_keeps(mask, query, key, threshold) ? scale : 0.0f;
+        if constexpr (!DROPOUT) return 1.0f;
+        return dropout_bit(kept[query / 8 * (TILE / 8) + key / 8], query % 8, key % 8) ? scale : 0.0f;
     }
 };
 
@@ -160,6 +173,7 @@ forward_kernel(AttentionSpec s, Tensor out, Tensor lse, Tensor q, Tensor k, Tens
     for (int j0 = 0; j0 < seen; j0 += TILE) {
         load_tile<D>(K, hk, j0, s.HS);
         load_tile<D>(V, hv, j0, s.HS);
+        mask.draw(i0, j0);
         __syncthreads();
         float p[ROWS][SCORES];
         multiply<D>(p, Q, K, x, y);
@@ -178,7 +192,7 @@ forward_kernel(AttentionSpec s, Tensor out, Tensor lse, Tensor q, Tensor k, Tens
             #pragma unroll
             for (int n = 0; n < Shape<D>::SUMS; n++) sums[i][n] *= rescale;
             #pragma unroll
-            for (int j = 0; j < SCORES; j++) p[i][j] *= mask.at(i0 + ROWS * y + i, j0 + x + LANES * j);
+            for (int j = 0; j < SCORES; j++) p[i][j] *= mask.at(ROWS * y + i, x + LANES * j);
         }
         share_scores(P, p, x, y);
         __syncwarp();
@@ -225,6 +239,7 @@ dq_kernel(AttentionSpec s, Tensor dq, float *delta, Tensor dout, Tensor out, Ten
     for (int j0 = 0; j0 < seen; j0 += TILE) {
         load_tile<D>(K, hk, j0, s.HS);
         load_tile<D>(V, hv, j0, s.HS);
+        mask.draw(i0, j0);
         __syncthreads();
         float p[ROWS][SCORES], dp[ROWS][SCORES];
         multiply<D>(p, Q, K, x, y);
@@ -235,7 +250,7 @@ dq_kernel(AttentionSpec s, Tensor dq, float *delta, Tensor dout, Tensor out, Ten
             #pragma unroll
             for (int j = 0; j < SCORES; j++) {
                 p[i][j] = LANES * j < end ? expf(s.scale * p[i][j] - lse_row[i]) : 0.0f;
-                dp[i][j] *= mask.at(i0 + ROWS * y + i, j0 + x + LANES * j);
+                dp[i][j] *= mask.at(ROWS * y + i, x + LANES * j);
                 dp[i][j] = s.scale * p[i][j] * (dp[i][j] - delta_row[i]);
             }
         }
@@ -265,6 +280,7 @@ dkv_kernel(AttentionSpec s, Tensor dk, Tensor dv, Tensor dout, Tensor lse, const
     for (int i0 = first_to_see / TILE * TILE; i0 < s.Tq; i0 += TILE) {
         load_tile<D>(Q, hq, i0, s.HS);
         load_tile<D>(dO, hdo, i0, s.HS);
+        mask.draw(i0, j0);
         __syncthreads();
         float p[ROWS][SCORES], dp[ROWS][SCORES];
         multiply<D>(p, K, Q, x, y);
@@ -279,7 +295,7 @@ dkv_kernel(AttentionSpec s, Tensor dk, Tensor dv, Tensor dout, Tensor lse, const
             for (int i = 0; i < ROWS; i++) {
                 const bool sees = row < s.Tq && j0 + ROWS * y + i <= s.q0 + row;
                 p[i][j] = sees ? expf(s.scale * p[i][j] - lse_row) : 0.0f;
-                const float kept = mask.at(row, j0 + ROWS * y + i);
+                const float kept = mask.at(x + LANES * j, ROWS * y + i);
                 dp[i][j] = s.scale * p[i][j] * (dp[i][j] * kept - delta_row);
                 p[i][j] *= kept;
             }

@@ -66,19 +66,6 @@ template<int MT, int N> __device__ static inline void mask(float (&s)[MT][N][4],
                 if (8 * n + e % 2 > seen + 16 * m + e / 2 * 8 || 8 * n + e % 2 > end) s[m][n][e] = masked;
 }
 
-/* The mask goes to the sign of P, of rows and columns as above; TRANSPOSED: the rows are keys. */
-template<bool TRANSPOSED, int MT, int N> __device__ static inline void drop(float (&s)[MT][N][4],
-        const AttentionDropout &dropout, DropoutMask mask, int row, int column, int g, int c) {
-    const uint32_t row_unit = row / 2 | g, column_unit = column / 2 | 2 * c;
-    #pragma unroll
-    for (int m = 0; m < MT; m++)
-        #pragma unroll
-        for (int n = 0; n < N; n += 2)
-            negate_dropped<TRANSPOSED>(s[m][n], mask, dropout.thresholds,
-                                       TRANSPOSED ? column_unit + 4 * n : row_unit + 8 * m,
-                                       TRANSPOSED ? row_unit + 8 * m : column_unit + 4 * n);
-}
-
 /* The kernels' tiles: rows that a block owns, rows of a pipeline stage of the other operands. Two stages: one is loaded
    while the other is computed with. 128 threads of up to 255 registers: two blocks on an SM. */
 template<int KS> struct Forward {
@@ -97,7 +84,7 @@ template<int KS> struct BackwardQ {
 
 template<int KS> struct BackwardKV {
     static constexpr int MT = KS <= 4 ? 2 : 1, N = 4 / MT;      /* dk and dv of 32 rows at 128 were 256 registers */
-    static constexpr int OWN = 16 * MT * WARPS, STREAM = 64;
+    static constexpr int OWN = 16 * MT * WARPS, STREAM = 64, MASK_QUERIES = 128 / MT;
     static constexpr int STAGE_BYTES = 2 * STREAM * Tile<KS>::PITCH + 2 * STREAM * 4;      /* q, dout; lse, delta */
     static constexpr int SHARED_BYTES = 2 * OWN * Tile<KS>::PITCH + 2 * STAGE_BYTES;    /* 65 KiB, 97 */
 };
@@ -131,8 +118,9 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v, Atte
         #pragma unroll
         for (int h = 0; h < 2; h++) { row_max[m][h] = NO_MAX; total[m][h] = 0.0f; }
 
-    DropoutMask mask_of_p = {};
-    if constexpr (DROPOUT) mask_of_p = uniform(dropout.mask(tile.head / p.NH, tile.head % p.NH));
+    DropoutMask mask_of_head = {};
+    if constexpr (DROPOUT) mask_of_head = uniform(dropout.mask(tile.head / p.NH, tile.head % p.NH));
+    uint8_t *const warp_mask = shared + F::SHARED_BYTES + warp * WARP_MASK_BYTES;
     uint32_t held[F::MT][F::HELD][4];
     load_own<KS, F::OWN>(q_tile, q, p, tile.head, p.Tq, i0);
     load_stage(0, 0);
@@ -145,6 +133,7 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v, Atte
 
         const uint32_t k_tile = stages + stage * F::STAGE_BYTES, v_tile = k_tile + F::STREAM * PITCH;
         float s[F::MT][F::STREAM / 8][4];
+        if constexpr (DROPOUT) draw_mask<F::STREAM>(warp_mask, dropout, mask_of_head, first, j0);
         gemm_nt<KS>(s, held, q_tile + own * PITCH, across, k_tile, down);
         if (j0 + F::STREAM - 1 > last_key(p, first)) mask(s, p, first, j0, g, c, -INFINITY);
 
@@ -191,8 +180,8 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v, Atte
                         total[m][h] += s[m][n][e];
                     }
             }
-        if constexpr (DROPOUT) drop<false>(s, dropout, mask_of_p, first, j0, g, c);
-        gemm_nn<KS, DROPOUT>(sums, s, v_tile, across);
+        const FragmentMask<DROPOUT, false, F::MT, F::STREAM / 8> kept(warp_mask, 0, g, c);
+        gemm_nn<KS>(sums, s, v_tile, across, kept);
     }
     if (keys <= 0) { cp_async_wait_all(); __syncthreads(); }        /* the copies of q, k and v still arrive */
 
@@ -270,8 +259,9 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
         }
     }
 
-    DropoutMask mask_of_p = {};
-    if constexpr (DROPOUT) mask_of_p = uniform(dropout.mask(tile.head / p.NH, tile.head % p.NH));
+    DropoutMask mask_of_head = {};
+    if constexpr (DROPOUT) mask_of_head = uniform(dropout.mask(tile.head / p.NH, tile.head % p.NH));
+    uint8_t *const warp_mask = shared + F::SHARED_BYTES + warp * WARP_MASK_BYTES;
     uint32_t held_q[F::MT][F::HELD][4], held_dout[F::MT][F::HELD][4];
     hold<KS>(held_q, q_tile + own * PITCH, across);
     hold<KS>(held_dout, dout_tile + own * PITCH, across);
@@ -287,6 +277,7 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
             if (j > p.diagonal + first + 16 * F::MT - 1) break;
             const uint32_t k_tile = stages + stage * F::STAGE_BYTES + part * PITCH, v_tile = k_tile + F::STREAM * PITCH;
             float s[F::MT][2 * F::N][4], d[F::MT][2 * F::N][4];
+            if (DROPOUT && j % 64 == 0) draw_mask<64>(warp_mask, dropout, mask_of_head, first, j);
             gemm_nt<KS>(s, held_q, q_tile + own * PITCH, across, k_tile, down);
             #pragma unroll
             for (int m = 0; m < F::MT; m++)
@@ -295,16 +286,14 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
                     #pragma unroll
                     for (int e = 0; e < 4; e++) s[m][n][e] = ex2(s[m][n][e] * scale2 - lse2[m][e / 2]);
             if (j + 16 * F::N - 1 > last_key(p, first)) mask(s, p, first, j, g, c, 0.0f);
-            if constexpr (DROPOUT) drop<false>(s, dropout, mask_of_p, first, j, g, c);
             gemm_nt<KS>(d, held_dout, dout_tile + own * PITCH, across, v_tile, down);
+            const FragmentMask<DROPOUT, false, F::MT, 2 * F::N> kept(warp_mask, j % 64, g, c);
             #pragma unroll
             for (int m = 0; m < F::MT; m++)
                 #pragma unroll
                 for (int n = 0; n < 2 * F::N; n++)
                     #pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        if constexpr (DROPOUT) s[m][n][e] = masked_ds(s[m][n][e], d[m][n][e], mean[m][e / 2]);
-                        else                   s[m][n][e] *= d[m][n][e] - mean[m][e / 2];
+                    for (int e = 0; e < 4; e++) s[m][n][e] *= kept.keep(d[m][n][e], m, n, e) - mean[m][e / 2];
             gemm_nn<KS>(sums, s, k_tile, across);
         }
     }
@@ -350,8 +339,10 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
     load_own<KS, F::OWN>(k_tile, k, p, tile.head, p.Tk, j0);
     load_own<KS, F::OWN>(v_tile, v, p, tile.head, p.Tk, j0);
     if (begin < p.Tq) load_stage(0, begin);
-    DropoutMask mask_of_p = {};
-    if constexpr (DROPOUT) mask_of_p = uniform(dropout.mask(tile.head / p.NH, tile.head % p.NH));
+    DropoutMask mask_of_head = {};
+    if constexpr (DROPOUT) mask_of_head = uniform(dropout.mask(tile.head / p.NH, tile.head % p.NH));
+    uint8_t *const warp_mask = shared + F::SHARED_BYTES + warp * WARP_MASK_BYTES;
+    int drawn = -1;         /* the mask is that of the queries from MASK_QUERIES drawn on */
     const uint32_t none[F::MT][1][4] = {};
     float k_sums[F::MT][2 * KS][4], v_sums[F::MT][2 * KS][4];
     clear(k_sums);
@@ -369,6 +360,10 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
             const float *lse_tile = (const float *)(shared + (stage_at - k_tile) + 2 * F::STREAM * PITCH) + part
                                     + 2 * c;
             float s[F::MT][2 * F::N][4], d[F::MT][2 * F::N][4];
+            if (DROPOUT && i / F::MASK_QUERIES != drawn) {
+                drawn = i / F::MASK_QUERIES;
+                draw_mask<16 * F::MT>(warp_mask, dropout, mask_of_head, drawn * F::MASK_QUERIES, first);
+            }
             gemm_nt<KS>(s, none, k_tile + own * PITCH, across, q_tile, down);
             #pragma unroll
             for (int n = 0; n < 2 * F::N; n++) {
@@ -389,8 +384,8 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
                         for (int e = 0; e < 4; e++)
                             if (8 * n + e % 2 < seen + 16 * m + e / 2 * 8) s[m][n][e] = 0.0f;
             }
-            if constexpr (DROPOUT) drop<true>(s, dropout, mask_of_p, first, i, g, c);
-            gemm_nn<KS, DROPOUT>(v_sums, s, dout_tile, across);
+            const FragmentMask<DROPOUT, true, F::MT, 2 * F::N> kept(warp_mask, i % F::MASK_QUERIES, g, c);
+            gemm_nn<KS>(v_sums, s, dout_tile, across, kept);
             gemm_nt<KS>(d, none, v_tile + own * PITCH, across, dout_tile, down);
             #pragma unroll
             for (int n = 0; n < 2 * F::N; n++) {
@@ -399,8 +394,7 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
                 for (int m = 0; m < F::MT; m++)
                     #pragma unroll
                     for (int e = 0; e < 4; e++)
-                        if constexpr (DROPOUT) s[m][n][e] = masked_ds(s[m][n][e], d[m][n][e], e % 2 ? mean.y : mean.x);
-                        else                   s[m][n][e] *= d[m][n][e] - (e % 2 ? mean.y : mean.x);
+                        s[m][n][e] *= kept.keep(d[m][n][e], m, n, e) - (e % 2 ? mean.y : mean.x);
             }
             gemm_nn<KS>(k_sums, s, q_tile, across);
         }
@@ -452,7 +446,8 @@ struct Operands {
 
 /* The kernel without dropout or the one with it. */
 #define LAUNCH_EITHER(kernel, grid, smem_bytes, ...) do { \
-    if (dropout.rate > 0) LAUNCH((kernel<KS, true>),  grid, THREADS, smem_bytes, __VA_ARGS__, dropout); \
+    if (dropout.rate > 0) LAUNCH((kernel<KS, true>),  grid, THREADS, smem_bytes + WARPS * WARP_MASK_BYTES, \
+                                 __VA_ARGS__, dropout); \
     else                  LAUNCH((kernel<KS, false>), grid, THREADS, smem_bytes, __VA_ARGS__, dropout); \
 } while (0)
 

@@ -170,9 +170,9 @@ template<int KS, int MT, int N, int HELD> __device__ static inline void gemm_nt(
     }
 }
 
-/* c (16 MT, 16 KS) += bf16(p (16 MT, 8 N)) v (8 N, 16 KS). KEPT: of relu(p) */
-template<int KS, bool KEPT = false, int MT, int N> __device__ static inline void gemm_nn(float (&c)[MT][2 * KS][4],
-        const float (&p)[MT][N][4], uint32_t v_rows, const Lane<KS> &lane) {
+/* c (16 MT, 16 KS) += bf16(p (16 MT, 8 N)) v (8 N, 16 KS), without the elements of p that the mask drops. */
+template<int KS, int MT, int N, class Mask = KeepAll> __device__ static inline void gemm_nn(float (&c)[MT][2 * KS][4],
+        const float (&p)[MT][N][4], uint32_t v_rows, const Lane<KS> &lane, const Mask &mask = {}) {
     #pragma unroll
     for (int n = 0; n < N / 2; n++) {
         uint32_t a[MT][4];
@@ -181,8 +181,7 @@ template<int KS, bool KEPT = false, int MT, int N> __device__ static inline void
             #pragma unroll
             for (int t = 0; t < 4; t++) {
                 const float (&pair)[4] = p[m][2 * n + t / 2];
-                a[m][t] = KEPT ? bf16_pair_kept(pair[t % 2 * 2], pair[t % 2 * 2 + 1])
-                               : bf16_pair(pair[t % 2 * 2], pair[t % 2 * 2 + 1]);
+                a[m][t] = bf16_pair(pair[t % 2 * 2], pair[t % 2 * 2 + 1]) & mask.pair(m, 2 * n + t / 2, t % 2);
             }
         #pragma unroll
         for (int k = 0; k < KS; k++) {

@@ -100,28 +100,25 @@ template <class T> __device__ inline Four<T> load_four(const T *from) {
     return *(const Four<T> *)__builtin_assume_aligned(from, 4 * sizeof(T));
 }
 
-/* Which elements of a row are kept. */
-struct RowMask { DropoutMask mask; uint32_t row, threshold; };
+extern __shared__ Random64 mask_of_rows[];      /* of this thread block's 8 rows, by columns / 8 */
 
-__device__ inline RowMask mask_of_row(const AttentionSpec &s, int first_sequence, const Row &r) {
-    const uint64_t sequence = (s.dropout.sequence ? *s.dropout.sequence : 0) + first_sequence + r.matrix / s.NH;
-    return { dropout_mask(s.dropout.seed, s.dropout.site, sequence, r.matrix % s.NH), (uint32_t)r.row,
-             dropout_threshold(s.dropout.rate) };
+/* Draws the mask. Every thread calls it. A thread block with one long row draws those of 7 others in vain. */
+__device__ inline void draw_mask(const AttentionSpec &s, int first_sequence, const Block &block) {
+    const int matrix = blockIdx.y, first_row = block.first + blockIdx.x * blockDim.y;
+    const uint64_t sequence = (s.dropout.sequence ? *s.dropout.sequence : 0) + first_sequence + matrix / s.NH;
+    const DropoutMask m = dropout_mask(s.dropout.seed, s.dropout.site, sequence, matrix % s.NH);
+    const uint32_t threshold = dropout_threshold(s.dropout.rate);
+    for (int i = threadIdx.y * blockDim.x + threadIdx.x; i < (block.width + 7) / 8; i += blockDim.x * blockDim.y)
+        mask_of_rows[i] = dropout_block(m, first_row / 8, i, threshold);
+    __syncthreads();
 }
 
-/* Zeroes what is dropped of the 4 columns from this thread's column on. Lanes 2 apart have columns 8 apart, which share
-   their draws: each lane makes two of the four. All lanes of a warp call it. */
-__device__ inline void drop(float (&f)[4], const RowMask &m, int column) {
-    const int upper = column >> 3 & 1, word = m.row >> 3 & 1;
-    const uint32_t first = (column & ~8) + 2 * upper, row = m.row & ~8u;
-    const Random64 own[2] = { dropout_bits(m.mask, row, first), dropout_bits(m.mask, row, first + 1) };
+/* Zeroes what is dropped of the 4 columns of a row from this one on. */
+__device__ inline void drop(float (&f)[4], int row, int column) {
+    const uint32_t kept = ((const uint8_t *)&mask_of_rows[column / 8])[row % 8] >> column % 8;
     #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const uint32_t bits = word ? own[i].word[1] : own[i].word[0], others = __shfl_xor_sync(0xffffffffu, bits, 2);
-        const uint32_t low = upper ? others : bits, high = upper ? bits : others;   /* of columns i and 2 + i */
-        if ((low  >> 16 * upper & 0x7fff) < m.threshold) f[i] = 0;
-        if ((high >> 16 * upper & 0x7fff) < m.threshold) f[2 + i] = 0;
-    }
+    for (int i = 0; i < 4; i++)
+        if (!(kept >> i & 1)) f[i] = 0;
 }
 
 /* P = softmax(scale scores) and lse; columns after the last key that is seen become 0. With dropout also P without
@@ -131,6 +128,7 @@ softmax_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence
                float *lse, int64_t lse_pitch, Matrices<const float> scores) {
     constexpr float UNIT = sizeof(T) == 4 ? 1 : LOG2E;      /* bf16: powers of two, with an error far below its own */
     const Row r = row_of_thread(spec, diagonal, block);
+    if constexpr (DROPOUT) draw_mask(spec, first_sequence, block);
     if (r.row < 0) return;
     const float *s = row_in(scores, r, block.first) + column_of(0);
     T *p_row = row_in(P, r, 0) + column_of(0);
@@ -161,42 +159,26 @@ softmax_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence
     if (threadIdx.x == 0)               /* -infinity where no key is seen */
         lse[r.matrix * lse_pitch + r.row] = row_max * (1 / UNIT) + logf(total);
     const float normalise = r.seen ? 1 / total : 0;
-    RowMask mask;
-    if constexpr (DROPOUT) mask = mask_of_row(spec, first_sequence, r);
     #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         if (columns_before(p) >= block.width) break;
         #pragma unroll
         for (int i = 0; i < 4; i++) f[p][i] *= normalise;
         if (column_of(p) < block.width) store_floats(p_row + 128 * p, f[p]);
-        if constexpr (DROPOUT) {
-            drop(f[p], mask, column_of(p));
-            if (column_of(p) < block.width) store_floats(row_in(dropped, r, 0) + column_of(p), f[p]);
+        if (DROPOUT && column_of(p) < block.width) {
+            drop(f[p], r.row, column_of(p));
+            store_floats(row_in(dropped, r, 0) + column_of(p), f[p]);
         }
     }
 }
 
-/* P without what is dropped. */
-template <class T> static __global__ void __launch_bounds__(32 * WARPS_MAX)
-dropout_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence, Matrices<T> dropped,
-               Matrices<const T> P) {
-    const Row r = row_of_thread(spec, diagonal, block);
-    if (r.row < 0) return;
-    const RowMask mask = mask_of_row(spec, first_sequence, r);
-    for (int p = 0; p < PACKS && columns_before(p) < block.width; p++) {
-        float f[4] = {};
-        if (column_of(p) < r.seen) load_four(row_in(P, r, 0) + column_of(p)).to_float(f);
-        drop(f, mask, column_of(p));
-        if (column_of(p) < block.width) store_floats(row_in(dropped, r, 0) + column_of(p), f);
-    }
-}
-
-/* dS = scale P (dP - rowsum(P dP)), 0 where P is, also after the last key; dP = 0 where P was dropped. dS may be dP,
-   as above. */
+/* dS = scale P (dP - rowsum(P dP)), 0 where P is, also after the last key. With dropout dP = 0 where P was dropped, and
+   also P without what is dropped. dS may be dP, as above. */
 template <class T, bool DROPOUT> static __global__ void __launch_bounds__(32 * WARPS_MAX)
 softmax_backward_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence, Matrices<T> dS,
-                        Matrices<const T> P, Matrices<const float> dP) {
+                        Matrices<const T> P, Matrices<const float> dP, Matrices<T> dropped) {
     const Row r = row_of_thread(spec, diagonal, block);
+    if constexpr (DROPOUT) draw_mask(spec, first_sequence, block);
     if (r.row < 0) return;
     const T *p_row = row_in(P, r, 0) + column_of(0);
     const float *dp_row = row_in(dP, r, block.first) + column_of(0);
@@ -209,13 +191,11 @@ softmax_backward_kernel(AttentionSpec spec, int diagonal, Block block, int first
             load_floats(f[p], dp_row + 128 * p);
             probabilities[p] = load_four(p_row + 128 * p);
         }
-    RowMask mask;
-    if constexpr (DROPOUT) mask = mask_of_row(spec, first_sequence, r);
     #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         if (columns_before(p) >= r.seen) break;
         if (columns_before(p + 1) > r.seen) mask_unseen(f[p], r, column_of(p), 0);
-        if constexpr (DROPOUT) drop(f[p], mask, column_of(p));
+        if constexpr (DROPOUT) drop(f[p], r.row, column_of(p));
         float g[4];
         probabilities[p].to_float(g);
         #pragma unroll
@@ -230,14 +210,19 @@ softmax_backward_kernel(AttentionSpec spec, int diagonal, Block block, int first
         #pragma unroll
         for (int i = 0; i < 4; i++) f[p][i] = spec.scale * g[i] * (f[p][i] - delta);
         if (column_of(p) < block.width) store_floats(ds_row + 128 * p, f[p]);
+        if (DROPOUT && column_of(p) < block.width) {
+            drop(g, r.row, column_of(p));
+            store_floats(row_in(dropped, r, 0) + column_of(p), g);
+        }
     }
 }
 
-/* Starts a kernel for the rows of a block of so many matrices. */
-#define LAUNCH_ROWS(kernel, matrices, block, ...) do { \
-    const int warps_ = (int)ceil_div((block).width, WARP_KEYS), rows_ = warps_ == 1 ? WARPS : 1; \
-    LAUNCH(kernel, dim3((unsigned)ceil_div((block).rows, rows_), (unsigned)(matrices)), dim3(32 * warps_, rows_), 0, \
-           __VA_ARGS__); \
+/* Starts a kernel<T, dropout> for the rows of a block of so many matrices. A warp reads the mask of 128 columns. */
+#define LAUNCH_ROWS(kernel, dropout, matrices, block, ...) do { \
+    const int warps_ = (int)ceil_div((block).width, WARP_KEYS), rows_ = warps_ > 1 ? 1 : (dropout) ? 8 : WARPS; \
+    const dim3 grid_((unsigned)ceil_div((block).rows, rows_), (unsigned)(matrices)), threads_(32 * warps_, rows_); \
+    if (dropout) LAUNCH((kernel<T, true>), grid_, threads_, ceil_div((block).width, 128) * 128, __VA_ARGS__); \
+    else         LAUNCH((kernel<T, false>), grid_, threads_, 0, __VA_ARGS__); \
 } while (0)
 
 /* ---- GEMMs by cuBLAS */
@@ -348,17 +333,18 @@ static size_t probability_bytes(const AttentionSpec *s) {
     return (size_t)s->B * (size_t)s->NH * (size_t)plan_of(s).square * dtype_bytes(s->dtype);
 }
 
-/* The pointers; of a group of sequences dS, before it P without what is dropped; of a block of their rows the scores or
-   dP in f32. In an f32 run the scores lie in P, and dP in dS. */
-struct Workspace { char *pointers, *squares, *scores; size_t bytes; };
+/* The pointers; of a group of sequences dS, and with dropout P without what is dropped; of a block of their rows the
+   scores or dP in f32. In an f32 run the scores lie in P, and dP in dS. */
+struct Workspace { char *pointers, *dS, *dropped, *scores; size_t bytes; };
 
 static Workspace workspace_of(const AttentionSpec *s, void *work) {
     const Plan p = plan_of(s);
     const size_t heads = (size_t)p.group * (size_t)s->NH, pointers = pointer_bytes(s, p);
     const size_t squares = heads * (size_t)p.square * dtype_bytes(s->dtype);
+    const size_t dropped = s->dropout.rate > 0 ? squares : 0;
     const size_t scores = s->dtype == F32 ? 0 : heads * (size_t)(p.rows * p.pitch) * sizeof(float);
-    char *const start = (char *)work;
-    return { start, start + pointers, start + pointers + squares, pointers + squares + scores };
+    char *const start = (char *)work, *const dS = start + pointers, *const scores_at = dS + squares + dropped;
+    return { start, dS, dS + squares, scores_at, pointers + squares + dropped + scores };
 }
 
 static size_t workspace_bytes(const AttentionSpec *s) { return workspace_of(s, NULL).bytes; }
@@ -382,7 +368,7 @@ static void forward_as(const AttentionSpec *s, Tensor out, Tensor lse, T *kept, 
         heads_of(q, s, rows), heads_of(k, s, 0), heads_of(v, s, 0), heads_of(out, s, rows),
         s->dtype == F32 ? squares_of(kept, F32, s, plan, s->Tq, rows, 0, s->B)
                         : squares_of(w.scores, F32, s, plan, rows, 0, 0, plan.group),
-        drops ? squares_of(w.squares, s->dtype, s, plan, s->Tq, rows, 0, plan.group)
+        drops ? squares_of(w.dropped, s->dtype, s, plan, s->Tq, rows, 0, plan.group)
               : squares_of(kept, s->dtype, s, plan, s->Tq, rows, 0, s->B)
     };
     const Gemms g = gemms_of(s, plan, operands, OPERANDS, w.pointers);
@@ -392,13 +378,13 @@ static void forward_as(const AttentionSpec *s, Tensor out, Tensor lse, T *kept, 
         const int64_t first = (int64_t)group.first * s->NH;
         const Operand &x = operands[SCORES];
         const Matrices<T> P = { kept + first * plan.square, plan.square, plan.pitch };
-        const Matrices<T> dropped = { (T *)w.squares, plan.square, plan.pitch };
+        const Matrices<T> dropped = { (T *)w.dropped, plan.square, plan.pitch };
         for (int i = 0; i < plan.blocks; i++) {
             const Block b = block_of(s, plan, i);
             const Matrices<const float> scores = { (float *)address_of(x, group.first, 0, i), x.head, plan.pitch };
             matmul(g, group, i, SCORES, b.rows, b.width, s->HS, 1, Q, ROW_MAJOR, K, COLUMN_MAJOR, OVERWRITE);
-            LAUNCH_ROWS((drops ? softmax_kernel<T, true> : softmax_kernel<T, false>), heads, b, *s, diagonal, b,
-                        group.first, P, dropped, (float *)lse.data + first * lse.pitch, lse.pitch, scores);
+            LAUNCH_ROWS(softmax_kernel, drops, heads, b, *s, diagonal, b, group.first, P, dropped,
+                        (float *)lse.data + first * lse.pitch, lse.pitch, scores);
             matmul(g, group, i, OUT, b.rows, s->HS, b.width, keep_scale, P_V, ROW_MAJOR, V, ROW_MAJOR, OVERWRITE);
         }
     });
@@ -415,40 +401,34 @@ static void backward_as(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
     const Workspace w = workspace_of(s, work);
     const bool drops = s->dropout.rate > 0;
     const int rows = plan.rows, diagonal = attention_diagonal(s);
-    const Operand dS_rows = squares_of(w.squares, s->dtype, s, plan, s->Tq, rows, 0, plan.group);
-    const Operand dS_keys = squares_of(w.squares, s->dtype, s, plan, s->Tq, rows, rows, plan.group);
+    const Operand dS_rows = squares_of(w.dS, s->dtype, s, plan, s->Tq, rows, 0, plan.group);
+    const Operand dS_keys = squares_of(w.dS, s->dtype, s, plan, s->Tq, rows, rows, plan.group);
     const Operand operands[OPERANDS] = {
         heads_of(q, s, rows), heads_of(k, s, 0), heads_of(v, s, 0), heads_of(dout, s, rows),
         heads_of(dq, s, rows), heads_of(dk, s, rows), heads_of(dv, s, rows),
         s->dtype == F32 ? dS_rows : squares_of(w.scores, F32, s, plan, rows, 0, 0, plan.group), dS_rows, dS_keys,
-        drops ? dS_keys : squares_of(kept, s->dtype, s, plan, s->Tq, rows, rows, s->B)
+        drops ? squares_of(w.dropped, s->dtype, s, plan, s->Tq, rows, rows, plan.group)
+              : squares_of(kept, s->dtype, s, plan, s->Tq, rows, rows, s->B)
     };
     const Gemms g = gemms_of(s, plan, operands, OPERANDS, w.pointers);
     const float keep_scale = drops ? dropout_scale(s->dropout.rate) : 1;
     for_each_group(s, plan, [&](Group group) {
         const int heads = group.count * s->NH;
         const Matrices<const T> P = { kept + (int64_t)group.first * s->NH * plan.square, plan.square, plan.pitch };
-        const Matrices<T> squares = { (T *)w.squares, plan.square, plan.pitch };
+        const Matrices<T> dS = { (T *)w.dS, plan.square, plan.pitch };
+        const Matrices<T> dropped = { (T *)w.dropped, plan.square, plan.pitch };
         const Operand &x = operands[DP];
-        for (int i = 0; i < plan.blocks && drops; i++) {
+        for (int i = 0; i < plan.blocks; i++) {
             const Block b = block_of(s, plan, i);
-            LAUNCH_ROWS(dropout_kernel<T>, heads, b, *s, diagonal, b, group.first, squares, P);
+            const Matrices<const float> dP = { (float *)address_of(x, group.first, 0, i), x.head, plan.pitch };
+            matmul(g, group, i, DP, b.rows, b.width, s->HS, keep_scale, DOUT, ROW_MAJOR, V, COLUMN_MAJOR, OVERWRITE);
+            LAUNCH_ROWS(softmax_backward_kernel, drops, heads, b, *s, diagonal, b, group.first, dS, P, dP, dropped);
+            matmul(g, group, i, DQ, b.rows, s->HS, b.width, 1, DS, ROW_MAJOR, K, ROW_MAJOR, s->dq_into);
         }
         for (int i = 0; i < plan.blocks; i++) {
             const Block b = block_of(s, plan, i);
             matmul(g, group, i, DV, b.keys, s->HS, s->Tq - b.first, keep_scale, P_KEYS, COLUMN_MAJOR, DOUT, ROW_MAJOR,
                    s->dkv_into);
-        }
-        for (int i = 0; i < plan.blocks; i++) {
-            const Block b = block_of(s, plan, i);
-            const Matrices<const float> dP = { (float *)address_of(x, group.first, 0, i), x.head, plan.pitch };
-            matmul(g, group, i, DP, b.rows, b.width, s->HS, keep_scale, DOUT, ROW_MAJOR, V, COLUMN_MAJOR, OVERWRITE);
-            LAUNCH_ROWS((drops ? softmax_backward_kernel<T, true> : softmax_backward_kernel<T, false>), heads, b, *s,
-                        diagonal, b, group.first, squares, P, dP);
-            matmul(g, group, i, DQ, b.rows, s->HS, b.width, 1, DS, ROW_MAJOR, K, ROW_MAJOR, s->dq_into);
-        }
-        for (int i = 0; i < plan.blocks; i++) {
-            const Block b = block_of(s, plan, i);
             matmul(g, group, i, DK, b.keys, s->HS, s->Tq - b.first, 1, DS_KEYS, COLUMN_MAJOR, Q, ROW_MAJOR,
                    s->dkv_into);
         }

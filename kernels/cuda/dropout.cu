@@ -1,85 +1,72 @@
-/* Dropout. A thread has 16 bytes of rows r and r + 8: 8 columns in bf16, 4 in f32. Another lane, 1 or 2 away, has the
-   columns 8 to the right or left, for which the same words are drawn. Each of the two makes half of the draws and gives
-   the other its halves: none is made twice, and the accesses of a warp are contiguous. */
+/* Dropout. A thread has 16 bytes of each of 8 rows: in bf16 the elements of a block of the mask, which it draws. In f32
+   two neighbours have the columns of a block, and 8 rows more: each draws one of the two blocks for both. */
 #include "common.cuh"
 extern "C" {
 #include "../dropout.h"
 #include "../profile.h"
 }
 
-enum { THREADS = 256, UNITS = 4 };      /* units of a thread, for which it computes the mask, 10 rounds, once */
+enum { THREADS = 128 };
 
-/* bits[k] of column + k: of row r in the low half, of r + 8 in the high one. Called by whole warps. */
-template <int SIZE> __device__ inline void
-draw(uint32_t (&bits)[SIZE], DropoutMask mask, uint32_t row, uint32_t column) {
-    constexpr int HALF = SIZE / 2, PARTNER = 8 / SIZE;
-    const bool right = column & 8;
+template <class T> struct Unit {
+    static constexpr int SIZE = Pack<T>::SIZE, BLOCKS = 8 / SIZE, ROWS = 8 * BLOCKS;
+    /* of a matrix (rows,C), by rows */
+    static __host__ __device__ int64_t per_row(int64_t C)             { return ceil_div(C, 8) * BLOCKS; }
+    static __host__ __device__ int64_t count(int64_t rows, int64_t C) { return ceil_div(rows, ROWS) * per_row(C); }
+};
+
+/* PACKS: rows are aligned to 16 bytes, and C is a multiple of SIZE. out may be x. */
+template <class T, bool PACKS> __global__ void __launch_bounds__(THREADS)
+dropout_kernel(T *out, const T *x, int rows, int C, int per_sequence, uint32_t site, uint64_t seed,
+               const uint64_t *sequence, uint32_t threshold, float scale) {
+    using U = Unit<T>;
+    const int b = blockIdx.x / per_sequence;
+    const uint32_t unit = blockIdx.x % per_sequence * THREADS + threadIdx.x, per_row = (uint32_t)U::per_row(C);
+    const int c = (int)(unit % per_row) * U::SIZE, r = (int)(unit / per_row) * U::ROWS;
+    Random64 own = {};
     #pragma unroll
-    for (int k = 0; k < HALF; k++) {
-        const Random64 r = dropout_bits(mask, row, (column & ~8u) + (right ? HALF : 0) + k);
-        const uint32_t low  = __byte_perm(r.word[0], r.word[1], 0x5410);
-        const uint32_t high = __byte_perm(r.word[0], r.word[1], 0x7632);
-        const uint32_t own = right ? high : low, got = __shfl_xor_sync(~0u, right ? low : high, PARTNER);
-        bits[k]        = right ? got : own;
-        bits[k + HALF] = right ? own : got;
-    }
-}
-
-/* packs: rows are aligned to 16 bytes, and C is a multiple of SIZE. out may be x. */
-template <class T> __global__ void __launch_bounds__(THREADS)
-dropout_kernel(T *out, const T *x, int rows, int C, uint32_t site, uint64_t seed, const uint64_t *sequence,
-               uint32_t threshold, float scale, bool packs) {
-    constexpr int SIZE = Pack<T>::SIZE;
-    const uint32_t row_units = (uint32_t)ceil_div(C, 16) * (16 / SIZE);
-    const uint32_t units = (uint32_t)ceil_div(rows, 16) * 8 * row_units;
-    const DropoutMask mask = dropout_mask(seed, site, (sequence ? *sequence : 0) + blockIdx.x, 0);
-    out += (int64_t)blockIdx.x * rows * C;
-    x   += (int64_t)blockIdx.x * rows * C;
-    for (uint32_t first = blockIdx.y * THREADS; first < units; first += gridDim.y * THREADS) {
-        const uint32_t unit = first + threadIdx.x, line = unit / row_units;
-        const int c = (int)(unit % row_units) * SIZE, r = (int)(line / 8 * 16 + line % 8);
-        float f[2][SIZE];
+    for (int block = 0; block < U::BLOCKS; block++) {
+        const int top = r + 8 * block, height = c < C ? rows - top : 0;
+        const int64_t start = ((int64_t)b * rows + top) * C + c;
+        Pack<T> pack[8];
         #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const bool inside = r + 8 * i < rows;
-            const T *from = x + (int64_t)(r + 8 * i) * C + c;
-            #pragma unroll
-            for (int k = 0; k < SIZE; k++) f[i][k] = 0;
-            if (packs) {
-                if (inside && c < C) Pack<T>::load(from).to_float(f[i]);
-            } else {
-                #pragma unroll
-                for (int k = 0; k < SIZE; k++)
-                    if (inside && c + k < C) f[i][k] = to_float(from[k]);
-            }
+        for (int i = 0; i < 8; i++)
+            if (PACKS && i < height) pack[i] = Pack<T>::load(x + start + i * C);
+        if (block == 0) {
+            const DropoutMask mask = dropout_mask(seed, site, (sequence ? *sequence : 0) + b, 0);
+            own = dropout_block(mask, (uint32_t)r / 8 + unit % U::BLOCKS, (uint32_t)c / 8, threshold);
         }
-        uint32_t bits[SIZE];
-        draw(bits, mask, (uint32_t)r, (uint32_t)c);
+        Random64 kept;
         #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const bool inside = r + 8 * i < rows;
-            T *to = out + (int64_t)(r + 8 * i) * C + c;
-            #pragma unroll
-            for (int k = 0; k < SIZE; k++)
-                f[i][k] = (bits[k] >> 16 * i & 0x7fff) >= threshold ? f[i][k] * scale : 0.0f;
-            if (packs) {
-                if (inside && c < C) Pack<T>::from_float(f[i]).store(to);
-            } else {
+        for (int i = 0; i < 2; i++)
+            kept.word[i] = U::BLOCKS == 1 ? own.word[i] : __shfl_sync(~0u, own.word[i], block, U::BLOCKS) >> c % 8;
+        #pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (PACKS && i < height) {
+                float f[U::SIZE];
+                pack[i].to_float(f);
                 #pragma unroll
-                for (int k = 0; k < SIZE; k++)
-                    if (inside && c + k < C) to[k] = from_float<T>(f[i][k]);
+                for (int j = 0; j < U::SIZE; j++) f[j] = dropout_bit(kept, i, j) ? f[j] * scale : 0.0f;
+                Pack<T>::from_float(f).store(out + start + i * C);
             }
+        #pragma unroll 1
+        for (int e = 0; e < 8 * U::SIZE && !PACKS; e++) {
+            const int i = e / U::SIZE, j = e % U::SIZE;
+            const int64_t at = start + i * C + j;
+            if (i < height && c + j < C)
+                out[at] = from_float<T>(dropout_bit(kept, i, j) ? to_float(x[at]) * scale : 0.0f);
         }
     }
 }
 
 template <class T> static void launch(Tensor out, Tensor x, const Dropout *d) {
-    const int64_t rows = x.dim[1], C = x.dim[2];
-    const int64_t units = ceil_div(rows, 16) * 8 * ceil_div(C, 16) * (16 / Pack<T>::SIZE);
-    REQUIRE(units < 1ll << 31, "dropout: a sequence of %lld x %lld", (long long)rows, (long long)C);
-    const dim3 grid((unsigned)x.dim[0], (unsigned)min(ceil_div(units, THREADS * UNITS), (int64_t)65535));
-    LAUNCH(dropout_kernel<T>, grid, THREADS, 0, (T *)out.data, (const T *)x.data, (int)rows, (int)C, d->site, d->seed,
-           d->sequence, dropout_threshold(d->rate), dropout_scale(d->rate), rows_aligned(x) && rows_aligned(out));
+    const int64_t rows = x.dim[1], C = x.dim[2], per_sequence = ceil_div(Unit<T>::count(rows, C), THREADS);
+    REQUIRE(x.dim[0] * per_sequence < 1ll << 31, "dropout: a batch of %lld x %lld x %lld", (long long)x.dim[0],
+            (long long)rows, (long long)C);
+    const bool packs = rows_aligned(x) && rows_aligned(out);
+    LAUNCH((packs ? dropout_kernel<T, true> : dropout_kernel<T, false>), (unsigned)(x.dim[0] * per_sequence), THREADS,
+           0, (T *)out.data, (const T *)x.data, (int)rows, (int)C, (int)per_sequence, d->site, d->seed, d->sequence,
+           dropout_threshold(d->rate), dropout_scale(d->rate));
 }
 
 void dropout(Tensor out, Tensor x, const Dropout *d) {

@@ -20,6 +20,14 @@ DEVICE float ex2(float x) {
     return y;
 }
 
+/* Four bytes of the eight of low and high, chosen by the digits of `bytes`; with 8 added to a digit the byte's highest
+   bit, eight times. */
+DEVICE uint32_t prmt(uint32_t low, uint32_t high, uint32_t bytes) {
+    uint32_t x;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(x) : "r"(low), "r"(high), "r"(bytes));
+    return x;
+}
+
 /* Over the four lanes of a quad, which share a row of an accumulator of mma and wgmma. */
 DEVICE float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
