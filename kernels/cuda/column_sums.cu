@@ -58,9 +58,11 @@ void column_sums(Tensor sum, Tensor t, Into into) {
 /* The results do not depend on how many blocks wait: three for four SMs, which hold one each (layernorm at C = 768 has
    72 tiles of 32 columns, for one block each). */
 PartialSums partial_sums(int64_t slices, Tensor a, Tensor b, Tensor c, Into into) {
-    static float *partial;
-    static Arrivals *arrivals;              /* of a whole grid, then of the tiles: of 32 columns or more */
+    static float *partials[2];              /* by cuda_side */
+    static Arrivals *counters[2];           /* of a whole grid, then of the tiles: of 32 columns or more */
     static int64_t may_wait;
+    float *&partial = partials[cuda_side];
+    Arrivals *&arrivals = counters[cuda_side];
     if (!partial) {
         int device, sms;
         CUDA(cudaGetDevice(&device));

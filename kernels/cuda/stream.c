@@ -68,6 +68,51 @@ void device_graph_free(DeviceGraph *graph) {
     graph->executable = NULL;
 }
 
+/* ---- Overlap */
+
+enum { PARTS = 8 };
+static cudaStream_t side_stream, main_stream;
+static cudaEvent_t begun, done[PARTS];
+static int is_overlapping;
+static int64_t parts, awaited;                  /* issued, and those that cuda_stream waits for */
+int cuda_side;
+
+void device_overlap_begin(void) {
+    is_overlapping = !profile_is_on;
+    if (side_stream) return;
+    CUDA(cudaStreamCreateWithFlags(&side_stream, cudaStreamNonBlocking));
+    CUDA(cudaEventCreateWithFlags(&begun, cudaEventDisableTiming));
+    for (int i = 0; i < PARTS; i++) CUDA(cudaEventCreateWithFlags(&done[i], cudaEventDisableTiming));
+}
+
+void device_side_begin(void) {
+    if (!is_overlapping) return;
+    CUDA(cudaEventRecord(begun, cuda_stream));
+    CUDA(cudaStreamWaitEvent(side_stream, begun, 0));
+    main_stream = cuda_stream;
+    cuda_stream = side_stream;
+    cuda_side = 1;
+}
+
+/* An event that is recorded again before it was waited for stands for the later part: never too early. */
+void device_side_end(void) {
+    if (!cuda_side) return;
+    CUDA(cudaEventRecord(done[parts++ % PARTS], side_stream));
+    cuda_stream = main_stream;
+    cuda_side = 0;
+}
+
+void device_overlap_wait(int pending) {
+    if (parts - pending <= awaited) return;
+    awaited = parts - pending;
+    CUDA(cudaStreamWaitEvent(cuda_stream, done[(awaited - 1) % PARTS], 0));
+}
+
+void device_overlap_end(void) {
+    device_overlap_wait(0);
+    is_overlapping = 0;
+}
+
 /* ---- Ranges */
 
 void device_range_begin(const char *name) { nvtxRangePushA(name); }
