@@ -151,7 +151,7 @@ int    device_graph_begin(DeviceGraph *graph, double key)           { (void)grap
 void   device_graph_end(DeviceGraph *graph)                         { (void)graph; }
 void   device_graph_free(DeviceGraph *graph)                        { (void)graph; }
 void   device_overlap_begin(void)                                   { }
-void   device_overlap_wait(int pending)                             { (void)pending; }
+void   device_overlap_wait(void)                                    { }
 void   device_overlap_end(void)                                     { }
 void   device_side_begin(void)                                      { }
 void   device_side_end(void)                                        { }

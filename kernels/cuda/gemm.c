@@ -114,8 +114,8 @@ static cublasStatus_t run(const Plan *plan, const Work *w, const cublasLtMatmulA
     if (g->bias) SET(matmul, BIAS_POINTER, g->bias);
     if (fused) SET(matmul, EPILOGUE_AUX_POINTER, w->pre_gelu.data);
     const cublasStatus_t status = cublasLtMatmul(handle, matmul, &one, g->b.data, plan->b, g->a.data, plan->a, &beta,
-                                                 g->c, plan->c, d, plan->c, algorithm, workspace[cuda_side], WORKSPACE_BYTES,
-                                                 cuda_stream);
+                                                 g->c, plan->c, d, plan->c, algorithm, workspace[cuda_side],
+                                                 WORKSPACE_BYTES, cuda_stream);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (w->out.data && !fused) gelu_forward(w->out, w->pre_gelu);
     return status;

@@ -70,11 +70,9 @@ void device_graph_free(DeviceGraph *graph) {
 
 /* ---- Overlap */
 
-enum { PARTS = 8 };
 static cudaStream_t side_stream, main_stream;
-static cudaEvent_t begun, done[PARTS];
-static int is_overlapping;
-static int64_t parts, awaited;                  /* issued, and those that cuda_stream waits for */
+static cudaEvent_t begun, done;
+static int is_overlapping, is_pending;
 int cuda_side;
 
 void device_overlap_begin(void) {
@@ -82,7 +80,7 @@ void device_overlap_begin(void) {
     if (side_stream) return;
     CUDA(cudaStreamCreateWithFlags(&side_stream, cudaStreamNonBlocking));
     CUDA(cudaEventCreateWithFlags(&begun, cudaEventDisableTiming));
-    for (int i = 0; i < PARTS; i++) CUDA(cudaEventCreateWithFlags(&done[i], cudaEventDisableTiming));
+    CUDA(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
 }
 
 void device_side_begin(void) {
@@ -94,22 +92,22 @@ void device_side_begin(void) {
     cuda_side = 1;
 }
 
-/* An event that is recorded again before it was waited for stands for the later part: never too early. */
 void device_side_end(void) {
     if (!cuda_side) return;
-    CUDA(cudaEventRecord(done[parts++ % PARTS], side_stream));
     cuda_stream = main_stream;
     cuda_side = 0;
+    is_pending = 1;
 }
 
-void device_overlap_wait(int pending) {
-    if (parts - pending <= awaited) return;
-    awaited = parts - pending;
-    CUDA(cudaStreamWaitEvent(cuda_stream, done[(awaited - 1) % PARTS], 0));
+void device_overlap_wait(void) {
+    if (!is_pending) return;
+    CUDA(cudaEventRecord(done, side_stream));
+    CUDA(cudaStreamWaitEvent(cuda_stream, done, 0));
+    is_pending = 0;
 }
 
 void device_overlap_end(void) {
-    device_overlap_wait(0);
+    device_overlap_wait();
     is_overlapping = 0;
 }
 
