@@ -65,7 +65,7 @@ gelu_backward_kernel(PartialSums sums, T *dx, const T *dy, const T *x, int64_t r
                 else __stwb((uint4 *)(dx + at + i * step), Pack<T>::from_float(d[i]).bits);
             }
     }
-    if (sums.partial) partial_sums_finish_tile(sums, sum);
+    if (sums.partial) partial_sums_write_tile(sums, sum);
 }
 
 static bool on_16_bytes(Tensor t) { return (uintptr_t)t.data % 16 == 0; }
@@ -84,6 +84,10 @@ template <class T, int WIDTH> static void backward(Tensor dx, Tensor dy, Tensor 
     const PartialSums sums = dx_sum.data ? partial_sums(slices, dx_sum, {}, {}, sum_into) : PartialSums{};
     LAUNCH_EARLY((gelu_backward_kernel<T, WIDTH>), dim3((unsigned)tiles, (unsigned)slices), WARPS * LANES, 0, sums,
                  (T *)dx.data, (const T *)dy.data, (const T *)x.data, rows, columns, slice_rows);
+    if (!dx_sum.data) return;
+    device_side_begin();
+    partial_sums_add(sums, WARPS);
+    device_side_end();
 }
 
 void gelu_forward(Tensor y, Tensor x) {

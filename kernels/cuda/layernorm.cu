@@ -4,6 +4,7 @@
 #include "partial_sums.cuh"
 #include "ptx.cuh"
 extern "C" {
+#include "../device.h"
 #include "../layernorm.h"
 #include "../profile.h"
 }
@@ -286,7 +287,12 @@ layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x,
         for (int t = 0; t < teams; t++) total += team_total[t * 3 * C + i];
         sums.partial[(int64_t)blockIdx.x * sums.columns + i] = total;
     }
-    partial_sums_finish(sums);
+}
+
+static void add_beside(const PartialSums &sums, int warps) {
+    device_side_begin();
+    partial_sums_add(sums, warps);
+    device_side_end();
 }
 
 /* As many blocks as are resident on the 132 SMs of an H200, on any card: the order of the sums, and so their bits,
@@ -300,10 +306,12 @@ template <class T> static void backward_of_packs(Tensor dx, Tensor dweight, Tens
     int64_t blocks = min((int64_t)132 * (RESIDENT_WARPS<T> / warps), ceil_div(rows, TOGETHER * teams));
     blocks = min(blocks, PARTIAL_COUNT / (3 * C));
     const int64_t sum_bytes = 3 * teams * C * (int64_t)sizeof(float), staged_bytes = 32 * warps * STAGED_BYTES<T>;
-    LAUNCH_EARLY(layernorm_backward_kernel<T>, (unsigned)blocks, 32 * warps, max(sum_bytes, staged_bytes),
-                 partial_sums(blocks, dweight, dbias, dx_sum, into), (T *)dx.data, (const T *)dnormed.data,
-                 (const T *)x.data, (const float *)mean.data, (const float *)rstd.data, (const T *)weight.data, rows,
-                 (int)C, 1.0f / (float)C, team_warps, dx_into == ACCUMULATE);
+    const PartialSums sums = partial_sums(blocks, dweight, dbias, dx_sum, into);
+    LAUNCH_EARLY(layernorm_backward_kernel<T>, (unsigned)blocks, 32 * warps, max(sum_bytes, staged_bytes), sums,
+                 (T *)dx.data, (const T *)dnormed.data, (const T *)x.data, (const float *)mean.data,
+                 (const float *)rstd.data, (const T *)weight.data, rows, (int)C, 1.0f / (float)C, team_warps,
+                 dx_into == ACCUMULATE);
+    add_beside(sums, warps);
 }
 
 template <class T> __global__ void __launch_bounds__(THREADS)
@@ -353,7 +361,6 @@ layernorm_sums_any_kernel(PartialSums sums, const T *dx, const T *dnormed, const
         to[C] = sum.y;
         if (sums.columns > 2 * C) to[2 * C] = sum.z;
     }
-    partial_sums_finish(sums);
 }
 
 template <class T> static void backward_of_any(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,
@@ -364,9 +371,11 @@ template <class T> static void backward_of_any(Tensor dx, Tensor dweight, Tensor
     LAUNCH(layernorm_dx_any_kernel<T>, (unsigned)ceil_div(rows, WARPS), THREADS, 0, (T *)dx.data,
            (const T *)dnormed.data, (const T *)x.data, (const float *)mean.data, (const float *)rstd.data,
            (const T *)weight.data, rows, (int)C, dx_into == ACCUMULATE);
-    LAUNCH(layernorm_sums_any_kernel<T>, dim3((unsigned)ceil_div(C, 32), (unsigned)slices), THREADS, 0,
-           partial_sums(slices, dweight, dbias, dx_sum, into), (const T *)dx.data, (const T *)dnormed.data,
-           (const T *)x.data, (const float *)mean.data, (const float *)rstd.data, rows, (int)C);
+    const PartialSums sums = partial_sums(slices, dweight, dbias, dx_sum, into);
+    LAUNCH(layernorm_sums_any_kernel<T>, dim3((unsigned)ceil_div(C, 32), (unsigned)slices), THREADS, 0, sums,
+           (const T *)dx.data, (const T *)dnormed.data, (const T *)x.data, (const float *)mean.data,
+           (const float *)rstd.data, rows, (int)C);
+    add_beside(sums, WARPS);
 }
 
 void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,

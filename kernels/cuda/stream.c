@@ -74,6 +74,7 @@ static cudaStream_t side_stream, main_stream;
 static cudaEvent_t begun, done;
 static int is_overlapping, is_pending;
 int cuda_side;
+int64_t cuda_joins;
 
 void device_overlap_begin(void) {
     is_overlapping = !profile_is_on;
@@ -104,6 +105,7 @@ void device_overlap_wait(void) {
     CUDA(cudaEventRecord(done, side_stream));
     CUDA(cudaStreamWaitEvent(cuda_stream, done, 0));
     is_pending = 0;
+    cuda_joins++;
 }
 
 void device_overlap_end(void) {
