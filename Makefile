@@ -109,6 +109,8 @@ $(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o ll
 	$(link)
 $(filter-out %/test_health,$(TESTS)): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(BUILD)/test/oracle.o $(OBJECTS)
 	$(link) $(LIBS)
+# without overlap as well
+$(BUILD)/test_gpt: LIBS += -Wl,--wrap=device_overlap_begin
 # counts what is allocated
 $(BUILD)/test_run: LIBS += -Wl,--wrap=device_alloc
 # set the health of the device

@@ -73,6 +73,16 @@ typedef struct { void *executable; double key, last_key; int calls, mode; } Devi
 int    device_graph_begin(DeviceGraph *graph, double key);
 void   device_graph_end(DeviceGraph *graph);
 void   device_graph_free(DeviceGraph *graph);
+/* Overlap: between device_overlap_begin and _end an op may issue a part of its work, named in its header, beside the
+   stream of work: device_side_begin, the part, device_side_end. A part comes after all work issued before it, and after
+   other parts. The caller lets nothing read its results or write its operands until device_overlap_wait: work issued
+   from then on comes after all parts. Outside, on the CPU, and in a profile, where an op's time is its own, parts are
+   ordinary work. */
+void   device_overlap_begin(void);
+void   device_overlap_wait(void);
+void   device_overlap_end(void);                        /* waits, too */
+void   device_side_begin(void);
+void   device_side_end(void);
 /* A named range of host calls for Nsight Systems (NVTX); ranges nest. */
 void   device_range_begin(const char *name);
 void   device_range_end(void);

@@ -1,6 +1,7 @@
 /* kernels/head.c - The head of the model, a chunk of rows at a time, with either backend. */
 #include "head.h"
 #include "check_ops.h"
+#include "device.h"
 #include "matmul.h"
 #include "profile.h"
 #include "softmax_cross_entropy.h"
@@ -40,6 +41,7 @@ void head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tens
         const int64_t count = rows - first < chunk ? rows - first : chunk;
         const Tensor x_rows = tensor_row_range(x, first, count), logits = tensor_row_range(work, 0, count);
         const Tensor dlogits = dx.data ? logits : ABSENT;
+        device_overlap_wait();              /* for dwte of the chunk before, which reads the logits */
         matmul_forward(logits, ABSENT, x_rows, wte, ABSENT);
         softmax_cross_entropy(elements(losses, first, count), dlogits, logits, elements(targets, first, count), V,
                               dloss);

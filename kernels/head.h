@@ -6,7 +6,7 @@
 
 /* losses (B,T) F32 = -log softmax(x wte^T)[target], 0 where the target is -1 ("ignore");
    dx (B,T,C) = and dwte (Vp,C) F32 = or += the gradients of dloss * sum(losses); both absent: evaluation only. dx may
-   be the same memory as x.
+   be the same memory as x; where it is not, dwte is a part beside the stream (device_side_begin).
    targets (B,T) I32 in [-1, V). Columns >= V are padding: excluded from the softmax, their gradient is zero;
    wte's rows there must be finite.
    work (R,Vp) is scratch; its number of rows R >= 1 is the size of a chunk and changes results by rounding only. Logits

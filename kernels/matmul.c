@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include "check_ops.h"
+#include "device.h"
 #include "gelu.h"
 #include "gemm.h"
 #include "profile.h"
@@ -66,11 +67,14 @@ void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_bias, Te
     REQUIRE(!dx_bias.data || (dx.data && x_pre_gelu.data), "%s: dx_bias without dx or x_pre_gelu, want both", op);
 
     const double flop = 2.0 * (double)(tensor_count(x) * N);
+    const int beside = dx.data && dx.data != x.data;
+    if (beside) device_side_begin();
     if (dbias.data) column_sums(dbias, dout, into);
     gemm_begin(into == ACCUMULATE ? "matmul dweight +=" : "matmul dweight", weight,
                op_bytes(into == ACCUMULATE ? 4 : 3, dout, x, dweight, dweight), flop);
     gemm(gemm_of(dweight, dout, COLUMN_MAJOR, x, ROW_MAJOR, ABSENT, into));         /* before dx, which may be x */
     op_end();
+    if (beside) device_side_end();
     if (!dx.data) return;
     gemm_begin("matmul dx", weight, op_bytes(3, dout, weight, dx), flop);
     gemm(gemm_of(dx, dout, ROW_MAJOR, weight, ROW_MAJOR, ABSENT, OVERWRITE));

@@ -10,7 +10,7 @@
 void matmul_forward(Tensor out, Tensor pre_gelu, Tensor x, Tensor weight, Tensor bias);
 
 /* dx = dout weight; dweight = or += dout^T x; dbias = or += column sums of dout. Absent dx or dbias: not computed.
-   dx may be the same memory as x.
+   dx may be the same memory as x; where it is not, dweight and dbias are a part beside the stream (device_side_begin).
    Where x_pre_gelu is present (x = gelu(x_pre_gelu)): dx = (dout weight) * gelu'(x_pre_gelu), its gradient, and
    dx_bias = or += column sums of dx, the gradient of the bias that made x_pre_gelu; absent dx_bias: not computed. */
 void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_bias, Tensor dout, Tensor x, Tensor x_pre_gelu,

@@ -91,6 +91,7 @@ static void attention_forward(GPT *m, int l, BlockActs *s) {
 static void attention_backward(GPT *m, int l, Tensor dqkv, Tensor dout, Tensor out, Tensor lse, Tensor kept,
                                Tensor qkv) {
     const AttentionSpec spec = attention_spec(m, l);
+    if (m->dropout.residual > 0) device_overlap_wait();     /* for dqkv's memory, which is dproj's */
     op_begin("attention backward", op_bytes(5, dqkv, dout, out, lse, qkv), 2.5 * attention_flop(m));
     if (m->ring.split.size)
         ring_backward(&m->ring, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, part(qkv, 0),
@@ -229,6 +230,7 @@ static void recompute_ln1(GPT *m, int l) {
 void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context) {
     Params *p = &m->params, *g = &m->grads;
     Acts *a = &m->acts;
+    device_overlap_begin();
     head_loss(a->losses, a->dlnf, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
     layernorm_backward(a->dres, g->lnfw, g->lnfb, by_layernorm(m, g->block[m->config.L - 1].fcprojb), a->dlnf, a->res,
                        a->lnf_mean, a->lnf_rstd, p->lnfw, OVERWRITE, into);
@@ -237,6 +239,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
         BlockParams *w = &p->block[l], *dw = &g->block[l];
         BlockActs *s = &a->block[l];
         Tensor before = l > 0 ? g->block[l - 1].fcprojb : ABSENT;
+        device_overlap_wait();                  /* for the memory of dqkv and ln1 */
         recompute_mlp(m, l);
         Tensor dmlp = branch_gradient(m, a->dbranch, l, MLP_PROJECTION);
         matmul_backward(s->dfch, dw->fcprojw, by_matmul(m, dw->fcprojb), dw->fcb, dmlp, s->gelu, s->fch, w->fcprojw,
@@ -244,19 +247,23 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
         matmul_backward(a->dbranch, dw->fcw, ABSENT, ABSENT, s->dfch, s->ln2, ABSENT, w->fcw, into);
         layernorm_backward(a->dres, dw->ln2w, dw->ln2b, by_layernorm(m, dw->projb), a->dbranch, s->res2, s->ln2_mean,
                            s->ln2_rstd, w->ln2w, ACCUMULATE, into);
+        device_overlap_wait();                  /* for the memory of dfch and ln2 */
         Tensor dproj = branch_gradient(m, a->dproj, l, PROJECTION);
         matmul_backward(a->dbranch, dw->projw, by_matmul(m, dw->projb), ABSENT, dproj, s->atty, ABSENT, w->projw, into);
         attention_backward(m, l, a->dqkv, a->dbranch, s->atty, s->lse, s->att, s->qkv);
         recompute_ln1(m, l);
+        device_overlap_wait();                  /* for dres, of which dprojw is made */
         matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, ABSENT, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
         layernorm_backward(a->dres, dw->ln1w, dw->ln1b, by_layernorm(m, before), a->dbranch, s->res1, s->ln1_mean,
                            s->ln1_rstd, w->ln1w, ACCUMULATE, into);
+        if (ready) device_overlap_wait();
         if (ready) ready(context, l);
     }
     /* a tied head has written dwte */
     if (m->config.untied && into == OVERWRITE) device_zero(g->wte.data, tensor_bytes(g->wte));
     drop_embedding(m, a->dres);
     embed_backward(m, a->dres, into);
+    device_overlap_end();
     if (ready) ready(context, FIRST_GROUP);
 }
 

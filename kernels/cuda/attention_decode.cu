@@ -189,7 +189,7 @@ static size_t workspace_bytes(const AttentionSpec *s) {
 template <class T, int LANES>
 static void launch(const AttentionSpec &s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
     LAUNCH_EARLY((decode_kernel<T, LANES>), dim3((unsigned)head_groups(&s), (unsigned)splits_of(&s),
-                 (unsigned)(s.B * s.Tq)), THREADS, s, out, lse, q, k, v, work);
+                 (unsigned)(s.B * s.Tq)), THREADS, 0, s, out, lse, q, k, v, work);
 }
 
 template <class T>

@@ -24,7 +24,7 @@ void cache_append(Tensor cache, Tensor rows, Tensor position) {
     const int64_t bytes = (int64_t)dtype_bytes(rows.dtype), part_bytes = aligned ? 16 : bytes;
     const int64_t parts = rows.dim[2] * bytes / part_bytes, count = tensor_rows(rows) * parts;
     const auto kernel = aligned ? append_kernel<uint4> : bytes == 4 ? append_kernel<float> : append_kernel<uint16_t>;
-    LAUNCH_EARLY(kernel, (unsigned)ceil_div(count, THREADS), THREADS, (char *)cache.data, cache.pitch * bytes,
+    LAUNCH_EARLY(kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, (char *)cache.data, cache.pitch * bytes,
                  cache.dim[1], (const char *)rows.data, rows.pitch * bytes, rows.dim[1], parts, count,
                  (const int *)position.data);
 }

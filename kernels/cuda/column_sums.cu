@@ -16,6 +16,7 @@ enum {
    bytes, or one where rows are not aligned to 16 bytes. */
 template <class T, int WIDTH> __global__ void __launch_bounds__(WARPS * LANES)
 column_sums_kernel(PartialSums sums, const T *x, int64_t rows, int64_t columns, int64_t pitch, int64_t slice_rows) {
+    wait_for_previous();
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
     const int64_t column = ((int64_t)blockIdx.x * LANES + lane) * WIDTH;
     const int64_t first = blockIdx.y * slice_rows, last = min(first + slice_rows, rows);
@@ -29,7 +30,7 @@ column_sums_kernel(PartialSums sums, const T *x, int64_t rows, int64_t columns, 
             for (int i = 0; i < WIDTH; i++) sum[i] += f[i];
         }
     }
-    partial_sums_finish_tile(sums, sum);
+    partial_sums_write_tile(sums, sum);
 }
 
 template <class T, int WIDTH> static void column_sums_of(Tensor sum, Tensor t, Into into) {
@@ -41,8 +42,10 @@ template <class T, int WIDTH> static void column_sums_of(Tensor sum, Tensor t, I
     REQUIRE(slices, "column sums: %lld columns, want %d or less", (long long)columns, PARTIAL_COUNT);
     const int64_t slice_rows = ceil_div(rows, slices);
     slices = ceil_div(rows, slice_rows);
-    LAUNCH((column_sums_kernel<T, WIDTH>), dim3((unsigned)tiles, (unsigned)slices), WARPS * LANES, 0,
-           partial_sums(slices, sum, {}, {}, into), (const T *)t.data, rows, columns, t.pitch, slice_rows);
+    const PartialSums sums = partial_sums(slices, sum, {}, {}, into);
+    LAUNCH_EARLY((column_sums_kernel<T, WIDTH>), dim3((unsigned)tiles, (unsigned)slices), WARPS * LANES, 0, sums,
+                 (const T *)t.data, rows, columns, t.pitch, slice_rows);
+    partial_sums_add(sums, WARPS);
 }
 
 void column_sums(Tensor sum, Tensor t, Into into) {
@@ -55,22 +58,49 @@ void column_sums(Tensor sum, Tensor t, Into into) {
     op_end();
 }
 
-/* The results do not depend on how many blocks wait: three for four SMs, which hold one each (layernorm at C = 768 has
-   72 tiles of 32 columns, for one block each). */
+/* ---- The parts of all kernels */
+
+/* The main stream has two buffers in turn, so that a kernel can write its parts while those of the one before are added
+   up beside it. */
 PartialSums partial_sums(int64_t slices, Tensor a, Tensor b, Tensor c, Into into) {
-    static float *partial;
-    static Arrivals *arrivals;              /* of a whole grid, then of the tiles: of 32 columns or more */
-    static int64_t may_wait;
-    if (!partial) {
-        int device, sms;
-        CUDA(cudaGetDevice(&device));
-        CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
-        may_wait = max(1, sms * 3 / 4);
-        arrivals = (Arrivals *)device_alloc((1 + PARTIAL_COUNT / 32) * sizeof *arrivals,
-                                            "the counters of the partial sums");
-        partial = (float *)device_alloc(PARTIAL_COUNT * sizeof *partial, "the partial sums");
-    }
+    static struct { float *memory; int64_t joins; } buffer[3];     /* joins: cuda_joins when it was last taken */
+    static int turn;
+    auto &own = buffer[cuda_side ? 2 : turn ^= 1];
+    if (!own.memory) own.memory = (float *)device_alloc(PARTIAL_COUNT * sizeof *own.memory, "the partial sums");
+    if (!cuda_side && own.joins == cuda_joins) device_overlap_wait();
+    own.joins = cuda_joins;
     const int64_t width = tensor_count(a), columns = width * (c.data ? 3 : b.data ? 2 : 1);
-    return { partial, (int)slices, (int)columns, (int)width, { (float *)a.data, (float *)b.data, (float *)c.data },
-             into == ACCUMULATE, (unsigned)min(min(ceil_div(columns, 32), may_wait), slices), arrivals, arrivals + 1 };
+    return { own.memory, (int)slices, (int)columns, (int)width, { (float *)a.data, (float *)b.data, (float *)c.data },
+             into == ACCUMULATE };
+}
+
+/* A block has 32 columns. */
+enum { ADD_WARPS = 12 };
+static __global__ void __launch_bounds__(32 * ADD_WARPS) partial_sums_kernel(PartialSums s) {
+    constexpr int AHEAD = 22;       /* loads in flight: 264 slices are 22 for each of 12 warps */
+    __shared__ float part[ADD_WARPS][32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, c = 32 * blockIdx.x + lane;
+    float total = 0;
+    wait_for_previous();
+    for (int first = warp; c < s.columns && first < s.slices; first += AHEAD * warps) {
+        float f[AHEAD];
+        #pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            const int i = first + k * warps;
+            f[k] = i < s.slices ? s.partial[(int64_t)i * s.columns + c] : 0.0f;
+        }
+        #pragma unroll
+        for (int k = 0; k < AHEAD; k++) total += f[k];
+    }
+    part[warp][lane] = total;
+    __syncthreads();
+    if (warp || c >= s.columns) return;
+    #pragma unroll 4
+    for (int w = 1; w < warps; w++) total += part[w][lane];
+    float *to = c < s.width ? s.to[0] + c : c < 2 * s.width ? s.to[1] + c - s.width : s.to[2] + c - 2 * s.width;
+    *to = (s.add ? *to : 0.0f) + total;
+}
+
+void partial_sums_add(const PartialSums &sums, int warps) {
+    LAUNCH_EARLY(partial_sums_kernel, (unsigned)ceil_div(sums.columns, 32), 32 * warps, 0, sums);
 }

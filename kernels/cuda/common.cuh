@@ -14,24 +14,30 @@ typedef __nv_bfloat16 bf16;
    More than 48 KiB of shared memory must be allowed; a kernel with 24 KiB or more gets as much of it as the SM has,
    rather than L1, so that several blocks fit. */
 #define LAUNCH(kernel, grid, block, smem_bytes, ...) do { \
-    if ((size_t)(smem_bytes) >= 24 << 10) { \
-        CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(smem_bytes))); \
-        CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100)); \
-    } \
+    ALLOW_SMEM(kernel, smem_bytes); \
     kernel<<<grid, block, smem_bytes, cuda_stream>>>(__VA_ARGS__); \
     cudaError_t error_ = cudaGetLastError(); \
     REQUIRE(error_ == cudaSuccess, "cuda: %s: %s", #kernel, cudaGetErrorString(error_)); \
 } while (0)
 
-/* For a short kernel that calls wait_for_previous: on compute capability 9.0 its blocks take their places while
+#define ALLOW_SMEM(kernel, smem_bytes) do { \
+    if ((size_t)(smem_bytes) >= 24 << 10) { \
+        CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(smem_bytes))); \
+        CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100)); \
+    } \
+} while (0)
+
+/* For a kernel that calls wait_for_previous: on compute capability 9.0 its blocks take their places while
    the kernel before it still runs (programmatic dependent launch). */
-#define LAUNCH_EARLY(kernel, grid, block, ...) do { \
+#define LAUNCH_EARLY(kernel, grid, block, smem_bytes, ...) do { \
+    ALLOW_SMEM(kernel, smem_bytes); \
     cudaLaunchAttribute early_ = {}; \
     early_.id = cudaLaunchAttributeProgrammaticStreamSerialization; \
     early_.val.programmaticStreamSerializationAllowed = 1; \
     cudaLaunchConfig_t config_ = {}; \
     config_.gridDim = grid; \
     config_.blockDim = block; \
+    config_.dynamicSmemBytes = smem_bytes; \
     config_.stream = cuda_stream; \
     config_.attrs = &early_; \
     config_.numAttrs = cuda_arch() == 90; \

@@ -8,7 +8,10 @@ extern "C" {
 #include "../check.h"
 #include "../tensor.h"
 
-extern cudaStream_t cuda_stream;        /* all work is issued to this one stream */
+extern cudaStream_t cuda_stream;        /* all work is issued to this stream */
+extern int cuda_side;                   /* 1 between device_side_begin and _end, where it is the side stream: scratch
+                                           memory of ops that run there is a second one. Else 0 */
+extern int64_t cuda_joins;              /* how often device_overlap_wait has waited */
 extern volatile int cuda_aborted;       /* by comm_abort: results are undefined, so device_wait does not return */
 
 int cuda_arch(void);                    /* compute capability times ten: 80, 90 */

@@ -105,6 +105,7 @@ template <class F> __device__ inline void for_keys(const int *keys, const int *p
    so on. */
 static __global__ void __launch_bounds__(32 * SORT_WARPS)
 sort_kernel(Sorted to, Sorted other, const int *tokens, int count, int Vp, int passes) {
+    wait_for_previous();
     __shared__ int next[SORT_WARPS][DIGITS], warp_total[SORT_WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, block = blockIdx.x, blocks = gridDim.x;
     const int share = (int)ceil_div(count, 32 * SORT_WARPS * blocks) * 32;
@@ -204,8 +205,8 @@ static Sorted sort_by_token(const int *tokens, int count, int64_t Vp) {
     const Sorted to = { memory, memory + room }, other = { memory + 2 * (size_t)room, memory + 3 * (size_t)room };
     int passes = 1;
     while ((Vp - 1) >> (DIGIT_BITS * passes)) passes++;
-    LAUNCH(sort_kernel, min((int)ceil_div(count, SORT_SHARE), max_blocks), 32 * SORT_WARPS, 0, to, other,
-           tokens, count, (int)Vp, passes);
+    LAUNCH_EARLY(sort_kernel, min((int)ceil_div(count, SORT_SHARE), max_blocks), 32 * SORT_WARPS, 0, to, other,
+                 tokens, count, (int)Vp, passes);
     return to;
 }
 
@@ -289,6 +290,7 @@ add_positions(float *dwpe, int64_t pitch, const T *dx, int64_t t, int B, int T_c
 template <class T, int SIZE> __global__ void __launch_bounds__(32 * SUM_WARPS, 4)
 embedding_sums_kernel(float *dwte, int64_t dwte_pitch, float *dwpe, int64_t dwpe_pitch, const T *dx, Sorted sorted,
                       int chunks, int chunk, int positions, int B, int T_count, int C, bool add) {
+    wait_for_previous();
     const int c = (blockIdx.y * 32 + threadIdx.x % 32) * SIZE, index = blockIdx.x * SUM_WARPS + threadIdx.x / 32;
     if (index < chunks)
         add_chunk<T, SIZE>(dwte, dwte_pitch, dx, sorted, B * T_count, index, chunk, C, c, c < C);
@@ -300,6 +302,7 @@ embedding_sums_kernel(float *dwte, int64_t dwte_pitch, float *dwpe, int64_t dwpe
    blocks on an SM: without this bound ptxas saves registers and keeps 4 loads in flight. */
 template <int SIZE> __global__ void __launch_bounds__(32 * JOIN_WARPS, 2)
 embedding_join_kernel(float *dwte, int64_t pitch, const int *token, int chunks, int chunk, int C) {
+    wait_for_previous();
     constexpr int AHEAD = 16;
     const int lane = threadIdx.x % 32, from = blockIdx.x * JOIN_WARPS + threadIdx.x / 32 + 1;
     const int c = (blockIdx.y * 32 + lane) * SIZE;
@@ -336,14 +339,14 @@ template <class T, int SIZE> static void backward(Tensor dwte, Tensor dwpe, Tens
     const int64_t max_chunks = min(PARTIAL_ROOM / C, (int64_t)MAX_CHUNKS);
     REQUIRE(max_chunks, "embedding backward: %lld columns, want at most %d", (long long)C, PARTIAL_ROOM);
     const int64_t chunk = max(ceil_div(count, max_chunks), (int64_t)MIN_CHUNK), chunks = ceil_div(count, chunk);
-    LAUNCH((embedding_sums_kernel<T, SIZE>),
-           dim3((unsigned)ceil_div(chunks + positions, SUM_WARPS), (unsigned)ceil_div(C, 32 * SIZE)), 32 * SUM_WARPS, 0,
-           (float *)dwte.data, dwte.pitch, (float *)dwpe.data, dwpe.pitch, (const T *)dx.data, sorted, (int)chunks,
-           (int)chunk, (int)positions, (int)dx.dim[0], (int)dx.dim[1], (int)C, dwpe_into == ACCUMULATE);
+    const dim3 blocks((unsigned)ceil_div(chunks + positions, SUM_WARPS), (unsigned)ceil_div(C, 32 * SIZE));
+    LAUNCH_EARLY((embedding_sums_kernel<T, SIZE>), blocks, 32 * SUM_WARPS, 0, (float *)dwte.data, dwte.pitch,
+                 (float *)dwpe.data, dwpe.pitch, (const T *)dx.data, sorted, (int)chunks, (int)chunk, (int)positions,
+                 (int)dx.dim[0], (int)dx.dim[1], (int)C, dwpe_into == ACCUMULATE);
+    const dim3 join_blocks((unsigned)ceil_div(chunks - 1, JOIN_WARPS), (unsigned)ceil_div(C, 32 * JOIN_SIZE));
     if (chunks > 1)
-        LAUNCH((embedding_join_kernel<JOIN_SIZE>),
-               dim3((unsigned)ceil_div(chunks - 1, JOIN_WARPS), (unsigned)ceil_div(C, 32 * JOIN_SIZE)), 32 * JOIN_WARPS,
-               0, (float *)dwte.data, dwte.pitch, sorted.token, (int)chunks, (int)chunk, (int)C);
+        LAUNCH_EARLY((embedding_join_kernel<JOIN_SIZE>), join_blocks, 32 * JOIN_WARPS, 0, (float *)dwte.data,
+                     dwte.pitch, sorted.token, (int)chunks, (int)chunk, (int)C);
 }
 
 void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into dwpe_into) {

@@ -15,6 +15,7 @@ enum {
 /* packs: all operands are aligned to 16 bytes. The last thread may have less than a pack. */
 template <class T> __global__ void __launch_bounds__(THREADS)
 gelu_forward_kernel(T *y, const T *x, int64_t count, bool packs) {
+    wait_for_previous();
     constexpr int SIZE = Pack<T>::SIZE;
     const int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * SIZE;
     if (packs && i + SIZE <= count) {
@@ -34,6 +35,7 @@ gelu_forward_kernel(T *y, const T *x, int64_t count, bool packs) {
 template <class T, int WIDTH> __global__ void __launch_bounds__(WARPS * LANES, 4)
 gelu_backward_kernel(PartialSums sums, T *dx, const T *dy, const T *x, int64_t rows, int64_t columns,
                      int64_t slice_rows) {
+    wait_for_previous();
     constexpr int UNROLL = 2;               /* dx may be dy: the compiler keeps the loads of a row behind the stores of
                                                the one before; two rows have 64 KiB in flight on an SM */
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
@@ -63,15 +65,15 @@ gelu_backward_kernel(PartialSums sums, T *dx, const T *dy, const T *x, int64_t r
                 else __stwb((uint4 *)(dx + at + i * step), Pack<T>::from_float(d[i]).bits);
             }
     }
-    if (sums.partial) partial_sums_finish_tile(sums, sum);
+    if (sums.partial) partial_sums_write_tile(sums, sum);
 }
 
 static bool on_16_bytes(Tensor t) { return (uintptr_t)t.data % 16 == 0; }
 
 template <class T> static void forward(Tensor y, Tensor x) {
     const int64_t count = tensor_count(x);
-    LAUNCH(gelu_forward_kernel<T>, (unsigned)ceil_div(count, THREADS * Pack<T>::SIZE), THREADS, 0,
-           (T *)y.data, (const T *)x.data, count, on_16_bytes(y) && on_16_bytes(x));
+    LAUNCH_EARLY(gelu_forward_kernel<T>, (unsigned)ceil_div(count, THREADS * Pack<T>::SIZE), THREADS, 0,
+                 (T *)y.data, (const T *)x.data, count, on_16_bytes(y) && on_16_bytes(x));
 }
 
 template <class T, int WIDTH> static void backward(Tensor dx, Tensor dy, Tensor x, Tensor dx_sum, Into sum_into) {
@@ -80,8 +82,12 @@ template <class T, int WIDTH> static void backward(Tensor dx, Tensor dy, Tensor 
     const int64_t slice_rows = ceil_div(rows, slices);
     slices = ceil_div(rows, slice_rows);
     const PartialSums sums = dx_sum.data ? partial_sums(slices, dx_sum, {}, {}, sum_into) : PartialSums{};
-    LAUNCH((gelu_backward_kernel<T, WIDTH>), dim3((unsigned)tiles, (unsigned)slices), WARPS * LANES, 0, sums,
-           (T *)dx.data, (const T *)dy.data, (const T *)x.data, rows, columns, slice_rows);
+    LAUNCH_EARLY((gelu_backward_kernel<T, WIDTH>), dim3((unsigned)tiles, (unsigned)slices), WARPS * LANES, 0, sums,
+                 (T *)dx.data, (const T *)dy.data, (const T *)x.data, rows, columns, slice_rows);
+    if (!dx_sum.data) return;
+    device_side_begin();
+    partial_sums_add(sums, WARPS);
+    device_side_end();
 }
 
 void gelu_forward(Tensor y, Tensor x) {

@@ -50,7 +50,7 @@ typedef struct {
 } Candidate;
 
 static cublasLtHandle_t handle;
-static void *workspace;
+static void *workspace[2];      /* by cuda_side */
 
 /* The largest power of two, up to 256, that divides the address and the pitch in bytes. */
 static int64_t alignment(const void *data, int64_t pitch, DType dtype) {
@@ -114,8 +114,8 @@ static cublasStatus_t run(const Plan *plan, const Work *w, const cublasLtMatmulA
     if (g->bias) SET(matmul, BIAS_POINTER, g->bias);
     if (fused) SET(matmul, EPILOGUE_AUX_POINTER, w->pre_gelu.data);
     const cublasStatus_t status = cublasLtMatmul(handle, matmul, &one, g->b.data, plan->b, g->a.data, plan->a, &beta,
-                                                 g->c, plan->c, d, plan->c, algorithm, workspace, WORKSPACE_BYTES,
-                                                 cuda_stream);
+                                                 g->c, plan->c, d, plan->c, algorithm, workspace[cuda_side],
+                                                 WORKSPACE_BYTES, cuda_stream);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (w->out.data && !fused) gelu_forward(w->out, w->pre_gelu);
     return status;
@@ -163,6 +163,7 @@ static int fastest(const Plan *plan, const Work *w, Candidate *list, int count) 
 /* A matrix that is added to is left alone: its GEMMs go to scratch memory. Without memory the choice is the default. */
 static int measure(const Plan *plan, const Work *work, Candidate *list, int count) {
     Work w = *work;
+    CUDA(cudaDeviceSynchronize());          /* an earlier part may be running beside it */
     if (w.g.into == OVERWRITE) return fastest(plan, &w, list, count);
     if (cudaMalloc(&w.g.c, (size_t)(w.g.M * w.g.c_pitch) * dtype_bytes(w.g.c_dtype))) {
         cudaGetLastError();
@@ -291,7 +292,8 @@ const char *gemm_name(void) {
 
 static void execute(Work w) {
     if (!handle) CUBLAS(cublasLtCreate(&handle));
-    if (!workspace) workspace = device_alloc(WORKSPACE_BYTES, "the workspace of cuBLASLt");
+    void **own = &workspace[cuda_side];
+    if (!*own) *own = device_alloc(WORKSPACE_BYTES, "the workspace of cuBLASLt");
     const Plan *plan = plan_find(&w);
     CUBLAS(run(plan, &w, &plan->algorithm, plan->choice >= FUSED));
 }

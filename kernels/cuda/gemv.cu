@@ -73,8 +73,8 @@ gemv_kernel(Gemm g, int split, Out *gelu_out) {
 template <class T, class Out, int M, int ROWS> static void launch(const Gemm &g, void *gelu) {
     const int64_t steps = ceil_div(g.K, STEP * 32 * Pack<T>::SIZE);
     const int split = steps <= 1 ? 1 : steps <= 2 ? 2 : WARPS;
-    LAUNCH_EARLY((gemv_kernel<T, Out, M, ROWS>), (unsigned)ceil_div(g.N, WARPS / split * ROWS), THREADS, g, split,
-                 (Out *)gelu);
+    LAUNCH_EARLY((gemv_kernel<T, Out, M, ROWS>), (unsigned)ceil_div(g.N, WARPS / split * ROWS), THREADS, 0, g,
+                 split, (Out *)gelu);
 }
 
 template <class T, class Out, int M> static void launch_rows(const Gemm &g, void *gelu) {

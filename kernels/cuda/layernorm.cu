@@ -4,6 +4,7 @@
 #include "partial_sums.cuh"
 #include "ptx.cuh"
 extern "C" {
+#include "../device.h"
 #include "../layernorm.h"
 #include "../profile.h"
 }
@@ -113,7 +114,7 @@ template <class T> static void forward(Tensor sum, Tensor normed, Tensor mean, T
                                  : C <= 1024 ? layernorm_forward_kernel<T, 32 / SIZE>
                                  : C <= 1280 ? layernorm_forward_kernel<T, 40 / SIZE>
                                              : layernorm_forward_kernel<T, 64 / SIZE>;
-    LAUNCH_EARLY(layernorm_forward, (unsigned)ceil_div(rows, WARPS), THREADS, (T *)sum.data, (T *)normed.data,
+    LAUNCH_EARLY(layernorm_forward, (unsigned)ceil_div(rows, WARPS), THREADS, 0, (T *)sum.data, (T *)normed.data,
                  (float *)mean.data, (float *)rstd.data, (const T *)x.data, (const T *)branch.data,
                  (const T *)weight.data, (const T *)bias.data, rows, (int)C);
 }
@@ -167,6 +168,7 @@ __device__ inline float4 team_sum(float4 v, int team, int team_warps, int turn) 
 template <class T> __global__ void __launch_bounds__(32 * MAX_WARPS<T>, RESIDENT_WARPS<T> / MAX_WARPS<T>)
 layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x, const float *mean, const float *rstd,
                           const T *weight, int64_t rows, int C, float per_column, int team_warps, bool add) {
+    wait_for_previous();
     constexpr int SIZE = Pack<T>::SIZE, PACKS = COLUMNS / SIZE;
     extern __shared__ uint4 staged[];               /* (warps, 2, 3, TOGETHER, PACKS, 32), then (teams, 3 C) floats */
     const int team_lanes = 32 * team_warps, teams = blockDim.x / team_lanes;
@@ -285,7 +287,12 @@ layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x,
         for (int t = 0; t < teams; t++) total += team_total[t * 3 * C + i];
         sums.partial[(int64_t)blockIdx.x * sums.columns + i] = total;
     }
-    partial_sums_finish(sums);
+}
+
+static void add_beside(const PartialSums &sums, int warps) {
+    device_side_begin();
+    partial_sums_add(sums, warps);
+    device_side_end();
 }
 
 /* As many blocks as are resident on the 132 SMs of an H200, on any card: the order of the sums, and so their bits,
@@ -299,10 +306,12 @@ template <class T> static void backward_of_packs(Tensor dx, Tensor dweight, Tens
     int64_t blocks = min((int64_t)132 * (RESIDENT_WARPS<T> / warps), ceil_div(rows, TOGETHER * teams));
     blocks = min(blocks, PARTIAL_COUNT / (3 * C));
     const int64_t sum_bytes = 3 * teams * C * (int64_t)sizeof(float), staged_bytes = 32 * warps * STAGED_BYTES<T>;
-    LAUNCH(layernorm_backward_kernel<T>, (unsigned)blocks, 32 * warps, max(sum_bytes, staged_bytes),
-           partial_sums(blocks, dweight, dbias, dx_sum, into), (T *)dx.data, (const T *)dnormed.data, (const T *)x.data,
-           (const float *)mean.data, (const float *)rstd.data, (const T *)weight.data, rows, (int)C, 1.0f / (float)C,
-           team_warps, dx_into == ACCUMULATE);
+    const PartialSums sums = partial_sums(blocks, dweight, dbias, dx_sum, into);
+    LAUNCH_EARLY(layernorm_backward_kernel<T>, (unsigned)blocks, 32 * warps, max(sum_bytes, staged_bytes), sums,
+                 (T *)dx.data, (const T *)dnormed.data, (const T *)x.data, (const float *)mean.data,
+                 (const float *)rstd.data, (const T *)weight.data, rows, (int)C, 1.0f / (float)C, team_warps,
+                 dx_into == ACCUMULATE);
+    add_beside(sums, warps);
 }
 
 template <class T> __global__ void __launch_bounds__(THREADS)
@@ -352,7 +361,6 @@ layernorm_sums_any_kernel(PartialSums sums, const T *dx, const T *dnormed, const
         to[C] = sum.y;
         if (sums.columns > 2 * C) to[2 * C] = sum.z;
     }
-    partial_sums_finish(sums);
 }
 
 template <class T> static void backward_of_any(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,
@@ -363,9 +371,11 @@ template <class T> static void backward_of_any(Tensor dx, Tensor dweight, Tensor
     LAUNCH(layernorm_dx_any_kernel<T>, (unsigned)ceil_div(rows, WARPS), THREADS, 0, (T *)dx.data,
            (const T *)dnormed.data, (const T *)x.data, (const float *)mean.data, (const float *)rstd.data,
            (const T *)weight.data, rows, (int)C, dx_into == ACCUMULATE);
-    LAUNCH(layernorm_sums_any_kernel<T>, dim3((unsigned)ceil_div(C, 32), (unsigned)slices), THREADS, 0,
-           partial_sums(slices, dweight, dbias, dx_sum, into), (const T *)dx.data, (const T *)dnormed.data,
-           (const T *)x.data, (const float *)mean.data, (const float *)rstd.data, rows, (int)C);
+    const PartialSums sums = partial_sums(slices, dweight, dbias, dx_sum, into);
+    LAUNCH(layernorm_sums_any_kernel<T>, dim3((unsigned)ceil_div(C, 32), (unsigned)slices), THREADS, 0, sums,
+           (const T *)dx.data, (const T *)dnormed.data, (const T *)x.data, (const float *)mean.data,
+           (const float *)rstd.data, rows, (int)C);
+    add_beside(sums, WARPS);
 }
 
 void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,

@@ -1,6 +1,6 @@
-/* kernels/cuda/partial_sums.cuh - Column sums over all blocks of a kernel, in a fixed order and in the same kernel:
-   every block writes its part, and the last to arrive add the parts up. For kernels on one stream, one after the other:
-   memory and counters are shared. */
+/* kernels/cuda/partial_sums.cuh - Sums over all blocks of a kernel in a fixed order. Column sums: every block writes its
+   part, and a second kernel, which may run beside what follows, adds the parts up. A single sum: the last block to
+   arrive adds. */
 #ifndef KERNELS_CUDA_PARTIAL_SUMS_CUH
 #define KERNELS_CUDA_PARTIAL_SUMS_CUH
 #include "common.cuh"
@@ -35,112 +35,35 @@ __device__ inline int arrive(Arrivals *arrivals, unsigned last) {
 enum { PARTIAL_COUNT = 5 << 19 };       /* floats: 10 MiB */
 
 struct PartialSums {
-    float    *partial;                  /* (slices, columns) */
-    int       slices, columns, width;
-    float    *to[3];                    /* the sums of width columns each */
-    bool      add;
-    unsigned  last;
-    Arrivals *arrivals;
-    unsigned *tile_arrivals;            /* of each tile of columns, for partial_sums_finish_tile; 0 after each launch */
+    float *partial;                     /* (slices, columns) */
+    int    slices, columns, width;
+    float *to[3];                       /* the sums of width columns each */
+    bool   add;
 };
 
-/* Of at most PARTIAL_COUNT / columns slices; c, or b and c, may be absent. The memory is shared by all kernels. */
+/* Memory for at most PARTIAL_COUNT / columns slices, to be written by the next kernel; c, or b and c, may be absent. */
 PartialSums partial_sums(int64_t slices, Tensor a, Tensor b, Tensor c, Into into);
 
-/* The end of the kernel, called by all threads of every block: at most 12 warps. */
-__device__ inline void partial_sums_finish(const PartialSums &s) {
-    constexpr int AHEAD = 22;       /* loads in flight: 264 slices are 22 for each of 12 warps */
-    __shared__ float part[12][32];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const int index = arrive(s.arrivals, s.last);
-    if (index < 0) return;
-    for (int tile = index; 32 * tile < s.columns; tile += (int)s.last) {
-        const int c = 32 * tile + lane;
-        float total = 0;
-        for (int first = warp; c < s.columns && first < s.slices; first += AHEAD * warps) {
-            float f[AHEAD];
-            #pragma unroll
-            for (int k = 0; k < AHEAD; k++) {
-                const int i = first + k * warps;
-                f[k] = i < s.slices ? __ldcg(s.partial + (int64_t)i * s.columns + c) : 0.0f;
-            }
-            #pragma unroll
-            for (int k = 0; k < AHEAD; k++) total += f[k];
-        }
-        part[warp][lane] = total;
-        __syncthreads();
-        if (warp == 0 && c < s.columns) {
-            #pragma unroll 4
-            for (int w = 1; w < warps; w++) total += part[w][lane];
-            float *to = c < s.width ? s.to[0] + c : c < 2 * s.width ? s.to[1] + c - s.width : s.to[2] + c - 2 * s.width;
-            *to = (s.add ? *to : 0.0f) + total;
-        }
-        __syncthreads();
-    }
-}
+/* After that kernel: adds up the slices w, w + warps, w + 2 warps, ... for each w < warps <= 12, and these sums in their
+   order. */
+void partial_sums_add(const PartialSums &sums, int warps);
 
-/* The end of a kernel whose block (tile, slice) has 8 warps and 32 WIDTH columns: a lane has WIDTH neighbours of them,
-   and in sum what its warp has added up of the slice. The last block of a tile to arrive adds up its slices: none
-   waits. */
-template <int WIDTH> __device__ inline void partial_sums_finish_tile(const PartialSums &s, float (&sum)[WIDTH]) {
-    constexpr int WARPS = 8, AHEAD = 4, STEP = 36;  /* 32 lanes + 4: the 8 values of a lane are in different banks */
+/* For a kernel whose block (tile, slice) has 8 warps and 32 WIDTH columns: a lane has WIDTH neighbours of them, and in
+   sum what its warp has added up of the slice. */
+template <int WIDTH> __device__ inline void partial_sums_write_tile(const PartialSums &s, const float (&sum)[WIDTH]) {
+    constexpr int WARPS = 8, STEP = 36;     /* 32 lanes + 4: the 8 values of a lane are in different banks */
     static_assert(WIDTH <= WARPS, "a block has a thread for every column");
     __shared__ float warp_total[WARPS][WIDTH * STEP];
-    __shared__ bool is_last;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slices = (int)gridDim.y;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int column = blockIdx.x * 32 * WIDTH + threadIdx.x, at = threadIdx.x % WIDTH * STEP + threadIdx.x / WIDTH;
-    const bool own = threadIdx.x < 32 * WIDTH && column < s.columns;
-    /* of the 8 warps, in the threads that have a column */
-    const auto block_total = [&] {
-        #pragma unroll
-        for (int i = 0; i < WIDTH; i++) warp_total[warp][i * STEP + lane] = sum[i];
-        __syncthreads();
-        float total = 0;
-        #pragma unroll
-        for (int i = 0; i < WARPS; i++) total += own ? warp_total[i][at] : 0.0f;
-        return total;
-    };
-    const float slice_total = block_total();
-    if (own) s.partial[(int64_t)blockIdx.y * s.columns + column] = slice_total;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        is_last = atomicInc(s.tile_arrivals + blockIdx.x, (unsigned)slices - 1) == (unsigned)slices - 1;
-        __threadfence();
-    }
-    __syncthreads();
-    if (!is_last) return;
-
-    constexpr int LOAD = WIDTH == 8 ? 4 : WIDTH;            /* floats */
-    const int first_column = (blockIdx.x * 32 + lane) * WIDTH;
     #pragma unroll
-    for (int i = 0; i < WIDTH; i++) sum[i] = 0;
-    for (int first = warp; first < slices && first_column < s.columns; first += AHEAD * WARPS) {
-        float f[AHEAD][WIDTH] = {};
-        #pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
-            const int slice = first + k * WARPS;
-            const float *from = s.partial + (int64_t)slice * s.columns + first_column;
-            #pragma unroll
-            for (int i = 0; i < WIDTH && slice < slices; i += LOAD) {
-                if constexpr (LOAD == 1) {
-                    f[k][i] = __ldcg(from + i);
-                } else {
-                    const float4 part = __ldcg((const float4 *)(from + i));
-                    f[k][i] = part.x;
-                    f[k][i + 1] = part.y;
-                    f[k][i + 2] = part.z;
-                    f[k][i + 3] = part.w;
-                }
-            }
-        }
-        #pragma unroll
-        for (int k = 0; k < AHEAD; k++)
-            #pragma unroll
-            for (int i = 0; i < WIDTH; i++) sum[i] += f[k][i];
-    }
-    const float total = block_total();
-    if (own) s.to[0][column] = (s.add ? s.to[0][column] : 0.0f) + total;
+    for (int i = 0; i < WIDTH; i++) warp_total[warp][i * STEP + lane] = sum[i];
+    __syncthreads();
+    if (threadIdx.x >= 32 * WIDTH || column >= s.columns) return;
+    float total = 0;
+    #pragma unroll
+    for (int i = 0; i < WARPS; i++) total += warp_total[i][at];
+    s.partial[(int64_t)blockIdx.y * s.columns + column] = total;
 }
 
 #endif

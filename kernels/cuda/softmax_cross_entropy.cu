@@ -20,6 +20,7 @@ template <> __device__ inline float exp_of<bf16>(float x)  { return ex2(x * LOG2
    it reads, the second time probably from the L2. */
 template <class T, int WIDTH, bool HAS_GRADIENT> __global__ void __launch_bounds__(MAX_THREADS)
 softmax_kernel(float *losses, T *logits, int64_t pitch, const int32_t *targets, int V, int Vp, float dloss) {
+    wait_for_previous();
     T *logit = logits + blockIdx.x * pitch;
     const int target = targets[blockIdx.x], stride = blockDim.x * WIDTH, own = threadIdx.x * WIDTH;
     const bool ignored = target < 0 || target >= V;
@@ -129,6 +130,7 @@ template <int TEAM> __device__ inline Normalizer team_merge(Normalizer x, int st
 template <int TEAM, int PACKS> __global__ void __launch_bounds__(BLOCK<TEAM>, SM_THREADS / BLOCK<TEAM>)
 softmax_rows_kernel(float *losses, bf16 *logits, int64_t pitch, const int32_t *targets, int rows, int V, int Vp,
                     float dloss) {
+    wait_for_previous();
     extern __shared__ uint4 staged[];       /* (STAGES, PACKS, threads) */
     constexpr int THREADS = BLOCK<TEAM>, STRIDE = TEAM * 8;
     const int member = threadIdx.x % TEAM, first = member * 8, step = gridDim.x * (THREADS / TEAM);
@@ -217,9 +219,9 @@ static bool rows_in_registers(Tensor losses, Tensor logits, Tensor targets, int 
     const int rows = (int)logits.dim[0], columns = (int)logits.dim[1];
     if (columns > TEAM * PACKS * 8 || !max_blocks) return false;
     const int blocks = (int)ceil_div(rows, threads / TEAM);
-    LAUNCH((softmax_rows_kernel<TEAM, PACKS>), blocks < max_blocks ? blocks : max_blocks, threads, smem_bytes,
-           (float *)losses.data, (bf16 *)logits.data, logits.pitch, (const int32_t *)targets.data, rows, V, columns,
-           dloss);
+    LAUNCH_EARLY((softmax_rows_kernel<TEAM, PACKS>), blocks < max_blocks ? blocks : max_blocks, threads, smem_bytes,
+                 (float *)losses.data, (bf16 *)logits.data, logits.pitch, (const int32_t *)targets.data, rows, V,
+                 columns, dloss);
     return true;
 }
 
@@ -231,8 +233,8 @@ static void rows_in_memory(Tensor losses, Tensor logits, Tensor targets, int V, 
     const auto kernel = has_gradient ? softmax_kernel<T, WIDTH, true> : softmax_kernel<T, WIDTH, false>;
     int threads = 64;
     while (threads < MAX_THREADS && threads * 16 < V) threads *= 2;       /* 16 logits a thread, or more */
-    LAUNCH(kernel, row_count, threads, 0, (float *)losses.data, (T *)logits.data, logits.pitch,
-           (const int32_t *)targets.data, V, columns, dloss);
+    LAUNCH_EARLY(kernel, row_count, threads, 0, (float *)losses.data, (T *)logits.data, logits.pitch,
+                 (const int32_t *)targets.data, V, columns, dloss);
 }
 
 void softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V, float dloss) {

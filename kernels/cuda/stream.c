@@ -68,6 +68,51 @@ void device_graph_free(DeviceGraph *graph) {
     graph->executable = NULL;
 }
 
+/* ---- Overlap */
+
+static cudaStream_t side_stream, main_stream;
+static cudaEvent_t begun, done;
+static int is_overlapping, is_pending;
+int cuda_side;
+int64_t cuda_joins;
+
+void device_overlap_begin(void) {
+    is_overlapping = !profile_is_on;
+    if (side_stream) return;
+    CUDA(cudaStreamCreateWithFlags(&side_stream, cudaStreamNonBlocking));
+    CUDA(cudaEventCreateWithFlags(&begun, cudaEventDisableTiming));
+    CUDA(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
+}
+
+void device_side_begin(void) {
+    if (!is_overlapping) return;
+    CUDA(cudaEventRecord(begun, cuda_stream));
+    CUDA(cudaStreamWaitEvent(side_stream, begun, 0));
+    main_stream = cuda_stream;
+    cuda_stream = side_stream;
+    cuda_side = 1;
+}
+
+void device_side_end(void) {
+    if (!cuda_side) return;
+    cuda_stream = main_stream;
+    cuda_side = 0;
+    is_pending = 1;
+}
+
+void device_overlap_wait(void) {
+    if (!is_pending) return;
+    CUDA(cudaEventRecord(done, side_stream));
+    CUDA(cudaStreamWaitEvent(cuda_stream, done, 0));
+    is_pending = 0;
+    cuda_joins++;
+}
+
+void device_overlap_end(void) {
+    device_overlap_wait();
+    is_overlapping = 0;
+}
+
 /* ---- Ranges */
 
 void device_range_begin(const char *name) { nvtxRangePushA(name); }

@@ -15,6 +15,7 @@ enum { THREADS = 256, SUM_BLOCKS = 1056, ONE_BLOCK = 1024 };
 /* One block: 32768 losses are 128 KiB, about 5 microseconds. */
 static __global__ void __launch_bounds__(ONE_BLOCK)
 loss_add_kernel(StepStats *stats, const float *losses, int64_t count, float scale) {
+    wait_for_previous();
     double total = 0;
     #pragma unroll 8
     for (int64_t i = threadIdx.x; i < count; i += ONE_BLOCK) total += losses[i];
@@ -25,7 +26,7 @@ loss_add_kernel(StepStats *stats, const float *losses, int64_t count, float scal
 void loss_add(StepStats *stats, Tensor losses, float scale) {
     REQUIRE(losses.data && losses.dtype == F32, "loss: losses are %s, want f32", dtype_name(losses.dtype));
     op_begin("loss", op_bytes(1, losses), 0);
-    LAUNCH(loss_add_kernel, 1, ONE_BLOCK, 0, stats, (const float *)losses.data, tensor_count(losses), scale);
+    LAUNCH_EARLY(loss_add_kernel, 1, ONE_BLOCK, 0, stats, (const float *)losses.data, tensor_count(losses), scale);
     op_end();
 }
 
@@ -36,6 +37,7 @@ static __device__ Arrivals square_arrivals;
    reads a float. */
 static __global__ void __launch_bounds__(THREADS)
 square_sum_kernel(StepStats *stats, const float *grads, int64_t count, bool packs) {
+    wait_for_previous();
     const int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x, threads = (int64_t)SUM_BLOCKS * THREADS;
     const int64_t whole = packs ? count / 4 : 0;
     double total[4] = {};
@@ -59,12 +61,13 @@ square_sum_kernel(StepStats *stats, const float *grads, int64_t count, bool pack
 void gradient_square_sum(StepStats *stats, Tensor grads) {
     REQUIRE(grads.data && grads.dtype == F32, "norm: gradients are %s, want f32", dtype_name(grads.dtype));
     op_begin("gradient norm", op_bytes(1, grads), 0);
-    LAUNCH(square_sum_kernel, SUM_BLOCKS, THREADS, 0, stats, (const float *)grads.data, tensor_count(grads),
-           (uintptr_t)grads.data % 16 == 0);
+    LAUNCH_EARLY(square_sum_kernel, SUM_BLOCKS, THREADS, 0, stats, (const float *)grads.data, tensor_count(grads),
+                 (uintptr_t)grads.data % 16 == 0);
     op_end();
 }
 
 static __global__ void update_decide_kernel(StepStats *stats) {
+    wait_for_previous();
     const double norm = sqrt(stats->square_sum);
     const float max_norm = stats->max_norm;
     stats->norm = norm;
@@ -79,7 +82,7 @@ static __global__ void update_decide_kernel(StepStats *stats) {
 
 void update_decide(StepStats *stats) {
     op_begin("decision", sizeof *stats, 0);
-    LAUNCH(update_decide_kernel, 1, 1, 0, stats);
+    LAUNCH_EARLY(update_decide_kernel, 1, 1, 0, stats);
     op_end();
 }
 
@@ -114,7 +117,6 @@ adamw_kernel(float *__restrict__ param, bf16 *__restrict__ param_bf16, float *__
              const float *__restrict__ grad, const UpdateRow *rows, int row_count, const StepStats *stats,
              bool packs) {
     __shared__ int first_row, last_row;
-    if (!stats->apply) return;
     const int64_t begin = (int64_t)blockIdx.x * SPAN, end = begin + SPAN;
     if (threadIdx.x == 0) {
         first_row = row_count;
@@ -127,6 +129,8 @@ adamw_kernel(float *__restrict__ param, bf16 *__restrict__ param_bf16, float *__
             atomicMax(&last_row, r);
         }
     __syncthreads();
+    wait_for_previous();            /* rows has not changed since the start of the program */
+    if (!stats->apply) return;
     AdamW update = { stats->beta1, stats->beta2, stats->eps, stats->clip,
                      stats->learning_rate / stats->correction1, 1.0f / sqrtf(stats->correction2), 0 };
     for (int r = first_row; r <= last_row; r++) {
@@ -161,9 +165,9 @@ void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor gr
     op_begin("adamw", op_bytes(8, param, param, m, m, v, v, grad, param_bf16), 0);
     const bool packs = ((uintptr_t)param.data | (uintptr_t)m.data | (uintptr_t)v.data | (uintptr_t)grad.data) % 16 == 0
                        && (uintptr_t)param_bf16.data % 8 == 0;
-    LAUNCH(adamw_kernel, (unsigned)ceil_div(tensor_count(param), SPAN), THREADS, 0, (float *)param.data,
-           (bf16 *)param_bf16.data, (float *)m.data, (float *)v.data, (const float *)grad.data, rows, row_count,
-           stats, packs);
+    LAUNCH_EARLY(adamw_kernel, (unsigned)ceil_div(tensor_count(param), SPAN), THREADS, 0, (float *)param.data,
+                 (bf16 *)param_bf16.data, (float *)m.data, (float *)v.data, (const float *)grad.data, rows, row_count,
+                 stats, packs);
     op_end();
 }
 
