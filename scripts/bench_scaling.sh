@@ -7,7 +7,7 @@
 #             4 bytes per parameter for the reduce-scatter, 2 for the all-gather
 #   waiting   ms of the step in which compute stood still for communication
 set -eu
-[ $# -ge 1 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+[ $# -ge 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 data=$1
 all=$(nvidia-smi -L | grep -c '^GPU')
 counts=${2:-$(n=2; while [ $n -le "$all" ]; do echo $n; n=$((2 * n)); done)} steps=${3:-50}
