@@ -71,11 +71,13 @@ typedef struct PendingUpdate {
 } PendingUpdate;
 
 /* Waits once: later passes until the next update find {0}. */
-static void before_group(void *optimizer, int group) {
+static void wait_for_group(void *optimizer, int group) {
     CommOp *op = &((Optimizer *)optimizer)->gathered[group - FIRST_GROUP];
     comm_wait(*op);
     *op = (CommOp){0};
 }
+
+static void before_group(void *optimizer, int group) { device_graph_call(wait_for_group, optimizer, group); }
 
 void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
     *o = (Optimizer){ .adamw = adamw, .loss_limit = INFINITY, .norm_limit = INFINITY, .model = model };
@@ -135,11 +137,13 @@ void optimizer_begin(Optimizer *o, double learning_rate) {
     device_upload_async(o->stats, &update->to_device, offsetof(StepStats, halted));
 }
 
-void optimizer_reduce(void *optimizer, int group) {
+static void reduce_group(void *optimizer, int group) {
     Optimizer *o = optimizer;
     Tensor grads = params_group(&o->model->grads, group, F32);
     o->reduced = o->model->config.zero ? comm_reduce_scatter(grads) : comm_all_reduce(grads);
 }
+
+void optimizer_reduce(void *optimizer, int group) { device_graph_call(reduce_group, optimizer, group); }
 
 /* Sums over the ranks: stop, save and loss, and square_sum where each rank has the gradients of its slices only. */
 static void reduce_stats(Optimizer *o, int square_sum) {
@@ -167,8 +171,8 @@ static void issue_update(Optimizer *o) {
 
 void optimizer_update(Optimizer *o) {
     PendingUpdate *update = &o->pending[(o->begun - 1) % PENDING];
-    if (device_graph_begin(&o->graph, 0)) issue_update(o);
-    device_graph_end(&o->graph);
+    if (comm_size > 1 || device_graph_begin(&o->graph, 0)) issue_update(o);     /* a kernel between collectives */
+    if (comm_size == 1) device_graph_end(&o->graph);
     device_download_async(&update->from_device, o->stats, sizeof *o->stats);
     device_mark(&update->end);
     update->waits = comm_waits();

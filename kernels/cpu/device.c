@@ -150,5 +150,6 @@ void   device_mark_free(DeviceMark *mark)                           { *mark = (D
 int    device_graph_begin(DeviceGraph *graph, double key)           { (void)graph; (void)key; return 1; }
 void   device_graph_end(DeviceGraph *graph)                         { (void)graph; }
 void   device_graph_free(DeviceGraph *graph)                        { (void)graph; }
+void   device_graph_call(void (*call)(void *, int), void *context, int argument) { call(context, argument); }
 void   device_range_begin(const char *name)                         { (void)name; }
 void   device_range_end(void)                                       { }
