@@ -18,6 +18,12 @@ void comm_make_id(char id[COMM_ID_BYTES], const char *host);
 void comm_open(int rank, int size, const char id[COMM_ID_BYTES]);
 void comm_close(void);                  /* on all ranks; completes the operations under way */
 
+/* Memory for the operands of reduce-scatter and all-gather, zeroed; on all ranks, with the same sizes in the same order.
+   On GPUs of one host copy engines then move the data while all SMs compute; otherwise it is that of device_alloc. It
+   is freed before comm_close. Not for all-reduce. */
+void *comm_alloc(size_t bytes, const char *what);
+void  comm_free(void *memory);          /* also that of device_alloc */
+
 /* Operations start after the compute issued so far and run beside the compute issued next. The tensor is packed and not
    used until comm_wait; on the CPU a write before it is lost, a read sees the old data. All ranks issue the same
    operations in the same order. One rank, or an empty tensor: no work, and the result is {0}, which is complete. */

@@ -104,7 +104,7 @@ Tensor params_group(const Params *params, int group, DType dtype) {
 
 void params_create(Params *params, const GPTConfig *config, DType dtype, const char *what) {
     params_layout(params, config, dtype);
-    tensor_table_place(&params->table, device_alloc(params->table.bytes, what));
+    tensor_table_place(&params->table, (config->zero ? comm_alloc : device_alloc)(params->table.bytes, what));
     if (!config->untied) params->lm_head = params->wte;
 }
 
@@ -115,7 +115,7 @@ static void free_tables(Params *params) {
 }
 
 void params_free(Params *params) {
-    device_free(params->table.memory);
+    comm_free(params->table.memory);
     free_tables(params);
     *params = (Params){0};
 }

@@ -140,7 +140,7 @@ void optimizer_begin(Optimizer *o, double learning_rate) {
 static void reduce_group(void *optimizer, int group) {
     Optimizer *o = optimizer;
     Tensor grads = params_group(&o->model->grads, group, F32);
-    o->reduced = o->model->config.zero ? comm_reduce_scatter(grads) : comm_all_reduce(grads);
+    o->reduced[group == FIRST_GROUP] = o->model->config.zero ? comm_reduce_scatter(grads) : comm_all_reduce(grads);
 }
 
 void optimizer_reduce(void *optimizer, int group) { device_graph_call(reduce_group, optimizer, group); }
@@ -156,8 +156,10 @@ static void issue_update(Optimizer *o) {
     const DType dtype = model->config.dtype;
     const Tensor grads = flat_grads(o), master = tensor_table_flat(&model->master.table, F32);
     const Tensor params = tensor_table_flat(&model->params.table, dtype);
-    comm_wait(o->reduced);
-    for (int i = 0; i < o->slices; i++) gradient_square_sum(o->stats, of_all(grads, &o->slice[i]));
+    comm_wait(o->reduced[0]);
+    for (int i = 1; i < o->slices; i++) gradient_square_sum(o->stats, of_all(grads, &o->slice[i]));
+    comm_wait(o->reduced[1]);
+    gradient_square_sum(o->stats, of_all(grads, &o->slice[0]));
     reduce_stats(o, zero);
     update_decide(o->stats);
     for (int i = 0; i < o->slices; i++) {

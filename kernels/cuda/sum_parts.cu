@@ -1,0 +1,31 @@
+/* kernels/cuda/sum_parts.cu - The sum of what a reduce-scatter by copy engines has received (comm_nccl.c). */
+#include "common.cuh"
+extern "C" {
+#include "sum_parts.h"
+}
+
+/* An SM has enough bytes on their way with 512 threads of two packs per rank; GEMMs wait for it between their tiles. */
+enum { THREADS = 512, SMS = 132 };
+
+template <int SIZE> static __global__ void __launch_bounds__(THREADS)
+sum_parts_kernel(float *sum, const float *parts, int64_t count, int part_count) {
+    const int64_t first = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * SIZE, stride = (int64_t)gridDim.x * THREADS * SIZE;
+    #pragma unroll 2
+    for (int64_t i = first; i < count; i += stride) {
+        float total[SIZE], x[SIZE];
+        load_floats(total, parts + i);
+        for (int part = 1; part < part_count; part++) {
+            load_floats(x, parts + part * count + i);
+            #pragma unroll
+            for (int k = 0; k < SIZE; k++) total[k] += x[k];
+        }
+        store_floats(sum + i, total);
+    }
+}
+
+void sum_parts(float *sum, const float *parts, int64_t count, int part_count, cudaStream_t stream) {
+    const bool packs = count % 4 == 0 && (uintptr_t)sum % 16 == 0 && (uintptr_t)parts % 16 == 0;
+    if (packs) sum_parts_kernel<4><<<SMS, THREADS, 0, stream>>>(sum, parts, count, part_count);
+    else       sum_parts_kernel<1><<<SMS, THREADS, 0, stream>>>(sum, parts, count, part_count);
+    CUDA(cudaGetLastError());
+}
