@@ -23,6 +23,7 @@ void comm_close(void);                  /* on all ranks; completes the operation
    is freed before comm_close. Not for all-reduce. */
 void *comm_alloc(size_t bytes, const char *what);
 void  comm_free(void *memory);          /* also that of device_alloc */
+size_t comm_scratch_bytes(size_t bytes);    /* that reduce-scatter allocates for tensors of up to so many in it */
 
 /* Operations start after the compute issued so far and run beside the compute issued next. The tensor is packed and not
    used until comm_wait; on the CPU a write before it is lost, a read sees the old data. All ranks issue the same

@@ -4,14 +4,13 @@ extern "C" {
 #include "sum_parts.h"
 }
 
-/* An SM has enough bytes on their way with 512 threads of two packs per rank; GEMMs wait for it between their tiles. */
-enum { THREADS = 512, SMS = 132 };
+enum { THREADS = 512, BLOCKS = 132 };            /* one for each SM of an H200: few places between the tiles of GEMMs */
 
 template <int SIZE> static __global__ void __launch_bounds__(THREADS)
 sum_parts_kernel(float *sum, const float *parts, int64_t count, int part_count) {
-    const int64_t first = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * SIZE, stride = (int64_t)gridDim.x * THREADS * SIZE;
+    const int64_t stride = (int64_t)gridDim.x * THREADS * SIZE;
     #pragma unroll 2
-    for (int64_t i = first; i < count; i += stride) {
+    for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * SIZE; i < count; i += stride) {
         float total[SIZE], x[SIZE];
         load_floats(total, parts + i);
         for (int part = 1; part < part_count; part++) {
@@ -25,7 +24,7 @@ sum_parts_kernel(float *sum, const float *parts, int64_t count, int part_count) 
 
 void sum_parts(float *sum, const float *parts, int64_t count, int part_count, cudaStream_t stream) {
     const bool packs = count % 4 == 0 && (uintptr_t)sum % 16 == 0 && (uintptr_t)parts % 16 == 0;
-    if (packs) sum_parts_kernel<4><<<SMS, THREADS, 0, stream>>>(sum, parts, count, part_count);
-    else       sum_parts_kernel<1><<<SMS, THREADS, 0, stream>>>(sum, parts, count, part_count);
+    if (packs) sum_parts_kernel<4><<<BLOCKS, THREADS, 0, stream>>>(sum, parts, count, part_count);
+    else       sum_parts_kernel<1><<<BLOCKS, THREADS, 0, stream>>>(sum, parts, count, part_count);
     CUDA(cudaGetLastError());
 }
