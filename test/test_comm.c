@@ -314,6 +314,8 @@ static void one_rank_late(void *unused) {
     pthread_t thread;
     (void)unused;
     pthread_create(&thread, NULL, longest_wait, &longest);
+    Tensor first = make_in(comm_alloc, F32, 5000 * comm_size, WHOLE);
+    comm_wait(comm_reduce_scatter(first));              /* allocates, and all ranks wait for each other */
     for (int late = 0; late < comm_size; late++) {
         Tensor a = make(F32, 5000, WHOLE), b = make_in(allocs[late % 2], F32, 5000 * comm_size, WHOLE);
         if (comm_rank == late) usleep(100000);
