@@ -128,7 +128,7 @@ static CommOp finish(void) {
 
 enum { WINDOWS = 8 };
 typedef struct { void *memory; size_t bytes; void *handle; } Window;
-static Window windows[WINDOWS], received;       /* received: slices of all ranks before they are added */
+static Window windows[WINDOWS], incoming;       /* incoming: slices of all ranks before they are added */
 static int has_windows;
 
 #ifdef NCCL_CTA_POLICY_ZERO
@@ -181,7 +181,7 @@ static void close_window(Window *w) {
 }
 
 static ncclResult_t send_slices(Tensor t, size_t part) {
-    return ncclAlltoAll(t.data, received.memory, part, nccl_type(t.dtype), comm, stream);
+    return ncclAlltoAll(t.data, incoming.memory, part, nccl_type(t.dtype), comm, stream);
 }
 #else
 static void prefer_copies(ncclConfig_t *config)                          { (void)config; }
@@ -221,9 +221,9 @@ CommOp comm_start(CommKind kind, Tensor t) {
     char *slice = (char *)t.data + part * (size_t)comm_rank * dtype_bytes(t.dtype);
     REQUIRE(kind != ALL_REDUCE || !window_of(t.data), "all-reduce: of memory of comm_alloc, want that of device_alloc");
     const int copies = kind == REDUCE_SCATTER && t.dtype == F32 && window_of(t.data);
-    if (copies && received.bytes < tensor_bytes(t)) {
-        if (received.bytes) close_window(&received);
-        open_window(&received, tensor_bytes(t), "the gradients of other ranks");
+    if (copies && incoming.bytes < tensor_bytes(t)) {
+        if (incoming.bytes) close_window(&incoming);
+        open_window(&incoming, tensor_bytes(t), "the gradients of other ranks");
     }
     begin();
     unlock(comm_kind_name(kind),
@@ -231,7 +231,7 @@ CommOp comm_start(CommKind kind, Tensor t) {
         kind == ALL_REDUCE     ? ncclAllReduce    (t.data, t.data, count, type, ncclSum, comm, stream) :
         kind == REDUCE_SCATTER ? ncclReduceScatter(t.data, slice, part, type, ncclSum, comm, stream) :
                                  ncclAllGather    (slice, t.data, part, type, comm, stream));
-    if (copies) sum_parts((float *)slice, received.memory, (int64_t)part, comm_size, stream);
+    if (copies) sum_parts((float *)slice, incoming.memory, (int64_t)part, comm_size, stream);
     return finish();
 }
 
@@ -339,7 +339,7 @@ void comm_close(void) {
     if (!comm) return;
     open_deadline = comm_now() + COMM_OPEN_SECONDS;
     CUDA(cudaStreamSynchronize(stream));
-    if (received.bytes) close_window(&received);
+    if (incoming.bytes) close_window(&incoming);
     lock();
     ncclResult_t result = ncclCommFinalize(comm);
     pthread_mutex_unlock(&comm_lock);
