@@ -18,6 +18,13 @@ void comm_make_id(char id[COMM_ID_BYTES], const char *host);
 void comm_open(int rank, int size, const char id[COMM_ID_BYTES]);
 void comm_close(void);                  /* on all ranks; completes the operations under way */
 
+/* Zeroed memory for the operands of reduce-scatter and all-gather, not of all-reduce: on GPUs of one host copy engines
+   then move them, and no SM (NCCL 2.28 or newer; otherwise it is that of device_alloc). All ranks allocate and free the
+   same sizes in the same order, and free before comm_close. */
+void *comm_alloc(size_t bytes, const char *what);
+void  comm_free(void *memory);                  /* also that of device_alloc */
+size_t comm_scratch_bytes(size_t bytes);        /* that reduce-scatter allocates for tensors of so many bytes in it */
+
 /* Operations start after the compute issued so far and run beside the compute issued next. The tensor is packed and not
    used until comm_wait; on the CPU a write before it is lost, a read sees the old data. All ranks issue the same
    operations in the same order. One rank, or an empty tensor: no work, and the result is {0}, which is complete. */

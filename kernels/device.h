@@ -68,8 +68,8 @@ void   device_mark_free(DeviceMark *mark);
        device_graph_end(&graph);
    key: a number passed by value that may change. A call is recorded when the one before it had the same key: ops
    allocate in their first call. One key's recording is kept; calls with another one issue their work as usual, as do
-   all with several ranks (collectives use events of another stream) and on the CPU. Same work, same bits. */
-typedef struct { void *executable; double key, last_key; int calls, mode; } DeviceGraph;
+   all on the CPU. Same work, same bits. */
+typedef struct { struct DeviceGraphPart *part; int parts; double key, last_key; int calls, mode; } DeviceGraph;
 int    device_graph_begin(DeviceGraph *graph, double key);
 void   device_graph_end(DeviceGraph *graph);
 void   device_graph_free(DeviceGraph *graph);
@@ -83,6 +83,9 @@ void   device_overlap_wait(void);
 void   device_overlap_end(void);                        /* waits, too */
 void   device_side_begin(void);
 void   device_side_end(void);
+/* call(context, argument), now. Where it is a part of recorded work it is repeated with each launch, between the work
+   before and after it: for collectives, which are not recorded. */
+void   device_graph_call(void (*call)(void *context, int argument), void *context, int argument);
 /* A named range of host calls for Nsight Systems (NVTX); ranges nest. */
 void   device_range_begin(const char *name);
 void   device_range_end(void);

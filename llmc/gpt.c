@@ -138,8 +138,11 @@ static void embed_backward(GPT *m, Tensor dx, Into into) {
         embedding_backward(g->wte, wpe, rows, tokens, ACCUMULATE);
 }
 
-static void before_group(GPT *m, int group) {
-    if (m->before_group) m->before_group(m->before_context, group);
+/* Before the forward pass of a group's first block, or after its backward pass. */
+static void at_group(GroupHook *hook, void *context, int l) {
+    if (!hook || gpt_group_of(l) == gpt_group_of(l - 1)) return;
+    device_overlap_wait();
+    hook(context, gpt_group_of(l));
 }
 
 /* x + branch -> gelu, all but the last op of a block. An absent branch: x is res1. */
@@ -160,20 +163,20 @@ void gpt_forward(GPT *m) {
     Params *p = &m->params;
     Acts *a = &m->acts;
     Tensor x = a->block[0].res1, branch = ABSENT;
-    before_group(m, FIRST_GROUP);
+    at_group(m->before_group, m->before_context, FIRST_GROUP);
     embed(m, x);
     drop_embedding(m, x);
     for (int l = 0; l < m->config.L; l++) {
         BlockParams *w = &p->block[l];
         BlockActs *s = &a->block[l];
-        before_group(m, l);
+        at_group(m->before_group, m->before_context, l);
         block_forward(m, l, x, branch);
         matmul_forward(a->branch, ABSENT, s->gelu, w->fcprojw, w->fcprojb);
         drop_branch(m, l, MLP_PROJECTION);
         x = s->res2;
         branch = a->branch;
     }
-    before_group(m, m->config.L);
+    at_group(m->before_group, m->before_context, m->config.L);
     residual_layernorm_forward(a->res, a->lnf, a->lnf_mean, a->lnf_rstd, x, branch, p->lnfw, p->lnfb);
 }
 
@@ -234,7 +237,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
     head_loss(a->losses, a->dlnf, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
     layernorm_backward(a->dres, g->lnfw, g->lnfb, by_layernorm(m, g->block[m->config.L - 1].fcprojb), a->dlnf, a->res,
                        a->lnf_mean, a->lnf_rstd, p->lnfw, OVERWRITE, into);
-    if (ready) ready(context, m->config.L);
+    at_group(ready, context, m->config.L);
     for (int l = m->config.L - 1; l >= 0; l--) {
         BlockParams *w = &p->block[l], *dw = &g->block[l];
         BlockActs *s = &a->block[l];
@@ -256,15 +259,14 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
         matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, ABSENT, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
         layernorm_backward(a->dres, dw->ln1w, dw->ln1b, by_layernorm(m, before), a->dbranch, s->res1, s->ln1_mean,
                            s->ln1_rstd, w->ln1w, ACCUMULATE, into);
-        if (ready) device_overlap_wait();
-        if (ready) ready(context, l);
+        at_group(ready, context, l);
     }
     /* a tied head has written dwte */
     if (m->config.untied && into == OVERWRITE) device_zero(g->wte.data, tensor_bytes(g->wte));
     drop_embedding(m, a->dres);
     embed_backward(m, a->dres, into);
     device_overlap_end();
-    if (ready) ready(context, FIRST_GROUP);
+    at_group(ready, context, FIRST_GROUP);
 }
 
 Tensor gpt_last_logits(GPT *m) {

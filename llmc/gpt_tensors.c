@@ -67,16 +67,23 @@ int gpt_groups(const GPTConfig *c) { return comm_size / sharing_ranks(c); }
 
 #define SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[4]){__VA_ARGS__}
 
+int gpt_group_of(int l)                        { return l <= 0 ? l : 1 + (l - 1) / GROUP_BLOCKS; }
+int gpt_group_count(const GPTConfig *config)   { return gpt_group_of(config->L) + 1 - FIRST_GROUP; }
+
 static void begin_group(Params *params, int group, DType dtype) {
     tensor_table_align(&params->table, 128 * comm_size, dtype);
     params->group_start[group - FIRST_GROUP] = (int64_t)(params->table.bytes / dtype_bytes(dtype));
+}
+
+static void begin_block(Params *params, int l, DType dtype) {
+    if (gpt_group_of(l) != gpt_group_of(l - 1)) begin_group(params, gpt_group_of(l), dtype);
 }
 
 static void params_layout(Params *params, const GPTConfig *config, DType dtype) {
     int64_t C = config->C, T = config->T, Vp = config->Vp;
     char prefix[40] = "";
     *params = (Params){ .block = host_alloc((size_t)config->L * sizeof *params->block, "the table of blocks"),
-                        .group_start = host_alloc(((size_t)config->L + 3) * sizeof(int64_t), "the table of groups") };
+                        .group_start = host_alloc((size_t)(gpt_group_count(config) + 1) * sizeof(int64_t), "groups") };
 #define ADD(member, name, shape, in_file, initial, decays) \
     tensor_table_add(&params->table, prefix, name, tensor_packed(NULL, dtype, shape), \
                      (TensorEntry){ .field = &p->member, .layout = in_file, .init = initial, .decay = decays });
@@ -85,15 +92,15 @@ static void params_layout(Params *params, const GPTConfig *config, DType dtype) 
     for (int l = 0; l < config->L; l++) {
         BlockParams *p = &params->block[l];
         snprintf(prefix, sizeof prefix, "transformer.h.%d.", l);
-        begin_group(params, l, dtype);
+        begin_block(params, l, dtype);
         BLOCK_PARAMS(ADD)
     }
     *prefix = '\0';
-    begin_group(params, config->L, dtype);
+    begin_block(params, config->L, dtype);
     LAST_PARAMS(ADD)
     if (config->untied) { HEAD_PARAMS(ADD) }
 #undef ADD
-    begin_group(params, config->L + 1, dtype);      /* the end */
+    begin_group(params, gpt_group_of(config->L) + 1, dtype);        /* the end */
 }
 
 Tensor params_group(const Params *params, int group, DType dtype) {
@@ -104,7 +111,7 @@ Tensor params_group(const Params *params, int group, DType dtype) {
 
 void params_create(Params *params, const GPTConfig *config, DType dtype, const char *what) {
     params_layout(params, config, dtype);
-    tensor_table_place(&params->table, device_alloc(params->table.bytes, what));
+    tensor_table_place(&params->table, (config->zero ? comm_alloc : device_alloc)(params->table.bytes, what));
     if (!config->untied) params->lm_head = params->wte;
 }
 
@@ -115,7 +122,7 @@ static void free_tables(Params *params) {
 }
 
 void params_free(Params *params) {
-    device_free(params->table.memory);
+    comm_free(params->table.memory);
     free_tables(params);
     *params = (Params){0};
 }
@@ -126,6 +133,18 @@ size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
     size_t bytes = params.table.bytes;
     params_free(&params);
     return bytes;
+}
+
+size_t gpt_group_bytes(const GPTConfig *config, DType dtype) {
+    Params params;
+    int64_t most = 0;
+    params_layout(&params, config, dtype);
+    for (int i = 0; i < gpt_group_count(config); i++) {
+        const int64_t count = params.group_start[i + 1] - params.group_start[i];
+        if (count > most) most = count;
+    }
+    params_free(&params);
+    return (size_t)most * dtype_bytes(dtype);
 }
 
 /* The phases of a micro-step, in the order of time. A block goes through QKV, ATTENTION and MLP; in the backward pass

@@ -12,7 +12,7 @@ static int64_t set_slices(Optimizer *o) {
     const Params *params = &o->model->master;
     const GPTConfig *config = &o->model->config;
     int64_t count = 0;
-    o->slices = config->zero ? config->L + 2 : 1;
+    o->slices = config->zero ? gpt_group_count(config) : 1;
     o->slice = host_alloc((size_t)o->slices * sizeof *o->slice, "the slices of AdamW");
     o->slice[0].count = (int64_t)(params->table.bytes / sizeof(float));
     for (int i = 0; i < o->slices; i++) {
@@ -67,11 +67,13 @@ typedef struct PendingUpdate {
 } PendingUpdate;
 
 /* Waits once: later passes until the next update find {0}. */
-static void before_group(void *optimizer, int group) {
+static void wait_for_group(void *optimizer, int group) {
     CommOp *op = &((Optimizer *)optimizer)->gathered[group - FIRST_GROUP];
     comm_wait(*op);
     *op = (CommOp){0};
 }
+
+static void before_group(void *optimizer, int group) { device_graph_call(wait_for_group, optimizer, group); }
 
 void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
     *o = (Optimizer){ .adamw = adamw, .loss_limit = INFINITY, .norm_limit = INFINITY, .model = model };
@@ -131,11 +133,13 @@ void optimizer_begin(Optimizer *o, double learning_rate) {
     device_upload_async(o->stats, &update->to_device, offsetof(StepStats, halted));
 }
 
-void optimizer_reduce(void *optimizer, int group) {
+static void reduce_group(void *optimizer, int group) {
     Optimizer *o = optimizer;
     Tensor grads = params_group(&o->model->grads, group, F32);
-    o->reduced = o->model->config.zero ? comm_reduce_scatter(grads) : comm_all_reduce(grads);
+    o->reduced[group == FIRST_GROUP] = o->model->config.zero ? comm_reduce_scatter(grads) : comm_all_reduce(grads);
 }
+
+void optimizer_reduce(void *optimizer, int group) { device_graph_call(reduce_group, optimizer, group); }
 
 /* Sums over the ranks: stop, save and loss, and square_sum where each rank has the gradients of its slices only. */
 static void reduce_stats(Optimizer *o, int square_sum) {
@@ -148,8 +152,10 @@ static void issue_update(Optimizer *o) {
     const DType dtype = model->config.dtype;
     const Tensor grads = flat_grads(o), master = tensor_table_flat(&model->master.table, F32);
     const Tensor params = tensor_table_flat(&model->params.table, dtype);
-    comm_wait(o->reduced);
-    for (int i = 0; i < o->slices; i++) gradient_square_sum(o->stats, of_all(grads, &o->slice[i]));
+    comm_wait(o->reduced[0]);
+    for (int i = 1; i < o->slices; i++) gradient_square_sum(o->stats, of_all(grads, &o->slice[i]));
+    comm_wait(o->reduced[1]);
+    gradient_square_sum(o->stats, of_all(grads, &o->slice[0]));
     reduce_stats(o, zero);
     update_decide(o->stats);
     for (int i = 0; i < o->slices; i++) {
@@ -163,8 +169,8 @@ static void issue_update(Optimizer *o) {
 
 void optimizer_update(Optimizer *o) {
     PendingUpdate *update = &o->pending[(o->begun - 1) % PENDING];
-    if (device_graph_begin(&o->graph, 0)) issue_update(o);
-    device_graph_end(&o->graph);
+    if (comm_size > 1 || device_graph_begin(&o->graph, 0)) issue_update(o);     /* a kernel between collectives */
+    if (comm_size == 1) device_graph_end(&o->graph);
     device_download_async(&update->from_device, o->stats, sizeof *o->stats);
     device_mark(&update->end);
     update->waits = comm_waits();

@@ -24,7 +24,7 @@ typedef struct {
     Tensor       master;        /* parameters in f32, likewise; absent where model->master has them */
     Slice       *slice;
     int          slices;
-    CommOp       reduced;       /* of the last group of gradients */
+    CommOp       reduced[2];    /* of the gradients of block 0 and all before it, and of FIRST_GROUP, the last */
     CommOp      *gathered;      /* of the parameters of a group; index 0 = FIRST_GROUP */
     int64_t      step;          /* updates that have been applied */
     UpdateRow   *rows;          /* device */

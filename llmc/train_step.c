@@ -17,7 +17,7 @@ void train_step_free(TrainStep *s) {
         device_wait_mark(&s->copied[i]);
         device_mark_free(&s->copied[i]);
         device_host_free(s->batch[i]);
-        device_graph_free(&s->graph[i]);
+        for (int j = 0; j < 2; j++) device_graph_free(&s->graph[i][j]);
     }
 }
 
@@ -61,18 +61,21 @@ void train_step(TrainStep *s, uint64_t first, double learning_rate) {
     Optimizer *optimizer = s->optimizer;
     const int64_t groups = gpt_groups(&model->config), group = comm_rank / gpt_split(&model->config).size;
     const int64_t last = micro_steps(s) - 1;
+    const int records = gpt_split(&model->config).size == 1;    /* ring attention's transfers are inside of ops */
     const float dloss = 1.0f / (float)train_step_targets(s, first);
     gpt_set_batch(model, s->B, gpt_own_tokens(&model->config));
     optimizer_begin(optimizer, learning_rate);
     for (int64_t i = 0; i <= last; i++) {
         const Into into = i ? ACCUMULATE : OVERWRITE;
+        const int reduces = i == last && comm_size > 1;
+        DeviceGraph *graph = records ? &s->graph[into][reduces] : NULL;
         load_batch(s, first + (uint64_t)((i * groups + group) * s->B));     /* the groups share a micro-step */
-        if (device_graph_begin(&s->graph[into], dloss)) {
+        if (!graph || device_graph_begin(graph, dloss)) {
             gpt_forward(model);
-            gpt_backward(model, dloss, into, i < last ? NULL : optimizer_reduce, optimizer);
+            gpt_backward(model, dloss, into, reduces ? optimizer_reduce : NULL, optimizer);
             loss_add(optimizer->stats, model->acts.losses, dloss);
         }
-        device_graph_end(&s->graph[into]);
+        if (graph) device_graph_end(graph);
     }
     optimizer_update(optimizer);
 }

@@ -17,7 +17,7 @@ typedef struct {
                                        bits), page-locked: one is written while the other is being copied */
     DeviceMark    copied[2];
     int64_t       micro_steps;      /* issued, since the start */
-    DeviceGraph   graph[2];         /* of a micro-step, by Into */
+    DeviceGraph   graph[2][2];      /* of a micro-step, by Into and whether it reduces the gradients */
 } TrainStep;
 
 /* To be called with the fields above `batch` set. */

@@ -1,16 +1,17 @@
 #!/bin/sh
 # scripts/bench_scaling.sh DATA [GPUS [STEPS]] - The training step on several GPUs of this machine and on one, in turn:
-# bf16, T = 1024, one micro-step, medians of STEPS steps (50) after 10. DATA: token shards. GPUS: how many (all).
+# bf16, T = 1024, one micro-step, medians of STEPS steps (50) after 10. DATA: token shards. GPUS: how many, "2 4" (2, 4,
+# 8 and so on, as many as there are).
 #   scaling   tokens/s over those of one GPU times the number of GPUs
 #   floor     ms that the collectives of a step take at the bandwidth measured first (bench_comm, 64 MiB): (n-1)/n times
 #             4 bytes per parameter for the reduce-scatter, 2 for the all-gather
 #   waiting   ms of the step in which compute stood still for communication
 set -eu
-[ $# -ge 1 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+[ $# -ge 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 data=$1
 all=$(nvidia-smi -L | grep -c '^GPU')
-gpus=${2:-$all} steps=${3:-50}
-[ "$gpus" -ge 2 ] || { echo "$0: $all GPU, want 2 or more" >&2; exit 1; }
+counts=${2:-$(n=2; while [ $n -le "$all" ]; do echo $n; n=$((2 * n)); done)} steps=${3:-50}
+[ -n "$counts" ] || { echo "$0: $all GPU, want 2 or more" >&2; exit 1; }
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM HUP
@@ -55,13 +56,6 @@ run() {           # run NAME GPUS MODEL BATCH: its medians are in $dir/NAME, clo
     echo "$1: $(tr '\n' ' ' < "$dir/$1")" >&2
 }
 
-build/cuda/bench_comm > "$dir/comm"
-cat "$dir/comm"
-# GB/s on the bus at 64 MiB, about a block of 124M to 1558M
-read -r scatter gather <<END
-$(awk -F'|' '$2 + 0 == 64 { print $4 + 0, $5 + 0 }' "$dir/comm")
-END
-
 row() {           # row TITLE MODEL BATCH PARAMETERS ONE: ONE is the run on one GPU that it is compared with
     run "$2-$3-$gpus" "$gpus" "$2" "$3" || { echo "| $1 | failed |"; return; }
     { cat "$dir/$5" "$dir/$2-$3-$gpus"; } | tr '\n' ' ' | awk -v title="$1" -v n="$gpus" -v count="$4" \
@@ -75,13 +69,22 @@ row() {           # row TITLE MODEL BATCH PARAMETERS ONE: ONE is the run on one 
 
 run one-64 1 d12 64
 run one-16 1 d12 16
-{
-    echo
-    echo "| $gpus GPUs | one GPU, ms | ms (10 % to 90 %) | scaling | tokens/s | floor, ms | waiting, ms | GPU 0 |"
-    echo "| --- | --- | --- | --- | --- | --- | --- | --- |"
-    row "124M, B = 64" d12 64 124e6 one-64
-    row "124M, B = 16, beside one GPU at B = 64" d12 16 124e6 one-64
-    row "124M, B = 16, beside one GPU at B = 16" d12 16 124e6 one-16
-    run one-xl 1 d48 16 && row "1558M, B = 16" d48 16 1558e6 one-xl
-} > "$dir/table"
+run one-xl 1 d48 16 || true
+for gpus in $counts; do
+    build/cuda/bench_comm --ranks "$gpus" > "$dir/comm"
+    cat "$dir/comm"
+    # GB/s on the bus at 64 MiB, about a block of 124M to 1558M
+    read -r scatter gather <<END
+$(awk -F'|' '$2 + 0 == 64 { print $4 + 0, $5 + 0 }' "$dir/comm")
+END
+    {
+        echo
+        echo "| $gpus GPUs | one GPU, ms | ms (10 % to 90 %) | scaling | tokens/s | floor, ms | waiting, ms | GPU 0 |"
+        echo "| --- | --- | --- | --- | --- | --- | --- | --- |"
+        row "124M, B = 64" d12 64 124e6 one-64
+        row "124M, B = 16, beside one GPU at B = 64" d12 16 124e6 one-64
+        row "124M, B = 16, beside one GPU at B = 16" d12 16 124e6 one-16
+        [ ! -s "$dir/one-xl" ] || row "1558M, B = 16" d48 16 1558e6 one-xl
+    } >> "$dir/table"
+done
 cat "$dir/table"

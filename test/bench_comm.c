@@ -34,7 +34,7 @@ static double seconds_of(CommOp (*operation)(Tensor), Tensor t, Tensor barrier, 
 static void bench(void *largest) {
     const int most = *(int *)largest, batch = device_count() ? gpu_batch : 1;
     const double share = (comm_size - 1.0) / comm_size;
-    void *memory = device_alloc((size_t)most << 20, "the tensor");
+    void *memory = device_alloc((size_t)most << 20, "the tensor"), *slices = comm_alloc((size_t)most << 20, "slices");
     Tensor barrier = tensor_of(device_alloc(4, "the barrier"), F32, 1, 1);
     if (!comm_rank)
         printf("%s, %d ranks; GB/s on the bus (us), f32, medians of %d rounds of %d\n\n"
@@ -45,9 +45,10 @@ static void bench(void *largest) {
         Tensor t = tensor_of(memory, F32, 1, (int64_t)sizes_mib[i] << 18);
         t.dim[0] = t.pitch = t.dim[0] / comm_size * comm_size;
         const double reduce = seconds_of(comm_all_reduce, t, barrier, batch);
-        device_zero(memory, tensor_bytes(t));       /* sums of sums would become infinite */
+        t.data = slices;
+        device_zero(slices, tensor_bytes(t));       /* sums of sums would become infinite */
         const double scatter = seconds_of(comm_reduce_scatter, t, barrier, batch);
-        device_zero(memory, tensor_bytes(t));
+        device_zero(slices, tensor_bytes(t));
         const double gather = seconds_of(comm_all_gather, t, barrier, batch);
         if (!comm_rank)
             printf("| %d | %.1f (%.0f) | %.1f (%.0f) | %.1f (%.0f) |\n", sizes_mib[i], 2e-9 * share * bytes / reduce,

@@ -24,9 +24,12 @@ static double value(const void *host, DType dtype, int64_t i) {
     return dtype == F32 ? (double)((const float *)host)[i] : ((const double *)host)[i];
 }
 
-/* A tensor on the device with the data of this rank. */
-static Tensor make(DType dtype, int64_t count, enum Data data) {
-    Tensor t = tensor_of(device_alloc((size_t)count * dtype_bytes(dtype), "test"), dtype, 1, count);
+/* A tensor on the device with the data of this rank, in memory of device_alloc or comm_alloc. */
+typedef void *Alloc(size_t bytes, const char *what);
+static Alloc *const allocs[] = { device_alloc, comm_alloc };
+
+static Tensor make_in(Alloc *alloc, DType dtype, int64_t count, enum Data data) {
+    Tensor t = tensor_of(alloc((size_t)count * dtype_bytes(dtype), "test"), dtype, 1, count);
     char *host = malloc(tensor_bytes(t) + 8);
     for (int64_t i = 0; i < count; i++)
         if (dtype == F32) ((float *)host)[i] = (float)element(data, comm_rank, i);
@@ -35,6 +38,8 @@ static Tensor make(DType dtype, int64_t count, enum Data data) {
     free(host);
     return t;
 }
+
+static Tensor make(DType dtype, int64_t count, enum Data data) { return make_in(device_alloc, dtype, count, data); }
 
 static void *fetch(Tensor t) {
     void *host = malloc(tensor_bytes(t) + 8);
@@ -131,19 +136,24 @@ static void sum_all(void *unused) {
             for (enum Data data = WHOLE; data <= FRACTION; data++) {
                 const DType dtype = d ? F64 : F32;
                 const int64_t part = counts[i], n = part * comm_size;
-                Tensor t = make(dtype, part, data), again = make(dtype, part, data), s = make(dtype, n, data);
+                Tensor t = make(dtype, part, data), again = make(dtype, part, data), s[COUNT(allocs)];
                 comm_all_reduce(t);
-                comm_reduce_scatter(s);
+                for (int a = 0; a < COUNT(allocs); a++) {
+                    s[a] = make_in(allocs[a], dtype, n, data);
+                    comm_reduce_scatter(s[a]);
+                }
                 comm_wait(comm_all_reduce(again));
                 expect_sums("all-reduce", t, data, 0, part);
-                expect_sums("reduce-scatter", s, data, part * comm_rank, part * (comm_rank + 1));
+                for (int a = 0; a < COUNT(allocs); a++) {
+                    expect_sums("reduce-scatter", s[a], data, part * comm_rank, part * (comm_rank + 1));
+                    comm_free(s[a].data);
+                }
                 void *a = fetch(t), *b = fetch(again);
                 EXPECT(!memcmp(a, b, tensor_bytes(t)), "two sums of %lld differ in bits", (long long)part);
                 free(a);
                 free(b);
                 device_free(t.data);
                 device_free(again.data);
-                device_free(s.data);
             }
 }
 
@@ -158,7 +168,7 @@ static void gather_all(void *unused) {
             unsigned char *host = malloc(all);
             memset(host, 0xee, all);
             for (size_t b = 0; b < slice; b++) host[slice * (size_t)comm_rank + b] = byte_of(comm_rank, b);
-            Tensor t = tensor_of(device_alloc(all, "test"), dtype, 2, comm_size, counts[i]);
+            Tensor t = tensor_of(allocs[i % 2](all, "test"), dtype, 2, comm_size, counts[i]);
             device_upload(t.data, host, all);
             comm_wait(comm_all_gather(t));
             device_download(host, t.data, all);
@@ -166,7 +176,7 @@ static void gather_all(void *unused) {
             for (size_t b = 0; b < all; b++) wrong += host[b] != byte_of((int)(b / slice), b % slice);
             EXPECT(!wrong, "all-gather of %lld %s: %zu bytes wrong", (long long)counts[i], dtype_name(dtype), wrong);
             free(host);
-            device_free(t.data);
+            comm_free(t.data);
         }
 }
 
@@ -304,8 +314,10 @@ static void one_rank_late(void *unused) {
     pthread_t thread;
     (void)unused;
     pthread_create(&thread, NULL, longest_wait, &longest);
+    Tensor first = make_in(comm_alloc, F32, 5000 * comm_size, WHOLE);
+    comm_wait(comm_reduce_scatter(first));              /* allocates, and all ranks wait for each other */
     for (int late = 0; late < comm_size; late++) {
-        Tensor a = make(F32, 5000, WHOLE), b = make(F32, 5000 * comm_size, WHOLE);
+        Tensor a = make(F32, 5000, WHOLE), b = make_in(allocs[late % 2], F32, 5000 * comm_size, WHOLE);
         if (comm_rank == late) usleep(100000);
         CommOp sum = comm_all_reduce(a), scatter = comm_reduce_scatter(b);
         if (comm_rank == late) usleep(50000);
@@ -315,7 +327,7 @@ static void one_rank_late(void *unused) {
         expect_sums("all-reduce", a, WHOLE, 0, 5000);
         expect_sums("reduce-scatter and all-gather", b, WHOLE, 0, 5000 * comm_size);
         device_free(a.data);
-        device_free(b.data);
+        comm_free(b.data);
     }
     /* a rank is late by 100 to 150 ms, and the others wait for it; a busy machine makes that longer */
     EXPECT(comm_waited_ms(comm_waits()) > 50 * (comm_size - 1), "%g ms", comm_waited_ms(comm_waits()));
@@ -325,12 +337,35 @@ static void one_rank_late(void *unused) {
 /* Reduce-scatter, then all-gather, with a wait between them, is an all-reduce. */
 static void scatter_and_gather(void *unused) {
     (void)unused;
-    for (int i = 0; i < COUNT(counts); i++) {
-        Tensor t = make(F32, counts[i] * comm_size, FRACTION);
+    for (int i = 0; i < 2 * COUNT(counts); i++) {
+        Tensor t = make_in(allocs[i % 2], F32, counts[i / 2] * comm_size, FRACTION);
         comm_wait(comm_reduce_scatter(t));
         comm_wait(comm_all_gather(t));
         expect_sums("reduce-scatter and all-gather", t, FRACTION, 0, tensor_count(t));
-        device_free(t.data);
+        comm_free(t.data);
+    }
+}
+
+/* As the gradients of blocks: parts of one memory, of two sizes and also at odd places, under way at the same time,
+   again and again, while another rank is late. */
+static void scatters_in_order(void *unused) {
+    (void)unused;
+    enum { N = 30, ROUNDS = 4 };
+    const int64_t part = (on_cpu ? 1004 : 300004) * comm_size, small = 5 * comm_size;
+    for (int round = 0; round < ROUNDS; round++) {
+        Tensor whole = make_in(comm_alloc, F32, N * (part + small) + round, WHOLE);
+        CommOp op = {0};
+        for (int gathers = 0; gathers < 2; gathers++) {
+            for (int i = 0; i < 2 * N; i++) {
+                const int64_t first = round + i / 2 * (part + small) + i % 2 * part;
+                Tensor t = tensor_of((float *)whole.data + first, F32, 1, i % 2 ? small : part);
+                op = gathers ? comm_all_gather(t) : comm_reduce_scatter(t);
+                if (i == N && comm_rank == round % comm_size) usleep(20000);
+            }
+            comm_wait(op);
+        }
+        expect_sums("parts of one memory", whole, WHOLE, round, tensor_count(whole));
+        comm_free(whole.data);
     }
 }
 
@@ -373,15 +408,18 @@ static void *watch(void *unused) {
     return unused;
 }
 
+static int scatters;            /* the operation that does not end: a reduce-scatter, or an all-reduce */
+
 static void end_of_a_rank(void *how) {
     pthread_t thread;
+    CommOp (*operation)(Tensor) = scatters ? comm_reduce_scatter : comm_all_reduce;
     if (stopped && comm_rank == comm_size - 1) *stopped = getpid();
-    Tensor t = make(F32, 1000, WHOLE);
-    comm_wait(comm_all_reduce(t));
+    Tensor t = make_in(allocs[scatters], F32, 1000 * comm_size, WHOLE);
+    comm_wait(operation(t));
     device_wait();
     if (comm_rank == comm_size - 1) raise(*(int *)how);
     pthread_create(&thread, NULL, watch, NULL);
-    for (int i = 0; i < 3; i++) comm_wait(comm_all_reduce(t));
+    for (int i = 0; i < 3; i++) comm_wait(operation(t));
     device_wait();
     _exit(WENT_ON);
 }
@@ -409,7 +447,7 @@ static void exchanges_must_fit(void) {
 
 static void a_rank_that_dies_is_noticed(void) {
     if (ranks_most < 2) { test_skip_reason = "fewer than two ranks"; return; }
-    for (int size = 2; size <= ranks_most; size++) {
+    for (int size = 2; size <= ranks_most; size += scatters, scatters = !scatters) {
         int kill = SIGKILL;
         const double start = comm_now();
         ranks_run(size, end_of_a_rank, &kill);
@@ -417,8 +455,9 @@ static void a_rank_that_dies_is_noticed(void) {
         for (int r = 0; r < size - 1; r++)
             EXPECT(WIFEXITED(ranks_status[r]) && WEXITSTATUS(ranks_status[r]) == WATCHDOG_ENDED,
                    "rank %d of %d: status %#x, %s", r, size, ranks_status[r], ranks->text[r]);
-        char want[64];
-        snprintf(want, sizeof want, "comm: rank %d closed its connection before all-reduce 2", size - 1);
+        char want[80];
+        snprintf(want, sizeof want, "comm: rank %d closed its connection before %s 2", size - 1,
+                 scatters ? "reduce-scatter" : "all-reduce");
         const char *text = ranks->text[0];
         EXPECT(!on_cpu || (strstr(text, want) && strstr(text, "(rank 0 of ")), "%s", text);
         EXPECT(comm_now() - start < 30, "%g s", comm_now() - start);
@@ -505,6 +544,7 @@ static void slices_must_be_whole(void)           { on_ranks("indivisible", indiv
 static void many_operations_under_way(void)      { on_ranks("many operations", many_at_once); }
 static void a_delayed_rank_changes_nothing(void) { on_ranks("a delayed rank", one_rank_late); }
 static void scatter_then_gather_is_all_reduce(void) { on_ranks("reduce-scatter, all-gather", scatter_and_gather); }
+static void many_scatters_under_way(void)        { on_ranks("many reduce-scatters", scatters_in_order); }
 static void early_writes_are_lost(void) {
     if (on_cpu) on_ranks("early writes", writes_before_wait); else test_skip_reason = "undefined on a GPU";
 }
@@ -523,6 +563,7 @@ int main(void) {
     RUN(many_operations_under_way);
     RUN(a_delayed_rank_changes_nothing);
     RUN(scatter_then_gather_is_all_reduce);
+    RUN(many_scatters_under_way);
     RUN(early_writes_are_lost);
     RUN(a_rank_that_dies_is_noticed);
     RUN(a_rank_that_stops_is_noticed);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include "../check.h"
 #include "../comm_backend.h"
+#include "../device.h"
 
 enum { HELLO_SECONDS = 2, GRACE_SECONDS = 5 };
 
@@ -46,6 +47,10 @@ const char *comm_refuse(void)    { return NULL; }
 const char *comm_error(void)     { return error; }
 CommWaits   comm_waits(void)     { return (CommWaits){ .ms = 1e3 * waited_seconds }; }
 double      comm_waited_ms(CommWaits w) { return w.ms; }
+
+void *comm_alloc(size_t bytes, const char *what) { return device_alloc(bytes, what); }
+void  comm_free(void *memory)                    { device_free(memory); }
+size_t comm_scratch_bytes(size_t bytes)          { (void)bytes; return 0; }
 
 /* ---- Connections */
 

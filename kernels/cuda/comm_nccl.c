@@ -6,14 +6,16 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "../comm_backend.h"
 #include "../device.h"
 #include "cuda.h"
+#include "sum_parts.h"
 
 /* Operations and waits whose events are kept. That of an older operation has been recorded again by a later one: who
-   waits for it waits longer than needed. Two steps of ZeRO-1 with 48 blocks issue about 200, of ring attention over 8
+   waits for it waits longer than needed. Two steps of ZeRO-1 with 48 blocks issue about 60, of ring attention over 8
    ranks 2 L B (N - 1) 3: 500 of 12 blocks. */
 enum { EVENTS = 2048 };
 
@@ -100,7 +102,7 @@ static ncclDataType_t nccl_type(DType dtype) {
     return dtype == F32 ? ncclFloat32 : dtype == F64 ? ncclFloat64 : dtype == BF16 ? ncclBfloat16 : ncclInt32;
 }
 
-/* The stream waits for the compute issued so far; the lock is held until finish. */
+/* The stream waits for the compute issued so far; the lock is held until unlock. */
 static void begin(void) {
     const int64_t id = issued + 1;
     CUDA(cudaEventRecord(ready[id % EVENTS], cuda_stream));
@@ -109,24 +111,128 @@ static void begin(void) {
     lock();
 }
 
-static CommOp finish(CommKind kind, ncclResult_t result) {
-    const int64_t id = issued;
+static void unlock(const char *what, ncclResult_t result) {
     pthread_mutex_unlock(&comm_lock);
-    check(comm_kind_name(kind), settle(result));
+    check(what, settle(result));
+}
+
+static CommOp finish(void) {
+    const int64_t id = issued;
     CUDA(cudaEventRecord(done[id % EVENTS], stream));
     enqueued = id;
     return (CommOp){ id };
 }
 
+/* ---- Windows (NCCL 2.28): memory that the GPUs of one host copy to each other by copy engines. NCCL's kernels would
+   take SMs that the GEMMs beside them wait for. Where GPUs have no access to each other NCCL uses kernels here, too. */
+
+enum { WINDOWS = 8 };
+typedef struct { void *memory; size_t bytes; void *handle; } Window;
+static Window windows[WINDOWS], incoming;       /* incoming: slices of all ranks before they are added */
+static int has_windows;
+
+#ifdef NCCL_CTA_POLICY_ZERO
+static void prefer_copies(ncclConfig_t *config) { config->CTAPolicy = NCCL_CTA_POLICY_ZERO; }
+
+/* Whether NCCL sees one host: the same NCCL_HOSTID, or name, of the same start of the system. NCCL_WIN_ENABLE=0, on any
+   rank, goes without windows. */
+static int is_one_host(void) {
+    enum { BYTES = 64, HALF = BYTES / 2 };
+    const char *id = getenv("NCCL_HOSTID"), *enable = getenv("NCCL_WIN_ENABLE");
+    const size_t bytes = (size_t)comm_size * BYTES;
+    char *all = calloc(1, bytes), *own = all + comm_rank * BYTES;
+    FILE *boot = fopen("/proc/sys/kernel/random/boot_id", "r");
+    REQUIRE(all, "out of memory: names of %d hosts", comm_size);
+    if (id) snprintf(own, HALF, "%s", id); else gethostname(own, HALF - 1);
+    if (boot && !fgets(own + HALF, HALF, boot)) own[HALF] = 0;
+    if (boot) fclose(boot);
+    if (enable && !strcmp(enable, "0")) snprintf(own, BYTES, "rank %d", comm_rank);
+    Tensor t = tensor_of(device_alloc(bytes, "names of hosts"), I32, 1, (int64_t)bytes / 4);
+    device_upload(t.data, all, bytes);
+    comm_wait(comm_all_gather(t));
+    device_download(all, t.data, bytes);
+    device_free(t.data);
+    int same = 1;
+    for (int r = 1; r < comm_size; r++) same &= !memcmp(all, all + r * BYTES, BYTES);
+    free(all);
+    return same;
+}
+
+/* On all ranks. The allocation before fails with a message where memory is short. */
+static void open_window(Window *w, size_t bytes, const char *what) {
+    device_free(device_alloc(bytes, what));
+    check(what, ncclMemAlloc(&w->memory, bytes));
+    w->bytes = bytes;
+    lock();
+    const ncclResult_t result = ncclCommWindowRegister(comm, w->memory, bytes, (ncclWindow_t *)&w->handle,
+                                                       NCCL_WIN_COLL_SYMMETRIC);
+    unlock(what, result == ncclSuccess ? ncclInProgress : result);
+    device_zero(w->memory, bytes);
+}
+
+static void close_window(Window *w) {
+    CUDA(cudaStreamSynchronize(stream));
+    device_wait();
+    lock();
+    if (comm) ncclCommWindowDeregister(comm, w->handle);
+    pthread_mutex_unlock(&comm_lock);
+    check("ncclMemFree", ncclMemFree(w->memory));
+    *w = (Window){0};
+}
+
+static ncclResult_t send_slices(Tensor t, size_t part) {
+    return ncclAlltoAll(t.data, incoming.memory, part, nccl_type(t.dtype), comm, stream);
+}
+#else
+static void prefer_copies(ncclConfig_t *config)                          { (void)config; }
+static int  is_one_host(void)                                            { return 0; }
+static void open_window(Window *w, size_t bytes, const char *what)       { (void)w; (void)bytes; (void)what; }
+static void close_window(Window *w)                                      { (void)w; }
+static ncclResult_t send_slices(Tensor t, size_t part) { (void)t; (void)part; return ncclInvalidUsage; }
+#endif
+
+static Window *window_of(const void *memory) {
+    for (Window *w = windows; w < windows + WINDOWS; w++)
+        if ((uintptr_t)memory - (uintptr_t)w->memory < w->bytes) return w;
+    return NULL;
+}
+
+void *comm_alloc(size_t bytes, const char *what) {
+    for (Window *w = windows; has_windows && bytes && w < windows + WINDOWS; w++)
+        if (!w->bytes) {
+            open_window(w, bytes, what);
+            return w->memory;
+        }
+    return device_alloc(bytes, what);
+}
+
+void comm_free(void *memory) {
+    Window *w = window_of(memory);
+    if (w) close_window(w); else device_free(memory);
+}
+
+size_t comm_scratch_bytes(size_t bytes) { return has_windows ? bytes : 0; }
+
+/* ---- Operations */
+
 CommOp comm_start(CommKind kind, Tensor t) {
     const ncclDataType_t type = nccl_type(t.dtype);
     const size_t count = (size_t)tensor_count(t), part = count / (size_t)comm_size;
     char *slice = (char *)t.data + part * (size_t)comm_rank * dtype_bytes(t.dtype);
+    REQUIRE(kind != ALL_REDUCE || !window_of(t.data), "all-reduce: of memory of comm_alloc, want that of device_alloc");
+    const int copies = kind == REDUCE_SCATTER && t.dtype == F32 && window_of(t.data);
+    if (copies && incoming.bytes < tensor_bytes(t)) {
+        if (incoming.bytes) close_window(&incoming);
+        open_window(&incoming, tensor_bytes(t), "the gradients of other ranks");
+    }
     begin();
-    return finish(kind,
+    unlock(comm_kind_name(kind),
+        copies                 ? send_slices(t, part) :
         kind == ALL_REDUCE     ? ncclAllReduce    (t.data, t.data, count, type, ncclSum, comm, stream) :
         kind == REDUCE_SCATTER ? ncclReduceScatter(t.data, slice, part, type, ncclSum, comm, stream) :
                                  ncclAllGather    (slice, t.data, part, type, comm, stream));
+    if (copies) sum_parts((float *)slice, incoming.memory, (int64_t)part, comm_size, stream);
+    return finish();
 }
 
 /* In a group all transfers are one kernel; an error in one shows in ncclGroupEnd, too. The compute issued next waits
@@ -143,9 +249,9 @@ CommOp comm_start_exchange(const CommTransfer *transfers, int count) {
         if (sent)     ncclSend(t->send.data, sent, nccl_type(t->send.dtype), t->to, comm, stream);
         if (received) ncclRecv(t->receive.data, received, nccl_type(t->receive.dtype), t->from, comm, stream);
     }
-    const CommOp op = finish(EXCHANGE, ncclGroupEnd());
+    unlock(comm_kind_name(EXCHANGE), ncclGroupEnd());
     CUDA(cudaStreamWaitEvent(cuda_stream, start[id % EVENTS], 0));
-    return op;
+    return finish();
 }
 
 CommWaits comm_waits(void) { return (CommWaits){ .count = waits }; }
@@ -217,6 +323,7 @@ void comm_connect(const char id[COMM_ID_BYTES]) {
         CUDA(cudaEventCreate(&wait_end[i]));
     }
     config.blocking = 0;
+    prefer_copies(&config);
     memcpy(&unique, id, sizeof unique);
     open_deadline = comm_now() + COMM_OPEN_SECONDS;
     lock();
@@ -224,6 +331,7 @@ void comm_connect(const char id[COMM_ID_BYTES]) {
     pthread_mutex_unlock(&comm_lock);
     check("connecting the ranks", settle(result));
     first_operation();
+    has_windows = is_one_host();
     open_deadline = 0;
 }
 
@@ -231,6 +339,7 @@ void comm_close(void) {
     if (!comm) return;
     open_deadline = comm_now() + COMM_OPEN_SECONDS;
     CUDA(cudaStreamSynchronize(stream));
+    if (incoming.bytes) close_window(&incoming);
     lock();
     ncclResult_t result = ncclCommFinalize(comm);
     pthread_mutex_unlock(&comm_lock);
@@ -279,7 +388,8 @@ const char *comm_error(void) {
     return *text ? text : NULL;
 }
 
-/* Where the lock is not free within a second, the end of the process ends the kernels. */
+/* Where the lock is not free within a second, the end of the process ends the kernels. It ends copies, too: the stream
+   waits for a flag of another rank, and ncclCommAbort would wait for the stream. */
 void comm_abort(void) {
     struct timespec limit;
     if (comm_size == 1) return;
@@ -287,7 +397,7 @@ void comm_abort(void) {
     clock_gettime(CLOCK_REALTIME, &limit);
     limit.tv_sec++;
     if (pthread_mutex_timedlock(&comm_lock, &limit)) return;
-    if (comm) ncclCommAbort(comm);
+    if (comm && !has_windows) ncclCommAbort(comm);
     comm = NULL;
     pthread_mutex_unlock(&comm_lock);
 }

@@ -1,6 +1,6 @@
 /* kernels/cuda/stream.c - Marks (CUDA events), recorded work (CUDA graphs), and NVTX ranges. */
+#include <stdlib.h>
 #include <unistd.h>
-#include "../comm.h"
 #include "../device.h"
 #include "../profile.h"
 #include "cuda.h"
@@ -38,34 +38,75 @@ void device_mark_free(DeviceMark *mark) {
 
 /* ---- Graphs */
 
+/* Work and the call after it; either may be NULL. */
+struct DeviceGraphPart {
+    cudaGraphExec_t work;
+    void (*call)(void *, int);
+    void *context;
+    int argument;
+};
+
 enum { ISSUE, RECORD, REPLAY };
+static DeviceGraph *recording;
+
+/* thread-local: an allocation or a wait of this thread while it records is an error, not a part of the graph */
+static void begin_part(void) { CUDA(cudaStreamBeginCapture(cuda_stream, cudaStreamCaptureModeThreadLocal)); }
+
+static void launch(const struct DeviceGraphPart *part) {
+    if (part->work) CUDA(cudaGraphLaunch(part->work, cuda_stream));
+    if (part->call) part->call(part->context, part->argument);
+}
+
+/* Ends the part that is recorded, and launches it. */
+static void end_part(DeviceGraph *graph, struct DeviceGraphPart part) {
+    cudaGraph_t recorded;
+    size_t nodes;
+    CUDA(cudaStreamEndCapture(cuda_stream, &recorded));
+    CUDA(cudaGraphGetNodes(recorded, NULL, &nodes));
+    if (nodes) CUDA(cudaGraphInstantiate(&part.work, recorded, 0));
+    CUDA(cudaGraphDestroy(recorded));
+    graph->part = realloc(graph->part, (size_t)(graph->parts + 1) * sizeof part);
+    REQUIRE(graph->part, "out of memory: %d parts of recorded work", graph->parts + 1);
+    graph->part[graph->parts++] = part;
+    launch(&part);
+}
 
 int device_graph_begin(DeviceGraph *graph, double key) {
     const int is_repeated = graph->calls++ && key == graph->last_key;
     graph->last_key = key;
-    graph->mode = comm_size > 1 || profile_is_on      ? ISSUE
-                : graph->executable && key == graph->key ? REPLAY : is_repeated ? RECORD : ISSUE;
-    /* thread-local: an allocation or a wait of this thread while it records is an error, not a part of the graph */
-    if (graph->mode == RECORD) CUDA(cudaStreamBeginCapture(cuda_stream, cudaStreamCaptureModeThreadLocal));
+    graph->mode = profile_is_on ? ISSUE : graph->parts && key == graph->key ? REPLAY : is_repeated ? RECORD : ISSUE;
+    if (graph->mode == RECORD) {
+        device_graph_free(graph);
+        recording = graph;
+        begin_part();
+    }
+    for (int i = 0; graph->mode == REPLAY && i < graph->parts; i++) launch(&graph->part[i]);
     return graph->mode != REPLAY;
 }
 
 void device_graph_end(DeviceGraph *graph) {
-    if (graph->mode == RECORD) {
-        cudaGraph_t recorded;
-        CUDA(cudaStreamEndCapture(cuda_stream, &recorded));
-        device_graph_free(graph);
-        CUDA(cudaGraphInstantiate((cudaGraphExec_t *)&graph->executable, recorded, 0));
-        CUDA(cudaGraphDestroy(recorded));
-        graph->key = graph->last_key;
+    if (graph->mode != RECORD) return;
+    recording = NULL;
+    graph->key = graph->last_key;
+    end_part(graph, (struct DeviceGraphPart){0});
+}
+
+void device_graph_call(void (*call)(void *, int), void *context, int argument) {
+    if (!recording) {
+        call(context, argument);
+        return;
     }
-    if (graph->mode != ISSUE) CUDA(cudaGraphLaunch(graph->executable, cuda_stream));
+    end_part(recording, (struct DeviceGraphPart){ .call = call, .context = context, .argument = argument });
+    begin_part();
 }
 
 /* A graph that is running is freed when it has completed. */
 void device_graph_free(DeviceGraph *graph) {
-    if (graph->executable) CUDA(cudaGraphExecDestroy(graph->executable));
-    graph->executable = NULL;
+    for (int i = 0; i < graph->parts; i++)
+        if (graph->part[i].work) CUDA(cudaGraphExecDestroy(graph->part[i].work));
+    free(graph->part);
+    graph->part = NULL;
+    graph->parts = 0;
 }
 
 /* ---- Overlap */
