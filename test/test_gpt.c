@@ -365,13 +365,13 @@ static int block_of(const char *name, int L) {
 }
 
 /* Copies the gradients that have become final. */
-static void copy_ready(void *context, int block) {
+static void copy_ready(void *context, int group) {
     Ready *ready = context;
-    EXPECT(block == ready->next, "block %d is ready, want %d", block, ready->next);
+    EXPECT(group == ready->next, "group %d is ready, want %d", group, ready->next);
     ready->next--;
     for (int i = 0; i < ready->m->grads.table.count; i++) {
         const TensorEntry *row = &ready->m->grads.table.entry[i];
-        if (block_of(row->name, ready->m->config.L) == block)
+        if (gpt_group_of(block_of(row->name, ready->m->config.L)) == group)
             device_download((char *)ready->grads + row->offset, row->field->data, tensor_bytes(*row->field));
     }
 }
@@ -381,11 +381,11 @@ static void report_blocks(const Reference *r, const char *attention) {
     GPT m;
     reference_model(&m, r, attention, TRAIN);
     Tensor grads = flat(&m.grads);
-    Ready ready = { &m, m.config.L, new_array(tensor_count(grads), sizeof(float)) };
+    Ready ready = { &m, gpt_group_of(m.config.L), new_array(tensor_count(grads), sizeof(float)) };
     gpt_forward(&m);
     gpt_backward(&m, 1.0f / (float)r->target_count, OVERWRITE, copy_ready, &ready);
     float *end = download(grads);
-    EXPECT(ready.next == -2, "%s: the last block reported is %d", attention, ready.next + 1);
+    EXPECT(ready.next == -2, "%s: the last group reported is %d", attention, ready.next + 1);
     EXPECT(!memcmp(ready.grads, end, tensor_bytes(grads)), "%s: gradients changed after their report", attention);
     free(end);
     free(ready.grads);
