@@ -1,5 +1,5 @@
-/* kernels/cuda/partial_sums.cuh - Sums over all blocks of a kernel in a fixed order. Column sums: every block writes its
-   part, and a second kernel, which may run beside what follows, adds the parts up. A single sum: the last block to
+/* kernels/cuda/partial_sums.cuh - Sums over all blocks of a kernel in a fixed order. Column sums: every block writes
+   its part, and a second kernel, which may run beside what follows, adds the parts up. A single sum: the last block to
    arrive adds. */
 #ifndef KERNELS_CUDA_PARTIAL_SUMS_CUH
 #define KERNELS_CUDA_PARTIAL_SUMS_CUH
@@ -44,8 +44,8 @@ struct PartialSums {
 /* Memory for at most PARTIAL_COUNT / columns slices, to be written by the next kernel; c, or b and c, may be absent. */
 PartialSums partial_sums(int64_t slices, Tensor a, Tensor b, Tensor c, Into into);
 
-/* After that kernel: adds up the slices w, w + warps, w + 2 warps, ... for each w < warps <= 12, and these sums in their
-   order. */
+/* After that kernel: adds up the slices w, w + warps, w + 2 warps, ... for each w < warps <= 12, and these sums in
+   their order. */
 void partial_sums_add(const PartialSums &sums, int warps);
 
 /* For a kernel whose block (tile, slice) has 8 warps and 32 WIDTH columns: a lane has WIDTH neighbours of them, and in
