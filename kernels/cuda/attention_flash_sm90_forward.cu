@@ -154,6 +154,7 @@ template<class F> struct Consumer {
     struct { int b, h, row, block; } out = { 0, 0, -1, 0 };     /* tile whose out is to be stored (row -1: none), and
                                                                    its last block */
 
+    bool exact = true;      /* the row maxima of the tile are to be, see thread_max */
     DropoutMask mask;       /* of the tile */
     int query_unit;         /* of the thread's rows, see negate_dropped */
 
@@ -174,23 +175,39 @@ template<class F> struct Consumer {
         issue_gemm_nn(r.o, r.p, make_descriptor(shared.v_tile(n), F::KV_PANEL), keys);
     }
 
-    /* Whether row_max has changed and o must be rescaled: rare after the first block */
-    template<int N> DEVICE bool update_row_max(const float (&s)[N]) {
-        float top[2] = { s[0], s[2] };
-        #pragma unroll
-        for (int j = 0; j < N / 4; j++)
-            #pragma unroll
-            for (int i = 0; i < 2; i++) top[i] = fmaxf(top[i], fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
-        bool grown = false;
+    /* This thread's maxima of its two rows. Not exact: from the bits as integers, of which VIMNMX3 compares three. If all
+       scores are negative, that is the least of them, which is right where row_max >= -SLACK: none of them can exceed
+       row_max by SLACK. */
+    template<int N> static DEVICE void thread_max(float (&top)[2], const float (&s)[N], bool exact) {
         #pragma unroll
         for (int i = 0; i < 2; i++) {
-            top[i] = quad_max(top[i]);
-            grown |= top[i] * scale2 > r.row_max[i] + SLACK;
+            if (exact) {
+                top[i] = s[2 * i];
+                #pragma unroll
+                for (int j = 0; j < N / 4; j++) top[i] = fmaxf(top[i], fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
+                continue;
+            }
+            int x = __float_as_int(s[2 * i]);
+            #pragma unroll
+            for (int j = 0; j < N / 4; j++)
+                x = max(max(x, __float_as_int(s[4 * j + 2 * i])), __float_as_int(s[4 * j + 2 * i + 1]));
+            top[i] = __int_as_float(x);
         }
+    }
+
+    /* Whether row_max has changed and o must be rescaled: rare after the first block. The maxima of the threads of a row
+       are compared only then. */
+    template<int N> DEVICE bool update_row_max(const float (&s)[N], bool exact) {
+        float top[2];
+        thread_max(top, s, exact);
+        bool grown = false;
+        #pragma unroll
+        for (int i = 0; i < 2; i++) grown |= top[i] * scale2 > r.row_max[i] + SLACK;
         grown = __any_sync(0xffffffffu, grown);
         if (grown) {
             #pragma unroll
             for (int i = 0; i < 2; i++) {
+                top[i] = quad_max(top[i]);
                 top[i] = fmaxf(top[i] * scale2 + tie_breaker(top[i]), r.row_max[i]);
                 r.rescale[i] = ex2(r.row_max[i] - top[i]);
                 r.row_sum[i] *= r.rescale[i];
@@ -267,7 +284,8 @@ template<class F> struct Consumer {
         r.row_sum[0] = r.row_sum[1] = 0;
         #pragma unroll
         for (int x = 0; x < F::PANELS * 32; x++) r.o[x] = 0;
-        update_row_max(s);
+        update_row_max(s, true);
+        exact = __any_sync(0xffffffffu, fminf(r.row_max[0], r.row_max[1]) < -SLACK);
         exponentials(s, key);
         convert_p(s);
     }
@@ -280,7 +298,7 @@ template<class F> struct Consumer {
         wgmma_wait_group<1>();
         wgmma_fence_operand(s);
         shared.k.release(n);
-        const bool grown = update_row_max(s);
+        const bool grown = update_row_max(s, F::PART == SQUARE || exact);    /* SQUARE spills otherwise */
         exponentials(s, key);
         wgmma_wait_group<0>();
         wgmma_fence_operand(r.o);
