@@ -85,12 +85,11 @@ static inline Operands head_of(Operands o, const AttentionSpec *s, int b, int h)
 /* ---- data. POWERS and ONE_HOT are exact: every P with a dout other than 0 is a power of two, or 0, and every sum has
    few bits. */
 typedef enum { RANDOM, HUNDREDS, ONE_HUGE_SCORE, EQUAL_SCORES, RISING_MAXIMA, FALLING_MAXIMA, NEGATIVE_MAXIMA,
-               FIRST_ROW, INTEGERS,
-               HARD_DATA_END, POWERS = HARD_DATA_END, ONE_HOT } Data;
+               FIRST_ROW, INTEGERS, HARD_DATA_END, POWERS = HARD_DATA_END, ONE_HOT } Data;
 static const char *const data_name[] = { "random", "up to 100", "one huge score a row", "equal scores",
                                          "maxima rising by block", "maxima falling by block",
-                                         "negative maxima falling by block", "dout in row 0 only",
-                                         "integers", "P in powers of two", "P 0 or 1" };
+                                         "negative maxima falling by block", "dout in row 0 only", "integers",
+                                         "P in powers of two", "P 0 or 1" };
 
 /* The scores are 0: q has even columns only, k odd ones. So P = 2^-n in row 2^n - 1, and dout is 0 in all others.
    v = a + b w, w = 1 or -1 by one bit of the position: out is a there, or a + b while that bit is 0. */

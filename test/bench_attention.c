@@ -1,8 +1,9 @@
 /* test/bench_attention.c - Every attention of the linked backend against PyTorch's cuDNN and FlashAttention-2, and
    FlashAttention-3 where its Python package is installed, in one run and on the same inputs, which lie in one shared
-   piece of memory (scripts/bench_attention_peers.py is the other side). In each round each of them in turn is timed over a batch of launches, forward and backward; what counts is the
-   ratio within a round. TFLOP/s by the usual count: forward 4 B NH T^2 HS, halved by causality, backward 2.5 times
-   that. qkv alone exceeds a GPU's L2 cache, so that no launch finds its inputs there. */
+   piece of memory (scripts/bench_attention_peers.py is the other side). In each round each of them in turn is timed
+   over a batch of launches, forward and backward; what counts is the ratio within a round. TFLOP/s by the usual count:
+   forward 4 B NH T^2 HS, halved by causality, backward 2.5 times that. qkv alone exceeds a GPU's L2 cache, so that no
+   launch finds its inputs there. */
 #include <errno.h>
 #include "../llmc/options.h"
 #include "bench_runners.h"

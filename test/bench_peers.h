@@ -73,7 +73,8 @@ static void peers_start(const char *python, int file, const char *dtype, const c
 /* nvidia-smi writes a line every 50 ms; they wait in the pipe until they are read. */
 static void sensors_start(void) {
     sensors = popen("exec 2>/dev/null; gpu=${CUDA_VISIBLE_DEVICES:-0}; exec stdbuf -oL nvidia-smi -i \"${gpu%%,*}\" "
-                    "--query-gpu=clocks.sm,temperature.gpu,power.draw.instant --format=csv,noheader,nounits -lms 50", "r");
+                    "--query-gpu=clocks.sm,temperature.gpu,power.draw.instant --format=csv,noheader,nounits -lms 50",
+                    "r");
     REQUIRE(sensors, "cannot start nvidia-smi");
     fcntl(fileno(sensors), F_SETFL, O_NONBLOCK);
 }
