@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The PyTorch side of test/bench_attention.c, which starts it: attention of cuDNN and FlashAttention-2, causal, bf16.
+"""The PyTorch side of test/bench_attention.c, which starts it: causal attention in bf16 of cuDNN, FlashAttention-2 and,
+where its package flash_attn_interface is installed, FlashAttention-3.
 
     bench_attention_peers.py FILE SOCKET DTYPE direct|autograd      FILE and SOCKET are open file descriptors
 
@@ -36,6 +37,10 @@ try:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 except ImportError as error:
     leave(f"{sys.executable}: {error}")
+try:
+    import flash_attn_interface as fa3
+except ImportError:
+    fa3 = None
 if not torch.cuda.is_available():
     leave(f"PyTorch {torch.__version__} finds no GPU")
 
@@ -69,14 +74,35 @@ class Direct:
         return call(self.backward_operator, self.values)
 
 
+class DirectFA3:
+    def __init__(self, name, B, T):
+        self.qkv = QKV[:B * T].view(B, T, 3, *SIZES).unbind(2)                              # (B,T,NH,HS) each
+        self.dqkv = torch.empty_like(QKV[:B * T]).view(B, T, 3, *SIZES).unbind(2)
+        self.dout = DOUT[:B * T].view(B, T, *SIZES)
+
+    def forward(self):
+        self.out, self.lse, *_ = fa3._flash_attn_forward(*self.qkv, softmax_scale=SIZES[1]**-0.5, causal=True)
+        return self.out
+
+    def backward(self):
+        dq, dk, dv = self.dqkv
+        fa3._flash_attn_backward(self.dout, *self.qkv, self.out, self.lse, dq=dq, dk=dk, dv=dv,
+                                 softmax_scale=SIZES[1]**-0.5, is_causal=True)
+        return self.dqkv
+
+
 class Autograd:
     def __init__(self, name, B, T):
-        self.backend = BACKENDS[name]
+        self.name = name
         self.qkv = QKV[:B * T].view(B, T, 3, *SIZES).requires_grad_()
         self.dout = DOUT[:B * T].view(B, T, *SIZES).transpose(1, 2)
 
     def forward(self):
-        with sdpa_kernel(self.backend), torch.enable_grad():
+        if self.name == "FA3":
+            with torch.enable_grad():
+                self.out = fa3.flash_attn_func(*self.qkv.unbind(2), causal=True).transpose(1, 2)
+            return self.out.detach()
+        with sdpa_kernel(BACKENDS[self.name]), torch.enable_grad():
             query, key, value = self.qkv.permute(2, 0, 3, 1, 4)
             self.out = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.out.detach()
@@ -99,16 +125,17 @@ def inputs(NH, HS, rows):
 def shape(name, B, T):
     PEERS.pop(name, None)
     size = int(B), int(T)
-    first = METHOD(name, *size)                     # plans are made, scratch is taken for good
+    method = Autograd if sys.argv[4] == "autograd" else DirectFA3 if name == "FA3" else Direct
+    first = method(name, *size)                     # plans are made, scratch is taken for good
     first.forward(), first.backward()
     del first
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    peer = METHOD(name, *size)
+    peer = method(name, *size)
     out, gradients = peer.forward(), peer.backward()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() - before + 4 * out.nbytes        # and q, k, v, dout
-    PEERS[name], LAUNCHES[name, "forward"], LAUNCHES[name, "backward"] = peer, 0, 0
+    PEERS[name], LAUNCH_MS[name, "forward"], LAUNCH_MS[name, "backward"] = peer, 0, 0
     gradient = torch.cat([g[0].flatten() for g in gradients])
     return peak, out[0].float().abs().mean().item(), gradient.float().abs().mean().item()
 
@@ -126,17 +153,17 @@ def time(name, which, ms):
         end.synchronize()
         return start.elapsed_time(end) / launches
 
-    if not LAUNCHES[name, which]:
-        LAUNCHES[name, which] = max(1, min(1000, int(float(ms) / batch(1))))
-    return (batch(LAUNCHES[name, which]),)
+    if not LAUNCH_MS[name, which]:
+        LAUNCH_MS[name, which] = batch(1)
+    return (batch(max(1, int(float(ms) / LAUNCH_MS[name, which]))),)
 
 
-METHOD = {"direct": Direct, "autograd": Autograd}[sys.argv[4]]
-PEERS, LAUNCHES = {}, {}
+PEERS, LAUNCH_MS = {}, {}
 COMMANDS = {"inputs": inputs, "shape": shape, "time": time}
 with torch.no_grad():
-    say(f"ok PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, FlashAttention-2;",
-        "both passes called directly" if METHOD is Direct else "through autograd")
+    say(f"ok PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, FlashAttention-2"
+        f"{' and FlashAttention-3' if fa3 else ''};",
+        "both passes called directly" if sys.argv[4] == "direct" else "through autograd")
     for line in WIRE:
         command, *words = line.split()
         try:

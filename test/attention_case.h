@@ -84,11 +84,12 @@ static inline Operands head_of(Operands o, const AttentionSpec *s, int b, int h)
 
 /* ---- data. POWERS and ONE_HOT are exact: every P with a dout other than 0 is a power of two, or 0, and every sum has
    few bits. */
-typedef enum { RANDOM, HUNDREDS, ONE_HUGE_SCORE, EQUAL_SCORES, RISING_MAXIMA, FALLING_MAXIMA, FIRST_ROW, INTEGERS,
-               HARD_DATA_END, POWERS = HARD_DATA_END, ONE_HOT } Data;
+typedef enum { RANDOM, HUNDREDS, ONE_HUGE_SCORE, EQUAL_SCORES, RISING_MAXIMA, FALLING_MAXIMA, NEGATIVE_MAXIMA,
+               FIRST_ROW, INTEGERS, HARD_DATA_END, POWERS = HARD_DATA_END, ONE_HOT } Data;
 static const char *const data_name[] = { "random", "up to 100", "one huge score a row", "equal scores",
-                                         "maxima rising by block", "maxima falling by block", "dout in row 0 only",
-                                         "integers", "P in powers of two", "P 0 or 1" };
+                                         "maxima rising by block", "maxima falling by block",
+                                         "negative maxima falling by block", "dout in row 0 only", "integers",
+                                         "P in powers of two", "P 0 or 1" };
 
 /* The scores are 0: q has even columns only, k odd ones. So P = 2^-n in row 2^n - 1, and dout is 0 in all others.
    v = a + b w, w = 1 or -1 by one bit of the position: out is a there, or a + b while that bit is 0. */
@@ -132,6 +133,7 @@ static inline void fill_head(const AttentionSpec *s, Data data, Operands x) {
             if (data == EQUAL_SCORES)   set(x.k, kd, d / 8.0);
             if (data == RISING_MAXIMA)  set(x.k, kd, fabs(get(x.k, kd)) * (1 + j / 16));
             if (data == FALLING_MAXIMA) set(x.k, kd, fabs(get(x.k, kd)) * (1 + (s->Tk - 1 - j) / 16));
+            if (data == NEGATIVE_MAXIMA) set(x.k, kd, -fabs(get(x.k, kd)) * (1 + j / 16));
             if (data == INTEGERS)       set(x.k, kd, round(get(x.k, kd)));
             if (data == INTEGERS)       set(x.v, vd, round(get(x.v, vd)));
         }
@@ -139,7 +141,8 @@ static inline void fill_head(const AttentionSpec *s, Data data, Operands x) {
         for (int d = 0; d < s->HS; d++) {
             int64_t qd = i * x.q.pitch + d, key = (37 * (int64_t)i + 11) % (oracle_keys_seen(s, i) + 1);
             if (data == ONE_HUGE_SCORE) set(x.q, qd, 100 * get(x.k, key % s->Tk * x.k.pitch + d));
-            if (data == RISING_MAXIMA || data == FALLING_MAXIMA) set(x.q, qd, fabs(get(x.q, qd)));
+            if (data == RISING_MAXIMA || data == FALLING_MAXIMA || data == NEGATIVE_MAXIMA)
+                set(x.q, qd, fabs(get(x.q, qd)));
             if (data == INTEGERS)       set(x.q, qd, round(get(x.q, qd)));
             if (data == FIRST_ROW && i) set(x.dout, i * x.dout.pitch + d, 0);
         }

@@ -1,8 +1,9 @@
-/* test/bench_attention.c - Every attention of the linked backend against PyTorch's cuDNN and FlashAttention-2, in one
-   run and on the same inputs, which lie in one shared piece of memory (scripts/bench_attention_peers.py is the other
-   side). In each round each of them in turn is timed over a batch of launches, forward and backward; what counts is the
-   ratio within a round. TFLOP/s by the usual count: forward 4 B NH T^2 HS, halved by causality, backward 2.5 times
-   that. qkv alone exceeds a GPU's L2 cache, so that no launch finds its inputs there. */
+/* test/bench_attention.c - Every attention of the linked backend against PyTorch's cuDNN and FlashAttention-2, and
+   FlashAttention-3 where its Python package is installed, in one run and on the same inputs, which lie in one shared
+   piece of memory (scripts/bench_attention_peers.py is the other side). In each round each of them in turn is timed
+   over a batch of launches, forward and backward; what counts is the ratio within a round. TFLOP/s by the usual count:
+   forward 4 B NH T^2 HS, halved by causality, backward 2.5 times that. qkv alone exceeds a GPU's L2 cache, so that no
+   launch finds its inputs there. */
 #include <errno.h>
 #include "../llmc/options.h"
 #include "bench_runners.h"
@@ -85,6 +86,45 @@ static void speed_table(int HS, int T_min, int T_max) {
         for (int i = 0; i < runners; i++) printf(runner[i].absent ? " -" : " %.2f", runner[i].bytes / 1e9);
         printf(" |\n");
         fflush(stdout);
+        release();
+    }
+    inputs_close();
+}
+
+/* Each attention alone, long enough that the card reaches its power limit and lowers its clock, as it does in training.
+   pJ: of the median of nvidia-smi's W. */
+static void sustained_table(int HS, int T_min, int T_max) {
+    enum { WARM_UP = 500 / BATCH_MS, MEASURED = 1500 / BATCH_MS };
+    Shape s = speed_shape(HS, T_min);
+    inputs_open((int64_t)s.B * s.T, s.NH, HS, 1);
+    runners_list(s, dropout_rate);
+    printf("\nSustained: head size %d, %d heads, B*T = %d, causal, %s, each alone for %d ms\n\n| T | pass | | TFLOP/s "
+           "| SM MHz | TFLOP/s per GHz | W | pJ/FLOP | C |", HS, s.NH, s.B * s.T, dtype_name(dtype),
+           MEASURED * BATCH_MS);
+    print_rule(9);
+    for (int T = T_min; T <= T_max; T *= 8) {
+        double load[3], flop = 2.0 * HS * T * T;
+        s = speed_shape(HS, T);
+        flop *= s.B * s.NH;
+        compete(s, load);
+        for (int pass = 0; pass < PASSES; pass++)
+            for (int i = 0; i < runners; i++) {
+                if (runner[i].absent) continue;
+                time_batches(&runner[i], s, pass, WARM_UP);
+                sensors_read(load);
+                double ms = time_batches(&runner[i], s, pass, MEASURED);
+                sensors_read(load);
+                double tflops = 1e-9 * (pass == FORWARD ? 1 : 2.5) * flop / ms;
+                printf("| %d | %s | %s |", T, pass == FORWARD ? "forward" : "backward", runner[i].label);
+                cell(0, "%.*f", dtype == F32 ? 3 : 0, tflops);
+                cell(isnan(load[0]), "%.0f", load[0]);
+                cell(isnan(load[0]), "%.0f", 1e3 * tflops / load[0]);
+                cell(isnan(load[2]), "%.0f", load[2]);
+                cell(isnan(load[2]), "%.2f", load[2] / tflops);
+                cell(isnan(load[1]), "%.0f", load[1]);
+                printf("\n");
+                fflush(stdout);
+            }
         release();
     }
     inputs_close();
@@ -347,8 +387,9 @@ int main(int argc, char **argv) {
     int no_peers, autograd, help;
     Option options[] = {
         { .name = "table", .type = OPTION_CHOICE, .value = &table, .fallback = "all",
-          .choices = "all|speed|parts|lengths|paper",
-          .help = "speeds, those of the parts of a ring, or one of two older tables from the literature" },
+          .choices = "all|speed|sustained|parts|lengths|paper",
+          .help = "speeds, those under sustained load (not in `all`), those of the parts of a ring, or one of two "
+                  "older tables from the literature" },
         { .name = "head-size", .type = OPTION_INTEGER, .value = &HS, .min = 1, .max = 128, .argument = "N",
           .help = "only the speeds at this one; without it 64 and 128" },
         { .name = "T", .type = OPTION_INTEGER, .value = &T, .min = 1, .max = 32768, .argument = "N",
@@ -360,7 +401,7 @@ int main(int argc, char **argv) {
         { .name = "csv", .type = OPTION_TEXT, .value = &csv_path, .argument = "FILE",
           .help = "writes the speeds also to FILE, which scripts/plot_attention.sh draws" },
         { .name = "python", .type = OPTION_TEXT, .value = &python, .fallback = "python3", .argument = "COMMAND",
-          .help = "a Python that has PyTorch, for cuDNN and FlashAttention-2" },
+          .help = "a Python that has PyTorch, for cuDNN and FlashAttention-2, -3" },
         { .name = "no-peers", .type = OPTION_FLAG, .value = &no_peers, .help = "without these" },
         { .name = "autograd", .type = OPTION_FLAG, .value = &autograd,
           .help = "time them through PyTorch's autograd instead of calling both passes directly" },
@@ -383,8 +424,8 @@ int main(int argc, char **argv) {
 
     int small = dtype == F32;                   /* a CPU: less of everything */
     int all = strcmp(table, "all") == 0, speed = all || strcmp(table, "speed") == 0, one_speed = HS || T;
-    int parts = (all && !one_speed) || strcmp(table, "parts") == 0;
-    REQUIRE(speed || parts || !one_speed, "--table %s has its own --head-size and --T", table);
+    int parts = (all && !one_speed) || strcmp(table, "parts") == 0, sustained = strcmp(table, "sustained") == 0;
+    REQUIRE(speed || parts || sustained || !one_speed, "--table %s has its own --head-size and --T", table);
     Shape paper = { small ? 1 : 64, 1024, small ? 2 : 16, 64 };
     if (once) {
         run_once(once, one_speed ? speed_shape((int)(HS ? HS : 64), (int)(T ? T : 1024)) : paper);
@@ -405,6 +446,9 @@ int main(int argc, char **argv) {
     for (int size = 64; size <= 128; size += 64)
         if (speed && (!HS || size == 64))
             speed_table(HS ? (int)HS : size, T ? (int)T : small ? 128 : 512, T ? (int)T : small ? 1024 : 16384);
+    for (int size = 64; size <= 128; size += 64)
+        if (sustained && (!HS || size == 64))
+            sustained_table(HS ? (int)HS : size, T ? (int)T : small ? 128 : 2048, T ? (int)T : small ? 128 : 16384);
     for (int size = 64; size <= 128; size += 64)
         if (parts && (!HS || size == 64))
             for (int t = T ? (int)T : small ? 256 : 8192; t <= (T ? T : small ? 256 : 32768); t *= 4)

@@ -16,6 +16,7 @@
 enum { SAMPLES_MAX = 1000 };
 
 static FILE *peers;             /* NULL: there are none */
+static int   peers_have_fa3;
 static FILE *sensors;
 
 static int by_value(const void *a, const void *b) {
@@ -60,6 +61,7 @@ static void peers_start(const char *python, int file, const char *dtype, const c
     close(ends[1]);
     if (fgets(line, sizeof line, peers) && strncmp(line, "ok ", 3) == 0) {
         printf("Peers: %s\n", line + 3);
+        peers_have_fa3 = strstr(line, "FlashAttention-3") != NULL;
         return;
     }
     peers = NULL;
@@ -71,7 +73,8 @@ static void peers_start(const char *python, int file, const char *dtype, const c
 /* nvidia-smi writes a line every 50 ms; they wait in the pipe until they are read. */
 static void sensors_start(void) {
     sensors = popen("exec 2>/dev/null; gpu=${CUDA_VISIBLE_DEVICES:-0}; exec stdbuf -oL nvidia-smi -i \"${gpu%%,*}\" "
-                    "--query-gpu=clocks.sm,temperature.gpu,power.draw --format=csv,noheader,nounits -lms 50", "r");
+                    "--query-gpu=clocks.sm,temperature.gpu,power.draw.instant --format=csv,noheader,nounits -lms 50",
+                    "r");
     REQUIRE(sensors, "cannot start nvidia-smi");
     fcntl(fileno(sensors), F_SETFL, O_NONBLOCK);
 }

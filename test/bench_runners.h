@@ -124,6 +124,7 @@ static void runners_list(Shape s, double dropout) {
     if (peers) {
         runner[runners++] = (Runner){ .label = "cuDNN" };
         runner[runners++] = (Runner){ .label = "FA2" };
+        if (peers_have_fa3) runner[runners++] = (Runner){ .label = "FA3" };
     }
 }
 
@@ -139,18 +140,21 @@ static void launch(const Runner *r, Shape s, int pass) {
 }
 
 /* ms of one launch. The first is not counted: until now the GPU was another process's. */
-static double time_batch(const Runner *r, Shape s, int pass, int launches) {
-    if (!r->ours) {
-        const char *ms = ask("time %s %s %d", r->label, pass == FORWARD ? "forward" : "backward", BATCH_MS);
-        REQUIRE(ms, "%s ran this shape once, and now does not", r->label);
-        return strtod(ms, NULL);
-    }
+static double time_launches(const Runner *r, Shape s, int pass, int launches) {
     launch(r, s, pass);
     device_wait();
     double start = seconds_now();
     for (int i = 0; i < launches; i++) launch(r, s, pass);
     device_wait();
     return 1e3 * (seconds_now() - start) / launches;
+}
+
+/* The same, over `batches` batches of BATCH_MS without a pause. */
+static double time_batches(const Runner *r, Shape s, int pass, int batches) {
+    if (r->ours) return time_launches(r, s, pass, batches * r->launches[pass]);
+    const char *ms = ask("time %s %s %d", r->label, pass == FORWARD ? "forward" : "backward", batches * BATCH_MS);
+    REQUIRE(ms, "%s ran this shape once, and now does not", r->label);
+    return strtod(ms, NULL);
 }
 
 /* Absent where it refuses, or would take more than half of the free memory. */
@@ -197,8 +201,8 @@ static void compete(Shape s, double load[3]) {
         if (runner[i].ours) prepare_ours(&runner[i], s);
         else                prepare_peer(&runner[i], s, mean_out, mean_dqkv);
         for (int pass = 0; pass < PASSES && runner[i].ours && !runner[i].absent; pass++) {
-            time_batch(&runner[i], s, pass, 1);
-            runner[i].launches[pass] = (int)fmin(fmax(BATCH_MS / time_batch(&runner[i], s, pass, 1), 1), 1000);
+            time_launches(&runner[i], s, pass, 1);
+            runner[i].launches[pass] = (int)fmin(fmax(BATCH_MS / time_launches(&runner[i], s, pass, 1), 1), 1000);
         }
         if (i == 0) { mean_out = mean_magnitude(out, s.T); mean_dqkv = mean_magnitude(dqkv, s.T); }
     }
@@ -207,7 +211,7 @@ static void compete(Shape s, double load[3]) {
     for (int64_t round = 0; round < rounds; round++)
         for (int i = 0; i < runners; i++)
             for (int pass = 0; pass < PASSES && !runner[i].absent; pass++)
-                runner[i].ms[pass][round] = time_batch(&runner[i], s, pass, runner[i].launches[pass]);
+                runner[i].ms[pass][round] = time_batches(&runner[i], s, pass, 1);
     sensors_read(load);
     for (int i = 0; i < runners; i++)
         for (int pass = 0; pass < PASSES; pass++) {

@@ -189,6 +189,8 @@ static void head_sizes(void) {
     for (int i = 0; i < COUNT(head_sizes); i++)
         attention_case(spec_of(1, 1, on_cpu ? 400 : 600, head_sizes[i]), i % LAYOUTS, RANDOM);
     attention_case(spec_of(1, 3, 833, 24), VIEWS, RANDOM);
+    const AttentionSpec in_clusters = spec_of(2, 1, 2111, 128);     /* Hopper: blocks that share K and V */
+    if (!on_cpu && affordable(in_clusters, PACKED)) attention_case(in_clusters, PACKED, RANDOM);
 }
 
 /* Queries that begin behind key 0, as in a cache, or before it, as in a ring; keys that no row sees, rows that see no

@@ -14,6 +14,8 @@
        group 1   S dP .  .  X        .  .   | dV dK S dQ | out dP |   X    | dV dK S dQ |
                             the turn passes ^
 
+   At head size 128 a turn is dV dK dQ S dP, and dq is written while S is computed (DQ_BEFORE_S).
+
    dq of a tile is a sum over blocks of keys. The first block stores its part in f32, the next ones add theirs in the
    L2; the one on the diagonal comes last, adds the sum to its own part in registers and stores bf16: no pass zeroes dq
    before or converts it after. With `deterministic` each block waits for the one before it, and the bits are the same
@@ -44,6 +46,7 @@ template<int PANELS_, Part PART_> struct Backward {
     static constexpr int STAGES = 2;                        /* of Q, dout and dS */
     static constexpr int QT = PANELS == 1 ? 128 : 64;       /* queries of a tile: what fits the registers as S and dP */
     static constexpr int GROUPS = 2, THREADS = WARPGROUP * (GROUPS + 1), REGISTERS = 232, PRODUCER_REGISTERS = 40;
+    static constexpr bool DQ_BEFORE_S = PANELS == 2 && PART == WHOLE;   /* others spill or gain nothing */
     static constexpr int KV_PANEL = KEYS * ROW_BYTES, KV_BYTES = PANELS * KV_PANEL;
     static constexpr int Q_PANEL = QT * ROW_BYTES, Q_BYTES = PANELS * Q_PANEL;
     static constexpr int DS_PANEL = KEYS * ROW_BYTES, DS_BYTES = QT / 64 * DS_PANEL;    /* a row per key */
@@ -432,7 +435,8 @@ template<class F> struct Consumer {
             dq_pipeline.commit(sent++);
             return;
         }
-        issue_dq(r.dq, uniform_stage(used), F::QT);     /* the diagonal's first tile: its QT queries see QT keys */
+        float dq[32];       /* not r.dq: spills */
+        issue_dq(dq, uniform_stage(used), F::QT);     /* the diagonal's first tile: its QT queries see QT keys */
         float4 others[8];
         shared.summed(group).wait(n);
         #pragma unroll
@@ -442,11 +446,11 @@ template<class F> struct Consumer {
             #pragma unroll
             for (int j = 0; j < 8; j++) add(dq_before, j, load_dq(tile + 1, j));
         wgmma_wait_group<0>();
-        wgmma_fence_operand(r.dq);
+        wgmma_fence_operand(dq);
         shared.k.release(n);
         #pragma unroll
-        for (int j = 0; j < 8; j++) add(r.dq, j, others[j]);
-        store_dq(staging, r.dq, tile);
+        for (int j = 0; j < 8; j++) add(dq, j, others[j]);
+        store_dq(staging, dq, tile);
         if (two) store_dq(staging, dq_before, tile + 1);
     }
 
@@ -490,22 +494,35 @@ template<class F> struct Consumer {
                 issue_gemm_nn(r.dk, r.ds, shared.q_tile(stage), F::QT);
                 if (last) break;
 
-                shared.q.wait(used + 1);
-                issue_qk(r.s, stage ^ 1);
-                shared.ds.wait(used);
-                wgmma_wait_group<1>();
-                wgmma_fence_operand(r.dv);
-                wgmma_fence_operand(r.dk);
-                shared.q.release(used);
-                issue_dq(r.dq, stage, KEYS);
-                bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
-                wgmma_wait_group<0>();
-                wgmma_fence_operand(r.s);
+                if constexpr (F::DQ_BEFORE_S) {
+                    shared.ds.wait(used);
+                    issue_dq(r.dq, stage, KEYS);
+                    wgmma_wait_group<1>();
+                    wgmma_fence_operand(r.dv);
+                    wgmma_fence_operand(r.dk);
+                    shared.q.release(used);
+                    shared.q.wait(used + 1);
+                    issue_qk(r.s, stage ^ 1);
+                    wgmma_wait_group<1>();
+                } else {
+                    shared.q.wait(used + 1);
+                    issue_qk(r.s, stage ^ 1);
+                    shared.ds.wait(used);
+                    wgmma_wait_group<1>();
+                    wgmma_fence_operand(r.dv);
+                    wgmma_fence_operand(r.dk);
+                    shared.q.release(used);
+                    issue_dq(r.dq, stage, KEYS);
+                    bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
+                    wgmma_wait_group<0>();
+                    wgmma_fence_operand(r.s);
+                }
                 wgmma_fence_operand(r.dq);
                 write_dq(r.dq, sent);
                 used++;
                 shared.dout.wait(used);
                 issue_dp(r.dp, stage ^ 1);
+                if (F::DQ_BEFORE_S) bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
                 if (F::QT == KEYS || !diagonal) dq_pipeline.commit(sent++);
             }
             bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);

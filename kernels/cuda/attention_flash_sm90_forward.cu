@@ -12,11 +12,16 @@
        waits for      V n      K 0             K 1 V 0            K 2 V 1
 
    The other warpgroups run out of step with it and fill the gaps. (ptxas 13.0 moves the wait for O += P V up into the
-   exponentials. Preventing that is no faster: the other warpgroups fill this gap, too.) */
+   exponentials. Preventing that is no faster: the other warpgroups fill this gap, too.)
+
+   Long sequences at head sizes above 64: a cluster of two blocks shares K and V; each loads half of them for both. */
 #include "attention_dropout.cuh"
 #include "attention_flash_sm90.cuh"
 #include <cfloat>
 
+/* From this length on, two blocks that share K and V save more energy than their waiting for each other costs (hs 128,
+   at the power limit: 2 % at 2048, 6 % at 16384; at 1024 2 % slower). */
+enum { CLUSTER_T = 2048 };
 static constexpr float SLACK = 8.0f;    /* row_max may lie this much (log2) below the true maximum: P <= 2^8 */
 
 struct Maps { CUtensorMap q, k, v; Result out; };
@@ -26,15 +31,18 @@ static __device__ unsigned tile_counter;
 
 /* Tile shape and shared memory. GROUPS consumer warpgroups take neighbouring rows of one head, rotated from tile to
    tile, since later rows have more work, and share the K and V pipelines, which are deep enough for them to be out of
-   step. */
-template<int PANELS_, int GROUPS_, int STAGES_, Part PART_> struct Forward {
+   step. A cluster of BLOCKS shares K and V as well: a tile is as large as the rows of its blocks, which load one panel
+   each and multicast it. */
+template<int PANELS_, int GROUPS_, int STAGES_, int BLOCKS_, Part PART_> struct Forward {
     static constexpr Part PART = PART_;
+    static constexpr int BLOCKS = BLOCKS_;      /* of a cluster */
     static constexpr bool DROPOUT = PART == DROPPED;
     static constexpr float NO_MAX = PART == SQUARE ? -FLT_MAX : -INFINITY;  /* finite: P of a row without keys is 0 */
-    static constexpr int PANELS = PANELS_, GROUPS = GROUPS_, ROWS = GROUP_ROWS * GROUPS;
+    static constexpr int PANELS = PANELS_, GROUPS = GROUPS_, ROWS = GROUP_ROWS * GROUPS * BLOCKS;
     static constexpr int STAGES = STAGES_;      /* of K and of V */
     static constexpr bool Q_IN_REGISTERS = PANELS == 2;     /* two groups leave enough registers */
     static constexpr int Q_STAGES = Q_IN_REGISTERS ? 1 : 2; /* a group need not wait until the others are done with Q */
+    static constexpr int SENT = 4;      /* tiles on their way to the cluster's second block */
     static constexpr int THREADS = WARPGROUP * (GROUPS + 1);
     static constexpr int REGISTERS = GROUPS == 3 ? 160 : 232, PRODUCER_REGISTERS = GROUPS == 3 ? 32 : 40;
     static constexpr int Q_PANEL = GROUP_ROWS * ROW_BYTES, Q_BYTES = PANELS * Q_PANEL;
@@ -44,34 +52,40 @@ template<int PANELS_, int GROUPS_, int STAGES_, Part PART_> struct Forward {
     static constexpr int OUT = V + STAGES * KV_BYTES;
     static constexpr int Q_PIPELINES = OUT + GROUPS * Q_BYTES, K_PIPELINE = Q_PIPELINES + 16 * Q_STAGES * GROUPS;
     static constexpr int V_PIPELINE = K_PIPELINE + 16 * STAGES, TILE_PIPELINE = V_PIPELINE + 16 * STAGES;
-    static constexpr int TILES = TILE_PIPELINE + 16 * 2, SHARED_BYTES = TILES + 2 * (int)sizeof(WorkTile);
+    static constexpr int TILES = TILE_PIPELINE + 16 * 2, SENT_TILES = TILES + 2 * (int)sizeof(WorkTile);
+    static constexpr int SENT_BARRIERS = SENT_TILES + SENT * (int)sizeof(WorkTile);
+    static constexpr int SHARED_BYTES = SENT_BARRIERS + 8 * SENT;
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
-    static_assert(STAGES > (ROWS - GROUP_ROWS + KEYS - 1) / KEYS,
+    static_assert(STAGES > (BLOCKS > 1 ? (ROWS - 1) / KEYS : (ROWS - GROUP_ROWS + KEYS - 1) / KEYS),
                   "a group keeps a tile's last V while it skips blocks of the next tile that only other groups need");
     /* Tiles end with the last row and the first tile is short, where it costs least: at T = 1024, tiles of 192 rows
        that began with the first row would walk over 32 blocks of keys and not 27. */
     __host__ __device__ static int first_row(int T) {
-        const int rows = (T + GROUP_ROWS - 1) / GROUP_ROWS * GROUP_ROWS;
+        const int unit = GROUP_ROWS * BLOCKS, rows = (T + unit - 1) / unit * unit;
         return rows - (rows + ROWS - 1) / ROWS * ROWS;
     }
-    /* First row of a group in the block's n-th tile */
+    /* First row of a group in the block's n-th tile. Of a cluster's tile each block takes rows of the upper half and of
+       the lower, so that both skip the first keys with one group only. */
     static DEVICE int group_row(const WorkTile &t, int group, int n) {
+        if (BLOCKS > 1) return t.row + ((group + n) % GROUPS * BLOCKS + cluster_rank()) * GROUP_ROWS;
         return t.row + (group + n) % GROUPS * GROUP_ROWS;
     }
     /* Blocks of keys that the tile sees */
     static DEVICE int key_blocks(const WorkTile &t, const Problem &p) {
         return ((PART == RECTANGLE ? p.Tk : min(t.row + ROWS, p.Tq)) - 1) / KEYS + 1;
     }
-    /* Those that a group sees. Without a mask a group whose rows lie behind the last query computes with zeros: if it
-       skipped more blocks than there are pipeline stages, it would wait for V of a stage that it holds itself. */
+    /* Those that a group sees. Without a mask, or in a cluster, a group whose rows lie behind the last query computes
+       with zeros: if it skipped more blocks than there are pipeline stages, it would wait for V of a stage that it
+       holds itself. */
     static DEVICE int key_blocks(const WorkTile &t, const Problem &p, int first_row) {
         if (PART == RECTANGLE) return t.b >= 0 ? key_blocks(t, p) : 0;
-        return t.b >= 0 && first_row >= 0 && first_row < p.Tq ? first_row / KEYS + 1 : 0;
+        return t.b >= 0 && first_row >= 0 && (BLOCKS > 1 || first_row < p.Tq) ? first_row / KEYS + 1 : 0;
     }
 };
 
-template<Part PART> using Narrow = Forward<1, 3, 4, PART>;      /* head sizes to 64: 200 KiB */
-template<Part PART> using Wide   = Forward<2, 2, 2, PART>;      /* head sizes to 128: 192 KiB */
+template<Part PART> using Narrow = Forward<1, 3, 4, 1, PART>;       /* head sizes to 64: 200 KiB */
+template<Part PART> using Wide   = Forward<2, 2, 2, 1, PART>;       /* head sizes to 128: 192 KiB */
+using Cluster                    = Forward<2, 2, 2, 2, WHOLE>;      /* the same, from CLUSTER_T on */
 
 template<class F> struct Shared {
     uint8_t *memory;
@@ -84,14 +98,52 @@ template<class F> struct Shared {
     DEVICE uint32_t q_tile(int i) const { return base + F::Q + i * F::Q_BYTES; }
     DEVICE uint32_t k_tile(int n) const { return base + F::K + k.stage(n) * F::KV_BYTES; }
     DEVICE uint32_t v_tile(int n) const { return base + F::V + v.stage(n) * F::KV_BYTES; }
+    DEVICE uint32_t sent_barrier(int n) const { return base + F::SENT_BARRIERS + 8 * (n % F::SENT); }
+    /* By a warp, which is done with a stage of K or V: another block of the cluster also writes to it. */
+    DEVICE void release(const Pipeline<F::STAGES> &kv, int n) const {
+        if (F::BLOCKS == 1) kv.release(n);
+        else if (lane_id() < F::BLOCKS) mbarrier_arrive_cluster(map_to_block(kv.empty(n), lane_id()));
+    }
     DEVICE void init_barriers() const {
         for (int i = 0; i < F::Q_STAGES * F::GROUPS; i++) q(i).init(1, 4);
-        k.init(1, 4 * F::GROUPS);
-        v.init(1, 4 * F::GROUPS);
+        k.init(1, 4 * F::GROUPS * F::BLOCKS);
+        v.init(1, 4 * F::GROUPS * F::BLOCKS);
+        for (int i = 0; i < F::SENT; i++) mbarrier_init(sent_barrier(i), 1);
         tiles.pipeline.init(1, 4 * F::GROUPS);
         fence_mbarrier_init();
     }
 };
+
+/* The n-th tile of a block; in a cluster the first block fetches it and sends it to the other. It is never SENT tiles
+   ahead, since its loads of K wait for both. */
+template<class F> DEVICE WorkTile next_tile(const Problem &p, const Shared<F> &shared, int n) {
+    if constexpr (F::BLOCKS == 1) return fetch_tile(p, F::ROWS, true);
+    else {
+        WorkTile *const sent = (WorkTile *)(shared.memory + F::SENT_TILES) + n % F::SENT;
+        const uint32_t barrier = shared.sent_barrier(n);
+        if (cluster_rank() == 0) {
+            const WorkTile t = fetch_tile(p, F::ROWS, true);
+            st_async(map_to_block(shared_address(sent), 1), t.b, t.h, t.row, t.loaded, map_to_block(barrier, 1));
+            return t;
+        }
+        mbarrier_arrive_expect_tx(barrier, sizeof(WorkTile));
+        mbarrier_wait(barrier, n / F::SENT & 1);
+        return *sent;
+    }
+}
+
+/* K or V of a block of keys; in a cluster each block loads one panel and multicasts it to both. */
+template<class F> DEVICE void load_kv(const Pipeline<F::STAGES> &pipeline, int n, uint32_t tiles,
+                                      const CUtensorMap *map, const WorkTile &t, int row) {
+    pipeline.acquire(n);
+    if constexpr (F::BLOCKS == 1) load_tile<F::PANELS>(pipeline, n, tiles, F::KV_PANEL, map, t.b, t.h, row);
+    else {
+        const int panel = cluster_rank();
+        mbarrier_arrive_expect_tx(pipeline.full(n), F::KV_BYTES);
+        cp_async_bulk_tensor_multicast(tiles + pipeline.stage(n) * F::KV_BYTES + panel * F::KV_PANEL, map,
+                                       pipeline.full(n), 3, 64 * panel, t.h, row, t.b);
+    }
+}
 
 /* One thread. Loads are issued in the order of use, across tiles, too: K of a block, V of the block before, and Q of a
    new tile. */
@@ -101,19 +153,15 @@ template<class F> DEVICE void produce(const Problem &p, const Maps &maps, const 
     prefetch_tensormap(&maps.v);
     WorkTile v_tile = {};
     int v_block = 0, loaded = 0;
-    auto load_v = [&](int n) {
-        shared.v.acquire(n);
-        load_tile<F::PANELS>(shared.v, n, shared.base + F::V, F::KV_PANEL, &maps.v, v_tile.b, v_tile.h, v_block * KEYS);
-    };
+    auto load_v = [&](int n) { load_kv<F>(shared.v, n, shared.base + F::V, &maps.v, v_tile, v_block * KEYS); };
     for (int n = 0; ; n++) {
-        WorkTile t = fetch_tile(p, F::ROWS, true);
+        WorkTile t = next_tile(p, shared, n);
         t.loaded = loaded;
         shared.tiles.publish(n, t);
         if (t.b < 0) break;
         const int last = F::key_blocks(t, p) - 1;
         for (int block = last; block >= 0; block--, loaded++) {
-            shared.k.acquire(loaded);
-            load_tile<F::PANELS>(shared.k, loaded, shared.base + F::K, F::KV_PANEL, &maps.k, t.b, t.h, block * KEYS);
+            load_kv<F>(shared.k, loaded, shared.base + F::K, &maps.k, t, block * KEYS);
             if (loaded) load_v(loaded - 1);
             v_tile = t;
             v_block = block;
@@ -154,6 +202,7 @@ template<class F> struct Consumer {
     struct { int b, h, row, block; } out = { 0, 0, -1, 0 };     /* tile whose out is to be stored (row -1: none), and
                                                                    its last block */
 
+    bool exact = true;      /* the row maxima of the tile are to be, see thread_max */
     DropoutMask mask;       /* of the tile */
     int query_unit;         /* of the thread's rows, see negate_dropped */
 
@@ -174,23 +223,39 @@ template<class F> struct Consumer {
         issue_gemm_nn(r.o, r.p, make_descriptor(shared.v_tile(n), F::KV_PANEL), keys);
     }
 
-    /* Whether row_max has changed and o must be rescaled: rare after the first block */
-    template<int N> DEVICE bool update_row_max(const float (&s)[N]) {
-        float top[2] = { s[0], s[2] };
-        #pragma unroll
-        for (int j = 0; j < N / 4; j++)
-            #pragma unroll
-            for (int i = 0; i < 2; i++) top[i] = fmaxf(top[i], fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
-        bool grown = false;
+    /* This thread's maxima of its two rows. Not exact: from the bits as integers, of which VIMNMX3 compares three. If
+       all scores are negative, that is the least of them, which is right where row_max >= -SLACK: none of them can
+       exceed row_max by SLACK. */
+    template<int N> static DEVICE void thread_max(float (&top)[2], const float (&s)[N], bool exact) {
         #pragma unroll
         for (int i = 0; i < 2; i++) {
-            top[i] = quad_max(top[i]);
-            grown |= top[i] * scale2 > r.row_max[i] + SLACK;
+            if (exact) {
+                top[i] = s[2 * i];
+                #pragma unroll
+                for (int j = 0; j < N / 4; j++) top[i] = fmaxf(top[i], fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
+                continue;
+            }
+            int x = __float_as_int(s[2 * i]);
+            #pragma unroll
+            for (int j = 0; j < N / 4; j++)
+                x = max(max(x, __float_as_int(s[4 * j + 2 * i])), __float_as_int(s[4 * j + 2 * i + 1]));
+            top[i] = __int_as_float(x);
         }
+    }
+
+    /* Whether row_max has changed and o must be rescaled: rare after the first block. The maxima of the threads of a
+       row are compared only then. */
+    template<int N> DEVICE bool update_row_max(const float (&s)[N], bool exact) {
+        float top[2];
+        thread_max(top, s, exact);
+        bool grown = false;
+        #pragma unroll
+        for (int i = 0; i < 2; i++) grown |= top[i] * scale2 > r.row_max[i] + SLACK;
         grown = __any_sync(0xffffffffu, grown);
         if (grown) {
             #pragma unroll
             for (int i = 0; i < 2; i++) {
+                top[i] = quad_max(top[i]);
                 top[i] = fmaxf(top[i] * scale2 + tie_breaker(top[i]), r.row_max[i]);
                 r.rescale[i] = ex2(r.row_max[i] - top[i]);
                 r.row_sum[i] *= r.rescale[i];
@@ -230,7 +295,7 @@ template<class F> struct Consumer {
         wgmma_wait_group<1>();
         wgmma_fence_operand(r.o);
         if (out.row < 0) return;
-        shared.v.release(out.block);
+        shared.release(shared.v, out.block);
         float normalise[2];
         #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -255,7 +320,7 @@ template<class F> struct Consumer {
         wgmma_wait_group<0>();
         wgmma_fence_operand(s);
         if (!any) return;
-        shared.k.release(n);
+        shared.release(shared.k, n);
         const int last = F::PART == RECTANGLE ? (p.Tk - 1) % 64 : F::PART == SQUARE ? row + p.q0 : row;
         #pragma unroll
         for (int j = N / 4 - 8; j < N / 4; j++)
@@ -267,7 +332,8 @@ template<class F> struct Consumer {
         r.row_sum[0] = r.row_sum[1] = 0;
         #pragma unroll
         for (int x = 0; x < F::PANELS * 32; x++) r.o[x] = 0;
-        update_row_max(s);
+        update_row_max(s, true);
+        exact = __any_sync(0xffffffffu, fminf(r.row_max[0], r.row_max[1]) < -SLACK);
         exponentials(s, key);
         convert_p(s);
     }
@@ -279,12 +345,12 @@ template<class F> struct Consumer {
         issue_pv(n - 1, keys);
         wgmma_wait_group<1>();
         wgmma_fence_operand(s);
-        shared.k.release(n);
-        const bool grown = update_row_max(s);
+        shared.release(shared.k, n);
+        const bool grown = update_row_max(s, F::PART == SQUARE || exact);    /* SQUARE spills otherwise */
         exponentials(s, key);
         wgmma_wait_group<0>();
         wgmma_fence_operand(r.o);
-        shared.v.release(n - 1);
+        shared.release(shared.v, n - 1);
         if (grown)
             #pragma unroll
             for (int x = 0; x < F::PANELS * 32; x++) r.o[x] *= r.rescale[x / 2 % 2];
@@ -296,10 +362,10 @@ template<class F> struct Consumer {
         for (int n = begin; n < end; n++) {
             shared.k.wait(n);
             __syncwarp();       /* all lanes have seen the phase before the stage can be filled again */
-            shared.k.release(n);
+            shared.release(shared.k, n);
             shared.v.wait(n);
             __syncwarp();
-            shared.v.release(n);
+            shared.release(shared.v, n);
         }
     }
 
@@ -356,7 +422,7 @@ template<class F> struct Consumer {
     }
 };
 
-template<class F> __global__ __launch_bounds__(F::THREADS, 1)
+template<class F> __global__ __cluster_dims__(F::BLOCKS) __launch_bounds__(F::THREADS, 1)
 void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, float *lse,
                         const AttentionDropout dropout) {
     extern __shared__ __align__(1024) uint8_t memory[];
@@ -364,7 +430,8 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
     const int group = uniform(threadIdx.x / WARPGROUP) - 1, warp = uniform(threadIdx.x / 32) % 4;
     const int lane = lane_id();
     if (threadIdx.x == 0) shared.init_barriers();
-    __syncthreads();
+    if (F::BLOCKS > 1) cluster_sync();
+    else               __syncthreads();
     if (group < 0) {
         setmaxnreg_dec<F::PRODUCER_REGISTERS>();
         if (warp == 0 && lane == 0) produce<F>(p, maps, shared);
@@ -373,20 +440,23 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
         Registers<F> registers;
         Consumer<F>(p, maps, shared, lse, dropout, group, warp, registers).consume();
     }
+    if (F::BLOCKS > 1) cluster_sync();      /* a block stays while the other multicasts to it */
 }
 
 template<class F> static void launch(Problem p, const Maps &maps, float *lse, const AttentionDropout &dropout) {
     p.first_row = F::PART == RECTANGLE ? 0 : F::first_row(p.Tq);
     p.tiles = (p.Tq - p.first_row + F::ROWS - 1) / F::ROWS;
     const int64_t tiles = (int64_t)p.heads * p.tiles;
-    const int blocks = persistent_blocks(tiles);
-    p.fetches = (unsigned)(tiles + blocks);
+    const int blocks = persistent_blocks(tiles * F::BLOCKS);
+    p.fetches = (unsigned)(tiles + blocks / F::BLOCKS);
     LAUNCH(flash_forward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, maps, lse, dropout);
 }
 
 template<Part PART>
 static void launch_part(const Problem &p, const Maps &maps, Tensor lse, const AttentionDropout &dropout) {
-    (p.HS > 64 ? launch<Wide<PART>> : launch<Narrow<PART>>)(p, maps, (float *)lse.data, dropout);
+    const bool cluster = PART == WHOLE && p.Tq >= CLUSTER_T && sm_count() % 2 == 0;
+    (p.HS <= 64 ? launch<Narrow<PART>> : cluster ? launch<Cluster> : launch<Wide<PART>>)(p, maps, (float *)lse.data,
+                                                                                      dropout);
 }
 
 void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) {

@@ -74,6 +74,40 @@ template<int PENDING> DEVICE void cp_async_bulk_wait_group() {
     asm volatile("cp.async.bulk.wait_group %0;" :: "n"(PENDING) : "memory");
 }
 
+/* ---- clusters: blocks that run at the same time and reach each other's shared memory ---- */
+
+DEVICE int cluster_rank() {
+    int rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+/* All threads of all blocks */
+DEVICE void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+/* The address that `address` of this block has in block `rank` of the cluster */
+DEVICE uint32_t map_to_block(uint32_t address, int rank) {
+    uint32_t mapped;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+    return mapped;
+}
+DEVICE void mbarrier_arrive_cluster(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(barrier) : "memory");
+}
+/* 16 bytes, which complete at `barrier` of the same block */
+DEVICE void st_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
+                 :: "r"(to), "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier) : "memory");
+}
+/* To the same address of each block in the mask `blocks`, and completes at the same barrier of each */
+DEVICE void cp_async_bulk_tensor_multicast(uint32_t to, const CUtensorMap *map, uint32_t barrier, int blocks,
+                                           int c0, int c1, int c2, int c3) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+                 :: "r"(to), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"((uint16_t)blocks)
+                 : "memory");
+}
+
 /* ---- wgmma: d (64,N) f32 += a (64,16) b (16,N), bf16, by 128 threads ----
 
    Thread t of the warpgroup, g = t % 32 / 4, c = t % 4, holds d[4j + 2i + e] = (16 (t/32) + g + 8i, 8j + 2c + e), and
@@ -84,7 +118,7 @@ template<int PENDING> DEVICE void cp_async_bulk_wait_group() {
    from 8 rows to the next 8). panel_bytes, the distance of panels, is for an MN-major operand of several panels. */
 typedef uint32_t Descriptor;
 DEVICE Descriptor make_descriptor(uint32_t address, int panel_bytes = 0) {
-    return address >> 4 | (uint32_t)panel_bytes << 12;
+    return (address & 0x3ffff) >> 4 | (uint32_t)panel_bytes << 12;      /* above them: the block of the cluster */
 }
 DEVICE Descriptor advance(Descriptor x, int bytes) { return x + (uint32_t)(bytes >> 4); }
 DEVICE uint64_t full_descriptor(Descriptor x) { return 0x4000004000000000u | x; }
