@@ -13,7 +13,7 @@
 #ifdef __CUDA_ARCH__
 #define PHILOX_UNROLL _Pragma("unroll")
 #else
-#define PHILOX_UNROLL
+#define PHILOX_UNROLL _Pragma("GCC unroll 16")
 #endif
 
 typedef struct { uint32_t word[4]; } Random128;

@@ -16,6 +16,16 @@ static Bits matrix[MASKS], moved;
 static void known_answers(void) {
     Random64 r = philox2x32((Random64){{ 0, 0 }}, 0);
     EXPECT(r.word[0] == 0x257a3673 && r.word[1] == 0xcd26be2a, "philox2x32-7: %08x %08x", r.word[0], r.word[1]);
+    const DropoutMask mask = dropout_mask(1, 2, 3, 4);
+    EXPECT(mask.key == 0x486b6bf8 && mask.word == 0x2585ce58, "mask: %08x %08x", mask.key, mask.word);
+    static const uint32_t blocks[][3] = {
+        { 410, 0xbfffbfff, 0xedf7ffff }, { 819, 0xbfbfbffb, 0xade77bfd }, { 2048, 0xb7370553, 0x89a15a7d }
+    };
+    for (int i = 0; i < COUNT(blocks); i++) {
+        r = dropout_block(mask, 5, 6, blocks[i][0]);
+        EXPECT(r.word[0] == blocks[i][1] && r.word[1] == blocks[i][2], "block at %u: %08x %08x", blocks[i][0], r.word[0],
+               r.word[1]);
+    }
     for (int i = 0; i <= 950; i++) {
         float rate = (float)i / 1000;
         uint32_t threshold = dropout_threshold(rate);

@@ -17,13 +17,16 @@ static inline int64_t first_to_see(const AttentionSpec *s, int64_t j, int64_t i0
 static void drop(const AttentionSpec *s, DropoutMask mask, float *tile, int64_t i0, int64_t j0, int64_t keys) {
     const uint32_t threshold = dropout_threshold(s->dropout.rate);
     const float scale = dropout_scale(s->dropout.rate);
-    for (int j8 = 0; j8 < keys; j8 += 8)
-        for (int i8 = 0; i8 < QUERIES; i8 += 8) {
-            const Random64 kept = dropout_block(mask, (uint32_t)(i0 + i8) / 8, (uint32_t)(j0 + j8) / 8, threshold);
-            for (int j = 0; j < 8; j++)
-                for (int i = 0; i < 8; i++)
-                    tile[(j8 + j) * QUERIES + i8 + i] *= dropout_bit(kept, i, j) ? scale : 0.0f;
-        }
+    Random64 kept[QUERIES / 8][KEYS / 8];
+    for (uint32_t i = 0; i < QUERIES / 8; i++)
+        for (uint32_t j = 0; j < (keys + 7) / 8; j++)
+            kept[i][j] = dropout_block(mask, (uint32_t)i0 / 8 + i, (uint32_t)j0 / 8 + j, threshold);
+    for (int64_t j = 0; j < keys; j += 8) {
+        uint32_t bits[QUERIES];                 /* of 8 keys */
+        for (int i = 0; i < QUERIES; i++) bits[i] = kept[i / 8][j / 8].word[i / 4 % 2] >> 8 * (i % 4);
+        for (int key = 0; key < 8; key++)
+            for (int i = 0; i < QUERIES; i++) tile[(j + key) * QUERIES + i] *= bits[i] >> key & 1 ? scale : 0.0f;
+    }
 }
 
 /* out and lse of the query rows i0 .. i0 + rows - 1 of one head. */

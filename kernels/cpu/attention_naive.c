@@ -1,5 +1,6 @@
 /* kernels/cpu/attention_naive.c - Attention as the formula says, all of P in memory: the baseline for flash. */
 #include "attention_cpu.h"
+#include "dropout_cpu.h"
 
 static size_t probability_bytes(const AttentionSpec *s) {
     return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq * (size_t)s->Tk;
@@ -13,21 +14,11 @@ static Head square_of(const void *data, const AttentionSpec *s, int64_t head) {
 /* to = P of a head without what is dropped, times dropout_scale; from may be to. Returns to. */
 static Head drop(Head to, Head from, const AttentionSpec *s, int64_t head) {
     const DropoutMask mask = mask_of(s, head);
-    const uint32_t threshold = dropout_threshold(s->dropout.rate);
-    const float scale = dropout_scale(s->dropout.rate);
-    for (int64_t i8 = 0; i8 < s->Tq; i8 += 8) {
-        const int64_t rows = min64(8, s->Tq - i8);
-        for (int64_t j8 = 0; j8 < s->Tk; j8 += 8) {
-            const int64_t columns = min64(8, s->Tk - j8);
-            Random64 kept = {{ 0, 0 }};
-            if (j8 < keys_seen(s, i8 + rows - 1))
-                kept = dropout_block(mask, (uint32_t)i8 / 8, (uint32_t)j8 / 8, threshold);
-            for (int i = 0; i < rows; i++) {
-                const float *all = head_from(from, i8 + i).data + j8;
-                float *some = head_from(to, i8 + i).data + j8;
-                for (int j = 0; j < columns; j++) some[j] = dropout_bit(kept, i, j) ? scale * all[j] : 0.0f;
-            }
-        }
+    for (int64_t row = 0; row < s->Tq; row += 8) {
+        const int64_t rows = min64(8, s->Tq - row), seen = keys_seen(s, row + rows - 1);
+        dropout_rows(head_from(to, row).data, head_from(from, row).data, s->Tk, row, rows, seen, mask, s->dropout.rate);
+        for (int64_t i = row; i < row + rows; i++)
+            for (int64_t j = seen; j < s->Tk; j++) head_from(to, i).data[j] = 0.0f;
     }
     return to;
 }

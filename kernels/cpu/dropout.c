@@ -1,34 +1,40 @@
-#include "../dropout.h"
 #include "../check_ops.h"
 #include "../profile.h"
+#include "dropout_cpu.h"
 #include "vecmath.h"
 
-/* A block of the mask, as far as the matrix has its rows and columns. */
-static void drop_block(float *out, const float *x, int64_t pitch, int64_t rows, int64_t columns, Random64 kept,
-                       float scale) {
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < columns; j++)
-            out[i * pitch + j] = dropout_bit(kept, i, j) ? x[i * pitch + j] * scale : 0.0f;
+enum { BLOCKS = 32 };       /* side by side, in vector registers: one after the other takes 10 times as long */
+
+void dropout_rows(float *out, const float *x, int64_t pitch, int64_t row, int64_t rows, int64_t columns,
+                  DropoutMask mask, float rate) {
+    const uint32_t threshold = dropout_threshold(rate);
+    const float scale = dropout_scale(rate);
+    for (int64_t first = 0; first < columns; first += 8 * BLOCKS) {
+        const int64_t width = min64(8 * BLOCKS, columns - first);
+        Random64 kept[BLOCKS];
+        for (uint32_t n = 0; n < BLOCKS; n++)
+            kept[n] = dropout_block(mask, (uint32_t)row / 8, (uint32_t)first / 8 + n, threshold);
+        for (int i = 0; i < rows; i++) {
+            uint32_t bits[8 * BLOCKS];          /* the lowest bit counts */
+            for (int n = 0; n < BLOCKS; n++)
+                for (int j = 0; j < 8; j++) bits[8 * n + j] = kept[n].word[i / 4] >> 8 * (i % 4) >> j;
+            const float *from = x + i * pitch + first;
+            float *to = out + i * pitch + first;
+            for (int64_t c = 0; c < width; c++) to[c] = bits[c] & 1 ? from[c] * scale : 0.0f;
+        }
+    }
 }
 
-void dropout(Tensor out_tensor, Tensor x_tensor, const Dropout *d) {
-    check_dropout(out_tensor, x_tensor, d->rate);
-    op_begin("dropout", op_bytes(2, out_tensor, x_tensor), 0);
-    float *out = out_tensor.data;
-    const float *x = x_tensor.data, scale = dropout_scale(d->rate);
+void dropout(Tensor out, Tensor x, const Dropout *d) {
+    check_dropout(out, x, d->rate);
+    op_begin("dropout", op_bytes(2, out, x), 0);
     const uint64_t first = d->sequence ? *d->sequence : 0;
-    const uint32_t threshold = dropout_threshold(d->rate);
-    const int64_t B = x_tensor.dim[0], T = x_tensor.dim[1], C = x_tensor.dim[2], groups = (T + 7) / 8;
+    const int64_t B = x.dim[0], T = x.dim[1], C = x.dim[2], groups = (T + 7) / 8;
     #pragma omp parallel for schedule(static)
     for (int64_t g = 0; g < B * groups; g++) {          /* 8 rows of a sequence */
-        const int64_t b = g / groups, t = g % groups * 8;
-        const DropoutMask mask = dropout_mask(d->seed, d->site, first + (uint64_t)b, 0);
-        for (int64_t c = 0; c < C; c += 8) {
-            const int64_t at = (b * T + t) * C + c;
-            const Random64 kept = dropout_block(mask, (uint32_t)t / 8, (uint32_t)c / 8, threshold);
-            if (T - t >= 8 && C - c >= 8) drop_block(out + at, x + at, C, 8, 8, kept, scale);
-            else drop_block(out + at, x + at, C, min64(8, T - t), min64(8, C - c), kept, scale);
-        }
+        const int64_t b = g / groups, row = g % groups * 8, at = (b * T + row) * C;
+        dropout_rows((float *)out.data + at, (const float *)x.data + at, C, row, min64(8, T - row), C,
+                     dropout_mask(d->seed, d->site, first + (uint64_t)b, 0), d->rate);
     }
     op_end();
 }
