@@ -10,8 +10,10 @@
 #define PHILOX_FUNCTION static inline
 #endif
 
-#ifdef __CUDA_ARCH__
+#if defined __CUDA_ARCH__           /* gcc needs it as well, to compute several blocks of a mask at once */
 #define PHILOX_UNROLL _Pragma("unroll")
+#elif defined __CUDACC__
+#define PHILOX_UNROLL
 #else
 #define PHILOX_UNROLL _Pragma("GCC unroll 16")
 #endif
