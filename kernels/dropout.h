@@ -22,8 +22,8 @@ PHILOX_FUNCTION DropoutMask dropout_mask(uint64_t seed, uint32_t site, uint64_t 
     return (DropoutMask){ r.word[0], r.word[1] };
 }
 
-/* An element has a random number of DROPOUT_DIGITS binary digits and is kept where that is not below the threshold: the
-   rate is rounded to a multiple of 1/4096, and the scale is that of the rounded rate. */
+/* An element has a random number of DROPOUT_DIGITS binary digits and is kept where that is not below the threshold. The
+   rate is rounded to a multiple of 1/4096; the scale is that of the rounded rate. */
 enum { DROPOUT_DIGITS = 12 };
 
 PHILOX_FUNCTION uint32_t dropout_threshold(float rate) { return (uint32_t)(rate * (1 << DROPOUT_DIGITS) + 0.5f); }
@@ -35,11 +35,11 @@ PHILOX_FUNCTION float dropout_scale(float rate) {
 /* The mask of a block of 8 x 8 elements: bit 8 i + j, from the lowest of word 0 on, is 1 where element
    (8 row_block + i, 8 column_block + j) is kept.
 
-   64 random bits are one digit of all 64 numbers: four digits are the state of a Philox2x32 after 7, 10, 13 and 16 rounds
-   (3 rounds from one random state to the next: after 1 their bits correlate, after 2 no longer measurably). The numbers
-   are compared with the threshold from the lowest digit on: where the threshold has a 1, an element is kept that has a 1
-   and is kept so far; where it has a 0, one that has either. Both are the majority of digit, result so far and the
-   threshold's inverted digit, one instruction of a GPU. */
+   64 random bits are one digit of all 64 numbers. Four digits are the state of one Philox2x32 after 7, 10, 13 and 16
+   rounds: bits of states 1 round apart correlate, 2 apart no pair and no triple did in 5e8 draws. The numbers are
+   compared with the threshold from the lowest digit on: where the threshold has a 1, an element is kept that has a 1
+   and is kept so far; where it has a 0, one for which either holds. That is the majority of digit, result so far and
+   the threshold's inverted digit, one LOP3. A block takes 79 LOP3 and 48 IMAD.WIDE: 2 instructions an element. */
 PHILOX_FUNCTION Random64 dropout_block(DropoutMask mask, uint32_t row_block, uint32_t column_block,
                                        uint32_t threshold) {
     Random64 kept = {{ ~0u, ~0u }}, state = kept;

@@ -1,7 +1,7 @@
 /* The masks of dropout (kernels/dropout.h): known answers, that a block is the comparison of 64 numbers with the
-   threshold, and statistics of 10^8 elements: the rate of each matrix, row and column, the correlation of elements that a
-   weak generator would couple, and of the digits of the numbers. Every statistic is a sum of independent terms, in units
-   of its standard deviation. */
+   threshold, and statistics of 10^8 elements: the rate of each matrix, row and column, the correlation of elements that
+   a weak generator would couple, and of the digits of the numbers. Every statistic is a sum of independent terms, in
+   units of its standard deviation. */
 #include <math.h>
 #include "../kernels/dropout.h"
 #include "oracle.h"
@@ -23,8 +23,8 @@ static void known_answers(void) {
     };
     for (int i = 0; i < COUNT(blocks); i++) {
         r = dropout_block(mask, 5, 6, blocks[i][0]);
-        EXPECT(r.word[0] == blocks[i][1] && r.word[1] == blocks[i][2], "block at %u: %08x %08x", blocks[i][0], r.word[0],
-               r.word[1]);
+        EXPECT(r.word[0] == blocks[i][1] && r.word[1] == blocks[i][2], "block at %u: %08x %08x", blocks[i][0],
+               r.word[0], r.word[1]);
     }
     for (int i = 0; i <= 950; i++) {
         float rate = (float)i / 1000;

@@ -121,8 +121,8 @@ __device__ inline Place place_of_block(const AttentionSpec &s, int T, bool last_
 /* Query row i sees so many keys. In the kernels s.q0 is attention_diagonal. */
 __device__ inline int keys_seen(const AttentionSpec &s, int i) { return max(0, min(s.q0 + i + 1, s.Tk)); }
 
-/* What P and dP are multiplied by: 1 without dropout. The 16 blocks of the mask of a tile of scores are drawn by as many
-   threads, before a barrier behind which all read them. */
+/* What P and dP are multiplied by: 1 without dropout. 16 threads draw the blocks of the mask of a tile of scores; a
+   barrier follows, then all read them. */
 template <bool DROPOUT> struct Mask {
     DropoutMask mask;
     uint32_t threshold;
@@ -143,7 +143,8 @@ template <bool DROPOUT> struct Mask {
     __device__ inline void draw(int i0, int j0) const {
         constexpr int WIDTH = TILE / 8;
         if (!DROPOUT || threadIdx.x >= WIDTH * WIDTH) return;
-        kept[threadIdx.x] = dropout_block(mask, i0 / 8 + threadIdx.x / WIDTH, j0 / 8 + threadIdx.x % WIDTH, threshold);
+        const int row = threadIdx.x / WIDTH, column = threadIdx.x % WIDTH;
+        kept[threadIdx.x] = dropout_block(mask, i0 / 8 + row, j0 / 8 + column, threshold);
     }
     /* of a query and a key of the tile */
     __device__ inline float at(int query, int key) const {

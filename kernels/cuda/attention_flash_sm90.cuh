@@ -5,7 +5,7 @@
    consumer warpgroups own 64 rows each and compute. */
 #ifndef KERNELS_CUDA_ATTENTION_FLASH_SM90_CUH
 #define KERNELS_CUDA_ATTENTION_FLASH_SM90_CUH
-#include "attention_dropout.cuh"
+#include "attention_cuda.h"
 #include "ptx_sm90.cuh"
 
 enum {
@@ -210,56 +210,6 @@ DEVICE void store_rows(const Problem &p, uint32_t staging, const Result &to, int
         for (int panel = 0; panel < PANELS; panel++)
             cp_async_bulk_tensor_store(&to.map, staging + panel * EPILOGUE_PANEL, column + 64 * panel, h, row, b);
         cp_async_bulk_commit_group();
-    }
-}
-
-/* ---- dropout: warps of their own draw the masks while the consumers compute. A stage of the pipeline of masks has
-   the bits of one group's part of a tile, in the order in which its threads read them. ---- */
-
-/* What is computed from this does not stay in registers across the loops of a tile. */
-DEVICE int reread_lane_id() {
-    int lane;
-    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-    return lane;
-}
-
-/* The mask of head h of sequence b, in uniform registers, where the keys of Philox' rounds then are, too. The seed is
-   read anew: otherwise twenty keys computed from it stay in registers across tiles, and spill. */
-DEVICE DropoutMask tile_mask(AttentionDropout dropout, const WorkTile &t) {
-    asm volatile("" : "+l"(dropout.seed));
-    return uniform(dropout.mask(t.b, t.h));
-}
-
-/* The blocks of a mask in columns column_block .. +BLOCKS-1, a multiple of BLOCKS, as in dropout_block. The first product
-   of Philox is that of all of them, the rest are independent chains. */
-template<int BLOCKS> DEVICE void draw_blocks(Random64 (&kept)[BLOCKS], DropoutMask mask, uint32_t threshold,
-                                             uint32_t row_block, uint32_t column_block) {
-    #pragma unroll
-    for (int b = 0; b < BLOCKS; b++) kept[b] = {{ ~0u, ~0u }};
-    const uint32_t row_word = row_block << 2 ^ mask.word;
-    #pragma unroll 1
-    for (uint32_t four = 0; four < DROPOUT_DIGITS / 4; four++) {
-        const Random64 first = philox2x32_round({{ row_word ^ four, column_block }}, mask.key);
-        Random64 state[BLOCKS];
-        #pragma unroll
-        for (int b = 0; b < BLOCKS; b++) state[b] = {{ first.word[0] ^ b, first.word[1] }};
-        uint32_t key = mask.key;
-        #pragma unroll
-        for (int digit = 0; digit < 4; digit++) {
-            const uint32_t either = (threshold >> (4 * four + digit) & 1) - 1;
-            #pragma unroll
-            for (int round = digit ? 3 : PHILOX2X32_ROUNDS - 1; round > 0; round--) {
-                key += philox2x32_key_step;
-                #pragma unroll
-                for (int b = 0; b < BLOCKS; b++) state[b] = philox2x32_round(state[b], key);
-            }
-            #pragma unroll
-            for (int b = 0; b < BLOCKS; b++)
-                #pragma unroll
-                for (int i = 0; i < 2; i++)
-                    kept[b].word[i] = (state[b].word[i] & kept[b].word[i]) |
-                                      (either & (state[b].word[i] | kept[b].word[i]));
-        }
     }
 }
 

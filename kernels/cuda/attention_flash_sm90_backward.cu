@@ -24,9 +24,9 @@
    Without a mask no block comes last: all of them add to the sum, and a kernel of its own scales it and writes dq. The
    blocks of a head begin at different tiles of queries and go round.
 
-   With dropout a warp of the producer's draws the mask M, and the consumers read its bits when they compute dS. c, the scale of
-   M, is left out: dv = c (M o P)^T dout, dS = P o (M o dP - delta / c), and dk and dq are multiplied by c in their
-   epilogues. */
+   With dropout the mask M, without its scale c, is the sign of P from its computation on: dv = c (M o P)^T dout,
+   dS = P o (M o dP - delta / c), and dk and dq are multiplied by c in their epilogues. */
+#include "attention_dropout.cuh"
 #include "attention_flash_sm90.cuh"
 
 struct Maps { CUtensorMap q, k, v, dout; Result dq, dk, dv; };
@@ -57,14 +57,10 @@ template<int PANELS_, Part PART_> struct Backward {
     static constexpr int Q_PIPELINE = V_PIPELINE + 16, DOUT_PIPELINE = Q_PIPELINE + 16 * STAGES;
     static constexpr int DS_PIPELINE = DOUT_PIPELINE + 16 * STAGES, DQ_PIPELINES = DS_PIPELINE + 16 * STAGES;
     static constexpr int SUMMED_PIPELINES = DQ_PIPELINES + 16 * GROUPS, TILE_PIPELINE = SUMMED_PIPELINES + 32 * GROUPS;
-    static constexpr int TILES = TILE_PIPELINE + 16, MASK_PIPELINE = TILES + (int)sizeof(WorkTile);
-    /* With dropout: a mask has a bit per element of a group's half of a tile. (Three fit beside two panels.) */
-    static constexpr int MASK_BYTES = QT * 64 / 8, MASK_STAGES = PANELS == 1 ? 8 : 3;
-    static constexpr int MASKS = MASK_PIPELINE + 16 * MASK_STAGES;
-    static constexpr int SHARED_BYTES = DROPOUT ? MASKS + MASK_STAGES * MASK_BYTES : MASK_PIPELINE;
+    static constexpr int TILES = TILE_PIPELINE + 16, MASKS = TILES + (int)sizeof(WorkTile);
+    static constexpr int SHARED_BYTES = MASKS + (DROPOUT ? 2 * (int)sizeof(DropoutMask) : 0);
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
-    /* Named barriers: one per consumer group, which may issue its GEMMs, and one of the warp that draws masks */
-    enum { TURN = 1, DRAWER = TURN + GROUPS };
+    enum { TURN = 1 };          /* named barriers of the consumers, one a group: it may issue its GEMMs */
 };
 
 template<class F> struct Shared {
@@ -75,9 +71,9 @@ template<class F> struct Shared {
     Pipeline<2> dout = { base + F::DOUT_PIPELINE }, ds = { base + F::DS_PIPELINE };
     Pipeline<1> v = { base + F::V_PIPELINE };
     TileQueue<1> tiles = { (WorkTile *)(memory + F::TILES), { base + F::TILE_PIPELINE } };
-    Pipeline<F::MASK_STAGES> masks = { base + F::MASK_PIPELINE };       /* group's of the n-th tile of queries: 2n + group */
 
-    DEVICE uint8_t *mask(int n) const { return memory + F::MASKS + masks.stage(n) * F::MASK_BYTES; }
+    /* Of the n-th tile; comes and goes with K */
+    DEVICE DropoutMask &mask(int n) const { return ((DropoutMask *)(memory + F::MASKS))[k.stage(n)]; }
     /* A group's half of dq on its way to global memory; full when the other blocks' dq of the diagonal is complete */
     DEVICE Pipeline<1> dq(int half)     const { return { base + F::DQ_PIPELINES + 16 * half }; }
     DEVICE Pipeline<2> summed(int half) const { return { base + F::SUMMED_PIPELINES + 32 * half }; }
@@ -95,8 +91,7 @@ template<class F> struct Shared {
             dq(half).init(4, 1);
             summed(half).init(1, 4);
         }
-        tiles.pipeline.init(1, 10 + F::DROPOUT);   /* 8 warps of consumers, 2 threads that write dq, a warp that draws */
-        if constexpr (F::DROPOUT) masks.init(1, 4);
+        tiles.pipeline.init(1, 10);     /* 8 warps of consumers, 2 threads that write dq */
         fence_mbarrier_init();
     }
 };
@@ -108,9 +103,7 @@ template<class F> struct QueryTiles {
     int first, count, diagonal;     /* the last `diagonal` tiles are on the diagonal */
     QueryTiles() = default;
     DEVICE QueryTiles(const Problem &p, int row) {
-        int Tq = p.Tq;
-        if constexpr (F::DROPOUT) asm volatile("" : "+r"(Tq));      /* otherwise `tiles` stays in a register: a spill */
-        const int tiles = (Tq + F::QT - 1) / F::QT;
+        const int tiles = (p.Tq + F::QT - 1) / F::QT;
         if (F::PART == RECTANGLE) {
             first = row / KEYS % tiles;
             count = tiles;
@@ -178,7 +171,8 @@ void flash_backward_rows(const Problem p, const Workspace w, const float *lse, T
 }
 
 /* One thread: fetches the tiles and loads everything. */
-template<class F> DEVICE void produce(const Problem &p, const Workspace &w, const Maps &maps, const Shared<F> &shared) {
+template<class F> DEVICE void produce(const Problem &p, const Workspace &w, const Maps &maps, const Shared<F> &shared,
+                                      const AttentionDropout &dropout) {
     prefetch_tensormap(&maps.q);
     prefetch_tensormap(&maps.k);
     prefetch_tensormap(&maps.v);
@@ -193,6 +187,7 @@ template<class F> DEVICE void produce(const Problem &p, const Workspace &w, cons
             const int64_t rows = ((int64_t)t.b * p.NH + t.h) * w.Tpad + row;
             if (i == 0) {
                 shared.k.acquire(n);
+                if constexpr (F::DROPOUT) shared.mask(n) = dropout.mask(t.b, t.h);
                 load_tile<F::PANELS>(shared.k, n, shared.base + F::K, F::KV_PANEL, &maps.k, t.b, t.h, t.row);
             }
             shared.q.acquire(loaded);       /* and of dout */
@@ -207,33 +202,6 @@ template<class F> DEVICE void produce(const Problem &p, const Workspace &w, cons
                 shared.v.acquire(n);
                 load_tile<F::PANELS>(shared.v, n, shared.base + F::V, F::KV_PANEL, &maps.v, t.b, t.h, t.row);
             }
-        }
-    }
-}
-
-/* A warp: draws the masks. Word 4j + c of a warp's 16 keys has the bits of queries 8j + 2c + e and keys
-   g + 8i, in bit g of byte 2i + e. A lane draws 8 queries of 16 or 32 keys. */
-template<class F> DEVICE void draw_masks(const Problem &p, const Shared<F> &shared, const AttentionDropout &dropout) {
-    constexpr int ROW_BLOCKS = F::QT / 8, BLOCKS = F::QT / 32;
-    for (int n = 0, used = 0; ; n++) {
-        const WorkTile t = shared.tiles.take_by_warp(n);
-        if (t.b < 0) break;
-        bar_sync(F::DRAWER, 32);
-        const DropoutMask mask = tile_mask(dropout, t);
-        const QueryTiles<F> queries(p, t.row);
-        for (int i = 0; i < 2 * queries.count; i++, used++) {
-            const int row_block = queries.tile(i / 2) * ROW_BLOCKS, column_block = t.row / 8 + i % 2 * 8;
-            shared.masks.acquire(used);
-            bar_sync(F::DRAWER, 32);
-            const int lane = reread_lane_id(), row = lane % ROW_BLOCKS, column = lane / ROW_BLOCKS * BLOCKS;
-            Random64 kept[BLOCKS];
-            draw_blocks(kept, mask, dropout.threshold, row_block + row, column_block + column);
-            #pragma unroll
-            for (int x = 0; x < BLOCKS; x += 2)
-                ((uint4 *)shared.mask(used))[(column + x) / 2 * ROW_BLOCKS + row] = make_uint4(
-                    prmt(kept[x].word[0], kept[x + 1].word[0], 0x5410), prmt(kept[x].word[0], kept[x + 1].word[0], 0x7632),
-                    prmt(kept[x].word[1], kept[x + 1].word[1], 0x5410), prmt(kept[x].word[1], kept[x + 1].word[1], 0x7632));
-            shared.masks.commit(used);
         }
     }
 }
@@ -342,10 +310,10 @@ template<class F> struct Consumer {
         wgmma_commit_group();
     }
 
-    /* s = P^T = exp(scale S^T - lse). Masked: on the diagonal, or in the last block of keys.
+    /* s = P^T = exp(scale S^T - lse), with dropout in its sign. Masked: on the diagonal, or in the last block of keys.
        There P of keys that do not exist must be 0, and not exp(-lse), which may be infinite, since dq adds dS times a k
        of 0. */
-    DEVICE void compute_p(float (&s)[F::QT / 2], int i, bool masked, int stage) {
+    DEVICE void compute_p(float (&s)[F::QT / 2], int n, int i, bool masked, int stage) {
         const float *lse2 = (const float *)(shared.memory + F::LSE + stage * F::VECTOR_BYTES) + 2 * c;
         constexpr int EARLY = F::QT / (F::DROPOUT ? 64 : 32);       /* more of them spill with dropout */
         float2 early[EARLY];            /* read while S is computed */
@@ -353,11 +321,16 @@ template<class F> struct Consumer {
         for (int j = 0; j < EARLY; j++) early[j] = *(const float2 *)(lse2 + 8 * j);
         wgmma_wait_group<1>();
         wgmma_fence_operand(s);
+        DropoutMask mask;
+        if constexpr (F::DROPOUT) mask = uniform(shared.mask(n));
+        const uint32_t query_unit = queries.tile(i) * F::QT / 2 | 2 * c, key_unit = (t.row + warp_row) / 2 | g;
         #pragma unroll
         for (int j = 0; j < F::QT / 8; j++) {
             const float2 l = j < EARLY ? early[j] : *(const float2 *)(lse2 + 8 * j);
             #pragma unroll
             for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(s[4 * j + e] * scale2 - (e % 2 ? l.y : l.x));
+            if (F::DROPOUT && j % 2)
+                negate_dropped<true>(s + 4 * (j - 1), mask, dropout.thresholds, query_unit ^ 4 * (j - 1), key_unit);
         }
         if (masked) {
             if constexpr (F::PART == RECTANGLE) {
@@ -377,11 +350,6 @@ template<class F> struct Consumer {
         }
     }
 
-    /* x, or 0 where bit 7 of the byte is 0 */
-    static DEVICE float keep(float x, uint32_t bits, int byte) {
-        return __uint_as_float(__float_as_uint(x) & prmt(bits, bits, 0x8888 + 0x1111 * byte));
-    }
-
     /* dS^T = P^T (dP^T - delta), in registers and, for dq, in shared memory */
     DEVICE void compute_ds(Registers<F> &r, int stage, int used) {
         const float *delta = (const float *)(shared.memory + F::DELTA + stage * F::VECTOR_BYTES) + 2 * c;
@@ -391,32 +359,22 @@ template<class F> struct Consumer {
             stmatrix(ds + x / 4 * F::DS_PANEL + row * ROW_BYTES + swizzled(x % 4 * 2 + lane_id() / 16, row),
                      r.ds[4 * x], r.ds[4 * x + 1], r.ds[4 * x + 2], r.ds[4 * x + 3]);
         };
-        const int mask = 2 * used + group;
-        const uint32_t *const bits = (const uint32_t *)shared.mask(mask) + warp * (F::QT / 2) + c;
-        if constexpr (F::DROPOUT) shared.masks.wait(mask);
         #pragma unroll
         for (int j = 0; j < F::QT / 8; j++) {
             const float2 m = *(const float2 *)(delta + 8 * j);
-            const uint32_t kept = F::DROPOUT ? bits[4 * j] << (7 - g) : 0;
             #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const float p0 = r.s[4 * j + 2 * i], p1 = r.s[4 * j + 2 * i + 1];
                 const float dp0 = r.dp[4 * j + 2 * i], dp1 = r.dp[4 * j + 2 * i + 1];
-                if constexpr (F::DROPOUT) {
-                    const float kept0 = keep(p0, kept, 2 * i), kept1 = keep(p1, kept, 2 * i + 1);
-                    r.p[2 * j + i] = bf16_pair(kept0, kept1);
-                    r.ds[2 * j + i] = bf16_pair(kept0 * dp0 - p0 * m.x, kept1 * dp1 - p1 * m.y);
-                } else {
-                    r.p[2 * j + i]  = bf16_pair(p0, p1);
-                    r.ds[2 * j + i] = bf16_pair(p0 * (dp0 - m.x), p1 * (dp1 - m.y));
-                }
+                r.p[2 * j + i]  = F::DROPOUT ? bf16_pair_kept(p0, p1) : bf16_pair(p0, p1);
+                r.ds[2 * j + i] = F::DROPOUT ? bf16_pair(masked_ds(p0, dp0, m.x), masked_ds(p1, dp1, m.y))
+                                             : bf16_pair(p0 * (dp0 - m.x), p1 * (dp1 - m.y));
             }
             if (F::DROPOUT && j % 2) store_ds(j / 2);       /* frees registers: at the end this spills */
         }
         #pragma unroll
         for (int x = 0; x < F::QT / 16 && !F::DROPOUT; x++) store_ds(x);
         shared.ds.commit(used);
-        if constexpr (F::DROPOUT) shared.masks.release(mask);
     }
 
     /* To shared memory, where accumulate_dq reads it; on the diagonal it stays there for the epilogue. */
@@ -521,7 +479,7 @@ template<class F> struct Consumer {
             for (int i = 0; ; i++) {
                 const int stage = uniform_stage(used);
                 const bool diagonal = queries.on_diagonal(i), last = i == queries.count - 1;
-                compute_p(r.s, i, F::PART == RECTANGLE ? t.row + KEYS > p.Tk : diagonal, stage);
+                compute_p(r.s, n, i, F::PART == RECTANGLE ? t.row + KEYS > p.Tk : diagonal, stage);
                 wgmma_wait_group<0>();
                 wgmma_fence_operand(r.dp);
                 if (last) shared.v.release(n);
@@ -568,9 +526,8 @@ void flash_backward_sm90(const Problem p, const Workspace w, const __grid_consta
     __syncthreads();
     if (group < 0) {
         setmaxnreg_dec<F::PRODUCER_REGISTERS>();
-        if (F::DROPOUT && warp == 2) return draw_masks<F>(p, shared, dropout);
         if (lane != 0) return;
-        if (warp == 0) produce<F>(p, w, maps, shared);
+        if (warp == 0) produce<F>(p, w, maps, shared, dropout);
         if (warp % 2) accumulate_dq<F>(p, w, shared, warp / 2);
     } else {
         setmaxnreg_inc<F::REGISTERS>();

@@ -13,6 +13,7 @@
 
    The other warpgroups run out of step with it and fill the gaps. (ptxas 13.0 moves the wait for O += P V up into the
    exponentials. Preventing that is no faster: the other warpgroups fill this gap, too.) */
+#include "attention_dropout.cuh"
 #include "attention_flash_sm90.cuh"
 #include <cfloat>
 
@@ -43,11 +44,7 @@ template<int PANELS_, int GROUPS_, int STAGES_, Part PART_> struct Forward {
     static constexpr int OUT = V + STAGES * KV_BYTES;
     static constexpr int Q_PIPELINES = OUT + GROUPS * Q_BYTES, K_PIPELINE = Q_PIPELINES + 16 * Q_STAGES * GROUPS;
     static constexpr int V_PIPELINE = K_PIPELINE + 16 * STAGES, TILE_PIPELINE = V_PIPELINE + 16 * STAGES;
-    static constexpr int TILES = TILE_PIPELINE + 16 * 2, MASK_PIPELINE = TILES + 2 * (int)sizeof(WorkTile);
-    /* With dropout: a mask has a bit per element of a group's 64 rows of a block */
-    static constexpr int MASK_BYTES = GROUP_ROWS * KEYS / 8, MASK_STAGES = 4 * GROUPS, DRAWERS = 3;
-    static constexpr int MASKS = (MASK_PIPELINE + 16 * MASK_STAGES + 127) / 128 * 128;
-    static constexpr int SHARED_BYTES = DROPOUT ? MASKS + MASK_STAGES * MASK_BYTES : MASK_PIPELINE;
+    static constexpr int TILES = TILE_PIPELINE + 16 * 2, SHARED_BYTES = TILES + 2 * (int)sizeof(WorkTile);
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
     static_assert(STAGES > (ROWS - GROUP_ROWS + KEYS - 1) / KEYS,
                   "a group keeps a tile's last V while it skips blocks of the next tile that only other groups need");
@@ -81,20 +78,17 @@ template<class F> struct Shared {
     uint32_t base = shared_address(memory);
     Pipeline<F::STAGES> k = { base + F::K_PIPELINE }, v = { base + F::V_PIPELINE };
     TileQueue<2> tiles = { (WorkTile *)(memory + F::TILES), { base + F::TILE_PIPELINE } };
-    Pipeline<F::MASK_STAGES> masks = { base + F::MASK_PIPELINE };
 
     /* Each of the Q_STAGES x GROUPS tiles of Q is a pipeline of one stage: the n-th tile is its use n / Q_STAGES. */
     DEVICE Pipeline<1> q(int i) const { return { base + F::Q_PIPELINES + 16 * i }; }
     DEVICE uint32_t q_tile(int i) const { return base + F::Q + i * F::Q_BYTES; }
     DEVICE uint32_t k_tile(int n) const { return base + F::K + k.stage(n) * F::KV_BYTES; }
     DEVICE uint32_t v_tile(int n) const { return base + F::V + v.stage(n) * F::KV_BYTES; }
-    DEVICE uint8_t *mask(int n) const { return memory + F::MASKS + masks.stage(n) * F::MASK_BYTES; }
     DEVICE void init_barriers() const {
         for (int i = 0; i < F::Q_STAGES * F::GROUPS; i++) q(i).init(1, 4);
         k.init(1, 4 * F::GROUPS);
         v.init(1, 4 * F::GROUPS);
-        tiles.pipeline.init(1, 4 * F::GROUPS + (F::DROPOUT ? F::DRAWERS : 0));
-        if constexpr (F::DROPOUT) masks.init(1, 4);
+        tiles.pipeline.init(1, 4 * F::GROUPS);
         fence_mbarrier_init();
     }
 };
@@ -135,43 +129,6 @@ template<class F> DEVICE void produce(const Problem &p, const Maps &maps, const 
     if (loaded) load_v(loaded - 1);
 }
 
-/* A warp: draws every DRAWERS-th mask. A row of it has 16 bytes, a bit per key, in chunk r of 8 rows in the order
-   chunk ^ r % 8. A lane draws 8 rows of 32 keys, of which it makes a word per row. */
-template<class F> DEVICE void draw_masks(const Problem &p, const Shared<F> &shared, const AttentionDropout &dropout,
-                                         int drawer) {
-    for (int n = 0; ; n++) {
-        const WorkTile t = shared.tiles.take_by_warp(n);
-        if (t.b < 0) break;
-        bar_sync(1 + drawer, 32);
-        const DropoutMask mask = tile_mask(dropout, t);
-        const int blocks = F::key_blocks(t, p);
-        for (int i = 0; i < F::GROUPS * blocks; i++) {
-            const int used = F::GROUPS * t.loaded + i, block = blocks - 1 - i / F::GROUPS;
-            const int row = t.row + i % F::GROUPS * GROUP_ROWS;
-            if (used % F::DRAWERS != drawer) continue;
-            shared.masks.acquire(used);
-            bar_sync(1 + drawer, 32);
-            if (block * KEYS <= row) {
-                const int lane = reread_lane_id(), r = lane / 4, quad = lane % 4;
-                const int to = F::MASKS + shared.masks.stage(used) * F::MASK_BYTES + 144 * r + 4 * quad;
-                Random64 kept[4];
-                draw_blocks(kept, mask, dropout.threshold, row / 8 + r, block * (KEYS / 8) + 4 * quad);
-                #pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const uint32_t a = kept[0].word[h], b = kept[1].word[h], c = kept[2].word[h], d = kept[3].word[h];
-                    const uint32_t ab[2] = { prmt(a, b, 0x5140), prmt(a, b, 0x7362) };
-                    const uint32_t cd[2] = { prmt(c, d, 0x5140), prmt(c, d, 0x7362) };
-                    #pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        *(uint32_t *)(shared.memory + (to ^ 16 * (4 * h + i))) =
-                            prmt(ab[i / 2], cd[i / 2], i % 2 ? 0x7632 : 0x5410);
-                }
-            }
-            shared.masks.commit(used);
-        }
-    }
-}
-
 /* A thread's fragments and its softmax of two rows. Not members of Consumer: the compiler keeps a struct with arrays in
    memory until loops are unrolled, and optimizes the other members less. */
 template<class F> struct Registers {
@@ -197,7 +154,8 @@ template<class F> struct Consumer {
     struct { int b, h, row, block; } out = { 0, 0, -1, 0 };     /* tile whose out is to be stored (row -1: none), and
                                                                    its last block */
 
-    int part = 0;           /* with dropout, of the tile: the masks are part, part + GROUPS, .. */
+    DropoutMask mask;       /* of the tile */
+    int query_unit;         /* of the thread's rows, see negate_dropped */
 
     DEVICE Consumer(const Problem &p, const Maps &maps, const Shared<F> &shared, float *lse,
                     const AttentionDropout &dropout, int group, int warp, Registers<F> &r)
@@ -244,7 +202,7 @@ template<class F> struct Consumer {
 
     /* s = P = 2^(s - row_max). row_sum takes P before it is rounded to bf16, so that the rows of P that the
        backward pass recomputes from lse add up to 1. */
-    template<int N> DEVICE void exponentials(float (&s)[N]) {
+    template<int N> DEVICE void exponentials(float (&s)[N], int key) {
         #pragma unroll
         for (int j = 0; j < N / 4; j++)
             #pragma unroll
@@ -252,32 +210,18 @@ template<class F> struct Consumer {
                 s[4 * j + e] = ex2(s[4 * j + e] * scale2 - r.row_max[e / 2]);
                 r.row_sum[e / 2] += s[4 * j + e];
             }
+        if constexpr (F::DROPOUT)
+            #pragma unroll
+            for (int x = 0; x < N / 8; x++)
+                negate_dropped<false>(s + 8 * x, mask, dropout.thresholds, query_unit, (key / 2 | column) ^ 8 * x);
     }
 
     /* The rest of half a block is 0: where it is the tile's only one, its O += P V takes all 128 keys. */
-    template<int N> DEVICE void convert_p(const float (&s)[N], int n) {
+    template<int N> DEVICE void convert_p(const float (&s)[N]) {
         #pragma unroll
-        for (int x = 0; x < KEYS / 4; x++) r.p[x] = x >= N / 2 ? 0 : bf16_pair(s[2 * x], s[2 * x + 1]);
-        if constexpr (F::DROPOUT) drop<N>(n);
-    }
-
-    /* p = 0 where the mask of block n drops it. A word has four columns' .. */
-    template<int N> DEVICE void drop(int n) {
-        const int use = F::GROUPS * n + part, lane = reread_lane_id();
-        const uint8_t *const row = shared.mask(use) + 256 * warp, *const mask_rows[2] = {
-            row + swizzled(lane / 4, 2 * warp), row + 128 + swizzled(lane / 4, 2 * warp + 1) };
-        shared.masks.wait(use);
-        #pragma unroll
-        for (int x = 0; x < N / 16; x++)
-            #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const uint2 bits = ((const uint2 *)mask_rows[i])[x / 2];
-                const uint32_t odd = (x % 2 ? bits.y : bits.x) << (6 - column), even = odd << 1;
-                #pragma unroll
-                for (int j = 0; j < 4; j++) r.p[8 * x + 2 * j + i] &= prmt(even, odd, 0xcc88 + 0x1111 * j);
-            }
-        __syncwarp();
-        shared.masks.release(use);
+        for (int x = 0; x < KEYS / 4; x++)
+            r.p[x] = x >= N / 2 ? 0 : F::DROPOUT ? bf16_pair_kept(s[2 * x], s[2 * x + 1])
+                                                 : bf16_pair(s[2 * x], s[2 * x + 1]);
     }
 
     /* Epilogue of the tile before: only the first S of the next one has been issued behind its last O += P V. (The wait
@@ -304,7 +248,7 @@ template<class F> struct Consumer {
 
     /* The block on the diagonal, or the last one, of which the first 2N keys are seen, the last 64 of them not all or
        not by all rows. Without `any` S is computed of whatever is in shared memory, and dropped (C7514 again). */
-    template<int N> DEVICE void first_block(float (&s)[N], int n, bool any) {
+    template<int N> DEVICE void first_block(float (&s)[N], int n, int key, bool any) {
         if (any) shared.k.wait(n);
         issue_qk(s, n);
         write_out();
@@ -324,12 +268,12 @@ template<class F> struct Consumer {
         #pragma unroll
         for (int x = 0; x < F::PANELS * 32; x++) r.o[x] = 0;
         update_row_max(s);
-        exponentials(s);
-        convert_p(s, n);
+        exponentials(s, key);
+        convert_p(s);
     }
 
-    /* Block n, and O += P V of the one before, of which `keys` keys are seen. */
-    template<int N> DEVICE void next_block(float (&s)[N], int n, int keys) {
+    /* Block n, from `key` on, and O += P V of the one before, of which `keys` keys are seen. */
+    template<int N> DEVICE void next_block(float (&s)[N], int n, int key, int keys) {
         shared.k.wait(n);
         issue_qk(s, n);
         issue_pv(n - 1, keys);
@@ -337,14 +281,14 @@ template<class F> struct Consumer {
         wgmma_fence_operand(s);
         shared.k.release(n);
         const bool grown = update_row_max(s);
-        exponentials(s);
+        exponentials(s, key);
         wgmma_wait_group<0>();
         wgmma_fence_operand(r.o);
         shared.v.release(n - 1);
         if (grown)
             #pragma unroll
             for (int x = 0; x < F::PANELS * 32; x++) r.o[x] *= r.rescale[x / 2 % 2];
-        convert_p(s, n);
+        convert_p(s);
     }
 
     /* Blocks that only the groups further down need */
@@ -356,11 +300,6 @@ template<class F> struct Consumer {
             shared.v.wait(n);
             __syncwarp();
             shared.v.release(n);
-            if constexpr (F::DROPOUT) {
-                shared.masks.wait(F::GROUPS * n + part);
-                __syncwarp();
-                shared.masks.release(F::GROUPS * n + part);
-            }
         }
     }
 
@@ -381,10 +320,10 @@ template<class F> struct Consumer {
             const int first_row = uniform(F::group_row(t, group, n));
             const int blocks = F::key_blocks(t, p, first_row);
             const int first = t.loaded + F::key_blocks(t, p) - blocks;
+            auto key_of = [&](int n) { return (first + blocks - 1 - n) * KEYS; };
             const int q_stage = uniform_stage(n) % F::Q_STAGES * F::GROUPS + group;
             const Pipeline<1> q = shared.q(q_stage);
             q_tile = shared.q_tile(q_stage);
-            if constexpr (F::DROPOUT) part = (group + n) % F::GROUPS;
             if (t.b >= 0) {
                 skip_blocks(t.loaded, first);
                 q.wait(n / F::Q_STAGES);
@@ -394,17 +333,21 @@ template<class F> struct Consumer {
                     q.release(0);
                 }
             }
+            if constexpr (F::DROPOUT) {
+                mask = uniform(dropout.mask(t.b, t.h));
+                query_unit = (first_row + 16 * warp) / 2 + lane_id() / 4;
+            }
             int next = first + 1;
             if ((F::PART == RECTANGLE ? (p.Tk - 1) / 64 * 64 : first_row) % KEYS == 0) {    /* half of it is seen */
                 float half[KEYS / 4];
-                first_block(half, first, blocks > 0);
-                if (blocks > 1) next_block(s, next, KEYS / 2), next++;
+                first_block(half, first, key_of(first), blocks > 0);
+                if (blocks > 1) next_block(s, next, key_of(next), KEYS / 2), next++;
             } else
-                first_block(s, first, blocks > 0);
+                first_block(s, first, key_of(first), blocks > 0);
             if (t.b < 0) break;
             if (blocks == 0) continue;
             #pragma unroll 1
-            for (; next < first + blocks; next++) next_block(s, next, KEYS);
+            for (; next < first + blocks; next++) next_block(s, next, key_of(next), KEYS);
             if (!F::Q_IN_REGISTERS) q.release(0);
             issue_pv(next - 1, KEYS);
             out = { t.b, t.h, first_row, next - 1 };
@@ -424,8 +367,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
     __syncthreads();
     if (group < 0) {
         setmaxnreg_dec<F::PRODUCER_REGISTERS>();
-        if (F::DROPOUT && warp > 0) draw_masks<F>(p, shared, dropout, warp - 1);
-        else if (warp == 0 && lane == 0) produce<F>(p, maps, shared);
+        if (warp == 0 && lane == 0) produce<F>(p, maps, shared);
     } else {
         setmaxnreg_inc<F::REGISTERS>();
         Registers<F> registers;

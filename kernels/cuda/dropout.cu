@@ -53,7 +53,8 @@ dropout_kernel(T *out, const T *x, int rows, int C, int per_sequence, uint32_t s
         for (int e = 0; e < 8 * U::SIZE && !PACKS; e++) {
             const int i = e / U::SIZE, j = e % U::SIZE;
             const int64_t at = start + i * C + j;
-            if (i < height && c + j < C) out[at] = from_float<T>(dropout_bit(kept, i, j) ? to_float(x[at]) * scale : 0.0f);
+            if (i < height && c + j < C)
+                out[at] = from_float<T>(dropout_bit(kept, i, j) ? to_float(x[at]) * scale : 0.0f);
         }
     }
 }
@@ -63,8 +64,8 @@ template <class T> static void launch(Tensor out, Tensor x, const Dropout *d) {
     REQUIRE(x.dim[0] * per_sequence < 1ll << 31, "dropout: a batch of %lld x %lld x %lld", (long long)x.dim[0],
             (long long)rows, (long long)C);
     const bool packs = rows_aligned(x) && rows_aligned(out);
-    LAUNCH((packs ? dropout_kernel<T, true> : dropout_kernel<T, false>), (unsigned)(x.dim[0] * per_sequence), THREADS, 0,
-           (T *)out.data, (const T *)x.data, (int)rows, (int)C, (int)per_sequence, d->site, d->seed, d->sequence,
+    LAUNCH((packs ? dropout_kernel<T, true> : dropout_kernel<T, false>), (unsigned)(x.dim[0] * per_sequence), THREADS,
+           0, (T *)out.data, (const T *)x.data, (int)rows, (int)C, (int)per_sequence, d->site, d->seed, d->sequence,
            dropout_threshold(d->rate), dropout_scale(d->rate));
 }
 
