@@ -45,7 +45,8 @@ DEVICE int reread_lane_id() {
 }
 
 /* dropout_block with a threshold in constant memory: the digits of the threshold are operands. */
-DEVICE Random64 draw_block(const AttentionDropout &dropout, DropoutMask mask, uint32_t row_block, uint32_t column_block) {
+DEVICE Random64 draw_block(const AttentionDropout &dropout, DropoutMask mask, uint32_t row_block,
+                           uint32_t column_block) {
     Random64 kept = {{ ~0u, ~0u }};
     #pragma unroll
     for (uint32_t four = 0; four < DROPOUT_DIGITS / 4; four++) {

@@ -319,7 +319,8 @@ template<class F> struct Consumer {
     /* The mask of the i-th tile of queries, by a warp that has issued GEMMs and would wait for them */
     DEVICE void draw(int n, int i) {
         if constexpr (F::DROPOUT)
-            draw_mask<16, F::QT>(warp_mask(), dropout, uniform(shared.mask(n)), queries.tile(i) * F::QT, t.row + warp_row);
+            draw_mask<16, F::QT>(warp_mask(), dropout, uniform(shared.mask(n)), queries.tile(i) * F::QT,
+                                 t.row + warp_row);
     }
 
     /* s = P^T = exp(scale S^T - lse). Masked: on the diagonal, or in the last block of keys.
@@ -327,7 +328,7 @@ template<class F> struct Consumer {
        of 0. */
     DEVICE void compute_p(float (&s)[F::QT / 2], int i, bool masked, int stage) {
         const float *lse2 = (const float *)(shared.memory + F::LSE + stage * F::VECTOR_BYTES) + 2 * c;
-        constexpr int EARLY = F::QT / (F::DROPOUT ? 64 : 32);       /* more of them spill with dropout */
+        constexpr int EARLY = F::QT / 32;       /* more of them spill with dropout */
         float2 early[EARLY];            /* read while S is computed */
         #pragma unroll
         for (int j = 0; j < EARLY; j++) early[j] = *(const float2 *)(lse2 + 8 * j);
@@ -388,10 +389,9 @@ template<class F> struct Consumer {
                     r.ds[2 * j + i] = bf16_pair(p0 * (dp0 - m.x), p1 * (dp1 - m.y));
                 }
             }
-            if (F::DROPOUT && j % 2) store_ds(j / 2);       /* frees registers: at the end this spills */
         }
         #pragma unroll
-        for (int x = 0; x < F::QT / 16 && !F::DROPOUT; x++) store_ds(x);
+        for (int x = 0; x < F::QT / 16; x++) store_ds(x);
         shared.ds.commit(used);
     }
 

@@ -223,9 +223,9 @@ template<class F> struct Consumer {
     DEVICE uint8_t *warp_mask() const { return shared.memory + F::MASKS + (4 * group + warp) * F::WARP_MASK; }
     DEVICE DropoutMask &head_mask() const { return *(DropoutMask *)(warp_mask() + WARP_MASK_BYTES); }
 
-    /* By a warp that has issued GEMMs and would wait for them */
+    /* Next to the exponentials: ptxas interleaves both, and the draw runs while they wait for their unit. */
     DEVICE void draw(int key) {
-        if (F::DROPOUT && key >= 0) draw_mask<KEYS>(warp_mask(), dropout, uniform(head_mask()), query, key);
+        if constexpr (F::DROPOUT) draw_mask<KEYS>(warp_mask(), dropout, uniform(head_mask()), query, key);
     }
 
     /* p = 0 where the mask drops it */
@@ -270,7 +270,6 @@ template<class F> struct Consumer {
     template<int N> DEVICE void first_block(float (&s)[N], int n, int key, bool any) {
         if (any) shared.k.wait(n);
         issue_qk(s, n);
-        draw(key);
         write_out();
         wgmma_wait_group<0>();
         wgmma_fence_operand(s);
@@ -289,6 +288,7 @@ template<class F> struct Consumer {
         for (int x = 0; x < F::PANELS * 32; x++) r.o[x] = 0;
         update_row_max(s);
         exponentials(s);
+        draw(key);
         convert_p(s);
     }
 
@@ -297,12 +297,12 @@ template<class F> struct Consumer {
         shared.k.wait(n);
         issue_qk(s, n);
         issue_pv(n - 1, keys);
-        draw(key);
         wgmma_wait_group<1>();
         wgmma_fence_operand(s);
         shared.k.release(n);
         const bool grown = update_row_max(s);
         exponentials(s);
+        draw(key);
         wgmma_wait_group<0>();
         wgmma_fence_operand(r.o);
         shared.v.release(n - 1);
