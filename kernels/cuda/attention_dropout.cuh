@@ -12,12 +12,15 @@
 struct AttentionDropout {
     uint64_t seed;
     const uint64_t *sequence;
-    uint32_t site, threshold, thresholds;       /* dropout_threshold; in both halves */
+    uint32_t site, threshold;       /* dropout_threshold */
     float    scale, inverse_scale;
+    uint32_t either[DROPOUT_DIGITS];    /* of the digits of threshold, see dropout_block */
 
     AttentionDropout(const Dropout &d)
         : seed(d.seed), sequence(d.sequence), site(d.site), threshold(dropout_threshold(d.rate)),
-          thresholds(dropout_threshold(d.rate) * 0x10001u), scale(dropout_scale(d.rate)), inverse_scale(1 / scale) {}
+          scale(dropout_scale(d.rate)), inverse_scale(1 / scale) {
+        for (int i = 0; i < DROPOUT_DIGITS; i++) either[i] = (threshold >> i & 1) - 1;
+    }
     /* Of head h of sequence b */
     DEVICE DropoutMask mask(int b, int h) const {
         return dropout_mask(seed, site, (sequence ? *sequence : 0) + (uint64_t)b, h);
@@ -34,15 +37,45 @@ DEVICE DropoutMask uniform(DropoutMask m) {
 
 enum { WARP_MASK_BYTES = 256 };
 
-/* mask[queries][KEYS / 8]: a bit for each key, of the elements from this query and key on. */
-template<int KEYS> DEVICE void draw_mask(uint8_t *mask, const AttentionDropout &dropout, DropoutMask of_head, int query,
-                                         int key) {
-    constexpr int WIDTH = KEYS / 8;
-    const int row = lane_id() / WIDTH, column = lane_id() % WIDTH;
-    const Random64 kept = dropout_block(of_head, query / 8 + row, key / 8 + column, dropout.threshold);
-    __syncwarp();               /* all lanes have read what was there */
+/* What is computed from this is computed here: not before, and not kept in registers across a loop. */
+DEVICE int reread_lane_id() {
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
+/* dropout_block with a threshold in constant memory: the digits of the threshold are operands. */
+DEVICE Random64 draw_block(const AttentionDropout &dropout, DropoutMask mask, uint32_t row_block,
+                           uint32_t column_block) {
+    Random64 kept = {{ ~0u, ~0u }};
     #pragma unroll
-    for (int i = 0; i < 8; i++) mask[(8 * row + i) * WIDTH + column] = kept.word[i / 4] >> 8 * (i % 4);
+    for (uint32_t four = 0; four < DROPOUT_DIGITS / 4; four++) {
+        Random64 state = {{ (row_block << 2 | four) ^ mask.word, column_block }};
+        uint32_t key = mask.key;
+        #pragma unroll
+        for (int digit = 0; digit < 4; digit++) {
+            #pragma unroll
+            for (int round = digit ? 3 : PHILOX2X32_ROUNDS; round > 0; round--, key += philox2x32_key_step)
+                state = philox2x32_round(state, key);
+            const uint32_t either = dropout.either[4 * four + digit];
+            #pragma unroll
+            for (int i = 0; i < 2; i++)
+                kept.word[i] = (state.word[i] & kept.word[i]) | (either & (state.word[i] | kept.word[i]));
+        }
+    }
+    return kept;
+}
+
+/* mask[queries][KEYS / 8]: a bit for each key, of the elements from this query and key on. */
+template<int KEYS, int QUERIES = 2048 / KEYS>
+DEVICE void draw_mask(uint8_t *mask, const AttentionDropout &dropout, DropoutMask of_head, int query, int key) {
+    constexpr int WIDTH = KEYS / 8;
+    const int lane = reread_lane_id(), row = lane / WIDTH, column = lane % WIDTH;
+    const Random64 kept = draw_block(dropout, of_head, query / 8 + row, key / 8 + column);
+    __syncwarp();               /* all lanes have read what was there */
+    if (KEYS * QUERIES == 2048 || 8 * row < QUERIES)
+        #pragma unroll
+        for (int i = 0; i < 8; i++) mask[(8 * row + i) * WIDTH + column] = kept.word[i / 4] >> 8 * (i % 4);
     __syncwarp();
 }
 
@@ -100,39 +133,5 @@ template<bool TRANSPOSED, int MT, int N> struct KeepDrawn {
 
 template<bool DROPOUT, bool TRANSPOSED, int MT, int N>
 using FragmentMask = std::conditional_t<DROPOUT, KeepDrawn<TRANSPOSED, MT, N>, KeepAll>;
-
-/* ---- wgmma */
-
-/* p = -p where the mask drops it: a thread's eight elements of a square, p >= 0. query_unit, key_unit: of the element
-   i = j = e = 0, in units of dropout_bits, 8 a square: row r has unit r / 16 * 8 + r % 8. The sign of p is that of
-   |bits| - threshold, computed as numbers in half precision, two at once. */
-template<bool TRANSPOSED> DEVICE void negate_dropped(float *p, DropoutMask mask, uint32_t thresholds,
-                                                     uint32_t query_unit, uint32_t key_unit) {
-    #pragma unroll
-    for (int e = 0; e < 2; e++) {
-        const Random64 bits = philox2x32({{ query_unit ^ (TRANSPOSED ? e : 0) ^ mask.word,
-                                            key_unit ^ (TRANSPOSED ? 0 : e) }}, mask.key);
-        #pragma unroll
-        for (int n = 0; n < 4; n++) {
-            const int word = n / 2, half = n % 2, i = TRANSPOSED ? half : word, j = TRANSPOSED ? word : half;
-            uint32_t sign;
-            asm("{\n.reg .b32 x;\nabs.f16x2 x, %1;\nsub.rn.f16x2 %0, x, %2;\n}"
-                : "=r"(sign) : "r"(bits.word[word]), "r"(thresholds));
-            float &x = p[4 * j + 2 * i + e];
-            x = __uint_as_float(__float_as_uint(x) | ((half ? sign : sign << 16) & 0x80000000u));
-            asm("" : "+f"(x));      /* the compiler would keep |x| as well, in another register */
-        }
-    }
-}
-
-/* relu(p) */
-DEVICE uint32_t bf16_pair_kept(float low, float high) {
-    uint32_t pair;
-    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-
-/* dS, without the scale of the mask, which delta is divided by */
-DEVICE float masked_ds(float p, float dp, float delta) { return fmaxf(p, 0) * dp - fabsf(p) * delta; }
 
 #endif

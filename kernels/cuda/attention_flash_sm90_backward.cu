@@ -14,8 +14,6 @@
        group 1   S dP .  .  X        .  .   | dV dK S dQ | out dP |   X    | dV dK S dQ |
                             the turn passes ^
 
-   At head size 128 a turn is dV dK dQ S dP, and dq is written while S is computed (DQ_BEFORE_S).
-
    dq of a tile is a sum over blocks of keys. The first block stores its part in f32, the next ones add theirs in the
    L2; the one on the diagonal comes last, adds the sum to its own part in registers and stores bf16: no pass zeroes dq
    before or converts it after. With `deterministic` each block waits for the one before it, and the bits are the same
@@ -46,7 +44,6 @@ template<int PANELS_, Part PART_> struct Backward {
     static constexpr int STAGES = 2;                        /* of Q, dout and dS */
     static constexpr int QT = PANELS == 1 ? 128 : 64;       /* queries of a tile: what fits the registers as S and dP */
     static constexpr int GROUPS = 2, THREADS = WARPGROUP * (GROUPS + 1), REGISTERS = 232, PRODUCER_REGISTERS = 40;
-    static constexpr bool DQ_BEFORE_S = PANELS == 2 && PART == WHOLE;   /* others spill or gain nothing */
     static constexpr int KV_PANEL = KEYS * ROW_BYTES, KV_BYTES = PANELS * KV_PANEL;
     static constexpr int Q_PANEL = QT * ROW_BYTES, Q_BYTES = PANELS * Q_PANEL;
     static constexpr int DS_PANEL = KEYS * ROW_BYTES, DS_BYTES = QT / 64 * DS_PANEL;    /* a row per key */
@@ -60,8 +57,10 @@ template<int PANELS_, Part PART_> struct Backward {
     static constexpr int Q_PIPELINE = V_PIPELINE + 16, DOUT_PIPELINE = Q_PIPELINE + 16 * STAGES;
     static constexpr int DS_PIPELINE = DOUT_PIPELINE + 16 * STAGES, DQ_PIPELINES = DS_PIPELINE + 16 * STAGES;
     static constexpr int SUMMED_PIPELINES = DQ_PIPELINES + 16 * GROUPS, TILE_PIPELINE = SUMMED_PIPELINES + 32 * GROUPS;
-    static constexpr int TILES = TILE_PIPELINE + 16, MASKS = TILES + (int)sizeof(WorkTile);
-    static constexpr int SHARED_BYTES = MASKS + (DROPOUT ? 2 * (int)sizeof(DropoutMask) : 0);
+    static constexpr int TILES = TILE_PIPELINE + 16, HEAD_MASKS = TILES + (int)sizeof(WorkTile);
+    static constexpr int WARP_MASKS = HEAD_MASKS + 2 * (int)sizeof(DropoutMask);
+    static constexpr int WARP_MASK = 2 * QT;        /* bytes: a bit of 16 keys for each query */
+    static constexpr int SHARED_BYTES = DROPOUT ? WARP_MASKS + 4 * GROUPS * WARP_MASK : HEAD_MASKS;
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
     enum { TURN = 1 };          /* named barriers of the consumers, one a group: it may issue its GEMMs */
 };
@@ -76,7 +75,7 @@ template<class F> struct Shared {
     TileQueue<1> tiles = { (WorkTile *)(memory + F::TILES), { base + F::TILE_PIPELINE } };
 
     /* Of the n-th tile; comes and goes with K */
-    DEVICE DropoutMask &mask(int n) const { return ((DropoutMask *)(memory + F::MASKS))[k.stage(n)]; }
+    DEVICE DropoutMask &mask(int n) const { return ((DropoutMask *)(memory + F::HEAD_MASKS))[k.stage(n)]; }
     /* A group's half of dq on its way to global memory; full when the other blocks' dq of the diagonal is complete */
     DEVICE Pipeline<1> dq(int half)     const { return { base + F::DQ_PIPELINES + 16 * half }; }
     DEVICE Pipeline<2> summed(int half) const { return { base + F::SUMMED_PIPELINES + 32 * half }; }
@@ -313,27 +312,33 @@ template<class F> struct Consumer {
         wgmma_commit_group();
     }
 
-    /* s = P^T = exp(scale S^T - lse), with dropout in its sign. Masked: on the diagonal, or in the last block of keys.
+    DEVICE uint8_t *warp_mask() const {
+        return shared.memory + F::WARP_MASKS + (4 * group + warp) * F::WARP_MASK;
+    }
+
+    /* The mask of the i-th tile of queries, by a warp that has issued GEMMs and would wait for them */
+    DEVICE void draw(int n, int i) {
+        if constexpr (F::DROPOUT)
+            draw_mask<16, F::QT>(warp_mask(), dropout, uniform(shared.mask(n)), queries.tile(i) * F::QT,
+                                 t.row + warp_row);
+    }
+
+    /* s = P^T = exp(scale S^T - lse). Masked: on the diagonal, or in the last block of keys.
        There P of keys that do not exist must be 0, and not exp(-lse), which may be infinite, since dq adds dS times a k
        of 0. */
-    DEVICE void compute_p(float (&s)[F::QT / 2], int n, int i, bool masked, int stage) {
+    DEVICE void compute_p(float (&s)[F::QT / 2], int i, bool masked, int stage) {
         const float *lse2 = (const float *)(shared.memory + F::LSE + stage * F::VECTOR_BYTES) + 2 * c;
-        constexpr int EARLY = F::QT / (F::DROPOUT ? 64 : 32);       /* more of them spill with dropout */
+        constexpr int EARLY = F::QT / 32;       /* more of them spill with dropout */
         float2 early[EARLY];            /* read while S is computed */
         #pragma unroll
         for (int j = 0; j < EARLY; j++) early[j] = *(const float2 *)(lse2 + 8 * j);
         wgmma_wait_group<1>();
         wgmma_fence_operand(s);
-        DropoutMask mask;
-        if constexpr (F::DROPOUT) mask = uniform(shared.mask(n));
-        const uint32_t query_unit = queries.tile(i) * F::QT / 2 | 2 * c, key_unit = (t.row + warp_row) / 2 | g;
         #pragma unroll
         for (int j = 0; j < F::QT / 8; j++) {
             const float2 l = j < EARLY ? early[j] : *(const float2 *)(lse2 + 8 * j);
             #pragma unroll
             for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(s[4 * j + e] * scale2 - (e % 2 ? l.y : l.x));
-            if (F::DROPOUT && j % 2)
-                negate_dropped<true>(s + 4 * (j - 1), mask, dropout.thresholds, query_unit ^ 4 * (j - 1), key_unit);
         }
         if (masked) {
             if constexpr (F::PART == RECTANGLE) {
@@ -353,6 +358,11 @@ template<class F> struct Consumer {
         }
     }
 
+    /* x, or 0 where bit 7 of the byte is 0 */
+    static DEVICE float keep(float x, uint32_t bits, int byte) {
+        return __uint_as_float(__float_as_uint(x) & prmt(bits, bits, 0x8888 + 0x1111 * byte));
+    }
+
     /* dS^T = P^T (dP^T - delta), in registers and, for dq, in shared memory */
     DEVICE void compute_ds(Registers<F> &r, int stage, int used) {
         const float *delta = (const float *)(shared.memory + F::DELTA + stage * F::VECTOR_BYTES) + 2 * c;
@@ -365,18 +375,23 @@ template<class F> struct Consumer {
         #pragma unroll
         for (int j = 0; j < F::QT / 8; j++) {
             const float2 m = *(const float2 *)(delta + 8 * j);
+            const uint32_t bits = F::DROPOUT ? ((const uint32_t *)warp_mask())[4 * j + c] << (7 - g) : 0;
             #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const float p0 = r.s[4 * j + 2 * i], p1 = r.s[4 * j + 2 * i + 1];
                 const float dp0 = r.dp[4 * j + 2 * i], dp1 = r.dp[4 * j + 2 * i + 1];
-                r.p[2 * j + i]  = F::DROPOUT ? bf16_pair_kept(p0, p1) : bf16_pair(p0, p1);
-                r.ds[2 * j + i] = F::DROPOUT ? bf16_pair(masked_ds(p0, dp0, m.x), masked_ds(p1, dp1, m.y))
-                                             : bf16_pair(p0 * (dp0 - m.x), p1 * (dp1 - m.y));
+                if constexpr (F::DROPOUT) {
+                    const float kept0 = keep(p0, bits, i), kept1 = keep(p1, bits, 2 + i);
+                    r.p[2 * j + i]  = bf16_pair(kept0, kept1);
+                    r.ds[2 * j + i] = bf16_pair(kept0 * dp0 - p0 * m.x, kept1 * dp1 - p1 * m.y);
+                } else {
+                    r.p[2 * j + i]  = bf16_pair(p0, p1);
+                    r.ds[2 * j + i] = bf16_pair(p0 * (dp0 - m.x), p1 * (dp1 - m.y));
+                }
             }
-            if (F::DROPOUT && j % 2) store_ds(j / 2);       /* frees registers: at the end this spills */
         }
         #pragma unroll
-        for (int x = 0; x < F::QT / 16 && !F::DROPOUT; x++) store_ds(x);
+        for (int x = 0; x < F::QT / 16; x++) store_ds(x);
         shared.ds.commit(used);
     }
 
@@ -466,6 +481,7 @@ template<class F> struct Consumer {
         shared.dout.wait(used);
         issue_dp(r.dp, uniform_stage(used));
         wait_for_stores();      /* of the tile before, which were staged in the shared memory of dq */
+        draw(n, 0);
         /* A first GEMM with d = a b instead extends their live range past the end of the tile and causes spills. */
         #pragma unroll
         for (int x = 0; x < F::COLUMNS / 2; x++) r.dk[x] = r.dv[x] = 0;
@@ -483,7 +499,7 @@ template<class F> struct Consumer {
             for (int i = 0; ; i++) {
                 const int stage = uniform_stage(used);
                 const bool diagonal = queries.on_diagonal(i), last = i == queries.count - 1;
-                compute_p(r.s, n, i, F::PART == RECTANGLE ? t.row + KEYS > p.Tk : diagonal, stage);
+                compute_p(r.s, i, F::PART == RECTANGLE ? t.row + KEYS > p.Tk : diagonal, stage);
                 wgmma_wait_group<0>();
                 wgmma_fence_operand(r.dp);
                 if (last) shared.v.release(n);
@@ -494,35 +510,23 @@ template<class F> struct Consumer {
                 issue_gemm_nn(r.dk, r.ds, shared.q_tile(stage), F::QT);
                 if (last) break;
 
-                if constexpr (F::DQ_BEFORE_S) {
-                    shared.ds.wait(used);
-                    issue_dq(r.dq, stage, KEYS);
-                    wgmma_wait_group<1>();
-                    wgmma_fence_operand(r.dv);
-                    wgmma_fence_operand(r.dk);
-                    shared.q.release(used);
-                    shared.q.wait(used + 1);
-                    issue_qk(r.s, stage ^ 1);
-                    wgmma_wait_group<1>();
-                } else {
-                    shared.q.wait(used + 1);
-                    issue_qk(r.s, stage ^ 1);
-                    shared.ds.wait(used);
-                    wgmma_wait_group<1>();
-                    wgmma_fence_operand(r.dv);
-                    wgmma_fence_operand(r.dk);
-                    shared.q.release(used);
-                    issue_dq(r.dq, stage, KEYS);
-                    bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
-                    wgmma_wait_group<0>();
-                    wgmma_fence_operand(r.s);
-                }
+                shared.q.wait(used + 1);
+                issue_qk(r.s, stage ^ 1);
+                shared.ds.wait(used);
+                wgmma_wait_group<1>();
+                wgmma_fence_operand(r.dv);
+                wgmma_fence_operand(r.dk);
+                shared.q.release(used);
+                issue_dq(r.dq, stage, KEYS);
+                bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
+                draw(n, i + 1);
+                wgmma_wait_group<0>();
+                wgmma_fence_operand(r.s);
                 wgmma_fence_operand(r.dq);
                 write_dq(r.dq, sent);
                 used++;
                 shared.dout.wait(used);
                 issue_dp(r.dp, stage ^ 1);
-                if (F::DQ_BEFORE_S) bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
                 if (F::QT == KEYS || !diagonal) dq_pipeline.commit(sent++);
             }
             bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);

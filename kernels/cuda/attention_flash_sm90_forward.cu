@@ -53,8 +53,9 @@ template<int PANELS_, int GROUPS_, int STAGES_, int BLOCKS_, Part PART_> struct 
     static constexpr int Q_PIPELINES = OUT + GROUPS * Q_BYTES, K_PIPELINE = Q_PIPELINES + 16 * Q_STAGES * GROUPS;
     static constexpr int V_PIPELINE = K_PIPELINE + 16 * STAGES, TILE_PIPELINE = V_PIPELINE + 16 * STAGES;
     static constexpr int TILES = TILE_PIPELINE + 16 * 2, SENT_TILES = TILES + 2 * (int)sizeof(WorkTile);
-    static constexpr int SENT_BARRIERS = SENT_TILES + SENT * (int)sizeof(WorkTile);
-    static constexpr int SHARED_BYTES = SENT_BARRIERS + 8 * SENT;
+    static constexpr int SENT_BARRIERS = SENT_TILES + SENT * (int)sizeof(WorkTile), MASKS = SENT_BARRIERS + 8 * SENT;
+    static constexpr int WARP_MASK = WARP_MASK_BYTES + 16;      /* and the mask of the head */
+    static constexpr int SHARED_BYTES = MASKS + (DROPOUT ? 4 * GROUPS * WARP_MASK : 0);
     static_assert(SHARED_BYTES <= 232448, "a block of Hopper has 227 KiB");
     static_assert(STAGES > (BLOCKS > 1 ? (ROWS - 1) / KEYS : (ROWS - GROUP_ROWS + KEYS - 1) / KEYS),
                   "a group keeps a tile's last V while it skips blocks of the next tile that only other groups need");
@@ -203,8 +204,7 @@ template<class F> struct Consumer {
                                                                    its last block */
 
     bool exact = true;      /* the row maxima of the tile are to be, see thread_max */
-    DropoutMask mask;       /* of the tile */
-    int query_unit;         /* of the thread's rows, see negate_dropped */
+    int query = 0;          /* the warp's first */
 
     DEVICE Consumer(const Problem &p, const Maps &maps, const Shared<F> &shared, float *lse,
                     const AttentionDropout &dropout, int group, int warp, Registers<F> &r)
@@ -267,7 +267,7 @@ template<class F> struct Consumer {
 
     /* s = P = 2^(s - row_max). row_sum takes P before it is rounded to bf16, so that the rows of P that the
        backward pass recomputes from lse add up to 1. */
-    template<int N> DEVICE void exponentials(float (&s)[N], int key) {
+    template<int N> DEVICE void exponentials(float (&s)[N]) {
         #pragma unroll
         for (int j = 0; j < N / 4; j++)
             #pragma unroll
@@ -275,18 +275,36 @@ template<class F> struct Consumer {
                 s[4 * j + e] = ex2(s[4 * j + e] * scale2 - r.row_max[e / 2]);
                 r.row_sum[e / 2] += s[4 * j + e];
             }
-        if constexpr (F::DROPOUT)
-            #pragma unroll
-            for (int x = 0; x < N / 8; x++)
-                negate_dropped<false>(s + 8 * x, mask, dropout.thresholds, query_unit, (key / 2 | column) ^ 8 * x);
     }
 
     /* The rest of half a block is 0: where it is the tile's only one, its O += P V takes all 128 keys. */
     template<int N> DEVICE void convert_p(const float (&s)[N]) {
         #pragma unroll
-        for (int x = 0; x < KEYS / 4; x++)
-            r.p[x] = x >= N / 2 ? 0 : F::DROPOUT ? bf16_pair_kept(s[2 * x], s[2 * x + 1])
-                                                 : bf16_pair(s[2 * x], s[2 * x + 1]);
+        for (int x = 0; x < KEYS / 4; x++) r.p[x] = x >= N / 2 ? 0 : bf16_pair(s[2 * x], s[2 * x + 1]);
+        if constexpr (F::DROPOUT) drop<N>();
+    }
+
+    DEVICE uint8_t *warp_mask() const { return shared.memory + F::MASKS + (4 * group + warp) * F::WARP_MASK; }
+    DEVICE DropoutMask &head_mask() const { return *(DropoutMask *)(warp_mask() + WARP_MASK_BYTES); }
+
+    /* Next to the exponentials: ptxas interleaves both, and the draw runs while they wait for their unit. */
+    DEVICE void draw(int key) {
+        if constexpr (F::DROPOUT) draw_mask<KEYS>(warp_mask(), dropout, uniform(head_mask()), query, key);
+    }
+
+    /* p = 0 where the mask drops it */
+    template<int N> DEVICE void drop() {
+        #pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint4 bits = ((const uint4 *)warp_mask())[lane_id() / 4 + 8 * i];
+            #pragma unroll
+            for (int x = 0; x < N / 16; x++) {
+                const uint32_t word = x == 0 ? bits.x : x == 1 ? bits.y : x == 2 ? bits.z : bits.w;
+                const uint32_t even = word << (7 - column), odd = word << (6 - column);
+                #pragma unroll
+                for (int j = 0; j < 4; j++) r.p[8 * x + 2 * j + i] &= prmt(even, odd, 0xcc88 + 0x1111 * j);
+            }
+        }
     }
 
     /* Epilogue of the tile before: only the first S of the next one has been issued behind its last O += P V. (The wait
@@ -334,7 +352,8 @@ template<class F> struct Consumer {
         for (int x = 0; x < F::PANELS * 32; x++) r.o[x] = 0;
         update_row_max(s, true);
         exact = __any_sync(0xffffffffu, fminf(r.row_max[0], r.row_max[1]) < -SLACK);
-        exponentials(s, key);
+        exponentials(s);
+        draw(key);
         convert_p(s);
     }
 
@@ -347,7 +366,8 @@ template<class F> struct Consumer {
         wgmma_fence_operand(s);
         shared.release(shared.k, n);
         const bool grown = update_row_max(s, F::PART == SQUARE || exact);    /* SQUARE spills otherwise */
-        exponentials(s, key);
+        exponentials(s);
+        draw(key);
         wgmma_wait_group<0>();
         wgmma_fence_operand(r.o);
         shared.release(shared.v, n - 1);
@@ -400,8 +420,8 @@ template<class F> struct Consumer {
                 }
             }
             if constexpr (F::DROPOUT) {
-                mask = uniform(dropout.mask(t.b, t.h));
-                query_unit = (first_row + 16 * warp) / 2 + lane_id() / 4;
+                head_mask() = dropout.mask(t.b, t.h);
+                query = first_row + 16 * warp;
             }
             int next = first + 1;
             if ((F::PART == RECTANGLE ? (p.Tk - 1) / 64 * 64 : first_row) % KEYS == 0) {    /* half of it is seen */
