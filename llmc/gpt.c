@@ -138,11 +138,11 @@ static void embed_backward(GPT *m, Tensor dx, Into into) {
         embedding_backward(g->wte, wpe, rows, tokens, ACCUMULATE);
 }
 
-/* Before the forward pass of a group's first block, or after its backward pass. */
-static void at_group(GroupHook *hook, void *context, int l) {
-    if (!hook || gpt_group_of(l) == gpt_group_of(l - 1)) return;
+/* Before the forward pass of a group, or after its backward pass. */
+static void at_group(GroupHook *hook, void *context, int group) {
+    if (!hook) return;
     device_overlap_wait();
-    hook(context, gpt_group_of(l));
+    hook(context, group);
 }
 
 /* x + branch -> gelu, all but the last op of a block. An absent branch: x is res1. */

@@ -67,23 +67,16 @@ int gpt_groups(const GPTConfig *c) { return comm_size / sharing_ranks(c); }
 
 #define SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[4]){__VA_ARGS__}
 
-int gpt_group_of(int l)                        { return l <= 0 ? l : 1 + (l - 1) / GROUP_BLOCKS; }
-int gpt_group_count(const GPTConfig *config)   { return gpt_group_of(config->L) + 1 - FIRST_GROUP; }
-
 static void begin_group(Params *params, int group, DType dtype) {
     tensor_table_align(&params->table, 128 * comm_size, dtype);
     params->group_start[group - FIRST_GROUP] = (int64_t)(params->table.bytes / dtype_bytes(dtype));
-}
-
-static void begin_block(Params *params, int l, DType dtype) {
-    if (gpt_group_of(l) != gpt_group_of(l - 1)) begin_group(params, gpt_group_of(l), dtype);
 }
 
 static void params_layout(Params *params, const GPTConfig *config, DType dtype) {
     int64_t C = config->C, T = config->T, Vp = config->Vp;
     char prefix[40] = "";
     *params = (Params){ .block = host_alloc((size_t)config->L * sizeof *params->block, "the table of blocks"),
-                        .group_start = host_alloc((size_t)(gpt_group_count(config) + 1) * sizeof(int64_t), "groups") };
+                        .group_start = host_alloc(((size_t)config->L + 3) * sizeof(int64_t), "the table of groups") };
 #define ADD(member, name, shape, in_file, initial, decays) \
     tensor_table_add(&params->table, prefix, name, tensor_packed(NULL, dtype, shape), \
                      (TensorEntry){ .field = &p->member, .layout = in_file, .init = initial, .decay = decays });
@@ -92,15 +85,15 @@ static void params_layout(Params *params, const GPTConfig *config, DType dtype) 
     for (int l = 0; l < config->L; l++) {
         BlockParams *p = &params->block[l];
         snprintf(prefix, sizeof prefix, "transformer.h.%d.", l);
-        begin_block(params, l, dtype);
+        begin_group(params, l, dtype);
         BLOCK_PARAMS(ADD)
     }
     *prefix = '\0';
-    begin_block(params, config->L, dtype);
+    begin_group(params, config->L, dtype);
     LAST_PARAMS(ADD)
     if (config->untied) { HEAD_PARAMS(ADD) }
 #undef ADD
-    begin_group(params, gpt_group_of(config->L) + 1, dtype);        /* the end */
+    begin_group(params, config->L + 1, dtype);      /* the end */
 }
 
 Tensor params_group(const Params *params, int group, DType dtype) {
@@ -139,10 +132,8 @@ size_t gpt_group_bytes(const GPTConfig *config, DType dtype) {
     Params params;
     int64_t most = 0;
     params_layout(&params, config, dtype);
-    for (int i = 0; i < gpt_group_count(config); i++) {
-        const int64_t count = params.group_start[i + 1] - params.group_start[i];
-        if (count > most) most = count;
-    }
+    for (const int64_t *start = params.group_start; start < params.group_start + config->L + 2; start++)
+        if (start[1] - start[0] > most) most = start[1] - start[0];
     params_free(&params);
     return (size_t)most * dtype_bytes(dtype);
 }

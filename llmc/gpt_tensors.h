@@ -110,7 +110,7 @@ typedef struct {
     FIRST_PARAMS(FIELD) LAST_PARAMS(FIELD) HEAD_PARAMS(FIELD)
     BlockParams *block;
     TensorTable  table;
-    int64_t     *group_start;      /* of the groups and of the end: elements from the start of the memory */
+    int64_t     *group_start;      /* of L + 2 groups and of the end: elements from the start of the memory */
 } Params;
 typedef struct {
     BLOCK_ACTS(FIELD)
@@ -129,10 +129,9 @@ typedef struct {
 #undef FIELD
 
 /* The parameters are stored in groups, which one collective operation each reduces or gathers: FIRST_GROUP = wte and
-   wpe, 0 = block 0, which is the last one in the backward pass, then GROUP_BLOCKS blocks each; ln_f and, where untied,
-   lm_head are stored as block L. A group starts at a multiple of 128 elements times the number of ranks, so that slices
-   of equal size begin at multiples of 128. */
-enum { FIRST_GROUP = -1, GROUP_BLOCKS = 4 };
+   wpe, 0 .. L-1 = the blocks, L = ln_f and, where untied, lm_head. A group starts at a multiple of 128 elements times
+   the number of ranks, so that slices of equal size begin at multiples of 128. */
+enum { FIRST_GROUP = -1 };
 typedef void GroupHook(void *context, int group);
 
 typedef enum { EVALUATE, TRAIN, GENERATE } Purpose;
@@ -183,8 +182,6 @@ size_t  gpt_group_bytes(const GPTConfig *config, DType dtype);    /* of the larg
 size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace,
                       const char **attention_name);
 
-int    gpt_group_of(int l);                                 /* of a block; of -1: FIRST_GROUP */
-int    gpt_group_count(const GPTConfig *config);
 /* A group as one flat tensor. */
 Tensor params_group(const Params *params, int group, DType dtype);
 

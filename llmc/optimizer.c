@@ -12,7 +12,7 @@ static int64_t set_slices(Optimizer *o) {
     const Params *params = &o->model->master;
     const GPTConfig *config = &o->model->config;
     int64_t count = 0;
-    o->slices = config->zero ? gpt_group_count(config) : 1;
+    o->slices = config->zero ? config->L + 2 : 1;
     o->slice = host_alloc((size_t)o->slices * sizeof *o->slice, "the slices of AdamW");
     o->slice[0].count = (int64_t)(params->table.bytes / sizeof(float));
     for (int i = 0; i < o->slices; i++) {

@@ -371,7 +371,7 @@ static void copy_ready(void *context, int group) {
     ready->next--;
     for (int i = 0; i < ready->m->grads.table.count; i++) {
         const TensorEntry *row = &ready->m->grads.table.entry[i];
-        if (gpt_group_of(block_of(row->name, ready->m->config.L)) == group)
+        if (block_of(row->name, ready->m->config.L) == group)
             device_download((char *)ready->grads + row->offset, row->field->data, tensor_bytes(*row->field));
     }
 }
@@ -381,7 +381,7 @@ static void report_blocks(const Reference *r, const char *attention) {
     GPT m;
     reference_model(&m, r, attention, TRAIN);
     Tensor grads = flat(&m.grads);
-    Ready ready = { &m, gpt_group_of(m.config.L), new_array(tensor_count(grads), sizeof(float)) };
+    Ready ready = { &m, m.config.L, new_array(tensor_count(grads), sizeof(float)) };
     gpt_forward(&m);
     gpt_backward(&m, 1.0f / (float)r->target_count, OVERWRITE, copy_ready, &ready);
     float *end = download(grads);

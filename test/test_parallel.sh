@@ -12,9 +12,9 @@ if [ "$cuda" ]; then
 fi
 
 make_text text 20000 4000
-# nothing divides: 50 channels, a vocabulary of 256 padded to 256 rows, 5 blocks and ln_f in 3 groups; an epoch ends in
+# nothing divides: 50 channels, a vocabulary of 256 padded to 256 rows, 3 blocks; an epoch ends in
 # step 27
-model="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 5 --heads 5 --channels 50 --context 31"
+model="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 3 --heads 5 --channels 50 --context 31"
 train="$model --steps 50 --warmup 5 --val-every 20 --val-tokens 3000 --save-every 25"
 
 for n in $ranks; do
