@@ -12,8 +12,7 @@ if [ "$cuda" ]; then
 fi
 
 make_text text 20000 4000
-# nothing divides: 50 channels, a vocabulary of 256 padded to 256 rows, 3 blocks; an epoch ends in
-# step 27
+# nothing divides: 50 channels, a vocabulary of 256 padded to 256 rows, 3 blocks; an epoch ends in step 27
 model="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 3 --heads 5 --channels 50 --context 31"
 train="$model --steps 50 --warmup 5 --val-every 20 --val-tokens 3000 --save-every 25"
 
