@@ -71,7 +71,10 @@ static void own_parts(int own, Part part[3]) {
 
 /* ---- A ring */
 
-/* As few heads at a time as have 2^19 rows on a rank, which are 4096 tiles of the kernels. The same on all ranks. */
+static int units_of(const Ring *r) { return r->spec.B * r->spec.NH / r->heads; }
+
+/* As few heads at a time as have 2^19 rows on a rank, which are 4096 tiles of the kernels; of gathered keys 2^16, since
+   the first ones come and the last gradients return while nothing is computed. The same on all ranks. */
 Ring ring_create(RingSplit split, const char *attention, AttentionSpec spec) {
     REQUIRE(split.size >= 1 && split.rank >= 0 && split.rank < split.size && split.T >= 1,
             "ring: rank %d of %d, %d tokens", split.rank, split.size, split.T);
@@ -81,10 +84,11 @@ Ring ring_create(RingSplit split, const char *attention, AttentionSpec spec) {
     spec.position = NULL;
     spec.out_dtype = spec.dtype;
     spec.dq_into = spec.dkv_into = OVERWRITE;
-    const int64_t rows = 1 << 19, tokens = split.T / split.size;
+    const int gathers = split.order == RING_ZIGZAG && split.size == 2 && ceil_div(split.T, 4) % 128 == 0;
+    const int64_t rows = gathers ? 1 << 16 : 1 << 19, tokens = split.T / split.size;
     int heads = 1;
     while (heads < spec.NH && (spec.NH % heads || heads * tokens < rows)) heads++;
-    return (Ring){ split, attention, spec, heads };
+    return (Ring){ split, attention, spec, heads, gathers };
 }
 
 const char *ring_refuse(const Ring *r) {
@@ -162,13 +166,6 @@ static size_t place_work(const Ring *r, int is_backward, void *memory, Work *w) 
     return place(&w->returned, memory, at, dtype, own, 2 * C);
 }
 
-size_t ring_workspace_bytes(const Ring *r) {
-    Work w;
-    if (r->split.size == 1) return attention_pick(r->attention, &r->spec)->workspace_bytes(&r->spec);
-    const size_t forward = place_work(r, 0, NULL, &w), backward = place_work(r, 1, NULL, &w);
-    return forward > backward ? forward : backward;
-}
-
 /* ---- Views */
 
 /* (1,count,columns) of the flat rows. */
@@ -195,7 +192,8 @@ static Tensor unit_of(const Ring *r, Tensor t, int b, int head) {
                                (int64_t)r->heads * r->spec.HS);
 }
 
-static Operands unit(const Ring *r, Operands x, int b, int head) {
+static Operands unit(const Ring *r, Operands x, int index) {
+    const int first = index * r->heads, b = first / r->spec.NH, head = first % r->spec.NH;
     return (Operands){ unit_of(r, x.dq, b, head), unit_of(r, x.dk, b, head), unit_of(r, x.dv, b, head),
                        unit_of(r, x.dout, b, head), unit_of(r, x.out, b, head),
                        rows_of(x.lse, (int64_t)b * r->spec.NH + head, r->heads),
@@ -290,21 +288,6 @@ static void unit_forward(const Ring *r, const Work *w, const Operands *x) {
     if (complete) tensor_convert(rows_of(x->out, 0, complete), rows_of(w->sum, 0, complete));
 }
 
-void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
-    const Operands all = { .out = out, .lse = lse, .q = q, .k = k, .v = v };
-    Work w;
-    if (r->split.size == 1) {
-        attention_pick(r->attention, &r->spec)->forward(&r->spec, out, lse, NULL, q, k, v, work);
-        return;
-    }
-    place_work(r, 0, work, &w);
-    for (int b = 0; b < r->spec.B; b++)
-        for (int head = 0; head < r->spec.NH; head += r->heads) {
-            const Operands x = unit(r, all, b, head);
-            unit_forward(r, &w, &x);
-        }
-}
-
 /* ---- Backward */
 
 /* w->sum = or += the part's dq, dkv = or += its dk and dv. */
@@ -376,6 +359,213 @@ static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
     write_sum(r, w, x->dv, 1);
 }
 
+/* ---- Two ranks in zigzag order: each gathers the keys of the other that its queries see. Its attention is then causal
+   with q0 = their position, in whole calls whose results have the data type of the keys: no part is merged, and no sum
+   is in f32. The keys of a unit come and its gradients return while the units beside it are computed. */
+
+typedef struct {
+    Tensor kv[2];           /* (position,2C): all keys of a unit, and of the next */
+    Tensor dkv[2];          /* backward: their gradients, and those of the unit before, on their way to the other rank */
+    Tensor returned[2];     /* (rows,2C): of this rank's keys, from the other */
+    void  *attention;       /* its workspace */
+} GatherWork;
+
+/* The tokens of a rank: chunks 0 and 3 of 4, or 1 and 2 as one. */
+typedef struct { int count; RingRange at[2]; } Spans;
+
+static Spans spans_of(const RingSplit *s, int rank) {
+    Spans spans = {0};
+    spans.count = ring_ranges(s, rank, spans.at);
+    if (spans.count == 2 && spans.at[0].first + spans.at[0].count == spans.at[1].first) {
+        spans.at[0].count += spans.at[1].count;
+        spans.count = 1;
+    }
+    return spans;
+}
+
+static Spans own_spans(const Ring *r) { return spans_of(&r->split, r->split.rank); }
+
+static int end_of(const Spans *s) { return s->count ? s->at[s->count - 1].first + s->at[s->count - 1].count : 0; }
+
+/* The other rank's tokens that queries of a rank see: of its spans the first. */
+static RingRange needed_by(const RingSplit *s, int rank) {
+    const Spans own = spans_of(s, rank), other = spans_of(s, 1 - rank);
+    RingRange needed = other.at[0];
+    if (needed.first >= end_of(&own)) needed.count = 0;
+    return needed;
+}
+
+static AttentionSpec spec_of_span(const Ring *r, RingRange span) {
+    AttentionSpec spec = r->spec;
+    spec.B = 1;
+    spec.NH = r->heads;
+    spec.Tq = span.count;
+    spec.Tk = span.first + span.count;
+    spec.q0 = span.first;
+    return spec;
+}
+
+static size_t place_gather(const Ring *r, int is_backward, void *memory, GatherWork *w) {
+    const int64_t C = 2 * r->heads * r->spec.HS;
+    const Spans spans = own_spans(r);
+    size_t at = 0;
+    for (int i = 0; i < spans.count; i++) {
+        const AttentionSpec spec = spec_of_span(r, spans.at[i]);
+        const size_t wanted = attention_pick(r->attention, &spec)->workspace_bytes(&spec);
+        at = wanted > at ? wanted : at;
+    }
+    at = (at + 255) / 256 * 256;
+    *w = (GatherWork){ .attention = memory };
+    for (int i = 0; i < 2; i++) {
+        at = place(&w->kv[i], memory, at, r->spec.dtype, end_of(&spans), C);
+        if (!is_backward) continue;
+        at = place(&w->dkv[i], memory, at, r->spec.dtype, end_of(&spans), C);
+        at = place(&w->returned[i], memory, at, r->spec.dtype, needed_by(&r->split, 1 - r->split.rank).count, C);
+    }
+    return at;
+}
+
+/* The last span sees all gathered keys; the one before it is the first chunk of the sequence, its keys are its own. */
+static void attend(const Ring *r, const GatherWork *w, Operands all, int u, int is_last, int is_backward) {
+    const Spans spans = own_spans(r);
+    const int i = is_last ? spans.count - 1 : spans.count - 2, row = i > 0 ? spans.at[0].count : 0;
+    if (i < 0) return;
+    const Operands x = unit(r, all, u);
+    const AttentionSpec spec = spec_of_span(r, spans.at[i]);
+    const Attention *a = attention_pick(r->attention, &spec);
+    const Tensor q = rows_of(x.q, row, spec.Tq), out = rows_of(x.out, row, spec.Tq);
+    const Tensor lse = tensor_column_range(x.lse, row, spec.Tq), kv = rows_of(w->kv[u % 2], 0, spec.Tk);
+    const Tensor k = is_last ? half(kv, 0) : rows_of(x.k, 0, spec.Tk);
+    const Tensor v = is_last ? half(kv, 1) : rows_of(x.v, 0, spec.Tk);
+    if (!is_backward) {
+        a->forward(&spec, out, lse, NULL, q, k, v, w->attention);
+        return;
+    }
+    const Tensor dkv = rows_of(w->dkv[u % 2], 0, spec.Tk);
+    a->backward(&spec, rows_of(x.dq, row, spec.Tq), is_last ? half(dkv, 0) : rows_of(x.dk, 0, spec.Tk),
+                is_last ? half(dkv, 1) : rows_of(x.dv, 0, spec.Tk), rows_of(x.dout, row, spec.Tq), out, lse, NULL,
+                q, k, v, w->attention);
+}
+
+static CommTransfer gather(const Ring *r, const GatherWork *w, Operands all, int u) {
+    const int other = 1 - r->split.rank;
+    const RingRange sent = needed_by(&r->split, other), needed = needed_by(&r->split, r->split.rank);
+    const Spans spans = own_spans(r);
+    const Operands x = unit(r, all, u);
+    for (int i = 0, row = 0; i < spans.count; row += spans.at[i++].count) {
+        const Tensor kv = rows_of(w->kv[u % 2], spans.at[i].first, spans.at[i].count);
+        tensor_convert(half(kv, 0), rows_of(x.k, row, spans.at[i].count));
+        tensor_convert(half(kv, 1), rows_of(x.v, row, spans.at[i].count));
+    }
+    return (CommTransfer){ tensor_row_range(w->kv[u % 2], sent.count ? sent.first : 0, sent.count),
+                           rank_of_run(r, other),
+                           tensor_row_range(w->kv[u % 2], needed.count ? needed.first : 0, needed.count),
+                           rank_of_run(r, other) };
+}
+
+static CommTransfer scatter(const Ring *r, const GatherWork *w, int u) {
+    const int other = 1 - r->split.rank;
+    const RingRange needed = needed_by(&r->split, r->split.rank);
+    return (CommTransfer){ tensor_row_range(w->dkv[u % 2], needed.count ? needed.first : 0, needed.count),
+                           rank_of_run(r, other), w->returned[u % 2], rank_of_run(r, other) };
+}
+
+/* dk and dv of a unit. The first chunk's have those of its own queries. */
+static void take_own(const Ring *r, const GatherWork *w, Operands all, int u) {
+    const Spans spans = own_spans(r);
+    const Operands x = unit(r, all, u);
+    const int is_returned = w->returned[u % 2].dim[0] > 0;
+    for (int i = 0, row = 0; i < spans.count; row += spans.at[i++].count)
+        for (int which = 0; which < 2; which++) {
+            const Tensor to = rows_of(which ? x.dv : x.dk, row, spans.at[i].count);
+            const Tensor from = half(rows_of(w->dkv[u % 2], spans.at[i].first, spans.at[i].count), which);
+            if (i < spans.count - 1)        tensor_add(to, to, from);
+            else if (i > 0 || !is_returned) tensor_convert(to, from);
+        }
+}
+
+/* With those of the other rank's queries, which see the first span only. */
+static void add_gathered(const Ring *r, const GatherWork *w, Operands all, int u) {
+    const Spans spans = own_spans(r);
+    const Operands x = unit(r, all, u);
+    const RingRange first = spans.at[0];
+    for (int which = 0; which < 2 && w->returned[u % 2].dim[0]; which++) {
+        const Tensor to = rows_of(which ? x.dv : x.dk, 0, first.count);
+        const Tensor own = half(rows_of(w->dkv[u % 2], first.first, first.count), which);
+        tensor_add(to, spans.count > 1 ? to : own, half(rows_of(w->returned[u % 2], 0, first.count), which));
+    }
+}
+
+/* The calls of the first span need no other keys: those of the first unit come meanwhile. */
+static void gathered_forward(const Ring *r, Operands all, void *memory) {
+    GatherWork w;
+    place_gather(r, 0, memory, &w);
+    CommTransfer transfer = gather(r, &w, all, 0);
+    CommOp moved = comm_exchange(&transfer, 1);
+    for (int u = 0; u < units_of(r); u++) {
+        if (u == 0) attend(r, &w, all, u, 0, 0);
+        comm_wait(moved);
+        if (u + 1 < units_of(r)) {
+            transfer = gather(r, &w, all, u + 1);
+            moved = comm_exchange(&transfer, 1);
+        }
+        if (u > 0) attend(r, &w, all, u, 0, 0);
+        attend(r, &w, all, u, 1, 0);
+    }
+}
+
+/* Beside unit u the keys of u + 1 come and the gradients of u - 1 return. */
+static void gathered_backward(const Ring *r, Operands all, void *memory) {
+    const int units = units_of(r);
+    GatherWork w;
+    place_gather(r, 1, memory, &w);
+    CommTransfer transfers[2] = { gather(r, &w, all, 0) };
+    CommOp moved = comm_exchange(transfers, 1);
+    for (int u = 0; u <= units; u++) {
+        int count = 0;
+        if (u == 0) attend(r, &w, all, u, 0, 1);
+        comm_wait(moved);
+        if (u > 0)         transfers[count++] = scatter(r, &w, u - 1);
+        if (u + 1 < units) transfers[count++] = gather(r, &w, all, u + 1);
+        moved = comm_exchange(transfers, count);
+        if (u > 0) take_own(r, &w, all, u - 1);
+        if (u > 1) add_gathered(r, &w, all, u - 2);
+        if (u > 0 && u < units) attend(r, &w, all, u, 0, 1);
+        if (u < units) attend(r, &w, all, u, 1, 1);
+    }
+    comm_wait(moved);
+    add_gathered(r, &w, all, units - 1);
+}
+
+/* ---- Both passes */
+
+size_t ring_workspace_bytes(const Ring *r) {
+    Work w;
+    GatherWork g;
+    if (r->split.size == 1) return attention_pick(r->attention, &r->spec)->workspace_bytes(&r->spec);
+    const size_t forward  = r->gathers ? place_gather(r, 0, NULL, &g) : place_work(r, 0, NULL, &w);
+    const size_t backward = r->gathers ? place_gather(r, 1, NULL, &g) : place_work(r, 1, NULL, &w);
+    return forward > backward ? forward : backward;
+}
+
+void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
+    const Operands all = { .out = out, .lse = lse, .q = q, .k = k, .v = v };
+    Work w;
+    if (r->split.size == 1) {
+        attention_pick(r->attention, &r->spec)->forward(&r->spec, out, lse, NULL, q, k, v, work);
+        return;
+    }
+    if (r->gathers) {
+        gathered_forward(r, all, work);
+        return;
+    }
+    place_work(r, 0, work, &w);
+    for (int u = 0; u < units_of(r); u++) {
+        const Operands x = unit(r, all, u);
+        unit_forward(r, &w, &x);
+    }
+}
+
 void ring_backward(const Ring *r, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                    Tensor q, Tensor k, Tensor v, void *work) {
     const Operands all = { dq, dk, dv, dout, out, lse, q, k, v };
@@ -384,10 +574,13 @@ void ring_backward(const Ring *r, Tensor dq, Tensor dk, Tensor dv, Tensor dout, 
         attention_pick(r->attention, &r->spec)->backward(&r->spec, dq, dk, dv, dout, out, lse, NULL, q, k, v, work);
         return;
     }
+    if (r->gathers) {
+        gathered_backward(r, all, work);
+        return;
+    }
     place_work(r, 1, work, &w);
-    for (int b = 0; b < r->spec.B; b++)
-        for (int head = 0; head < r->spec.NH; head += r->heads) {
-            const Operands x = unit(r, all, b, head);
-            unit_backward(r, &w, &x);
-        }
+    for (int u = 0; u < units_of(r); u++) {
+        const Operands x = unit(r, all, u);
+        unit_backward(r, &w, &x);
+    }
 }

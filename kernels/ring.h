@@ -37,6 +37,7 @@ typedef struct {
     const char   *attention;
     AttentionSpec spec;
     int           heads;        /* of one sequence, computed at a time: the workspace is that of these */
+    int           gathers;      /* two ranks in zigzag order: keys are gathered before, not taken in steps */
 } Ring;
 Ring        ring_create(RingSplit split, const char *attention, AttentionSpec spec);
 const char *ring_refuse(const Ring *ring);          /* NULL, or why it cannot run here */

@@ -252,6 +252,23 @@ static void parts(void) {
     f32_results = 0;
 }
 
+/* What two ranks with gathered keys compute: the last queries of a sequence, behind whole tiles of keys. */
+static void last_queries(void) {
+    static const int lengths[] = { 64, 65, 127, 128, 129, 192, 193, 257, 1000 }, before[] = { 128, 256, 384, 1152 };
+    static const struct { int B, NH; } heads[] = { {1, 1}, {1, 3}, {2, 2}, {3, 1}, {3, 9} };
+    static const int sizes[] = { 64, 128, 80, 40, 128 };
+    for (int i = 0; i < COUNT(lengths) * COUNT(before); i++) {
+        AttentionSpec s = { .B = heads[i % 5].B, .NH = heads[i % 5].NH, .Tq = lengths[i % COUNT(lengths)],
+                            .HS = sizes[i % 4], .q0 = before[i / COUNT(lengths)], .causal = 1 }, room;
+        s.Tk = s.q0 + s.Tq;
+        room = s;
+        room.Tq = s.Tk;
+        if (!affordable(room, PACKED)) s.B = s.NH = 1;
+        if (on_cpu && (int64_t)s.Tq * s.Tk * s.HS > 1 << 23) continue;
+        attention_case(s, i % 2 ? VIEWS : PACKED, i % 7 == 6 ? RISING_MAXIMA : i % 7 == 5 ? FALLING_MAXIMA : RANDOM);
+    }
+}
+
 /* Few queries over many keys, as in generation: around the ends of warps, splits and tiles. */
 static void decoding(void) {
     static const int lengths[] = { 1, 2, 15, 16, 17, 63, 64, 65, 127, 129, 257, 511, 512, 513, 1000, 1025, 4095, 4097 };
@@ -1016,6 +1033,7 @@ int main(void) {
     RUN_EACH_DTYPE(head_sizes);
     RUN_EACH_DTYPE(positions);
     RUN_EACH_DTYPE(parts);
+    RUN_EACH_DTYPE(last_queries);
     RUN_EACH_DTYPE(decoding);
     RUN_EACH_DTYPE(position_on_device);
     RUN_EACH_DTYPE(hard_data);

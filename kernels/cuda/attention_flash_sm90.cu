@@ -44,7 +44,8 @@ int sm_count(void) {
 }
 
 Part part_of(const AttentionSpec *s) {
-    return !s->causal ? RECTANGLE : s->out_dtype == F32 ? SQUARE : s->dropout.rate > 0 ? DROPPED : WHOLE;
+    if (s->out_dtype == F32) return s->causal ? SQUARE : RECTANGLE;
+    return s->q0 ? OFFSET : s->dropout.rate > 0 ? DROPPED : WHOLE;
 }
 
 Problem make_problem(const AttentionSpec *s, Tensor lse, int64_t heads_in_flight) {
@@ -72,11 +73,13 @@ static const char *refuse(const AttentionSpec *s) {
     const char *shared_reason = attention_refuse_in_bf16(s);
     if (shared_reason)                      return shared_reason;
     if (s->out_dtype == F32 ? s->causal && (s->Tq != s->Tk || (s->q0 != 0 && s->q0 != -1))
-                            : !s->causal || s->Tq != s->Tk || s->q0 != 0 || s->dq_into || s->dkv_into)
-        return "this kernel takes causal squares with q0 = 0, gradients overwritten; with results in f32 also q0 = -1, "
-               "rectangles without a mask, and gradients that are added";
-    if (s->out_dtype == F32 && s->dropout.rate > 0)
-        return "this kernel has dropout with results in bf16 only";
+                            : !s->causal || s->q0 < 0 || s->q0 % KEYS || s->Tq != s->Tk - s->q0 ||
+                              (s->q0 && s->Tq < GROUP_ROWS) || s->dq_into || s->dkv_into)
+        return "this kernel takes causal squares with q0 = 0, or 64 and more queries with q0 a multiple of 128 and "
+               "q0 + Tq keys, gradients overwritten; with results in f32 causal squares with q0 = 0 or -1, rectangles "
+               "without a mask, and gradients that are added";
+    if (s->dropout.rate > 0 && (s->out_dtype == F32 || s->q0))
+        return "this kernel has dropout with results in bf16 and q0 = 0 only";
     if (cuda_arch() != 90)                  return "the GPU is not a Hopper (compute capability 9.0)";
     return NULL;
 }

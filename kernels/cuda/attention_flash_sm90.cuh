@@ -17,10 +17,10 @@ enum {
     EPILOGUE_PANEL = EPILOGUE_ROWS * ROW_BYTES,
 };
 
-/* What a call computes: training's attention, causal, with results in bf16; or a part of it with results in f32: a
-   causal square with q0 = 0 or -1, or a rectangle without a mask. The kernels are compiled for each: as fields of
-   Problem the differences would spill registers. */
-enum Part { WHOLE, DROPPED, SQUARE, RECTANGLE };
+/* What a call computes: training's attention, causal, with results in bf16, also of queries that begin behind q0 > 0
+   keys; or a part of it with results in f32: a causal square with q0 = 0 or -1, or a rectangle without a mask. The
+   kernels are compiled for each: as fields of Problem the differences would spill registers. */
+enum Part { WHOLE, DROPPED, OFFSET, SQUARE, RECTANGLE };
 
 struct Problem {
     int   NH, HS, Tq, Tk, heads;    /* heads: of all sequences */

@@ -98,18 +98,18 @@ template<class F> struct Shared {
 
 /* The tiles of queries that see the block of keys from `row` on, in the order in which they are taken: the blocks of a
    head are each at another tile, so that they do not add to the same part of dq at once; the diagonal's come last, in
-   reverse. Without a mask there is none, and the tiles are taken in a circle. */
+   reverse. Without a mask, and for keys before q0, there is none, and the tiles are taken in a circle. */
 template<class F> struct QueryTiles {
     int first, count, diagonal;     /* the last `diagonal` tiles are on the diagonal */
     QueryTiles() = default;
     DEVICE QueryTiles(const Problem &p, int row) {
-        const int tiles = (p.Tq + F::QT - 1) / F::QT;
-        if (F::PART == RECTANGLE) {
+        const int tiles = (p.Tq + F::QT - 1) / F::QT, own_row = F::PART == OFFSET ? row - p.q0 : row;
+        if (F::PART == RECTANGLE || (F::PART == OFFSET && own_row < 0)) {
             first = row / KEYS % tiles;
             count = tiles;
             diagonal = 0;
         } else {
-            first = row / F::QT;
+            first = own_row / F::QT;
             count = tiles - first;
             diagonal = F::QT == KEYS ? 1 : min(2, count);
         }
@@ -118,7 +118,8 @@ template<class F> struct QueryTiles {
        registers, and a step of the wide kernel has 604 instructions instead of 493. */
     DEVICE bool on_diagonal(int i) const { return i >= count - diagonal; }
     DEVICE int tile(int i) const {
-        if (F::PART == RECTANGLE) return first + i < count ? first + i : first + i - count;
+        if (F::PART == RECTANGLE || (F::PART == OFFSET && diagonal == 0))
+            return first + i < count ? first + i : first + i - count;
         return first + (on_diagonal(i) ? count - 1 - i : i + diagonal);
     }
 };
@@ -340,7 +341,8 @@ template<class F> struct Consumer {
                     for (int e = 0; e < 4; e++)
                         if (t.row + warp_row + g + e / 2 * 8 >= p.Tk) s[4 * j + e] = 0;
             } else {                            /* first: the query that is the first to see key g */
-                const int first = t.row + warp_row + g - queries.tile(i) * F::QT - (F::PART == SQUARE ? p.q0 : 0);
+                const int first = t.row + warp_row + g - queries.tile(i) * F::QT
+                                - (F::PART == SQUARE || F::PART == OFFSET ? p.q0 : 0);
                 #pragma unroll
                 for (int j = 0; j < F::QT / 8; j++)
                     #pragma unroll
@@ -421,13 +423,14 @@ template<class F> struct Consumer {
         wgmma_wait_group<0>();
         wgmma_fence_operand(r.dk);
         shared.q.release(used);
-        if constexpr (F::PART == RECTANGLE) {
+        if (F::PART == RECTANGLE || (F::PART == OFFSET && queries.diagonal == 0)) {
             issue_dq(r.dq, uniform_stage(used), KEYS);
             store_rows<F::PANELS, F::PART>(p, staging, maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, dqk_scale,
                                            dqk_scale);
             wgmma_wait_group<0>();
             wgmma_fence_operand(r.dq);
             shared.k.release(n);
+            if constexpr (F::PART == OFFSET) wait_for_stores();
             write_dq(r.dq, sent);
             dq_pipeline.commit(sent++);
             return;
@@ -589,6 +592,7 @@ void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk,
     switch (part_of(s)) {
     case WHOLE:     return launch_part(launch<2, WHOLE>,     launch<1, WHOLE>);
     case DROPPED:   return launch_part(launch<2, DROPPED>,   launch<1, DROPPED>);
+    case OFFSET:    return launch_part(launch<2, OFFSET>,    launch<1, OFFSET>);
     case SQUARE:    return launch_part(launch<2, SQUARE>,    launch<1, SQUARE>);
     case RECTANGLE: return launch_part(launch<2, RECTANGLE>, launch<1, RECTANGLE>);
     }

@@ -60,12 +60,15 @@ template<int PANELS_, int GROUPS_, int STAGES_, Part PART_> struct Forward {
     }
     /* Blocks of keys that the tile sees */
     static DEVICE int key_blocks(const WorkTile &t, const Problem &p) {
+        if (PART == OFFSET) return (p.q0 + t.row + ROWS - 1) / KEYS + 1;
         return ((PART == RECTANGLE ? p.Tk : min(t.row + ROWS, p.Tq)) - 1) / KEYS + 1;
     }
-    /* Those that a group sees. Without a mask a group whose rows lie behind the last query computes with zeros: if it
-       skipped more blocks than there are pipeline stages, it would wait for V of a stage that it holds itself. */
+    /* Those that a group sees. With q0 or without a mask a group whose rows lie behind the last query computes with
+       zeros: if it skipped more blocks than there are pipeline stages, it would wait for V of a stage that it holds
+       itself. */
     static DEVICE int key_blocks(const WorkTile &t, const Problem &p, int first_row) {
         if (PART == RECTANGLE) return t.b >= 0 ? key_blocks(t, p) : 0;
+        if (PART == OFFSET) return t.b >= 0 ? (p.q0 + first_row) / KEYS + 1 : 0;
         return t.b >= 0 && first_row >= 0 && first_row < p.Tq ? first_row / KEYS + 1 : 0;
     }
 };
@@ -376,7 +379,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
 }
 
 template<class F> static void launch(Problem p, const Maps &maps, float *lse, const AttentionDropout &dropout) {
-    p.first_row = F::PART == RECTANGLE ? 0 : F::first_row(p.Tq);
+    p.first_row = F::PART == OFFSET || F::PART == RECTANGLE ? 0 : F::first_row(p.Tq);
     p.tiles = (p.Tq - p.first_row + F::ROWS - 1) / F::ROWS;
     const int64_t tiles = (int64_t)p.heads * p.tiles;
     const int blocks = persistent_blocks(tiles);
@@ -399,6 +402,7 @@ void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, Tensor lse
     switch (part_of(s)) {
     case WHOLE:     return launch_part<WHOLE>(p, maps, lse, s->dropout);
     case DROPPED:   return launch_part<DROPPED>(p, maps, lse, s->dropout);
+    case OFFSET:    return launch_part<OFFSET>(p, maps, lse, s->dropout);
     case SQUARE:    return launch_part<SQUARE>(p, maps, lse, s->dropout);
     case RECTANGLE: return launch_part<RECTANGLE>(p, maps, lse, s->dropout);
     }
