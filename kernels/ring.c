@@ -365,7 +365,7 @@ static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
 
 typedef struct {
     Tensor kv[2];           /* (position,2C): all keys of a unit, and of the next */
-    Tensor dkv[2];          /* backward: their gradients, and those of the unit before, on their way to the other rank */
+    Tensor dkv[2];          /* backward: their gradients; those of the unit before, on their way to the other rank */
     Tensor returned[2];     /* (rows,2C): of this rank's keys, from the other */
     void  *attention;       /* its workspace */
 } GatherWork;
