@@ -155,8 +155,8 @@ static void bench_tokens(int64_t own, Tensor barrier) {
         const Ms all = over_ranks(ms[i][ALL]), quiet = over_ranks(ms[i][WITHOUT_TRANSFERS]);
         const Ms attention = over_ranks(ms[i][ATTENTION_ALONE]);
         if (comm_rank) continue;
-        printf("| %lld | %s | %.2f | %.3g | %.1f %% | %.2f | %.2f | %.2f | %.2f |\n", (long long)own, table_rows[i].name,
-               all.slowest, 1e-9 * rate * ideal / all.slowest, 100 * ideal / all.slowest, attention.mean - ideal,
+        printf("| %lld | %s | %.2f | %.3g | %.1f %% | %.2f | %.2f | %.2f | %.2f |\n", (long long)own,
+               table_rows[i].name, all.slowest, 1e-9 * rate * ideal / all.slowest, 100 * ideal / all.slowest, attention.mean - ideal,
                attention.slowest - attention.mean, quiet.slowest - attention.slowest, all.slowest - quiet.slowest);
         fflush(stdout);
     }

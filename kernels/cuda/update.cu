@@ -222,8 +222,8 @@ template <class To, class Sum, class From, bool ADD> static void write_rows(Tens
     const int64_t parts = ceil_div(columns, 8);
     const size_t pitches = packed ? 0 : to.pitch * sizeof(To) | sum.pitch * sizeof(Sum) | from.pitch * sizeof(From);
     LAUNCH((tensor_rows_kernel<To, Sum, From, ADD>), (unsigned)ceil_div(rows * parts, THREADS), THREADS, 0,
-           (To *)to.data, to.pitch, (const Sum *)sum.data, sum.pitch, (const From *)from.data, from.pitch, rows, columns,
-           parts, ((uintptr_t)to.data | (uintptr_t)sum.data | (uintptr_t)from.data | pitches) % 16 == 0);
+           (To *)to.data, to.pitch, (const Sum *)sum.data, sum.pitch, (const From *)from.data, from.pitch, rows,
+           columns, parts, ((uintptr_t)to.data | (uintptr_t)sum.data | (uintptr_t)from.data | pitches) % 16 == 0);
 }
 
 /* sum without data: 0 */
