@@ -156,8 +156,9 @@ static void bench_tokens(int64_t own, Tensor barrier) {
         const Ms attention = over_ranks(ms[i][ATTENTION_ALONE]);
         if (comm_rank) continue;
         printf("| %lld | %s | %.2f | %.3g | %.1f %% | %.2f | %.2f | %.2f | %.2f |\n", (long long)own,
-               table_rows[i].name, all.slowest, 1e-9 * rate * ideal / all.slowest, 100 * ideal / all.slowest, attention.mean - ideal,
-               attention.slowest - attention.mean, quiet.slowest - attention.slowest, all.slowest - quiet.slowest);
+               table_rows[i].name, all.slowest, 1e-9 * rate * ideal / all.slowest, 100 * ideal / all.slowest,
+               attention.mean - ideal, attention.slowest - attention.mean, quiet.slowest - attention.slowest,
+               all.slowest - quiet.slowest);
         fflush(stdout);
     }
     for (int i = 0; i <= ROWS; i++) operands_free(o[i]);
