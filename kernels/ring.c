@@ -73,8 +73,9 @@ static void own_parts(int own, Part part[3]) {
 
 static int units_of(const Ring *r) { return r->spec.B * r->spec.NH / r->heads; }
 
-/* As few heads at a time as have 2^19 rows on a rank, which are 4096 tiles of the kernels; of gathered keys 2^16, since
-   the first ones come and the last gradients return while nothing is computed. The same on all ranks. */
+/* As few heads at a time as have 2^19 rows on a rank, which are 4096 tiles of the kernels; of gathered keys not all, if
+   fewer have 2^16, since the first ones come and the last gradients return while nothing is computed. The same on all
+   ranks. */
 Ring ring_create(RingSplit split, const char *attention, AttentionSpec spec) {
     REQUIRE(split.size >= 1 && split.rank >= 0 && split.rank < split.size && split.T >= 1,
             "ring: rank %d of %d, %d tokens", split.rank, split.size, split.T);
@@ -85,9 +86,11 @@ Ring ring_create(RingSplit split, const char *attention, AttentionSpec spec) {
     spec.out_dtype = spec.dtype;
     spec.dq_into = spec.dkv_into = OVERWRITE;
     const int gathers = split.order == RING_ZIGZAG && split.size == 2 && ceil_div(split.T, 4) % 128 == 0;
-    const int64_t rows = gathers ? 1 << 16 : 1 << 19, tokens = split.T / split.size;
+    const int64_t rows = 1 << 19, rows_gathered = 1 << 16, tokens = split.T / split.size;
     int heads = 1;
     while (heads < spec.NH && (spec.NH % heads || heads * tokens < rows)) heads++;
+    for (int fewer = spec.NH / 2; gathers && heads == spec.NH && fewer * tokens >= rows_gathered; fewer--)
+        if (spec.NH % fewer == 0) heads = fewer;
     return (Ring){ split, attention, spec, heads, gathers };
 }
 

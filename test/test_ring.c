@@ -331,7 +331,7 @@ static void refusals(void) {
     const Ring short_ring = ring_create((RingSplit){ .size = 2, .T = 1 << 15 }, "flash", long_spec);
     const Ring long_ring = ring_create((RingSplit){ .size = 2, .T = 1 << 18, .order = RING_STRIPED }, "flash",
                                        long_spec);
-    EXPECT(short_ring.gathers && short_ring.heads == 4 && !long_ring.gathers && long_ring.heads == 4,
+    EXPECT(short_ring.gathers && short_ring.heads == 6 && !long_ring.gathers && long_ring.heads == 4,
            "%d and %d heads at a time", short_ring.heads, long_ring.heads);
     EXPECT(ring_refuse(&naive) && strstr(ring_refuse(&naive), "want flash"), "naive attention");
     flash.spec.dropout.rate = 0.1f;
