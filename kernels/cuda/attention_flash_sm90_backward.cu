@@ -22,8 +22,8 @@
    for running blocks only.
 
    Without a mask no block comes last: all of them add to the sum, and a kernel of its own scales it and writes dq. The
-   blocks of a head begin at different tiles of queries and go round. With q0 > 0 the blocks of keys before q0 add to the
-   sum like that, before those on the diagonal, which write dq.
+   blocks of a head begin at different tiles of queries and go round. With q0 > 0 the blocks of keys before q0 add to
+   the sum like that, before those on the diagonal, which write dq.
 
    With dropout the mask M, without its scale c, is the sign of P from its computation on: dv = c (M o P)^T dout,
    dS = P o (M o dP - delta / c), and dk and dq are multiplied by c in their epilogues. */
