@@ -2,8 +2,7 @@
    2023, arXiv 2310.01889). Each rank has the queries, keys and values of its tokens. In step s of 1 .. N-1 it attends
    to the keys and values of the rank s before it, which arrive while it computes the step before; attention_merge
    merges the results of the steps. In the backward pass the gradients of these keys and values return to their rank,
-   which adds them, in the data type of the keys. Two ranks in zigzag order gather the keys instead, a few heads at a
-   time, and attend in one or two calls without merging. Only what the mask leaves is computed and transferred:
+   which adds them, in the data type of the keys. A step computes and transfers only what the mask leaves:
 
    order       tokens of rank r, in the order of its rows                  pairs of rank r, in units of (T/N)^2
    zigzag      chunks r and 2N-1-r of 2N (Llama 3, arXiv 2407.21783)       N/2, the same on all ranks
@@ -38,7 +37,6 @@ typedef struct {
     const char   *attention;
     AttentionSpec spec;
     int           heads;        /* of one sequence, computed at a time: the workspace is that of these */
-    int           gathers;      /* keys, in zigzag order on two ranks: set where chunks are multiples of 128 tokens */
 } Ring;
 Ring        ring_create(RingSplit split, const char *attention, AttentionSpec spec);
 const char *ring_refuse(const Ring *ring);          /* NULL, or why it cannot run here */

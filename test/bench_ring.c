@@ -7,21 +7,18 @@
      communication   everything
 
    bf16, head size 128, 16 heads, one sequence; the CPU: f32, and small. Time of the slowest rank, medians of rounds in
-   which the variants take turns. */
+   which the variants take turns, each round in another order: at the power limit a GPU that has waited for the other, as
+   in the contiguous order, is faster in what comes next. */
 #include "../kernels/fill.h"
 #include "../kernels/ring.h"
 #include "../kernels/update.h"
 #include "../llmc/options.h"
 #include "ranks.h"
 
-enum { ROUNDS_MAX = 200, WARMUP = 2, ROWS = 4, REFERENCE = ROWS };
-enum { ALL, WITHOUT_TRANSFERS, ATTENTION_ALONE, VARIANTS };
-/* Of two ranks, zigzag gathers the keys; in steps it is what more ranks do. */
-static const struct { const char *name; RingOrder order; int in_steps; } table_rows[ROWS] = {
-    { "zigzag", RING_ZIGZAG, 0 }, { "zigzag, in steps", RING_ZIGZAG, 1 }, { "striped", RING_STRIPED, 1 },
-    { "contiguous", RING_CONTIGUOUS, 1 }
-};
-static int64_t rounds, tokens_given, heads_given;
+enum { ROUNDS_MAX = 200, WARMUP = 2, ORDERS = 3, REFERENCE = ORDERS };
+enum { ALL, WITHOUT_TRANSFERS, ATTENTION_ALONE, VARIANTS, MEASUREMENTS = ORDERS * VARIANTS + 1 };
+static const char *const order_name[] = { "zigzag", "striped", "contiguous" };
+static int64_t rounds, tokens_given;
 static int     variant, NH, HS;
 static DType   dtype;
 
@@ -129,39 +126,38 @@ static Ms over_ranks(double *ms) {
 
 /* Rows of the table: own tokens on each rank. One GPU's flash has sqrt(N) as many, which are as many FLOP. */
 static void bench_tokens(int64_t own, Tensor barrier) {
-    static double ms[ROWS + 1][VARIANTS][ROUNDS_MAX];
+    static double ms[ORDERS + 1][VARIANTS][ROUNDS_MAX];
     const int64_t alone = (int64_t)((double)own * sqrt(comm_size) / 128 + 0.5) * 128;
     const double pairs = (double)own * (double)own * comm_size / 2;         /* of the mean rank */
-    Ring ring[ROWS + 1];
-    Operands o[ROWS + 1];
-    for (int i = 0; i <= ROWS; i++) {
-        const RingSplit split = { table_rows[i % ROWS].order, comm_size, comm_rank, (int)own * comm_size };
+    Ring ring[ORDERS + 1];
+    Operands o[ORDERS + 1];
+    for (int i = 0; i <= ORDERS; i++) {
+        const RingSplit split = { (RingOrder)(i % ORDERS), comm_size, comm_rank, (int)own * comm_size };
         const RingSplit whole = { .size = 1, .T = (int)alone };
         ring[i] = ring_create(i == REFERENCE ? whole : split, "flash", spec_of(i == REFERENCE ? alone : own));
-        if (ring[i].gathers && heads_given) ring[i].heads = (int)heads_given;
-        if (ring[i].gathers && table_rows[i % ROWS].in_steps) ring[i].gathers = 0, ring[i].heads = NH;
         o[i] = operands(i == REFERENCE ? alone : own, ring_workspace_bytes(&ring[i]));
     }
     for (int64_t round = -WARMUP; round < rounds; round++)
-        for (int i = 0; i <= ROWS; i++)
-            for (int v = 0; v < (i == REFERENCE ? 1 : VARIANTS); v++) {
-                const double time = ms_of(&ring[i], o[i], v, barrier);
-                if (round >= 0) ms[i][v][round] = time;
-            }
+        for (int n = 0; n < MEASUREMENTS; n++) {
+            static const int steps[] = { 1, 3, 7, 9 };      /* coprime to MEASUREMENTS */
+            const int which = (n * steps[(round + WARMUP) % COUNT(steps)] + (int)round + WARMUP) % MEASUREMENTS;
+            const int i = which / VARIANTS, v = which % VARIANTS;
+            const double time = ms_of(&ring[i], o[i], v, barrier);
+            if (round >= 0) ms[i][v][round] = time;
+        }
     const double rate = 3.5 * 4 * NH * HS * (double)alone * (double)alone / 2 / over_ranks(ms[REFERENCE][ALL]).mean;
     const double ideal = 3.5 * 4 * NH * HS * pairs / rate;
     if (!comm_rank) printf("| %lld | one GPU | %.2f | %.3g | | | | | |\n", (long long)own, ideal, 1e-9 * rate);
-    for (int i = 0; i < ROWS; i++) {
+    for (int i = 0; i < ORDERS; i++) {
         const Ms all = over_ranks(ms[i][ALL]), quiet = over_ranks(ms[i][WITHOUT_TRANSFERS]);
         const Ms attention = over_ranks(ms[i][ATTENTION_ALONE]);
         if (comm_rank) continue;
-        printf("| %lld | %s | %.2f | %.3g | %.1f %% | %.2f | %.2f | %.2f | %.2f |\n", (long long)own,
-               table_rows[i].name, all.slowest, 1e-9 * rate * ideal / all.slowest, 100 * ideal / all.slowest,
-               attention.mean - ideal, attention.slowest - attention.mean, quiet.slowest - attention.slowest,
-               all.slowest - quiet.slowest);
+        printf("| %lld | %s | %.2f | %.3g | %.1f %% | %.2f | %.2f | %.2f | %.2f |\n", (long long)own, order_name[i],
+               all.slowest, 1e-9 * rate * ideal / all.slowest, 100 * ideal / all.slowest, attention.mean - ideal,
+               attention.slowest - attention.mean, quiet.slowest - attention.slowest, all.slowest - quiet.slowest);
         fflush(stdout);
     }
-    for (int i = 0; i <= ROWS; i++) operands_free(o[i]);
+    for (int i = 0; i <= ORDERS; i++) operands_free(o[i]);
 }
 
 static void bench(void *unused) {
@@ -188,8 +184,6 @@ int main(int argc, char **argv) {
           .help = "processes; without it one per GPU, 2 on the CPU" },
         { .name = "tokens", .type = OPTION_INTEGER, .value = &tokens_given, .min = 256, .max = 1 << 20, .argument = "N",
           .help = "on each GPU; without it 8192 and 32768" },
-        { .name = "heads", .type = OPTION_INTEGER, .value = &heads_given, .min = 1, .max = 16, .argument = "N",
-          .help = "that gather their keys together, a divisor of 16; without it as in training" },
         { .name = "rounds", .type = OPTION_INTEGER, .value = &rounds, .min = 1, .max = ROUNDS_MAX, .argument = "N",
           .fallback = "30", .help = "of each measurement" },
         { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "print this and end" },

@@ -33,14 +33,6 @@ for n in $ranks; do
     close_test "$n ranks that share sequences train as one, in every order, and bit for bit from run to run"
 done
 
-# Chunks of 128 tokens: two ranks gather their keys
-longer="--data $dir/text/train.txt --layers 2 --heads 4 --channels 32 --context 512 --batch 2 --steps 12 --val-every 0"
-expect "one rank, longer" "$gpt" $longer --out "$dir/longer"
-expect "two that gather" "$gpt" $longer --gpus 2 --context-parallel 2 --out "$dir/gathered"
-close_to "two that gather as one" "$dir/longer" "$dir/gathered"
-is "the rows" "$(rows_of "$dir/gathered")" 12
-close_test "two ranks that gather keys train as one"
-
 if [ "$ranks" = "2 4" ]; then
     for order in zigzag striped; do
         expect "two groups of two" "$gpt" $train --gpus 4 --context-parallel 2 --ring-order $order --batch 4 \

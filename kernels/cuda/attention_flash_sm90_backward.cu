@@ -22,8 +22,7 @@
    for running blocks only.
 
    Without a mask no block comes last: all of them add to the sum, and a kernel of its own scales it and writes dq. The
-   blocks of a head begin at different tiles of queries and go round. With q0 > 0 the blocks of keys before q0 add to
-   the sum like that, before those on the diagonal, which write dq.
+   blocks of a head begin at different tiles of queries and go round.
 
    With dropout the mask M, without its scale c, is the sign of P from its computation on: dv = c (M o P)^T dout,
    dS = P o (M o dP - delta / c), and dk and dq are multiplied by c in their epilogues. */
@@ -99,18 +98,18 @@ template<class F> struct Shared {
 
 /* The tiles of queries that see the block of keys from `row` on, in the order in which they are taken: the blocks of a
    head are each at another tile, so that they do not add to the same part of dq at once; the diagonal's come last, in
-   reverse. Without a mask, and for keys before q0, there is none, and the tiles are taken in a circle. */
+   reverse. Without a mask there is none, and the tiles are taken in a circle. */
 template<class F> struct QueryTiles {
     int first, count, diagonal;     /* the last `diagonal` tiles are on the diagonal */
     QueryTiles() = default;
     DEVICE QueryTiles(const Problem &p, int row) {
-        const int tiles = (p.Tq + F::QT - 1) / F::QT, own_row = F::PART == OFFSET ? row - p.q0 : row;
-        if (F::PART == RECTANGLE || (F::PART == OFFSET && own_row < 0)) {
+        const int tiles = (p.Tq + F::QT - 1) / F::QT;
+        if (F::PART == RECTANGLE) {
             first = row / KEYS % tiles;
             count = tiles;
             diagonal = 0;
         } else {
-            first = own_row / F::QT;
+            first = row / F::QT;
             count = tiles - first;
             diagonal = F::QT == KEYS ? 1 : min(2, count);
         }
@@ -119,8 +118,7 @@ template<class F> struct QueryTiles {
        registers, and a step of the wide kernel has 604 instructions instead of 493. */
     DEVICE bool on_diagonal(int i) const { return i >= count - diagonal; }
     DEVICE int tile(int i) const {
-        if (F::PART == RECTANGLE || (F::PART == OFFSET && diagonal == 0))
-            return first + i < count ? first + i : first + i - count;
+        if (F::PART == RECTANGLE) return first + i < count ? first + i : first + i - count;
         return first + (on_diagonal(i) ? count - 1 - i : i + diagonal);
     }
 };
@@ -257,7 +255,13 @@ void flash_backward_dq(const Problem p, const Workspace w, Result dq) {
         x[4 * j + 2] = part.z;
         x[4 * j + 3] = part.w;
     }
-    store_f32_rows<1>(p, dq, head / p.NH, head % p.NH, row, F::PANELS == 2 ? 64 * half : 0, x, p.scale, p.scale);
+    const int column = F::PANELS == 2 ? 64 * half : 0;
+    if (dq.is_bf16)
+        each_pair<1>(p, dq, head / p.NH, head % p.NH, row, column, [&](int n, int, int64_t at) {
+            *(uint32_t *)((bf16 *)dq.data + at) = bf16_pair(x[n] * p.scale, x[n + 1] * p.scale);
+        });
+    else
+        store_f32_rows<1>(p, dq, head / p.NH, head % p.NH, row, column, x, p.scale, p.scale);
 }
 
 /* Fragments of one tile. Not members of Consumer: the compiler keeps a struct with arrays in memory until loops are
@@ -342,8 +346,7 @@ template<class F> struct Consumer {
                     for (int e = 0; e < 4; e++)
                         if (t.row + warp_row + g + e / 2 * 8 >= p.Tk) s[4 * j + e] = 0;
             } else {                            /* first: the query that is the first to see key g */
-                const int first = t.row + warp_row + g - queries.tile(i) * F::QT
-                                - (F::PART == SQUARE || F::PART == OFFSET ? p.q0 : 0);
+                const int first = t.row + warp_row + g - queries.tile(i) * F::QT - (F::PART == SQUARE ? p.q0 : 0);
                 #pragma unroll
                 for (int j = 0; j < F::QT / 8; j++)
                     #pragma unroll
@@ -424,14 +427,14 @@ template<class F> struct Consumer {
         wgmma_wait_group<0>();
         wgmma_fence_operand(r.dk);
         shared.q.release(used);
-        if (F::PART == RECTANGLE || (F::PART == OFFSET && queries.diagonal == 0)) {
+        if constexpr (F::PART == RECTANGLE) {
             issue_dq(r.dq, uniform_stage(used), KEYS);
             store_rows<F::PANELS, F::PART>(p, staging, maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, dqk_scale,
                                            dqk_scale);
             wgmma_wait_group<0>();
             wgmma_fence_operand(r.dq);
             shared.k.release(n);
-            if constexpr (F::PART == OFFSET) wait_for_stores();
+            wait_for_stores();
             write_dq(r.dq, sent);
             dq_pipeline.commit(sent++);
             return;
@@ -572,9 +575,11 @@ void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk,
                                    Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
     /* Two tiles per SM in flight (1.92: 256 tiles on 132 SMs), a long and a short one, so that all SMs finish together.
        More heads need more of the L2; with fewer, blocks of one head wait for each other's dq. With `deterministic`
-       they always wait, and more heads are better. Within 3 % of the best of 2 .. 132 heads at T = 512 .. 16384. */
+       they always wait, and more heads are better. Within 3 % of the best of 2 .. 132 heads at T = 512 .. 16384. Without
+       a mask all tiles are equally long: one per SM, which leaves q, dout and dq of the heads in the L2. */
     const int tiles = padded(s->Tk) / KEYS, columns = s->HS > 64 ? 128 : 64;
-    const float heads = s->deterministic ? 16000 / sqrtf((float)s->Tq * columns) : 1.92f * sm_count() / tiles;
+    const float heads = s->deterministic ? 16000 / sqrtf((float)s->Tq * columns)
+                        : (s->causal ? 1.92f : 0.96f) * sm_count() / tiles;
     Problem p = make_problem(s, lse, (int64_t)ceilf(heads));
     p.tiles = tiles;
     static unsigned *counter;               /* looked up once: not while a CUDA graph is recorded */
@@ -590,10 +595,9 @@ void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk,
     auto launch_part = [&](auto wide, auto narrow) {
         (s->HS > 64 ? wide : narrow)(p, w, s, (const float *)lse.data, out, dout, q, k, v, dq, dk, dv);
     };
-    switch (part_of(s)) {
+    switch (part_of(s, OVERWRITE)) {
     case WHOLE:     return launch_part(launch<2, WHOLE>,     launch<1, WHOLE>);
     case DROPPED:   return launch_part(launch<2, DROPPED>,   launch<1, DROPPED>);
-    case OFFSET:    return launch_part(launch<2, OFFSET>,    launch<1, OFFSET>);
     case SQUARE:    return launch_part(launch<2, SQUARE>,    launch<1, SQUARE>);
     case RECTANGLE: return launch_part(launch<2, RECTANGLE>, launch<1, RECTANGLE>);
     }
