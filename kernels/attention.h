@@ -22,8 +22,8 @@ typedef struct {
     float scale;            /* 1 / sqrt(HS) in GPT-2 */
     int   deterministic;    /* the same bits every run, even where that costs time */
     DType dtype, out_dtype; /* of q, k, v, dout; of what the pass writes: out, or dq, dk and dv. dtype, or F32 with bf16
-                               in: partial results for attention_merge, and gradients that are summed in f32 */
-    Into  out_into;         /* ACCUMULATE: (out, lse) = the merge of what they hold with this part, as attention_merge */
+                               in: for partial results and gradients that are summed in f32 */
+    Into  out_into;         /* ACCUMULATE: out, lse = the merge of what they hold with these keys' (attention_merge) */
     Into  dq_into, dkv_into;    /* dq is = or +=, dk and dv are */
     Dropout dropout;        /* of P, after the softmax: row i, column j, head h, sequence *sequence + b; lse is that of
                                all scores. A rate of 0: none */

@@ -87,8 +87,7 @@ const char *ring_refuse(const Ring *r) {
     return NULL;
 }
 
-/* The data type of out, dq, dk and dv while parts are added to them: that of the operands where one step follows the own
-   block. */
+/* The data type of a step's results: that of the operands where only one step follows the own block. */
 static DType sum_dtype(const Ring *r) { return r->split.size == 2 ? r->spec.dtype : F32; }
 
 static AttentionSpec spec_of(const Ring *r, Part p, int heads, DType out_dtype) {
@@ -340,8 +339,9 @@ static void add_to_keys(const Operands *x, Tensor from, int64_t keys) {
 /* The gradients of this rank's keys and values in step `index` of another have come. */
 static void add_returned(const Ring *r, const Work *w, const Operands *x, int index) {
     const int64_t own = r->spec.Tk, keys = keys_of(step_of(r, index).others);
+    const Tensor sum = w->dkv_sum.data ? rows_of(w->dkv_sum, 0, keys) : (Tensor){0};
     if (keys && !w->dkv_sum.data) add_to_keys(x, w->returned, keys);
-    else if (keys) tensor_add(rows_of(w->dkv_sum, 0, keys), rows_of(w->dkv_sum, 0, keys), rows_of(w->returned, 0, keys));
+    else if (keys) tensor_add(sum, sum, rows_of(w->returned, 0, keys));
     if (own && w->dkv_sum.data && index == r->split.size - 2) add_to_keys(x, w->dkv_sum, own);
 }
 

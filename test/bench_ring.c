@@ -7,8 +7,7 @@
      communication   everything
 
    bf16, head size 128, 16 heads, one sequence; the CPU: f32, and small. Time of the slowest rank, medians of rounds in
-   which the variants take turns, each round in another order: at the power limit a GPU that has waited for the other, as
-   in the contiguous order, is faster in what comes next. */
+   which the variants take turns, each round in another order, so that not always the same one comes before. */
 #include "../kernels/fill.h"
 #include "../kernels/ring.h"
 #include "../kernels/update.h"

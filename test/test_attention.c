@@ -227,7 +227,8 @@ static void parts(void) {
     static const int sizes[SIZES] = { 64, 128, 80, 40, 128 };
     for (int i = 0; i < (arena_dtype == F32 ? 5 : 8) * count; i++) {
         f32_results = i < 5 * count;
-        int square = f32_results && i / count >= 3, Tq = lengths[i % count], Tk = square ? Tq : lengths[(3 * i + i / count) % count];
+        int square = f32_results && i / count >= 3, Tq = lengths[i % count];
+        int Tk = square ? Tq : lengths[(3 * i + i / count) % count];
         AttentionSpec s = { .B = heads[i % HEADS].B, .NH = heads[i % HEADS].NH, .Tq = Tq, .Tk = Tk,
                             .HS = sizes[i % SIZES], .causal = square, .q0 = square ? 3 - i / count : 0 };
         if (on_cpu && (int64_t)Tq * Tk * s.HS > 1 << 23) continue;

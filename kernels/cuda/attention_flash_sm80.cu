@@ -497,4 +497,6 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
         view("dq", dq), view("dk", dk), view("dv", dv), (float *)work }, s->dropout);
 }
 
-const Attention attention_flash_sm80 = { "flash", refuse, attention_no_bytes, attention_row_workspace, forward, backward };
+const Attention attention_flash_sm80 = {
+    "flash", refuse, attention_no_bytes, attention_row_workspace, forward, backward
+};

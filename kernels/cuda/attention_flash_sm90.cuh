@@ -17,9 +17,9 @@ enum {
     EPILOGUE_PANEL = EPILOGUE_ROWS * ROW_BYTES,
 };
 
-/* What a call computes: training's attention, causal, with results in bf16; or a part of it: a causal square with q0 = 0
-   or -1 and with results in f32 or merged out, or a rectangle without a mask. The kernels are compiled for each: as
-   fields of Problem the differences would spill registers. */
+/* What a call computes: training's attention, causal, with results in bf16; or a part of it: a causal square with
+   results in f32, q0 = 0 or -1, or with out merged, or a rectangle without a mask. The kernels are compiled for each:
+   as fields of Problem the differences would spill registers. */
 enum Part { WHOLE, DROPPED, SQUARE, RECTANGLE };
 
 struct Problem {
@@ -32,7 +32,7 @@ struct Problem {
     /* The next tile. Zero at the launch and after it, since it wraps around at `fetches`: one per tile plus one
        terminating fetch per block. */
     unsigned *tile_counter, fetches;
-    int merges;             /* forward, SQUARE and RECTANGLE: out and lse with what they hold */
+    int merges;             /* out and lse with what they hold: SQUARE and RECTANGLE, forward */
 };
 
 /* STAGES buffers that a producer fills and consumers drain. The n-th use takes stage n % STAGES and completes a phase
@@ -205,14 +205,16 @@ template<int PANELS> DEVICE void store_f32_rows(const Problem &p, const Result &
         });
 }
 
-/* In bf16 a warp stores by way of PANELS x EPILOGUE_PANEL bytes of shared memory of its own, 1024-byte aligned. Of 16 rows
-   by 16 columns, the j-th of them, the address of the 16 bytes that a lane gives to ldmatrix and stmatrix. */
+/* In bf16 a warp stores by way of PANELS x EPILOGUE_PANEL bytes of shared memory of its own, 1024-byte aligned. The
+   address of 16 bytes that a lane gives to ldmatrix and stmatrix: of the j-th 16 columns of 16 rows. (store_rows has
+   it, too: if it calls this, ptxas schedules training's kernels differently.) */
 DEVICE uint32_t staged_rows(uint32_t staging, int j) {
     const int r = lane_id() % EPILOGUE_ROWS;
     return staging + j / 4 * EPILOGUE_PANEL + r * ROW_BYTES + swizzled(j % 4 * 2 + lane_id() / EPILOGUE_ROWS, r);
 }
 
-template<int PANELS> DEVICE void store_staged_rows(uint32_t staging, const Result &to, int b, int h, int row, int column) {
+template<int PANELS>
+DEVICE void store_staged_rows(uint32_t staging, const Result &to, int b, int h, int row, int column) {
     fence_proxy_async();
     __syncwarp();
     if (lane_id() == 0) {

@@ -225,10 +225,12 @@ template<class F> struct Consumer {
                                                  : bf16_pair(s[2 * x], s[2 * x + 1]);
     }
 
-    DEVICE uint32_t staging() const { return shared.base + F::OUT + (4 * group + warp) * F::PANELS * EPILOGUE_PANEL; }
+    DEVICE uint32_t staging() const {
+        return shared.base + F::OUT + (4 * group + warp) * F::PANELS * EPILOGUE_PANEL;
+    }
 
-    /* Begins to copy the rows of the tile's out in bf16 to shared memory, where merge_out expects them; without `merges`
-       zeros. */
+    /* Begins to copy the rows of the tile's out in bf16 to shared memory, where merge_out expects them; zeros without
+       `merges`. */
     DEVICE void prefetch_out(const WorkTile &t, int first_row) {
         const int lane = reload_lane_id();
         wait_for_stores();
@@ -239,7 +241,8 @@ template<class F> struct Consumer {
             const bool is_there = p.merges && query < p.Tq && 8 * chunk < p.HS;
             const bf16 *const from = (const bf16 *)maps.out.data
                 + (is_there ? ((int64_t)t.b * p.Tq + query) * maps.out.pitch + t.h * p.HS + 8 * chunk : 0);
-            cp_async_16(staging() + chunk / 8 * EPILOGUE_PANEL + r * ROW_BYTES + swizzled(chunk % 8, r), from, is_there);
+            cp_async_16(staging() + chunk / 8 * EPILOGUE_PANEL + r * ROW_BYTES + swizzled(chunk % 8, r), from,
+                        is_there);
         }
     }
 

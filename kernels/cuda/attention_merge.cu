@@ -20,7 +20,8 @@ merge_kernel(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse
         __syncwarp();                                                   /* all lanes have read lse */
         if (slot >> log_lanes >= NH) continue;
         if (part_l == -INFINITY) {
-            for (int c = h * HS + lane; c < (h + 1) * HS; c += lanes) merged_row[c] = from_float<T>(to_float(out_row[c]));
+            for (int c = h * HS + lane; c < (h + 1) * HS; c += lanes)
+                merged_row[c] = from_float<T>(to_float(out_row[c]));
             continue;
         }
         const float row_max = fmaxf(before, part_l);
