@@ -55,7 +55,8 @@ void attention_check_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, T
             "%lld heads", out.ndim, lse.ndim, (long long)out.dim[2], (long long)lse.dim[1]);
     check_tensor("attention_merge", "merged",   merged,   merged.dtype == BF16 ? BF16 : F32, 3, lse.dim[0], lse.dim[2],
                  out.dim[2]);
-    check_tensor("attention_merge", "out",      out,      F32, 3, lse.dim[0], lse.dim[2], out.dim[2]);
+    check_tensor("attention_merge", "out",      out,      merged.dtype == BF16 ? out.dtype : F32, 3, lse.dim[0],
+                 lse.dim[2], out.dim[2]);
     check_tensor("attention_merge", "part",     part,     F32, 3, lse.dim[0], lse.dim[2], out.dim[2]);
     check_tensor("attention_merge", "lse",      lse,      F32, 3, lse.dim[0], lse.dim[1], lse.dim[2]);
     check_tensor("attention_merge", "part_lse", part_lse, F32, 3, lse.dim[0], lse.dim[1], lse.dim[2]);
@@ -69,7 +70,26 @@ size_t attention_row_bytes(const AttentionSpec *s) {
     return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq;
 }
 
+size_t attention_row_workspace(const AttentionSpec *s) { return attention_row_bytes(s) + attention_part_bytes(s); }
+
 size_t attention_no_bytes(const AttentionSpec *s) {
     (void)s;
     return 0;
+}
+
+size_t attention_part_bytes(const AttentionSpec *s) {
+    const size_t rows = attention_row_bytes(s);
+    return s->out_into == ACCUMULATE ? (rows + 15) / 16 * 16 + rows * (size_t)s->HS : 0;
+}
+
+void attention_merge_part(const Attention *a, const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q,
+                          Tensor k, Tensor v, void *work) {
+    AttentionSpec spec = *s;
+    const size_t rows = (attention_row_bytes(s) + 15) / 16 * 16;
+    const Tensor part_lse = tensor_of(work, F32, 3, (int64_t)s->B, (int64_t)s->NH, (int64_t)s->Tq);
+    const Tensor part = tensor_of((char *)work + rows, F32, 3, (int64_t)s->B, (int64_t)s->Tq, (int64_t)s->NH * s->HS);
+    spec.out_into = OVERWRITE;
+    spec.out_dtype = F32;
+    a->forward(&spec, part, part_lse, kept, q, k, v, (char *)work + attention_part_bytes(s));
+    attention_merge(out, lse, out, part, part_lse);
 }

@@ -22,7 +22,8 @@ typedef struct {
     float scale;            /* 1 / sqrt(HS) in GPT-2 */
     int   deterministic;    /* the same bits every run, even where that costs time */
     DType dtype, out_dtype; /* of q, k, v, dout; of what the pass writes: out, or dq, dk and dv. dtype, or F32 with bf16
-                               in: partial results for attention_merge, and gradients that are summed in f32 */
+                               in: for partial results and gradients that are summed in f32 */
+    Into  out_into;         /* ACCUMULATE: out, lse = the merge of what they hold with these keys' (attention_merge) */
     Into  dq_into, dkv_into;    /* dq is = or +=, dk and dv are */
     Dropout dropout;        /* of P, after the softmax: row i, column j, head h, sequence *sequence + b; lse is that of
                                all scores. A rate of 0: none */
@@ -49,8 +50,8 @@ extern const Attention *const attention_list[];             /* the linked backen
 const Attention *attention_pick(const char *name, const AttentionSpec *spec);
 
 /* merged, lse = the softmax-weighted merge of two partial results over disjoint keys, out with lse and part with
-   part_lse; exact where one of them saw no key. out, part (B,T,NH*HS) F32; lse, part_lse (B,NH,T) F32. merged: as out,
-   which it may be; or BF16, rounded. */
+   part_lse; exact where one of them saw no key. out (B,T,NH*HS) F32 or BF16; part: the same, F32; lse, part_lse
+   (B,NH,T) F32. merged: as out, which it may be; or BF16, rounded. */
 void attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse);
 
 /* ---- for the implementations: checks of shapes and data types, common sizes */
@@ -62,7 +63,14 @@ void   attention_check_backward(const Attention *a, const AttentionSpec *s, Tens
 void   attention_check_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse);
 const char *attention_refuse_rate(const AttentionSpec *s);  /* NULL, or that there is no such rate of dropout */
 size_t attention_row_bytes(const AttentionSpec *s);         /* a float per query row: lse, or delta */
+size_t attention_part_bytes(const AttentionSpec *s);        /* out_into = ACCUMULATE: of attention_merge_part, else 0 */
+size_t attention_row_workspace(const AttentionSpec *s);     /* the sum of both */
 size_t attention_no_bytes (const AttentionSpec *s);         /* 0 */
+
+/* out_into = ACCUMULATE of an implementation that does not merge: its forward without it, to the attention_part_bytes
+   before the workspace of that, then attention_merge. */
+void   attention_merge_part(const Attention *a, const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q,
+                            Tensor k, Tensor v, void *work);
 
 /* The diagonal d of the mask, as torch.tril counts it: row i sees key j if j <= d + i; -Tq: none, Tk: all of them.
    Without the position, which a kernel adds. */

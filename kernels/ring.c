@@ -2,6 +2,7 @@
 #include "ring.h"
 #include "check_ops.h"
 #include "comm.h"
+#include "device.h"
 #include "update.h"
 
 /* ---- Which rank has which tokens */
@@ -61,14 +62,6 @@ static Part part_of(const RingSplit *s, int rank, int from) {
 
 static int is_empty(Part p) { return !p.rows || !p.keys; }
 
-/* Its own block in three parts of the backward pass: the first half, the second, the second with the first. */
-static void own_parts(int own, Part part[3]) {
-    const int half = own / 2, rest = own - half;
-    part[0] = (Part){ 0, half, 0, half, 1 };
-    part[1] = (Part){ half, rest, half, rest, 1 };
-    part[2] = (Part){ half, rest, 0, half, 0 };
-}
-
 /* ---- A ring */
 
 /* As few heads at a time as have 2^19 rows on a rank, which are 4096 tiles of the kernels. The same on all ranks. */
@@ -80,7 +73,7 @@ Ring ring_create(RingSplit split, const char *attention, AttentionSpec spec) {
     spec.q0 = 0;
     spec.position = NULL;
     spec.out_dtype = spec.dtype;
-    spec.dq_into = spec.dkv_into = OVERWRITE;
+    spec.out_into = spec.dq_into = spec.dkv_into = OVERWRITE;
     const int64_t rows = 1 << 19, tokens = split.T / split.size;
     int heads = 1;
     while (heads < spec.NH && (spec.NH % heads || heads * tokens < rows)) heads++;
@@ -94,30 +87,30 @@ const char *ring_refuse(const Ring *r) {
     return NULL;
 }
 
-static AttentionSpec spec_of(const Ring *r, Part p, Into dq_into, Into dkv_into) {
+/* The data type of a step's results: that of the operands where only one step follows the own block. */
+static DType sum_dtype(const Ring *r) { return r->split.size == 2 ? r->spec.dtype : F32; }
+
+static AttentionSpec spec_of(const Ring *r, Part p, int heads, DType out_dtype) {
     AttentionSpec spec = r->spec;
     spec.B = 1;
-    spec.NH = r->heads;
+    spec.NH = heads;
     spec.Tq = p.rows;
     spec.Tk = p.keys;
     spec.causal = p.causal;
-    spec.out_dtype = F32;
-    spec.dq_into = dq_into;
-    spec.dkv_into = dkv_into;
+    spec.out_dtype = out_dtype;
     return spec;
 }
 
 /* Of a unit: r->heads heads of one sequence, C columns. Blocks of keys and values, and of their gradients, are
-   (tokens,2C): K beside V. */
+   (tokens,2C): K beside V. D: sum_dtype. */
 typedef struct {
     Tensor kv;              /* (own,2C): this rank's, as far as another needs them */
     Tensor in[2];           /* (most,2C): of other ranks, one received while the other is read */
-    Tensor sum;             /* F32 (own,C): out or dq over the steps so far */
-    Tensor part;            /* forward: F32 (own,C), the out of a step */
-    Tensor part_lse;        /* forward: its lse (NH,own) */
-    Tensor dkv_sum;         /* backward: F32 (own,2C), of this rank's keys and values */
-    Tensor dkv;             /* F32 (most,2C): of a step */
+    Tensor out;             /* forward: D (own,C), over the steps so far; the caller's where D is the caller's */
+    Tensor dq;              /* backward: D (own,C), of the steps */
+    Tensor dkv;             /* D (most,2C): of a step; `sent` where D is the caller's */
     Tensor sent, returned;  /* (most,2C), (own,2C): the same on its way to its rank; of this rank's, from another */
+    Tensor dkv_sum;         /* F32 (own,2C): of those returned, where there are several */
     void  *attention;       /* its workspace */
 } Work;
 
@@ -126,40 +119,38 @@ static size_t place(Tensor *t, char *base, size_t at, DType dtype, int64_t rows,
     return at + (tensor_bytes(*t) + 255) / 256 * 256;
 }
 
-static void add_workspace(const Ring *r, Part p, size_t *bytes) {
+static void add_workspace(const Ring *r, Part p, DType out_dtype, size_t *bytes) {
     if (is_empty(p)) return;
-    const AttentionSpec spec = spec_of(r, p, OVERWRITE, OVERWRITE);
+    AttentionSpec spec = spec_of(r, p, r->heads, out_dtype);
+    spec.out_into = ACCUMULATE;
     const size_t wanted = attention_pick(r->attention, &spec)->workspace_bytes(&spec);
     if (wanted > *bytes) *bytes = wanted;
 }
 
 /* Returns the bytes of a pass. */
 static size_t place_work(const Ring *r, int is_backward, void *memory, Work *w) {
-    const int64_t NH = r->heads, C = NH * r->spec.HS, own = r->spec.Tq;
-    const DType dtype = r->spec.dtype;
-    Part halves[3];
+    const int64_t C = r->heads * r->spec.HS, own = r->spec.Tq;
+    const DType dtype = r->spec.dtype, D = sum_dtype(r);
+    const int steps = r->split.size - 1;
     int most = 0;
     size_t at = 0;
     for (int rank = 0; rank < r->split.size; rank++) {
         const int tokens = ring_tokens(&r->split, rank);
         if (tokens > most) most = tokens;
-        add_workspace(r, part_of(&r->split, r->split.rank, rank), &at);
+        add_workspace(r, part_of(&r->split, r->split.rank, rank), D, &at);
     }
-    own_parts((int)own, halves);
-    for (int i = 0; i < 3; i++) add_workspace(r, halves[i], &at);
+    add_workspace(r, part_of(&r->split, r->split.rank, r->split.rank), dtype, &at);
     at = (at + 255) / 256 * 256;
     *w = (Work){ .attention = memory };
     at = place(&w->kv, memory, at, dtype, own, 2 * C);
-    for (int i = 0; i < 2; i++) at = place(&w->in[i], memory, at, dtype, most, 2 * C);
-    at = place(&w->sum, memory, at, F32, own, C);
-    if (!is_backward) {
-        at = place(&w->part, memory, at, F32, own, C);
-        return place(&w->part_lse, memory, at, F32, NH, own);
-    }
-    at = place(&w->dkv_sum, memory, at, F32, own, 2 * C);
-    at = place(&w->dkv, memory, at, F32, most, 2 * C);
+    for (int i = 0; i < 2 && i < steps; i++) at = place(&w->in[i], memory, at, dtype, most, 2 * C);
+    if (!is_backward) return D == dtype ? at : place(&w->out, memory, at, D, own, C);
+    at = place(&w->dq, memory, at, D, own, C);
     at = place(&w->sent, memory, at, dtype, most, 2 * C);
-    return place(&w->returned, memory, at, dtype, own, 2 * C);
+    at = place(&w->returned, memory, at, dtype, own, 2 * C);
+    w->dkv = w->sent;
+    if (D != dtype) at = place(&w->dkv, memory, at, D, most, 2 * C);
+    return steps == 1 ? at : place(&w->dkv_sum, memory, at, F32, own, 2 * C);
 }
 
 size_t ring_workspace_bytes(const Ring *r) {
@@ -234,6 +225,16 @@ static CommTransfer give_back(const Ring *r, const Work *w, int index) {
                            tensor_row_range(w->returned, 0, keys_of(s.others)), rank_of_run(r, s.to) };
 }
 
+/* K and V, or dK and dV, as one: where v lies beside k in the same rows. */
+static int are_joined(Tensor k, Tensor v) {
+    return k.pitch == v.pitch && (char *)v.data == (char *)k.data + (size_t)tensor_columns(k) * dtype_bytes(k.dtype);
+}
+
+static Tensor join(Tensor k) {
+    k.dim[k.ndim - 1] *= 2;
+    return k;
+}
+
 /* Copies the keys and values that other ranks need to where they are sent from. */
 static void pack(const Ring *r, const Work *w, const Operands *x) {
     int64_t keys = 0;
@@ -242,52 +243,43 @@ static void pack(const Ring *r, const Work *w, const Operands *x) {
         if (needed > keys) keys = needed;
     }
     if (!keys) return;
-    tensor_convert(half(rows_of(w->kv, 0, keys), 0), rows_of(x->k, 0, keys));
-    tensor_convert(half(rows_of(w->kv, 0, keys), 1), rows_of(x->v, 0, keys));
+    const Tensor to = rows_of(w->kv, 0, keys);
+    if (are_joined(x->k, x->v)) {
+        tensor_convert(to, join(rows_of(x->k, 0, keys)));
+        return;
+    }
+    tensor_convert(half(to, 0), rows_of(x->k, 0, keys));
+    tensor_convert(half(to, 1), rows_of(x->v, 0, keys));
 }
 
 /* ---- Forward */
 
-static void part_forward(const Ring *r, const Work *w, const Operands *x, Part p, Tensor out, Tensor lse,
-                         Tensor k, Tensor v) {
+static void part_forward(const Ring *r, const Work *w, const Operands *x, Part p, Into into, Tensor k, Tensor v) {
     if (is_empty(p)) return;
-    const AttentionSpec spec = spec_of(r, p, OVERWRITE, OVERWRITE);
-    attention_pick(r->attention, &spec)->forward(&spec, out, lse, NULL, rows_of(x->q, p.row, p.rows), k, v,
-                                                 w->attention);
+    AttentionSpec spec = spec_of(r, p, r->heads, sum_dtype(r));
+    const Tensor out = w->out.data ? rows_of(w->out, p.row, p.rows) : rows_of(x->out, p.row, p.rows);
+    spec.out_into = into;
+    attention_pick(r->attention, &spec)->forward(&spec, out, tensor_column_range(x->lse, p.row, p.rows), NULL,
+                                                 rows_of(x->q, p.row, p.rows), k, v, w->attention);
 }
 
-/* The number of the last step that computes something, -1: none. */
-static int last_step(const Ring *r) {
-    int last = r->split.size - 2;
-    while (last >= 0 && is_empty(step_of(r, last).part)) last--;
-    return last;
-}
-
-/* The last merge writes x->out; the rows before the first that it merges are complete earlier. */
 static void unit_forward(const Ring *r, const Work *w, const Operands *x) {
-    const int own = r->spec.Tq, steps = r->split.size - 1, last = last_step(r);
-    const int complete = last < 0 ? own : step_of(r, last).part.row;
+    const int own = r->spec.Tq, steps = r->split.size - 1;
     pack(r, w, x);
     CommTransfer transfer = fetch(r, w, 0);
     CommOp fetched = comm_exchange(&transfer, 1);
-    part_forward(r, w, x, part_of(&r->split, r->split.rank, r->split.rank), rows_of(w->sum, 0, own), x->lse,
-                 x->k, x->v);
+    part_forward(r, w, x, part_of(&r->split, r->split.rank, r->split.rank), OVERWRITE, x->k, x->v);
     for (int i = 0; i < steps; i++) {
         const Part p = step_of(r, i).part;
+        const Tensor kv = rows_of(w->in[i % 2], 0, p.keys);
         comm_wait(fetched);
         if (i + 1 < steps) {
             transfer = fetch(r, w, i + 1);
             fetched = comm_exchange(&transfer, 1);
         }
-        if (is_empty(p)) continue;
-        const Tensor sum = rows_of(w->sum, p.row, p.rows), part = rows_of(w->part, 0, p.rows);
-        const Tensor part_lse = tensor_of(w->part_lse.data, F32, 3, 1, x->lse.dim[1], p.rows);
-        const Tensor kv = rows_of(w->in[i % 2], 0, p.keys);
-        part_forward(r, w, x, p, part, part_lse, half(kv, 0), half(kv, 1));
-        attention_merge(i == last ? rows_of(x->out, p.row, p.rows) : sum, tensor_column_range(x->lse, p.row, p.rows),
-                        sum, part, part_lse);
+        part_forward(r, w, x, p, ACCUMULATE, half(kv, 0), half(kv, 1));
     }
-    if (complete) tensor_convert(rows_of(x->out, 0, complete), rows_of(w->sum, 0, complete));
+    if (w->out.data && own) tensor_convert(x->out, rows_of(w->out, 0, own));
 }
 
 void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
@@ -307,73 +299,78 @@ void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Ten
 
 /* ---- Backward */
 
-/* w->sum = or += the part's dq, dkv = or += its dk and dv. */
-static void part_backward(const Ring *r, const Work *w, const Operands *x, Part p, Into dq_into, Tensor dkv,
-                          Into dkv_into, Tensor k, Tensor v) {
-    const AttentionSpec spec = spec_of(r, p, dq_into, dkv_into);
-    attention_pick(r->attention, &spec)->backward(&spec, rows_of(w->sum, p.row, p.rows), half(dkv, 0), half(dkv, 1),
-        rows_of(x->dout, p.row, p.rows), rows_of(x->out, p.row, p.rows), tensor_column_range(x->lse, p.row, p.rows),
-        NULL, rows_of(x->q, p.row, p.rows), k, v, w->attention);
+/* Of the own block, of some of the heads. */
+static void own_backward(const Ring *r, const Work *w, const Operands *x, int head, int heads) {
+    const Part p = part_of(&r->split, r->split.rank, r->split.rank);
+    const AttentionSpec spec = spec_of(r, p, heads, r->spec.dtype);
+    if (is_empty(p) || !heads) return;
+    const int64_t first = (int64_t)head * spec.HS, count = (int64_t)heads * spec.HS;
+    attention_pick(r->attention, &spec)->backward(&spec, tensor_column_range(x->dq, first, count),
+        tensor_column_range(x->dk, first, count), tensor_column_range(x->dv, first, count),
+        tensor_column_range(x->dout, first, count), tensor_column_range(x->out, first, count),
+        rows_of(x->lse, head, heads), NULL, tensor_column_range(x->q, first, count),
+        tensor_column_range(x->k, first, count), tensor_column_range(x->v, first, count), w->attention);
 }
 
-static void own_part_backward(const Ring *r, const Work *w, const Operands *x, Part p, Into into) {
-    if (is_empty(p)) return;
-    part_backward(r, w, x, p, into, rows_of(w->dkv_sum, p.key, p.keys), into, rows_of(x->k, p.key, p.keys),
-                  rows_of(x->v, p.key, p.keys));
-}
-
+/* The first step has all rows of the steps. */
 static void step_backward(const Ring *r, const Work *w, const Operands *x, int index) {
     const Part p = step_of(r, index).part;
     if (is_empty(p)) return;
-    const Tensor kv = rows_of(w->in[index % 2], 0, p.keys);
-    part_backward(r, w, x, p, ACCUMULATE, rows_of(w->dkv, 0, p.keys), OVERWRITE, half(kv, 0), half(kv, 1));
+    AttentionSpec spec = spec_of(r, p, r->heads, sum_dtype(r));
+    const Tensor kv = rows_of(w->in[index % 2], 0, p.keys), dkv = rows_of(w->dkv, 0, p.keys);
+    spec.dq_into = index ? ACCUMULATE : OVERWRITE;
+    attention_pick(r->attention, &spec)->backward(&spec, rows_of(w->dq, p.row, p.rows), half(dkv, 0), half(dkv, 1),
+        rows_of(x->dout, p.row, p.rows), rows_of(x->out, p.row, p.rows), tensor_column_range(x->lse, p.row, p.rows),
+        NULL, rows_of(x->q, p.row, p.rows), half(kv, 0), half(kv, 1), w->attention);
+    if (w->dkv.data != w->sent.data) tensor_convert(rows_of(w->sent, 0, p.keys), dkv);
+}
+
+/* dk and dv += those of `from`. */
+static void add_to_keys(const Operands *x, Tensor from, int64_t keys) {
+    const Tensor dk = rows_of(x->dk, 0, keys), dv = rows_of(x->dv, 0, keys);
+    if (are_joined(dk, dv)) {
+        tensor_add(join(dk), rows_of(from, 0, keys), join(dk));
+        return;
+    }
+    tensor_add(dk, half(rows_of(from, 0, keys), 0), dk);
+    tensor_add(dv, half(rows_of(from, 0, keys), 1), dv);
 }
 
 /* The gradients of this rank's keys and values in step `index` of another have come. */
-static void add_returned(const Ring *r, const Work *w, int index) {
-    const int64_t keys = keys_of(step_of(r, index).others);
-    const Tensor sum = rows_of(w->dkv_sum, 0, keys);
-    if (keys) tensor_add(sum, sum, rows_of(w->returned, 0, keys));
+static void add_returned(const Ring *r, const Work *w, const Operands *x, int index) {
+    const int64_t own = r->spec.Tk, keys = keys_of(step_of(r, index).others);
+    const Tensor sum = w->dkv_sum.data ? rows_of(w->dkv_sum, 0, keys) : (Tensor){0};
+    if (keys && !w->dkv_sum.data) add_to_keys(x, w->returned, keys);
+    else if (keys) tensor_add(sum, sum, rows_of(w->returned, 0, keys));
+    if (own && w->dkv_sum.data && index == r->split.size - 2) add_to_keys(x, w->dkv_sum, own);
 }
 
-/* to = the left or right half of the sums, with the gradients that came last. */
-static void write_sum(const Ring *r, const Work *w, Tensor to, int which) {
-    const int64_t own = r->spec.Tk, keys = keys_of(step_of(r, r->split.size - 2).others);
-    if (keys)       tensor_add(rows_of(to, 0, keys), half(rows_of(w->dkv_sum, 0, keys), which),
-                               half(rows_of(w->returned, 0, keys), which));
-    if (own > keys) tensor_convert(rows_of(to, keys, own - keys), half(rows_of(w->dkv_sum, keys, own - keys), which));
-}
-
-/* The own block comes first and last: the squares of its halves while the first keys come, the rectangle between them
-   while the last gradients return. Beside step i the keys of step i + 1 come, and the gradients of step i - 1 return.
-   The squares write all sums, the rest adds to them. */
+/* The own block comes first, while the first keys come, and last, a quarter of its heads, while the last gradients
+   return. Beside step i the keys of step i + 1 come, and the gradients of step i - 1 return. */
 static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
-    const int own = r->spec.Tq, steps = r->split.size - 1;
-    Part halves[3];
-    own_parts(own, halves);
+    const int steps = r->split.size - 1, late = r->heads / 4, early = r->heads - late;
+    const Part rows = step_of(r, 0).part;
     pack(r, w, x);
     CommTransfer transfers[2] = { fetch(r, w, 0) };
     CommOp moved = comm_exchange(transfers, 1);
-    for (int i = 0; i < 2; i++) own_part_backward(r, w, x, halves[i], OVERWRITE);
+    own_backward(r, w, x, 0, early);
+    if (w->dkv_sum.data) device_zero(w->dkv_sum.data, tensor_bytes(w->dkv_sum));
     for (int i = 0; i <= steps; i++) {
         int count = 0;
         comm_wait(moved);
-        if (i > 1) add_returned(r, w, i - 2);
-        if (i > 0) {
-            const int64_t keys = keys_of(step_of(r, i - 1).part);
-            if (keys) tensor_convert(rows_of(w->sent, 0, keys), rows_of(w->dkv, 0, keys));
-            transfers[count++] = give_back(r, w, i - 1);
-        }
+        if (i > 1)         add_returned(r, w, x, i - 2);
+        if (i > 0)         transfers[count++] = give_back(r, w, i - 1);
         if (i + 1 < steps) transfers[count++] = fetch(r, w, i + 1);
         moved = comm_exchange(transfers, count);
         if (i < steps) step_backward(r, w, x, i);
-        else own_part_backward(r, w, x, halves[2], ACCUMULATE);
+        else           own_backward(r, w, x, early, late);
     }
-    if (own) tensor_convert(x->dq, w->sum);
+    if (!is_empty(rows)) {
+        const Tensor dq = rows_of(x->dq, rows.row, rows.rows);
+        tensor_add(dq, rows_of(w->dq, rows.row, rows.rows), dq);
+    }
     comm_wait(moved);
-    if (!own) return;
-    write_sum(r, w, x->dk, 0);
-    write_sum(r, w, x->dv, 1);
+    add_returned(r, w, x, steps - 1);
 }
 
 void ring_backward(const Ring *r, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,

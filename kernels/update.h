@@ -45,8 +45,8 @@ void update_decide(StepStats *stats);
 void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad,
                   const UpdateRow *rows, int row_count, const StepStats *stats);
 
-/* to = from or sum + from, rounded to nearest even where it is narrower. F32 or BF16, sum F32, which may be to; packed
-   and of as many elements, or with as many rows and columns and any pitch. */
+/* to = from or sum + from, rounded to nearest even where it is narrower. F32 or BF16; sum F32, or BF16 as both others,
+   it may be to; packed and of as many elements, or with as many rows and columns and any pitch. */
 void tensor_convert(Tensor to, Tensor from);
 void tensor_add    (Tensor to, Tensor sum, Tensor from);
 

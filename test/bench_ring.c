@@ -7,7 +7,7 @@
      communication   everything
 
    bf16, head size 128, 16 heads, one sequence; the CPU: f32, and small. Time of the slowest rank, medians of rounds in
-   which the variants take turns. */
+   which the variants take turns, each round in another order, so that not always the same one comes before. */
 #include "../kernels/fill.h"
 #include "../kernels/ring.h"
 #include "../kernels/update.h"
@@ -15,7 +15,7 @@
 #include "ranks.h"
 
 enum { ROUNDS_MAX = 200, WARMUP = 2, ORDERS = 3, REFERENCE = ORDERS };
-enum { ALL, WITHOUT_TRANSFERS, ATTENTION_ALONE, VARIANTS };
+enum { ALL, WITHOUT_TRANSFERS, ATTENTION_ALONE, VARIANTS, MEASUREMENTS = ORDERS * VARIANTS + 1 };
 static const char *const order_name[] = { "zigzag", "striped", "contiguous" };
 static int64_t rounds, tokens_given;
 static int     variant, NH, HS;
@@ -137,11 +137,13 @@ static void bench_tokens(int64_t own, Tensor barrier) {
         o[i] = operands(i == REFERENCE ? alone : own, ring_workspace_bytes(&ring[i]));
     }
     for (int64_t round = -WARMUP; round < rounds; round++)
-        for (int i = 0; i <= ORDERS; i++)
-            for (int v = 0; v < (i == REFERENCE ? 1 : VARIANTS); v++) {
-                const double time = ms_of(&ring[i], o[i], v, barrier);
-                if (round >= 0) ms[i][v][round] = time;
-            }
+        for (int n = 0; n < MEASUREMENTS; n++) {
+            static const int steps[] = { 1, 3, 7, 9 };      /* coprime to MEASUREMENTS */
+            const int which = (n * steps[(round + WARMUP) % COUNT(steps)] + (int)round + WARMUP) % MEASUREMENTS;
+            const int i = which / VARIANTS, v = which % VARIANTS;
+            const double time = ms_of(&ring[i], o[i], v, barrier);
+            if (round >= 0) ms[i][v][round] = time;
+        }
     const double rate = 3.5 * 4 * NH * HS * (double)alone * (double)alone / 2 / over_ranks(ms[REFERENCE][ALL]).mean;
     const double ideal = 3.5 * 4 * NH * HS * pairs / rate;
     if (!comm_rank) printf("| %lld | one GPU | %.2f | %.3g | | | | | |\n", (long long)own, ideal, 1e-9 * rate);

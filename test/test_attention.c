@@ -221,20 +221,21 @@ static void positions(void) {
 }
 
 /* What a step of ring attention computes: rectangles without a mask, both ways, and causal squares whose diagonal is
-   shifted by 0 or 1, with results in f32. */
+   shifted by 0 or 1, with results in f32; rectangles with results in bf16, too. */
 static void parts(void) {
     enum { HEADS = 4, SIZES = 5 };
     static const int lengths[] = { 1, 63, 64, 65, 127, 128, 129, 192, 193, 257, 1000 }, count = COUNT(lengths);
     static const struct { int B, NH; } heads[HEADS] = { {1, 1}, {1, 3}, {2, 2}, {3, 1} };
     static const int sizes[SIZES] = { 64, 128, 80, 40, 128 };
-    f32_results = 1;
-    for (int i = 0; i < 5 * count; i++) {
-        int square = i / count >= 3, Tq = lengths[i % count], Tk = square ? Tq : lengths[(3 * i + i / count) % count];
+    for (int i = 0; i < (arena_dtype == F32 ? 5 : 8) * count; i++) {
+        f32_results = i < 5 * count;
+        int square = f32_results && i / count >= 3, Tq = lengths[i % count];
+        int Tk = square ? Tq : lengths[(3 * i + i / count) % count];
         AttentionSpec s = { .B = heads[i % HEADS].B, .NH = heads[i % HEADS].NH, .Tq = Tq, .Tk = Tk,
                             .HS = sizes[i % SIZES], .causal = square, .q0 = square ? 3 - i / count : 0 };
         if (on_cpu && (int64_t)Tq * Tk * s.HS > 1 << 23) continue;
-        s.dq_into = i % 2 ? ACCUMULATE : OVERWRITE;
-        s.dkv_into = i % 3 ? OVERWRITE : ACCUMULATE;
+        s.dq_into = f32_results && i % 2 ? ACCUMULATE : OVERWRITE;
+        s.dkv_into = !f32_results || i % 3 ? OVERWRITE : ACCUMULATE;
         Layout layout = square ? i % LAYOUTS : i % 2 ? VIEWS : PACKED;
         AttentionSpec room = s;
         room.B *= 2;                            /* the results are in f32 */
@@ -243,6 +244,7 @@ static void parts(void) {
         attention_case(s, layout, i % 7 == 6 ? RISING_MAXIMA : i % 7 == 5 ? FALLING_MAXIMA : RANDOM);
     }
     /* Many heads and few keys, or more tiles than multiprocessors. */
+    f32_results = 1;
     static const struct { int B, NH, Tq, Tk, HS; } crowds[] = {
         {5, 9, 129, 257, 64}, {1, 67, 193, 65, 64}, {9, 5, 65, 257, 128}, {7, 19, 8, 40, 128}, {3, 1, 1000, 1025, 64}
     };
@@ -488,6 +490,88 @@ static void merge_rows(void) {
         EXPECT(!wrong, "%s: %lld elements of rows with one side differ from that side", arena_case, (long long)wrong);
         compare("merged", merged, want, (Bound){ .roundings = 4, .condition = 10 });
         compare("lse", lse, want_lse, (Bound){ .roundings = 4, .floor = 5 });
+    }
+}
+
+/* out_into = ACCUMULATE: out and lse = the merge of what they hold, of one row in three nothing, with attention. */
+static void merged_case(AttentionSpec s, DType out_dtype) {
+    const int B = s.B, NH = s.NH, Tq = s.Tq, C = NH * s.HS, rows = B * NH * Tq;
+    s.scale = 1 / sqrtf((float)s.HS);
+    s.dtype = arena_dtype;
+    s.out_dtype = out_dtype;
+    s.out_into = ACCUMULATE;
+    arena_begin("merged", "B=%d NH=%d Tq=%d Tk=%d %s q0=%d HS=%d, out in %s", B, NH, Tq, s.Tk,
+                s.causal ? "causal" : "full", s.q0, s.HS, dtype_name(out_dtype));
+    Tensor q = input(1, B, Tq, C), k = input(1, B, s.Tk, C), v = input(1, B, s.Tk, C);
+    Tensor out = third_as(out_dtype, ABSENT, 1, WRITTEN, B, Tq, C), lse = f32_base(5, B, NH, Tq);
+    fill(out, 0, 1);
+    #define ELEMENT(row, d) (((int64_t)((row) / Tq / NH) * Tq + (row) % Tq) * C + (row) / Tq % NH * s.HS + (d))
+    for (int row = 0; row < rows; row++) {
+        if (uniform() >= -1.0 / 3) continue;
+        set(lse, row, -INFINITY);
+        for (int d = 0; d < s.HS; d++) set(out, ELEMENT(row, d), 0);
+    }
+    arena_upload();
+    double *before = given(out), *lse_before = given(lse), *all_q = given(q), *all_k = given(k), *all_v = given(v);
+    double *want[2], *want_lse[2], emulated = 0;
+    for (int i = 0; i < 2; i++) want[i] = doubles((int64_t)rows * s.HS), want_lse[i] = doubles(rows);
+    for (int draw = 0; draw < (arena_dtype == BF16 ? 8 : 1); draw++) {      /* the first is exact */
+        double *w = want[draw > 0], *l = want_lse[draw > 0];
+        oracle_stores = draw ? 1 + draw / 8.0 : 0;
+        oracle_attention_forward(&s, w, l, all_q, all_k, all_v);
+        for (int row = 0; row < rows; row++) {
+            const double total = exp(lse_before[row]) + exp(l[row]), weight = total > 0 ? exp(l[row]) / total : 0;
+            for (int d = 0; d < s.HS; d++) {
+                const int64_t at = ELEMENT(row, d);
+                w[at] = weight * w[at] + (1 - weight) * before[at];
+                emulated = fmax(emulated, fabs(w[at] - want[0][at]));
+            }
+            l[row] = log(total);
+        }
+    }
+    #undef ELEMENT
+    oracle_stores = 0;
+    int64_t arena_case_end = arena_used, pool_case_end = pool_used;
+    for (int n = 0; attention_list[n]; n++) {
+        if (attention_list[n]->refuse(&s)) { refused[n]++; continue; }
+        ran[n]++;
+        arena_used = arena_case_end;
+        pool_used = pool_case_end;
+        name_implementation(n);
+        Memory m = place_memory(attention_list[n], &s);
+        EACH_RUN attention_list[n]->forward(&s, out, lse, m.kept.data, q, k, v, m.work[0].data);
+        double *finite = doubles(rows);
+        int64_t wrong = 0;
+        for (int row = 0; row < rows; row++) {                  /* compare() takes no infinities */
+            float *got = (float *)(arena_after + halves_from(lse, 0)) + row;
+            const int is_empty = want_lse[0][row] == -INFINITY;
+            finite[row] = is_empty ? 0 : want_lse[0][row];
+            wrong += (*got == -INFINITY) != is_empty;
+            if (*got == -INFINITY) *got = 0;
+        }
+        EXPECT(!wrong, "%s: lse of %lld rows is -INFINITY on one side only", arena_case, (long long)wrong);
+        Bound bound = { .roundings = s.Tk + s.HS + 8, .condition = s.scale * s.HS, .floor = 5 };
+        compare("lse in place", lse, finite, bound);
+        bound.floor = 1;
+        bound.emulated = emulated;
+        compare("out in place", out, want[0], bound);
+    }
+}
+
+static void merged_in_place(void) {
+    enum { FULL = 1 << 20 };                    /* q0 of a case that is not causal */
+    static const struct { int B, NH, Tq, Tk, q0, HS; } shapes[] = {
+        {1, 1, 1, 1, 0, 8}, {2, 3, 65, 65, 0, 64}, {1, 2, 129, 129, -1, 128}, {1, 3, 130, 130, 0, 128},
+        {2, 1, 300, 129, FULL, 128}, {1, 3, 64, 257, FULL, 80}, {3, 1, 193, 65, FULL, 128}, {1, 2, 1, 64, FULL, 40},
+        {1, 5, 129, 200, FULL, 64}, {2, 9, 257, 129, FULL, 96}, {1, 1, 70, 129, -30, 128}, {1, 2, 5, 300, FULL, 64},
+        {2, 2, 33, 33, -1, 32}, {1, 7, 500, 384, FULL, 128},
+    };
+    for (int i = 0; i < COUNT(shapes) * 2; i++) {
+        const int n = i / 2, causal = shapes[n].q0 != FULL;
+        if (i % 2 && arena_dtype == F32) continue;
+        merged_case((AttentionSpec){ .B = shapes[n].B, .NH = shapes[n].NH, .Tq = shapes[n].Tq, .Tk = shapes[n].Tk,
+                                     .HS = shapes[n].HS, .causal = causal, .q0 = causal ? shapes[n].q0 : 0 },
+                    i % 2 ? arena_dtype : F32);
     }
 }
 
@@ -946,6 +1030,7 @@ int main(void) {
     RUN_EACH_DTYPE(with_dropout);
     RUN_EACH_DTYPE(masks);
     RUN(merge_rows);
+    RUN_EACH_DTYPE(merged_in_place);
     RUN_EACH_DTYPE(zigzag);
     RUN_EACH_DTYPE(far_rows);
     RUN_EACH_DTYPE(many_sequences);

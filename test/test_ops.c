@@ -855,7 +855,7 @@ static void convert(void) {
     }
 }
 
-/* Rows with a pitch, of any of the types: written, added in place where they are f32, or a sum; what lies between the
+/* Rows with a pitch, of any of the types: written, added in place to f32 or bf16, or a sum; what lies between the
    rows stays. */
 static void rows_are_converted_and_added(void) {
     static const struct { int rows, columns, to_pitch, from_pitch; } shapes[] = {
@@ -866,12 +866,13 @@ static void rows_are_converted_and_added(void) {
     for (int i = 0; i < COUNT(shapes) * COUNT(types) * 3; i++) {
         const DType *type = types[i / 3 % 4];
         const int adds = i % 3, shape = i / 12, rows = shapes[shape].rows, columns = shapes[shape].columns;
-        if (device_refuse_dtype(type[0]) || device_refuse_dtype(type[1]) || (adds == 2 && type[1] != F32)) continue;
+        const DType sums = type[0] == BF16 && type[1] == BF16 && shape % 2 ? BF16 : F32;
+        if (device_refuse_dtype(type[0]) || device_refuse_dtype(type[1]) || (adds == 2 && type[1] != sums)) continue;
         arena_begin("rows", "(%d,%d) %s %s %s", rows, columns, dtype_name(type[0]),
                     adds == 2 ? "added in place to" : adds ? "and a sum to" : "to", dtype_name(type[1]));
         Tensor from = fill(place(type[0], KEPT, shapes[shape].from_pitch, DIMS(rows, columns)), 0, 1);
         Tensor to = place(type[1], WRITTEN, shapes[shape].to_pitch, DIMS(rows, columns));
-        Tensor sum = adds < 2 ? place(F32, KEPT, shapes[shape].from_pitch, DIMS(rows, columns)) : to;
+        Tensor sum = adds < 2 ? place(sums, KEPT, shapes[shape].from_pitch, DIMS(rows, columns)) : to;
         fill(sum, 0, 1);
         EACH_RUN { if (adds) tensor_add(to, sum, from); else tensor_convert(to, from); }
         for (int r = 0; r < rows; r++)

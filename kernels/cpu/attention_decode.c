@@ -22,8 +22,11 @@ static void attend(const AttentionSpec *s, Partial *part, const float *q, Head k
 
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
                     void *work) {
-    (void)kept;
     attention_check_forward(&attention_decode, s, out, lse, q, k, v);
+    if (s->out_into == ACCUMULATE) {
+        attention_merge_part(&attention_decode, s, out, lse, kept, q, k, v, work);
+        return;
+    }
     const int64_t Tq = s->Tq, HS = s->HS, splits = splits_of(s), rows = (int64_t)s->B * s->NH * Tq;    /* of lse */
     Partial *part = work;
     #pragma omp parallel for schedule(static)
@@ -56,7 +59,8 @@ static const char *refuse(const AttentionSpec *s) {
 }
 
 static size_t workspace_bytes(const AttentionSpec *s) {
-    return sizeof(Partial) * (size_t)(s->B * splits_of(s)) * (size_t)s->NH * (size_t)s->Tq;    /* > a float a row */
+    return sizeof(Partial) * (size_t)(s->B * splits_of(s)) * (size_t)s->NH * (size_t)s->Tq     /* > a float a row */
+           + attention_part_bytes(s);
 }
 
 static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,

@@ -76,8 +76,11 @@ static void forward_tile(const AttentionSpec *s, DropoutMask mask, Head out, flo
 
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
                     void *work) {
-    (void)kept, (void)work;
     attention_check_forward(&attention_flash, s, out, lse, q, k, v);
+    if (s->out_into == ACCUMULATE) {
+        attention_merge_part(&attention_flash, s, out, lse, kept, q, k, v, work);
+        return;
+    }
     const int64_t Tq = s->Tq, tiles = (Tq + QUERIES - 1) / QUERIES;
     #pragma omp parallel for schedule(dynamic)
     for (int64_t tile = 0; tile < (int64_t)s->B * s->NH * tiles; tile++) {
@@ -147,5 +150,5 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
 }
 
 const Attention attention_flash = {
-    "flash", attention_refuse_on_cpu, attention_no_bytes, attention_row_bytes, forward, backward
+    "flash", attention_refuse_on_cpu, attention_no_bytes, attention_row_workspace, forward, backward
 };

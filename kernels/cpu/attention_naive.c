@@ -6,6 +6,8 @@ static size_t probability_bytes(const AttentionSpec *s) {
     return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq * (size_t)s->Tk;
 }
 
+static size_t workspace_bytes(const AttentionSpec *s) { return probability_bytes(s) + attention_part_bytes(s); }
+
 /* The (Tq,Tk) matrix of a head. */
 static Head square_of(const void *data, const AttentionSpec *s, int64_t head) {
     return (Head){ (float *)data + head * s->Tq * s->Tk, s->Tk };
@@ -27,6 +29,10 @@ static Head drop(Head to, Head from, const AttentionSpec *s, int64_t head) {
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
                     void *work) {
     attention_check_forward(&attention_naive, s, out, lse, q, k, v);
+    if (s->out_into == ACCUMULATE) {
+        attention_merge_part(&attention_naive, s, out, lse, kept, q, k, v, work);
+        return;
+    }
     const int64_t Tq = s->Tq, Tk = s->Tk, HS = s->HS;
     #pragma omp parallel for schedule(dynamic)
     for (int64_t head = 0; head < (int64_t)s->B * s->NH; head++) {
@@ -74,5 +80,5 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
 }
 
 const Attention attention_naive = {
-    "naive", attention_refuse_on_cpu, probability_bytes, probability_bytes, forward, backward
+    "naive", attention_refuse_on_cpu, probability_bytes, workspace_bytes, forward, backward
 };

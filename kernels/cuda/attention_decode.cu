@@ -183,7 +183,7 @@ static const Attention *backward_of(const AttentionSpec *s) {
 
 static size_t workspace_bytes(const AttentionSpec *s) {
     const size_t rows = attention_row_bytes(s), splits = (size_t)splits_of(s);
-    return splits > 1 ? rows * splits * ((size_t)s->HS + 2) : rows;
+    return (splits > 1 ? rows * splits * ((size_t)s->HS + 2) : rows) + attention_part_bytes(s);
 }
 
 template <class T, int LANES>
@@ -199,9 +199,13 @@ static void forward_as(const AttentionSpec &s, Tensor out, Tensor lse, Tensor q,
      : launch<T, 32>)(s, out, lse, q, k, v, work);
 }
 
-static void forward(const AttentionSpec *spec, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v,
+static void forward(const AttentionSpec *spec, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
                     void *work) {
     attention_check_forward(&attention_decode, spec, out, lse, q, k, v);
+    if (spec->out_into == ACCUMULATE) {
+        attention_merge_part(&attention_decode, spec, out, lse, kept, q, k, v, work);
+        return;
+    }
     REQUIRE(rows_aligned(q) && rows_aligned(k) && rows_aligned(v),
             "attention: rows of q, k or v do not begin on 16 bytes: want addresses and pitches that are multiples");
     AttentionSpec s = *spec;

@@ -347,8 +347,13 @@ static void backward_sized(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor 
                   kernel_spec(*s), dk, dv, dout, lse, delta, q, k, v);
 }
 
-static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v, void *) {
+static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
+                    void *work) {
     attention_check_forward(&attention_flash_f32, s, out, lse, q, k, v);
+    if (s->out_into == ACCUMULATE) {
+        attention_merge_part(&attention_flash_f32, s, out, lse, kept, q, k, v, work);
+        return;
+    }
     (s->HS <= 32 ? forward_sized<32> : s->HS <= 64 ? forward_sized<64> : forward_sized<128>)
         (s, out, lse, q, k, v);
 }
@@ -362,6 +367,6 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
 
 const Attention attention_flash_f32 = {
     .name = "flash", .refuse = refuse,
-    .kept_bytes = attention_no_bytes, .workspace_bytes = attention_row_bytes,
+    .kept_bytes = attention_no_bytes, .workspace_bytes = attention_row_workspace,
     .forward = forward, .backward = backward
 };

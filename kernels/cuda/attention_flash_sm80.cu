@@ -473,8 +473,13 @@ static const Launch forwards[]  = { launch_forward<2>, launch_forward<2>, launch
 static const Launch backwards[] = { launch_backward<2>, launch_backward<2>, launch_backward<3>, launch_backward<4>,
                                     launch_backward<5>, launch_backward<6>, launch_backward<8>, launch_backward<8> };
 
-static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v, void *) {
+static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
+                    void *work) {
     attention_check_forward(&attention_flash_sm80, s, out, lse, q, k, v);
+    if (s->out_into == ACCUMULATE) {
+        attention_merge_part(&attention_flash_sm80, s, out, lse, kept, q, k, v, work);
+        return;
+    }
     forwards[(s->HS - 1) / 16](problem(s, lse), { view("q", q), view("k", k), view("v", v), view("out", out),
                                                   (float *)lse.data }, s->dropout);
 }
@@ -487,4 +492,6 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
         view("dq", dq), view("dk", dk), view("dv", dv), (float *)work }, s->dropout);
 }
 
-const Attention attention_flash_sm80 = { "flash", refuse, attention_no_bytes, attention_row_bytes, forward, backward };
+const Attention attention_flash_sm80 = {
+    "flash", refuse, attention_no_bytes, attention_row_workspace, forward, backward
+};

@@ -34,6 +34,7 @@ Result make_result(const char *name, const AttentionSpec *s, Tensor t, Into into
     r.pitch = t.pitch;
     r.T = (int)t.dim[1];
     r.into = into;
+    r.is_bf16 = t.dtype == BF16;
     return r;
 }
 
@@ -43,8 +44,10 @@ int sm_count(void) {
     return count;
 }
 
-Part part_of(const AttentionSpec *s) {
-    return !s->causal ? RECTANGLE : s->out_dtype == F32 ? SQUARE : s->dropout.rate > 0 ? DROPPED : WHOLE;
+Part part_of(const AttentionSpec *s, Into into) {
+    if (!s->causal) return RECTANGLE;
+    if (s->out_dtype == F32 || into == ACCUMULATE) return SQUARE;
+    return s->dropout.rate > 0 ? DROPPED : WHOLE;
 }
 
 Problem make_problem(const AttentionSpec *s, Tensor lse, int64_t heads_in_flight) {
@@ -71,18 +74,33 @@ int persistent_blocks(int64_t tiles) {
 static const char *refuse(const AttentionSpec *s) {
     const char *shared_reason = attention_refuse_in_bf16(s);
     if (shared_reason)                      return shared_reason;
-    if (s->out_dtype == F32 ? s->causal && (s->Tq != s->Tk || (s->q0 != 0 && s->q0 != -1))
-                            : !s->causal || s->Tq != s->Tk || s->q0 != 0 || s->dq_into || s->dkv_into)
-        return "this kernel takes causal squares with q0 = 0, gradients overwritten; with results in f32 also q0 = -1, "
-               "rectangles without a mask, and gradients that are added";
-    if (s->out_dtype == F32 && s->dropout.rate > 0)
-        return "this kernel has dropout with results in bf16 only";
+    if (s->causal && (s->Tq != s->Tk || (s->q0 != 0 && (s->q0 != -1 || s->out_dtype != F32))))
+        return "this kernel takes rectangles without a mask, and causal squares with q0 = 0 or, with results in f32, "
+               "-1";
+    if (s->out_dtype != F32 && (s->dq_into || s->dkv_into))
+        return "this kernel adds to gradients in f32 only";
+    if (s->dropout.rate > 0 && part_of(s, s->out_into) != DROPPED)
+        return "this kernel has dropout in whole causal squares with results in bf16 only";
     if (cuda_arch() != 90)                  return "the GPU is not a Hopper (compute capability 9.0)";
     return NULL;
 }
 
-static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *, Tensor q, Tensor k, Tensor v, void *) {
+/* Out in f32 does not fit where the kernel reads what it merges. */
+static bool merges_part(const AttentionSpec *s) {
+    return s->out_into == ACCUMULATE && (s->out_dtype == F32 || s->HS <= 64);
+}
+
+static size_t workspace_bytes(const AttentionSpec *s) {
+    return attention_flash_sm90_workspace(s) + (merges_part(s) ? attention_part_bytes(s) : 0);
+}
+
+static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
+                    void *work) {
     attention_check_forward(&attention_flash_sm90, s, out, lse, q, k, v);
+    if (merges_part(s)) {
+        attention_merge_part(&attention_flash_sm90, s, out, lse, kept, q, k, v, work);
+        return;
+    }
     attention_flash_sm90_forward(s, out, lse, q, k, v);
 }
 
@@ -95,5 +113,5 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
 }
 
 const Attention attention_flash_sm90 = {
-    "flash", refuse, attention_no_bytes, attention_flash_sm90_workspace, forward, backward
+    "flash", refuse, attention_no_bytes, workspace_bytes, forward, backward
 };

@@ -17,9 +17,9 @@ enum {
     EPILOGUE_PANEL = EPILOGUE_ROWS * ROW_BYTES,
 };
 
-/* What a call computes: training's attention, causal, with results in bf16; or a part of it with results in f32: a
-   causal square with q0 = 0 or -1, or a rectangle without a mask. The kernels are compiled for each: as fields of
-   Problem the differences would spill registers. */
+/* What a call computes: training's attention, causal, with results in bf16; or a part of it: a causal square with
+   results in f32, q0 = 0 or -1, or with out merged, or a rectangle without a mask. The kernels are compiled for each:
+   as fields of Problem the differences would spill registers. */
 enum Part { WHOLE, DROPPED, SQUARE, RECTANGLE };
 
 struct Problem {
@@ -32,6 +32,7 @@ struct Problem {
     /* The next tile. Zero at the launch and after it, since it wraps around at `fetches`: one per tile plus one
        terminating fetch per block. */
     unsigned *tile_counter, fetches;
+    int merges;             /* out and lse with what they hold: SQUARE and RECTANGLE, forward */
 };
 
 /* STAGES buffers that a producer fills and consumers drain. The n-th use takes stage n % STAGES and completes a phase
@@ -147,6 +148,13 @@ template<int N> DEVICE void issue_gemm_nn(float (&d)[N], const uint32_t *a, Desc
     wgmma_commit_group();
 }
 
+/* lane_id(), but what is computed from it is not kept for the next tile: for where that spills */
+DEVICE int reload_lane_id() {
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
 /* Offset of a 16-byte chunk in its row of a panel */
 DEVICE int swizzled(int chunk, int row) { return (chunk ^ row % 8) << 4; }
 
@@ -165,44 +173,48 @@ struct Result {
     int64_t     pitch;
     int         T;
     Into        into;
+    bool        is_bf16;
 };
 
-/* Two columns of a row by a thread: the four threads of a quad make whole sectors of 32 bytes. */
-template<int PANELS> DEVICE void store_f32_rows(const Problem &p, const Result &to, int b, int h, int row, int column,
-                                                const float (&x)[32 * PANELS], float factor0, float factor1) {
+/* f(n, i, at) for each pair of neighbouring elements of a thread: x[n] and x[n + 1] of 16 rows of 64 PANELS columns, in
+   row i of its two, `at` elements behind to.data. In f32 the four threads of a quad make whole sectors of 32 bytes. */
+template<int PANELS, class F>
+DEVICE void each_pair(const Problem &p, const Result &to, int b, int h, int row, int column, F f) {
     row += lane_id() / 4;
-    float *const data = to.data + ((int64_t)b * to.T + row) * to.pitch + h * p.HS + column + lane_id() % 4 * 2;
-    auto each_pair = [&](auto store) {
+    const int64_t at = ((int64_t)b * to.T + row) * to.pitch + h * p.HS + column + lane_id() % 4 * 2;
+    #pragma unroll
+    for (int i = 0; i < 2; i++)
         #pragma unroll
-        for (int i = 0; i < 2; i++)
-            #pragma unroll
-            for (int j = 0; j < 8 * PANELS; j++)
-                if (row + 8 * i < to.T && column + 8 * j < p.HS)
-                    store(data + 8 * i * to.pitch + 8 * j, x[4 * j + 2 * i] * (i ? factor1 : factor0),
-                          x[4 * j + 2 * i + 1] * (i ? factor1 : factor0));
-    };
-    if (to.into == ACCUMULATE) each_pair([](float *at, float x0, float x1) { red_add(at, x0, x1); });
-    else                       each_pair([](float *at, float x0, float x1) { *(float2 *)at = make_float2(x0, x1); });
+        for (int j = 0; j < 8 * PANELS; j++)
+            if (row + 8 * i < to.T && column + 8 * j < p.HS) f(4 * j + 2 * i, i, at + 8 * i * to.pitch + 8 * j);
 }
 
-/* A warp stores factor x, EPILOGUE_ROWS rows of 64 PANELS columns; in bf16 by way of PANELS x EPILOGUE_PANEL bytes of
-   shared memory of its own, 1024-byte aligned. factor0 is for rows 0 .. 7, factor1 for rows 8 .. 15. */
-template<int PANELS, Part PART>
-DEVICE void store_rows(const Problem &p, uint32_t staging, const Result &to, int b, int h, int row, int column,
-                       const float (&x)[32 * PANELS], float factor0, float factor1) {
-    if constexpr (PART == SQUARE || PART == RECTANGLE) {
-        store_f32_rows<PANELS>(p, to, b, h, row, column, x, factor0, factor1);
-        return;
-    }
-    const int r = lane_id() % 16;
-    wait_for_stores();
-    #pragma unroll
-    for (int j = 0; j < 4 * PANELS; j++)
-        stmatrix(staging + j / 4 * EPILOGUE_PANEL + r * ROW_BYTES + swizzled(j % 4 * 2 + lane_id() / 16, r),
-                 bf16_pair(x[8 * j] * factor0,     x[8 * j + 1] * factor0),
-                 bf16_pair(x[8 * j + 2] * factor1, x[8 * j + 3] * factor1),
-                 bf16_pair(x[8 * j + 4] * factor0, x[8 * j + 5] * factor0),
-                 bf16_pair(x[8 * j + 6] * factor1, x[8 * j + 7] * factor1));
+template<int PANELS> DEVICE void store_f32_rows(const Problem &p, const Result &to, int b, int h, int row, int column,
+                                                const float (&x)[32 * PANELS], float factor0, float factor1) {
+    auto pair = [&](int n, int i) {
+        return make_float2(x[n] * (i ? factor1 : factor0), x[n + 1] * (i ? factor1 : factor0));
+    };
+    if (to.into == ACCUMULATE)
+        each_pair<PANELS>(p, to, b, h, row, column, [&](int n, int i, int64_t at) {
+            const float2 y = pair(n, i);
+            red_add(to.data + at, y.x, y.y);
+        });
+    else
+        each_pair<PANELS>(p, to, b, h, row, column, [&](int n, int i, int64_t at) {
+            *(float2 *)(to.data + at) = pair(n, i);
+        });
+}
+
+/* In bf16 a warp stores by way of PANELS x EPILOGUE_PANEL bytes of shared memory of its own, 1024-byte aligned. The
+   address of 16 bytes that a lane gives to ldmatrix and stmatrix: of the j-th 16 columns of 16 rows. (store_rows has
+   it, too: if it calls this, ptxas schedules training's kernels differently.) */
+DEVICE uint32_t staged_rows(uint32_t staging, int j) {
+    const int r = lane_id() % EPILOGUE_ROWS;
+    return staging + j / 4 * EPILOGUE_PANEL + r * ROW_BYTES + swizzled(j % 4 * 2 + lane_id() / EPILOGUE_ROWS, r);
+}
+
+template<int PANELS>
+DEVICE void store_staged_rows(uint32_t staging, const Result &to, int b, int h, int row, int column) {
     fence_proxy_async();
     __syncwarp();
     if (lane_id() == 0) {
@@ -213,6 +225,28 @@ DEVICE void store_rows(const Problem &p, uint32_t staging, const Result &to, int
     }
 }
 
+/* A warp stores factor x, EPILOGUE_ROWS rows of 64 PANELS columns. factor0 is for rows 0 .. 7, factor1 for rows
+   8 .. 15. */
+template<int PANELS, Part PART>
+DEVICE void store_rows(const Problem &p, uint32_t staging, const Result &to, int b, int h, int row, int column,
+                       const float (&x)[32 * PANELS], float factor0, float factor1) {
+    if constexpr (PART == SQUARE || PART == RECTANGLE)
+        if (!to.is_bf16) {
+            store_f32_rows<PANELS>(p, to, b, h, row, column, x, factor0, factor1);
+            return;
+        }
+    const int r = lane_id() % 16;
+    wait_for_stores();
+    #pragma unroll
+    for (int j = 0; j < 4 * PANELS; j++)
+        stmatrix(staging + j / 4 * EPILOGUE_PANEL + r * ROW_BYTES + swizzled(j % 4 * 2 + lane_id() / 16, r),
+                 bf16_pair(x[8 * j] * factor0,     x[8 * j + 1] * factor0),
+                 bf16_pair(x[8 * j + 2] * factor1, x[8 * j + 3] * factor1),
+                 bf16_pair(x[8 * j + 4] * factor0, x[8 * j + 5] * factor0),
+                 bf16_pair(x[8 * j + 6] * factor1, x[8 * j + 7] * factor1));
+    store_staged_rows<PANELS>(staging, to, b, h, row, column);
+}
+
 /* ---- host ---- */
 
 /* TMA tiles of `rows` rows and 64 columns of one head. Outside the head and the sequence zeros are read and nothing is
@@ -220,7 +254,7 @@ DEVICE void store_rows(const Problem &p, uint32_t staging, const Result &to, int
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows);
 Result      make_result(const char *name, const AttentionSpec *s, Tensor t, Into into);
 int         sm_count(void);
-Part        part_of(const AttentionSpec *s);
+Part        part_of(const AttentionSpec *s, Into into);     /* into: OVERWRITE in the backward pass */
 Problem     make_problem(const AttentionSpec *s, Tensor lse, int64_t heads_in_flight);     /* the rest is each pass's */
 int         persistent_blocks(int64_t tiles);       /* one per SM, at most one per tile */
 

@@ -257,7 +257,13 @@ void flash_backward_dq(const Problem p, const Workspace w, Result dq) {
         x[4 * j + 2] = part.z;
         x[4 * j + 3] = part.w;
     }
-    store_f32_rows<1>(p, dq, head / p.NH, head % p.NH, row, F::PANELS == 2 ? 64 * half : 0, x, p.scale, p.scale);
+    const int column = F::PANELS == 2 ? 64 * half : 0;
+    if (dq.is_bf16)
+        each_pair<1>(p, dq, head / p.NH, head % p.NH, row, column, [&](int n, int, int64_t at) {
+            *(uint32_t *)((bf16 *)dq.data + at) = bf16_pair(x[n] * p.scale, x[n + 1] * p.scale);
+        });
+    else
+        store_f32_rows<1>(p, dq, head / p.NH, head % p.NH, row, column, x, p.scale, p.scale);
 }
 
 /* Fragments of one tile. Not members of Consumer: the compiler keeps a struct with arrays in memory until loops are
@@ -446,6 +452,7 @@ template<class F> struct Consumer {
             wgmma_wait_group<0>();
             wgmma_fence_operand(r.dq);
             shared.k.release(n);
+            wait_for_stores();
             write_dq(r.dq, sent);
             dq_pipeline.commit(sent++);
             return;
@@ -589,9 +596,11 @@ void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk,
                                    Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
     /* Two tiles per SM in flight (1.92: 256 tiles on 132 SMs), a long and a short one, so that all SMs finish together.
        More heads need more of the L2; with fewer, blocks of one head wait for each other's dq. With `deterministic`
-       they always wait, and more heads are better. Within 3 % of the best of 2 .. 132 heads at T = 512 .. 16384. */
+       they always wait, and more heads are better. Within 3 % of the best of 2 .. 132 heads at T = 512 .. 16384.
+       Without a mask all tiles are equally long: one per SM, which leaves q, dout and dq of the heads in the L2. */
     const int tiles = padded(s->Tk) / KEYS, columns = s->HS > 64 ? 128 : 64;
-    const float heads = s->deterministic ? 16000 / sqrtf((float)s->Tq * columns) : 1.92f * sm_count() / tiles;
+    const float heads = s->deterministic ? 16000 / sqrtf((float)s->Tq * columns)
+                        : (s->causal ? 1.92f : 0.96f) * sm_count() / tiles;
     Problem p = make_problem(s, lse, (int64_t)ceilf(heads));
     p.tiles = tiles;
     static unsigned *counter;               /* looked up once: not while a CUDA graph is recorded */
@@ -607,7 +616,7 @@ void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk,
     auto launch_part = [&](auto wide, auto narrow) {
         (s->HS > 64 ? wide : narrow)(p, w, s, (const float *)lse.data, out, dout, q, k, v, dq, dk, dv);
     };
-    switch (part_of(s)) {
+    switch (part_of(s, OVERWRITE)) {
     case WHOLE:     return launch_part(launch<2, WHOLE>,     launch<1, WHOLE>);
     case DROPPED:   return launch_part(launch<2, DROPPED>,   launch<1, DROPPED>);
     case SQUARE:    return launch_part(launch<2, SQUARE>,    launch<1, SQUARE>);

@@ -39,6 +39,7 @@ template<int PANELS_, int GROUPS_, int STAGES_, int BLOCKS_, Part PART_> struct 
     static constexpr bool DROPOUT = PART == DROPPED;
     static constexpr float NO_MAX = PART == SQUARE ? -FLT_MAX : -INFINITY;  /* finite: P of a row without keys is 0 */
     static constexpr int PANELS = PANELS_, GROUPS = GROUPS_, ROWS = GROUP_ROWS * GROUPS * BLOCKS;
+    static constexpr bool MERGES = PANELS == 2 && (PART == SQUARE || PART == RECTANGLE);      /* one panel: spills */
     static constexpr int STAGES = STAGES_;      /* of K and of V */
     static constexpr bool Q_IN_REGISTERS = PANELS == 2;     /* two groups leave enough registers */
     static constexpr int Q_STAGES = Q_IN_REGISTERS ? 1 : 2; /* a group need not wait until the others are done with Q */
@@ -307,6 +308,59 @@ template<class F> struct Consumer {
         }
     }
 
+    DEVICE uint32_t staging() const {
+        return shared.base + F::OUT + (4 * group + warp) * F::PANELS * EPILOGUE_PANEL;
+    }
+
+    /* Begins to copy the rows of the tile's out in bf16 to shared memory, where merge_out expects them; zeros without
+       `merges`. */
+    DEVICE void prefetch_out(const WorkTile &t, int first_row) {
+        const int lane = reload_lane_id();
+        wait_for_stores();
+        #pragma unroll
+        for (int i = 0; i < EPILOGUE_ROWS * 8 * F::PANELS / 32; i++) {
+            const int chunk = (32 * i + lane) % (8 * F::PANELS), r = (32 * i + lane) / (8 * F::PANELS);
+            const int query = first_row + EPILOGUE_ROWS * warp + r;
+            const bool is_there = p.merges && query < p.Tq && 8 * chunk < p.HS;
+            const bf16 *const from = (const bf16 *)maps.out.data
+                + (is_there ? ((int64_t)t.b * p.Tq + query) * maps.out.pitch + t.h * p.HS + 8 * chunk : 0);
+            cp_async_16(staging() + chunk / 8 * EPILOGUE_PANEL + r * ROW_BYTES + swizzled(chunk % 8, r), from,
+                        is_there);
+        }
+    }
+
+    /* out and lse = the merge of what they hold, where p.merges, with this tile's. Rows without a key: 0 and -inf. */
+    DEVICE void merge_out() {
+        float factor[2], keep[2];
+        #pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float total = quad_sum(r.row_sum[i]), part = r.row_max[i] + log2f(total);
+            const int query = out.row + row + 8 * i;
+            float *const l = lse + ((int64_t)out.b * p.NH + out.h) * p.lse_pitch + query;
+            const float before = p.merges && query < p.Tq ? *l * LOG2E : -INFINITY;
+            const float top = fmaxf(fmaxf(before, part), -FLT_MAX);
+            const float weight = ex2(before - top), part_weight = ex2(part - top), sum = weight + part_weight;
+            __syncwarp();                   /* all lanes of a row have read lse */
+            if (column == 0 && query < p.Tq) *l = LN2 * (top + log2f(sum));
+            keep[i] = sum == 0 ? 0 : weight / sum;
+            factor[i] = sum == 0 || total == 0 ? 0 : part_weight / sum / total;
+        }
+        cp_async_wait_all();
+        __syncwarp();
+        #pragma unroll
+        for (int j = 0; j < 4 * F::PANELS; j++) {
+            uint32_t x[4];
+            ldmatrix(x, staged_rows(staging(), j));
+            #pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[i] = bf16_pair(keep[i % 2] * __uint_as_float(x[i] << 16) + factor[i % 2] * r.o[8 * j + 2 * i],
+                                 keep[i % 2] * __uint_as_float(x[i] & 0xffff0000)
+                                 + factor[i % 2] * r.o[8 * j + 2 * i + 1]);
+            stmatrix(staged_rows(staging(), j), x[0], x[1], x[2], x[3]);
+        }
+        store_staged_rows<F::PANELS>(staging(), maps.out, out.b, out.h, out.row + EPILOGUE_ROWS * warp, 0);
+    }
+
     /* Epilogue of the tile before: only the first S of the next one has been issued behind its last O += P V. (The wait
        is unconditional: ptxas serialises wgmma across a conditional wait, C7514.) */
     DEVICE void write_out() {
@@ -314,6 +368,12 @@ template<class F> struct Consumer {
         wgmma_fence_operand(r.o);
         if (out.row < 0) return;
         shared.release(shared.v, out.block);
+        if constexpr (F::MERGES)
+            if (maps.out.is_bf16) {
+                merge_out();
+                out.row = -1;
+                return;
+            }
         float normalise[2];
         #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -390,11 +450,11 @@ template<class F> struct Consumer {
     }
 
     DEVICE void load_q_fragments() {
-        const int q_row = 16 * warp + lane_id() % 16;
+        const int lane = F::MERGES ? reload_lane_id() : lane_id(), q_row = 16 * warp + lane % 16;
         #pragma unroll
         for (int x = 0; x < 4 * F::PANELS; x++)
             ldmatrix(r.q + 4 * x, q_tile + x / 4 * F::Q_PANEL + q_row * ROW_BYTES
-                                  + swizzled(x % 4 * 2 + lane_id() / 16, q_row));
+                                  + swizzled(x % 4 * 2 + lane / 16, q_row));
     }
 
     DEVICE void consume() {
@@ -435,6 +495,8 @@ template<class F> struct Consumer {
             #pragma unroll 1
             for (; next < first + blocks; next++) next_block(s, next, key_of(next), KEYS);
             if (!F::Q_IN_REGISTERS) q.release(0);
+            if constexpr (F::MERGES)
+                if (maps.out.is_bf16) prefetch_out(t, first_row);
             issue_pv(next - 1, KEYS);
             out = { t.b, t.h, first_row, next - 1 };
         }
@@ -486,7 +548,8 @@ void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, Tensor lse
     p.tile_counter = counter;
     const Maps maps = { tensor_map("q", s, q, GROUP_ROWS), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
                         make_result("out", s, out, OVERWRITE) };
-    switch (part_of(s)) {
+    p.merges = s->out_into == ACCUMULATE;       /* in bf16 */
+    switch (part_of(s, s->out_into)) {
     case WHOLE:     return launch_part<WHOLE>(p, maps, lse, s->dropout);
     case DROPPED:   return launch_part<DROPPED>(p, maps, lse, s->dropout);
     case SQUARE:    return launch_part<SQUARE>(p, maps, lse, s->dropout);

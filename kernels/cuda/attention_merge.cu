@@ -5,13 +5,13 @@
 enum { THREADS_MAX = 256 };
 
 /* A block per row of out; 2^log_lanes threads of one warp per head, SIZE elements each at a time. */
-template <class T, int SIZE>
+template <class T, class Out, int SIZE>
 static __global__ void __launch_bounds__(THREADS_MAX)
 merge_kernel(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse, int log_lanes) {
     const int NH = (int)lse.dim[1], rows = (int)lse.dim[2], HS = (int)out.dim[2] / NH;
     const int b = blockIdx.x / rows, t = blockIdx.x % rows, lanes = 1 << log_lanes;
     T *merged_row = (T *)merged.data + blockIdx.x * merged.pitch;
-    const float *out_row = (const float *)out.data + blockIdx.x * out.pitch;
+    const Out *out_row = (const Out *)out.data + blockIdx.x * out.pitch;
     const float *part_row = (const float *)part.data + blockIdx.x * part.pitch;
     for (int slot = threadIdx.x; slot < (NH * lanes + 31) / 32 * 32; slot += blockDim.x) {      /* whole warps */
         const int h = min(slot >> log_lanes, NH - 1), lane = slot & (lanes - 1);
@@ -20,7 +20,8 @@ merge_kernel(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse
         __syncwarp();                                                   /* all lanes have read lse */
         if (slot >> log_lanes >= NH) continue;
         if (part_l == -INFINITY) {
-            for (int c = h * HS + lane; c < (h + 1) * HS; c += lanes) merged_row[c] = from_float<T>(out_row[c]);
+            for (int c = h * HS + lane; c < (h + 1) * HS; c += lanes)
+                merged_row[c] = from_float<T>(to_float(out_row[c]));
             continue;
         }
         const float row_max = fmaxf(before, part_l);
@@ -46,8 +47,9 @@ void attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor 
     int log_lanes = 0;
     while (log_lanes < 5 && size << log_lanes < HS) log_lanes++;
     const int64_t threads = ceil_div(NH << log_lanes, 32) * 32;
-    const auto kernel = merged.dtype == BF16 ? size == 4 ? merge_kernel<bf16, 4>  : merge_kernel<bf16, 1>
-                                             : size == 4 ? merge_kernel<float, 4> : merge_kernel<float, 1>;
+    const auto kernel = merged.dtype == F32 ? size == 4 ? merge_kernel<float, float, 4> : merge_kernel<float, float, 1>
+                      : out.dtype == F32    ? size == 4 ? merge_kernel<bf16, float, 4>  : merge_kernel<bf16, float, 1>
+                                            : size == 4 ? merge_kernel<bf16, bf16, 4>   : merge_kernel<bf16, bf16, 1>;
     LAUNCH(kernel, (unsigned)rows, (unsigned)(threads < THREADS_MAX ? threads : (int64_t)THREADS_MAX), 0, merged, lse,
            out, part, part_lse, log_lanes);
 }

@@ -347,7 +347,9 @@ static Workspace workspace_of(const AttentionSpec *s, void *work) {
     return { start, dS, dS + squares, scores_at, pointers + squares + dropped + scores };
 }
 
-static size_t workspace_bytes(const AttentionSpec *s) { return workspace_of(s, NULL).bytes; }
+static size_t workspace_bytes(const AttentionSpec *s) {
+    return workspace_of(s, NULL).bytes + attention_part_bytes(s);
+}
 
 /* f(group, matrices of the group) for all groups of sequences */
 template <class F> static void for_each_group(const AttentionSpec *s, const Plan &p, F f) {
@@ -438,6 +440,10 @@ static void backward_as(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
                     void *work) {
     attention_check_forward(&attention_naive, s, out, lse, q, k, v);
+    if (s->out_into == ACCUMULATE) {
+        attention_merge_part(&attention_naive, s, out, lse, kept, q, k, v, work);
+        return;
+    }
     if (s->dtype == F32) forward_as(s, out, lse, (float *)kept, q, k, v, work);
     else                 forward_as(s, out, lse, (bf16 *)kept, q, k, v, work);
 }

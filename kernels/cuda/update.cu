@@ -196,8 +196,8 @@ template <class T> __device__ inline void store_8(T *to, const float (&f)[8]) {
 }
 
 /* 8 elements a thread: 16 bytes of bf16, 32 of f32. parts: threads of a row. */
-template <class To, class From, bool ADD> __global__ void __launch_bounds__(THREADS)
-tensor_rows_kernel(To *to, int64_t to_pitch, const float *add, int64_t add_pitch, const From *from, int64_t from_pitch,
+template <class To, class Sum, class From, bool ADD> __global__ void __launch_bounds__(THREADS)
+tensor_rows_kernel(To *to, int64_t to_pitch, const Sum *add, int64_t add_pitch, const From *from, int64_t from_pitch,
                    int64_t rows, int64_t columns, int64_t parts, bool packs) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = rows == 1 ? 0 : i / parts;
     const int64_t first = (i - row * parts) * 8;
@@ -216,26 +216,27 @@ tensor_rows_kernel(To *to, int64_t to_pitch, const float *add, int64_t add_pitch
         store_8(to + first, f);
     } else {
         for (int64_t c = first; c < first + 8 && c < columns; c++)
-            to[c] = from_float<To>(ADD ? add[c] + to_float(from[c]) : to_float(from[c]));
+            to[c] = from_float<To>(ADD ? to_float(add[c]) + to_float(from[c]) : to_float(from[c]));
     }
 }
 
-template <class To, class From, bool ADD> static void write_rows(Tensor to, Tensor sum, Tensor from) {
+template <class To, class Sum, class From, bool ADD> static void write_rows(Tensor to, Tensor sum, Tensor from) {
     const bool packed = tensor_is_packed(to) && (!sum.data || tensor_is_packed(sum)) && tensor_is_packed(from);
     const int64_t rows = packed ? 1 : tensor_rows(from), columns = packed ? tensor_count(from) : tensor_columns(from);
     const int64_t parts = ceil_div(columns, 8);
-    const size_t pitches = packed ? 0 : to.pitch * sizeof(To) | sum.pitch * sizeof(float) | from.pitch * sizeof(From);
-    LAUNCH((tensor_rows_kernel<To, From, ADD>), (unsigned)ceil_div(rows * parts, THREADS), THREADS, 0, (To *)to.data,
-           to.pitch, (const float *)sum.data, sum.pitch, (const From *)from.data, from.pitch, rows, columns, parts,
-           ((uintptr_t)to.data | (uintptr_t)sum.data | (uintptr_t)from.data | pitches) % 16 == 0);
+    const size_t pitches = packed ? 0 : to.pitch * sizeof(To) | sum.pitch * sizeof(Sum) | from.pitch * sizeof(From);
+    LAUNCH((tensor_rows_kernel<To, Sum, From, ADD>), (unsigned)ceil_div(rows * parts, THREADS), THREADS, 0,
+           (To *)to.data, to.pitch, (const Sum *)sum.data, sum.pitch, (const From *)from.data, from.pitch, rows,
+           columns, parts, ((uintptr_t)to.data | (uintptr_t)sum.data | (uintptr_t)from.data | pitches) % 16 == 0);
 }
 
 /* sum without data: 0 */
 template <bool ADD> static void write_rows_of(const char *op, Tensor to, Tensor sum, Tensor from) {
-    if      (to.dtype == BF16 && from.dtype == F32)  write_rows<bf16, float, ADD>(to, sum, from);
-    else if (to.dtype == F32  && from.dtype == BF16) write_rows<float, bf16, ADD>(to, sum, from);
-    else if (to.dtype == BF16 && from.dtype == BF16) write_rows<bf16, bf16, ADD>(to, sum, from);
-    else if (to.dtype == F32  && from.dtype == F32)  write_rows<float, float, ADD>(to, sum, from);
+    if      (ADD && sum.dtype == BF16)               write_rows<bf16, bf16, bf16, ADD>(to, sum, from);
+    else if (to.dtype == BF16 && from.dtype == F32)  write_rows<bf16, float, float, ADD>(to, sum, from);
+    else if (to.dtype == F32  && from.dtype == BF16) write_rows<float, float, bf16, ADD>(to, sum, from);
+    else if (to.dtype == BF16 && from.dtype == BF16) write_rows<bf16, float, bf16, ADD>(to, sum, from);
+    else if (to.dtype == F32  && from.dtype == F32)  write_rows<float, float, float, ADD>(to, sum, from);
     else fail("%s: %s to %s, want f32 and bf16", op, dtype_name(from.dtype), dtype_name(to.dtype));
 }
 
