@@ -13,7 +13,6 @@
 
    The other warpgroups run out of step with it and fill the gaps. (ptxas 13.0 moves the wait for O += P V up into the
    exponentials. Preventing that is no faster: the other warpgroups fill this gap, too.) */
-#include "attention_dropout.cuh"
 #include "attention_flash_sm90.cuh"
 #include <cfloat>
 
@@ -225,7 +224,7 @@ template<class F> struct Consumer {
 
     /* Next to the exponentials: ptxas interleaves both, and the draw runs while they wait for their unit. */
     DEVICE void draw(int key) {
-        if constexpr (F::DROPOUT) draw_mask<KEYS>(warp_mask(), dropout, uniform(head_mask()), query, key);
+        if constexpr (F::DROPOUT) draw_mask_sm90<KEYS, 16>(warp_mask(), dropout, uniform(head_mask()), query, key);
     }
 
     /* p = 0 where the mask drops it */
