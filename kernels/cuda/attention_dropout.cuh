@@ -1,8 +1,4 @@
-/* kernels/cuda/attention_dropout.cuh - The mask of P (kernels/dropout.h) in the fragments of mma and wgmma.
-
-   wgmma: the sign of P, negative where the element is dropped. relu(P) then is the masked P, at no cost where it is
-   converted to bf16, and |P| the whole one. In a square of 16 x 16 elements a thread has the eight
-   (g + 8i, 8j + 2c + e), as x[4j + 2i + e]; i, j, e = 0, 1; g = lane / 4, c = lane % 4. */
+/* kernels/cuda/attention_dropout.cuh - The mask of P (kernels/dropout.h) in the kernels of attention. */
 #ifndef KERNELS_CUDA_ATTENTION_DROPOUT_CUH
 #define KERNELS_CUDA_ATTENTION_DROPOUT_CUH
 #include <type_traits>
@@ -32,51 +28,28 @@ DEVICE DropoutMask uniform(DropoutMask m) {
     return { __reduce_or_sync(0xffffffffu, m.key), __reduce_or_sync(0xffffffffu, m.word) };
 }
 
-/* ---- mma.sync: a warp draws the mask of 2048 elements, a block a lane, into shared memory, where each
+/* ---- mma.sync and wgmma: a warp draws the mask of 2048 elements, a block a lane, into shared memory, where each
    thread finds the bits of its fragments */
 
 enum { WARP_MASK_BYTES = 256 };
 
-/* What is computed from this is computed here: not before, and not kept in registers across a loop. */
-DEVICE int reread_lane_id() {
-    int lane;
-    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-    return lane;
-}
-
-/* dropout_block with a threshold in constant memory: the digits of the threshold are operands. */
-DEVICE Random64 draw_block(const AttentionDropout &dropout, DropoutMask mask, uint32_t row_block,
-                           uint32_t column_block) {
-    Random64 kept = {{ ~0u, ~0u }};
-    #pragma unroll
-    for (uint32_t four = 0; four < DROPOUT_DIGITS / 4; four++) {
-        Random64 state = {{ (row_block << 2 | four) ^ mask.word, column_block }};
-        uint32_t key = mask.key;
-        #pragma unroll
-        for (int digit = 0; digit < 4; digit++) {
-            #pragma unroll
-            for (int round = digit ? 3 : PHILOX2X32_ROUNDS; round > 0; round--, key += philox2x32_key_step)
-                state = philox2x32_round(state, key);
-            const uint32_t either = dropout.either[4 * four + digit];
-            #pragma unroll
-            for (int i = 0; i < 2; i++)
-                kept.word[i] = (state.word[i] & kept.word[i]) | (either & (state.word[i] | kept.word[i]));
-        }
-    }
-    return kept;
-}
-
-/* mask[queries][KEYS / 8]: a bit for each key, of the elements from this query and key on. */
+/* mask[QUERIES][KEYS / 8] = the block in this row and column of blocks: a bit for each key */
 template<int KEYS, int QUERIES = 2048 / KEYS>
-DEVICE void draw_mask(uint8_t *mask, const AttentionDropout &dropout, DropoutMask of_head, int query, int key) {
+DEVICE void store_block(uint8_t *mask, Random64 kept, int row, int column) {
     constexpr int WIDTH = KEYS / 8;
-    const int lane = reread_lane_id(), row = lane / WIDTH, column = lane % WIDTH;
-    const Random64 kept = draw_block(dropout, of_head, query / 8 + row, key / 8 + column);
     __syncwarp();               /* all lanes have read what was there */
     if (KEYS * QUERIES == 2048 || 8 * row < QUERIES)
         #pragma unroll
         for (int i = 0; i < 8; i++) mask[(8 * row + i) * WIDTH + column] = kept.word[i / 4] >> 8 * (i % 4);
     __syncwarp();
+}
+
+/* The mask of the elements from this query and key on */
+template<int KEYS> DEVICE void draw_mask(uint8_t *mask, const AttentionDropout &dropout, DropoutMask of_head, int query,
+                                         int key) {
+    constexpr int WIDTH = KEYS / 8;
+    const int row = lane_id() / WIDTH, column = lane_id() % WIDTH;
+    store_block<KEYS>(mask, dropout_block(of_head, query / 8 + row, key / 8 + column, dropout.threshold), row, column);
 }
 
 /* What is kept of the elements of accumulators: all of them. */

@@ -24,9 +24,9 @@
    Without a mask no block comes last: all of them add to the sum, and a kernel of its own scales it and writes dq. The
    blocks of a head begin at different tiles of queries and go round.
 
-   With dropout the mask M, without its scale c, is the sign of P from its computation on: dv = c (M o P)^T dout,
-   dS = P o (M o dP - delta / c), and dk and dq are multiplied by c in their epilogues. */
-#include "attention_dropout.cuh"
+   With dropout each warp draws the mask M of its keys while it waits for dq of the tile before. c, the scale of M, is
+   left out: dv = c (M o P)^T dout, dS = P o (M o dP - delta / c), and dk and dq are multiplied by c in their
+   epilogues. */
 #include "attention_flash_sm90.cuh"
 
 struct Maps { CUtensorMap q, k, v, dout; Result dq, dk, dv; };
@@ -325,7 +325,7 @@ template<class F> struct Consumer {
     /* The mask of the i-th tile of queries, by a warp that has issued GEMMs and would wait for them */
     DEVICE void draw(int n, int i) {
         if constexpr (F::DROPOUT)
-            draw_mask<16, F::QT>(warp_mask(), dropout, uniform(shared.mask(n)), queries.tile(i) * F::QT,
+            draw_mask_sm90<16, F::QT>(warp_mask(), dropout, uniform(shared.mask(n)), queries.tile(i) * F::QT,
                                  t.row + warp_row);
     }
 

@@ -15,7 +15,6 @@
    exponentials. Preventing that is no faster: the other warpgroups fill this gap, too.)
 
    Long sequences at head sizes above 64: a cluster of two blocks shares K and V; each loads half of them for both. */
-#include "attention_dropout.cuh"
 #include "attention_flash_sm90.cuh"
 #include <cfloat>
 
@@ -290,7 +289,7 @@ template<class F> struct Consumer {
 
     /* Next to the exponentials: ptxas interleaves both, and the draw runs while they wait for their unit. */
     DEVICE void draw(int key) {
-        if constexpr (F::DROPOUT) draw_mask<KEYS>(warp_mask(), dropout, uniform(head_mask()), query, key);
+        if constexpr (F::DROPOUT) draw_mask_sm90<KEYS, 16>(warp_mask(), dropout, uniform(head_mask()), query, key);
     }
 
     /* p = 0 where the mask drops it */
