@@ -517,7 +517,7 @@ static void merged_case(AttentionSpec s, DType out_dtype) {
     for (int i = 0; i < 2; i++) want[i] = doubles((int64_t)rows * s.HS), want_lse[i] = doubles(rows);
     for (int draw = 0; draw < (arena_dtype == BF16 ? 8 : 1); draw++) {      /* the first is exact */
         double *w = want[draw > 0], *l = want_lse[draw > 0];
-        oracle_stores = draw ? 1 + draw / 8.0 : 0;
+        oracle_stores = draw ? exp2(draw / 8.0) : 0;        /* P = 1, of a single key, is rounded as well */
         oracle_attention_forward(&s, w, l, all_q, all_k, all_v);
         for (int row = 0; row < rows; row++) {
             const double total = exp(lse_before[row]) + exp(l[row]), weight = total > 0 ? exp(l[row]) / total : 0;

@@ -172,11 +172,28 @@ softmax_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence
     }
 }
 
-/* dS = scale P (dP - rowsum(P dP)), 0 where P is, also after the last key. With dropout dP = 0 where P was dropped, and
-   also P without what is dropped. dS may be dP, as above. */
+/* P without what is dropped */
+template <class T, bool> static __global__ void __launch_bounds__(32 * WARPS_MAX)
+dropout_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence, Matrices<T> dropped,
+               Matrices<const T> P) {
+    const Row r = row_of_thread(spec, diagonal, block);
+    draw_mask(spec, first_sequence, block);
+    if (r.row < 0) return;
+    #pragma unroll
+    for (int p = 0; p < PACKS; p++) {
+        if (column_of(p) >= block.width) break;
+        float f[4];
+        load_four(row_in(P, r, 0) + column_of(p)).to_float(f);
+        drop(f, r.row, column_of(p));
+        store_floats(row_in(dropped, r, 0) + column_of(p), f);
+    }
+}
+
+/* dS = scale P (dP - rowsum(P dP)), 0 where P is, also after the last key; dP = 0 where P was dropped. dS may be dP, as
+   above. */
 template <class T, bool DROPOUT> static __global__ void __launch_bounds__(32 * WARPS_MAX)
 softmax_backward_kernel(AttentionSpec spec, int diagonal, Block block, int first_sequence, Matrices<T> dS,
-                        Matrices<const T> P, Matrices<const float> dP, Matrices<T> dropped) {
+                        Matrices<const T> P, Matrices<const float> dP) {
     const Row r = row_of_thread(spec, diagonal, block);
     if constexpr (DROPOUT) draw_mask(spec, first_sequence, block);
     if (r.row < 0) return;
@@ -210,10 +227,6 @@ softmax_backward_kernel(AttentionSpec spec, int diagonal, Block block, int first
         #pragma unroll
         for (int i = 0; i < 4; i++) f[p][i] = spec.scale * g[i] * (f[p][i] - delta);
         if (column_of(p) < block.width) store_floats(ds_row + 128 * p, f[p]);
-        if (DROPOUT && column_of(p) < block.width) {
-            drop(g, r.row, column_of(p));
-            store_floats(row_in(dropped, r, 0) + column_of(p), g);
-        }
     }
 }
 
@@ -333,18 +346,17 @@ static size_t probability_bytes(const AttentionSpec *s) {
     return (size_t)s->B * (size_t)s->NH * (size_t)plan_of(s).square * dtype_bytes(s->dtype);
 }
 
-/* The pointers; of a group of sequences dS, and with dropout P without what is dropped; of a block of their rows the
-   scores or dP in f32. In an f32 run the scores lie in P, and dP in dS. */
-struct Workspace { char *pointers, *dS, *dropped, *scores; size_t bytes; };
+/* The pointers; of a group of sequences dS, before it P without what is dropped; of a block of their rows the scores or
+   dP in f32. In an f32 run the scores lie in P, and dP in dS. */
+struct Workspace { char *pointers, *squares, *scores; size_t bytes; };
 
 static Workspace workspace_of(const AttentionSpec *s, void *work) {
     const Plan p = plan_of(s);
     const size_t heads = (size_t)p.group * (size_t)s->NH, pointers = pointer_bytes(s, p);
     const size_t squares = heads * (size_t)p.square * dtype_bytes(s->dtype);
-    const size_t dropped = s->dropout.rate > 0 ? squares : 0;
     const size_t scores = s->dtype == F32 ? 0 : heads * (size_t)(p.rows * p.pitch) * sizeof(float);
-    char *const start = (char *)work, *const dS = start + pointers, *const scores_at = dS + squares + dropped;
-    return { start, dS, dS + squares, scores_at, pointers + squares + dropped + scores };
+    char *const start = (char *)work;
+    return { start, start + pointers, start + pointers + squares, pointers + squares + scores };
 }
 
 static size_t workspace_bytes(const AttentionSpec *s) {
@@ -370,7 +382,7 @@ static void forward_as(const AttentionSpec *s, Tensor out, Tensor lse, T *kept, 
         heads_of(q, s, rows), heads_of(k, s, 0), heads_of(v, s, 0), heads_of(out, s, rows),
         s->dtype == F32 ? squares_of(kept, F32, s, plan, s->Tq, rows, 0, s->B)
                         : squares_of(w.scores, F32, s, plan, rows, 0, 0, plan.group),
-        drops ? squares_of(w.dropped, s->dtype, s, plan, s->Tq, rows, 0, plan.group)
+        drops ? squares_of(w.squares, s->dtype, s, plan, s->Tq, rows, 0, plan.group)
               : squares_of(kept, s->dtype, s, plan, s->Tq, rows, 0, s->B)
     };
     const Gemms g = gemms_of(s, plan, operands, OPERANDS, w.pointers);
@@ -380,7 +392,7 @@ static void forward_as(const AttentionSpec *s, Tensor out, Tensor lse, T *kept, 
         const int64_t first = (int64_t)group.first * s->NH;
         const Operand &x = operands[SCORES];
         const Matrices<T> P = { kept + first * plan.square, plan.square, plan.pitch };
-        const Matrices<T> dropped = { (T *)w.dropped, plan.square, plan.pitch };
+        const Matrices<T> dropped = { (T *)w.squares, plan.square, plan.pitch };
         for (int i = 0; i < plan.blocks; i++) {
             const Block b = block_of(s, plan, i);
             const Matrices<const float> scores = { (float *)address_of(x, group.first, 0, i), x.head, plan.pitch };
@@ -403,34 +415,39 @@ static void backward_as(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
     const Workspace w = workspace_of(s, work);
     const bool drops = s->dropout.rate > 0;
     const int rows = plan.rows, diagonal = attention_diagonal(s);
-    const Operand dS_rows = squares_of(w.dS, s->dtype, s, plan, s->Tq, rows, 0, plan.group);
-    const Operand dS_keys = squares_of(w.dS, s->dtype, s, plan, s->Tq, rows, rows, plan.group);
+    const Operand dS_rows = squares_of(w.squares, s->dtype, s, plan, s->Tq, rows, 0, plan.group);
+    const Operand dS_keys = squares_of(w.squares, s->dtype, s, plan, s->Tq, rows, rows, plan.group);
     const Operand operands[OPERANDS] = {
         heads_of(q, s, rows), heads_of(k, s, 0), heads_of(v, s, 0), heads_of(dout, s, rows),
         heads_of(dq, s, rows), heads_of(dk, s, rows), heads_of(dv, s, rows),
         s->dtype == F32 ? dS_rows : squares_of(w.scores, F32, s, plan, rows, 0, 0, plan.group), dS_rows, dS_keys,
-        drops ? squares_of(w.dropped, s->dtype, s, plan, s->Tq, rows, rows, plan.group)
-              : squares_of(kept, s->dtype, s, plan, s->Tq, rows, rows, s->B)
+        drops ? dS_keys : squares_of(kept, s->dtype, s, plan, s->Tq, rows, rows, s->B)
     };
     const Gemms g = gemms_of(s, plan, operands, OPERANDS, w.pointers);
     const float keep_scale = drops ? dropout_scale(s->dropout.rate) : 1;
     for_each_group(s, plan, [&](Group group) {
         const int heads = group.count * s->NH;
         const Matrices<const T> P = { kept + (int64_t)group.first * s->NH * plan.square, plan.square, plan.pitch };
-        const Matrices<T> dS = { (T *)w.dS, plan.square, plan.pitch };
-        const Matrices<T> dropped = { (T *)w.dropped, plan.square, plan.pitch };
+        const Matrices<T> squares = { (T *)w.squares, plan.square, plan.pitch };
         const Operand &x = operands[DP];
-        for (int i = 0; i < plan.blocks; i++) {
+        for (int i = 0; i < plan.blocks && drops; i++) {
             const Block b = block_of(s, plan, i);
-            const Matrices<const float> dP = { (float *)address_of(x, group.first, 0, i), x.head, plan.pitch };
-            matmul(g, group, i, DP, b.rows, b.width, s->HS, keep_scale, DOUT, ROW_MAJOR, V, COLUMN_MAJOR, OVERWRITE);
-            LAUNCH_ROWS(softmax_backward_kernel, drops, heads, b, *s, diagonal, b, group.first, dS, P, dP, dropped);
-            matmul(g, group, i, DQ, b.rows, s->HS, b.width, 1, DS, ROW_MAJOR, K, ROW_MAJOR, s->dq_into);
+            LAUNCH_ROWS(dropout_kernel, true, heads, b, *s, diagonal, b, group.first, squares, P);
         }
         for (int i = 0; i < plan.blocks; i++) {
             const Block b = block_of(s, plan, i);
             matmul(g, group, i, DV, b.keys, s->HS, s->Tq - b.first, keep_scale, P_KEYS, COLUMN_MAJOR, DOUT, ROW_MAJOR,
                    s->dkv_into);
+        }
+        for (int i = 0; i < plan.blocks; i++) {
+            const Block b = block_of(s, plan, i);
+            const Matrices<const float> dP = { (float *)address_of(x, group.first, 0, i), x.head, plan.pitch };
+            matmul(g, group, i, DP, b.rows, b.width, s->HS, keep_scale, DOUT, ROW_MAJOR, V, COLUMN_MAJOR, OVERWRITE);
+            LAUNCH_ROWS(softmax_backward_kernel, drops, heads, b, *s, diagonal, b, group.first, squares, P, dP);
+            matmul(g, group, i, DQ, b.rows, s->HS, b.width, 1, DS, ROW_MAJOR, K, ROW_MAJOR, s->dq_into);
+        }
+        for (int i = 0; i < plan.blocks; i++) {
+            const Block b = block_of(s, plan, i);
             matmul(g, group, i, DK, b.keys, s->HS, s->Tq - b.first, 1, DS_KEYS, COLUMN_MAJOR, Q, ROW_MAJOR,
                    s->dkv_into);
         }
