@@ -102,7 +102,7 @@ template <class T> __device__ inline Four<T> load_four(const T *from) {
 
 extern __shared__ Random64 mask_of_rows[];      /* of this thread block's 8 rows, by columns / 8 */
 
-/* Draws the mask. Every thread calls it. A thread block with one long row draws those of 7 others in vain. */
+/* Draws the mask. Every thread calls it. A thread block with one long row draws 7 more rows that it does not need. */
 __device__ inline void draw_mask(const AttentionSpec &s, int first_sequence, const Block &block) {
     const int matrix = blockIdx.y, first_row = block.first + blockIdx.x * blockDim.y;
     const uint64_t sequence = (s.dropout.sequence ? *s.dropout.sequence : 0) + first_sequence + matrix / s.NH;
