@@ -49,8 +49,9 @@ double comm_waited_ms(CommWaits waits); /* that compute has waited in those of t
 int comm_pending(double *seconds);
 /* NULL, or an error that an operation under way has met. A rank that died or stopped need not show here. */
 const char *comm_error(void);
-/* Ends the operations under way. Their results are undefined and are not seen: other threads do not return from
-   comm_wait, device_wait and device_download. The process exits next. It can hang: the caller limits its time. */
+/* Ends the operations under way (copies between windows end with the process). Their results are undefined and are
+   not seen: other threads do not return from comm_wait, device_wait and device_download. The process exits next. It can
+   hang: the caller limits its time. */
 void comm_abort(void);
 
 #endif

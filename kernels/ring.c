@@ -149,7 +149,7 @@ static size_t place_work(const Ring *r, int is_backward, void *memory, Work *w) 
     at = place(&w->sent, memory, at, dtype, most, 2 * C);
     at = place(&w->returned, memory, at, dtype, own, 2 * C);
     w->dkv = w->sent;
-    if (D != dtype) at = place(&w->dkv, memory, at, D, most, 2 * C);
+    if (steps > 1) at = place(&w->dkv, memory, at, D, most, 2 * C);     /* of a step while those before it are sent */
     return steps == 1 ? at : place(&w->dkv_sum, memory, at, F32, own, 2 * C);
 }
 
@@ -322,7 +322,13 @@ static void step_backward(const Ring *r, const Work *w, const Operands *x, int i
     attention_pick(r->attention, &spec)->backward(&spec, rows_of(w->dq, p.row, p.rows), half(dkv, 0), half(dkv, 1),
         rows_of(x->dout, p.row, p.rows), rows_of(x->out, p.row, p.rows), tensor_column_range(x->lse, p.row, p.rows),
         NULL, rows_of(x->q, p.row, p.rows), half(kv, 0), half(kv, 1), w->attention);
-    if (w->dkv.data != w->sent.data) tensor_convert(rows_of(w->sent, 0, p.keys), dkv);
+}
+
+/* The gradients of step `index`, when those before it have been sent. */
+static void convert_to_send(const Ring *r, const Work *w, int index) {
+    const Part p = step_of(r, index).part;
+    if (is_empty(p) || w->dkv.data == w->sent.data) return;
+    tensor_convert(rows_of(w->sent, 0, p.keys), rows_of(w->dkv, 0, p.keys));
 }
 
 /* dk and dv += those of `from`. */
@@ -359,6 +365,7 @@ static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
         int count = 0;
         comm_wait(moved);
         if (i > 1)         add_returned(r, w, x, i - 2);
+        if (i > 0)         convert_to_send(r, w, i - 1);
         if (i > 0)         transfers[count++] = give_back(r, w, i - 1);
         if (i + 1 < steps) transfers[count++] = fetch(r, w, i + 1);
         moved = comm_exchange(transfers, count);
