@@ -1,7 +1,7 @@
 /* kernels/ring.h - Causal self-attention over sequences whose tokens are split over N ranks: ring attention (Liu et al.
    2023, arXiv 2310.01889). Each rank has the queries, keys and values of its tokens. In step s of 1 .. N-1 it attends
-   to the keys and values of the rank s before it, which arrive while it computes the step before; each
-   step merges its result into those before. In the backward pass the gradients of these keys and values return to
+   to the keys and values of the rank s before it, which arrive while it computes the step before; each step merges its
+   result into those before. In the backward pass the gradients of these keys and values return to
    their rank, which adds them, in the data type of the keys. A step computes and transfers only what the mask leaves:
 
    order       tokens of rank r, in the order of its rows                  pairs of rank r, in units of (T/N)^2
