@@ -70,6 +70,10 @@ close_tests() {
 
 # ---- Texts and runs
 
+visible_gpus() {
+    if [ "${CUDA_VISIBLE_DEVICES:-}" ]; then echo "$CUDA_VISIBLE_DEVICES" | tr ',' '\n'; else nvidia-smi -L; fi | grep -c .
+}
+
 make_text() {     # make_text FOLDER BYTES VAL_BYTES: $dir/FOLDER/train.txt and val.txt, the same whenever it is made
     "$build/tales" --bytes "$2" --val-bytes "$3" --seed 7 --out "$dir/$1" > /dev/null || exit 2
 }

@@ -6,8 +6,7 @@
 
 ranks="2 4"
 if [ "$cuda" ]; then
-    count=$(nvidia-smi -L | grep -c '^GPU')
-    case $count in 0|1) skip_test "sequences over several ranks" "one GPU"; close_tests ;; 2|3) ranks=2 ;; esac
+    case $(visible_gpus) in 0|1) skip_test "sequences over several ranks" "one GPU"; close_tests ;; 2|3) ranks=2 ;; esac
 fi
 
 make_text text 20000 4000
