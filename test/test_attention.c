@@ -9,18 +9,6 @@
 static int    ran[IMPLEMENTATIONS_MAX], refused[IMPLEMENTATIONS_MAX];       /* cases, of each in attention_list */
 static double lse_worst[IMPLEMENTATIONS_MAX];
 
-static int64_t halves_from(Tensor t, int64_t row) {
-    return ((char *)t.data - arena_device + row * t.pitch * (int64_t)dtype_bytes(t.dtype)) / 2;
-}
-static size_t row_bytes(Tensor t) { return (size_t)t.dim[t.ndim - 1] * dtype_bytes(t.dtype); }
-
-static int same_bits(Tensor a, Tensor b) {
-    int same = 1;
-    for (int64_t r = 0; r < tensor_rows(a) && same; r++)
-        same = !memcmp(arena_after + halves_from(a, r), arena_after + halves_from(b, r), row_bytes(a));
-    return same;
-}
-
 static void copy_rows(Tensor to, Tensor from) {
     for (int64_t r = 0; r < tensor_rows(to); r++)
         memcpy(arena_before + halves_from(to, r), arena_before + halves_from(from, r), row_bytes(to));
@@ -613,7 +601,7 @@ static void zigzag_forward(const Attention *a, const AttentionSpec *specs, Rank 
         const Tensor sum = chunk_of(to->out, step.row, step.rows);
         attention_merge(sum, tensor_column_range(to->lse, step.row, step.rows), sum, out, lse);
     }
-    convert_rows(to->rounded, to->out);
+    tensor_convert(to->rounded, to->out);
 }
 
 static void zigzag_backward(const Attention *a, const AttentionSpec *specs, Rank *rank, int ranks, int r, int s, int c,
