@@ -19,29 +19,37 @@ static inline void *download(Tensor t) {
     return host;
 }
 
+static inline int same_values(Tensor a, Tensor b) {
+    void *x = download(a), *y = download(b);
+    int same = tensor_count(a) == tensor_count(b) && !memcmp(x, y, (size_t)tensor_count(a) * sizeof(float));
+    free(x);
+    free(y);
+    return same;
+}
+
+/* Of what is loaded; an ignored target has loss 0. */
+static inline double sum_of_losses(const GPT *m) {
+    float *losses = download(m->acts.losses);
+    double sum = 0;
+    for (int64_t i = 0; i < tensor_count(m->acts.losses); i++) sum += losses[i];
+    free(losses);
+    return sum;
+}
+
 static inline StepStats update(Optimizer *o) {
     optimizer_update(o);
     return optimizer_result(o).stats;
 }
 
 static inline void expect_equal_rows(const Params *a, const Params *b, const char *what) {
-    for (int i = 0; i < a->table.count; i++) {
-        const TensorEntry *row = &a->table.entry[i];
-        void *x = download(*row->field), *y = download(*b->table.entry[i].field);
-        EXPECT(!memcmp(x, y, (size_t)tensor_count(*row->field) * sizeof(float)), "%s: %s differs", what, row->name);
-        free(x);
-        free(y);
-    }
+    for (int i = 0; i < a->table.count; i++)
+        EXPECT(same_values(*a->table.entry[i].field, *b->table.entry[i].field), "%s: %s differs", what,
+               a->table.entry[i].name);
 }
 
 static inline void expect_equal_moments(const Optimizer *a, const Optimizer *b) {
-    const Tensor pair[2][2] = { { a->m, b->m }, { a->v, b->v } };
-    for (int i = 0; i < 2; i++) {
-        void *x = download(pair[i][0]), *y = download(pair[i][1]);
-        EXPECT(!memcmp(x, y, tensor_bytes(a->m)), "the %s moments differ", i ? "second" : "first");
-        free(x);
-        free(y);
-    }
+    EXPECT(same_values(a->m, b->m), "the first moments differ");
+    EXPECT(same_values(a->v, b->v), "the second moments differ");
 }
 
 /* The table of a model from a file. */

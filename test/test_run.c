@@ -74,15 +74,6 @@ static void free_weights(Weights w) {
     free(w.v);
 }
 
-/* The sum of the losses of what is loaded, whose ignored targets have loss 0. */
-static double sum_of_losses(const GPT *gpt) {
-    float *losses = download(gpt->acts.losses);
-    double sum = 0;
-    for (int64_t i = 0; i < tensor_count(gpt->acts.losses); i++) sum += losses[i];
-    free(losses);
-    return sum;
-}
-
 static double learning_rate(int step) {         /* cosine */
     if (step < WARMUP) return LR * (step + 1) / (WARMUP + 1);
     return FINAL_LR + (LR - FINAL_LR) * (1 + cos(acos(-1) * (step - WARMUP) / (STEPS - WARMUP))) / 2;
