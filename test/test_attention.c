@@ -563,10 +563,10 @@ static void merged_in_place(void) {
     }
 }
 
-/* A ring of 2 to 4 ranks in one process, in zigzag order: of 2 ranks chunks of c rows rank r has chunks r and
-   2 ranks - 1 - r. Its rows see its own keys causally, of an earlier rank's the first chunk, and of a later rank's
-   both, but only in its second chunk. Operands and lse are ranges of rows; gradients are summed in f32. */
-typedef struct { Tensor qkv, dout, out, rounded, lse, dq, dk, dv; } Rank;
+/* As in a ring: each chunk of queries attends to its own keys causally, then to those of every chunk before it, and
+   merges. Backward reads the merged out and lse. Operands are ranges of rows; all sums are f32. */
+enum { CHUNKS = 4 };
+typedef struct { int NH, HS, end[CHUNKS]; } Chunks;
 
 static Tensor chunk_of(Tensor t, int first, int count) {
     t.data = (char *)t.data + (size_t)(first * t.pitch) * dtype_bytes(t.dtype);
@@ -574,136 +574,89 @@ static Tensor chunk_of(Tensor t, int first, int count) {
     return t;
 }
 
-/* The step of rank r with the keys of rank s: the range of its rows, and how many of the keys. */
-typedef struct { int row, rows, keys; } Step;
-static Step step_of(int r, int s, int c) {
-    return (Step){ .row = s > r ? c : 0, .rows = s > r ? c : 2 * c, .keys = s < r ? c : 2 * c };
-}
-
-/* Part 0, 1 or 2: q, k or v. */
-static Tensor part_of(const Rank *rank, int part, int first, int count) {
-    const int64_t C = rank->qkv.dim[2] / 3;
-    return chunk_of(tensor_column_range(rank->qkv, part * C, C), first, count);
-}
-
-/* Results of rank r: with its own keys first, then those of the ranks before it. */
-static void zigzag_forward(const Attention *a, const AttentionSpec *specs, Rank *rank, int ranks, int r, int c,
-                           Tensor part, Tensor part_lse, void *work) {
-    Rank *to = &rank[r];
-    for (int i = 0; i < ranks; i++) {
-        const int s = (r + ranks - i) % ranks;
-        const Step step = step_of(r, s, c);
-        const Tensor out = chunk_of(i ? part : to->out, 0, step.rows);
-        const Tensor lse = tensor_column_range(i ? part_lse : to->lse, 0, step.rows);
-        a->forward(&specs[r * ranks + s], out, lse, NULL, part_of(to, 0, step.row, step.rows),
-                   part_of(&rank[s], 1, 0, step.keys), part_of(&rank[s], 2, 0, step.keys), work);
-        if (!i) continue;
-        const Tensor sum = chunk_of(to->out, step.row, step.rows);
-        attention_merge(sum, tensor_column_range(to->lse, step.row, step.rows), sum, out, lse);
-    }
-    tensor_convert(to->rounded, to->out);
-}
-
-static void zigzag_backward(const Attention *a, const AttentionSpec *specs, Rank *rank, int ranks, int r, int s, int c,
-                            void *work) {
-    Rank *to = &rank[r];
-    const Step step = step_of(r, s, c);
-    a->backward(&specs[r * ranks + s], chunk_of(to->dq, step.row, step.rows), chunk_of(rank[s].dk, 0, step.keys),
-                chunk_of(rank[s].dv, 0, step.keys), chunk_of(to->dout, step.row, step.rows),
-                chunk_of(to->rounded, step.row, step.rows), tensor_column_range(to->lse, step.row, step.rows), NULL,
-                part_of(to, 0, step.row, step.rows), part_of(&rank[s], 1, 0, step.keys),
-                part_of(&rank[s], 2, 0, step.keys), work);
-}
-
-static void zigzag_case(int ranks, int c, int NH, int HS) {
-    enum { RANKS_MAX = 4 };
-    int C = NH * HS, T = 2 * ranks * c;
-    AttentionSpec whole = { .B = 1, .Tq = T, .Tk = T, .NH = NH, .HS = HS, .causal = 1, .scale = 1 / sqrtf((float)HS),
-                            .deterministic = 1, .dtype = arena_dtype, .out_dtype = F32 };
-    arena_begin("zigzag", "%d ranks, chunks of %d, NH=%d HS=%d", ranks, c, NH, HS);
-    Rank rank[RANKS_MAX];
-    for (int r = 0; r < ranks; r++)
-        rank[r] = (Rank){ input(1, 1, 2 * c, 3 * C), input(1, 1, 2 * c, C), f32_output(1, 2 * c, C),
-                          output(1, 2 * c, C), f32_output(1, NH, 2 * c), f32_output(1, 2 * c, C),
-                          f32_output(1, 2 * c, C), f32_output(1, 2 * c, C) };
-    Tensor part = scratch(1, 2 * c, C), part_lse = scratch(1, NH, 2 * c);
-
-    double *in[4], *want[2][OUTPUTS], *lse[2] = { doubles((int64_t)NH * T), doubles((int64_t)NH * T) };
-    for (int i = 0; i < 4; i++) in[i] = doubles((int64_t)T * C);
+static void chunks_case(const Chunks *c) {
+    const int C = c->NH * c->HS;
+    int T = 0, chunks = 0, first[CHUNKS + 1] = {0};
+    for (; chunks < CHUNKS && c->end[chunks]; chunks++) T = first[chunks + 1] = c->end[chunks];
+    AttentionSpec whole = spec_of(1, c->NH, T, c->HS), specs[CHUNKS][CHUNKS];      /* of queries with keys */
+    whole.out_dtype = F32;
+    whole.deterministic = 1;
+    arena_begin("chunks", "%d up to %d, %d, ..., T=%d NH=%d HS=%d", chunks, first[1], first[2], T, c->NH, c->HS);
+    Tensor qkv = input(1, 1, T, 3 * C), dout = input(1, 1, T, C), rounded = output(1, T, C);
+    Tensor q = tensor_column_range(qkv, 0, C), k = tensor_column_range(qkv, C, C);
+    Tensor v = tensor_column_range(qkv, 2 * C, C);
+    Tensor got[OUTPUTS] = { f32_output(1, T, C), f32_output(1, T, C), f32_output(1, T, C), f32_output(1, T, C) };
+    Tensor lse = f32_output(1, c->NH, T), part = scratch(1, T, C), part_lse = scratch(1, c->NH, T);
+    const Inputs in = { given(q), given(k), given(v), given(dout), {0} };
+    double *want[2][OUTPUTS], *want_lse[2], emulated[OUTPUTS] = {0};
+    for (int i = 0; i < 2; i++) want_lse[i] = doubles((int64_t)c->NH * T);
     for (int i = 0; i < 2 * OUTPUTS; i++) want[i / OUTPUTS][i % OUTPUTS] = doubles((int64_t)T * C);
-    #define POSITION(r, i) ((i) < c ? (r) * c + (i) : (2 * ranks - 1 - (r)) * c + (i) - c)
-    for (int r = 0; r < ranks; r++)
-        for (int i = 0; i < 2 * c; i++)
-            for (int x = 0; x < 4 * C; x++)
-                in[x / C][(int64_t)POSITION(r, i) * C + x % C] = x < 3 * C ? get(rank[r].qkv, (int64_t)i * 3 * C + x)
-                                                                        : get(rank[r].dout, (int64_t)i * C + x - 3 * C);
-    double emulated[OUTPUTS] = {0};
     for (int draw = 0; draw < (arena_dtype == BF16 ? 8 : 1); draw++) {      /* the first is exact */
         double **w = want[draw > 0];
         oracle_stores = draw ? 1 + draw / 8.0 : 0;
-        oracle_attention_forward(&whole, w[OUT], lse[draw > 0], in[0], in[1], in[2]);
-        oracle_attention_backward(&whole, w[DQ], w[DK], w[DV], in[3], lse[draw > 0], in[0], in[1], in[2]);
-        for (int i = 0; i < OUTPUTS; i++)
-            for (int64_t at = 0; at < (int64_t)T * C; at++)
-                if (draw) emulated[i] = fmax(emulated[i], fabs(w[i][at] - want[0][i][at]));
+        oracle_attention_forward(&whole, w[OUT], want_lse[draw > 0], in.q, in.k, in.v);
+        oracle_attention_backward(&whole, w[DQ], w[DK], w[DV], in.dout, want_lse[draw > 0], in.q, in.k, in.v);
+        for (int64_t at = 0; at < (int64_t)OUTPUTS * T * C; at++) {
+            const int i = (int)(at % OUTPUTS);
+            emulated[i] = fmax(emulated[i], fabs(w[i][at / OUTPUTS] - want[0][i][at / OUTPUTS]));
+        }
     }
     oracle_stores = 0;
+    const Truth truth = { .want.lse = want_lse[0], .condition = whole.scale * c->HS };
     int64_t arena_case_end = arena_used, pool_case_end = pool_used;
     for (int n = 0; attention_list[n]; n++) {
         const Attention *a = attention_list[n];
-        AttentionSpec specs[RANKS_MAX * RANKS_MAX];
         const char *refusal = a->kept_bytes(&whole) ? "P is kept" : NULL;
-        for (int i = 0; i < ranks * ranks; i++) {
-            const Step step = step_of(i / ranks, i % ranks, c);
-            specs[i] = whole;
-            specs[i].Tq = step.rows;
-            specs[i].Tk = step.keys;
-            specs[i].causal = i / ranks == i % ranks;
-            specs[i].dq_into = specs[i].dkv_into = specs[i].causal ? OVERWRITE : ACCUMULATE;
-            if (!refusal) refusal = a->refuse(&specs[i]);
-        }
+        size_t bytes = 0;
+        for (int i = 0; i < chunks && !refusal; i++)
+            for (int j = 0; j <= i && !refusal; j++) {
+                AttentionSpec *s = &specs[i][j];
+                *s = whole;
+                s->Tq = first[i + 1] - first[i];
+                s->Tk = first[j + 1] - first[j];
+                s->causal = i == j;
+                s->dq_into = s->dkv_into = i == j ? OVERWRITE : ACCUMULATE;
+                if (!(refusal = a->refuse(s)) && a->workspace_bytes(s) > bytes) bytes = a->workspace_bytes(s);
+            }
         if (refusal) { refused[n]++; continue; }
         ran[n]++;
         arena_used = arena_case_end;
         pool_used = pool_case_end;
         name_implementation(n);
-        size_t bytes = 0;
-        for (int i = 0; i < ranks * ranks; i++) {
-            size_t one = a->workspace_bytes(&specs[i]);
-            bytes = one > bytes ? one : bytes;
-        }
         Tensor work = scratch_bytes(bytes);
-        EACH_RUN {
-            for (int r = 0; r < ranks; r++) zigzag_forward(a, specs, rank, ranks, r, c, part, part_lse, work.data);
-            for (int i = 0; i < ranks; i++)                     /* the own keys of all ranks first: they overwrite */
-                for (int r = 0; r < ranks; r++)
-                    zigzag_backward(a, specs, rank, ranks, r, (r + ranks - i) % ranks, c, work.data);
-        }
-        for (int r = 0; r < ranks; r++) {
-            double *own_lse = doubles((int64_t)NH * 2 * c);
-            for (int x = 0; x < NH * 2 * c; x++)
-                own_lse[x] = lse[0][(int64_t)(x / (2 * c)) * T + POSITION(r, x % (2 * c))];
-            const Truth truth = { .want.lse = own_lse, .condition = whole.scale * HS };
-            check_lse(&(AttentionSpec){ .Tq = NH * 2 * c, .Tk = T, .HS = HS }, &truth, rank[r].lse, 0);
-            for (int i = 0; i < OUTPUTS; i++) {
-                Tensor got = (const Tensor[]){ rank[r].out, rank[r].dq, rank[r].dk, rank[r].dv }[i];
-                double *own = doubles((int64_t)2 * c * C);
-                for (int64_t x = 0; x < (int64_t)2 * c * C; x++)
-                    own[x] = want[0][i][(int64_t)POSITION(r, (int)(x / C)) * C + x % C];
-                char name[32];
-                snprintf(name, sizeof name, "zigzag %s", output_name[i]);
-                compare(name, got, own, (Bound){ .roundings = T + HS + 8, .condition = whole.scale * HS, .floor = 1,
-                                                 .emulated = emulated[i] });
-            }
-        }
+        EACH_RUN for (int pass = 0; pass < 2; pass++)
+            for (int i = 0; i < chunks; i++)
+                for (int j = i; j >= 0; j--) {
+                    const AttentionSpec *s = &specs[i][j];
+                    const Tensor qi = chunk_of(q, first[i], s->Tq), kj = chunk_of(k, first[j], s->Tk);
+                    const Tensor vj = chunk_of(v, first[j], s->Tk), out = chunk_of(got[OUT], first[i], s->Tq);
+                    const Tensor l = tensor_column_range(lse, first[i], s->Tq), rows = chunk_of(part, 0, s->Tq);
+                    const Tensor part_l = tensor_column_range(part_lse, 0, s->Tq);
+                    if (pass) {
+                        if (i == j) tensor_convert(chunk_of(rounded, first[i], s->Tq), out);
+                        a->backward(s, chunk_of(got[DQ], first[i], s->Tq), chunk_of(got[DK], first[j], s->Tk),
+                                    chunk_of(got[DV], first[j], s->Tk), chunk_of(dout, first[i], s->Tq),
+                                    chunk_of(rounded, first[i], s->Tq), l, NULL, qi, kj, vj, work.data);
+                    } else if (i == j) {
+                        a->forward(s, out, l, NULL, qi, kj, vj, work.data);
+                    } else {
+                        a->forward(s, rows, part_l, NULL, qi, kj, vj, work.data);
+                        attention_merge(out, l, out, rows, part_l);
+                    }
+                }
+        check_lse(&(AttentionSpec){ .Tq = c->NH * T, .Tk = T, .HS = c->HS }, &truth, lse, 0);
+        for (int i = 0; i < OUTPUTS; i++)
+            compare(output_name[i], got[i], want[0][i], (Bound){ .roundings = T + c->HS + 8, .floor = 1,
+                    .condition = whole.scale * c->HS, .emulated = emulated[i] });
     }
 }
 
-static void zigzag(void) {
-    static const struct { int ranks, c, NH, HS; } shapes[] = {
-        {2, 1, 1, 8}, {2, 65, 2, 64}, {3, 33, 1, 40}, {4, 17, 3, 16}, {2, 128, 1, 128}, {2, 129, 2, 80}, {4, 64, 1, 64},
+static void in_chunks(void) {
+    static const Chunks cases[] = {
+        {1, 8, {1, 3, 4}}, {2, 64, {65, 195, 260}}, {1, 40, {33, 99, 132, 198}}, {3, 16, {17, 51, 85, 136}},
+        {1, 128, {128, 384, 512}}, {2, 80, {258, 387, 516}}, {1, 64, {64, 192, 256, 512}},
     };
-    for (int i = 0; i < COUNT(shapes); i++) zigzag_case(shapes[i].ranks, shapes[i].c, shapes[i].NH, shapes[i].HS);
+    for (int i = 0; i < COUNT(cases); i++) chunks_case(&cases[i]);
 }
 
 /* ---- rows that are far apart: offsets beyond 2^31 elements, 2^32 bytes */
@@ -1019,7 +972,7 @@ int main(void) {
     RUN_EACH_DTYPE(masks);
     RUN(merge_rows);
     RUN_EACH_DTYPE(merged_in_place);
-    RUN_EACH_DTYPE(zigzag);
+    RUN_EACH_DTYPE(in_chunks);
     RUN_EACH_DTYPE(far_rows);
     RUN_EACH_DTYPE(many_sequences);
     RUN_EACH_DTYPE(picking);
