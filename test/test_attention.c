@@ -181,11 +181,18 @@ static void head_sizes(void) {
     if (!on_cpu && affordable(in_clusters, PACKED)) attention_case(in_clusters, PACKED, RANDOM);
 }
 
+enum { FULL = 1 << 20 };                        /* q0 of a shape that is not causal */
+typedef struct { int B, NH, Tq, Tk, q0, HS; } Shape;
+
+static AttentionSpec spec_of_shape(Shape s) {
+    return (AttentionSpec){ .B = s.B, .NH = s.NH, .Tq = s.Tq, .Tk = s.Tk, .HS = s.HS, .q0 = s.q0,
+                            .causal = s.q0 != FULL };
+}
+
 /* Queries that begin behind key 0, as in a cache, or before it, as in a ring; keys that no row sees, rows that see no
    key or all of them; no mask at all. */
 static void positions(void) {
-    enum { FULL = 1 << 20 };                    /* q0 of a case that is not causal */
-    static const struct { int B, NH, Tq, Tk, q0, HS; } shapes[] = {
+    static const Shape shapes[] = {
         {1, 1, 1, 2, 1, 8}, {1, 3, 1, 65, 64, 16}, {3, 1, 7, 63, 56, 40}, {1, 1, 65, 130, 65, 64},
         {1, 3, 64, 128, 33, 32}, {1, 5, 5, 70, 3, 24}, {3, 1, 63, 65, 0, 80}, {1, 1, 9, 1000, 991, 128},
         {1, 3, 100, 333, 200, 96}, {1, 1, 70, 300, 20, 16},
@@ -197,8 +204,7 @@ static void positions(void) {
         {1, 1, 31, 1000, FULL, 96}, {2, 2, 128, 128, FULL, 64}, {1, 1, 500, 77, FULL, 16},
     };
     for (int i = 0; i < COUNT(shapes); i++) {
-        AttentionSpec s = { .B = shapes[i].B, .Tq = shapes[i].Tq, .Tk = shapes[i].Tk, .NH = shapes[i].NH,
-                            .HS = shapes[i].HS, .q0 = shapes[i].q0, .causal = shapes[i].q0 != FULL };
+        AttentionSpec s = spec_of_shape(shapes[i]);
         s.dq_into = i % 2 ? OVERWRITE : ACCUMULATE;
         s.dkv_into = i % 3 ? OVERWRITE : ACCUMULATE;
         attention_case(s, PACKED, RANDOM);
@@ -267,19 +273,19 @@ static void decoding(void) {
 
 /* A position that is read on the device gives the bits of one that is not. */
 static void position_on_device(void) {
-    static const struct { int B, NH, Tq, Tk, HS, position; } shapes[] = {
-        {1, 1, 1, 1, 8, 0}, {2, 3, 1, 200, 64, 0}, {1, 12, 1, 700, 64, 699}, {3, 2, 1, 90, 128, 41},
-        {1, 3, 5, 80, 16, 20}, {2, 2, 70, 150, 64, 80},
+    static const Shape shapes[] = {
+        {1, 1, 1, 1, 0, 8}, {2, 3, 1, 200, 0, 64}, {1, 12, 1, 700, 699, 64}, {3, 2, 1, 90, 41, 128},
+        {1, 3, 5, 80, 20, 16}, {2, 2, 70, 150, 80, 64},
     };
     for (int i = 0; i < COUNT(shapes); i++) {
-        int B = shapes[i].B, NH = shapes[i].NH, Tq = shapes[i].Tq, Tk = shapes[i].Tk, HS = shapes[i].HS, C = NH * HS;
-        int position = shapes[i].position;
-        AttentionSpec s = { .B = B, .NH = NH, .Tq = Tq, .Tk = Tk, .HS = HS, .causal = 1, .scale = 0.125f,
-                            .q0 = position, .dtype = arena_dtype, .out_dtype = arena_dtype };
-        arena_begin("position", "B=%d NH=%d Tq=%d Tk=%d HS=%d position %d", B, NH, Tq, Tk, HS, position);
-        Tensor q = input(1, B, Tq, C), k = input(1, B, Tk, C), v = input(1, B, Tk, C);
-        Tensor at = integers(position, position, 1), out[2] = { output(B, Tq, C), output(B, Tq, C) };
-        Tensor lse[2] = { f32_output(B, NH, Tq), f32_output(B, NH, Tq) };
+        AttentionSpec s = spec_of_shape(shapes[i]);
+        const int C = s.NH * s.HS;
+        s.scale = 0.125f;
+        s.dtype = s.out_dtype = arena_dtype;
+        arena_begin("position", "B=%d NH=%d Tq=%d Tk=%d HS=%d position %d", s.B, s.NH, s.Tq, s.Tk, s.HS, s.q0);
+        Tensor q = input(1, s.B, s.Tq, C), k = input(1, s.B, s.Tk, C), v = input(1, s.B, s.Tk, C);
+        Tensor at = integers(s.q0, s.q0, 1), out[2] = { output(s.B, s.Tq, C), output(s.B, s.Tq, C) };
+        Tensor lse[2] = { f32_output(s.B, s.NH, s.Tq), f32_output(s.B, s.NH, s.Tq) };
         int64_t arena_case_end = arena_used;
         int any = 0;
         for (int n = 0; attention_list[n]; n++) {
@@ -297,7 +303,7 @@ static void position_on_device(void) {
             EXPECT(same_bits(out[0], out[1]) && same_bits(lse[0], lse[1]), "%s %s: the bits differ", arena_op,
                    arena_case);
         }
-        EXPECT(any || Tq > 8 || HS % 8, "%s: every implementation refuses", arena_case);
+        EXPECT(any || s.Tq > 8 || s.HS % 8, "%s: every implementation refuses", arena_case);
     }
 }
 
@@ -330,8 +336,7 @@ static Dropout random_dropout(float rate) {
 
 /* Results and gradients with the mask that dropout.h gives each head: odd shapes, causal and not. */
 static void with_dropout(void) {
-    enum { FULL = 1 << 20 };
-    static const struct { int B, NH, Tq, Tk, q0, HS; } shapes[] = {
+    static const Shape shapes[] = {
         {2, 3, 65, 65, 0, 64}, {1, 2, 191, 191, 0, 128}, {3, 1, 130, 130, 0, 40}, {1, 3, 257, 257, 0, 64},
         {2, 1, 129, 129, 0, 96}, {1, 2, 100, 257, FULL, 64}, {2, 2, 33, 70, 30, 24}, {1, 1, 383, 383, 0, 120},
         {1, 2, 77, 77, 0, 127}, {3, 2, 1, 1, 0, 8}, {1, 1, 15, 9, -3, 64}, {1, 2, 200, 130, FULL, 128},
@@ -339,10 +344,9 @@ static void with_dropout(void) {
     };
     static const float rates[] = { 0.1f, 0.5f, 0.9f };
     for (int i = 0; i < COUNT(shapes) * COUNT(rates); i++) {
-        AttentionSpec s = { .B = shapes[i / 3].B, .Tq = shapes[i / 3].Tq, .Tk = shapes[i / 3].Tk,
-                            .NH = shapes[i / 3].NH, .HS = shapes[i / 3].HS, .q0 = shapes[i / 3].q0,
-                            .causal = shapes[i / 3].q0 != FULL, .dq_into = i % 4 == 3 ? ACCUMULATE : OVERWRITE,
-                            .dkv_into = i % 4 > 1 ? ACCUMULATE : OVERWRITE };
+        AttentionSpec s = spec_of_shape(shapes[i / 3]);
+        s.dq_into = i % 4 == 3 ? ACCUMULATE : OVERWRITE;
+        s.dkv_into = i % 4 > 1 ? ACCUMULATE : OVERWRITE;
         s.dropout = random_dropout(rates[i % 3]);
         attention_case(s, i % LAYOUTS == ONE_QKV && s.Tq != s.Tk ? VIEWS : i % LAYOUTS, RANDOM);
     }
@@ -547,19 +551,17 @@ static void merged_case(AttentionSpec s, DType out_dtype) {
 }
 
 static void merged_in_place(void) {
-    enum { FULL = 1 << 20 };                    /* q0 of a case that is not causal */
-    static const struct { int B, NH, Tq, Tk, q0, HS; } shapes[] = {
+    static const Shape shapes[] = {
         {1, 1, 1, 1, 0, 8}, {2, 3, 65, 65, 0, 64}, {1, 2, 129, 129, -1, 128}, {1, 3, 130, 130, 0, 128},
         {2, 1, 300, 129, FULL, 128}, {1, 3, 64, 257, FULL, 80}, {3, 1, 193, 65, FULL, 128}, {1, 2, 1, 64, FULL, 40},
         {1, 5, 129, 200, FULL, 64}, {2, 9, 257, 129, FULL, 96}, {1, 1, 70, 129, -30, 128}, {1, 2, 5, 300, FULL, 64},
         {2, 2, 33, 33, -1, 32}, {1, 7, 500, 384, FULL, 128},
     };
     for (int i = 0; i < COUNT(shapes) * 2; i++) {
-        const int n = i / 2, causal = shapes[n].q0 != FULL;
+        AttentionSpec s = spec_of_shape(shapes[i / 2]);
         if (i % 2 && arena_dtype == F32) continue;
-        merged_case((AttentionSpec){ .B = shapes[n].B, .NH = shapes[n].NH, .Tq = shapes[n].Tq, .Tk = shapes[n].Tk,
-                                     .HS = shapes[n].HS, .causal = causal, .q0 = causal ? shapes[n].q0 : 0 },
-                    i % 2 ? arena_dtype : F32);
+        if (!s.causal) s.q0 = 0;
+        merged_case(s, i % 2 ? arena_dtype : F32);
     }
 }
 
