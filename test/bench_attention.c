@@ -13,11 +13,6 @@ enum { HEADS = 4 };             /* whose errors are measured */
 static FILE *csv;               /* NULL: none */
 static double dropout_rate;          /* rate; above 0: the speeds of ours with it as well */
 
-static void fail_as_bench(const char *message) {
-    fprintf(stderr, "bench_attention: %s\n", message);
-    exit(1);
-}
-
 __attribute__((format(printf, 2, 3)))
 static void cell(int absent, const char *format, ...) {
     va_list arguments;
@@ -408,7 +403,7 @@ int main(int argc, char **argv) {
           .help = "only run both passes of NAME (flash, naive, ...), for a profiler" },
         BENCH_HELP
     };
-    fail_hook = fail_as_bench;
+    fail_program = "bench_attention";
     bench_parse("bench_attention times every attention of this backend and, where PyTorch is, its peers.", options, argc,
                 argv);
     device_open((DeviceOptions){0});
