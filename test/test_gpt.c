@@ -41,20 +41,6 @@ static int64_t outside_nonzero(const Params *params, int V) {
     return count;
 }
 
-/* ---- How far rounding may go: max|a-b| / max|b| of a tensor.
-   An operation is off by half an ulp u for each term of its sums, now up, now down: n terms by sqrt(n) u; and N of them
-   in a row, each on what the one before has left, by sqrt(N) times that. The longest sums are those of the MLP, 4C, and
-   of a weight's gradient, B T; that over the vocabulary is a mean, which few terms make. A block has 8 operations, the
-   rest of the model 3, and the backward pass two for each. PyTorch in f32 stays within a third of this.
-   In bf16, u = 2^-9, sums are made in f32: their length does not matter, but each of the N operations reads two
-   operands that are rounded, and rounds what it writes: sqrt(3 N) u; twice that, as some take a difference (x - its
-   mean, dP - its mean), to which both terms' errors are relatively larger. PyTorch in bf16, whose gradients are bf16,
-   too, comes to 0.7 of this. */
-static double tolerance(const GPTConfig *c, int B, int T) {
-    double N = 3 * (8.0 * c->L + 3);
-    return c->dtype == BF16 ? 2 * 0x1p-9 * sqrt(3 * N) : 0x1p-24 * sqrt(fmax(4.0 * c->C, (double)B * T) * N);
-}
-
 /* Where b is 0 by theory (1e-17 in float64), the error is absolute: gradients here are about 0.1. */
 static double error_of(const float *a, const float *b, int64_t count) {
     double difference = 0, size = 0;
