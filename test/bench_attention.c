@@ -404,8 +404,8 @@ int main(int argc, char **argv) {
         BENCH_HELP
     };
     fail_program = "bench_attention";
-    bench_parse("bench_attention times every attention of this backend and, where PyTorch is, its peers.", options, argc,
-                argv);
+    bench_parse("bench_attention times every attention of this backend and, where PyTorch is, its peers.",
+                options, argc, argv);
     device_open((DeviceOptions){0});
     dtype = device_refuse_dtype(BF16) ? F32 : BF16;
     shared_file = memfd_create("inputs", 0);

@@ -66,7 +66,7 @@ static inline double tolerance(const GPTConfig *c, int B, int T) {
     return c->dtype == BF16 ? 2 * 0x1p-9 * sqrt(3 * N) : 0x1p-24 * sqrt(fmax(4.0 * c->C, (double)B * T) * N);
 }
 
-/* Normal numbers times deviation in all tensors, or only in matrices. The padding of the vocabulary is left as it is. */
+/* Normal numbers times deviation in all tensors, or only in matrices; the padding of the vocabulary stays. */
 static inline void fill_normally(GPT *m, uint64_t seed, double deviation, int matrices_only) {
     for (int i = 0; i < m->master.table.count; i++) {
         const TensorEntry *row = &m->master.table.entry[i];
