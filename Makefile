@@ -1,4 +1,5 @@
-# train_gpt: `make train` trains a small GPT, `make test` runs every test that this machine can run, `make help` lists the rest.
+# train_gpt: `make train` trains a small GPT, `make test` runs every test that this machine can run, `make help` lists the rest:
+# the lines here that begin with #:
 .DEFAULT_GOAL := all
 comma := ,
 SHELL := /bin/sh
@@ -70,6 +71,7 @@ include test/fuzz/fuzz.mk
 
 .PHONY: all train compare test test-kill test-roundtrip test-tasks test-tokenizer lib example bench-attention bench-comm
 .PHONY: bench-ops bench-ring bench-step bench-context bench-scaling bench-tokenizer sanitize reference reference-124M clean help
+#:                 build ./train_gpt and ./tokenize for this machine
 all: $(BUILD)/train_gpt $(BUILD)/tokenize
 	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt && ln -sfn $(BUILD)/tokenize tokenize)
 	@echo "train_gpt is $<: $(WITH)"
@@ -124,8 +126,6 @@ $(BUILD)/test_health: | $(NVML_FAKES)
 $(NVML_FAKES): $(BUILD)/nvml/%.so: test/nvml.c $(BUILD)/settings
 	@mkdir -p $(@D) && echo "  $(CC) $< without $*"
 	@$(CC) -std=c11 -O1 -Wall -Wextra -D$*=other_$* -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o $@ $<
-$(BUILD)/logits: $(BUILD)/test/logits.o $(OBJECTS)
-	$(link) $(LIBS)
 # several processes that compute nothing, with collectives of its own
 $(BUILD)/launch_probe: $(BUILD)/test/launch_probe.o $(filter-out %/comm.o %/comm_nccl.o %/comm_none.o,$(OBJECTS))
 	$(link) $(LIBS)
@@ -145,23 +145,25 @@ TALES_BYTES := 4000000
 TRAIN_OPTIONS ?= --layers 4 --heads 4 --channels 128 --context 128 --batch 8 --steps 1800 --lr 3e-3 --warmup 100 \
 	--beta2 0.99 --val-every 600 --prompt "Once " --sample-every 1800 --sample-tokens 600 --temperature 0.6
 endif
+#: train           generate a text, train a small GPT on it, and sample (replaces runs/tales)
 train: all $(BUILD)/tales
 	@$(BUILD)/tales --bytes $(TALES_BYTES) --val-bytes 100000 --seed 1 --out $(TALES)
 	@rm -rf $(TALES_RUN)
 	./train_gpt --data $(TALES)/train.txt --val-data $(TALES)/val.txt --out $(TALES_RUN) $(TRAIN_OPTIONS)
 	@scripts/plot_loss.sh $(TALES_RUN) > $(TALES_RUN)/loss.svg && echo "loss curve $(TALES_RUN)/loss.svg"
 
-# Flash, naive, the noise twin and PyTorch where PYTHON has it: the same curve? make compare OPTIONS='--steps 1000'
+#: compare         flash, naive, the noise twin, PyTorch: the same loss curve? (DATA=FILE OPTIONS='--steps 1000')
 compare: all $(BUILD)/tales
 	@DATA='$(DATA)' TALES=$(BUILD)/tales PYTHON=$(PYTHON) scripts/compare.sh $(OPTIONS)
 
 # a program that starts slowly (0.4 s on a GPU, or sanitized) runs a part of the 2,402 cases, another one every second
 MALFORMED_STRIDE ?= $(if $(filter cuda,$(DEVICE)),120,1)
 OWN_GEMM_TEST := $(if $(filter cblas,$(GEMM)),$(BUILD)/test_ops_own)
+#: test            every test that this machine can run
 test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales $(BUILD)/faults.so $(BUILD)/launch_probe
 	@BUILD=$(BUILD) MALFORMED_STRIDE=$(MALFORMED_STRIDE) test/run.sh $(TESTS) $(OWN_GEMM_TEST) $(wildcard test/test_*.sh) scripts/check_layers.sh
 
-# 200 kills at random moments, and a fault at every call: half a minute
+#: test-kill       200 kills at random moments and a fault at every call; resumes bit for bit (half a minute)
 test-kill: all $(BUILD)/tales $(BUILD)/faults.so
 	@ROUNDS=200 STRIDE=1 BUILD=$(BUILD) sh test/test_kill.sh
 
@@ -170,105 +172,79 @@ $(BUILD)/faults.so: test/faults.c
 	@mkdir -p $(@D) && echo "  $(CC) $<"
 	@$(CC) -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC -o $@ $< -ldl
 
-# With transformers and torch, or with safetensors only (test/README.md).
+# What the tests with Python need: test/README.md
 PYTHON ?= python3
+#: test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=python3)
 test-roundtrip: all $(BUILD)/logits
 	$(PYTHON) scripts/check_roundtrip.py --build $(BUILD)
-# With transformers and torch.
+#: test-tasks      --task beside a computation by torch, item by item (PYTHON=python3)
 test-tasks: all
 	$(PYTHON) scripts/check_tasks.py --build $(BUILD)
-
-# Beside tiktoken and HuggingFace's tokenizers; TOKENIZER=DIR: with that tokenizer as well.
+#: test-tokenizer  the tokenizer beside tiktoken and tokenizers (PYTHON=python3), with TOKENIZER=DIR that one as well
 test-tokenizer: all
 	$(PYTHON) scripts/check_tokenizer.py --build $(BUILD) $(TOKENIZER:%=--tokenizer %)
+#: bench-tokenizer its speed (TEXT=FILE)
 bench-tokenizer: all
 	$(PYTHON) scripts/check_tokenizer.py --build $(BUILD) $(TOKENIZER:%=--tokenizer %) --bench '$(or $(TEXT),$(error \
 	    bench-tokenizer: want TEXT=FILE))' $(BENCH)
 
 # ---- Library, benchmark, reference data
 
-# The kernels as a library; the headers are kernels/*.h.
+#: lib             the kernels as a library; the headers are kernels/*.h
 lib: $(BUILD)/libtrain_gpt_kernels.a
 	@echo "$<: link it with $(filter -fopenmp,$(CFLAGS_ALL)) $(LIBS) $(LDLIBS)"
 $(BUILD)/libtrain_gpt_kernels.a: $(filter $(BUILD)/kernels/%,$(OBJECTS))
 	@rm -f $@ && ar rcs $@ $^
+#: example         build and run an example program that uses the library
 example: $(BUILD)/example_attention
 	$< && $< naive
 $(BUILD)/example_attention: $(BUILD)/test/example_attention.o $(BUILD)/libtrain_gpt_kernels.a
 	$(link) $(LIBS)
 
-# Times every attention of this backend (kernels/README.md).
-bench-attention: $(BUILD)/bench_attention
-	$< $(BENCH)
-$(BUILD)/bench_attention: $(BUILD)/test/bench_attention.o $(BUILD)/test/oracle.o $(OBJECTS)
+# Programs of one file, and what they print: kernels/README.md
+$(addprefix $(BUILD)/,bench_attention bench_comm bench_ops bench_ring logits): $(BUILD)/%: $(BUILD)/test/%.o $(OBJECTS)
 	$(link) $(LIBS)
-
-# Times every memory-bound op alone (kernels/README.md).
-bench-ops: $(BUILD)/bench_ops
+$(BUILD)/bench_attention: $(BUILD)/test/oracle.o
+# leaves out transfers and merges
+$(BUILD)/bench_ring: LIBS += $(patsubst %,-Wl$(comma)--wrap=%,comm_exchange attention_merge tensor_convert tensor_add)
+#: bench-attention time every attention (bf16: on a GPU)
+#: bench-comm      bandwidth of the collectives, one process per GPU
+#: bench-ops       time every memory-bound op alone
+#: bench-ring      ring attention, one process per GPU, beside flash attention of one GPU
+bench-attention bench-comm bench-ops bench-ring: bench-%: $(BUILD)/bench_%
 	$< $(BENCH)
-$(BUILD)/bench_ops: $(BUILD)/test/bench_ops.o $(OBJECTS)
-	$(link) $(LIBS)
 
-# Bandwidth of the collectives, one process per GPU (kernels/README.md).
-bench-comm: $(BUILD)/bench_comm
-	$< $(BENCH)
-# The training step of models of all sizes, beside PyTorch where it is installed (README): make bench-step DATA=...
+DATA_OF = '$(or $(DATA),$(error $@: want DATA='token shards'))'
+#: bench-step      the training step of models of all sizes, beside PyTorch (DATA='dir/train_*.bin')
 bench-step: all $(BUILD)/tales
-	TALES=$(BUILD)/tales scripts/bench_step.sh '$(or $(DATA),$(error bench-step: want DATA='token shards'))' $(BENCH)
-# Speed and memory of the step of GPT-2 124M, 16384 tokens an update, at a context of 512 to 16384 (README): flash, naive,
-# PyTorch
+	TALES=$(BUILD)/tales scripts/bench_step.sh $(DATA_OF) $(BENCH)
+#: bench-context   the step of 124M over the context, flash, naive, PyTorch eager: speed and memory (DATA=...)
 bench-context: all
-	@CSV=$(BUILD)/context.csv STEPS=$${STEPS:-20} PEERS="$${PEERS-naive reference-eager}" scripts/bench_step.sh '$(or $(DATA), \
-	    $(error bench-context: want DATA='token shards'))' $(or $(BENCH),$(addprefix d12:,32:512 16:1024 8:2048 4:4096 2:8192 1:16384))
+	@CSV=$(BUILD)/context.csv STEPS=$${STEPS:-20} PEERS="$${PEERS-naive reference-eager}" scripts/bench_step.sh $(DATA_OF) \
+	    $(or $(BENCH),$(addprefix d12:,32:512 16:1024 8:2048 4:4096 2:8192 1:16384))
 	@scripts/plot_attention.sh $(BUILD)/context.csv speed,memory "train_gpt=flash,naive$$(grep -q reference-eager \
 	    $(BUILD)/context.csv && echo ',reference-eager=PyTorch eager')" > $(BUILD)/context.svg
 	@echo "picture: $(BUILD)/context.svg"
-# The training step on several GPUs beside one (README): make bench-scaling DATA='dir/train_*.bin'
+#: bench-scaling   the training step on several GPUs beside one (DATA=...)
 bench-scaling: all $(BUILD)/bench_comm
-	scripts/bench_scaling.sh '$(or $(DATA),$(error bench-scaling: want DATA='token shards'))' $(BENCH)
-$(BUILD)/bench_comm: $(BUILD)/test/bench_comm.o $(OBJECTS)
-	$(link) $(LIBS)
-# Ring attention beside flash attention of one GPU, one process per GPU (kernels/README.md).
-bench-ring: $(BUILD)/bench_ring
-	$< $(BENCH)
-# leaves out transfers and merges
-$(BUILD)/bench_ring: LIBS += $(patsubst %,-Wl$(comma)--wrap=%,comm_exchange attention_merge tensor_convert tensor_add)
-$(BUILD)/bench_ring: $(BUILD)/test/bench_ring.o $(OBJECTS)
-	$(link) $(LIBS)
+	scripts/bench_scaling.sh $(DATA_OF) $(BENCH)
 
+#: sanitize        make test under AddressSanitizer and UBSan
 sanitize:
 	$(MAKE) BUILD=$(BUILD)-sanitize CFLAGS='-O2 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all' MALFORMED_STRIDE=4 test
 
+#: reference       regenerate test/reference (PyTorch, transformers); reference-124M: the same at GPT-2 124M
 reference:
 	scripts/make_reference.py --out test/reference
 	scripts/make_hf_models.py --out test/reference/hf
 	scripts/make_tokenizer_reference.py --out test/reference/bpe
 reference-124M:
 	scripts/make_reference.py --size 124M --out build/reference-124M.safetensors
+#: clean           remove build/, train_gpt and tokenize; keeps runs/
 clean:
 	rm -rf build train_gpt tokenize
 help:
-	@echo "make                 build ./train_gpt for this machine ($(DEVICE))"
-	@echo "make train           generate a text, train a small GPT on it, and sample (replaces $(TALES_RUN))"
-	@echo "make compare         flash, naive, PyTorch: the same loss curve? (DATA=FILE OPTIONS='--steps 1000')"
-	@echo "make test            every test that this machine can run"
-	@echo "make test-kill       200 kills at random moments and a fault at every call; resumes bit for bit"
-	@echo "make lib             the kernels as a library ($(BUILD)/libtrain_gpt_kernels.a)"
-	@echo "make example         build and run an example program that uses the library"
-	@echo "make bench-attention time every attention (bf16: on a GPU)"
-	@echo "make bench-ops       time every memory-bound op alone"
-	@echo "make bench-comm      bandwidth of the collectives, one process per GPU"
-	@echo "make bench-ring      ring attention, one process per GPU, beside one GPU"
-	@echo "make bench-step      the training step of models of all sizes, beside PyTorch (DATA='dir/train_*.bin')"
-	@echo "make bench-context   the step over the context, flash, naive, PyTorch eager: speed and memory (DATA=...)"
-	@echo "make bench-scaling   the training step on several GPUs beside one (DATA='dir/train_*.bin')"
-	@echo "make test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=$(PYTHON))"
-	@echo "make test-tasks      --task beside a computation by torch, item by item (PYTHON=$(PYTHON))"
-	@echo "make test-tokenizer  the tokenizer beside tiktoken and tokenizers; bench-tokenizer TEXT=FILE: the speed"
-	@echo "make sanitize        make test under AddressSanitizer and UBSan"
-	@echo "make fuzz            libFuzzer on the readers, FUZZ_SECONDS=$(FUZZ_SECONDS) in all (clang)"
-	@echo "make reference       regenerate test/reference (PyTorch, transformers); reference-124M: the same at GPT-2 124M"
-	@echo "make clean           remove build/, train_gpt and tokenize; keeps runs/"
+	@sed -n 's/^#: /make /p' Makefile test/fuzz/fuzz.mk
 	@echo "Variables: DEVICE=$(DEVICE) CC=$(CC) OPENMP=$(OPENMP) BLAS=$(BLAS) CFLAGS='$(CFLAGS)' NATIVE=$(NATIVE)"
 
 -include $(wildcard $(BUILD)/*.d $(BUILD)/*/*.d $(BUILD)/*/*/*.d)

@@ -221,11 +221,6 @@ static void write_floor(const char *path, Amount val) {
     file_close_durably(file, path);
 }
 
-static void fail_as_tales(const char *message) {
-    fprintf(stderr, "tales: %s\n", message);
-    exit(1);
-}
-
 int main(int argc, char **argv) {
     int64_t bytes, val_bytes, seed;
     const char *out;
@@ -242,7 +237,7 @@ int main(int argc, char **argv) {
         { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "print this and exit" },
         { 0 }
     };
-    fail_hook = fail_as_tales;
+    fail_program = "tales";
     options_parse(table, NULL, NULL, argc, argv);
     if (help) {
         printf("tales generates English-like text and computes its -log p under the grammar, in nats per byte.\n");
@@ -252,14 +247,9 @@ int main(int argc, char **argv) {
     REQUIRE(out, "no --out: want the directory of train.txt, val.txt and val.txt.floor");
 
     directory_make(out);
-    char *train_path = format_string("%s/train.txt", out), *val_path = format_string("%s/val.txt", out);
-    char *floor_path = format_string("%s/val.txt.floor", out);
-    REQUIRE(!file_exists(floor_path) || unlink(floor_path) == 0, "%s: cannot replace it: %s", floor_path,
-            strerror(errno));
-    write_tales(train_path, (uint64_t)seed, TRAIN, bytes);
-    write_floor(floor_path, write_tales(val_path, (uint64_t)seed, VAL, val_bytes));
-    free(train_path);
-    free(val_path);
-    free(floor_path);
+    const Path floor = path_of(out, "val.txt.floor");
+    REQUIRE(!unlink(floor.text) || errno == ENOENT, "%s: cannot replace it: %s", floor.text, strerror(errno));
+    write_tales(path_of(out, "train.txt").text, (uint64_t)seed, TRAIN, bytes);
+    write_floor(floor.text, write_tales(path_of(out, "val.txt").text, (uint64_t)seed, VAL, val_bytes));
     return 0;
 }

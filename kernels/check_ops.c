@@ -25,6 +25,12 @@ void check_packed(const char *op, const char *name, Tensor t) {
             (long long)t.pitch);
 }
 
+/* Packed, of the type and shape of like. */
+static void check_same(const char *op, const char *name, Tensor t, Tensor like) {
+    check_like(op, name, t, like.dtype, like, tensor_columns(like));
+    check_packed(op, name, t);
+}
+
 void check_per_row(const char *op, const char *name, Tensor t, DType dtype, Tensor like) {
     check_shape(op, name, t, dtype, like.ndim - 1, like.dim);
     check_packed(op, name, t);
@@ -71,17 +77,14 @@ void check_residual_layernorm(Tensor sum, Tensor normed, Tensor mean, Tensor rst
     check_float(op, "x", x, 2);
     int64_t C = tensor_columns(x);
     check_packed(op, "x", x);
-    check_like(op, "normed", normed, x.dtype, x, C);
-    check_packed(op, "normed", normed);
+    check_same(op, "normed", normed, x);
     check_per_row(op, "mean", mean, F32, x);
     check_per_row(op, "rstd", rstd, F32, x);
     check_tensor(op, "weight", weight, x.dtype, 1, C);
     check_tensor(op, "bias", bias, x.dtype, 1, C);
     if (branch.data) {
-        check_like(op, "branch", branch, x.dtype, x, C);
-        check_packed(op, "branch", branch);
-        check_like(op, "sum", sum, x.dtype, x, C);
-        check_packed(op, "sum", sum);
+        check_same(op, "branch", branch, x);
+        check_same(op, "sum", sum, x);
     }
 }
 
@@ -91,10 +94,8 @@ void check_layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx
     check_float(op, "x", x, 2);
     int64_t C = tensor_columns(x);
     check_packed(op, "x", x);
-    check_like(op, "dx", dx, x.dtype, x, C);
-    check_packed(op, "dx", dx);
-    check_like(op, "dnormed", dnormed, x.dtype, x, C);
-    check_packed(op, "dnormed", dnormed);
+    check_same(op, "dx", dx, x);
+    check_same(op, "dnormed", dnormed, x);
     check_per_row(op, "mean", mean, F32, x);
     check_per_row(op, "rstd", rstd, F32, x);
     check_tensor(op, "weight", weight, x.dtype, 1, C);
@@ -106,8 +107,7 @@ void check_layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx
 void check_gelu(const char *op, Tensor y, Tensor x) {
     check_float(op, "x", x, 1);
     check_packed(op, "x", x);
-    check_like(op, "y", y, x.dtype, x, tensor_columns(x));
-    check_packed(op, "y", y);
+    check_same(op, "y", y, x);
 }
 
 void check_gelu_backward(Tensor dx, Tensor dy, Tensor x, Tensor dx_sum) {
@@ -122,8 +122,7 @@ void check_dropout(Tensor out, Tensor x, float rate) {
     check_float(op, "x", x, 3);
     check_tensor(op, "x", x, x.dtype, 3, x.dim[0], x.dim[1], x.dim[2]);
     check_packed(op, "x", x);
-    check_like(op, "out", out, x.dtype, x, tensor_columns(x));
-    check_packed(op, "out", out);
+    check_same(op, "out", out, x);
     REQUIRE(rate >= 0 && rate <= 0.95f, "%s: a rate of %g, want 0 .. 0.95", op, rate);
 }
 

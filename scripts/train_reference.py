@@ -8,8 +8,8 @@ same log.csv. Two curves of one command differ by rounding alone.
     scripts/train_reference.py --config runs/ours/settings.txt --init runs/start --out runs/torch
     scripts/compare_curves.sh --twin runs/twin runs/ours runs/torch
 
-Options and defaults are those of train_gpt; the model sizes come from the checkpoint. With --dropout the masks are
-PyTorch's own: the curves then agree as those of two seeds do."""
+Options and defaults are those of train_gpt; the model sizes come from the checkpoint. It has no dropout: masks of
+train_gpt's own are not drawn here."""
 import argparse
 import glob
 import json
@@ -127,9 +127,9 @@ def to_batch(windows, device):
 # ---- The model, with HuggingFace's parameter names
 
 class Block(nn.Module):
-    def __init__(self, C, NH, naive, dropout):
+    def __init__(self, C, NH, naive):
         super().__init__()
-        self.NH, self.naive, self.dropout = NH, naive, nn.Dropout(dropout)
+        self.NH, self.naive = NH, naive
         self.ln_1, self.ln_2 = nn.LayerNorm(C), nn.LayerNorm(C)
         self.attn = nn.ModuleDict({"c_attn": nn.Linear(C, 3 * C), "c_proj": nn.Linear(C, C)})
         self.mlp = nn.ModuleDict({"c_fc": nn.Linear(C, 4 * C), "c_proj": nn.Linear(4 * C, C)})
@@ -140,28 +140,27 @@ class Block(nn.Module):
         if self.naive:
             scores = q @ k.transpose(2, 3) / math.sqrt(C // self.NH)
             future = torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1)
-            y = self.dropout(scores.masked_fill(future, -math.inf).softmax(3)) @ v
+            y = scores.masked_fill(future, -math.inf).softmax(3) @ v
         else:
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.dropout.p * self.training)
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.attn.c_proj(y.transpose(1, 2).reshape(B, T, C))
 
     def forward(self, x):
-        x = x + self.dropout(self.attention(self.ln_1(x)))
-        return x + self.dropout(self.mlp.c_proj(F.gelu(self.mlp.c_fc(self.ln_2(x)), approximate="tanh")))
+        x = x + self.attention(self.ln_1(x))
+        return x + self.mlp.c_proj(F.gelu(self.mlp.c_fc(self.ln_2(x)), approximate="tanh"))
 
 
 class GPT(nn.Module):
-    def __init__(self, L, NH, C, T, V, naive, dropout=0.0):
+    def __init__(self, L, NH, C, T, V, naive=False):
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
         self.transformer = nn.ModuleDict({
             "wte": nn.Embedding(V, C), "wpe": nn.Embedding(T, C),
-            "h": nn.ModuleList(Block(C, NH, naive, dropout) for _ in range(L)), "ln_f": nn.LayerNorm(C)})
+            "h": nn.ModuleList(Block(C, NH, naive) for _ in range(L)), "ln_f": nn.LayerNorm(C)})
 
     def forward(self, tokens, targets):
         """The sum of the losses."""
         t = self.transformer
-        x = self.dropout(t.wte(tokens) + t.wpe.weight[:tokens.shape[1]])
+        x = t.wte(tokens) + t.wpe.weight[:tokens.shape[1]]
         for block in t.h:
             x = block(x)
         logits = F.linear(t.ln_f(x), t.wte.weight)
@@ -196,10 +195,10 @@ def make_directory(path):
         sys.exit(f"train_reference: {path}: {error.strerror}")
 
 
-def load_model(directory, naive, dropout):
+def load_model(directory):
     with open(f"{directory}/config.json") as file:
         config = json.load(file)
-    model = GPT(*(config[key] for key in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")), naive, dropout)
+    model = GPT(*(config[key] for key in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")))
     tensors, data = read_weights(directory)
     for name, p in model.named_parameters():
         entry = tensors[name if name in tensors else name.removeprefix("transformer.")]
@@ -233,7 +232,6 @@ def read_settings(path):
     for name, value in settings.items():
         if "dropout" in name and float(value):
             sys.exit(f"train_reference: {path}: {name} {value}: want 0, the masks are train_gpt's own")
-    del settings["attention"]               # the names differ
     return settings
 
 
@@ -245,7 +243,7 @@ def parse():
     p.add_argument("--out", required=True, help="directory of log.csv and settings.txt")
     p.add_argument("--val-data")
     for name, value in dict(val_fraction=0.1, lr=1e-3, min_lr=None, weight_decay=0.1, beta1=0.9, beta2=0.95, eps=1e-8,
-                            clip=1.0, dropout=0.0).items():
+                            clip=1.0).items():
         p.add_argument("--" + name.replace("_", "-"), type=float, default=value)
     for name, value in dict(batch=16, total_batch=0, steps=2000, warmup=100, decay=0, seed=1, threads=0, val_every=250,
                             val_tokens=1048576).items():
@@ -253,7 +251,6 @@ def parse():
     p.add_argument("--schedule", choices=["cosine", "linear", "wsd"], default="cosine")
     p.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16: autocast; the weights stay f32")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    p.add_argument("--attention", choices=["sdpa", "naive"], default="sdpa")
     a = p.parse_args()
     if a.config:
         p.set_defaults(**read_settings(a.config))
@@ -268,9 +265,7 @@ def main():
     a = parse()
     if a.threads:
         torch.set_num_threads(a.threads)
-    torch.manual_seed(a.seed)       # of dropout
-    directory = find_checkpoint(a.init)
-    model, T = load_model(directory, a.attention == "naive", a.dropout)
+    model, T = load_model(find_checkpoint(a.init))
     model.to(a.device)
     train, val = Tokens(a.data), a.val_data and Tokens(a.val_data)
     if not val and train.are_bytes and a.val_fraction > 0:
@@ -291,13 +286,11 @@ def main():
     def validate():
         count = min(val.windows(T), -(-a.val_tokens // T) if a.val_tokens else val.windows(T))
         loss = targets = 0
-        model.eval()
         for first in range(0, count, a.batch):
             x, y = to_batch([val.ring_window(0, w, T) for w in range(first, min(first + a.batch, count))], a.device)
             with precision:
                 loss += model(x, y).item()
             targets += (y >= 0).sum().item()
-        model.train()
         return loss / targets
 
     def train_step(micro_batches, rate):

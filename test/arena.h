@@ -170,6 +170,19 @@ static double *widen(Tensor t, const uint16_t *arena) {
 static double *given(Tensor t)  { return widen(t, arena_before); }      /* what was uploaded, packed */
 static double *result(Tensor t) { return widen(t, arena_after); }       /* what the last run left */
 
+static int64_t halves_from(Tensor t, int64_t row) {
+    return ((char *)t.data - arena_device + row * t.pitch * (int64_t)dtype_bytes(t.dtype)) / 2;
+}
+static size_t row_bytes(Tensor t) { return (size_t)tensor_columns(t) * dtype_bytes(t.dtype); }
+
+/* Whether the last run left the same in two tensors of one shape. */
+static inline int same_bits(Tensor a, Tensor b) {
+    int same = 1;
+    for (int64_t r = 0; r < tensor_rows(a) && same; r++)
+        same = !memcmp(arena_after + halves_from(a, r), arena_after + halves_from(b, r), row_bytes(a));
+    return same;
+}
+
 /* ---- runs */
 
 #define EACH_RUN for (int run_ = 0; arena_run(run_); run_++)

@@ -179,16 +179,9 @@ static inline int fits(int n, const AttentionSpec *s) {
     return 0;
 }
 
-/* tensor_convert takes packed tensors: a row at a time, where they are views. */
-static inline void convert_rows(Tensor to, Tensor from) {
-    int64_t rows = tensor_rows(to), count = tensor_is_packed(to) && tensor_is_packed(from) ? rows : 1;
-    for (int64_t r = 0; r < rows; r += count)
-        tensor_convert(tensor_row_range(to, r, count), tensor_row_range(from, r, count));
-}
-
 static inline void run_both(const Attention *a, const AttentionSpec *s, Operands o, Memory m) {
     a->forward(s, o.out, m.lse, m.kept.data, o.q, o.k, o.v, m.work[0].data);
-    if (o.rounded.data != o.out.data) convert_rows(o.rounded, o.out);
+    if (o.rounded.data != o.out.data) tensor_convert(o.rounded, o.out);
     a->backward(s, o.dq, o.dk, o.dv, o.dout, o.rounded, m.lse, m.kept.data, o.q, o.k, o.v, m.work[1].data);
 }
 

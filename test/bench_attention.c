@@ -5,7 +5,6 @@
    forward 4 B NH T^2 HS, halved by causality, backward 2.5 times that. qkv alone exceeds a GPU's L2 cache, so that no
    launch finds its inputs there. */
 #include <errno.h>
-#include "../llmc/options.h"
 #include "bench_runners.h"
 #include "oracle.h"
 
@@ -13,11 +12,6 @@ enum { HEADS = 4 };             /* whose errors are measured */
 
 static FILE *csv;               /* NULL: none */
 static double dropout_rate;          /* rate; above 0: the speeds of ours with it as well */
-
-static void fail_as_bench(const char *message) {
-    fprintf(stderr, "bench_attention: %s\n", message);
-    exit(1);
-}
 
 __attribute__((format(printf, 2, 3)))
 static void cell(int absent, const char *format, ...) {
@@ -384,7 +378,7 @@ static void run_once(const char *label, Shape s) {
 int main(int argc, char **argv) {
     int64_t HS, T;
     const char *table, *python, *once, *csv_path;
-    int no_peers, autograd, help;
+    int no_peers, autograd;
     Option options[] = {
         { .name = "table", .type = OPTION_CHOICE, .value = &table, .fallback = "all",
           .choices = "all|speed|sustained|parts|lengths|paper",
@@ -407,16 +401,11 @@ int main(int argc, char **argv) {
           .help = "time them through PyTorch's autograd instead of calling both passes directly" },
         { .name = "once", .type = OPTION_TEXT, .value = &once, .argument = "NAME",
           .help = "only run both passes of NAME (flash, naive, ...), for a profiler" },
-        { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "print this and end" },
-        { 0 }
+        BENCH_HELP
     };
-    fail_hook = fail_as_bench;
-    options_parse(options, NULL, NULL, argc, argv);
-    if (help) {
-        printf("bench_attention times every attention of this backend and, where PyTorch is, its peers.\n");
-        options_help(stdout, options);
-        return 0;
-    }
+    fail_program = "bench_attention";
+    bench_parse("bench_attention times every attention of this backend and, where PyTorch is, its peers.",
+                options, argc, argv);
     device_open((DeviceOptions){0});
     dtype = device_refuse_dtype(BF16) ? F32 : BF16;
     shared_file = memfd_create("inputs", 0);

@@ -1,18 +1,13 @@
 /* test/bench_comm.c - Bus bandwidth of the collectives, f32, one process per GPU (make bench-comm): what communication
    costs at least. Bus bandwidth: bytes that each rank must send, over the time; n ranks, S bytes: 2 (n-1)/n S for an
    all-reduce, (n-1)/n S for the others. On the CPU: smaller tensors, 2 ranks or --ranks N. */
+#include "bench.h"
 #include "ranks.h"
 #include "../kernels/comm_backend.h"
-#include "../llmc/options.h"
 
 enum { ROUNDS = 20, WARMUP = 3 };
 static const int sizes_mib[] = { 1, 16, 64, 256, 1024 };
 static const int gpu_batch = 10;        /* operations per measurement: starting and waiting cost little of it */
-
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* Seconds per operation, median of the rounds; all ranks start a round together. */
 static double seconds_of(CommOp (*operation)(Tensor), Tensor t, Tensor barrier, int batch) {
@@ -27,8 +22,7 @@ static double seconds_of(CommOp (*operation)(Tensor), Tensor t, Tensor barrier, 
         device_wait();
         if (round >= 0) seconds[round] = (comm_now() - start) / batch;
     }
-    qsort(seconds, ROUNDS, sizeof *seconds, by_value);
-    return (seconds[ROUNDS / 2 - 1] + seconds[ROUNDS / 2]) / 2;
+    return median(seconds, ROUNDS);
 }
 
 static void bench(void *largest) {
@@ -60,18 +54,12 @@ static void bench(void *largest) {
 
 int main(int argc, char **argv) {
     int64_t count;
-    int help;
     Option options[] = {
         { .name = "ranks", .type = OPTION_INTEGER, .value = &count, .min = 2, .max = RANKS_MAX, .argument = "N",
           .help = "processes; without it one per GPU, 2 on the CPU" },
-        { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "print this and end" },
-        { 0 }
+        BENCH_HELP
     };
-    options_parse(options, NULL, NULL, argc, argv);
-    if (help) {
-        options_help(stdout, options);
-        return 0;
-    }
+    bench_parse("bench_comm times the collectives, one process per GPU.", options, argc, argv);
     int largest = strcmp(backend_name, "cpu") ? 1024 : 16;
     return ranks_bench("bench_comm", count, bench, &largest);
 }

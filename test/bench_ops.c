@@ -13,12 +13,9 @@
 #include "../kernels/layernorm.h"
 #include "../kernels/softmax_cross_entropy.h"
 #include "../llmc/gpt.h"
-#include "../llmc/options.h"
 #include "../llmc/os.h"
 #include "../llmc/random.h"
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "bench.h"
 
 enum { CALLS = 50, ROUNDS_MAX = 100, SETS_MAX = 64 };
 
@@ -218,16 +215,6 @@ static const struct { const char *name; Operands (*operands)(void); void (*call)
 
 /* ---- time */
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values) {
-    qsort(values, (size_t)rounds, sizeof *values, by_value);
-    return values[rounds / 2];
-}
-
 /* Of one half of the memory to the other: as many bytes are read and written as the memory has. */
 static void copy(void) {
     const int64_t half = memory_bytes / 8;
@@ -254,7 +241,7 @@ static double seconds_of(void (*call)(Tensor *), Operands *set, int sets) {
         if (round >= 0) seconds[round] = call ? ((end - middle) - (middle - start)) / CALLS
                                               : (middle - start) - (end - middle);
     }
-    return median(seconds);
+    return median(seconds, rounds);
 }
 
 static void bench(const Shape *shape, double copy_rate) {
@@ -285,19 +272,12 @@ static void bench(const Shape *shape, double copy_rate) {
 }
 
 int main(int argc, char **argv) {
-    int help;
     Option options[] = {
         { .name = "rounds", .type = OPTION_INTEGER, .value = &rounds, .fallback = "15", .min = 1, .max = ROUNDS_MAX,
           .argument = "N", .help = "take the median of N" },
-        { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "print this and end" },
-        { 0 }
+        BENCH_HELP
     };
-    options_parse(options, NULL, NULL, argc, argv);
-    if (help) {
-        printf("bench_ops times every memory-bound op of this backend.\n");
-        options_help(stdout, options);
-        return 0;
-    }
+    bench_parse("bench_ops times every memory-bound op of this backend.", options, argc, argv);
     device_open((DeviceOptions){0});
     const int on_cpu = device_refuse_dtype(BF16) != NULL;
     dtype = on_cpu ? F32 : BF16;

@@ -4,31 +4,18 @@
 #ifndef TEST_BENCH_PEERS_H
 #define TEST_BENCH_PEERS_H
 #include <fcntl.h>
-#include <math.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "../kernels/check.h"
+#include "bench.h"
 
 enum { SAMPLES_MAX = 1000 };
 
 static FILE *peers;             /* NULL: there are none */
 static int   peers_have_fa3;
 static FILE *sensors;
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Leaves the values in order. */
-static double median(double *values, int64_t count) {
-    qsort(values, (size_t)count, sizeof *values, by_value);
-    return count ? values[count / 2] : NAN;
-}
 
 /* A line to the peers, and what stands behind "ok" in their answer; NULL when it is another, which goes to stderr. */
 __attribute__((format(printf, 1, 2)))

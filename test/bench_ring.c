@@ -11,7 +11,7 @@
 #include "../kernels/fill.h"
 #include "../kernels/ring.h"
 #include "../kernels/update.h"
-#include "../llmc/options.h"
+#include "bench.h"
 #include "ranks.h"
 
 enum { ROUNDS_MAX = 200, WARMUP = 2, ORDERS = 3, REFERENCE = ORDERS };
@@ -83,11 +83,6 @@ static void run_ring(const Ring *r, Operands o) {
 
 /* ---- Time */
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double ms_of(const Ring *r, Operands o, int which, Tensor barrier) {
     DeviceMark begin = {0}, end = {0};
     comm_wait(comm_all_reduce(barrier));
@@ -110,8 +105,7 @@ static Ms over_ranks(double *ms) {
     double host[RANKS_MAX] = {0};
     const Tensor t = tensor_of(device_alloc(sizeof host, "times"), F64, 1, RANKS_MAX);
     Ms result = {0};
-    qsort(ms, (size_t)rounds, sizeof *ms, by_value);
-    host[comm_rank] = (ms[(rounds - 1) / 2] + ms[rounds / 2]) / 2;
+    host[comm_rank] = median(ms, rounds);
     device_upload(t.data, host, sizeof host);
     comm_wait(comm_all_reduce(t));
     device_download(host, t.data, sizeof host);
@@ -177,7 +171,6 @@ static void bench(void *unused) {
 
 int main(int argc, char **argv) {
     int64_t count;
-    int help;
     Option options[] = {
         { .name = "ranks", .type = OPTION_INTEGER, .value = &count, .min = 2, .max = RANKS_MAX, .argument = "N",
           .help = "processes; without it one per GPU, 2 on the CPU" },
@@ -185,13 +178,8 @@ int main(int argc, char **argv) {
           .help = "on each GPU; without it 8192 and 32768" },
         { .name = "rounds", .type = OPTION_INTEGER, .value = &rounds, .min = 1, .max = ROUNDS_MAX, .argument = "N",
           .fallback = "30", .help = "of each measurement" },
-        { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "print this and end" },
-        { 0 }
+        BENCH_HELP
     };
-    options_parse(options, NULL, NULL, argc, argv);
-    if (help) {
-        options_help(stdout, options);
-        return 0;
-    }
+    bench_parse("bench_ring times ring attention beside flash attention of one GPU.", options, argc, argv);
     return ranks_bench("bench_ring", count, bench, NULL);
 }

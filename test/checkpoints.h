@@ -21,31 +21,33 @@ static const Option test_options[] = {
 static TokenizerFiles saved_tokenizer_files;
 static Report test_report;
 
-/* Locks out and opens a saver. The corpus is 200 bytes, the last 20 of them for validation. */
-static inline void open_saver(Saver *saver, RunDir *dir, const char *out, Trainer *t, int64_t keep,
-                              int64_t keep_every) {
+/* Locks out and opens a saver, one at a time. The corpus is 200 bytes, the last 20 of them for validation. */
+static inline Saver open_saver(const char *out, Trainer *t, int64_t keep, int64_t keep_every) {
+    static RunDir dir;
     static char bytes[201], *path;
     memset(bytes, 'x', 200);
     if (!path) put_text(path = IN_SCRATCH("corpus.txt"), bytes);
     Corpus corpus = corpus_open(path, NULL, 0.1, &(TextFormat){ 0 });
-    *dir = (RunDir){ .path = out };
+    dir = (RunDir){ .path = out };
     directory_make(out);
-    run_dir_lock(dir);
-    run_dir_open(dir);
-    *saver = (Saver){ .dir = dir, .model = &t->model, .optimizer = &t->optimizer, .report = &test_report, .keep = keep,
-                      .keep_every = keep_every,
-                      .snapshot = { .options = test_options, .tokenizer = TOKENIZER_BYTES,
-                                    .tokenizer_files = &saved_tokenizer_files, .train = data_id(corpus.train),
-                                    .val = data_id(corpus.val) } };
-    saver_open(saver);
+    run_dir_lock(&dir);
+    run_dir_open(&dir);
+    Saver saver = { .dir = &dir, .model = &t->model, .optimizer = &t->optimizer, .report = &test_report, .keep = keep,
+                    .keep_every = keep_every,
+                    .snapshot = { .options = test_options, .tokenizer = TOKENIZER_BYTES,
+                                  .tokenizer_files = &saved_tokenizer_files, .train = data_id(corpus.train),
+                                  .val = data_id(corpus.val) } };
+    saver_open(&saver);
     tokens_close(corpus.val);
     tokens_close(corpus.train);
+    return saver;
 }
 
-static inline void close_saver(Saver *saver, RunDir *dir) {
+static inline void close_saver(Saver *saver) {
+    const int lock = saver->dir->lock;
     saver->failed = 0;                     /* else the test would end here */
     saver_close(saver);
-    close(dir->lock);
+    close(lock);
 }
 
 static inline TrainState state_of(int64_t step) {
@@ -56,15 +58,13 @@ static inline TrainState state_of(int64_t step) {
 /* Writes OUT/step-N and waits; returns the error, "" = none. */
 static inline const char *save_state(const char *out, Trainer *t, const TrainState *state) {
     static char message[FAIL_LENGTH];
-    Saver saver;
-    RunDir dir;
-    open_saver(&saver, &dir, out, t, 0, 0);
+    Saver saver = open_saver(out, t, 0, 0);
     saver_save(&saver, state);
     saver_finish(&saver);
     EXPECT(saver.failed == (strstr(saver.message, " is not saved: ") != NULL), "failed %d: %s", saver.failed,
            saver.message);
     memcpy(message, saver.message, sizeof message);
-    close_saver(&saver, &dir);
+    close_saver(&saver);
     return message;
 }
 

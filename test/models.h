@@ -19,29 +19,67 @@ static inline void *download(Tensor t) {
     return host;
 }
 
+static inline int same_values(Tensor a, Tensor b) {
+    void *x = download(a), *y = download(b);
+    int same = tensor_count(a) == tensor_count(b) && !memcmp(x, y, (size_t)tensor_count(a) * sizeof(float));
+    free(x);
+    free(y);
+    return same;
+}
+
+/* Of what is loaded; an ignored target has loss 0. */
+static inline double sum_of_losses(const GPT *m) {
+    float *losses = download(m->acts.losses);
+    double sum = 0;
+    for (int64_t i = 0; i < tensor_count(m->acts.losses); i++) sum += losses[i];
+    free(losses);
+    return sum;
+}
+
 static inline StepStats update(Optimizer *o) {
     optimizer_update(o);
     return optimizer_result(o).stats;
 }
 
 static inline void expect_equal_rows(const Params *a, const Params *b, const char *what) {
-    for (int i = 0; i < a->table.count; i++) {
-        const TensorEntry *row = &a->table.entry[i];
-        void *x = download(*row->field), *y = download(*b->table.entry[i].field);
-        EXPECT(!memcmp(x, y, (size_t)tensor_count(*row->field) * sizeof(float)), "%s: %s differs", what, row->name);
-        free(x);
-        free(y);
-    }
+    for (int i = 0; i < a->table.count; i++)
+        EXPECT(same_values(*a->table.entry[i].field, *b->table.entry[i].field), "%s: %s differs", what,
+               a->table.entry[i].name);
 }
 
 static inline void expect_equal_moments(const Optimizer *a, const Optimizer *b) {
-    const Tensor pair[2][2] = { { a->m, b->m }, { a->v, b->v } };
-    for (int i = 0; i < 2; i++) {
-        void *x = download(pair[i][0]), *y = download(pair[i][1]);
-        EXPECT(!memcmp(x, y, tensor_bytes(a->m)), "the %s moments differ", i ? "second" : "first");
-        free(x);
-        free(y);
+    EXPECT(same_values(a->m, b->m), "the first moments differ");
+    EXPECT(same_values(a->v, b->v), "the second moments differ");
+}
+
+/* How far rounding may go: max|a-b| / max|b| of a tensor, of a batch of B x T tokens.
+   An operation is off by half an ulp u for each term of its sums, now up, now down: n terms by sqrt(n) u; and N of them
+   in a row, each on what the one before has left, by sqrt(N) times that. The longest sums are those of the MLP, 4C, and
+   of a weight's gradient, B T; that over the vocabulary is a mean, which few terms make. A block has 8 operations, the
+   rest of the model 3, and the backward pass two for each. PyTorch in f32 stays within a third of this.
+   In bf16, u = 2^-9, sums are made in f32: their length does not matter, but each of the N operations reads two
+   operands that are rounded, and rounds what it writes: sqrt(3 N) u; twice that, as some take a difference (x - its
+   mean, dP - its mean), to which both terms' errors are relatively larger. PyTorch in bf16, whose gradients are bf16,
+   too, comes to 0.7 of this. */
+static inline double tolerance(const GPTConfig *c, int B, int T) {
+    double N = 3 * (8.0 * c->L + 3);
+    return c->dtype == BF16 ? 2 * 0x1p-9 * sqrt(3 * N) : 0x1p-24 * sqrt(fmax(4.0 * c->C, (double)B * T) * N);
+}
+
+/* Normal numbers times deviation in all tensors, or only in matrices; the padding of the vocabulary stays. */
+static inline void fill_normally(GPT *m, uint64_t seed, double deviation, int matrices_only) {
+    for (int i = 0; i < m->master.table.count; i++) {
+        const TensorEntry *row = &m->master.table.entry[i];
+        Tensor t = *row->field;
+        if (matrices_only && t.ndim < 2) continue;
+        int64_t count = row->layout == VOCABULARY ? m->config.V * t.dim[1] : tensor_count(t);
+        float *value = calloc((size_t)tensor_count(t), sizeof *value);
+        for (int64_t j = 0; j < count; j++)
+            value[j] = (float)(deviation * random_normal(seed, RANDOM_TEST, (uint32_t)i, (uint64_t)j));
+        device_upload(t.data, value, tensor_bytes(t));
+        free(value);
     }
+    gpt_cast_params(m);
 }
 
 /* The table of a model from a file. */

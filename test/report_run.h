@@ -2,7 +2,6 @@
 #ifndef TEST_REPORT_RUN_H
 #define TEST_REPORT_RUN_H
 #include "scratch.h"
-#include <fcntl.h>
 #include "../llmc/json.h"
 #include "../llmc/report.h"
 
@@ -48,32 +47,7 @@ static inline StepReport step_of(int64_t step) {
 
 /* ---- What it writes */
 
-/* What f prints: fd is a file in the meantime. */
-static inline const char *printed_on(int fd, void (*f)(void *), void *argument) {
-    static char text[1 << 16];
-    fflush(NULL);
-    int terminal = dup(fd), file = open(IN_SCRATCH("printed"), O_CREAT | O_TRUNC | O_RDWR, 0600);
-    if (file < 0) { perror("printed"); exit(2); }
-    dup2(file, fd);
-    f(argument);
-    fflush(NULL);
-    dup2(terminal, fd);
-    close(terminal);
-    ssize_t length = pread(file, text, sizeof text - 1, 0);
-    text[length > 0 ? length : 0] = 0;
-    close(file);
-    return text;
-}
-
 static inline const char *printed(void (*f)(void *), void *argument) { return printed_on(STDOUT_FILENO, f, argument); }
-
-static inline const char *text_of(const char *path) {
-    FILE *file = fopen(path, "r");
-    char *text = calloc(1, 1 << 16);
-    if (file && fread(text, 1, (1 << 16) - 1, file) == 0 && ferror(file)) perror(path);
-    if (file) fclose(file);
-    return scratch_keep(text);
-}
 
 static inline const char *log_text(void) { return text_of(log_path); }
 

@@ -2,6 +2,7 @@
 #ifndef TEST_SCRATCH_H
 #define TEST_SCRATCH_H
 #include "test.h"
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include "../llmc/files.h"
@@ -42,6 +43,39 @@ static inline void put(const char *path, const void *bytes, size_t size) {
 }
 
 static inline void put_text(const char *path, const char *text) { put(path, text, strlen(text)); }
+
+/* The text of a file, "" of none; lives as long as the program. */
+static inline const char *text_of(const char *path) {
+    FileMap map = file_exists(path) ? file_map(path) : (FileMap){ .bytes = (void *)"" };
+    char *text = STRING("%.*s", (int)map.size, (const char *)map.bytes);
+    file_unmap(map);
+    return text;
+}
+
+/* fd is the file until restore; what is written is added to it. Returns what fd was. */
+static inline int redirect(int fd, const char *path) {
+    fflush(NULL);
+    int was = dup(fd), file = open(path, O_WRONLY | O_APPEND | O_CREAT, 0600);
+    REQUIRE(file >= 0 && dup2(file, fd) == fd, "%s: cannot write", path);
+    close(file);
+    return was;
+}
+
+static inline void restore(int fd, int was) {
+    fflush(NULL);
+    dup2(was, fd);
+    close(was);
+}
+
+/* What f writes to fd. */
+static inline const char *printed_on(int fd, void (*f)(void *), void *argument) {
+    const char *path = IN_SCRATCH("printed");
+    put_text(path, "");
+    const int was = redirect(fd, path);
+    f(argument);
+    restore(fd, was);
+    return text_of(path);
+}
 
 /* The text at from again at to, with new in the place of the first old. */
 static inline void edit(const char *from, const char *to, const char *old, const char *new) {

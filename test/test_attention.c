@@ -9,18 +9,6 @@
 static int    ran[IMPLEMENTATIONS_MAX], refused[IMPLEMENTATIONS_MAX];       /* cases, of each in attention_list */
 static double lse_worst[IMPLEMENTATIONS_MAX];
 
-static int64_t halves_from(Tensor t, int64_t row) {
-    return ((char *)t.data - arena_device + row * t.pitch * (int64_t)dtype_bytes(t.dtype)) / 2;
-}
-static size_t row_bytes(Tensor t) { return (size_t)t.dim[t.ndim - 1] * dtype_bytes(t.dtype); }
-
-static int same_bits(Tensor a, Tensor b) {
-    int same = 1;
-    for (int64_t r = 0; r < tensor_rows(a) && same; r++)
-        same = !memcmp(arena_after + halves_from(a, r), arena_after + halves_from(b, r), row_bytes(a));
-    return same;
-}
-
 static void copy_rows(Tensor to, Tensor from) {
     for (int64_t r = 0; r < tensor_rows(to); r++)
         memcpy(arena_before + halves_from(to, r), arena_before + halves_from(from, r), row_bytes(to));
@@ -193,11 +181,18 @@ static void head_sizes(void) {
     if (!on_cpu && affordable(in_clusters, PACKED)) attention_case(in_clusters, PACKED, RANDOM);
 }
 
+enum { FULL = 1 << 20 };                        /* q0 of a shape that is not causal */
+typedef struct { int B, NH, Tq, Tk, q0, HS; } Shape;
+
+static AttentionSpec spec_of_shape(Shape s) {
+    return (AttentionSpec){ .B = s.B, .NH = s.NH, .Tq = s.Tq, .Tk = s.Tk, .HS = s.HS, .q0 = s.q0,
+                            .causal = s.q0 != FULL };
+}
+
 /* Queries that begin behind key 0, as in a cache, or before it, as in a ring; keys that no row sees, rows that see no
    key or all of them; no mask at all. */
 static void positions(void) {
-    enum { FULL = 1 << 20 };                    /* q0 of a case that is not causal */
-    static const struct { int B, NH, Tq, Tk, q0, HS; } shapes[] = {
+    static const Shape shapes[] = {
         {1, 1, 1, 2, 1, 8}, {1, 3, 1, 65, 64, 16}, {3, 1, 7, 63, 56, 40}, {1, 1, 65, 130, 65, 64},
         {1, 3, 64, 128, 33, 32}, {1, 5, 5, 70, 3, 24}, {3, 1, 63, 65, 0, 80}, {1, 1, 9, 1000, 991, 128},
         {1, 3, 100, 333, 200, 96}, {1, 1, 70, 300, 20, 16},
@@ -209,8 +204,7 @@ static void positions(void) {
         {1, 1, 31, 1000, FULL, 96}, {2, 2, 128, 128, FULL, 64}, {1, 1, 500, 77, FULL, 16},
     };
     for (int i = 0; i < COUNT(shapes); i++) {
-        AttentionSpec s = { .B = shapes[i].B, .Tq = shapes[i].Tq, .Tk = shapes[i].Tk, .NH = shapes[i].NH,
-                            .HS = shapes[i].HS, .q0 = shapes[i].q0, .causal = shapes[i].q0 != FULL };
+        AttentionSpec s = spec_of_shape(shapes[i]);
         s.dq_into = i % 2 ? OVERWRITE : ACCUMULATE;
         s.dkv_into = i % 3 ? OVERWRITE : ACCUMULATE;
         attention_case(s, PACKED, RANDOM);
@@ -279,19 +273,19 @@ static void decoding(void) {
 
 /* A position that is read on the device gives the bits of one that is not. */
 static void position_on_device(void) {
-    static const struct { int B, NH, Tq, Tk, HS, position; } shapes[] = {
-        {1, 1, 1, 1, 8, 0}, {2, 3, 1, 200, 64, 0}, {1, 12, 1, 700, 64, 699}, {3, 2, 1, 90, 128, 41},
-        {1, 3, 5, 80, 16, 20}, {2, 2, 70, 150, 64, 80},
+    static const Shape shapes[] = {
+        {1, 1, 1, 1, 0, 8}, {2, 3, 1, 200, 0, 64}, {1, 12, 1, 700, 699, 64}, {3, 2, 1, 90, 41, 128},
+        {1, 3, 5, 80, 20, 16}, {2, 2, 70, 150, 80, 64},
     };
     for (int i = 0; i < COUNT(shapes); i++) {
-        int B = shapes[i].B, NH = shapes[i].NH, Tq = shapes[i].Tq, Tk = shapes[i].Tk, HS = shapes[i].HS, C = NH * HS;
-        int position = shapes[i].position;
-        AttentionSpec s = { .B = B, .NH = NH, .Tq = Tq, .Tk = Tk, .HS = HS, .causal = 1, .scale = 0.125f,
-                            .q0 = position, .dtype = arena_dtype, .out_dtype = arena_dtype };
-        arena_begin("position", "B=%d NH=%d Tq=%d Tk=%d HS=%d position %d", B, NH, Tq, Tk, HS, position);
-        Tensor q = input(1, B, Tq, C), k = input(1, B, Tk, C), v = input(1, B, Tk, C);
-        Tensor at = integers(position, position, 1), out[2] = { output(B, Tq, C), output(B, Tq, C) };
-        Tensor lse[2] = { f32_output(B, NH, Tq), f32_output(B, NH, Tq) };
+        AttentionSpec s = spec_of_shape(shapes[i]);
+        const int C = s.NH * s.HS;
+        s.scale = 0.125f;
+        s.dtype = s.out_dtype = arena_dtype;
+        arena_begin("position", "B=%d NH=%d Tq=%d Tk=%d HS=%d position %d", s.B, s.NH, s.Tq, s.Tk, s.HS, s.q0);
+        Tensor q = input(1, s.B, s.Tq, C), k = input(1, s.B, s.Tk, C), v = input(1, s.B, s.Tk, C);
+        Tensor at = integers(s.q0, s.q0, 1), out[2] = { output(s.B, s.Tq, C), output(s.B, s.Tq, C) };
+        Tensor lse[2] = { f32_output(s.B, s.NH, s.Tq), f32_output(s.B, s.NH, s.Tq) };
         int64_t arena_case_end = arena_used;
         int any = 0;
         for (int n = 0; attention_list[n]; n++) {
@@ -309,7 +303,7 @@ static void position_on_device(void) {
             EXPECT(same_bits(out[0], out[1]) && same_bits(lse[0], lse[1]), "%s %s: the bits differ", arena_op,
                    arena_case);
         }
-        EXPECT(any || Tq > 8 || HS % 8, "%s: every implementation refuses", arena_case);
+        EXPECT(any || s.Tq > 8 || s.HS % 8, "%s: every implementation refuses", arena_case);
     }
 }
 
@@ -342,8 +336,7 @@ static Dropout random_dropout(float rate) {
 
 /* Results and gradients with the mask that dropout.h gives each head: odd shapes, causal and not. */
 static void with_dropout(void) {
-    enum { FULL = 1 << 20 };
-    static const struct { int B, NH, Tq, Tk, q0, HS; } shapes[] = {
+    static const Shape shapes[] = {
         {2, 3, 65, 65, 0, 64}, {1, 2, 191, 191, 0, 128}, {3, 1, 130, 130, 0, 40}, {1, 3, 257, 257, 0, 64},
         {2, 1, 129, 129, 0, 96}, {1, 2, 100, 257, FULL, 64}, {2, 2, 33, 70, 30, 24}, {1, 1, 383, 383, 0, 120},
         {1, 2, 77, 77, 0, 127}, {3, 2, 1, 1, 0, 8}, {1, 1, 15, 9, -3, 64}, {1, 2, 200, 130, FULL, 128},
@@ -351,10 +344,9 @@ static void with_dropout(void) {
     };
     static const float rates[] = { 0.1f, 0.5f, 0.9f };
     for (int i = 0; i < COUNT(shapes) * COUNT(rates); i++) {
-        AttentionSpec s = { .B = shapes[i / 3].B, .Tq = shapes[i / 3].Tq, .Tk = shapes[i / 3].Tk,
-                            .NH = shapes[i / 3].NH, .HS = shapes[i / 3].HS, .q0 = shapes[i / 3].q0,
-                            .causal = shapes[i / 3].q0 != FULL, .dq_into = i % 4 == 3 ? ACCUMULATE : OVERWRITE,
-                            .dkv_into = i % 4 > 1 ? ACCUMULATE : OVERWRITE };
+        AttentionSpec s = spec_of_shape(shapes[i / 3]);
+        s.dq_into = i % 4 == 3 ? ACCUMULATE : OVERWRITE;
+        s.dkv_into = i % 4 > 1 ? ACCUMULATE : OVERWRITE;
         s.dropout = random_dropout(rates[i % 3]);
         attention_case(s, i % LAYOUTS == ONE_QKV && s.Tq != s.Tk ? VIEWS : i % LAYOUTS, RANDOM);
     }
@@ -559,26 +551,24 @@ static void merged_case(AttentionSpec s, DType out_dtype) {
 }
 
 static void merged_in_place(void) {
-    enum { FULL = 1 << 20 };                    /* q0 of a case that is not causal */
-    static const struct { int B, NH, Tq, Tk, q0, HS; } shapes[] = {
+    static const Shape shapes[] = {
         {1, 1, 1, 1, 0, 8}, {2, 3, 65, 65, 0, 64}, {1, 2, 129, 129, -1, 128}, {1, 3, 130, 130, 0, 128},
         {2, 1, 300, 129, FULL, 128}, {1, 3, 64, 257, FULL, 80}, {3, 1, 193, 65, FULL, 128}, {1, 2, 1, 64, FULL, 40},
         {1, 5, 129, 200, FULL, 64}, {2, 9, 257, 129, FULL, 96}, {1, 1, 70, 129, -30, 128}, {1, 2, 5, 300, FULL, 64},
         {2, 2, 33, 33, -1, 32}, {1, 7, 500, 384, FULL, 128},
     };
     for (int i = 0; i < COUNT(shapes) * 2; i++) {
-        const int n = i / 2, causal = shapes[n].q0 != FULL;
+        AttentionSpec s = spec_of_shape(shapes[i / 2]);
         if (i % 2 && arena_dtype == F32) continue;
-        merged_case((AttentionSpec){ .B = shapes[n].B, .NH = shapes[n].NH, .Tq = shapes[n].Tq, .Tk = shapes[n].Tk,
-                                     .HS = shapes[n].HS, .causal = causal, .q0 = causal ? shapes[n].q0 : 0 },
-                    i % 2 ? arena_dtype : F32);
+        if (!s.causal) s.q0 = 0;
+        merged_case(s, i % 2 ? arena_dtype : F32);
     }
 }
 
-/* A ring of 2 to 4 ranks in one process, in zigzag order: of 2 ranks chunks of c rows rank r has chunks r and
-   2 ranks - 1 - r. Its rows see its own keys causally, of an earlier rank's the first chunk, and of a later rank's
-   both, but only in its second chunk. Operands and lse are ranges of rows; gradients are summed in f32. */
-typedef struct { Tensor qkv, dout, out, rounded, lse, dq, dk, dv; } Rank;
+/* As in a ring: each chunk of queries attends to its own keys causally, then to those of every chunk before it, and
+   merges. Backward reads the merged out and lse. Operands are ranges of rows; all sums are f32. */
+enum { CHUNKS = 4 };
+typedef struct { int NH, HS, end[CHUNKS]; } Chunks;
 
 static Tensor chunk_of(Tensor t, int first, int count) {
     t.data = (char *)t.data + (size_t)(first * t.pitch) * dtype_bytes(t.dtype);
@@ -586,136 +576,89 @@ static Tensor chunk_of(Tensor t, int first, int count) {
     return t;
 }
 
-/* The step of rank r with the keys of rank s: the range of its rows, and how many of the keys. */
-typedef struct { int row, rows, keys; } Step;
-static Step step_of(int r, int s, int c) {
-    return (Step){ .row = s > r ? c : 0, .rows = s > r ? c : 2 * c, .keys = s < r ? c : 2 * c };
-}
-
-/* Part 0, 1 or 2: q, k or v. */
-static Tensor part_of(const Rank *rank, int part, int first, int count) {
-    const int64_t C = rank->qkv.dim[2] / 3;
-    return chunk_of(tensor_column_range(rank->qkv, part * C, C), first, count);
-}
-
-/* Results of rank r: with its own keys first, then those of the ranks before it. */
-static void zigzag_forward(const Attention *a, const AttentionSpec *specs, Rank *rank, int ranks, int r, int c,
-                           Tensor part, Tensor part_lse, void *work) {
-    Rank *to = &rank[r];
-    for (int i = 0; i < ranks; i++) {
-        const int s = (r + ranks - i) % ranks;
-        const Step step = step_of(r, s, c);
-        const Tensor out = chunk_of(i ? part : to->out, 0, step.rows);
-        const Tensor lse = tensor_column_range(i ? part_lse : to->lse, 0, step.rows);
-        a->forward(&specs[r * ranks + s], out, lse, NULL, part_of(to, 0, step.row, step.rows),
-                   part_of(&rank[s], 1, 0, step.keys), part_of(&rank[s], 2, 0, step.keys), work);
-        if (!i) continue;
-        const Tensor sum = chunk_of(to->out, step.row, step.rows);
-        attention_merge(sum, tensor_column_range(to->lse, step.row, step.rows), sum, out, lse);
-    }
-    convert_rows(to->rounded, to->out);
-}
-
-static void zigzag_backward(const Attention *a, const AttentionSpec *specs, Rank *rank, int ranks, int r, int s, int c,
-                            void *work) {
-    Rank *to = &rank[r];
-    const Step step = step_of(r, s, c);
-    a->backward(&specs[r * ranks + s], chunk_of(to->dq, step.row, step.rows), chunk_of(rank[s].dk, 0, step.keys),
-                chunk_of(rank[s].dv, 0, step.keys), chunk_of(to->dout, step.row, step.rows),
-                chunk_of(to->rounded, step.row, step.rows), tensor_column_range(to->lse, step.row, step.rows), NULL,
-                part_of(to, 0, step.row, step.rows), part_of(&rank[s], 1, 0, step.keys),
-                part_of(&rank[s], 2, 0, step.keys), work);
-}
-
-static void zigzag_case(int ranks, int c, int NH, int HS) {
-    enum { RANKS_MAX = 4 };
-    int C = NH * HS, T = 2 * ranks * c;
-    AttentionSpec whole = { .B = 1, .Tq = T, .Tk = T, .NH = NH, .HS = HS, .causal = 1, .scale = 1 / sqrtf((float)HS),
-                            .deterministic = 1, .dtype = arena_dtype, .out_dtype = F32 };
-    arena_begin("zigzag", "%d ranks, chunks of %d, NH=%d HS=%d", ranks, c, NH, HS);
-    Rank rank[RANKS_MAX];
-    for (int r = 0; r < ranks; r++)
-        rank[r] = (Rank){ input(1, 1, 2 * c, 3 * C), input(1, 1, 2 * c, C), f32_output(1, 2 * c, C),
-                          output(1, 2 * c, C), f32_output(1, NH, 2 * c), f32_output(1, 2 * c, C),
-                          f32_output(1, 2 * c, C), f32_output(1, 2 * c, C) };
-    Tensor part = scratch(1, 2 * c, C), part_lse = scratch(1, NH, 2 * c);
-
-    double *in[4], *want[2][OUTPUTS], *lse[2] = { doubles((int64_t)NH * T), doubles((int64_t)NH * T) };
-    for (int i = 0; i < 4; i++) in[i] = doubles((int64_t)T * C);
+static void chunks_case(const Chunks *c) {
+    const int C = c->NH * c->HS;
+    int T = 0, chunks = 0, first[CHUNKS + 1] = {0};
+    for (; chunks < CHUNKS && c->end[chunks]; chunks++) T = first[chunks + 1] = c->end[chunks];
+    AttentionSpec whole = spec_of(1, c->NH, T, c->HS), specs[CHUNKS][CHUNKS];      /* of queries with keys */
+    whole.out_dtype = F32;
+    whole.deterministic = 1;
+    arena_begin("chunks", "%d up to %d, %d, ..., T=%d NH=%d HS=%d", chunks, first[1], first[2], T, c->NH, c->HS);
+    Tensor qkv = input(1, 1, T, 3 * C), dout = input(1, 1, T, C), rounded = output(1, T, C);
+    Tensor q = tensor_column_range(qkv, 0, C), k = tensor_column_range(qkv, C, C);
+    Tensor v = tensor_column_range(qkv, 2 * C, C);
+    Tensor got[OUTPUTS] = { f32_output(1, T, C), f32_output(1, T, C), f32_output(1, T, C), f32_output(1, T, C) };
+    Tensor lse = f32_output(1, c->NH, T), part = scratch(1, T, C), part_lse = scratch(1, c->NH, T);
+    const Inputs in = { given(q), given(k), given(v), given(dout), {0} };
+    double *want[2][OUTPUTS], *want_lse[2], emulated[OUTPUTS] = {0};
+    for (int i = 0; i < 2; i++) want_lse[i] = doubles((int64_t)c->NH * T);
     for (int i = 0; i < 2 * OUTPUTS; i++) want[i / OUTPUTS][i % OUTPUTS] = doubles((int64_t)T * C);
-    #define POSITION(r, i) ((i) < c ? (r) * c + (i) : (2 * ranks - 1 - (r)) * c + (i) - c)
-    for (int r = 0; r < ranks; r++)
-        for (int i = 0; i < 2 * c; i++)
-            for (int x = 0; x < 4 * C; x++)
-                in[x / C][(int64_t)POSITION(r, i) * C + x % C] = x < 3 * C ? get(rank[r].qkv, (int64_t)i * 3 * C + x)
-                                                                        : get(rank[r].dout, (int64_t)i * C + x - 3 * C);
-    double emulated[OUTPUTS] = {0};
     for (int draw = 0; draw < (arena_dtype == BF16 ? 8 : 1); draw++) {      /* the first is exact */
         double **w = want[draw > 0];
         oracle_stores = draw ? 1 + draw / 8.0 : 0;
-        oracle_attention_forward(&whole, w[OUT], lse[draw > 0], in[0], in[1], in[2]);
-        oracle_attention_backward(&whole, w[DQ], w[DK], w[DV], in[3], lse[draw > 0], in[0], in[1], in[2]);
-        for (int i = 0; i < OUTPUTS; i++)
-            for (int64_t at = 0; at < (int64_t)T * C; at++)
-                if (draw) emulated[i] = fmax(emulated[i], fabs(w[i][at] - want[0][i][at]));
+        oracle_attention_forward(&whole, w[OUT], want_lse[draw > 0], in.q, in.k, in.v);
+        oracle_attention_backward(&whole, w[DQ], w[DK], w[DV], in.dout, want_lse[draw > 0], in.q, in.k, in.v);
+        for (int64_t at = 0; at < (int64_t)OUTPUTS * T * C; at++) {
+            const int i = (int)(at % OUTPUTS);
+            emulated[i] = fmax(emulated[i], fabs(w[i][at / OUTPUTS] - want[0][i][at / OUTPUTS]));
+        }
     }
     oracle_stores = 0;
+    const Truth truth = { .want.lse = want_lse[0], .condition = whole.scale * c->HS };
     int64_t arena_case_end = arena_used, pool_case_end = pool_used;
     for (int n = 0; attention_list[n]; n++) {
         const Attention *a = attention_list[n];
-        AttentionSpec specs[RANKS_MAX * RANKS_MAX];
         const char *refusal = a->kept_bytes(&whole) ? "P is kept" : NULL;
-        for (int i = 0; i < ranks * ranks; i++) {
-            const Step step = step_of(i / ranks, i % ranks, c);
-            specs[i] = whole;
-            specs[i].Tq = step.rows;
-            specs[i].Tk = step.keys;
-            specs[i].causal = i / ranks == i % ranks;
-            specs[i].dq_into = specs[i].dkv_into = specs[i].causal ? OVERWRITE : ACCUMULATE;
-            if (!refusal) refusal = a->refuse(&specs[i]);
-        }
+        size_t bytes = 0;
+        for (int i = 0; i < chunks && !refusal; i++)
+            for (int j = 0; j <= i && !refusal; j++) {
+                AttentionSpec *s = &specs[i][j];
+                *s = whole;
+                s->Tq = first[i + 1] - first[i];
+                s->Tk = first[j + 1] - first[j];
+                s->causal = i == j;
+                s->dq_into = s->dkv_into = i == j ? OVERWRITE : ACCUMULATE;
+                if (!(refusal = a->refuse(s)) && a->workspace_bytes(s) > bytes) bytes = a->workspace_bytes(s);
+            }
         if (refusal) { refused[n]++; continue; }
         ran[n]++;
         arena_used = arena_case_end;
         pool_used = pool_case_end;
         name_implementation(n);
-        size_t bytes = 0;
-        for (int i = 0; i < ranks * ranks; i++) {
-            size_t one = a->workspace_bytes(&specs[i]);
-            bytes = one > bytes ? one : bytes;
-        }
         Tensor work = scratch_bytes(bytes);
-        EACH_RUN {
-            for (int r = 0; r < ranks; r++) zigzag_forward(a, specs, rank, ranks, r, c, part, part_lse, work.data);
-            for (int i = 0; i < ranks; i++)                     /* the own keys of all ranks first: they overwrite */
-                for (int r = 0; r < ranks; r++)
-                    zigzag_backward(a, specs, rank, ranks, r, (r + ranks - i) % ranks, c, work.data);
-        }
-        for (int r = 0; r < ranks; r++) {
-            double *own_lse = doubles((int64_t)NH * 2 * c);
-            for (int x = 0; x < NH * 2 * c; x++)
-                own_lse[x] = lse[0][(int64_t)(x / (2 * c)) * T + POSITION(r, x % (2 * c))];
-            const Truth truth = { .want.lse = own_lse, .condition = whole.scale * HS };
-            check_lse(&(AttentionSpec){ .Tq = NH * 2 * c, .Tk = T, .HS = HS }, &truth, rank[r].lse, 0);
-            for (int i = 0; i < OUTPUTS; i++) {
-                Tensor got = (const Tensor[]){ rank[r].out, rank[r].dq, rank[r].dk, rank[r].dv }[i];
-                double *own = doubles((int64_t)2 * c * C);
-                for (int64_t x = 0; x < (int64_t)2 * c * C; x++)
-                    own[x] = want[0][i][(int64_t)POSITION(r, (int)(x / C)) * C + x % C];
-                char name[32];
-                snprintf(name, sizeof name, "zigzag %s", output_name[i]);
-                compare(name, got, own, (Bound){ .roundings = T + HS + 8, .condition = whole.scale * HS, .floor = 1,
-                                                 .emulated = emulated[i] });
-            }
-        }
+        EACH_RUN for (int pass = 0; pass < 2; pass++)
+            for (int i = 0; i < chunks; i++)
+                for (int j = i; j >= 0; j--) {
+                    const AttentionSpec *s = &specs[i][j];
+                    const Tensor qi = chunk_of(q, first[i], s->Tq), kj = chunk_of(k, first[j], s->Tk);
+                    const Tensor vj = chunk_of(v, first[j], s->Tk), out = chunk_of(got[OUT], first[i], s->Tq);
+                    const Tensor l = tensor_column_range(lse, first[i], s->Tq), rows = chunk_of(part, 0, s->Tq);
+                    const Tensor part_l = tensor_column_range(part_lse, 0, s->Tq);
+                    if (pass) {
+                        if (i == j) tensor_convert(chunk_of(rounded, first[i], s->Tq), out);
+                        a->backward(s, chunk_of(got[DQ], first[i], s->Tq), chunk_of(got[DK], first[j], s->Tk),
+                                    chunk_of(got[DV], first[j], s->Tk), chunk_of(dout, first[i], s->Tq),
+                                    chunk_of(rounded, first[i], s->Tq), l, NULL, qi, kj, vj, work.data);
+                    } else if (i == j) {
+                        a->forward(s, out, l, NULL, qi, kj, vj, work.data);
+                    } else {
+                        a->forward(s, rows, part_l, NULL, qi, kj, vj, work.data);
+                        attention_merge(out, l, out, rows, part_l);
+                    }
+                }
+        check_lse(&(AttentionSpec){ .Tq = c->NH * T, .Tk = T, .HS = c->HS }, &truth, lse, 0);
+        for (int i = 0; i < OUTPUTS; i++)
+            compare(output_name[i], got[i], want[0][i], (Bound){ .roundings = T + c->HS + 8, .floor = 1,
+                    .condition = whole.scale * c->HS, .emulated = emulated[i] });
     }
 }
 
-static void zigzag(void) {
-    static const struct { int ranks, c, NH, HS; } shapes[] = {
-        {2, 1, 1, 8}, {2, 65, 2, 64}, {3, 33, 1, 40}, {4, 17, 3, 16}, {2, 128, 1, 128}, {2, 129, 2, 80}, {4, 64, 1, 64},
+static void in_chunks(void) {
+    static const Chunks cases[] = {
+        {1, 8, {1, 3, 4}}, {2, 64, {65, 195, 260}}, {1, 40, {33, 99, 132, 198}}, {3, 16, {17, 51, 85, 136}},
+        {1, 128, {128, 384, 512}}, {2, 80, {258, 387, 516}}, {1, 64, {64, 192, 256, 512}},
     };
-    for (int i = 0; i < COUNT(shapes); i++) zigzag_case(shapes[i].ranks, shapes[i].c, shapes[i].NH, shapes[i].HS);
+    for (int i = 0; i < COUNT(cases); i++) chunks_case(&cases[i]);
 }
 
 /* ---- rows that are far apart: offsets beyond 2^31 elements, 2^32 bytes */
@@ -1031,7 +974,7 @@ int main(void) {
     RUN_EACH_DTYPE(masks);
     RUN(merge_rows);
     RUN_EACH_DTYPE(merged_in_place);
-    RUN_EACH_DTYPE(zigzag);
+    RUN_EACH_DTYPE(in_chunks);
     RUN_EACH_DTYPE(far_rows);
     RUN_EACH_DTYPE(many_sequences);
     RUN_EACH_DTYPE(picking);

@@ -404,13 +404,11 @@ static void test_picking(void) {
     SAVE_STEP(out, &trainer, 3);
     const TrainState saved = checkpoint_load_state(IN_SCRATCH("picked/step-00000003"));
     EXPECT(!saved.val.best.step, "a saver that is opened anew knows no best");
-    Saver saver;
-    RunDir dir;
-    open_saver(&saver, &dir, out, &trainer, 0, 0);
+    Saver saver = open_saver(out, &trainer, 0, 0);
     saver_resume(&saver, 3, state.val.best);
     state = state_of(4);
     saver_save(&saver, &state);
-    close_saver(&saver, &dir);
+    close_saver(&saver);
     char *best = STRING("%s/step-00000002: the best of the run, val loss 0.5000; the last is step 4 "
                         "(--checkpoint last)", out);
     expect_picked(out, NULL, 2, best);

@@ -24,14 +24,7 @@ static void *new_array(int64_t count, size_t bytes) {
 static Tensor flat(const Params *params)            { return tensor_table_flat(&params->table, params->wte.dtype); }
 static float *download_params(const Params *params) { return download(flat(params)); }
 
-static int same_bits(const Params *a, const Params *b) {
-    float *x = download_params(a), *y = download_params(b);
-    int64_t count = tensor_count(flat(a));
-    int same = count == tensor_count(flat(b)) && memcmp(x, y, (size_t)count * sizeof *x) == 0;
-    free(x);
-    free(y);
-    return same;
-}
+static int same_bits(const Params *a, const Params *b) { return same_values(flat(a), flat(b)); }
 
 /* Elements that are in no file, the gaps between rows and the padding of the token table, and are not zero. */
 static int64_t outside_nonzero(const Params *params, int V) {
@@ -46,20 +39,6 @@ static int64_t outside_nonzero(const Params *params, int V) {
     for (int64_t i = 0; i < end; i++) count += value[i] != 0;
     free(value);
     return count;
-}
-
-/* ---- How far rounding may go: max|a-b| / max|b| of a tensor.
-   An operation is off by half an ulp u for each term of its sums, now up, now down: n terms by sqrt(n) u; and N of them
-   in a row, each on what the one before has left, by sqrt(N) times that. The longest sums are those of the MLP, 4C, and
-   of a weight's gradient, B T; that over the vocabulary is a mean, which few terms make. A block has 8 operations, the
-   rest of the model 3, and the backward pass two for each. PyTorch in f32 stays within a third of this.
-   In bf16, u = 2^-9, sums are made in f32: their length does not matter, but each of the N operations reads two
-   operands that are rounded, and rounds what it writes: sqrt(3 N) u; twice that, as some take a difference (x - its
-   mean, dP - its mean), to which both terms' errors are relatively larger. PyTorch in bf16, whose gradients are bf16,
-   too, comes to 0.7 of this. */
-static double tolerance(const GPTConfig *c, int B, int T) {
-    double N = 3 * (8.0 * c->L + 3);
-    return c->dtype == BF16 ? 2 * 0x1p-9 * sqrt(3 * N) : 0x1p-24 * sqrt(fmax(4.0 * c->C, (double)B * T) * N);
 }
 
 /* Where b is 0 by theory (1e-17 in float64), the error is absolute: gradients here are about 0.1. */
@@ -152,12 +131,22 @@ static void reference_model(GPT *m, const Reference *r, const char *attention, P
     load(m, r->tokens, r->targets, 0);
 }
 
-typedef void (*ReferenceTest)(const Reference *r, const char *attention);
+#define PLAIN   "test/reference/plain.safetensors"
+#define AWKWARD "test/reference/awkward.safetensors"
+#define WHOLE   "build/reference-124M.safetensors"
+
+/* What run_reference runs. */
+typedef void ReferenceTest(const Reference *r, const char *attention);
+static ReferenceTest *reference_test;
+static const char *reference_path;
+static enum { WITHOUT = 1, WITH = 2 } reference_kinds;      /* dropout */
+#define RUN_REFERENCE(path, kinds, test) \
+    (reference_path = path, reference_kinds = kinds, reference_test = test, test_run(#test " of " path, run_reference))
 
 static const DType dtypes[] = { F32, BF16 };
 
-/* Runs f in every data type of the linked backend, with every attention that takes it and the file's shape. */
-static void each_attention_with(const char *path, ReferenceTest f, DropoutRates rates) {
+/* In every data type of the linked backend, with every attention that takes it and the file's shape. */
+static void each_attention(const char *path, DropoutRates rates) {
     Reference r = reference_open(path);
     r.config.dropout = rates;
     r.config.dropout_seed = 5;
@@ -171,20 +160,10 @@ static void each_attention_with(const char *path, ReferenceTest f, DropoutRates 
             const char *reason = attention_list[i]->refuse(&spec);
             if (reason) printf("  %s: no attention %s in %s: %s\n", path, attention_list[i]->name,
                                dtype_name(dtypes[d]), reason);
-            else f(&r, attention_list[i]->name);
+            else reference_test(&r, attention_list[i]->name);
         }
     }
     reference_close(&r);
-}
-
-static void each_attention(const char *path, ReferenceTest f) { each_attention_with(path, f, (DropoutRates){0}); }
-
-static double mean_loss(const GPT *m, int target_count) {
-    float *losses = download(m->acts.losses);
-    double sum = 0;
-    for (int64_t i = 0; i < tensor_count(m->acts.losses); i++) sum += losses[i];
-    free(losses);
-    return sum / target_count;
 }
 
 /* ---- Against the reference */
@@ -269,7 +248,7 @@ static void against_reference(const Reference *r, const char *attention) {
     double logits = compare_logits(&m, r);
     EXPECT(logits <= limit, "%s: logits: error %.2g, want at most %.2g", r->path, logits, limit);
     gpt_backward(&m, 1.0f / (float)r->target_count, OVERWRITE, NULL, NULL);
-    double loss = fabs(mean_loss(&m, r->target_count) / r->losses[0] - 1);
+    double loss = fabs(sum_of_losses(&m) / r->target_count / r->losses[0] - 1);
     double loss_limit = limit / sqrt(r->target_count);       /* a mean of as many errors, now up, now down */
     EXPECT(loss <= loss_limit, "%s: loss: error %.2g, want at most %.2g", r->path, loss, loss_limit);
     for (int i = 0; i < m.grads.table.count; i++) compare_gradient(&worst, r, &m.grads.table.entry[i], limit);
@@ -279,17 +258,6 @@ static void against_reference(const Reference *r, const char *attention) {
            "losses %.1e, norms %.1e\n", r->path, attention, dtype_name(r->config.dtype), limit, logits, loss,
            worst.error, worst.name, r->steps, steps, norms);
     gpt_free(&m);
-}
-
-#define PLAIN   "test/reference/plain.safetensors"
-#define AWKWARD "test/reference/awkward.safetensors"
-#define WHOLE   "build/reference-124M.safetensors"
-
-static void reference_plain(void)   { each_attention(PLAIN, against_reference); }
-static void reference_awkward(void) { each_attention(AWKWARD, against_reference); }
-static void reference_124M(void) {
-    if (file_exists(WHOLE)) each_attention(WHOLE, against_reference);
-    else test_skip_reason = "there is no " WHOLE ": make reference-124M writes it";
 }
 
 /* ---- What must hold of any model; the awkward reference lends weights that leave no path idle */
@@ -307,13 +275,7 @@ static void load_corner(GPT *m, const Reference *r, int b, int B, int T) {
     free(tokens);
 }
 
-static int same_losses(const GPT *a, const GPT *b) {
-    float *x = download(a->acts.losses), *y = download(b->acts.losses);
-    int same = memcmp(x, y, tensor_bytes(a->acts.losses)) == 0;
-    free(x);
-    free(y);
-    return same;
-}
+static int same_losses(const GPT *a, const GPT *b) { return same_values(a->acts.losses, b->acts.losses); }
 
 static double losses_difference(const GPT *a, const GPT *b) {
     float *x = download(a->acts.losses), *y = download(b->acts.losses);
@@ -332,7 +294,7 @@ static double max_logit(const Reference *r) {
     return max;
 }
 
-static void accumulate(const Reference *r, const char *attention) {
+static void accumulation_equals_one_batch(const Reference *r, const char *attention) {
     GPT whole, micro;
     reference_model(&whole, r, attention, TRAIN);
     reference_model(&micro, r, attention, TRAIN);
@@ -377,7 +339,7 @@ static void copy_ready(void *context, int group) {
 }
 
 /* Gradients are final when they are reported, and all are reported. */
-static void report_blocks(const Reference *r, const char *attention) {
+static void reported_gradients_are_final(const Reference *r, const char *attention) {
     GPT m;
     reference_model(&m, r, attention, TRAIN);
     Tensor grads = flat(&m.grads);
@@ -392,7 +354,7 @@ static void report_blocks(const Reference *r, const char *attention) {
     gpt_free(&m);
 }
 
-static void lay_out_smaller(const Reference *r, const char *attention) {
+static void smaller_batch_equals_smaller_model(const Reference *r, const char *attention) {
     static const int sizes[][2] = { {3, 37}, {2, 37}, {3, 17}, {1, 1}, {2, 36} };
     GPT large;
     gpt_create(&large, r->config, attention, r->B + 1, r->config.T, TRAIN);
@@ -415,7 +377,7 @@ static void lay_out_smaller(const Reference *r, const char *attention) {
     gpt_free(&large);
 }
 
-static void evaluate(const Reference *r, const char *attention) {
+static void evaluation_equals_training(const Reference *r, const char *attention) {
     GPT train, evaluate;
     reference_model(&train, r, attention, TRAIN);
     reference_model(&evaluate, r, attention, EVALUATE);
@@ -437,7 +399,7 @@ static void evaluate(const Reference *r, const char *attention) {
 
 /* The last tokens of each sequence, of the last one all, of every third none. A GEMM of fewer rows may add in another
    order. */
-static void evaluate_some(const Reference *r, const char *attention) {
+static void losses_of_some_tokens(const Reference *r, const char *attention) {
     const double bound = 4 * tolerance(&(GPTConfig){ .C = r->config.C }, 1, r->config.C) * max_logit(r);
     TokenRange *range = new_array(r->B, sizeof *range);
     int32_t *targets = new_array((int64_t)r->B * r->T, sizeof *targets);
@@ -490,7 +452,7 @@ static void train_with_threads(GPT *m, const Reference *r, const char *attention
     optimizer_free(&o);
 }
 
-static void use_threads(const Reference *r, const char *attention) {
+static void threads_do_not_change_bits(const Reference *r, const char *attention) {
 #ifdef _OPENMP
     enum { MOST = 3 };
 #else
@@ -508,7 +470,7 @@ static void use_threads(const Reference *r, const char *attention) {
 }
 
 /* Causal: the first T tokens alone give the row of position T-1. */
-static void ask_for_last_logits(const Reference *r, const char *attention) {
+static void last_logits_are_the_last_row(const Reference *r, const char *attention) {
     int V = r->config.V;
     double limit = tolerance(&r->config, r->B, r->T);
     double *file = reference_tensor(r, "logits", "F64", 8, (int64_t)r->B * r->T * V);
@@ -530,7 +492,7 @@ static void ask_for_last_logits(const Reference *r, const char *attention) {
 }
 
 /* Two steps, a checkpoint, and two more by a model that was read from it: the weights of four steps. */
-static void resume(const Reference *r, const char *attention) {
+static void resumed_equals_straight(const Reference *r, const char *attention) {
     char *out = IN_SCRATCH("%s-%s", attention, dtype_name(r->config.dtype));
     GPT straight, resumed;
     Optimizer a, b;
@@ -560,7 +522,7 @@ static void resume(const Reference *r, const char *attention) {
 
 /* Two micro-batches, the second one smaller, at every level of recomputation: losses and gradients of none. Memory is
    poisoned first: a value that is read before it is made again is found even if the old one was the same. */
-static void recompute(const Reference *r, const char *attention) {
+static void recomputation_changes_no_bit(const Reference *r, const char *attention) {
     GPT keeps;
     size_t bytes_before = SIZE_MAX;
     for (Recompute level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
@@ -644,7 +606,7 @@ static double direction(int row, int64_t i) {
 
 /* The gradient of each tensor, times a vector v of 1 and -1, against the derivative of the exact loss along v, by
    central differences. n errors of up to limit * max|gradient| add up to sqrt(n) of it. */
-static void differentiate(const Reference *r, const char *attention) {
+static void dropout_has_its_gradients(const Reference *r, const char *attention) {
     enum { B = 2, T = 20, ROWS = 64 };
     static const double step = 1e-5;
     const GPTConfig *c = &r->config;
@@ -668,7 +630,7 @@ static void differentiate(const Reference *r, const char *attention) {
         for (int64_t k = 0; k < count; k++) p[i][k] = value[k];
         free(value);
     }
-    const double loss = exact_loss(c, p, tokens, targets, B, T), got_loss = mean_loss(&m, 1);
+    const double loss = exact_loss(c, p, tokens, targets, B, T), got_loss = sum_of_losses(&m);
     EXPECT(fabs(got_loss / loss - 1) <= limit, "%s: loss %.9g, want %.9g", attention, got_loss, loss);
     for (int i = 0; i < table->count; i++) {
         const TensorEntry *row = &table->entry[i];
@@ -696,7 +658,7 @@ static void differentiate(const Reference *r, const char *attention) {
 }
 
 /* A batch without the number of its first sequence has no dropout; with another number it has another mask. */
-static void turn_off(const Reference *r, const char *attention) {
+static void dropout_is_of_training_batches(const Reference *r, const char *attention) {
     GPT m, plain;
     Reference without = *r;
     without.config.dropout = (DropoutRates){0};
@@ -733,24 +695,17 @@ static void turn_off(const Reference *r, const char *attention) {
     gpt_free(&plain);
 }
 
-static const DropoutRates rates = { .embedding = 0.1f, .attention = 0.3f, .residual = 0.2f };
-
-static void with_and_without(ReferenceTest f) {
-    each_attention(AWKWARD, f);
-    each_attention_with(AWKWARD, f, rates);
+static void run_reference(void) {
+    static const DropoutRates rates = { .embedding = 0.1f, .attention = 0.3f, .residual = 0.2f };
+    if (reference_kinds & WITHOUT) each_attention(reference_path, (DropoutRates){0});
+    if (reference_kinds & WITH)    each_attention(reference_path, rates);
 }
 
-static void dropout_has_its_gradients(void)          { with_and_without(differentiate); }
-static void dropout_is_of_training_batches(void)     { each_attention_with(AWKWARD, turn_off, rates); }
-static void accumulation_equals_one_batch(void)      { with_and_without(accumulate); }
-static void reported_gradients_are_final(void)       { with_and_without(report_blocks); }
-static void smaller_batch_equals_smaller_model(void) { with_and_without(lay_out_smaller); }
-static void recomputation_changes_no_bit(void)       { with_and_without(recompute); }
-static void evaluation_equals_training(void)         { each_attention(AWKWARD, evaluate); }
-static void losses_of_some_tokens(void)              { each_attention(AWKWARD, evaluate_some); }
-static void threads_do_not_change_bits(void)         { each_attention(AWKWARD, use_threads); }
-static void resumed_equals_straight(void)            { with_and_without(resume); }
-static void last_logits_are_the_last_row(void)       { each_attention(AWKWARD, ask_for_last_logits); }
+static void reference_124M(void) {
+    reference_test = against_reference;
+    if (file_exists(WHOLE)) each_attention(WHOLE, (DropoutRates){0});
+    else test_skip_reason = "there is no " WHOLE ": make reference-124M writes it";
+}
 
 /* ---- Without a reference */
 
@@ -812,15 +767,10 @@ static void cached_logits(const Reference *r, const char *attention, Purpose pur
     free(tokens);
 }
 
-static void cache(const Reference *r, const char *attention) {
+static void cached_logits_are_those_of_the_context(const Reference *r, const char *attention) {
     cached_logits(r, attention, GENERATE, 1);
     cached_logits(r, attention, GENERATE, r->T / 2);
     cached_logits(r, attention, TRAIN, 7);
-}
-
-static void cached_logits_are_those_of_the_context(void) {
-    each_attention("test/reference/plain.safetensors", cache);
-    each_attention("test/reference/awkward.safetensors", cache);
 }
 
 static void initial_weights(void) {
@@ -867,7 +817,7 @@ static void initial_weights(void) {
     gpt_load(&m, tokens, targets);
     gpt_forward(&m);
     gpt_loss(&m);
-    double loss = mean_loss(&m, N);
+    double loss = sum_of_losses(&m) / N;
     EXPECT(fabs(loss - want) <= 5 * s / sqrt(N), "loss %.4f, want %.4f", loss, want);
     printf("  loss of the initial weights %.4f, ln V + s^2/2 = %.4f\n", loss, want);
     gpt_free(&m);
@@ -1046,22 +996,23 @@ static void chunks_of_a_smaller_batch_fit(void) {
 int main(void) {
     scratch_open();
     test_device_open((DeviceOptions){0});
-    RUN(reference_plain);
-    RUN(reference_awkward);
+    RUN_REFERENCE(PLAIN, WITHOUT, against_reference);
+    RUN_REFERENCE(AWKWARD, WITHOUT, against_reference);
     RUN(reference_124M);
-    RUN(dropout_has_its_gradients);
-    RUN(dropout_is_of_training_batches);
-    RUN(accumulation_equals_one_batch);
-    RUN(reported_gradients_are_final);
-    RUN(smaller_batch_equals_smaller_model);
-    RUN(recomputation_changes_no_bit);
+    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, dropout_has_its_gradients);
+    RUN_REFERENCE(AWKWARD, WITH, dropout_is_of_training_batches);
+    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, accumulation_equals_one_batch);
+    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, reported_gradients_are_final);
+    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, smaller_batch_equals_smaller_model);
+    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, recomputation_changes_no_bit);
     RUN(overlap_changes_no_bit);
-    RUN(evaluation_equals_training);
-    RUN(losses_of_some_tokens);
-    RUN(threads_do_not_change_bits);
-    RUN(resumed_equals_straight);
-    RUN(last_logits_are_the_last_row);
-    RUN(cached_logits_are_those_of_the_context);
+    RUN_REFERENCE(AWKWARD, WITHOUT, evaluation_equals_training);
+    RUN_REFERENCE(AWKWARD, WITHOUT, losses_of_some_tokens);
+    RUN_REFERENCE(AWKWARD, WITHOUT, threads_do_not_change_bits);
+    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, resumed_equals_straight);
+    RUN_REFERENCE(AWKWARD, WITHOUT, last_logits_are_the_last_row);
+    RUN_REFERENCE(PLAIN, WITHOUT, cached_logits_are_those_of_the_context);
+    RUN_REFERENCE(AWKWARD, WITHOUT, cached_logits_are_those_of_the_context);
     RUN(initial_weights);
     RUN(a_twin_is_one_ulp_away);
     RUN(one_batch_is_learnt);

@@ -313,29 +313,17 @@ static void other_files_are_refused_and_kept(void) {
     unlink(log_path);
 }
 
-static int stands_for(int fd, const char *path) {      /* fd is path from now on; returns what it was */
-    int was = dup(fd), other = open(path, O_WRONLY | O_APPEND);
-    dup2(other, fd);
-    close(other);
-    return was;
-}
-
-static void is_again(int fd, int was) {
-    dup2(was, fd);
-    close(was);
-}
-
-/* Two rows and their events while the disk is full; returns what stands for the files. */
+/* Two rows and their events while the disk is full; returns what the files were. */
 static void full_disk(Report *report, int was[2]) {
     open_run(report, &(Run){ "a", -1, 7, 9 });
-    was[0] = stands_for(report->log.csv.fd, "/dev/full");
-    was[1] = stands_for(report->log.jsonl.fd, "/dev/full");
-    int stderr_was = stands_for(STDERR_FILENO, "/dev/null");
+    was[0] = redirect(report->log.csv.fd, "/dev/full");
+    was[1] = redirect(report->log.jsonl.fd, "/dev/full");
+    int stderr_was = redirect(STDERR_FILENO, "/dev/null");
     StepReport s[2] = { step_of(7), step_of(8) };
     report_step(report, &s[0]);
     report_step(report, &s[1]);
     report_sync(report);
-    is_again(STDERR_FILENO, stderr_was);
+    restore(STDERR_FILENO, stderr_was);
 }
 
 static void close_full(void *ignored) {
@@ -354,8 +342,8 @@ static void a_full_disk_loses_no_row(void) {
     full_disk(&report, was);
     EXPECT(report.log.csv.error == ENOSPC && report.log.csv.pending_bytes > 0, "rows wait");
     EXPECT(report.log.jsonl.error == ENOSPC && report.log.jsonl.pending_bytes > 0, "events wait");
-    is_again(report.log.csv.fd, was[0]);
-    is_again(report.log.jsonl.fd, was[1]);
+    restore(report.log.csv.fd, was[0]);
+    restore(report.log.jsonl.fd, was[1]);
     StepReport s = step_of(9);
     report_step(&report, &s);
     EXPECT(!report.log.csv.error && !report.log.csv.pending_bytes, "no row waits");
@@ -381,7 +369,7 @@ static int page_says(const char *text) {
 static void run_with_events(void *ignored) {
     (void)ignored;
     Report report;
-    int stderr_was = stands_for(STDERR_FILENO, "/dev/null");
+    int stderr_was = redirect(STDERR_FILENO, "/dev/null");
     open_run(&report, &(Run){ "train_gpt --prompt 'say \"hi\"'", -1, 1, 3 });
     for (int64_t step = 8; step <= 11; step++) {
         StepReport s = step_of(step);
@@ -393,7 +381,7 @@ static void run_with_events(void *ignored) {
         if (step == 10) report_sample(&report, 10, strange, sizeof strange - 1);
     }
     report_warning(&report, "step %d: %s", 11, "a \"warning\"");
-    is_again(STDERR_FILENO, stderr_was);
+    restore(STDERR_FILENO, stderr_was);
     report_close(&report, "SIGTERM");
 }
 

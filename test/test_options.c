@@ -275,26 +275,14 @@ static void random_command_lines(void) {
             }
             line.word[w] = word[w];
         }
-        fflush(NULL);
-        int ends[2], status;
-        if (pipe(ends)) exit(2);
-        pid_t child = fork();
-        if (child == 0) {
-            dup2(ends[1], 2);
-            fail_hook = test_fail;
-            parse(&line);
-            _exit(0);
-        }
-        close(ends[1]);
         char text[4096];
-        ssize_t length = read(ends[0], text, sizeof text);
-        close(ends[0]);
-        waitpid(child, &status, 0);
+        int status;
+        size_t length = test_in_child(parse, &line, text, sizeof text, &status);
         int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
         refused += code == 1;
-        int one_line = length > 0 && memchr(text, '\n', (size_t)length) == text + length - 1;
-        EXPECT((code == 0 && length == 0) || (code == 1 && one_line), "line %d: %s %s: code %d, %.*s", i, word[0],
-               word[1], code, (int)length, text);
+        int one_line = length > 0 && memchr(text, '\n', length) == text + length - 1;
+        EXPECT((code == 0 && length == 0) || (code == 1 && one_line), "line %d: %s %s: code %d, %s", i, word[0],
+               word[1], code, text);
     }
     EXPECT(refused > total / 2, "%d of %d were refused", refused, total);
 }

@@ -203,14 +203,9 @@ static void progress_run(void *later) {
 }
 
 static void progress_into_a_file(void *later) {
-    fflush(stdout);
-    const int out = dup(STDOUT_FILENO), file = open("/dev/null", O_WRONLY);
-    dup2(file, STDOUT_FILENO);
+    const int terminal = redirect(STDOUT_FILENO, "/dev/null");
     progress_run(later);
-    fflush(stdout);
-    dup2(out, STDOUT_FILENO);
-    close(out);
-    close(file);
+    restore(STDOUT_FILENO, terminal);
 }
 
 static void progress_is_seen_while_it_lasts(void) {

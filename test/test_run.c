@@ -16,12 +16,6 @@ static const double LR = 0.5, FINAL_LR = 0.05, BETA1 = 0.8, BETA2 = 0.9, EPS = 1
 
 static const char *program;                 /* build/cpu/train_gpt */
 
-/* max|a-b| / max|b| of a gradient or a loss: as derived in test_gpt.c. */
-static double tolerance(DType dtype) {
-    double N = 3 * (8.0 * L + 3);
-    return dtype == BF16 ? 2 * 0x1p-9 * sqrt(3 * N) : 0x1p-24 * sqrt(fmax(4.0 * C, SEQUENCES * T) * N);
-}
-
 /* ---- The log */
 
 typedef struct { double step, tokens, loss, norm, lr, ms, tokens_per_s, mfu, val_loss; } Row;     /* NaN: empty */
@@ -74,15 +68,6 @@ static void free_weights(Weights w) {
     free(w.v);
 }
 
-/* The sum of the losses of what is loaded, whose ignored targets have loss 0. */
-static double sum_of_losses(const GPT *gpt) {
-    float *losses = download(gpt->acts.losses);
-    double sum = 0;
-    for (int64_t i = 0; i < tensor_count(gpt->acts.losses); i++) sum += losses[i];
-    free(losses);
-    return sum;
-}
-
 static double learning_rate(int step) {         /* cosine */
     if (step < WARMUP) return LR * (step + 1) / (WARMUP + 1);
     return FINAL_LR + (LR - FINAL_LR) * (1 + cos(acos(-1) * (step - WARMUP) / (STEPS - WARMUP))) / 2;
@@ -123,7 +108,7 @@ static void repeat_step(GPT *gpt, Optimizer *optimizer, const Tokens *train, con
                         const Row *row) {
     int32_t inputs[SEQUENCES * T], targets[SEQUENCES * T];
     int64_t count = 0;
-    double near = tolerance(gpt->config.dtype), norm = 0;
+    double near = tolerance(&gpt->config, SEQUENCES, T), norm = 0;
     Weights before = load(out, step - 1, gpt, optimizer);
     for (int i = 0; i < SEQUENCES; i++)
         count += tokens_train_window(train, SEED, (uint64_t)((step - 1) * SEQUENCES + i), T, inputs + i * T,
@@ -177,7 +162,7 @@ static void repeat_validation(GPT *gpt, const Tokens *val, int val_tokens, int s
         gpt_loss(gpt);
         sum += sum_of_losses(gpt);
     }
-    expect_near(row->val_loss, sum / count, tolerance(gpt->config.dtype) * row->val_loss, "val loss", step);
+    expect_near(row->val_loss, sum / count, tolerance(&gpt->config, SEQUENCES, T) * row->val_loss, "val loss", step);
 }
 
 static void run_and_repeat(DType dtype, int val_tokens) {

@@ -8,8 +8,8 @@
 #include "../llmc/json.h"
 #include "../llmc/random.h"
 #include "../llmc/generate.h"
+#include "models.h"
 #include "scratch.h"
-#include "test.h"
 
 #define SEED 20240520
 
@@ -297,14 +297,7 @@ enum { B = 2, T = 9, V = 256 };
 /* A model whose every parameter is large enough to matter. */
 static void lively_model(GPT *m) {
     gpt_create(m, (GPTConfig){ .L = 1, .NH = 2, .C = 16, .T = T, .V = V }, "auto", B, T, TRAIN);
-    for (int i = 0; i < m->params.table.count; i++) {
-        Tensor *t = m->params.table.entry[i].field;
-        float *value = calloc((size_t)tensor_count(*t), sizeof *value);
-        for (int64_t j = 0; j < tensor_count(*t); j++)
-            value[j] = (float)random_normal(SEED, RANDOM_TEST, (uint32_t)i, (uint64_t)j) / 2;
-        device_upload(t->data, value, tensor_bytes(*t));
-        free(value);
-    }
+    fill_normally(m, SEED, 0.5, 0);
 }
 
 static void losses_of_a_batch(GPT *m, float losses[B * T]) {

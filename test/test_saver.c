@@ -32,11 +32,9 @@ static const char *steps_in(const char *out) {
 /* ---- Tests */
 
 static void what_is_saved_is_the_state_at_the_call(void) {
-    Saver saver;
-    RunDir dir;
     Trainer loaded;
     tiny_create(&loaded, 98);
-    open_saver(&saver, &dir, IN_SCRATCH("new/beside"), &trainer, 0, 0);
+    Saver saver = open_saver(IN_SCRATCH("new/beside"), &trainer, 0, 0);
     double first = saver.seconds, numbers = saver_file_bytes(&trainer.model.config), files = 0;
     EXPECT(saver.saved_step == -1, "nothing saved");
     for (uint32_t step = 1; step <= 5; step++) {
@@ -56,7 +54,7 @@ static void what_is_saved_is_the_state_at_the_call(void) {
         expect_equal_moments(&trainer.optimizer, &loaded.optimizer);
         EXPECT(loaded.optimizer.step == step && checkpoint_load_state(checkpoint).step == step, "step %u", step);
     }
-    close_saver(&saver, &dir);
+    close_saver(&saver);
     tiny_free(&loaded);
     EXPECT_STEPS(IN_SCRATCH("new/beside"), "1 2 3 4 5");
     size_t planned = saver_host_bytes(&trainer.model.config), copied = 3 * trainer.model.master.table.bytes;
@@ -73,13 +71,11 @@ static void what_is_saved_is_the_state_at_the_call(void) {
 }
 
 static void a_save_waits_for_the_one_before(void) {
-    Saver saver;
-    RunDir dir;
-    open_saver(&saver, &dir, IN_SCRATCH("waits"), &trainer, 0, 0);
+    Saver saver = open_saver(IN_SCRATCH("waits"), &trainer, 0, 0);
     start(&saver, 2);
     start(&saver, 3);
     EXPECT(file_exists(IN_SCRATCH("waits/step-00000002/state.json")), "the one before is complete by then");
-    close_saver(&saver, &dir);
+    close_saver(&saver);
     EXPECT_STEPS(IN_SCRATCH("waits"), "2 3");
 }
 
@@ -106,27 +102,14 @@ static void close_after_failure(void *saver) {
     saver_close(saver);
 }
 
+static void call_finish(void *saver) { saver_finish(saver); }
+
 /* What saver_finish writes to stderr. */
-static const char *finish(Saver *saver) {
-    static char text[FAIL_LENGTH];
-    char *path = IN_SCRATCH("stderr");
-    int kept = dup(2), file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
-    fflush(NULL);
-    dup2(file, 2);
-    saver_finish(saver);
-    dup2(kept, 2);
-    ssize_t length = pread(file, text, sizeof text - 1, 0);
-    text[length > 0 ? length : 0] = 0;
-    close(kept);
-    close(file);
-    return text;
-}
+static const char *finish(Saver *saver) { return printed_on(STDERR_FILENO, call_finish, saver); }
 
 static void an_error_then_a_success(void) {
     char *out = IN_SCRATCH("errors");
-    Saver saver;
-    RunDir dir;
-    open_saver(&saver, &dir, out, &trainer, 0, 0);
+    Saver saver = open_saver(out, &trainer, 0, 0);
     start(&saver, 1);
     saver_finish(&saver);
     int files = open_files();
@@ -164,15 +147,13 @@ static void an_error_then_a_success(void) {
         char *want = STRING("correct the cause and --resume from %s/step-00000002", out);
         EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 1 && strstr(text, want), "status %d: %s", status, text);
     }
-    close_saver(&saver, &dir);
+    close_saver(&saver);
 }
 
 /* Neither made again, nor written to when another run has taken the name. */
 static void a_moved_directory_is_an_error(void) {
     char *out = IN_SCRATCH("moved");
-    Saver saver;
-    RunDir dir;
-    open_saver(&saver, &dir, out, &trainer, 1, 0);
+    Saver saver = open_saver(out, &trainer, 1, 0);
     start(&saver, 1);
     saver_finish(&saver);
     EXPECT(rename(out, IN_SCRATCH("elsewhere-moved")) == 0, "moved");
@@ -184,18 +165,16 @@ static void a_moved_directory_is_an_error(void) {
         directory_make(IN_SCRATCH("moved/step-00000001.partial"));
     }
     EXPECT_STEPS(out, "step-00000001.partial");
-    close_saver(&saver, &dir);
+    close_saver(&saver);
 }
 
 /* Saves steps 1 to last; want: the steps left. */
 static void keeps(int64_t keep, int64_t keep_every, int64_t last, const char *want) {
     char *out = IN_SCRATCH("keep-%d-%d", (int)keep, (int)keep_every);
-    Saver saver;
-    RunDir dir;
-    open_saver(&saver, &dir, out, &trainer, keep, keep_every);
+    Saver saver = open_saver(out, &trainer, keep, keep_every);
     for (int64_t step = 1; step <= last; step++) start(&saver, step);
     saver_finish(&saver);
-    close_saver(&saver, &dir);
+    close_saver(&saver);
     EXPECT_STEPS(out, want);
 }
 
@@ -231,10 +210,8 @@ static const char *link_of(const char *path) {
 
 static void the_best_is_linked_and_kept(void) {
     char *out = IN_SCRATCH("best"), *link = IN_SCRATCH("best/best");
-    Saver saver;
-    RunDir dir;
     TrainState state = {0};
-    open_saver(&saver, &dir, out, &trainer, 1, 0);
+    Saver saver = open_saver(out, &trainer, 1, 0);
     start_validated(&saver, 2, &state, 0);
     EXPECT(!*finish(&saver) && !file_exists(link), "no validation, no best");
     /* 3 and 5 are replaced, 10 is not an extra one but goes with --keep 1 */
@@ -255,28 +232,26 @@ static void the_best_is_linked_and_kept(void) {
     unlink(link);
     start_validated(&saver, 20, &state, 0);
     EXPECT(!*finish(&saver) && !strcmp(link_of(link), "step-00000015"), "made again: %s", link_of(link));
-    close_saver(&saver, &dir);
+    close_saver(&saver);
 
     /* keep 0: only what was saved for nothing else is removed, and not where other rules or a user keep it */
     char *all = IN_SCRATCH("best-all");
     state.val = (ValHistory){0};
-    open_saver(&saver, &dir, all, &trainer, 0, 6);
+    saver = open_saver(all, &trainer, 0, 6);
     for (int step = 1; step <= 10; step++) {
         start_validated(&saver, step, &state, 11 - step);
         saver_finish(&saver);
         if (step == 3) put_text(IN_SCRATCH("best-all/step-00000003/notes.txt"), "mine");
     }
     EXPECT_STEPS(all, "best 3 6 10");
-    close_saver(&saver, &dir);
+    close_saver(&saver);
 }
 
 /* With the best of before the failure, which the next validation has to beat. */
 static void a_failed_save_is_no_best(void) {
     char *out = IN_SCRATCH("best-failed"), *link = IN_SCRATCH("best-failed/best");
-    Saver saver;
-    RunDir dir;
     TrainState state = {0};
-    open_saver(&saver, &dir, out, &trainer, 1, 0);
+    Saver saver = open_saver(out, &trainer, 1, 0);
     start_validated(&saver, 1, &state, 3);
     saver_finish(&saver);
     limit_file_size(100);
@@ -296,25 +271,23 @@ static void a_failed_save_is_no_best(void) {
     start_validated(&saver, 4, &state, 2);
     EXPECT(!*finish(&saver) && !strcmp(link_of(link), "step-00000004"), "%s", link_of(link));
     EXPECT_STEPS(out, "best 4");
-    close_saver(&saver, &dir);
+    close_saver(&saver);
 }
 
 /* A kill between two renames; a directory in the place of the link, reported once. */
 static void a_resume_links_the_best(void) {
     char *out = IN_SCRATCH("best-resumed"), *link = IN_SCRATCH("best-resumed/best");
-    Saver saver;
-    RunDir dir;
     TrainState state = {0};
-    open_saver(&saver, &dir, out, &trainer, 0, 0);
+    Saver saver = open_saver(out, &trainer, 0, 0);
     start_validated(&saver, 1, &state, 3);
     saver_finish(&saver);
     EXPECT(rename(IN_SCRATCH("best-resumed/step-00000001"), IN_SCRATCH("best-resumed/kept")) == 0, "moved");
     start_validated(&saver, 2, &state, 2);
-    close_saver(&saver, &dir);
+    close_saver(&saver);
     EXPECT(rename(IN_SCRATCH("best-resumed/kept"), IN_SCRATCH("best-resumed/step-00000001")) == 0 &&
            unlink(link) == 0 && symlink("step-00000001", link) == 0 &&
            symlink("step-00000002", IN_SCRATCH("best-resumed/best.new")) == 0, "as if killed before the link moved");
-    open_saver(&saver, &dir, out, &trainer, 0, 0);
+    saver = open_saver(out, &trainer, 0, 0);
     state = checkpoint_load_state(IN_SCRATCH("best-resumed/step-00000002"));
     saver_resume(&saver, 2, state.val.best);
     EXPECT(saver.saved_step == 2 && !strcmp(link_of(link), "step-00000002"), "best is %s", link_of(link));
@@ -328,7 +301,7 @@ static void a_resume_links_the_best(void) {
                "step %d: %s", step, error);
     }
     EXPECT_STEPS(out, "best 2 3 4 5");
-    close_saver(&saver, &dir);
+    close_saver(&saver);
 }
 
 static void val_losses_that_rise(void) {
@@ -359,12 +332,10 @@ static void other_files_stay(void) {
     directory_make(IN_SCRATCH("others/step-7"));
     put_text(IN_SCRATCH("others/step-00000010"), "a file");
     SAVE_STEP(out, &trainer, 12);                                           /* a later one neither goes nor counts */
-    Saver saver;
-    RunDir dir;
-    open_saver(&saver, &dir, out, &trainer, 2, 0);
+    Saver saver = open_saver(out, &trainer, 2, 0);
     start(&saver, 9);
     EXPECT(!*finish(&saver), "no error");
-    close_saver(&saver, &dir);
+    close_saver(&saver);
     EXPECT_STEPS(out, "step-7 2 3 4 5 8 9 10 12");
     EXPECT(file_exists(IN_SCRATCH("elsewhere/state.json")), "the target of a link stays");
 }
@@ -375,9 +346,7 @@ static void what_a_kill_left_is_removed(void) {
     EXPECT(rename(IN_SCRATCH("swept/step-00000001"), IN_SCRATCH("swept/step-00000001.partial")) == 0, "renamed");
     directory_make(IN_SCRATCH("swept/step-5.partial"));
     directory_make(IN_SCRATCH("swept/mine.partial"));
-    Saver saver;
-    RunDir dir;
-    open_saver(&saver, &dir, out, &trainer, 0, 0);
+    Saver saver = open_saver(out, &trainer, 0, 0);
     EXPECT_STEPS(out, "mine.partial step-5.partial 2");
     directory_make(IN_SCRATCH("swept/step-00000005.partial/results"));      /* of a user: not removed */
     start(&saver, 7);
@@ -387,7 +356,7 @@ static void what_a_kill_left_is_removed(void) {
     const char *error = finish(&saver);
     EXPECT(!saver.failed && strstr(error, "step 8 is saved, but ") && strstr(error, "cannot remove"), "%s", error);
     EXPECT_STEPS(out, "mine.partial step-00000005.partial step-00000006.partial step-5.partial 2 7 8");
-    close_saver(&saver, &dir);
+    close_saver(&saver);
 }
 
 static void fail_deep(void *depth) {

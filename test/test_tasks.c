@@ -3,8 +3,8 @@
 #include "../llmc/os.h"
 #include "../llmc/random.h"
 #include "../llmc/tasks.h"
+#include "models.h"
 #include "scratch.h"
-#include "test.h"
 
 enum { T = 24, SEED = 11 };
 
@@ -183,17 +183,7 @@ static void bad_items(void) {
 static void make_model(GPT *m, DType dtype, int B) {
     gpt_create(m, tiny(dtype), "auto", B, T, EVALUATE);
     gpt_init(m, SEED);
-    for (int i = 0; i < m->master.table.count; i++) {
-        Tensor t = *m->master.table.entry[i].field;
-        if (t.ndim < 2) continue;
-        int64_t count = m->master.table.entry[i].layout == VOCABULARY ? m->config.V * t.dim[1] : tensor_count(t);
-        float *value = host_alloc(tensor_bytes(t), "a test's weights");
-        for (int64_t j = 0; j < count; j++)
-            value[j] = 0.25f * (float)random_normal(SEED, RANDOM_TEST, (uint32_t)i, (uint64_t)j);
-        device_upload(t.data, value, tensor_bytes(t));
-        free(value);
-    }
-    gpt_cast_params(m);
+    fill_normally(m, SEED, 0.25, 1);
 }
 
 /* Words of 1 to 9 letters, now and then with a context beyond T. The choices begin with what the model likes. */
@@ -216,17 +206,11 @@ static char *random_items(const char *name, int count) {
     return text;
 }
 
-/* max|a-b| / max|b| of logits, as derived in test_gpt.c. */
-static double tolerance(const GPTConfig *c) {
-    double N = 3 * (8.0 * c->L + 3);
-    return c->dtype == BF16 ? 2 * 0x1p-9 * sqrt(3 * N) : 0x1p-24 * sqrt(4.0 * c->C * N);
-}
-
 /* Each target from a batch of one row that ends before it, by a softmax in double. Sets margin: by how much the lead of
    a target over the other tokens, or of another one over it, exceeds what rounding can move; below 0: undecided. */
 static void score_alone(GPT *m, TaskRow *row, double *bound, double *margin) {
     float logits[256];
-    const double u = tolerance(&m->config);
+    const double u = tolerance(&m->config, 1, 1);
     double worst_lead = INFINITY, largest = 0;
     row->log_probability = *bound = 0;
     for (int t = row->count - row->targets; t < row->count; t++) {

@@ -198,9 +198,7 @@ static void spend(double ms) {
 /* outer takes 20 ms, of which 15 are those of inner; printed into a file. */
 static void a_profile_separates_ops(void) {
     const char *path = IN_SCRATCH("profile");
-    fflush(stdout);
-    const int before = dup(STDOUT_FILENO);
-    REQUIRE(freopen(path, "w", stdout), "%s: cannot write", path);
+    const int before = redirect(STDOUT_FILENO, path);
     profile_begin(F32);
     const double start = seconds_now();
     for (int i = 0; i < 2; i++) {
@@ -213,11 +211,8 @@ static void a_profile_separates_ops(void) {
     }
     const double step_ms = 1e3 * (seconds_now() - start) / 2;
     profile_end(2, 25);
-    fflush(stdout);
-    dup2(before, STDOUT_FILENO);
-    close(before);
-    FileMap map = file_map(path);
-    char *text = format_string("%.*s", (int)map.size, (const char *)map.bytes);
+    restore(STDOUT_FILENO, before);
+    const char *text = text_of(path);
     double calls, work, ms[2], floor_ms;
     const char *inner = strstr(text, "outer: inner "), *outer = strstr(text, "\nouter ");
     EXPECT(inner && outer, "%s", text);
@@ -233,8 +228,6 @@ static void a_profile_separates_ops(void) {
     }
     EXPECT(strstr(text, "\nstep, not profiled ") && strstr(text, "\ngap "), "%s", text);
     EXPECT(!profile_is_on, "it is over");
-    free(text);
-    file_unmap(map);
 }
 
 int main(void) {

@@ -14,6 +14,7 @@ $(BUILD)/fuzz: $(BUILD)/test/fuzz/libfuzzer.o $(FUZZ_O) $(OBJECTS)
 .PHONY: fuzz
 FUZZ_SECONDS ?= 600
 FUZZ_CC ?= clang
+#: fuzz            libFuzzer on the readers, FUZZ_SECONDS=600 in all (clang)
 fuzz:
 	@echo 'int LLVMFuzzerTestOneInput(const char *b, long n); int LLVMFuzzerTestOneInput(const char *b, long n) { return !b * !n; }' | \
 	    $(FUZZ_CC) -fsanitize=fuzzer,address -x c -o /dev/null - 2>/dev/null || { echo "make fuzz: $(FUZZ_CC) -fsanitize=fuzzer \
