@@ -6,7 +6,11 @@
 
 ranks="2 3 4"
 if [ "$cuda" ]; then
-    case $(visible_gpus) in 0|1) skip_test "several ranks" "one GPU"; close_tests ;; 2|3) ranks=2 ;; *) ranks="2 4" ;; esac
+    case $(visible_gpus) in
+    0|1) skip_test "several ranks" "one GPU"; close_tests ;;
+    2|3) ranks=2 ;;
+    *)   ranks="2 4" ;;
+    esac
 fi
 
 make_text text 20000 4000
