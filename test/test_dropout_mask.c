@@ -7,7 +7,8 @@
 #include "oracle.h"
 #include "test.h"
 
-enum { SIDE = 2048, WORDS = SIDE / 64, MASKS = 6, NUMBERS = 1 << DROPOUT_DIGITS };
+enum { SIDE = 2048, WORDS = SIDE / 64, MASKS = 6, NUMBERS = 1 << DROPOUT_DIGITS,
+       OWN = DROPOUT_DIGITS - DROPOUT_SHARED };
 static const double SIGMAS_MAX = 6;         /* one time in 10^9 by chance; 400 statistics a run */
 
 typedef struct { uint64_t row[SIDE][WORDS]; } Bits;     /* bit set: the element is kept */
@@ -17,9 +18,9 @@ static void known_answers(void) {
     Random64 r = philox2x32((Random64){{ 0, 0 }}, 0);
     EXPECT(r.word[0] == 0x257a3673 && r.word[1] == 0xcd26be2a, "philox2x32-7: %08x %08x", r.word[0], r.word[1]);
     const DropoutMask mask = dropout_mask(1, 2, 3, 4);
-    EXPECT(mask.key == 0x486b6bf8 && mask.word == 0x2585ce58, "mask: %08x %08x", mask.key, mask.word);
+    EXPECT(mask.word[0] == 0x486b6bf8 && mask.word[1] == 0x2585ce58, "mask: %08x %08x", mask.word[0], mask.word[1]);
     static const uint32_t blocks[][3] = {
-        { 410, 0xbfffbfff, 0xedf7ffff }, { 819, 0xbfbfbffb, 0xade77bfd }, { 2048, 0xb7370553, 0x89a15a7d }
+        { 410, 0xedfffffd, 0xff7fbbf3 }, { 819, 0xedfffffd, 0xfd7fb3f3 }, { 2048, 0x4dc76f51, 0x7553b231 }
     };
     for (int i = 0; i < COUNT(blocks); i++) {
         r = dropout_block(mask, 5, 6, blocks[i][0]);
@@ -36,17 +37,22 @@ static void known_answers(void) {
     }
 }
 
+static Random64 state_of(DropoutMask mask, uint32_t row, uint32_t column, uint32_t generator, uint32_t rounds) {
+    Random64 r = {{ (2 * row + generator) ^ mask.word[0], column ^ mask.word[1] }};
+    for (uint32_t i = 0; i < rounds; i++) r = philox2x32_round(r, i * philox2x32_key_step);
+    return r;
+}
+
 /* The numbers of a block, from their digits. */
 static void blocks(void) {
     DropoutMask mask = dropout_mask(5, 7, 1ull << 40, 3);
     for (int n = 0; n < 10000; n++) {
         uint32_t row = (uint32_t)uniform_int(0, 1 << 20), column = (uint32_t)uniform_int(0, 1 << 20);
-        uint32_t threshold = (uint32_t)uniform_int(0, NUMBERS - 1), number[64] = {0};
-        for (uint32_t digit = 0; digit < DROPOUT_DIGITS; digit++) {
-            Random64 r = {{ (4 * row + digit / 4) ^ mask.word, column }};
-            for (uint32_t round = 0; round < 7 + 3 * (digit % 4); round++)
-                r = philox2x32_round(r, mask.key + round * philox2x32_key_step);
-            for (int i = 0; i < 64; i++) number[i] |= (r.word[i / 32] >> i % 32 & 1) << digit;
+        uint32_t threshold = (uint32_t)uniform_int(0, NUMBERS - 1), number[64];
+        for (int i = 0; i < 64; i++) number[i] = state_of(mask, row, column, 0, 5).word[0] >> 28;
+        for (uint32_t digit = 0; digit < OWN; digit++) {
+            Random64 r = state_of(mask, row, column, digit % 2, 7 + 2 * (digit / 2));
+            for (int i = 0; i < 64; i++) number[i] |= (r.word[i / 32] >> i % 32 & 1) << (DROPOUT_SHARED + digit);
         }
         Random64 kept = dropout_block(mask, row, column, threshold);
         for (uint32_t i = 0; i < 64; i++) {
@@ -173,40 +179,48 @@ static uint32_t number_of(DropoutMask mask, uint32_t row, uint32_t column) {
     return number;
 }
 
-/* Of 2^20 elements: every number is equally frequent, and every digit is independent of every other, of the element and
-   of its neighbours. */
-static void digits(void) {
+/* Of 2^20 elements, each `step` rows and columns from the next: every number is equally frequent, and every digit is
+   independent of every other, of the element and of its neighbours. The shared digits only between blocks. */
+static void digits_of(int step, int count_of_digits) {
     enum { ROWS = 1024 };
     static uint16_t number[ROWS + 8][ROWS + 8];
     static int count[NUMBERS];
     static const struct { const char *what; int rows, columns; } moves[] = {
-        { "same element", 0, 0 }, { "next column", 0, 1 }, { "next row", 1, 0 }, { "next block of columns", 0, 8 },
-        { "next block of rows", 8, 0 }
+        { "same element", 0, 0 }, { "next column", 0, 1 }, { "next row", 1, 0 }, { "column + 8", 0, 8 },
+        { "row + 8", 8, 0 }
     };
     const DropoutMask mask = dropout_mask((uint64_t)uniform_int(0, INT32_MAX), (uint32_t)uniform_int(0, 255) << 8 | 9,
                                           (uint64_t)uniform_int(0, INT32_MAX), (uint32_t)uniform_int(0, 24));
+    const int numbers = 1 << count_of_digits, inside = uniform_int(0, step - 1);
     #pragma omp parallel for
     for (int row = 0; row < ROWS + 8; row++)
         for (int column = 0; column < ROWS + 8; column++)
-            number[row][column] = (uint16_t)number_of(mask, (uint32_t)row, (uint32_t)column);
+            number[row][column] = (uint16_t)(number_of(mask, (uint32_t)(step * row + inside), (uint32_t)(step * column))
+                                             >> (DROPOUT_DIGITS - count_of_digits));
+    memset(count, 0, sizeof count);
     for (int i = 0; i < ROWS * ROWS; i++) count[number[i / ROWS][i % ROWS]]++;
-    const double n = (double)ROWS * ROWS, each = n / NUMBERS;
+    const double n = (double)ROWS * ROWS, each = n / numbers;
     double chi = 0;
-    for (int i = 0; i < NUMBERS; i++) chi += pow(count[i] - each, 2) / each;
-    expect_sigmas((chi - (NUMBERS - 1)) / sqrt(2.0 * (NUMBERS - 1)), "numbers", 0);
+    for (int i = 0; i < numbers; i++) chi += pow(count[i] - each, 2) / each;
+    expect_sigmas((chi - (numbers - 1)) / sqrt(2.0 * (numbers - 1)), "numbers", 0);
     for (int m = 0; m < COUNT(moves); m++)
-        for (int turn = 0; turn < DROPOUT_DIGITS; turn++) {
+        for (int turn = 0; turn < count_of_digits; turn++) {
             int64_t sum[DROPOUT_DIGITS] = {0};
             for (int i = 0; i < ROWS * ROWS; i++) {
                 unsigned other = number[i / ROWS + moves[m].rows][i % ROWS + moves[m].columns];
-                unsigned x = number[i / ROWS][i % ROWS] ^ (other >> turn | other << (DROPOUT_DIGITS - turn));
+                unsigned x = number[i / ROWS][i % ROWS] ^ (other >> turn | other << (count_of_digits - turn));
                 for (int digit = 0; digit < DROPOUT_DIGITS; digit++) sum[digit] += x >> digit & 1;
             }
-            for (int digit = 0; digit < DROPOUT_DIGITS && (m || turn); digit++)
+            for (int digit = 0; digit < count_of_digits && (m || turn); digit++)
                 EXPECT(fabs(2 * (double)sum[digit] - n) < SIGMAS_MAX * sqrt(n),
-                       "digits %d and %d, %s: %.2f standard deviations", digit, (digit + turn) % DROPOUT_DIGITS,
-                       moves[m].what, (2 * (double)sum[digit] - n) / sqrt(n));
+                       "steps of %d, digits %d and %d, %s: %.2f standard deviations", step, digit,
+                       (digit + turn) % count_of_digits, moves[m].what, (2 * (double)sum[digit] - n) / sqrt(n));
         }
+}
+
+static void digits(void) {
+    digits_of(1, OWN);
+    digits_of(8, DROPOUT_DIGITS);
 }
 
 int main(void) {

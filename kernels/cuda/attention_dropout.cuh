@@ -8,25 +8,18 @@
 struct AttentionDropout {
     uint64_t seed;
     const uint64_t *sequence;
-    uint32_t site, threshold;       /* dropout_threshold */
+    uint32_t site;
     float    scale, inverse_scale;
-    uint32_t either[DROPOUT_DIGITS];    /* of the digits of threshold, see dropout_block */
+    DropoutDigits digits;
 
     AttentionDropout(const Dropout &d)
-        : seed(d.seed), sequence(d.sequence), site(d.site), threshold(dropout_threshold(d.rate)),
-          scale(dropout_scale(d.rate)), inverse_scale(1 / scale) {
-        for (int i = 0; i < DROPOUT_DIGITS; i++) either[i] = (threshold >> i & 1) - 1;
-    }
+        : seed(d.seed), sequence(d.sequence), site(d.site), scale(dropout_scale(d.rate)), inverse_scale(1 / scale),
+          digits(dropout_digits(dropout_threshold(d.rate))) {}
     /* Of head h of sequence b */
     DEVICE DropoutMask mask(int b, int h) const {
         return dropout_mask(seed, site, (sequence ? *sequence : 0) + (uint64_t)b, h);
     }
 };
-
-/* In uniform registers, where the keys of the seven rounds then are, too. */
-DEVICE DropoutMask uniform(DropoutMask m) {
-    return { __reduce_or_sync(0xffffffffu, m.key), __reduce_or_sync(0xffffffffu, m.word) };
-}
 
 /* ---- mma.sync and wgmma: a warp draws the mask of 2048 elements, a block a lane, into shared memory, where each
    thread finds the bits of its fragments */
@@ -49,7 +42,7 @@ template<int KEYS> DEVICE void draw_mask(uint8_t *mask, const AttentionDropout &
                                          int key) {
     constexpr int WIDTH = KEYS / 8;
     const int row = lane_id() / WIDTH, column = lane_id() % WIDTH;
-    store_block<KEYS>(mask, dropout_block(of_head, query / 8 + row, key / 8 + column, dropout.threshold), row, column);
+    store_block<KEYS>(mask, dropout_draw(of_head, query / 8 + row, key / 8 + column, dropout.digits), row, column);
 }
 
 /* What is kept of the elements of accumulators: all of them. */

@@ -119,7 +119,7 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v, Atte
         for (int h = 0; h < 2; h++) { row_max[m][h] = NO_MAX; total[m][h] = 0.0f; }
 
     DropoutMask mask_of_head = {};
-    if constexpr (DROPOUT) mask_of_head = uniform(dropout.mask(tile.head / p.NH, tile.head % p.NH));
+    if constexpr (DROPOUT) mask_of_head = dropout.mask(tile.head / p.NH, tile.head % p.NH);
     uint8_t *const warp_mask = shared + F::SHARED_BYTES + warp * WARP_MASK_BYTES;
     uint32_t held[F::MT][F::HELD][4];
     load_own<KS, F::OWN>(q_tile, q, p, tile.head, p.Tq, i0);
@@ -260,7 +260,7 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
     }
 
     DropoutMask mask_of_head = {};
-    if constexpr (DROPOUT) mask_of_head = uniform(dropout.mask(tile.head / p.NH, tile.head % p.NH));
+    if constexpr (DROPOUT) mask_of_head = dropout.mask(tile.head / p.NH, tile.head % p.NH);
     uint8_t *const warp_mask = shared + F::SHARED_BYTES + warp * WARP_MASK_BYTES;
     uint32_t held_q[F::MT][F::HELD][4], held_dout[F::MT][F::HELD][4];
     hold<KS>(held_q, q_tile + own * PITCH, across);
@@ -340,7 +340,7 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
     load_own<KS, F::OWN>(v_tile, v, p, tile.head, p.Tk, j0);
     if (begin < p.Tq) load_stage(0, begin);
     DropoutMask mask_of_head = {};
-    if constexpr (DROPOUT) mask_of_head = uniform(dropout.mask(tile.head / p.NH, tile.head % p.NH));
+    if constexpr (DROPOUT) mask_of_head = dropout.mask(tile.head / p.NH, tile.head % p.NH);
     uint8_t *const warp_mask = shared + F::SHARED_BYTES + warp * WARP_MASK_BYTES;
     int drawn = -1;         /* the mask is that of the queries from MASK_QUERIES drawn on */
     const uint32_t none[F::MT][1][4] = {};

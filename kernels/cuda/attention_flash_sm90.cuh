@@ -249,33 +249,11 @@ DEVICE void store_rows(const Problem &p, uint32_t staging, const Result &to, int
 
 /* ---- dropout ---- */
 
-/* dropout_block with the digits of the threshold as operands in constant memory: no registers hold them. */
-DEVICE Random64 draw_block(const AttentionDropout &dropout, DropoutMask mask, uint32_t row_block,
-                           uint32_t column_block) {
-    Random64 kept = {{ ~0u, ~0u }};
-    #pragma unroll
-    for (uint32_t four = 0; four < DROPOUT_DIGITS / 4; four++) {
-        Random64 state = {{ (row_block << 2 | four) ^ mask.word, column_block }};
-        uint32_t key = mask.key;
-        #pragma unroll
-        for (int digit = 0; digit < 4; digit++) {
-            #pragma unroll
-            for (int round = digit ? 3 : PHILOX2X32_ROUNDS; round > 0; round--, key += philox2x32_key_step)
-                state = philox2x32_round(state, key);
-            const uint32_t either = dropout.either[4 * four + digit];
-            #pragma unroll
-            for (int i = 0; i < 2; i++)
-                kept.word[i] = (state.word[i] & kept.word[i]) | (either & (state.word[i] | kept.word[i]));
-        }
-    }
-    return kept;
-}
-
 /* draw_mask without spills: between the instructions around it, in the registers that they leave */
 template<int KEYS, int QUERIES> DEVICE void draw_mask_sm90(uint8_t *mask, const AttentionDropout &dropout,
                                                            DropoutMask of_head, int query, int key) {
     const int lane = reload_lane_id(), row = lane / (KEYS / 8), column = lane % (KEYS / 8);
-    const Random64 kept = draw_block(dropout, of_head, query / 8 + row, key / 8 + column);
+    const Random64 kept = dropout_draw(of_head, query / 8 + row, key / 8 + column, dropout.digits);
     store_block<KEYS, QUERIES>(mask, kept, row, column);
 }
 

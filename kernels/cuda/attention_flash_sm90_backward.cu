@@ -24,9 +24,8 @@
    Without a mask no block comes last: all of them add to the sum, and a kernel of its own scales it and writes dq. The
    blocks of a head begin at different tiles of queries and go round.
 
-   With dropout each warp draws the mask M of its keys while it waits for dq of the tile before. c, the scale of M, is
-   left out: dv = c (M o P)^T dout, dS = P o (M o dP - delta / c), and dk and dq are multiplied by c in their
-   epilogues. */
+   With dropout each warp draws the mask M of its keys between the exponentials. c, the scale of M, is left out:
+   dv = c (M o P)^T dout, dS = P o (M o dP - delta / c), and dk and dq are multiplied by c in their epilogues. */
 #include "attention_flash_sm90.cuh"
 
 struct Maps { CUtensorMap q, k, v, dout; Result dq, dk, dv; };
@@ -139,7 +138,8 @@ DEVICE bool acquire_first(int *semaphore) {
 
 DEVICE void wait_until(const int *semaphore, int value) { while (ld_acquire(semaphore) < value) {} }
 
-/* delta, and lse in units of log2; rows from Tq on get P = 0; zeroes dq_semaphore. A block per 128 rows of a head. */
+/* delta, and lse in units of log2; rows without keys and from Tq on get P = 0; zeroes dq_semaphore. A block per 128
+   rows of a head. */
 template<int PANELS, bool DROPOUT> __global__ __launch_bounds__(256)
 void flash_backward_rows(const Problem p, const Workspace w, const float *lse, Tensor out, Tensor dout,
                          const AttentionDropout dropout) {
@@ -167,7 +167,8 @@ void flash_backward_rows(const Problem p, const Workspace w, const float *lse, T
         if (lane == 0) {
             const int64_t at = (int64_t)head * w.Tpad + row;
             w.delta[at] = DROPOUT ? sum * dropout.inverse_scale : sum;
-            w.lse2[at] = row < p.Tq ? lse[(int64_t)head * p.lse_pitch + row] * LOG2E : INFINITY;
+            const float l = row < p.Tq ? lse[(int64_t)head * p.lse_pitch + row] * LOG2E : INFINITY;
+            w.lse2[at] = l == -INFINITY ? INFINITY : l;
         }
     }
 }
@@ -322,46 +323,46 @@ template<class F> struct Consumer {
         return shared.memory + F::WARP_MASKS + (4 * group + warp) * F::WARP_MASK;
     }
 
-    /* The mask of the i-th tile of queries, by a warp that has issued GEMMs and would wait for them */
+    /* The mask of the i-th tile of queries */
     DEVICE void draw(int n, int i) {
         if constexpr (F::DROPOUT)
-            draw_mask_sm90<16, F::QT>(warp_mask(), dropout, uniform(shared.mask(n)), queries.tile(i) * F::QT,
-                                 t.row + warp_row);
+            draw_mask_sm90<16, F::QT>(warp_mask(), dropout, shared.mask(n), queries.tile(i) * F::QT, t.row + warp_row);
     }
 
-    /* s = P^T = exp(scale S^T - lse). Masked: on the diagonal, or in the last block of keys.
-       There P of keys that do not exist must be 0, and not exp(-lse), which may be infinite, since dq adds dS times a k
-       of 0. */
-    DEVICE void compute_p(float (&s)[F::QT / 2], int i, bool masked, int stage) {
+    /* s = value where the query does not see the key, or the key does not exist */
+    DEVICE void mask(float (&s)[F::QT / 2], int i, float value) {
+        const int key = t.row + warp_row + g;
+        /* the query that is the first to see key g */
+        const int first = F::PART == RECTANGLE ? 0 : key - queries.tile(i) * F::QT - (F::PART == SQUARE ? p.q0 : 0);
+        #pragma unroll
+        for (int j = 0; j < F::QT / 8; j++)
+            #pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (F::PART == RECTANGLE ? key + e / 2 * 8 >= p.Tk : 8 * j + 2 * c + e % 2 < first + e / 2 * 8)
+                    s[4 * j + e] = value;
+    }
+
+    /* s = P^T = exp(scale S^T - lse). Masked: on the diagonal, or in the last block of keys. There P of keys that do
+       not exist must be 0, and not exp(-lse), which may be infinite, since dq adds dS times a k of 0. The mask comes
+       first: without a branch behind the exponentials, ptxas fills the gaps between them with the draw and with dS. */
+    DEVICE void compute_p(float (&s)[F::QT / 2], int n, int i, bool masked, int stage) {
         const float *lse2 = (const float *)(shared.memory + F::LSE + stage * F::VECTOR_BYTES) + 2 * c;
+        constexpr bool MASK_LAST = F::PART == RECTANGLE && F::PANELS == 1;      /* spills otherwise */
         constexpr int EARLY = F::QT / 32;       /* more of them spill with dropout */
         float2 early[EARLY];            /* read while S is computed */
         #pragma unroll
         for (int j = 0; j < EARLY; j++) early[j] = *(const float2 *)(lse2 + 8 * j);
         wgmma_wait_group<1>();
         wgmma_fence_operand(s);
+        if (masked && !MASK_LAST) mask(s, i, -INFINITY);
         #pragma unroll
         for (int j = 0; j < F::QT / 8; j++) {
             const float2 l = j < EARLY ? early[j] : *(const float2 *)(lse2 + 8 * j);
             #pragma unroll
             for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(s[4 * j + e] * scale2 - (e % 2 ? l.y : l.x));
         }
-        if (masked) {
-            if constexpr (F::PART == RECTANGLE) {
-                #pragma unroll
-                for (int j = 0; j < F::QT / 8; j++)
-                    #pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        if (t.row + warp_row + g + e / 2 * 8 >= p.Tk) s[4 * j + e] = 0;
-            } else {                            /* first: the query that is the first to see key g */
-                const int first = t.row + warp_row + g - queries.tile(i) * F::QT - (F::PART == SQUARE ? p.q0 : 0);
-                #pragma unroll
-                for (int j = 0; j < F::QT / 8; j++)
-                    #pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        if (8 * j + 2 * c + e % 2 < first + e / 2 * 8) s[4 * j + e] = 0;
-            }
-        }
+        if (masked && MASK_LAST) mask(s, i, 0);
+        draw(n, i);
     }
 
     /* x, or 0 where bit 7 of the byte is 0 */
@@ -488,7 +489,6 @@ template<class F> struct Consumer {
         shared.dout.wait(used);
         issue_dp(r.dp, uniform_stage(used));
         wait_for_stores();      /* of the tile before, which were staged in the shared memory of dq */
-        draw(n, 0);
         /* A first GEMM with d = a b instead extends their live range past the end of the tile and causes spills. */
         #pragma unroll
         for (int x = 0; x < F::COLUMNS / 2; x++) r.dk[x] = r.dv[x] = 0;
@@ -506,7 +506,7 @@ template<class F> struct Consumer {
             for (int i = 0; ; i++) {
                 const int stage = uniform_stage(used);
                 const bool diagonal = queries.on_diagonal(i), last = i == queries.count - 1;
-                compute_p(r.s, i, F::PART == RECTANGLE ? t.row + KEYS > p.Tk : diagonal, stage);
+                compute_p(r.s, n, i, F::PART == RECTANGLE ? t.row + KEYS > p.Tk : diagonal, stage);
                 wgmma_wait_group<0>();
                 wgmma_fence_operand(r.dp);
                 if (last) shared.v.release(n);
@@ -526,7 +526,6 @@ template<class F> struct Consumer {
                 shared.q.release(used);
                 issue_dq(r.dq, stage, KEYS);
                 bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
-                draw(n, i + 1);
                 wgmma_wait_group<0>();
                 wgmma_fence_operand(r.s);
                 wgmma_fence_operand(r.dq);

@@ -227,19 +227,22 @@ template<class F> struct Consumer {
        all scores are negative, that is the least of them, which is right where row_max >= -SLACK: none of them can
        exceed row_max by SLACK. */
     template<int N> static DEVICE void thread_max(float (&top)[2], const float (&s)[N], bool exact) {
-        #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            if (exact) {
+        if (exact) {
+            #pragma unroll
+            for (int i = 0; i < 2; i++) {
                 top[i] = s[2 * i];
                 #pragma unroll
                 for (int j = 0; j < N / 4; j++) top[i] = fmaxf(top[i], fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
-                continue;
             }
-            int x = __float_as_int(s[2 * i]);
+        } else {
+            int x[2] = { __float_as_int(s[0]), __float_as_int(s[2]) };
             #pragma unroll
             for (int j = 0; j < N / 4; j++)
-                x = max(max(x, __float_as_int(s[4 * j + 2 * i])), __float_as_int(s[4 * j + 2 * i + 1]));
-            top[i] = __int_as_float(x);
+                #pragma unroll
+                for (int i = 0; i < 2; i++)
+                    x[i] = max(max(x[i], __float_as_int(s[4 * j + 2 * i])), __float_as_int(s[4 * j + 2 * i + 1]));
+            top[0] = __int_as_float(x[0]);
+            top[1] = __int_as_float(x[1]);
         }
     }
 
@@ -289,7 +292,7 @@ template<class F> struct Consumer {
 
     /* Next to the exponentials: ptxas interleaves both, and the draw runs while they wait for their unit. */
     DEVICE void draw(int key) {
-        if constexpr (F::DROPOUT) draw_mask_sm90<KEYS, 16>(warp_mask(), dropout, uniform(head_mask()), query, key);
+        if constexpr (F::DROPOUT) draw_mask_sm90<KEYS, 16>(warp_mask(), dropout, head_mask(), query, key);
     }
 
     /* p = 0 where the mask drops it */
@@ -430,10 +433,10 @@ template<class F> struct Consumer {
         wgmma_wait_group<0>();
         wgmma_fence_operand(r.o);
         shared.release(shared.v, n - 1);
+        convert_p(s);
         if (grown)
             #pragma unroll
             for (int x = 0; x < F::PANELS * 32; x++) r.o[x] *= r.rescale[x / 2 % 2];
-        convert_p(s);
     }
 
     /* Blocks that only the groups further down need */
