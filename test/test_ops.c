@@ -28,7 +28,7 @@ static void embedding(void) {
     static const struct { int B, T, C, Vp, positions; } shapes[] = {
         {1, 1, 1, 1, 1}, {3, 7, 5, 9, 8}, {2, 63, 33, 50, 65}, {1, 65, 64, 257, 65}, {5, 64, 96, 7, 70},
         {9, 1000, 8, 5, 1000}, {16, 600, 4, 300, 601}, {1, 40, 1, 66000, 40}, {6, 50, 264, 11, 50},
-        {20, 1000, 8, 70000, 1000}, {70, 1000, 8, 3, 1001},    /* several blocks sort; chunks of more than 32 */
+        {20, 1000, 8, 70000, 1000}, {70, 1000, 8, 3, 1001}, {8, 250, 264, 3, 250},     /* chunks share tokens */
     };
     for (int i = 0; i < 2 * COUNT(shapes); i++) {
         int B = shapes[i / 2].B, T = shapes[i / 2].T, C = shapes[i / 2].C, Vp = shapes[i / 2].Vp;

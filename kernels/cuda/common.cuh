@@ -52,6 +52,14 @@ __device__ inline void wait_for_previous() {
 #endif
 }
 
+/* In the other order: the next kernel begins when all before this one have ended, and may use their results before it
+   waits itself. */
+__device__ inline void wait_before_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait; griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 __host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* Rows can be accessed 16 bytes at a time: address, pitch and length are multiples of 16 bytes. */
