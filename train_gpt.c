@@ -96,6 +96,7 @@ static void prepare_run(Run *run) {
     if (run->checkpoint) run->changes = resume_adopt_options(run->options, run->checkpoint);
     run->from = run->checkpoint ? run->checkpoint : s->init ? run_dir_resolve(s->init) : NULL;
     GPTConfig saved = run->from ? checkpoint_config(run->from) : (GPTConfig){0};
+    if (!run->checkpoint && s->context > saved.T) saved.T = (int)s->context;    /* --init: more rows of wpe */
     run->tokenizer = choose_tokenizer(s, is_given, run->from, saved.V);
     const TextFormat format = text_format(s, run->tokenizer);
     run->corpus = corpus_open(s->data, s->val_data, s->val_fraction, &format);

@@ -41,7 +41,7 @@ typedef struct {
 /*      field    name                             shape         in the file  initial value  decay */
 #define FIRST_PARAMS(X) \
     X(wte,       "transformer.wte.weight",        SHAPE(Vp, C), VOCABULARY,  INIT_NORMAL,   1) \
-    X(wpe,       "transformer.wpe.weight",        SHAPE(T, C),  AS_IS,       INIT_NORMAL,   1)
+    X(wpe,       "transformer.wpe.weight",        SHAPE(T, C),  POSITIONS,   INIT_NORMAL,   1)
 #define LAST_PARAMS(X) \
     X(lnfw,      "transformer.ln_f.weight",       SHAPE(C),     AS_IS,       INIT_ONE,      0) \
     X(lnfb,      "transformer.ln_f.bias",         SHAPE(C),     AS_IS,       INIT_ZERO,     0)

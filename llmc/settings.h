@@ -29,7 +29,7 @@
     X(FLAG,    resume,        NULL,      NO_ARGUMENT,        COMMAND, \
       "continue a run, --resume runs/book; options that are given win") \
     X(TEXT,    init,          NULL,      ARGUMENT("CHECKPOINT"), KEPT, \
-      "start from the weights of a checkpoint instead of random ones") \
+      "start from the weights of a checkpoint; a longer --context repeats its position table") \
     X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
       "only print the loss on --val-data, or else on all of --data") \
     X(CHOICE,  task,          NULL,      CHOICES(TASK_NAMES), COMMAND, \

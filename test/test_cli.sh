@@ -69,7 +69,11 @@ expect "train" "$gpt" $small --steps 5 --out "$dir/direct" --seed 3
 expect "train" "$gpt" $small --steps 5 --out "$dir/from-init" --seed 3 --init "$dir/start"
 same_files "$dir/direct/step-00000005" "$dir/from-init/step-00000005" model.safetensors tokenizer.json \
     tokenizer_config.json
-close_test "--init continues from saved weights"
+expect "a longer context" "$gpt" $model --context 40 --steps 2 --out "$dir/long-context" --init "$dir/start"
+expect "its resume" "$gpt" --resume --steps 3 --out "$dir/long-context"
+refuses "--context 12: the model of" "$gpt" $model --context 12 --out none --init "$dir/start"
+refuses "--context 56: the model of" "$gpt" --resume --context 56 --out "$dir/long-context"
+close_test "--init continues from saved weights, also with a longer context"
 
 # ---- The default output directory, and runs repeated, extended and changed
 mkdir "$dir/user" && cp "$dir/text/train.txt" "$dir/user/my.book.txt" && cp "$dir/text/val.txt" "$dir/user/val_0.txt"

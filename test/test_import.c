@@ -121,6 +121,25 @@ static void models_of_transformers(void) {
     compare(2, HF "bf16-shards/model.safetensors.index.json");
 }
 
+/* A longer context repeats the rows of wpe. */
+static void longer_context(void) {
+    GPTConfig config = checkpoint_config(HF "f32");
+    config.T = 2 * CONTEXT + 5;
+    GPT m;
+    gpt_create(&m, config, "auto", 1, config.T, EVALUATE);
+    checkpoint_load_model(HF "f32", &m);
+    const int C = config.C;
+    float *wpe = download(m.params.wpe);
+    SafeFile file = safetensors_open(HF "f32/model.safetensors");
+    float *rows = copy_of(&file, "transformer.wpe.weight", "F32", CONTEXT * C);
+    for (int t = 0; t < config.T; t++)
+        EXPECT(!memcmp(wpe + t * C, rows + t % CONTEXT * C, (size_t)C * sizeof *wpe), "row %d of wpe", t);
+    free(wpe);
+    free(rows);
+    safetensors_close(&file);
+    gpt_free(&m);
+}
+
 /* ---- Copies with a flaw */
 
 static char *copy_model(const char *name, const char *to) {
@@ -446,6 +465,7 @@ int main(void) {
     scratch_open();
     test_device_open((DeviceOptions){ .threads = 2 });
     RUN(models_of_transformers);
+    RUN(longer_context);
     RUN(bad_indexes_are_refused);
     RUN(index_mutations);
     RUN(nonfinite_and_other_models_are_refused);
