@@ -23,7 +23,9 @@ void comm_close(void);                  /* on all ranks; completes the operation
    same sizes in the same order, and free before comm_close. */
 void *comm_alloc(size_t bytes, const char *what);
 void  comm_free(void *memory);                  /* also that of device_alloc */
-size_t comm_scratch_bytes(size_t bytes);        /* that reduce-scatter allocates for tensors of so many bytes in it */
+/* What reduce-scatter allocates for tensors of up to so many bytes in it; reserve: now, on all ranks. */
+size_t comm_scratch_bytes(size_t bytes);
+void   comm_reserve(size_t bytes);
 
 /* Operations start after the compute issued so far and run beside the compute issued next. The tensor is packed and not
    used until comm_wait; on the CPU a write before it is lost, a read sees the old data. All ranks issue the same

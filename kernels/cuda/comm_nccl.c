@@ -174,8 +174,7 @@ static void close_window(Window *w) {
     CUDA(cudaStreamSynchronize(stream));
     device_wait();
     lock();
-    if (comm) ncclCommWindowDeregister(comm, w->handle);
-    pthread_mutex_unlock(&comm_lock);
+    unlock("ncclCommWindowDeregister", comm ? ncclCommWindowDeregister(comm, w->handle) : ncclSuccess);
     check("ncclMemFree", ncclMemFree(w->memory));
     *w = (Window){0};
 }
@@ -213,6 +212,12 @@ void comm_free(void *memory) {
 
 size_t comm_scratch_bytes(size_t bytes) { return has_windows ? bytes : 0; }
 
+void comm_reserve(size_t bytes) {
+    if (incoming.bytes >= comm_scratch_bytes(bytes)) return;
+    if (incoming.bytes) close_window(&incoming);
+    open_window(&incoming, bytes, "the gradients of other ranks");
+}
+
 /* ---- Operations */
 
 CommOp comm_start(CommKind kind, Tensor t) {
@@ -221,10 +226,7 @@ CommOp comm_start(CommKind kind, Tensor t) {
     char *slice = (char *)t.data + part * (size_t)comm_rank * dtype_bytes(t.dtype);
     REQUIRE(kind != ALL_REDUCE || !window_of(t.data), "all-reduce: of memory of comm_alloc, want that of device_alloc");
     const int copies = kind == REDUCE_SCATTER && t.dtype == F32 && window_of(t.data);
-    if (copies && incoming.bytes < tensor_bytes(t)) {
-        if (incoming.bytes) close_window(&incoming);
-        open_window(&incoming, tensor_bytes(t), "the gradients of other ranks");
-    }
+    if (copies) comm_reserve(tensor_bytes(t));
     begin();
     unlock(comm_kind_name(kind),
         copies                 ? send_slices(t, part) :
