@@ -39,7 +39,7 @@ void check_float(const char *op, const char *name, Tensor t, int min_ndim) {
     REQUIRE(!refusal, "%s: %s is %s: %s", op, name, dtype_name(t.dtype), refusal);
 }
 
-void check_embedding(const char *op, Tensor x, Tensor tokens, Tensor wte, Tensor wpe) {
+void check_embedding(const char *op, Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor position) {
     const int backward = strstr(op, "backward") != NULL;        /* x, wte and wpe are gradients then */
     const char *x_name = backward ? "dx" : "x", *wte_name = backward ? "dwte" : "wte";
     const char *wpe_name = backward ? "dwpe" : "wpe";
@@ -53,6 +53,8 @@ void check_embedding(const char *op, Tensor x, Tensor tokens, Tensor wte, Tensor
     check_tensor(op, wpe_name, wpe, wte.dtype, 2, wpe.dim[0], C);
     REQUIRE(wpe.dim[0] >= x.dim[1], "%s: %lld positions, want at most %lld, the rows of %s", op, (long long)x.dim[1],
             (long long)wpe.dim[0], wpe_name);
+    if (position.data) check_tensor(op, "position", position, I32, 1, !backward && position.dim[0] == 1 ? 1 : x.dim[1]);
+    if (position.data && backward) check_packed(op, wpe_name, wpe);
 }
 
 void check_cache_append(Tensor cache, Tensor rows, Tensor position) {

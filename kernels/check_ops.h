@@ -22,7 +22,7 @@ void check_packed(const char *op, const char *name, Tensor t);
 void check_float(const char *op, const char *name, Tensor t, int min_ndim);
 
 /* All operands of an op that each backend has its own code for. */
-void check_embedding(const char *op, Tensor x, Tensor tokens, Tensor wte, Tensor wpe);
+void check_embedding(const char *op, Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor position);
 void check_cache_append(Tensor cache, Tensor rows, Tensor position);
 void check_residual_layernorm(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
                               Tensor x, Tensor branch, Tensor weight, Tensor bias);

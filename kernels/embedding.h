@@ -1,14 +1,16 @@
 /* kernels/embedding.h - Token and position embedding.
-   tokens (B,T) I32 in [0, Vp); wte (Vp,C); wpe (at least T, C); x, dx (B,T,C); position: I32 (1), absent = 0. */
+   tokens (B,T) I32 in [0, Vp); wte (Vp,C); wpe (at least T, C); x, dx (B,T,C); position I32, of each token of a
+   sequence (T), or of the first (1); absent: of the first, 0. Positions are rows of wpe. */
 #ifndef KERNELS_EMBEDDING_H
 #define KERNELS_EMBEDDING_H
 #include "tensor.h"
 
-/* x = wte[token] + wpe[position + t]; position + T may not exceed the rows of wpe. */
+/* x = wte[token] + wpe[position] */
 void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor position);
 
-/* dwte F32 += (the head has written it before), in the order of the positions: the same bits every time; dwpe F32
-   = or += : its rows T and beyond become 0 with OVERWRITE. */
-void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into dwpe_into);
+/* dwte F32 += (the head has written it before), in the order of the tokens: the same bits every time; dwpe F32 = or
+   += : rows without a position become 0 with OVERWRITE. position is absent or (T), its elements differ, and dwpe is
+   packed. */
+void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor position, Into dwpe_into);
 
 #endif

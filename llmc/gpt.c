@@ -102,42 +102,6 @@ static void attention_backward(GPT *m, int l, Tensor dqkv, Tensor dout, Tensor o
     op_end();
 }
 
-/* Where ranks share sequences: the rows of x and the tokens in range number `index` of positions, and the rows of wpe
-   there. Returns 0 after the last. Sequences with one range each are one; those with two have theirs in turn. */
-static int embedding_range(const GPT *m, int index, Tensor *x, Tensor *tokens, Tensor *wpe) {
-    RingRange range[2];
-    const int ranges = ring_ranges(&m->ring.split, m->ring.split.rank, range), B = ranges > 1 ? 1 : m->spec.B;
-    const RingRange r = range[index % ranges];
-    const int64_t first = (int64_t)(index / ranges) * m->spec.Tq + (index % ranges ? range[0].count : 0);
-    if (index / ranges * B == m->spec.B) return 0;
-    *x = tensor_of(tensor_row_range(*x, first, r.count).data, x->dtype, 3, B, r.count, m->config.C);
-    *tokens = tensor_of((int32_t *)m->acts.tokens.data + first, I32, 2, B, r.count);
-    *wpe = tensor_row_range(*wpe, r.first, (int64_t)(r.count - 1) * r.step + 1);
-    wpe->dim[0] = r.count;
-    wpe->pitch *= r.step;
-    return 1;
-}
-
-static void embed(GPT *m, Tensor x) {
-    Params *p = &m->params;
-    Tensor rows = x, tokens, wpe = p->wpe;
-    if (!m->ring.split.size) embedding_forward(x, m->acts.tokens, p->wte, p->wpe, m->acts.position);
-    else for (int i = 0; embedding_range(m, i, &rows, &tokens, &wpe); i++, rows = x, wpe = p->wpe)
-        embedding_forward(rows, tokens, p->wte, wpe, ABSENT);
-}
-
-static void embed_backward(GPT *m, Tensor dx, Into into) {
-    Params *g = &m->grads;
-    Tensor rows = dx, tokens, wpe = g->wpe;
-    if (!m->ring.split.size) {
-        embedding_backward(g->wte, g->wpe, dx, m->acts.tokens, into);
-        return;
-    }
-    if (into == OVERWRITE) device_zero(g->wpe.data, tensor_bytes(g->wpe));
-    for (int i = 0; embedding_range(m, i, &rows, &tokens, &wpe); i++, rows = dx, wpe = g->wpe)
-        embedding_backward(g->wte, wpe, rows, tokens, ACCUMULATE);
-}
-
 /* Before the forward pass of a group, or after its backward pass. */
 static void at_group(GroupHook *hook, void *context, int group) {
     if (!hook) return;
@@ -164,7 +128,7 @@ void gpt_forward(GPT *m) {
     Acts *a = &m->acts;
     Tensor x = a->block[0].res1, branch = ABSENT;
     at_group(m->before_group, m->before_context, FIRST_GROUP);
-    embed(m, x);
+    embedding_forward(x, a->tokens, p->wte, p->wpe, a->position);
     drop_embedding(m, x);
     for (int l = 0; l < m->config.L; l++) {
         BlockParams *w = &p->block[l];
@@ -264,7 +228,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
     /* a tied head has written dwte */
     if (m->config.untied && into == OVERWRITE) device_zero(g->wte.data, tensor_bytes(g->wte));
     drop_embedding(m, a->dres);
-    embed_backward(m, a->dres, into);
+    embedding_backward(g->wte, g->wpe, a->dres, a->tokens, a->position, into);
     device_overlap_end();
     at_group(ready, context, FIRST_GROUP);
 }

@@ -245,12 +245,12 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
     for (int l = 0; l < config->L && m->cached; l++)
         tensor_table_add(&m->acts.table, prefix, "cache", tensor_of(NULL, ACT, 3, m->cached, m->context, 2 * C),
                          (TensorEntry){ .field = &m->acts.block[l].cache });
-    if (m->cached) {
-        tensor_table_add(&m->acts.table, prefix, "position", tensor_of(NULL, I32, 1, 1),
+    if (m->cached || m->ring.split.size)
+        tensor_table_add(&m->acts.table, prefix, "position", tensor_of(NULL, I32, 1, m->cached ? 1 : tokens),
                          (TensorEntry){ .field = &m->acts.position });
+    if (m->cached)
         tensor_table_add(&m->acts.table, prefix, "uniform", tensor_of(NULL, F64, 1, m->cached),
                          (TensorEntry){ .field = &m->acts.uniform });
-    }
 #define ADD(field, shape, dtype, dropped, phases) \
     add_block_act(m, l, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), dropped, phases);
     for (int l = 0; l < config->L; l++) {
@@ -375,10 +375,21 @@ static void set_shapes(GPT *m, int B, int T, int first) {
     }
 }
 
+/* Where ranks share sequences: the positions of this one's tokens. */
+static void load_positions(const GPT *m) {
+    const RingSplit *split = &m->ring.split;
+    int32_t *all = host_alloc((size_t)split->T * 2 * sizeof *all, "positions"), *own = all + split->T;
+    for (int t = 0; t < split->T; t++) all[t] = t;
+    ring_take(split, own, all);
+    device_upload(m->acts.position.data, own, tensor_bytes(m->acts.position));
+    free(all);
+}
+
 void gpt_set_batch(GPT *m, int B, int T) {
     if (!m->cached && m->acts.block[0].kv.data && m->spec.B == B && m->spec.Tq == T) return;
     m->cached = 0;
     set_shapes(m, B, T, 0);
+    if (m->ring.split.size) load_positions(m);
 }
 
 void gpt_set_cache(GPT *m, int B) {

@@ -118,7 +118,7 @@ static Operands embed_backward(void) {
     o.bytes = bytes_of(o.t[2]) + bytes_of(o.t[1]) + 8.0 * distinct * config.C;
     return o;
 }
-static void call_embed_backward(Tensor *t) { embedding_backward(t[0], t[1], t[2], tokens, OVERWRITE); }
+static void call_embed_backward(Tensor *t) { embedding_backward(t[0], t[1], t[2], tokens, ABSENT, OVERWRITE); }
 
 static Operands layernorm(void) {
     const int C = config.C;

@@ -35,11 +35,42 @@ static void embedding(void) {
         Tensor dwte = f32_base(1, Vp, C), dwpe = f32_output_into(into, positions, C);
         EACH_RUN {
             embedding_forward(x, tokens, wte, wpe, ABSENT);
-            embedding_backward(dwte, dwpe, dx, tokens, into);
+            embedding_backward(dwte, dwpe, dx, tokens, ABSENT, into);
         }
         double *want_x = doubles(B * T * C), *want_dwte = doubles(Vp * C), *want_dwpe = doubles(positions * C);
         oracle_embedding_forward(want_x, arena_host(tokens), given(wte), given(wpe), B, T, C);
         oracle_embedding_backward(want_dwte, want_dwpe, given(dx), arena_host(tokens), B, T, C, Vp, positions);
+        compare("x", x, want_x, (Bound){ .roundings = 1 });
+        compare("dwte", dwte, plus(want_dwte, dwte, ACCUMULATE), (Bound){ .roundings = B * T, .floor = 1 });
+        compare("dwpe", dwpe, plus(want_dwpe, dwpe, into), (Bound){ .roundings = B, .floor = 1 });
+    }
+}
+
+/* Tokens whose positions are a tensor, here from the last row of wpe down: those of a rank that shares sequences. */
+static void positions_given(void) {
+    static const struct { int B, T, C, positions; } shapes[] = {
+        {1, 1, 1, 3}, {3, 7, 5, 9}, {2, 65, 64, 200}, {9, 1000, 8, 1000}, {2, 50, 264, 501},
+    };
+    for (int i = 0; i < 2 * COUNT(shapes); i++) {
+        int B = shapes[i / 2].B, T = shapes[i / 2].T, C = shapes[i / 2].C, positions = shapes[i / 2].positions;
+        Into into = i % 2 ? ACCUMULATE : OVERWRITE;
+        arena_begin("positions", "B=%d T=%d C=%d of %d, dwpe%s", B, T, C, positions, into_name[into]);
+        Tensor tokens = integers(0, 9, B, T), wte = input(1, 10, C), wpe = input(1, positions, C), x = output(B, T, C);
+        Tensor dx = input(1, B, T, C), dwte = f32_base(1, 10, C), dwpe = f32_output_into(into, positions, C);
+        Tensor position = integers(0, 0, T);
+        for (int t = 0; t < T; t++) ((int32_t *)arena_host(position))[t] = positions - 1 - t;
+        EACH_RUN {
+            embedding_forward(x, tokens, wte, wpe, position);
+            embedding_backward(dwte, dwpe, dx, tokens, position, into);
+        }
+        double *want_x = doubles(B * T * C), *want_dwte = doubles(10 * C), *want_dwpe = doubles(positions * C);
+        double *rows = doubles(T * C), *drows = doubles(T * C), *places = given(wpe);
+        const size_t row_bytes = (size_t)C * sizeof *rows;
+        for (int t = 0; t < T; t++) memcpy(rows + t * C, places + (positions - 1 - t) * C, row_bytes);
+        oracle_embedding_forward(want_x, arena_host(tokens), given(wte), rows, B, T, C);
+        oracle_embedding_backward(want_dwte, drows, given(dx), arena_host(tokens), B, T, C, 10, T);
+        memset(want_dwpe, 0, (size_t)positions * row_bytes);
+        for (int t = 0; t < T; t++) memcpy(want_dwpe + (positions - 1 - t) * C, drows + t * C, row_bytes);
         compare("x", x, want_x, (Bound){ .roundings = 1 });
         compare("dwte", dwte, plus(want_dwte, dwte, ACCUMULATE), (Bound){ .roundings = B * T, .floor = 1 });
         compare("dwpe", dwpe, plus(want_dwpe, dwpe, into), (Bound){ .roundings = B, .floor = 1 });
@@ -915,7 +946,7 @@ static void statistics(void) {
 static void call_embedding(Tensor *t)          { embedding_forward(t[0], t[1], t[2], t[3], t[4]); }
 static void call_cache_append(Tensor *t)       { cache_append(t[0], t[1], t[2]); }
 static void call_sample(Tensor *t) { sample_tokens(t[0], t[1], t[2], 7, (Sampling){ 1, 0, 1, 0 }); }
-static void call_embedding_backward(Tensor *t) { embedding_backward(t[0], t[1], t[2], t[3], OVERWRITE); }
+static void call_embedding_backward(Tensor *t) { embedding_backward(t[0], t[1], t[2], t[3], t[4], OVERWRITE); }
 static void call_layernorm(Tensor *t) { residual_layernorm_forward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]); }
 static void call_layernorm_backward(Tensor *t) {
     layernorm_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], OVERWRITE, OVERWRITE);
@@ -945,14 +976,15 @@ static void refusals(void) {
     Tensor w = input(1, C), dw = f32_output(C), db = f32_output(C), ds = f32_output(C), weight = input(1, N, C);
     Tensor dweight = f32_output(N, C), work = scratch_as(arena_dtype, 2, Vp), bias = input(1, N), dbias = f32_output(N);
     Tensor pre = output(B, T, N), two_losses = f32_output(2), two_ids = integers(0, 6, 2);
-    Tensor one = integers(0, 0, 1);
+    Tensor one = integers(0, 0, 1), three = integers(0, 2, T);
     Tensor two_f32 = f32_output(2, Vp);
     Tensor flat[4] = { f32_base(1, 9), f32_base(1, 9), f32_base(1, 9), f32_input(1, 9) };
     arena_upload();
     Call calls[] = {
         { "embedding",          call_embedding,          5, 1 << 4,     .t = { y, ids, wte, wpe, one } },
         { "cache",              call_cache_append,       3, 0,          .t = { z, x, one } },
-        { "embedding backward", call_embedding_backward, 4, 0,          .t = { dwte, dwpe, x, ids }, .either = 1 << 2 },
+        { "embedding backward", call_embedding_backward, 5, 1 << 4,     .t = { dwte, dwpe, x, ids, three },
+                                                                        .either = 1 << 2 },
         { "layernorm",          call_layernorm,          8, 1 << 5,     .t = { y, z, row, row2, x, u, w, w } },
         { "layernorm backward", call_layernorm_backward, 9, 1 << 3, .t = { y, dw, db, ds, x, u, row, row2, w } },
         { "matmul",             call_matmul,             5, 1 << 1 | 1 << 4, .t = { out, pre, x, weight, bias } },
@@ -988,6 +1020,7 @@ static void refusals(void) {
 int main(void) {
     arena_open();
     RUN_EACH_DTYPE(embedding);
+    RUN_EACH_DTYPE(positions_given);
     RUN_EACH_DTYPE(at_a_position);
     RUN_EACH_DTYPE(layernorm);
     RUN_EACH_DTYPE(matmul);

@@ -2,12 +2,15 @@
 #include "../check_ops.h"
 #include "../profile.h"
 
+static int64_t position_of(Tensor position, int64_t t) {
+    if (!position.data) return t;
+    return position.dim[0] == 1 ? t + *(const int32_t *)position.data : ((const int32_t *)position.data)[t];
+}
+
 void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor position) {
-    check_embedding("embedding", x, tokens, wte, wpe);
-    if (position.data) check_tensor("embedding", "position", position, I32, 1, 1);
+    check_embedding("embedding", x, tokens, wte, wpe, position);
     op_begin("embedding", op_bytes(3, x, tokens, wpe), 0);
     int64_t rows = tensor_rows(x), T = x.dim[1], C = x.dim[2], Vp = wte.dim[0];
-    int64_t first = position.data ? *(const int32_t *)position.data : 0;
     const int32_t *token = tokens.data;
     for (int64_t r = 0; r < rows; r++)
         REQUIRE(token[r] >= 0 && token[r] < Vp, "embedding: token id %d, want 0 .. %lld", token[r], (long long)Vp - 1);
@@ -15,15 +18,15 @@ void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor p
     for (int64_t r = 0; r < rows; r++) {
         float *to = (float *)x.data + r * C;
         const float *word = (const float *)wte.data + token[r] * wte.pitch;
-        const float *place = (const float *)wpe.data + (first + r % T) * wpe.pitch;
+        const float *place = (const float *)wpe.data + position_of(position, r % T) * wpe.pitch;
         for (int64_t c = 0; c < C; c++) to[c] = word[c] + place[c];
     }
     op_end();
 }
 
 /* Each thread has a range of columns and adds all rows in order: the same bits for any number of threads. */
-void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into dwpe_into) {
-    check_embedding("embedding backward", dx, tokens, dwte, dwpe);
+void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor position, Into dwpe_into) {
+    check_embedding("embedding backward", dx, tokens, dwte, dwpe, position);
     op_begin("embedding backward", op_bytes(3, dx, tokens, dwpe), 0);
     int64_t rows = tensor_rows(dx), T = dx.dim[1], C = dx.dim[2];
     const int32_t *token = tokens.data;
@@ -37,10 +40,10 @@ void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into
         for (int64_t r = 0; r < rows; r++) {
             const float *from = (const float *)dx.data + r * C + first;
             float *word = (float *)dwte.data + token[r] * dwte.pitch + first;
-            float *position = (float *)dwpe.data + r % T * dwpe.pitch + first;
+            float *place = (float *)dwpe.data + position_of(position, r % T) * dwpe.pitch + first;
             for (int64_t c = 0; c < width; c++) {
                 word[c] += from[c];
-                position[c] += from[c];
+                place[c] += from[c];
             }
         }
     }

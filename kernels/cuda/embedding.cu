@@ -29,11 +29,16 @@ template <int SIZE> __device__ inline void put_floats(float *to, const float (&f
    are in flight. */
 enum { SEQUENCES = 4, FORWARD_THREADS = 256 };
 
+/* Row of wpe of token t: of each token, or from *position on. */
+__device__ inline int64_t position_of(const int *position, bool each, int64_t t) {
+    return !position ? t : each ? position[t] : *position + t;
+}
+
 /* The blocks of the first sequences come first, row_blocks of them. A token outside of the table ends the program with
    the message of the assertion: for a better one the host would have to wait for the device. */
 template <class T, int SIZE> __global__ void __launch_bounds__(FORWARD_THREADS)
 embedding_forward_kernel(T *x, const int *tokens, const T *wte, int64_t wte_pitch, const T *wpe, int64_t wpe_pitch,
-                         const int *start, int B, int T_count, int C, int Vp, unsigned row_blocks) {
+                         const int *position, bool each, int B, int T_count, int C, int Vp, unsigned row_blocks) {
     const unsigned item = blockIdx.x % row_blocks * FORWARD_THREADS + threadIdx.x, row_items = C / SIZE;
     const int t = (int)(item / row_items), c = (int)(item % row_items) * SIZE;
     const int first = (int)(blockIdx.x / row_blocks) * SEQUENCES;
@@ -44,14 +49,14 @@ embedding_forward_kernel(T *x, const int *tokens, const T *wte, int64_t wte_pitc
         token[k] = first + k < B ? tokens[(int64_t)(first + k) * T_count + t] : 0;
         assert(token[k] >= 0 && token[k] < Vp && "embedding: a token id outside of the table wte");
     }
-    float position[SIZE], sum[SEQUENCES][SIZE];
-    load_floats(position, wpe + (t + (start ? *start : 0)) * wpe_pitch + c);
+    float place[SIZE], sum[SEQUENCES][SIZE];
+    load_floats(place, wpe + position_of(position, each, t) * wpe_pitch + c);
     #pragma unroll
     for (int k = 0; k < SEQUENCES; k++) load_floats(sum[k], wte + token[k] * wte_pitch + c);
     #pragma unroll
     for (int k = 0; k < SEQUENCES; k++) {
         #pragma unroll
-        for (int i = 0; i < SIZE; i++) sum[k][i] += position[i];
+        for (int i = 0; i < SIZE; i++) sum[k][i] += place[i];
         if (first + k < B) store_floats(x + ((int64_t)(first + k) * T_count + t) * C + c, sum[k]);
     }
 }
@@ -60,12 +65,12 @@ template <class T, int SIZE> static void forward(Tensor x, Tensor tokens, Tensor
     const int64_t B = x.dim[0], C = x.dim[2], row_blocks = ceil_div(x.dim[1] * (C / SIZE), FORWARD_THREADS);
     LAUNCH((embedding_forward_kernel<T, SIZE>), (unsigned)(row_blocks * ceil_div(B, SEQUENCES)), FORWARD_THREADS, 0,
            (T *)x.data, (const int *)tokens.data, (const T *)wte.data, wte.pitch, (const T *)wpe.data, wpe.pitch,
-           (const int *)position.data, (int)B, (int)x.dim[1], (int)C, (int)wte.dim[0], (unsigned)row_blocks);
+           (const int *)position.data, position.dim[0] > 1, (int)B, (int)x.dim[1], (int)C, (int)wte.dim[0],
+           (unsigned)row_blocks);
 }
 
 void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor position) {
-    check_embedding("embedding", x, tokens, wte, wpe);
-    if (position.data) check_tensor("embedding", "position", position, I32, 1, 1);
+    check_embedding("embedding", x, tokens, wte, wpe, position);
     op_begin("embedding", op_bytes(3, x, tokens, wpe), 0);
     const bool aligned = rows_aligned(x) && rows_aligned(wte) && rows_aligned(wpe);
     if (x.dtype == BF16) (aligned ? forward<bf16, 8> : forward<bf16, 1>)(x, tokens, wte, wpe, position);
@@ -268,9 +273,10 @@ add_chunk(float *dwte, int64_t pitch, const T *dx, Sorted sorted, int count, int
     }
 }
 
-/* Row t of dwpe. */
+/* The row of dwpe of token t of each sequence; without position all rows of dwpe, and those from T_count on are 0. */
 template <class T, int SIZE> __device__ inline void
-add_positions(float *dwpe, int64_t pitch, const T *dx, int64_t t, int B, int T_count, int C, int c, bool add) {
+add_positions(float *dwpe, int64_t pitch, const T *dx, const int *position, int64_t t, int B, int T_count, int C, int c,
+              bool add) {
     if (t >= T_count && add) return;
     float total[SIZE] = {};
     if (t < T_count) {
@@ -282,20 +288,20 @@ add_positions(float *dwpe, int64_t pitch, const T *dx, int64_t t, int B, int T_c
             for (int k = 0; k < SIZE; k++) total[k] += row[k];
         }
     }
-    put_floats(dwpe + t * pitch + c, total, add);
+    put_floats(dwpe + position_of(position, true, t) * pitch + c, total, add);
 }
 
 /* A warp has a chunk, or then a row of dwpe, in 32 SIZE columns: those of blockIdx.y, the slower index, so that dx is
    read twice while its columns are in the L2 cache (at 124M, B = 64: 32 MiB of 96). */
 template <class T, int SIZE> __global__ void __launch_bounds__(32 * SUM_WARPS, 4)
 embedding_sums_kernel(float *dwte, int64_t dwte_pitch, float *dwpe, int64_t dwpe_pitch, const T *dx, Sorted sorted,
-                      int chunks, int chunk, int positions, int B, int T_count, int C, bool add) {
+                      const int *position, int chunks, int chunk, int positions, int B, int T_count, int C, bool add) {
     wait_for_previous();
     const int c = (blockIdx.y * 32 + threadIdx.x % 32) * SIZE, index = blockIdx.x * SUM_WARPS + threadIdx.x / 32;
     if (index < chunks)
         add_chunk<T, SIZE>(dwte, dwte_pitch, dx, sorted, B * T_count, index, chunk, C, c, c < C);
     else if (index < chunks + positions && c < C)
-        add_positions<T, SIZE>(dwpe, dwpe_pitch, dx, index - chunks, B, T_count, C, c, add);
+        add_positions<T, SIZE>(dwpe, dwpe_pitch, dx, position, index - chunks, B, T_count, C, c, add);
 }
 
 /* Where chunk `from` is the first to continue a run, its warp adds the partial sums of the run, in 32 SIZE columns. Two
@@ -333,30 +339,33 @@ embedding_join_kernel(float *dwte, int64_t pitch, const int *token, int chunks, 
     put_floats(dwte + run * pitch + c, total, true);
 }
 
-template <class T, int SIZE> static void backward(Tensor dwte, Tensor dwpe, Tensor dx, Sorted sorted, Into dwpe_into) {
+template <class T, int SIZE>
+static void backward(Tensor dwte, Tensor dwpe, Tensor dx, Sorted sorted, Tensor position, Into dwpe_into) {
     constexpr int JOIN_SIZE = SIZE == 1 ? 1 : 4;
-    const int64_t C = dx.dim[2], count = tensor_rows(dx), positions = dwpe.dim[0];
+    const int64_t C = dx.dim[2], count = tensor_rows(dx), positions = position.data ? dx.dim[1] : dwpe.dim[0];
     const int64_t max_chunks = min(PARTIAL_ROOM / C, (int64_t)MAX_CHUNKS);
     REQUIRE(max_chunks, "embedding backward: %lld columns, want at most %d", (long long)C, PARTIAL_ROOM);
     const int64_t chunk = max(ceil_div(count, max_chunks), (int64_t)MIN_CHUNK), chunks = ceil_div(count, chunk);
     const dim3 blocks((unsigned)ceil_div(chunks + positions, SUM_WARPS), (unsigned)ceil_div(C, 32 * SIZE));
     LAUNCH_EARLY((embedding_sums_kernel<T, SIZE>), blocks, 32 * SUM_WARPS, 0, (float *)dwte.data, dwte.pitch,
-                 (float *)dwpe.data, dwpe.pitch, (const T *)dx.data, sorted, (int)chunks, (int)chunk, (int)positions,
-                 (int)dx.dim[0], (int)dx.dim[1], (int)C, dwpe_into == ACCUMULATE);
+                 (float *)dwpe.data, dwpe.pitch, (const T *)dx.data, sorted, (const int *)position.data,
+                 (int)chunks, (int)chunk, (int)positions, (int)dx.dim[0], (int)dx.dim[1], (int)C,
+                 dwpe_into == ACCUMULATE || position.data);
     const dim3 join_blocks((unsigned)ceil_div(chunks - 1, JOIN_WARPS), (unsigned)ceil_div(C, 32 * JOIN_SIZE));
     if (chunks > 1)
         LAUNCH_EARLY((embedding_join_kernel<JOIN_SIZE>), join_blocks, 32 * JOIN_WARPS, 0, (float *)dwte.data,
                      dwte.pitch, sorted.token, (int)chunks, (int)chunk, (int)C);
 }
 
-void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Into dwpe_into) {
-    check_embedding("embedding backward", dx, tokens, dwte, dwpe);
-    REQUIRE(tensor_rows(dx) <= 1 << 30, "embedding backward: %lld positions, want at most %d",
+void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor position, Into dwpe_into) {
+    check_embedding("embedding backward", dx, tokens, dwte, dwpe, position);
+    REQUIRE(tensor_rows(dx) <= 1 << 30, "embedding backward: %lld tokens, want at most %d",
             (long long)tensor_rows(dx), 1 << 30);
     op_begin("embedding backward", op_bytes(3, dx, tokens, dwpe), 0);
     const bool aligned = rows_aligned(dx) && rows_aligned(dwte) && rows_aligned(dwpe);
     const Sorted sorted = sort_by_token((const int *)tokens.data, (int)tensor_rows(dx), dwte.dim[0]);
-    if (dx.dtype == BF16) (aligned ? backward<bf16, 8> : backward<bf16, 1>)(dwte, dwpe, dx, sorted, dwpe_into);
-    else                  (aligned ? backward<float, 4> : backward<float, 1>)(dwte, dwpe, dx, sorted, dwpe_into);
+    if (position.data && dwpe_into == OVERWRITE) device_zero(dwpe.data, tensor_bytes(dwpe));
+    (dx.dtype == BF16 ? aligned ? backward<bf16, 8> : backward<bf16, 1> : aligned ? backward<float, 4>
+     : backward<float, 1>)(dwte, dwpe, dx, sorted, position, dwpe_into);
     op_end();
 }
