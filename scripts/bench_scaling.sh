@@ -57,7 +57,7 @@ run() {           # run NAME GPUS MODEL BATCH: its medians are in $dir/NAME, clo
 }
 
 row() {           # row TITLE MODEL BATCH PARAMETERS ONE: ONE is the run on one GPU that it is compared with
-    run "$2-$3-$gpus" "$gpus" "$2" "$3" || { echo "| $1 | failed |"; return; }
+    [ -s "$dir/$2-$3-$gpus" ] || run "$2-$3-$gpus" "$gpus" "$2" "$3" || { echo "| $1 | failed |"; return; }
     { cat "$dir/$5" "$dir/$2-$3-$gpus"; } | tr '\n' ' ' | awk -v title="$1" -v n="$gpus" -v count="$4" \
         -v scatter="$scatter" -v gather="$gather" '{
             share = (n - 1) / n

@@ -7,7 +7,9 @@
      communication   everything
 
    bf16, head size 128, 16 heads, one sequence; the CPU: f32, and small. Time of the slowest rank, medians of rounds in
-   which the variants take turns, each round in another order, so that not always the same one comes before. */
+   which the variants take turns, each round in another order, so that not always the same one comes before. The
+   contiguous order has rounds of its own after the others: a rank waits in it, and its cooler GPU would be faster in
+   what comes next. */
 #include "../kernels/fill.h"
 #include "../kernels/ring.h"
 #include "../kernels/update.h"
@@ -27,6 +29,8 @@ CommOp __real_comm_exchange(const CommTransfer *transfers, int count);
 CommOp __wrap_comm_exchange(const CommTransfer *transfers, int count) {
     return variant == ALL ? __real_comm_exchange(transfers, count) : (CommOp){0};
 }
+CommOp __real_comm_all_gather(Tensor t);
+CommOp __wrap_comm_all_gather(Tensor t) { return variant == ALL ? __real_comm_all_gather(t) : (CommOp){0}; }
 void __real_attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse);
 void __wrap_attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse) {
     if (variant != ATTENTION_ALONE) __real_attention_merge(merged, lse, out, part, part_lse);
@@ -130,19 +134,24 @@ static void bench_tokens(int64_t own, Tensor barrier) {
     const double pairs = (double)own * (double)own * comm_size / 2;         /* of the mean rank */
     Ring ring[ORDERS + 1];
     Operands o[ORDERS + 1];
+    void *shared = NULL;
     for (int i = 0; i <= ORDERS; i++) {
         const RingSplit split = { (RingOrder)(i % ORDERS), comm_size, comm_rank, (int)own * comm_size };
         const RingSplit whole = { .size = 1, .T = (int)alone };
         ring[i] = ring_create(i == REFERENCE ? whole : split, "flash", spec_of(i == REFERENCE ? alone : own));
+        if (i == 0 && ring_shared_bytes(&ring[i])) shared = comm_alloc(ring_shared_bytes(&ring[i]), "transfers");
+        ring[i].shared = shared;
         o[i] = operands(i == REFERENCE ? alone : own, ring_workspace_bytes(&ring[i]));
     }
-    for (int64_t round = -WARMUP; round < rounds; round++)
+    for (int64_t round = -WARMUP; round < rounds + WARMUP + rounds; round++)
         for (int n = 0; n < MEASUREMENTS; n++) {
             static const int steps[] = { 1, 3, 7, 9 };      /* coprime to MEASUREMENTS */
             const int which = (n * steps[(round + WARMUP) % COUNT(steps)] + (int)round + WARMUP) % MEASUREMENTS;
-            const int i = which / VARIANTS, v = which % VARIANTS;
+            const int i = which / VARIANTS, v = which % VARIANTS, contiguous = i == RING_CONTIGUOUS;
+            const int64_t own_round = contiguous ? round - WARMUP - rounds : round;
+            if (contiguous != (round >= rounds)) continue;
             const double time = ms_of(&ring[i], o[i], v, barrier);
-            if (round >= 0) ms[i][v][round] = time;
+            if (own_round >= 0) ms[i][v][own_round] = time;
         }
     const double rate = 3.5 * 4 * NH * HS * (double)alone * (double)alone / 2 / over_ranks(ms[REFERENCE][ALL]).mean;
     const double ideal = 3.5 * 4 * NH * HS * pairs / rate;
@@ -157,6 +166,7 @@ static void bench_tokens(int64_t own, Tensor barrier) {
         fflush(stdout);
     }
     for (int i = 0; i <= ORDERS; i++) operands_free(o[i]);
+    if (shared) comm_free(shared);
 }
 
 static void bench(void *unused) {

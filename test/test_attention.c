@@ -565,6 +565,7 @@ static void merged_in_place(void) {
         {2, 1, 300, 129, FULL, 128}, {1, 3, 64, 257, FULL, 80}, {3, 1, 193, 65, FULL, 128}, {1, 2, 1, 64, FULL, 40},
         {1, 5, 129, 200, FULL, 64}, {2, 9, 257, 129, FULL, 96}, {1, 1, 70, 129, -30, 128}, {1, 2, 5, 300, FULL, 64},
         {2, 2, 33, 33, -1, 32}, {1, 7, 500, 384, FULL, 128},
+        {1, 1, 2300, 193, FULL, 128}, {1, 2, 2049, 20, FULL, 72},           /* by clusters on Hopper */
     };
     for (int i = 0; i < COUNT(shapes) * 2; i++) {
         const int n = i / 2, causal = shapes[n].q0 != FULL;

@@ -84,9 +84,9 @@ template<int PANELS_, int GROUPS_, int STAGES_, int BLOCKS_, Part PART_> struct 
     }
 };
 
-template<Part PART> using Narrow = Forward<1, 3, 4, 1, PART>;       /* head sizes to 64: 200 KiB */
-template<Part PART> using Wide   = Forward<2, 2, 2, 1, PART>;       /* head sizes to 128: 192 KiB */
-using Cluster                    = Forward<2, 2, 2, 2, WHOLE>;      /* the same, from CLUSTER_T on */
+template<Part PART> using Narrow  = Forward<1, 3, 4, 1, PART>;      /* head sizes to 64: 200 KiB */
+template<Part PART> using Wide    = Forward<2, 2, 2, 1, PART>;      /* head sizes to 128: 192 KiB */
+template<Part PART> using Cluster = Forward<2, 2, 2, 2, PART>;      /* the same, from CLUSTER_T on */
 
 template<class F> struct Shared {
     uint8_t *memory;
@@ -535,9 +535,10 @@ template<class F> static void launch(Problem p, const Maps &maps, float *lse, co
 
 template<Part PART>
 static void launch_part(const Problem &p, const Maps &maps, Tensor lse, const AttentionDropout &dropout) {
-    const bool cluster = PART == WHOLE && p.Tq >= CLUSTER_T && sm_count() % 2 == 0;
-    (p.HS <= 64 ? launch<Narrow<PART>> : cluster ? launch<Cluster> : launch<Wide<PART>>)(p, maps, (float *)lse.data,
-                                                                                      dropout);
+    auto chosen = p.HS <= 64 ? launch<Narrow<PART>> : launch<Wide<PART>>;
+    if constexpr (PART == WHOLE || PART == RECTANGLE)
+        if (p.HS > 64 && p.Tq >= CLUSTER_T && sm_count() % 2 == 0) chosen = launch<Cluster<PART>>;
+    chosen(p, maps, (float *)lse.data, dropout);
 }
 
 void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) {

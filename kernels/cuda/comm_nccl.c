@@ -210,10 +210,13 @@ void comm_free(void *memory) {
     if (w) close_window(w); else device_free(memory);
 }
 
-size_t comm_scratch_bytes(size_t bytes) { return has_windows ? bytes : 0; }
+int comm_copies(void) { return has_windows; }
+
+/* Before ranks are connected, as in --dry-run: at most. */
+size_t comm_scratch_bytes(size_t bytes) { return has_windows || !comm ? bytes : 0; }
 
 void comm_reserve(size_t bytes) {
-    if (incoming.bytes >= comm_scratch_bytes(bytes)) return;
+    if (!has_windows || incoming.bytes >= bytes) return;
     if (incoming.bytes) close_window(&incoming);
     open_window(&incoming, bytes, "the gradients of other ranks");
 }
