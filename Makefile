@@ -232,8 +232,7 @@ $(BUILD)/bench_comm: $(BUILD)/test/bench_comm.o $(OBJECTS)
 bench-ring: $(BUILD)/bench_ring
 	$< $(BENCH)
 # leaves out transfers and merges
-$(BUILD)/bench_ring: LIBS += $(patsubst %,-Wl$(comma)--wrap=%,comm_exchange comm_all_gather attention_merge \
-    tensor_convert tensor_add)
+$(BUILD)/bench_ring: LIBS += $(patsubst %,-Wl$(comma)--wrap=%,comm_exchange attention_merge tensor_convert tensor_add)
 $(BUILD)/bench_ring: $(BUILD)/test/bench_ring.o $(OBJECTS)
 	$(link) $(LIBS)
 

@@ -23,7 +23,6 @@ void comm_close(void);                  /* on all ranks; completes the operation
    same sizes in the same order, and free before comm_close. */
 void *comm_alloc(size_t bytes, const char *what);
 void  comm_free(void *memory);                  /* also that of device_alloc */
-int   comm_copies(void);                        /* whether all-gathers of it take no SM; on the CPU 1 */
 /* What reduce-scatter allocates for tensors of up to so many bytes in it; reserve: now, on all ranks. */
 size_t comm_scratch_bytes(size_t bytes);
 void   comm_reserve(size_t bytes);

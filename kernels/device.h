@@ -78,14 +78,11 @@ void   device_graph_free(DeviceGraph *graph);
    stream of work: device_side_begin, the part, device_side_end. A part comes after all work issued before it, and after
    other parts. The caller lets nothing read its results or write its operands until device_overlap_wait: work issued
    from then on comes after all parts. Outside, on the CPU, and in a profile, where an op's time is its own, parts are
-   ordinary work. A part that begins at a mark comes after the work issued before the last device_side_mark, not after
-   that since, and needs no overlap: an op sets a mark before a kernel that leaves SMs idle at its end. */
+   ordinary work. */
 void   device_overlap_begin(void);
 void   device_overlap_wait(void);
 void   device_overlap_end(void);                        /* waits, too */
 void   device_side_begin(void);
-void   device_side_mark(void);
-void   device_side_begin_at_mark(void);
 void   device_side_end(void);
 /* call(context, argument), now. Where it is a part of recorded work it is repeated with each launch, between the work
    before and after it: for collectives, which are not recorded. */

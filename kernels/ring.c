@@ -64,9 +64,7 @@ static int is_empty(Part p) { return !p.rows || !p.keys; }
 
 /* ---- A ring */
 
-/* As few heads at a time as have 2^19 rows on a rank, which are 4096 tiles of the kernels. The same on all ranks. One
-   beside the last step where it has tiles for all SMs: at 8 k tokens, where the kernels compute four heads at once, 11
-   heads instead of 12 before the step leave more SMs idle than that fills. */
+/* As few heads at a time as have 2^19 rows on a rank, which are 4096 tiles of the kernels. The same on all ranks. */
 Ring ring_create(RingSplit split, const char *attention, AttentionSpec spec) {
     REQUIRE(split.size >= 1 && split.rank >= 0 && split.rank < split.size && split.T >= 1,
             "ring: rank %d of %d, %d tokens", split.rank, split.size, split.T);
@@ -79,8 +77,7 @@ Ring ring_create(RingSplit split, const char *attention, AttentionSpec spec) {
     const int64_t rows = 1 << 19, tokens = split.T / split.size;
     int heads = 1;
     while (heads < spec.NH && (spec.NH % heads || heads * tokens < rows)) heads++;
-    return (Ring){ .split = split, .attention = attention, .spec = spec, .heads = heads,
-                   .beside = heads >= 4 && tokens >= 1 << 15 };
+    return (Ring){ split, attention, spec, heads };
 }
 
 const char *ring_refuse(const Ring *r) {
@@ -114,8 +111,7 @@ typedef struct {
     Tensor dkv;             /* D (most,2C): of a step; `sent` where D is the caller's */
     Tensor sent, returned;  /* (most,2C), (own,2C): the same on its way to its rank; of this rank's, from another */
     Tensor dkv_sum;         /* F32 (own,2C): of those returned, where there are several */
-    Tensor keys, grads;     /* of both ranks, where they gather: kv and in, sent and returned */
-    void  *attention, *beside;      /* its workspaces; that of the heads beside the last step */
+    void  *attention;       /* its workspace */
 } Work;
 
 static size_t place(Tensor *t, char *base, size_t at, DType dtype, int64_t rows, int64_t columns) {
@@ -123,69 +119,35 @@ static size_t place(Tensor *t, char *base, size_t at, DType dtype, int64_t rows,
     return at + (tensor_bytes(*t) + 255) / 256 * 256;
 }
 
-static void add_workspace(const Ring *r, Part p, int heads, DType out_dtype, size_t *bytes) {
+static void add_workspace(const Ring *r, Part p, DType out_dtype, size_t *bytes) {
     if (is_empty(p)) return;
-    AttentionSpec spec = spec_of(r, p, heads, out_dtype);
+    AttentionSpec spec = spec_of(r, p, r->heads, out_dtype);
     spec.out_into = ACCUMULATE;
     const size_t wanted = attention_pick(r->attention, &spec)->workspace_bytes(&spec);
     if (wanted > *bytes) *bytes = wanted;
-}
-
-/* Two ranks that are the whole run gather keys and gradients by copy engines, which take no SM from attention. */
-static int gathers(const Ring *r) { return r->split.size == 2 && comm_size == 2 && comm_copies(); }
-
-static int most_tokens(const Ring *r) {
-    int most = 0;
-    for (int rank = 0; rank < r->split.size; rank++) {
-        const int tokens = ring_tokens(&r->split, rank);
-        if (tokens > most) most = tokens;
-    }
-    return most;
-}
-
-/* Keys and values, or their gradients, of one rank. */
-static size_t slice_bytes(const Ring *r) {
-    Tensor t;
-    return place(&t, NULL, 0, r->spec.dtype, most_tokens(r), (int64_t)2 * r->heads * r->spec.HS);
-}
-
-size_t ring_shared_bytes(const Ring *r) { return gathers(r) ? 4 * slice_bytes(r) : 0; }
-
-static Tensor place_slices(const Ring *r, char *base, Tensor *own, Tensor *other) {
-    const size_t slice = slice_bytes(r), rank = (size_t)r->split.rank;
-    const int64_t most = most_tokens(r), columns = (int64_t)2 * r->heads * r->spec.HS;
-    place(own, base, rank * slice, r->spec.dtype, most, columns);
-    place(other, base, (1 - rank) * slice, r->spec.dtype, most, columns);
-    return tensor_of(base, r->spec.dtype, 1, (int64_t)(2 * slice / dtype_bytes(r->spec.dtype)));
 }
 
 /* Returns the bytes of a pass. */
 static size_t place_work(const Ring *r, int is_backward, void *memory, Work *w) {
     const int64_t C = r->heads * r->spec.HS, own = r->spec.Tq;
     const DType dtype = r->spec.dtype, D = sum_dtype(r);
-    const Part own_part = part_of(&r->split, r->split.rank, r->split.rank);
-    const int steps = r->split.size - 1, most = most_tokens(r);
-    size_t at = 0, beside = 0;
-    for (int rank = 0; rank < r->split.size; rank++)
-        add_workspace(r, part_of(&r->split, r->split.rank, rank), r->heads, D, &at);
-    add_workspace(r, own_part, r->heads, dtype, &at);
+    const int steps = r->split.size - 1;
+    int most = 0;
+    size_t at = 0;
+    for (int rank = 0; rank < r->split.size; rank++) {
+        const int tokens = ring_tokens(&r->split, rank);
+        if (tokens > most) most = tokens;
+        add_workspace(r, part_of(&r->split, r->split.rank, rank), D, &at);
+    }
+    add_workspace(r, part_of(&r->split, r->split.rank, r->split.rank), dtype, &at);
     at = (at + 255) / 256 * 256;
     *w = (Work){ .attention = memory };
-    if (gathers(r)) {
-        w->keys = place_slices(r, memory ? r->shared : NULL, &w->kv, &w->in[0]);
-        w->grads = place_slices(r, memory ? (char *)r->shared + 2 * slice_bytes(r) : NULL, &w->sent, &w->returned);
-    } else {
-        at = place(&w->kv, memory, at, dtype, own, 2 * C);
-        for (int i = 0; i < 2 && i < steps; i++) at = place(&w->in[i], memory, at, dtype, most, 2 * C);
-    }
+    at = place(&w->kv, memory, at, dtype, own, 2 * C);
+    for (int i = 0; i < 2 && i < steps; i++) at = place(&w->in[i], memory, at, dtype, most, 2 * C);
     if (!is_backward) return D == dtype ? at : place(&w->out, memory, at, D, own, C);
-    if (r->beside) add_workspace(r, own_part, r->beside, dtype, &beside);
-    w->beside = memory ? (char *)memory + at : NULL;
-    at = place(&w->dq, memory, at + (beside + 255) / 256 * 256, D, own, C);
-    if (!gathers(r)) {
-        at = place(&w->sent, memory, at, dtype, most, 2 * C);
-        at = place(&w->returned, memory, at, dtype, own, 2 * C);
-    }
+    at = place(&w->dq, memory, at, D, own, C);
+    at = place(&w->sent, memory, at, dtype, most, 2 * C);
+    at = place(&w->returned, memory, at, dtype, own, 2 * C);
     w->dkv = w->sent;
     if (steps > 1) at = place(&w->dkv, memory, at, D, most, 2 * C);     /* of a step while those before it are sent */
     return steps == 1 ? at : place(&w->dkv_sum, memory, at, F32, own, 2 * C);
@@ -263,17 +225,6 @@ static CommTransfer give_back(const Ring *r, const Work *w, int index) {
                            tensor_row_range(w->returned, 0, keys_of(s.others)), rank_of_run(r, s.to) };
 }
 
-/* Starts both, of steps `wanted` and `given`; -1: none. */
-static CommOp start_transfers(const Ring *r, const Work *w, int wanted, int given) {
-    CommTransfer transfers[2];
-    int count = 0;
-    if (w->keys.data)
-        return wanted >= 0 ? comm_all_gather(w->keys) : given >= 0 ? comm_all_gather(w->grads) : (CommOp){0};
-    if (given >= 0)  transfers[count++] = give_back(r, w, given);
-    if (wanted >= 0) transfers[count++] = fetch(r, w, wanted);
-    return comm_exchange(transfers, count);
-}
-
 /* K and V, or dK and dV, as one: where v lies beside k in the same rows. */
 static int are_joined(Tensor k, Tensor v) {
     return k.pitch == v.pitch && (char *)v.data == (char *)k.data + (size_t)tensor_columns(k) * dtype_bytes(k.dtype);
@@ -315,13 +266,17 @@ static void part_forward(const Ring *r, const Work *w, const Operands *x, Part p
 static void unit_forward(const Ring *r, const Work *w, const Operands *x) {
     const int own = r->spec.Tq, steps = r->split.size - 1;
     pack(r, w, x);
-    CommOp fetched = start_transfers(r, w, 0, -1);
+    CommTransfer transfer = fetch(r, w, 0);
+    CommOp fetched = comm_exchange(&transfer, 1);
     part_forward(r, w, x, part_of(&r->split, r->split.rank, r->split.rank), OVERWRITE, x->k, x->v);
     for (int i = 0; i < steps; i++) {
         const Part p = step_of(r, i).part;
         const Tensor kv = rows_of(w->in[i % 2], 0, p.keys);
         comm_wait(fetched);
-        if (i + 1 < steps) fetched = start_transfers(r, w, i + 1, -1);
+        if (i + 1 < steps) {
+            transfer = fetch(r, w, i + 1);
+            fetched = comm_exchange(&transfer, 1);
+        }
         part_forward(r, w, x, p, ACCUMULATE, half(kv, 0), half(kv, 1));
     }
     if (w->out.data && own) tensor_convert(x->out, rows_of(w->out, 0, own));
@@ -345,7 +300,7 @@ void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Ten
 /* ---- Backward */
 
 /* Of the own block, of some of the heads. */
-static void own_backward(const Ring *r, const Operands *x, int head, int heads, void *work) {
+static void own_backward(const Ring *r, const Work *w, const Operands *x, int head, int heads) {
     const Part p = part_of(&r->split, r->split.rank, r->split.rank);
     const AttentionSpec spec = spec_of(r, p, heads, r->spec.dtype);
     if (is_empty(p) || !heads) return;
@@ -354,7 +309,7 @@ static void own_backward(const Ring *r, const Operands *x, int head, int heads, 
         tensor_column_range(x->dk, first, count), tensor_column_range(x->dv, first, count),
         tensor_column_range(x->dout, first, count), tensor_column_range(x->out, first, count),
         rows_of(x->lse, head, heads), NULL, tensor_column_range(x->q, first, count),
-        tensor_column_range(x->k, first, count), tensor_column_range(x->v, first, count), work);
+        tensor_column_range(x->k, first, count), tensor_column_range(x->v, first, count), w->attention);
 }
 
 /* The first step has all rows of the steps. */
@@ -397,30 +352,26 @@ static void add_returned(const Ring *r, const Work *w, const Operands *x, int in
 }
 
 /* The own block comes first, while the first keys come, and last, a quarter of its heads, while the last gradients
-   return. Beside step i the keys of step i + 1 come, and the gradients of step i - 1 return. r->beside heads of the own
-   block fill the end of the last step, whose tiles without a mask all take the same time: 4096 of them are 31 rounds on
-   132 SMs and 4 tiles more (1.3 to 1.5 % of both passes at 32 k tokens on a rank). */
+   return. Beside step i the keys of step i + 1 come, and the gradients of step i - 1 return. */
 static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
-    const int steps = r->split.size - 1, late = r->heads / 4, early = r->heads - late - r->beside;
+    const int steps = r->split.size - 1, late = r->heads / 4, early = r->heads - late;
     const Part rows = step_of(r, 0).part;
     pack(r, w, x);
-    CommOp moved = start_transfers(r, w, 0, -1);
-    own_backward(r, x, 0, early, w->attention);
+    CommTransfer transfers[2] = { fetch(r, w, 0) };
+    CommOp moved = comm_exchange(transfers, 1);
+    own_backward(r, w, x, 0, early);
     if (w->dkv_sum.data) device_zero(w->dkv_sum.data, tensor_bytes(w->dkv_sum));
     for (int i = 0; i <= steps; i++) {
+        int count = 0;
         comm_wait(moved);
-        if (i > 1) add_returned(r, w, x, i - 2);
-        if (i > 0) convert_to_send(r, w, i - 1);
-        moved = start_transfers(r, w, i + 1 < steps ? i + 1 : -1, i - 1);
-        device_side_mark();
+        if (i > 1)         add_returned(r, w, x, i - 2);
+        if (i > 0)         convert_to_send(r, w, i - 1);
+        if (i > 0)         transfers[count++] = give_back(r, w, i - 1);
+        if (i + 1 < steps) transfers[count++] = fetch(r, w, i + 1);
+        moved = comm_exchange(transfers, count);
         if (i < steps) step_backward(r, w, x, i);
-        else           own_backward(r, x, r->heads - late, late, w->attention);
-        if (i != steps - 1 || !r->beside) continue;
-        device_side_begin_at_mark();
-        own_backward(r, x, early, r->beside, w->beside);
-        device_side_end();
+        else           own_backward(r, w, x, early, late);
     }
-    device_overlap_wait();
     if (!is_empty(rows)) {
         const Tensor dq = rows_of(x->dq, rows.row, rows.rows);
         tensor_add(dq, rows_of(w->dq, rows.row, rows.rows), dq);

@@ -37,13 +37,10 @@ typedef struct {
     const char   *attention;
     AttentionSpec spec;
     int           heads;        /* of one sequence, computed at a time: the workspace is that of these */
-    int           beside;       /* of them: of the own block, computed beside the last step of the backward pass */
-    void         *shared;       /* by the caller: ring_shared_bytes of comm_alloc, which all uses of a size can share */
 } Ring;
 Ring        ring_create(RingSplit split, const char *attention, AttentionSpec spec);
 const char *ring_refuse(const Ring *ring);          /* NULL, or why it cannot run here */
 size_t      ring_workspace_bytes(const Ring *ring);
-size_t      ring_shared_bytes(const Ring *ring);    /* 0 but where two ranks gather by copy engines */
 
 /* As Attention's, of one rank: q, k, v, out, dq, dk, dv, dout (B,own tokens,NH*HS), all of one data type; lse (B,NH,own
    tokens), over all keys. All ranks of the run call them together, with the same B, T and N. */

@@ -228,7 +228,6 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
         RingSplit split = gpt_split(config);
         split.T = tokens * split.size;
         m->ring = ring_create(split, m->attention_name, m->spec);
-        m->ring.shared = m->ring_shared;
         const char *refusal = ring_refuse(&m->ring);
         REQUIRE(!refusal, "--context-parallel %d: %s", split.size, refusal);
     }
@@ -308,10 +307,10 @@ size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int 
                      const char **attention_name) {
     GPT m = { .config = *config, .purpose = purpose, .attention_name = attention, .context = T };
     size_t bytes = acts_bytes(&m, B, T);
-    *workspace = m.acts.workspace_bytes + ring_shared_bytes(&m.ring);
+    *workspace = m.acts.workspace_bytes;
     *attention_name = m.attention->name;
     acts_free(&m.acts);
-    return bytes + ring_shared_bytes(&m.ring);
+    return bytes;
 }
 
 void gpt_recompute_cost(const GPTConfig *config, int B, int T, double *bytes, double *flop) {
@@ -341,8 +340,6 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
         params_create(&m->master, &config, F32, "the parameters in f32");
     }
     m->act_bytes = acts_bytes(m, B, T);
-    const size_t shared_bytes = ring_shared_bytes(&m->ring);
-    if (shared_bytes) m->ring_shared = comm_alloc(shared_bytes, "the keys and values of other ranks");
     m->chunk = m->acts.logits.dim[0];
     m->acts.largest = m->acts.table;
     m->acts.table = (TensorTable){ .memory = device_alloc(m->act_bytes, "the activations") };
@@ -356,7 +353,6 @@ void gpt_free(GPT *m) {
     params_free(&m->params);
     params_free(&m->grads);
     acts_free(&m->acts);
-    if (m->ring_shared) comm_free(m->ring_shared);
     device_graph_free(&m->step);
     *m = (GPT){0};
 }

@@ -143,7 +143,6 @@ typedef struct {
     const Attention *attention;    /* chosen for the current batch */
     AttentionSpec    spec;         /* of the current batch, of this rank's tokens */
     Ring             ring;         /* of the current batch, where ranks share its sequences; else size is 0 */
-    void            *ring_shared;  /* of all batches */
     Params           params;       /* what the ops read, in config.dtype */
     Params           master;       /* in f32; the same as params where dtype is F32; with zero = 1 and BF16 it is in the
                                       memory of grads during loads and saves (llmc/optimizer.h) */

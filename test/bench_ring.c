@@ -29,8 +29,6 @@ CommOp __real_comm_exchange(const CommTransfer *transfers, int count);
 CommOp __wrap_comm_exchange(const CommTransfer *transfers, int count) {
     return variant == ALL ? __real_comm_exchange(transfers, count) : (CommOp){0};
 }
-CommOp __real_comm_all_gather(Tensor t);
-CommOp __wrap_comm_all_gather(Tensor t) { return variant == ALL ? __real_comm_all_gather(t) : (CommOp){0}; }
 void __real_attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse);
 void __wrap_attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse) {
     if (variant != ATTENTION_ALONE) __real_attention_merge(merged, lse, out, part, part_lse);
@@ -134,13 +132,10 @@ static void bench_tokens(int64_t own, Tensor barrier) {
     const double pairs = (double)own * (double)own * comm_size / 2;         /* of the mean rank */
     Ring ring[ORDERS + 1];
     Operands o[ORDERS + 1];
-    void *shared = NULL;
     for (int i = 0; i <= ORDERS; i++) {
         const RingSplit split = { (RingOrder)(i % ORDERS), comm_size, comm_rank, (int)own * comm_size };
         const RingSplit whole = { .size = 1, .T = (int)alone };
         ring[i] = ring_create(i == REFERENCE ? whole : split, "flash", spec_of(i == REFERENCE ? alone : own));
-        if (i == 0 && ring_shared_bytes(&ring[i])) shared = comm_alloc(ring_shared_bytes(&ring[i]), "transfers");
-        ring[i].shared = shared;
         o[i] = operands(i == REFERENCE ? alone : own, ring_workspace_bytes(&ring[i]));
     }
     for (int64_t round = -WARMUP; round < rounds + WARMUP + rounds; round++)
@@ -166,7 +161,6 @@ static void bench_tokens(int64_t own, Tensor barrier) {
         fflush(stdout);
     }
     for (int i = 0; i <= ORDERS; i++) operands_free(o[i]);
-    if (shared) comm_free(shared);
 }
 
 static void bench(void *unused) {

@@ -47,7 +47,6 @@ int comm_pending(double *seconds) {
 /* Never called: the ranks of the probe exchange nothing. */
 void  *comm_alloc(size_t bytes, const char *what) { return device_alloc(bytes, what); }
 void   comm_free(void *memory)       { device_free(memory); }
-int    comm_copies(void) { return 0; }
 size_t comm_scratch_bytes(size_t bytes) { (void)bytes; return 0; }
 void   comm_reserve(size_t bytes) { (void)bytes; }
 CommOp comm_all_reduce(Tensor t)     { (void)t; abort(); }

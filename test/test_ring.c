@@ -124,10 +124,7 @@ static double *gather(const RingSplit *s, const double *part, int64_t B, int64_t
 }
 
 /* q, k and v are columns of one qkv, as dq, dk and dv of one dqkv. Workspace and results begin as NaN. */
-static Results by_ring(const Ring *ring, Case c, Inputs in) {
-    Ring with_memory = *ring;
-    const Ring *const r = &with_memory;
-    with_memory.shared = ring_shared_bytes(r) ? comm_alloc(ring_shared_bytes(r), "test") : NULL;
+static Results by_ring(const Ring *r, Case c, Inputs in) {
     const int64_t C = c.NH * c.HS, own = ring_tokens(&r->split, r->split.rank);
     const double *whole[] = { in.q, in.k, in.v };
     Tensor qkv = make(dtype, c.B, own, 3 * C), dqkv = make(dtype, c.B, own, 3 * C), out = make(dtype, c.B, own, C);
@@ -152,7 +149,6 @@ static Results by_ring(const Ring *ring, Case c, Inputs in) {
     for (int i = 0; i < GUARD / 2; i++) EXPECT(guard[i] == 0xff, "byte %d behind the workspace is %d", i, guard[i]);
     const Tensor all[] = { qkv, dqkv, out, dout, lse, work };
     for (int i = 0; i < COUNT(all); i++) device_free(all[i].data);
-    if (r->shared) comm_free(r->shared);
     return got;
 }
 
@@ -219,7 +215,6 @@ static void ring_case(Case c, int size) {
         Ring ring = ring_create(split, "flash", spec_of(c, dtype));
         EXPECT(ring.heads == c.NH, "%d of %d heads at a time", ring.heads, c.NH);       /* the sequences are short */
         if (c.T % 2) ring.heads = 1;
-        ring.beside = c.T % 3 == 2;             /* in calls this short none of its own accord */
         const int64_t own = ring_tokens(&split, split.rank);
         const Results got = by_ring(&ring, c, in), again = by_ring(&ring, c, in);
         for (int i = 0; i < RESULTS; i++) {
@@ -330,7 +325,6 @@ static void refusals(void) {
     const Ring long_ring = ring_create((RingSplit){ .size = 2, .T = 1 << 18 }, "flash", long_spec);
     EXPECT(short_ring.heads == 12 && long_ring.heads == 4, "%d and %d heads at a time", short_ring.heads,
            long_ring.heads);
-    EXPECT(!short_ring.beside && long_ring.beside == 1, "%d and %d beside", short_ring.beside, long_ring.beside);
     EXPECT(ring_refuse(&naive) && strstr(ring_refuse(&naive), "want flash"), "naive attention");
     flash.spec.dropout.rate = 0.1f;
     EXPECT(ring_refuse(&flash) && strstr(ring_refuse(&flash), "no dropout"), "dropout");

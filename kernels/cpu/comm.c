@@ -50,7 +50,6 @@ double      comm_waited_ms(CommWaits w) { return w.ms; }
 
 void *comm_alloc(size_t bytes, const char *what) { return device_alloc(bytes, what); }
 void  comm_free(void *memory)                    { device_free(memory); }
-int    comm_copies(void)                         { return 1; }
 size_t comm_scratch_bytes(size_t bytes)          { (void)bytes; return 0; }
 void   comm_reserve(size_t bytes)                { (void)bytes; }
 

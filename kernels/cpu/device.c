@@ -154,8 +154,6 @@ void   device_overlap_begin(void)                                   { }
 void   device_overlap_wait(void)                                    { }
 void   device_overlap_end(void)                                     { }
 void   device_side_begin(void)                                      { }
-void   device_side_mark(void)                                       { }
-void   device_side_begin_at_mark(void)                              { }
 void   device_side_end(void)                                        { }
 void   device_graph_call(void (*call)(void *, int), void *context, int argument) { call(context, argument); }
 void   device_range_begin(const char *name)                         { (void)name; }

@@ -28,13 +28,10 @@
    left out: dv = c (M o P)^T dout, dS = P o (M o dP - delta / c), and dk and dq are multiplied by c in their
    epilogues. */
 #include "attention_flash_sm90.cuh"
-extern "C" {
-#include "../device.h"
-}
 
 struct Maps { CUtensorMap q, k, v, dout; Result dq, dk, dv; };
 
-static __device__ unsigned tile_counter[2];     /* as in the forward pass: zero between launches; by cuda_side */
+static __device__ unsigned tile_counter;        /* as in the forward pass: zero between launches */
 
 /* tiles: of a head's queries. Tpad: Tq rounded up to 128. dq_semaphore: for both halves of each tile, the number of
    blocks of keys in dq. */
@@ -590,7 +587,6 @@ template<int PANELS, Part PART> static void launch(Problem p, const Workspace &w
     p.fetches = (unsigned)(tiles + blocks);
     LAUNCH((flash_backward_rows<PANELS, F::DROPOUT>), (unsigned)(padded_rows(s) / 128), 256, 0, p, w, lse, out, dout,
            s->dropout);
-    if (PART == RECTANGLE) device_side_mark();  /* a part from here on begins where its last tiles leave SMs idle */
     LAUNCH(flash_backward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, w, maps, s->dropout);
     if constexpr (PART == RECTANGLE)
         LAUNCH(flash_backward_dq<F>, (unsigned)(p.heads * w.tiles), 256, 0, p, w, maps.dq);
@@ -607,7 +603,7 @@ void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk,
     p.tiles = tiles;
     static unsigned *counter;               /* looked up once: not while a CUDA graph is recorded */
     if (!counter) CUDA(cudaGetSymbolAddress((void **)&counter, tile_counter));
-    p.tile_counter = counter + cuda_side;
+    p.tile_counter = counter;
     Workspace w = {};
     w.Tpad = padded(s->Tq);
     w.tiles = w.Tpad / (s->HS > 64 ? Backward<2, WHOLE>::QT : Backward<1, WHOLE>::QT);

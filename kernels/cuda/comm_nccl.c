@@ -210,8 +210,6 @@ void comm_free(void *memory) {
     if (w) close_window(w); else device_free(memory);
 }
 
-int comm_copies(void) { return has_windows; }
-
 /* Before ranks are connected, as in --dry-run: at most. */
 size_t comm_scratch_bytes(size_t bytes) { return has_windows || !comm ? bytes : 0; }
 

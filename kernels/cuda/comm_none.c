@@ -26,7 +26,6 @@ CommOp comm_start_exchange(const CommTransfer *transfers, int count) {
 
 void       *comm_alloc(size_t bytes, const char *what) { return device_alloc(bytes, what); }
 void        comm_free(void *memory)                    { device_free(memory); }
-int         comm_copies(void)                          { return 0; }
 size_t      comm_scratch_bytes(size_t bytes)           { (void)bytes; return 0; }
 void        comm_reserve(size_t bytes)                 { (void)bytes; }
 void        comm_connect(const char id[COMM_ID_BYTES]) { (void)id; }

@@ -112,44 +112,26 @@ void device_graph_free(DeviceGraph *graph) {
 /* ---- Overlap */
 
 static cudaStream_t side_stream, main_stream;
-static cudaEvent_t begun, marked, done;
+static cudaEvent_t begun, done;
 static int is_overlapping, is_pending;
 int cuda_side;
 int64_t cuda_joins;
 
-static void open_side(void) {
+void device_overlap_begin(void) {
+    is_overlapping = !profile_is_on;
     if (side_stream) return;
     CUDA(cudaStreamCreateWithFlags(&side_stream, cudaStreamNonBlocking));
     CUDA(cudaEventCreateWithFlags(&begun, cudaEventDisableTiming));
-    CUDA(cudaEventCreateWithFlags(&marked, cudaEventDisableTiming));
     CUDA(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
-}
-
-static void begin_side(cudaEvent_t after) {
-    CUDA(cudaStreamWaitEvent(side_stream, after, 0));
-    main_stream = cuda_stream;
-    cuda_stream = side_stream;
-    cuda_side = 1;
-}
-
-void device_overlap_begin(void) {
-    is_overlapping = !profile_is_on;
-    open_side();
 }
 
 void device_side_begin(void) {
     if (!is_overlapping) return;
     CUDA(cudaEventRecord(begun, cuda_stream));
-    begin_side(begun);
-}
-
-void device_side_mark(void) {
-    open_side();
-    CUDA(cudaEventRecord(marked, cuda_stream));
-}
-
-void device_side_begin_at_mark(void) {
-    if (!profile_is_on) begin_side(marked);
+    CUDA(cudaStreamWaitEvent(side_stream, begun, 0));
+    main_stream = cuda_stream;
+    cuda_stream = side_stream;
+    cuda_side = 1;
 }
 
 void device_side_end(void) {
