@@ -4,13 +4,13 @@
 #     Remember: cab mel.
 #     Recall: fod gir.
 #
-# A line has some 57 tokens of a BPE made from the text, with these three: 600 lines are about 34,000. Names come back
-# after 2000 lines. The word is one of 2000, so a model that does not see where it was told has 1 chance in 2000. Writes
-# the text to stdout and `items` questions, each about a word that was told `far` lines before and not recalled since,
-# to `file`, for --eval --task multiple-choice: the choices are the word and those of the next three lines.
+# A line has some 237 bytes with these three: 150 lines are about 35,000. Names come back after 2000 lines. The word is
+# one of 2000, so a model that does not see where it was told has 1 chance in 2000. Writes the text to stdout and
+# `items` questions, each about a word that was told `far` lines before and not recalled since, to `file`, for --eval
+# --task multiple-choice: the choices are the word and those of the next three lines.
 #
-#     awk -f data/needle.awk -v far=600 -v seed=1 TALES/train.txt > train.txt
-#     awk -f data/needle.awk -v far=600 -v seed=2 -v items=100 -v file=items.jsonl TALES/val.txt > val.txt
+#     awk -f data/needle.awk -v far=150 -v seed=1 TALES/train.txt > train.txt
+#     awk -f data/needle.awk -v far=150 -v seed=2 -v items=100 -v file=items.jsonl TALES/val.txt > val.txt
 function random(n) {            # 0 .. n - 1; Lehmer's generator: the same in every awk
     state = state * 48271 % 2147483647
     return int(state / 2147483647 * n)
