@@ -278,8 +278,8 @@ add_positions(float *dwpe, int64_t pitch, const T *dx, const int *position, int6
 }
 
 /* A warp has a row of dwpe or then a chunk, in 32 SIZE columns. Their index is blockIdx.y, one less for chunks: the
-   second read of dx, for the chunks, follows the first by one slice of columns (at 124M, B = 64: 16 MiB) and runs beside
-   the first read of the next one. The rows of dwpe do not wait for the sort. */
+   second read of dx, for the chunks, follows the first by one slice of columns (at 124M, B = 64: 16 MiB) and runs
+   beside the first read of the next one. The rows of dwpe do not wait for the sort. */
 template <class T, int SIZE> __global__ void __launch_bounds__(32 * SUM_WARPS, 5)
 embedding_sums_kernel(float *dwte, int64_t dwte_pitch, float *dwpe, int64_t dwpe_pitch, const T *dx, Sorted sorted,
                       const int *position, int chunks, int chunk, int positions, int B, int T_count, int C, bool add) {
