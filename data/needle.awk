@@ -1,12 +1,12 @@
-# data/needle.awk - A text that only a long context can predict, from one of data/tales: after every line of a tale a
-# word is told, and two words that were told up to `far` lines before are recalled, near ones most often.
+# data/needle.awk - A text that only a long context can predict, from one of data/tales: after every line of a tale
+# come a name with a random word, and two earlier ones with theirs, up to `far` lines back, near ones most often.
 #
 #     Remember: cab mel.
 #     Recall: fod gir.
 #
 # A line has some 237 bytes with these three: 150 lines are about 35,000. Names come back after 2000 lines. The word is
-# one of 2000, so a model that does not see where it was told has 1 chance in 2000. Writes the text to stdout and
-# `items` questions, each about a word that was told `far` lines before and not recalled since, to `file`, for --eval
+# one of 2000, so a model that does not see its first occurrence has 1 chance in 2000. Writes the text to stdout and
+# `items` questions, each about a word from `far` lines before that has not been repeated since, to `file`, for --eval
 # --task multiple-choice: the choices are the word and those of the next three lines.
 #
 #     awk -f data/needle.awk -v far=150 -v seed=1 TALES/train.txt > train.txt

@@ -54,8 +54,8 @@ PHILOX_FUNCTION DropoutDigits dropout_digits(uint32_t threshold) {
    highest of the first generator's state after 5. The round keys are constants, those of a key of 0; the matrix is in
    the counter, as 64 random bits. The numbers are compared with the threshold from the lowest digit on: where the
    threshold has a 1, an element is kept that has a 1 and is kept so far; where it has a 0, one for which either holds.
-   That is the majority of digit, result so far and the threshold's inverted digit, one LOP3. A block takes 48 LOP3 and
-   26 IMAD.WIDE: 1.2 instructions an element. */
+   That is the majority of digit, result so far and the threshold's inverted digit, one LOP3. A block takes 78
+   instructions, 26 of them IMAD.WIDE: 1.2 an element. */
 PHILOX_FUNCTION Random64 dropout_draw(DropoutMask mask, uint32_t row_block, uint32_t column_block,
                                       DropoutDigits threshold) {
     Random64 kept = {{ 0, 0 }}, state[2];

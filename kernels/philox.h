@@ -42,11 +42,12 @@ enum { PHILOX2X32_ROUNDS = 7 };          /* the fewest that pass every test of B
 static const uint32_t philox2x32_key_step = 0x9E3779B9u;         /* added to the key after each round */
 
 PHILOX_FUNCTION Random64 philox2x32_round(Random64 state, uint32_t key) {
-#ifdef __CUDA_ARCH__            /* both are one product; of (p >> 32) ptxas 13.0 makes an addition of 0, too */
-    return (Random64){{ __umulhi(0xD256D193u, state.word[0]) ^ state.word[1] ^ key, 0xD256D193u * state.word[0] }};
+#ifdef __CUDA_ARCH__            /* ptxas 13.0 adds a 0 to the shifted product */
+    const uint32_t high = __umulhi(0xD256D193u, state.word[0]);
+#else
+    const uint32_t high = (uint32_t)((uint64_t)0xD256D193u * state.word[0] >> 32);
 #endif
-    const uint64_t p = (uint64_t)0xD256D193u * state.word[0];
-    return (Random64){{ (uint32_t)(p >> 32) ^ state.word[1] ^ key, (uint32_t)p }};
+    return (Random64){{ high ^ state.word[1] ^ key, 0xD256D193u * state.word[0] }};
 }
 
 PHILOX_FUNCTION Random64 philox2x32(Random64 counter, uint32_t key) {

@@ -23,8 +23,8 @@ medians() {
             for (i = 2; i <= n; i++) for (j = i; j > 1 && list[j] < list[j - 1]; j--) {
                 t = list[j]; list[j] = list[j - 1]; list[j - 1] = t
             }
-            i = int(q * n + 0.5)
-            return list[i < 1 ? 1 : i]
+            i = int(1 + q * (n - 1))
+            return list[i] + (i < n ? (1 + q * (n - 1) - i) * (list[i + 1] - list[i]) : 0)
         }
         /^step .*tok\/s/ {
             if (++seen <= skip) next

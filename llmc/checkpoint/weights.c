@@ -115,8 +115,8 @@ static const SafeTensor *find_entry(const SafeFile *file, const Part *part, cons
     char got_text[256], want_text[256];
     int is_model = !*part->prefix;
     REQUIRE(got, "%s: the tensor %s is missing: is it a GPT-2 of the same number of layers?", file->path, want.name);
-    int repeats = is_model && entry->layout == POSITIONS && got->ndim == 2 && got->dim[0] < want.dim[0];
-    if (repeats) want.dim[0] = got->dim[0];
+    if (is_model && entry->layout == POSITIONS && got->ndim == 2 && got->dim[0] >= 1 && got->dim[0] < want.dim[0])
+        want.dim[0] = got->dim[0];                              /* repeated by read_values */
     int fits = !strcmp(got->dtype, "F32") || (is_model && (!strcmp(got->dtype, "F16") || !strcmp(got->dtype, "BF16")));
     REQUIRE(fits && safetensors_same_shape(got, &want), "%s: %s is %s, want %s%s", got->path, got->name,
             safetensors_shape(got, got_text), safetensors_shape(&want, want_text), is_model ? ", or F16 or BF16" : "");
@@ -156,9 +156,9 @@ static void read_values(const SafeTensor *tensor, const Part *part, const Tensor
     REQUIRE(nonfinite < 0, "%s: %s holds a NaN or an infinity (number %" PRId64 "): take an earlier checkpoint",
             tensor->path, tensor->name, nonfinite);
     if (entry->layout == CONV1D) host = transposed(host, t.dim[1], t.dim[0]);
-    const int64_t memory = entry->layout == VOCABULARY ? count : tensor_count(t);
-    for (int64_t first = 0; first < memory; first += count)         /* POSITIONS: repeated up to T rows */
-        device_upload(to + 4 * first, host, (size_t)(first + count < memory ? count : memory - first) * 4);
+    const int64_t wanted = entry->layout == VOCABULARY ? count : tensor_count(t);
+    for (int64_t done = 0; done < wanted; done += count)            /* POSITIONS: repeated up to T rows */
+        device_upload(to + 4 * done, host, (size_t)(count < wanted - done ? count : wanted - done) * 4);
     free(host);
     if (entry->layout == VOCABULARY) device_zero(to + 4 * count, tensor_bytes(t) - 4 * (size_t)count);
 }
