@@ -44,6 +44,7 @@ static void require_new(const RunDir *dir) {
 RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run) {
     RunDir dir = { .path = out && strcmp(out, "none") ? out : NULL, .base = out ? NULL : base_of(data) };
     if (!out) dir.path = file_variant(dir.base, '-', resume);
+    if (!out && !resume) return dir;        /* a new name: another run may make it until run_dir_open does */
     if (dir.path && !dry_run) run_dir_lock(&dir);
     if (dir.path && !resume) require_new(&dir);
     return dir;
