@@ -27,6 +27,32 @@ static inline int same_values(Tensor a, Tensor b) {
     return same;
 }
 
+static inline Tensor flat_params(const Params *params) {
+    return tensor_table_flat(&params->table, params->wte.dtype);
+}
+static inline float *download_params(const Params *params) { return download(flat_params(params)); }
+static inline int same_bits(const Params *a, const Params *b) { return same_values(flat_params(a), flat_params(b)); }
+
+/* Elements that are in no file, the gaps between rows and the padding of the token table, and are not zero. */
+static inline int64_t outside_nonzero(const Params *params, int V) {
+    const TensorTable *table = &params->table;
+    float *value = download_params(params);
+    int64_t count = 0, end = tensor_count(flat_params(params)), bytes = (int64_t)dtype_bytes(params->wte.dtype);
+    for (int i = 0; i < table->count; i++) {
+        Tensor t = *table->entry[i].field;
+        int64_t inside = table->entry[i].layout == VOCABULARY ? V * tensor_columns(t) : tensor_count(t);
+        memset(value + (int64_t)table->entry[i].offset / bytes, 0, (size_t)inside * sizeof *value);
+    }
+    for (int64_t i = 0; i < end; i++) count += value[i] != 0;
+    free(value);
+    return count;
+}
+
+static inline void random_batch(int32_t *batch, int count, uint32_t which, int V) {
+    for (int i = 0; i < count; i++)
+        batch[i] = (int32_t)random_below(1, RANDOM_TEST, which, (uint64_t)i, (uint64_t)V);
+}
+
 /* Of what is loaded; an ignored target has loss 0. */
 static inline double sum_of_losses(const GPT *m) {
     float *losses = download(m->acts.losses);
