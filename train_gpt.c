@@ -96,7 +96,8 @@ static void prepare_run(Run *run) {
     if (run->checkpoint) run->changes = resume_adopt_options(run->options, run->checkpoint);
     run->from = run->checkpoint ? run->checkpoint : s->init ? run_dir_resolve(s->init) : NULL;
     GPTConfig saved = run->from ? checkpoint_config(run->from) : (GPTConfig){0};
-    if (!run->checkpoint && s->context > saved.T) saved.T = (int)s->context;    /* --init: more rows of wpe */
+    if (run->from && !run->checkpoint && s->context > saved.T)
+        saved.T = (int)s->context;                                  /* --init: more rows of wpe */
     run->tokenizer = choose_tokenizer(s, is_given, run->from, saved.V);
     const TextFormat format = text_format(s, run->tokenizer);
     run->corpus = corpus_open(s->data, s->val_data, s->val_fraction, &format);
@@ -116,7 +117,7 @@ static void prepare_run(Run *run) {
     run->sequences = settings_sequences(s, run->config.T, run->checkpoint != NULL);
     run->schedule = settings_schedule(s, run->options);
     if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt, run->config.V, &(int){0}));
-    if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, run->options, run->dir.base != NULL);
+    if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, run->options, !s->out);
 }
 
 static void print_banner(Run *run) {

@@ -70,17 +70,22 @@ int ends_with(const char *text, const char *end) {
     return length >= tail && !strcmp(text + length - tail, end);
 }
 
-char *file_variant(const char *base, char separator, int last) {
-    char *path = format_string("%s", base), *before = NULL;
+int file_name_in_use(const char *path) {
     struct stat info;
-    for (int n = 2; !lstat(path, &info); n++) {         /* a link to nothing exists for mkdir, too */
-        free(before);
-        before = path;
-        path = format_string("%s%c%d", base, separator, n);
+    return lstat(path, &info) == 0;
+}
+
+char *file_variant(const char *base, char separator, int n) {
+    return n == 1 ? format_string("%s", base) : format_string("%s%c%d", base, separator, n);
+}
+
+char *file_unused_variant(const char *base, char separator) {
+    char *path = file_variant(base, separator, 1);
+    for (int n = 2; file_name_in_use(path); n++) {
+        free(path);
+        path = file_variant(base, separator, n);
     }
-    char *chosen = last && before ? before : path;
-    free(chosen == path ? before : path);
-    return chosen;
+    return path;
 }
 
 Path path_of(const char *dir, const char *name) {

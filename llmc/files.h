@@ -16,8 +16,10 @@ int     file_has_name(int fd, const char *path);          /* fd is open on the f
 char   *format_string(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* a new string */
 int     ends_with(const char *text, const char *end);
 
-/* The first of BASE, BASE-2, BASE-3, ... that does not exist, or with `last` the last that does. A new string. */
-char   *file_variant(const char *base, char separator, int last);
+/* BASE, BASE-2, BASE-3, ... for n = 1, 2, 3, ..., and the first of them whose name is not in use. New strings. */
+char   *file_variant(const char *base, char separator, int n);
+char   *file_unused_variant(const char *base, char separator);
+int     file_name_in_use(const char *path);               /* also by a link to nothing */
 
 typedef struct { char text[4096]; } Path;     /* PATH_MAX */
 Path path_of(const char *dir, const char *name);          /* "a/b" of "a" or "a/", "b"; fails when it is too long */

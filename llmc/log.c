@@ -33,7 +33,7 @@ static void replace_file(FILE *file, const char *path) {
 /* A log without a checkpoint to continue from. */
 static void rename_old_log(const char *path) {
     if (!file_exists(path)) return;
-    char *base = format_string("%s.old", path), *old = file_variant(base, '.', 0);
+    char *base = format_string("%s.old", path), *old = file_unused_variant(base, '.');
     file_rename(path, old);
     printf("%s belongs to a run without a checkpoint: renamed to %s\n", path, old);
     free(base);

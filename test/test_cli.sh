@@ -91,7 +91,9 @@ is "runs that start together have directories of their own" "$(ls runs | tr '\n'
     "my.book my.book-2 my.book-3 my.book-4 "
 expect "a pattern" "$gpt" 'val_*.txt' $short --steps 4 --val-fraction 0
 expect "a resume of nothing" "$gpt" val_1.txt $short --steps 2 --resume
-expect "the last of that name" "$gpt" my.book.txt --resume --steps 5
+mkdir runs/my.book-5             # as a run leaves it that is killed at once
+expect "the last run of that name" "$gpt" my.book.txt --resume --steps 5
+rmdir runs/my.book-5
 is "what there is" "$(ls -d runs/*/step-* | sed 's,^runs/,,; s,/step-0*, ,' | tr '\n' ';')" \
     "my.book-2 4;my.book-3 4;my.book-4 4;my.book-4 5;my.book 4;val 4;val_1 2;"
 ln -s nothing runs/link && cp my.book.txt link.txt

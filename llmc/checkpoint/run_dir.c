@@ -25,14 +25,25 @@ static char *base_of(const char *data) {
 
 /* ---- The lock: flock of the directory, which ends with the process */
 
-void run_dir_lock(RunDir *dir) {
-    if (dir->lock || !file_is_dir(dir->path)) return;
+/* 0 where another process has the lock. */
+static int try_lock(RunDir *dir) {
     int fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     REQUIRE(fd >= 0, "%s: cannot open the directory: %s", dir->path, strerror(errno));
-    REQUIRE(!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK,            /* some file systems have no locks */
-            "%s: another train_gpt writes to this directory: wait for it, or use another --out", dir->path);
+    if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {               /* some file systems have no locks */
+        close(fd);
+        return 0;
+    }
     dir->lock = fd;
+    return 1;
 }
+
+void run_dir_lock(RunDir *dir) {
+    if (dir->lock || !file_is_dir(dir->path)) return;
+    REQUIRE(try_lock(dir), "%s: another train_gpt writes to this directory: wait for it, or use another --out",
+            dir->path);
+}
+
+/* ---- Choosing and opening */
 
 static void require_new(const RunDir *dir) {
     char *step = run_dir_newest(dir->path);
@@ -41,19 +52,42 @@ static void require_new(const RunDir *dir) {
     REQUIRE(!file_exists(log.text), "%s already exists: want another --out, or remove it", log.text);
 }
 
+static int has_run(const char *path) { return dir_has_file(path, "log.csv") || run_dir_newest(path); }
+
+/* The last variant of base that has one: a run that was killed early leaves an empty directory. */
+static char *last_run(const char *base) {
+    char *last = file_variant(base, '-', 1), *path = file_variant(base, '-', 2);
+    for (int n = 3; file_name_in_use(path); n++) {
+        if (has_run(path)) last = path;
+        path = file_variant(base, '-', n);
+    }
+    return last;
+}
+
 RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run) {
-    RunDir dir = { .path = out && strcmp(out, "none") ? out : NULL, .base = out ? NULL : base_of(data) };
-    if (!out) dir.path = file_variant(dir.base, '-', resume);
-    if (!out && !resume) return dir;        /* a new name: another run may make it until run_dir_open does */
+    RunDir dir = { .path = out && strcmp(out, "none") ? out : NULL };
+    if (!out && !resume) dir.base = base_of(data);
+    if (!out) dir.path = resume ? last_run(base_of(data)) : file_unused_variant(dir.base, '-');
+    if (dir.base) return dir;               /* a new name: another process may make it until run_dir_open does */
     if (dir.path && !dry_run) run_dir_lock(&dir);
     if (dir.path && !resume) require_new(&dir);
     return dir;
 }
 
+/* Makes and locks the directory, unless another process has made it, or locked it first. */
+static int is_taken(RunDir *dir) {
+    if (mkdir(dir->path, 0777)) return errno == EEXIST;
+    if (!try_lock(dir)) return 1;
+    if (!has_run(dir->path)) return 0;
+    close(dir->lock);
+    dir->lock = 0;
+    return 1;
+}
+
 void run_dir_open(RunDir *dir) {
     if (dir->lock) return;
     directory_make(file_parent(dir->path).text);
-    while (dir->base && mkdir(dir->path, 0777) && errno == EEXIST) dir->path = file_variant(dir->base, '-', 0);
+    while (dir->base && is_taken(dir)) dir->path = file_unused_variant(dir->base, '-');
     directory_make(dir->path);
     directory_sync(file_parent(dir->path).text);
     run_dir_lock(dir);

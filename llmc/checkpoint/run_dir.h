@@ -8,21 +8,22 @@
 
 typedef struct {
     const char *path;          /* NULL = nothing is kept */
-    char       *base;          /* runs/NAME, of which path is a numbered variant; NULL = path is --out */
+    char       *base;          /* of a new run without --out: runs/NAME, of which path is a variant; else NULL */
     int         lock;          /* file descriptor of the locked directory; 0 = not locked */
 } RunDir;
 
 /* The directory of --out, none for "none". out NULL: runs/NAME with the name of the data's file, up to its extension or
    the first character of a pattern; if that exists, the first of runs/NAME-2, -3, ... that does not, or with resume the
-   last that does. Writes nothing; locks it unless dry_run. Without resume, fails if it has a checkpoint or a log. */
+   last that has a checkpoint or a log. Writes nothing. Locks one that exists, unless dry_run; without resume, fails if
+   it has a checkpoint or a log. */
 RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run);
 
 /* Locks the directory if it exists, until the process ends. Fails while another process has the lock. To be called
    before the directory is read: a run that ends meanwhile would change it. */
 void run_dir_lock(RunDir *dir);
 
-/* Makes and locks the directory unless it is locked. Without --out, if another process has made it since, path becomes
-   the next variant. */
+/* Makes and locks the directory unless it is locked. Of a new run without --out, if another process has made or locked
+   it since, path becomes the next variant. */
 void run_dir_open(RunDir *dir);
 
 Path run_dir_checkpoint(const RunDir *dir, int64_t step);        /* OUT/step-N */
