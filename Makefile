@@ -245,6 +245,6 @@ clean:
 	rm -rf build train_gpt tokenize
 help:
 	@sed -n 's/^#: /make /p' Makefile test/fuzz/fuzz.mk
-	@echo "Variables: DEVICE=$(DEVICE) CC=$(CC) OPENMP=$(OPENMP) BLAS=$(BLAS) CFLAGS='$(CFLAGS)' NATIVE=$(NATIVE)"
+	@echo "Variables: DEVICE=$(DEVICE) CC=$(CC) OPENMP=$(OPENMP) BLAS=$(BLAS) CFLAGS='$(CFLAGS)' NATIVE=$(NATIVE) NCCL=$(NCCL) NCCL_HOME=$(NCCL_HOME)"
 
 -include $(wildcard $(BUILD)/*.d $(BUILD)/*/*.d $(BUILD)/*/*/*.d)

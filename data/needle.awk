@@ -1,5 +1,5 @@
 # data/needle.awk - A text that only a long context can predict, from one of data/tales: after every line of a tale
-# come a name with a random word, and two earlier ones with theirs, up to `far` lines back, near ones most often.
+# come a name with a random word, and two earlier ones with theirs, fewer than `far` lines back, near ones most often.
 #
 #     Remember: cab mel.
 #     Recall: fod gir.
@@ -34,7 +34,8 @@ function write_item(    first, i, text, right) {
     written++
 }
 BEGIN {
-    if (far < 4) { print "needle.awk: -v far=N: want 4 lines or more" > "/dev/stderr"; exit 1 }
+    far += 0
+    if (far < 4 || far > 1999) { print "needle.awk: -v far=N: want 4 to 1999 lines" > "/dev/stderr"; exit 1 }
     consonants = "bcdfghjklmnpqrstvwxz"
     state = 1 + seed * 7919 % 2147483646
     for (i = 0; i < 20; i++) random(2)

@@ -34,7 +34,7 @@ PHILOX_FUNCTION float dropout_scale(float rate) {
     return (float)(1 << DROPOUT_DIGITS) / (float)((1 << DROPOUT_DIGITS) - (int)dropout_threshold(rate));
 }
 
-/* The threshold for dropout_block: its shared digits at the top of a word, and for each other digit, from the lowest
+/* The threshold for dropout_draw: its shared digits at the top of a word, and for each other digit, from the lowest
    on, all ones where it is 0. */
 typedef struct { uint32_t shared, either[DROPOUT_DIGITS - DROPOUT_SHARED]; } DropoutDigits;
 
@@ -75,6 +75,7 @@ PHILOX_FUNCTION Random64 dropout_draw(DropoutMask mask, uint32_t row_block, uint
     return kept;
 }
 
+/* dropout_draw, with the threshold as a number. */
 PHILOX_FUNCTION Random64 dropout_block(DropoutMask mask, uint32_t row_block, uint32_t column_block,
                                        uint32_t threshold) {
     return dropout_draw(mask, row_block, column_block, dropout_digits(threshold));

@@ -9,7 +9,7 @@
 void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor position);
 
 /* dwte F32 += (the head has written it before), in the order of the tokens: the same bits every time; dwpe F32 = or
-   += : rows without a position become 0 with OVERWRITE. position is absent or (T), its elements differ, and dwpe is
+   += : rows without a position become 0 with OVERWRITE. position is absent, or (T) with distinct elements; dwpe is then
    packed. */
 void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor position, Into dwpe_into);
 

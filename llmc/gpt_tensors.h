@@ -119,7 +119,8 @@ typedef struct {
 } BlockActs;
 typedef struct {
     MODEL_ACTS(FIELD)
-    Tensor       position;         /* generation: I32 (1), of the first of the tokens; else absent: 0 */
+    Tensor       position;         /* generation: I32 (1), of the first of the tokens; where ranks share sequences:
+                                      I32 (T), of each; else absent: 0 */
     Tensor       uniform;          /* generation: F64 (B), random numbers */
     BlockActs   *block;
     TensorTable  table;

@@ -132,6 +132,7 @@ static void bench_tokens(int64_t own, Tensor barrier) {
         ring[i] = ring_create(i == REFERENCE ? whole : split, "flash", spec_of(i == REFERENCE ? alone : own));
         o[i] = operands(i == REFERENCE ? alone : own, ring_workspace_bytes(&ring[i]));
     }
+    /* the contiguous order's rounds come after the others': a GPU of it waits, and cools */
     for (int64_t round = -WARMUP; round < rounds + WARMUP + rounds; round++)
         for (int n = 0; n < MEASUREMENTS; n++) {
             static const int steps[] = { 1, 3, 7, 9 };      /* coprime to MEASUREMENTS */

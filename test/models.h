@@ -31,7 +31,7 @@ static inline Tensor flat_params(const Params *params) {
     return tensor_table_flat(&params->table, params->wte.dtype);
 }
 static inline float *download_params(const Params *params) { return download(flat_params(params)); }
-static inline int same_bits(const Params *a, const Params *b) { return same_values(flat_params(a), flat_params(b)); }
+static inline int same_params(const Params *a, const Params *b) { return same_values(flat_params(a), flat_params(b)); }
 
 /* Elements that are in no file, the gaps between rows and the padding of the token table, and are not zero. */
 static inline int64_t outside_nonzero(const Params *params, int V) {

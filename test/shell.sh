@@ -71,8 +71,8 @@ close_tests() {
 # ---- Texts and runs
 
 visible_gpus() {
-    { if [ "${CUDA_VISIBLE_DEVICES:-}" ]; then echo "$CUDA_VISIBLE_DEVICES" | tr ',' '\n'; else nvidia-smi -L; fi; } |
-        grep -c .
+    if [ "${CUDA_VISIBLE_DEVICES:-}" ]; then echo "$CUDA_VISIBLE_DEVICES" | tr ',' '\n' | grep -c .
+    else nvidia-smi -L | grep -c '^GPU'; fi
 }
 
 make_text() {     # make_text FOLDER BYTES VAL_BYTES: $dir/FOLDER/train.txt and val.txt, the same whenever it is made

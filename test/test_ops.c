@@ -70,12 +70,12 @@ static void positions_given(void) {
         }
         double *want_x = doubles(B * T * C), *want_dwte = doubles(10 * C), *want_dwpe = doubles(positions * C);
         double *rows = doubles(T * C), *drows = doubles(T * C), *places = given(wpe);
-        const size_t row_bytes = (size_t)C * sizeof *rows;
-        for (int t = 0; t < T; t++) memcpy(rows + t * C, places + (positions - 1 - t) * C, row_bytes);
+        const size_t bytes = (size_t)C * sizeof *rows;
+        for (int t = 0; t < T; t++) memcpy(rows + t * C, places + (positions - 1 - t) * C, bytes);
         oracle_embedding_forward(want_x, arena_host(tokens), given(wte), rows, B, T, C);
         oracle_embedding_backward(want_dwte, drows, given(dx), arena_host(tokens), B, T, C, 10, T);
-        memset(want_dwpe, 0, (size_t)positions * row_bytes);
-        for (int t = 0; t < T; t++) memcpy(want_dwpe + (positions - 1 - t) * C, drows + t * C, row_bytes);
+        memset(want_dwpe, 0, (size_t)positions * bytes);
+        for (int t = 0; t < T; t++) memcpy(want_dwpe + (positions - 1 - t) * C, drows + t * C, bytes);
         compare("x", x, want_x, (Bound){ .roundings = 1 });
         compare("dwte", dwte, plus(want_dwte, dwte, ACCUMULATE), (Bound){ .roundings = B * T, .floor = 1 });
         compare("dwpe", dwpe, plus(want_dwpe, dwpe, into), (Bound){ .roundings = B, .floor = 1 });

@@ -179,6 +179,8 @@ static void close_window(Window *w) {
     *w = (Window){0};
 }
 
+size_t comm_scratch_bytes(size_t bytes) { return has_windows || !comm ? bytes : 0; }
+
 static ncclResult_t send_slices(Tensor t, size_t part) {
     return ncclAlltoAll(t.data, incoming.memory, part, nccl_type(t.dtype), comm, stream);
 }
@@ -187,6 +189,7 @@ static void prefer_copies(ncclConfig_t *config)                          { (void
 static int  is_one_host(void)                                            { return 0; }
 static void open_window(Window *w, size_t bytes, const char *what)       { (void)w; (void)bytes; (void)what; }
 static void close_window(Window *w)                                      { (void)w; }
+size_t comm_scratch_bytes(size_t bytes)                                 { (void)bytes; return 0; }
 static ncclResult_t send_slices(Tensor t, size_t part) { (void)t; (void)part; return ncclInvalidUsage; }
 #endif
 
@@ -209,9 +212,6 @@ void comm_free(void *memory) {
     Window *w = window_of(memory);
     if (w) close_window(w); else device_free(memory);
 }
-
-/* Before ranks are connected, as in --dry-run: at most. */
-size_t comm_scratch_bytes(size_t bytes) { return has_windows || !comm ? bytes : 0; }
 
 void comm_reserve(size_t bytes) {
     if (!has_windows || incoming.bytes >= bytes) return;

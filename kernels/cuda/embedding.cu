@@ -3,7 +3,7 @@
    equal tokens in its chunk. Of a run that several chunks share (the space in a text of bytes: 5000 of 32768) the last
    of their warps adds the parts, in their order. */
 #include <assert.h>
-#include "partial_sums.cuh"
+#include "common.cuh"
 extern "C" {
 #include "../device.h"
 #include "../embedding.h"
@@ -177,7 +177,7 @@ enum { PARTIAL_ROOM = 1 << 21, MAX_CHUNKS = 2048, MIN_CHUNK = 32, SUM_WARPS = 4 
 static __device__ __align__(16) float partial[PARTIAL_ROOM];
 static __device__ int chunks_done[PARTIAL_ROOM / 16];       /* of the token that begins in the chunk, in its columns */
 
-/* to += , in the L2 cache: the warp does not wait for what is there. */
+/* to += , in the L2 cache: the warp does not wait for what is there. Subnormal sums become 0. */
 template <int SIZE> __device__ inline void add_to_memory(float *to, const float (&f)[SIZE]) {
 #if __CUDA_ARCH__ >= 900
     if constexpr (SIZE == 4)
@@ -307,8 +307,8 @@ static void backward(Tensor dwte, Tensor dwpe, Tensor dx, Sorted sorted, Tensor 
 
 void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor position, Into dwpe_into) {
     check_embedding("embedding backward", dx, tokens, dwte, dwpe, position);
-    REQUIRE(tensor_rows(dx) <= 1 << 29, "embedding backward: %lld tokens, want at most %d",
-            (long long)tensor_rows(dx), 1 << 29);
+    REQUIRE(tensor_rows(dx) <= 1 << 30, "embedding backward: %lld tokens, want at most %d",
+            (long long)tensor_rows(dx), 1 << 30);
     op_begin("embedding backward", op_bytes(3, dx, tokens, dwpe), 0);
     const bool aligned = rows_aligned(dx) && rows_aligned(dwte) && rows_aligned(dwpe);
     if (position.data && dwpe_into == OVERWRITE) device_zero(dwpe.data, tensor_bytes(dwpe));

@@ -157,7 +157,7 @@ static void read_values(const SafeTensor *tensor, const Part *part, const Tensor
             tensor->path, tensor->name, nonfinite);
     if (entry->layout == CONV1D) host = transposed(host, t.dim[1], t.dim[0]);
     const int64_t wanted = entry->layout == VOCABULARY ? count : tensor_count(t);
-    for (int64_t done = 0; done < wanted; done += count)            /* POSITIONS: repeated up to T rows */
+    for (int64_t done = 0; done < wanted; done += count)            /* POSITIONS: again, up to T rows */
         device_upload(to + 4 * done, host, (size_t)(count < wanted - done ? count : wanted - done) * 4);
     free(host);
     if (entry->layout == VOCABULARY) device_zero(to + 4 * count, tensor_bytes(t) - 4 * (size_t)count);
