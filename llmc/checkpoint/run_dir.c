@@ -52,23 +52,31 @@ static void require_new(const RunDir *dir) {
     REQUIRE(!file_exists(log.text), "%s already exists: want another --out, or remove it", log.text);
 }
 
-static int has_run(const char *path) { return dir_has_file(path, "log.csv") || run_dir_newest(path); }
+static int has_run(const char *path) {
+    char *step = run_dir_newest(path);
+    const int has = step || dir_has_file(path, "log.csv");
+    free(step);
+    return has;
+}
 
 /* The last variant of base that has one: a run that was killed early leaves an empty directory. */
 static char *last_run(const char *base) {
-    char *last = file_variant(base, '-', 1), *path = file_variant(base, '-', 2);
-    for (int n = 3; file_name_in_use(path); n++) {
-        if (has_run(path)) last = path;
-        path = file_variant(base, '-', n);
+    int last = 1, in_use = 1;
+    for (int n = 2; in_use; n++) {
+        char *path = file_variant(base, '-', n);
+        in_use = file_name_in_use(path);
+        if (in_use && has_run(path)) last = n;
+        free(path);
     }
-    return last;
+    return file_variant(base, '-', last);
 }
 
 RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run) {
-    RunDir dir = { .path = out && strcmp(out, "none") ? out : NULL };
-    if (!out && !resume) dir.base = base_of(data);
-    if (!out) dir.path = resume ? last_run(base_of(data)) : file_unused_variant(dir.base, '-');
-    if (dir.base) return dir;               /* a new name: another process may make it until run_dir_open does */
+    char *base = out ? NULL : base_of(data);
+    if (base && !resume)                    /* another process may make it until run_dir_open does */
+        return (RunDir){ .path = file_unused_variant(base, '-'), .base = base };
+    RunDir dir = { .path = base ? last_run(base) : strcmp(out, "none") ? out : NULL };
+    free(base);
     if (dir.path && !dry_run) run_dir_lock(&dir);
     if (dir.path && !resume) require_new(&dir);
     return dir;
