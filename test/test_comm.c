@@ -346,20 +346,24 @@ static void scatter_and_gather(void *unused) {
     }
 }
 
-/* A reduce-scatter in memory of comm_alloc allocates nothing after comm_reserve. */
+/* A reduce-scatter in memory of comm_alloc allocates nothing after comm_reserve. The second tensor is larger than all
+   that may be reserved. */
 static void reserved(void *unused) {
     (void)unused;
-    const int64_t count = (8 << 20) * comm_size;
-    Tensor t = make_in(comm_alloc, F32, count, WHOLE);
-    comm_reserve(tensor_bytes(t));
-    const int64_t before = device_info().free_bytes;
-    comm_wait(comm_reduce_scatter(t));
-    const int64_t after = device_info().free_bytes;
-    EXPECT(before - after < (int64_t)tensor_bytes(t) / 2, "%lld bytes of %lld are allocated",
-           (long long)(before - after), (long long)tensor_bytes(t));
-    comm_wait(comm_all_gather(t));
-    expect_sums("reduce-scatter and all-gather", t, WHOLE, 0, count);
-    comm_free(t.data);
+    const int64_t most = (int64_t)(comm_scratch_bytes(SIZE_MAX) / sizeof(float));
+    const int64_t parts[] = { 8 << 20, most / comm_size + 4096 };
+    for (int i = 0; i < COUNT(parts); i++) {
+        Tensor t = make_in(comm_alloc, F32, parts[i] * comm_size, WHOLE);
+        comm_reserve(tensor_bytes(t));
+        const int64_t before = device_info().free_bytes;
+        comm_wait(comm_reduce_scatter(t));
+        const int64_t after = device_info().free_bytes;
+        EXPECT(before - after < (int64_t)tensor_bytes(t) / 2, "%lld bytes of %lld are allocated",
+               (long long)(before - after), (long long)tensor_bytes(t));
+        comm_wait(comm_all_gather(t));
+        expect_sums("reduce-scatter and all-gather", t, WHOLE, 0, tensor_count(t));
+        comm_free(t.data);
+    }
 }
 
 /* As the gradients of blocks: parts of one memory, of two sizes and also at odd places, under way at the same time,

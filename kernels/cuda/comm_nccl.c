@@ -126,7 +126,9 @@ static CommOp finish(void) {
 /* ---- Windows (NCCL 2.28): memory that the GPUs of one host copy to each other by copy engines. NCCL's kernels would
    take SMs that the GEMMs beside them wait for. Where GPUs have no access to each other NCCL uses kernels here, too. */
 
-enum { WINDOWS = 8 };
+/* COPIED_MAX: bytes of a tensor that copies reduce, for which `incoming` is as large; above it, as for the gradients of
+   a million positions (3 GiB at 124M), memory matters more than SMs. */
+enum { WINDOWS = 8, COPIED_MAX = 512 << 20 };
 typedef struct { void *memory; size_t bytes; void *handle; } Window;
 static Window windows[WINDOWS], incoming;       /* incoming: slices of all ranks before they are added */
 static int has_windows;
@@ -179,7 +181,10 @@ static void close_window(Window *w) {
     *w = (Window){0};
 }
 
-size_t comm_scratch_bytes(size_t bytes) { return has_windows || !comm ? bytes : 0; }
+size_t comm_scratch_bytes(size_t bytes) {
+    if (comm && !has_windows) return 0;
+    return bytes < COPIED_MAX ? bytes : COPIED_MAX;
+}
 
 static ncclResult_t send_slices(Tensor t, size_t part) {
     return ncclAlltoAll(t.data, incoming.memory, part, nccl_type(t.dtype), comm, stream);
@@ -214,6 +219,7 @@ void comm_free(void *memory) {
 }
 
 void comm_reserve(size_t bytes) {
+    bytes = comm_scratch_bytes(bytes);
     if (!has_windows || incoming.bytes >= bytes) return;
     if (incoming.bytes) close_window(&incoming);
     open_window(&incoming, bytes, "the gradients of other ranks");
@@ -226,7 +232,7 @@ CommOp comm_start(CommKind kind, Tensor t) {
     const size_t count = (size_t)tensor_count(t), part = count / (size_t)comm_size;
     char *slice = (char *)t.data + part * (size_t)comm_rank * dtype_bytes(t.dtype);
     REQUIRE(kind != ALL_REDUCE || !window_of(t.data), "all-reduce: of memory of comm_alloc, want that of device_alloc");
-    const int copies = kind == REDUCE_SCATTER && t.dtype == F32 && window_of(t.data);
+    const int copies = kind == REDUCE_SCATTER && t.dtype == F32 && window_of(t.data) && tensor_bytes(t) <= COPIED_MAX;
     if (copies) comm_reserve(tensor_bytes(t));
     begin();
     unlock(comm_kind_name(kind),
