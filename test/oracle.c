@@ -34,7 +34,12 @@ double round_bf16(double x) {
     return fabs(x) < 0x1p128 ? x : copysign(INFINITY, x);
 }
 
-double oracle_stores;
+double round_bf16_shifted(double x, double shift) {
+    const double step = ldexp(1, ilogb(x) - 7);
+    return x != 0 ? step * (rint(x / step + shift) - shift) : 0;
+}
+
+double oracle_stores, oracle_shift;
 static double stored(double x)  { return oracle_stores ? round_bf16(x * oracle_stores) / oracle_stores : x; }
 static double written(double x) { return oracle_stores ? round_bf16(x) : x; }
 
@@ -232,6 +237,7 @@ void oracle_attention_forward(const AttentionSpec *spec, double *out, double *ls
 void oracle_attention_backward(const AttentionSpec *spec, double *dq, double *dk, double *dv, const double *dout,
                                const double *lse, const double *q, const double *k, const double *v) {
     int B = spec->B, Tq = spec->Tq, Tk = spec->Tk, NH = spec->NH, HS = spec->HS;
+    const double shift = oracle_shift;
     double *delta = malloc(sizeof *delta * (size_t)((int64_t)B * NH * Tq));     /* dout . out = the sum of p dp */
     zero(dq, (int64_t)B * Tq * NH * HS);
     zero(dk, (int64_t)B * Tk * NH * HS);
@@ -249,7 +255,7 @@ void oracle_attention_backward(const AttentionSpec *spec, double *dq, double *dk
                     p[j] = exp(spec->scale * dot(q_i, AT(k, Tk, b, j, h), HS) - lse[row]);
                     add(out, oracle_p_factor(spec, b, h, i, j) * stored(p[j]), AT(v, Tk, b, j, h), HS);
                 }
-                for (int d = 0; d < HS; d++) out[d] = written(out[d]);
+                for (int d = 0; d < HS; d++) out[d] = oracle_stores ? round_bf16_shifted(out[d], shift) : out[d];
                 delta[row] = dot(dout_i, out, HS);
                 for (int j = 0; j < seen; j++) {
                     double dp = oracle_p_factor(spec, b, h, i, j) * dot(dout_i, AT(v, Tk, b, j, h), HS);

@@ -8,12 +8,14 @@
 #include "../kernels/update.h"
 
 double round_bf16(double x);                    /* to the nearest bf16, ties to even */
+double round_bf16_shifted(double x, double shift);      /* to numbers that many steps of a bf16 beside those of bf16 */
 
 /* 0: exact. Else: the intermediate values that an op in bf16 has to keep in bf16 (the residual sum, P, dS, dout . out
    of the stored out, logits, dlogits) are rounded to it; P, dS and dlogits oracle_stores times as large, 1 to 2, for an
-   implementation may keep a multiple of them and is as good. Outputs are not rounded. */
-extern double oracle_stores;                     /* of each thread: heads may be computed side by side */
-#pragma omp threadprivate(oracle_stores)
+   implementation may keep a multiple of them and is as good; attention's out, of dout . out, with oracle_shift. Outputs
+   are not rounded. */
+extern double oracle_stores, oracle_shift;      /* of each thread: heads may be computed side by side */
+#pragma omp threadprivate(oracle_stores, oracle_shift)
 
 /* Random inputs. The seed is the environment's TEST_SEED, or the clock, and is printed: a failure can be repeated. */
 void   random_open(void);

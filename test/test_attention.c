@@ -507,9 +507,10 @@ static void merged_case(AttentionSpec s, DType out_dtype) {
     double *before = given(out), *lse_before = given(lse), *all_q = given(q), *all_k = given(k), *all_v = given(v);
     double *want[2], *want_lse[2], emulated = 0;
     for (int i = 0; i < 2; i++) want[i] = doubles((int64_t)rows * s.HS), want_lse[i] = doubles(rows);
-    for (int draw = 0; draw < (arena_dtype == BF16 ? 8 : 1); draw++) {      /* the first is exact */
+    const int draws = arena_dtype == BF16 ? emulations(s.Tk, (double)rows * s.Tk * s.HS, are_few(rows, s.HS)) : 1;
+    for (int draw = 0; draw < draws; draw++) {              /* the first is exact */
         double *w = want[draw > 0], *l = want_lse[draw > 0];
-        oracle_stores = draw ? exp2(draw / 8.0) : 0;        /* P = 1, of a single key, is rounded as well */
+        oracle_stores = draw ? exp2((double)draw / draws) : 0;      /* P = 1, of a single key, is rounded as well */
         oracle_attention_forward(&s, w, l, all_q, all_k, all_v);
         for (int row = 0; row < rows; row++) {
             const double total = exp(lse_before[row]) + exp(l[row]), weight = total > 0 ? exp(l[row]) / total : 0;
@@ -594,9 +595,11 @@ static void chunks_case(const Chunks *c) {
     double *want[2][OUTPUTS], *want_lse[2], emulated[OUTPUTS] = {0};
     for (int i = 0; i < 2; i++) want_lse[i] = doubles((int64_t)c->NH * T);
     for (int i = 0; i < 2 * OUTPUTS; i++) want[i / OUTPUTS][i % OUTPUTS] = doubles((int64_t)T * C);
-    for (int draw = 0; draw < (arena_dtype == BF16 ? 8 : 1); draw++) {      /* the first is exact */
+    const int few = are_few(T, C), draws = arena_dtype == BF16 ? emulations(T, (double)T * T * C, few) : 1;
+    for (int draw = 0; draw < draws; draw++) {              /* the first is exact */
         double **w = want[draw > 0];
-        oracle_stores = draw ? 1 + draw / 8.0 : 0;
+        oracle_stores = draw ? 1 + (double)draw / draws : 0;
+        oracle_shift = draw && few ? uniform() / 2 : 0;
         oracle_attention_forward(&whole, w[OUT], want_lse[draw > 0], in.q, in.k, in.v);
         oracle_attention_backward(&whole, w[DQ], w[DK], w[DV], in.dout, want_lse[draw > 0], in.q, in.k, in.v);
         for (int64_t at = 0; at < (int64_t)OUTPUTS * T * C; at++) {
@@ -604,7 +607,7 @@ static void chunks_case(const Chunks *c) {
             emulated[i] = fmax(emulated[i], fabs(w[i][at / OUTPUTS] - want[0][i][at / OUTPUTS]));
         }
     }
-    oracle_stores = 0;
+    oracle_stores = oracle_shift = 0;
     const Truth truth = { .want.lse = want_lse[0], .condition = whole.scale * c->HS };
     int64_t arena_case_end = arena_used, pool_case_end = pool_used;
     for (int n = 0; attention_list[n]; n++) {
