@@ -236,16 +236,13 @@ static inline Inputs inputs_of(const AttentionSpec *s, Operands x) {
     return in;
 }
 
-/* stores, shift: see oracle_stores. What dq, dk and dv are added to is part of the result. Several threads may call
-   it. */
-static inline void attend(const AttentionSpec *s, Operands x, Results r, double stores, double shift, Inputs in) {
+/* stores: see oracle_stores. What dq, dk and dv are added to is part of the result. Several threads may call it. */
+static inline void attend(const AttentionSpec *s, Operands x, Results r, double stores, Inputs in) {
     AttentionSpec one = one_head(*s);
     oracle_stores = stores;
-    oracle_shift = shift;
     oracle_attention_forward(&one, r.x[OUT], r.lse, in.q, in.k, in.v);
     oracle_attention_backward(&one, r.x[DQ], r.x[DK], r.x[DV], in.dout, r.lse, in.q, in.k, in.v);
     oracle_stores = 0;
-    oracle_shift = 0;
     for (int i = DQ; i < OUTPUTS; i++)
         for (int64_t at = 0, count = tensor_count(output_of(x, i)); in.added_to[i] && at < count; at++)
             r.x[i][at] += in.added_to[i][at];
@@ -351,8 +348,8 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
     if (data == POWERS && in_bf16) t.from_bf16_p = new_results(x);
     int64_t pool_before = pool_used;
     Inputs in = inputs_of(s, x);
-    attend(s, x, t.want, 0, 0, in);
-    if (data == POWERS && in_bf16) attend(s, x, t.from_bf16_p, 1, 0, in);
+    attend(s, x, t.want, 0, in);
+    if (data == POWERS && in_bf16) attend(s, x, t.from_bf16_p, 1, in);
     find_sizes(s, &t, in);
     if (data != RANDOM) t.condition *= 2;       /* the roundings of a large score itself count, too */
     for (int i = 0; i < OUTPUTS; i++) t.roundings[i] = s->Tk + s->HS;
@@ -370,7 +367,9 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
     #pragma omp parallel for schedule(dynamic, 1) if (draws > 8)
     for (int draw = 0; draw < draws; draw++) {          /* the first rounds the truth, and no more */
         Results made = allocate_results(x);
-        if (draw) attend(s, x, made, stores[draw], shifts[draw], in);
+        oracle_shift = shifts[draw];
+        if (draw) attend(s, x, made, stores[draw], in);
+        oracle_shift = 0;
         for (int i = 0; i < OUTPUTS; i++) {
             int64_t count = tensor_count(output_of(x, i));
             if (!draw) memcpy(made.x[i], t.want.x[i], sizeof(double) * (size_t)count);
