@@ -221,8 +221,22 @@ static void known_updates(void) {
     NEAR(v[0], 16 * (1 - 0.75 * 0.75));
 }
 
+/* The step of bf16 is 2^-7 from 1 to 2. */
+static void roundings(void) {
+    NEAR(round_bf16(1 + 0x1.1p-8), 1 + 0x1p-7);
+    NEAR(round_bf16(1 + 0x1p-8), 1);
+    NEAR(round_bf16_shifted(1 + 0x1p-8, 0.25), 1 + 0x1.8p-8);
+    NEAR(round_bf16_shifted(0, 0.25), 0);
+    for (int i = 0; i < 10000; i++) {
+        const double x = ldexp(2 + uniform(), uniform_int(-20, 20)), shift = uniform() / 2;
+        const double half = ldexp(1, ilogb(x) - 8), error = fabs(round_bf16_shifted(-x, shift) + x);
+        EXPECT(round_bf16_shifted(x, 0) == round_bf16(x) && error <= (1 + 1e-9) * half, "%g, shift %g", x, shift);
+    }
+}
+
 int main(void) {
     random_open();
+    RUN(roundings);
     RUN(embedding_gradients);
     RUN(layernorm_gradients);
     RUN(matmul_gradients);
