@@ -120,12 +120,12 @@ template <> __device__ inline Pack<bf16> Pack<bf16>::from_float(const float (&f)
     return { make_uint4(bf16_pair(f[0], f[1]), bf16_pair(f[2], f[3]), bf16_pair(f[4], f[5]), bf16_pair(f[6], f[7])) };
 }
 
-/* SIZE consecutive elements as floats, in one access: a pack, a single element, or 4 bf16. */
-template <class T, int SIZE> __device__ inline void load_floats(float (&f)[SIZE], const T *from) {
+/* SIZE consecutive elements as floats, in one access: a pack, a single element, or 4 bf16. ONCE: as load_once. */
+template <bool ONCE = false, class T, int SIZE> __device__ inline void load_floats(float (&f)[SIZE], const T *from) {
     if constexpr (SIZE == 1)                  f[0] = to_float(*from);
-    else if constexpr (SIZE == Pack<T>::SIZE) Pack<T>::load(from).to_float(f);
+    else if constexpr (SIZE == Pack<T>::SIZE) (ONCE ? Pack<T>::load_once(from) : Pack<T>::load(from)).to_float(f);
     else {
-        const uint2 bits = *(const uint2 *)from;
+        const uint2 bits = ONCE ? __ldcs((const uint2 *)from) : *(const uint2 *)from;
         f[0] = __uint_as_float(bits.x << 16);
         f[1] = __uint_as_float(bits.x & 0xffff0000u);
         f[2] = __uint_as_float(bits.y << 16);

@@ -235,7 +235,7 @@ add_chunk(float *dwte, int64_t pitch, const T *dx, Sorted sorted, int count, int
             float row[AHEAD][SIZE];
             #pragma unroll
             for (int a = 0; a < AHEAD; a++)
-                load_floats(row[a], dx + (int64_t)__shfl_sync(0xffffffffu, own_position, group + a) * C);
+                load_floats<true>(row[a], dx + (int64_t)__shfl_sync(0xffffffffu, own_position, group + a) * C);
             #pragma unroll
             for (int a = 0; a < AHEAD; a++) {
                 #pragma unroll
