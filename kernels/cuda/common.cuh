@@ -16,6 +16,7 @@ typedef __nv_bfloat16 bf16;
 #define LAUNCH(kernel, grid, block, smem_bytes, ...) do { \
     ALLOW_SMEM(kernel, smem_bytes); \
     kernel<<<grid, block, smem_bytes, cuda_stream>>>(__VA_ARGS__); \
+    cuda_settled = cuda_settles; \
     cudaError_t error_ = cudaGetLastError(); \
     REQUIRE(error_ == cudaSuccess, "cuda: %s: %s", #kernel, cudaGetErrorString(error_)); \
 } while (0)
@@ -44,8 +45,15 @@ typedef __nv_bfloat16 bf16;
     CUDA(cudaLaunchKernelEx(&config_, kernel, __VA_ARGS__)); \
 } while (0)
 
-/* Lets the next kernel take its places, then waits until all before this one have ended and their writes are visible:
-   before it a thread may prefetch, but neither read nor write memory. */
+/* Lets the next kernel take its places. */
+__device__ inline void launch_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* The same, then waits until all before this one have ended and their writes are visible: before it a thread reads only
+   what is settled (device_settled), and writes nothing. */
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");

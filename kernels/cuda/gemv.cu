@@ -8,9 +8,10 @@ enum { THREADS = 128, WARPS = THREADS / 32, STEP = 4, MAX_M = 4 };
 /* Warps for all SMs: 64 each on 132. */
 enum { MANY_ROWS = 64 * 132 };
 
-/* split: warps that share a row, 1, 2 or 4. M: rows of a, or more. */
+/* split: warps that share a row, 1, 2 or 4. M: rows of a, or more. settled: the first weights of each lane, all where
+   K <= split * STEP * 32 * SIZE, are read while the kernel that makes a still runs. */
 template <class T, class Out, int M, int ROWS> static __global__ void __launch_bounds__(THREADS)
-gemv_kernel(Gemm g, int split, Out *gelu_out) {
+gemv_kernel(Gemm g, int split, Out *gelu_out, bool settled) {
     constexpr int SIZE = Pack<T>::SIZE;
     __shared__ float part_of[WARPS][ROWS * M];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % split;
@@ -19,36 +20,49 @@ gemv_kernel(Gemm g, int split, Out *gelu_out) {
     const int64_t end = begin + length < g.K ? begin + length : g.K;
     const T *a = (const T *)g.a.data, *b = (const T *)g.b.data;
     float sum[ROWS][M] = {};
-    /* of weights into L2, 128 bytes for 8 lanes, while the kernel that makes a still runs */
-    #pragma unroll
-    for (int r = 0; r < ROWS; r++)
-        for (int64_t k = begin + lane * SIZE; k < end && n0 + r < g.N && lane % 8 == 0; k += 32 * SIZE)
-            asm volatile("prefetch.global.L2 [%0];" :: "l"(b + (n0 + r) * g.b.pitch + k));
-    wait_for_previous();
-    for (int64_t k0 = begin + lane * SIZE; k0 < end; k0 += STEP * 32 * SIZE) {
-        Pack<T> weight[ROWS][STEP] = {};
+    Pack<T> weight[ROWS][STEP];
+    const auto load = [&](int64_t k0) {
         #pragma unroll
         for (int r = 0; r < ROWS; r++)
             #pragma unroll
-            for (int i = 0; i < STEP; i++)
+            for (int i = 0; i < STEP; i++) {
+                weight[r][i] = {};
                 if (k0 + i * 32 * SIZE < end && n0 + r < g.N)
                     weight[r][i] = Pack<T>::load_once(b + (n0 + r) * g.b.pitch + k0 + i * 32 * SIZE);
+            }
+    };
+    /* of the column that the thread stores */
+    const int r = lane / M, m = lane % M;
+    const bool stores = !part && r < ROWS && n0 + r < g.N && m < g.M;
+    T bias = from_float<T>(0);
+    launch_next();
+    if (!settled) wait_for_previous();
+    load(begin + lane * SIZE);
+    if (stores && g.bias) bias = ((const T *)g.bias)[n0 + r];
+    if (settled) wait_for_previous();
+    for (int64_t k0 = begin + lane * SIZE; k0 < end; k0 += STEP * 32 * SIZE) {
+        if (k0 >= begin + STEP * 32 * SIZE) load(k0);
+        Pack<T> x[STEP][M] = {};                    /* all loads before their use: one latency */
         #pragma unroll
-        for (int i = 0; i < STEP; i++) {
-            float w[ROWS][SIZE];
+        for (int i = 0; i < STEP; i++)
             #pragma unroll
-            for (int r = 0; r < ROWS; r++) weight[r][i].to_float(w[r]);
+            for (int m = 0; m < M; m++)
+                if (m < g.M && k0 + i * 32 * SIZE < end)
+                    x[i][m] = Pack<T>::load(a + m * g.a.pitch + k0 + i * 32 * SIZE);
+        #pragma unroll
+        for (int i = 0; i < STEP; i++)
             #pragma unroll
             for (int m = 0; m < M; m++) {
-                float x[SIZE] = {};
-                if (m < g.M && k0 + i * 32 * SIZE < end)
-                    Pack<T>::load(a + m * g.a.pitch + k0 + i * 32 * SIZE).to_float(x);
+                float f[SIZE];
+                x[i][m].to_float(f);
                 #pragma unroll
-                for (int r = 0; r < ROWS; r++)
+                for (int r = 0; r < ROWS; r++) {
+                    float w[SIZE];
+                    weight[r][i].to_float(w);
                     #pragma unroll
-                    for (int c = 0; c < SIZE; c++) sum[r][m] += w[r][c] * x[c];
+                    for (int c = 0; c < SIZE; c++) sum[r][m] += w[c] * f[c];
+                }
             }
-        }
     }
     #pragma unroll
     for (int r = 0; r < ROWS; r++)
@@ -58,11 +72,9 @@ gemv_kernel(Gemm g, int split, Out *gelu_out) {
             if (lane == 0) part_of[warp][r * M + m] = sum[r][m];
         }
     __syncthreads();
-    const int r = lane / M, m = lane % M;
-    if (part || r >= ROWS || n0 + r >= g.N || m >= g.M) return;
-    float total = 0;
+    if (!stores) return;
+    float total = to_float(bias);
     for (int p = 0; p < split; p++) total += part_of[warp + p][lane];
-    if (g.bias) total += to_float(((const T *)g.bias)[n0 + r]);
     const int64_t at = m * g.c_pitch + n0 + r;
     Out *c = (Out *)g.c + at;
     const Out rounded = from_float<Out>(g.into == ACCUMULATE ? to_float(*c) + total : total);
@@ -74,7 +86,7 @@ template <class T, class Out, int M, int ROWS> static void launch(const Gemm &g,
     const int64_t steps = ceil_div(g.K, STEP * 32 * Pack<T>::SIZE);
     const int split = steps <= 1 ? 1 : steps <= 2 ? 2 : WARPS;
     LAUNCH_EARLY((gemv_kernel<T, Out, M, ROWS>), (unsigned)ceil_div(g.N, WARPS / split * ROWS), THREADS, 0, g,
-                 split, (Out *)gelu);
+                 split, (Out *)gelu, cuda_settled);
 }
 
 template <class T, class Out, int M> static void launch_rows(const Gemm &g, void *gelu) {

@@ -154,6 +154,15 @@ void device_overlap_end(void) {
     is_overlapping = 0;
 }
 
+/* ---- Early reads */
+
+int cuda_settles, cuda_settled;
+
+void device_settled(int settled) {
+    cuda_settles = settled;
+    cuda_settled = 0;
+}
+
 /* ---- Ranges */
 
 void device_range_begin(const char *name) { nvtxRangePushA(name); }
