@@ -24,8 +24,8 @@ void comm_close(void);                  /* on all ranks; completes the operation
 void *comm_alloc(size_t bytes, const char *what);
 void  comm_free(void *memory);                  /* also that of device_alloc */
 /* Bytes that reduce-scatter allocates for tensors of up to `bytes` in memory of comm_alloc, at most 512 MiB: larger
-   ones are reduced in place, by SMs. Before comm_open, the most that it may. comm_reserve allocates them in advance, on
-   all ranks. */
+   ones are reduced in place, by NCCL's kernel. Before comm_open, the most that it may. comm_reserve allocates them in
+   advance, on all ranks. */
 size_t comm_scratch_bytes(size_t bytes);
 void   comm_reserve(size_t bytes);
 

@@ -87,9 +87,9 @@ void   device_side_end(void);
 /* call(context, argument), now. Where it is a part of recorded work it is repeated with each launch, between the work
    before and after it: for collectives, which are not recorded. */
 void   device_graph_call(void (*call)(void *context, int argument), void *context, int argument);
-/* Between device_settled(1) and (0) no work writes weights or biases, and none is issued beside the stream: GPU kernels
-   read these before the kernel in front of them has ended. */
-void   device_settled(int settled);
+/* Between device_freeze_weights(1) and (0) the caller issues nothing that writes weights or biases, and nothing beside
+   the stream. A GPU kernel may then read weights before the kernel in front of it has ended. */
+void   device_freeze_weights(int frozen);
 /* A named range of host calls for Nsight Systems (NVTX); ranges nest. */
 void   device_range_begin(const char *name);
 void   device_range_end(void);

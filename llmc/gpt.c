@@ -247,10 +247,10 @@ void gpt_next(GPT *m, Sampling sampling, const double *uniform, int32_t *next) {
     const int is_step = m->spec.position != NULL;
     device_upload(m->acts.uniform.data, uniform, tensor_bytes(m->acts.uniform));
     if (!is_step || device_graph_begin(&m->step, 0)) {
-        device_settled(!m->before_group);
+        device_freeze_weights(!m->before_group);       /* which may gather weights */
         gpt_forward(m);
         sample_tokens(chosen, gpt_last_logits(m), m->acts.uniform, m->config.V, sampling);
-        device_settled(0);
+        device_freeze_weights(0);
     }
     if (is_step) device_graph_end(&m->step);
     device_download(next, chosen.data, tensor_bytes(chosen));

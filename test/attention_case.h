@@ -316,11 +316,11 @@ static inline double root_mean_square(const double *want, const double *got, int
     return sqrt(sum / (double)count);
 }
 
-/* Results of an output. */
-static inline int are_few(int rows, int columns) { return rows * columns < FEW; }
+/* An output with few elements: see truth_of. */
+static inline int is_few(int rows, int columns) { return rows * columns < FEW; }
 
-/* products: of the GEMM q k^T. */
-static inline int emulations(int Tk, double products, int few) {
+/* products: multiplications of q k^T. */
+static inline int emulation_count(int Tk, double products, int few) {
     return (int)fmin((Tk > 1024 ? 3 : 8) + (1 << 27) / products, few ? DRAWS_MAX : DRAWS_MAX / 2);
 }
 
@@ -332,16 +332,17 @@ static inline Operands first_rows(Operands x, int rows) {
 
 /* Of a few roundings all may turn out well: the emulation is done several times, the shorter the head the more often,
    with P and dS stored at some multiples. For exact data not at all. The first rows of a long head see the fewest keys
-   and have the largest errors: they are emulated as often as a head of so many rows.
+   and have the largest errors of out and dq: they are emulated as often as a head of so many rows.
 
-   Few results may be rounded to the same numbers in every emulation, all well, and by an implementation one to another
-   number. So the numbers to which out and the results are rounded are shifted there in each emulation, by up to half a
-   step, which makes it as likely to be off by as much. In the worst case all elements share one normal error: twice the
-   largest of 200 is exceeded with a probability of 3e-7 (of 100: 3e-6; of 8: 1e-2).
+   Few results may round to the same numbers in every emulation, close to the truth, while an implementation rounds one
+   of them to the next number. So each emulation rounds out and the results to a grid of bf16 that is shifted by up to
+   half a step: errors up to half a step are then equally likely. In the worst case all elements share one normal error:
+   twice the largest of about 200 is exceeded with a probability of 3e-7 (of 100: 3e-6; of 8: 1e-2).
 
-   More than 182 need no shift. By Hoeffding's inequality the mean of n squares of roundings by up to h is
+   FEW and more need no shift. By Hoeffding's inequality the mean of n squares of roundings by up to the same h is
    (1/3 +- 2.7 / sqrt(n)) h^2 but for 1 case in 2e6 on either side, and for n > 182 the greatest of these is less than
-   four times the least, where the bound is twice the root. */
+   four times the least, where the bound is twice the root. (Normal values, of several h, count as 0.29 n; of 256 the
+   mean square has a relative standard deviation of 0.1, and a ratio of 4 is more than six of them.) */
 static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
     int in_bf16 = arena_dtype == BF16, exact = data >= HARD_DATA_END;
     Truth t = { .want = new_results(x) };
@@ -356,8 +357,8 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
     /* A sequential sum of Tk equal terms, as in out, rounds to one side: its error is up to Tk/2 ulp, not sqrt(Tk). */
     if (data == POWERS && !in_bf16) t.roundings[OUT] = fmax(t.roundings[OUT], s->Tk / 8.0 * s->Tk / 8.0);
 
-    int few = are_few(s->Tq < s->Tk ? s->Tq : s->Tk, s->HS);
-    int draws = !in_bf16 ? 0 : exact ? 1 : emulations(s->Tk, (double)s->Tq * s->Tk * s->HS, few);
+    int few = is_few(s->Tq < s->Tk ? s->Tq : s->Tk, s->HS);
+    int draws = !in_bf16 ? 0 : exact ? 1 : emulation_count(s->Tk, (double)s->Tq * s->Tk * s->HS, few);
     double stores[DRAWS_MAX], shifts[DRAWS_MAX];
     for (int draw = 0; draw < draws; draw++) {
         stores[draw] = draw ? 1.5 + uniform() / 2 : 0;
@@ -393,7 +394,7 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
         AttentionSpec part = *s;
         part.Tq = part.Tk = FIRST_ROWS;
         Truth first = truth_of(&part, first_rows(x, FIRST_ROWS), data);
-        for (int i = 0; i < OUTPUTS; i++) t.worst[i] = fmax(t.worst[i], first.worst[i]);
+        for (int i = OUT; i <= DQ; i++) t.worst[i] = fmax(t.worst[i], first.worst[i]);
     }
     pool_used = pool_before;
     return t;

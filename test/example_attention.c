@@ -7,7 +7,7 @@
 #include "../kernels/check.h"
 #include "../kernels/device.h"
 
-enum { T = 200, NH = 3, HS = 64, C = NH * HS };
+enum { T = 200, HALF = T / 2, NH = 3, HS = 64, C = NH * HS };
 static float qkv[T][3 * C], dqkv[T][3 * C], out[T][C], merged[T][C], dout[T][C];
 
 static void on_error(const char *message) { fprintf(stderr, "example: %s\n", message); exit(2); }
@@ -44,14 +44,15 @@ int main(int argc, char **argv) {
     /* The same with the keys in two parts, as in a ring: each call sees its own, the second one merges its result into
        the out and lse of the first. Backward takes these out and lse for either part (kernels/attention.h). */
     AttentionSpec part = spec;
-    part.Tk = T / 2;
-    for (int first = 0; first < T; first += T / 2) {
+    part.Tk = HALF;
+    for (int first = 0; first < T; first += HALF) {
         part.q0 = -first;                           /* row i sees key j of the part if first + j <= i */
         part.out_into = first ? ACCUMULATE : OVERWRITE;
         const Attention *b = attention_pick(name, &part);
         void *part_work = device_alloc(b->workspace_bytes(&part), "work");
-        b->forward(&part, y, lse, kept, columns(x, 0), keys(columns(x, 1), first, T / 2),
-                   keys(columns(x, 2), first, T / 2), part_work);
+        void *part_kept = device_alloc(b->kept_bytes(&part), "kept");
+        b->forward(&part, y, lse, part_kept, columns(x, 0), keys(columns(x, 1), first, HALF),
+                   keys(columns(x, 2), first, HALF), part_work);
     }
     device_download(merged, y.data, sizeof merged);
 

@@ -35,7 +35,7 @@ double round_bf16(double x) {
 }
 
 double round_bf16_shifted(double x, double shift) {
-    const double step = ldexp(1, ilogb(x) - 7);
+    const double step = ldexp(1, (fabs(x) < 0x1p-126 ? -126 : ilogb(x)) - 7);
     return x != 0 ? step * (rint(x / step + shift) - shift) : 0;
 }
 

@@ -8,7 +8,7 @@
 #include "../kernels/update.h"
 
 double round_bf16(double x);                    /* to the nearest bf16, ties to even */
-double round_bf16_shifted(double x, double shift);      /* to numbers that many steps of a bf16 beside those of bf16 */
+double round_bf16_shifted(double x, double shift);      /* to the grid of bf16, moved down by shift steps */
 
 /* 0: exact. Else: the intermediate values that an op in bf16 has to keep in bf16 (the residual sum, P, dS, dout . out
    of the stored out, logits, dlogits) are rounded to it; P, dS and dlogits oracle_stores times as large, 1 to 2, for an

@@ -507,7 +507,7 @@ static void merged_case(AttentionSpec s, DType out_dtype) {
     double *before = given(out), *lse_before = given(lse), *all_q = given(q), *all_k = given(k), *all_v = given(v);
     double *want[2], *want_lse[2], emulated = 0;
     for (int i = 0; i < 2; i++) want[i] = doubles((int64_t)rows * s.HS), want_lse[i] = doubles(rows);
-    const int draws = arena_dtype == BF16 ? emulations(s.Tk, (double)rows * s.Tk * s.HS, are_few(rows, s.HS)) : 1;
+    const int draws = arena_dtype == BF16 ? emulation_count(s.Tk, (double)rows * s.Tk * s.HS, is_few(rows, s.HS)) : 1;
     for (int draw = 0; draw < draws; draw++) {              /* the first is exact */
         double *w = want[draw > 0], *l = want_lse[draw > 0];
         oracle_stores = draw ? exp2((double)draw / draws) : 0;      /* P = 1, of a single key, is rounded as well */
@@ -595,7 +595,7 @@ static void chunks_case(const Chunks *c) {
     double *want[2][OUTPUTS], *want_lse[2], emulated[OUTPUTS] = {0};
     for (int i = 0; i < 2; i++) want_lse[i] = doubles((int64_t)c->NH * T);
     for (int i = 0; i < 2 * OUTPUTS; i++) want[i / OUTPUTS][i % OUTPUTS] = doubles((int64_t)T * C);
-    const int few = are_few(T, C), draws = arena_dtype == BF16 ? emulations(T, (double)T * T * C, few) : 1;
+    const int few = is_few(T, C), draws = arena_dtype == BF16 ? emulation_count(T, (double)T * T * C, few) : 1;
     for (int draw = 0; draw < draws; draw++) {              /* the first is exact */
         double **w = want[draw > 0];
         oracle_stores = draw ? 1 + (double)draw / draws : 0;

@@ -350,8 +350,8 @@ static void scatter_and_gather(void *unused) {
    that may be reserved. */
 static void reserved(void *unused) {
     (void)unused;
-    const int64_t most = (int64_t)(comm_scratch_bytes(SIZE_MAX) / sizeof(float));
-    const int64_t parts[] = { 8 << 20, most / comm_size + 4096 };
+    const int64_t max_count = (int64_t)(comm_scratch_bytes(SIZE_MAX) / sizeof(float));
+    const int64_t parts[] = { 8 << 20, max_count / comm_size + 4096 };
     for (int i = 0; i < COUNT(parts); i++) {
         Tensor t = make_in(comm_alloc, F32, parts[i] * comm_size, WHOLE);
         comm_reserve(tensor_bytes(t));

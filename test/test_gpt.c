@@ -709,10 +709,10 @@ static void cached_logits(const Reference *r, const char *attention, Purpose pur
             memcpy(tokens + b * n, r->tokens + b * r->T + first, sizeof *tokens * (size_t)n);
         gpt_set_window(&m, first, n);
         gpt_load(&m, tokens, NULL);
-        device_settled(1);
+        device_freeze_weights(1);
         gpt_forward(&m);
         float *got = download(gpt_last_logits(&m));
-        device_settled(0);
+        device_freeze_weights(0);
         for (int b = 0; b < B; b++) {
             for (int v = 0; v < V; v++) want[v] = (float)file[((int64_t)b * r->T + first + n - 1) * V + v];
             double error = error_of(got + (int64_t)b * config.Vp, want, V);
@@ -739,7 +739,7 @@ static void cached_logits_are_those_of_the_context(const Reference *r, const cha
 static void no_hook(void *context, int group) { (void)context, (void)group; }
 
 /* Steps of generation, recorded, in several splits of the keys, some right behind a change of all weights; beside a
-   model with a hook, which may write weights: nothing of it is read early (device_settled). */
+   model with a hook, which may write weights: nothing of it is read early (device_freeze_weights). */
 static void early_reads_change_no_bit(void) {
     const int T = strcmp(backend_name, "cpu") ? 300 : 9;
     const double uniform = 0.5;

@@ -155,7 +155,7 @@ void   device_overlap_wait(void)                                    { }
 void   device_overlap_end(void)                                     { }
 void   device_side_begin(void)                                      { }
 void   device_side_end(void)                                        { }
-void   device_settled(int settled)                                  { (void)settled; }
+void   device_freeze_weights(int frozen)                            { (void)frozen; }
 void   device_graph_call(void (*call)(void *, int), void *context, int argument) { call(context, argument); }
 void   device_range_begin(const char *name)                         { (void)name; }
 void   device_range_end(void)                                       { }

@@ -126,9 +126,10 @@ static CommOp finish(void) {
 /* ---- Windows (NCCL 2.28): memory that the GPUs of one host copy to each other by copy engines. NCCL's kernels would
    take SMs that the GEMMs beside them wait for. Where GPUs have no access to each other NCCL uses kernels here, too. */
 
-/* COPIED_MAX: bytes of a tensor that copies reduce, for which `incoming` is as large; above it, as for the gradients of
-   a million positions (3 GiB at 124M), memory matters more than SMs. */
-enum { WINDOWS = 8, COPIED_MAX = 512 << 20 };
+enum { WINDOWS = 8 };
+/* Tensors of more bytes, as the gradients of a million positions (3 GiB at 124M), are reduced by NCCL in place: copies
+   need a buffer of as many. */
+enum { COPIED_MAX = 512 << 20 };
 typedef struct { void *memory; size_t bytes; void *handle; } Window;
 static Window windows[WINDOWS], incoming;       /* incoming: slices of all ranks before they are added */
 static int has_windows;

@@ -16,7 +16,7 @@ typedef __nv_bfloat16 bf16;
 #define LAUNCH(kernel, grid, block, smem_bytes, ...) do { \
     ALLOW_SMEM(kernel, smem_bytes); \
     kernel<<<grid, block, smem_bytes, cuda_stream>>>(__VA_ARGS__); \
-    cuda_settled = cuda_settles; \
+    cuda_early_reads = cuda_frozen; \
     cudaError_t error_ = cudaGetLastError(); \
     REQUIRE(error_ == cudaSuccess, "cuda: %s: %s", #kernel, cudaGetErrorString(error_)); \
 } while (0)
@@ -52,11 +52,13 @@ __device__ inline void launch_next() {
 #endif
 }
 
-/* The same, then waits until all before this one have ended and their writes are visible: before it a thread reads only
-   what is settled (device_settled), and writes nothing. */
+/* The same, then waits until all before this one have ended and their writes are visible. Before it a thread writes
+   nothing, and reads only what no kernel that may still run writes: constants, frozen weights (device_freeze_weights),
+   what was complete at a wait_before_next. */
 __device__ inline void wait_for_previous() {
+    launch_next();
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 

@@ -11,8 +11,9 @@ extern "C" {
 extern cudaStream_t cuda_stream;        /* all work is issued to this stream */
 extern int cuda_side;                   /* 1 between device_side_begin and _end, where it is the side stream: scratch
                                            memory of ops that run there is a second one. Else 0 */
-extern int cuda_settles, cuda_settled;  /* by device_settled; settled: a kernel that waits for all before it has begun
-                                           since, so that those behind it may read early */
+extern int cuda_frozen;                 /* by device_freeze_weights */
+extern int cuda_early_reads;            /* and a kernel was launched since that waits for all before it: those behind it
+                                           may read weights early */
 extern int64_t cuda_joins;              /* how often device_overlap_wait has waited */
 extern volatile int cuda_aborted;       /* by comm_abort: results are undefined, so device_wait does not return */
 

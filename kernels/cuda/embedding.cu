@@ -200,7 +200,7 @@ join_chunks(float *dwte, int64_t pitch, Sorted sorted, int token, int chunk, int
     if (__shfl_sync(0xffffffffu, before, 0) < last - first) return;
     if (threadIdx.x % 32 == 0) *done = 0;
     __threadfence();
-    __syncwarp();
+    __syncwarp();           /* lane 0's fence, behind its atomicAdd, comes before the loads of all lanes */
     float total[SIZE] = {};
     #pragma unroll 1
     for (int start = first + 1; own && start <= last; start += AHEAD) {
@@ -251,7 +251,7 @@ add_chunk(float *dwte, int64_t pitch, const T *dx, Sorted sorted, int count, int
         }
     }
     if (!is_continued && !goes_on) return;
-    __syncwarp();
+    __syncwarp();           /* lane 0's fence, in front of its atomicAdd, covers what all lanes have stored */
     __threadfence();
     if (is_continued) join_chunks<SIZE>(dwte, pitch, sorted, first_token, chunk, C, c, own);
     if (goes_on && !(is_continued && last_token == first_token))

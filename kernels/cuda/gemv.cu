@@ -8,10 +8,10 @@ enum { THREADS = 128, WARPS = THREADS / 32, STEP = 4, MAX_M = 4 };
 /* Warps for all SMs: 64 each on 132. */
 enum { MANY_ROWS = 64 * 132 };
 
-/* split: warps that share a row, 1, 2 or 4. M: rows of a, or more. settled: the first weights of each lane, all where
+/* split: warps that share a row, 1, 2 or 4. M: rows of a, or more. early: the first weights of each lane, all where
    K <= split * STEP * 32 * SIZE, are read while the kernel that makes a still runs. */
 template <class T, class Out, int M, int ROWS> static __global__ void __launch_bounds__(THREADS)
-gemv_kernel(Gemm g, int split, Out *gelu_out, bool settled) {
+gemv_kernel(Gemm g, int split, Out *gelu_out, bool early) {
     constexpr int SIZE = Pack<T>::SIZE;
     __shared__ float part_of[WARPS][ROWS * M];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % split;
@@ -32,14 +32,14 @@ gemv_kernel(Gemm g, int split, Out *gelu_out, bool settled) {
             }
     };
     /* of the column that the thread stores */
-    const int r = lane / M, m = lane % M;
-    const bool stores = !part && r < ROWS && n0 + r < g.N && m < g.M;
+    const int own_r = lane / M, own_m = lane % M;
+    const bool stores = !part && own_r < ROWS && n0 + own_r < g.N && own_m < g.M;
     T bias = from_float<T>(0);
     launch_next();
-    if (!settled) wait_for_previous();
+    if (!early) wait_for_previous();
     load(begin + lane * SIZE);
-    if (stores && g.bias) bias = ((const T *)g.bias)[n0 + r];
-    if (settled) wait_for_previous();
+    if (stores && g.bias) bias = ((const T *)g.bias)[n0 + own_r];
+    if (early) wait_for_previous();
     for (int64_t k0 = begin + lane * SIZE; k0 < end; k0 += STEP * 32 * SIZE) {
         if (k0 >= begin + STEP * 32 * SIZE) load(k0);
         Pack<T> x[STEP][M] = {};                    /* all loads before their use: one latency */
@@ -75,7 +75,7 @@ gemv_kernel(Gemm g, int split, Out *gelu_out, bool settled) {
     if (!stores) return;
     float total = to_float(bias);
     for (int p = 0; p < split; p++) total += part_of[warp + p][lane];
-    const int64_t at = m * g.c_pitch + n0 + r;
+    const int64_t at = own_m * g.c_pitch + n0 + own_r;
     Out *c = (Out *)g.c + at;
     const Out rounded = from_float<Out>(g.into == ACCUMULATE ? to_float(*c) + total : total);
     *c = rounded;
@@ -86,7 +86,7 @@ template <class T, class Out, int M, int ROWS> static void launch(const Gemm &g,
     const int64_t steps = ceil_div(g.K, STEP * 32 * Pack<T>::SIZE);
     const int split = steps <= 1 ? 1 : steps <= 2 ? 2 : WARPS;
     LAUNCH_EARLY((gemv_kernel<T, Out, M, ROWS>), (unsigned)ceil_div(g.N, WARPS / split * ROWS), THREADS, 0, g,
-                 split, (Out *)gelu, cuda_settled);
+                 split, (Out *)gelu, cuda_early_reads);
 }
 
 template <class T, class Out, int M> static void launch_rows(const Gemm &g, void *gelu) {
@@ -101,8 +101,8 @@ static bool on_16_bytes(const void *data, int64_t pitch, DType dtype) {
     return ((uintptr_t)data | (uintptr_t)pitch * dtype_bytes(dtype)) % 16 == 0;
 }
 
-/* On an H200 in bf16, M = 4, four rows cost a block of 124M 16.5 us and cuBLASLt's 16 rows 18.7; of the head 35.8 and
-   24.2. At M = 8 it is 22.8 for a block. */
+/* On an H200 in bf16, M = 4, before weights were read early, four rows cost a block of 124M 16.5 us and cuBLASLt's 16
+   rows 18.7; of the head 35.8 and 24.2. At M = 8 it is 22.8 for a block. */
 int gemv(const Gemm *g, Tensor gelu) {
     if (g->M > (g->N < MANY_ROWS ? MAX_M : MAX_M / 2) || g->a.layout != ROW_MAJOR || g->b.layout != COLUMN_MAJOR ||
         !on_16_bytes(g->a.data, g->a.pitch, g->dtype) || !on_16_bytes(g->b.data, g->b.pitch, g->dtype) ||

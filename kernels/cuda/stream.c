@@ -156,11 +156,11 @@ void device_overlap_end(void) {
 
 /* ---- Early reads */
 
-int cuda_settles, cuda_settled;
+int cuda_frozen, cuda_early_reads;
 
-void device_settled(int settled) {
-    cuda_settles = settled;
-    cuda_settled = 0;
+void device_freeze_weights(int frozen) {
+    cuda_frozen = frozen;
+    cuda_early_reads = 0;
 }
 
 /* ---- Ranges */
