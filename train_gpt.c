@@ -113,10 +113,10 @@ static void prepare_run(Run *run) {
     tokenizer_check(run->tokenizer, run->config.V);
     REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes, or "
             "--tokenizer DIR", run->from ? run->from : "--vocab", run->config.V);
+    if (s->sample_every) run->config.cache_tokens = sample_cache_tokens(&run->config, run->tokenizer, s);
     batch_choose(s, &run->config, TRAIN);
     run->sequences = settings_sequences(s, run->config.T, run->checkpoint != NULL);
     run->schedule = settings_schedule(s, run->options);
-    if (s->sample_every) free(tokenizer_encode(run->tokenizer, s->prompt, run->config.V, &(int){0}));
     if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, run->options, !s->out);
 }
 

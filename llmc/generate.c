@@ -21,9 +21,15 @@ typedef struct {
     int32_t *batch;             /* the same, of the tokens that are passed next */
 } Context;
 
-static Context context_open(GPT *model, int samples) {
-    const size_t bytes = (size_t)samples * (size_t)model->context * sizeof(int32_t);
-    gpt_set_cache(model, samples);
+/* Tokens that a sample may have; an empty prompt starts from one. */
+static int64_t tokens_of(int prompt_length, int64_t count) { return (prompt_length ? prompt_length : 1) + count; }
+
+/* Those of them that are seen at a time. */
+static int room_for(const GPTConfig *config, int64_t tokens) { return tokens < config->T ? (int)tokens : config->T; }
+
+static Context context_open(GPT *model, int samples, int room) {
+    const size_t bytes = (size_t)samples * (size_t)room * sizeof(int32_t);
+    gpt_set_cache(model, samples, room);
     return (Context){ .model = model, .samples = samples, .token = host_alloc(bytes, "the context of a sample"),
                       .batch = host_alloc(bytes, "the context of a sample") };
 }
@@ -132,11 +138,12 @@ void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t 
     const int32_t start = tokenizer_start(tokenizer, V), end = tokenizer_end_of_text(tokenizer, V);
     int32_t *prompt = tokenizer_encode(tokenizer, sample->prompt, V, &length);
     int32_t *next = host_alloc((size_t)sample->samples * sizeof *next, "the tokens of a step");
-    Context context = context_open(model, sample->samples);
+    const int64_t tokens = tokens_of(length, sample->count);
+    Context context = context_open(model, sample->samples, room_for(&model->config, tokens));
     Output output = { .tokenizer = tokenizer, .file = file, .copy = sample->copy, .samples = sample->samples,
                       .length = host_alloc((size_t)sample->samples * sizeof *output.length, "the samples") };
     for (int b = 0; b < sample->samples; b++) output.length[b] = INT64_MAX;
-    warn_of_length(model->context, (int64_t)(length ? length : 1) + sample->count);
+    warn_of_length(model->context, tokens);
     context_append(&context, length ? prompt : &start, length ? length : 1, 0);
     put_tokens(&output, prompt, length);
     fflush(file);
@@ -163,7 +170,7 @@ static void on_interrupt(int number) {
 void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *sample) {
     const int32_t V = model->config.V, start = tokenizer_start(tokenizer, V), end = tokenizer_end_of_text(tokenizer, V);
     const int terminal = isatty(STDIN_FILENO);
-    Context context = context_open(model, 1);
+    Context context = context_open(model, 1, model->config.T);
     Output output = { .tokenizer = tokenizer, .file = stdout };
     char *line = NULL, *text = format_string("%s", sample->prompt);
     size_t size = 0;
@@ -240,6 +247,14 @@ static char *unescape(const char *typed) {
     }
     *to = 0;
     return text;
+}
+
+int sample_cache_tokens(const GPTConfig *config, Tokenizer tokenizer, const Settings *s) {
+    char *prompt = unescape(s->prompt);
+    int length;
+    free(tokenizer_encode(tokenizer, prompt, config->V, &length));
+    free(prompt);
+    return room_for(config, tokens_of(length, s->sample_tokens));
 }
 
 void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *report, int64_t step) {

@@ -290,11 +290,13 @@ static void acts_free(Acts *acts) {
    attention of up to 8 queries over a cache can need more scratch than that of more. The last layout is that of the
    batch or the longest window. */
 static size_t acts_bytes(GPT *m, int B, int T) {
-    const int windows[] = { 1, T < 8 ? T : 8, T };
+    const int room = m->purpose == GENERATE ? T : m->purpose == TRAIN ? m->config.cache_tokens : 0;
+    const int windows[] = { 1, room < 8 ? room : 8, room };
     size_t bytes = 0;
-    for (int i = 0; i < 3 && m->purpose != EVALUATE; i++) {
+    m->context = room;
+    for (int i = 0; i < 3 && room; i++) {
         m->cached = m->purpose == TRAIN ? 1 : B;
-        acts_layout(m, m->cached, windows[i], i == 1 ? T - windows[i] : 0);
+        acts_layout(m, m->cached, windows[i], i == 1 ? room - windows[i] : 0);
         if (m->acts.table.bytes > bytes) bytes = m->acts.table.bytes;
     }
     if (m->purpose == GENERATE) return bytes;
@@ -305,7 +307,7 @@ static size_t acts_bytes(GPT *m, int B, int T) {
 
 size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace,
                      const char **attention_name) {
-    GPT m = { .config = *config, .purpose = purpose, .attention_name = attention, .context = T };
+    GPT m = { .config = *config, .purpose = purpose, .attention_name = attention };
     size_t bytes = acts_bytes(&m, B, T);
     *workspace = m.acts.workspace_bytes;
     *attention_name = m.attention->name;
@@ -327,7 +329,7 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
     gpt_check(&config);
     REQUIRE(B >= 1 && T >= 1 && T <= config.T,
             "model: a batch of %d x %d tokens, want at least 1 and at most the context %d", B, T, config.T);
-    *m = (GPT){ .config = config, .purpose = purpose, .attention_name = attention, .context = T };
+    *m = (GPT){ .config = config, .purpose = purpose, .attention_name = attention };
     params_create(&m->params, &config, config.dtype, "the parameters");
     if (purpose == TRAIN) params_create(&m->grads, &config, F32, "the gradients");
     if (config.dtype == F32) {
@@ -343,7 +345,7 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
     m->chunk = m->acts.logits.dim[0];
     m->acts.largest = m->acts.table;
     m->acts.table = (TensorTable){ .memory = device_alloc(m->act_bytes, "the activations") };
-    if (purpose == GENERATE) gpt_set_cache(m, B);
+    if (purpose == GENERATE) gpt_set_cache(m, B, T);
     else                     gpt_set_batch(m, B, T);
 }
 
@@ -392,8 +394,11 @@ void gpt_set_batch(GPT *m, int B, int T) {
     if (m->ring.split.size) load_positions(m);
 }
 
-void gpt_set_cache(GPT *m, int B) {
+void gpt_set_cache(GPT *m, int B, int context) {
+    REQUIRE(context >= 1 && context <= m->config.T, "model: a cache of %d tokens, want 1 .. %d, the context", context,
+            m->config.T);
     m->cached = B;
+    m->context = context;
     device_graph_free(&m->step);
     m->step = (DeviceGraph){0};
     set_shapes(m, B, 1, 0);

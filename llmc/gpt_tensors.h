@@ -34,6 +34,7 @@ typedef struct {
     int zero;           /* ZeRO stage: with 1, every rank has a slice of the moments and of the master parameters */
     int context_parallel;   /* ranks that share a sequence, in the order of ranks; 0 or 1: each has its own */
     RingOrder ring_order;   /* which tokens of it a rank has */
+    int cache_tokens;   /* to TRAIN: tokens of the cache for samples between steps, at most T; 0: no samples */
     DropoutRates dropout;   /* in training steps */
     uint64_t dropout_seed;
 } GPTConfig;
@@ -150,7 +151,7 @@ typedef struct {
     Params           grads;        /* f32; none when evaluating */
     Acts             acts;
     size_t           act_bytes;    /* allocated for activations */
-    int              context;      /* tokens that a cache has room for: T of gpt_create */
+    int              context;      /* tokens that the cache has room for */
     int              cached;       /* sequences in the cache; 0 = none, the activations are those of a batch */
     DeviceGraph      step;         /* of gpt_next with a single token */
     int64_t          chunk;        /* rows of logits allocated */
@@ -190,8 +191,9 @@ Tensor params_group(const Params *params, int group, DType dtype);
    elementwise ops, and FLOP as gpt_flops_per_token counts them. */
 void gpt_recompute_cost(const GPTConfig *config, int B, int T, double *bytes, double *flop);
 
-/* Allocates on the device, for batches of up to B sequences of T tokens; to GENERATE, also a cache of B sequences.
-   Where ranks share sequences, T, here and below, counts the tokens of this rank. */
+/* Allocates on the device for batches of up to B sequences of T tokens: to GENERATE, with a cache of as many; to TRAIN,
+   also for one of config.cache_tokens of one sequence, in the same memory. Where ranks share sequences, T counts the
+   tokens of this rank, here and in gpt_set_batch. */
 void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose);
 void gpt_free(GPT *m);
 
@@ -210,9 +212,9 @@ void gpt_cast_params(GPT *m);
 void gpt_set_batch(GPT *m, int B, int T);
 
 /* For generation, until gpt_set_batch: the memory of the activations holds an empty cache of k and v of B sequences of
-   up to `context` tokens in every block, and the activations of one block. The model was created to GENERATE at least B
-   sequences, or to TRAIN, where one fits, or more. */
-void gpt_set_cache(GPT *m, int B);
+   up to `context` tokens in every block, and the activations of one block. Fails where they are more than gpt_create
+   has allocated for. Ranks that share sequences have caches of their own, of whole sequences. */
+void gpt_set_cache(GPT *m, int B, int context);
 
 /* The next batch of a model with a cache: T tokens of each sequence at positions first .. first + T - 1. The cache has
    those before them; gpt_forward adds these. */

@@ -60,8 +60,21 @@ close_test "a checkpoint of shared sequences resumes on any number of ranks"
 share="$model --gpus $first --context-parallel $first"
 expect "a step" "$gpt" $share --batch 3 --steps 2 --val-every 0 --out "$dir/total"
 is "tokens of a step" "$(cells "$dir/total" tokens | head -n 1)" $((3 * 48))
-expect "a prompt that is longer than a rank's tokens" "$gpt" $share --batch 2 --steps 2 --val-every 0 --sample-every 1 \
+expect "a prompt that is longer than the context" "$gpt" $share --batch 2 --steps 2 --val-every 0 --sample-every 1 \
     --sample-tokens 60 --prompt "Once there was a tale that took more than a few words" --out none
+is "that the model sees its end" "$(grep -c "the model sees the last 25 to 48" "$dir/expect.out")" 1
+expect "a model that says more than one word" "$gpt" $model --batch 8 --steps 200 --lr 1e-2 --val-every 0 \
+    --out "$dir/teller"
+for prompt in On "Once there was a tale that"; do    # within a rank's 24 tokens, and longer; the sample has all 48
+    tokens=$((48 - ${#prompt}))
+    expect "a sample" "$gpt" $share --batch 1 --recompute block --init "$dir/teller" --steps 1 --lr 1e-3 --val-every 0 \
+        --sample-every 1 --sample-tokens $tokens --temperature 0 --prompt "$prompt" --out "$dir/sample-$tokens"
+    sed '1,/: a sample$/d; /^log /,$d' "$dir/expect.out" > "$dir/sample.of-rank"
+    "$gpt" --sample "$dir/sample-$tokens" --sample-tokens $tokens --temperature 0 --prompt "$prompt" \
+        > "$dir/sample.of-all" 2> /dev/null
+    expect "the text of its checkpoint, which one rank has" cmp "$dir/sample.of-rank" "$dir/sample.of-all"
+    is "its bytes" "$(wc -c < "$dir/sample.of-all")" 49
+done
 expect "a profile" "$gpt" $share --batch 2 --profile 2
 plan() {          # KiB
     "$gpt" --dry-run --data "$0" --layers 4 --heads 2 --channels 64 --context 4096 --batch 1 --gpus $last "$@" \

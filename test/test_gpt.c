@@ -690,8 +690,8 @@ static void reference_124M(void) {
 /* ---- Without a reference */
 
 /* Tokens of all sequences pass through the cache: first so many at once, then one by one but for pieces of 3 and 9. The
-   logits after every step are those of the whole context. */
-static void cached_logits(const Reference *r, const char *attention, Purpose purpose, int at_once) {
+   logits after every step are those of the whole context, of which a model to TRAIN has sequences of T tokens. */
+static void cached_logits(const Reference *r, const char *attention, Purpose purpose, int T, int at_once) {
     static const int pieces[] = { 1, 1, 3, 1, 9, 1 };
     int V = r->config.V, B = r->B;
     double limit = tolerance(&r->config, r->B, r->T), worst = 0;
@@ -700,9 +700,10 @@ static void cached_logits(const Reference *r, const char *attention, Purpose pur
     int32_t *tokens = new_array((int64_t)B * r->T, sizeof *tokens);
     GPT m;
     GPTConfig config = r->config;
-    gpt_create(&m, config, attention, B, config.T, purpose);
+    config.cache_tokens = config.T;
+    gpt_create(&m, config, attention, B, T, purpose);
     read_reference(&m, r);
-    gpt_set_cache(&m, B);
+    gpt_set_cache(&m, B, config.T);
     for (int first = 0, n = at_once, step = 0; first < r->T; first += n, n = pieces[step++ % COUNT(pieces)]) {
         if (first + n > r->T) n = r->T - first;
         for (int b = 0; b < B; b++)
@@ -731,9 +732,11 @@ static void cached_logits(const Reference *r, const char *attention, Purpose pur
 }
 
 static void cached_logits_are_those_of_the_context(const Reference *r, const char *attention) {
-    cached_logits(r, attention, GENERATE, 1);
-    cached_logits(r, attention, GENERATE, r->T / 2);
-    cached_logits(r, attention, TRAIN, 7);
+    const int T = r->config.T;
+    cached_logits(r, attention, GENERATE, T, 1);
+    cached_logits(r, attention, GENERATE, T, r->T / 2);
+    cached_logits(r, attention, TRAIN, T, 7);
+    cached_logits(r, attention, TRAIN, T / 2, T / 2 + 1);
 }
 
 static void no_hook(void *context, int group) { (void)context, (void)group; }

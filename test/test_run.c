@@ -268,6 +268,7 @@ static void the_plan_is_what_is_allocated(void) {
         const char *attention = attentions[k & 1];
         Purpose purpose = (Purpose)(k / 4 % 3);
         config.dtype = k & 2 ? BF16 : F32;
+        config.cache_tokens = config.recompute & 1 ? config.T : 0;
         gpt_check(&config);
         if (device_refuse_dtype(config.dtype)) continue;
         GPT gpt;

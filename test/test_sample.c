@@ -296,7 +296,7 @@ enum { B = 2, T = 9, V = 256 };
 
 /* A model whose every parameter is large enough to matter. */
 static void lively_model(GPT *m) {
-    gpt_create(m, (GPTConfig){ .L = 1, .NH = 2, .C = 16, .T = T, .V = V }, "auto", B, T, TRAIN);
+    gpt_create(m, (GPTConfig){ .L = 1, .NH = 2, .C = 16, .T = T, .V = V, .cache_tokens = T }, "auto", B, T, TRAIN);
     fill_normally(m, SEED, 0.5, 0);
 }
 
