@@ -23,8 +23,8 @@ void comm_close(void);                  /* on all ranks; completes the operation
    same sizes in the same order, and free before comm_close. */
 void *comm_alloc(size_t bytes, const char *what);
 void  comm_free(void *memory);                  /* also that of device_alloc */
-/* Bytes that reduce-scatter allocates for tensors of up to `bytes` in memory of comm_alloc, at most 512 MiB: larger
-   ones are reduced in place, by NCCL's kernel. Before comm_open, the most that it may. comm_reserve allocates them in
+/* Bytes that reduce-scatter allocates for a tensor of `bytes` in memory of comm_alloc: as many, but none for more than
+   512 MiB, which NCCL's kernel reduces in place. Before comm_open, the most that it may. comm_reserve allocates them in
    advance, on all ranks. */
 size_t comm_scratch_bytes(size_t bytes);
 void   comm_reserve(size_t bytes);

@@ -128,14 +128,16 @@ size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
     return bytes;
 }
 
-size_t gpt_group_bytes(const GPTConfig *config, DType dtype) {
+size_t gpt_scratch_bytes(const GPTConfig *config) {
     Params params;
-    int64_t most = 0;
-    params_layout(&params, config, dtype);
-    for (const int64_t *start = params.group_start; start < params.group_start + config->L + 2; start++)
-        if (start[1] - start[0] > most) most = start[1] - start[0];
+    size_t most = 0;
+    params_layout(&params, config, F32);
+    for (const int64_t *start = params.group_start; start < params.group_start + config->L + 2; start++) {
+        const size_t bytes = comm_scratch_bytes((size_t)(start[1] - start[0]) * sizeof(float));
+        if (bytes > most) most = bytes;
+    }
     params_free(&params);
-    return (size_t)most * dtype_bytes(dtype);
+    return most;
 }
 
 /* The phases of a micro-step, in the order of time. A block goes through QKV, ATTENTION and MLP; in the backward pass

@@ -73,7 +73,7 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Pu
     if (purpose == TRAIN) {
         plan.gradients = gpt_param_bytes(config, F32);
         plan.optimizer = 2 * plan.gradients / (size_t)(sharded ? comm_size : 1);       /* the moments m and v */
-        if (sharded) plan.gradients += comm_scratch_bytes(gpt_group_bytes(config, F32));
+        if (sharded) plan.gradients += gpt_scratch_bytes(config);
     }
     plan.total = plan.parameters + plan.gradients + plan.optimizer + acts;
     return plan;

@@ -86,7 +86,7 @@ void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
         if (model->config.dtype != F32)
             o->master = tensor_of(device_alloc(bytes, "the slice of the parameters in f32"), F32, 1, count);
         o->gathered = host_alloc((size_t)o->slices * sizeof *o->gathered, "the operations of ZeRO");
-        comm_reserve(gpt_group_bytes(&model->config, F32));
+        comm_reserve(gpt_scratch_bytes(&model->config));
         model->before_group = before_group;
         model->before_context = o;
     }

@@ -346,13 +346,14 @@ static void scatter_and_gather(void *unused) {
     }
 }
 
-/* A reduce-scatter in memory of comm_alloc allocates nothing after comm_reserve. The second tensor is larger than all
-   that may be reserved; where nothing is, there is none. */
+/* A reduce-scatter in memory of comm_alloc allocates nothing after comm_reserve. The second tensor is larger than those
+   for which memory is reserved; where nothing is, there is none. */
 static void reserved(void *unused) {
     (void)unused;
-    const int64_t max_count = (int64_t)(comm_scratch_bytes(SIZE_MAX) / sizeof(float));
-    const int64_t parts[] = { 8 << 20, max_count / comm_size + 4096 };
-    for (int i = 0; i < (max_count ? 2 : 1); i++) {
+    int64_t max = 1 << 20;
+    while (comm_scratch_bytes((size_t)max * 2)) max *= 2;
+    const int64_t parts[] = { 8 << 20, max / (int64_t)sizeof(float) / comm_size + 4096 };
+    for (int i = 0; i < (comm_scratch_bytes((size_t)max) ? 2 : 1); i++) {
         Tensor t = make_in(comm_alloc, F32, parts[i] * comm_size, WHOLE);
         comm_reserve(tensor_bytes(t));
         const int64_t before = device_info().free_bytes;

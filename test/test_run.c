@@ -381,7 +381,7 @@ static void zero_divides_the_optimizer(void) {
         optimizer_create(&optimizer, &gpt, (AdamW){0});
         size_t f32 = gpt.grads.table.bytes, rows = (size_t)(gpt.grads.table.count + optimizer.slices - 1);
         size_t list = rows * sizeof(UpdateRow) + sizeof(StepStats);
-        size_t received = comm_scratch_bytes(gpt_group_bytes(&config, F32));    /* at most: no ranks are connected */
+        size_t received = gpt_scratch_bytes(&config);       /* at most: no ranks are connected */
         EXPECT(allocated + received == plan.total + list, "case %d: %zu bytes, planned %zu, list %zu, received %zu", k,
                allocated, plan.total, list, received);
         EXPECT(plan.optimizer == 2 * f32 / 3 && f32 % 3 == 0, "case %d: %zu of %zu bytes", k, plan.optimizer, f32);

@@ -184,7 +184,7 @@ static void close_window(Window *w) {
 
 size_t comm_scratch_bytes(size_t bytes) {
     if (comm && !has_windows) return 0;
-    return bytes < COPIED_MAX ? bytes : COPIED_MAX;
+    return bytes <= COPIED_MAX ? bytes : 0;
 }
 
 static ncclResult_t send_slices(Tensor t, size_t part) {
