@@ -101,15 +101,34 @@ static AttentionSpec spec_of(const Ring *r, Part p, int heads, DType out_dtype) 
     return spec;
 }
 
+/* ---- Steps */
+
+/* Step `index` from 0, with the block of number `from`; `to` has this rank's. */
+typedef struct { int from, to; Part part, others; } Step;       /* others: what `to` computes with this rank's block */
+
+static Step step_of(const Ring *r, int index) {
+    const int N = r->split.size, rank = r->split.rank;
+    Step step = { .from = (rank + N - index - 1) % N, .to = (rank + index + 1) % N };
+    step.part = part_of(&r->split, rank, step.from);
+    step.others = part_of(&r->split, step.to, rank);
+    return step;
+}
+
+/* Keys of a step that are needed: none where no row sees them. */
+static int64_t keys_of(Part p) { return is_empty(p) ? 0 : p.keys; }
+
+/* ---- Memory of a pass */
+
 /* Of a unit: r->heads heads of one sequence, C columns. Blocks of keys and values, and of their gradients, are
-   (tokens,2C): K beside V. D: sum_dtype. */
+   (tokens,2C): K beside V. D: sum_dtype. given: keys of this rank that another needs; taken: those that it needs. */
 typedef struct {
-    Tensor kv;              /* (own,2C): this rank's, as far as another needs them */
-    Tensor in[2];           /* (most,2C): of other ranks, one received while the other is read */
+    Tensor kv;              /* (given,2C): this rank's */
+    Tensor in[2];           /* (taken,2C): of other ranks, one received while the other is read */
     Tensor out;             /* forward: D (own,C), over the steps so far; the caller's where D is the caller's */
     Tensor dq;              /* backward: D (own,C), of the steps */
-    Tensor dkv;             /* D (most,2C): of a step; `sent` where D is the caller's */
-    Tensor sent, returned;  /* (most,2C), (own,2C): the same on its way to its rank; of this rank's, from another */
+    Tensor dkv;             /* D (taken,2C): of a step; `sent` where D is the caller's */
+    Tensor sent, returned;  /* (taken,2C), (given,2C): the same on its way to its rank; of this rank's, from another,
+                               in the memory of kv where these are sent once */
     Tensor dkv_sum;         /* F32 (own,2C): of those returned, where there are several */
     void  *attention;       /* its workspace */
 } Work;
@@ -132,32 +151,45 @@ static size_t place_work(const Ring *r, int is_backward, void *memory, Work *w) 
     const int64_t C = r->heads * r->spec.HS, own = r->spec.Tq;
     const DType dtype = r->spec.dtype, D = sum_dtype(r);
     const int steps = r->split.size - 1;
-    int most = 0;
+    int64_t given = 0, taken = 0;
     size_t at = 0;
-    for (int rank = 0; rank < r->split.size; rank++) {
-        const int tokens = ring_tokens(&r->split, rank);
-        if (tokens > most) most = tokens;
-        add_workspace(r, part_of(&r->split, r->split.rank, rank), D, &at);
+    for (int i = 0; i < steps; i++) {
+        const Step s = step_of(r, i);
+        if (keys_of(s.others) > given) given = keys_of(s.others);
+        if (keys_of(s.part) > taken)   taken = keys_of(s.part);
+        add_workspace(r, s.part, D, &at);
     }
-    add_workspace(r, part_of(&r->split, r->split.rank, r->split.rank), dtype, &at);
+    const Part own_part = part_of(&r->split, r->split.rank, r->split.rank);
+    add_workspace(r, own_part, D, &at);
+    add_workspace(r, own_part, dtype, &at);
     at = (at + 255) / 256 * 256;
     *w = (Work){ .attention = memory };
-    at = place(&w->kv, memory, at, dtype, own, 2 * C);
-    for (int i = 0; i < 2 && i < steps; i++) at = place(&w->in[i], memory, at, dtype, most, 2 * C);
+    at = place(&w->kv, memory, at, dtype, given, 2 * C);
+    for (int i = 0; i < 2 && i < steps; i++) at = place(&w->in[i], memory, at, dtype, taken, 2 * C);
     if (!is_backward) return D == dtype ? at : place(&w->out, memory, at, D, own, C);
     at = place(&w->dq, memory, at, D, own, C);
-    at = place(&w->sent, memory, at, dtype, most, 2 * C);
-    at = place(&w->returned, memory, at, dtype, own, 2 * C);
+    at = place(&w->sent, memory, at, dtype, taken, 2 * C);
+    w->returned = w->kv;
     w->dkv = w->sent;
-    if (steps > 1) at = place(&w->dkv, memory, at, D, most, 2 * C);     /* of a step while those before it are sent */
-    return steps == 1 ? at : place(&w->dkv_sum, memory, at, F32, own, 2 * C);
+    if (steps == 1) return at;
+    at = place(&w->returned, memory, at, dtype, given, 2 * C);
+    at = place(&w->dkv, memory, at, D, taken, 2 * C);           /* of a step while those before it are sent */
+    return place(&w->dkv_sum, memory, at, F32, own, 2 * C);
 }
 
+/* Of the rank that needs most. */
 size_t ring_workspace_bytes(const Ring *r) {
-    Work w;
+    size_t most = 0;
     if (r->split.size == 1) return attention_pick(r->attention, &r->spec)->workspace_bytes(&r->spec);
-    const size_t forward = place_work(r, 0, NULL, &w), backward = place_work(r, 1, NULL, &w);
-    return forward > backward ? forward : backward;
+    for (int i = 0; i < 2 * r->split.size; i++) {
+        Ring of_rank = *r;
+        Work w;
+        of_rank.split.rank = i / 2;
+        of_rank.spec.Tq = of_rank.spec.Tk = ring_tokens(&r->split, i / 2);
+        const size_t bytes = place_work(&of_rank, i % 2, NULL, &w);
+        if (bytes > most) most = bytes;
+    }
+    return most;
 }
 
 /* ---- Views */
@@ -193,23 +225,9 @@ static Operands unit(const Ring *r, Operands x, int b, int head) {
                        unit_of(r, x.q, b, head), unit_of(r, x.k, b, head), unit_of(r, x.v, b, head) };
 }
 
-/* ---- Steps */
-
-/* Step `index` from 0, with the block of number `from`; `to` has this rank's. */
-typedef struct { int from, to; Part part, others; } Step;       /* others: what `to` computes with this rank's block */
-
-static Step step_of(const Ring *r, int index) {
-    const int N = r->split.size, rank = r->split.rank;
-    Step step = { .from = (rank + N - index - 1) % N, .to = (rank + index + 1) % N };
-    step.part = part_of(&r->split, rank, step.from);
-    step.others = part_of(&r->split, step.to, rank);
-    return step;
-}
+/* ---- Transfers */
 
 static int rank_of_run(const Ring *r, int number) { return comm_rank - r->split.rank + number; }
-
-/* Keys of a step that are needed: none where no row sees them. */
-static int64_t keys_of(Part p) { return is_empty(p) ? 0 : p.keys; }
 
 /* The transfer in which the keys and values of a step come. */
 static CommTransfer fetch(const Ring *r, const Work *w, int index) {
@@ -236,12 +254,8 @@ static Tensor join(Tensor k) {
 }
 
 /* Copies the keys and values that other ranks need to where they are sent from. */
-static void pack(const Ring *r, const Work *w, const Operands *x) {
-    int64_t keys = 0;
-    for (int i = 0; i < r->split.size - 1; i++) {
-        const int64_t needed = keys_of(step_of(r, i).others);
-        if (needed > keys) keys = needed;
-    }
+static void pack(const Work *w, const Operands *x) {
+    const int64_t keys = tensor_rows(w->kv);
     if (!keys) return;
     const Tensor to = rows_of(w->kv, 0, keys);
     if (are_joined(x->k, x->v)) {
@@ -265,13 +279,13 @@ static void part_forward(const Ring *r, const Work *w, const Operands *x, Part p
 
 static void unit_forward(const Ring *r, const Work *w, const Operands *x) {
     const int own = r->spec.Tq, steps = r->split.size - 1;
-    pack(r, w, x);
+    pack(w, x);
     CommTransfer transfer = fetch(r, w, 0);
     CommOp fetched = comm_exchange(&transfer, 1);
     part_forward(r, w, x, part_of(&r->split, r->split.rank, r->split.rank), OVERWRITE, x->k, x->v);
     for (int i = 0; i < steps; i++) {
         const Part p = step_of(r, i).part;
-        const Tensor kv = rows_of(w->in[i % 2], 0, p.keys);
+        const Tensor kv = rows_of(w->in[i % 2], 0, keys_of(p));
         comm_wait(fetched);
         if (i + 1 < steps) {
             transfer = fetch(r, w, i + 1);
@@ -356,7 +370,7 @@ static void add_returned(const Ring *r, const Work *w, const Operands *x, int in
 static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
     const int steps = r->split.size - 1, late = r->heads / 4, early = r->heads - late;
     const Part rows = step_of(r, 0).part;
-    pack(r, w, x);
+    pack(w, x);
     CommTransfer transfers[2] = { fetch(r, w, 0) };
     CommOp moved = comm_exchange(transfers, 1);
     own_backward(r, w, x, 0, early);
