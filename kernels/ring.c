@@ -1,5 +1,6 @@
 /* kernels/ring.c - Ring attention: host code over any attention, with either backend. */
 #include "ring.h"
+#include <string.h>
 #include "check_ops.h"
 #include "comm.h"
 #include "device.h"
@@ -82,7 +83,9 @@ Ring ring_create(RingSplit split, const char *attention, AttentionSpec spec) {
 
 const char *ring_refuse(const Ring *r) {
     const Attention *own = attention_pick(r->attention, &r->spec);
-    if (own->kept_bytes(&r->spec)) return "naive attention runs on one rank only; want flash";
+    if (own->kept_bytes(&r->spec))
+        return strcmp(r->attention, "naive") ? "flash attention refuses this head size, and naive runs on one rank only"
+                                             : "naive attention runs on one rank only; want flash";
     if (r->spec.dropout.rate > 0)  return "attention over several ranks has no dropout";
     return NULL;
 }
