@@ -294,7 +294,7 @@ static void acts_free(Acts *acts) {
    batch or the longest window. */
 static size_t acts_bytes(GPT *m, int B, int T) {
     const int room = m->purpose == GENERATE ? T : m->purpose == TRAIN ? m->config.cache_tokens : 0;
-    const int windows[] = { 1, room < 8 ? room : 8, room };
+    const int windows[] = { 1, room > 8 ? 8 : room > 1 ? room - 1 : 1, room };
     size_t bytes = 0;
     m->context = room;
     for (int i = 0; i < 3 && room; i++) {

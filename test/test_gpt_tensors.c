@@ -172,6 +172,18 @@ static void shorter_prompts_fit(void) {
     EXPECT(bytes[1] < 4 << 20, "513 tokens need %zu bytes", bytes[1]);
 }
 
+/* Any number of tokens anywhere in the cache, as lines of --interactive come. */
+static void windows_of_a_short_context_fit(void) {
+    for (int T = 1; T <= 9; T++) {
+        GPT m;
+        gpt_create(&m, (GPTConfig){ .L = 1, .NH = 4, .C = 4, .T = T, .V = 5 }, "auto", 2, T, GENERATE);
+        for (int first = 0; first < T; first++)
+            for (int n = 1; first + n <= T; n++) gpt_set_window(&m, first, n);
+        EXPECT(m.acts.table.bytes <= m.act_bytes, "context %d: %zu bytes of %zu", T, m.acts.table.bytes, m.act_bytes);
+        gpt_free(&m);
+    }
+}
+
 int main(void) {
     test_device_open((DeviceOptions){0});
     RUN(initial_weights);
@@ -180,5 +192,6 @@ int main(void) {
     RUN(what_does_not_fit_is_refused);
     RUN(chunks_of_a_smaller_batch_fit);
     RUN(shorter_prompts_fit);
+    RUN(windows_of_a_short_context_fit);
     return test_close();
 }
