@@ -17,7 +17,7 @@ typedef struct {
     GPT     *model;
     int      samples;
     int      count, cached;     /* tokens of each sample; the first so many are in the model's cache */
-    int32_t *token;             /* (samples, T) */
+    int32_t *token;             /* (samples, context of the model) */
     int32_t *batch;             /* the same, of the tokens that are passed next */
 } Context;
 

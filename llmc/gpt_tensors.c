@@ -234,7 +234,8 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
         REQUIRE(!refusal, "--context-parallel %d: %s", split.size, refusal);
     }
 
-    int64_t chunk = head_chunk(config, batch, tokens, m->chunk);
+    int64_t chunk = m->cached ? 2 * B       /* generation has the logits of the last tokens only */
+                              : head_chunk(config, batch, tokens, m->chunk);
     int64_t kept = (int64_t)(m->attention->kept_bytes(&m->spec) + 3) / 4;
     int64_t work = (int64_t)((m->ring.split.size ? ring_workspace_bytes(&m->ring)
                                                  : m->attention->workspace_bytes(&m->spec)) + 3) / 4;
@@ -293,7 +294,7 @@ static void acts_free(Acts *acts) {
    batch or the longest window. */
 static size_t acts_bytes(GPT *m, int B, int T) {
     const int room = m->purpose == GENERATE ? T : m->purpose == TRAIN ? m->config.cache_tokens : 0;
-    const int windows[] = { 1, room < 8 ? room : 8, room };
+    const int windows[] = { 1, room > 8 ? 8 : room > 1 ? room - 1 : 1, room };
     size_t bytes = 0;
     m->context = room;
     for (int i = 0; i < 3 && room; i++) {

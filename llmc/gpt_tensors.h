@@ -179,7 +179,7 @@ double  gpt_flops_per_token(const GPTConfig *config);
 void    params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);    /* zeroed memory */
 void    params_free(Params *params);
 size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* of the parameters in dtype, with padding */
-size_t  gpt_scratch_bytes(const GPTConfig *config);       /* to reduce-scatter the gradients of any group of them */
+size_t  gpt_scratch_bytes(const GPTConfig *config);       /* to reduce-scatter the gradients of any group */
 /* Of the activations; *workspace is the part of it that blocks and phases share, *attention_name "flash", ... */
 size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace,
                       const char **attention_name);

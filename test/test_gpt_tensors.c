@@ -159,6 +159,31 @@ static void chunks_of_a_smaller_batch_fit(void) {
     gpt_free(&m);
 }
 
+/* Generation computes the logits of the last tokens alone: fewer tokens need no more memory, also where a batch of them
+   has a larger chunk, 512 rows of 1 MiB where 513 have two of 384. */
+static void shorter_prompts_fit(void) {
+    size_t workspace, bytes[2];
+    const char *attention;
+    for (int i = 0; i < 2; i++) {
+        const GPTConfig config = { .L = 1, .NH = 1, .C = 8, .T = 513, .V = 1 << 18, .Vp = 1 << 18 };
+        bytes[i] = gpt_act_bytes(&config, "auto", 1, 512 + i, GENERATE, &workspace, &attention);
+    }
+    EXPECT(bytes[0] <= bytes[1], "512 tokens need %zu bytes, 513 need %zu", bytes[0], bytes[1]);
+    EXPECT(bytes[1] < 4 << 20, "513 tokens need %zu bytes", bytes[1]);
+}
+
+/* Any number of tokens anywhere in the cache, as lines of --interactive come. */
+static void windows_of_a_short_context_fit(void) {
+    for (int T = 1; T <= 9; T++) {
+        GPT m;
+        gpt_create(&m, (GPTConfig){ .L = 1, .NH = 4, .C = 4, .T = T, .V = 5 }, "auto", 2, T, GENERATE);
+        for (int first = 0; first < T; first++)
+            for (int n = 1; first + n <= T; n++) gpt_set_window(&m, first, n);
+        EXPECT(m.acts.table.bytes <= m.act_bytes, "context %d: %zu bytes of %zu", T, m.acts.table.bytes, m.act_bytes);
+        gpt_free(&m);
+    }
+}
+
 int main(void) {
     test_device_open((DeviceOptions){0});
     RUN(initial_weights);
@@ -166,5 +191,7 @@ int main(void) {
     RUN(sizes_are_those_of_gpt2);
     RUN(what_does_not_fit_is_refused);
     RUN(chunks_of_a_smaller_batch_fit);
+    RUN(shorter_prompts_fit);
+    RUN(windows_of_a_short_context_fit);
     return test_close();
 }
