@@ -24,7 +24,8 @@ typedef struct {
 /* Tokens that a sample may have; an empty prompt starts from one. */
 static int64_t tokens_of(int prompt_length, int64_t count) { return (prompt_length ? prompt_length : 1) + count; }
 
-/* Those of them that are seen at a time. */
+/* Room in the cache for them, between steps of training. To GENERATE it is always T: the room decides into how many
+   parts a GPU splits the keys, so that the bits would depend on the length of the sample. */
 static int room_for(const GPTConfig *config, int64_t tokens) { return tokens < config->T ? (int)tokens : config->T; }
 
 static Context context_open(GPT *model, int samples, int room) {
@@ -139,7 +140,8 @@ void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t 
     int32_t *prompt = tokenizer_encode(tokenizer, sample->prompt, V, &length);
     int32_t *next = host_alloc((size_t)sample->samples * sizeof *next, "the tokens of a step");
     const int64_t tokens = tokens_of(length, sample->count);
-    Context context = context_open(model, sample->samples, room_for(&model->config, tokens));
+    const int room = model->purpose == GENERATE ? model->config.T : room_for(&model->config, tokens);
+    Context context = context_open(model, sample->samples, room);
     Output output = { .tokenizer = tokenizer, .file = file, .copy = sample->copy, .samples = sample->samples,
                       .length = host_alloc((size_t)sample->samples * sizeof *output.length, "the samples") };
     for (int b = 0; b < sample->samples; b++) output.length[b] = INT64_MAX;
