@@ -3,10 +3,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "cuda.h"
+#include "common.cuh"
 extern "C" {
 #include "../device.h"
 }
+
+enum { COPY_THREADS = 256, KERNEL_COPY_BYTES = 128 << 10 };
 
 extern "C" const char *const backend_name = "cuda";
 cudaStream_t cuda_stream;
@@ -173,13 +175,26 @@ void *device_host_alloc(size_t bytes, const char *what) {
 
 void device_host_free(void *memory) { CUDA(cudaFreeHost(memory)); }
 
-void device_upload_async(void *device, const void *host, size_t bytes) {
-    CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, cuda_stream));
+static __global__ void __launch_bounds__(COPY_THREADS) copy_kernel(uint32_t *to, const uint32_t *from, int count) {
+    const int i = (int)blockIdx.x * COPY_THREADS + (int)threadIdx.x;
+    wait_for_previous();
+    if (i < count) to[i] = from[i];
 }
 
-void device_download_async(void *host, const void *device, size_t bytes) {
-    CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, cuda_stream));
+/* Small ones by a kernel, which reads and writes page-locked memory: a copy engine begins 5 to 8 us after the kernel in
+   front, and the kernel behind it as late again; a step has four such copies. */
+static void copy_async(void *to, const void *from, size_t bytes, const void *host) {
+    cudaPointerAttributes attributes;
+    CUDA(cudaPointerGetAttributes(&attributes, host));
+    if (attributes.type == cudaMemoryTypeHost && bytes % sizeof(uint32_t) == 0 && bytes <= KERNEL_COPY_BYTES) {
+        const int count = (int)(bytes / sizeof(uint32_t));
+        LAUNCH_EARLY(copy_kernel, (unsigned)ceil_div(count, COPY_THREADS), COPY_THREADS, 0, (uint32_t *)to,
+                     (const uint32_t *)from, count);
+    } else CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_stream));
 }
+
+void device_upload_async(void *device, const void *host, size_t bytes)   { copy_async(device, host, bytes, host); }
+void device_download_async(void *host, const void *device, size_t bytes) { copy_async(host, device, bytes, host); }
 
 void device_zero(void *device, size_t bytes) { CUDA(cudaMemsetAsync(device, 0, bytes, cuda_stream)); }
 
