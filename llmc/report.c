@@ -23,12 +23,15 @@ static void end_line(void) {
     fflush(stdout);
 }
 
-/* The last column stays free: some terminals wrap when it is filled. */
+/* The last column stays free: some terminals wrap when it is filled. Two blanks separate fields: those that do not fit
+   are left out whole, as "9.7e-0" would be another number. */
 static void print_in_place(const char *text) {
     struct winsize size;
     int columns = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+    int end = (int)strlen(text) > columns ? columns : 0;
+    while (end && strncmp(text + end, "  ", 2)) end--;
     printf("\r%*s\r", columns_in_place, "");
-    columns_in_place = printf("%.*s", columns, text);
+    columns_in_place = printf("%.*s", end ? end : columns, text);
     fflush(stdout);
 }
 

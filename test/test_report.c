@@ -78,9 +78,9 @@ static void a_terminal_has_its_line_in_place(void) {
     EXPECT(!strcmp(text, want), "got:\n%s", text);
 
     static const struct { int columns; const char *want; } narrow[] = {
-        { 80, "\rstep    2/3000  loss 9.2500  norm 1.00     50 tok/s  mfu 0.0%  37s left  12.3 m\r\n" },
+        { 80, "\rstep    2/3000  loss 9.2500  norm 1.00     50 tok/s  mfu 0.0%  37s left\r\n" },
         { 40, "\rstep    2/3000  loss 9.2500  norm 1.00 \r\n" },
-        { 20, "\rstep    2/3000  los\r\n" },
+        { 20, "\rstep    2/3000\r\n" },
         { 2, "\rs\r\n" },
     };
     for (int i = 0; i < COUNT(narrow); i++) {
@@ -216,12 +216,12 @@ static void progress_is_seen_while_it_lasts(void) {
     EXPECT(!strchr(printed(progress_run, &seconds), '%'), "not on stdout");
     text = seen(20, progress_run, &second);
     if (!*text) { test_skip_reason = "there are no pseudo terminals"; return; }
-    EXPECT(!strcmp(text, "\r\rstep 1/2  loss 1.00\r                   \revaluating 25% done\r                   "
+    EXPECT(!strcmp(text, "\r\rstep 1/2\r        \revaluating 25% done\r                   "
                    "\rval loss\r\n"), "got:\n%s", text);
     text = seen(80, progress_run, &second);
     EXPECT(strstr(text, "\revaluating 25% done, 3s left\r"), "got:\n%s", text);
     text = seen(20, progress_run, &none);
-    EXPECT(!strcmp(text, "\r\rstep 1/2  loss 1.00\r                   \rval loss\r\n"), "got:\n%s", text);
+    EXPECT(!strcmp(text, "\r\rstep 1/2\r        \rval loss\r\n"), "got:\n%s", text);
 }
 
 /* An abnormal state is shown from the row that knows of it to the next one that knows the state. */
