@@ -154,6 +154,8 @@ static void create_model(Run *run) {
     if (!s->deterministic) choice_cache_load();
     if (run->checkpoint) {
         run->state = resume_load(run->checkpoint, &run->gpt, &run->optimizer);
+        REQUIRE(run->state.step <= s->steps, "--steps %lld: %s has more: want --steps N above that, to train longer",
+                (long long)s->steps, run->checkpoint);
         printf("resumed from %s\n", run->checkpoint);
         resume_check_best(run->checkpoint, &run->state, &run->corpus, run->options);
         ranks_copy_from_first((char *)&run->state.val, sizeof run->state.val);     /* not all hosts may have the best */

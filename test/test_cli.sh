@@ -135,6 +135,7 @@ expect "settings.txt says so" \
     grep -q '^# resumed at step 40, .*; changed: --steps 40 -> 60$' "$dir/extended/settings.txt"
 is "the new schedule, without a second warm-up" "$(cells "$dir/extended" lr | tail -n 20)" \
     "$(cells "$dir/longer" lr | tail -n 20)"
+refuses "--steps 50: $dir/extended/step-00000060 has more" "$gpt" --resume "$dir/extended" --steps 50
 expect "changed" "$gpt" --resume "$dir/extended" --steps 64 --batch 8 --lr 0.5 --clip 0.1 --dtype f32
 is "it says what" "$(grep '^changed: ' "$dir/expect.out")" \
     "changed: --steps 60 -> 64, --batch 4 -> 8, --lr 0.001 -> 0.5, --clip 1 -> 0.1"
@@ -485,7 +486,8 @@ in_turn 5 && refuses "want the directory of the run, such as --resume runs/book"
 in_turn 5 && refuses "--resume --out none: want the directory of a run" "$gpt" --resume --out none
 in_turn 5 && refuses "did you mean --layers" "$gpt" --lr 1 --layer 2
 in_turn 5 && refuses "nothing to train on" "$gpt"
-in_turn 5 && refuses "--resume $dir/nothere: no such directory or data" "$gpt" --resume "$dir/nothere"
+in_turn 5 && refuses "--resume $dir/nothere: no such directory or file: want the directory of a run" \
+    "$gpt" --resume "$dir/nothere"
 in_turn 5 && refuses "this is a checkpoint: want the directory of its run" \
     "$gpt" --resume "$dir/a-flash-f32/step-00000040"
 [ "$cuda" ] || refuses "computes in f32 only" "$gpt" $small --dtype bf16

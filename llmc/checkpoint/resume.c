@@ -28,7 +28,7 @@ static char *find_checkpoint(const char *out, const char *data) {
 
 char *resume_find(const Settings *s, RunDir *dir) {
     REQUIRE(s->out || !s->data || file_exists(s->data) || strpbrk(s->data, "*?["),
-            "--resume %s: no such directory or data", s->data);
+            "--resume %s: no such directory or file: want the directory of a run, such as runs/book", s->data);
     REQUIRE(s->out || s->data, "--resume: want the directory of the run, such as --resume runs/book");
     *dir = run_dir_choose(s->out, s->data, 1, s->dry_run || comm_rank);
     REQUIRE(dir->path, "--resume --out none: want the directory of a run");
