@@ -111,7 +111,7 @@ DeviceInfo device_info(void) {
 DeviceHealth device_health(void) { return (DeviceHealth){0}; }
 
 const char *device_refuse_dtype(DType dtype) {
-    return dtype == F32 ? NULL : "the CPU computes in f32 only";
+    return dtype == F32 ? NULL : "this program was built for the CPU, which computes in f32 only";
 }
 
 void *device_alloc(size_t bytes, const char *what) {

@@ -223,7 +223,7 @@ void run_dir_clean(const RunDir *dir, const Pruning *p) {
 /* ---- A CHECKPOINT argument */
 
 static char *find_model(const char *path) {
-    REQUIRE(file_exists(path), "%s: no such file or directory: want the directory of a checkpoint", path);
+    REQUIRE(file_exists(path), "%s: no such file or directory: want the directory of a run or a checkpoint", path);
     if (!file_is_dir(path)) {
         REQUIRE(ends_with(path, "model.safetensors") || ends_with(path, "model.safetensors.index.json"), "%s: want a "
                 "directory with model.safetensors, that file itself, or the index of its shards", path);
