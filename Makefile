@@ -34,7 +34,9 @@ GEMM_O     := $(BUILD)/kernels/cpu/gemm_$(GEMM).o
 BACKEND_O  := $(patsubst %.c,$(BUILD)/%.o,$(filter-out kernels/cpu/gemm_%.c,$(wildcard kernels/cpu/*.c)))
 LIBS       := $(if $(filter cblas,$(GEMM)),$(or $(shell pkg-config --libs $(BLAS)),$(error BLAS=$(BLAS): pkg-config \
               does not know it, want own, openblas, blis, mkl-dynamic-lp64-seq or cblas)))
-WITH       := $(CC), OpenMP $(OPENMP), GEMM $(BLAS)
+NO_NVCC    := $(if $(filter file,$(origin DEVICE)),$(shell command -v nvcc >/dev/null 2>&1 || ! nvidia-smi -L >/dev/null 2>&1 || \
+              echo '; this machine has a GPU, but no nvcc in PATH (/usr/local/cuda/bin?)'))
+WITH       := $(CC), OpenMP $(OPENMP), GEMM $(BLAS)$(NO_NVCC)
 else ifeq ($(DEVICE),cuda)
 # For the GPU of this machine; without one for Ampere, Hopper, and as PTX for newer GPUs.
 NVCC       := $(or $(shell command -v nvcc),$(error DEVICE=cuda needs nvcc of the CUDA Toolkit 12.5 or newer in PATH))
@@ -183,7 +185,7 @@ test-tasks: all
 #: test-tokenizer  the tokenizer beside tiktoken and tokenizers (PYTHON=python3), with TOKENIZER=DIR that one as well
 test-tokenizer: all
 	$(PYTHON) scripts/check_tokenizer.py --build $(BUILD) $(TOKENIZER:%=--tokenizer %)
-#: bench-tokenizer its speed (TEXT=FILE)
+#: bench-tokenizer time the tokenizer beside tiktoken (PYTHON=python3 TEXT=FILE)
 bench-tokenizer: all
 	$(PYTHON) scripts/check_tokenizer.py --build $(BUILD) $(TOKENIZER:%=--tokenizer %) --bench '$(or $(TEXT),$(error \
 	    bench-tokenizer: want TEXT=FILE))' $(BENCH)
