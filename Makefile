@@ -145,7 +145,7 @@ TRAIN_OPTIONS ?= --model d12 --dtype bf16 --context 512 --batch 64 --steps 1200 
 else
 TALES_BYTES := 4000000
 TRAIN_OPTIONS ?= --layers 4 --heads 4 --channels 128 --context 128 --batch 8 --steps 1800 --lr 3e-3 --warmup 100 \
-	--beta2 0.99 --val-every 600 --prompt "Once " --sample-every 1800 --sample-tokens 600 --temperature 0.6
+	--beta2 0.99 --val-every 600 --prompt "Once " --sample-every 1800 --sample-tokens 120 --temperature 0.6
 endif
 #: train           generate a text, train a small GPT on it, and sample (replaces runs/tales)
 train: all $(BUILD)/tales

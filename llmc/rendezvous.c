@@ -261,14 +261,17 @@ static Peer *free_candidate(Peer *candidates) {
     return oldest;
 }
 
-/* Fails with the ranks that are missing. */
-static void end_incomplete(void) {
+/* Says which ranks are missing; in the end it fails. */
+static void report_missing(int in_the_end) {
     char missing[200] = "";
     int count = 0;
     for (int i = 1; i < comm_size; i++)
         if (peers[i].fd < 0) list_rank(missing, i), count++;
-    end_run("rendezvous: rank%s %s of %d did not connect within %.0f s to %s%s; look for errors there, or a firewall",
-            count > 1 ? "s" : "", missing, comm_size, self.join_s, where, refusals);
+    const char *s = count > 1 ? "s" : "";
+    if (in_the_end)
+        end_run("rendezvous: rank%s %s of %d did not connect within %.0f s to %s%s; look for errors there, or a "
+                "firewall", s, missing, comm_size, self.join_s, where, refusals);
+    fprintf(stderr, "train_gpt: waiting for rank%s %s of %d at %s%s\n", s, missing, comm_size, where, refusals);
 }
 
 /* Waits for all other ranks. */
@@ -277,7 +280,7 @@ static void gather(const char *signature) {
     Peer candidates[CANDIDATES];
     struct pollfd *polls = host_alloc((size_t)(FIRST_PEER + comm_size) * sizeof *polls, "the rendezvous");
     int listener = self.listener >= 0 ? self.listener : rendezvous_listen(self.port, 0);
-    double deadline = seconds_now() + self.join_s, beat_s = 0;
+    double deadline = seconds_now() + self.join_s, beat_s = 0, report_s = seconds_now() + 5;
     char name[128];
     for (int i = 0; i < CANDIDATES; i++) candidates[i] = (Peer){ .fd = -1 };
     for (int missing = comm_size - 1; missing; ) {
@@ -287,7 +290,11 @@ static void gather(const char *signature) {
         poll(polls, (nfds_t)(FIRST_PEER + comm_size), TICK_MS);
         double now = seconds_now();
         exit_if_stopped();
-        if (now > deadline) end_incomplete();
+        if (now > deadline) report_missing(1);
+        if (now > report_s) {
+            report_missing(0);
+            report_s = INFINITY;
+        }
         for (int i = 1; i < comm_size; i++) {
             if (peers[i].fd < 0) continue;
             if (now > beat_s + 1) send_message(peers[i].fd, BEAT, NULL, 0);

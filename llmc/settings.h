@@ -124,7 +124,7 @@
     X(INTEGER, num_samples,   "1",       RANGE(1, 65536),    COMMAND, "of --sample, side by side") \
     X(FLAG,    interactive,   "no",      NO_ARGUMENT,        COMMAND, \
       "--sample continues what you type; Ctrl-C ends an answer, then the program") \
-    X(INTEGER, sample_tokens, "256",     RANGE(1, 1e9),      KEPT, "length of a sample") \
+    X(INTEGER, sample_tokens, "200",     RANGE(1, 1e9),      KEPT, "length of a sample") \
     X(REAL,    temperature,   "0.8",     RANGE(0, 100),      KEPT, "of sampling; 0 = always the most likely token") \
     X(INTEGER, top_k,         "0",       RANGE(0, 1 << 24),  KEPT, "sample among the k most likely tokens; 0 = all") \
     X(REAL,    top_p,         "1",       RANGE(1e-9, 1),     KEPT, \

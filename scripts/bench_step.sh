@@ -1,9 +1,9 @@
 #!/bin/sh
 # scripts/bench_step.sh DATA [MODEL:BATCH:CONTEXT ...] - The training step: bf16 on a GPU, else f32; one micro-batch an
 # update, clipping and AdamW included; median of STEPS steps (50) after 10. DATA: token shards, 'dir/train_*.bin'.
-# Without models, those of the README; models with a context of 256 train on a text, made by tales. Memory, power and
-# clock: from nvidia-smi, five times a second; the peak above the start, the highest power and its clock, which
-# mean little for a run of less than a second.
+# Without models, those of the README, on a CPU d4; models with a context of 256 train on a text, made by tales.
+# Memory, power and clock: from nvidia-smi, five times a second; the peak above the start, the highest power and its
+# clock, which mean little for a run of less than a second.
 # Beside ours, where they are set:
 #   PEERS="reference huggingface ..."   naive (ours with naive attention) and programs of scripts/bench_step_torch.py;
 #                                       "" = none; without it reference and huggingface where PYTHON (python3) has torch
@@ -13,14 +13,15 @@ set -eu
 [ $# -ge 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 data=$1
 shift
-[ $# -gt 0 ] || set -- d12:64:1024 d12:4:1024 d24:32:1024 d36:16:1024 d48:16:1024 d6:64:256 d4:16:256
 here=$(dirname "$0") steps=${STEPS:-50} python=${PYTHON:-python3} gpt=${TRAIN_GPT:-./train_gpt}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM HUP
 nvidia-smi -L > "$dir/gpus" 2>/dev/null || : > "$dir/gpus"
 dtype=f32 card=$(cut -d: -f2 "$dir/gpus" | head -n 1 | sed 's/ (UUID.*//; s/^ //')
-[ ! -s "$dir/gpus" ] || dtype=bf16
+large=
+[ ! -s "$dir/gpus" ] || dtype=bf16 large="d12:64:1024 d12:4:1024 d24:32:1024 d36:16:1024 d48:16:1024 d6:64:256"
+[ $# -gt 0 ] || set -- $large d4:16:256
 "$python" -c 'import torch' 2>/dev/null && default="reference huggingface" || default=
 [ -z "${LLMC:-}" ] || default="llmc $default"
 peers=${PEERS-$default}
