@@ -249,7 +249,7 @@ void options_parse(Option *table, const char *positional, const ForeignOption *f
         option->given = ON_COMMAND_LINE;
         REQUIRE(option->type != OPTION_FLAG || equals || i + 1 == argc || !is_choice("yes|no|true|false", argv[i + 1]),
                 "--%s %s: a flag takes no value; write --%s or --%s=no", name, argv[i + 1], name, name);
-        REQUIRE(value, "--%s: want a value", name);
+        REQUIRE(value, "--%s: want a value, got nothing", name);
         const int is_value = (*value || takes_empty(option)) && (equals || is_word || !is_prefix("--", value));
         REQUIRE(is_value, "--%s: want a value, got '%.100s' (write a value that begins with dashes as --%s=VALUE)",
                 name, value, name);

@@ -103,7 +103,7 @@ static CommandLine bad[] = {
     { "--data: want a value, got ''", { "" } },
     { "--resume no: a flag takes no value; write --resume or --resume=no", { "--resume", "no" } },
     /* missing and empty values */
-    { "--batch: want a value", { "--batch" } },
+    { "--batch: want a value, got nothing", { "--batch" } },
     { "--out: want a value, got '--resume' (write a value that begins with dashes as --out=VALUE)",
       { "--out", "--resume" } },
     { "--batch: want a value, got '--5'", { "--batch", "--5" } },

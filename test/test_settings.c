@@ -106,7 +106,7 @@ static void one_word_is_the_data(void) {
     Case sample = { .word = { "--sample", "runs/book", "Once" } };
     expect_fails("--sample with 'Once': it reads no data; the start of the text is --prompt '", parse, &sample);
     Case missing = { .word = { "book.txt", "--prompt" } };
-    expect_fails("--prompt: want a value", parse, &missing);
+    expect_fails("--prompt: want a value, got nothing", parse, &missing);
     Case twice = { .word = { "a.bin", "b.bin" } };
     expect_fails("--data: given twice, the second time as 'b.bin'", parse, &twice);
     parse(&(Case){ .text = "data = a\n", .word = { "--sample", "runs/book" } });
