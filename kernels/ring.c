@@ -10,55 +10,48 @@
 
 static int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-static RingRange chunk_of(const RingSplit *s, int chunks, int index) {
+/* Tokens of a chunk: ceil(T / chunks), in the last ones fewer or none. */
+static int chunk_tokens(const RingSplit *s, int chunks, int index) {
     const int size = ceil_div(s->T, chunks);
-    const int64_t first = (int64_t)size * index, left = s->T - first;
-    return (RingRange){ (int)(left > 0 ? first : s->T), 1, (int)(left < 0 ? 0 : left < size ? left : size) };
-}
-
-int ring_ranges(const RingSplit *s, int rank, RingRange range[2]) {
-    const int N = s->size;
-    int count = 0;
-    range[0] = s->order == RING_ZIGZAG && N > 1 ? chunk_of(s, 2 * N, rank)
-             : s->order == RING_STRIPED ? (RingRange){ rank, N, rank < s->T ? ceil_div(s->T - rank, N) : 0 }
-             : chunk_of(s, N, rank);
-    count += range[0].count > 0;
-    if (s->order != RING_ZIGZAG || N == 1) return count;
-    range[count] = chunk_of(s, 2 * N, 2 * N - 1 - rank);        /* empty where the first is */
-    return count + (range[count].count > 0);
+    const int64_t left = s->T - (int64_t)size * index;
+    return left < 0 ? 0 : left < size ? (int)left : size;
 }
 
 int ring_tokens(const RingSplit *s, int rank) {
-    RingRange range[2];
-    int tokens = 0;
-    for (int i = ring_ranges(s, rank, range) - 1; i >= 0; i--) tokens += range[i].count;
-    return tokens;
+    const int N = s->size;
+    if (s->order == RING_STRIPED)    return rank < s->T ? ceil_div(s->T - rank, N) : 0;
+    if (s->order == RING_CONTIGUOUS) return chunk_tokens(s, N, rank);
+    return chunk_tokens(s, 2 * N, rank) + chunk_tokens(s, 2 * N, 2 * N - 1 - rank);
+}
+
+/* The token of this rank's row i. */
+static int64_t token_of(const RingSplit *s, int i) {
+    const int N = s->size, size = ceil_div(s->T, s->order == RING_ZIGZAG ? 2 * N : N);
+    if (s->order == RING_STRIPED)                return s->rank + (int64_t)i * N;
+    if (s->order == RING_CONTIGUOUS || i < size) return (int64_t)size * s->rank + i;
+    return (int64_t)size * (2 * N - 1 - s->rank) + i - size;
 }
 
 void ring_take(const RingSplit *s, int32_t *own, const int32_t *whole) {
-    RingRange range[2];
-    const int ranges = ring_ranges(s, s->rank, range);
-    for (int i = 0; i < ranges; i++)
-        for (int t = 0; t < range[i].count; t++) *own++ = whole[range[i].first + t * range[i].step];
+    const int tokens = ring_tokens(s, s->rank);
+    for (int i = 0; i < tokens; i++) own[i] = whole[token_of(s, i)];
 }
 
-/* Query rows from `row` on with keys from `key` on: all of them, or, where causal, key j of row i if j <= i, of as many
-   keys as rows. rows or keys 0: nothing. */
-typedef struct { int row, rows, key, keys, causal; } Part;
+/* Query rows from `row` on with the first keys: with all of them, or, where causal, row i with key j if j <= i, of as
+   many keys as rows. rows or keys 0: nothing. */
+typedef struct { int row, rows, keys, causal; } Part;
 
 /* What number rank computes with the block of number from. */
 static Part part_of(const RingSplit *s, int rank, int from) {
     const int own = ring_tokens(s, rank), other = ring_tokens(s, from);
-    RingRange range[2] = {0};
-    if (from == rank) return (Part){ 0, own, 0, own, 1 };
+    if (from == rank) return (Part){ 0, own, own, 1 };
     if (s->order == RING_STRIPED) {             /* row i sees key j <= i of an earlier rank, j < i of a later one */
         const int row = from > rank, rows = own > row ? own - row : 0;
-        return (Part){ row, rows, 0, rows < other ? rows : other, 1 };
+        return (Part){ row, rows, rows < other ? rows : other, 1 };
     }
-    if (s->order == RING_CONTIGUOUS) return (Part){ 0, own, 0, from < rank ? other : 0, 0 };
-    ring_ranges(s, from < rank ? from : rank, range);
-    return from < rank ? (Part){ 0, own, 0, range[0].count, 0 }
-                       : (Part){ range[0].count, own - range[0].count, 0, other, 0 };
+    if (s->order == RING_CONTIGUOUS) return (Part){ 0, own, from < rank ? other : 0, 0 };
+    const int first = chunk_tokens(s, 2 * s->size, from < rank ? from : rank);
+    return from < rank ? (Part){ 0, own, first, 0 } : (Part){ first, own - first, other, 0 };
 }
 
 static int is_empty(Part p) { return !p.rows || !p.keys; }
@@ -362,10 +355,13 @@ static void add_to_keys(const Operands *x, Tensor from, int64_t keys) {
 /* The gradients of this rank's keys and values in step `index` of another have come. */
 static void add_returned(const Ring *r, const Work *w, const Operands *x, int index) {
     const int64_t own = r->spec.Tk, keys = keys_of(step_of(r, index).others);
-    const Tensor sum = w->dkv_sum.data ? rows_of(w->dkv_sum, 0, keys) : (Tensor){0};
-    if (keys && !w->dkv_sum.data) add_to_keys(x, w->returned, keys);
-    else if (keys) tensor_add(sum, sum, rows_of(w->returned, 0, keys));
-    if (own && w->dkv_sum.data && index == r->split.size - 2) add_to_keys(x, w->dkv_sum, own);
+    if (!w->dkv_sum.data) {
+        if (keys) add_to_keys(x, w->returned, keys);
+        return;
+    }
+    const Tensor sum = rows_of(w->dkv_sum, 0, keys);
+    if (keys) tensor_add(sum, sum, rows_of(w->returned, 0, keys));
+    if (own && index == r->split.size - 2) add_to_keys(x, w->dkv_sum, own);
 }
 
 /* The own block comes first, while the first keys come, and last, a quarter of its heads, while the last gradients

@@ -21,13 +21,8 @@ typedef enum { RING_ZIGZAG, RING_STRIPED, RING_CONTIGUOUS } RingOrder;
    comm_rank. size 1: the whole sequence, no communication. */
 typedef struct { RingOrder order; int size, rank, T; } RingSplit;
 
-/* Tokens first, first + step, ... of a sequence: count of them, at least 1. */
-typedef struct { int first, step, count; } RingRange;
-
-/* The ranges of number rank's tokens, one after the other in its rows. Returns how many, 0 .. 2. */
-int  ring_ranges(const RingSplit *split, int rank, RingRange range[2]);
-int  ring_tokens(const RingSplit *split, int rank);                  /* how many tokens */
-void ring_take(const RingSplit *split, int32_t *own, const int32_t *whole);     /* this rank's of a sequence; host */
+int  ring_tokens(const RingSplit *split, int rank);     /* how many tokens of a sequence number rank has */
+void ring_take(const RingSplit *split, int32_t *own, const int32_t *whole);     /* own = this rank's of whole; host */
 
 /* spec: B, NH, HS, scale, dtype and deterministic; the rest is set: causal, gradients overwritten, the tokens of this
    rank as Tq and Tk. attention: the name for attention_pick in every step; one that keeps memory, as naive does, is

@@ -8,7 +8,7 @@
 enum { OUT, DQ, DK, DV, LSE, RESULTS };
 static const char *const result_name[] = { "out", "dq", "dk", "dv", "lse" };
 static const char *const order_name[] = { "zigzag", "striped", "contiguous" };
-enum { ORDERS = 3, GUARD = 256 };
+enum { ORDERS = 3, GUARD = 256, TOKENS_MAX = 4096 };
 
 static int on_cpu, ranks_most;
 static DType dtype;                 /* of the run */
@@ -92,29 +92,34 @@ static Results by_oracle(Case c, Inputs in) {
     return r;
 }
 
+/* The tokens of this rank, in its order. */
+static const int32_t *own_tokens(const RingSplit *s) {
+    static int32_t whole[TOKENS_MAX], own[TOKENS_MAX];
+    for (int t = 0; t < s->T; t++) whole[t] = t;
+    ring_take(s, own, whole);
+    return own;
+}
+
 /* The rows of this rank, in its order, of (B,T,C), or the columns of (B*NH,T) where C is 0. */
 static double *own_part(const RingSplit *s, const double *whole, int64_t B, int64_t C) {
-    RingRange range[2];
-    const int ranges = ring_ranges(s, s->rank, range), own = ring_tokens(s, s->rank), width = C ? (int)C : 1;
+    const int own = ring_tokens(s, s->rank), width = C ? (int)C : 1;
+    const int32_t *token = own_tokens(s);
     double *part = malloc(sizeof *part * (size_t)(B * own * width) + 8), *to = part;
     for (int64_t b = 0; b < B; b++)
-        for (int i = 0; i < ranges; i++)
-            for (int t = 0; t < range[i].count; t++, to += width)
-                memcpy(to, whole + (b * s->T + range[i].first + t * range[i].step) * width, sizeof *to * (size_t)width);
+        for (int i = 0; i < own; i++, to += width)
+            memcpy(to, whole + (b * s->T + token[i]) * width, sizeof *to * (size_t)width);
     return part;
 }
 
 /* The rows of all ranks in the order of the sequence, from those of each; the groups have the same ones. */
 static double *gather(const RingSplit *s, const double *part, int64_t B, int64_t C) {
-    RingRange range[2];
-    const int ranges = ring_ranges(s, s->rank, range), groups = comm_size / s->size;
+    const int own = ring_tokens(s, s->rank), groups = comm_size / s->size;
+    const int32_t *token = own_tokens(s);
     const size_t width = C ? (size_t)C : 1, count = (size_t)B * (size_t)s->T * width;
     double *whole = calloc(count, sizeof *whole);
     for (int64_t b = 0; b < B; b++)
-        for (int i = 0; i < ranges; i++)
-            for (int t = 0; t < range[i].count; t++, part += width)
-                for (size_t c = 0; c < width; c++)
-                    whole[(size_t)(b * s->T + range[i].first + t * range[i].step) * width + c] = part[c] / groups;
+        for (int i = 0; i < own; i++, part += width)
+            for (size_t c = 0; c < width; c++) whole[(size_t)(b * s->T + token[i]) * width + c] = part[c] / groups;
     const Tensor t = tensor_of(device_alloc(count * sizeof *whole, "test"), F64, 1, (int64_t)count);
     device_upload(t.data, whole, tensor_bytes(t));
     comm_wait(comm_all_reduce(t));
