@@ -88,16 +88,16 @@ static void attention_forward(GPT *m, int l, BlockActs *s) {
     op_end();
 }
 
-static void attention_backward(GPT *m, int l, Tensor dqkv, Tensor dout, Tensor out, Tensor lse, Tensor kept,
-                               Tensor qkv) {
+static void attention_backward(GPT *m, int l, BlockActs *s) {
     const AttentionSpec spec = attention_spec(m, l);
+    const Tensor dqkv = m->acts.dqkv, datty = m->acts.dbranch, qkv = s->qkv;
     if (m->dropout.residual > 0) device_overlap_wait();     /* for dqkv's memory, which is dproj's */
-    op_begin("attention backward", op_bytes(5, dqkv, dout, out, lse, qkv), 2.5 * attention_flop(m));
+    op_begin("attention backward", op_bytes(5, dqkv, datty, s->atty, s->lse, qkv), 2.5 * attention_flop(m));
     if (m->ring.split.size)
-        ring_backward(&m->ring, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, part(qkv, 0),
+        ring_backward(&m->ring, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), datty, s->atty, s->lse, part(qkv, 0),
                       part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
     else
-        m->attention->backward(&spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), dout, out, lse, kept.data,
+        m->attention->backward(&spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), datty, s->atty, s->lse, s->att.data,
                                part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
     op_end();
 }
@@ -217,7 +217,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
         device_overlap_wait();                  /* for the memory of dfch and ln2 */
         Tensor dproj = branch_gradient(m, a->dproj, l, PROJECTION);
         matmul_backward(a->dbranch, dw->projw, by_matmul(m, dw->projb), ABSENT, dproj, s->atty, ABSENT, w->projw, into);
-        attention_backward(m, l, a->dqkv, a->dbranch, s->atty, s->lse, s->att, s->qkv);
+        attention_backward(m, l, s);
         recompute_ln1(m, l);
         device_overlap_wait();                  /* for dres, of which dprojw is made */
         matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, ABSENT, a->dqkv, s->ln1, ABSENT, w->qkvw, into);

@@ -34,7 +34,7 @@ Tensor gpt_last_logits(GPT *m);
    (B); both on the host. sampling is the same until gpt_set_cache: a single token is one CUDA graph. */
 void gpt_next(GPT *m, Sampling sampling, const double *uniform, int32_t *next);
 
-/* The same after one token of the batch: t of sequence b is b T + t. */
+/* After gpt_forward: logits (V) after one token of the batch, on the host. Token t of sequence b is b T + t. */
 void gpt_logits(GPT *m, int64_t token, float *logits);
 
 /* The first tensor with a NaN or an infinity: parameters, then the activations with memory of their own in the order of
