@@ -71,25 +71,25 @@ static void add_span(Texts *t, const void *text, size_t size, int begins) {
     t->documents += begins;
 }
 
-static const Json *require_field(const Json *object, const char *field) {
-    if (object->type != JSON_OBJECT) fail("%s: this is %.80s, want an object", object->where, json_text(object));
-    return json_member(object, field, JSON_STRING);
+/* A whole document, in parts. */
+static void add_document(Texts *t, const unsigned char *text, size_t size) {
+    for (size_t at = 0, end; at < size; at = end) {
+        end = bpe_words_cut(text, size, at + PART);
+        add_span(t, text + at, end - at, at == 0);
+    }
 }
 
 static void add_json(Texts *t, const char *line, size_t size) {
     State *s = t->state;
     char *where = format_string("%s: line %lld", t->path[s->file - 1], (long long)s->line);
     Json *json = json_parse(line, size, where);
-    const char *text = require_field(json, t->field)->text;
+    if (json->type != JSON_OBJECT) fail("%s: this is %.80s, want an object", where, json_text(json));
+    const char *text = json_string(json, t->field);
     free(where);
     s->json = host_grow(s->json, s->json_count, &s->json_room, sizeof *s->json, "the texts");
     s->json[s->json_count++] = json;
     s->batch_bytes += 4 * size;         /* about as much as its values take */
-    size_t length = strlen(text), at = 0;
-    for (size_t end; at < length; at = end) {
-        end = bpe_words_cut((const unsigned char *)text, length, at + PART);
-        add_span(t, text + at, end - at, at == 0);
-    }
+    add_document(t, (const unsigned char *)text, strlen(text));
 }
 
 /* A line, or with JSONL the value in it. Returns its length with its end. */
@@ -99,14 +99,8 @@ static size_t add_line(Texts *t, const unsigned char *text, size_t left) {
     size_t size = newline ? (size_t)(newline - text) : left, whole = size + (newline != NULL);
     if (size && text[size - 1] == '\r') size--;
     s->line++;
-    if (t->kind == DOCUMENT_JSONL) {
-        if (size) add_json(t, (const char *)text, size);
-        return whole;
-    }
-    for (size_t at = 0, end; at < size; at = end) {
-        end = bpe_words_cut(text, size, at + PART);
-        add_span(t, text + at, end - at, at == 0);
-    }
+    if (t->kind == DOCUMENT_LINE) add_document(t, text, size);
+    else if (size)                add_json(t, (const char *)text, size);
     return whole;
 }
 
