@@ -132,8 +132,8 @@ static void print_banner(Run *run) {
         .validates = corpus->val != NULL, .steps = s->steps, .log_every = s->log_every, .log_jsonl = s->log_jsonl };
     report_banner(&run->info);
     if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes) {
-        memory_plan_print(stdout, &plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);
-        recompute_plan_print(stdout, &run->config, s->attention, (int)s->batch);
+        memory_plan_print(&plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);
+        recompute_plan_print(&run->config, s->attention, (int)s->batch);
     }
     if (run->changes) printf("changed: %s\n", run->changes);
     if (s->dry_run && !comm_rank) warn_of_mistakes(&run->report, s, corpus, run->config.T, run->sequences);
@@ -315,7 +315,7 @@ static int use_checkpoint(Run *run) {
     MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, purpose);
     if (s->dry_run) {
         run->device = device_info();
-        memory_plan_print(stdout, &plan, &run->device, 0);
+        memory_plan_print(&plan, &run->device, 0);
         return stdio_flush();
     }
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, run->config.T, purpose);

@@ -1,4 +1,5 @@
 #include "model_config.h"
+#include <stdio.h>
 #include <string.h>
 #include "../kernels/check.h"
 #include "../kernels/comm.h"
@@ -85,35 +86,34 @@ char *memory_plan_text(const MemoryPlan *plan, const DeviceInfo *device) {
                          bytes_text((double)device->free_bytes, free_text));
 }
 
-void memory_plan_print(FILE *file, const MemoryPlan *plan, const DeviceInfo *device, size_t host_bytes) {
+void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device, size_t host_bytes) {
     const struct { const char *what; size_t bytes; } rows[] = {
         { "parameters", plan->parameters }, { "gradients", plan->gradients }, { "optimizer (AdamW)", plan->optimizer },
         { "activations", plan->activations }, { "workspace", plan->workspace }, { "total", plan->total },
     };
     char text[32], total[32];
-    fprintf(file, "memory plan\n");
+    printf("memory plan\n");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        fprintf(file, "  %-18s %12s\n", rows[i].what, bytes_text((double)rows[i].bytes, text));
-    fprintf(file, "  %-18s %12s of %s\n", "free", bytes_text((double)device->free_bytes, text),
-            bytes_text((double)device->total_bytes, total));
-    if (host_bytes) fprintf(file, "  %-18s %12s of host memory\n", "checkpoint", bytes_text((double)host_bytes, text));
+        printf("  %-18s %12s\n", rows[i].what, bytes_text((double)rows[i].bytes, text));
+    printf("  %-18s %12s of %s\n", "free", bytes_text((double)device->free_bytes, text),
+           bytes_text((double)device->total_bytes, total));
+    if (host_bytes) printf("  %-18s %12s of host memory\n", "checkpoint", bytes_text((double)host_bytes, text));
 }
 
-void recompute_plan_print(FILE *file, const GPTConfig *config, const char *attention, int B) {
+void recompute_plan_print(const GPTConfig *config, const char *attention, int B) {
     const double step_flop = gpt_flops_per_token(config) * B * config->T;
     for (Recompute level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
         GPTConfig c = *config;
         c.recompute = level;
         double bytes, flop;
-        char total[32], moved[32], label[32];
+        char total[32], moved[32];
         gpt_recompute_cost(&c, B, c.T, &bytes, &flop);
-        snprintf(label, sizeof label, "%-12s%s", level ? "" : "--recompute ", levels[level]);
         bytes_text((double)memory_plan(&c, attention, B, TRAIN).total, total);
-        fprintf(file, "  %-22s%9s", label, total);
+        printf("  %-12s%-10s%9s", level ? "" : "--recompute ", levels[level], total);
         bytes = bytes * gpt_own_tokens(config) / config->T;
-        if (bytes > 0) fprintf(file, ", reads and writes %s more", bytes_text(bytes, moved));
-        if (flop > 0) fprintf(file, ", computes %.1f %% more", 100 * flop / step_flop);
-        fprintf(file, "\n");
+        if (bytes > 0) printf(", reads and writes %s more", bytes_text(bytes, moved));
+        if (flop > 0) printf(", computes %.1f %% more", 100 * flop / step_flop);
+        printf("\n");
     }
 }
 

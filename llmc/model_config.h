@@ -1,7 +1,6 @@
 /* llmc/model_config.h - Which model: a checkpoint's or the one of the options; and the device memory it needs. */
 #ifndef LLMC_MODEL_CONFIG_H
 #define LLMC_MODEL_CONFIG_H
-#include <stdio.h>
 #include "../kernels/device.h"
 #include "gpt.h"
 #include "settings.h"
@@ -28,10 +27,10 @@ MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int
 char *memory_plan_text(const MemoryPlan *plan, const DeviceInfo *device);
 
 /* Every part; host_bytes: of the copy that a checkpoint is written from, 0 = none. */
-void memory_plan_print(FILE *file, const MemoryPlan *plan, const DeviceInfo *device, size_t host_bytes);
+void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device, size_t host_bytes);
 
 /* Of every level of --recompute, the total and what it costs. */
-void recompute_plan_print(FILE *file, const GPTConfig *config, const char *attention, int B);
+void recompute_plan_print(const GPTConfig *config, const char *attention, int B);
 
 /* The largest batch whose plan takes at most 19/20 of free_bytes (the rest is for cuBLASLt, NCCL and the kernels), on
    all ranks: a divisor of sequences, or with sequences = 0 a power of two, up to max; 1 where none fits. */
