@@ -50,10 +50,4 @@ PHILOX_FUNCTION Random64 philox2x32_round(Random64 state, uint32_t key) {
     return (Random64){{ high ^ state.word[1] ^ key, 0xD256D193u * state.word[0] }};
 }
 
-PHILOX_FUNCTION Random64 philox2x32(Random64 counter, uint32_t key) {
-    for (int round = 0; round < PHILOX2X32_ROUNDS; round++, key += philox2x32_key_step)
-        counter = philox2x32_round(counter, key);
-    return counter;
-}
-
 #endif

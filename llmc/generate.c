@@ -169,7 +169,9 @@ static void on_interrupt(int number) {
     if (!answering || interrupted++) _exit(128 + number);
 }
 
-void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *sample) {
+/* Continues the lines of stdin, each up to sample->count tokens, in one context, on stdout; the first follows the
+   prompt. SIGINT ends an answer; the second, one before the next line is read, or the end of stdin the program. */
+static void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *sample) {
     const int32_t V = model->config.V, start = tokenizer_start(tokenizer, V), end = tokenizer_end_of_text(tokenizer, V);
     const int terminal = isatty(STDIN_FILENO);
     Context context = context_open(model, 1, model->config.T);

@@ -22,10 +22,6 @@ typedef struct {
    (llmc/os.h). Fails where a logit is not finite. */
 void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t step, FILE *file);
 
-/* Continues the lines of stdin, each up to sample->count tokens, in one context, on stdout; the first follows the
-   prompt. SIGINT ends an answer; the second, one before the next line is read, or the end of stdin the program. */
-void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *sample);
-
 /* The sample that the settings of a training run describe: to stdout and as an event, by rank 0 alone, with the
    whole context also where ranks share sequences. */
 void print_sample(GPT *model, Tokenizer tokenizer, const Settings *settings, Report *report, int64_t step);
