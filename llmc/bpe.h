@@ -21,7 +21,7 @@ typedef struct {
 
 typedef struct Bpe Bpe;
 
-/* Takes the vocabulary over, and its arrays. Fails, with where in front, when a single byte has no token. */
+/* Takes ownership of the arrays of the vocabulary. Fails, with where in front, when a single byte has no token. */
 Bpe *bpe_create(BpeVocabulary vocabulary, const char *where);
 void bpe_free(Bpe *bpe);
 

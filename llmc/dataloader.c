@@ -77,7 +77,7 @@ static const char *kind_of_width(int width) {
     return width == 1 ? "a text" : width == 2 ? "a shard of uint16" : "a shard of uint32";
 }
 
-/* A directory that cannot be read is an error: its files would be missing without a word. */
+/* A directory that cannot be read is an error: its files would be missing silently. */
 static int glob_failed(const char *path, int error) {
     REQUIRE(error == ENOENT || error == ENOTDIR, "%s: %s: cannot look for data there", path, strerror(error));
     return 0;

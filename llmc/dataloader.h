@@ -11,7 +11,6 @@
 #ifndef LLMC_DATALOADER_H
 #define LLMC_DATALOADER_H
 #include <stdint.h>
-#include <stdio.h>
 #include "texts.h"
 
 typedef struct Tokens Tokens;

@@ -20,7 +20,7 @@ typedef struct {
     DeviceGraph   graph[2][2];      /* of a micro-step, by Into and whether it reduces the gradients */
 } TrainStep;
 
-/* To be called with the fields above `batch` set. */
+/* To be called with the fields above `window` set. */
 void train_step_create(TrainStep *step);
 void train_step_free(TrainStep *step);
 
