@@ -19,6 +19,7 @@
 #include "llmc/model_config.h"
 #include "llmc/os.h"
 #include "llmc/ranks.h"
+#include "llmc/rendezvous.h"
 #include "llmc/settings.h"
 #include "llmc/tasks.h"
 #include "llmc/train_step.h"
@@ -386,7 +387,7 @@ static void end_step(Run *run, int under_way) {
     state->sequences_seen += (uint64_t)run->sequences;
     state->tokens += train_step_targets(&run->step, before.sequences_seen);
     state->step++;
-    launch_note(state->step);
+    heartbeat_note(state->step);
     StepResult result = spike_detector_update(&state->spikes, &update.stats);
     if (result != APPLIED && under_way) {           /* its activations are overwritten: repeat it */
         optimizer_result(&run->optimizer);

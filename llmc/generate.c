@@ -1,6 +1,6 @@
 #include "generate.h"
-#include "launch.h"
 #include "os.h"
+#include "rendezvous.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -266,7 +266,7 @@ void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *re
     char *text = NULL, *prompt = unescape(s->prompt);
     size_t size;
     if (step) report_line(stdout, "step %lld: a sample", (long long)step);
-    launch_busy(1);             /* other ranks wait */
+    heartbeat_busy(1);             /* other ranks wait */
     Sample sample = sample_of(s, prompt);
     sample.copy = open_memstream(&text, &size);
     REQUIRE(sample.copy, "out of memory: a sample");
@@ -275,7 +275,7 @@ void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *re
     report_sample(report, step, text, size);
     free(prompt);
     free(text);
-    launch_busy(0);
+    heartbeat_busy(0);
 }
 
 void sample_checkpoint(GPT *model, Tokenizer tokenizer, const Settings *s, const char *note) {

@@ -234,6 +234,4 @@ void launch_join(const Settings *s, const Option *options) {
     comm_open(comm_rank, comm_size, id);
 }
 
-void launch_busy(int busy)     { heartbeat_busy(busy); }
-void launch_note(int64_t step) { heartbeat_note(step); }
-void launch_end(void)          { if (comm_size > 1) heartbeat_end(); }
+void launch_end(void) { if (comm_size > 1) heartbeat_end(); }

@@ -21,10 +21,6 @@ void launch_start(const Settings *settings);
    killed, does not answer for --comm-timeout, or waits for a collective that long. */
 void launch_join(const Settings *settings, const Option *options);
 
-/* On rank 0: the other ranks wait in a collective for what it does now, such as the end of a save; --comm-timeout does
-   not count until it is done. */
-void launch_busy(int busy);
-void launch_note(int64_t step);         /* steps done, for these messages */
 void launch_end(void);                  /* orderly end: returns when all ranks have called it */
 
 #endif

@@ -31,7 +31,10 @@ void rendezvous_join(const char *signature, char id[COMM_ID_BYTES]);
 
 /* The heartbeat, a thread that also watches comm: starts after join. */
 void heartbeat_start(void);
-void heartbeat_note(int64_t step);
+void heartbeat_note(int64_t step);  /* steps done, for messages */
+
+/* On rank 0: the other ranks wait in a collective for what it does now, such as the end of a save; --comm-timeout does
+   not count until it is done. */
 void heartbeat_busy(int busy);
 void heartbeat_end(void);           /* returns when all ranks have called it */
 

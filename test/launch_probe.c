@@ -21,6 +21,7 @@
 #include "../kernels/comm.h"
 #include "../llmc/launch.h"
 #include "../llmc/os.h"
+#include "../llmc/rendezvous.h"
 
 /* ---- Instead of a backend */
 
@@ -113,7 +114,7 @@ int main(int argc, char **argv) {
     fflush(stdout);
     int64_t step = 0;
     for (; step < s.steps && !stop_requested(); step++) {
-        launch_note(step);
+        heartbeat_note(step);
         usleep(10 * 1000);
         if (save_requested()) fprintf(stderr, "rank %d saves\n", comm_rank);
         if (step != 5) continue;

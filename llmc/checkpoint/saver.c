@@ -1,6 +1,6 @@
 #include "saver.h"
-#include "../launch.h"
 #include "../os.h"
+#include "../rendezvous.h"
 #include "../../kernels/choices.h"
 #include "../../kernels/device.h"
 #include <signal.h>
@@ -106,9 +106,9 @@ void saver_poll(Saver *s) {
 
 void saver_finish(Saver *s) {
     if (!s->running) return;
-    launch_busy(1);
+    heartbeat_busy(1);
     pthread_join(s->thread, NULL);
-    launch_busy(0);
+    heartbeat_busy(0);
     report_result(s);
 }
 
