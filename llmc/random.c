@@ -15,10 +15,6 @@ double random_uniform(uint64_t seed, RandomPurpose purpose, uint32_t step, uint6
     return uniform_of(r.word[0], r.word[1]);
 }
 
-double random_normal(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position) {
-    return normal_of(philox(seed, purpose, 0, step, position));
-}
-
 /* Lemire 2019, "Fast random integer generation in an interval": the high half of bits * n, rejecting the few low halves
    that would bias it. */
 uint64_t random_below(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position, uint64_t n) {

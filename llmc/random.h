@@ -15,7 +15,6 @@ typedef enum { RANDOM_INIT = 1, RANDOM_SHUFFLE, RANDOM_PHASE, RANDOM_SAMPLE, RAN
 
 Random128 philox(uint64_t seed, RandomPurpose purpose, uint32_t block, uint32_t step, uint64_t position);
 double    random_uniform(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position);   /* [0,1), 53 bits */
-double    random_normal (uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position);   /* Box-Muller */
 /* Uniform in [0,n). */
 uint64_t  random_below  (uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t position, uint64_t n);
 

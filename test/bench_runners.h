@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include "../kernels/attention.h"
 #include "../kernels/device.h"
+#include "../kernels/normal.h"
 #include "../llmc/random.h"
 #include "../llmc/os.h"
 #include "bench_peers.h"
@@ -57,7 +58,7 @@ static void inputs_open(int64_t rows, int NH, int HS, double amplitude) {
     REQUIRE(shared != MAP_FAILED, "no memory for %.2f GB of inputs", (double)bytes / 1e9);
     #pragma omp parallel for
     for (int64_t i = 0; i < count; i++) {
-        double normal = random_normal(1, RANDOM_TEST, (uint32_t)HS, (uint64_t)i);
+        double normal = normal_of(philox(1, RANDOM_TEST, 0, (uint32_t)HS, (uint64_t)i));
         float x = (float)(i < rows * 3 * C ? normal : amplitude * normal);
         uint32_t bits;
         memcpy(&bits, &x, sizeof bits);

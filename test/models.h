@@ -2,6 +2,7 @@
 #ifndef TEST_MODELS_H
 #define TEST_MODELS_H
 #include "test.h"
+#include "../kernels/normal.h"
 #include "../llmc/checkpoint/weights.h"
 #include "../llmc/optimizer.h"
 #include "../llmc/random.h"
@@ -101,7 +102,7 @@ static inline void fill_normally(GPT *m, uint64_t seed, double deviation, int ma
         int64_t count = row->layout == VOCABULARY ? m->config.V * t.dim[1] : tensor_count(t);
         float *value = calloc((size_t)tensor_count(t), sizeof *value);
         for (int64_t j = 0; j < count; j++)
-            value[j] = (float)(deviation * random_normal(seed, RANDOM_TEST, (uint32_t)i, (uint64_t)j));
+            value[j] = (float)(deviation * normal_of(philox(seed, RANDOM_TEST, 0, (uint32_t)i, (uint64_t)j)));
         device_upload(t.data, value, tensor_bytes(t));
         free(value);
     }

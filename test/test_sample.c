@@ -234,7 +234,8 @@ static void tokens_from_large_vocabularies(void) {
         double *weight = calloc((size_t)V, sizeof *weight), total = 0, passed = 0, max = -INFINITY, uniform[N];
         int32_t tokens[N];
         for (int i = 0; i < V; i++) {
-            logits[i] = (float)(cases[c].spread * random_normal(SEED, RANDOM_TEST, (uint32_t)c, (uint64_t)i) - 30);
+            logits[i] = (float)(cases[c].spread *
+                                normal_of(philox(SEED, RANDOM_TEST, 0, (uint32_t)c, (uint64_t)i)) - 30);
             max = fmax(max, logits[i]);
             order[i] = i;
         }

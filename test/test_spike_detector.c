@@ -4,7 +4,7 @@
 #include "../llmc/optimizer.h"
 #include "../llmc/random.h"
 
-static double normal(int run, int64_t i) { return random_normal(1, RANDOM_TEST, (uint32_t)run, (uint64_t)i); }
+static double normal(int run, int64_t i) { return normal_of(philox(1, RANDOM_TEST, 0, (uint32_t)run, (uint64_t)i)); }
 
 /* A step as the device decides it, under the limits that the host has set. */
 static StepResult step(SpikeDetector *g, double z, double loss, double norm) {
