@@ -40,7 +40,7 @@ static int bytes_of_letters(const char *text, size_t length, unsigned char *byte
 
 typedef struct {
     BpeVocabulary  v;
-    unsigned char *memory, *next;       /* of the tokens' bytes */
+    unsigned char *next;                /* where the bytes of the next token go */
     int32_t       *slot;                /* hash table of ids by bytes; -1 = empty */
     size_t         mask;
     char          *made;                /* by id: 1 = a byte, or made by a merge */
