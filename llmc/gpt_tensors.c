@@ -318,14 +318,6 @@ size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int 
     return bytes;
 }
 
-void gpt_recompute_cost(const GPTConfig *config, int B, int T, double *bytes, double *flop) {
-    const double tokens = (double)B * T, C = config->C, element = (double)dtype_bytes(config->dtype);
-    const double widths[] = { [RECOMPUTE_NONE] = 0, [RECOMPUTE_GELU] = 4, [RECOMPUTE_LAYERNORM] = 4 + 1 + 1,
-                              [RECOMPUTE_BLOCK] = 0 };     /* in C, of the tensors made by elementwise ops alone */
-    *bytes = 2 * config->L * tokens * widths[config->recompute] * C * element;
-    *flop = config->recompute < RECOMPUTE_BLOCK ? 0 : config->L * tokens * (2 * (3 + 1 + 4) * C * C + 4.0 * T * C);
-}
-
 /* ---- Creation */
 
 void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose) {

@@ -187,10 +187,6 @@ size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int
 /* A group as one flat tensor. */
 Tensor params_group(const Params *params, int group, DType dtype);
 
-/* What a level of recomputation costs in a micro-step of B sequences of T tokens: bytes read and written again in
-   elementwise ops, and FLOP as gpt_flops_per_token counts them. */
-void gpt_recompute_cost(const GPTConfig *config, int B, int T, double *bytes, double *flop);
-
 /* Allocates on the device for batches of up to B sequences of T tokens: to GENERATE, with a cache of as many; to TRAIN,
    also for one of config.cache_tokens of one sequence, in the same memory. Where ranks share sequences, T counts the
    tokens of this rank, here and in gpt_set_batch. */

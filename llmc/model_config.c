@@ -101,18 +101,20 @@ void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device, size_t 
 }
 
 void recompute_plan_print(const GPTConfig *config, const char *attention, int B) {
-    const double step_flop = gpt_flops_per_token(config) * B * config->T;
+    /* Of a token in a block, in C: the tensors that elementwise ops alone make again; each is read and written. */
+    static const int widths[] = { [RECOMPUTE_GELU] = 4, [RECOMPUTE_LAYERNORM] = 4 + 1 + 1, [RECOMPUTE_BLOCK] = 0 };
+    const double C = config->C, rows = (double)config->L * B * gpt_own_tokens(config);
+    const double block_flop = 2 * (3 + 1 + 4) * C * C + 4.0 * config->T * C;        /* of a token */
     for (Recompute level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
         GPTConfig c = *config;
         c.recompute = level;
-        double bytes, flop;
+        const double bytes = 2 * rows * widths[level] * C * (double)dtype_bytes(config->dtype);
         char total[32], moved[32];
-        gpt_recompute_cost(&c, B, c.T, &bytes, &flop);
         bytes_text((double)memory_plan(&c, attention, B, TRAIN).total, total);
         printf("  %-12s%-10s%9s", level ? "" : "--recompute ", levels[level], total);
-        bytes = bytes * gpt_own_tokens(config) / config->T;
         if (bytes > 0) printf(", reads and writes %s more", bytes_text(bytes, moved));
-        if (flop > 0) printf(", computes %.1f %% more", 100 * flop / step_flop);
+        if (level == RECOMPUTE_BLOCK)
+            printf(", computes %.1f %% more", 100 * config->L * block_flop / gpt_flops_per_token(config));
         printf("\n");
     }
 }
