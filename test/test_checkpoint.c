@@ -552,8 +552,8 @@ static void the_context_in_a_tokenizer(void) {
         for (int i = 0; i < 4; i++) {
             if (from[i]) put_text(path, from[i]);
             TokenizerFiles files = checkpoint_load_tokenizer_files(from[i] ? dir : NULL, kinds[k], 2048);
-            const char *got = (char *)files.file[1].bytes;
-            EXPECT(got && !strcmp(got, want[i]) && files.file[1].size == (int64_t)strlen(want[i]), "%s %d: %s",
+            const char *got = files.file[1].bytes;
+            EXPECT(got && !strcmp(got, want[i]) && files.file[1].size == strlen(want[i]), "%s %d: %s",
                    tokenizer_name(kinds[k]), i, got);
             for (int f = 0; f < TOKENIZER_FILES; f++) free(files.file[f].bytes);
         }

@@ -290,14 +290,14 @@ static char *tokenizer_config(Tokenizer tokenizer, int context) {
 /* tokenizer_config.json, unless it is another program's, is made for this model: transformers warns of longer texts. */
 static void set_context(TokenizerFiles *files, Tokenizer tokenizer, int T) {
     static const char key[] = "\"model_max_length\": ";
-    unsigned char **bytes = &files->file[TOKENIZER_CONFIG - FIRST_TOKENIZER_FILE].bytes;
-    int64_t *size = &files->file[TOKENIZER_CONFIG - FIRST_TOKENIZER_FILE].size;
-    const char *before = *bytes ? strstr((char *)*bytes, key) : NULL;
-    char *own = *bytes ? tokenizer_config(tokenizer, before ? atoi(before + strlen(key)) : 0) : NULL;
-    if (own && !strcmp((char *)*bytes, own)) {
-        free(*bytes);
-        *bytes = (unsigned char *)tokenizer_config(tokenizer, T);
-        *size = (int64_t)strlen((char *)*bytes);
+    TokenizerFile *config = &files->file[TOKENIZER_CONFIG - FIRST_TOKENIZER_FILE];
+    if (!config->bytes) return;
+    const char *before = strstr(config->bytes, key);
+    char *own = tokenizer_config(tokenizer, before ? atoi(before + strlen(key)) : 0);
+    if (own && !strcmp(config->bytes, own)) {
+        free(config->bytes);
+        config->bytes = tokenizer_config(tokenizer, T);
+        config->size = strlen(config->bytes);
     }
     free(own);
 }
@@ -309,16 +309,14 @@ TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokeni
         const char *name = names[FIRST_TOKENIZER_FILE + i];
         if (!dir_has_file(dir, name)) continue;
         FileMap map = file_map(path_of(dir, name).text);
-        files.file[i].size = map.size;
-        files.file[i].bytes = memcpy(host_alloc((size_t)map.size + 1, name), map.bytes, (size_t)map.size);
+        const size_t size = (size_t)map.size;
+        files.file[i] = (TokenizerFile){ memcpy(host_alloc(size + 1, name), map.bytes, size), size };
         file_unmap(map);
         found++;
     }
     for (int i = 0; i < TOKENIZER_FILES && (!found || tokenizer_bpe(tokenizer)); i++) {
         char *text = files.file[i].bytes ? NULL : tokenizer_file_text(tokenizer, names[FIRST_TOKENIZER_FILE + i]);
-        if (!text) continue;
-        files.file[i].bytes = (unsigned char *)text;
-        files.file[i].size = (int64_t)strlen(text);
+        if (text) files.file[i] = (TokenizerFile){ text, strlen(text) };
     }
     set_context(&files, tokenizer, T);
     return files;
@@ -343,9 +341,8 @@ void checkpoint_write(const char *dir, const Snapshot *s) {
     write_state(path_of(dir, STATE).text, s);
     if (s->choices && *s->choices) write_text(path_of(dir, CHOICES).text, s->choices, strlen(s->choices));
     for (int i = 0; s->tokenizer_files && i < TOKENIZER_FILES; i++) {
-        if (!s->tokenizer_files->file[i].bytes) continue;
-        write_text(path_of(dir, names[FIRST_TOKENIZER_FILE + i]).text, s->tokenizer_files->file[i].bytes,
-                   (size_t)s->tokenizer_files->file[i].size);
+        const TokenizerFile *file = &s->tokenizer_files->file[i];
+        if (file->bytes) write_text(path_of(dir, names[FIRST_TOKENIZER_FILE + i]).text, file->bytes, file->size);
     }
     write_checksums(dir);
     directory_sync(dir);

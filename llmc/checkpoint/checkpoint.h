@@ -39,9 +39,11 @@ typedef struct {
 typedef struct { char text[80]; } DataId;
 DataId data_id(const Tokens *tokens);       /* NULL = no stream */
 
-/* Contents of a tokenizer's files, copied from checkpoint to checkpoint. bytes NULL: no file. */
+/* Contents of a tokenizer's files, copied from checkpoint to checkpoint. bytes: with a zero byte behind them; NULL: no
+   file. */
 enum { TOKENIZER_FILES = 6 };
-typedef struct { struct { unsigned char *bytes; int64_t size; } file[TOKENIZER_FILES]; } TokenizerFiles;
+typedef struct { char *bytes; size_t size; } TokenizerFile;
+typedef struct { TokenizerFile file[TOKENIZER_FILES]; } TokenizerFiles;
 
 /* Contents of a checkpoint, in host memory. */
 typedef struct {
