@@ -159,7 +159,7 @@ static void create_model(Run *run) {
                 (long long)s->steps, run->checkpoint);
         printf("resumed from %s\n", run->checkpoint);
         resume_check_best(run->checkpoint, &run->state, &run->corpus, run->options);
-        ranks_copy_from_first((char *)&run->state.val, sizeof run->state.val);     /* not all hosts may have the best */
+        ranks_copy_from_first(&run->state.val, sizeof run->state.val);     /* not all hosts may have the best */
     } else if (run->from) {
         checkpoint_load_model(run->from, &run->gpt);
     } else {
@@ -194,7 +194,7 @@ static void validate(Run *run) {
     if (all < 0) return;
     ValHistory *history = &run->state.val;
     history->best = saver_best(&run->saver, history->best);     /* of rank 0 */
-    ranks_copy_from_first((char *)&history->best, sizeof history->best);
+    ranks_copy_from_first(&history->best, sizeof history->best);
     const int is_rise = val_history_add(history, run->state.step, loss, run->state.val_loss);
     run->state.val_loss = loss;
     run->state.val_step = run->state.step;

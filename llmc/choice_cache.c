@@ -6,7 +6,6 @@
 #include "../kernels/check.h"
 #include "../kernels/comm.h"
 #include "files.h"
-#include "os.h"
 #include "ranks.h"
 
 int choices_load(const char *path, ChoicesKind kind) {
@@ -64,14 +63,12 @@ void choice_cache_save(void) {
 
 void choices_agree(void) {
     if (comm_size == 1) return;
-    char *own = choices_text(1);
-    double length = comm_rank ? 0 : (double)strlen(own);
-    ranks_sum(&length, 1);
-    const int size = (int)length;
-    char *text = host_alloc((size_t)size + 1, "the choices of rank 0");
-    if (!comm_rank) memcpy(text, own, (size_t)size);
+    char *text = choices_text(1);
+    int size = (int)strlen(text) + 1;
+    ranks_copy_from_first(&size, sizeof size);
+    text = realloc(text, (size_t)size);
+    REQUIRE(text, "out of memory: the choices of rank 0");
     ranks_copy_from_first(text, size);
-    if (comm_rank && size) choices_adopt(text, CHOICES_REPLACE);
+    if (comm_rank && *text) choices_adopt(text, CHOICES_REPLACE);
     free(text);
-    free(own);
 }

@@ -17,13 +17,14 @@ void ranks_sum(double *values, int count) {
     device_download(values, device, bytes);
 }
 
-void ranks_copy_from_first(char *text, int size) {
+void ranks_copy_from_first(void *bytes, int size) {
+    char *byte = bytes;
     double part[RANKS_SUM_MAX];
     for (int first = 0; first < size && comm_size > 1; first += RANKS_SUM_MAX) {
         const int count = size - first < RANKS_SUM_MAX ? size - first : RANKS_SUM_MAX;
-        for (int i = 0; i < count; i++) part[i] = comm_rank ? 0 : text[first + i];
+        for (int i = 0; i < count; i++) part[i] = comm_rank ? 0 : byte[first + i];
         ranks_sum(part, count);
-        for (int i = 0; i < count; i++) text[first + i] = (char)part[i];
+        for (int i = 0; i < count; i++) byte[first + i] = (char)part[i];
     }
 }
 

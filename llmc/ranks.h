@@ -8,7 +8,7 @@
 enum { RANKS_SUM_MAX = 512 };
 void   ranks_sum(double *values, int count);    /* of host values, over the ranks; waits for all */
 
-void ranks_copy_from_first(char *text, int size);   /* rank 0's bytes to all */
+void ranks_copy_from_first(void *bytes, int size);  /* those of rank 0 to all */
 
 /* Why the run should stop now (stop_requested), NULL = not: alone at once, else when `stops`, how many ranks want to,
    is not 0. */
