@@ -95,6 +95,8 @@ static void prepare_run(Run *run) {
     const int is_given = options_find(run->options, "tokenizer")->given == ON_COMMAND_LINE;
     if (s->resume) run->checkpoint = resume_find(s, &run->dir);
     if (run->checkpoint) run->changes = resume_adopt_options(run->options, run->checkpoint);
+    REQUIRE(!run->checkpoint || checkpoint_load_state(run->checkpoint).step <= s->steps, "--steps %lld: %s has more: "
+            "want --steps N above that, to train longer", (long long)s->steps, run->checkpoint);
     run->from = run->checkpoint ? run->checkpoint : s->init ? run_dir_resolve(s->init) : NULL;
     GPTConfig saved = run->from ? checkpoint_config(run->from) : (GPTConfig){0};
     if (run->from && !run->checkpoint && s->context > saved.T)
@@ -155,8 +157,6 @@ static void create_model(Run *run) {
     if (!s->deterministic) choice_cache_load();
     if (run->checkpoint) {
         run->state = resume_load(run->checkpoint, &run->gpt, &run->optimizer);
-        REQUIRE(run->state.step <= s->steps, "--steps %lld: %s has more: want --steps N above that, to train longer",
-                (long long)s->steps, run->checkpoint);
         printf("resumed from %s\n", run->checkpoint);
         resume_check_best(run->checkpoint, &run->state, &run->corpus, run->options);
         ranks_copy_from_first(&run->state.val, sizeof run->state.val);     /* not all hosts may have the best */

@@ -136,6 +136,7 @@ expect "settings.txt says so" \
 is "the new schedule, without a second warm-up" "$(cells "$dir/extended" lr | tail -n 20)" \
     "$(cells "$dir/longer" lr | tail -n 20)"
 refuses "--steps 50: $dir/extended/step-00000060 has more" "$gpt" --resume "$dir/extended" --steps 50
+refuses "--steps 50: $dir/extended/step-00000060 has more" "$gpt" --resume "$dir/extended" --steps 50 --dry-run
 expect "changed" "$gpt" --resume "$dir/extended" --steps 64 --batch 8 --lr 0.5 --clip 0.1 --dtype f32
 is "it says what" "$(grep '^changed: ' "$dir/expect.out")" \
     "changed: --steps 60 -> 64, --batch 4 -> 8, --lr 0.001 -> 0.5, --clip 1 -> 0.1"
