@@ -348,7 +348,7 @@ static int connect_to_host(char why[128]) {
 /* Connects to rank 0 and waits for its WELCOME. Connections that are closed are tried again until it has answered. */
 static void visit(const char *signature) {
     Peer *p = peers;
-    double deadline = seconds_now() + self.join_s;
+    double deadline = seconds_now() + self.join_s, report_s = seconds_now() + 5;
     size_t bytes = sizeof identity + strlen(signature);
     char *hello = host_alloc(bytes, "the rendezvous"), why[128] = "";
     int is_known = 0;
@@ -358,6 +358,10 @@ static void visit(const char *signature) {
         if (!is_known && seconds_now() > deadline)
             end_run("rendezvous: rank %d on host %s did not reach rank 0 at %s within %.0f s: %s; want rank 0 running "
                     "there, and the port open", comm_rank, identity.host, where, self.join_s, why);
+        if (!is_known && seconds_now() > report_s) {
+            fprintf(stderr, "train_gpt: rank %d does not reach rank 0 at %s: %s\n", comm_rank, where, why);
+            report_s = INFINITY;
+        }
         if (p->fd < 0) {
             p->fd = connect_to_host(why);
             if (p->fd >= 0) snprintf(why, sizeof why, "a program that does not answer listens there");

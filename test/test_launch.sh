@@ -47,6 +47,15 @@ no_rank_is_left() {       # no_rank_is_left [FILE...]: of pids
 }
 seconds_since() { date +%s.%N | awk -v began="$1" '{ print int(10 * ($1 - began)) }'; }      # tenths
 
+# Two ranks that wait for others while the tests run; the last one looks at what they say.
+mkdir "$dir/alone"
+for rank in 0 1; do
+    env PROBE_DIR="$dir/alone" RANK=$rank LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+        "$probe" --rendezvous-timeout 6 > "$dir/alone/$rank.out" 2>&1 &
+    alone="${alone:-} $!"
+    next_port
+done
+
 # ---- --gpus
 for size in 2 3 4; do
     "$probe" --gpus $size --steps 5 > "$dir/run.out" 2> "$dir/run.err"
@@ -364,5 +373,15 @@ if unshare -rnu sh -c "ip link add x type veth peer name y && hostname a" 2> /de
 else
     skip_test "$name" "no network namespaces here"
 fi
+
+wait $alone
+for said in "0 train_gpt: waiting for rank 1 of 2 at 127.0.0.1:[0-9]*" \
+            "1 train_gpt: rank 1 does not reach rank 0 at 127.0.0.1:[0-9]*: Connection refused"; do
+    file=$dir/alone/${said%% *}.out
+    head -n 1 "$file" | grep -q -- "^${said#* }" && [ "$(wc -l < "$file")" = 2 ] || {
+        wrong "want a line \"${said#* }\" and one more, got:"; cat "$file"
+    }
+done
+close_test "a rank that waits for others says so after 5 s"
 
 close_tests
