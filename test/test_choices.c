@@ -96,7 +96,7 @@ static void test_choices_cache(void) {
     choice_cache_save();                    /* "other" and "b" are in memory, "a" in the file */
     EXPECT(cached("a") == 1 && cached("b") == 2, "the choices of both");
 
-    static const char *const damage[] = { "", "x", "train_gpt choices 1: another\na: 5\n", "\xff\xff" };
+    static const char *const damage[] = { "", "x", "train_gpt choices 2: another\na: 5\n", "\xff\xff" };
     for (int i = 0; i < COUNT(damage); i++) {
         put_text(cache_file(), damage[i]);
         EXPECT(cached("a") == -1, "%s", damage[i]);

@@ -186,7 +186,8 @@ static __global__ void __launch_bounds__(COPY_THREADS) copy_kernel(uint32_t *to,
 static void copy_async(void *to, const void *from, size_t bytes, const void *host) {
     cudaPointerAttributes attributes;
     CUDA(cudaPointerGetAttributes(&attributes, host));
-    if (attributes.type == cudaMemoryTypeHost && bytes % sizeof(uint32_t) == 0 && bytes <= KERNEL_COPY_BYTES) {
+    const bool are_words = ((uintptr_t)to | (uintptr_t)from | bytes) % sizeof(uint32_t) == 0;
+    if (attributes.type == cudaMemoryTypeHost && are_words && bytes && bytes <= KERNEL_COPY_BYTES) {
         const int count = (int)(bytes / sizeof(uint32_t));
         LAUNCH_EARLY(copy_kernel, (unsigned)ceil_div(count, COPY_THREADS), COPY_THREADS, 0, (uint32_t *)to,
                      (const uint32_t *)from, count);

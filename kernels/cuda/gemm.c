@@ -30,7 +30,6 @@ typedef struct {
 typedef struct {
     int64_t M, N, K, dtype, c_dtype, a_layout, a_pitch, b_layout, b_pitch, c_pitch;
     int64_t a_align, b_align, c_align, bias_align, out_align;       /* bytes; 0 = absent; out_align: of the GELU */
-    int64_t workspace_bytes;
 } Key;
 
 typedef struct {
@@ -74,16 +73,21 @@ static void operand_create(cublasLtMatrixLayout_t *layout, DType dtype, int64_t 
 #define SET_PREFERENCE(which, value) \
     CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_##which, &(value), sizeof(value)))
 
+/* Results in f32, the gradients of weights, are often split over K, with the parts in the workspace. For those in bf16
+   cuBLASLt would have a tile counter in it, cleared by a memset between gaps of 3 to 5 us: 2 to 4 % of a short step. */
+static size_t workspace_of(DType c_dtype) { return c_dtype == F32 ? WORKSPACE_BYTES : 0; }
+
 /* The heuristic's first algorithms, the one it expects to be fastest first; returns how many there are, at most max.
    With split-K the parts are added in the workspace in a fixed order. */
 static int list_algorithms(const Plan *plan, int fused, Candidate *list, int max) {
     const Key *key = &plan->key;
+    const uint64_t workspace_bytes = workspace_of((DType)key->c_dtype);
     const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const uint32_t a_align = (uint32_t)key->a_align, b_align = (uint32_t)key->b_align, c_align = (uint32_t)key->c_align;
     const uint32_t d_align = fused && key->out_align < key->c_align ? (uint32_t)key->out_align : c_align;
     cublasLtMatmulPreference_t preference;
     CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
-    SET_PREFERENCE(MAX_WORKSPACE_BYTES, key->workspace_bytes);
+    SET_PREFERENCE(MAX_WORKSPACE_BYTES, workspace_bytes);
     SET_PREFERENCE(REDUCTION_SCHEME_MASK, reduction);
     SET_PREFERENCE(MIN_ALIGNMENT_A_BYTES, b_align);      /* operand A of cuBLASLt is our b */
     SET_PREFERENCE(MIN_ALIGNMENT_B_BYTES, a_align);
@@ -115,7 +119,7 @@ static cublasStatus_t run(const Plan *plan, const Work *w, const cublasLtMatmulA
     if (fused) SET(matmul, EPILOGUE_AUX_POINTER, w->pre_gelu.data);
     const cublasStatus_t status = cublasLtMatmul(handle, matmul, &one, g->b.data, plan->b, g->a.data, plan->a, &beta,
                                                  g->c, plan->c, d, plan->c, algorithm, workspace[cuda_side],
-                                                 (size_t)plan->key.workspace_bytes, cuda_stream);
+                                                 workspace_of(g->c_dtype), cuda_stream);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (w->out.data && !fused) gelu_forward(w->out, w->pre_gelu);
     return status;
@@ -178,12 +182,12 @@ static int measure(const Plan *plan, const Work *work, Candidate *list, int coun
 
 /* The shape as the name of its choice. */
 static void key_name(const Key *k, char name[150]) {
-    snprintf(name, 150, "gemm%s %lldx%lldx%lld %s %s %c%lld %c%lld %lld align %lld,%lld,%lld,%lld,%lld workspace %lld",
+    snprintf(name, 150, "gemm%s %lldx%lldx%lld %s %s %c%lld %c%lld %lld align %lld,%lld,%lld,%lld,%lld",
              k->out_align ? "+gelu" : "", (long long)k->M, (long long)k->N, (long long)k->K,
              dtype_name((DType)k->dtype), dtype_name((DType)k->c_dtype), k->a_layout == ROW_MAJOR ? 'r' : 'c',
              (long long)k->a_pitch, k->b_layout == ROW_MAJOR ? 'r' : 'c', (long long)k->b_pitch,
              (long long)k->c_pitch, (long long)k->a_align, (long long)k->b_align, (long long)k->c_align,
-             (long long)k->bias_align, (long long)k->out_align, (long long)k->workspace_bytes);
+             (long long)k->bias_align, (long long)k->out_align);
 }
 
 static cublasLtMatmulDesc_t matmul_create(const Work *w, int fused) {
@@ -252,10 +256,6 @@ static void plan_destroy(Plan *plan) {
     CUBLAS(cublasLtMatrixLayoutDestroy(plan->c));
 }
 
-/* Results in f32, the gradients of weights, are often split over K, with the parts in the workspace. For those in bf16
-   cuBLASLt would have a tile counter in it, cleared by a memset between gaps of 3 to 5 us: 2 to 4 % of a short step. */
-static int64_t workspace_bytes(DType c_dtype) { return c_dtype == F32 ? WORKSPACE_BYTES : 0; }
-
 /* A training step has some 20 shapes; sampling adds new ones with every length of its text, which replace the least
    recently used. */
 static Plan *plan_find(const Work *w) {
@@ -268,8 +268,7 @@ static Plan *plan_find(const Work *w) {
         .c_pitch = g->c_pitch, .a_align = alignment(g->a.data, g->a.pitch, g->dtype),
         .b_align = alignment(g->b.data, g->b.pitch, g->dtype), .c_align = alignment(g->c, g->c_pitch, g->c_dtype),
         .bias_align = g->bias ? alignment(g->bias, 0, g->dtype) : 0,
-        .out_align = w->out.data ? alignment(w->out.data, w->out.pitch, g->dtype) : 0,
-        .workspace_bytes = workspace_bytes(g->c_dtype)
+        .out_align = w->out.data ? alignment(w->out.data, w->out.pitch, g->dtype) : 0
     };
     Plan *oldest = &plans[0], *end = plans + sizeof plans / sizeof *plans;
     for (Plan *plan = plans; plan < end; plan++) {

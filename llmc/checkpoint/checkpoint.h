@@ -87,7 +87,8 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V);
    the model, as its model_max_length. */
 TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokenizer, int T);
 
-/* Adopts the choices, if the checkpoint has any; prints when they are of another device, driver or library. */
+/* Adopts the choices, if the checkpoint has any; prints when they are of another version, device, driver or
+   library. */
 void       checkpoint_load_choices(const char *checkpoint);
 void       checkpoint_load_model(const char *checkpoint, GPT *model);
 void       checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer);  /* exact weights too */
