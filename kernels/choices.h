@@ -11,7 +11,7 @@ extern int choices_measuring;
 /* Incremented by CHOICES_REPLACE: an op looks its choices up again. */
 extern int choices_version;
 
-/* What the choices hold for: device, driver and library, in one line. */
+/* What the choices hold for: version of the lists that they are places in, device, driver and library, in one line. */
 const char *choices_machine(void);
 
 int  choices_find(const char *name);                 /* -1: none */

@@ -24,7 +24,8 @@ int ring_tokens(const RingSplit *s, int rank) {
     return chunk_tokens(s, 2 * N, rank) + chunk_tokens(s, 2 * N, 2 * N - 1 - rank);
 }
 
-/* The token of this rank's row i. */
+/* The token of this rank's row i. In zigzag order rows from `size` on are of the second chunk, which is empty where the
+   first has fewer rows. */
 static int64_t token_of(const RingSplit *s, int i) {
     const int N = s->size, size = ceil_div(s->T, s->order == RING_ZIGZAG ? 2 * N : N);
     if (s->order == RING_STRIPED)                return s->rank + (int64_t)i * N;
@@ -37,8 +38,8 @@ void ring_take(const RingSplit *s, int32_t *own, const int32_t *whole) {
     for (int i = 0; i < tokens; i++) own[i] = whole[token_of(s, i)];
 }
 
-/* Query rows from `row` on with the first keys: with all of them, or, where causal, row i with key j if j <= i, of as
-   many keys as rows. rows or keys 0: nothing. */
+/* Query rows from `row` on with keys 0 .. keys - 1: all of them, or, where causal, row `row + i` with keys j <= i; then
+   rows = keys. rows or keys 0: nothing. */
 typedef struct { int row, rows, keys, causal; } Part;
 
 /* What number rank computes with the block of number from. */

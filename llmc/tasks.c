@@ -61,8 +61,7 @@ static void remove_brackets(char *text) {
     *out = 0;
 }
 
-/* HellaSwag's items from WikiHow have marks such as [title] and [step]. Frees the text, returns
-   a new string. */
+/* HellaSwag's items from WikiHow have marks such as [title] and [step]. Frees the text, returns a new string. */
 static char *cleaned(char *text) {
     const char *start = text;
     for (size_t size; (size = space_of(start, strlen(start), 0)); ) start += size;

@@ -63,6 +63,8 @@ row() {
             if (++seen <= skip) next
             for (i = 2; i <= NF; i++) if ($i == "ms" || $i == "ms,") value = $(i - 1)
             sub(/^\(/, "", value)
+            if (program == "train_gpt" || program == "naive")       # their ms have one digit
+                for (i = 2; i <= NF; i++) if ($i == "tok/s") value = 1000 * tokens / $(i - 1)
             for (i = ++n; i > 1 && ms[i - 1] > value + 0; i--) ms[i] = ms[i - 1]
             ms[i] = value + 0
         }

@@ -48,11 +48,12 @@ no_rank_is_left() {       # no_rank_is_left [FILE...]: of pids
 seconds_since() { date +%s.%N | awk -v began="$1" '{ print int(10 * ($1 - began)) }'; }      # tenths
 
 # Two ranks that wait for others while the tests run; the last one looks at what they say.
+alone=
 mkdir "$dir/alone"
 for rank in 0 1; do
     env PROBE_DIR="$dir/alone" RANK=$rank LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
-        "$probe" --rendezvous-timeout 6 > "$dir/alone/$rank.out" 2>&1 &
-    alone="${alone:-} $!"
+        "$probe" --rendezvous-timeout 10 > "$dir/alone/$rank.out" 2>&1 &
+    alone="$alone $!"
     next_port
 done
 

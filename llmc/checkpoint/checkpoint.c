@@ -385,7 +385,8 @@ const char *checkpoint_missing_file(const char *dir, int to_resume) {
 void checkpoint_load_choices(const char *checkpoint) {
     Path path = path_of(checkpoint, CHOICES);
     if (file_exists(path.text) && !choices_load(path.text, CHOICES_USED))
-        printf("%s: of another version, device, driver or library: results differ by rounding\n", path.text);
+        printf("%s: of another version of train_gpt, device, driver or library: results differ by rounding\n",
+               path.text);
 }
 
 void checkpoint_load_model(const char *checkpoint, GPT *model) {

@@ -39,8 +39,7 @@ typedef struct {
 typedef struct { char text[80]; } DataId;
 DataId data_id(const Tokens *tokens);       /* NULL = no stream */
 
-/* Contents of a tokenizer's files, copied from checkpoint to checkpoint. bytes: with a zero byte behind them; NULL: no
-   file. */
+/* Contents of a tokenizer's files, copied from checkpoint to checkpoint. bytes ends with a zero byte; NULL: no file. */
 enum { TOKENIZER_FILES = 6 };
 typedef struct { char *bytes; size_t size; } TokenizerFile;
 typedef struct { TokenizerFile file[TOKENIZER_FILES]; } TokenizerFiles;
@@ -87,8 +86,7 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V);
    the model, as its model_max_length. */
 TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokenizer, int T);
 
-/* Adopts the choices, if the checkpoint has any; prints when they are of another version, device, driver or
-   library. */
+/* Adopts the choices, if the checkpoint has any; prints when they are of another version, device, driver or library. */
 void       checkpoint_load_choices(const char *checkpoint);
 void       checkpoint_load_model(const char *checkpoint, GPT *model);
 void       checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer);  /* exact weights too */
