@@ -290,7 +290,8 @@ static int finish_run(Run *run, const char *stop) {
         putchar('\n');
     }
     if (!stop) return 0;
-    if (out) printf("%s: saved at step %lld of %lld; --resume %s continues\n", stop, step, all, out);
+    const char *gpus = run->settings.gpus, *with = strcmp(gpus, "1") ? " --gpus " : (gpus = "");
+    if (out) printf("%s: saved at step %lld of %lld; --resume %s%s%s continues\n", stop, step, all, out, with, gpus);
     else     printf("%s: stopped at step %lld of %lld; --out none: nothing is saved\n", stop, step, all);
     return EXIT_TRY_AGAIN;
 }

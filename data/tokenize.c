@@ -55,9 +55,12 @@ static void train(Texts *texts) {
     for (int i = 0; i < WRITTEN; i++) {
         Path path = path_of(out, names[i]);
         char *text = bpe_file_text(bpe, names[i]);
-        FILE *file = file_create(path.text);
+        char *partial = format_string("%s.new", path.text);
+        FILE *file = file_create(partial);
         file_write(file, text, strlen(text));
-        file_close_durably(file, path.text);
+        file_close_durably(file, partial);
+        file_rename(partial, path.text);
+        free(partial);
         free(text);
     }
     const BpeVocabulary *v = bpe_vocabulary(bpe);

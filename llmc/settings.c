@@ -36,6 +36,11 @@ void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **a
     REQUIRE(!s->sample || !s->data, "--sample with '%s': it reads no data; the start of the text is --prompt "
             "'SOME WORDS'", s->data);
     if (s->config) options_read(table, foreign_options, s->config);
+    if (options_find(table, "model")->given & ON_COMMAND_LINE)      /* its sizes win over those of the file */
+        for (size_t i = 0; i < 3; i++) {
+            Option *size = options_find(table, (const char *[]){ "layers", "heads", "channels" }[i]);
+            if (size->given == IN_FILE) option_set(size, size->fallback);
+        }
     if (s->profile && !s->resume) s->out = "none";
 }
 

@@ -91,7 +91,7 @@ function draw_y_axis(parts,   i, t, tick, digits) {
     for (t = tick; t < 0.9999 && digits < 9; t *= 10) digits++
     for (i = round_up(y_from / tick); i * tick <= y_to; i++) {
         printf "<path class=\"grid\" d=\"M%.1f,%.1f h%.1f\"/>\n", left, y_of(i * tick), plot_width
-        write_text(left - 9, y_of(i * tick) + 4, "tick", "end", sprintf("%." (digits + 0) "f", i * tick))
+        write_text(left - 9, y_of(i * tick) + 4, "tick", "end", sprintf("%." (digits + 0) "f", i * tick + 0))
     }
 }
 function draw_x_axis(name) {

@@ -144,7 +144,7 @@ static void an_error_then_a_success(void) {
         char text[4096];
         int status;
         test_in_child(close_after_failure, &saver, text, sizeof text, &status);
-        char *want = STRING("correct the cause and --resume from %s/step-00000002", out);
+        char *want = STRING("correct the cause; --resume %s continues from %s/step-00000002", out, out);
         EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 1 && strstr(text, want), "status %d: %s", status, text);
     }
     close_saver(&saver);

@@ -122,6 +122,10 @@ static void make_model(void *argument) {
 }
 
 static void models(void) {
+    parse(&(Case){ .text = "model = d12\nlayers = 3\nheads = 3\n", .word = { "--model", "d2", "--heads", "4" } });
+    EXPECT(s.layers == 0 && s.heads == 4, "a file's %lld layers, %lld heads", (long long)s.layers, (long long)s.heads);
+    parse(&(Case){ .text = "model = d12\nlayers = 3\n" });
+    EXPECT(s.layers == 3, "%lld layers", (long long)s.layers);
     parse(&(Case){0});
     GPTConfig c = model_config(&s, NULL, NULL, 256);
     EXPECT(c.L == 4 && c.NH == 4 && c.C == 256 && c.T == 256 && c.V == 256, "without --model: d4");
