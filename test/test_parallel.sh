@@ -88,7 +88,7 @@ pid=$!
 wait_for "^2," "$dir/stopped/log.csv"
 kill -TERM $pid; wait $pid
 is "exit code after SIGTERM" $? 75
-expect "it says so once" test "$(grep -c '^SIGTERM: saved at step .* --gpus 2 continues' "$dir/stopped.out")" = 1
+expect "it says so once" test "$(grep -c "^SIGTERM: saved at step .* --gpus $first continues" "$dir/stopped.out")" = 1
 is "steps, checkpoint and rows" "$(last_step "$dir/stopped" | sed 's/.*step-0*//')" "$(rows_of "$dir/stopped")"
 "$gpt" --layers ${model#*--layers } --data "$dir/text/train.txt" --val-data "$dir/text/train.txt" --val-tokens 0 \
     --gpus $first --batch 2 --steps 1000000 --val-every 1 --save-every 0 --out "$dir/cut" > "$dir/cut.out" 2>&1 &
