@@ -52,17 +52,17 @@ static void train(Texts *texts) {
     Bpe *bpe = bpe_train(trainer, (int)vocab_size);
     stop_open(NULL);                    /* from here on a signal does not cut the files short */
     directory_make(out);
+    char *partial[WRITTEN];
     for (int i = 0; i < WRITTEN; i++) {
-        Path path = path_of(out, names[i]);
         char *text = bpe_file_text(bpe, names[i]);
-        char *partial = format_string("%s.new", path.text);
-        FILE *file = file_create(partial);
+        partial[i] = format_string("%s.new", path_of(out, names[i]).text);
+        FILE *file = file_create(partial[i]);
         file_write(file, text, strlen(text));
-        file_close_durably(file, partial);
-        file_rename(partial, path.text);
-        free(partial);
+        file_close_durably(file, partial[i]);
         free(text);
     }
+    for (int i = WRITTEN; i-- > 0; free(partial[i]))        /* last the first, tokenizer.json, which suffices alone */
+        file_rename(partial[i], path_of(out, names[i]).text);
     const BpeVocabulary *v = bpe_vocabulary(bpe);
     printf("%d tokens, %d merges, from %.1f MB in %.2f s -> %s\n", v->V, v->merge_count, 1e-6 * (double)texts->bytes,
            seconds_now() - start, out);

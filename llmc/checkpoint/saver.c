@@ -158,8 +158,8 @@ void saver_close(Saver *s) {
     if (!s->dir) return;
     saver_finish(s);
     char *latest = s->failed ? run_dir_latest(s->dir->path, NULL) : NULL;
-    REQUIRE(!s->failed || latest, "the last checkpoint could not be written (see above), and %s has no other: correct "
-            "the cause, remove it, and start again", s->dir->path);
+    REQUIRE(!s->failed || latest, "the last checkpoint could not be written (see above), and there is no other: "
+            "correct the cause, remove the directory %s, and start again", s->dir->path);
     REQUIRE(!s->failed, "the last checkpoint could not be written (see above): correct the cause; --resume %s "
             "continues from %s", s->dir->path, latest);
     for (int i = 0; i < 3; i++) {
