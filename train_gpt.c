@@ -290,8 +290,10 @@ static int finish_run(Run *run, const char *stop) {
         putchar('\n');
     }
     if (!stop) return 0;
-    const char *gpus = run->settings.gpus, *with = strcmp(gpus, "1") ? " --gpus " : (gpus = "");
-    if (out) printf("%s: saved at step %lld of %lld; --resume %s%s%s continues\n", stop, step, all, out, with, gpus);
+    const char *gpus = run->settings.gpus;
+    const int is_one = !strcmp(gpus, "1");
+    if (out) printf("%s: saved at step %lld of %lld; --resume %s%s%s continues\n", stop, step, all, out,
+                    is_one ? "" : " --gpus ", is_one ? "" : gpus);
     else     printf("%s: stopped at step %lld of %lld; --out none: nothing is saved\n", stop, step, all);
     return EXIT_TRY_AGAIN;
 }

@@ -66,7 +66,8 @@
     GROUP("Training") \
     X(INTEGER, steps,         "2000",    RANGE(0, 1e12),     KEPT, "updates") \
     X(INTEGER, batch,         "16",      RANGE_OR_AUTO(1, 1 << 20), KEPT, \
-      "sequences of a micro-batch; auto = the largest that fits, up to 64Ki tokens of an update") \
+      "sequences of a micro-batch; auto = the largest that fits, up to --total-batch or else 64Ki tokens, " \
+      "on a CPU up to 16") \
     X(INTEGER, total_batch,   "0",       RANGE(0, 1e12),     KEPT, \
       "tokens of an update, from several micro-batches; 0 = from one") \
     X(REAL,    lr,            "0.001",   RANGE(0, 1e6),      KEPT, \
