@@ -92,7 +92,8 @@ void settings_check(const Settings *s) {
     REQUIRE(!s->task || s->eval, "--task %s: want --eval CHECKPOINT, the model", s->task);
     REQUIRE(!s->checkpoint || s->eval || s->sample, "--checkpoint %s: want --eval RUN or --sample RUN; --resume "
             "continues from the newest, --init takes RUN/best", s->checkpoint);
-    REQUIRE(!s->eval || s->data || s->val_data, "--eval: want --data FILE or --val-data FILE to evaluate on");
+    REQUIRE(!s->eval || s->data || s->val_data, "--eval %s: want a text, too, to evaluate this checkpoint on: "
+            "--data FILE or --val-data FILE", s->eval);
 }
 
 int64_t settings_sequences(Settings *s, int T, int is_resume) {
