@@ -99,7 +99,7 @@ $(BUILD)/llmc/report_page.o: CPPFLAGS += -I$(BUILD)
 
 # wgmma and setmaxnreg exist on sm_90a only; other GPUs never run these files. The build fails if ptxas ignores setmaxnreg
 # (C7508), serializes or reorders wgmma (C7510 to C7520), spills, or uses the stack.
-SM90_O     := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard kernels/cuda/attention_flash_sm90*.cu))
+SM90_O     := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard kernels/cuda/*_sm90*.cu))
 $(SM90_O): $(BUILD)/%.o: %.cu $(BUILD)/settings
 	@mkdir -p $(@D) && echo "  nvcc $<"
 	@$(NVCC) $(NVCCFLAGS) $(call sm,90) -Xptxas -v -MMD -MP -c -o $@ $< > $@.log 2>&1 || { cat $@.log; exit 1; }

@@ -1,5 +1,6 @@
 #include "gpt.h"
 #include <stdio.h>
+#include <string.h>
 #include "../kernels/cache.h"
 #include "../kernels/check.h"
 #include "../kernels/dropout.h"
@@ -9,6 +10,7 @@
 #include "../kernels/layernorm.h"
 #include "../kernels/matmul.h"
 #include "../kernels/profile.h"
+#include "../kernels/token.h"
 #include "random.h"
 
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets) {
@@ -123,9 +125,27 @@ static void block_forward(GPT *m, int l, Tensor x, Tensor branch) {
     matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
 }
 
+/* A token of a single sequence, in one kernel. Returns 0 where there is none for the shape. */
+static int token_pass(GPT *m) {
+    const Params *p = &m->params;
+    const BlockParams *w = p->block;
+    const BlockActs *s = m->acts.block;
+    if (!m->spec.position || m->cached > 1 || m->before_group || strcmp(m->attention->name, "flash")) return 0;
+    TokenNetwork n = { .token = m->acts.tokens, .position = m->acts.position, .wte = p->wte, .wpe = p->wpe,
+                       .lnfw = p->lnfw, .lnfb = p->lnfb, .cache = s->cache, .L = m->config.L, .NH = m->config.NH,
+#define OF_FIRST(field, ...) .field = w->field,
+                       BLOCK_PARAMS(OF_FIRST) .scale = m->spec.scale };
+    if (n.L > 1) {
+        n.block_bytes = (char *)w[1].ln1w.data - (char *)w[0].ln1w.data;
+        n.cache_bytes = (char *)s[1].cache.data - (char *)s[0].cache.data;
+    }
+    return token_forward(m->acts.lnf, &n);
+}
+
 void gpt_forward(GPT *m) {
     Params *p = &m->params;
     Acts *a = &m->acts;
+    if (token_pass(m)) return;
     Tensor x = a->block[0].res1, branch = ABSENT;
     at_group(m->before_group, m->before_context, FIRST_GROUP);
     embedding_forward(x, a->tokens, p->wte, p->wpe, a->position);

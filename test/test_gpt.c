@@ -747,7 +747,7 @@ static void early_reads_change_no_bit(void) {
     const int T = strcmp(backend_name, "cpu") ? 300 : 9;
     const double uniform = 0.5;
     for (int i = 0; i < 2; i++) {
-        const GPTConfig config = { .L = 3, .NH = 4, .C = 256, .T = T, .V = 70, .dtype = dtypes[i] };
+        const GPTConfig config = { .L = 3, .NH = 2, .C = 256, .T = T, .V = 70, .dtype = dtypes[i] };
         GPT m[2];
         int32_t next[2] = {0};
         if (device_refuse_dtype(config.dtype)) continue;
@@ -769,6 +769,47 @@ static void early_reads_change_no_bit(void) {
         }
         gpt_free(&m[0]);
         gpt_free(&m[1]);
+    }
+}
+
+/* Tokens that a GPU takes through the network in one kernel (kernels/token.h), beside a model with a hook, whose ops
+   are kernels of their own: the same but for rounding; a third model has the bits of the first. */
+static void token_in_one_kernel(void) {
+    static const int heads[] = { 4, 6, 8, 12 };
+    const int T = 1024;
+    const double uniform = 0.5;
+    if (device_refuse_dtype(BF16)) {
+        test_skip_reason = "this backend has no bf16";
+        return;
+    }
+    for (int i = 0; i < COUNT(heads); i++) {
+        const GPTConfig config = { .L = 3, .NH = heads[i], .C = 64 * heads[i], .T = T, .V = 70, .dtype = BF16 };
+        GPT m[3];
+        double limit = tolerance(&config, 1, T), worst = 0;
+        for (int k = 0; k < 3; k++) {
+            gpt_create(&m[k], config, "auto", 1, T, GENERATE);
+            fill_normally(&m[k], 5, 0.1, 0);
+        }
+        m[1].before_group = no_hook;
+        for (int position = 0; position < T; position++) {
+            float *lnf[3];
+            for (int k = 0; k < 3; k++) {
+                int32_t token = position % 70, next;
+                gpt_set_window(&m[k], position, 1);
+                gpt_load(&m[k], &token, NULL);
+                gpt_next(&m[k], (Sampling){ .temperature = 1, .top_p = 1 }, &uniform, &next);
+                lnf[k] = download(m[k].acts.lnf);
+            }
+            const double error = error_of(lnf[0], lnf[1], config.C);
+            worst = fmax(worst, error);
+            EXPECT(error <= limit, "%d heads, position %d: error %.2g, want at most %.2g", heads[i], position, error,
+                   limit);
+            EXPECT(!memcmp(lnf[0], lnf[2], sizeof(float) * (size_t)config.C), "%d heads, position %d: other bits",
+                   heads[i], position);
+            for (int k = 0; k < 3; k++) free(lnf[k]);
+        }
+        printf("  %d heads: error %.2g, bound %.2g\n", heads[i], worst, limit);
+        for (int k = 0; k < 3; k++) gpt_free(&m[k]);
     }
 }
 
@@ -873,6 +914,7 @@ int main(void) {
     RUN_REFERENCE(PLAIN, WITHOUT, cached_logits_are_those_of_the_context);
     RUN_REFERENCE(AWKWARD, WITHOUT, cached_logits_are_those_of_the_context);
     RUN(early_reads_change_no_bit);
+    RUN(token_in_one_kernel);
     RUN(one_batch_is_learnt);
     return test_close();
 }

@@ -2,28 +2,13 @@
    of both passes. bf16 in, bf16 or f32 out, f32 sums; causal squares, as in training, and rectangles without a mask,
    which a ring also takes; head sizes 8, 16, .. 128, in tiles of 64 or 128 columns: missing ones are read as zero. */
 #include "attention_flash_sm90.cuh"
-#include <cudaTypedefs.h>
+#include "tensor_map.cuh"
 
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows) {
-    static PFN_cuTensorMapEncodeTiled_v12000 encode;        /* from the runtime: no link to libcuda */
-    if (!encode) {
-        cudaDriverEntryPointQueryResult found;
-        CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&encode, 12000, cudaEnableDefault,
-                                              &found));
-        REQUIRE(encode, "attention: the driver has no cuTensorMapEncodeTiled, want one for CUDA 12.0 or newer");
-    }
     attention_check_rows(name, t);
-    const cuuint64_t pitch = (cuuint64_t)t.pitch * sizeof(bf16);
-    const cuuint64_t dim[] = { (cuuint64_t)s->HS, (cuuint64_t)s->NH, (cuuint64_t)t.dim[1], (cuuint64_t)s->B };
-    const cuuint64_t stride[] = { (cuuint64_t)s->HS * sizeof(bf16), pitch, pitch * (cuuint64_t)t.dim[1] };
-    const cuuint32_t box[] = { 64, 1, (cuuint32_t)rows, 1 }, step[] = { 1, 1, 1, 1 };
-    CUtensorMap map;
-    const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, t.data, dim, stride, box, step,
-                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                   CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    REQUIRE(result == CUDA_SUCCESS, "attention: TMA refuses %s, (%d,%d,%d) heads of %d with pitch %lld at "
-            "%p: CUDA error %d", name, s->B, (int)t.dim[1], s->NH, s->HS, (long long)t.pitch, t.data, (int)result);
-    return map;
+    const int64_t pitch = t.pitch * (int64_t)sizeof(bf16);
+    return tensor_map_of(name, t.data, { s->HS, s->NH, t.dim[1], s->B },
+                         { s->HS * (int64_t)sizeof(bf16), pitch, pitch * t.dim[1] }, { 64, 1, rows, 1 });
 }
 
 Result make_result(const char *name, const AttentionSpec *s, Tensor t, Into into) {

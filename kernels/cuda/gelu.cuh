@@ -4,9 +4,9 @@
    budget, tanh.approx would not keep 8 bits (error 2^-11 of 1, but 1 + tanh cancels on the left). */
 #ifndef KERNELS_CUDA_GELU_CUH
 #define KERNELS_CUDA_GELU_CUH
-#include "common.cuh"
+#include "ptx.cuh"
 
-static constexpr float SCALE = 0.7978845608028654f, CUBE = 0.044715f, LOG2E = 1.4426950408889634f;     /* sqrt(2/pi) */
+static constexpr float SCALE = 0.7978845608028654f, CUBE = 0.044715f;     /* sqrt(2/pi) */
 
 /* Of 2u: e = exp(-|2u|), at most 1, so that nothing overflows and neither tail cancels; s = 1 / (1 + e). */
 struct Sigmoid { float e, s; };

@@ -1,0 +1,36 @@
+/* kernels/cuda/tensor_map.cuh - Descriptors of tensors for TMA copies. */
+#ifndef KERNELS_CUDA_TENSOR_MAP_CUH
+#define KERNELS_CUDA_TENSOR_MAP_CUH
+#include <cudaTypedefs.h>
+#include "ptx_sm90.cuh"
+
+/* Of bf16 in four dimensions, the innermost first, whose elements are contiguous; stride: bytes of the others; box: of
+   a copy, 64 elements of the innermost, in the layout of ptx_sm90.cuh. Outside of the tensor zeros are read and nothing
+   is written. Fails unless data and strides are multiples of 16 bytes. */
+static inline CUtensorMap tensor_map_of(const char *name, void *data, const int64_t (&dim)[4],
+                                        const int64_t (&stride)[3], const int (&box)[4]) {
+    static PFN_cuTensorMapEncodeTiled_v12000 encode;        /* from the runtime: no link to libcuda */
+    if (!encode) {
+        cudaDriverEntryPointQueryResult found;
+        CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&encode, 12000, cudaEnableDefault,
+                                              &found));
+        REQUIRE(encode, "TMA: the driver has no cuTensorMapEncodeTiled, want one for CUDA 12.0 or newer");
+    }
+    cuuint64_t dims[4], strides[3];
+    cuuint32_t boxes[4], step[] = { 1, 1, 1, 1 };
+    for (int i = 0; i < 4; i++) {
+        dims[i] = (cuuint64_t)dim[i];
+        boxes[i] = (cuuint32_t)box[i];
+        if (i < 3) strides[i] = (cuuint64_t)stride[i];
+    }
+    CUtensorMap map;
+    const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, data, dims, strides, boxes, step,
+                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    REQUIRE(result == CUDA_SUCCESS, "TMA refuses %s, (%lld,%lld,%lld,%lld) with strides of %lld, %lld and %lld bytes "
+            "at %p: CUDA error %d", name, (long long)dim[3], (long long)dim[2], (long long)dim[1], (long long)dim[0],
+            (long long)stride[2], (long long)stride[1], (long long)stride[0], data, (int)result);
+    return map;
+}
+
+#endif

@@ -1,0 +1,566 @@
+/* kernels/cuda/token_sm90.cu - All blocks of the network for one token, in one kernel.
+
+   Of a token each weight is used once: the bound is the time to read them, 3.6 us for a block of 124M on an H200. As
+   separate kernels the 8 steps of a block take 3 us each. Here a cluster of 8 thread blocks has a head, with its
+   columns of the projection and a share of the MLP's hidden layer. A warp of each thread block copies their weights by
+   TMA: for the next block of the network, as soon as those of this one are in the registers of the others.
+
+   What a step needs of others it gets in one of two ways. Within a cluster it is sent to the shared memory of all 8
+   (st.async): q, k and v, the attention's partial results, the hidden layer, the residual stream. The sums of both
+   projections over all clusters are made in the L2: `sums` has a 64-bit integer for each column, never cleared. A
+   cluster adds its part, in units of 2^-28 times 256, and 1; whoever has seen NH more than before has the sum. Integers
+   make it the same in any order. A part that is not finite, or 2^23 and more, counts as 17: its column becomes NaN. One
+   thread block of a cluster reads the sum of a column and sends it on: polls slow down the sums that they wait for. */
+#include <cassert>
+#include "gelu.cuh"
+#include "tensor_map.cuh"
+extern "C" {
+#include "../token.h"
+}
+
+enum {
+    RANKS = 8, WARPS = 8, THREADS = 32 * WARPS, ALL_THREADS = THREADS + 128,        /* with the warpgroup that copies */
+    HS = 64, HIDDEN = 4 * HS, C_MAX = 768,
+    KEYS = 8 * WARPS, ROUNDS = 2, T_MAX = RANKS * KEYS * ROUNDS     /* a thread block has KEYS keys in a round */
+};
+enum { QKV, PROJ, FC, FCPROJ, MATRICES };
+enum { AFTER_PROJ, AFTER_FCPROJ };
+
+/* Pairs of columns; and what the sums were before the kernel. */
+static __device__ ulonglong2 sums[2][C_MAX / 2], sums_before[2][C_MAX / 2];
+
+static constexpr float UNIT = 1 << 28, LARGEST = 1 << 23, LEAST_SCORE = -1e30f;     /* finite: it is subtracted */
+static constexpr uint32_t ONES = 0x3f803f80;        /* in bf16 */
+
+DEVICE void add_to_sum(uint64_t *sum, float x) {
+    const bool is_valid = fabsf(x) < LARGEST;
+    red_add(sum, is_valid ? ((uint64_t)__float2ll_rn(x * UNIT) << 8) + 1 : 17);
+}
+/* Parts that are missing of n (modulo 16), and their sum; change: of the sum. */
+DEVICE uint32_t missing(uint64_t change, int n) { return (n - (uint32_t)change) % 16; }
+DEVICE float value_of(uint64_t change) { return change / 16 % 16 ? NAN : (float)((int64_t)change >> 8) * (1 / UNIT); }
+
+/* sum[0] + sum[3] += w (8 rows, 32) x (32), bf16: lane 4 g + q has columns 8 q .. 8 q + 7 of row g in w, and gets row g
+   of the sum. mma takes two rows of 16 columns; here they are halves of one row, each a 16-byte part of w as it is: a
+   column of x's operand is one half of x or the other, of which lane 4 g + q passes half g % 2. */
+DEVICE void multiply(float (&sum)[4], uint4 w, uint2 x) { mma(sum, { w.x, w.y, w.z, w.w }, x.x, x.y); }
+/* Of the i-th 32 elements, bf16, what the lane passes: two words. */
+DEVICE int half_at(int i) { return i * 16 + lane_id() % 4 * 4 + lane_id() / 4 % 2; }
+DEVICE uint2 half_of(const void *vector, int i) {
+    const uint32_t *x = (const uint32_t *)vector + half_at(i);
+    return { x[0], x[2] };
+}
+
+DEVICE float low_of(uint32_t pair)  { return __uint_as_float(pair << 16); }
+DEVICE float high_of(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+/* As integers, in the order of the floats: one instruction for the warp. */
+DEVICE float largest_of_warp(float x) {
+    const int bits = __float_as_int(x), most = __reduce_max_sync(0xffffffffu, bits ^ (bits >> 31 & 0x7fffffff));
+    return __int_as_float(most ^ (most >> 31 & 0x7fffffff));
+}
+
+struct Maps { CUtensorMap of[MATRICES]; };
+
+template <int NH> struct Shared {
+    static constexpr int C = NH * HS, PANELS = C / 64, COLUMNS = C / RANKS;
+    /* weights, in TMA's swizzled layout; vectors by l % 2 */
+    bf16 qkv_weight[3][PANELS][8][64], proj_weight[COLUMNS][64];
+    bf16 fc_weight[PANELS][HIDDEN / RANKS][64], fcproj_weight[HIDDEN / 64][COLUMNS][64];
+    struct {
+        bf16 ln1w[C], ln1b[C], qkvb[3][HS / RANKS];
+        bf16 ln2w[C], ln2b[C], fcb[HIDDEN / RANKS], projb[COLUMNS], fcprojb[COLUMNS];
+    } vector[2];
+    uint64_t full[MATRICES], empty[MATRICES];
+    /* keys of each thread; values: 16-byte part i of row j at i ^ (j / 16 * 2 + j % 2) */
+    uint4 key_part[ROUNDS][2][THREADS], value[ROUNDS][KEYS][8];
+    /* within the thread block: partial products, [3][40] of each warp; 124: the reads of a warp are in 32 banks */
+    float row_part[WARPS][124], score[ROUNDS][KEYS];
+    /* within a warp */
+    uint4 P[WARPS][ROUNDS][8];
+    /* received from the cluster; x: what qkv's and fc's weights are multiplied with, in bf16 */
+    struct __align__(16) { uint32_t value[C / 2]; uint64_t full; } x[2];
+    struct __align__(16) { float2 value[RANKS * WARPS]; uint64_t full; } x_sums[2];
+    struct __align__(16) { uint32_t value[3][HS / 2]; uint64_t full; } qkv;
+    struct __align__(16) { struct { float2 out[RANKS][HS / 2], scale[RANKS]; } value; uint64_t full; } attention;
+    struct __align__(16) { uint32_t value[HIDDEN / 2]; uint64_t full; } hidden;
+};
+
+/* A thread's view. Block l of the network is named l. */
+template <int NH> struct Token {
+    static constexpr int C = NH * HS, COLUMNS = C / RANKS, PANELS = C / 64;
+    static constexpr int STEPS = ceil_div(C / 32, WARPS);       /* a warp multiplies 32 columns of qkv and fc in each */
+    static constexpr int TILES = ceil_div(NH, 8);               /* of 8 rows: a warp has NH rows of a projection */
+    const TokenNetwork &n;
+    const Maps &maps;
+    Shared<NH> &s;
+    const int t, lane, warp, head, rank;
+    const int row;                  /* of 8 rows of weights: of lanes 4 g + q and 4 (g + 1) + q they are 4 apart, which
+                                       TMA's swizzle puts in different banks */
+    const int pair;                 /* of columns of the residual stream, which the lane reads of `sums` */
+    int position;
+    float2 x;                       /* the residual stream: of `pair` */
+    float mean = 0;                 /* of it when it was last normalised */
+    ulonglong2 seen[2];             /* of sums */
+
+    DEVICE Token(const TokenNetwork &network, const Maps &tensor_maps, Shared<NH> &shared) : n(network),
+        maps(tensor_maps), s(shared), t(threadIdx.x), lane(t % 32), warp(t / 32), head(blockIdx.x / RANKS),
+        rank(blockIdx.x % RANKS), row(lane / 8 + lane / 4 % 2 * 4),
+        pair((rank * COLUMNS + warp * NH) / 2 + min(lane % 8, NH / 2 - 1)) {}
+
+    /* ---- weights */
+
+    DEVICE void copy(int m, void *to, int row, int panel, int l) {
+        cp_async_bulk_tensor_load(shared_address(to), &maps.of[m], shared_address(&s.full[m]), 0, row, panel, l);
+    }
+    template <int COUNT> DEVICE void copy(int m, bf16 (&to)[COUNT], const Tensor &from, int64_t at, int l) {
+        const char *address = (const char *)from.data + l * n.block_bytes + at * sizeof(bf16);
+        cp_async_bulk_load(shared_address(to), address, sizeof to, shared_address(&s.full[m]));
+    }
+    /* One matrix at a time, 12 to 48 KiB: of all four under way the polls in the L2 get slow (a token of 124M 8 us). */
+    DEVICE void begin_copy(int m, int l, int bytes) {
+        if (l) mbarrier_wait(shared_address(&s.empty[m]), (l - 1) % 2);
+        if (m || l) mbarrier_wait(shared_address(&s.full[(m + MATRICES - 1) % MATRICES]), (l - !m) % 2);
+        mbarrier_arrive_expect_tx(shared_address(&s.full[m]), bytes);
+    }
+    DEVICE void copy_weights() {
+        for (int l = 0; l < n.L; l++) {
+            auto &v = s.vector[l % 2];
+            begin_copy(QKV, l, sizeof s.qkv_weight + sizeof v.ln1w + sizeof v.ln1b + sizeof v.qkvb);
+            copy(QKV, v.ln1w, n.ln1w, 0, l);
+            copy(QKV, v.ln1b, n.ln1b, 0, l);
+            for (int i = 0; i < 3; i++) {
+                copy(QKV, v.qkvb[i], n.qkvb, i * C + head * HS + rank * (HS / RANKS), l);
+                copy(QKV, s.qkv_weight[i], i * C + head * HS + rank * (HS / RANKS), 0, l);
+            }
+            begin_copy(PROJ, l, sizeof s.proj_weight);
+            copy(PROJ, s.proj_weight, rank * COLUMNS, head, l);
+            begin_copy(FC, l, sizeof s.fc_weight + sizeof v.ln2w + sizeof v.ln2b + sizeof v.fcb + sizeof v.projb);
+            copy(FC, v.ln2w, n.ln2w, 0, l);
+            copy(FC, v.ln2b, n.ln2b, 0, l);
+            copy(FC, v.fcb, n.fcb, head * HIDDEN + rank * (HIDDEN / RANKS), l);
+            copy(FC, v.projb, n.projb, rank * COLUMNS, l);
+            copy(FC, s.fc_weight, head * HIDDEN + rank * (HIDDEN / RANKS), 0, l);
+            begin_copy(FCPROJ, l, sizeof s.fcproj_weight + sizeof v.fcprojb);
+            copy(FCPROJ, v.fcprojb, n.fcprojb, rank * COLUMNS, l);
+            copy(FCPROJ, s.fcproj_weight, rank * COLUMNS, head * (HIDDEN / 64), l);
+        }
+    }
+
+    DEVICE void await_weights(int m, int l) { mbarrier_wait(shared_address(&s.full[m]), l % 2); }
+    DEVICE void release_weights(int m) {
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(shared_address(&s.empty[m]));
+    }
+    /* What the lane passes to `multiply`: of `row` the i-th 32 columns of a panel. */
+    DEVICE uint4 part_of(const bf16 *panel, int row, int i) {
+        return ((const uint4 *)panel)[row * 8 + ((i * 4 + lane % 4) ^ row % 8)];
+    }
+
+    /* ---- exchanges */
+
+    template <class T> DEVICE void send(T &to, T x, uint64_t &full, int target) {
+        const uint32_t address = map_to_block(shared_address(&to), target);
+        if constexpr (sizeof x == 8) st_async(address, *(uint64_t *)&x, map_to_block(shared_address(&full), target));
+        else                         st_async(address, x, map_to_block(shared_address(&full), target));
+    }
+    /* The barrier is then ready for the next block's. */
+    template <class T> DEVICE void receive(T &from, int l) {
+        mbarrier_wait(shared_address(&from.full), l % 2);
+        if (t == 0) mbarrier_arrive_expect_tx(shared_address(&from.full), sizeof from.value);
+    }
+    /* x - mean times the weights of a LayerNorm, and the warp's sums of x - mean and of its squares. Eight lanes each
+       have the warp's NH / 2 pairs, for two targets. */
+    DEVICE void send_x(int which, uint32_t weight) {
+        auto &to = s.x[which];
+        auto &sums_to = s.x_sums[which];
+        const bool is_own = lane % 8 < NH / 2;
+        const float2 d = { x.x - mean, x.y - mean };
+        const uint32_t y = bf16_pair(d.x * low_of(weight), d.y * high_of(weight));
+        if (is_own) for (int i = 0; i < RANKS; i += 4) send(to.value[pair], y, to.full, i + lane / 8);
+        const float2 sum = { warp_sum<8>(is_own ? d.x + d.y : 0.0f),
+                             warp_sum<8>(is_own ? d.x * d.x + d.y * d.y : 0.0f) };
+        if (lane % 8 < 2) send(sums_to.value[rank * WARPS + warp], sum, sums_to.full, lane % 8 * 4 + lane / 8);
+    }
+    /* The residual stream += the sum after a projection + bias, for the cluster. */
+    DEVICE void share_sum(int which, const bf16 *bias, uint32_t weight) {
+        const uint32_t b = ((const uint32_t *)bias)[pair - rank * COLUMNS / 2];
+        ulonglong2 now, change;
+        do {
+            now = ld_relaxed(&sums[which][pair]);
+            change = { now.x - seen[which].x, now.y - seen[which].y };
+        } while (__any_sync(0xffffffffu, missing(change.x, NH) | missing(change.y, NH)));
+        x.x += value_of(change.x) + low_of(b);
+        x.y += value_of(change.y) + high_of(b);
+        seen[which] = now;
+        send_x(which, weight);
+    }
+
+    /* ---- steps */
+
+    /* 8 ROWS rows of weights times the normalised residual stream, which `share` sends: thread t returns that of row
+       t / 8. With d = x - mean, the mean of when it was last normalised, and change, that of the mean, it is
+       rstd (W (d w) - change W w) + W b: three products, so that they need not wait for the sums. `panel_rows` and
+       `rows`: from a panel, and from eight rows, to the next. */
+    template <int ROWS, class Share>
+    DEVICE float product(int m, int which, int l, const bf16 *weight, int panel_rows, int rows, const bf16 *ln_weight,
+                         const bf16 *ln_bias, Share share) {
+        const int q = lane % 4, g = lane / 4;
+        uint4 w[ROWS][STEPS];
+        await_weights(m, l);
+        const uint32_t own_weight = ((const uint32_t *)ln_weight)[pair];
+        #pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            const int step = i * WARPS + warp;
+            if (step < C / 32)
+                #pragma unroll
+                for (int r = 0; r < ROWS; r++)
+                    w[r][i] = part_of(weight + (r * rows + step / 2 * panel_rows) * 64, row, step % 2);
+        }
+        release_weights(m);
+        share(own_weight);
+        receive(s.x[which], l);
+        const void *vector = g < 2 ? (const void *)s.x[which].value : g < 4 ? ln_weight : ln_bias;
+        float sum[ROWS][4] = {}, part[5];
+        #pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            const int step = i * WARPS + warp;
+            if (step < C / 32) {
+                const uint2 y = half_of(vector, step);
+                #pragma unroll
+                for (int r = 0; r < ROWS; r++) multiply(sum[r], w[r][i], y);
+            }
+        }
+        receive(s.x_sums[which], l);
+        const float4 two = ((const float4 *)s.x_sums[which].value)[lane];
+        part[3] = two.x + two.z;
+        part[4] = two.y + two.w;
+        #pragma unroll
+        for (int distance = 16; distance > 4; distance /= 2)
+            #pragma unroll
+            for (int i = 3; i < 5; i++) part[i] += __shfl_xor_sync(0xffffffffu, part[i], distance);
+        if (q < 3)
+            #pragma unroll
+            for (int r = 0; r < ROWS; r++) s.row_part[warp][q * 40 + r * 8 + row] = sum[r][0] + sum[r][3];
+        bar_sync(1, THREADS);
+        #pragma unroll
+        for (int i = 0; i < 3; i++) part[i] = s.row_part[t % 8][i * 40 + t / 8];
+        #pragma unroll
+        for (int distance = 4; distance; distance /= 2)
+            #pragma unroll
+            for (int i = 0; i < 5; i++) part[i] += __shfl_xor_sync(0xffffffffu, part[i], distance);
+        const float change = part[3] * (1.0f / C), rstd = rstd_of(part[4], change);
+        mean += change;
+        return rstd * (part[0] - change * part[1]) + part[2];
+    }
+    DEVICE float rstd_of(float squares, float change) {
+        return rsqrtf(fmaxf(squares * (1.0f / C) - change * change, 0.0f) + 1e-5f);
+    }
+
+    /* Rows of a projection that the warp has, columns that the cluster has. */
+    template <int K> DEVICE void load_weights(uint4 (&w)[TILES][K], int m, int l, const bf16 *weight) {
+        await_weights(m, l);
+        #pragma unroll
+        for (int r = 0; r < TILES; r++)
+            #pragma unroll
+            for (int i = 0; i < K; i++)
+                w[r][i] = part_of(weight + i / 2 * (COLUMNS * 64), warp * NH + r * 8 + row, i % 2);
+        release_weights(m);
+    }
+    /* Sums += weights times a vector of 32 K bf16. */
+    template <int K> DEVICE void add_product(int which, const uint4 (&w)[TILES][K], const uint2 (&vector)[K]) {
+        float sum[2][2][4] = {};        /* of even and odd i: shorter chains */
+        #pragma unroll
+        for (int i = 0; i < K; i++)
+            #pragma unroll
+            for (int r = 0; r < TILES; r++) multiply(sum[r][i % 2], w[r][i], vector[i]);
+        const float first  = sum[0][0][0] + sum[0][0][3] + sum[0][1][0] + sum[0][1][3];
+        const float second = sum[1][0][0] + sum[1][0][3] + sum[1][1][0] + sum[1][1][3];
+        const int r = lane % 4;
+        if (r < TILES && r * 8 + row < NH)
+            add_to_sum((uint64_t *)sums[which] + rank * COLUMNS + warp * NH + r * 8 + row, r ? second : first);
+    }
+
+    DEVICE void qkv(int l) {
+        const auto &v = s.vector[l % 2];
+        const int r = t / 64, dim = t / 8 % 8;
+        float y = product<3>(QKV, AFTER_FCPROJ, l, s.qkv_weight[0][0][0], 8, PANELS * 8, v.ln1w, v.ln1b,
+                             [&](uint32_t weight) {
+            if (l) share_sum(AFTER_FCPROJ, s.vector[(l - 1) % 2].fcprojb, weight);
+        });
+        if (r < 3) y += to_float(v.qkvb[r][dim]);
+        const float next = __shfl_xor_sync(0xffffffffu, y, 8);
+        if (r < 3 && dim % 2 == 0) send(s.qkv.value[r][rank * 4 + dim / 2], bf16_pair(y, next), s.qkv.full, t % 8);
+    }
+
+    /* A warp has 8 keys in each round, lane 4 g + q parts q and q + 4 of key g. */
+    DEVICE int rounds() { return position < RANKS * KEYS ? 1 : ROUNDS; }
+    DEVICE int key_of(int round) { return ((round * RANKS + rank) * WARPS + warp) * 8 + lane / 4; }
+    DEVICE bf16 *key_at(int l, int j, int i) {
+        return (bf16 *)((char *)n.cache.data + l * n.cache_bytes) + j * n.cache.pitch + head * HS +
+               (i * 4 + lane % 4) * 8;
+    }
+    DEVICE uint4 *value_at(int round, int i) {
+        const int j = warp * 8 + lane / 4;
+        return &s.value[round][j][(i * 4 + lane % 4) ^ (j / 16 * 2 + j % 2)];
+    }
+    /* Keys and values of earlier tokens, and zeros: what is multiplied with weights of 0 must be finite. */
+    DEVICE void fetch_cache(int l) {
+        if (l < n.L)
+            for (int round = 0; round < rounds(); round++)
+                for (int i = 0; i < 2; i++) {
+                    const int j = key_of(round);
+                    cp_async_16(shared_address(&s.key_part[round][i][t]), key_at(l, j, i), j < position);
+                    cp_async_16(shared_address(value_at(round, i)), key_at(l, j, i) + C, j < position);
+                }
+        cp_async_commit_group();
+    }
+    /* The results of the thread block's keys, for the cluster. A warp has 8 dimensions of them. */
+    DEVICE void attention(int l) {
+        const int q = lane % 4, g = lane / 4, rounds = this->rounds();
+        uint4 key[ROUNDS][2];
+        cp_async_wait_group<0>();
+        #pragma unroll
+        for (int round = 0; round < ROUNDS; round++)
+            if (round < rounds)
+                for (int i = 0; i < 2; i++) key[round][i] = s.key_part[round][i][t];
+        receive(s.qkv, l);
+        const uint2 query[2] = { half_of(s.qkv.value[0], 0), half_of(s.qkv.value[0], 1) };
+        #pragma unroll
+        for (int round = 0; round < ROUNDS; round++)
+            if (round < rounds) {
+                const int j = key_of(round);
+                float sum[4] = {};
+                if (j == position)
+                    for (int i = 0; i < 2; i++) {
+                        const uint4 value = ((const uint4 *)s.qkv.value[2])[i * 4 + q];
+                        key[round][i] = ((const uint4 *)s.qkv.value[1])[i * 4 + q];
+                        *value_at(round, i) = value;
+                        *(uint4 *)key_at(l, j, i) = key[round][i];
+                        *(uint4 *)(key_at(l, j, i) + C) = value;
+                    }
+                __syncwarp();
+                for (int i = 0; i < 2; i++) multiply(sum, key[round][i], query[i]);
+                if (q == 0)
+                    s.score[round][warp * 8 + g] = j <= position ? (sum[0] + sum[3]) * (n.scale * LOG2E) : LEAST_SCORE;
+            }
+        bar_sync(1, THREADS);
+        float2 score[ROUNDS];                       /* of keys 2 lane and 2 lane + 1 */
+        float largest = LEAST_SCORE, out[2][4] = {}, total[4] = {};
+        #pragma unroll
+        for (int round = 0; round < ROUNDS; round++)
+            if (round < rounds) {
+                score[round] = ((const float2 *)s.score[round])[lane];
+                largest = fmaxf(largest, fmaxf(score[round].x, score[round].y));
+            }
+        largest = largest_of_warp(largest);
+        #pragma unroll
+        for (int round = 0; round < ROUNDS; round++)
+            if (round < rounds)
+                ((uint32_t *)s.P[warp][round])[lane] =
+                    bf16_pair(ex2(score[round].x - largest), ex2(score[round].y - largest));
+        __syncwarp();
+        /* Lane q of a quad passes the P of keys 16 q .. 16 q + 15 to mma: row r of matrix m of the values is key
+           2 m + r % 2 + 16 (r / 2), and the rows of a matrix are in different banks. */
+        const int r = lane % 8, m = lane / 8;
+        #pragma unroll
+        for (int round = 0; round < ROUNDS; round++)
+            if (round < rounds) {
+                uint32_t value[8];
+                const uint32_t from = shared_address(&s.value[round][r / 2 * 16 + m * 2 + r % 2][warp ^ r]);
+                ldmatrix_trans(value, from);
+                ldmatrix_trans(value + 4, from + 8 * sizeof s.value[round][0]);
+                #pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const uint4 P = s.P[warp][round][q * 2 + i];
+                    mma(out[0], { P.x, 0, P.y, 0 }, value[4 * i], value[4 * i + 1]);
+                    mma(out[1], { P.z, 0, P.w, 0 }, value[4 * i + 2], value[4 * i + 3]);
+                    if (warp == 0) mma(total, { P.x, P.z, P.y, P.w }, ONES, ONES);
+                }
+            }
+        auto &to = s.attention;
+        send(to.value.out[rank][warp * 4 + q], { out[0][0] + out[1][0], out[0][1] + out[1][1] }, to.full, g);
+        if (warp == 0 && q == 0) send(to.value.scale[rank], { largest, total[0] + total[2] }, to.full, g);
+    }
+
+    DEVICE void proj(int l) {
+        uint4 w[TILES][HS / 32];
+        uint2 vector[HS / 32];
+        const auto &from = s.attention.value;
+        load_weights(w, PROJ, l, s.proj_weight[0]);
+        receive(s.attention, l);
+        float largest = LEAST_SCORE, total = 0;
+        float2 sum = {};                            /* of dimensions 2 lane and 2 lane + 1 */
+        #pragma unroll
+        for (int i = 0; i < RANKS; i++) largest = fmaxf(largest, from.scale[i].x);
+        #pragma unroll
+        for (int i = 0; i < RANKS; i++) {
+            const float factor = ex2(from.scale[i].x - largest);
+            const float2 out = from.out[i][lane];
+            total += factor * from.scale[i].y;
+            sum.x += factor * out.x;
+            sum.y += factor * out.y;
+        }
+        const float inverse = __fdividef(1.0f, total);          /* of about 1 or more */
+        const uint32_t out = bf16_pair(sum.x * inverse, sum.y * inverse);
+        #pragma unroll
+        for (int i = 0; i < HS / 32; i++)           /* half_of */
+            vector[i] = { __shfl_sync(0xffffffffu, out, half_at(i)), __shfl_sync(0xffffffffu, out, half_at(i) + 2) };
+        add_product(AFTER_PROJ, w, vector);
+    }
+
+    DEVICE void mlp(int l) {
+        const auto &v = s.vector[l % 2];
+        uint4 w[TILES][HIDDEN / 32];
+        uint2 vector[HIDDEN / 32];
+        const float y = product<4>(FC, AFTER_PROJ, l, s.fc_weight[0][0], HIDDEN / RANKS, 8, v.ln2w, v.ln2b,
+                                   [&](uint32_t weight) {
+            share_sum(AFTER_PROJ, v.projb, weight);
+            load_weights(w, FCPROJ, l, s.fcproj_weight[0][0]);
+        });
+        const float h = gelu<bf16>(y + to_float(v.fcb[t / 8])), next = __shfl_xor_sync(0xffffffffu, h, 8);
+        if (t / 8 % 2 == 0) send(s.hidden.value[rank * 16 + t / 16], bf16_pair(h, next), s.hidden.full, t % 8);
+        fetch_cache(l + 1);
+        receive(s.hidden, l);
+        #pragma unroll
+        for (int i = 0; i < HIDDEN / 32; i++) vector[i] = half_of(s.hidden.value, i);
+        add_product(AFTER_FCPROJ, w, vector);
+    }
+
+    /* The last sum; its LayerNorm in the first thread block. */
+    DEVICE void finish(bf16 *lnf) {
+        const uint32_t own_weight = ((const uint32_t *)n.lnfw.data)[pair];
+        float2 v[STEPS];
+        #pragma unroll
+        for (int i = 0; i < STEPS; i++)
+            if (i * THREADS + t < C)
+                v[i] = { to_float(((const bf16 *)n.lnfw.data)[i * THREADS + t]),
+                         to_float(((const bf16 *)n.lnfb.data)[i * THREADS + t]) };
+        share_sum(AFTER_FCPROJ, s.vector[(n.L - 1) % 2].fcprojb, own_weight);
+        if (lane < NH / 2)
+            for (int i = 0; i < 2; i++) sums_before[i][pair] = seen[i];
+        mbarrier_wait(shared_address(&s.x[AFTER_FCPROJ].full), n.L % 2);    /* nothing is sent to an ended block */
+        mbarrier_wait(shared_address(&s.x_sums[AFTER_FCPROJ].full), n.L % 2);
+        if (rank) return;
+        const float4 two = ((const float4 *)s.x_sums[AFTER_FCPROJ].value)[lane];
+        const float change = warp_sum(two.x + two.z) * (1.0f / C), rstd = rstd_of(warp_sum(two.y + two.w), change);
+        #pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            const int c = i * THREADS + t;
+            const float y = to_float(((const bf16 *)s.x[AFTER_FCPROJ].value)[min(c, C - 1)]);
+            if (c < C) lnf[c] = from_float<bf16>((y - change * v[i].x) * rstd + v[i].y);
+        }
+    }
+
+    DEVICE void expect(uint64_t &full, int bytes) {
+        mbarrier_init(shared_address(&full), 1);
+        mbarrier_arrive_expect_tx(shared_address(&full), bytes);
+    }
+    DEVICE void make_barriers() {
+        for (int i = 0; i < MATRICES; i++) {
+            mbarrier_init(shared_address(&s.full[i]), 1);
+            mbarrier_init(shared_address(&s.empty[i]), WARPS);
+        }
+        for (int i = 0; i < 2; i++) {
+            expect(s.x[i].full, sizeof s.x[i].value);
+            expect(s.x_sums[i].full, sizeof s.x_sums[i].value);
+        }
+        expect(s.qkv.full, sizeof s.qkv.value);
+        expect(s.attention.full, sizeof s.attention.value);
+        expect(s.hidden.full, sizeof s.hidden.value);
+        fence_mbarrier_init();
+    }
+    DEVICE void compute(bf16 *lnf) {
+        const int64_t token = *(const int *)n.token.data;
+        position = *(const int *)n.position.data;
+        if (t == 0) make_barriers();
+        __syncthreads();
+        cluster_arrive_relaxed();
+        assert(token >= 0 && token < n.wte.dim[0] && "token: outside of the vocabulary");
+        assert(position >= 0 && position < n.cache.dim[1] && "token: a position outside of the cache");
+        const uint32_t e = ((const uint32_t *)n.wte.data)[token * (C / 2) + pair];
+        const uint32_t p = ((const uint32_t *)n.wpe.data)[position * (C / 2) + pair];
+        const uint32_t own_weight = ((const uint32_t *)n.ln1w.data)[pair];
+        for (int i = 0; i < 2; i++) seen[i] = sums_before[i][pair];
+        fetch_cache(0);
+        x = { low_of(e) + low_of(p), high_of(e) + high_of(p) };
+        cluster_wait();                     /* the barriers of all blocks are there */
+        send_x(AFTER_FCPROJ, own_weight);
+        for (int l = 0; l < n.L; l++) {
+            if (l == n.L - 1) launch_next();
+            qkv(l);
+            attention(l);
+            proj(l);
+            mlp(l);
+        }
+        if (head == 0) finish(lnf);
+    }
+    DEVICE void forward(bf16 *lnf) {
+        if (warp < WARPS) {
+            setmaxnreg_inc<232>();
+            compute(lnf);
+        } else {
+            setmaxnreg_dec<40>();
+            __syncthreads();
+            cluster_arrive_relaxed();
+            if (t == THREADS) copy_weights();
+            __syncwarp();
+            cluster_wait();
+        }
+    }
+};
+
+template <int NH> static __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(ALL_THREADS, 1)
+token_kernel(const __grid_constant__ TokenNetwork n, const __grid_constant__ Maps maps, bf16 *lnf) {
+    static_assert(NH < 16 && NH % 2 == 0 && NH * HS <= C_MAX && sizeof(Shared<NH>) <= 227 << 10);
+    extern __shared__ __align__(1024) char memory[];
+    Token<NH>(n, maps, *(Shared<NH> *)memory).forward(lnf);
+}
+
+/* ---- host */
+
+/* The blocks wait for each other: all clusters must run at the same time. */
+template <int NH> static bool fits() {
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = { RANKS, 1, 1 };
+    cudaLaunchConfig_t config = {};
+    config.gridDim = NH * RANKS;
+    config.blockDim = ALL_THREADS;
+    config.dynamicSmemBytes = sizeof(Shared<NH>);
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    int clusters;
+    ALLOW_SMEM(token_kernel<NH>, sizeof(Shared<NH>));
+    if (cudaOccupancyMaxActiveClusters(&clusters, token_kernel<NH>, &config) == cudaSuccess) return clusters >= NH;
+    cudaGetLastError();
+    return false;
+}
+
+/* Tiles of `rows` rows of `panels` times 64 columns, of w (all_rows,K) in all blocks of the network. */
+static CUtensorMap map_of(const char *name, const TokenNetwork &n, Tensor w, int all_rows, int K, int rows,
+                          int panels) {
+    const int64_t block_bytes = n.L > 1 ? n.block_bytes : 16;
+    return tensor_map_of(name, w.data, { 64, all_rows, K / 64, n.L },
+                         { K * (int64_t)sizeof(bf16), 64 * sizeof(bf16), block_bytes }, { 64, rows, panels, 1 });
+}
+
+template <int NH> static int launch(bf16 *lnf, const TokenNetwork &n) {
+    static const bool is_possible = fits<NH>();
+    typedef Shared<NH> S;
+    if (!is_possible || n.cache.dim[1] > T_MAX) return 0;
+    Maps maps;
+    maps.of[QKV]    = map_of("qkvw", n, n.qkvw, 3 * S::C, S::C, HS / RANKS, S::PANELS);
+    maps.of[PROJ]   = map_of("projw", n, n.projw, S::C, S::C, S::COLUMNS, 1);
+    maps.of[FC]     = map_of("fcw", n, n.fcw, 4 * S::C, S::C, HIDDEN / RANKS, S::PANELS);
+    maps.of[FCPROJ] = map_of("fcprojw", n, n.fcprojw, S::C, 4 * S::C, S::COLUMNS, HIDDEN / 64);
+    LAUNCH(token_kernel<NH>, NH * RANKS, ALL_THREADS, sizeof(S), n, maps, lnf);
+    return 1;
+}
+
+int token_forward(Tensor lnf, const TokenNetwork *n) {
+    if (cuda_arch() != 90 || lnf.dtype != BF16 || tensor_columns(lnf) != (int64_t)n->NH * HS) return 0;
+    bf16 *out = (bf16 *)lnf.data;
+    return n->NH == 4 ? launch<4>(out, *n) : n->NH == 6 ? launch<6>(out, *n) : n->NH == 8 ? launch<8>(out, *n) :
+           n->NH == 12 ? launch<12>(out, *n) : 0;
+}

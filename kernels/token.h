@@ -1,0 +1,20 @@
+/* kernels/token.h - One token of one sequence through all blocks of a GPT-2, for generation. */
+#ifndef KERNELS_TOKEN_H
+#define KERNELS_TOKEN_H
+#include "tensor.h"
+
+typedef struct {
+    Tensor token, position;                     /* I32 (1), on the device */
+    Tensor wte, wpe, lnfw, lnfb;
+    Tensor ln1w, ln1b, qkvw, qkvb, projw, projb, ln2w, ln2b, fcw, fcb, fcprojw, fcprojb;    /* of the first block */
+    Tensor cache;                               /* of the first block: k and v of earlier tokens, (1,T,2C) */
+    int64_t block_bytes, cache_bytes;           /* from one block's tensors, and cache, to the next one's */
+    int L, NH;
+    float scale;                                /* of the scores */
+} TokenNetwork;
+
+/* lnf (1,1,C) = the last layer normalisation's output; row *position of each cache = k and v of the token. Returns 0,
+   having done nothing, where the backend has no kernel for the shape. Sums are in f32; q, k, v and lnf are rounded. */
+int token_forward(Tensor lnf, const TokenNetwork *n);
+
+#endif
