@@ -4,7 +4,8 @@
 #include "tensor.h"
 
 typedef struct {
-    Tensor token, position;                     /* I32 (1), on the device */
+    Tensor token, position;                     /* I32 (1), on the device; a token below 0 counts as 0 */
+    int ahead;                                  /* the token is at *position + ahead */
     Tensor wte, wpe, lnfw, lnfb;
     Tensor ln1w, ln1b, qkvw, qkvb, projw, projb, ln2w, ln2b, fcw, fcb, fcprojw, fcprojb;    /* of the first block */
     Tensor cache;                               /* of the first block: k and v of earlier tokens, (1,T,2C) */
@@ -13,8 +14,8 @@ typedef struct {
     float scale;                                /* of the scores */
 } TokenNetwork;
 
-/* lnf (1,1,C) = the last layer normalisation's output; row *position of each cache = k and v of the token. Returns 0,
-   having done nothing, where the backend has no kernel for the shape. Sums are in f32; q, k, v and lnf are rounded. */
+/* lnf (1,1,C) = the last layer normalisation's output; that row of each cache = k and v of the token. Returns 0, having
+   done nothing, where the backend has no kernel for the shape. Sums are in f32; q, k, v and lnf are rounded. */
 int token_forward(Tensor lnf, const TokenNetwork *n);
 
 #endif

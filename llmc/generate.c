@@ -62,24 +62,34 @@ static void context_append(Context *c, const int32_t *tokens, int n, int stride)
     c->count = stays + added;
 }
 
-/* The next token of each sample, the index-th, which is appended. */
-static void context_next(Context *c, const Sample *s, int64_t step, int64_t index, int32_t *next) {
+/* The next token of each sample, the index-th; of a single one possibly more of them, up to `most` and not beyond the
+   end of the text. They are appended. Returns their number. */
+static int context_next(Context *c, const Sample *s, int64_t step, int64_t index, int64_t most, int32_t end,
+                        int32_t *next) {
     GPT *m = c->model;
     const int T = m->context, n = c->count - c->cached;
-    double *uniform = host_alloc((size_t)c->samples * sizeof *uniform, "the random numbers of a token");
+    const int fit = c->samples == 1 && most >= GPT_TOKENS_AHEAD && c->cached + GPT_TOKENS_AHEAD <= T;
+    const int count = fit ? GPT_TOKENS_AHEAD : 1;
+    double *uniform = host_alloc((size_t)(c->samples * count) * sizeof *uniform, "the random numbers of a token");
     for (int b = 0; b < c->samples; b++) {
         memcpy(c->batch + (int64_t)b * n, c->token + (int64_t)b * T + c->cached, (size_t)n * sizeof *c->batch);
-        uniform[b] = random_uniform(s->seed, RANDOM_SAMPLE, (uint32_t)step, (uint64_t)b << 40 | (uint64_t)index);
+        for (int i = 0; i < count; i++)
+            uniform[b + i] = random_uniform(s->seed, RANDOM_SAMPLE, (uint32_t)step,
+                                            (uint64_t)b << 40 | (uint64_t)(index + i));
     }
     gpt_set_window(m, c->cached, n);
     gpt_load(m, c->batch, NULL);
-    gpt_next(m, s->sampling, uniform, next);
+    int made = gpt_next(m, s->sampling, count, uniform, next);
+    for (int i = 1; i < made; i++) if (next[i] < 0 || next[i - 1] == end) made = i;
     for (int b = 0; b < c->samples; b++)
         REQUIRE(next[b] >= 0, "sample: the logit of token %d is not finite: the model has diverged, take an earlier "
                 "checkpoint", -1 - next[b]);
-    c->cached = c->count;
-    context_append(c, next, 1, 1);
+    for (int i = 0; i < made; i++) {
+        c->cached = c->count;
+        context_append(c, next + i, 1, 1);
+    }
     free(uniform);
+    return made;
 }
 
 /* ---- Text */
@@ -138,7 +148,7 @@ void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t 
     int V = model->config.V, length;
     const int32_t start = tokenizer_start(tokenizer, V), end = tokenizer_end_of_text(tokenizer, V);
     int32_t *prompt = tokenizer_encode(tokenizer, sample->prompt, V, &length);
-    int32_t *next = host_alloc((size_t)sample->samples * sizeof *next, "the tokens of a step");
+    int32_t *next = host_alloc((size_t)(sample->samples + GPT_TOKENS_AHEAD) * sizeof *next, "the tokens of a step");
     const int64_t tokens = tokens_of(length, sample->count);
     const int room = model->purpose == GENERATE ? model->config.T : room_for(&model->config, tokens);
     Context context = context_open(model, sample->samples, room);
@@ -149,9 +159,10 @@ void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t 
     context_append(&context, length ? prompt : &start, length ? length : 1, 0);
     put_tokens(&output, prompt, length);
     fflush(file);
-    for (int i = 0; i < sample->count && !all_ended(&output) && !stop_requested(); i++) {
-        context_next(&context, sample, step, i, next);
-        output_append(&output, next, end, prompt, length);
+    for (int64_t i = 0; i < sample->count && !all_ended(&output) && !stop_requested();) {
+        const int made = context_next(&context, sample, step, i, sample->count - i, end, next);
+        for (int k = 0; k < made; k++) output_append(&output, next + k, end, prompt, length);
+        i += made;
     }
     if (!all_ended(&output)) output_append(&output, NULL, end, prompt, length);
     context_close(&context);
@@ -187,18 +198,19 @@ static void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *
         if (line[read - 1] == '\n') line[--read] = 0;
         REQUIRE(strlen(line) == (size_t)read, "--interactive: a line with a zero byte");
         char *all = format_string("%s%s", text, line);
-        int32_t next = start;
-        int length;
+        int32_t next[GPT_TOKENS_AHEAD];
+        int length, made, ended = 0;
         int32_t *tokens = tokenizer_encode(tokenizer, all, V, &length);
         warn_of_length(model->context, (int64_t)context.count + length + sample->count);
         if (length) context_append(&context, tokens, length, 0);
         else if (!context.count) context_append(&context, &start, 1, 0);
         interrupted = 0;
         answering = 1;
-        for (int i = 0; i < sample->count && !interrupted; i++) {
-            context_next(&context, sample, 0, index++, &next);
-            if (next == end) break;
-            put_tokens(&output, &next, 1);
+        for (int i = 0; i < sample->count && !interrupted && !ended; i += made) {
+            made = context_next(&context, sample, 0, index, sample->count - i, end, next);
+            index += made;
+            ended = next[made - 1] == end;
+            put_tokens(&output, next, made - ended);
             fflush(stdout);
         }
         answering = 0;

@@ -125,13 +125,14 @@ static void block_forward(GPT *m, int l, Tensor x, Tensor branch) {
     matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
 }
 
-/* A token of a single sequence, in one kernel. Returns 0 where there is none for the shape. */
-static int token_pass(GPT *m) {
+/* The i-th token of a step, of a single sequence, in one kernel. Returns 0 where there is none for the shape. */
+static int token_pass(GPT *m, int i) {
     const Params *p = &m->params;
     const BlockParams *w = p->block;
     const BlockActs *s = m->acts.block;
     if (!m->spec.position || m->cached > 1 || m->before_group || strcmp(m->attention->name, "flash")) return 0;
-    TokenNetwork n = { .token = m->acts.tokens, .position = m->acts.position, .wte = p->wte, .wpe = p->wpe,
+    const Tensor token = i ? tensor_of((int32_t *)m->acts.next.data + i - 1, I32, 1, 1) : m->acts.tokens;
+    TokenNetwork n = { .token = token, .position = m->acts.position, .ahead = i, .wte = p->wte, .wpe = p->wpe,
                        .lnfw = p->lnfw, .lnfb = p->lnfb, .cache = s->cache, .L = m->config.L, .NH = m->config.NH,
 #define OF_FIRST(field, ...) .field = w->field,
                        BLOCK_PARAMS(OF_FIRST) .scale = m->spec.scale };
@@ -145,7 +146,6 @@ static int token_pass(GPT *m) {
 void gpt_forward(GPT *m) {
     Params *p = &m->params;
     Acts *a = &m->acts;
-    if (token_pass(m)) return;
     Tensor x = a->block[0].res1, branch = ABSENT;
     at_group(m->before_group, m->before_context, FIRST_GROUP);
     embedding_forward(x, a->tokens, p->wte, p->wpe, a->position);
@@ -262,18 +262,25 @@ Tensor gpt_last_logits(GPT *m) {
     return logits;
 }
 
-void gpt_next(GPT *m, Sampling sampling, const double *uniform, int32_t *next) {
-    Tensor chosen = tensor_of(m->acts.targets.data, I32, 1, m->cached);
-    const int is_step = m->spec.position != NULL;
-    device_upload(m->acts.uniform.data, uniform, tensor_bytes(m->acts.uniform));
-    if (!is_step || device_graph_begin(&m->step, 0)) {
+int gpt_next(GPT *m, Sampling sampling, int count, const double *uniform, int32_t *next) {
+    const int is_step = m->spec.position != NULL, B = m->cached, are_several = B == 1 && count >= GPT_TOKENS_AHEAD;
+    device_upload(m->acts.uniform.data, uniform, sizeof *uniform * (size_t)(are_several ? GPT_TOKENS_AHEAD : B));
+    if (!is_step || device_graph_begin(&m->step, are_several)) {
         device_freeze_weights(!m->before_group);       /* which may gather weights */
-        gpt_forward(m);
-        sample_tokens(chosen, gpt_last_logits(m), m->acts.uniform, m->config.V, sampling);
+        int i = 0;
+        do {
+            const Tensor chosen = tensor_of((int32_t *)m->acts.next.data + i, I32, 1, B);
+            const Tensor random = tensor_of((double *)m->acts.uniform.data + i, F64, 1, B);
+            if (is_step) m->one_kernel = token_pass(m, i);
+            if (!is_step || !m->one_kernel) gpt_forward(m);
+            sample_tokens(chosen, gpt_last_logits(m), random, m->config.V, sampling);
+        } while (is_step && m->one_kernel && are_several && ++i < GPT_TOKENS_AHEAD);
         device_freeze_weights(0);
     }
     if (is_step) device_graph_end(&m->step);
-    device_download(next, chosen.data, tensor_bytes(chosen));
+    count = is_step && m->one_kernel && are_several ? GPT_TOKENS_AHEAD : 1;
+    device_download(next, m->acts.next.data, sizeof *next * (size_t)(count * B));
+    return count;
 }
 
 void gpt_logits(GPT *m, int64_t token, float *logits) {

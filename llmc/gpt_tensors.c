@@ -244,16 +244,20 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
     char prefix[40] = "";
     if (!m->acts.block) m->acts.block = host_alloc((size_t)config->L * sizeof *m->acts.block, "the table of blocks");
     tensor_table_free(&m->acts.table);
-    m->acts.position = m->acts.uniform = ABSENT;
+    m->acts.position = m->acts.uniform = m->acts.next = ABSENT;
     for (int l = 0; l < config->L && m->cached; l++)
         tensor_table_add(&m->acts.table, prefix, "cache", tensor_of(NULL, ACT, 3, m->cached, m->context, 2 * C),
                          (TensorEntry){ .field = &m->acts.block[l].cache });
     if (m->cached || m->ring.split.size)
         tensor_table_add(&m->acts.table, prefix, "position", tensor_of(NULL, I32, 1, m->cached ? 1 : tokens),
                          (TensorEntry){ .field = &m->acts.position });
-    if (m->cached)
-        tensor_table_add(&m->acts.table, prefix, "uniform", tensor_of(NULL, F64, 1, m->cached),
+    if (m->cached) {
+        const int64_t count = m->cached > GPT_TOKENS_AHEAD ? m->cached : GPT_TOKENS_AHEAD;
+        tensor_table_add(&m->acts.table, prefix, "uniform", tensor_of(NULL, F64, 1, count),
                          (TensorEntry){ .field = &m->acts.uniform });
+        tensor_table_add(&m->acts.table, prefix, "next", tensor_of(NULL, I32, 1, count),
+                         (TensorEntry){ .field = &m->acts.next });
+    }
 #define ADD(field, shape, dtype, dropped, phases) \
     add_block_act(m, l, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), dropped, phases);
     for (int l = 0; l < config->L; l++) {

@@ -118,11 +118,14 @@ typedef struct {
     Tensor cache;                  /* generation: k and v of all tokens so far, (B, context, 2C) */
     Tensor kv;                     /* k and v that the attention reads: of qkv, or the cache */
 } BlockActs;
+enum { GPT_TOKENS_AHEAD = 8 };     /* that gpt_next may choose before the host sees one */
+
 typedef struct {
     MODEL_ACTS(FIELD)
     Tensor       position;         /* generation: I32 (1), of the first of the tokens; where ranks share sequences:
                                       I32 (T), of each; else absent: 0 */
-    Tensor       uniform;          /* generation: F64 (B), random numbers */
+    Tensor       uniform;          /* generation: F64 (B), random numbers, */
+    Tensor       next;             /* and I32 (B), the tokens chosen with them; both have room for GPT_TOKENS_AHEAD */
     BlockActs   *block;
     TensorTable  table;
     TensorTable  largest;          /* of the batch of gpt_create: in training, smaller ones have its places */
@@ -154,6 +157,7 @@ typedef struct {
     int              context;      /* tokens that the cache has room for */
     int              cached;       /* sequences in the cache; 0 = none, the activations are those of a batch */
     DeviceGraph      step;         /* of gpt_next with a single token */
+    int              one_kernel;   /* it was one kernel (kernels/token.h) */
     int64_t          chunk;        /* rows of logits allocated */
     DropoutRates     dropout;      /* of the batch that was loaded */
     GroupHook       *before_group; /* called before gpt_forward first reads a group; NULL = none */

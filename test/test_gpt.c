@@ -759,7 +759,7 @@ static void early_reads_change_no_bit(void) {
                 if (position % 20 == 0) gpt_init(&m[k], (uint64_t)position);
                 gpt_set_window(&m[k], position, 1);
                 gpt_load(&m[k], &next[k], NULL);
-                gpt_next(&m[k], (Sampling){ .temperature = 1, .top_p = 1 }, &uniform, &next[k]);
+                gpt_next(&m[k], (Sampling){ .temperature = 1, .top_p = 1 }, 1, &uniform, &next[k]);
                 lnf[k] = download(m[k].acts.lnf);
             }
             EXPECT(next[0] == next[1] && !memcmp(lnf[0], lnf[1], sizeof(float) * (size_t)config.C),
@@ -797,7 +797,7 @@ static void token_in_one_kernel(void) {
                 int32_t token = position % 70, next;
                 gpt_set_window(&m[k], position, 1);
                 gpt_load(&m[k], &token, NULL);
-                gpt_next(&m[k], (Sampling){ .temperature = 1, .top_p = 1 }, &uniform, &next);
+                gpt_next(&m[k], (Sampling){ .temperature = 1, .top_p = 1 }, 1, &uniform, &next);
                 lnf[k] = download(m[k].acts.lnf);
             }
             const double error = error_of(lnf[0], lnf[1], config.C);
@@ -811,6 +811,32 @@ static void token_in_one_kernel(void) {
         printf("  %d heads: error %.2g, bound %.2g\n", heads[i], worst, limit);
         for (int k = 0; k < 3; k++) gpt_free(&m[k]);
     }
+}
+
+/* The tokens of gpt_next up to the end of the context, several at a time where a kernel is there, and one at a time. */
+static void tokens_ahead_are_those_one_at_a_time(void) {
+    enum { T = 61 };
+    const DType dtype = device_refuse_dtype(BF16) ? F32 : BF16;
+    const GPTConfig config = { .L = 3, .NH = 4, .C = 256, .T = T, .V = 70, .dtype = dtype };
+    int32_t token[2][T + 1] = {{0}};
+    int calls = 0;
+    for (int k = 0; k < 2; k++) {
+        GPT m;
+        gpt_create(&m, config, "auto", 1, T, GENERATE);
+        fill_normally(&m, 5, 0.1, 0);
+        for (int position = 0, made; position < T; position += made, calls++) {
+            double uniform[GPT_TOKENS_AHEAD];
+            const int fit = k == 0 && position + GPT_TOKENS_AHEAD <= T, count = fit ? GPT_TOKENS_AHEAD : 1;
+            for (int i = 0; i < count; i++) uniform[i] = fmod((position + i) * 0.618, 1);
+            gpt_set_window(&m, position, 1);
+            gpt_load(&m, &token[k][position], NULL);
+            made = gpt_next(&m, (Sampling){ .temperature = 1, .top_p = 1 }, count, uniform, &token[k][position + 1]);
+            EXPECT(made >= 1 && made <= count, "%d tokens, want 1 .. %d", made, count);
+        }
+        gpt_free(&m);
+    }
+    printf("  %d calls\n", calls);
+    EXPECT(!memcmp(token[0], token[1], sizeof token[0]), "other tokens");
 }
 
 static int keep_order;
@@ -915,6 +941,7 @@ int main(void) {
     RUN_REFERENCE(AWKWARD, WITHOUT, cached_logits_are_those_of_the_context);
     RUN(early_reads_change_no_bit);
     RUN(token_in_one_kernel);
+    RUN(tokens_ahead_are_those_one_at_a_time);
     RUN(one_batch_is_learnt);
     return test_close();
 }

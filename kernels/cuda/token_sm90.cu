@@ -471,12 +471,12 @@ template <int NH> struct Token {
         fence_mbarrier_init();
     }
     DEVICE void compute(bf16 *lnf) {
-        const int64_t token = *(const int *)n.token.data;
-        position = *(const int *)n.position.data;
+        const int64_t token = max(*(const int *)n.token.data, 0);
+        position = *(const int *)n.position.data + n.ahead;
         if (t == 0) make_barriers();
         __syncthreads();
         cluster_arrive_relaxed();
-        assert(token >= 0 && token < n.wte.dim[0] && "token: outside of the vocabulary");
+        assert(token < n.wte.dim[0] && "token: outside of the vocabulary");
         assert(position >= 0 && position < n.cache.dim[1] && "token: a position outside of the cache");
         const uint32_t e = ((const uint32_t *)n.wte.data)[token * (C / 2) + pair];
         const uint32_t p = ((const uint32_t *)n.wpe.data)[position * (C / 2) + pair];
