@@ -14,8 +14,9 @@ typedef struct {
     float scale;                                /* of the scores */
 } TokenNetwork;
 
-/* lnf (1,1,C) = the last layer normalisation's output; that row of each cache = k and v of the token. Returns 0, having
-   done nothing, where the backend has no kernel for the shape. Sums are in f32; q, k, v and lnf are rounded. */
+/* lnf (1,1,C) = output of the last LayerNorm; the token's row of each cache = its k and v. All but token and position
+   have lnf's type; operands of GEMMs are rounded to it, the residual stream is not. A token or position out of range
+   stops the device. Returns 0, having done nothing, where the backend has no kernel for the shape. */
 int token_forward(Tensor lnf, const TokenNetwork *n);
 
 #endif

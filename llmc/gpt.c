@@ -130,12 +130,13 @@ static int token_pass(GPT *m, int i) {
     const Params *p = &m->params;
     const BlockParams *w = p->block;
     const BlockActs *s = m->acts.block;
-    if (!m->spec.position || m->cached > 1 || m->before_group || strcmp(m->attention->name, "flash")) return 0;
+    if (!m->spec.position || m->cached != 1 || m->before_group || strcmp(m->attention->name, "flash")) return 0;
     const Tensor token = i ? tensor_of((int32_t *)m->acts.next.data + i - 1, I32, 1, 1) : m->acts.tokens;
     TokenNetwork n = { .token = token, .position = m->acts.position, .ahead = i, .wte = p->wte, .wpe = p->wpe,
                        .lnfw = p->lnfw, .lnfb = p->lnfb, .cache = s->cache, .L = m->config.L, .NH = m->config.NH,
 #define OF_FIRST(field, ...) .field = w->field,
                        BLOCK_PARAMS(OF_FIRST) .scale = m->spec.scale };
+#undef OF_FIRST
     if (n.L > 1) {
         n.block_bytes = (char *)w[1].ln1w.data - (char *)w[0].ln1w.data;
         n.cache_bytes = (char *)s[1].cache.data - (char *)s[0].cache.data;

@@ -742,7 +742,8 @@ static void cached_logits_are_those_of_the_context(const Reference *r, const cha
 static void no_hook(void *context, int group) { (void)context, (void)group; }
 
 /* Steps of generation, recorded, in several splits of the keys, some right behind a change of all weights; beside a
-   model with a hook, which may write weights: nothing of it is read early (device_freeze_weights). */
+   model with a hook, which may write weights: nothing of it is read early (device_freeze_weights). Heads of 128:
+   token_forward takes those of 64. */
 static void early_reads_change_no_bit(void) {
     const int T = strcmp(backend_name, "cpu") ? 300 : 9;
     const double uniform = 0.5;
@@ -809,6 +810,7 @@ static void token_in_one_kernel(void) {
             for (int k = 0; k < 3; k++) free(lnf[k]);
         }
         printf("  %d heads: error %.2g, bound %.2g\n", heads[i], worst, limit);
+        if (worst == 0) test_skip_reason = "this device has no kernel for a whole token";
         for (int k = 0; k < 3; k++) gpt_free(&m[k]);
     }
 }

@@ -112,18 +112,20 @@ template <> __device__ inline Pack<float> Pack<float>::from_float(const float (&
 }
 
 /* A bf16 is the upper half of a float; the lower of a pair has the lower address. */
+__device__ inline float low_of(unsigned pair)  { return __uint_as_float(pair << 16); }
+__device__ inline float high_of(unsigned pair) { return __uint_as_float(pair & 0xffff0000u); }
+__device__ inline unsigned bf16_pair(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *(const unsigned *)&pair;
+}
+
 template <> __device__ inline void Pack<bf16>::to_float(float (&f)[8]) const {
     const unsigned pair[4] = { bits.x, bits.y, bits.z, bits.w };
     #pragma unroll
     for (int i = 0; i < 4; i++) {
-        f[2 * i]     = __uint_as_float(pair[i] << 16);
-        f[2 * i + 1] = __uint_as_float(pair[i] & 0xffff0000u);
+        f[2 * i]     = low_of(pair[i]);
+        f[2 * i + 1] = high_of(pair[i]);
     }
-}
-
-__device__ inline unsigned bf16_pair(float low, float high) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *(const unsigned *)&pair;
 }
 
 template <> __device__ inline Pack<bf16> Pack<bf16>::from_float(const float (&f)[8]) {
@@ -136,10 +138,10 @@ template <bool ONCE = false, class T, int SIZE> __device__ inline void load_floa
     else if constexpr (SIZE == Pack<T>::SIZE) (ONCE ? Pack<T>::load_once(from) : Pack<T>::load(from)).to_float(f);
     else {
         const uint2 bits = ONCE ? __ldcs((const uint2 *)from) : *(const uint2 *)from;
-        f[0] = __uint_as_float(bits.x << 16);
-        f[1] = __uint_as_float(bits.x & 0xffff0000u);
-        f[2] = __uint_as_float(bits.y << 16);
-        f[3] = __uint_as_float(bits.y & 0xffff0000u);
+        f[0] = low_of(bits.x);
+        f[1] = high_of(bits.x);
+        f[2] = low_of(bits.y);
+        f[3] = high_of(bits.y);
     }
 }
 

@@ -20,9 +20,8 @@ template <> __device__ inline Sigmoid sigmoid_of<float>(float x) {
 /* ex2.approx and rcp.approx err by 2^-22; the exponent, below 126 where e is not 0, carries three roundings of 2^-24:
    together under 2^-15 of e, a 64th of the rounding to bf16. */
 template <> __device__ inline Sigmoid sigmoid_of<bf16>(float x) {
-    float e, s;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e)
-        : "f"(fabsf(x) * (-2 * SCALE * LOG2E - 2 * SCALE * CUBE * LOG2E * (x * x))));
+    const float e = ex2(fabsf(x) * (-2 * SCALE * LOG2E - 2 * SCALE * CUBE * LOG2E * (x * x)));
+    float s;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + e));
     return { e, s };
 }

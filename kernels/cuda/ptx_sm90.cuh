@@ -85,7 +85,7 @@ DEVICE int cluster_rank() {
 DEVICE void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
-/* The same in two steps; writes other than to mbarriers before a fence_mbarrier_init are not ordered. */
+/* The same in two steps. The arrival orders no writes but those of mbarrier_init before a fence_mbarrier_init. */
 DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 DEVICE void cluster_wait()           { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 /* The address that `address` of this block has in block `rank` of the cluster */

@@ -4,9 +4,9 @@
 #include <cudaTypedefs.h>
 #include "ptx_sm90.cuh"
 
-/* Of bf16 in four dimensions, the innermost first, whose elements are contiguous; stride: bytes of the others; box: of
-   a copy, 64 elements of the innermost, in the layout of ptx_sm90.cuh. Outside of the tensor zeros are read and nothing
-   is written. Fails unless data and strides are multiples of 16 bytes. */
+/* Of a bf16 tensor with four dimensions, innermost first and contiguous. stride: bytes between elements of the other
+   three. box: elements that one copy moves, 64 of the innermost, in shared memory in the layout of ptx_sm90.cuh.
+   Outside of the tensor zeros are read, nothing is written. Fails unless data and strides are multiples of 16 bytes. */
 static inline CUtensorMap tensor_map_of(const char *name, void *data, const int64_t (&dim)[4],
                                         const int64_t (&stride)[3], const int (&box)[4]) {
     static PFN_cuTensorMapEncodeTiled_v12000 encode;        /* from the runtime: no link to libcuda */
@@ -16,15 +16,10 @@ static inline CUtensorMap tensor_map_of(const char *name, void *data, const int6
                                               &found));
         REQUIRE(encode, "TMA: the driver has no cuTensorMapEncodeTiled, want one for CUDA 12.0 or newer");
     }
-    cuuint64_t dims[4], strides[3];
-    cuuint32_t boxes[4], step[] = { 1, 1, 1, 1 };
-    for (int i = 0; i < 4; i++) {
-        dims[i] = (cuuint64_t)dim[i];
-        boxes[i] = (cuuint32_t)box[i];
-        if (i < 3) strides[i] = (cuuint64_t)stride[i];
-    }
+    const cuuint32_t step[] = { 1, 1, 1, 1 };
     CUtensorMap map;
-    const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, data, dims, strides, boxes, step,
+    const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, data, (const cuuint64_t *)dim,
+                                   (const cuuint64_t *)stride, (const cuuint32_t *)box, step,
                                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                    CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     REQUIRE(result == CUDA_SUCCESS, "TMA refuses %s, (%lld,%lld,%lld,%lld) with strides of %lld, %lld and %lld bytes "

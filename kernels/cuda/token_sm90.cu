@@ -1,16 +1,20 @@
 /* kernels/cuda/token_sm90.cu - All blocks of the network for one token, in one kernel.
 
-   Of a token each weight is used once: the bound is the time to read them, 3.6 us for a block of 124M on an H200. As
-   separate kernels the 8 steps of a block take 3 us each. Here a cluster of 8 thread blocks has a head, with its
-   columns of the projection and a share of the MLP's hidden layer. A warp of each thread block copies their weights by
-   TMA: for the next block of the network, as soon as those of this one are in the registers of the others.
+   Each weight is used once a token: the bound is the time to read them, 3.6 us for a block of 124M on an H200. As
+   separate kernels the 8 steps of a block take 3 us each. Here a cluster of 8 thread blocks computes one head, with the
+   head's columns of the projection and 1 / NH of the MLP's hidden layer. One thread of each thread block copies weights
+   by TMA: a matrix of the next block of the network when the other warps have the present one in registers.
 
-   What a step needs of others it gets in one of two ways. Within a cluster it is sent to the shared memory of all 8
+   Results are exchanged in two ways. Within a cluster they are sent to the shared memory of all 8 thread blocks
    (st.async): q, k and v, the attention's partial results, the hidden layer, the residual stream. The sums of both
-   projections over all clusters are made in the L2: `sums` has a 64-bit integer for each column, never cleared. A
-   cluster adds its part, in units of 2^-28 times 256, and 1; whoever has seen NH more than before has the sum. Integers
-   make it the same in any order. A part that is not finite, or 2^23 and more, counts as 17: its column becomes NaN. One
-   thread block of a cluster reads the sum of a column and sends it on: polls slow down the sums that they wait for. */
+   projections over all clusters are made in the L2 by adding integers, which gives the same bits in any order. `sums`
+   has 64 bits for each column, never cleared. Their change since they were last read is
+
+       bits 0-3    the number of parts; the sum is complete when it is NH
+       bits 4-7    the number of parts that are not finite, or 2^23 and more: if not 0, the column becomes NaN
+       bits 8-63   the sum of the others, in units of 2^-28
+
+   One thread block of a cluster polls a column and sends its sum to the others: polls slow down the additions. */
 #include <cassert>
 #include "gelu.cuh"
 #include "tensor_map.cuh"
@@ -29,35 +33,33 @@ enum { AFTER_PROJ, AFTER_FCPROJ };
 /* Pairs of columns; and what the sums were before the kernel. */
 static __device__ ulonglong2 sums[2][C_MAX / 2], sums_before[2][C_MAX / 2];
 
-static constexpr float UNIT = 1 << 28, LARGEST = 1 << 23, LEAST_SCORE = -1e30f;     /* finite: it is subtracted */
+static constexpr float UNIT = 1 << 28, PART_LIMIT = 1 << 23, MIN_SCORE = -1e30f;   /* finite: it is subtracted */
 static constexpr uint32_t ONES = 0x3f803f80;        /* in bf16 */
 
 DEVICE void add_to_sum(uint64_t *sum, float x) {
-    const bool is_valid = fabsf(x) < LARGEST;
+    const bool is_valid = fabsf(x) < PART_LIMIT;
     red_add(sum, is_valid ? ((uint64_t)__float2ll_rn(x * UNIT) << 8) + 1 : 17);
 }
-/* Parts that are missing of n (modulo 16), and their sum; change: of the sum. */
+/* Of the change of a sum: the number of parts still missing of n, and the value. */
 DEVICE uint32_t missing(uint64_t change, int n) { return (n - (uint32_t)change) % 16; }
 DEVICE float value_of(uint64_t change) { return change / 16 % 16 ? NAN : (float)((int64_t)change >> 8) * (1 / UNIT); }
 
-/* sum[0] + sum[3] += w (8 rows, 32) x (32), bf16: lane 4 g + q has columns 8 q .. 8 q + 7 of row g in w, and gets row g
-   of the sum. mma takes two rows of 16 columns; here they are halves of one row, each a 16-byte part of w as it is: a
-   column of x's operand is one half of x or the other, of which lane 4 g + q passes half g % 2. */
+/* sum[0] + sum[3] of lane 4 g + v += row g of w (8,32) times vector v of four, bf16. mma multiplies (16,16) by (16,8).
+   Here rows g and g + 8 of its first operand are the even and the odd pairs of columns of row g, so that a lane's part
+   is 16 contiguous bytes, columns 8 q .. 8 q + 7 in lane 4 g + q. Columns 2 v and 2 v + 1 of the second are the even
+   and the odd pairs of vector v: lane 4 g + q passes those of vector g / 2 (half_of). */
 DEVICE void multiply(float (&sum)[4], uint4 w, uint2 x) { mma(sum, { w.x, w.y, w.z, w.w }, x.x, x.y); }
-/* Of the i-th 32 elements, bf16, what the lane passes: two words. */
+/* What the lane passes of a vector's i-th 32 elements: words half_at and half_at + 2. */
 DEVICE int half_at(int i) { return i * 16 + lane_id() % 4 * 4 + lane_id() / 4 % 2; }
 DEVICE uint2 half_of(const void *vector, int i) {
     const uint32_t *x = (const uint32_t *)vector + half_at(i);
     return { x[0], x[2] };
 }
 
-DEVICE float low_of(uint32_t pair)  { return __uint_as_float(pair << 16); }
-DEVICE float high_of(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
-
 /* As integers, in the order of the floats: one instruction for the warp. */
-DEVICE float largest_of_warp(float x) {
-    const int bits = __float_as_int(x), most = __reduce_max_sync(0xffffffffu, bits ^ (bits >> 31 & 0x7fffffff));
-    return __int_as_float(most ^ (most >> 31 & 0x7fffffff));
+DEVICE float warp_max_redux(float x) {
+    const int bits = __float_as_int(x), max = __reduce_max_sync(0xffffffffu, bits ^ (bits >> 31 & 0x7fffffff));
+    return __int_as_float(max ^ (max >> 31 & 0x7fffffff));
 }
 
 struct Maps { CUtensorMap of[MATRICES]; };
@@ -88,15 +90,15 @@ template <int NH> struct Shared {
 
 /* A thread's view. Block l of the network is named l. */
 template <int NH> struct Token {
-    static constexpr int C = NH * HS, COLUMNS = C / RANKS, PANELS = C / 64;
+    static constexpr int C = Shared<NH>::C, PANELS = Shared<NH>::PANELS, COLUMNS = Shared<NH>::COLUMNS;
     static constexpr int STEPS = ceil_div(C / 32, WARPS);       /* a warp multiplies 32 columns of qkv and fc in each */
     static constexpr int TILES = ceil_div(NH, 8);               /* of 8 rows: a warp has NH rows of a projection */
     const TokenNetwork &n;
     const Maps &maps;
     Shared<NH> &s;
     const int t, lane, warp, head, rank;
-    const int row;                  /* of 8 rows of weights: of lanes 4 g + q and 4 (g + 1) + q they are 4 apart, which
-                                       TMA's swizzle puts in different banks */
+    const int row;                  /* of 8 rows of weights, g of `multiply`: those of lanes 0-3 and 4-7 of any 8 are 4
+                                       apart, in different banks by TMA's swizzle */
     const int pair;                 /* of columns of the residual stream, which the lane reads of `sums` */
     int position;
     float2 x;                       /* the residual stream: of `pair` */
@@ -117,7 +119,7 @@ template <int NH> struct Token {
         const char *address = (const char *)from.data + l * n.block_bytes + at * sizeof(bf16);
         cp_async_bulk_load(shared_address(to), address, sizeof to, shared_address(&s.full[m]));
     }
-    /* One matrix at a time, 12 to 48 KiB: of all four under way the polls in the L2 get slow (a token of 124M 8 us). */
+    /* One matrix at a time, 12 to 48 KiB at 124M: with all four in flight polls are slower, a token by 8 us. */
     DEVICE void begin_copy(int m, int l, int bytes) {
         if (l) mbarrier_wait(shared_address(&s.empty[m]), (l - 1) % 2);
         if (m || l) mbarrier_wait(shared_address(&s.full[(m + MATRICES - 1) % MATRICES]), (l - !m) % 2);
@@ -164,10 +166,12 @@ template <int NH> struct Token {
         if constexpr (sizeof x == 8) st_async(address, *(uint64_t *)&x, map_to_block(shared_address(&full), target));
         else                         st_async(address, x, map_to_block(shared_address(&full), target));
     }
-    /* The barrier is then ready for the next block's. */
+    template <class T> DEVICE void expect(T &from) {
+        mbarrier_arrive_expect_tx(shared_address(&from.full), sizeof from.value);
+    }
     template <class T> DEVICE void receive(T &from, int l) {
         mbarrier_wait(shared_address(&from.full), l % 2);
-        if (t == 0) mbarrier_arrive_expect_tx(shared_address(&from.full), sizeof from.value);
+        if (t == 0) expect(from);
     }
     /* x - mean times the weights of a LayerNorm, and the warp's sums of x - mean and of its squares. Eight lanes each
        have the warp's NH / 2 pairs, for two targets. */
@@ -198,13 +202,13 @@ template <int NH> struct Token {
 
     /* ---- steps */
 
-    /* 8 ROWS rows of weights times the normalised residual stream, which `share` sends: thread t returns that of row
-       t / 8. With d = x - mean, the mean of when it was last normalised, and change, that of the mean, it is
-       rstd (W (d w) - change W w) + W b: three products, so that they need not wait for the sums. `panel_rows` and
-       `rows`: from a panel, and from eight rows, to the next. */
+    /* 8 ROWS rows of W, qkvw or fcw, times the LayerNorm of the residual stream, which `share` sends: thread t returns
+       that of row t / 8. With d = x - the mean of the last LayerNorm, change = the mean of d, and weight w and bias b,
+       it is rstd (W (d w) - change W w) + W b: three GEMVs, which need not wait for change and rstd. panel_rows and
+       group_rows: from a panel, and from eight rows, to the next. */
     template <int ROWS, class Share>
-    DEVICE float product(int m, int which, int l, const bf16 *weight, int panel_rows, int rows, const bf16 *ln_weight,
-                         const bf16 *ln_bias, Share share) {
+    DEVICE float product(int m, int which, int l, const bf16 *weight, int panel_rows, int group_rows,
+                         const bf16 *ln_weight, const bf16 *ln_bias, Share share) {
         const int q = lane % 4, g = lane / 4;
         uint4 w[ROWS][STEPS];
         await_weights(m, l);
@@ -215,7 +219,7 @@ template <int NH> struct Token {
             if (step < C / 32)
                 #pragma unroll
                 for (int r = 0; r < ROWS; r++)
-                    w[r][i] = part_of(weight + (r * rows + step / 2 * panel_rows) * 64, row, step % 2);
+                    w[r][i] = part_of(weight + (r * group_rows + step / 2 * panel_rows) * 64, row, step % 2);
         }
         release_weights(m);
         share(own_weight);
@@ -257,7 +261,8 @@ template <int NH> struct Token {
         return rsqrtf(fmaxf(squares * (1.0f / C) - change * change, 0.0f) + 1e-5f);
     }
 
-    /* Rows of a projection that the warp has, columns that the cluster has. */
+    /* Rows of a projection that the warp has, columns that the cluster has. Rows from NH on are those of other warps or
+       what follows in Shared: they are not added. */
     template <int K> DEVICE void load_weights(uint4 (&w)[TILES][K], int m, int l, const bf16 *weight) {
         await_weights(m, l);
         #pragma unroll
@@ -317,18 +322,18 @@ template <int NH> struct Token {
     }
     /* The results of the thread block's keys, for the cluster. A warp has 8 dimensions of them. */
     DEVICE void attention(int l) {
-        const int q = lane % 4, g = lane / 4, rounds = this->rounds();
+        const int q = lane % 4, g = lane / 4;
         uint4 key[ROUNDS][2];
         cp_async_wait_group<0>();
         #pragma unroll
         for (int round = 0; round < ROUNDS; round++)
-            if (round < rounds)
+            if (round < rounds())
                 for (int i = 0; i < 2; i++) key[round][i] = s.key_part[round][i][t];
         receive(s.qkv, l);
         const uint2 query[2] = { half_of(s.qkv.value[0], 0), half_of(s.qkv.value[0], 1) };
         #pragma unroll
         for (int round = 0; round < ROUNDS; round++)
-            if (round < rounds) {
+            if (round < rounds()) {
                 const int j = key_of(round);
                 float sum[4] = {};
                 if (j == position)
@@ -342,30 +347,30 @@ template <int NH> struct Token {
                 __syncwarp();
                 for (int i = 0; i < 2; i++) multiply(sum, key[round][i], query[i]);
                 if (q == 0)
-                    s.score[round][warp * 8 + g] = j <= position ? (sum[0] + sum[3]) * (n.scale * LOG2E) : LEAST_SCORE;
+                    s.score[round][warp * 8 + g] = j <= position ? (sum[0] + sum[3]) * (n.scale * LOG2E) : MIN_SCORE;
             }
         bar_sync(1, THREADS);
         float2 score[ROUNDS];                       /* of keys 2 lane and 2 lane + 1 */
-        float largest = LEAST_SCORE, out[2][4] = {}, total[4] = {};
+        float score_max = MIN_SCORE, out[2][4] = {}, total[4] = {};
         #pragma unroll
         for (int round = 0; round < ROUNDS; round++)
-            if (round < rounds) {
+            if (round < rounds()) {
                 score[round] = ((const float2 *)s.score[round])[lane];
-                largest = fmaxf(largest, fmaxf(score[round].x, score[round].y));
+                score_max = fmaxf(score_max, fmaxf(score[round].x, score[round].y));
             }
-        largest = largest_of_warp(largest);
+        score_max = warp_max_redux(score_max);
         #pragma unroll
         for (int round = 0; round < ROUNDS; round++)
-            if (round < rounds)
+            if (round < rounds())
                 ((uint32_t *)s.P[warp][round])[lane] =
-                    bf16_pair(ex2(score[round].x - largest), ex2(score[round].y - largest));
+                    bf16_pair(ex2(score[round].x - score_max), ex2(score[round].y - score_max));
         __syncwarp();
         /* Lane q of a quad passes the P of keys 16 q .. 16 q + 15 to mma: row r of matrix m of the values is key
            2 m + r % 2 + 16 (r / 2), and the rows of a matrix are in different banks. */
         const int r = lane % 8, m = lane / 8;
         #pragma unroll
         for (int round = 0; round < ROUNDS; round++)
-            if (round < rounds) {
+            if (round < rounds()) {
                 uint32_t value[8];
                 const uint32_t from = shared_address(&s.value[round][r / 2 * 16 + m * 2 + r % 2][warp ^ r]);
                 ldmatrix_trans(value, from);
@@ -380,7 +385,7 @@ template <int NH> struct Token {
             }
         auto &to = s.attention;
         send(to.value.out[rank][warp * 4 + q], { out[0][0] + out[1][0], out[0][1] + out[1][1] }, to.full, g);
-        if (warp == 0 && q == 0) send(to.value.scale[rank], { largest, total[0] + total[2] }, to.full, g);
+        if (warp == 0 && q == 0) send(to.value.scale[rank], { score_max, total[0] + total[2] }, to.full, g);
     }
 
     DEVICE void proj(int l) {
@@ -389,19 +394,19 @@ template <int NH> struct Token {
         const auto &from = s.attention.value;
         load_weights(w, PROJ, l, s.proj_weight[0]);
         receive(s.attention, l);
-        float largest = LEAST_SCORE, total = 0;
+        float score_max = MIN_SCORE, total = 0;
         float2 sum = {};                            /* of dimensions 2 lane and 2 lane + 1 */
         #pragma unroll
-        for (int i = 0; i < RANKS; i++) largest = fmaxf(largest, from.scale[i].x);
+        for (int i = 0; i < RANKS; i++) score_max = fmaxf(score_max, from.scale[i].x);
         #pragma unroll
         for (int i = 0; i < RANKS; i++) {
-            const float factor = ex2(from.scale[i].x - largest);
+            const float factor = ex2(from.scale[i].x - score_max);
             const float2 out = from.out[i][lane];
             total += factor * from.scale[i].y;
             sum.x += factor * out.x;
             sum.y += factor * out.y;
         }
-        const float inverse = __fdividef(1.0f, total);          /* of about 1 or more */
+        const float inverse = __fdividef(1.0f, total);          /* 1 or more: the P of the largest score is 1 */
         const uint32_t out = bf16_pair(sum.x * inverse, sum.y * inverse);
         #pragma unroll
         for (int i = 0; i < HS / 32; i++)           /* half_of */
@@ -452,9 +457,9 @@ template <int NH> struct Token {
         }
     }
 
-    DEVICE void expect(uint64_t &full, int bytes) {
-        mbarrier_init(shared_address(&full), 1);
-        mbarrier_arrive_expect_tx(shared_address(&full), bytes);
+    template <class T> DEVICE void make_barrier(T &from) {
+        mbarrier_init(shared_address(&from.full), 1);
+        expect(from);
     }
     DEVICE void make_barriers() {
         for (int i = 0; i < MATRICES; i++) {
@@ -462,12 +467,12 @@ template <int NH> struct Token {
             mbarrier_init(shared_address(&s.empty[i]), WARPS);
         }
         for (int i = 0; i < 2; i++) {
-            expect(s.x[i].full, sizeof s.x[i].value);
-            expect(s.x_sums[i].full, sizeof s.x_sums[i].value);
+            make_barrier(s.x[i]);
+            make_barrier(s.x_sums[i]);
         }
-        expect(s.qkv.full, sizeof s.qkv.value);
-        expect(s.attention.full, sizeof s.attention.value);
-        expect(s.hidden.full, sizeof s.hidden.value);
+        make_barrier(s.qkv);
+        make_barrier(s.attention);
+        make_barrier(s.hidden);
         fence_mbarrier_init();
     }
     DEVICE void compute(bf16 *lnf) {
@@ -519,7 +524,7 @@ token_kernel(const __grid_constant__ TokenNetwork n, const __grid_constant__ Map
 
 /* ---- host */
 
-/* The blocks wait for each other: all clusters must run at the same time. */
+/* The thread blocks wait for each other: all clusters must run at the same time. */
 template <int NH> static bool fits() {
     cudaLaunchAttribute cluster = {};
     cluster.id = cudaLaunchAttributeClusterDimension;
@@ -530,30 +535,28 @@ template <int NH> static bool fits() {
     config.dynamicSmemBytes = sizeof(Shared<NH>);
     config.attrs = &cluster;
     config.numAttrs = 1;
-    int clusters;
+    int clusters = 0;
     ALLOW_SMEM(token_kernel<NH>, sizeof(Shared<NH>));
-    if (cudaOccupancyMaxActiveClusters(&clusters, token_kernel<NH>, &config) == cudaSuccess) return clusters >= NH;
-    cudaGetLastError();
-    return false;
+    if (cudaOccupancyMaxActiveClusters(&clusters, token_kernel<NH>, &config) != cudaSuccess) cudaGetLastError();
+    return clusters >= NH;
 }
 
-/* Tiles of `rows` rows of `panels` times 64 columns, of w (all_rows,K) in all blocks of the network. */
-static CUtensorMap map_of(const char *name, const TokenNetwork &n, Tensor w, int all_rows, int K, int rows,
-                          int panels) {
+/* Tiles of `rows` rows of `panels` times 64 columns, of w in all blocks of the network. */
+static CUtensorMap map_of(const char *name, const TokenNetwork &n, Tensor w, int rows, int panels) {
     const int64_t block_bytes = n.L > 1 ? n.block_bytes : 16;
-    return tensor_map_of(name, w.data, { 64, all_rows, K / 64, n.L },
-                         { K * (int64_t)sizeof(bf16), 64 * sizeof(bf16), block_bytes }, { 64, rows, panels, 1 });
+    return tensor_map_of(name, w.data, { 64, w.dim[0], w.dim[1] / 64, n.L },
+                         { w.pitch * (int64_t)sizeof(bf16), 64 * sizeof(bf16), block_bytes }, { 64, rows, panels, 1 });
 }
 
 template <int NH> static int launch(bf16 *lnf, const TokenNetwork &n) {
     static const bool is_possible = fits<NH>();
     typedef Shared<NH> S;
-    if (!is_possible || n.cache.dim[1] > T_MAX) return 0;
+    if (!is_possible || n.wpe.dim[0] > T_MAX) return 0;       /* the context of the model */
     Maps maps;
-    maps.of[QKV]    = map_of("qkvw", n, n.qkvw, 3 * S::C, S::C, HS / RANKS, S::PANELS);
-    maps.of[PROJ]   = map_of("projw", n, n.projw, S::C, S::C, S::COLUMNS, 1);
-    maps.of[FC]     = map_of("fcw", n, n.fcw, 4 * S::C, S::C, HIDDEN / RANKS, S::PANELS);
-    maps.of[FCPROJ] = map_of("fcprojw", n, n.fcprojw, S::C, 4 * S::C, S::COLUMNS, HIDDEN / 64);
+    maps.of[QKV]    = map_of("qkvw", n, n.qkvw, HS / RANKS, S::PANELS);
+    maps.of[PROJ]   = map_of("projw", n, n.projw, S::COLUMNS, 1);
+    maps.of[FC]     = map_of("fcw", n, n.fcw, HIDDEN / RANKS, S::PANELS);
+    maps.of[FCPROJ] = map_of("fcprojw", n, n.fcprojw, S::COLUMNS, HIDDEN / 64);
     LAUNCH(token_kernel<NH>, NH * RANKS, ALL_THREADS, sizeof(S), n, maps, lnf);
     return 1;
 }
