@@ -68,8 +68,8 @@ static int context_next(Context *c, const Sample *s, int64_t step, int64_t index
                         int32_t *next) {
     GPT *m = c->model;
     const int T = m->context, n = c->count - c->cached;
-    const int fit = c->samples == 1 && most >= GPT_TOKENS_AHEAD && c->cached + GPT_TOKENS_AHEAD <= T;
-    const int count = fit ? GPT_TOKENS_AHEAD : 1;
+    const int64_t room = most < T - c->cached ? most : T - c->cached;
+    const int count = c->samples > 1 ? 1 : room < GPT_TOKENS_AHEAD ? (int)room : GPT_TOKENS_AHEAD;
     double *uniform = host_alloc((size_t)(c->samples * count) * sizeof *uniform, "the random numbers of a token");
     for (int b = 0; b < c->samples; b++) {
         memcpy(c->batch + (int64_t)b * n, c->token + (int64_t)b * T + c->cached, (size_t)n * sizeof *c->batch);

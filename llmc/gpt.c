@@ -264,22 +264,22 @@ Tensor gpt_last_logits(GPT *m) {
 }
 
 int gpt_next(GPT *m, Sampling sampling, int count, const double *uniform, int32_t *next) {
-    const int is_step = m->spec.position != NULL, B = m->cached, are_several = B == 1 && count >= GPT_TOKENS_AHEAD;
-    device_upload(m->acts.uniform.data, uniform, sizeof *uniform * (size_t)(are_several ? GPT_TOKENS_AHEAD : B));
-    if (!is_step || device_graph_begin(&m->step, are_several)) {
+    const int is_step = m->spec.position != NULL, B = m->cached;
+    device_upload(m->acts.uniform.data, uniform, sizeof *uniform * (size_t)(count * B));
+    if (!is_step || device_graph_begin(&m->step, count)) {
+        int i = 0, one_kernel;
         device_freeze_weights(!m->before_group);       /* which may gather weights */
-        int i = 0;
         do {
-            const Tensor chosen = tensor_of((int32_t *)m->acts.next.data + i, I32, 1, B);
-            const Tensor random = tensor_of((double *)m->acts.uniform.data + i, F64, 1, B);
-            if (is_step) m->one_kernel = token_pass(m, i);
-            if (!is_step || !m->one_kernel) gpt_forward(m);
-            sample_tokens(chosen, gpt_last_logits(m), random, m->config.V, sampling);
-        } while (is_step && m->one_kernel && are_several && ++i < GPT_TOKENS_AHEAD);
+            one_kernel = token_pass(m, i);
+            if (!one_kernel) gpt_forward(m);
+            sample_tokens(tensor_of((int32_t *)m->acts.next.data + i, I32, 1, B), gpt_last_logits(m),
+                          tensor_of((double *)m->acts.uniform.data + i, F64, 1, B), m->config.V, sampling);
+        } while (one_kernel && ++i < count);
         device_freeze_weights(0);
+        if (is_step) m->one_kernel = one_kernel;
     }
     if (is_step) device_graph_end(&m->step);
-    count = is_step && m->one_kernel && are_several ? GPT_TOKENS_AHEAD : 1;
+    if (!is_step || !m->one_kernel) count = 1;
     device_download(next, m->acts.next.data, sizeof *next * (size_t)(count * B));
     return count;
 }

@@ -31,9 +31,10 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
 Tensor gpt_last_logits(GPT *m);
 
 /* With a cache: gpt_forward, and the tokens (B) that follow the last ones, chosen as kernels/sample.h says with uniform
-   (B); both on the host. Where a GPU has a kernel for a whole token (kernels/token.h) and `count` is at least
-   GPT_TOKENS_AHEAD, as many tokens, each following the one before, with uniform (GPT_TOKENS_AHEAD): the host takes a
-   fifth of the time of one. Returns the number. sampling is the same until gpt_set_cache: a step is a CUDA graph. */
+   (B); both on the host. count: 1; or, for a single sequence, up to GPT_TOKENS_AHEAD, with uniform (count): where the
+   backend has a kernel for a whole token (kernels/token.h), as many are chosen, each following the one before, so that
+   they share the time of a return to the host. Returns the number, 1 or count. sampling is the same until
+   gpt_set_cache: steps of the first count that two calls in sequence have are one CUDA graph. */
 int gpt_next(GPT *m, Sampling sampling, int count, const double *uniform, int32_t *next);
 
 /* After gpt_forward: logits (V) after one token of the batch, on the host. Token t of sequence b is b T + t. */

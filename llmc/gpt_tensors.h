@@ -156,8 +156,8 @@ typedef struct {
     size_t           act_bytes;    /* allocated for activations */
     int              context;      /* tokens that the cache has room for */
     int              cached;       /* sequences in the cache; 0 = none, the activations are those of a batch */
-    DeviceGraph      step;         /* of gpt_next with a single token */
-    int              one_kernel;   /* it was one kernel (kernels/token.h) */
+    DeviceGraph      step;         /* of gpt_next after a single token */
+    int              one_kernel;   /* it has one for the network (kernels/token.h) */
     int64_t          chunk;        /* rows of logits allocated */
     DropoutRates     dropout;      /* of the batch that was loaded */
     GroupHook       *before_group; /* called before gpt_forward first reads a group; NULL = none */

@@ -828,12 +828,12 @@ static void tokens_ahead_are_those_one_at_a_time(void) {
         fill_normally(&m, 5, 0.1, 0);
         for (int position = 0, made; position < T; position += made, calls++) {
             double uniform[GPT_TOKENS_AHEAD];
-            const int fit = k == 0 && position + GPT_TOKENS_AHEAD <= T, count = fit ? GPT_TOKENS_AHEAD : 1;
+            const int room = T - position, count = k ? 1 : room < GPT_TOKENS_AHEAD ? room : GPT_TOKENS_AHEAD;
             for (int i = 0; i < count; i++) uniform[i] = fmod((position + i) * 0.618, 1);
             gpt_set_window(&m, position, 1);
             gpt_load(&m, &token[k][position], NULL);
             made = gpt_next(&m, (Sampling){ .temperature = 1, .top_p = 1 }, count, uniform, &token[k][position + 1]);
-            EXPECT(made >= 1 && made <= count, "%d tokens, want 1 .. %d", made, count);
+            EXPECT(made == 1 || made == count, "%d tokens, want 1 or %d", made, count);
         }
         gpt_free(&m);
     }
