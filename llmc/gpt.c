@@ -266,7 +266,7 @@ Tensor gpt_last_logits(GPT *m) {
 int gpt_next(GPT *m, Sampling sampling, int count, const double *uniform, int32_t *next) {
     const int is_step = m->spec.position != NULL, B = m->cached;
     device_upload(m->acts.uniform.data, uniform, sizeof *uniform * (size_t)(count * B));
-    if (!is_step || device_graph_begin(&m->step, count)) {
+    if (!is_step || device_graph_begin(&m->step, m->one_kernel ? count : 1)) {
         int i = 0, one_kernel;
         device_freeze_weights(!m->before_group);       /* which may gather weights */
         do {

@@ -34,7 +34,7 @@ Tensor gpt_last_logits(GPT *m);
    (B); both on the host. count: 1; or, for a single sequence, up to GPT_TOKENS_AHEAD, with uniform (count): where the
    backend has a kernel for a whole token (kernels/token.h), as many are chosen, each following the one before, so that
    they share the time of a return to the host. Returns the number, 1 or count. sampling is the same until
-   gpt_set_cache: steps of the first count that two calls in sequence have are one CUDA graph. */
+   gpt_set_cache: a number of tokens that two calls in sequence make is recorded as one CUDA graph. */
 int gpt_next(GPT *m, Sampling sampling, int count, const double *uniform, int32_t *next);
 
 /* After gpt_forward: logits (V) after one token of the batch, on the host. Token t of sequence b is b T + t. */

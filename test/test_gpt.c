@@ -779,6 +779,7 @@ static void token_in_one_kernel(void) {
     static const int heads[] = { 4, 6, 8, 12 };
     const int T = 1024;
     const double uniform = 0.5;
+    int ran = 0;
     if (device_refuse_dtype(BF16)) {
         test_skip_reason = "this backend has no bf16";
         return;
@@ -810,9 +811,10 @@ static void token_in_one_kernel(void) {
             for (int k = 0; k < 3; k++) free(lnf[k]);
         }
         printf("  %d heads: error %.2g, bound %.2g\n", heads[i], worst, limit);
-        if (worst == 0) test_skip_reason = "this device has no kernel for a whole token";
+        ran += worst > 0;
         for (int k = 0; k < 3; k++) gpt_free(&m[k]);
     }
+    if (!ran) test_skip_reason = "this device has no kernel for a whole token";
 }
 
 /* The tokens of gpt_next up to the end of the context, several at a time where a kernel is there, and one at a time. */
@@ -837,8 +839,8 @@ static void tokens_ahead_are_those_one_at_a_time(void) {
         }
         gpt_free(&m);
     }
-    printf("  %d calls\n", calls);
     EXPECT(!memcmp(token[0], token[1], sizeof token[0]), "other tokens");
+    if (calls == 2 * T) test_skip_reason = "this device has no kernel for a whole token";
 }
 
 static int keep_order;
