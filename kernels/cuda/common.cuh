@@ -30,18 +30,25 @@ typedef __nv_bfloat16 bf16;
 
 /* For a kernel that calls wait_for_previous: on compute capability 9.0 its blocks take their places while
    the kernel before it still runs (programmatic dependent launch). */
-#define LAUNCH_EARLY(kernel, grid, block, smem_bytes, ...) do { \
+#define LAUNCH_EARLY(kernel, grid, block, smem_bytes, ...) \
+    LAUNCH_EARLY_CLUSTERS(kernel, 1, grid, block, smem_bytes, __VA_ARGS__)
+
+/* The same in clusters of `cluster` blocks along x, on other GPUs without clusters. */
+#define LAUNCH_EARLY_CLUSTERS(kernel, cluster, grid, block, smem_bytes, ...) do { \
     ALLOW_SMEM(kernel, smem_bytes); \
-    cudaLaunchAttribute early_ = {}; \
-    early_.id = cudaLaunchAttributeProgrammaticStreamSerialization; \
-    early_.val.programmaticStreamSerializationAllowed = 1; \
+    cudaLaunchAttribute early_[2] = {}; \
+    early_[0].id = cudaLaunchAttributeProgrammaticStreamSerialization; \
+    early_[0].val.programmaticStreamSerializationAllowed = 1; \
+    early_[1].id = cudaLaunchAttributeClusterDimension; \
+    early_[1].val.clusterDim.x = cluster; \
+    early_[1].val.clusterDim.y = early_[1].val.clusterDim.z = 1; \
     cudaLaunchConfig_t config_ = {}; \
     config_.gridDim = grid; \
     config_.blockDim = block; \
     config_.dynamicSmemBytes = smem_bytes; \
     config_.stream = cuda_stream; \
-    config_.attrs = &early_; \
-    config_.numAttrs = cuda_arch() == 90; \
+    config_.attrs = early_; \
+    config_.numAttrs = cuda_arch() == 90 ? 1 + ((cluster) > 1) : 0; \
     CUDA(cudaLaunchKernelEx(&config_, kernel, __VA_ARGS__)); \
 } while (0)
 
@@ -52,22 +59,25 @@ __device__ inline void launch_next() {
 #endif
 }
 
-/* The same, then waits until all before this one have ended and their writes are visible. Before it a thread writes
-   nothing, and reads only what no kernel that may still run writes: constants, frozen weights (device_freeze_weights),
-   what was complete at a wait_before_next. */
-__device__ inline void wait_for_previous() {
-    launch_next();
+/* Waits until all before this one have ended and their writes are visible. Before it a thread writes nothing, and reads
+   only what no kernel that may still run writes: constants, frozen weights (device_freeze_weights), what was complete
+   at a wait_before_next. */
+__device__ inline void await_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
+__device__ inline void wait_for_previous() {
+    launch_next();
+    await_previous();
+}
+
 /* In the other order: the next kernel begins when all before this one have ended, and may use their results before it
    waits itself. */
 __device__ inline void wait_before_next() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait; griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+    await_previous();
+    launch_next();
 }
 
 __host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -93,6 +103,14 @@ template <class T> struct Pack {
     static __device__ inline Pack load(const T *address)      { return { *(const uint4 *)address }; }
     /* for data that is not read again soon: evicted first from the cache */
     static __device__ inline Pack load_once(const T *address) { return { __ldcs((const uint4 *)address) }; }
+    /* not kept in the L1 */
+    static __device__ inline Pack load_no_allocate(const T *address) {
+        Pack x;
+        asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x.bits.x), "=r"(x.bits.y), "=r"(x.bits.z), "=r"(x.bits.w)
+                     : "l"(__cvta_generic_to_global(address)));
+        return x;
+    }
     __device__ inline void store(T *address) const            { *(uint4 *)address = bits; }
     __device__ inline void to_float(float (&f)[SIZE]) const;
     static __device__ inline Pack from_float(const float (&f)[SIZE]);

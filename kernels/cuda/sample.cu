@@ -1,25 +1,46 @@
-/* The choice of the next token. Up to 32 blocks share a row of logits; they meet after the maximum, after each digit of
-   a threshold, and before the draw. Sums are of integers: the bits do not depend on the number of blocks. */
+/* The choice of the next token. Several blocks, on Hopper a cluster, share a row of logits. They exchange the maximum,
+   the measure of each digit of a threshold, and the sum before the draw. Sums are of integers: the bits do not depend
+   on the number of blocks. A warp has a contiguous part of the row. */
 #include "partial_sums.cuh"
+#include "ptx_sm90.cuh"
 extern "C" {
 #include "../sample.h"
 }
 
 typedef unsigned long long Fixed;       /* a weight, 0 to 1, in units of 2^-38: up to 2^25 of them */
 
-enum { THREADS = 1024, WARPS = THREADS / 32, MAX_ROWS = 64, MAX_SLICES = 32, DIGIT_BITS = 10, LEVELS = 3 };
+enum { THREADS = 1024, WARPS = THREADS / 32, MAX_ROWS = 64, MAX_SLICES = 32, CLUSTER = 8 };
+enum { DIGIT_BITS = 10, LEVELS = 3, BATCH = 8 };
+enum { BEST, SUM, EXCHANGES };
 static_assert(THREADS == 1 << DIGIT_BITS, "a thread per digit");
 
 /* Of a launch: where the blocks of a row exchange results. */
 static __device__ struct Row {
     Fixed    measure[2][LEVELS][THREADS];   /* of top_k, of top_p: by digit */
-    Fixed    sum[MAX_SLICES];
-    float    max[MAX_SLICES];
-    int      bad[MAX_SLICES], best[MAX_SLICES];
+    Fixed    word[EXCHANGES][MAX_SLICES];
     Arrivals arrivals;
 } exchange[MAX_ROWS];
 
-__device__ static inline Fixed fixed(float weight) { return (Fixed)((double)weight * (double)(1ull << 38)); }
+__device__ static inline Fixed fixed(float weight) { return __float2ull_rz(weight * (float)(1ull << 38)); }
+
+/* A logit and its index: the largest of all belongs to the largest logit, of equal ones to the lowest index. That of a
+   logit that is not finite is larger than all others. */
+__device__ static inline Fixed key_of(float logit, int i) {
+    const int bits = __float_as_int(logit + 0.0f);
+    const unsigned ordered = isfinite(logit) ? bits ^ (bits >> 31 | 1 << 31) : ~0u;
+    return (Fixed)ordered << 32 | ~(unsigned)i;
+}
+__device__ static inline bool is_finite_key(Fixed key) { return key >> 32 != ~0u; }
+__device__ static inline int index_of(Fixed key)       { return (int)~(unsigned)key; }
+__device__ static inline float logit_of(Fixed key) {
+    const int bits = (int)(key >> 32);
+    return __int_as_float(bits ^ (~bits >> 31 | 1 << 31));
+}
+
+__device__ static inline Fixed warp_max_key(Fixed key) {
+    const unsigned high = (unsigned)(key >> 32), max = __reduce_max_sync(0xffffffffu, high);
+    return (Fixed)max << 32 | __reduce_max_sync(0xffffffffu, high == max ? (unsigned)key : 0);
+}
 
 /* Inclusive prefix sum over the lanes of a warp. */
 __device__ static inline Fixed warp_scan(Fixed x) {
@@ -30,53 +51,102 @@ __device__ static inline Fixed warp_scan(Fixed x) {
     }
     return x;
 }
-
-/* Inclusive prefix sum over the threads of the block; total: of all. */
-__device__ static Fixed block_scan(Fixed x, Fixed *total) {
-    __shared__ Fixed of_warp[WARPS];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    x = warp_scan(x);
-    __syncthreads();                        /* of_warp may be in use by the call before */
-    if (lane == 31) of_warp[warp] = x;
-    __syncthreads();
-    const Fixed passed = warp_scan(of_warp[lane]);
-    *total = __shfl_sync(0xffffffffu, passed, 31);
-    const Fixed before = __shfl_sync(0xffffffffu, passed, (warp + 31) % 32);
-    return warp ? x + before : x;
+/* x of lane `lane`, 0 where it is -1 */
+__device__ static inline Fixed of_lane(Fixed x, int lane) {
+    x = __shfl_sync(0xffffffffu, x, lane & 31);
+    return lane < 0 ? 0 : x;
 }
 
-/* All blocks of the row. */
-__device__ static inline void meet(Row *row) {
-    if (gridDim.x > 1) arrive(&row->arrivals, gridDim.x, gridDim.x);
-    else               __syncthreads();
+/* f(i, x[i]) for i = begin, begin + step, ... below end: BATCH loads in flight. */
+template <class F> __device__ static inline void for_each(const float *x, int begin, int end, int step, F f) {
+    for (int first = begin; first < end; first += BATCH * step) {
+        float value[BATCH];
+        #pragma unroll
+        for (int j = 0; j < BATCH; j++) value[j] = first + j * step < end ? x[first + j * step] : 0;
+        #pragma unroll
+        for (int j = 0; j < BATCH; j++) if (first + j * step < end) f(first + j * step, value[j]);
+    }
+}
+
+/* The blocks of a row. pass: called by all threads, once for each `which`; returns x of block `lane`, 0 where there is
+   none. meet: waits for all, and for their writes. */
+#if __CUDA_ARCH__ == 900
+struct Blocks {
+    Fixed word[EXCHANGES][CLUSTER];
+    uint64_t full[EXCHANGES];
+
+    __device__ void init() {
+        if (threadIdx.x == 0) {
+            for (int i = 0; i < EXCHANGES; i++) {
+                mbarrier_init(shared_address(&full[i]), 1);
+                mbarrier_arrive_expect_tx(shared_address(&full[i]), sizeof word[i]);
+            }
+            fence_mbarrier_init();
+        }
+        cluster_sync();
+    }
+    __device__ Fixed pass(Row *, int which, Fixed x) {
+        const int lane = threadIdx.x % 32;
+        if (threadIdx.x < CLUSTER)
+            st_async(map_to_block(shared_address(&word[which][blockIdx.x]), lane), (uint64_t)x,
+                     map_to_block(shared_address(&full[which]), lane));
+        mbarrier_wait(shared_address(&full[which]), 0);
+        return lane < CLUSTER ? word[which][lane] : 0;
+    }
+    __device__ void meet(Row *) { cluster_sync(); }
+};
+#else
+struct Blocks {
+    __device__ void init() {}
+    __device__ Fixed pass(Row *row, int which, Fixed x) {
+        if (threadIdx.x == 0) row->word[which][blockIdx.x] = x;
+        meet(row);
+        return threadIdx.x % 32 < gridDim.x ? __ldcg(&row->word[which][threadIdx.x % 32]) : 0;
+    }
+    __device__ void meet(Row *row) { arrive(&row->arrivals, gridDim.x, gridDim.x); }
+};
+#endif
+
+/* sum += x, as two words: additions of 64 bits in shared memory are loops. */
+__device__ static inline void add(uint2 *sum, Fixed x) {
+    const unsigned low = (unsigned)x, before = atomicAdd(&sum->x, low);
+    const unsigned high = (unsigned)(x >> 32) + (before + low < low);
+    if (high) atomicAdd(&sum->y, high);
 }
 
 /* The largest weight c for which the tokens of weights c and more, of those from `from` on, measure the target: k in
    number, or where k is 0 the share of their sum; 0 where all measure less. A digit of its bits at a time, of the three
    that weights up to 1 have; fewer where a single token has the digit. */
-__device__ static float find_cut(Row *row, const float *weight, int begin, int end, float from, int k, double share) {
-    __shared__ Fixed of_block[THREADS];     /* 32 digits have most tokens of an untrained model: not all in the L2 */
+__device__ static float find_cut(Blocks &blocks, Row *row, const float *weight, int begin, int end, float from, int k,
+                                 double share) {
+    __shared__ uint2 of_block[THREADS];     /* 32 digits have most tokens of an untrained model: not all in the L2 */
+    __shared__ Fixed of_warp[WARPS];
     __shared__ double left_of;
     __shared__ unsigned digit;
     __shared__ bool is_single;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     unsigned cut = 0;
     double left = k;
     for (int level = 0; level < LEVELS; level++) {
         const int shift = DIGIT_BITS * (LEVELS - 1 - level);
-        Fixed *measure = row->measure[k == 0][level], total;
-        of_block[threadIdx.x] = 0;
+        Fixed *measure = row->measure[k == 0][level];
+        of_block[threadIdx.x] = { 0, 0 };
         __syncthreads();
-        for (int i = begin + threadIdx.x; i < end; i += THREADS) {
-            const unsigned bits = __float_as_uint(weight[i]);
-            if (weight[i] >= from && bits >> shift >> DIGIT_BITS == cut)
-                atomicAdd(of_block + (bits >> shift) % THREADS, k ? 1 : fixed(weight[i]));
-        }
+        for_each(weight, begin + lane, end, 32, [&](int, float w) {
+            const unsigned bits = __float_as_uint(w);
+            if (w >= from && bits >> shift >> DIGIT_BITS == cut)
+                add(of_block + (bits >> shift) % THREADS, k ? 1 : fixed(w));
+        });
         __syncthreads();
-        if (of_block[threadIdx.x]) atomicAdd(measure + threadIdx.x, of_block[threadIdx.x]);
-        meet(row);
+        const Fixed own_part = (Fixed)of_block[threadIdx.x].y << 32 | of_block[threadIdx.x].x;
+        if (own_part) atomicAdd(measure + threadIdx.x, own_part);
+        blocks.meet(row);
         const unsigned own = THREADS - 1 - threadIdx.x;     /* the highest first */
-        const Fixed of_own = __ldcg(measure + own), passed = block_scan(of_own, &total);
-        if (!k && level == 0) left = fmax(1.0, share * (double)total);
+        const Fixed of_own = __ldcg(measure + own), in_warp = warp_scan(of_own);
+        if (lane == 31) of_warp[warp] = in_warp;
+        __syncthreads();
+        const Fixed warps = warp_scan(of_warp[lane]), passed = in_warp + of_lane(warps, warp - 1);
+        if (!k && level == 0) left = fmax(1.0, share * (double)of_lane(warps, 31));
         const bool reached = (double)passed >= left, before = (double)(passed - of_own) >= left;
         if ((reached && !before) || (own == 0 && !reached)) {
             const float lowest = __uint_as_float((cut << DIGIT_BITS | own) << shift);
@@ -95,79 +165,79 @@ __device__ static float find_cut(Row *row, const float *weight, int begin, int e
 /* blockIdx.x: the slice of the row blockIdx.y. */
 static __global__ void __launch_bounds__(THREADS, 1)
 sample_kernel(int *tokens, float *logits, int64_t pitch, const double *uniform, int V, Sampling s) {
-    __shared__ int bad, best;
+    __shared__ Fixed of_warp[EXCHANGES][WARPS];
+    __shared__ Blocks blocks;
     Row *const row = exchange + blockIdx.y;
     float *const weight = logits + blockIdx.y * pitch;      /* the logits at first */
-    const int lane = threadIdx.x % 32, slices = gridDim.x, slice = blockIdx.x, length = (int)ceil_div(V, slices);
-    const int begin = min(V, slice * length), end = min(V, begin + length);
-    float max = -INFINITY;
-    if (threadIdx.x == 0) bad = best = V;
-    __syncthreads();
-    #pragma unroll 4
-    for (int i = begin + threadIdx.x; i < end; i += THREADS) {
-        if (!isfinite(weight[i])) atomicMin(&bad, i);
-        max = fmaxf(max, weight[i]);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slices = gridDim.x, slice = blockIdx.x;
+    const int length = (int)ceil_div(V, slices * WARPS);
+    const int begin = min(V, (slice * WARPS + warp) * length), end = min(V, begin + length);
+    blocks.init();
+    wait_before_next();
+    const double own_uniform = uniform[blockIdx.y];
+    if (s.top_k > 0 || s.top_p < 1) {
+        for (int i = slice * THREADS + threadIdx.x; i < 2 * LEVELS * THREADS; i += slices * THREADS)
+            ((Fixed *)row->measure)[i] = 0;
+        blocks.meet(row);
     }
-    max = block_max(max);                   /* synchronizes */
-    for (int i = begin + threadIdx.x; i < end && s.temperature == 0; i += THREADS)
-        if (weight[i] == max) atomicMin(&best, i);
-    for (int i = slice * THREADS + threadIdx.x; i < 2 * LEVELS * THREADS; i += slices * THREADS)
-        ((Fixed *)row->measure)[i] = 0;
+    float max = -INFINITY, zeros = 0;
+    int at = V;
+    for_each(weight, begin + lane, end, 32, [&](int i, float x) {
+        if (x > max) max = x, at = i;
+        zeros += x * 0.0f;
+    });
+    Fixed best = at < V ? key_of(max, at) : 0;
+    if (zeros != 0)                         /* a NaN: not all are finite */
+        for_each(weight, begin + lane, end, 32, [&](int i, float x) { best = ::max(best, key_of(x, i)); });
+    best = warp_max_key(best);
+    if (lane == 0) of_warp[BEST][warp] = best;
     __syncthreads();
-    if (threadIdx.x == 0) {
-        row->max[slice] = max;
-        row->bad[slice] = bad;
-        row->best[slice] = best;
-    }
-    meet(row);
-    const float slice_max = lane < slices ? __ldcg(row->max + lane) : -INFINITY;
-    max = warp_max(slice_max);
-    const int first_bad = __reduce_min_sync(0xffffffffu, lane < slices ? __ldcg(row->bad + lane) : V);
-    const int first_best =
-        __reduce_min_sync(0xffffffffu, lane < slices && slice_max == max ? __ldcg(row->best + lane) : V);
-    if (first_bad < V || s.temperature == 0) {
-        if (slice == 0 && threadIdx.x == 0) tokens[blockIdx.y] = first_bad < V ? -1 - first_bad : first_best;
+    best = warp_max_key(blocks.pass(row, BEST, warp_max_key(of_warp[BEST][lane])));
+    if (!is_finite_key(best) || s.temperature == 0) {
+        const int i = index_of(best);
+        if (slice == 0 && threadIdx.x == 0) tokens[blockIdx.y] = is_finite_key(best) ? i : -1 - i;
         return;
     }
-    const float temperature = (float)s.temperature;
-    for (int i = begin + threadIdx.x; i < end; i += THREADS)
-        weight[i] = weight[i] == max ? 1.0f : expf((weight[i] - max) / temperature);
+    max = logit_of(best);
+    const float factor = 1 / (float)s.temperature;
+    for_each(weight, begin + lane, end, 32, [&](int i, float x) {
+        weight[i] = x == max ? 1 : expf((x - max) * factor);
+    });
+    __syncwarp();
     float cut = 0;
-    if (s.top_k > 0 && s.top_k < V) cut = find_cut(row, weight, begin, end, 0, s.top_k, 0);
-    if (s.top_p < 1)                cut = fmaxf(cut, find_cut(row, weight, begin, end, cut, 0, s.top_p));
-    const auto kept = [&](int i) {
-        return i < end && weight[i] >= cut && weight[i] >= s.min_p ? fixed(weight[i]) : 0;
-    };
+    if (s.top_k > 0 && s.top_k < V) cut = find_cut(blocks, row, weight, begin, end, 0, s.top_k, 0);
+    if (s.top_p < 1)                cut = fmaxf(cut, find_cut(blocks, row, weight, begin, end, cut, 0, s.top_p));
+    const auto kept = [&](float w) { return w >= cut && w >= s.min_p ? fixed(w) : 0; };
 
-    Fixed sum = 0, total;
-    for (int i = begin + threadIdx.x; i < end; i += THREADS) sum += kept(i);
-    sum = block_sum(sum);
-    if (threadIdx.x == 0) row->sum[slice] = sum;
-    meet(row);
-    const Fixed passed = warp_scan(lane < slices ? __ldcg(row->sum + lane) : 0);
-    const Fixed before = __shfl_sync(0xffffffffu, passed, slice) - sum;
-    total = __shfl_sync(0xffffffffu, passed, 31);
-    Fixed left = min((Fixed)(uniform[blockIdx.y] * (double)total), total - 1);      /* may round up to total */
-    if (left < before || left >= before + sum) return;
-    left -= before;
-    for (int first = begin; first < end; first += THREADS) {
-        const int i = first + threadIdx.x;
-        const Fixed w = kept(i), up_to = block_scan(w, &total);
-        if (up_to > left && up_to - w <= left) tokens[blockIdx.y] = i;
-        if (left < total) return;
-        left -= total;
-    }
+    /* A lane's part is contiguous, too. */
+    const int part = (length + 31) / 32, own_begin = min(end, begin + lane * part);
+    const int own_end = min(end, own_begin + part);
+    Fixed sum = 0;
+    for_each(weight, own_begin, own_end, 1, [&](int, float w) { sum += kept(w); });
+    const Fixed lanes = warp_scan(sum);
+    if (lane == 31) of_warp[SUM][warp] = lanes;
+    __syncthreads();
+    const Fixed warps = warp_scan(of_warp[SUM][lane]), all = warp_scan(blocks.pass(row, SUM, of_lane(warps, 31)));
+    const Fixed before = of_lane(all, slice - 1) + of_lane(warps, warp - 1) + lanes - sum, total = of_lane(all, 31);
+    const Fixed drawn = min((Fixed)(own_uniform * (double)total), total - 1);      /* may round up to total */
+    Fixed left = drawn - before;
+    if (drawn < before || left >= sum) return;
+    int i = own_begin;
+    for (Fixed w; (w = kept(weight[i])) <= left; i++) left -= w;
+    tokens[blockIdx.y] = i;
 }
 
-/* The blocks of a row wait for each other: there are at most as many as SMs, so that all are resident. */
+/* The blocks of a row wait for each other: a cluster, or at most as many as SMs, so that all are resident. */
 void sample_tokens(Tensor tokens, Tensor logits, Tensor uniform, int V, Sampling sampling) {
     check_sample_tokens(tokens, logits, uniform, V);
     static int sms;
     if (!sms) CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
     for (int64_t b = 0, rows; b < logits.dim[0]; b += rows) {
         rows = min(logits.dim[0] - b, (int64_t)MAX_ROWS);
-        const int64_t slices = max((int64_t)1, min((int64_t)MAX_SLICES, sms / rows));
-        LAUNCH(sample_kernel, dim3((unsigned)slices, (unsigned)rows), THREADS, 0, (int *)tokens.data + b,
-               (float *)logits.data + b * logits.pitch, logits.pitch, (const double *)uniform.data + b, V, sampling);
+        const int64_t slices = cuda_arch() == 90 ? (int64_t)CLUSTER
+                                                 : max((int64_t)1, min((int64_t)MAX_SLICES, sms / rows));
+        LAUNCH_EARLY_CLUSTERS(sample_kernel, CLUSTER, dim3((unsigned)slices, (unsigned)rows), THREADS, 0,
+                              (int *)tokens.data + b, (float *)logits.data + b * logits.pitch, logits.pitch,
+                              (const double *)uniform.data + b, V, sampling);
     }
 }
