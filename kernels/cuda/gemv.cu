@@ -28,7 +28,7 @@ gemv_kernel(Gemm g, int split, Out *gelu_out, bool early) {
             for (int i = 0; i < STEP; i++) {
                 weight[r][i] = {};
                 if (k0 + i * 32 * SIZE < end && n0 + r < g.N)
-                    weight[r][i] = Pack<T>::load_once(b + (n0 + r) * g.b.pitch + k0 + i * 32 * SIZE);
+                    weight[r][i] = Pack<T>::load_no_allocate(b + (n0 + r) * g.b.pitch + k0 + i * 32 * SIZE);
             }
     };
     /* of the column that the thread stores */

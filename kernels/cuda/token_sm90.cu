@@ -2,8 +2,9 @@
 
    Each weight is used once a token: the bound is the time to read them, 3.6 us for a block of 124M on an H200. As
    separate kernels the 8 steps of a block take 3 us each. Here a cluster of 8 thread blocks computes one head, with the
-   head's columns of the projection and 1 / NH of the MLP's hidden layer. One thread of each thread block copies weights
-   by TMA: a matrix of the next block of the network when the other warps have the present one in registers.
+   head's columns of the projection and 1 / NH of the MLP's hidden layer. One thread of each thread block copies
+   weights, keys and values by TMA: those of the next block of the network when the other warps have the present ones
+   in registers.
 
    Results are exchanged in two ways. Within a cluster they are sent to the shared memory of all 8 thread blocks
    (st.async): q, k and v, the attention's partial results, the hidden layer, the residual stream. The sums of both
@@ -27,7 +28,13 @@ enum {
     HS = 64, HIDDEN = 4 * HS, C_MAX = 768,
     KEYS = 8 * WARPS, ROUNDS = 2, T_MAX = RANKS * KEYS * ROUNDS     /* a thread block has KEYS keys in a round */
 };
-enum { QKV, PROJ, FC, FCPROJ, MATRICES };
+/* What is copied for a block of the network, in the order of its use. A piece has 8 C weights, or the keys and values
+   of a round (CACHE). */
+enum { QKV, CACHE, PROJ, FC, FCPROJ, MATRICES };
+enum { PIECES = 14, WEIGHT_PIECES = PIECES - ROUNDS, IN_FLIGHT = 3 };
+__host__ __device__ constexpr int first_piece(int m) {
+    return m == QKV ? 0 : m == CACHE ? 3 : m == PROJ ? 5 : m == FC ? 6 : m == FCPROJ ? 10 : PIECES;
+}
 enum { AFTER_PROJ, AFTER_FCPROJ };
 
 /* Pairs of columns; and what the sums were before the kernel. */
@@ -67,15 +74,12 @@ struct Maps { CUtensorMap of[MATRICES]; };
 template <int NH> struct Shared {
     static constexpr int C = NH * HS, PANELS = C / 64, COLUMNS = C / RANKS;
     /* weights, in TMA's swizzled layout; vectors by l % 2 */
-    bf16 qkv_weight[3][PANELS][8][64], proj_weight[COLUMNS][64];
-    bf16 fc_weight[PANELS][HIDDEN / RANKS][64], fcproj_weight[HIDDEN / 64][COLUMNS][64];
+    bf16 weight[WEIGHT_PIECES][C * 8], key[ROUNDS][KEYS][64], value[ROUNDS][KEYS][64];
     struct {
         bf16 ln1w[C], ln1b[C], qkvb[3][HS / RANKS];
         bf16 ln2w[C], ln2b[C], fcb[HIDDEN / RANKS], projb[COLUMNS], fcprojb[COLUMNS];
     } vector[2];
-    uint64_t full[MATRICES], empty[MATRICES];
-    /* keys of each thread; values: 16-byte part i of row j at i ^ (j / 16 * 2 + j % 2) */
-    uint4 key_part[ROUNDS][2][THREADS], value[ROUNDS][KEYS][8];
+    uint64_t full[PIECES], empty[MATRICES];
     /* within the thread block: partial products, [3][40] of each warp; 124: the reads of a warp are in 32 banks */
     float row_part[WARPS][124], score[ROUNDS][KEYS];
     /* within a warp */
@@ -99,7 +103,7 @@ template <int NH> struct Token {
     const int t, lane, warp, head, rank;
     const int row;                  /* of 8 rows of weights, g of `multiply`: those of lanes 0-3 and 4-7 of any 8 are 4
                                        apart, in different banks by TMA's swizzle */
-    const int pair;                 /* of columns of the residual stream, which the lane reads of `sums` */
+    int pair;                       /* of columns of the residual stream, which the lane reads of `sums` */
     int position;
     float2 x;                       /* the residual stream: of `pair` */
     float mean = 0;                 /* of it when it was last normalised */
@@ -107,50 +111,82 @@ template <int NH> struct Token {
 
     DEVICE Token(const TokenNetwork &network, const Maps &tensor_maps, Shared<NH> &shared) : n(network),
         maps(tensor_maps), s(shared), t(threadIdx.x), lane(t % 32), warp(t / 32), head(blockIdx.x / RANKS),
-        rank(blockIdx.x % RANKS), row(lane / 8 + lane / 4 % 2 * 4),
-        pair((rank * COLUMNS + warp * NH) / 2 + min(lane % 8, NH / 2 - 1)) {}
+        rank(blockIdx.x % RANKS), row(lane / 8 + lane / 4 % 2 * 4) {}
 
-    /* ---- weights */
+    /* ---- copies of weights, keys and values, by one thread */
 
-    DEVICE void copy(int m, void *to, int row, int panel, int l) {
-        cp_async_bulk_tensor_load(shared_address(to), &maps.of[m], shared_address(&s.full[m]), 0, row, panel, l);
+    DEVICE bf16 *weights_of(int m, int i = 0) { return s.weight[first_piece(m) + i - (m > CACHE ? ROUNDS : 0)]; }
+
+    /* The i-th piece of m in block l: m of block l - 1 is in registers, IN_FLIGHT - 1 other pieces at most are on their
+       way. With more of them polls are slower: with 6 the 12 blocks of 124M take 3 to 5 us longer. */
+    DEVICE uint32_t begin_piece(int m, int i, int l, int bytes) {
+        const int p = first_piece(m) + i, before = (p + PIECES - IN_FLIGHT) % PIECES;
+        const uint32_t full = shared_address(&s.full[p]);
+        if (l && i == 0) mbarrier_wait(shared_address(&s.empty[m]), (l - 1) % 2);
+        if (l || p >= IN_FLIGHT) mbarrier_wait(shared_address(&s.full[before]), (l - (p < IN_FLIGHT)) % 2);
+        mbarrier_arrive_expect_tx(full, bytes);
+        return full;
     }
-    template <int COUNT> DEVICE void copy(int m, bf16 (&to)[COUNT], const Tensor &from, int64_t at, int l) {
+    DEVICE void copy_weights(uint32_t full, int m, int i, int row, int panel, int l) {
+        cp_async_bulk_tensor_load_once(shared_address(weights_of(m, i)), &maps.of[m], full, 0, row, panel, l);
+    }
+    template <int COUNT> DEVICE void copy_vector(uint32_t full, bf16 (&to)[COUNT], const Tensor &from, int at, int l) {
         const char *address = (const char *)from.data + l * n.block_bytes + at * sizeof(bf16);
-        cp_async_bulk_load(shared_address(to), address, sizeof to, shared_address(&s.full[m]));
+        cp_async_bulk_load(shared_address(to), address, sizeof to, full);
     }
-    /* One matrix at a time, 12 to 48 KiB at 124M: with all four in flight polls are slower, a token by 8 us. */
-    DEVICE void begin_copy(int m, int l, int bytes) {
-        if (l) mbarrier_wait(shared_address(&s.empty[m]), (l - 1) % 2);
-        if (m || l) mbarrier_wait(shared_address(&s.full[(m + MATRICES - 1) % MATRICES]), (l - !m) % 2);
-        mbarrier_arrive_expect_tx(shared_address(&s.full[m]), bytes);
-    }
-    DEVICE void copy_weights() {
-        for (int l = 0; l < n.L; l++) {
-            auto &v = s.vector[l % 2];
-            begin_copy(QKV, l, sizeof s.qkv_weight + sizeof v.ln1w + sizeof v.ln1b + sizeof v.qkvb);
-            copy(QKV, v.ln1w, n.ln1w, 0, l);
-            copy(QKV, v.ln1b, n.ln1b, 0, l);
-            for (int i = 0; i < 3; i++) {
-                copy(QKV, v.qkvb[i], n.qkvb, i * C + head * HS + rank * (HS / RANKS), l);
-                copy(QKV, s.qkv_weight[i], i * C + head * HS + rank * (HS / RANKS), 0, l);
+    /* The loops are not unrolled: with a longer program a token takes 1 us longer. */
+    DEVICE void copy_block(int l) {
+        constexpr int WEIGHTS = sizeof s.weight[0];
+        const int own_qkv = head * HS + rank * (HS / RANKS), own_fc = head * HIDDEN + rank * (HIDDEN / RANKS);
+        auto &v = s.vector[l % 2];
+        #pragma unroll 1
+        for (int i = 0; i < 3; i++) {
+            const uint32_t full = begin_piece(QKV, i, l, WEIGHTS + sizeof v.qkvb[i] +
+                                              (i ? 0 : sizeof v.ln1w + sizeof v.ln1b));
+            if (i == 0) {
+                copy_vector(full, v.ln1w, n.ln1w, 0, l);
+                copy_vector(full, v.ln1b, n.ln1b, 0, l);
             }
-            begin_copy(PROJ, l, sizeof s.proj_weight);
-            copy(PROJ, s.proj_weight, rank * COLUMNS, head, l);
-            begin_copy(FC, l, sizeof s.fc_weight + sizeof v.ln2w + sizeof v.ln2b + sizeof v.fcb + sizeof v.projb);
-            copy(FC, v.ln2w, n.ln2w, 0, l);
-            copy(FC, v.ln2b, n.ln2b, 0, l);
-            copy(FC, v.fcb, n.fcb, head * HIDDEN + rank * (HIDDEN / RANKS), l);
-            copy(FC, v.projb, n.projb, rank * COLUMNS, l);
-            copy(FC, s.fc_weight, head * HIDDEN + rank * (HIDDEN / RANKS), 0, l);
-            begin_copy(FCPROJ, l, sizeof s.fcproj_weight + sizeof v.fcprojb);
-            copy(FCPROJ, v.fcprojb, n.fcprojb, rank * COLUMNS, l);
-            copy(FCPROJ, s.fcproj_weight, rank * COLUMNS, head * (HIDDEN / 64), l);
+            copy_vector(full, v.qkvb[i], n.qkvb, i * C + own_qkv, l);
+            copy_weights(full, QKV, i, i * C + own_qkv, 0, l);
+        }
+        #pragma unroll 1
+        for (int i = 0; i < ROUNDS; i++) {
+            const int first = (i * RANKS + rank) * KEYS;
+            const bool is_read = first < position;
+            const uint32_t full = begin_piece(CACHE, i, l, is_read ? sizeof s.key[i] + sizeof s.value[i] : 0);
+            const CUtensorMap *map = &maps.of[CACHE];
+            if (!is_read) continue;
+            cp_async_bulk_tensor_load(shared_address(s.key[i]), map, full, 0, first, head, l);
+            cp_async_bulk_tensor_load(shared_address(s.value[i]), map, full, 0, first, NH + head, l);
+        }
+        const uint32_t full = begin_piece(PROJ, 0, l, WEIGHTS + sizeof v.projb);
+        copy_vector(full, v.projb, n.projb, rank * COLUMNS, l);
+        copy_weights(full, PROJ, 0, rank * COLUMNS, head, l);
+        #pragma unroll 1
+        for (int i = 0; i < HIDDEN / RANKS / 8; i++) {
+            const uint32_t full = begin_piece(FC, i, l, WEIGHTS +
+                                              (i ? 0 : sizeof v.ln2w + sizeof v.ln2b + sizeof v.fcb));
+            if (i == 0) {
+                copy_vector(full, v.ln2w, n.ln2w, 0, l);
+                copy_vector(full, v.ln2b, n.ln2b, 0, l);
+                copy_vector(full, v.fcb, n.fcb, own_fc, l);
+            }
+            copy_weights(full, FC, i, own_fc + i * 8, 0, l);
+        }
+        #pragma unroll 1
+        for (int i = 0; i < HIDDEN / 64; i++) {
+            const uint32_t full = begin_piece(FCPROJ, i, l, WEIGHTS + (i ? 0 : sizeof v.fcprojb));
+            if (i == 0) copy_vector(full, v.fcprojb, n.fcprojb, rank * COLUMNS, l);
+            copy_weights(full, FCPROJ, i, rank * COLUMNS, head * (HIDDEN / 64) + i, l);
         }
     }
 
-    DEVICE void await_weights(int m, int l) { mbarrier_wait(shared_address(&s.full[m]), l % 2); }
-    DEVICE void release_weights(int m) {
+    DEVICE void await(int m, int l) {
+        for (int p = first_piece(m); p < first_piece(m + 1); p++) mbarrier_wait(shared_address(&s.full[p]), l % 2);
+    }
+    /* m may be overwritten: this warp has read it. */
+    DEVICE void release(int m) {
         __syncwarp();
         if (lane == 0) mbarrier_arrive(shared_address(&s.empty[m]));
     }
@@ -204,14 +240,12 @@ template <int NH> struct Token {
 
     /* 8 ROWS rows of W, qkvw or fcw, times the LayerNorm of the residual stream, which `share` sends: thread t returns
        that of row t / 8. With d = x - the mean of the last LayerNorm, change = the mean of d, and weight w and bias b,
-       it is rstd (W (d w) - change W w) + W b: three GEMVs, which need not wait for change and rstd. panel_rows and
-       group_rows: from a panel, and from eight rows, to the next. */
+       it is rstd (W (d w) - change W w) + W b: three GEMVs, which need not wait for change and rstd. */
     template <int ROWS, class Share>
-    DEVICE float product(int m, int which, int l, const bf16 *weight, int panel_rows, int group_rows,
-                         const bf16 *ln_weight, const bf16 *ln_bias, Share share) {
+    DEVICE float product(int m, int which, int l, const bf16 *ln_weight, const bf16 *ln_bias, Share share) {
         const int q = lane % 4, g = lane / 4;
         uint4 w[ROWS][STEPS];
-        await_weights(m, l);
+        await(m, l);
         const uint32_t own_weight = ((const uint32_t *)ln_weight)[pair];
         #pragma unroll
         for (int i = 0; i < STEPS; i++) {
@@ -219,9 +253,9 @@ template <int NH> struct Token {
             if (step < C / 32)
                 #pragma unroll
                 for (int r = 0; r < ROWS; r++)
-                    w[r][i] = part_of(weight + (r * group_rows + step / 2 * panel_rows) * 64, row, step % 2);
+                    w[r][i] = part_of(weights_of(m, r) + step / 2 * (8 * 64), row, step % 2);
         }
-        release_weights(m);
+        release(m);
         share(own_weight);
         receive(s.x[which], l);
         const void *vector = g < 2 ? (const void *)s.x[which].value : g < 4 ? ln_weight : ln_bias;
@@ -264,13 +298,13 @@ template <int NH> struct Token {
     /* Rows of a projection that the warp has, columns that the cluster has. Rows from NH on are those of other warps or
        what follows in Shared: they are not added. */
     template <int K> DEVICE void load_weights(uint4 (&w)[TILES][K], int m, int l, const bf16 *weight) {
-        await_weights(m, l);
+        await(m, l);
         #pragma unroll
         for (int r = 0; r < TILES; r++)
             #pragma unroll
             for (int i = 0; i < K; i++)
                 w[r][i] = part_of(weight + i / 2 * (COLUMNS * 64), warp * NH + r * 8 + row, i % 2);
-        release_weights(m);
+        release(m);
     }
     /* Sums += weights times a vector of 32 K bf16. */
     template <int K> DEVICE void add_product(int which, const uint4 (&w)[TILES][K], const uint2 (&vector)[K]) {
@@ -289,7 +323,7 @@ template <int NH> struct Token {
     DEVICE void qkv(int l) {
         const auto &v = s.vector[l % 2];
         const int r = t / 64, dim = t / 8 % 8;
-        float y = product<3>(QKV, AFTER_FCPROJ, l, s.qkv_weight[0][0][0], 8, PANELS * 8, v.ln1w, v.ln1b,
+        float y = product<3>(QKV, AFTER_FCPROJ, l, v.ln1w, v.ln1b,
                              [&](uint32_t weight) {
             if (l) share_sum(AFTER_FCPROJ, s.vector[(l - 1) % 2].fcprojb, weight);
         });
@@ -298,59 +332,44 @@ template <int NH> struct Token {
         if (r < 3 && dim % 2 == 0) send(s.qkv.value[r][rank * 4 + dim / 2], bf16_pair(y, next), s.qkv.full, t % 8);
     }
 
-    /* A warp has 8 keys in each round, lane 4 g + q parts q and q + 4 of key g. */
+    /* A warp has 8 keys in each round, lane 4 g + q parts q and q + 4 of key `row`. */
     DEVICE int rounds() { return position < RANKS * KEYS ? 1 : ROUNDS; }
-    DEVICE int key_of(int round) { return ((round * RANKS + rank) * WARPS + warp) * 8 + lane / 4; }
-    DEVICE bf16 *key_at(int l, int j, int i) {
-        return (bf16 *)((char *)n.cache.data + l * n.cache_bytes) + j * n.cache.pitch + head * HS +
-               (i * 4 + lane % 4) * 8;
-    }
-    DEVICE uint4 *value_at(int round, int i) {
-        const int j = warp * 8 + lane / 4;
-        return &s.value[round][j][(i * 4 + lane % 4) ^ (j / 16 * 2 + j % 2)];
-    }
-    /* Keys and values of earlier tokens, and zeros: what is multiplied with weights of 0 must be finite. */
-    DEVICE void fetch_cache(int l) {
-        if (l < n.L)
-            for (int round = 0; round < rounds(); round++)
-                for (int i = 0; i < 2; i++) {
-                    const int j = key_of(round);
-                    cp_async_16(shared_address(&s.key_part[round][i][t]), key_at(l, j, i), j < position);
-                    cp_async_16(shared_address(value_at(round, i)), key_at(l, j, i) + C, j < position);
-                }
-        cp_async_commit_group();
-    }
-    /* The results of the thread block's keys, for the cluster. A warp has 8 dimensions of them. */
     DEVICE void attention(int l) {
-        const int q = lane % 4, g = lane / 4;
+        const int q = lane % 4, g = lane / 4, own = warp * 8 + row;
         uint4 key[ROUNDS][2];
-        cp_async_wait_group<0>();
+        await(CACHE, l);
         #pragma unroll
         for (int round = 0; round < ROUNDS; round++)
             if (round < rounds())
-                for (int i = 0; i < 2; i++) key[round][i] = s.key_part[round][i][t];
+                for (int i = 0; i < 2; i++) key[round][i] = part_of(s.key[round][0], own, i);
         receive(s.qkv, l);
         const uint2 query[2] = { half_of(s.qkv.value[0], 0), half_of(s.qkv.value[0], 1) };
         #pragma unroll
         for (int round = 0; round < ROUNDS; round++)
             if (round < rounds()) {
-                const int j = key_of(round);
+                const int j = (round * RANKS + rank) * KEYS + own;
                 float sum[4] = {};
-                if (j == position)
+                if (j >= position) {
+                    bf16 *to = (bf16 *)((char *)n.cache.data + l * n.cache_bytes) + j * n.cache.pitch + head * HS;
                     for (int i = 0; i < 2; i++) {
-                        const uint4 value = ((const uint4 *)s.qkv.value[2])[i * 4 + q];
-                        key[round][i] = ((const uint4 *)s.qkv.value[1])[i * 4 + q];
-                        *value_at(round, i) = value;
-                        *(uint4 *)key_at(l, j, i) = key[round][i];
-                        *(uint4 *)(key_at(l, j, i) + C) = value;
+                        uint4 value = {};
+                        if (j == position) {
+                            value = ((const uint4 *)s.qkv.value[2])[i * 4 + q];
+                            key[round][i] = ((const uint4 *)s.qkv.value[1])[i * 4 + q];
+                            ((uint4 *)to)[i * 4 + q] = key[round][i];
+                            ((uint4 *)(to + C))[i * 4 + q] = value;
+                        }
+                        ((uint4 *)s.value[round][own])[(i * 4 + q) ^ row] = value;
                     }
+                    fence_proxy_async();            /* before the next copy to s.value */
+                }
                 __syncwarp();
                 for (int i = 0; i < 2; i++) multiply(sum, key[round][i], query[i]);
                 if (q == 0)
-                    s.score[round][warp * 8 + g] = j <= position ? (sum[0] + sum[3]) * (n.scale * LOG2E) : MIN_SCORE;
+                    s.score[round][own] = j <= position ? (sum[0] + sum[3]) * (n.scale * LOG2E) : MIN_SCORE;
             }
         bar_sync(1, THREADS);
-        float2 score[ROUNDS];                       /* of keys 2 lane and 2 lane + 1 */
+        float2 score[ROUNDS];                       /* of keys 2 lane and 2 lane + 1, word `lane` of P */
         float score_max = MIN_SCORE, out[2][4] = {}, total[4] = {};
         #pragma unroll
         for (int round = 0; round < ROUNDS; round++)
@@ -362,19 +381,16 @@ template <int NH> struct Token {
         #pragma unroll
         for (int round = 0; round < ROUNDS; round++)
             if (round < rounds())
-                ((uint32_t *)s.P[warp][round])[lane] =
+                ((uint32_t *)s.P[warp][round])[q * 8 + lane / 8 * 2 + g % 2] =      /* together those q passes to mma */
                     bf16_pair(ex2(score[round].x - score_max), ex2(score[round].y - score_max));
         __syncwarp();
-        /* Lane q of a quad passes the P of keys 16 q .. 16 q + 15 to mma: row r of matrix m of the values is key
-           2 m + r % 2 + 16 (r / 2), and the rows of a matrix are in different banks. */
-        const int r = lane % 8, m = lane / 8;
         #pragma unroll
         for (int round = 0; round < ROUNDS; round++)
             if (round < rounds()) {
                 uint32_t value[8];
-                const uint32_t from = shared_address(&s.value[round][r / 2 * 16 + m * 2 + r % 2][warp ^ r]);
+                const uint32_t from = shared_address(&s.value[round][lane][(warp ^ lane % 8) * 8]);
                 ldmatrix_trans(value, from);
-                ldmatrix_trans(value + 4, from + 8 * sizeof s.value[round][0]);
+                ldmatrix_trans(value + 4, from + 32 * sizeof s.value[round][0]);
                 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     const uint4 P = s.P[warp][round][q * 2 + i];
@@ -383,6 +399,7 @@ template <int NH> struct Token {
                     if (warp == 0) mma(total, { P.x, P.z, P.y, P.w }, ONES, ONES);
                 }
             }
+        release(CACHE);
         auto &to = s.attention;
         send(to.value.out[rank][warp * 4 + q], { out[0][0] + out[1][0], out[0][1] + out[1][1] }, to.full, g);
         if (warp == 0 && q == 0) send(to.value.scale[rank], { score_max, total[0] + total[2] }, to.full, g);
@@ -392,7 +409,7 @@ template <int NH> struct Token {
         uint4 w[TILES][HS / 32];
         uint2 vector[HS / 32];
         const auto &from = s.attention.value;
-        load_weights(w, PROJ, l, s.proj_weight[0]);
+        load_weights(w, PROJ, l, weights_of(PROJ));
         receive(s.attention, l);
         float score_max = MIN_SCORE, total = 0;
         float2 sum = {};                            /* of dimensions 2 lane and 2 lane + 1 */
@@ -418,14 +435,13 @@ template <int NH> struct Token {
         const auto &v = s.vector[l % 2];
         uint4 w[TILES][HIDDEN / 32];
         uint2 vector[HIDDEN / 32];
-        const float y = product<4>(FC, AFTER_PROJ, l, s.fc_weight[0][0], HIDDEN / RANKS, 8, v.ln2w, v.ln2b,
+        const float y = product<4>(FC, AFTER_PROJ, l, v.ln2w, v.ln2b,
                                    [&](uint32_t weight) {
             share_sum(AFTER_PROJ, v.projb, weight);
-            load_weights(w, FCPROJ, l, s.fcproj_weight[0][0]);
+            load_weights(w, FCPROJ, l, weights_of(FCPROJ));
         });
         const float h = gelu<bf16>(y + to_float(v.fcb[t / 8])), next = __shfl_xor_sync(0xffffffffu, h, 8);
         if (t / 8 % 2 == 0) send(s.hidden.value[rank * 16 + t / 16], bf16_pair(h, next), s.hidden.full, t % 8);
-        fetch_cache(l + 1);
         receive(s.hidden, l);
         #pragma unroll
         for (int i = 0; i < HIDDEN / 32; i++) vector[i] = half_of(s.hidden.value, i);
@@ -462,10 +478,8 @@ template <int NH> struct Token {
         expect(from);
     }
     DEVICE void make_barriers() {
-        for (int i = 0; i < MATRICES; i++) {
-            mbarrier_init(shared_address(&s.full[i]), 1);
-            mbarrier_init(shared_address(&s.empty[i]), WARPS);
-        }
+        for (int i = 0; i < PIECES; i++) mbarrier_init(shared_address(&s.full[i]), 1);
+        for (int i = 0; i < MATRICES; i++) mbarrier_init(shared_address(&s.empty[i]), WARPS);
         for (int i = 0; i < 2; i++) {
             make_barrier(s.x[i]);
             make_barrier(s.x_sums[i]);
@@ -476,23 +490,24 @@ template <int NH> struct Token {
         fence_mbarrier_init();
     }
     DEVICE void compute(bf16 *lnf) {
-        const int64_t token = max(*(const int *)n.token.data, 0);
+        pair = (rank * COLUMNS + warp * NH) / 2 + min(lane % 8, NH / 2 - 1);
         position = *(const int *)n.position.data + n.ahead;
         if (t == 0) make_barriers();
         __syncthreads();
         cluster_arrive_relaxed();
+        const uint32_t own_weight = ((const uint32_t *)n.ln1w.data)[pair];
+        for (int i = 0; i < 2; i++) seen[i] = sums_before[i][pair];
+        await_previous();                   /* which chooses the token */
+        const int64_t token = max(*(const int *)n.token.data, 0);
         assert(token < n.wte.dim[0] && "token: outside of the vocabulary");
         assert(position >= 0 && position < n.cache.dim[1] && "token: a position outside of the cache");
         const uint32_t e = ((const uint32_t *)n.wte.data)[token * (C / 2) + pair];
         const uint32_t p = ((const uint32_t *)n.wpe.data)[position * (C / 2) + pair];
-        const uint32_t own_weight = ((const uint32_t *)n.ln1w.data)[pair];
-        for (int i = 0; i < 2; i++) seen[i] = sums_before[i][pair];
-        fetch_cache(0);
         x = { low_of(e) + low_of(p), high_of(e) + high_of(p) };
         cluster_wait();                     /* the barriers of all blocks are there */
         send_x(AFTER_FCPROJ, own_weight);
         for (int l = 0; l < n.L; l++) {
-            if (l == n.L - 1) launch_next();
+            if (l == max(n.L - 3, 0)) launch_next();    /* the head, which reads its first weights */
             qkv(l);
             attention(l);
             proj(l);
@@ -508,7 +523,9 @@ template <int NH> struct Token {
             setmaxnreg_dec<40>();
             __syncthreads();
             cluster_arrive_relaxed();
-            if (t == THREADS) copy_weights();
+            position = *(const int *)n.position.data + n.ahead;
+            if (t == THREADS)
+                for (int l = 0; l < n.L; l++) copy_block(l);
             __syncwarp();
             cluster_wait();
         }
@@ -541,11 +558,11 @@ template <int NH> static bool fits() {
     return clusters >= NH;
 }
 
-/* Tiles of `rows` rows of `panels` times 64 columns, of w in all blocks of the network. */
-static CUtensorMap map_of(const char *name, const TokenNetwork &n, Tensor w, int rows, int panels) {
-    const int64_t block_bytes = n.L > 1 ? n.block_bytes : 16;
-    return tensor_map_of(name, w.data, { 64, w.dim[0], w.dim[1] / 64, n.L },
-                         { w.pitch * (int64_t)sizeof(bf16), 64 * sizeof(bf16), block_bytes }, { 64, rows, panels, 1 });
+/* Tiles of `rows` rows of `panels` times 64 columns of x in all blocks of the network, block_bytes apart. */
+static CUtensorMap map_of(const char *name, Tensor x, int L, int64_t block_bytes, int rows, int panels) {
+    return tensor_map_of(name, x.data, { 64, tensor_rows(x), tensor_columns(x) / 64, L },
+                         { x.pitch * (int64_t)sizeof(bf16), 64 * sizeof(bf16), L > 1 ? block_bytes : 16 },
+                         { 64, rows, panels, 1 });
 }
 
 template <int NH> static int launch(bf16 *lnf, const TokenNetwork &n) {
@@ -553,11 +570,13 @@ template <int NH> static int launch(bf16 *lnf, const TokenNetwork &n) {
     typedef Shared<NH> S;
     if (!is_possible || n.wpe.dim[0] > T_MAX) return 0;       /* the context of the model */
     Maps maps;
-    maps.of[QKV]    = map_of("qkvw", n, n.qkvw, HS / RANKS, S::PANELS);
-    maps.of[PROJ]   = map_of("projw", n, n.projw, S::COLUMNS, 1);
-    maps.of[FC]     = map_of("fcw", n, n.fcw, HIDDEN / RANKS, S::PANELS);
-    maps.of[FCPROJ] = map_of("fcprojw", n, n.fcprojw, S::COLUMNS, HIDDEN / 64);
-    LAUNCH(token_kernel<NH>, NH * RANKS, ALL_THREADS, sizeof(S), n, maps, lnf);
+    maps.of[QKV]    = map_of("qkvw", n.qkvw, n.L, n.block_bytes, 8, S::PANELS);
+    maps.of[CACHE]  = map_of("cache", n.cache, n.L, n.cache_bytes, KEYS, 1);
+    maps.of[PROJ]   = map_of("projw", n.projw, n.L, n.block_bytes, S::COLUMNS, 1);
+    maps.of[FC]     = map_of("fcw", n.fcw, n.L, n.block_bytes, 8, S::PANELS);
+    maps.of[FCPROJ] = map_of("fcprojw", n.fcprojw, n.L, n.block_bytes, S::COLUMNS, 1);
+    if (cuda_early_reads) LAUNCH_EARLY(token_kernel<NH>, NH * RANKS, ALL_THREADS, sizeof(S), n, maps, lnf);
+    else                  LAUNCH(token_kernel<NH>, NH * RANKS, ALL_THREADS, sizeof(S), n, maps, lnf);
     return 1;
 }
 
