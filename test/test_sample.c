@@ -401,6 +401,31 @@ static void ends_at_end_of_text(void) {
     }
 }
 
+/* A model whose token at position p is followed by 300 + p, and that at position 13 by the end of the text: where
+   gpt_next makes several tokens, amid them. */
+static void ends_amid_tokens_ahead(void) {
+    enum { C = 256, T = 64 };
+    const DType dtype = device_refuse_dtype(BF16) ? F32 : BF16;
+    const GPTConfig config = { .L = 1, .NH = 4, .C = C, .T = T, .V = 50257, .dtype = dtype };
+    const float one = 1, much = 100;
+    GPT m;
+    char text[256], want[256] = "5 7 ";
+    gpt_create(&m, config, "auto", 1, T, GENERATE);
+    gpt_init(&m, SEED);
+    device_zero(m.master.wte.data, tensor_bytes(m.master.wte));
+    device_zero(m.master.wpe.data, tensor_bytes(m.master.wpe));
+    for (int p = 0; p < T; p++) {
+        device_upload((float *)m.master.wpe.data + p * C + p, &much, sizeof much);
+        device_upload((float *)m.master.wte.data + (p == 13 ? 50256 : 300 + p) * C + p, &one, sizeof one);
+        if (p >= 1 && p < 13) sprintf(want + strlen(want), "%d ", 300 + p);
+    }
+    gpt_cast_params(&m);
+    strcat(want, "\n");
+    sampled(&m, TOKENIZER_IDS, "5 7", 40, 0, 0, text);
+    EXPECT(!strcmp(text, want), "%s, want %s", text, want);
+    gpt_free(&m);
+}
+
 /* ---- the program on a terminal */
 
 static const char *program;                 /* build/cpu/train_gpt */
@@ -521,5 +546,6 @@ int main(int argc, char **argv) {
     RUN(text_from_a_model);
     RUN(several_samples);
     RUN(ends_at_end_of_text);
+    RUN(ends_amid_tokens_ahead);
     return test_close();
 }
