@@ -332,7 +332,8 @@ static inline Operands first_rows(Operands x, int rows) {
 
 /* Of a few roundings all may turn out well: the emulation is done several times, the shorter the head the more often,
    with P and dS stored at some multiples. For exact data not at all. The first rows of a long head see the fewest keys
-   and have the largest errors of out and dq: they are emulated as often as a head of so many rows.
+   and have the largest P and dS, and with them the largest errors of out and dq, and of dk and dv of their keys: they
+   are emulated as often as a head of so many rows.
 
    Few results may round to the same numbers in every emulation, close to the truth, while an implementation rounds one
    of them to the next number. So each emulation rounds out and the results to a grid of bf16 that is shifted by up to
@@ -394,7 +395,7 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
         AttentionSpec part = *s;
         part.Tq = part.Tk = FIRST_ROWS;
         Truth first = truth_of(&part, first_rows(x, FIRST_ROWS), data);
-        for (int i = OUT; i <= DQ; i++) t.worst[i] = fmax(t.worst[i], first.worst[i]);
+        for (int i = 0; i < OUTPUTS; i++) t.worst[i] = fmax(t.worst[i], first.worst[i]);
     }
     pool_used = pool_before;
     return t;
