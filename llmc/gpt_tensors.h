@@ -118,7 +118,7 @@ typedef struct {
     Tensor cache;                  /* generation: k and v of all tokens so far, (B, context, 2C) */
     Tensor kv;                     /* k and v that the attention reads: of qkv, or the cache */
 } BlockActs;
-enum { GPT_TOKENS_AHEAD = 32 };     /* that gpt_next may choose before the host sees one */
+enum { GPT_TOKENS_AHEAD = 32 };    /* that gpt_next may choose before the host sees one */
 
 typedef struct {
     MODEL_ACTS(FIELD)

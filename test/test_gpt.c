@@ -774,7 +774,8 @@ static void early_reads_change_no_bit(void) {
 }
 
 /* Tokens that a GPU takes through the network in one kernel (kernels/token.h), beside a model in f32; a third model has
-   the bits of the first. Models of different sizes alternate. The scores have a deviation of about 2. A NaN arrives. */
+   the bits of the first. Models of different sizes alternate. The weights give the attention's scores a standard
+   deviation of about 2. A NaN in a bias makes the token negative. */
 static void token_in_one_kernel(void) {
     static const struct { int L, NH, T; } shapes[] = { { 1, 4, 1024 }, { 2, 6, 63 }, { 3, 8, 513 }, { 3, 12, 1024 } };
     enum { SHAPES = COUNT(shapes) };

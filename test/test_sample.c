@@ -401,8 +401,8 @@ static void ends_at_end_of_text(void) {
     }
 }
 
-/* A model whose token at position p is followed by 300 + p, and that at position 13 by the end of the text: where
-   gpt_next makes several tokens, amid them. */
+/* A model whose token at position p is followed by 300 + p, at position 13 by the end of the text. Tokens that gpt_next
+   chose after it are dropped. */
 static void ends_amid_tokens_ahead(void) {
     enum { C = 256, T = 64 };
     const DType dtype = device_refuse_dtype(BF16) ? F32 : BF16;

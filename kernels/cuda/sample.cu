@@ -14,7 +14,7 @@ enum { DIGIT_BITS = 10, LEVELS = 3, BATCH = 8 };
 enum { BEST, SUM, EXCHANGES };
 static_assert(THREADS == 1 << DIGIT_BITS, "a thread per digit");
 
-/* Of a launch: where the blocks of a row exchange results. */
+/* Of a launch: where the blocks of a row exchange results; on Hopper only the measures. */
 static __device__ struct Row {
     Fixed    measure[2][LEVELS][THREADS];   /* of top_k, of top_p: by digit */
     Fixed    word[EXCHANGES][MAX_SLICES];
@@ -25,21 +25,22 @@ __device__ static inline Fixed fixed(float weight) { return __float2ull_rz(weigh
 
 /* A logit and its index: the largest of all belongs to the largest logit, of equal ones to the lowest index. That of a
    logit that is not finite is larger than all others. */
-__device__ static inline Fixed key_of(float logit, int i) {
-    const int bits = __float_as_int(logit + 0.0f);
+typedef unsigned long long Key;
+__device__ static inline Key key_of(float logit, int i) {
+    const int bits = __float_as_int(logit + 0.0f);       /* -0 becomes 0 */
     const unsigned ordered = isfinite(logit) ? bits ^ (bits >> 31 | 1 << 31) : ~0u;
-    return (Fixed)ordered << 32 | ~(unsigned)i;
+    return (Key)ordered << 32 | ~(unsigned)i;
 }
-__device__ static inline bool is_finite_key(Fixed key) { return key >> 32 != ~0u; }
-__device__ static inline int index_of(Fixed key)       { return (int)~(unsigned)key; }
-__device__ static inline float logit_of(Fixed key) {
+__device__ static inline bool is_finite_key(Key key) { return key >> 32 != ~0u; }
+__device__ static inline int index_of(Key key)       { return (int)~(unsigned)key; }
+__device__ static inline float logit_of(Key key) {
     const int bits = (int)(key >> 32);
     return __int_as_float(bits ^ (~bits >> 31 | 1 << 31));
 }
 
-__device__ static inline Fixed warp_max_key(Fixed key) {
+__device__ static inline Key warp_max_key(Key key) {
     const unsigned high = (unsigned)(key >> 32), max = __reduce_max_sync(0xffffffffu, high);
-    return (Fixed)max << 32 | __reduce_max_sync(0xffffffffu, high == max ? (unsigned)key : 0);
+    return (Key)max << 32 | __reduce_max_sync(0xffffffffu, high == max ? (unsigned)key : 0);
 }
 
 /* Inclusive prefix sum over the lanes of a warp. */
@@ -69,7 +70,8 @@ template <class F> __device__ static inline void for_each(const float *x, int be
 }
 
 /* The blocks of a row. pass: called by all threads, once for each `which`; returns x of block `lane`, 0 where there is
-   none. meet: waits for all, and for their writes. */
+   none. meet: waits for all, and for their writes. On Hopper pass does not meet: cluster_sync is a fence for the whole
+   GPU in each thread, and invalidates the L1. */
 #if __CUDA_ARCH__ == 900
 struct Blocks {
     Fixed word[EXCHANGES][CLUSTER];
@@ -85,7 +87,7 @@ struct Blocks {
         }
         cluster_sync();
     }
-    __device__ Fixed pass(Row *, int which, Fixed x) {
+    __device__ Fixed pass(int which, Fixed x) {
         const int lane = threadIdx.x % 32;
         if (threadIdx.x < CLUSTER)
             st_async(map_to_block(shared_address(&word[which][blockIdx.x]), lane), (uint64_t)x,
@@ -93,21 +95,22 @@ struct Blocks {
         mbarrier_wait(shared_address(&full[which]), 0);
         return lane < CLUSTER ? word[which][lane] : 0;
     }
-    __device__ void meet(Row *) { cluster_sync(); }
+    __device__ void meet() { cluster_sync(); }
 };
 #else
 struct Blocks {
     __device__ void init() {}
-    __device__ Fixed pass(Row *row, int which, Fixed x) {
-        if (threadIdx.x == 0) row->word[which][blockIdx.x] = x;
-        meet(row);
-        return threadIdx.x % 32 < gridDim.x ? __ldcg(&row->word[which][threadIdx.x % 32]) : 0;
+    __device__ void meet() { arrive(&exchange[blockIdx.y].arrivals, gridDim.x, gridDim.x); }
+    __device__ Fixed pass(int which, Fixed x) {
+        Fixed *const word = exchange[blockIdx.y].word[which];
+        if (threadIdx.x == 0) word[blockIdx.x] = x;
+        meet();
+        return threadIdx.x % 32 < gridDim.x ? __ldcg(word + threadIdx.x % 32) : 0;
     }
-    __device__ void meet(Row *row) { arrive(&row->arrivals, gridDim.x, gridDim.x); }
 };
 #endif
 
-/* sum += x, as two words: additions of 64 bits in shared memory are loops. */
+/* sum += x, as two words: a 64-bit atomicAdd in shared memory is a loop of compare-and-swap. */
 __device__ static inline void add(uint2 *sum, Fixed x) {
     const unsigned low = (unsigned)x, before = atomicAdd(&sum->x, low);
     const unsigned high = (unsigned)(x >> 32) + (before + low < low);
@@ -117,9 +120,9 @@ __device__ static inline void add(uint2 *sum, Fixed x) {
 /* The largest weight c for which the tokens of weights c and more, of those from `from` on, measure the target: k in
    number, or where k is 0 the share of their sum; 0 where all measure less. A digit of its bits at a time, of the three
    that weights up to 1 have; fewer where a single token has the digit. */
-__device__ static float find_cut(Blocks &blocks, Row *row, const float *weight, int begin, int end, float from, int k,
+__device__ static float find_cut(Blocks &blocks, const float *weight, int begin, int end, float from, int k,
                                  double share) {
-    __shared__ uint2 of_block[THREADS];     /* 32 digits have most tokens of an untrained model: not all in the L2 */
+    __shared__ uint2 of_block[THREADS];     /* 32 digits have most tokens of an untrained model: slow in the L2 */
     __shared__ Fixed of_warp[WARPS];
     __shared__ double left_of;
     __shared__ unsigned digit;
@@ -129,7 +132,7 @@ __device__ static float find_cut(Blocks &blocks, Row *row, const float *weight, 
     double left = k;
     for (int level = 0; level < LEVELS; level++) {
         const int shift = DIGIT_BITS * (LEVELS - 1 - level);
-        Fixed *measure = row->measure[k == 0][level];
+        Fixed *measure = exchange[blockIdx.y].measure[k == 0][level];
         of_block[threadIdx.x] = { 0, 0 };
         __syncthreads();
         for_each(weight, begin + lane, end, 32, [&](int, float w) {
@@ -140,7 +143,7 @@ __device__ static float find_cut(Blocks &blocks, Row *row, const float *weight, 
         __syncthreads();
         const Fixed own_part = (Fixed)of_block[threadIdx.x].y << 32 | of_block[threadIdx.x].x;
         if (own_part) atomicAdd(measure + threadIdx.x, own_part);
-        blocks.meet(row);
+        blocks.meet();
         const unsigned own = THREADS - 1 - threadIdx.x;     /* the highest first */
         const Fixed of_own = __ldcg(measure + own), in_warp = warp_scan(of_own);
         if (lane == 31) of_warp[warp] = in_warp;
@@ -167,7 +170,6 @@ static __global__ void __launch_bounds__(THREADS, 1)
 sample_kernel(int *tokens, float *logits, int64_t pitch, const double *uniform, int V, Sampling s) {
     __shared__ Fixed of_warp[EXCHANGES][WARPS];
     __shared__ Blocks blocks;
-    Row *const row = exchange + blockIdx.y;
     float *const weight = logits + blockIdx.y * pitch;      /* the logits at first */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slices = gridDim.x, slice = blockIdx.x;
     const int length = (int)ceil_div(V, slices * WARPS);
@@ -177,36 +179,35 @@ sample_kernel(int *tokens, float *logits, int64_t pitch, const double *uniform, 
     const double own_uniform = uniform[blockIdx.y];
     if (s.top_k > 0 || s.top_p < 1) {
         for (int i = slice * THREADS + threadIdx.x; i < 2 * LEVELS * THREADS; i += slices * THREADS)
-            ((Fixed *)row->measure)[i] = 0;
-        blocks.meet(row);
+            ((Fixed *)exchange[blockIdx.y].measure)[i] = 0;
+        blocks.meet();
     }
-    float max = -INFINITY, zeros = 0;
+    float lane_max = -INFINITY, zeros = 0;
     int at = V;
     for_each(weight, begin + lane, end, 32, [&](int i, float x) {
-        if (x > max) max = x, at = i;
+        if (x > lane_max) lane_max = x, at = i;
         zeros += x * 0.0f;
     });
-    Fixed best = at < V ? key_of(max, at) : 0;
-    if (zeros != 0)                         /* a NaN: not all are finite */
-        for_each(weight, begin + lane, end, 32, [&](int i, float x) { best = ::max(best, key_of(x, i)); });
+    Key best = at < V ? key_of(lane_max, at) : 0;
+    if (zeros != 0)                         /* NaN: not all logits are finite */
+        for_each(weight, begin + lane, end, 32, [&](int i, float x) { best = max(best, key_of(x, i)); });
     best = warp_max_key(best);
     if (lane == 0) of_warp[BEST][warp] = best;
     __syncthreads();
-    best = warp_max_key(blocks.pass(row, BEST, warp_max_key(of_warp[BEST][lane])));
+    best = warp_max_key(blocks.pass(BEST, warp_max_key(of_warp[BEST][lane])));
     if (!is_finite_key(best) || s.temperature == 0) {
-        const int i = index_of(best);
-        if (slice == 0 && threadIdx.x == 0) tokens[blockIdx.y] = is_finite_key(best) ? i : -1 - i;
+        if (slice == 0 && threadIdx.x == 0)
+            tokens[blockIdx.y] = is_finite_key(best) ? index_of(best) : -1 - index_of(best);
         return;
     }
-    max = logit_of(best);
-    const float factor = 1 / (float)s.temperature;
+    const float row_max = logit_of(best), factor = 1 / (float)s.temperature;
     for_each(weight, begin + lane, end, 32, [&](int i, float x) {
-        weight[i] = x == max ? 1 : expf((x - max) * factor);
+        weight[i] = x == row_max ? 1 : expf((x - row_max) * factor);
     });
     __syncwarp();
     float cut = 0;
-    if (s.top_k > 0 && s.top_k < V) cut = find_cut(blocks, row, weight, begin, end, 0, s.top_k, 0);
-    if (s.top_p < 1)                cut = fmaxf(cut, find_cut(blocks, row, weight, begin, end, cut, 0, s.top_p));
+    if (s.top_k > 0 && s.top_k < V) cut = find_cut(blocks, weight, begin, end, 0, s.top_k, 0);
+    if (s.top_p < 1)                cut = fmaxf(cut, find_cut(blocks, weight, begin, end, cut, 0, s.top_p));
     const auto kept = [&](float w) { return w >= cut && w >= s.min_p ? fixed(w) : 0; };
 
     /* A lane's part is contiguous, too. */
@@ -217,7 +218,7 @@ sample_kernel(int *tokens, float *logits, int64_t pitch, const double *uniform, 
     const Fixed lanes = warp_scan(sum);
     if (lane == 31) of_warp[SUM][warp] = lanes;
     __syncthreads();
-    const Fixed warps = warp_scan(of_warp[SUM][lane]), all = warp_scan(blocks.pass(row, SUM, of_lane(warps, 31)));
+    const Fixed warps = warp_scan(of_warp[SUM][lane]), all = warp_scan(blocks.pass(SUM, of_lane(warps, 31)));
     const Fixed before = of_lane(all, slice - 1) + of_lane(warps, warp - 1) + lanes - sum, total = of_lane(all, 31);
     const Fixed drawn = min((Fixed)(own_uniform * (double)total), total - 1);      /* may round up to total */
     Fixed left = drawn - before;

@@ -31,9 +31,10 @@ enum {
 /* What is copied for a block of the network, in the order of its use. A piece has 8 C weights, or the keys and values
    of a round (CACHE). */
 enum { QKV, CACHE, PROJ, FC, FCPROJ, MATRICES };
-enum { PIECES = 14, WEIGHT_PIECES = PIECES - ROUNDS, IN_FLIGHT = 3 };
-__host__ __device__ constexpr int first_piece(int m) {
-    return m == QKV ? 0 : m == CACHE ? 3 : m == PROJ ? 5 : m == FC ? 6 : m == FCPROJ ? 10 : PIECES;
+enum { PIECES = 12 + ROUNDS, IN_FLIGHT = 3 };
+DEVICE constexpr int first_piece(int m) {
+    constexpr int first[] = { 0, 3, 3 + ROUNDS, 4 + ROUNDS, 8 + ROUNDS, PIECES };
+    return first[m];
 }
 enum { AFTER_PROJ, AFTER_FCPROJ };
 
@@ -72,9 +73,9 @@ DEVICE float warp_max_redux(float x) {
 struct Maps { CUtensorMap of[MATRICES]; };
 
 template <int NH> struct Shared {
-    static constexpr int C = NH * HS, PANELS = C / 64, COLUMNS = C / RANKS;
-    /* weights, in TMA's swizzled layout; vectors by l % 2 */
-    bf16 weight[WEIGHT_PIECES][C * 8], key[ROUNDS][KEYS][64], value[ROUNDS][KEYS][64];
+    static constexpr int C = NH * HS, COLUMNS = C / RANKS;
+    /* pieces, in TMA's swizzled layout; vectors by l % 2 */
+    bf16 weight[PIECES - ROUNDS][C * 8], key[ROUNDS][KEYS][64], value[ROUNDS][KEYS][64];
     struct {
         bf16 ln1w[C], ln1b[C], qkvb[3][HS / RANKS];
         bf16 ln2w[C], ln2b[C], fcb[HIDDEN / RANKS], projb[COLUMNS], fcprojb[COLUMNS];
@@ -94,7 +95,7 @@ template <int NH> struct Shared {
 
 /* A thread's view. Block l of the network is named l. */
 template <int NH> struct Token {
-    static constexpr int C = Shared<NH>::C, PANELS = Shared<NH>::PANELS, COLUMNS = Shared<NH>::COLUMNS;
+    static constexpr int C = Shared<NH>::C, COLUMNS = Shared<NH>::COLUMNS;
     static constexpr int STEPS = ceil_div(C / 32, WARPS);       /* a warp multiplies 32 columns of qkv and fc in each */
     static constexpr int TILES = ceil_div(NH, 8);               /* of 8 rows: a warp has NH rows of a projection */
     const TokenNetwork &n;
@@ -117,8 +118,9 @@ template <int NH> struct Token {
 
     DEVICE bf16 *weights_of(int m, int i = 0) { return s.weight[first_piece(m) + i - (m > CACHE ? ROUNDS : 0)]; }
 
-    /* The i-th piece of m in block l: m of block l - 1 is in registers, IN_FLIGHT - 1 other pieces at most are on their
-       way. With more of them polls are slower: with 6 the 12 blocks of 124M take 3 to 5 us longer. */
+    /* Called before the i-th piece of m in block l is copied: waits until m of block l - 1 is in registers and at most
+       IN_FLIGHT - 1 other pieces are in flight, and returns the piece's barrier. With 6 in flight polls are slower, the
+       12 blocks of 124M by 3 to 5 us. */
     DEVICE uint32_t begin_piece(int m, int i, int l, int bytes) {
         const int p = first_piece(m) + i, before = (p + PIECES - IN_FLIGHT) % PIECES;
         const uint32_t full = shared_address(&s.full[p]);
@@ -153,12 +155,11 @@ template <int NH> struct Token {
         #pragma unroll 1
         for (int i = 0; i < ROUNDS; i++) {
             const int first = (i * RANKS + rank) * KEYS;
-            const bool is_read = first < position;
-            const uint32_t full = begin_piece(CACHE, i, l, is_read ? sizeof s.key[i] + sizeof s.value[i] : 0);
-            const CUtensorMap *map = &maps.of[CACHE];
-            if (!is_read) continue;
-            cp_async_bulk_tensor_load(shared_address(s.key[i]), map, full, 0, first, head, l);
-            cp_async_bulk_tensor_load(shared_address(s.value[i]), map, full, 0, first, NH + head, l);
+            const int bytes = first < position ? sizeof s.key[i] + sizeof s.value[i] : 0;
+            const uint32_t full = begin_piece(CACHE, i, l, bytes);
+            if (!bytes) continue;
+            cp_async_bulk_tensor_load(shared_address(s.key[i]), &maps.of[CACHE], full, 0, first, head, l);
+            cp_async_bulk_tensor_load(shared_address(s.value[i]), &maps.of[CACHE], full, 0, first, NH + head, l);
         }
         const uint32_t full = begin_piece(PROJ, 0, l, WEIGHTS + sizeof v.projb);
         copy_vector(full, v.projb, n.projb, rank * COLUMNS, l);
@@ -297,13 +298,13 @@ template <int NH> struct Token {
 
     /* Rows of a projection that the warp has, columns that the cluster has. Rows from NH on are those of other warps or
        what follows in Shared: they are not added. */
-    template <int K> DEVICE void load_weights(uint4 (&w)[TILES][K], int m, int l, const bf16 *weight) {
+    template <int K> DEVICE void load_weights(uint4 (&w)[TILES][K], int m, int l) {
         await(m, l);
         #pragma unroll
         for (int r = 0; r < TILES; r++)
             #pragma unroll
             for (int i = 0; i < K; i++)
-                w[r][i] = part_of(weight + i / 2 * (COLUMNS * 64), warp * NH + r * 8 + row, i % 2);
+                w[r][i] = part_of(weights_of(m) + i / 2 * (COLUMNS * 64), warp * NH + r * 8 + row, i % 2);
         release(m);
     }
     /* Sums += weights times a vector of 32 K bf16. */
@@ -323,8 +324,7 @@ template <int NH> struct Token {
     DEVICE void qkv(int l) {
         const auto &v = s.vector[l % 2];
         const int r = t / 64, dim = t / 8 % 8;
-        float y = product<3>(QKV, AFTER_FCPROJ, l, v.ln1w, v.ln1b,
-                             [&](uint32_t weight) {
+        float y = product<3>(QKV, AFTER_FCPROJ, l, v.ln1w, v.ln1b, [&](uint32_t weight) {
             if (l) share_sum(AFTER_FCPROJ, s.vector[(l - 1) % 2].fcprojb, weight);
         });
         if (r < 3) y += to_float(v.qkvb[r][dim]);
@@ -369,7 +369,7 @@ template <int NH> struct Token {
                     s.score[round][own] = j <= position ? (sum[0] + sum[3]) * (n.scale * LOG2E) : MIN_SCORE;
             }
         bar_sync(1, THREADS);
-        float2 score[ROUNDS];                       /* of keys 2 lane and 2 lane + 1, word `lane` of P */
+        float2 score[ROUNDS];                       /* of keys 2 lane and 2 lane + 1 */
         float score_max = MIN_SCORE, out[2][4] = {}, total[4] = {};
         #pragma unroll
         for (int round = 0; round < ROUNDS; round++)
@@ -381,7 +381,7 @@ template <int NH> struct Token {
         #pragma unroll
         for (int round = 0; round < ROUNDS; round++)
             if (round < rounds())
-                ((uint32_t *)s.P[warp][round])[q * 8 + lane / 8 * 2 + g % 2] =      /* together those q passes to mma */
+                ((uint32_t *)s.P[warp][round])[q * 8 + lane / 8 * 2 + g % 2] =     /* lane q passes 8 q .. 8 q + 7 */
                     bf16_pair(ex2(score[round].x - score_max), ex2(score[round].y - score_max));
         __syncwarp();
         #pragma unroll
@@ -409,7 +409,7 @@ template <int NH> struct Token {
         uint4 w[TILES][HS / 32];
         uint2 vector[HS / 32];
         const auto &from = s.attention.value;
-        load_weights(w, PROJ, l, weights_of(PROJ));
+        load_weights(w, PROJ, l);
         receive(s.attention, l);
         float score_max = MIN_SCORE, total = 0;
         float2 sum = {};                            /* of dimensions 2 lane and 2 lane + 1 */
@@ -435,10 +435,9 @@ template <int NH> struct Token {
         const auto &v = s.vector[l % 2];
         uint4 w[TILES][HIDDEN / 32];
         uint2 vector[HIDDEN / 32];
-        const float y = product<4>(FC, AFTER_PROJ, l, v.ln2w, v.ln2b,
-                                   [&](uint32_t weight) {
+        const float y = product<4>(FC, AFTER_PROJ, l, v.ln2w, v.ln2b, [&](uint32_t weight) {
             share_sum(AFTER_PROJ, v.projb, weight);
-            load_weights(w, FCPROJ, l, weights_of(FCPROJ));
+            load_weights(w, FCPROJ, l);
         });
         const float h = gelu<bf16>(y + to_float(v.fcb[t / 8])), next = __shfl_xor_sync(0xffffffffu, h, 8);
         if (t / 8 % 2 == 0) send(s.hidden.value[rank * 16 + t / 16], bf16_pair(h, next), s.hidden.full, t % 8);
@@ -497,7 +496,7 @@ template <int NH> struct Token {
         cluster_arrive_relaxed();
         const uint32_t own_weight = ((const uint32_t *)n.ln1w.data)[pair];
         for (int i = 0; i < 2; i++) seen[i] = sums_before[i][pair];
-        await_previous();                   /* which chooses the token */
+        griddepcontrol_wait();              /* for the kernel that chooses the token */
         const int64_t token = max(*(const int *)n.token.data, 0);
         assert(token < n.wte.dim[0] && "token: outside of the vocabulary");
         assert(position >= 0 && position < n.cache.dim[1] && "token: a position outside of the cache");
@@ -507,7 +506,7 @@ template <int NH> struct Token {
         cluster_wait();                     /* the barriers of all blocks are there */
         send_x(AFTER_FCPROJ, own_weight);
         for (int l = 0; l < n.L; l++) {
-            if (l == max(n.L - 3, 0)) launch_next();    /* the head, which reads its first weights */
+            if (l == max(n.L - 3, 0)) launch_next();    /* the head: it reads its first weights */
             qkv(l);
             attention(l);
             proj(l);
@@ -570,11 +569,12 @@ template <int NH> static int launch(bf16 *lnf, const TokenNetwork &n) {
     typedef Shared<NH> S;
     if (!is_possible || n.wpe.dim[0] > T_MAX) return 0;       /* the context of the model */
     Maps maps;
-    maps.of[QKV]    = map_of("qkvw", n.qkvw, n.L, n.block_bytes, 8, S::PANELS);
+    maps.of[QKV]    = map_of("qkvw", n.qkvw, n.L, n.block_bytes, 8, S::C / 64);
     maps.of[CACHE]  = map_of("cache", n.cache, n.L, n.cache_bytes, KEYS, 1);
     maps.of[PROJ]   = map_of("projw", n.projw, n.L, n.block_bytes, S::COLUMNS, 1);
-    maps.of[FC]     = map_of("fcw", n.fcw, n.L, n.block_bytes, 8, S::PANELS);
+    maps.of[FC]     = map_of("fcw", n.fcw, n.L, n.block_bytes, 8, S::C / 64);
     maps.of[FCPROJ] = map_of("fcprojw", n.fcprojw, n.L, n.block_bytes, S::COLUMNS, 1);
+    /* weights are read before griddepcontrol_wait */
     if (cuda_early_reads) LAUNCH_EARLY(token_kernel<NH>, NH * RANKS, ALL_THREADS, sizeof(S), n, maps, lnf);
     else                  LAUNCH(token_kernel<NH>, NH * RANKS, ALL_THREADS, sizeof(S), n, maps, lnf);
     return 1;
