@@ -832,30 +832,35 @@ static void token_in_one_kernel(void) {
     if (!ran) test_skip_reason = "this device has no kernel for a whole token";
 }
 
-/* The tokens of gpt_next up to the end of the context, several at a time where a kernel is there, and one at a time. */
+/* The tokens of gpt_next up to the end of the context, several at a time where a kernel is there, and one at a time;
+   with and without thresholds. */
 static void tokens_ahead_are_those_one_at_a_time(void) {
-    enum { T = 150 };
+    enum { T = 600 };
     const DType dtype = device_refuse_dtype(BF16) ? F32 : BF16;
     const GPTConfig config = { .L = 3, .NH = 4, .C = 256, .T = T, .V = 70, .dtype = dtype };
-    int32_t token[2][T + 1] = {{0}};
+    static const Sampling samplings[] = { { .temperature = 1, .top_p = 1 },
+                                          { .temperature = 1, .top_k = 20, .top_p = 0.9 } };
     int calls = 0;
-    for (int k = 0; k < 2; k++) {
-        GPT m;
-        gpt_create(&m, config, "auto", 1, T, GENERATE);
-        fill_normally(&m, 5, 0.1, 0);
-        for (int position = 0, made; position < T; position += made, calls++) {
-            double uniform[GPT_TOKENS_AHEAD];
-            const int room = T - position, count = k ? 1 : room < GPT_TOKENS_AHEAD ? room : GPT_TOKENS_AHEAD;
-            for (int i = 0; i < count; i++) uniform[i] = fmod((position + i) * 0.618, 1);
-            gpt_set_window(&m, position, 1);
-            gpt_load(&m, &token[k][position], NULL);
-            made = gpt_next(&m, (Sampling){ .temperature = 1, .top_p = 1 }, count, uniform, &token[k][position + 1]);
-            EXPECT(made == 1 || made == count, "%d tokens, want 1 or %d", made, count);
+    for (int i = 0; i < COUNT(samplings); i++) {
+        int32_t token[2][T + 1] = {{0}};
+        for (int k = 0; k < 2; k++) {
+            GPT m;
+            gpt_create(&m, config, "auto", 1, T, GENERATE);
+            fill_normally(&m, 5, 0.1, 0);
+            for (int position = 0, made; position < T; position += made, calls++) {
+                double uniform[GPT_TOKENS_AHEAD];
+                const int room = T - position, count = k ? 1 : room < GPT_TOKENS_AHEAD ? room : GPT_TOKENS_AHEAD;
+                for (int j = 0; j < count; j++) uniform[j] = fmod((position + j) * 0.618, 1);
+                gpt_set_window(&m, position, 1);
+                gpt_load(&m, &token[k][position], NULL);
+                made = gpt_next(&m, samplings[i], count, uniform, &token[k][position + 1]);
+                EXPECT(made == 1 || made == count, "%d tokens, want 1 or %d", made, count);
+            }
+            gpt_free(&m);
         }
-        gpt_free(&m);
+        EXPECT(!memcmp(token[0], token[1], sizeof token[0]), "other tokens");
     }
-    EXPECT(!memcmp(token[0], token[1], sizeof token[0]), "other tokens");
-    if (calls == 2 * T) test_skip_reason = "this device has no kernel for a whole token";
+    if (calls == 2 * COUNT(samplings) * T) test_skip_reason = "this device has no kernel for a whole token";
 }
 
 static int keep_order;

@@ -574,9 +574,10 @@ template <int NH> static int launch(bf16 *lnf, const TokenNetwork &n) {
     maps.of[PROJ]   = map_of("projw", n.projw, n.L, n.block_bytes, S::COLUMNS, 1);
     maps.of[FC]     = map_of("fcw", n.fcw, n.L, n.block_bytes, 8, S::C / 64);
     maps.of[FCPROJ] = map_of("fcprojw", n.fcprojw, n.L, n.block_bytes, S::COLUMNS, 1);
-    /* weights are read before griddepcontrol_wait */
-    if (cuda_early_reads) LAUNCH_EARLY(token_kernel<NH>, NH * RANKS, ALL_THREADS, sizeof(S), n, maps, lnf);
-    else                  LAUNCH(token_kernel<NH>, NH * RANKS, ALL_THREADS, sizeof(S), n, maps, lnf);
+    /* Weights are read before griddepcontrol_wait, and what the kernel of the token before has written: it had ended
+       when the choice of the token, right in front, let this one begin. */
+    if (cuda_early_reads && n.ahead) LAUNCH_EARLY(token_kernel<NH>, NH * RANKS, ALL_THREADS, sizeof(S), n, maps, lnf);
+    else                             LAUNCH(token_kernel<NH>, NH * RANKS, ALL_THREADS, sizeof(S), n, maps, lnf);
     return 1;
 }
 
