@@ -33,7 +33,7 @@
     X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
       "only print the loss on --val-data, or else on all of --data") \
     X(CHOICE,  task,          NULL,      CHOICES(TASK_NAMES), COMMAND, \
-      "--eval: accuracy on items; {\"context\": \"1 + 1\", \"choices\": [..], \"label\": 0}") \
+      "--eval: accuracy on items; {\"context\": \"1 +\", \"choices\": [\"1\", ..], \"label\": 0}") \
     X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), COMMAND, "only print text that starts with --prompt") \
     X(CHOICE,  checkpoint,    NULL,      CHOICES("best|last"), COMMAND, \
       "--eval, --sample of a run: lowest val loss (default), or newest") \
@@ -121,7 +121,8 @@
     X(INTEGER, sample_every,  "0",       RANGE(0, 1e12),     KEPT, "steps between samples; 0 = none") \
     X(TEXT,    prompt,        "",        ARGUMENT("TEXT"),   KEPT, \
       "start of a sample, with \\n, \\t; - = stdin; ids where no tokenizer is known") \
-    X(TEXT,    prompt_file,   NULL,      ARGUMENT("FILE"),   COMMAND, "start of --sample, as it is in a file") \
+    X(TEXT,    prompt_file,   NULL,      ARGUMENT("FILE"),   COMMAND, \
+      "start of --sample: a file, less one newline at its end") \
     X(INTEGER, num_samples,   "1",       RANGE(1, 65536),    COMMAND, "of --sample, side by side") \
     X(FLAG,    interactive,   "no",      NO_ARGUMENT,        COMMAND, \
       "--sample continues what you type; Ctrl-C ends an answer, then the program") \
