@@ -381,7 +381,7 @@ template <int NH> struct Token {
         #pragma unroll
         for (int round = 0; round < ROUNDS; round++)
             if (round < rounds())
-                ((uint32_t *)s.P[warp][round])[q * 8 + lane / 8 * 2 + g % 2] =     /* lane q passes 8 q .. 8 q + 7 */
+                ((uint32_t *)s.P[warp][round])[q * 8 + g] =        /* lane q passes words 8 q .. 8 q + 7 */
                     bf16_pair(ex2(score[round].x - score_max), ex2(score[round].y - score_max));
         __syncwarp();
         #pragma unroll
@@ -495,7 +495,7 @@ template <int NH> struct Token {
         __syncthreads();
         cluster_arrive_relaxed();
         const uint32_t own_weight = ((const uint32_t *)n.ln1w.data)[pair];
-        for (int i = 0; i < 2; i++) seen[i] = sums_before[i][pair];
+        for (int i = 0; i < 2; i++) seen[i] = __ldcg(&sums_before[i][pair]);
         griddepcontrol_wait();              /* for the kernel that chooses the token */
         const int64_t token = max(*(const int *)n.token.data, 0);
         assert(token < n.wte.dim[0] && "token: outside of the vocabulary");
