@@ -44,6 +44,7 @@ typedef struct {
     char          *checkpoint;                  /* the same if a resume continues from it; NULL = the run begins */
     char          *changes;                     /* options that the resume changes; NULL = none */
     char          *note;                        /* which checkpoint of a run --eval or --sample takes; NULL = no run */
+    double         targets_per_byte;            /* of the validation */
     TrainState     state;                       /* after the steps that are complete */
     double         step_ms, stops;              /* a recent maximum; ranks that want to stop */
     int            save;                        /* whether a rank wants to save */
@@ -116,6 +117,8 @@ static void prepare_run(Run *run) {
     tokenizer_check(run->tokenizer, run->config.V);
     REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes, or "
             "--tokenizer DIR", run->from ? run->from : "--vocab", run->config.V);
+    if (run->corpus.val)
+        run->targets_per_byte = targets_per_byte(run->corpus.val, run->tokenizer, s->val_tokens, run->config.T);
     if (s->sample_every) run->config.cache_tokens = sample_cache_tokens(&run->config, run->tokenizer, s);
     batch_choose(s, &run->config, TRAIN);
     run->sequences = settings_sequences(s, run->config.T, run->checkpoint != NULL);
@@ -162,6 +165,7 @@ static void create_model(Run *run) {
         ranks_copy_from_first(&run->state.val, sizeof run->state.val);     /* not all hosts may have the best */
     } else if (run->from) {
         checkpoint_load_model(run->from, &run->gpt);
+        printf("started from %s\n", run->from);
     } else {
         gpt_init(&run->gpt, (uint64_t)s->seed);
     }
@@ -201,7 +205,7 @@ static void validate(Run *run) {
     if (!all) corpus->val_floor = NAN;      /* that of the whole text */
     report_validation(&run->report, &(ValidationReport){ .step = run->state.step, .loss = loss,
                       .first = all ? 0 : s->val_tokens, .floor = corpus->val_floor,
-                      .are_bytes = tokens_are_bytes(corpus->val) });
+                      .targets_per_byte = run->targets_per_byte });
     if (is_rise && !comm_rank) warn_of_rise(&run->report, loss, &history->best);
 }
 
@@ -304,6 +308,7 @@ static int finish_run(Run *run, const char *stop) {
 static int use_checkpoint(Run *run) {
     Settings *s = &run->settings;
     const char *path = s->val_data ? s->val_data : s->data;
+    const int is_part = !s->val_data && options_find(run->options, "val-fraction")->given;
     if (s->sample) s->batch = s->num_samples;
     const char *checkpoint = run->checkpoint = run_dir_pick(s->eval ? s->eval : s->sample, s->checkpoint, &run->note);
     GPTConfig saved = checkpoint_config(checkpoint);
@@ -314,7 +319,10 @@ static int use_checkpoint(Run *run) {
     const Purpose purpose = s->sample ? GENERATE : EVALUATE;
     Task task = {0};
     if (s->task)      task = task_read(s->task, path, run->tokenizer, &run->config);
-    else if (s->eval) run->corpus.val = tokens_open_text(path, &format);
+    else if (is_part) run->corpus = corpus_open(path, NULL, s->val_fraction, &format);
+    else if (s->eval) run->corpus = (Corpus){ .val = tokens_open_text(path, &format), .val_floor = text_floor(path) };
+    REQUIRE(!s->eval || s->task || run->corpus.val, "--eval with --val-fraction %g: want a text and more than 0",
+            s->val_fraction);
     batch_choose(s, &run->config, purpose);
     MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, purpose);
     if (s->dry_run) {
@@ -329,7 +337,7 @@ static int use_checkpoint(Run *run) {
     int64_t max_tokens = options_find(run->options, "val-tokens")->given ? s->val_tokens : 0;
     int B = (int)s->batch;
     if (s->task)      task_evaluate(&task, &run->gpt, B, s->log_jsonl);
-    else if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, run->corpus.val, path, max_tokens, B);
+    else if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, &run->corpus, path, max_tokens, B);
     else              sample_checkpoint(&run->gpt, run->tokenizer, s, run->note);
     task_free(&task);
     return stdio_flush();

@@ -66,10 +66,8 @@ double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Rep
     return NAN;
 }
 
-/* Targets per byte of the text that they stand for, of those that evaluate takes; special tokens stand for none. NaN
-   without a BPE. */
-static double targets_per_byte(const Tokens *tokens, Tokenizer tokenizer, int64_t max_tokens, int T) {
-    if (!tokenizer_bpe(tokenizer)) return NAN;
+double targets_per_byte(const Tokens *tokens, Tokenizer tokenizer, int64_t max_tokens, int T) {
+    if (!tokenizer_bpe(tokenizer)) return tokenizer == TOKENIZER_BYTES ? 1 : NAN;
     const BpeVocabulary *v = bpe_vocabulary(tokenizer_bpe(tokenizer));
     int32_t *window = host_alloc(2 * (size_t)T * sizeof *window, "a sequence"), *targets = window + T;
     int64_t wanted = windows_of(tokens, max_tokens, T), count = 0, bytes = 0;
@@ -83,10 +81,11 @@ static double targets_per_byte(const Tokens *tokens, Tokenizer tokenizer, int64_
     return (double)count / (double)bytes;
 }
 
-void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, const Tokens *tokens, const char *path,
+void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, const Corpus *corpus, const char *path,
                    int64_t max_tokens, int B) {
+    const Tokens *tokens = corpus->val;
     int are_bytes = tokens_are_bytes(tokens), all;
-    char text[96], per_byte[100] = "";
+    char text[192];
     REQUIRE(are_bytes == (tokenizer == TOKENIZER_BYTES), "%s: %s, the model %s was trained on %s%s", path,
             are_bytes ? "this is a text" : "these are token shards", checkpoint, tokenizer_name(tokenizer),
             are_bytes ? "; want --tokenizer DIR" : "");
@@ -94,12 +93,11 @@ void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, cons
     double start = seconds_now(), loss = evaluate(model, tokens, max_tokens, B, &(Report){0}, &all);
     REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but the activations overflow", checkpoint,
             loss);
-    double rate = targets_per_byte(tokens, tokenizer, max_tokens, model->config.T);
-    if (isfinite(rate)) snprintf(per_byte, sizeof per_byte, ", %s", loss_text(rate * loss, 1, text));
-    double floor = are_bytes && all ? text_floor(path) : NAN;
+    const double rate = targets_per_byte(tokens, tokenizer, max_tokens, model->config.T);
+    const double floor = are_bytes && all ? corpus->val_floor : NAN;
     char part[48] = "all";
     if (!all) snprintf(part, sizeof part, "the first %lld", (long long)max_tokens);
-    printf("%s: loss %s%s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, are_bytes, text), per_byte, part,
+    printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, rate, text), part,
            (long long)tokens_count(tokens), seconds_now() - start);
     if (!isnan(floor)) printf("the floor, this text's entropy under the grammar that wrote it, is %.4f\n", floor);
     REQUIRE(!(loss < floor), "the loss is below the floor: the model must have been trained on %s", path);

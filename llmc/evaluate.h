@@ -12,10 +12,14 @@
    NaN and *all = -1 when a stop was requested meanwhile (llmc/os.h). All ranks call it: each computes a part. */
 double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int *all);
 
-/* Prints the loss of a checkpoint's model on the tokens of a file, with a BPE also per byte of their text, and the
-   floor of the file. Fails if the model was trained on the other kind of tokens, if the loss is not finite, and if it
-   is below the floor. */
-void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, const Tokens *tokens, const char *path,
+/* Targets per byte of the text that they stand for, of those that evaluate takes, with sequences of T; special tokens
+   stand for none. NaN for tokens that are neither bytes nor of a BPE. */
+double targets_per_byte(const Tokens *tokens, Tokenizer tokenizer, int64_t max_tokens, int T);
+
+/* Prints the loss of a checkpoint's model on corpus->val, of the file `path`, with a BPE also per byte of its text, and
+   the floor. Fails if the model was trained on the other kind of tokens, if the loss is not finite, and if it is below
+   the floor. */
+void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, const Corpus *corpus, const char *path,
                    int64_t max_tokens, int B);
 
 #endif

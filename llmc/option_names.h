@@ -80,7 +80,7 @@ static const ForeignOption foreign_options[] = {
     { "-v eval-interval eval-every eval-steps eval-strategy evaluation-strategy val-interval val-loss-every "
       "validation-steps val-check-interval", "use --val-every, in steps" },
     { "-m eval-iters eval-batches val-max-steps val-steps val-batches limit-val-batches max-eval-samples",
-      "use --val-tokens" },
+      "use --val-tokens, in tokens" },
     { "-n save-interval save-steps save-strategy always-save-checkpoint checkpoint-interval checkpoint-every "
       "checkpointing-steps ckpt-interval", "use --save-every, in steps" },
     { "-nk save-total-limit", "use --keep" },

@@ -48,9 +48,13 @@ void report_line(FILE *file, const char *format, ...) {
 
 /* ---- Texts */
 
-const char *loss_text(double loss, int are_bytes, char text[96]) {
-    if (are_bytes) snprintf(text, 96, "%.4f nats per byte (%.4f bits)", loss, loss / log(2));
-    else snprintf(text, 96, "%.4f nats per token (perplexity %.2f)", loss, exp(loss));
+const char *loss_text(double loss, double targets_per_byte, char text[192]) {
+    const double per_byte = loss * targets_per_byte;
+    int n = 0;
+    if (targets_per_byte != 1) n = snprintf(text, 192, "%.4f nats per token (perplexity %.2f)", loss, exp(loss));
+    if (!isnan(targets_per_byte))
+        snprintf(text + n, 192 - (size_t)n, "%s%.4f nats per byte (%.4f bits)", n ? ", " : "", per_byte,
+                 per_byte / log(2));
     return text;
 }
 
@@ -206,11 +210,11 @@ void report_step(Report *report, const StepReport *step) {
 }
 
 void report_validation(Report *report, const ValidationReport *v) {
-    char text[96], floor[32] = "", part[48] = "";
+    char text[192], floor[32] = "", part[48] = "";
     if (!isnan(v->floor)) snprintf(floor, sizeof floor, ", floor %.4f", v->floor);
     if (v->first) snprintf(part, sizeof part, ", on the first %" PRId64 " tokens", v->first);
-    report_line(stdout, "step %" PRId64 ": val loss %s%s%s", v->step, loss_text(v->loss, v->are_bytes, text), floor,
-                part);
+    report_line(stdout, "step %" PRId64 ": val loss %s%s%s", v->step, loss_text(v->loss, v->targets_per_byte, text),
+                floor, part);
     log_event(&report->log, "validation", v->step, (LogValue[]){
         { "val_loss", "%.9g", .number = v->loss }, { "floor", "%.6f", .number = v->floor }, {0} });
     flush_files(report, 0);

@@ -22,12 +22,13 @@ typedef struct {
 typedef struct {
     int64_t step;
     double  loss, floor;       /* floor: NaN = unknown */
-    int     are_bytes;         /* the tokens are */
+    double  targets_per_byte;  /* as in loss_text */
     int64_t first;             /* it is of the first so many tokens of the validation data; 0 = of all */
 } ValidationReport;
 
-/* "1.2345 nats per byte (1.7810 bits)" of a text, "3.2800 nats per token (perplexity 26.58)" of shards. */
-const char *loss_text(double loss, int are_bytes, char text[96]);
+/* targets_per_byte: 1, "1.2345 nats per byte (1.7810 bits)"; NaN = unknown, "3.2800 nats per token (perplexity 26.58)";
+   otherwise both, a comma between them. */
+const char *loss_text(double loss, double targets_per_byte, char text[192]);
 
 /* A line each: version, output unless that is NULL, device, model, data, memory. */
 void report_banner(const RunInfo *run);

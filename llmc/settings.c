@@ -30,8 +30,13 @@ static void make_table(Settings *settings, Option table[SETTINGS_ROWS]) {
 void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **argv) {
     make_table(s, table);
     for (int i = 1; i + 1 < argc; i++)
-        if (!strcmp(argv[i], "--resume") && file_is_dir(argv[i + 1]))
+        if (!strcmp(argv[i], "--resume") && file_is_dir(argv[i + 1])) {
+            for (int j = 1; j < argc; j++)
+                REQUIRE(strcmp(argv[j], "--out") && strncmp(argv[j], "--out=", 6), "--resume %s continues in that "
+                        "directory: want no --out; --init %s --out NEW starts a new run from its weights", argv[i + 1],
+                        argv[i + 1]);
             argv[i + 1] = format_string("--out=%s", argv[i + 1]);
+        }
     options_parse(table, "data", foreign_options, argc, argv);
     REQUIRE(!s->sample || !s->data, "--sample with '%s': it reads no data; the start of the text is --prompt "
             "'SOME WORDS'", s->data);
@@ -102,6 +107,9 @@ int64_t settings_sequences(Settings *s, int T, int is_resume) {
     if (!s->total_batch) s->total_batch = batch * T * (is_resume ? 1 : groups);     /* 0: it had one rank */
     const int64_t sequences = s->total_batch / T;
     while (is_resume && batch > 1 && sequences % (batch * groups)) batch--;
+    REQUIRE(!is_resume || sequences % groups == 0, "an update of the run has %lld sequences: %d ranks cannot share "
+            "them equally; want a number of ranks that divides it, or another --total-batch", (long long)sequences,
+            comm_size);
     REQUIRE(s->total_batch % (batch * T * groups) == 0, "--total-batch %lld: want a multiple of --batch x "
             "--context%s%s = %lld", (long long)s->total_batch, comm_size > 1 ? " x the ranks" : "",
             s->context_parallel > 1 ? " / --context-parallel" : "", (long long)(batch * T * groups));

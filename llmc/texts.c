@@ -33,8 +33,6 @@ static void check_encoding(FileMap map, const char *path) {
     const char *kind = file_kind(text, map.size);
     REQUIRE(!kind, "%s: this is %s, want a text", path, kind);
     size_t size = map.size < 1 << 20 ? (size_t)map.size : 1 << 20, good = 0, bad = 0, first = 0;
-    int is_utf16 = size >= 2 && ((text[0] == 0xff && text[1] == 0xfe) || (text[0] == 0xfe && text[1] == 0xff));
-    REQUIRE(!is_utf16, "%s: begins with the byte order mark of UTF-16, want UTF-8: iconv -f UTF-16 -t UTF-8", path);
     for (size_t at = 0, length; at < size; at += length ? length : 1) {
         length = utf8_length(text + at, (size_t)map.size - at);
         if (length > 1) good += length;

@@ -1,9 +1,11 @@
 #include "tokenizer.h"
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "../kernels/check.h"
+#include "../kernels/comm.h"
 #include "bpe_files.h"
 #include "files.h"
 #include "os.h"
@@ -32,6 +34,9 @@ void tokenizer_check(Tokenizer tokenizer, int V) {
     int ids = tokenizer->bpe ? bpe_vocabulary(tokenizer->bpe)->V : 0;
     REQUIRE(ids <= V, "%s: a tokenizer of %d tokens, the model has %d; want the model's own tokenizer, or for a new "
             "model --vocab %d or more", tokenizer->dir, ids, V, ids);
+    if (ids && V - ids >= 128 && !comm_rank)            /* vocabularies are padded to multiples of up to 128 */
+        fprintf(stderr, "train_gpt: warning: %s: a tokenizer of %d tokens, the model has %d: is it the model's own?\n",
+                tokenizer->dir, ids, V);
 }
 
 /* Of shards only GPT-2's are known by their vocabulary. */
@@ -66,7 +71,8 @@ int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *cou
             unsigned long long id = strtoull(text, &end, 10);        /* ULLONG_MAX when it overflows */
             int size = (int)strcspn(text, space), shown = size < 40 ? size : 40;
             REQUIRE(isdigit((unsigned char)*text) && end == text + size,
-                    "prompt: '%.*s' is no token id: want numbers such as \"15496 995\"", shown, text);
+                    "prompt: '%.*s' is no token id: want numbers such as \"15496 995\", or --tokenizer DIR", shown,
+                    text);
             REQUIRE(id < (unsigned long long)V, "prompt: token id %.*s, want 0 to %d", shown, text, V - 1);
             tokens[n++] = (int32_t)id;
         }

@@ -326,6 +326,10 @@ printed=$(sed -n 's/.*loss \([0-9.]*\) nats per byte.*/\1/p' "$dir/expect.out")
 expect "--eval $printed is the val loss $logged of the log" awk "BEGIN { d = $printed - $logged; exit !(d * d < 1e-8) }"
 expect "evaluate a part" "$gpt" --eval "$dir/a-flash-f32" --data "$dir/text/val.txt" --val-tokens 64
 is "it says how much" "$(grep -c ', the first 64 of [0-9]* tokens' "$dir/expect.out")" 1
+val=$dir/text/val.txt
+tail -c $((($(wc -c < "$val") + 3) / 4)) "$val" > "$dir/quarter.txt"
+loss_of() { "$gpt" --eval "$dir/a-flash-f32" "$@" 2> "$dir/loss.err" | sed -n 's/.*: loss \(.*\) tokens.*/\1/p'; }
+is "the part that --val-fraction keeps" "$(loss_of "$val" --val-fraction 0.25)" "$(loss_of "$dir/quarter.txt")"
 sample="$gpt --sample $dir/a-flash-f32/step-00000040 --prompt Once --sample-tokens 40"
 expect "sample" $sample --seed 5
 cp "$dir/expect.out" "$dir/sample.1"

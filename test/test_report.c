@@ -325,9 +325,11 @@ static void numbers_for_people(void) {
         { "3h50m", 13800 }, { "2d", 172800 }, { "90s", 90 }, { "1.5h", 5400 }, { "3600", -1 }, { "0s", 0 },
         { "0.7s", 0.7 }, { "1d2h3m4s", 93784 }, { "0", -1 }, { "", -1 }, { "-1s", -1 }, { "3x", -1 }, { "1s2h", -1 },
         { "1h1h", -1 }, { "h", -1 }, { "1h30", -1 }, { "1.2.3s", -1 }, { "1e3", -1 }, { " 1s", -1 }, { "inf", -1 } };
-    char text[96];
+    char text[192];
     EXPECT(!strcmp(loss_text(1.5, 1, text), "1.5000 nats per byte (2.1640 bits)"), "%s", text);         /* 1.5 / ln 2 */
-    EXPECT(!strcmp(loss_text(1.5, 0, text), "1.5000 nats per token (perplexity 4.48)"), "%s", text);    /* e^1.5 */
+    EXPECT(!strcmp(loss_text(1.5, NAN, text), "1.5000 nats per token (perplexity 4.48)"), "%s", text);  /* e^1.5 */
+    EXPECT(!strcmp(loss_text(3, 0.5, text),
+                   "3.0000 nats per token (perplexity 20.09), 1.5000 nats per byte (2.1640 bits)"), "%s", text);
     for (int i = 0; i < COUNT(seconds); i++)
         EXPECT(fabs(duration_seconds(seconds[i].text) - seconds[i].want) < 1e-9, "\"%s\": %g s", seconds[i].text,
                duration_seconds(seconds[i].text));

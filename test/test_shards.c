@@ -170,7 +170,8 @@ static void open_texts(void *path) {
 
 static void refused_texts(void) {
     static const struct { const char *text; int size; const char *want; } cases[] = {
-        { "\xff\xfe" "a\0b\0", 6, "begins with the byte order mark of UTF-16, want UTF-8" },
+        { "\xff\xfe" "a\0b\0", 6, "this is a text in UTF-16 (iconv -f UTF-16 -t UTF-8 converts it), want a text" },
+        { "\xfe\xff\0a\0b", 6, "this is a text in UTF-16" },
         { "caf\xe9 na\xefve", 10, "byte 0xe9 at 3, and 1 more in the first MiB, are not UTF-8" },
         { "\x1f\x8b\x08xxxxxxxx", 11, "this is a gzip archive, want a text" },
         { "{\"body\":\"a\"}\n{\"body\":7}\n", 24, "line 2: \"body\" is 7, want a string" },
