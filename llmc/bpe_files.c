@@ -323,17 +323,16 @@ static void write_tokenizer_json(FILE *file, const BpeVocabulary *v) {
     fputs("\n    ]\n  }\n}\n", file);
 }
 
+#define SPECIAL_NAMES "  \"bos_token\": \"<|endoftext|>\",\n  \"eos_token\": \"<|endoftext|>\",\n" \
+                      "  \"unk_token\": \"<|endoftext|>\""
+
 /* Without the class, AutoTokenizer takes GPT2Tokenizer, which splits and adds tokens on its own. */
 static void write_config(FILE *file, int has_end) {
-    static const char names[] = "  \"bos_token\": \"<|endoftext|>\",\n  \"eos_token\": \"<|endoftext|>\",\n"
-                                "  \"unk_token\": \"<|endoftext|>\",\n";
     fprintf(file, "{\n%s  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
-            "  \"clean_up_tokenization_spaces\": false\n}\n", has_end ? names : "");
+            "  \"clean_up_tokenization_spaces\": false\n}\n", has_end ? SPECIAL_NAMES ",\n" : "");
 }
 
 char *bpe_file_text(const Bpe *bpe, const char *name) {
-    static const char special_map[] = "{\n  \"bos_token\": \"<|endoftext|>\",\n  \"eos_token\": \"<|endoftext|>\",\n"
-                                      "  \"unk_token\": \"<|endoftext|>\"\n}\n";
     const BpeVocabulary *v = bpe_vocabulary(bpe);
     int has_end = bpe_end_of_text(bpe) >= 0;
     char *text;
@@ -342,7 +341,7 @@ char *bpe_file_text(const Bpe *bpe, const char *name) {
     REQUIRE(file, "out of memory: %s", name);
     if (!strcmp(name, "tokenizer.json"))                          write_tokenizer_json(file, v);
     else if (!strcmp(name, "tokenizer_config.json"))              write_config(file, has_end);
-    else if (!strcmp(name, "special_tokens_map.json") && has_end) fputs(special_map, file);
+    else if (!strcmp(name, "special_tokens_map.json") && has_end) fputs("{\n" SPECIAL_NAMES "\n}\n", file);
     else if (!strcmp(name, "vocab.json"))                         write_vocabulary(file, v);
     else if (!strcmp(name, "merges.txt")) {
         fputs("#version: 0.2\n", file);
