@@ -102,13 +102,13 @@ static size_t add_line(Texts *t, const unsigned char *text, size_t left) {
     return whole;
 }
 
-/* The next mark, or the end of the file. Every byte is searched once. */
-static void find_document_end(Texts *t) {
+/* Of the document that begins at `at`: the next mark, or the end of the file. Every byte is searched once. */
+static void find_document_end(Texts *t, size_t at) {
     State *s = t->state;
-    const unsigned char *text = s->map.bytes + s->at;
-    size_t left = (size_t)s->map.size - s->at;
+    const unsigned char *text = s->map.bytes + at;
+    size_t left = (size_t)s->map.size - at;
     const unsigned char *found = t->kind == DOCUMENT_MARK ? memmem(text, left, mark, MARK) : NULL;
-    s->end = s->at + (found ? (size_t)(found - text) : left);
+    s->end = at + (found ? (size_t)(found - text) : left);
 }
 
 /* A part of a file that is a document, or of one up to the next mark. Returns its length, with the mark. */
@@ -121,9 +121,7 @@ static size_t add_part(Texts *t, const unsigned char *text) {
     s->begins = 0;
     if (part < left || s->end == (size_t)s->map.size) return part;
     add_span(t, text + part, 0, 1);         /* the mark is the end of text itself */
-    s->at += part + MARK;
-    find_document_end(t);
-    s->at -= part + MARK;
+    find_document_end(t, s->at + part + MARK);
     s->ends_with_mark = s->at + part + MARK == (size_t)s->map.size;
     return part + MARK;
 }
@@ -140,7 +138,7 @@ static int open_next(Texts *t) {
     s->map = file_map(t->path[s->file++]);
     s->line = 0;
     s->begins = t->kind != DOCUMENT_MARK || (s->file > 1 && !s->ends_with_mark);
-    find_document_end(t);
+    find_document_end(t, 0);
     return 1;
 }
 
