@@ -33,21 +33,18 @@ static float *transposed(float *in, int64_t rows, int64_t columns) {
     return out;
 }
 
-/* Of the tensor as it is in the file. */
-static int64_t value_count(const TensorEntry *entry, int V) {
-    Tensor t = *entry->field;
-    if (entry->layout == VOCABULARY) t.dim[0] = V;
-    return tensor_count(t);
+/* The tensor without the rows that are not in the file. */
+static Tensor saved_rows(const TensorEntry *entry, int V) {
+    return entry->layout == VOCABULARY ? tensor_row_range(*entry->field, 0, V) : *entry->field;
 }
 
 /* The tensor as it is in the file; its name is a new string. */
 static SafeTensor file_tensor(const Part *part, const TensorEntry *entry, int V) {
-    Tensor t = *entry->field;
+    Tensor t = saved_rows(entry, V);
     SafeTensor tensor = { .name = format_string("%s%s", part->prefix, entry->name), .ndim = t.ndim,
                           .dtype = part->dtype == BF16 ? "BF16" : "F32",
-                          .bytes = value_count(entry, V) * (int64_t)dtype_bytes(part->dtype) };
+                          .bytes = tensor_count(t) * (int64_t)dtype_bytes(part->dtype) };
     for (int i = 0; i < t.ndim; i++) tensor.dim[i] = t.dim[entry->layout == CONV1D ? t.ndim - 1 - i : i];
-    if (entry->layout == VOCABULARY) tensor.dim[0] = V;
     return tensor;
 }
 
@@ -62,7 +59,7 @@ static uint16_t bf16_of(float value) {
 
 static void check_values(const char *path, const Part *part, const TensorEntry *entry, int V) {
     const float *value = (const float *)((const char *)part->memory + entry->offset);
-    int64_t count = value_count(entry, V), nonfinite = find_nonfinite(value, count);
+    int64_t count = tensor_count(saved_rows(entry, V)), nonfinite = find_nonfinite(value, count);
     REQUIRE(nonfinite < 0, "%s: %s%s holds a NaN or an infinity (number %" PRId64 "): not saved; earlier checkpoints "
             "stay: take the last one and lower --lr", path, part->prefix, entry->name, nonfinite);
     for (int64_t i = 0; part->dtype == BF16 && i < count; i++)
@@ -71,7 +68,7 @@ static void check_values(const char *path, const Part *part, const TensorEntry *
 }
 
 static void write_values(FILE *file, const Part *part, const TensorEntry *entry, int V) {
-    int64_t count = value_count(entry, V);
+    int64_t count = tensor_count(saved_rows(entry, V));
     float *host = alloc_floats(count);
     memcpy(host, (const char *)part->memory + entry->offset, (size_t)count * sizeof *host);
     if (entry->layout == CONV1D) host = transposed(host, entry->field->dim[0], entry->field->dim[1]);
