@@ -264,8 +264,7 @@ static void write_letters(FILE *file, const unsigned char *bytes, int size) {
 static char *token_text(const BpeToken *t) {
     char *text;
     size_t size;
-    FILE *file = open_memstream(&text, &size);
-    REQUIRE(file, "out of memory: a token");
+    FILE *file = string_open(&text, &size, "a token");
     if (t->is_special) fwrite(t->bytes, 1, (size_t)t->size, file);
     else               write_letters(file, t->bytes, t->size);
     fclose(file);
@@ -337,8 +336,7 @@ char *bpe_file_text(const Bpe *bpe, const char *name) {
     int has_end = bpe_end_of_text(bpe) >= 0;
     char *text;
     size_t size;
-    FILE *file = open_memstream(&text, &size);
-    REQUIRE(file, "out of memory: %s", name);
+    FILE *file = string_open(&text, &size, name);
     if (!strcmp(name, "tokenizer.json"))                          write_tokenizer_json(file, v);
     else if (!strcmp(name, "tokenizer_config.json"))              write_config(file, has_end);
     else if (!strcmp(name, "special_tokens_map.json") && has_end) fputs("{\n" SPECIAL_NAMES "\n}\n", file);

@@ -65,6 +65,12 @@ char *format_string(const char *format, ...) {
     return text;
 }
 
+FILE *string_open(char **text, size_t *size, const char *what) {
+    FILE *file = open_memstream(text, size);
+    REQUIRE(file, "out of memory: %s", what);
+    return file;
+}
+
 int ends_with(const char *text, const char *end) {
     size_t length = strlen(text), tail = strlen(end);
     return length >= tail && !strcmp(text + length - tail, end);

@@ -14,6 +14,7 @@ int     file_exists(const char *path);
 int     file_is_dir(const char *path);
 int     file_has_name(int fd, const char *path);          /* fd is open on the file that path names now */
 char   *format_string(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* a new string */
+FILE   *string_open(char **text, size_t *size, const char *what);   /* a stream into a new string, set by fclose */
 int     ends_with(const char *text, const char *end);
 
 /* BASE, BASE-2, BASE-3, ... for n = 1, 2, 3, ..., and the first of them whose name is not in use. New strings. */

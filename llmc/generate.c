@@ -280,8 +280,7 @@ void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *re
     if (step) report_line(stdout, "step %lld: a sample", (long long)step);
     heartbeat_busy(1);             /* other ranks wait */
     Sample sample = sample_of(s, prompt);
-    sample.copy = open_memstream(&text, &size);
-    REQUIRE(sample.copy, "out of memory: a sample");
+    sample.copy = string_open(&text, &size, "a sample");
     sample_text(model, tokenizer, &sample, step, stdout);
     fclose(sample.copy);
     report_sample(report, step, text, size);

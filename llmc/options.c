@@ -410,8 +410,7 @@ void print_quoted(FILE *file, const char *word) {
 char *command_line(int argc, char **argv) {
     char *text = NULL;
     size_t size;
-    FILE *file = open_memstream(&text, &size);
-    REQUIRE(file, "out of memory: the command line");
+    FILE *file = string_open(&text, &size, "the command line");
     for (int i = 0; i < argc; i++) {
         if (i) fputc(' ', file);
         print_quoted(file, argv[i]);

@@ -141,8 +141,7 @@ static void write_rows(FILE *file, const char *name, const PageSeries *series) {
 static void write_page(ReportPage *page, const char *status) {
     char *data = NULL, *new_path = format_string("%s.new", page->path);
     size_t size;
-    FILE *json = open_memstream(&data, &size), *file = fopen(new_path, "we");
-    REQUIRE(json, "out of memory: %s", page->path);
+    FILE *json = string_open(&data, &size, page->path), *file = fopen(new_path, "we");
     fprintf(json, "[{%s,\n\"updated\": %lld,\n\"status\": ", page->head, (long long)time(NULL));
     json_write_string(json, status);
     fputs(",\n\"columns\": [", json);
@@ -191,8 +190,7 @@ void report_page_open(ReportPage *page, const char *out, int64_t steps, const Re
     FileMap settings = file_exists(path.text) ? file_map(path.text) : (FileMap){ .bytes = (void *)"" };
     char *text = format_string("%.*s", (int)settings.size, (const char *)settings.bytes);
     size_t size;
-    FILE *file = open_memstream(&page->head, &size);
-    REQUIRE(file, "out of memory: %s", page->path);
+    FILE *file = string_open(&page->head, &size, page->path);
     fputs("\"name\": ", file);
     json_write_string(file, slash && slash[1] ? slash + 1 : out);
     fprintf(file, ",\n\"total\": %" PRId64 ",\n\"settings\": ", steps);

@@ -73,8 +73,7 @@ char *settings_signature(const Option *table) {
     file_unmap(program);
     char *signature = NULL, text[256];
     size_t size;
-    FILE *file = open_memstream(&signature, &size);
-    REQUIRE(file, "out of memory: the options");
+    FILE *file = string_open(&signature, &size, "the options");
     fprintf(file, "build = %s, %s, %016llx\n", VERSION, backend_name, hash);
     for (const Option *o = table; o->name || o->help; o++)
         if (o->name && strcmp(o->name, "rendezvous-secret"))

@@ -41,8 +41,7 @@ char *resume_adopt_options(Option *table, const char *checkpoint) {
     const Json *settings = json_member(state, "settings", JSON_OBJECT);
     char *changes = NULL, text[256];
     size_t size;
-    FILE *file = open_memstream(&changes, &size);
-    REQUIRE(file, "out of memory: the changed options");
+    FILE *file = string_open(&changes, &size, "the changed options");
     for (Option *o = table; o->name || o->help; o++) {
         if (!o->name || o->role != ROLE_KEPT || !json_find(settings, o->name)) continue;
         const char *had = json_string(settings, o->name), *now = option_text(o, text);

@@ -146,8 +146,7 @@ const SafeTensor *safetensors_find(const SafeFile *file, const char *name) {
 
 char *safetensors_header(const SafeTensor *tensor, int count, size_t *size) {
     char *header;
-    FILE *text = open_memstream(&header, size);
-    REQUIRE(text, "out of memory: the header of a safetensors file");
+    FILE *text = string_open(&header, size, "the header of a safetensors file");
     fputs("01234567{\"__metadata__\":{\"format\":\"pt\"}", text);  /* transformers refuses a file without "pt" */
     int64_t offset = 0;
     for (const SafeTensor *t = tensor; t < tensor + count; offset += t++->bytes) {
