@@ -97,7 +97,7 @@ void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
 void optimizer_free(Optimizer *o) {
     device_free(o->m.data);
     device_free(o->v.data);
-    if (o->master.data) device_free(o->master.data);
+    device_free(o->master.data);
     device_free(o->rows);
     device_free(o->stats);
     for (int i = 0; i < PENDING; i++) {

@@ -23,7 +23,7 @@ int gemv(const Gemm *g) {
     #pragma omp parallel for schedule(static) if ((double)g->N * (double)g->K > 3e4)
     for (int64_t first = 0; first < g->N; first += COLUMNS) {
         const float *b = (const float *)g->b.data + first * g->b.pitch;
-        const int count = g->N - first < COLUMNS ? (int)(g->N - first) : COLUMNS;
+        const int count = (int)min64(COLUMNS, g->N - first);
         for (int64_t m = 0; m < g->M; m++) {
             const float *x = (const float *)g->a.data + m * g->a.pitch;
             float *c = (float *)g->c + m * g->c_pitch + first, sum[COLUMNS];

@@ -96,7 +96,7 @@ static void write_rows(Tensor to, Tensor sum, Tensor from) {
 void tensor_convert(Tensor to, Tensor from) {
     check_convert("convert", to, from);
     op_begin("convert", op_bytes(2, to, from), 0);
-    write_rows(to, (Tensor){0}, from);
+    write_rows(to, ABSENT, from);
     op_end();
 }
 
