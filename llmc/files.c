@@ -86,11 +86,8 @@ char *file_variant(const char *base, char separator, int n) {
 }
 
 char *file_unused_variant(const char *base, char separator) {
-    char *path = file_variant(base, separator, 1);
-    for (int n = 2; file_name_in_use(path); n++) {
-        free(path);
-        path = file_variant(base, separator, n);
-    }
+    char *path;
+    for (int n = 1; file_name_in_use(path = file_variant(base, separator, n)); n++) free(path);
     return path;
 }
 
