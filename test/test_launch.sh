@@ -67,6 +67,11 @@ done at step 5"
     is "processes" "$(ls "$dir"/rank.* | wc -l)" $size
     no_rank_is_left
 done
+if env --ignore-signal=CHLD true 2> /dev/null; then         # GNU, 8.31 or newer
+    timeout -s KILL 20 env --ignore-signal=CHLD "$probe" --gpus 2 --steps 5 > "$dir/run.out" 2>&1
+    is "exit code where SIGCHLD is ignored" $? 0
+    no_rank_is_left
+fi
 [ "$cuda" ] || refuses "--gpus all: this program was built for the CPU" "$probe" --gpus all
 refuses "--gpus 0: want all or an integer, 1 .. 4096" "$probe" --gpus 0
 refuses "--gpus some: want all or" "$probe" --gpus some
@@ -74,7 +79,8 @@ refuses "--gpus 2: built without NCCL" env PROBE_REFUSE="built without NCCL" "$p
 refuses "--eval and --sample use one GPU" "$gpt" --sample x --gpus 2
 small="--dry-run --data $0 --layers 1 --channels 32 --heads 2 --batch 2 --context 8"
 if [ ! "$cuda" ]; then              # a GPU for each rank may not be there
-    expect "a dry run starts no processes" "$gpt" --gpus 2 --dry-run --data "$0" --layers 1 --channels 16 --heads 2
+    expect "a dry run starts no processes" "$gpt" --gpus 2 --dry-run --data "$0" --layers 1 --channels 16 --heads 2 \
+        --batch auto
     is "banners of 2 ranks" "$(grep -c '^device *2 x' "$dir/expect.out")" 1
     moments() { "$gpt" $small "$@" 2> /dev/null | awk '/optimizer/ { print $3 }'; }       # KiB, with padding to 4 ranks
     expect "a share of the moments" test $((4 * $(moments --gpus 4 --zero 1))) -lt $((2 * $(moments)))
