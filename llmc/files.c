@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -189,6 +190,16 @@ void directory_sync(const char *path) {
 
 /* A new name is durable once its directory is synced. */
 static void sync_parent(const char *path) { directory_sync(file_parent(path).text); }
+
+int directory_lock(const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    REQUIRE(fd >= 0, "%s: cannot open the directory: %s", path, strerror(errno));
+    if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {               /* some file systems have no locks */
+        close(fd);
+        return 0;
+    }
+    return fd;
+}
 
 void directory_make(const char *path) {
     if (file_is_dir(path)) return;

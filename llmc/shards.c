@@ -153,6 +153,8 @@ int64_t shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings) {
     int64_t tokens[2] = {0};
     int number = 0, is_val = 0;
     directory_make(settings->dir);
+    const int lock = directory_lock(settings->dir);
+    REQUIRE(lock, "%s: another process writes to this directory: want another --out", settings->dir);
     require_none(settings->dir, "train_*.bin");
     require_none(settings->dir, "val_*.bin");
     if (settings->val_fraction > 0) texts->stop = (int64_t)((double)texts->bytes * (1 - settings->val_fraction));
@@ -178,6 +180,7 @@ int64_t shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings) {
     if (shard.file) close_shard(&shard, stream.width);
     REQUIRE(stream.tokens, "%s: the texts are empty", texts->path[0]);
     close_stream(&stream, settings->dir);
+    close(lock);
     printf("train %lld tokens, val %lld tokens\n", (long long)tokens[0], (long long)tokens[1]);
     return tokens[1];
 }

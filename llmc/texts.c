@@ -17,7 +17,7 @@ typedef struct TextsState {
     int64_t  line;
     int      begins;                /* a document begins at `at` */
     size_t   end;                   /* of the document, for files and marks */
-    int      ends_with_mark;        /* the file, so far */
+    int      ends_with_mark;        /* what has been read */
     FileMap *closing;               /* maps and values of the batch, to free */
     Json   **json;
     size_t   closing_count, closing_room, json_count, json_room, span_room, batch_bytes;
@@ -117,7 +117,10 @@ static size_t add_part(Texts *t, const unsigned char *text) {
     const size_t left = s->end - s->at;
     const int64_t to_stop = t->stop - t->done;
     size_t part = bpe_words_cut(text, left, to_stop > 0 && to_stop < PART ? (size_t)to_stop : PART);
-    if (part) add_span(t, text, part, s->begins);
+    if (part) {
+        add_span(t, text, part, s->begins);
+        s->ends_with_mark = 0;
+    }
     s->begins = 0;
     if (part < left || s->end == (size_t)s->map.size) return part;
     add_span(t, text + part, 0, 1);         /* the mark is the end of text itself */
@@ -137,7 +140,7 @@ static int open_next(Texts *t) {
     if (s->file == t->count) return 0;
     s->map = file_map(t->path[s->file++]);
     s->line = 0;
-    s->begins = t->kind != DOCUMENT_MARK || (s->file > 1 && !s->ends_with_mark);
+    s->begins = t->kind != DOCUMENT_MARK || (t->done > 0 && !s->ends_with_mark);
     find_document_end(t, 0);
     return 1;
 }

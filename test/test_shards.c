@@ -82,6 +82,28 @@ static void kinds_of_documents(void) {
     }
 }
 
+static void files_without_a_mark_are_documents(void) {
+    static const char *const parts[] = { "one", "|", "two\n", "|", a_text, "|", a_text, NULL };
+    const char *const texts[] = { IN_SCRATCH("empty.txt"), IN_SCRATCH("b.txt"), IN_SCRATCH("a.txt"),
+                                  IN_SCRATCH("a.txt") };
+    int32_t want[256];
+    const size_t count = ids_of(parts, want);
+    write_shards(texts, COUNT(texts), DOCUMENT_MARK, IN_SCRATCH("marks"), 0, 1000);
+    expect_shards(IN_SCRATCH("marks/train_*.bin"), want, count);
+}
+
+static void write_locked(void *dir) {
+    write_shards(&(const char *){ IN_SCRATCH("a.txt") }, 1, DOCUMENT_FILE, dir, 0, 1000);
+}
+
+static void a_directory_is_for_one_process(void) {
+    char *dir = IN_SCRATCH("locked");
+    directory_make(dir);
+    const int lock = directory_lock(dir);
+    expect_fails("another process writes to this directory: want another --out", write_locked, dir);
+    close(lock);
+}
+
 static void write_again(void *argument) {
     write_shards(&(const char *){ argument }, 1, DOCUMENT_FILE, IN_SCRATCH("split"), 0, 1000);
 }
@@ -285,6 +307,8 @@ int main(void) {
     RUN(nothing_stays_of_a_bad_line);
     RUN(nothing_stays_of_a_signal);
     RUN(kinds_of_documents);
+    RUN(files_without_a_mark_are_documents);
+    RUN(a_directory_is_for_one_process);
     RUN(refused_texts);
     RUN(cached_tokens);
     RUN(a_damaged_cache_is_made_again);

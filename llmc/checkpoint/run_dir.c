@@ -1,11 +1,9 @@
 #include "run_dir.h"
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../../kernels/check.h"
@@ -23,23 +21,10 @@ static char *base_of(const char *data) {
     return format_string("runs/%s", name ? name + 1 : "data");
 }
 
-/* ---- The lock: flock of the directory, which ends with the process */
-
-/* 0 where another process has the lock. */
-static int try_lock(RunDir *dir) {
-    int fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    REQUIRE(fd >= 0, "%s: cannot open the directory: %s", dir->path, strerror(errno));
-    if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {               /* some file systems have no locks */
-        close(fd);
-        return 0;
-    }
-    dir->lock = fd;
-    return 1;
-}
-
 void run_dir_lock(RunDir *dir) {
     if (dir->lock || !file_is_dir(dir->path)) return;
-    REQUIRE(try_lock(dir), "%s: another train_gpt writes to this directory: wait for it, or use another --out",
+    dir->lock = directory_lock(dir->path);
+    REQUIRE(dir->lock, "%s: another train_gpt writes to this directory: wait for it, or use another --out",
             dir->path);
 }
 
@@ -85,7 +70,8 @@ RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run
 /* Makes and locks the directory, unless another process has made it, or locked it first. */
 static int is_taken(RunDir *dir) {
     if (mkdir(dir->path, 0777)) return errno == EEXIST;
-    if (!try_lock(dir)) return 1;
+    dir->lock = directory_lock(dir->path);
+    if (!dir->lock) return 1;
     if (!has_run(dir->path)) return 0;
     close(dir->lock);
     dir->lock = 0;
