@@ -193,19 +193,18 @@ static double val_loss_of(const TrainState *state) { return state->val_step == s
 static void validate(Run *run) {
     const Settings *s = &run->settings;
     Corpus *corpus = &run->corpus;
-    int all;
-    double loss = evaluate(&run->gpt, corpus->val, s->val_tokens, (int)s->batch, &run->report, &all);
-    if (all < 0) return;
+    int64_t first;
+    double loss = evaluate(&run->gpt, corpus->val, s->val_tokens, (int)s->batch, &run->report, &first);
+    if (first < 0) return;
     ValHistory *history = &run->state.val;
     history->best = saver_best(&run->saver, history->best);     /* of rank 0 */
     ranks_copy_from_first(&history->best, sizeof history->best);
     const int is_rise = val_history_add(history, run->state.step, loss, run->state.val_loss);
     run->state.val_loss = loss;
     run->state.val_step = run->state.step;
-    if (!all) corpus->val_floor = NAN;      /* that of the whole text */
-    report_validation(&run->report, &(ValidationReport){ .step = run->state.step, .loss = loss,
-                      .first = all ? 0 : s->val_tokens, .floor = corpus->val_floor,
-                      .targets_per_byte = run->targets_per_byte });
+    if (first) corpus->val_floor = NAN;      /* that of the whole text */
+    report_validation(&run->report, &(ValidationReport){ .step = run->state.step, .loss = loss, .first = first,
+                      .floor = corpus->val_floor, .targets_per_byte = run->targets_per_byte });
     if (is_rise && !comm_rank) warn_of_rise(&run->report, loss, &history->best);
 }
 
@@ -264,7 +263,8 @@ static void open_outputs(Run *run) {
                                         .val = data_id(run->corpus.val) } };
     saver_open(&run->saver);
     if (run->checkpoint) saver_resume(&run->saver, is_saved ? state->step : -1, best);
-    if (run->checkpoint && !is_saved) save_step(run, is_due(state->step, s->save_every));
+    if (run->checkpoint && !is_saved)
+        save_step(run, state->step == s->steps || is_due(state->step, s->save_every));
     if (run->checkpoint && state->step >= s->steps)
         printf("all %lld steps are done; to train longer: --resume %s --steps N\n", (long long)s->steps, out);
     if (out && s->time_limit)

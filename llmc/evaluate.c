@@ -26,12 +26,12 @@ static int64_t load_window(const Tokens *tokens, int64_t w, int64_t wanted, cons
     return count;
 }
 
-double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int *all) {
+double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int64_t *first) {
     const RingSplit split = gpt_split(&model->config);
     const int T = split.T, own = ring_tokens(&split, split.rank), is_shared = split.size > 1;
     const int64_t groups = gpt_groups(&model->config), group = comm_rank / split.size;
     const int64_t wanted = windows_of(tokens, max_tokens, T);
-    *all = wanted == tokens_windows(tokens, T);
+    *first = wanted == tokens_windows(tokens, T) ? 0 : wanted * T;
     const size_t size = (size_t)B * (size_t)own;
     int32_t *window = host_alloc(2 * (size_t)T * sizeof *window, "a sequence");
     int32_t *inputs = host_alloc(size * sizeof *inputs, "a batch");
@@ -40,12 +40,12 @@ double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Rep
     double total = 0;
     int64_t w = 0, count = 0;           /* ranks that share sequences compute and stop together */
     for (; w < wanted && !(is_shared ? ranks_stop(ranks_stops()) : stop_requested()); w += groups * B) {
-        const int64_t first = w + group * B, left = wanted - first;
+        const int64_t own_first = w + group * B, left = wanted - own_first;
         const int rows = is_shared || left > B ? B : (int)left;
         if (rows <= 0) continue;
-        report_progress(report, first, wanted);
+        report_progress(report, own_first, wanted);
         for (int b = 0; b < rows; b++)
-            count += load_window(tokens, first + b, wanted, &split, window, inputs + (int64_t)b * own,
+            count += load_window(tokens, own_first + b, wanted, &split, window, inputs + (int64_t)b * own,
                                  targets + (int64_t)b * own);
         gpt_set_batch(model, rows, own);
         gpt_load(model, inputs, targets);
@@ -62,7 +62,7 @@ double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Rep
     double sums[] = { total, (double)count, w < wanted };
     ranks_sum(sums, 3);
     if (sums[2] == 0) return sums[0] / sums[1];
-    *all = -1;
+    *first = -1;
     return NAN;
 }
 
@@ -84,19 +84,20 @@ double targets_per_byte(const Tokens *tokens, Tokenizer tokenizer, int64_t max_t
 void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, const Corpus *corpus, const char *path,
                    int64_t max_tokens, int B) {
     const Tokens *tokens = corpus->val;
-    int are_bytes = tokens_are_bytes(tokens), all;
+    int are_bytes = tokens_are_bytes(tokens);
+    int64_t first;
     char text[192];
     REQUIRE(are_bytes == (tokenizer == TOKENIZER_BYTES), "%s: %s, the model %s was trained on %s%s", path,
             are_bytes ? "this is a text" : "these are token shards", checkpoint, tokenizer_name(tokenizer),
             are_bytes ? "; want --tokenizer DIR" : "");
     tokens_check(tokens, model->config.V);
-    double start = seconds_now(), loss = evaluate(model, tokens, max_tokens, B, &(Report){0}, &all);
+    double start = seconds_now(), loss = evaluate(model, tokens, max_tokens, B, &(Report){0}, &first);
     REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but the activations overflow", checkpoint,
             loss);
     const double rate = targets_per_byte(tokens, tokenizer, max_tokens, model->config.T);
-    const double floor = are_bytes && all ? corpus->val_floor : NAN;
+    const double floor = are_bytes && !first ? corpus->val_floor : NAN;
     char part[48] = "all";
-    if (!all) snprintf(part, sizeof part, "the first %lld", (long long)max_tokens);
+    if (first) snprintf(part, sizeof part, "the first %lld", (long long)first);
     printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, rate, text), part,
            (long long)tokens_count(tokens), seconds_now() - start);
     if (!isnan(floor)) printf("the floor, this text's entropy under the grammar that wrote it, is %.4f\n", floor);

@@ -122,12 +122,12 @@ void recompute_plan_print(const GPTConfig *config, const char *attention, int B)
 /* ---- --batch auto */
 
 int64_t batch_largest(const GPTConfig *config, const char *attention, Purpose purpose, int64_t free_bytes,
-                      int64_t sequences, int64_t max) {
+                      int64_t sequences, int64_t max, int is_dry_run) {
     int64_t largest = 1;
     for (int64_t batch = 1; batch <= max; batch++) {
         if (sequences ? sequences % batch : batch & (batch - 1)) continue;
         double misfits = memory_plan(config, attention, (int)batch, purpose).total > (size_t)(free_bytes / 20 * 19);
-        ranks_sum(&misfits, 1);
+        if (!is_dry_run) ranks_sum(&misfits, 1);
         if (misfits > 0) break;
         largest = batch;
     }
@@ -140,7 +140,7 @@ void batch_choose(Settings *s, const GPTConfig *config, Purpose purpose) {
     const int64_t sequences = s->total_batch / T / groups, update = (1 << 16) / gpt_own_tokens(config);
     const int divides = s->total_batch % (T * groups) == 0;      /* otherwise no batch does */
     const int64_t max = !divides ? 1 : !device_count() ? 16 : s->total_batch ? 1 << 20 : update < 1 ? 1 : update;
-    s->batch = batch_largest(config, s->attention, purpose, device_info().free_bytes, sequences, max);
+    s->batch = batch_largest(config, s->attention, purpose, device_info().free_bytes, sequences, max, s->dry_run);
     printf("--batch auto -> %lld\n", (long long)s->batch);
 }
 

@@ -340,7 +340,7 @@ static void auto_takes_the_largest_batch_that_fits(void) {
     for (int i = 0; i < COUNT(cases); i++) {
         double needs = (double)memory_plan(&config, "auto", cases[i].needs, TRAIN).total;
         int64_t got = batch_largest(&config, "auto", TRAIN, (int64_t)(needs * cases[i].more * 20 / 19),
-                                    cases[i].sequences, cases[i].max);
+                                    cases[i].sequences, cases[i].max, 0);
         EXPECT(got == cases[i].want, "case %d: a batch of %lld, want %lld", i, (long long)got,
                (long long)cases[i].want);
     }
