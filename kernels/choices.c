@@ -70,7 +70,7 @@ char *choices_text(int only_used) {
     return text;
 }
 
-/* Reads "NAME: CHOICE\n" and returns the next line; NULL: it is no such line. */
+/* Reads "NAME: CHOICE\n" and returns the next line; NULL: it is another line. */
 static const char *read_line(const char *line, Choice *c) {
     int length = 0;
     if (sscanf(line, "%151[^:\n]: %3d%n", c->name, &c->choice, &length) != 2 || c->choice < 0 || line[length] != '\n')

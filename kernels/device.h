@@ -20,7 +20,7 @@ typedef struct {
     char    pci_bus_id[32];    /* "0000:17:00.0"; "" = none */
 } DeviceInfo;
 
-/* 0 and NULL = unknown, which is no error. */
+/* 0 and NULL = unknown, which is not an error. */
 typedef struct {
     double      temperature_c, power_w, clock_mhz;
     const char *throttle;      /* the most severe reason of a reduced clock: "none", "settings", "power", "thermal",

@@ -1,6 +1,6 @@
 /* llmc/choice_cache.h - The choices of kernels/choices.h outside the process: a cache file per version, device, driver
    and library, $XDG_CACHE_HOME/train_gpt/choices-HASH.txt (~/.cache where that is not set), and between ranks. A file
-   that cannot be read or written costs measuring again, and is no error. */
+   that cannot be read or written costs measuring again, and is not an error. */
 #ifndef LLMC_CHOICE_CACHE_H
 #define LLMC_CHOICE_CACHE_H
 #include "../kernels/choices.h"

@@ -24,7 +24,7 @@ int     file_name_in_use(const char *path);               /* also by a link to n
 
 typedef struct { char text[4096]; } Path;     /* PATH_MAX */
 Path path_of(const char *dir, const char *name);          /* "a/b" of "a" or "a/", "b"; fails when it is too long */
-int  dir_has_file(const char *dir, const char *name);     /* DIR/NAME exists and is no directory */
+int  dir_has_file(const char *dir, const char *name);     /* DIR/NAME exists, not as a directory */
 Path file_parent(const char *path);                       /* "a/b" of "a/b/c", "." of "c", "/" of "/c" */
 
 enum { SAFETENSORS_HEADER_MAX = 100000000 };                 /* bytes, by the format's definition */
@@ -39,7 +39,7 @@ const char *file_kind(const unsigned char *bytes, int64_t size);
 FILE *file_create(const char *path);
 void  file_write(FILE *file, const void *bytes, size_t size);
 void  file_close_durably(FILE *file, const char *path);   /* flush, fsync, close */
-void  directory_make(const char *path);                   /* with its parents; an existing directory is no error */
+void  directory_make(const char *path);                   /* with its parents; an existing directory is not an error */
 void  directory_sync(const char *path);
 int   directory_lock(const char *path);     /* until the descriptor is closed; 0 where another process has the lock */
 void  file_rename(const char *from, const char *to);      /* and sync of the directory of to */

@@ -38,6 +38,6 @@ double      json_real   (const Json *value);
 
 _Noreturn void json_refuse(const Json *value, const char *want);    /* FILE: "a.shape" is 5, want an array */
 const char *json_text(const Json *value);              /* for messages: the digits, the text, "null", "an array" */
-void json_write_string(FILE *file, const char *text);  /* quoted and escaped; bytes that are no UTF-8 as U+FFFD */
+void json_write_string(FILE *file, const char *text);  /* quoted and escaped; bytes that are not UTF-8 as U+FFFD */
 
 #endif

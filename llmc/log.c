@@ -156,7 +156,7 @@ static void write_row(FILE *file, const Log *log, const StepReport *step) {
     fputc('\n', file);
 }
 
-/* Takes the columns from the first line: the step first, each at most once. Returns 0 if the line is no such list. */
+/* Takes the columns from the first line: the step first, each at most once. Returns 0 if it is not such a list. */
 static int read_header(Log *log, const char *line) {
     unsigned seen = 0;
     for (const char *name = line; ; name++) {

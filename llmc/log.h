@@ -78,7 +78,7 @@ typedef struct {
    and so on. Else each file is kept as far as resume->step and continued, log.csv with new columns at its end where
    this run has more; the row of that step gets resume->val_loss if it has none, as a stop may have cut the validation
    short. A row that is half written is dropped, missing rows are reported. Files are replaced atomically. Fails on a
-   file that is no such log. */
+   file that is not such a log. */
 void   log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *resume);
 double log_seconds(const Log *log);       /* since the run began */
 void   log_step (Log *log, const StepReport *step);

@@ -67,7 +67,7 @@ int choice_index(const char *choices, const char *word) {
 
 static int is_choice(const char *choices, const char *word) { return choice_index(choices, word) >= 0; }
 
-/* The value of "1500", "1.5e3", "1.5k" or "1.5Ki"; NAN when it is none (strtod also accepts " 1", "0x1p3", "inf"). */
+/* The value of "1500", "1.5e3", "1.5k" or "1.5Ki"; NAN for another text (strtod also accepts " 1", "0x1p3", "inf"). */
 static double number_of(const char *text) {
     static const struct { const char *name; int tens, twos; } units[] = {
         { "", 0, 0 }, { "k", 3, 0 }, { "K", 3, 0 }, { "M", 6, 0 }, { "G", 9, 0 },
@@ -101,7 +101,7 @@ static void set_number(const Option *option, const char *value) {
         number = (double)(integer = strtoll(value, &end, 10));
         valid = !errno && end > value && !*end;
     } else if (is_integer) {
-        /* a number of 15 digits that is no integer does not round to one */
+        /* a number of 15 digits that is not an integer does not round to one */
         valid = number == rint(number) && fabs(number) <= 1e15 && strlen(value) <= 16;
         if (valid) integer = (int64_t)number;
     }

@@ -16,7 +16,7 @@ void   idle_return(void **list, void *block);
 
 double seconds_now(void);         /* monotonic clock; async-signal-safe */
 
-/* Seconds of "3h50m", "2d", "90s" or "1.5h"; -1 when it is no duration: a number without a unit is none. */
+/* Seconds of "3h50m", "2d", "90s" or "1.5h"; -1 for another text; a number needs a unit. */
 double duration_seconds(const char *text);
 
 const char *duration_text(double seconds, char text[32]);      /* "2d03h", "1h02m", "3m20s", "45s" */
@@ -29,7 +29,7 @@ int  stdio_flush(void);           /* 0; fails when stdout could not be written *
 uint64_t random_seed(void);       /* another one each time, below 10^9 */
 
 /* Bytes of the UTF-8 character (RFC 3629: shortest form, no surrogates, up to U+10FFFF) at the start of text, which has
-   size >= 1; 0 when it is none. */
+   size >= 1; 0 where there is none. */
 size_t utf8_length(const unsigned char *text, size_t size);
 
 /* ---- Stopping a run before its last step */
@@ -37,7 +37,7 @@ size_t utf8_length(const unsigned char *text, size_t size);
 enum { EXIT_TRY_AGAIN = 75 };     /* EX_TEMPFAIL of sysexits.h: saved, not done; a queue script can start it again */
 
 /* From here on SIGTERM, SIGINT and SIGHUP request a stop, SIGUSR1 a checkpoint; a second signal more than a second
-   later ends the process at once. time_limit: the value of --time-limit, NULL = none; fails when it is no duration. */
+   later ends the process at once. time_limit: the value of --time-limit, NULL = none; fails on another text. */
 void stop_open(const char *time_limit);
 
 /* A file that a signal removes where it ends the process, from now on; NULL = none. Also without stop_open. */

@@ -239,7 +239,7 @@ void report_checkpoint(Report *report, int64_t step, const char *path, double se
 }
 
 void report_sample(Report *report, int64_t step, char *text, size_t size) {
-    for (size_t i = 0; i < size; i++) if (!text[i]) text[i] = (char)0xff;       /* is no UTF-8: written as U+FFFD */
+    for (size_t i = 0; i < size; i++) if (!text[i]) text[i] = (char)0xff;       /* not UTF-8: written as U+FFFD */
     log_event(&report->log, "sample", step, (LogValue[]){ { "text", .text = text }, {0} });
     report_page_note(&report->page, step, "sample", text);
     flush_files(report, 0);

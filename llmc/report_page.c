@@ -54,7 +54,7 @@ static void series_add(PageSeries *series, PagePoint point) {
     series->point[series->count++] = point;
 }
 
-/* Infinity is no JSON either. */
+/* Nor is infinity JSON. */
 static void page_add(ReportPage *page, PagePoint point) {
     for (int c = 0; c < PAGE_COLUMNS; c++) if (!isfinite(point.value[c])) point.value[c] = NAN;
     point.steps = 1;

@@ -6,7 +6,7 @@
 
 /* As in OLMo-core's SkipStepOptimizer (last 128 losses and norms, 6 standard deviations), with three changes:
    - The deviation is measured from a straight line through the window: early in training the loss falls within 128
-     steps by many times its noise. A rising line is extrapolated, so that a slow rise is no spike; for a falling one
+     steps by many times its noise. A rising line is extrapolated, so that a slow rise is not a spike; for a falling one
      the mean is expected, so that a loss that stops falling is none. A parabola without noise ends 2.2 deviations
      above its line.
    - The norm's logarithm is used: norms are skewed to the right and change by factors.

@@ -6,7 +6,7 @@
 #include "json.h"
 
 /* What a document is: a file; a line, without its end; what lies between two <|endoftext|>; or the string of a field in
-   each line of JSONL. Empty lines and files are none. */
+   each line of JSONL. Empty lines and files are not documents. */
 #define DOCUMENT_NAMES "file|line|mark|jsonl"      /* in the order of the kinds */
 typedef enum { DOCUMENT_FILE, DOCUMENT_LINE, DOCUMENT_MARK, DOCUMENT_JSONL } DocumentKind;
 void document_check_field(DocumentKind kind, const char *field);     /* fails on a --field that would be ignored */
@@ -28,7 +28,7 @@ typedef struct {
 Texts texts_open(const char *const *path, int count, DocumentKind kind, const char *field);
 
 /* The next batch, of 16 MiB or one document part if that is longer; it is valid until the next call. 0 = the end.
-   Fails, with file and line, on JSONL that is none or lacks the field. */
+   Fails, with file and line, on a line that is not JSON or lacks the field. */
 int  texts_next(Texts *texts);
 void texts_close(Texts *texts);
 

@@ -71,7 +71,7 @@ int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *cou
             unsigned long long id = strtoull(text, &end, 10);        /* ULLONG_MAX when it overflows */
             int size = (int)strcspn(text, space), shown = size < 40 ? size : 40;
             REQUIRE(isdigit((unsigned char)*text) && end == text + size,
-                    "prompt: '%.*s' is no token id: want numbers such as \"15496 995\", or --tokenizer DIR", shown,
+                    "prompt: '%.*s' is not a token id: want numbers such as \"15496 995\", or --tokenizer DIR", shown,
                     text);
             REQUIRE(id < (unsigned long long)V, "prompt: token id %.*s, want 0 to %d", shown, text, V - 1);
             tokens[n++] = (int32_t)id;

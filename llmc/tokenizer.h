@@ -21,7 +21,7 @@ const char *tokenizer_name(Tokenizer tokenizer);                          /* "by
 /* Fails on a tokenizer with ids that a model of V tokens does not have. */
 void        tokenizer_check(Tokenizer tokenizer, int V);
 
-/* Returns the tokens (new memory) and their number. Fails on an id that is no number or not in [0,V). The text of a
+/* Returns the tokens (new memory) and their number. Fails on an id that is not a number in [0,V). The text of a
    special token of a BPE is that token. */
 int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *count);
 

@@ -19,7 +19,7 @@ typedef struct {
     int64_t  rises;          /* in a row; from RISES_MAX on it stays so until the next best */
 } ValHistory;
 
-/* Adds the loss of a validation; before: that of the one before it. A loss that is not finite is no best. Returns 1 if
+/* Adds the loss of a validation; before: that of the one before it. Only a finite loss can be the best. Returns 1 if
    it is the RISES_MAX-th rise in a row, for the first time since the best: time for a warning. */
 int val_history_add(ValHistory *history, int64_t step, double loss, double before);
 

@@ -10,7 +10,7 @@ set -eu
 case ${1-} in --help|-h) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit ;; esac
 here=$(dirname "$0") gpt=${TRAIN_GPT:-./train_gpt} python=${PYTHON:-python3} out=${OUT:-runs/compare} data=${DATA-}
 if [ -e "$out" ] && [ ! -f "$out/defaults.txt" ]; then
-    echo "compare: $out is no comparison; want another OUT" >&2
+    echo "compare: $out is not a comparison; want another OUT" >&2
     exit 1
 fi
 [ -z "$data" ] || [ ! -d "$out" ] || case $(cd "$(dirname "$data")" && pwd -P)/ in

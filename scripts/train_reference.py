@@ -273,7 +273,7 @@ def main():
         train, val = train.part(0, kept), train.part(kept, len(train.data))
     batches = a.total_batch // (a.batch * T) if a.total_batch else 1
     if a.total_batch and batches * a.batch * T != a.total_batch:
-        sys.exit(f"train_reference: --total-batch {a.total_batch} is no multiple of --batch x context = {a.batch * T}")
+        sys.exit(f"train_reference: --total-batch {a.total_batch} is not a multiple of --batch x context = {a.batch * T}")
 
     params = list(model.parameters())
     optimizer = torch.optim.AdamW(

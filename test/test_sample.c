@@ -36,10 +36,10 @@ static void text_to_tokens(void) {
         EXPECT(count == 0, "%d tokens of an empty text", count);
         EXPECT(!strcmp(tokenizer_name(i ? TOKENIZER_IDS : TOKENIZER_BYTES), i ? "ids" : "bytes"), "the name of %d", i);
     }
-    expect_fails("'12x' is no token id", encode, &(Encode){ TOKENIZER_IDS, "7 12x", 100 });
-    expect_fails("'-1' is no token id",  encode, &(Encode){ TOKENIZER_IDS, "-1", 100 });
-    expect_fails("'+1' is no token id",  encode, &(Encode){ TOKENIZER_IDS, "+1", 100 });
-    expect_fails("'Hello' is no token id: want numbers", encode, &(Encode){ TOKENIZER_IDS, "Hello world", 100 });
+    expect_fails("'12x' is not a token id", encode, &(Encode){ TOKENIZER_IDS, "7 12x", 100 });
+    expect_fails("'-1' is not a token id",  encode, &(Encode){ TOKENIZER_IDS, "-1", 100 });
+    expect_fails("'+1' is not a token id",  encode, &(Encode){ TOKENIZER_IDS, "+1", 100 });
+    expect_fails("'Hello' is not a token id: want numbers", encode, &(Encode){ TOKENIZER_IDS, "Hello world", 100 });
     expect_fails("token id 100, want 0 to 99", encode, &(Encode){ TOKENIZER_IDS, "99 100", 100 });
     expect_fails("token id 4294967296, want 0 to 99", encode, &(Encode){ TOKENIZER_IDS, "4294967296", 100 });
     expect_fails("want 0 to 99", encode, &(Encode){ TOKENIZER_IDS, "99999999999999999999999999", 100 });

@@ -177,7 +177,7 @@ is "verdicts" "$(grep -cE '^naive .*  (NOT )?the same curve  ' "$dir/compare.out
 expect "rounding" awk '/^(twin|naive) / { n += $3 ~ /^[0-9]/ && $3 < 1e-3 } END { exit n != 2 }' "$dir/compare.out"
 expect "their losses differ" sh -c '! cmp -s "$1/flash/log.csv" "$1/twin/log.csv"' - "$dir/compare"
 expect "the picture" grep -q '>naive at most ' "$dir/compare/compare.svg"
-refuses "is no comparison; want another OUT" env TRAIN_GPT="$gpt" OUT="$dir/runs" scripts/compare.sh
+refuses "is not a comparison; want another OUT" env TRAIN_GPT="$gpt" OUT="$dir/runs" scripts/compare.sh
 for data in "$dir/compare/train.txt" "$dir/runs/../compare/flash/log.csv"; do
     refuses "is in $dir/compare, which is replaced" env DATA="$data" OUT="$dir/compare" scripts/compare.sh
 done

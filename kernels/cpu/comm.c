@@ -128,7 +128,7 @@ void comm_connect(const char id[COMM_ID_BYTES]) {
     Hello hello = { .rank = comm_rank };
     char port[16], host[COMM_ID_BYTES];
     REQUIRE(memchr(id, 0, COMM_ID_BYTES) && sscanf(id, "%15s %32s %127s", port, hello.token, host) == 3,
-            "comm: this is no id of comm_make_id");
+            "comm: this is not an id of comm_make_id");
     const int count = comm_rank ? 1 : comm_size;
     peers = malloc(sizeof *peers * (size_t)count);
     REQUIRE(peers, "out of memory: sockets of %d ranks", comm_size);

@@ -36,7 +36,7 @@ static inline float vec_exp(float x) {
     int32_t n;
     const float low = x < -87.3365f ? -87.3365f : x, clamped = low > 89.0f ? 89.0f : low;
     const float q = vec_exp_reduced(clamped, &n);
-    const int32_t half = n >> 1;        /* 2^128 is no float: two factors */
+    const int32_t half = n >> 1;        /* 2^128 is not a float: two factors */
     const float y = (q + 1.0f) * vec_power_of_two(half) * vec_power_of_two(n - half);
     return x < -87.3365f ? 0.0f : y;
 }

@@ -62,7 +62,7 @@ typedef struct {
 void checkpoint_write(const char *dir, const Snapshot *snapshot);
 
 /* Removes the files that checkpoint_write wrote, then the directory unless it holds other files, which are never
-   removed. Of a link, the link. No such directory is no error. */
+   removed. Of a link, the link. A directory that does not exist is not an error. */
 void checkpoint_remove(const char *dir);
 int  checkpoint_has_other_files(const char *dir);      /* also when it is a link */
 

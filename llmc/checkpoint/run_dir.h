@@ -56,7 +56,7 @@ char *run_dir_newest(const char *out);
 char *run_dir_resolve(const char *path);
 
 /* The same, but of a run directory the checkpoint that `which` names: "last", "best" (fails if there is none), or NULL:
-   the best, or without one the last. *note: which one it is, in a line (a new string); NULL if path is no run
+   the best, or without one the last. *note: which one it is, in a line (a new string); NULL if path is not a run
    directory. */
 char *run_dir_pick(const char *path, const char *which, char **note);
 
