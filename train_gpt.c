@@ -288,7 +288,8 @@ static int finish_run(Run *run, const char *stop) {
     saver_close(&run->saver);
     if (*early) puts(early);
     if (out) {
-        printf("log %s, checkpoint %s", path_of(out, "log.csv").text, run_dir_checkpoint(&run->dir, step).text);
+        printf("log %s, curves %s, checkpoint %s", path_of(out, "log.csv").text, path_of(out, "report.html").text,
+               run_dir_checkpoint(&run->dir, step).text);
         if (best.step && best.step != step)
             printf(", best %s (val loss %.4f)", run_dir_checkpoint(&run->dir, best.step).text, best.loss);
         putchar('\n');
@@ -319,10 +320,7 @@ static int use_checkpoint(Run *run) {
     const Purpose purpose = s->sample ? GENERATE : EVALUATE;
     Task task = {0};
     if (s->task)      task = task_read(s->task, path, run->tokenizer, &run->config);
-    else if (is_part) run->corpus = corpus_open(path, NULL, s->val_fraction, &format);
-    else if (s->eval) run->corpus = (Corpus){ .val = tokens_open_text(path, &format), .val_floor = text_floor(path) };
-    REQUIRE(!s->eval || s->task || run->corpus.val, "--eval with --val-fraction %g: want a text and more than 0",
-            s->val_fraction);
+    else if (s->eval) run->corpus = corpus_open_eval(path, is_part ? s->val_fraction : 1, &format);
     batch_choose(s, &run->config, purpose);
     MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, purpose);
     if (s->dry_run) {

@@ -302,6 +302,13 @@ Corpus corpus_open(const char *data, const char *val_data, double val_fraction, 
     return c;
 }
 
+Corpus corpus_open_eval(const char *data, double val_fraction, const TextFormat *format) {
+    if (val_fraction == 1) return (Corpus){ .val = tokens_open_text(data, format), .val_floor = text_floor(data) };
+    Corpus c = corpus_open(data, NULL, val_fraction, format);
+    REQUIRE(c.val, "--eval with --val-fraction %g: want a text and more than 0", val_fraction);
+    return c;
+}
+
 void corpus_check(const Corpus *c, int V) {
     tokens_check(c->train, V);
     ranks_require_same(tokens_fingerprint(c->train), "--data");
