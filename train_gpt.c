@@ -114,7 +114,7 @@ static void prepare_run(Run *run) {
     run->config = model_config(s, run->from, &saved, bytes ? 256 : format.bpe ? bpe_vocabulary(format.bpe)->V : 50257);
     run->config.dropout = settings_dropout(s, run->options);
     run->config.dropout_seed = (uint64_t)s->seed;
-    tokenizer_check(run->tokenizer, run->config.V);
+    tokenizer_check(run->tokenizer, run->config.V, is_given && run->from);
     REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes, or "
             "--tokenizer DIR", run->from ? run->from : "--vocab", run->config.V);
     if (run->corpus.val)
@@ -309,13 +309,13 @@ static int finish_run(Run *run, const char *stop) {
 static int use_checkpoint(Run *run) {
     Settings *s = &run->settings;
     const char *path = s->val_data ? s->val_data : s->data;
-    const int is_part = !s->val_data && options_find(run->options, "val-fraction")->given;
+    const int is_part = !s->val_data && options_find(run->options, "val-fraction")->given == ON_COMMAND_LINE;
     if (s->sample) s->batch = s->num_samples;
     const char *checkpoint = run->checkpoint = run_dir_pick(s->eval ? s->eval : s->sample, s->checkpoint, &run->note);
     GPTConfig saved = checkpoint_config(checkpoint);
     run->config = model_config(s, checkpoint, &saved, saved.V);
     run->tokenizer = choose_tokenizer(s, s->tokenizer != NULL, checkpoint, run->config.V);
-    tokenizer_check(run->tokenizer, run->config.V);
+    tokenizer_check(run->tokenizer, run->config.V, s->tokenizer != NULL);
     const TextFormat format = text_format(s, run->tokenizer);
     const Purpose purpose = s->sample ? GENERATE : EVALUATE;
     Task task = {0};

@@ -43,6 +43,8 @@ static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", 
 
 static void train(Texts *texts) {
     double start = seconds_now();
+    directory_make(out);
+    REQUIRE(directory_lock(out), "%s: another process writes to this directory: want another --out", out);
     for (const char *const *name = names; *name; name++) {
         Path path = path_of(out, *name);
         REQUIRE(!file_exists(path.text), "%s exists: want another --out", path.text);
@@ -51,7 +53,6 @@ static void train(Texts *texts) {
     while (texts_next(texts)) bpe_trainer_add(trainer, texts->span, texts->span_count);
     Bpe *bpe = bpe_train(trainer, (int)vocab_size);
     stop_open(NULL);                    /* from here on a signal does not cut the files short */
-    directory_make(out);
     char *partial[WRITTEN];
     for (int i = 0; i < WRITTEN; i++) {
         char *text = bpe_file_text(bpe, names[i]);

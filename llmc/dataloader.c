@@ -303,9 +303,11 @@ Corpus corpus_open(const char *data, const char *val_data, double val_fraction, 
 }
 
 Corpus corpus_open_eval(const char *data, double val_fraction, const TextFormat *format) {
-    if (val_fraction == 1) return (Corpus){ .val = tokens_open_text(data, format), .val_floor = text_floor(data) };
-    Corpus c = corpus_open(data, NULL, val_fraction, format);
-    REQUIRE(c.val, "--eval with --val-fraction %g: want a text and more than 0", val_fraction);
+    Corpus c = { .val_floor = NAN };
+    if (val_fraction < 1) c = corpus_open(data, NULL, val_fraction, format);
+    else                  c.val = tokens_open_text(data, format);
+    REQUIRE(c.val, "--val-fraction %g with --eval: want a text, and more than 0", val_fraction);
+    if (val_fraction == 1 && tokens_are_bytes(c.val)) c.val_floor = text_floor(data);
     return c;
 }
 

@@ -41,7 +41,9 @@ void  file_write(FILE *file, const void *bytes, size_t size);
 void  file_close_durably(FILE *file, const char *path);   /* flush, fsync, close */
 void  directory_make(const char *path);                   /* with its parents; an existing directory is not an error */
 void  directory_sync(const char *path);
-int   directory_lock(const char *path);     /* until the descriptor is closed; 0 where another process has the lock */
+/* A descriptor that holds the lock of a directory until it is closed; 0 = another process has it. Where flock is not
+   supported there is no lock. Fails where the directory cannot be opened. */
+int   directory_lock(const char *path);
 void  file_rename(const char *from, const char *to);      /* and sync of the directory of to */
 int   file_exchange(const char *a, const char *b);        /* swaps two names and syncs the directory of b; 0 = cannot */
 

@@ -202,7 +202,7 @@ static void start_processes(int count, int port) {
 
 void launch_start(const Settings *s) {
     static atomic_int reported;
-    signal(SIGCHLD, SIG_DFL);       /* where it is ignored, as a parent can leave it, waitpid knows no ended child */
+    signal(SIGCHLD, SIG_DFL);       /* with an inherited SIG_IGN waitpid fails with ECHILD */
     int count = processes_wanted(s->gpus);
     if (!s->profile) stop_open(s->time_limit);      /* a profile has nothing to save: a signal ends it */
     ranks.reported = &reported;

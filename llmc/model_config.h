@@ -33,7 +33,7 @@ void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device, size_t 
 void recompute_plan_print(const GPTConfig *config, const char *attention, int B);
 
 /* The largest batch whose plan takes at most 19/20 of free_bytes (the rest is for cuBLASLt, NCCL and the kernels), on
-   all ranks (a dry run asks no other): a divisor of sequences, or with sequences = 0 a power of two, up to max; 1
+   all ranks (in a dry run: on this one): a divisor of sequences, or with sequences = 0 a power of two, up to max; 1
    where none fits. */
 int64_t batch_largest(const GPTConfig *config, const char *attention, Purpose purpose, int64_t free_bytes,
                       int64_t sequences, int64_t max, int is_dry_run);

@@ -51,7 +51,9 @@ void report_line(FILE *file, const char *format, ...) {
 const char *loss_text(double loss, double targets_per_byte, char text[192]) {
     const double per_byte = loss * targets_per_byte;
     int n = 0;
-    if (targets_per_byte != 1) n = snprintf(text, 192, "%.4f nats per token (perplexity %.2f)", loss, exp(loss));
+    if (targets_per_byte != 1)          /* a run that diverges: e^700 has 305 digits */
+        n = snprintf(text, 192, loss < 20 ? "%.4f nats per token (perplexity %.2f)"
+                                          : "%.4f nats per token (perplexity %.3g)", loss, exp(loss));
     if (!isnan(targets_per_byte))
         snprintf(text + n, 192 - (size_t)n, "%s%.4f nats per byte (%.4f bits)", n ? ", " : "", per_byte,
                  per_byte / log(2));

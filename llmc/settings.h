@@ -24,7 +24,7 @@
       "a document of --tokenizer; mark: <|endoftext|> separates") \
     X(TEXT,    field,         "text",    ARGUMENT("NAME"),   KEPT, "of JSONL, its text") \
     X(REAL,    val_fraction,  "0.1",     RANGE(0, 0.9),      KEPT, \
-      "part of a text kept for validation; with --eval: that part") \
+      "last part of a text, for validation; if given, also for --eval") \
     X(TEXT,    out,           NULL,      ARGUMENT("DIR"),    COMMAND, \
       "of log and checkpoints; none = no files (default runs/NAME of the data)") \
     X(FLAG,    resume,        NULL,      NO_ARGUMENT,        COMMAND, \
@@ -126,7 +126,7 @@
       "start of --sample: a file, less one newline at its end") \
     X(INTEGER, num_samples,   "1",       RANGE(1, 65536),    COMMAND, "of --sample, side by side") \
     X(FLAG,    interactive,   "no",      NO_ARGUMENT,        COMMAND, \
-      "--sample continues all you type; Ctrl-C ends an answer, then the program") \
+      "--sample goes on from what you type; Ctrl-C ends an answer, then the program") \
     X(INTEGER, sample_tokens, "200",     RANGE(1, 1e9),      KEPT, "length of a sample") \
     X(REAL,    temperature,   "0.8",     RANGE(0, 100),      KEPT, "of sampling; 0 = always the most likely token") \
     X(INTEGER, top_k,         "0",       RANGE(0, 1 << 24),  KEPT, "sample among the k most likely tokens; 0 = all") \

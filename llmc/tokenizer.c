@@ -30,11 +30,11 @@ Bpe *tokenizer_bpe(Tokenizer tokenizer) { return tokenizer->bpe; }
 const char *tokenizer_dir(Tokenizer tokenizer) { return tokenizer->dir; }
 const char *tokenizer_name(Tokenizer tokenizer) { return tokenizer->name; }
 
-void tokenizer_check(Tokenizer tokenizer, int V) {
+void tokenizer_check(Tokenizer tokenizer, int V, int is_given) {
     int ids = tokenizer->bpe ? bpe_vocabulary(tokenizer->bpe)->V : 0;
     REQUIRE(ids <= V, "%s: a tokenizer of %d tokens, the model has %d; want the model's own tokenizer, or for a new "
             "model --vocab %d or more", tokenizer->dir, ids, V, ids);
-    if (ids && V - ids >= 128 && !comm_rank)            /* vocabularies are padded to multiples of up to 128 */
+    if (is_given && ids && V - ids >= 128 && !comm_rank)
         fprintf(stderr, "train_gpt: warning: %s: a tokenizer of %d tokens, the model has %d: is it the model's own?\n",
                 tokenizer->dir, ids, V);
 }

@@ -53,7 +53,8 @@ for pair in "$first 1" "$last 1" "1 $first" "1 $last" "$last $first"; do
     is "the rows" "$(rows_of "$out")" 50
 done
 [ "$cuda" ] ||
-    refuses "sequences: 7 ranks cannot share them equally" "$gpt" --resume "$dir/one-$first" --steps 51 --gpus 7
+    refuses "7 ranks cannot share 24 sequences of 31 tokens equally" \
+        "$gpt" --resume "$dir/one-$first" --steps 51 --gpus 7
 copy_run "$dir/$last-zero-1" 00000025 "$dir/same"
 expect "resume on as many" "$gpt" --resume "$dir/same" --gpus "$last" --zero 1
 same_files "$dir/$last-zero-1/step-00000050" "$dir/same/step-00000050" $checkpoint_files

@@ -330,6 +330,10 @@ static void numbers_for_people(void) {
     EXPECT(!strcmp(loss_text(1.5, NAN, text), "1.5000 nats per token (perplexity 4.48)"), "%s", text);  /* e^1.5 */
     EXPECT(!strcmp(loss_text(3, 0.5, text),
                    "3.0000 nats per token (perplexity 20.09), 1.5000 nats per byte (2.1640 bits)"), "%s", text);
+    EXPECT(!strcmp(loss_text(500, 0.5, text),
+                   "500.0000 nats per token (perplexity 1.4e+217), 250.0000 nats per byte (360.6738 bits)"), "%s",
+           text);
+    EXPECT(strlen(loss_text(3.4e38, 1.5, text)) < 192, "%s", text);
     for (int i = 0; i < COUNT(seconds); i++)
         EXPECT(fabs(duration_seconds(seconds[i].text) - seconds[i].want) < 1e-9, "\"%s\": %g s", seconds[i].text,
                duration_seconds(seconds[i].text));

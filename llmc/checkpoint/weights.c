@@ -33,7 +33,7 @@ static float *transposed(float *in, int64_t rows, int64_t columns) {
     return out;
 }
 
-/* The tensor without the rows that are not in the file. */
+/* Without the padding rows of the token table, which are not in the file. */
 static Tensor saved_rows(const TensorEntry *entry, int V) {
     return entry->layout == VOCABULARY ? tensor_row_range(*entry->field, 0, V) : *entry->field;
 }
