@@ -44,7 +44,6 @@ typedef struct {
     char          *checkpoint;                  /* the same if a resume continues from it; NULL = the run begins */
     char          *changes;                     /* options that the resume changes; NULL = none */
     char          *note;                        /* which checkpoint of a run --eval or --sample takes; NULL = no run */
-    double         targets_per_byte;            /* of the validation */
     TrainState     state;                       /* after the steps that are complete */
     double         step_ms, stops;              /* a recent maximum; ranks that want to stop */
     int            save;                        /* whether a rank wants to save */
@@ -117,8 +116,6 @@ static void prepare_run(Run *run) {
     tokenizer_check(run->tokenizer, run->config.V, is_given && run->from);
     REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes, or "
             "--tokenizer DIR", run->from ? run->from : "--vocab", run->config.V);
-    if (run->corpus.val)
-        run->targets_per_byte = targets_per_byte(run->corpus.val, run->tokenizer, s->val_tokens, run->config.T);
     if (s->sample_every) run->config.cache_tokens = sample_cache_tokens(&run->config, run->tokenizer, s);
     batch_choose(s, &run->config, TRAIN);
     run->sequences = settings_sequences(s, run->config.T, run->checkpoint != NULL);
@@ -203,8 +200,9 @@ static void validate(Run *run) {
     run->state.val_loss = loss;
     run->state.val_step = run->state.step;
     if (first) corpus->val_floor = NAN;      /* that of the whole text */
+    const double rate = targets_per_byte(corpus->val, run->tokenizer, s->val_tokens, run->config.T);
     report_validation(&run->report, &(ValidationReport){ .step = run->state.step, .loss = loss, .first = first,
-                      .floor = corpus->val_floor, .targets_per_byte = run->targets_per_byte });
+                      .floor = corpus->val_floor, .targets_per_byte = rate });
     if (is_rise && !comm_rank) warn_of_rise(&run->report, loss, &history->best);
 }
 

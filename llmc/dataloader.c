@@ -303,11 +303,12 @@ Corpus corpus_open(const char *data, const char *val_data, double val_fraction, 
 }
 
 Corpus corpus_open_eval(const char *data, double val_fraction, const TextFormat *format) {
-    Corpus c = { .val_floor = NAN };
-    if (val_fraction < 1) c = corpus_open(data, NULL, val_fraction, format);
-    else                  c.val = tokens_open_text(data, format);
+    if (val_fraction == 1) {
+        Tokens *val = tokens_open_text(data, format);
+        return (Corpus){ .val = val, .val_floor = tokens_are_bytes(val) ? text_floor(data) : NAN };
+    }
+    Corpus c = corpus_open(data, NULL, val_fraction, format);
     REQUIRE(c.val, "--val-fraction %g with --eval: want a text, and more than 0", val_fraction);
-    if (val_fraction == 1 && tokens_are_bytes(c.val)) c.val_floor = text_floor(data);
     return c;
 }
 

@@ -96,7 +96,7 @@ void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, cons
     REQUIRE(isfinite(loss), "%s: the loss is %g: the weights are finite, but the activations overflow", checkpoint,
             loss);
     const double rate = targets_per_byte(tokens, tokenizer, max_tokens, model->config.T);
-    const double floor = are_bytes && !first ? corpus->val_floor : NAN;
+    const double floor = first ? NAN : corpus->val_floor;
     char part[48] = "all";
     if (first) snprintf(part, sizeof part, "the first %lld", (long long)first);
     printf("%s: loss %s, %s of %lld tokens, %.1f s\n", path, loss_text(loss, rate, text), part,

@@ -27,16 +27,21 @@ static void make_table(Settings *settings, Option table[SETTINGS_ROWS]) {
     }
 }
 
+/* The DIR of --resume DIR becomes --out=DIR. */
+static void name_resumed(int argc, char **argv) {
+    int at = 1;
+    while (at + 1 < argc && (strcmp(argv[at], "--resume") || !file_is_dir(argv[at + 1]))) at++;
+    if (at + 1 >= argc) return;
+    char *dir = argv[at + 1];
+    for (int i = 1; i < argc; i++)
+        REQUIRE(strcmp(argv[i], "--out") && strncmp(argv[i], "--out=", 6), "--resume %s continues in that directory: "
+                "want no --out; --init %s --out NEW starts a new run from its weights", dir, dir);
+    argv[at + 1] = format_string("--out=%s", dir);
+}
+
 void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **argv) {
     make_table(s, table);
-    for (int i = 1; i + 1 < argc; i++)
-        if (!strcmp(argv[i], "--resume") && file_is_dir(argv[i + 1])) {
-            for (int j = 1; j < argc; j++)
-                REQUIRE(strcmp(argv[j], "--out") && strncmp(argv[j], "--out=", 6), "--resume %s continues in that "
-                        "directory: want no --out; --init %s --out NEW starts a new run from its weights", argv[i + 1],
-                        argv[i + 1]);
-            argv[i + 1] = format_string("--out=%s", argv[i + 1]);
-        }
+    name_resumed(argc, argv);
     options_parse(table, "data", foreign_options, argc, argv);
     REQUIRE(!s->sample || !s->data, "--sample with '%s': it reads no data; the start of the text is --prompt "
             "'SOME WORDS'", s->data);

@@ -21,14 +21,14 @@ static char *base_of(const char *data) {
     return format_string("runs/%s", name ? name + 1 : "data");
 }
 
+/* ---- Choosing and opening */
+
 void run_dir_lock(RunDir *dir) {
     if (dir->lock || !file_is_dir(dir->path)) return;
     dir->lock = directory_lock(dir->path);
     REQUIRE(dir->lock, "%s: another train_gpt writes to this directory: wait for it, or use another --out",
             dir->path);
 }
-
-/* ---- Choosing and opening */
 
 static void require_new(const RunDir *dir) {
     char *step = run_dir_newest(dir->path);
