@@ -64,6 +64,11 @@ static Tokenizer open_tokenizer(const char *dir) {
     return tokenizer;
 }
 
+/* Also where a file of --config has another value. Before resume_adopt_options, which sets options as a user does. */
+static int is_typed(Run *run, const char *name) {
+    return (options_find(run->options, name)->given & ON_COMMAND_LINE) != 0;
+}
+
 /* That of the checkpoint; if it has none, that of --tokenizer; NULL if there is neither. A resume does not need the
    directory of --tokenizer any more. */
 static Tokenizer choose_tokenizer(const Settings *s, int is_given, const char *from, int V) {
@@ -75,9 +80,9 @@ static Tokenizer choose_tokenizer(const Settings *s, int is_given, const char *f
     Tokenizer named = open_tokenizer(s->tokenizer);
     REQUIRE(!is_bpe || bpe_fingerprint(tokenizer_bpe(own)) == bpe_fingerprint(tokenizer_bpe(named)),
             "--tokenizer %s: not the one of %s; want no --tokenizer: a checkpoint has its own", s->tokenizer, from);
-    if (!is_bpe) return named;
-    tokenizer_close(named);
-    return own;
+    if (is_bpe) tokenizer_close(named);
+    else if (from) tokenizer_warn(named, V);
+    return is_bpe ? own : named;
 }
 
 static TextFormat text_format(const Settings *s, Tokenizer tokenizer) {
@@ -92,7 +97,7 @@ static TextFormat text_format(const Settings *s, Tokenizer tokenizer) {
 /* Sets data, model and schedule, whose options must agree. */
 static void prepare_run(Run *run) {
     Settings *s = &run->settings;
-    const int is_given = options_find(run->options, "tokenizer")->given == ON_COMMAND_LINE;
+    const int is_given = is_typed(run, "tokenizer");
     if (s->resume) run->checkpoint = resume_find(s, &run->dir);
     if (run->checkpoint) run->changes = resume_adopt_options(run->options, run->checkpoint);
     REQUIRE(!run->checkpoint || checkpoint_load_state(run->checkpoint).step <= s->steps, "--steps %lld: %s has more: "
@@ -113,7 +118,7 @@ static void prepare_run(Run *run) {
     run->config = model_config(s, run->from, &saved, bytes ? 256 : format.bpe ? bpe_vocabulary(format.bpe)->V : 50257);
     run->config.dropout = settings_dropout(s, run->options);
     run->config.dropout_seed = (uint64_t)s->seed;
-    tokenizer_check(run->tokenizer, run->config.V, is_given && run->from);
+    tokenizer_check(run->tokenizer, run->config.V);
     REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes, or "
             "--tokenizer DIR", run->from ? run->from : "--vocab", run->config.V);
     if (s->sample_every) run->config.cache_tokens = sample_cache_tokens(&run->config, run->tokenizer, s);
@@ -306,14 +311,15 @@ static int finish_run(Run *run, const char *stop) {
 /* --eval and --sample. Returns the exit code. */
 static int use_checkpoint(Run *run) {
     Settings *s = &run->settings;
-    const char *path = s->val_data ? s->val_data : s->data;
-    const int is_part = !s->val_data && options_find(run->options, "val-fraction")->given == ON_COMMAND_LINE;
+    const int is_val = s->val_data && (is_typed(run, "val-data") || !is_typed(run, "data"));
+    const int is_part = !is_val && is_typed(run, "val-fraction");
+    const char *path = is_val ? s->val_data : s->data;
     if (s->sample) s->batch = s->num_samples;
     const char *checkpoint = run->checkpoint = run_dir_pick(s->eval ? s->eval : s->sample, s->checkpoint, &run->note);
     GPTConfig saved = checkpoint_config(checkpoint);
     run->config = model_config(s, checkpoint, &saved, saved.V);
-    run->tokenizer = choose_tokenizer(s, s->tokenizer != NULL, checkpoint, run->config.V);
-    tokenizer_check(run->tokenizer, run->config.V, s->tokenizer != NULL);
+    run->tokenizer = choose_tokenizer(s, is_typed(run, "tokenizer"), checkpoint, run->config.V);
+    tokenizer_check(run->tokenizer, run->config.V);
     const TextFormat format = text_format(s, run->tokenizer);
     const Purpose purpose = s->sample ? GENERATE : EVALUATE;
     Task task = {0};
@@ -330,7 +336,7 @@ static int use_checkpoint(Run *run) {
     checkpoint_load_model(checkpoint, &run->gpt);
     if (run->note && s->eval) fprintf(stderr, "checkpoint %s\n", run->note);
     if (!options_find(run->options, "seed")->given) s->seed = (int64_t)random_seed();
-    int64_t max_tokens = options_find(run->options, "val-tokens")->given ? s->val_tokens : 0;
+    int64_t max_tokens = is_typed(run, "val-tokens") ? s->val_tokens : 0;
     int B = (int)s->batch;
     if (s->task)      task_evaluate(&task, &run->gpt, B, s->log_jsonl);
     else if (s->eval) evaluate_file(&run->gpt, run->tokenizer, s->eval, &run->corpus, path, max_tokens, B);

@@ -126,6 +126,7 @@ static const struct { int length; const char *bytes, *kind; } kinds[] = {
     { 4, "\x28\xb5\x2f\xfd", "a zstd archive" },
     { 10, "BZh91AY&SY", "a bzip2 archive" },
     { 4, "\xff\xfe\0\0", "a text in UTF-32 (iconv -f UTF-32 -t UTF-8 converts it)" },
+    { 4, "\0\0\xfe\xff", "a text in UTF-32 (iconv -f UTF-32 -t UTF-8 converts it)" },
     { 2, "\xff\xfe", "a text in UTF-16 (iconv -f UTF-16 -t UTF-8 converts it)" },
     { 2, "\xfe\xff", "a text in UTF-16 (iconv -f UTF-16 -t UTF-8 converts it)" },
     { 5, "%PDF-", "a PDF document" },

@@ -54,7 +54,7 @@ const char *loss_text(double loss, double targets_per_byte, char text[192]) {
     if (targets_per_byte != 1)          /* a run that diverges: e^700 has 305 digits */
         n = snprintf(text, 192, loss < 20 ? "%.4f nats per token (perplexity %.2f)"
                                           : "%.4f nats per token (perplexity %.3g)", loss, exp(loss));
-    if (!isnan(targets_per_byte))
+    if (!isnan(targets_per_byte) && n < 192)
         snprintf(text + n, 192 - (size_t)n, "%s%.4f nats per byte (%.4f bits)", n ? ", " : "", per_byte,
                  per_byte / log(2));
     return text;

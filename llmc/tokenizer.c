@@ -30,11 +30,15 @@ Bpe *tokenizer_bpe(Tokenizer tokenizer) { return tokenizer->bpe; }
 const char *tokenizer_dir(Tokenizer tokenizer) { return tokenizer->dir; }
 const char *tokenizer_name(Tokenizer tokenizer) { return tokenizer->name; }
 
-void tokenizer_check(Tokenizer tokenizer, int V, int is_given) {
+void tokenizer_check(Tokenizer tokenizer, int V) {
     int ids = tokenizer->bpe ? bpe_vocabulary(tokenizer->bpe)->V : 0;
     REQUIRE(ids <= V, "%s: a tokenizer of %d tokens, the model has %d; want the model's own tokenizer, or for a new "
             "model --vocab %d or more", tokenizer->dir, ids, V, ids);
-    if (is_given && ids && V - ids >= 128 && !comm_rank)
+}
+
+void tokenizer_warn(Tokenizer tokenizer, int V) {
+    int ids = tokenizer->bpe ? bpe_vocabulary(tokenizer->bpe)->V : 0;
+    if (ids && V - ids >= 128 && !comm_rank)
         fprintf(stderr, "train_gpt: warning: %s: a tokenizer of %d tokens, the model has %d: is it the model's own?\n",
                 tokenizer->dir, ids, V);
 }

@@ -18,9 +18,11 @@ const char *tokenizer_dir(Tokenizer tokenizer);                           /* of 
 
 const char *tokenizer_name(Tokenizer tokenizer);                          /* "bytes", "ids", "bpe" */
 
-/* Fails on a tokenizer with ids that a model of V tokens does not have. is_given, on the command line and for a model
-   that exists: warns where the model has 128 ids more, as vocabularies are padded to multiples of up to 128. */
-void        tokenizer_check(Tokenizer tokenizer, int V, int is_given);
+/* Fails on a tokenizer with ids that a model of V tokens does not have. */
+void        tokenizer_check(Tokenizer tokenizer, int V);
+/* For a model that has no tokenizer of its own: warns where it has 128 ids more; vocabularies are padded to multiples
+   of up to 128. */
+void        tokenizer_warn(Tokenizer tokenizer, int V);
 
 /* Returns the tokens (new memory) and their number. Fails on an id that is not a number in [0,V). The text of a
    special token of a BPE is that token. */

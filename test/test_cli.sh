@@ -329,7 +329,11 @@ is "it says how much" "$(grep -c ', the first 64 of [0-9]* tokens' "$dir/expect.
 val=$dir/text/val.txt
 tail -c $((($(wc -c < "$val") + 3) / 4)) "$val" > "$dir/quarter.txt"
 loss_of() { "$gpt" --eval "$dir/a-flash-f32" "$@" 2> "$dir/loss.err" | sed -n 's/.*: loss \(.*\) tokens.*/\1/p'; }
-is "the part that --val-fraction keeps" "$(loss_of "$val" --val-fraction 0.25)" "$(loss_of "$dir/quarter.txt")"
+quarter=$(loss_of "$dir/quarter.txt")
+is "the part that --val-fraction keeps" "$(loss_of "$val" --val-fraction 0.25)" "$quarter"
+settings="--config $dir/a-flash-f32/settings.txt"
+is "the same beside the settings of a run" "$(loss_of "$val" --val-fraction 0.25 $settings)" "$quarter"
+is "what is typed, all of it, and not what the settings say" "$(loss_of "$dir/quarter.txt" $settings)" "$quarter"
 sample="$gpt --sample $dir/a-flash-f32/step-00000040 --prompt Once --sample-tokens 40"
 expect "sample" $sample --seed 5
 cp "$dir/expect.out" "$dir/sample.1"
