@@ -490,10 +490,6 @@ template <int NH> struct Token {
     }
     DEVICE void compute(bf16 *lnf) {
         pair = (rank * COLUMNS + warp * NH) / 2 + min(lane % 8, NH / 2 - 1);
-        position = *(const int *)n.position.data + n.ahead;
-        if (t == 0) make_barriers();
-        __syncthreads();
-        cluster_arrive_relaxed();
         const uint32_t own_weight = ((const uint32_t *)n.ln1w.data)[pair];
         for (int i = 0; i < 2; i++) seen[i] = __ldcg(&sums_before[i][pair]);
         griddepcontrol_wait();              /* for the kernel that chooses the token */
@@ -515,14 +511,15 @@ template <int NH> struct Token {
         if (head == 0) finish(lnf);
     }
     DEVICE void forward(bf16 *lnf) {
+        position = *(const int *)n.position.data + n.ahead;
+        if (t == 0) make_barriers();
+        __syncthreads();
+        cluster_arrive_relaxed();
         if (warp < WARPS) {
             setmaxnreg_inc<232>();
             compute(lnf);
         } else {
             setmaxnreg_dec<40>();
-            __syncthreads();
-            cluster_arrive_relaxed();
-            position = *(const int *)n.position.data + n.ahead;
             if (t == THREADS)
                 for (int l = 0; l < n.L; l++) copy_block(l);
             __syncwarp();
