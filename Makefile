@@ -158,7 +158,7 @@ train: all $(BUILD)/tales
 compare: all $(BUILD)/tales
 	@DATA='$(DATA)' TALES=$(BUILD)/tales PYTHON=$(PYTHON) scripts/compare.sh $(OPTIONS)
 
-# a program that starts slowly (0.4 s on a GPU, or sanitized) runs a part of the 2,402 cases, another one every second
+# a program that starts slowly (0.4 s on a GPU, or sanitized) runs a part of the 2,651 cases, another one every second
 MALFORMED_STRIDE ?= $(if $(filter cuda,$(DEVICE)),120,1)
 OWN_GEMM_TEST := $(if $(filter cblas,$(GEMM)),$(BUILD)/test_ops_own)
 #: test            every test that this machine can run
@@ -179,13 +179,13 @@ PYTHON ?= python3
 #: test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=python3)
 test-roundtrip: all $(BUILD)/logits
 	$(PYTHON) scripts/check_roundtrip.py --build $(BUILD)
-#: test-tasks      --task beside a computation by torch, item by item (PYTHON=python3)
+#: test-tasks      --task compared with torch, item by item (PYTHON=python3)
 test-tasks: all
 	$(PYTHON) scripts/check_tasks.py --build $(BUILD)
-#: test-tokenizer  the tokenizer beside tiktoken and tokenizers (PYTHON=python3), with TOKENIZER=DIR that one as well
+#: test-tokenizer  the tokenizer compared with tiktoken and tokenizers (PYTHON=python3), with TOKENIZER=DIR that one as well
 test-tokenizer: all
 	$(PYTHON) scripts/check_tokenizer.py --build $(BUILD) $(TOKENIZER:%=--tokenizer %)
-#: bench-tokenizer time the tokenizer beside tiktoken (PYTHON=python3 TEXT=FILE)
+#: bench-tokenizer time the tokenizer and tiktoken (PYTHON=python3 TEXT=FILE)
 bench-tokenizer: all
 	$(PYTHON) scripts/check_tokenizer.py --build $(BUILD) $(TOKENIZER:%=--tokenizer %) --bench '$(or $(TEXT),$(error \
 	    bench-tokenizer: want TEXT=FILE))' $(BENCH)
@@ -212,12 +212,12 @@ $(BUILD)/bench_ring: LIBS += $(patsubst %,-Wl$(comma)--wrap=%,comm_exchange atte
 #: bench-attention time every attention (bf16: on a GPU)
 #: bench-comm      bandwidth of the collectives, one process per GPU
 #: bench-ops       time every memory-bound op alone
-#: bench-ring      ring attention, one process per GPU, beside flash attention of one GPU
+#: bench-ring      ring attention, one process per GPU, compared with flash attention of one GPU
 bench-attention bench-comm bench-ops bench-ring: bench-%: $(BUILD)/bench_%
 	$< $(BENCH)
 
 DATA_OF = '$(or $(DATA),$(error $@: want DATA='token shards'))'
-#: bench-step      the training step of models of all sizes, beside PyTorch (DATA='dir/train_*.bin')
+#: bench-step      the training step of models of all sizes, compared with PyTorch (DATA='dir/train_*.bin')
 bench-step: all $(BUILD)/tales
 	TALES=$(BUILD)/tales scripts/bench_step.sh $(DATA_OF) $(BENCH)
 #: bench-context   the step of 124M over the context, flash, naive, PyTorch eager: speed and memory (DATA=...)
@@ -227,7 +227,7 @@ bench-context: all
 	@scripts/plot_attention.sh $(BUILD)/context.csv speed,memory "train_gpt=flash,naive$$(grep -q reference-eager \
 	    $(BUILD)/context.csv && echo ',reference-eager=PyTorch eager')" > $(BUILD)/context.svg
 	@echo "picture: $(BUILD)/context.svg"
-#: bench-scaling   the training step on several GPUs beside one (DATA=...)
+#: bench-scaling   the training step on several GPUs compared with one (DATA=...)
 bench-scaling: all $(BUILD)/bench_comm
 	scripts/bench_scaling.sh $(DATA_OF) $(BENCH)
 

@@ -32,7 +32,7 @@ static Option table[] = {
     { .name = "vocab-size", .type = OPTION_INTEGER, .value = &vocab_size, .fallback = "8192", .min = 257,
       .max = 1 << 24, .help = "of the trained tokenizer, with 256 bytes and <|endoftext|>" },
     { .name = "time-limit", .type = OPTION_TEXT, .value = &time_limit, .argument = "TIME",
-      .help = "such as 3h50m or 90s" },
+      .help = "3h50m or 90s: then exit with 75, without the shard under way" },
     { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "or -h: print this, and exit" },
     {0}
 };
@@ -93,6 +93,7 @@ int main(int argc, char **argv) {
     REQUIRE(out, "want --out DIR");
     REQUIRE(!tokenizer != !train_tokenizer, "want either --tokenizer DIR or --train-tokenizer");
     REQUIRE(train_tokenizer || !options_find(table, "vocab-size")->given, "--vocab-size: want --train-tokenizer");
+    REQUIRE(tokenizer || !time_limit, "--time-limit: want --tokenizer DIR");
     DocumentKind kind = choice_index(DOCUMENT_NAMES, documents);
     document_check_field(kind, field);
     if (!train_tokenizer) stop_open(time_limit);

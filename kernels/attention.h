@@ -68,8 +68,8 @@ size_t attention_part_bytes(const AttentionSpec *s);        /* out_into = ACCUMU
 size_t attention_row_workspace(const AttentionSpec *s);     /* the sum of both */
 size_t attention_no_bytes (const AttentionSpec *s);         /* 0 */
 
-/* out_into = ACCUMULATE of an implementation that does not merge: its forward without it, to the attention_part_bytes
-   before the workspace of that, then attention_merge. */
+/* Forward with out_into = ACCUMULATE of an implementation that does not merge: its forward with OVERWRITE, into the
+   first attention_part_bytes of work, then attention_merge. The rest of work is that forward's workspace. */
 void   attention_merge_part(const Attention *a, const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q,
                             Tensor k, Tensor v, void *work);
 

@@ -4,7 +4,8 @@
 #include "tensor.h"
 
 /* Rows position .. position + n - 1 of each sequence of cache (B,T,C) = rows (B,n,C), which may have a pitch.
-   position: I32 (1); position + n may not exceed T. */
+   position: I32 (1); where one of these rows is not there, it fails on the CPU, and ends the program by an assertion on
+   a GPU. */
 void cache_append(Tensor cache, Tensor rows, Tensor position);
 
 #endif

@@ -11,7 +11,7 @@ extern int choices_measuring;
 /* Incremented by CHOICES_REPLACE: an op looks its choices up again. */
 extern int choices_version;
 
-/* What the choices hold for: version of the lists that they are places in, device, driver and library, in one line. */
+/* What the choices are valid for: version of the lists of candidates, device, driver and library, in one line. */
 const char *choices_machine(void);
 
 int  choices_find(const char *name);                 /* -1: none */
@@ -28,7 +28,7 @@ typedef enum {
     CHOICES_USED,       /* of a checkpoint, before the first operation: adds and replaces, as used */
     CHOICES_REPLACE     /* of another rank: replaces all choices, as used */
 } ChoicesKind;
-/* A file with more is ignored: 2000 shapes. Choices are found one by one; 100,000 of them, 1 MiB, took 12 seconds. */
+/* A file with more is ignored: 2000 shapes. Choices are searched one by one: to read N takes O(N^2). */
 enum { CHOICES_TEXT_MAX = 1 << 18 };
 
 /* Returns 0, and adopts nothing, where the text is of another machine or not one that choices_text made. */

@@ -23,7 +23,8 @@ typedef struct {
     int32_t halted;                     /* 1 once an update with halts was not applied */
 } StepStats;
 
-/* One tensor of the flat parameter memory; the gaps between rows are zero and are never touched. */
+/* One tensor of the flat parameter memory, or the part of it in a slice (ZeRO-1); gaps between them are zero and are
+   never touched. */
 typedef struct {
     int64_t first, count;               /* elements */
     int32_t decay;                      /* whether weight decay applies */
@@ -45,8 +46,8 @@ void update_decide(StepStats *stats);
 void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad,
                   const UpdateRow *rows, int row_count, const StepStats *stats);
 
-/* to = from or sum + from, rounded to nearest even where it is narrower. F32 or BF16; sum F32, or BF16 as both others,
-   it may be to; packed and of as many elements, or with as many rows and columns and any pitch. */
+/* to = from, and to = sum + from, rounded to nearest even where to is narrower. F32 or BF16; sum F32, or BF16 where
+   both others are; it may be to. All packed with as many elements, or with as many rows and columns and any pitch. */
 void tensor_convert(Tensor to, Tensor from);
 void tensor_add    (Tensor to, Tensor sum, Tensor from);
 

@@ -1,6 +1,6 @@
-/* llmc/bpe_files.h - The files of a byte-level BPE: a directory with tokenizer.json (HuggingFace's; one that is not as
-   GPT-2's but for vocabulary and merges is refused), or else vocab.json and merges.txt, or encoder.json and vocab.bpe.
-   In these, tokens that are neither a byte nor made by a merge are special: GPT-2's <|endoftext|>. */
+/* llmc/bpe_files.h - The files of a byte-level BPE: a directory with tokenizer.json (HuggingFace's; refused if it
+   differs from GPT-2's in more than vocabulary and merges), or else vocab.json and merges.txt, or encoder.json and
+   vocab.bpe. In these, tokens that are neither a byte nor made by a merge are special: GPT-2's <|endoftext|>. */
 #ifndef LLMC_BPE_FILES_H
 #define LLMC_BPE_FILES_H
 #include "bpe.h"

@@ -5,7 +5,8 @@
 #include "../kernels/update.h"
 #include "gpt_tensors.h"
 
-/* Uploads a batch of that size, as device_upload_async does; targets may be NULL. It is computed without dropout. */
+/* Uploads a batch of the size that is set, as device_upload_async does; targets may be NULL. It is computed without
+   dropout. */
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets);
 
 /* After gpt_load, where a model created to TRAIN has dropout: gpt_forward and gpt_backward of this batch have it, with

@@ -63,7 +63,7 @@ int gpt_own_tokens(const GPTConfig *c) {
 
 int gpt_groups(const GPTConfig *c) { return comm_size / sharing_ranks(c); }
 
-/* ---- The tables: each X macro of gpt.h becomes entries */
+/* ---- The tables: each X macro of gpt_tensors.h becomes entries */
 
 #define SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[4]){__VA_ARGS__}
 

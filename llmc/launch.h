@@ -10,8 +10,9 @@ extern int launch_local_rank;           /* on this machine; 0 when alone */
      --gpus N|all   starts N processes. They return from here; the parent does not: it passes signals on, ends the
                     others when one fails, and exits with the code of the first failure, else 75 if one ended so, or 0.
      torchrun       RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; also for processes started by hand
-     srun           SLURM_PROCID, SLURM_LOCALID, SLURM_NTASKS, the first host of SLURM_JOB_NODELIST. SLURM_STEP_ID tells
-                    its tasks from the one that runs a batch script, which is alone.
+     srun           SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS or else SLURM_NTASKS, MASTER_ADDR or else the
+                    first host of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST. SLURM_STEP_ID tells its tasks from the one
+                    that runs a batch script, which is alone.
    Calls stop_open, but not for --profile. Rank 0 alone keeps stdout. Removes the secret from the command line. Before
    any device call. With --dry-run no process is started and comm is not opened: comm_size is for the plan. */
 void launch_start(const Settings *settings);

@@ -372,6 +372,7 @@ static void write_settings(const char *path, const RunInfo *run, const ResumeInf
         fprintf(file, "# model: %d layers, %d heads, %d channels, context %d, vocabulary %d, %" PRId64 " parameters\n",
                 c->L, c->NH, c->C, c->T, c->V, gpt_parameter_count(c));
         fprintf(file, "# memory: %s\n", run->memory);
+        fputs("# --config reads this file, for a new run; --resume reads the options of the checkpoint\n", file);
         if (comm_size > 1)
             fprintf(file, "# ranks: %d, %d to a sequence, ZeRO stage %d\n", comm_size, c->context_parallel, c->zero);
         if (!isnan(run->val_floor)) fprintf(file, "# floor: %.6f\n", run->val_floor);

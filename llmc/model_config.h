@@ -5,9 +5,9 @@
 #include "gpt.h"
 #include "settings.h"
 
-/* The model of the options, with a vocabulary of V unless --vocab is given; or that of a checkpoint, with --dtype,
-   --save-dtype and --deterministic of the options. from: the checkpoint, NULL = none; config: its sizes. Fails when an
-   option contradicts the checkpoint, and on sizes that make no model. */
+/* The model of the options, with a vocabulary of V unless --vocab is given; or the sizes of a checkpoint. Data types,
+   --recompute, --deterministic and what the ranks share are those of the options. from: the checkpoint, NULL = none;
+   config: its sizes. Fails when an option contradicts the checkpoint, and on sizes that make no model. */
 GPTConfig model_config(const Settings *settings, const char *from, const GPTConfig *config, int V);
 
 typedef struct {

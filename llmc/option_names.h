@@ -70,7 +70,7 @@ static const ForeignOption foreign_options[] = {
     { "num-threads n-threads nthreads", "use --threads" },
     { "gradient-checkpointing activation-checkpointing checkpoint-activations -r",
       "use --recompute gelu, layernorm or block" },
-    { "hellaswag eval-tasks tasks", "not supported, remove it" },
+    { "hellaswag eval-tasks tasks", "use --eval CHECKPOINT --task NAME FILE, after training" },
     { "-a overfit-single-batch overfit-batches", "not supported, remove it" },
     { "device use-cpu no-cuda accelerator", "the build decides, make DEVICE=cpu or DEVICE=cuda; remove it" },
     { "compile torch-compile fused tf32 tensorcores -f -w -ge num-workers dataloader-num-workers pin-memory "

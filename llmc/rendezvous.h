@@ -26,8 +26,8 @@ int rendezvous_listen(int port, int local);
 void rendezvous_open(const Rendezvous *rendezvous);
 
 /* Returns when all ranks are there, with the id that rank 0 has made. Fails when ranks are missing, twice or of another
-   size, and when the lines of their signatures differ. After 5 s a rank that still waits says so on stderr, once. Exits
-   with EXIT_TRY_AGAIN on a stop (llmc/os.h). */
+   size, and when the lines of their signatures differ. After 5 s rank 0 names the missing ranks on stderr, once, and a
+   rank that has not reached rank 0 says so. Exits with EXIT_TRY_AGAIN on a stop (llmc/os.h). */
 void rendezvous_join(const char *signature, char id[COMM_ID_BYTES]);
 
 /* The heartbeat, a thread that also watches comm: starts after join. */

@@ -1,6 +1,7 @@
 /* llmc/report_page.h - OUT/report.html: the run in a browser: settings, curves, samples, temperature and power. One
    file that carries its data, loads nothing else, and reloads itself while the run lasts. It is replaced atomically; an
-   error of writing it is ignored, as it holds nothing that the logs do not, but for samples without --log-jsonl. */
+   error of writing it is ignored, as it holds nothing that the logs do not, but for samples and warnings without
+   --log-jsonl. */
 #ifndef LLMC_REPORT_PAGE_H
 #define LLMC_REPORT_PAGE_H
 #include "log.h"

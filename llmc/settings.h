@@ -21,8 +21,8 @@
     X(TEXT,    tokenizer,     NULL,      ARGUMENT("DIR"),    KEPT, \
       "byte-level BPE for texts: GPT-2's or HuggingFace's files, or a run with them") \
     X(CHOICE,  documents,     "file",    CHOICES(DOCUMENT_NAMES), KEPT, \
-      "a document of --tokenizer; mark: <|endoftext|> separates") \
-    X(TEXT,    field,         "text",    ARGUMENT("NAME"),   KEPT, "of JSONL, its text") \
+      "what a document is; mark: what ends with <|endoftext|>") \
+    X(TEXT,    field,         "text",    ARGUMENT("NAME"),   KEPT, "of a JSONL object: the member with the text") \
     X(REAL,    val_fraction,  "0.1",     RANGE(0, 0.9),      KEPT, \
       "last part of a text, for validation; if given, also for --eval") \
     X(TEXT,    out,           NULL,      ARGUMENT("DIR"),    COMMAND, \
@@ -34,7 +34,7 @@
     X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
       "only print the loss on --val-data, or else on all of --data") \
     X(CHOICE,  task,          NULL,      CHOICES(TASK_NAMES), COMMAND, \
-      "--eval: accuracy on items; {\"context\": \"1 +\", \"choices\": [\"1\", ..], \"label\": 0}") \
+      "--eval: accuracy on {\"context\": \"1 +\", \"choices\": [\"1\", ..], \"label\": 0}") \
     X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), COMMAND, "only print text that starts with --prompt") \
     X(CHOICE,  checkpoint,    NULL,      CHOICES("best|last"), COMMAND, \
       "--eval, --sample of a run: lowest val loss (default), or newest") \
@@ -60,7 +60,7 @@
     X(CHOICE,  attention,     "auto",    CHOICES("auto|flash|naive"), KEPT, \
       "flash needs O(T) memory, naive O(T^2); auto = the fastest") \
     X(CHOICE,  recompute,     "none",    CHOICES(RECOMPUTE_NAMES), KEPT, \
-      "instead of keeping it: less memory, slower (see --dry-run)") \
+      "activations, instead of keeping them: less memory, slower") \
     X(FLAG,    deterministic, "no",      NO_ARGUMENT,        KEPT, \
       "the same bits in every run, also of flash attention on a GPU") \
     \
@@ -91,9 +91,9 @@
       "of the outputs of attention and MLP (default --dropout)") \
     X(REAL,    embedding_dropout, NULL,  RANGE(0, 0.95),     KEPT, "of the embedding (default --dropout)") \
     X(CHOICE,  on_nan,        "stop",    CHOICES("stop|skip"), KEPT, \
-      "what follows an update with NaN or infinity, never applied") \
+      "after a NaN or infinity; the update is not applied") \
     X(REAL,    skip_spikes,   "0",       RANGE(0, 1e6),      KEPT, \
-      "skip updates so many standard deviations off; try 6; 0 = none") \
+      "skip updates over N standard deviations; try 6; 0 = none") \
     X(INTEGER, seed,          "1",       RANGE(0, 9e15),     KEPT, \
       "of weights, data order, dropout and samples; --sample draws one") \
     X(FLAG,    perturb,       "no",      NO_ARGUMENT,        KEPT, \
@@ -118,7 +118,7 @@
     X(INTEGER, keep,          "0",       RANGE(0, 1e12),     KEPT, \
       "keep the best and the newest N checkpoints; 0 = all") \
     X(INTEGER, keep_every,    "0",       RANGE(0, 1e12),     KEPT, \
-      "and those whose step is a multiple of N; 0 = none") \
+      "keep those whose step is a multiple of N as well; 0 = none") \
     X(INTEGER, sample_every,  "0",       RANGE(0, 1e12),     KEPT, "steps between samples; 0 = none") \
     X(TEXT,    prompt,        "",        ARGUMENT("TEXT"),   KEPT, \
       "start of a sample, with \\n, \\t; - = stdin; ids where no tokenizer is known") \
@@ -126,14 +126,14 @@
       "start of --sample: a file, less one newline at its end") \
     X(INTEGER, num_samples,   "1",       RANGE(1, 65536),    COMMAND, "of --sample, side by side") \
     X(FLAG,    interactive,   "no",      NO_ARGUMENT,        COMMAND, \
-      "--sample goes on from what you type; Ctrl-C ends an answer, then the program") \
+      "--sample continues what you type; Ctrl-C ends an answer, then the program") \
     X(INTEGER, sample_tokens, "200",     RANGE(1, 1e9),      KEPT, "length of a sample") \
     X(REAL,    temperature,   "0.8",     RANGE(0, 100),      KEPT, "of sampling; 0 = always the most likely token") \
     X(INTEGER, top_k,         "0",       RANGE(0, 1 << 24),  KEPT, "sample among the k most likely tokens; 0 = all") \
     X(REAL,    top_p,         "1",       RANGE(1e-9, 1),     KEPT, \
-      "the fewest whose probabilities reach p, usually 0.9; 1 = all") \
+      "the fewest tokens with probability p, usually 0.9; 1 = all") \
     X(REAL,    min_p,         "0",       RANGE(0, 1),        KEPT, \
-      "those p times as likely as the first, usually 0.05; 0 = all") \
+      "tokens p times as likely as the likeliest, usually 0.05; 0 = all") \
     \
     GROUP("Several GPUs (torchrun and srun start the processes themselves, without --gpus)") \
     X(TEXT,    gpus,          "1",       ARGUMENT("N|all"),  FREE, "GPUs of this machine to train on, a process each") \
@@ -145,7 +145,7 @@
       "1 = each rank keeps its part of the optimizer's memory (ZeRO-1)") \
     X(INTEGER, comm_timeout,  "60",      RANGE(1, 1e6),      FREE, \
       "seconds until a silent rank or stuck collective ends the run") \
-    X(INTEGER, rendezvous_timeout, "60", RANGE(1, 1e6),      FREE, "seconds that rank 0 waits for the other ranks") \
+    X(INTEGER, rendezvous_timeout, "60", RANGE(1, 1e6),      FREE, "seconds that the ranks wait for each other") \
     X(INTEGER, rendezvous_port, "0",     RANGE(0, 65535),    COMMAND, \
       "of rank 0; 0 = MASTER_PORT + 1, or made of Slurm's job id") \
     X(TEXT,    rendezvous_secret, NULL,  ARGUMENT("TEXT"),   COMMAND, \

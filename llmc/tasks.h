@@ -2,7 +2,7 @@
    are those of lm-evaluation-harness; a line of the file, JSON in UTF-8, is an item:
 
      multiple-choice   {"context": "The sky is", "choices": ["blue.", "square."], "label": 0}
-     hellaswag         as published (Zellers et al. 2019); without ctx_a and ctx_b, ctx is the context
+     hellaswag         as published (Zellers et al. 2019); without ctx_a, ctx takes the place of both
      lambada           {"text": "..."}: its last word is the only choice (Paperno et al. 2016, OpenAI's variant) */
 #ifndef LLMC_TASKS_H
 #define LLMC_TASKS_H
@@ -32,7 +32,7 @@ typedef struct {
     int         left_out;        /* other items, with a choice longer than the model's context */
 } Task;
 
-typedef struct { double value, error; } TaskFigure;      /* error: one standard deviation; NaN for a single item */
+typedef struct { double value, error; } TaskFigure;      /* error: standard error; NaN for a single item */
 
 typedef struct {
     TaskFigure acc;              /* share of items whose label has the highest log-probability; lambada: is greedy */

@@ -20,7 +20,8 @@ trap 'exit 130' INT TERM HUP
 nvidia-smi -L > "$dir/gpus" 2>/dev/null || : > "$dir/gpus"
 dtype=f32 card=$(cut -d: -f2 "$dir/gpus" | head -n 1 | sed 's/ (UUID.*//; s/^ //')
 large=
-[ ! -s "$dir/gpus" ] || dtype=bf16 large="d12:64:1024 d12:4:1024 d24:32:1024 d36:16:1024 d48:16:1024 d6:64:256"
+[ ! -s "$dir/gpus" ] || dtype=bf16 \
+    large="d12:64:1024 d12:16:1024 d12:4:1024 d24:32:1024 d36:16:1024 d48:16:1024 d6:64:256"
 [ $# -gt 0 ] || set -- $large d4:16:256
 "$python" -c 'import torch' 2>/dev/null && default="reference huggingface" || default=
 [ -z "${LLMC:-}" ] || default="llmc $default"

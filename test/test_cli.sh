@@ -288,6 +288,8 @@ if in_turn 3; then
     refuses "is a directory, want a file, or shards as '$dir/bpe/shards/train_*.bin'" "$gpt" "$dir/bpe/shards"
     refuses "tokenize: --vocab-size: want --train-tokenizer" "$tokenize" "$dir/bpe/text.txt" --vocab-size 300 \
         --tokenizer "$dir/bpe/gone" --out "$dir/bpe/none"
+    refuses "tokenize: --time-limit: want --tokenizer DIR" "$tokenize" "$dir/bpe/text.txt" --train-tokenizer \
+        --time-limit 90s --out "$dir/bpe/none"
     refuses "tokenize: no text: want FILE... first" "$tokenize" --tokenizer "$dir/bpe/gone" --out "$dir/bpe/none" \
         "$dir/bpe/text.txt"
     refuses "--field a: want --documents jsonl" "$tokenize" "$dir/bpe/text.txt" --field a --train-tokenizer \

@@ -520,8 +520,9 @@ static void the_settings_are_written(void) {
     const char *head = STRING("# train_gpt 0, %s, a device, of 1 core, 20", backend_name), *line = strchr(text, '\n');
     EXPECT(begins_with(text, head) && line && line[-1] == 'Z', "%s", text);
     const char *want = "\n# command: train_gpt --lr 3e-4\n# model: 1 layers, 2 heads, 4 channels, context 8, "
-                       "vocabulary 16, 348 parameters\n# memory: 213 MiB of 7.6 GiB free\n# floor: 0.500000\n"
-                       "layers = 1\nlr = 0.0003\n";
+                       "vocabulary 16, 348 parameters\n# memory: 213 MiB of 7.6 GiB free\n# --config reads this file, "
+                       "for a new run; --resume reads the options of the checkpoint\n# floor: 0.500000\nlayers = 1\n"
+                       "lr = 0.0003\n";
     EXPECT(line && begins_with(line, want), "%s", text);
 
     /* a resume adds a line, and writes the settings as they are now */

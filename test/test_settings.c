@@ -44,6 +44,7 @@ static void unknown_names(void) {
         { .want = "--eval_iters: use --val-tokens, in tokens",    .word = { "--eval_iters=20" } },
         { .want = "--resume test continues in that directory: want no --out",
           .word = { "--resume", "test", "--out=x" } },
+        { .want = "--resume=test: write --resume test",           .word = { "--resume=test" } },
         { .want = "--bf16: use --dtype bf16",                     .word = { "--bf16" } },
         { .want = "--wandb_log: use --log-jsonl",                 .word = { "--wandb_log=True" } },
         { .want = "--compile: not needed, remove it",             .word = { "--compile=False" } },

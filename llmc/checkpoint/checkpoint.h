@@ -81,8 +81,8 @@ GPTConfig checkpoint_config(const char *checkpoint);
    files, or ids without one that can be read; prints why it cannot. */
 Tokenizer checkpoint_tokenizer(const char *checkpoint, int V);
 
-/* The tokenizer files of a directory, NULL = none. Those that lack are made if the tokenizer is a BPE, all if the
-   directory has none and the tokenizer is bytes. A tokenizer_config.json that this program made gets T, the context of
+/* The tokenizer files of a directory, NULL = none. Missing files are made for a BPE; for bytes all are made where the
+   directory has none. A tokenizer_config.json that this program made gets T, the context of
    the model, as its model_max_length. */
 TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokenizer, int T);
 

@@ -38,12 +38,12 @@ void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
 void run_dir_link_best(const RunDir *dir, int64_t step);
 
 /* Which complete checkpoints run_dir_clean removes, of those of steps up to `last`: `outdated`, and all but the newest
-   `newest`, the multiples of `multiple`, and `best`. Zeros: newest, all stay; others, none. */
+   `newest`, the multiples of `multiple`, and `best`. newest 0: all stay; another member 0: not used. */
 typedef struct { int64_t last, newest, multiple, best, outdated; } Pruning;
 
 /* Removes what step-N.partial holds of checkpoints, then old checkpoints. What OUT/best names, directories that hold
-   other files, and links, stay; the latter two do not count. A checkpoint is renamed to step-N.partial before it is
-   removed. Fails when OUT was moved or removed. */
+   other files, and links, stay; the latter two do not count as newest. A checkpoint is renamed to step-N.partial before
+   it is removed. Fails when OUT was moved or removed. */
 void run_dir_clean(const RunDir *dir, const Pruning *pruning);
 
 /* New strings, NULL = none: the newest checkpoint that has all files a resume needs, older than the checkpoint `before`

@@ -1,4 +1,4 @@
-/* test/fuzz/fuzz.h - Strangers' bytes for the readers. A target is a reader and the claims that must hold of whatever
+/* test/fuzz/fuzz.h - Untrusted input for the readers. A target is a reader and the claims that must hold of whatever
    it accepts. make fuzz lets libFuzzer look for bytes that break a claim; make test reads what lies in corpus/ once.
 
    The linker puts the file_map of fuzz.c in the place of llmc/files.c's: a file is a string in memory, in a block of

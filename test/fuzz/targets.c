@@ -1,4 +1,4 @@
-/* test/fuzz/targets.c - What is read of strangers, and what must hold of it. */
+/* test/fuzz/targets.c - The readers of untrusted input, and what must hold of their results. */
 #include "fuzz.h"
 #include <math.h>
 #include <regex.h>
