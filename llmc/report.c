@@ -83,9 +83,10 @@ void report_banner(const RunInfo *run) {
     printf("device  %s%s, %s, %s\n", ranks, backend_name, run->device->name, run->device->detail);
     if (c->context_parallel > 1) snprintf(parts, sizeof parts, " (%d on each of %d ranks)", gpt_own_tokens(c),
                                           c->context_parallel);
-    printf("model   %d layers, %d heads, %d channels, context %d%s, vocabulary %d, %s parameters, %s, %s "
+    const char *hint = c->dtype == F32 && !device_refuse_dtype(BF16) ? " (--dtype bf16 is faster)" : "";
+    printf("model   %d layers, %d heads, %d channels, context %d%s, vocabulary %d, %s parameters, %s%s, %s "
            "attention%s\n", c->L, c->NH, c->C, c->T, parts, c->V,
-           count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype), run->attention, dropout);
+           count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype), hint, run->attention, dropout);
     printf("data    %s\nmemory  %s%s\n", run->data, run->memory, comm_size > 1 ? " on each" : "");
     fflush(stdout);
 }
