@@ -28,11 +28,17 @@ static void open_shard(Shard *s, char *path) {
     file_write(s->file, header, sizeof header);
 }
 
+typedef struct { uint32_t magic, version, count; } Header;      /* and zeros */
+
+static Header header_of(int64_t count, int width) {
+    return width == 2 ? (Header){ SHARD_UINT16, 1, (uint32_t)count } : (Header){ SHARD_UINT32, 7, (uint32_t)count };
+}
+
 /* The count is known now: the header is written again. */
 static void close_shard(Shard *s, int width) {
-    const uint32_t header[3] = { width == 2 ? SHARD_UINT16 : SHARD_UINT32, width == 2 ? 1 : 7, (uint32_t)s->count };
+    const Header header = header_of(s->count, width);
     if (!ferror(s->file)) rewind(s->file);              /* rewind forgets an error */
-    file_write(s->file, header, sizeof header);
+    file_write(s->file, &header, sizeof header);
     if (fflush(s->file) || ferror(s->file)) unlink(s->partial);         /* a full disk: the next call fails */
     file_close_durably(s->file, s->partial);
     file_rename(s->partial, s->path);
@@ -209,11 +215,11 @@ int shards_is_cache(const char *path) {
 static int is_whole(const char *path, int width) {
     if (!file_exists(path)) return 0;
     FileMap map = file_map(path);
-    uint32_t header[3] = {0};
-    if (map.size >= 4 * HEADER_WORDS) memcpy(header, map.bytes, sizeof header);
+    Header header = {0};
+    if (map.size >= 4 * HEADER_WORDS) memcpy(&header, map.bytes, sizeof header);
     file_unmap(map);
-    return header[0] == (width == 2 ? SHARD_UINT16 : SHARD_UINT32) && header[1] == 1 &&
-           map.size == 4 * HEADER_WORDS + (int64_t)header[2] * width;
+    const Header want = header_of(header.count, width);
+    return !memcmp(&header, &want, sizeof want) && map.size == 4 * HEADER_WORDS + (int64_t)header.count * width;
 }
 
 char *shards_cached(Bpe *bpe, Texts *texts, int wait) {

@@ -6,6 +6,7 @@
 #include "test.h"
 #include <glob.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 
 enum { END = 499 };
@@ -259,6 +260,29 @@ static void a_damaged_cache_is_made_again(void) {
     EXPECT(files_like(IN_SCRATCH("damaged.txt.*")) == 1, "%d files", files_like(IN_SCRATCH("damaged.txt.*")));
 }
 
+/* Ids of more than 16 bits: shards of uint32, whose version is another one. */
+static void a_cache_of_wide_ids_is_found_again(void) {
+    static unsigned char byte[256];
+    BpeVocabulary v = { .V = (1 << 16) + 1, .token = calloc((1 << 16) + 1, sizeof *v.token) };
+    for (int i = 0; i < 256; i++) {
+        byte[i] = (unsigned char)i;
+        v.token[i] = (BpeToken){ .bytes = &byte[i], .size = 1 };
+    }
+    Bpe *wide = bpe_create(v, "wide");
+    const char *path = IN_SCRATCH("wide.txt");
+    put_text(path, a_text);
+    struct stat info[2];
+    for (int time = 0; time < 2; time++) {
+        Texts texts = texts_open(&path, 1, DOCUMENT_FILE, "text");
+        char *cache = shards_cached(wide, &texts, 0);
+        EXPECT(!stat(cache, &info[time]), "%s", cache);
+        texts_close(&texts);
+        free(cache);
+    }
+    EXPECT(info[0].st_ino == info[1].st_ino, "the tokens are made again");
+    bpe_free(wide);
+}
+
 static void cache_bad_line(void *path) {
     tokens_open_text(path, &(TextFormat){ .bpe = bpe, .documents = DOCUMENT_JSONL, .field = "body" });
 }
@@ -312,6 +336,7 @@ int main(void) {
     RUN(refused_texts);
     RUN(cached_tokens);
     RUN(a_damaged_cache_is_made_again);
+    RUN(a_cache_of_wide_ids_is_found_again);
     RUN(a_pattern_leaves_the_cache_out);
     RUN(validation_is_the_last_part);
     bpe_free(bpe);
