@@ -82,8 +82,9 @@ size_t attention_part_bytes(const AttentionSpec *s) {
     return s->out_into == ACCUMULATE ? (rows + 15) / 16 * 16 + rows * (size_t)s->HS : 0;
 }
 
-void attention_merge_part(const Attention *a, const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q,
-                          Tensor k, Tensor v, void *work) {
+int attention_merge_part(const Attention *a, const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q,
+                         Tensor k, Tensor v, void *work) {
+    if (s->out_into == OVERWRITE) return 0;
     AttentionSpec spec = *s;
     const size_t rows = (attention_row_bytes(s) + 15) / 16 * 16;
     const Tensor part_lse = tensor_of(work, F32, 3, (int64_t)s->B, (int64_t)s->NH, (int64_t)s->Tq);
@@ -92,4 +93,5 @@ void attention_merge_part(const Attention *a, const AttentionSpec *s, Tensor out
     spec.out_dtype = F32;
     a->forward(&spec, part, part_lse, kept, q, k, v, (char *)work + attention_part_bytes(s));
     attention_merge(out, lse, out, part, part_lse);
+    return 1;
 }

@@ -69,8 +69,9 @@ size_t attention_row_workspace(const AttentionSpec *s);     /* the sum of both *
 size_t attention_no_bytes (const AttentionSpec *s);         /* 0 */
 
 /* Forward with out_into = ACCUMULATE of an implementation that does not merge: its forward with OVERWRITE, into the
-   first attention_part_bytes of work, then attention_merge. The rest of work is that forward's workspace. */
-void   attention_merge_part(const Attention *a, const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q,
+   first attention_part_bytes of work, then attention_merge; returns 1. The rest of work is that forward's workspace.
+   With OVERWRITE it returns 0, having done nothing. */
+int    attention_merge_part(const Attention *a, const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q,
                             Tensor k, Tensor v, void *work);
 
 /* The diagonal d of the mask, as torch.tril counts it: row i sees key j if j <= d + i; -Tq: none, Tk: all of them.

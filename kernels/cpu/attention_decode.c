@@ -23,10 +23,7 @@ static void attend(const AttentionSpec *s, Partial *part, const float *q, Head k
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
                     void *work) {
     attention_check_forward(&attention_decode, s, out, lse, q, k, v);
-    if (s->out_into == ACCUMULATE) {
-        attention_merge_part(&attention_decode, s, out, lse, kept, q, k, v, work);
-        return;
-    }
+    if (attention_merge_part(&attention_decode, s, out, lse, kept, q, k, v, work)) return;
     const int64_t Tq = s->Tq, HS = s->HS, splits = splits_of(s), rows = (int64_t)s->B * s->NH * Tq;    /* of lse */
     Partial *part = work;
     #pragma omp parallel for schedule(static)

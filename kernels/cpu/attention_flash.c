@@ -77,10 +77,7 @@ static void forward_tile(const AttentionSpec *s, DropoutMask mask, Head out, flo
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
                     void *work) {
     attention_check_forward(&attention_flash, s, out, lse, q, k, v);
-    if (s->out_into == ACCUMULATE) {
-        attention_merge_part(&attention_flash, s, out, lse, kept, q, k, v, work);
-        return;
-    }
+    if (attention_merge_part(&attention_flash, s, out, lse, kept, q, k, v, work)) return;
     const int64_t Tq = s->Tq, tiles = (Tq + QUERIES - 1) / QUERIES;
     #pragma omp parallel for schedule(dynamic)
     for (int64_t tile = 0; tile < (int64_t)s->B * s->NH * tiles; tile++) {

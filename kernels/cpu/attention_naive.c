@@ -29,10 +29,7 @@ static Head drop(Head to, Head from, const AttentionSpec *s, int64_t head) {
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
                     void *work) {
     attention_check_forward(&attention_naive, s, out, lse, q, k, v);
-    if (s->out_into == ACCUMULATE) {
-        attention_merge_part(&attention_naive, s, out, lse, kept, q, k, v, work);
-        return;
-    }
+    if (attention_merge_part(&attention_naive, s, out, lse, kept, q, k, v, work)) return;
     const int64_t Tq = s->Tq, Tk = s->Tk, HS = s->HS;
     #pragma omp parallel for schedule(dynamic)
     for (int64_t head = 0; head < (int64_t)s->B * s->NH; head++) {

@@ -202,10 +202,7 @@ static void forward_as(const AttentionSpec &s, Tensor out, Tensor lse, Tensor q,
 static void forward(const AttentionSpec *spec, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
                     void *work) {
     attention_check_forward(&attention_decode, spec, out, lse, q, k, v);
-    if (spec->out_into == ACCUMULATE) {
-        attention_merge_part(&attention_decode, spec, out, lse, kept, q, k, v, work);
-        return;
-    }
+    if (attention_merge_part(&attention_decode, spec, out, lse, kept, q, k, v, work)) return;
     REQUIRE(rows_aligned(q) && rows_aligned(k) && rows_aligned(v),
             "attention: rows of q, k or v do not begin on 16 bytes: want addresses and pitches that are multiples");
     AttentionSpec s = *spec;

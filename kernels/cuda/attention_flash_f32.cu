@@ -350,10 +350,7 @@ static void backward_sized(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor 
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
                     void *work) {
     attention_check_forward(&attention_flash_f32, s, out, lse, q, k, v);
-    if (s->out_into == ACCUMULATE) {
-        attention_merge_part(&attention_flash_f32, s, out, lse, kept, q, k, v, work);
-        return;
-    }
+    if (attention_merge_part(&attention_flash_f32, s, out, lse, kept, q, k, v, work)) return;
     (s->HS <= 32 ? forward_sized<32> : s->HS <= 64 ? forward_sized<64> : forward_sized<128>)
         (s, out, lse, q, k, v);
 }

@@ -476,10 +476,7 @@ static const Launch backwards[] = { launch_backward<2>, launch_backward<2>, laun
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
                     void *work) {
     attention_check_forward(&attention_flash_sm80, s, out, lse, q, k, v);
-    if (s->out_into == ACCUMULATE) {
-        attention_merge_part(&attention_flash_sm80, s, out, lse, kept, q, k, v, work);
-        return;
-    }
+    if (attention_merge_part(&attention_flash_sm80, s, out, lse, kept, q, k, v, work)) return;
     forwards[(s->HS - 1) / 16](problem(s, lse), { view("q", q), view("k", k), view("v", v), view("out", out),
                                                   (float *)lse.data }, s->dropout);
 }

@@ -82,10 +82,7 @@ static size_t workspace_bytes(const AttentionSpec *s) {
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
                     void *work) {
     attention_check_forward(&attention_flash_sm90, s, out, lse, q, k, v);
-    if (merges_part(s)) {
-        attention_merge_part(&attention_flash_sm90, s, out, lse, kept, q, k, v, work);
-        return;
-    }
+    if (merges_part(s) && attention_merge_part(&attention_flash_sm90, s, out, lse, kept, q, k, v, work)) return;
     attention_flash_sm90_forward(s, out, lse, q, k, v);
 }
 

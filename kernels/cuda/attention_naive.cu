@@ -457,10 +457,7 @@ static void backward_as(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
 static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
                     void *work) {
     attention_check_forward(&attention_naive, s, out, lse, q, k, v);
-    if (s->out_into == ACCUMULATE) {
-        attention_merge_part(&attention_naive, s, out, lse, kept, q, k, v, work);
-        return;
-    }
+    if (attention_merge_part(&attention_naive, s, out, lse, kept, q, k, v, work)) return;
     if (s->dtype == F32) forward_as(s, out, lse, (float *)kept, q, k, v, work);
     else                 forward_as(s, out, lse, (bf16 *)kept, q, k, v, work);
 }
