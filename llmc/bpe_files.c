@@ -42,7 +42,7 @@ typedef struct {
     BpeVocabulary  v;
     unsigned char *next;                /* where the bytes of the next token go */
     int32_t       *slot;                /* hash table of ids by bytes; -1 = empty */
-    size_t         mask;
+    size_t         mask, merge_room;
     char          *made;                /* by id: 1 = a byte, or made by a merge */
     const char    *vocabulary_path;
     char           where[4200];         /* of the merge that is read */
@@ -143,6 +143,7 @@ static void add_merge(Reader *r, const char *left, int left_length, const char *
             left_length < 40 ? left_length : 40, left, right_length < 40 ? right_length : 40, right,
             r->vocabulary_path);
     r->made[m.merged] = 1;
+    r->v.merge = host_grow(r->v.merge, (size_t)r->v.merge_count, &r->merge_room, sizeof m, "merges");
     r->v.merge[r->v.merge_count++] = m;
 }
 
@@ -157,18 +158,11 @@ static void add_merge_line(Reader *r, const char *line, size_t size) {
 
 static void read_merges(Reader *r, const char *path) {
     FileMap map = file_map(path);
-    const char *text = (const char *)map.bytes, *end = text + map.size;
-    int64_t number = 1, lines = 1;
-    for (const char *c = text; c < end; c++) lines += *c == '\n';
-    r->v.merge = host_alloc((size_t)lines * sizeof *r->v.merge, "merges");
-    for (const char *line = text; line < end; number++) {
-        const char *newline = memchr(line, '\n', (size_t)(end - line)), *stop = newline ? newline : end;
-        size_t size = (size_t)(stop - line);
-        if (size && line[size - 1] == '\r') size--;
-        snprintf(r->where, sizeof r->where, "%s: line %lld", path, (long long)number);
-        REQUIRE(size <= MERGE_MAX, "%s: %zu bytes, want a merge of two tokens", r->where, size);
-        if (size && !(size >= 8 && !memcmp(line, "#version", 8))) add_merge_line(r, line, size);
-        line = stop + 1;
+    for (FileLine line = {0}; file_next_line(map, &line); ) {
+        snprintf(r->where, sizeof r->where, "%s: line %lld", path, (long long)line.number);
+        REQUIRE(line.size <= MERGE_MAX, "%s: %zu bytes, want a merge of two tokens", r->where, line.size);
+        const int is_version = line.size >= 8 && !memcmp(line.text, "#version", 8);
+        if (line.size && !is_version) add_merge_line(r, line.text, line.size);
     }
     file_unmap(map);
 }
@@ -197,7 +191,6 @@ static void read_tokenizer_json(Reader *r, const Json *json, size_t size) {
     const Json *added = json_find(json, "added_tokens"), *merges = json_member(model, "merges", JSON_ARRAY);
     if (added && added->type != JSON_ARRAY) json_refuse(added, "an array");
     read_vocabulary(r, json_member(model, "vocab", JSON_OBJECT), added, size);
-    r->v.merge = host_alloc((size_t)merges->count * sizeof *r->v.merge + 1, "merges");
     int number = 0;
     for (const Json *m = merges->child; m; m = m->next, number++) {
         snprintf(r->where, sizeof r->where, "%s: merge %d", json->where, number);

@@ -44,6 +44,15 @@ FileMap file_map(const char *path) {
 
 void file_unmap(FileMap map) { if (map.size > 0) munmap((void *)map.bytes, (size_t)map.size); }
 
+int file_next_line(FileMap map, FileLine *line) {
+    const char *text = line->next ? line->next : (const char *)map.bytes, *end = (const char *)map.bytes + map.size;
+    const char *newline = memchr(text, '\n', (size_t)(end - text)), *stop = newline ? newline : end;
+    if (text == end) return 0;
+    *line = (FileLine){ .text = text, .size = (size_t)(stop - text) - (stop > text && stop[-1] == '\r'),
+                        .next = stop + (newline != NULL), .number = line->number + 1 };
+    return 1;
+}
+
 int file_exists(const char *path) { return access(path, F_OK) == 0; }
 
 int file_has_name(int fd, const char *path) {

@@ -313,13 +313,12 @@ typedef struct {
 static void copy_events(void *argument) {
     EventCopy *copy = argument;
     FileMap map = file_map(copy->path);
-    const char *line = (const char *)map.bytes, *end = line + map.size, *newline;
-    for (int64_t n = 1; (newline = memchr(line, '\n', (size_t)(end - line))); n++, line = newline + 1) {
-        char *where = format_string("%s: line %" PRId64, copy->path, n);
-        Json *object = json_parse(line, (size_t)(newline - line), where);
+    for (FileLine line = {0}; file_next_line(map, &line) && line.next[-1] == '\n'; ) {
+        char *where = format_string("%s: line %" PRId64, copy->path, line.number);
+        Json *object = json_parse(line.text, line.size, where);
         const Json *event = json_member(object, "event", JSON_STRING), *step = json_find(object, "step");
         int64_t number = step ? json_integer(step, 0, INT64_MAX) : 0;
-        if (number <= copy->last_step) fwrite(line, 1, (size_t)(newline + 1 - line), copy->file);
+        if (number <= copy->last_step) fwrite(line.text, 1, (size_t)(line.next - line.text), copy->file);
         if (number == copy->last_step && !strcmp(event->text, "validation")) copy->is_validated = 1;
         json_free(object);
         free(where);
@@ -353,9 +352,8 @@ static void open_jsonl(Log *log, const char *path, const RunInfo *run, const Res
 
 static void copy_comments(FILE *file, const char *path) {
     FileMap map = file_map(path);
-    const char *line = (const char *)map.bytes, *end = line + map.size, *newline;
-    for (; (newline = memchr(line, '\n', (size_t)(end - line))); line = newline + 1)
-        if (*line == '#') fwrite(line, 1, (size_t)(newline + 1 - line), file);
+    for (FileLine line = {0}; file_next_line(map, &line) && line.next[-1] == '\n'; )
+        if (*line.text == '#') fwrite(line.text, 1, (size_t)(line.next - line.text), file);
     file_unmap(map);
 }
 

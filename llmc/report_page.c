@@ -68,13 +68,13 @@ static void page_add(ReportPage *page, PagePoint point) {
 
 static void read_rows(ReportPage *page, const char *path) {
     FileMap map = file_map(path);
-    const char *line = (const char *)map.bytes, *end = line + map.size, *newline;
     int column[LOG_COLUMNS], count = 0;
-    for (int first = 1; (newline = memchr(line, '\n', (size_t)(end - line))); first = 0, line = newline + 1) {
+    for (FileLine line = {0}; file_next_line(map, &line) && line.next[-1] == '\n'; ) {
+        const int first = line.number == 1;
         PagePoint point;
         for (int c = 0; c < PAGE_COLUMNS; c++) point.value[c] = NAN;
         int i = 0;
-        for (const char *cell = line; cell <= newline && i < LOG_COLUMNS; i++) {
+        for (const char *cell = line.text; cell < line.next && i < LOG_COLUMNS; i++) {
             size_t length = strcspn(cell, ",\n");
             if (first) {
                 int c = PAGE_COLUMNS - 1;

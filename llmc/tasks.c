@@ -185,16 +185,15 @@ static void add_item(Task *task, const Question *q, int64_t line, Tokenizer toke
     task->item[task->items++] = item;
 }
 
-static void read_line(Task *task, const char *text, size_t size, int64_t line, Tokenizer tokenizer,
-                      const GPTConfig *config) {
-    char *where = format_string("%s: line %lld", task->path, (long long)line);
-    Json *json = json_parse(text, size, where);
+static void read_line(Task *task, const FileLine *line, Tokenizer tokenizer, const GPTConfig *config) {
+    char *where = format_string("%s: line %lld", task->path, (long long)line->number);
+    Json *json = json_parse(line->text, line->size, where);
     Question q = {0};
     if (json->type != JSON_OBJECT) fail("%s: this is %.80s, want an object", where, json_text(json));
     if (!strcmp(task->name, "hellaswag"))    read_hellaswag(json, &q);
     else if (!strcmp(task->name, "lambada")) read_lambada(json, &q);
     else                                     read_multiple_choice(json, &q);
-    add_item(task, &q, line, tokenizer, config, where);
+    add_item(task, &q, line->number, tokenizer, config, where);
     for (int i = 0; i < q.count; i++) free(q.choice[i]);
     free(q.choice);
     free(q.context);
@@ -206,15 +205,10 @@ Task task_read(const char *name, const char *path, Tokenizer tokenizer, const GP
     Task task = { .name = name, .path = path };
     REQUIRE(tokenizer != TOKENIZER_IDS, "--task %s: the tokenizer of the model is unknown, want --tokenizer DIR", name);
     FileMap map = file_map(path);
-    const char *kind = file_kind(map.bytes, map.size), *text = (const char *)map.bytes, *end = text + map.size;
+    const char *kind = file_kind(map.bytes, map.size);
     REQUIRE(!kind, "%s: this is %s, want a line of JSON for each item", path, kind);
-    for (int64_t line = 1; text < end; line++) {
-        const char *newline = memchr(text, '\n', (size_t)(end - text)), *next = newline ? newline : end;
-        size_t size = (size_t)(next - text);
-        if (size && text[size - 1] == '\r') size--;
-        if (size) read_line(&task, text, size, line, tokenizer, config);
-        text = next + (newline != NULL);
-    }
+    for (FileLine line = {0}; file_next_line(map, &line); )
+        if (line.size) read_line(&task, &line, tokenizer, config);
     file_unmap(map);
     REQUIRE(task.items || !task.left_out, "%s: no item fits: every one has a choice of more than %d tokens, the "
             "context of the model", path, config->T);

@@ -14,7 +14,7 @@ typedef struct TextsState {
     int      file;                  /* the next to open */
     FileMap  map;                   /* the one that is read */
     size_t   at;
-    int64_t  line;
+    FileLine line;                  /* of lines and JSONL: the one that was read last */
     int      begins;                /* a document begins at `at` */
     size_t   end;                   /* of the document, for files and marks */
     int      ends_with_mark;        /* what has been read */
@@ -79,7 +79,7 @@ static void add_document(Texts *t, const unsigned char *text, size_t size) {
 
 static void add_json(Texts *t, const char *line, size_t size) {
     State *s = t->state;
-    char *where = format_string("%s: line %lld", t->path[s->file - 1], (long long)s->line);
+    char *where = format_string("%s: line %lld", t->path[s->file - 1], (long long)s->line.number);
     Json *json = json_parse(line, size, where);
     if (json->type != JSON_OBJECT) fail("%s: this is %.80s, want an object", where, json_text(json));
     const char *text = json_string(json, t->field);
@@ -91,15 +91,12 @@ static void add_json(Texts *t, const char *line, size_t size) {
 }
 
 /* A line, or with JSONL the value in it. Returns its length with its end. */
-static size_t add_line(Texts *t, const unsigned char *text, size_t left) {
-    State *s = t->state;
-    const unsigned char *newline = memchr(text, '\n', left);
-    size_t size = newline ? (size_t)(newline - text) : left, whole = size + (newline != NULL);
-    if (size && text[size - 1] == '\r') size--;
-    s->line++;
-    if (t->kind == DOCUMENT_LINE) add_document(t, text, size);
-    else if (size)                add_json(t, (const char *)text, size);
-    return whole;
+static size_t add_line(Texts *t) {
+    const FileLine *line = &t->state->line;
+    file_next_line(t->state->map, &t->state->line);
+    if (t->kind == DOCUMENT_LINE) add_document(t, (const unsigned char *)line->text, line->size);
+    else if (line->size)          add_json(t, line->text, line->size);
+    return (size_t)(line->next - line->text);
 }
 
 /* Of the document that begins at `at`: the next mark, or the end of the file. Every byte is searched once. */
@@ -139,7 +136,7 @@ static int open_next(Texts *t) {
     s->at = 0;
     if (s->file == t->count) return 0;
     s->map = file_map(t->path[s->file++]);
-    s->line = 0;
+    s->line = (FileLine){0};
     s->begins = t->kind != DOCUMENT_MARK || (t->done > 0 && !s->ends_with_mark);
     find_document_end(t, 0);
     return 1;
@@ -162,9 +159,7 @@ int texts_next(Texts *t) {
             continue;
         }
         const unsigned char *text = s->map.bytes + s->at;
-        size_t left = (size_t)s->map.size - s->at;
-        size_t length = t->kind == DOCUMENT_LINE || t->kind == DOCUMENT_JSONL ? add_line(t, text, left)
-                                                                              : add_part(t, text);
+        size_t length = t->kind == DOCUMENT_LINE || t->kind == DOCUMENT_JSONL ? add_line(t) : add_part(t, text);
         s->at += length;
         t->done += (int64_t)length;
     }
