@@ -270,7 +270,8 @@ void tokens_check(const Tokens *t, int V) {
 
 /* ---- Corpus */
 
-double text_floor(const char *path) {
+/* data/tales writes the entropy of a text into PATH.floor; NaN where there is no such file. */
+static double text_floor(const char *path) {
     char *name = format_string("%s.floor", path);
     double floor = NAN;
     FILE *file = fopen(name, "r");

@@ -57,7 +57,7 @@ int tokens_eval_window(const Tokens *tokens, int64_t i, int T, int32_t *input, i
 
 typedef struct {
     Tokens *train, *val;       /* val NULL = no validation; it may be a slice of the files of train */
-    double  val_floor;         /* text_floor of --val-data, NaN = unknown */
+    double  val_floor;         /* entropy of --val-data in nats per byte: no model has a lower loss; NaN = unknown */
 } Corpus;
 
 /* Opens --data and --val-data, as in tokens_open_text. Without val_data (NULL) the last val_fraction of a text is for
@@ -67,9 +67,5 @@ Corpus corpus_open(const char *data, const char *val_data, double val_fraction, 
 Corpus corpus_open_eval(const char *data, double val_fraction, const TextFormat *format);
 void   corpus_check(const Corpus *corpus, int V);      /* tokens_check of both; fails on ranks with other data */
 char  *corpus_text(const Corpus *corpus);       /* "book.txt, 90000 bytes to train on, 10000 to validate on" */
-
-/* The entropy of a text in nats per byte, no model can have a lower loss: data/tales writes it into PATH.floor. NaN
-   where there is no such file; fails on one that does not begin with a number >= 0. */
-double text_floor(const char *path);
 
 #endif
