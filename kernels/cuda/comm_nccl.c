@@ -102,6 +102,11 @@ static ncclDataType_t nccl_type(DType dtype) {
     return dtype == F32 ? ncclFloat32 : dtype == F64 ? ncclFloat64 : dtype == BF16 ? ncclBfloat16 : ncclInt32;
 }
 
+static void unlock(const char *what, ncclResult_t result) {
+    pthread_mutex_unlock(&comm_lock);
+    check(what, settle(result));
+}
+
 /* The stream waits for the compute issued so far; the lock is held until unlock. */
 static void begin(void) {
     const int64_t id = issued + 1;
@@ -109,11 +114,6 @@ static void begin(void) {
     CUDA(cudaStreamWaitEvent(stream, ready[id % EVENTS], 0));
     issued = id;
     lock();
-}
-
-static void unlock(const char *what, ncclResult_t result) {
-    pthread_mutex_unlock(&comm_lock);
-    check(what, settle(result));
 }
 
 static CommOp finish(void) {
@@ -337,9 +337,7 @@ void comm_connect(const char id[COMM_ID_BYTES]) {
     memcpy(&unique, id, sizeof unique);
     open_deadline = comm_now() + COMM_OPEN_SECONDS;
     lock();
-    ncclResult_t result = ncclCommInitRankConfig(&comm, comm_size, unique, comm_rank, &config);
-    pthread_mutex_unlock(&comm_lock);
-    check("connecting the ranks", settle(result));
+    unlock("connecting the ranks", ncclCommInitRankConfig(&comm, comm_size, unique, comm_rank, &config));
     first_operation();
     has_windows = is_one_host();
     open_deadline = 0;
@@ -351,9 +349,7 @@ void comm_close(void) {
     CUDA(cudaStreamSynchronize(stream));
     if (incoming.bytes) close_window(&incoming);
     lock();
-    ncclResult_t result = ncclCommFinalize(comm);
-    pthread_mutex_unlock(&comm_lock);
-    check("closing", settle(result));
+    unlock("closing", ncclCommFinalize(comm));
     lock();
     ncclCommDestroy(comm);
     comm = NULL;
