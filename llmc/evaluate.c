@@ -26,12 +26,12 @@ static int64_t load_window(const Tokens *tokens, int64_t w, int64_t wanted, cons
     return count;
 }
 
-double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int64_t *counted) {
+double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int64_t *first) {
     const RingSplit split = gpt_split(&model->config);
     const int T = split.T, own = ring_tokens(&split, split.rank), is_shared = split.size > 1;
     const int64_t groups = gpt_groups(&model->config), group = comm_rank / split.size;
     const int64_t wanted = windows_of(tokens, max_tokens, T);
-    *counted = wanted == tokens_windows(tokens, T) ? 0 : wanted * T;
+    *first = wanted == tokens_windows(tokens, T) ? 0 : wanted * T;
     const size_t size = (size_t)B * (size_t)own;
     int32_t *window = host_alloc(2 * (size_t)T * sizeof *window, "a sequence");
     int32_t *inputs = host_alloc(size * sizeof *inputs, "a batch");
@@ -40,12 +40,12 @@ double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Rep
     double total = 0;
     int64_t w = 0, count = 0;           /* ranks that share sequences compute and stop together */
     for (; w < wanted && !(is_shared ? ranks_stop(ranks_stops()) : stop_requested()); w += groups * B) {
-        const int64_t first = w + group * B, left = wanted - first;
+        const int64_t begin = w + group * B, left = wanted - begin;
         const int rows = is_shared || left > B ? B : (int)left;
         if (rows <= 0) continue;
-        report_progress(report, first, wanted);
+        report_progress(report, begin, wanted);
         for (int b = 0; b < rows; b++)
-            count += load_window(tokens, first + b, wanted, &split, window, inputs + (int64_t)b * own,
+            count += load_window(tokens, begin + b, wanted, &split, window, inputs + (int64_t)b * own,
                                  targets + (int64_t)b * own);
         gpt_set_batch(model, rows, own);
         gpt_load(model, inputs, targets);
@@ -62,7 +62,7 @@ double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Rep
     double sums[] = { total, (double)count, w < wanted };
     ranks_sum(sums, 3);
     if (sums[2] == 0) return sums[0] / sums[1];
-    *counted = -1;
+    *first = -1;
     return NAN;
 }
 

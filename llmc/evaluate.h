@@ -7,11 +7,11 @@
 #include "tokenizer.h"
 
 /* Mean loss in nats per target over the first max_tokens targets of a stream, rounded up to whole sequences of
-   model->config.T; 0 = all. *counted = their number, or 0 if they are the whole stream. B sequences are computed at a
-   time, at most as many as the model was created for; gpt_set_batch must be called again before the next batch.
-   Progress goes to report. NaN and *counted = -1 when a stop was requested meanwhile (llmc/os.h). All ranks call it:
+   model->config.T; 0 = all. *first = how many they are, or 0 if they are the whole stream. B sequences are computed at
+   a time, at most as many as the model was created for; gpt_set_batch must be called again before the next batch.
+   Progress goes to report. NaN and *first = -1 when a stop was requested meanwhile (llmc/os.h). All ranks call it:
    each computes a part. */
-double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int64_t *counted);
+double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int64_t *first);
 
 /* Targets per byte of the text that they stand for, of those that evaluate takes, with sequences of T; special tokens
    stand for none. NaN for tokens that are neither bytes nor of a BPE, for ids that the BPE does not have, and where all
