@@ -23,12 +23,6 @@ Result make_result(const char *name, const AttentionSpec *s, Tensor t, Into into
     return r;
 }
 
-int sm_count(void) {
-    static int count;
-    if (!count) CUDA(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0));
-    return count;
-}
-
 Part part_of(const AttentionSpec *s, Into into) {
     if (!s->causal) return RECTANGLE;
     if (s->out_dtype == F32 || into == ACCUMULATE) return SQUARE;
@@ -53,7 +47,7 @@ Problem make_problem(const AttentionSpec *s, Tensor lse, int64_t heads_in_flight
 int persistent_blocks(int64_t tiles) {
     REQUIRE(tiles <= INT32_MAX / 2, "attention: %lld tiles, want at most %d: a smaller batch",
             (long long)tiles, INT32_MAX / 2);
-    return (int)(tiles < sm_count() ? tiles : sm_count());
+    return (int)(tiles < cuda_sm_count() ? tiles : cuda_sm_count());
 }
 
 static const char *refuse(const AttentionSpec *s) {

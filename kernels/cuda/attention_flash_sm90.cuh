@@ -263,7 +263,6 @@ template<int KEYS, int QUERIES> DEVICE void draw_mask_sm90(uint8_t *mask, const 
    written. Fails unless all rows of t begin on 16 bytes. */
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows);
 Result      make_result(const char *name, const AttentionSpec *s, Tensor t, Into into);
-int         sm_count(void);
 Part        part_of(const AttentionSpec *s, Into into);     /* into: OVERWRITE in the backward pass */
 Problem     make_problem(const AttentionSpec *s, Tensor lse, int64_t heads_in_flight);     /* the rest is each pass's */
 int         persistent_blocks(int64_t tiles);       /* one per SM, at most one per tile */

@@ -597,7 +597,7 @@ void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk,
        More heads need more of the L2; with fewer, blocks of one head wait for each other's dq. With `deterministic`
        they always wait, and more heads are better. Within 3 % of the best of 2 .. 132 heads at T = 512 .. 16384. */
     const int tiles = padded(s->Tk) / KEYS, columns = s->HS > 64 ? 128 : 64;
-    const float heads = s->deterministic ? 16000 / sqrtf((float)s->Tq * columns) : 1.92f * sm_count() / tiles;
+    const float heads = s->deterministic ? 16000 / sqrtf((float)s->Tq * columns) : 1.92f * cuda_sm_count() / tiles;
     Problem p = make_problem(s, lse, (int64_t)ceilf(heads));
     p.tiles = tiles;
     static unsigned *counter;               /* looked up once: not while a CUDA graph is recorded */

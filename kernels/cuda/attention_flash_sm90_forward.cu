@@ -540,7 +540,7 @@ template<Part PART>
 static void launch_part(const Problem &p, const Maps &maps, Tensor lse, const AttentionDropout &dropout) {
     auto chosen = p.HS <= 64 ? launch<Narrow<PART>> : launch<Wide<PART>>;
     if constexpr (PART == WHOLE || PART == RECTANGLE)
-        if (p.HS > 64 && p.Tq >= CLUSTER_T && sm_count() % 2 == 0) chosen = launch<Cluster<PART>>;
+        if (p.HS > 64 && p.Tq >= CLUSTER_T && cuda_sm_count() % 2 == 0) chosen = launch<Cluster<PART>>;
     chosen(p, maps, (float *)lse.data, dropout);
 }
 

@@ -17,7 +17,9 @@ extern int cuda_early_reads;            /* and a kernel was launched since that 
 extern int64_t cuda_joins;              /* how often device_overlap_wait has waited */
 extern volatile int cuda_aborted;       /* by comm_abort: results are undefined, so device_wait does not return */
 
-int cuda_arch(void);                    /* compute capability times ten: 80, 90 */
+int    cuda_arch(void);                 /* compute capability times ten: 80, 90 */
+int    cuda_sm_count(void);
+size_t cuda_smem_bytes(void);           /* shared memory that a block can have */
 
 static inline cudaDataType_t cuda_type(DType dtype) { return dtype == BF16 ? CUDA_R_16BF : CUDA_R_32F; }
 #ifdef __cplusplus

@@ -17,7 +17,9 @@ static cudaStream_t own_stream;
 static cudaDeviceProp properties;
 static int driver_version;              /* of CUDA, times a thousand, of the driver: 13000 */
 
-int cuda_arch(void)     { return properties.major * 10 + properties.minor; }
+int    cuda_arch(void)       { return properties.major * 10 + properties.minor; }
+int    cuda_sm_count(void)   { return properties.multiProcessorCount; }
+size_t cuda_smem_bytes(void) { return properties.sharedMemPerBlockOptin; }
 
 /* Its attributes can be read only where this program contains code for the GPU. */
 static __global__ void any_kernel() { }

@@ -231,12 +231,10 @@ sample_kernel(int *tokens, float *logits, int64_t pitch, const double *uniform, 
 /* The blocks of a row wait for each other: a cluster, or at most as many as SMs, so that all are resident. */
 void sample_tokens(Tensor tokens, Tensor logits, Tensor uniform, int V, Sampling sampling) {
     check_sample_tokens(tokens, logits, uniform, V);
-    static int sms;
-    if (!sms) CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
     for (int64_t b = 0, rows; b < logits.dim[0]; b += rows) {
         rows = min(logits.dim[0] - b, (int64_t)MAX_ROWS);
         const int64_t slices = cuda_arch() == 90 ? (int64_t)CLUSTER
-                                                 : max((int64_t)1, min((int64_t)MAX_SLICES, sms / rows));
+                                                 : max((int64_t)1, min((int64_t)MAX_SLICES, cuda_sm_count() / rows));
         LAUNCH_EARLY_CLUSTERS(sample_kernel, CLUSTER, dim3((unsigned)slices, (unsigned)rows), THREADS, 0,
                               (int *)tokens.data + b, (float *)logits.data + b * logits.pitch, logits.pitch,
                               (const double *)uniform.data + b, V, sampling);

@@ -201,23 +201,14 @@ softmax_rows_kernel(float *losses, bf16 *logits, int64_t pitch, const int32_t *t
     cp_async_wait_all();
 }
 
-static int device_attribute(cudaDeviceAttr which) {
-    int value;
-    CUDA(cudaDeviceGetAttribute(&value, which, 0));
-    return value;
-}
-
 /* Returns false, and does nothing, where the rows are too long for a team, or this GPU has too little shared memory. */
 template <int TEAM, int PACKS>
 static bool rows_in_registers(Tensor losses, Tensor logits, Tensor targets, int V, float dloss) {
     const int threads = BLOCK<TEAM>, smem_bytes = STAGES * PACKS * threads * 16;
-    static int max_blocks = -1;
-    if (max_blocks < 0) {
-        const bool fits = smem_bytes + 1024 <= device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-        max_blocks = fits ? device_attribute(cudaDevAttrMultiProcessorCount) * (SM_THREADS / threads) : 0;
-    }
+    const int max_blocks = cuda_sm_count() * (SM_THREADS / threads);
+    const bool fits = (size_t)smem_bytes + 1024 <= cuda_smem_bytes();
     const int rows = (int)logits.dim[0], columns = (int)logits.dim[1];
-    if (columns > TEAM * PACKS * 8 || !max_blocks) return false;
+    if (columns > TEAM * PACKS * 8 || !fits) return false;
     const int blocks = (int)ceil_div(rows, threads / TEAM);
     LAUNCH_EARLY((softmax_rows_kernel<TEAM, PACKS>), blocks < max_blocks ? blocks : max_blocks, threads, smem_bytes,
                  (float *)losses.data, (bf16 *)logits.data, logits.pitch, (const int32_t *)targets.data, rows, V,
