@@ -21,24 +21,17 @@ int64_t tensor_count(Tensor t)    { return tensor_rows(t) * tensor_columns(t); }
 size_t  tensor_bytes(Tensor t)    { return (size_t)tensor_count(t) * dtype_bytes(t.dtype); }
 int     tensor_is_packed(Tensor t){ return t.pitch == tensor_columns(t) || tensor_rows(t) <= 1; }
 
+static const struct { const char *name; size_t bytes; } dtypes[] = {
+    [F32] = { "f32", 4 }, [BF16] = { "bf16", 2 }, [I32] = { "i32", 4 }, [F64] = { "f64", 8 } };
+
+static int is_dtype(DType dtype) { return (size_t)dtype < sizeof dtypes / sizeof *dtypes; }
+
 size_t dtype_bytes(DType dtype) {
-    switch (dtype) {
-    case BF16: return 2;
-    case F32: case I32: return 4;
-    case F64: return 8;
-    }
-    fail("tensor: unknown data type %d", (int)dtype);
+    REQUIRE(is_dtype(dtype), "tensor: unknown data type %d", (int)dtype);
+    return dtypes[dtype].bytes;
 }
 
-const char *dtype_name(DType dtype) {
-    switch (dtype) {
-    case F32:  return "f32";
-    case BF16: return "bf16";
-    case I32:  return "i32";
-    case F64:  return "f64";
-    }
-    return "?";
-}
+const char *dtype_name(DType dtype) { return is_dtype(dtype) ? dtypes[dtype].name : "?"; }
 
 const char *tensor_shape(Tensor t, char text[80]) {
     int n = snprintf(text, 80, "(");
