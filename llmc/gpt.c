@@ -41,25 +41,21 @@ static double attention_flop(const GPT *m) {
    projections have 3 l + 2 and 3 l + 3. */
 enum { EMBEDDING, P_MASK, PROJECTION, MLP_PROJECTION, MASKS_OF_BLOCK = 3 };
 
-static Dropout mask_of(const GPT *m, float rate, int l, int which) {
-    return (Dropout){ .rate = rate, .site = RANDOM_DROPOUT | (uint32_t)(MASKS_OF_BLOCK * l + which) << 8,
+static Dropout mask_of(const GPT *m, int l, int which) {
+    const DropoutRates r = m->dropout;
+    return (Dropout){ .rate = which == EMBEDDING ? r.embedding : which == P_MASK ? r.attention : r.residual,
+                      .site = RANDOM_DROPOUT | (uint32_t)(MASKS_OF_BLOCK * l + which) << 8,
                       .seed = m->config.dropout_seed, .sequence = m->acts.sequence.data };
 }
 
-/* Both passes. */
-static void drop_embedding(const GPT *m, Tensor x) {
-    const Dropout d = mask_of(m, m->dropout.embedding, 0, EMBEDDING);
+static void drop(const GPT *m, Tensor x, int l, int which) {
+    const Dropout d = mask_of(m, l, which);
     if (d.rate > 0) dropout(x, x, &d);
-}
-
-static void drop_branch(const GPT *m, int l, int which) {
-    const Dropout d = mask_of(m, m->dropout.residual, l, which);
-    if (d.rate > 0) dropout(m->acts.branch, m->acts.branch, &d);
 }
 
 /* The gradient of a branch, in out; without dropout it is dres itself. */
 static Tensor branch_gradient(const GPT *m, Tensor out, int l, int which) {
-    const Dropout d = mask_of(m, m->dropout.residual, l, which);
+    const Dropout d = mask_of(m, l, which);
     if (d.rate > 0) dropout(out, m->acts.dres, &d);
     return d.rate > 0 ? out : m->acts.dres;
 }
@@ -71,7 +67,7 @@ static Tensor by_matmul   (const GPT *m, Tensor dbias) { return m->dropout.resid
 
 static AttentionSpec attention_spec(const GPT *m, int l) {
     AttentionSpec spec = m->spec;
-    spec.dropout = mask_of(m, m->dropout.attention, l, P_MASK);
+    spec.dropout = mask_of(m, l, P_MASK);
     return spec;
 }
 
@@ -120,7 +116,7 @@ static void block_forward(GPT *m, int l, Tensor x, Tensor branch) {
     matmul_forward(s->qkv, ABSENT, s->ln1, w->qkvw, w->qkvb);
     attention_forward(m, l, s);
     matmul_forward(a->branch, ABSENT, s->atty, w->projw, w->projb);
-    drop_branch(m, l, PROJECTION);
+    drop(m, a->branch, l, PROJECTION);
     residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
     matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
 }
@@ -150,14 +146,14 @@ void gpt_forward(GPT *m) {
     Tensor x = a->block[0].res1, branch = ABSENT;
     at_group(m->before_group, m->before_context, FIRST_GROUP);
     embedding_forward(x, a->tokens, p->wte, p->wpe, a->position);
-    drop_embedding(m, x);
+    drop(m, x, 0, EMBEDDING);
     for (int l = 0; l < m->config.L; l++) {
         BlockParams *w = &p->block[l];
         BlockActs *s = &a->block[l];
         at_group(m->before_group, m->before_context, l);
         block_forward(m, l, x, branch);
         matmul_forward(a->branch, ABSENT, s->gelu, w->fcprojw, w->fcprojb);
-        drop_branch(m, l, MLP_PROJECTION);
+        drop(m, a->branch, l, MLP_PROJECTION);
         x = s->res2;
         branch = a->branch;
     }
@@ -248,7 +244,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
     }
     /* a tied head has written dwte */
     if (m->config.untied && into == OVERWRITE) device_zero(g->wte.data, tensor_bytes(g->wte));
-    drop_embedding(m, a->dres);
+    drop(m, a->dres, 0, EMBEDDING);          /* its own backward pass */
     embedding_backward(g->wte, g->wpe, a->dres, a->tokens, a->position, into);
     device_overlap_end();
     at_group(ready, context, FIRST_GROUP);
