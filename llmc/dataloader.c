@@ -12,8 +12,6 @@
 #include "ranks.h"
 #include "shards.h"
 
-enum { HEADER_BYTES = 1024 };
-
 typedef struct {
     char   *name;
     FileMap map;
@@ -32,27 +30,22 @@ struct Tokens {
 
 /* ---- Opening */
 
-static uint32_t word_of(FileMap map, int index) {
-    uint32_t word = 0;
-    if (map.size >= 4 * (index + 1)) memcpy(&word, map.bytes + 4 * index, 4);
-    return word;
-}
-
 /* Sets data and count of a shard; returns the bytes per token. */
 static int open_shard(TokenFile *f) {
-    uint32_t magic = word_of(f->map, 0), version = word_of(f->map, 1);
+    const ShardHeader header = shard_header(f->map);
+    const uint32_t magic = header.magic, version = header.version;
     int width = magic == SHARD_UINT16 ? 2 : 4;
     REQUIRE(magic == SHARD_UINT16 || magic == SHARD_UINT32 || f->map.size < 4,
             "%s: magic %u, want %d or %d: not a token shard (nanoGPT's .bin files have no header; a text needs a name "
             "that does not end in .bin)", f->name, magic, SHARD_UINT16, SHARD_UINT32);
-    REQUIRE(f->map.size >= HEADER_BYTES, "%s: truncated: the file has %lld bytes, a shard's header alone has %d",
-            f->name, (long long)f->map.size, HEADER_BYTES);
+    REQUIRE(f->map.size >= SHARD_HEADER_BYTES, "%s: truncated: the file has %lld bytes, a shard's header alone has %d",
+            f->name, (long long)f->map.size, SHARD_HEADER_BYTES);
     REQUIRE(version == 1 || (width == 4 && version == 7), "%s: shard version %u, want %s", f->name, version,
             width == 2 ? "1" : "1 or 7");
 
-    f->data  = f->map.bytes + HEADER_BYTES;
-    f->count = word_of(f->map, 2);
-    int64_t want = HEADER_BYTES + f->count * width;
+    f->data  = f->map.bytes + SHARD_HEADER_BYTES;
+    f->count = header.count;
+    int64_t want = SHARD_HEADER_BYTES + f->count * width;
     REQUIRE(f->map.size == want, "%s: %s: the header promises %lld tokens, %lld bytes in all, the file has %lld",
             f->name, f->map.size < want ? "truncated" : "too long", (long long)f->count, (long long)want,
             (long long)f->map.size);
@@ -63,7 +56,7 @@ static int open_shard(TokenFile *f) {
 static int open_file(TokenFile *f) {
     f->map = file_map(f->name);
     REQUIRE(f->map.size > 0, "%s: the file is empty, want a text or a token shard", f->name);
-    uint32_t magic = word_of(f->map, 0);
+    const uint32_t magic = shard_header(f->map).magic;
     int is_shard = magic == SHARD_UINT16 || magic == SHARD_UINT32;
     const char *kind = is_shard ? NULL : file_kind(f->map.bytes, f->map.size);
     REQUIRE(!kind, "%s: this is %s, want a text or a token shard", f->name, kind);

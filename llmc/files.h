@@ -34,7 +34,6 @@ int  dir_has_file(const char *dir, const char *name);     /* DIR/NAME exists, no
 Path file_parent(const char *path);                       /* "a/b" of "a/b/c", "." of "c", "/" of "/c" */
 
 enum { SAFETENSORS_HEADER_MAX = 100000000 };                 /* bytes, by the format's definition */
-enum { SHARD_UINT16 = 20240520, SHARD_UINT32 = 20240801 };   /* the first four bytes of a token shard */
 
 /* What a file seems to be by its first bytes: "a PyTorch checkpoint (zip)", "a safetensors file", "a token shard", ...;
    NULL = unknown. */

@@ -8,9 +8,13 @@
 #include "../kernels/check.h"
 #include "os.h"
 
-enum { HEADER_WORDS = 256 };
-
 /* ---- A shard */
+
+ShardHeader shard_header(FileMap map) {
+    ShardHeader header = {0};
+    memcpy(&header, map.bytes, map.size < (int64_t)sizeof header ? (size_t)map.size : sizeof header);
+    return header;
+}
 
 typedef struct {
     FILE   *file;                   /* NULL: none is open */
@@ -19,7 +23,7 @@ typedef struct {
 } Shard;
 
 static void open_shard(Shard *s, char *path) {
-    uint32_t header[HEADER_WORDS] = {0};
+    char header[SHARD_HEADER_BYTES] = {0};
     uint64_t now = (uint64_t)(1e9 * seconds_now());     /* another host may have a process of this id */
     *s = (Shard){ .path = path, .partial = format_string("%s.partial-%d-%llx", path, (int)getpid(),
                                                          (unsigned long long)now) };
@@ -28,15 +32,13 @@ static void open_shard(Shard *s, char *path) {
     file_write(s->file, header, sizeof header);
 }
 
-typedef struct { uint32_t magic, version, count; } Header;      /* and zeros */
-
-static Header header_of(int64_t count, int width) {
-    return width == 2 ? (Header){ SHARD_UINT16, 1, (uint32_t)count } : (Header){ SHARD_UINT32, 7, (uint32_t)count };
+static ShardHeader header_of(int64_t count, int width) {
+    return (ShardHeader){ width == 2 ? SHARD_UINT16 : SHARD_UINT32, width == 2 ? 1 : 7, (uint32_t)count };
 }
 
 /* The count is known now: the header is written again. */
 static void close_shard(Shard *s, int width) {
-    const Header header = header_of(s->count, width);
+    const ShardHeader header = header_of(s->count, width);
     if (!ferror(s->file)) rewind(s->file);              /* rewind forgets an error */
     file_write(s->file, &header, sizeof header);
     if (fflush(s->file) || ferror(s->file)) unlink(s->partial);         /* a full disk: the next call fails */
@@ -109,6 +111,16 @@ static void read_batch(void *stream) {
     s->count = bpe_encode_spans(s->bpe, s->texts->span, s->texts->span_count, s->ids);
 }
 
+/* A signal or the time limit ends the program; what is written so far is removed. */
+static void stop_if_requested(Shard *shard) {
+    const char *why = stop_requested();
+    if (!why) return;
+    if (shard->file) unlink(shard->partial);
+    printf("%s: the tokens are not complete, and not kept\n", why);
+    fflush(stdout);
+    exit(EXIT_TRY_AGAIN);
+}
+
 /* The ids of the next batch and their number, 0 = the end. A line of JSONL may be refused after gigabytes: what was
    written is removed. */
 static size_t next_ids(Stream *s) {
@@ -117,8 +129,10 @@ static size_t next_ids(Stream *s) {
         if (s->shard->file) unlink(s->shard->partial);
         fail("%s", message);
     }
+    if (!s->count) return 0;
     s->tokens += (int64_t)s->count;
-    if (s->count) print_progress(s);
+    print_progress(s);
+    stop_if_requested(s->shard);
     return s->count;
 }
 
@@ -131,16 +145,6 @@ static void close_stream(Stream *s, const char *to) {
            1e-6 * (double)s->texts->bytes / seconds, to);
     fflush(stdout);
     free(s->ids);
-}
-
-/* A signal or the time limit ends the program; what is written so far is removed. */
-static void stop_if_requested(Shard *shard) {
-    const char *why = stop_requested();
-    if (!why) return;
-    if (shard->file) unlink(shard->partial);
-    printf("%s: the tokens are not complete, and not kept\n", why);
-    fflush(stdout);
-    exit(EXIT_TRY_AGAIN);
 }
 
 /* ---- Shards */
@@ -167,7 +171,6 @@ int64_t shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings) {
     for (size_t count; ; ) {
         const int val = texts->done >= texts->stop;
         if (!(count = next_ids(&stream))) break;
-        stop_if_requested(&shard);
         if (val != is_val) {
             if (shard.file) close_shard(&shard, stream.width);
             is_val = val;
@@ -215,11 +218,9 @@ int shards_is_cache(const char *path) {
 static int is_whole(const char *path, int width) {
     if (!file_exists(path)) return 0;
     FileMap map = file_map(path);
-    Header header = {0};
-    if (map.size >= 4 * HEADER_WORDS) memcpy(&header, map.bytes, sizeof header);
+    const ShardHeader header = shard_header(map), want = header_of(header.count, width);
     file_unmap(map);
-    const Header want = header_of(header.count, width);
-    return !memcmp(&header, &want, sizeof want) && map.size == 4 * HEADER_WORDS + (int64_t)header.count * width;
+    return !memcmp(&header, &want, sizeof want) && map.size == SHARD_HEADER_BYTES + (int64_t)header.count * width;
 }
 
 char *shards_cached(Bpe *bpe, Texts *texts, int wait) {
@@ -238,7 +239,6 @@ char *shards_cached(Bpe *bpe, Texts *texts, int wait) {
             "by tokenize", dir.text, strerror(errno), texts->path[0]);
     open_shard(&shard, format_string("%s", path));
     for (size_t count; (count = next_ids(&stream)); ) {
-        stop_if_requested(&shard);
         write_ids(&shard, stream.ids, count, stream.width);
         if (shard.count > UINT32_MAX) unlink(shard.partial);
         REQUIRE(shard.count <= UINT32_MAX, "%s: more than 2^32 - 1 tokens, the most of one file: want shards, made by "

@@ -4,6 +4,12 @@
 #define LLMC_SHARDS_H
 #include "texts.h"
 
+enum { SHARD_UINT16 = 20240520, SHARD_UINT32 = 20240801 };   /* magic: the type of the tokens */
+enum { SHARD_HEADER_BYTES = 1024 };                          /* with zeros behind the three numbers */
+typedef struct { uint32_t magic, version, count; } ShardHeader;
+
+ShardHeader shard_header(FileMap map);      /* zeros where the file is shorter */
+
 typedef struct {
     const char *dir;                /* gets train_000000.bin, ..., val_000000.bin, ...; there must be none yet */
     int64_t     shard_tokens;
