@@ -5,8 +5,7 @@
    packed (B,T,3C) qkv: only the pitch differs. lse (B,NH,Tq) F32: the log-sum-exp of each row's scaled scores; it may
    be columns of a longer (B,NH,T). Of one sequence, B = 1, all operands may thus be ranges of rows of a longer one.
    Query row i sees key j if j <= q0 + i, or always if not causal. A row that sees no key has out = 0, lse = -INFINITY
-   and gradients of 0. A NaN or an infinity in q, k or v may also reach rows and keys that the mask separates
-   from it.
+   and gradients of 0. A NaN or an infinity in q, k or v may also reach rows and keys that the mask separates from it.
 
    With dropout, out = c (M o P) v: M is 0 or 1, c = dropout_scale(rate), both as in dropout.h. The mask M is a function
    of the sequence, h, i and j: the same for every implementation, in both passes, however a batch is split. */

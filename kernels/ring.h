@@ -1,15 +1,15 @@
 /* kernels/ring.h - Causal self-attention over sequences whose tokens are split over N ranks: ring attention (Liu et al.
    2023, arXiv 2310.01889). Each rank has the queries, keys and values of its tokens. In step s of 1 .. N-1 it attends
    to the keys and values of the rank s before it, which arrive while it computes the step before; each step merges its
-   result into those before. In the backward pass the gradients of these keys and values return to
-   their rank, which adds them, in the data type of the keys. A step computes and transfers only what the mask leaves:
+   result into those before. In the backward pass the gradients of these keys and values return to their rank, which
+   adds them, in the data type of the keys. A step computes and transfers only what the mask leaves:
 
    order       tokens of rank r, in the order of its rows                  pairs of rank r, in units of (T/N)^2
    zigzag      chunks r and 2N-1-r of 2N (Llama 3, arXiv 2407.21783)       N/2, the same on all ranks
    striped     r, r + N, r + 2N, ... (Brandon et al. 2023, 2311.09431)     N/2 but for the tokens of a diagonal
    contiguous  chunk r of N                                                r + 1/2
 
-   Chunks have ceil(T/2N) or ceil(T/N) tokens as far as there are so many; the last ones may be empty. */
+   Chunks have ceil(T/2N) or ceil(T/N) tokens; the last ones have fewer, or none. */
 #ifndef KERNELS_RING_H
 #define KERNELS_RING_H
 #include "attention.h"
@@ -17,8 +17,8 @@
 typedef enum { RING_ZIGZAG, RING_STRIPED, RING_CONTIGUOUS } RingOrder;
 #define RING_ORDER_NAMES "zigzag|striped|contiguous"     /* in the order of the values */
 
-/* Which ranks: size of the run's ranks, of which this one is number rank; the others have the comm_ranks around
-   comm_rank. size 1: the whole sequence, no communication. */
+/* `size` ranks share a sequence; this one is number `rank` of them, and their comm_ranks are consecutive. size 1: the
+   whole sequence, no communication. */
 typedef struct { RingOrder order; int size, rank, T; } RingSplit;
 
 int  ring_tokens(const RingSplit *split, int rank);     /* how many tokens of a sequence number rank has */

@@ -14,8 +14,8 @@ void bpe_words_init(void);      /* before any other call, once or more often; fr
 size_t bpe_word(const unsigned char *text, size_t size);
 
 /* The first position >= from, 1 at least, where text can be cut so that both parts together have the words of the
-   whole; size if there is none: behind a character that is no white space and no apostrophe, before one of another
-   class. */
+   whole; size if there is none. That is after a character other than white space or an apostrophe, before one of
+   another class. */
 size_t bpe_words_cut(const unsigned char *text, size_t size, size_t from);
 
 #endif

@@ -13,9 +13,8 @@
    each computes a part. */
 double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int64_t *first);
 
-/* Targets per byte of the text that they stand for, of those that evaluate takes, with sequences of T; special tokens
-   stand for none. NaN for tokens that are neither bytes nor of a BPE, for ids that the BPE does not have, and where all
-   are special. */
+/* Targets per byte of text, over the targets that evaluate takes with sequences of T; special tokens have no bytes. NaN
+   for tokens that are neither bytes nor of a BPE, for ids that the BPE does not have, and where all are special. */
 double targets_per_byte(const Tokens *tokens, Tokenizer tokenizer, int64_t max_tokens, int T);
 
 /* Prints the loss of a checkpoint's model on corpus->val, of the file `path`, with a BPE also per byte of its text, and

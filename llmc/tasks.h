@@ -41,7 +41,7 @@ typedef struct {
 } TaskFigures;
 
 /* Reads the items of a file into memory, as tokens of a model with that vocabulary and context. A choice follows its
-   context after a blank. The tokens are those of the whole text, of which as many as the context alone has are context;
+   context after a blank. The whole text is tokenized; as many of its first tokens as the context alone has are context;
    white space at the end of a context belongs to the choice; an empty context is tokenizer_start. Fails, with the
    number of the line, on a line that is not such an item, and where no item is left. */
 Task task_read(const char *name, const char *path, Tokenizer tokenizer, const GPTConfig *config);

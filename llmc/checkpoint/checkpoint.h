@@ -82,8 +82,7 @@ GPTConfig checkpoint_config(const char *checkpoint);
 Tokenizer checkpoint_tokenizer(const char *checkpoint, int V);
 
 /* The tokenizer files of a directory, NULL = none. Missing files are made for a BPE; for bytes all are made where the
-   directory has none. A tokenizer_config.json that this program made gets T, the context of
-   the model, as its model_max_length. */
+   directory has none. A tokenizer_config.json made by this program gets T, the model's context, as model_max_length. */
 TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokenizer, int T);
 
 /* Adopts the choices, if the checkpoint has any; prints when they are of another version, device, driver or library. */
