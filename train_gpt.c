@@ -147,10 +147,21 @@ static void print_banner(Run *run) {
     if (s->dry_run && !comm_rank) warn_of_mistakes(&run->report, s, corpus, run->config.T, run->sequences);
 }
 
+/* The checkpoint of another host may have another config.json, or other options in its state.json. */
+static void require_same_model(const Run *run) {
+    const GPTConfig *c = &run->config;
+    const int64_t sizes[] = { c->L, c->NH, c->C, c->T, c->V, c->untied, c->dtype, run->settings.batch, run->sequences };
+    char *options = settings_signature(run->options);
+    ranks_require_same(xxh64(sizes, sizeof sizes), "the model, config.json of the checkpoint,");
+    ranks_require_same(xxh64(options, strlen(options)), "an option, in state.json of the checkpoint,");
+    free(options);
+}
+
 /* Model, optimizer and batch, with the weights of a checkpoint or initial ones. */
 static void create_model(Run *run) {
     const Settings *s = &run->settings;
     corpus_check(&run->corpus, run->config.V);
+    require_same_model(run);
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, gpt_own_tokens(&run->config), TRAIN);
     optimizer_create(&run->optimizer, &run->gpt, settings_adamw(s));
     run->optimizer.halts = !strcmp(s->on_nan, "stop") && s->skip_spikes == 0;
@@ -300,8 +311,12 @@ static int finish_run(Run *run, const char *stop) {
     if (!stop) return 0;
     const char *gpus = run->settings.gpus;
     const int is_one = !strcmp(gpus, "1");
-    if (out) printf("%s: saved at step %lld of %lld; --resume %s%s%s continues\n", stop, step, all, out,
-                    is_one ? "" : " --gpus ", is_one ? "" : gpus);
+    char shared[96] = "";
+    if (run->config.context_parallel > 1)
+        snprintf(shared, sizeof shared, " --context-parallel %d --ring-order %s", run->config.context_parallel,
+                 run->settings.ring_order);
+    if (out) printf("%s: saved at step %lld of %lld; --resume %s%s%s%s continues\n", stop, step, all, out,
+                    is_one ? "" : " --gpus ", is_one ? "" : gpus, shared);
     else     printf("%s: stopped at step %lld of %lld; --out none: nothing is saved\n", stop, step, all);
     return EXIT_TRY_AGAIN;
 }

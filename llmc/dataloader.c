@@ -306,12 +306,13 @@ Corpus corpus_open_eval(const char *data, double val_fraction, const TextFormat 
     return c;
 }
 
-void corpus_check(const Corpus *c, int V) {
+void corpus_check(Corpus *c, int V) {
     tokens_check(c->train, V);
     ranks_require_same(tokens_fingerprint(c->train), "--data");
     if (!c->val) return;
     tokens_check(c->val, V);
     ranks_require_same(tokens_fingerprint(c->val), "--val-data");
+    ranks_copy_from_first(&c->val_floor, sizeof c->val_floor);      /* its file may be on one host only */
 }
 
 char *corpus_text(const Corpus *c) {

@@ -65,7 +65,7 @@ typedef struct {
 Corpus corpus_open(const char *data, const char *val_data, double val_fraction, const TextFormat *format);
 /* What --eval reads, as val: all, or with val_fraction < 1 the part of a text that corpus_open has for validation. */
 Corpus corpus_open_eval(const char *data, double val_fraction, const TextFormat *format);
-void   corpus_check(const Corpus *corpus, int V);      /* tokens_check of both; fails on ranks with other data */
+void   corpus_check(Corpus *corpus, int V);    /* tokens_check of both; fails on ranks with other data */
 char  *corpus_text(const Corpus *corpus);       /* "book.txt, 90000 bytes to train on, 10000 to validate on" */
 
 #endif

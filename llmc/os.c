@@ -123,6 +123,8 @@ static double deadline_s, reserved_s;   /* by the monotonic clock, 0 = none */
 static char limit_name[64];
 static const char *volatile removed;    /* by a signal */
 
+void stop_remove(void) { if (removed) unlink(removed); }
+
 static void on_signal(int number) {
     if (is_stop_open && number == SIGUSR1) {
         save_signal = 1;
@@ -130,7 +132,7 @@ static void on_signal(int number) {
         stop_signal_s = seconds_now();
         stop_signal = number;
     } else if (!is_stop_open || seconds_now() - stop_signal_s > 1) {    /* timeout(1) and some queues send it twice */
-        if (removed) unlink(removed);
+        stop_remove();
         if (is_stop_open) _exit(128 + number);
         signal(number, SIG_DFL);
         raise(number);
@@ -163,6 +165,8 @@ void stop_removes(const char *path) {
     removed = path;
     if (!is_stop_open) catch_signals();
 }
+
+void (*stop_hook)(void);
 
 const char *stop_requested(void) {
     if (stop_signal) return stop_signal == SIGTERM ? "SIGTERM" : stop_signal == SIGINT ? "SIGINT" : "SIGHUP";

@@ -40,8 +40,14 @@ enum { EXIT_TRY_AGAIN = 75 };     /* EX_TEMPFAIL of sysexits.h: saved, not done;
    later ends the process at once. time_limit: the value of --time-limit, NULL = none; fails on another text. */
 void stop_open(const char *time_limit);
 
-/* A file that a signal removes where it ends the process, from now on; NULL = none. Also without stop_open. */
+/* A file that a signal removes where it ends the process, from now on; NULL = none. Also without stop_open.
+   stop_remove removes it now. */
 void stop_removes(const char *path);
+void stop_remove(void);
+
+/* Where a stop ends this process outside of a training step: ends all ranks of the run, with EXIT_TRY_AGAIN. NULL =
+   alone. */
+extern void (*stop_hook)(void);
 
 /* Why the run should stop now, "SIGTERM" or "--time-limit 3h50m", or NULL. The time limit counts as reached when less
    is left than was reserved last: for a step and a save. */

@@ -20,8 +20,8 @@
 enum { MAGIC = 0x54504754, TEXT_MAX = 1 << 16, CANDIDATES = 64, HELLO_SECONDS = 5, TICK_MS = 100, ABORT_SECONDS = 3 };
 
 /* HELLO: Identity and signature, from a rank to rank 0, which answers REFUSED, or BEAT and later WELCOME with its own
-   Identity and the id of the communicator. FAILED: why a rank fails, to rank 0. END: from rank 0, the run is over
-   early; it has been said why. */
+   Identity and the id of the communicator. FAILED: why a rank fails, to rank 0. END: the run is over early, from rank
+   0, which has said why; from another rank, to rank 0: a stop ended it outside of a training step. */
 typedef enum { HELLO = 1, REFUSED, WELCOME, BEAT, FAILED, END } Kind;
 
 /* A message: this and its bytes of text. All ranks run the same build, so both sides have this layout. */
@@ -120,7 +120,7 @@ static void exit_now(int signal) { (void)signal; _exit(1); }
 
 static void end_peers(int stopped) {
     Header header = { .magic = MAGIC, .kind = END, .leaving = (uint32_t)stopped };
-    for (int i = 0; i < peer_count && !comm_rank; i++)
+    for (int i = 0; i < peer_count && (!comm_rank || stopped); i++)
         if (peers[i].fd >= 0) send(peers[i].fd, &header, sizeof header, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -139,9 +139,18 @@ __attribute__((noreturn, format(printf, 1, 2))) static void end_run(const char *
         dprintf(STDERR_FILENO, "%strain_gpt: %s\n", isatty(STDOUT_FILENO) ? "\n" : "", message);
     }
     end_peers(0);
+    stop_remove();
     comm_abort();
     usleep(100 * 1000);         /* else connections could be reset before END is read */
     _exit(1);
+}
+
+/* Ends all ranks as a stop does: after a stop of this one, or an END of another. */
+__attribute__((noreturn)) static void stop_run(void) {
+    end_peers(1);
+    stop_remove();
+    usleep(100 * 1000);
+    _exit(EXIT_TRY_AGAIN);
 }
 
 /* Receives the message of fail(). The heartbeat's thread ends the run: it knows whether another rank is the cause. */
@@ -170,8 +179,7 @@ static void exit_if_stopped(void) {
     if (!stop_requested()) return;
     printf("%s: while the ranks of the run were connecting; nothing was written\n", stop_requested());
     fflush(stdout);
-    end_peers(1);
-    _exit(EXIT_TRY_AGAIN);
+    stop_run();
 }
 
 /* ---- Rank 0 */
@@ -300,6 +308,7 @@ static void gather(const char *signature) {
             if (now > beat_s + 1) send_message(peers[i].fd, BEAT, NULL, 0);
             int got = receive(&peers[i]);
             if (got > 0 && peers[i].in.kind == FAILED) end_run("%s: %s", name_of(&peers[i].who, name), peers[i].text);
+            if (got > 0 && peers[i].in.kind == END) stop_run();
             if (got < 0) exit_if_stopped();         /* the signal ended that rank, too */
             if (got < 0) end_run("rendezvous: %s ended before all ranks were there", name_of(&peers[i].who, name));
         }
@@ -376,7 +385,7 @@ static void visit(const char *signature) {
                     ? "rendezvous: rank 0 at %s refuses the secret of rank %d on host %s; want the same on all ranks"
                     : "rendezvous: rank 0 at %s belongs to another job than rank %d on host %s, or wants a secret; "
                     "want another --rendezvous-port, or the same TRAIN_GPT_SECRET", where, comm_rank, identity.host);
-        if (kind == END && p->in.leaving) _exit(EXIT_TRY_AGAIN);
+        if (kind == END && p->in.leaving) stop_run();
         if (kind == END) end_run(NULL);
         if (kind == WELCOME && p->in.bytes == sizeof p->who + COMM_ID_BYTES) break;
         if (got <= 0) exit_if_stopped();        /* no WELCOME waits behind this message: then the ranks stop together */
@@ -404,8 +413,8 @@ void rendezvous_join(const char *signature, char id[COMM_ID_BYTES]) {
         memcpy(&peers->who, peers->text, sizeof peers->who);
         memcpy(id, peers->text + sizeof peers->who, COMM_ID_BYTES);
     } else {
+        comm_make_id(id, self.host);        /* before: a stop during it would find the other ranks ready to train */
         gather(signature);
-        comm_make_id(id, self.host);
         memcpy(text, &identity, sizeof identity);
         memcpy(text + sizeof identity, id, COMM_ID_BYTES);
         for (int i = 1; i < comm_size; i++) send_message(peers[i].fd, WELCOME, text, sizeof text);
@@ -448,6 +457,7 @@ static void handle(Peer *p) {
     char name[128];
     p->heard_s = seconds_now();
     if (p->in.kind == BEAT)   p->last = p->in;
+    if (p->in.kind == END && p->in.leaving) stop_run();
     if (p->in.kind == END)    end_run(NULL);
     if (p->in.kind == FAILED) end_run("%s: %s", name_of(&p->who, name), p->text);
 }
@@ -515,6 +525,7 @@ void heartbeat_start(void) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     REQUIRE(!error, "cannot start the thread of the heartbeat: %s", strerror(error));
     beats = 1;
+    stop_hook = stop_run;
 }
 
 void heartbeat_note(int64_t step) { steps_done = step; }
@@ -524,4 +535,5 @@ void heartbeat_end(void) {
     leaving = 1;
     pthread_join(heart, NULL);
     fail_hook = NULL;
+    stop_hook = NULL;
 }

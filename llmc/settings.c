@@ -54,6 +54,10 @@ void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **a
             Option *size = options_find(table, (const char *[]){ "layers", "heads", "channels" }[i]);
             if (size->given == IN_FILE) option_set(size, size->fallback);
         }
+    for (size_t i = 0; i < 2 && (s->eval || s->sample); i++) {      /* the file may be that of a run on several GPUs */
+        Option *ranks = options_find(table, (const char *[]){ "gpus", "context-parallel" }[i]);
+        if (ranks->given == IN_FILE) option_set(ranks, ranks->fallback);
+    }
     if (s->profile && !s->resume) s->out = "none";
 }
 

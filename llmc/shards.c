@@ -68,7 +68,6 @@ static void write_ids(Shard *s, const int32_t *ids, size_t count, int width) {
 typedef struct {
     Bpe     *bpe;
     Texts   *texts;
-    Shard   *shard;                 /* the one that is written */
     int      width;                 /* bytes of a token in a shard */
     int32_t *ids;
     size_t   room, count;           /* count: of the batch */
@@ -76,10 +75,10 @@ typedef struct {
     double   start, printed;        /* seconds */
 } Stream;
 
-static Stream open_stream(Bpe *bpe, Texts *texts, Shard *shard) {
+static Stream open_stream(Bpe *bpe, Texts *texts) {
     double now = seconds_now();
-    return (Stream){ .bpe = bpe, .texts = texts, .shard = shard,
-                     .width = bpe_vocabulary(bpe)->V <= 1 << 16 ? 2 : 4, .start = now, .printed = now };
+    return (Stream){ .bpe = bpe, .texts = texts, .width = bpe_vocabulary(bpe)->V <= 1 << 16 ? 2 : 4, .start = now,
+                     .printed = now };
 }
 
 static const char *name_of_texts(const Texts *t, char name[256]) {
@@ -112,12 +111,13 @@ static void read_batch(void *stream) {
 }
 
 /* A signal or the time limit ends the program; what is written so far is removed. */
-static void stop_if_requested(Shard *shard) {
+static void stop_if_requested(void) {
     const char *why = stop_requested();
     if (!why) return;
-    if (shard->file) unlink(shard->partial);
+    stop_remove();
     printf("%s: the tokens are not complete, and not kept\n", why);
     fflush(stdout);
+    if (stop_hook) stop_hook();
     exit(EXIT_TRY_AGAIN);
 }
 
@@ -126,13 +126,13 @@ static void stop_if_requested(Shard *shard) {
 static size_t next_ids(Stream *s) {
     char message[FAIL_LENGTH];
     if (fails(read_batch, s, message)) {
-        if (s->shard->file) unlink(s->shard->partial);
+        stop_remove();
         fail("%s", message);
     }
     if (!s->count) return 0;
     s->tokens += (int64_t)s->count;
     print_progress(s);
-    stop_if_requested(s->shard);
+    stop_if_requested();
     return s->count;
 }
 
@@ -159,7 +159,7 @@ static void require_none(const char *dir, const char *split) {
 int64_t shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings) {
     static const char *const split[] = { "train", "val" };
     Shard shard = {0};
-    Stream stream = open_stream(bpe, texts, &shard);
+    Stream stream = open_stream(bpe, texts);
     int64_t tokens[2] = {0};
     int number = 0, is_val = 0;
     directory_make(settings->dir);
@@ -226,10 +226,10 @@ static int is_whole(const char *path, int width) {
 char *shards_cached(Bpe *bpe, Texts *texts, int wait) {
     char *path = format_string("%s.tokens-%016llx.bin", texts->path[0], (unsigned long long)hash_of_texts(bpe, texts));
     Shard shard = {0};
-    Stream stream = open_stream(bpe, texts, &shard);
+    Stream stream = open_stream(bpe, texts);
     int found;
     while (!(found = is_whole(path, stream.width)) && wait) {
-        stop_if_requested(&shard);
+        if (!stop_hook) stop_if_requested();        /* else the rank that writes ends the run */
         usleep(100000);
     }
     if (found) return path;

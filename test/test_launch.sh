@@ -192,6 +192,13 @@ sleep 0.3
 kill -TERM $pid
 ends 75
 expect "it says so" grep -q "^SIGTERM: while the ranks of the run were connecting" "$dir/0.out"
+rank 0 3 $quick; zero=$pid
+rank 1 3 $quick
+sleep 0.3
+kill -TERM $pid
+ends 75
+pid=$zero
+ends 75
 close_test "signals are passed on; a second one ends the ranks at once; one ends the rendezvous"
 
 # ---- Processes that were started by hand, and their rendezvous

@@ -29,6 +29,7 @@ for n in $ranks; do
         is "a column for the communication" "$(head -n 1 "$out/log.csv" | grep -c comm_wait_ms)" 1
     done
     same_files "$dir/$n-zero-0/step-00000050" "$dir/$n-zero-1/step-00000050" config.json
+    expect "--eval with its settings" "$gpt" --eval "$dir/$n-zero-0" --config "$dir/$n-zero-0/settings.txt"
     expect "again" "$gpt" $train --gpus $n --zero 1 --batch $((12 / n)) --total-batch $((12 * 31 * 2)) \
         --out "$dir/again-$n"
     same_files "$dir/$n-zero-1/step-00000050" "$dir/again-$n/step-00000050" $checkpoint_files
@@ -69,20 +70,51 @@ is "tokens of a step" "$(cells "$dir/total" tokens | awk '{ now = $1 - before; b
     $((2 * 3 * 31))
 close_test "the total batch stays when the number of ranks changes"
 
-# ---- Two hosts with other weights under the same name
+# ---- Two hosts with other files under the same name
 for rank in 0 1; do
     mkdir "$dir/host-$rank"
     expect "weights" "$gpt" $model --steps 0 --seed $rank --out "$dir/host-$rank/start"
+    cp -r "$dir/host-0/start" "$dir/host-$rank/model"
+    cp "$dir/text/val.txt" "$dir/host-$rank"
 done
 port=$((20000 + $$ % 10000))
-start_rank() { (cd "$dir/host-$1" && RANK=$1 LOCAL_RANK=$1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port exec \
-    "$gpt" $model --init start --steps 2 --out none) > "$dir/host-$1/out" 2>&1; }
-start_rank 1 & pid=$!
-start_rank 0
-is "exit code of rank 0" $? 1
-wait $pid
-is "what they say, once" "$(cat "$dir"/host-?/out | grep -c 'the value of the weights differs from that of rank 0')" 1
-close_test "other weights on another host are an error"
+start_rank() { rank=$1; shift; (cd "$dir/host-$rank" && RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
+    MASTER_PORT=$port exec "$gpt" "$@" --steps 2 --out none) > "$dir/host-$rank/out" 2>&1; }
+hosts() {         # hosts CODE MESSAGE OPTIONS...: both ranks end with that code; one of them says that
+    code=$1 message=$2; shift 2; port=$((port + 3))
+    start_rank 1 "$@" & pid=$!
+    start_rank 0 "$@"
+    is "exit code of rank 0" $? "$code"
+    wait $pid
+    is "exit code of rank 1" $? "$code"
+    is "what they say, once" "$(cat "$dir"/host-?/out | grep -c -- "$message")" 1
+}
+hosts 1 "the value of the weights differs from that of rank 0" $model --init start
+rm "$dir/host-1/model/step-00000000/checksums.xxh64"
+sed 's/"n_head": 5/"n_head": 10/' "$dir/host-0/model/step-00000000/config.json" \
+    > "$dir/host-1/model/step-00000000/config.json"
+hosts 1 "the model, config.json of the checkpoint, differs from that of rank 0" --data "$dir/text/train.txt" \
+    --context 31 --init model
+echo 9.0 > "$dir/host-1/val.txt.floor"
+hosts 0 "^step 2: val loss " --data "$dir/text/train.txt" --val-data val.txt ${model#*val.txt}
+close_test "other weights or sizes on another host are an error; a floor is that of rank 0"
+
+# ---- A stop while one rank makes the tokens of a text and another waits for them
+if [ ! "$cuda" ]; then
+    yes "the quick brown fox jumps over the lazy dog" | head -c 100000000 > "$dir/fox.txt"
+    expect "a tokenizer" "${gpt%/*}/tokenize" "$dir/text/train.txt" --train-tokenizer --vocab-size 300 --out "$dir/bpe"
+    "$gpt" "$dir/fox.txt" --tokenizer "$dir/bpe" ${model#*val.txt} --batch 2 --gpus 2 --threads 1 --out none \
+        > "$dir/fox.out" 2>&1 &
+    pid=$! tries=0
+    until ls "$dir" | grep -q 'fox.*partial' || [ $tries -ge 500 ]; do tries=$((tries + 1)); sleep 0.02; done
+    kill -TERM $pid
+    wait $pid
+    is "exit code" $? 75
+    is "what it says" "$(cat "$dir/fox.out")" "SIGTERM: the tokens are not complete, and not kept"
+    is "what is left" "$(ls "$dir" | grep fox)" "$(printf 'fox.out\nfox.txt')"
+    rm "$dir/fox.txt"
+    close_test "a stop while a text is tokenized"
+fi
 
 # ---- Decisions of all ranks: a signal, a time limit, a non-finite step
 endless="$model --gpus $first --batch 2 --steps 1000000 --val-every 0 --save-every 0"
