@@ -501,6 +501,10 @@ in_turn 5 && refuses "--resume $dir/nothere: no such directory or file: want the
     "$gpt" --resume "$dir/nothere"
 in_turn 5 && refuses "this is a checkpoint: want the directory of its run" \
     "$gpt" --resume "$dir/a-flash-f32/step-00000040"
+for file in settings.txt log.csv step-00000040/config.json; do
+    in_turn 5 && refuses "$file: a file of a run: want its directory, --resume $dir/a-flash-f32" \
+        "$gpt" --resume "$dir/a-flash-f32/$file"
+done
 [ "$cuda" ] || refuses "computes in f32 only" "$gpt" $small --dtype bf16
 in_turn 5 && refuses "want a multiple of --batch x --context = 64" "$gpt" $small --total-batch 100
 in_turn 5 && refuses "want a multiple of the 3 heads" "$gpt" $text --channels 32 --heads 3

@@ -26,9 +26,19 @@ static char *find_checkpoint(const char *out, const char *data) {
          why, out);
 }
 
+/* It would be taken for a text to train on. */
+static void refuse_file_of_run(const char *path) {
+    Path dir = file_parent(path);
+    const int is_step = dir_has_file(dir.text, "state.json");
+    if (!is_step && !(dir_has_file(dir.text, "settings.txt") && dir_has_file(dir.text, "log.csv"))) return;
+    if (is_step) dir = file_parent(dir.text);
+    fail("--resume %s: a file of a run: want its directory, --resume %s", path, dir.text);
+}
+
 char *resume_find(const Settings *s, RunDir *dir) {
     REQUIRE(s->out || !s->data || file_exists(s->data) || strpbrk(s->data, "*?["),
             "--resume %s: no such directory or file: want the directory of a run, such as runs/book", s->data);
+    if (!s->out && s->data) refuse_file_of_run(s->data);
     REQUIRE(s->out || s->data, "--resume: want the directory of the run, such as --resume runs/book");
     *dir = run_dir_choose(s->out, s->data, 1, s->dry_run || comm_rank);
     REQUIRE(dir->path, "--resume --out none: want the directory of a run");
