@@ -103,6 +103,13 @@ mkdir other && cat val_0.txt val_1.txt > other/my.book.txt
 refuses "runs/my.book-4/step-00000005 is of a run on other data, my.book.txt" "$gpt" --resume other/my.book.txt
 expect "the same data by another path" "$gpt" --resume ./my.book.txt --steps 6
 refuses "this is a checkpoint: want the directory of its run" "$gpt" --resume runs/my.book/step-00000004/
+cd runs || exit 2
+for run in val=val_*.txt my.book=my.book.txt; do
+    refuses "--data ${run#*=}: no such file or pattern of files; --resume continues with the data of the run: start it \
+where the run was started, or give --data PATH" "$gpt" --resume "${run%%=*}"
+done
+expect "the data by their path from here" "$gpt" --resume val --data '../val_*.txt' --dry-run
+cd ..
 cd - > /dev/null || exit 2
 close_test "the default output directory is named after the data and is new; --resume takes the last"
 

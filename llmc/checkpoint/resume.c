@@ -1,4 +1,5 @@
 #include "resume.h"
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,15 @@ char *resume_find(const Settings *s, RunDir *dir) {
     return find_checkpoint(dir->path, s->data);
 }
 
+/* Data that a run names by a relative path are not found from another directory. */
+static void require_data(const char *option, const char *pattern) {
+    glob_t found = {0};
+    REQUIRE(file_exists(pattern) || !glob(pattern, 0, NULL, &found), "--%s %s: no such file or pattern of files; "
+            "--resume continues with the data of the run: start it where the run was started, or give --%s PATH",
+            option, pattern, option);
+    globfree(&found);
+}
+
 char *resume_adopt_options(Option *table, const char *checkpoint) {
     static Json *state;                     /* not freed: text options point into it */
     state = checkpoint_open_state(checkpoint);
@@ -56,6 +66,7 @@ char *resume_adopt_options(Option *table, const char *checkpoint) {
         if (!o->name || o->role != ROLE_KEPT || !json_find(settings, o->name)) continue;
         const char *had = json_string(settings, o->name), *now = option_text(o, text);
         if (!o->given) {
+            if (*had && (!strcmp(o->name, "data") || !strcmp(o->name, "val-data"))) require_data(o->name, had);
             if (*had) option_set(o, had);
             o->given = *had != 0;
         } else if (strcmp(had, now)) {

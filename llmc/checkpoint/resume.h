@@ -12,7 +12,8 @@
 char *resume_find(const Settings *settings, RunDir *dir);
 
 /* Options that are not given take the checkpoint's value. Returns those given with another value, a new string such as
-   "--steps 200 -> 300, --lr 0.001 -> 0.0005"; NULL = none. Fails on another --init or --perturb. */
+   "--steps 200 -> 300, --lr 0.001 -> 0.0005"; NULL = none. Fails on another --init or --perturb, and where the data of
+   the run are not found. */
 char *resume_adopt_options(Option *table, const char *checkpoint);
 
 /* Fails if a model of bytes gets token ids or reversed, and if the data differ although the options that name them
