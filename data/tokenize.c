@@ -84,8 +84,8 @@ int main(int argc, char **argv) {
     options_parse(table, NULL, NULL, argc - files, words);
     if (help) {
         puts("tokenize writes texts as token shards for train_gpt.\n\n"
-             "  tokenize FILE... --tokenizer DIR --out DIR                      shards of texts\n"
-             "  tokenize FILE... --train-tokenizer --vocab-size 8192 --out DIR  a tokenizer from texts\n");
+             "  tokenize FILE... --tokenizer DIR --out DIR    shards of texts\n"
+             "  tokenize FILE... --train-tokenizer --out DIR  a tokenizer from texts\n");
         options_help(stdout, table);
         return stdio_flush();
     }

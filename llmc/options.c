@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HELP_COLUMNS = 100, HELP_LEFT = 24 };      /* HELP_LEFT: where the help begins */
+enum { HELP_COLUMNS = 79, HELP_LEFT = 24 };      /* HELP_LEFT: where the help begins */
 
 static int at_end(const Option *option) { return !option->name && !option->help; }
 

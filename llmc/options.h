@@ -55,7 +55,7 @@ int choice_index(const char *choices, const char *word);
    so that option_set(o, option_text(o)) changes nothing. The option keeps the pointer to a text or choice. */
 void option_set(const Option *option, const char *value);
 Option *options_find(Option *table, const char *name);              /* NULL when there is none */
-void options_help(FILE *file, const Option *table);                 /* 100 columns at most */
+void options_help(FILE *file, const Option *table);                 /* 79 columns at most */
 
 /* Whether options_write writes it. */
 int  option_is_setting(const Option *option);

@@ -63,20 +63,21 @@ void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **a
 
 void settings_help(FILE *file, const Option *table) {
     fputs("train_gpt trains GPT-2 models on text files and on token shards.\n\n"
-          "  train_gpt book.txt                                   train; the results go to runs/book\n"
-          "  train_gpt --resume runs/book --steps 4k              continue, here for more steps\n"
-          "  train_gpt book.txt --tokenizer DIR                   on its tokens; see ./tokenize --help\n"
-          "  train_gpt --sample runs/book --prompt 'Once '        generate text\n"
-          "  train_gpt --eval runs/book other.txt                 loss on another text\n"
-          "  train_gpt --eval runs/book --task hellaswag FILE     accuracy on a task\n"
-          "  train_gpt --config runs/book/settings.txt --lr 2e-3  the same run with another learning rate\n\n"
+          "  train_gpt book.txt                              train, into runs/book\n"
+          "  train_gpt --resume runs/book --steps 4k         continue, here for more steps\n"
+          "  train_gpt book.txt --tokenizer DIR              on its tokens; see ./tokenize\n"
+          "  train_gpt --sample runs/book --prompt 'Once '   generate text\n"
+          "  train_gpt --eval runs/book other.txt            loss on another text\n"
+          "  train_gpt --eval runs/book --task lambada FILE  accuracy on a task\n"
+          "  train_gpt --config RUN/settings.txt --lr 2e-3   the run again, another --lr\n\n"
           "Numbers: 2000, 2e3, 2k, 1.5M, 1G, and 4Ki, 1Mi, 1Gi with powers of 1024.\n"
-          "A file for --config has lines such as lr = 2e-3, val-data = \"my file.txt\", deterministic = yes;\n"
-          "# begins a comment. Options on the command line win over it.\n\n", file);
+          "A file for --config has lines such as lr = 2e-3, val-data = \"my file.txt\",\n"
+          "deterministic = yes. A comment begins with #. Options on the command line win.\n\n", file);
     options_help(file, table);
-    fputs("\nmfu, model FLOP utilisation, is (6 N + 12 L C T) FLOP per token x tokens/s / the device's peak in\n"
-          "the chosen precision, with N parameters, L layers, C channels, context T (PaLM, arXiv 2204.02311,\n"
-          "appendix B). It is left out for a device that is not in the table of peaks.\n", file);
+    fputs("\nmfu, model FLOP utilisation, is (6 N + 12 L C T) FLOP per token x tokens/s /\n"
+          "the device's peak in the chosen precision, with N parameters, L layers,\n"
+          "C channels, context T (PaLM, arXiv 2204.02311, appendix B). It is left out for\n"
+          "a device that is not in the table of peaks.\n", file);
 }
 
 char *settings_signature(const Option *table) {

@@ -13,7 +13,7 @@ static Option table[] = {
     { .name = "data", .type = OPTION_TEXT, .value = &data, .argument = "FILE", .help = "a text, or token shards" },
     { .name = "out", .type = OPTION_TEXT, .value = &out, .argument = "DIR",
       .help = "where log.csv and the checkpoints are written, a sentence that is long enough to be wrapped at the end "
-              "of the hundred columns, and once more for good measure" },
+              "of the line, and once more for good measure" },
     { .name = "resume", .type = OPTION_FLAG, .value = &resume, .help = "go on from the newest checkpoint" },
     { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "print this" },
     { .name = "an-option-with-a-rather-long-name", .type = OPTION_INTEGER, .value = &free_count, .argument = "N",
@@ -342,7 +342,7 @@ static void help_is_complete_and_narrow(void) {
     options_help(file, table);
     fclose(file);
     for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
-        EXPECT(end - line <= 100, "%d columns: %.*s", (int)(end - line), (int)(end - line), line);
+        EXPECT(end - line <= 79, "%d columns: %.*s", (int)(end - line), (int)(end - line), line);
         EXPECT(end == line || end[-1] != ' ', "blanks at the end: %.*s", (int)(end - line), line);
     }
     for (const Option *o = table; o->name || o->help; o++) {
