@@ -181,6 +181,10 @@ refuses "is not a comparison; want another OUT" env TRAIN_GPT="$gpt" OUT="$dir/r
 for data in "$dir/compare/train.txt" "$dir/runs/../compare/flash/log.csv"; do
     refuses "is in $dir/compare, which is replaced" env DATA="$data" OUT="$dir/compare" scripts/compare.sh
 done
+head -c 9000 "$dir/compare/train.txt" > "$dir/short.txt"      # 2000 steps would read it many times
+DATA=$dir/short.txt TRAIN_GPT=$gpt OUT=$dir/checked scripts/compare.sh --frobnicate 2> "$dir/checked.err"
+is "what it prints" "$(cut -c-29 "$dir/checked.err")" "training flash
+train_gpt: --frobnicate: no s"
 for steps in "--steps 19" "--steps=5"; do
     refuses "fewer than 20 --steps" env TRAIN_GPT="$gpt" OUT="$dir/short" scripts/compare.sh $steps --lr 1e-3
 done
