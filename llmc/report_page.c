@@ -61,6 +61,7 @@ static void page_add(ReportPage *page, PagePoint point) {
     point.value[LOSS_MIN] = point.value[LOSS_MAX] = point.value[LOSS];
     if (!isnan(point.value[VAL_LOSS])) series_add(&page->validations, point);
     point.value[VAL_LOSS] = NAN;
+    page->last = point;
     series_add(&page->steps, point);
 }
 
@@ -124,12 +125,12 @@ static void read_notes(void *argument) {
 
 /* ---- The file */
 
-static void write_rows(FILE *file, const char *name, const PageSeries *series) {
+static void write_rows(FILE *file, const char *name, const PagePoint *point, int count) {
     fprintf(file, ",\n\"%s\": [", name);
-    for (int i = 0; i < series->count; i++) {
+    for (int i = 0; i < count; i++) {
         fputs(i ? ",\n[" : "[", file);
         for (int c = 0; c < PAGE_COLUMNS; c++) {
-            const double value = series->point[i].value[c];
+            const double value = point[i].value[c];
             fprintf(file, isnan(value) ? "%snull" : c <= TOKENS ? "%s%.12g" : "%s%.6g", c ? "," : "", value);
         }
         fputc(']', file);
@@ -147,8 +148,9 @@ static void write_page(ReportPage *page, const char *status) {
     fputs(",\n\"columns\": [", json);
     for (int c = 0; c < PAGE_COLUMNS; c++) fprintf(json, "%s\"%s\"", c ? ", " : "", columns[c].name);
     fputc(']', json);
-    write_rows(json, "rows", &page->steps);
-    write_rows(json, "validations", &page->validations);
+    write_rows(json, "rows", page->steps.point, page->steps.count);
+    write_rows(json, "validations", page->validations.point, page->validations.count);
+    write_rows(json, "last", &page->last, page->steps.count > 0);
     fputs(",\n\"notes\": [", json);
     for (int i = 0; i < page->notes; i++) {
         const PageNote *note = &page->note[i];

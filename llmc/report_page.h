@@ -19,6 +19,7 @@ typedef struct { int64_t step; const char *kind; char *text; } PageNote;     /* 
 typedef struct {
     char      *path, *head;               /* path NULL = no page; head: the members that do not change */
     PageSeries steps, validations;
+    PagePoint  last;                      /* the last step alone: the final figures */
     PageNote   note[PAGE_NOTES];          /* the last ones */
     int        notes;
     double     due_s;                     /* seconds_now of the next write */

@@ -8,7 +8,8 @@ BEGIN {
     max_points = 1000
 }
 
-# ---- Series: 1 = steps, 2 = validations; a point is of per[s] steps, pairs are merged when there are too many
+# ---- Series: 1 = steps, 2 = validations, 3 = the last step; a point is of per[s] steps, pairs are merged when there
+# are too many
 
 function merge(s, to, a, b,   c, x, y) {
     for (c = 1; c <= columns; c++) {
@@ -85,6 +86,8 @@ function write_run(path,   file, line, found, is_last, notes, status, total) {
     write_series(1)
     printf "],\n\"validations\": ["
     write_series(2)
+    printf "],\n\"last\": ["
+    write_series(3)
     printf "]}"
 }
 
@@ -92,7 +95,7 @@ FNR == 1 {
     if (path != "") write_run(path)
     want_columns("step loss", "a log of training steps")
     path = FILENAME
-    points[1] = points[2] = 0
+    points[1] = points[2] = points[3] = 0
     per[1] = per[2] = 1
     pending = ""
 }
@@ -105,6 +108,8 @@ is_number(cell("step")) {
     if (row[7] != "") add_point(2)
     row[7] = ""
     add_point(1)
+    points[3] = 0
+    add_point(3)
 }
 END {
     if (failed) exit 1

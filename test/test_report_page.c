@@ -73,7 +73,8 @@ static void the_page_holds_the_run(void) {
     make_logs(0);
     open_page(-1);
     Json *runs = read_page(NULL);
-    EXPECT(count_of(runs->child, "rows") == 0 && !strcmp(json_string(runs->child, "status"), "running"), "the start");
+    EXPECT(count_of(runs->child, "rows") == 0 && count_of(runs->child, "last") == 0 &&
+           !strcmp(json_string(runs->child, "status"), "running"), "the start");
     json_free(runs);
     for (int64_t step = 1; step <= 40; step++) {
         StepReport s = step_of(step);
@@ -113,6 +114,7 @@ static void a_resume_continues_the_page(void) {
     report_page_close(&page, "done");
     Json *runs = read_page(NULL);
     const Json *run = runs->child, *notes = json_member(run, "notes", JSON_ARRAY);
+    EXPECT(value_at(run, "last", 0, "loss") == 20 && isnan(value_at(run, "last", 0, "val_loss")), "the last step");
     EXPECT(count_of(run, "rows") == 50 && value_at(run, "rows", -1, "step") == 50, "%d rows", count_of(run, "rows"));
     for (int i = 0; i < 50; i++) {
         StepReport s = step_of(i + 1);
@@ -174,6 +176,8 @@ static void a_long_run_is_thinned(void) {
     EXPECT(count > PAGE_POINTS / 2 && count <= PAGE_POINTS, "%d points", count);
     EXPECT(all == (double)steps && value_at(run, "rows", -1, "tokens") == 10.0 * (double)steps, "%g steps", all);
     EXPECT(fabs(mean / sum - 1) < 1e-5, "mean loss %g, want %g", mean / all, sum / all);      /* six digits each */
+    EXPECT(fabs(value_at(run, "last", 0, "loss") * (double)steps / 1000 - 1) < 1e-5 && count_of(run, "last") == 1 &&
+           value_at(run, "last", 0, "step") == (double)steps, "the last step %g", value_at(run, "last", 0, "loss"));
     EXPECT(count_of(run, "validations") <= PAGE_POINTS, "%d validations", count_of(run, "validations"));
     EXPECT(count_of(run, "notes") == PAGE_NOTES, "%d notes", count_of(run, "notes"));
     EXPECT(size < 700000, "%lld bytes", (long long)size);

@@ -109,6 +109,7 @@ a, b, odd = json.load(open(sys.argv[1]))
 row = dict(zip(a["columns"], a["rows"][59]))
 assert (a["name"], b["name"], odd["name"]) == ("a", "b", "a&b=<c>"), odd["name"]
 assert (a["status"], a["total"]) == ("done", 60) and 'prompt = "</script> \\"' in a["settings"], a["settings"]
+assert a["last"] == [a["rows"][59]] and b["last"] == [b["rows"][59]], a["last"]
 assert len(a["rows"]) == len(b["rows"]) == 60 and len(a["validations"]) == 3 and not b["validations"]
 assert row["step"] == 60 and row["loss"] == row["loss_min"] == 2 and row["power_w"] is None, row
 assert [note["text"] for note in a["notes"]] == ["</script> ]}]", "]"] and not b["notes"], a["notes"]
