@@ -150,6 +150,8 @@ static void an_error_then_a_success(void) {
     close_saver(&saver);
 }
 
+static void close_at_end(void *saver) { saver_close(saver); }
+
 /* Neither made again, nor written to when another run has taken the name. */
 static void a_moved_directory_is_an_error(void) {
     char *out = IN_SCRATCH("moved");
@@ -165,6 +167,8 @@ static void a_moved_directory_is_an_error(void) {
         directory_make(IN_SCRATCH("moved/step-00000001.partial"));
     }
     EXPECT_STEPS(out, "step-00000001.partial");
+    expect_fails(STRING("%s was moved or removed, and the last checkpoint was not written: move it back; --resume %s",
+                        out, out), close_at_end, &saver);
     close_saver(&saver);
 }
 
