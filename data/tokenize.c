@@ -76,7 +76,7 @@ int main(int argc, char **argv) {
     fail_program = "tokenize";
     stdio_open();
     while (files + 1 < argc && *argv[files + 1] != '-') files++;
-    static const char no_text[] = "no text: want FILE... first, then --tokenizer DIR --out DIR; see --help";
+    static const char no_text[] = "want texts first, then options: FILE... --tokenizer DIR --out DIR; see --help";
     REQUIRE(files || argc <= 2, "%s", no_text);
     char **words = argv + files, *program = argv[0];
     const char *const *paths = (const char *const *)memmove(argv, argv + 1, (size_t)files * sizeof *argv);

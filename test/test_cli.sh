@@ -297,8 +297,8 @@ if in_turn 3; then
         --tokenizer "$dir/bpe/gone" --out "$dir/bpe/none"
     refuses "tokenize: --time-limit: want --tokenizer DIR" "$tokenize" "$dir/bpe/text.txt" --train-tokenizer \
         --time-limit 90s --out "$dir/bpe/none"
-    refuses "tokenize: no text: want FILE... first" "$tokenize" --tokenizer "$dir/bpe/gone" --out "$dir/bpe/none" \
-        "$dir/bpe/text.txt"
+    refuses "tokenize: want texts first, then options: FILE..." "$tokenize" --tokenizer "$dir/bpe/gone" \
+        --out "$dir/bpe/none" "$dir/bpe/text.txt"
     refuses "--field a: want --documents jsonl" "$tokenize" "$dir/bpe/text.txt" --field a --train-tokenizer \
         --out "$dir/bpe/none"
     refuses "--field a: want --documents jsonl" "$gpt" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/gone" --field a
