@@ -28,7 +28,7 @@ static const ForeignOption foreign_options[] = {
     /* model */
     { "model-type config-name model-size", "use --model" },
     { "n-layer n-layers num-layers num-hidden-layers depth", "use --layers" },
-    { "n-head n-heads num-heads num-attention-heads", "use --heads" },
+    { "n-head n-heads num-heads num-attention-heads attention-heads", "use --heads" },
     { "n-embd n-embed embed-dim hidden-size d-model", "use --channels" },
     { "-t block-size sequence-length seq-length seq-len max-seq-length max-seq-len context-length context-size n-ctx "
       "n-positions max-position-embeddings", "use --context" },
