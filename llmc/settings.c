@@ -107,6 +107,8 @@ void settings_check(const Settings *s) {
     REQUIRE(!s->interactive || strcmp(s->prompt, "-"), "--interactive reads from stdin: want no --prompt -");
     REQUIRE(!(s->eval || s->sample) || !strcmp(s->gpus, "1"), "--eval and --sample use one GPU: want no --gpus");
     REQUIRE(!s->task || s->eval, "--task %s: want --eval CHECKPOINT, the model", s->task);
+    REQUIRE(!s->task || s->data || s->val_data, "--task %s: want a file of items, too: --eval %s --task %s FILE",
+            s->task, s->eval, s->task);
     REQUIRE(!s->checkpoint || s->eval || s->sample, "--checkpoint %s: want --eval RUN or --sample RUN; --resume "
             "continues from the newest, --init takes RUN/best", s->checkpoint);
     REQUIRE(!s->eval || s->data || s->val_data, "--eval %s: want a text, too, to evaluate this checkpoint on: "

@@ -83,9 +83,12 @@ static char *capitalized(const char *text) {
     return result;
 }
 
+static const char *plural(int count) { return count == 1 ? "" : "s"; }
+
 static void read_choices(const Json *object, const char *key, Question *q) {
     const Json *array = json_member(object, key, JSON_ARRAY);
-    if (array->count < 2) json_refuse(array, "two choices or more");
+    REQUIRE(array->count >= 2, "%s: \"%s\" has %d element%s, want 2 or more", array->where, key, array->count,
+            plural(array->count));
     q->choice = host_alloc((size_t)array->count * sizeof *q->choice, "the choices of an item");
     for (const Json *choice = array->child; choice; choice = choice->next) {
         if (choice->type != JSON_STRING || !*choice->text) json_refuse(choice, "a text that is not empty");
@@ -379,8 +382,6 @@ static void print_figure(const char *name, TaskFigure figure, int as_jsonl) {
     else if (has_error)        printf(" +- %.*f", digits, figure.error);
     if (!as_jsonl) printf(",");
 }
-
-static const char *plural(int count) { return count == 1 ? "" : "s"; }
 
 void task_evaluate(Task *task, GPT *model, int B, int as_jsonl) {
     const double start = seconds_now();

@@ -412,6 +412,8 @@ expect "a word" $evaluate "$dir/words.jsonl" --task lambada
 printed "its figures" ': lambada, 1 item: acc [01]\.0000, perplexity [0-9.]*, 0 contexts cut, 0 items left out, '
 refuses 'words.jsonl: line 1: "activity_label" is missing' $evaluate "$dir/words.jsonl" --task hellaswag
 refuses "--task lambada: want --eval CHECKPOINT" "$gpt" "$dir/words.jsonl" --task lambada
+refuses "--task lambada: want a file of items, too: --eval $dir/a-flash-f32 --task lambada FILE" \
+    $evaluate --task lambada
 refuses "--task lambda: want hellaswag|lambada|multiple-choice" $evaluate "$items" --task lambda
 close_test "--eval --task prints accuracies, as a line or as JSON"
 

@@ -146,9 +146,10 @@ static void bad_items(void) {
         { "multiple-choice", GOOD "[1]", "items.jsonl: line 2: this is an array, want an object" },
         { "multiple-choice", GOOD GOOD "{\"choices\": [\"b\", \"c\"], \"label\": 0}",
           "line 3: \"context\" is missing" },
-        { "multiple-choice", "{\"context\": \"a\", \"choices\": [], \"label\": 0}", "line 1: \"choices\" is an array, "
-          "want two choices or more" },
-        { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\"], \"label\": 0}", "want two choices or more" },
+        { "multiple-choice", "{\"context\": \"a\", \"choices\": [], \"label\": 0}",
+          "line 1: \"choices\" has 0 elements, want 2 or more" },
+        { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\"], \"label\": 0}",
+          "\"choices\" has 1 element, want 2 or more" },
         { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\", \"\"], \"label\": 0}",
           "want a text that is not empty" },
         { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\", 3], \"label\": 0}", "line 1: \"choices\" is 3, "
