@@ -119,8 +119,8 @@ static void prepare_run(Run *run) {
     run->config.dropout = settings_dropout(s, run->options);
     run->config.dropout_seed = (uint64_t)s->seed;
     tokenizer_check(run->tokenizer, run->config.V);
-    REQUIRE(!bytes || run->config.V == 256, "%s: a vocabulary of %d, want 256: the tokens of a text are bytes, or "
-            "--tokenizer DIR", run->from ? run->from : "--vocab", run->config.V);
+    REQUIRE(!bytes || run->config.V == 256, "%s %d: want 256, the tokens of a text are bytes; or --tokenizer DIR",
+            run->from ? format_string("%s: a vocabulary of", run->from) : "--vocab", run->config.V);
     if (s->sample_every) run->config.cache_tokens = sample_cache_tokens(&run->config, run->tokenizer, s);
     batch_choose(s, &run->config, TRAIN);
     run->sequences = settings_sequences(s, run->config.T, run->checkpoint != NULL);

@@ -36,8 +36,8 @@ GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *che
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         int has = *sizes[i].size;
         if (sizes[i].given) *sizes[i].size = (int)sizes[i].given;
-        REQUIRE(!from || has == *sizes[i].size, "--%s %lld: the model of %s has %d", sizes[i].option,
-                (long long)sizes[i].given, from, has);
+        REQUIRE(!from || has == *sizes[i].size, "--%s %lld: the model of %s has %d; remove --%s", sizes[i].option,
+                (long long)sizes[i].given, from, has, sizes[i].option);
         int agrees = !s->model || sizes[i].given || !sizes[i].named || has == sizes[i].named;
         REQUIRE(!from || agrees, "--model %s: %d %s, the model of %s has %d; remove --model", model, sizes[i].named,
                 sizes[i].option, from, has);
@@ -50,7 +50,8 @@ GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *che
     config.context_parallel = (int)s->context_parallel;
     config.ring_order = choice_index(RING_ORDER_NAMES, s->ring_order);
     const char *refusal = device_refuse_dtype(config.dtype);
-    REQUIRE(!refusal, "--dtype %s: %s", s->dtype, refusal);
+    REQUIRE(!refusal, "--dtype %s: %s; want --dtype f32", s->dtype, refusal);
+    REQUIRE(from || config.C % config.NH == 0, "--heads %d: want a divisor of --channels %d", config.NH, config.C);
     gpt_check(&config);
     check_sharing(&config);
     return config;

@@ -514,9 +514,11 @@ for file in settings.txt log.csv step-00000040/config.json; do
     in_turn 5 && refuses "$file: a file of a run: want its directory, --resume $dir/a-flash-f32" \
         "$gpt" --resume "$dir/a-flash-f32/$file"
 done
-[ "$cuda" ] || refuses "computes in f32 only" "$gpt" $small --dtype bf16
+[ "$cuda" ] || refuses "which computes in f32 only; want --dtype f32" "$gpt" $small --dtype bf16
 in_turn 5 && refuses "want a multiple of --batch x --context = 64" "$gpt" $small --total-batch 100
-in_turn 5 && refuses "want a multiple of the 3 heads" "$gpt" $text --channels 32 --heads 3
+in_turn 5 && refuses "--heads 3: want a divisor of --channels 32" "$gpt" $text --channels 32 --heads 3
+in_turn 5 && refuses "--vocab 512: want 256, the tokens of a text are bytes; or --tokenizer DIR" \
+    "$gpt" $small --vocab 512
 in_turn 2 && refuses "the largest that fits is --batch" "$gpt" $text --batch 1000000
 in_turn 2 && refuses "not even --batch 1 fits" "$gpt" $text --model d48 --context 4000000
 find "$dir/a-flash-f32" -type f -exec cksum {} + | sort > "$dir/after"

@@ -122,7 +122,7 @@ static void contradictions(void) {
     for (int i = 0; i < 15; i++) {
         int heads = 2 + draw(30), channels = heads * (1 + draw(8)) + 1 + draw(heads - 1);
         base_without(" heads channels "), words(format("--heads %d --channels %d", heads, channels));
-        refused("want a multiple of the", "channels and heads");
+        refused("want a divisor of --channels", "channels and heads");
         base_without(" heads channels "), words(format("--heads %d --channels %d", 17 + draw(1000), 1 + draw(16)));
         refused("heads", "more heads than channels");
         base_without(""), words(format("--total-batch %d", 16 * draw(1000) + 1 + draw(15)));

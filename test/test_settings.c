@@ -146,8 +146,8 @@ static void models(void) {
     static Case bad[] = {
         { "--model gpt2: 12 layers, the model of C has 4; remove --model", NULL, { "--model=gpt2" } },
         { "--model d12: 12 heads, the model of C has 4; remove --model", NULL, { "--model=d12", "--layers=4" } },
-        { "--layers 3: the model of C has 4", NULL, { "--model=d4", "--layers=3" } },
-        { "--context 32: the model of C has 64", NULL, { "--context=32" } },
+        { "--layers 3: the model of C has 4; remove --layers", NULL, { "--model=d4", "--layers=3" } },
+        { "--context 32: the model of C has 64; remove --context", NULL, { "--context=32" } },
         { "--model gpt: want one of d2, d4", NULL, { "--model=gpt" } },
     };
     for (int i = 0; i < COUNT(bad); i++) expect_fails(bad[i].want, make_model, &bad[i]);
