@@ -177,7 +177,9 @@ void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t 
 static volatile sig_atomic_t answering, interrupted;
 
 static void on_interrupt(int number) {
-    if (!answering || interrupted++) _exit(128 + number);
+    if (answering && !interrupted++) return;
+    if (isatty(STDIN_FILENO)) (void)!write(STDERR_FILENO, "\n", 1);         /* ends the line of the prompt */
+    _exit(128 + number);
 }
 
 /* Continues the lines of stdin, each up to sample->count tokens, in one context, on stdout; the first follows the

@@ -527,6 +527,9 @@ static void interactive(void) {
     type("\3");                                 /* Ctrl-C ends the answer, a second one the program */
     EXPECT(wait_for_prompt(), "the answer did not end");
     type("\3");
+    char end = 0;
+    EXPECT(poll(&(struct pollfd){ errors, POLLIN, 0 }, 1, 10000) == 1 && read(errors, &end, 1) == 1 && end == '\n',
+           "the line of the prompt does not end");
     expect_exit(child, 130);
 }
 
