@@ -16,8 +16,8 @@ void warn_of_mistakes(Report *report, const Settings *s, const Corpus *corpus, i
     if (val && s->val_data && tokens_fingerprint(val) == tokens_fingerprint(train))
         report_warning(report, "--val-data %s is the training data: its loss does not show overfitting", s->val_data);
     if (s->warmup >= s->steps && s->steps > 0)
-        report_warning(report, "--warmup %lld: a run of %lld steps ends before it reaches --lr", (long long)s->warmup,
-                       steps);
+        report_warning(report, "--warmup %lld: a run of %lld step%s ends before it reaches --lr", (long long)s->warmup,
+                       steps, steps == 1 ? "" : "s");
     if (T >= count)
         report_warning(report, "--context %d is longer than the data, %lld tokens: the rest of a sequence is padding",
                        T, count);

@@ -232,6 +232,7 @@ if in_turn 2; then
     warns "--val-data $dir/text/train.txt is the training data" --data "$dir/text/train.txt" \
         --val-data "$dir/text/train.txt" $fits --warmup 0
     warns "--warmup 30: a run of 30 steps ends" $text $fits --warmup 30
+    warns "--warmup 1: a run of 1 step ends" $text --context 64 --batch 1 --steps 1 --warmup 1
     warns "--context 4000 is longer than the data, 3" $text --context 4000 --batch 1 --steps 1 --warmup 0
     warns "120 steps read the data 2." $text --context 64 --batch 1 --steps 120 --warmup 0
     cp "$dir/text/train.txt" "$dir/options.py"
