@@ -338,9 +338,13 @@ expect "evaluate a part" "$gpt" --eval "$dir/a-flash-f32" --data "$dir/text/val.
 is "it says how much" "$(grep -c ', the first 64 of [0-9]* tokens' "$dir/expect.out")" 1
 val=$dir/text/val.txt
 tail -c $((($(wc -c < "$val") + 3) / 4)) "$val" > "$dir/quarter.txt"
-loss_of() { "$gpt" --eval "$dir/a-flash-f32" "$@" 2> "$dir/loss.err" | sed -n 's/.*: loss \(.*\) tokens.*/\1/p'; }
+loss_of() {
+    "$gpt" --eval "$dir/a-flash-f32" "$@" 2> "$dir/loss.err" | sed -n 's/the last //; s/.*: loss \(.*\) tokens.*/\1/p'
+}
 quarter=$(loss_of "$dir/quarter.txt")
 is "the part that --val-fraction keeps" "$(loss_of "$val" --val-fraction 0.25)" "$quarter"
+expect "evaluate it" "$gpt" --eval "$dir/a-flash-f32" "$val" --val-fraction 0.25
+is "it says which part" "$(grep -c ', all of the last [0-9]* tokens' "$dir/expect.out")" 1
 settings="--config $dir/a-flash-f32/settings.txt"
 is "the same beside the settings of a run" "$(loss_of "$val" --val-fraction 0.25 $settings)" "$quarter"
 is "what is typed, all of it, and not what the settings say" "$(loss_of "$dir/quarter.txt" $settings)" "$quarter"
