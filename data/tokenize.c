@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "../kernels/check.h"
 #include "../llmc/bpe_files.h"
 #include "../llmc/bpe_train.h"
@@ -41,6 +42,19 @@ enum { WRITTEN = 5 };       /* of the names; GPT-2's own are not, but would belo
 static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
                                      "merges.txt", "encoder.json", "vocab.bpe", NULL };
 
+static char *partial[WRITTEN];
+
+static void write_partial(void *bpe) {
+    for (int i = 0; i < WRITTEN; i++) {
+        char *text = bpe_file_text(bpe, names[i]);
+        partial[i] = format_string("%s.new", path_of(out, names[i]).text);
+        FILE *file = file_create(partial[i]);
+        file_write(file, text, strlen(text));
+        file_close_durably(file, partial[i]);
+        free(text);
+    }
+}
+
 static void train(Texts *texts) {
     double start = seconds_now();
     directory_make(out);
@@ -53,14 +67,10 @@ static void train(Texts *texts) {
     while (texts_next(texts)) bpe_trainer_add(trainer, texts->span, texts->span_count);
     Bpe *bpe = bpe_train(trainer, (int)vocab_size);
     stop_open(NULL);                    /* from here on a signal does not cut the files short */
-    char *partial[WRITTEN];
-    for (int i = 0; i < WRITTEN; i++) {
-        char *text = bpe_file_text(bpe, names[i]);
-        partial[i] = format_string("%s.new", path_of(out, names[i]).text);
-        FILE *file = file_create(partial[i]);
-        file_write(file, text, strlen(text));
-        file_close_durably(file, partial[i]);
-        free(text);
+    char why[FAIL_LENGTH];
+    if (fails(write_partial, bpe, why)) {
+        for (int i = 0; i < WRITTEN && partial[i]; i++) unlink(partial[i]);
+        fail("%s", why);
     }
     for (int i = WRITTEN; i-- > 0; free(partial[i]))        /* last the first, tokenizer.json, which suffices alone */
         file_rename(partial[i], path_of(out, names[i]).text);

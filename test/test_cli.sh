@@ -308,6 +308,9 @@ if in_turn 3; then
         --tokenizer "$dir/bpe/text.txt"
     refuses "the tokens of $dir/start/step-00000000 are bytes" "$gpt" --eval "$dir/start" "$dir/bpe/text.txt" \
         --tokenizer "$dir/bpe/gone"
+    refuses "tokenizer.json.new: cannot write: File too large" sh -c 'ulimit -f 1; exec "$@"' - \
+        "$tokenize" "$dir/bpe/text.txt" --train-tokenizer --out "$dir/bpe/full"
+    is "what is left" "$(ls "$dir/bpe/full")" ""
     mkdir "$dir/bpe/gpt2"
     echo "# GPT-2's" > "$dir/bpe/gpt2/vocab.bpe"
     refuses "vocab.bpe exists: want another --out" "$tokenize" "$dir/bpe/text.txt" --train-tokenizer \
