@@ -128,8 +128,9 @@ function draw_labels(   i, j, t, room, limit, order, place) {
         limit = place[order[i]] - room
     }
     for (i = 1; i <= labels; i++) {
-        printf "<path class=\"lead\" stroke=\"%s\" d=\"M%.1f,%.1f L%.1f,%.1f\"/>\n", label_colour[i],
-            x_of(label_x[i]) + 5, y_of(label_y[i]), left + plot_width + 14, place[i]
+        # level inside the plot: a slope there would look like data
+        printf "<path class=\"lead\" stroke=\"%s\" d=\"M%.1f,%.1f H%.1f L%.1f,%.1f\"/>\n", label_colour[i],
+            x_of(label_x[i]) + 5, y_of(label_y[i]), left + plot_width + 6, left + plot_width + 14, place[i]
         if (label_curve[i])
             printf("<path %s stroke-width=\"2\" d=\"M%.1f,%.1f h20\"/>\n", stroke_of(label_curve[i]),
                 left + plot_width + 16, place[i])
