@@ -152,7 +152,8 @@ static void require_same_model(const Run *run) {
     const GPTConfig *c = &run->config;
     const int64_t sizes[] = { c->L, c->NH, c->C, c->T, c->V, c->untied, c->dtype, run->settings.batch, run->sequences };
     char *options = settings_signature(run->options);
-    ranks_require_same(xxh64(sizes, sizeof sizes), "the model, config.json of the checkpoint,");
+    ranks_require_same(xxh64(sizes, sizeof sizes), run->from ? "the model, config.json of the checkpoint,"
+                                                             : "the vocabulary, of --tokenizer,");
     ranks_require_same(xxh64(options, strlen(options)), "an option, in state.json of the checkpoint,");
     free(options);
 }

@@ -28,7 +28,7 @@ static const ForeignOption foreign_options[] = {
     /* model */
     { "model-type config-name model-size", "use --model" },
     { "n-layer n-layers num-layers num-hidden-layers depth", "use --layers" },
-    { "n-head n-heads num-heads num-attention-heads attention-heads", "use --heads" },
+    { "n-head n-heads num-heads num-attention-heads", "use --heads" },
     { "n-embd n-embed embed-dim hidden-size d-model", "use --channels" },
     { "-t block-size sequence-length seq-length seq-len max-seq-length max-seq-len context-length context-size n-ctx "
       "n-positions max-position-embeddings", "use --context" },
@@ -43,7 +43,7 @@ static const ForeignOption foreign_options[] = {
     { "num-train-epochs num-epochs max-epochs n-epochs epochs epoch",
       "use --steps; an epoch is the tokens of the data / the tokens of an update" },
     { "-b batch-size train-batch-size micro-batch-size device-batch-size per-device-train-batch-size "
-      "per-gpu-train-batch-size bs", "use --batch" },
+      "per-gpu-train-batch-size batchsize batch-sizes bs", "use --batch" },
     { "auto-find-batch-size auto-scale-batch-size", "use --batch auto" },
     { "eval-batch-size val-batch-size per-device-eval-batch-size", "validation uses --batch, remove it" },
     { "-d gradient-accumulation-steps grad-accumulation-steps grad-accum-steps accumulate-grad-batches "
@@ -92,7 +92,7 @@ static const ForeignOption foreign_options[] = {
     { "wandb wandb-log wandb-project wandb-run-name report-to run-name tensorboard", "use --log-jsonl" },
     { "max-time max-train-time time timeout", "use --time-limit" },
     { "-s", "use --sample-every" },
-    { "-g max-new-tokens num-tokens max-length gen-length", "use --sample-tokens" },
+    { "-g max-new-tokens num-tokens max-length gen-length sample-length", "use --sample-tokens" },
     { "num-return-sequences n-samples", "use --num-samples" },
     { "start prompt-text", "use --prompt" },
     { "temp", "use --temperature" },

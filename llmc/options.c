@@ -159,7 +159,7 @@ static const char *foreign_answer(const ForeignOption *foreign, const char *name
 }
 
 /* The option that a misspelt or abbreviated name must mean, or NULL: at most 1 edit away, 2 where both names are longer
-   than 4, or the only one that begins so, or that it begins with. A name of 1 or 2 characters could mean anything. */
+   than 4, or the only one that begins so. A name of 1 or 2 characters could mean anything. */
 static const Option *similar_option(const Option *table, const char *name) {
     const Option *found = NULL;
     size_t length = strlen(name);
@@ -169,8 +169,7 @@ static const Option *similar_option(const Option *table, const char *name) {
             if (o->name && within(edits, name, o->name) && (edits == 1 || (length > 4 && strlen(o->name) > 4)))
                 return o;
     for (const Option *o = table; !at_end(o) && length >= 3; o++)
-        if (o->name && (is_prefix(name, o->name) || (strlen(o->name) > 4 && is_prefix(o->name, name))))
-            found = o, count++;
+        if (o->name && is_prefix(name, o->name)) found = o, count++;
     return count == 1 ? found : NULL;
 }
 

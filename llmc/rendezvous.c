@@ -145,13 +145,20 @@ __attribute__((noreturn, format(printf, 1, 2))) static void end_run(const char *
     _exit(1);
 }
 
-/* Ends all ranks as a stop does: after a stop of this one, or an END of another. */
-__attribute__((noreturn)) static void stop_run(void) {
+/* Ends all ranks as a stop does: after a stop of this one, NULL, which has said so, or an END of `who`. */
+__attribute__((noreturn)) static void stop_run(const Identity *who) {
+    static atomic_int is_said;
+    char name[128];
+    if (!atomic_exchange(&is_said, 1) && who && !comm_rank)
+        dprintf(STDOUT_FILENO, "%s has stopped, by a signal or its time limit: the run ends before the first step\n",
+                name_of(who, name));
     end_peers(1);
     stop_remove();
     usleep(100 * 1000);
     _exit(EXIT_TRY_AGAIN);
 }
+
+static void stop_this_rank(void) { stop_run(NULL); }
 
 /* Receives the message of fail(). The heartbeat's thread ends the run: it knows whether another rank is the cause. */
 static void end_with_failure(const char *message) {
@@ -179,7 +186,7 @@ static void exit_if_stopped(void) {
     if (!stop_requested()) return;
     printf("%s: while the ranks of the run were connecting; nothing was written\n", stop_requested());
     fflush(stdout);
-    stop_run();
+    stop_run(NULL);
 }
 
 /* ---- Rank 0 */
@@ -308,7 +315,7 @@ static void gather(const char *signature) {
             if (now > beat_s + 1) send_message(peers[i].fd, BEAT, NULL, 0);
             int got = receive(&peers[i]);
             if (got > 0 && peers[i].in.kind == FAILED) end_run("%s: %s", name_of(&peers[i].who, name), peers[i].text);
-            if (got > 0 && peers[i].in.kind == END) stop_run();
+            if (got > 0 && peers[i].in.kind == END) stop_run(&peers[i].who);
             if (got < 0) exit_if_stopped();         /* the signal ended that rank, too */
             if (got < 0) end_run("rendezvous: %s ended before all ranks were there", name_of(&peers[i].who, name));
         }
@@ -385,7 +392,7 @@ static void visit(const char *signature) {
                     ? "rendezvous: rank 0 at %s refuses the secret of rank %d on host %s; want the same on all ranks"
                     : "rendezvous: rank 0 at %s belongs to another job than rank %d on host %s, or wants a secret; "
                     "want another --rendezvous-port, or the same TRAIN_GPT_SECRET", where, comm_rank, identity.host);
-        if (kind == END && p->in.leaving) stop_run();
+        if (kind == END && p->in.leaving) stop_run(&p->who);
         if (kind == END) end_run(NULL);
         if (kind == WELCOME && p->in.bytes == sizeof p->who + COMM_ID_BYTES) break;
         if (got <= 0) exit_if_stopped();        /* no WELCOME waits behind this message: then the ranks stop together */
@@ -413,8 +420,9 @@ void rendezvous_join(const char *signature, char id[COMM_ID_BYTES]) {
         memcpy(&peers->who, peers->text, sizeof peers->who);
         memcpy(id, peers->text + sizeof peers->who, COMM_ID_BYTES);
     } else {
-        comm_make_id(id, self.host);        /* before: a stop during it would find the other ranks ready to train */
         gather(signature);
+        comm_make_id(id, self.host);        /* after: its failure ends the other ranks, too */
+        exit_if_stopped();
         memcpy(text, &identity, sizeof identity);
         memcpy(text + sizeof identity, id, COMM_ID_BYTES);
         for (int i = 1; i < comm_size; i++) send_message(peers[i].fd, WELCOME, text, sizeof text);
@@ -457,7 +465,7 @@ static void handle(Peer *p) {
     char name[128];
     p->heard_s = seconds_now();
     if (p->in.kind == BEAT)   p->last = p->in;
-    if (p->in.kind == END && p->in.leaving) stop_run();
+    if (p->in.kind == END && p->in.leaving) stop_run(&p->who);
     if (p->in.kind == END)    end_run(NULL);
     if (p->in.kind == FAILED) end_run("%s: %s", name_of(&p->who, name), p->text);
 }
@@ -525,7 +533,7 @@ void heartbeat_start(void) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     REQUIRE(!error, "cannot start the thread of the heartbeat: %s", strerror(error));
     beats = 1;
-    stop_hook = stop_run;
+    stop_hook = stop_this_rank;
 }
 
 void heartbeat_note(int64_t step) { steps_done = step; }

@@ -23,7 +23,7 @@ typedef struct {
     int64_t step;
     double  loss, floor;       /* floor: NaN = unknown */
     double  targets_per_byte;  /* as in loss_text */
-    int64_t first;             /* how many tokens it is of, the first of the validation data; 0 = all of them */
+    int64_t first;             /* number of validation tokens, from the first on; 0 = all */
 } ValidationReport;
 
 /* targets_per_byte: 1, "1.2345 nats per byte (1.7810 bits)"; NaN = unknown, "3.2800 nats per token (perplexity 26.58)";

@@ -21,7 +21,7 @@
     X(TEXT,    tokenizer,     NULL,      ARGUMENT("DIR"),    KEPT, \
       "byte-level BPE for texts: GPT-2's or HuggingFace's files, or a run with them") \
     X(CHOICE,  documents,     "file",    CHOICES(DOCUMENT_NAMES), KEPT, \
-      "what a document is; mark: what ends with <|endoftext|>") \
+      "what a document is; mark: text up to <|endoftext|>") \
     X(TEXT,    field,         "text",    ARGUMENT("NAME"),   KEPT, "of a JSONL object: the member with the text") \
     X(REAL,    val_fraction,  "0.1",     RANGE(0, 0.9),      KEPT, \
       "last part of a text, for validation; if given, also for --eval") \
@@ -131,9 +131,9 @@
     X(REAL,    temperature,   "0.8",     RANGE(0, 100),      KEPT, "of sampling; 0 = always the most likely token") \
     X(INTEGER, top_k,         "0",       RANGE(0, 1 << 24),  KEPT, "sample among the k most likely tokens; 0 = all") \
     X(REAL,    top_p,         "1",       RANGE(1e-9, 1),     KEPT, \
-      "the fewest tokens with probability p, usually 0.9; 1 = all") \
+      "the fewest tokens that add up to p, usually 0.9; 1 = all") \
     X(REAL,    min_p,         "0",       RANGE(0, 1),        KEPT, \
-      "tokens p times as likely as the likeliest, usually 0.05; 0 = all") \
+      "tokens at least p times as likely as the top one; 0 = all") \
     \
     GROUP("Several GPUs (torchrun and srun start the processes themselves, without --gpus)") \
     X(TEXT,    gpus,          "1",       ARGUMENT("N|all"),  FREE, "GPUs of this machine to train on, a process each") \

@@ -522,6 +522,9 @@ for file in settings.txt log.csv step-00000040/config.json; do
     in_turn 5 && refuses "$file: a file of a run: want its directory, --resume $dir/a-flash-f32" \
         "$gpt" --resume "$dir/a-flash-f32/$file"
 done
+cp "$dir/text/train.txt" "$dir/a-flash-f32/book.txt"
+in_turn 5 && expect "a text beside them" "$gpt" --resume "$dir/a-flash-f32/book.txt" --dry-run
+rm "$dir/a-flash-f32/book.txt"
 [ "$cuda" ] || refuses "which computes in f32 only; want --dtype f32" "$gpt" $small --dtype bf16
 in_turn 5 && refuses "want a multiple of --batch x --context = 64" "$gpt" $small --total-batch 100
 in_turn 5 && refuses "--heads 3: want a divisor of --channels 32" "$gpt" $text --channels 32 --heads 3

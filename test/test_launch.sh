@@ -195,10 +195,12 @@ expect "it says so" grep -q "^SIGTERM: while the ranks of the run were connectin
 rank 0 3 $quick; zero=$pid
 rank 1 3 $quick
 sleep 0.3
-kill -TERM $pid
+kill -TERM $pid; one=$pid
 ends 75
 pid=$zero
 ends 75
+is "output of rank 0" "$(sed 's/host .*, pid/host, pid/' "$dir/0.out")" \
+    "rank 1 (host, pid $one) has stopped, by a signal or its time limit: the run ends before the first step"
 close_test "signals are passed on; a second one ends the ranks at once; one ends the rendezvous"
 
 # ---- Processes that were started by hand, and their rendezvous

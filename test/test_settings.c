@@ -36,6 +36,7 @@ static void unknown_names(void) {
         { .want = "--learning_rate: use --lr",                    .word = { "--learning_rate", "1" } },
         { .want = "--learning-rate: use --lr",                    .word = { "--learning-rate=1e-3" } },
         { .want = "--block-size: use --context",                  .word = { "--block-size=64" } },
+        { .want = "--batchsize: use --batch",                     .word = { "--batchsize", "3" } },
         { .want = "--n_layer: use --layers",                      .word = { "--n_layer=6" } },
         { .want = "--per-device-train-batch-size: use --batch",   .word = { "--per-device-train-batch-size", "8" } },
         { .want = "--gradient_accumulation_steps: use --total-batch, in tokens",

@@ -46,7 +46,7 @@ __device__ inline void load_tile(float *tile, const Head &head, int first, int H
         cp_async_4(to + r * Shape<D>::PITCH * sizeof(float), from, r < rows);
 }
 
-/* Returns when the tiles that were loaded are there, and no thread uses earlier ones any more. */
+/* Waits for the copies of all threads; after it no thread reads the tiles used before. */
 __device__ inline void next_tile() {
     cp_async_wait_all();
     __syncthreads();

@@ -27,12 +27,14 @@ static char *find_checkpoint(const char *out, const char *data) {
          why, out);
 }
 
-/* It would be taken for a text to train on. */
+/* It would be taken for a text to train on. A text may be in the directory of a run. */
 static void refuse_file_of_run(const char *path) {
     Path dir = file_parent(path);
     const int is_step = dir_has_file(dir.text, "state.json");
-    if (!is_step && !(dir_has_file(dir.text, "settings.txt") && dir_has_file(dir.text, "log.csv"))) return;
-    if (is_step) dir = file_parent(dir.text);
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const int is_own = !strcmp(name, "settings.txt") || !strncmp(name, "log.", 4) || !strcmp(name, "report.html");
+    if (!is_step && !(is_own && dir_has_file(dir.text, "settings.txt") && dir_has_file(dir.text, "log.csv"))) return;
+    if (is_step) dir = strcmp(dir.text, ".") ? file_parent(dir.text) : (Path){ ".." };
     fail("--resume %s: a file of a run: want its directory, --resume %s", path, dir.text);
 }
 
