@@ -115,7 +115,7 @@ static void stop_if_requested(void) {
     const char *why = stop_requested();
     if (!why) return;
     stop_remove();
-    printf("%s: the tokens are not complete, and not kept\n", why);
+    printf("%s: the tokens are not complete; the file under way is not kept\n", why);
     fflush(stdout);
     if (stop_hook) stop_hook();
     exit(EXIT_TRY_AGAIN);
