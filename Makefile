@@ -65,9 +65,9 @@ WITH       := $(CC), nvcc $(if $(ARCH),for sm_$(ARCH:90=90a),for sm_80$(comma) s
 else
 $(error DEVICE=$(DEVICE): no such backend, want cpu or cuda)
 endif
-COMMON_O   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/*.c llmc/*.c llmc/checkpoint/*.c)) $(BACKEND_O)
+COMMON_O   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/*.c llmc/*/*.c)) $(BACKEND_O)
 OBJECTS    := $(COMMON_O) $(GEMM_O)
-TESTS      := $(patsubst test/%.c,$(BUILD)/%,$(wildcard test/test_*.c))
+TESTS      := $(patsubst %.c,$(BUILD)/%,$(wildcard test/*/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 include test/fuzz/fuzz.mk
 
@@ -91,11 +91,11 @@ $(BUILD)/%.o: %.cu $(BUILD)/settings
 	@$(NVCC) $(NVCCFLAGS) $(GENCODE) -MMD -MP -c -o $@ $<
 
 # The page that runs write, as a string.
-$(BUILD)/report_page.inc: llmc/report_page.html
+$(BUILD)/report_page.inc: llmc/report/report_page.html
 	@mkdir -p $(@D)
 	@{ echo 'static const char template[] ='; sed 's/[\\"?]/\\&/g; s/.*/"&\\n"/' $<; echo ';'; } > $@
-$(BUILD)/llmc/report_page.o: $(BUILD)/report_page.inc
-$(BUILD)/llmc/report_page.o: CPPFLAGS += -I$(BUILD)
+$(BUILD)/llmc/report/report_page.o: $(BUILD)/report_page.inc
+$(BUILD)/llmc/report/report_page.o: CPPFLAGS += -I$(BUILD)
 
 # wgmma and setmaxnreg exist on sm_90a only; other GPUs never run these files. The build fails if ptxas ignores setmaxnreg
 # (C7508), serializes or reorders wgmma (C7510 to C7520), spills, or uses the stack.
@@ -107,31 +107,33 @@ $(SM90_O): $(BUILD)/%.o: %.cu $(BUILD)/settings
 
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
 	$(link) $(LIBS)
-$(BUILD)/tokenize: $(patsubst %,$(BUILD)/%.o,data/tokenize $(addprefix llmc/,bpe bpe_files bpe_train bpe_words files json options os shards texts) kernels/check)
+$(BUILD)/tokenize: $(patsubst %,$(BUILD)/%.o,data/tokenize data/bpe_train $(addprefix llmc/,base/files base/json base/os \
+                     options/options text/bpe text/bpe_files text/bpe_words text/texts tokens/shards) kernels/check)
 	$(link)
-$(BUILD)/tales: $(addprefix $(BUILD)/,data/tales.o llmc/random.o llmc/files.o llmc/options.o llmc/os.o kernels/check.o)
+$(BUILD)/tales: $(patsubst %,$(BUILD)/%.o,data/tales llmc/base/random llmc/base/files llmc/options/options llmc/base/os kernels/check)
 	$(link)
-$(filter-out %/test_health,$(TESTS)): $(BUILD)/test_%: $(BUILD)/test/test_%.o $(BUILD)/test/oracle.o $(OBJECTS)
+$(filter-out %/test_health,$(TESTS)): %: %.o $(BUILD)/test/oracle.o $(OBJECTS)
 	$(link) $(LIBS)
+$(BUILD)/test/text/test_bpe: $(BUILD)/data/bpe_train.o
 # without overlap as well
-$(BUILD)/test_gpt: LIBS += -Wl,--wrap=device_overlap_begin
+$(BUILD)/test/model/test_gpt: LIBS += -Wl,--wrap=device_overlap_begin
 # counts what is allocated
-$(BUILD)/test_run: LIBS += -Wl,--wrap=device_alloc
+$(BUILD)/test/run/test_run: LIBS += -Wl,--wrap=device_alloc
 # set the health of the device
-$(BUILD)/test_log $(BUILD)/test_report: LIBS += -Wl,--wrap=device_health
+$(BUILD)/test/run/test_log $(BUILD)/test/run/test_report: LIBS += -Wl,--wrap=device_health
 # needs neither GPU nor CUDA: it loads fake NVML libraries, complete or without one function
-$(BUILD)/test_health: $(addprefix $(BUILD)/,test/test_health.o kernels/cuda/health.o kernels/check.o)
+$(BUILD)/test/kernels/test_health: $(addprefix $(BUILD)/,test/kernels/test_health.o kernels/cuda/health.o kernels/check.o)
 	$(link)
 NVML_FAKES := $(patsubst %,$(BUILD)/nvml/%.so,nothing nvmlInit_v2 nvmlDeviceGetHandleByPciBusId_v2 nvmlDeviceGetTemperature \
               nvmlDeviceGetPowerUsage nvmlDeviceGetClockInfo nvmlDeviceGetCurrentClocksThrottleReasons)
-$(BUILD)/test_health: | $(NVML_FAKES)
-$(NVML_FAKES): $(BUILD)/nvml/%.so: test/nvml.c $(BUILD)/settings
+$(BUILD)/test/kernels/test_health: | $(NVML_FAKES)
+$(NVML_FAKES): $(BUILD)/nvml/%.so: test/kernels/nvml.c $(BUILD)/settings
 	@mkdir -p $(@D) && echo "  $(CC) $< without $*"
 	@$(CC) -std=c11 -O1 -Wall -Wextra -D$*=other_$* -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o $@ $<
 # several processes that compute nothing, with collectives of its own
-$(BUILD)/launch_probe: $(BUILD)/test/launch_probe.o $(filter-out %/comm.o %/comm_nccl.o %/comm_none.o,$(OBJECTS))
+$(BUILD)/launch_probe: $(BUILD)/test/ranks/launch_probe.o $(filter-out %/comm.o %/comm_nccl.o %/comm_none.o,$(OBJECTS))
 	$(link) $(LIBS)
-$(BUILD)/test_ops_own: $(BUILD)/test/test_ops.o $(BUILD)/test/oracle.o $(COMMON_O) $(BUILD)/kernels/cpu/gemm_own.o
+$(BUILD)/test_ops_own: $(BUILD)/test/kernels/test_ops.o $(BUILD)/test/oracle.o $(COMMON_O) $(BUILD)/kernels/cpu/gemm_own.o
 	$(link)
 
 # ---- make train, make test
@@ -163,14 +165,14 @@ MALFORMED_STRIDE ?= $(if $(filter cuda,$(DEVICE)),120,1)
 OWN_GEMM_TEST := $(if $(filter cblas,$(GEMM)),$(BUILD)/test_ops_own)
 #: test            every test that this machine can run
 test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales $(BUILD)/faults.so $(BUILD)/launch_probe
-	@BUILD=$(BUILD) MALFORMED_STRIDE=$(MALFORMED_STRIDE) test/run.sh $(TESTS) $(OWN_GEMM_TEST) $(wildcard test/test_*.sh) scripts/check_layers.sh
+	@BUILD=$(BUILD) MALFORMED_STRIDE=$(MALFORMED_STRIDE) test/run.sh $(TESTS) $(OWN_GEMM_TEST) $(wildcard test/*/test_*.sh) scripts/check_layers.sh
 
 #: test-kill       200 kills at random moments and a fault at every call; resumes bit for bit (half a minute)
 test-kill: all $(BUILD)/tales $(BUILD)/faults.so
-	@ROUNDS=200 STRIDE=1 BUILD=$(BUILD) sh test/test_kill.sh
+	@ROUNDS=200 STRIDE=1 BUILD=$(BUILD) sh test/run/test_kill.sh
 
 # Preloaded into train_gpt, not linked, and built without sanitizers, which must be loaded first.
-$(BUILD)/faults.so: test/faults.c
+$(BUILD)/faults.so: test/run/faults.c
 	@mkdir -p $(@D) && echo "  $(CC) $<"
 	@$(CC) -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC -o $@ $< -ldl
 
@@ -200,11 +202,13 @@ $(BUILD)/libtrain_gpt_kernels.a: $(filter $(BUILD)/kernels/%,$(OBJECTS))
 #: example         build and run an example program that uses the library
 example: $(BUILD)/example_attention
 	$< && $< naive
-$(BUILD)/example_attention: $(BUILD)/test/example_attention.o $(BUILD)/libtrain_gpt_kernels.a
+$(BUILD)/example_attention: $(BUILD)/test/kernels/example_attention.o $(BUILD)/libtrain_gpt_kernels.a
 	$(link) $(LIBS)
 
 # Programs of one file, and what they print: kernels/README.md
-$(addprefix $(BUILD)/,bench_attention bench_comm bench_ops bench_ring logits): $(BUILD)/%: $(BUILD)/test/%.o $(OBJECTS)
+$(addprefix $(BUILD)/,bench_attention bench_comm bench_ops bench_ring): $(BUILD)/%: $(BUILD)/test/bench/%.o $(OBJECTS)
+	$(link) $(LIBS)
+$(BUILD)/logits: $(BUILD)/test/model/logits.o $(OBJECTS)
 	$(link) $(LIBS)
 $(BUILD)/bench_attention: $(BUILD)/test/oracle.o
 # leaves out transfers and merges

@@ -1,4 +1,4 @@
-/* train_gpt - Trains GPT-2 models, evaluates them, and generates text. The options are declared in llmc/settings.h. */
+/* train_gpt - Trains GPT-2 models, evaluates them, and generates text. The options: llmc/options/settings.h. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -8,22 +8,22 @@
 #include "kernels/choices.h"
 #include "kernels/comm.h"
 #include "kernels/device.h"
-#include "llmc/bpe_files.h"
+#include "llmc/text/bpe_files.h"
 #include "llmc/checkpoint/resume.h"
 #include "llmc/checkpoint/saver.h"
-#include "llmc/choice_cache.h"
-#include "llmc/evaluate.h"
-#include "llmc/files.h"
-#include "llmc/generate.h"
-#include "llmc/launch.h"
-#include "llmc/model_config.h"
-#include "llmc/os.h"
-#include "llmc/ranks.h"
-#include "llmc/rendezvous.h"
-#include "llmc/settings.h"
-#include "llmc/tasks.h"
-#include "llmc/train_step.h"
-#include "llmc/warnings.h"
+#include "llmc/train/choice_cache.h"
+#include "llmc/train/evaluate.h"
+#include "llmc/base/files.h"
+#include "llmc/use/generate.h"
+#include "llmc/ranks/launch.h"
+#include "llmc/model/model_config.h"
+#include "llmc/base/os.h"
+#include "llmc/ranks/ranks.h"
+#include "llmc/ranks/rendezvous.h"
+#include "llmc/options/settings.h"
+#include "llmc/use/tasks.h"
+#include "llmc/train/train_step.h"
+#include "llmc/train/warnings.h"
 
 typedef struct {
     Settings       settings;
@@ -116,15 +116,15 @@ static void prepare_run(Run *run) {
     if (!format.bpe) run->tokenizer = bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
     if (!run->from && !s->model) s->model = "d4";
     run->config = model_config(s, run->from, &saved, bytes ? 256 : format.bpe ? bpe_vocabulary(format.bpe)->V : 50257);
-    run->config.dropout = settings_dropout(s, run->options);
+    run->config.dropout = dropout_rates(s, run->options);
     run->config.dropout_seed = (uint64_t)s->seed;
     tokenizer_check(run->tokenizer, run->config.V);
     REQUIRE(!bytes || run->config.V == 256, "%s %d: want 256, the tokens of a text are bytes; or --tokenizer DIR",
             run->from ? format_string("%s: a vocabulary of", run->from) : "--vocab", run->config.V);
     if (s->sample_every) run->config.cache_tokens = sample_cache_tokens(&run->config, run->tokenizer, s);
     batch_choose(s, &run->config, TRAIN);
-    run->sequences = settings_sequences(s, run->config.T, run->checkpoint != NULL);
-    run->schedule = settings_schedule(s, run->options);
+    run->sequences = update_sequences(s, run->config.T, run->checkpoint != NULL);
+    run->schedule = schedule_of(s, run->options);
     if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, run->options, !s->out);
 }
 
@@ -164,7 +164,7 @@ static void create_model(Run *run) {
     corpus_check(&run->corpus, run->config.V);
     require_same_model(run);
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, gpt_own_tokens(&run->config), TRAIN);
-    optimizer_create(&run->optimizer, &run->gpt, settings_adamw(s));
+    optimizer_create(&run->optimizer, &run->gpt, adamw_of(s));
     run->optimizer.halts = !strcmp(s->on_nan, "stop") && s->skip_spikes == 0;
     run->step = (TrainStep){ .model = &run->gpt, .optimizer = &run->optimizer, .tokens = run->corpus.train,
                              .seed = (uint64_t)s->seed, .B = (int)s->batch, .sequences = run->sequences };

@@ -1,4 +1,4 @@
-# data/needle.awk - A text that only a long context can predict, from one of data/tales: after every line of a tale
+# needle.awk - A text that only a long context can predict, from one of data/tales: after every line of a tale
 # come a name with a random word, and two earlier ones with theirs, fewer than `far` lines back, near ones most often.
 #
 #     Remember: cab mel.

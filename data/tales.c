@@ -1,4 +1,4 @@
-/* data/tales.c - Generates English-like text of any size from a seed: short tales with long-range dependencies.
+/* tales.c - Generates English-like text of any size from a seed: short tales with long-range dependencies.
 
    The grammar (tales_grammar.h) is context-free with two extensions. Variables: a name, an object, a place or a number
    can be written again later, with its pronouns, and numbers can be added; this is not a random choice, so it adds
@@ -22,9 +22,9 @@
 #include <string.h>
 #include <unistd.h>
 #include "../kernels/check.h"
-#include "../llmc/files.h"
-#include "../llmc/options.h"
-#include "../llmc/random.h"
+#include "../llmc/base/files.h"
+#include "../llmc/options/options.h"
+#include "../llmc/base/random.h"
 #include "tales_grammar.h"
 
 enum { TALE_BYTES = 4096, TALE_CHOICES = 1024, VARIABLES = 16 };

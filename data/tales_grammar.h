@@ -1,4 +1,4 @@
-/* data/tales_grammar.h - The grammar of the tales, as two tables: words and rules.
+/* tales_grammar.h - The grammar of the tales, as two tables: words and rules.
 
    A rule is a choice among bodies, each with a weight. A body is literal text, except
      <rule>        the expansion of a rule; <rule x> passes it the variable x, which its bodies call *
@@ -12,7 +12,7 @@
    tale can draw, so two variables of one class never hold the same word.
 
    The grammar is unambiguous because no word of a class is a prefix of another, and two bodies of a rule differ before
-   one of them ends. test/test_tales.c verifies it. */
+   one of them ends. test/text/test_tales.c verifies it. */
 #ifndef DATA_TALES_GRAMMAR_H
 #define DATA_TALES_GRAMMAR_H
 

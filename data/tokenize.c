@@ -4,11 +4,11 @@
 #include <string.h>
 #include <unistd.h>
 #include "../kernels/check.h"
-#include "../llmc/bpe_files.h"
-#include "../llmc/bpe_train.h"
-#include "../llmc/options.h"
-#include "../llmc/os.h"
-#include "../llmc/shards.h"
+#include "../llmc/text/bpe_files.h"
+#include "bpe_train.h"
+#include "../llmc/options/settings.h"
+#include "../llmc/base/os.h"
+#include "../llmc/tokens/shards.h"
 
 static const char *tokenizer, *out, *documents, *field, *time_limit;
 static int64_t vocab_size, shard_tokens;

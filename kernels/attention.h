@@ -1,4 +1,4 @@
-/* kernels/attention.h - Multi-head attention: several implementations, one contract, chosen at run time.
+/* attention.h - Multi-head attention: several implementations, one contract, chosen at run time.
    out = softmax(scale q k^T) v per sequence and head (Vaswani et al. 2017, arXiv 1706.03762).
 
    q, out, dq, dout (B,Tq,NH*HS); k, v, dk, dv (B,Tk,NH*HS): a head is HS columns. They may be column views of one

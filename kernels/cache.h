@@ -1,4 +1,4 @@
-/* kernels/cache.h - The key/value cache of generation. */
+/* cache.h - The key/value cache of generation. */
 #ifndef KERNELS_CACHE_H
 #define KERNELS_CACHE_H
 #include "tensor.h"

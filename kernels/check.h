@@ -1,4 +1,4 @@
-/* kernels/check.h - Errors end the program at once, with one line: what, got, want, and what to do. */
+/* check.h - Errors end the program at once, with one line: what, got, want, and what to do. */
 #ifndef KERNELS_CHECK_H
 #define KERNELS_CHECK_H
 

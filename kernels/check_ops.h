@@ -1,4 +1,4 @@
-/* kernels/check_ops.h - The operands of an op must fit together. Host code, the first lines of an op. */
+/* check_ops.h - The operands of an op must fit together. Host code, the first lines of an op. */
 #ifndef KERNELS_CHECK_OPS_H
 #define KERNELS_CHECK_OPS_H
 #include "check.h"

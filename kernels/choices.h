@@ -1,6 +1,6 @@
-/* kernels/choices.h - Choices among ways to compute the same, made by measurement: which algorithm, one kernel or two.
+/* choices.h - Choices among ways to compute the same, made by measurement: which algorithm, one kernel or two.
    A choice changes the rounding of results, so a resume has to make the same ones: the text of all choices is stored
-   with a checkpoint and in a cache file (llmc/choice_cache.h). Called from one host thread at a time. */
+   with a checkpoint and in a cache file (llmc/train/choice_cache.h). Called from one host thread at a time. */
 #ifndef KERNELS_CHOICES_H
 #define KERNELS_CHOICES_H
 

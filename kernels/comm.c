@@ -1,4 +1,4 @@
-/* kernels/comm.c - Collectives: ranks and checks, with any backend. */
+/* comm.c - Collectives: ranks and checks, with any backend. */
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* kernels/comm.h - Collectives over the ranks of a run, one process per rank. Over NCCL on GPUs; over TCP on the CPU,
+/* comm.h - Collectives over the ranks of a run, one process per rank. Over NCCL on GPUs; over TCP on the CPU,
    for tests. Counts are elements. Errors of NCCL come with rank, host, device and a hint. */
 #ifndef KERNELS_COMM_H
 #define KERNELS_COMM_H

@@ -1,4 +1,4 @@
-/* kernels/comm_backend.h - What comm.c and the backends' part of the collectives (cpu/comm.c, cuda/comm_nccl.c,
+/* comm_backend.h - What comm.c and the backends' part of the collectives (cpu/comm.c, cuda/comm_nccl.c,
    cuda/comm_none.c) need from each other. */
 #ifndef KERNELS_COMM_BACKEND_H
 #define KERNELS_COMM_BACKEND_H

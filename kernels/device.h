@@ -1,4 +1,4 @@
-/* kernels/device.h - The device of the linked backend: its memory and its properties.
+/* device.h - The device of the linked backend: its memory and its properties.
    One process drives one device with one stream of work, and one beside it during an overlap (below); they belong to
    the backend, so no op takes them. */
 #ifndef KERNELS_DEVICE_H

@@ -1,4 +1,4 @@
-/* kernels/dropout.h - Dropout (Srivastava et al. 2014) with masks that are drawn again where they are needed, never
+/* dropout.h - Dropout (Srivastava et al. 2014) with masks that are drawn again where they are needed, never
    stored: whether an element is kept is a function of its place, the same on every backend, for every tiling, split of
    the batch and number of ranks. */
 #ifndef KERNELS_DROPOUT_H

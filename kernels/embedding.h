@@ -1,4 +1,4 @@
-/* kernels/embedding.h - Token and position embedding.
+/* embedding.h - Token and position embedding.
    tokens (B,T) I32 in [0, Vp); wte (Vp,C); wpe (at least T, C); x, dx (B,T,C); position I32, of each token of a
    sequence (T), or of the first (1); absent: of the first, 0. A token out of range fails on the CPU, and ends the
    program by an assertion on a GPU; that positions are rows of wpe is not checked. */

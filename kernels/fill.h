@@ -1,4 +1,4 @@
-/* kernels/fill.h - Random initial values, made on the device. */
+/* fill.h - Random initial values, made on the device. */
 #ifndef KERNELS_FILL_H
 #define KERNELS_FILL_H
 #include "tensor.h"

@@ -1,4 +1,4 @@
-/* kernels/gelu.h - GELU, tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415):
+/* gelu.h - GELU, tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415):
    y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). All tensors of one shape, packed. */
 #ifndef KERNELS_GELU_H
 #define KERNELS_GELU_H

@@ -1,4 +1,4 @@
-/* kernels/gemm.h - Matrix multiplication c = or += a b + bias, and column sums: the parts of a linear layer.
+/* gemm.h - Matrix multiplication c = or += a b + bias, and column sums: the parts of a linear layer.
    Implemented by kernels/cpu/gemm_own.c or gemm_cblas.c, and by kernels/cuda/gemm.c (cuBLASLt), a few rows by gemv in
    both. Sums are made in f32, without TF32. The same operands give the same bits, whatever the number of threads; on a
    GPU with the same choice of an algorithm for the shape (choices.h). Called from one host thread at a time. */

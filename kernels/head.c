@@ -1,4 +1,4 @@
-/* kernels/head.c - The head of the model, a chunk of rows at a time, with either backend. */
+/* head.c - The head of the model, a chunk of rows at a time, with either backend. */
 #include "head.h"
 #include "check_ops.h"
 #include "device.h"

@@ -1,4 +1,4 @@
-/* kernels/head.h - The head of the model: matmul with the token table, softmax cross-entropy, and both gradients. The
+/* head.h - The head of the model: matmul with the token table, softmax cross-entropy, and both gradients. The
    logits exist for a chunk of rows at a time. */
 #ifndef KERNELS_HEAD_H
 #define KERNELS_HEAD_H

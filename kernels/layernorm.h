@@ -1,4 +1,4 @@
-/* kernels/layernorm.h - Layer normalisation (Ba et al. 2016, arXiv 1607.06450), eps = 1e-5, fused with the addition of
+/* layernorm.h - Layer normalisation (Ba et al. 2016, arXiv 1607.06450), eps = 1e-5, fused with the addition of
    a residual branch. sum, normed, x, branch, dx, dnormed (B,T,C); mean, rstd (B,T) F32; weight, bias (C). */
 #ifndef KERNELS_LAYERNORM_H
 #define KERNELS_LAYERNORM_H

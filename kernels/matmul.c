@@ -1,4 +1,4 @@
-/* kernels/matmul.c - The linear layer: checks, three GEMMs and the column sums, with either backend. */
+/* matmul.c - The linear layer: checks, three GEMMs and the column sums, with either backend. */
 #include "matmul.h"
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* kernels/matmul.h - Linear layer, optionally followed or preceded by a GELU. out, pre_gelu, dout (B,T,N);
+/* matmul.h - Linear layer, optionally followed or preceded by a GELU. out, pre_gelu, dout (B,T,N);
    x, x_pre_gelu, dx (B,T,K); weight (N,K); bias (N); dweight (N,K), dbias (N), dx_bias (K) F32. Any pitch; operands of
    a GELU are packed. */
 #ifndef KERNELS_MATMUL_H

@@ -1,4 +1,4 @@
-/* kernels/normal.h - Normally distributed numbers from Philox, by Box and Muller 1958. The same bits in host code and
+/* normal.h - Normally distributed numbers from Philox, by Box and Muller 1958. The same bits in host code and
    kernels, with any libm: every operation is an IEEE one, and where a product meets a sum it is an explicit fma. The
    series are Taylor's; the first term left out is below 2^-54 of the result. */
 #ifndef KERNELS_NORMAL_H

@@ -1,4 +1,4 @@
-/* kernels/philox.h - Philox4x32-10 and Philox2x32-7 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
+/* philox.h - Philox4x32-10 and Philox2x32-7 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
    3"): random words as a function of a counter and a key, without a state. The same in host code and CUDA kernels. */
 #ifndef KERNELS_PHILOX_H
 #define KERNELS_PHILOX_H

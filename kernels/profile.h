@@ -1,4 +1,4 @@
-/* kernels/profile.h - Where the time of a step goes: milliseconds of each op on the device, beside a lower bound. */
+/* profile.h - Where the time of a step goes: milliseconds of each op on the device, beside a lower bound. */
 #ifndef KERNELS_PROFILE_H
 #define KERNELS_PROFILE_H
 #include "tensor.h"

@@ -1,4 +1,4 @@
-/* kernels/ring.c - Ring attention: host code over any attention, with either backend. */
+/* ring.c - Ring attention: host code over any attention, with either backend. */
 #include "ring.h"
 #include <string.h>
 #include "check_ops.h"

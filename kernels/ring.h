@@ -1,4 +1,4 @@
-/* kernels/ring.h - Causal self-attention over sequences whose tokens are split over N ranks: ring attention (Liu et al.
+/* ring.h - Causal self-attention over sequences whose tokens are split over N ranks: ring attention (Liu et al.
    2023, arXiv 2310.01889). Each rank has the queries, keys and values of its tokens. In step s of 1 .. N-1 it attends
    to the keys and values of the rank s before it, which arrive while it computes the step before; each step merges its
    result into those before. In the backward pass the gradients of these keys and values return to their rank, which
@@ -15,7 +15,6 @@
 #include "attention.h"
 
 typedef enum { RING_ZIGZAG, RING_STRIPED, RING_CONTIGUOUS } RingOrder;
-#define RING_ORDER_NAMES "zigzag|striped|contiguous"     /* in the order of the values */
 
 /* `size` ranks share a sequence; this one is number `rank` of them, and their comm_ranks are consecutive. size 1: the
    whole sequence, no communication. */

@@ -1,4 +1,4 @@
-/* kernels/sample.h - The choice of the next token. */
+/* sample.h - The choice of the next token. */
 #ifndef KERNELS_SAMPLE_H
 #define KERNELS_SAMPLE_H
 #include "tensor.h"

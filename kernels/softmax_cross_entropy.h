@@ -1,4 +1,4 @@
-/* kernels/softmax_cross_entropy.h - Losses of rows of logits, and their gradient in place of the logits. */
+/* softmax_cross_entropy.h - Losses of rows of logits, and their gradient in place of the logits. */
 #ifndef KERNELS_SOFTMAX_CROSS_ENTROPY_H
 #define KERNELS_SOFTMAX_CROSS_ENTROPY_H
 #include "tensor.h"

@@ -1,4 +1,4 @@
-/* kernels/tensor.h - A view of device memory. Owns nothing, is passed by value. */
+/* tensor.h - A view of device memory. Owns nothing, is passed by value. */
 #ifndef KERNELS_TENSOR_H
 #define KERNELS_TENSOR_H
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* kernels/token.h - One token of one sequence through all blocks of a GPT-2, for generation. */
+/* token.h - One token of one sequence through all blocks of a GPT-2, for generation. */
 #ifndef KERNELS_TOKEN_H
 #define KERNELS_TOKEN_H
 #include "tensor.h"

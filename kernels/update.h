@@ -1,4 +1,4 @@
-/* kernels/update.h - The end of a training step: loss, gradient norm, clipping, AdamW (Loshchilov and Hutter 2019,
+/* update.h - The end of a training step: loss, gradient norm, clipping, AdamW (Loshchilov and Hutter 2019,
    arXiv 1711.05101). Its inputs and results are one struct in device memory: a step does not wait for the host, and a
    non-finite gradient is detected before it reaches the weights. */
 #ifndef KERNELS_UPDATE_H

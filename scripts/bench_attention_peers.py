@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The PyTorch side of test/bench_attention.c, which starts it: causal attention in bf16 of cuDNN, FlashAttention-2 and,
+"""The PyTorch side of test/bench/bench_attention.c, which starts it: causal attention in bf16 of cuDNN, FlashAttention-2 and,
 where its package flash_attn_interface is installed, FlashAttention-3.
 
     bench_attention_peers.py FILE SOCKET DTYPE direct|autograd      FILE and SOCKET are open file descriptors

@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/bench_scaling.sh DATA [GPUS [STEPS]] - The training step on several GPUs of this machine and on one, in turn:
+# bench_scaling.sh DATA [GPUS [STEPS]] - The training step on several GPUs of this machine and on one, in turn:
 # bf16, T = 1024, one micro-step, medians of STEPS steps (50) after 10. DATA: token shards. GPUS: how many, "2 4" (2, 4,
 # 8 and so on, as many as there are).
 #   scaling   tokens/s over those of one GPU times the number of GPUs

@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/bench_step.sh DATA [MODEL:BATCH:CONTEXT ...] - The training step: bf16 on a GPU, else f32; one micro-batch an
+# bench_step.sh DATA [MODEL:BATCH:CONTEXT ...] - The training step: bf16 on a GPU, else f32; one micro-batch an
 # update, clipping and AdamW included; median of STEPS steps (50) after 10. DATA: token shards, 'dir/train_*.bin'.
 # Without models, those of the README, on a CPU d4; models with a context of 256 train on a text, made by tales.
 # Memory, power and clock: from nvidia-smi, five times a second; the peak above the start, the highest power and its

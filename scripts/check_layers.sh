@@ -1,13 +1,16 @@
 #!/bin/sh
-# scripts/check_layers.sh [ROOT] - Checks the line length (120 columns) and that includes and conditionals follow the
+# check_layers.sh [ROOT] - Checks the line length (120 columns) and that includes and conditionals follow the
 # code layout:
 #
-#     train_gpt.c, test/, data/  ->  llmc/checkpoint/  ->  llmc/  ->  kernels/*.h  <-  kernels/cpu/, kernels/cuda/
+#     train_gpt.c, test/, data/  ->  llmc/ROOM/  ->  kernels/*.h  <-  kernels/cpu/, kernels/cuda/
 #
+# The rooms of llmc/ are layers, and an include goes to the same or a lower one.
 # Prints the offending lines as file:line: and "ok" or "FAIL" for each rule; exit code 1 if a rule fails.
 LC_ALL=C
 export LC_ALL
 cd "${1:-$(dirname "$0")/..}" || exit 1
+rooms='base options text ranks tokens model report train checkpoint use'       # lowest first
+all_rooms="llmc/($(echo $rooms | tr ' ' '|'))"
 passed=0 failed=0
 
 # rule NAME OFFENDING-LINES
@@ -50,7 +53,7 @@ arrows() {
 
 sources_without_rule() {
     printf '%s\n' "$sources" |
-        sed -E '\@^((kernels|kernels/(cpu|cuda)(/.*)?|llmc(/checkpoint)?|test(/fuzz)?|data)/)?[^/]*$@d;
+        sed -E '\@^((kernels|kernels/(cpu|cuda)(/.*)?|llmc/[a-z]*|test(/[a-z]*)?|data)/)?[^/]*$@d;
                 s/$/:1: no rule covers it/'
 }
 
@@ -62,7 +65,7 @@ lines() {
 
 # A header that only its own .c file and tests include is unused.
 unused_headers() {
-    for header in llmc/*.h llmc/checkpoint/*.h; do
+    for header in llmc/*/*.h; do
         printf '%s\n' "$includes" | awk -v header="$header" -v own="${header%.h}.c:" '
             $3 == header && index($1, own) != 1 && $1 !~ /^test\// { used = 1 }
             END { if (!used) print header ":1: included only by its own .c file and tests" }'
@@ -70,7 +73,7 @@ unused_headers() {
 }
 
 files_without_header() {
-    for file in llmc/*.c llmc/checkpoint/*.c; do
+    for file in llmc/*/*.c; do
         [ -f "${file%.c}.h" ] || echo "$file:1: has no header, so no other file can use it"
     done
 }
@@ -87,13 +90,14 @@ backend_conditionals='(if|ifdef|ifndef|elif)[[:space:](!].*(CUDA|NVCC|NCCL|CUBLA
 rule 'kernels/ includes kernels/ only'                 "$(arrows 'kernels' 'kernels')"
 rule 'kernels/cpu/ includes kernels/ and itself only'  "$(arrows 'kernels/cpu(/.*)?' 'kernels|kernels/cpu(/.*)?')"
 rule 'kernels/cuda/ includes kernels/ and itself only' "$(arrows 'kernels/cuda(/.*)?' 'kernels|kernels/cuda(/.*)?')"
-rule 'llmc/ includes llmc/ and kernels/ only'          "$(arrows 'llmc' 'llmc|kernels')"
-rule 'llmc/checkpoint/ includes llmc/ and kernels/ only' "$(arrows 'llmc/checkpoint' 'llmc(/checkpoint)?|kernels')"
-rule 'programs include llmc/ and kernels/ only'        "$(arrows '\\.|data' 'llmc(/checkpoint)?|kernels|data')"
+lower=
+for room in $rooms; do
+    lower="$lower|llmc/$room"
+    rule "llmc/$room/ includes itself, lower rooms and kernels/" "$(arrows "llmc/$room" "kernels$lower")"
+done
+rule 'programs include llmc/ and kernels/ only'        "$(arrows '\\.|data' "$all_rooms|kernels|data")"
 rule 'test/ includes test/, data/, llmc/, kernels/ only' \
-     "$(arrows 'test' 'test(/fuzz)?|data|llmc(/checkpoint)?|kernels')"
-rule 'test/fuzz/ includes itself, llmc/, kernels/ only' \
-     "$(arrows 'test/fuzz' 'test/fuzz|llmc(/checkpoint)?|kernels')"
+     "$(arrows 'test(/[a-z]*)?' "test(/[a-z]*)?|data|$all_rooms|kernels")"
 rule 'every source is in a directory that has a rule'   "$(sources_without_rule)"
 rule 'CUDA, cuBLAS and NCCL headers stay inside kernels/cuda/' \
      "$(lines "$backend_headers" | grep -v '^kernels/cuda/')"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/compare.sh [OPTION...] - Trains one model from one seed on the same batches with flash attention, with naive
+# compare.sh [OPTION...] - Trains one model from one seed on the same batches with flash attention, with naive
 # attention, with flash from initial weights moved by one ulp (the twin), and with PyTorch where PYTHON (python3) has it
 # (scripts/train_reference.py, its own attention). Prints the table of scripts/compare_curves.sh and draws the curves
 # and their differences. Exit code 0 if all are the same curve as flash: at most twice as far from it as the twin.

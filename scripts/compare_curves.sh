@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/compare_curves.sh [--twin TWIN] RUN OTHER... - Are RUN and each OTHER the same loss curve? Each is a run's
+# compare_curves.sh [--twin TWIN] RUN OTHER... - Are RUN and each OTHER the same loss curve? Each is a run's
 # directory, its log.csv or its log.jsonl, of runs of equal length on the same batches. Prints of each the mean loss of
 # its last 20 steps, how far its means over 20 steps differ from those of RUN, its speed after the first 20 steps, and
 # the memory that settings.txt beside the log gives.

@@ -1,4 +1,4 @@
-# scripts/download.sh - Sourced by the scripts that download: get FILE SHA-256 URL NEXT. With curl or wget, to
+# download.sh - Sourced by the scripts that download: get FILE SHA-256 URL NEXT. With curl or wget, to
 # FILE.part, which becomes FILE when its SHA-256 is right: it is the file that published figures refer to. A FILE that
 # exists is only verified. NEXT: what can be done with it, for the last line.
 set -eu

@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/download_shakespeare.sh [FILE] - Downloads tinyshakespeare (1.1 MB) to FILE, or into FILE if that is a
+# download_shakespeare.sh [FILE] - Downloads tinyshakespeare (1.1 MB) to FILE, or into FILE if that is a
 # directory; by default to data/tinyshakespeare.txt.
 . "$(dirname "$0")/download.sh"
 file=${1:-data/tinyshakespeare.txt}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/download_tasks.sh [DIRECTORY] - Downloads the validation set of HellaSwag (10,042 items, 12 MB, MIT) and
+# download_tasks.sh [DIRECTORY] - Downloads the validation set of HellaSwag (10,042 items, 12 MB, MIT) and
 # OpenAI's variant of the test set of LAMBADA (5,153 items, 2 MB, CC BY 4.0) to DIRECTORY, by default data.
 . "$(dirname "$0")/download.sh"
 hellaswag=${1:-data}/hellaswag_val.jsonl lambada=${1:-data}/lambada_test.jsonl

@@ -1,4 +1,4 @@
-# scripts/logs.sh - What the readers of logs share: each sources it first. It replaces every argument, a run's
+# logs.sh - What the readers of logs share: each sources it first. It replaces every argument, a run's
 # directory, a CSV file or a log.jsonl, by the path of the file; any other argument ends the script.
 LC_ALL=C
 export LC_ALL

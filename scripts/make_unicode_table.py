@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes llmc/unicode_table.h: the letters, numbers and white space of Unicode 16.0.0.
+"""Writes llmc/text/unicode_table.h: the letters, numbers and white space of Unicode 16.0.0.
 
     python3 -m pip install unicodedata2==16.0.0
-    scripts/make_unicode_table.py > llmc/unicode_table.h
+    scripts/make_unicode_table.py > llmc/text/unicode_table.h
 
 Letters are the categories L*, numbers N*, white space the property White_Space. Unicode 16.0.0 is what tiktoken 0.14
 and tokenizers 0.23 use: every code point was compared.
@@ -43,7 +43,7 @@ def write(name, codes):
 
 
 category = unicodedata2.category
-print("/* llmc/unicode_table.h - Letters, numbers and white space of Unicode 16.0.0 as ranges, first and last code\n"
+print("/* llmc/text/unicode_table.h - Letters, numbers and white space of Unicode 16.0.0 as ranges, first and last code\n"
       "   point. Made by scripts/make_unicode_table.py. */\n"
       "#ifndef LLMC_UNICODE_TABLE_H\n#define LLMC_UNICODE_TABLE_H\n#include <stdint.h>")
 write("unicode_letters", (c for c in CODES if category(chr(c))[0] == "L"))

@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/plot_attention.sh BENCH.csv [PANELS [NAMES [HEAD_SIZE]]] > attention.svg - Draws what `bench_attention --csv
+# plot_attention.sh BENCH.csv [PANELS [NAMES [HEAD_SIZE]]] > attention.svg - Draws what `bench_attention --csv
 # BENCH.csv` measured, over the sequence length T.
 #   PANELS     one or two of forward, backward, both (TFLOP/s of that pass, or of both together) and memory (GB);
 #              default forward,backward. Of the training step, which `CSV=BENCH.csv scripts/bench_step.sh` measured:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/plot_loss.sh [--y LIST] [--x step|tokens|time] RUN... > curves.svg - Draws the curves of one or more runs.
+# plot_loss.sh [--y LIST] [--x step|tokens|time] RUN... > curves.svg - Draws the curves of one or more runs.
 # scripts/plot_loss.sh --html RUN... > report.html - The same as one page for a browser, with settings and samples.
 # RUN is a run's directory, its log.csv or its log.jsonl.
 #   LIST   panels, from top to bottom: loss, difference (of the mean loss of 20 steps from that of the first RUN), norm,

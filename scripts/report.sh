@@ -1,5 +1,5 @@
-# scripts/report.sh - plot_loss.sh --html, which sources it: the page of llmc/report_page.html for several runs, whose
-# data it makes of their logs as llmc/report_page.c does; samples and warnings: of the report.html beside a log.
+# report.sh - plot_loss.sh --html, which sources it: the page of llmc/report/report_page.html for several runs, whose
+# data it makes of their logs as llmc/report/report_page.c does; samples and warnings: of the report.html beside a log.
 data=$(awk -F, -v script="$script" -v now="$(date +%s)" "$read_columns"'
 BEGIN {
     columns = split("step seconds tokens loss loss_min loss_max val_loss norm lr tokens_per_s temperature_c power_w", \
@@ -115,4 +115,4 @@ END {
     if (failed) exit 1
     write_run(path)
     print "]"
-}' "$@") && cat "$scripts/../llmc/report_page.html" && printf '%s\n</script>\n' "$data"
+}' "$@") && cat "$scripts/../llmc/report/report_page.html" && printf '%s\n</script>\n' "$data"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/shakespeare.sh [--gpu] [FILE] [RUNS] - nanoGPT's configurations on tinyshakespeare, beside the losses that its
+# shakespeare.sh [--gpu] [FILE] [RUNS] - nanoGPT's configurations on tinyshakespeare, beside the losses that its
 # README reports. The best loss over the whole validation split, the last 10 % as in nanoGPT, of each of SEEDS="1 2 3"
 # in each of DTYPES="f32 bf16" (f32 on a CPU), and their median, which must come close to the published one.
 #

@@ -1,4 +1,4 @@
-# scripts/svg.awk - Drawing for plot_loss.sh and plot_attention.sh: the page, text, the axes of a panel, and labels at
+# svg.awk - Drawing for plot_loss.sh and plot_attention.sh: the page, text, the axes of a panel, and labels at
 # the ends of curves. A panel is left, top, plot_width, plot_height and the ranges x_from, x_to, y_from, y_to.
 
 # Curves differ in colour and in dashes, points in their shape: without colours they still can be told apart.

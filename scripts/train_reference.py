@@ -29,7 +29,7 @@ try:
 except ImportError as error:
     sys.exit(f"train_reference: {error}; pip install torch numpy")
 
-# ---- Stateless random numbers, as in llmc/random.c
+# ---- Stateless random numbers, as in llmc/base/random.c
 
 PHASE, SHUFFLE = 3, 2                   # RandomPurpose
 M32, M64 = 2**32 - 1, 2**64 - 1
@@ -70,7 +70,7 @@ def permute(seed, purpose, step, index, n):
             return index
 
 
-# ---- Data, as llmc/dataloader.c reads it
+# ---- Data, as llmc/tokens/dataloader.c reads it
 
 class Tokens:
     """Text files or token shards as one stream; first and count select a part."""
@@ -211,7 +211,7 @@ def load_model(directory):
 # ---- Training
 
 def learning_rate(a, step):
-    """llmc/optimizer.c"""
+    """llmc/train/optimizer.c"""
     if step >= a.steps:
         return a.min_lr
     if step < a.warmup:

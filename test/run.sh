@@ -1,5 +1,5 @@
 #!/bin/sh
-# test/run.sh PROGRAM... - Runs test programs and .sh scripts in sequence and adds up their results. Each must end with
+# run.sh PROGRAM... - Runs test programs and .sh scripts in sequence and adds up their results. Each must end with
 # a line "N passed, N failed, N skipped"; the whole output is shown if a test failed, else the reasons for skipping.
 # A crash, another exit code, a sanitizer report, a missing last line and a run time over 300 s also count as failures.
 # The last line is "N passed, N failed" (", N skipped"); exit code 1 if a test failed.

@@ -1,12 +1,12 @@
-/* test/scratch.h - A directory for the files of a test, removed at the end, and damaged files. */
+/* scratch.h - A directory for the files of a test, removed at the end, and damaged files. */
 #ifndef TEST_SCRATCH_H
 #define TEST_SCRATCH_H
 #include "test.h"
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include "../llmc/files.h"
-#include "../llmc/random.h"
+#include "../llmc/base/files.h"
+#include "../llmc/base/random.h"
 
 static char scratch[256];
 

@@ -1,4 +1,4 @@
-# test/shell.sh - What the test_*.sh share: each sources it first. It goes to the root of the project and makes $dir, a
+# shell.sh - What the test_*.sh share: each sources it first. It goes to the root of the project and makes $dir, a
 # directory that is removed at the end. A test is some claims and then its name; the file closes with "N passed, ...":
 #
 #     expect "the run" "$gpt" $small --steps 60 --out "$dir/a"
@@ -7,7 +7,7 @@
 #     close_tests
 #
 # $BUILD is the build directory (build/cpu), $gpt the program in it; $cuda is "yes" where that computes on a GPU.
-cd "$(dirname "$0")/.." || exit 2
+cd "$(dirname "$0")/../.." || exit 2
 build=${BUILD:-build/cpu}
 gpt=$PWD/$build/train_gpt
 tokenize=${gpt%train_gpt}tokenize

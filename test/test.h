@@ -1,4 +1,4 @@
-/* test/test.h - The few lines that a test program needs. A test is a function; main runs them by name and returns
+/* test.h - The few lines that a test program needs. A test is a function; main runs them by name and returns
    test_close(). Each prints "ok", "FAIL" or "skip" and its name; the last line is "N passed, N failed, N skipped". */
 #ifndef TEST_TEST_H
 #define TEST_TEST_H
@@ -33,6 +33,14 @@ static inline void test_run(const char *name, void (*test)(void)) {
 static inline int test_close(void) {
     printf("%d passed, %d failed, %d skipped\n", test_passed, test_failed, test_skipped);
     return test_failed ? 1 : 0;
+}
+
+/* The path of a program of this build: $BUILD is its directory, as make test sets it. A new string. */
+static inline char *built(const char *name) {
+    const char *build = getenv("BUILD");
+    char *path = malloc(4096);
+    snprintf(path, 4096, "%s/%s", build ? build : "build/cpu", name);
+    return path;
 }
 
 static void test_fail(const char *message) {

@@ -1,4 +1,4 @@
-/* kernels/cpu/attention_cpu.h - What the attentions of the CPU share. */
+/* attention_cpu.h - What the attentions of the CPU share. */
 #ifndef KERNELS_CPU_ATTENTION_CPU_H
 #define KERNELS_CPU_ATTENTION_CPU_H
 #include "../attention.h"

@@ -1,4 +1,4 @@
-/* kernels/cpu/attention_decode.c - Attention of a few queries over many keys, as in generation: flash decoding (Dao et
+/* attention_decode.c - Attention of a few queries over many keys, as in generation: flash decoding (Dao et
    al. 2023, "Flash-Decoding for long-context inference"). Each part of SPLIT keys gives a partial result; they are
    merged in order by their log-sum-exp: many threads share one head, and the bits do not depend on their number. */
 #include "attention_cpu.h"

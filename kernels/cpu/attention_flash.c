@@ -1,4 +1,4 @@
-/* kernels/cpu/attention_flash.c - Attention in tiles with online softmax (Dao et al. 2022, arXiv 2205.14135): memory
+/* attention_flash.c - Attention in tiles with online softmax (Dao et al. 2022, arXiv 2205.14135): memory
    O(T), the backward pass recomputes P from lse. A tile of scores is stored transposed, a row per key: maximum and sum
    over the keys then run in all lanes at once. The loops go over all QUERIES, a constant, also where fewer rows are
    left: the branches of a short loop would take half of its time, and idle lanes hold finite numbers. */

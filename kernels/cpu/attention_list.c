@@ -1,4 +1,4 @@
-/* kernels/cpu/attention_list.c - The attentions of the CPU, best first, and the merge of partial results. */
+/* attention_list.c - The attentions of the CPU, best first, and the merge of partial results. */
 #include <math.h>
 #include "attention_cpu.h"
 #include "../check.h"

@@ -1,4 +1,4 @@
-/* kernels/cpu/attention_naive.c - Attention as the formula says, all of P in memory: the baseline for flash. */
+/* attention_naive.c - Attention as the formula says, all of P in memory: the baseline for flash. */
 #include "attention_cpu.h"
 #include "dropout_cpu.h"
 

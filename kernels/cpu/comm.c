@@ -1,4 +1,4 @@
-/* kernels/cpu/comm.c - Collectives over TCP, through rank 0: for tests and a few processes, not for speed. An operation
+/* comm.c - Collectives over TCP, through rank 0: for tests and a few processes, not for speed. An operation
    copies the tensor when it is issued and is exchanged in comm_wait, so that a missing wait and an early write show in
    the results. Sums are in rank order: the same bits in every run. */
 #include <errno.h>

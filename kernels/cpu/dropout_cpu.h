@@ -1,4 +1,4 @@
-/* kernels/cpu/dropout_cpu.h - The mask of dropout for neighbouring rows. */
+/* dropout_cpu.h - The mask of dropout for neighbouring rows. */
 #ifndef KERNELS_CPU_DROPOUT_CPU_H
 #define KERNELS_CPU_DROPOUT_CPU_H
 #include "../dropout.h"

@@ -1,4 +1,4 @@
-/* kernels/cpu/gemm_cblas.c - GEMM by a CBLAS: OpenBLAS, BLIS or MKL, whichever was linked. The library's own threads
+/* gemm_cblas.c - GEMM by a CBLAS: OpenBLAS, BLIS or MKL, whichever was linked. The library's own threads
    may cut the sums differently for every number of threads, so it runs on one thread, on tiles whose sizes depend on
    the shape alone, and OpenMP distributes the tiles. */
 #include "gemv.h"

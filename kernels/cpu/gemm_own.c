@@ -1,4 +1,4 @@
-/* kernels/cpu/gemm_own.c - GEMM without a library: c is cut into strips of columns and these into tiles of rows, and
+/* gemm_own.c - GEMM without a library: c is cut into strips of columns and these into tiles of rows, and
    each thread takes an equal run of tiles, strip after strip. Each thread packs its own copy of a strip of b: at most
    two strips are packed twice, which costs less than waiting for, and fetching, what another core has packed. */
 #include "gemv.h"

@@ -1,4 +1,4 @@
-/* kernels/cpu/gemv.h - GEMM of a few rows, bound by reading b once: a dot product for each element of c. */
+/* gemv.h - GEMM of a few rows, bound by reading b once: a dot product for each element of c. */
 #ifndef KERNELS_CPU_GEMV_H
 #define KERNELS_CPU_GEMV_H
 #include "../gemm.h"

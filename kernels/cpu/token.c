@@ -1,4 +1,4 @@
-/* kernels/cpu/token.c - None: a CPU starts an op at no cost. */
+/* token.c - None: a CPU starts an op at no cost. */
 #include "../token.h"
 
 int token_forward(Tensor lnf, const TokenNetwork *n) {

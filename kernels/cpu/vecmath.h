@@ -1,4 +1,4 @@
-/* kernels/cpu/vecmath.h - Functions without branches, so that a plain loop over them becomes vector code, and sums over
+/* vecmath.h - Functions without branches, so that a plain loop over them becomes vector code, and sums over
    a row in several lanes in a fixed order. */
 #ifndef KERNELS_CPU_VECMATH_H
 #define KERNELS_CPU_VECMATH_H

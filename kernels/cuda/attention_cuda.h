@@ -1,4 +1,4 @@
-/* kernels/cuda/attention_cuda.h - What the attentions of this backend share. */
+/* attention_cuda.h - What the attentions of this backend share. */
 #ifndef KERNELS_CUDA_ATTENTION_CUDA_H
 #define KERNELS_CUDA_ATTENTION_CUDA_H
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* kernels/cuda/attention_decode.cu - Attention of a few queries over many keys, as in generation: flash decoding (Dao
+/* attention_decode.cu - Attention of a few queries over many keys, as in generation: flash decoding (Dao
    et al. 2023, "Flash-Decoding for long-context inference"). The keys are split over so many blocks that every SM
    reads; partial results in f32 are merged by their log-sum-exp in the block of a head that finishes last.
 

@@ -1,4 +1,4 @@
-/* kernels/cuda/attention_dropout.cuh - The mask of P (kernels/dropout.h) in the kernels of attention. */
+/* attention_dropout.cuh - The mask of P (kernels/dropout.h) in the kernels of attention. */
 #ifndef KERNELS_CUDA_ATTENTION_DROPOUT_CUH
 #define KERNELS_CUDA_ATTENTION_DROPOUT_CUH
 #include <type_traits>

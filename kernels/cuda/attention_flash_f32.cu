@@ -1,4 +1,4 @@
-/* kernels/cuda/attention_flash_f32.cu - Attention in tiles with online softmax (Dao et al. 2022, arXiv 2205.14135), all
+/* attention_flash_f32.cu - Attention in tiles with online softmax (Dao et al. 2022, arXiv 2205.14135), all
    of it in f32 on the CUDA cores: the baseline for the flash attentions on tensor cores. Memory O(T): the backward pass
    recomputes P from lse, first by query tiles for dq, then by key tiles for dk and dv, so that no two blocks add to one
    element.

@@ -1,4 +1,4 @@
-/* kernels/cuda/attention_flash_sm80.cu - Attention in tiles with online softmax (Dao 2023, arXiv 2307.08691) by
+/* attention_flash_sm80.cu - Attention in tiles with online softmax (Dao 2023, arXiv 2307.08691) by
    mma.sync: bf16 in and out, f32 sums, every GPU from compute capability 8.0 on, head sizes 8, 16, .. 128.
 
    The backward pass recomputes P from lse in two kernels, one per dq tile and one per dk and dv tile: 7 GEMMs instead

@@ -1,4 +1,4 @@
-/* kernels/cuda/attention_flash_sm90.cu - Attention for Hopper (compute capability 9.0, compiled for sm_90a): host code
+/* attention_flash_sm90.cu - Attention for Hopper (compute capability 9.0, compiled for sm_90a): host code
    of both passes. bf16 in, bf16 or f32 out, f32 sums; causal squares, as in training, and rectangles without a mask,
    which a ring also takes; head sizes 8, 16, .. 128, in tiles of 64 or 128 columns: missing ones are read as zero. */
 #include "attention_flash_sm90.cuh"

@@ -1,4 +1,4 @@
-/* kernels/cuda/attention_flash_sm90.cuh - Shared by the two passes of attention on Hopper: pipelines, tile scheduler,
+/* attention_flash_sm90.cuh - Shared by the two passes of attention on Hopper: pipelines, tile scheduler,
    the GEMMs of a warpgroup, epilogue.
 
    Blocks are warp-specialized and persistent: a producer warpgroup fetches tiles and issues TMA loads, two or three

@@ -1,4 +1,4 @@
-/* kernels/cuda/attention_flash_sm90_backward.cu - The gradients of attention on Hopper, five GEMMs in one kernel, as in
+/* attention_flash_sm90_backward.cu - The gradients of attention on Hopper, five GEMMs in one kernel, as in
    FlashAttention-2 and -3 (arXiv 2307.08691, 2407.08608):
 
        S = q k^T     P = exp(scale S - lse)     dP = dout v^T     dS = P (dP - delta)     delta = rowsum(dout out)

@@ -1,4 +1,4 @@
-/* kernels/cuda/attention_flash_sm90_forward.cu - out = softmax(scale q k^T, causal) v on Hopper: tiles and online
+/* attention_flash_sm90_forward.cu - out = softmax(scale q k^T, causal) v on Hopper: tiles and online
    softmax as in FlashAttention-2 (Dao 2023, arXiv 2307.08691), warp specialization and the overlap of softmax and GEMMs
    as in FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608).
 

@@ -1,4 +1,4 @@
-/* kernels/cuda/attention_list.c - The attentions of this backend, best first. */
+/* attention_list.c - The attentions of this backend, best first. */
 #include "attention_cuda.h"
 #include "../check.h"
 

@@ -1,4 +1,4 @@
-/* kernels/cuda/attention_merge.cu - Merge of two partial attentions: one pass at the speed of memory. */
+/* attention_merge.cu - Merge of two partial attentions: one pass at the speed of memory. */
 #include "attention_cuda.h"
 #include "common.cuh"
 

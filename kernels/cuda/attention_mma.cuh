@@ -1,4 +1,4 @@
-/* kernels/cuda/attention_mma.cuh - Tiles in shared memory and GEMMs of a warp, by ldmatrix, mma.sync and cp.async, for
+/* attention_mma.cuh - Tiles in shared memory and GEMMs of a warp, by ldmatrix, mma.sync and cp.async, for
    the attention of compute capability 8.0 and newer. bf16 in, f32 sums.
 
    Fragments of mma.m16n8k16, g = lane / 4, c = lane % 4 (PTX ISA, "Matrix Fragments for mma.m16n8k16"):

@@ -1,4 +1,4 @@
-/* kernels/cuda/attention_naive.cu - Attention as the formula says, all of P in memory: the baseline for flash. Batched
+/* attention_naive.cu - Attention as the formula says, all of P in memory: the baseline for flash. Batched
    GEMMs by cuBLAS over the heads of many sequences, with q, k and v as they lie, and one softmax kernel each way.
 
    Memory traffic bounds the time: of the (T,T) matrices of a head forward writes and reads the scores and P, backward

@@ -1,4 +1,4 @@
-/* kernels/cuda/comm_nccl.c - Collectives over NCCL, on a stream of their own, ordered against compute by events. The
+/* comm_nccl.c - Collectives over NCCL, on a stream of their own, ordered against compute by events. The
    communicator is non-blocking: a call that waits for another rank returns ncclInProgress, so that the other thread,
    the watchdog, can abort it. API: docs.nvidia.com/deeplearning/nccl/user-guide. */
 #include <nccl.h>

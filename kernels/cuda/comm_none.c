@@ -1,4 +1,4 @@
-/* kernels/cuda/comm_none.c - Collectives of a program built without NCCL: one rank, no work. */
+/* comm_none.c - Collectives of a program built without NCCL: one rank, no work. */
 #include <string.h>
 #include "../check.h"
 #include "../comm_backend.h"

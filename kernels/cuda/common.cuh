@@ -1,4 +1,4 @@
-/* kernels/cuda/common.cuh - Shared by the kernels: launches, 16-byte accesses, reductions in a fixed order. */
+/* common.cuh - Shared by the kernels: launches, 16-byte accesses, reductions in a fixed order. */
 #ifndef KERNELS_CUDA_COMMON_CUH
 #define KERNELS_CUDA_COMMON_CUH
 #include <cuda_bf16.h>

@@ -1,4 +1,4 @@
-/* kernels/cuda/cuda.h - The stream, and the checks of calls of the CUDA runtime and of cuBLAS, for C and C++. */
+/* cuda.h - The stream, and the checks of calls of the CUDA runtime and of cuBLAS, for C and C++. */
 #ifndef KERNELS_CUDA_CUDA_H
 #define KERNELS_CUDA_CUDA_H
 #include <cuda_runtime.h>

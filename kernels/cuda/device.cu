@@ -1,4 +1,4 @@
-/* kernels/cuda/device.cu - The GPU as a device: opening it, its memory, and the one stream of work. */
+/* device.cu - The GPU as a device: opening it, its memory, and the one stream of work. */
 #include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>

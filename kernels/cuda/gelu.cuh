@@ -1,4 +1,4 @@
-/* kernels/cuda/gelu.cuh - The GELU of a number and its slope. With s(z) = 1 / (1 + exp(-z)), (1 + tanh u) / 2 = s(2u):
+/* gelu.cuh - The GELU of a number and its slope. With s(z) = 1 / (1 + exp(-z)), (1 + tanh u) / 2 = s(2u):
    one exponential and one reciprocal an element. An H200 issues about 31 instructions, 4 of them to the special
    function unit, in the time that two bf16 take from and to memory: a tanhf (about 25, with a branch) would fill that
    budget, tanh.approx would not keep 8 bits (error 2^-11 of 1, but 1 + tanh cancels on the left). */

@@ -1,4 +1,4 @@
-/* kernels/cuda/gemm.c - GEMM by cuBLASLt, which takes column-major matrices: it computes c^T = b^T a^T. Descriptors and
+/* gemm.c - GEMM by cuBLASLt, which takes column-major matrices: it computes c^T = b^T a^T. Descriptors and
    algorithm are made once per shape and kept. In training the algorithm is the fastest of those that the heuristic
    lists, measured on the operands when the shape is new (choices.h). */
 #include "../gemm.h"

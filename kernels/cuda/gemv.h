@@ -1,4 +1,4 @@
-/* kernels/cuda/gemv.h - GEMM of a few rows, as in generation, bound by reading b once. */
+/* gemv.h - GEMM of a few rows, as in generation, bound by reading b once. */
 #ifndef KERNELS_CUDA_GEMV_H
 #define KERNELS_CUDA_GEMV_H
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* kernels/cuda/health.c - Temperature, power, clock and throttling of the GPU, from the driver's library NVML. It is
+/* health.c - Temperature, power, clock and throttling of the GPU, from the driver's library NVML. It is
    loaded at run time: without it these values are unknown. API: docs.nvidia.com/deploy/nvml-api. */
 #include <dlfcn.h>
 #include "../device.h"

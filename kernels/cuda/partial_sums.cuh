@@ -1,4 +1,4 @@
-/* kernels/cuda/partial_sums.cuh - Sums over all blocks of a kernel in a fixed order. Column sums: every block writes
+/* partial_sums.cuh - Sums over all blocks of a kernel in a fixed order. Column sums: every block writes
    its part, and a second kernel, which may run beside what follows, adds the parts up. A single sum: the last block to
    arrive adds. */
 #ifndef KERNELS_CUDA_PARTIAL_SUMS_CUH

@@ -1,4 +1,4 @@
-/* kernels/cuda/ptx.cuh - PTX instructions of sm_80, one function each, named as in the PTX ISA. Those of sm_90a are in
+/* ptx.cuh - PTX instructions of sm_80, one function each, named as in the PTX ISA. Those of sm_90a are in
    ptx_sm90.cuh. */
 #ifndef KERNELS_CUDA_PTX_CUH
 #define KERNELS_CUDA_PTX_CUH

@@ -1,4 +1,4 @@
-/* kernels/cuda/ptx_sm90.cuh - PTX instructions of Hopper, one function each, named as in the PTX ISA: mbarriers, TMA
+/* ptx_sm90.cuh - PTX instructions of Hopper, one function each, named as in the PTX ISA: mbarriers, TMA
    copies (cp.async.bulk), GEMMs of a warpgroup (wgmma), setmaxnreg. The last two assemble for sm_90a only.
 
    Tiles in shared memory have the layout CU_TENSOR_MAP_SWIZZLE_128B: panels of 64 columns, 128 bytes a row, 1024-byte

@@ -1,4 +1,4 @@
-/* kernels/cuda/stream.c - Marks (CUDA events), recorded work (CUDA graphs), and NVTX ranges. */
+/* stream.c - Marks (CUDA events), recorded work (CUDA graphs), and NVTX ranges. */
 #include <stdlib.h>
 #include <unistd.h>
 #include "../device.h"

@@ -1,4 +1,4 @@
-/* kernels/cuda/sum_parts.cu - The sum of what a reduce-scatter by copy engines has received (comm_nccl.c). */
+/* sum_parts.cu - The sum of what a reduce-scatter by copy engines has received (comm_nccl.c). */
 #include "common.cuh"
 extern "C" {
 #include "sum_parts.h"

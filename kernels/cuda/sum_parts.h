@@ -1,4 +1,4 @@
-/* kernels/cuda/sum_parts.h - For comm_nccl.c: a sum on a stream of its own. */
+/* sum_parts.h - For comm_nccl.c: a sum on a stream of its own. */
 #ifndef KERNELS_CUDA_SUM_PARTS_H
 #define KERNELS_CUDA_SUM_PARTS_H
 #include "cuda.h"

@@ -1,4 +1,4 @@
-/* kernels/cuda/tensor_map.cuh - Descriptors of tensors for TMA copies. */
+/* tensor_map.cuh - Descriptors of tensors for TMA copies. */
 #ifndef KERNELS_CUDA_TENSOR_MAP_CUH
 #define KERNELS_CUDA_TENSOR_MAP_CUH
 #include <cudaTypedefs.h>

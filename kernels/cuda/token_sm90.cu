@@ -1,4 +1,4 @@
-/* kernels/cuda/token_sm90.cu - All blocks of the network for one token, in one kernel.
+/* token_sm90.cu - All blocks of the network for one token, in one kernel.
 
    Each weight is used once a token: the bound is the time to read them, 3.6 us for a block of 124M on an H200. As
    separate kernels the 8 steps of a block take 3 us each. Here a cluster of 8 thread blocks computes one head, with the

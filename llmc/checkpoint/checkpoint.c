@@ -1,8 +1,8 @@
 #include "checkpoint.h"
-#include "../bpe_files.h"
-#include "../choice_cache.h"
-#include "../files.h"
-#include "../os.h"
+#include "../text/bpe_files.h"
+#include "../train/choice_cache.h"
+#include "../base/files.h"
+#include "../base/os.h"
 #include "../../kernels/check.h"
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* llmc/checkpoint/checkpoint.h - The files of one checkpoint, a directory OUT/step-00001000 that HuggingFace's
+/* checkpoint.h - The files of one checkpoint, a directory OUT/step-00001000 that HuggingFace's
    from_pretrained can load:
 
      config.json            tie_word_embeddings is false when the head is a tensor of its own, lm_head.weight
@@ -13,14 +13,14 @@
    A model of another program has no state.json and no checksums. llmc/checkpoint/run_dir.h makes writes atomic. */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
-#include "../dataloader.h"
-#include "../gpt.h"
-#include "../optimizer.h"
-#include "../options.h"
-#include "../spike_detector.h"
-#include "../tokenizer.h"
-#include "../val_history.h"
-#include "../json.h"
+#include "../tokens/dataloader.h"
+#include "../model/gpt.h"
+#include "../train/optimizer.h"
+#include "../options/options.h"
+#include "../train/spike_detector.h"
+#include "../text/tokenizer.h"
+#include "../train/val_history.h"
+#include "../base/json.h"
 #include "weights.h"
 
 /* Everything a resume needs besides weights and moments. */

@@ -5,8 +5,8 @@
 #include <string.h>
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
-#include "../files.h"
-#include "../ranks.h"
+#include "../base/files.h"
+#include "../ranks/ranks.h"
 
 static void verify(void *checkpoint) { checkpoint_verify(checkpoint, 1); }
 

@@ -1,8 +1,8 @@
-/* llmc/checkpoint/resume.h - --resume: finds a checkpoint, adopts its options, and loads it. */
+/* resume.h - --resume: finds a checkpoint, adopts its options, and loads it. */
 #ifndef LLMC_RESUME_H
 #define LLMC_RESUME_H
-#include "../dataloader.h"
-#include "../settings.h"
+#include "../tokens/dataloader.h"
+#include "../options/settings.h"
 #include "checkpoint.h"
 #include "run_dir.h"
 

@@ -1,9 +1,9 @@
-/* llmc/checkpoint/run_dir.h - OUT, the directory of one run: its lock, and its checkpoints OUT/step-00001000. A
+/* run_dir.h - OUT, the directory of one run: its lock, and its checkpoints OUT/step-00001000. A
    checkpoint is written as step-00001000.partial, synced and renamed, so it exists completely or not at all. OUT/best
    is a link to the one of the lowest val loss. */
 #ifndef LLMC_RUN_DIR_H
 #define LLMC_RUN_DIR_H
-#include "../files.h"
+#include "../base/files.h"
 #include "checkpoint.h"
 
 typedef struct {

@@ -1,5 +1,5 @@
 #include "safetensors.h"
-#include "../os.h"
+#include "../base/os.h"
 #include "../../kernels/check.h"
 #include <stdlib.h>
 #include <string.h>

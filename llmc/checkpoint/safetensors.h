@@ -1,10 +1,10 @@
-/* llmc/checkpoint/safetensors.h - HuggingFace's safetensors: 8 bytes of length, a JSON header, the tensors' bytes; one
+/* safetensors.h - HuggingFace's safetensors: 8 bytes of length, a JSON header, the tensors' bytes; one
    file, or several with an index, NAME.safetensors.index.json, whose "weight_map" gives the file of each tensor.
    Files are untrusted: every name, size and offset is checked before it is used. */
 #ifndef LLMC_SAFETENSORS_H
 #define LLMC_SAFETENSORS_H
-#include "../files.h"
-#include "../json.h"
+#include "../base/files.h"
+#include "../base/json.h"
 
 typedef struct {
     const char *name;

@@ -1,6 +1,6 @@
 #include "saver.h"
-#include "../os.h"
-#include "../rendezvous.h"
+#include "../base/os.h"
+#include "../ranks/rendezvous.h"
 #include "../../kernels/choices.h"
 #include "../../kernels/device.h"
 #include <signal.h>

@@ -1,11 +1,11 @@
-/* llmc/checkpoint/saver.h - Saves checkpoints during training: the loop waits for a copy to host memory, a thread
+/* saver.h - Saves checkpoints during training: the loop waits for a copy to host memory, a thread
    writes the files, one checkpoint at a time. A failed write (a full disk) does not end the run: it is reported,
    earlier checkpoints stay, and the next save tries again. A Saver opened without a run directory does nothing. */
 #ifndef LLMC_SAVER_H
 #define LLMC_SAVER_H
 #include <pthread.h>
 #include "../../kernels/check.h"
-#include "../report.h"
+#include "../report/report.h"
 #include "run_dir.h"
 
 typedef struct {

@@ -1,6 +1,6 @@
 #include "weights.h"
-#include "../files.h"
-#include "../os.h"
+#include "../base/files.h"
+#include "../base/os.h"
 #include "safetensors.h"
 #include "../../kernels/check.h"
 #include "../../kernels/device.h"

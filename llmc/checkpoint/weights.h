@@ -1,7 +1,7 @@
-/* llmc/checkpoint/weights.h - Parameters and moments as safetensors in HuggingFace's names and layouts, and back. */
+/* weights.h - Parameters and moments as safetensors in HuggingFace's names and layouts, and back. */
 #ifndef LLMC_WEIGHTS_H
 #define LLMC_WEIGHTS_H
-#include "../gpt.h"
+#include "../model/gpt.h"
 
 /* Tensors of a file: the entries of a table, with prefix before their names, at the table's offsets in memory. That is
    host memory for a write; for a read device memory, or NULL for tensors that are only required to be there. dtype: of

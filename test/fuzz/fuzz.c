@@ -1,10 +1,10 @@
-/* test/fuzz/fuzz.c - Files in memory, fail() that comes back, and an eye on every allocation. */
+/* fuzz.c - Files in memory, fail() that comes back, and an eye on every allocation. */
 #include "fuzz.h"
 #include <glob.h>
 #include <setjmp.h>
 #include <unistd.h>
 #include "../../kernels/check.h"
-#include "../../llmc/files.h"
+#include "../../llmc/base/files.h"
 
 /* ---- Files. --wrap=NAME of the linker sends the calls of NAME to __wrap_NAME. */
 

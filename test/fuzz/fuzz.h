@@ -1,7 +1,7 @@
-/* test/fuzz/fuzz.h - Untrusted input for the readers. A target is a reader and the claims that must hold of whatever
+/* fuzz.h - Untrusted input for the readers. A target is a reader and the claims that must hold of whatever
    it accepts. make fuzz lets libFuzzer look for bytes that break a claim; make test reads what lies in corpus/ once.
 
-   The linker puts the file_map of fuzz.c in the place of llmc/files.c's: a file is a string in memory, in a block of
+   The linker puts the file_map of fuzz.c in the place of that of files.c: a file is a string in memory, in a block of
    just its size, so that AddressSanitizer sees a read of one byte too many. */
 #ifndef TEST_FUZZ_H
 #define TEST_FUZZ_H

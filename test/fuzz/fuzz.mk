@@ -1,4 +1,4 @@
-# test/fuzz/fuzz.mk - Included by the Makefile. test_fuzz, part of make test, reads the corpus once; make fuzz runs libFuzzer
+# fuzz.mk - Included by the Makefile. test_fuzz, part of make test, reads the corpus once; make fuzz runs libFuzzer
 # on the readers, FUZZ_SECONDS in all, and needs clang with its fuzzer.
 
 FUZZ_O    := $(patsubst %,$(BUILD)/test/fuzz/%.o,fuzz targets program)
@@ -6,8 +6,8 @@ FUZZ_O    := $(patsubst %,$(BUILD)/test/fuzz/%.o,fuzz targets program)
 FUZZ_WRAP := $(patsubst %,-Wl$(comma)--wrap=%,file_map file_unmap file_exists dir_has_file file_create file_close_durably \
              file_rename glob globfree isatty open fmemopen fclose)
 
-$(BUILD)/test_fuzz: $(FUZZ_O)
-$(BUILD)/test_fuzz: LIBS += $(FUZZ_WRAP)
+$(BUILD)/test/fuzz/test_fuzz: $(FUZZ_O)
+$(BUILD)/test/fuzz/test_fuzz: LIBS += $(FUZZ_WRAP)
 $(BUILD)/fuzz: $(BUILD)/test/fuzz/libfuzzer.o $(FUZZ_O) $(OBJECTS)
 	$(link) $(LIBS) $(FUZZ_WRAP) -fsanitize=fuzzer
 

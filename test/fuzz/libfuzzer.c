@@ -1,4 +1,4 @@
-/* test/fuzz/libfuzzer.c - The entry points for libFuzzer, which has main: FUZZ_TARGET=json build/fuzz/fuzz FILE */
+/* libfuzzer.c - The entry points for libFuzzer, which has main: FUZZ_TARGET=json build/fuzz/fuzz FILE */
 #include "fuzz.h"
 
 static const FuzzTarget *target;

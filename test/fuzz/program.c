@@ -1,10 +1,10 @@
-/* test/fuzz/program.c - train_gpt's own table of options, and the options and the model that a resume reads. */
+/* program.c - train_gpt's own table of options, and the options and the model that a resume reads. */
 #include <string.h>
 #include "fuzz.h"
 #include "program.h"
 #include "../../llmc/checkpoint/resume.h"
-#include "../../llmc/model_config.h"
-#include "../../llmc/settings.h"
+#include "../../llmc/model/model_config.h"
+#include "../../llmc/options/settings.h"
 
 static Settings settings;
 static Option options[SETTINGS_ROWS];

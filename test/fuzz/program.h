@@ -1,4 +1,4 @@
-/* test/fuzz/program.h - The options of train_gpt itself. */
+/* program.h - The options of train_gpt itself. */
 #ifndef TEST_FUZZ_PROGRAM_H
 #define TEST_FUZZ_PROGRAM_H
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test/fuzz/run.sh PROGRAM SECONDS [TARGET...] - Fuzzes every target, or those named, for SECONDS in all. What it learns
+# run.sh PROGRAM SECONDS [TARGET...] - Fuzzes every target, or those named, for SECONDS in all. What it learns
 # stays in build/fuzz-corpus/TARGET and is where the next run begins. A line for each target; exit code 1, with the
 # command that runs the input again, when one was found that crashes, hangs, leaks, or breaks a claim.
 program=$1 seconds=$2

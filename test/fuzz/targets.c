@@ -1,4 +1,4 @@
-/* test/fuzz/targets.c - The readers of untrusted input, and what must hold of their results. */
+/* targets.c - The readers of untrusted input, and what must hold of their results. */
 #include "fuzz.h"
 #include <math.h>
 #include <regex.h>
@@ -6,16 +6,16 @@
 #include "../../kernels/check.h"
 #include "../../kernels/device.h"
 #include "../../llmc/checkpoint/checkpoint.h"
-#include "../../llmc/bpe_files.h"
-#include "../../llmc/files.h"
-#include "../../llmc/json.h"
-#include "../../llmc/report.h"
+#include "../../llmc/text/bpe_files.h"
+#include "../../llmc/base/files.h"
+#include "../../llmc/base/json.h"
+#include "../../llmc/report/report.h"
 #include "../../llmc/checkpoint/safetensors.h"
-#include "../../llmc/tokenizer.h"
-#include "../../llmc/dataloader.h"
-#include "../../llmc/tasks.h"
-#include "../../llmc/texts.h"
-#include "../../llmc/os.h"
+#include "../../llmc/text/tokenizer.h"
+#include "../../llmc/tokens/dataloader.h"
+#include "../../llmc/use/tasks.h"
+#include "../../llmc/text/texts.h"
+#include "../../llmc/base/os.h"
 #include "../../llmc/checkpoint/weights.h"
 #include "program.h"
 

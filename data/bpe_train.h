@@ -1,0 +1,19 @@
+/* bpe_train.h - Training of a byte-level BPE (Sennrich et al. 2016), with the merges of HuggingFace's BpeTrainer
+   (initial_alphabet ByteLevel.alphabet(), min_frequency 2, tokenizers 0.23): the most frequent pair is merged next, of
+   equally frequent ones the pair with the lower left id, then the lower right one. Ids: the 256 bytes in the order of
+   their letters (bpe_letter), the merged tokens, <|endoftext|> as the last. */
+#ifndef LLMC_BPE_TRAIN_H
+#define LLMC_BPE_TRAIN_H
+#include "../llmc/text/bpe.h"
+
+typedef struct BpeTrainer BpeTrainer;
+
+BpeTrainer *bpe_trainer_create(void);
+
+/* Counts the words of texts, on all cores. A long one can come in spans that end at bpe_words_cut. */
+void bpe_trainer_add(BpeTrainer *trainer, const BpeSpan *span, size_t count);
+
+/* A tokenizer of vocab_size >= 257 tokens, fewer when no pair occurs twice, and frees the trainer. */
+Bpe *bpe_train(BpeTrainer *trainer, int vocab_size);
+
+#endif

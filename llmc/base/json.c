@@ -1,0 +1,263 @@
+#include "json.h"
+#include "files.h"
+#include "os.h"
+#include "../../kernels/check.h"
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEPTH = 32 };
+
+typedef struct {
+    const unsigned char *text;
+    size_t      size, at;
+    char       *copy;          /* strings unescaped, and digits, each at its place in text */
+    Json       *root, *free;   /* the next free node */
+    const char *where;
+} Parser;
+
+static int peek(const Parser *p) { return p->at < p->size ? p->text[p->at] : -1; }
+
+static _Noreturn void refuse(const Parser *p, const char *want) {
+    int c = peek(p);
+    char found[20] = "the end";
+    if (c >= 0) snprintf(found, sizeof found, c > ' ' && c < 127 ? "'%c'" : "byte 0x%02x", c);
+    json_free(p->root);
+    fail("%s: byte %zu: found %s, want %s", p->where, p->at, found, want);
+}
+
+static int accept(Parser *p, int c) {
+    if (peek(p) != c) return 0;
+    p->at++;
+    return 1;
+}
+
+static int skip_space(Parser *p) {
+    while (peek(p) == ' ' || peek(p) == '\t' || peek(p) == '\n' || peek(p) == '\r') p->at++;
+    return peek(p);
+}
+
+/* ---- Strings */
+
+static char *utf8_put(char *out, unsigned code) {
+    int tail = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    static const unsigned char lead[4] = { 0, 0xc0, 0xe0, 0xf0 };
+    *out++ = (char)(lead[tail] | code >> (6 * tail));
+    for (int i = tail - 1; i >= 0; i--) *out++ = (char)(0x80 | (code >> (6 * i) & 0x3f));
+    return out;
+}
+
+static unsigned parse_hex(Parser *p) {
+    static const char digits[] = "0123456789abcdef";
+    unsigned code = 0;
+    for (int i = 0; i < 4; i++, p->at++) {
+        if (!isxdigit(peek(p))) refuse(p, "four hexadecimal digits after \\u");
+        code = code << 4 | (unsigned)(strchr(digits, tolower(peek(p))) - digits);
+    }
+    return code;
+}
+
+/* After the 'u' of \uXXXX. A pair of surrogates is one character; half of one is U+FFFD, as for Python's json and
+   tiktoken. */
+static unsigned parse_unicode(Parser *p) {
+    const unsigned code = parse_hex(p);
+    const size_t end = p->at;
+    if (!code) refuse(p, "no \\u0000 before it");
+    if (code < 0xd800 || code > 0xdfff) return code;
+    if (code < 0xdc00 && accept(p, '\\') && accept(p, 'u')) {
+        const unsigned low = parse_hex(p);
+        if (low >= 0xdc00 && low <= 0xdfff) return 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    }
+    p->at = end;
+    return 0xfffd;
+}
+
+static char *parse_escape(Parser *p, char *out) {
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    if (accept(p, 'u')) return utf8_put(out, parse_unicode(p));
+    const char *name = peek(p) > 0 ? strchr(names, peek(p)) : NULL;
+    if (!name) refuse(p, "one of \"\\/bfnrtu after a backslash");
+    p->at++;
+    *out = values[name - names];
+    return out + 1;
+}
+
+static const char *parse_string(Parser *p) {
+    if (!accept(p, '"')) refuse(p, "a string");
+    char *string = p->copy + p->at, *out = string;
+    while (!accept(p, '"')) {
+        if (accept(p, '\\')) {
+            out = parse_escape(p, out);
+            continue;
+        }
+        size_t length = p->at < p->size ? utf8_length(p->text + p->at, p->size - p->at) : 0;
+        if (!length || peek(p) < ' ') refuse(p, "UTF-8 without control characters, or '\"'");
+        memcpy(out, p->text + p->at, length);
+        out += length;
+        p->at += length;
+    }
+    *out = 0;       /* at the closing quote at the latest */
+    return string;
+}
+
+/* ---- Values */
+
+static void parse_digits(Parser *p) {
+    if (!isdigit(peek(p))) refuse(p, "a digit");
+    while (isdigit(peek(p))) p->at++;
+}
+
+static const char *parse_number(Parser *p) {
+    size_t start = p->at;
+    accept(p, '-');
+    if (!accept(p, '0')) parse_digits(p);
+    if (accept(p, '.')) parse_digits(p);
+    if (accept(p, 'e') || accept(p, 'E')) {
+        if (!accept(p, '+')) accept(p, '-');
+        parse_digits(p);
+    }
+    memcpy(p->copy + start, p->text + start, p->at - start);
+    p->copy[p->at] = 0;
+    return p->copy + start;
+}
+
+static Json *parse_value(Parser *p, Json *parent, int depth);
+
+/* After the opening bracket. */
+static void parse_children(Parser *p, Json *parent, int close, int depth) {
+    if (depth > DEPTH) refuse(p, "no deeper nesting");
+    skip_space(p);
+    if (accept(p, close)) return;
+    for (Json **last = &parent->child; ; last = &(*last)->next) {
+        const char *key = NULL;
+        if (parent->type == JSON_OBJECT) {
+            if (skip_space(p) != '"') refuse(p, "a key in quotes");
+            key = parse_string(p);
+            skip_space(p);
+            if (!accept(p, ':')) refuse(p, "':' after a key");
+        }
+        *last = parse_value(p, parent, depth);
+        (*last)->key = key;
+        parent->count++;
+        skip_space(p);
+        if (accept(p, close)) break;
+        if (!accept(p, ',')) refuse(p, close == '}' ? "',' or '}'" : "',' or ']'");
+    }
+}
+
+static Json *parse_value(Parser *p, Json *parent, int depth) {
+    static const char *const words[] = { "null", "false", "true" };      /* in the order of JsonType */
+    Json *value = p->free++;
+    *value = (Json){ .where = p->copy + p->size + 1, .parent = parent };
+    int c = skip_space(p);
+    if (c == '{' || c == '[') {
+        p->at++;
+        value->type = c == '{' ? JSON_OBJECT : JSON_ARRAY;
+        parse_children(p, value, c == '{' ? '}' : ']', depth + 1);
+        return value;
+    }
+    if (c == '"' || c == '-' || isdigit(c)) {
+        value->type = c == '"' ? JSON_STRING : JSON_NUMBER;
+        value->text = c == '"' ? parse_string(p) : parse_number(p);
+        return value;
+    }
+    for (int i = 0; i < 3; i++) {
+        size_t length = strlen(words[i]);
+        if (p->size - p->at < length || memcmp(p->text + p->at, words[i], length)) continue;
+        p->at += length;
+        value->type = (JsonType)i;
+        return value;
+    }
+    refuse(p, "a value");
+}
+
+/* One allocation: nodes, a copy of the text, a copy of where. Every value but the first follows a ',', '[' or '{'. */
+Json *json_parse(const char *text, size_t size, const char *where) {
+    size_t nodes = 1;
+    for (size_t i = 0; i < size; i++) nodes += text[i] == ',' || text[i] == '[' || text[i] == '{';
+    Json *root = host_alloc(nodes * sizeof *root + size + 1 + strlen(where) + 1, where);
+    char *copy = (char *)(root + nodes);
+    strcpy(copy + size + 1, where);
+    Parser p = { (const unsigned char *)text, size, 0, copy, root, root, where };
+    parse_value(&p, NULL, 0);
+    skip_space(&p);
+    if (p.at < size) refuse(&p, "the end of the text");
+    return root;
+}
+
+Json *json_open(const char *path) {
+    FileMap map = file_map(path);
+    Json *root = json_parse((const char *)map.bytes, (size_t)map.size, path);
+    file_unmap(map);
+    return root;
+}
+
+void json_free(Json *root) { free(root); }
+
+/* ---- Reading values */
+
+static const char *const type_names[] = { "null", "false", "true", "a number", "a string", "an array", "an object" };
+
+const char *json_text(const Json *value) { return value->text ? value->text : type_names[value->type]; }
+
+/* An element has the key of its array. */
+void json_refuse(const Json *value, const char *want) {
+    const Json *named = value;
+    while (!named->key && named->parent) named = named->parent;
+    const char *outer = named->parent && named->parent->key ? named->parent->key : "";
+    fail("%s: \"%.80s%s%.80s\" is %.80s, want %s", value->where, outer, *outer ? "." : "",
+         named->key ? named->key : "", *json_text(value) ? json_text(value) : "empty", want);
+}
+
+const Json *json_find(const Json *object, const char *key) {
+    const Json *found = NULL;
+    if (object->type != JSON_OBJECT) return NULL;
+    for (const Json *member = object->child; member; member = member->next) {
+        if (strcmp(member->key, key)) continue;
+        REQUIRE(!found, "%s: the key \"%.80s\" occurs twice", object->where, key);
+        found = member;
+    }
+    return found;
+}
+
+const Json *json_member(const Json *object, const char *key, JsonType type) {
+    const Json *value = json_find(object, key);
+    const char *outer = object->key ? object->key : "";
+    REQUIRE(value, "%s: \"%.80s%s%s\" is missing", object->where, outer, *outer ? "." : "", key);
+    if (type != JSON_ANY && value->type != type) json_refuse(value, type_names[type]);
+    return value;
+}
+
+const char *json_string(const Json *object, const char *key) { return json_member(object, key, JSON_STRING)->text; }
+
+int64_t json_integer(const Json *value, int64_t min, int64_t max) {
+    char want[80], *end = "";
+    errno = value->type != JSON_NUMBER;
+    int64_t integer = errno ? 0 : strtoll(value->text, &end, 10);
+    if (!errno && !*end && integer >= min && integer <= max) return integer;
+    snprintf(want, sizeof want, "an integer from %lld to %lld", (long long)min, (long long)max);
+    json_refuse(value, want);
+}
+
+double json_real(const Json *value) {
+    double real = value->type == JSON_NUMBER ? strtod(value->text, NULL) : NAN;
+    if (!isfinite(real)) json_refuse(value, "a number");
+    return real;
+}
+
+/* ---- Writing */
+
+void json_write_string(FILE *file, const char *text) {
+    fputc('"', file);
+    while (*text) {
+        size_t length = utf8_length((const unsigned char *)text, strnlen(text, 4));
+        if (!length)                             fputs("\\ufffd", file);
+        else if (*text == '"' || *text == '\\')  fprintf(file, "\\%c", *text);
+        else if (*text >= 0 && *text < ' ')      fprintf(file, "\\u%04x", *text);
+        else                                     fwrite(text, 1, length, file);
+        text += length ? length : 1;
+    }
+    fputc('"', file);
+}

@@ -1,0 +1,182 @@
+#include "os.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+#include "../../kernels/check.h"
+
+void *host_alloc(size_t bytes, const char *what) {
+    void *memory = calloc(1, bytes);
+    REQUIRE(memory, "out of memory: %s, %zu bytes", what, bytes);
+    return memory;
+}
+
+void *host_grow(void *array, size_t count, size_t *room, size_t size, const char *what) {
+    if (count < *room) return array;
+    *room = *room ? 2 * *room : 16;
+    array = realloc(array, *room * size);
+    REQUIRE(array, "out of memory: %s, %zu bytes", what, *room * size);
+    return array;
+}
+
+void *idle_take(void **list, size_t bytes, const char *what) {
+    void **block;
+    #pragma omp critical
+    if ((block = *list)) *list = *block;
+    return block ? block : host_alloc(bytes, what);
+}
+
+void idle_return(void **list, void *block) {
+    #pragma omp critical
+    {
+        *(void **)block = *list;
+        *list = block;
+    }
+}
+
+double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void stdio_open(void) {
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) _exit(1);
+}
+
+int stdio_flush(void) {
+    REQUIRE(!fflush(stdout) && !ferror(stdout), "cannot write to stdout: %s", strerror(errno));
+    return 0;
+}
+
+static const struct { char letter; int seconds; } units[] = { {'d', 86400}, {'h', 3600}, {'m', 60}, {'s', 1} };
+enum { UNITS = sizeof units / sizeof *units };
+
+/* Units from the longest to the shortest, each at most once. */
+double duration_seconds(const char *text) {
+    double total = 0;
+    int next = 0;
+    do {
+        size_t length = strspn(text, "0123456789.");
+        char *end;
+        double value = strtod(text, &end);
+        if (!length || end != text + length) return -1;
+        while (next < UNITS && units[next].letter != *end) next++;
+        if (next == UNITS) return -1;
+        total += value * units[next++].seconds;
+        text = end + 1;
+    } while (*text);
+    return total;
+}
+
+/* The two longest units. */
+const char *duration_text(double seconds, char text[32]) {
+    if (!(seconds >= 0 && seconds < 1e14)) return strcpy(text, "unknown");
+    int64_t s = (int64_t)(seconds + 0.5);
+    int u = 0;
+    while (u < UNITS - 1 && s < units[u].seconds) u++;
+    int length = snprintf(text, 32, "%" PRId64 "%c", s / units[u].seconds, units[u].letter);
+    s %= units[u++].seconds;
+    if (u < UNITS) sprintf(text + length, "%02d%c", (int)(s / units[u].seconds), units[u].letter);
+    return text;
+}
+
+const char *bytes_text(double bytes, char text[32]) {
+    static const char *const names[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB" };
+    int n = 0;
+    for (; n < 5 && bytes >= 1023.5; n++) bytes /= 1024;
+    snprintf(text, 32, "%.*f %s", n < 3 ? 0 : 2, bytes, names[n]);
+    return text;
+}
+
+size_t utf8_length(const unsigned char *text, size_t size) {
+    unsigned c = text[0];
+    size_t length = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
+    if (length > size) return 0;
+    for (size_t i = 1; i < length; i++)
+        if ((text[i] & 0xc0) != 0x80) return 0;
+    if (c == 0xe0 && text[1] < 0xa0) return 0;
+    if (c == 0xed && text[1] > 0x9f) return 0;
+    if (c == 0xf0 && text[1] < 0x90) return 0;
+    if (c == 0xf4 && text[1] > 0x8f) return 0;
+    return length;
+}
+
+uint64_t random_seed(void) {
+    uint64_t bits;
+    if (getrandom(&bits, sizeof bits, 0) != sizeof bits) bits = (uint64_t)(1e9 * seconds_now());
+    return bits % 1000000000;
+}
+
+/* ---- Stopping */
+
+static volatile sig_atomic_t is_stop_open, stop_signal, save_signal;
+static volatile double stop_signal_s;   /* when the first came, by the monotonic clock */
+static double deadline_s, reserved_s;   /* by the monotonic clock, 0 = none */
+static char limit_name[64];
+static const char *volatile removed;    /* by a signal */
+
+void stop_remove(void) { if (removed) unlink(removed); }
+
+static void on_signal(int number) {
+    if (is_stop_open && number == SIGUSR1) {
+        save_signal = 1;
+    } else if (is_stop_open && !stop_signal) {
+        stop_signal_s = seconds_now();
+        stop_signal = number;
+    } else if (!is_stop_open || seconds_now() - stop_signal_s > 1) {    /* timeout(1) and some queues send it twice */
+        stop_remove();
+        if (is_stop_open) _exit(128 + number);
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+}
+
+static void catch_signals(void) {
+    static const int signals[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
+    for (int i = 0; i < 4; i++) {
+        struct sigaction before, action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+        sigaction(signals[i], &action, &before);
+        if (signals[i] == SIGHUP && before.sa_handler == SIG_IGN) sigaction(SIGHUP, &before, NULL);     /* nohup */
+    }
+}
+
+void stop_open(const char *time_limit) {
+    if (time_limit) {
+        double seconds = duration_seconds(time_limit);
+        REQUIRE(time_limit[strspn(time_limit, "0123456789.")], "--time-limit %s: want a unit, %ss, %sm or %sh",
+                time_limit, time_limit, time_limit, time_limit);
+        REQUIRE(seconds > 0, "--time-limit %s: want a duration such as 3h50m, 90s or 2d", time_limit);
+        deadline_s = seconds_now() + seconds;
+        snprintf(limit_name, sizeof limit_name, "--time-limit %s", time_limit);
+    }
+    is_stop_open = 1;
+    catch_signals();
+}
+
+void stop_removes(const char *path) {
+    removed = path;
+    if (!is_stop_open) catch_signals();
+}
+
+void (*stop_hook)(void);
+
+const char *stop_requested(void) {
+    if (stop_signal) return stop_signal == SIGTERM ? "SIGTERM" : stop_signal == SIGINT ? "SIGINT" : "SIGHUP";
+    return deadline_s > 0 && seconds_now() + reserved_s >= deadline_s ? limit_name : NULL;
+}
+
+void stop_reserve(double seconds) { reserved_s = seconds; }
+
+int save_requested(void) {
+    int requested = save_signal;
+    if (requested) save_signal = 0;
+    return requested;
+}

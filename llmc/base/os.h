@@ -1,0 +1,59 @@
+/* os.h - Memory, the clock, signals and time limit, and the text forms of durations, bytes and UTF-8. */
+#ifndef LLMC_OS_H
+#define LLMC_OS_H
+#include <stddef.h>
+#include <stdint.h>
+
+void  *host_alloc(size_t bytes, const char *what);     /* zeroed; fails with a message that names what */
+
+/* The array, moved if needed, with room for one more than count elements of size bytes; new ones are not zeroed. */
+void  *host_grow(void *array, size_t count, size_t *room, size_t size, const char *what);
+
+/* A block from the list of those that no thread uses, or if there is none a new one, zeroed; and back to the list. The
+   first member of a block is `void *next`. Thread-safe; the list is not freed here. */
+void  *idle_take(void **list, size_t bytes, const char *what);
+void   idle_return(void **list, void *block);
+
+double seconds_now(void);         /* monotonic clock; async-signal-safe */
+
+/* Seconds of "3h50m", "2d", "90s" or "1.5h"; -1 for another text; a number needs a unit. */
+double duration_seconds(const char *text);
+
+const char *duration_text(double seconds, char text[32]);      /* "2d03h", "1h02m", "3m20s", "45s" */
+const char *bytes_text(double bytes, char text[32]);           /* "1.50 GiB", "340 MiB" */
+
+/* Opens /dev/null as stdin, stdout or stderr if it is closed: else a file that is opened later would become stdout. */
+void stdio_open(void);
+int  stdio_flush(void);           /* 0; fails when stdout could not be written */
+
+uint64_t random_seed(void);       /* another one each time, below 10^9 */
+
+/* Bytes of the UTF-8 character (RFC 3629: shortest form, no surrogates, up to U+10FFFF) at the start of text, which has
+   size >= 1; 0 where there is none. */
+size_t utf8_length(const unsigned char *text, size_t size);
+
+/* ---- Stopping a run before its last step */
+
+enum { EXIT_TRY_AGAIN = 75 };     /* EX_TEMPFAIL of sysexits.h: saved, not done; a queue script can start it again */
+
+/* From here on SIGTERM, SIGINT and SIGHUP request a stop, SIGUSR1 a checkpoint; a second signal more than a second
+   later ends the process at once. time_limit: the value of --time-limit, NULL = none; fails on another text. */
+void stop_open(const char *time_limit);
+
+/* A file that a signal removes where it ends the process, from now on; NULL = none. Also without stop_open.
+   stop_remove removes it now. */
+void stop_removes(const char *path);
+void stop_remove(void);
+
+/* Where a stop ends this process outside of a training step: ends all ranks of the run, with EXIT_TRY_AGAIN. NULL =
+   alone. */
+extern void (*stop_hook)(void);
+
+/* Why the run should stop now, "SIGTERM" or "--time-limit 3h50m", or NULL. The time limit counts as reached when less
+   is left than was reserved last: for a step and a save. */
+const char *stop_requested(void);
+void        stop_reserve(double seconds);
+
+int save_requested(void);         /* SIGUSR1 came since the last call */
+
+#endif

@@ -1,0 +1,310 @@
+#include "gpt.h"
+#include <stdio.h>
+#include <string.h>
+#include "../../kernels/cache.h"
+#include "../../kernels/check.h"
+#include "../../kernels/dropout.h"
+#include "../../kernels/embedding.h"
+#include "../../kernels/gelu.h"
+#include "../../kernels/head.h"
+#include "../../kernels/layernorm.h"
+#include "../../kernels/matmul.h"
+#include "../../kernels/profile.h"
+#include "../../kernels/token.h"
+#include "../base/random.h"
+
+void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets) {
+    device_upload_async(m->acts.tokens.data, tokens, tensor_bytes(m->acts.tokens));
+    if (targets) device_upload_async(m->acts.targets.data, targets, tensor_bytes(m->acts.targets));
+    m->dropout = (DropoutRates){0};
+}
+
+void gpt_load_sequence(GPT *m, const uint64_t *first) {
+    if (!tensor_bytes(m->acts.sequence)) return;
+    device_upload_async(m->acts.sequence.data, first, sizeof *first);
+    m->dropout = m->config.dropout;
+}
+
+/* ---- The network */
+
+static Tensor part(Tensor qkv, int which) {
+    int64_t C = tensor_columns(qkv) / 3;
+    return tensor_column_range(qkv, which * C, C);
+}
+
+/* Scores and P V, of which a causal mask leaves half. Where ranks share sequences, the mean of the ranks. */
+static double attention_flop(const GPT *m) {
+    return 2.0 * m->spec.B * (double)m->spec.Tq * m->spec.Tk * m->config.C * gpt_split(&m->config).size;
+}
+
+/* Numbers of the masks: the embedding has 0; in block l, the attention's P has 3 l + 1, and the outputs of its two
+   projections have 3 l + 2 and 3 l + 3. */
+enum { EMBEDDING, P_MASK, PROJECTION, MLP_PROJECTION, MASKS_OF_BLOCK = 3 };
+
+static Dropout mask_of(const GPT *m, int l, int which) {
+    const DropoutRates r = m->dropout;
+    return (Dropout){ .rate = which == EMBEDDING ? r.embedding : which == P_MASK ? r.attention : r.residual,
+                      .site = RANDOM_DROPOUT | (uint32_t)(MASKS_OF_BLOCK * l + which) << 8,
+                      .seed = m->config.dropout_seed, .sequence = m->acts.sequence.data };
+}
+
+static void drop(const GPT *m, Tensor x, int l, int which) {
+    const Dropout d = mask_of(m, l, which);
+    if (d.rate > 0) dropout(x, x, &d);
+}
+
+/* The gradient of a branch, in out; without dropout it is dres itself. */
+static Tensor branch_gradient(const GPT *m, Tensor out, int l, int which) {
+    const Dropout d = mask_of(m, l, which);
+    if (d.rate > 0) dropout(out, m->acts.dres, &d);
+    return d.rate > 0 ? out : m->acts.dres;
+}
+
+/* The op that sums the gradient of a branch's bias: without dropout its rows are those of dres, which
+   layernorm_backward writes; with dropout matmul_backward reads them. */
+static Tensor by_layernorm(const GPT *m, Tensor dbias) { return m->dropout.residual > 0 ? ABSENT : dbias; }
+static Tensor by_matmul   (const GPT *m, Tensor dbias) { return m->dropout.residual > 0 ? dbias : ABSENT; }
+
+static AttentionSpec attention_spec(const GPT *m, int l) {
+    AttentionSpec spec = m->spec;
+    spec.dropout = mask_of(m, l, P_MASK);
+    return spec;
+}
+
+static void attention_forward(GPT *m, int l, BlockActs *s) {
+    const int64_t C = m->config.C;
+    const AttentionSpec spec = attention_spec(m, l);
+    if (m->cached) cache_append(s->cache, tensor_column_range(s->qkv, C, 2 * C), m->acts.position);
+    op_begin("attention", op_bytes(4, s->atty, s->lse, part(s->qkv, 0), s->kv), attention_flop(m));
+    if (m->ring.split.size)
+        ring_forward(&m->ring, s->atty, s->lse, part(s->qkv, 0), part(s->qkv, 1), part(s->qkv, 2),
+                     m->acts.attwork.data);
+    else
+        m->attention->forward(&spec, s->atty, s->lse, s->att.data, part(s->qkv, 0),
+                              tensor_column_range(s->kv, 0, C), tensor_column_range(s->kv, C, C),
+                              m->acts.attwork.data);
+    op_end();
+}
+
+static void attention_backward(GPT *m, int l, BlockActs *s) {
+    const AttentionSpec spec = attention_spec(m, l);
+    const Tensor dqkv = m->acts.dqkv, datty = m->acts.dbranch, qkv = s->qkv;
+    if (m->dropout.residual > 0) device_overlap_wait();     /* for dqkv's memory, which is dproj's */
+    op_begin("attention backward", op_bytes(5, dqkv, datty, s->atty, s->lse, qkv), 2.5 * attention_flop(m));
+    if (m->ring.split.size)
+        ring_backward(&m->ring, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), datty, s->atty, s->lse, part(qkv, 0),
+                      part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
+    else
+        m->attention->backward(&spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), datty, s->atty, s->lse, s->att.data,
+                               part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
+    op_end();
+}
+
+/* Before the forward pass of a group, or after its backward pass. */
+static void at_group(GroupHook *hook, void *context, int group) {
+    if (!hook) return;
+    device_overlap_wait();
+    hook(context, group);
+}
+
+/* x + branch -> gelu, all but the last op of a block. An absent branch: x is res1. */
+static void block_forward(GPT *m, int l, Tensor x, Tensor branch) {
+    BlockParams *w = &m->params.block[l];
+    BlockActs *s = &m->acts.block[l];
+    Acts *a = &m->acts;
+    residual_layernorm_forward(s->res1, s->ln1, s->ln1_mean, s->ln1_rstd, x, branch, w->ln1w, w->ln1b);
+    matmul_forward(s->qkv, ABSENT, s->ln1, w->qkvw, w->qkvb);
+    attention_forward(m, l, s);
+    matmul_forward(a->branch, ABSENT, s->atty, w->projw, w->projb);
+    drop(m, a->branch, l, PROJECTION);
+    residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
+    matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
+}
+
+/* The i-th token of a step, of a single sequence, in one kernel. Returns 0 where there is none for the shape. */
+static int token_pass(GPT *m, int i) {
+    const Params *p = &m->params;
+    const BlockParams *w = p->block;
+    const BlockActs *s = m->acts.block;
+    if (!m->spec.position || m->cached != 1 || m->before_group || strcmp(m->attention->name, "flash")) return 0;
+    const Tensor token = i ? tensor_of((int32_t *)m->acts.next.data + i - 1, I32, 1, 1) : m->acts.tokens;
+    TokenNetwork n = { .token = token, .position = m->acts.position, .ahead = i, .wte = p->wte, .wpe = p->wpe,
+                       .lnfw = p->lnfw, .lnfb = p->lnfb, .cache = s->cache, .L = m->config.L, .NH = m->config.NH,
+#define OF_FIRST(field, ...) .field = w->field,
+                       BLOCK_PARAMS(OF_FIRST) .scale = m->spec.scale };
+#undef OF_FIRST
+    if (n.L > 1) {
+        n.block_bytes = (char *)w[1].ln1w.data - (char *)w[0].ln1w.data;
+        n.cache_bytes = (char *)s[1].cache.data - (char *)s[0].cache.data;
+    }
+    return token_forward(m->acts.lnf, &n);
+}
+
+void gpt_forward(GPT *m) {
+    Params *p = &m->params;
+    Acts *a = &m->acts;
+    Tensor x = a->block[0].res1, branch = ABSENT;
+    at_group(m->before_group, m->before_context, FIRST_GROUP);
+    embedding_forward(x, a->tokens, p->wte, p->wpe, a->position);
+    drop(m, x, 0, EMBEDDING);
+    for (int l = 0; l < m->config.L; l++) {
+        BlockParams *w = &p->block[l];
+        BlockActs *s = &a->block[l];
+        at_group(m->before_group, m->before_context, l);
+        block_forward(m, l, x, branch);
+        matmul_forward(a->branch, ABSENT, s->gelu, w->fcprojw, w->fcprojb);
+        drop(m, a->branch, l, MLP_PROJECTION);
+        x = s->res2;
+        branch = a->branch;
+    }
+    at_group(m->before_group, m->before_context, m->config.L);
+    residual_layernorm_forward(a->res, a->lnf, a->lnf_mean, a->lnf_rstd, x, branch, p->lnfw, p->lnfb);
+}
+
+/* The memory of a chunk of logits, with rows of F32. */
+static Tensor f32_logits(const Acts *a) {
+    const int64_t ratio = (int64_t)(dtype_bytes(F32) / dtype_bytes(a->logits.dtype));
+    return tensor_of(a->logits.data, F32, 2, a->logits.dim[0] / ratio, a->logits.dim[1]);
+}
+
+void gpt_loss(GPT *m) {
+    Acts *a = &m->acts;
+    Tensor lm_head = m->params.lm_head;
+    head_loss(a->losses, ABSENT, ABSENT, a->lnf, lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, f32_logits(a));
+}
+
+void gpt_loss_of(GPT *m, const TokenRange *range, int ranges) {
+    const Acts *a = &m->acts;
+    const int64_t all = tensor_rows(a->lnf);
+    int64_t count = 0;
+    for (int i = 0; i < ranges; count += range[i++].count) {
+        REQUIRE(range[i].first >= 0 && range[i].count >= 1 && range[i].first + range[i].count <= all &&
+                count + range[i].count <= all, "model: the loss of %lld tokens from %lld on, of %lld",
+                (long long)range[i].count, (long long)range[i].first, (long long)all);
+        const Tensor from = tensor_row_range(a->lnf, range[i].first, range[i].count);
+        device_copy(tensor_row_range(a->res, count, range[i].count).data, from.data, tensor_bytes(from));
+    }
+    if (!count) return;
+    const Tensor x = tensor_of(a->res.data, a->res.dtype, 3, 1, count, m->config.C);
+    head_loss(tensor_of(a->losses.data, F32, 2, 1, count), ABSENT, ABSENT, x, m->params.lm_head,
+              tensor_of(a->targets.data, I32, 2, 1, count), m->config.V, 0.0f, OVERWRITE, f32_logits(a));
+}
+
+/* Activations that the backward pass is about to read and the forward pass did not keep, by the same ops. */
+static void recompute_mlp(GPT *m, int l) {
+    BlockParams *w = &m->params.block[l];
+    BlockActs *s = &m->acts.block[l];
+    const Recompute level = m->config.recompute;
+    if (level == RECOMPUTE_BLOCK) {
+        block_forward(m, l, s->res1, ABSENT);
+        return;
+    }
+    if (level >= RECOMPUTE_LAYERNORM)
+        residual_layernorm_forward(ABSENT, s->ln2, s->ln2_mean, s->ln2_rstd, s->res2, ABSENT, w->ln2w, w->ln2b);
+    if (level >= RECOMPUTE_GELU) gelu_forward(s->gelu, s->fch);
+}
+
+static void recompute_ln1(GPT *m, int l) {
+    BlockParams *w = &m->params.block[l];
+    BlockActs *s = &m->acts.block[l];
+    if (m->config.recompute == RECOMPUTE_LAYERNORM)
+        residual_layernorm_forward(ABSENT, s->ln1, s->ln1_mean, s->ln1_rstd, s->res1, ABSENT, w->ln1w, w->ln1b);
+}
+
+void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context) {
+    Params *p = &m->params, *g = &m->grads;
+    Acts *a = &m->acts;
+    device_overlap_begin();
+    head_loss(a->losses, a->dlnf, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
+    layernorm_backward(a->dres, g->lnfw, g->lnfb, by_layernorm(m, g->block[m->config.L - 1].fcprojb), a->dlnf, a->res,
+                       a->lnf_mean, a->lnf_rstd, p->lnfw, OVERWRITE, into);
+    at_group(ready, context, m->config.L);
+    for (int l = m->config.L - 1; l >= 0; l--) {
+        BlockParams *w = &p->block[l], *dw = &g->block[l];
+        BlockActs *s = &a->block[l];
+        Tensor before = l > 0 ? g->block[l - 1].fcprojb : ABSENT;
+        device_overlap_wait();                  /* for the memory of dqkv and ln1 */
+        recompute_mlp(m, l);
+        Tensor dmlp = branch_gradient(m, a->dbranch, l, MLP_PROJECTION);
+        matmul_backward(s->dfch, dw->fcprojw, by_matmul(m, dw->fcprojb), dw->fcb, dmlp, s->gelu, s->fch, w->fcprojw,
+                        into);
+        matmul_backward(a->dbranch, dw->fcw, ABSENT, ABSENT, s->dfch, s->ln2, ABSENT, w->fcw, into);
+        layernorm_backward(a->dres, dw->ln2w, dw->ln2b, by_layernorm(m, dw->projb), a->dbranch, s->res2, s->ln2_mean,
+                           s->ln2_rstd, w->ln2w, ACCUMULATE, into);
+        device_overlap_wait();                  /* for the memory of dfch and ln2 */
+        Tensor dproj = branch_gradient(m, a->dproj, l, PROJECTION);
+        matmul_backward(a->dbranch, dw->projw, by_matmul(m, dw->projb), ABSENT, dproj, s->atty, ABSENT, w->projw, into);
+        attention_backward(m, l, s);
+        recompute_ln1(m, l);
+        device_overlap_wait();                  /* for dres, of which dprojw is made */
+        matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, ABSENT, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
+        layernorm_backward(a->dres, dw->ln1w, dw->ln1b, by_layernorm(m, before), a->dbranch, s->res1, s->ln1_mean,
+                           s->ln1_rstd, w->ln1w, ACCUMULATE, into);
+        at_group(ready, context, l);
+    }
+    /* a tied head has written dwte */
+    if (m->config.untied && into == OVERWRITE) device_zero(g->wte.data, tensor_bytes(g->wte));
+    drop(m, a->dres, 0, EMBEDDING);          /* its own backward pass */
+    embedding_backward(g->wte, g->wpe, a->dres, a->tokens, a->position, into);
+    device_overlap_end();
+    at_group(ready, context, FIRST_GROUP);
+}
+
+Tensor gpt_last_logits(GPT *m) {
+    Tensor lnf = m->acts.lnf, logits = tensor_row_range(f32_logits(&m->acts), 0, lnf.dim[0]);
+    Tensor last = tensor_row_range(lnf, lnf.dim[1] - 1, 1);
+    last.dim[0] = lnf.dim[0];
+    last.pitch = lnf.dim[1] * lnf.pitch;
+    matmul_forward(logits, ABSENT, last, m->params.lm_head, ABSENT);
+    return logits;
+}
+
+int gpt_next(GPT *m, Sampling sampling, int count, const double *uniform, int32_t *next) {
+    const int is_step = m->spec.position != NULL, B = m->cached;
+    device_upload(m->acts.uniform.data, uniform, sizeof *uniform * (size_t)(count * B));
+    if (!is_step || device_graph_begin(&m->step, m->one_kernel ? count : 1)) {
+        int i = 0, one_kernel;
+        device_freeze_weights(!m->before_group);       /* which may gather weights */
+        do {
+            one_kernel = token_pass(m, i);
+            if (!one_kernel) gpt_forward(m);
+            sample_tokens(tensor_of((int32_t *)m->acts.next.data + i, I32, 1, B), gpt_last_logits(m),
+                          tensor_of((double *)m->acts.uniform.data + i, F64, 1, B), m->config.V, sampling);
+        } while (one_kernel && ++i < count);
+        device_freeze_weights(0);
+        if (is_step) m->one_kernel = one_kernel;
+    }
+    if (is_step) device_graph_end(&m->step);
+    if (!is_step || !m->one_kernel) count = 1;
+    device_download(next, m->acts.next.data, sizeof *next * (size_t)(count * B));
+    return count;
+}
+
+void gpt_logits(GPT *m, int64_t token, float *logits) {
+    Acts *a = &m->acts;
+    Tensor row = tensor_of(a->logits.data, F32, 2, 1, m->config.Vp);
+    matmul_forward(row, ABSENT, tensor_row_range(a->lnf, token, 1), m->params.lm_head, ABSENT);
+    device_download(logits, row.data, (size_t)m->config.V * sizeof *logits);
+}
+
+/* ---- Non-finite values */
+
+static int is_nonfinite(const TensorEntry *entry, const char *what, char name[96], TensorStats *stats) {
+    TensorStats of_entry = tensor_stats(*entry->field);
+    if (of_entry.nan_count + of_entry.inf_count == 0) return 0;
+    snprintf(name, 96, "%s %s", what, entry->name);
+    *stats = of_entry;
+    return 1;
+}
+
+int gpt_find_nonfinite(const GPT *m, char name[96], TensorStats *stats) {
+    const TensorTable *params = m->config.zero ? &m->params.table : &m->master.table;
+    const TensorTable *acts = &m->acts.table, *grads = &m->grads.table;
+    for (int i = 0; i < params->count; i++)
+        if (is_nonfinite(&params->entry[i], "parameter", name, stats)) return 1;
+    for (int i = 0; i < acts->count; i++)
+        if (acts->entry[i].watched && is_nonfinite(&acts->entry[i], "activation", name, stats)) return 1;
+    for (int i = grads->count - 1; i >= 0; i--)
+        if (is_nonfinite(&grads->entry[i], "gradient of", name, stats)) return 1;
+    return 0;
+}

@@ -1,0 +1,49 @@
+/* gpt.h - The network: loss, gradients and the next token of a batch. */
+#ifndef LLMC_GPT_H
+#define LLMC_GPT_H
+#include "../../kernels/sample.h"
+#include "../../kernels/update.h"
+#include "gpt_tensors.h"
+
+/* Uploads a batch of the size that is set, as device_upload_async does; targets may be NULL. It is computed without
+   dropout. */
+void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets);
+
+/* After gpt_load, where a model created to TRAIN has dropout: gpt_forward and gpt_backward of this batch have it, with
+   the masks of the sequences *first, *first + 1, ... Uploads *first as device_upload_async does. */
+void gpt_load_sequence(GPT *m, const uint64_t *first);
+
+void gpt_forward(GPT *m);                                  /* tokens -> lnf */
+void gpt_loss(GPT *m);                                     /* lnf, targets -> losses, from f32 logits */
+
+/* The same of some tokens only, those of each range after those of the one before: the first elements of targets and
+   losses are theirs. t of sequence b is b T + t. Once after each gpt_forward, without gpt_backward: takes the memory
+   of res. */
+typedef struct { int64_t first, count; } TokenRange;
+void gpt_loss_of(GPT *m, const TokenRange *range, int ranges);
+
+/* lnf, targets -> losses, from logits in config.dtype, and all gradients of dloss * sum(losses), written or added.
+   ready, NULL = none, is called when the last operation on the gradients of a group has been issued, so that their
+   reduction can overlap the rest of the pass: L, L-1, ..., 0, FIRST_GROUP. Once after each gpt_forward: gradients
+   replace activations in memory. */
+void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context);
+
+/* Logits (B,Vp) F32, on the device, after the last of the T tokens of each sequence; columns >= V are padding. */
+Tensor gpt_last_logits(GPT *m);
+
+/* With a cache: gpt_forward, and the tokens (B) that follow the last ones, chosen as kernels/sample.h says with uniform
+   (B); both on the host. count: 1; or, for a single sequence, up to GPT_TOKENS_AHEAD, with uniform (count): where the
+   backend has a kernel for a whole token (kernels/token.h), as many are chosen, each following the one before, so that
+   they share the time of a return to the host. Returns the number, 1 or count. sampling is the same until
+   gpt_set_cache: a number of tokens that two calls in sequence make is recorded as one CUDA graph. */
+int gpt_next(GPT *m, Sampling sampling, int count, const double *uniform, int32_t *next);
+
+/* After gpt_forward: logits (V) after one token of the batch, on the host. Token t of sequence b is b T + t. */
+void gpt_logits(GPT *m, int64_t token, float *logits);
+
+/* The first tensor with a NaN or an infinity: parameters, then the activations with memory of their own in the order of
+   the forward pass, then gradients in the order of the backward pass. Returns 0 when all are finite; else sets its name
+   and *stats. */
+int gpt_find_nonfinite(const GPT *m, char name[96], TensorStats *stats);
+
+#endif

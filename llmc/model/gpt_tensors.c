@@ -1,0 +1,449 @@
+#include "gpt_tensors.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../kernels/check.h"
+#include "../../kernels/comm.h"
+#include "../../kernels/device.h"
+#include "../../kernels/fill.h"
+#include "../../kernels/update.h"
+#include "../base/os.h"
+#include "../base/random.h"
+
+/* ---- Sizes */
+
+static const struct { const char *name, *gpt2_name; int L, NH, C, T; } named[] = {
+    { "d2",  "",             2,  2,  128,  256 }, { "d4",  "",            4,  4,  256,  256 },
+    { "d6",  "",             6,  6,  384,  256 }, { "d8",  "",            8,  8,  512,  256 },
+    { "d12", "gpt2",        12, 12,  768, 1024 }, { "d24", "gpt2-medium", 24, 16, 1024, 1024 },
+    { "d36", "gpt2-large",  36, 20, 1280, 1024 }, { "d48", "gpt2-xl",     48, 25, 1600, 1024 },
+};
+
+int gpt_named(const char *name, GPTConfig *config) {
+    for (size_t i = 0; *name && i < sizeof named / sizeof *named; i++)
+        if (!strcmp(name, named[i].name) || !strcmp(name, named[i].gpt2_name)) {
+            *config = (GPTConfig){ .L = named[i].L, .NH = named[i].NH, .C = named[i].C, .T = named[i].T };
+            return 1;
+        }
+    return 0;
+}
+
+int64_t gpt_parameter_count(const GPTConfig *config) {
+    int64_t C = config->C, tables = config->untied ? 2 : 1;
+    return tables * config->V * C + config->T * C + 2 * C + config->L * (12 * C * C + 13 * C);
+}
+
+double gpt_flops_per_token(const GPTConfig *config) {
+    int64_t head = config->untied ? (int64_t)config->V * config->C : 0;
+    return 6.0 * (double)(gpt_parameter_count(config) - head) + 12.0 * config->L * config->C * (double)config->T;
+}
+
+void gpt_check(GPTConfig *c) {
+    REQUIRE(c->L >= 1 && c->L <= 1000, "model: %d layers, want 1 .. 1000", c->L);
+    REQUIRE(c->C >= 1 && c->C <= 65536, "model: %d channels, want 1 .. 65536", c->C);
+    REQUIRE(c->NH >= 1 && c->NH <= c->C, "model: %d heads, want 1 .. %d, the channels", c->NH, c->C);
+    REQUIRE(c->C % c->NH == 0, "model: %d channels, want a multiple of the %d heads", c->C, c->NH);
+    REQUIRE(c->T >= 1 && c->T <= 1 << 24, "model: a context of %d, want 1 .. %d", c->T, 1 << 24);
+    REQUIRE(c->V >= 1 && c->V <= 1 << 24, "model: a vocabulary of %d, want 1 .. %d", c->V, 1 << 24);
+    c->Vp = (c->V + 63) / 64 * 64;
+}
+
+static int sharing_ranks(const GPTConfig *c) { return c->context_parallel > 1 ? c->context_parallel : 1; }
+
+RingSplit gpt_split(const GPTConfig *c) {
+    const int size = sharing_ranks(c);
+    return (RingSplit){ c->ring_order, size, comm_rank % size, c->T };
+}
+
+int gpt_own_tokens(const GPTConfig *c) {
+    const RingSplit split = gpt_split(c);
+    return ring_tokens(&split, split.rank);
+}
+
+int gpt_groups(const GPTConfig *c) { return comm_size / sharing_ranks(c); }
+
+/* ---- The tables: each X macro of gpt_tensors.h becomes entries */
+
+#define SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[4]){__VA_ARGS__}
+
+static void begin_group(Params *params, int group, DType dtype) {
+    tensor_table_align(&params->table, 128 * comm_size, dtype);
+    params->group_start[group - FIRST_GROUP] = (int64_t)(params->table.bytes / dtype_bytes(dtype));
+}
+
+static void params_layout(Params *params, const GPTConfig *config, DType dtype) {
+    int64_t C = config->C, T = config->T, Vp = config->Vp;
+    char prefix[40] = "";
+    *params = (Params){ .block = host_alloc((size_t)config->L * sizeof *params->block, "the table of blocks"),
+                        .group_start = host_alloc(((size_t)config->L + 3) * sizeof(int64_t), "the table of groups") };
+#define ADD(member, name, shape, in_file, initial, decays) \
+    tensor_table_add(&params->table, prefix, name, tensor_packed(NULL, dtype, shape), \
+                     (TensorEntry){ .field = &p->member, .layout = in_file, .init = initial, .decay = decays });
+    Params *p = params;         /* p: the struct that has the member */
+    FIRST_PARAMS(ADD)
+    for (int l = 0; l < config->L; l++) {
+        BlockParams *p = &params->block[l];
+        snprintf(prefix, sizeof prefix, "transformer.h.%d.", l);
+        begin_group(params, l, dtype);
+        BLOCK_PARAMS(ADD)
+    }
+    *prefix = '\0';
+    begin_group(params, config->L, dtype);
+    LAST_PARAMS(ADD)
+    if (config->untied) { HEAD_PARAMS(ADD) }
+#undef ADD
+    begin_group(params, config->L + 1, dtype);      /* the end */
+}
+
+Tensor params_group(const Params *params, int group, DType dtype) {
+    const int64_t *start = params->group_start + group - FIRST_GROUP;
+    char *memory = params->table.memory;
+    return tensor_of(memory + (size_t)start[0] * dtype_bytes(dtype), dtype, 1, start[1] - start[0]);
+}
+
+void params_create(Params *params, const GPTConfig *config, DType dtype, const char *what) {
+    params_layout(params, config, dtype);
+    tensor_table_place(&params->table, (config->zero ? comm_alloc : device_alloc)(params->table.bytes, what));
+    if (!config->untied) params->lm_head = params->wte;
+}
+
+static void free_tables(Params *params) {
+    tensor_table_free(&params->table);
+    free(params->block);
+    free(params->group_start);
+}
+
+void params_free(Params *params) {
+    comm_free(params->table.memory);
+    free_tables(params);
+    *params = (Params){0};
+}
+
+size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
+    Params params;
+    params_layout(&params, config, dtype);
+    size_t bytes = params.table.bytes;
+    params_free(&params);
+    return bytes;
+}
+
+size_t gpt_scratch_bytes(const GPTConfig *config) {
+    Params params;
+    size_t most = 0;
+    params_layout(&params, config, F32);
+    for (const int64_t *start = params.group_start; start < params.group_start + config->L + 2; start++) {
+        const size_t bytes = comm_scratch_bytes((size_t)(start[1] - start[0]) * sizeof(float));
+        if (bytes > most) most = bytes;
+    }
+    params_free(&params);
+    return most;
+}
+
+/* The phases of a micro-step, in the order of time. A block goes through QKV, ATTENTION and MLP; in the backward pass
+   through RECOMPUTATION (its forward pass, with RECOMPUTE_BLOCK), D_MLP, D_ATTENTION and D_QKV. */
+enum {
+    QKV           = 1 << 0,   /* ln1 and qkv */
+    ATTENTION     = 1 << 1,   /* with its projection */
+    MLP           = 1 << 2,   /* with ln2 */
+    FINAL         = 1 << 3,   /* lnf */
+    HEAD          = 1 << 4,   /* head_loss */
+    D_FINAL       = 1 << 5,
+    RECOMPUTATION = 1 << 6,
+    D_MLP         = 1 << 7,
+    D_ATTENTION   = 1 << 8,
+    D_QKV         = 1 << 9,
+    FORWARD       = QKV | ATTENTION | MLP | FINAL | HEAD,
+    ALL           = (1 << 10) - 1,
+    KEPT          = 0,        /* memory of its own */
+    SAME          = 1 << 10
+};
+enum { NEVER = RECOMPUTE_BLOCK + 1 };
+
+static int has_dropout(DropoutRates r) { return r.embedding > 0 || r.attention > 0 || r.residual > 0; }
+
+static int is_training(const GPT *m) { return m->purpose == TRAIN && !m->cached; }
+
+static int is_shared(const GPT *m, int dropped) {
+    return !is_training(m) || (int)m->config.recompute >= dropped;
+}
+
+/* Of a tensor that the blocks share: what RECOMPUTATION writes is kept until the phase that reads it. */
+static unsigned block_phases(const GPT *m, unsigned phases) {
+    if (m->config.recompute < RECOMPUTE_BLOCK) return phases;
+    if (phases & D_QKV) phases |= D_ATTENTION;
+    if (phases & D_ATTENTION) phases |= D_MLP;
+    return phases & D_MLP ? phases | RECOMPUTATION : phases;
+}
+
+static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name, Tensor shape, unsigned phases) {
+    TensorTable *table = &m->acts.table;
+    if (!is_training(m) && phases != KEPT && !(phases &= FORWARD)) return;
+    if (phases == SAME) table->entry[table->count - 1].watched = 0;        /* its value does not last */
+    tensor_table_add(table, prefix, name, shape, (TensorEntry){
+        .field = field, .watched = phases == KEPT && shape.dtype != I32, .same = phases == SAME,
+        .phases = phases == SAME ? 0 : phases });
+}
+
+/* Block 0 has the tensors that all blocks share. */
+static void add_block_act(GPT *m, int l, Tensor *field, const char *prefix, const char *name, Tensor shape, int dropped,
+                          unsigned phases) {
+    if (!is_shared(m, dropped)) add_act(m, field, prefix, name, shape, phases == SAME ? SAME : KEPT);
+    else if (l == 0) add_act(m, field, prefix, name, shape, block_phases(m, phases));
+}
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Rows of logits in a chunk of the head: as few chunks of up to 512 MiB as possible, since each reads and writes all of
+   dwte (309 MB at 124M), of equal size in whole tiles of a GEMM. For GPT-2's vocabulary in bf16, 65536 rows are 12
+   chunks of 5120 and one of 4096; 16384 are 4 of 4096. At least two rows a sequence: in bf16 they hold the f32 logits
+   of its last token. allocated: a smaller batch can want a larger chunk, 5120 rows one of 5120 where 6144 had two of
+   3072; 0 = nothing yet. */
+static int64_t head_chunk(const GPTConfig *config, int B, int T, int64_t allocated) {
+    const int64_t rows = (int64_t)B * T, tile = 128, row_bytes = config->Vp * (int64_t)dtype_bytes(config->dtype);
+    int64_t max = (INT64_C(512) << 20) / row_bytes / tile * tile;
+    if (max < tile) max = tile;
+    if (allocated && max > allocated) max = allocated;
+    const int64_t chunk = ceil_div(ceil_div(rows, ceil_div(rows, max)), tile) * tile;
+    const int64_t least = 2 * (int64_t)B, most = chunk < rows ? chunk : rows;
+    return most < least ? least : most;
+}
+
+/* Chooses the attention and sets the shapes of the activations, without addresses, for B sequences of T tokens. With a
+   cache they are at positions first and up, and the caches lie in front, where T does not move them. A single token
+   reads its position on the device: the calls of a step then are the same for every token. */
+static void acts_layout(GPT *m, int batch, int tokens, int first) {
+    const GPTConfig *config = &m->config;
+    int64_t B = batch, T = tokens, NH = config->NH, C = config->C, Vp = config->Vp;
+    int HS = config->C / config->NH;
+    const int step = m->cached && tokens == 1, from_cache = step || first > 0;
+    const DropoutRates rates = is_training(m) ? config->dropout : (DropoutRates){0};
+    static const int32_t anywhere;          /* the choice needs to know only that there is a position */
+    m->spec = (AttentionSpec){ .B = batch, .Tq = tokens, .Tk = from_cache ? m->context : tokens, .NH = config->NH,
+                               .HS = HS, .causal = 1, .q0 = step ? 0 : first, .position = step ? &anywhere : NULL,
+                               .scale = 1.0f / sqrtf((float)HS), .dtype = config->dtype, .out_dtype = config->dtype,
+                               .deterministic = config->deterministic, .dq_into = OVERWRITE, .dkv_into = OVERWRITE,
+                               .dropout.rate = rates.attention };
+    m->attention = attention_pick(m->attention_name, &m->spec);
+    m->ring = (Ring){0};
+    if (!m->cached && sharing_ranks(config) > 1) {
+        RingSplit split = gpt_split(config);
+        split.T = tokens * split.size;
+        m->ring = ring_create(split, m->attention_name, m->spec);
+        const char *refusal = ring_refuse(&m->ring);
+        REQUIRE(!refusal, "--context-parallel %d: %s", split.size, refusal);
+    }
+
+    int64_t chunk = m->cached ? 2 * B       /* generation has the logits of the last tokens only */
+                              : head_chunk(config, batch, tokens, m->chunk);
+    int64_t kept = (int64_t)(m->attention->kept_bytes(&m->spec) + 3) / 4;
+    int64_t work = (int64_t)((m->ring.split.size ? ring_workspace_bytes(&m->ring)
+                                                 : m->attention->workspace_bytes(&m->spec)) + 3) / 4;
+    int64_t word = has_dropout(rates) ? 2 : 0;
+    const DType ACT = config->dtype;
+    char prefix[40] = "";
+    if (!m->acts.block) m->acts.block = host_alloc((size_t)config->L * sizeof *m->acts.block, "the table of blocks");
+    tensor_table_free(&m->acts.table);
+    m->acts.position = m->acts.uniform = m->acts.next = ABSENT;
+    for (int l = 0; l < config->L && m->cached; l++)
+        tensor_table_add(&m->acts.table, prefix, "cache", tensor_of(NULL, ACT, 3, m->cached, m->context, 2 * C),
+                         (TensorEntry){ .field = &m->acts.block[l].cache });
+    if (m->cached || m->ring.split.size)
+        tensor_table_add(&m->acts.table, prefix, "position", tensor_of(NULL, I32, 1, m->cached ? 1 : tokens),
+                         (TensorEntry){ .field = &m->acts.position });
+    if (m->cached) {
+        const int64_t count = m->cached > GPT_TOKENS_AHEAD ? m->cached : GPT_TOKENS_AHEAD;
+        tensor_table_add(&m->acts.table, prefix, "uniform", tensor_of(NULL, F64, 1, count),
+                         (TensorEntry){ .field = &m->acts.uniform });
+        tensor_table_add(&m->acts.table, prefix, "next", tensor_of(NULL, I32, 1, count),
+                         (TensorEntry){ .field = &m->acts.next });
+    }
+#define ADD(field, shape, dtype, dropped, phases) \
+    add_block_act(m, l, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), dropped, phases);
+    for (int l = 0; l < config->L; l++) {
+        BlockActs *a = &m->acts.block[l];
+        snprintf(prefix, sizeof prefix, "h.%d.", l);
+        BLOCK_ACTS(ADD)
+    }
+#undef ADD
+#define ADD(field, shape, dtype, phases) \
+    add_act(m, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), (phases) & ~unused);
+    Acts *a = &m->acts;
+    const unsigned unused = config->recompute < RECOMPUTE_BLOCK ? RECOMPUTATION : 0;
+    *prefix = '\0';
+    MODEL_ACTS(ADD)
+#undef ADD
+    size_t own_bytes = m->acts.table.bytes;
+    tensor_table_overlap(&m->acts.table);
+    m->acts.workspace_bytes = m->acts.table.bytes - own_bytes;
+}
+
+/* Gives the other blocks the tensors that block 0 has for all. */
+static void share_acts(GPT *m) {
+#define SHARE(field, shape, dtype, dropped, phases) \
+    if (is_shared(m, dropped)) m->acts.block[l].field = m->acts.block[0].field;
+    for (int l = 1; l < m->config.L; l++) { BLOCK_ACTS(SHARE) }
+#undef SHARE
+}
+
+static void acts_free(Acts *acts) {
+    device_free(acts->table.memory);
+    tensor_table_free(&acts->table);
+    tensor_table_free(&acts->largest);
+    free(acts->block);
+}
+
+/* The bytes of the largest layout: of a batch, or of the windows of generation, in training those of one sample. The
+   attention of up to 8 queries over a cache can need more scratch than that of more. The last layout is that of the
+   batch or the longest window. */
+static size_t acts_bytes(GPT *m, int B, int T) {
+    const int room = m->purpose == GENERATE ? T : m->purpose == TRAIN ? m->config.cache_tokens : 0;
+    const int windows[] = { 1, room > 8 ? 8 : room > 1 ? room - 1 : 1, room };
+    size_t bytes = 0;
+    m->context = room;
+    for (int i = 0; i < 3 && room; i++) {
+        m->cached = m->purpose == TRAIN ? 1 : B;
+        acts_layout(m, m->cached, windows[i], i == 1 ? room - windows[i] : 0);
+        if (m->acts.table.bytes > bytes) bytes = m->acts.table.bytes;
+    }
+    if (m->purpose == GENERATE) return bytes;
+    m->cached = 0;
+    acts_layout(m, B, T, 0);
+    return m->acts.table.bytes > bytes ? m->acts.table.bytes : bytes;
+}
+
+size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace,
+                     const char **attention_name) {
+    GPT m = { .config = *config, .purpose = purpose, .attention_name = attention };
+    size_t bytes = acts_bytes(&m, B, T);
+    *workspace = m.acts.workspace_bytes;
+    *attention_name = m.attention->name;
+    acts_free(&m.acts);
+    return bytes;
+}
+
+/* ---- Creation */
+
+void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose) {
+    gpt_check(&config);
+    REQUIRE(B >= 1 && T >= 1 && T <= config.T,
+            "model: a batch of %d x %d tokens, want at least 1 and at most the context %d", B, T, config.T);
+    *m = (GPT){ .config = config, .purpose = purpose, .attention_name = attention };
+    params_create(&m->params, &config, config.dtype, "the parameters");
+    if (purpose == TRAIN) params_create(&m->grads, &config, F32, "the gradients");
+    if (config.dtype == F32) {
+        m->master = m->params;
+    } else if (config.zero && purpose == TRAIN) {
+        params_layout(&m->master, &config, F32);
+        tensor_table_place(&m->master.table, m->grads.table.memory);
+        if (!config.untied) m->master.lm_head = m->master.wte;
+    } else {
+        params_create(&m->master, &config, F32, "the parameters in f32");
+    }
+    m->act_bytes = acts_bytes(m, B, T);
+    m->chunk = m->acts.logits.dim[0];
+    m->acts.largest = m->acts.table;
+    m->acts.table = (TensorTable){ .memory = device_alloc(m->act_bytes, "the activations") };
+    if (purpose == GENERATE) gpt_set_cache(m, B, T);
+    else                     gpt_set_batch(m, B, T);
+}
+
+void gpt_free(GPT *m) {
+    if (m->master.table.memory == m->grads.table.memory) free_tables(&m->master);
+    else if (m->config.dtype != F32) params_free(&m->master);
+    params_free(&m->params);
+    params_free(&m->grads);
+    acts_free(&m->acts);
+    device_graph_free(&m->step);
+    *m = (GPT){0};
+}
+
+static void set_shapes(GPT *m, int B, int T, int first) {
+    void *memory = m->acts.table.memory;
+    char what[64];
+    snprintf(what, sizeof what, "model: a batch of %d x %d tokens", B, T);
+    REQUIRE(T <= m->config.T, "%s, want at most the context %d", what, m->config.T);
+    acts_layout(m, B, T, first);
+    if (is_training(m)) tensor_table_reuse(&m->acts.table, &m->acts.largest, what);     /* CUDA graphs have addresses */
+    REQUIRE(m->acts.table.bytes <= m->act_bytes, "%s needs %zu bytes, %zu are allocated", what, m->acts.table.bytes,
+            m->act_bytes);
+    tensor_table_place(&m->acts.table, memory);
+    share_acts(m);
+    if (m->spec.position) m->spec.position = m->acts.position.data;
+    for (int l = 0; l < m->config.L; l++) {
+        BlockActs *a = &m->acts.block[l];
+        a->kv = m->spec.Tk == T ? tensor_column_range(a->qkv, m->config.C, 2 * m->config.C) : a->cache;
+    }
+}
+
+/* Where ranks share sequences: the positions of this one's tokens. */
+static void load_positions(const GPT *m) {
+    const RingSplit *split = &m->ring.split;
+    int32_t *all = host_alloc((size_t)split->T * 2 * sizeof *all, "positions"), *own = all + split->T;
+    for (int t = 0; t < split->T; t++) all[t] = t;
+    ring_take(split, own, all);
+    device_upload(m->acts.position.data, own, tensor_bytes(m->acts.position));
+    free(all);
+}
+
+void gpt_set_batch(GPT *m, int B, int T) {
+    if (!m->cached && m->acts.block[0].kv.data && m->spec.B == B && m->spec.Tq == T) return;
+    m->cached = 0;
+    set_shapes(m, B, T, 0);
+    if (m->ring.split.size) load_positions(m);
+}
+
+void gpt_set_cache(GPT *m, int B, int context) {
+    REQUIRE(context >= 1 && context <= m->config.T, "model: a cache of %d tokens, want 1 .. %d, the context", context,
+            m->config.T);
+    m->cached = B;
+    m->context = context;
+    device_graph_free(&m->step);
+    m->step = (DeviceGraph){0};
+    set_shapes(m, B, 1, 0);
+    for (int l = 0; l < m->config.L; l++)
+        device_zero(m->acts.block[l].cache.data, tensor_bytes(m->acts.block[l].cache));
+}
+
+void gpt_set_window(GPT *m, int first, int T) {
+    const int32_t position = first;
+    REQUIRE(m->cached && first >= 0 && T >= 1 && first + T <= m->context,
+            "model: tokens %d .. %d of a cache of %d x %d", first, first + T - 1, m->cached, m->context);
+    if (T > 1 || m->spec.Tq > 1 || !m->spec.position) set_shapes(m, m->cached, T, first);
+    device_upload(m->acts.position.data, &position, sizeof position);
+}
+
+/* Random numbers are indexed in the order of memory, so an element is the same for any padding of the vocabulary. The
+   padding is zero. */
+void gpt_init(GPT *m, uint64_t seed) {
+    const double deviations[] = { [INIT_NORMAL] = 0.02, [INIT_RESIDUAL] = 0.02 / sqrt(2.0 * m->config.L) };
+    for (int i = 0; i < m->master.table.count; i++) {
+        const TensorEntry *entry = &m->master.table.entry[i];
+        const Tensor t = *entry->field, rows = entry->layout == VOCABULARY ? tensor_row_range(t, 0, m->config.V) : t;
+        device_zero(t.data, tensor_bytes(t));
+        if (entry->init == INIT_ZERO) continue;
+        fill_normal(rows, entry->init == INIT_ONE, deviations[entry->init], seed, (uint32_t)i, RANDOM_INIT);
+    }
+    gpt_cast_params(m);
+}
+
+void gpt_perturb(GPT *m) {
+    const int is_f32 = m->config.dtype == F32;
+    const uint32_t ulp = is_f32 ? 1 : 1 << 16;        /* BF16 is the upper half of F32 */
+    for (int i = 0; i < m->master.table.count; i++) {
+        const Tensor t = *m->master.table.entry[i].field;
+        const size_t bytes = tensor_bytes(t);
+        uint32_t *bits = host_alloc(bytes, "weights to perturb");
+        device_download(bits, t.data, bytes);
+        for (size_t k = 0; k < bytes / 4; k++)
+            if ((bits[k] & INT32_MAX) >= ulp) bits[k] += is_f32 || k % 2 ? ulp : -ulp;
+        device_upload(t.data, bits, bytes);
+        free(bits);
+    }
+    gpt_cast_params(m);
+}
+
+void gpt_cast_params(GPT *m) {
+    if (m->config.dtype != F32)
+        tensor_convert(tensor_table_flat(&m->params.table, m->config.dtype), tensor_table_flat(&m->master.table, F32));
+}

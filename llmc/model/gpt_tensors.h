@@ -1,0 +1,220 @@
+/* gpt_tensors.h - GPT-2 (Radford et al. 2019) as HuggingFace's GPT2LMHeadModel has it: pre-norm blocks, learned
+   position embeddings, tanh GELU, biases; lm_head is tied to wte or separate. Every tensor is declared once, in these
+   tables; their sizes, memory and initial values. */
+#ifndef LLMC_GPT_TENSORS_H
+#define LLMC_GPT_TENSORS_H
+#include "../../kernels/attention.h"
+#include "../../kernels/device.h"
+#include "../../kernels/ring.h"
+#include "tensor_table.h"
+
+/* Activations that the backward pass recomputes instead of keeping them for every block (Chen et al. 2016, arXiv
+   1604.06174); each level includes those before. The gradients are the same bit for bit, except where a GEMM contains
+   its GELU (gemm_gelu): the recomputed GELU differs from it by rounding. */
+typedef enum {
+    RECOMPUTE_NONE,
+    RECOMPUTE_GELU,         /* the output of the GELU, from its input */
+    RECOMPUTE_LAYERNORM,    /* and the outputs of the layer normalisations in the blocks, from the residual stream */
+    RECOMPUTE_BLOCK         /* and everything else in a block, from the residual stream into it */
+} Recompute;
+
+/* Rates of dropout (kernels/dropout.h), 0 = none: after the embedding, of the attention's P, and of what attention and
+   MLP add to the residual stream. */
+typedef struct { float embedding, attention, residual; } DropoutRates;
+
+typedef struct {
+    int L, NH, C, T;    /* blocks, heads, channels, longest context */
+    DType dtype;        /* of the computation: F32, or BF16 with master parameters in f32 */
+    int deterministic;  /* the same bits in every run */
+    int V, Vp;          /* vocabulary; rows of the token table in memory: V rounded up to a multiple of 64 */
+    int untied;         /* lm_head is not wte */
+    DType save_dtype;   /* of the parameters in a checkpoint's model.safetensors: F32, or BF16 */
+    Recompute recompute;
+    int zero;           /* ZeRO stage: with 1, every rank has a slice of the moments and of the master parameters */
+    int context_parallel;   /* ranks that share a sequence, in the order of ranks; 0 or 1: each has its own */
+    RingOrder ring_order;   /* which tokens of it a rank has */
+    int cache_tokens;   /* to TRAIN: tokens of the cache for samples between steps, at most T; 0: no samples */
+    DropoutRates dropout;   /* in training steps */
+    uint64_t dropout_seed;
+} GPTConfig;
+
+/*      field    name                             shape         in the file  initial value  decay */
+#define FIRST_PARAMS(X) \
+    X(wte,       "transformer.wte.weight",        SHAPE(Vp, C), VOCABULARY,  INIT_NORMAL,   1) \
+    X(wpe,       "transformer.wpe.weight",        SHAPE(T, C),  POSITIONS,   INIT_NORMAL,   1)
+#define LAST_PARAMS(X) \
+    X(lnfw,      "transformer.ln_f.weight",       SHAPE(C),     AS_IS,       INIT_ONE,      0) \
+    X(lnfb,      "transformer.ln_f.bias",         SHAPE(C),     AS_IS,       INIT_ZERO,     0)
+/* In untied models only; in tied ones the field is another view of wte. */
+#define HEAD_PARAMS(X) \
+    X(lm_head,   "lm_head.weight",                SHAPE(Vp, C), VOCABULARY,  INIT_NORMAL,   1)
+
+/*      field    name after "transformer.h.N."    shape         in the file  initial value  decay */
+#define BLOCK_PARAMS(X) \
+    X(ln1w,      "ln_1.weight",                   SHAPE(C),     AS_IS,       INIT_ONE,      0) \
+    X(ln1b,      "ln_1.bias",                     SHAPE(C),     AS_IS,       INIT_ZERO,     0) \
+    X(qkvw,      "attn.c_attn.weight",            SHAPE(3*C, C),CONV1D,      INIT_NORMAL,   1) \
+    X(qkvb,      "attn.c_attn.bias",              SHAPE(3*C),   AS_IS,       INIT_ZERO,     0) \
+    X(projw,     "attn.c_proj.weight",            SHAPE(C, C),  CONV1D,      INIT_RESIDUAL, 1) \
+    X(projb,     "attn.c_proj.bias",              SHAPE(C),     AS_IS,       INIT_ZERO,     0) \
+    X(ln2w,      "ln_2.weight",                   SHAPE(C),     AS_IS,       INIT_ONE,      0) \
+    X(ln2b,      "ln_2.bias",                     SHAPE(C),     AS_IS,       INIT_ZERO,     0) \
+    X(fcw,       "mlp.c_fc.weight",               SHAPE(4*C, C),CONV1D,      INIT_NORMAL,   1) \
+    X(fcb,       "mlp.c_fc.bias",                 SHAPE(4*C),   AS_IS,       INIT_ZERO,     0) \
+    X(fcprojw,   "mlp.c_proj.weight",             SHAPE(C, 4*C),CONV1D,      INIT_RESIDUAL, 1) \
+    X(fcprojb,   "mlp.c_proj.bias",               SHAPE(C),     AS_IS,       INIT_ZERO,     0)
+
+/* dropped: the first level at which all blocks share one tensor; NEVER: in evaluation only, where they share all.
+   phases: of a micro-step, in which a shared tensor has a value (gpt_tensors.c). Shared tensors without a common phase
+   share memory. SAME: the memory of the row before, which is not read any more once this one is written. */
+/*      field     shape                dtype  dropped              phases (ACT = the model's dtype) */
+#define BLOCK_ACTS(X) \
+    X(res1,       SHAPE(B, T, C),      ACT,   NEVER,               QKV | ATTENTION | MLP)  /* the residual stream */ \
+    X(ln1,        SHAPE(B, T, C),      ACT,   RECOMPUTE_LAYERNORM, QKV | D_QKV) \
+    X(ln1_mean,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     QKV | D_QKV) \
+    X(ln1_rstd,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     QKV | D_QKV) \
+    X(qkv,        SHAPE(B, T, 3*C),    ACT,   RECOMPUTE_BLOCK,     QKV | ATTENTION | D_ATTENTION) \
+    X(atty,       SHAPE(B, T, C),      ACT,   RECOMPUTE_BLOCK,     ATTENTION | D_ATTENTION) \
+    X(lse,        SHAPE(B, NH, T),     F32,   RECOMPUTE_BLOCK,     ATTENTION | D_ATTENTION) /* log-sum-exp */ \
+    X(att,        SHAPE(kept),         I32,   RECOMPUTE_BLOCK,     ATTENTION | D_ATTENTION) /* opaque, or empty */ \
+    X(res2,       SHAPE(B, T, C),      ACT,   RECOMPUTE_BLOCK,     MLP | QKV | FINAL | D_MLP) /* into the MLP */ \
+    X(ln2,        SHAPE(B, T, C),      ACT,   RECOMPUTE_LAYERNORM, MLP | D_MLP) \
+    X(ln2_mean,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     MLP | D_MLP) \
+    X(ln2_rstd,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     MLP | D_MLP) \
+    X(fch,        SHAPE(B, T, 4*C),    ACT,   RECOMPUTE_BLOCK,     MLP | D_MLP)   /* of the MLP, before its GELU */ \
+    X(gelu,       SHAPE(B, T, 4*C),    ACT,   RECOMPUTE_GELU,      MLP | D_MLP) \
+    X(dfch,       SHAPE(B, T, 4*C),    ACT,   RECOMPUTE_GELU,      SAME)
+
+/*      field     shape                dtype  phases */
+#define MODEL_ACTS(X) \
+    X(tokens,     SHAPE(B, T),         I32,   KEPT) \
+    X(targets,    SHAPE(B, T),         I32,   KEPT) \
+    X(lnf_mean,   SHAPE(B, T),         F32,   KEPT) \
+    X(lnf_rstd,   SHAPE(B, T),         F32,   KEPT) \
+    X(losses,     SHAPE(B, T),         F32,   KEPT) \
+    X(sequence,   SHAPE(word),         I32,   KEPT)     /* of dropout: 64 bits, the number of the first sequence */ \
+    X(logits,     SHAPE(chunk, Vp),    ACT,   HEAD)         /* a chunk of rows of the head; F32 in evaluation */ \
+    X(lnf,        SHAPE(B, T, C),      ACT,   FINAL | HEAD | D_FINAL) \
+    X(dlnf,       SHAPE(B, T, C),      ACT,   SAME) \
+    X(res,        SHAPE(B, T, C),      ACT,   FINAL | HEAD | D_FINAL)   /* residual stream out of the last block */ \
+    X(dres,       SHAPE(B, T, C),      ACT,   ALL & ~FORWARD) \
+    X(branch,     SHAPE(B, T, C),      ACT,   ALL & ~(HEAD | D_FINAL))  /* output of attention or MLP */ \
+    X(dbranch,    SHAPE(B, T, C),      ACT,   SAME)         /* gradient of the MLP's output, ln2, atty, ln1 */ \
+    X(attwork,    SHAPE(work),         F32,   ATTENTION | RECOMPUTATION | D_ATTENTION)  /* scratch of the attention */ \
+    X(dqkv,       SHAPE(B, T, 3*C),    ACT,   D_ATTENTION | D_QKV) \
+    X(dproj,      SHAPE(B, T, C),      ACT,   SAME)         /* of the output of the projection */
+
+#define FIELD(field, ...) Tensor field;
+typedef struct { BLOCK_PARAMS(FIELD) } BlockParams;
+typedef struct {
+    FIRST_PARAMS(FIELD) LAST_PARAMS(FIELD) HEAD_PARAMS(FIELD)
+    BlockParams *block;
+    TensorTable  table;
+    int64_t     *group_start;      /* of L + 2 groups and of the end: elements from the start of the memory */
+} Params;
+typedef struct {
+    BLOCK_ACTS(FIELD)
+    Tensor cache;                  /* generation: k and v of all tokens so far, (B, context, 2C) */
+    Tensor kv;                     /* k and v that the attention reads: of qkv, or the cache */
+} BlockActs;
+enum { GPT_TOKENS_AHEAD = 32 };    /* that gpt_next may choose before the host sees one */
+
+typedef struct {
+    MODEL_ACTS(FIELD)
+    Tensor       position;         /* generation: I32 (1), of the first of the tokens; where ranks share sequences:
+                                      I32 (T), of each; else absent: 0 */
+    Tensor       uniform;          /* generation: F64 (B), random numbers, */
+    Tensor       next;             /* and I32 (B), the tokens chosen with them; both have room for GPT_TOKENS_AHEAD */
+    BlockActs   *block;
+    TensorTable  table;
+    TensorTable  largest;          /* of the batch of gpt_create: in training, smaller ones have its places */
+    size_t       workspace_bytes;
+} Acts;
+#undef FIELD
+
+/* The parameters are stored in groups, which one collective operation each reduces or gathers: FIRST_GROUP = wte and
+   wpe, 0 .. L-1 = the blocks, L = ln_f and, where untied, lm_head. A group starts at a multiple of 128 elements times
+   the number of ranks, so that slices of equal size begin at multiples of 128. */
+enum { FIRST_GROUP = -1 };
+typedef void GroupHook(void *context, int group);
+
+typedef enum { EVALUATE, TRAIN, GENERATE } Purpose;
+
+typedef struct {
+    GPTConfig        config;
+    Purpose          purpose;
+    const char      *attention_name;   /* "auto", "flash", ... */
+    const Attention *attention;    /* chosen for the current batch */
+    AttentionSpec    spec;         /* of the current batch, of this rank's tokens */
+    Ring             ring;         /* of the current batch, where ranks share its sequences; else size is 0 */
+    Params           params;       /* what the ops read, in config.dtype */
+    Params           master;       /* in f32; the same as params where dtype is F32; with zero = 1 and BF16 it is in the
+                                      memory of grads during loads and saves (llmc/train/optimizer.h) */
+    Params           grads;        /* f32; none when evaluating */
+    Acts             acts;
+    size_t           act_bytes;    /* allocated for activations */
+    int              context;      /* tokens that the cache has room for */
+    int              cached;       /* sequences in the cache; 0 = none, the activations are those of a batch */
+    DeviceGraph      step;         /* of gpt_next after a single token */
+    int              one_kernel;   /* it has one for the network (kernels/token.h) */
+    int64_t          chunk;        /* rows of logits allocated */
+    DropoutRates     dropout;      /* of the batch that was loaded */
+    GroupHook       *before_group; /* called before gpt_forward first reads a group; NULL = none */
+    void            *before_context;
+} GPT;
+
+/* Sets L, NH, C and T, the rest 0; returns 0 when there is no model of that name. */
+int gpt_named(const char *name, GPTConfig *config);
+
+/* Fails where the sizes are invalid: C not divisible by NH, a size below 1, ... Sets Vp. */
+void gpt_check(GPTConfig *config);
+
+/* How the ranks split sequences of config->T tokens; ring_take (kernels/ring.h) has those of this rank. */
+RingSplit gpt_split(const GPTConfig *config);
+int       gpt_own_tokens(const GPTConfig *config);      /* of each; T where ranks share none */
+int       gpt_groups(const GPTConfig *config);          /* of ranks that share sequences; each trains on its own */
+
+int64_t gpt_parameter_count(const GPTConfig *config);     /* without padding */
+/* Of a training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B); of wte and a separate lm_head N counts one. */
+double  gpt_flops_per_token(const GPTConfig *config);
+void    params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);    /* zeroed memory */
+void    params_free(Params *params);
+size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* of the parameters in dtype, with padding */
+size_t  gpt_scratch_bytes(const GPTConfig *config);       /* to reduce-scatter the gradients of any group */
+/* Of the activations; *workspace is the part of it that blocks and phases share, *attention_name "flash", ... */
+size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace,
+                      const char **attention_name);
+
+/* A group as one flat tensor. */
+Tensor params_group(const Params *params, int group, DType dtype);
+
+/* Allocates on the device for batches of up to B sequences of T tokens: to GENERATE, with a cache of as many; to TRAIN,
+   also for one of config.cache_tokens of one sequence, in the same memory. Where ranks share sequences, T counts the
+   tokens of this rank, here and in gpt_set_batch. */
+void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose);
+void gpt_free(GPT *m);
+
+/* HuggingFace's initial weights, a function of the seed and the tensor's index in the table. */
+void gpt_init(GPT *m, uint64_t seed);
+
+/* Moves every weight but zeros by one ulp of config.dtype: the loss curve of this noise twin differs from that of the
+   original as rounding alone makes it differ. F32: away from zero. BF16: up and down in turn, as 0.4 to 0.8 % in one
+   direction is another model (a small one's means over 20 steps differ by 0.010 at step 40 already, else by 0.002). */
+void gpt_perturb(GPT *m);
+
+/* params = master, rounded to config.dtype; to be called after master was written. */
+void gpt_cast_params(GPT *m);
+
+/* Sets the shapes of the activations: B sequences of T tokens, in no tensor more than was allocated. */
+void gpt_set_batch(GPT *m, int B, int T);
+
+/* For generation, until gpt_set_batch: the memory of the activations holds an empty cache of k and v of B sequences of
+   up to `context` tokens in every block, and the activations of one block. Fails where they are more than gpt_create
+   has allocated for. Ranks that share sequences have caches of their own, of whole sequences. */
+void gpt_set_cache(GPT *m, int B, int context);
+
+/* The next batch of a model with a cache: T tokens of each sequence at positions first .. first + T - 1. The cache has
+   those before them; gpt_forward adds these. */
+void gpt_set_window(GPT *m, int first, int T);
+
+#endif

@@ -1,0 +1,207 @@
+#include "model_config.h"
+#include <stdio.h>
+#include <string.h>
+#include "../../kernels/check.h"
+#include "../../kernels/comm.h"
+#include "../base/files.h"
+#include "../base/os.h"
+#include "../ranks/ranks.h"
+
+static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : F32; }
+
+static const char *const levels[] = { "none", "gelu", "layernorm", "block" };     /* RECOMPUTE_NAMES */
+
+/* Chunks of equal size: every rank has T / N tokens of a sequence. */
+static void check_sharing(const GPTConfig *c) {
+    const int N = c->context_parallel, unit = c->ring_order == RING_ZIGZAG ? 2 * N : N, over = c->T % unit;
+    REQUIRE(comm_size % N == 0, "--context-parallel %d: want a divisor of the number of ranks, %d%s", N, comm_size,
+            comm_size == 1 ? "; --gpus starts more" : "");
+    REQUIRE(N == 1 || !over, "--context %d: want a multiple of %d for --context-parallel %d%s, such as %d", c->T, unit,
+            N, unit > N ? " in the order zigzag" : "", c->T - over ? c->T - over : unit);
+}
+
+GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *checkpoint, int V) {
+    GPTConfig config, named;
+    const char *model = s->model ? s->model : "d4";
+    REQUIRE(gpt_named(model, &named), "--model %s: want one of %s", model, MODEL_NAMES);
+    config = from ? *checkpoint : named;
+    if (!from) config.V = V;
+    const struct { const char *option; int64_t given; int *size, named; } sizes[] = {
+        { "layers",   s->layers,   &config.L,  named.L },
+        { "heads",    s->heads,    &config.NH, named.NH },
+        { "channels", s->channels, &config.C,  named.C },
+        { "context",  s->context,  &config.T,  0 },       /* 0: --model leaves it to the checkpoint */
+        { "vocab",    s->vocab,    &config.V,  0 },
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int has = *sizes[i].size;
+        if (sizes[i].given) *sizes[i].size = (int)sizes[i].given;
+        REQUIRE(!from || has == *sizes[i].size, "--%s %lld: the model of %s has %d; remove --%s", sizes[i].option,
+                (long long)sizes[i].given, from, has, sizes[i].option);
+        int agrees = !s->model || sizes[i].given || !sizes[i].named || has == sizes[i].named;
+        REQUIRE(!from || agrees, "--model %s: %d %s, the model of %s has %d; remove --model", model, sizes[i].named,
+                sizes[i].option, from, has);
+    }
+    config.dtype = dtype_named(s->dtype);
+    config.save_dtype = dtype_named(s->save_dtype);
+    config.deterministic = s->deterministic;
+    config.recompute = choice_index(RECOMPUTE_NAMES, s->recompute);
+    config.zero = s->zero && comm_size > 1;
+    config.context_parallel = (int)s->context_parallel;
+    config.ring_order = choice_index(RING_ORDER_NAMES, s->ring_order);
+    const char *refusal = device_refuse_dtype(config.dtype);
+    REQUIRE(!refusal, "--dtype %s: %s; want --dtype f32", s->dtype, refusal);
+    REQUIRE(from || config.C % config.NH == 0, "--heads %d: want a divisor of --channels %d", config.NH, config.C);
+    gpt_check(&config);
+    check_sharing(&config);
+    return config;
+}
+
+DropoutRates dropout_rates(const Settings *s, Option *table) {
+    const struct { const char *name; double value; } own[] = {
+        { "embedding-dropout", s->embedding_dropout }, { "attention-dropout", s->attention_dropout },
+        { "residual-dropout", s->residual_dropout } };
+    float rate[3];
+    for (int i = 0; i < 3; i++)
+        rate[i] = (float)(options_find(table, own[i].name)->given ? own[i].value : s->dropout);
+    REQUIRE(s->context_parallel == 1 || (rate[0] == 0 && rate[1] == 0 && rate[2] == 0), "--context-parallel %lld "
+            "has no dropout; want --dropout 0", (long long)s->context_parallel);
+    return (DropoutRates){ .embedding = rate[0], .attention = rate[1], .residual = rate[2] };
+}
+
+/* ---- Memory plan */
+
+MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Purpose purpose) {
+    int T = purpose == TRAIN ? gpt_own_tokens(config) : config->T;
+    /* The maximum sizes of options and config.json multiply to 2^96 bytes, which would overflow. A token has at most
+       16 C + 8 numbers in a block, as many in the scratch of training, and the rows of naive attention. */
+    double numbers = (config->L + 2.0) * (16.0 * config->C + 8 + (double)config->NH * T);
+    REQUIRE(4.0 * B * T * numbers < 0x1p63,
+            "out of memory: --batch %d of %d tokens each needs more than any device has: "
+            "want a smaller one, a shorter --context or a smaller model", B, T);
+    MemoryPlan plan = { .parameters = gpt_param_bytes(config, config->dtype) };
+    const int sharded = config->zero && purpose == TRAIN;       /* the moments and the f32 parameters of BF16 */
+    if (config->dtype != F32) plan.parameters += gpt_param_bytes(config, F32) / (size_t)(sharded ? comm_size : 1);
+    size_t acts = gpt_act_bytes(config, attention, B, T, purpose, &plan.workspace, &plan.attention);
+    plan.activations = acts - plan.workspace;
+    if (purpose == TRAIN) {
+        plan.gradients = gpt_param_bytes(config, F32);
+        plan.optimizer = 2 * plan.gradients / (size_t)(sharded ? comm_size : 1);       /* the moments m and v */
+        if (sharded) plan.gradients += gpt_scratch_bytes(config);
+    }
+    plan.total = plan.parameters + plan.gradients + plan.optimizer + acts;
+    return plan;
+}
+
+char *memory_plan_text(const MemoryPlan *plan, const DeviceInfo *device) {
+    char total[32], free_text[32];
+    return format_string("%s of %s free", bytes_text((double)plan->total, total),
+                         bytes_text((double)device->free_bytes, free_text));
+}
+
+void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device, size_t host_bytes) {
+    const struct { const char *what; size_t bytes; } rows[] = {
+        { "parameters", plan->parameters }, { "gradients", plan->gradients }, { "optimizer (AdamW)", plan->optimizer },
+        { "activations", plan->activations }, { "workspace", plan->workspace }, { "total", plan->total },
+    };
+    char text[32], total[32];
+    printf("memory plan\n");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        printf("  %-18s %12s\n", rows[i].what, bytes_text((double)rows[i].bytes, text));
+    printf("  %-18s %12s of %s\n", "free", bytes_text((double)device->free_bytes, text),
+           bytes_text((double)device->total_bytes, total));
+    if (host_bytes) printf("  %-18s %12s of host memory\n", "checkpoint", bytes_text((double)host_bytes, text));
+}
+
+void recompute_plan_print(const GPTConfig *config, const char *attention, int B) {
+    /* Of a token in a block, in C: the tensors that elementwise ops alone make again; each is read and written. */
+    static const int widths[] = { [RECOMPUTE_GELU] = 4, [RECOMPUTE_LAYERNORM] = 4 + 1 + 1, [RECOMPUTE_BLOCK] = 0 };
+    const double C = config->C, rows = (double)config->L * B * gpt_own_tokens(config);
+    const double block_flop = 2 * (3 + 1 + 4) * C * C + 4.0 * config->T * C;        /* of a token */
+    for (Recompute level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
+        GPTConfig c = *config;
+        c.recompute = level;
+        const double bytes = 2 * rows * widths[level] * C * (double)dtype_bytes(config->dtype);
+        char total[32], moved[32];
+        bytes_text((double)memory_plan(&c, attention, B, TRAIN).total, total);
+        printf("  %-12s%-10s%9s", level ? "" : "--recompute ", levels[level], total);
+        if (bytes > 0) printf(", reads and writes %s more", bytes_text(bytes, moved));
+        if (level == RECOMPUTE_BLOCK)
+            printf(", computes %.1f %% more", 100 * config->L * block_flop / gpt_flops_per_token(config));
+        printf("\n");
+    }
+}
+
+/* ---- --batch auto */
+
+int64_t batch_largest(const GPTConfig *config, const char *attention, Purpose purpose, int64_t free_bytes,
+                      int64_t sequences, int64_t max, int is_dry_run) {
+    int64_t largest = 1;
+    for (int64_t batch = 1; batch <= max; batch++) {
+        if (sequences ? sequences % batch : batch & (batch - 1)) continue;
+        double misfits = memory_plan(config, attention, (int)batch, purpose).total > (size_t)(free_bytes / 20 * 19);
+        if (!is_dry_run) ranks_sum(&misfits, 1);
+        if (misfits > 0) break;
+        largest = batch;
+    }
+    return largest;
+}
+
+void batch_choose(Settings *s, const GPTConfig *config, Purpose purpose) {
+    if (s->batch != BATCH_AUTO) return;
+    const int64_t T = config->T, groups = gpt_groups(config);
+    const int64_t sequences = s->total_batch / T / groups, update = (1 << 16) / gpt_own_tokens(config);
+    const int divides = s->total_batch % (T * groups) == 0;      /* otherwise no batch does */
+    const int64_t max = !divides ? 1 : !device_count() ? 16 : s->total_batch ? 1 << 20 : update < 1 ? 1 : update;
+    s->batch = batch_largest(config, s->attention, purpose, device_info().free_bytes, sequences, max, s->dry_run);
+    printf("--batch auto -> %lld\n", (long long)s->batch);
+}
+
+int64_t update_sequences(Settings *s, int T, int is_resume) {
+    int64_t batch = s->batch, groups = comm_size / s->context_parallel;
+    if (!s->total_batch && comm_size == 1) return batch;
+    if (!s->total_batch) s->total_batch = batch * T * (is_resume ? 1 : groups);     /* 0: it had one rank */
+    const int64_t sequences = s->total_batch / T;
+    while (is_resume && batch > 1 && sequences % (batch * groups)) batch--;
+    REQUIRE(!is_resume || s->total_batch % T || sequences % groups == 0, "--total-batch %lld: %d ranks%s cannot share "
+            "%lld sequences of %d tokens equally; want another number of ranks, or another --total-batch",
+            (long long)s->total_batch, comm_size, s->context_parallel > 1 ? " with --context-parallel" : "",
+            (long long)sequences, T);
+    REQUIRE(s->total_batch % (batch * T * groups) == 0, "--total-batch %lld: want a multiple of --batch x "
+            "--context%s%s = %lld", (long long)s->total_batch, comm_size > 1 ? " x the ranks" : "",
+            s->context_parallel > 1 ? " / --context-parallel" : "", (long long)(batch * T * groups));
+    if (batch != s->batch)
+        printf("--batch %lld -> %lld: %lld sequences of an update on %d ranks\n", (long long)s->batch, (long long)batch,
+               (long long)sequences, comm_size);
+    s->batch = batch;
+    return sequences;
+}
+
+MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int B, Purpose purpose) {
+    MemoryPlan plan = memory_plan(config, attention, B, purpose);
+    size_t free_bytes = (size_t)device_info().free_bytes;
+    if (plan.total <= free_bytes) return plan;
+    int fits = 0, too_many = B;             /* bisection for the maximum batch */
+    while (too_many - fits > 1) {
+        int middle = fits + (too_many - fits) / 2;
+        if (memory_plan(config, attention, middle, purpose).total <= free_bytes) fits = middle;
+        else too_many = middle;
+    }
+    GPTConfig less = *config;               /* the first level of recomputation that fits */
+    size_t less_total = plan.total;
+    while (purpose == TRAIN && less_total > free_bytes && less.recompute < RECOMPUTE_BLOCK) {
+        less.recompute++;
+        less_total = memory_plan(&less, attention, B, purpose).total;
+    }
+    int flash_fits = !strcmp(attention, "naive") && memory_plan(config, "auto", B, purpose).total <= free_bytes;
+    const char *option = purpose == GENERATE ? "--num-samples" : "--batch";
+    char need[32], have[32], recompute[64] = "", largest[160], none[112];
+    if (less_total <= free_bytes)
+        snprintf(recompute, sizeof recompute, "with --recompute %s it fits; ", levels[less.recompute]);
+    snprintf(largest, sizeof largest, fits ? "%sthe largest that fits is %s %d, and a smaller --model or --context "
+             "needs less" : "%swithout it not even %s 1", recompute, option, fits);
+    snprintf(none, sizeof none, "not even %s 1 fits: want a smaller --model or a shorter --context", option);
+    fail("out of memory: %s %d needs %s, %s are free; %s", option, B, bytes_text((double)plan.total, need),
+         bytes_text((double)free_bytes, have), flash_fits ? "with --attention flash instead of naive it fits"
+         : fits || *recompute ? largest : none);
+}

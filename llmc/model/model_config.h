@@ -1,0 +1,53 @@
+/* model_config.h - Which model: a checkpoint's or the one of the options; and the device memory it needs. */
+#ifndef LLMC_MODEL_CONFIG_H
+#define LLMC_MODEL_CONFIG_H
+#include "../../kernels/device.h"
+#include "gpt.h"
+#include "../options/settings.h"
+
+/* The model of the options, with a vocabulary of V unless --vocab is given; or the sizes of a checkpoint. Data types,
+   --recompute, --deterministic and what the ranks share are those of the options. from: the checkpoint, NULL = none;
+   config: its sizes. Fails when an option contradicts the checkpoint, and on sizes that make no model. */
+GPTConfig model_config(const Settings *settings, const char *from, const GPTConfig *config, int V);
+
+DropoutRates dropout_rates(const Settings *settings, Option *table);
+
+typedef struct {
+    size_t parameters, gradients, optimizer, activations, workspace;   /* bytes on the device */
+    size_t total;
+    const char *attention;      /* "flash", ...: the one that "auto" stands for */
+} MemoryPlan;
+
+/* For batches of B sequences of config->T tokens. */
+MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Purpose purpose);
+
+/* The plan. Fails when it needs more than is free; the message names what would fit: flash instead of naive attention,
+   or the maximum batch. */
+MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int B, Purpose purpose);
+
+/* Its total and what is free, a new string: "213 MiB of 7.60 GiB free". */
+char *memory_plan_text(const MemoryPlan *plan, const DeviceInfo *device);
+
+/* Every part; host_bytes: of the copy that a checkpoint is written from, 0 = none. */
+void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device, size_t host_bytes);
+
+/* Of every level of --recompute, the total and what it costs. */
+void recompute_plan_print(const GPTConfig *config, const char *attention, int B);
+
+/* The largest batch whose plan takes at most 19/20 of free_bytes (the rest is for cuBLASLt, NCCL and the kernels), on
+   all ranks (in a dry run: on this one): a divisor of sequences, or with sequences = 0 a power of two, up to max; 1
+   where none fits. */
+int64_t batch_largest(const GPTConfig *config, const char *attention, Purpose purpose, int64_t free_bytes,
+                      int64_t sequences, int64_t max, int is_dry_run);
+
+/* Replaces --batch auto by a number, and prints it. With --total-batch: a divisor of a rank's sequences; without it,
+   the batch of all ranks is the update, at most 64Ki tokens on each. On a CPU at most 16 sequences. */
+void batch_choose(Settings *settings, const GPTConfig *config, Purpose purpose);
+
+/* Sequences of an update of all ranks, with T tokens each; call it after a resume has adopted the options of its
+   checkpoint. Fails if --total-batch is not a multiple of the micro-batches of all groups of --context-parallel ranks.
+   With several ranks it sets --total-batch, so that a resume on another number of them keeps it; such a resume takes a
+   smaller --batch where that is needed. */
+int64_t update_sequences(Settings *settings, int T, int is_resume);
+
+#endif

@@ -1,0 +1,115 @@
+#include "settings.h"
+#include <string.h>
+#include "../../kernels/check.h"
+#include "../../kernels/device.h"
+#include "../base/files.h"
+#include "option_names.h"
+
+/* Writes the table that sets these settings, which must stay where they are. */
+static void make_table(Settings *settings, Option table[SETTINGS_ROWS]) {
+    static char names[SETTINGS_ROWS][32];
+#define ARGUMENT(name)  .argument = name
+#define RANGE(low, high) .min = low, .max = high
+#define RANGE_OR_AUTO(low, high) .min = low, .max = high, .choices = "auto", .argument = "N|auto"
+#define CHOICES(names)  .choices = names
+#define NO_ARGUMENT     .argument = NULL
+#define TITLE(title)    { .help = title },
+#define ROW(kind, field, default_text, values, kept_as, help_text) \
+    { .name = #field, .type = OPTION_##kind, .value = &settings->field, .fallback = default_text, values, \
+      .role = ROLE_##kept_as, .help = help_text },
+    const Option rows[SETTINGS_ROWS] = { SETTINGS(TITLE, ROW) {0} };
+    memcpy(table, rows, sizeof rows);
+    for (int i = 0; i < SETTINGS_ROWS; i++) {
+        if (!rows[i].name) continue;
+        table[i].name = strcpy(names[i], rows[i].name);
+        for (char *c = names[i]; (c = strchr(c, '_')); ) *c = '-';
+    }
+}
+
+/* The DIR of --resume DIR becomes --out=DIR. */
+static void name_resumed(int argc, char **argv) {
+    int at = 1;
+    for (int i = 1; i < argc; i++)
+        REQUIRE(strncmp(argv[i], "--resume=", 9) || !file_is_dir(argv[i] + 9), "%s: write --resume %s", argv[i],
+                argv[i] + 9);
+    while (at + 1 < argc && (strcmp(argv[at], "--resume") || !file_is_dir(argv[at + 1]))) at++;
+    if (at + 1 >= argc) return;
+    char *dir = argv[at + 1];
+    for (int i = 1; i < argc; i++)
+        REQUIRE(strcmp(argv[i], "--out") && strncmp(argv[i], "--out=", 6), "--resume %s continues in that directory: "
+                "want no --out; --init %s --out NEW starts a new run from its weights", dir, dir);
+    argv[at + 1] = format_string("--out=%s", dir);
+}
+
+void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **argv) {
+    make_table(s, table);
+    name_resumed(argc, argv);
+    options_parse(table, "data", foreign_options, argc, argv);
+    REQUIRE(!s->sample || !s->data, "--sample with '%s': it reads no data; the start of the text is --prompt "
+            "'SOME WORDS'", s->data);
+    if (s->config) options_read(table, foreign_options, s->config);
+    if (options_find(table, "model")->given & ON_COMMAND_LINE)      /* its sizes win over those of the file */
+        for (size_t i = 0; i < 3; i++) {
+            Option *size = options_find(table, (const char *[]){ "layers", "heads", "channels" }[i]);
+            if (size->given == IN_FILE) option_set(size, size->fallback);
+        }
+    for (size_t i = 0; i < 2 && (s->eval || s->sample); i++) {      /* the file may be that of a run on several GPUs */
+        Option *ranks = options_find(table, (const char *[]){ "gpus", "context-parallel" }[i]);
+        if (ranks->given == IN_FILE) option_set(ranks, ranks->fallback);
+    }
+    if (s->profile && !s->resume) s->out = "none";
+}
+
+void settings_help(FILE *file, const Option *table) {
+    fputs("train_gpt trains GPT-2 models on text files and on token shards.\n\n"
+          "  train_gpt book.txt                              train, into runs/book\n"
+          "  train_gpt --resume runs/book --steps 4k         continue, here for more steps\n"
+          "  train_gpt book.txt --tokenizer DIR              on its tokens; see ./tokenize\n"
+          "  train_gpt --sample runs/book --prompt 'Once '   generate text\n"
+          "  train_gpt --eval runs/book other.txt            loss on another text\n"
+          "  train_gpt --eval runs/book --task lambada FILE  accuracy on a task\n"
+          "  train_gpt --config RUN/settings.txt --lr 2e-3   the run again, another --lr\n\n"
+          "Numbers: 2000, 2e3, 2k, 1.5M, 1G, and 4Ki, 1Mi, 1Gi with powers of 1024.\n"
+          "A file for --config has lines such as lr = 2e-3, val-data = \"my file.txt\",\n"
+          "deterministic = yes. A comment begins with #. Options on the command line win.\n\n", file);
+    options_help(file, table);
+    fputs("\nmfu, model FLOP utilisation, is (6 N + 12 L C T) FLOP per token x tokens/s /\n"
+          "the device's peak in the chosen precision, with N parameters, L layers,\n"
+          "C channels, context T (PaLM, arXiv 2204.02311, appendix B). It is left out for\n"
+          "a device that is not in the table of peaks.\n", file);
+}
+
+char *settings_signature(const Option *table) {
+    FileMap program = file_map("/proc/self/exe");
+    const unsigned long long hash = xxh64(program.bytes, (size_t)program.size);
+    file_unmap(program);
+    char *signature = NULL, text[256];
+    size_t size;
+    FILE *file = string_open(&signature, &size, "the options");
+    fprintf(file, "build = %s, %s, %016llx\n", VERSION, backend_name, hash);
+    for (const Option *o = table; o->name || o->help; o++)
+        if (o->name && strcmp(o->name, "rendezvous-secret"))
+            fprintf(file, "--%s = %s\n", o->name, option_text(o, text));
+    fclose(file);
+    return signature;
+}
+
+void settings_check(const Settings *s) {
+    REQUIRE(!s->eval || !s->sample, "--eval and --sample: want one of them");
+    REQUIRE(!(s->eval || s->sample) || !(s->resume || s->init),
+            "--eval and --sample do not train: want no --resume and no --init");
+    REQUIRE(s->sample || (!s->prompt_file && s->num_samples == 1 && !s->interactive && strcmp(s->prompt, "-")),
+            "--prompt-file, --num-samples, --interactive and --prompt -: want --sample CHECKPOINT");
+    REQUIRE(!*s->prompt || !s->prompt_file, "--prompt and --prompt-file: want one of them");
+    REQUIRE(!s->interactive || s->num_samples == 1, "--interactive with --num-samples %lld: want 1",
+            (long long)s->num_samples);
+    REQUIRE(!s->interactive || strcmp(s->prompt, "-"), "--interactive reads from stdin: want no --prompt -");
+    REQUIRE(!(s->eval || s->sample) || !strcmp(s->gpus, "1"), "--eval and --sample use one GPU: want no --gpus");
+    REQUIRE(!s->task || s->eval, "--task %s: want --eval CHECKPOINT, the model", s->task);
+    REQUIRE(!s->task || s->data || s->val_data, "--task %s: want a file of items, too: --eval %s --task %s FILE",
+            s->task, s->eval, s->task);
+    REQUIRE(!s->checkpoint || s->eval || s->sample, "--checkpoint %s: want --eval RUN or --sample RUN; --resume "
+            "continues from the newest, --init takes RUN/best", s->checkpoint);
+    REQUIRE(!s->eval || s->data || s->val_data, "--eval %s: want a text, too, to evaluate this checkpoint on: "
+            "--data FILE or --val-data FILE", s->eval);
+}

@@ -1,0 +1,27 @@
+/* launch.h - The ranks of a run: one process per GPU, started by --gpus, torchrun or Slurm's srun. They meet at
+   rank 0 (llmc/ranks/rendezvous.h), which ends the run when one of them fails. */
+#ifndef LLMC_LAUNCH_H
+#define LLMC_LAUNCH_H
+#include "../options/settings.h"
+
+extern int launch_local_rank;           /* on this machine; 0 when alone */
+
+/* Sets comm_rank, comm_size and launch_local_rank. In this order:
+     --gpus N|all   starts N processes. They return from here; the parent does not: it passes signals on, ends the
+                    others when one fails, and exits with the code of the first failure, else 75 if one ended so, or 0.
+     torchrun       RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; also for processes started by hand
+     srun           SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS or else SLURM_NTASKS, MASTER_ADDR or else the
+                    first host of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST. SLURM_STEP_ID tells its tasks from the one
+                    that runs a batch script, which is alone.
+   Calls stop_open, but not for --profile. Rank 0 alone keeps stdout. Removes the secret from the command line. Before
+   any device call. With --dry-run no process is started and comm is not opened: comm_size is for the plan. */
+void launch_start(const Settings *settings);
+
+/* After device_open: waits for all ranks and opens comm. The program and the options must be the same on all ranks
+   (settings_signature). From here on the run ends on all ranks, with one message, when a rank fails (fail()), is
+   killed, does not answer for --comm-timeout, or waits for a collective that long. */
+void launch_join(const Settings *settings, const Option *options);
+
+void launch_end(void);                  /* orderly end: returns when all ranks have called it */
+
+#endif

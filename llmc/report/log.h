@@ -1,0 +1,87 @@
+/* log.h - The files that a run writes besides its checkpoints:
+
+     OUT/log.csv        the names of the columns in the first line, then a row per step; a cell without a value is empty
+     OUT/log.jsonl      with --log-jsonl: a JSON object per line, {"event": "step", "step": 12, "seconds": 3.417, ...};
+                        events are run, resume, step, validation, sample, checkpoint, warning and end; keys are the
+                        names of the columns; what is unknown or not finite is absent
+     OUT/settings.txt   version, device, command, model, memory and resumes as comments, and all settings, which
+                        --config reads
+
+   Nothing here prints except log_open, in lines of its own. */
+#ifndef LLMC_LOG_H
+#define LLMC_LOG_H
+#include <stdint.h>
+#include <stdio.h>
+#include "../../kernels/device.h"
+#include "../model/gpt.h"
+#include "../options/options.h"
+
+/* What is known when a run starts. */
+typedef struct {
+    const char *version, *command;        /* command: a line, as command_line makes it */
+    const char *out;                      /* the run directory; NULL = none */
+    const char *data, *memory, *attention;      /* for the banner: two lines, and the name of the attention */
+    const DeviceInfo *device;
+    const GPTConfig  *config;
+    const Option     *options;
+    double      val_floor;                /* NaN = unknown */
+    int         validates;                /* there is validation data */
+    int64_t     steps;                    /* of the whole run */
+    int64_t     log_every;                /* steps between lines; 0 = about ten lines a minute */
+    int         log_jsonl;
+} RunInfo;
+
+/* Where a resume continues. */
+typedef struct {
+    int64_t     step;
+    double      val_loss;                 /* of that step; NaN = not measured */
+    const char *changes;                  /* "--steps 200 -> 300, --lr 0.001 -> 0.0003"; NULL = none */
+} ResumeInfo;
+
+/* A step. NaN and, in health, 0 and NULL = unknown. */
+typedef struct {
+    int64_t step;                         /* counted from 1 */
+    int64_t tokens;                       /* trained on so far */
+    double  loss, norm, learning_rate;
+    double  ms, tokens_per_second;        /* of this step, over all ranks */
+    double  comm_wait_ms;                 /* of it, in which compute stood still for communication */
+    double  val_loss;
+    double  seconds, mfu;                 /* set by report_step, as is health */
+    DeviceHealth health;
+} StepReport;
+
+/* A value of a row or an event: a number with its printf format, or a text if format is NULL. Zeros end a list. */
+typedef struct { const char *name, *format; double number; const char *text; } LogValue;
+
+/* Lines that are appended to a file, and wait in memory while it cannot be written. */
+typedef struct {
+    char  *path;                          /* NULL = no file; the functions do nothing then */
+    int    fd;
+    FILE  *lines;                         /* writes to pending */
+    char  *pending;
+    size_t pending_bytes, written_bytes;
+    int    error;                         /* errno of the last log_file_flush; 0 = all lines are in the file */
+} LogFile;
+
+int  log_file_flush(LogFile *file, int sync);      /* sync: fsync as well. Returns errno, or 0 */
+void log_file_close(LogFile *file);                /* fails when lines are lost */
+
+enum { LOG_COLUMNS = 15 };
+typedef struct {
+    LogFile csv, jsonl;                   /* to be flushed by the caller */
+    int     columns, column[LOG_COLUMNS]; /* of csv, in its order: their places in the table of values */
+    int64_t step;                         /* the last */
+    double  start_s;                      /* when the run began, by seconds_now; a resume leaves out the time between */
+} Log;
+
+/* out: the directory. resume NULL: new files, without columns that would always be empty; old ones become log.csv.old
+   and so on. Else each file is kept as far as resume->step and continued, log.csv with new columns at its end where
+   this run has more; the row of that step gets resume->val_loss if it has none, as a stop may have cut the validation
+   short. A row that is half written is dropped, missing rows are reported. Files are replaced atomically. Fails on a
+   file that is not such a log. */
+void   log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *resume);
+double log_seconds(const Log *log);       /* since the run began */
+void   log_step (Log *log, const StepReport *step);
+void   log_event(Log *log, const char *event, int64_t step, const LogValue *values);
+
+#endif

@@ -1,0 +1,281 @@
+#include "report.h"
+#include "../base/files.h"
+#include "../base/os.h"
+#include "../../kernels/check.h"
+#include "../../kernels/comm.h"
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { LINE_SECONDS = 6, SPEED_MS = 10000 };    /* between lines on no terminal; time constant of the speed */
+
+/* ---- The terminal. Errors of stdout are ignored: the log has every step. */
+
+static int columns_in_place;        /* of a line on the terminal that the next one overwrites */
+
+static void end_line(void) {
+    if (columns_in_place) putchar('\n');
+    columns_in_place = 0;
+    fflush(stdout);
+}
+
+/* The last column stays free: some terminals wrap when it is filled. Two blanks separate fields: those that do not fit
+   are left out whole, as "9.7e-0" would be another number. */
+static void print_in_place(const char *text) {
+    struct winsize size;
+    int columns = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+    int end = (int)strlen(text) > columns ? columns : 0;
+    while (end && strncmp(text + end, "  ", 2)) end--;
+    printf("\r%*s\r", columns_in_place, "");
+    columns_in_place = printf("%.*s", end ? end : columns, text);
+    fflush(stdout);
+}
+
+void report_line(FILE *file, const char *format, ...) {
+    va_list arguments;
+    end_line();
+    if (file == stderr) fputs("train_gpt: ", stderr);
+    va_start(arguments, format);
+    vfprintf(file, format, arguments);
+    va_end(arguments);
+    fputc('\n', file);
+    fflush(file);
+}
+
+/* ---- Texts */
+
+const char *loss_text(double loss, double targets_per_byte, char text[192]) {
+    const double per_byte = loss * targets_per_byte;
+    int n = 0;
+    if (targets_per_byte != 1)          /* a run that diverges: e^700 has 305 digits */
+        n = snprintf(text, 192, loss < 20 ? "%.4f nats per token (perplexity %.2f)"
+                                          : "%.4f nats per token (perplexity %.3g)", loss, exp(loss));
+    if (!isnan(targets_per_byte) && n < 192)
+        snprintf(text + n, 192 - (size_t)n, "%s%.4f nats per byte (%.4f bits)", n ? ", " : "", per_byte,
+                 per_byte / log(2));
+    return text;
+}
+
+/* "348", "3.3M", "124M", "1.6B" */
+static const char *count_text(double count, char text[32]) {
+    static const char *const units[] = { "", "K", "M", "B" };
+    int u = 0;
+    for (; u < 3 && count >= 999.5; u++) count /= 1000;
+    snprintf(text, 32, "%.*f%s", u && count < 9.95, count, units[u]);
+    return text;
+}
+
+void report_banner(const RunInfo *run) {
+    const GPTConfig *c = run->config;
+    const DropoutRates rates = c->dropout;
+    const int one_rate = rates.embedding == rates.residual && rates.attention == rates.residual;
+    char count[32], ranks[16] = "", parts[48] = "", dropout[96] = "";
+    if (!one_rate) snprintf(dropout, sizeof dropout, ", dropout %g embedding, %g attention, %g residual",
+                            rates.embedding, rates.attention, rates.residual);
+    else if (rates.residual > 0) snprintf(dropout, sizeof dropout, ", dropout %g", rates.residual);
+    printf("%s\n", run->version);
+    if (run->out) printf("output  %s\n", run->out);
+    if (comm_size > 1) snprintf(ranks, sizeof ranks, "%d x ", comm_size);
+    printf("device  %s%s, %s, %s\n", ranks, backend_name, run->device->name, run->device->detail);
+    if (c->context_parallel > 1) snprintf(parts, sizeof parts, " (%d on each of %d ranks)", gpt_own_tokens(c),
+                                          c->context_parallel);
+    const char *hint = c->dtype == F32 && !device_refuse_dtype(BF16) ? " (--dtype bf16 is faster)" : "";
+    printf("model   %d layers, %d heads, %d channels, context %d%s, vocabulary %d, %s parameters, %s%s, %s "
+           "attention%s\n", c->L, c->NH, c->C, c->T, parts, c->V,
+           count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype), hint, run->attention, dropout);
+    printf("data    %s\nmemory  %s%s\n", run->data, run->memory, comm_size > 1 ? " on each" : "");
+    fflush(stdout);
+}
+
+/* What matters less is at the end, which a narrow terminal cuts. The first step, which allocates and warms up, has no
+   time left. */
+static void print_step(Report *report, const StepReport *s, int stays) {
+    char text[512], mfu[32] = "", throttled[64] = "", left[48] = "", each[32] = "", wait[32] = "", duration[32];
+    int digits = snprintf(text, sizeof text, "%" PRId64, report->total);
+    if (isfinite(s->mfu)) snprintf(mfu, sizeof mfu, "  mfu %.1f%%", 100 * s->mfu);
+    if (report->health.is_abnormal) snprintf(throttled, sizeof throttled, "  throttled: %s", report->health.throttle);
+    if (comm_size > 1) {
+        snprintf(each, sizeof each, " (%.0f each)", s->tokens_per_second / comm_size);
+        snprintf(wait, sizeof wait, " (%.1f waiting)", s->comm_wait_ms);
+    }
+    double seconds_left = 1e-3 * report->recent_ms / report->recent_steps * (double)(report->total - s->step);
+    if (report->steps > 1 && s->step < report->total && seconds_left >= 0 && isfinite(seconds_left))
+        snprintf(left, sizeof left, "  %s left", duration_text(seconds_left, duration));
+    snprintf(text, sizeof text, "step %*" PRId64 "/%" PRId64 "  loss %.4f  norm %.2f  %5.0f tok/s%s%s%s%s  %.1f ms%s  "
+             "lr %.1e", digits, s->step, report->total, s->loss, s->norm, s->tokens_per_second, each, mfu, throttled,
+             left, s->ms, wait, s->learning_rate);
+    int is_terminal = isatty(STDOUT_FILENO);
+    if (is_terminal) print_in_place(text);
+    else             puts(text);
+    if (stays || !is_terminal) end_line();
+    report->printed_at_s = seconds_now();
+    report->unprinted.step = 0;
+}
+
+/* ---- The files */
+
+static void flush_file(LogFile *file, int sync) {
+    int before = file->error, error = log_file_flush(file, sync);
+    if (error && !before)
+        report_line(stderr, "warning: %s: cannot write: %s; the run continues, its rows are kept in memory", file->path,
+                    strerror(error));
+    if (!error && before) report_line(stdout, "%s: written again, no row is missing", file->path);
+}
+
+static void flush_files(Report *report, int sync) {
+    flush_file(&report->log.csv, sync);
+    flush_file(&report->log.jsonl, sync);
+}
+
+/* An event with a text, at the last step. */
+static void write_text(Report *report, const char *event, const char *key, const char *text) {
+    log_event(&report->log, event, report->log.step, (LogValue[]){ { key, .text = text }, {0} });
+}
+
+/* ---- The report */
+
+static Report *open_report;         /* NULL = none */
+static void (*next_hook)(const char *message);      /* the fail_hook before this one */
+
+/* Receives the message of fail(). */
+static void end_with_error(const char *message) {
+    Report *report = open_report;
+    fail_hook = next_hook;
+    open_report = NULL;
+    end_line();
+    if (report) {
+        write_text(report, "end", "reason", message);
+        log_file_flush(&report->log.jsonl, 0);
+        report_page_close(&report->page, message);
+    }
+    fail("%s", message);
+}
+
+static void hook(void) {
+    if (fail_hook == end_with_error) return;
+    next_hook = fail_hook;
+    fail_hook = end_with_error;
+}
+
+void report_open(Report *report, const char *out, const RunInfo *run, const ResumeInfo *resume) {
+    double peak = run->device->peak_flops[run->config->dtype];
+    *report = (Report){ .total = run->steps, .log_every = run->log_every,
+                        .mfu_per_speed = peak > 0 ? gpt_flops_per_token(run->config) / (peak * comm_size) : NAN };
+    signal(SIGPIPE, SIG_IGN);
+    device_health();         /* the first call takes longer: not in the time of the first step */
+    if (out) {
+        log_open(&report->log, out, run, resume);
+        report_page_open(&report->page, out, run->steps, resume);
+    }
+    flush_files(report, 0);
+    open_report = report;
+    hook();
+}
+
+void report_health(Report *report) {
+    double now = seconds_now();
+    if (report->health_at_s && now - report->health_at_s < 1) return;
+    report->health_at_s = now;
+    report->row_health = device_health();
+}
+
+/* Each step counts e^(-age / SPEED_MS), where the steps after it make its age. The first step allocates and warms up:
+   it counts only while it is the only one. */
+static void update_speed(Report *report, double ms) {
+    double decay = report->steps == 1 ? 0 : exp(-ms / SPEED_MS);
+    report->recent_steps = report->recent_steps * decay + 1;
+    report->recent_ms    = report->recent_ms * decay + ms;
+    report->steps++;
+}
+
+void report_step(Report *report, const StepReport *step) {
+    StepReport s = *step;
+    double mfu = s.tokens_per_second * report->mfu_per_speed;
+    s.seconds = log_seconds(&report->log);
+    s.mfu = mfu > 0 && isfinite(mfu) ? mfu : NAN;
+    s.health = report->row_health;
+    if (s.health.throttle) report->health = s.health;
+    report->row_health = (DeviceHealth){0};
+    log_step(&report->log, &s);
+    flush_files(report, 0);
+    report_page_step(&report->page, &s);
+
+    update_speed(report, s.ms);
+    int is_terminal = isatty(STDOUT_FILENO), is_first = report->steps == 1;
+    int stays = s.step == report->total || (report->log_every && s.step % report->log_every == 0);
+    double interval = is_terminal ? 0.05 : report->log_every ? INFINITY : LINE_SECONDS;
+    if (stays || is_first || seconds_now() - report->printed_at_s >= interval) print_step(report, &s, stays);
+    else report->unprinted = s;
+}
+
+void report_validation(Report *report, const ValidationReport *v) {
+    char text[192], floor[32] = "", part[48] = "";
+    if (!isnan(v->floor)) snprintf(floor, sizeof floor, ", floor %.4f", v->floor);
+    if (v->first) snprintf(part, sizeof part, ", on the first %" PRId64 " tokens", v->first);
+    report_line(stdout, "step %" PRId64 ": val loss %s%s%s", v->step, loss_text(v->loss, v->targets_per_byte, text),
+                floor, part);
+    log_event(&report->log, "validation", v->step, (LogValue[]){
+        { "val_loss", "%.9g", .number = v->loss }, { "floor", "%.6f", .number = v->floor }, {0} });
+    flush_files(report, 0);
+}
+
+void report_warning(Report *report, const char *format, ...) {
+    char message[2 * sizeof(Path)];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    report_line(stderr, "warning: %s", message);
+    write_text(report, "warning", "message", message);
+    report_page_note(&report->page, report->log.step, "warning", message);
+    flush_files(report, 0);
+}
+
+void report_checkpoint(Report *report, int64_t step, const char *path, double seconds) {
+    log_event(&report->log, "checkpoint", step, (LogValue[]){
+        { "path", .text = path }, { "save_seconds", "%.3f", .number = seconds }, {0} });
+    flush_files(report, 0);
+}
+
+void report_sample(Report *report, int64_t step, char *text, size_t size) {
+    for (size_t i = 0; i < size; i++) if (!text[i]) text[i] = (char)0xff;       /* not UTF-8: written as U+FFFD */
+    log_event(&report->log, "sample", step, (LogValue[]){ { "text", .text = text }, {0} });
+    report_page_note(&report->page, step, "sample", text);
+    flush_files(report, 0);
+}
+
+void report_progress(Report *report, int64_t done, int64_t all) {
+    double now = seconds_now(), share = (double)done / (double)all;
+    int is_terminal = isatty(STDOUT_FILENO);
+    char text[64], left[32];
+    if (!is_terminal && comm_rank) return;
+    if (is_terminal) hook();
+    if (done == 0) report->progress_start_s = report->progress_at_s = now;
+    if (done == all) {
+        if (is_terminal) print_in_place("");
+    } else if (now - report->progress_at_s >= (is_terminal ? 1 : LINE_SECONDS)) {
+        duration_text((now - report->progress_start_s) * (1 / share - 1), left);
+        snprintf(text, sizeof text, "evaluating %.0f%% done, %s left", 100 * share, left);
+        if (is_terminal) print_in_place(text);
+        else             report_line(stderr, "%s", text);
+        report->progress_at_s = now;
+    }
+}
+
+void report_sync(Report *report) { flush_files(report, 1); }
+
+void report_close(Report *report, const char *reason) {
+    if (report->unprinted.step) print_step(report, &report->unprinted, 1);
+    end_line();
+    write_text(report, "end", "reason", reason);
+    open_report = NULL;
+    if (fail_hook == end_with_error) fail_hook = next_hook;
+    report_page_close(&report->page, reason);
+    log_file_close(&report->log.csv);
+    log_file_close(&report->log.jsonl);
+    *report = (Report){0};
+}

@@ -1,0 +1,71 @@
+/* report.h - The output of a run: lines on the terminal, the files of llmc/report/log.h, and report.html. */
+#ifndef LLMC_REPORT_H
+#define LLMC_REPORT_H
+#include "log.h"
+#include "report_page.h"
+
+typedef struct {
+    Log        log;            /* without --out, of zeros: no files */
+    ReportPage page;
+    int64_t    total;          /* steps of the run */
+    int64_t    log_every;
+    double     mfu_per_speed;  /* mfu / (tokens/s); NaN = the peak of the device is unknown */
+    int64_t    steps;          /* reported */
+    double     recent_steps, recent_ms;    /* sums over the steps; each step counts e^(-age / 10 s) */
+    StepReport unprinted;      /* the last step; .step = 0 if its line was printed */
+    double     printed_at_s, progress_start_s, progress_at_s;      /* monotonic clock */
+    DeviceHealth health;       /* the last known */
+    DeviceHealth row_health;   /* for the next row; {0} when not asked for */
+    double     health_at_s;
+} Report;
+
+typedef struct {
+    int64_t step;
+    double  loss, floor;       /* floor: NaN = unknown */
+    double  targets_per_byte;  /* as in loss_text */
+    int64_t first;             /* number of validation tokens, from the first on; 0 = all */
+} ValidationReport;
+
+/* targets_per_byte: 1, "1.2345 nats per byte (1.7810 bits)"; NaN = unknown, "3.2800 nats per token (perplexity 26.58)";
+   otherwise both, a comma between them. */
+const char *loss_text(double loss, double targets_per_byte, char text[192]);
+
+/* A line each: version, output unless that is NULL, device, model, data, memory. */
+void report_banner(const RunInfo *run);
+
+/* out: the directory of report.html and the files of log_open, which describes resume; NULL = no files. SIGPIPE is
+   ignored from here on: a reader of stdout such as head may exit. Until report_close, fail() also writes the event
+   "end". The functions below accept a Report of zeros, too, which has no files. */
+void report_open(Report *report, const char *out, const RunInfo *run, const ResumeInfo *resume);
+
+/* Asks for the device's temperature, power and clock, at most once a second: a query takes up to a millisecond. To be
+   called while the device computes; the next row has the values. */
+void report_health(Report *report);
+
+/* A row and an event in the files. A line on stdout for the first step, the last, and every log_every steps, or without
+   log_every (0) every 6 s; on a terminal also in place, cut to its width. The time left is that of the steps left at
+   the mean speed of the last 10 s of training or so. On a full disk the rows are kept in memory, which is reported, and
+   written when there is room. */
+void report_step(Report *report, const StepReport *step);
+
+/* A line and an event: "step 600: val loss ..." on stdout, "train_gpt: warning: ..." on stderr. */
+void report_validation(Report *report, const ValidationReport *validation);
+void report_warning   (Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Only an event. seconds: the time to write the checkpoint. text: size bytes and a NUL; others in it are replaced. */
+void report_checkpoint(Report *report, int64_t step, const char *path, double seconds);
+void report_sample    (Report *report, int64_t step, char *text, size_t size);
+
+/* Progress of an evaluation: on a terminal once a second, in place of the step line; else a line on stderr, which
+   leaves the results on stdout alone, every 6 seconds. */
+void report_progress(Report *report, int64_t done, int64_t all);
+
+/* A line on stdout or, after "train_gpt: ", on stderr. */
+void report_line(FILE *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+void report_sync (Report *report);          /* fsync of the files; an error is reported */
+
+/* reason: why the run ends, for the event "end": "done", "SIGTERM". Fails when rows are lost. */
+void report_close(Report *report, const char *reason);
+
+#endif

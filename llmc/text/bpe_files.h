@@ -1,0 +1,20 @@
+/* bpe_files.h - The files of a byte-level BPE: a directory with tokenizer.json (HuggingFace's; refused if it
+   differs from GPT-2's in more than vocabulary and merges), or else vocab.json and merges.txt, or encoder.json and
+   vocab.bpe. In these, tokens that are neither a byte nor made by a merge are special: GPT-2's <|endoftext|>. */
+#ifndef LLMC_BPE_FILES_H
+#define LLMC_BPE_FILES_H
+#include "bpe.h"
+
+Bpe *bpe_open(const char *dir);             /* fails with file and line */
+int  bpe_has_files(const char *dir);
+
+/* The files that AutoTokenizer reads: tokenizer.json, tokenizer_config.json, special_tokens_map.json, vocab.json and
+   merges.txt. A new string; NULL for another name, and for the map when there is no <|endoftext|>. */
+char *bpe_file_text(const Bpe *bpe, const char *name);
+
+/* Writes a byte as the letter that stands for it in these files: the printable bytes of Latin-1 for themselves, the
+   others, in their order, as U+0100, U+0101, ... */
+enum { BPE_LETTERS = 0x144 };
+int bpe_letter(int byte);
+
+#endif

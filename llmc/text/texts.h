@@ -1,0 +1,34 @@
+/* texts.h - Text files as documents, read in batches of bounded size, for the tokenizer. */
+#ifndef LLMC_TEXTS_H
+#define LLMC_TEXTS_H
+#include "bpe.h"
+#include "../base/files.h"
+#include "../base/json.h"
+
+/* What a document is: a file; a line, without its end; what lies between two <|endoftext|>; or the string of a field in
+   each line of JSONL. Empty lines and files are not documents. */
+typedef enum { DOCUMENT_FILE, DOCUMENT_LINE, DOCUMENT_MARK, DOCUMENT_JSONL } DocumentKind;
+void document_check_field(DocumentKind kind, const char *field);     /* fails on a --field that would be ignored */
+
+typedef struct {
+    const char  *const *path;
+    int          count;             /* of files */
+    DocumentKind kind;
+    const char  *field;             /* of JSONL */
+    int64_t      bytes, stop;       /* of all files; a batch ends at the first document, or part of one, from stop on */
+    int64_t      done, documents;   /* read so far */
+    BpeSpan     *span;              /* the batch: document by document, long ones in parts that can be encoded alone */
+    size_t       span_count;
+    struct TextsState *state;
+} Texts;
+
+/* Fails on a file that is missing, of a binary format, or in another encoding than UTF-8 (a few bad bytes are kept).
+   Prints a line when a text has <|endoftext|> that will not be the token, and when JSONL is read as text. */
+Texts texts_open(const char *const *path, int count, DocumentKind kind, const char *field);
+
+/* The next batch, of 16 MiB or one document part if that is longer; it is valid until the next call. 0 = the end.
+   Fails, with file and line, on a line that is not JSON or lacks the field. */
+int  texts_next(Texts *texts);
+void texts_close(Texts *texts);
+
+#endif

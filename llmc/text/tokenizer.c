@@ -1,0 +1,152 @@
+#include "tokenizer.h"
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../../kernels/check.h"
+#include "../../kernels/comm.h"
+#include "bpe_files.h"
+#include "../base/files.h"
+#include "../base/os.h"
+
+struct TokenizerKind { const char *name; char *dir; Bpe *bpe; };
+const struct TokenizerKind tokenizer_bytes = { .name = "bytes" }, tokenizer_ids = { .name = "ids" };
+
+Tokenizer tokenizer_open(const char *dir) {
+    struct TokenizerKind *tokenizer = host_alloc(sizeof *tokenizer, "a tokenizer");
+    *tokenizer = (struct TokenizerKind){ .name = "bpe", .bpe = bpe_open(dir), .dir = format_string("%s", dir) };
+    return tokenizer;
+}
+
+void tokenizer_close(Tokenizer tokenizer) {
+    if (!tokenizer || !tokenizer->bpe) return;
+    bpe_free(tokenizer->bpe);
+    free(tokenizer->dir);
+    free((void *)tokenizer);
+}
+
+Bpe *tokenizer_bpe(Tokenizer tokenizer) { return tokenizer->bpe; }
+const char *tokenizer_dir(Tokenizer tokenizer) { return tokenizer->dir; }
+const char *tokenizer_name(Tokenizer tokenizer) { return tokenizer->name; }
+
+void tokenizer_check(Tokenizer tokenizer, int V) {
+    int ids = tokenizer->bpe ? bpe_vocabulary(tokenizer->bpe)->V : 0;
+    REQUIRE(ids <= V, "%s: a tokenizer of %d tokens, the model has %d; want the model's own tokenizer, or for a new "
+            "model --vocab %d or more", tokenizer->dir, ids, V, ids);
+}
+
+void tokenizer_warn(Tokenizer tokenizer, int V) {
+    int ids = tokenizer->bpe ? bpe_vocabulary(tokenizer->bpe)->V : 0;
+    if (ids && V - ids >= 128 && !comm_rank)
+        fprintf(stderr, "train_gpt: warning: %s: a tokenizer of %d tokens, the model has %d: is it the model's own?\n",
+                tokenizer->dir, ids, V);
+}
+
+/* Of shards only GPT-2's are known by their vocabulary. */
+int32_t tokenizer_end_of_text(Tokenizer tokenizer, int V) {
+    if (tokenizer->bpe) return bpe_end_of_text(tokenizer->bpe);
+    return tokenizer == TOKENIZER_IDS && V == 50257 ? V - 1 : -1;
+}
+
+int32_t tokenizer_start(Tokenizer tokenizer, int V) {
+    const int32_t end = tokenizer_end_of_text(tokenizer, V);
+    return tokenizer == TOKENIZER_BYTES ? '\n' : end >= 0 ? end : V - 1;
+}
+
+int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *count) {
+    size_t length = strlen(text);
+    REQUIRE(length < INT32_MAX, "prompt: %zu bytes, want fewer than 2^31", length);
+    int32_t *tokens = host_alloc((length + 1) * sizeof *tokens, "the tokens of a prompt");     /* <= 1 per byte */
+    int n = 0;
+    if (tokenizer->bpe) {
+        n = (int)bpe_encode_special(tokenizer->bpe, text, length, tokens);
+        for (int i = 0; i < n; i++)
+            REQUIRE(tokens[i] < V, "prompt: token %d, want below %d, the vocabulary of the model", tokens[i], V);
+    } else if (tokenizer == TOKENIZER_BYTES) {
+        for (; text[n]; n++) {
+            tokens[n] = (unsigned char)text[n];
+            REQUIRE(tokens[n] < V, "prompt: byte %d at position %d, want below %d, the vocabulary", tokens[n], n, V);
+        }
+    } else {
+        const char *space = " \t\r\n";
+        char *end;
+        for (text += strspn(text, space); *text; text = end + strspn(end, space)) {
+            unsigned long long id = strtoull(text, &end, 10);        /* ULLONG_MAX when it overflows */
+            int size = (int)strcspn(text, space), shown = size < 40 ? size : 40;
+            REQUIRE(isdigit((unsigned char)*text) && end == text + size,
+                    "prompt: '%.*s' is not a token id: want numbers such as \"15496 995\", or --tokenizer DIR", shown,
+                    text);
+            REQUIRE(id < (unsigned long long)V, "prompt: token id %.*s, want 0 to %d", shown, text, V - 1);
+            tokens[n++] = (int32_t)id;
+        }
+    }
+    *count = n;
+    return tokens;
+}
+
+/* Without the class, AutoTokenizer takes GPT2Tokenizer, which adds a token <|endoftext|> that is not in the model. */
+static const char bytes_config[] =
+    "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false\n}\n";
+
+static char *bytes_json(void) {
+    static const char level[] = "{ \"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
+                                "\"use_regex\": false }";
+    char *text;
+    size_t size;
+    FILE *memory = string_open(&text, &size, "tokenizer.json");
+    fprintf(memory, "{\n  \"version\": \"1.0\",\n  \"added_tokens\": [],\n  \"pre_tokenizer\": %s,\n"
+            "  \"decoder\": %s,\n  \"model\": { \"type\": \"BPE\", \"merges\": [], \"vocab\": {", level, level);
+    for (int byte = 0; byte < 256; byte++)
+        fprintf(memory, "%s\"\\u%04x\": %d", byte ? ", " : " ", bpe_letter(byte), byte);
+    fputs(" } }\n}\n", memory);
+    REQUIRE(!fclose(memory), "out of memory: tokenizer.json");
+    return text;
+}
+
+char *tokenizer_file_text(Tokenizer tokenizer, const char *name) {
+    if (tokenizer->bpe) return bpe_file_text(tokenizer->bpe, name);
+    if (tokenizer == TOKENIZER_IDS) return NULL;
+    return !strcmp(name, "tokenizer.json")        ? bytes_json() :
+           !strcmp(name, "tokenizer_config.json") ? format_string("%s", bytes_config) : NULL;
+}
+
+/* On a terminal, the bytes of a character are held until it is complete or a byte arrives that does not continue it. */
+static struct { unsigned char byte[4]; size_t have, want; } held;
+
+static void print_held(FILE *file) {
+    unsigned char c = held.byte[0], last = held.byte[held.have ? held.have - 1 : 0];
+    int control = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F || (c == 0xC2 && last < 0xA0);
+    if (held.have == 0)                                      { /* nothing */ }
+    else if (utf8_length(held.byte, held.have) != held.have) fputs("\xEF\xBF\xBD", file);     /* U+FFFD */
+    else if (control)                                        fprintf(file, "\\x%02x", last);
+    else                                                     fwrite(held.byte, 1, held.have, file);
+    held.have = held.want = 0;
+}
+
+static void print_byte_on_terminal(unsigned char byte, FILE *file) {
+    int continues = (byte & 0xC0) == 0x80;
+    if (held.have && !continues) print_held(file);
+    if (!held.have) held.want = byte < 0x80 ? 1 : continues || byte >= 0xF8 ? 0 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+    held.byte[held.have++] = byte;
+    if (held.have >= held.want) print_held(file);       /* want 0: no first byte of a character */
+}
+
+void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file) {
+    const unsigned char byte = (unsigned char)token;
+    BpeToken text = { .bytes = &byte, .size = 1 };
+    if (tokenizer == TOKENIZER_IDS) {
+        fprintf(file, "%d ", token);
+        return;
+    }
+    if (tokenizer->bpe) {           /* a model may have more tokens than its tokenizer */
+        const BpeVocabulary *v = bpe_vocabulary(tokenizer->bpe);
+        text = token < v->V ? v->token[token] : (BpeToken){ .bytes = (const unsigned char *)"\xEF\xBF\xBD", .size = 3 };
+    }
+    if (isatty(fileno(file))) for (int i = 0; i < text.size; i++) print_byte_on_terminal(text.bytes[i], file);
+    else                      fwrite(text.bytes, 1, (size_t)text.size, file);
+}
+
+void tokenizer_print_end(Tokenizer tokenizer, FILE *file) {
+    if (tokenizer != TOKENIZER_IDS && isatty(fileno(file))) print_held(file);
+}

@@ -1,0 +1,47 @@
+/* tokenizer.h - Text to tokens and back. Three kinds: bytes are their own tokens; ids stand for token shards whose
+   tokenizer is unknown, a text is a list of them: "15496 995"; BPE is GPT-2's (llmc/text/bpe.h). */
+#ifndef LLMC_TOKENIZER_H
+#define LLMC_TOKENIZER_H
+#include <stdint.h>
+#include <stdio.h>
+#include "bpe.h"
+
+typedef const struct TokenizerKind *Tokenizer;
+extern const struct TokenizerKind tokenizer_bytes, tokenizer_ids;
+#define TOKENIZER_BYTES (&tokenizer_bytes)
+#define TOKENIZER_IDS   (&tokenizer_ids)
+
+Tokenizer   tokenizer_open(const char *dir);                              /* the BPE of a directory (bpe_files.h) */
+void        tokenizer_close(Tokenizer tokenizer);                         /* bytes, ids and NULL are ignored */
+Bpe        *tokenizer_bpe(Tokenizer tokenizer);                           /* NULL for bytes and ids */
+const char *tokenizer_dir(Tokenizer tokenizer);                           /* of its files; NULL as above */
+
+const char *tokenizer_name(Tokenizer tokenizer);                          /* "bytes", "ids", "bpe" */
+
+/* Fails on a tokenizer with ids that a model of V tokens does not have. */
+void        tokenizer_check(Tokenizer tokenizer, int V);
+/* For a model that has no tokenizer of its own: warns where it has 128 ids more; vocabularies are padded to multiples
+   of up to 128. */
+void        tokenizer_warn(Tokenizer tokenizer, int V);
+
+/* Returns the tokens (new memory) and their number. Fails on an id that is not a number in [0,V). The text of a
+   special token of a BPE is that token. */
+int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *count);
+
+/* What an empty prompt begins with: a newline (bytes), <|endoftext|> (BPE), else the last id of the model. */
+int32_t  tokenizer_start(Tokenizer tokenizer, int V);
+/* The token that ends a text, -1 = none. */
+int32_t  tokenizer_end_of_text(Tokenizer tokenizer, int V);
+
+/* A file that AutoTokenizer reads, tokenizer.json, ... (a new string); NULL: the tokenizer has none of that name. For
+   bytes, tokenizer.json has GPT-2's letter for each byte, with the byte as its id, and no merges. */
+char *tokenizer_file_text(Tokenizer tokenizer, const char *name);
+
+/* Writes one token. On a terminal, invalid UTF-8 is written as U+FFFD and control characters are escaped; a character
+   is written when its last byte has come. */
+void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file);
+
+/* Ends a text: writes an incomplete UTF-8 sequence as U+FFFD. */
+void tokenizer_print_end(Tokenizer tokenizer, FILE *file);
+
+#endif

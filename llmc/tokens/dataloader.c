@@ -1,0 +1,324 @@
+#include "dataloader.h"
+#include <errno.h>
+#include <glob.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../kernels/check.h"
+#include "../base/files.h"
+#include "../base/os.h"
+#include "../ranks/launch.h"
+#include "../base/random.h"
+#include "../ranks/ranks.h"
+#include "shards.h"
+
+typedef struct {
+    char   *name;
+    FileMap map;
+    const unsigned char *data;      /* the first token */
+    int64_t first, count;           /* position of that token in the stream of all files; number of tokens */
+} TokenFile;
+
+struct Tokens {
+    char      *name;
+    TokenFile *file;
+    int        file_count, width;   /* bytes per token: 1 a text, 2 or 4 shards */
+    int        is_slice;            /* name and files belong to another stream */
+    int        is_text;
+    int64_t    first, count;        /* within the stream of all files */
+};
+
+/* ---- Opening */
+
+/* Sets data and count of a shard; returns the bytes per token. */
+static int open_shard(TokenFile *f) {
+    const ShardHeader header = shard_header(f->map);
+    const uint32_t magic = header.magic, version = header.version;
+    int width = magic == SHARD_UINT16 ? 2 : 4;
+    REQUIRE(magic == SHARD_UINT16 || magic == SHARD_UINT32 || f->map.size < 4,
+            "%s: magic %u, want %d or %d: not a token shard (nanoGPT's .bin files have no header; a text needs a name "
+            "that does not end in .bin)", f->name, magic, SHARD_UINT16, SHARD_UINT32);
+    REQUIRE(f->map.size >= SHARD_HEADER_BYTES, "%s: truncated: the file has %lld bytes, a shard's header alone has %d",
+            f->name, (long long)f->map.size, SHARD_HEADER_BYTES);
+    REQUIRE(version == 1 || (width == 4 && version == 7), "%s: shard version %u, want %s", f->name, version,
+            width == 2 ? "1" : "1 or 7");
+
+    f->data  = f->map.bytes + SHARD_HEADER_BYTES;
+    f->count = header.count;
+    int64_t want = SHARD_HEADER_BYTES + f->count * width;
+    REQUIRE(f->map.size == want, "%s: %s: the header promises %lld tokens, %lld bytes in all, the file has %lld",
+            f->name, f->map.size < want ? "truncated" : "too long", (long long)f->count, (long long)want,
+            (long long)f->map.size);
+    REQUIRE(f->count > 0, "%s: a shard without tokens: remove it", f->name);
+    return width;
+}
+
+static int open_file(TokenFile *f) {
+    f->map = file_map(f->name);
+    REQUIRE(f->map.size > 0, "%s: the file is empty, want a text or a token shard", f->name);
+    const uint32_t magic = shard_header(f->map).magic;
+    int is_shard = magic == SHARD_UINT16 || magic == SHARD_UINT32;
+    const char *kind = is_shard ? NULL : file_kind(f->map.bytes, f->map.size);
+    REQUIRE(!kind, "%s: this is %s, want a text or a token shard", f->name, kind);
+    if (is_shard || ends_with(f->name, ".bin")) return open_shard(f);
+    f->data  = f->map.bytes;
+    f->count = f->map.size;
+    return 1;
+}
+
+static const char *kind_of_width(int width) {
+    return width == 1 ? "a text" : width == 2 ? "a shard of uint16" : "a shard of uint32";
+}
+
+/* A directory that cannot be read is an error: its files would be missing silently. */
+static int glob_failed(const char *path, int error) {
+    REQUIRE(error == ENOENT || error == ENOTDIR, "%s: %s: cannot look for data there", path, strerror(error));
+    return 0;
+}
+
+Tokens *tokens_open(const char *pattern) {
+    glob_t found = { .gl_pathc = 1, .gl_pathv = (char *[]){ (char *)pattern } };
+    int is_file = file_exists(pattern);      /* its name may look like a pattern */
+    if (!is_file && errno == EACCES) glob_failed(pattern, errno);
+    REQUIRE(!file_is_dir(pattern), "%s: is a directory, want a file, or shards as '%s/train_*.bin'", pattern, pattern);
+    REQUIRE(is_file || glob(pattern, 0, glob_failed, &found) == 0,
+            "%s: no such file, and no file matches it as a pattern", pattern);
+    Tokens *t = host_alloc(sizeof *t, "a token stream");
+    t->name = format_string("%s", pattern);
+    t->file_count = (int)found.gl_pathc;
+    t->file = host_alloc((size_t)t->file_count * sizeof *t->file, "the list of token files");
+    t->file_count = 0;
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        if (!is_file && !strstr(pattern, ".tokens-") && shards_is_cache(found.gl_pathv[i])) continue;
+        TokenFile *f = &t->file[t->file_count++];
+        f->name  = format_string("%s", found.gl_pathv[i]);
+        f->first = t->count;
+        int width = open_file(f);
+        if (f == t->file) t->width = width;
+        REQUIRE(width == t->width, "%s: this is %s, but %s is %s: want files of one kind", f->name,
+                kind_of_width(width), t->file[0].name, kind_of_width(t->width));
+        t->count += f->count;
+    }
+    if (!is_file) globfree(&found);
+    REQUIRE(t->file_count, "%s: only tokens made of texts match it, and not the texts; want the texts, or '*.tokens-*' "
+            "in the pattern", pattern);
+    t->is_text = t->width == 1;
+    REQUIRE(t->count >= 2, "%s: one token, want 2 or more: an input and a target", pattern);
+    return t;
+}
+
+Tokens *tokens_open_text(const char *pattern, const TextFormat *format) {
+    Tokens *text = tokens_open(pattern);
+    if (!format->bpe || !text->is_text) return text;
+    const char **paths = host_alloc((size_t)text->file_count * sizeof *paths, "the list of texts");
+    for (int i = 0; i < text->file_count; i++) paths[i] = text->file[i].name;
+    Texts texts = texts_open(paths, text->file_count, format->documents, format->field);
+    char *path = shards_cached(format->bpe, &texts, launch_local_rank > 0);
+    Tokens *t = tokens_open(path);
+    t->is_text = 1;
+    free(t->name);
+    t->name = format_string("%s", pattern);
+    texts_close(&texts);
+    free(paths);
+    free(path);
+    tokens_close(text);
+    return t;
+}
+
+Tokens *tokens_slice(const Tokens *tokens, int64_t first, int64_t count) {
+    REQUIRE(first >= 0 && count >= 2 && count <= tokens->count && first <= tokens->count - count,
+            "%s: a part of %lld tokens from token %lld on, want 2 or more of its %lld", tokens->name,
+            (long long)count, (long long)first, (long long)tokens->count);
+    Tokens *t = host_alloc(sizeof *t, "a token stream");
+    *t = *tokens;
+    t->is_slice = 1;
+    t->first   += first;
+    t->count    = count;
+    return t;
+}
+
+void tokens_close(Tokens *t) {
+    if (t && !t->is_slice) {
+        for (int i = 0; i < t->file_count; i++) {
+            file_unmap(t->file[i].map);
+            free(t->file[i].name);
+        }
+        free(t->file);
+        free(t->name);
+    }
+    free(t);
+}
+
+int64_t tokens_count(const Tokens *t)          { return t->count; }
+int     tokens_are_bytes(const Tokens *t)      { return t->width == 1; }
+int     tokens_are_text(const Tokens *t)       { return t->is_text; }
+int64_t tokens_windows(const Tokens *t, int T) { return (t->count - 1 + T - 1) / T; }
+
+/* ---- Reading */
+
+/* The file that holds a position of the stream of all files. */
+static const TokenFile *file_at(const Tokens *t, int64_t position) {
+    const TokenFile *f = t->file;
+    while (position >= f->first + f->count) f++;
+    return f;
+}
+
+static void widen(int32_t *out, const unsigned char *data, int width, int64_t first, int64_t count) {
+    switch (width) {
+    case 1: for (int64_t i = 0; i < count; i++) out[i] = data[first + i]; break;
+    case 2: for (int64_t i = 0; i < count; i++) out[i] = ((const uint16_t *)data)[first + i]; break;
+    case 4: memcpy(out, data + 4 * first, (size_t)count * 4); break;
+    }
+}
+
+/* Tokens first .. first + count - 1, which may span several files. */
+static void read_tokens(const Tokens *t, int64_t first, int64_t count, int32_t *out) {
+    int64_t position = t->first + first;
+    for (const TokenFile *f = file_at(t, position); count > 0; f++) {
+        int64_t here = f->first + f->count - position;
+        if (here > count) here = count;
+        widen(out, f->data, t->width, position - f->first, here);
+        out      += here;
+        position += here;
+        count    -= here;
+    }
+}
+
+uint64_t tokens_fingerprint(const Tokens *t) {
+    enum { SAMPLES = 1024, LENGTH = 16 };
+    uint64_t hash = 0xcbf29ce484222325;     /* FNV-1a, a token at a time */
+    hash = (hash ^ (uint64_t)t->count) * 0x100000001b3;
+    int64_t step = t->count / SAMPLES > LENGTH ? t->count / SAMPLES : LENGTH;
+    for (int64_t first = 0; first < t->count; first += step) {
+        int32_t token[LENGTH];
+        int64_t count = t->count - first < LENGTH ? t->count - first : LENGTH;
+        read_tokens(t, first, count, token);
+        for (int64_t i = 0; i < count; i++) hash = (hash ^ (uint32_t)token[i]) * 0x100000001b3;
+    }
+    return hash;
+}
+
+/* Inputs and targets start .. start + count - 1, wrapping around at the end of the stream, then padding up to T. */
+static int read_window(const Tokens *t, int64_t start, int count, int T, int32_t *input, int32_t *target) {
+    int64_t to_end = t->count - 1 - start;
+    int head = to_end < count ? (int)to_end : count;        /* targets before the end */
+    read_tokens(t, start,     head, input);
+    read_tokens(t, start + 1, head, target);
+    read_tokens(t, 0, count - head, input  + head);
+    read_tokens(t, 1, count - head, target + head);
+    for (int i = count; i < T; i++) {
+        input[i]  = 0;
+        target[i] = -1;
+    }
+    return count;
+}
+
+/* Targets in window w of an epoch. */
+static int window_targets(const Tokens *t, int64_t w, int T) {
+    int64_t left = t->count - 1 - w * T;
+    return left < T ? (int)left : T;
+}
+
+/* The window that sequence g reads, of epoch g / tokens_windows. */
+static int64_t window_of(const Tokens *t, uint64_t seed, uint64_t g, int T) {
+    uint64_t windows = (uint64_t)tokens_windows(t, T);
+    return (int64_t)random_permute(seed, RANDOM_SHUFFLE, (uint32_t)(g / windows), g % windows, windows);
+}
+
+int tokens_train_window(const Tokens *t, uint64_t seed, uint64_t g, int T, int32_t *input, int32_t *target) {
+    int64_t targets = t->count - 1, w = window_of(t, seed, g, T);
+    uint32_t epoch = (uint32_t)(g / (uint64_t)tokens_windows(t, T));
+    int64_t offset = (int64_t)random_below(seed, RANDOM_PHASE, epoch, 0, (uint64_t)targets);
+    return read_window(t, (offset + w * T) % targets, window_targets(t, w, T), T, input, target);
+}
+
+int64_t tokens_train_targets(const Tokens *t, uint64_t seed, uint64_t g, uint64_t count, int T) {
+    int64_t sum = 0;
+    for (uint64_t i = 0; i < count; i++) sum += window_targets(t, window_of(t, seed, g + i, T), T);
+    return sum;
+}
+
+int tokens_eval_window(const Tokens *t, int64_t i, int T, int32_t *input, int32_t *target) {
+    return read_window(t, i * T, window_targets(t, i, T), T, input, target);
+}
+
+/* ---- Checking */
+
+void tokens_check(const Tokens *t, int V) {
+    enum { BLOCK = 4096 };
+    int32_t block[BLOCK];
+    if (t->width < 4 && V >= 1 << 8 * t->width) return;     /* every value of the type is an id */
+    for (int64_t first = 0; first < t->count; first += BLOCK) {
+        int count = t->count - first < BLOCK ? (int)(t->count - first) : BLOCK, i = 0, wrong = 0;
+        read_tokens(t, first, count, block);
+        for (int k = 0; k < count; k++) wrong |= (uint32_t)block[k] >= (uint32_t)V;     /* vectorised */
+        if (!wrong) continue;
+        while ((uint32_t)block[i] < (uint32_t)V) i++;
+        const TokenFile *f = file_at(t, t->first + first + i);
+        fail("%s: token %lld is id %u, want below %d, the vocabulary%s", f->name,
+             (long long)(t->first + first + i - f->first), (uint32_t)block[i], V,
+             shards_is_cache(f->name) ? "; remove this file, and it is made again" : "");
+    }
+}
+
+/* ---- Corpus */
+
+/* data/tales writes the entropy of a text into PATH.floor; NaN where there is no such file. */
+static double text_floor(const char *path) {
+    char *name = format_string("%s.floor", path);
+    double floor = NAN;
+    FILE *file = fopen(name, "r");
+    if (file) {
+        REQUIRE(fscanf(file, "%lf", &floor) == 1 && floor >= 0 && isfinite(floor),
+                "%s: want the entropy in nats per byte first", name);
+        fclose(file);
+    }
+    free(name);
+    return floor;
+}
+
+Corpus corpus_open(const char *data, const char *val_data, double val_fraction, const TextFormat *format) {
+    REQUIRE(data, "nothing to train on: want a text or token shards, such as ./train_gpt book.txt; see --help");
+    Corpus c = { .train = tokens_open_text(data, format), .val_floor = NAN };
+    int are_bytes = tokens_are_bytes(c.train);
+    if (val_data) {
+        c.val = tokens_open_text(val_data, format);
+        REQUIRE(are_bytes == tokens_are_bytes(c.val), "--data %s and --val-data %s: one is a text, the other token "
+                "shards; want two texts or two sets of shards", data, val_data);
+        if (are_bytes) c.val_floor = text_floor(val_data);
+    } else if (tokens_are_text(c.train) && val_fraction > 0) {
+        int64_t count = tokens_count(c.train), kept = (int64_t)((double)count * (1 - val_fraction));
+        REQUIRE(kept >= 2 && count - kept >= 2, "%s: %lld %s are too few for --val-fraction %g, want 2 in each part",
+                data, (long long)count, are_bytes ? "bytes" : "tokens", val_fraction);
+        c.val = tokens_slice(c.train, kept, count - kept);
+        c.train->count = kept;
+    }
+    return c;
+}
+
+Corpus corpus_open_eval(const char *data, double val_fraction, const TextFormat *format) {
+    if (val_fraction == 1) {
+        Tokens *val = tokens_open_text(data, format);
+        return (Corpus){ .val = val, .val_floor = tokens_are_bytes(val) ? text_floor(data) : NAN };
+    }
+    Corpus c = corpus_open(data, NULL, val_fraction, format);
+    REQUIRE(c.val, "--val-fraction %g with --eval: want a text, and more than 0", val_fraction);
+    return c;
+}
+
+void corpus_check(Corpus *c, int V) {
+    tokens_check(c->train, V);
+    ranks_require_same(tokens_fingerprint(c->train), "--data");
+    if (!c->val) return;
+    tokens_check(c->val, V);
+    ranks_require_same(tokens_fingerprint(c->val), "--val-data");
+    ranks_copy_from_first(&c->val_floor, sizeof c->val_floor);      /* its file may be on one host only */
+}
+
+char *corpus_text(const Corpus *c) {
+    const char *unit = c->train->width == 1 ? "bytes" : "tokens", *train = c->train->name;
+    const long long count = c->train->count;
+    if (!c->val) return format_string("%s, %lld %s to train on, no validation", train, count, unit);
+    return format_string("%s, %lld %s to train on, %lld to validate on%s%s", train, count, unit,
+                         (long long)c->val->count, c->val->is_slice ? "" : ": ", c->val->is_slice ? "" : c->val->name);
+}

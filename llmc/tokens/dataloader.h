@@ -1,0 +1,71 @@
+/* dataloader.h - Token streams: the bytes of a text, or shards in the format of llm.c and modded-nanogpt (256
+   int32 of header: magic 20240520, version 1, count; then uint16; or magic 20240801, version 7 or 1, count; then
+   uint32; all little-endian, the count unsigned). Files are mapped, not read; several files are one stream in the order
+   of their names.
+
+   A stream of N tokens has N-1 targets: target j is token j+1, its input token j. For training, the targets wrap
+   around: epoch e cuts them into ceil((N-1)/T) windows, starting at an offset that depends on (seed, e), and orders the
+   windows by a permutation of (seed, e). So an epoch reads every target once, sequence g of the endless order is a
+   function of (seed, g) alone, and ranks that read disjoint g share the text without overlap. The last window of an
+   epoch is short: its missing targets are -1, which the loss ignores, with inputs of 0. */
+#ifndef LLMC_DATALOADER_H
+#define LLMC_DATALOADER_H
+#include <stdint.h>
+#include "../text/texts.h"
+
+typedef struct Tokens Tokens;
+
+/* A path or a glob pattern. A file that ends in .bin or starts with a shard's magic is a shard; any other is a text,
+   unless its first bytes are those of another format (a pickle, ...). Fails when nothing matches, on a truncated or
+   empty file, and on files of two kinds. A pattern without ".tokens-" leaves out what tokens_open_text has written. */
+Tokens *tokens_open(const char *pattern);
+void    tokens_close(Tokens *tokens);
+
+/* How a text becomes tokens: without a BPE its bytes are. */
+typedef struct { Bpe *bpe; DocumentKind documents; const char *field; } TextFormat;
+
+/* As tokens_open; texts become tokens of the BPE, in a shard beside the first (shards_cached, llmc/tokens/shards.h). */
+Tokens *tokens_open_text(const char *pattern, const TextFormat *format);
+
+/* Tokens first .. first + count - 1, at least 2, as a stream that shares the files of the original, which must outlive
+   it. */
+Tokens *tokens_slice(const Tokens *tokens, int64_t first, int64_t count);
+
+int64_t tokens_count(const Tokens *tokens);
+int     tokens_are_bytes(const Tokens *tokens);          /* a text: V = 256, a token is a byte */
+int     tokens_are_text(const Tokens *tokens);           /* bytes, or tokens made of a text by tokens_open_text */
+
+/* Fails with file and position when an id is >= V. Reads the whole stream once. */
+void tokens_check(const Tokens *tokens, int V);
+
+/* A hash of the count and of 1024 samples of 16 tokens (all tokens of a short stream), to recognise other data of the
+   same length. */
+uint64_t tokens_fingerprint(const Tokens *tokens);
+
+int64_t tokens_windows(const Tokens *tokens, int T);     /* ceil((N-1)/T): sequences of an epoch */
+
+/* Sequence g of the training order: T inputs and targets. Returns how many targets are not -1. */
+int tokens_train_window(const Tokens *tokens, uint64_t seed, uint64_t g, int T, int32_t *input, int32_t *target);
+
+/* Targets in the sequences g .. g + count - 1, without reading them. */
+int64_t tokens_train_targets(const Tokens *tokens, uint64_t seed, uint64_t g, uint64_t count, int T);
+
+/* Window i of 0 .. tokens_windows - 1 in the order of the text, for evaluation. Returns as above. */
+int tokens_eval_window(const Tokens *tokens, int64_t i, int T, int32_t *input, int32_t *target);
+
+/* ---- What a run trains on and validates on */
+
+typedef struct {
+    Tokens *train, *val;       /* val NULL = no validation; it may be a slice of the files of train */
+    double  val_floor;         /* entropy of --val-data in nats per byte: no model has a lower loss; NaN = unknown */
+} Corpus;
+
+/* Opens --data and --val-data, as in tokens_open_text. Without val_data (NULL) the last val_fraction of a text is for
+   validation; shards have none. Fails without data, on a text with shards, and on too few bytes to split. */
+Corpus corpus_open(const char *data, const char *val_data, double val_fraction, const TextFormat *format);
+/* What --eval reads, as val: all, or with val_fraction < 1 the part of a text that corpus_open has for validation. */
+Corpus corpus_open_eval(const char *data, double val_fraction, const TextFormat *format);
+void   corpus_check(Corpus *corpus, int V);    /* tokens_check of both; fails on ranks with other data */
+char  *corpus_text(const Corpus *corpus);       /* "book.txt, 90000 bytes to train on, 10000 to validate on" */
+
+#endif

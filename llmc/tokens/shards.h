@@ -1,0 +1,31 @@
+/* shards.h - Texts to token shards (their format: llmc/tokens/dataloader.h), with the progress on stdout. Shards are
+   written under other names, synced and renamed, so that each exists completely or not at all. */
+#ifndef LLMC_SHARDS_H
+#define LLMC_SHARDS_H
+#include "../text/texts.h"
+
+enum { SHARD_UINT16 = 20240520, SHARD_UINT32 = 20240801 };   /* magic: the type of the tokens */
+enum { SHARD_HEADER_BYTES = 1024 };                          /* with zeros behind the three numbers */
+typedef struct { uint32_t magic, version, count; } ShardHeader;
+
+ShardHeader shard_header(FileMap map);      /* zeros where the file is shorter */
+
+typedef struct {
+    const char *dir;                /* gets train_000000.bin, ..., val_000000.bin, ...; there must be none yet */
+    int64_t     shard_tokens;
+    double      val_fraction;       /* the last part of all texts, in bytes; 0 = no validation */
+} ShardSettings;
+
+/* <|endoftext|> goes in front of every document; with DOCUMENT_MARK, it takes the place of every mark. Returns how many
+   tokens val has. */
+int64_t shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings);
+
+/* The shard of texts beside the first, TEXT.tokens-HASH.bin; written unless there is a whole one of the same texts,
+   tokenizer and kind of documents; with wait, that is left to another process. A new string. Fails on more than
+   2^32 - 1 tokens, which is for shards_write. */
+char *shards_cached(Bpe *bpe, Texts *texts, int wait);
+
+/* Whether a file has the name of one written by shards_cached, also of one that a kill has cut short. */
+int shards_is_cache(const char *path);
+
+#endif

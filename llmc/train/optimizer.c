@@ -1,0 +1,244 @@
+#include "optimizer.h"
+#include <math.h>
+#include <stdlib.h>
+#include "../../kernels/check.h"
+#include "../../kernels/device.h"
+#include "../base/os.h"
+
+AdamW adamw_of(const Settings *s) {
+    return (AdamW){ .beta1 = (float)s->beta1, .beta2 = (float)s->beta2, .eps = (float)s->eps,
+                    .weight_decay = (float)s->weight_decay, .max_norm = (float)s->clip };
+}
+
+/* ---- Slices */
+
+/* Sets the slices and the number of elements of this rank. */
+static int64_t set_slices(Optimizer *o) {
+    const Params *params = &o->model->master;
+    const GPTConfig *config = &o->model->config;
+    int64_t count = 0;
+    o->slices = config->zero ? config->L + 2 : 1;
+    o->slice = host_alloc((size_t)o->slices * sizeof *o->slice, "the slices of AdamW");
+    o->slice[0].count = (int64_t)(params->table.bytes / sizeof(float));
+    for (int i = 0; i < o->slices; i++) {
+        Slice *slice = &o->slice[i];
+        if (config->zero) {
+            slice->count = (params->group_start[i + 1] - params->group_start[i]) / comm_size;
+            slice->first = params->group_start[i] + comm_rank * slice->count;
+        }
+        slice->state_first = count;
+        count += slice->count;
+    }
+    return count;
+}
+
+static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* The rows of a slice: where it meets the tensors of the table. A tensor that two slices share has a row in each. */
+static void set_rows(Optimizer *o) {
+    const TensorTable *table = &o->model->master.table;
+    const size_t bytes = (size_t)(table->count + o->slices - 1) * sizeof(UpdateRow);
+    UpdateRow *host = host_alloc(bytes, "the rows of AdamW"), *row = host;
+    for (Slice *slice = o->slice; slice < o->slice + o->slices; slice++) {
+        slice->first_row = (int)(row - host);
+        for (const TensorEntry *e = table->entry; e < table->entry + table->count; e++) {
+            int64_t start = (int64_t)(e->offset / sizeof(float)) - slice->first;
+            int64_t first = max(start, 0), end = min(start + tensor_count(*e->field), slice->count);
+            if (first < end) *row++ = (UpdateRow){ .first = first, .count = end - first, .decay = e->decay };
+        }
+        slice->rows = (int)(row - host) - slice->first_row;
+    }
+    o->rows = device_alloc(bytes, "the rows of AdamW");
+    device_upload(o->rows, host, bytes);
+    free(host);
+}
+
+static Tensor flat_grads(const Optimizer *o) { return tensor_table_flat(&o->model->grads.table, F32); }
+
+/* A slice's elements in memory that has all elements, and in memory that has only those of this rank. */
+static Tensor of_all(Tensor flat, const Slice *s) { return tensor_column_range(flat, s->first, s->count); }
+static Tensor of_state(Tensor flat, const Slice *s) { return tensor_column_range(flat, s->state_first, s->count); }
+
+/* ---- Creation */
+
+/* Of the two updates that can be under way, and the one before them, whose end begins the time of the next. */
+enum { PENDING = 3 };
+typedef struct PendingUpdate {
+    StepStats         to_device, from_device;
+    DeviceMark        begin, end;
+    const DeviceMark *since;        /* begin, or the end of the one before */
+    CommWaits         waits;
+} PendingUpdate;
+
+/* Waits once: later passes until the next update find {0}. */
+static void wait_for_group(void *optimizer, int group) {
+    CommOp *op = &((Optimizer *)optimizer)->gathered[group - FIRST_GROUP];
+    comm_wait(*op);
+    *op = (CommOp){0};
+}
+
+static void before_group(void *optimizer, int group) { device_graph_call(wait_for_group, optimizer, group); }
+
+void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
+    *o = (Optimizer){ .adamw = adamw, .loss_limit = INFINITY, .norm_limit = INFINITY, .model = model };
+    const int64_t count = set_slices(o);
+    const size_t bytes = (size_t)count * sizeof(float);
+    set_rows(o);
+    o->m = tensor_of(device_alloc(bytes, "the first moments of AdamW"), F32, 1, count);
+    o->v = tensor_of(device_alloc(bytes, "the second moments of AdamW"), F32, 1, count);
+    if (model->config.zero) {
+        if (model->config.dtype != F32)
+            o->master = tensor_of(device_alloc(bytes, "the slice of the parameters in f32"), F32, 1, count);
+        o->gathered = host_alloc((size_t)o->slices * sizeof *o->gathered, "the operations of ZeRO");
+        comm_reserve(gpt_scratch_bytes(&model->config));
+        model->before_group = before_group;
+        model->before_context = o;
+    }
+    o->stats = device_alloc(sizeof *o->stats, "the statistics of a step");
+    o->pending = device_host_alloc(PENDING * sizeof *o->pending, "the results of a step");
+}
+
+void optimizer_free(Optimizer *o) {
+    device_free(o->m.data);
+    device_free(o->v.data);
+    device_free(o->master.data);
+    device_free(o->rows);
+    device_free(o->stats);
+    for (int i = 0; i < PENDING; i++) {
+        device_mark_free(&o->pending[i].begin);
+        device_mark_free(&o->pending[i].end);
+    }
+    device_host_free(o->pending);
+    device_graph_free(&o->graph);
+    free(o->slice);
+    free(o->gathered);
+    *o = (Optimizer){0};
+}
+
+/* ---- A step */
+
+void optimizer_begin(Optimizer *o, double learning_rate) {
+    const int under_way = (int)(o->begun - o->read), max = o->halts ? 2 : 1;
+    REQUIRE(under_way < max, "optimizer: %d results were not read, want at most %d", under_way, max - 1);
+    PendingUpdate *update = &o->pending[o->begun % PENDING];
+    update->since = under_way ? &o->pending[(o->begun - 1) % PENDING].end : &update->begin;
+    o->begun++;
+    if (!under_way) {
+        device_mark(&update->begin);
+        o->waited_ms = comm_waited_ms(comm_waits());
+    }
+    double t = (double)(o->step + 1);
+    update->to_device = (StepStats){
+        .learning_rate = (float)learning_rate, .beta1 = o->adamw.beta1, .beta2 = o->adamw.beta2, .eps = o->adamw.eps,
+        .weight_decay = o->adamw.weight_decay, .max_norm = o->adamw.max_norm,
+        .loss_limit = o->loss_limit, .norm_limit = o->norm_limit, .halts = o->halts,
+        .stop = stop_requested() != NULL, .save = save_requested(),
+        .correction1 = (float)(1 - pow(o->adamw.beta1, t)), .correction2 = (float)(1 - pow(o->adamw.beta2, t)),
+    };
+    device_upload_async(o->stats, &update->to_device, offsetof(StepStats, halted));
+}
+
+static void reduce_group(void *optimizer, int group) {
+    Optimizer *o = optimizer;
+    Tensor grads = params_group(&o->model->grads, group, F32);
+    o->reduced[group == FIRST_GROUP] = o->model->config.zero ? comm_reduce_scatter(grads) : comm_all_reduce(grads);
+}
+
+void optimizer_reduce(void *optimizer, int group) { device_graph_call(reduce_group, optimizer, group); }
+
+/* Sums over the ranks: stop, save and loss, and square_sum where each rank has the gradients of its slices only. */
+static void reduce_stats(Optimizer *o, int square_sum) {
+    if (comm_size > 1) comm_wait(comm_all_reduce(tensor_of(&o->stats->stop, F64, 1, square_sum ? 4 : 3)));
+}
+
+static void issue_update(Optimizer *o) {
+    GPT *model = o->model;
+    const int zero = model->config.zero;
+    const DType dtype = model->config.dtype;
+    const Tensor grads = flat_grads(o), master = tensor_table_flat(&model->master.table, F32);
+    const Tensor params = tensor_table_flat(&model->params.table, dtype);
+    comm_wait(o->reduced[0]);
+    for (int i = 1; i < o->slices; i++) gradient_square_sum(o->stats, of_all(grads, &o->slice[i]));
+    comm_wait(o->reduced[1]);
+    gradient_square_sum(o->stats, of_all(grads, &o->slice[0]));
+    reduce_stats(o, zero);
+    update_decide(o->stats);
+    for (int i = 0; i < o->slices; i++) {
+        const Slice *p = &o->slice[i];
+        adamw_update(o->master.data ? of_state(o->master, p) : of_all(master, p),
+                     dtype == F32 ? ABSENT : of_all(params, p), of_state(o->m, p), of_state(o->v, p), of_all(grads, p),
+                     o->rows + p->first_row, p->rows, o->stats);
+        if (zero) o->gathered[i] = comm_all_gather(params_group(&model->params, i + FIRST_GROUP, dtype));
+    }
+}
+
+void optimizer_update(Optimizer *o) {
+    PendingUpdate *update = &o->pending[(o->begun - 1) % PENDING];
+    if (comm_size > 1 || device_graph_begin(&o->graph, 0)) issue_update(o);     /* a kernel between collectives */
+    if (comm_size == 1) device_graph_end(&o->graph);
+    device_download_async(&update->from_device, o->stats, sizeof *o->stats);
+    device_mark(&update->end);
+    update->waits = comm_waits();
+    o->step++;
+}
+
+UpdateResult optimizer_result(Optimizer *o) {
+    const PendingUpdate *update = &o->pending[o->read++ % PENDING];
+    const double ms = device_mark_ms(update->since, &update->end), waited_ms = comm_waited_ms(update->waits);
+    const UpdateResult result = { update->from_device, ms, waited_ms - o->waited_ms };
+    o->waited_ms = waited_ms;
+    o->step -= !result.stats.apply;
+    return result;
+}
+
+/* ---- As a whole, for files */
+
+/* The memory of this rank's slices; absent where every rank has the whole. */
+static Tensor sharded(const Optimizer *o, OptimizerState which) {
+    return !o->model->config.zero ? ABSENT : which == STATE_PARAM ? o->master : which == STATE_M ? o->m : o->v;
+}
+
+void *optimizer_memory(Optimizer *o, OptimizerState which) {
+    if (sharded(o, which).data) return o->model->grads.table.memory;
+    return which == STATE_PARAM ? o->model->master.table.memory : which == STATE_M ? o->m.data : o->v.data;
+}
+
+void optimizer_scatter(Optimizer *o, OptimizerState which) {
+    const Tensor to = sharded(o, which);
+    for (int i = 0; to.data && i < o->slices; i++)
+        tensor_convert(of_state(to, &o->slice[i]), of_all(flat_grads(o), &o->slice[i]));
+}
+
+void *optimizer_gather(Optimizer *o, OptimizerState which) {
+    const Tensor from = sharded(o, which);
+    CommOp last = o->gathered ? o->gathered[o->slices - 1] : (CommOp){0};
+    for (int i = 0; from.data && i < o->slices; i++) {
+        tensor_convert(of_all(flat_grads(o), &o->slice[i]), of_state(from, &o->slice[i]));
+        last = comm_all_gather(params_group(&o->model->grads, i + FIRST_GROUP, F32));
+    }
+    comm_wait(last);
+    return optimizer_memory(o, which);
+}
+
+/* ---- The learning rate */
+
+double schedule_learning_rate(const Schedule *s, int64_t step) {
+    if (step >= s->total) return s->final;
+    if (step < s->warmup) return s->peak * (double)(step + 1) / (double)(s->warmup + 1);
+
+    int64_t decay_start = s->warmup;
+    if (s->kind == SCHEDULE_WSD && s->decay < s->total - s->warmup) decay_start = s->total - s->decay;
+    if (step < decay_start) return s->peak;
+
+    double done = (double)(step - decay_start) / (double)(s->total - decay_start);      /* 0 .. 1 */
+    double left = s->kind == SCHEDULE_COSINE ? 0.5 * (1 + cos(3.14159265358979323846 * done)) : 1 - done;
+    return s->final + left * (s->peak - s->final);
+}
+
+Schedule schedule_of(const Settings *s, Option *table) {
+    REQUIRE(s->min_lr <= s->lr, "--min-lr %g: want at most --lr %g", s->min_lr, s->lr);
+    return (Schedule){ .kind = choice_index(SCHEDULE_NAMES, s->schedule), .peak = s->lr, .warmup = s->warmup,
+                       .total = s->steps, .final = options_find(table, "min-lr")->given ? s->min_lr : s->lr / 10,
+                       .decay = s->decay ? s->decay : s->steps / 5 };
+}

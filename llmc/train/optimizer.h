@@ -1,0 +1,89 @@
+/* optimizer.h - AdamW with decay on matrices only, gradient norm and clipping, over one rank or several, with its
+   state on each or sharded (ZeRO-1: Rajbhandari et al. 2020, arXiv 1910.02054); and the learning rate. */
+#ifndef LLMC_OPTIMIZER_H
+#define LLMC_OPTIMIZER_H
+#include "../../kernels/comm.h"
+#include "../../kernels/device.h"
+#include "../../kernels/update.h"
+#include "../model/gpt.h"
+#include "../options/settings.h"
+
+typedef struct { float beta1, beta2, eps, weight_decay, max_norm; } AdamW;
+AdamW adamw_of(const Settings *settings);
+
+/* Elements of the flat parameter memory that this rank updates: with ZeRO-1 its slice of a group, otherwise all. */
+typedef struct {
+    int64_t first, count;
+    int64_t state_first;        /* where its moments and master parameters begin in m, v and master */
+    int     first_row, rows;    /* of Optimizer.rows, relative to first */
+} Slice;
+
+typedef struct {
+    AdamW        adamw;
+    double       loss_limit, norm_limit;    /* of the next update (kernels/update.h); +inf until set */
+    GPT         *model;
+    Tensor       m, v;          /* first and second moments, flat F32: of this rank's slices, one after the other */
+    Tensor       master;        /* parameters in f32, likewise; absent where model->master has them */
+    Slice       *slice;
+    int          slices;
+    CommOp       reduced[2];    /* of the gradients of block 0 and all before it, and of FIRST_GROUP, the last */
+    CommOp      *gathered;      /* of the parameters of a group; index 0 = FIRST_GROUP */
+    int64_t      step;          /* updates that have been applied */
+    UpdateRow   *rows;          /* device */
+    StepStats   *stats;         /* device */
+    int          halts;         /* whether an update that is not applied stops all later ones; 0 until set */
+    int64_t      begun, read;   /* updates begun, results read */
+    struct PendingUpdate *pending;
+    DeviceGraph  graph;         /* of an update */
+    double       waited_ms;     /* comm_waited_ms before the oldest pending update */
+} Optimizer;
+
+/* Takes ZeRO's stage from model->config. The model must stay where it is. */
+void optimizer_create(Optimizer *o, GPT *model, AdamW adamw);
+void optimizer_free(Optimizer *o);
+
+/* Writes the inputs of the next update, with what this rank's signals and time limit request; sums = 0. Call before the
+   step's work. Fails when the results of an earlier step have not been read; with halts, those of two steps. */
+void optimizer_begin(Optimizer *o, double learning_rate);
+
+/* The `ready` of gpt_backward in the last micro-step: starts the sum of a group's gradients over the ranks. */
+void optimizer_reduce(void *optimizer, int group);
+
+/* Issues norm, clip and update; step grows by one. */
+void optimizer_update(Optimizer *o);
+
+/* Waits for the oldest update whose result was not read. Returns the results of the device, the same on all ranks; step
+   is one less when the update was not applied. */
+typedef struct {
+    StepStats stats;
+    double    ms;               /* from the step before to this one, or from its begin where none was under way */
+    double    comm_wait_ms;     /* of them in comm_wait */
+} UpdateResult;
+UpdateResult optimizer_result(Optimizer *o);
+
+/* Parameters in f32 and moments as a whole, in the layout of model->master, for files. Sharded ones are there only
+   between these calls, in the memory of the gradients, one at a time. memory: where a load writes them. scatter: keeps
+   this rank's slices of what was written. gather: collects the slices of all ranks, which all call it, and returns
+   memory. */
+typedef enum { STATE_PARAM, STATE_M, STATE_V, STATES } OptimizerState;
+void *optimizer_memory (Optimizer *o, OptimizerState which);
+void  optimizer_scatter(Optimizer *o, OptimizerState which);
+void *optimizer_gather (Optimizer *o, OptimizerState which);
+
+/* ---- The learning rate of a step */
+
+typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD } ScheduleKind;
+
+typedef struct {
+    ScheduleKind kind;
+    double  peak, final;      /* after the warm-up; at the end */
+    int64_t warmup, total;    /* steps */
+    int64_t decay;            /* wsd: the last steps, linear from peak to final; at most those after the warm-up */
+} Schedule;
+
+Schedule schedule_of(const Settings *settings, Option *table);         /* fails if it rises */
+
+/* step counts from 0. Warm-up: peak (step+1) / (warmup+1) as in nanoGPT; from step total on: final. */
+double schedule_learning_rate(const Schedule *schedule, int64_t step);
+
+#endif

@@ -1,0 +1,77 @@
+#include "spike_detector.h"
+#include <float.h>
+#include <math.h>
+#include <string.h>
+#include "../base/files.h"
+
+/* As in OLMo-core's SkipStepOptimizer (last 128 losses and norms, 6 standard deviations), with three changes:
+   - The deviation is measured from a straight line through the window: early in training the loss falls within 128
+     steps by many times its noise. A rising line is extrapolated, so that a slow rise is not a spike; for a falling one
+     the mean is expected, so that a loss that stops falling is none. A parabola without noise ends 2.2 deviations
+     above its line.
+   - The norm's logarithm is used: norms are skewed to the right and change by factors.
+   - Only values above the limit count, and only applied updates enter the window: 4 spikes in a window of 128 would
+     raise its standard deviation to a sixth of their height and hide the rest of a bad stretch of data.
+   A run of spikes can also mean that the last update led to a steep place. In a small model at the end of its warm-up
+   the norm stayed at 15 times its level for 27 skipped steps; one clipped update ended it. So one step in
+   SPIKE_STEPS_MAX + 1 is applied. A level that has changed for good is accepted after 4 such updates, and of a bad
+   stretch of data (200 to 500 batches in PaLM, arXiv 2204.02311, section 5.1) 10 of 11 steps are skipped.
+   min_sigma leaves room for rounding noise in a loss that does not change (learning rate 0, memorised data). */
+static double limit(const double *value, int n, double z, double min_sigma) {
+    double mean = 0, slope = 0, squares = 0, middle = 0.5 * (n - 1), spread = n * ((double)n * n - 1) / 12;
+    for (int i = 0; i < n; i++) mean += value[i] / n;
+    for (int i = 0; i < n; i++) slope += (i - middle) * (value[i] - mean);
+    slope /= spread;
+    for (int i = 0; i < n; i++) {
+        double rest = value[i] - mean - slope * (i - middle);
+        squares += rest * rest;
+    }
+    /* prediction variance of a line with two fitted parameters */
+    double ahead = n - middle, variance = squares / (n - 2) * (1 + 1.0 / n + ahead * ahead / spread);
+    return mean + fmax(slope, 0) * ahead + z * fmax(sqrt(variance), min_sigma);
+}
+
+void spike_detector_limits(const SpikeDetector *d, double z, double *loss_limit, double *norm_limit) {
+    *loss_limit = *norm_limit = INFINITY;
+    if (z <= 0 || d->count < SPIKE_WINDOW_MIN || d->spikes >= SPIKE_STEPS_MAX) return;
+    /* a thousandth of the loss: even batches of a million tokens differ by more */
+    *loss_limit = limit(d->loss, d->count, z, 1e-3 * fabs(d->loss[d->count - 1]));
+    *norm_limit = exp(limit(d->log_norm, d->count, z, 1e-2));
+}
+
+static void push(double window[SPIKE_WINDOW], int count, double newest) {
+    if (count == SPIKE_WINDOW) memmove(window, window + 1, --count * sizeof *window);
+    window[count] = newest;
+}
+
+StepResult spike_detector_update(SpikeDetector *d, const StepStats *stats) {
+    int spike = isfinite(stats->loss) && isfinite(stats->norm) &&
+                (stats->loss > stats->loss_limit || stats->norm > stats->norm_limit);
+    if (stats->apply) {
+        push(d->loss, d->count, stats->loss);
+        push(d->log_norm, d->count, log(fmax(stats->norm, DBL_MIN)));
+        d->count += d->count < SPIKE_WINDOW;
+        d->nonfinite = d->spikes = 0;
+        return APPLIED;
+    }
+    d->spikes += spike;
+    d->nonfinite += !spike;
+    return spike ? SPIKE : NONFINITE;
+}
+
+char *skipped_step_text(const SpikeDetector *d, int64_t step, StepResult result, const StepStats *stats,
+                        const GPT *model) {
+    if (result == SPIKE)
+        return format_string("step %lld: loss %.4g (limit %.4g), gradient norm %.4g (limit %.4g): not applied%s",
+                             (long long)step, stats->loss, stats->loss_limit, stats->norm, stats->norm_limit,
+                             d->spikes < SPIKE_STEPS_MAX ? "" : "; the next update is applied after so many in a row");
+    char name[96], rest[64] = "";
+    TensorStats t;
+    if (!gpt_find_nonfinite(model, name, &t))
+        return format_string("step %lld: loss %g, gradient norm %g, whose square overflows: not applied",
+                             (long long)step, stats->loss, stats->norm);
+    if (t.min <= t.max) snprintf(rest, sizeof rest, ", the rest in %.3g .. %.3g", t.min, t.max);
+    return format_string("step %lld: loss %g, gradient norm %g: not applied. First non-finite tensor: %s (%lld NaN, "
+                         "%lld infinite%s)", (long long)step, stats->loss, stats->norm, name, (long long)t.nan_count,
+                         (long long)t.inf_count, rest);
+}

@@ -1,0 +1,100 @@
+#include "train_step.h"
+#include <stdlib.h>
+#include "../../kernels/device.h"
+#include "../../kernels/profile.h"
+#include "../base/os.h"
+
+void train_step_create(TrainStep *s) {
+    const size_t T = (size_t)s->model->config.T;
+    const size_t bytes = (size_t)s->B * (size_t)gpt_own_tokens(&s->model->config) * 2 * sizeof **s->batch;
+    s->window = host_alloc(2 * T * sizeof *s->window, "a sequence");
+    for (int i = 0; i < 2; i++) s->batch[i] = device_host_alloc(bytes + sizeof(uint64_t), "a batch");
+}
+
+void train_step_free(TrainStep *s) {
+    free(s->window);
+    for (int i = 0; i < 2; i++) {
+        device_wait_mark(&s->copied[i]);
+        device_mark_free(&s->copied[i]);
+        device_host_free(s->batch[i]);
+        for (int j = 0; j < 2; j++) device_graph_free(&s->graph[i][j]);
+    }
+}
+
+/* Through the host buffer that was used two micro-steps ago. */
+static void load_batch(TrainStep *s, uint64_t first) {
+    const RingSplit split = gpt_split(&s->model->config);
+    const int slot = s->micro_steps++ % 2, T = split.T, own = ring_tokens(&split, split.rank);
+    int32_t *inputs = s->batch[slot], *targets = inputs + s->B * own;
+    uint64_t *sequence = (uint64_t *)(targets + s->B * own);
+    device_wait_mark(&s->copied[slot]);
+    for (int b = 0; b < s->B; b++) {
+        tokens_train_window(s->tokens, s->seed, first + (uint64_t)b, T, s->window, s->window + T);
+        ring_take(&split, inputs + b * own, s->window);
+        ring_take(&split, targets + b * own, s->window + T);
+    }
+    *sequence = first;
+    gpt_load(s->model, inputs, targets);
+    gpt_load_sequence(s->model, sequence);
+    device_mark(&s->copied[slot]);
+}
+
+int64_t train_step_targets(const TrainStep *s, uint64_t first) {
+    return tokens_train_targets(s->tokens, s->seed, first, (uint64_t)s->sequences, s->model->config.T);
+}
+
+static int64_t micro_steps(const TrainStep *s) { return s->sequences / s->B / gpt_groups(&s->model->config); }
+
+/* One that overwrites the gradients and, where a step has it, one that adds to them. */
+void train_step_measure(TrainStep *s, uint64_t first) {
+    const float dloss = 1.0f / (float)train_step_targets(s, first);
+    gpt_set_batch(s->model, s->B, gpt_own_tokens(&s->model->config));
+    load_batch(s, first);
+    for (int64_t i = 0; i < 2 && i < micro_steps(s); i++) {
+        gpt_forward(s->model);
+        gpt_backward(s->model, dloss, i ? ACCUMULATE : OVERWRITE, NULL, NULL);
+    }
+}
+
+void train_step(TrainStep *s, uint64_t first, double learning_rate) {
+    GPT *model = s->model;
+    Optimizer *optimizer = s->optimizer;
+    const int64_t groups = gpt_groups(&model->config), group = comm_rank / gpt_split(&model->config).size;
+    const int64_t last = micro_steps(s) - 1;
+    const int records = gpt_split(&model->config).size == 1;    /* ring attention's transfers are inside of ops */
+    const float dloss = 1.0f / (float)train_step_targets(s, first);
+    gpt_set_batch(model, s->B, gpt_own_tokens(&model->config));
+    optimizer_begin(optimizer, learning_rate);
+    for (int64_t i = 0; i <= last; i++) {
+        const Into into = i ? ACCUMULATE : OVERWRITE;
+        const int reduces = i == last && comm_size > 1;
+        DeviceGraph *graph = records ? &s->graph[into][reduces] : NULL;
+        load_batch(s, first + (uint64_t)((i * groups + group) * s->B));     /* the groups share a micro-step */
+        if (!graph || device_graph_begin(graph, dloss)) {
+            gpt_forward(model);
+            gpt_backward(model, dloss, into, reduces ? optimizer_reduce : NULL, optimizer);
+            loss_add(optimizer->stats, model->acts.losses, dloss);
+        }
+        if (graph) device_graph_end(graph);
+    }
+    optimizer_update(optimizer);
+}
+
+void train_step_profile(TrainStep *s, uint64_t first, double learning_rate, int64_t steps) {
+    enum { WARM_UP = 5 };
+    DeviceMark begin = {0}, end = {0};
+    s->optimizer->halts = 1;            /* results are read a step later, as in training */
+    for (int64_t i = 0; i < WARM_UP + 2 * steps; i++) {
+        if (i == WARM_UP) device_mark(&begin);
+        if (i == WARM_UP + steps) {
+            device_mark(&end);
+            profile_begin(s->model->config.dtype);
+        }
+        train_step(s, first + (uint64_t)(i * s->sequences), learning_rate);
+        if (i) optimizer_result(s->optimizer);
+    }
+    optimizer_result(s->optimizer);
+    profile_end((int)steps, device_mark_ms(&begin, &end) / (double)steps);
+    device_mark_free(&begin);
+    device_mark_free(&end);
+}

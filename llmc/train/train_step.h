@@ -1,0 +1,38 @@
+/* train_step.h - A training step: batches, forward and backward pass of every micro-batch, and the update, issued
+   without waiting for the device. */
+#ifndef LLMC_TRAIN_STEP_H
+#define LLMC_TRAIN_STEP_H
+#include "../tokens/dataloader.h"
+#include "optimizer.h"
+
+typedef struct {
+    GPT          *model;
+    Optimizer    *optimizer;
+    const Tokens *tokens;
+    uint64_t      seed;             /* of the data order */
+    int           B;                /* sequences of a micro-batch */
+    int64_t       sequences;        /* of an update of all ranks */
+    int32_t      *window;           /* inputs and targets of a whole sequence */
+    int32_t      *batch[2];         /* inputs and targets of a micro-batch and the number of its first sequence (64
+                                       bits), page-locked: one is written while the other is being copied */
+    DeviceMark    copied[2];
+    int64_t       micro_steps;      /* issued, since the start */
+    DeviceGraph   graph[2][2];      /* of a micro-step, by Into and whether it reduces the gradients */
+} TrainStep;
+
+/* To be called with the fields above `window` set. */
+void train_step_create(TrainStep *step);
+void train_step_free(TrainStep *step);
+
+/* Issues micro-steps as those of that step without its update: nothing is left of them but the choices of algorithms
+   (kernels/choices.h), which several ranks can then agree on before their first step. */
+void    train_step_measure(TrainStep *step, uint64_t first);
+
+/* Issues the step with the sequences from first on, and its update; optimizer_result returns its results. */
+void    train_step        (TrainStep *step, uint64_t first, double learning_rate);
+int64_t train_step_targets(const TrainStep *step, uint64_t first);      /* in that step */
+
+/* --profile: trains 5 steps, times `steps` steps as a whole, then every op of `steps` more, and prints both. */
+void train_step_profile(TrainStep *step, uint64_t first, double learning_rate, int64_t steps);
+
+#endif

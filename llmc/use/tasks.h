@@ -1,0 +1,58 @@
+/* tasks.h - Tasks: choices among texts that continue a context, scored by their log-probability. The definitions
+   are those of lm-evaluation-harness; a line of the file, JSON in UTF-8, is an item:
+
+     multiple-choice   {"context": "The sky is", "choices": ["blue.", "square."], "label": 0}
+     hellaswag         as published (Zellers et al. 2019); without ctx_a, ctx takes the place of both
+     lambada           {"text": "..."}: its last word is the only choice (Paperno et al. 2016, OpenAI's variant) */
+#ifndef LLMC_TASKS_H
+#define LLMC_TASKS_H
+#include "../model/gpt.h"
+#include "../text/tokenizer.h"
+
+/* A choice after its context: tokens 0 .. count; the targets are the last ones, the inputs all but the last one. */
+typedef struct {
+    int32_t *token;
+    int      count, targets;     /* of inputs, at most T; of targets */
+    int      characters;         /* of the choice */
+    int      is_greedy;          /* set by task_score, lambada: each target is the most likely token */
+    double   log_probability;    /* set by task_score: of the targets, in nats */
+} TaskRow;
+
+typedef struct { int64_t line; int first, count, label; } TaskItem;      /* its rows; the one that is right */
+
+typedef struct {
+    const char *name, *path;
+    TaskItem   *item;
+    TaskRow    *row;
+    int         items, rows;
+    size_t      item_room, row_room;
+    int         cut;             /* items whose context was cut on the left to fit into the model's */
+    int         left_out;        /* other items, with a choice longer than the model's context */
+} Task;
+
+typedef struct { double value, error; } TaskFigure;      /* error: standard error; NaN for a single item */
+
+typedef struct {
+    TaskFigure acc;              /* share of items whose label has the highest log-probability; lambada: is greedy */
+    TaskFigure acc_norm;         /* the same of the log-probability per character; 0 in lambada */
+    TaskFigure perplexity;       /* exp of the mean of minus the log-probability; 0 in other tasks */
+} TaskFigures;
+
+/* Reads the items of a file into memory, as tokens of a model with that vocabulary and context. A choice follows its
+   context after a blank. The whole text is tokenized; as many of its first tokens as the context alone has are context;
+   white space at the end of a context belongs to the choice; an empty context is tokenizer_start. Fails, with the
+   number of the line, on a line that is not such an item, and where no item is left. */
+Task task_read(const char *name, const char *path, Tokenizer tokenizer, const GPTConfig *config);
+void task_free(Task *task);
+
+/* Scores all rows, by length in batches of at most B * config.T tokens: the model was created for B sequences of
+   config.T. gpt_set_batch must be called again before the next batch. report_progress shows progress. Fails when a
+   log-probability is not finite. */
+void task_score(Task *task, GPT *model, int B);
+
+TaskFigures task_figures(const Task *task);
+
+/* task_score, and a line of figures on stdout; with as_jsonl a JSON object per item and one of the figures. */
+void task_evaluate(Task *task, GPT *model, int B, int as_jsonl);
+
+#endif

@@ -1,0 +1,295 @@
+/* bench_ops.c - Every memory-bound op alone, at the shapes of a training step of GPT-2 124M and of d4 (make
+   bench-ops): microseconds, GB/s by the bytes that the op must read and write at least, and their ratio to the copy
+   rate, which is measured first. Operands rotate through 4 GiB, far more than an L2 cache. On a CPU a small shape.
+
+   A round issues two copies of 2 GiB, which keep the GPU busy while the host issues CALLS calls behind them, and takes
+   the time of all less that of the copies: what the host needs to launch a kernel does not count. */
+#include "../../kernels/check.h"
+#include "../../kernels/device.h"
+#include "../../kernels/dropout.h"
+#include "../../kernels/embedding.h"
+#include "../../kernels/gelu.h"
+#include "../../kernels/gemm.h"
+#include "../../kernels/layernorm.h"
+#include "../../kernels/softmax_cross_entropy.h"
+#include "../../llmc/model/gpt.h"
+#include "../../llmc/base/os.h"
+#include "../../llmc/base/random.h"
+#include "bench.h"
+
+enum { CALLS = 50, ROUNDS_MAX = 100, SETS_MAX = 64 };
+
+typedef struct { const char *name, *model; int B, V; } Shape;
+static const Shape gpu_shapes[] = { { "124M, B = 64", "d12", 64, 50257 }, { "d4, B = 16", "d4", 16, 256 } };
+static const Shape cpu_shapes[] = { { "d2, B = 2", "d2", 2, 256 } };
+
+static int64_t   rounds;
+static DType     dtype;
+static GPTConfig config;
+static int       B, T, distinct;                /* distinct: how many different tokens the batch has */
+static char     *memory;
+static int64_t   memory_bytes, memory_used;
+static Tensor    tokens;
+static UpdateRow *rows;
+static int       row_count;
+static StepStats *stats;
+
+/* ---- operands */
+
+static Tensor place(DType type, int ndim, const int64_t dim[4]) {
+    Tensor t = tensor_packed(memory + memory_used, type, ndim, dim);
+    memory_used += ((int64_t)tensor_bytes(t) + 255) / 256 * 256;
+    REQUIRE(memory_used <= memory_bytes, "bench_ops: operands of %lld bytes, want at most %lld",
+            (long long)memory_used, (long long)memory_bytes);
+    return t;
+}
+#define DIMS(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[4]){__VA_ARGS__}
+#define OF(type, ...) place(type, DIMS(__VA_ARGS__))
+
+/* In every half of a word a bf16 in [0.5, 2): numbers of that size as bf16 and as f32. bytes: a multiple of 4 MiB. */
+static void memory_open(int64_t bytes) {
+    enum { CHUNK = 1 << 20 };
+    static uint32_t words[CHUNK];
+    memory = device_alloc((size_t)bytes, "the operands");
+    memory_bytes = bytes;
+    for (uint64_t i = 0; i < CHUNK; i += 4) {
+        Random128 r = philox(1, RANDOM_TEST, 0, 0, i);
+        for (int k = 0; k < 4; k++) words[i + (uint64_t)k] = (r.word[k] & 0x00ff00ff) | 0x3f003f00;
+    }
+    for (int64_t at = 0; at < bytes; at += (int64_t)sizeof words) device_upload(memory + at, words, sizeof words);
+}
+
+/* Tokens as unevenly distributed as in text: half of them are the first eighth of the vocabulary. */
+static void tokens_open(void) {
+    const int64_t count = (int64_t)B * T;
+    int32_t *host = malloc((size_t)count * sizeof *host);
+    char *seen = calloc((size_t)config.V, 1);
+    distinct = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const double u = random_uniform(1, RANDOM_TEST, 1, (uint64_t)i);
+        host[i] = (int32_t)(u * u * u * config.V);
+        distinct += !seen[host[i]];
+        seen[host[i]] = 1;
+    }
+    tokens = tensor_of(device_alloc((size_t)count * sizeof *host, "the tokens"), I32, 2, B, T);
+    device_upload(tokens.data, host, (size_t)count * sizeof *host);
+    free(host);
+    free(seen);
+}
+
+/* The tensors of the model, for AdamW. Returns the elements of its memory. */
+static int64_t rows_open(void) {
+    Params params;
+    params_create(&params, &config, F32, "the parameters");
+    const TensorTable *table = &params.table;
+    UpdateRow *host = calloc((size_t)table->count, sizeof *host);
+    row_count = table->count;
+    for (int i = 0; i < row_count; i++)
+        host[i] = (UpdateRow){ .first = (int64_t)(table->entry[i].offset / sizeof(float)),
+                               .count = tensor_count(*table->entry[i].field), .decay = table->entry[i].decay };
+    rows = device_alloc((size_t)row_count * sizeof *rows, "the rows of AdamW");
+    device_upload(rows, host, (size_t)row_count * sizeof *rows);
+    const int64_t elements = (int64_t)(table->bytes / sizeof(float));
+    free(host);
+    params_free(&params);
+    return elements;
+}
+
+/* ---- the ops: each places its operands, sets the bytes that it must move, and is called with them */
+
+typedef struct { Tensor t[9]; double bytes; } Operands;
+static int64_t elements;                        /* of the parameters */
+
+static double bytes_of(Tensor t) { return (double)tensor_bytes(t); }
+
+static Operands embed(void) {
+    Operands o = { .t = { OF(dtype, B, T, config.C), OF(dtype, config.Vp, config.C), OF(dtype, T, config.C) } };
+    o.bytes = bytes_of(o.t[0]) + bytes_of(o.t[2]) + (double)distinct * config.C * (double)dtype_bytes(dtype);
+    return o;
+}
+static void call_embed(Tensor *t) { embedding_forward(t[0], tokens, t[1], t[2], ABSENT); }
+
+/* dwte += : only the rows of tokens that occur */
+static Operands embed_backward(void) {
+    Operands o = { .t = { OF(F32, config.Vp, config.C), OF(F32, T, config.C), OF(dtype, B, T, config.C) } };
+    o.bytes = bytes_of(o.t[2]) + bytes_of(o.t[1]) + 8.0 * distinct * config.C;
+    return o;
+}
+static void call_embed_backward(Tensor *t) { embedding_backward(t[0], t[1], t[2], tokens, ABSENT, OVERWRITE); }
+
+static Operands layernorm(void) {
+    const int C = config.C;
+    Operands o = { .t = { OF(dtype, B, T, C), OF(dtype, B, T, C), OF(F32, B, T), OF(F32, B, T), OF(dtype, B, T, C),
+                          OF(dtype, B, T, C), OF(dtype, C), OF(dtype, C) } };
+    o.bytes = 4 * bytes_of(o.t[0]) + 2 * bytes_of(o.t[2]);
+    return o;
+}
+static void call_layernorm(Tensor *t) {
+    residual_layernorm_forward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]);
+}
+
+static Operands layernorm_back(void) {
+    const int C = config.C;
+    Operands o = { .t = { OF(dtype, B, T, C), OF(F32, C), OF(F32, C), OF(F32, C), OF(dtype, B, T, C),
+                          OF(dtype, B, T, C), OF(F32, B, T), OF(F32, B, T), OF(dtype, C) } };
+    o.bytes = 4 * bytes_of(o.t[0]) + 2 * bytes_of(o.t[6]);
+    return o;
+}
+static void call_layernorm_back(Tensor *t) {
+    layernorm_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], ACCUMULATE, OVERWRITE);
+}
+
+static Operands qkv_bias(void) {
+    Operands o = { .t = { OF(F32, 3 * config.C), OF(dtype, B, T, 3 * config.C) } };
+    o.bytes = bytes_of(o.t[1]);
+    return o;
+}
+static void call_qkv_bias(Tensor *t) { column_sums(t[0], t[1], OVERWRITE); }
+
+static Operands gelu(void) {
+    Operands o = { .t = { OF(dtype, B, T, 4 * config.C), OF(dtype, B, T, 4 * config.C) } };
+    o.bytes = 2 * bytes_of(o.t[0]);
+    return o;
+}
+static void call_gelu(Tensor *t)      { gelu_forward(t[0], t[1]); }
+static Operands gelu_back(void) {
+    Operands o = gelu();
+    o.t[2] = OF(F32, 4 * config.C);
+    o.bytes *= 1.5;
+    return o;
+}
+static void call_gelu_back(Tensor *t) { gelu_backward(t[0], t[0], t[1], t[2], OVERWRITE); }
+
+static Operands drop(void) {
+    Operands o = { .t = { OF(dtype, B, T, config.C), OF(dtype, B, T, config.C) } };
+    o.bytes = 2 * bytes_of(o.t[0]);
+    return o;
+}
+static void call_drop(Tensor *t) { dropout(t[0], t[1], &(Dropout){ .rate = 0.2f, .seed = 1 }); }
+
+/* a chunk of the head */
+static Operands softmax(void) {
+    const int64_t R = B * T < 5120 ? B * T : 5120;
+    Operands o = { .t = { OF(F32, R), OF(dtype, R, config.Vp), tensor_of(tokens.data, I32, 1, R) } };
+    o.bytes = 2 * bytes_of(o.t[1]);
+    return o;
+}
+static void call_softmax(Tensor *t) { softmax_cross_entropy(t[0], t[1], t[1], t[2], config.V, 1e-3f); }
+
+static Operands loss(void) {
+    Operands o = { .t = { OF(F32, B, T) } };
+    o.bytes = bytes_of(o.t[0]);
+    return o;
+}
+static void call_loss(Tensor *t) { loss_add(stats, t[0], 1e-9f); }
+
+static Operands norm(void) {
+    Operands o = { .t = { OF(F32, elements) } };
+    o.bytes = bytes_of(o.t[0]);
+    return o;
+}
+static void call_norm(Tensor *t) { gradient_square_sum(stats, t[0]); }
+
+static Operands adamw(void) {
+    Operands o = { .t = { OF(F32, elements), OF(F32, elements), OF(F32, elements), OF(F32, elements) } };
+    if (dtype == BF16) o.t[4] = OF(BF16, elements);
+    o.bytes = 7 * bytes_of(o.t[0]) + (dtype == BF16 ? bytes_of(o.t[4]) : 0);
+    return o;
+}
+static void call_adamw(Tensor *t) { adamw_update(t[0], t[4], t[1], t[2], t[3], rows, row_count, stats); }
+
+static const struct { const char *name; Operands (*operands)(void); void (*call)(Tensor *t); } ops[] = {
+    { "embedding forward",               embed,          call_embed },
+    { "embedding backward",              embed_backward, call_embed_backward },
+    { "residual + layernorm forward",    layernorm,      call_layernorm },
+    { "layernorm backward, with dx_sum", layernorm_back, call_layernorm_back },
+    { "column sums of dqkv",             qkv_bias,       call_qkv_bias },
+    { "gelu forward",                    gelu,           call_gelu },
+    { "gelu backward",                   gelu_back,      call_gelu_back },
+    { "dropout",                         drop,           call_drop },
+    { "softmax, a chunk of the head",    softmax,        call_softmax },
+    { "sum of the losses",               loss,           call_loss },
+    { "gradient norm",                   norm,           call_norm },
+    { "AdamW",                           adamw,          call_adamw },
+};
+
+/* ---- time */
+
+/* Of one half of the memory to the other: as many bytes are read and written as the memory has. */
+static void copy(void) {
+    const int64_t half = memory_bytes / 8;
+    tensor_convert(tensor_of(memory, F32, 1, half), tensor_of(memory + 4 * half, F32, 1, half));
+}
+
+/* Seconds of a call; call NULL: of a copy. */
+static double seconds_of(void (*call)(Tensor *), Operands *set, int sets) {
+    double seconds[ROUNDS_MAX];
+    for (int round = -2; round < (int)rounds; round++) {
+        device_wait();
+        const double start = seconds_now();
+        copy();
+        copy();
+        device_wait();
+        const double middle = seconds_now();
+        copy();
+        if (call) {
+            copy();
+            for (int i = 0; i < CALLS; i++) call(set[i % sets].t);
+        }
+        device_wait();
+        const double end = seconds_now();
+        if (round >= 0) seconds[round] = call ? ((end - middle) - (middle - start)) / CALLS
+                                              : (middle - start) - (end - middle);
+    }
+    return median(seconds, rounds);
+}
+
+static void bench(const Shape *shape, double copy_rate) {
+    gpt_named(shape->model, &config);
+    config.V = shape->V;
+    config.dtype = dtype;
+    gpt_check(&config);
+    B = shape->B;
+    T = config.T;
+    tokens_open();
+    elements = rows_open();
+    printf("\n%s: T = %d, C = %d, %s\n\n| op | MB | us | GB/s | of the copy rate |\n| --- | --- | --- | --- | --- |\n",
+           shape->name, T, config.C, dtype_name(dtype));
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        Operands set[SETS_MAX];
+        int sets = 0;
+        memory_used = 0;
+        do {
+            set[sets++] = ops[i].operands();
+        } while (sets < SETS_MAX && memory_used + memory_used / sets <= memory_bytes);
+        const double seconds = seconds_of(ops[i].call, set, sets), rate = set->bytes / seconds;
+        printf("| %s | %.4g | %.1f | %.0f | %.0f %% |\n", ops[i].name, set->bytes / 1e6, 1e6 * seconds, rate / 1e9,
+               100 * rate / copy_rate);
+        fflush(stdout);
+    }
+    device_free(tokens.data);
+    device_free(rows);
+}
+
+int main(int argc, char **argv) {
+    Option options[] = {
+        { .name = "rounds", .type = OPTION_INTEGER, .value = &rounds, .fallback = "15", .min = 1, .max = ROUNDS_MAX,
+          .argument = "N", .help = "take the median of N" },
+        BENCH_HELP
+    };
+    bench_parse("bench_ops times every memory-bound op of this backend.", options, argc, argv);
+    device_open((DeviceOptions){0});
+    const int on_cpu = device_refuse_dtype(BF16) != NULL;
+    dtype = on_cpu ? F32 : BF16;
+    const StepStats begin = { .learning_rate = 1e-6f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .correction1 = 1,
+                              .correction2 = 1, .clip = 1, .apply = 1 };
+    stats = device_alloc(sizeof *stats, "the statistics of a step");
+    device_upload(stats, &begin, sizeof begin);
+    memory_open(on_cpu ? (int64_t)1 << 28 : (int64_t)1 << 32);
+    const double copy_rate = (double)memory_bytes / seconds_of(NULL, NULL, 0);
+    printf("%s, %s; medians of %lld rounds of %d calls; copy %.0f GB/s, read and written\n", device_info().name,
+           device_info().detail, (long long)rounds, CALLS, copy_rate / 1e9);
+    if (on_cpu) bench(&cpu_shapes[0], copy_rate);
+    else for (int i = 0; i < 2; i++) bench(&gpu_shapes[i], copy_rate);
+    return 0;
+}

@@ -1,0 +1,57 @@
+/* test_fuzz.c - Reads every file of test/fuzz/corpus once, or one: test_fuzz json FILE. A target must accept a
+   file that is named good..., all of it or a part, and nothing of one that is named bad... */
+#include "fuzz.h"
+#include <dirent.h>
+#include <sys/mman.h>
+#include "../../kernels/check.h"
+#include "../../llmc/base/files.h"
+
+/* The real one: fuzz.c has its own for the readers. */
+FileMap __real_file_map(const char *path);
+
+static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
+
+/* Returns 0 when the outcome is not the one that the file's name promises. */
+static int replay_file(const FuzzTarget *target, const char *path, const char *name) {
+    FileMap map = __real_file_map(path);
+    int before = fuzz_accepted;
+    fprintf(stderr, "  %s\n", path);                    /* of a crash, the last one is the culprit */
+    fuzz_run(target, map.bytes, (size_t)map.size);
+    if (map.size) munmap((void *)map.bytes, (size_t)map.size);
+    const char *wrong = !strncmp(name, "good", 4) && fuzz_accepted == before ? "refused" :
+                        !strncmp(name, "bad", 3)  && fuzz_accepted != before ? "accepted" : NULL;
+    if (wrong) printf("%s was %s\n", path, wrong);
+    return !wrong;
+}
+
+static int replay_folder(const FuzzTarget *target, const char *folder) {
+    struct dirent **entry;
+    int count = scandir(folder, &entry, NULL, by_name), files = 0, ok = 1;
+    REQUIRE(count >= 0, "%s: cannot be read", folder);
+    for (int i = 0; i < count; free(entry[i++])) {
+        char path[1024];
+        if (*entry[i]->d_name == '.') continue;
+        snprintf(path, sizeof path, "%s/%s", folder, entry[i]->d_name);
+        ok &= replay_file(target, path, entry[i]->d_name);
+        files++;
+    }
+    free(entry);
+    printf("%s %s: %d inputs\n", ok && files ? "ok  " : "FAIL", target->name, files);
+    return ok && files;
+}
+
+int main(int argc, char **argv) {
+    int passed = 0, failed = 0, known = 0;
+    for (const FuzzTarget *target = fuzz_targets; target->name; target++) {
+        char folder[256];
+        if (argc == 3 && strcmp(target->name, argv[1])) continue;
+        known = 1;
+        snprintf(folder, sizeof folder, "test/fuzz/corpus/%s", target->name);
+        int ok = argc == 3 ? replay_file(target, argv[2], "") : replay_folder(target, folder);
+        passed += ok;
+        failed += !ok;
+    }
+    REQUIRE(known && argc != 2 && argc < 4, "want no argument, or the name of a target and a file");
+    printf("%d passed, %d failed, 0 skipped\n", passed, failed);
+    return failed > 0;
+}

@@ -1,0 +1,234 @@
+/* The masks of dropout (kernels/dropout.h): known answers, that a block is the comparison of 64 numbers with the
+   threshold, and statistics of 10^8 elements: the rate of each matrix, row and column, the correlation of elements that
+   a weak generator would couple, and of the digits of the numbers. Every statistic is a sum of independent terms, in
+   units of its standard deviation. */
+#include <math.h>
+#include "../../kernels/dropout.h"
+#include "../oracle.h"
+#include "../test.h"
+
+enum { SIDE = 2048, WORDS = SIDE / 64, MASKS = 6, NUMBERS = 1 << DROPOUT_DIGITS,
+       OWN = DROPOUT_DIGITS - DROPOUT_SHARED };
+static const double SIGMAS_MAX = 6;         /* one time in 10^9 by chance; 400 statistics a run */
+
+typedef struct { uint64_t row[SIDE][WORDS]; } Bits;     /* bit set: the element is kept */
+static Bits matrix[MASKS], moved;
+
+static void known_answers(void) {
+    Random64 r = {{ 0, 0 }};
+    for (uint32_t i = 0; i < PHILOX2X32_ROUNDS; i++) r = philox2x32_round(r, i * philox2x32_key_step);
+    EXPECT(r.word[0] == 0x257a3673 && r.word[1] == 0xcd26be2a, "philox2x32-7: %08x %08x", r.word[0], r.word[1]);
+    const DropoutMask mask = dropout_mask(1, 2, 3, 4);
+    EXPECT(mask.word[0] == 0x486b6bf8 && mask.word[1] == 0x2585ce58, "mask: %08x %08x", mask.word[0], mask.word[1]);
+    static const uint32_t blocks[][3] = {
+        { 410, 0xedfffffd, 0xff7fbbf3 }, { 819, 0xedfffffd, 0xfd7fb3f3 }, { 2048, 0x4dc76f51, 0x7553b231 }
+    };
+    for (int i = 0; i < COUNT(blocks); i++) {
+        r = dropout_block(mask, 5, 6, blocks[i][0]);
+        EXPECT(r.word[0] == blocks[i][1] && r.word[1] == blocks[i][2], "block at %u: %08x %08x", blocks[i][0],
+               r.word[0], r.word[1]);
+    }
+    for (int i = 0; i <= 950; i++) {
+        float rate = (float)i / 1000;
+        uint32_t threshold = dropout_threshold(rate);
+        EXPECT(fabs((double)threshold / NUMBERS - rate) <= 0.5 / NUMBERS + 1e-7, "rate %g: threshold %u", rate,
+               threshold);
+        EXPECT(fabs(dropout_scale(rate) * (1 - (double)threshold / NUMBERS) - 1) < 1e-7, "rate %g: scale %g", rate,
+               dropout_scale(rate));
+    }
+}
+
+static Random64 state_of(DropoutMask mask, uint32_t row, uint32_t column, uint32_t generator, uint32_t rounds) {
+    Random64 r = {{ (2 * row + generator) ^ mask.word[0], column ^ mask.word[1] }};
+    for (uint32_t i = 0; i < rounds; i++) r = philox2x32_round(r, i * philox2x32_key_step);
+    return r;
+}
+
+/* The numbers of a block, from their digits. */
+static void blocks(void) {
+    DropoutMask mask = dropout_mask(5, 7, 1ull << 40, 3);
+    for (int n = 0; n < 10000; n++) {
+        uint32_t row = (uint32_t)uniform_int(0, 1 << 20), column = (uint32_t)uniform_int(0, 1 << 20);
+        uint32_t threshold = (uint32_t)uniform_int(0, NUMBERS - 1), number[64];
+        for (int i = 0; i < 64; i++) number[i] = state_of(mask, row, column, 0, 5).word[0] >> 28;
+        for (uint32_t digit = 0; digit < OWN; digit++) {
+            Random64 r = state_of(mask, row, column, digit % 2, 7 + 2 * (digit / 2));
+            for (int i = 0; i < 64; i++) number[i] |= (r.word[i / 32] >> i % 32 & 1) << (DROPOUT_SHARED + digit);
+        }
+        Random64 kept = dropout_block(mask, row, column, threshold);
+        for (uint32_t i = 0; i < 64; i++) {
+            int want = number[i] >= threshold;
+            EXPECT(dropout_bit(kept, (int)i / 8, (int)i % 8) == want &&
+                   dropout_keeps(mask, 8 * row + i / 8, 8 * column + i % 8, threshold) == want,
+                   "block (%u,%u), threshold %u, element (%u,%u)", row, column, threshold, i / 8, i % 8);
+        }
+    }
+}
+
+static void draw(Bits *to, DropoutMask mask, uint32_t threshold) {
+    memset(to, 0, sizeof *to);
+    #pragma omp parallel for
+    for (uint32_t row = 0; row < SIDE / 8; row++)
+        for (uint32_t column = 0; column < SIDE / 8; column++) {
+            Random64 kept = dropout_block(mask, row, column, threshold);
+            for (uint32_t i = 0; i < 8; i++)
+                to->row[8 * row + i][column / 8] |=
+                    (uint64_t)(kept.word[i / 4] >> 8 * (i % 4) & 0xff) << 8 * (column % 8);
+        }
+}
+
+static int is_kept(const Bits *m, int row, int column) { return m->row[row][column / 64] >> column % 64 & 1; }
+
+static void expect_sigmas(double sigmas, const char *what, double rate) {
+    EXPECT(fabs(sigmas) < SIGMAS_MAX, "rate %g, %s: %.2f standard deviations", rate, what, sigmas);
+}
+
+/* Sum of (x - p)(y - p) over all elements x of a and y of b, p the probability to be kept. */
+static void expect_uncorrelated(const Bits *a, const Bits *b, const char *what, double rate, double p) {
+    int64_t both = 0, either = 0;
+    for (int row = 0; row < SIDE; row++)
+        for (int w = 0; w < WORDS; w++) {
+            both += __builtin_popcountll(a->row[row][w] & b->row[row][w]);
+            either += __builtin_popcountll(a->row[row][w]) + __builtin_popcountll(b->row[row][w]);
+        }
+    double n = (double)SIDE * SIDE, sum = (double)both - p * (double)either + p * p * n;
+    expect_sigmas(sum / (p * (1 - p) * sqrt(n)), what, rate);
+}
+
+/* The matrix moved by some rows and columns, around its ends. */
+static void move(Bits *to, const Bits *from, int rows, int columns) {
+    for (int row = 0; row < SIDE; row++) {
+        const uint64_t *x = from->row[(row + rows) % SIDE];
+        for (int w = 0; w < WORDS; w++) {
+            uint64_t low = x[(w + columns / 64) % WORDS], high = x[(w + columns / 64 + 1) % WORDS];
+            to->row[row][w] = columns % 64 ? low >> columns % 64 | high << (64 - columns % 64) : low;
+        }
+    }
+}
+
+static void transpose(Bits *to, const Bits *from) {
+    memset(to, 0, sizeof *to);
+    for (int row = 0; row < SIDE; row++)
+        for (int column = row + 1; column < SIDE; column++)     /* each pair once: below the diagonal random bits */
+            to->row[row][column / 64] |= (uint64_t)is_kept(from, column, row) << column % 64;
+    for (int row = 0; row < SIDE; row++)
+        for (int column = 0; column <= row; column++)
+            to->row[row][column / 64] |= (uint64_t)is_kept(&matrix[1], row, column) << column % 64;
+}
+
+/* Sums of squares over rows and over columns, as chi squared with SIDE degrees of freedom. */
+static void expect_even(const Bits *m, double rate, double p) {
+    static int column_sum[SIDE];
+    double chi[2] = { 0, 0 };
+    int64_t sum = 0;
+    memset(column_sum, 0, sizeof column_sum);
+    for (int row = 0; row < SIDE; row++) {
+        int kept = 0;
+        for (int column = 0; column < SIDE; column++) {
+            kept += is_kept(m, row, column);
+            column_sum[column] += is_kept(m, row, column);
+        }
+        sum += kept;
+        chi[0] += pow(kept - p * SIDE, 2) / (p * (1 - p) * SIDE);
+    }
+    for (int column = 0; column < SIDE; column++)
+        chi[1] += pow(column_sum[column] - p * SIDE, 2) / (p * (1 - p) * SIDE);
+    expect_sigmas(((double)sum - p * SIDE * SIDE) / (sqrt(p * (1 - p)) * SIDE), "number kept", rate);
+    expect_sigmas((chi[0] - SIDE) / sqrt(2.0 * SIDE), "sums of rows", rate);
+    expect_sigmas((chi[1] - SIDE) / sqrt(2.0 * SIDE), "sums of columns", rate);
+}
+
+static void statistics(void) {
+    static const float rates[] = { 0.1f, 0.2f, 0.5f, 0.9f };
+    static const struct { const char *what; int rows, columns; } moves[] = {
+        { "next column", 0, 1 }, { "next row", 1, 0 }, { "next row and column", 1, 1 }, { "column + 2", 0, 2 },
+        { "row + 1, column - 1", 1, SIDE - 1 }, { "row + 2", 2, 0 }, { "column + 4", 0, 4 }, { "row + 4", 4, 0 },
+        { "column + 8", 0, 8 }, { "row + 8", 8, 0 }, { "row + 8 and column + 8", 8, 8 },
+        { "row + 8, column - 8", 8, SIDE - 8 }, { "column + 16", 0, 16 }, { "row + 16", 16, 0 },
+        { "column + 64", 0, 64 }, { "row + 64", 64, 0 }, { "column + 1024", 0, 1024 }, { "row + 1024", 1024, 0 },
+    };
+    static const char *const other[MASKS] = { "", "next sequence", "next head", "next block", "next seed",
+                                              "sequence + 2^32" };
+    for (int n = 0; n < COUNT(rates); n++) {
+        const uint32_t threshold = dropout_threshold(rates[n]), site = (uint32_t)uniform_int(0, 255) << 8 | 9;
+        const uint64_t seed = (uint64_t)uniform_int(0, INT32_MAX), sequence = (uint64_t)uniform_int(0, INT32_MAX);
+        const uint32_t head = (uint32_t)uniform_int(0, 24);
+        const double p = 1 - (double)threshold / NUMBERS;
+        const DropoutMask mask[MASKS] = {
+            dropout_mask(seed, site, sequence, head),           dropout_mask(seed, site, sequence + 1, head),
+            dropout_mask(seed, site, sequence, head + 1),       dropout_mask(seed, site + (3 << 8), sequence, head),
+            dropout_mask(seed + 1, site, sequence, head),       dropout_mask(seed, site, sequence + (1ull << 32), head)
+        };
+        for (int m = 0; m < MASKS; m++) draw(&matrix[m], mask[m], threshold);
+        for (int m = 0; m < MASKS; m++) expect_even(&matrix[m], rates[n], p);
+        for (int m = 1; m < MASKS; m++) expect_uncorrelated(&matrix[0], &matrix[m], other[m], rates[n], p);
+        for (int m = 0; m < MASKS; m++)
+            for (int i = 0; i < COUNT(moves); i++) {
+                move(&moved, &matrix[m], moves[i].rows, moves[i].columns);
+                expect_uncorrelated(&matrix[m], &moved, moves[i].what, rates[n], p);
+            }
+        transpose(&moved, &matrix[0]);
+        expect_uncorrelated(&matrix[0], &moved, "row and column exchanged", rates[n], p);
+    }
+}
+
+/* The number of an element: the highest threshold at which it is kept. */
+static uint32_t number_of(DropoutMask mask, uint32_t row, uint32_t column) {
+    uint32_t number = 0;
+    for (uint32_t bit = NUMBERS / 2; bit; bit /= 2)
+        if (dropout_keeps(mask, row, column, number | bit)) number |= bit;
+    return number;
+}
+
+/* Of 2^20 elements, each `step` rows and columns from the next: every number is equally frequent, and every digit is
+   independent of every other, of the element and of its neighbours. The shared digits only between blocks. */
+static void digits_of(int step, int count_of_digits) {
+    enum { ROWS = 1024 };
+    static uint16_t number[ROWS + 8][ROWS + 8];
+    static int count[NUMBERS];
+    static const struct { const char *what; int rows, columns; } moves[] = {
+        { "same element", 0, 0 }, { "next column", 0, 1 }, { "next row", 1, 0 }, { "column + 8", 0, 8 },
+        { "row + 8", 8, 0 }
+    };
+    const DropoutMask mask = dropout_mask((uint64_t)uniform_int(0, INT32_MAX), (uint32_t)uniform_int(0, 255) << 8 | 9,
+                                          (uint64_t)uniform_int(0, INT32_MAX), (uint32_t)uniform_int(0, 24));
+    const int numbers = 1 << count_of_digits, inside = uniform_int(0, step - 1);
+    #pragma omp parallel for
+    for (int row = 0; row < ROWS + 8; row++)
+        for (int column = 0; column < ROWS + 8; column++)
+            number[row][column] = (uint16_t)(number_of(mask, (uint32_t)(step * row + inside), (uint32_t)(step * column))
+                                             >> (DROPOUT_DIGITS - count_of_digits));
+    memset(count, 0, sizeof count);
+    for (int i = 0; i < ROWS * ROWS; i++) count[number[i / ROWS][i % ROWS]]++;
+    const double n = (double)ROWS * ROWS, each = n / numbers;
+    double chi = 0;
+    for (int i = 0; i < numbers; i++) chi += pow(count[i] - each, 2) / each;
+    expect_sigmas((chi - (numbers - 1)) / sqrt(2.0 * (numbers - 1)), "numbers", 0);
+    for (int m = 0; m < COUNT(moves); m++)
+        for (int turn = 0; turn < count_of_digits; turn++) {
+            int64_t sum[DROPOUT_DIGITS] = {0};
+            for (int i = 0; i < ROWS * ROWS; i++) {
+                unsigned other = number[i / ROWS + moves[m].rows][i % ROWS + moves[m].columns];
+                unsigned x = number[i / ROWS][i % ROWS] ^ (other >> turn | other << (count_of_digits - turn));
+                for (int digit = 0; digit < DROPOUT_DIGITS; digit++) sum[digit] += x >> digit & 1;
+            }
+            for (int digit = 0; digit < count_of_digits && (m || turn); digit++)
+                EXPECT(fabs(2 * (double)sum[digit] - n) < SIGMAS_MAX * sqrt(n),
+                       "steps of %d, digits %d and %d, %s: %.2f standard deviations", step, digit,
+                       (digit + turn) % count_of_digits, moves[m].what, (2 * (double)sum[digit] - n) / sqrt(n));
+        }
+}
+
+static void digits(void) {
+    digits_of(1, OWN);
+    digits_of(8, DROPOUT_DIGITS);
+}
+
+int main(void) {
+    random_open();
+    RUN(known_answers);
+    RUN(blocks);
+    RUN(statistics);
+    RUN(digits);
+    return test_close();
+}

@@ -1,0 +1,300 @@
+/* The ops of kernels/update.h against the oracle on the same inputs widened to double: the end of a training step,
+   conversions, statistics. arena.h holds the operands and derives the bounds. */
+#include "../../kernels/update.h"
+#include "arena.h"
+
+/* ---- The end of a step */
+
+enum { ROW_COUNT = 7, GAP = 64 };
+static const int row_lengths[ROW_COUNT] = {1, 64, 7, 1000, 65, 3, 70001};
+
+typedef struct { Tensor param, param_bf16, m, v, grad, rows, stats, losses; int64_t size; } Step;
+
+/* Rows aligned to 256 bytes; the gaps of grad are zero, those of the others poison: never read or written. */
+static Step step_begin(StepStats stats) {
+    Step s = { .rows = integers(0, 0, ROW_COUNT * (int)sizeof(UpdateRow) / 4) };
+    s.losses = fill(f32_input(0, 5, 13), 4, 1);
+    UpdateRow *row = arena_host(s.rows);
+    for (int i = 0; i < ROW_COUNT; i++) {
+        row[i] = (UpdateRow){ .first = s.size, .count = row_lengths[i], .decay = i % 2 };
+        s.size += (row_lengths[i] + GAP - 1) / GAP * GAP + (i == 2 ? GAP : 0);
+    }
+    s.stats = place(I32, WRITTEN, 0, DIMS((int)sizeof stats / 4));
+    memcpy(arena_host(s.stats), &stats, sizeof stats);
+    mark(tensor_of(s.stats.data, I32, 1, (int)offsetof(StepStats, loss) / 4), KEPT);
+    s.grad = f32_input(0, s.size);
+    s.param = place(F32, KEPT, 0, DIMS(s.size));
+    s.m = place(F32, KEPT, 0, DIMS(s.size));
+    s.v = place(F32, KEPT, 0, DIMS(s.size));
+    s.param_bf16 = device_refuse_dtype(BF16) ? ABSENT : place(BF16, KEPT, 0, DIMS(s.size));
+    for (int i = 0; i < ROW_COUNT; i++)
+        for (int64_t k = row[i].first; k < row[i].first + row[i].count; k++) {
+            set(s.grad, k, uniform());
+            set(s.param, k, uniform());
+            set(s.m, k, uniform());
+            set(s.v, k, 1 + uniform() / 2);
+        }
+    return s;
+}
+
+static void step_run(const Step *s) {
+    StepStats *stats = s->stats.data;
+    loss_add(stats, s->losses, 0.25f);
+    Tensor head = tensor_column_range(s->grad, 0, GAP), rest = tensor_column_range(s->grad, GAP, s->size - GAP);
+    gradient_square_sum(stats, head);      /* ranges add up */
+    gradient_square_sum(stats, rest);
+    update_decide(stats);
+    adamw_update(s->param, s->param_bf16, s->m, s->v, s->grad, s->rows.data, ROW_COUNT, stats);
+}
+
+static StepStats step_stats(const Step *s) {
+    StepStats stats;
+    memcpy(&stats, arena_after + ((char *)s->stats.data - arena_device) / 2, sizeof stats);
+    return stats;
+}
+
+static Tensor row_of(Tensor flat, const UpdateRow *row) {
+    return tensor_of((char *)flat.data + (size_t)row->first * dtype_bytes(flat.dtype), flat.dtype, 1, row->count);
+}
+
+/* The rows are outputs or are not, the gaps never are. */
+static void mark_rows(const Step *s, int kind) {
+    UpdateRow *row = arena_host(s->rows);
+    Tensor changed[] = { s->param, s->m, s->v, s->param_bf16 };
+    for (int k = 0; k < (s->param_bf16.data ? 4 : 3) * ROW_COUNT; k++)
+        mark(row_of(changed[k / ROW_COUNT], &row[k % ROW_COUNT]), kind);
+}
+
+/* max_norm against a norm of about 60: never, not reached, reached; step 1 and step 1000. */
+static void update(void) {
+    static const struct { float max_norm, correction1, correction2; } cases[] = {
+        {0, 0.1f, 0.05f}, {1000, 0.1f, 0.05f}, {1, 0.1f, 0.05f}, {0.5f, 1, 0.999f},
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        arena_begin("update", "max_norm %g, correction %g", cases[i].max_norm, cases[i].correction1);
+        Step s = step_begin((StepStats){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-3f,
+            .weight_decay = 0.5f, .correction1 = cases[i].correction1, .correction2 = cases[i].correction2,
+            .max_norm = cases[i].max_norm, .loss_limit = INFINITY, .norm_limit = INFINITY,
+            .loss = 0.5, .norm = NAN, .clip = NAN, .apply = -1 });
+        UpdateRow *row = arena_host(s.rows);
+        mark_rows(&s, WRITTEN);
+        EACH_RUN step_run(&s);
+
+        StepStats got = step_stats(&s), want = got;
+        double *losses = given(s.losses), loss = 0.5, norm = oracle_norm(given(s.grad), s.size);
+        for (int k = 0; k < tensor_count(s.losses); k++) loss += 0.25 * losses[k];
+        want.clip = (float)oracle_clip(norm, cases[i].max_norm);
+        const double close = 4 * 0x1p-24;      /* loss and norm are double, and so are their sums */
+        EXPECT(fabs(got.loss - loss) <= close * loss, "loss %.9g, want %.9g", got.loss, loss);
+        EXPECT(fabs(got.norm - norm) <= close * norm, "norm %.9g, want %.9g", got.norm, norm);
+        EXPECT(fabs(got.clip - want.clip) <= close * want.clip, "clip %.9g, want %.9g", got.clip, want.clip);
+        EXPECT(got.apply == 1, "apply is %d", got.apply);
+
+        want.clip = got.clip;
+        double *param = given(s.param), *m = given(s.m), *v = given(s.v), *grad = given(s.grad);
+        for (int k = 0; k < ROW_COUNT; k++) {
+            int64_t first = row[k].first, n = row[k].count;
+            oracle_adamw(param + first, m + first, v + first, grad + first, n, row[k].decay, &want);
+            compare("param", row_of(s.param, &row[k]), param + first, (Bound){ .roundings = 14, .floor = 1 });
+            compare("m", row_of(s.m, &row[k]), m + first, (Bound){ .roundings = 5, .floor = 1 });
+            compare("v", row_of(s.v, &row[k]), v + first, (Bound){ .roundings = 6 });
+            int64_t wrong = 0;
+            for (int64_t at = first; at < first + n && s.param_bf16.data; at++)
+                wrong += element(s.param_bf16, arena_after, at) != round_bf16(element(s.param, arena_after, at));
+            EXPECT(!wrong, "%lld of %lld elements of the copy are not the rounded parameters", (long long)wrong,
+                   (long long)n);
+        }
+    }
+}
+
+/* Nothing of param, copy, m and v is marked as written: they keep every bit. */
+static void update_refuses_nonfinite_stats(void) {
+    static const float nonfinite[] = { INFINITY, -INFINITY, NAN };
+    for (int i = 0; i < 12; i++) {
+        arena_begin("update", "%g in %s %d", nonfinite[i % 3], i < 9 ? "the gradient of row" : "the losses,", i);
+        Step s = step_begin((StepStats){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
+            .correction1 = 0.1f, .correction2 = 0.05f, .max_norm = i % 2, .loss_limit = INFINITY,
+            .norm_limit = INFINITY, .apply = 1 });
+        UpdateRow row = ((UpdateRow *)arena_host(s.rows))[i % ROW_COUNT];
+        if (i < 9) set(s.grad, row.first + uniform_int(0, (int)row.count - 1), nonfinite[i % 3]);
+        else       set(s.losses, uniform_int(0, (int)tensor_count(s.losses) - 1), nonfinite[i % 3]);
+        EACH_RUN step_run(&s);
+        EXPECT(step_stats(&s).apply == 0, "%s: apply is %d", arena_case, step_stats(&s).apply);
+    }
+}
+
+/* Up to a limit an update is applied, one bit beyond it nothing is; the norm that counts is that before clipping. */
+static void update_keeps_within_limits(void) {
+    enum { OFF, AT, BELOW, FAR };
+    static const struct { int loss, norm, nan_loss, apply; } cases[] = {
+        {OFF, OFF, 0, 1}, {AT, AT, 0, 1}, {AT, OFF, 0, 1}, {OFF, AT, 0, 1}, {BELOW, OFF, 0, 0}, {OFF, BELOW, 0, 0},
+        {BELOW, BELOW, 0, 0}, {FAR, FAR, 0, 0}, {AT, BELOW, 0, 0}, {AT, AT, 1, 0},
+    };
+    arena_begin("update", "limits");
+    Step s = step_begin((StepStats){0});
+    UpdateRow row = ((UpdateRow *)arena_host(s.rows))[ROW_COUNT - 1];
+    double found_loss = 0, found_norm = 0;          /* of the first case, to the bit */
+    for (int i = 0; i < COUNT(cases); i++) {
+        double loss_limits[] = { INFINITY, found_loss, nextafter(found_loss, 0), 0.01 };
+        double norm_limits[] = { INFINITY, found_norm, nextafter(found_norm, 0), 1.5 };
+        *(StepStats *)arena_host(s.stats) = (StepStats){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f,
+            .eps = 1e-3f, .correction1 = 0.1f, .correction2 = 0.05f, .max_norm = 1, .apply = -1,
+            .loss_limit = loss_limits[cases[i].loss], .norm_limit = norm_limits[cases[i].norm] };
+        if (cases[i].nan_loss) set(s.losses, 7, NAN);
+        mark_rows(&s, cases[i].apply ? WRITTEN : KEPT);
+        EACH_RUN step_run(&s);
+        StepStats got = step_stats(&s);
+        EXPECT(got.apply == cases[i].apply, "case %d: loss %.17g, limit %.17g, norm %.17g, limit %.17g: apply is %d", i,
+               got.loss, got.loss_limit, got.norm, got.norm_limit, got.apply);
+        if (i == 0) {
+            found_loss = got.loss;
+            found_norm = got.norm;
+        }
+        EXPECT(cases[i].nan_loss || (got.loss == found_loss && got.norm == found_norm), "case %d has other numbers", i);
+        int64_t moved = 0;
+        for (int64_t k = row.first; k < row.first + row.count; k++)
+            moved += element(s.param, arena_after, k) != element(s.param, arena_before, k);
+        EXPECT((moved > 0) == cases[i].apply, "case %d: %lld parameters have moved", i, (long long)moved);
+    }
+}
+
+/* What may be applied also has a square that f32 holds: that of the clipped norm is below 3.4e38. */
+static void norm_extremes(void) {
+    static const struct { float value, max_norm; int apply; } cases[] = {       /* 32^2 of them */
+        {0, 1, 1}, {1e-25f, 1, 1}, {1e25f, 1, 1}, {1e17f, 0, 1}, {1e18f, 0, 0}, {1e25f, 0, 0}, {1e25f, 1e20f, 0}
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        arena_begin("norm", "1024 gradients of %g, max_norm %g", cases[i].value, cases[i].max_norm);
+        Tensor grad = fill(f32_input(0, 1024), cases[i].value, 0);
+        Tensor stats = place(I32, WRITTEN, 0, DIMS((int)sizeof(StepStats) / 4));
+        Step s = { .stats = stats };
+        *(StepStats *)arena_host(stats) = (StepStats){ .max_norm = cases[i].max_norm, .loss_limit = INFINITY,
+                                                             .norm_limit = INFINITY };
+        EACH_RUN {
+            gradient_square_sum(stats.data, grad);
+            update_decide(stats.data);
+        }
+        StepStats got = step_stats(&s);
+        double norm = 32 * (double)cases[i].value, clip = oracle_clip(norm, cases[i].max_norm);
+        EXPECT(fabs(got.norm - norm) <= 1e-5 * norm, "%s: norm is %g, want %g", arena_case, got.norm, norm);
+        EXPECT(got.apply == cases[i].apply, "%s: apply is %d", arena_case, got.apply);
+        EXPECT(fabs(got.clip - clip) <= 1e-5 * clip, "%s: clip is %g, want %g", arena_case, got.clip, clip);
+    }
+}
+
+/* More than are added in one go: a few million ones, and twos after them. The sum of the squares is exact. */
+static void norm_of_many(void) {
+    const int ones = 64 * 65536, count = ones + 65536 + 5;
+    const StepStats begin = { .loss_limit = INFINITY, .norm_limit = INFINITY };
+    StepStats got;
+    float *value = malloc((size_t)count * sizeof *value);
+    for (int i = 0; i < count; i++) value[i] = i < ones ? 1 : 2;
+    float *grad = device_alloc((size_t)count * sizeof *grad, "gradients");
+    StepStats *stats = device_alloc(sizeof *stats, "statistics");
+    device_upload(grad, value, (size_t)count * sizeof *grad);
+    device_upload(stats, &begin, sizeof begin);
+    gradient_square_sum(stats, tensor_of(grad, F32, 1, (int64_t)count));
+    update_decide(stats);
+    device_download(&got, stats, sizeof got);
+    EXPECT(got.norm == sqrt(ones + 4.0 * (count - ones)), "norm is %.17g", got.norm);
+    device_free(grad);
+    device_free(stats);
+    free(value);
+}
+
+/* Ties to even, both sides of a tie, denormals, overflow; counts around and far above a pack of 16 bytes. */
+static void convert(void) {
+    static const uint32_t bits[] = {
+        0, 0x80000000, 0x3f800000, 0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff, 0xbf818000, 0x7f7f7fff, 0x7f7f8000,
+        0xff7fffff, 0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xffffffff, 0x7fff8000, 1, 0x8000, 0x8001, 0x18000,
+        0x007fffff, 0x807f8000, 0x00800000, 0x00408000,
+    };
+    static const int counts[] = { 1, 7, 8, 9, 64, 1003, 4096, 100003 };
+    static const DType types[][2] = { {F32, F32}, {F32, BF16}, {BF16, F32}, {BF16, BF16} };
+    for (int i = 0; i < COUNT(counts) * COUNT(types); i++) {
+        const DType *type = types[i % 4];
+        int n = counts[i / 4];
+        if (device_refuse_dtype(type[0]) || device_refuse_dtype(type[1])) continue;
+        arena_begin("convert", "%d elements, %s to %s", n, dtype_name(type[0]), dtype_name(type[1]));
+        Tensor from = input_as(type[0], 1, n), to = output_as(type[1], n);
+        for (int k = 0; k < n && k < COUNT(bits); k++) {
+            if (type[0] == F32) ((uint32_t *)arena_host(from))[n - 1 - k] = bits[k];
+            else                ((uint16_t *)arena_host(from))[n - 1 - k] = (uint16_t)(bits[k] >> 16 | bits[k]);
+        }
+        EACH_RUN tensor_convert(to, from);
+        for (int k = 0; k < n; k++) {
+            double x = get(from, k), want = type[1] == BF16 ? round_bf16(x) : x, got = element(to, arena_after, k);
+            EXPECT(isnan(x) ? isnan(got) : got == want && signbit(got) == signbit(want), "%s: %a becomes %a, want %a",
+                   arena_case, x, got, want);
+        }
+    }
+}
+
+/* Rows with a pitch, of any of the types: written, added in place to f32 or bf16, or a sum; what lies between the
+   rows stays. */
+static void rows_are_converted_and_added(void) {
+    static const struct { int rows, columns, to_pitch, from_pitch; } shapes[] = {
+        {1, 1, 1, 1}, {3, 8, 8, 24}, {5, 16, 48, 16}, {7, 13, 13, 13}, {129, 40, 120, 80}, {33, 1000, 1000, 1008},
+        {2, 9, 16, 32}, {300, 64, 192, 128}, {17, 59, 61, 60}
+    };
+    static const DType types[][2] = { {F32, F32}, {F32, BF16}, {BF16, F32}, {BF16, BF16} };
+    for (int i = 0; i < COUNT(shapes) * COUNT(types) * 3; i++) {
+        const DType *type = types[i / 3 % 4];
+        const int adds = i % 3, shape = i / 12, rows = shapes[shape].rows, columns = shapes[shape].columns;
+        const DType sums = type[0] == BF16 && type[1] == BF16 && shape % 2 ? BF16 : F32;
+        if (device_refuse_dtype(type[0]) || device_refuse_dtype(type[1]) || (adds == 2 && type[1] != sums)) continue;
+        arena_begin("rows", "(%d,%d) %s %s %s", rows, columns, dtype_name(type[0]),
+                    adds == 2 ? "added in place to" : adds ? "and a sum to" : "to", dtype_name(type[1]));
+        Tensor from = fill(place(type[0], KEPT, shapes[shape].from_pitch, DIMS(rows, columns)), 0, 1);
+        Tensor to = place(type[1], WRITTEN, shapes[shape].to_pitch, DIMS(rows, columns));
+        Tensor sum = adds < 2 ? place(sums, KEPT, shapes[shape].from_pitch, DIMS(rows, columns)) : to;
+        fill(sum, 0, 1);
+        EACH_RUN { if (adds) tensor_add(to, sum, from); else tensor_convert(to, from); }
+        for (int r = 0; r < rows; r++)
+            for (int c = 0; c < columns; c++) {
+                const double x = get(from, r * from.pitch + c) + (adds ? get(sum, r * sum.pitch + c) : 0);
+                const double want = type[1] == BF16 ? round_bf16((double)(float)x) : (double)(float)x;
+                const double got = element(to, arena_after, r * to.pitch + c);
+                EXPECT(got == want, "%s: (%d,%d) is %a, want %a", arena_case, r, c, got, want);
+            }
+    }
+}
+
+static void statistics(void) {
+    for (int variant = 0; variant < 4; variant++) {
+        const int nonfinite = variant % 2, pitch = variant / 2 ? 64 : 59;
+        arena_begin("statistics", "1003 numbers, a row every %d", pitch);
+        Tensor t = fill(place(arena_dtype, KEPT, pitch, DIMS(17, 59)), 0, 1);
+        TensorStats got = {0}, want = { .min = INFINITY, .max = -INFINITY };
+        static const struct { int index; double value; } bad[] = {
+            {3, NAN}, {1002, NAN}, {0, INFINITY}, {500, -INFINITY}, {501, -INFINITY}, {502, -INFINITY}, {77, -1e30}
+        };
+        for (int i = 0; i < COUNT(bad) && nonfinite; i++)
+            set(t, bad[i].index / 59 * pitch + bad[i].index % 59, bad[i].value);
+        for (int i = 0; i < 1003; i++) {
+            double a = get(t, i / 59 * pitch + i % 59);
+            want.nan_count += isnan(a) != 0;
+            want.inf_count += isinf(a) != 0;
+            if (isfinite(a)) { want.min = fmin(want.min, a); want.max = fmax(want.max, a); }
+        }
+        EACH_RUN got = tensor_stats(t);
+        EXPECT(got.nan_count == want.nan_count && got.inf_count == want.inf_count && got.min == want.min
+               && got.max == want.max, "%lld NaN, %lld infinite, %g .. %g; want %lld, %lld, %g .. %g",
+               (long long)got.nan_count, (long long)got.inf_count, got.min, got.max,
+               (long long)want.nan_count, (long long)want.inf_count, want.min, want.max);
+    }
+}
+
+int main(void) {
+    arena_open();
+    RUN(update);
+    RUN(update_refuses_nonfinite_stats);
+    RUN(update_keeps_within_limits);
+    RUN(norm_extremes);
+    RUN(norm_of_many);
+    RUN(convert);
+    RUN(rows_are_converted_and_added);
+    RUN_EACH_DTYPE(statistics);
+    arena_close();
+    return test_close();
+}

@@ -1,0 +1,156 @@
+/* models.h - What tests of models share: tensors on the host, and a tiny GPT whose rows hold random bits. */
+#ifndef TEST_MODELS_H
+#define TEST_MODELS_H
+#include "../test.h"
+#include "../../kernels/normal.h"
+#include "../../llmc/checkpoint/weights.h"
+#include "../../llmc/train/optimizer.h"
+#include "../../llmc/base/random.h"
+
+/* All of a tensor or a table, in f32 or I32; the caller frees it. BF16 is widened. */
+static inline void *download(Tensor t) {
+    int64_t count = tensor_count(t);
+    float *host = calloc((size_t)count, sizeof *host);
+    REQUIRE(host, "out of memory: %lld elements", (long long)count);
+    device_download(host, t.data, tensor_bytes(t));
+    for (int64_t i = count - 1; i >= 0 && t.dtype == BF16; i--) {      /* the upper half of an f32, from the last on */
+        uint32_t bits = (uint32_t)((uint16_t *)host)[i] << 16;
+        memcpy(&host[i], &bits, sizeof bits);
+    }
+    return host;
+}
+
+static inline int same_values(Tensor a, Tensor b) {
+    void *x = download(a), *y = download(b);
+    int same = tensor_count(a) == tensor_count(b) && !memcmp(x, y, (size_t)tensor_count(a) * sizeof(float));
+    free(x);
+    free(y);
+    return same;
+}
+
+static inline Tensor flat_params(const Params *params) {
+    return tensor_table_flat(&params->table, params->wte.dtype);
+}
+static inline float *download_params(const Params *params) { return download(flat_params(params)); }
+static inline int same_params(const Params *a, const Params *b) { return same_values(flat_params(a), flat_params(b)); }
+
+/* Elements that are in no file, the gaps between rows and the padding of the token table, and are not zero. */
+static inline int64_t outside_nonzero(const Params *params, int V) {
+    const TensorTable *table = &params->table;
+    float *value = download_params(params);
+    int64_t count = 0, end = tensor_count(flat_params(params)), bytes = (int64_t)dtype_bytes(params->wte.dtype);
+    for (int i = 0; i < table->count; i++) {
+        Tensor t = *table->entry[i].field;
+        int64_t inside = table->entry[i].layout == VOCABULARY ? V * tensor_columns(t) : tensor_count(t);
+        memset(value + (int64_t)table->entry[i].offset / bytes, 0, (size_t)inside * sizeof *value);
+    }
+    for (int64_t i = 0; i < end; i++) count += value[i] != 0;
+    free(value);
+    return count;
+}
+
+static inline void random_batch(int32_t *batch, int count, uint32_t which, int V) {
+    for (int i = 0; i < count; i++)
+        batch[i] = (int32_t)random_below(1, RANDOM_TEST, which, (uint64_t)i, (uint64_t)V);
+}
+
+/* Of what is loaded; an ignored target has loss 0. */
+static inline double sum_of_losses(const GPT *m) {
+    float *losses = download(m->acts.losses);
+    double sum = 0;
+    for (int64_t i = 0; i < tensor_count(m->acts.losses); i++) sum += losses[i];
+    free(losses);
+    return sum;
+}
+
+static inline StepStats update(Optimizer *o) {
+    optimizer_update(o);
+    return optimizer_result(o).stats;
+}
+
+static inline void expect_equal_rows(const Params *a, const Params *b, const char *what) {
+    for (int i = 0; i < a->table.count; i++)
+        EXPECT(same_values(*a->table.entry[i].field, *b->table.entry[i].field), "%s: %s differs", what,
+               a->table.entry[i].name);
+}
+
+static inline void expect_equal_moments(const Optimizer *a, const Optimizer *b) {
+    EXPECT(same_values(a->m, b->m), "the first moments differ");
+    EXPECT(same_values(a->v, b->v), "the second moments differ");
+}
+
+/* How far rounding may go: max|a-b| / max|b| of a tensor, of a batch of B x T tokens.
+   An operation is off by half an ulp u for each term of its sums, now up, now down: n terms by sqrt(n) u; and N of them
+   in a row, each on what the one before has left, by sqrt(N) times that. The longest sums are those of the MLP, 4C, and
+   of a weight's gradient, B T; that over the vocabulary is a mean, which few terms make. A block has 8 operations, the
+   rest of the model 3, and the backward pass two for each. PyTorch in f32 stays within a third of this.
+   In bf16, u = 2^-9, sums are made in f32: their length does not matter, but each of the N operations reads two
+   operands that are rounded, and rounds what it writes: sqrt(3 N) u; twice that, as some take a difference (x - its
+   mean, dP - its mean), to which both terms' errors are relatively larger. PyTorch in bf16, whose gradients are bf16,
+   too, comes to 0.7 of this. */
+static inline double tolerance(const GPTConfig *c, int B, int T) {
+    double N = 3 * (8.0 * c->L + 3);
+    return c->dtype == BF16 ? 2 * 0x1p-9 * sqrt(3 * N) : 0x1p-24 * sqrt(fmax(4.0 * c->C, (double)B * T) * N);
+}
+
+/* Normal numbers times deviation in all tensors, or only in matrices; the padding of the vocabulary stays. */
+static inline void fill_normally(GPT *m, uint64_t seed, double deviation, int matrices_only) {
+    for (int i = 0; i < m->master.table.count; i++) {
+        const TensorEntry *row = &m->master.table.entry[i];
+        Tensor t = *row->field;
+        if (matrices_only && t.ndim < 2) continue;
+        int64_t count = row->layout == VOCABULARY ? m->config.V * t.dim[1] : tensor_count(t);
+        float *value = calloc((size_t)tensor_count(t), sizeof *value);
+        for (int64_t j = 0; j < count; j++)
+            value[j] = (float)(deviation * normal_of(philox(seed, RANDOM_TEST, 0, (uint32_t)i, (uint64_t)j)));
+        device_upload(t.data, value, tensor_bytes(t));
+        free(value);
+    }
+    gpt_cast_params(m);
+}
+
+/* The table of a model from a file. */
+static inline void params_read(const char *path, const Params *params, int V) {
+    weights_read(path, &params->table, &(Part){ "", params->table.memory, F32 }, 1, V);
+}
+
+typedef struct { GPT model; Optimizer optimizer; } Trainer;
+
+/* memory: of tensors as the table says */
+static inline void fill_memory(const TensorTable *table, void *memory, int V, uint32_t seed) {
+    for (int i = 0; i < table->count; i++) {
+        Tensor t = *table->entry[i].field;
+        uint32_t *bits = calloc(1, tensor_bytes(t));
+        int64_t count = table->entry[i].layout == VOCABULARY ? V * t.dim[1] : tensor_count(t);
+        for (int64_t j = 0; j < count; j++)                /* any finite number: the highest bit of the exponent is 0 */
+            bits[j] = philox(7, RANDOM_TEST, 0, seed, (uint64_t)(i << 20 | j)).word[0] & 0xbfffffff;
+        device_upload((char *)memory + table->entry[i].offset, bits, tensor_bytes(t));
+        free(bits);
+    }
+}
+
+static inline void fill(const Params *params, int V, uint32_t seed) {
+    fill_memory(&params->table, params->table.memory, V, seed);
+}
+
+static inline void tiny_fill(Trainer *t, uint32_t seed) {
+    fill(&t->model.params, t->model.config.V, seed);
+    fill_memory(&t->model.params.table, t->optimizer.m.data, t->model.config.V, seed + 1);
+    fill_memory(&t->model.params.table, t->optimizer.v.data, t->model.config.V, seed + 2);
+}
+
+static inline void tiny_create(Trainer *t, uint32_t seed) {
+    *t = (Trainer){ .model.config = { .L = 2, .NH = 2, .C = 10, .T = 7, .V = 65 } };
+    gpt_check(&t->model.config);
+    params_create(&t->model.params, &t->model.config, F32, "a test's parameters");
+    t->model.master = t->model.params;
+    optimizer_create(&t->optimizer, &t->model, (AdamW){ .beta1 = 0.9f });
+    tiny_fill(t, seed);
+}
+
+static inline void tiny_free(Trainer *t) {
+    optimizer_free(&t->optimizer);
+    params_free(&t->model.params);
+}
+
+#endif

@@ -1,0 +1,151 @@
+/* reference.h - Models of test/reference: GPT2LMHeadModel's weights, logits, gradients and AdamW steps in float64
+   (scripts/make_reference.py). For tests whose working directory is the repository's root. */
+#ifndef TEST_REFERENCE_H
+#define TEST_REFERENCE_H
+#include "../../kernels/device.h"
+#include "../../llmc/checkpoint/safetensors.h"
+#include "../../llmc/base/files.h"
+#include "../../llmc/model/gpt.h"
+#include "../../llmc/train/optimizer.h"
+#include "models.h"
+
+enum { FIRST = 1000003 };       /* the number of the first sequence of the reference's batch */
+
+static inline void *new_array(int64_t count, size_t bytes) {
+    void *memory = calloc((size_t)count, bytes);
+    REQUIRE(memory, "out of memory: %lld elements of %zu bytes", (long long)count, bytes);
+    return memory;
+}
+
+/* Where b is 0 by theory (1e-17 in float64), the error is absolute: gradients here are about 0.1. */
+static inline double error_of(const float *a, const float *b, int64_t count) {
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (!isfinite(a[i])) return INFINITY;
+        difference = fmax(difference, fabs((double)a[i] - b[i]));
+        size = fmax(size, fabs(b[i]));
+    }
+    return size > 1e-12 ? difference / size : difference;
+}
+
+/* ---- A reference file */
+
+typedef struct {
+    SafeFile    file;           /* NAME.safetensors: the batch, and what is true of it */
+    const char *path;
+    char       *model;          /* NAME.model.safetensors: the parameters */
+    GPTConfig  config;
+    int        B, T, steps, target_count;
+    double     learning_rate;
+    AdamW      adamw;
+    int32_t   *tokens, *targets;
+    double    *losses, *norms;      /* of each step, before the update and before clipping */
+} Reference;
+
+static inline double metadata(const Reference *r, const char *key) {
+    const Json *value = json_find(json_find(r->file.shard[0].header, "__metadata__"), key);
+    REQUIRE(value, "%s: no metadata \"%s\": run scripts/make_reference.py", r->path, key);
+    return strtod(value->text, NULL);
+}
+
+/* A copy of a tensor, as the file does not align it. */
+static inline void *reference_tensor(const Reference *r, const char *name, const char *dtype, size_t bytes,
+                                     int64_t count) {
+    const SafeTensor *t = safetensors_find(&r->file, name);
+    REQUIRE(t, "%s: no tensor %s: run scripts/make_reference.py", r->path, name);
+    REQUIRE(strcmp(t->dtype, dtype) == 0 && t->bytes == count * (int64_t)bytes, "%s: %s is %s of %lld bytes, want %lld "
+            "elements of %s", r->path, name, t->dtype, (long long)t->bytes, (long long)count, dtype);
+    void *copy = new_array(count, bytes);
+    memcpy(copy, t->data, (size_t)t->bytes);
+    return copy;
+}
+
+static inline Reference reference_open(const char *path) {
+    int stem = (int)(strlen(path) - strlen(".safetensors"));
+    Reference r = { .file = safetensors_open(path), .path = path };
+    r.model = format_string("%.*s.model.safetensors", stem, path);
+    r.config = (GPTConfig){ .L = (int)metadata(&r, "L"), .NH = (int)metadata(&r, "NH"), .C = (int)metadata(&r, "C"),
+                            .T = (int)metadata(&r, "context"), .V = (int)metadata(&r, "V") };
+    gpt_check(&r.config);
+    r.B = (int)metadata(&r, "B");
+    r.T = (int)metadata(&r, "T");
+    r.steps = (int)metadata(&r, "steps");
+    r.learning_rate = metadata(&r, "lr");
+    r.adamw = (AdamW){ (float)metadata(&r, "beta1"), (float)metadata(&r, "beta2"), (float)metadata(&r, "eps"),
+                       (float)metadata(&r, "weight_decay"), (float)metadata(&r, "max_norm") };
+    r.tokens  = reference_tensor(&r, "tokens",  "I32", 4, r.B * r.T);
+    r.targets = reference_tensor(&r, "targets", "I32", 4, r.B * r.T);
+    r.losses  = reference_tensor(&r, "losses",  "F64", 8, r.steps);
+    r.norms   = reference_tensor(&r, "norms",   "F64", 8, r.steps);
+    for (int i = 0; i < r.B * r.T; i++) r.target_count += r.targets[i] >= 0;
+    return r;
+}
+
+static inline void reference_close(Reference *r) {
+    free(r->tokens);
+    free(r->targets);
+    free(r->losses);
+    free(r->norms);
+    free(r->model);
+    safetensors_close(&r->file);
+}
+
+static inline void read_reference(GPT *m, const Reference *r) {
+    params_read(r->model, &m->master, r->config.V);
+    gpt_cast_params(m);
+}
+
+/* With dropout where the model has it; the batch begins with sequence b of the reference's. */
+static inline void load(GPT *m, const int32_t *tokens, const int32_t *targets, int b) {
+    gpt_load(m, tokens, targets);
+    gpt_load_sequence(m, &(uint64_t){ FIRST + (uint64_t)b });
+}
+
+/* The model of the file, with its batch. */
+static inline void reference_model(GPT *m, const Reference *r, const char *attention, Purpose purpose) {
+    gpt_create(m, r->config, attention, r->B, r->T, purpose);
+    read_reference(m, r);
+    load(m, r->tokens, r->targets, 0);
+}
+
+#define PLAIN   "test/reference/plain.safetensors"
+#define AWKWARD "test/reference/awkward.safetensors"
+
+/* What run_reference runs. */
+typedef void ReferenceTest(const Reference *r, const char *attention);
+static ReferenceTest *reference_test;
+static const char *reference_path;
+static enum { WITHOUT = 1, WITH = 2 } reference_kinds;      /* dropout */
+#define RUN_REFERENCE(path, kinds, test) \
+    (reference_path = path, reference_kinds = kinds, reference_test = test, test_run(#test " of " path, run_reference))
+
+static const DType dtypes[] = { F32, BF16 };
+
+/* In every data type of the linked backend, with every attention that takes it and the file's shape. */
+static inline void each_attention(const char *path, DropoutRates rates) {
+    Reference r = reference_open(path);
+    r.config.dropout = rates;
+    r.config.dropout_seed = 5;
+    for (int d = 0; d < 2; d++) {
+        if (device_refuse_dtype(dtypes[d])) continue;
+        r.config.dtype = dtypes[d];
+        AttentionSpec spec = { .B = r.B, .Tq = r.T, .Tk = r.T, .NH = r.config.NH, .HS = r.config.C / r.config.NH,
+                               .causal = 1, .scale = 1, .dtype = dtypes[d], .out_dtype = dtypes[d],
+                               .dropout.rate = rates.attention };
+        for (int i = 0; attention_list[i]; i++) {
+            const char *reason = attention_list[i]->refuse(&spec);
+            if (reason) printf("  %s: no attention %s in %s: %s\n", path, attention_list[i]->name,
+                               dtype_name(dtypes[d]), reason);
+            else reference_test(&r, attention_list[i]->name);
+        }
+    }
+    reference_close(&r);
+}
+
+static inline void run_reference(void) {
+    static const DropoutRates rates = { .embedding = 0.1f, .attention = 0.3f, .residual = 0.2f };
+    if (reference_kinds & WITHOUT) each_attention(reference_path, (DropoutRates){0});
+    if (reference_kinds & WITH)    each_attention(reference_path, rates);
+}
+
+#endif

@@ -1,0 +1,649 @@
+/* test_gpt.c - The whole model: against HuggingFace's GPT2LMHeadModel in float64 (reference.h), and what must hold of
+   any model. */
+#include "../../kernels/matmul.h"
+#include "../../llmc/base/random.h"
+#include "../run/checkpoints.h"
+#include "../oracle.h"
+#include "reference.h"
+#include "../scratch.h"
+
+/* ---- Against the reference */
+
+typedef struct { double error; char name[96]; } Worst;
+
+/* c_attn holds q, k and v, which are compared one by one: a wrong k would hide behind a large v, and the gradient of
+   its bias is zero by theory, as a softmax does not change when all its scores move by q . bias. */
+static void compare_gradient(Worst *worst, const Reference *r, const TensorEntry *row, double limit) {
+    char name[96];
+    snprintf(name, sizeof name, "grad.%s", row->name);
+    Tensor t = *row->field;
+    int64_t N = t.dim[0], K = t.ndim == 2 ? t.dim[1] : 1, count = row->layout == VOCABULARY ? r->config.V * K : N * K;
+    float *file = reference_tensor(r, name, "F32", 4, count);
+    float *got = download(t), *want = new_array(count, sizeof *want);
+    for (int64_t i = 0; i < count; i++)
+        want[i] = row->layout == CONV1D ? file[i % K * N + i / K] : file[i];
+    const char *const part_name[] = { " q", " k", " v" };
+    int parts = strstr(row->name, "c_attn") ? 3 : 1;
+    for (int i = 0; i < parts; i++) {
+        int64_t size = count / parts;
+        double error = error_of(got + i * size, want + i * size, size);
+        EXPECT(error <= limit, "%s: gradient of %s, part %d of %d: error %.2g, want at most %.2g", r->path, row->name,
+               i + 1, parts, error, limit);
+        if (error > worst->error) {
+            worst->error = error;
+            snprintf(worst->name, sizeof worst->name, "%s%s", row->name, parts == 3 ? part_name[i] : "");
+        }
+    }
+    free(got);
+    free(file);
+    free(want);
+}
+
+static double compare_logits(const GPT *m, const Reference *r) {
+    int64_t rows = r->B * r->T, V = r->config.V, Vp = r->config.Vp;
+    Tensor logits = tensor_of(device_alloc((size_t)(rows * Vp) * sizeof(float), "the logits"), F32, 2, rows, Vp);
+    matmul_forward(logits, ABSENT, tensor_flat(m->acts.lnf), m->params.wte, ABSENT);
+    float *got = download(logits), *want = new_array(rows * V, sizeof *want);
+    double *file = reference_tensor(r, "logits", "F64", 8, rows * V);
+    for (int64_t i = 0; i < rows * V; i++) {
+        want[i] = (float)file[i];
+        got[i] = got[i / V * Vp + i % V];           /* moves forward only: i never passes its source */
+    }
+    double error = error_of(got, want, rows * V);
+    device_free(logits.data);
+    free(got);
+    free(want);
+    free(file);
+    return error;
+}
+
+/* By how much the loss has fallen is a sum of gradients times updates, which are off by limit of themselves: so is the
+   fall, which is at most the first loss. AdamW is steady: it divides a gradient by its own size. */
+static void compare_steps(GPT *m, const Reference *r, double *loss_error, double *norm_error, double limit) {
+    Optimizer o;
+    optimizer_create(&o, m, r->adamw);
+    for (int step = 0; step < r->steps; step++) {
+        gpt_forward(m);
+        gpt_backward(m, 1.0f / (float)r->target_count, OVERWRITE, NULL, NULL);
+        optimizer_begin(&o, r->learning_rate);
+        loss_add(o.stats, m->acts.losses, 1.0f / (float)r->target_count);
+        StepStats got = update(&o);
+        double loss = fabs(got.loss - r->losses[step]) / r->losses[0], norm = fabs(got.norm / r->norms[step] - 1);
+        EXPECT(got.apply && o.step == step + 1, "%s: step %d was not applied", r->path, step + 1);
+        EXPECT(loss <= limit && norm <= limit, "%s: step %d: loss %.9f, want %.9f; norm %.9f, want %.9f; up to %.1e",
+               r->path, step + 1, got.loss, r->losses[step], got.norm, r->norms[step], limit);
+        *loss_error = fmax(*loss_error, loss);
+        *norm_error = fmax(*norm_error, norm);
+    }
+    EXPECT(outside_nonzero(&m->params, r->config.V) == 0 && outside_nonzero(&m->master, r->config.V) == 0,
+           "%s: padding moved after %d steps", r->path, r->steps);
+    optimizer_free(&o);
+}
+
+static void against_reference(const Reference *r, const char *attention) {
+    double limit = tolerance(&r->config, r->B, r->T), steps = 0, norms = 0;
+    GPT m;
+    Worst worst = {0};
+    reference_model(&m, r, attention, TRAIN);
+    gpt_forward(&m);
+    double logits = compare_logits(&m, r);
+    EXPECT(logits <= limit, "%s: logits: error %.2g, want at most %.2g", r->path, logits, limit);
+    gpt_backward(&m, 1.0f / (float)r->target_count, OVERWRITE, NULL, NULL);
+    double loss = fabs(sum_of_losses(&m) / r->target_count / r->losses[0] - 1);
+    double loss_limit = limit / sqrt(r->target_count);       /* a mean of as many errors, now up, now down */
+    EXPECT(loss <= loss_limit, "%s: loss: error %.2g, want at most %.2g", r->path, loss, loss_limit);
+    for (int i = 0; i < m.grads.table.count; i++) compare_gradient(&worst, r, &m.grads.table.entry[i], limit);
+    EXPECT(outside_nonzero(&m.grads, r->config.V) == 0, "%s: padding has a gradient", r->path);
+    compare_steps(&m, r, &steps, &norms, limit);
+    printf("  %s %s %s: errors (allowed %.1e): logits %.1e, loss %.1e, gradients %.1e, worst %s; %d steps of AdamW: "
+           "losses %.1e, norms %.1e\n", r->path, attention, dtype_name(r->config.dtype), limit, logits, loss,
+           worst.error, worst.name, r->steps, steps, norms);
+    gpt_free(&m);
+}
+
+/* ---- What must hold of any model; the awkward reference lends weights that leave no path idle */
+
+/* The first B sequences of the reference's batch from sequence b on, cut to T tokens. */
+static void load_corner(GPT *m, const Reference *r, int b, int B, int T) {
+    int32_t *tokens = new_array(2 * B * T, sizeof *tokens), *targets = tokens + B * T;
+    for (int i = 0; i < B * T; i++) {
+        int from = (b + i / T) * r->T + i % T;
+        tokens[i]  = r->tokens[from];
+        targets[i] = r->targets[from];
+    }
+    gpt_set_batch(m, B, T);
+    load(m, tokens, targets, b);
+    free(tokens);
+}
+
+static int same_losses(const GPT *a, const GPT *b) { return same_values(a->acts.losses, b->acts.losses); }
+
+static double losses_difference(const GPT *a, const GPT *b) {
+    float *x = download(a->acts.losses), *y = download(b->acts.losses);
+    double max = 0;
+    for (int64_t i = 0; i < tensor_count(a->acts.losses); i++) max = fmax(max, fabs((double)x[i] - (double)y[i]));
+    free(x);
+    free(y);
+    return max;
+}
+
+static double max_logit(const Reference *r) {
+    int64_t count = (int64_t)r->B * r->T * r->config.V;
+    double *logits = reference_tensor(r, "logits", "F64", 8, count), max = 0;
+    for (int64_t i = 0; i < count; i++) max = fmax(max, fabs(logits[i]));
+    free(logits);
+    return max;
+}
+
+static void accumulation_equals_one_batch(const Reference *r, const char *attention) {
+    GPT whole, micro;
+    reference_model(&whole, r, attention, TRAIN);
+    reference_model(&micro, r, attention, TRAIN);
+    gpt_forward(&whole);
+    gpt_backward(&whole, 1.0f / (float)r->target_count, OVERWRITE, NULL, NULL);
+    for (int b = -1; b < r->B; b++) {                /* the first goes twice: OVERWRITE must not see what was there */
+        load_corner(&micro, r, b < 0 ? 0 : b, 1, r->T);
+        gpt_forward(&micro);
+        gpt_backward(&micro, 1.0f / (float)r->target_count, b <= 0 ? OVERWRITE : ACCUMULATE, NULL, NULL);
+    }
+    double limit = tolerance(&r->config, r->B, r->T);
+    for (int i = 0; i < whole.grads.table.count; i++) {
+        const TensorEntry *row = &whole.grads.table.entry[i];
+        float *want = download(*row->field), *got = download(*micro.grads.table.entry[i].field);
+        double error = error_of(got, want, tensor_count(*row->field));
+        EXPECT(error <= limit, "%s: %s: error %.2g, want at most %.2g", attention, row->name, error, limit);
+        free(want);
+        free(got);
+    }
+    gpt_free(&whole);
+    gpt_free(&micro);
+}
+
+typedef struct { const GPT *m; int next; float *grads; } Ready;
+
+static int block_of(const char *name, int L) {
+    int block;
+    if (sscanf(name, "transformer.h.%d.", &block) == 1) return block;
+    return strstr(name, "wte") || strstr(name, "wpe") ? -1 : L;
+}
+
+/* Copies the gradients that have become final. */
+static void copy_ready(void *context, int group) {
+    Ready *ready = context;
+    EXPECT(group == ready->next, "group %d is ready, want %d", group, ready->next);
+    ready->next--;
+    for (int i = 0; i < ready->m->grads.table.count; i++) {
+        const TensorEntry *row = &ready->m->grads.table.entry[i];
+        if (block_of(row->name, ready->m->config.L) == group)
+            device_download((char *)ready->grads + row->offset, row->field->data, tensor_bytes(*row->field));
+    }
+}
+
+/* Gradients are final when they are reported, and all are reported. */
+static void reported_gradients_are_final(const Reference *r, const char *attention) {
+    GPT m;
+    reference_model(&m, r, attention, TRAIN);
+    Tensor grads = flat_params(&m.grads);
+    Ready ready = { &m, m.config.L, new_array(tensor_count(grads), sizeof(float)) };
+    gpt_forward(&m);
+    gpt_backward(&m, 1.0f / (float)r->target_count, OVERWRITE, copy_ready, &ready);
+    float *end = download(grads);
+    EXPECT(ready.next == -2, "%s: the last group reported is %d", attention, ready.next + 1);
+    EXPECT(!memcmp(ready.grads, end, tensor_bytes(grads)), "%s: gradients changed after their report", attention);
+    free(end);
+    free(ready.grads);
+    gpt_free(&m);
+}
+
+static void smaller_batch_equals_smaller_model(const Reference *r, const char *attention) {
+    static const int sizes[][2] = { {3, 37}, {2, 37}, {3, 17}, {1, 1}, {2, 36} };
+    GPT large;
+    gpt_create(&large, r->config, attention, r->B + 1, r->config.T, TRAIN);
+    read_reference(&large, r);
+    for (int i = 0; i < COUNT(sizes); i++) {      /* each finds what the one before has left */
+        int B = sizes[i][0], T = sizes[i][1];
+        GPT small;
+        gpt_create(&small, r->config, attention, B, T, TRAIN);
+        read_reference(&small, r);
+        for (int k = 0; k < 2; k++) {
+            GPT *m = k ? &small : &large;
+            load_corner(m, r, 0, B, T);
+            gpt_forward(m);
+            gpt_backward(m, 0.01f, OVERWRITE, NULL, NULL);
+        }
+        EXPECT(same_losses(&large, &small), "%s: %d x %d", attention, B, T);
+        EXPECT(same_params(&large.grads, &small.grads), "%s: %d x %d", attention, B, T);
+        gpt_free(&small);
+    }
+    gpt_free(&large);
+}
+
+static void evaluation_equals_training(const Reference *r, const char *attention) {
+    GPT train, evaluate;
+    reference_model(&train, r, attention, TRAIN);
+    reference_model(&evaluate, r, attention, EVALUATE);
+    gpt_forward(&evaluate);
+    gpt_loss(&evaluate);
+    gpt_forward(&train);
+    gpt_loss(&train);
+    EXPECT(same_losses(&train, &evaluate), "%s", attention);
+    gpt_backward(&train, 1, OVERWRITE, NULL, NULL);
+    /* from logits in bf16 with gradients: each is off by up to 2^-9 of itself, a loss by two of them */
+    double bound = r->config.dtype == BF16 ? 0x1p-8 * max_logit(r) * (1 + tolerance(&r->config, r->B, r->T)) : 0;
+    double difference = losses_difference(&train, &evaluate);
+    EXPECT(difference <= bound, "%s: with gradients losses differ by %.2g, want at most %.2g", attention, difference,
+           bound);
+    EXPECT(evaluate.act_bytes < train.act_bytes, "%zu bytes, training has %zu", evaluate.act_bytes, train.act_bytes);
+    gpt_free(&train);
+    gpt_free(&evaluate);
+}
+
+/* The last tokens of each sequence, of the last one all, of every third none. A GEMM of fewer rows may add in another
+   order. */
+static void losses_of_some_tokens(const Reference *r, const char *attention) {
+    const double bound = 4 * tolerance(&(GPTConfig){ .C = r->config.C }, 1, r->config.C) * max_logit(r);
+    TokenRange *range = new_array(r->B, sizeof *range);
+    int32_t *targets = new_array((int64_t)r->B * r->T, sizeof *targets);
+    int ranges = 0, count = 0;
+    GPT m;
+    reference_model(&m, r, attention, EVALUATE);
+    gpt_forward(&m);
+    gpt_loss(&m);
+    float *all = download(m.acts.losses);
+    for (int b = 0; b < r->B; b++) {
+        const int n = b == r->B - 1 ? r->T : b % r->T + 1, first = b * r->T + r->T - n;
+        if (b % 3 == 1 && b < r->B - 1) continue;
+        memcpy(targets + count, r->targets + first, (size_t)n * sizeof *targets);
+        range[ranges++] = (TokenRange){ first, n };
+        count += n;
+    }
+    gpt_load(&m, r->tokens, targets);
+    gpt_forward(&m);
+    gpt_loss_of(&m, range, ranges);
+    float *some = download(m.acts.losses);
+    double difference = 0;
+    for (int i = 0, at = 0; i < ranges; at += (int)range[i++].count)
+        for (int t = 0; t < range[i].count; t++)
+            difference = fmax(difference, fabs((double)some[at + t] - (double)all[range[i].first + t]));
+    EXPECT(difference <= bound, "%s: %d losses of %d: differ by %.2g, want at most %.2g", attention, count,
+           r->B * r->T, difference, bound);
+    free(some);
+    free(all);
+    free(targets);
+    free(range);
+    gpt_free(&m);
+}
+
+static void train(GPT *m, Optimizer *o, const Reference *r, int steps) {
+    for (int step = 0; step < steps; step++) {
+        gpt_forward(m);
+        gpt_backward(m, 1.0f / (float)r->target_count, OVERWRITE, NULL, NULL);
+        optimizer_begin(o, r->learning_rate);
+        update(o);
+    }
+}
+
+/* A few steps of training. */
+static void train_with_threads(GPT *m, const Reference *r, const char *attention, int threads) {
+    Optimizer o;
+    device_open((DeviceOptions){ .threads = threads });
+    reference_model(m, r, attention, TRAIN);
+    optimizer_create(&o, m, r->adamw);
+    train(m, &o, r, 3);
+    optimizer_free(&o);
+}
+
+static void threads_do_not_change_bits(const Reference *r, const char *attention) {
+#ifdef _OPENMP
+    enum { MOST = 3 };
+#else
+    enum { MOST = 1 };           /* one training is compared with another */
+#endif
+    GPT one, several;
+    train_with_threads(&one, r, attention, 1);
+    train_with_threads(&several, r, attention, MOST);
+    EXPECT(same_params(&one.grads, &several.grads), "%s: gradients of %d threads", attention, MOST);
+    EXPECT(same_params(&one.params, &several.params), "%s: weights of %d threads", attention, MOST);
+    EXPECT(same_params(&one.master, &several.master), "%s: master weights of %d threads", attention, MOST);
+    gpt_free(&one);
+    gpt_free(&several);
+    device_open((DeviceOptions){0});
+}
+
+/* Causal: the first T tokens alone give the row of position T-1. */
+static void last_logits_are_the_last_row(const Reference *r, const char *attention) {
+    int V = r->config.V;
+    double limit = tolerance(&r->config, r->B, r->T);
+    double *file = reference_tensor(r, "logits", "F64", 8, (int64_t)r->B * r->T * V);
+    float *got = new_array(V, sizeof *got), *want = new_array(V, sizeof *want);
+    GPT m;
+    reference_model(&m, r, attention, EVALUATE);
+    for (int T = 1; T <= r->T; T += 9) {
+        load_corner(&m, r, 0, 2, T);
+        gpt_forward(&m);
+        device_download(got, gpt_last_logits(&m).data, (size_t)V * sizeof *got);
+        for (int v = 0; v < V; v++) want[v] = (float)file[(T - 1) * V + v];
+        double error = error_of(got, want, V);
+        EXPECT(error <= limit, "%s: after %d tokens: error %.2g, want at most %.2g", attention, T, error, limit);
+    }
+    gpt_free(&m);
+    free(file);
+    free(got);
+    free(want);
+}
+
+/* Two steps, a checkpoint, and two more by a model that was read from it: the weights of four steps. */
+static void resumed_equals_straight(const Reference *r, const char *attention) {
+    char *out = IN_SCRATCH("%s-%s", attention, dtype_name(r->config.dtype));
+    GPT straight, resumed;
+    Optimizer a, b;
+    reference_model(&straight, r, attention, TRAIN);
+    optimizer_create(&a, &straight, r->adamw);
+    train(&straight, &a, r, 2);
+    SAVE_STEP(out, (&(Trainer){ straight, a }), 2);
+    train(&straight, &a, r, 2);
+
+    char *folder = run_dir_latest(out, NULL);
+    gpt_create(&resumed, r->config, attention, r->B, r->T, TRAIN);
+    optimizer_create(&b, &resumed, r->adamw);
+    checkpoint_load_model(folder, &resumed);
+    checkpoint_load_optimizer(folder, &resumed, &b);
+    load(&resumed, r->tokens, r->targets, 0);
+    train(&resumed, &b, r, 2);
+    EXPECT(b.step == 4 && same_losses(&straight, &resumed), "%s: losses", attention);
+    EXPECT(same_params(&straight.grads, &resumed.grads), "%s: gradients", attention);
+    EXPECT(same_params(&straight.master, &resumed.master), "%s: weights", attention);
+    EXPECT(same_params(&straight.params, &resumed.params), "%s: weights in %s", attention, dtype_name(r->config.dtype));
+    free(folder);
+    optimizer_free(&a);
+    optimizer_free(&b);
+    gpt_free(&straight);
+    gpt_free(&resumed);
+}
+
+/* Two micro-batches, the second one smaller, at every level of recomputation: losses and gradients of none. Memory is
+   poisoned first: a value that is read before it is made again is found even if the old one was the same. */
+static void recomputation_changes_no_bit(const Reference *r, const char *attention) {
+    GPT keeps;
+    size_t bytes_before = SIZE_MAX;
+    for (Recompute level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
+        GPT again, *m = level ? &again : &keeps;
+        Reference other = *r;
+        other.config.recompute = level;
+        reference_model(m, &other, attention, TRAIN);
+        Tensor acts = tensor_table_flat(&m->acts.table, F32);
+        for (int step = 0; step < 2; step++) {
+            float *poison = new_array(tensor_count(acts), sizeof *poison);
+            memset(poison, 0xff, tensor_bytes(acts));           /* NaN in both types */
+            device_upload(acts.data, poison, tensor_bytes(acts));
+            free(poison);
+            load_corner(m, r, 0, step ? 1 : r->B, step ? r->T - 1 : r->T);
+            gpt_forward(m);
+            gpt_backward(m, 1.0f / (float)r->target_count, step ? ACCUMULATE : OVERWRITE, NULL, NULL);
+        }
+        EXPECT(m->act_bytes < bytes_before, "%s: level %d takes %zu bytes, the level before %zu", attention, level,
+               m->act_bytes, bytes_before);
+        bytes_before = m->act_bytes;
+        if (!level) continue;
+        EXPECT(same_losses(&keeps, &again), "%s: losses of level %d", attention, level);
+        expect_equal_rows(&keeps.grads, &again.grads, attention);
+        EXPECT(same_params(&keeps.grads, &again.grads), "%s: gradients of level %d", attention, level);
+        gpt_free(&again);
+    }
+    gpt_free(&keeps);
+}
+
+/* ---- Dropout */
+
+/* The sum of the losses of a batch in double; p: the parameters in the order of their table. */
+static double exact_loss(const GPTConfig *c, double *const *p, const int32_t *tokens, const int32_t *targets, int B,
+                         int T) {
+    const int rows = B * T, C = c->C, n = rows * C;
+    uint64_t first = FIRST;
+    double *x = new_array(n, sizeof *x), *y = new_array(n, sizeof *x), *branch = new_array(n, sizeof *x), *add = NULL;
+    double *qkv = new_array(3 * n, sizeof *x), *split = new_array(3 * n, sizeof *x), *h = new_array(4 * n, sizeof *x);
+    double *mean = new_array(rows, sizeof *x), *rstd = new_array(rows, sizeof *x), loss = 0;
+    double *lse = new_array(rows * c->NH, sizeof *x), *losses = new_array(rows, sizeof *x);
+    double *dwte = new_array((int64_t)c->Vp * C, sizeof *x);
+    Dropout embedding = { .rate = c->dropout.embedding, .site = RANDOM_DROPOUT, .seed = c->dropout_seed,
+                          .sequence = &first };
+    Dropout attention = embedding, residual = embedding;
+    attention.rate = c->dropout.attention;
+    residual.rate = c->dropout.residual;
+    oracle_embedding_forward(x, tokens, p[0], p[1], B, T, C);
+    oracle_dropout(x, x, &embedding, first, B, T, C);
+    for (int l = 0; l < c->L; l++) {
+        double *const *w = p + 2 + 12 * l;
+        oracle_residual_layernorm_forward(x, y, mean, rstd, x, add, w[0], w[1], rows, C);
+        oracle_matmul_forward(qkv, y, w[2], w[3], rows, 3 * C, C);
+        for (int i = 0; i < 3 * rows; i++)
+            memcpy(split + (i % 3 * rows + i / 3) * C, qkv + i * C, (size_t)C * sizeof *x);
+        attention.site = RANDOM_DROPOUT | (uint32_t)(3 * l + 1) << 8;
+        const AttentionSpec spec = { .B = B, .Tq = T, .Tk = T, .NH = c->NH, .HS = C / c->NH, .causal = 1,
+                                     .scale = (float)(1 / sqrt(C / c->NH)), .dropout = attention };
+        oracle_attention_forward(&spec, y, lse, split, split + n, split + 2 * n);
+        oracle_matmul_forward(branch, y, w[4], w[5], rows, C, C);
+        residual.site = attention.site + (1 << 8);
+        oracle_dropout(branch, branch, &residual, first, B, T, C);
+        oracle_residual_layernorm_forward(x, y, mean, rstd, x, branch, w[6], w[7], rows, C);
+        oracle_matmul_forward(h, y, w[8], w[9], rows, 4 * C, C);
+        oracle_gelu_forward(h, h, 4 * n);
+        oracle_matmul_forward(branch, h, w[10], w[11], rows, C, 4 * C);
+        residual.site += 1 << 8;
+        oracle_dropout(branch, branch, &residual, first, B, T, C);
+        add = branch;
+    }
+    oracle_residual_layernorm_forward(x, y, mean, rstd, x, add, p[2 + 12 * c->L], p[3 + 12 * c->L], rows, C);
+    oracle_head_loss(losses, x, dwte, y, p[0], targets, rows, C, c->V, c->Vp, 1);
+    for (int i = 0; i < rows; i++) loss += losses[i];
+    double *const all[] = { x, y, branch, qkv, split, h, mean, rstd, lse, losses, dwte };
+    for (int i = 0; i < COUNT(all); i++) free(all[i]);
+    return loss;
+}
+
+static double direction(int row, int64_t i) {
+    return philox(3, RANDOM_TEST, 0, (uint32_t)row, (uint64_t)i).word[0] % 2 ? 1 : -1;
+}
+
+/* The gradient of each tensor, times a vector v of 1 and -1, against the derivative of the exact loss along v, by
+   central differences. n errors of up to limit * max|gradient| add up to sqrt(n) of it. */
+static void dropout_has_its_gradients(const Reference *r, const char *attention) {
+    enum { B = 2, T = 20, ROWS = 64 };
+    static const double step = 1e-5;
+    const GPTConfig *c = &r->config;
+    const double limit = tolerance(c, B, T);
+    GPT m;
+    double *p[ROWS], worst = 0;
+    int32_t tokens[B * T], targets[B * T];
+    for (int i = 0; i < B * T; i++) {
+        tokens[i]  = r->tokens[i / T * r->T + i % T];
+        targets[i] = r->targets[i / T * r->T + i % T];
+    }
+    reference_model(&m, r, attention, TRAIN);
+    load_corner(&m, r, 0, B, T);
+    gpt_forward(&m);
+    gpt_backward(&m, 1, OVERWRITE, NULL, NULL);
+    const TensorTable *table = &m.params.table;
+    for (int i = 0; i < table->count; i++) {
+        float *value = download(*table->entry[i].field);
+        const int64_t count = tensor_count(*table->entry[i].field);
+        p[i] = new_array(count, sizeof *p[i]);
+        for (int64_t k = 0; k < count; k++) p[i][k] = value[k];
+        free(value);
+    }
+    const double loss = exact_loss(c, p, tokens, targets, B, T), got_loss = sum_of_losses(&m);
+    EXPECT(fabs(got_loss / loss - 1) <= limit, "%s: loss %.9g, want %.9g", attention, got_loss, loss);
+    for (int i = 0; i < table->count; i++) {
+        const TensorEntry *row = &table->entry[i];
+        const int64_t count = row->layout == VOCABULARY ? c->V * c->C : tensor_count(*row->field);
+        float *grad = download(*m.grads.table.entry[i].field);
+        double got = 0, max = 0, side[2];
+        for (int64_t k = 0; k < count; k++) {
+            got += grad[k] * direction(i, k);
+            max = fmax(max, fabs(grad[k]));
+        }
+        for (int s = 0; s < 2; s++) {
+            for (int64_t k = 0; k < count; k++) p[i][k] += (s ? -2 : 1) * step * direction(i, k);
+            side[s] = exact_loss(c, p, tokens, targets, B, T);
+        }
+        for (int64_t k = 0; k < count; k++) p[i][k] += step * direction(i, k);
+        const double want = (side[0] - side[1]) / (2 * step), bound = 4 * limit * max * sqrt((double)count);
+        EXPECT(fabs(got - want) <= bound, "%s: derivative along a vector of %s: %.9g, want %.9g up to %.2g", attention,
+               row->name, got, want, bound);
+        worst = fmax(worst, fabs(got - want) / bound);
+        free(grad);
+    }
+    printf("  %s %s: error/bound of the derivatives at most %.3f\n", attention, dtype_name(c->dtype), worst);
+    for (int i = 0; i < table->count; i++) free(p[i]);
+    gpt_free(&m);
+}
+
+/* A batch without the number of its first sequence has no dropout; with another number it has another mask. */
+static void dropout_is_of_training_batches(const Reference *r, const char *attention) {
+    GPT m, plain;
+    Reference without = *r;
+    without.config.dropout = (DropoutRates){0};
+    reference_model(&m, r, attention, TRAIN);
+    reference_model(&plain, &without, attention, TRAIN);
+    const int same_kernel = m.attention == plain.attention;
+    gpt_forward(&m);
+    gpt_loss(&m);
+    float *dropped = download(m.acts.losses);
+    gpt_load(&m, r->tokens, r->targets);
+    gpt_forward(&m);
+    gpt_loss(&m);
+    gpt_forward(&plain);
+    gpt_loss(&plain);
+    const double bound = same_kernel ? 0 : 4 * tolerance(&r->config, r->B, r->T) * max_logit(r);
+    EXPECT(losses_difference(&m, &plain) <= bound, "%s: losses without dropout", attention);
+    EXPECT(plain.act_bytes <= m.act_bytes && m.act_bytes <= plain.act_bytes + 512, "%s: %zu and %zu bytes", attention,
+           m.act_bytes, plain.act_bytes);
+    load(&m, r->tokens, r->targets, 1);
+    gpt_forward(&m);
+    gpt_loss(&m);
+    float *other = download(m.acts.losses), *off = download(plain.acts.losses);
+    int same = 0, same_off = 0;
+    for (int i = 0; i < r->B * r->T; i++) {
+        same += r->targets[i] >= 0 && dropped[i] == other[i];
+        same_off += r->targets[i] >= 0 && dropped[i] == off[i];
+    }
+    EXPECT(!same && !same_off, "%s: %d losses of another sequence, %d without dropout are the same", attention, same,
+           same_off);
+    free(dropped);
+    free(other);
+    free(off);
+    gpt_free(&m);
+    gpt_free(&plain);
+}
+
+#define WHOLE "build/reference-124M.safetensors"
+
+static void reference_124M(void) {
+    reference_test = against_reference;
+    if (file_exists(WHOLE)) each_attention(WHOLE, (DropoutRates){0});
+    else test_skip_reason = "there is no " WHOLE ": make reference-124M writes it";
+}
+
+/* ---- Without a reference */
+
+static int keep_order;
+void __real_device_overlap_begin(void);
+void __wrap_device_overlap_begin(void);
+void __wrap_device_overlap_begin(void) { if (!keep_order) __real_device_overlap_begin(); }
+
+/* On a GPU, in parts that take microseconds beside a stream that is as fast: a result that is read too early, or an
+   operand that is written too early, is another one. Two micro-steps, several times; memory is that of the plan. */
+static void overlap_changes_no_bit(void) {
+    const int is_small = !strcmp(backend_name, "cpu"), B = is_small ? 2 : 8, T = is_small ? 8 : 256;
+    const int C = is_small ? 16 : 256, times = is_small ? 1 : 4;
+    int32_t *tokens = new_array(B * T, sizeof *tokens), *targets = new_array(B * T, sizeof *targets);
+    random_batch(tokens, B * T, 2, 70);
+    random_batch(targets, B * T, 3, 70);
+    for (int i = 0; i < 2 * (RECOMPUTE_BLOCK + 1) * 2; i++) {
+        GPTConfig config = { .L = 3, .NH = C / 8, .C = C, .T = T, .V = 70, .deterministic = 1, .dtype = dtypes[i % 2],
+                             .recompute = (Recompute)(i / 2 % (RECOMPUTE_BLOCK + 1)) };
+        if (i >= 2 * (RECOMPUTE_BLOCK + 1)) config.dropout = (DropoutRates){ 0.1f, 0.1f, 0.1f };
+        config.untied = i % 4 == 3;
+        if (device_refuse_dtype(config.dtype)) continue;
+        GPT m[2];
+        for (int k = 0; k < 2; k++) {
+            gpt_create(&m[k], config, "auto", B, T, TRAIN);
+            gpt_init(&m[k], 1);
+        }
+        for (int time = 0; time < times; time++) {
+            for (int k = 0; k < 2; k++) {
+                keep_order = !k;
+                for (int step = 0; step < 2; step++) {
+                    load(&m[k], tokens, targets, (uint64_t)step);
+                    gpt_forward(&m[k]);
+                    gpt_backward(&m[k], 1, step ? ACCUMULATE : OVERWRITE, NULL, NULL);
+                }
+            }
+            keep_order = 0;
+            expect_equal_rows(&m[0].grads, &m[1].grads, "gradients");
+        }
+        gpt_free(&m[0]);
+        gpt_free(&m[1]);
+    }
+    free(tokens);
+    free(targets);
+}
+
+static void one_batch_is_learnt(void) {
+    enum { B = 3, T = 17 };
+    GPTConfig config = { .L = 2, .NH = 2, .C = 48, .T = T, .V = 70, .deterministic = 1 };
+    int32_t tokens[B * T], targets[B * T];
+    random_batch(tokens, B * T, 2, config.V);
+    random_batch(targets, B * T, 3, config.V);
+    int n = 0;
+    for (; attention_list[n]; n++) ;
+    for (int i = 0; i < 2 * n; i++) {
+        const Attention *attention = attention_list[i % n];
+        config.dtype = dtypes[i / n];
+        AttentionSpec spec = { .B = B, .Tq = T, .Tk = T, .NH = 2, .HS = 24, .causal = 1, .scale = 1,
+                               .dtype = config.dtype, .out_dtype = config.dtype };
+        if (device_refuse_dtype(config.dtype) || attention->refuse(&spec)) continue;
+        GPT m;
+        Optimizer o;
+        double first = 0, last = 0;
+        gpt_create(&m, config, attention->name, B, T, TRAIN);
+        gpt_init(&m, 1);
+        gpt_load(&m, tokens, targets);
+        optimizer_create(&o, &m, (AdamW){ 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f });
+        for (int step = 0; step < 100; step++) {
+            gpt_forward(&m);
+            gpt_backward(&m, 1.0f / (B * T), OVERWRITE, NULL, NULL);
+            optimizer_begin(&o, 3e-3);
+            loss_add(o.stats, m.acts.losses, 1.0f / (B * T));
+            last = update(&o).loss;
+            if (step == 0) first = last;
+        }
+        EXPECT(first > 4 && last < 0.1, "%s: want a loss from over 4 to under 0.1", attention->name);
+        printf("  %s %s: 100 steps on one batch: loss %.3f to %.3f\n", attention->name, dtype_name(config.dtype), first,
+               last);
+        optimizer_free(&o);
+        gpt_free(&m);
+    }
+}
+
+int main(void) {
+    scratch_open();
+    test_device_open((DeviceOptions){0});
+    RUN_REFERENCE(PLAIN, WITHOUT, against_reference);
+    RUN_REFERENCE(AWKWARD, WITHOUT, against_reference);
+    RUN(reference_124M);
+    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, dropout_has_its_gradients);
+    RUN_REFERENCE(AWKWARD, WITH, dropout_is_of_training_batches);
+    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, accumulation_equals_one_batch);
+    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, reported_gradients_are_final);
+    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, smaller_batch_equals_smaller_model);
+    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, recomputation_changes_no_bit);
+    RUN(overlap_changes_no_bit);
+    RUN_REFERENCE(AWKWARD, WITHOUT, evaluation_equals_training);
+    RUN_REFERENCE(AWKWARD, WITHOUT, losses_of_some_tokens);
+    RUN_REFERENCE(AWKWARD, WITHOUT, threads_do_not_change_bits);
+    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, resumed_equals_straight);
+    RUN_REFERENCE(AWKWARD, WITHOUT, last_logits_are_the_last_row);
+    RUN(one_batch_is_learnt);
+    return test_close();
+}

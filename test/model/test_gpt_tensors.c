@@ -1,0 +1,197 @@
+/* The model's tensors: initial weights, their noise twin, sizes, and what gpt_create and gpt_set_batch refuse. Runs
+   where the repository's root is the working directory. */
+#include "../../kernels/device.h"
+#include "../../llmc/model/gpt.h"
+#include "models.h"
+
+/* Mean, deviation and fourth moment of N draws lie within 5 standard errors of a normal's: 1 row in a million fails. */
+static void expect_normal(const TensorEntry *row, const float *value, int64_t count, double deviation) {
+    double mean = 0, second = 0, fourth = 0, n = (double)count;
+    for (int64_t i = 0; i < count; i++) {
+        double z = value[i] / deviation;
+        mean += z / n;
+        second += z * z / n;
+        fourth += z * z * z * z / n;
+    }
+    EXPECT(fabs(mean) <= 5 / sqrt(n), "%s: mean %g deviations, want 0", row->name, mean);
+    EXPECT(fabs(second - 1) <= 5 * sqrt(2 / n), "%s: deviation %g times the right one", row->name, sqrt(second));
+    EXPECT(fabs(fourth - 3) <= 5 * sqrt(96 / n), "%s: fourth moment %g, want 3", row->name, fourth);
+}
+
+static void initial_weights(void) {
+    GPTConfig config = { .L = 3, .NH = 2, .C = 64, .T = 48, .V = 1001, .deterministic = 1 };
+    GPT m, again, other;
+    gpt_create(&m, config, "auto", 4, 48, EVALUATE);
+    gpt_create(&again, config, "auto", 1, 1, EVALUATE);
+    gpt_create(&other, config, "auto", 1, 1, EVALUATE);
+    gpt_init(&m, 7);
+    gpt_init(&other, 8);
+    device_open((DeviceOptions){ .threads = 1 });
+    gpt_init(&again, 7);
+    device_open((DeviceOptions){0});
+    EXPECT(same_params(&m.params, &again.params), "one seed twice");
+    EXPECT(outside_nonzero(&m.params, config.V) == 0, "padding is not zero");
+    double z_before = 0;
+    for (int i = 0; i < m.params.table.count; i++) {
+        const TensorEntry *row = &m.params.table.entry[i];
+        float *value = download(*row->field), *different = download(*other.params.table.entry[i].field);
+        int64_t count = row->layout == VOCABULARY ? config.V * config.C : tensor_count(*row->field);
+        int is_bias = strstr(row->name, "bias") != NULL, is_gain = strstr(row->name, "ln_") && !is_bias;
+        if (is_bias || is_gain) {
+            int64_t wrong = 0;
+            for (int64_t j = 0; j < count; j++) wrong += value[j] != is_gain;
+            EXPECT(wrong == 0, "%s: %lld elements are not %d", row->name, (long long)wrong, is_gain);
+        } else {
+            double deviation = strstr(row->name, "c_proj") ? 0.02 / sqrt(2.0 * config.L) : 0.02;
+            double z = value[0] / deviation;
+            expect_normal(row, value, count, deviation);
+            EXPECT(fabs(z - z_before) > 1e-4, "%s begins as the tensor drawn before it", row->name);
+            EXPECT(value[0] != different[0], "%s begins as with another seed", row->name);
+            z_before = z;
+        }
+        free(value);
+        free(different);
+    }
+    /* Logits are sums of C products of 0.02 and a normalised number: their variance s^2 = 0.02^2 C lifts the mean loss
+       by s^2 / 2 over ln V, and N targets scatter it by s / sqrt(N). */
+    enum { N = 4 * 48 };
+    int32_t tokens[N], targets[N];
+    random_batch(tokens, N, 0, config.V);
+    random_batch(targets, N, 1, config.V);
+    double s = 0.02 * sqrt(config.C), want = log(config.V) + s * s / 2;
+    gpt_load(&m, tokens, targets);
+    gpt_forward(&m);
+    gpt_loss(&m);
+    double loss = sum_of_losses(&m) / N;
+    EXPECT(fabs(loss - want) <= 5 * s / sqrt(N), "loss %.4f, want %.4f", loss, want);
+    printf("  loss of the initial weights %.4f, ln V + s^2/2 = %.4f\n", loss, want);
+    gpt_free(&m);
+    gpt_free(&again);
+    gpt_free(&other);
+}
+
+/* The parameters, which are of config.dtype: as bf16 an ulp is one of its upper half. */
+static void a_twin_is_one_ulp_away(void) {
+    for (int d = 0; d < 2; d++) {
+        const DType dtype = d ? BF16 : F32;
+        if (device_refuse_dtype(dtype)) continue;
+        GPTConfig config = { .L = 2, .NH = 2, .C = 64, .T = 16, .V = 101, .dtype = dtype };
+        GPT m;
+        gpt_create(&m, config, "auto", 1, 16, EVALUATE);
+        gpt_init(&m, 3);
+        float *before = download_params(&m.params);
+        gpt_perturb(&m);
+        float *after = download_params(&m.params);
+        int64_t away = 0, nearer = 0, moved_zeros = 0, others = 0;
+        for (int64_t i = 0; i < tensor_count(flat_params(&m.params)); i++) {
+            int32_t was, is;
+            memcpy(&was, &before[i], 4);
+            memcpy(&is, &after[i], 4);
+            int32_t ulps = dtype == F32 ? is - was : (is - was) / (1 << 16);
+            if (before[i] == 0) moved_zeros += is != was;
+            else if (ulps == 1) away++;
+            else if (ulps == -1) nearer++;
+            else others++;
+        }
+        EXPECT(!moved_zeros && !others, "%s: %lld zeros moved, %lld others not by one ulp", dtype_name(dtype),
+               (long long)moved_zeros, (long long)others);
+        int64_t want = dtype == F32 ? 0 : away;         /* of weights nearer to zero */
+        EXPECT(away > 0 && nearer == want, "%s: %lld away from zero, %lld nearer", dtype_name(dtype),
+               (long long)away, (long long)nearer);
+        EXPECT(outside_nonzero(&m.params, config.V) == 0, "padding is not zero");
+        free(before);
+        free(after);
+        gpt_free(&m);
+    }
+}
+
+static void sizes_are_those_of_gpt2(void) {
+    static const struct { const char *name; int64_t count; } known[] = {
+        { "d12", 124439808 }, { "d24", 354823168 }, { "d36", 774030080 }, { "d48", 1557611200 },
+        { "gpt2", 124439808 }, { "gpt2-medium", 354823168 }, { "gpt2-large", 774030080 }, { "gpt2-xl", 1557611200 } };
+    for (int i = 0; i < COUNT(known); i++) {
+        GPTConfig config;
+        EXPECT(gpt_named(known[i].name, &config), "%s", known[i].name);
+        config.V = 50257;
+        gpt_check(&config);
+        EXPECT(gpt_parameter_count(&config) == known[i].count, "%s: %lld parameters, want %lld", known[i].name,
+               (long long)gpt_parameter_count(&config), (long long)known[i].count);
+        double padding = (double)gpt_param_bytes(&config, F32) / (4.0 * (double)known[i].count) - 1;
+        EXPECT(padding >= 0 && padding < 1e-3, "%s: %g of the memory is padding", known[i].name, padding);
+    }
+    GPTConfig config;
+    EXPECT(!gpt_named("d13", &config) && !gpt_named("", &config), "a model that there is not");
+}
+
+/* Each asks one thing too much of a model of 12 channels, 3 heads, context 8 and batches of 2 sequences. */
+typedef struct { int C, T, B; const char *attention, *file; } Demand;
+
+static void demand(void *argument) {
+    const Demand *d = argument;
+    GPT m;
+    gpt_create(&m, (GPTConfig){ .L = 1, .NH = 3, .C = d->C, .T = 8, .V = 5 }, d->attention, 2, d->T, EVALUATE);
+    gpt_set_batch(&m, d->B, d->T);
+    params_read(d->file, &m.params, 5);
+}
+
+static void what_does_not_fit_is_refused(void) {
+    const char *weights = "test/reference/plain.model.safetensors";
+    expect_fails("13 channels, want a multiple of the 3 heads", demand, &(Demand){ 13, 8, 2, "auto", weights });
+    expect_fails("a batch of 2 x 9 tokens",                   demand, &(Demand){ 12, 9, 2, "auto", weights });
+    expect_fails("a batch of 3 x 8 tokens",                   demand, &(Demand){ 12, 8, 3, "auto", weights });
+    expect_fails("none",                                      demand, &(Demand){ 12, 8, 2, "none", weights });
+    expect_fails("transformer.wte.weight",                    demand, &(Demand){ 12, 8, 2, "auto", weights });
+    expect_fails("no-such-file",                              demand, &(Demand){ 12, 8, 2, "auto", "no-such-file" });
+}
+
+/* 513 rows of logits of 1 MiB are chunks of 384; 512 alone would be one chunk. */
+static void chunks_of_a_smaller_batch_fit(void) {
+    GPT m;
+    gpt_create(&m, (GPTConfig){ .L = 1, .NH = 1, .C = 1, .T = 1, .V = 1 << 18 }, "auto", 513, 1, EVALUATE);
+    const int64_t chunk = m.acts.logits.dim[0];
+    for (int B = 512; B >= 1; B /= 2) {
+        gpt_set_batch(&m, B, 1);
+        EXPECT(m.acts.logits.dim[0] <= chunk, "batch %d: %lld rows, %lld have memory", B,
+               (long long)m.acts.logits.dim[0], (long long)chunk);
+    }
+    gpt_set_batch(&m, 513, 1);
+    EXPECT(m.acts.logits.dim[0] == chunk, "%lld rows, were %lld", (long long)m.acts.logits.dim[0], (long long)chunk);
+    gpt_free(&m);
+}
+
+/* Generation computes the logits of the last tokens alone: fewer tokens need no more memory, also where a batch of them
+   has a larger chunk, 512 rows of 1 MiB where 513 have two of 384. */
+static void shorter_prompts_fit(void) {
+    size_t workspace, bytes[2];
+    const char *attention;
+    for (int i = 0; i < 2; i++) {
+        const GPTConfig config = { .L = 1, .NH = 1, .C = 8, .T = 513, .V = 1 << 18, .Vp = 1 << 18 };
+        bytes[i] = gpt_act_bytes(&config, "auto", 1, 512 + i, GENERATE, &workspace, &attention);
+    }
+    EXPECT(bytes[0] <= bytes[1], "512 tokens need %zu bytes, 513 need %zu", bytes[0], bytes[1]);
+    EXPECT(bytes[1] < 4 << 20, "513 tokens need %zu bytes", bytes[1]);
+}
+
+/* Any number of tokens anywhere in the cache, as lines of --interactive come. */
+static void windows_of_a_short_context_fit(void) {
+    for (int T = 1; T <= 9; T++) {
+        GPT m;
+        gpt_create(&m, (GPTConfig){ .L = 1, .NH = 4, .C = 4, .T = T, .V = 5 }, "auto", 2, T, GENERATE);
+        for (int first = 0; first < T; first++)
+            for (int n = 1; first + n <= T; n++) gpt_set_window(&m, first, n);
+        EXPECT(m.acts.table.bytes <= m.act_bytes, "context %d: %zu bytes of %zu", T, m.acts.table.bytes, m.act_bytes);
+        gpt_free(&m);
+    }
+}
+
+int main(void) {
+    test_device_open((DeviceOptions){0});
+    RUN(initial_weights);
+    RUN(a_twin_is_one_ulp_away);
+    RUN(sizes_are_those_of_gpt2);
+    RUN(what_does_not_fit_is_refused);
+    RUN(chunks_of_a_smaller_batch_fit);
+    RUN(shorter_prompts_fit);
+    RUN(windows_of_a_short_context_fit);
+    return test_close();
+}

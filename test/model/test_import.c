@@ -1,0 +1,477 @@
+/* test_import.c - Models that transformers wrote (scripts/make_hf_models.py), in every way that they come in;
+   indexes of shards with a flaw; heads that are not tied; parameters saved in BF16. */
+#include "../run/checkpoints.h"
+#include "../../llmc/checkpoint/safetensors.h"
+#include "../../kernels/matmul.h"
+
+#define HF "test/reference/hf/"
+enum { B = 2, T = 9, CONTEXT = 12 };
+
+static const struct { const char *name; int L, NH, C, V, untied; } models[] = {
+    { "f32",         2, 2, 16,  65, 0 }, { "f16-bare", 2, 4, 16, 37, 0 },          { "bf16-shards", 2, 2, 16, 101, 0 },
+    { "untied",      2, 2, 16,  67, 1 }, { "untied-f16-shards", 1, 1, 16, 50, 1 }, { "no-config",   1, 1, 64,   3, 0 },
+};
+enum { MODELS = COUNT(models) };
+
+/* ---- Against transformers */
+
+static void *copy_of(const SafeFile *file, const char *name, const char *dtype, int64_t count) {
+    const SafeTensor *t = safetensors_find(file, name);
+    REQUIRE(t && !strcmp(t->dtype, dtype) && t->bytes == 4 * count, "%s: want %s, %lld elements of %s: run "
+            "scripts/make_hf_models.py", file->path, name, (long long)count, dtype);
+    void *copy = malloc((size_t)t->bytes);
+    memcpy(copy, t->data, (size_t)t->bytes);
+    return copy;
+}
+
+/* max|a - b| / max|b|; b has V columns, a has them Vp apart */
+static double error_of(const float *a, const float *b, int64_t rows, int64_t V, int64_t Vp) {
+    double max = 0, error = 0;
+    for (int64_t i = 0; i < rows * V; i++) {
+        double difference = fabs((double)a[i / V * Vp + i % V] - b[i]);
+        if (!(difference <= error)) error = difference;
+        if (fabs((double)b[i]) > max) max = fabs((double)b[i]);
+    }
+    return error / max;
+}
+
+static int32_t *load_batch(GPT *m, const SafeFile *expected) {
+    int32_t *ids = copy_of(expected, "ids", "I32", B * T), targets[B * T];
+    for (int i = 0; i < B * T; i++) targets[i] = i % T == T - 1 ? -1 : ids[i + 1];
+    gpt_load(m, ids, targets);
+    return ids;
+}
+
+static double logits_error(const GPT *m, const SafeFile *expected) {
+    int64_t V = m->config.V, Vp = m->config.Vp;
+    Tensor logits = tensor_of(device_alloc((size_t)(B * T * Vp) * sizeof(float), "the logits"), F32, 2, B * T, Vp);
+    matmul_forward(logits, ABSENT, tensor_flat(m->acts.lnf), m->params.lm_head, ABSENT);
+    float *got = download(logits), *want = copy_of(expected, "logits", "F32", B * T * V);
+    double error = error_of(got, want, B * T, V, Vp);
+    device_free(logits.data);
+    free(got);
+    free(want);
+    return error;
+}
+
+static double gradient_error(const GPT *m, const SafeFile *expected, const char *name, Tensor gradient) {
+    int64_t V = m->config.V, C = m->config.C, nonzero = 0;
+    float *got = download(gradient), *want = copy_of(expected, name, "F32", V * C);
+    double error = error_of(got, want, V, C, C);
+    for (int64_t i = V * C; i < m->config.Vp * C; i++) nonzero += got[i] != 0;
+    EXPECT(!nonzero, "%s: %s: %lld numbers in the padding", expected->path, name, (long long)nonzero);
+    free(got);
+    free(want);
+    return error;
+}
+
+static void compare(int i, const char *path) {
+    char *dir = run_dir_resolve(path), *file = STRING(HF "%s.expected.safetensors", models[i].name);
+    SafeFile expected = safetensors_open(file);
+    GPTConfig config = checkpoint_config(dir);
+    EXPECT(config.L == models[i].L && config.NH == models[i].NH && config.C == models[i].C && config.T == CONTEXT &&
+           config.V == models[i].V && config.untied == models[i].untied,
+           "%s: %d layers, %d heads, %d channels, context %d, vocabulary %d, untied %d", path, config.L, config.NH,
+           config.C, config.T, config.V, config.untied);
+    GPT m;
+    gpt_create(&m, config, "auto", B, T, TRAIN);
+    checkpoint_load_model(dir, &m);
+    int32_t *ids = load_batch(&m, &expected);
+    double logits = 0, wte = 0, head = 0, loss = 0;
+    for (int round = 0; round < 2; round++) {      /* the second leaves nothing of the first */
+        gpt_forward(&m);
+        logits = logits_error(&m, &expected);
+        gpt_backward(&m, 1.0f / (B * (T - 1)), OVERWRITE, NULL, NULL);
+        wte = gradient_error(&m, &expected, "grad.transformer.wte.weight", m.grads.wte);
+        if (config.untied) head = gradient_error(&m, &expected, "grad.lm_head.weight", m.grads.lm_head);
+    }
+    float *losses = download(m.acts.losses), *want = copy_of(&expected, "loss", "F32", 1);
+    for (int k = 0; k < B * T; k++) loss += losses[k] / (B * (T - 1));
+    loss = fabs(loss / *want - 1);
+    printf("  %-17s logits off by %.1e, loss %.1e, gradient of wte %.1e, of lm_head %.1e\n", models[i].name, logits,
+           loss, wte, head);
+    EXPECT(logits <= 1e-5 && loss <= 1e-5 && wte <= 1e-5 && head <= 1e-5, "%s: want at most 1e-5", path);
+
+    float *once = download(m.grads.wte), *head_once = download(m.grads.lm_head);
+    gpt_forward(&m);
+    gpt_backward(&m, 1.0f / (B * (T - 1)), ACCUMULATE, NULL, NULL);
+    float *twice = download(m.grads.wte), *head_twice = download(m.grads.lm_head);
+    for (int64_t k = 0; k < (int64_t)config.V * config.C; k++) {
+        once[k] *= 2;
+        head_once[k] *= 2;
+    }
+    EXPECT(error_of(twice, once, config.V, config.C, config.C) <= 1e-5, "%s: the gradient of wte twice", path);
+    EXPECT(error_of(head_twice, head_once, config.V, config.C, config.C) <= 1e-5, "%s: that of the head twice", path);
+
+    float last[128], *all = copy_of(&expected, "logits", "F32", B * T * config.V);
+    gpt_set_batch(&m, 1, T);
+    gpt_load(&m, ids, NULL);
+    gpt_forward(&m);
+    device_download(last, gpt_last_logits(&m).data, (size_t)config.V * sizeof *last);
+    EXPECT(error_of(last, all + (T - 1) * config.V, 1, config.V, config.V) <= 1e-5, "%s: the last logits", path);
+    void *memory[] = { losses, want, once, head_once, twice, head_twice, all, ids, dir };
+    for (int k = 0; k < COUNT(memory); k++) free(memory[k]);
+    gpt_free(&m);
+    safetensors_close(&expected);
+}
+
+static void models_of_transformers(void) {
+    for (int i = 0; i < MODELS; i++) compare(i, STRING(HF "%s", models[i].name));
+    compare(0, HF "f32/model.safetensors");
+    compare(2, HF "bf16-shards/model.safetensors.index.json");
+}
+
+/* A longer context repeats the rows of wpe. */
+static void longer_context(void) {
+    GPTConfig config = checkpoint_config(HF "f32");
+    config.T = 2 * CONTEXT + 5;
+    GPT m;
+    gpt_create(&m, config, "auto", 1, config.T, EVALUATE);
+    checkpoint_load_model(HF "f32", &m);
+    const int C = config.C;
+    float *wpe = download(m.params.wpe);
+    SafeFile file = safetensors_open(HF "f32/model.safetensors");
+    float *rows = copy_of(&file, "transformer.wpe.weight", "F32", CONTEXT * C);
+    for (int t = 0; t < config.T; t++)
+        EXPECT(!memcmp(wpe + t * C, rows + t % CONTEXT * C, (size_t)C * sizeof *wpe), "row %d of wpe", t);
+    free(wpe);
+    free(rows);
+    safetensors_close(&file);
+    gpt_free(&m);
+}
+
+/* ---- Copies with a flaw */
+
+static char *copy_model(const char *name, const char *to) {
+    char *dir = IN_SCRATCH("%s", to), *command = STRING("cp -r '" HF "%s' '%s'", name, dir);
+    EXPECT(!system(command), "%s", command);
+    return dir;
+}
+
+static void read_config(void *dir) { checkpoint_config(dir); }
+static void read_model(void *dir) {
+    GPT m;
+    gpt_create(&m, checkpoint_config(dir), "auto", 1, 2, EVALUATE);
+    checkpoint_load_model(dir, &m);
+    gpt_free(&m);
+}
+
+#define SHARD "\"model-00001-of-00003.safetensors\""
+static const struct { const char *old, *new, *part; } bad_indexes[] = {
+    { SHARD, "\"../model-00001-of-00003.safetensors\"", "00003.safetensors, want a file beside the index" },
+    { SHARD, "\"/dev/shm/x.safetensors\"",              "is /dev/shm/x.safetensors, want a file beside" },
+    { SHARD, "\".safetensors\"",                        "is .safetensors, want a file beside" },
+    { SHARD, "\"a\\\\b.safetensors\"",                  "is a\\b.safetensors, want a file beside" },
+    { SHARD, "\"sub/x.safetensors\"",                   "is sub/x.safetensors, want a file beside" },
+    { SHARD, "\"\"",                                    "is empty, want a file beside" },
+    { SHARD, "\"config.json\"",                         "is config.json, want a file beside" },
+    { SHARD, "\"model-00009-of-00003.safetensors\"",    "model-00009-of-00003.safetensors, want a file beside" },
+    { SHARD, "\"model-00003-of-00003.safetensors\"",    "want model-00003-of-00003.safetensors" },
+    { SHARD, "5",                                       "is 5, want a file beside" },
+    { SHARD, "null",                                    "is null, want a file beside" },
+    { "\"weight_map\"", "\"weights\"",                  "\"weight_map\" is missing" },
+    { "\"weight_map\": {", "\"weight_map\": {}, \"x\": {", "\"weight_map\" names 0 tensors" },
+    { "\"weight_map\": {", "\"weight_map\": [], \"x\": {", "\"weight_map\" is an array, want an object" },
+    { "\"weight_map\": {", "\"weight_map\": {\"transformer.more\": " SHARD ",", "names 29 tensors, its files hold 28" },
+    { "transformer.wpe.weight", "transformer.wpe.height", "transformer.wpe.height is in no file, want model-0" },
+    { "}\n}", "}", "index.json: byte " },
+};
+
+static void bad_indexes_are_refused(void) {
+    for (int i = 0; i < COUNT(bad_indexes); i++) {
+        char *dir = copy_model("bf16-shards", STRING("index-%d", i));
+        edit(HF "bf16-shards/model.safetensors.index.json", STRING("%s/model.safetensors.index.json", dir),
+             bad_indexes[i].old, bad_indexes[i].new);
+        expect_fails(bad_indexes[i].part, read_model, dir);
+        if (i == 0) expect_fails("model.safetensors.index.json: \"weight_map.transformer.", read_model, dir);
+    }
+    /* a tensor in two files: the second file again in the place of the third */
+    char *dir = copy_model("bf16-shards", "twice"), *command = STRING("cp '%s/model-00002-of-00003.safetensors' "
+                              "'%s/model-00003-of-00003.safetensors'", dir, dir);
+    EXPECT(!system(command), "%s", command);
+    expect_fails("its files hold", read_model, dir);
+    put_text(STRING("%s/model.safetensors.index.json", dir),
+             "{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"b.safetensors\"}}");
+    static const char one[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
+    put_safetensors(STRING("%s/a.safetensors", dir), one, NULL, 4);
+    put_safetensors(STRING("%s/b.safetensors", dir), one, NULL, 4);
+    expect_fails("index.json: the tensor a occurs twice, in ", read_model, dir);
+    put_safetensors(STRING("%s/b.safetensors", dir), one, NULL, 3);
+    expect_fails("b.safetensors: the tensors have 4 bytes, the data has 3", read_model, dir);
+}
+
+static void index_mutations(void) {
+    char *dir = copy_model("untied-f16-shards", "mutated");
+    char *index = STRING("%s/model.safetensors.index.json", dir);
+    MutationCount count = mutations(index, 1 << 20, 1500, read_model, dir);
+    printf("  mutations: %d loaded, %d failed in one line\n", count.loaded, count.failed);
+    EXPECT(!count.unnamed && count.failed, "%d not named", count.unnamed);
+}
+
+/* The bits of one number of a tensor in a file, changed. */
+static void set_number(const char *path, const char *name, int at, const void *bits, size_t bytes) {
+    SafeFile file = safetensors_open(path);
+    const SafeTensor *t = safetensors_find(&file, name);
+    EXPECT(t, "%s has no %s", path, name);
+    long place = t->data - file.shard[0].map.bytes + at * (long)bytes;
+    safetensors_close(&file);
+    FILE *to = fopen(path, "r+b");
+    fseek(to, place, SEEK_SET);
+    fwrite(bits, 1, bytes, to);
+    fclose(to);
+}
+
+static void nonfinite_and_other_models_are_refused(void) {
+    static const struct { const char *model, *file, *tensor; uint16_t bits; const char *part; } nonfinite[] = {
+        { "f16-bare", "model.safetensors", "wpe.weight", 0x7c00,
+          "model.safetensors: wpe.weight holds a NaN or an infinity (number 5)" },
+        { "f16-bare", "model.safetensors", "h.1.ln_1.bias", 0xfe00, "h.1.ln_1.bias holds a NaN or an infinity" },
+        { "no-config", "model.safetensors", "wpe.weight", 0xff80, "tensors: wpe.weight holds a NaN or an infinity" },
+        { "untied-f16-shards", "model-00003-of-00003.safetensors", "transformer.ln_f.bias", 0xfc01,
+          "model-00003-of-00003.safetensors: transformer.ln_f.bias holds" },
+    };
+    for (int i = 0; i < COUNT(nonfinite); i++) {
+        char *dir = copy_model(nonfinite[i].model, STRING("nonfinite-%d", i));
+        read_model(dir);
+        set_number(STRING("%s/%s", dir, nonfinite[i].file), nonfinite[i].tensor, 5, &nonfinite[i].bits, 2);
+        expect_fails(nonfinite[i].part, read_model, dir);
+    }
+    char *dir = copy_model("f32", "bare");
+    unlink(STRING("%s/config.json", dir));
+    expect_fails("config.json: missing: want it for 16 channels", read_config, dir);
+    dir = copy_model("no-config", "none");
+    static const char other[] = "{\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[1,64],\"data_offsets\":[0,256]}}";
+    put_safetensors(STRING("%s/model.safetensors", dir), other, NULL, 256);
+    expect_fails("wte.weight or wpe.weight is missing: is it a GPT-2?", read_config, dir);
+    static const char wide[] = "{\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[4294967297,0],\"data_offsets\":[0,0]},"
+                               "\"wpe.weight\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
+    put_safetensors(STRING("%s/model.safetensors", dir), wide, NULL, 4);
+    expect_fails("wte.weight is F32 (4294967297,0), want two dimensions", read_config, dir);
+    static const char flat[] = "{\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[1,64],\"data_offsets\":[0,256]},"
+                               "\"wpe.weight\":{\"dtype\":\"F32\",\"shape\":[1,64],\"data_offsets\":[256,512]}}";
+    put_safetensors(STRING("%s/model.safetensors", dir), flat, NULL, 512);
+    expect_fails("model: 0 layers", read_config, dir);
+}
+
+/* ---- Tied or not */
+
+static void config_and_head_agree(void) {
+    char *dir = copy_model("untied", "tied-by-config"), *config = STRING("%s/config.json", dir);
+    edit(HF "untied/config.json", config, "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+    EXPECT(checkpoint_config(dir).untied, "a head that differs is its own, whatever config.json says");
+    edit(HF "untied/config.json", config, "\"tie_word_embeddings\"", "\"x\"");
+    EXPECT(checkpoint_config(dir).untied, "and when it says nothing");
+    dir = copy_model("f32", "untied-by-config");
+    edit(HF "f32/config.json", STRING("%s/config.json", dir), "\"tie_word_embeddings\": true",
+         "\"tie_word_embeddings\": false");
+    expect_fails("the tensor lm_head.weight is missing", read_model, dir);
+    GPTConfig tied = checkpoint_config(HF "f32"), untied = tied;
+    untied.untied = 1;
+    EXPECT(gpt_parameter_count(&untied) - gpt_parameter_count(&tied) == 65 * 16, "the head is counted");
+    EXPECT(gpt_flops_per_token(&untied) == gpt_flops_per_token(&tied), "a table that is looked up costs nothing");
+}
+
+/* ---- Out again, and on */
+
+static void train(GPT *m, Optimizer *o, int steps) {
+    for (int i = 0; i < steps; i++) {
+        optimizer_begin(o, 1e-2);
+        gpt_forward(m);
+        gpt_backward(m, 1.0f / (B * (T - 1)), OVERWRITE, NULL, NULL);
+        loss_add(o->stats, m->acts.losses, 1.0f / (B * (T - 1)));
+        EXPECT(update(o).apply, "a step");
+    }
+}
+
+static void trainer_create(Trainer *t, const char *dir, DType save_dtype) {
+    static const AdamW adamw = { .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .max_norm = 1 };
+    GPTConfig config = checkpoint_config(dir);
+    config.deterministic = 1;
+    config.save_dtype = save_dtype;
+    gpt_create(&t->model, config, "auto", B, T, TRAIN);
+    optimizer_create(&t->optimizer, &t->model, adamw);
+    checkpoint_load_model(dir, &t->model);
+}
+
+static void trainer_free(Trainer *t) {
+    optimizer_free(&t->optimizer);
+    gpt_free(&t->model);
+}
+
+/* The nearest, ties to even, by arithmetic: a BF16 has 8 bits of precision. */
+static float nearest_bf16(float x) {
+    int exponent;
+    frexpf(x, &exponent);
+    if (exponent < -125) exponent = -125;               /* subnormal: the last place stays at 2^-133 */
+    return (float)ldexp(nearbyint(ldexp((double)x, 8 - exponent)), exponent - 8);
+}
+
+static void load_rounded(void *dir) {
+    Trainer t;
+    trainer_create(&t, dir, F32);
+    checkpoint_load_optimizer(dir, &t.model, &t.optimizer);
+}
+
+/* train(6) equals train(3), save, resume, train(3): every bit of weights and moments. */
+static void resume_is_exact(const char *model, DType save_dtype) {
+    char *out = IN_SCRATCH("out-%s-%d", model, save_dtype), *from = STRING(HF "%s", model), text[4096];
+    char *expected_path = STRING(HF "%s.expected.safetensors", model);
+    SafeFile expected = safetensors_open(expected_path);
+    Trainer straight, resumed;
+    trainer_create(&straight, from, save_dtype);
+    free(load_batch(&straight.model, &expected));
+    train(&straight.model, &straight.optimizer, 3);
+    if (save_dtype == BF16) {       /* ties, subnormals and the end of the range, in a row of no effect on the rest */
+        const float hard[] = { 1 + 0x1p-8f, 1 + 0x3p-8f, 0x1p-133f, 0x1.8p-133f, 0x1p-134f, 0x1p-149f,
+                               -0x1.fefffep127f, -0.0f };
+        device_upload((float *)straight.model.master.wpe.data + 11 * straight.model.config.C, hard, sizeof hard);
+    }
+    SAVE_STEP(out, &straight, 3);
+    char *dir = run_dir_resolve(out);
+
+    trainer_create(&resumed, dir, save_dtype);
+    EXPECT(resumed.model.config.untied == straight.model.config.untied, "%s: tied as before", dir);
+    if (save_dtype == BF16) {
+        for (int i = 0; i < straight.model.master.table.count; i++) {
+            const TensorEntry *row = &straight.model.master.table.entry[i];
+            float *exact = download(*row->field), *rounded = download(*resumed.model.master.table.entry[i].field);
+            int64_t wrong = 0, count = tensor_count(*row->field);
+            for (int64_t k = 0; k < count; k++) {
+                float want = nearest_bf16(exact[k]);
+                wrong += memcmp(&want, &rounded[k], sizeof want) != 0;
+            }
+            EXPECT(!wrong, "%s: %s: %lld numbers are not the nearest BF16", dir, row->name, (long long)wrong);
+            free(exact);
+            free(rounded);
+        }
+    }
+    checkpoint_load_optimizer(dir, &resumed.model, &resumed.optimizer);
+    expect_equal_rows(&straight.model.master, &resumed.model.master, "parameters that were read");
+    if (save_dtype == BF16)
+        for (int k = 0; k < 8; k++) {
+            float zero = 0;
+            int place = 11 * straight.model.config.C + k;
+            device_upload((float *)straight.model.master.wpe.data + place, &zero, sizeof zero);
+            device_upload((float *)resumed.model.master.wpe.data + place, &zero, sizeof zero);
+        }
+    free(load_batch(&resumed.model, &expected));
+    train(&straight.model, &straight.optimizer, 3);
+    train(&resumed.model, &resumed.optimizer, 3);
+    expect_equal_rows(&straight.model.master, &resumed.model.master, "parameters");
+    expect_equal_moments(&straight.optimizer, &resumed.optimizer);
+
+    char *path = STRING("%s/model.safetensors", dir), *config = STRING("%s/config.json", dir);
+    SafeFile file = safetensors_open(path);
+    const SafeTensor *head = safetensors_find(&file, "lm_head.weight");
+    EXPECT(!head == !straight.model.config.untied, "%s: the head is in the file when it is untied", dir);
+    EXPECT(!head || head->dim[0] == straight.model.config.V, "%s: and has V rows", dir);
+    for (int i = 0; i < file.count; i++)
+        EXPECT(!strcmp(file.tensor[i].dtype, save_dtype == BF16 ? "BF16" : "F32"), "%s is %s", file.tensor[i].name,
+               file.tensor[i].dtype);
+    FILE *json = fopen(config, "r");
+    text[fread(text, 1, sizeof text - 1, json)] = 0;
+    fclose(json);
+    EXPECT(strstr(text, save_dtype == BF16 ? "torch_dtype\": \"bfloat16\"" : "torch_dtype\": \"float32\""), "%s", text);
+    EXPECT(strstr(text, head ? "\"tie_word_embeddings\": false" : "\"tie_word_embeddings\": true"), "%s", text);
+    safetensors_close(&file);
+    if (save_dtype == BF16) {       /* moments alone, of a run in F32, do not go with rounded parameters */
+        char *alone = STRING("%s/../alone", dir);
+        straight.model.config.save_dtype = F32;
+        SAVE_STEP(alone, &straight, 3);
+        char *command = STRING("cp '%s/step-00000003/optimizer.safetensors' '%s'", alone, dir);
+        EXPECT(!system(command), "%s", command);
+        expect_fails("optimizer.safetensors: the tensor param.transformer.wte.weight is missing", load_rounded, dir);
+    }
+    free(dir);
+    trainer_free(&straight);
+    trainer_free(&resumed);
+    safetensors_close(&expected);
+}
+
+static void trained_and_resumed(void) {
+    resume_is_exact("f32", F32);
+    resume_is_exact("f32", BF16);
+    resume_is_exact("untied", F32);
+    resume_is_exact("untied-f16-shards", BF16);
+}
+
+static void too_large_for_bf16_is_refused(void) {
+    Trainer large;
+    trainer_create(&large, HF "f32", BF16);
+    const float max = 0x1.fffffep127f;
+    device_upload(large.model.master.lnfw.data, &max, sizeof max);
+    char *out = IN_SCRATCH("large");
+    SAVE_FAILS("transformer.ln_f.weight holds a number that BF16 rounds to infinity", out, &large, 1);
+    char *none = run_dir_latest(out, NULL);
+    EXPECT(!none, "%s is there", none);
+    trainer_free(&large);
+}
+
+/* ---- Every F16 and every BF16 */
+
+/* A model's file whose wpe holds all 65536 bit patterns, with zeros for the non-finite ones. */
+static void every_number(const char *dtype, int exponent_bits) {
+    GPTConfig config = { .L = 1, .NH = 1, .C = 16, .T = 4096, .V = 3 };
+    char *path = IN_SCRATCH("every-%s.safetensors", dtype), *header;
+    size_t size, end = 0, wpe = 0;
+    GPT m;
+    gpt_create(&m, config, "auto", 1, 1, EVALUATE);
+    FILE *text = open_memstream(&header, &size);
+    for (int i = 0; i < m.master.table.count; i++) {
+        const TensorEntry *row = &m.master.table.entry[i];
+        Tensor t = *row->field;
+        long long dim[2] = { row->layout == VOCABULARY ? 3 : t.dim[0], t.ndim == 2 ? t.dim[1] : 1 };
+        if (row->layout == CONV1D) { long long swapped = dim[0]; dim[0] = dim[1]; dim[1] = swapped; }
+        if (row->field == &m.master.wpe || !strcmp(row->name, "transformer.wpe.weight")) wpe = end;
+        fprintf(text, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[%lld", i ? ',' : '{', row->name, dtype, dim[0]);
+        if (t.ndim == 2) fprintf(text, ",%lld", dim[1]);
+        fprintf(text, "],\"data_offsets\":[%zu,%zu]}", end, end + (size_t)(2 * dim[0] * dim[1]));
+        end += (size_t)(2 * dim[0] * dim[1]);
+    }
+    fputc('}', text);
+    fclose(text);
+    unsigned char *data = calloc(1, end);
+    const uint32_t mantissa_bits = 15 - (uint32_t)exponent_bits, ones = (1u << exponent_bits) - 1;
+    for (uint32_t bits = 0; bits < 65536; bits++) {
+        uint16_t number = (bits >> mantissa_bits & ones) == ones ? 0 : (uint16_t)bits;
+        memcpy(data + wpe + 2 * bits, &number, 2);
+    }
+    put_safetensors(path, header, data, end);
+    params_read(path, &m.master, 3);
+    float *got = download(m.master.wpe);
+    int wrong = 0;
+    for (uint32_t bits = 0; bits < 65536; bits++) {
+        uint32_t exponent = bits >> mantissa_bits & ones, mantissa = bits & ((1u << mantissa_bits) - 1);
+        int min = 1 - (int)(ones >> 1) - (int)mantissa_bits;         /* of a subnormal's last place */
+        double want = exponent ? ldexp((double)(mantissa + (1u << mantissa_bits)), (int)exponent - 1 + min)
+                               : ldexp((double)mantissa, min);
+        if (bits >> 15) want = -want;
+        if (exponent == ones) want = 0;
+        wrong += got[bits] != want || !signbit(got[bits]) != !signbit(want);
+    }
+    EXPECT(!wrong, "%d of 65536 %s are wrong", wrong, dtype);
+    free(got);
+    free(data);
+    free(header);
+    gpt_free(&m);
+}
+
+static void every_f16_and_bf16_is_exact(void) {
+    every_number("F16", 5);
+    every_number("BF16", 8);
+}
+
+int main(void) {
+    scratch_open();
+    test_device_open((DeviceOptions){ .threads = 2 });
+    RUN(models_of_transformers);
+    RUN(longer_context);
+    RUN(bad_indexes_are_refused);
+    RUN(index_mutations);
+    RUN(nonfinite_and_other_models_are_refused);
+    RUN(config_and_head_agree);
+    RUN(trained_and_resumed);
+    RUN(too_large_for_bf16_is_refused);
+    RUN(every_f16_and_bf16_is_exact);
+    return test_close();
+}

@@ -1,0 +1,553 @@
+/* test_sample.c - Tokenizers, and text from a model. */
+#include <fcntl.h>
+#include <poll.h>
+#include <pty.h>
+#include <termios.h>
+#include "../../kernels/device.h"
+#include "../../llmc/base/files.h"
+#include "../../llmc/base/json.h"
+#include "../../llmc/base/random.h"
+#include "../../llmc/use/generate.h"
+#include "models.h"
+#include "../scratch.h"
+
+#define SEED 20240520
+
+/* ---- tokenizer */
+
+typedef struct { Tokenizer tokenizer; const char *text; int V; } Encode;
+
+static void encode(void *argument) {
+    Encode *e = argument;
+    int count;
+    free(tokenizer_encode(e->tokenizer, e->text, e->V, &count));
+}
+
+static void text_to_tokens(void) {
+    int count;
+    int32_t *t = tokenizer_encode(TOKENIZER_BYTES, "a\xc3\xa9\n", 256, &count);
+    EXPECT(count == 4 && t[0] == 'a' && t[1] == 0xc3 && t[2] == 0xa9 && t[3] == '\n', "%d tokens", count);
+    free(t);
+    t = tokenizer_encode(TOKENIZER_IDS, " 15496  995\t0\n50256 ", 50257, &count);
+    EXPECT(count == 4 && t[0] == 15496 && t[1] == 995 && t[2] == 0 && t[3] == 50256, "%d tokens", count);
+    free(t);
+    for (int i = 0; i < 2; i++) {
+        free(tokenizer_encode(i ? TOKENIZER_IDS : TOKENIZER_BYTES, "", 256, &count));
+        EXPECT(count == 0, "%d tokens of an empty text", count);
+        EXPECT(!strcmp(tokenizer_name(i ? TOKENIZER_IDS : TOKENIZER_BYTES), i ? "ids" : "bytes"), "the name of %d", i);
+    }
+    expect_fails("'12x' is not a token id", encode, &(Encode){ TOKENIZER_IDS, "7 12x", 100 });
+    expect_fails("'-1' is not a token id",  encode, &(Encode){ TOKENIZER_IDS, "-1", 100 });
+    expect_fails("'+1' is not a token id",  encode, &(Encode){ TOKENIZER_IDS, "+1", 100 });
+    expect_fails("'Hello' is not a token id: want numbers", encode, &(Encode){ TOKENIZER_IDS, "Hello world", 100 });
+    expect_fails("token id 100, want 0 to 99", encode, &(Encode){ TOKENIZER_IDS, "99 100", 100 });
+    expect_fails("token id 4294967296, want 0 to 99", encode, &(Encode){ TOKENIZER_IDS, "4294967296", 100 });
+    expect_fails("want 0 to 99", encode, &(Encode){ TOKENIZER_IDS, "99999999999999999999999999", 100 });
+    expect_fails("byte 97 at position 1, want below 90", encode, &(Encode){ TOKENIZER_BYTES, "Aa", 90 });
+}
+
+/* GPT-2's letters: the space is U+0120, the newline U+010A, DEL U+0121, the soft hyphen the last of the others. */
+static void bytes_for_huggingface(void) {
+    static const struct { const char *letter; int byte; } letters[] = {
+        { "\xc4\x80", 0 }, { "\xc4\x8a", '\n' }, { "\xc4\xa0", ' ' }, { "!", '!' }, { "\"", '"' }, { "\\", '\\' },
+        { "~", '~' }, { "\xc4\xa1", 0x7F }, { "\xc5\x82", 0xA0 }, { "\xc2\xa1", 0xA1 }, { "\xc5\x83", 0xAD },
+        { "\xc3\xbf", 0xFF },
+    };
+    char *text = tokenizer_file_text(TOKENIZER_BYTES, "tokenizer.json");
+    Json *json = json_parse(text, strlen(text), "tokenizer.json");
+    const Json *vocab = json_find(json_find(json, "model"), "vocab");
+    EXPECT(vocab->count == 256, "%d letters", (int)vocab->count);
+    for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
+        int64_t byte = json_integer(json_member(vocab, letters[i].letter, JSON_ANY), 0, 255);
+        EXPECT(byte == letters[i].byte, "%s is %d, want %d", letters[i].letter, (int)byte, letters[i].byte);
+    }
+    json_free(json);
+    free(text);
+}
+
+/* What comes out of file when the bytes of text go into tokenizer_print one by one. */
+static void print_all(const char *text, size_t size, FILE *file) {
+    for (size_t i = 0; i < size; i++) tokenizer_print(TOKENIZER_BYTES, (unsigned char)text[i], file);
+    tokenizer_print_end(TOKENIZER_BYTES, file);
+    fflush(file);
+}
+
+static void tokens_to_text(void) {
+    char got[256] = "";
+    FILE *file = tmpfile();
+    print_all("\x1b[2J\xe2\x82", 6, file);      /* not a terminal: raw */
+    tokenizer_print(TOKENIZER_IDS, 15496, file);
+    tokenizer_print(TOKENIZER_IDS, 995, file);
+    rewind(file);
+    size_t size = fread(got, 1, sizeof got, file);
+    EXPECT(size == 16 && !memcmp(got, "\x1b[2J\xe2\x82" "15496 995 ", 16), "%d bytes: %s", (int)size, got);
+    fclose(file);
+}
+
+static void open_reference(void *dir) { tokenizer_check(tokenizer_open(dir), 499); }
+
+/* A character whose bytes are tokens of their own comes out whole. */
+static void bpe_speaks_text(void) {
+    static const char text[] = "the \xe2\x82\xac<|endoftext|>";
+    char got[256] = "";
+    int count;
+    Tokenizer bpe = tokenizer_open("test/reference/bpe");
+    int32_t *ids = tokenizer_encode(bpe, text, 500, &count);
+    EXPECT(!strcmp(tokenizer_name(bpe), "bpe") && !strcmp(tokenizer_dir(bpe), "test/reference/bpe"), "its names");
+    EXPECT(count > 4 && ids[count - 1] == 499 && tokenizer_start(bpe, 600) == 499, "%d tokens", count);
+    FILE *file = tmpfile();
+    for (int i = 0; i < count; i++) tokenizer_print(bpe, ids[i], file);
+    tokenizer_print(bpe, 555, file);            /* of the model, not of its tokenizer */
+    rewind(file);
+    size_t size = fread(got, 1, sizeof got, file), want = strlen(text);
+    EXPECT(size == want + 3 && !memcmp(got, text, want) && !memcmp(got + want, "\xef\xbf\xbd", 3), "%s", got);
+    EXPECT(!tokenizer_file_text(TOKENIZER_IDS, "tokenizer.json"), "ids have no files");
+    tokenizer_check(bpe, 500);
+    expect_fails("a tokenizer of 500 tokens, the model has 499", open_reference, "test/reference/bpe");
+    fclose(file);
+    free(ids);
+    tokenizer_close(bpe);
+}
+
+static void terminal_comes_to_no_harm(void) {
+    static const struct { const char *text, *want; } cases[] = {
+        { "plain\ttext\n", "plain\ttext\n" },
+        { "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80", "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80" },     /* whole */
+        { "\x1b[2J\x07\r\x7f", "\\x1b[2J\\x07\\x0d\\x7f" },
+        { "\xc2\x9b" "2J", "\\x9b2J" },                                     /* U+009B is an escape of its own */
+        { "\xe2\x82(", "\xef\xbf\xbd(" },                                   /* broken off by a byte that starts anew */
+        { "\xe2\xc3\xa9", "\xef\xbf\xbd\xc3\xa9" },
+        { "\x80\xff", "\xef\xbf\xbd\xef\xbf\xbd" },                         /* nothing starts so */
+        { "\xc1\x9b\xe0\x80\x9b", "\xef\xbf\xbd\xef\xbf\xbd" },             /* longer than they need be */
+        { "\xed\xa0\x80\xf4\x90\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd" },     /* a surrogate; beyond U+10FFFF */
+        { "x\xf0\x9f\x98", "x\xef\xbf\xbd" },                               /* the text ends inside */
+    };
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    const char *name = master >= 0 && !grantpt(master) && !unlockpt(master) ? ptsname(master) : NULL;
+    int slave = name ? open(name, O_RDWR | O_NOCTTY) : -1;
+    struct termios settings;
+    if (slave < 0 || tcgetattr(slave, &settings)) {
+        test_skip_reason = "there is no pseudo-terminal here";
+        return;
+    }
+    cfmakeraw(&settings);
+    tcsetattr(slave, TCSANOW, &settings);
+    FILE *file = fdopen(slave, "w");
+    for (int i = 0; i < COUNT(cases); i++) {
+        char got[64] = "";
+        print_all(cases[i].text, strlen(cases[i].text), file);
+        ssize_t size = read(master, got, sizeof got - 1);
+        EXPECT(size > 0 && !strcmp(got, cases[i].want), "case %d: %s, want %s", i, got, cases[i].want);
+    }
+    fclose(file);
+    close(master);
+}
+
+/* ---- sampler */
+
+enum { DRAWS = 500 };       /* at a time: rows of equal logits */
+
+/* Tokens drawn from logits with count numbers, DRAWS at most. */
+static void draw(const float *logits, int V, Sampling sampling, const double *uniform, int count, int32_t *tokens) {
+    int pitch = V + 3;
+    float *rows = calloc((size_t)(count * pitch), sizeof *rows);
+    for (int b = 0; b < count; b++) memcpy(rows + b * pitch, logits, sizeof *rows * (size_t)V);
+    Tensor t = tensor_of(device_alloc(sizeof *rows * (size_t)(count * pitch), "logits"), F32, 2, count, V);
+    Tensor u = tensor_of(device_alloc(sizeof *uniform * (size_t)count, "numbers"), F64, 1, count);
+    Tensor chosen = tensor_of(device_alloc(sizeof *tokens * (size_t)count, "tokens"), I32, 1, count);
+    t.pitch = pitch;
+    device_upload(t.data, rows, sizeof *rows * (size_t)(count * pitch));
+    device_upload(u.data, uniform, tensor_bytes(u));
+    sample_tokens(chosen, t, u, V, sampling);
+    device_download(tokens, chosen.data, tensor_bytes(chosen));
+    device_free(t.data);
+    device_free(u.data);
+    device_free(chosen.data);
+    free(rows);
+}
+
+static int32_t draw_one(const float *logits, int V, Sampling sampling, double uniform) {
+    int32_t token;
+    draw(logits, V, sampling, &uniform, 1, &token);
+    return token;
+}
+
+static void tokens_from_logits(void) {
+    enum { N = 200 * DRAWS };
+    static const float logits[6] = { 0.5f, 2, -1, 2, 0.5f, 0.5f };      /* weights 1, 1, 0.22 three times, 0.05 */
+    static const struct { Sampling sampling; int kept; } cases[] = {    /* kept: the tokens that may come, octal */
+        { { 1, 0, 1, 0 }, 077 }, { { 0.7, 6, 1, 0 }, 077 }, { { 1.5, 9, 1, 0 }, 077 }, { { 1e-300, 0, 1, 0 }, 012 },
+        { { 1, 1, 1, 0 }, 012 }, { { 1, 2, 1, 0 }, 012 }, { { 1, 3, 1, 0 }, 073 }, { { 1, 5, 1, 0 }, 073 },
+        { { 1, 0, 0.5, 0 }, 012 }, { { 1, 0, 0.8, 0 }, 073 }, { { 1, 0, 0.999, 0 }, 077 }, { { 1, 0, 1e-9, 0 }, 012 },
+        { { 1, 0, 1, 0.04 }, 077 }, { { 1, 0, 1, 0.1 }, 073 }, { { 1, 0, 1, 0.3 }, 012 }, { { 1, 0, 1, 1 }, 012 },
+        { { 1, 5, 0.74, 0 }, 012 }, { { 1, 0, 0.74, 0 }, 073 }, { { 1, 5, 0.9, 0.5 }, 012 },
+    };
+    for (int c = 0; c < COUNT(cases); c++) {
+        int count[6] = { 0 };
+        double p[6], sum = 0, uniform[DRAWS];
+        int32_t tokens[DRAWS];
+        for (int first = 0; first < N; first += DRAWS) {
+            for (int i = 0; i < DRAWS; i++) uniform[i] = random_uniform(SEED, RANDOM_TEST, 9, (uint64_t)(first + i));
+            draw(logits, 6, cases[c].sampling, uniform, DRAWS, tokens);
+            for (int i = 0; i < DRAWS; i++) count[tokens[i]]++;
+        }
+        for (int i = 0; i < 6; i++)
+            sum += p[i] = cases[c].kept >> i & 1 ? exp(((double)logits[i] - 2) / cases[c].sampling.temperature) : 0;
+        for (int i = 0; i < 6; i++) {
+            double want = N * p[i] / sum, sigma = sqrt(want * (1 - p[i] / sum));
+            EXPECT(fabs(count[i] - want) <= 4 * sigma, "case %d: token %d comes %d times, want %.0f +- %.0f", c, i,
+                   count[i], want, sigma);
+        }
+    }
+    const Sampling all = { 1, 0, 1, 0 };
+    for (int i = 0; i < 5; i++)
+        EXPECT(draw_one(logits, 6, (Sampling){ 0, i, 0.5, 0.5 }, 0.999) == 1, "temperature 0: not the first");
+    EXPECT(draw_one(logits, 6, all, 0x1.fffffffffffffp-1) == 5, "the largest number: not the last");
+    EXPECT(draw_one(logits, 6, all, 0) == 0, "the smallest number: not the first");
+    EXPECT(draw_one((float[4]){ 0, 1, NAN, INFINITY }, 4, (Sampling){ 1, 0, 1, 0 }, 0.5) == -3, "a NaN is not found");
+    EXPECT(draw_one((float[4]){ 0, -INFINITY, 2, NAN }, 4, (Sampling){ 0, 0, 1, 0 }, 0.5) == -2, "an infinity");
+    EXPECT(draw_one((float[4]){ 0, 1, 2, NAN }, 3, (Sampling){ 0, 0, 1, 0 }, 0.5) == 2, "a logit behind V is read");
+}
+
+static const double *sorted_weight;
+static int by_weight(const void *a, const void *b) {
+    double x = sorted_weight[*(const int *)a], y = sorted_weight[*(const int *)b];
+    return (x < y) - (x > y);
+}
+
+/* Large vocabularies, by the definition: sorted, cut by rank, by share, by ratio. The number must lie in the interval
+   of the token that it chose, within 2e-5: weights in f32 err by 1e-6 and sums of them by less than 1e-5. Cuts at which
+   two tokens are closer than that are moved by the choice of k and p. */
+static void tokens_from_large_vocabularies(void) {
+    static const struct { int V; double spread; Sampling sampling; } cases[] = {
+        { 1000, 3, { 1, 0, 1, 0 } }, { 1000, 3, { 0.8, 50, 1, 0 } }, { 1031, 1, { 1, 0, 0.9, 0 } },
+        { 50257, 3, { 1, 0, 1, 0 } }, { 50257, 3, { 1, 40, 1, 0 } }, { 50257, 3, { 1.2, 0, 0.95, 0 } },
+        { 50257, 2, { 0.7, 20000, 0.5, 0 } }, { 50257, 4, { 1, 0, 1, 0.05 } }, { 50257, 1, { 1, 500, 0.9, 0.2 } },
+        { 70001, 2, { 1, 0, 0.99, 0 } }, { 70001, 2, { 1, 70000, 1, 0 } }, { 33, 2, { 1, 32, 0.97, 0 } },
+        { 50257, 0.5, { 0.8, 50, 0.95, 0 } }, { 50257, 0, { 1, 100, 0.5, 0 } },      /* untrained; all equal */
+    };
+    for (int c = 0; c < COUNT(cases); c++) {
+        enum { N = 20 };
+        int V = cases[c].V, kept = V, *order = calloc((size_t)V, sizeof *order);
+        Sampling s = cases[c].sampling;
+        float *logits = calloc((size_t)V, sizeof *logits);
+        double *weight = calloc((size_t)V, sizeof *weight), total = 0, passed = 0, max = -INFINITY, uniform[N];
+        int32_t tokens[N];
+        for (int i = 0; i < V; i++) {
+            logits[i] = (float)(cases[c].spread *
+                                normal_of(philox(SEED, RANDOM_TEST, 0, (uint32_t)c, (uint64_t)i)) - 30);
+            max = fmax(max, logits[i]);
+            order[i] = i;
+        }
+        for (int i = 0; i < V; i++) weight[i] = exp((logits[i] - max) / s.temperature);
+        sorted_weight = weight;
+        qsort(order, (size_t)V, sizeof *order, by_weight);
+        if (s.top_k && s.top_k < V) {
+            kept = s.top_k;
+            while (kept < V && weight[order[kept]] > weight[order[kept - 1]] * (1 - 1e-5)) kept++;
+            s.top_k = kept;
+        }
+        for (int i = 0; i < kept; i++) total += weight[order[i]];
+        if (s.top_p < 1) {
+            int n = 0;
+            while (n < kept && passed < s.top_p * total) passed += weight[order[n++]];
+            while (n < kept && weight[order[n]] > weight[order[n - 1]] * (1 - 1e-5)) passed += weight[order[n++]];
+            s.top_p = (passed - weight[order[n - 1]] / 2) / total;
+            kept = n;
+        }
+        while (weight[order[kept - 1]] < s.min_p) kept--;
+        for (int i = kept; i < V; i++) weight[order[i]] = 0;
+        total = 0;
+        for (int i = 0; i < V; i++) total += weight[i];
+        for (int i = 0; i < N; i++)
+            uniform[i] = i == 0 ? 0 : i == 1 ? 0x1.fffffffffffffp-1
+                       : random_uniform(SEED, RANDOM_TEST, 99, (uint64_t)i);
+        draw(logits, V, s, uniform, N, tokens);
+        for (int i = 0; i < N; i++) {
+            double before = 0;
+            int token = tokens[i] < 0 || tokens[i] >= V ? 0 : tokens[i];
+            for (int t = 0; t < token; t++) before += weight[t] / total;
+            EXPECT(tokens[i] == token && weight[token] > 0, "case %d: token %d is not one of the %d kept", c, tokens[i],
+                   kept);
+            EXPECT(uniform[i] > before - 2e-5 && uniform[i] < before + weight[token] / total + 2e-5,
+                   "case %d: %.6f gives token %d, of %.6f to %.6f", c, uniform[i], token, before,
+                   before + weight[token] / total);
+        }
+        free(order);
+        free(logits);
+        free(weight);
+    }
+}
+
+/* What sample_text writes, as a string. */
+static int samples = 1;
+
+static void sampled(GPT *m, Tokenizer tokenizer, const char *prompt, int count, double temperature, int64_t step,
+                    char text[256]) {
+    Sample sample = { .prompt = prompt, .count = count, .samples = samples, .seed = SEED,
+                      .sampling = { .temperature = temperature, .top_p = 1 } };
+    FILE *file = tmpfile();
+    sample_text(m, tokenizer, &sample, step, file);
+    rewind(file);
+    text[fread(text, 1, 255, file)] = 0;
+    fclose(file);
+}
+
+enum { B = 2, T = 9, V = 256 };
+
+/* A model whose every parameter is large enough to matter. */
+static void lively_model(GPT *m) {
+    gpt_create(m, (GPTConfig){ .L = 1, .NH = 2, .C = 16, .T = T, .V = V, .cache_tokens = T }, "auto", B, T, TRAIN);
+    fill_normally(m, SEED, 0.5, 0);
+}
+
+static void losses_of_a_batch(GPT *m, float losses[B * T]) {
+    int32_t tokens[B * T], targets[B * T];
+    for (int i = 0; i < B * T; i++) {
+        tokens[i]  = i * 7 % V;
+        targets[i] = i * 11 % V;
+    }
+    gpt_set_batch(m, B, T);
+    gpt_load(m, tokens, targets);
+    gpt_forward(m);
+    gpt_loss(m);
+    device_download(losses, m->acts.losses.data, B * T * sizeof *losses);
+}
+
+static void text_from_a_model(void) {
+    GPT m;
+    float before[B * T], after[B * T];
+    char text[256], again[256], want[256], prompt[256];
+    lively_model(&m);
+    losses_of_a_batch(&m, before);
+
+    sampled(&m, TOKENIZER_IDS, "72 105", 40, 1, 3, text);
+    sampled(&m, TOKENIZER_IDS, "72 105", 40, 1, 3, again);
+    EXPECT(!strcmp(text, again), "the same seed and step: %s and %s", text, again);
+    EXPECT(!strncmp(text, "72 105 ", 7) && text[strlen(text) - 1] == '\n', "%s", text);
+    int words = 0;
+    for (char *c = text; *c; c++) words += *c == ' ';
+    EXPECT(words == 42, "%d tokens, want 2 + 40: %s", words, text);
+
+    /* so hot that every token is as likely as the other: the draws alone decide */
+    for (int64_t step = 5; step < 7; step++) {
+        int size = 0;
+        for (uint64_t i = 0; i < 12; i++)
+            size += sprintf(want + size, "%d ", (int)(V * random_uniform(SEED, RANDOM_SAMPLE, (uint32_t)step, i)));
+        sampled(&m, TOKENIZER_IDS, "", 12, 1e30, step, text);       /* the token that "" starts from is not written */
+        EXPECT(!strncmp(text, want, (size_t)size) && !strcmp(text + size, "\n"), "%s, want %s", text, want);
+    }
+    /* of a long prompt the last T tokens count, "" is the last id, "" of bytes a newline */
+    sampled(&m, TOKENIZER_IDS, "9 9 9 1 2 3 4 5 6 7 8 10", 20, 1, 3, text);
+    sampled(&m, TOKENIZER_IDS, "1 2 3 4 5 6 7 8 10", 20, 1, 3, again);
+    EXPECT(!strcmp(text + 6, again), "%s and %s", text, again);
+    sampled(&m, TOKENIZER_IDS, "255", 5, 1, 3, text);
+    sampled(&m, TOKENIZER_IDS, "", 5, 1, 3, again);
+    EXPECT(!strcmp(text + 4, again), "%s and %s", text, again);
+    sampled(&m, TOKENIZER_BYTES, "\n", 20, 1, 3, text);
+    sampled(&m, TOKENIZER_BYTES, "", 20, 1, 3, again);
+    EXPECT(!memcmp(text + 1, again, 20), "the bytes after a newline and after nothing differ");
+    /* when the context is full, its younger half, rounded down, and the new token go on */
+    for (int first = 1; first < 200; first += 20) {
+        int seen[5], used = 0;
+        for (int i = 0; i < T; i++) used += sprintf(prompt + used, "%d ", first + 3 * i);
+        sampled(&m, TOKENIZER_IDS, prompt, 2, 0, 3, text);
+        sscanf(text, "%*d %*d %*d %*d %*d %d %d %d %d %d", seen, seen + 1, seen + 2, seen + 3, seen + 4);
+        sprintf(prompt, "%d %d %d %d %d", seen[0], seen[1], seen[2], seen[3], seen[4]);
+        sampled(&m, TOKENIZER_IDS, prompt, 1, 0, 3, again);
+        EXPECT(strlen(text) > strlen(again) && !strcmp(text + strlen(text) - strlen(again), again),
+               "%s does not end in %s", text, again);
+    }
+    losses_of_a_batch(&m, after);
+    EXPECT(!memcmp(before, after, sizeof before), "the losses differ after sampling");
+    gpt_free(&m);
+}
+
+/* Several samples: the first is that of a single one, the second another; each has its prompt. */
+static void several_samples(void) {
+    GPT m;
+    char one[256], two[256];
+    lively_model(&m);
+    sampled(&m, TOKENIZER_IDS, "72 105", 20, 1, 3, one);
+    samples = 2;
+    sampled(&m, TOKENIZER_IDS, "72 105", 20, 1, 3, two);
+    samples = 1;
+    char *second = two + strlen(one);
+    EXPECT(!strncmp(one, two, strlen(one)) && !strncmp(second, "---\n72 105 ", 11), "%s, of two: %s", one, two);
+    EXPECT(strcmp(second + 4, one), "the same twice: %s", two);
+    int words = 0;
+    for (char *c = second; *c; c++) words += *c == ' ';
+    EXPECT(words == 22 && second[strlen(second) - 1] == '\n', "%s", second);
+    gpt_free(&m);
+}
+
+/* A model whose most likely token is always the last: of GPT-2's vocabulary, the end of the text. */
+static void ends_at_end_of_text(void) {
+    for (int last = 50256; last < 50258; last++) {
+        GPT m;
+        char text[256];
+        gpt_create(&m, (GPTConfig){ .L = 1, .NH = 1, .C = 8, .T = 5, .V = last + 1 }, "auto", 2, 5, GENERATE);
+        gpt_init(&m, SEED);
+        float bias[8] = { 1, 1, 1, 1, 1, 1, 1, 1 }, zero[8] = {0};
+        device_upload(m.params.lnfw.data, zero, sizeof zero);
+        device_upload(m.params.lnfb.data, bias, sizeof bias);
+        device_upload((float *)m.params.wte.data + last * 8, bias, sizeof bias);
+        samples = 2;
+        sampled(&m, TOKENIZER_IDS, "5 7", 3, 0, 0, text);
+        samples = 1;
+        EXPECT(!strcmp(text, last == 50256 ? "5 7 \n---\n5 7 \n"
+                       : "5 7 50257 50257 50257 \n---\n5 7 50257 50257 50257 \n"), "%s", text);
+        gpt_free(&m);
+    }
+}
+
+/* A model whose token at position p is followed by 300 + p, at position 13 by the end of the text. Tokens that gpt_next
+   chose after it are dropped. */
+static void ends_amid_tokens_ahead(void) {
+    enum { C = 256, T = 64 };
+    const DType dtype = device_refuse_dtype(BF16) ? F32 : BF16;
+    const GPTConfig config = { .L = 1, .NH = 4, .C = C, .T = T, .V = 50257, .dtype = dtype };
+    const float one = 1, much = 100;
+    GPT m;
+    char text[256], want[256] = "5 7 ";
+    gpt_create(&m, config, "auto", 1, T, GENERATE);
+    gpt_init(&m, SEED);
+    device_zero(m.master.wte.data, tensor_bytes(m.master.wte));
+    device_zero(m.master.wpe.data, tensor_bytes(m.master.wpe));
+    for (int p = 0; p < T; p++) {
+        device_upload((float *)m.master.wpe.data + p * C + p, &much, sizeof much);
+        device_upload((float *)m.master.wte.data + (p == 13 ? 50256 : 300 + p) * C + p, &one, sizeof one);
+        if (p >= 1 && p < 13) sprintf(want + strlen(want), "%d ", 300 + p);
+    }
+    gpt_cast_params(&m);
+    strcat(want, "\n");
+    sampled(&m, TOKENIZER_IDS, "5 7", 40, 0, 0, text);
+    EXPECT(!strcmp(text, want), "%s, want %s", text, want);
+    gpt_free(&m);
+}
+
+/* ---- the program on a terminal */
+
+static const char *program;                 /* build/cpu/train_gpt */
+static int terminal, errors;                /* of the program: its terminal, and what it writes to stderr */
+static char heard[1 << 16];
+
+/* Reads what the program writes until stderr has a prompt "> " and the terminal is silent, for a minute; returns
+   whether there was a prompt. A long text is forgotten. */
+static int wait_for_prompt(void) {
+    size_t size = 0;
+    int prompts = 0;
+    for (int tenths = 0, silent = 0; !(prompts && silent) && tenths < 600; tenths++) {
+        struct pollfd fds[2] = { { terminal, POLLIN, 0 }, { errors, POLLIN, 0 } };
+        char bytes[4096];
+        silent = poll(fds, 2, 100) == 0;
+        if (fds[0].revents & POLLIN) {
+            ssize_t n = read(terminal, heard + size, sizeof heard - 1 - size);
+            if (n > 0) size = size + (size_t)n < sizeof heard / 2 ? size + (size_t)n : 0;
+        }
+        if (fds[1].revents & POLLIN) {
+            ssize_t n = read(errors, bytes, sizeof bytes);
+            for (ssize_t i = 0; i + 1 < n; i++) prompts += bytes[i] == '>' && bytes[i + 1] == ' ';
+        }
+    }
+    heard[size] = 0;
+    return prompts == 1;
+}
+
+static pid_t start_on_terminal(const char *checkpoint, const char *tokens) {
+    int pipe_ends[2];
+    if (pipe(pipe_ends)) fail("no pipe");
+    fflush(NULL);
+    pid_t child = forkpty(&terminal, NULL, NULL, NULL);
+    if (child == 0) {
+        dup2(pipe_ends[1], 2);
+        execl(program, program, "--sample", checkpoint, "--interactive", "--threads", "1", "--temperature", "0",
+              "--prompt", "Once\\n", "--sample-tokens", tokens, (char *)NULL);
+        _exit(127);
+    }
+    close(pipe_ends[1]);
+    errors = pipe_ends[0];
+    return child;
+}
+
+static void type(const char *keys) {
+    if (write(terminal, keys, strlen(keys)) < 0) perror("write to the terminal");
+}
+
+static void expect_exit(pid_t child, int code) {
+    int status = 0;
+    char bytes[4096];
+    for (int tenths = 0; tenths < 300 && waitpid(child, &status, WNOHANG) == 0; tenths++) {
+        fcntl(terminal, F_SETFL, O_NONBLOCK);
+        while (read(terminal, bytes, sizeof bytes) > 0) { }
+        usleep(100000);
+    }
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == code, "status %#x, want exit code %d", (unsigned)status, code);
+    close(terminal);
+    close(errors);
+}
+
+static void interactive(void) {
+    const char *text = IN_SCRATCH("text"), *run = IN_SCRATCH("run");
+    char bytes[3000];
+    memset(bytes, 'e', sizeof bytes);
+    FILE *file = fopen(text, "w");
+    fwrite(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    char *command = format_string("%s %s --out %s --layers 1 --heads 1 --channels 16 --context 32 --batch 4 --steps 60 "
+                                  "--warmup 1 --lr 0.01 --val-every 0 --threads 1 > /dev/null", program, text, run);
+    if (system(command)) fail("%s: it failed", command);
+    free(command);
+
+    /* what the same prompt gives, without a terminal */
+    char answer[64] = "", want[128];
+    command = format_string("%s --sample %s --prompt 'Once\\nee' --sample-tokens 10 --temperature 0 > %s", program, run,
+                            text);
+    if (system(command)) fail("%s: it failed", command);
+    free(command);
+    file = fopen(text, "r");
+    EXPECT(fread(answer, 1, sizeof answer, file) == 18 && !memcmp(answer, "Once\nee", 7), "%s", answer);
+    fclose(file);
+    answer[17] = 0;
+    snprintf(want, sizeof want, "ee\r\n%s\r\n", answer + 7);
+
+    pid_t child = start_on_terminal(run, "10");
+    EXPECT(wait_for_prompt(), "no prompt");
+    type("ee\n");
+    EXPECT(wait_for_prompt() && !strcmp(heard, want), "answer: %s, want %s", heard, want);
+    type("eeee\n");
+    EXPECT(wait_for_prompt() && strlen(heard) >= 18 && !strncmp(heard, "eeee\r\n", 6), "second answer: %s", heard);
+    type("\4");                                 /* Ctrl-D */
+    expect_exit(child, 0);
+
+    child = start_on_terminal(run, "100000000");
+    EXPECT(wait_for_prompt(), "no prompt");
+    type("ee\n");
+    usleep(500000);
+    type("\3");                                 /* Ctrl-C ends the answer, a second one the program */
+    EXPECT(wait_for_prompt(), "the answer did not end");
+    type("\3");
+    char end = 0;
+    EXPECT(poll(&(struct pollfd){ errors, POLLIN, 0 }, 1, 10000) == 1 && read(errors, &end, 1) == 1 && end == '\n',
+           "the line of the prompt does not end");
+    expect_exit(child, 130);
+}
+
+int main(void) {
+    program = built("train_gpt");
+    scratch_open();
+    RUN(interactive);           /* before this process opens the device */
+    device_open((DeviceOptions){ 0 });
+    RUN(text_to_tokens);
+    RUN(bytes_for_huggingface);
+    RUN(tokens_to_text);
+    RUN(bpe_speaks_text);
+    RUN(terminal_comes_to_no_harm);
+    RUN(tokens_from_logits);
+    RUN(tokens_from_large_vocabularies);
+    RUN(text_from_a_model);
+    RUN(several_samples);
+    RUN(ends_at_end_of_text);
+    RUN(ends_amid_tokens_ahead);
+    return test_close();
+}

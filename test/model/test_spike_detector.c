@@ -1,0 +1,263 @@
+/* test_spike_detector.c - Which steps are skipped, which never are, and that a skipped one leaves no trace. */
+#include "models.h"
+#include "../../llmc/train/spike_detector.h"
+#include "../../llmc/train/optimizer.h"
+#include "../../llmc/base/random.h"
+
+static double normal(int run, int64_t i) { return normal_of(philox(1, RANDOM_TEST, 0, (uint32_t)run, (uint64_t)i)); }
+
+/* A step as the device decides it, under the limits that the host has set. */
+static StepResult step(SpikeDetector *g, double z, double loss, double norm) {
+    StepStats n = { .loss = loss, .norm = norm };
+    spike_detector_limits(g, z, &n.loss_limit, &n.norm_limit);
+    n.apply = isfinite(loss) && isfinite(norm) && loss <= n.loss_limit && norm <= n.norm_limit;
+    return spike_detector_update(g, &n);
+}
+
+/* count updates of a loss of 3 +- 0.05 and a norm of 0.5 times a factor of about 1.2. */
+static SpikeDetector quiet(int run, int count) {
+    SpikeDetector g = {0};
+    for (int i = 0; i < count; i++) step(&g, 0, 3 + 0.05 * normal(run, 2 * i), 0.5 * exp(0.2 * normal(run, 2 * i + 1)));
+    return g;
+}
+
+static void limits_are_off(void) {
+    double loss, norm;
+    for (int count = 0; count <= 130; count++) {
+        SpikeDetector g = quiet(0, count);
+        EXPECT(g.count == (count < SPIKE_WINDOW ? count : SPIKE_WINDOW), "%d after %d updates", g.count, count);
+        spike_detector_limits(&g, 0, &loss, &norm);
+        EXPECT(loss == INFINITY && norm == INFINITY, "z 0, %d updates: limits %g and %g", count, loss, norm);
+        spike_detector_limits(&g, 6, &loss, &norm);
+        int limited = count >= SPIKE_WINDOW_MIN;
+        EXPECT(isfinite(loss) == limited && isfinite(norm) == limited, "%d updates: limits %g and %g", count, loss,
+               norm);
+        StepResult j = step(&g, 6, 1000, 1000);
+        EXPECT(j == (limited ? SPIKE : APPLIED), "%d updates: result %d", count, j);
+    }
+}
+
+/* The limits are those of the mean, the standard deviation and the line, worked out in another way. */
+static void limits_of_known_windows(void) {
+    SpikeDetector g = {0};
+    for (int i = 0; i < 64; i++) step(&g, 0, 10 - 0.1 * i + (i % 2 ? 0.25 : -0.25), exp(0.03 * i));
+    double loss, norm, n = 64, ahead = 32.5, spread = n * (n * n - 1) / 12;
+    double slope_of_zigzag = 0.25 * n / 2 / spread, ssr = 0.0625 * n - slope_of_zigzag * slope_of_zigzag * spread;
+    double sigma = sqrt(ssr / (n - 2) * (1 + 1 / n + ahead * ahead / spread));
+    spike_detector_limits(&g, 5, &loss, &norm);
+    double want = 10 - 0.1 * 31.5 + 5 * sigma;              /* it falls: the mean */
+    EXPECT(fabs(loss - want) < 1e-9, "loss limit %.12g, want %.12g", loss, want);
+    want = exp(0.03 * 64 + 5 * 0.01);                       /* it rises, without noise: the line, minimal sigma */
+    EXPECT(fabs(norm - want) < 1e-9 * want, "norm limit %.12g, want %.12g", norm, want);
+}
+
+static void spikes_are_found(void) {
+    static const struct { double loss, norm; StepResult result; } cases[] = {
+        {3, 0.5, APPLIED}, {3.1, 0.8, APPLIED}, {3.6, 0.5, SPIKE}, {3, 5, SPIKE}, {9, 50, SPIKE}, {0.1, 0.5, APPLIED},
+        {3, 1e-9, APPLIED}, {3, 0, APPLIED}, {NAN, 0.5, NONFINITE}, {3, INFINITY, NONFINITE}, {INFINITY, 1, NONFINITE},
+        {3, 1e30, SPIKE},
+    };
+    for (int count = SPIKE_WINDOW_MIN; count <= 300; count += 67)
+        for (int i = 0; i < COUNT(cases); i++) {
+            SpikeDetector g = quiet(i, count), before = g;
+            StepResult j = step(&g, 6, cases[i].loss, cases[i].norm);
+            EXPECT(j == cases[i].result, "loss %g, norm %g after %d: result %d", cases[i].loss, cases[i].norm, count,
+                   j);
+            EXPECT(g.nonfinite == (j == NONFINITE) && g.spikes == (j == SPIKE),
+                   "%d non-finite, %d spikes", g.nonfinite, g.spikes);
+            before.nonfinite = g.nonfinite, before.spikes = g.spikes;
+            EXPECT(!memcmp(&g, &before, sizeof g) == (j != APPLIED), "only what is applied enters the window");
+        }
+    SpikeDetector g = quiet(1, 100);
+    StepStats overflow = { .loss = 3, .norm = 1e25, .loss_limit = INFINITY, .norm_limit = INFINITY };
+    EXPECT(spike_detector_update(&g, &overflow) == NONFINITE,
+           "a finite norm whose square f32 does not hold is no spike");
+}
+
+/* A loss that falls or drifts, in whatever shape, with or without noise, is no spike at 6 standard deviations. */
+static double falling(int shape, double i) {
+    switch (shape) {
+    case 0: return 2 + 9 * exp(-i / 5);
+    case 1: return 2 + 9 * exp(-i / 20);
+    case 2: return 2 + 9 * exp(-i / 60);
+    case 3: return 2 + 9 * exp(-i / 300);
+    case 4: return 11 * pow(i + 1, -0.25);
+    case 5: return i < 700 ? 4 - i * i * 4e-6 : 2.04;
+    case 6: return i < 300 ? 5 - 0.01 * i : 2;                          /* stops at once */
+    case 7: return 2 + 1e-3 * i;                                        /* rises: slowly, it is no spike either */
+    case 8: return 2 + 1e-6 * i * i;
+    case 9: return 3 + 0.3 * sin(i / 40);
+    default: return 3;
+    }
+}
+
+static void slow_changes_are_no_spikes(void) {
+    for (int shape = 0; shape <= 10; shape++)
+        for (int noise = 0; noise < 4; noise++) {
+            SpikeDetector g = {0};
+            double sigma = (const double[]){ 0, 0.001, 0.01, 0.1 }[noise];
+            int refused = 0;
+            for (int i = 0; i < 1500; i++) {
+                double loss = falling(shape, i) + sigma * normal(shape, i);
+                StepResult j = step(&g, 6, loss, exp(falling(shape, i) + sigma * normal(shape + 100, i)));
+                refused += j != APPLIED;
+            }
+            EXPECT(!refused, "shape %d, noise %g: %d steps are skipped", shape, sigma, refused);
+        }
+}
+
+/* A steep place, or a level that has changed for good: one step in eleven is applied, and soon all are. */
+static void there_is_a_way_out(void) {
+    SpikeDetector g = quiet(3, 128);
+    int applied = 0, last_refused = 0;
+    for (int i = 0; i < 300; i++) {
+        StepResult j = step(&g, 6, 5 + 0.05 * normal(4, i), 2);
+        if (i <= SPIKE_STEPS_MAX)
+            EXPECT((j == APPLIED) == (i == SPIKE_STEPS_MAX), "step %d: result %d", i, j);
+        if (j != APPLIED) last_refused = i;
+        applied += j == APPLIED;
+    }
+    EXPECT(last_refused < 5 * (SPIKE_STEPS_MAX + 1), "step %d is refused still", last_refused);
+    EXPECT(applied > 250, "%d of 300 applied", applied);
+
+    SpikeDetector s = quiet(3, 128);
+    for (int i = 0; i < 5; i++) step(&s, 6, NAN, NAN);
+    EXPECT(s.nonfinite == 5, "%d non-finite", s.nonfinite);
+    step(&s, 6, 3, 0.5);
+    EXPECT(s.nonfinite == 0, "an update between them ends the count");
+}
+
+/* ---- A model */
+
+typedef enum { GOOD, NAN_GRADIENT, INFINITE_GRADIENT, LOSS_LIMIT, NORM_LIMIT } Fault;
+
+enum { B = 2, T = 16 };
+
+static StepStats model_step(GPT *m, Optimizer *o, Fault fault) {
+    float poison = fault == NAN_GRADIENT ? NAN : INFINITY, share = 1.0f / (B * T);
+    gpt_forward(m);
+    gpt_backward(m, share, OVERWRITE, NULL, NULL);
+    if (fault == NAN_GRADIENT || fault == INFINITE_GRADIENT)
+        device_upload((float *)m->grads.block[0].projw.data + 5, &poison, sizeof poison);
+    o->loss_limit = fault == LOSS_LIMIT ? 0.1 : INFINITY;
+    o->norm_limit = fault == NORM_LIMIT ? 1e-4 : INFINITY;
+    optimizer_begin(o, 1e-3);
+    loss_add(o->stats, m->acts.losses, share);
+    return update(o);
+}
+
+static void *copy_of(Tensor flat) {
+    void *copy = malloc(tensor_bytes(flat));
+    device_download(copy, flat.data, tensor_bytes(flat));
+    return copy;
+}
+
+/* 6 updates, and as many with steps between them that must not be applied: they leave no bit behind. */
+static void refused_steps_leave_no_trace(void) {
+    static const Fault faults[] = { GOOD, NAN_GRADIENT, GOOD, GOOD, INFINITE_GRADIENT, NAN_GRADIENT, LOSS_LIMIT, GOOD,
+                                    NORM_LIMIT, GOOD, LOSS_LIMIT, GOOD };
+    GPTConfig config = { .L = 2, .NH = 2, .C = 16, .T = T, .V = 50, .dtype = F32, .deterministic = 1 };
+    int32_t tokens[B * T], targets[B * T];
+    void *left[2][3];
+    int64_t steps[2] = {0};
+    size_t bytes = 0;
+    gpt_check(&config);
+    for (int i = 0; i < B * T; i++) {
+        tokens[i] = i * 7 % 50;
+        targets[i] = i * 11 % 50;
+    }
+    for (int with = 0; with < 2; with++) {
+        GPT m;
+        Optimizer o;
+        gpt_create(&m, config, "auto", B, T, TRAIN);
+        gpt_init(&m, 1);
+        gpt_load(&m, tokens, targets);
+        optimizer_create(&o, &m, (AdamW){ 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f });
+        for (int i = 0; i < COUNT(faults); i++) {
+            if (faults[i] != GOOD && !with) continue;
+            StepStats n = model_step(&m, &o, faults[i]);
+            EXPECT(n.apply == (faults[i] == GOOD), "step %d: apply is %d, loss %g, norm %g", i, n.apply, n.loss,
+                   n.norm);
+            EXPECT(isfinite(n.loss), "step %d: loss %g", i, n.loss);
+        }
+        steps[with] = o.step;
+        const Tensor flat[] = { tensor_table_flat(&m.master.table, F32), o.m, o.v };
+        for (int k = 0; k < 3; k++) left[with][k] = copy_of(flat[k]);
+        bytes = m.master.table.bytes;
+        optimizer_free(&o);
+        gpt_free(&m);
+    }
+    EXPECT(steps[0] == 6 && steps[1] == 6, "%lld and %lld updates", (long long)steps[0], (long long)steps[1]);
+    for (int k = 0; k < 3; k++) {
+        EXPECT(!memcmp(left[0][k], left[1][k], bytes), "%s differ", ((const char *[]){ "parameters", "m", "v" })[k]);
+        free(left[0][k]);
+        free(left[1][k]);
+    }
+}
+
+/* Whichever tensor has a NaN, in its last element. */
+static void a_nonfinite_tensor_is_named(void) {
+    GPTConfig config = { .L = 2, .NH = 2, .C = 16, .T = T, .V = 50, .dtype = F32, .untied = 1 };
+    static const int32_t tokens[B * T], targets[B * T];
+    const float nan = NAN;
+    float had;
+    char name[96], want[96];
+    GPT m;
+    TensorStats found;
+    gpt_check(&config);
+    gpt_create(&m, config, "auto", B, T, TRAIN);
+    gpt_init(&m, 1);
+    gpt_load(&m, tokens, targets);
+    gpt_forward(&m);
+    gpt_backward(&m, 1.0f / (B * T), OVERWRITE, NULL, NULL);
+    EXPECT(!gpt_find_nonfinite(&m, name, &found), "%s, before there was a NaN", name);
+    const struct { const char *what; const TensorTable *table; } tables[] = {
+        { "parameter", &m.master.table }, { "gradient of", &m.grads.table } };
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < tables[k].table->count; i++) {
+            const TensorEntry *entry = &tables[k].table->entry[i];
+            float *last = (float *)entry->field->data + tensor_count(*entry->field) - 1;
+            snprintf(want, sizeof want, "%s %s", tables[k].what, entry->name);
+            device_download(&had, last, sizeof had);
+            device_upload(last, &nan, sizeof nan);
+            EXPECT(gpt_find_nonfinite(&m, name, &found) && !strcmp(name, want), "%s is not found", want);
+            device_upload(last, &had, sizeof had);
+        }
+    const SpikeDetector none = {0};
+    const StepStats step_stats = { .loss = NAN, .norm = NAN };
+    static const char *const parts[] = { "ln_f.bias (1 NaN, 0 infinite, the rest in 0 .. 0)",
+                                         "ln_f.bias (16 NaN, 0 infinite)" };
+    for (int all = 0; all < 2; all++) {
+        for (int i = all ? 0 : 15; i < 16; i++) device_upload((float *)m.params.lnfb.data + i, &nan, sizeof nan);
+        char *text = skipped_step_text(&none, 7, NONFINITE, &step_stats, &m);
+        EXPECT(strstr(text, parts[all]), "%s", text);
+        free(text);
+    }
+    gpt_free(&m);
+}
+
+/* ---- Memory */
+
+static void ask_for_all(void *unused) {
+    (void)unused;
+    device_alloc(SIZE_MAX, "a great many tensors");
+}
+
+static void out_of_memory_says_what_helps(void) {
+    static const char *const parts[] = { "out of memory: a great many tensors: 17179869184.00 GiB wanted", "are free",
+                                         "a smaller --batch, --context or --model, or --attention flash, needs less" };
+    for (int i = 0; i < COUNT(parts); i++) expect_fails(parts[i], ask_for_all, NULL);
+}
+
+int main(void) {
+    test_device_open((DeviceOptions){ .threads = 1 });
+    RUN(limits_are_off);
+    RUN(limits_of_known_windows);
+    RUN(spikes_are_found);
+    RUN(slow_changes_are_no_spikes);
+    RUN(there_is_a_way_out);
+    RUN(refused_steps_leave_no_trace);
+    RUN(a_nonfinite_tensor_is_named);
+    RUN(out_of_memory_says_what_helps);
+    return test_close();
+}

@@ -1,0 +1,249 @@
+/* test_train_step.c - Steps that are issued ahead of their results, and from recorded work (CUDA graphs), against
+   steps that are issued and read one at a time: the same bits. Then the steps after one that is not applied, and the
+   times of a profile. */
+#include "models.h"
+#include "../scratch.h"
+#include "../../kernels/profile.h"
+#include "../../llmc/base/os.h"
+#include "../../llmc/train/train_step.h"
+
+/* An update is 3 micro-batches of 2 sequences: =, +=, +=. Of 29 windows one is short, in every fifth step or so: then
+   dloss has another value, once, which is no reason to record. */
+enum { B = 2, SEQUENCES = 6, T = 17, L = 2, NH = 2, C = 64, BYTES = 480, STEPS = 12, SEED = 41 };
+
+typedef struct { GPT gpt; Optimizer optimizer; TrainStep step; } Stepper;
+
+static Tokens *tokens;
+
+static const DropoutRates none, rates = { .embedding = 0.1f, .attention = 0.1f, .residual = 0.2f };
+
+/* batch: sequences of a micro-batch. */
+static void stepper_create_with(Stepper *t, DType dtype, int batch, DropoutRates dropout) {
+    GPTConfig config = { .L = L, .NH = NH, .C = C, .T = T, .V = 256, .dtype = dtype, .deterministic = 1,
+                         .dropout = dropout, .dropout_seed = SEED };
+    gpt_check(&config);
+    gpt_create(&t->gpt, config, "auto", batch, T, TRAIN);
+    gpt_init(&t->gpt, SEED);
+    optimizer_create(&t->optimizer, &t->gpt, (AdamW){ .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .max_norm = 1 });
+    t->optimizer.halts = 1;
+    t->step = (TrainStep){ .model = &t->gpt, .optimizer = &t->optimizer, .tokens = tokens, .seed = SEED,
+                           .B = batch, .sequences = SEQUENCES };
+    train_step_create(&t->step);
+}
+
+static void stepper_create(Stepper *t, DType dtype) { stepper_create_with(t, dtype, B, none); }
+
+static void stepper_free(Stepper *t) {
+    train_step_free(&t->step);
+    optimizer_free(&t->optimizer);
+    gpt_free(&t->gpt);
+}
+
+static void issue(Stepper *t, int step) {
+    train_step(&t->step, (uint64_t)(step * SEQUENCES), 1e-3 * (1 + step % 3));
+}
+
+/* So that the next step is issued op by op. */
+static void forget_recordings(Stepper *t) {
+    DeviceGraph *const graphs[] = { &t->step.graph[OVERWRITE][0], &t->step.graph[ACCUMULATE][0], &t->optimizer.graph };
+    for (int i = 0; i < COUNT(graphs); i++) {
+        device_graph_free(graphs[i]);
+        *graphs[i] = (DeviceGraph){0};
+    }
+}
+
+/* A pass with other shapes in the same memory. */
+static void validate(Stepper *t) {
+    int32_t inputs[T], targets[T];
+    tokens_eval_window(tokens, 3, T, inputs, targets);
+    gpt_set_batch(&t->gpt, 1, T);
+    gpt_load(&t->gpt, inputs, targets);
+    gpt_forward(&t->gpt);
+    gpt_loss(&t->gpt);
+}
+
+static void expect_equal(const StepStats *a, const StepStats *b, int step) {
+    EXPECT(a->apply == 1 && b->apply == 1 && a->loss == b->loss && a->norm == b->norm,
+           "step %d: loss %.17g and %.17g, norm %.17g and %.17g", step, a->loss, b->loss, a->norm, b->norm);
+}
+
+static void compare(DType dtype, DropoutRates dropout) {
+    Stepper ahead, plain;
+    StepStats want[STEPS];
+    int64_t targets = 0;
+    stepper_create_with(&ahead, dtype, B, dropout);
+    stepper_create_with(&plain, dtype, B, dropout);
+    train_step_measure(&plain.step, 3);         /* nothing is left of it */
+    for (int i = 0; i < STEPS; i++) {
+        forget_recordings(&plain);
+        issue(&plain, i);
+        want[i] = optimizer_result(&plain.optimizer).stats;
+        if (i == STEPS / 2) validate(&plain);
+    }
+    for (int i = 0, pending = 0; i < STEPS; i++) {
+        issue(&ahead, i);
+        targets += train_step_targets(&ahead.step, (uint64_t)(i * SEQUENCES));
+        pending++;
+        if (pending == 2) {
+            const StepStats got = optimizer_result(&ahead.optimizer).stats;
+            expect_equal(&got, &want[i - 1], i - 1);
+            pending--;
+        }
+        if (i != STEPS / 2 && i != STEPS - 1) continue;
+        const UpdateResult got = optimizer_result(&ahead.optimizer);
+        expect_equal(&got.stats, &want[i], i);
+        EXPECT(got.ms > 0 && got.ms < 60e3 && got.comm_wait_ms == 0, "step %d: %g ms", i, got.ms);
+        pending--;
+        validate(&ahead);
+    }
+    EXPECT(targets < STEPS * SEQUENCES * T, "%lld targets: no window is short", (long long)targets);
+    EXPECT(ahead.optimizer.step == STEPS && plain.optimizer.step == STEPS, "%lld and %lld updates",
+           (long long)ahead.optimizer.step, (long long)plain.optimizer.step);
+    expect_equal_rows(&ahead.gpt.master, &plain.gpt.master, "weights");
+    expect_equal_rows(&ahead.gpt.params, &plain.gpt.params, "weights of the ops");
+    expect_equal_moments(&ahead.optimizer, &plain.optimizer);
+    const int records = strcmp(backend_name, "cuda") == 0;
+    EXPECT(ahead.step.graph[OVERWRITE][0].parts == records && ahead.step.graph[ACCUMULATE][0].parts == records &&
+           ahead.optimizer.graph.parts == records, "what was recorded");
+    stepper_free(&ahead);
+    stepper_free(&plain);
+}
+
+static void ahead_and_recorded_is_the_same(void) {
+    for (int i = 0; i < 2; i++) {
+        compare(F32, i ? rates : none);
+        if (!device_refuse_dtype(BF16)) compare(BF16, i ? rates : none);
+    }
+}
+
+/* An update of 6 sequences as 1, 2, 3 and 6 micro-batches: with dropout each sequence has the same masks, and the
+   curves differ by rounding, 7e-8 on a CPU; without dropout by 0.05. */
+static void masks_do_not_depend_on_the_split(void) {
+    StepStats want[STEPS];
+    for (int batch = SEQUENCES; batch >= 0; batch--) {
+        if (batch && SEQUENCES % batch) continue;
+        double worst = 0;
+        Stepper t;
+        stepper_create_with(&t, F32, batch ? batch : SEQUENCES, batch ? rates : none);
+        for (int i = 0; i < STEPS; i++) {
+            issue(&t, i);
+            const StepStats got = optimizer_result(&t.optimizer).stats;
+            if (batch == SEQUENCES) want[i] = got;
+            worst = fmax(worst, fmax(fabs(got.loss / want[i].loss - 1), fabs(got.norm / want[i].norm - 1)));
+        }
+        printf("  %d sequences of a micro-batch: losses and norms differ by %.2g\n", batch ? batch : SEQUENCES, worst);
+        EXPECT(batch ? worst <= 1e-4 : worst > 1e-2, "micro-batches of %d: %g", batch, worst);
+        stepper_free(&t);
+    }
+}
+
+/* Without reading a result: step 3 is beyond its limit, so neither it nor those after it are applied. */
+static void nothing_is_applied_after_a_bad_step(void) {
+    enum { GOOD = 3 };
+    Stepper t, want;
+    stepper_create(&t, F32);
+    stepper_create(&want, F32);
+    for (int i = 0; i < GOOD; i++) {
+        issue(&want, i);
+        optimizer_result(&want.optimizer);
+    }
+    for (int i = 0; i < GOOD + 2; i++) {
+        t.optimizer.loss_limit = i == GOOD ? 0 : INFINITY;
+        issue(&t, i);
+        if (i) EXPECT(optimizer_result(&t.optimizer).stats.apply == (i - 1 < GOOD), "step %d", i - 1);
+    }
+    EXPECT(!optimizer_result(&t.optimizer).stats.apply, "the step after it");
+    EXPECT(t.optimizer.step == GOOD, "%lld updates", (long long)t.optimizer.step);
+    expect_equal_rows(&t.gpt.master, &want.gpt.master, "weights");
+    expect_equal_moments(&t.optimizer, &want.optimizer);
+    stepper_free(&t);
+    stepper_free(&want);
+}
+
+static Stepper refused;
+static void issue_three(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 3; i++) issue(&refused, i);
+}
+static void issue_two(void *unused) {
+    (void)unused;
+    refused.optimizer.halts = 0;
+    for (int i = 0; i < 2; i++) issue(&refused, i);
+}
+
+static void more_steps_ahead_are_refused(void) {
+    stepper_create(&refused, F32);
+    expect_fails_here("2 results were not read, want at most 1", issue_three, NULL);
+    stepper_free(&refused);
+    stepper_create(&refused, F32);
+    expect_fails_here("1 results were not read, want at most 0", issue_two, NULL);
+    stepper_free(&refused);
+}
+
+/* ---- Marks, and the profile of two ops of known length */
+
+static void spend(double ms) {
+    DeviceMark begin = {0}, now = {0};
+    static void *memory;
+    if (!memory) memory = device_alloc(1 << 24, "bytes to spend time on");
+    device_mark(&begin);
+    do {
+        device_zero(memory, 1 << 24);
+        device_mark(&now);
+    } while (device_mark_ms(&begin, &now) < ms);
+    device_mark_free(&begin);
+    device_mark_free(&now);
+}
+
+/* outer takes 20 ms, of which 15 are those of inner; printed into a file. */
+static void a_profile_separates_ops(void) {
+    const char *path = IN_SCRATCH("profile");
+    const int before = redirect(STDOUT_FILENO, path);
+    profile_begin(F32);
+    const double start = seconds_now();
+    for (int i = 0; i < 2; i++) {
+        op_begin("outer", 1e6, 0);
+        spend(5);
+        op_begin("inner", 0, 1e6);
+        spend(15);
+        op_end();
+        op_end();
+    }
+    device_wait();              /* for the last marks, which other processes on the GPU delay */
+    const double step_ms = 1e3 * (seconds_now() - start) / 2;
+    profile_end(2, 25);
+    restore(STDOUT_FILENO, before);
+    const char *text = text_of(path);
+    double calls, work, ms[2], floor_ms;
+    const char *inner = strstr(text, "outer: inner "), *outer = strstr(text, "\nouter ");
+    EXPECT(inner && outer, "%s", text);
+    if (inner && outer) {
+        EXPECT(sscanf(inner, "outer: inner %lf %*f %lf %lf %lf", &calls, &work, &ms[0], &floor_ms) == 4 && calls == 1 &&
+               work == 1e-3, "%s", inner);
+        EXPECT(sscanf(outer, " outer %lf %lf %*f %lf %lf", &calls, &work, &ms[1], &floor_ms) == 4 && calls == 1 &&
+               work == 1, "%s", outer);
+        /* on a busy machine both take longer; a millisecond in both of them would exceed the step */
+        EXPECT(ms[0] >= 14.9 && ms[1] >= 4.9 && ms[0] + ms[1] <= step_ms + 0.1, "%g and %g ms of a step of %g", ms[0],
+               ms[1], step_ms);
+        EXPECT((inner < outer) == (ms[0] >= ms[1]), "sorted by time:\n%s", text);
+    }
+    EXPECT(strstr(text, "\nstep, not profiled ") && strstr(text, "\ngap "), "%s", text);
+    EXPECT(!profile_is_on, "it is over");
+}
+
+int main(void) {
+    char bytes[BYTES];
+    scratch_open();
+    test_device_open((DeviceOptions){ .threads = 1 });
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (char)(uint8_t)(255 * pow(random_uniform(SEED, RANDOM_TEST, 0, i), 3));
+    put(IN_SCRATCH("text"), bytes, sizeof bytes);
+    tokens = tokens_open(IN_SCRATCH("text"));
+    RUN(ahead_and_recorded_is_the_same);
+    RUN(masks_do_not_depend_on_the_split);
+    RUN(nothing_is_applied_after_a_bad_step);
+    RUN(more_steps_ahead_are_refused);
+    RUN(a_profile_separates_ops);
+    tokens_close(tokens);
+    return test_close();
+}

@@ -1,0 +1,132 @@
+/* launch_probe.c - A program of several ranks that computes nothing, for test_launch.sh: it takes the options of
+   train_gpt, "trains" steps of 10 ms, and does at step 5 what the variable PROBE_<rank> says:
+
+     fail     fail()                      wait     has a collective under way from then on
+     error    comm reports an error       late     calls launch_end 1 s after the others
+     exit     exits without launch_end    hang     stays in that step
+     early    fail(), before the ranks join
+
+   Writes rank.RANK with its pid into the directory $PROBE_DIR, if any.
+
+     launch_probe strays PORT      connects to 127.0.0.1 with what is no rank, and keeps the connections open */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "../../kernels/check.h"
+#include "../../kernels/comm.h"
+#include "../../llmc/ranks/launch.h"
+#include "../../llmc/base/os.h"
+#include "../../llmc/ranks/rendezvous.h"
+
+/* ---- Instead of a backend */
+
+int comm_rank, comm_size = 1;
+static _Atomic double waits_since_s;
+static const char *_Atomic error;
+
+const char *comm_refuse(void) { return getenv("PROBE_REFUSE"); }
+void comm_make_id(char id[COMM_ID_BYTES], const char *host) { snprintf(id, COMM_ID_BYTES, "made for %s", host); }
+void comm_abort(void) { if (getenv("PROBE_ABORT")) pause(); }       /* one that hangs */
+const char *comm_error(void) { return error; }
+
+void comm_open(int rank, int size, const char id[COMM_ID_BYTES]) {
+    comm_rank = rank;
+    comm_size = size;
+    REQUIRE(size == 1 || !strncmp(id, "made for ", 9), "the id is '%.20s'", id);
+}
+
+int comm_pending(double *seconds) {
+    *seconds = waits_since_s > 0 ? seconds_now() - waits_since_s : 0;
+    return waits_since_s > 0;
+}
+
+/* Never called: the ranks of the probe exchange nothing. */
+void  *comm_alloc(size_t bytes, const char *what) { return device_alloc(bytes, what); }
+void   comm_free(void *memory)       { device_free(memory); }
+size_t comm_scratch_bytes(size_t bytes) { (void)bytes; return 0; }
+void   comm_reserve(size_t bytes) { (void)bytes; }
+CommOp comm_all_reduce(Tensor t)     { (void)t; abort(); }
+CommOp comm_reduce_scatter(Tensor t) { (void)t; abort(); }
+CommOp comm_all_gather(Tensor t)     { (void)t; abort(); }
+CommOp comm_exchange(const CommTransfer *transfers, int count) { (void)transfers, (void)count; abort(); }
+void   comm_wait(CommOp op)          { (void)op; abort(); }
+CommWaits comm_waits(void)           { return (CommWaits){0}; }
+double comm_waited_ms(CommWaits w)   { return w.ms; }
+void   comm_close(void)              { }
+
+/* ---- What is no rank */
+
+static int connect_to(int port) {
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
+                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    while (connect(fd, (struct sockaddr *)&to, sizeof to)) usleep(10 * 1000);       /* until rank 0 is there */
+    return fd;
+}
+
+/* More silent ones than rank 0 keeps, HTTP, noise, the start of a message of 4 GiB, and one sent byte by byte. */
+static void send_strays(int port) {
+    static const char http[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    const struct { uint32_t magic, kind, bytes; char rest[20]; } huge = { 0x54504754, 1, UINT32_MAX, "" };
+    char noise[5000];
+    signal(SIGPIPE, SIG_IGN);
+    for (size_t i = 0; i < sizeof noise; i++) noise[i] = (char)(i * i * 2654435761u >> 13);
+    for (int i = 0; i < 100; i++) connect_to(port);
+    (void)!write(connect_to(port), http, sizeof http);
+    (void)!write(connect_to(port), noise, sizeof noise);
+    (void)!write(connect_to(port), &huge, sizeof huge);
+    int slow = connect_to(port);
+    puts("all are there");
+    fflush(stdout);
+    for (size_t i = 0; ; i++) {
+        (void)!write(slow, (const char *)&huge + i % sizeof huge, 1);
+        usleep(100 * 1000);
+    }
+}
+
+/* ---- A run */
+
+int main(int argc, char **argv) {
+    if (argc == 3 && !strcmp(argv[1], "strays")) send_strays(atoi(argv[2]));
+    static Settings s;
+    static Option options[SETTINGS_ROWS];
+    char name[512], line[64];
+    settings_parse(&s, options, argc, argv);
+    launch_start(&s);
+    snprintf(name, sizeof name, "PROBE_%d", comm_rank);
+    const char *what = getenv(name) ? getenv(name) : "";
+    const char *directory = getenv("PROBE_DIR");
+    if (directory && *directory) {
+        snprintf(name, sizeof name, "%s/rank.%d", directory, comm_rank);
+        FILE *file = fopen(name, "w");
+        REQUIRE(file, "%s", name);
+        fprintf(file, "%d\n", (int)getpid());
+        fclose(file);
+    }
+    if (!strcmp(what, "early")) fail("no such device");
+    launch_join(&s, options);
+    printf("rank %d of %d, local %d, joined\n", comm_rank, comm_size, launch_local_rank);
+    fflush(stdout);
+    int64_t step = 0;
+    for (; step < s.steps && !stop_requested(); step++) {
+        heartbeat_note(step);
+        usleep(10 * 1000);
+        if (save_requested()) fprintf(stderr, "rank %d saves\n", comm_rank);
+        if (step != 5) continue;
+        if (!strcmp(what, "fail"))  fail("disk full");
+        if (!strcmp(what, "error")) error = "remote process exited";
+        if (!strcmp(what, "exit"))  return 3;
+        if (!strcmp(what, "wait"))  waits_since_s = seconds_now();
+        while (!strcmp(what, "hang") || !strcmp(what, "wait")) pause();
+    }
+    if (!strcmp(what, "late")) sleep(1);
+    launch_end();
+    snprintf(line, sizeof line, "%s at step %lld\n", stop_requested() ? stop_requested() : "done", (long long)step);
+    fputs(line, stdout);
+    return stop_requested() ? EXIT_TRY_AGAIN : 0;
+}

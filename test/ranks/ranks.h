@@ -1,0 +1,78 @@
+/* ranks.h - Runs a function in several processes, the ranks of a communicator: on the CPU any number of them, on
+   GPUs one each. The process that calls ranks_run must not have opened the device. */
+#ifndef TEST_RANKS_H
+#define TEST_RANKS_H
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "../../kernels/comm.h"
+#include "../test.h"
+
+enum { RANKS_MAX = 8, RANKS_SECONDS = 120 };
+
+static struct Ranks {                   /* seen by all processes */
+    _Atomic int has_id;
+    char id[COMM_ID_BYTES], text[RANKS_MAX][4096];
+} *ranks;
+static int ranks_status[RANKS_MAX];     /* as of wait */
+
+static inline void ranks_prepare(void) {
+    if (!ranks) ranks = mmap(NULL, sizeof *ranks, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (ranks == MAP_FAILED) fail("no shared memory");
+}
+
+/* GPUs, counted in a child, since CUDA does not survive a fork; 0 on the CPU. */
+static inline int ranks_devices(void) {
+    int status = 0;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) _exit(device_count());
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+static inline void ranks_open(int rank, int size) {
+    device_open((DeviceOptions){ .threads = 1, .index = rank });
+    if (rank == 0) {
+        comm_make_id(ranks->id, "127.0.0.1");
+        ranks->has_id = 1;
+    }
+    while (!ranks->has_id) usleep(1000);
+    comm_open(rank, size, ranks->id);
+}
+
+/* Runs f(argument) in size processes; each ends with exit code 0, 1 after a failed EXPECT, or as f ends it. */
+static inline void ranks_run(int size, void (*f)(void *), void *argument) {
+    pid_t child[RANKS_MAX];
+    ranks_prepare();
+    memset(ranks, 0, sizeof *ranks);
+    fflush(NULL);
+    for (int r = 0; r < size; r++) {
+        child[r] = fork();
+        if (child[r]) continue;
+        alarm(RANKS_SECONDS);
+        test_errors = 0;
+        ranks_open(r, size);
+        f(argument);
+        comm_close();
+        fflush(NULL);
+        _exit(test_errors != 0);
+    }
+    for (int r = 0; r < size; r++) waitpid(child[r], &ranks_status[r], 0);
+}
+
+/* Runs a benchmark in count processes; 0: one per GPU, on the CPU 2. Returns the exit code. Fails where they cannot
+   run. */
+static inline int ranks_bench(const char *name, int64_t count, void (*f)(void *), void *argument) {
+    REQUIRE(!comm_refuse(), "%s: %s", name, comm_refuse());
+    const int on_cpu = !strcmp(backend_name, "cpu"), gpus = ranks_devices();
+    const int size = count ? (int)count : on_cpu ? 2 : gpus < RANKS_MAX ? gpus : RANKS_MAX;
+    int failed = 0;
+    REQUIRE(on_cpu || (size > 1 && size <= gpus), "%s: %d GPUs are visible, want %d", name, gpus, size > 1 ? size : 2);
+    ranks_run(size, f, argument);
+    for (int r = 0; r < size; r++) failed |= ranks_status[r] != 0;
+    return failed;
+}
+
+#endif

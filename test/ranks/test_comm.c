@@ -1,0 +1,602 @@
+/* test_comm.c - Collectives of the linked backend over 2, 3 and 4 ranks: results, order, overlap, and faults. On
+   GPUs one rank each, as far as there are several. */
+#include "ranks.h"
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include "../../kernels/comm_backend.h"
+
+static int on_cpu, ranks_most;
+
+/* ---- Data of a rank. WHOLE: small integers, whose sums are exact in any order; FRACTION: sums are rounded. */
+
+enum Data { WHOLE, FRACTION };
+
+static double element(enum Data data, int rank, int64_t i) {
+    uint32_t x = (uint32_t)i * 2654435761u + (uint32_t)rank * 40503u + 12345u;
+    x = (x ^ x >> 15) * 2246822519u;
+    x ^= x >> 13;
+    return data == WHOLE ? (double)(x % 2001) - 1000 : (float)((double)x / 4294967296.0 - 0.5);
+}
+
+static double value(const void *host, DType dtype, int64_t i) {
+    return dtype == F32 ? (double)((const float *)host)[i] : ((const double *)host)[i];
+}
+
+/* A tensor on the device with the data of this rank, in memory of device_alloc or comm_alloc. */
+typedef void *Alloc(size_t bytes, const char *what);
+static Alloc *const allocs[] = { device_alloc, comm_alloc };
+
+static Tensor make_in(Alloc *alloc, DType dtype, int64_t count, enum Data data) {
+    Tensor t = tensor_of(alloc((size_t)count * dtype_bytes(dtype), "test"), dtype, 1, count);
+    char *host = malloc(tensor_bytes(t) + 8);
+    for (int64_t i = 0; i < count; i++)
+        if (dtype == F32) ((float *)host)[i] = (float)element(data, comm_rank, i);
+        else              ((double *)host)[i] = element(data, comm_rank, i);
+    device_upload(t.data, host, tensor_bytes(t));
+    free(host);
+    return t;
+}
+
+static Tensor make(DType dtype, int64_t count, enum Data data) { return make_in(device_alloc, dtype, count, data); }
+
+static void *fetch(Tensor t) {
+    void *host = malloc(tensor_bytes(t) + 8);
+    device_download(host, t.data, tensor_bytes(t));
+    return host;
+}
+
+/* Elements first .. last - 1 of t are the sums over the ranks: in rank order on the CPU, in any order otherwise. */
+static void expect_sums(const char *what, Tensor t, enum Data data, int64_t first, int64_t last) {
+    void *host = fetch(t);
+    int64_t wrong = 0, where = 0;
+    for (int64_t i = first; i < last; i++) {
+        double sum = 0, size = 0, got = value(host, t.dtype, i);
+        float in_order = 0;
+        for (int r = 0; r < comm_size; r++) {
+            sum += element(data, r, i);
+            in_order += (float)element(data, r, i);
+            size += fabs(element(data, r, i));
+        }
+        if (on_cpu && t.dtype == F32) sum = (double)in_order;
+        const double rounding = data == WHOLE || on_cpu ? 0 : t.dtype == F32 ? 0x1p-24 : 0x1p-53;
+        if (!(fabs(got - sum) <= (comm_size - 1) * size * rounding) && !wrong++) where = i;
+    }
+    EXPECT(!wrong, "%s of %lld %s, rank %d of %d: %lld of %lld wrong, the first is element %lld, %g", what,
+           (long long)tensor_count(t), dtype_name(t.dtype), comm_rank, comm_size, (long long)wrong,
+           (long long)(last - first), (long long)where, value(host, t.dtype, where));
+    free(host);
+}
+
+static void expect_ranks(const char *what, int size) {
+    for (int r = 0; r < size; r++)
+        EXPECT(ranks_status[r] == 0, "%s: rank %d of %d ended with status %#x", what, r, size, ranks_status[r]);
+}
+
+static void on_ranks(const char *what, void (*f)(void *)) {
+    if (ranks_most < 2) {
+        test_skip_reason = comm_refuse() ? "built without NCCL" : "fewer than two GPUs";
+        return;
+    }
+    for (int size = 2; size <= ranks_most; size++) {
+        ranks_run(size, f, NULL);
+        expect_ranks(what, size);
+    }
+}
+
+/* ---- One rank */
+
+static Tensor numbers(DType dtype, int64_t count) {
+    static double memory[8];            /* never read: one rank does no work */
+    return tensor_of(memory, dtype, 1, count);
+}
+static void sum_of_bf16(void *unused)      { (void)unused; comm_all_reduce(numbers(BF16, 4)); }
+static void scatter_of_ints(void *unused)  { (void)unused; comm_reduce_scatter(numbers(I32, 4)); }
+static void sum_of_columns(void *unused) {
+    (void)unused;
+    comm_all_reduce(tensor_column_range(tensor_flat(tensor_of(numbers(F32, 8).data, F32, 2, 2, 4)), 0, 2));
+}
+static void rank_out_of_range(void *unused) { (void)unused; comm_open(2, 2, NULL); }
+static void two_ranks(void *unused)         { (void)unused; comm_open(0, 2, NULL); }
+
+static void one_rank_does_no_work(void) {
+    double seconds = 1;
+    comm_open(0, 1, NULL);
+    EXPECT(comm_rank == 0 && comm_size == 1, "rank %d of %d", comm_rank, comm_size);
+    EXPECT(!comm_all_reduce(numbers(F32, 3)).id && !comm_reduce_scatter(numbers(F64, 3)).id &&
+           !comm_all_gather(numbers(BF16, 3)).id, "an operation is under way");
+    comm_wait((CommOp){0});
+    EXPECT(comm_pending(&seconds) == 0 && seconds == 0 && !comm_error() && comm_waited_ms(comm_waits()) == 0, "%g s",
+           seconds);
+    comm_abort();
+    comm_close();
+}
+
+static void wrong_arguments_fail(void) {
+    expect_fails("all-reduce: bf16, want f32 or f64", sum_of_bf16, NULL);
+    expect_fails("reduce-scatter: i32, want f32 or f64", scatter_of_ints, NULL);
+    expect_fails("all-reduce: the tensor (2,2) has pitch 4, want it packed", sum_of_columns, NULL);
+    expect_fails("comm: rank 2 of 2, want 0 .. 1", rank_out_of_range, NULL);
+}
+
+static void without_nccl_it_says_what_to_install(void) {
+    expect_fails("2 ranks: this program was built without NCCL: install it", two_ranks, NULL);
+}
+
+/* ---- Results */
+
+static const int64_t counts[] = { 1, 2, 7, 63, 64, 65, 1000, 4099, 300007 };
+
+/* Twice, with the same bits; every slice when reduced whole, one's own when scattered. */
+static void sum_all(void *unused) {
+    (void)unused;
+    for (int i = 0; i < COUNT(counts); i++)
+        for (int d = 0; d < 2; d++)
+            for (enum Data data = WHOLE; data <= FRACTION; data++) {
+                const DType dtype = d ? F64 : F32;
+                const int64_t part = counts[i], n = part * comm_size;
+                Tensor t = make(dtype, part, data), again = make(dtype, part, data), s[COUNT(allocs)];
+                comm_all_reduce(t);
+                for (int a = 0; a < COUNT(allocs); a++) {
+                    s[a] = make_in(allocs[a], dtype, n, data);
+                    comm_reduce_scatter(s[a]);
+                }
+                comm_wait(comm_all_reduce(again));
+                expect_sums("all-reduce", t, data, 0, part);
+                for (int a = 0; a < COUNT(allocs); a++) {
+                    expect_sums("reduce-scatter", s[a], data, part * comm_rank, part * (comm_rank + 1));
+                    comm_free(s[a].data);
+                }
+                void *a = fetch(t), *b = fetch(again);
+                EXPECT(!memcmp(a, b, tensor_bytes(t)), "two sums of %lld differ in bits", (long long)part);
+                free(a);
+                free(b);
+                device_free(t.data);
+                device_free(again.data);
+            }
+}
+
+/* Bytes of a rank's slice and element; the other slices have bytes that must not survive. */
+static unsigned char byte_of(int rank, size_t i) { return (unsigned char)(31 * (unsigned)rank + 7 * i + i / 251); }
+
+static void gather_all(void *unused) {
+    (void)unused;
+    for (DType dtype = F32; dtype <= F64; dtype++)
+        for (int i = 0; i < COUNT(counts); i++) {
+            const size_t slice = (size_t)counts[i] * dtype_bytes(dtype), all = slice * (size_t)comm_size;
+            unsigned char *host = malloc(all);
+            memset(host, 0xee, all);
+            for (size_t b = 0; b < slice; b++) host[slice * (size_t)comm_rank + b] = byte_of(comm_rank, b);
+            Tensor t = tensor_of(allocs[i % 2](all, "test"), dtype, 2, comm_size, counts[i]);
+            device_upload(t.data, host, all);
+            comm_wait(comm_all_gather(t));
+            device_download(host, t.data, all);
+            size_t wrong = 0;
+            for (size_t b = 0; b < all; b++) wrong += host[b] != byte_of((int)(b / slice), b % slice);
+            EXPECT(!wrong, "all-gather of %lld %s: %zu bytes wrong", (long long)counts[i], dtype_name(dtype), wrong);
+            free(host);
+            comm_free(t.data);
+        }
+}
+
+/* With every distance of ranks; sizes that differ by rank, of which one sends nothing. */
+static int64_t sent_by(int rank, int64_t count) { return rank == 1 ? 0 : count + rank; }
+
+static void exchange_all(void *unused) {
+    (void)unused;
+    for (DType dtype = F32; dtype <= F64; dtype++)
+        for (int i = 0; i < COUNT(counts); i++)
+            for (int distance = 1; distance < comm_size; distance++) {
+                const int to = (comm_rank + distance) % comm_size;
+                const int from = (comm_rank + comm_size - distance) % comm_size;
+                const int64_t sent = sent_by(comm_rank, counts[i]), received = sent_by(from, counts[i]);
+                const size_t room = ((size_t)counts[i] + 8) * dtype_bytes(dtype), bytes = (size_t)received *
+                                    dtype_bytes(dtype);
+                unsigned char *host = malloc(room);
+                char *memory = device_alloc(2 * room, "test");
+                for (size_t b = 0; b < room; b++) host[b] = byte_of(comm_rank, b);
+                device_upload(memory, host, room);
+                memset(host, 0xee, room);
+                device_upload(memory + room, host, room);
+                comm_wait(comm_exchange(&(CommTransfer){ tensor_of(memory, dtype, 2, sent, 1), to,
+                                        tensor_of(memory + room, dtype, 2, received, 1), from }, 1));
+                device_download(host, memory + room, room);
+                size_t wrong = 0;
+                for (size_t b = 0; b < room; b++) wrong += host[b] != (b < bytes ? byte_of(from, b) : 0xee);
+                EXPECT(!wrong, "exchange of %lld %s with rank %d: %zu bytes wrong", (long long)received,
+                       dtype_name(dtype), from, wrong);
+                free(host);
+                device_free(memory);
+            }
+}
+
+static void exchange_with_itself(void *unused) {
+    (void)unused;
+    Tensor t = tensor_of(device_alloc(8, "test"), F32, 1, 2);
+    comm_exchange(&(CommTransfer){ t, comm_rank, t, (comm_rank + 1) % comm_size }, 1);
+}
+
+/* Two transfers each, forward and back, between all-reduces, waited for late and in another order. */
+static void exchanges_in_order(void *unused) {
+    (void)unused;
+    enum { N = 40, PART = 1000 };
+    const int to = (comm_rank + 1) % comm_size, from = (comm_rank + comm_size - 1) % comm_size;
+    char message[FAIL_LENGTH] = "";
+    CommOp op[N], last = {0};
+    Tensor sums = make(F32, N * PART, WHOLE), sent = make(F32, N * PART, WHOLE);
+    Tensor got[2] = { make(F32, N * PART, WHOLE), make(F32, N * PART, WHOLE) };
+    for (int i = 0; i < N; i++) {
+        const Tensor part = tensor_row_range(tensor_of(sent.data, F32, 2, N, PART), i, 1);
+        const CommTransfer both[] = {
+            { part, to, tensor_row_range(tensor_of(got[0].data, F32, 2, N, PART), i, 1), from },
+            { part, from, tensor_row_range(tensor_of(got[1].data, F32, 2, N, PART), i, 1), to } };
+        op[i] = comm_exchange(both, 2);
+        last = comm_all_reduce(tensor_row_range(tensor_of(sums.data, F32, 2, N, PART), i, 1));
+    }
+    comm_wait(last);
+    for (int i = N - 1; i >= 0; i--) comm_wait(op[i]);
+    expect_sums("all-reduce between exchanges", sums, WHOLE, 0, N * PART);
+    for (int d = 0; d < 2; d++) {
+        float *host = fetch(got[d]);
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < N * PART; i++) wrong += host[i] != (float)element(WHOLE, d ? to : from, i);
+        EXPECT(!wrong, "%lld of %d elements of rank %d wrong", (long long)wrong, N * PART, d ? to : from);
+        free(host);
+    }
+    EXPECT(fails(exchange_with_itself, NULL, message) && strstr(message, "with itself"), "%s", message);
+}
+
+static void no_elements(void *unused) {
+    (void)unused;
+    Tensor t = make(F32, 5, WHOLE), empty = t;
+    empty.dim[0] = empty.pitch = 0;
+    for (int i = 0; i < 3; i++) {
+        CommOp op = i == 0 ? comm_all_reduce(empty) : i == 1 ? comm_reduce_scatter(empty) : comm_all_gather(empty);
+        EXPECT(op.id == 0, "operation %d of an empty tensor is under way", i);
+        comm_wait(op);
+    }
+    comm_wait(comm_all_reduce(t));
+    expect_sums("all-reduce after empty ones", t, WHOLE, 0, 5);
+}
+
+static void scatter_part(void *unused) {
+    (void)unused;
+    comm_reduce_scatter(tensor_of(device_alloc(4 * 13, "test"), F32, 1, 13));        /* 13: no multiple of 2, 3, 4 */
+}
+
+/* In a rank; the others are not involved. */
+static void indivisible(void *unused) {
+    (void)unused;
+    char message[FAIL_LENGTH] = "";
+    EXPECT(fails(scatter_part, NULL, message) && strstr(message, "reduce-scatter: (13) is 13 elements, want a multiple "
+           "of the "), "%s", message);
+}
+
+/* ---- Order. A range of a larger tensor is one operation; its neighbours stay. */
+
+/* More operations than events are kept, waited for late, the last one first. */
+static void many_at_once(void *unused) {
+    (void)unused;
+    enum { N = 700, PART = 37 };
+    CommOp op[N];
+    double seconds;
+    Tensor whole = make(F32, N * PART, WHOLE);
+    Tensor rows = tensor_of(whole.data, F32, 2, N, PART);
+    for (int i = 0; i < N; i++) op[i] = comm_all_reduce(tensor_row_range(rows, i, 1));
+    for (int i = 1; i < N; i++) EXPECT(op[i].id > op[i - 1].id, "operation %d", i);
+    comm_wait(op[N - 1]);
+    for (int i = 0; i < N; i++) comm_wait(op[i]);
+    expect_sums("all-reduce of parts", whole, WHOLE, 0, N * PART);
+    EXPECT(comm_pending(&seconds) == 0 && seconds == 0, "%d pending, %g s", comm_pending(&seconds), seconds);
+    device_free(whole.data);
+
+    whole = make(F64, 300, WHOLE);
+    comm_wait(comm_all_reduce(tensor_row_range(tensor_of(whole.data, F64, 2, 3, 100), 1, 1)));
+    expect_sums("all-reduce of the middle", whole, WHOLE, 100, 200);
+    double *host = fetch(whole);
+    for (int i = 0; i < 300; i += i == 99 ? 101 : 1)
+        EXPECT(host[i] == element(WHOLE, comm_rank, i), "element %d changed", i);
+    free(host);
+}
+
+static void *longest_wait(void *longest) {
+    for (double seconds; ; usleep(5000)) {
+        comm_pending(&seconds);
+        if (seconds > *(_Atomic double *)longest) *(_Atomic double *)longest = seconds;
+    }
+    return NULL;
+}
+
+/* Each rank in turn is late, before the first operation and between the second and the wait. */
+static void one_rank_late(void *unused) {
+    static _Atomic double longest;
+    pthread_t thread;
+    (void)unused;
+    pthread_create(&thread, NULL, longest_wait, &longest);
+    Tensor first = make_in(comm_alloc, F32, 5000 * comm_size, WHOLE);
+    comm_wait(comm_reduce_scatter(first));              /* allocates, and all ranks wait for each other */
+    for (int late = 0; late < comm_size; late++) {
+        Tensor a = make(F32, 5000, WHOLE), b = make_in(allocs[late % 2], F32, 5000 * comm_size, WHOLE);
+        if (comm_rank == late) usleep(100000);
+        CommOp sum = comm_all_reduce(a), scatter = comm_reduce_scatter(b);
+        if (comm_rank == late) usleep(50000);
+        comm_wait(sum);
+        comm_wait(scatter);
+        comm_wait(comm_all_gather(b));
+        expect_sums("all-reduce", a, WHOLE, 0, 5000);
+        expect_sums("reduce-scatter and all-gather", b, WHOLE, 0, 5000 * comm_size);
+        device_free(a.data);
+        comm_free(b.data);
+    }
+    /* a rank is late by 100 to 150 ms, and the others wait for it; a busy machine makes that longer */
+    EXPECT(comm_waited_ms(comm_waits()) > 50 * (comm_size - 1), "%g ms", comm_waited_ms(comm_waits()));
+    EXPECT(longest > 0.05 && longest < 10, "%g s", (double)longest);
+}
+
+/* Reduce-scatter, then all-gather, with a wait between them, is an all-reduce. */
+static void scatter_and_gather(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 2 * COUNT(counts); i++) {
+        Tensor t = make_in(allocs[i % 2], F32, counts[i / 2] * comm_size, FRACTION);
+        comm_wait(comm_reduce_scatter(t));
+        comm_wait(comm_all_gather(t));
+        expect_sums("reduce-scatter and all-gather", t, FRACTION, 0, tensor_count(t));
+        comm_free(t.data);
+    }
+}
+
+/* A reduce-scatter in memory of comm_alloc allocates nothing after comm_reserve. The second tensor is larger than those
+   for which memory is reserved; where nothing is, there is none. */
+static void reserved(void *unused) {
+    (void)unused;
+    int64_t max = 1 << 20;
+    while (comm_scratch_bytes((size_t)max * 2)) max *= 2;
+    const int64_t parts[] = { 8 << 20, max / (int64_t)sizeof(float) / comm_size + 4096 };
+    for (int i = 0; i < (comm_scratch_bytes((size_t)max) ? 2 : 1); i++) {
+        Tensor t = make_in(comm_alloc, F32, parts[i] * comm_size, WHOLE);
+        comm_reserve(tensor_bytes(t));
+        const int64_t before = device_info().free_bytes;
+        comm_wait(comm_reduce_scatter(t));
+        const int64_t after = device_info().free_bytes;
+        EXPECT(before - after < (int64_t)tensor_bytes(t) / 2, "%lld bytes of %lld are allocated",
+               (long long)(before - after), (long long)tensor_bytes(t));
+        comm_wait(comm_all_gather(t));
+        expect_sums("reduce-scatter and all-gather", t, WHOLE, 0, tensor_count(t));
+        comm_free(t.data);
+    }
+}
+
+/* As the gradients of blocks: parts of one memory, of two sizes and also at odd places, under way at the same time,
+   again and again, while another rank is late. */
+static void scatters_in_order(void *unused) {
+    (void)unused;
+    enum { N = 30, ROUNDS = 4 };
+    const int64_t part = (on_cpu ? 1004 : 300004) * comm_size, small = 5 * comm_size;
+    for (int round = 0; round < ROUNDS; round++) {
+        Tensor whole = make_in(comm_alloc, F32, N * (part + small) + round, WHOLE);
+        CommOp op = {0};
+        for (int gathers = 0; gathers < 2; gathers++) {
+            for (int i = 0; i < 2 * N; i++) {
+                const int64_t first = round + i / 2 * (part + small) + i % 2 * part;
+                Tensor t = tensor_of((float *)whole.data + first, F32, 1, i % 2 ? small : part);
+                op = gathers ? comm_all_gather(t) : comm_reduce_scatter(t);
+                if (i == N && comm_rank == round % comm_size) usleep(20000);
+            }
+            comm_wait(op);
+        }
+        expect_sums("parts of one memory", whole, WHOLE, round, tensor_count(whole));
+        comm_free(whole.data);
+    }
+}
+
+/* On the CPU: the result does not come before comm_wait, and a write before it neither goes in nor stays. */
+static void writes_before_wait(void *unused) {
+    (void)unused;
+    Tensor t = make(F32, 100, WHOLE);
+    float *x = t.data;
+    double seconds = 1;
+    CommOp op = comm_all_reduce(t);
+    usleep(1000);
+    EXPECT(comm_pending(&seconds) == 1 && seconds == 0, "%d pending, %g s", comm_pending(&seconds), seconds);
+    for (int i = 0; i < 100; i++) EXPECT(x[i] == (float)element(WHOLE, comm_rank, i), "element %d came early", i);
+    for (int i = 0; i < 100; i++) x[i] = 1e9f;
+    comm_wait(op);
+    expect_sums("all-reduce, written early", t, WHOLE, 0, 100);
+    t = make(F32, 100 * comm_size, WHOLE);
+    x = t.data;
+    comm_wait(comm_reduce_scatter(t));
+    for (int i = 0; i < 100 * comm_size; i++)
+        EXPECT(i / 100 == comm_rank || x[i] == (float)element(WHOLE, comm_rank, i), "element %d of another slice is %g",
+               i, (double)x[i]);
+}
+
+/* ---- Faults. The watchdog of a rank waits for an error or half a second without progress, aborts and ends the
+   process. */
+
+enum { WATCHDOG_ENDED = 42, WENT_ON = 7 };
+static _Atomic int *stopped;                    /* process id of a rank under SIGSTOP, which that of rank 0 ends */
+
+static void *watch(void *unused) {
+    double seconds = 0;
+    while (!comm_error() && (comm_pending(&seconds), seconds < 0.5)) usleep(10000);
+    char *text = ranks->text[comm_rank];
+    snprintf(text, sizeof ranks->text[0], "%s", comm_error() ? comm_error() : "no progress");
+    comm_abort();
+    usleep(100000);                             /* the other thread must not go on */
+    if (comm_rank == 0 && stopped) kill(*stopped, SIGKILL);
+    _exit(WATCHDOG_ENDED);
+    return unused;
+}
+
+static int scatters;            /* the operation that does not end: a reduce-scatter, or an all-reduce */
+
+static void end_of_a_rank(void *how) {
+    pthread_t thread;
+    CommOp (*operation)(Tensor) = scatters ? comm_reduce_scatter : comm_all_reduce;
+    if (stopped && comm_rank == comm_size - 1) *stopped = getpid();
+    Tensor t = make_in(allocs[scatters], F32, 1000 * comm_size, WHOLE);
+    comm_wait(operation(t));
+    device_wait();
+    if (comm_rank == comm_size - 1) raise(*(int *)how);
+    pthread_create(&thread, NULL, watch, NULL);
+    for (int i = 0; i < 3; i++) comm_wait(operation(t));
+    device_wait();
+    _exit(WENT_ON);
+}
+
+static void keep_message(const char *message) {
+    snprintf(ranks->text[comm_rank], sizeof ranks->text[0], "%s", message);
+    _exit(1);
+}
+
+/* Rank 1 wants more than rank 0 sends. */
+static void exchange_of_other_sizes(void *unused) {
+    pthread_t thread;
+    Tensor t = make(F32, 120, WHOLE), part = tensor_row_range(tensor_of(t.data, F32, 2, 120, 1), 0, 100 + comm_rank);
+    fail_hook = keep_message;
+    if (comm_rank == 1) pthread_create(&thread, NULL, watch, unused);
+    comm_wait(comm_exchange(&(CommTransfer){ tensor_row_range(part, 0, 100), 1 - comm_rank, part, 1 - comm_rank }, 1));
+}
+
+static void exchanges_must_fit(void) {
+    if (!on_cpu) { test_skip_reason = "NCCL does not compare operations"; return; }
+    ranks_run(2, exchange_of_other_sizes, NULL);
+    EXPECT(!strcmp(ranks->text[0], "comm: in exchange 1 rank 1 wants 101 elements of rank 0, which sends 100 to rank "
+           "1"), "%s", ranks->text[0]);
+}
+
+static void a_rank_that_dies_is_noticed(void) {
+    if (ranks_most < 2) { test_skip_reason = "fewer than two ranks"; return; }
+    for (int size = 2; size <= ranks_most; size += scatters, scatters = !scatters) {
+        int kill = SIGKILL;
+        const double start = comm_now();
+        ranks_run(size, end_of_a_rank, &kill);
+        EXPECT(WIFSIGNALED(ranks_status[size - 1]), "status %#x", ranks_status[size - 1]);
+        for (int r = 0; r < size - 1; r++)
+            EXPECT(WIFEXITED(ranks_status[r]) && WEXITSTATUS(ranks_status[r]) == WATCHDOG_ENDED,
+                   "rank %d of %d: status %#x, %s", r, size, ranks_status[r], ranks->text[r]);
+        char want[80];
+        snprintf(want, sizeof want, "comm: rank %d closed its connection before %s 2", size - 1,
+                 scatters ? "reduce-scatter" : "all-reduce");
+        const char *text = ranks->text[0];
+        EXPECT(!on_cpu || (strstr(text, want) && strstr(text, "(rank 0 of ")), "%s", text);
+        EXPECT(comm_now() - start < 30, "%g s", comm_now() - start);
+    }
+}
+
+static void a_rank_that_stops_is_noticed(void) {
+    if (!on_cpu) { test_skip_reason = "the same as a rank that dies"; return; }
+    int stop = SIGSTOP;
+    stopped = mmap(NULL, sizeof *stopped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ranks_run(3, end_of_a_rank, &stop);
+    EXPECT(WIFSIGNALED(ranks_status[2]), "status %#x", ranks_status[2]);
+    for (int r = 0; r < 2; r++)
+        EXPECT(WIFEXITED(ranks_status[r]) && WEXITSTATUS(ranks_status[r]) == WATCHDOG_ENDED, "rank %d: status %#x", r,
+               ranks_status[r]);
+    EXPECT(!strcmp(ranks->text[0], "no progress"), "%s", ranks->text[0]);
+}
+
+static void different_operations(void *unused) {
+    pthread_t thread;
+    Tensor t = make(F32, 120, WHOLE);
+    fail_hook = keep_message;
+    if (comm_rank == 1) pthread_create(&thread, NULL, watch, unused);
+    if (comm_rank == 1) comm_wait(comm_all_gather(t)); else comm_wait(comm_all_reduce(t));
+}
+
+static void different_operations_are_named(void) {
+    if (!on_cpu) { test_skip_reason = "NCCL does not compare operations"; return; }
+    ranks_run(2, different_operations, NULL);
+    EXPECT(!strcmp(ranks->text[0], "comm: operation 1 of rank 1 is all-gather of 120 f32, that of rank 0 is all-reduce "
+           "of 120 f32: all ranks must issue the same operations in the same order"), "%s", ranks->text[0]);
+    EXPECT(strstr(ranks->text[1], "comm: rank 0 closed its connection"), "%s", ranks->text[1]);
+}
+
+/* A connection that says nothing, one with zeros, one with an id for a token, and one that ends at once. */
+static void stray_connections(void) {
+    ranks_prepare();
+    memset(ranks, 0, sizeof *ranks);
+    fflush(NULL);
+    pid_t child[2];
+    for (int r = 0; r < 2; r++) {
+        child[r] = fork();
+        if (child[r]) continue;
+        alarm(60);
+        device_open((DeviceOptions){ .threads = 1 });
+        if (r == 0) {
+            comm_make_id(ranks->id, "127.0.0.1");
+            ranks->has_id = 1;
+        } else {
+            static const char zeros[64];
+            while (!ranks->has_id) usleep(1000);
+            for (int i = 0; i < 4; i++) {
+                struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(ranks->id)),
+                                         .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+                int fd = socket(AF_INET, SOCK_STREAM, 0);
+                EXPECT(!connect(fd, (struct sockaddr *)&a, sizeof a), "cannot connect");
+                if (i == 1) EXPECT(write(fd, zeros, sizeof zeros) == sizeof zeros, "cannot write");
+                if (i == 2) EXPECT(write(fd, ranks->id, 40) == 40, "cannot write");
+                if (i == 3) close(fd);
+            }
+        }
+        comm_open(r, 2, ranks->id);
+        Tensor t = make(F32, 10, WHOLE);
+        comm_wait(comm_all_reduce(t));
+        expect_sums("all-reduce", t, WHOLE, 0, 10);
+        comm_close();
+        fflush(NULL);
+        _exit(test_errors != 0);
+    }
+    for (int r = 0; r < 2; r++) waitpid(child[r], &ranks_status[r], 0);
+    expect_ranks("stray connections", 2);
+}
+
+static void stray_connections_do_not_join(void) {
+    if (on_cpu) stray_connections(); else test_skip_reason = "NCCL has connections of its own";
+}
+
+static void all_reduce_and_reduce_scatter(void)  { on_ranks("sums", sum_all); }
+static void exchange_of_every_type(void)         { on_ranks("exchange", exchange_all); }
+static void exchanges_keep_the_order(void)       { on_ranks("exchanges", exchanges_in_order); }
+static void all_gather_of_every_type(void)       { on_ranks("all-gather", gather_all); }
+static void empty_tensors_are_no_work(void)      { on_ranks("empty tensors", no_elements); }
+static void slices_must_be_whole(void)           { on_ranks("indivisible", indivisible); }
+static void many_operations_under_way(void)      { on_ranks("many operations", many_at_once); }
+static void a_delayed_rank_changes_nothing(void) { on_ranks("a delayed rank", one_rank_late); }
+static void scatter_then_gather_is_all_reduce(void) { on_ranks("reduce-scatter, all-gather", scatter_and_gather); }
+static void reserve_allocates(void) {
+    if (comm_scratch_bytes(1)) on_ranks("reserve", reserved);
+    else test_skip_reason = "this backend reserves nothing";
+}
+static void many_scatters_under_way(void)        { on_ranks("many reduce-scatters", scatters_in_order); }
+static void early_writes_are_lost(void) {
+    if (on_cpu) on_ranks("early writes", writes_before_wait); else test_skip_reason = "undefined on a GPU";
+}
+
+int main(void) {
+    on_cpu = !strcmp(backend_name, "cpu");
+    ranks_most = on_cpu ? 4 : comm_refuse() ? 0 : ranks_devices();
+    if (ranks_most > 4) ranks_most = 4;
+    RUN(all_reduce_and_reduce_scatter);
+    RUN(all_gather_of_every_type);
+    RUN(exchange_of_every_type);
+    RUN(exchanges_keep_the_order);
+    RUN(exchanges_must_fit);
+    RUN(empty_tensors_are_no_work);
+    RUN(slices_must_be_whole);
+    RUN(many_operations_under_way);
+    RUN(a_delayed_rank_changes_nothing);
+    RUN(scatter_then_gather_is_all_reduce);
+    RUN(reserve_allocates);
+    RUN(many_scatters_under_way);
+    RUN(early_writes_are_lost);
+    RUN(a_rank_that_dies_is_noticed);
+    RUN(a_rank_that_stops_is_noticed);
+    RUN(different_operations_are_named);
+    RUN(stray_connections_do_not_join);
+    if (comm_refuse()) RUN(without_nccl_it_says_what_to_install);
+    RUN(one_rank_does_no_work);
+    RUN(wrong_arguments_fail);
+    return test_close();
+}

@@ -1,0 +1,146 @@
+#!/bin/sh
+# test_context_parallel.sh - Training with sequences that several ranks share: the curve of one rank in every
+# order, alone and beside data parallelism; resumes on another number of ranks; samples, stops, faults, and what is
+# refused. On the CPU backend with 2 and 4 ranks; on GPUs with as many as there are.
+. "$(dirname "$0")/../shell.sh"
+
+ranks="2 4"
+if [ "$cuda" ]; then
+    case $(visible_gpus) in 0|1) skip_test "sequences over several ranks" "one GPU"; close_tests ;; 2|3) ranks=2 ;; esac
+fi
+
+make_text text 20000 4000
+# 5 heads of 10, 3 blocks, chunks of 6 tokens at 4 ranks; an epoch ends in step 18
+model="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 3 --heads 5 --channels 50 --context 48"
+train="$model --steps 50 --warmup 5 --val-every 20 --val-tokens 3000 --save-every 25 --total-batch $((12 * 48 * 2))"
+
+expect "one rank" "$gpt" $train --batch 12 --out "$dir/one"
+for n in $ranks; do
+    for order in zigzag striped contiguous; do
+        expect "$n ranks, $order" "$gpt" $train --gpus $n --context-parallel $n --ring-order $order --batch 6 \
+            --out "$dir/$n-$order"
+        close_to "$n ranks as one, $order" "$dir/one" "$dir/$n-$order"
+        is "the rows" "$(rows_of "$dir/$n-$order")" 50
+    done
+    [ $n = ${ranks%% *} ] || { close_test "$n ranks that share sequences train as one, in every order"; continue; }
+    expect "recomputed" "$gpt" $train --gpus $n --context-parallel $n --batch 4 --recompute block --zero 0 \
+        --out "$dir/$n-block"
+    close_to "$n ranks as one, recomputed" "$dir/one" "$dir/$n-block"
+    expect "again" "$gpt" $train --gpus $n --context-parallel $n --batch 6 --out "$dir/$n-again"
+    same_files "$dir/$n-zigzag/step-00000050" "$dir/$n-again/step-00000050" $checkpoint_files
+    same_steps "$dir/$n-zigzag" "$dir/$n-again"
+    close_test "$n ranks that share sequences train as one, in every order, and bit for bit from run to run"
+done
+
+if [ "$ranks" = "2 4" ]; then
+    for order in zigzag striped; do
+        expect "two groups of two" "$gpt" $train --gpus 4 --context-parallel 2 --ring-order $order --batch 4 \
+            --out "$dir/mesh-$order"
+        close_to "two groups of two as one" "$dir/one" "$dir/mesh-$order"
+    done
+    close_test "groups of ranks that share sequences, beside each other"
+fi
+
+# ---- A checkpoint of N ranks resumes on M: sequences, their order and the files are the same
+first=${ranks%% *} last=${ranks##* }
+resumes() {       # resumes FROM TO OPTIONS...
+    copy_run "$1" 00000025 "$2"
+    from=$1 to=$2; shift 2
+    expect "resume" "$gpt" --resume "$to" "$@"
+    close_to "$from, then $*" "$dir/one" "$to"
+    is "the rows" "$(rows_of "$to")" 50
+}
+resumes "$dir/$last-zigzag" "$dir/to-one" --gpus 1
+resumes "$dir/one" "$dir/from-one" --gpus $first --context-parallel $first
+resumes "$dir/$first-striped" "$dir/other-order" --gpus $last --context-parallel $last --ring-order contiguous
+resumes "$dir/$last-zigzag" "$dir/to-data" --gpus $first
+close_test "a checkpoint of shared sequences resumes on any number of ranks"
+
+# ---- The whole job: tokens of a step, memory, samples
+share="$model --gpus $first --context-parallel $first"
+expect "a step" "$gpt" $share --batch 3 --steps 2 --val-every 0 --out "$dir/total"
+is "tokens of a step" "$(cells "$dir/total" tokens | head -n 1)" $((3 * 48))
+expect "a prompt that is longer than the context" "$gpt" $share --batch 2 --steps 2 --val-every 0 --sample-every 1 \
+    --sample-tokens 60 --prompt "Once there was a tale that took more than a few words" --out none
+is "that the model sees its end" "$(grep -c "the model sees the last 25 to 48" "$dir/expect.out")" 1
+expect "a model that says more than one word" "$gpt" $model --batch 8 --steps 200 --lr 1e-2 --val-every 0 \
+    --out "$dir/teller"
+for prompt in On "Once there was a tale that"; do    # within a rank's 24 tokens, and longer; the sample has all 48
+    tokens=$((48 - ${#prompt}))
+    expect "a sample" "$gpt" $share --batch 1 --recompute block --init "$dir/teller" --steps 1 --lr 1e-3 --val-every 0 \
+        --sample-every 1 --sample-tokens $tokens --temperature 0 --prompt "$prompt" --out "$dir/sample-$tokens"
+    sed '1,/: a sample$/d; /^log /,$d' "$dir/expect.out" > "$dir/sample.of-rank"
+    "$gpt" --sample "$dir/sample-$tokens" --sample-tokens $tokens --temperature 0 --prompt "$prompt" \
+        > "$dir/sample.of-all" 2> /dev/null
+    expect "the text of its checkpoint, which one rank has" cmp "$dir/sample.of-rank" "$dir/sample.of-all"
+    is "its bytes" "$(wc -c < "$dir/sample.of-all")" 49
+done
+expect "a profile" "$gpt" $share --batch 2 --profile 2
+plan() {          # KiB
+    "$gpt" --dry-run --data "$0" --layers 4 --heads 2 --channels 64 --context 4096 --batch 1 --gpus $last "$@" \
+        2> /dev/null | awk '
+        /^  activations|^  workspace/ { sum += $2 * ($3 == "MiB" ? 1024 : $3 == "GiB" ? 1048576 : 1) }
+        END { print int(sum) }'
+}
+whole=$(plan) part=$(plan --context-parallel $last)
+[ "$whole" -gt 0 ] && [ $((part * last)) -lt $((whole * 13 / 10)) ] || wrong "a rank plans $part KiB of $whole"
+close_test "tokens, samples, profile and memory plan are those of shared sequences"
+
+# ---- Stops and faults
+"$gpt" --layers ${share#*--layers } --data "$dir/text/train.txt" --val-data "$dir/text/train.txt" --val-tokens 0 \
+    --batch 2 --steps 1000000 --val-every 1 --save-every 0 --out "$dir/cut" > "$dir/cut.out" 2>&1 &
+pid=$!
+wait_for "^2," "$dir/cut/log.csv"
+sleep 0.05
+kill -TERM $pid; wait $pid
+is "exit code after SIGTERM in a validation" $? 75
+steps=$(rows_of "$dir/cut")
+expect "the resume that it prints" "$gpt" $(sed -n 's/.*; \(--resume .*\) continues$/\1/p' "$dir/cut.out") \
+    --steps $((steps + 1))
+is "validations" "$(cells "$dir/cut" val_loss | grep -c .)" $((steps + 1))
+"$gpt" $share --batch 2 --steps 1000000 --val-every 0 --save-every 0 --out "$dir/killed" > "$dir/killed.out" \
+    2> "$dir/killed.err" &
+pid=$!
+wait_for "^2," "$dir/killed/log.csv"
+kill -KILL $(awk '{ print $2 }' "/proc/$pid/task/$pid/children")
+wait $pid
+is "exit code after a rank is killed" $? 1
+grep -v warning: "$dir/killed.err" > "$dir/killed.line"
+is "lines of it" "$(wc -l < "$dir/killed.line")" 1
+is "what that says" "$(grep -c "rank [0-9]* .*was killed or crashed at step" "$dir/killed.line")" 1
+close_test "a stop and the end of a rank end the ranks of a sequence together"
+
+# ---- Refused
+refuses "--context-parallel 3: want a divisor of the number of ranks, $first" \
+    "$gpt" $model --gpus $first --context-parallel 3 --dry-run
+refuses "--context 50: want a multiple of 4 for --context-parallel 2 in the order zigzag, such as 48" "$gpt" \
+    ${model%48}50 --gpus 2 --context-parallel 2 --dry-run
+refuses "--context 49: want a multiple of 2 for --context-parallel 2, such as 48" "$gpt" ${model%48}49 --gpus 2 \
+    --context-parallel 2 --ring-order striped --dry-run
+refuses "--ring-order spiral: want" "$gpt" $model --ring-order spiral
+refuses "--context-parallel 2: naive attention runs on one rank only; want flash" "$gpt" $model \
+    --gpus 2 --context-parallel 2 --attention naive --dry-run
+refuses "want --dropout 0" "$gpt" $model --gpus 2 --context-parallel 2 --dropout 0.1 --dry-run
+refuses "head size" "$gpt" ${model%--heads*} --heads 1 --channels 136 --context 48 --gpus 2 --context-parallel 2 \
+    --attention flash --dry-run
+[ -z "$cuda" ] || refuses "flash attention refuses this head size, and naive runs on one rank only" "$gpt" $model \
+    --dtype bf16 --gpus 2 --context-parallel 2 --dry-run
+close_test "what cannot be shared is refused in one line"
+
+# ---- data/needle.awk: the name in a question was told once before, with the word of the label
+make_text long 60000 1000
+awk -f data/needle.awk -v far=16 -v seed=2 -v items=8 -v file="$dir/items.jsonl" "$dir/long/train.txt" \
+    > "$dir/needle.txt"
+is "questions" "$(wc -l < "$dir/items.jsonl")" 8
+expect "their answers" awk '{
+    name = substr($0, index($0, "\", \"choices\"") - 3, 3)
+    label = substr($0, length($0) - 1, 1)
+    told = index($0, "Remember: " name " ")
+    word = substr($0, told + 14, 3)
+    split(substr($0, index($0, "\"choices\": [") + 12), choice, "\"")
+    if (!told || choice[2 + 2 * label] != word || gsub(": " name, "&") != 2) { print; bad = 1 }
+} END { exit bad }' "$dir/items.jsonl"
+expect "a model answers" "$gpt" --eval "$dir/one" --task multiple-choice "$dir/items.jsonl"
+close_test "questions about a word that was told long before"
+
+close_tests

@@ -1,0 +1,180 @@
+#!/bin/sh
+# test_parallel.sh - Training on several ranks: the same curve as one rank with as many sequences in an update, the
+# same bits from run to run, resumes on another number of ranks, and decisions that all ranks take together. On the CPU
+# backend with 2, 3 and 4 ranks; on GPUs with as many as there are.
+. "$(dirname "$0")/../shell.sh"
+
+ranks="2 3 4"
+if [ "$cuda" ]; then
+    case $(visible_gpus) in
+    0|1) skip_test "several ranks" "one GPU"; close_tests ;;
+    2|3) ranks=2 ;;
+    *)   ranks="2 4" ;;
+    esac
+fi
+
+make_text text 20000 4000
+# nothing divides: 50 channels, a vocabulary of 256 padded to 256 rows, 3 blocks; an epoch ends in step 27
+model="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 3 --heads 5 --channels 50 --context 31"
+train="$model --steps 50 --warmup 5 --val-every 20 --val-tokens 3000 --save-every 25"
+
+for n in $ranks; do
+    expect "one rank" "$gpt" $train --batch 12 --total-batch $((12 * 31 * 2)) --out "$dir/one-$n"
+    for zero in 0 1; do
+        out=$dir/$n-zero-$zero
+        expect "$n ranks" "$gpt" $train --gpus $n --zero $zero --batch $((12 / n)) --total-batch $((12 * 31 * 2)) \
+            --out "$out"
+        close_to "$n ranks as one, ZeRO $zero" "$dir/one-$n" "$out"
+        is "the rows" "$(rows_of "$out")" 50
+        is "a column for the communication" "$(head -n 1 "$out/log.csv" | grep -c comm_wait_ms)" 1
+    done
+    same_files "$dir/$n-zero-0/step-00000050" "$dir/$n-zero-1/step-00000050" config.json
+    expect "--eval with its settings" "$gpt" --eval "$dir/$n-zero-0" --config "$dir/$n-zero-0/settings.txt"
+    expect "again" "$gpt" $train --gpus $n --zero 1 --batch $((12 / n)) --total-batch $((12 * 31 * 2)) \
+        --out "$dir/again-$n"
+    same_files "$dir/$n-zero-1/step-00000050" "$dir/again-$n/step-00000050" $checkpoint_files
+    same_steps "$dir/$n-zero-1" "$dir/again-$n"
+    dropped="$model --steps 20 --warmup 5 --val-every 10 --val-tokens 3000 --dropout 0.2 --total-batch $((12 * 31 * 2))"
+    expect "one rank with dropout" "$gpt" $dropped --batch 12 --out "$dir/one-dropped-$n"
+    expect "$n ranks with dropout" "$gpt" $dropped --gpus $n --batch $((12 / n)) --out "$dir/dropped-$n"
+    close_to "$n ranks as one, with dropout" "$dir/one-dropped-$n" "$dir/dropped-$n"
+    close_test "$n ranks train as one, with ZeRO-1 too, and bit for bit from run to run"
+done
+
+# ---- A checkpoint of N ranks resumes on M, with the same total batch, with ZeRO-1 or without
+first=${ranks%% *} last=${ranks##* }
+for pair in "$first 1" "$last 1" "1 $first" "1 $last" "$last $first"; do
+    from=${pair% *} to=${pair#* }
+    out=$dir/from-$from-to-$to
+    [ ! -d "$out" ] || continue             # with two GPUs first is last
+    if [ "$from" = 1 ]; then copy_run "$dir/one-$first" 00000025 "$out"
+    else copy_run "$dir/$from-zero-1" 00000025 "$out"; fi
+    expect "resume on $to" "$gpt" --resume "$out" --gpus "$to" --zero $((to % 2))
+    close_to "$from ranks, then $to" "$dir/one-$first" "$out"
+    is "the rows" "$(rows_of "$out")" 50
+done
+[ "$cuda" ] ||
+    refuses "7 ranks cannot share 24 sequences of 31 tokens equally" \
+        "$gpt" --resume "$dir/one-$first" --steps 51 --gpus 7
+copy_run "$dir/$last-zero-1" 00000025 "$dir/same"
+expect "resume on as many" "$gpt" --resume "$dir/same" --gpus "$last" --zero 1
+same_files "$dir/$last-zero-1/step-00000050" "$dir/same/step-00000050" $checkpoint_files
+close_test "a checkpoint of N ranks resumes on M, and on N bit for bit"
+
+# ---- Without --total-batch every rank adds a micro-batch, and the checkpoint keeps the total
+expect "two ranks" "$gpt" $model --steps 12 --warmup 2 --gpus 2 --batch 3 --save-every 6 --out "$dir/total"
+is "tokens of a step" "$(cells "$dir/total" tokens | head -n 1)" $((2 * 3 * 31))
+rm -r "$dir/total/step-00000012"
+expect "one rank" "$gpt" --resume "$dir/total"
+is "tokens of a step" "$(cells "$dir/total" tokens | awk '{ now = $1 - before; before = $1 } END { print now }')" \
+    $((2 * 3 * 31))
+close_test "the total batch stays when the number of ranks changes"
+
+# ---- Two hosts with other files under the same name
+for rank in 0 1; do
+    mkdir "$dir/host-$rank"
+    expect "weights" "$gpt" $model --steps 0 --seed $rank --out "$dir/host-$rank/start"
+    cp -r "$dir/host-0/start" "$dir/host-$rank/model"
+    cp "$dir/text/val.txt" "$dir/host-$rank"
+done
+port=$((20000 + $$ % 10000))
+start_rank() { rank=$1; shift; (cd "$dir/host-$rank" && RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
+    MASTER_PORT=$port exec "$gpt" "$@" --steps 2 --out none) > "$dir/host-$rank/out" 2>&1; }
+hosts() {         # hosts CODE MESSAGE OPTIONS...: both ranks end with that code; one of them says that
+    code=$1 message=$2; shift 2; port=$((port + 3))
+    start_rank 1 "$@" & pid=$!
+    start_rank 0 "$@"
+    is "exit code of rank 0" $? "$code"
+    wait $pid
+    is "exit code of rank 1" $? "$code"
+    is "what they say, once" "$(cat "$dir"/host-?/out | grep -c -- "$message")" 1
+}
+hosts 1 "the value of the weights differs from that of rank 0" $model --init start
+rm "$dir/host-1/model/step-00000000/checksums.xxh64"
+sed 's/"n_head": 5/"n_head": 10/' "$dir/host-0/model/step-00000000/config.json" \
+    > "$dir/host-1/model/step-00000000/config.json"
+hosts 1 "the model, config.json of the checkpoint, differs from that of rank 0" --data "$dir/text/train.txt" \
+    --context 31 --init model
+echo 9.0 > "$dir/host-1/val.txt.floor"
+hosts 0 "^step 2: val loss " --data "$dir/text/train.txt" --val-data val.txt ${model#*val.txt}
+close_test "other weights or sizes on another host are an error; a floor is that of rank 0"
+
+# ---- A stop while one rank makes the tokens of a text and another waits for them
+if [ ! "$cuda" ]; then
+    yes "the quick brown fox jumps over the lazy dog" | head -c 100000000 > "$dir/fox.txt"
+    expect "a tokenizer" "${gpt%/*}/tokenize" "$dir/text/train.txt" --train-tokenizer --vocab-size 300 --out "$dir/bpe"
+    "$gpt" "$dir/fox.txt" --tokenizer "$dir/bpe" ${model#*val.txt} --batch 2 --gpus 2 --threads 1 --out none \
+        > "$dir/fox.out" 2>&1 &
+    pid=$! tries=0
+    until ls "$dir" | grep -q 'fox.*partial' || [ $tries -ge 500 ]; do tries=$((tries + 1)); sleep 0.02; done
+    kill -TERM $pid
+    wait $pid
+    is "exit code" $? 75
+    is "what it says" "$(cat "$dir/fox.out")" "SIGTERM: the tokens are not complete; the file under way is not kept"
+    is "what is left" "$(ls "$dir" | grep fox)" "$(printf 'fox.out\nfox.txt')"
+    rm "$dir/fox.txt"
+    close_test "a stop while a text is tokenized"
+fi
+
+# ---- Decisions of all ranks: a signal, a time limit, a non-finite step
+endless="$model --gpus $first --batch 2 --steps 1000000 --val-every 0 --save-every 0"
+"$gpt" $endless --out "$dir/stopped" > "$dir/stopped.out" 2>&1 &
+pid=$!
+wait_for "^2," "$dir/stopped/log.csv"
+kill -TERM $pid; wait $pid
+is "exit code after SIGTERM" $? 75
+expect "it says so once" test "$(grep -c "^SIGTERM: saved at step .* --gpus $first continues" "$dir/stopped.out")" = 1
+is "steps, checkpoint and rows" "$(last_step "$dir/stopped" | sed 's/.*step-0*//')" "$(rows_of "$dir/stopped")"
+"$gpt" --layers ${model#*--layers } --data "$dir/text/train.txt" --val-data "$dir/text/train.txt" --val-tokens 0 \
+    --gpus $first --batch 2 --steps 1000000 --val-every 1 --save-every 0 --out "$dir/cut" > "$dir/cut.out" 2>&1 &
+pid=$!
+wait_for "^2," "$dir/cut/log.csv"
+sleep 0.05
+kill -TERM $pid; wait $pid
+is "exit code after SIGTERM in a validation" $? 75
+steps=$(rows_of "$dir/cut")
+expect "the resume" "$gpt" --resume "$dir/cut" --gpus $first --steps $((steps + 1))
+is "validations" "$(cells "$dir/cut" val_loss | grep -c .)" $((steps + 1))
+"$gpt" $endless --out "$dir/limited" --zero 1 --time-limit 4s > "$dir/limited.out" 2>&1
+is "exit code after the time limit" $? 75
+expect "a checkpoint" test -d "$(last_step "$dir/limited")"
+wild="$model --gpus $first --zero 1 --steps 50 --batch 2 --lr 1e6 --min-lr 1e6 --warmup 2 --clip 0 --weight-decay 1000"
+"$gpt" $wild --out "$dir/wild" > "$dir/wild.out" 2> "$dir/wild.err"
+is "exit code of a non-finite step" $? 1
+is "what it says, once" "$(grep -c 'not applied. First non-finite tensor: .* Last good checkpoint: ' "$dir/wild.err")" 1
+if [ ! "$cuda" ] && ! grep -q __asan_init "$gpt"; then       # a sanitizer wants to be loaded first
+    LD_PRELOAD=$PWD/$build/faults.so FAULT_PATH=.partial FAULT_CALLS=rename FAULT_FIRST=1 FAULT_ERROR=SLOW \
+        "$gpt" $wild --comm-timeout 1 --out "$dir/slow" > "$dir/slow.out" 2> "$dir/slow.err"
+    is "what it says on a slow disk" "$(grep -c 'Last good checkpoint: .*/step-' "$dir/slow.err")" 1
+fi
+close_test "signals, time limits and non-finite steps are decisions of all ranks"
+
+# ---- The best checkpoint and --early-stop: as with one rank, also when the first save of a best fails on rank 0
+awk 'BEGIN { for (i = 0; i < 300; i++) printf "abc" }' > "$dir/abc.txt"
+awk 'BEGIN { for (i = 0; i < 100; i++) printf "cba" }' > "$dir/cba.txt"
+worse="--data $dir/abc.txt --val-data $dir/cba.txt --layers 1 --heads 2 --channels 32 --context 16 --warmup 5"
+worse="$worse --lr 1e-2 --min-lr 1e-2 --steps 60 --val-every 5 --save-every 0 --early-stop 4 --total-batch $((16 * 4))"
+expect "one rank" "$gpt" $worse --batch 4 --out "$dir/best-1"
+expect "two ranks" "$gpt" $worse --batch 2 --gpus 2 --out "$dir/best-2"
+is "the last step" "$(cells "$dir/best-2" step | tail -n 1)" "$(cells "$dir/best-1" step | tail -n 1)"
+is "the best" "$(readlink "$dir/best-2/best")" "$(readlink "$dir/best-1/best")"
+is "what is kept" "$(ls "$dir/best-2")" "$(ls "$dir/best-1")"
+is "messages" "$(grep -c 'warning: val loss rose\|^--early-stop 4: ended' "$dir/expect.out")" 2
+expect "a resume ends at once" "$gpt" --resume "$dir/best-2" --gpus 2
+is "rows" "$(rows_of "$dir/best-2")" "$(rows_of "$dir/best-1")"
+if [ ! "$cuda" ] && ! grep -q __asan_init "$gpt"; then
+    best=$(readlink "$dir/best-1/best")
+    expect "a save fails" env LD_PRELOAD=$PWD/$build/faults.so FAULT_PATH="/$best.partial" FAULT_CALLS=write \
+        FAULT_FIRST=1 FAULT_ERROR=ENOSPC "$gpt" $worse --batch 2 --gpus 2 --out "$dir/best-3"
+    is "the best of those that are saved" "$(readlink "$dir/best-3/best")" "$(cells "$dir/best-1" step val_loss |
+        awk -F, -v no="${best##*-}" '$2 != "" && $1 != no + 0 && (min == "" || $2 < min) { min = $2; at = $1 }
+            END { printf "step-%08d", at }')"
+fi
+close_test "the best checkpoint and --early-stop are decisions of all ranks"
+
+# ---- Rank 0 samples for longer than --comm-timeout: the others wait
+expect "a long sample" "$gpt" $model --gpus $first --batch 2 --steps 2 --val-every 0 --sample-every 1 --comm-timeout 1 \
+    --sample-tokens ${cuda:+1}8000 --out none
+close_test "a long pause of rank 0 is no failure"
+
+close_tests

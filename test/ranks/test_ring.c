@@ -1,0 +1,349 @@
+/* test_ring.c - Ring attention of the linked backend over 2, 3 and 4 ranks, on GPUs as far as there are several:
+   every order, lengths that no number of ranks divides, ranks without a token. The rows of all ranks are compared with
+   the float64 oracle, and their errors with those of attention over the whole sequence on one rank. */
+#include "../../kernels/ring.h"
+#include "../oracle.h"
+#include "ranks.h"
+
+enum { OUT, DQ, DK, DV, LSE, RESULTS };
+static const char *const result_name[] = { "out", "dq", "dk", "dv", "lse" };
+static const char *const order_name[] = { "zigzag", "striped", "contiguous" };
+enum { ORDERS = 3, GUARD = 256, TOKENS_MAX = 4096 };
+
+static int on_cpu, ranks_most;
+static DType dtype;                 /* of the run */
+
+/* ---- Host values in a tensor of dtype, packed or with a pitch; what lies between is NaN */
+
+static void put(Tensor t, const double *x) {
+    const size_t element = dtype_bytes(t.dtype), bytes = (size_t)(tensor_rows(t) * t.pitch) * element;
+    char *host = malloc(bytes + 1);
+    memset(host, 0xff, bytes);
+    for (int64_t r = 0; r < tensor_rows(t); r++)
+        for (int64_t c = 0; c < tensor_columns(t); c++) {
+            const float value = (float)*x++;
+            uint32_t bits;
+            memcpy(&bits, &value, 4);
+            if (t.dtype == F32) memcpy(host + (size_t)(r * t.pitch + c) * 4, &bits, 4);
+            else                memcpy(host + (size_t)(r * t.pitch + c) * 2, (char *)&bits + 2, 2);
+        }
+    for (int64_t r = 0; r < tensor_rows(t); r++)
+        device_upload((char *)t.data + (size_t)(r * t.pitch) * element, host + (size_t)(r * t.pitch) * element,
+                      (size_t)tensor_columns(t) * element);
+    free(host);
+}
+
+static double *get(Tensor t) {
+    const size_t element = dtype_bytes(t.dtype), row_bytes = (size_t)tensor_columns(t) * element;
+    double *x = malloc((size_t)tensor_count(t) * sizeof *x + 8), *to = x;
+    char *row = malloc(row_bytes + 1);
+    for (int64_t r = 0; r < tensor_rows(t); r++) {
+        device_download(row, (char *)t.data + (size_t)(r * t.pitch) * element, row_bytes);
+        for (int64_t c = 0; c < tensor_columns(t); c++) {
+            uint32_t bits = 0;
+            float value;
+            if (t.dtype == F32) memcpy(&bits, row + c * 4, 4);
+            else                memcpy((char *)&bits + 2, row + c * 2, 2);
+            memcpy(&value, &bits, 4);
+            *to++ = (double)value;
+        }
+    }
+    free(row);
+    return x;
+}
+
+static Tensor make(DType type, int64_t B, int64_t T, int64_t C) {
+    const Tensor t = tensor_of(device_alloc((size_t)(B * T * C) * dtype_bytes(type) + 4, "test"), type, 3, B, T, C);
+    const size_t bytes = tensor_bytes(t);
+    char *nan = malloc(bytes + 1);
+    memset(nan, 0xff, bytes);
+    if (bytes) device_upload(t.data, nan, bytes);
+    free(nan);
+    return t;
+}
+
+static double *random_values(int64_t count, double amplitude) {
+    double *x = malloc((size_t)count * sizeof *x);
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = amplitude * uniform();
+        x[i] = dtype == BF16 ? round_bf16(x[i]) : (double)(float)x[i];
+    }
+    return x;
+}
+
+/* ---- One case. Arrays are of whole sequences: (B,T,C), lse (B,NH,T) as (B,NH,T). */
+
+typedef struct { int B, NH, HS, T; double amplitude; } Case;
+typedef struct { double *q, *k, *v, *dout; } Inputs;
+typedef struct { double *x[RESULTS]; } Results;
+
+static AttentionSpec spec_of(Case c, DType type) {
+    return (AttentionSpec){ .B = c.B, .NH = c.NH, .HS = c.HS, .Tq = c.T, .Tk = c.T, .causal = 1, .deterministic = 1,
+                            .scale = 1 / sqrtf((float)c.HS), .dtype = type, .out_dtype = type };
+}
+
+static Results by_oracle(Case c, Inputs in) {
+    const AttentionSpec s = spec_of(c, dtype);
+    const size_t count = (size_t)c.B * (size_t)c.T * (size_t)c.NH;
+    Results r;
+    for (int i = 0; i < RESULTS; i++) r.x[i] = malloc(sizeof(double) * count * (size_t)(i == LSE ? 1 : c.HS));
+    oracle_attention_forward(&s, r.x[OUT], r.x[LSE], in.q, in.k, in.v);
+    oracle_attention_backward(&s, r.x[DQ], r.x[DK], r.x[DV], in.dout, r.x[LSE], in.q, in.k, in.v);
+    return r;
+}
+
+/* The tokens of this rank, in its order. */
+static const int32_t *own_tokens(const RingSplit *s) {
+    static int32_t whole[TOKENS_MAX], own[TOKENS_MAX];
+    for (int t = 0; t < s->T; t++) whole[t] = t;
+    ring_take(s, own, whole);
+    return own;
+}
+
+/* The rows of this rank, in its order, of (B,T,C), or the columns of (B*NH,T) where C is 0. */
+static double *own_part(const RingSplit *s, const double *whole, int64_t B, int64_t C) {
+    const int own = ring_tokens(s, s->rank), width = C ? (int)C : 1;
+    const int32_t *token = own_tokens(s);
+    double *part = malloc(sizeof *part * (size_t)(B * own * width) + 8), *to = part;
+    for (int64_t b = 0; b < B; b++)
+        for (int i = 0; i < own; i++, to += width)
+            memcpy(to, whole + (b * s->T + token[i]) * width, sizeof *to * (size_t)width);
+    return part;
+}
+
+/* The rows of all ranks in the order of the sequence, from those of each; the groups have the same ones. */
+static double *gather(const RingSplit *s, const double *part, int64_t B, int64_t C) {
+    const int own = ring_tokens(s, s->rank), groups = comm_size / s->size;
+    const int32_t *token = own_tokens(s);
+    const size_t width = C ? (size_t)C : 1, count = (size_t)B * (size_t)s->T * width;
+    double *whole = calloc(count, sizeof *whole);
+    for (int64_t b = 0; b < B; b++)
+        for (int i = 0; i < own; i++, part += width)
+            for (size_t c = 0; c < width; c++) whole[(size_t)(b * s->T + token[i]) * width + c] = part[c] / groups;
+    const Tensor t = tensor_of(device_alloc(count * sizeof *whole, "test"), F64, 1, (int64_t)count);
+    device_upload(t.data, whole, tensor_bytes(t));
+    comm_wait(comm_all_reduce(t));
+    device_download(whole, t.data, tensor_bytes(t));
+    device_free(t.data);
+    return whole;
+}
+
+/* q, k and v are columns of one qkv, as dq, dk and dv of one dqkv. Workspace and results begin as NaN. */
+static Results by_ring(const Ring *r, Case c, Inputs in) {
+    const int64_t C = c.NH * c.HS, own = ring_tokens(&r->split, r->split.rank);
+    const double *whole[] = { in.q, in.k, in.v };
+    Tensor qkv = make(dtype, c.B, own, 3 * C), dqkv = make(dtype, c.B, own, 3 * C), out = make(dtype, c.B, own, C);
+    Tensor dout = make(dtype, c.B, own, C), lse = make(F32, c.B, c.NH, own), part[3], grad[3];
+    const int64_t bytes = (int64_t)ring_workspace_bytes(r);
+    Tensor work = make(F32, 1, 1, (bytes + GUARD) / 4);
+    for (int i = 0; i < 3; i++) {
+        double *own_rows = own_part(&r->split, whole[i], c.B, C);
+        part[i] = tensor_column_range(qkv, i * C, C);
+        grad[i] = tensor_column_range(dqkv, i * C, C);
+        put(part[i], own_rows);
+        free(own_rows);
+    }
+    double *own_dout = own_part(&r->split, in.dout, c.B, C);
+    put(dout, own_dout);
+    free(own_dout);
+    ring_forward(r, out, lse, part[0], part[1], part[2], work.data);
+    ring_backward(r, grad[0], grad[1], grad[2], dout, out, lse, part[0], part[1], part[2], work.data);
+    Results got = { { get(out), get(grad[0]), get(grad[1]), get(grad[2]), get(lse) } };
+    unsigned char guard[GUARD] = {0};
+    device_download(guard, (char *)work.data + bytes, GUARD / 2);
+    for (int i = 0; i < GUARD / 2; i++) EXPECT(guard[i] == 0xff, "byte %d behind the workspace is %d", i, guard[i]);
+    const Tensor all[] = { qkv, dqkv, out, dout, lse, work };
+    for (int i = 0; i < COUNT(all); i++) device_free(all[i].data);
+    return got;
+}
+
+static void results_free(Results r) { for (int i = 0; i < RESULTS; i++) free(r.x[i]); }
+
+/* At least the sum of the sizes of the terms of a score: it is wrong by about that many roundings, and exp of it by as
+   many relative to itself. */
+static double condition_of(Case c, Inputs in) {
+    double largest[2] = {0};
+    for (int64_t row = 0; row < (int64_t)c.B * c.T * c.NH; row++)
+        for (int i = 0; i < 2; i++) {
+            const double *x = (i ? in.k : in.q) + row * c.HS;
+            double square = 0;
+            for (int d = 0; d < c.HS; d++) square += x[d] * x[d];
+            if (square > largest[i]) largest[i] = square;
+        }
+    return sqrt(largest[0] * largest[1] / c.HS);
+}
+
+typedef struct { double worst, mean_square, largest, want_square; } Error;
+
+static Error error_of(const double *got, const double *want, int64_t count) {
+    Error e = {0};
+    for (int64_t i = 0; i < count; i++) {
+        const double d = fabs(got[i] - want[i]);
+        if (!(d <= e.worst)) e.worst = d;
+        e.mean_square += d * d / (double)count;
+        e.want_square += want[i] * want[i] / (double)count;
+        if (fabs(want[i]) > e.largest) e.largest = fabs(want[i]);
+    }
+    return e;
+}
+
+/* The errors of the ring are those of one rank in this precision: at most three times its largest and twice its root
+   mean square, plus a rounding of the largest value for each rank, since merging and adding round once a step, and what
+   other sums of the scores change. */
+static void compare(const char *what, const double *got, const double *want, int64_t count, Error alone, DType type,
+                    double condition) {
+    const Error e = error_of(got, want, count);
+    const double rounding = comm_size * alone.largest * (type == F32 ? 0x1p-24 : 0x1p-9);
+    const double of_score = condition * 0x1p-24;
+    EXPECT(e.worst <= 3 * alone.worst + rounding + of_score * alone.largest,
+           "%s, rank %d of %d: an error of %g, of one rank %g, values to %g", what, comm_rank, comm_size, e.worst,
+           alone.worst, alone.largest);
+    EXPECT(sqrt(e.mean_square) <= 2 * sqrt(alone.mean_square) + rounding + of_score * sqrt(alone.want_square),
+           "%s, rank %d of %d: root mean square error %g, of one rank %g", what, comm_rank, comm_size,
+           sqrt(e.mean_square), sqrt(alone.mean_square));
+}
+
+/* size: ranks of a group; the other groups compute the same. */
+static void ring_case(Case c, int size) {
+    const int64_t C = c.NH * c.HS, count = (int64_t)c.B * c.T * C;
+    const Inputs in = { random_values(count, c.amplitude), random_values(count, c.amplitude), random_values(count, 1),
+                        random_values(count, 1) };
+    const Results want = by_oracle(c, in);
+    const Ring one = ring_create((RingSplit){ .size = 1, .T = c.T }, "flash", spec_of(c, dtype));
+    const Results whole = by_ring(&one, c, in);
+    const double condition = condition_of(c, in);
+    Error alone[RESULTS];
+    for (int i = 0; i < RESULTS; i++)
+        alone[i] = error_of(whole.x[i], want.x[i], i == LSE ? (int64_t)c.B * c.NH * c.T : count);
+    for (int order = 0; order < ORDERS; order++) {
+        const RingSplit split = { (RingOrder)order, size, comm_rank % size, c.T };
+        Ring ring = ring_create(split, "flash", spec_of(c, dtype));
+        EXPECT(ring.heads == c.NH, "%d of %d heads at a time", ring.heads, c.NH);       /* the sequences are short */
+        if (c.T % 2) ring.heads = 1;
+        const int64_t own = ring_tokens(&split, split.rank);
+        const Results got = by_ring(&ring, c, in), again = by_ring(&ring, c, in);
+        for (int i = 0; i < RESULTS; i++) {
+            const int64_t rows = i == LSE ? (int64_t)c.B * c.NH : c.B, n = rows * own * (i == LSE ? 1 : C);
+            double *all = gather(&split, got.x[i], rows, i == LSE ? 0 : C);
+            char what[96];
+            snprintf(what, sizeof what, "%s of %s, B=%d NH=%d HS=%d T=%d %s", result_name[i], order_name[order], c.B,
+                     c.NH, c.HS, c.T, dtype_name(dtype));
+            compare(what, all, want.x[i], i == LSE ? rows * c.T : count, alone[i], i == LSE ? F32 : dtype,
+                    condition);
+            EXPECT(!memcmp(got.x[i], again.x[i], sizeof(double) * (size_t)n), "%s: other bits the second time", what);
+            free(all);
+        }
+        results_free(got);
+        results_free(again);
+    }
+    results_free(want);
+    results_free(whole);
+    free(in.q);
+    free(in.k);
+    free(in.v);
+    free(in.dout);
+}
+
+static void many_cases(void *unused) {
+    static const Case cases[] = {
+        { 1, 2, 64, 64, 1 }, { 2, 3, 16, 96, 1 }, { 1, 1, 128, 257, 1 }, { 3, 2, 40, 101, 1 }, { 1, 3, 64, 131, 30 },
+        { 2, 1, 8, 1, 1 },   { 1, 2, 16, 2, 1 },  { 2, 2, 24, 3, 1 },    { 1, 2, 16, 5, 1 },   { 1, 1, 16, 7, 1 },
+        { 1, 2, 32, 17, 1 }, { 1, 2, 64, 383, 8 }, { 2, 5, 64, 262, 1 }, { 1, 8, 128, 300, 1 },
+    };
+    (void)unused;
+    for (int d = F32; d <= BF16; d++) {
+        dtype = (DType)d;
+        if (device_refuse_dtype(dtype)) continue;
+        for (int i = 0; i < COUNT(cases); i++) ring_case(cases[i], comm_size);
+        ring_case((Case){ 1, 2, 64, 1025, 1 }, comm_size);
+        if (!on_cpu) ring_case((Case){ 1, 2, 128, 2050, 1 }, comm_size);
+    }
+}
+
+/* 4 ranks as two groups of 2. */
+static void two_groups(void *unused) {
+    (void)unused;
+    dtype = F32;
+    ring_case((Case){ 2, 2, 32, 77, 1 }, 2);
+}
+
+static void run_on(int size, void (*f)(void *)) {
+    ranks_run(size, f, NULL);
+    for (int r = 0; r < size; r++)
+        EXPECT(ranks_status[r] == 0, "rank %d of %d ended with status %#x", r, size, ranks_status[r]);
+}
+
+static void ring_is_attention(void) {
+    if (ranks_most < 2) { test_skip_reason = comm_refuse() ? "built without NCCL" : "fewer than two GPUs"; return; }
+    for (int size = 2; size <= ranks_most; size++) run_on(size, many_cases);
+}
+
+static void groups_are_apart(void) {
+    if (ranks_most < 4) { test_skip_reason = "fewer than four ranks"; return; }
+    run_on(4, two_groups);
+}
+
+/* ---- Which tokens */
+
+/* Every token has one rank, and the rows of a rank are in the order of the sequence. */
+static void tokens_are_split(void) {
+    for (int order = 0; order < ORDERS; order++)
+        for (int size = 1; size <= 6; size++)
+            for (int T = 1; T <= 40; T++) {
+                int owners[40] = {0}, ordered = 1, all = 0, most = 0;
+                for (int rank = 0; rank < size; rank++) {
+                    const RingSplit s = { (RingOrder)order, size, rank, T };
+                    int32_t whole[40], own[40];
+                    const int tokens = ring_tokens(&s, rank);
+                    for (int t = 0; t < T; t++) whole[t] = t;
+                    ring_take(&s, own, whole);
+                    for (int i = 0; i < tokens; i++) {
+                        owners[own[i]]++;
+                        ordered &= !i || own[i] > own[i - 1];
+                    }
+                    all += tokens;
+                    most = tokens > most ? tokens : most;
+                }
+                for (int t = 0; t < T; t++) ordered &= owners[t] == 1;
+                const int chunks = order == RING_ZIGZAG && size > 1 ? 2 * size : size;
+                EXPECT(ordered && all == T, "%s, %d ranks, T %d: %d tokens", order_name[order], size, T, all);
+                EXPECT(T % chunks || most * size == T, "%s, %d ranks, T %d: a rank has %d", order_name[order], size, T,
+                       most);
+            }
+}
+
+static void make_ring(void *split) {
+    const Case c = { 1, 1, 8, 8, 1 };
+    dtype = F32;
+    ring_create(*(RingSplit *)split, "flash", spec_of(c, F32));
+}
+
+static void refusals(void) {
+    const Case c = { 1, 2, 16, 64, 1 };
+    dtype = F32;
+    device_open((DeviceOptions){ .threads = 1 });
+    Ring naive = ring_create((RingSplit){ .size = 2, .T = 64 }, "naive", spec_of(c, F32));
+    Ring flash = ring_create((RingSplit){ .size = 2, .T = 64 }, "flash", spec_of(c, F32));
+    EXPECT(!ring_refuse(&flash), "%s", ring_refuse(&flash));
+    const AttentionSpec long_spec = { .B = 2, .NH = 12, .HS = 64, .scale = 0.125f, .dtype = F32 };
+    const Ring short_ring = ring_create((RingSplit){ .size = 2, .T = 1 << 15 }, "flash", long_spec);
+    const Ring long_ring = ring_create((RingSplit){ .size = 2, .T = 1 << 18 }, "flash", long_spec);
+    EXPECT(short_ring.heads == 12 && long_ring.heads == 4, "%d and %d heads at a time", short_ring.heads,
+           long_ring.heads);
+    EXPECT(ring_refuse(&naive) && strstr(ring_refuse(&naive), "want flash"), "naive attention");
+    flash.spec.dropout.rate = 0.1f;
+    EXPECT(ring_refuse(&flash) && strstr(ring_refuse(&flash), "no dropout"), "dropout");
+    expect_fails("ring: rank 2 of 2", make_ring, &(RingSplit){ RING_ZIGZAG, 2, 2, 8 });
+}
+
+int main(void) {
+    random_open();
+    on_cpu = !strcmp(backend_name, "cpu");
+    ranks_most = on_cpu ? 4 : comm_refuse() ? 0 : ranks_devices();
+    if (ranks_most > 4) ranks_most = 4;
+    RUN(tokens_are_split);
+    RUN(ring_is_attention);
+    RUN(groups_are_apart);
+    RUN(refusals);              /* last: it opens the device */
+    return test_close();
+}

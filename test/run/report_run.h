@@ -1,0 +1,86 @@
+/* report_run.h - A run of a few steps for test_log and test_report: what its report gets, prints and writes. */
+#ifndef TEST_REPORT_RUN_H
+#define TEST_REPORT_RUN_H
+#include "../scratch.h"
+#include "../../llmc/base/json.h"
+#include "../../llmc/report/report.h"
+
+static char *out;               /* the directory of the run */
+static char *log_path, *events_path;
+
+/* ---- The device's health, by --wrap=device_health */
+
+static DeviceHealth health;      /* as the device reports it, and of the steps to come */
+
+DeviceHealth __wrap_device_health(void);
+DeviceHealth __wrap_device_health(void) { return health; }
+
+/* ---- A run */
+
+static DeviceInfo device = { .name = "a device", .detail = "of 1 core" };
+static const GPTConfig config = { .L = 1, .NH = 2, .C = 4, .T = 8, .V = 16 };
+static int64_t layers = 1;
+static double rate = 0.0003;
+static int flag;
+static const char *prompt = "say \"hi\"\\\t";
+static const Option options[] = {
+    { .name = "layers", .type = OPTION_INTEGER, .value = &layers, .fallback = "1", .role = ROLE_KEPT },
+    { .name = "lr", .type = OPTION_REAL, .value = &rate, .fallback = "0.001", .role = ROLE_KEPT },
+    { .name = "deterministic", .type = OPTION_FLAG, .value = &flag, .fallback = "no", .role = ROLE_KEPT },
+    { .name = "prompt", .type = OPTION_TEXT, .value = &prompt, .fallback = "", .role = ROLE_KEPT },
+    {0} };
+
+static int no_validation, with_events, log_every;      /* of the runs to come */
+
+static inline RunInfo info_of(const char *command) {
+    return (RunInfo){ .version = "train_gpt 0", .command = command, .device = &device, .config = &config,
+                      .data = "input.txt", .memory = "213 MiB of 7.6 GiB free", .attention = "flash",
+                      .options = options, .val_floor = 0.5, .validates = !no_validation, .steps = 100,
+                      .log_every = log_every, .log_jsonl = with_events };
+}
+
+static inline StepReport step_of(int64_t step) {
+    return (StepReport){ .step = step, .tokens = 768 * step, .loss = 4.0f / (float)step, .norm = 0.5,
+                         .learning_rate = 1e-3, .ms = 100, .tokens_per_second = 7680,
+                         .val_loss = step % 10 || no_validation ? NAN : 1.5 };
+}
+
+/* ---- What it writes */
+
+static inline const char *printed(void (*f)(void *), void *argument) { return printed_on(STDOUT_FILENO, f, argument); }
+
+static inline const char *log_text(void) { return text_of(log_path); }
+
+static inline int64_t lines_in(const char *text) {
+    int64_t lines = 0;
+    for (; (text = strchr(text, '\n')); text++) lines++;
+    return lines;
+}
+
+/* Line n of log.jsonl, from 0; NULL = there are not so many. It lives as long as the program. */
+static inline Json *event_at(int n) {
+    const char *text = text_of(events_path);
+    while (n-- && text) if ((text = strchr(text, '\n'))) text++;
+    return text && *text ? json_parse(text, strcspn(text, "\n"), "log.jsonl") : NULL;
+}
+
+/* "run step step validation": the events. */
+static inline const char *events_text(void) {
+    char *text = "";
+    Json *event;
+    for (int n = 0; (event = event_at(n)); n++) {
+        const Json *step = json_find(event, "step");
+        text = STRING("%s%s%s%s", text, n ? " " : "", json_string(event, "event"), step ? step->text : "");
+        json_free(event);
+    }
+    return text;
+}
+
+static inline void report_scratch_open(void) {
+    scratch_open();
+    out = scratch;
+    log_path = IN_SCRATCH("log.csv");
+    events_path = IN_SCRATCH("log.jsonl");
+}
+
+#endif

@@ -1,0 +1,629 @@
+/* test_checkpoint.c - Checkpoints: round trips bit for bit, models of other programs, damage, atomicity, full
+   disks. */
+#include "checkpoints.h"
+#include <float.h>
+#include "../../kernels/choices.h"
+#include "../../llmc/checkpoint/safetensors.h"
+
+static Trainer trainer;         /* that is saved; loads go into others */
+
+static void expect_setting(const char *checkpoint, const char *key, const char *want) {
+    Json *state = checkpoint_open_state(checkpoint);
+    const Json *got = json_find(json_find(state, "settings"), key);
+    EXPECT(got && want ? !strcmp(got->text, want) : !got && !want, "%s is %s", key, got ? got->text : "none");
+    json_free(state);
+}
+
+static void test_checkpoint_round_trip(void) {
+    char *out = IN_SCRATCH("new/out");
+    static const double losses[] = { 1 / 3.0, DBL_MAX, DBL_TRUE_MIN, 0, 0.1 + 0.2, NAN };
+    Trainer loaded;
+    for (int i = 0; i < 6; i++) {
+        tiny_create(&loaded, 50);
+        uint32_t ones[20 * 10];
+        memset(ones, 0xff, sizeof ones);       /* in the padding: loading has to clear it */
+        device_upload((char *)loaded.model.params.wte.data + 66 * 40, ones, sizeof ones);
+        TrainState want = state_of(i), got;
+        want.val_loss = losses[i];
+        want.val_step = i - 1;
+        want.spikes.nonfinite = i;
+        if (i) want.val = (ValHistory){ { i, losses[i % 5], i & 1, 7 * i }, 3 * i, i % (RISES_MAX + 1) };
+        want.spikes.spikes = 2 * i;
+        want.spikes.count = i < 5 ? i : SPIKE_WINDOW;
+        for (int k = 0; k < want.spikes.count; k++) {
+            want.spikes.loss[k] = losses[(i + k) % 5] * (1 - 1 / (k + 7.0));
+            want.spikes.log_norm[k] = -1 / (k + 3.0);
+        }
+        want.optimizer_step = trainer.optimizer.step = i + 1;
+        EXPECT(!*save_state(out, &trainer, &want), "step %d", i);
+        char *dir = run_dir_latest(out, NULL);
+        EXPECT(dir && !strncmp(dir, out, strlen(out)), "found %s", dir);
+        GPTConfig config = checkpoint_config(dir);
+        EXPECT(!memcmp(&config, &trainer.model.config, sizeof config), "config");
+        checkpoint_load_model(dir, &loaded.model);
+        checkpoint_load_optimizer(dir, &loaded.model, &loaded.optimizer);
+        got = checkpoint_load_state(dir);
+        expect_equal_rows(&trainer.model.params, &loaded.model.params, "parameters");
+        expect_equal_moments(&trainer.optimizer, &loaded.optimizer);
+        EXPECT(loaded.optimizer.step == i + 1 && got.step == i && got.sequences_seen == want.sequences_seen &&
+               got.tokens == want.tokens && got.val_step == i - 1, "counts");
+        EXPECT(i < 5 ? got.val_loss == losses[i] : isnan(got.val_loss), "val loss %.17g", got.val_loss);
+        EXPECT(!memcmp(&got.val, &want.val, sizeof got.val), "the history of val losses");
+        EXPECT(!memcmp(&got.spikes, &want.spikes, sizeof got.spikes), "the window of the spike detector");
+        expect_setting(dir, "model", test_model);
+        expect_setting(dir, "data", test_data);
+        expect_setting(dir, "val", "");
+        expect_setting(dir, "out", NULL);
+        Json *json = checkpoint_open_state(dir);
+        const char *train = json_string(json, "train"), *val = json_string(json, "val");
+        EXPECT(!strncmp(train, "180 tokens, fingerprint ", 24) && !strncmp(val, "20 tokens, fingerprint ", 23)
+               && strcmp(train + 24, val + 23), "%s and %s", train, val);
+        EXPECT(checkpoint_tokenizer(dir, 65) == TOKENIZER_BYTES, "the tokenizer");
+        json_free(json);
+        free(dir);
+        tiny_free(&loaded);
+    }
+    SafeFile file = safetensors_open(IN_SCRATCH("new/out/step-00000003/model.safetensors"));
+    const SafeTensor *t = safetensors_find(&file, "transformer.h.1.mlp.c_fc.weight");
+    EXPECT(t && t->dim[0] == 10 && t->dim[1] == 40, "a Conv1D is (in, out) in the file");
+    uint32_t *bits = download(trainer.model.params.block[1].fcw), wrong = 0;
+    for (int in = 0; in < 10; in++)
+        for (int to = 0; to < 40; to++) wrong += memcmp(t->data + 4 * (in * 40 + to), &bits[to * 10 + in], 4) != 0;
+    EXPECT(!wrong, "%u elements are not transposed", wrong);
+    EXPECT(safetensors_find(&file, "transformer.wte.weight")->dim[0] == 65, "wte has V rows in the file");
+    free(bits);
+    safetensors_close(&file);
+    /* PyTorch's names of the first and the second moments */
+    file = safetensors_open(IN_SCRATCH("new/out/step-00000003/optimizer.safetensors"));
+    static const char *const names[] = { "exp_avg.transformer.ln_f.weight", "exp_avg_sq.transformer.ln_f.weight" };
+    for (int k = 0; k < 2; k++) {
+        char *moments = download(k ? trainer.optimizer.v : trainer.optimizer.m);
+        const TensorTable *table = &trainer.model.master.table;
+        t = safetensors_find(&file, names[k]);
+        for (int i = 0; i < table->count; i++)
+            if (!strcmp(table->entry[i].name, "transformer.ln_f.weight"))
+                EXPECT(t && !memcmp(t->data, moments + table->entry[i].offset, 10 * sizeof(float)), "%s", names[k]);
+        free(moments);
+    }
+    safetensors_close(&file);
+}
+
+/* ---- Models of other programs */
+
+/* The file at from again at to, with every old in the header replaced, and more bytes of data. */
+static void rewrite(const char *from, const char *to, const char *old, const char *new, const void *more,
+                    size_t more_bytes) {
+    FileMap map = file_map(from);
+    size_t length = 0, size, data_bytes;
+    for (int i = 7; i >= 0; i--) length = length << 8 | map.bytes[i];
+    char *source = format_string("%.*s", (int)length, (const char *)map.bytes + 8), *header;
+    FILE *text = open_memstream(&header, &size);
+    int found = 0;
+    for (char *at = source, *next; *at; at = next) {
+        next = strstr(at, old);
+        if (!next) next = at + strlen(at);
+        fwrite(at, 1, (size_t)(next - at), text);
+        if (!*next) break;
+        fputs(new, text);
+        next += strlen(old);
+        found++;
+    }
+    fclose(text);
+    EXPECT(found, "%s has no %s", from, old);
+    data_bytes = (size_t)map.size - 8 - length;
+    char *data = malloc(data_bytes + more_bytes);
+    memcpy(data, map.bytes + 8 + length, data_bytes);
+    if (more_bytes) memcpy(data + data_bytes, more, more_bytes);
+    put_safetensors(to, header, data, data_bytes + more_bytes);
+    file_unmap(map);
+    free(source);
+    free(header);
+    free(data);
+}
+
+typedef struct { const char *path; Trainer *trainer; } Load;
+static void load_params(void *load) { params_read(((Load *)load)->path, &((Load *)load)->trainer->model.params, 65); }
+
+static void models_of_other_programs(void) {
+    Trainer other;
+    tiny_create(&other, 9);
+    char *good = IN_SCRATCH("foreign/step-00000001/model.safetensors"), *path = IN_SCRATCH("other.safetensors");
+    SAVE_STEP(IN_SCRATCH("foreign"), &trainer, 1);
+
+    static const char meta[] = "\"__metadata__\":{\"format\":\"pt\"}";
+    rewrite(good, path, meta, "\"h.0.attn.bias\":{\"dtype\":\"BOOL\",\"shape\":[0],\"data_offsets\":[0,0]},"
+            "\"transformer.h.1.attn.masked_bias\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", NULL, 0);
+    fill(&other.model.params, 65, 9);
+    params_read(path, &other.model.params, 65);
+    expect_equal_rows(&trainer.model.params, &other.model.params, "masks as tensors");
+
+    FileMap map = file_map(good);
+    int64_t end = map.size - 8 - (map.bytes[0] | map.bytes[1] << 8), table = 65 * 10 * 4;
+    file_unmap(map);
+    char *head = format_string("\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[65,10],\"data_offsets\":[%lld,%lld]}",
+                           (long long)end, (long long)(end + table));
+    uint32_t *bits = download(trainer.model.params.wte);
+    rewrite(good, path, meta, head, bits, (size_t)table);
+    fill(&other.model.params, 65, 9);
+    params_read(path, &other.model.params, 65);
+    expect_equal_rows(&trainer.model.params, &other.model.params, "a head that equals wte");
+    bits[649] ^= 1;
+    rewrite(good, path, meta, head, bits, (size_t)table);
+    expect_fails("unexpected tensor lm_head.weight", load_params,
+                 &(Load){ path, &other });
+    free(bits);
+    free(head);
+
+    static const struct { const char *old, *new, *part; } cases[] = {
+        { "wte.weight\":{\"dtype\":\"F32\",\"shape\":[65,10]", "wte.weight\":{\"dtype\":\"F32\",\"shape\":[10,65]",
+          "other.safetensors: transformer.wte.weight is F32 (10,65), want F32 (65,10)" },
+        { "wte.weight\":{\"dtype\":\"F32\",\"shape\":[65,10]", "wte.weight\":{\"dtype\":\"F32\",\"shape\":[650]",
+          "transformer.wte.weight is F32 (650), want F32 (65,10)" },
+        { "wpe.weight\":{\"dtype\":\"F32\",\"shape\":[7,10]", "wpe.weight\":{\"dtype\":\"I32\",\"shape\":[7,10]",
+          "transformer.wpe.weight is I32 (7,10), want F32 (7,10)" },
+        { "1.attn.c_attn.weight\":{\"dtype\":\"F32\",\"shape\":[10,30]", "1.attn.c_attn.weight\":{\"dtype\":\"F32\","
+          "\"shape\":[30,10]", "transformer.h.1.attn.c_attn.weight is F32 (30,10), want F32 (10,30)" },
+        { "transformer.h.1.", "transformer.h.2.", "the tensor transformer.h.1.ln_1.weight is missing" },
+        { "transformer.ln_f.bias", "transformer.ln_f.bia", "the tensor transformer.ln_f.bias is missing" },
+        { "transformer.wte", "model.wte", "the tensor transformer.wte.weight is missing" },
+        { "\"__metadata__\":{\"format\":\"pt\"}", "\"extra\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}",
+          "unexpected tensor extra" },
+        { "\"__metadata__\":{\"format\":\"pt\"}",
+          "\"ln_f.bias\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", "unexpected tensor ln_f.bias" },
+        { "\"__metadata__\":{\"format\":\"pt\"}", "\"transformer.h.2.ln_1.weight\":{\"dtype\":\"F32\",\"shape\":[0],"
+          "\"data_offsets\":[0,0]}", "unexpected tensor transformer.h.2.ln_1.weight" },
+    };
+    fill(&other.model.params, 65, 9);
+    for (int i = 0; i < COUNT(cases); i++) {
+        Load load = { path, &other };
+        rewrite(good, path, cases[i].old, cases[i].new, NULL, 0);
+        expect_fails(cases[i].part, load_params, &load);
+    }
+    tiny_free(&other);
+}
+
+/* ---- Damaged files */
+
+static void load_config(void *dir) { checkpoint_config(dir); }
+static void load_state(void *dir) { checkpoint_load_state(dir); }
+static void load_optimizer(void *dir) { checkpoint_load_optimizer(dir, &trainer.model, &trainer.optimizer); }
+static void load_model(void *dir) { checkpoint_load_model(dir, &trainer.model); }
+static void load_tokenizer(void *dir) { checkpoint_tokenizer(dir, 65); }
+static void resolve(void *path) { run_dir_resolve(path); }
+static void pick_best(void *path) { run_dir_pick(path, "best", &(char *){0}); }
+
+static const struct { const char *file, *old, *new; void (*load)(void *); const char *part; } bad_files[] = {
+    { "config.json", "\"n_layer\": 2", "\"n_layer\": 0", load_config,
+      "config.json: \"n_layer\" is 0, want an integer from 1" },
+    { "config.json", "\"n_layer\": 2", "\"n_layer\": 1e9", load_config, "\"n_layer\" is 1e9, want an integer" },
+    { "config.json", "\"n_layer\": 2", "\"n_layer\": 2, \"n_layer\": 2", load_config, "\"n_layer\" occurs twice" },
+    { "config.json", "\"n_head\": 2", "\"n_head\": 3", load_config,
+      "\"n_embd\" is 10, want a multiple of \"n_head\", 3" },
+    { "config.json", "\"n_embd\"", "\"n_emb\"", load_config, "\"n_embd\" is missing" },
+    { "config.json", "\"n_positions\": 7", "\"n_positions\": 99999999", load_config, "\"n_positions\" is 99999999" },
+    { "config.json", "65", "-65", load_config, "\"vocab_size\" is -65" },
+    { "config.json", "\"gpt2\"", "\"llama\"", load_config, "\"model_type\" is llama, want gpt2" },
+    { "config.json", "model_type", "model", load_config, "\"model_type\" is missing" },
+    { "config.json", "gelu_new", "relu", load_config, "\"activation_function\" is relu, want gelu_new" },
+    { "config.json", "inverse_layer_idx\": false", "inverse_layer_idx\": true", load_config, "is true, want false" },
+    { "config.json", "cross_attention\": false", "cross_attention\": 0", load_config, "is 0, want false" },
+    { "config.json", "attn_weights\": true", "attn_weights\": \"true\"", load_config, "is true, want true" },
+    { "config.json", "1e-05", "1e-6", load_config, "\"layer_norm_epsilon\" is 1e-6, want 1e-05" },
+    { "config.json", "embeddings\": true", "embeddings\": \"true\"", load_config,
+      "\"tie_word_embeddings\" is true, want true or" },
+    { "config.json", "{", "{\"n_inner\": 41,", load_config, "\"n_inner\" is 41, want an integer from 40 to 40" },
+    { "config.json", "}", "", load_config, "config.json: byte " },
+    { "state.json", "\"step\": 3", "\"step\": -1", load_state, "state.json: \"step\" is -1" },
+    { "state.json", "\"sequences_seen\": 9", "\"sequences_seen\": 9.5", load_state, "\"sequences_seen\" is 9.5" },
+    { "state.json", "\"tokens\": 63", "\"token\": 63", load_state, "\"tokens\" is missing" },
+    { "state.json", "\"val_loss\": 0.5", "\"val_loss\": \"0.5\"", load_state, "\"val_loss\" is 0.5, want a number" },
+    { "state.json", "\"val_loss\"", "\"loss\"", load_state, "\"val_loss\" is missing" },
+    { "state.json", "\"val_step\": 3", "\"val_step\": -2", load_state, "\"val_step\" is -2" },
+    { "state.json", "\"nonfinite\": 0", "\"nonfinite\": 99", load_state, "\"nonfinite\" is 99" },
+    { "state.json", "loss\": [3.25", "loss\": [null", load_state, "\"window_loss\" is null, want a number" },
+    { "state.json", "loss\": [3.25, 3]", "loss\": 5", load_state, "window_loss\" is 5, want an array" },
+    { "state.json", "norm\": [0.5, 1]", "norm\": [1]", load_state, "window_log_norm\" has 1 numbers, want 2" },
+    { "state.json", "\"bytes\"", "\"words\"", load_tokenizer, "tokenizer 'words', want 'bytes', 'ids' or 'bpe'" },
+    { "state.json", "optimizer_step", "optimizer", load_optimizer, "\"optimizer_step\" is missing" },
+    { "state.json", "\"best\": {", "\"best\": 5, \"b\": {", load_state, "\"best\" is 5, want an object" },
+    { "state.json", "\"extra\": 1", "\"extra\": 2", load_state, "\"best.extra\" is 2" },
+    { "state.json", "\"rises\": 0", "\"rise\": 0", load_state, "\"best.rises\" is missing" },
+    { "state.json", "\"loss\": 0.5", "\"loss\": null", load_state, "\"best.loss\" is null, want a number" },
+    { "state.json", "{", "", load_state, "state.json: byte " },
+};
+
+/* Replaces a text in a file of a checkpoint. */
+static void change(const char *dir, const char *file, const char *old, const char *new) {
+    char *path = STRING("%s/%s", dir, file), *changed = IN_SCRATCH("changed");
+    edit(path, changed, old, new);
+    EXPECT(rename(changed, path) == 0, "%s", path);
+}
+
+static char *save_with_window(const char *out) {
+    TrainState state = state_of(3);
+    state.spikes = (SpikeDetector){ .count = 2, .loss = { 3.25, 3 }, .log_norm = { 0.5, 1 } };
+    state.val.best = (BestLoss){ .step = 3, .loss = 0.5, .is_extra = 1 };
+    EXPECT(!*save_state(out, &trainer, &state), "saved");
+    return STRING("%s/step-00000003", out);
+}
+
+static void damaged_files_are_refused(void) {
+    char *dir = save_with_window(IN_SCRATCH("bad"));
+    for (int i = 0; i < COUNT(bad_files); i++) {
+        char *path = STRING("%s/%s", dir, bad_files[i].file), *good = IN_SCRATCH("good.json");
+        EXPECT(rename(path, good) == 0, "%s", path);
+        edit(good, path, bad_files[i].old, bad_files[i].new);
+        expect_fails(bad_files[i].part, bad_files[i].load, dir);
+        EXPECT(rename(good, path) == 0, "%s", path);
+    }
+    change(dir, "config.json", "{", "{\"n_inner\": 40,");
+    EXPECT(checkpoint_config(dir).C == 10, "an n_inner of 4 C");
+    change(dir, "config.json", "40", "null");
+    EXPECT(checkpoint_config(dir).C == 10, "an n_inner of null");
+
+    char *moments = STRING("%s/optimizer.safetensors", dir), *path = IN_SCRATCH("moments.safetensors");
+    EXPECT(rename(moments, path) == 0, "%s", moments);
+    rewrite(path, moments, "exp_avg_sq.transformer.wpe", "exp_avg_sq.wpe", NULL, 0);
+    expect_fails("the tensor exp_avg_sq.transformer.wpe.weight is missing", load_optimizer, dir);
+    rewrite(path, moments, "\"__metadata__\":{\"format\":\"pt\"}",
+            "\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", NULL, 0);
+    expect_fails("unexpected tensor lm_head.weight", load_optimizer, dir);
+    unlink(moments);
+    expect_fails("optimizer.safetensors: cannot open: No such file", load_optimizer, dir);
+}
+
+static void verify(void *dir) { checkpoint_verify(dir, 1); }
+
+/* Every file of a checkpoint, with its first '"' replaced. */
+static void a_changed_file_is_refused(void) {
+    static const char *const files[] = {
+        "config.json", "model.safetensors", "optimizer.safetensors", "state.json",
+    };
+    char *dir = save_with_window(IN_SCRATCH("sums")), *kept = IN_SCRATCH("kept");
+    verify(dir);
+    for (int i = 0; i < COUNT(files); i++) {
+        char *path = STRING("%s/%s", dir, files[i]);
+        FileMap map = file_map(path);
+        char *bytes = malloc((size_t)map.size);
+        memcpy(bytes, map.bytes, (size_t)map.size);
+        *(char *)memchr(bytes, '"', (size_t)map.size) ^= 1;
+        EXPECT(!rename(path, kept), "%s", path);
+        put(path, bytes, (size_t)map.size);
+        file_unmap(map);
+        free(bytes);
+        expect_fails(STRING("%s: XXH64 is ", files[i]), verify, dir);
+        EXPECT(!rename(kept, path), "%s", path);
+    }
+    verify(dir);
+    change(dir, "checksums.xxh64", "state.json", "state");
+    expect_fails("state.json: XXH64 is ", verify, dir);
+    unlink(STRING("%s/checksums.xxh64", dir));
+    verify(dir);                           /* a model of another program has none */
+}
+
+/* The choices that were made by measurement, which a resume makes again. */
+static void test_checkpoint_choices(void) {
+    char *out = IN_SCRATCH("choices"), *dir = IN_SCRATCH("choices/step-00000001");
+    const char *path = IN_SCRATCH("choices/step-00000001/choices.txt"), *machine = choices_machine();
+    SAVE_STEP(out, &trainer, 1);
+    EXPECT(!file_exists(path), "nothing was chosen: no file");
+    checkpoint_load_choices(dir);
+    choices_add("gemm 64x64x64", 12);
+    SAVE_STEP(out, &trainer, 1);
+    verify(dir);
+    choices_adopt(STRING("%s\ngemm 64x64x64: 5\nanother: 6\n", machine), CHOICES_REPLACE);
+    checkpoint_load_choices(dir);
+    EXPECT(choices_find("gemm 64x64x64") == 12 && choices_find("another") == 6, "the checkpoint's choice");
+    change(dir, "choices.txt", "64: 12", "64: 13");
+    expect_fails("choices.txt: XXH64 is ", verify, dir);
+    change(dir, "choices.txt", "train_gpt", "other");
+    choices_adopt(STRING("%s\n", machine), CHOICES_REPLACE);
+    checkpoint_load_choices(dir);           /* prints that it is of another device */
+    EXPECT(choices_find("gemm 64x64x64") == -1, "of another device");
+    SAVE_STEP(out, &trainer, 1);
+    EXPECT(!file_exists(path), "the next save has no choices again");
+    checkpoint_remove(dir);
+    EXPECT(!file_exists(dir), "removed");
+}
+
+/* ---- Directories */
+
+static void expect_found(char *got, const char *want) {
+    EXPECT(got && want ? !strcmp(got, want) : got == want, "found %s, want %s", got ? got : "none",
+           want ? want : "none");
+    free(got);
+}
+
+static void test_finding(void) {
+    char *out = IN_SCRATCH("found"), *s2 = IN_SCRATCH("found/step-00000002"), *s10 = IN_SCRATCH("found/step-00000010");
+    char *big = IN_SCRATCH("found/step-123456789");
+    expect_found(run_dir_latest(out, NULL), NULL);
+    expect_fails("found: no such file or directory", resolve, out);
+    directory_make(out);
+    expect_found(run_dir_latest(out, NULL), NULL);
+    expect_fails("holds no checkpoint, want config.json and model.safetensors", resolve, out);
+    SAVE_STEP(out, &trainer, 2);
+    SAVE_STEP(out, &trainer, 10);
+    expect_found(run_dir_latest(out, NULL), s10);
+    expect_found(run_dir_latest(out, s10), s2);
+    expect_found(run_dir_latest(out, s2), NULL);
+    expect_found(run_dir_resolve(out), s10);
+    expect_found(run_dir_resolve(s2), s2);
+    expect_found(run_dir_resolve(IN_SCRATCH("found/step-00000002//")), s2);
+    expect_found(run_dir_resolve(IN_SCRATCH("found/step-00000002/model.safetensors")), s2);
+
+    /* complete, but with names that no checkpoint has */
+    static const char *const names[] = {
+        "step-00000099.partial", "step-99", "step-000000099", "step-00000099x", "step-", "step--0000099",
+        "step-0000009 9", "Step-00000099", "step-99999999999999999999"
+    };
+    for (int i = 0; i < COUNT(names); i++) {
+        char *named = IN_SCRATCH("found/%s", names[i]);
+        EXPECT(rename(s2, named) == 0, "%s", named);
+        expect_found(run_dir_latest(out, NULL), s10);
+        expect_found(run_dir_resolve(out), s10);
+        if (i == 0) expect_fails("is a checkpoint that was not finished", resolve, named);
+        EXPECT(rename(named, s2) == 0, "%s", named);
+    }
+    SAVE_STEP(out, &trainer, 123456789);
+    expect_found(run_dir_latest(out, NULL), big);
+    unlink(IN_SCRATCH("found/step-123456789/state.json"));
+    expect_found(run_dir_latest(out, NULL), s10);       /* incomplete for a resume */
+    expect_found(run_dir_newest(out), big);
+    expect_found(run_dir_resolve(out), big);      /* complete for sampling */
+    unlink(IN_SCRATCH("found/step-123456789/config.json"));
+    expect_found(run_dir_resolve(out), s10);
+    expect_found(run_dir_resolve(big), big);      /* by its own name: a model without config.json */
+    expect_found(run_dir_resolve(IN_SCRATCH("found/step-123456789/model.safetensors")), big);
+    expect_fails("config.json: missing: want it for 10 channels", load_config, big);
+    expect_fails("optimizer.safetensors: want a directory with model.safetensors", resolve,
+                 IN_SCRATCH("found/step-00000010/optimizer.safetensors"));
+}
+
+static void expect_picked(const char *out, const char *which, int step, const char *want) {
+    char *note, *picked = run_dir_pick(out, which, &note);
+    EXPECT(note && !strcmp(note, want), "%s\nwant %s", note ? note : "none", want);
+    expect_found(picked, STRING("%s/step-%08d", out, step));
+    free(note);
+}
+
+static void test_picking(void) {
+    char *out = IN_SCRATCH("picked"), *note;
+    TrainState state = state_of(1);
+    state.val_step = -1;
+    EXPECT(!*save_state(out, &trainer, &state), "saved");
+    expect_fails("--checkpoint best: ", pick_best, out);
+    expect_picked(out, NULL, 1, STRING("%s/step-00000001: the last of the run", out));
+    state = state_of(2);
+    state.val.best = (BestLoss){ 2, 0.5, 0, 0 };
+    EXPECT(!*save_state(out, &trainer, &state), "saved");
+    char *both = STRING("%s/step-00000002: the last of the run and its best, val loss 0.5000", out);
+    expect_picked(out, NULL, 2, both);
+    expect_picked(out, "best", 2, both);
+    expect_picked(out, "last", 2, both);
+    SAVE_STEP(out, &trainer, 3);
+    const TrainState saved = checkpoint_load_state(IN_SCRATCH("picked/step-00000003"));
+    EXPECT(!saved.val.best.step, "a saver that is opened anew knows no best");
+    Saver saver = open_saver(out, &trainer, 0, 0);
+    saver_resume(&saver, 3, state.val.best);
+    state = state_of(4);
+    saver_save(&saver, &state);
+    close_saver(&saver);
+    char *best = STRING("%s/step-00000002: the best of the run, val loss 0.5000; the last is step 4 "
+                        "(--checkpoint last)", out);
+    expect_picked(out, NULL, 2, best);
+    expect_picked(out, "best", 2, best);
+    expect_picked(out, "last", 4, STRING("%s/step-00000004: the last of the run, val loss 0.5000; the best is step 2, "
+                                         "val loss 0.5000", out));
+    expect_found(run_dir_resolve(out), IN_SCRATCH("picked/step-00000004"));
+    expect_found(run_dir_pick(IN_SCRATCH("picked/best"), NULL, &note), IN_SCRATCH("picked/best"));
+    EXPECT(!note, "the path of a checkpoint: %s", note);
+    expect_found(run_dir_pick(IN_SCRATCH("picked/step-00000003"), "best", &note), IN_SCRATCH("picked/step-00000003"));
+    EXPECT(!note, "the path of a checkpoint: %s", note);
+    EXPECT(rename(IN_SCRATCH("picked/step-00000002"), IN_SCRATCH("picked/away")) == 0, "moved");
+    expect_fails("picked has none: it was removed; want --checkpoint last", pick_best, out);
+    expect_picked(out, NULL, 4, STRING("%s/step-00000004: the last of the run, val loss 0.5000", out));
+}
+
+/* A killed run may leave step-N.partial in any state. */
+static void test_replacing(void) {
+    char *out = IN_SCRATCH("replaced"), *step = IN_SCRATCH("replaced/step-00000004");
+    char *partial = IN_SCRATCH("replaced/step-00000004.partial");
+    Trainer changed, loaded;
+    tiny_create(&changed, 30);
+    tiny_create(&loaded, 40);
+    directory_make(partial);
+    put_text(IN_SCRATCH("replaced/step-00000004.partial/model.safetensors"), "half");
+    SAVE_STEP(out, &trainer, 4);
+    SAVE_STEP(out, &changed, 4);
+    EXPECT(!file_exists(partial), "the old one is removed");
+    checkpoint_load_model(step, &loaded.model);
+    expect_equal_rows(&changed.model.params, &loaded.model.params, "the new one is in its place");
+
+    /* files of a user are never removed: those of a replaced checkpoint stay in step-N.partial, or return with it */
+    put_text(IN_SCRATCH("replaced/step-00000004/README.md"), "mine");
+    SAVE_STEP(out, &trainer, 4);
+    EXPECT(file_exists(IN_SCRATCH("replaced/step-00000004.partial/README.md")) &&
+           !file_exists(IN_SCRATCH("replaced/step-00000004.partial/state.json")), "README.md alone is left");
+    SAVE_STEP(out, &trainer, 5);
+    SAVE_STEP(out, &changed, 4);
+    EXPECT(file_exists(IN_SCRATCH("replaced/step-00000004/README.md")) && !file_exists(partial), "README.md is back");
+    checkpoint_load_model(step, &loaded.model);
+    expect_equal_rows(&changed.model.params, &loaded.model.params, "with the new checkpoint");
+    char *elsewhere = IN_SCRATCH("replaced/elsewhere");
+    EXPECT(rename(step, elsewhere) == 0 && symlink(elsewhere, step) == 0, "a link");
+    SAVE_STEP(out, &trainer, 4);
+    checkpoint_load_model(elsewhere, &loaded.model);
+    expect_equal_rows(&changed.model.params, &loaded.model.params, "the target of a link stays");
+    checkpoint_load_model(step, &loaded.model);
+    expect_equal_rows(&trainer.model.params, &loaded.model.params, "the link is replaced");
+    EXPECT(!file_exists(partial), "and removed");
+    tiny_free(&changed);
+    tiny_free(&loaded);
+}
+
+static void open_run_dir(void *path) { run_dir_open(&(RunDir){ .path = path }); }
+
+static void test_full_disk(void) {
+    char *out = IN_SCRATCH("full"), *step = IN_SCRATCH("full/step-00000009");
+    SAVE_STEP(out, &trainer, 9);
+    Trainer changed;
+    tiny_create(&changed, 40);
+    limit_file_size(8000);
+    SAVE_FAILS("step 9 is not saved: ", out, &changed, 9);
+    SAVE_FAILS("model.safetensors: cannot write: File too large", out, &changed, 9);
+    limit_file_size(RLIM_INFINITY);
+    expect_found(run_dir_latest(out, NULL), step);
+    checkpoint_load_model(step, &changed.model);
+    expect_equal_rows(&trainer.model.params, &changed.model.params, "the earlier checkpoint");
+    SAVE_STEP(out, &trainer, 9);
+    tiny_free(&changed);
+    put_text(IN_SCRATCH("occupied"), "");
+    expect_fails("occupied: cannot make the directory: File exists", open_run_dir, IN_SCRATCH("occupied"));
+    expect_fails("cannot make the directory", open_run_dir, "/proc/none/out");
+    expect_fails("step-00000009 already exists: want another --out", open_run_dir, out);
+}
+
+static void nonfinite_models_are_not_saved(void) {
+    char *out = IN_SCRATCH("nonfinite");
+    SAVE_STEP(out, &trainer, 8);
+    float *places[] = { trainer.model.params.block[1].qkvw.data, trainer.model.params.wte.data,
+                        (float *)trainer.optimizer.v.data + ((float *)trainer.model.params.block[0].ln1b.data -
+                                                             (float *)trainer.model.params.table.memory) };
+    static const char *const part[] = {
+        "model.safetensors: transformer.h.1.attn.c_attn.weight holds a NaN or an infinity (number 3): not saved",
+        "model.safetensors: transformer.wte.weight holds",
+        "optimizer.safetensors: exp_avg_sq.transformer.h.0.ln_1.bias holds"
+    };
+    for (int i = 0; i < 3; i++) {
+        float kept, bad = i == 1 ? NAN : i == 2 ? INFINITY : -INFINITY;
+        device_download(&kept, places[i] + 3, sizeof kept);
+        device_upload(places[i] + 3, &bad, sizeof bad);
+        SAVE_FAILS(part[i], out, &trainer, 9);
+        device_upload(places[i] + 3, &kept, sizeof kept);
+        expect_found(run_dir_latest(out, NULL), IN_SCRATCH("nonfinite/step-00000008"));
+    }
+    SAVE_STEP(out, &trainer, 9);
+    expect_found(run_dir_latest(out, NULL), IN_SCRATCH("nonfinite/step-00000009"));
+}
+
+/* Any bytes, none, and a missing file. */
+static void test_tokenizer_files(void) {
+    char *from = IN_SCRATCH("tokenizer");
+    directory_make(from);
+    static const char bytes[] = "{\"\0\n\xff\": 0}";
+    put(IN_SCRATCH("tokenizer/vocab.json"), bytes, sizeof bytes);
+    put_text(IN_SCRATCH("tokenizer/merges.txt"), "");
+    put_text(IN_SCRATCH("tokenizer/notes.txt"), "no file of a tokenizer");
+    directory_make(IN_SCRATCH("tokenizer/tokenizer.json"));
+    saved_tokenizer_files = checkpoint_load_tokenizer_files(from, TOKENIZER_BYTES, 16);
+    unlink(IN_SCRATCH("tokenizer/vocab.json"));
+    SAVE_STEP(IN_SCRATCH("tokenized"), &trainer, 1);
+    FileMap vocab = file_map(IN_SCRATCH("tokenized/step-00000001/vocab.json"));
+    FileMap merges = file_map(IN_SCRATCH("tokenized/step-00000001/merges.txt"));
+    EXPECT(vocab.size == sizeof bytes && !memcmp(vocab.bytes, bytes, sizeof bytes), "vocab.json has %d bytes",
+           (int)vocab.size);
+    EXPECT(merges.size == 0, "merges.txt has %d bytes", (int)merges.size);
+    file_unmap(vocab);
+    EXPECT(!file_exists(IN_SCRATCH("tokenized/step-00000001/tokenizer.json")), "a directory is not copied");
+    EXPECT(!file_exists(IN_SCRATCH("tokenized/step-00000001/notes.txt")), "other files are not copied");
+    for (int i = 0; i < TOKENIZER_FILES; i++) free(saved_tokenizer_files.file[i].bytes);
+    saved_tokenizer_files = (TokenizerFiles){0};
+    TokenizerFiles ids = checkpoint_load_tokenizer_files(NULL, TOKENIZER_IDS, 16);
+    EXPECT(!ids.file[0].bytes, "ids have no tokenizer");
+    TokenizerFiles of_bytes = checkpoint_load_tokenizer_files(NULL, TOKENIZER_BYTES, 16);
+    EXPECT(of_bytes.file[0].bytes && of_bytes.file[1].bytes && !of_bytes.file[2].bytes, "a tokenizer of bytes");
+    for (int i = 0; i < 2; i++) free(of_bytes.file[i].bytes);
+}
+
+/* Made, copied from a model with another context, and of another program. */
+static void the_context_in_a_tokenizer(void) {
+    char *dir = IN_SCRATCH("context"), *path = IN_SCRATCH("context/tokenizer_config.json");
+    Tokenizer bpe = tokenizer_open("test/reference/bpe"), kinds[] = { TOKENIZER_BYTES, bpe };
+    directory_make(dir);
+    for (int k = 0; k < 2; k++) {
+        char *short_text = tokenizer_file_text(kinds[k], "tokenizer_config.json");
+        char *with_16 = STRING("%.*s,\n  \"model_max_length\": 16\n}\n", (int)strlen(short_text) - 3, short_text);
+        char *with_2048 = STRING("%.*s,\n  \"model_max_length\": 2048\n}\n", (int)strlen(short_text) - 3, short_text);
+        char *others = STRING("%.*s,\n  \"model_max_length\": 16,\n  \"a\": 1\n}\n", (int)strlen(short_text) - 3,
+                              short_text);
+        const char *from[] = { NULL, short_text, with_16, others };
+        const char *want[] = { with_2048, with_2048, with_2048, others };
+        for (int i = 0; i < 4; i++) {
+            if (from[i]) put_text(path, from[i]);
+            TokenizerFiles files = checkpoint_load_tokenizer_files(from[i] ? dir : NULL, kinds[k], 2048);
+            const char *got = files.file[1].bytes;
+            EXPECT(got && !strcmp(got, want[i]) && files.file[1].size == strlen(want[i]), "%s %d: %s",
+                   tokenizer_name(kinds[k]), i, got);
+            for (int f = 0; f < TOKENIZER_FILES; f++) free(files.file[f].bytes);
+        }
+        free(short_text);
+    }
+    tokenizer_close(bpe);
+}
+
+static void open_tokenizer_of(void *dir) { checkpoint_tokenizer(dir, 65); }
+
+/* By state.json, or else by the files. */
+static void which_tokenizer(void) {
+    static const char *const names[] = { "vocab.json", "merges.txt" };
+    char *dir = IN_SCRATCH("which");
+    directory_make(dir);
+    for (int i = 0; i < 2; i++)
+        edit(STRING("test/reference/bpe/%s", names[i]), STRING("%s/%s", dir, names[i]), "", "");
+    Tokenizer bpe = checkpoint_tokenizer(dir, 500);
+    EXPECT(tokenizer_bpe(bpe), "it is %s", tokenizer_name(bpe));
+    EXPECT(checkpoint_tokenizer(dir, 256) == TOKENIZER_BYTES, "256 tokens are bytes");
+    TokenizerFiles files = checkpoint_load_tokenizer_files(dir, bpe, 16);       /* two are copied, two made; no map */
+    int count = 0;
+    for (int i = 0; i < TOKENIZER_FILES; i++) {
+        count += files.file[i].bytes != NULL;
+        free(files.file[i].bytes);
+    }
+    EXPECT(count == 4, "%d files", count);
+    tokenizer_close(bpe);
+    put_text(STRING("%s/state.json", dir), "{\"tokenizer\": \"bpe\"}");
+    EXPECT(tokenizer_bpe(bpe = checkpoint_tokenizer(dir, 500)), "a BPE by state.json");
+    tokenizer_close(bpe);
+    put_text(STRING("%s/merges.txt", dir), "a b c\n");
+    expect_fails("merges.txt: line 1: 'a b c', want two tokens", open_tokenizer_of, dir);
+    unlink(STRING("%s/state.json", dir));
+    EXPECT(checkpoint_tokenizer(dir, 500) == TOKENIZER_IDS, "files that cannot be read");
+    unlink(STRING("%s/vocab.json", dir));
+    EXPECT(checkpoint_tokenizer(dir, 500) == TOKENIZER_IDS, "no files");
+    put_text(STRING("%s/state.json", dir), "{\"tokenizer\": \"bpe\"}");
+    expect_fails("state.json: tokenizer 'bpe', but there is none beside it", open_tokenizer_of, dir);
+}
+
+static void test_checkpoint_mutations(void) {
+    char *dir = save_with_window(IN_SCRATCH("mutated"));
+    MutationCount c[] = {
+        mutations(STRING("%s/state.json", dir), 1 << 20, 2000, load_state, dir),
+        mutations(STRING("%s/config.json", dir), 1 << 20, 1000, load_config, dir),
+        mutations(STRING("%s/model.safetensors", dir), 3000, 1000, load_model, dir),
+    };
+    for (int i = 0; i < 3; i++) printf("  mutations: %d loaded, %d failed in one line\n", c[i].loaded, c[i].failed);
+    checkpoint_load_model(dir, &trainer.model);
+}
+
+int main(void) {
+    scratch_open();
+    test_device_open((DeviceOptions){ .threads = 1 });
+    tiny_create(&trainer, 1);
+    RUN(test_checkpoint_round_trip);
+    RUN(models_of_other_programs);
+    RUN(damaged_files_are_refused);
+    RUN(a_changed_file_is_refused);
+    RUN(test_checkpoint_choices);
+    RUN(test_finding);
+    RUN(test_picking);
+    RUN(test_replacing);
+    RUN(test_full_disk);
+    RUN(nonfinite_models_are_not_saved);
+    RUN(test_tokenizer_files);
+    RUN(the_context_in_a_tokenizer);
+    RUN(which_tokenizer);
+    RUN(test_checkpoint_mutations);
+    tiny_free(&trainer);
+    return test_close();
+}

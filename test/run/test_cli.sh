@@ -1,0 +1,659 @@
+#!/bin/sh
+# test_cli.sh - The program as a user runs it: what it prints, writes and refuses, and that a resume is exact.
+. "$(dirname "$0")/../shell.sh"
+
+make_text text 3000 1500
+text="--data $dir/text/train.txt --val-data $dir/text/val.txt"
+model="$text --layers 2 --heads 2 --channels 32 --batch 4 --warmup 5"
+small="$model --context 16"
+
+# ---- A resume goes on bit for bit: with accumulation, across the end of an epoch (190 windows of 16; a step reads 8).
+# Sequences of 400 take several blocks of keys, whose parts of dq a Hopper GPU adds in order only if asked to.
+for kind in flash-f32 naive-f32 ${cuda:+flash-bf16 naive-bf16 long-bf16}; do
+    case $kind in naive-*) in_turn 2 || continue ;; esac
+    shape="--attention ${kind%-*} --context 16 --total-batch 128"
+    [ $kind != long-bf16 ] || shape="--context 400 --total-batch 3200 --deterministic"
+    run="$model $shape --dtype ${kind#*-} --steps 60 --save-every 20 --val-every 7"
+    expect "train" "$gpt" $run --out "$dir/a-$kind"
+    copy_run "$dir/a-$kind" 00000020 "$dir/b-$kind"
+    expect "resume" "$gpt" --out "$dir/b-$kind" --resume
+    for step in step-00000040 step-00000060; do
+        same_files "$dir/a-$kind/$step" "$dir/b-$kind/$step" $checkpoint_files
+    done
+    same_steps "$dir/a-$kind" "$dir/b-$kind"
+    close_test "resume is exact ($kind)"
+done
+
+name="the same bits with 1, 2 and 3 threads"
+if [ "$cuda" ]; then skip_test "$name" "a GPU takes no threads"
+elif "$gpt" $small --threads 2 --dry-run 2>&1 | grep -q 'built without OpenMP'; then
+    skip_test "$name" "built without OpenMP"
+else
+    expect "train" "$gpt" $small --steps 12 --out "$dir/one" --threads 1
+    for threads in 2 3; do
+        expect "train" "$gpt" $small --steps 12 --out "$dir/more-$threads" --threads $threads
+        same_files "$dir/one/step-00000012" "$dir/more-$threads/step-00000012" model.safetensors
+    done
+    close_test "$name"
+fi
+
+# OpenMP prints this when it is loaded
+starts() { OMP_DISPLAY_ENV=true "$@" "$gpt" --version 2>&1 | grep -c 'ENVIRONMENT BEGIN'; }
+name="sets how long OpenMP threads spin, and executes itself again"
+if [ -n "$cuda" ] || [ "$(starts env OMP_WAIT_POLICY=passive)" != 1 ]; then
+    skip_test "$name" "the CPU backend with OpenMP does"
+else
+    is "starts without a wait policy" "$(starts env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT)" 2
+    close_test "$name"
+fi
+
+"$gpt" --n_layer=3 --batch 4 -b 5 --lr=1 --block_size=8 2> "$dir/names.err"
+is "exit code" $? 1
+is "the answers" "$(cat "$dir/names.err")" "train_gpt: --n_layer: use --layers
+train_gpt: -b: use --batch
+train_gpt: --block_size: use --context"
+printf 'n_layer = 6\nno such line\nblock_size = 64\n' > "$dir/names.txt"
+"$gpt" --config "$dir/names.txt" 2> "$dir/names.err"
+is "the answers to a file" "$(cat "$dir/names.err")" "train_gpt: $dir/names.txt:1: --n_layer: use --layers
+train_gpt: $dir/names.txt:3: --block_size: use --context"
+close_test "options of other programs are answered at once, in a line each"
+
+for option in --help --version; do
+    "$gpt" $option > /dev/full 2> "$dir/full.err"
+    is "$option" "$? $(cat "$dir/full.err")" "1 train_gpt: cannot write to stdout: No space left on device"
+done
+close_test "--help and --version fail when stdout cannot be written"
+
+expect "train" "$gpt" $small --steps 0 --out "$dir/start" --seed 3
+expect "train" "$gpt" $small --steps 5 --out "$dir/direct" --seed 3
+expect "train" "$gpt" $small --steps 5 --out "$dir/from-init" --seed 3 --init "$dir/start"
+same_files "$dir/direct/step-00000005" "$dir/from-init/step-00000005" model.safetensors tokenizer.json \
+    tokenizer_config.json
+expect "a longer context" "$gpt" $model --context 40 --steps 2 --out "$dir/long-context" --init "$dir/start"
+expect "its resume" "$gpt" --resume --steps 3 --out "$dir/long-context"
+refuses "--context 12: the model of" "$gpt" $model --context 12 --out none --init "$dir/start"
+refuses "--context 56: the model of" "$gpt" --resume --context 56 --out "$dir/long-context"
+close_test "--init continues from saved weights, also with a longer context"
+
+# ---- The default output directory, and runs repeated, extended and changed
+mkdir "$dir/user" && cp "$dir/text/train.txt" "$dir/user/my.book.txt" && cp "$dir/text/val.txt" "$dir/user/val_0.txt"
+cp "$dir/text/val.txt" "$dir/user/val_1.txt"
+short="--layers 1 --heads 2 --channels 16 --context 16 --batch 2 --warmup 2"
+cd "$dir/user" || exit 2
+expect "a dry run" "$gpt" my.book.txt $short --steps 4 --dry-run
+expect "writes nothing" test ! -e runs
+expect "nothing kept" "$gpt" my.book.txt $short --steps 4 --out none
+expect "nothing is there" test ! -e runs
+expect "train" "$gpt" my.book.txt $short --steps 4
+is "the output is named" "$(sed -n 's/^output *//p' "$dir/expect.out")" runs/my.book
+for i in 1 2 3; do "$gpt" my.book.txt $short --steps 4 > "out.$i" 2>&1 & done; wait
+is "runs that start together have directories of their own" "$(ls runs | tr '\n' ' ')" \
+    "my.book my.book-2 my.book-3 my.book-4 "
+expect "a pattern" "$gpt" 'val_*.txt' $short --steps 4 --val-fraction 0
+expect "a resume of nothing" "$gpt" val_1.txt $short --steps 2 --resume
+mkdir runs/my.book-5             # as a run leaves it that is killed at once
+expect "the last run of that name" "$gpt" my.book.txt --resume --steps 5
+rmdir runs/my.book-5
+is "what there is" "$(ls -d runs/*/step-* | sed 's,^runs/,,; s,/step-0*, ,' | tr '\n' ';')" \
+    "my.book-2 4;my.book-3 4;my.book-4 4;my.book-4 5;my.book 4;val 4;val_1 2;"
+ln -s nothing runs/link && cp my.book.txt link.txt
+expect "a link to nothing is a name in use" timeout -s KILL 20 "$gpt" link.txt $short --steps 1
+expect "the next name" test -d runs/link-2/step-00000001
+mkdir other && cat val_0.txt val_1.txt > other/my.book.txt
+refuses "runs/my.book-4/step-00000005 is of a run on other data, my.book.txt" "$gpt" --resume other/my.book.txt
+expect "the same data by another path" "$gpt" --resume ./my.book.txt --steps 6
+refuses "this is a checkpoint: want the directory of its run" "$gpt" --resume runs/my.book/step-00000004/
+cd runs || exit 2
+for run in val=val_*.txt my.book=my.book.txt; do
+    refuses "--data ${run#*=}: no such file or pattern of files; --resume continues with the data of the run: start it \
+where the run was started, or give --data PATH" "$gpt" --resume "${run%%=*}"
+done
+expect "the data by their path from here" "$gpt" --resume val --data '../val_*.txt' --dry-run
+cd ..
+cd - > /dev/null || exit 2
+close_test "the default output directory is named after the data and is new; --resume takes the last"
+
+expect "a run" "$gpt" $small --steps 40 --seed 9 --min-lr 2e-4 --dropout 0.2 --residual-dropout 0.1 \
+    --prompt ' #"it'"'"'s\' --out "$dir/once"
+expect "the same from its settings" "$gpt" --config "$dir/once/settings.txt" --out "$dir/twice"
+same_files "$dir/once/step-00000040" "$dir/twice/step-00000040" $checkpoint_files
+expect "the command line wins" "$gpt" --config "$dir/once/settings.txt" --out "$dir/thrice" --steps 3 --lr 0.5
+is "its last step" "$(cells "$dir/thrice" step | tail -n 1)" 3
+is "the rates" "$(grep -o '"[a-z]*_pdrop": [0-9.]*' "$dir/once/step-00000040/config.json" | tr '\n' ' ')" \
+    '"resid_pdrop": 0.100000 "embd_pdrop": 0.200000 "attn_pdrop": 0.200000 '
+close_test "settings.txt repeats a run bit for bit"
+
+# ---- Weights that do not move: the training loss has dropout, the validation loss does not
+for rate in 0 0.5; do
+    expect "dropout $rate" "$gpt" $small --steps 2 --lr 0 --val-every 1 --dropout $rate --out "$dir/rate-$rate"
+done
+is "val loss" "$(cells "$dir/rate-0.5" val_loss)" "$(cells "$dir/rate-0" val_loss)"
+expect "another loss" [ "$(cells "$dir/rate-0.5" loss)" != "$(cells "$dir/rate-0" loss)" ]
+expect "the banner" "$gpt" $small --dropout 0.5 --dry-run
+is "the rate in it" "$(grep -c '^model .* attention, dropout 0.5$' "$dir/expect.out")" 1
+close_test "dropout is of training steps only"
+
+late="$text --layers 2 --heads 2 --channels 32 --batch 4 --context 16 --warmup 30"
+expect "the schedule to compare with" "$gpt" $late --steps 60 --out "$dir/longer"
+expect "a finished run" "$gpt" $late --steps 40 --out "$dir/extended"
+expect "extended" "$gpt" --resume "$dir/extended" --steps 60
+is "it says so" "$(grep '^changed: ' "$dir/expect.out")" "changed: --steps 40 -> 60"
+expect "settings.txt says so" \
+    grep -q '^# resumed at step 40, .*; changed: --steps 40 -> 60$' "$dir/extended/settings.txt"
+is "the new schedule, without a second warm-up" "$(cells "$dir/extended" lr | tail -n 20)" \
+    "$(cells "$dir/longer" lr | tail -n 20)"
+refuses "--steps 50: $dir/extended/step-00000060 has more" "$gpt" --resume "$dir/extended" --steps 50
+refuses "--steps 50: $dir/extended/step-00000060 has more" "$gpt" --resume "$dir/extended" --steps 50 --dry-run
+expect "changed" "$gpt" --resume "$dir/extended" --steps 64 --batch 8 --lr 0.5 --clip 0.1 --dtype f32
+is "it says what" "$(grep '^changed: ' "$dir/expect.out")" \
+    "changed: --steps 60 -> 64, --batch 4 -> 8, --lr 0.001 -> 0.5, --clip 1 -> 0.1"
+is "tokens of a step" "$(cells "$dir/extended" tokens | awk '{ now = $1 - before; before = $1 } END { print now }')" 128
+cp "$dir/text/train.txt" "$dir/edited.txt"
+expect "a text of two lines" "$gpt" --resume "$dir/extended" --prompt 'a
+b'
+is "in one line" "$(grep '^changed: ' "$dir/expect.out")" "changed: --prompt none -> 'a?b'"
+expect "settings.txt is read" "$gpt" --config "$dir/extended/settings.txt" --dry-run
+expect "other data" "$gpt" --resume --out "$dir/extended" --steps 66 --data "$dir/edited.txt"
+expect "which is there now" grep -q "^data = $dir/edited.txt$" "$dir/extended/settings.txt"
+echo more >> "$dir/edited.txt"
+refuses "--data $dir/edited.txt has changed since $dir/extended/step-00000066 was made" \
+    "$gpt" --resume "$dir/extended" --steps 67
+close_test "a resume extends and changes a run, and says so; a file that changed by itself is refused"
+
+# ---- The best checkpoint, a val loss that rises, and --early-stop. The validation text has the letters of the other,
+# in reverse: the model learns the letters first, val loss 1.5 at step 15, then their order, val loss 9 at step 60.
+awk 'BEGIN { for (i = 0; i < 300; i++) printf "abc" }' > "$dir/abc.txt"
+awk 'BEGIN { for (i = 0; i < 100; i++) printf "cba" }' > "$dir/cba.txt"
+worse="--data $dir/abc.txt --val-data $dir/cba.txt --layers 1 --heads 2 --channels 32 --context 16 --batch 4 --warmup 5"
+worse="$worse --lr 1e-2 --min-lr 1e-2 --steps 60 --val-every 5 --save-every 20 --log-jsonl"
+says() { is "$1" "$(grep -ac -- "$2" "$dir/expect.out")" 1; }       # says WORDS PATTERN: on one line
+best_of() {       # best_of RUN: the step
+    cells "$1" step val_loss | awk -F, '$2 != "" && (min == "" || $2 < min) { min = $2; at = $1 } END { print at }'
+}
+expect "a run" "$gpt" $worse --out "$dir/worse"
+best=$(printf 'step-%08d' "$(best_of "$dir/worse")")
+val_loss=$(printf %.4f "$(cells "$dir/worse" val_loss | grep . | sort -n | head -n 1)")
+is "the link" "$(readlink "$dir/worse/best")" "$best"
+is "what is kept" "$(ls "$dir/worse" | grep step | tr '\n' ' ')" "$best step-00000020 step-00000040 step-00000060 "
+says "the last line" "checkpoint $dir/worse/step-00000060, best $dir/worse/$best (val loss $val_loss)$"
+says "warning" "warning: val loss rose in 3 validations in a row, to .*--dropout, .*--early-stop"
+is "in the log" "$(grep -c '"event": "warning", .*val loss rose' "$dir/worse/log.jsonl")" 1
+expect "--eval takes it" "$gpt" --eval "$dir/worse" "$dir/cba.txt"
+says "and says so" "^checkpoint $dir/worse/$best: the best of the run, val loss $val_loss; the last is step 60"
+says "its loss" "loss $val_loss nats"
+expect "--eval of the last" "$gpt" --eval "$dir/worse" "$dir/cba.txt" --checkpoint last
+says "and says so" "^checkpoint $dir/worse/step-00000060: the last of the run, val loss "
+expect "the link is a checkpoint" "$gpt" --eval "$dir/worse/best" "$dir/cba.txt"
+is "of itself" "$(grep -c '^checkpoint ' "$dir/expect.out")$(grep -c "loss $val_loss nats" "$dir/expect.out")" 01
+expect "--sample" "$gpt" --sample "$dir/worse" --sample-tokens 3
+says "and says so" "^checkpoint $dir/worse/$best: "
+refuses "this is a checkpoint: want the directory of its run" "$gpt" --resume "$dir/worse/best"
+refuses "--checkpoint best: want --eval RUN or --sample RUN" "$gpt" --resume "$dir/worse" --checkpoint best
+refuses "--resume --perturb=yes: it is of the initial weights" "$gpt" --resume "$dir/worse" --perturb
+refuses "--checkpoint best: $dir/start has none: it records no validation" "$gpt" --sample "$dir/start" \
+    --checkpoint best
+for keep in 1 0; do        # the fourth validation after the best
+    expect "a run that stops" "$gpt" $worse --keep $keep --early-stop 4 --out "$dir/early-$keep"
+    ended=$(($(best_of "$dir/worse") + 20))
+    is "its last step" "$(cells "$dir/early-$keep" step | tail -n 1)" $ended
+    is "its last lines" "$(tail -n 2 "$dir/expect.out" | sed 's/, the best.*//; s/.*, checkpoint /checkpoint /')" \
+        "--early-stop 4: ended at step $ended of 60
+checkpoint $(last_step "$dir/early-$keep"), best $dir/early-$keep/$best (val loss $val_loss)"
+    is "the event" "$(tail -n 1 "$dir/early-$keep/log.jsonl" | sed 's/.*"reason": "//; s/, the best.*//')" \
+        "--early-stop 4: ended at step $ended of 60"
+done
+expect "a resume of it" "$gpt" --resume "$dir/early-1"
+is "ends at once" "$(cells "$dir/early-1" step | tail -n 1)" $ended
+rm "$dir/early-1/best"
+expect "a resume without it" "$gpt" --resume "$dir/early-1" --early-stop 0
+same_files "$dir/worse/step-00000060" "$dir/early-1/step-00000060" model.safetensors optimizer.safetensors
+is "the best is the same" "$(readlink "$dir/early-1/best")" "$best"
+is "what is kept" "$(ls "$dir/early-1" | grep step | tr '\n' ' ')" "$best step-00000060 "
+rm -r "$dir/early-0/$best"
+expect "a resume without its checkpoint" "$gpt" --resume "$dir/early-0" --early-stop 0 --steps $((ended + 5))
+says "says so" "^the best so far, step .*, does not count: its checkpoint is gone$"
+is "a new best" "$(readlink "$dir/early-0/best")" "$(basename "$(last_step "$dir/early-0")")"
+expect "another validation" "$gpt" --resume "$dir/early-0" --steps $((ended + 6)) --val-tokens 100
+says "says so" "does not count: it was validated on other data$"
+close_test "the best checkpoint is kept and taken; val losses that rise warn once, or end the run with --early-stop"
+
+# ---- Warnings: valid settings that are probably a mistake
+warns() {         # warns PART OPTIONS...: as the only warning of a dry run
+    part=$1; shift
+    expect "$*" "$gpt" "$@" --layers 1 --heads 1 --channels 16 --dry-run
+    is "the warnings of $*" "$(sed -n 's/^train_gpt: warning: //p' "$dir/expect.out" | cut -c -${#part})" "$part"
+}
+if in_turn 2; then
+    fits="--context 64 --batch 1 --steps 30"
+    # magic, version, 4000 tokens
+    { printf '\210\330\064\001\001\000\000\000\240\017\000\000'; head -c 9012 /dev/zero; } > "$dir/zeros.bin"
+    expect "a dry run" "$gpt" $text $fits --warmup 29 --layers 1 --heads 1 --channels 16 --dry-run
+    is "its warnings" "$(grep -c 'warning: ' "$dir/expect.out")" 0
+    warns "--val-data $dir/text/train.txt is the training data" --data "$dir/text/train.txt" \
+        --val-data "$dir/text/train.txt" $fits --warmup 0
+    warns "--warmup 30: a run of 30 steps ends" $text $fits --warmup 30
+    warns "--warmup 1: a run of 1 step ends" $text --context 64 --batch 1 --steps 1 --warmup 1
+    warns "--context 4000 is longer than the data, 3" $text --context 4000 --batch 1 --steps 1 --warmup 0
+    warns "120 steps read the data 2." $text --context 64 --batch 1 --steps 120 --warmup 0
+    cp "$dir/text/train.txt" "$dir/options.py"
+    warns "--data $dir/options.py is the text to train on" --data "$dir/options.py" $fits --warmup 0
+    warns "--early-stop 3: without --val-every" $text $fits --warmup 0 --early-stop 3 --val-every 0
+    warns "no validation: token shards need --val-data" --data "$dir/zeros.bin" $fits --warmup 0
+    close_test "one-line warnings"
+fi
+
+# ---- A tokenizer's files go with the model, also when the directory that they came from is gone
+if in_turn 3; then
+    cp -r "$dir/start/step-00000000" "$dir/named"
+    tokenizer_files="vocab.json merges.txt tokenizer.json tokenizer_config.json special_tokens_map.json"
+    for file in $tokenizer_files; do echo "the bytes of $file" > "$dir/named/$file"; done
+    cp -r "$dir/named" "$dir/gone"
+    expect "train" "$gpt" $small --steps 3 --save-every 1 --keep 2 --out "$dir/carried" --init "$dir/gone"
+    rm -r "$dir/gone"
+    same_files "$dir/named" "$dir/carried/step-00000003" $tokenizer_files
+    expect "two are kept" test "$(ls "$dir/carried" | grep -c '^step-')" = 2
+    rm -r "$dir/carried/step-00000003"
+    expect "a resume" "$gpt" --out "$dir/carried" --resume
+    same_files "$dir/named" "$dir/carried/step-00000003" $tokenizer_files
+    close_test "the tokenizer's files of --init go into every checkpoint, also after a resume"
+fi
+
+# ---- A tokenizer: trained, used for a text, carried by checkpoints, which then speak text
+if in_turn 3; then
+    mkdir "$dir/bpe"
+    cp "$dir/text/train.txt" "$dir/bpe/text.txt"
+    expect "train a tokenizer" "$tokenize" "$dir/bpe/text.txt" --train-tokenizer --vocab-size 400 --out "$dir/bpe/tok"
+    tokens="--data $dir/bpe/text.txt --tokenizer $dir/bpe/tok --layers 1 --heads 1 --channels 16 --context 64 --batch 2"
+    expect "train" "$gpt" $tokens --steps 2 --warmup 0 --out "$dir/bpe/run"
+    is "the text is tokenized once" "$(grep -c '^tokenized ' "$dir/expect.out")" 1
+    same_files "$dir/bpe/tok" "$dir/bpe/run/step-00000002" vocab.json merges.txt tokenizer.json special_tokens_map.json
+    expect "the context" grep -q '"model_max_length": 64$' "$dir/bpe/run/step-00000002/tokenizer_config.json"
+    is "config.json" "$(sed -n 's/.*"eos_token_id": //p' "$dir/bpe/run/step-00000002/config.json")" "399,"
+    mv "$dir/bpe/tok" "$dir/bpe/gone"
+    expect "a resume" "$gpt" --resume "$dir/bpe/run" --steps 3
+    is "the cache is used" "$(grep -c '^tokenized ' "$dir/expect.out")" 0
+    expect "fine-tuning" "$gpt" --data "$dir/bpe/text.txt" --init "$dir/bpe/run" --steps 1 --batch 2 \
+        --out "$dir/bpe/more"
+    expect "sample" "$gpt" --sample "$dir/bpe/more" --prompt "Once upon" --sample-tokens 3
+    is "it begins with the prompt" "$(sed 1,2d "$dir/expect.out" | head -c 9)" "Once upon"
+    expect "evaluate" "$gpt" --eval "$dir/bpe/more" --data "$dir/bpe/text.txt"
+    expect "per byte: the loss of all tokens over the bytes" awk -v bytes="$(wc -c < "$dir/bpe/text.txt")" \
+        '{ want = $3 * $(NF - 3) / bytes; exit !($9 > 0.99 * want && $9 < 1.01 * want) }' "$dir/expect.out"
+    expect "the tokenizer of a run" "$gpt" --data "$dir/bpe/text.txt" --tokenizer "$dir/bpe/run" --model d2 --dry-run
+    expect "and of its checkpoint" "$gpt" --eval "$dir/bpe/more" "$dir/bpe/text.txt" \
+        --tokenizer "$dir/bpe/run/step-00000003"
+    mkdir "$dir/bpe/empty"
+    refuses "empty: no tokenizer: want tokenizer.json" "$gpt" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/empty"
+    expect "shards" "$tokenize" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/gone" --out "$dir/bpe/shards" \
+        --shard-tokens 1k --val-fraction 0.1
+    command=$(sed -n 's/^\.\/train_gpt \(.*\)    trains on them$/\1/p' "$dir/expect.out")
+    expect "the command that it names" eval '"$gpt"' "$command" --dry-run
+    is "bytes of the first shard" "$(wc -c < "$dir/bpe/shards/train_000000.bin")" 3024
+    echo '{"text": "a single document is not divided"}' > "$dir/bpe/one.jsonl"
+    expect "no validation" "$tokenize" "$dir/bpe/one.jsonl" --documents jsonl --tokenizer "$dir/bpe/gone" \
+        --out "$dir/bpe/one"
+    is "no --val-data where there are no tokens" "$(grep -c -e --val-data "$dir/expect.out")" 0
+    refuses "is a directory, want a file, or shards as '$dir/bpe/shards/train_*.bin'" "$gpt" "$dir/bpe/shards"
+    refuses "tokenize: --vocab-size: want --train-tokenizer" "$tokenize" "$dir/bpe/text.txt" --vocab-size 300 \
+        --tokenizer "$dir/bpe/gone" --out "$dir/bpe/none"
+    refuses "tokenize: --time-limit: want --tokenizer DIR" "$tokenize" "$dir/bpe/text.txt" --train-tokenizer \
+        --time-limit 90s --out "$dir/bpe/none"
+    refuses "tokenize: want texts first, then options: FILE..." "$tokenize" --tokenizer "$dir/bpe/gone" \
+        --out "$dir/bpe/none" "$dir/bpe/text.txt"
+    refuses "--field a: want --documents jsonl" "$tokenize" "$dir/bpe/text.txt" --field a --train-tokenizer \
+        --out "$dir/bpe/none"
+    refuses "--field a: want --documents jsonl" "$gpt" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/gone" --field a
+    refuses "--documents line: want --tokenizer DIR" "$gpt" "$dir/bpe/text.txt" --documents line
+    refuses "text.txt: is a file, want a directory with a tokenizer" "$gpt" "$dir/bpe/text.txt" \
+        --tokenizer "$dir/bpe/text.txt"
+    refuses "the tokens of $dir/start/step-00000000 are bytes" "$gpt" --eval "$dir/start" "$dir/bpe/text.txt" \
+        --tokenizer "$dir/bpe/gone"
+    refuses "tokenizer.json.new: cannot write: File too large" sh -c 'ulimit -f 1; exec "$@"' - \
+        "$tokenize" "$dir/bpe/text.txt" --train-tokenizer --out "$dir/bpe/full"
+    is "what is left" "$(ls "$dir/bpe/full")" ""
+    mkdir "$dir/bpe/gpt2"
+    echo "# GPT-2's" > "$dir/bpe/gpt2/vocab.bpe"
+    refuses "vocab.bpe exists: want another --out" "$tokenize" "$dir/bpe/text.txt" --train-tokenizer \
+        --out "$dir/bpe/gpt2"
+    expect "train on shards" "$gpt" --data "$dir/bpe/shards/train_*.bin" --val-data "$dir/bpe/shards/val_*.bin" \
+        --init "$dir/bpe/more" --steps 1 --batch 2 --out "$dir/bpe/sharded"
+    is "its tokenizer" "$(sed -n 's/^  "tokenizer": "\(.*\)",/\1/p' "$dir/bpe/sharded/step-00000001/state.json")" bpe
+    close_test "a tokenizer is trained, used and carried by checkpoints"
+fi
+
+# ---- The log
+is "the first line" "$(head -n 1 "$dir/a-flash-f32/log.csv" | cut -d, -f1-7)" step,seconds,tokens,loss,val_loss,norm,lr
+about=$dir/a-flash-f32/settings.txt
+expect "the program" grep -q '^# train_gpt [0-9.]*, ' "$about"
+expect "its command" grep -q '^# command: .*train_gpt --data' "$about"
+expect "a setting" grep -q '^lr = 0.001$' "$about"
+is "its rows" "$(rows_of "$dir/a-flash-f32")" 60
+is "validations, every 7 steps and at the end" "$(cells "$dir/a-flash-f32" val_loss | grep -c .)" 9
+close_test "the log holds every step, settings.txt command, version, device and settings"
+
+# ---- Evaluation and samples
+expect "evaluate" "$gpt" --eval "$dir/a-flash-f32" --data "$dir/text/val.txt"
+is "it says how much of the text" "$(grep -c ', all of [0-9]* tokens' "$dir/expect.out")" 1
+logged=$(cells "$dir/a-flash-f32" val_loss | tail -n 1)
+printed=$(sed -n 's/.*loss \([0-9.]*\) nats per byte.*/\1/p' "$dir/expect.out")
+expect "--eval $printed is the val loss $logged of the log" awk "BEGIN { d = $printed - $logged; exit !(d * d < 1e-8) }"
+expect "evaluate a part" "$gpt" --eval "$dir/a-flash-f32" --data "$dir/text/val.txt" --val-tokens 64
+is "it says how much" "$(grep -c ', the first 64 of [0-9]* tokens' "$dir/expect.out")" 1
+val=$dir/text/val.txt
+tail -c $((($(wc -c < "$val") + 3) / 4)) "$val" > "$dir/quarter.txt"
+loss_of() {
+    "$gpt" --eval "$dir/a-flash-f32" "$@" 2> "$dir/loss.err" | sed -n 's/the last //; s/.*: loss \(.*\) tokens.*/\1/p'
+}
+quarter=$(loss_of "$dir/quarter.txt")
+is "the part that --val-fraction keeps" "$(loss_of "$val" --val-fraction 0.25)" "$quarter"
+expect "evaluate it" "$gpt" --eval "$dir/a-flash-f32" "$val" --val-fraction 0.25
+is "it says which part" "$(grep -c ', all of the last [0-9]* tokens' "$dir/expect.out")" 1
+settings="--config $dir/a-flash-f32/settings.txt"
+is "the same beside the settings of a run" "$(loss_of "$val" --val-fraction 0.25 $settings)" "$quarter"
+is "what is typed, all of it, and not what the settings say" "$(loss_of "$dir/quarter.txt" $settings)" "$quarter"
+sample="$gpt --sample $dir/a-flash-f32/step-00000040 --prompt Once --sample-tokens 40"
+expect "sample" $sample --seed 5
+cp "$dir/expect.out" "$dir/sample.1"
+expect "starts with the prompt" grep -q 'Once' "$dir/sample.1"
+expect "sample again" $sample --seed 5
+cp "$dir/expect.out" "$dir/sample.2"
+expect "the same seed, the same text" cmp "$dir/sample.1" "$dir/sample.2"
+expect "another sample" $sample --seed 6
+cp "$dir/expect.out" "$dir/sample.3"
+differ() { ! cmp -s "$1" "$2"; }
+expect "another seed, another text" differ "$dir/sample.1" "$dir/sample.3"
+close_test "--eval gives the logged loss, --sample is repeatable"
+expect "no seed" "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 9
+drawn=$(sed -n 's/^seed \([0-9]*\)$/\1/p' "$dir/expect.out")
+cp "$dir/expect.out" "$dir/sample.4"
+expect "the seed that it drew" "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 9 --seed "$drawn"
+cp "$dir/expect.out" "$dir/sample.5"
+expect "gives the same text" cmp "$dir/sample.4" "$dir/sample.5"
+expect "no seed again" "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 9
+is "another one" "$(grep -c "^seed $drawn$" "$dir/expect.out")" 0
+short="$gpt --sample $dir/a-flash-f32 --seed 5 --sample-tokens 30"
+printf 'two\n\tlines\\\n' > "$dir/prompt"
+printf 'two\n\tlines\\' > "$dir/prompt.bare"
+$short --prompt 'two\n\tlines\\' > "$dir/escaped" 2> /dev/null
+expect "escapes in a prompt" cmp -n 11 "$dir/escaped" "$dir/prompt.bare"
+$short --prompt-file "$dir/prompt" > "$dir/from.file" 2> /dev/null
+expect "a prompt from a file" cmp "$dir/escaped" "$dir/from.file"
+$short --prompt - < "$dir/prompt" > "$dir/from.stdin" 2> /dev/null
+expect "a prompt from stdin" cmp "$dir/escaped" "$dir/from.stdin"
+$short --prompt 'two\n\tlines\\' --num-samples 3 > "$dir/three" 2> /dev/null
+is "three samples" "$(grep -ac '^---$' "$dir/three")" 2
+expect "of which the first is the one alone" cmp -n "$(wc -c < "$dir/escaped")" "$dir/escaped" "$dir/three"
+$short --prompt x --top-k 1 > "$dir/likely.k" 2> /dev/null
+$short --prompt x --top-p 1e-6 > "$dir/likely.p" 2> /dev/null
+$short --prompt x --min-p 1 > "$dir/likely.min" 2> /dev/null
+$short --prompt x --temperature 0 > "$dir/likely" 2> /dev/null
+for cut in k p min; do expect "only the most likely tokens" cmp "$dir/likely" "$dir/likely.$cut"; done
+expect "lines from a pipe" sh -c "printf 'ab\ncd\n' | $short --interactive"
+expect "longer than the context" "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 300
+is "it says so once" "$(grep -ac 'longer than the context of' "$dir/expect.out")" 1
+refuses "want one of them" $short --prompt x --prompt-file "$dir/prompt"
+refuses "--prompt-file $dir/none: No such file" $short --prompt-file "$dir/none"
+refuses "want --sample" "$gpt" $small --prompt -
+refuses "--interactive with --num-samples 2" $short --interactive --num-samples 2
+printf 'a\000b' > "$dir/prompt"
+refuses "a zero byte at position 1" $short --prompt-file "$dir/prompt"
+close_test "--sample: seeds, prompts from files and stdin, escapes, several samples, --top-p and --min-p"
+expect "samples of a run" "$gpt" $small --steps 5 --sample-every 2 --sample-tokens 1 --out none
+is "samples at steps" "$(sed -n 's/^step \([0-9]*\): a sample$/\1/p' "$dir/expect.out" | tr '\n' ' ')" "2 4 5 "
+close_test "a run samples when due and at its end"
+
+items=$dir/items.jsonl
+printf '%s\n' '{"context": "Once", "choices": ["upon", "the"], "label": 0}' '' \
+    '{"context": "a context of 16", "choices": ["or", "a", "b"], "label": 1}' \
+    '{"context": "a", "choices": ["0123456789012345", "b"], "label": 1}' > "$items"
+echo '{"text": "Once upon a time"}' > "$dir/words.jsonl"
+evaluate="$gpt --eval $dir/a-flash-f32"
+printed() { is "$1" "$(grep -Ec "$2" "$dir/expect.out")" 1; }       # printed WORDS PATTERN: on one line
+expect "a task" $evaluate "$items" --task multiple-choice
+share='[01]\.[05]000 \+- 0\.[05]000'
+printed "its figures" "items.jsonl: multiple-choice, 2 items: acc $share, acc_norm $share, 1 context cut, 1 item left "
+expect "as JSON" $evaluate "$items" --task multiple-choice --log-jsonl --batch 1
+is "its lines" "$(grep -v '^checkpoint ' "$dir/expect.out" | cut -d, -f1,2 | tr '\n' ';')" \
+    '{"event": "item", "line": 1;{"event": "item", "line": 3;{"event": "task", "task": "multiple-choice";'
+printed "three choices" '"label": 1, "log_probabilities": \[-[0-9.]*, -[0-9.]*, -[0-9.]*\]}$'
+expect "a word" $evaluate "$dir/words.jsonl" --task lambada
+printed "its figures" ': lambada, 1 item: acc [01]\.0000, perplexity [0-9.]*, 0 contexts cut, 0 items left out, '
+refuses 'words.jsonl: line 1: "activity_label" is missing' $evaluate "$dir/words.jsonl" --task hellaswag
+refuses "--task lambada: want --eval CHECKPOINT" "$gpt" "$dir/words.jsonl" --task lambada
+refuses "--task lambada: want a file of items, too: --eval $dir/a-flash-f32 --task lambada FILE" \
+    $evaluate --task lambada
+refuses "--task lambda: want hellaswag|lambada|multiple-choice" $evaluate "$items" --task lambda
+close_test "--eval --task prints accuracies, as a line or as JSON"
+
+# ---- A damaged checkpoint: the message names the file, what is wrong with it, and the checkpoint that is left
+expect "train" "$gpt" $small --steps 6 --save-every 2 --out "$dir/sound"
+step=$dir/damaged/step-00000006
+damage() {        # damage FILE COMMAND...: a copy of the run with FILE of the newest checkpoint changed by a filter
+    file=$1; shift
+    rm -rf "$dir/damaged" && cp -r "$dir/sound" "$dir/damaged"
+    "$@" < "$dir/sound/step-00000006/$file" > "$step/$file"
+}
+refuses_damage() { # refuses_damage PART: the resume fails with it, names the file, and advises
+    in_turn 4 || return 0
+    refuses "$1" "$gpt" --resume --out "$dir/damaged"
+    expect "the file" grep -qF "step-00000006/$file: " "$dir/refuse.err"
+    advice="move $step out of $dir/damaged: --resume then continues from $dir/damaged/step-00000004"
+    expect "the advice" grep -qF "$advice" "$dir/refuse.err"
+}
+for file in config.json state.json model.safetensors optimizer.safetensors; do
+    damage $file head -c 300
+    refuses_damage "$file: "
+done
+damage state.json sed 's/"warmup": "5"/"warmup": "7"/'
+refuses_damage "/state.json: XXH64 is "
+zeroed() { head -c 20000; head -c 512 /dev/zero; tail -c +513; }
+damage optimizer.safetensors zeroed
+refuses_damage "/optimizer.safetensors: XXH64 is "
+damage model.safetensors zeroed
+refuses_damage "/model.safetensors: XXH64 is "
+in_turn 3 && refuses "/model.safetensors: XXH64 is " "$gpt" --eval "$step" --data "$dir/text/val.txt"
+in_turn 3 && refuses "/model.safetensors: XXH64 is " "$gpt" --sample "$step"
+in_turn 3 && refuses "/model.safetensors: XXH64 is " "$gpt" $small --steps 0 --init "$step"
+expect "nothing is removed" test "$(ls -d "$dir"/damaged/step-* | wc -l)" = 3
+mv "$step" "$dir/moved-6"
+expect "the advice helps" "$gpt" --resume --out "$dir/damaged"
+same_files "$dir/sound/step-00000006" "$step" model.safetensors optimizer.safetensors state.json
+damage state.json sed 's/"lr": "0.001"/"lr": "0.0x1"/'
+rm -r "$dir"/damaged/step-0000000[24]
+in_turn 3 && refuses "has no earlier checkpoint, and without one --resume starts over from step 0" \
+    "$gpt" --resume --out "$dir/damaged"
+rm "$step/checksums.xxh64"
+in_turn 3 && refuses "--lr 0.0x1: want a number, 0 .. 1e6" "$gpt" --resume --out "$dir/damaged"
+if in_turn 3; then
+    damage state.json cat
+    rm "$step/state.json"
+    expect "a resume beside an incomplete checkpoint" "$gpt" --resume --out "$dir/damaged"
+    cp "$dir/expect.out" "$dir/ignored.out"
+    expect "it says so" grep -q "^--resume: $step has no state.json and is ignored" "$dir/ignored.out"
+fi
+damage state.json cat
+rm -r "$dir"/damaged/step-0000000[24] "$step/model.safetensors"
+find "$dir/damaged" -type f -exec cksum {} + > "$dir/damaged.before"
+refuses "step-00000006 has no model.safetensors, and $dir/damaged has no complete checkpoint: restore that file" \
+    "$gpt" $small --steps 6 --resume --out "$dir/damaged"
+find "$dir/damaged" -type f -exec cksum {} + > "$dir/damaged.after"
+expect "nothing is written beside it" cmp "$dir/damaged.before" "$dir/damaged.after"
+close_test "a damaged checkpoint is named, with the one that is left; every load verifies checksums"
+
+# ---- A closed stdout is no log, an --init run resumes, a directory has one run
+one="$text --layers 1 --heads 2 --channels 16 --context 16 --batch 2 --steps 4 --save-every 2 --val-every 1"
+"$gpt" $one --out "$dir/closed" >&- 2>&- <&- || bad=1
+is "rows in the log" "$(rows_of "$dir/closed")" 4
+expect "train on" "$gpt" $text --init "$dir/closed" --steps 4 --save-every 2 --min-lr 0 --out "$dir/onward"
+rm -r "$dir/onward/step-00000004"
+expect "a run from --init resumes" "$gpt" --resume --out "$dir/onward"
+if in_turn 4; then
+    "$gpt" $text --layers 2 --heads 2 --channels 64 --steps 100000 --out "$dir/locked" > "$dir/locked.out" 2>&1 &
+    pid=$!
+    wait_for . "$dir/locked/log.csv"
+    refuses "another train_gpt writes to this directory" "$gpt" $one --out "$dir/locked"
+    kill -9 $pid; wait $pid 2>/dev/null
+    refuses "log.csv already exists" "$gpt" $one --out "$dir/locked"
+    rm "$dir/locked/log.csv"
+    expect "the lock ends with its process" "$gpt" $one --out "$dir/locked"
+    rm "$dir"/locked/step-*/optimizer.safetensors "$dir/locked/log.csv"
+    refuses "already exists" "$gpt" $one --out "$dir/locked"
+fi
+close_test "one run per directory; closed files; a run from --init resumes"
+
+# ---- What it refuses, and that an earlier run is not changed by it
+find "$dir/a-flash-f32" -type f -exec cksum {} + | sort > "$dir/before"
+in_turn 5 && refuses "already exists" "$gpt" $small --out "$dir/a-flash-f32"
+in_turn 5 && refuses "--resume --init x: the run began from random weights" "$gpt" --resume "$dir/a-flash-f32" --init x
+in_turn 5 && refuses "--layers 3: the model of $dir/a-flash-f32/step-00000060 has 2" \
+    "$gpt" --resume --out "$dir/a-flash-f32" --layers 3
+in_turn 5 && refuses "--channels 64: the model of" "$gpt" $text --init "$dir/a-flash-f32" --channels 64
+in_turn 5 && refuses "--layers 3: the model of" "$gpt" --eval "$dir/onward" --data "$dir/text/val.txt" --layers 3
+in_turn 5 && refuses "no checkpoint in $dir/none" "$gpt" --resume --out "$dir/none"
+in_turn 5 && refuses "want the directory of the run, such as --resume runs/book" "$gpt" --resume
+in_turn 5 && refuses "--resume --out none: want the directory of a run" "$gpt" --resume --out none
+in_turn 5 && refuses "did you mean --layers" "$gpt" --lr 1 --layer 2
+in_turn 5 && refuses "nothing to train on" "$gpt"
+in_turn 5 && refuses "--resume $dir/nothere: no such directory or file: want the directory of a run" \
+    "$gpt" --resume "$dir/nothere"
+in_turn 5 && refuses "this is a checkpoint: want the directory of its run" \
+    "$gpt" --resume "$dir/a-flash-f32/step-00000040"
+for file in settings.txt log.csv step-00000040/config.json; do
+    in_turn 5 && refuses "$file: a file of a run: want its directory, --resume $dir/a-flash-f32" \
+        "$gpt" --resume "$dir/a-flash-f32/$file"
+done
+cp "$dir/text/train.txt" "$dir/a-flash-f32/book.txt"
+in_turn 5 && expect "a text beside them" "$gpt" --resume "$dir/a-flash-f32/book.txt" --dry-run
+rm "$dir/a-flash-f32/book.txt"
+[ "$cuda" ] || refuses "which computes in f32 only; want --dtype f32" "$gpt" $small --dtype bf16
+in_turn 5 && refuses "want a multiple of --batch x --context = 64" "$gpt" $small --total-batch 100
+in_turn 5 && refuses "--heads 3: want a divisor of --channels 32" "$gpt" $text --channels 32 --heads 3
+in_turn 5 && refuses "--vocab 512: want 256, the tokens of a text are bytes; or --tokenizer DIR" \
+    "$gpt" $small --vocab 512
+in_turn 2 && refuses "the largest that fits is --batch" "$gpt" $text --batch 1000000
+in_turn 2 && refuses "not even --batch 1 fits" "$gpt" $text --model d48 --context 4000000
+find "$dir/a-flash-f32" -type f -exec cksum {} + | sort > "$dir/after"
+expect "nothing in an earlier run has changed" cmp "$dir/before" "$dir/after"
+close_test "errors are one line, exit code 1, and change nothing"
+
+# ---- --profile: every op of 4 steps of two micro-batches. $ms etc. are columns, counted from the last one.
+"$gpt" $small --total-batch 128 --profile 4 --out "$dir/profiled" > "$dir/profile.out" 2>&1
+is "exit code" $? 0
+expect "nothing is written" test ! -e "$dir/profiled"
+for op in "embedding" "embedding backward" "residual layernorm" "layernorm backward" "attention" "attention backward" \
+    "matmul 96x32" "matmul dx 32x128" "matmul dweight 32x128" "matmul dweight \+= 32x128" "head: matmul dx 256x32" \
+    "head: softmax cross-entropy" "gradient norm" "adamw" "loss" "sum of the ops" "step, not profiled" "gap"; do
+    expect "a row of $op" grep -qE "^$op +[0-9.-]+" "$dir/profile.out"
+done
+is "matmuls of one name" "$(cut -c1-36 "$dir/profile.out" | grep matmul | sort | uniq -d)" ""
+expect "at most 110 columns" awk '/^op /, 0 { if (length > 110) exit 1 }' "$dir/profile.out"
+# floor <= ms; the sum is that of the rows; rows by time; GEMMs of 6 (24 C^2 + C V) FLOP for 128 tokens
+expect "the figures agree" awk '
+    /^op / { inside = 1; last = 1e9; next }
+    /^sum of the ops/ { inside = 0; total = $(NF - 3); floors = $(NF - 2) }
+    inside { sum += $(NF - 3); floor += $(NF - 2); if ($(NF - 3) > last) exit failed = 2; last = $(NF - 3) }
+    inside && /matmul/ { gflop += $(NF - 4) }
+    inside && /^loss/ && $(NF - 6) != 2 { exit failed = 3 }
+    inside && /^adamw/ && ($(NF - 6) != 1 || $(NF - 5) < 0.9) { exit failed = 4 }
+    END {
+        if (failed) exit failed
+        gap = sum - total; left = floor - floors; want = 6e-9 * (24 * 32 * 32 + 32 * 256) * 128
+        exit gap * gap > 1e-3 || left * left > 1e-3 || gflop < 0.99 * want || gflop > 1.01 * want
+    }' "$dir/profile.out"
+"$gpt" $small --total-batch 6400000 --profile 1000 > "$dir/profile.out" 2>&1 &      # a step takes seconds
+pid=$!
+wait_for "^memory " "$dir/profile.out"
+sleep 0.1
+kill -TERM $pid
+sleep 1
+kill -9 $pid 2> /dev/null
+wait $pid 2> /dev/null
+is "exit code after SIGTERM" $? 143
+close_test "--profile prints every op, and writes nothing"
+
+# ---- The reader of stdout exits: the run continues, with its log and its checkpoint
+"$gpt" $small --steps 30 --val-every 1 --out "$dir/unread" 2> "$dir/unread.err" | head -n 1 > /dev/null
+is "rows in the log" "$(rows_of "$dir/unread")" 30
+expect "the last checkpoint" test -f "$dir/unread/step-00000030/state.json"
+expect "nothing on stderr" test ! -s "$dir/unread.err"
+close_test "a closed stdout does not end a run"
+
+if in_turn 3; then
+    expect "dry run" "$gpt" $small --out "$dir/dry" --dry-run
+    cp "$dir/expect.out" "$dir/dry.out"
+    expect "prints a plan" grep -q '^  total ' "$dir/dry.out"
+    expect "writes nothing" test ! -e "$dir/dry"
+    close_test "--dry-run prints the plan and writes nothing"
+fi
+
+# ---- --recompute and --batch auto
+expect "train" "$gpt" $small --steps 6 --out "$dir/kept"
+for level in gelu layernorm block; do
+    in_turn 2 || continue
+    expect "train" "$gpt" $small --steps 6 --save-every 3 --recompute $level --out "$dir/$level"
+    same_files "$dir/kept/step-00000006" "$dir/$level/step-00000006" model.safetensors
+    rm -r "$dir/$level/step-00000006"
+    expect "resume" "$gpt" --resume "$dir/$level"
+    same_files "$dir/kept/step-00000006" "$dir/$level/step-00000006" model.safetensors
+    expect "keeps the level" grep -q "^recompute = $level" "$dir/$level/settings.txt"
+done
+refuses "--recompute all: want none|gelu|layernorm|block" "$gpt" $small --recompute all
+refuses "--gradient-checkpointing: use --recompute" "$gpt" $small --gradient-checkpointing
+close_test "--recompute changes no bit of the weights, and a resume keeps it"
+
+auto="$text --layers 1 --heads 1 --channels 16 --context 16 --batch auto"
+expect "train" "$gpt" $auto --total-batch 192 --steps 2 --out "$dir/auto"
+cp "$dir/expect.out" "$dir/auto.out"
+expect "it is printed" grep -qx -e "--batch auto -> 12" "$dir/auto.out"
+expect "settings.txt" grep -q "^batch = 12$" "$dir/auto/settings.txt"
+expect "resume" "$gpt" --resume "$dir/auto" --steps 3
+expect "keeps the number" grep -q "^batch = 12$" "$dir/auto/settings.txt"
+expect "evaluate" "$gpt" --eval "$dir/auto" --val-data "$dir/text/val.txt" --batch auto
+refuses "--total-batch 200: want a multiple of --batch x --context = 16" "$gpt" $auto --total-batch 200 --out none
+refuses "--batch 0: want an integer, 1 .. 1048576, or auto" "$gpt" $text --batch 0
+close_test "--batch auto divides the update, is printed, and a resume keeps the number"
+
+# ---- A leak: the model gets below the floor
+cp "$dir/text/val.txt" "$dir/leak.txt"
+echo "5.5 nats per byte" > "$dir/leak.txt.floor"
+refuses "must have leaked" "$gpt" --data "$dir/text/train.txt" --val-data "$dir/leak.txt" \
+    --layers 1 --heads 1 --channels 32 --context 16 --batch 8 --steps 40 --warmup 9 --val-every 0 --out "$dir/leak"
+expect "its checkpoint is saved" test -f "$dir/leak/step-00000040/state.json"
+close_test "a val loss below the floor is called a leak"
+
+# ---- The memory plan against the memory in use: anonymous resident memory, or memory of the GPU (of which the plan
+# says how much was in use before: the difference of "free" and all).
+kib() { awk -v row="$1" -v field="$2" '$1 == row { n = $field; u = $(field + 1)
+    print int(u == "GiB" ? n * 1048576 : u == "MiB" ? n * 1024 : n); exit }' "$dir/plan.out"; }
+taken() {
+    if [ "$cuda" ]; then
+        nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | awk 'NR == 1 { print $1 * 1024 }'
+    else
+        sed -n 's/^RssAnon:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$pid/status" 2>/dev/null
+    fi
+}
+if [ "$cuda" ]; then options="--model d12 --dtype bf16 --vocab 256 --context 1024 --batch 16 --steps 60" slack=524288
+else                 options="--model d4 --context 256 --batch 24 --steps 3" slack=65536
+fi
+options="--data $dir/text/train.txt --val-fraction 0 --out none $options"
+expect "plan" "$gpt" $options --dry-run
+cp "$dir/expect.out" "$dir/plan.out"
+"$gpt" $options > /dev/null 2>&1 &
+pid=$! peak=0
+while kill -0 $pid 2>/dev/null; do
+    now=$(taken)
+    [ "${now:-0}" -gt $peak ] && peak=$now
+    [ "$cuda" ] || sleep 0.02
+done
+wait $pid || bad=1
+planned=$(kib total 2)
+[ -z "$cuda" ] || planned=$((planned + $(kib free 5) - $(kib free 2)))
+name="the memory plan is right to 5 % and $((slack / 1024)) MiB"
+if [ $peak = 0 ] && [ $bad = 0 ]; then skip_test "$name" "no /proc here"
+else
+    expect "planned $planned KiB, took $peak" \
+        awk "BEGIN { d = $peak - $planned; if (d < 0) d = -d; exit !(d < 0.05 * $planned + $slack) }"
+    close_test "$name (planned $((planned / 1024)) MiB, took $((peak / 1024)))"
+fi
+
+close_tests

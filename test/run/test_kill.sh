@@ -1,0 +1,222 @@
+#!/bin/sh
+# test_kill.sh - Nothing is lost: the program killed at random moments, calls that write failing one by one, a full
+# disk. $ROUNDS kills, every $STRIDE-th place of a fault, from one that varies with the time, with each error in turn;
+# make test-kill: 200, and every error at every place. Fewer on a GPU, where a process takes a third of a second to
+# start.
+if [ -w /dev/shm ]; then export TMPDIR=/dev/shm; fi      # in memory: thousands of fsyncs
+. "$(dirname "$0")/../shell.sh"
+if [ "$cuda" ]; then rounds=${ROUNDS:-2} stride=${STRIDE:-30}
+else                  rounds=${ROUNDS:-8} stride=${STRIDE:-3}
+fi
+faults=$PWD/$build/faults.so
+
+make_text text 3000 1500
+small="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 1 --heads 2 --channels 16 --context 16"
+small="$small --batch 2 --threads 1"
+
+same_checkpoints() {  # same_checkpoints A B: every checkpoint of A is in B, byte for byte
+    for step in "$1"/step-????????; do
+        [ -d "$step" ] || continue
+        other=$2/${step##*/}
+        same_files "$step" "$other" $checkpoint_files
+    done
+}
+names_in() { (cd "$1" && ls -d step-* 2>/dev/null); }
+random_ms() {     # random_ms MAX
+    od -An -N4 -tu4 /dev/urandom | awk -v max_ms="$1" '{ printf "%.3f", $1 % max_ms / 1000 }'
+}
+
+# ---- Killed at random moments, resumed each time: a run that saves every second step and every best, and prunes
+run="$small --dropout 0.1 --steps 200 --save-every 2 --val-every 7 --keep 3 --keep-every 50"
+began=$(date +%s%N)
+expect "the undisturbed run" "$gpt" $run --out "$dir/whole"
+max_ms=$((($(date +%s%N) - began) / 6000000 + 20))           # a sixth of it: many kills on the way to the end
+"$gpt" ${run%% --keep*} --out "$dir/all" > /dev/null 2>&1      # with all its steps
+sed -i 's/"keep": "0"/"keep": "3"/; s/"keep-every": "0"/"keep-every": "50"/' "$dir"/all/*/state.json
+wanted="step-00000050 step-00000100 step-00000150 step-00000196 step-00000198 step-00000200"
+is "the undisturbed run left" "$(echo $(names_in "$dir/whole"))" "$wanted"
+kills=0 ends=0
+has_checkpoint() { ls "$1"/step-????????/state.json > /dev/null 2>&1; }
+start_or_resume() { exec "$gpt" $run --out "$dir/killed" --resume > "$dir/killed.out" 2>&1; }    # as a queue does
+check_best() {    # check_best RUN: the link, if there is one, names a whole checkpoint
+    [ ! -L "$1/best" ] || [ -f "$1/best/checksums.xxh64" ] || wrong "$1/best names $(readlink "$1/best")"
+}
+check_killed() {
+    is "the best" "$(readlink "$dir/killed/best")" "$(readlink "$dir/whole/best")"
+    same_checkpoints "$dir/killed" "$dir/all"
+    if grep -q 'all 200 steps are done' "$dir/killed.out"; then      # killed in the last pruning: no save did the rest
+        names_in "$dir/killed" | grep '\.partial$' && wrong "what a kill left is still there"
+    else
+        is "left behind" "$(names_in "$dir/killed")" "$(names_in "$dir/whole")"
+    fi
+    same_steps "$dir/whole" "$dir/killed"
+    rm -rf "$dir/killed"
+    ends=$((ends + 1))
+}
+while [ $kills -lt "$rounds" ] && [ $bad = 0 ]; do
+    start_or_resume &
+    pid=$!
+    sleep "$(random_ms $max_ms)"
+    kill -9 $pid 2>/dev/null
+    wait $pid 2>/dev/null
+    status=$?
+    check_best "$dir/killed"
+    case $status in
+    137) kills=$((kills + 1)) ;;
+    0)   check_killed ;;
+    *)   wrong "after $kills kills: $(tail -n 1 "$dir/killed.out")" ;;
+    esac
+done
+if [ $bad = 0 ]; then
+    (start_or_resume) || wrong "the last resume: $(tail -n 1 "$dir/killed.out")"
+    check_killed
+fi
+close_test "$kills kills, $ends runs brought to their end with the same bits"
+
+# ---- Calls that fail. What must hold afterwards: every checkpoint there is whole; the run has all its steps; the exit
+# code is 1 when the last step was not saved, and 0 otherwise; and a resume brings the bits of the undisturbed run.
+run="$small --steps 6 --save-every 2 --val-every 0 --keep 2"
+faulty() {        # faulty PATH CALLS FIRST EVERY ERROR: a run into $dir/f under faults
+    rm -rf "$dir/f"
+    env LD_PRELOAD="$faults" FAULT_PATH="$1" FAULT_CALLS="$2" FAULT_FIRST="$3" FAULT_EVERY="$4" FAULT_ERROR="$5" \
+        "$gpt" $run --out "$dir/f" > "$dir/f.out" 2> "$dir/f.err"
+    status=$? runs=$((runs + 1)) what="$5 at call $3${4:+, every $4}"
+    [ "$(rows_of "$dir/f")" = 6 ] || wrong "$what: the run did not go on: $(tail -n 1 "$dir/f.err")"
+    same_checkpoints "$dir/f" "$dir/six"
+    check_best "$dir/f"
+    want=0
+    if grep -q 'step 6 is not saved: ' "$dir/f.err"; then want=1
+        grep -q 'the last checkpoint could not be written' "$dir/f.err" ||
+            wrong "$what: the last line is $(tail -n 1 "$dir/f.err")"
+    elif [ ! -s "$dir/f.err" ]; then
+        is "$what: no message, but there is" "$(names_in "$dir/f")" "$(names_in "$dir/two")"
+    fi
+    [ $status = $want ] || wrong "$what: exit code $status, want $want: $(tail -n 1 "$dir/f.err")"
+    grep -q "$(words_of "$5")" "$dir/f.err" && reported=$((reported + 1))
+    [ $want = 0 ] || ended=$((ended + 1))
+    { has_checkpoint "$dir/f" && [ ! -d "$dir/f/step-00000006" ]; } || return
+    expect "$what: the resume" "$gpt" --out "$dir/f" --resume --threads 1
+    same_checkpoints "$dir/f" "$dir/six"
+    [ -d "$dir/f/step-00000006" ] || wrong "$what: the resume has not saved the last step"
+}
+words_of() {
+    case $1 in
+    ENOSPC) echo 'No space left on device' ;;
+    EDQUOT) echo 'Disk quota exceeded' ;;
+    EIO)    echo 'Input/output error' ;;
+    esac
+}
+name="ENOSPC, EDQUOT and EIO at every call"
+if [ ! -f "$faults" ]; then skip_test "$name" "no $faults"
+elif grep -q __asan_init "$gpt"; then skip_test "$name" "the sanitizer wants to be loaded first"
+elif ! LD_PRELOAD="$faults" FAULT_PATH=/ FAULT_LOG="$dir/calls" "$gpt" $run --out "$dir/two" > "$dir/f.out" 2>&1; then
+    skip_test "$name" "nothing can be preloaded here"
+else
+    "$gpt" $run --keep-every 1 --out "$dir/six" > /dev/null 2>&1      # with all its checkpoints, to compare with
+    sed -i 's/"keep-every": "1"/"keep-every": "0"/' "$dir"/six/*/state.json
+    runs=0 reported=0 ended=0
+    calls=$(grep -c "$dir/two/step-" "$dir/calls")
+    [ "$calls" -gt 80 ] || wrong "only $calls calls on checkpoints are seen"
+    every_call="write,fsync,rename,open,mkdir,unlink"
+    errors() {        # errors N: those to try at place N
+        if [ "$stride" = 1 ]; then echo ENOSPC EDQUOT EIO; return; fi
+        case $(($1 % 3)) in 0) echo ENOSPC ;; 1) echo EDQUOT ;; 2) echo EIO ;; esac
+    }
+    n=$((1 + turn % stride)) place=$((turn / stride))
+    while [ $n -le "$calls" ]; do
+        for error in $(errors $place); do faulty "$dir/f/step-" $every_call $n "" $error; done
+        n=$((n + stride)) place=$((place + 1))
+    done
+    [ $reported = $runs ] || wrong "$((runs - reported)) faults were not reported"
+    echo "  $runs runs with one fault at one of $calls calls: all reported, $ended ended with code 1"
+    for every in 1 3 10 30 50; do
+        place=$((place + 1))
+        in_turn 5 || continue
+        for error in $(errors $place); do faulty "$dir/f/step-" $every_call $every $every $error; done
+    done
+    # the first 3 calls on the log are made at the start, which they would end
+    for error in $(errors $place); do faulty "$dir/f/log.csv" write,fsync 4 2 $error; done
+    echo "  $runs runs with faults in all: reported in $reported, $ended ended with code 1"
+    close_test "$name ($runs runs)"
+
+    # ---- The order: the files, their directory, the new name, the directory above; then old checkpoints are removed
+    order=$(awk -v d="$dir/two" '
+        { gsub(d "/step-00000006.partial", "P"); gsub(d "/step-00000002.partial", "Q"); gsub(d, "OUT") }
+        /report\.html/ { next }
+        sub(/^unlink Q.*/, "unlink Q") || /^fsync P/ || /^rename / || $0 == "fsync OUT" { print }' "$dir/calls" | awk '
+        /^fsync P\/config/ { on = 1 } on && !seen[$0]++ { printf "%s; ", $0 }')
+    want="fsync P/config.json; fsync P/model.safetensors; fsync P/optimizer.safetensors; fsync P/state.json; "
+    want="$want${cuda:+fsync P/choices.txt; }"
+    want="${want}fsync P/tokenizer.json; fsync P/tokenizer_config.json; fsync P/checksums.xxh64; fsync P; "
+    want="${want}rename P; fsync OUT; rename OUT/best.new; rename OUT/step-00000002; unlink Q; "
+    is "the order" "$order" "$want"
+    expect "the directory above --out is synced" awk -v d="$dir" '
+        $0 == "mkdir " d "/two" { on = 1 } on && $0 == "fsync " d { ok = 1 }
+        /two\/log.csv/ { exit } END { exit !ok }' "$dir/calls"
+    close_test "files are durable before their directory gets its name"
+
+    # ---- The same faults at saves of the best, of which the next one removes those that no rule keeps
+    run="$small --steps 8 --save-every 4 --val-every 1 --keep 1" runs=0
+    "$gpt" $run --keep-every 1 --out "$dir/eight" > /dev/null 2>&1
+    checkpoint_files=${checkpoint_files% state.json}        # where the best is another when a save has failed
+    LD_PRELOAD="$faults" FAULT_PATH=/ FAULT_LOG="$dir/calls" "$gpt" $run --out "$dir/nine" > "$dir/f.out" 2>&1
+    calls=$(grep -c "$dir/nine/step-" "$dir/calls") links=$(grep -c "$dir/nine/best" "$dir/calls") path=$dir/f/step-
+    [ "$calls" -gt 200 ] || wrong "only $calls calls are seen"
+    n=$((1 + turn % (4 * stride)))
+    while [ $n -le "$calls" ]; do
+        rm -rf "$dir/f"
+        LD_PRELOAD="$faults" FAULT_PATH="$path" FAULT_CALLS=$every_call FAULT_FIRST=$n FAULT_ERROR=ENOSPC \
+            "$gpt" $run --out "$dir/f" > "$dir/f.out" 2> "$dir/f.err"
+        runs=$((runs + 1))
+        grep -q "No space left on device" "$dir/f.err" || wrong "$path, call $n: no message: $(cat "$dir/f.err")"
+        same_checkpoints "$dir/f" "$dir/eight"
+        check_best "$dir/f"
+        expect "$path, call $n: the resume" "$gpt" --resume "$dir/f" --threads 1
+        named=$(sed -n 's/.*"best": {"step": \([0-9]*\),.*/\1/p' "$dir/f/step-00000008/state.json")
+        is "$path, call $n: best" "$(readlink "$dir/f/best")" "$(printf 'step-%08d' "$named")"
+        n=$((n + 4 * stride))
+        [ $n -le "$calls" ] || [ "$path" = "$dir/f/best" ] || { path=$dir/f/best calls=$links n=1; }
+    done
+    close_test "best/ names a whole checkpoint whatever fails ($runs runs)"
+fi
+
+# ---- A limit on the size of files, as queues and ulimit -f set it: the moments are beyond, the log is not
+if in_turn 2; then
+    run="$small --steps 6 --save-every 2 --val-every 0"
+    (ulimit -f 40; "$gpt" $run --out "$dir/limited" > "$dir/f.out" 2> "$dir/f.err")
+    is "exit code" $? 1
+    is "errors" "$(grep -c 'step [246] is not saved: .*File too large' "$dir/f.err")" 3
+    is "rows in the log: the run goes on" "$(rows_of "$dir/limited")" 6
+    is "left behind" "$(names_in "$dir/limited")" ""
+    close_test "a limit on the size of files"
+fi
+
+# ---- A disk that is really full: a file system of 300 KiB, on which two checkpoints find room
+name="a full disk"
+if ! in_turn 2; then :
+elif ! unshare -rm mount -t tmpfs -o size=300k none "$dir/text" 2>/dev/null; then
+    skip_test "$name" "no file system can be mounted here"
+else
+    mkdir "$dir/disk"
+    cat > "$dir/full.sh" <<'END'
+gpt=$1 dir=$2 small=$3
+mount -t tmpfs -o size=300k none "$dir/disk" || exit 2
+"$gpt" $small --steps 12 --save-every 2 --val-every 0 --out "$dir/disk/a" > "$dir/disk.out" 2> "$dir/disk.err"
+echo "code $?, $(grep -c 'is not saved: .*No space left on device' "$dir/disk.err") of 6 not saved"
+dd if=/dev/zero of="$dir/disk/filler" 2>/dev/null                   # now the log finds no room either
+"$gpt" --resume --out "$dir/disk/a" --threads 1 > "$dir/disk.out" 2>&1
+echo "code $?, $(tail -n 1 "$dir/disk.out")"
+rm -r "$dir/disk/a/step-00000002" "$dir/disk/filler"
+"$gpt" --resume --keep 1 --out "$dir/disk/a" --threads 1 > "$dir/disk.out" 2>&1
+echo "code $?, $(grep -c '^[0-9]' "$dir/disk/a/log.csv") rows, $(cd "$dir/disk/a" && echo step-*)"
+END
+    unshare -rm sh "$dir/full.sh" "$gpt" "$dir" "$small" > "$dir/full.out" 2>&1
+    cat "$dir/full.out"
+    grep -q '^code 1, [1-5] of 6 not saved' "$dir/full.out" || wrong "the run on the full disk: $(cat "$dir/disk.err")"
+    grep -q 'log.csv.*: cannot [a-z]*: No space left on device' "$dir/full.out" || wrong "the resume on the full disk"
+    grep -q '^code 0, 12 rows, step-00000012$' "$dir/full.out" ||
+        wrong "the resume with room: $(tail -n 1 "$dir/disk.out")"
+    close_test "$name"
+fi
+
+close_tests

@@ -1,0 +1,563 @@
+/* test_log.c - log.csv, log.jsonl and settings.txt, also after a resume and on a full disk. */
+#include "report_run.h"
+#include <errno.h>
+#include "../../llmc/base/os.h"
+
+#define ALL_COLUMNS \
+    "step,seconds,tokens,loss,val_loss,norm,lr,ms,tokens_per_s,mfu,temperature_c,power_w,clock_mhz,throttle\n"
+
+static char *settings_path;
+static double resumed_val_loss = NAN;
+static const char *changes;
+
+/* ---- Runs and cells */
+
+/* keep: the step of the checkpoint; -1 = a new run */
+typedef struct { const char *command; int64_t keep, first, last; } Run;
+
+static void open_run(Report *report, const Run *run) {
+    RunInfo info = info_of(run->command);
+    ResumeInfo resume = { .step = run->keep, .val_loss = resumed_val_loss, .changes = changes };
+    if (run->keep < 0) unlink(log_path), unlink(events_path);
+    report_open(report, out, &info, run->keep < 0 ? NULL : &resume);
+}
+
+static void run_steps(void *argument) {
+    Run *run = argument;
+    Report report;
+    open_run(&report, run);
+    for (int64_t step = run->first; step <= run->last; step++) {
+        StepReport s = step_of(step);
+        report.row_health = health;
+        if (!isnan(s.val_loss))
+            report_validation(&report, &(ValidationReport){ step, s.val_loss, 0.5, 1, 0 });
+        report_step(&report, &s);
+    }
+    report_close(&report, "done");
+}
+
+static int begins_with(const char *text, const char *start) { return !strncmp(text, start, strlen(start)); }
+
+/* The cell of a row of log.csv, "" also when it is empty, NULL when there is no such row or column. */
+static const char *cell_of(int64_t step, const char *name) {
+    const char *text = log_text(), *at = text;
+    int column = 0, width = (int)strlen(name);
+    for (; strncmp(at, name, (size_t)width) || !strchr(",\n", at[width]); at++, column++) {
+        at += strcspn(at, ",\n");
+        if (*at != ',') return NULL;
+    }
+    at = strstr(text, STRING("\n%lld,", (long long)step));
+    if (!at) return NULL;
+    for (at++; column--; at++) {
+        at += strcspn(at, ",\n");
+        if (*at != ',') return NULL;
+    }
+    return STRING("%.*s", (int)strcspn(at, ",\n"), at);
+}
+
+static int cell_is(int64_t step, const char *name, const char *want) {
+    const char *cell = cell_of(step, name);
+    return want && cell ? !strcmp(cell, want) : want == cell;
+}
+
+#define EXPECT_CELL(step, name, want) \
+    EXPECT(cell_is(step, name, want), "%s of step %d: got %s, want %s", name, (int)(step), cell_of(step, name), want)
+
+/* ---- log.csv */
+
+static void the_log_holds_every_step(void) {
+    double start = seconds_now();
+    const char *lines = printed(run_steps, &(Run){ "a", -1, 1, 20 });
+    double took = seconds_now() - start, last = 0;
+    const char *text = log_text();
+    static const char header[] = "step,seconds,tokens,loss,val_loss,norm,lr,ms,tokens_per_s\n1,";
+    EXPECT(begins_with(text, header), "%s", text);
+    EXPECT(lines_in(text) == 1 + 20, "%d lines", (int)lines_in(text));
+    for (int64_t step = 1; step <= 20; step++) {
+        StepReport s = step_of(step);
+        EXPECT_CELL(step, "tokens", STRING("%lld", (long long)s.tokens));
+        EXPECT_CELL(step, "val_loss", step % 10 ? "" : "1.5");
+        EXPECT_CELL(step, "norm", "0.5");
+        EXPECT_CELL(step, "lr", "0.001");
+        EXPECT_CELL(step, "ms", "100.000");
+        EXPECT_CELL(step, "tokens_per_s", "7680.0");
+        EXPECT(strtof(cell_of(step, "loss"), NULL) == (float)s.loss, "the loss is the same float");
+        double seconds = strtod(cell_of(step, "seconds"), NULL);
+        EXPECT(seconds >= last && seconds <= took + 0.0005, "step %d: %g s of %g", (int)step, seconds, took);
+        last = seconds;
+    }
+    /* on no terminal: the first, the validations, the last that was seen */
+    EXPECT(!strcmp(lines,
+        "step   1/100  loss 4.0000  norm 0.50   7680 tok/s  100.0 ms  lr 1.0e-03\n"
+        "step 10: val loss 1.5000 nats per byte (2.1640 bits), floor 0.5000\n"
+        "step 20: val loss 1.5000 nats per byte (2.1640 bits), floor 0.5000\n"
+        "step  20/100  loss 0.2000  norm 0.50   7680 tok/s  8s left  100.0 ms  lr 1.0e-03\n"), "%s", lines);
+}
+
+/* Columns that would always be empty are left out. */
+static void the_log_has_the_columns_that_are_known(void) {
+    double peak = 7680 * gpt_flops_per_token(&config) / 0.4608;
+    for (int known = 0; known < 8; known++) {
+        no_validation = !(known & 1);
+        device.peak_flops[F32] = known & 2 ? peak : 0;
+        health = known & 4 ? (DeviceHealth){ .power_w = 100 } : (DeviceHealth){0};
+        printed(run_steps, &(Run){ "a", -1, 1, 1 });
+        const char *want = STRING("step,seconds,tokens,loss%s,norm,lr,ms,tokens_per_s%s%s\n1,",
+            known & 1 ? ",val_loss" : "", known & 2 ? ",mfu" : "",
+            known & 4 ? ",temperature_c,power_w,clock_mhz,throttle" : "");
+        EXPECT(begins_with(log_text(), want), "got %s\nwant %s", log_text(), want);
+        EXPECT_CELL(1, "mfu", known & 2 ? "0.4608" : NULL);
+        EXPECT_CELL(1, "power_w", known & 4 ? "100.0" : NULL);
+        /* a resume goes on with the columns of the file, in their order, and adds what this run has more at the end */
+        no_validation = 0, device.peak_flops[F32] = peak, health = (DeviceHealth){ .clock_mhz = 210 };
+        printed(run_steps, &(Run){ "b", 1, 2, 10 });
+        EXPECT(!strncmp(log_text(), want, strcspn(want, "\n")) && lines_in(log_text()) == 11, "%s", log_text());
+        EXPECT_CELL(1, "val_loss", "");
+        EXPECT_CELL(10, "val_loss", "1.5");
+        EXPECT_CELL(1, "power_w", known & 4 ? "100.0" : "");
+        EXPECT_CELL(10, "clock_mhz", "210");
+    }
+    put_text(log_path, "step,lr,loss\n1,2,3\n");
+    printed(run_steps, &(Run){ "b", 1, 2, 2 });
+    const char *mixed = STRING("step,lr,loss,seconds,tokens,val_loss,norm,ms,tokens_per_s,mfu,temperature_c,power_w,"
+        "clock_mhz,throttle\n1,2,3,,,,,,,,,,,\n2,0.001,2,%s,1536,,0.5,100.000,7680.0,0.4608,,,210,\n",
+        cell_of(2, "seconds"));
+    EXPECT(!strcmp(log_text(), mixed), "%s", log_text());
+    device.peak_flops[F32] = 0;
+    health = (DeviceHealth){0};
+}
+
+static void the_log_holds_the_health(void) {
+    static const struct { DeviceHealth health; const char *temperature, *power, *clock, *throttle; } rows[] = {
+        { { 64, 698.765, 1755, "power", 0 }, "64", "698.8", "1755", "power" },
+        { { 91, 350, 210, "thermal", 1 },    "91", "350.0", "210",  "thermal" },
+        { { 0, 0, 0, "none", 0 },            "",   "",      "",     "none" },
+        { { 45, 0, 1980, NULL, 0 },          "45", "",      "1980", "" },
+    };
+    for (int i = 0; i < COUNT(rows); i++) {
+        health = rows[i].health;
+        printed(run_steps, &(Run){ "a", -1, 1, 1 });
+        EXPECT_CELL(1, "temperature_c", rows[i].temperature);
+        EXPECT_CELL(1, "power_w", rows[i].power);
+        EXPECT_CELL(1, "clock_mhz", rows[i].clock);
+        EXPECT_CELL(1, "throttle", rows[i].throttle);
+    }
+    /* queried once a second: a row without a query has none */
+    Report report;
+    StepReport one = step_of(1), two = step_of(2), three = step_of(3);
+    open_run(&report, &(Run){ "a", -1, 1, 3 });
+    report_health(&report);
+    report_step(&report, &one);
+    report_health(&report);
+    report_step(&report, &two);
+    report.health_at_s -= 1;
+    report_health(&report);
+    report_step(&report, &three);
+    report_close(&report, "done");
+    EXPECT_CELL(1, "clock_mhz", "1980");
+    EXPECT_CELL(2, "clock_mhz", "");
+    EXPECT_CELL(3, "clock_mhz", "1980");
+    health = (DeviceHealth){0};
+}
+
+/* Of a validation that a stop cut short: the row of the checkpoint's step gets the loss, an old loss stays. */
+static void a_resume_adds_the_val_loss(void) {
+    static const struct { int64_t keep; const char *want; } cases[] = { { 7, "2.25" }, { 10, "1.5" } };
+    for (int i = 0; i < COUNT(cases); i++) {
+        int64_t keep = cases[i].keep;
+        printed(run_steps, &(Run){ "a", -1, 1, 12 });
+        const char *rest = STRING("%s", strstr(log_text(), STRING("\n%lld,", (long long)keep - 1)));
+        resumed_val_loss = 2.25;
+        printed(run_steps, &(Run){ "b", keep, keep + 1, keep + 1 });
+        resumed_val_loss = NAN;
+        EXPECT_CELL(keep, "val_loss", cases[i].want);
+        EXPECT_CELL(keep - 1, "val_loss", "");
+        EXPECT_CELL(keep, "lr", "0.001");
+        EXPECT(lines_in(log_text()) == 1 + keep + 1, "%s", log_text());
+        EXPECT(!strncmp(strstr(log_text(), STRING("\n%lld,", (long long)keep - 1)), rest, 30), "the rows before stay");
+    }
+    resumed_val_loss = 2.25;
+    printed(run_steps, &(Run){ "a", -1, 1, 3 });
+    printed(run_steps, &(Run){ "b", 30, 31, 31 });         /* whose row is missing */
+    resumed_val_loss = NAN;
+    EXPECT_CELL(3, "val_loss", "");
+    EXPECT(lines_in(log_text()) == 5, "%s", log_text());
+    no_validation = 1;
+    printed(run_steps, &(Run){ "a", -1, 1, 3 });
+    resumed_val_loss = 2.25;
+    printed(run_steps, &(Run){ "b", 3, 4, 4 });            /* no such column */
+    resumed_val_loss = NAN;
+    no_validation = 0;
+    EXPECT(lines_in(log_text()) == 5, "%s", log_text());
+}
+
+static void a_resume_cuts_the_log(void) {
+    printed(run_steps, &(Run){ "first", -1, 1, 20 });
+    const char *whole = log_text();
+    const char *want = STRING("%.*s", (int)(strstr(whole, "\n13,") + 1 - whole), whole);
+    for (int twice = 0; twice < 2; twice++) {
+        printed(run_steps, &(Run){ "second", 12, 13, 12 });
+        EXPECT(!strcmp(log_text(), want), "got %s\nwant %s", log_text(), want);
+    }
+
+    /* a row that a kill left half written */
+    printed(run_steps, &(Run){ "second", 12, 13, 15 });
+    put_text(log_path, STRING("%s16,122", log_text()));
+    const char *out_lines = STRING("%s", printed(run_steps, &(Run){ "third", 15, 16, 18 }));
+    const char *text = log_text();
+    EXPECT(begins_with(text, want) && cell_of(15, "ms") && lines_in(text) == 1 + 18, "%s", text);
+    EXPECT_CELL(16, "tokens", "12288");
+    EXPECT(!strstr(out_lines, "missing"), "%s", out_lines);
+
+    /* other cells are kept as they are */
+    const char *cut = STRING("%.*s\n17,5\n", (int)(strstr(text, "\n17,") - text), text);
+    put_text(log_path, cut);
+    printed(run_steps, &(Run){ "third", 17, 18, 18 });
+    EXPECT(begins_with(log_text(), cut) && lines_in(log_text()) == 1 + 18, "%s", log_text());
+
+    /* beyond the end, which is reported; at the start; without a log */
+    out_lines = printed(run_steps, &(Run){ "fourth", 50, 51, 51 });
+    EXPECT(strstr(out_lines, "log.csv: ends at step 18, the rows up to step 50 are missing\n"), "%s", out_lines);
+    EXPECT(cell_of(18, "ms") && cell_of(51, "ms") && lines_in(log_text()) == 1 + 19, "%s", log_text());
+    printed(run_steps, &(Run){ "fifth", 0, 1, 1 });
+    EXPECT(cell_of(1, "ms") && lines_in(log_text()) == 2, "%s", log_text());
+    unlink(log_path);
+    printed(run_steps, &(Run){ "sixth", 5, 6, 6 });
+    EXPECT(cell_of(6, "ms") && lines_in(log_text()) == 2, "%s", log_text());
+    EXPECT(!file_exists(STRING("%s.new", log_path)), "a temporary file is left");
+}
+
+/* From the last row kept that has a cell for it. */
+static void a_resume_continues_the_seconds(void) {
+    static const struct { const char *rows; double want; } logs[] = {
+        { "1,10.25\n2,20.5\n3,30\n", 20.5 }, { "1,10.25\n2,\n", 10.25 }, { "1,10.25\n2\n", 10.25 },
+        { "1,nan\n2,inf\n", 0 }, { "1,-5\n2,x\n", 0 },
+    };
+    for (int i = 0; i < COUNT(logs); i++) {
+        put_text(log_path, STRING("step,seconds,loss\n%s", logs[i].rows));
+        double start = seconds_now();
+        printed(run_steps, &(Run){ "b", 2, 3, 3 });
+        double got = strtod(cell_of(3, "seconds"), NULL), took = seconds_now() - start;
+        EXPECT(got >= logs[i].want && got <= logs[i].want + took + 0.0005, "log %d: got %g, want %g", i, got,
+               logs[i].want);
+    }
+}
+
+static void open_new_log(void *ignored) {
+    (void)ignored;
+    Report report;
+    RunInfo info = info_of("a new run");
+    report_open(&report, out, &info, NULL);
+    report_close(&report, "done");
+}
+
+/* Of runs that were killed before their first checkpoint. */
+static void a_log_without_a_checkpoint_is_renamed(void) {
+    with_events = 1;
+    for (int i = 0; i < 2; i++) {
+        put_text(log_path, i ? "second" : "first");
+        put_text(events_path, i ? "second events" : "first events");
+        const char *text = printed(open_new_log, NULL);
+        EXPECT(lines_in(text) == 2 && strstr(text, "log.jsonl belongs to a run without a checkpoint: renamed to "),
+               "%s", text);
+        EXPECT(lines_in(log_text()) == 1 && !strcmp(events_text(), "run end0"), "%s", log_text());
+    }
+    EXPECT(!strcmp(text_of(STRING("%s.old", log_path)), "first"), "the first log");
+    EXPECT(!strcmp(text_of(STRING("%s.old.2", log_path)), "second"), "the second log");
+    EXPECT(!strcmp(text_of(STRING("%s.old.2", events_path)), "second events"), "the second log of events");
+    with_events = 0;
+    unlink(events_path);
+}
+
+static void other_files_are_refused_and_kept(void) {
+    static const char no_log[] = "log.csv: not a log of training steps: want the names of columns in the first line";
+    static const struct { const char *want, *text; } logs[] = {
+        { no_log, "" },
+        { no_log, "a,b,c\n1,2,3\n" },
+        { no_log, "# a comment\n" ALL_COLUMNS "1,1\n" },
+        { no_log, "step,loss" },
+        { no_log, "loss,step\n2,1\n" },
+        { no_log, "step,loss,loss\n" },
+        { no_log, "step,loss,\n" },
+        { no_log, "step,loss,los\n" },
+        { no_log, "step,loss,losses\n" },
+        { no_log, "\n" },
+        { "log.csv: damaged: want a row with a step after 1, got 1,2", ALL_COLUMNS "1,2,3,,,,,,\n1,2,3,,,,,,\n" },
+        { "log.csv: damaged: want a row with a step after 0, got 0,2", ALL_COLUMNS "0,2,3,,,,,,\n" },
+        { "log.csv: damaged", ALL_COLUMNS "1,2,3,,,,,,\n-2,2,3,,,,,,\n" },
+        { "log.csv: damaged", ALL_COLUMNS "x,2,3,,,,,,\n" },
+        { "log.csv: damaged", ALL_COLUMNS "\n" },
+        { "log.csv: damaged", ALL_COLUMNS "# a comment\n" },
+    };
+    static const struct { const char *want, *text; } events[] = {
+        { "log.jsonl: line 1: byte 0: found 'x', want", "x\n" },
+        { "found the end, want a value; move the log away to start a new one", "{\"event\": \"run\"}\n\n" },
+        { "log.jsonl: line 2: \"event\" is missing", "{\"event\": \"step\"}\n{}\n" },
+        { "log.jsonl: line 1: \"event\" is missing", "3\n" },
+        { "log.jsonl: line 1: \"step\" is -1, want an integer", "{\"event\": \"step\", \"step\": -1}\n" },
+    };
+    for (int i = 0; i < COUNT(logs); i++) {
+        put_text(log_path, logs[i].text);
+        expect_fails(logs[i].want, run_steps, &(Run){ "x", 10, 11, 11 });
+        EXPECT(!strcmp(log_text(), logs[i].text), "log %d has changed", (int)i);
+    }
+    unlink(log_path);
+    with_events = 1;
+    for (int i = 0; i < COUNT(events); i++) {
+        put_text(events_path, events[i].text);
+        expect_fails(events[i].want, run_steps, &(Run){ "x", 10, 11, 11 });
+        EXPECT(!strcmp(text_of(events_path), events[i].text), "events %d have changed", (int)i);
+    }
+    with_events = 0;
+    unlink(events_path);
+    unlink(log_path);
+}
+
+/* Two rows and their events while the disk is full; returns what the files were. */
+static void full_disk(Report *report, int was[2]) {
+    open_run(report, &(Run){ "a", -1, 7, 9 });
+    was[0] = redirect(report->log.csv.fd, "/dev/full");
+    was[1] = redirect(report->log.jsonl.fd, "/dev/full");
+    int stderr_was = redirect(STDERR_FILENO, "/dev/null");
+    StepReport s[2] = { step_of(7), step_of(8) };
+    report_step(report, &s[0]);
+    report_step(report, &s[1]);
+    report_sync(report);
+    restore(STDERR_FILENO, stderr_was);
+}
+
+static void close_full(void *ignored) {
+    (void)ignored;
+    Report report;
+    full_disk(&report, (int[2]){0});
+    report_close(&report, "done");
+}
+
+static void a_full_disk_loses_no_row(void) {
+    if (access("/dev/full", W_OK)) { test_skip_reason = "there is no /dev/full"; return; }
+    with_events = 1;
+    expect_fails("log.csv: cannot write: No space left on device; ", close_full, NULL);
+    Report report;
+    int was[2];
+    full_disk(&report, was);
+    EXPECT(report.log.csv.error == ENOSPC && report.log.csv.pending_bytes > 0, "rows wait");
+    EXPECT(report.log.jsonl.error == ENOSPC && report.log.jsonl.pending_bytes > 0, "events wait");
+    restore(report.log.csv.fd, was[0]);
+    restore(report.log.jsonl.fd, was[1]);
+    StepReport s = step_of(9);
+    report_step(&report, &s);
+    EXPECT(!report.log.csv.error && !report.log.csv.pending_bytes, "no row waits");
+    report_close(&report, "done");
+    EXPECT(lines_in(log_text()) == 1 + 3 && cell_of(7, "ms") && cell_of(8, "ms") && cell_of(9, "ms"), "%s", log_text());
+    EXPECT(!strcmp(events_text(), "run step7 step8 step9 end9"), "%s", events_text());
+    with_events = 0;
+}
+
+/* ---- log.jsonl */
+
+static char strange[] = "a \"quote\", \\, \t, \xc3\xa9, no UTF-8: \xc3 \xff, NUL: \0";
+static const char strange_read[] = "a \"quote\", \\, \t, \xc3\xa9, no UTF-8: \xef\xbf\xbd \xef\xbf\xbd, NUL: "
+                                   "\xef\xbf\xbd";
+
+static int page_says(const char *text) {
+    FileMap page = file_map(IN_SCRATCH("report.html"));
+    int found = memmem(page.bytes, (size_t)page.size, text, strlen(text)) != NULL;
+    file_unmap(page);
+    return found;
+}
+
+static void run_with_events(void *ignored) {
+    (void)ignored;
+    Report report;
+    int stderr_was = redirect(STDERR_FILENO, "/dev/null");
+    open_run(&report, &(Run){ "train_gpt --prompt 'say \"hi\"'", -1, 1, 3 });
+    for (int64_t step = 8; step <= 11; step++) {
+        StepReport s = step_of(step);
+        if (step == 9) s.loss = INFINITY, s.norm = NAN;
+        report.row_health = health;
+        if (step == 10) report_validation(&report, &(ValidationReport){ 10, 1.5, NAN, 1, 0 });
+        report_step(&report, &s);
+        if (step == 10) report_checkpoint(&report, 10, "runs/a/step-00000010", 0.25);
+        if (step == 10) report_sample(&report, 10, strange, sizeof strange - 1);
+    }
+    report_warning(&report, "step %d: %s", 11, "a \"warning\"");
+    restore(STDERR_FILENO, stderr_was);
+    report_close(&report, "SIGTERM");
+}
+
+static void warn_only(void *ignored) {
+    (void)ignored;
+    report_warning(&(Report){0}, "%d of %d", 1, 2);
+}
+
+/* Each line is a JSON object whose values are those of log.csv. */
+static void the_events_are_those_of_the_run(void) {
+    with_events = 1;
+    device.peak_flops[F32] = 1e12;
+    health = (DeviceHealth){ 64, 698.765, 1755, "power", 0 };
+    printed(run_with_events, NULL);
+    const char *want = "run step8 step9 validation10 step10 checkpoint10 sample10 step11 warning11 end11";
+    EXPECT(!strcmp(events_text(), want), "got %s, want %s", events_text(), want);
+    EXPECT(page_says("\"status\": \"SIGTERM\"") && page_says("a \\\"quote\\\"") && page_says("step 11: a \\\"warning"),
+           "report.html");
+    const char *text = text_of(events_path), *names = ALL_COLUMNS;
+    EXPECT(lines_in(text) == 10 && text[strlen(text) - 1] == '\n', "%s", text);
+    for (int n = 0; n < 10; n++) {
+        Json *event = event_at(n);
+        if (!event) break;
+        const char *kind = json_string(event, "event");
+        const Json *step = json_find(event, "step"), *seconds = json_find(event, "seconds");
+        if (n) EXPECT(step && seconds && json_real(seconds) >= 0 && json_real(seconds) < 60, "line %d: %s", n, text);
+        for (const char *name = names; step && !strcmp(kind, "step") && *name; name += strcspn(name, ",\n") + 1) {
+            char *key = STRING("%.*s", (int)strcspn(name, ",\n"), name);
+            const char *cell = cell_of(json_integer(step, 0, 100), key);
+            const Json *value = json_find(event, key);
+            int absent = !*cell || !strcmp(cell, "inf") || !strcmp(key, "val_loss");     /* in an event of its own */
+            EXPECT(absent ? !value : value && !strcmp(value->text, cell), "step %s, %s: got %s, want %s", step->text,
+                   key, value ? value->text : "none", cell);
+        }
+        if (!strcmp(kind, "validation")) {
+            EXPECT(!strcmp(json_find(event, "val_loss")->text, cell_of(10, "val_loss")), "%s", text);
+            EXPECT(!json_find(event, "floor"), "unknown: %s", text);
+        }
+        if (!strcmp(kind, "sample")) EXPECT(!strcmp(json_string(event, "text"), strange_read), "%s", text);
+        if (!strcmp(kind, "warning"))
+            EXPECT(!strcmp(json_string(event, "message"), "step 11: a \"warning\""), "%s", text);
+        if (!strcmp(kind, "end")) EXPECT(!strcmp(json_string(event, "reason"), "SIGTERM"), "%s", text);
+        if (!strcmp(kind, "checkpoint"))
+            EXPECT(!strcmp(json_string(event, "path"), "runs/a/step-00000010") &&
+                   json_real(json_find(event, "save_seconds")) == 0.25, "%s", text);
+        if (!strcmp(kind, "run")) {
+            static const struct { const char *key, *want; } texts[] = {
+                { "version", "train_gpt 0" }, { "command", "train_gpt --prompt 'say \"hi\"'" },
+                { "device", "a device" } };
+            for (int i = 0; i < COUNT(texts); i++)
+                EXPECT(!strcmp(json_string(event, texts[i].key), texts[i].want), "%s: %s", texts[i].key, text);
+            static const struct { const char *key; int want; } numbers[] = {
+                { "layers", 1 }, { "heads", 2 }, { "channels", 4 }, { "context", 8 }, { "vocabulary", 16 },
+                { "parameters", 16*4 + 8*4 + 2*4 + (4*12 + 12) + (4*4 + 4) + 2*4 + (4*16 + 16) + (16*4 + 4) + 2*4 } };
+            for (int i = 0; i < COUNT(numbers); i++)
+                EXPECT(json_integer(json_find(event, numbers[i].key), 0, 10000) == numbers[i].want, "%s: %s",
+                       numbers[i].key, text);
+            EXPECT(json_real(json_find(event, "floor")) == 0.5, "%s", text);
+            const char *time = json_string(event, "time");         /* 2026-11-22T10:00:00Z */
+            EXPECT(strlen(time) == 20 && time[4] == '-' && time[10] == 'T' && time[19] == 'Z', "%s", time);
+            const Json *settings = json_member(event, "settings", JSON_OBJECT);
+            EXPECT(settings->count == 4 && json_find(settings, "deterministic")->type == JSON_FALSE &&
+                   json_real(json_find(settings, "lr")) == rate && !strcmp(json_string(settings, "prompt"), prompt),
+                   "%s", text);
+        }
+        json_free(event);
+    }
+    const char *line = printed_on(STDERR_FILENO, warn_only, NULL);
+    EXPECT(!strcmp(line, "train_gpt: warning: 1 of 2\n"), "%s", line);
+    device.peak_flops[F32] = 0;
+    health = (DeviceHealth){0};
+    with_events = 0;
+}
+
+static void a_resume_cuts_the_events(void) {
+    with_events = 1;
+    printed(run_steps, &(Run){ "first", -1, 9, 12 });
+    put_text(events_path, STRING("%s{\"event\": \"step\", \"step\": 1", text_of(events_path)));
+    changes = "--steps 200 -> 300";
+    printed(run_steps, &(Run){ "second", 11, 12, 12 });
+    changes = NULL;
+    const char *want = "run step9 validation10 step10 step11 resume11 step12 end12";
+    EXPECT(!strcmp(events_text(), want), "got %s, want %s", events_text(), want);
+    Json *event = event_at(5);
+    EXPECT(!strcmp(json_string(event, "command"), "second") && json_find(event, "time") &&
+           !strcmp(json_string(event, "changes"), "--steps 200 -> 300"), "%s", text_of(events_path));
+    json_free(event);
+
+    /* a validation that was repeated; one that is in the log; without a log */
+    static const struct { int64_t keep; const char *want; } cases[] = {
+        { 9, "run step9 resume9 validation9 validation10 step10 end10" },
+        { 10, "run step9 validation10 step10 resume10 step11 end11" } };
+    for (int i = 0; i < COUNT(cases); i++) {
+        printed(run_steps, &(Run){ "first", -1, 9, 12 });
+        resumed_val_loss = 1.5;
+        printed(run_steps, &(Run){ "second", cases[i].keep, cases[i].keep + 1, cases[i].keep + 1 });
+        resumed_val_loss = NAN;
+        EXPECT(!strcmp(events_text(), cases[i].want), "got %s, want %s", events_text(), cases[i].want);
+    }
+    unlink(events_path);
+    printed(run_steps, &(Run){ "third", 5, 6, 6 });
+    EXPECT(!strcmp(events_text(), "run resume5 step6 end6"), "%s", events_text());
+    with_events = 0;
+    unlink(events_path);
+}
+
+static void fail_in_a_run(void *ignored) {
+    (void)ignored;
+    Report report;
+    fail_hook = NULL;
+    open_run(&report, &(Run){ "a", -1, 1, 1 });
+    StepReport s = step_of(1);
+    fclose(stdout);
+    report_step(&report, &s);
+    fail("step %d: not \"finite\"", 2);
+}
+
+static void a_failure_is_an_event(void) {
+    if (test_in_process) { test_skip_reason = "needs a child"; return; }
+    with_events = 1;
+    expect_fails("train_gpt: step 2: not \"finite\"", fail_in_a_run, NULL);
+    EXPECT(!strcmp(events_text(), "run step1 end1"), "%s", events_text());
+    Json *event = event_at(2);
+    EXPECT(event && !strcmp(json_string(event, "reason"), "step 2: not \"finite\""), "%s", text_of(events_path));
+    EXPECT(page_says("\"status\": \"step 2: not \\\"finite\\\"\""), "report.html");
+    json_free(event);
+    with_events = 0;
+    unlink(events_path);
+}
+
+/* ---- settings.txt */
+
+static void the_settings_are_written(void) {
+    printed(run_steps, &(Run){ "train_gpt --lr 3e-4", -1, 1, 2 });
+    const char *text = text_of(settings_path);
+    const char *head = STRING("# train_gpt 0, %s, a device, of 1 core, 20", backend_name), *line = strchr(text, '\n');
+    EXPECT(begins_with(text, head) && line && line[-1] == 'Z', "%s", text);
+    const char *want = "\n# command: train_gpt --lr 3e-4\n# model: 1 layers, 2 heads, 4 channels, context 8, "
+                       "vocabulary 16, 348 parameters\n# memory: 213 MiB of 7.6 GiB free\n# --config reads this file, "
+                       "for a new run; --resume reads the options of the checkpoint\n# floor: 0.500000\nlayers = 1\n"
+                       "lr = 0.0003\n";
+    EXPECT(line && begins_with(line, want), "%s", text);
+
+    /* a resume adds a line, and writes the settings as they are now */
+    rate = 0.0001;
+    changes = "--lr 0.0003 -> 0.0001";
+    printed(run_steps, &(Run){ "train_gpt --resume --lr 1e-4", 2, 3, 3 });
+    changes = NULL;
+    printed(run_steps, &(Run){ "train_gpt --resume", 3, 4, 4 });
+    rate = 0.0003;
+    const char *resumed = text_of(settings_path);
+    EXPECT(!strncmp(resumed, text, (size_t)(strstr(text, "layers =") - text)), "the head stays: %s", resumed);
+    const char *first = strstr(resumed, "\n# resumed at step 2, 20");
+    const char *second = strstr(resumed, "\n# resumed at step 3, 20");
+    EXPECT(first && second && first < second &&
+           strstr(first, "Z: train_gpt --resume --lr 1e-4; changed: --lr 0.0003 -> 0.0001\n") < second &&
+           strstr(second, "Z: train_gpt --resume\nlayers = 1\nlr = 0.0001\n"), "%s", resumed);
+    EXPECT(lines_in(resumed) == lines_in(text) + 2, "%s", resumed);
+    EXPECT(!file_exists(STRING("%s.new", settings_path)), "a temporary file is left");
+}
+
+int main(void) {
+    report_scratch_open();
+    settings_path = IN_SCRATCH("settings.txt");
+    RUN(the_log_holds_every_step);
+    RUN(the_log_has_the_columns_that_are_known);
+    RUN(the_log_holds_the_health);
+    RUN(a_resume_adds_the_val_loss);
+    RUN(a_resume_cuts_the_log);
+    RUN(a_resume_continues_the_seconds);
+    RUN(a_log_without_a_checkpoint_is_renamed);
+    RUN(other_files_are_refused_and_kept);
+    RUN(a_full_disk_loses_no_row);
+    RUN(the_events_are_those_of_the_run);
+    RUN(a_resume_cuts_the_events);
+    RUN(a_failure_is_an_event);
+    RUN(the_settings_are_written);
+    return test_close();
+}

@@ -1,0 +1,375 @@
+/* test_options.c - What a user types: command lines good and bad, values as text, --help. */
+#include "../test.h"
+#include <float.h>
+#include "../../llmc/options/options.h"
+
+static const char *data, *out, *prompt, *schedule, *model, *note;
+static int64_t batch, seed, layers, free_count;
+static double lr, clip, temperature;
+static int resume, help, shuffle;
+
+static Option table[] = {
+    { .help = "What to do" },
+    { .name = "data", .type = OPTION_TEXT, .value = &data, .argument = "FILE", .help = "a text, or token shards" },
+    { .name = "out", .type = OPTION_TEXT, .value = &out, .argument = "DIR",
+      .help = "where log.csv and the checkpoints are written, a sentence that is long enough to be wrapped at the end "
+              "of the line, and once more for good measure" },
+    { .name = "resume", .type = OPTION_FLAG, .value = &resume, .help = "go on from the newest checkpoint" },
+    { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "print this" },
+    { .name = "an-option-with-a-rather-long-name", .type = OPTION_INTEGER, .value = &free_count, .argument = "N",
+      .min = -9e18, .max = 9e18, .help = "any number" },
+    { .help = "Training" },
+    { .name = "model", .type = OPTION_TEXT, .value = &model, .fallback = "d4", .argument = "NAME", .help = "size" },
+    { .name = "batch", .type = OPTION_INTEGER, .value = &batch, .fallback = "12", .min = 1, .max = 65536,
+      .argument = "N", .help = "sequences computed at a time" },
+    { .name = "seed", .type = OPTION_INTEGER, .value = &seed, .fallback = "1", .min = 0, .max = 9e18,
+      .argument = "N", .help = "of all that is random" },
+    { .name = "layers", .type = OPTION_INTEGER, .value = &layers, .min = 1, .max = 1000, .argument = "N",
+      .help = "blocks" },
+    { .name = "learning-rate", .type = OPTION_REAL, .value = &lr, .fallback = "3e-4", .min = 0, .max = 1000,
+      .argument = "X", .help = "peak" },
+    { .name = "clip", .type = OPTION_REAL, .value = &clip, .fallback = "1", .min = 0, .max = 1e9,
+      .argument = "X", .help = "maximum norm" },
+    { .name = "temperature", .type = OPTION_REAL, .value = &temperature, .fallback = "0.8", .min = -DBL_MAX,
+      .max = DBL_MAX, .argument = "X", .help = "of sampling" },
+    { .name = "schedule", .type = OPTION_CHOICE, .value = &schedule, .fallback = "cosine",
+      .choices = "cosine|linear|wsd", .help = "how the learning rate falls" },
+    { .name = "prompt", .type = OPTION_TEXT, .value = &prompt, .argument = "TEXT",
+      .help = "of a sample" },
+    { .name = "note", .type = OPTION_TEXT, .value = &note, .fallback = "", .help = "any text" },
+    { .name = "shuffle", .type = OPTION_FLAG, .value = &shuffle, .fallback = "yes", .help = "the order of the data" },
+    {0}
+};
+
+static const ForeignOption foreign[] = {
+    { "-b batch-size bs", "use --batch" }, { "dropout", "dropout is not supported" }, { "n-layer", "use --layers" }, {0}
+};
+
+typedef struct { const char *want; const char *word[8]; } CommandLine;
+
+static void parse(void *command_line) {
+    char *argv[10] = { "train_gpt" };
+    int argc = 1;
+    for (const char **word = ((CommandLine *)command_line)->word; *word; word++) argv[argc++] = (char *)*word;
+    options_parse(table, "data", foreign, argc, argv);
+}
+
+#define LONG_WORD "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+
+static CommandLine bad[] = {
+    /* names */
+    { "--lerning-rate: no such option; did you mean --learning-rate?", { "--lerning-rate", "1" } },
+    { "--LEARNING-RATE: no such option (--help lists the options)", { "--LEARNING-RATE", "1" } },
+    { "--learning: no such option; did you mean --learning-rate?", { "--learning", "1" } },
+    { "--lay: no such option; did you mean --layers?", { "--lay", "1" } },
+    { "--la: no such option (--help lists the options)", { "--la", "1" } },
+    { "--s: no such option (--help lists the options)", { "--s", "1" } },
+    { "--bacth: no such option; did you mean --batch?", { "--bacth", "4" } },
+    { "--sed: no such option; did you mean --seed?", { "--sed", "1" } },
+    { "--sde: no such option (--help lists the options)", { "--sde", "1" } },
+    { "--learning_rat: no such option; did you mean --learning-rate?", { "--learning_rat", "1" } },
+    { "-seed: no such option; did you mean --seed?", { "-seed", "1" } },
+    { "--batch-size: use --batch", { "--batch-size", "4" } },
+    { "--batch_size: use --batch", { "--batch_size=4" } },
+    { "--bs: use --batch", { "--bs=4" } },
+    { "-b: use --batch", { "-b", "4" } },
+    { "--n_layer: use --layers", { "--n_layer=3" } },
+    { "--dropout: dropout is not supported", { "--dropout", "0.1" } },
+    { "--b: no such option (--help lists the options)", { "--b", "4" } },
+    { "--size: no such option (--help lists the options)", { "--size", "4" } },
+    { "-: no such option", { "-" } },
+    { "--resum: no such option; did you mean --resume?", { "--resum" } },
+    { "--resumee: no such option; did you mean --resume?", { "--resumee" } },
+    { "--sheduler: no such option; did you mean --schedule?", { "--sheduler=wsd" } },
+    { "--dta: no such option; did you mean --data?", { "--dta", "x" } },
+    { "--seeds: no such option; did you mean --seed?", { "--seeds", "1" } },
+    { "--promt: no such option; did you mean --prompt?", { "--promt=x" } },
+    { "--no-resume: no such option (--help lists the options)", { "--no-resume" } },
+    { "no such option (--help", { "--" LONG_WORD } },
+    { "no such option (--help", { "--" LONG_WORD "=" LONG_WORD } },
+    { "no such option (--help", { "--\xc3\xa9\x01" } },
+    { "no such option; did you mean --batch?", { "-- batch", "3" } },
+    { "no such option; did you mean --batch?", { "---batch", "3" } },
+    { "--batch : no such option; did you mean --batch?", { "--batch ", "3" } },
+    { "no such option", { "--a\nb\tc" } },
+    /* words */
+    { "--: no such option (--help lists the options)", { "--" } },
+    { "--: no such option (--help lists the options)", { "--=3" } },
+    { "--data: given twice, the second time as 'b.bin'; a word without dashes is --data; a pattern that the shell must "
+      "not expand needs quotes, 'dir/*.bin', and so does a value of several words", { "a.bin", "b.bin" } },
+    { "--data: given twice, the second time as 'b.bin'; a word", { "--data", "a.bin", "b.bin", "c.bin" } },
+    { "--data: given twice, the second time as 'a.bin'; a word", { "b.bin", "--batch=3", "--data", "a.bin" } },
+    { "--data: given twice, the second time as 'a time'", { "--prompt", "once", "upon", "a time" } },
+    { "--data: want a value, got ''", { "" } },
+    { "--resume no: a flag takes no value; write --resume or --resume=no", { "--resume", "no" } },
+    /* missing and empty values */
+    { "--batch: want a value, got nothing", { "--batch" } },
+    { "--out: want a value, got '--resume' (write a value that begins with dashes as --out=VALUE)",
+      { "--out", "--resume" } },
+    { "--batch: want a value, got '--5'", { "--batch", "--5" } },
+    { "--prompt: want a value, got '--'", { "--prompt", "--" } },
+    { "--schedule: want a value, got '--batch=3'", { "--schedule", "--batch=3" } },
+    { "--batch: want a value, got ''", { "--batch", "" } },
+    { "--batch: want a value, got ''", { "--batch=" } },
+    { "--learning-rate: want a value, got ''", { "--learning-rate=" } },
+    { "--out: want a value, got ''", { "--out", "" } },
+    { "--out: want a value, got ''", { "--out=" } },
+    { "--schedule: want a value, got ''", { "--schedule=" } },
+    { "--resume: want a value, got ''", { "--resume=" } },
+    /* what is not UTF-8 */
+    { "word 1 of the command line: byte 0xe9 after '--out=caf' is not UTF-8", { "--out=caf\xe9" } },
+    { "word 2 of the command line: byte 0xe9 after 'caf\xc3\xa9/' is", { "--out", "caf\xc3\xa9/\xe9t\xe9" } },
+    { "byte 0xff after '--' is", { "--\xff\xfe\x01" } },
+    { "byte 0xed after 'x' is", { "--prompt", "x\xed\xa0\x80" } },
+    /* integers */
+    { "--batch 0: want an integer, 1 .. 65536", { "--batch", "0" } },
+    { "--batch 65537: want an integer, 1 .. 65536", { "--batch=65537" } },
+    { "--batch -1: want an integer, 1 .. 65536", { "--batch", "-1" } },
+    { "--batch -0: want an integer, 1 .. 65536", { "--batch", "-0" } },
+    { "--batch 1.5: want an integer, 1 .. 65536", { "--batch", "1.5" } },
+    { "--batch 1.5555k: want an integer, 1 .. 65536", { "--batch", "1.5555k" } },
+    { "--batch 1M: want an integer, 1 .. 65536", { "--batch", "1M" } },
+    { "--batch 1e-3: want an integer", { "--batch", "1e-3" } },
+    { "--batch 1kb: want an integer", { "--batch", "1kb" } },
+    { "--batch 1m: want an integer", { "--batch", "1m" } },
+    { "--batch 1ki: want an integer", { "--batch", "1ki" } },
+    { "--batch k: want an integer", { "--batch", "k" } },
+    { "--batch 1e3k: want an integer", { "--batch", "1e3k" } },
+    { "--batch 1ek: want an integer", { "--batch", "1ek" } },
+    { "--batch 1.0000000000000000001: want an integer", { "--batch", "1.0000000000000000001" } },
+    { "--batch nan: want an integer", { "--batch", "nan" } },
+    { "--batch x: want an integer, 1 .. 65536", { "--batch", "x" } },
+    { "--batch 3x: want an integer, 1 .. 65536", { "--batch", "3x" } },
+    { "--batch 0x10: want an integer", { "--batch", "0x10" } },
+    { "--batch  3: want an integer", { "--batch", " 3" } },
+    { "--batch 3 : want an integer", { "--batch", "3 " } },
+    { "--batch -: want an integer", { "--batch", "-" } },
+    { "--batch 16 k: want an integer", { "--batch", "16 k" } },
+    { "--batch 3?: want an integer", { "--batch", "3\n" } },
+    { "--batch =3: want an integer", { "--batch==3" } },
+    { "--batch 99999999999999999999: want an integer, 1 .. 65536", { "--batch", "99999999999999999999" } },
+    { "--seed -1: want an integer, 0 .. 9e18", { "--seed", "-1" } },
+    { "--seed 9223372036854775808: want an integer, 0 .. 9e18", { "--seed", "9223372036854775808" } },
+    { "--an-option-with-a-rather-long-name 1.5: want an integer", { "--an-option-with-a-rather-long-name=1.5" } },
+    /* numbers */
+    { "--learning-rate -1: want a number, 0 .. 1000", { "--learning-rate", "-1" } },
+    { "--learning-rate 1000.0001: want a number, 0 .. 1000", { "--learning-rate", "1000.0001" } },
+    { "--learning-rate fast: want a number, 0 .. 1000", { "--learning-rate", "fast" } },
+    { "--learning-rate 1e-4x: want a number", { "--learning-rate", "1e-4x" } },
+    { "--learning-rate 1,5: want a number", { "--learning-rate", "1,5" } },
+    { "--learning-rate 1e: want a number", { "--learning-rate", "1e" } },
+    { "--learning-rate .: want a number", { "--learning-rate", "." } },
+    { "--learning-rate nan: want a number", { "--learning-rate", "nan" } },
+    { "--learning-rate -nan(0): want a number", { "--learning-rate", "-nan(0)" } },
+    { "--clip inf: want a number, 0 .. 1e9", { "--clip", "inf" } },
+    { "--clip -Infinity: want a number", { "--clip", "-Infinity" } },
+    { "--clip 1e999: want a number, 0 .. 1e9", { "--clip", "1e999" } },
+    { "--clip -1e999: want a number", { "--clip", "-1e999" } },
+    { "--clip 1e-999: want a number", { "--clip", "1e-999" } },
+    { "--clip 0x1p3: want a number", { "--clip", "0x1p3" } },
+    { "--clip 2G: want a number, 0 .. 1e9", { "--clip", "2G" } },
+    { "--clip 1e308Gi: want a number", { "--clip", "1e308Gi" } },
+    { "--clip  1: want a number", { "--clip", " 1" } },
+    { "--clip -1e-9: want a number, 0 .. 1e9", { "--clip", "-1e-9" } },
+    { "--temperature 1 : want a number", { "--temperature", "1 " } },
+    /* choices and flags */
+    { "--schedule cosin: want cosine|linear|wsd", { "--schedule", "cosin" } },
+    { "--schedule cosine2: want cosine|linear|wsd", { "--schedule=cosine2" } },
+    { "--schedule Cosine: want cosine|linear|wsd", { "--schedule", "Cosine" } },
+    { "--schedule cosine|linear: want cosine|linear|wsd", { "--schedule", "cosine|linear" } },
+    { "--schedule |: want cosine|linear|wsd", { "--schedule", "|" } },
+    { "--resume true: want yes or no", { "--resume=true" } },
+    { "--resume 1: want yes or no", { "--resume=1" } },
+    /* twice */
+    { "--batch: given twice", { "--batch", "3", "--batch", "3" } },
+    { "--batch: given twice", { "--batch=3", "--batch" } },
+    { "--resume: given twice", { "--resume", "--resume" } },
+    { "--resume: given twice", { "--resume=no", "--resume" } },
+};
+
+static void a_command_can_be_given_again(void) {
+    char *text = command_line(5, (char *[]){ "./train_gpt", "--prompt=it's", "a b", "", "a\n\033[m" });
+    EXPECT(!strcmp(text, "./train_gpt '--prompt=it'\\''s' 'a b' '' 'a??[m'"), "%s", text);
+    free(text);
+}
+
+static void bad_command_lines(void) {
+    for (int i = 0; i < COUNT(bad); i++) expect_fails(bad[i].want, parse, &bad[i]);
+}
+
+static void good_command_lines(void) {
+    parse(&(CommandLine){ NULL, { NULL } });
+    EXPECT(batch == 12 && lr == 3e-4 && !strcmp(schedule, "cosine") && shuffle, "the defaults");
+    EXPECT(!data && !prompt && !resume && !layers, "what has no default");
+    EXPECT(!options_find(table, "batch")->given, "a default is not given");
+    EXPECT(!options_find(table, "batc") && !options_find(table, "What to do"), "no such options");
+
+    parse(&(CommandLine){ NULL, { "--batch", "65536", "--learning-rate=1e-3", "--resume", "--data", "-" } });
+    parse(&(CommandLine){ NULL, { "--batch", "65536", "--learning-rate=1e-3", "--resume", "--data", "-" } });
+    EXPECT(batch == 65536 && lr == 1e-3 && resume == 1 && !strcmp(data, "-"), "batch %d lr %g", (int)batch, lr);
+    EXPECT(options_find(table, "batch")->given && !options_find(table, "seed")->given, "given");
+
+    parse(&(CommandLine){ NULL, { "input.txt", "--learning_rate", "1k", "--out", "a_b" } });
+    EXPECT(!strcmp(data, "input.txt") && lr == 1000 && !strcmp(out, "a_b"), "%s, %g, %s", data, lr, out);
+    parse(&(CommandLine){ NULL, { "--note", "", "-h", "=" } });
+    EXPECT(help && !*note && !strcmp(data, "="), "help %d", help);
+
+    parse(&(CommandLine){ NULL, { "--prompt=--x=y", "--seed", "9000000000000000000", "--shuffle=no", "--clip=-0" } });
+    EXPECT(!strcmp(prompt, "--x=y") && seed == 9000000000000000000 && !shuffle, "prompt %s", prompt);
+    EXPECT(clip == 0 && !signbit(clip), "negative zero becomes zero");
+    EXPECT(batch == 12 && !resume && !data, "what was set before is back at its default");
+
+    parse(&(CommandLine){ NULL, { "--prompt", "\xc3\xa9\xf0\x9f\x99\x82", "--data", " a\nb\x01",
+                                  "--schedule", "wsd" } });
+    EXPECT(!strcmp(prompt, "\xc3\xa9\xf0\x9f\x99\x82") && !strcmp(data, " a\nb\x01") && !strcmp(schedule, "wsd"),
+           "texts are taken as they are");
+
+    parse(&(CommandLine){ NULL, { "--temperature", "-1.5E+2", "--an-option-with-a-rather-long-name", "-007",
+                                  "--layers=1000" } });
+    EXPECT(temperature == -150 && free_count == -7 && layers == 1000, "%g %d", temperature, (int)free_count);
+}
+
+/* As they are typed: what a number with a unit or an exponent is worth. */
+static void numbers_with_units(void) {
+    static const struct { const char *text; double want; } numbers[] = {
+        { "1e3", 1000 }, { "1k", 1000 }, { "1K", 1000 }, { "1.5k", 1500 }, { "1.005k", 1005 }, { "4.35k", 4350 },
+        { "0.001k", 1 }, { "1M", 1e6 }, { "2.3M", 2300000 }, { "1.048576M", 1 << 20 }, { "2G", 2e9 }, { "1Ki", 1024 },
+        { "1.5Ki", 1536 }, { "1Mi", 1 << 20 }, { "0.5Gi", 1 << 29 }, { "+3", 3 }, { "3.0", 3 }, { "2.5e1", 25 },
+        { "-2k", -2000 }, { "100e-2", 1 }, { "1000000e9", 1e15 },
+    };
+    for (int i = 0; i < COUNT(numbers); i++) {
+        const char *text = numbers[i].text;
+        parse(&(CommandLine){ NULL, { "--an-option-with-a-rather-long-name", text, "--temperature", text } });
+        EXPECT((double)free_count == numbers[i].want && temperature == numbers[i].want, "%s: %lld and %.17g", text,
+               (long long)free_count, temperature);
+    }
+}
+
+static void bad_default(void *ignored) {
+    (void)ignored;
+    Option wrong[] = {
+        { .name = "batch", .type = OPTION_INTEGER, .value = &batch, .fallback = "0", .min = 1, .max = 2 },
+        {0}
+    };
+    options_parse(wrong, NULL, NULL, 1, (char *[]){ "train_gpt", NULL });
+}
+
+static void defaults_lie_in_their_range(void) {
+    expect_fails("--batch 0: want an integer, 1 .. 2", bad_default, NULL);
+}
+
+/* Random words put together from what has a meaning: each line is taken or refused in one line, none crashes. */
+static void random_command_lines(void) {
+    static const char *piece[] = { "--", "-", "=", "batch", "learning-rate", "schedule", "resume", "prompt", "1", "0.5",
+                                   "e9", "9999999999", "wsd", "|", "\n", "\xff", "%s%n", " ", "nan", "", LONG_WORD };
+    int refused = 0, total = 300;
+    unsigned state = 12345;
+    for (int i = 0; i < total; i++) {
+        char word[5][512];
+        CommandLine line = { "train_gpt", { NULL } };
+        for (int w = 0; w < 5; w++) {
+            *word[w] = 0;
+            for (int p = w % 2 ? 1 : 3; p > 0; p--) {
+                state = state * 1664525u + 1013904223u;
+                strcat(word[w], p == 3 ? "--" : piece[(state >> 16) % COUNT(piece)]);
+            }
+            line.word[w] = word[w];
+        }
+        char text[4096];
+        int status;
+        size_t length = test_in_child(parse, &line, text, sizeof text, &status);
+        int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+        refused += code == 1;
+        int one_line = length > 0 && memchr(text, '\n', length) == text + length - 1;
+        EXPECT((code == 0 && length == 0) || (code == 1 && one_line), "line %d: %s %s: code %d, %s", i, word[0],
+               word[1], code, text);
+    }
+    EXPECT(refused > total / 2, "%d of %d were refused", refused, total);
+}
+
+static void text_sets_the_same_value(void) {
+    static const struct { double value; const char *want; } reals[] = {
+        { 3e-4, "0.0003" }, { 1e-5, "1e-5" }, { 1e6, "1e6" }, { 100, "100" }, { 0.1, "0.1" }, { 0, "0" },
+        { 1.0 / 3, NULL }, { 1e-300, "1e-300" }, { 2.5e300, "2.5e300" }, { 65536, "65536" },
+        { 123456789, "123456789" }, { 0.1 + 0.2, NULL }, { -1.5, "-1.5" }, { -2e-7, "-2e-7" },
+        { 1.7976931348623157e308, NULL }, { 0.95, "0.95" },
+        { 0x1.fffffffffffffp-1, NULL },
+    };
+    char text[256];
+    Option *option = options_find(table, "temperature");
+    for (int i = 0; i < COUNT(reals); i++) {
+        temperature = reals[i].value;
+        const char *shown = option_text(option, text);
+        if (reals[i].want) EXPECT(!strcmp(shown, reals[i].want), "got %s, want %s", shown, reals[i].want);
+        temperature = 99;
+        option_set(option, shown);
+        EXPECT(temperature == reals[i].value, "%s gives %.17g, want %.17g", shown, temperature, reals[i].value);
+    }
+    parse(&(CommandLine){ NULL, { "--seed=9007199254740993", "--data", LONG_WORD LONG_WORD LONG_WORD, "--resume",
+                                  "--shuffle=no" } });
+    EXPECT(!strcmp(option_text(options_find(table, "seed"), text), "9007199254740993"), "%s", text);
+    EXPECT(strlen(option_text(options_find(table, "data"), text)) == 3 * strlen(LONG_WORD), "a long text is whole");
+    EXPECT(!strcmp(option_text(options_find(table, "resume"), text), "yes"), "%s", text);
+    EXPECT(!strcmp(option_text(options_find(table, "shuffle"), text), "no"), "%s", text);
+    EXPECT(!strcmp(option_text(options_find(table, "schedule"), text), "cosine"), "%s", text);
+    EXPECT(!*option_text(options_find(table, "out"), text), "a text that is not set");
+    EXPECT(!*option_text(options_find(table, "layers"), text), "a number that is not set: %s", text);
+
+    /* every option goes through its own text and comes back */
+    char first[32][256];
+    int count = 0;
+    for (Option *o = table; o->name || o->help; o++)
+        if (o->name) snprintf(first[count++], 256, "%s", option_text(o, text));
+    char copy[32][256];
+    memcpy(copy, first, sizeof copy);
+    count = 0;
+    for (Option *o = table; o->name || o->help; o++) if (o->name) option_set(o, copy[count++]);
+    count = 0;
+    for (Option *o = table; o->name || o->help; o++) {
+        if (!o->name) continue;
+        char now[256];
+        snprintf(now, 256, "%s", option_text(o, text));
+        EXPECT(!strcmp(now, first[count]), "--%s: %s became %s", o->name, first[count], now);
+        count++;
+    }
+    EXPECT(!out && !strncmp(data, LONG_WORD, 20), "a text that is not set stays so");
+}
+
+static void help_is_complete_and_narrow(void) {
+    char *text = NULL;
+    size_t size;
+    FILE *file = open_memstream(&text, &size);
+    options_help(file, table);
+    fclose(file);
+    for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
+        EXPECT(end - line <= 79, "%d columns: %.*s", (int)(end - line), (int)(end - line), line);
+        EXPECT(end == line || end[-1] != ' ', "blanks at the end: %.*s", (int)(end - line), line);
+    }
+    for (const Option *o = table; o->name || o->help; o++) {
+        char part[128];
+        snprintf(part, sizeof part, "\n  --%s%s%s", o->name, o->argument ? " " : "", o->argument ? o->argument : "");
+        if (o->name) EXPECT(strstr(text, part), "no %s in:\n%s", part + 1, text);
+        else EXPECT(strstr(text, o->help), "no group %s", o->help);
+    }
+    static const char *parts[] = {
+        "--batch N             sequences computed at a time (default 12)\n", "any number\n", "(default d4)",
+        "--schedule cosine|linear|wsd\n                        how the learning rate falls (default cosine)\n",
+        "the order of the data (default yes)\n", "of a sample\n", "a text, or token shards\n" };
+    for (int i = 0; i < COUNT(parts); i++)
+        EXPECT(strstr(text, parts[i]), "no \"%s\" in:\n%s", parts[i], text);
+    EXPECT(strstr(text, "  --an-option-with-a-rather-long-name N\n                        any number"),
+           "a long name moves its help:\n%s", text);
+    free(text);
+}
+
+int main(void) {
+    RUN(good_command_lines);
+    RUN(a_command_can_be_given_again);
+    RUN(bad_command_lines);
+    RUN(numbers_with_units);
+    RUN(random_command_lines);
+    RUN(defaults_lie_in_their_range);
+    RUN(text_sets_the_same_value);
+    RUN(help_is_complete_and_narrow);
+    return test_close();
+}

@@ -1,0 +1,359 @@
+/* test_report.c - What a run prints, on a terminal and elsewhere. */
+#include "report_run.h"
+#include <stdio_ext.h>
+#include <sys/ioctl.h>
+#include "../../llmc/base/os.h"
+
+static void leave(void) { _exit(1); }
+
+/* What a terminal of so many columns gets to see of f, with its line feeds as they come. */
+static const char *seen(int columns, void (*f)(void *), void *argument) {
+    static char text[1 << 16];
+    size_t length = 0;
+    int status, master = posix_openpt(O_RDWR | O_NOCTTY);
+    text[0] = 0;
+    if (master < 0 || grantpt(master) || unlockpt(master)) return "";
+    int terminal = open(ptsname(master), O_RDWR | O_NOCTTY);
+    if (terminal < 0) return "";
+    ioctl(terminal, TIOCSWINSZ, &(struct winsize){ .ws_row = 24, .ws_col = (unsigned short)columns });
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        atexit(leave);       /* a failure here must not close the parent's scratch folder */
+        dup2(terminal, 1);
+        dup2(terminal, 2);
+        f(argument);
+        fflush(stdout);
+        _exit(0);
+    }
+    close(terminal);
+    for (ssize_t n; length < sizeof text - 1 && (n = read(master, text + length, sizeof text - 1 - length)) > 0; )
+        length += (size_t)n;
+    text[length] = 0;
+    close(master);
+    waitpid(child, &status, 0);
+    return text;
+}
+
+static void open_without_files(Report *report, int64_t steps) {
+    RunInfo info = info_of("a");
+    info.steps = steps;
+    report_open(report, NULL, &info, NULL);
+}
+
+static void terminal_run(void *argument) {
+    Report report;
+    StepReport s = { .step = 1, .loss = 10.5, .norm = 123.4, .learning_rate = 6e-4, .ms = 1234,
+                     .tokens_per_second = 123456, .val_loss = NAN };
+    device.peak_flops[F32] = 123456 * gpt_flops_per_token(&config) / 0.412;
+    open_without_files(&report, 3000);
+    report_step(&report, &s);
+    report.printed_at_s -= 0.06;       /* lines in place come no more than 20 times a second */
+    s = (StepReport){ .step = 2, .loss = 9.25, .norm = 1, .learning_rate = 6e-4, .ms = 12.34,
+                      .tokens_per_second = 50, .val_loss = NAN };
+    report_step(&report, &s);
+    report_line(stdout, "saved %d", 1);
+    s.step = 3;
+    report_validation(&report, &(ValidationReport){ 3, 2.5, NAN, 1, 1000 });
+    s.val_loss = 2.5;
+    report_step(&report, &s);        /* too soon after the last: not shown */
+    s.step = 4;
+    s.val_loss = NAN;
+    report_step(&report, &s);        /* too soon after the last: shown at the end */
+    if (argument) fail("stopped");
+    report_close(&report, "done");
+}
+
+static void a_terminal_has_its_line_in_place(void) {
+    const char *text = seen(200, terminal_run, NULL);
+    if (!*text) { test_skip_reason = "there are no pseudo terminals"; return; }
+    static const char *const lines[] = {
+        "step    1/3000  loss 10.5000  norm 123.40  123456 tok/s  mfu 41.2%  1234.0 ms  lr 6.0e-04",
+        "step    2/3000  loss 9.2500  norm 1.00     50 tok/s  mfu 0.0%  37s left  12.3 ms  lr 6.0e-04",
+        "step    4/3000  loss 9.2500  norm 1.00     50 tok/s  mfu 0.0%  37s left  12.3 ms  lr 6.0e-04" };
+    char want[1024];
+    snprintf(want, sizeof want, "\r\r%s\r%*s\r%s\r\nsaved 1\r\n"
+             "step 3: val loss 2.5000 nats per byte (3.6067 bits), on the first 1000 tokens\r\n\r\r%s\r\n", lines[0],
+             (int)strlen(lines[0]), "", lines[1], lines[2]);
+    EXPECT(!strcmp(text, want), "got:\n%s", text);
+
+    static const struct { int columns; const char *want; } narrow[] = {
+        { 80, "\rstep    2/3000  loss 9.2500  norm 1.00     50 tok/s  mfu 0.0%  37s left\r\n" },
+        { 40, "\rstep    2/3000  loss 9.2500  norm 1.00 \r\n" },
+        { 20, "\rstep    2/3000\r\n" },
+        { 2, "\rs\r\n" },
+    };
+    for (int i = 0; i < COUNT(narrow); i++) {
+        text = seen(narrow[i].columns, terminal_run, NULL);
+        EXPECT(strstr(text, narrow[i].want), "%d columns: %s", narrow[i].columns, text);
+        int column = 0;
+        for (const char *c = text; *c && strncmp(c, "saved", 5); c++) {
+            column = *c == '\r' || *c == '\n' ? 0 : column + 1;
+            EXPECT(column < narrow[i].columns, "%d columns: %s", narrow[i].columns, text);
+        }
+    }
+    text = seen(200, terminal_run, "fail");
+    EXPECT(strstr(text, "(3.6067 bits), on the first 1000 tokens\r\ntrain_gpt: stopped\r\n"), "%s", text);
+}
+
+typedef struct { int64_t first, last; } Steps;
+
+/* The last step is 6.1 s after the one before. */
+static void spaced_run(void *argument) {
+    Steps *steps = argument;
+    Report report;
+    open_without_files(&report, 100);
+    for (int64_t step = steps->first; step <= steps->last; step++) {
+        StepReport s = step_of(step);
+        s.val_loss = NAN;
+        if (step == steps->last) report.printed_at_s -= 6.1;
+        report_step(&report, &s);
+        EXPECT(!__fpending(stdout), "a line waits to be written");
+        if (step < steps->last) report.printed_at_s -= 0.01;
+    }
+    report.unprinted.step = 0;
+    report_close(&report, "done");
+}
+
+/* The steps of the lines that stay, as "1 6". */
+static const char *steps_seen(const char *text) {
+    char *steps = "";
+    for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
+        const char *shown = line;           /* what was written last in place */
+        for (const char *c = line; c < end; c++) if (*c == '\r' && c[1] == 's') shown = c + 1;
+        steps = STRING("%s%s%d", steps, *steps ? " " : "", atoi(shown + strcspn(shown, "0123456789\n")));
+    }
+    return steps;
+}
+
+static void lines_are_as_frequent_as_asked(void) {
+    static const struct { int every; int64_t first, last; const char *elsewhere, *terminal; } cases[] = {
+        { 0, 1,  9,   "1 9",           "9" },           /* 6 s after the one before */
+        { 0, 98, 100, "98 100",        "100" },
+        { 4, 1,  9,   "1 4 8",         "4 8 9" },
+        { 4, 3,  4,   "3 4",           "4" },
+        { 1, 97, 100, "97 98 99 100",  "97 98 99 100" },
+        { 7, 97, 100, "97 98 100",     "98 100" },
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        Steps steps = { cases[i].first, cases[i].last };
+        log_every = cases[i].every;
+        const char *text = printed(spaced_run, &steps);
+        EXPECT(!strcmp(steps_seen(text), cases[i].elsewhere) && !strchr(text, '\r'), "case %d: %s of\n%s", i,
+               steps_seen(text), text);
+        text = seen(200, spaced_run, &steps);
+        if (*text)
+            EXPECT(!strcmp(steps_seen(text), cases[i].terminal), "case %d: %s of\n%s", i, steps_seen(text), text);
+    }
+    log_every = 0;
+}
+
+/* n steps of ms milliseconds count 1 + q + ... + q^(n-1) together, where q = e^(-ms / 10 s). */
+static double weight_of(int n, double ms) { return n ? (1 - exp(-n * ms / 1e4)) / (1 - exp(-ms / 1e4)) : 0; }
+
+typedef struct { double first, a, b; int a_steps, b_steps; double got; } Speed;
+
+static void at_speed(void *argument) {
+    Speed *speed = argument;
+    Report report;
+    open_without_files(&report, 1000000);
+    for (int i = 0; i <= speed->a_steps + speed->b_steps; i++) {
+        StepReport s = step_of(i + 1);
+        s.ms = i == 0 ? speed->first : i <= speed->a_steps ? speed->a : speed->b;
+        report_step(&report, &s);
+    }
+    speed->got = report.recent_ms / report.recent_steps;
+    report_close(&report, "done");
+}
+
+/* Steps of a ms, then of b ms; the first one counts only while it is the only one. */
+static void the_time_left_follows_the_speed(void) {
+    static const struct { Speed speed; double from, to; } cases[] = {
+        { { 5000,  1,     1,     1,      0,     0 }, 1,     1 },
+        { { 5000,  1,     1,     30000,  0,     0 }, 1,     1 },
+        { { 5000,  1,     3,     100000, 10000, 0 }, 2.7,   3 },            /* 30 s after the change: 95 % of it */
+        { { 5000,  3,     1,     30000,  30000, 0 }, 1,     1.1 },
+        { { 90000, 30000, 30000, 20,     0,     0 }, 30000, 30000.0001 },
+        { { 90000, 30000, 60000, 20,     1,     0 }, 59900, 60000 },        /* one step after the change */
+        { { 90000, 60000, 30000, 20,     1,     0 }, 30000, 31500 },
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        Speed s = cases[i].speed;
+        printed(at_speed, &s);
+        double a = exp(-s.b_steps * s.b / 1e4) * weight_of(s.a_steps, s.a), b = weight_of(s.b_steps, s.b);
+        double want = (a * s.a + b * s.b) / (a + b);
+        EXPECT(fabs(s.got / want - 1) < 1e-9, "case %d: got %g ms, want %g", i, s.got, want);
+        EXPECT(want >= cases[i].from * (1 - 1e-9) && want <= cases[i].to * (1 + 1e-9), "case %d: %g ms", i, want);
+    }
+}
+
+/* later: seconds, a double. */
+static void progress_run(void *later) {
+    Report report;
+    open_without_files(&report, 2);
+    report_step(&report, &(StepReport){ .step = 1, .loss = 1, .ms = 10, .val_loss = NAN });
+    report_progress(&report, 0, 8);
+    report.progress_start_s -= *(double *)later;
+    report.progress_at_s -= *(double *)later;
+    report_progress(&report, 2, 8);
+    report_progress(&report, 4, 8);      /* too soon after the last */
+    report_progress(&report, 8, 8);
+    report_line(stdout, "val loss");
+    report_close(&report, "done");
+}
+
+static void progress_into_a_file(void *later) {
+    const int terminal = redirect(STDOUT_FILENO, "/dev/null");
+    progress_run(later);
+    restore(STDOUT_FILENO, terminal);
+}
+
+static void progress_is_seen_while_it_lasts(void) {
+    double none = 0, second = 1.01, seconds = 6.01;
+    const char *text = printed_on(STDERR_FILENO, progress_into_a_file, &seconds);
+    EXPECT(!strcmp(text, "train_gpt: evaluating 25% done, 18s left\n"), "not on a terminal: got:\n%s", text);
+    EXPECT(!strchr(printed_on(STDERR_FILENO, progress_into_a_file, &second), '%'), "not on a terminal, too soon");
+    EXPECT(!strchr(printed(progress_run, &seconds), '%'), "not on stdout");
+    text = seen(20, progress_run, &second);
+    if (!*text) { test_skip_reason = "there are no pseudo terminals"; return; }
+    EXPECT(!strcmp(text, "\r\rstep 1/2\r        \revaluating 25% done\r                   "
+                   "\rval loss\r\n"), "got:\n%s", text);
+    text = seen(80, progress_run, &second);
+    EXPECT(strstr(text, "\revaluating 25% done, 3s left\r"), "got:\n%s", text);
+    text = seen(20, progress_run, &none);
+    EXPECT(!strcmp(text, "\r\rstep 1/2\r        \rval loss\r\n"), "got:\n%s", text);
+}
+
+/* An abnormal state is shown from the row that knows of it to the next one that knows the state. */
+static void health_run(void *ignored) {
+    (void)ignored;
+    static const DeviceHealth known[] = {
+        { 64, 700, 1700, "power", 0 }, { 91, 300, 600, "thermal", 1 }, { 0, 0, 0, NULL, 0 },
+        { 64, 700, 1980, "none", 0 } };
+    Report report;
+    open_without_files(&report, 5);
+    for (int i = 0; i < 4; i++) {
+        StepReport s = { .step = i + 1, .loss = 1, .val_loss = NAN, .ms = 10 };
+        report.row_health = known[i];
+        report_step(&report, &s);
+    }
+    report_close(&report, "done");
+}
+
+static void the_line_shows_abnormal_throttling_only(void) {
+    static const char want[] =
+        "step 1/5  loss 1.0000  norm 0.00      0 tok/s  10.0 ms  lr 0.0e+00\n"
+        "step 2/5  loss 1.0000  norm 0.00      0 tok/s  throttled: thermal  0s left  10.0 ms  lr 0.0e+00\n"
+        "step 3/5  loss 1.0000  norm 0.00      0 tok/s  throttled: thermal  0s left  10.0 ms  lr 0.0e+00\n"
+        "step 4/5  loss 1.0000  norm 0.00      0 tok/s  0s left  10.0 ms  lr 0.0e+00\n";
+    log_every = 1;
+    const char *text = printed(health_run, NULL);
+    EXPECT(!strcmp(text, want), "got:\n%swant:\n%s", text, want);
+    log_every = 0;
+}
+
+static void long_steps(void *known) {
+    Report report;
+    StepReport s = { .step = 123456, .loss = 10.9, .norm = 12345, .learning_rate = 1e-10, .ms = 1e7,
+                     .tokens_per_second = 1e12, .val_loss = 10.9 };
+    RunInfo info = info_of("a");
+    info.steps = 999999;
+    device.peak_flops[F32] = known ? 2e12 : 0;
+    unlink(log_path), unlink(events_path);
+    report_open(&report, out, &info, NULL);
+    report.row_health = health;
+    report_step(&report, &s);
+    s.step++;
+    s.loss = s.norm = s.val_loss = 1e300;
+    report_step(&report, &s);
+    s.step++;
+    s.loss = s.norm = NAN;
+    s.tokens_per_second = s.ms = INFINITY;
+    report_step(&report, &s);
+    report_close(&report, "done");
+}
+
+static void extreme_numbers_fit(void) {
+    with_events = log_every = 1;
+    for (int known = 0; known < 4; known++) {
+        health = known & 2 ? (DeviceHealth){ 91, 300, 600, "power-brake", 1 } : (DeviceHealth){0};
+        const char *text = printed(long_steps, known & 1 ? "known" : NULL);
+        EXPECT(lines_in(text) == 3, "%s", text);
+        for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
+            EXPECT(end - line < 512 && !strncmp(line, "step 12345", 10) && !strstr(line, "unknown"), "%d columns: %.*s",
+                   (int)(end - line), (int)(end - line), line);
+        EXPECT(!strcmp(events_text(), "run step123456 step123457 step123458 end123458"), "%s", events_text());
+        EXPECT(lines_in(log_text()) == 4, "%s", log_text());
+    }
+    device.peak_flops[F32] = 0;
+    health = (DeviceHealth){0};
+    with_events = log_every = 0;
+    unlink(events_path);
+}
+
+static void print_banner(void *argument) { report_banner(argument); }
+
+static void the_banner_has_a_line_each(void) {
+    RunInfo info = info_of("a");
+    const char *want = STRING("train_gpt 0\ndevice  %s, a device, of 1 core\nmodel   1 layers, 2 heads, 4 channels, "
+                              "context 8, vocabulary 16, 348 parameters, f32%s, flash attention\ndata    "
+                              "input.txt\nmemory  213 MiB of 7.6 GiB free\n", backend_name,
+                              device_refuse_dtype(BF16) ? "" : " (--dtype bf16 is faster)");
+    const char *text = printed(print_banner, &info);
+    EXPECT(!strcmp(text, want), "%s", text);
+    GPTConfig large = { .L = 12, .NH = 12, .C = 768, .T = 1024, .V = 50257, .dtype = BF16 };      /* 124,439,808 */
+    info.out = "runs/input";
+    info.config = &large;
+    want = STRING("train_gpt 0\noutput  runs/input\ndevice  %s, a device, of 1 core\nmodel   12 layers, 12 heads, 768 "
+                  "channels, context 1024, vocabulary 50257, 124M parameters, bf16, flash attention\n"
+                  "data    input.txt\nmemory  213 MiB of 7.6 GiB free\n", backend_name);
+    text = printed(print_banner, &info);
+    EXPECT(!strcmp(text, want), "%s", text);
+}
+
+static void numbers_for_people(void) {
+    static const struct { double value; const char *want; } durations[] = {
+        { 0, "0s" }, { 0.4, "0s" }, { 45, "45s" }, { 59.4, "59s" }, { 59.6, "1m00s" }, { 200, "3m20s" },
+        { 3599.7, "1h00m" }, { 3720, "1h02m" }, { 86399, "23h59m" }, { 86400, "1d00h" }, { 183600, "2d03h" },
+        { -1, "unknown" },
+        { NAN, "unknown" }, { INFINITY, "unknown" } };
+    static const struct { double value; const char *want; } bytes[] = {
+        { 0, "0 B" }, { 1023, "1023 B" }, { 1024, "1 KiB" }, { 340 * 1048576.0, "340 MiB" },
+        { 1.5 * 1073741824.0, "1.50 GiB" }, { 1023.4 * 1048576, "1023 MiB" }, { 1023.6 * 1048576, "1.00 GiB" },
+        { 1023.999 * 1073741824, "1.00 TiB" },
+        { 1e30, "888178419700125.25 PiB" } };
+    static const struct { const char *text; double want; } seconds[] = {
+        { "3h50m", 13800 }, { "2d", 172800 }, { "90s", 90 }, { "1.5h", 5400 }, { "3600", -1 }, { "0s", 0 },
+        { "0.7s", 0.7 }, { "1d2h3m4s", 93784 }, { "0", -1 }, { "", -1 }, { "-1s", -1 }, { "3x", -1 }, { "1s2h", -1 },
+        { "1h1h", -1 }, { "h", -1 }, { "1h30", -1 }, { "1.2.3s", -1 }, { "1e3", -1 }, { " 1s", -1 }, { "inf", -1 } };
+    char text[192];
+    EXPECT(!strcmp(loss_text(1.5, 1, text), "1.5000 nats per byte (2.1640 bits)"), "%s", text);         /* 1.5 / ln 2 */
+    EXPECT(!strcmp(loss_text(1.5, NAN, text), "1.5000 nats per token (perplexity 4.48)"), "%s", text);  /* e^1.5 */
+    EXPECT(!strcmp(loss_text(3, 0.5, text),
+                   "3.0000 nats per token (perplexity 20.09), 1.5000 nats per byte (2.1640 bits)"), "%s", text);
+    EXPECT(!strcmp(loss_text(500, 0.5, text),
+                   "500.0000 nats per token (perplexity 1.4e+217), 250.0000 nats per byte (360.6738 bits)"), "%s",
+           text);
+    EXPECT(strlen(loss_text(3.4e38, 1.5, text)) < 192, "%s", text);
+    for (int i = 0; i < COUNT(seconds); i++)
+        EXPECT(fabs(duration_seconds(seconds[i].text) - seconds[i].want) < 1e-9, "\"%s\": %g s", seconds[i].text,
+               duration_seconds(seconds[i].text));
+    for (int i = 0; i < COUNT(durations); i++)
+        EXPECT(!strcmp(duration_text(durations[i].value, text), durations[i].want), "%s, want %s", text,
+               durations[i].want);
+    for (int i = 0; i < COUNT(bytes); i++)
+        EXPECT(!strcmp(bytes_text(bytes[i].value, text), bytes[i].want), "%s, want %s", text, bytes[i].want);
+}
+
+int main(void) {
+    report_scratch_open();
+    RUN(a_terminal_has_its_line_in_place);
+    RUN(lines_are_as_frequent_as_asked);
+    RUN(the_time_left_follows_the_speed);
+    RUN(progress_is_seen_while_it_lasts);
+    RUN(the_line_shows_abnormal_throttling_only);
+    RUN(extreme_numbers_fit);
+    RUN(the_banner_has_a_line_each);
+    RUN(numbers_for_people);
+    return test_close();
+}

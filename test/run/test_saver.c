@@ -1,0 +1,418 @@
+/* test_saver.c - Checkpoints written by the thread: the state at the call, errors survived, old ones removed, the
+   best kept; the lock of a run directory. */
+#include "checkpoints.h"
+#include <fcntl.h>
+
+static Trainer trainer;
+
+static void fill_all(uint32_t seed) {
+    tiny_fill(&trainer, seed);
+    trainer.optimizer.step = seed;
+}
+
+static void start(Saver *saver, int64_t step) {
+    TrainState state = state_of(step);
+    saver_save(saver, &state);
+}
+
+/* The steps in a directory, in order: "5 10 12"; other entries with their full names. */
+static const char *steps_in(const char *out) {
+    static char text[512];
+    char *command = format_string("ls '%s' | sed '/^step-[0-9]\\{8\\}$/ s/^step-0*//' | sort -n | tr '\\n' ' '", out);
+    FILE *list = popen(command, "r");
+    size_t length = list ? fread(text, 1, sizeof text - 1, list) : 0;
+    text[length ? length - 1 : 0] = 0;
+    if (list) pclose(list);
+    free(command);
+    return text;
+}
+
+#define EXPECT_STEPS(out, want) EXPECT(!strcmp(steps_in(out), want), "steps are %s, want %s", steps_in(out), want)
+
+/* ---- Tests */
+
+static void what_is_saved_is_the_state_at_the_call(void) {
+    Trainer loaded;
+    tiny_create(&loaded, 98);
+    Saver saver = open_saver(IN_SCRATCH("new/beside"), &trainer, 0, 0);
+    double first = saver.seconds, numbers = saver_file_bytes(&trainer.model.config), files = 0;
+    EXPECT(saver.saved_step == -1, "nothing saved");
+    for (uint32_t step = 1; step <= 5; step++) {
+        fill_all(step);
+        start(&saver, step);
+        EXPECT(saver.saved_step == step, "saved step %lld", (long long)saver.saved_step);
+        fill_all(99);                  /* training continues at once, and changes everything */
+    }
+    saver_finish(&saver);
+    EXPECT(!saver.failed && !*saver.message && saver.seconds > 0, "%s", saver.message);
+    for (uint32_t step = 1; step <= 5; step++) {
+        char *checkpoint = IN_SCRATCH("new/beside/step-%08d", step);
+        fill_all(step);
+        checkpoint_load_model(checkpoint, &loaded.model);
+        checkpoint_load_optimizer(checkpoint, &loaded.model, &loaded.optimizer);
+        expect_equal_rows(&trainer.model.params, &loaded.model.params, "parameters");
+        expect_equal_moments(&trainer.optimizer, &loaded.optimizer);
+        EXPECT(loaded.optimizer.step == step && checkpoint_load_state(checkpoint).step == step, "step %u", step);
+    }
+    close_saver(&saver);
+    tiny_free(&loaded);
+    EXPECT_STEPS(IN_SCRATCH("new/beside"), "1 2 3 4 5");
+    size_t planned = saver_host_bytes(&trainer.model.config), copied = 3 * trainer.model.master.table.bytes;
+    static const char *const names[] = { "model.safetensors", "optimizer.safetensors" };
+    for (int i = 0; i < COUNT(names); i++) {
+        FileMap map = file_map(IN_SCRATCH("new/beside/step-00000001/%s", names[i]));
+        files += (double)map.size;
+        file_unmap(map);
+    }
+    /* without the headers */
+    EXPECT(numbers < files && numbers > files - 20000, "%g bytes foreseen, %g written", numbers, files);
+    EXPECT(first == numbers / 200e6, "%g s foreseen for %g bytes", first, numbers);
+    EXPECT(planned >= copied && planned < copied + (3 << 21), "%zu bytes planned, %zu copied", planned, copied);
+}
+
+static void a_save_waits_for_the_one_before(void) {
+    Saver saver = open_saver(IN_SCRATCH("waits"), &trainer, 0, 0);
+    start(&saver, 2);
+    start(&saver, 3);
+    EXPECT(file_exists(IN_SCRATCH("waits/step-00000002/state.json")), "the one before is complete by then");
+    close_saver(&saver);
+    EXPECT_STEPS(IN_SCRATCH("waits"), "2 3");
+}
+
+static void without_a_run_directory_nothing_is_written(void) {
+    Saver saver = { .model = &trainer.model, .optimizer = &trainer.optimizer };
+    saver_open(&saver);
+    start(&saver, 1);
+    saver_poll(&saver);
+    saver_finish(&saver);
+    EXPECT(saver.saved_step == 1 && !saver.failed && !saver.snapshot.host[0], "it counts as saved");
+    saver_close(&saver);
+}
+
+static int open_files(void) {
+    int count = 0;
+    for (int fd = 0; fd < 256; fd++) count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
+static void close_after_failure(void *saver) {
+    limit_file_size(100);
+    start(saver, 9);
+    saver_finish(saver);
+    saver_close(saver);
+}
+
+static void call_finish(void *saver) { saver_finish(saver); }
+
+/* What saver_finish writes to stderr. */
+static const char *finish(Saver *saver) { return printed_on(STDERR_FILENO, call_finish, saver); }
+
+static void an_error_then_a_success(void) {
+    char *out = IN_SCRATCH("errors");
+    Saver saver = open_saver(out, &trainer, 0, 0);
+    start(&saver, 1);
+    saver_finish(&saver);
+    int files = open_files();
+    static const rlim_t limits[] = { 0, 100, 1000, 8000, 30000 };
+    for (int i = 0; i < 5; i++) {
+        limit_file_size(limits[i]);
+        start(&saver, 2);
+        if (i == 1) start(&saver, 3);      /* which reports the error of the one before */
+        while (saver.running) saver_poll(&saver);
+        limit_file_size(RLIM_INFINITY);
+        const char *want = i == 1 ? "step 3 is not saved: " : "step 2 is not saved: ";
+        EXPECT(saver.failed && !strncmp(saver.message, want, 21) &&
+               strstr(saver.message, "cannot write: File too large"), "%s", saver.message);
+        EXPECT(!*finish(&saver), "reported once");
+        EXPECT_STEPS(out, "1");
+        EXPECT(open_files() == files, "%d files were open, now %d", files, open_files());
+    }
+    float *place = trainer.model.params.wpe.data, kept, nan = NAN;
+    device_download(&kept, place, sizeof kept);
+    device_upload(place, &nan, sizeof nan);
+    start(&saver, 2);
+    device_upload(place, &kept, sizeof kept);
+    const char *error = finish(&saver);
+    EXPECT(saver.failed && strstr(error, "train_gpt: warning: step 2 is not saved: ") &&
+           strstr(error, "transformer.wpe.weight holds a NaN"), "%s", error);
+    EXPECT_STEPS(out, "1");
+    start(&saver, 2);
+    EXPECT(!*finish(&saver) && !saver.failed, "the next one is saved");
+    EXPECT_STEPS(out, "1 2");
+    EXPECT(open_files() == files, "%d files were open, now %d", files, open_files());
+    if (!test_in_process) {
+        char text[4096];
+        int status;
+        test_in_child(close_after_failure, &saver, text, sizeof text, &status);
+        char *want = STRING("correct the cause; --resume %s continues from %s/step-00000002", out, out);
+        EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 1 && strstr(text, want), "status %d: %s", status, text);
+    }
+    close_saver(&saver);
+}
+
+static void close_at_end(void *saver) { saver_close(saver); }
+
+/* Neither made again, nor written to when another run has taken the name. */
+static void a_moved_directory_is_an_error(void) {
+    char *out = IN_SCRATCH("moved");
+    Saver saver = open_saver(out, &trainer, 1, 0);
+    start(&saver, 1);
+    saver_finish(&saver);
+    EXPECT(rename(out, IN_SCRATCH("elsewhere-moved")) == 0, "moved");
+    for (int other = 0; other < 2; other++) {
+        start(&saver, 2);
+        const char *error = finish(&saver);
+        EXPECT(saver.failed && strstr(error, "moved: the directory was moved or removed during the run"), "%s", error);
+        if (!other) EXPECT(!file_exists(out), "it is not made again");
+        directory_make(IN_SCRATCH("moved/step-00000001.partial"));
+    }
+    EXPECT_STEPS(out, "step-00000001.partial");
+    expect_fails(STRING("%s was moved or removed, and the last checkpoint was not written: move it back; --resume %s",
+                        out, out), close_at_end, &saver);
+    close_saver(&saver);
+}
+
+/* Saves steps 1 to last; want: the steps left. */
+static void keeps(int64_t keep, int64_t keep_every, int64_t last, const char *want) {
+    char *out = IN_SCRATCH("keep-%d-%d", (int)keep, (int)keep_every);
+    Saver saver = open_saver(out, &trainer, keep, keep_every);
+    for (int64_t step = 1; step <= last; step++) start(&saver, step);
+    saver_finish(&saver);
+    close_saver(&saver);
+    EXPECT_STEPS(out, want);
+}
+
+static void old_ones_are_removed(void) {
+    keeps(0, 0, 5, "1 2 3 4 5");
+    keeps(0, 3, 5, "1 2 3 4 5");
+    keeps(1, 0, 5, "5");
+    keeps(3, 0, 11, "9 10 11");
+    keeps(2, 4, 11, "4 8 10 11");
+    keeps(2, 1, 5, "1 2 3 4 5");
+    keeps(100, 0, 5, "1 2 3 4 5");
+}
+
+/* ---- The best */
+
+/* A save after a validation; loss 0: without one. */
+static void start_validated(Saver *saver, int64_t step, TrainState *state, double loss) {
+    const ValHistory val = state->val;
+    *state = state_of(step);
+    state->val = val;
+    state->val.best = saver_best(saver, val.best);
+    if (loss > 0) val_history_add(&state->val, step, loss, 1);
+    if (state->val.best.step == step) state->val.best.is_extra = step % 10 != 0;
+    saver_save(saver, state);
+}
+
+static const char *link_of(const char *path) {
+    static char target[256];
+    ssize_t length = readlink(path, target, sizeof target - 1);
+    target[length > 0 ? length : 0] = 0;
+    return target;
+}
+
+static void the_best_is_linked_and_kept(void) {
+    char *out = IN_SCRATCH("best"), *link = IN_SCRATCH("best/best");
+    TrainState state = {0};
+    Saver saver = open_saver(out, &trainer, 1, 0);
+    start_validated(&saver, 2, &state, 0);
+    EXPECT(!*finish(&saver) && !file_exists(link), "no validation, no best");
+    /* 3 and 5 are replaced, 10 is not an extra one but goes with --keep 1 */
+    static const struct { int step; double loss; const char *want, *steps; } cases[] = {
+        { 3, 3.0, "step-00000003", "best 3" },      { 5, 2.5, "step-00000005", "best 5" },
+        { 7, 0,   "step-00000005", "best 5 7" },    { 10, 2.0, "step-00000010", "best 10" },
+        { 12, 2.5, "step-00000010", "best 10 12" }, { 13, NAN, "step-00000010", "best 10 13" },
+        { 14, 2.0, "step-00000010", "best 10 14" }, { 15, 1.5, "step-00000015", "best 15" },
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        start_validated(&saver, cases[i].step, &state, cases[i].loss);
+        const char *error = finish(&saver);
+        EXPECT(!*error && !strcmp(link_of(link), cases[i].want), "step %d: best is %s: %s", cases[i].step,
+               link_of(link), error);
+        EXPECT_STEPS(out, cases[i].steps);
+    }
+    EXPECT(file_exists(IN_SCRATCH("best/best/model.safetensors")), "the link can be followed");
+    unlink(link);
+    start_validated(&saver, 20, &state, 0);
+    EXPECT(!*finish(&saver) && !strcmp(link_of(link), "step-00000015"), "made again: %s", link_of(link));
+    close_saver(&saver);
+
+    /* keep 0: only what was saved for nothing else is removed, and not where other rules or a user keep it */
+    char *all = IN_SCRATCH("best-all");
+    state.val = (ValHistory){0};
+    saver = open_saver(all, &trainer, 0, 6);
+    for (int step = 1; step <= 10; step++) {
+        start_validated(&saver, step, &state, 11 - step);
+        saver_finish(&saver);
+        if (step == 3) put_text(IN_SCRATCH("best-all/step-00000003/notes.txt"), "mine");
+    }
+    EXPECT_STEPS(all, "best 3 6 10");
+    close_saver(&saver);
+}
+
+/* With the best of before the failure, which the next validation has to beat. */
+static void a_failed_save_is_no_best(void) {
+    char *out = IN_SCRATCH("best-failed"), *link = IN_SCRATCH("best-failed/best");
+    TrainState state = {0};
+    Saver saver = open_saver(out, &trainer, 1, 0);
+    start_validated(&saver, 1, &state, 3);
+    saver_finish(&saver);
+    limit_file_size(100);
+    start_validated(&saver, 2, &state, 1);
+    EXPECT(saver_best(&saver, (BestLoss){0}).step == 2, "it may become one");
+    finish(&saver);
+    limit_file_size(RLIM_INFINITY);
+    EXPECT(saver_best(&saver, state.val.best).step == 1 && !strcmp(link_of(link), "step-00000001"), "%s",
+           link_of(link));
+    EXPECT_STEPS(out, "best 1");
+    TrainState unaware = state_of(3);       /* a save before the next validation */
+    unaware.val = state.val;
+    saver_save(&saver, &unaware);
+    EXPECT(!*finish(&saver) && !strcmp(link_of(link), "step-00000001"), "%s", link_of(link));
+    EXPECT(checkpoint_load_state(IN_SCRATCH("best-failed/step-00000003")).val.best.loss == 3, "the state has it, too");
+    EXPECT_STEPS(out, "best 1 3");
+    start_validated(&saver, 4, &state, 2);
+    EXPECT(!*finish(&saver) && !strcmp(link_of(link), "step-00000004"), "%s", link_of(link));
+    EXPECT_STEPS(out, "best 4");
+    close_saver(&saver);
+}
+
+/* A kill between two renames; a directory in the place of the link, reported once. */
+static void a_resume_links_the_best(void) {
+    char *out = IN_SCRATCH("best-resumed"), *link = IN_SCRATCH("best-resumed/best");
+    TrainState state = {0};
+    Saver saver = open_saver(out, &trainer, 0, 0);
+    start_validated(&saver, 1, &state, 3);
+    saver_finish(&saver);
+    EXPECT(rename(IN_SCRATCH("best-resumed/step-00000001"), IN_SCRATCH("best-resumed/kept")) == 0, "moved");
+    start_validated(&saver, 2, &state, 2);
+    close_saver(&saver);
+    EXPECT(rename(IN_SCRATCH("best-resumed/kept"), IN_SCRATCH("best-resumed/step-00000001")) == 0 &&
+           unlink(link) == 0 && symlink("step-00000001", link) == 0 &&
+           symlink("step-00000002", IN_SCRATCH("best-resumed/best.new")) == 0, "as if killed before the link moved");
+    saver = open_saver(out, &trainer, 0, 0);
+    state = checkpoint_load_state(IN_SCRATCH("best-resumed/step-00000002"));
+    saver_resume(&saver, 2, state.val.best);
+    EXPECT(saver.saved_step == 2 && !strcmp(link_of(link), "step-00000002"), "best is %s", link_of(link));
+    EXPECT_STEPS(out, "best 2");
+    EXPECT(unlink(link) == 0, "removed");
+    directory_make(link);
+    for (int step = 3; step <= 5; step++) {
+        start_validated(&saver, step, &state, 0);
+        const char *error = finish(&saver);
+        EXPECT(!saver.failed && !*error == (step > 3) && (!*error || strstr(error, "best is not a link and stays")),
+               "step %d: %s", step, error);
+    }
+    EXPECT_STEPS(out, "best 2 3 4 5");
+    close_saver(&saver);
+}
+
+static void val_losses_that_rise(void) {
+    static const struct { double loss; int best, since, warns; } cases[] = {
+        { NAN, 0, 1, 0 }, { INFINITY, 0, 2, 0 }, { 5, 3, 0, 0 }, { 6, 3, 1, 0 }, { 5.5, 3, 2, 0 }, { 5.6, 3, 3, 0 },
+        { 5.7, 3, 4, 0 }, { 5.8, 3, 5, 1 }, { 5.9, 3, 6, 0 }, { 5.1, 3, 7, 0 }, { 6, 3, 8, 0 }, { 7, 3, 9, 0 },
+        { 8, 3, 10, 0 }, { 5, 3, 11, 0 }, { 4, 15, 0, 0 }, { 4.1, 15, 1, 0 }, { 4.2, 15, 2, 0 }, { 4.3, 15, 3, 1 },
+        { NAN, 15, 4, 0 }, { 3, 20, 0, 0 }, { 4, 20, 1, 0 }, { 5, 20, 2, 0 }, { 5, 20, 3, 0 }, { 6, 20, 4, 0 },
+        { 7, 20, 5, 0 }, { 8, 20, 6, 1 },
+    };
+    ValHistory h = {0};
+    for (int i = 0; i < COUNT(cases); i++) {
+        int warns = val_history_add(&h, i + 1, cases[i].loss, i ? cases[i - 1].loss : NAN);
+        EXPECT(warns == cases[i].warns && h.best.step == cases[i].best && h.since_best == cases[i].since,
+               "validation %d: best %lld, %lld since, warns %d", i + 1, (long long)h.best.step,
+               (long long)h.since_best, warns);
+    }
+}
+
+static void other_files_stay(void) {
+    char *out = IN_SCRATCH("others"), *elsewhere = IN_SCRATCH("elsewhere");
+    for (int step = 1; step <= 8; step++) SAVE_STEP(out, &trainer, step);
+    put_text(IN_SCRATCH("others/step-00000002/notes.txt"), "mine");
+    directory_make(IN_SCRATCH("others/step-00000003/eval"));
+    unlink(IN_SCRATCH("others/step-00000004/optimizer.safetensors"));         /* a model to load stays, too */
+    EXPECT(rename(IN_SCRATCH("others/step-00000005"), elsewhere) == 0 &&
+           symlink(elsewhere, IN_SCRATCH("others/step-00000005")) == 0, "a link");
+    directory_make(IN_SCRATCH("others/step-7"));
+    put_text(IN_SCRATCH("others/step-00000010"), "a file");
+    SAVE_STEP(out, &trainer, 12);                                           /* a later one neither goes nor counts */
+    Saver saver = open_saver(out, &trainer, 2, 0);
+    start(&saver, 9);
+    EXPECT(!*finish(&saver), "no error");
+    close_saver(&saver);
+    EXPECT_STEPS(out, "step-7 2 3 4 5 8 9 10 12");
+    EXPECT(file_exists(IN_SCRATCH("elsewhere/state.json")), "the target of a link stays");
+}
+
+static void what_a_kill_left_is_removed(void) {
+    char *out = IN_SCRATCH("swept");
+    for (int step = 1; step <= 2; step++) SAVE_STEP(out, &trainer, step);
+    EXPECT(rename(IN_SCRATCH("swept/step-00000001"), IN_SCRATCH("swept/step-00000001.partial")) == 0, "renamed");
+    directory_make(IN_SCRATCH("swept/step-5.partial"));
+    directory_make(IN_SCRATCH("swept/mine.partial"));
+    Saver saver = open_saver(out, &trainer, 0, 0);
+    EXPECT_STEPS(out, "mine.partial step-5.partial 2");
+    directory_make(IN_SCRATCH("swept/step-00000005.partial/results"));      /* of a user: not removed */
+    start(&saver, 7);
+    EXPECT(!*finish(&saver), "no error");
+    directory_make(IN_SCRATCH("swept/step-00000006.partial/config.json"));      /* cannot be removed */
+    start(&saver, 8);
+    const char *error = finish(&saver);
+    EXPECT(!saver.failed && strstr(error, "step 8 is saved, but ") && strstr(error, "cannot remove"), "%s", error);
+    EXPECT_STEPS(out, "mine.partial step-00000005.partial step-00000006.partial step-5.partial 2 7 8");
+    close_saver(&saver);
+}
+
+static void fail_deep(void *depth) {
+    char message[FAIL_LENGTH] = "";
+    if (*(int *)depth) {
+        int less = *(int *)depth - 1;
+        EXPECT(fails(fail_deep, &less, message) && strstr(message, "at depth"), "caught inside: %s", message);
+    }
+    fail("at depth %d", *(int *)depth);
+}
+
+static void succeed(void *ignored) { (void)ignored; }
+
+static void fails_catches_and_gives_back(void) {
+    char message[FAIL_LENGTH] = "";
+    int depth = 2;
+    EXPECT(fails(fail_deep, &depth, message) && !strcmp(message, "at depth 2"), "%s", message);
+    EXPECT(!fails(succeed, NULL, message), "no failure");
+    depth = 0;
+    expect_fails("at depth 0", fail_deep, &depth);       /* behind it, a failure ends the process again */
+}
+
+static void lock(void *out) { run_dir_lock(&(RunDir){ .path = out }); }
+
+static void a_directory_has_one_writer(void) {
+    char *out = IN_SCRATCH("locked");
+    RunDir dir = { .path = out };
+    run_dir_open(&dir);
+    expect_fails("another train_gpt writes to this directory: wait for it", lock, out);
+    close(dir.lock);
+    lock(out);
+}
+
+int main(void) {
+    scratch_open();
+    test_device_open((DeviceOptions){ .threads = 1 });
+    tiny_create(&trainer, 1);
+    fill_all(1);
+    RUN(fails_catches_and_gives_back);
+    RUN(what_is_saved_is_the_state_at_the_call);
+    RUN(a_save_waits_for_the_one_before);
+    RUN(without_a_run_directory_nothing_is_written);
+    RUN(an_error_then_a_success);
+    RUN(a_moved_directory_is_an_error);
+    RUN(old_ones_are_removed);
+    RUN(the_best_is_linked_and_kept);
+    RUN(a_failed_save_is_no_best);
+    RUN(a_resume_links_the_best);
+    RUN(val_losses_that_rise);
+    RUN(other_files_stay);
+    RUN(what_a_kill_left_is_removed);
+    RUN(a_directory_has_one_writer);
+    tiny_free(&trainer);
+    return test_close();
+}

@@ -1,0 +1,276 @@
+#!/bin/sh
+# test_scripts.sh - The scripts that read a run's log or the benchmark's table: plot_loss.sh, compare_curves.sh,
+# plot_attention.sh, with every awk that is installed; and compare.sh, on a tiny model.
+. "$(dirname "$0")/../shell.sh"
+plot=$PWD/scripts/plot_loss.sh compare=$PWD/scripts/compare_curves.sh attention=$PWD/scripts/plot_attention.sh
+
+# make_run NAME OFFSET COLUMN...: 60 steps; the loss falls from 5 + OFFSET to 2 + OFFSET, every 20 steps a validation
+# 0.5 above it. A column that is not known stays empty.
+make_run() {
+    name=$1 offset=$2; shift 2
+    mkdir -p "$dir/$name"
+    awk -v offset="$offset" -v header="$*" 'BEGIN {
+        n = split(header, column, " ")
+        for (i = 1; i <= n; i++) printf "%s%s", column[i], i < n ? "," : "\n"
+        for (step = 1; step <= 60; step++) {
+            value["step"] = step; value["loss"] = sprintf("%.9g", 5 - 3 * (step - 1) / 59 + offset)
+            value["val_loss"] = step % 20 ? "" : value["loss"] + 0.5
+            value["tokens"] = 100 * step; value["seconds"] = 60 * step; value["norm"] = 1 + step % 2
+            value["lr"] = 0.001; value["ms"] = 50; value["tokens_per_s"] = 2000
+            for (i = 1; i <= n; i++) printf "%s%s", value[column[i]], i < n ? "," : "\n"
+        }
+    }' > "$dir/$name/log.csv"
+}
+count() { grep -c "$1" "$2"; }
+well_formed() {
+    if command -v xmllint > /dev/null; then xmllint --noout "$1"
+    else python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' "$1"
+    fi
+}
+can_parse_xml() { command -v xmllint > /dev/null || python3 -c 'import xml.dom.minidom' 2> /dev/null; }
+
+make_run runs/a 0 step seconds tokens loss val_loss norm lr ms tokens_per_s
+make_run runs/b 0.01 norm loss lr step                           # other columns in another order, no validation
+awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) name[i] = $i; print "{\"event\": \"run\", \"settings\": {\"lr\": 0.1}}" }
+    NR == 1 { next }
+    $5 != "" { printf "{\"event\": \"validation\", \"step\": %s, \"val_loss\": %s}\n", $1, $5 }
+    { printf "{\"event\": \"step\""; for (i = 1; i <= NF; i++) if (i != 5) printf ", \"%s\": %s", name[i], $i }
+    { print "}" }
+    END { print "{\"event\": \"sample\", \"step\": 60, \"text\": \"a \\\"loss\\\": 3 <b>\"}" }' \
+    "$dir/runs/a/log.csv" > "$dir/runs/a/log.jsonl"
+make_run runs/twin -0.006 step loss
+{
+    printf '# train_gpt 0.1, cpu\n# memory: 213 MiB of 7.60 GiB free\n# floor: 1.250000\n'
+    printf 'steps = 60\nprompt = "</script> \\"\n'
+} > "$dir/runs/a/settings.txt"
+make_run 'odd/a&b=<c>' 0 step loss
+
+# ---- plot_loss.sh
+svg=$dir/loss.svg
+"$plot" "$dir/runs/a" "$dir/runs/b/" > "$svg"
+is "exit code" $? 0
+is "curves, and the legend" "$(count 'class="mean" stroke' "$svg")" 3
+is "validation points" "$(count '<path class="dot"' "$svg")" 3
+# the means of step 60 alone: the window is 2 int(60/100) + 1 = 1
+expect "the label of a" grep -q '>a 2\.0000<' "$svg"
+expect "the label of b" grep -q '>b 2\.0100<' "$svg"
+expect "the label of the validation" grep -q '>validation 2\.5000<' "$svg"
+expect "the floor of settings.txt" grep -q '>floor 1\.2500<' "$svg"
+close_test "plot_loss.sh draws a curve for each directory, by the names of the columns, and the floor"
+
+"$plot" "$dir/runs/a/log.csv" "$dir/runs/b/log.csv" > "$dir/files.svg"
+expect "the same from log.csv" cmp "$svg" "$dir/files.svg"
+"$plot" "$dir/runs/a/log.jsonl" "$dir/runs/b/" > "$dir/jsonl.svg"
+expect "the same from log.jsonl" cmp "$svg" "$dir/jsonl.svg"
+cp "$dir/runs/b/log.csv" "$dir/x=y.csv"
+(cd "$dir" && "$plot" x=y.csv "odd/a&b=<c>") > "$dir/odd.svg"
+expect "the name of a file" grep -q '>x=y 2\.0100<' "$dir/odd.svg"
+expect "the name with special characters" grep -q '>a&amp;b=&lt;c&gt; 2\.0000<' "$dir/odd.svg"
+awk -F, -v OFS=, 'NR == 6 { $4 = "1e400" } 1' "$dir/runs/b/log.csv" > "$dir/huge.csv"
+expect "a loss that is no number" timeout 10 "$plot" "$dir/huge.csv"
+close_test "plot_loss.sh takes log.csv and other files as well; names are escaped"
+
+refuses "runs/b/log.csv: not a log of training steps: no column tokens" "$plot" --x tokens "$dir/runs/a" "$dir/runs/b"
+"$plot" --y all --x=tokens "$dir/runs/a" > "$dir/tokens.svg" || wrong "--x=tokens: exit code $?"
+expect "tokens on the axis" grep -q '>6000<' "$dir/tokens.svg"
+expect "the norm" grep -q '>a 1<' "$dir/tokens.svg"
+expect "the learning rate" grep -q '>a 0\.001<' "$dir/tokens.svg"
+expect "tokens per second" grep -q '>a 2\.0 k<' "$dir/tokens.svg"
+"$plot" --y loss,difference,norm "$dir/runs/a" "$dir/runs/b" > "$dir/panels.svg" || wrong "--y: exit code $?"
+expect "the difference" grep -q '>b at most 0\.01<' "$dir/panels.svg"
+is "curves in three panels, and the legend" "$(count 'class="mean" stroke' "$dir/panels.svg")" 6
+is "the curves of b are dashed" "$(grep -c 'class="mean" .* stroke-dasharray="7 4"' "$dir/panels.svg")" 3
+"$plot" --x time "$dir/runs/a" > "$dir/time.svg" || wrong "--x time: exit code $?"
+expect "minutes" grep -q '>time, minutes<' "$dir/time.svg"
+refuses "--y lrs: want loss, difference, norm, lr, speed or all" "$plot" --y lrs "$dir/runs/a"
+refuses "--x hours: want step, tokens or time" "$plot" --x hours "$dir/runs/a"
+refuses "--y difference: no run has such values beside the first" "$plot" --y difference "$dir/runs/a"
+refuses "--y speed: no run has such values" "$plot" --y speed "$dir/runs/b"
+close_test "plot_loss.sh draws other values, over steps, tokens or time"
+
+# ---- plot_loss.sh --html
+page=$dir/page.html
+cat > "$dir/runs/a/report.html" <<'END'
+"status": "done",
+"notes": [{"step": 3, "kind": "sample", "text": "\u003c/script> ]}]"},
+{"step": 4, "kind": "warning", "text": "]"}]}]
+END
+"$plot" --html "$dir/runs/a" "$dir/runs/b" "$dir/odd/a&b=<c>" > "$page"
+is "exit code" $? 0
+data='/^<script type="application\/json" id="runs">$/'
+is "one element of data, at the end" "$(sed -n "$data,\$p" "$page" | grep -c '</script>')" 1
+is "the last line" "$(tail -n 1 "$page")" "</script>"
+is "what it may load, but for the namespace of SVG" "$(grep -v www.w3.org "$page" | grep -cE 'src=|href=|//|@import')" 0
+if python3 -c '' 2> /dev/null; then
+    sed "1,${data}d" "$page" | sed '$d' > "$dir/page.json"
+    expect "the data" python3 - "$dir/page.json" <<'END'
+import json, sys
+a, b, odd = json.load(open(sys.argv[1]))
+row = dict(zip(a["columns"], a["rows"][59]))
+assert (a["name"], b["name"], odd["name"]) == ("a", "b", "a&b=<c>"), odd["name"]
+assert (a["status"], a["total"]) == ("done", 60) and 'prompt = "</script> \\"' in a["settings"], a["settings"]
+assert a["last"] == [a["rows"][59]] and b["last"] == [b["rows"][59]], a["last"]
+assert len(a["rows"]) == len(b["rows"]) == 60 and len(a["validations"]) == 3 and not b["validations"]
+assert row["step"] == 60 and row["loss"] == row["loss_min"] == 2 and row["power_w"] is None, row
+assert [note["text"] for note in a["notes"]] == ["</script> ]}]", "]"] and not b["notes"], a["notes"]
+END
+fi
+rm "$dir/runs/a/report.html"
+close_test "plot_loss.sh --html writes one page of several runs"
+
+mkdir -p "$dir/none" "$dir/begun"
+echo step,loss > "$dir/begun/log.csv"
+: > "$dir/empty.csv"
+refuses "usage: scripts/plot_loss.sh" "$plot"
+refuses "runs/c: no such run; want a run's directory or its log.csv" "$plot" "$dir/runs/c"
+refuses "none: no log.csv in it; want a run's directory" "$plot" "$dir/none"
+refuses "empty.csv: empty" "$plot" "$dir/empty.csv"
+refuses "begun/log.csv: no row with a loss yet" "$plot" "$dir/begun"
+refuses "settings.txt: not a log of training steps: no column step" "$plot" "$dir/runs/a/settings.txt"
+"$plot" "$dir/begun" "$dir/runs/a" > "$dir/begun.svg" 2> "$dir/begun.err" || wrong "a run that has begun: exit code $?"
+expect "the other run" grep -q '>a 2\.0000<' "$dir/begun.svg"
+expect "the run that is left out" grep -q 'begun/log.csv: no row with a loss yet' "$dir/begun.err"
+close_test "plot_loss.sh says what is missing"
+
+# ---- compare_curves.sh
+"$compare" "$dir/runs/a" "$dir/runs/b" > "$dir/two.out"
+is "exit code" $? 0
+expect "RUN" grep -q '^a  *2\.4831  *-  *-  *2\.0 k  *213 MiB$' "$dir/two.out"          # the mean of steps 41 to 60
+expect "the difference" grep -q '^b  *2\.4931  *0\.01  *[0-9]* to [0-9]*  *-  *-$' "$dir/two.out"
+expect "a command with the run's settings" grep -qF \
+    "./train_gpt --config $dir/runs/a/settings.txt --perturb --out $dir/runs/a-twin" "$dir/two.out"
+expect "the comparison with the twin" grep -qF \
+    "scripts/compare_curves.sh --twin $dir/runs/a-twin $dir/runs/a $dir/runs/b" "$dir/two.out"
+"$compare" "$dir/runs/b" "$dir/runs/a/log.jsonl" > "$dir/two.out"
+expect "no settings.txt" grep -q 'train_gpt OPTIONS --perturb' "$dir/two.out"
+close_test "compare_curves.sh without a twin prints the differences and how to make the twin"
+
+make_run runs/far 0.013 step loss
+"$compare" --twin "$dir/runs/twin/log.csv" "$dir/runs/a" "$dir/runs/b" > "$dir/three.out" ||
+    wrong "0.01 is below twice 0.006"
+expect "the verdict" grep -q '^b .*  the same curve  ' "$dir/three.out"
+! "$compare" --twin "$dir/runs/twin" "$dir/runs/a" "$dir/runs/b" "$dir/runs/far" > "$dir/three.out" ||
+    wrong "0.013 is above twice 0.006"
+expect "the verdict of b" grep -q '^b .*  the same curve  ' "$dir/three.out"
+expect "the verdict of far" grep -q '^far .*  NOT the same curve  ' "$dir/three.out"
+"$compare" --twin "$dir/runs/a" "$dir/runs/a" "$dir/runs/a" > "$dir/equal.out" || wrong "a run and itself"
+close_test "compare_curves.sh decides by twice the distance of the twin"
+
+head -n 41 "$dir/runs/a/log.csv" > "$dir/short.csv"
+sed 5d "$dir/runs/a/log.csv" > "$dir/gap.csv"
+refuses "usage: scripts/compare_curves.sh" "$compare" "$dir/runs/a"
+refuses "usage: scripts/compare_curves.sh" "$compare" --twin
+refuses "usage: scripts/compare_curves.sh" "$compare" --twins "$dir/runs/a" "$dir/runs/b"
+refuses "short.csv: 40 steps, want 60" "$compare" "$dir/runs/a" "$dir/short.csv"
+refuses "gap.csv: steps 1 to 20 are not all there" "$compare" "$dir/runs/a" "$dir/gap.csv"
+refuses "nothing: no such run" "$compare" "$dir/runs/a" "$dir/nothing"
+expect "help" "$compare" --help
+is "what a twin is" "$("$compare" --help | grep -c 'one ulp')" 1
+close_test "compare_curves.sh refuses runs that cannot be compared"
+
+# ---- compare.sh. So short a run has no verdict to rely on: twin and naive each differ by one sample of rounding. What
+# must hold is that the differences are of that size (some 1e-5 in 60 steps) and the verdict is that of the rule.
+TRAIN_GPT=$gpt TALES=$build/tales PYTHON=false OUT=$dir/compare scripts/compare.sh --model d2 --context 32 --batch 2 \
+    --dtype f32 --steps 60 > "$dir/compare.out" 2> "$dir/compare.err"
+is "exit code" $? "$(grep -c '  NOT the same curve  ' "$dir/compare.out")"
+for name in flash twin naive; do expect "$name" grep -q "^$name  *[0-9]" "$dir/compare.out"; done
+is "verdicts" "$(grep -cE '^naive .*  (NOT )?the same curve  ' "$dir/compare.out")" 1
+expect "rounding" awk '/^(twin|naive) / { n += $3 ~ /^[0-9]/ && $3 < 1e-3 } END { exit n != 2 }' "$dir/compare.out"
+expect "their losses differ" sh -c '! cmp -s "$1/flash/log.csv" "$1/twin/log.csv"' - "$dir/compare"
+expect "the picture" grep -q '>naive at most ' "$dir/compare/compare.svg"
+refuses "is not a comparison; want another OUT" env TRAIN_GPT="$gpt" OUT="$dir/runs" scripts/compare.sh
+for data in "$dir/compare/train.txt" "$dir/runs/../compare/flash/log.csv"; do
+    refuses "is in $dir/compare, which is replaced" env DATA="$data" OUT="$dir/compare" scripts/compare.sh
+done
+head -c 9000 "$dir/compare/train.txt" > "$dir/short.txt"      # 2000 steps would read it many times
+DATA=$dir/short.txt TRAIN_GPT=$gpt OUT=$dir/checked scripts/compare.sh --frobnicate 2> "$dir/checked.err"
+is "what it prints" "$(cut -c-29 "$dir/checked.err")" "training flash
+train_gpt: --frobnicate: no s"
+for steps in "--steps 19" "--steps=5"; do
+    refuses "fewer than 20 --steps" env TRAIN_GPT="$gpt" OUT="$dir/short" scripts/compare.sh $steps --lr 1e-3
+done
+close_test "compare.sh trains flash, twin and naive, and compares them"
+
+# ---- plot_attention.sh: naive lacks the last length
+bench=$dir/bench.csv
+{
+    echo device,dtype,head_size,heads,batch,T,attention,forward_ms,backward_ms,forward_tflops,backward_tflops,memory_gb
+    for size in 64 128; do
+        for T in 512 1024 2048; do
+            echo "Card,bf16,$size,12,$((65536 / T)),$T,flash,1,3,400,200,1.5"
+            [ $T = 2048 ] || echo "Card,bf16,$size,12,$((65536 / T)),$T,naive,2,6,20,$((size / 2)),$((T / 64))"
+        done
+    done
+} > "$bench"
+svg=$dir/attention.svg
+"$attention" "$bench" > "$svg"
+is "curves in two panels" "$(count '<path class="curve"' "$svg")" 4
+is "points" "$(count '<path class="dot"' "$svg")" 10
+is "lengths on the axes" "$(count '>2048<' "$svg")" 2
+expect "the setting" grep -q 'bf16, head size 64, 12 heads, B×T = 65536' "$svg"
+expect "the labels" grep -q '>naive 32<' "$svg"
+"$attention" "$bench" both,memory naive,flash=ours 128 > "$dir/memory.svg"
+expect "both passes: (1 x 400 + 3 x 200) / 4" grep -q '>ours 250<' "$dir/memory.svg"
+expect "memory" grep -q '>naive 16<' "$dir/memory.svg"
+{
+    echo device,dtype,model,batch,T,attention,ms,tokens_per_s,memory_gib
+    for T in 512 1024; do
+        echo "Card,bf16,d12,$((16384 / T)),$T,train_gpt,25,660000,8"
+        echo "Card,bf16,d12,$((16384 / T)),$T,naive,50,330000,$((T / 64))"
+    done
+} > "$dir/step.csv"
+"$attention" "$dir/step.csv" speed,memory train_gpt=flash,naive > "$dir/step.svg" || wrong "step: exit code $?"
+expect "speed of the step" grep -q '>flash 660<' "$dir/step.svg"
+expect "memory of the step" grep -q '>naive 16<' "$dir/step.svg"
+expect "the setting" grep -q 'bf16, d12, B×T = 16384' "$dir/step.svg"
+close_test "plot_attention.sh draws panels, attentions and head size as asked, and the training step"
+
+refuses "usage: scripts/plot_attention.sh BENCH.csv" "$attention"
+refuses "panel latency: want forward, backward, both, speed or memory" "$attention" "$bench" latency
+refuses "no rows of cuDNN at head size 64" "$attention" "$bench" forward cuDNN
+refuses "no rows with head size 32" "$attention" "$bench" forward flash 32
+refuses "not a table of bench_attention: no column device" "$attention" "$dir/runs/a"
+close_test "plot_attention.sh says what is missing"
+
+if can_parse_xml; then
+    for file in "$dir"/*.svg; do expect "well-formed" well_formed "$file"; done
+    close_test "the plots are well-formed XML"
+else
+    skip_test "the plots are well-formed XML" "neither xmllint nor python3"
+fi
+
+# ---- download.sh, with a curl that writes "hello"
+mkdir "$dir/bin"
+printf '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nprintf hello > "$2"\n' > "$dir/bin/curl"
+chmod +x "$dir/bin/curl"
+download() {      # download SHA-256
+    PATH="$dir/bin:$PATH" sh -c '. scripts/download.sh; get "$@"' download.sh "$dir/got/file" "$1" URL "use it"
+}
+hello=$(printf hello | sha256sum)
+refuses "download.sh: URL has another SHA-256 than 0123" download 0123
+is "what is left" "$(ls "$dir/got")" ""
+for time in first second; do
+    expect "the $time time" download "${hello%% *}"
+    is "it says" "$(cat "$dir/expect.out")" "$dir/got/file: checksum verified; next: use it"
+done
+is "the file" "$(cat "$dir/got/file")" hello
+refuses "file exists and is another file" download 0123
+close_test "a download is verified, also one that is there"
+
+# ---- awk differs: each that is here draws the same
+for name in mawk gawk original-awk busybox; do
+    awk=$(command -v $name) || continue
+    [ $name != busybox ] || awk="$awk awk"
+    printf '#!/bin/sh\nexec %s "$@"\n' "$awk" > "$dir/bin/awk"
+    chmod +x "$dir/bin/awk"
+    with="env PATH=$dir/bin:$PATH"
+    $with "$plot" "$dir/runs/a" "$dir/runs/b" | cmp - "$dir/loss.svg" || wrong "$name: plot_loss.sh"
+    $with "$plot" --y loss,difference,norm "$dir/runs/a" "$dir/runs/b" | cmp - "$dir/panels.svg" || wrong "$name: --y"
+    $with "$plot" --html "$dir/runs/a" "$dir/runs/b" | sed '/^"updated"/d' > "$dir/$name.html"
+    [ ! -f "$dir/first.html" ] || cmp "$dir/$name.html" "$dir/first.html" || wrong "$name: --html"
+    [ -f "$dir/first.html" ] || cp "$dir/$name.html" "$dir/first.html"
+    $with "$attention" "$bench" | cmp - "$dir/attention.svg" || wrong "$name: plot_attention.sh"
+    $with "$compare" "$dir/runs/b" "$dir/runs/a/log.jsonl" | cmp - "$dir/two.out" || wrong "$name: compare_curves.sh"
+done
+close_test "every awk that is installed draws the same"
+close_tests

@@ -1,0 +1,342 @@
+/* test_settings.c - The options of train_gpt: names of other programs, --config, settings written and read. */
+#include "../scratch.h"
+#include "../../llmc/model/model_config.h"
+#include "../../llmc/options/option_names.h"
+#include "../../llmc/options/settings.h"
+
+/* The text of a file that was read stays behind. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void) { return "leak:host_alloc\nleak:vasprintf"; }
+
+static Settings s;
+static Option   table[SETTINGS_ROWS];
+static char    *config;         /* the path of a file */
+
+typedef struct { const char *want, *text; const char *word[6]; } Case;
+
+/* text: of the file, if any; word: after --config FILE on the command line. */
+static void parse(void *argument) {
+    const Case *c = argument;
+    char *argv[10] = { "train_gpt" };
+    int argc = 1;
+    if (c->text) {
+        put_text(config, c->text);
+        argv[argc++] = "--config";
+        argv[argc++] = config;
+    }
+    for (int i = 0; i < 6 && c->word[i]; i++) argv[argc++] = (char *)c->word[i];
+    settings_parse(&s, table, argc, argv);
+    settings_check(&s);
+}
+
+/* ---- Names */
+
+static void unknown_names(void) {
+    static Case cases[] = {
+        { .want = "--learning_rate: use --lr",                    .word = { "--learning_rate", "1" } },
+        { .want = "--learning-rate: use --lr",                    .word = { "--learning-rate=1e-3" } },
+        { .want = "--block-size: use --context",                  .word = { "--block-size=64" } },
+        { .want = "--batchsize: use --batch",                     .word = { "--batchsize", "3" } },
+        { .want = "--n_layer: use --layers",                      .word = { "--n_layer=6" } },
+        { .want = "--per-device-train-batch-size: use --batch",   .word = { "--per-device-train-batch-size", "8" } },
+        { .want = "--gradient_accumulation_steps: use --total-batch, in tokens",
+          .word = { "--gradient_accumulation_steps=4" } },
+        { .want = "--max_iters: use --steps",                     .word = { "--max_iters=100" } },
+        { .want = "--eval_iters: use --val-tokens, in tokens",    .word = { "--eval_iters=20" } },
+        { .want = "--resume test continues in that directory: want no --out",
+          .word = { "--resume", "test", "--out=x" } },
+        { .want = "--resume=test: write --resume test",           .word = { "--resume=test" } },
+        { .want = "--bf16: use --dtype bf16",                     .word = { "--bf16" } },
+        { .want = "--wandb_log: use --log-jsonl",                 .word = { "--wandb_log=True" } },
+        { .want = "--compile: not needed, remove it",             .word = { "--compile=False" } },
+        { .want = "--attn_pdrop: use --attention-dropout",        .word = { "--attn_pdrop", "0.2" } },
+        { .want = "--nproc_per_node: use --gpus",
+          .word = { "--nproc_per_node=8" } },
+        { .want = "-i: use --data",                               .word = { "-i", "x.bin" } },
+        { .want = "-x: use --steps",                              .word = { "-x", "100" } },
+        { .want = "-nk: use --keep",                              .word = { "-nk", "3" } },
+        { .want = "-pr: torchrun and srun set it",                .word = { "-pr", "8" } },
+        { .want = "-pi: torchrun and srun set it",                .word = { "-pi", "fs" } },
+        { .want = "-steps: no such option; did you mean --steps?", .word = { "-steps", "3" } },
+        { .want = "--layer: no such option; did you mean --layers?", .word = { "--layer", "2" } },
+        { .want = "--temprature: no such option; did you mean --temperature?", .word = { "--temprature=1" } },
+        { .want = "--lrr: no such option; did you mean --lr?",    .word = { "--lrr=1" } },
+        { .want = "--temper: no such option; did you mean --temperature?", .word = { "--temper=1" } },
+        { .want = "--det: no such option; did you mean --deterministic?", .word = { "--det" } },
+    };
+    for (int i = 0; i < COUNT(cases); i++) expect_fails(cases[i].want, parse, &cases[i]);
+}
+
+static void nonsense_gets_no_suggestion(void) {
+    static const char *names[] = {
+        "foo", "frobnicate", "verbose", "quiet", "x", "size", "save", "sam", "weights", "loss", "layout", "cheese",
+        "sparse", "moe-experts", "rope", "z-loss", "hello-world", "test", "debug", "quick", "loop", "cutmix", "reset",
+        "force", "port", "host", "lora-rank", "quantize", "label-smoothing", "ema", "patience", "streaming", "cache",
+        "no-resume", "LR", "e", "q", "k", "tr" };
+    for (int i = 0; i < COUNT(names); i++) {
+        char *name = STRING("--%s", names[i]);
+        Case c = { .word = { name } };
+        expect_fails(STRING("%s: no such option (--help lists the options)", name), parse, &c);
+    }
+}
+
+/* Every option that an answer names exists, no foreign name is one of ours, none has two answers. */
+static void answers_name_options(void) {
+    static char seen[1024][48];
+    int count = 0;
+    parse(&(Case){0});
+    for (const ForeignOption *f = foreign_options; f->names; f++) {
+        for (const char *at = f->answer; (at = strstr(at, "--")); at += 2) {
+            char *name = STRING("%.*s", (int)strcspn(at + 2, " ,;"), at + 2);
+            EXPECT(options_find(table, name), "%s: there is no --%s", f->names, name);
+        }
+        for (const char *at = f->names; *at; at += strspn(at, " ")) {
+            int length = (int)strcspn(at, " ");
+            snprintf(seen[count], sizeof *seen, "%.*s", length, at);
+            EXPECT(!options_find(table, seen[count]) && !strchr(seen[count], '_'), "%s is ours", seen[count]);
+            for (int i = 0; i < count; i++) EXPECT(strcmp(seen[i], seen[count]), "%s: two answers", seen[i]);
+            count++;
+            at += length;
+        }
+    }
+    EXPECT(count > 200, "%d names", count);
+}
+
+static void one_word_is_the_data(void) {
+    parse(&(Case){ .word = { "input.txt", "--steps", "1e3", "--val_tokens", "1Mi" } });
+    EXPECT(!strcmp(s.data, "input.txt") && s.steps == 1000 && s.val_tokens == 1 << 20, "%s", s.data);
+    parse(&(Case){ .word = { "--eval", "runs/book", "other.txt" } });
+    EXPECT(!strcmp(s.data, "other.txt") && !strcmp(s.eval, "runs/book"), "%s", s.data);
+    Case sample = { .word = { "--sample", "runs/book", "Once" } };
+    expect_fails("--sample with 'Once': it reads no data; the start of the text is --prompt '", parse, &sample);
+    Case missing = { .word = { "book.txt", "--prompt" } };
+    expect_fails("--prompt: want a value, got nothing", parse, &missing);
+    Case twice = { .word = { "a.bin", "b.bin" } };
+    expect_fails("--data: given twice, the second time as 'b.bin'", parse, &twice);
+    parse(&(Case){ .text = "data = a\n", .word = { "--sample", "runs/book" } });
+    EXPECT(s.data && s.sample, "a file may have what --sample does not read");
+}
+
+/* Of a checkpoint with the sizes of d4, but another context and vocabulary. */
+static GPTConfig saved = { .L = 4, .NH = 4, .C = 256, .T = 64, .V = 100 };
+
+static void make_model(void *argument) {
+    parse(argument);
+    model_config(&s, "C", &saved, 0);
+}
+
+static void models(void) {
+    parse(&(Case){ .text = "model = d12\nlayers = 3\nheads = 3\n", .word = { "--model", "d2", "--heads", "4" } });
+    EXPECT(s.layers == 0 && s.heads == 4, "a file's %lld layers, %lld heads", (long long)s.layers, (long long)s.heads);
+    parse(&(Case){ .text = "model = d12\nlayers = 3\n" });
+    EXPECT(s.layers == 3, "%lld layers", (long long)s.layers);
+    parse(&(Case){0});
+    GPTConfig c = model_config(&s, NULL, NULL, 256);
+    EXPECT(c.L == 4 && c.NH == 4 && c.C == 256 && c.T == 256 && c.V == 256, "without --model: d4");
+    parse(&(Case){ .word = { "--model", "gpt2-medium", "--context=64" } });
+    c = model_config(&s, NULL, NULL, 50257);
+    EXPECT(c.L == 24 && c.NH == 16 && c.C == 1024 && c.T == 64 && c.V == 50257, "%d layers", c.L);
+
+    static Case good[] = { { .word = { "--steps=3" } }, { .word = { "--model=d4" } },
+                           { .word = { "--model=d12", "--layers=4", "--heads=4", "--channels=256" } } };
+    for (int i = 0; i < COUNT(good); i++) {
+        parse(&good[i]);
+        c = model_config(&s, "C", &saved, 0);
+        EXPECT(c.L == 4 && c.C == 256 && c.T == 64 && c.V == 100, "%s: that of the checkpoint", good[i].word[0]);
+    }
+    static Case bad[] = {
+        { "--model gpt2: 12 layers, the model of C has 4; remove --model", NULL, { "--model=gpt2" } },
+        { "--model d12: 12 heads, the model of C has 4; remove --model", NULL, { "--model=d12", "--layers=4" } },
+        { "--layers 3: the model of C has 4; remove --layers", NULL, { "--model=d4", "--layers=3" } },
+        { "--context 32: the model of C has 64; remove --context", NULL, { "--context=32" } },
+        { "--model gpt: want one of d2, d4", NULL, { "--model=gpt" } },
+    };
+    for (int i = 0; i < COUNT(bad); i++) expect_fails(bad[i].want, make_model, &bad[i]);
+}
+
+/* ---- --config */
+
+static void values_in_a_file(void) {
+    parse(&(Case){ .text = "# a comment\n\n  \t\r\nsteps=1.5k\r\nval_tokens = 0 # all of them\n\tlr\t=\t2e-3\t#x\n"
+                           "prompt = \"a \\\"b\\\" \\\\ \\n\\t#'\" # y\nout = ' a\\n \"#'#\ndata = dir#1/a b.txt \n"
+                           "deterministic = yes\nmodel = gpt2-xl\nlog-jsonl = no\nval-data='x'",
+                   .word = { NULL } });
+    EXPECT(s.steps == 1500 && s.val_tokens == 0 && s.lr == 2e-3, "%lld %lld %g", (long long)s.steps,
+           (long long)s.val_tokens, s.lr);
+    EXPECT(!strcmp(s.prompt, "a \"b\" \\ \n\t#'"), "prompt %s", s.prompt);
+    EXPECT(!strcmp(s.out, " a\\n \"#"), "out %s", s.out);
+    EXPECT(!strcmp(s.data, "dir#1/a b.txt") && !strcmp(s.val_data, "x"), "data %s", s.data);
+    EXPECT(s.deterministic && !s.log_jsonl && !strcmp(s.model, "gpt2-xl") && s.batch == 16, "the rest");
+    EXPECT(options_find(table, "lr")->given == IN_FILE && !options_find(table, "batch")->given, "given");
+
+    parse(&(Case){ .text = "steps = 7\nlr = 1\ndata = a\nprompt = Once\ndeterministic = yes\n",
+                   .word = { "--lr=2", "b", "--prompt=", "--deterministic=no" } });
+    EXPECT(s.steps == 7 && s.lr == 2 && !strcmp(s.data, "b") && !*s.prompt && !s.deterministic,
+           "the command line wins: %g %s", s.lr, s.data);
+    parse(&(Case){ .text = "", .word = { NULL } });
+    EXPECT(s.steps == 2000 && !s.data, "an empty file");
+}
+
+static void bad_files(void) {
+    static Case cases[] = {
+        { ":1: --learning_rate: use --lr", "learning_rate = 1e-3 # nanoGPT\n", { 0 } },
+        { ":3: --compile: not needed, remove it", "# x\n\ncompile = True\n", { 0 } },
+        { ":1: --i: no such option (--help lists the options)", "i = x\n", { 0 } },
+        { ":1: --stesp: no such option; did you mean --steps?", "stesp = 3\n", { 0 } },
+        { ":2: --steps: given twice", "steps = 1\nsteps = 1\n", { 0 } },
+        { ":2: --val-data: given twice", "val_data = 1\nval-data = 1\n", { "--val-data=x" } },
+        { ":1: --steps x: want an integer, 0 .. 1e12", "steps = x\n", { 0 } },
+        { ":1: --steps x: want an integer, 0 .. 1e12", "steps = x\n", { "--steps=3" } },
+        { ":1: --lr -1: want a number, 0 .. 1e6", "lr = -1\n", { 0 } },
+        { ":1: --schedule x: want cosine|linear|wsd", "schedule = x", { 0 } },
+        { ":1: --deterministic True: want yes or no", "deterministic = True", { 0 } },
+        { ":1: --steps: want a value", "steps =\n", { 0 } },
+        { ":1: --steps: want a value", "steps = # none\n", { 0 } },
+        { ":1: --steps: want a value", "steps = \"\"\n", { 0 } },
+        { ":1: --min-lr: want a value", "min-lr = ''\n", { 0 } },
+        { ":1: --prompt: want a value", "prompt =\n", { 0 } },
+        { ":1: 'steps 3': want name = value", "steps 3\n", { 0 } },
+        { ":1: 'deterministic': want name = value", "deterministic\n", { 0 } },
+        { ":1: '--steps = 3': want name = value", "--steps = 3\n", { 0 } },
+        { ":1: '= 3': want name = value", " = 3\n", { 0 } },
+        { ":1: 'steps # = 3': want name = value", "steps # = 3\n", { 0 } },
+        { ":2: want a closing \"", "steps = 3\nprompt = \"abc\n\"\n", { 0 } },
+        { ":1: want a closing '", "prompt = 'abc\\", { 0 } },
+        { ":1: want a closing \"", "prompt = \"abc\\\"", { 0 } },
+        { ":1: \\x: want \\n, \\t, \\\" or \\\\ in \"...\"", "prompt = \"\\x41\"\n", { 0 } },
+        { ":1: \\: want", "prompt = \"\\\nsteps = 3\n", { 0 } },
+        { ":1: 'c' after the closing \": want the end of the line or #", "prompt = \"ab\" c\n", { 0 } },
+        { ":1: byte 0xe9 after 'prompt = caf' is not UTF-8", "prompt = caf\xe9\n", { 0 } },
+        { ":1: --eval belongs on the command line", "eval = runs/a\n", { 0 } },
+        { ":1: --sample belongs on the command line", "sample = runs/a\n", { 0 } },
+        { ":1: --resume belongs on the command line", "resume = yes\n", { 0 } },
+        { ":1: --dry-run belongs on the command line", "dry_run = yes\n", { 0 } },
+        { ":2: --n_layer: use --layers", "steps = 5\nn_layer = 6 # here\nno such line\n", { 0 } },
+        { ":1: --config belongs on the command line", "config = b\n", { 0 } },
+        { ":1: --help belongs on the command line", "help = yes\n", { 0 } },
+        { ":1: --version belongs on the command line", "version = 1\n", { 0 } },
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        cases[i].want = STRING("%s%s", config, cases[i].want);
+        expect_fails(cases[i].want, parse, &cases[i]);
+    }
+    put(config, "steps = 3\0\n", 11);
+    Case zero = { .word = { "--config", config } }, none = { .word = { "--config", "/nowhere/x" } };
+    expect_fails(STRING("%s: has a zero byte, want a text of lines name = value", config), parse, &zero);
+    expect_fails("/nowhere/x: ", parse, &none);
+}
+
+/* ---- Settings written, and read again */
+
+static uint64_t draw(uint32_t n, uint32_t which, uint64_t below) {
+    return random_below(11, RANDOM_TEST, n, which, below);
+}
+
+/* A value in the option's range, by many orders of magnitude, any bits. */
+static void set_randomly(Option *o, uint32_t n, uint32_t which) {
+    static const char *hostile[] = {
+        " leading", "trailing ", "\t", "a\nb", "#", "a #b", "'", "\"", "\"x\"", "it's \"so\"", "\\", "\\n", "a\\", "=",
+        "a = b", "--x", "caf\xc3\xa9 \xf0\x9f\x99\x82", "\r", "a\r\nb", "\x01\x1b[m\x7f", "yes", "0", "%s%n",
+        "dir/*.bin", "\n\n" };
+    double fraction = (double)draw(n, which, 1ull << 53) / 0x1p53, real = o->min + fraction * (o->max - o->min);
+    if (draw(n, which + 1, 2)) real = fmax(o->min, o->max * pow(fraction, 20));
+    switch (o->type) {
+    case OPTION_FLAG:    *(int *)o->value = (int)draw(n, which, 2); break;
+    case OPTION_INTEGER: *(int64_t *)o->value = (int64_t)fmax(o->min, floor(real)); break;
+    case OPTION_REAL:    *(double *)o->value = real; break;
+    case OPTION_TEXT:    *(const char **)o->value = hostile[draw(n, which, COUNT(hostile))]; break;
+    case OPTION_CHOICE: {
+        const char *choice = o->choices;
+        for (uint64_t skip = draw(n, which, 2); skip; skip--) choice = strchr(choice, '|') + 1;
+        *(const char **)o->value = STRING("%.*s", (int)strcspn(choice, "|"), choice);
+    } }
+    o->given = ON_COMMAND_LINE;
+}
+
+static int same_text(const char *a, const char *b) { return a == b || (a && b && !strcmp(a, b)); }
+
+static void written_settings_are_read_to_the_bit(void) {
+    for (uint32_t n = 0; n < 200; n++) {
+        parse(&(Case){0});
+        for (int i = 0; i < SETTINGS_ROWS; i++)
+            if (table[i].name && table[i].role != ROLE_COMMAND && draw(n, 1000 + (uint32_t)i, 4))
+                set_randomly(&table[i], n, 2 * (uint32_t)i);
+        Settings was = s;
+        FILE *file = fopen(config, "w");
+        fputs("# a comment\n", file);
+        options_write(file, table);
+        fclose(file);
+        Option had[SETTINGS_ROWS];
+        memcpy(had, table, sizeof had);
+        Case again = { .word = { "--config", config } };
+        parse(&again);
+        for (int i = 0; i < SETTINGS_ROWS; i++) {
+            if (!table[i].name || table[i].role == ROLE_COMMAND) continue;
+            size_t at = (size_t)((char *)table[i].value - (char *)&s);
+            const char *a = (const char *)&was + at, *b = (const char *)&s + at;
+            int same = table[i].type == OPTION_FLAG ? !memcmp(a, b, sizeof(int))
+                     : table[i].type == OPTION_INTEGER || table[i].type == OPTION_REAL ? !memcmp(a, b, 8)
+                     : same_text(*(const char *const *)a, *(const char *const *)b);
+            EXPECT(same, "%u: --%s is not the same", n, table[i].name);
+            EXPECT(!had[i].given || table[i].given, "%u: --%s was given", n, table[i].name);
+        }
+    }
+}
+
+static void what_is_written(void) {
+    char text[4096] = "";
+    parse(&(Case){ .word = { "my book.txt", "--out=x", "--lr=2e-3", "--threads=2", "--resume", "--prompt=a\n\"b\"" } });
+    FILE *file = fmemopen(text, sizeof text, "w");
+    options_write(file, table);
+    fclose(file);
+    static const char *lines[] = { "data = \"my book.txt\"\n", "\nlr = 0.002\n", "\nsteps = 2000\n", "\nthreads = 2\n",
+                                   "\nprompt = \"a\\n\\\"b\\\"\"\n", "\ndeterministic = no\n", "\nval-every = 250\n" };
+    static const char *absent[] = { "\nout =", "rendezvous-secret =", "resume =", "min-lr =", "help =", "model =",
+                                     "time-limit =" };
+    for (int i = 0; i < COUNT(lines); i++) EXPECT(strstr(text, lines[i]), "no %s in\n%s", lines[i], text);
+    for (int i = 0; i < COUNT(absent); i++) EXPECT(!strstr(text, absent[i]), "%s in\n%s", absent[i], text);
+}
+
+static void read_config(void *path) { parse(&(Case){ .word = { "--config", path } }); }
+
+static void damaged_files_are_refused_in_one_line(void) {
+    parse(&(Case){ .word = { "book.txt", "--prompt=a\n\"b\" #\\", "--lr=0.1" } });
+    FILE *file = fopen(config, "w");
+    options_write(file, table);
+    fclose(file);
+    mutations(config, 4096, 2000, read_config, config);
+}
+
+static void help_is_narrow(void) {
+    char *text = NULL;
+    size_t size;
+    FILE *file = open_memstream(&text, &size);
+    parse(&(Case){ .word = { "-h" } });
+    EXPECT(s.help, "-h");
+    settings_help(file, table);
+    fclose(file);
+    int lines = 0, options = 0;
+    for (const Option *o = table; o->name || o->help; o++) options += o->name != NULL;
+    for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1, lines++)
+        EXPECT(end - line <= 79, "%.*s", (int)(end - line), line);
+    /* what is no option's own line: usage, titles, longer texts */
+    EXPECT(lines < options + 92, "%d lines for %d options", lines, options);
+    free(text);
+}
+
+int main(void) {
+    scratch_open();
+    config = IN_SCRATCH("settings.txt");
+    RUN(unknown_names);
+    RUN(nonsense_gets_no_suggestion);
+    RUN(answers_name_options);
+    RUN(one_word_is_the_data);
+    RUN(models);
+    RUN(values_in_a_file);
+    RUN(bad_files);
+    RUN(written_settings_are_read_to_the_bit);
+    RUN(what_is_written);
+    RUN(damaged_files_are_refused_in_one_line);
+    RUN(help_is_narrow);
+    return test_close();
+}

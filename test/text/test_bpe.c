@@ -1,0 +1,378 @@
+/* test_bpe.c - Byte-level BPE: words, ids, files, training. reference/bpe is by HuggingFace's tokenizers and
+   tiktoken (scripts/make_tokenizer_reference.py). */
+#include "../../llmc/text/bpe_files.h"
+#include "../../data/bpe_train.h"
+#include "../../llmc/text/bpe_words.h"
+#include "../../llmc/base/json.h"
+#include "../../llmc/base/os.h"
+#include "../../llmc/base/random.h"
+#include "../../llmc/text/texts.h"
+#include "../scratch.h"
+#include "../test.h"
+
+#define REFERENCE "test/reference/bpe"
+enum { SEED = 17, V = 500, END_OF_TEXT = 499 };
+
+static Bpe *reference;
+static char *no_map_dir;                /* vocab.json and merges.txt alone */
+
+static uint32_t draw(uint64_t i, uint32_t below) { return (uint32_t)random_below(SEED, RANDOM_TEST, 1, i, below); }
+
+/* Decodes, which must give the text, and checks the range. */
+static void expect_text(const Bpe *b, const int32_t *ids, size_t count, const unsigned char *text, size_t size) {
+    const BpeVocabulary *v = bpe_vocabulary(b);
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        int is_id = ids[i] >= 0 && ids[i] < v->V;
+        EXPECT(is_id, "id %d", ids[i]);
+        if (!is_id) return;
+        const BpeToken *t = &v->token[ids[i]];
+        if (at + (size_t)t->size <= size && !memcmp(text + at, t->bytes, (size_t)t->size)) at += (size_t)t->size;
+    }
+    EXPECT(at == size, "%zu bytes of %zu are those of the text", at, size);
+}
+
+/* ---- Words and ids of other libraries */
+
+static void words_of_a_case(const Json *words, const unsigned char *text, size_t size) {
+    const Json *word = words->child;
+    size_t at = 0;
+    for (; at < size && word; word = word->next) {
+        size_t got = bpe_word(text + at, size - at), want = (size_t)json_integer(word, 1, 1 << 20);
+        EXPECT(got == want, "'%s': a word of %zu bytes at %zu, want %zu", (const char *)text, got, at, want);
+        if (got != want) return;
+        at += got;
+    }
+    EXPECT(at == size && !word, "'%s': %zu bytes of words", (const char *)text, at);
+}
+
+static void words_and_ids(void) {
+    Json *json = json_open(REFERENCE "/cases.json");
+    int count = 0;
+    for (const Json *c = json_member(json, "cases", JSON_ARRAY)->child; c; c = c->next, count++) {
+        const char *text = json_string(c, "text");
+        const Json *want = json_member(c, "ids", JSON_ARRAY), *id = want->child;
+        int32_t ids[1024];
+        size_t n = bpe_encode(reference, text, strlen(text), ids), i = 0;
+        words_of_a_case(json_member(c, "words", JSON_ARRAY), (const unsigned char *)text, strlen(text));
+        for (; i < n && id && ids[i] == json_integer(id, 0, V); i++) id = id->next;
+        EXPECT(i == n && !id, "'%s': %zu ids, want %d; the first %zu are right", text, n, want->count, i);
+    }
+    EXPECT(count > 40, "%d cases", count);
+    json_free(json);
+}
+
+static void special_tokens(void) {
+    static const char text[] = "the<|endoftext|> ba<|endoftext|><|endoftext|>";
+    int32_t ids[64], plain[64], part[64];
+    size_t n = bpe_encode_special(reference, text, strlen(text), ids), first = bpe_encode(reference, "the", 3, part);
+    EXPECT(!memcmp(ids, part, first * sizeof *ids) && ids[first] == END_OF_TEXT, "'the', then id %d", ids[first]);
+    EXPECT(ids[n - 1] == END_OF_TEXT && ids[n - 2] == END_OF_TEXT, "%d and %d at the end", ids[n - 2], ids[n - 1]);
+    expect_text(reference, ids, n, (const unsigned char *)text, strlen(text));
+    n = bpe_encode(reference, text, strlen(text), plain);
+    for (size_t i = 0; i < n; i++) EXPECT(plain[i] != END_OF_TEXT, "a special token that was not asked for");
+    expect_text(reference, plain, n, (const unsigned char *)text, strlen(text));
+    EXPECT(bpe_end_of_text(reference) == END_OF_TEXT, "%d", bpe_end_of_text(reference));
+}
+
+/* ---- Any bytes */
+
+/* By the definition: the pair of the lowest rank, the leftmost first. */
+static size_t encode_by_definition(const unsigned char *word, size_t n, int32_t *ids) {
+    const BpeVocabulary *v = bpe_vocabulary(reference);
+    for (size_t i = 0; i < n; i++)
+        for (int32_t id = v->V - 1; id >= 0; id--)
+            if (v->token[id].size == 1 && *v->token[id].bytes == word[i]) ids[i] = id;
+    for (int rank = 0; rank < v->merge_count; rank++) {
+        size_t kept = 0;
+        for (size_t i = 0; i < n; i++) {
+            int found = i + 1 < n && ids[i] == v->merge[rank].left && ids[i + 1] == v->merge[rank].right;
+            ids[kept++] = found ? v->merge[rank].merged : ids[i];
+            i += (size_t)found;
+        }
+        n = kept;
+    }
+    return n;
+}
+
+static void words_by_definition(void) {
+    static const char letters[] = "thenigbakoraso";
+    for (uint64_t c = 0; c < 400; c++) {
+        unsigned char word[400];
+        int32_t ids[400], want[400];
+        size_t size = 1 + draw(c, c % 2 ? 24 : 400);
+        for (size_t i = 0; i < size; i++) word[i] = (unsigned char)letters[draw(1000 * c + i, sizeof letters - 1)];
+        size_t n = bpe_encode(reference, word, size, ids), m = encode_by_definition(word, size, want);
+        EXPECT(n == m && !memcmp(ids, want, n * sizeof *ids), "word %d of %zu bytes: %zu ids, want %zu", (int)c,
+               size, n, m);
+    }
+}
+
+/* Random characters of all kinds, random bytes among them. */
+static size_t random_text(uint64_t seed, unsigned char *text, size_t size) {
+    static const char *const parts[] = {
+        " ", " ", "  ", "\n", "\t", "'s", "'", "'ll", "a", "the", "Z", "7", "12", "!", "-", "é", "ß", "ж", "你",
+        "한", "\u00a0", "\u3000", "\u2028", "٣", "½", "👋", "e\u0301", "\xc3", "\x80", "\xe4\xbd",
+        "\xff", "\xed\xa0\x80", "\xf0\x9f", "\xc0\x80",
+    };
+    size_t at = 0;
+    for (uint64_t i = 0; at + 8 < size; i++) {
+        const char *part = parts[draw(seed * 100003 + i, COUNT(parts))];
+        if (draw(seed * 100003 + i + 50000, 9) == 0) text[at++] = (unsigned char)draw(seed + i, 256);    /* also NUL */
+        else at = (size_t)((unsigned char *)stpcpy((char *)text + at, part) - text);
+    }
+    return at;
+}
+
+/* The rule for invalid bytes: words are those of the text with U+FFFD in their place. */
+static void invalid_bytes_are_symbols(void) {
+    for (uint64_t c = 0; c < 200; c++) {
+        unsigned char text[300], valid[900];
+        size_t size = random_text(c, text, sizeof text), place[301], count = 0;
+        for (size_t i = 0, length; i < size; i += length ? length : 1) {
+            length = utf8_length(text + i, size - i);
+            memcpy(valid + count, length ? text + i : (const unsigned char *)"\xEF\xBF\xBD", length ? length : 3);
+            for (size_t j = 0; j < (length ? length : 1); j++) place[i + j] = count;
+            count += length ? length : 3;
+        }
+        place[size] = count;
+        for (size_t a = 0, b = 0; a < size && b < count; ) {
+            a += bpe_word(text + a, size - a);
+            b += bpe_word(valid + b, count - b);
+            EXPECT(place[a] == b, "text %d: a word ends at %zu, want %zu", (int)c, a, b);
+            if (place[a] != b) break;
+        }
+    }
+}
+
+static void random_bytes_come_back(void) {
+    enum { SIZE = 4096 };
+    static unsigned char text[SIZE];
+    static int32_t ids[SIZE];
+    for (uint64_t c = 0; c < 60; c++) {
+        size_t size = c % 2 ? random_text(c, text, SIZE) : SIZE;
+        for (size_t i = 0; c % 2 == 0 && i < SIZE; i++) text[i] = (unsigned char)draw(c * SIZE + i, 256);
+        expect_text(reference, ids, bpe_encode(reference, text, size, ids), text, size);
+    }
+}
+
+/* Both parts of a cut text have the words of the whole. */
+static void cuts_keep_the_words(void) {
+    for (uint64_t c = 0; c < 120; c++) {
+        unsigned char text[240], is_end[241] = { 0 };
+        size_t size = random_text(c, text, sizeof text), cuts = 0;
+        for (size_t at = 0; at < size; is_end[at] = 1) at += bpe_word(text + at, size - at);
+        for (size_t from = 0; from < size; from++) {
+            size_t cut = bpe_words_cut(text, size, from);
+            EXPECT(cut >= from && cut > 0 && cut <= size, "text %d: %zu from %zu", (int)c, cut, from);
+            if (cut == size) continue;
+            cuts++;
+            for (size_t at = 0, end; at < size; at = end) {
+                end = at + bpe_word(text + at, (at < cut ? cut : size) - at);
+                EXPECT(is_end[end], "text %d, cut at %zu: a word ends at %zu", (int)c, cut, end);
+                if (!is_end[end]) return;
+            }
+        }
+        EXPECT(cuts > 50, "text %d: %zu cuts", (int)c, cuts);
+    }
+}
+
+static void cores_make_the_same_ids(void) {
+    enum { SIZE = 1 << 18, PART = 1 << 12 };
+    unsigned char *text = malloc(SIZE);
+    int32_t *whole = malloc(SIZE * sizeof *whole), *parts = malloc((SIZE + SIZE / PART + 1) * sizeof *parts);
+    BpeSpan span[SIZE / PART + 1];
+    size_t size = 0, count = 0;
+    for (uint64_t c = 0; size + 5000 < SIZE; c++) size += random_text(c, text + size, 4096);
+    for (size_t at = 0, end; at < size; at = end, count++) {
+        end = bpe_words_cut(text, size, at + PART);
+        span[count] = (BpeSpan){ .text = text + at, .size = end - at };
+    }
+    size_t n = bpe_encode(reference, text, size, whole), m = bpe_encode_spans(reference, span, count, parts);
+    EXPECT(count > 30 && n == m && !memcmp(whole, parts, n * sizeof *whole), "%zu spans, %zu ids, want %zu", count, m,
+           n);
+    span[0].begins = span[1].begins = 1;
+    EXPECT(bpe_encode_spans(reference, span, count, parts) == n + 2 && parts[0] == END_OF_TEXT, "%d first", parts[0]);
+    free(text);
+    free(whole);
+    free(parts);
+}
+
+/* Quadratic work would take minutes. */
+static void long_words_take_no_time(void) {
+    enum { SIZE = 1000000 };
+    unsigned char *text = malloc(SIZE);
+    int32_t *ids = malloc(SIZE * sizeof *ids);
+    for (int kind = 0; kind < 3; kind++) {
+        for (size_t i = 0; i < SIZE; i++)
+            text[i] = kind == 0 ? 'a' : kind == 1 ? ' ' : (unsigned char)"thenigbako"[draw(i, 10)];
+        double start = seconds_now();
+        size_t n = bpe_encode(reference, text, SIZE, ids);
+        EXPECT(seconds_now() - start < 20, "%.1f s", seconds_now() - start);
+        expect_text(reference, ids, n, text, SIZE);
+    }
+    free(text);
+    free(ids);
+}
+
+/* ---- Files */
+
+static void put_file_text(const char *dir, const char *name, const char *as) {
+    char *text = bpe_file_text(reference, name);
+    put_text(path_of(dir, as).text, text);
+    free(text);
+}
+
+static void files_come_back(void) {
+    static const char *const names[] = { "tokenizer.json", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe" };
+    Bpe *bpe;
+    for (int kind = 0; kind < 3; kind++) {
+        char *dir = IN_SCRATCH("files-%d", kind);
+        directory_make(dir);
+        if (kind == 0) put_file_text(dir, names[0], names[0]);
+        for (int i = 1; kind && i < 3; i++) put_file_text(dir, names[i], names[i + (kind == 2 ? 2 : 0)]);
+        EXPECT(bpe_has_files(dir), "%s", dir);
+        bpe = bpe_open(dir);
+        EXPECT(bpe_fingerprint(bpe) == bpe_fingerprint(reference), "%s has another tokenizer", dir);
+        EXPECT(bpe_end_of_text(bpe) == END_OF_TEXT, "%d", bpe_end_of_text(bpe));
+        bpe_free(bpe);
+    }
+    char *merges = bpe_file_text(reference, "merges.txt"), *map = bpe_file_text(reference, "special_tokens_map.json");
+    FileMap file = file_map(REFERENCE "/merges.txt");
+    EXPECT((size_t)file.size == strlen(merges) && !memcmp(file.bytes, merges, (size_t)file.size), "merges.txt differs");
+    EXPECT(map && strstr(map, "\"eos_token\": \"<|endoftext|>\""), "%s", map);
+    EXPECT(!bpe_file_text(reference, "added_tokens.json"), "a file that there is not");
+    EXPECT(!bpe_has_files(scratch), "files where there are none");
+    file_unmap(file);
+    free(merges);
+    free(map);
+
+    bpe = bpe_open(no_map_dir);         /* HuggingFace's vocabulary alone has no <|endoftext|> */
+    EXPECT(bpe_end_of_text(bpe) == -1 && bpe_vocabulary(bpe)->V == V - 1, "%d", bpe_end_of_text(bpe));
+    EXPECT(!bpe_file_text(bpe, "special_tokens_map.json"), "a special token that there is not");
+    bpe_free(bpe);
+}
+
+static void open_dir(void *dir) { bpe_open(dir); }
+
+static void refused_files(void) {
+    static const struct { const char *file, *old, *new, *want; } cases[] = {
+        { "tokenizer.json", "\"type\":\"BPE\"", "\"type\":\"WordPiece\"", "\"model.type\" is WordPiece, want BPE" },
+        { "tokenizer.json", "\"ByteLevel\",\"add_prefix_space\":false", "\"Metaspace\",\"add_prefix_space\":false",
+          "\"pre_tokenizer.type\" is Metaspace, want ByteLevel" },
+        { "tokenizer.json", "\"add_prefix_space\":false", "\"add_prefix_space\":true",
+          "\"pre_tokenizer.add_prefix_space\" is true" },
+        { "tokenizer.json", "\"use_regex\":true", "\"use_regex\":false",
+          "\"pre_tokenizer.use_regex\" is false, want true" },
+        { "tokenizer.json", "\"normalizer\":null", "\"normalizer\":{\"type\":\"NFC\"}",
+          "\"normalizer\" is an object, want as in GPT-2" },
+        { "tokenizer.json", "\"ignore_merges\":false", "\"ignore_merges\":true", "\"model.ignore_merges\" is true" },
+        { "tokenizer.json", "\"special\":true", "\"special\":false", "want true: only special tokens" },
+        { "tokenizer.json", "\"id\":499", "\"id\":498", "'<|endoftext|>' has the id 498 of another token" },
+        { "tokenizer.json", "\"id\":499", "\"id\":16000000", "ids up to 16000000 for 500 tokens" },
+        { "tokenizer.json", "\"!\":0", "\"!\":1", "has the id 1 of another token" },
+        { "tokenizer.json", "\"$\":3", "\"$$$\":3", "no token for byte 0x24: want all 256" },
+        { "tokenizer.json", "\"!\":0", "\"!\":-1", "is -1, want an integer from 0" },
+        { "tokenizer.json", "[\"Ð\",\"¾\"]", "[\"Ð\",\"¾\",\"a\"]", "want \"left right\"" },
+        { "tokenizer.json", "[\"Ð\",\"¾\"]", "[\"Ð\",\"zzz\"]", "merge 1: 'zzz' is not in" },
+        { "tokenizer.json", "[\"Ð\",\"¾\"]", "[\"Ð\",\"a\"]", "merge 1: 'Ð' + 'a' is not in" },
+        { "tokenizer.json", "[\"Ð\",\"¾\"]", "[\"Ð\",\"\\u4f60\"]", "is not in GPT-2's letters" },
+        { "merges.txt", "Ð ¾", "Ð ¾ a", "merges.txt: line 3: 'Ð ¾ a', want two tokens, one space" },
+        { "merges.txt", "Ð ¾", "Ð¾", "line 3: 'Ð¾', want two tokens" },
+        { "merges.txt", "Ð ¾", "Ð z", "line 3: 'Ð' + 'z' is not in" },
+        { "vocab.json", "\"!\":0", "\"!\":\"0\"", "vocab.json: \"!\" is 0, want an integer" },
+        { "vocab.json", "{", "[", "vocab.json: byte" },
+        { "vocab.json", "\"!\":0", "\"\":0", "token 0 is empty" },
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        char *dir = IN_SCRATCH("refused-%d", i);
+        int is_json = !strcmp(cases[i].file, "tokenizer.json");
+        directory_make(dir);
+        for (int f = is_json ? 0 : 1; f < (is_json ? 1 : 3); f++) {
+            static const char *const names[] = { "tokenizer.json", "vocab.json", "merges.txt" };
+            const char *from = STRING(REFERENCE "/%s", names[f]), *to = STRING("%s/%s", dir, names[f]);
+            if (strcmp(names[f], cases[i].file)) edit(from, to, "", "");
+            else                                 edit(from, to, cases[i].old, cases[i].new);
+        }
+        expect_fails(cases[i].want, open_dir, dir);
+    }
+    expect_fails("no tokenizer: want tokenizer.json, vocab.json and merges.txt", open_dir, scratch);
+    expect_fails("no such directory", open_dir, IN_SCRATCH("nowhere"));
+}
+
+static void open_and_free(void *dir) { bpe_free(bpe_open(dir)); }
+
+static void damaged_files(void) {
+    char *dir = IN_SCRATCH("damaged");
+    directory_make(dir);
+    edit(REFERENCE "/tokenizer.json", STRING("%s/tokenizer.json", dir), "", "");
+    MutationCount json = mutations(STRING("%s/tokenizer.json", dir), 1 << 20, 1000, open_and_free, dir);
+    MutationCount pair[2];
+    for (int i = 0; i < 2; i++)
+        pair[i] = mutations(STRING("%s/%s", no_map_dir, i ? "merges.txt" : "vocab.json"), 1 << 20, 1000, open_and_free,
+                            no_map_dir);
+    EXPECT(json.failed > 100 && pair[0].failed > 100 && pair[1].failed > 100, "%d, %d and %d failed in one line",
+           json.failed, pair[0].failed, pair[1].failed);
+}
+
+/* ---- Training */
+
+static Bpe *trained(const char *path, int vocab_size, size_t part) {
+    FileMap map = file_map(path);
+    BpeTrainer *trainer = bpe_trainer_create();
+    for (size_t at = 0, end; at < (size_t)map.size; at = end) {
+        end = bpe_words_cut(map.bytes, (size_t)map.size, at + part);
+        bpe_trainer_add(trainer, &(BpeSpan){ .text = map.bytes + at, .size = end - at }, 1);
+    }
+    file_unmap(map);
+    return bpe_train(trainer, vocab_size);
+}
+
+static void train_256(void *trainer) { bpe_train(trainer, 256); }
+
+static void merges_of_huggingface(void) {
+    FileMap want = file_map(REFERENCE "/merges.txt");
+    for (size_t part = 10; part <= 1000000; part *= 100) {
+        Bpe *bpe = trained(REFERENCE "/train.txt", V, part);
+        char *merges = bpe_file_text(bpe, "merges.txt");
+        EXPECT(!strncmp(merges, (const char *)want.bytes, (size_t)want.size), "in parts of %zu: other merges", part);
+        EXPECT(bpe_fingerprint(bpe) == bpe_fingerprint(reference), "in parts of %zu: another tokenizer", part);
+        free(merges);
+        bpe_free(bpe);
+    }
+    file_unmap(want);
+    put_text(IN_SCRATCH("ab.txt"), "ab ab b a b");
+    Bpe *bpe = trained(IN_SCRATCH("ab.txt"), 1000, 1 << 20);        /* only "ab" and " a" or " b" come twice */
+    EXPECT(bpe_vocabulary(bpe)->V == 259 && bpe_vocabulary(bpe)->merge_count == 2 && bpe_end_of_text(bpe) == 258,
+           "%d tokens, %d merges", bpe_vocabulary(bpe)->V, bpe_vocabulary(bpe)->merge_count);
+    bpe_free(bpe);
+    bpe = trained(REFERENCE "/train.txt", 257, 1000);
+    EXPECT(bpe_vocabulary(bpe)->merge_count == 0 && bpe_end_of_text(bpe) == 256, "%d", bpe_end_of_text(bpe));
+    bpe_free(bpe);
+    BpeTrainer *trainer = bpe_trainer_create();
+    expect_fails("--vocab-size 256: want 257 or more", train_256, trainer);
+    bpe_free(bpe_train(trainer, 257));
+}
+
+int main(void) {
+    scratch_open();
+    reference = bpe_open(REFERENCE);
+    no_map_dir = IN_SCRATCH("no-map");
+    directory_make(no_map_dir);
+    edit(REFERENCE "/vocab.json", STRING("%s/vocab.json", no_map_dir), "", "");
+    edit(REFERENCE "/merges.txt", STRING("%s/merges.txt", no_map_dir), "", "");
+    RUN(words_and_ids);
+    RUN(special_tokens);
+    RUN(words_by_definition);
+    RUN(invalid_bytes_are_symbols);
+    RUN(random_bytes_come_back);
+    RUN(cuts_keep_the_words);
+    RUN(cores_make_the_same_ids);
+    RUN(long_words_take_no_time);
+    RUN(files_come_back);
+    RUN(refused_files);
+    RUN(merges_of_huggingface);
+    RUN(damaged_files);
+    bpe_free(reference);
+    return test_close();
+}

@@ -1,0 +1,479 @@
+/* test_data.c - Random numbers, schedules and token streams. */
+#include <fcntl.h>
+#include <sys/stat.h>
+#include "../../kernels/normal.h"
+#include "../../llmc/train/optimizer.h"
+#include "../../llmc/tokens/dataloader.h"
+#include "../../llmc/options/settings.h"
+#include "../scratch.h"
+
+#define SEED 20240520
+
+/* ---- random */
+
+/* From Random123's kat_vectors. */
+static void philox_known_answers(void) {
+    static const struct { Random128 counter; uint64_t key; Random128 want; } known[] = {
+        { {{ 0, 0, 0, 0 }}, 0, {{ 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 }} },
+        { {{ ~0u, ~0u, ~0u, ~0u }}, ~0ull, {{ 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd }} },
+        { {{ 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344 }}, 0x299f31d0a4093822,
+          {{ 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 }} },
+    };
+    for (int i = 0; i < COUNT(known); i++) {
+        Random128 got = philox4x32(known[i].counter, known[i].key);
+        EXPECT(!memcmp(&got, &known[i].want, sizeof got), "vector %d: %08x %08x %08x %08x", i,
+               got.word[0], got.word[1], got.word[2], got.word[3]);
+    }
+    Random128 got = philox(7, RANDOM_TEST, 0, 5, 0x123456789abcdef0);      /* the map in random.h */
+    Random128 want = philox4x32((Random128){{ 0x9abcdef0, 0x12345678, 5, RANDOM_TEST }}, 7);
+    EXPECT(!memcmp(&got, &want, sizeof got), "the counter is not laid out as random.h says");
+}
+
+static void permute_is_a_bijection(void) {
+    static const uint64_t sizes[] = { 1, 2, 3, 5, 6, 64, 1000, 4097 };
+    for (int s = 0; s < COUNT(sizes); s++) {
+        uint64_t n = sizes[s];
+        int moved = 0;
+        char *seen = calloc(n, 1);
+        for (uint64_t i = 0; i < n; i++) {
+            uint64_t p = random_permute(SEED, RANDOM_TEST, 3, i, n);
+            EXPECT(p < n && !seen[p], "n %d: %d comes twice or is out of range", (int)n, (int)p);
+            if (p < n) seen[p] = 1;
+            moved += p != random_permute(SEED, RANDOM_TEST, 4, i, n);
+        }
+        EXPECT(n < 64 || moved > (int)n * 9 / 10, "n %d: steps 3 and 4 differ in %d places only", (int)n, moved);
+        free(seen);
+    }
+    /* every index lands anywhere: 20000 permutations of 5, 25 cells of 4000 +- 57 */
+    int cell[5][5] = { 0 };
+    for (uint32_t step = 0; step < 20000; step++)
+        for (uint64_t i = 0; i < 5; i++) cell[i][random_permute(SEED, RANDOM_TEST, step, i, 5)]++;
+    for (int i = 0; i < 25; i++)
+        EXPECT(abs(cell[i / 5][i % 5] - 4000) < 4 * 57, "%d goes to %d %d times", i / 5, i % 5, cell[i / 5][i % 5]);
+    /* the last index of the largest domain */
+    EXPECT(random_permute(SEED, RANDOM_TEST, 0, UINT64_MAX - 1, UINT64_MAX) < UINT64_MAX, "out of range");
+}
+
+static void moments(void) {
+    enum { N = 1000000 };
+    double u1 = 0, u2 = 0, n1 = 0, n2 = 0, n4 = 0, neighbours = 0, before = 0;
+    for (uint64_t i = 0; i < N; i++) {
+        double u = random_uniform(SEED, RANDOM_TEST, 0, i), n = normal_of(philox(SEED, RANDOM_TEST, 0, 1, i));
+        EXPECT(u >= 0 && u < 1, "uniform %g", u);
+        u1 += u / N; u2 += u * u / N;
+        n1 += n / N; n2 += n * n / N; n4 += n * n * n * n / N;
+        neighbours += n * before / N;
+        before = n;
+    }
+    double sigma = 1 / sqrt(N);     /* of the mean of numbers of variance 1 */
+    EXPECT(fabs(u1 - 1 / 2.0) < 4 * sigma * sqrt(1 / 12.0), "uniform mean %g", u1);
+    EXPECT(fabs(u2 - 1 / 3.0) < 4 * sigma * sqrt(4 / 45.0), "uniform second moment %g", u2);
+    EXPECT(fabs(n1) < 4 * sigma, "normal mean %g", n1);
+    EXPECT(fabs(n2 - 1) < 4 * sigma * sqrt(2), "normal second moment %g", n2);
+    EXPECT(fabs(n4 - 3) < 4 * sigma * sqrt(96), "normal fourth moment %g", n4);
+    EXPECT(fabs(neighbours) < 4 * sigma, "normal neighbours correlate %g", neighbours);
+}
+
+static void below_is_unbiased(void) {
+    enum { N = 30000 };
+    /* bits * n >> 64 alone would give multiples of 3 twice as often at 3 * 2^62 */
+    static const uint64_t sizes[] = { 1, 3, 6, 1000, 3ull << 62, UINT64_MAX };
+    for (int s = 0; s < COUNT(sizes); s++) {
+        uint64_t n = sizes[s];
+        int third[3] = { 0 }, half = 0;
+        for (uint64_t i = 0; i < N; i++) {
+            uint64_t x = random_below(SEED, RANDOM_TEST, 2, i, n);
+            EXPECT(x < n, "%llu of [0,%llu)", (unsigned long long)x, (unsigned long long)n);
+            third[x % 3]++;
+            half += x < n / 2;
+        }
+        for (int i = 0; i < 3 && n % 3 == 0; i++)
+            EXPECT(abs(third[i] - N / 3) < 4 * 82, "%llu: %d mod 3 comes %d times", (unsigned long long)n, i, third[i]);
+        EXPECT(n % 2 || abs(half - N / 2) < 4 * 87, "%llu: the lower half comes %d times", (unsigned long long)n, half);
+    }
+}
+
+/* ---- schedule */
+
+static void schedules_at_their_corners(void) {
+    enum { COSINE = SCHEDULE_COSINE, LINEAR = SCHEDULE_LINEAR, WSD = SCHEDULE_WSD };
+    static const struct { int kind, warmup, total, decay, step; double want; } at[] = {     /* peak 1, final 0.1 */
+        { COSINE, 9, 109, 0,   0, 0.1  }, { COSINE, 9, 109, 0,   8, 0.9  }, { COSINE, 9, 109, 0,   9, 1    },
+        { COSINE, 9, 109, 0,  59, 0.55 }, { COSINE, 9, 109, 0, 109, 0.1  }, { COSINE, 9, 109, 0, 999, 0.1  },
+        { COSINE, 9, 109, 0, 108, 0.1 + 0.9 * 0.000246719817 },             /* (1 + cos(0.99 pi)) / 2 */
+        { COSINE, 0, 100, 0,   0, 1    }, { COSINE, 0, 1,   0,   0, 1    }, { COSINE, 0, 1,   0,   1, 0.1  },
+        { LINEAR, 9, 109, 0,   8, 0.9  }, { LINEAR, 9, 109, 0,   9, 1    }, { LINEAR, 9, 109, 0,  34, 0.775 },
+        { LINEAR, 9, 109, 0, 108, 0.109}, { LINEAR, 9, 109, 0, 109, 0.1  }, { LINEAR, 0, 1,   0,   0, 1    },
+        { WSD,    9, 109, 20,  8, 0.9  }, { WSD,    9, 109, 20,  9, 1    }, { WSD,    9, 109, 20, 88, 1    },
+        { WSD,    9, 109, 20, 89, 1    }, { WSD,    9, 109, 20, 99, 0.55 }, { WSD,    9, 109, 20, 108, 0.145 },
+        { WSD,    9, 109, 20, 109, 0.1 }, { WSD,    9, 109, 0, 108, 1    }, { WSD,    9, 109, 0, 109, 0.1  },
+        { WSD,    9, 109, 500, 9, 1    }, { WSD,    9, 109, 500, 59, 0.55 }, { WSD,   0, 1,   1,   0, 1    },
+        { COSINE, 9, 5,   0,   4, 0.5  }, { COSINE, 9, 5,   0,   5, 0.1  },     /* a run shorter than its warm-up */
+    };
+    for (int i = 0; i < COUNT(at); i++) {
+        Schedule s = { (ScheduleKind)at[i].kind, 1, 0.1, at[i].warmup, at[i].total, at[i].decay };
+        double got = schedule_learning_rate(&s, at[i].step);
+        EXPECT(fabs(got - at[i].want) < 1e-12, "row %d: kind %d, step %d of %d: %.15g, want %.15g", i, at[i].kind,
+               at[i].step, at[i].total, got, at[i].want);
+    }
+}
+
+/* Of a run of 1000 steps with a peak of 0.5: the final rate and the decay of wsd follow from these unless given. */
+static void schedules_from_options(void) {
+    static const struct { const char *option, *value; double final; int64_t decay; } cases[] = {
+        { "batch", "3", 0.05, 200 }, { "min-lr", "0.4", 0.4, 200 }, { "min-lr", "0", 0, 200 },
+        { "decay", "3", 0.05, 3 },
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        Settings settings = {0};
+        Option options[SETTINGS_ROWS];
+        char *arguments[] = { "train_gpt", "--lr", "0.5", "--steps", "1000", "--warmup", "7", "--schedule", "wsd",
+                              format_string("--%s=%s", cases[i].option, cases[i].value), NULL };
+        settings_parse(&settings, options, COUNT(arguments) - 1, arguments);
+        Schedule s = schedule_of(&settings, options);
+        EXPECT(s.kind == SCHEDULE_WSD && s.peak == 0.5 && s.warmup == 7 && s.total == 1000, "%s", arguments[9]);
+        EXPECT(fabs(s.final - cases[i].final) < 1e-15 && s.decay == cases[i].decay, "%s: final %g, decay %lld",
+               arguments[9], s.final, (long long)s.decay);
+        free(arguments[9]);
+    }
+}
+
+/* ---- tokens: in a folder of its own, which main makes the current one */
+
+/* Tokens first .. first + count - 1 of the stream in which token j is j. */
+static void write_shard(const char *name, int width, int first, int count) {
+    char *bytes = calloc(1, 1024 + (size_t)count * (size_t)width);
+    int32_t head[3] = { width == 2 ? 20240520 : 20240801, width == 2 ? 1 : 7, count };
+    memcpy(bytes, head, sizeof head);
+    for (int i = 0; i < count; i++) {
+        int id = first + i;
+        memcpy(bytes + 1024 + i * width, &id, (size_t)width);
+    }
+    put(name, bytes, 1024 + (size_t)count * (size_t)width);
+    free(bytes);
+}
+
+static void every_target_once_an_epoch(void) {
+    static const struct { int N, T; } cases[] = {
+        { 2, 64 }, { 2, 1 }, { 3, 1 }, { 65, 64 }, { 66, 64 }, { 129, 64 }, { 130, 64 }, { 128, 64 }, { 1000, 7 },
+        { 1001, 1 }, { 4097, 64 }, { 5000, 1000 },
+    };
+    for (int c = 0; c < COUNT(cases); c++) {
+        int N = cases[c].N, T = cases[c].T, input[1000], target[1000];
+        write_shard("ring.bin", 2 + c % 2 * 2, 0, N);
+        Tokens *t = tokens_open("ring.bin");
+        int64_t windows = tokens_windows(t, T);
+        EXPECT(windows == (N - 1 + T - 1) / T, "N %d T %d: %lld windows", N, T, (long long)windows);
+        for (int64_t epoch = 0; epoch < 3; epoch++) {
+            int *seen = calloc((size_t)N, sizeof *seen), total = 0;
+            for (int ranks = (int)epoch + 1, rank = 0; rank < ranks; rank++) {      /* rank r reads every ranks-th */
+                for (int64_t i = rank; i < windows; i += ranks) {
+                    uint64_t g = (uint64_t)(epoch * windows + i);
+                    memset(input, 0xAB, sizeof input);
+                    memset(target, 0xAB, sizeof target);
+                    int count = tokens_train_window(t, SEED, g, T, input, target);
+                    EXPECT(count == tokens_train_targets(t, SEED, g, 1, T), "N %d T %d g %d", N, T, (int)g);
+                    for (int k = 0; k < T; k++) {
+                        if (k < count && target[k] > 0 && target[k] < N) seen[target[k]]++;
+                        int right = k < count ? input[k] == target[k] - 1 : input[k] == 0 && target[k] == -1;
+                        EXPECT(right, "N %d T %d g %d: %d then %d", N, T, (int)g, input[k], target[k]);
+                    }
+                    total += count;
+                }
+            }
+            for (int j = 1; j < N; j++) EXPECT(seen[j] == 1, "N %d T %d: target %d comes %d times", N, T, j, seen[j]);
+            EXPECT(total == N - 1, "N %d T %d: %d targets", N, T, total);
+            free(seen);
+        }
+        EXPECT(tokens_train_targets(t, SEED, 0, 3 * (uint64_t)windows, T) == 3 * (N - 1), "N %d T %d", N, T);
+        int next = 1;
+        for (int64_t i = 0; i < windows; i++) {
+            int count = tokens_eval_window(t, i, T, input, target);
+            for (int k = 0; k < T; k++) {
+                int right = k < count ? input[k] == next - 1 && target[k] == next : input[k] == 0 && target[k] == -1;
+                EXPECT(right, "N %d T %d window %d: %d then %d", N, T, (int)i, input[k], target[k]);
+                next += k < count;
+            }
+        }
+        EXPECT(next == N, "N %d T %d: evaluation reads %d targets", N, T, next - 1);
+        tokens_close(t);
+    }
+}
+
+static int same_window(const Tokens *a, const Tokens *b, uint64_t g_a, uint64_t g_b, uint64_t seed_b, int T) {
+    int32_t *w = calloc(4 * (size_t)T, sizeof *w);
+    tokens_train_window(a, SEED,   g_a, T, w,         w + T);
+    tokens_train_window(b, seed_b, g_b, T, w + 2 * T, w + 3 * T);
+    int same = !memcmp(w, w + 2 * T, 2 * (size_t)T * sizeof *w);
+    free(w);
+    return same;
+}
+
+/* Where sequence g starts in a stream in which token j is j. */
+static int start_of(const Tokens *t, uint64_t seed, uint64_t g) {
+    int32_t input[64], target[64];
+    tokens_train_window(t, seed, g, 64, input, target);
+    return input[0];
+}
+
+static void order_depends_on_seed_and_place_alone(void) {
+    write_shard("one.bin", 2, 0, 6401);
+    Tokens *a = tokens_open("one.bin"), *b = tokens_open("one.bin");
+    int epochs = 0, seeds = 0;
+    for (uint64_t g = 300; g-- > 0; ) {       /* backwards in a: what was read before does not matter */
+        EXPECT(same_window(a, b, g, g, SEED, 64), "sequence %d differs when it is read again", (int)g);
+        epochs += same_window(a, b, g % 100, g % 100 + 100, SEED, 64);
+        seeds  += same_window(a, b, g, g, SEED + 1, 64);
+    }
+    EXPECT(epochs <= 30 && seeds <= 30, "%d and %d of 300 sequences are as in another epoch or seed", epochs, seeds);
+    /* from epoch to epoch and seed to seed both the cut moves and the order changes: not all windows move alike */
+    for (uint64_t other = 0; other < 2; other++) {
+        int moved_alike = 0, cut_alike = 0, move = 0;
+        for (uint64_t g = 0; g < 100; g++) {
+            int from = start_of(a, SEED, g), to = other ? start_of(a, SEED + 1, g) : start_of(a, SEED, g + 100);
+            if (g == 0) move = (to - from + 6400) % 6400;
+            moved_alike += (to - from + 6400) % 6400 == move;
+            cut_alike   += to % 64 == from % 64;
+        }
+        EXPECT(moved_alike < 10 && cut_alike < 10, "other %s: %d of 100 windows move alike, %d are cut alike",
+               other ? "seed" : "epoch", moved_alike, cut_alike);
+    }
+    tokens_close(a);
+    tokens_close(b);
+}
+
+/* The short window of an epoch ends where its first one starts: anywhere in the stream. The mean of 64 uniform numbers
+   has a standard deviation of 1 / sqrt(12 * 64); 6 of them are allowed. */
+static void an_epoch_starts_anywhere(void) {
+    enum { TARGETS = 6432, EPOCHS = 64 };
+    write_shard("cut.bin", 2, 0, TARGETS + 1);
+    Tokens *t = tokens_open("cut.bin");
+    uint64_t windows = (uint64_t)tokens_windows(t, 64);
+    double mean = 0;
+    for (uint64_t g = 0; g < EPOCHS * windows; g++)
+        if (tokens_train_targets(t, SEED, g, 1, 64) < 64)
+            mean += (double)((start_of(t, SEED, g) + TARGETS % 64) % TARGETS) / TARGETS / EPOCHS;
+    EXPECT(fabs(mean - 0.5) < 6 / sqrt(12 * EPOCHS), "the first windows of %d epochs start at %.3f of the stream",
+           EPOCHS, mean);
+    tokens_close(t);
+}
+
+static void files_are_one_stream(void) {
+    static const int size[] = { 1, 700, 3, 1, 64, 231 };        /* 1000 in all, written last to first */
+    for (int width = 2; width <= 4; width += 2) {
+        for (int i = COUNT(size) - 1, end = 1000; i >= 0; end -= size[i--]) {
+            char name[32];
+            snprintf(name, sizeof name, "part%d_%02d.bin", width, i);
+            write_shard(name, width, end - size[i], size[i]);
+        }
+        write_shard("whole.bin", width, 0, 1000);
+        Tokens *whole = tokens_open("whole.bin");
+        Tokens *parts = tokens_open(width == 2 ? "part2_*.bin" : "part4_*.bin");
+        EXPECT(tokens_count(parts) == 1000, "%lld tokens", (long long)tokens_count(parts));
+        static const int lengths[] = { 1, 64, 700, 998, 1500 };     /* the last two cross files and the ring's end */
+        for (int k = 0; k < COUNT(lengths); k++) {
+            for (uint64_t g = 0; g < 50; g++) {
+                int same = same_window(whole, parts, g, g, SEED, lengths[k]);
+                EXPECT(same, "width %d T %d g %d", width, lengths[k], (int)g);
+            }
+        }
+        /* a slice is the stream of its tokens */
+        Tokens *slice = tokens_slice(parts, 690, 80), *inner = tokens_slice(slice, 10, 70);
+        int32_t input[69], target[69];
+        int count = tokens_eval_window(inner, 0, 69, input, target);
+        EXPECT(count == 69 && tokens_windows(inner, 69) == 1 && tokens_count(inner) == 70, "%d targets", count);
+        for (int i = 0; i < 69; i++)
+            EXPECT(input[i] == 700 + i && target[i] == 701 + i, "%d: %d %d", i, input[i], target[i]);
+        tokens_close(inner);
+        tokens_close(slice);
+        tokens_close(parts);
+        tokens_close(whole);
+    }
+}
+
+static void texts_are_bytes(void) {
+    put("b[1].txt", "a\xff\0b", 4);       /* the name of a file before a pattern, any byte */
+    Tokens *t = tokens_open("b[1].txt");
+    int32_t input[4], target[4];
+    int count = tokens_eval_window(t, 0, 4, input, target);
+    EXPECT(tokens_are_bytes(t) && count == 3 && input[0] == 'a' && input[1] == 255 && input[2] == 0 && target[2] == 'b',
+           "%d: %d %d %d", count, input[0], input[1], input[2]);
+    tokens_check(t, 256);
+    tokens_close(t);
+}
+
+typedef struct { const char *pattern; int V; int64_t first, count; } Check;
+
+static void open_tokens(void *pattern) { tokens_close(tokens_open(pattern)); }
+static void check_slice(void *argument) {
+    Check *c = argument;
+    Tokens *t = tokens_open(c->pattern);
+    tokens_check(tokens_slice(t, c->first, c->count), c->V);
+}
+
+static void malformed_files(void) {
+    static const struct { const char *name; uint32_t magic, version, count; int bytes; const char *part; } shards[] = {
+        { "short3.bin",     20240520, 1, 10, 3,         "the file has 3 bytes, a shard's header alone has 1024" },
+        { "short12.bin",    20240520, 1, 10, 12,        "the file has 12 bytes" },
+        { "short1023.bin",  20240520, 1, 10, 1023,      "the file has 1023 bytes" },
+        { "header.bin",     20240520, 1, 10, 1024,      "promises 10 tokens, 1044 bytes in all, the file has 1024" },
+        { "magic.bin",      12345,    1, 10, 1044,      "magic 12345, want 20240520 or 20240801" },
+        { "swapped.bin",    0x88d83401, 1, 10, 1044,    "magic 2295870465, want" },
+        { "model.bin",      20240326, 3, 10, 1044,      "this is an llm.c checkpoint, want a text or a token shard" },
+        { "version0.bin",   20240520, 0, 10, 1044,      "shard version 0, want 1" },
+        { "version2.bin",   20240520, 2, 10, 1044,      "shard version 2, want 1" },
+        { "version7.bin",   20240520, 7, 10, 1044,      "shard version 7, want 1" },
+        { "version2_4.bin", 20240801, 2, 10, 1064,      "shard version 2, want 1 or 7" },
+        { "large.bin",      20240520, 1, 11, 1044,      "promises 11 tokens, 1046 bytes in all, the file has 1044" },
+        { "large_4.bin",    20240801, 1, 11, 1064,      "promises 11 tokens, 1068 bytes in all, the file has 1064" },
+        { "odd.bin",        20240520, 1, 10, 1043,      "promises 10 tokens, 1044 bytes in all, the file has 1043" },
+        { "huge.bin",       20240520, 1, 0xffffffff, 1044, "truncated: the header promises 4294967295 tokens, " },
+        { "huge_4.bin",     20240801, 7, 0x80000000, 1044, "promises 2147483648 tokens, 8589935616 bytes" },
+        { "small.bin",      20240520, 1, 9,  1044,      "too long: the header promises 9 tokens, 1042 bytes" },
+        { "trailing.bin",   20240520, 1, 10, 1045,      "promises 10 tokens, 1044 bytes in all, the file has 1045" },
+        { "width.bin",      20240520, 1, 10, 1064,      "promises 10 tokens, 1044 bytes in all, the file has 1064" },
+        { "zero.bin",       20240520, 1, 0,  1024,      "a shard without tokens" },
+        { "zero_more.bin",  20240801, 7, 0,  1032,      "promises 0 tokens, 1024 bytes in all, the file has 1032" },
+        { "single.bin",     20240520, 1, 1,  1026,      "one token, want 2 or more" },
+        { "magic.txt",      20240520, 1, 11, 1044,      "promises 11 tokens, 1046 bytes" },   /* known by its magic */
+    };
+    for (int i = 0; i < COUNT(shards); i++) {
+        unsigned char bytes[1100] = { 0 };
+        memcpy(bytes, (uint32_t[3]){ shards[i].magic, shards[i].version, shards[i].count }, 12);
+        put(shards[i].name, bytes, (size_t)shards[i].bytes);
+        expect_fails(shards[i].part, open_tokens, (void *)shards[i].name);
+        expect_fails(shards[i].name, open_tokens, (void *)shards[i].name);
+        unlink(shards[i].name);
+    }
+    static const struct { const char *name, *bytes; int size; const char *part; } files[] = {
+        { "empty.txt",    "", 0,                             "the file is empty" },
+        { "empty.bin",    "", 0,                             "the file is empty" },
+        { "one.txt",      "x", 1,                            "one token, want 2 or more" },
+        { "three.bin",    "abc", 3,                          "the file has 3 bytes" },
+        { "text.bin",     "once upon a time", 16,            "magic 1701015151, want" },
+        { "weights",      "\x80\x02}q\x00X", 6,              "this is a Python pickle, want a text or a token shard" },
+        { "pickle.bin",   "\x80\x02}q\x00X", 6,              "this is a Python pickle, want a text or a token shard" },
+        { "model.pt",     "PK\3\4\0\0archive/data.pkl", 22,  "this is a PyTorch checkpoint (zip), want" },
+        { "model.zip",    "PK\3\4\0\0\0\0\0\0notes.txt", 19, "this is a zip archive, want" },
+        { "train.npy",    "\x93NUMPY\1\0v\0", 10,            "this is a NumPy array, want" },
+        { "book.txt.gz",  "\x1f\x8b\x08\0", 4,               "this is a gzip archive, want" },
+    };
+    for (int i = 0; i < COUNT(files); i++) {
+        put(files[i].name, files[i].bytes, (size_t)files[i].size);
+        expect_fails(files[i].part, open_tokens, (void *)files[i].name);
+        unlink(files[i].name);
+    }
+    mkdir("folder", 0755);
+    write_shard("folder/a2.bin", 2, 0, 10);
+    write_shard("folder/b4.bin", 4, 0, 10);
+    put("folder/c.txt", "a text", 6);
+    expect_fails("folder/b4.bin: this is a shard of uint32, but folder/a2.bin is a shard of uint16", open_tokens,
+                 "folder/*.bin");
+    expect_fails("folder/c.txt: this is a text, but folder/a2.bin is a shard of uint16", open_tokens, "folder/[ac]*");
+    expect_fails("folder: is a directory, want a file", open_tokens, "folder");
+    expect_fails("no such file, and no file matches it as a pattern", open_tokens, "missing.txt");
+    expect_fails("no such file, and no file matches it as a pattern", open_tokens, "folder/*.shard");
+    expect_fails("no such file", open_tokens, "no_folder/*.bin");
+    expect_fails("no such file", open_tokens, "");
+    chmod("folder", 0);
+    const int is_root = geteuid() == 0;         /* which may read everything */
+    if (is_root && setresuid(65534, 65534, 0)) return;
+    expect_fails("Permission denied: cannot look for data there", open_tokens, "folder/*.bin");
+    expect_fails("folder/a2.bin: Permission denied: cannot look for data there", open_tokens, "folder/a2.bin");
+    if (is_root) EXPECT(!setresuid(0, 0, 0), "root again");
+    chmod("folder", 0755);
+}
+
+static void read_all(void *pattern) {
+    Tokens *t = tokens_open(pattern);
+    int32_t input[64], target[64];
+    tokens_check(t, tokens_are_bytes(t) ? 256 : 500);
+    for (int64_t i = 0; i < tokens_windows(t, 64); i++) tokens_eval_window(t, i, 64, input, target);
+    tokens_close(t);
+}
+
+static void mutated_shards(void) {
+    for (int width = 2; width <= 4; width += 2) {
+        write_shard("mutated.bin", width, 0, 500);
+        mutations("mutated.bin", 12, 500, read_all, "mutated.bin");       /* magic, version, count */
+        mutations("mutated.bin", 4096, 500, read_all, "mutated.bin");     /* anywhere */
+    }
+}
+
+static void ids_beyond_the_vocabulary(void) {
+    write_shard("ids_0.bin", 2, 0, 100);
+    write_shard("ids_1.bin", 2, 0, 9000);
+    Tokens *t = tokens_open("ids_?.bin");
+    tokens_check(t, 9000);
+    tokens_check(t, 50257);
+    tokens_close(t);
+    expect_fails("ids_1.bin: token 8999 is id 8999, want below 8999", check_slice,
+                 &(Check){ "ids_?.bin", 8999, 0, 9100 });
+    expect_fails("ids_0.bin: token 50 is id 50, want below 50", check_slice, &(Check){ "ids_?.bin", 50, 0, 9100 });
+    expect_fails("ids_1.bin: token 5000 is id 5000", check_slice, &(Check){ "ids_?.bin", 5000, 200, 8900 });
+    expect_fails("a part of 1 tokens from token 3", check_slice, &(Check){ "ids_?.bin", 10, 3, 1 });
+    expect_fails("a part of 9000 tokens from token 101", check_slice, &(Check){ "ids_?.bin", 10, 101, 9000 });
+    expect_fails("from token -1", check_slice, &(Check){ "ids_?.bin", 10, -1, 5 });
+    write_shard("late_0.bin", 2, 0, 10);
+    write_shard("late_1.bin", 2, 500, 10);
+    expect_fails("late_1.bin: token 0 is id 500", check_slice, &(Check){ "late_?.bin", 500, 0, 20 });
+    t = tokens_open("ids_?.bin");
+    Tokens *good = tokens_slice(t, 0, 100 + 4000);
+    tokens_check(good, 4000);       /* what lies behind the slice is not its business */
+    tokens_close(good);
+    tokens_close(t);
+    unsigned char bytes[1032] = { 0 };
+    memcpy(bytes, (uint32_t[3]){ 20240801, 7, 2 }, 12);
+    memcpy(bytes + 1028, &(uint32_t){ 0x80000000 }, 4);
+    put("negative.bin", bytes, sizeof bytes);
+    expect_fails("negative.bin: token 1 is id 2147483648, want below 128256", check_slice,
+                 &(Check){ "negative.bin", 128256, 0, 2 });
+}
+
+static void beyond_four_gigabytes(void) {
+    int64_t count = (INT64_C(1) << 31) + 500;       /* more than an int32 counts, in more bytes than 32 bits hold */
+    int32_t head[3] = { 20240520, 1, (int32_t)(uint32_t)count };
+    uint16_t last[4] = { 11, 12, 13, 14 };
+    int fd = open("sparse.bin", O_CREAT | O_WRONLY, 0644);
+    int64_t at = 1024 + 2 * count - (int64_t)sizeof last;
+    int wrote = fd >= 0 && ftruncate(fd, 1024 + 2 * count) == 0 && pwrite(fd, head, sizeof head, 0) == sizeof head &&
+                pwrite(fd, last, sizeof last, at) == sizeof last;
+    if (fd >= 0) close(fd);
+    if (wrote) {
+        Tokens *t = tokens_open("sparse.bin");
+        int32_t input[3], target[3];
+        EXPECT(tokens_count(t) == count, "%lld tokens", (long long)tokens_count(t));
+        Tokens *end = tokens_slice(t, count - 4, 4);
+        tokens_eval_window(end, 0, 3, input, target);
+        EXPECT(input[0] == 11 && target[0] == 12 && target[2] == 14, "%d %d %d", input[0], target[0], target[2]);
+        int targets = tokens_eval_window(t, tokens_windows(t, 3) - 1, 3, input, target);
+        EXPECT(targets > 0 && target[targets - 1] == 14, "%d targets", targets);
+        tokens_close(end);
+        tokens_close(t);
+    } else {
+        test_skip_reason = "the disk has no room for a sparse file of 4 GiB";
+    }
+    unlink("sparse.bin");
+}
+
+int main(void) {
+    scratch_open();
+    if (chdir(scratch)) fail("%s: cannot go there", scratch);
+    RUN(philox_known_answers);
+    RUN(permute_is_a_bijection);
+    RUN(moments);
+    RUN(below_is_unbiased);
+    RUN(schedules_at_their_corners);
+    RUN(schedules_from_options);
+    RUN(every_target_once_an_epoch);
+    RUN(order_depends_on_seed_and_place_alone);
+    RUN(an_epoch_starts_anywhere);
+    RUN(files_are_one_stream);
+    RUN(texts_are_bytes);
+    RUN(malformed_files);
+    RUN(mutated_shards);
+    RUN(ids_beyond_the_vocabulary);
+    RUN(beyond_four_gigabytes);
+    scratch_close();
+    return test_close();
+}

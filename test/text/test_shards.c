@@ -1,0 +1,344 @@
+/* test_shards.c - Texts as documents, as token shards, and as the cached tokens of --data. */
+#include "../../llmc/text/bpe_files.h"
+#include "../../llmc/tokens/dataloader.h"
+#include "../../llmc/tokens/shards.h"
+#include "../scratch.h"
+#include "../test.h"
+#include <glob.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+
+enum { END = 499 };
+static Bpe *bpe;
+
+static const char *const a_text = "the cat\n\nis the 1st\r\nна коте 你好";
+static const char *const b_text = "one<|endoftext|>two\n<|endoftext|>";
+
+static int files_like(const char *pattern) {
+    glob_t found;
+    int count = glob(pattern, 0, NULL, &found) ? 0 : (int)found.gl_pathc;
+    if (count) globfree(&found);
+    return count;
+}
+
+/* ids = those of the parts, NULL-terminated, "|" for end of text. Returns how many. */
+static size_t ids_of(const char *const *part, int32_t *ids) {
+    size_t count = 0;
+    for (; *part; part++) {
+        if (!strcmp(*part, "|")) ids[count++] = END;
+        else count += bpe_encode(bpe, *part, strlen(*part), ids + count);
+    }
+    return count;
+}
+
+static void expect_shards(const char *pattern, const int32_t *want, size_t count) {
+    Tokens *t = tokens_open(pattern);
+    int32_t *input = malloc(count * sizeof *input), *target = malloc(count * sizeof *target);
+    EXPECT(tokens_count(t) == (int64_t)count, "%s: %lld tokens, want %zu", pattern, (long long)tokens_count(t), count);
+    if (tokens_count(t) == (int64_t)count) {
+        tokens_eval_window(t, 0, (int)count - 1, input, target);
+        EXPECT(!memcmp(input, want, (count - 1) * sizeof *input) && target[count - 2] == want[count - 1],
+               "%s: other tokens", pattern);
+    }
+    free(input);
+    free(target);
+    tokens_close(t);
+}
+
+static void write_shards(const char *const *paths, int count, DocumentKind kind, const char *dir, double val_fraction,
+                         int64_t shard_tokens) {
+    Texts texts = texts_open(paths, count, kind, "body");
+    shards_write(bpe, &texts,
+                 &(ShardSettings){ .dir = dir, .shard_tokens = shard_tokens, .val_fraction = val_fraction });
+    texts_close(&texts);
+}
+
+static void kinds_of_documents(void) {
+    static const char *const file[] = { "|", a_text, "|", b_text, NULL };
+    static const char *const line[] = { "|", "the cat", "|", "is the 1st",
+                                        "|", "на коте 你好",
+                                        "|", "one<|endoftext|>two", "|", "<|endoftext|>", NULL };
+    static const char *const marks[] = { a_text, "|", "one", "|", "two\n", "|", NULL };
+    static const char *const jsonl[] = { "|", "the \"cat\"\n", "|", "ко", NULL };
+    const struct { DocumentKind kind; const char *const *parts; } cases[] = {
+        { DOCUMENT_FILE, file }, { DOCUMENT_LINE, line }, { DOCUMENT_MARK, marks }, { DOCUMENT_JSONL, jsonl },
+    };
+    const char *const texts[] = { IN_SCRATCH("a.txt"), IN_SCRATCH("empty.txt"), IN_SCRATCH("b.txt") };
+    const char *const json[] = { IN_SCRATCH("c.jsonl") };
+    put_text(texts[0], a_text);
+    put_text(texts[1], "");
+    put_text(texts[2], b_text);
+    put_text(json[0], "{\"body\": \"the \\\"cat\\\"\\n\", \"id\": 7}\n\n"
+                      "{\"id\": [], \"body\": \"\\u043a\\u043e\"}\r\n{\"body\":\"\"}\n");
+    for (int i = 0; i < COUNT(cases); i++) {
+        int32_t want[256];
+        int is_json = cases[i].kind == DOCUMENT_JSONL;
+        char *dir = IN_SCRATCH("kind-%d", i);
+        size_t count = ids_of(cases[i].parts, want);
+        write_shards(is_json ? json : texts, is_json ? 1 : 3, cases[i].kind, dir, 0, 1000);
+        expect_shards(STRING("%s/train_*.bin", dir), want, count);
+        write_shards(is_json ? json : texts, is_json ? 1 : 3, cases[i].kind, STRING("%s-5", dir), 0, 5);
+        expect_shards(STRING("%s-5/train_*.bin", dir), want, count);
+    }
+}
+
+static void files_without_a_mark_are_documents(void) {
+    static const char *const parts[] = { "one", "|", "two\n", "|", a_text, "|", a_text, NULL };
+    const char *const texts[] = { IN_SCRATCH("empty.txt"), IN_SCRATCH("b.txt"), IN_SCRATCH("a.txt"),
+                                  IN_SCRATCH("a.txt") };
+    int32_t want[256];
+    const size_t count = ids_of(parts, want);
+    write_shards(texts, COUNT(texts), DOCUMENT_MARK, IN_SCRATCH("marks"), 0, 1000);
+    expect_shards(IN_SCRATCH("marks/train_*.bin"), want, count);
+}
+
+static void write_locked(void *dir) {
+    write_shards(&(const char *){ IN_SCRATCH("a.txt") }, 1, DOCUMENT_FILE, dir, 0, 1000);
+}
+
+static void a_directory_is_for_one_process(void) {
+    char *dir = IN_SCRATCH("locked");
+    directory_make(dir);
+    const int lock = directory_lock(dir);
+    expect_fails("another process writes to this directory: want another --out", write_locked, dir);
+    close(lock);
+}
+
+static void write_again(void *argument) {
+    write_shards(&(const char *){ argument }, 1, DOCUMENT_FILE, IN_SCRATCH("split"), 0, 1000);
+}
+
+/* Train and val together are the whole; val has its share of the bytes. */
+static void validation_is_the_last_part(void) {
+    enum { SIZE = 3000000 };
+    char *text = malloc(SIZE + 1), *path = IN_SCRATCH("long.txt");
+    for (int i = 0; i < SIZE; i++) text[i] = "the bako, ti\n"[(i * 7 + i / 100) % 13];
+    text[SIZE] = 0;
+    put_text(path, text);
+    int32_t *want = malloc((SIZE + 1) * sizeof *want);
+    size_t count = ids_of((const char *const[]){ "|", text, NULL }, want);
+    write_shards(&(const char *){ path }, 1, DOCUMENT_FILE, IN_SCRATCH("split"), 0.01, 100000);
+    Tokens *train = tokens_open(IN_SCRATCH("split/train_*.bin"));
+    size_t first = (size_t)tokens_count(train);
+    expect_shards(IN_SCRATCH("split/train_*.bin"), want, first);
+    expect_shards(IN_SCRATCH("split/val_*.bin"), want + first, count - first);
+    double share = (double)(count - first) / (double)count;
+    EXPECT(fabs(share - 0.01) < 0.001, "val has %g of the tokens", share);
+    tokens_close(train);
+    expect_fails("exists: want an --out without shards", write_again, path);
+    free(text);
+    free(want);
+}
+
+static void write_to_a_full_disk(void *path) {
+    limit_file_size(100000);
+    write_shards(&(const char *){ path }, 1, DOCUMENT_FILE, IN_SCRATCH("full"), 0, 10000000);
+}
+
+static void make_cache(void *path) {
+    tokens_open_text(path, &(TextFormat){ .bpe = bpe, .documents = DOCUMENT_FILE, .field = "text" });
+}
+
+static void cache_on_a_full_disk(void *path) {
+    limit_file_size(100000);
+    make_cache(path);
+}
+
+static void nothing_stays_of_a_full_disk(void) {
+    enum { SIZE = 300000 };
+    char *path = IN_SCRATCH("wide.txt"), *text = malloc(SIZE);
+    memset(text, '?', SIZE);
+    put(path, text, SIZE);
+    free(text);
+    expect_fails("train_000000.bin.partial-", write_to_a_full_disk, path);
+    expect_fails(": cannot write: File too large", cache_on_a_full_disk, path);
+    EXPECT(files_like(IN_SCRATCH("full/*")) == 0 && files_like(IN_SCRATCH("wide.txt.*")) == 0, "files stay");
+}
+
+/* While the tokens are written, when SIGINT has a handler. */
+static void interrupt(int number) {
+    struct sigaction now;
+    (void)number;
+    sigaction(SIGINT, NULL, &now);
+    if (now.sa_handler != SIG_DFL) raise(SIGINT);
+}
+
+static void cache_interrupted(void *path) {
+    signal(SIGINT, SIG_DFL);
+    signal(SIGPROF, interrupt);
+    setitimer(ITIMER_PROF, &(struct itimerval){ { 0, 5000 }, { 0, 5000 } }, NULL);
+    make_cache(path);
+}
+
+/* As with --eval, where a signal ends the process at once. */
+static void nothing_stays_of_a_signal(void) {
+    enum { SIZE = 30000000 };
+    char *path = IN_SCRATCH("interrupted.txt"), *text = malloc(SIZE), message[4096];
+    int status;
+    for (int i = 0; i < SIZE; i++) text[i] = "the bako, ti\n"[(i * 7 + i / 100) % 13];
+    put(path, text, SIZE);
+    free(text);
+    test_in_child(cache_interrupted, path, message, sizeof message, &status);
+    EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT, "status %d: %s", status, message);
+    EXPECT(files_like(IN_SCRATCH("interrupted.txt.*")) == 0, "files stay");
+}
+
+static void open_texts(void *path) {
+    const char *const *paths = &(const char *){ path };
+    Texts t = texts_open(paths, 1, DOCUMENT_JSONL, "body");
+    while (texts_next(&t)) { }
+    texts_close(&t);
+}
+
+static void refused_texts(void) {
+    static const struct { const char *text; int size; const char *want; } cases[] = {
+        { "\xff\xfe" "a\0b\0", 6, "this is a text in UTF-16 (iconv -f UTF-16 -t UTF-8 converts it), want a text" },
+        { "\xfe\xff\0a\0b", 6, "this is a text in UTF-16" },
+        { "caf\xe9 na\xefve", 10, "byte 0xe9 at 3, and 1 more in the first MiB, are not UTF-8" },
+        { "\x1f\x8b\x08xxxxxxxx", 11, "this is a gzip archive, want a text" },
+        { "{\"body\":\"a\"}\n{\"body\":7}\n", 24, "line 2: \"body\" is 7, want a string" },
+        { "{\"body\":\"a\"}\n{\"text\":\"b\"}\n", 26, "line 2: \"body\" is missing" },
+        { "{\"body\":\"a\"}\n\n[\"b\"]\n", 20, "line 3: this is an array, want an object" },
+        { "{\"body\":\"a\"}\n{\"body\":\"b\n", 23, "line 2: byte 10: found the end" },
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        char *path = IN_SCRATCH("refused-%d", i);
+        put(path, cases[i].text, (size_t)cases[i].size);
+        expect_fails(cases[i].want, open_texts, path);
+    }
+}
+
+static void cached_tokens(void) {
+    const TextFormat as_file = { .bpe = bpe, .documents = DOCUMENT_FILE, .field = "text" },
+                     as_lines = { .bpe = bpe, .documents = DOCUMENT_LINE, .field = "text" };
+    char *path = IN_SCRATCH("data.txt"), *caches = IN_SCRATCH("data.txt.tokens-*.bin");
+    put_text(path, a_text);
+    Tokens *t = tokens_open_text(path, &(TextFormat){ 0 });
+    EXPECT(tokens_are_bytes(t) && tokens_are_text(t) && !files_like(caches), "bytes need no cache");
+    tokens_close(t);
+    for (int time = 0; time < 2; time++) {
+        t = tokens_open_text(path, &as_file);
+        EXPECT(!tokens_are_bytes(t) && tokens_are_text(t) && files_like(caches) == 1, "%d caches", files_like(caches));
+        tokens_close(t);
+    }
+    int32_t want[256];
+    expect_shards(caches, want, ids_of((const char *const[]){ "|", a_text, NULL }, want));
+    tokens_close(tokens_open_text(path, &as_lines));
+    EXPECT(files_like(caches) == 2, "%d caches of two kinds of documents", files_like(caches));
+    put_text(path, "the CAT\n\nis the 1st\r\nна коте 你好");          /* of the same size */
+    Corpus c = corpus_open(path, NULL, 0.25, &as_file);
+    EXPECT(files_like(caches) == 3, "%d caches after the text has changed", files_like(caches));
+    int64_t train = tokens_count(c.train), val = tokens_count(c.val);
+    EXPECT(val == (train + val + 3) / 4, "%lld and %lld tokens", (long long)train, (long long)val);
+    char *text = corpus_text(&c);
+    EXPECT(strstr(text, "data.txt, ") && strstr(text, " tokens to train on"), "%s", text);
+    EXPECT(files_like(IN_SCRATCH("*.partial*")) == 0, "partial files stay");
+    free(text);
+    tokens_close(c.val);
+    tokens_close(c.train);
+}
+
+static void check_few_ids(void *path) { tokens_check(tokens_open(path), 10); }
+
+static void a_damaged_cache_is_made_again(void) {
+    static const off_t sizes[] = { 0, 5, 1024, 1030 };
+    int32_t want[256];
+    const size_t count = ids_of((const char *const[]){ "|", a_text, NULL }, want);
+    const char *path = IN_SCRATCH("damaged.txt");
+    put_text(path, a_text);
+    const char *message = "want below 10, the vocabulary; remove this file, and it is made again";
+    for (int i = 0; i <= COUNT(sizes); i++) {
+        Texts texts = texts_open(&path, 1, DOCUMENT_FILE, "text");
+        char *cache = shards_cached(bpe, &texts, 0);
+        expect_shards(cache, want, count);
+        if (i < COUNT(sizes)) EXPECT(!truncate(cache, sizes[i]), "%s: cannot truncate", cache);
+        else expect_fails(message, check_few_ids, cache);
+        texts_close(&texts);
+        free(cache);
+    }
+    EXPECT(files_like(IN_SCRATCH("damaged.txt.*")) == 1, "%d files", files_like(IN_SCRATCH("damaged.txt.*")));
+}
+
+/* Ids of more than 16 bits: shards of uint32, whose version is another one. */
+static void a_cache_of_wide_ids_is_found_again(void) {
+    static unsigned char byte[256];
+    BpeVocabulary v = { .V = (1 << 16) + 1, .token = calloc((1 << 16) + 1, sizeof *v.token) };
+    for (int i = 0; i < 256; i++) {
+        byte[i] = (unsigned char)i;
+        v.token[i] = (BpeToken){ .bytes = &byte[i], .size = 1 };
+    }
+    Bpe *wide = bpe_create(v, "wide");
+    const char *path = IN_SCRATCH("wide.txt");
+    put_text(path, a_text);
+    struct stat info[2];
+    for (int time = 0; time < 2; time++) {
+        Texts texts = texts_open(&path, 1, DOCUMENT_FILE, "text");
+        char *cache = shards_cached(wide, &texts, 0);
+        EXPECT(!stat(cache, &info[time]), "%s", cache);
+        texts_close(&texts);
+        free(cache);
+    }
+    EXPECT(info[0].st_ino == info[1].st_ino, "the tokens are made again");
+    bpe_free(wide);
+}
+
+static void cache_bad_line(void *path) {
+    tokens_open_text(path, &(TextFormat){ .bpe = bpe, .documents = DOCUMENT_JSONL, .field = "body" });
+}
+
+static void write_bad_line(void *path) {
+    write_shards(&(const char *){ path }, 1, DOCUMENT_JSONL, IN_SCRATCH("bad-out"), 0, 10000000);
+}
+
+/* Of several batches, so that some tokens are written before the line is read. */
+static void nothing_stays_of_a_bad_line(void) {
+    enum { LINES = 80000, LENGTH = 64 };
+    char *path = IN_SCRATCH("bad.jsonl"), *text = malloc(LINES * LENGTH + 8);
+    for (int i = 0; i < LINES; i++) sprintf(text + i * LENGTH, "{\"body\": \"%051d\"}\n", i);
+    memcpy(text + LINES * LENGTH, "{bad}\n", 6);
+    put(path, text, LINES * LENGTH + 6);
+    free(text);
+    expect_fails("bad.jsonl: line 80001: byte 1", cache_bad_line, path);
+    expect_fails("bad.jsonl: line 80001: byte 1", write_bad_line, path);
+    EXPECT(files_like(IN_SCRATCH("bad.jsonl.*")) == 0 && files_like(IN_SCRATCH("bad-out/*")) == 0, "files stay");
+}
+
+/* A pattern such as many-* matches the cache that the run before has written, and what a kill has left of one. */
+static void a_pattern_leaves_the_cache_out(void) {
+    const TextFormat as_file = { .bpe = bpe, .documents = DOCUMENT_FILE, .field = "text" };
+    char *pattern = IN_SCRATCH("many-*");
+    put_text(IN_SCRATCH("many-a.txt"), a_text);
+    put_text(IN_SCRATCH("many-b.txt"), a_text);
+    put_text(IN_SCRATCH("many-b.txt.tokens-0123456789abcdef.bin.partial-7-8"), "half");
+    int64_t count[2];
+    for (int time = 0; time < 2; time++) {
+        Tokens *t = tokens_open_text(pattern, &as_file);
+        count[time] = tokens_count(t);
+        tokens_close(t);
+    }
+    EXPECT(count[0] == count[1] && files_like(IN_SCRATCH("many-*.bin")) == 1, "%lld, then %lld tokens",
+           (long long)count[0], (long long)count[1]);
+    Tokens *t = tokens_open(IN_SCRATCH("many-*.tokens-*.bin"));
+    EXPECT(tokens_count(t) == count[0], "a pattern for the cache");
+    tokens_close(t);
+}
+
+int main(void) {
+    scratch_open();
+    bpe = bpe_open("test/reference/bpe");
+    RUN(nothing_stays_of_a_full_disk);      /* first: OpenMP's threads do not survive the fork */
+    RUN(nothing_stays_of_a_bad_line);
+    RUN(nothing_stays_of_a_signal);
+    RUN(kinds_of_documents);
+    RUN(files_without_a_mark_are_documents);
+    RUN(a_directory_is_for_one_process);
+    RUN(refused_texts);
+    RUN(cached_tokens);
+    RUN(a_damaged_cache_is_made_again);
+    RUN(a_cache_of_wide_ids_is_found_again);
+    RUN(a_pattern_leaves_the_cache_out);
+    RUN(validation_is_the_last_part);
+    bpe_free(bpe);
+    return test_close();
+}

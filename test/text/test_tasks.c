@@ -1,0 +1,391 @@
+/* test_tasks.c - Tasks: items become rows of tokens, batches of them get the log-probabilities of single rows, and
+   those give the figures. scripts/check_tasks.py compares with PyTorch. */
+#include "../../llmc/base/os.h"
+#include "../../llmc/base/random.h"
+#include "../../llmc/use/tasks.h"
+#include "../model/models.h"
+#include "../scratch.h"
+
+enum { T = 24, SEED = 11 };
+
+static GPTConfig tiny(DType dtype) {
+    GPTConfig config = { .L = 2, .NH = 2, .C = 32, .T = T, .V = 256, .dtype = dtype };
+    gpt_check(&config);
+    return config;
+}
+
+static Task read_items(const char *name, const char *text, Tokenizer tokenizer, const GPTConfig *config) {
+    char *path = IN_SCRATCH("items.jsonl");
+    put_text(path, text);
+    return task_read(name, path, tokenizer, config);
+}
+
+/* ---- Rows */
+
+/* The items of a line of text, with a context of 1000 bytes. want: the text of each choice's row, with | where its
+   targets begin. */
+typedef struct { const char *name, *line, *want[4]; int label, characters; } Case;
+
+static const Case cases[] = {
+    { "multiple-choice", "{\"context\": \"The sky is\", \"choices\": [\"blue.\", \"square.\"], \"label\": 1}",
+      { "The sky is| blue.", "The sky is| square." }, 1, 5 },
+    { "multiple-choice", "{\"x\": [], \"label\": 0, \"choices\": [\"caf\\u00e9\", \" b\"], \"context\": \"\\u4f60\"}",
+      { "\xe4\xbd\xa0| caf\xc3\xa9", "\xe4\xbd\xa0|  b" }, 0, 4 },
+    { "multiple-choice", "{\"context\": \"a \\n\\u00a0\", \"choices\": [\"b\", \"c\"], \"label\": 0}",
+      { "a| \n\xc2\xa0 b", "a| \n\xc2\xa0 c" }, 0, 1 },
+    { "multiple-choice", "{\"context\": \"\", \"choices\": [\"b\", \"c\"], \"label\": 0}", { "\n| b", "\n| c" }, 0, 1 },
+    { "multiple-choice", "{\"context\": \"  \", \"choices\": [\"b\", \"c\"], \"label\": 0}",
+      { "\n|   b", "\n|   c" }, 0, 1 },
+    { "hellaswag", "{\"activity_label\": \"Roof\", \"ctx_a\": \"A man sits.\", \"ctx_b\": \"he PUTS\", \"ctx\": 7, "
+      "\"endings\": [\"it down.\", \"[header] up [title] It [step] is\"], \"label\": 1}",
+      { "Roof: A man sits. He puts| it down.", "Roof: A man sits. He puts|  up. It is" }, 1, 8 },
+    { "hellaswag", "{\"activity_label\": \"\\u00a0[header] How\", \"ctx_a\": \"Do   [x\\n] it.\", \"ctx_b\": \"\", "
+      "\"endings\": [\" a \", \"[b\", \"c]\", \"[d]\"], \"label\": \"3\"}",
+      { " How: Do  [x\n] it.| a", " How: Do  [x\n] it.| [b", " How: Do  [x\n] it.| c]", " How: Do  [x\n] it.| " },
+      3, 1 },
+    { "hellaswag", "{\"activity_label\": \"Bare\", \"ctx\": \"A man. he\", \"endings\": [\"a\", \"b\"], \"label\": 0}",
+      { "Bare: A man. he| a", "Bare: A man. he| b" }, 0, 1 },
+    { "lambada", "{\"text\": \"the last word\"}", { "the last| word" }, 0, 4 },
+    { "lambada", "{\"text\": \"two  \\u201cblanks\"}", { "two|  \u201cblanks" }, 0, 7 },
+    { "lambada", "{\"text\": \"a\\n\\nline\"}", { "\n| a\n\nline" }, 0, 7 },
+};
+
+static void expect_row(const TaskRow *row, const char *want, int number) {
+    const char *bar = strchr(want, '|');
+    int context = (int)(bar - want), length = (int)strlen(want) - 1;
+    EXPECT(row->count == length - 1 && row->targets == length - context, "case %d: %d inputs, %d targets: %s", number,
+           row->count, row->targets, want);
+    for (int i = 0; i < length && i <= row->count; i++) {
+        int byte = (unsigned char)want[i + (i >= context)];
+        EXPECT(row->token[i] == byte, "case %d: token %d is %d, want %d: %s", number, i, row->token[i], byte, want);
+    }
+}
+
+static void items_become_rows(void) {
+    GPTConfig config = tiny(F32);
+    config.T = 1000;
+    for (int i = 0; i < COUNT(cases); i++) {
+        const Case *c = &cases[i];
+        char *text = format_string("\n\r\n%s\r\n", c->line);
+        Task task = read_items(c->name, text, TOKENIZER_BYTES, &config);
+        int choices = 0;
+        while (choices < 4 && c->want[choices]) choices++;
+        EXPECT(task.items == 1 && task.rows == choices && task.item[0].line == 3 && task.item[0].label == c->label &&
+               task.item[0].count == choices && !task.cut && !task.left_out, "case %d: %d items, %d rows, line %d, "
+               "label %d", i, task.items, task.rows, (int)task.item[0].line, task.item[0].label);
+        for (int j = 0; j < choices && j < task.rows; j++) expect_row(&task.row[j], c->want[j], i);
+        EXPECT(task.row[0].characters == c->characters, "case %d: %d characters", i, task.row[0].characters);
+        task_free(&task);
+        free(text);
+    }
+}
+
+static void tokens_are_split_behind_those_of_the_context(void) {
+    Tokenizer bpe = tokenizer_open("test/reference/bpe");
+    GPTConfig config = tiny(F32);
+    config.V = 500;
+    static const struct { const char *context, *before; } contexts[] = {
+        { "The president of", "The president of" }, { "In the year  ", "In the year" }, { "", "<|endoftext|>" } };
+    for (int i = 0; i < COUNT(contexts); i++) {
+        char *line = format_string("{\"context\": \"%s\", \"choices\": [\"state's\", \"a\"], \"label\": 0}",
+                                   contexts[i].context);
+        char *text = format_string("%s%s state's", *contexts[i].context ? "" : contexts[i].before, contexts[i].context);
+        Task task = read_items("multiple-choice", line, bpe, &config);
+        int all, before;
+        int32_t *tokens = tokenizer_encode(bpe, text, config.V, &all);
+        free(tokenizer_encode(bpe, contexts[i].before, config.V, &before));
+        EXPECT(task.row[0].count == all - 1 && task.row[0].targets == all - before, "case %d: %d inputs, %d targets, "
+               "want %d, %d", i, task.row[0].count, task.row[0].targets, all - 1, all - before);
+        EXPECT(!memcmp(task.row[0].token, tokens, (size_t)all * sizeof *tokens), "case %d: other tokens", i);
+        task_free(&task);
+        free(tokens);
+        free(text);
+        free(line);
+    }
+    tokenizer_close(bpe);
+}
+
+/* A context of T = 24 bytes: inputs and targets together are 25. */
+static void long_items_are_cut_or_left_out(void) {
+    const GPTConfig config = tiny(F32);
+    static const char items[] =
+        "{\"context\": \"12345678901234567890\", \"choices\": [\"abcd\", \"ab\"], \"label\": 0}\n"       /* 25: fits */
+        "{\"context\": \"123456789012345678901\", \"choices\": [\"ab\", \"abcd\"], \"label\": 0}\n"     /* 26 */
+        "{\"context\": \"\", \"choices\": [\"12345678901234567890123\", \"b\"], \"label\": 0}\n"        /* 24 targets */
+        "{\"context\": \"x\", \"choices\": [\"b\", \"123456789012345678901234\"], \"label\": 0}\n"      /* 25 targets */
+        "{\"context\": \"12345678901234567890 1234\", \"choices\": [\"a\", \"b\"], \"label\": 1}";
+    Task task = read_items("multiple-choice", items, TOKENIZER_BYTES, &config);
+    static const char *const want[] = {
+        "12345678901234567890| abcd", "12345678901234567890| ab", "123456789012345678901| ab",
+        "23456789012345678901| abcd", "\n| 12345678901234567890123", "\n| b", "345678901234567890 1234| a",
+        "345678901234567890 1234| b" };
+    static const int lines[] = { 1, 2, 3, 5 };
+    EXPECT(task.items == 4 && task.rows == 8 && task.cut == 2 && task.left_out == 1, "%d items, %d rows, %d cut, %d "
+           "left out", task.items, task.rows, task.cut, task.left_out);
+    for (int i = 0; i < task.rows && i < 8; i++) expect_row(&task.row[i], want[i], i);
+    for (int i = 0; i < task.items && i < 4; i++)
+        EXPECT(task.item[i].line == lines[i] && task.item[i].first == 2 * i, "item %d: line %d, first row %d", i,
+               (int)task.item[i].line, task.item[i].first);
+    task_free(&task);
+}
+
+typedef struct { const char *name, *text; Tokenizer tokenizer; } Bad;
+
+static void read_bad(void *argument) {
+    const Bad *bad = argument;
+    const GPTConfig config = tiny(F32);
+    Task task = read_items(bad->name, bad->text, bad->tokenizer, &config);
+    task_free(&task);
+}
+
+static void bad_items(void) {
+#define GOOD "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": 0}\n"
+    static const struct { const char *name, *text, *want; } bad[] = {
+        { "multiple-choice", GOOD "\n" GOOD "{\"context\": \"a\",", "items.jsonl: line 4: byte 16: found the end" },
+        { "multiple-choice", GOOD "{\"context\": \"\xff\"}", "items.jsonl: line 2: byte 13: found byte 0xff" },
+        { "multiple-choice", GOOD "[1]", "items.jsonl: line 2: this is an array, want an object" },
+        { "multiple-choice", GOOD GOOD "{\"choices\": [\"b\", \"c\"], \"label\": 0}",
+          "line 3: \"context\" is missing" },
+        { "multiple-choice", "{\"context\": \"a\", \"choices\": [], \"label\": 0}",
+          "line 1: \"choices\" has 0 elements, want 2 or more" },
+        { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\"], \"label\": 0}",
+          "\"choices\" has 1 element, want 2 or more" },
+        { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\", \"\"], \"label\": 0}",
+          "want a text that is not empty" },
+        { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\", 3], \"label\": 0}", "line 1: \"choices\" is 3, "
+          "want a text" },
+        { "multiple-choice", GOOD "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": 2}",
+          "line 2: \"label\" is 2, want an integer from 0 to 1" },
+        { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": -1}", "is -1, want" },
+        { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": \"1\"}", "is 1, want" },
+        { "hellaswag", "{\"activity_label\": \"A\", \"ctx\": \"b\", \"endings\": [\"c\", \"d\"], \"label\": \"2\"}",
+          "line 1: \"label\" is 2, want an integer from 0 to 1" },
+        { "hellaswag", "{\"activity_label\": \"A\", \"ctx_a\": \"b\", \"endings\": [\"c\", \"d\"], \"label\": 0}",
+          "line 1: \"ctx_b\" is missing" },
+        { "hellaswag", GOOD, "line 1: \"activity_label\" is missing" },
+        { "lambada", "{\"text\": \"a b \"}", "line 1: \"text\" is empty or ends with a blank, want a last word" },
+        { "lambada", "{\"text\": \"\"}", "line 1: \"text\" is empty" },
+        { "lambada", "\n \n", "line 2: byte 1: found the end, want a value" },
+        { "lambada", "\n\r\n", "items.jsonl: no item, want a line of JSON for each" },
+        { "lambada", "", "items.jsonl: no item" },
+        { "lambada", "\x1f\x8b\x08 gzip", "items.jsonl: this is a gzip archive, want a line of JSON" },
+        { "lambada", "{\"text\": \"an 1234567890123456789012345\"}",
+          "items.jsonl: no item fits: every one has a choice of more than 24 tokens" },
+    };
+    for (int i = 0; i < COUNT(bad); i++)
+        expect_fails(bad[i].want, read_bad, &(Bad){ bad[i].name, bad[i].text, TOKENIZER_BYTES });
+    expect_fails("--task lambada: the tokenizer of the model is unknown, want --tokenizer DIR", read_bad,
+                 &(Bad){ "lambada", "{\"text\": \"a b\"}", TOKENIZER_IDS });
+}
+
+/* ---- Scores */
+
+/* Weights that make some tokens likely, and logits of about 5. */
+static void make_model(GPT *m, DType dtype, int B) {
+    gpt_create(m, tiny(dtype), "auto", B, T, EVALUATE);
+    gpt_init(m, SEED);
+    fill_normally(m, SEED, 0.25, 1);
+}
+
+/* Words of 1 to 9 letters, now and then with a context beyond T. The choices begin with what the model likes. */
+static char *random_items(const char *name, int count) {
+    char *text = NULL;
+    size_t size;
+    uint64_t drawn = 0;
+    FILE *file = open_memstream(&text, &size);
+    for (int i = 0; i < count; i++) {
+        int length = (int)random_below(SEED, RANDOM_TEST, 1, drawn++, i % 8 ? 14 : 40);
+        fprintf(file, strcmp(name, "lambada") ? "{\"label\": %d, \"context\": \"" : "{\"text\": \"", i % 2);
+        for (int j = 0; j < length; j++) fputc('a' + (int)random_below(SEED, RANDOM_TEST, 1, drawn++, 26), file);
+        if (strcmp(name, "lambada")) fprintf(file, "\", \"choices\": [\"");
+        else                         fputc(' ', file);
+        for (int j = (int)random_below(SEED, RANDOM_TEST, 1, drawn++, 9); j >= 0; j--)
+            fputc('a' + (int)random_below(SEED, RANDOM_TEST, 1, drawn++, 26), file);
+        fputs(strcmp(name, "lambada") ? "\", \"other\"]}\n" : "\"}\n", file);
+    }
+    fclose(file);
+    return text;
+}
+
+/* Each target from a batch of one row that ends before it, by a softmax in double. Sets margin: by how much the lead of
+   a target over the other tokens, or of another one over it, exceeds what rounding can move; below 0: undecided. */
+static void score_alone(GPT *m, TaskRow *row, double *bound, double *margin) {
+    float logits[256];
+    const double u = tolerance(&m->config, 1, 1);
+    double worst_lead = INFINITY, largest = 0;
+    row->log_probability = *bound = 0;
+    for (int t = row->count - row->targets; t < row->count; t++) {
+        double sum = 0, other = -INFINITY, target, max = 0;
+        gpt_set_batch(m, 1, t + 1);
+        gpt_load(m, row->token, NULL);
+        gpt_forward(m);
+        gpt_logits(m, t, logits);
+        target = logits[row->token[t + 1]];
+        for (int v = 0; v < 256; v++) {
+            sum += exp(logits[v] - target);
+            max = fmax(max, fabs(logits[v]));
+            if (v != row->token[t + 1]) other = fmax(other, logits[v]);
+        }
+        row->log_probability -= log(sum);
+        worst_lead = fmin(worst_lead, target - other);
+        largest = fmax(largest, max);
+        *bound += 2 * u * max + 0x1p-23 * log(sum);       /* of the target's logit, and of the mean of the others */
+    }
+    row->is_greedy = worst_lead > 0;
+    *margin = fabs(worst_lead) - 2 * u * largest;
+}
+
+static void batches_equal_single_rows(const char *name, DType dtype) {
+    enum { ITEMS = 60 };
+    GPT alone, model;
+    char *text = random_items(name, ITEMS);
+    make_model(&alone, dtype, 1);
+    Task want = read_items(name, text, TOKENIZER_BYTES, &alone.config);
+    double *bound = host_alloc((size_t)want.rows * sizeof *bound, "the bounds");
+    double *margin = host_alloc((size_t)want.rows * sizeof *margin, "the margins");
+    int greedy = 0, lambada = !strcmp(name, "lambada");
+    /* a quarter of the words become what the model says */
+    for (int r = 0; r < want.rows && lambada; r += 4) {
+        TaskRow *row = &want.row[r];
+        for (int t = row->count - row->targets; t < row->count; t++) {
+            float logits[256];
+            int best = 0;
+            gpt_set_batch(&alone, 1, t + 1);
+            gpt_load(&alone, row->token, NULL);
+            gpt_forward(&alone);
+            gpt_logits(&alone, t, logits);
+            for (int v = 1; v < 256; v++) if (logits[v] > logits[best]) best = v;
+            row->token[t + 1] = best;
+        }
+    }
+    for (int r = 0; r < want.rows; r++) {
+        score_alone(&alone, &want.row[r], &bound[r], &margin[r]);
+        greedy += want.row[r].is_greedy;
+    }
+    EXPECT(!lambada || greedy > 0, "no row is greedy");
+    for (int B = 1; B <= 7; B += 3) {
+        Task got = read_items(name, text, TOKENIZER_BYTES, &alone.config);
+        for (int r = 0; r < got.rows; r++)
+            memcpy(got.row[r].token, want.row[r].token, (size_t)(got.row[r].count + 1) * sizeof(int32_t));
+        make_model(&model, dtype, B);
+        task_score(&got, &model, B);
+        for (int r = 0; r < got.rows; r++) {
+            const TaskRow *a = &got.row[r], *b = &want.row[r];
+            EXPECT(fabs(a->log_probability - b->log_probability) <= bound[r], "%s, B %d: row %d: %.9g, want %.9g +- "
+                   "%.2g", name, B, r, a->log_probability, b->log_probability, bound[r]);
+            EXPECT(!lambada || margin[r] < 0 || a->is_greedy == b->is_greedy, "%s, B %d: row %d: greedy is %d", name, B,
+                   r, a->is_greedy);
+        }
+        task_free(&got);
+        gpt_free(&model);
+    }
+    task_free(&want);
+    gpt_free(&alone);
+    free(margin);
+    free(bound);
+    free(text);
+}
+
+static void batches_of_choices(void) { batches_equal_single_rows("multiple-choice", F32); }
+static void batches_of_words(void)   { batches_equal_single_rows("lambada", F32); }
+
+static void batches_in_bf16(void) {
+    if (device_refuse_dtype(BF16)) {
+        test_skip_reason = device_refuse_dtype(BF16);
+        return;
+    }
+    batches_equal_single_rows("multiple-choice", BF16);
+    batches_equal_single_rows("lambada", BF16);
+}
+
+/* Many short rows in the memory of few long ones: an attention may pad each row to a tile. */
+static void short_rows(void) {
+    const DType dtype = device_refuse_dtype(BF16) ? F32 : BF16;
+    GPTConfig config = { .L = 1, .NH = 2, .C = 128, .T = 1024, .V = 256, .dtype = dtype };
+    char *text = random_items("multiple-choice", 300);
+    GPT m;
+    gpt_create(&m, config, "auto", 4, config.T, EVALUATE);
+    gpt_init(&m, 1);
+    Task task = read_items("multiple-choice", text, TOKENIZER_BYTES, &m.config);
+    task_score(&task, &m, 4);
+    for (int r = 0; r < task.rows; r++)
+        EXPECT(task.row[r].log_probability < 0, "row %d: %g", r, task.row[r].log_probability);
+    task_free(&task);
+    gpt_free(&m);
+    free(text);
+}
+
+/* An overflow is no figure. */
+static void score_overflow(void *argument) {
+    GPT *m = argument;
+    Task task = read_items("lambada", "{\"text\": \"a b\"}", TOKENIZER_BYTES, &m->config);
+    task_score(&task, m, 1);
+}
+
+static void infinite_activations(void) {
+    GPT m;
+    make_model(&m, F32, 1);
+    float *huge = host_alloc(tensor_bytes(m.params.lnfw), "a test's weights");
+    for (int i = 0; i < m.config.C; i++) huge[i] = 3e38f;
+    device_upload(m.params.lnfw.data, huge, tensor_bytes(m.params.lnfw));
+    expect_fails("items.jsonl: a log-probability is ", score_overflow, &m);
+    free(huge);
+    gpt_free(&m);
+}
+
+/* ---- Figures */
+
+static int close_to(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
+
+static void figures_of_choices(void) {
+    TaskRow rows[] = {
+        { .log_probability = -4, .characters = 2 }, { .log_probability = -5, .characters = 5 },     /* 0; norm 1 */
+        { .log_probability = -3, .characters = 3 }, { .log_probability = -3, .characters = 3 },     /* equal: 0, 0 */
+        { .log_probability = -9, .characters = 9 }, { .log_probability = -1, .characters = 0 },     /* 1; norm 0 */
+        { .log_probability = -2, .characters = 1 }, { .log_probability = -1, .characters = 1 },     /* 1, 1 */
+    };
+    TaskItem items[] = { { 1, 0, 2, 1 }, { 2, 2, 2, 0 }, { 3, 4, 2, 1 }, { 4, 6, 2, 1 } };
+    Task task = { .name = "multiple-choice", .item = items, .row = rows, .items = 4, .rows = 8 };
+    TaskFigures f = task_figures(&task);
+    EXPECT(close_to(f.acc.value, 0.75) && close_to(f.acc.error, sqrt(0.75 * 0.25 / 3)), "acc %g +- %g", f.acc.value,
+           f.acc.error);
+    EXPECT(close_to(f.acc_norm.value, 0.75) && close_to(f.acc_norm.error, sqrt(0.75 * 0.25 / 3)), "acc_norm %g +- %g",
+           f.acc_norm.value, f.acc_norm.error);
+    EXPECT(f.perplexity.value == 0, "perplexity %g", f.perplexity.value);
+    items[3].label = 0;
+    f = task_figures(&task);
+    EXPECT(close_to(f.acc.value, 0.5) && close_to(f.acc_norm.value, 0.5), "acc %g, acc_norm %g", f.acc.value,
+           f.acc_norm.value);
+    task.items = 1;
+    f = task_figures(&task);
+    EXPECT(f.acc.value == 0 && f.acc_norm.value == 1 && isnan(f.acc.error), "acc %g +- %g", f.acc.value, f.acc.error);
+}
+
+static void figures_of_words(void) {
+    TaskRow rows[] = {
+        { .log_probability = -1, .is_greedy = 1 }, { .log_probability = -2 }, { .log_probability = -6 } };
+    TaskItem items[] = { { 1, 0, 1, 0 }, { 2, 1, 1, 0 }, { 3, 2, 1, 0 } };
+    Task task = { .name = "lambada", .item = items, .row = rows, .items = 3, .rows = 3 };
+    TaskFigures f = task_figures(&task);
+    EXPECT(close_to(f.acc.value, 1.0 / 3) && close_to(f.acc.error, sqrt(2.0 / 9 / 2)), "acc %g +- %g", f.acc.value,
+           f.acc.error);
+    EXPECT(close_to(f.perplexity.value, exp(3)) && close_to(f.perplexity.error, exp(3) * sqrt(14.0 / 2 / 3)),
+           "perplexity %g +- %g", f.perplexity.value, f.perplexity.error);
+}
+
+int main(void) {
+    test_device_open((DeviceOptions){ .threads = 1 });      /* a child that computes has no other threads */
+    scratch_open();
+    RUN(items_become_rows);
+    RUN(tokens_are_split_behind_those_of_the_context);
+    RUN(long_items_are_cut_or_left_out);
+    RUN(bad_items);
+    RUN(batches_of_choices);
+    RUN(batches_of_words);
+    RUN(batches_in_bf16);
+    RUN(short_rows);
+    RUN(infinite_activations);
+    RUN(figures_of_choices);
+    RUN(figures_of_words);
+    return test_close();
+}
