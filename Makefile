@@ -160,7 +160,7 @@ train: all $(BUILD)/tales
 compare: all $(BUILD)/tales
 	@DATA='$(DATA)' TALES=$(BUILD)/tales PYTHON=$(PYTHON) scripts/compare.sh $(OPTIONS)
 
-# a program that starts slowly (0.4 s on a GPU, or sanitized) runs a part of the 2,651 cases, another one every second
+# a program that starts slowly (0.4 s on a GPU, or sanitized) runs a part of the 3,800 cases, another one every second
 MALFORMED_STRIDE ?= $(if $(filter cuda,$(DEVICE)),120,1)
 OWN_GEMM_TEST := $(if $(filter cblas,$(GEMM)),$(BUILD)/test_ops_own)
 #: test            every test that this machine can run

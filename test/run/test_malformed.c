@@ -1,476 +1,771 @@
-/* test_malformed.c - Over 2,000 malformed inputs for the real program: options, token shards, checkpoints, texts.
-   Each must end with exit code 1 and one line on stderr, and leave every file that was there as it was. Sound inputs
-   that differ from them in the flaw alone run first. The program is $BUILD/train_gpt; $TEST_SEED draws other
-   cases; $MALFORMED_STRIDE=4 runs every fourth, from one that varies with the time, for a build that starts slowly. */
-#include <fcntl.h>
+/* test_malformed.c - Over 2,000 malformed inputs for the real program: options, token shards, checkpoints, texts. Each
+   is a sound input with one flaw, from a table of flaws for its format, and must end with exit code 1, one line on
+   stderr, and every file as it was; the sound inputs run first. The program is $BUILD/train_gpt; $TEST_SEED draws other
+   values; $MALFORMED_STRIDE=4 runs every fourth case, from one that varies with the time, for a build that starts
+   slowly. */
+#include "../scratch.h"
+#include <ctype.h>
+#include <ftw.h>
+#include <signal.h>
+#include <sys/stat.h>
 #include <time.h>
-#include "malformed_checkpoints.h"
 
-/* ---- Options */
+enum { LONGEST_LINE = 2200, LIMIT_S = 20, SHOWN = 12, SHARD_TOKENS = 64, VOCAB = 100 };
+#define STEP "step-00000002"
+typedef const char *const Text;
 
-static void option_case(const Listed *o, const char *value, int joined, const char *what) {
-    base_without(format(" %s ", o->name));
-    if (joined) word(format("--%s=%s", o->name, value));
-    else { word(format("--%s", o->name)); word(value); }
-    refused(NULL, what);
+static char    *program;
+static uint64_t seed = 1, drawn;
+static int      stride = 1, phase, cases, cases_run, shown;        /* case n runs if n % stride == phase */
+
+static int draw(int64_t below) { return (int)random_below(seed, RANDOM_TEST, 0, drawn++, (uint64_t)below); }
+#define ANY(array) ((array)[draw(COUNT(array))])
+
+/* A text that lives until 128 more are made. */
+#define format(...) keep_for_a_case(format_string(__VA_ARGS__))
+static char *keep_for_a_case(char *text) {
+    static char *texts[128];
+    static int next;
+    free(texts[next %= COUNT(texts)]);
+    return texts[next++] = text;
 }
 
-static void unknown_options(void) {
-    static const char *const tails[] = { "s", "-", "_", "2", "\x1b[2J", "\302\23331m" };
-    for (int i = 0; i < 3 * listed_count; i++) {
-        char name[80];
-        strcpy(name, listed[i / 3].name);
-        size_t length = strlen(name), place = (size_t)draw((int64_t)length);
-        int kind = draw(6), is_typo = length > 4 && kind != 4;
-        switch (kind) {
-        case 0:  memmove(name + place, name + place + 1, length - place); break;
-        case 1:  memmove(name + place + 1, name + place, length - place + 1); break;
-        case 2:  name[place] = (char)('a' + draw(26)); break;
-        case 3:  name[place] = (char)toupper((unsigned char)name[place]); break;
-        case 4:  name[length - 1 - length / 3] = 0; break;
-        default: strcat(name, ANY(tails)); is_typo = length > 4 && strlen(name) == length + 1;
-        }
-        if (!*name || is_listed(name)) continue;
-        base_without(" ");
-        word(format(draw(2) ? "--%s=1" : "--%s", name));
-        refused(is_typo ? "did you mean --" : NULL, "an option that there is not");
+/* ---- A run of the program */
+
+static Text base[][2] = {
+    { "--data", "text.txt" }, { "--layers", "1" }, { "--heads", "2" }, { "--channels", "16" }, { "--context", "8" },
+    { "--batch", "2" }, { "--steps", "4" }, { "--save-every", "2" }, { "--warmup", "1" }, { "--threads", "1" },
+};
+static char  *words[80];        /* word 0 is the program */
+static int    word_count, status, capture[3];       /* files in memory for stdout and stderr */
+static char   out[65536], error[16384];
+
+static void add_words(const char *command, const char *value) {
+    for (command += strspn(command, " "); *command; command += strspn(command, " ")) {
+        int length = (int)strcspn(command, " "), before = (int)strcspn(command, "% ");
+        REQUIRE(word_count < COUNT(words) - 1, "too many words: %s", command);
+        words[word_count++] = before == length ? format_string("%.*s", length, command)
+            : format_string("%.*s%s%.*s", before, command, value, length - before - 1, command + before + 1);
+        command += length;
     }
 }
 
-static void bad_numbers(void) {
-    static const char *const neither[] = {
+/* Of the command, % stands for the value, whatever characters that has; the word BASE for the options of the smallest
+   run that the command does not have itself. */
+static void set_command(const char *command, const char *value) {
+    while (word_count) free(words[--word_count]);
+    words[word_count++] = strdup(program);
+    const char *at = strstr(command, "BASE");
+    if (at) add_words(format("%.*s", (int)(at - command), command), value);
+    for (int i = 0; at && i < COUNT(base); i++) {
+        const char *same = strstr(command, base[i][0]);
+        if (same && strchr("= ", same[strlen(base[i][0])])) continue;
+        for (int n = 0; n < 2; n++) add_words(base[i][n], "");
+    }
+    add_words(at ? at + 4 : command, value);
+    words[word_count] = NULL;
+}
+
+/* alarm() outlives the exec: a child that hangs ends by its signal. */
+static void run_program(void) {
+    for (int i = 1; i <= 2; i++)
+        if (ftruncate(capture[i], 0) || lseek(capture[i], 0, SEEK_SET)) fail("cannot empty the capture of a child");
+    pid_t child = vfork();
+    if (child == 0) {
+        for (int i = 0; i < 3; i++) dup2(capture[i], i);
+        alarm(LIMIT_S);
+        execv(program, words);
+        _exit(127);
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child) fail("cannot start %s", program);
+    ssize_t out_bytes = pread(capture[1], out, sizeof out - 1, 0);
+    ssize_t error_bytes = pread(capture[2], error, sizeof error - 1, 0);
+    out[out_bytes > 0 ? out_bytes : 0] = error[error_bytes > 0 ? error_bytes : 0] = 0;
+    while (!strncmp(error, "train_gpt: warning: ", 20) || !strncmp(error, "checkpoint ", 11) ||
+           !strncmp(error, "seed ", 5)) {       /* no errors */
+        char *next = error + strcspn(error, "\n") + 1;
+        memmove(error, next, strlen(next) + 1);
+    }
+}
+
+static int draws_controls(const char *text) {       /* ASCII's, and U+0080 to U+009F, which a terminal obeys, too */
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
+        if ((*c < 32 && *c != '\n') || *c == 127 || (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0)) return 1;
+    return 0;
+}
+
+static const char *complaint(const char *want) {
+    size_t length = strlen(error);
+    if (strstr(error, "Sanitizer") || strstr(error, "runtime error:")) return "a sanitizer's report";
+    if (WIFSIGNALED(status)) return format("ended by signal %d", WTERMSIG(status));
+    if (WEXITSTATUS(status) != 1) return format("exit code %d, want 1", WEXITSTATUS(status));
+    if (!length || strchr(error, '\n') != error + length - 1) return "not one line on stderr";
+    if (length > LONGEST_LINE) return format("a line of %zu bytes, want at most %d", length, LONGEST_LINE);
+    if (strncmp(error, "train_gpt: ", 11)) return "the line does not begin with \"train_gpt: \"";
+    if (length < 11 + 12) return "the line says nothing";
+    if (draws_controls(error)) return "control characters in the line";
+    return strstr(error, want) ? NULL : format("the line does not say \"%s\"", want);
+}
+
+static void show_case(const char *what, const char *why) {
+    test_errors++;
+    if (++shown > SHOWN) return;
+    printf("  case %d, %s: %s\n   ", cases, what, why);
+    for (int i = 0; i < word_count; i++) {
+        printf(" '");
+        for (const char *c = words[i]; *c && c < words[i] + 120; c++)
+            printf(isprint((unsigned char)*c) ? "%c" : "\\x%02x", (unsigned char)*c);
+        printf("'");
+    }
+    printf("\n    status %d, stderr: %.600s\n", status, error);
+}
+
+/* A sum over all files but "new", the --out of runs that should not get far. Time and number of a file are in it:
+   written anew is not untouched. */
+static uint64_t tree_sum;
+static int add_file(const char *path, const struct stat *info, int kind, struct FTW *place) {
+    (void)place;
+    if (!strncmp(path, "./new", 5)) return 0;
+    int is_file = S_ISREG(info->st_mode);
+    char *line = format_string("%s %d %ld %ld.%ld %ld", path, kind, (long)info->st_ino * is_file, is_file ?
+        (long)info->st_mtim.tv_sec : 0, is_file ? info->st_mtim.tv_nsec : 0, (long)info->st_size * is_file);
+    tree_sum += xxh64(line, strlen(line));
+    free(line);
+    return 0;
+}
+
+static uint64_t tree_hash(void) {
+    tree_sum = 0;
+    if (nftw(".", add_file, 16, FTW_PHYS)) fail("cannot walk through the scratch directory");
+    return tree_sum;
+}
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *place) {
+    (void)info, (void)kind, (void)place;
+    return remove(path);
+}
+
+static void remove_tree(const char *path) {
+    if (access(path, F_OK)) unlink(path);       /* a link that leads nowhere, or nothing */
+    else nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static void make_dir(const char *path) { if (mkdir(path, 0777)) fail("%s: cannot prepare a test", path); }
+
+/* The command must be refused with a line that holds want. */
+static void refused(const char *want, const char *what, const char *command, const char *value) {
+    if (++cases % stride != phase) return;
+    cases_run++;
+    set_command(command, value);
+    uint64_t before = tree_hash();
+    run_program();
+    const char *why = complaint(want);
+    if (why) show_case(what, why);
+    if (tree_hash() != before) show_case(what, "files that were there have changed, or new ones appeared");
+    remove_tree("new");
+}
+
+static void accepted(const char *command, const char *value) {
+    set_command(command, value);
+    run_program();
+    if (status || *error) show_case(command, "a sound input is refused");
+    remove_tree("new");
+}
+
+/* ---- Files, and what damages any of them */
+
+typedef struct { unsigned char bytes[1 << 18]; size_t size; } Blob;
+static Blob blob;       /* the one that is being damaged */
+
+static void load(Blob *to, const char *path) {
+    FileMap map = file_map(path);
+    REQUIRE((size_t)map.size < sizeof to->bytes, "%s: too large for this test", path);
+    memcpy(to->bytes, map.bytes, to->size = (size_t)map.size);
+    to->bytes[to->size] = 0;
+    file_unmap(map);
+}
+
+static void save(const char *path, const Blob *from) {
+    remove_tree(path);
+    put(path, from->bytes, from->size);
+}
+
+static void word32(size_t at, uint32_t value) {
+    for (int i = 0; i < 4; i++) blob.bytes[at + (size_t)i] = (unsigned char)(value >> (8 * i));
+}
+
+typedef struct { const char *name, *bytes; int size; } Foreign;
+#define FOREIGN(name, bytes) { name, bytes, (int)sizeof bytes - 1 }
+static const Foreign foreign[] = {      /* other programs' files, by their first bytes */
+    FOREIGN("pickle 2", "\x80\x02}q\0X\5\0\0\0model"), FOREIGN("pickle 4", "\x80\x04\x95\x1b\0\0\0\0\0\0\0}\x94"),
+    FOREIGN("PyTorch zip", "PK\3\4\0\0\x08\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0\x12\0archive/data.pkl"),
+    FOREIGN("zip", "PK\3\4\x14\0\0\0\x08\0\0\0!\0\0\0\0\0\0\0\0\0\0\0\0\0\x08\0\0\0book.txt"),
+    FOREIGN("gzip", "\x1f\x8b\x08\x08\0\0\0\0\0\3book.txt\0"), FOREIGN("GGUF", "GGUF\3\0\0\0\x22\0\0\0\0\0\0\0"),
+    FOREIGN("npy", "\x93NUMPY\1\0v\0{'descr': '<u2', 'fortran_order': False"),
+    FOREIGN("llm.c model", "\xc6\xd7\x34\x01\3\0\0\0\0\4\0\0\x51\xc4\0\0"),
+    FOREIGN("safetensors", "\x10\0\0\0\0\0\0\0{\"a\":{\"dtype\":1}"),
+    FOREIGN("xz", "\xfd" "7zXZ\0\0\4\xe6\xd6\xb4\x46"), FOREIGN("zstd", "\x28\xb5\x2f\xfd\x04\x58\x01\0"),
+    FOREIGN("bzip2", "BZh91AY&SY\x12\x34\x56\x78"), FOREIGN("PDF", "%PDF-1.7\n%\xe2\xe3"),
+    FOREIGN("Parquet", "PAR1\x15\x04\x15\x10"), FOREIGN("Arrow", "ARROW1\0\0\xff\xff"),
+    FOREIGN("git-lfs", "version https://git-lfs.github.com/spec/v1\noid sha256:0"),
+};
+enum { CUT_OFF, BEHIND, CUT_OUT, DOUBLED, CONTROL, OTHER_FORMAT, DAMAGES };
+
+/* Damages the blob at a byte. CONTROL is for the text of JSON, in which no byte below 9 and no 0xff may stand. */
+static const char *damage(int kind, int at) {
+    const int count = 1 + draw(40), size = (int)blob.size;
+    unsigned char *place = blob.bytes + at, byte = ANY(((const unsigned char[]){ 0, 1, 7, 8, 255 }));
+    switch (kind) {
+    case CUT_OFF: blob.size = (size_t)at; return format("ends after %d bytes", at);
+    case CUT_OUT:
+        memmove(place, place + 4, (size_t)(size - at - 4)), blob.size -= 4;
+        return format("4 bytes are missing at %d", at);
+    case DOUBLED:
+        memmove(place + count, place, (size_t)(size - at)), blob.size += (size_t)count;
+        return format("%d bytes at %d are there twice", count, at);
+    case CONTROL: *place = byte; return format("byte %d is %d", at, byte);
+    case BEHIND: case OTHER_FORMAT:
+        place = blob.bytes + (kind == BEHIND ? size : 0);
+        for (int i = 0; i < 64 + count; i++) place[i] = (unsigned char)(i * 37 | 128);
+        blob.size = (size_t)(place + 64 + count - blob.bytes);
+        if (kind == BEHIND) return format("%d bytes behind its end", 64 + count);
+        const Foreign *f = &foreign[at % COUNT(foreign)];
+        memcpy(blob.bytes, f->bytes, (size_t)f->size);
+        return f->name;
+    }
+    return NULL;
+}
+
+static Text no_file_kinds[] = { "missing", "empty", "a directory", "a link to nowhere", "a link to itself", "a pipe",
+                                "a device" };
+
+/* What may stand where a file should be. */
+static const char *no_file(const char *path, int kind) {
+    int bad = 0;
+    remove_tree(path);
+    if (kind == 1) put_text(path, "");
+    if (kind == 2) make_dir(path);
+    if (kind == 3) bad = symlink("nowhere", path);
+    if (kind == 4) bad = symlink(strrchr(path, '/') ? strrchr(path, '/') + 1 : path, path);
+    if (kind == 5) bad = mkfifo(path, 0600);
+    if (kind == 6) bad = symlink("/dev/null", path);
+    if (bad) fail("%s: cannot prepare a test", path);
+    return format("%s is %s", path, no_file_kinds[kind]);
+}
+
+/* ---- Options, as --help lists them, with the ranges of their error messages */
+
+typedef struct { char name[64], argument[32]; double least, most; int is_number; } Listed;
+static Listed listed[100];
+static int    listed_count;
+
+static void read_help(void) {
+    set_command("--help", "");
+    run_program();
+    for (char *line = out; (line = strstr(line, "\n  --")) && listed_count < COUNT(listed); line++, listed_count++) {
+        Listed *o = &listed[listed_count];
+        int end = 0;
+        sscanf(line, "\n  --%63[a-z0-9-]%n", o->name, &end);
+        if (line[end] == ' ' && line[end + 1] != ' ') sscanf(line + end, " %31[A-Za-z0-9|]", o->argument);
+    }
+    for (Listed *o = listed; o < listed + listed_count; o++) {
+        o->is_number = !strcmp(o->argument, "N") || !strcmp(o->argument, "N|auto");
+        if (!o->is_number) continue;
+        set_command("--%=x", o->name);
+        run_program();
+        const char *want = strstr(error, ": want ");
+        int has_range = want && sscanf(want, ": want %*[^,], %lf .. %lf", &o->least, &o->most) == 2;
+        EXPECT(has_range, "no range for --%s in: %s", o->name, error);
+    }
+    EXPECT(listed_count > 35, "%d options in --help, want all of them", listed_count);
+}
+
+static int is_listed(const char *name) {
+    for (int i = 0; i < listed_count; i++) if (!strcmp(listed[i].name, name)) return 1;
+    return 0;
+}
+
+/* A name with a letter left out, doubled, changed, in capitals; a part of it; with something behind. */
+static void misspelled(const char *right, int kind) {
+    static Text tails[] = { "s", "-", "_", "2", "\x1b[2J", "\302\23331m" };
+    char name[80];
+    const int length = (int)strlen(right), at = draw(length);
+    strcpy(name, right);
+    if (kind == 0) memmove(name + at, name + at + 1, (size_t)(length - at));
+    if (kind == 1) memmove(name + at + 1, name + at, (size_t)(length - at + 1));
+    if (kind == 2) name[at] = (char)('a' + draw(26));
+    if (kind == 3) name[at] = (char)toupper((unsigned char)name[at]);
+    if (kind == 4) name[length - 1 - length / 3] = 0;
+    if (kind == 5) strcat(name, ANY(tails));
+    if (!*name || is_listed(name) || !strcmp(name, "tokenize")) return;     /* that one is told of the program */
+    const int is_typo = length > 4 && kind != 4 && strlen(name) <= (size_t)length + 1;
+    refused(is_typo ? "did you mean --" : "", "an option that there is not", draw(2) ? "BASE --%" : "BASE --%=1", name);
+}
+
+static char *lengthy[2];        /* 100,000 digits or letters */
+
+static void damaged_option(const Listed *o) {
+    static Text numbers[] = {
         "abc", "1x", "x1", "1 2", " 1", "1 ", "0x10", "0b1", "1e", "1e+", "nan", "NaN", "inf", "-inf", "infinity",
         "1e400", "-1e400", "1..2", "1.2.3", "1,5", "1_000", "-", "+", ".", "e5", "1\n", "\t1", "1\x1b[0m", "\xc2\xb2",
         "one", "1kk", "1m", "k", "50%", "1/2", "$1", "--1", "1-1", "99999999999999999999999999999999",
-        "-9223372036854775809", "18446744073709551616",
+        "-9223372036854775809", "18446744073709551616", "1e3x",
     };
-    static const char *const integers[] = {
-        "layers", "heads", "channels", "context", "vocab", "steps", "batch", "seed", "total-batch", "warmup",
-        "threads", "val-every", "save-every", "sample-tokens", "top-k",
-    };
-    char *digits = calloc(1, 100001), *letters = calloc(1, 100001);
-    memset(digits, '9', 100000);
-    memset(letters, 'A', 100000);
-    for (int i = 0; i < listed_count; i++) {
-        const Listed *o = &listed[i];
-        if (!is_number(o)) continue;
-        EXPECT(o->has_range, "--help gives no range for --%s", o->name);
-        for (int n = 0; n < 4; n++) option_case(o, ANY(neither), draw(2), "no number");
-        option_case(o, format("%.0f", o->least - 1 - draw(1000)), draw(2), "below the range");
-        option_case(o, format("%.0f", 10 * o->most + 1 + draw(1000)), draw(2), "above the range");
-        option_case(o, draw(2) ? digits : letters, draw(2), "100,000 characters for a number");
-    }
-    for (int i = 0; i < COUNT(integers); i++) {
-        static const char *const broken[] = { "1.5", "1.05e1", "25e-1", "1e-3", ".5", "0.0015k", "0.1Ki" };
-        for (int n = 0; n < 2; n++) {
-            base_without(format(" %s ", integers[i]));
-            words(format("--%s %s", integers[i], ANY(broken)));
-            refused(format("--%s", integers[i]), "no integer");
-        }
-    }
-    free(digits);
-    free(letters);
+    static Text flags[] = { "1", "true", "maybe", "YES", "y" };
+    const char *good = o->is_number ? format("%g", o->least) : !strcmp(o->name, "model") ? "d2"
+        : strchr(o->argument, '|') ? format("%.*s", (int)strcspn(o->argument, "|"), o->argument) : "text.txt";
+    const char *pair = format("--%s=%s", o->name, *o->argument ? good : "yes"), *option = format("BASE --%s ", o->name);
+    const char *with[] = { format("%s%%", option), format("BASE --%s=%%", o->name) };
+    for (int kind = 0; kind < 6; kind += 1 + draw(2)) misspelled(o->name, kind);
+    refused(*o->argument ? format("--%s: given twice", o->name) : "", "twice", format("%s %s BASE", pair, pair), "");
+    refused("", "a value at the end is missing, or a flag has a word behind it",
+            *o->argument ? option : format("%s yes", option), "");
+    if (*o->argument) refused(format("--%s: want a value", o->name), "no value", format("--%s BASE", o->name), "");
+    else              refused(o->name, "a flag with a value", with[1], ANY(flags));
+    if (*o->argument && strcmp(o->name, "prompt")) refused("", "an empty value", with[draw(2)], "");
+    if (strchr(o->argument, '|'))
+        for (int n = 0; n < 4; n++)
+            refused(o->name, "no such choice", with[n % 2], (Text[]){ "auto|", "Naive", "f32 ", "\x1b[1m" }[n]);
+    if (!o->is_number) return;
+    for (int n = 0; n < 6; n++) refused("", "no number", with[draw(2)], ANY(numbers));
+    refused("", "below the range", with[draw(2)], format("%.0f", o->least - 1 - draw(1000)));
+    refused("", "above the range", with[draw(2)], format("%.0f", 10 * o->most + 1 + draw(1000)));
+    refused("", "100,000 characters", with[draw(2)], lengthy[draw(2)]);
 }
 
-static void bad_words(void) {
-    static const char *const stray[] = {
-        "word", "-x", "-", "--", "--=3", "", "steps=3", "\xe2\x80\x94steps", "train", "-5", "-steps", "---steps", "/",
-        "text.txt", "\x1b[31m", "\n", "a\nb", "--\n", "--\x7f", "= 3", "-v", "?", "help",
-    };
-    static const char *const choices[][6] = {
-        { "dtype", "fp32", "F32", "f32|bf16", "f32 ", "double" },
-        { "attention", "fast", "auto|", "flash2", "Naive", "flas" },
-        { "schedule", "cos", "constant", "wsd\n", "linear,wsd", "COSINE" },
-        { "model", "d5", "gpt3", "D12", "d012", "\x1b[1m" }, { "model", "12", "d12 ", "d", "d48x", "124M" },
-    };
-    for (int i = 0; i < COUNT(stray); i++) {
-        base_without(" ");
-        word(stray[i]);
-        refused(NULL, "a stray word at the end");
-        word(stray[i]);
-        base_without(" ");
-        refused(NULL, "a stray word in front");
-    }
-    for (int i = 0; i < COUNT(choices); i++)
-        for (int n = 1; n < 6; n++) {
-            base_without(" ");
-            word(format("--%s", choices[i][0])), word(choices[i][n]);
-            refused(format("--%s", choices[i][0]), "no such choice");
+/* Commands with the line that they must end with; % is each of the values in turn. */
+typedef struct { const char *want, *what, *command; Text *values; int count; } Commands;
+#define VALUES(...) (Text[]){ __VA_ARGS__ }, COUNT(((Text[]){ __VA_ARGS__ }))
+
+static void refuse_commands(const Commands *c, int count) {
+    for (; count--; c++)
+        for (int n = 0; n < c->count; n++) {
+            const int is_words = !strchr(c->command, '%');      /* the values are commands, too */
+            refused(c->want, c->what, is_words ? format("%s %s", c->values[n], c->command) : c->command, c->values[n]);
         }
-    for (int i = 0; i < listed_count; i++) {
-        const Listed *o = &listed[i];
-        base_without(format(" %s ", o->name));
-        if (*o->argument) words(format("--%s %s --%s=%s", o->name, good_value(o), o->name, good_value(o)));
-        else              words(format("--%s --%s", o->name, o->name));
-        refused(format("--%s: given twice", o->name), "an option twice");
-        base_without(format(" %s ", o->name));
-        word(format("--%s", o->name));
-        if (!*o->argument) word(ANY(((const char *const[]){ "yes", "1", "true" })));
-        refused(NULL, *o->argument ? "the value is missing at the end" : "a flag with a word behind it");
-        if (!*o->argument) {
-            option_case(o, ANY(((const char *const[]){ "1", "true", "maybe", "YES", "y" })), 1, "a flag with a value");
-            continue;
-        }
-        word(format("--%s", o->name));
-        base_without(format(" %s ", o->name));
-        refused(format("--%s: want a value", o->name), "the value is missing in front of another option");
-        if (strcmp(o->name, "prompt")) option_case(o, "", draw(2), "an empty value");
-    }
 }
 
-static void contradictions(void) {
-    for (int i = 0; i < 15; i++) {
-        int heads = 2 + draw(30), channels = heads * (1 + draw(8)) + 1 + draw(heads - 1);
-        base_without(" heads channels "), words(format("--heads %d --channels %d", heads, channels));
-        refused("want a divisor of --channels", "channels and heads");
-        base_without(" heads channels "), words(format("--heads %d --channels %d", 17 + draw(1000), 1 + draw(16)));
-        refused("heads", "more heads than channels");
-        base_without(""), words(format("--total-batch %d", 16 * draw(1000) + 1 + draw(15)));
-        refused("want a multiple", "a total batch in pieces");
-        base_without(""), words(format("--vocab %d", 1 + draw(255)));
-        refused("256", "a vocabulary that bytes do not fit");
-    }
-    static const char *const alone[] = {
+#define PATHS VALUES("\x1b[31mred", "a\nb", "a\rb", "\x7f", "\x01\x02\x03", "\302\2332J", "\xff\xfe", "%s%n%d", "[", \
+                     "no*", "??", "no*.bin", "/", ".", "..", "dir/", "text.txt/x", "//", "nowhere/x", "~", "{a,b}")
+#define STRAYS VALUES("word", "-x", "-", "--", "--=3", "", "steps=3", "\xe2\x80\x94steps", "train", "-5", "-steps", \
+                      "---steps", "/", "text.txt", "\x1b[31m", "\n", "a\nb", "--\n", "--\x7f", "= 3", "-v", "?", "help")
+#define NO_INTEGERS VALUES("1.5", "1.05e1", "25e-1", "1e-3", ".5", "0.0015k", "0.1Ki")
+static const Commands commands[] = {
+    { "", "a stray word at the end", "BASE %", STRAYS }, { "", "a stray word in front", "% BASE", STRAYS },
+    { "--layers", "no integer", "BASE --layers %", NO_INTEGERS }, { "--steps", "", "BASE --steps=%", NO_INTEGERS },
+    { "--heads", "no integer", "BASE --heads=%", NO_INTEGERS }, { "--batch", "", "BASE --batch %", NO_INTEGERS },
+    { "--context", "no integer", "BASE --context=%", NO_INTEGERS }, { "--seed", "", "BASE --seed %", NO_INTEGERS },
+    { "--threads", "no integer", "BASE --threads=%", NO_INTEGERS }, { "--top-k", "", "BASE --top-k %", NO_INTEGERS },
+    { "--total-batch", "no integer", "BASE --total-batch %", NO_INTEGERS },
+    { "--dtype", "no such type", "BASE --dtype %", VALUES("fp32", "F32", "f32|bf16", "f32 ", "double") },
+    { "--attention", "no such attention", "BASE --attention %", VALUES("fast", "auto|", "flash2", "Naive", "flas") },
+    { "--schedule", "none", "BASE --schedule %", VALUES("cos", "constant", "wsd\n", "linear,wsd", "COSINE") },
+    { "--model", "no such model", "BASE --model %", VALUES("d5", "gpt3", "D12", "d012", "\x1b[1m", "12", "d12 ", "d",
+      "d48x", "124M") },
+    { "", "a path that leads to nothing of the kind", "BASE --data %", PATHS },
+    { "", "a path that leads to nothing of the kind", "BASE --val-data %", PATHS },
+    { "", "a path that leads to nothing of the kind", "BASE --init %", PATHS },
+    { "", "a path that leads to nothing of the kind", "BASE --eval %", PATHS },
+    { "", "a path that leads to nothing of the kind", "BASE --sample %", PATHS },
+    { "want a divisor of --channels", "heads", "BASE --heads % --channels 50", VALUES("3", "4", "7", "40", "49") },
+    { "heads", "more heads than channels", "BASE --channels 16 --heads %", VALUES("17", "32", "1000") },
+    { "want a multiple", "a total batch in pieces", "BASE --total-batch %", VALUES("1", "15", "17", "1000", "15999") },
+    { "256", "a vocabulary that bytes do not fit", "BASE --vocab %", VALUES("1", "2", "99", "128", "255") },
+    { "", "options that do not go together, or nothing to work on", "--threads 1", VALUES(
         "--eval run --sample run --data text.txt", "--resume --out nowhere --init run",
         "--eval run --data text.txt --resume", "--eval run --data text.txt --init run", "--sample run --resume",
         "--sample run --init run", "--resume", "--resume --data nowhere", "--resume --out nowhere",
         "--resume --out dir", "--resume --out text.txt", "--eval run", "--eval run --sample-tokens 3", "--dry-run",
-        "--layers 1", "--data text.txt --dtype bf16", "--eval run --data text.txt --dtype bf16",
-        "--sample run --dtype bf16", "--eval nowhere --data text.txt", "--sample nowhere",
-        "--data text.txt --init nowhere", "--eval dir --data text.txt", "--sample dir",
-        "--data text.txt --init dir", "--eval text.txt --data text.txt", "--sample text.txt",
-        "--eval run/log.csv --data text.txt", "--sample good16.bin", "--sample /dev/null", "--data /dev/null",
-        "--data /dev/zero", "--eval run --data nowhere", "--eval run --val-data nowhere --data text.txt",
-        "--out run --data text.txt",
-    };
-    for (int i = 0; i < COUNT(alone); i++) {
-        words(alone[i]), words("--threads 1");
-        refused(NULL, "options that do not go together, or nothing to work on");
-    }
-    static const char *const large[] = {
-        "--model d48 --batch 1048576 --context 1024", "--model d48 --context 16777216",
-        "--batch 1048576 --context 16777216",
-        "--layers 1000 --heads 65536 --channels 65536 --context 16777216 --batch 1048576",
-        "--layers 1000 --heads 1024 --channels 65536 --context 16777216 --batch 1048576 --attention naive",
-        "--layers 1000 --heads 512 --channels 65536", "--model d24 --context 16777216",
-        "--model d2 --attention naive --context 16777216", "--model d12 --batch 1048576",
-        "--model d36 --context 8388608",
-    };
-    for (int i = 0; i < COUNT(large); i++)
-        for (int dry = 0; dry < 2; dry++) {
-            words("--data text.txt --threads 1"), words(large[i]);
-            if (dry) words("--dry-run");
-            refused("--batch", "a model that no memory holds");
-        }
-    static const char *const prompts[] = {
-        "word", "1 2 x", "100", "99 100", "-1", "1,2", "1.0", "0x1", "+1", "\x1b[31m", "1\x07",
-        "99999999999999999999999", "1 2 3 4 5 6 7 8 9 10 11 1000", "\xc2\x9b", "1 -", "'1'",
-    };
-    for (int i = 0; i < COUNT(prompts); i++) {
-        words("--sample ids --sample-tokens 1 --threads 1 --prompt"), word(prompts[i]);
-        refused("prompt", "a prompt that is no list of ids below 100");
-    }
-}
-
-static void bad_paths(void) {
-    static const char *const takes_path[] = { "data", "val-data", "init", "eval", "sample" };
-    static const char *const nasty[] = {
-        "\x1b[31mred", "a\nb", "a\rb", "\x7f", "\x01\x02\x03", "\302\2332J", "\xff\xfe", "%s%n%d", "[", "no*", "??",
-        "no*.bin", "/", ".", "..", "dir/", "text.txt/x", "//", "nowhere/x", "~", "{a,b}",
-    };
-    char *lengthy = calloc(1, 100001);
-    memset(lengthy, 'A', 100000);
-    for (int i = 0; i < COUNT(takes_path); i++) {
-        const char *option = takes_path[i];
-        for (int n = 0; n <= COUNT(nasty); n++) {
-            base_without(!strcmp(option, "data") || !strcmp(option, "sample") ? " data " : "");
-            word(format("--%s", option)), word(n < COUNT(nasty) ? nasty[n] : lengthy);
-            refused(n < COUNT(nasty) ? NULL : "A: ", "a path that leads to nothing of the kind");
-        }
-    }
-    base_without(""), word("--out"), word(lengthy);
-    refused("A: ", "a directory with a name of 100,000 bytes");
-    free(lengthy);
-}
+        "--layers 1", "--eval nowhere --data text.txt", "--sample nowhere", "--data text.txt --init nowhere",
+        "--eval dir --data text.txt", "--sample dir", "--data text.txt --init dir", "--eval text.txt --data text.txt",
+        "--sample text.txt", "--eval run/log.csv --data text.txt", "--sample good16.bin", "--sample /dev/null",
+        "--data /dev/null", "--data /dev/zero", "--eval run --data nowhere",
+        "--eval run --val-data nowhere --data text.txt", "--out run --data text.txt") },
+    { "--batch", "a model that no memory holds", "--data text.txt --threads 1", VALUES(
+        "--model d48 --batch 1048576 --context 1024", "--model d48 --context 16777216", "--model d12 --batch 1048576",
+        "--batch 1048576 --context 16777216", "--layers 1000 --heads 65536 --channels 65536 --context 16777216 "
+        "--batch 1048576", "--layers 1000 --heads 1024 --channels 65536 --context 16777216 --batch 1048576 --attention "
+        "naive", "--layers 1000 --heads 512 --channels 65536", "--model d24 --context 16777216 --dry-run",
+        "--model d2 --attention naive --context 16777216", "--model d36 --context 8388608 --dry-run") },
+    { "prompt", "no list of ids below 100", "--sample ids --sample-tokens 1 --threads 1 --prompt %", VALUES(
+        "word", "1 2 x", "100", "99 100", "-1", "1,2", "1.0", "0x1", "+1", "\x1b[31m", "1\x07", "1 -", "'1'",
+        "99999999999999999999999", "1 2 3 4 5 6 7 8 9 10 11 1000", "\xc2\x9b") },
+    { "", "files of two kinds, or none", "BASE", VALUES(
+        "--data text.txt --val-data good16.bin", "--data good16.bin --val-data text.txt", "--data good*.bin",
+        "--data good32.bin --val-data text.txt", "--data good16.bin --vocab 99", "--data good32.bin --vocab 2",
+        "--data none*.bin", "--data good16.bin --vocab 100 --val-data none*", "--data good16.bin --vocab 1",
+        "--data directory --vocab 100") },
+};
 
 static void malformed_options(void) {
-    begin_family("options");
     read_help();
-    unknown_options();
-    bad_numbers();
-    bad_words();
-    contradictions();
-    bad_paths();
-    end_family(700);
+    for (int i = 0; i < 2; i++) lengthy[i] = memset(calloc(1, 100001), "9A"[i], 100000);
+    for (int i = 0; i < listed_count; i++) damaged_option(&listed[i]);
+    refuse_commands(commands, COUNT(commands));
+    Text longest[] = { "BASE --data %", "BASE --val-data %", "BASE --init %", "BASE --eval %", "BASE --out %" };
+    for (int i = 0; i < COUNT(longest); i++) refused("A: ", "a path of 100,000 bytes", longest[i], lengthy[1]);
+    refused("", "a name of 303 bytes", "BASE --out %", format("new%0300d", 0));
+    for (int i = 0; i < 2; i++) free(lengthy[i]);
 }
 
 /* ---- Token shards */
 
-static const char *break_shard(int width) {
-    int64_t bytes = (int64_t)blob.size;
-    int kind = draw(13), n;
-    switch (kind) {
-    case 0:
-        word32(blob.bytes, (uint32_t)(n = draw(INT32_MAX) / 2 * 2 + 1));       /* the true ones are even */
-        return format("magic %d", n);
-    case 1:
-        n = 1 << draw(31);
-        word32(blob.bytes, (width == 2 ? 20240520u : 20240801u) ^ (uint32_t)n);
-        return format("magic with the bit %d turned", n);
-    case 2:
-        n = draw(4) ? draw(1 << 30) + 8 : width == 2 ? 7 : 0;
-        word32(blob.bytes + 4, (uint32_t)n);
-        return format("version %d", n);
-    case 3:
-        n = SHARD_TOKENS + 1 + (draw(2) ? draw(100) : draw(INT32_MAX - 1000));
-        word32(blob.bytes + 8, (uint32_t)n);
-        return format("promises %d tokens", n);
-    case 4:
-        word32(blob.bytes + 8, (uint32_t)(n = draw(SHARD_TOKENS)));
-        return format("promises only %d tokens", n);
-    case 5:
-        word32(blob.bytes + 8, (uint32_t)(n = -1 - draw(INT32_MAX)));
-        return format("promises %d tokens", n);
-    case 6:
-        word32(blob.bytes, width == 2 ? 20240801 : 20240520);
-        n = draw(SHARD_TOKENS) * 2 + 1;
-        blob.size = 1024 + (size_t)n;
-        return format("the other width, %d bytes of tokens", n);
-    case 7: case 8:
-        blob.size = (size_t)draw(kind == 7 ? bytes : 1024);
-        return format("truncated to %zu bytes", blob.size);
-    case 9:
-        for (n = 1 + draw(3000); blob.size < (size_t)(bytes + n); ) blob.bytes[blob.size++] = (unsigned char)draw(256);
-        return format("%d bytes behind its end", n);
-    case 10:
-        for (int i = 0; i < 1024; i += 4) {
-            unsigned char *b = blob.bytes + i, first = b[0], second = b[1];
-            b[0] = b[3], b[3] = first, b[1] = b[2], b[2] = second;
-        }
-        n = draw(SHARD_TOKENS);
-        blob_token(width, n, (uint32_t)draw(VOCAB));
-        return format("big-endian, token %d another", n);
-    case 11:
-        n = draw(40) * 4 + 4;
-        memmove(blob.bytes + n, blob.bytes, blob.size);
-        memset(blob.bytes, 0, (size_t)n);
-        blob.size += (size_t)n;
-        return format("begins %d bytes late", n);
-    default:
-        return format("this is %s, %zu bytes", blob_foreign(), blob.size);
-    }
+/* A sound one: ids below VOCAB in 2 or 4 bytes. */
+static void blob_shard(int width, int count) {
+    memset(blob.bytes, 0, sizeof blob.bytes);
+    word32(0, width == 2 ? 20240520 : 20240801), word32(4, 1), word32(8, (uint32_t)count);
+    for (int i = 0; i < count; i++) blob.bytes[1024 + width * i] = (unsigned char)(i * 37 % VOCAB);
+    blob.size = 1024 + (size_t)(width * count);
 }
 
-static const char *bad_id(int width) {
-    uint32_t id = VOCAB + (uint32_t)draw(width == 2 ? 65536 - VOCAB : 1 << 20);
-    if (width == 4 && draw(2)) id = 0x80000000u + (uint32_t)draw(INT32_MAX);
-    int place = draw(SHARD_TOKENS);
-    blob_token(width, place, id);
-    return format("token %d is id %u", place, id);
-}
+static Text shard_readers[] = {
+    "--data broken.bin BASE --vocab 100 --out new", "--eval ids --threads 1 --batch 2 --data broken.bin",
+    "--data set/*.bin BASE --vocab 100 --out new", "--data good16.bin --val-data broken.bin BASE --vocab 100 --out new",
+    "--eval ids --threads 1 --batch 2 --val-data broken.bin --data good16.bin",
+};
 
-static void shard_command(int role) {
-    if (role < 3) base_without(" data "), words("--vocab 100 --out new");
-    if (role == 0) words("--data broken.bin");
-    if (role == 1) words("--data good16.bin --val-data broken.bin");
-    if (role == 2) words("--data set/*.bin");
-    if (role == 3) words("--eval ids --threads 1 --batch 2 --data broken.bin");
-    if (role == 4) words("--eval ids --threads 1 --batch 2 --val-data broken.bin --data good16.bin");
+/* The blob is read alone, for validation, as one of three files, and by --eval, in turn. */
+static void refuse_shard(const char *what) {
+    const char *reader = shard_readers[cases % COUNT(shard_readers)];
+    const char *path = strstr(reader, "set/") ? "set/1.bin" : "broken.bin";
+    save(path, &blob);
+    refused("", format("%s: %s", path, what), reader, "");
 }
 
 static void malformed_shards(void) {
-    begin_family("token shards");
-    for (int i = 0; i < 590; i++) {
-        int width = draw(2) ? 2 : 4, role = draw(5);
-        const char *what, *path = "broken.bin";
-        if (role == 2) {                 /* one of three files is broken */
-            make_dir("set");
-            for (int n = 0; n < 3; n++) {
-                blob_shard(width, SHARD_TOKENS);
-                save(format("set/%d.bin", n), &blob);
-            }
-            remove_tree(path = format("set/%d.bin", draw(3)));
-        }
+    static const int bounds[] = { 0, 1, 3, 4, 7, 8, 11, 12, 20, 256, 1022, 1023, 1024, 1025, 1027, 1028, 1088, 1089 };
+    static const uint32_t versions[] = { 8, 9, 20, 255, 256, 65537, 1u << 24, 1u << 30, INT32_MAX };
+    static const uint32_t counts[] = { 0, 1, 2, 3, 31, 32, 62, 63, 65, 66, 96, 127, 128, 164, 1000, 1u << 20, 1u << 30,
+                                       INT32_MAX - 1, INT32_MAX, 1u << 31, (1u << 31) + 64, -64u, -2u, -1u };
+    make_dir("set");
+    for (int width = 2; width <= 4; width += 2) {
         blob_shard(width, SHARD_TOKENS);
-        int kind = draw(10);
-        if (kind < 6)       what = break_shard(width), save(path, &blob);
-        else if (kind < 8)  what = bad_id(width), save(path, &blob);
-        else if (kind == 8 && role == 2) {
-            blob_shard(6 - width, SHARD_TOKENS);
-            what = "a shard of the other width among them";
-            save(path, &blob);
-        } else if (kind == 8) {
-            blob_shard(width, 1);
-            what = format("one token of %d bytes", width);
-            save(path, &blob);
-        } else if (role == 2) {
-            what = "a text among them, by its name a shard";
-            put_text(path, format("some text %d that is long enough", draw(100)));
-        } else {
-            what = no_file(path);
+        const Blob sound = blob;
+        const int last = (int)sound.size;
+        for (int i = 0; i < 3; i++) save(format("set/%d.bin", i), &sound);
+        for (int bit = 0; bit < 31; bit++, blob = sound) {
+            blob.bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
+            refuse_shard(format("magic with the bit %d turned", bit));
         }
-        what = format("%s (%s)", what, path);
-        shard_command(role);
-        refused(NULL, what);
-        remove_tree("set");
-        remove_tree("broken.bin");
+        for (int i = 0; i < COUNT(versions); i++, blob = sound)
+            word32(4, versions[i]), refuse_shard(format("version %u", versions[i]));
+        for (int i = 0; i < COUNT(counts); i++, blob = sound)
+            word32(8, counts[i]), refuse_shard(format("a count of %u", counts[i]));
+        for (int i = 0; i < DAMAGES * COUNT(bounds); i++, blob = sound) {
+            const int at = bounds[i % COUNT(bounds)];
+            if (i / COUNT(bounds) != CONTROL) refuse_shard(damage(i / COUNT(bounds), at < last ? at : last - 5));
+        }
+        for (int i = 0; i < SHARD_TOKENS; i++, blob = sound) {
+            const uint32_t id = VOCAB + (uint32_t)draw(width == 2 ? 65536 - VOCAB : INT32_MAX);
+            for (int b = 0; b < width; b++) blob.bytes[1024 + width * i + b] = (unsigned char)(id >> 8 * b);
+            refuse_shard(format("token %d has id %u", i, id));
+        }
+        word32(0, width == 2 ? 20240801 : 20240520), blob.size -= (size_t)(width == 4);
+        for (int i = 0; i < COUNT(shard_readers); i++) refuse_shard("magic of the other width");
+        blob_shard(6 - width, SHARD_TOKENS), save("set/1.bin", &blob);
+        refused("", "a shard of the other width among them", shard_readers[2], "");
+        blob_shard(width, 1), save("broken.bin", &blob);
+        for (int i = 0; i < COUNT(shard_readers); i++) if (i != 2) refused("", "one token", shard_readers[i], "");
     }
-    static const char *const mixed[] = {
-        "--data text.txt --val-data good16.bin", "--data good16.bin --val-data text.txt",
-        "--data good32.bin --val-data text.txt", "--data good*.bin", "--data good16.bin --vocab 99",
-        "--data good32.bin --vocab 2", "--data none*.bin", "--data good16.bin --vocab 100 --val-data none*",
-        "--data good16.bin --vocab 1", "--data directory --vocab 100",
+    remove_tree("set");
+    for (int i = 0; i < COUNT(no_file_kinds) * COUNT(shard_readers); i++)
+        refused("", no_file("broken.bin", i % COUNT(no_file_kinds)), shard_readers[i / COUNT(no_file_kinds)], "");
+    remove_tree("broken.bin");
+}
+
+/* ---- Checkpoints: a run like the sound one, of which one file is damaged */
+
+static Blob config_json, model_file, optimizer_file, state_json, log_csv;
+static const struct { const char *name; Blob *sound; } parts[] = {
+    { "broken/" STEP "/config.json", &config_json }, { "broken/" STEP "/model.safetensors", &model_file },
+    { "broken/" STEP "/optimizer.safetensors", &optimizer_file }, { "broken/" STEP "/state.json", &state_json },
+    { "broken/log.csv", &log_csv },
+};
+enum { CONFIG, MODEL, OPTIMIZER, STATE, NO_PART };
+
+static Text checkpoint_readers[] = {      /* the last reads all parts, the others the configuration and the model */
+    "--eval % --data text.txt --batch 2 --threads 1", "--sample % --prompt a --sample-tokens 9 --threads 1",
+    "BASE --init % --out new", "--out broken --resume --threads 1",
+};
+
+static void restore_parts(void) {
+    remove_tree("broken"), make_dir("broken"), make_dir("broken/" STEP);
+    for (int i = 0; i < COUNT(parts); i++) save(parts[i].name, parts[i].sound);
+}
+
+static void refuse_checkpoint(int part, const char *want, const char *what) {
+    static Text names[] = { "broken", "broken/", "broken/" STEP, "broken/" STEP "/model.safetensors" };
+    const char *reader = checkpoint_readers[part <= MODEL ? cases % COUNT(checkpoint_readers) : 3];
+    refused(want, format("%s: %s", parts[part].name, what), reader, ANY(names));
+}
+
+/* The blob in the place of a part; the line must name the file. */
+static void refuse_part(int part, const char *what) {
+    save(parts[part].name, &blob);
+    refuse_checkpoint(part, strrchr(parts[part].name, '/') + 1, what);
+}
+
+/* ---- Damaged JSON: config.json, state.json, and the header of a safetensors file */
+
+/* The next string, number or word of a JSON text; its length is 0 at the end. */
+static int next_token(const char **at) {
+    while (**at && **at != '"' && !isalnum((unsigned char)**at) && **at != '-') ++*at;
+    if (**at == '"') return (int)(strchr(*at + 1, '"') + 1 - *at);
+    return (int)strspn(*at, "0123456789abcdefghijklmnopqrstuvwxyz.+-");
+}
+
+/* Stands for no name, no type, and no size, offset or counter that is right; + and - for other numbers. */
+static Text no_values[] = {
+    "+", "-", "4611686018427387904", "null", "\"1\"", "[1]", "{}", "true", "-1", "1e99", "99999999999999999999",
+    "0x10", "NaN", "", "\"f32\"", "1.5", "01", "+1", "1 2", "\"\\u001b[31m\"", "9223372036854775808", "--", "1e3",
+    "Infinity", "'1'", "\"\\ud800\"", "\"\\u009b2J\"", "\"\\q\"", "1}", "[[1]]", "1,", "\"__metadata__\"",
+};
+
+/* The blob is the part with another value in the place of the token at at. */
+static const char *damage_token(int part, int is_header, const char *at, int length, const char *value) {
+    const Blob *sound = parts[part].sound;
+    const size_t before = (size_t)(at - (const char *)sound->bytes), after = before + (size_t)length;
+    if (strchr("+-", *value) && !value[1] && isdigit((unsigned char)*at))
+        value = format("%lld", atoll(at) + (*value == '+' ? 1 + draw(64) : -1 - draw(64)));
+    blob.size = sound->size - (size_t)length + strlen(value);
+    memcpy(blob.bytes, sound->bytes, before);
+    memcpy(blob.bytes + before, value, strlen(value));
+    memcpy(blob.bytes + before + strlen(value), sound->bytes + after, sound->size - after + 1);
+    if (is_header) word32(0, (uint32_t)(sound->bytes[0] | sound->bytes[1] << 8) + (uint32_t)(blob.size - sound->size));
+    return format("%.*s at byte %zu is %s", length, at, before, value);
+}
+
+/* Every token of the header behind the metadata; of another file those of the keys, and their values. */
+static void damage_tokens(int part, Text *keys, int key_count) {
+    const int is_header = !keys;
+    const char *at = (const char *)parts[part].sound->bytes + (is_header ? 8 : 0), *data = strstr(at, "}}");
+    for (int n = 0, length, is_chosen = 0; (length = next_token(&at)) && (!is_header || at < data); at += length, n++) {
+        for (int k = 0; k < key_count && !is_chosen; k++)
+            is_chosen = 2 * !strncmp(at, format("\"%s\"", keys[k]), (size_t)length);
+        if (is_header ? n < 3 : !is_chosen) continue;
+        for (int v = is_header ? n % 16 : 3 + n % 2; v < COUNT(no_values); v += is_header ? 15 : 2) {
+            if (!strncmp(at, no_values[v], (size_t)length)) continue;       /* as it was */
+            refuse_part(part, damage_token(part, is_header, at, length, no_values[v]));
+        }
+        is_chosen -= !is_header;
+    }
+}
+
+static void damage_json(int part, Text *keys, int key_count) {
+    damage_tokens(part, keys, key_count);
+    for (int i = 0; i < 40; i++) {
+        static const int kinds[] = { CUT_OFF, CONTROL, BEHIND, OTHER_FORMAT };
+        blob = *parts[part].sound;
+        refuse_part(part, damage(kinds[i % 4], (int)(blob.size - 4) * i / 40));
+    }
+    for (int i = 0; i < 6; i++) {
+        memset(blob.bytes, "[{\"-n "[i], blob.size = (size_t)(50 + draw(100000)));
+        refuse_part(part, format("%zu times %c", blob.size, blob.bytes[0]));
+    }
+}
+
+static void damage_safetensors(int part) {
+    const Blob *sound = parts[part].sound;
+    const uint32_t length = (uint32_t)(sound->bytes[0] | sound->bytes[1] << 8);
+    const int size = (int)sound->size, data_bytes = size - 8 - (int)length;
+    static Text new_names[] = { "extra", "lm_head.bias", "lm_head.weight", "transformer.h.1.ln_1.bias", "score.weight",
+                                "exp_avg.x", "h.0.lora", "transformer.ln_f.bias", "exp_avg.transformer.ln_f.bias" };
+    static Text metadata[] = { "{\"a\":}", "nul", "[1,]", "{\"format\":01}", "{\"a\" \"b\"}", "{", "" };
+    const uint32_t lengths[][2] = {
+        { length + 1, 0 }, { length - 1, 0 }, { length / 2, 0 }, { 0, 0 }, { length + 99, 0 }, { (uint32_t)size, 0 },
+        { INT32_MAX, 0 }, { UINT32_MAX, 0 }, { length, 1 }, { length, UINT32_MAX }, { length, INT32_MAX },
     };
-    for (int i = 0; i < COUNT(mixed); i++) {
-        base_without(" data "), words(mixed[i]);
-        refused(NULL, "files of two kinds, or none");
+    damage_tokens(part, NULL, 0);
+    const char *first = strstr((const char *)sound->bytes + 8, "{\"f"), *last = strstr(first, "}}");
+    for (int i = 0; i < COUNT(new_names); i++) {        /* with as many bytes behind the data */
+        const char *entry = format("},\"%s\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[%d,%d]}}", new_names[i],
+                                   data_bytes, data_bytes + 16), *what = damage_token(part, 1, last, 2, entry);
+        memset(blob.bytes + blob.size, 0, 16), blob.size += 16;
+        refuse_part(part, what);
     }
-    end_family(450);
+    for (int i = 0; i < COUNT(metadata); i++)
+        refuse_part(part, damage_token(part, 1, first, (int)strlen("{\"format\":\"pt\"}"), metadata[i]));
+    for (int i = 0; i < 60; i++) {                      /* as bytes, half of them in the header */
+        const int at = i % DAMAGES == CONTROL || i % 2 ? 8 + draw(length) : draw(size - 4);
+        blob = *sound;
+        refuse_part(part, damage(i % DAMAGES, at));
+    }
+    for (int i = 0; i < COUNT(lengths); i++) {
+        blob = *sound, word32(0, lengths[i][0]), word32(4, lengths[i][1]);
+        refuse_part(part, format("a header of 2^32 * %u + %u bytes", lengths[i][1], lengths[i][0]));
+    }
+    for (int i = 0; i < 16; i++) {                      /* the last tensor, 16 numbers */
+        static const uint32_t nans[] = { 0x7fc00000, 0xffc00000, 0x7f800001 };
+        blob = *sound, word32((size_t)(size - 4 - 4 * i), nans[i % 3]);
+        refuse_part(part, format("number %d from the end is NaN", i));
+    }
+}
+
+/* The sound file with another value of a member, or with another name of it when value is NULL. */
+static const char *edit_part(int part, const char *key, const char *value) {
+    const char *at = strstr((const char *)parts[part].sound->bytes, format("\"%s\":", key)), *old;
+    REQUIRE(at, "%s: no such member to damage", key);
+    old = at + strlen(key) + strlen("\"\": ");
+    if (!value) damage_token(part, 0, at, 1, "\"no_");
+    else damage_token(part, 0, old, (int)(*old == '[' ? strcspn(old, "]") + 1 : strcspn(old, ",\n")), value);
+    save(parts[part].name, &blob);
+    return format("%s is %s", key, value ? value : "not there");
+}
+
+static Text sizes[] = { "n_layer", "n_head", "n_embd", "n_positions", "vocab_size" };
+static Text counters[] = { "step", "sequences_seen", "tokens", "val_step", "optimizer_step", "nonfinite", "spikes" };
+static Text state_flaws[][2] = {
+    { "step", "3" }, { "step", "9223372036854775807" }, { "tokens", "9223372036854775807" }, { "val_loss", NULL },
+    { "optimizer_step", "9223372036854775807" }, { "val_loss", "\"3\"" }, { "val_loss", "1e999" }, { "val_loss", "[]" },
+    { "val_step", "3" }, { "nonfinite", "11" }, { "window_loss", "[1], \"x\": [0]" }, { "window_loss", NULL },
+    { "window_log_norm", NULL }, { "train", "5" }, { "train", "\"none\"" }, { "train", "null" }, { "train", NULL },
+    { "settings", "5, \"x\": {" }, { "settings", "[], \"x\": {" }, { "settings", NULL }, { "batch", "\"0\"" },
+    { "batch", "2" }, { "batch", "\"two\"" }, { "lr", "\"nan\"" }, { "lr", "null" }, { "attention", "\"best\"" },
+    { "steps", "\"-1\"" }, { "data", "\"nowhere.txt\"" }, { "data", "\"good16.bin\"" }, { "heads", "\"3\"" },
+    { "context", "\"9\"" }, { "layers", "\"2\"" }, { "channels", "\"32\"" }, { "schedule", "\"\\u001b[1m\"" },
+    { "dtype", "\"bf16\"" }, { "beta1", "\"1\"" }, { "total-batch", "\"17\"" }, { "model", "\"d5\"" },
+    { "vocab", "\"255\"" }, { "seed", "\"-1\"" }, { "val-fraction", "\"0.95\"" }, { "eps", "[]" },
+    { "clip", "\"\\u0000\"" },
+};
+static const Commands resumes[] = {
+    { "layers", "another size", "--out broken --resume --threads 1 --layers %", VALUES("2", "3", "32", "800") },
+    { "channels", "another size", "--out broken --resume --threads 1 --channels %", VALUES("32", "64", "160", "800") },
+    { "context", "another size", "--out broken --resume --threads 1 --context %", VALUES("16", "32", "48", "800") },
+    { "", "a resume with an option that it cannot have", "--out broken --resume --threads 1", VALUES(
+        "--heads 4", "--heads 3", "--vocab 300", "--model d5", "--dtype bf16", "--data nowhere", "--data good16.bin",
+        "--val-data good16.bin", "--data dir", "--min-lr 0.5", "--total-batch 17", "--init nowhere", "--out none") },
+};
+
+static void malformed_checkpoints(void) {
+    restore_parts();
+    for (int i = 0; i < COUNT(checkpoint_readers); i++) accepted(checkpoint_readers[i], "broken");
+    restore_parts();
+    refuse_commands(resumes, COUNT(resumes));
+    damage_json(CONFIG, sizes, COUNT(sizes));
+    for (int i = 0; i < 8 * COUNT(sizes); i++) {        /* sound in itself, but the weights have other dimensions */
+        const int n_head = 3 + i % 13 / 2 * 2, n_embd = 18 + 2 * i, other = 258 + 7 * i;
+        const char *value = format("%d", i % 5 == 1 ? n_head : i % 5 == 2 ? n_embd : other);
+        refuse_checkpoint(CONFIG, "broken/" STEP, edit_part(CONFIG, sizes[i % 5], value));
+    }
+    restore_parts();
+    damage_safetensors(MODEL);
+    restore_parts();
+    damage_safetensors(OPTIMIZER);
+    restore_parts();
+    damage_json(STATE, counters, COUNT(counters));
+    for (int i = 0; i < COUNT(state_flaws); i++)
+        refuse_checkpoint(STATE, "", edit_part(STATE, state_flaws[i][0], state_flaws[i][1]));
+    for (int i = 0; i < 4 * NO_PART * COUNT(no_file_kinds); i++) {
+        const int part = i / 4 % NO_PART;
+        restore_parts();
+        refuse_checkpoint(part, "broken", no_file(parts[part].name, i / 4 / NO_PART));
+    }
+    remove_tree("broken");
 }
 
 /* ---- Texts, and where the results should go */
 
-static void text_command(int role) {
-    if (role == 0) base_without(" data "), words("--data broken.txt --out new");
-    if (role == 1) base_without(""), words("--val-data broken.txt --out new");
-    if (role == 2) words("--eval run --threads 1 --batch 2 --data broken.txt");
-    if (role == 3) words("--eval run --threads 1 --batch 2 --data text.txt --val-data broken.txt");
-}
+static Text text_readers[] = {
+    "--data broken.txt BASE --out new", "BASE --val-data broken.txt --out new",
+    "--eval run --threads 1 --batch 2 --data broken.txt",
+    "--eval run --threads 1 --batch 2 --data text.txt --val-data broken.txt",
+};
+static const Commands places[] = {
+    { "", "an --out where nothing can be written", "BASE --out %", VALUES(
+        "text.txt", "text.txt/", "text.txt/under", "text.txt/a/b/c", "good16.bin", "/proc/none", "/dev/null",
+        "/dev/null/x", "run", "run/", "./run", "dir/../run", "ids", "dangling", "itself", "pipe", "run/log.csv",
+        "run/" STEP "/config.json", "/proc/self/fd/none") },
+    { "", "an --out where nothing can be written", "BASE --init run --out %", VALUES("text.txt", "run", "itself") },
+    { "", "an --out where nothing can be written", "--data good16.bin BASE --vocab 100 --out %",
+        VALUES("text.txt/x", "ids", "pipe") },
+};
 
-static void strange_texts(void) {
-    for (int i = 0; i < 130; i++) {
-        const char *what = format("this is %s, %zu bytes", blob_foreign(), blob.size);
-        save("broken.txt", &blob);
-        text_command(draw(4));
-        refused("broken.txt", what);
-    }
-    for (int i = 0; i < 40; i++) {
-        remove_tree("broken.txt");
-        const char *what = no_file("broken.txt");
-        text_command(i % 4);
-        refused("broken.txt", what);
-        remove_tree("broken.txt");
-        blob_noise(1);
-        blob.bytes[0] = (unsigned char)(' ' + draw(90));
-        save("broken.txt", &blob);
-        text_command(draw(4));
-        refused("broken.txt", format("the one byte %d", blob.bytes[0]));
-    }
-    for (int i = 0; i < 50; i++) {       /* a part of at most one byte */
-        int count = 2 + draw(40);
-        double fraction = draw(2) ? 0.95 / count * (1 + draw(1000)) / 1000 : 0.9;
-        if (fraction == 0.9) count = 2 + draw(17);
-        blob_noise(count);
-        for (int n = 0; n < count; n++) blob.bytes[n] = (unsigned char)('a' + n % 26);
-        save("broken.txt", &blob);
-        text_command(0), words(format("--val-fraction %.6f", fraction));
-        refused("too few", format("%d bytes", count));
-    }
-    for (int i = 0; i < 12; i++) {
-        int place = draw(500);
-        load(&blob, "text.txt");
-        for (size_t n = 0; n < blob.size; n++) blob.bytes[n] = ' ';
-        blob.bytes[place] = (unsigned char)(VOCAB + draw(156));
-        save("broken.txt", &blob);
-        words("--eval ids --threads 1 --batch 2 --data broken.txt");
-        refused("broken.txt", format("byte %d is %d, the model has %d", place, blob.bytes[place], VOCAB));
-    }
-    remove_tree("broken.txt");
-}
-
-static void broken_floors(void) {
-    static const char *const floors[] = {
+static void malformed_texts(void) {
+    static Text floors[] = {
         "", "abc", "-1", "nan", "-nan", "inf", "1e400", "nats 1.5", "-0.5 nats per byte", "\n\n", "\x1b[31m", ",5",
         "{\"floor\": 1}", "\xff\xfe", "-inf", "x1.5", "--1", "+-2", "e5", "a floor", "1000", "7.5", "\x80\x02",
     };
-    load(&blob, "text.txt");
-    save("broken.txt", &blob);
-    for (int i = 0; i < COUNT(floors); i++) {
-        put_text("broken.txt.floor", floors[i]);
-        text_command(1);
-        refused(NULL, format("a floor of \"%s\"", floors[i]));
+    for (int i = 0; i < 4 * COUNT(foreign); i++) {
+        const char *what = damage(OTHER_FORMAT, i / 4);
+        save("broken.txt", &blob);
+        refused("broken.txt", what, text_readers[i % 4], "");
+    }
+    for (int i = 0; i < 4 * COUNT(no_file_kinds); i++)
+        refused("broken.txt", no_file("broken.txt", i / 4), text_readers[i % 4], "");
+    for (int i = 0; i < 36; i++) {          /* one byte; a validation part of at most one */
+        const int count = i < 4 ? 1 : i - 2;
+        remove_tree("broken.txt"), put_text("broken.txt", format("%0*d", count, 7));
+        refused(i < 4 ? "broken.txt" : "too few", format("%d bytes", count), i < 4 ? text_readers[i]
+                : format("%s --val-fraction %.6f", text_readers[0], 0.95 / count), "");
     }
     for (int i = 0; i < 12; i++) {
-        blob_foreign();
-        blob.bytes[0] |= 0x80;           /* no number, no space */
-        save("broken.txt.floor", &blob);
-        text_command(1);
-        refused("broken.txt.floor", format("a floor of %zu bytes of noise", blob.size));
+        load(&blob, "text.txt");
+        memset(blob.bytes, ' ', blob.size);
+        blob.bytes[draw(500)] = (unsigned char)(VOCAB + draw(156));
+        save("broken.txt", &blob);
+        refused("broken.txt", "a byte beyond the vocabulary", "--eval ids --threads 1 --batch 2 --data broken.txt", "");
     }
-    remove_tree("broken.txt.floor");
-    make_dir("broken.txt.floor");
-    text_command(1);
-    refused("broken.txt.floor", "a directory for a floor");
-    remove_tree("broken.txt.floor");
-    remove_tree("broken.txt");
-}
-
-static void bad_outs(void) {
-    static const char *const outs[] = {
-        "text.txt", "text.txt/", "text.txt/under", "text.txt/a/b/c", "good16.bin", "/proc/none", "/dev/null",
-        "/dev/null/x", "run", "run/", "./run", "dir/../run", "ids", "dangling", "itself", "pipe",
-        "run/log.csv", "run/" STEP "/config.json", "/proc/self/fd/none",
-    };
-    int bad = symlink("nowhere", "dangling") || symlink("itself", "itself") || mkfifo("pipe", 0600);
-    if (bad) fail("cannot prepare a test");
-    for (int i = 0; i < COUNT(outs); i++)
-        for (int with = 0; with < 3; with++) {
-            base_without(" data ");
-            words(format("--out %s", outs[i]));
-            words(with == 2 ? "--data good16.bin --vocab 100" : "--data text.txt");
-            if (with == 1) words("--init run");
-            refused(NULL, "an --out where nothing can be written");
-        }
-    base_without(""), words("--out"), word(format("new%0300d", 0));
-    refused(NULL, "a name of 303 bytes");
+    load(&blob, "text.txt"), save("broken.txt", &blob);
+    for (int i = 0; i < COUNT(floors) + COUNT(foreign) + 1; i++) {
+        remove_tree("broken.txt.floor");
+        if (i < COUNT(floors)) put_text("broken.txt.floor", floors[i]);
+        else if (i == COUNT(floors)) make_dir("broken.txt.floor");
+        else damage(OTHER_FORMAT, i), blob.bytes[0] |= 0x80, save("broken.txt.floor", &blob);
+        refused("", i < COUNT(floors) ? floors[i] : "a floor that is no text", text_readers[1], "");
+    }
+    if (symlink("nowhere", "dangling") || symlink("itself", "itself") || mkfifo("pipe", 0600)) fail("no link, no pipe");
+    refuse_commands(places, COUNT(places));
     make_dir("new"), make_dir("new/log.csv");
-    base_without(""), words("--out new");
-    refused("log.csv", "a directory in the place of the log");
-    remove_tree("dangling"), remove_tree("itself"), remove_tree("pipe");
+    refused("log.csv", "a directory in the place of the log", "BASE --out new", "");
 }
 
-static void malformed_texts(void) {
-    begin_family("texts and places");
-    strange_texts();
-    broken_floors();
-    bad_outs();
-    end_family(280);
+static void sound_inputs(void) {
+    char text[601];
+    for (int i = 0; i < 600; i++) text[i] = "the cat sat on a mat, and then it ran.\n"[i * 7 % 39];
+    text[600] = 0;
+    put_text("text.txt", text);
+    blob_shard(2, SHARD_TOKENS), save("good16.bin", &blob);
+    blob_shard(4, SHARD_TOKENS), save("good32.bin", &blob);
+    make_dir("dir"), put_text("dir/note.md", "a note\n");
+    accepted("BASE --out run", "");
+    accepted("--data good16.bin --val-data good32.bin BASE --vocab 100 --out ids", "");
+    remove_tree("run/step-00000004");
+    for (int i = 0; i < COUNT(parts); i++) load(parts[i].sound, format("run%s", parts[i].name + strlen("broken")));
 }
 
-static void all_are_there(void) {
-    printf("     %d different cases, %d of them run, seed %llu\n", cases, cases_run, (unsigned long long)seed);
-    EXPECT(cases >= 2000, "%d different cases, want 2,000", cases);
+static void over_2000_cases(void) {
+    printf("     %d cases, %d of them run, seed %llu\n", cases, cases_run, (unsigned long long)seed);
+    EXPECT(cases >= 2000, "%d cases, want 2,000", cases);
     EXPECT(cases_run >= cases / stride, "%d cases run of %d, every %d", cases_run, cases, stride);
 }
 
 int main(void) {
     const char *other_seed = getenv("TEST_SEED"), *other_stride = getenv("MALFORMED_STRIDE");
-    program = realpath(built("train_gpt"), NULL);
-    if (!program) fail("no program to test: want BUILD=FOLDER with train_gpt in it");
+    char *path = built("train_gpt"), *home = getcwd(NULL, 0);
+    program = realpath(path, NULL);
+    if (!program || !home) fail("no program to test: want BUILD=FOLDER with train_gpt in it");
     if (other_seed) seed = strtoull(other_seed, NULL, 10);
     if (other_stride && atoi(other_stride) > 1) stride = atoi(other_stride);
     phase = (int)(time(NULL) % stride);
     setenv("OMP_NUM_THREADS", "1", 1);
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
     capture[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    capture[1] = memfd_create("stdout", MFD_CLOEXEC);
-    capture[2] = memfd_create("stderr", MFD_CLOEXEC);
-
+    for (int i = 1; i <= 2; i++) capture[i] = memfd_create("captured", MFD_CLOEXEC);
     scratch_open();
-    char *home = getcwd(NULL, 0);
-    if (!home || chdir(scratch)) fail("%s: cannot go there", scratch);
-    write_sound_inputs();
+    if (chdir(scratch)) fail("%s: cannot go there", scratch);
     RUN(sound_inputs);
     if (!test_failed) {
         RUN(malformed_options);
         RUN(malformed_shards);
         RUN(malformed_checkpoints);
         RUN(malformed_texts);
-        RUN(all_are_there);
+        RUN(over_2000_cases);
     }
     if (chdir(home)) fail("%s: cannot go back there", home);
-    for (int i = 0; i < listed_count; i++) free(listed[i].help);
+    while (word_count) free(words[--word_count]);
+    for (int i = 0; i < 128; i++) format("%s", "");
     free(home);
+    free(path);
     free(program);
     return test_close();
 }
