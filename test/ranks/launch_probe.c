@@ -19,6 +19,7 @@
 #include <unistd.h>
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
+#include "../../kernels/device.h"
 #include "../../llmc/ranks/launch.h"
 #include "../../llmc/base/os.h"
 #include "../../llmc/ranks/rendezvous.h"

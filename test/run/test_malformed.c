@@ -525,7 +525,7 @@ static Text no_values[] = {
 static const char *damage_token(int part, int is_header, const char *at, int length, const char *value) {
     const Blob *sound = parts[part].sound;
     const size_t before = (size_t)(at - (const char *)sound->bytes), after = before + (size_t)length;
-    if (strchr("+-", *value) && !value[1] && isdigit((unsigned char)*at))
+    if (strlen(value) == 1 && strchr("+-", *value) && isdigit((unsigned char)*at))
         value = format("%lld", atoll(at) + (*value == '+' ? 1 + draw(64) : -1 - draw(64)));
     blob.size = sound->size - (size_t)length + strlen(value);
     memcpy(blob.bytes, sound->bytes, before);
