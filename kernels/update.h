@@ -11,7 +11,6 @@ typedef struct {
     float   correction1, correction2;   /* 1 - beta^t of this step's count t */
     float   max_norm;                   /* clip the global norm to this; 0 = never */
     double  loss_limit, norm_limit;     /* an update beyond one of them is not applied; +inf = every finite one is */
-    int32_t halts;                      /* whether an update that is not applied stops all later ones */
     double  stop, save;                 /* whether this rank wants to; sums over the ranks after the step */
     /* written by the device; the host zeroes both sums before each step */
     double  loss;                       /* mean over the step's targets */
@@ -19,8 +18,6 @@ typedef struct {
     double  norm;                       /* sqrt(square_sum): before clipping */
     float   clip;                       /* min(1, max_norm / norm) */
     int32_t apply;                      /* 1 when loss, norm and (clip * norm)^2 in f32 are finite and within limits */
-    /* written by the host once, 0 */
-    int32_t halted;                     /* 1 once an update with halts was not applied */
 } StepStats;
 
 /* One tensor of the flat parameter memory, or the part of it in a slice (ZeRO-1); gaps between them are zero and are
@@ -36,7 +33,7 @@ void loss_add(StepStats *stats, Tensor losses, float scale);
 /* stats->square_sum += sum(grads^2), in double. grads: a flat range of gradients, gaps zero. */
 void gradient_square_sum(StepStats *stats, Tensor grads);
 
-/* From loss and square_sum: norm, clip, apply and halted. Ranks reduce both sums before. */
+/* From loss and square_sum: norm, clip and apply. Ranks reduce both sums before. */
 void update_decide(StepStats *stats);
 
 /* Where stats->apply, in f32: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2 with g = clip * grad;

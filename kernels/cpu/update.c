@@ -48,9 +48,8 @@ void update_decide(StepStats *stats) {
     stats->clip = stats->max_norm > 0 && norm > stats->max_norm ? (float)(stats->max_norm / norm) : 1.0f;
     /* The square, too: without clipping a norm from 1.8e19 on is finite, and the g^2 of AdamW's v may not be. */
     double clipped = stats->clip * norm;
-    stats->apply = !stats->halted && isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(stats->loss)
+    stats->apply = isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(stats->loss)
                      && norm <= stats->norm_limit && stats->loss <= stats->loss_limit;
-    if (stats->halts && !stats->apply) stats->halted = 1;
     op_end();
 }
 

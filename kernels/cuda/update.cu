@@ -75,9 +75,8 @@ static __global__ void update_decide_kernel(StepStats *stats) {
     /* The square, too: without clipping a norm from 1.8e19 on is finite, and the g^2 of AdamW's v may not be. */
     const double clipped = clip * norm;
     stats->clip = clip;
-    stats->apply = !stats->halted && isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(stats->loss)
+    stats->apply = isfinite(norm) && isfinite((float)(clipped * clipped)) && isfinite(stats->loss)
                      && norm <= stats->norm_limit && stats->loss <= stats->loss_limit;
-    if (stats->halts && !stats->apply) stats->halted = 1;
 }
 
 void update_decide(StepStats *stats) {

@@ -1,5 +1,6 @@
 #include "model_config.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
@@ -55,6 +56,16 @@ GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *che
     gpt_check(&config);
     check_sharing(&config);
     return config;
+}
+
+void model_require_same(const GPTConfig *c, const Settings *s, const Option *table, const char *from,
+                        int64_t sequences) {
+    const int64_t sizes[] = { c->L, c->NH, c->C, c->T, c->V, c->untied, c->dtype, s->batch, sequences };
+    char *options = settings_signature(table);
+    ranks_require_same(xxh64(sizes, sizeof sizes), from ? "the model, config.json of the checkpoint,"
+                                                        : "the vocabulary, of --tokenizer,");
+    ranks_require_same(xxh64(options, strlen(options)), "an option, in state.json of the checkpoint,");
+    free(options);
 }
 
 DropoutRates dropout_rates(const Settings *s, Option *table) {

@@ -10,6 +10,11 @@
    config: its sizes. Fails when an option contradicts the checkpoint, and on sizes that make no model. */
 GPTConfig model_config(const Settings *settings, const char *from, const GPTConfig *config, int V);
 
+/* Fails on a rank whose sizes or options differ from those of rank 0: another host's checkpoint may have another
+   config.json, or other options in its state.json. from: as above; sequences: of an update. */
+void model_require_same(const GPTConfig *config, const Settings *settings, const Option *options, const char *from,
+                        int64_t sequences);
+
 DropoutRates dropout_rates(const Settings *settings, Option *table);
 
 typedef struct {

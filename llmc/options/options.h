@@ -57,6 +57,9 @@ void option_set(const Option *option, const char *value);
 Option *options_find(Option *table, const char *name);              /* NULL when there is none */
 void options_help(FILE *file, const Option *table);                 /* 79 columns at most */
 
+/* Whether the user typed it, also where a file of --config has another value. */
+int  option_is_typed(Option *table, const char *name);
+
 /* Whether options_write writes it. */
 int  option_is_setting(const Option *option);
 

@@ -62,15 +62,6 @@ static Tensor of_state(Tensor flat, const Slice *s) { return tensor_column_range
 
 /* ---- Creation */
 
-/* Of the two updates that can be under way, and the one before them, whose end begins the time of the next. */
-enum { PENDING = 3 };
-typedef struct PendingUpdate {
-    StepStats         to_device, from_device;
-    DeviceMark        begin, end;
-    const DeviceMark *since;        /* begin, or the end of the one before */
-    CommWaits         waits;
-} PendingUpdate;
-
 /* Waits once: later passes until the next update find {0}. */
 static void wait_for_group(void *optimizer, int group) {
     CommOp *op = &((Optimizer *)optimizer)->gathered[group - FIRST_GROUP];
@@ -96,7 +87,7 @@ void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
         model->before_context = o;
     }
     o->stats = device_alloc(sizeof *o->stats, "the statistics of a step");
-    o->pending = device_host_alloc(PENDING * sizeof *o->pending, "the results of a step");
+    o->result = device_host_alloc(sizeof *o->result, "the results of a step");
 }
 
 void optimizer_free(Optimizer *o) {
@@ -105,11 +96,8 @@ void optimizer_free(Optimizer *o) {
     device_free(o->master.data);
     device_free(o->rows);
     device_free(o->stats);
-    for (int i = 0; i < PENDING; i++) {
-        device_mark_free(&o->pending[i].begin);
-        device_mark_free(&o->pending[i].end);
-    }
-    device_host_free(o->pending);
+    device_host_free(o->result);
+    device_mark_free(&o->done);
     device_graph_free(&o->graph);
     free(o->slice);
     free(o->gathered);
@@ -119,24 +107,16 @@ void optimizer_free(Optimizer *o) {
 /* ---- A step */
 
 void optimizer_begin(Optimizer *o, double learning_rate) {
-    const int under_way = (int)(o->begun - o->read), max = o->halts ? 2 : 1;
-    REQUIRE(under_way < max, "optimizer: %d results were not read, want at most %d", under_way, max - 1);
-    PendingUpdate *update = &o->pending[o->begun % PENDING];
-    update->since = under_way ? &o->pending[(o->begun - 1) % PENDING].end : &update->begin;
-    o->begun++;
-    if (!under_way) {
-        device_mark(&update->begin);
-        o->waited_ms = comm_waited_ms(comm_waits());
-    }
-    double t = (double)(o->step + 1);
-    update->to_device = (StepStats){
+    const double t = (double)(o->step + 1);
+    o->waited_ms = comm_waited_ms(comm_waits());
+    *o->result = (StepStats){
         .learning_rate = (float)learning_rate, .beta1 = o->adamw.beta1, .beta2 = o->adamw.beta2, .eps = o->adamw.eps,
         .weight_decay = o->adamw.weight_decay, .max_norm = o->adamw.max_norm,
-        .loss_limit = o->loss_limit, .norm_limit = o->norm_limit, .halts = o->halts,
+        .loss_limit = o->loss_limit, .norm_limit = o->norm_limit,
         .stop = stop_requested() != NULL, .save = save_requested(),
         .correction1 = (float)(1 - pow(o->adamw.beta1, t)), .correction2 = (float)(1 - pow(o->adamw.beta2, t)),
     };
-    device_upload_async(o->stats, &update->to_device, offsetof(StepStats, halted));
+    device_upload_async(o->stats, o->result, sizeof *o->stats);
 }
 
 static void reduce_group(void *optimizer, int group) {
@@ -174,22 +154,18 @@ static void issue_update(Optimizer *o) {
 }
 
 void optimizer_update(Optimizer *o) {
-    PendingUpdate *update = &o->pending[(o->begun - 1) % PENDING];
     if (comm_size > 1 || device_graph_begin(&o->graph, 0)) issue_update(o);     /* a kernel between collectives */
     if (comm_size == 1) device_graph_end(&o->graph);
-    device_download_async(&update->from_device, o->stats, sizeof *o->stats);
-    device_mark(&update->end);
-    update->waits = comm_waits();
+    device_download_async(o->result, o->stats, sizeof *o->stats);
+    device_mark(&o->done);
+    o->waits = comm_waits();
     o->step++;
 }
 
 UpdateResult optimizer_result(Optimizer *o) {
-    const PendingUpdate *update = &o->pending[o->read++ % PENDING];
-    const double ms = device_mark_ms(update->since, &update->end), waited_ms = comm_waited_ms(update->waits);
-    const UpdateResult result = { update->from_device, ms, waited_ms - o->waited_ms };
-    o->waited_ms = waited_ms;
-    o->step -= !result.stats.apply;
-    return result;
+    device_wait_mark(&o->done);
+    o->step -= !o->result->apply;
+    return (UpdateResult){ *o->result, comm_waited_ms(o->waits) - o->waited_ms };
 }
 
 /* ---- As a whole, for files */

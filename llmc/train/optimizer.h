@@ -31,11 +31,11 @@ typedef struct {
     int64_t      step;          /* updates that have been applied */
     UpdateRow   *rows;          /* device */
     StepStats   *stats;         /* device */
-    int          halts;         /* whether an update that is not applied stops all later ones; 0 until set */
-    int64_t      begun, read;   /* updates begun, results read */
-    struct PendingUpdate *pending;
+    StepStats   *result;        /* page-locked: the inputs of an update, then its results */
+    DeviceMark   done;          /* results are there */
+    CommWaits    waits;         /* at the end of an update */
+    double       waited_ms;     /* comm_waited_ms before it */
     DeviceGraph  graph;         /* of an update */
-    double       waited_ms;     /* comm_waited_ms before the oldest pending update */
 } Optimizer;
 
 /* Takes ZeRO's stage from model->config. The model must stay where it is. */
@@ -43,7 +43,7 @@ void optimizer_create(Optimizer *o, GPT *model, AdamW adamw);
 void optimizer_free(Optimizer *o);
 
 /* Writes the inputs of the next update, with what this rank's signals and time limit request; sums = 0. Call before the
-   step's work. Fails when the results of an earlier step have not been read; with halts, those of two steps. */
+   step's work, and after optimizer_result of the step before. */
 void optimizer_begin(Optimizer *o, double learning_rate);
 
 /* The `ready` of gpt_backward in the last micro-step: starts the sum of a group's gradients over the ranks. */
@@ -52,12 +52,11 @@ void optimizer_reduce(void *optimizer, int group);
 /* Issues norm, clip and update; step grows by one. */
 void optimizer_update(Optimizer *o);
 
-/* Waits for the oldest update whose result was not read. Returns the results of the device, the same on all ranks; step
-   is one less when the update was not applied. */
+/* Waits for the update. Returns the results of the device, the same on all ranks; step is one less when the update was
+   not applied. */
 typedef struct {
     StepStats stats;
-    double    ms;               /* from the step before to this one, or from its begin where none was under way */
-    double    comm_wait_ms;     /* of them in comm_wait */
+    double    comm_wait_ms;     /* of the step in comm_wait */
 } UpdateResult;
 UpdateResult optimizer_result(Optimizer *o);
 

@@ -3,11 +3,13 @@
 #include "../../kernels/device.h"
 #include "../../kernels/profile.h"
 #include "../base/os.h"
+#include "choice_cache.h"
 
 void train_step_create(TrainStep *s) {
     const size_t T = (size_t)s->model->config.T;
     const size_t bytes = (size_t)s->B * (size_t)gpt_own_tokens(&s->model->config) * 2 * sizeof **s->batch;
     s->window = host_alloc(2 * T * sizeof *s->window, "a sequence");
+    s->prepared = -1;
     for (int i = 0; i < 2; i++) s->batch[i] = device_host_alloc(bytes + sizeof(uint64_t), "a batch");
 }
 
@@ -21,22 +23,30 @@ void train_step_free(TrainStep *s) {
     }
 }
 
-/* Through the host buffer that was used two micro-steps ago. */
-static void load_batch(TrainStep *s, uint64_t first) {
+/* Writes the batch of the next micro-step into the host buffer that was used two micro-steps ago. */
+static void prepare_batch(TrainStep *s, uint64_t first) {
     const RingSplit split = gpt_split(&s->model->config);
-    const int slot = s->micro_steps++ % 2, T = split.T, own = ring_tokens(&split, split.rank);
-    int32_t *inputs = s->batch[slot], *targets = inputs + s->B * own;
-    uint64_t *sequence = (uint64_t *)(targets + s->B * own);
+    const int slot = s->micro_steps % 2, T = split.T, local = ring_tokens(&split, split.rank);
+    int32_t *inputs = s->batch[slot], *targets = inputs + s->B * local;
     device_wait_mark(&s->copied[slot]);
     for (int b = 0; b < s->B; b++) {
         tokens_train_window(s->tokens, s->seed, first + (uint64_t)b, T, s->window, s->window + T);
-        ring_take(&split, inputs + b * own, s->window);
-        ring_take(&split, targets + b * own, s->window + T);
+        ring_take(&split, inputs + b * local, s->window);
+        ring_take(&split, targets + b * local, s->window + T);
     }
-    *sequence = first;
-    gpt_load(s->model, inputs, targets);
-    gpt_load_sequence(s->model, sequence);
+    *(uint64_t *)(targets + s->B * local) = first;
+    s->prepared = (int64_t)first;
+}
+
+static void load_batch(TrainStep *s, uint64_t first) {
+    const int slot = s->micro_steps % 2, count = s->B * gpt_own_tokens(&s->model->config);
+    int32_t *inputs = s->batch[slot];
+    if (s->prepared != (int64_t)first) prepare_batch(s, first);
+    gpt_load(s->model, inputs, inputs + count);
+    gpt_load_sequence(s->model, (uint64_t *)(inputs + 2 * count));
     device_mark(&s->copied[slot]);
+    s->micro_steps++;
+    s->prepared = -1;
 }
 
 int64_t train_step_targets(const TrainStep *s, uint64_t first) {
@@ -54,6 +64,14 @@ void train_step_measure(TrainStep *s, uint64_t first) {
         gpt_forward(s->model);
         gpt_backward(s->model, dloss, i ? ACCUMULATE : OVERWRITE, NULL, NULL);
     }
+}
+
+void train_step_agree(TrainStep *s, uint64_t first) {
+    if (comm_size == 1) return;
+    choices_measuring = 1;
+    train_step_measure(s, first);
+    choices_measuring = 0;
+    choices_agree();
 }
 
 void train_step(TrainStep *s, uint64_t first, double learning_rate) {
@@ -78,12 +96,12 @@ void train_step(TrainStep *s, uint64_t first, double learning_rate) {
         if (graph) device_graph_end(graph);
     }
     optimizer_update(optimizer);
+    prepare_batch(s, first + (uint64_t)(s->sequences + group * s->B));
 }
 
 void train_step_profile(TrainStep *s, uint64_t first, double learning_rate, int64_t steps) {
     enum { WARM_UP = 5 };
     DeviceMark begin = {0}, end = {0};
-    s->optimizer->halts = 1;            /* results are read a step later, as in training */
     for (int64_t i = 0; i < WARM_UP + 2 * steps; i++) {
         if (i == WARM_UP) device_mark(&begin);
         if (i == WARM_UP + steps) {
@@ -91,9 +109,8 @@ void train_step_profile(TrainStep *s, uint64_t first, double learning_rate, int6
             profile_begin(s->model->config.dtype);
         }
         train_step(s, first + (uint64_t)(i * s->sequences), learning_rate);
-        if (i) optimizer_result(s->optimizer);
+        optimizer_result(s->optimizer);
     }
-    optimizer_result(s->optimizer);
     profile_end((int)steps, device_mark_ms(&begin, &end) / (double)steps);
     device_mark_free(&begin);
     device_mark_free(&end);

@@ -17,6 +17,7 @@ typedef struct {
                                        bits), page-locked: one is written while the other is being copied */
     DeviceMark    copied[2];
     int64_t       micro_steps;      /* issued, since the start */
+    int64_t       prepared;         /* first sequence of the batch that lies in the next host buffer; -1 = none */
     DeviceGraph   graph[2][2];      /* of a micro-step, by Into and whether it reduces the gradients */
 } TrainStep;
 
@@ -28,7 +29,12 @@ void train_step_free(TrainStep *step);
    (kernels/choices.h), which several ranks can then agree on before their first step. */
 void    train_step_measure(TrainStep *step, uint64_t first);
 
-/* Issues the step with the sequences from first on, and its update; optimizer_result returns its results. */
+/* Several ranks measure, and agree on the choices of rank 0, before the first step, so that its bits are those of a run
+   which finds them in the cache. */
+void    train_step_agree  (TrainStep *step, uint64_t first);
+
+/* Issues the step with the sequences from first on, and its update, whose results optimizer_result returns; then
+   prepares the first batch of the next step on the host, while a GPU computes. */
 void    train_step        (TrainStep *step, uint64_t first, double learning_rate);
 int64_t train_step_targets(const TrainStep *step, uint64_t first);      /* in that step */
 

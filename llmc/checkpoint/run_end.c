@@ -1,0 +1,54 @@
+#include "run_end.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../kernels/check.h"
+#include "../ranks/ranks.h"
+
+void report_skipped_step(Saver *saver, const Settings *s, const TrainState *before, const TrainState *state,
+                         const StepStats *stats, StepResult result) {
+    const int skip = !strcmp(s->on_nan, "skip");
+    char *text = skipped_step_text(&state->spikes, state->step, result, stats, saver->model);
+    if (result == SPIKE || (skip && state->spikes.nonfinite < NONFINITE_STEPS_MAX)) {
+        report_line(stdout, "%s", text);
+        free(text);
+        return;
+    }
+    saver->keep = 0;
+    if (saver->saved_step != before->step) saver_save(saver, before);
+    ranks_leave_to_first();
+    saver_finish(saver);
+    char *last = saver->dir ? run_dir_latest(saver->dir->path, NULL) : NULL;
+    REQUIRE(!skip, "%s. %d such steps without an update between them. Last good checkpoint: %s. A lower --lr or --clip "
+            "may help", text, NONFINITE_STEPS_MAX, last ? last : "none");
+    fail("%s. Last good checkpoint: %s. A lower --lr or --clip may help%s", text, last ? last : "none",
+         last ? "; --resume --on-nan skip continues without this step" : "");
+}
+
+void print_outputs(const RunDir *dir, int64_t step, const BestLoss *best) {
+    if (!dir->path) return;
+    printf("log %s, curves %s, checkpoint %s", path_of(dir->path, "log.csv").text,
+           path_of(dir->path, "report.html").text, run_dir_checkpoint(dir, step).text);
+    if (best->step && best->step != step)
+        printf(", best %s (val loss %.4f)", run_dir_checkpoint(dir, best->step).text, best->loss);
+    putchar('\n');
+}
+
+void print_stopped(const char *stop, const Settings *s, const char *out, int64_t step) {
+    if (!out) {
+        printf("%s: stopped at step %lld of %lld; --out none: nothing is saved\n", stop, (long long)step,
+               (long long)s->steps);
+        return;
+    }
+    printf("%s: saved at step %lld of %lld; --resume %s", stop, (long long)step, (long long)s->steps, out);
+    if (strcmp(s->gpus, "1")) printf(" --gpus %s", s->gpus);
+    if (s->context_parallel > 1)
+        printf(" --context-parallel %lld --ring-order %s", (long long)s->context_parallel, s->ring_order);
+    printf(" continues\n");
+}
+
+char *stopped_early_text(const Settings *s, const char *out, int64_t step, const BestLoss *best) {
+    return format_string("--early-stop %lld: ended at step %lld of %lld, the best val loss is %.4f at step %lld%s",
+                         (long long)s->early_stop, (long long)step, (long long)s->steps, best->loss,
+                         (long long)best->step, out ? "; --resume with --early-stop 0 continues" : "");
+}

@@ -1,0 +1,38 @@
+#include "tokenizer_choice.h"
+#include <stdlib.h>
+#include "../../kernels/check.h"
+#include "../text/bpe_files.h"
+#include "run_dir.h"
+
+/* DIR of --tokenizer has its files, or is a run directory: then those of its newest model. */
+static Tokenizer open_tokenizer(const char *dir) {
+    char *newest = bpe_has_files(dir) ? NULL : run_dir_newest(dir);
+    char *resolved = newest ? run_dir_resolve(dir) : NULL;
+    Tokenizer tokenizer = tokenizer_open(resolved ? resolved : dir);
+    free(resolved);
+    free(newest);
+    return tokenizer;
+}
+
+Tokenizer tokenizer_choose(const Settings *s, int is_given, const char *from, int V) {
+    Tokenizer saved = from ? checkpoint_tokenizer(from, V) : NULL;
+    const int is_bpe = saved && tokenizer_bpe(saved);
+    if (!s->tokenizer || (is_bpe && !is_given)) return saved;
+    REQUIRE(saved != TOKENIZER_BYTES, "--tokenizer %s: the tokens of %s are bytes; want no --tokenizer", s->tokenizer,
+            from);
+    Tokenizer named = open_tokenizer(s->tokenizer);
+    REQUIRE(!is_bpe || bpe_fingerprint(tokenizer_bpe(saved)) == bpe_fingerprint(tokenizer_bpe(named)),
+            "--tokenizer %s: not the one of %s; want no --tokenizer: a checkpoint has its own", s->tokenizer, from);
+    if (is_bpe) tokenizer_close(named);
+    else if (from) tokenizer_warn(named, V);
+    return is_bpe ? saved : named;
+}
+
+TextFormat text_format(const Settings *s, Tokenizer tokenizer) {
+    TextFormat format = { .bpe = tokenizer ? tokenizer_bpe(tokenizer) : NULL, .field = s->field,
+                          .documents = choice_index(DOCUMENT_NAMES, s->documents) };
+    document_check_field(format.documents, s->field);
+    REQUIRE(format.bpe || format.documents == DOCUMENT_FILE, "--documents %s: want --tokenizer DIR; without one, the "
+            "bytes of a text are its tokens", s->documents);
+    return format;
+}

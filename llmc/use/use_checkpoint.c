@@ -1,0 +1,48 @@
+#include "use_checkpoint.h"
+#include <stdio.h>
+#include "../../kernels/device.h"
+#include "../base/os.h"
+#include "../checkpoint/run_dir.h"
+#include "../checkpoint/tokenizer_choice.h"
+#include "../model/model_config.h"
+#include "../train/evaluate.h"
+#include "generate.h"
+#include "tasks.h"
+
+int use_checkpoint(Settings *s, Option *options) {
+    const int is_val = s->val_data && (option_is_typed(options, "val-data") || !option_is_typed(options, "data"));
+    const int is_part = !is_val && option_is_typed(options, "val-fraction");
+    const char *path = is_val ? s->val_data : s->data;
+    char *note;
+    if (s->sample) s->batch = s->num_samples;
+    const char *checkpoint = run_dir_pick(s->eval ? s->eval : s->sample, s->checkpoint, &note);
+    GPTConfig config = checkpoint_config(checkpoint);
+    config = model_config(s, checkpoint, &config, config.V);
+    Tokenizer tokenizer = tokenizer_choose(s, option_is_typed(options, "tokenizer"), checkpoint, config.V);
+    tokenizer_check(tokenizer, config.V);
+    const TextFormat format = text_format(s, tokenizer);
+    const Purpose purpose = s->sample ? GENERATE : EVALUATE;
+    Task task = {0};
+    Corpus corpus = {0};
+    if (s->task)      task = task_read(s->task, path, tokenizer, &config);
+    else if (s->eval) corpus = corpus_open_eval(path, is_part ? s->val_fraction : 1, &format);
+    batch_choose(s, &config, purpose);
+    const int B = (int)s->batch;
+    MemoryPlan plan = memory_plan_check(&config, s->attention, B, purpose);
+    if (s->dry_run) {
+        DeviceInfo device = device_info();
+        memory_plan_print(&plan, &device, 0);
+        return stdio_flush();
+    }
+    static GPT gpt;
+    gpt_create(&gpt, config, s->attention, B, config.T, purpose);
+    checkpoint_load_model(checkpoint, &gpt);
+    if (note && s->eval) fprintf(stderr, "checkpoint %s\n", note);
+    if (!options_find(options, "seed")->given) s->seed = (int64_t)random_seed();
+    const int64_t max_tokens = option_is_typed(options, "val-tokens") ? s->val_tokens : 0;
+    if (s->task)      task_evaluate(&task, &gpt, B, s->log_jsonl);
+    else if (s->eval) evaluate_file(&gpt, tokenizer, s->eval, &corpus, path, max_tokens, B);
+    else              sample_checkpoint(&gpt, tokenizer, s, note);
+    task_free(&task);
+    return stdio_flush();
+}
