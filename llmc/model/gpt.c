@@ -17,6 +17,7 @@ void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets) {
     device_upload_async(m->acts.tokens.data, tokens, tensor_bytes(m->acts.tokens));
     if (targets) device_upload_async(m->acts.targets.data, targets, tensor_bytes(m->acts.targets));
     m->dropout = (DropoutRates){0};
+    m->loaded = tokens;
 }
 
 void gpt_load_sequence(GPT *m, const uint64_t *first) {

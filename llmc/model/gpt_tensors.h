@@ -158,7 +158,8 @@ typedef struct {
     DeviceGraph      step;         /* of gpt_next after a single token */
     int              one_kernel;   /* it has one for the network (kernels/token.h) */
     int64_t          chunk;        /* rows of logits allocated */
-    DropoutRates     dropout;      /* of the batch that was loaded */
+    const int32_t   *loaded;       /* host memory of the batch that was loaded */
+    DropoutRates     dropout;      /* of that batch */
     GroupHook       *before_group; /* called before gpt_forward first reads a group; NULL = none */
     void            *before_context;
 } GPT;

@@ -9,7 +9,6 @@ void train_step_create(TrainStep *s) {
     const size_t T = (size_t)s->model->config.T;
     const size_t bytes = (size_t)s->B * (size_t)gpt_own_tokens(&s->model->config) * 2 * sizeof **s->batch;
     s->window = host_alloc(2 * T * sizeof *s->window, "a sequence");
-    s->prepared = -1;
     for (int i = 0; i < 2; i++) s->batch[i] = device_host_alloc(bytes + sizeof(uint64_t), "a batch");
 }
 
@@ -23,30 +22,24 @@ void train_step_free(TrainStep *s) {
     }
 }
 
-/* Writes the batch of the next micro-step into the host buffer that was used two micro-steps ago. */
-static void prepare_batch(TrainStep *s, uint64_t first) {
+/* Through the host buffer that was used two micro-steps ago. Nothing where the batch is on the device: other passes have
+   buffers of their own. */
+static void load_batch(TrainStep *s, uint64_t first) {
     const RingSplit split = gpt_split(&s->model->config);
-    const int slot = s->micro_steps % 2, T = split.T, local = ring_tokens(&split, split.rank);
-    int32_t *inputs = s->batch[slot], *targets = inputs + s->B * local;
-    device_wait_mark(&s->copied[slot]);
+    const int T = split.T, local = ring_tokens(&split, split.rank);
+    if (s->model->loaded == s->batch[s->slot] && s->loaded == first) return;
+    int32_t *inputs = s->batch[s->slot ^= 1], *targets = inputs + s->B * local;
+    uint64_t *sequence = (uint64_t *)(targets + s->B * local);
+    device_wait_mark(&s->copied[s->slot]);
     for (int b = 0; b < s->B; b++) {
         tokens_train_window(s->tokens, s->seed, first + (uint64_t)b, T, s->window, s->window + T);
         ring_take(&split, inputs + b * local, s->window);
         ring_take(&split, targets + b * local, s->window + T);
     }
-    *(uint64_t *)(targets + s->B * local) = first;
-    s->prepared = (int64_t)first;
-}
-
-static void load_batch(TrainStep *s, uint64_t first) {
-    const int slot = s->micro_steps % 2, count = s->B * gpt_own_tokens(&s->model->config);
-    int32_t *inputs = s->batch[slot];
-    if (s->prepared != (int64_t)first) prepare_batch(s, first);
-    gpt_load(s->model, inputs, inputs + count);
-    gpt_load_sequence(s->model, (uint64_t *)(inputs + 2 * count));
-    device_mark(&s->copied[slot]);
-    s->micro_steps++;
-    s->prepared = -1;
+    *sequence = s->loaded = first;
+    gpt_load(s->model, inputs, targets);
+    gpt_load_sequence(s->model, sequence);
+    device_mark(&s->copied[s->slot]);
 }
 
 int64_t train_step_targets(const TrainStep *s, uint64_t first) {
@@ -96,7 +89,7 @@ void train_step(TrainStep *s, uint64_t first, double learning_rate) {
         if (graph) device_graph_end(graph);
     }
     optimizer_update(optimizer);
-    prepare_batch(s, first + (uint64_t)(s->sequences + group * s->B));
+    load_batch(s, first + (uint64_t)(s->sequences + group * s->B));
 }
 
 void train_step_profile(TrainStep *s, uint64_t first, double learning_rate, int64_t steps) {

@@ -16,8 +16,8 @@ typedef struct {
     int32_t      *batch[2];         /* inputs and targets of a micro-batch and the number of its first sequence (64
                                        bits), page-locked: one is written while the other is being copied */
     DeviceMark    copied[2];
-    int64_t       micro_steps;      /* issued, since the start */
-    int64_t       prepared;         /* first sequence of the batch that lies in the next host buffer; -1 = none */
+    int           slot;             /* the buffer written last */
+    uint64_t      loaded;           /* first sequence of the batch that was uploaded last */
     DeviceGraph   graph[2][2];      /* of a micro-step, by Into and whether it reduces the gradients */
 } TrainStep;
 
@@ -33,8 +33,8 @@ void    train_step_measure(TrainStep *step, uint64_t first);
    which finds them in the cache. */
 void    train_step_agree  (TrainStep *step, uint64_t first);
 
-/* Issues the step with the sequences from first on, and its update, whose results optimizer_result returns; then
-   prepares the first batch of the next step on the host, while a GPU computes. */
+/* Issues the step with the sequences from first on, its update, whose results optimizer_result returns, and the upload
+   of the next step's first batch, which a GPU would otherwise wait for. */
 void    train_step        (TrainStep *step, uint64_t first, double learning_rate);
 int64_t train_step_targets(const TrainStep *step, uint64_t first);      /* in that step */
 
