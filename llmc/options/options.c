@@ -139,7 +139,9 @@ Option *options_find(Option *table, const char *name) {
     return NULL;
 }
 
-int option_is_typed(Option *table, const char *name) { return (options_find(table, name)->given & ON_COMMAND_LINE) != 0; }
+int option_is_typed(Option *table, const char *name) {
+    return (options_find(table, name)->given & ON_COMMAND_LINE) != 0;
+}
 
 /* Whether at most so many insertions, deletions and substitutions of a character turn a into b. */
 static int within(int edits, const char *a, const char *b) {

@@ -22,8 +22,8 @@ void train_step_free(TrainStep *s) {
     }
 }
 
-/* Through the host buffer that was used two micro-steps ago. Nothing where the batch is on the device: other passes have
-   buffers of their own. */
+/* Through the host buffer that was used two micro-steps ago. Nothing where the batch is on the device: other passes
+   have buffers of their own. */
 static void load_batch(TrainStep *s, uint64_t first) {
     const RingSplit split = gpt_split(&s->model->config);
     const int T = split.T, local = ring_tokens(&split, split.rank);
