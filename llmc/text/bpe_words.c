@@ -8,9 +8,9 @@ enum { OTHER, LETTER, NUMBER, SPACE, LEAD };
 
 static unsigned char class_of_code[0x110000], class_of_byte[256];
 
-static void set_class(const uint32_t (*range)[2], size_t count, int class) {
-    for (size_t i = 0; i < count; i++)
-        memset(class_of_code + range[i][0], class, range[i][1] - range[i][0] + 1);
+static void set_class(const uint16_t *range, size_t count, int class) {
+    unsigned char *code = class_of_code;
+    for (size_t i = 0; i < count; code += range[i + 1], i += 2) memset(code += range[i], class, range[i + 1]);
 }
 
 void bpe_words_init(void) {

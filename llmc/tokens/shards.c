@@ -201,10 +201,9 @@ static uint64_t hash_of_texts(const Bpe *bpe, const Texts *t) {
     const uint64_t how[3] = { bpe_fingerprint(bpe), (uint64_t)t->kind, xxh64(field, strlen(field)) };
     uint64_t hash = xxh64(how, sizeof how);
     for (int i = 0; i < t->count; i++) {
-        FileMap map = file_map(t->path[i]);
+        const FileMap map = t->map[i];
         const uint64_t next[3] = { hash, (uint64_t)map.size, xxh64(map.bytes, (size_t)map.size) };
         hash = xxh64(next, sizeof next);
-        file_unmap(map);
     }
     return hash;
 }

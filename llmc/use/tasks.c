@@ -189,19 +189,16 @@ static void add_item(Task *task, const Question *q, int64_t line, Tokenizer toke
 }
 
 static void read_line(Task *task, const FileLine *line, Tokenizer tokenizer, const GPTConfig *config) {
-    char *where = format_string("%s: line %lld", task->path, (long long)line->number);
-    Json *json = json_parse(line->text, line->size, where);
+    Json *json = json_parse_line(line, task->path);
     Question q = {0};
-    if (json->type != JSON_OBJECT) fail("%s: this is %.80s, want an object", where, json_text(json));
     if (!strcmp(task->name, "hellaswag"))    read_hellaswag(json, &q);
     else if (!strcmp(task->name, "lambada")) read_lambada(json, &q);
     else                                     read_multiple_choice(json, &q);
-    add_item(task, &q, line->number, tokenizer, config, where);
+    add_item(task, &q, line->number, tokenizer, config, json->where);
     for (int i = 0; i < q.count; i++) free(q.choice[i]);
     free(q.choice);
     free(q.context);
     json_free(json);
-    free(where);
 }
 
 Task task_read(const char *name, const char *path, Tokenizer tokenizer, const GPTConfig *config) {
