@@ -37,8 +37,8 @@ def write(name, is_member):
 
 
 category = unicodedata2.category
-print("/* unicode_table.h - Letters, numbers and white space of Unicode 16.0.0 as ranges: the distance from the end of the\n"
-      "   range before, and the length. Made by scripts/make_unicode_table.py. */\n"
+print("/* unicode_table.h - Letters, numbers and white space of Unicode 16.0.0, as ranges: distance from the end of the\n"
+      "   range before, and length. Made by scripts/make_unicode_table.py. */\n"
       "#ifndef LLMC_UNICODE_TABLE_H\n#define LLMC_UNICODE_TABLE_H\n#include <stdint.h>")
 write("unicode_letters", lambda c: category(c)[0] == "L")
 write("unicode_numbers", lambda c: category(c)[0] == "N")

@@ -1,5 +1,5 @@
-/* unicode_table.h - Letters, numbers and white space of Unicode 16.0.0 as ranges: the distance from the end of the
-   range before, and the length. Made by scripts/make_unicode_table.py. */
+/* unicode_table.h - Letters, numbers and white space of Unicode 16.0.0, as ranges: the distance from the end of
+   the range before, and the length. Made by scripts/make_unicode_table.py. */
 #ifndef LLMC_UNICODE_TABLE_H
 #define LLMC_UNICODE_TABLE_H
 #include <stdint.h>
