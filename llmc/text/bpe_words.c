@@ -34,6 +34,11 @@ static int class_at(const unsigned char *text, size_t size, size_t *length) {
     return class_of_code[code];
 }
 
+size_t bpe_space(const unsigned char *text, size_t size) {
+    size_t length;
+    return class_at(text, size, &length) == SPACE || (*text >= 0x1c && *text <= 0x1f) ? length : 0;
+}
+
 /* The end of the ASCII letters, eight at a time: a byte's top bit says whether it is one, |0x20 being lower case. */
 static const unsigned char *skip_ascii_letters(const unsigned char *text, const unsigned char *end) {
     const uint64_t ones = 0x0101010101010101, tops = 0x80 * ones;
