@@ -22,6 +22,7 @@
 #include "llmc/text/bpe_files.h"
 #include "llmc/train/choice_cache.h"
 #include "llmc/train/evaluate.h"
+#include "llmc/train/schedule.h"
 #include "llmc/train/train_step.h"
 #include "llmc/train/warnings.h"
 #include "llmc/use/generate.h"

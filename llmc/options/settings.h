@@ -11,7 +11,7 @@
 #define DOCUMENT_NAMES   "file|line|mark|jsonl"                 /* DocumentKind, text/texts.h */
 #define TASK_NAMES       "hellaswag|lambada|multiple-choice"    /* use/tasks.h */
 #define RECOMPUTE_NAMES  "none|gelu|layernorm|block"            /* Recompute, model/gpt_tensors.h */
-#define SCHEDULE_NAMES   "cosine|linear|wsd"                    /* ScheduleKind, train/optimizer.h */
+#define SCHEDULE_NAMES   "cosine|linear|wsd"                    /* ScheduleKind, train/schedule.h */
 #define RING_ORDER_NAMES "zigzag|striped|contiguous"            /* RingOrder, kernels/ring.h */
 #define MODEL_NAMES      "d2, d4, d6, d8, d12 = gpt2 (124M), d24 = gpt2-medium (355M), d36 = gpt2-large (774M), " \
                          "d48 = gpt2-xl (1558M)"

@@ -196,25 +196,3 @@ void *optimizer_gather(Optimizer *o, OptimizerState which) {
     comm_wait(last);
     return optimizer_memory(o, which);
 }
-
-/* ---- The learning rate */
-
-double schedule_learning_rate(const Schedule *s, int64_t step) {
-    if (step >= s->total) return s->final;
-    if (step < s->warmup) return s->peak * (double)(step + 1) / (double)(s->warmup + 1);
-
-    int64_t decay_start = s->warmup;
-    if (s->kind == SCHEDULE_WSD && s->decay < s->total - s->warmup) decay_start = s->total - s->decay;
-    if (step < decay_start) return s->peak;
-
-    double done = (double)(step - decay_start) / (double)(s->total - decay_start);      /* 0 .. 1 */
-    double left = s->kind == SCHEDULE_COSINE ? 0.5 * (1 + cos(3.14159265358979323846 * done)) : 1 - done;
-    return s->final + left * (s->peak - s->final);
-}
-
-Schedule schedule_of(const Settings *s, Option *table) {
-    REQUIRE(s->min_lr <= s->lr, "--min-lr %g: want at most --lr %g", s->min_lr, s->lr);
-    return (Schedule){ .kind = choice_index(SCHEDULE_NAMES, s->schedule), .peak = s->lr, .warmup = s->warmup,
-                       .total = s->steps, .final = options_find(table, "min-lr")->given ? s->min_lr : s->lr / 10,
-                       .decay = s->decay ? s->decay : s->steps / 5 };
-}

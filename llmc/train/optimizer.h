@@ -1,5 +1,5 @@
 /* optimizer.h - AdamW with decay on matrices only, gradient norm and clipping, over one rank or several, with its
-   state on each or sharded (ZeRO-1: Rajbhandari et al. 2020, arXiv 1910.02054); and the learning rate. */
+   state on each or sharded (ZeRO-1: Rajbhandari et al. 2020, arXiv 1910.02054). */
 #ifndef LLMC_OPTIMIZER_H
 #define LLMC_OPTIMIZER_H
 #include "../../kernels/comm.h"
@@ -68,21 +68,5 @@ typedef enum { STATE_PARAM, STATE_M, STATE_V, STATES } OptimizerState;
 void *optimizer_memory (Optimizer *o, OptimizerState which);
 void  optimizer_scatter(Optimizer *o, OptimizerState which);
 void *optimizer_gather (Optimizer *o, OptimizerState which);
-
-/* ---- The learning rate of a step */
-
-typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD } ScheduleKind;
-
-typedef struct {
-    ScheduleKind kind;
-    double  peak, final;      /* after the warm-up; at the end */
-    int64_t warmup, total;    /* steps */
-    int64_t decay;            /* wsd: the last steps, linear from peak to final; at most those after the warm-up */
-} Schedule;
-
-Schedule schedule_of(const Settings *settings, Option *table);         /* fails if it rises */
-
-/* step counts from 0. Warm-up: peak (step+1) / (warmup+1) as in nanoGPT; from step total on: final. */
-double schedule_learning_rate(const Schedule *schedule, int64_t step);
 
 #endif

@@ -4,18 +4,15 @@
 #include <string.h>
 #include "../base/files.h"
 
-/* As in OLMo-core's SkipStepOptimizer (last 128 losses and norms, 6 standard deviations), with three changes:
-   - The deviation is measured from a straight line through the window: early in training the loss falls within 128
-     steps by many times its noise. A rising line is extrapolated, so that a slow rise is not a spike; for a falling one
-     the mean is expected, so that a loss that stops falling is none. A parabola without noise ends 2.2 deviations
-     above its line.
+/* The rule of OLMo-core's SkipStepOptimizer (last 128 losses and norms, 6 standard deviations) with three changes:
+   - The deviation is measured from a straight line: early in training the loss falls within 128 steps by many times its
+     noise. A rising line is extrapolated, so that a slow rise is no spike; for a falling one the mean is expected.
    - The norm's logarithm is used: norms are skewed to the right and change by factors.
    - Only values above the limit count, and only applied updates enter the window: 4 spikes in a window of 128 would
-     raise its standard deviation to a sixth of their height and hide the rest of a bad stretch of data.
-   A run of spikes can also mean that the last update led to a steep place. In a small model at the end of its warm-up
-   the norm stayed at 15 times its level for 27 skipped steps; one clipped update ended it. So one step in
-   SPIKE_STEPS_MAX + 1 is applied. A level that has changed for good is accepted after 4 such updates, and of a bad
-   stretch of data (200 to 500 batches in PaLM, arXiv 2204.02311, section 5.1) 10 of 11 steps are skipped.
+     raise its standard deviation to a sixth of their height.
+   One step in SPIKE_STEPS_MAX + 1 is applied all the same: the last update may have led to a steep place. In a small
+   model the norm stayed at 15 times its level for 27 skipped steps; one clipped update ended it. A level that has
+   changed for good is accepted after 4 such updates.
    min_sigma leaves room for rounding noise in a loss that does not change (learning rate 0, memorised data). */
 static double limit(const double *value, int n, double z, double min_sigma) {
     double mean = 0, slope = 0, squares = 0, middle = 0.5 * (n - 1), spread = n * ((double)n * n - 1) / 12;

@@ -2,7 +2,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include "../../kernels/normal.h"
-#include "../../llmc/train/optimizer.h"
+#include "../../llmc/train/schedule.h"
 #include "../../llmc/tokens/dataloader.h"
 #include "../../llmc/options/settings.h"
 #include "../scratch.h"
