@@ -105,6 +105,10 @@ static inline void limit_file_size(rlim_t bytes) {
     setrlimit(RLIMIT_FSIZE, &limit);
 }
 
+/* A field of a safetensors header. */
+#define TENSOR(name, dtype, shape, begin, end) \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" #begin "," #end "]}"
+
 /* The length, the header, and data_bytes of data (zeros when data is NULL). */
 static inline void put_safetensors(const char *path, const char *header, const void *data, size_t data_bytes) {
     size_t length = strlen(header);

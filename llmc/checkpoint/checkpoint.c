@@ -30,12 +30,10 @@ static Path model_path(const char *dir) { return path_of(dir, dir_has_file(dir, 
 
 /* ---- Checksums */
 
-typedef struct { char text[80]; } Line;     /* of checksums.xxh64: "0123456789abcdef  config.json\n" */
-
-static Line checksum_line(const char *dir, const char *name) {
+/* A line of checksums.xxh64, "0123456789abcdef  config.json\n": a new string. */
+static char *checksum_line(const char *dir, const char *name) {
     FileMap map = file_map(path_of(dir, name).text);
-    Line line;
-    snprintf(line.text, sizeof line.text, "%016" PRIx64 "  %s\n", xxh64(map.bytes, (size_t)map.size), name);
+    char *line = format_string("%016" PRIx64 "  %s\n", xxh64(map.bytes, (size_t)map.size), name);
     file_unmap(map);
     return line;
 }
@@ -43,8 +41,11 @@ static Line checksum_line(const char *dir, const char *name) {
 static void write_checksums(const char *dir) {
     Path path = path_of(dir, CHECKSUMS);
     FILE *file = file_create(path.text);
-    for (int i = 0; i < CHECKED; i++)
-        if (dir_has_file(dir, names[i])) fputs(checksum_line(dir, names[i]).text, file);
+    for (int i = 0; i < CHECKED; i++) {
+        char *line = dir_has_file(dir, names[i]) ? checksum_line(dir, names[i]) : NULL;
+        if (line) fputs(line, file);
+        free(line);
+    }
     file_close_durably(file, path.text);
 }
 
@@ -54,100 +55,96 @@ void checkpoint_verify(const char *checkpoint, int to_resume) {
     FileMap sums = file_map(path.text);
     for (int i = 0; i < CHECKED; i++) {
         if (!dir_has_file(checkpoint, names[i]) || (names[i] == OPTIMIZER && !to_resume)) continue;
-        Line line = checksum_line(checkpoint, names[i]);
-        REQUIRE(memmem(sums.bytes, (size_t)sums.size, line.text, strlen(line.text)), "%s/%s: XXH64 is %.16s, not as in "
-                "%s: the file has changed since it was written (if that was intended, remove %s)", checkpoint, names[i],
-                line.text, CHECKSUMS, path.text);
+        char *line = checksum_line(checkpoint, names[i]);
+        REQUIRE(memmem(sums.bytes, (size_t)sums.size, line, strlen(line)), "%s/%s: XXH64 is %.16s, not as in %s: the "
+                "file has changed since it was written (if that was intended, remove %s)", checkpoint, names[i], line,
+                CHECKSUMS, path.text);
+        free(line);
     }
     file_unmap(sums);
 }
 
 /* ---- config.json */
 
-/* Fields of HuggingFace's GPT2Config that this model does not vary: written, and required of a config that has them. */
-static const struct { const char *key; JsonType type; const char *value; } fixed[] = {
-    { "model_type",                       JSON_STRING, "gpt2" },
-    { "activation_function",              JSON_STRING, "gelu_new" },
-    { "layer_norm_epsilon",               JSON_NUMBER, "1e-05" },
-    { "scale_attn_weights",               JSON_TRUE,   "true" },
-    { "scale_attn_by_inverse_layer_idx",  JSON_FALSE,  "false" },
-    { "add_cross_attention",              JSON_FALSE,  "false" },
+/* Fields of HuggingFace's GPT2Config, all of them written. Those with a value are what this model is: a config that has
+   them has that value. The others are sizes of the tensors, and must be there. */
+static const struct { const char *key; JsonType type; const char *value; size_t size; } fields[] = {
+    { "model_type",                       JSON_STRING, "gpt2",     0 },
+    { "activation_function",              JSON_STRING, "gelu_new", 0 },
+    { "layer_norm_epsilon",               JSON_NUMBER, "1e-05",    0 },
+    { "scale_attn_weights",               JSON_TRUE,   "true",     0 },
+    { "scale_attn_by_inverse_layer_idx",  JSON_FALSE,  "false",    0 },
+    { "add_cross_attention",              JSON_FALSE,  "false",    0 },
+    { "n_layer",                          JSON_NUMBER, NULL,       offsetof(GPTConfig, L) },
+    { "n_embd",                           JSON_NUMBER, NULL,       offsetof(GPTConfig, C) },
+    { "n_positions",                      JSON_NUMBER, NULL,       offsetof(GPTConfig, T) },
+    { "vocab_size",                       JSON_NUMBER, NULL,       offsetof(GPTConfig, V) },
 };
-enum { FIXED_COUNT = sizeof fixed / sizeof *fixed };
+enum { FIELDS = sizeof fields / sizeof *fields };
 
-#define CONFIG_SHAPES(X) X("n_layer", L) X("n_embd", C) X("n_positions", T) X("vocab_size", V)
+static const char *field_value(int i, const GPTConfig *c, char text[16]) {
+    if (fields[i].value) return fields[i].value;
+    snprintf(text, 16, "%d", *(const int *)((const char *)c + fields[i].size));
+    return text;
+}
 
 static void write_config(const char *path, const GPTConfig *c, Tokenizer tokenizer) {
-    FILE *file = file_create(path);
-    fprintf(file, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n");
-    for (int i = 0; i < FIXED_COUNT; i++) {
-        const char *quote = fixed[i].type == JSON_STRING ? "\"" : "";
-        fprintf(file, "  \"%s\": %s%s%s,\n", fixed[i].key, quote, fixed[i].value, quote);
-    }
-#define X(key, member) fprintf(file, "  \"%s\": %d,\n", key, c->member);
-    CONFIG_SHAPES(X)
-#undef X
-    char end_of_text[16] = "null";
+    char text[16], end_of_text[16] = "null";
     int32_t id = tokenizer && tokenizer_bpe(tokenizer) ? bpe_end_of_text(tokenizer_bpe(tokenizer)) : -1;
     if (id < 0 && c->V == 50257) id = 50256;        /* shards of GPT-2's tokens */
     if (id >= 0) snprintf(end_of_text, sizeof end_of_text, "%d", id);
+    FILE *file = file_create(path);
+    fprintf(file, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n");
+    for (int i = 0; i < FIELDS; i++) {
+        const char *quote = fields[i].type == JSON_STRING ? "\"" : "";
+        fprintf(file, "  \"%s\": %s%s%s,\n", fields[i].key, quote, field_value(i, c, text), quote);
+    }
     fprintf(file, "  \"n_head\": %d,\n  \"n_ctx\": %d,\n  \"tie_word_embeddings\": %s,\n  \"bos_token_id\": %s,\n"
             "  \"eos_token_id\": %s,\n", c->NH, c->T, c->untied ? "false" : "true", end_of_text, end_of_text);
-    const DropoutRates rates = c->dropout;
     fprintf(file, "  \"initializer_range\": 0.02,\n  \"resid_pdrop\": %#g,\n  \"embd_pdrop\": %#g,\n"
-            "  \"attn_pdrop\": %#g,\n  \"torch_dtype\": \"%s\"\n}\n", rates.residual, rates.embedding,
-            rates.attention, c->save_dtype == BF16 ? "bfloat16" : "float32");
+            "  \"attn_pdrop\": %#g,\n  \"torch_dtype\": \"%s\"\n}\n", c->dropout.residual, c->dropout.embedding,
+            c->dropout.attention, c->save_dtype == BF16 ? "bfloat16" : "float32");
     file_close_durably(file, path);
 }
 
-static void check_fixed(const Json *json) {
-    json_string(json, "model_type");
-    for (int i = 0; i < FIXED_COUNT; i++) {
-        const Json *got = json_find(json, fixed[i].key);
-        const char *value = fixed[i].value;
-        if (!got) continue;
-        int same = got->type == JSON_NUMBER ? strtod(got->text, NULL) == strtod(value, NULL)
-                                            : !strcmp(json_text(got), value);
-        if (got->type != fixed[i].type || !same) json_refuse(got, value);
-    }
-}
-
-static void check_size(const Json *json, const char *key, int size, const char *weights) {
-    const Json *value = json_member(json, key, JSON_ANY);
-    REQUIRE(json_integer(value, 1, 1 << 24) == size, "%s: \"%s\" is %s, want %d as in the tensors of %s", json->where,
-            key, value->text, size, weights);
-}
-
-/* *c: as weights_config gives it. */
-static void read_config(const char *path, const char *weights, GPTConfig *c) {
-    Json *json = json_open(path);
-    check_fixed(json);
-#define X(key, member) check_size(json, key, c->member, weights);
-    CONFIG_SHAPES(X)
-#undef X
-    c->NH = (int)json_integer(json_member(json, "n_head", JSON_ANY), 1, c->C);
-    REQUIRE(c->C % c->NH == 0, "%s: \"n_embd\" is %d, want a multiple of \"n_head\", %d", path, c->C, c->NH);
-    const Json *inner = json_find(json, "n_inner"), *tie = json_find(json, "tie_word_embeddings");
-    if (inner && inner->type != JSON_NULL) json_integer(inner, 4 * c->C, 4 * c->C);
-    if (tie && tie->type != JSON_TRUE && tie->type != JSON_FALSE) json_refuse(tie, "true or false");
-    if (c->untied && (!tie || tie->type == JSON_TRUE))
-        printf("%s: ties the head, but lm_head.weight differs from wte: the head is trained untied\n", path);
-    c->untied |= tie && tie->type == JSON_FALSE;
-    json_free(json);
+/* c: as the tensors of the file weights give it. */
+static void check_field(int i, const Json *got, const GPTConfig *c, const char *weights) {
+    char text[16];
+    const char *want = field_value(i, c, text), *had = json_text(got);
+    const int is_equal = fields[i].type == JSON_NUMBER && fields[i].value ? strtod(had, NULL) == strtod(want, NULL)
+                                                                          : !strcmp(had, want);
+    if (got->type == fields[i].type && is_equal) return;
+    if (fields[i].value) json_refuse(got, want);
+    fail("%s: \"%s\" is %.80s, want %s as in the tensors of %s", got->where, got->key, had, want, weights);
 }
 
 GPTConfig checkpoint_config(const char *checkpoint) {
     Path path = path_of(checkpoint, CONFIG), weights = model_path(checkpoint);
     GPTConfig c = weights_config(weights.text);
     c.save_dtype = F32;
-    if (file_exists(path.text)) {
-        read_config(path.text, weights.text, &c);
-    } else {
+    if (!file_exists(path.text)) {
         REQUIRE(c.C % 64 == 0, "%s: missing: want it for %d channels, which heads of 64 do not divide", path.text, c.C);
         c.NH = c.C / 64;
         printf("%s: missing: layers %d, channels %d, context %d, vocabulary %d by the shapes of tensors; %d heads, as "
                "GPT-2 has heads of 64 channels\n", path.text, c.L, c.C, c.T, c.V, c.NH);
+        gpt_check(&c);
+        return c;
     }
+    Json *json = json_open(path.text);
+    json_member(json, "model_type", JSON_STRING);
+    for (int i = 0; i < FIELDS; i++) {
+        const Json *got = fields[i].value ? json_find(json, fields[i].key) : json_member(json, fields[i].key, JSON_ANY);
+        if (got) check_field(i, got, &c, weights.text);
+    }
+    c.NH = (int)json_integer(json_member(json, "n_head", JSON_ANY), 1, c.C);
+    const Json *inner = json_find(json, "n_inner"), *tie = json_find(json, "tie_word_embeddings");
+    if (inner && inner->type != JSON_NULL) json_integer(inner, 4 * c.C, 4 * c.C);
+    if (tie && tie->type != JSON_TRUE && tie->type != JSON_FALSE) json_refuse(tie, "true or false");
+    if (c.untied && (!tie || tie->type == JSON_TRUE))
+        printf("%s: ties the head, but lm_head.weight differs from wte: the head is trained untied\n", path.text);
+    c.untied |= tie && tie->type == JSON_FALSE;
+    json_free(json);
+    REQUIRE(c.C % c.NH == 0, "%s: \"n_embd\" is %d, want a multiple of \"n_head\", %d", path.text, c.C, c.NH);
     gpt_check(&c);
     return c;
 }
@@ -277,29 +274,22 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
     return TOKENIZER_IDS;
 }
 
-/* tokenizer_config.json as this program writes it. context: of the model, in tokens; 0 = it does not say. */
-static char *tokenizer_config(Tokenizer tokenizer, int context) {
-    char *text = tokenizer_file_text(tokenizer, names[TOKENIZER_CONFIG]);
-    if (!text || !context) return text;
-    char *longer = format_string("%.*s,\n  \"model_max_length\": %d\n}\n", (int)(strlen(text) - strlen("\n}\n")), text,
-                                 context);
-    free(text);
-    return longer;
-}
-
-/* tokenizer_config.json, unless it is another program's, is made for this model: transformers warns of longer texts. */
-static void set_context(TokenizerFiles *files, Tokenizer tokenizer, int T) {
-    static const char key[] = "\"model_max_length\": ";
-    TokenizerFile *config = &files->file[TOKENIZER_CONFIG - FIRST_TOKENIZER_FILE];
-    if (!config->bytes) return;
-    const char *before = strstr(config->bytes, key);
-    char *own = tokenizer_config(tokenizer, before ? atoi(before + strlen(key)) : 0);
-    if (own && !strcmp(config->bytes, own)) {
+/* A tokenizer_config.json that this program made gets the model's context, as transformers warns of longer texts;
+   another program's is left as it is. */
+static void set_context(TokenizerFile *config, Tokenizer tokenizer, int T) {
+    char *made = tokenizer_file_text(tokenizer, names[TOKENIZER_CONFIG]);
+    const int head = made ? (int)strlen(made) - (int)strlen("\n}\n") : 0;
+    int ours = made && config->bytes && !strncmp(config->bytes, made, (size_t)head), end = 0;
+    if (ours && strcmp(config->bytes + head, "\n}\n")) {
+        sscanf(config->bytes + head, ",\n  \"model_max_length\": %*d\n}\n%n", &end);
+        ours = end && !config->bytes[head + end];
+    }
+    if (ours) {
         free(config->bytes);
-        config->bytes = tokenizer_config(tokenizer, T);
+        config->bytes = format_string("%.*s,\n  \"model_max_length\": %d\n}\n", head, made, T);
         config->size = strlen(config->bytes);
     }
-    free(own);
+    free(made);
 }
 
 TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokenizer, int T) {
@@ -318,7 +308,7 @@ TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokeni
         char *text = files.file[i].bytes ? NULL : tokenizer_file_text(tokenizer, names[FIRST_TOKENIZER_FILE + i]);
         if (text) files.file[i] = (TokenizerFile){ text, strlen(text) };
     }
-    set_context(&files, tokenizer, T);
+    set_context(&files.file[TOKENIZER_CONFIG - FIRST_TOKENIZER_FILE], tokenizer, T);
     return files;
 }
 

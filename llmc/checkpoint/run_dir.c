@@ -23,25 +23,23 @@ static char *base_of(const char *data) {
 
 /* ---- Choosing and opening */
 
-void run_dir_lock(RunDir *dir) {
+/* Locks the directory if it exists, until the process ends. */
+static void lock(RunDir *dir) {
     if (dir->lock || !file_is_dir(dir->path)) return;
     dir->lock = directory_lock(dir->path);
     REQUIRE(dir->lock, "%s: another train_gpt writes to this directory: wait for it, or use another --out",
             dir->path);
 }
 
-static void require_new(const RunDir *dir) {
-    char *step = run_dir_newest(dir->path);
-    Path log = path_of(dir->path, "log.csv");
-    REQUIRE(!step, "%s already exists: want another --out, or --resume to continue", step);
-    REQUIRE(!file_exists(log.text), "%s already exists: want another --out, or remove it", log.text);
+/* The newest step of a run in the directory, else its log: a new string. NULL = there is no run. */
+static char *find_run(const char *path) {
+    char *step = run_dir_newest(path);
+    return step || !dir_has_file(path, "log.csv") ? step : format_string("%s/log.csv", path);
 }
 
-static int has_run(const char *path) {
-    char *step = run_dir_newest(path);
-    const int has = step || dir_has_file(path, "log.csv");
-    free(step);
-    return has;
+static void require_new(const RunDir *dir) {
+    char *run = find_run(dir->path);
+    REQUIRE(!run, "%s already exists: want another --out, or --resume to continue", run);
 }
 
 /* The last variant of base that has one: a run that was killed early leaves an empty directory. */
@@ -49,8 +47,9 @@ static char *last_run(const char *base) {
     int last = 1, in_use = 1;
     for (int n = 2; in_use; n++) {
         char *path = file_variant(base, '-', n);
-        in_use = file_name_in_use(path);
-        if (in_use && has_run(path)) last = n;
+        char *run = (in_use = file_name_in_use(path)) ? find_run(path) : NULL;
+        if (run) last = n;
+        free(run);
         free(path);
     }
     return file_variant(base, '-', last);
@@ -62,29 +61,19 @@ RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run
         return (RunDir){ .path = file_unused_variant(base, '-'), .base = base };
     RunDir dir = { .path = base ? last_run(base) : strcmp(out, "none") ? out : NULL };
     free(base);
-    if (dir.path && !dry_run) run_dir_lock(&dir);
+    if (dir.path && !dry_run) lock(&dir);
     if (dir.path && !resume) require_new(&dir);
     return dir;
-}
-
-/* Makes and locks the directory, unless another process has made it, or locked it first. */
-static int is_taken(RunDir *dir) {
-    if (mkdir(dir->path, 0777)) return errno == EEXIST;
-    dir->lock = directory_lock(dir->path);
-    if (!dir->lock) return 1;
-    if (!has_run(dir->path)) return 0;
-    close(dir->lock);
-    dir->lock = 0;
-    return 1;
 }
 
 void run_dir_open(RunDir *dir) {
     if (dir->lock) return;
     directory_make(file_parent(dir->path).text);
-    while (dir->base && is_taken(dir)) dir->path = file_unused_variant(dir->base, '-');
+    while (mkdir(dir->path, 0777) && errno == EEXIST && dir->base)      /* another process made it */
+        dir->path = file_unused_variant(dir->base, '-');
     directory_make(dir->path);
     directory_sync(file_parent(dir->path).text);
-    run_dir_lock(dir);
+    lock(dir);
     require_new(dir);                       /* another process may have made it since */
 }
 
@@ -125,7 +114,7 @@ static int64_t highest_step(const char *out, const char *tail, Need need, int64_
 }
 
 static char *newest(const char *out, Need need, int64_t before) {
-    int64_t step = highest_step(out, "", need, before);
+    const int64_t step = highest_step(out, "", need, before);
     return step < 0 ? NULL : format_string("%s", step_path(out, step, "").text);
 }
 

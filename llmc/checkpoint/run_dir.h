@@ -14,16 +14,13 @@ typedef struct {
 
 /* The directory of --out, none for "none". out NULL: runs/NAME with the name of the data's file, up to its extension or
    the first character of a pattern; if that exists, the first of runs/NAME-2, -3, ... that does not, or with resume the
-   last that has a checkpoint or a log. Writes nothing. Locks one that exists, unless dry_run; without resume, fails if
-   it has a checkpoint or a log. */
+   last that has a checkpoint or a log. Writes nothing. Locks one that exists until the process ends, unless dry_run:
+   a run that ends meanwhile would change it. Fails while another process has the lock, and without resume if the
+   directory has a checkpoint or a log. */
 RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run);
 
-/* Locks the directory if it exists, until the process ends. Fails while another process has the lock. To be called
-   before the directory is read: a run that ends meanwhile would change it. */
-void run_dir_lock(RunDir *dir);
-
-/* Makes and locks the directory unless it is locked. Of a new run without --out, if another process has made or locked
-   it since, path becomes the next variant. */
+/* Makes and locks the directory unless it is locked. Of a new run without --out, if another process has made it since,
+   path becomes the next variant. */
 void run_dir_open(RunDir *dir);
 
 Path run_dir_checkpoint(const RunDir *dir, int64_t step);        /* OUT/step-N */

@@ -340,7 +340,7 @@ static void resumed_equals_straight(const Reference *r, const char *attention) {
     reference_model(&straight, r, attention, TRAIN);
     optimizer_create(&a, &straight, r->adamw);
     train(&straight, &a, r, 2);
-    SAVE_STEP(out, (&(Trainer){ straight, a }), 2);
+    save_step(out, &(Trainer){ straight, a }, 2);
     train(&straight, &a, r, 2);
 
     char *folder = run_dir_latest(out, NULL);

@@ -28,10 +28,8 @@ static inline Saver open_saver(const char *out, Trainer *t, int64_t keep, int64_
     memset(bytes, 'x', 200);
     if (!path) put_text(path = IN_SCRATCH("corpus.txt"), bytes);
     Corpus corpus = corpus_open(path, NULL, 0.1, &(TextFormat){ 0 });
-    dir = (RunDir){ .path = out };
     directory_make(out);
-    run_dir_lock(&dir);
-    run_dir_open(&dir);
+    dir = run_dir_choose(out, NULL, 1, 0);
     Saver saver = { .dir = &dir, .model = &t->model, .optimizer = &t->optimizer, .report = &test_report, .keep = keep,
                     .keep_every = keep_every,
                     .snapshot = { .options = test_options, .tokenizer = TOKENIZER_BYTES,
@@ -68,14 +66,74 @@ static inline const char *save_state(const char *out, Trainer *t, const TrainSta
     return message;
 }
 
-static inline const char *save_step(const char *out, Trainer *t, int64_t step) {
+/* Returns OUT/step-N. */
+static inline char *save_step(const char *out, Trainer *t, int64_t step) {
     TrainState state = state_of(step);
-    return save_state(out, t, &state);
+    const char *error = save_state(out, t, &state);
+    EXPECT(!*error, "%s", error);
+    return STRING("%s/step-%08d", out, (int)step);
 }
 
-#define SAVE_STEP(out, t, step) do { const char *error = save_step(out, t, step); \
-    EXPECT(!*error, "%s", error); } while (0)
-#define SAVE_FAILS(part, out, t, step) do { const char *error = save_step(out, t, step); \
-    EXPECT(strstr(error, part), "want \"%s\", got: %s", part, error); } while (0)
+static inline void save_fails(const char *part, const char *out, Trainer *t) {
+    TrainState state = state_of(9);
+    const char *error = save_state(out, t, &state);
+    EXPECT(strstr(error, part), "want \"%s\", got: %s", part, error);
+}
+
+/* ---- Copies with a flaw */
+
+/* The file at from again at to, with every old in its header replaced, and more bytes of data. */
+static inline void rewrite(const char *from, const char *to, const char *old, const char *new, const void *more,
+                           size_t more_bytes) {
+    FileMap map = file_map(from);
+    size_t length = 0, size;
+    for (int i = 7; i >= 0; i--) length = length << 8 | map.bytes[i];
+    char *source = format_string("%.*s", (int)length, (const char *)map.bytes + 8), *header;
+    FILE *text = open_memstream(&header, &size);
+    EXPECT(strstr(source, old), "%s has no %s", from, old);
+    for (char *at = source, *next; at; at = next) {
+        next = strstr(at, old);
+        fprintf(text, "%.*s%s", next ? (int)(next - at) : (int)strlen(at), at, next ? new : "");
+        if (next) next += strlen(old);
+    }
+    fclose(text);
+    size_t data_bytes = (size_t)map.size - 8 - length;
+    char *data = malloc(data_bytes + more_bytes);
+    memcpy(data, map.bytes + 8 + length, data_bytes);
+    if (more_bytes) memcpy(data + data_bytes, more, more_bytes);
+    put_safetensors(to, header, data, data_bytes + more_bytes);
+    file_unmap(map);
+    free(source);
+    free(header);
+    free(data);
+}
+
+/* Replaces the first old in a file of a directory. */
+static inline void change(const char *dir, const char *file, const char *old, const char *new) {
+    char *path = STRING("%s/%s", dir, file), *changed = IN_SCRATCH("changed");
+    edit(path, changed, old, new);
+    EXPECT(rename(changed, path) == 0, "%s", path);
+}
+
+/* For each row: the file with old replaced is refused with a part of a message; then it is as it was. */
+typedef struct { const char *file, *old, *new; void (*read)(void *dir); const char *part; } Damage;
+
+static inline void expect_damage_refused(const char *dir, const Damage *damage, int count) {
+    for (int i = 0; i < count; i++) {
+        char *path = STRING("%s/%s", dir, damage[i].file), *good = IN_SCRATCH("good");
+        EXPECT(rename(path, good) == 0, "%s", path);
+        if (ends_with(path, ".safetensors")) rewrite(good, path, damage[i].old, damage[i].new, NULL, 0);
+        else                                 edit(good, path, damage[i].old, damage[i].new);
+        expect_fails(damage[i].part, damage[i].read, (void *)dir);
+        EXPECT(rename(good, path) == 0, "%s", path);
+    }
+}
+
+/* Mutations of a file, which must name it in their messages. */
+static inline void expect_mutations_refused(const char *path, size_t changeable, uint32_t count, void (*read)(void *),
+                                            void *argument) {
+    MutationCount c = mutations(path, changeable, count, read, argument);
+    printf("  mutations of %s: %d loaded, %d failed in one line\n", strrchr(path, '/') + 1, c.loaded, c.failed);
+}
 
 #endif

@@ -1,5 +1,5 @@
-/* test_checkpoint.c - Checkpoints: round trips bit for bit, models of other programs, damage, atomicity, full
-   disks. */
+/* test_checkpoint.c - Checkpoints: round trips bit for bit, models of other programs, damage, run directories, files of
+   tokenizers. */
 #include "checkpoints.h"
 #include <float.h>
 #include "../../kernels/choices.h"
@@ -90,112 +90,55 @@ static void test_checkpoint_round_trip(void) {
 
 /* ---- Models of other programs */
 
-/* The file at from again at to, with every old in the header replaced, and more bytes of data. */
-static void rewrite(const char *from, const char *to, const char *old, const char *new, const void *more,
-                    size_t more_bytes) {
-    FileMap map = file_map(from);
-    size_t length = 0, size, data_bytes;
-    for (int i = 7; i >= 0; i--) length = length << 8 | map.bytes[i];
-    char *source = format_string("%.*s", (int)length, (const char *)map.bytes + 8), *header;
-    FILE *text = open_memstream(&header, &size);
-    int found = 0;
-    for (char *at = source, *next; *at; at = next) {
-        next = strstr(at, old);
-        if (!next) next = at + strlen(at);
-        fwrite(at, 1, (size_t)(next - at), text);
-        if (!*next) break;
-        fputs(new, text);
-        next += strlen(old);
-        found++;
-    }
-    fclose(text);
-    EXPECT(found, "%s has no %s", from, old);
-    data_bytes = (size_t)map.size - 8 - length;
-    char *data = malloc(data_bytes + more_bytes);
-    memcpy(data, map.bytes + 8 + length, data_bytes);
-    if (more_bytes) memcpy(data + data_bytes, more, more_bytes);
-    put_safetensors(to, header, data, data_bytes + more_bytes);
-    file_unmap(map);
-    free(source);
-    free(header);
-    free(data);
-}
-
-typedef struct { const char *path; Trainer *trainer; } Load;
-static void load_params(void *load) { params_read(((Load *)load)->path, &((Load *)load)->trainer->model.params, 65); }
-
-static void models_of_other_programs(void) {
-    Trainer other;
-    tiny_create(&other, 9);
-    char *good = IN_SCRATCH("foreign/step-00000001/model.safetensors"), *path = IN_SCRATCH("other.safetensors");
-    SAVE_STEP(IN_SCRATCH("foreign"), &trainer, 1);
-
-    static const char meta[] = "\"__metadata__\":{\"format\":\"pt\"}";
-    rewrite(good, path, meta, "\"h.0.attn.bias\":{\"dtype\":\"BOOL\",\"shape\":[0],\"data_offsets\":[0,0]},"
-            "\"transformer.h.1.attn.masked_bias\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", NULL, 0);
-    fill(&other.model.params, 65, 9);
-    params_read(path, &other.model.params, 65);
-    expect_equal_rows(&trainer.model.params, &other.model.params, "masks as tensors");
-
-    FileMap map = file_map(good);
-    int64_t end = map.size - 8 - (map.bytes[0] | map.bytes[1] << 8), table = 65 * 10 * 4;
-    file_unmap(map);
-    char *head = format_string("\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[65,10],\"data_offsets\":[%lld,%lld]}",
-                           (long long)end, (long long)(end + table));
-    uint32_t *bits = download(trainer.model.params.wte);
-    rewrite(good, path, meta, head, bits, (size_t)table);
-    fill(&other.model.params, 65, 9);
-    params_read(path, &other.model.params, 65);
-    expect_equal_rows(&trainer.model.params, &other.model.params, "a head that equals wte");
-    bits[649] ^= 1;
-    rewrite(good, path, meta, head, bits, (size_t)table);
-    expect_fails("unexpected tensor lm_head.weight", load_params,
-                 &(Load){ path, &other });
-    free(bits);
-    free(head);
-
-    static const struct { const char *old, *new, *part; } cases[] = {
-        { "wte.weight\":{\"dtype\":\"F32\",\"shape\":[65,10]", "wte.weight\":{\"dtype\":\"F32\",\"shape\":[10,65]",
-          "other.safetensors: transformer.wte.weight is F32 (10,65), want F32 (65,10)" },
-        { "wte.weight\":{\"dtype\":\"F32\",\"shape\":[65,10]", "wte.weight\":{\"dtype\":\"F32\",\"shape\":[650]",
-          "transformer.wte.weight is F32 (650), want F32 (65,10)" },
-        { "wpe.weight\":{\"dtype\":\"F32\",\"shape\":[7,10]", "wpe.weight\":{\"dtype\":\"I32\",\"shape\":[7,10]",
-          "transformer.wpe.weight is I32 (7,10), want F32 (7,10)" },
-        { "1.attn.c_attn.weight\":{\"dtype\":\"F32\",\"shape\":[10,30]", "1.attn.c_attn.weight\":{\"dtype\":\"F32\","
-          "\"shape\":[30,10]", "transformer.h.1.attn.c_attn.weight is F32 (30,10), want F32 (10,30)" },
-        { "transformer.h.1.", "transformer.h.2.", "the tensor transformer.h.1.ln_1.weight is missing" },
-        { "transformer.ln_f.bias", "transformer.ln_f.bia", "the tensor transformer.ln_f.bias is missing" },
-        { "transformer.wte", "model.wte", "the tensor transformer.wte.weight is missing" },
-        { "\"__metadata__\":{\"format\":\"pt\"}", "\"extra\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}",
-          "unexpected tensor extra" },
-        { "\"__metadata__\":{\"format\":\"pt\"}",
-          "\"ln_f.bias\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", "unexpected tensor ln_f.bias" },
-        { "\"__metadata__\":{\"format\":\"pt\"}", "\"transformer.h.2.ln_1.weight\":{\"dtype\":\"F32\",\"shape\":[0],"
-          "\"data_offsets\":[0,0]}", "unexpected tensor transformer.h.2.ln_1.weight" },
-    };
-    fill(&other.model.params, 65, 9);
-    for (int i = 0; i < COUNT(cases); i++) {
-        Load load = { path, &other };
-        rewrite(good, path, cases[i].old, cases[i].new, NULL, 0);
-        expect_fails(cases[i].part, load_params, &load);
-    }
-    tiny_free(&other);
-}
-
-/* ---- Damaged files */
-
 static void load_config(void *dir) { checkpoint_config(dir); }
 static void load_state(void *dir) { checkpoint_load_state(dir); }
 static void load_optimizer(void *dir) { checkpoint_load_optimizer(dir, &trainer.model, &trainer.optimizer); }
 static void load_model(void *dir) { checkpoint_load_model(dir, &trainer.model); }
-static void load_tokenizer(void *dir) { checkpoint_tokenizer(dir, 65); }
+static void load_tokenizer(void *dir) { tokenizer_close(checkpoint_tokenizer(dir, 65)); }
 static void resolve(void *path) { run_dir_resolve(path); }
 static void pick_best(void *path) { run_dir_pick(path, "best", &(char *){0}); }
+static void verify(void *dir) { checkpoint_verify(dir, 1); }
 
-static const struct { const char *file, *old, *new; void (*load)(void *); const char *part; } bad_files[] = {
+#define META "\"__metadata__\":{\"format\":\"pt\"}"
+#define EMPTY(name, dtype) TENSOR(name, dtype, "0", 0, 0)
+
+static void expect_loads(const char *dir, const char *what) {
+    Trainer other;
+    tiny_create(&other, 9);
+    checkpoint_load_model(dir, &other.model);
+    expect_equal_rows(&trainer.model.params, &other.model.params, what);
+    tiny_free(&other);
+}
+
+static void models_of_other_programs(void) {
+    char *dir = save_step(IN_SCRATCH("foreign"), &trainer, 1), *path = STRING("%s/model.safetensors", dir);
+    char *good = IN_SCRATCH("good.safetensors");
+    EXPECT(rename(path, good) == 0, "%s", path);
+    rewrite(good, path, META, EMPTY("h.0.attn.bias", "BOOL") "," EMPTY("transformer.h.1.attn.masked_bias", "F32"),
+            NULL, 0);
+    expect_loads(dir, "masks as tensors");
+
+    FileMap map = file_map(good);
+    const int end = (int)map.size - 8 - (map.bytes[0] | map.bytes[1] << 8), table = 65 * 10 * 4;
+    file_unmap(map);
+    char *head = STRING("\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[65,10],\"data_offsets\":[%d,%d]}", end,
+                        end + table);
+    uint32_t *bits = download(trainer.model.params.wte);
+    rewrite(good, path, META, head, bits, (size_t)table);
+    expect_loads(dir, "a head that equals wte");
+    bits[649] ^= 1;
+    rewrite(good, path, META, head, bits, (size_t)table);
+    expect_fails("unexpected tensor lm_head.weight", load_model, dir);
+    free(bits);
+}
+
+/* ---- Damaged files */
+
+#define SHAPE_OF(name, shape) name ".weight\":{\"dtype\":\"F32\",\"shape\":[" shape "]"
+static const Damage damage[] = {
     { "config.json", "\"n_layer\": 2", "\"n_layer\": 0", load_config,
-      "config.json: \"n_layer\" is 0, want an integer from 1" },
-    { "config.json", "\"n_layer\": 2", "\"n_layer\": 1e9", load_config, "\"n_layer\" is 1e9, want an integer" },
+      "config.json: \"n_layer\" is 0, want 2 as in the tensors of " },
+    { "config.json", "\"n_layer\": 2", "\"n_layer\": 1e9", load_config, "\"n_layer\" is 1e9, want 2 as in" },
     { "config.json", "\"n_layer\": 2", "\"n_layer\": 2, \"n_layer\": 2", load_config, "\"n_layer\" occurs twice" },
     { "config.json", "\"n_head\": 2", "\"n_head\": 3", load_config,
       "\"n_embd\" is 10, want a multiple of \"n_head\", 3" },
@@ -230,14 +173,32 @@ static const struct { const char *file, *old, *new; void (*load)(void *); const 
     { "state.json", "\"rises\": 0", "\"rise\": 0", load_state, "\"best.rises\" is missing" },
     { "state.json", "\"loss\": 0.5", "\"loss\": null", load_state, "\"best.loss\" is null, want a number" },
     { "state.json", "{", "", load_state, "state.json: byte " },
+    { "model.safetensors", SHAPE_OF("wte", "65,10"), SHAPE_OF("wte", "10,65"), load_model,
+      "model.safetensors: transformer.wte.weight is F32 (10,65), want F32 (65,10)" },
+    { "model.safetensors", SHAPE_OF("wte", "65,10"), SHAPE_OF("wte", "650"), load_model,
+      "transformer.wte.weight is F32 (650), want F32 (65,10)" },
+    { "model.safetensors", "wpe.weight\":{\"dtype\":\"F32", "wpe.weight\":{\"dtype\":\"I32", load_model,
+      "transformer.wpe.weight is I32 (7,10), want F32 (7,10)" },
+    { "model.safetensors", SHAPE_OF("1.attn.c_attn", "10,30"), SHAPE_OF("1.attn.c_attn", "30,10"), load_model,
+      "transformer.h.1.attn.c_attn.weight is F32 (30,10), want F32 (10,30)" },
+    { "model.safetensors", "transformer.h.1.", "transformer.h.2.", load_model,
+      "the tensor transformer.h.1.ln_1.weight is missing" },
+    { "model.safetensors", "ln_f.bias", "ln_f.bia", load_model, "the tensor transformer.ln_f.bias is missing" },
+    { "model.safetensors", "transformer.wte", "model.wte", load_model, "transformer.wte.weight is missing" },
+    { "model.safetensors", META, EMPTY("extra", "F32"), load_model, "unexpected tensor extra" },
+    { "model.safetensors", META, EMPTY("ln_f.bias", "F32"), load_model, "unexpected tensor ln_f.bias" },
+    { "model.safetensors", META, EMPTY("transformer.h.2.ln_1.weight", "F32"), load_model,
+      "unexpected tensor transformer.h.2.ln_1.weight" },
+    { "optimizer.safetensors", "exp_avg_sq.transformer.wpe", "exp_avg_sq.wpe", load_optimizer,
+      "the tensor exp_avg_sq.transformer.wpe.weight is missing" },
+    { "optimizer.safetensors", META, EMPTY("lm_head.weight", "F32"), load_optimizer,
+      "unexpected tensor lm_head.weight" },
+    { "config.json", "gpt2", "gpt3", verify, "config.json: XXH64 is " },
+    { "model.safetensors", "F32", "F16", verify, "model.safetensors: XXH64 is " },
+    { "optimizer.safetensors", "F32", "F16", verify, "optimizer.safetensors: XXH64 is " },
+    { "state.json", "63", "64", verify, "state.json: XXH64 is " },
+    { "checksums.xxh64", "state.json", "state", verify, "state.json: XXH64 is " },
 };
-
-/* Replaces a text in a file of a checkpoint. */
-static void change(const char *dir, const char *file, const char *old, const char *new) {
-    char *path = STRING("%s/%s", dir, file), *changed = IN_SCRATCH("changed");
-    edit(path, changed, old, new);
-    EXPECT(rename(changed, path) == 0, "%s", path);
-}
 
 static char *save_with_window(const char *out) {
     TrainState state = state_of(3);
@@ -249,67 +210,32 @@ static char *save_with_window(const char *out) {
 
 static void damaged_files_are_refused(void) {
     char *dir = save_with_window(IN_SCRATCH("bad"));
-    for (int i = 0; i < COUNT(bad_files); i++) {
-        char *path = STRING("%s/%s", dir, bad_files[i].file), *good = IN_SCRATCH("good.json");
-        EXPECT(rename(path, good) == 0, "%s", path);
-        edit(good, path, bad_files[i].old, bad_files[i].new);
-        expect_fails(bad_files[i].part, bad_files[i].load, dir);
-        EXPECT(rename(good, path) == 0, "%s", path);
-    }
+    verify(dir);
+    expect_damage_refused(dir, damage, COUNT(damage));
+    verify(dir);
     change(dir, "config.json", "{", "{\"n_inner\": 40,");
     EXPECT(checkpoint_config(dir).C == 10, "an n_inner of 4 C");
     change(dir, "config.json", "40", "null");
     EXPECT(checkpoint_config(dir).C == 10, "an n_inner of null");
-
-    char *moments = STRING("%s/optimizer.safetensors", dir), *path = IN_SCRATCH("moments.safetensors");
-    EXPECT(rename(moments, path) == 0, "%s", moments);
-    rewrite(path, moments, "exp_avg_sq.transformer.wpe", "exp_avg_sq.wpe", NULL, 0);
-    expect_fails("the tensor exp_avg_sq.transformer.wpe.weight is missing", load_optimizer, dir);
-    rewrite(path, moments, "\"__metadata__\":{\"format\":\"pt\"}",
-            "\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", NULL, 0);
-    expect_fails("unexpected tensor lm_head.weight", load_optimizer, dir);
-    unlink(moments);
-    expect_fails("optimizer.safetensors: cannot open: No such file", load_optimizer, dir);
-}
-
-static void verify(void *dir) { checkpoint_verify(dir, 1); }
-
-/* Every file of a checkpoint, with its first '"' replaced. */
-static void a_changed_file_is_refused(void) {
-    static const char *const files[] = {
-        "config.json", "model.safetensors", "optimizer.safetensors", "state.json",
-    };
-    char *dir = save_with_window(IN_SCRATCH("sums")), *kept = IN_SCRATCH("kept");
-    verify(dir);
-    for (int i = 0; i < COUNT(files); i++) {
-        char *path = STRING("%s/%s", dir, files[i]);
-        FileMap map = file_map(path);
-        char *bytes = malloc((size_t)map.size);
-        memcpy(bytes, map.bytes, (size_t)map.size);
-        *(char *)memchr(bytes, '"', (size_t)map.size) ^= 1;
-        EXPECT(!rename(path, kept), "%s", path);
-        put(path, bytes, (size_t)map.size);
-        file_unmap(map);
-        free(bytes);
-        expect_fails(STRING("%s: XXH64 is ", files[i]), verify, dir);
-        EXPECT(!rename(kept, path), "%s", path);
-    }
-    verify(dir);
-    change(dir, "checksums.xxh64", "state.json", "state");
-    expect_fails("state.json: XXH64 is ", verify, dir);
     unlink(STRING("%s/checksums.xxh64", dir));
     verify(dir);                           /* a model of another program has none */
+    expect_mutations_refused(STRING("%s/state.json", dir), 1 << 20, 2000, load_state, dir);
+    expect_mutations_refused(STRING("%s/config.json", dir), 1 << 20, 1000, load_config, dir);
+    expect_mutations_refused(STRING("%s/model.safetensors", dir), 3000, 1000, load_model, dir);
+    checkpoint_load_model(dir, &trainer.model);
+    unlink(STRING("%s/optimizer.safetensors", dir));
+    expect_fails("optimizer.safetensors: cannot open: No such file", load_optimizer, dir);
 }
 
 /* The choices that were made by measurement, which a resume makes again. */
 static void test_checkpoint_choices(void) {
     char *out = IN_SCRATCH("choices"), *dir = IN_SCRATCH("choices/step-00000001");
     const char *path = IN_SCRATCH("choices/step-00000001/choices.txt"), *machine = choices_machine();
-    SAVE_STEP(out, &trainer, 1);
+    save_step(out, &trainer, 1);
     EXPECT(!file_exists(path), "nothing was chosen: no file");
     checkpoint_load_choices(dir);
     choices_add("gemm 64x64x64", 12);
-    SAVE_STEP(out, &trainer, 1);
+    save_step(out, &trainer, 1);
     verify(dir);
     choices_adopt(STRING("%s\ngemm 64x64x64: 5\nanother: 6\n", machine), CHOICES_REPLACE);
     checkpoint_load_choices(dir);
@@ -320,7 +246,7 @@ static void test_checkpoint_choices(void) {
     choices_adopt(STRING("%s\n", machine), CHOICES_REPLACE);
     checkpoint_load_choices(dir);           /* prints that it is of another device */
     EXPECT(choices_find("gemm 64x64x64") == -1, "of another device");
-    SAVE_STEP(out, &trainer, 1);
+    save_step(out, &trainer, 1);
     EXPECT(!file_exists(path), "the next save has no choices again");
     checkpoint_remove(dir);
     EXPECT(!file_exists(dir), "removed");
@@ -342,8 +268,8 @@ static void test_finding(void) {
     directory_make(out);
     expect_found(run_dir_latest(out, NULL), NULL);
     expect_fails("holds no checkpoint, want config.json and model.safetensors", resolve, out);
-    SAVE_STEP(out, &trainer, 2);
-    SAVE_STEP(out, &trainer, 10);
+    save_step(out, &trainer, 2);
+    save_step(out, &trainer, 10);
     expect_found(run_dir_latest(out, NULL), s10);
     expect_found(run_dir_latest(out, s10), s2);
     expect_found(run_dir_latest(out, s2), NULL);
@@ -365,7 +291,7 @@ static void test_finding(void) {
         if (i == 0) expect_fails("is a checkpoint that was not finished", resolve, named);
         EXPECT(rename(named, s2) == 0, "%s", named);
     }
-    SAVE_STEP(out, &trainer, 123456789);
+    save_step(out, &trainer, 123456789);
     expect_found(run_dir_latest(out, NULL), big);
     unlink(IN_SCRATCH("found/step-123456789/state.json"));
     expect_found(run_dir_latest(out, NULL), s10);       /* incomplete for a resume */
@@ -401,7 +327,7 @@ static void test_picking(void) {
     expect_picked(out, NULL, 2, both);
     expect_picked(out, "best", 2, both);
     expect_picked(out, "last", 2, both);
-    SAVE_STEP(out, &trainer, 3);
+    save_step(out, &trainer, 3);
     const TrainState saved = checkpoint_load_state(IN_SCRATCH("picked/step-00000003"));
     EXPECT(!saved.val.best.step, "a saver that is opened anew knows no best");
     Saver saver = open_saver(out, &trainer, 0, 0);
@@ -434,25 +360,25 @@ static void test_replacing(void) {
     tiny_create(&loaded, 40);
     directory_make(partial);
     put_text(IN_SCRATCH("replaced/step-00000004.partial/model.safetensors"), "half");
-    SAVE_STEP(out, &trainer, 4);
-    SAVE_STEP(out, &changed, 4);
+    save_step(out, &trainer, 4);
+    save_step(out, &changed, 4);
     EXPECT(!file_exists(partial), "the old one is removed");
     checkpoint_load_model(step, &loaded.model);
     expect_equal_rows(&changed.model.params, &loaded.model.params, "the new one is in its place");
 
     /* files of a user are never removed: those of a replaced checkpoint stay in step-N.partial, or return with it */
     put_text(IN_SCRATCH("replaced/step-00000004/README.md"), "mine");
-    SAVE_STEP(out, &trainer, 4);
+    save_step(out, &trainer, 4);
     EXPECT(file_exists(IN_SCRATCH("replaced/step-00000004.partial/README.md")) &&
            !file_exists(IN_SCRATCH("replaced/step-00000004.partial/state.json")), "README.md alone is left");
-    SAVE_STEP(out, &trainer, 5);
-    SAVE_STEP(out, &changed, 4);
+    save_step(out, &trainer, 5);
+    save_step(out, &changed, 4);
     EXPECT(file_exists(IN_SCRATCH("replaced/step-00000004/README.md")) && !file_exists(partial), "README.md is back");
     checkpoint_load_model(step, &loaded.model);
     expect_equal_rows(&changed.model.params, &loaded.model.params, "with the new checkpoint");
     char *elsewhere = IN_SCRATCH("replaced/elsewhere");
     EXPECT(rename(step, elsewhere) == 0 && symlink(elsewhere, step) == 0, "a link");
-    SAVE_STEP(out, &trainer, 4);
+    save_step(out, &trainer, 4);
     checkpoint_load_model(elsewhere, &loaded.model);
     expect_equal_rows(&changed.model.params, &loaded.model.params, "the target of a link stays");
     checkpoint_load_model(step, &loaded.model);
@@ -462,78 +388,38 @@ static void test_replacing(void) {
     tiny_free(&loaded);
 }
 
-static void open_run_dir(void *path) { run_dir_open(&(RunDir){ .path = path }); }
+/* ---- Tokenizers */
 
-static void test_full_disk(void) {
-    char *out = IN_SCRATCH("full"), *step = IN_SCRATCH("full/step-00000009");
-    SAVE_STEP(out, &trainer, 9);
-    Trainer changed;
-    tiny_create(&changed, 40);
-    limit_file_size(8000);
-    SAVE_FAILS("step 9 is not saved: ", out, &changed, 9);
-    SAVE_FAILS("model.safetensors: cannot write: File too large", out, &changed, 9);
-    limit_file_size(RLIM_INFINITY);
-    expect_found(run_dir_latest(out, NULL), step);
-    checkpoint_load_model(step, &changed.model);
-    expect_equal_rows(&trainer.model.params, &changed.model.params, "the earlier checkpoint");
-    SAVE_STEP(out, &trainer, 9);
-    tiny_free(&changed);
-    put_text(IN_SCRATCH("occupied"), "");
-    expect_fails("occupied: cannot make the directory: File exists", open_run_dir, IN_SCRATCH("occupied"));
-    expect_fails("cannot make the directory", open_run_dir, "/proc/none/out");
-    expect_fails("step-00000009 already exists: want another --out", open_run_dir, out);
-}
-
-static void nonfinite_models_are_not_saved(void) {
-    char *out = IN_SCRATCH("nonfinite");
-    SAVE_STEP(out, &trainer, 8);
-    float *places[] = { trainer.model.params.block[1].qkvw.data, trainer.model.params.wte.data,
-                        (float *)trainer.optimizer.v.data + ((float *)trainer.model.params.block[0].ln1b.data -
-                                                             (float *)trainer.model.params.table.memory) };
-    static const char *const part[] = {
-        "model.safetensors: transformer.h.1.attn.c_attn.weight holds a NaN or an infinity (number 3): not saved",
-        "model.safetensors: transformer.wte.weight holds",
-        "optimizer.safetensors: exp_avg_sq.transformer.h.0.ln_1.bias holds"
-    };
-    for (int i = 0; i < 3; i++) {
-        float kept, bad = i == 1 ? NAN : i == 2 ? INFINITY : -INFINITY;
-        device_download(&kept, places[i] + 3, sizeof kept);
-        device_upload(places[i] + 3, &bad, sizeof bad);
-        SAVE_FAILS(part[i], out, &trainer, 9);
-        device_upload(places[i] + 3, &kept, sizeof kept);
-        expect_found(run_dir_latest(out, NULL), IN_SCRATCH("nonfinite/step-00000008"));
+/* Returns the number of files. */
+static int free_files(TokenizerFiles *files) {
+    int count = 0;
+    for (int i = 0; i < TOKENIZER_FILES; i++) {
+        count += files->file[i].bytes != NULL;
+        free(files->file[i].bytes);
     }
-    SAVE_STEP(out, &trainer, 9);
-    expect_found(run_dir_latest(out, NULL), IN_SCRATCH("nonfinite/step-00000009"));
+    *files = (TokenizerFiles){0};
+    return count;
 }
 
-/* Any bytes, none, and a missing file. */
+/* Copies: any bytes, an empty file, a missing one; no directory, no other file. */
 static void test_tokenizer_files(void) {
-    char *from = IN_SCRATCH("tokenizer");
-    directory_make(from);
     static const char bytes[] = "{\"\0\n\xff\": 0}";
+    char *from = IN_SCRATCH("tokenizer");
+    directory_make(IN_SCRATCH("tokenizer/tokenizer.json"));
     put(IN_SCRATCH("tokenizer/vocab.json"), bytes, sizeof bytes);
     put_text(IN_SCRATCH("tokenizer/merges.txt"), "");
     put_text(IN_SCRATCH("tokenizer/notes.txt"), "no file of a tokenizer");
-    directory_make(IN_SCRATCH("tokenizer/tokenizer.json"));
     saved_tokenizer_files = checkpoint_load_tokenizer_files(from, TOKENIZER_BYTES, 16);
-    unlink(IN_SCRATCH("tokenizer/vocab.json"));
-    SAVE_STEP(IN_SCRATCH("tokenized"), &trainer, 1);
-    FileMap vocab = file_map(IN_SCRATCH("tokenized/step-00000001/vocab.json"));
-    FileMap merges = file_map(IN_SCRATCH("tokenized/step-00000001/merges.txt"));
-    EXPECT(vocab.size == sizeof bytes && !memcmp(vocab.bytes, bytes, sizeof bytes), "vocab.json has %d bytes",
-           (int)vocab.size);
-    EXPECT(merges.size == 0, "merges.txt has %d bytes", (int)merges.size);
-    file_unmap(vocab);
-    EXPECT(!file_exists(IN_SCRATCH("tokenized/step-00000001/tokenizer.json")), "a directory is not copied");
-    EXPECT(!file_exists(IN_SCRATCH("tokenized/step-00000001/notes.txt")), "other files are not copied");
-    for (int i = 0; i < TOKENIZER_FILES; i++) free(saved_tokenizer_files.file[i].bytes);
-    saved_tokenizer_files = (TokenizerFiles){0};
+    char *step = save_step(IN_SCRATCH("tokenized"), &trainer, 1);
+    EXPECT(same_files(STRING("%s/vocab.json", step), IN_SCRATCH("tokenizer/vocab.json")), "vocab.json");
+    EXPECT(same_files(STRING("%s/merges.txt", step), IN_SCRATCH("tokenizer/merges.txt")), "merges.txt");
+    EXPECT(!file_exists(STRING("%s/tokenizer.json", step)), "a directory is not copied");
+    EXPECT(!file_exists(STRING("%s/notes.txt", step)), "other files are not copied");
+    free_files(&saved_tokenizer_files);
     TokenizerFiles ids = checkpoint_load_tokenizer_files(NULL, TOKENIZER_IDS, 16);
-    EXPECT(!ids.file[0].bytes, "ids have no tokenizer");
     TokenizerFiles of_bytes = checkpoint_load_tokenizer_files(NULL, TOKENIZER_BYTES, 16);
-    EXPECT(of_bytes.file[0].bytes && of_bytes.file[1].bytes && !of_bytes.file[2].bytes, "a tokenizer of bytes");
-    for (int i = 0; i < 2; i++) free(of_bytes.file[i].bytes);
+    EXPECT(free_files(&ids) == 0, "ids have no tokenizer");
+    EXPECT(of_bytes.file[0].bytes && of_bytes.file[1].bytes && free_files(&of_bytes) == 2, "a tokenizer of bytes");
 }
 
 /* Made, copied from a model with another context, and of another program. */
@@ -542,68 +428,52 @@ static void the_context_in_a_tokenizer(void) {
     Tokenizer bpe = tokenizer_open("test/reference/bpe"), kinds[] = { TOKENIZER_BYTES, bpe };
     directory_make(dir);
     for (int k = 0; k < 2; k++) {
-        char *short_text = tokenizer_file_text(kinds[k], "tokenizer_config.json");
-        char *with_16 = STRING("%.*s,\n  \"model_max_length\": 16\n}\n", (int)strlen(short_text) - 3, short_text);
-        char *with_2048 = STRING("%.*s,\n  \"model_max_length\": 2048\n}\n", (int)strlen(short_text) - 3, short_text);
-        char *others = STRING("%.*s,\n  \"model_max_length\": 16,\n  \"a\": 1\n}\n", (int)strlen(short_text) - 3,
-                              short_text);
-        const char *from[] = { NULL, short_text, with_16, others };
-        const char *want[] = { with_2048, with_2048, with_2048, others };
+        char *made = scratch_keep(tokenizer_file_text(kinds[k], "tokenizer_config.json"));
+        const int head = (int)strlen(made) - 3;
+        const char *want = STRING("%.*s,\n  \"model_max_length\": 2048\n}\n", head, made);
+        const char *others = STRING("%.*s,\n  \"model_max_length\": 16,\n  \"a\": 1\n}\n", head, made);
+        const char *from[] = { NULL, made, STRING("%.*s,\n  \"model_max_length\": 16\n}\n", head, made), others };
         for (int i = 0; i < 4; i++) {
             if (from[i]) put_text(path, from[i]);
             TokenizerFiles files = checkpoint_load_tokenizer_files(from[i] ? dir : NULL, kinds[k], 2048);
-            const char *got = files.file[1].bytes;
-            EXPECT(got && !strcmp(got, want[i]) && files.file[1].size == strlen(want[i]), "%s %d: %s",
-                   tokenizer_name(kinds[k]), i, got);
-            for (int f = 0; f < TOKENIZER_FILES; f++) free(files.file[f].bytes);
+            const TokenizerFile *got = &files.file[1];
+            EXPECT(got->bytes && !strcmp(got->bytes, i < 3 ? want : others) && got->size == strlen(got->bytes),
+                   "%s %d: %s", tokenizer_name(kinds[k]), i, got->bytes);
+            free_files(&files);
         }
-        free(short_text);
     }
     tokenizer_close(bpe);
 }
 
-static void open_tokenizer_of(void *dir) { checkpoint_tokenizer(dir, 65); }
+static void expect_tokenizer(const char *dir, int V, const char *want) {
+    Tokenizer got = checkpoint_tokenizer(dir, V);
+    EXPECT(!strcmp(tokenizer_name(got), want), "it is %s, want %s", tokenizer_name(got), want);
+    tokenizer_close(got);
+}
 
 /* By state.json, or else by the files. */
 static void which_tokenizer(void) {
-    static const char *const names[] = { "vocab.json", "merges.txt" };
-    char *dir = IN_SCRATCH("which");
+    char *dir = IN_SCRATCH("which"), *state = IN_SCRATCH("which/state.json");
+    static const char bpe_state[] = "{\"tokenizer\": \"bpe\"}";
     directory_make(dir);
-    for (int i = 0; i < 2; i++)
-        edit(STRING("test/reference/bpe/%s", names[i]), STRING("%s/%s", dir, names[i]), "", "");
-    Tokenizer bpe = checkpoint_tokenizer(dir, 500);
-    EXPECT(tokenizer_bpe(bpe), "it is %s", tokenizer_name(bpe));
-    EXPECT(checkpoint_tokenizer(dir, 256) == TOKENIZER_BYTES, "256 tokens are bytes");
-    TokenizerFiles files = checkpoint_load_tokenizer_files(dir, bpe, 16);       /* two are copied, two made; no map */
-    int count = 0;
-    for (int i = 0; i < TOKENIZER_FILES; i++) {
-        count += files.file[i].bytes != NULL;
-        free(files.file[i].bytes);
-    }
-    EXPECT(count == 4, "%d files", count);
+    edit("test/reference/bpe/vocab.json", IN_SCRATCH("which/vocab.json"), "", "");
+    edit("test/reference/bpe/merges.txt", IN_SCRATCH("which/merges.txt"), "", "");
+    expect_tokenizer(dir, 500, "bpe");
+    expect_tokenizer(dir, 256, "bytes");
+    Tokenizer bpe = tokenizer_open(dir);
+    TokenizerFiles files = checkpoint_load_tokenizer_files(dir, bpe, 16);
+    EXPECT(free_files(&files) == 4, "two are copied, two made");
     tokenizer_close(bpe);
-    put_text(STRING("%s/state.json", dir), "{\"tokenizer\": \"bpe\"}");
-    EXPECT(tokenizer_bpe(bpe = checkpoint_tokenizer(dir, 500)), "a BPE by state.json");
-    tokenizer_close(bpe);
-    put_text(STRING("%s/merges.txt", dir), "a b c\n");
-    expect_fails("merges.txt: line 1: 'a b c', want two tokens", open_tokenizer_of, dir);
-    unlink(STRING("%s/state.json", dir));
-    EXPECT(checkpoint_tokenizer(dir, 500) == TOKENIZER_IDS, "files that cannot be read");
-    unlink(STRING("%s/vocab.json", dir));
-    EXPECT(checkpoint_tokenizer(dir, 500) == TOKENIZER_IDS, "no files");
-    put_text(STRING("%s/state.json", dir), "{\"tokenizer\": \"bpe\"}");
-    expect_fails("state.json: tokenizer 'bpe', but there is none beside it", open_tokenizer_of, dir);
-}
-
-static void test_checkpoint_mutations(void) {
-    char *dir = save_with_window(IN_SCRATCH("mutated"));
-    MutationCount c[] = {
-        mutations(STRING("%s/state.json", dir), 1 << 20, 2000, load_state, dir),
-        mutations(STRING("%s/config.json", dir), 1 << 20, 1000, load_config, dir),
-        mutations(STRING("%s/model.safetensors", dir), 3000, 1000, load_model, dir),
-    };
-    for (int i = 0; i < 3; i++) printf("  mutations: %d loaded, %d failed in one line\n", c[i].loaded, c[i].failed);
-    checkpoint_load_model(dir, &trainer.model);
+    put_text(state, bpe_state);
+    expect_tokenizer(dir, 500, "bpe");
+    put_text(IN_SCRATCH("which/merges.txt"), "a b c\n");
+    expect_fails("merges.txt: line 1: 'a b c', want two tokens", load_tokenizer, dir);
+    unlink(state);
+    expect_tokenizer(dir, 500, "ids");      /* files that cannot be read */
+    unlink(IN_SCRATCH("which/vocab.json"));
+    expect_tokenizer(dir, 500, "ids");
+    put_text(state, bpe_state);
+    expect_fails("state.json: tokenizer 'bpe', but there is none beside it", load_tokenizer, dir);
 }
 
 int main(void) {
@@ -613,17 +483,13 @@ int main(void) {
     RUN(test_checkpoint_round_trip);
     RUN(models_of_other_programs);
     RUN(damaged_files_are_refused);
-    RUN(a_changed_file_is_refused);
     RUN(test_checkpoint_choices);
     RUN(test_finding);
     RUN(test_picking);
     RUN(test_replacing);
-    RUN(test_full_disk);
-    RUN(nonfinite_models_are_not_saved);
     RUN(test_tokenizer_files);
     RUN(the_context_in_a_tokenizer);
     RUN(which_tokenizer);
-    RUN(test_checkpoint_mutations);
     tiny_free(&trainer);
     return test_close();
 }

@@ -234,9 +234,6 @@ static void test_files(void) {
 
 /* ---- safetensors */
 
-#define TENSOR(name, dtype, shape, begin, end) \
-    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" #begin "," #end "]}"
-
 static void test_safetensors_round_trip(void) {
     char *path = IN_SCRATCH("round.safetensors");
     const SafeTensor entries[] = {
