@@ -161,11 +161,14 @@ compare: all $(BUILD)/tales
 	@DATA='$(DATA)' TALES=$(BUILD)/tales PYTHON=$(PYTHON) scripts/compare.sh $(OPTIONS)
 
 # a program that starts slowly (0.4 s on a GPU, or sanitized) runs a part of the 3,800 cases, another one every second
-MALFORMED_STRIDE ?= $(if $(filter cuda,$(DEVICE)),120,1)
+MALFORMED_STRIDE ?= $(if $(filter cuda,$(DEVICE)),180,1)
+# other programs change how much of a GPU's memory is in use
+ALONE      := test/run/test_memory.sh
 OWN_GEMM_TEST := $(if $(filter cblas,$(GEMM)),$(BUILD)/test_ops_own)
 #: test            every test that this machine can run
 test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales $(BUILD)/faults.so $(BUILD)/launch_probe
-	@BUILD=$(BUILD) MALFORMED_STRIDE=$(MALFORMED_STRIDE) test/run.sh $(TESTS) $(OWN_GEMM_TEST) $(wildcard test/*/test_*.sh) scripts/check_layers.sh
+	@BUILD=$(BUILD) MALFORMED_STRIDE=$(MALFORMED_STRIDE) test/run.sh \
+	    $(filter-out $(ALONE),$(wildcard test/*/test_*.sh)) $(TESTS) $(OWN_GEMM_TEST) scripts/check_layers.sh --alone $(ALONE)
 
 #: test-kill       200 kills at random moments and a fault at every call; resumes bit for bit (half a minute)
 test-kill: all $(BUILD)/tales $(BUILD)/faults.so
