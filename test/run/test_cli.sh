@@ -389,7 +389,7 @@ for cut in "top-k 1" "top-p 1e-6" "min-p 1"; do
     sample cut --prompt x --$cut
     expect "only the most likely tokens: --$cut" cmp "$dir/likely" "$dir/cut"
 done
-printf 'ab\ncd\n' | "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 3 --interactive > /dev/null 2>&1 || wrong "a pipe"
+printf 'ab\ncd\n' | "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 3 --interactive > /dev/null 2>&1 || bad=1
 expect "longer than the context" "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 300
 is "it says so once" "$(grep -ac 'longer than the context of' "$dir/expect.out")" 1
 printf 'a\000b' > "$dir/zero"
