@@ -213,7 +213,6 @@ $(addprefix $(BUILD)/,bench_attention bench_comm bench_ops bench_ring): $(BUILD)
 	$(link) $(LIBS)
 $(BUILD)/logits: $(BUILD)/test/model/logits.o $(OBJECTS)
 	$(link) $(LIBS)
-$(BUILD)/bench_attention: $(BUILD)/test/oracle.o
 # leaves out transfers and merges
 $(BUILD)/bench_ring: LIBS += $(patsubst %,-Wl$(comma)--wrap=%,comm_exchange attention_merge tensor_convert tensor_add)
 #: bench-attention time every attention (bf16: on a GPU)

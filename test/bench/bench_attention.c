@@ -6,9 +6,6 @@
    launch finds its inputs there. */
 #include <errno.h>
 #include "bench_runners.h"
-#include "../oracle.h"
-
-enum { HEADS = 4 };             /* whose errors are measured */
 
 static FILE *csv;               /* NULL: none */
 static double dropout_rate;          /* rate; above 0: the speeds of ours with it as well */
@@ -124,155 +121,6 @@ static void sustained_table(int HS, int T_min, int T_max) {
     inputs_close();
 }
 
-/* ---- errors: results holds out, dq, dk, dv in this order, each of the heads (T,HS) in double. The heads are the
-   corners: of the first and the last sequence the first and the last head. */
-
-/* heads of the which-th NH*HS columns of (rows, columns) */
-static void heads_copy(double *heads, const void *from, Shape s, int64_t columns, int which) {
-    for (int i = 0; i < HEADS; i++) {
-        int64_t row = i & 1 ? (int64_t)(s.B - 1) * s.T : 0, column = (which * s.NH + (i & 2 ? s.NH - 1 : 0)) * s.HS;
-        for (int t = 0; t < s.T; t++)
-            for (int d = 0; d < s.HS; d++) *heads++ = value(from, (row + t) * columns + column + d);
-    }
-}
-
-/* The formula in double; stores 1: with P, dS and the results rounded to the data type. */
-static double *results_by_formula(Shape s, double stores) {
-    AttentionSpec one = spec_of((Shape){ 1, s.T, 1, s.HS });
-    int64_t n = (int64_t)s.T * s.HS, all = HEADS * n;
-    double *lse = malloc(sizeof *lse * (size_t)s.T);
-    double *in = malloc(sizeof *in * (size_t)(4 * all)), *results = malloc(sizeof *results * (size_t)(4 * all));
-    for (int j = 0; j < 3; j++) heads_copy(in + j * all, shared, s, qkv.dim[1], j);
-    heads_copy(in + 3 * all, shared + tensor_bytes(qkv), s, dout.dim[1], 0);
-    oracle_stores = dtype == BF16 ? stores : 0;
-    for (int i = 0; i < HEADS; i++) {
-        double *q = in + i * n, *r = results + i * n;
-        oracle_attention_forward(&one, r, lse, q, q + all, q + 2 * all);
-        oracle_attention_backward(&one, r + all, r + 2 * all, r + 3 * all, q + 3 * all, lse, q, q + all, q + 2 * all);
-    }
-    for (int64_t i = 0; stores && i < 4 * all; i++)
-        results[i] = dtype == BF16 ? round_bf16(results[i]) : (float)results[i];
-    free(lse);
-    free(in);
-    return results;
-}
-
-static double *results_of(const Runner *r, Shape s) {
-    int64_t all = (int64_t)HEADS * s.T * s.HS;
-    double *results = malloc(sizeof *results * (size_t)(4 * all));
-    char *host = malloc(tensor_bytes(dqkv));
-    launch(r, s, FORWARD);
-    launch(r, s, BACKWARD);
-    device_download(host, out.data, tensor_bytes(out));
-    heads_copy(results, host, s, out.dim[1], 0);
-    device_download(host, dqkv.data, tensor_bytes(dqkv));
-    for (int j = 0; j < 3; j++) heads_copy(results + (1 + j) * all, host, s, dqkv.dim[1], j);
-    free(host);
-    return results;
-}
-
-/* Of out, then of the gradients: maximum and mean error, and these over those of the rounded formula. */
-static void error_cells(const double *results, const double *exact, const double *rounded, Shape s) {
-    int64_t all = (int64_t)HEADS * s.T * s.HS;
-    for (int which = 0; which < 2; which++) {
-        double max[2] = { 0, 0 }, sum[2] = { 0, 0 };
-        for (int64_t i = which ? all : 0; i < (which ? 4 * all : all); i++)
-            for (int k = 0; k < 2; k++) {
-                double error = fabs((k ? rounded : results)[i] - exact[i]);
-                if (!(error <= max[k])) max[k] = error;
-                sum[k] += error;
-            }
-        cell(0, "%.1e/%.1e", max[0], sum[0] / (double)(which ? 3 * all : all));
-        cell(0, "%.2f/%.2f", max[0] / max[1], sum[0] / sum[1]);
-    }
-}
-
-static void lengths_table(Shape s) {
-    double load[3];
-    inputs_open((int64_t)s.B * s.T, s.NH, s.HS, 0.25);
-    runners_list(s, 0);
-    compete(s, load);
-    double *exact = results_by_formula(s, 0), *rounded = results_by_formula(s, 1);
-    printf("\nArbitrary lengths (github.com/NVIDIA/apex/issues/1395, 2022): T = %d, head size %d, B = %d, %d heads, "
-           "%s, causal; errors against float64 in %d heads, max/mean\n\n"
-           "| | ms | GB | out | over rounded | dq, dk, dv | over rounded |", s.T, s.HS, s.B, s.NH,
-           dtype_name(dtype), HEADS);
-    print_rule(7);
-    for (int i = 0; i < runners; i++) {
-        const Runner *r = &runner[i];
-        printf("| %s |", r->label);
-        cell(r->absent, "%.3f/%.3f", r->median[FORWARD], r->median[BACKWARD]);
-        cell(r->absent, "%.2f", r->bytes / 1e9);
-        if (r->ours && !r->absent) {
-            double *results = results_of(r, s);
-            error_cells(results, exact, rounded, s);
-            free(results);
-        } else printf(" - | - | - | - |");
-        printf("\n");
-    }
-    printf("| the formula; P, dS, results rounded | - | - |");
-    error_cells(rounded, exact, rounded, s);
-    printf("\n| published, fp16, not causal | - | - | 5e-4/1.1e-5 | - | 2e-4/4.3e-6 | - |\n");
-    free(exact);
-    free(rounded);
-    release();
-    inputs_close();
-}
-
-/* ---- bytes through HBM */
-
-/* As Nsight Compute counts them in a process that runs both passes once; 0: it cannot. */
-static double counted_bytes(const Runner *r) {
-    char command[500], line[4096];
-    double bytes = 0;
-    snprintf(command, sizeof command, "exec 2>/dev/null; exec timeout 300 ncu --csv --print-units base --clock-control "
-             "none --cache-control none --metrics dram__bytes_read.sum,dram__bytes_write.sum "
-             "/proc/%d/exe --once '%.23s'", (int)getpid(), r->label);
-    fflush(NULL);
-    FILE *ncu = popen(command, "r");
-    while (ncu && fgets(line, sizeof line, ncu)) {              /* ...,"dram__bytes_read.sum","byte","1,234",... */
-        char *from = strstr(line, "\"dram__bytes_"), digits[64] = "";
-        for (int i = 0; from && i < 2; i++) from = (from = strstr(from, "\",\"")) ? from + 3 : NULL;
-        for (int n = 0; from && *from && *from != '"' && n < 63; from++) if (*from != ',') digits[n++] = *from;
-        bytes += strtod(digits, NULL);
-    }
-    if (ncu) pclose(ncu);
-    return bytes;
-}
-
-/* As the algorithm has it. Of q, k, v, out and their gradients, forward touches 4 and backward 8. Naive takes its (T,T)
-   matrices through HBM, scores and dP in f32: written and read; P: written, read 3 times; dS: written, read twice. */
-static double computed_bytes(const Runner *r, Shape s) {
-    double size = (double)dtype_bytes(dtype), rows = (double)s.B * s.T * s.NH;
-    return 12 * rows * s.HS * size + (is_naive(r) ? rows * s.T * (16 + 7 * size) : 2 * r->own_bytes);
-}
-
-static void paper_table(Shape s) {
-    double load[3], pairs = (double)s.B * s.NH * s.T * s.T;
-    inputs_open((int64_t)s.B * s.T, s.NH, s.HS, 1);
-    runners_list(s, 0);
-    compete(s, load);
-    printf("\nFlashAttention (arXiv 2205.14135): T = %d, head size %d, %d heads, B = %d, forward and backward. Ours "
-           "are %s and causal,\nGFLOP of 6 GEMMs of T by T (naive), or 7 of half of it (9 if dq has a kernel)\n"
-           "\n| | GFLOP | HBM GB | | ms |", s.T, s.HS, s.NH, s.B, dtype_name(dtype));
-    print_rule(5);
-    for (int i = 0; i < runners; i++) {
-        const Runner *r = &runner[i];
-        int unknown = r->absent || !r->ours;
-        double counted = unknown || dtype == F32 ? 0 : counted_bytes(r);
-        printf("| %s |", r->label);
-        cell(unknown, "%.1f", (is_naive(r) ? 6 : 3.5) * 2 * pairs * s.HS / 1e9);
-        cell(unknown, "%.2f", (counted > 0 || unknown ? counted : computed_bytes(r, s)) / 1e9);
-        cell(unknown, counted > 0 ? "counted" : "computed");
-        cell(r->absent, "%.2f", r->median[FORWARD] + r->median[BACKWARD]);
-        printf("\n");
-    }
-    printf("| published, A100, standard | 66.6 | 40.3 | | 41.7 |\n"
-           "| published, A100, fused | 75.2 | 4.4 | | 7.3 |\n");
-    release();
-    inputs_close();
-}
-
 /* ---- the parts that ring attention runs, of one sequence, by the first attention that takes them */
 
 typedef struct { const char *label; int Tq, Tk, causal; DType result; } Part;
@@ -362,28 +210,14 @@ static void parts_table(int HS, int T) {
     inputs_close();
 }
 
-static void run_once(const char *label, Shape s) {
-    inputs_open((int64_t)s.B * s.T, s.NH, s.HS, 1);
-    runners_list(s, 0);
-    Runner *r = runner;
-    while (r < runner + runners && strcmp(r->label, label) != 0) r++;
-    REQUIRE(r < runner + runners, "--once %s: no such attention, or it refuses this shape", label);
-    prepare_ours(r, s);
-    REQUIRE(!r->absent, "--once %s: not enough memory", label);
-    launch(r, s, FORWARD);
-    launch(r, s, BACKWARD);
-    device_wait();
-}
-
 int main(int argc, char **argv) {
     int64_t HS, T;
-    const char *table, *python, *once, *csv_path;
+    const char *table, *python, *csv_path;
     int no_peers, autograd;
     Option options[] = {
         { .name = "table", .type = OPTION_CHOICE, .value = &table, .fallback = "all",
-          .choices = "all|speed|sustained|parts|lengths|paper",
-          .help = "speeds, those under sustained load (not in `all`), those of the parts of a ring, or one of two "
-                  "older tables from the literature" },
+          .choices = "all|speed|sustained|parts",
+          .help = "speeds, those under sustained load (not in `all`), or those of the parts of a ring" },
         { .name = "head-size", .type = OPTION_INTEGER, .value = &HS, .min = 1, .max = 128, .argument = "N",
           .help = "only the speeds at this one; without it 64 and 128" },
         { .name = "T", .type = OPTION_INTEGER, .value = &T, .min = 1, .max = 32768, .argument = "N",
@@ -399,8 +233,6 @@ int main(int argc, char **argv) {
         { .name = "no-peers", .type = OPTION_FLAG, .value = &no_peers, .help = "without these" },
         { .name = "autograd", .type = OPTION_FLAG, .value = &autograd,
           .help = "time them through PyTorch's autograd instead of calling both passes directly" },
-        { .name = "once", .type = OPTION_TEXT, .value = &once, .argument = "NAME",
-          .help = "only run both passes of NAME (flash, naive, ...), for a profiler" },
         BENCH_HELP
     };
     fail_program = "bench_attention";
@@ -414,12 +246,6 @@ int main(int argc, char **argv) {
     int small = dtype == F32;                   /* a CPU: less of everything */
     int all = strcmp(table, "all") == 0, speed = all || strcmp(table, "speed") == 0, one_speed = HS || T;
     int parts = (all && !one_speed) || strcmp(table, "parts") == 0, sustained = strcmp(table, "sustained") == 0;
-    REQUIRE(speed || parts || sustained || !one_speed, "--table %s has its own --head-size and --T", table);
-    Shape paper = { small ? 1 : 64, 1024, small ? 2 : 16, 64 };
-    if (once) {
-        run_once(once, one_speed ? speed_shape((int)(HS ? HS : 64), (int)(T ? T : 1024)) : paper);
-        return 0;
-    }
     if (csv_path) {
         REQUIRE(speed, "--csv %s: only the speeds are written, not --table %s", csv_path, table);
         csv = fopen(csv_path, "we");
@@ -432,19 +258,12 @@ int main(int argc, char **argv) {
     printf("MHz, C and W: medians of nvidia-smi during the rounds. GB: the peak of memory of each in turn, with "
            "q, k, v, out and their gradients\n");
     sensors_start();
-    for (int size = 64; size <= 128; size += 64)
-        if (speed && (!HS || size == 64))
-            speed_table(HS ? (int)HS : size, T ? (int)T : small ? 128 : 512, T ? (int)T : small ? 1024 : 16384);
-    for (int size = 64; size <= 128; size += 64)
-        if (sustained && (!HS || size == 64))
-            sustained_table(HS ? (int)HS : size, T ? (int)T : small ? 128 : 2048, T ? (int)T : small ? 128 : 16384);
-    for (int size = 64; size <= 128; size += 64)
-        if (parts && (!HS || size == 64))
-            for (int t = T ? (int)T : small ? 256 : 8192; t <= (T ? T : small ? 256 : 32768); t *= 4)
-                parts_table(HS ? (int)HS : size, t);
-    for (int size = 64; size <= 128; size += 64)
-        if ((all && !one_speed) || strcmp(table, "lengths") == 0)
-            lengths_table((Shape){ small ? 1 : 8, size == 64 ? 1920 : 2048, small ? 2 : 16, size });
-    if ((all && !one_speed) || strcmp(table, "paper") == 0) paper_table(paper);
+    for (int size = 64; size <= 128; size += 64) {
+        const int head_size = HS ? (int)HS : size, last = T ? (int)T : small ? 256 : 32768;
+        if (HS && size > 64) break;
+        if (speed)     speed_table(head_size, T ? (int)T : small ? 128 : 512, T ? (int)T : small ? 1024 : 16384);
+        if (sustained) sustained_table(head_size, T ? (int)T : small ? 128 : 2048, T ? (int)T : small ? 128 : 16384);
+        for (int t = T ? (int)T : small ? 256 : 8192; parts && t <= last; t *= 4) parts_table(head_size, t);
+    }
     return 0;
 }

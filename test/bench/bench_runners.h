@@ -28,7 +28,7 @@ typedef struct {
     int    absent;                              /* cannot run this shape */
     void  *lse, *kept, *work;
     int    launches[PASSES];                    /* in a batch */
-    double bytes, own_bytes;                    /* in all; without inputs, outputs, gradients */
+    double bytes;                               /* of memory, in all */
     double ms[PASSES][ROUNDS_MAX], median[PASSES];
 } Runner;
 
@@ -129,8 +129,6 @@ static void runners_list(Shape s, double dropout) {
     }
 }
 
-static int is_naive(const Runner *r) { return r->ours && strcmp(r->ours->name, "naive") == 0; }
-
 static void launch(const Runner *r, Shape s, int pass) {
     AttentionSpec spec = spec_of_runner(r, s);
     Tensor q = part(qkv, s, 0), k = part(qkv, s, 1), v = part(qkv, s, 2), o = part(out, s, 0);
@@ -162,10 +160,10 @@ static double time_batches(const Runner *r, Shape s, int pass, int batches) {
 static void prepare_ours(Runner *r, Shape s) {
     AttentionSpec spec = spec_of_runner(r, s);
     size_t kept_bytes = r->ours->kept_bytes(&spec), work_bytes = r->ours->workspace_bytes(&spec);
-    r->own_bytes = (double)(attention_row_bytes(&spec) + kept_bytes + work_bytes);
-    r->absent = r->ours->refuse(&spec) || r->own_bytes > 0.5 * (double)device_info().free_bytes;
+    const double bytes = (double)(attention_row_bytes(&spec) + kept_bytes + work_bytes);
+    r->absent = r->ours->refuse(&spec) || bytes > 0.5 * (double)device_info().free_bytes;
     if (r->absent) return;
-    r->bytes = r->own_bytes + 8.0 * s.B * s.T * s.NH * s.HS * (double)dtype_bytes(dtype);
+    r->bytes = bytes + 8.0 * s.B * s.T * s.NH * s.HS * (double)dtype_bytes(dtype);
     r->lse = device_alloc(attention_row_bytes(&spec), "lse");
     r->kept = device_alloc(kept_bytes, "P");
     r->work = device_alloc(work_bytes, "the workspace");
