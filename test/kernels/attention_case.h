@@ -11,7 +11,8 @@ enum { OUT, DQ, DK, DV, OUTPUTS };
 static const char *const output_name[] = { "out", "dq", "dk", "dv" };
 static int on_cpu;
 
-static int too_long[IMPLEMENTATIONS_MAX];       /* cases, of each in attention_list, that fits() has left out */
+/* Cases of each in attention_list: run, refused, and those that fits() has left out. */
+static int ran[IMPLEMENTATIONS_MAX], refused[IMPLEMENTATIONS_MAX], too_long[IMPLEMENTATIONS_MAX];
 
 /* Several may have one name: the number is the place in attention_list. */
 static inline void name_implementation(int n) {
@@ -178,6 +179,25 @@ static inline int fits(int n, const AttentionSpec *s) {
     too_long[n]++;
     return 0;
 }
+
+/* The number, from n on, of an implementation that takes the spec and has room for it; what the one before has placed is
+   given up. -1: there is none. */
+typedef struct { int64_t arena, pool; } CaseEnd;
+static inline CaseEnd case_end(void) { return (CaseEnd){ arena_used, pool_used }; }
+
+static inline int next_attention(int n, const AttentionSpec *s, CaseEnd end) {
+    for (; attention_list[n]; n++) {
+        arena_used = end.arena;
+        pool_used = end.pool;
+        if (attention_list[n]->refuse(s)) { refused[n]++; continue; }
+        if (!fits(n, s)) continue;
+        ran[n]++;
+        name_implementation(n);
+        return n;
+    }
+    return -1;
+}
+#define EACH_ATTENTION(n, s, end) for (int n = -1; (n = next_attention(n + 1, s, end)) >= 0; )
 
 static inline void run_both(const Attention *a, const AttentionSpec *s, Operands o, Memory m) {
     a->forward(s, o.out, m.lse, m.kept.data, o.q, o.k, o.v, m.work[0].data);

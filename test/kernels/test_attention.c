@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 #include "attention_case.h"
 
-static int    ran[IMPLEMENTATIONS_MAX], refused[IMPLEMENTATIONS_MAX];       /* cases, of each in attention_list */
 static double lse_worst[IMPLEMENTATIONS_MAX];
 
 static void copy_rows(Tensor to, Tensor from) {
@@ -69,10 +68,8 @@ static void check_twin(const AttentionSpec *s, const Heads *h, int head) {
 }
 
 /* On a GPU only the first implementation depends on `deterministic`: it runs with 0 and with 1, the others with one of
-   them by turns. The CPU is always deterministic. */
-static int runs_with(int n, int deterministic, int turn) {
-    return on_cpu ? deterministic : n == 0 || deterministic == turn % 2;
-}
+   them by turns. The CPU, always deterministic, runs with 1. */
+static int runs_with(int n, int deterministic, int turn) { return on_cpu || n == 0 || deterministic == turn % 2; }
 
 /* Attention over a cache adds up a score in another order than the flash backward pass that follows it, so that the
    roundings of both count: 3 instead of 2 times the condition for large scores. */
@@ -108,16 +105,11 @@ static void attention_case(AttentionSpec s, Layout layout, Data data) {
     s.dropout.sequence = case_number % 3 ? place_sequence(first_sequence) : NULL;
     Operands all = place_operands(&s, layout);
     place_heads(&h, &s, all, data, first_sequence);
-    int64_t arena_case_end = arena_used;
-    for (int n = 0; attention_list[n]; n++)
-        for (s.deterministic = 0; s.deterministic < 2; s.deterministic++) {
-            if (!runs_with(n, s.deterministic, case_number)) continue;
-            arena_used = arena_case_end;
-            if (attention_list[n]->refuse(&s)) { refused[n]++; continue; }
+    const CaseEnd end = case_end();
+    for (s.deterministic = on_cpu; s.deterministic < 2; s.deterministic++)
+        EACH_ATTENTION(n, &s, end) {
             any = 1;
-            if (!fits(n, &s)) continue;
-            ran[n]++;
-            name_implementation(n);
+            if (!runs_with(n, s.deterministic, case_number)) continue;
             mark(all.dq, s.deterministic ? WRITTEN : SCRATCH);
             Memory memory = place_memory(attention_list[n], &s);
             EACH_RUN run_both(attention_list[n], &s, all, memory);
@@ -146,7 +138,7 @@ static const int lengths[] = { 1, 2, 7, 8, 15, 63, 64, 65, 127, 128, 129, 191, 1
 static int affordable(AttentionSpec s, Layout layout) {
     int64_t count = (int64_t)s.B * s.NH * s.Tq * s.HS;
     int64_t padded = (int64_t)s.B * s.NH * ((s.Tq + 127) / 128 * 128) * (s.HS + 8);
-    if (on_cpu && ((int64_t)s.Tq * s.Tq * s.HS > 1 << 25 || count > 1 << 20)) return 0;
+    if (on_cpu && ((int64_t)s.Tq * s.Tq * s.HS > 1 << 24 || count > 1 << 20)) return 0;
     int64_t operands = (layout == VIEWS ? 24 : 8) * count * (int64_t)dtype_bytes(arena_dtype) / 2;
     return operands + 4 * padded + (1 << 18) <= ARENA_HALVES;
 }
@@ -286,16 +278,14 @@ static void position_on_device(void) {
         Tensor q = input(1, s.B, s.Tq, C), k = input(1, s.B, s.Tk, C), v = input(1, s.B, s.Tk, C);
         Tensor at = integers(s.q0, s.q0, 1), out[2] = { output(s.B, s.Tq, C), output(s.B, s.Tq, C) };
         Tensor lse[2] = { f32_output(s.B, s.NH, s.Tq), f32_output(s.B, s.NH, s.Tq) };
-        int64_t arena_case_end = arena_used;
         int any = 0;
-        for (int n = 0; attention_list[n]; n++) {
-            AttentionSpec from_device = s;
-            from_device.q0 = 0;
-            from_device.position = at.data;
-            if (attention_list[n]->refuse(&s) || attention_list[n]->refuse(&from_device)) continue;
+        const CaseEnd end = case_end();
+        AttentionSpec from_device = s;
+        from_device.q0 = 0;
+        from_device.position = at.data;
+        EACH_ATTENTION(n, &s, end) {
+            if (attention_list[n]->refuse(&from_device)) continue;
             any = 1;
-            arena_used = arena_case_end;
-            name_implementation(n);
             Memory memory = place_memory(attention_list[n], &s);
             EACH_RUN for (int d = 0; d < 2; d++)
                 attention_list[n]->forward(d ? &from_device : &s, out[d], lse[d], memory.kept.data, q, k, v,
@@ -376,11 +366,8 @@ static void masks(void) {
                     set(all.v,    (int64_t)row * NH * HS + h * HS + row % T - j0, 1);
                     set(all.dout, (int64_t)row * NH * HS + h * HS + row % T - j0, 1);
                 }
-            int64_t arena_case_end = arena_used;
-            for (int a = 0; attention_list[a]; a++) {
-                arena_used = arena_case_end;
-                if (attention_list[a]->refuse(&s)) continue;
-                name_implementation(a);
+            const CaseEnd end = case_end();
+            EACH_ATTENTION(a, &s, end) {
                 mark(all.dq, SCRATCH);
                 Memory memory = place_memory(attention_list[a], &s);
                 EACH_RUN run_both(attention_list[a], &s, all, memory);
@@ -524,13 +511,8 @@ static void merged_case(AttentionSpec s, DType out_dtype) {
     }
     #undef ELEMENT
     oracle_stores = 0;
-    int64_t arena_case_end = arena_used, pool_case_end = pool_used;
-    for (int n = 0; attention_list[n]; n++) {
-        if (attention_list[n]->refuse(&s)) { refused[n]++; continue; }
-        ran[n]++;
-        arena_used = arena_case_end;
-        pool_used = pool_case_end;
-        name_implementation(n);
+    const CaseEnd end = case_end();
+    EACH_ATTENTION(n, &s, end) {
         Memory m = place_memory(attention_list[n], &s);
         EACH_RUN attention_list[n]->forward(&s, out, lse, m.kept.data, q, k, v, m.work[0].data);
         double *finite = doubles(rows);
@@ -567,104 +549,6 @@ static void merged_in_place(void) {
     }
 }
 
-/* As in a ring: each chunk of queries attends to its own keys causally, then to those of every chunk before it, and
-   merges. Backward reads the merged out and lse. Operands are ranges of rows; all sums are f32. */
-enum { CHUNKS = 4 };
-typedef struct { int NH, HS, end[CHUNKS]; } Chunks;
-
-static Tensor chunk_of(Tensor t, int first, int count) {
-    t.data = (char *)t.data + (size_t)(first * t.pitch) * dtype_bytes(t.dtype);
-    t.dim[1] = count;
-    return t;
-}
-
-static void chunks_case(const Chunks *c) {
-    const int C = c->NH * c->HS;
-    int T = 0, chunks = 0, first[CHUNKS + 1] = {0};
-    for (; chunks < CHUNKS && c->end[chunks]; chunks++) T = first[chunks + 1] = c->end[chunks];
-    AttentionSpec whole = spec_of(1, c->NH, T, c->HS), specs[CHUNKS][CHUNKS];      /* of queries with keys */
-    whole.out_dtype = F32;
-    whole.deterministic = 1;
-    arena_begin("chunks", "%d up to %d, %d, ..., T=%d NH=%d HS=%d", chunks, first[1], first[2], T, c->NH, c->HS);
-    Tensor qkv = input(1, 1, T, 3 * C), dout = input(1, 1, T, C), rounded = output(1, T, C);
-    Tensor q = tensor_column_range(qkv, 0, C), k = tensor_column_range(qkv, C, C);
-    Tensor v = tensor_column_range(qkv, 2 * C, C);
-    Tensor got[OUTPUTS] = { f32_output(1, T, C), f32_output(1, T, C), f32_output(1, T, C), f32_output(1, T, C) };
-    Tensor lse = f32_output(1, c->NH, T), part = scratch(1, T, C), part_lse = scratch(1, c->NH, T);
-    const Inputs in = { given(q), given(k), given(v), given(dout), {0} };
-    double *want[2][OUTPUTS], *want_lse[2], emulated[OUTPUTS] = {0};
-    for (int i = 0; i < 2; i++) want_lse[i] = doubles((int64_t)c->NH * T);
-    for (int i = 0; i < 2 * OUTPUTS; i++) want[i / OUTPUTS][i % OUTPUTS] = doubles((int64_t)T * C);
-    const int few = is_few(T, C), draws = arena_dtype == BF16 ? emulation_count(T, (double)T * T * C, few) : 1;
-    for (int draw = 0; draw < draws; draw++) {              /* the first is exact */
-        double **w = want[draw > 0];
-        oracle_stores = draw ? 1 + (double)draw / draws : 0;
-        oracle_shift = draw && few ? uniform() / 2 : 0;
-        oracle_attention_forward(&whole, w[OUT], want_lse[draw > 0], in.q, in.k, in.v);
-        oracle_attention_backward(&whole, w[DQ], w[DK], w[DV], in.dout, want_lse[draw > 0], in.q, in.k, in.v);
-        for (int64_t at = 0; at < (int64_t)OUTPUTS * T * C; at++) {
-            const int i = (int)(at % OUTPUTS);
-            emulated[i] = fmax(emulated[i], fabs(w[i][at / OUTPUTS] - want[0][i][at / OUTPUTS]));
-        }
-    }
-    oracle_stores = oracle_shift = 0;
-    const Truth truth = { .want.lse = want_lse[0], .condition = whole.scale * c->HS };
-    int64_t arena_case_end = arena_used, pool_case_end = pool_used;
-    for (int n = 0; attention_list[n]; n++) {
-        const Attention *a = attention_list[n];
-        const char *refusal = a->kept_bytes(&whole) ? "P is kept" : NULL;
-        size_t bytes = 0;
-        for (int i = 0; i < chunks && !refusal; i++)
-            for (int j = 0; j <= i && !refusal; j++) {
-                AttentionSpec *s = &specs[i][j];
-                *s = whole;
-                s->Tq = first[i + 1] - first[i];
-                s->Tk = first[j + 1] - first[j];
-                s->causal = i == j;
-                s->dq_into = s->dkv_into = i == j ? OVERWRITE : ACCUMULATE;
-                if (!(refusal = a->refuse(s)) && a->workspace_bytes(s) > bytes) bytes = a->workspace_bytes(s);
-            }
-        if (refusal) { refused[n]++; continue; }
-        ran[n]++;
-        arena_used = arena_case_end;
-        pool_used = pool_case_end;
-        name_implementation(n);
-        Tensor work = scratch_bytes(bytes);
-        EACH_RUN for (int pass = 0; pass < 2; pass++)
-            for (int i = 0; i < chunks; i++)
-                for (int j = i; j >= 0; j--) {
-                    const AttentionSpec *s = &specs[i][j];
-                    const Tensor qi = chunk_of(q, first[i], s->Tq), kj = chunk_of(k, first[j], s->Tk);
-                    const Tensor vj = chunk_of(v, first[j], s->Tk), out = chunk_of(got[OUT], first[i], s->Tq);
-                    const Tensor l = tensor_column_range(lse, first[i], s->Tq), rows = chunk_of(part, 0, s->Tq);
-                    const Tensor part_l = tensor_column_range(part_lse, 0, s->Tq);
-                    if (pass) {
-                        if (i == j) tensor_convert(chunk_of(rounded, first[i], s->Tq), out);
-                        a->backward(s, chunk_of(got[DQ], first[i], s->Tq), chunk_of(got[DK], first[j], s->Tk),
-                                    chunk_of(got[DV], first[j], s->Tk), chunk_of(dout, first[i], s->Tq),
-                                    chunk_of(rounded, first[i], s->Tq), l, NULL, qi, kj, vj, work.data);
-                    } else if (i == j) {
-                        a->forward(s, out, l, NULL, qi, kj, vj, work.data);
-                    } else {
-                        a->forward(s, rows, part_l, NULL, qi, kj, vj, work.data);
-                        attention_merge(out, l, out, rows, part_l);
-                    }
-                }
-        check_lse(&(AttentionSpec){ .Tq = c->NH * T, .Tk = T, .HS = c->HS }, &truth, lse, 0);
-        for (int i = 0; i < OUTPUTS; i++)
-            compare(output_name[i], got[i], want[0][i], (Bound){ .roundings = T + c->HS + 8, .floor = 1,
-                    .condition = whole.scale * c->HS, .emulated = emulated[i] });
-    }
-}
-
-static void in_chunks(void) {
-    static const Chunks cases[] = {
-        {1, 8, {1, 3, 4}}, {2, 64, {65, 195, 260}}, {1, 40, {33, 99, 132, 198}}, {3, 16, {17, 51, 85, 136}},
-        {1, 128, {128, 384, 512}}, {2, 80, {258, 387, 516}}, {1, 64, {64, 192, 256, 512}},
-    };
-    for (int i = 0; i < COUNT(cases); i++) chunks_case(&cases[i]);
-}
-
 /* ---- rows that are far apart: offsets beyond 2^31 elements, 2^32 bytes */
 
 static void far_rows(void) {
@@ -691,11 +575,8 @@ static void far_rows(void) {
                           arena_before + halves_from(*from[i], t), row_bytes(near.q));
     }
     far.rounded = far.out;
-    int64_t arena_case_end = arena_used;
-    for (int n = 0; attention_list[n]; n++) {
-        arena_used = arena_case_end;
-        if (attention_list[n]->refuse(&s) || !fits(n, &s)) continue;
-        name_implementation(n);
+    const CaseEnd end = case_end();
+    EACH_ATTENTION(n, &s, end) {
         Memory memory = place_memory(attention_list[n], &s);
         EACH_RUN run_both(attention_list[n], &s, near, memory);
         run_both(attention_list[n], &s, far, memory);
@@ -836,12 +717,9 @@ static void repeat(AttentionSpec s) {
     Operands all = place_operands(&s, PACKED), first = head_of(all, &s, 0, 0);
     for (int head = 0; head < s.B * s.NH; head++) fill_head(&s, RANDOM, head_of(all, &s, head / s.NH, head % s.NH));
     Truth truth = truth_of(&s, first, RANDOM);
-    int64_t arena_case_end = arena_used, pool_case_end = pool_used;
-    for (int n = 0; attention_list[n]; n++) {
-        arena_used = arena_case_end;
+    const CaseEnd end = case_end();
+    EACH_ATTENTION(n, &s, end) {
         if (!runs_with(n, s.deterministic, s.HS / 128)) continue;
-        if (attention_list[n]->refuse(&s) || !fits(n, &s)) continue;
-        name_implementation(n);
         Memory memory = place_memory(attention_list[n], &s);
         int flash = strcmp(attention_list[n]->name, "flash") == 0, different[OUTPUTS] = {0};
         int runs = on_cpu ? 5 : flash && arena_dtype == BF16 ? 200 : 20;
@@ -860,7 +738,7 @@ static void repeat(AttentionSpec s) {
                 different[i]++;
                 if (i != DQ || s.deterministic) continue;
                 compare("dq", first.dq, truth.want.x[DQ], bound_of(&truth, DQ));
-                pool_used = pool_case_end;
+                pool_used = end.pool;
             }
         }
         device_use_stream(NULL);
@@ -873,7 +751,7 @@ static void repeat(AttentionSpec s) {
 static void repetition(void) {
     int before = *load_count, loaded = before > 0;
     for (int wide = 0; wide < 2; wide++)
-        for (int deterministic = 0; deterministic < 2; deterministic++) {
+        for (int deterministic = on_cpu; deterministic < 2; deterministic++) {
             AttentionSpec s = on_cpu ? spec_of(1, 3, 200, wide ? 128 : 64)
                                      : spec_of(arena_dtype == BF16 ? 2 : 1, wide ? 8 : 17, 511, wide ? 128 : 64);
             s.deterministic = deterministic;
@@ -978,7 +856,6 @@ int main(void) {
     RUN_EACH_DTYPE(masks);
     RUN(merge_rows);
     RUN_EACH_DTYPE(merged_in_place);
-    RUN_EACH_DTYPE(in_chunks);
     RUN_EACH_DTYPE(far_rows);
     RUN_EACH_DTYPE(many_sequences);
     RUN_EACH_DTYPE(picking);

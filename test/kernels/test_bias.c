@@ -106,16 +106,13 @@ static void bias(Tie tie) {
     EXPECT(fabs(mean(plain)) > 0.1 && !is_zero(plain), "%s: the plain algorithm has no bias", arena_case);
     EXPECT(is_zero(moved), "%s: the moved maximum does not help", arena_case);
 
-    int64_t arena_case_end = arena_used, pool_case_end = pool_used;
-    for (int n = 0; attention_list[n] && !device_refuse_dtype(BF16); n++) {
+    const CaseEnd end = case_end();
+    EACH_ATTENTION(n, &s, end) {            /* none where the device has no bf16 */
         const Attention *a = attention_list[n];
-        arena_used = arena_case_end;
-        if (a->refuse(&s) || !fits(n, &s)) continue;
-        name_implementation(n);
         Memory memory = place_memory(a, &s);
         EACH_RUN run_both(a, &s, all, memory);
         Sample out = {0}, delta = {0};
-        for (int h = 0; h < s.NH; h++, pool_used = pool_case_end) {
+        for (int h = 0; h < s.NH; h++, pool_used = end.pool) {
             const double *got_out = result(x[h].out), *got_dq = result(x[h].dq), *k = given(x[h].k);
             for (int i = FIRST_ROW_COUNTED; i < s.Tq; i++) {
                 sample(&out, out_error(&s, got_out + i * s.HS, truth[h].want.x[OUT] + i * s.HS));
