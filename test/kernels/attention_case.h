@@ -180,8 +180,8 @@ static inline int fits(int n, const AttentionSpec *s) {
     return 0;
 }
 
-/* The number, from n on, of an implementation that takes the spec and has room for it; what the one before has placed is
-   given up. -1: there is none. */
+/* The number, from n on, of an implementation that takes the spec and has room for it, -1 when there is none. What the
+   one before has placed is given up. */
 typedef struct { int64_t arena, pool; } CaseEnd;
 static inline CaseEnd case_end(void) { return (CaseEnd){ arena_used, pool_used }; }
 

@@ -24,85 +24,61 @@ static void sums_of_columns(double *sum, const double *a, int rows, int columns)
 
 /* ---- embedding */
 
+/* Positions 0, 1, ...; those of a tensor, from the last row of wpe down, as of a rank that shares sequences; or behind
+   other tokens, as in a cache, which has no backward pass. The oracle gets the rows of wpe in their order. */
 static void embedding(void) {
+    enum { IN_ORDER, GIVEN, BEHIND, KINDS };
     static const struct { int B, T, C, Vp, positions; } shapes[] = {
         {1, 1, 1, 1, 1}, {3, 7, 5, 9, 8}, {2, 63, 33, 50, 65}, {1, 65, 64, 257, 65}, {5, 64, 96, 7, 70},
-        {9, 1000, 8, 5, 1000}, {16, 600, 4, 300, 601}, {1, 40, 1, 66000, 40}, {6, 50, 264, 11, 50},
+        {9, 1000, 8, 5, 1000}, {16, 600, 4, 300, 601}, {1, 40, 1, 66000, 40}, {6, 50, 264, 11, 501},
         {20, 1000, 8, 70000, 1000}, {70, 1000, 8, 3, 1001}, {8, 250, 264, 3, 250},     /* chunks share tokens */
     };
-    for (int i = 0; i < 2 * COUNT(shapes); i++) {
-        int B = shapes[i / 2].B, T = shapes[i / 2].T, C = shapes[i / 2].C, Vp = shapes[i / 2].Vp;
-        int positions = shapes[i / 2].positions;
+    for (int i = 0; i < 2 * KINDS * COUNT(shapes); i++) {
+        const int shape = i / 2 / KINDS, kind = i / 2 % KINDS, B = shapes[shape].B, T = shapes[shape].T;
+        const int C = shapes[shape].C, Vp = shapes[shape].Vp, positions = shapes[shape].positions;
+        const int first = kind == GIVEN ? positions - 1 : kind == BEHIND ? positions - T : 0;
+        const int step = kind == GIVEN ? -1 : 1;
         Into into = i % 2 ? ACCUMULATE : OVERWRITE;
-        arena_begin("embedding", "B=%d T=%d C=%d Vp=%d %d positions, dwpe%s", B, T, C, Vp, positions, into_name[into]);
+        arena_begin("embedding", "B=%d T=%d C=%d Vp=%d %d positions from %d, dwpe%s", B, T, C, Vp, positions, first,
+                    into_name[into]);
         Tensor tokens = integers(0, Vp - 1, B, T), wte = input(1, Vp, C), wpe = input(1, positions, C);
         Tensor x = output(B, T, C), dx = input(1, B, T, C);
         Tensor dwte = f32_base(1, Vp, C), dwpe = f32_output_into(into, positions, C);
-        EACH_RUN {
-            embedding_forward(x, tokens, wte, wpe, ABSENT);
-            embedding_backward(dwte, dwpe, dx, tokens, ABSENT, into);
-        }
-        double *want_x = doubles(B * T * C), *want_dwte = doubles(Vp * C), *want_dwpe = doubles(positions * C);
-        oracle_embedding_forward(want_x, arena_host(tokens), given(wte), given(wpe), B, T, C);
-        oracle_embedding_backward(want_dwte, want_dwpe, given(dx), arena_host(tokens), B, T, C, Vp, positions);
-        compare("x", x, want_x, (Bound){ .roundings = 1 });
-        compare("dwte", dwte, plus(want_dwte, dwte, ACCUMULATE), (Bound){ .roundings = B * T, .floor = 1 });
-        compare("dwpe", dwpe, plus(want_dwpe, dwpe, into), (Bound){ .roundings = B, .floor = 1 });
-    }
-}
-
-/* Tokens whose positions are a tensor, here from the last row of wpe down: those of a rank that shares sequences. */
-static void positions_given(void) {
-    static const struct { int B, T, C, positions; } shapes[] = {
-        {1, 1, 1, 3}, {3, 7, 5, 9}, {2, 65, 64, 200}, {9, 1000, 8, 1000}, {2, 50, 264, 501},
-    };
-    for (int i = 0; i < 2 * COUNT(shapes); i++) {
-        int B = shapes[i / 2].B, T = shapes[i / 2].T, C = shapes[i / 2].C, positions = shapes[i / 2].positions;
-        Into into = i % 2 ? ACCUMULATE : OVERWRITE;
-        arena_begin("positions", "B=%d T=%d C=%d of %d, dwpe%s", B, T, C, positions, into_name[into]);
-        Tensor tokens = integers(0, 9, B, T), wte = input(1, 10, C), wpe = input(1, positions, C), x = output(B, T, C);
-        Tensor dx = input(1, B, T, C), dwte = f32_base(1, 10, C), dwpe = f32_output_into(into, positions, C);
-        Tensor position = integers(0, 0, T);
-        for (int t = 0; t < T; t++) ((int32_t *)arena_host(position))[t] = positions - 1 - t;
+        Tensor position = kind == IN_ORDER ? ABSENT : kind == GIVEN ? integers(0, 0, T) : integers(first, first, 1);
+        for (int t = 0; t < T && kind == GIVEN; t++) ((int32_t *)arena_host(position))[t] = first - t;
         EACH_RUN {
             embedding_forward(x, tokens, wte, wpe, position);
-            embedding_backward(dwte, dwpe, dx, tokens, position, into);
+            if (kind != BEHIND) embedding_backward(dwte, dwpe, dx, tokens, position, into);
         }
-        double *want_x = doubles(B * T * C), *want_dwte = doubles(10 * C), *want_dwpe = doubles(positions * C);
+        double *want_x = doubles(B * T * C), *want_dwte = doubles(Vp * C), *want_dwpe = doubles(positions * C);
         double *rows = doubles(T * C), *drows = doubles(T * C), *places = given(wpe);
         const size_t bytes = (size_t)C * sizeof *rows;
-        for (int t = 0; t < T; t++) memcpy(rows + t * C, places + (positions - 1 - t) * C, bytes);
+        for (int t = 0; t < T; t++) memcpy(rows + t * C, places + (first + step * t) * C, bytes);
         oracle_embedding_forward(want_x, arena_host(tokens), given(wte), rows, B, T, C);
-        oracle_embedding_backward(want_dwte, drows, given(dx), arena_host(tokens), B, T, C, 10, T);
-        memset(want_dwpe, 0, (size_t)positions * bytes);
-        for (int t = 0; t < T; t++) memcpy(want_dwpe + (positions - 1 - t) * C, drows + t * C, bytes);
         compare("x", x, want_x, (Bound){ .roundings = 1 });
+        if (kind == BEHIND) continue;
+        oracle_embedding_backward(want_dwte, drows, given(dx), arena_host(tokens), B, T, C, Vp, T);
+        memset(want_dwpe, 0, (size_t)positions * bytes);
+        for (int t = 0; t < T; t++) memcpy(want_dwpe + (first + step * t) * C, drows + t * C, bytes);
         compare("dwte", dwte, plus(want_dwte, dwte, ACCUMULATE), (Bound){ .roundings = B * T, .floor = 1 });
         compare("dwpe", dwpe, plus(want_dwpe, dwpe, into), (Bound){ .roundings = B, .floor = 1 });
     }
 }
 
-/* Tokens and rows that begin behind others: the positions of a cache. */
-static void at_a_position(void) {
+/* Rows of qkv, from the position on; what is there before and behind stays. */
+static void cache(void) {
     static const struct { int B, n, T, C, first; } shapes[] = {
         {1, 1, 1, 1, 0}, {3, 1, 9, 40, 8}, {2, 5, 12, 33, 6}, {5, 7, 8, 64, 1}, {1, 30, 70, 96, 40},
     };
     for (int i = 0; i < COUNT(shapes); i++) {
         int B = shapes[i].B, n = shapes[i].n, T = shapes[i].T, C = shapes[i].C, first = shapes[i].first;
-        arena_begin("position", "B=%d n=%d T=%d C=%d first=%d", B, n, T, C, first);
-        Tensor tokens = integers(0, 9, B, n), wte = input(1, 10, C), wpe = input(1, T, C), x = output(B, n, C);
+        arena_begin("cache", "B=%d n=%d T=%d C=%d first=%d", B, n, T, C, first);
         Tensor position = integers(first, first, 1), cache = base(1, B, T, C);
         Tensor rows = tensor_column_range(input(1, B, n, 3 * C), C, C);
-        EACH_RUN {
-            embedding_forward(x, tokens, wte, wpe, position);
-            cache_append(cache, rows, position);
-        }
-        double *want_x = doubles(B * n * C), *want = given(cache), *from = given(rows), *places = given(wpe);
-        oracle_embedding_forward(want_x, arena_host(tokens), given(wte), places + first * C, B, n, C);
+        EACH_RUN cache_append(cache, rows, position);
+        double *want = given(cache), *from = given(rows), *got = result(cache);
         for (int b = 0; b < B; b++)
             memcpy(want + (b * T + first) * C, from + b * n * C, sizeof *want * (size_t)(n * C));
-        compare("x", x, want_x, (Bound){ .roundings = 1 });
-        const double *got = result(cache);
         EXPECT(!memcmp(got, want, sizeof *want * (size_t)(B * T * C)), "%s: the cache differs", arena_case);
     }
 }
@@ -350,25 +326,36 @@ static void matmul_to_f32(void) {
 
 /* ---- gelu */
 
+/* And the column sums of dx: of slices of rows, of rows that 16 bytes divide and others. dx over dy is the same. */
 static void gelu(void) {
-    static const int counts[] = {1, 7, 63, 65, 1000, 100003, 1001};
-    for (int i = 0; i < COUNT(counts); i++) {
-        int n = counts[i];
-        int range = i % 2 ? 5 : 1;
-        arena_begin("gelu", "%d elements, |x| < %d", n, range);
-        Tensor x = input(range, n), y = output(n), dy = input(1, n), dx = output(n), in_place = output(n);
+    static const struct { int rows, columns, range; } shapes[] = {
+        {1, 1, 1}, {1, 7, 5}, {63, 1, 1}, {1, 65, 5}, {1, 1000, 1}, {1, 100003, 5}, {7, 143, 1}, {3, 7, 2},
+        {65, 129, 2}, {1000, 24, 2}, {4097, 264, 2}, {33, 520, 2}, {2, 70001, 2}, {1, 8, 2},
+    };
+    for (int i = 0; i < 3 * COUNT(shapes); i++) {
+        const int rows = shapes[i / 3].rows, columns = shapes[i / 3].columns, n = rows * columns;
+        const Into into = i % 3 == 1 ? ACCUMULATE : OVERWRITE;
+        arena_begin("gelu", "(%d,%d), |x| < %d, sums%s", rows, columns, shapes[i / 3].range, into_name[into]);
+        Tensor x = input(shapes[i / 3].range, rows, columns), y = output(rows, columns), dy = input(1, rows, columns);
+        Tensor dx = output(rows, columns), in_place = output(rows, columns);
+        Tensor sum = i % 3 == 2 ? ABSENT : f32_output_into(into, columns);
+        Tensor same_sum = sum.data ? f32_output_into(into, columns) : ABSENT;
         memcpy(arena_host(in_place), arena_host(dy), tensor_bytes(dy));
+        if (sum.data) memcpy(arena_host(same_sum), arena_host(sum), tensor_bytes(sum));
         EACH_RUN {
             gelu_forward(y, x);
-            gelu_backward(dx, dy, x, ABSENT, OVERWRITE);
-            gelu_backward(in_place, in_place, x, ABSENT, OVERWRITE);
+            gelu_backward(dx, dy, x, sum, into);
+            gelu_backward(in_place, in_place, x, same_sum, into);
         }
-        double *want_y = doubles(n), *want_dx = doubles(n);
+        double *want_y = doubles(n), *want_dx = doubles(n), *want_sum = doubles(columns);
         oracle_gelu_forward(want_y, given(x), n);
         oracle_gelu_backward(want_dx, given(dy), given(x), n);
+        sums_of_columns(want_sum, want_dx, rows, columns);
         compare("y", y, want_y, (Bound){ .roundings = 5, .floor = 1 });
         compare("dx", dx, want_dx, (Bound){ .roundings = 18, .floor = 1 });
-        EXPECT(same_bits(dx, in_place), "dx over dy differs");
+        EXPECT(same_bits(dx, in_place) && (!sum.data || same_bits(sum, same_sum)), "dx over dy differs");
+        if (sum.data) compare("dx_sum", sum, plus(want_sum, sum, into),
+                              (Bound){ .roundings = rows + 18, .floor = sqrt(rows) });
     }
 }
 
@@ -406,30 +393,6 @@ static void drop(void) {
         int64_t wrong = 0;
         for (int k = 0; k < n; k++) wrong += (got[k] == 0) != (want[k] == 0);
         EXPECT(!wrong, "%s: %lld elements of the mask differ", arena_case, (long long)wrong);
-    }
-}
-
-/* The column sums of dx: of slices of rows, of rows that 16 bytes divide and others, of dx over dy. */
-static void gelu_sums(void) {
-    static const struct { int rows, columns; } shapes[] = {
-        {1, 1}, {3, 7}, {65, 129}, {1000, 24}, {4097, 264}, {33, 520}, {2, 70001}, {1, 8},
-    };
-    for (int i = 0; i < 2 * COUNT(shapes); i++) {
-        int rows = shapes[i / 2].rows, columns = shapes[i / 2].columns, n = rows * columns;
-        Into into = i % 2 ? ACCUMULATE : OVERWRITE;
-        arena_begin("gelu", "(%d,%d), sums%s", rows, columns, into_name[into]);
-        Tensor x = input(2, rows, columns), dx = output(rows, columns), sum = f32_output_into(into, columns);
-        Tensor dy = into ? dx : input(1, rows, columns), dy_in = into ? input(1, rows, columns) : ABSENT;
-        EACH_RUN {
-            if (into) tensor_convert(dy, dy_in);
-            gelu_backward(dx, dy, x, sum, into);
-        }
-        double *want = doubles(n), *want_sum = doubles(columns);
-        oracle_gelu_backward(want, given(into ? dy_in : dy), given(x), n);
-        sums_of_columns(want_sum, want, rows, columns);
-        compare("dx", dx, want, (Bound){ .roundings = 18, .floor = 1 });
-        compare("dx_sum", sum, plus(want_sum, sum, into),
-                (Bound){ .roundings = rows + 18, .floor = sqrt(rows) });
     }
 }
 
@@ -477,8 +440,9 @@ static HeadErrors head_emulation(Tensor losses, Tensor dx, Tensor dwte, const do
     return error;
 }
 
-/* dloss 0: evaluation only. One target in ignore is -1; 0: none. amplitude is that of x: 300 makes logits of many
-   hundreds, whose exp is infinite unless the maximum is subtracted. Evaluation has f32 logits. */
+/* dloss 0: evaluation only, with f32 logits. One target in ignore is -1; 0: none. amplitude is that of x: 300 makes
+   logits of many hundreds, whose exp is infinite unless the maximum is subtracted. The padding of wte holds 1e30: it may
+   be anything finite. */
 static void head_case(int B, int T, int C, int V, int Vp, int R, double amplitude, double dloss, Into into,
                       int ignore) {
     int rows = B * T, evaluate = dloss == 0;
@@ -488,6 +452,7 @@ static void head_case(int B, int T, int C, int V, int Vp, int R, double amplitud
     Tensor losses = f32_output(B, T), work = scratch_as(evaluate ? F32 : arena_dtype, R, Vp);
     Tensor dx = evaluate ? ABSENT : output(B, T, C), dwte = evaluate ? ABSENT : f32_output_into(into, Vp, C);
     int *target = arena_host(targets), kept = 0;
+    for (int k = V * C; k < Vp * C; k++) set(wte, k, 1e30);
     for (int r = 0; r < rows; r++) {
         if (ignore && uniform_int(1, ignore) == 1) target[r] = -1;
         kept += target[r] != -1;
@@ -533,24 +498,6 @@ static void head(void) {
         head_case(B, T, C, V, Vp, 5, 1, 1, OVERWRITE, 1);      /* all are ignored */
         head_case(B, T, C, V, Vp, 5, 1, 1, ACCUMULATE, 1);
     }
-}
-
-/* The gradients are those of dloss * sum(losses), and the padding of wte may hold anything that is finite. */
-static void head_padding(void) {
-    arena_begin("head", "padded rows of 1e30");
-    Tensor x = input(1, 2, 9, 8), wte = input(1, 64, 8), targets = integers(0, 10, 2, 9);
-    Tensor losses = f32_output(2, 9), dx = output(2, 9, 8), dwte = f32_output(64, 8);
-    Tensor work = scratch_as(arena_dtype, 4, 64);
-    for (int k = 11 * 8; k < 64 * 8; k++) set(wte, k, 1e30);
-    EACH_RUN head_loss(losses, dx, dwte, x, wte, targets, 11, 1, OVERWRITE, work);
-    double *want_losses = doubles(18), *want_dx = doubles(18 * 8), *want_dwte = doubles(64 * 8);
-    oracle_head_loss(want_losses, want_dx, want_dwte, given(x), given(wte), arena_host(targets), 18, 8, 11, 64, 1);
-    HeadErrors emulated = head_emulation(losses, dx, dwte, want_losses, want_dx, want_dwte, given(x), given(wte),
-                                         arena_host(targets), 11, 1);
-    compare("losses", losses, want_losses,
-            (Bound){ .roundings = 8 + 11 + 6, .floor = 1, .emulated = emulated.losses });
-    compare("dx", dx, want_dx, (Bound){ .roundings = 8 + 11 + 6, .emulated = emulated.dx });
-    compare("dwte", dwte, want_dwte, (Bound){ .roundings = 8 + 11 + 18 + 6, .emulated = emulated.dwte });
 }
 
 /* The softmax alone, on given logits: losses and gradients have the errors of f32, whatever type the logits have. The
@@ -715,8 +662,7 @@ static void refusals(void) {
 int main(void) {
     arena_open();
     RUN_EACH_DTYPE(embedding);
-    RUN_EACH_DTYPE(positions_given);
-    RUN_EACH_DTYPE(at_a_position);
+    RUN_EACH_DTYPE(cache);
     RUN_EACH_DTYPE(layernorm);
     RUN_EACH_DTYPE(matmul);
     RUN_EACH_DTYPE(matmul_gelu);
@@ -725,11 +671,9 @@ int main(void) {
     RUN_EACH_DTYPE(matmul_measured);
     RUN_EACH_DTYPE(matmul_fused);
     RUN_EACH_DTYPE(gelu);
-    RUN_EACH_DTYPE(gelu_sums);
     RUN_EACH_DTYPE(gelu_extremes);
     RUN_EACH_DTYPE(drop);
     RUN_EACH_DTYPE(head);
-    RUN_EACH_DTYPE(head_padding);
     RUN_EACH_DTYPE(softmax);
     RUN_EACH_DTYPE(softmax_extremes);
     RUN_EACH_DTYPE(head_bad_target);
