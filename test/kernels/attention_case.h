@@ -11,8 +11,7 @@ enum { OUT, DQ, DK, DV, OUTPUTS };
 static const char *const output_name[] = { "out", "dq", "dk", "dv" };
 static int on_cpu;
 
-/* Cases of each in attention_list: run, refused, and those that fits() has left out. */
-static int ran[IMPLEMENTATIONS_MAX], refused[IMPLEMENTATIONS_MAX], too_long[IMPLEMENTATIONS_MAX];
+static int ran[IMPLEMENTATIONS_MAX], refused[IMPLEMENTATIONS_MAX];       /* cases of each in attention_list */
 
 /* Several may have one name: the number is the place in attention_list. */
 static inline void name_implementation(int n) {
@@ -156,32 +155,24 @@ static inline void fill_head(const AttentionSpec *s, Data data, Operands x) {
 /* Each pass has its own workspace: what forward leaves there is not for backward. */
 typedef struct { Tensor lse, kept, work[2]; } Memory;
 
-static inline Tensor scratch_bytes(size_t count) { return scratch(count ? (int64_t)(count + 3) / 4 : 1); }
+enum { MEMORIES = 3 };
+static void *too_large[MEMORIES];       /* for the arena: P of a long sequence */
+
+static inline Tensor scratch_bytes(int which, size_t bytes) {
+    device_free(too_large[which]);
+    too_large[which] = NULL;
+    if (arena_used + (int64_t)bytes / 2 + 4 * GUARD_HALVES <= ARENA_HALVES) return scratch((int64_t)(bytes + 4) / 4);
+    too_large[which] = device_alloc(bytes, "P");
+    return tensor_of(too_large[which], F32, 1, (int64_t)bytes / 4);
+}
 
 static inline Memory place_memory(const Attention *a, const AttentionSpec *s) {
-    return (Memory){ f32_output(s->B, s->NH, s->Tq), scratch_bytes(a->kept_bytes(s)),
-                     { scratch_bytes(a->workspace_bytes(s)), scratch_bytes(a->workspace_bytes(s)) } };
+    return (Memory){ f32_output(s->B, s->NH, s->Tq), scratch_bytes(0, a->kept_bytes(s)),
+                     { scratch_bytes(1, a->workspace_bytes(s)), scratch_bytes(2, a->workspace_bytes(s)) } };
 }
 
-/* Of times the length. */
-static inline int64_t memory_bytes(const Attention *a, AttentionSpec s, int times) {
-    s.Tq *= times;
-    s.Tk *= times;
-    return (int64_t)(a->kept_bytes(&s) + 2 * a->workspace_bytes(&s) + attention_row_bytes(&s));
-}
-
-/* Only an implementation that keeps all of P may find the arena too small. */
-static inline int fits(int n, const AttentionSpec *s) {
-    const Attention *a = attention_list[n];
-    if (arena_used + memory_bytes(a, *s, 1) / 2 + 10 * GUARD_HALVES <= ARENA_HALVES) return 1;
-    EXPECT(memory_bytes(a, *s, 2) > 3 * memory_bytes(a, *s, 1), "%s %d: %s does not fit, though its memory is linear: "
-           "ARENA_HALVES is too small", a->name, n + 1, arena_case);
-    too_long[n]++;
-    return 0;
-}
-
-/* The number, from n on, of an implementation that takes the spec and has room for it, -1 when there is none. What the
-   one before has placed is given up. */
+/* The number, from n on, of an implementation that takes the spec, -1 when there is none. What the one before has
+   placed is given up. */
 typedef struct { int64_t arena, pool; } CaseEnd;
 static inline CaseEnd case_end(void) { return (CaseEnd){ arena_used, pool_used }; }
 
@@ -190,7 +181,6 @@ static inline int next_attention(int n, const AttentionSpec *s, CaseEnd end) {
         arena_used = end.arena;
         pool_used = end.pool;
         if (attention_list[n]->refuse(s)) { refused[n]++; continue; }
-        if (!fits(n, s)) continue;
         ran[n]++;
         name_implementation(n);
         return n;
@@ -199,8 +189,9 @@ static inline int next_attention(int n, const AttentionSpec *s, CaseEnd end) {
 }
 #define EACH_ATTENTION(n, s, end) for (int n = -1; (n = next_attention(n + 1, s, end)) >= 0; )
 
-static inline void run_both(const Attention *a, const AttentionSpec *s, Operands o, Memory m) {
-    a->forward(s, o.out, m.lse, m.kept.data, o.q, o.k, o.v, m.work[0].data);
+static inline void run_both(const Attention *a, const AttentionSpec *s, const AttentionSpec *forward, Operands o,
+                            Memory m) {
+    a->forward(forward, o.out, m.lse, m.kept.data, o.q, o.k, o.v, m.work[0].data);
     if (o.rounded.data != o.out.data) tensor_convert(o.rounded, o.out);
     a->backward(s, o.dq, o.dk, o.dv, o.dout, o.rounded, m.lse, m.kept.data, o.q, o.k, o.v, m.work[1].data);
 }

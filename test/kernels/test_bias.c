@@ -110,7 +110,7 @@ static void bias(Tie tie) {
     EACH_ATTENTION(n, &s, end) {            /* none where the device has no bf16 */
         const Attention *a = attention_list[n];
         Memory memory = place_memory(a, &s);
-        EACH_RUN run_both(a, &s, all, memory);
+        EACH_RUN run_both(a, &s, &s, all, memory);
         Sample out = {0}, delta = {0};
         for (int h = 0; h < s.NH; h++, pool_used = end.pool) {
             const double *got_out = result(x[h].out), *got_dq = result(x[h].dq), *k = given(x[h].k);

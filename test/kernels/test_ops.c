@@ -441,8 +441,8 @@ static HeadErrors head_emulation(Tensor losses, Tensor dx, Tensor dwte, const do
 }
 
 /* dloss 0: evaluation only, with f32 logits. One target in ignore is -1; 0: none. amplitude is that of x: 300 makes
-   logits of many hundreds, whose exp is infinite unless the maximum is subtracted. The padding of wte holds 1e30: it may
-   be anything finite. */
+   logits of many hundreds, whose exp is infinite unless the maximum is subtracted. The padding of wte holds 1e30: it
+   may be anything finite. */
 static void head_case(int B, int T, int C, int V, int Vp, int R, double amplitude, double dloss, Into into,
                       int ignore) {
     int rows = B * T, evaluate = dloss == 0;
