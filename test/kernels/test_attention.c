@@ -177,7 +177,7 @@ static void head_sizes(void) {
     attention_case(spec_of(1, 3, 833, 24), VIEWS, RANDOM);
     const AttentionSpec in_clusters = spec_of(2, 1, 2111, 128);     /* Hopper: blocks that share K and V */
     if (!on_cpu && affordable(in_clusters, PACKED)) attention_case(in_clusters, PACKED, RANDOM);
-    attention_case(spec_of(on_cpu ? 7 : 70, 3, 300, 8), PACKED, RANDOM);       /* naive launches 64 sequences at a time */
+    attention_case(spec_of(on_cpu ? 7 : 70, 3, 300, 8), PACKED, RANDOM); /* naive launches 64 sequences */
 }
 
 enum { FULL = 1 << 20 };                        /* q0 of a shape that is not causal */
