@@ -22,7 +22,7 @@ double comm_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-void comm_open(int rank, int size, const char id[COMM_ID_BYTES]) {
+void comm_open(int rank, int size, const char id[COMM_ID_BYTES], const int *sockets) {
     char host[256] = "?";
     REQUIRE(size >= 1 && rank >= 0 && rank < size, "comm: rank %d of %d, want 0 .. %d", rank, size, size - 1);
     if (size == 1) return;
@@ -34,7 +34,7 @@ void comm_open(int rank, int size, const char id[COMM_ID_BYTES]) {
     comm_size = size;
     snprintf(where, sizeof where, "rank %d of %d on %s, %s%s%s", rank, size, host, device.name,
              *device.pci_bus_id ? " " : "", device.pci_bus_id);
-    comm_connect(id);
+    comm_connect(id, sockets);
 }
 
 static CommOp start(CommKind kind, Tensor t) {

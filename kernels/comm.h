@@ -1,5 +1,5 @@
-/* comm.h - Collectives over the ranks of a run, one process per rank. Over NCCL on GPUs; over TCP on the CPU,
-   for tests. Counts are elements. Errors of NCCL come with rank, host, device and a hint. */
+/* comm.h - Collectives over the ranks of a run, one process per rank. Over NCCL on GPUs; over sockets on the
+   CPU, for tests. Counts are elements. Errors of NCCL come with rank, host, device and a hint. */
 #ifndef KERNELS_COMM_H
 #define KERNELS_COMM_H
 #include "tensor.h"
@@ -8,14 +8,15 @@ extern int comm_rank, comm_size;        /* 0 and 1 when alone */
 
 const char *comm_refuse(void);          /* NULL, or why several ranks cannot run, and what to do */
 
-/* The id by which ranks find each other. On rank 0; host: its name or address as the others reach it (NCCL selects
-   interfaces by itself). */
+/* The id by which ranks find each other over NCCL, made on rank 0. */
 enum { COMM_ID_BYTES = 128 };
-void comm_make_id(char id[COMM_ID_BYTES], const char *host);
+void comm_make_id(char id[COMM_ID_BYTES]);
 
 /* On all ranks, after device_open, with the id of rank 0. Returns when they are connected, fails after two minutes.
-   size 1: no work, id may be NULL. */
-void comm_open(int rank, int size, const char id[COMM_ID_BYTES]);
+   sockets: for a backend that uses them, the CPU's: connected stream sockets, which comm closes; on rank 0 those to all
+   ranks by rank ([0] is unused), elsewhere that to rank 0. size 1: no work, both may be NULL. */
+extern const int comm_uses_sockets;
+void comm_open(int rank, int size, const char id[COMM_ID_BYTES], const int *sockets);
 void comm_close(void);                  /* on all ranks; completes the operations under way */
 
 /* Zeroed memory for the operands of reduce-scatter and all-gather, not of all-reduce: on GPUs of one host copy engines

@@ -8,7 +8,7 @@ typedef enum { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, EXCHANGE } CommKind;
 enum { COMM_OPEN_SECONDS = 120 };
 
 /* Defined by the backend. Called with several ranks only; t is packed, not empty, and its slices are whole. */
-void   comm_connect(const char id[COMM_ID_BYTES]);
+void   comm_connect(const char id[COMM_ID_BYTES], const int *sockets);
 CommOp comm_start(CommKind kind, Tensor t);
 CommOp comm_start_exchange(const CommTransfer *transfers, int count);   /* packed; count >= 1 */
 

@@ -1,17 +1,13 @@
 /* comm_none.c - Collectives of a program built without NCCL: one rank, no work. */
-#include <string.h>
 #include "../check.h"
 #include "../comm_backend.h"
 #include "../device.h"
 
+const int comm_uses_sockets = 0;
+
 const char *comm_refuse(void) {
     return "this program was built without NCCL: install it (libnccl-dev of NVIDIA's repository; or `pip install "
            "nvidia-nccl-cu13`, for CUDA 12 -cu12, and NCCL_HOME=.../site-packages/nvidia/nccl), then `make`";
-}
-
-void comm_make_id(char id[COMM_ID_BYTES], const char *host) {
-    (void)host;
-    memset(id, 0, COMM_ID_BYTES);
 }
 
 CommOp comm_start(CommKind kind, Tensor t) {
@@ -28,7 +24,8 @@ void       *comm_alloc(size_t bytes, const char *what) { return device_alloc(byt
 void        comm_free(void *memory)                    { device_free(memory); }
 size_t      comm_scratch_bytes(size_t bytes)           { (void)bytes; return 0; }
 void        comm_reserve(size_t bytes)                 { (void)bytes; }
-void        comm_connect(const char id[COMM_ID_BYTES]) { (void)id; }
+void        comm_make_id(char id[COMM_ID_BYTES])       { *id = 0; }
+void        comm_connect(const char id[COMM_ID_BYTES], const int *sockets) { (void)id; (void)sockets; }
 void        comm_wait(CommOp op)                       { (void)op; }
 CommWaits   comm_waits(void)                           { return (CommWaits){0}; }
 double      comm_waited_ms(CommWaits w)                { return w.ms; }

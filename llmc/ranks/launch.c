@@ -15,6 +15,7 @@
 #include "../../kernels/device.h"
 #include "../base/os.h"
 #include "rendezvous.h"
+#include "sockets.h"
 
 enum { RANKS_MAX = 4096, KILL_SECONDS = 5 };    /* KILL_SECONDS: from SIGTERM to SIGKILL, after a failure */
 
@@ -169,7 +170,7 @@ static void start_processes(int count, int port) {
     sigset_t signals, before;
     unsigned char bytes[16];
     struct sockaddr_in address;
-    ranks.listener = rendezvous_listen(port, 1);
+    ranks.listener = socket_listen(port, 1);
     REQUIRE(!getsockname(ranks.listener, (struct sockaddr *)&address, &(socklen_t){ sizeof address }) &&
             getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "--gpus %d: %s", count, strerror(errno));
     ranks.port = ntohs(address.sin_port);
@@ -229,10 +230,9 @@ void launch_join(const Settings *s, const Option *options) {
     char id[COMM_ID_BYTES];
     if (comm_size == 1 || s->dry_run) return;
     char *signature = settings_signature(options);
-    rendezvous_join(signature, id);
+    const int *sockets = rendezvous_join(signature, id);
     free(signature);
-    heartbeat_start();
-    comm_open(comm_rank, comm_size, id);
+    comm_open(comm_rank, comm_size, id, sockets);
 }
 
 void launch_end(void) { if (comm_size > 1) heartbeat_end(); }

@@ -17,15 +17,15 @@ void ranks_sum(double *values, int count) {
     device_download(values, device, bytes);
 }
 
-void ranks_copy_from_first(void *bytes, int size) {
-    char *byte = bytes;
-    double part[RANKS_SUM_MAX];
-    for (int first = 0; first < size && comm_size > 1; first += RANKS_SUM_MAX) {
-        const int count = size - first < RANKS_SUM_MAX ? size - first : RANKS_SUM_MAX;
-        for (int i = 0; i < count; i++) part[i] = comm_rank ? 0 : byte[first + i];
-        ranks_sum(part, count);
-        for (int i = 0; i < count; i++) byte[first + i] = (char)part[i];
-    }
+/* An all-gather whose first slice is used. */
+void ranks_copy_from_first(void *bytes, size_t size) {
+    const int64_t words = (int64_t)(size + 3) / 4;
+    if (comm_size == 1) return;
+    Tensor all = tensor_of(device_alloc((size_t)(4 * words * comm_size), "bytes of rank 0"), I32, 2, comm_size, words);
+    if (!comm_rank) device_upload(all.data, bytes, size);
+    comm_wait(comm_all_gather(all));
+    device_download(bytes, all.data, size);
+    device_free(all.data);
 }
 
 double ranks_stops(void) {
@@ -35,9 +35,9 @@ double ranks_stops(void) {
 }
 
 const char *ranks_stop(double stops) {
-    const char *own = stop_requested();
-    if (comm_size == 1) return own;
-    return stops == 0 ? NULL : own ? own : "another rank's signal or time limit";
+    const char *this_stop = stop_requested();
+    if (comm_size == 1) return this_stop;
+    return stops == 0 ? NULL : this_stop ? this_stop : "another rank's signal or time limit";
 }
 
 void ranks_leave_to_first(void) {
@@ -45,11 +45,9 @@ void ranks_leave_to_first(void) {
 }
 
 void ranks_require_same(uint64_t hash, const char *what) {
-    const double half[] = { (double)(hash >> 32), (double)(hash & 0xffffffff) };
-    double zero[] = { comm_rank ? 0 : half[0], comm_rank ? 0 : half[1] };       /* of rank 0 */
-    ranks_sum(zero, 2);
-    REQUIRE(zero[0] == half[0] && zero[1] == half[1], "%s differs from that of rank 0: want the same on all hosts",
-            what);
+    uint64_t first = hash;
+    ranks_copy_from_first(&first, sizeof first);
+    REQUIRE(first == hash, "%s differs from that of rank 0: want the same on all hosts", what);
 }
 
 void ranks_require_same_tensor(Tensor t, const char *what) {

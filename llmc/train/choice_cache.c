@@ -64,9 +64,9 @@ void choice_cache_save(void) {
 void choices_agree(void) {
     if (comm_size == 1) return;
     char *text = choices_text(1);
-    int size = (int)strlen(text) + 1;
+    size_t size = strlen(text) + 1;
     ranks_copy_from_first(&size, sizeof size);
-    text = realloc(text, (size_t)size);
+    text = realloc(text, size);
     REQUIRE(text, "out of memory: the choices of rank 0");
     ranks_copy_from_first(text, size);
     if (comm_rank && *text) choices_adopt(text, CHOICES_REPLACE);

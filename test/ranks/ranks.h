@@ -4,6 +4,7 @@
 #define TEST_RANKS_H
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../kernels/comm.h"
@@ -17,11 +18,6 @@ static struct Ranks {                   /* seen by all processes */
 } *ranks;
 static int ranks_status[RANKS_MAX];     /* as of wait */
 
-static inline void ranks_prepare(void) {
-    if (!ranks) ranks = mmap(NULL, sizeof *ranks, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (ranks == MAP_FAILED) fail("no shared memory");
-}
-
 /* GPUs, counted in a child, since CUDA does not survive a fork; 0 on the CPU. */
 static inline int ranks_devices(void) {
     int status = 0;
@@ -32,33 +28,43 @@ static inline int ranks_devices(void) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
-static inline void ranks_open(int rank, int size) {
+/* pairs[r]: the sockets of rank 0 and of rank r. Others are closed: else a rank that dies would not close its own. */
+static inline void ranks_open(int rank, int size, int pairs[][2]) {
+    int sockets[RANKS_MAX];
+    for (int r = 1; r < size; r++) {
+        sockets[rank ? 0 : r] = pairs[rank ? rank : r][rank != 0];
+        for (int end = 0; end < 2; end++) if (end != (rank != 0) || (rank && r != rank)) close(pairs[r][end]);
+    }
     device_open((DeviceOptions){ .threads = 1, .index = rank });
     if (rank == 0) {
-        comm_make_id(ranks->id, "127.0.0.1");
+        comm_make_id(ranks->id);
         ranks->has_id = 1;
     }
     while (!ranks->has_id) usleep(1000);
-    comm_open(rank, size, ranks->id);
+    comm_open(rank, size, ranks->id, sockets);
 }
 
 /* Runs f(argument) in size processes; each ends with exit code 0, 1 after a failed EXPECT, or as f ends it. */
 static inline void ranks_run(int size, void (*f)(void *), void *argument) {
     pid_t child[RANKS_MAX];
-    ranks_prepare();
+    int pairs[RANKS_MAX][2];
+    if (!ranks) ranks = mmap(NULL, sizeof *ranks, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (ranks == MAP_FAILED) fail("no shared memory");
     memset(ranks, 0, sizeof *ranks);
+    for (int r = 1; r < size; r++) if (socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[r])) fail("no sockets");
     fflush(NULL);
     for (int r = 0; r < size; r++) {
         child[r] = fork();
         if (child[r]) continue;
         alarm(RANKS_SECONDS);
         test_errors = 0;
-        ranks_open(r, size);
+        ranks_open(r, size, pairs);
         f(argument);
         comm_close();
         fflush(NULL);
         _exit(test_errors != 0);
     }
+    for (int r = 1; r < size; r++) close(pairs[r][0]), close(pairs[r][1]);
     for (int r = 0; r < size; r++) waitpid(child[r], &ranks_status[r], 0);
 }
 
