@@ -385,8 +385,9 @@ void checkpoint_load_model(const char *checkpoint, GPT *model) {
     gpt_cast_params(model);
 }
 
-void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer) {
-    int is_f32 = weights_config(model_path(checkpoint).text).save_dtype == F32;
+TrainState checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer) {
+    const TrainState state = checkpoint_load_state(checkpoint);
+    const int is_f32 = weights_config(model_path(checkpoint).text).save_dtype == F32;
     const Path file = path_of(checkpoint, OPTIMIZER);
     Part part[STATES] = { { "param.", NULL, F32 }, { "exp_avg.", NULL, F32 }, { "exp_avg_sq.", NULL, F32 } };
     const OptimizerState first = is_f32 ? STATE_M : STATE_PARAM;
@@ -397,5 +398,6 @@ void checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *op
         if (i == STATE_PARAM) gpt_cast_params(model);
         optimizer_scatter(optimizer, i);
     }
-    optimizer->step = checkpoint_load_state(checkpoint).optimizer_step;
+    optimizer->step = state.optimizer_step;
+    return state;
 }

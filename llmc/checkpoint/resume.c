@@ -134,8 +134,7 @@ void resume_check_best(const char *checkpoint, TrainState *state, const Corpus *
 TrainState resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer) {
     checkpoint_load_model(checkpoint, model);
     optimizer_scatter(optimizer, STATE_PARAM);
-    checkpoint_load_optimizer(checkpoint, model, optimizer);
-    TrainState s = checkpoint_load_state(checkpoint);
+    const TrainState s = checkpoint_load_optimizer(checkpoint, model, optimizer);
     const char *number = strrchr(checkpoint, '-');
     REQUIRE(number && s.step == strtoll(number + 1, NULL, 10), "%s/state.json: step is %lld, the directory's name has "
             "another one", checkpoint, (long long)s.step);

@@ -89,15 +89,13 @@ static void open_shard(SafeFile *file, const char *path) {
     for (SafeTensor *t = first; t < &file->tensor[file->count]; t++) t->data = bytes + 8 + length + t->begin;
 }
 
-/* Opens the file that an index gives for a tensor, unless it is open. */
-static void open_named_shard(SafeFile *file, const Json *name) {
+/* The file that an index gives for a tensor. */
+static Path shard_path(const char *index, const Json *name) {
     static const char want[] = "a file beside the index, like model-00001-of-00002.safetensors";
     if (name->type != JSON_STRING || name->text[0] == '.' || strpbrk(name->text, "/\\")) json_refuse(name, want);
-    Path path = path_of(file_parent(file->path).text, name->text);
+    Path path = path_of(file_parent(index).text, name->text);
     if (!ends_with(name->text, ".safetensors") || !file_exists(path.text)) json_refuse(name, want);
-    for (int i = 0; i < file->shards; i++)
-        if (!strcmp(file->shard[i].path, path.text)) return;
-    open_shard(file, path.text);
+    return path;
 }
 
 SafeFile safetensors_open(const char *path) {
@@ -105,22 +103,23 @@ SafeFile safetensors_open(const char *path) {
     Json *index = ends_with(path, ".index.json") ? json_open(path) : NULL;
     const Json *map = index ? json_member(index, "weight_map", JSON_OBJECT) : NULL;
     file.shard = host_alloc((size_t)(map ? map->count : 1) * sizeof *file.shard, path);
-    if (map) {
-        for (const Json *name = map->child; name; name = name->next) open_named_shard(&file, name);
-        REQUIRE(file.count == map->count && file.count, "%s: \"weight_map\" names %d tensors, its files hold %d", path,
-                map->count, file.count);
-    } else {
-        open_shard(&file, path);
+    if (!map) open_shard(&file, path);
+    for (const Json *name = map ? map->child : NULL; name; name = name->next) {
+        Path shard = shard_path(path, name);
+        int is_open = 0;
+        for (int i = 0; i < file.shards; i++) is_open |= !strcmp(file.shard[i].path, shard.text);
+        if (!is_open) open_shard(&file, shard.text);
     }
+    REQUIRE(!map || (file.count == map->count && file.count), "%s: \"weight_map\" names %d tensors, its files hold %d",
+            path, map->count, file.count);
     qsort(file.tensor, (size_t)file.count, sizeof *file.tensor, by_name);
     for (const SafeTensor *t = file.tensor + 1; t < file.tensor + file.count; t++)
         REQUIRE(strcmp(t[-1].name, t->name), "%s: the tensor %.80s occurs twice, in %s and in %s", path, t->name,
                 t[-1].path, t->path);
     for (const Json *name = map ? map->child : NULL; name; name = name->next) {
         const SafeTensor *t = safetensors_find(&file, name->key);
-        Path want = path_of(file_parent(path).text, name->text);
-        REQUIRE(t && !strcmp(t->path, want.text), "%s: the tensor %.80s is in %s, want %.80s", path, name->key,
-                t ? t->path : "no file", name->text);
+        REQUIRE(t && !strcmp(t->path, shard_path(path, name).text), "%s: the tensor %.80s is in %s, want %.80s", path,
+                name->key, t ? t->path : "no file", name->text);
     }
     json_free(index);
     return file;

@@ -41,15 +41,10 @@ static void test_checkpoint_round_trip(void) {
         GPTConfig config = checkpoint_config(dir);
         EXPECT(!memcmp(&config, &trainer.model.config, sizeof config), "config");
         checkpoint_load_model(dir, &loaded.model);
-        checkpoint_load_optimizer(dir, &loaded.model, &loaded.optimizer);
-        got = checkpoint_load_state(dir);
+        got = checkpoint_load_optimizer(dir, &loaded.model, &loaded.optimizer);
         expect_equal_rows(&trainer.model.params, &loaded.model.params, "parameters");
         expect_equal_moments(&trainer.optimizer, &loaded.optimizer);
-        EXPECT(loaded.optimizer.step == i + 1 && got.step == i && got.sequences_seen == want.sequences_seen &&
-               got.tokens == want.tokens && got.val_step == i - 1, "counts");
-        EXPECT(i < 5 ? got.val_loss == losses[i] : isnan(got.val_loss), "val loss %.17g", got.val_loss);
-        EXPECT(!memcmp(&got.val, &want.val, sizeof got.val), "the history of val losses");
-        EXPECT(!memcmp(&got.spikes, &want.spikes, sizeof got.spikes), "the window of the spike detector");
+        EXPECT(loaded.optimizer.step == i + 1 && !memcmp(&got, &want, sizeof got), "the state of step %d", i);
         expect_setting(dir, "model", test_model);
         expect_setting(dir, "data", test_data);
         expect_setting(dir, "val", "");
@@ -63,28 +58,15 @@ static void test_checkpoint_round_trip(void) {
         free(dir);
         tiny_free(&loaded);
     }
-    SafeFile file = safetensors_open(IN_SCRATCH("new/out/step-00000003/model.safetensors"));
-    const SafeTensor *t = safetensors_find(&file, "transformer.h.1.mlp.c_fc.weight");
-    EXPECT(t && t->dim[0] == 10 && t->dim[1] == 40, "a Conv1D is (in, out) in the file");
-    uint32_t *bits = download(trainer.model.params.block[1].fcw), wrong = 0;
-    for (int in = 0; in < 10; in++)
-        for (int to = 0; to < 40; to++) wrong += memcmp(t->data + 4 * (in * 40 + to), &bits[to * 10 + in], 4) != 0;
-    EXPECT(!wrong, "%u elements are not transposed", wrong);
-    EXPECT(safetensors_find(&file, "transformer.wte.weight")->dim[0] == 65, "wte has V rows in the file");
-    free(bits);
-    safetensors_close(&file);
-    /* PyTorch's names of the first and the second moments */
-    file = safetensors_open(IN_SCRATCH("new/out/step-00000003/optimizer.safetensors"));
-    static const char *const names[] = { "exp_avg.transformer.ln_f.weight", "exp_avg_sq.transformer.ln_f.weight" };
-    for (int k = 0; k < 2; k++) {
-        char *moments = download(k ? trainer.optimizer.v : trainer.optimizer.m);
-        const TensorTable *table = &trainer.model.master.table;
-        t = safetensors_find(&file, names[k]);
-        for (int i = 0; i < table->count; i++)
-            if (!strcmp(table->entry[i].name, "transformer.ln_f.weight"))
-                EXPECT(t && !memcmp(t->data, moments + table->entry[i].offset, 10 * sizeof(float)), "%s", names[k]);
-        free(moments);
-    }
+    /* PyTorch's names of the first and the second moments; of the layouts, a model of transformers is the check */
+    SafeFile file = safetensors_open(IN_SCRATCH("new/out/step-00000003/optimizer.safetensors"));
+    const SafeTensor *m = safetensors_find(&file, "exp_avg.transformer.wte.weight");
+    const SafeTensor *v = safetensors_find(&file, "exp_avg_sq.transformer.wte.weight");
+    float *first = download(trainer.optimizer.m), *second = download(trainer.optimizer.v);
+    EXPECT(m && v && !memcmp(m->data, first, (size_t)m->bytes) && !memcmp(v->data, second, (size_t)v->bytes),
+           "the moments of wte");
+    free(first);
+    free(second);
     safetensors_close(&file);
 }
 

@@ -30,36 +30,29 @@ static void test_json_values(void) {
     json_free(root);
 }
 
-/* As Python's json.loads and tiktoken read them: s.encode("utf-16", "surrogatepass").decode("utf-16", "replace"). */
-static void test_json_surrogates(void) {
+/* Read, written and read again. Halves of surrogate pairs as Python's json.loads and tiktoken read them:
+   s.encode("utf-16", "surrogatepass").decode("utf-16", "replace"). */
+static void test_json_strings(void) {
     static const struct { const char *text, *want; } cases[] = {
         { "\"a\\ud800b\"", "a\xef\xbf\xbd" "b" },        { "\"\\ude00\\ud83d\"", "\xef\xbf\xbd\xef\xbf\xbd" },
         { "\"\\ud800\\u0041\"", "\xef\xbf\xbd" "A" },
         { "\"\\ud83d\\ud83d\\ude00\"", "\xef\xbf\xbd\xf0\x9f\x98\x80" },
         { "\"\\ud800\"", "\xef\xbf\xbd" },             { "\"\\ud800\\n\"", "\xef\xbf\xbd\n" },
+        { "\"\"", "" },                                 { "\"plain \xc3\xa9\"", "plain \xc3\xa9" },
+        { "\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0001\\u001F\x7f\"", "\"\\/\b\f\n\r\t\x01\x1f\x7f" },
     };
     for (int i = 0; i < COUNT(cases); i++) {
-        Json *json = json_parse(cases[i].text, strlen(cases[i].text), "string");
-        EXPECT(!strcmp(json->text, cases[i].want), "%s: %s, want %s", cases[i].text, json->text, cases[i].want);
-        json_free(json);
-    }
-}
-
-static void test_json_strings(void) {
-    static const struct { const char *text, *back; } cases[] = {
-        { "", "" }, { "plain", "plain" }, { "\"\\/\b\f\n\r\t\x01\x1f\x7f", "\"\\/\b\f\n\r\t\x01\x1f\x7f" },
-        { "\xc3\xa9\xf0\x9f\x98\x80", "\xc3\xa9\xf0\x9f\x98\x80" },
-    };
-    for (int i = 0; i < COUNT(cases); i++) {
-        char *text;
-        size_t size;
-        FILE *file = open_memstream(&text, &size);
-        json_write_string(file, cases[i].text);
-        fclose(file);
-        Json *json = json_parse(text, size, "string");
-        EXPECT(!strcmp(json->text, cases[i].back), "case %d: wrote %s, read %s", i, text, json->text);
-        json_free(json);
-        free(text);
+        const char *text = cases[i].text;
+        for (int round = 0; round < 2; round++) {
+            Json *json = json_parse(text, strlen(text), "string");
+            EXPECT(!strcmp(json->text, cases[i].want), "%s: %s, want %s", text, json->text, cases[i].want);
+            char *written;
+            FILE *file = open_memstream(&written, &(size_t){0});
+            json_write_string(file, json->text);
+            fclose(file);
+            text = scratch_keep(written);
+            json_free(json);
+        }
     }
 }
 
@@ -281,8 +274,7 @@ static const struct { const char *header; int data; const char *part; } bad_safe
     { " {}", 0, "is a file of an unknown kind, want" },
     { "{", 0, "header: byte 1: found the end" }, { "{} x", 0, "header: byte 3: found 'x'" },
     { "{" TENSOR("a", "U8", "", 0, 1) "," TENSOR("a", "U8", "", 1, 2) "}", 2, "the tensor a occurs twice" },
-    { "{\"a\":1}", 0, "\"a.dtype\" is missing" }, { "{\"a\":[]}", 0, "\"a.dtype\" is missing" },
-    { "{\"a\":{}}", 0, "\"a.dtype\" is missing" },
+    { "{\"a\":1}", 0, "\"a.dtype\" is missing" },
     { "{\"a\":{\"dtype\":\"U8\"}}", 0, "\"a.shape\" is missing" },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[]}}", 0, "\"a.data_offsets\" is missing" },
     { "{\"a\":{\"dtype\":8,\"shape\":[],\"data_offsets\":[0,1]}}", 1, "\"a.dtype\" is 8, want a string" },
@@ -293,23 +285,16 @@ static const struct { const char *header; int data; const char *part; } bad_safe
       "want dtype, shape and data_offsets only" },
     { "{" TENSOR("a", "F31", "", 0, 4) "}", 4, "\"a.dtype\" is F31, want a data type" },
     { "{" TENSOR("a", "f32", "", 0, 4) "}", 4, "\"a.dtype\" is f32, want" },
-    { "{" TENSOR("a", "", "", 0, 4) "}", 4, "\"a.dtype\" is empty, want" },
     { "{" TENSOR("a", "U8", "1,1,1,1,1,1,1,1,1", 0, 1) "}", 1, "\"a.shape\" is an array, want one of at most 8" },
     { "{" TENSOR("a", "U8", "-1", 0, 1) "}", 1, "\"a.shape\" is -1, want" },
     { "{" TENSOR("a", "U8", "1.0", 0, 1) "}", 1, "\"a.shape\" is 1.0, want" },
-    { "{" TENSOR("a", "U8", "\"1\"", 0, 1) "}", 1, "\"a.shape\" is 1, want an integer" },
-    { "{" TENSOR("a", "U8", "null", 0, 1) "}", 1, "\"a.shape\" is null, want" },
-    { "{" TENSOR("a", "U8", "[1]", 0, 1) "}", 1, "\"a.shape\" is an array, want" },
-    { "{" TENSOR("a", "U8", "9223372036854775808", 0, 1) "}", 1, "\"a.shape\" is 9223372036854775808, want" },
     { "{" TENSOR("a", "F64", "2305843009213693952", 0, 0) "}", 0, "want fewer than 2^63 bytes" },
     { "{" TENSOR("a", "U8", "4294967296,4294967296", 0, 0) "}", 0, "want fewer than 2^63 bytes" },
     { "{" TENSOR("a", "U8", "4294967296,4294967296,0", 0, 0) "}", 0, "want fewer than 2^63 bytes" },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0]}}", 1, "want one of 2 offsets" },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[]}}", 1, "want one of 2 offsets" },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1,2]}}", 1, "want one of 2 offsets" },
     { "{" TENSOR("a", "U8", "", -1, 0) "}", 1, "\"a.data_offsets\" is -1, want" },
     { "{" TENSOR("a", "U8", "", 0, 1e0) "}", 1, "\"a.data_offsets\" is 1e0, want" },
-    { "{" TENSOR("a", "U8", "", 0, 18446744073709551617) "}", 1, "\"a.data_offsets\" is 18446744073709551617, want" },
     { "{" TENSOR("a", "U8", "", 1, 0) "}", 1, "tensor a is bytes 1 to 0, want 1 bytes" },
     { "{" TENSOR("a", "F32", "2,3", 0, 20) "}", 20, "tensor a is bytes 0 to 20, want 24 bytes for F32 (2,3)" },
     { "{" TENSOR("a", "F32", "2,3", 0, 28) "}", 28, "tensor a is bytes 0 to 28, want 24 bytes for F32 (2,3)" },
@@ -401,7 +386,6 @@ int main(void) {
     RUN(sums_are_xxh64);
     RUN(kinds_of_safetensors);
     RUN(test_json_values);
-    RUN(test_json_surrogates);
     RUN(test_json_strings);
     RUN(test_json_malformed);
     RUN(test_json_members);
