@@ -181,7 +181,7 @@ static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name,
     if (!is_training(m) && phases != KEPT && !(phases &= FORWARD)) return;
     if (phases == SAME) table->entry[table->count - 1].watched = 0;        /* its value does not last */
     tensor_table_add(table, prefix, name, shape, (TensorEntry){
-        .field = field, .watched = phases == KEPT && shape.dtype != I32, .same = phases == SAME,
+        .field = field, .watched = phases == KEPT && shape.dtype != I32 && tensor_count(shape), .same = phases == SAME,
         .phases = phases == SAME ? 0 : phases });
 }
 
@@ -239,25 +239,15 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
     int64_t kept = (int64_t)(m->attention->kept_bytes(&m->spec) + 3) / 4;
     int64_t work = (int64_t)((m->ring.split.size ? ring_workspace_bytes(&m->ring)
                                                  : m->attention->workspace_bytes(&m->spec)) + 3) / 4;
-    int64_t word = has_dropout(rates) ? 2 : 0;
+    int64_t word = has_dropout(rates) ? 2 : 0, positions = m->cached ? 1 : m->ring.split.size ? tokens : 0;
+    int64_t ahead = !m->cached ? 0 : m->cached > GPT_TOKENS_AHEAD ? m->cached : GPT_TOKENS_AHEAD;
     const DType ACT = config->dtype;
     char prefix[40] = "";
     if (!m->acts.block) m->acts.block = host_alloc((size_t)config->L * sizeof *m->acts.block, "the table of blocks");
     tensor_table_free(&m->acts.table);
-    m->acts.position = m->acts.uniform = m->acts.next = ABSENT;
     for (int l = 0; l < config->L && m->cached; l++)
         tensor_table_add(&m->acts.table, prefix, "cache", tensor_of(NULL, ACT, 3, m->cached, m->context, 2 * C),
                          (TensorEntry){ .field = &m->acts.block[l].cache });
-    if (m->cached || m->ring.split.size)
-        tensor_table_add(&m->acts.table, prefix, "position", tensor_of(NULL, I32, 1, m->cached ? 1 : tokens),
-                         (TensorEntry){ .field = &m->acts.position });
-    if (m->cached) {
-        const int64_t count = m->cached > GPT_TOKENS_AHEAD ? m->cached : GPT_TOKENS_AHEAD;
-        tensor_table_add(&m->acts.table, prefix, "uniform", tensor_of(NULL, F64, 1, count),
-                         (TensorEntry){ .field = &m->acts.uniform });
-        tensor_table_add(&m->acts.table, prefix, "next", tensor_of(NULL, I32, 1, count),
-                         (TensorEntry){ .field = &m->acts.next });
-    }
 #define ADD(field, shape, dtype, dropped, phases) \
     add_block_act(m, l, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), dropped, phases);
     for (int l = 0; l < config->L; l++) {

@@ -93,6 +93,10 @@ typedef struct {
     X(lnf_rstd,   SHAPE(B, T),         F32,   KEPT) \
     X(losses,     SHAPE(B, T),         F32,   KEPT) \
     X(sequence,   SHAPE(word),         I32,   KEPT)     /* of dropout: 64 bits, the number of the first sequence */ \
+    X(position,   SHAPE(positions),    I32,   KEPT)     /* generation: of the first token; where ranks share \
+                                                           sequences: of each of this rank's; else empty: 0 */ \
+    X(uniform,    SHAPE(ahead),        F64,   KEPT)     /* generation: random numbers, */ \
+    X(next,       SHAPE(ahead),        I32,   KEPT)     /* and the tokens chosen with them */ \
     X(logits,     SHAPE(chunk, Vp),    ACT,   HEAD)         /* a chunk of rows of the head; F32 in evaluation */ \
     X(lnf,        SHAPE(B, T, C),      ACT,   FINAL | HEAD | D_FINAL) \
     X(dlnf,       SHAPE(B, T, C),      ACT,   SAME) \
@@ -121,10 +125,6 @@ enum { GPT_TOKENS_AHEAD = 32 };    /* that gpt_next may choose before the host s
 
 typedef struct {
     MODEL_ACTS(FIELD)
-    Tensor       position;         /* generation: I32 (1), of the first of the tokens; where ranks share sequences:
-                                      I32 (T), of each; else absent: 0 */
-    Tensor       uniform;          /* generation: F64 (B), random numbers, */
-    Tensor       next;             /* and I32 (B), the tokens chosen with them; both have room for GPT_TOKENS_AHEAD */
     BlockActs   *block;
     TensorTable  table;
     TensorTable  largest;          /* of the batch of gpt_create: in training, smaller ones have its places */

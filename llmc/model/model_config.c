@@ -189,30 +189,29 @@ int64_t update_sequences(Settings *s, int T, int is_resume) {
 }
 
 MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int B, Purpose purpose) {
-    MemoryPlan plan = memory_plan(config, attention, B, purpose);
-    size_t free_bytes = (size_t)device_info().free_bytes;
+    const MemoryPlan plan = memory_plan(config, attention, B, purpose);
+    const size_t free_bytes = (size_t)device_info().free_bytes;
     if (plan.total <= free_bytes) return plan;
-    int fits = 0, too_many = B;             /* bisection for the maximum batch */
-    while (too_many - fits > 1) {
-        int middle = fits + (too_many - fits) / 2;
-        if (memory_plan(config, attention, middle, purpose).total <= free_bytes) fits = middle;
-        else too_many = middle;
-    }
+    const char *option = purpose == GENERATE ? "--num-samples" : "--batch";
+    const int flash_fits = !strcmp(attention, "naive") && memory_plan(config, "auto", B, purpose).total <= free_bytes;
     GPTConfig less = *config;               /* the first level of recomputation that fits */
     size_t less_total = plan.total;
     while (purpose == TRAIN && less_total > free_bytes && less.recompute < RECOMPUTE_BLOCK) {
         less.recompute++;
         less_total = memory_plan(&less, attention, B, purpose).total;
     }
-    int flash_fits = !strcmp(attention, "naive") && memory_plan(config, "auto", B, purpose).total <= free_bytes;
-    const char *option = purpose == GENERATE ? "--num-samples" : "--batch";
-    char need[32], have[32], recompute[64] = "", largest[160], none[112];
-    if (less_total <= free_bytes)
-        snprintf(recompute, sizeof recompute, "with --recompute %s it fits; ", levels[less.recompute]);
-    snprintf(largest, sizeof largest, fits ? "%sthe largest that fits is %s %d, and a smaller --model or --context "
-             "needs less" : "%swithout it not even %s 1", recompute, option, fits);
-    snprintf(none, sizeof none, "not even %s 1 fits: want a smaller --model or a shorter --context", option);
-    fail("out of memory: %s %d needs %s, %s are free; %s", option, B, bytes_text((double)plan.total, need),
-         bytes_text((double)free_bytes, have), flash_fits ? "with --attention flash instead of naive it fits"
-         : fits || *recompute ? largest : none);
+    int fits = 0, too_many = B;             /* bisection for the maximum batch */
+    while (too_many - fits > 1) {
+        const int middle = fits + (too_many - fits) / 2;
+        if (memory_plan(config, attention, middle, purpose).total <= free_bytes) fits = middle;
+        else too_many = middle;
+    }
+    char need[32], have[32], hint[160];
+    snprintf(hint, sizeof hint, flash_fits ? "with --attention flash instead of naive it fits"
+             : fits ? "the largest that fits is %s %d, and a smaller --model or --context needs less"
+             : less_total <= free_bytes ? "without it not even %s 1"
+             : "not even %s 1 fits: want a smaller --model or a shorter --context", option, fits);
+    fail("out of memory: %s %d needs %s, %s are free; %s%s%s%s", option, B, bytes_text((double)plan.total, need),
+         bytes_text((double)free_bytes, have), less_total <= free_bytes ? "with --recompute " : "",
+         less_total <= free_bytes ? levels[less.recompute] : "", less_total <= free_bytes ? " it fits; " : "", hint);
 }

@@ -78,7 +78,7 @@ void tensor_table_align(TensorTable *table, int64_t elements, DType dtype) {
 void tensor_table_place(TensorTable *table, void *memory) {
     table->memory = memory;
     for (int i = 0; i < table->count; i++)
-        table->entry[i].field->data = (char *)memory + table->entry[i].offset;
+        table->entry[i].field->data = table->entry[i].bytes ? (char *)memory + table->entry[i].offset : NULL;
 }
 
 Tensor tensor_table_flat(const TensorTable *table, DType dtype) {

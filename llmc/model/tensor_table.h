@@ -54,7 +54,7 @@ void tensor_table_reuse(TensorTable *table, const TensorTable *larger, const cha
 /* The next entry starts at a multiple of so many elements, itself a multiple of 128. */
 void tensor_table_align(TensorTable *table, int64_t elements, DType dtype);
 
-/* Sets the addresses of all tensors in memory, which has at least table->bytes. */
+/* Sets the addresses of all tensors in memory, which has at least table->bytes; empty ones are absent. */
 void tensor_table_place(TensorTable *table, void *memory);
 
 Tensor tensor_table_flat(const TensorTable *table, DType dtype);    /* the whole memory as one tensor */
