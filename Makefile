@@ -8,10 +8,9 @@ ifeq ($(filter -j%,$(MAKEFLAGS)),)
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
 endif
 
-# ---- Detected on this machine; each can be set on the command line: make DEVICE=cpu CC=clang OPENMP=no BLAS=own
+# ---- Detected on this machine; each can be set on the command line: make DEVICE=cpu CC=clang OPENMP=no
 
 DEVICE ?= $(shell command -v nvcc >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
-BLAS   ?= $(shell for p in openblas blis mkl-dynamic-lp64-seq cblas; do pkg-config --exists $$p 2>/dev/null && echo $$p && exit; done; echo own)
 ifeq ($(origin CC),default)
 CC     := cc
 endif
@@ -26,17 +25,14 @@ CPPFLAGS   := -D_GNU_SOURCE -MMD -MP
 CFLAGS_ALL := -std=c11 $(CFLAGS) $(NATIVE) -fno-math-errno -ffp-contract=fast -Wall -Wextra $(if $(filter yes,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas)
 LDLIBS     := -lm -lpthread -ldl
 
-# ---- The sources. The linker picks the backend, and on the CPU the GEMM: a CBLAS found by pkg-config, or our own.
+# ---- The sources. The linker picks the backend.
 
 ifeq ($(DEVICE),cpu)
-GEMM       := $(if $(filter own,$(BLAS)),own,cblas)
-GEMM_O     := $(BUILD)/kernels/cpu/gemm_$(GEMM).o
-BACKEND_O  := $(patsubst %.c,$(BUILD)/%.o,$(filter-out kernels/cpu/gemm_%.c,$(wildcard kernels/cpu/*.c)))
-LIBS       := $(if $(filter cblas,$(GEMM)),$(or $(shell pkg-config --libs $(BLAS)),$(error BLAS=$(BLAS): pkg-config \
-              does not know it, want own, openblas, blis, mkl-dynamic-lp64-seq or cblas)))
+BACKEND_O  := $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/cpu/*.c))
+LIBS       :=
 NO_NVCC    := $(if $(filter file,$(origin DEVICE)),$(shell command -v nvcc >/dev/null 2>&1 || ! nvidia-smi -L >/dev/null 2>&1 || \
               echo '; this machine has a GPU, but no nvcc in PATH (/usr/local/cuda/bin?)'))
-WITH       := $(CC), OpenMP $(OPENMP), GEMM $(BLAS)$(NO_NVCC)
+WITH       := $(CC), OpenMP $(OPENMP)$(NO_NVCC)
 else ifeq ($(DEVICE),cuda)
 # For the GPU of this machine; without one for Ampere, Hopper, and as PTX for newer GPUs.
 NVCC       := $(or $(shell command -v nvcc),$(error DEVICE=cuda needs nvcc of the CUDA Toolkit 12.5 or newer in PATH))
@@ -65,8 +61,7 @@ WITH       := $(CC), nvcc $(if $(ARCH),for sm_$(ARCH:90=90a),for sm_80$(comma) s
 else
 $(error DEVICE=$(DEVICE): no such backend, want cpu or cuda)
 endif
-COMMON_O   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/*.c llmc/*/*.c)) $(BACKEND_O)
-OBJECTS    := $(COMMON_O) $(GEMM_O)
+OBJECTS    := $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/*.c llmc/*/*.c)) $(BACKEND_O)
 TESTS      := $(patsubst %.c,$(BUILD)/%,$(wildcard test/*/test_*.c))
 link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 include test/fuzz/fuzz.mk
@@ -79,7 +74,7 @@ all: $(BUILD)/train_gpt $(BUILD)/tokenize
 	@echo "train_gpt is $<: $(WITH)"
 
 # Everything is recompiled when the compiler or its flags change: build/*/settings records them.
-SETTINGS   := $(CC) $(CPPFLAGS) $(CFLAGS_ALL) $(BLAS) $(NVCCFLAGS) $(GENCODE) $(NCCL)
+SETTINGS   := $(CC) $(CPPFLAGS) $(CFLAGS_ALL) $(NVCCFLAGS) $(GENCODE) $(NCCL)
 $(shell mkdir -p $(BUILD) && echo '$(SETTINGS)' | cmp -s - $(BUILD)/settings || echo '$(SETTINGS)' > $(BUILD)/settings)
 
 $(BUILD)/%.o: %.c $(BUILD)/settings
@@ -133,8 +128,6 @@ $(NVML_FAKES): $(BUILD)/nvml/%.so: test/kernels/nvml.c $(BUILD)/settings
 # several processes that compute nothing, with collectives of its own
 $(BUILD)/launch_probe: $(BUILD)/test/ranks/launch_probe.o $(filter-out %/comm.o %/comm_nccl.o %/comm_none.o,$(OBJECTS))
 	$(link) $(LIBS)
-$(BUILD)/test_ops_own: $(BUILD)/test/kernels/test_ops.o $(BUILD)/test/oracle.o $(COMMON_O) $(BUILD)/kernels/cpu/gemm_own.o
-	$(link)
 
 # ---- make train, make test
 
@@ -164,11 +157,10 @@ compare: all $(BUILD)/tales
 MALFORMED_STRIDE ?= $(if $(filter cuda,$(DEVICE)),180,1)
 # other programs change how much of a GPU's memory is in use
 ALONE      := test/run/test_memory.sh
-OWN_GEMM_TEST := $(if $(filter cblas,$(GEMM)),$(BUILD)/test_ops_own)
 #: test            every test that this machine can run
-test: all $(TESTS) $(OWN_GEMM_TEST) $(BUILD)/tales $(BUILD)/faults.so $(BUILD)/launch_probe
+test: all $(TESTS) $(BUILD)/tales $(BUILD)/faults.so $(BUILD)/launch_probe
 	@BUILD=$(BUILD) MALFORMED_STRIDE=$(MALFORMED_STRIDE) test/run.sh \
-	    $(filter-out $(ALONE),$(wildcard test/*/test_*.sh)) $(TESTS) $(OWN_GEMM_TEST) scripts/check_layers.sh --alone $(ALONE)
+	    $(filter-out $(ALONE),$(wildcard test/*/test_*.sh)) $(TESTS) scripts/check_layers.sh --alone $(ALONE)
 
 #: test-kill       200 kills at random moments and a fault at every call; resumes bit for bit (half a minute)
 test-kill: all $(BUILD)/tales $(BUILD)/faults.so
@@ -253,6 +245,6 @@ clean:
 	rm -rf build train_gpt tokenize
 help:
 	@sed -n 's/^#: /make /p' Makefile test/fuzz/fuzz.mk
-	@echo "Variables: DEVICE=$(DEVICE) CC=$(CC) OPENMP=$(OPENMP) BLAS=$(BLAS) CFLAGS='$(CFLAGS)' NATIVE=$(NATIVE) NCCL=$(NCCL) NCCL_HOME=$(NCCL_HOME)"
+	@echo "Variables: DEVICE=$(DEVICE) CC=$(CC) OPENMP=$(OPENMP) CFLAGS='$(CFLAGS)' NATIVE=$(NATIVE) NCCL=$(NCCL) NCCL_HOME=$(NCCL_HOME)"
 
 -include $(wildcard $(BUILD)/*.d $(BUILD)/*/*.d $(BUILD)/*/*/*.d)

@@ -60,7 +60,6 @@ void   attention_check_forward (const Attention *a, const AttentionSpec *s, Tens
                                 Tensor q, Tensor k, Tensor v);
 void   attention_check_backward(const Attention *a, const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
                                 Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v);
-void   attention_check_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse);
 const char *attention_refuse_rate(const AttentionSpec *s);  /* NULL, or that there is no such rate of dropout */
 size_t attention_row_bytes(const AttentionSpec *s);         /* a float per query row: lse, or delta */
 size_t attention_part_bytes(const AttentionSpec *s);        /* out_into = ACCUMULATE: of attention_merge_part, else 0 */

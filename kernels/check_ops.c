@@ -45,22 +45,24 @@ void check_float(const char *op, const char *name, Tensor t, int min_ndim) {
     REQUIRE(!refusal, "%s: %s is %s: %s", op, name, dtype_name(t.dtype), refusal);
 }
 
+void check_vocabulary(const char *op, int V, int64_t Vp) {
+    REQUIRE(V >= 1 && V <= Vp, "%s: V is %d, want 1 .. %lld", op, V, (long long)Vp);
+}
+
 void check_embedding(const char *op, Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor position) {
     const int backward = strstr(op, "backward") != NULL;        /* x, wte and wpe are gradients then */
-    const char *x_name = backward ? "dx" : "x", *wte_name = backward ? "dwte" : "wte";
-    const char *wpe_name = backward ? "dwpe" : "wpe";
-    check_float(op, x_name, x, 3);
+    check_float(op, "x", x, 3);
     int64_t C = tensor_columns(x);
-    check_packed(op, x_name, x);
+    check_packed(op, "x", x);
     check_per_row(op, "tokens", tokens, I32, x);
-    check_float(op, wte_name, wte, 2);
-    check_float(op, wpe_name, wpe, 2);
-    check_tensor(op, wte_name, wte, backward ? F32 : x.dtype, 2, wte.dim[0], C);
-    check_tensor(op, wpe_name, wpe, wte.dtype, 2, wpe.dim[0], C);
-    REQUIRE(wpe.dim[0] >= x.dim[1], "%s: %lld positions, want at most %lld, the rows of %s", op, (long long)x.dim[1],
-            (long long)wpe.dim[0], wpe_name);
+    check_float(op, "wte", wte, 2);
+    check_float(op, "wpe", wpe, 2);
+    check_tensor(op, "wte", wte, backward ? F32 : x.dtype, 2, wte.dim[0], C);
+    check_tensor(op, "wpe", wpe, wte.dtype, 2, wpe.dim[0], C);
+    REQUIRE(wpe.dim[0] >= x.dim[1], "%s: %lld positions, want at most %lld, the rows of wpe", op, (long long)x.dim[1],
+            (long long)wpe.dim[0]);
     if (position.data) check_tensor(op, "position", position, I32, 1, !backward && position.dim[0] == 1 ? 1 : x.dim[1]);
-    if (position.data && backward) check_packed(op, wpe_name, wpe);
+    if (position.data && backward) check_packed(op, "wpe", wpe);
 }
 
 void check_cache_append(Tensor cache, Tensor rows, Tensor position) {
@@ -134,8 +136,7 @@ void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, T
     check_tensor(op, "logits", logits, logits.dtype, 2, logits.dim[0], logits.dim[1]);
     check_per_row(op, "losses", losses, F32, logits);
     check_per_row(op, "targets", targets, I32, logits);
-    REQUIRE(V >= 1 && V <= logits.dim[1], "softmax: V is %d, want 1 .. %lld, the columns of logits", V,
-            (long long)logits.dim[1]);
+    check_vocabulary(op, V, logits.dim[1]);
     if (!dlogits.data) return;
     check_like(op, "dlogits", dlogits, logits.dtype, logits, logits.dim[1]);
     REQUIRE(dlogits.data == logits.data && dlogits.pitch == logits.pitch,
@@ -148,8 +149,7 @@ void check_sample_tokens(Tensor tokens, Tensor logits, Tensor uniform, int V) {
     check_tensor(op, "logits", logits, F32, 2, logits.dim[0], logits.dim[1]);
     check_tensor(op, "tokens", tokens, I32, 1, logits.dim[0]);
     check_tensor(op, "uniform", uniform, F64, 1, logits.dim[0]);
-    REQUIRE(V >= 1 && V <= logits.dim[1], "sample: V is %d, want 1 .. %lld, the columns of logits", V,
-            (long long)logits.dim[1]);
+    check_vocabulary(op, V, logits.dim[1]);
 }
 
 void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad) {
@@ -184,4 +184,17 @@ void check_fill(Tensor t) {
     check_float("fill", "t", t, 1);
     check_packed("fill", "t", t);
     check_like("fill", "t", t, F32, t, tensor_columns(t));
+}
+
+void check_attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse) {
+    REQUIRE(lse.ndim == 3 && lse.dim[1] >= 1 && out.ndim == 3 && out.dim[2] % lse.dim[1] == 0,
+            "attention_merge: want out (B,T,NH*HS) and lse (B,NH,T), got %d and %d dimensions, %lld columns and "
+            "%lld heads", out.ndim, lse.ndim, (long long)out.dim[2], (long long)lse.dim[1]);
+    check_tensor("attention_merge", "merged",   merged,   merged.dtype == BF16 ? BF16 : F32, 3, lse.dim[0], lse.dim[2],
+                 out.dim[2]);
+    check_tensor("attention_merge", "out",      out,      merged.dtype == BF16 ? out.dtype : F32, 3, lse.dim[0],
+                 lse.dim[2], out.dim[2]);
+    check_tensor("attention_merge", "part",     part,     F32, 3, lse.dim[0], lse.dim[2], out.dim[2]);
+    check_tensor("attention_merge", "lse",      lse,      F32, 3, lse.dim[0], lse.dim[1], lse.dim[2]);
+    check_tensor("attention_merge", "part_lse", part_lse, F32, 3, lse.dim[0], lse.dim[1], lse.dim[2]);
 }

@@ -21,6 +21,8 @@ void check_packed(const char *op, const char *name, Tensor t);
 /* Present, of a floating-point type that this backend computes in, with min_ndim dimensions or more. */
 void check_float(const char *op, const char *name, Tensor t, int min_ndim);
 
+void check_vocabulary(const char *op, int V, int64_t Vp);       /* V in 1 .. Vp */
+
 /* All operands of an op that each backend has its own code for. */
 void check_embedding(const char *op, Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor position);
 void check_cache_append(Tensor cache, Tensor rows, Tensor position);
@@ -37,5 +39,6 @@ void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Ten
 void check_convert(const char *op, Tensor to, Tensor from);
 void check_add(Tensor to, Tensor sum, Tensor from);
 void check_fill(Tensor t);
+void check_attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse);
 
 #endif

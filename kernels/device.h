@@ -13,7 +13,7 @@ typedef struct {
 
 typedef struct {
     char    name[128];         /* "AMD EPYC 9654", "NVIDIA H200" */
-    char    detail[128];       /* "2 threads, GEMM by OpenBLAS 0.3.21" */
+    char    detail[128];       /* "2 threads" */
     double  peak_flops[4];     /* by DType; 0 = unknown */
     int64_t total_bytes;
     int64_t free_bytes;        /* available to this process */

@@ -1,7 +1,7 @@
 /* gemm.h - Matrix multiplication c = or += a b + bias, and column sums: the parts of a linear layer.
-   Implemented by kernels/cpu/gemm_own.c or gemm_cblas.c, and by kernels/cuda/gemm.c (cuBLASLt), a few rows by gemv in
+   Implemented by kernels/cpu/gemm.c and by kernels/cuda/gemm.c (cuBLASLt), a few rows by a dot product per element in
    both. Sums are made in f32, without TF32. The same operands give the same bits, whatever the number of threads; on a
-   GPU with the same choice of an algorithm for the shape (choices.h). Called from one host thread at a time. */
+   GPU with the same choice of an algorithm for the shape (autotune.h). Called from one host thread at a time. */
 #ifndef KERNELS_GEMM_H
 #define KERNELS_GEMM_H
 #include "tensor.h"
@@ -31,7 +31,7 @@ void gemm(Gemm g);
    packed, (M,N) in dtype; g.c is pre_gelu.data. The values between GEMM and GELU may be rounded to dtype. */
 void gemm_gelu(Gemm g, Tensor out, Tensor pre_gelu);
 
-const char *gemm_name(void);    /* "OpenBLAS 0.3.21", "train_gpt", "cuBLASLt 13.1.0" */
+const char *gemm_name(void);    /* "train_gpt", "cuBLASLt 13.1.0" */
 
 /* sum (columns) F32 = or += the sums of t's columns. */
 void column_sums(Tensor sum, Tensor t, Into into);

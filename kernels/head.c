@@ -3,7 +3,6 @@
 #include "check_ops.h"
 #include "device.h"
 #include "matmul.h"
-#include "profile.h"
 #include "softmax_cross_entropy.h"
 
 static void check_head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tensor targets, int V,
@@ -16,7 +15,7 @@ static void check_head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Ten
     check_tensor(op, "wte", wte, x.dtype, 2, Vp, C);
     check_per_row(op, "losses", losses, F32, x);
     check_per_row(op, "targets", targets, I32, x);
-    REQUIRE(V >= 1 && V <= Vp, "head: V is %d, want 1 .. %lld, the rows of wte", V, (long long)Vp);
+    check_vocabulary(op, V, Vp);
     check_float(op, "work", work, 2);
     check_tensor(op, "work", work, dx.data ? x.dtype : F32, 2, work.dim[0], Vp);
     REQUIRE(work.dim[0] >= 1, "head: work has no row, want 1 or more");
@@ -36,7 +35,6 @@ void head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tens
                int V, float dloss, Into dwte_into, Tensor work) {
     check_head_loss(losses, dx, dwte, x, wte, targets, V, work);
     const int64_t rows = tensor_rows(x), chunk = work.dim[0];
-    op_begin("head", 0, 0);
     for (int64_t first = 0; first < rows; first += chunk) {
         const int64_t count = rows - first < chunk ? rows - first : chunk;
         const Tensor x_rows = tensor_row_range(x, first, count), logits = tensor_row_range(work, 0, count);
@@ -49,5 +47,4 @@ void head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tens
             matmul_backward(tensor_row_range(dx, first, count), dwte, ABSENT, ABSENT, dlogits, x_rows, ABSENT, wte,
                             first ? ACCUMULATE : dwte_into);
     }
-    op_end();
 }

@@ -206,20 +206,18 @@ static Tensor half(Tensor t, int which) {
     return tensor_column_range(t, which * tensor_columns(t) / 2, tensor_columns(t) / 2);
 }
 
-/* The operands of a unit: (1,own,C), lse (1,NH,own). */
-typedef struct { Tensor dq, dk, dv, dout, out, lse, q, k, v; } Operands;
+enum { DQ, DK, DV, DOUT, OUT, Q, K, V, MATRICES };
+typedef struct { Tensor t[MATRICES], lse; } Operands;       /* (B,own,NH*HS); lse (B,NH,own) */
 
-static Tensor unit_of(const Ring *r, Tensor t, int b, int head) {
-    if (!t.data) return t;
-    return tensor_column_range(rows_of(t, (int64_t)b * r->spec.Tq, r->spec.Tq), (int64_t)head * r->spec.HS,
-                               (int64_t)r->heads * r->spec.HS);
-}
-
-static Operands unit(const Ring *r, Operands x, int b, int head) {
-    return (Operands){ unit_of(r, x.dq, b, head), unit_of(r, x.dk, b, head), unit_of(r, x.dv, b, head),
-                       unit_of(r, x.dout, b, head), unit_of(r, x.out, b, head),
-                       rows_of(x.lse, (int64_t)b * r->spec.NH + head, r->heads),
-                       unit_of(r, x.q, b, head), unit_of(r, x.k, b, head), unit_of(r, x.v, b, head) };
+/* Some rows and heads of sequence b, as operands of one sequence. */
+static Operands range_of(const Ring *r, const Operands *x, int b, int row, int rows, int head, int heads) {
+    const int HS = r->spec.HS;
+    Operands range = { .lse = tensor_column_range(rows_of(x->lse, b * x->lse.dim[1] + head, heads), row, rows) };
+    for (int i = 0; i < MATRICES; i++)
+        if (x->t[i].data)
+            range.t[i] = tensor_column_range(rows_of(x->t[i], (int64_t)b * x->t[i].dim[1] + row, rows),
+                                             (int64_t)head * HS, (int64_t)heads * HS);
+    return range;
 }
 
 /* ---- Transfers */
@@ -240,27 +238,10 @@ static CommTransfer give_back(const Ring *r, const Work *w, int index) {
                            tensor_row_range(w->returned, 0, keys_of(s.others)), rank_of_run(r, s.to) };
 }
 
-/* K and V, or dK and dV, as one: where v lies beside k in the same rows. */
-static int are_joined(Tensor k, Tensor v) {
-    return k.pitch == v.pitch && (char *)v.data == (char *)k.data + (size_t)tensor_columns(k) * dtype_bytes(k.dtype);
-}
-
-static Tensor join(Tensor k) {
-    k.dim[k.ndim - 1] *= 2;
-    return k;
-}
-
 /* Copies the keys and values that other ranks need to where they are sent from. */
 static void pack(const Work *w, const Operands *x) {
     const int64_t keys = tensor_rows(w->kv);
-    if (!keys) return;
-    const Tensor to = rows_of(w->kv, 0, keys);
-    if (are_joined(x->k, x->v)) {
-        tensor_convert(to, join(rows_of(x->k, 0, keys)));
-        return;
-    }
-    tensor_convert(half(to, 0), rows_of(x->k, 0, keys));
-    tensor_convert(half(to, 1), rows_of(x->v, 0, keys));
+    for (int i = 0; i < 2 && keys; i++) tensor_convert(half(rows_of(w->kv, 0, keys), i), rows_of(x->t[K + i], 0, keys));
 }
 
 /* ---- Forward */
@@ -268,10 +249,10 @@ static void pack(const Work *w, const Operands *x) {
 static void part_forward(const Ring *r, const Work *w, const Operands *x, Part p, Into into, Tensor k, Tensor v) {
     if (is_empty(p)) return;
     AttentionSpec spec = spec_of(r, p, r->heads, sum_dtype(r));
-    const Tensor out = w->out.data ? rows_of(w->out, p.row, p.rows) : rows_of(x->out, p.row, p.rows);
+    const Operands rows = range_of(r, x, 0, p.row, p.rows, 0, r->heads);
     spec.out_into = into;
-    attention_pick(r->attention, &spec)->forward(&spec, out, tensor_column_range(x->lse, p.row, p.rows), NULL,
-                                                 rows_of(x->q, p.row, p.rows), k, v, w->attention);
+    attention_pick(r->attention, &spec)->forward(&spec, w->out.data ? rows_of(w->out, p.row, p.rows) : rows.t[OUT],
+                                                 rows.lse, NULL, rows.t[Q], k, v, w->attention);
 }
 
 static void unit_forward(const Ring *r, const Work *w, const Operands *x) {
@@ -279,7 +260,7 @@ static void unit_forward(const Ring *r, const Work *w, const Operands *x) {
     pack(w, x);
     CommTransfer transfer = fetch(r, w, 0);
     CommOp fetched = comm_exchange(&transfer, 1);
-    part_forward(r, w, x, part_of(&r->split, r->split.rank, r->split.rank), OVERWRITE, x->k, x->v);
+    part_forward(r, w, x, part_of(&r->split, r->split.rank, r->split.rank), OVERWRITE, x->t[K], x->t[V]);
     for (int i = 0; i < steps; i++) {
         const Part p = step_of(r, i).part;
         const Tensor kv = rows_of(w->in[i % 2], 0, keys_of(p));
@@ -290,11 +271,11 @@ static void unit_forward(const Ring *r, const Work *w, const Operands *x) {
         }
         part_forward(r, w, x, p, ACCUMULATE, half(kv, 0), half(kv, 1));
     }
-    if (w->out.data && own) tensor_convert(x->out, rows_of(w->out, 0, own));
+    if (w->out.data && own) tensor_convert(x->t[OUT], rows_of(w->out, 0, own));
 }
 
 void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
-    const Operands all = { .out = out, .lse = lse, .q = q, .k = k, .v = v };
+    const Operands all = { .t = { [OUT] = out, [Q] = q, [K] = k, [V] = v }, .lse = lse };
     Work w;
     if (r->split.size == 1) {
         attention_pick(r->attention, &r->spec)->forward(&r->spec, out, lse, NULL, q, k, v, work);
@@ -303,7 +284,7 @@ void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Ten
     place_work(r, 0, work, &w);
     for (int b = 0; b < r->spec.B; b++)
         for (int head = 0; head < r->spec.NH; head += r->heads) {
-            const Operands x = unit(r, all, b, head);
+            const Operands x = range_of(r, &all, b, 0, r->spec.Tq, head, r->heads);
             unit_forward(r, &w, &x);
         }
 }
@@ -315,12 +296,9 @@ static void own_backward(const Ring *r, const Work *w, const Operands *x, int he
     const Part p = part_of(&r->split, r->split.rank, r->split.rank);
     const AttentionSpec spec = spec_of(r, p, heads, r->spec.dtype);
     if (is_empty(p) || !heads) return;
-    const int64_t first = (int64_t)head * spec.HS, count = (int64_t)heads * spec.HS;
-    attention_pick(r->attention, &spec)->backward(&spec, tensor_column_range(x->dq, first, count),
-        tensor_column_range(x->dk, first, count), tensor_column_range(x->dv, first, count),
-        tensor_column_range(x->dout, first, count), tensor_column_range(x->out, first, count),
-        rows_of(x->lse, head, heads), NULL, tensor_column_range(x->q, first, count),
-        tensor_column_range(x->k, first, count), tensor_column_range(x->v, first, count), w->attention);
+    const Operands o = range_of(r, x, 0, 0, p.rows, head, heads);
+    attention_pick(r->attention, &spec)->backward(&spec, o.t[DQ], o.t[DK], o.t[DV], o.t[DOUT], o.t[OUT], o.lse, NULL,
+                                                  o.t[Q], o.t[K], o.t[V], w->attention);
 }
 
 /* The first step has all rows of the steps. */
@@ -329,10 +307,11 @@ static void step_backward(const Ring *r, const Work *w, const Operands *x, int i
     if (is_empty(p)) return;
     AttentionSpec spec = spec_of(r, p, r->heads, sum_dtype(r));
     const Tensor kv = rows_of(w->in[index % 2], 0, p.keys), dkv = rows_of(w->dkv, 0, p.keys);
+    const Operands o = range_of(r, x, 0, p.row, p.rows, 0, r->heads);
     spec.dq_into = index ? ACCUMULATE : OVERWRITE;
     attention_pick(r->attention, &spec)->backward(&spec, rows_of(w->dq, p.row, p.rows), half(dkv, 0), half(dkv, 1),
-        rows_of(x->dout, p.row, p.rows), rows_of(x->out, p.row, p.rows), tensor_column_range(x->lse, p.row, p.rows),
-        NULL, rows_of(x->q, p.row, p.rows), half(kv, 0), half(kv, 1), w->attention);
+                                                  o.t[DOUT], o.t[OUT], o.lse, NULL, o.t[Q], half(kv, 0), half(kv, 1),
+                                                  w->attention);
 }
 
 /* The gradients of step `index`, when those before it have been sent. */
@@ -344,13 +323,10 @@ static void convert_to_send(const Ring *r, const Work *w, int index) {
 
 /* dk and dv += those of `from`. */
 static void add_to_keys(const Operands *x, Tensor from, int64_t keys) {
-    const Tensor dk = rows_of(x->dk, 0, keys), dv = rows_of(x->dv, 0, keys);
-    if (are_joined(dk, dv)) {
-        tensor_add(join(dk), rows_of(from, 0, keys), join(dk));
-        return;
+    for (int i = 0; i < 2; i++) {
+        const Tensor to = rows_of(x->t[DK + i], 0, keys);
+        tensor_add(to, half(rows_of(from, 0, keys), i), to);
     }
-    tensor_add(dk, half(rows_of(from, 0, keys), 0), dk);
-    tensor_add(dv, half(rows_of(from, 0, keys), 1), dv);
 }
 
 /* The gradients of this rank's keys and values in step `index` of another have come. */
@@ -387,7 +363,7 @@ static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
         else           own_backward(r, w, x, early, late);
     }
     if (!is_empty(rows)) {
-        const Tensor dq = rows_of(x->dq, rows.row, rows.rows);
+        const Tensor dq = rows_of(x->t[DQ], rows.row, rows.rows);
         tensor_add(dq, rows_of(w->dq, rows.row, rows.rows), dq);
     }
     comm_wait(moved);
@@ -396,7 +372,7 @@ static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
 
 void ring_backward(const Ring *r, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                    Tensor q, Tensor k, Tensor v, void *work) {
-    const Operands all = { dq, dk, dv, dout, out, lse, q, k, v };
+    const Operands all = { .t = { dq, dk, dv, dout, out, q, k, v }, .lse = lse };
     Work w;
     if (r->split.size == 1) {
         attention_pick(r->attention, &r->spec)->backward(&r->spec, dq, dk, dv, dout, out, lse, NULL, q, k, v, work);
@@ -405,7 +381,7 @@ void ring_backward(const Ring *r, Tensor dq, Tensor dk, Tensor dv, Tensor dout, 
     place_work(r, 1, work, &w);
     for (int b = 0; b < r->spec.B; b++)
         for (int head = 0; head < r->spec.NH; head += r->heads) {
-            const Operands x = unit(r, all, b, head);
+            const Operands x = range_of(r, &all, b, 0, r->spec.Tq, head, r->heads);
             unit_backward(r, &w, &x);
         }
 }

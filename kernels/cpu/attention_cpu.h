@@ -7,9 +7,13 @@
 
 enum { HS_MAX = 128 };
 
-extern const Attention attention_decode, attention_flash, attention_naive;
+extern const Attention attention_flash, attention_naive;
 
-const char *attention_refuse_on_cpu(const AttentionSpec *spec);
+static inline const char *attention_refuse_on_cpu(const AttentionSpec *s) {
+    if (s->dtype != F32 || s->out_dtype != F32) return "the CPU computes in f32 only";
+    if (s->HS < 1 || s->HS > HS_MAX)            return "the head size is not in 1 .. 128";
+    return attention_refuse_rate(s);
+}
 
 /* Of P. head: of all sequences, b NH + h. */
 static inline DropoutMask mask_of(const AttentionSpec *s, int64_t head) {

@@ -1,36 +1,4 @@
-/* attention_list.c - The attentions of the CPU, best first, and the merge of partial results. */
-#include <math.h>
+/* attention_list.c - The attentions of the CPU, best first. */
 #include "attention_cpu.h"
-#include "../check.h"
 
-const Attention *const attention_list[] = { &attention_decode, &attention_flash, &attention_naive, NULL };
-
-const char *attention_refuse_on_cpu(const AttentionSpec *s) {
-    if (s->dtype != F32 || s->out_dtype != F32) return "the CPU computes in f32 only";
-    if (s->HS < 1 || s->HS > HS_MAX)            return "the head size is not in 1 .. 128";
-    return attention_refuse_rate(s);
-}
-
-void attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse) {
-    attention_check_merge(merged, lse, out, part, part_lse);
-    REQUIRE(merged.dtype == F32, "attention_merge: merged is %s: the CPU computes in f32 only",
-            dtype_name(merged.dtype));
-    const int64_t NH = lse.dim[1], T = lse.dim[2], HS = out.dim[2] / NH;
-    #pragma omp parallel for schedule(static)
-    for (int64_t row = 0; row < tensor_rows(lse) * T; row++) {          /* of lse: (b, h, t) */
-        const int64_t h = row / T % NH, i = row / T / NH * T + row % T;
-        float *m = (float *)merged.data + i * merged.pitch + h * HS;
-        float *l = (float *)lse.data + row / T * lse.pitch + row % T;
-        const float *o = (const float *)out.data + i * out.pitch + h * HS;
-        const float *p = (const float *)part.data + i * part.pitch + h * HS;
-        const float pl = ((const float *)part_lse.data)[row / T * part_lse.pitch + row % T];
-        if (pl == -INFINITY) {
-            for (int64_t c = 0; c < HS; c++) m[c] = o[c];
-            continue;
-        }
-        const float row_max = fmaxf(*l, pl), weight = expf(*l - row_max), part_weight = expf(pl - row_max);
-        const float total = weight + part_weight;
-        for (int64_t c = 0; c < HS; c++) m[c] = (weight * o[c] + part_weight * p[c]) / total;
-        *l = row_max + logf(total);
-    }
-}
+const Attention *const attention_list[] = { &attention_flash, &attention_naive, NULL };

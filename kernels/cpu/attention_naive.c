@@ -1,6 +1,5 @@
 /* attention_naive.c - Attention as the formula says, all of P in memory: the baseline for flash. */
 #include "attention_cpu.h"
-#include "dropout_cpu.h"
 
 static size_t probability_bytes(const AttentionSpec *s) {
     return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq * (size_t)s->Tk;
@@ -16,12 +15,15 @@ static Head square_of(const void *data, const AttentionSpec *s, int64_t head) {
 /* to = P of a head without what is dropped, times dropout_scale; from may be to. Returns to. */
 static Head drop(Head to, Head from, const AttentionSpec *s, int64_t head) {
     const DropoutMask mask = mask_of(s, head);
-    for (int64_t row = 0; row < s->Tq; row += 8) {
-        const int64_t rows = min64(8, s->Tq - row), seen = keys_seen(s, row + rows - 1);
-        dropout_rows(head_from(to, row).data, head_from(from, row).data, s->Tk, row, rows, seen, mask, s->dropout.rate);
-        for (int64_t i = row; i < row + rows; i++)
-            for (int64_t j = seen; j < s->Tk; j++) head_from(to, i).data[j] = 0.0f;
-    }
+    const uint32_t threshold = dropout_threshold(s->dropout.rate);
+    const float scale = dropout_scale(s->dropout.rate);
+    for (int64_t i0 = 0; i0 < s->Tq; i0 += 8)
+        for (int64_t j0 = 0; j0 < s->Tk; j0 += 8) {
+            const Random64 kept = dropout_block(mask, (uint32_t)i0 / 8, (uint32_t)j0 / 8, threshold);
+            for (int64_t i = i0; i < min64(i0 + 8, s->Tq); i++)
+                for (int64_t j = j0; j < min64(j0 + 8, s->Tk); j++)
+                    head_from(to, i).data[j] = dropout_bit(kept, i % 8, j % 8) ? scale * head_from(from, i).data[j] : 0;
+        }
     return to;
 }
 

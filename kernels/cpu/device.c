@@ -10,7 +10,6 @@
 #include <sys/auxv.h>
 #endif
 #include "../check.h"
-#include "../gemm.h"
 
 const char *const backend_name = "cpu";
 static int thread_count = 1;
@@ -91,8 +90,7 @@ DeviceInfo device_info(void) {
     char text[128];
     if (!proc_line("/proc/cpuinfo", "model name", info.name, sizeof info.name))
         snprintf(info.name, sizeof info.name, "CPU");
-    snprintf(info.detail, sizeof info.detail, "%d thread%s, GEMM by %s", thread_count,
-             thread_count == 1 ? "" : "s", gemm_name());
+    snprintf(info.detail, sizeof info.detail, "%d thread%s", thread_count, thread_count == 1 ? "" : "s");
     info.total_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     info.free_bytes = info.total_bytes;
     if (proc_line("/proc/meminfo", "MemAvailable", text, sizeof text)) info.free_bytes = atoll(text) * 1024;

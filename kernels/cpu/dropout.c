@@ -1,12 +1,13 @@
 #include "../check_ops.h"
 #include "../profile.h"
-#include "dropout_cpu.h"
+#include "../dropout.h"
 #include "vecmath.h"
 
 enum { BLOCKS = 32 };       /* side by side, in vector registers: one after the other takes 10 times as long */
 
-void dropout_rows(float *out, const float *x, int64_t pitch, int64_t row, int64_t rows, int64_t columns,
-                  DropoutMask mask, float rate) {
+/* Rows row .. row + rows - 1 of a matrix, row a multiple of 8 and at most 8 of them. */
+static void dropout_rows(float *out, const float *x, int64_t row, int64_t rows, int64_t columns, DropoutMask mask,
+                         float rate) {
     const uint32_t threshold = dropout_threshold(rate);
     const float scale = dropout_scale(rate);
     for (int64_t first = 0; first < columns; first += 8 * BLOCKS) {
@@ -18,8 +19,8 @@ void dropout_rows(float *out, const float *x, int64_t pitch, int64_t row, int64_
             uint32_t bits[8 * BLOCKS];          /* the lowest bit counts */
             for (int n = 0; n < BLOCKS; n++)
                 for (int j = 0; j < 8; j++) bits[8 * n + j] = kept[n].word[i / 4] >> 8 * (i % 4) >> j;
-            const float *from = x + i * pitch + first;
-            float *to = out + i * pitch + first;
+            const float *from = x + i * columns + first;
+            float *to = out + i * columns + first;
             for (int64_t c = 0; c < width; c++) to[c] = bits[c] & 1 ? from[c] * scale : 0.0f;
         }
     }
@@ -33,7 +34,7 @@ void dropout(Tensor out, Tensor x, const Dropout *d) {
     #pragma omp parallel for schedule(static)
     for (int64_t g = 0; g < B * groups; g++) {          /* 8 rows of a sequence */
         const int64_t b = g / groups, row = g % groups * 8, at = (b * T + row) * C;
-        dropout_rows((float *)out.data + at, (const float *)x.data + at, C, row, min64(8, T - row), C,
+        dropout_rows((float *)out.data + at, (const float *)x.data + at, row, min64(8, T - row), C,
                      dropout_mask(d->seed, d->site, first + (uint64_t)b, 0), d->rate);
     }
     op_end();

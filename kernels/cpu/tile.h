@@ -1,4 +1,4 @@
-/* tile.h - GEMM of small blocks in f32, from which gemm_own.c and the attentions are made.
+/* tile.h - GEMM of small blocks in f32, from which gemm.c and the attentions are made.
 
    A block of b, BLOCK_K rows of BLOCK_N columns, is packed into panels of TILE_N columns. TILE_M rows of a are copied
    into the L1 cache and multiplied by one panel after the other: c's TILE_M x TILE_N sums stay in registers over all of

@@ -40,7 +40,7 @@ merge_kernel(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse
 }
 
 void attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse) {
-    attention_check_merge(merged, lse, out, part, part_lse);
+    check_attention_merge(merged, lse, out, part, part_lse);
     const int64_t NH = lse.dim[1], HS = out.dim[2] / NH, rows = tensor_rows(out);
     REQUIRE(rows <= INT32_MAX, "attention_merge: %lld rows, want at most %d", (long long)rows, INT32_MAX);
     const int size = HS % 4 == 0 && rows_aligned(merged) && rows_aligned(out) && rows_aligned(part) ? 4 : 1;

@@ -19,6 +19,6 @@ fuzz:
 	@echo 'int LLVMFuzzerTestOneInput(const char *b, long n); int LLVMFuzzerTestOneInput(const char *b, long n) { return !b * !n; }' | \
 	    $(FUZZ_CC) -fsanitize=fuzzer,address -x c -o /dev/null - 2>/dev/null || { echo "make fuzz: $(FUZZ_CC) -fsanitize=fuzzer \
 	does not work here: want clang with its runtime (Debian: clang, libclang-rt-dev), or FUZZ_CC=clang-14"; exit 1; }
-	@$(MAKE) --no-print-directory DEVICE=cpu BUILD=build/fuzz CC=$(FUZZ_CC) OPENMP=no BLAS=own NATIVE= CFLAGS='-O1 -g -fno-omit-frame-pointer \
+	@$(MAKE) --no-print-directory DEVICE=cpu BUILD=build/fuzz CC=$(FUZZ_CC) OPENMP=no NATIVE= CFLAGS='-O1 -g -fno-omit-frame-pointer \
 	    -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all' build/fuzz/fuzz
 	@test/fuzz/run.sh build/fuzz/fuzz $(FUZZ_SECONDS)
