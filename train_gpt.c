@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/check.h"
-#include "kernels/choices.h"
 #include "kernels/comm.h"
 #include "kernels/device.h"
 #include "llmc/base/files.h"
@@ -20,7 +19,7 @@
 #include "llmc/ranks/ranks.h"
 #include "llmc/ranks/rendezvous.h"
 #include "llmc/text/bpe_files.h"
-#include "llmc/train/choice_cache.h"
+#include "llmc/train/autotune_cache.h"
 #include "llmc/train/evaluate.h"
 #include "llmc/train/schedule.h"
 #include "llmc/train/train_step.h"
@@ -115,11 +114,12 @@ static void create_model(Run *run) {
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, gpt_own_tokens(&run->config), TRAIN);
     optimizer_create(&run->optimizer, &run->gpt, adamw_of(s));
     run->step = (TrainStep){ .model = &run->gpt, .optimizer = &run->optimizer, .tokens = run->corpus.train,
-                             .seed = (uint64_t)s->seed, .B = (int)s->batch, .sequences = run->step.sequences };
+                             .seed = (uint64_t)s->seed, .B = (int)s->batch, .sequences = run->step.sequences,
+                             .autotune = !s->deterministic };       /* --deterministic: the default algorithms */
     train_step_create(&run->step);
     run->state = (TrainState){ .val_loss = NAN, .val_step = -1 };
     if (run->checkpoint) checkpoint_load_choices(run->checkpoint);
-    if (!s->deterministic) choice_cache_load();
+    if (run->step.autotune) autotune_cache_load();
     if (run->checkpoint) {
         run->state = resume_load(run->checkpoint, &run->gpt, &run->optimizer);
         printf("resumed from %s\n", run->checkpoint);
@@ -257,15 +257,13 @@ static const char *train(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
     const char *stop = ranks_stop(ranks_stops());
-    if (!s->deterministic) train_step_agree(&run->step, state->sequences_seen);
+    if (run->step.autotune) train_step_agree(&run->step, state->sequences_seen);
     double began = seconds_now(), step_s = 0;
     for (const int64_t first = state->step; state->step < s->steps && !stops_early(run) && !stop; ) {
         const TrainState before = *state;
         const double learning_rate = schedule_learning_rate(&run->schedule, state->step);
         spike_detector_limits(&state->spikes, s->skip_spikes, &run->optimizer.loss_limit, &run->optimizer.norm_limit);
-        choices_measuring = !s->deterministic;      /* --deterministic: the defaults */
         train_step(&run->step, state->sequences_seen, learning_rate);
-        choices_measuring = 0;
         report_health(&run->report);                /* while a GPU computes */
         saver_poll(&run->saver);
         UpdateResult update = optimizer_result(&run->optimizer);
@@ -277,7 +275,7 @@ static const char *train(Run *run) {
         state->sequences_seen += (uint64_t)run->step.sequences;
         state->tokens += train_step_targets(&run->step, before.sequences_seen);
         heartbeat_note(state->step);
-        if (before.step == first) choice_cache_save();      /* all is measured */
+        if (before.step == first) autotune_cache_save();      /* all is measured */
         const StepResult result = spike_detector_update(&state->spikes, &update.stats);
         if (result != APPLIED) report_skipped_step(&run->saver, s, &before, state, &update.stats, result);
 
@@ -330,7 +328,6 @@ int main(int argc, char **argv) {
     const char *stop = ranks_stop(ranks_stops());
     int code = EXIT_TRY_AGAIN;
     if (s->profile) {
-        choices_measuring = !s->deterministic;      /* as in training: the profile is of the GEMMs that it uses */
         train_step_profile(&run.step, run.state.sequences_seen, s->lr, s->profile);
         code = stdio_flush();
     } else if (stop) {

@@ -3,9 +3,8 @@
 #define KERNELS_PROFILE_H
 #include "tensor.h"
 
-/* Around the work of an op: bytes that it must read and write at least, and FLOP that it must compute. Ops of the same
-   name, which is copied, bytes and FLOP are one row. An op may contain others: they are listed after its name, and the
-   rest of the work is its own. Does nothing unless a profile is being taken. */
+/* Around the work of an op: bytes that it must read and write at least, and FLOP that it must compute. Ops of one name,
+   which is copied, are one row; an op inside of another is part of that. Nothing unless a profile is being taken. */
 void op_begin(const char *name, double bytes, double flop);
 void op_end(void);
 
@@ -14,11 +13,15 @@ double op_bytes(int count, ...);
 
 extern int profile_is_on;
 
-/* Measures the rates of the lower bounds, of a copy and of a GEMM in dtype, and takes a profile from here on. */
-void profile_begin(DType dtype);
+/* Of copies of a large matrix, read and written; the largest of square GEMMs from 512 to 8192, up to one that takes
+   2 ms. */
+typedef struct { double bytes_per_ms, flop_per_ms; } Rates;
+Rates rates_measure(DType dtype);
 
-/* Ends it and prints the table. steps: how many were profiled; step_ms: of one step without a profile. Fails, with the
-   name of the op, where an op_end is missing. */
-void profile_end(int steps, double step_ms);
+void profile_begin(void);
+
+/* Ends the profile and prints the table: by op, milliseconds beside the larger of bytes / copy rate and FLOP / GEMM
+   rate. steps: how many were profiled; step_ms: of one step without a profile. Fails where an op_end is missing. */
+void profile_end(Rates rates, int steps, double step_ms);
 
 #endif

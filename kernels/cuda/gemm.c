@@ -1,6 +1,6 @@
 /* gemm.c - GEMM by cuBLASLt, which takes column-major matrices: it computes c^T = b^T a^T. Descriptors and
    algorithm are made once per shape and kept. In training the algorithm is the fastest of those that the heuristic
-   lists, measured on the operands when the shape is new (choices.h). */
+   lists, measured on the operands when the shape is new (autotune.h). */
 #include "../gemm.h"
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include <cublas_v2.h>
 #include "cuda.h"
 #include "gemv.h"
-#include "../choices.h"
+#include "../autotune.h"
 #include "../device.h"
 #include "../gelu.h"
 
@@ -36,7 +36,7 @@ typedef struct {
     Key                    key;
     int64_t                last_use;    /* 0: the entry is empty */
     int                    has_choice;  /* 0: the default, which training replaces by a measured one */
-    int                    version;     /* choices_version when it was made */
+    int                    version;     /* autotune_version when it was made */
     cublasLtMatmulDesc_t   matmul, fused;       /* fused: with a GELU as its epilogue; NULL = none */
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t   algorithm;
@@ -221,13 +221,13 @@ static void plan_choose(Plan *plan, const Work *w) {
     Candidate list[2 * LISTED];
     char name[150];
     key_name(&plan->key, name);
-    int choice = choices_find(name);
-    const int is_default = choice < 0 && !choices_measuring, max = is_default ? 1 : LISTED;
+    int choice = autotune_find(name);
+    const int is_default = choice < 0 && !autotune_enabled(), max = is_default ? 1 : LISTED;
     const int fused = plan->fused && !is_default ? list_algorithms(plan, 1, list, max) : 0;
     const int count = fused + list_algorithms(plan, 0, list + fused, max);
-    if (choice < 0 && choices_measuring) {
+    if (choice < 0 && autotune_enabled()) {
         choice = measure(plan, w, list, count);
-        choices_add(name, choice);
+        autotune_add(name, choice);
     }
     const Candidate *chosen = &list[fused];
     for (int i = 0; i < count; i++)
@@ -235,7 +235,7 @@ static void plan_choose(Plan *plan, const Work *w) {
     plan->algorithm = chosen->algorithm;
     plan->choice = chosen->choice;
     plan->has_choice = choice >= 0;
-    plan->version = choices_version;
+    plan->version = autotune_version();
 }
 
 static void plan_create(Plan *plan, const Work *w, const Key *key) {
@@ -275,7 +275,7 @@ static Plan *plan_find(const Work *w) {
     for (Plan *plan = plans; plan < end; plan++) {
         if (plan->last_use && memcmp(&plan->key, &key, sizeof key) == 0) {
             oldest = plan;
-            if (plan->version != choices_version || (choices_measuring && !plan->has_choice)) break;    /* again */
+            if (plan->version != autotune_version() || (autotune_enabled() && !plan->has_choice)) break;    /* again */
             plan->last_use = ++uses;
             return plan;
         }

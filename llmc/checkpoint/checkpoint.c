@@ -1,6 +1,7 @@
 #include "checkpoint.h"
 #include "../text/bpe_files.h"
-#include "../train/choice_cache.h"
+#include "../../kernels/autotune.h"
+#include "../train/autotune_cache.h"
 #include "../base/files.h"
 #include "../base/os.h"
 #include "../../kernels/check.h"
@@ -374,9 +375,12 @@ const char *checkpoint_missing_file(const char *dir, int to_resume) {
 
 void checkpoint_load_choices(const char *checkpoint) {
     Path path = path_of(checkpoint, CHOICES);
-    if (file_exists(path.text) && !choices_load(path.text, CHOICES_USED))
+    if (!file_exists(path.text)) return;
+    char *text = autotune_read(path.text);
+    if (!autotune_adopt(text))
         printf("%s: of another version of train_gpt, device, driver or library: results differ by rounding\n",
                path.text);
+    free(text);
 }
 
 void checkpoint_load_model(const char *checkpoint, GPT *model) {

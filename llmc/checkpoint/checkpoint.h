@@ -6,7 +6,7 @@
      optimizer.safetensors  both moments in F32, exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME; when the
                             model is saved in BF16, also the exact parameters, param.NAME
      state.json             TrainState, the identity of the data, the options that a resume compares
-     choices.txt            the choices of kernels/choices.h, in text; none where nothing was measured
+     choices.txt            the choices of kernels/autotune.h, in text; none where nothing was measured
      checksums.xxh64        XXH64 of the files above, for `xxhsum -c checksums.xxh64`
      tokenizer.json, ...    the tokenizer files that came with the model, or those of a tokenizer of bytes
 
@@ -54,7 +54,7 @@ typedef struct {
     Tokenizer      tokenizer;
     DataId         train, val;
     const TokenizerFiles *tokenizer_files;     /* NULL = none */
-    char          *choices;                    /* choices_text; NULL = none */
+    char          *choices;                    /* autotune_text; NULL = none */
 } Snapshot;
 
 /* Writes all files into an existing directory; durable when the call returns. Fails on a full disk and when a parameter

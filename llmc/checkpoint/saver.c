@@ -1,7 +1,7 @@
 #include "saver.h"
 #include "../base/os.h"
 #include "../ranks/rendezvous.h"
-#include "../../kernels/choices.h"
+#include "../../kernels/autotune.h"
 #include "../../kernels/device.h"
 #include <signal.h>
 #include <stdlib.h>
@@ -141,7 +141,7 @@ void saver_save(Saver *s, const TrainState *state) {
     if (state->val.best.step != state->step) s->snapshot.state.val.best = s->best;
     s->snapshot.state.optimizer_step = s->optimizer->step;
     free(s->snapshot.choices);
-    s->snapshot.choices = choices_text(1);
+    s->snapshot.choices = format_string("%s", autotune_text());
     copy_state(s);
 
     sigset_t all, before;                  /* signals are for the main thread */

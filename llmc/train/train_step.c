@@ -1,9 +1,10 @@
 #include "train_step.h"
 #include <stdlib.h>
+#include "../../kernels/autotune.h"
 #include "../../kernels/device.h"
 #include "../../kernels/profile.h"
 #include "../base/os.h"
-#include "choice_cache.h"
+#include "autotune_cache.h"
 
 void train_step_create(TrainStep *s) {
     const size_t T = (size_t)s->model->config.T;
@@ -48,23 +49,23 @@ int64_t train_step_targets(const TrainStep *s, uint64_t first) {
 
 static int64_t micro_steps(const TrainStep *s) { return s->sequences / s->B / gpt_groups(&s->model->config); }
 
-/* One that overwrites the gradients and, where a step has it, one that adds to them. */
+/* A micro-step that overwrites the gradients and, where a step has it, one that adds to them. */
 void train_step_measure(TrainStep *s, uint64_t first) {
     const float dloss = 1.0f / (float)train_step_targets(s, first);
     gpt_set_batch(s->model, s->B, gpt_own_tokens(&s->model->config));
     load_batch(s, first);
+    autotune_enable(1);
     for (int64_t i = 0; i < 2 && i < micro_steps(s); i++) {
         gpt_forward(s->model);
         gpt_backward(s->model, dloss, i ? ACCUMULATE : OVERWRITE, NULL, NULL);
     }
+    autotune_enable(0);
 }
 
 void train_step_agree(TrainStep *s, uint64_t first) {
     if (comm_size == 1) return;
-    choices_measuring = 1;
     train_step_measure(s, first);
-    choices_measuring = 0;
-    choices_agree();
+    autotune_agree();
 }
 
 void train_step(TrainStep *s, uint64_t first, double learning_rate) {
@@ -76,6 +77,7 @@ void train_step(TrainStep *s, uint64_t first, double learning_rate) {
     const float dloss = 1.0f / (float)train_step_targets(s, first);
     gpt_set_batch(model, s->B, gpt_own_tokens(&model->config));
     optimizer_begin(optimizer, learning_rate);
+    autotune_enable(s->autotune);
     for (int64_t i = 0; i <= last; i++) {
         const Into into = i ? ACCUMULATE : OVERWRITE;
         const int reduces = i == last && comm_size > 1;
@@ -88,23 +90,25 @@ void train_step(TrainStep *s, uint64_t first, double learning_rate) {
         }
         if (graph) device_graph_end(graph);
     }
+    autotune_enable(0);
     optimizer_update(optimizer);
     load_batch(s, first + (uint64_t)(s->sequences + group * s->B));
 }
 
 void train_step_profile(TrainStep *s, uint64_t first, double learning_rate, int64_t steps) {
     enum { WARM_UP = 5 };
+    const Rates rates = rates_measure(s->model->config.dtype);
     DeviceMark begin = {0}, end = {0};
     for (int64_t i = 0; i < WARM_UP + 2 * steps; i++) {
         if (i == WARM_UP) device_mark(&begin);
         if (i == WARM_UP + steps) {
             device_mark(&end);
-            profile_begin(s->model->config.dtype);
+            profile_begin();
         }
         train_step(s, first + (uint64_t)(i * s->sequences), learning_rate);
         optimizer_result(s->optimizer);
     }
-    profile_end((int)steps, device_mark_ms(&begin, &end) / (double)steps);
+    profile_end(rates, (int)steps, device_mark_ms(&begin, &end) / (double)steps);
     device_mark_free(&begin);
     device_mark_free(&end);
 }

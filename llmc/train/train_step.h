@@ -12,6 +12,7 @@ typedef struct {
     uint64_t      seed;             /* of the data order */
     int           B;                /* sequences of a micro-batch */
     int64_t       sequences;        /* of an update of all ranks */
+    int           autotune;         /* algorithms are chosen by measurement (kernels/autotune.h) */
     int32_t      *window;           /* inputs and targets of a whole sequence */
     int32_t      *batch[2];         /* inputs and targets of a micro-batch and the number of its first sequence (64
                                        bits), page-locked: one is written while the other is being copied */
@@ -25,8 +26,7 @@ typedef struct {
 void train_step_create(TrainStep *step);
 void train_step_free(TrainStep *step);
 
-/* Issues micro-steps as those of that step without its update: nothing is left of them but the choices of algorithms
-   (kernels/choices.h), which several ranks can then agree on before their first step. */
+/* Issues micro-steps of that step without its update: nothing is left of them but the choices of algorithms. */
 void    train_step_measure(TrainStep *step, uint64_t first);
 
 /* Several ranks measure, and agree on the choices of rank 0, before the first step, so that its bits are those of a run

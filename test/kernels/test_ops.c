@@ -1,7 +1,7 @@
 /* The ops of the network on the linked backend, attention aside, against the oracle on the same inputs widened to
    double. arena.h holds the operands and derives the bounds. */
 #include "../../kernels/cache.h"
-#include "../../kernels/choices.h"
+#include "../../kernels/autotune.h"
 #include "../../kernels/dropout.h"
 #include "../../kernels/embedding.h"
 #include "../../kernels/fill.h"
@@ -284,15 +284,15 @@ static void matmul_gelu(void) {
 }
 
 static void matmul_measured(void) {
-    choices_measuring = 1;
+    autotune_enable(1);
     matmul();
     matmul_gelu();
-    choices_measuring = 0;
+    autotune_enable(0);
 }
 
 /* With the GELU in the GEMM wherever the backend can: such choices count from 100 (kernels/cuda/gemm.c). */
 static void matmul_fused(void) {
-    char *text = choices_text(1), *edited;
+    char *text = strdup(autotune_text()), *edited;
     size_t size;
     FILE *file = open_memstream(&edited, &size);
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
@@ -301,7 +301,7 @@ static void matmul_fused(void) {
         else                           fprintf(file, "%.*s: 100\n", (int)(colon - line), line);
     }
     fclose(file);
-    EXPECT(!*edited || choices_adopt(edited, CHOICES_REPLACE), "not adopted: %s", edited);
+    EXPECT(!*edited || autotune_adopt(edited), "not adopted: %s", edited);
     free(text);
     free(edited);
     matmul_gelu();

@@ -164,39 +164,37 @@ static void spend(double ms) {
     device_mark_free(&now);
 }
 
-/* outer takes 20 ms, of which 15 are those of inner; printed into a file. */
+/* Two ops of a step, the shorter one first, with another op inside that is a part of it; printed into a file. */
 static void a_profile_separates_ops(void) {
     const char *path = IN_SCRATCH("profile");
     const int before = redirect(STDOUT_FILENO, path);
-    profile_begin(F32);
+    profile_begin();
     const double start = seconds_now();
     for (int i = 0; i < 2; i++) {
-        op_begin("outer", 1e6, 0);
+        op_begin("copies", 1e6, 0);
+        op_begin("inner", 1e6, 1e6);
         spend(5);
-        op_begin("inner", 0, 1e6);
-        spend(15);
         op_end();
+        op_end();
+        op_begin("multiplies", 0, 1e6);
+        spend(15);
         op_end();
     }
     device_wait();              /* for the last marks, which other processes on the GPU delay */
     const double step_ms = 1e3 * (seconds_now() - start) / 2;
-    profile_end(2, 25);
+    profile_end((Rates){ .bytes_per_ms = 1e6, .flop_per_ms = 5e5 }, 2, 25);
     restore(STDOUT_FILENO, before);
-    const char *text = text_of(path);
-    double calls, work, ms[2], floor_ms;
-    const char *inner = strstr(text, "outer: inner "), *outer = strstr(text, "\nouter ");
-    EXPECT(inner && outer, "%s", text);
-    if (inner && outer) {
-        EXPECT(sscanf(inner, "outer: inner %lf %*f %lf %lf %lf", &calls, &work, &ms[0], &floor_ms) == 4 && calls == 1 &&
-               work == 1e-3, "%s", inner);
-        EXPECT(sscanf(outer, " outer %lf %lf %*f %lf %lf", &calls, &work, &ms[1], &floor_ms) == 4 && calls == 1 &&
-               work == 1, "%s", outer);
-        /* on a busy machine both take longer; a millisecond in both of them would exceed the step */
-        EXPECT(ms[0] >= 14.9 && ms[1] >= 4.9 && ms[0] + ms[1] <= step_ms + 0.1, "%g and %g ms of a step of %g", ms[0],
-               ms[1], step_ms);
-        EXPECT((inner < outer) == (ms[0] >= ms[1]), "sorted by time:\n%s", text);
-    }
-    EXPECT(strstr(text, "\nstep, not profiled ") && strstr(text, "\ngap "), "%s", text);
+    const char *text = text_of(path), *copies = strstr(text, "\ncopies "), *multiplies = strstr(text, "\nmultiplies ");
+    double calls, mb, gflop, ms[2] = {0}, floor_ms[2] = {0};
+    EXPECT(copies && sscanf(copies, " copies %lf %lf %lf %lf %lf", &calls, &mb, &gflop, &ms[0], &floor_ms[0]) == 5 &&
+           calls == 1 && mb == 1 && gflop == 0 && floor_ms[0] == 1, "%s", text);
+    EXPECT(multiplies && sscanf(multiplies, " multiplies %lf %lf %lf %lf %lf", &calls, &mb, &gflop, &ms[1],
+           &floor_ms[1]) == 5 && calls == 1 && mb == 0 && gflop == 1e-3 && floor_ms[1] == 2, "%s", text);
+    /* on a busy machine both take longer; a millisecond in both of them would exceed the step */
+    EXPECT(ms[0] >= 4.9 && ms[1] >= 14.9 && ms[0] + ms[1] <= step_ms + 0.1, "%g and %g ms of a step of %g", ms[0],
+           ms[1], step_ms);
+    EXPECT((copies < multiplies) == (ms[0] >= ms[1]), "sorted by time:\n%s", text);
+    EXPECT(strstr(text, "\nstep, not profiled ") && strstr(text, "\ngap ") && !strstr(text, "inner"), "%s", text);
     EXPECT(!profile_is_on, "it is over");
 }
 

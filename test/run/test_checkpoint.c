@@ -2,7 +2,7 @@
    tokenizers. */
 #include "checkpoints.h"
 #include <float.h>
-#include "../../kernels/choices.h"
+#include "../../kernels/autotune.h"
 #include "../../llmc/checkpoint/safetensors.h"
 
 static Trainer trainer;         /* that is saved; loads go into others */
@@ -212,22 +212,22 @@ static void damaged_files_are_refused(void) {
 /* The choices that were made by measurement, which a resume makes again. */
 static void test_checkpoint_choices(void) {
     char *out = IN_SCRATCH("choices"), *dir = IN_SCRATCH("choices/step-00000001");
-    const char *path = IN_SCRATCH("choices/step-00000001/choices.txt"), *machine = choices_machine();
+    const char *path = IN_SCRATCH("choices/step-00000001/choices.txt"), *machine = autotune_machine();
     save_step(out, &trainer, 1);
     EXPECT(!file_exists(path), "nothing was chosen: no file");
     checkpoint_load_choices(dir);
-    choices_add("gemm 64x64x64", 12);
+    autotune_add("gemm 64x64x64", 12);
     save_step(out, &trainer, 1);
     verify(dir);
-    choices_adopt(STRING("%s\ngemm 64x64x64: 5\nanother: 6\n", machine), CHOICES_REPLACE);
+    autotune_adopt(STRING("%s\ngemm 64x64x64: 5\nanother: 6\n", machine));
     checkpoint_load_choices(dir);
-    EXPECT(choices_find("gemm 64x64x64") == 12 && choices_find("another") == 6, "the checkpoint's choice");
+    EXPECT(autotune_find("gemm 64x64x64") == 12 && autotune_find("another") == -1, "the checkpoint's choice");
     change(dir, "choices.txt", "64: 12", "64: 13");
     expect_fails("choices.txt: XXH64 is ", verify, dir);
     change(dir, "choices.txt", "train_gpt", "other");
-    choices_adopt(STRING("%s\n", machine), CHOICES_REPLACE);
+    autotune_adopt(STRING("%s\n", machine));
     checkpoint_load_choices(dir);           /* prints that it is of another device */
-    EXPECT(choices_find("gemm 64x64x64") == -1, "of another device");
+    EXPECT(autotune_find("gemm 64x64x64") == -1, "of another device");
     save_step(out, &trainer, 1);
     EXPECT(!file_exists(path), "the next save has no choices again");
     checkpoint_remove(dir);

@@ -1,0 +1,70 @@
+#include "autotune_cache.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../../kernels/autotune.h"
+#include "../../kernels/check.h"
+#include "../../kernels/comm.h"
+#include "../base/files.h"
+#include "../ranks/ranks.h"
+
+char *autotune_read(const char *path) {
+    const FileMap map = file_map(path);
+    char *text = strndup((const char *)map.bytes, (size_t)map.size);
+    file_unmap(map);
+    REQUIRE(text, "out of memory: %s", path);
+    return text;
+}
+
+/* Fails where the environment names no directory. */
+static Path cache_path(void) {
+    const char *machine = autotune_machine(), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const int has_cache = cache && *cache == '/';
+    char name[64];
+    REQUIRE(has_cache || (home && *home == '/'), "HOME: not set, want the directory of the cache");
+    snprintf(name, sizeof name, "choices-%016llx.txt", (unsigned long long)xxh64(machine, strlen(machine)));
+    return path_of(path_of(has_cache ? cache : home, has_cache ? "train_gpt" : ".cache/train_gpt").text, name);
+}
+
+static void load(void *unused) {
+    (void)unused;
+    autotune_set_cache("");
+    char *text = autotune_read(cache_path().text);
+    autotune_set_cache(text);
+    free(text);
+}
+
+void autotune_cache_load(void) {
+    char ignored[FAIL_LENGTH];
+    fails(load, NULL, ignored);
+}
+
+/* Choices that other processes have written since the start are loaded first and kept. If two processes write at the
+   same moment, the choices of one are lost, and a later run measures them again. */
+static void save(void *unused) {
+    (void)unused;
+    const Path path = cache_path();
+    directory_make(file_parent(path.text).text);
+    autotune_cache_load();
+    char *partial = format_string("%s.%d", path.text, (int)getpid());
+    FILE *file = fopen(partial, "w");       /* not synced: a file cut short by a power failure is ignored */
+    const int written = file && fputs(autotune_cache(), file) >= 0;
+    if ((file && fclose(file)) || !written || rename(partial, path.text)) unlink(partial);
+    free(partial);
+}
+
+void autotune_cache_save(void) {
+    char ignored[FAIL_LENGTH];
+    if (!comm_rank && *autotune_text()) fails(save, NULL, ignored);
+}
+
+void autotune_agree(void) {
+    if (comm_size == 1) return;
+    size_t size = strlen(autotune_text()) + 1;
+    ranks_copy_from_first(&size, sizeof size);
+    char *text = format_string("%-*s", (int)size - 1, autotune_text());     /* with room for that of rank 0 */
+    ranks_copy_from_first(text, size);
+    if (comm_rank) autotune_adopt(text);
+    free(text);
+}
