@@ -1,4 +1,5 @@
-/* test_spike_detector.c - Which steps are skipped, which never are, and that a skipped one leaves no trace. */
+/* test_spike_detector.c - Which steps are skipped, which never are, and what is said of them. That a skipped step
+   leaves no trace: test_update.c, and test_nonfinite.sh. */
 #include "models.h"
 #include "../../llmc/train/spike_detector.h"
 #include "../../llmc/train/optimizer.h"
@@ -127,73 +128,7 @@ static void there_is_a_way_out(void) {
     EXPECT(s.nonfinite == 0, "an update between them ends the count");
 }
 
-/* ---- A model */
-
-typedef enum { GOOD, NAN_GRADIENT, INFINITE_GRADIENT, LOSS_LIMIT, NORM_LIMIT } Fault;
-
 enum { B = 2, T = 16 };
-
-static StepStats model_step(GPT *m, Optimizer *o, Fault fault) {
-    float poison = fault == NAN_GRADIENT ? NAN : INFINITY, share = 1.0f / (B * T);
-    gpt_forward(m);
-    gpt_backward(m, share, OVERWRITE, NULL, NULL);
-    if (fault == NAN_GRADIENT || fault == INFINITE_GRADIENT)
-        device_upload((float *)m->grads.block[0].projw.data + 5, &poison, sizeof poison);
-    o->loss_limit = fault == LOSS_LIMIT ? 0.1 : INFINITY;
-    o->norm_limit = fault == NORM_LIMIT ? 1e-4 : INFINITY;
-    optimizer_begin(o, 1e-3);
-    loss_add(o->stats, m->acts.losses, share);
-    return update(o);
-}
-
-static void *copy_of(Tensor flat) {
-    void *copy = malloc(tensor_bytes(flat));
-    device_download(copy, flat.data, tensor_bytes(flat));
-    return copy;
-}
-
-/* 6 updates, and as many with steps between them that must not be applied: they leave no bit behind. */
-static void refused_steps_leave_no_trace(void) {
-    static const Fault faults[] = { GOOD, NAN_GRADIENT, GOOD, GOOD, INFINITE_GRADIENT, NAN_GRADIENT, LOSS_LIMIT, GOOD,
-                                    NORM_LIMIT, GOOD, LOSS_LIMIT, GOOD };
-    GPTConfig config = { .L = 2, .NH = 2, .C = 16, .T = T, .V = 50, .dtype = F32, .deterministic = 1 };
-    int32_t tokens[B * T], targets[B * T];
-    void *left[2][3];
-    int64_t steps[2] = {0};
-    size_t bytes = 0;
-    gpt_check(&config);
-    for (int i = 0; i < B * T; i++) {
-        tokens[i] = i * 7 % 50;
-        targets[i] = i * 11 % 50;
-    }
-    for (int with = 0; with < 2; with++) {
-        GPT m;
-        Optimizer o;
-        gpt_create(&m, config, "auto", B, T, TRAIN);
-        gpt_init(&m, 1);
-        gpt_load(&m, tokens, targets);
-        optimizer_create(&o, &m, (AdamW){ 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f });
-        for (int i = 0; i < COUNT(faults); i++) {
-            if (faults[i] != GOOD && !with) continue;
-            StepStats n = model_step(&m, &o, faults[i]);
-            EXPECT(n.apply == (faults[i] == GOOD), "step %d: apply is %d, loss %g, norm %g", i, n.apply, n.loss,
-                   n.norm);
-            EXPECT(isfinite(n.loss), "step %d: loss %g", i, n.loss);
-        }
-        steps[with] = o.step;
-        const Tensor flat[] = { tensor_table_flat(&m.master.table, F32), o.m, o.v };
-        for (int k = 0; k < 3; k++) left[with][k] = copy_of(flat[k]);
-        bytes = m.master.table.bytes;
-        optimizer_free(&o);
-        gpt_free(&m);
-    }
-    EXPECT(steps[0] == 6 && steps[1] == 6, "%lld and %lld updates", (long long)steps[0], (long long)steps[1]);
-    for (int k = 0; k < 3; k++) {
-        EXPECT(!memcmp(left[0][k], left[1][k], bytes), "%s differ", ((const char *[]){ "parameters", "m", "v" })[k]);
-        free(left[0][k]);
-        free(left[1][k]);
-    }
-}
 
 /* Whichever tensor has a NaN, in its last element. */
 static void a_nonfinite_tensor_is_named(void) {
@@ -256,7 +191,6 @@ int main(void) {
     RUN(spikes_are_found);
     RUN(slow_changes_are_no_spikes);
     RUN(there_is_a_way_out);
-    RUN(refused_steps_leave_no_trace);
     RUN(a_nonfinite_tensor_is_named);
     RUN(out_of_memory_says_what_helps);
     return test_close();

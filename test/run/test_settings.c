@@ -32,39 +32,27 @@ static void parse(void *argument) {
 /* ---- Names */
 
 static void unknown_names(void) {
-    static Case cases[] = {
-        { .want = "--learning_rate: use --lr",                    .word = { "--learning_rate", "1" } },
-        { .want = "--learning-rate: use --lr",                    .word = { "--learning-rate=1e-3" } },
-        { .want = "--block-size: use --context",                  .word = { "--block-size=64" } },
-        { .want = "--batchsize: use --batch",                     .word = { "--batchsize", "3" } },
-        { .want = "--n_layer: use --layers",                      .word = { "--n_layer=6" } },
-        { .want = "--per-device-train-batch-size: use --batch",   .word = { "--per-device-train-batch-size", "8" } },
-        { .want = "--gradient_accumulation_steps: use --total-batch, in tokens",
-          .word = { "--gradient_accumulation_steps=4" } },
-        { .want = "--max_iters: use --steps",                     .word = { "--max_iters=100" } },
-        { .want = "--eval_iters: use --val-tokens, in tokens",    .word = { "--eval_iters=20" } },
-        { .want = "--resume test continues in that directory: want no --out",
-          .word = { "--resume", "test", "--out=x" } },
-        { .want = "--resume=test: write --resume test",           .word = { "--resume=test" } },
-        { .want = "--bf16: use --dtype bf16",                     .word = { "--bf16" } },
-        { .want = "--wandb_log: use --log-jsonl",                 .word = { "--wandb_log=True" } },
-        { .want = "--compile: not needed, remove it",             .word = { "--compile=False" } },
-        { .want = "--attn_pdrop: use --attention-dropout",        .word = { "--attn_pdrop", "0.2" } },
-        { .want = "--nproc_per_node: use --gpus",
-          .word = { "--nproc_per_node=8" } },
-        { .want = "-i: use --data",                               .word = { "-i", "x.bin" } },
-        { .want = "-x: use --steps",                              .word = { "-x", "100" } },
-        { .want = "-nk: use --keep",                              .word = { "-nk", "3" } },
-        { .want = "-pr: torchrun and srun set it",                .word = { "-pr", "8" } },
-        { .want = "-pi: torchrun and srun set it",                .word = { "-pi", "fs" } },
-        { .want = "-steps: no such option; did you mean --steps?", .word = { "-steps", "3" } },
-        { .want = "--layer: no such option; did you mean --layers?", .word = { "--layer", "2" } },
-        { .want = "--temprature: no such option; did you mean --temperature?", .word = { "--temprature=1" } },
-        { .want = "--lrr: no such option; did you mean --lr?",    .word = { "--lrr=1" } },
-        { .want = "--temper: no such option; did you mean --temperature?", .word = { "--temper=1" } },
-        { .want = "--det: no such option; did you mean --deterministic?", .word = { "--det" } },
+    static const char *const cases[][2] = {      /* a word, and the answer behind its name */
+        { "--learning_rate=1", "use --lr" }, { "--learning-rate=1e-3", "use --lr" }, { "--batchsize=3", "use --batch" },
+        { "--block-size=64", "use --context" }, { "--n_layer=6", "use --layers" }, { "--max_iters=100", "use --steps" },
+        { "--per-device-train-batch-size=8", "use --batch" }, { "--eval_iters=20", "use --val-tokens, in tokens" },
+        { "--gradient_accumulation_steps=4", "use --total-batch, in tokens" }, { "--bf16", "use --dtype bf16" },
+        { "--wandb_log=True", "use --log-jsonl" }, { "--compile=False", "not needed, remove it" },
+        { "--attn_pdrop=0.2", "use --attention-dropout" }, { "--nproc_per_node=8", "use --gpus" },
+        { "-i", "use --data" }, { "-x", "use --steps" }, { "-nk", "use --keep" }, { "-pr", "torchrun and srun set it" },
+        { "-pi", "torchrun and srun set it" }, { "-steps", "no such option; did you mean --steps?" },
+        { "--layer=2", "no such option; did you mean --layers?" }, { "--lrr=1", "no such option; did you mean --lr?" },
+        { "--temprature=1", "no such option; did you mean --temperature?" },
+        { "--temper=1", "no such option; did you mean --temperature?" },
+        { "--det", "no such option; did you mean --deterministic?" },
     };
-    for (int i = 0; i < COUNT(cases); i++) expect_fails(cases[i].want, parse, &cases[i]);
+    for (int i = 0; i < COUNT(cases); i++) {
+        const char *word = cases[i][0], *want = STRING("%.*s: %s", (int)strcspn(word, "="), word, cases[i][1]);
+        expect_fails(want, parse, &(Case){ .word = { word, word[1] == '-' ? NULL : "3" } });
+    }
+    expect_fails("--resume test continues in that directory: want no --out", parse,
+                 &(Case){ .word = { "--resume", "test", "--out=x" } });
+    expect_fails("--resume=test: write --resume test", parse, &(Case){ .word = { "--resume=test" } });
 }
 
 static void nonsense_gets_no_suggestion(void) {
