@@ -1,7 +1,7 @@
 /* The masks of dropout (kernels/dropout.h): known answers, that a block is the comparison of 64 numbers with the
-   threshold, and statistics of 10^8 elements: the rate of each matrix, row and column, the correlation of elements that
-   a weak generator would couple, and of the digits of the numbers. Every statistic is a sum of independent terms, in
-   units of its standard deviation. */
+   threshold, and statistics of 10^8 elements: the rate of each matrix, row and column, and the correlation of elements
+   that a weak generator would couple. Every statistic is a sum of independent terms, in units of its standard
+   deviation. */
 #include <math.h>
 #include "../../kernels/dropout.h"
 #include "../oracle.h"
@@ -172,63 +172,10 @@ static void statistics(void) {
     }
 }
 
-/* The number of an element: the highest threshold at which it is kept. */
-static uint32_t number_of(DropoutMask mask, uint32_t row, uint32_t column) {
-    uint32_t number = 0;
-    for (uint32_t bit = NUMBERS / 2; bit; bit /= 2)
-        if (dropout_keeps(mask, row, column, number | bit)) number |= bit;
-    return number;
-}
-
-/* Of 2^20 elements, each `step` rows and columns from the next: every number is equally frequent, and every digit is
-   independent of every other, of the element and of its neighbours. The shared digits only between blocks. */
-static void digits_of(int step, int count_of_digits) {
-    enum { ROWS = 1024 };
-    static uint16_t number[ROWS + 8][ROWS + 8];
-    static int count[NUMBERS];
-    static const struct { const char *what; int rows, columns; } moves[] = {
-        { "same element", 0, 0 }, { "next column", 0, 1 }, { "next row", 1, 0 }, { "column + 8", 0, 8 },
-        { "row + 8", 8, 0 }
-    };
-    const DropoutMask mask = dropout_mask((uint64_t)uniform_int(0, INT32_MAX), (uint32_t)uniform_int(0, 255) << 8 | 9,
-                                          (uint64_t)uniform_int(0, INT32_MAX), (uint32_t)uniform_int(0, 24));
-    const int numbers = 1 << count_of_digits, inside = uniform_int(0, step - 1);
-    #pragma omp parallel for
-    for (int row = 0; row < ROWS + 8; row++)
-        for (int column = 0; column < ROWS + 8; column++)
-            number[row][column] = (uint16_t)(number_of(mask, (uint32_t)(step * row + inside), (uint32_t)(step * column))
-                                             >> (DROPOUT_DIGITS - count_of_digits));
-    memset(count, 0, sizeof count);
-    for (int i = 0; i < ROWS * ROWS; i++) count[number[i / ROWS][i % ROWS]]++;
-    const double n = (double)ROWS * ROWS, each = n / numbers;
-    double chi = 0;
-    for (int i = 0; i < numbers; i++) chi += pow(count[i] - each, 2) / each;
-    expect_sigmas((chi - (numbers - 1)) / sqrt(2.0 * (numbers - 1)), "numbers", 0);
-    for (int m = 0; m < COUNT(moves); m++)
-        for (int turn = 0; turn < count_of_digits; turn++) {
-            int64_t sum[DROPOUT_DIGITS] = {0};
-            for (int i = 0; i < ROWS * ROWS; i++) {
-                unsigned other = number[i / ROWS + moves[m].rows][i % ROWS + moves[m].columns];
-                unsigned x = number[i / ROWS][i % ROWS] ^ (other >> turn | other << (count_of_digits - turn));
-                for (int digit = 0; digit < DROPOUT_DIGITS; digit++) sum[digit] += x >> digit & 1;
-            }
-            for (int digit = 0; digit < count_of_digits && (m || turn); digit++)
-                EXPECT(fabs(2 * (double)sum[digit] - n) < SIGMAS_MAX * sqrt(n),
-                       "steps of %d, digits %d and %d, %s: %.2f standard deviations", step, digit,
-                       (digit + turn) % count_of_digits, moves[m].what, (2 * (double)sum[digit] - n) / sqrt(n));
-        }
-}
-
-static void digits(void) {
-    digits_of(1, OWN);
-    digits_of(8, DROPOUT_DIGITS);
-}
-
 int main(void) {
     random_open();
     RUN(known_answers);
     RUN(blocks);
     RUN(statistics);
-    RUN(digits);
     return test_close();
 }

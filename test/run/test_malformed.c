@@ -349,19 +349,8 @@ static void refuse_commands(const Commands *c, int count) {
                      "no*", "??", "no*.bin", "/", ".", "..", "dir/", "text.txt/x", "//", "nowhere/x", "~", "{a,b}")
 #define STRAYS VALUES("word", "-x", "-", "--", "--=3", "", "steps=3", "\xe2\x80\x94steps", "train", "-5", "-steps", \
                       "---steps", "/", "text.txt", "\x1b[31m", "\n", "a\nb", "--\n", "--\x7f", "= 3", "-v", "?", "help")
-#define NO_INTEGERS VALUES("1.5", "1.05e1", "25e-1", "1e-3", ".5", "0.0015k", "0.1Ki")
 static const Commands commands[] = {
     { "", "a stray word at the end", "BASE %", STRAYS }, { "", "a stray word in front", "% BASE", STRAYS },
-    { "--layers", "no integer", "BASE --layers %", NO_INTEGERS }, { "--steps", "", "BASE --steps=%", NO_INTEGERS },
-    { "--heads", "no integer", "BASE --heads=%", NO_INTEGERS }, { "--batch", "", "BASE --batch %", NO_INTEGERS },
-    { "--context", "no integer", "BASE --context=%", NO_INTEGERS }, { "--seed", "", "BASE --seed %", NO_INTEGERS },
-    { "--threads", "no integer", "BASE --threads=%", NO_INTEGERS }, { "--top-k", "", "BASE --top-k %", NO_INTEGERS },
-    { "--total-batch", "no integer", "BASE --total-batch %", NO_INTEGERS },
-    { "--dtype", "no such type", "BASE --dtype %", VALUES("fp32", "F32", "f32|bf16", "f32 ", "double") },
-    { "--attention", "no such attention", "BASE --attention %", VALUES("fast", "auto|", "flash2", "Naive", "flas") },
-    { "--schedule", "none", "BASE --schedule %", VALUES("cos", "constant", "wsd\n", "linear,wsd", "COSINE") },
-    { "--model", "no such model", "BASE --model %", VALUES("d5", "gpt3", "D12", "d012", "\x1b[1m", "12", "d12 ", "d",
-      "d48x", "124M") },
     { "", "a path that leads to nothing of the kind", "BASE --data %", PATHS },
     { "", "a path that leads to nothing of the kind", "BASE --val-data %", PATHS },
     { "", "a path that leads to nothing of the kind", "BASE --init %", PATHS },
