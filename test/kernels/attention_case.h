@@ -30,7 +30,7 @@ typedef enum { PACKED, VIEWS, ONE_QKV } Layout;
 enum { LAYOUTS = 3 };
 
 /* rounded: out in the data type of q, for the backward pass; out itself where it has that. */
-typedef struct { Tensor q, k, v, out, dout, dq, dk, dv, rounded; } Operands;
+typedef struct { Tensor q, k, v, out, dout, dq, dk, dv, rounded, lse; } Operands;
 
 static inline Tensor output_of(Operands x, int which) { return (const Tensor[]){ x.out, x.dq, x.dk, x.dv }[which]; }
 
@@ -67,6 +67,7 @@ static inline Operands place_operands(const AttentionSpec *s, Layout layout) {
     o.dk   = operand(result, layout, dqkv,   1, WRITTEN, B, Tk, C);
     o.dv   = operand(result, layout, dqkv,   2, WRITTEN, B, Tk, C);
     o.rounded = result == in ? o.out : output(B, Tq, C);
+    o.lse = f32_output(B, s->NH, Tq);
     return o;
 }
 
@@ -79,7 +80,7 @@ static inline Operands head_of(Operands o, const AttentionSpec *s, int b, int h)
     return (Operands){ head_view(o.q, s, b, h), head_view(o.k, s, b, h), head_view(o.v, s, b, h),
                        head_view(o.out, s, b, h), head_view(o.dout, s, b, h), head_view(o.dq, s, b, h),
                        head_view(o.dk, s, b, h), head_view(o.dv, s, b, h),
-                       head_view(o.rounded, s, b, h) };
+                       head_view(o.rounded, s, b, h), tensor_row_range(o.lse, b * s->NH + h, 1) };
 }
 
 /* ---- data. POWERS and ONE_HOT are exact: every P with a dout other than 0 is a power of two, or 0, and every sum has
@@ -148,12 +149,20 @@ static inline void fill_head(const AttentionSpec *s, Data data, Operands x) {
         }
     if (data == POWERS)  fill_powers(s, x);
     if (data == ONE_HOT) fill_one_hot(s, x);
+    if (s->out_into != ACCUMULATE) return;
+    fill(x.out, 0, 1);                          /* a partial result; one row in three has seen no key */
+    fill(x.lse, 0, 5);
+    for (int i = 0; i < s->Tq; i++) {
+        if (uniform() >= -1.0 / 3) continue;
+        set(x.lse, i, -INFINITY);
+        for (int d = 0; d < s->HS; d++) set(x.out, i * x.out.pitch + d, 0);
+    }
 }
 
 /* ---- memory of an implementation */
 
 /* Each pass has its own workspace: what forward leaves there is not for backward. */
-typedef struct { Tensor lse, kept, work[2]; } Memory;
+typedef struct { Tensor kept, work[2]; } Memory;
 
 enum { MEMORIES = 3 };
 static void *too_large[MEMORIES];       /* for the arena: P of a long sequence */
@@ -167,7 +176,7 @@ static inline Tensor scratch_bytes(int which, size_t bytes) {
 }
 
 static inline Memory place_memory(const Attention *a, const AttentionSpec *s) {
-    return (Memory){ f32_output(s->B, s->NH, s->Tq), scratch_bytes(0, a->kept_bytes(s)),
+    return (Memory){ scratch_bytes(0, a->kept_bytes(s)),
                      { scratch_bytes(1, a->workspace_bytes(s)), scratch_bytes(2, a->workspace_bytes(s)) } };
 }
 
@@ -191,9 +200,10 @@ static inline int next_attention(int n, const AttentionSpec *s, CaseEnd end) {
 
 static inline void run_both(const Attention *a, const AttentionSpec *s, const AttentionSpec *forward, Operands o,
                             Memory m) {
-    a->forward(forward, o.out, m.lse, m.kept.data, o.q, o.k, o.v, m.work[0].data);
+    a->forward(forward, o.out, o.lse, m.kept.data, o.q, o.k, o.v, m.work[0].data);
+    if (s->out_into == ACCUMULATE) return;
     if (o.rounded.data != o.out.data) tensor_convert(o.rounded, o.out);
-    a->backward(s, o.dq, o.dk, o.dv, o.dout, o.rounded, m.lse, m.kept.data, o.q, o.k, o.v, m.work[1].data);
+    a->backward(s, o.dq, o.dk, o.dv, o.dout, o.rounded, o.lse, m.kept.data, o.q, o.k, o.v, m.work[1].data);
 }
 
 /* ---- the truth of one head
@@ -204,11 +214,12 @@ static inline void run_both(const Attention *a, const AttentionSpec *s, const At
 typedef struct { double *x[OUTPUTS], *lse; } Results;
 typedef struct {
     Results want, from_bf16_p;                          /* the latter of POWERS in bf16 only: see Exact */
+    int outputs;                                        /* the first of OUTPUTS */
     double roundings[OUTPUTS], condition, floor[OUTPUTS];   /* see arena.h */
     double worst[OUTPUTS], root_mean_square[OUTPUTS];   /* error of the emulation */
 } Truth;
 
-typedef struct { const double *q, *k, *v, *dout, *added_to[OUTPUTS]; } Inputs;
+typedef struct { const double *q, *k, *v, *dout, *added_to[OUTPUTS], *lse; } Inputs;      /* lse: of added_to[OUT] */
 
 static inline AttentionSpec one_head(AttentionSpec s) {
     s.B = s.NH = 1;
@@ -235,24 +246,36 @@ static inline Results allocate_results(Operands x) {
     return results_at(block, x);
 }
 
-/* Whether an output is added to. */
+/* Whether an output is added to, or out is merged with what it holds. */
 static inline int adds_to(const AttentionSpec *s, int output) {
-    return (output == DQ ? s->dq_into : s->dkv_into) == ACCUMULATE;
+    return (output == OUT ? s->out_into : output == DQ ? s->dq_into : s->dkv_into) == ACCUMULATE;
 }
 
 static inline Inputs inputs_of(const AttentionSpec *s, Operands x) {
-    Inputs in = { given(x.q), given(x.k), given(x.v), given(x.dout), { NULL } };
-    for (int i = DQ; i < OUTPUTS; i++)
+    Inputs in = { given(x.q), given(x.k), given(x.v), given(x.dout), { NULL }, NULL };
+    for (int i = 0; i < OUTPUTS; i++)
         if (adds_to(s, i)) in.added_to[i] = given(output_of(x, i));
+    if (adds_to(s, OUT)) in.lse = given(x.lse);
     return in;
 }
 
-/* stores: see oracle_stores. What dq, dk and dv are added to is part of the result. Several threads may call it. */
+/* out, lse = the merge of them with a partial result over other keys. */
+static inline void merge(const AttentionSpec *s, double *out, double *lse, const double *part, const double *part_lse) {
+    for (int i = 0; i < s->Tq; i++) {
+        const double total = exp(part_lse[i]) + exp(lse[i]), weight = total > 0 ? exp(lse[i]) / total : 0;
+        for (int at = i * s->HS; at < (i + 1) * s->HS; at++) out[at] = weight * out[at] + (1 - weight) * part[at];
+        lse[i] = log(total);
+    }
+}
+
+/* stores: see oracle_stores. What dq, dk and dv are added to is part of the result, and what out is merged with; then
+   there are no gradients. Several threads may call it. */
 static inline void attend(const AttentionSpec *s, Operands x, Results r, double stores, Inputs in) {
     AttentionSpec one = one_head(*s);
     oracle_stores = stores;
     oracle_attention_forward(&one, r.x[OUT], r.lse, in.q, in.k, in.v);
-    oracle_attention_backward(&one, r.x[DQ], r.x[DK], r.x[DV], in.dout, r.lse, in.q, in.k, in.v);
+    if (in.lse) merge(&one, r.x[OUT], r.lse, in.added_to[OUT], in.lse);
+    else oracle_attention_backward(&one, r.x[DQ], r.x[DK], r.x[DV], in.dout, r.lse, in.q, in.k, in.v);
     oracle_stores = 0;
     for (int i = DQ; i < OUTPUTS; i++)
         for (int64_t at = 0, count = tensor_count(output_of(x, i)); in.added_to[i] && at < count; at++)
@@ -357,7 +380,7 @@ static inline Operands first_rows(Operands x, int rows) {
    mean square has a relative standard deviation of 0.1, and a ratio of 4 is more than six of them.) */
 static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
     int in_bf16 = arena_dtype == BF16, exact = data >= HARD_DATA_END;
-    Truth t = { .want = new_results(x) };
+    Truth t = { .want = new_results(x), .outputs = s->out_into == ACCUMULATE ? DQ : OUTPUTS };
     if (data == POWERS && in_bf16) t.from_bf16_p = new_results(x);
     int64_t pool_before = pool_used;
     Inputs in = inputs_of(s, x);
@@ -383,7 +406,7 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
         oracle_shift = shifts[draw];
         if (draw) attend(s, x, made, stores[draw], in);
         oracle_shift = 0;
-        for (int i = 0; i < OUTPUTS; i++) {
+        for (int i = 0; i < t.outputs; i++) {
             int64_t count = tensor_count(output_of(x, i));
             if (!draw) memcpy(made.x[i], t.want.x[i], sizeof(double) * (size_t)count);
             double error = 0;
@@ -402,7 +425,8 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
         }
         free(made.lse);
     }
-    if (s->causal && s->q0 == 0 && s->Tq == s->Tk && s->Tq > FIRST_ROWS && draws > 1) {
+    if (t.outputs < OUTPUTS) t.floor[OUT] = fmax(t.floor[OUT], 1);         /* of what it is merged with */
+    else if (s->causal && s->q0 == 0 && s->Tq == s->Tk && s->Tq > FIRST_ROWS && draws > 1) {
         AttentionSpec part = *s;
         part.Tq = part.Tk = FIRST_ROWS;
         Truth first = truth_of(&part, first_rows(x, FIRST_ROWS), data);
@@ -433,7 +457,7 @@ static inline void expect_exact(const char *name, Tensor got, const double *want
 }
 
 static inline void check_head(const Truth *t, Operands x, Exact exact) {
-    for (int i = 0; i < OUTPUTS; i++) {
+    for (int i = 0; i < t->outputs; i++) {
         Tensor got = output_of(x, i);
         int from_bf16_p = exact == EXACT_FROM_BF16_P && i == OUT;       /* the others have only P of a power of two */
         const double *want = (from_bf16_p ? t->from_bf16_p : t->want).x[i];
@@ -458,8 +482,9 @@ static inline double check_lse(const AttentionSpec *s, const Truth *t, Tensor ls
     for (int i = 0; i < s->Tq; i++) {
         double want = t->want.lse[i], got = element(lse, arena_after, (int64_t)head * s->Tq + i);
         if (got == want) continue;              /* -INFINITY where the row sees no key */
+        double size = t->outputs < OUTPUTS ? fmax(fabs(want), 5) : fabs(want);      /* of the two that are merged */
         double ratio = fabs(got - want) /
-                       (4 * 0x1p-24 * (sqrt(s->Tk + s->HS) + sqrt(s->HS) * t->condition + fabs(want)));
+                       (4 * 0x1p-24 * (sqrt(s->Tk + s->HS) + sqrt(s->HS) * t->condition + size));
         if (!(ratio <= worst_ratio)) worst_ratio = isnan(ratio) ? INFINITY : ratio;
     }
     EXPECT(worst_ratio <= 1, "%s %s: lse of head %d is off by %.3f of its bound", arena_op, arena_case, head,
