@@ -276,25 +276,21 @@ typedef struct {
     Words        *texts;            /* token by its bytes, with the id as its count */
 } Growing;
 
-static int32_t add_token(Growing *g, const unsigned char *bytes, size_t size) {
+/* The id of the bytes of two tokens together. */
+static int32_t add_token(Growing *g, BpeToken left, BpeToken right) {
+    const size_t size = (size_t)left.size + (size_t)right.size;
+    unsigned char *bytes = host_alloc(size, "a token");
+    memcpy(bytes, left.bytes, (size_t)left.size);
+    memcpy(bytes + left.size, right.bytes, (size_t)right.size);
     if (2 * g->texts->count + 2 > g->texts->mask) set_slots(g->texts, 2 * (g->texts->mask + 1));
     WordCount *known = find_word(g->texts, bytes, size);
-    if (known->text) return (int32_t)known->count;
-    *known = (WordCount){ copy_word(g->texts, bytes, size), (uint32_t)size, g->v.V };
-    g->texts->count++;
-    g->v.token[g->v.V] = (BpeToken){ .bytes = known->text, .size = (int)size };
-    return g->v.V++;
-}
-
-static int32_t add_merged(Growing *g, int32_t left, int32_t right) {
-    const BpeToken *a = &g->v.token[left], *b = &g->v.token[right];
-    size_t size = (size_t)a->size + (size_t)b->size;
-    unsigned char *bytes = host_alloc(size, "a token");
-    memcpy(bytes, a->bytes, (size_t)a->size);
-    memcpy(bytes + a->size, b->bytes, (size_t)b->size);
-    int32_t id = add_token(g, bytes, size);
+    if (!known->text) {
+        *known = (WordCount){ copy_word(g->texts, bytes, size), (uint32_t)size, g->v.V };
+        g->texts->count++;
+        g->v.token[g->v.V++] = (BpeToken){ .bytes = known->text, .size = (int)size };
+    }
     free(bytes);
-    return id;
+    return (int32_t)known->count;
 }
 
 /* HuggingFace keeps a pair that was merged twice (its token had an id already, which made the pair again) at its last
@@ -335,7 +331,8 @@ Bpe *bpe_train(BpeTrainer *trainer, int vocab_size) {
     for (int letter = 0; letter < BPE_LETTERS; letter++)
         for (int byte = 0; byte < 256; byte++)
             if (bpe_letter(byte) == letter)
-                id_of_byte[byte] = add_token(&g, &(unsigned char){ (unsigned char)byte }, 1);
+                id_of_byte[byte] = add_token(&g, (BpeToken){ &(unsigned char){ (unsigned char)byte }, 1, 0 },
+                                             (BpeToken){ (const unsigned char *)"", 0, 0 });
 
     Training t = start_training(words, id_of_byte);
     free_words(words);
@@ -352,7 +349,7 @@ Bpe *bpe_train(BpeTrainer *trainer, int vocab_size) {
             free(top.places.word);
             break;
         }
-        BpeMerge m = { top.left, top.right, add_merged(&g, top.left, top.right) };
+        BpeMerge m = { top.left, top.right, add_token(&g, g.v.token[top.left], g.v.token[top.right]) };
         g.v.merge = host_grow(g.v.merge, (size_t)g.v.merge_count, &merge_room, sizeof *g.v.merge, WHAT);
         g.v.merge[g.v.merge_count++] = m;
         for (int i = 0; i < top.places.count; i++) merge_in_word(&t, top.places.word[i], m);

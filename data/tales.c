@@ -78,25 +78,20 @@ static void write_text(Tale *tale, const char *text, size_t length) {
 
 /* word: "Mara/she" or "lamp"; form: that of the slot. */
 static void write_word(Tale *tale, const char *word, Name form) {
-    Name base = name_until(word, "/");
-    int she = base.start[base.length] == '/' && base.start[base.length + 1] == 's';
-    const char *text = NULL;
-    if (form.length == 0) {
-        write_text(tale, base.start, base.length);
-        return;
-    }
-    if (is_named(form, "a")) {
-        text = strchr("aeiou", *word) ? "an " : "a ";
+    static const char *const pronouns[][3] = {
+        { "he", "he", "she" }, { "He", "He", "She" }, { "him", "him", "her" }, { "his", "his", "her" } };
+    const Name base = name_until(word, "/");
+    for (int i = 0; i < 4; i++) {
+        const char *text = pronouns[i][strcmp(word + base.length, "/she") ? 1 : 2];
+        if (!is_named(form, pronouns[i][0])) continue;
         write_text(tale, text, strlen(text));
-        write_text(tale, base.start, base.length);
         return;
     }
-    if (is_named(form, "he"))  text = she ? "she" : "he";
-    if (is_named(form, "He"))  text = she ? "She" : "He";
-    if (is_named(form, "him")) text = she ? "her" : "him";
-    if (is_named(form, "his")) text = she ? "her" : "his";
-    REQUIRE(text, "the grammar wants the form .%.*s of %s", (int)form.length, form.start, word);
-    write_text(tale, text, strlen(text));
+    REQUIRE(!form.length || is_named(form, "a"), "the grammar wants the form .%.*s of %s", (int)form.length, form.start,
+            word);
+    const char *article = !form.length ? "" : strchr("aeiou", *word) ? "an " : "a ";
+    write_text(tale, article, strlen(article));
+    write_text(tale, base.start, base.length);
 }
 
 /* ---- choices */

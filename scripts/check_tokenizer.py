@@ -78,34 +78,45 @@ def encode(program, tokenizer, path, *options, **environment):
     return ids, said
 
 
+def tiktoken_of(vocabulary):
+    """tiktoken's encoding of a vocabulary {token in GPT-2's letters: id}."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    byte_of = {chr(byte): byte for byte in printable}
+    byte_of |= {chr(0x100 + i): byte for i, byte in enumerate(byte for byte in range(256) if byte not in printable)}
+    end = vocabulary.pop("<|endoftext|>", len(vocabulary))
+    ranks = {bytes(byte_of[letter] for letter in token): i for token, i in vocabulary.items()}
+    return tiktoken.Encoding("peer", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": end})
+
+
 def peers_of(directory):
     """HuggingFace's tokenizer and tiktoken's of the files of a directory."""
-    vocabulary, merges = "vocab.json", "merges.txt"
-    if not os.path.exists(os.path.join(directory, vocabulary)):
-        vocabulary, merges = "encoder.json", "vocab.bpe"
-    vocabulary, merges = os.path.join(directory, vocabulary), os.path.join(directory, merges)
+    pair = "vocab.json", "merges.txt"
+    if not os.path.exists(f"{directory}/vocab.json"):
+        pair = "encoder.json", "vocab.bpe"
+    vocabulary, merges = (f"{directory}/{name}" for name in pair)
     peer = Tokenizer(models.BPE.from_file(vocabulary, merges))
     peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    byte_of = {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
     with open(vocabulary, encoding="utf-8") as file:
-        ids = json.load(file)
-    end = ids.pop("<|endoftext|>", len(ids))
-    ranks = {bytes(byte_of[letter] for letter in token): i for token, i in ids.items()}
-    return peer, tiktoken.Encoding("peer", pat_str=PATTERN, mergeable_ranks=ranks,
-                                   special_tokens={"<|endoftext|>": end})
+        return peer, tiktoken_of(json.load(file))
+
+
+def trained_by_tokenizers(text, size):
+    peer = Tokenizer(models.BPE())
+    peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    peer.train_from_iterator([text], trainers.BpeTrainer(
+        vocab_size=size, min_frequency=2, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    return peer
 
 
 def compare(program, directory, text, what):
     peer, tik = peers_of(directory)
     end = tik.eot_token
+    expected = [end] + tik.encode_ordinary(text)
     with tempfile.TemporaryDirectory() as scratch:
         path = f"{scratch}/text"
         write(path, text)
         for threads in "1", "4":
             ids, _ = encode(program, directory, path, OMP_NUM_THREADS=threads)
-            expected = [end] + tik.encode_ordinary(text)
             want(ids == expected, f"{what}: tiktoken has other ids")
         want(ids == [end] + peer.encode(text).ids, f"{what}: tokenizers has other ids")
         marked = text[:2000] + "<|endoftext|>" + text[2000:] + "<|endoftext|>"
@@ -119,13 +130,8 @@ def train(program, scratch, text, vocab_size):
     write(f"{scratch}/train.txt", text)
     run(program, f"{scratch}/train.txt", "--train-tokenizer", "--vocab-size", str(vocab_size),
         "--out", f"{scratch}/ours")
-    peer = Tokenizer(models.BPE())
-    peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    peer.train_from_iterator([text], trainers.BpeTrainer(
-        vocab_size=vocab_size - 1, min_frequency=2, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False))
     os.mkdir(f"{scratch}/theirs")
-    peer.model.save(f"{scratch}/theirs")
+    trained_by_tokenizers(text, vocab_size - 1).model.save(f"{scratch}/theirs")
     with open(f"{scratch}/ours/merges.txt", "rb") as ours, open(f"{scratch}/theirs/merges.txt", "rb") as theirs:
         merges = ours.read()
         want(merges == theirs.read(), f"vocabulary {vocab_size}: tokenizers has other merges")
@@ -175,12 +181,10 @@ def main():
     program, rng = os.path.join(options.build, "tokenize"), random.Random(1)
     with tempfile.TemporaryDirectory() as scratch:
         if options.bench:
-            directory = options.tokenizer
-            if not directory:
-                directory = f"{scratch}/trained"
+            directory = options.tokenizer or f"{scratch}/trained"
+            if not options.tokenizer:
                 run(program, options.bench, "--train-tokenizer", "--vocab-size", "50257", "--out", directory)
-            bench(program, directory, options.bench, options.threads)
-            return
+            return bench(program, directory, options.bench, options.threads)
         directory = train(program, scratch, make_text(rng, 60000), 4000)
         check_auto_tokenizer(directory, make_text(rng, 2000))
         for tokenizer in filter(None, [directory, options.tokenizer]):
@@ -191,4 +195,5 @@ def main():
             compare(program, tokenizer, "".join(rng.choice("etaoinshr") for _ in range(1 << 20)), "a word of 1 MB")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -13,16 +13,9 @@ import argparse
 import json
 import os
 import random
-import sys
 
-try:
-    import tiktoken
-    import tokenizers
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-except ImportError as error:
-    sys.exit(f"make_tokenizer_reference: {error}; pip install tokenizers tiktoken")
+from check_tokenizer import PATTERN, tiktoken, tiktoken_of, tokenizers, trained_by_tokenizers, write
 
-PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 SYLLABLES = {"latin": "ba be ka ko na ni ra ti so the ing er on", "cyrillic": "на ко то ра ни ве",
              "greek": "αλ βε γα κο λο", "han": "你 好 世 界 人 大", "hangul": "한 국 어 말",
              "devanagari": "नि ति का मा"}
@@ -55,21 +48,13 @@ def main():
     out = parser.parse_args().out
     os.makedirs(out, exist_ok=True)
     text = make_text(random.Random(1))
-    with open(os.path.join(out, "train.txt"), "w", encoding="utf-8", newline="") as file:
-        file.write(text)
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator([text], trainers.BpeTrainer(
-        vocab_size=499, min_frequency=2, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    write(f"{out}/train.txt", text)
+    tokenizer = trained_by_tokenizers(text, 499)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
     tokenizer.model.save(out)
-    byte_of = {letter: byte for byte, letter in zip(
-        [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100), *range(0x21), *range(0x7F, 0xA1), 0xAD],
-        [chr(c) for c in [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100), *range(0x100, 0x144)]])}
-    ranks = {bytes(byte_of[c] for c in token): i for token, i in tokenizer.get_vocab().items()}
-    peer = tiktoken.Encoding("reference", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 499})
-    split = pre_tokenizers.Split(Regex(PATTERN), "isolated")
-    with open(os.path.join(out, "cases.json"), "w", encoding="ascii") as file:
+    peer = tiktoken_of(tokenizer.get_vocab())
+    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(PATTERN), "isolated")
+    with open(f"{out}/cases.json", "w", encoding="ascii") as file:
         file.write(f'{{"made by": "tokenizers {tokenizers.__version__}, tiktoken {tiktoken.__version__}", "cases": [\n')
         for i, case in enumerate(CASES):
             ids = tokenizer.encode(case).ids
@@ -79,7 +64,7 @@ def main():
             file.write(",\n" if i + 1 < len(CASES) else "\n")
         file.write("]}\n")
     tokenizer.add_special_tokens(["<|endoftext|>"])
-    tokenizer.save(os.path.join(out, "tokenizer.json"), pretty=False)
+    tokenizer.save(f"{out}/tokenizer.json", pretty=False)
 
 
 main()
