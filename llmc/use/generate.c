@@ -11,15 +11,22 @@
 #include "../base/files.h"
 #include "../base/random.h"
 
-/* ---- What the model sees */
+/* ---- Samples, side by side */
 
 typedef struct {
-    GPT     *model;
-    int      samples;
-    int      count, cached;     /* tokens of each sample; the first so many are in the model's cache */
-    int32_t *token;             /* (samples, context of the model) */
-    int32_t *batch;             /* the same, of the tokens that are passed next */
-} Context;
+    GPT      *model;
+    Tokenizer tokenizer;
+    FILE     *file, *copy;
+    int       samples;
+    int       count, cached;    /* tokens of each sample that the model sees; the first so many are in its cache */
+    int32_t  *token;            /* (samples, context of the model) */
+    int32_t  *batch;            /* the same, of the tokens that are passed next */
+    int32_t   end_of_text;      /* -1 = none */
+    int32_t  *next;             /* (rows, samples): what was generated; from its end on, a sample has end_of_text */
+    size_t    rows, room;
+    int       sample;           /* the one that is written: each when those before it have ended */
+    size_t    written;          /* tokens of it */
+} Samples;
 
 /* Tokens that a sample may have; an empty prompt starts from one. */
 static int64_t tokens_of(int prompt_length, int64_t count) { return (prompt_length ? prompt_length : 1) + count; }
@@ -28,16 +35,19 @@ static int64_t tokens_of(int prompt_length, int64_t count) { return (prompt_leng
    parts a GPU splits the keys, so that the bits would depend on the length of the sample. */
 static int room_for(const GPTConfig *config, int64_t tokens) { return tokens < config->T ? (int)tokens : config->T; }
 
-static Context context_open(GPT *model, int samples, int room) {
+static Samples samples_open(GPT *model, Tokenizer tokenizer, int samples, int room, FILE *file, FILE *copy) {
     const size_t bytes = (size_t)samples * (size_t)room * sizeof(int32_t);
     gpt_set_cache(model, samples, room);
-    return (Context){ .model = model, .samples = samples, .token = host_alloc(bytes, "the context of a sample"),
-                      .batch = host_alloc(bytes, "the context of a sample") };
+    return (Samples){ .model = model, .tokenizer = tokenizer, .samples = samples, .file = file, .copy = copy,
+                      .token = host_alloc(bytes, "the context of a sample"),
+                      .batch = host_alloc(bytes, "the context of a sample"),
+                      .end_of_text = tokenizer_end_of_text(tokenizer, model->config.V) };
 }
 
-static void context_close(Context *c) {
-    free(c->token);
-    free(c->batch);
+static void samples_close(Samples *s) {
+    free(s->token);
+    free(s->batch);
+    free(s->next);
 }
 
 /* Before the text, which a message would interrupt. The model does not see the last of the tokens. */
@@ -50,134 +60,117 @@ static void warn_of_length(int T, int64_t tokens) {
 
 /* Adds n tokens to each sample, those of sample b at tokens + b * stride. Where they do not fit, half of the context
    stays, or as much as fits: the positions of the rest change, so that they have to be passed again. */
-static void context_append(Context *c, const int32_t *tokens, int n, int stride) {
-    const int T = c->model->context, added = n < T ? n : T;
-    const int stays = c->count + added <= T ? c->count : T / 2 + added <= T ? T / 2 : T - added;
-    for (int b = 0; b < c->samples; b++) {
-        int32_t *row = c->token + (int64_t)b * T;
-        memmove(row, row + c->count - stays, (size_t)stays * sizeof *row);
+static void append(Samples *s, const int32_t *tokens, int n, int stride) {
+    const int T = s->model->context, added = n < T ? n : T;
+    const int stays = s->count + added <= T ? s->count : T / 2 + added <= T ? T / 2 : T - added;
+    for (int b = 0; b < s->samples; b++) {
+        int32_t *row = s->token + (int64_t)b * T;
+        memmove(row, row + s->count - stays, (size_t)stays * sizeof *row);
         memcpy(row + stays, tokens + (int64_t)b * stride + n - added, (size_t)added * sizeof *row);
     }
-    if (stays < c->count) c->cached = 0;
-    c->count = stays + added;
+    if (stays < s->count) s->cached = 0;
+    s->count = stays + added;
 }
 
-/* The next token of each sample, the index-th; of a single one possibly more of them, up to `most` and not beyond the
-   end of the text. They are appended. Returns their number. */
-static int context_next(Context *c, const Sample *s, int64_t step, int64_t index, int64_t most, int32_t end,
-                        int32_t *next) {
-    GPT *m = c->model;
-    const int T = m->context, n = c->count - c->cached;
-    const int64_t room = most < T - c->cached ? most : T - c->cached;
-    const int count = c->samples > 1 ? 1 : room < GPT_TOKENS_AHEAD ? (int)room : GPT_TOKENS_AHEAD;
-    double *uniform = host_alloc((size_t)(c->samples * count) * sizeof *uniform, "the random numbers of a token");
-    for (int b = 0; b < c->samples; b++) {
-        memcpy(c->batch + (int64_t)b * n, c->token + (int64_t)b * T + c->cached, (size_t)n * sizeof *c->batch);
+/* An empty prompt starts from a token that is not written. */
+static void append_prompt(Samples *s, const int32_t *prompt, int length) {
+    const int32_t start = tokenizer_start(s->tokenizer, s->model->config.V);
+    if (length || !s->count) append(s, length ? prompt : &start, length ? length : 1, 0);
+}
+
+static int32_t *row_of(const Samples *s, size_t row) { return s->next + row * (size_t)s->samples; }
+
+static int has_ended(const Samples *s, int b) { return s->rows && row_of(s, s->rows - 1)[b] == s->end_of_text; }
+
+/* Generates the next token of each sample, the index-th; of a single one possibly more of them, up to max and not
+   beyond the end of the text. Returns their number. */
+static int generate_rows(Samples *s, const Sample *how, int64_t step, int64_t index, int64_t max) {
+    GPT *m = s->model;
+    const int T = m->context, n = s->count - s->cached, samples = s->samples;
+    const int64_t room = max < T - s->cached ? max : T - s->cached;
+    const int count = samples > 1 ? 1 : room < GPT_TOKENS_AHEAD ? (int)room : GPT_TOKENS_AHEAD;
+    double *uniform = host_alloc((size_t)(samples * count) * sizeof *uniform, "the random numbers of a token");
+    int32_t *next = host_alloc((size_t)(samples * count) * sizeof *next, "the tokens of a step");
+    for (int b = 0; b < samples; b++) {
+        memcpy(s->batch + (int64_t)b * n, s->token + (int64_t)b * T + s->cached, (size_t)n * sizeof *s->batch);
         for (int i = 0; i < count; i++)
-            uniform[b + i] = random_uniform(s->seed, RANDOM_SAMPLE, (uint32_t)step,
+            uniform[b + i] = random_uniform(how->seed, RANDOM_SAMPLE, (uint32_t)step,
                                             (uint64_t)b << 40 | (uint64_t)(index + i));
     }
-    gpt_set_window(m, c->cached, n);
-    gpt_load(m, c->batch, NULL);
-    int made = gpt_next(m, s->sampling, count, uniform, next);
-    for (int i = 1; i < made; i++) if (next[i] < 0 || next[i - 1] == end) made = i;
-    for (int b = 0; b < c->samples; b++)
+    gpt_set_window(m, s->cached, n);
+    gpt_load(m, s->batch, NULL);
+    int made = gpt_next(m, how->sampling, count, uniform, next);
+    for (int i = 1; i < made; i++) if (next[i] < 0 || next[i - 1] == s->end_of_text) made = i;
+    for (int b = 0; b < samples; b++)
         REQUIRE(next[b] >= 0, "sample: the logit of token %d is not finite: the model has diverged, take an earlier "
                 "checkpoint", -1 - next[b]);
     for (int i = 0; i < made; i++) {
-        c->cached = c->count;
-        context_append(c, next + i, 1, 1);
+        s->cached = s->count;
+        append(s, next + i, 1, 1);
+        for (int b = 0; b < samples; b++) if (has_ended(s, b)) next[i + b] = s->end_of_text;
+        s->next = host_grow(s->next, s->rows, &s->room, (size_t)samples * sizeof *next, "the tokens of samples");
+        memcpy(row_of(s, s->rows++), next + i, (size_t)samples * sizeof *next);
     }
+    free(next);
     free(uniform);
     return made;
 }
 
-/* ---- Text */
-
-/* What is written: sample after sample, each as soon as its tokens and those of the samples before it are known. */
-typedef struct {
-    Tokenizer tokenizer;
-    FILE     *file, *copy;
-    int       samples, sample;      /* sample: the one that is written */
-    int64_t   written;              /* tokens of it */
-    int64_t  *length;               /* of each sample, INT64_MAX while it goes on */
-    int32_t  *token;                /* (count, samples) */
-    int64_t   count, room;
-} Output;
-
-static void put_tokens(const Output *o, const int32_t *token, int64_t count) {
-    for (int64_t i = 0; i < count; i++) {
-        tokenizer_print(o->tokenizer, token[i], o->file);
-        if (o->copy) tokenizer_print(o->tokenizer, token[i], o->copy);
+static void put_tokens(const Samples *s, const int32_t *token, int count) {
+    for (int i = 0; i < count; i++) {
+        tokenizer_print(s->tokenizer, token[i], s->file);
+        if (s->copy) tokenizer_print(s->tokenizer, token[i], s->copy);
     }
 }
 
-/* next: NULL = no more. */
-static void output_append(Output *o, const int32_t *next, int32_t end_of_text, const int32_t *prompt,
-                          int prompt_length) {
-    if (o->count == o->room) {
-        o->room = o->room ? 2 * o->room : 256;
-        o->token = realloc(o->token, (size_t)(o->room * o->samples) * sizeof *o->token);
-        REQUIRE(o->token, "out of memory: %lld tokens of samples", (long long)(o->room * o->samples));
+/* Writes what is known; is_all: there is no more. */
+static void write_rows(Samples *s, const int32_t *prompt, int length, int is_all) {
+    for (; s->sample < s->samples; s->sample++, s->written = 0) {
+        if (s->sample && !s->written) fputs("---\n", s->file);
+        if (s->sample && !s->written) put_tokens(s, prompt, length);
+        for (; s->written < s->rows && row_of(s, s->written)[s->sample] != s->end_of_text; s->written++)
+            put_tokens(s, &row_of(s, s->written)[s->sample], 1);
+        if (s->written == s->rows && !is_all) break;
+        tokenizer_print_end(s->tokenizer, s->file);
+        putc('\n', s->file);
     }
-    for (int b = 0; b < o->samples; b++) {
-        if (next) o->token[o->count * o->samples + b] = next[b];
-        if (o->length[b] == INT64_MAX && (!next || next[b] == end_of_text)) o->length[b] = o->count;
-    }
-    o->count += next != NULL;
-    while (o->sample < o->samples) {
-        const int64_t length = o->length[o->sample], known = length < o->count ? length : o->count;
-        for (; o->written < known; o->written++) put_tokens(o, o->token + o->written * o->samples + o->sample, 1);
-        if (length == INT64_MAX) break;
-        tokenizer_print_end(o->tokenizer, o->file);
-        putc('\n', o->file);
-        o->written = 0;
-        if (++o->sample == o->samples) break;
-        fputs("---\n", o->file);
-        put_tokens(o, prompt, prompt_length);
-    }
-    fflush(o->file);
+    fflush(s->file);
 }
 
-static int all_ended(const Output *o) {
-    for (int b = 0; b < o->samples; b++) if (o->length[b] == INT64_MAX) return 0;
-    return 1;
+static volatile sig_atomic_t is_answering, is_interrupted;      /* on a terminal */
+
+/* Continues all samples by up to how->count tokens; index: of the first one. Returns the index of the next one. */
+static int64_t generate(Samples *s, const int32_t *prompt, int length, const Sample *how, int64_t step, int64_t index) {
+    const int64_t end = index + how->count;
+    s->rows = s->written = 0;
+    s->sample = 0;
+    for (int goes_on = 1; goes_on && index < end && !is_interrupted && !stop_requested(); ) {
+        index += generate_rows(s, how, step, index, end - index);
+        write_rows(s, prompt, length, 0);
+        goes_on = 0;
+        for (int b = 0; b < s->samples; b++) goes_on |= !has_ended(s, b);
+    }
+    write_rows(s, prompt, length, 1);
+    return index;
 }
 
 void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t step, FILE *file) {
-    int V = model->config.V, length;
-    const int32_t start = tokenizer_start(tokenizer, V), end = tokenizer_end_of_text(tokenizer, V);
-    int32_t *prompt = tokenizer_encode(tokenizer, sample->prompt, V, &length);
-    int32_t *next = host_alloc((size_t)(sample->samples + GPT_TOKENS_AHEAD) * sizeof *next, "the tokens of a step");
+    int length;
+    int32_t *prompt = tokenizer_encode(tokenizer, sample->prompt, model->config.V, &length);
     const int64_t tokens = tokens_of(length, sample->count);
     const int room = model->purpose == GENERATE ? model->config.T : room_for(&model->config, tokens);
-    Context context = context_open(model, sample->samples, room);
-    Output output = { .tokenizer = tokenizer, .file = file, .copy = sample->copy, .samples = sample->samples,
-                      .length = host_alloc((size_t)sample->samples * sizeof *output.length, "the samples") };
-    for (int b = 0; b < sample->samples; b++) output.length[b] = INT64_MAX;
+    Samples s = samples_open(model, tokenizer, sample->samples, room, file, sample->copy);
     warn_of_length(model->context, tokens);
-    context_append(&context, length ? prompt : &start, length ? length : 1, 0);
-    put_tokens(&output, prompt, length);
+    append_prompt(&s, prompt, length);
+    put_tokens(&s, prompt, length);
     fflush(file);
-    for (int64_t i = 0; i < sample->count && !all_ended(&output) && !stop_requested();) {
-        const int made = context_next(&context, sample, step, i, sample->count - i, end, next);
-        for (int k = 0; k < made; k++) output_append(&output, next + k, end, prompt, length);
-        i += made;
-    }
-    if (!all_ended(&output)) output_append(&output, NULL, end, prompt, length);
-    context_close(&context);
-    free(output.length);
-    free(output.token);
-    free(next);
+    generate(&s, prompt, length, sample, step, 0);
+    samples_close(&s);
     free(prompt);
 }
 
-/* ---- On a terminal */
-
-static volatile sig_atomic_t answering, interrupted;
-
 static void on_interrupt(int number) {
-    if (answering && !interrupted++) return;
+    if (is_answering && !is_interrupted++) return;
     if (isatty(STDIN_FILENO)) (void)!write(STDERR_FILENO, "\n", 1);         /* ends the line of the prompt */
     _exit(128 + number);
 }
@@ -185,47 +178,33 @@ static void on_interrupt(int number) {
 /* Continues the lines of stdin, each up to sample->count tokens, in one context, on stdout; the first follows the
    prompt. SIGINT ends an answer; the second, one before the next line is read, or the end of stdin the program. */
 static void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *sample) {
-    const int32_t V = model->config.V, start = tokenizer_start(tokenizer, V), end = tokenizer_end_of_text(tokenizer, V);
-    const int terminal = isatty(STDIN_FILENO);
-    Context context = context_open(model, 1, model->config.T);
-    Output output = { .tokenizer = tokenizer, .file = stdout };
-    char *line = NULL, *text = format_string("%s", sample->prompt);
+    const int is_terminal = isatty(STDIN_FILENO);
+    Samples s = samples_open(model, tokenizer, 1, model->config.T, stdout, NULL);
+    const char *text = sample->prompt;
+    char *line = NULL;
     size_t size = 0;
     int64_t index = 0;
     signal(SIGINT, on_interrupt);
-    for (;;) {
-        if (terminal) fputs("> ", stderr);
+    for (;; text = "") {            /* the prompt is part of the first line only */
+        if (is_terminal) fputs("> ", stderr);
         ssize_t read = getline(&line, &size, stdin);
         if (read < 0) break;
         if (line[read - 1] == '\n') line[--read] = 0;
         REQUIRE(strlen(line) == (size_t)read, "--interactive: a line with a zero byte");
         char *all = format_string("%s%s", text, line);
-        int32_t next[GPT_TOKENS_AHEAD];
-        int length, made, ended = 0;
-        int32_t *tokens = tokenizer_encode(tokenizer, all, V, &length);
-        warn_of_length(model->context, (int64_t)context.count + length + sample->count);
-        if (length) context_append(&context, tokens, length, 0);
-        else if (!context.count) context_append(&context, &start, 1, 0);
-        interrupted = 0;
-        answering = 1;
-        for (int i = 0; i < sample->count && !interrupted && !ended; i += made) {
-            made = context_next(&context, sample, 0, index, sample->count - i, end, next);
-            index += made;
-            ended = next[made - 1] == end;
-            put_tokens(&output, next, made - ended);
-            fflush(stdout);
-        }
-        answering = 0;
-        tokenizer_print_end(tokenizer, stdout);
-        putchar('\n');
-        fflush(stdout);
-        *text = 0;              /* the prompt is part of the first line only */
+        int length;
+        int32_t *tokens = tokenizer_encode(tokenizer, all, model->config.V, &length);
+        warn_of_length(model->context, (int64_t)s.count + length + sample->count);
+        append_prompt(&s, tokens, length);
+        is_interrupted = 0;
+        is_answering = 1;
+        index = generate(&s, NULL, 0, sample, 0, index);
+        is_answering = 0;
         free(tokens);
         free(all);
     }
-    if (terminal) putchar('\n');
-    context_close(&context);
-    free(text);
+    if (is_terminal) putchar('\n');
+    samples_close(&s);
     free(line);
 }
 
@@ -238,20 +217,17 @@ static Sample sample_of(const Settings *s, const char *prompt) {
 
 /* All of a file, NULL = stdin, without one newline at its end: a new string. */
 static char *read_text(const char *path) {
+    const char *name = path ? path : "--prompt -";
     FILE *file = path ? fopen(path, "r") : stdin;
-    char *text = NULL;
-    size_t size = 0, length = 0;
     REQUIRE(file, "--prompt-file %s: %s", path, strerror(errno));
-    do {
-        if (size - length < 2) REQUIRE(text = realloc(text, size = 2 * size + 4096), "out of memory: the prompt");
-        length += fread(text + length, 1, size - length - 1, file);
-    } while (!feof(file) && !ferror(file));
-    REQUIRE(!ferror(file), "%s: cannot be read: %s", path ? path : "--prompt -", strerror(errno));
+    size_t size = 1;
+    char *text = host_alloc(size, "the prompt");
+    ssize_t length = getdelim(&text, &size, 0, file);           /* up to a zero byte, or all */
+    REQUIRE(!ferror(file), "%s: cannot be read: %s", name, strerror(errno));
+    REQUIRE(length < 1 || text[length - 1], "%s: a zero byte at position %zd, want text", name, length - 1);
     if (path) fclose(file);
-    if (length && text[length - 1] == '\n') length--;
-    text[length] = 0;
-    REQUIRE(strlen(text) == length, "%s: a zero byte at position %zu, want text", path ? path : "--prompt -",
-            strlen(text));
+    if (length < 1) *text = 0;
+    else if (text[length - 1] == '\n') text[length - 1] = 0;
     return text;
 }
 
