@@ -11,6 +11,7 @@
 
 enum { END = 499 };
 static Bpe *bpe;
+static TextFormat as_file;
 
 static const char *const a_text = "the cat\n\nis the 1st\r\nна коте 你好";
 static const char *const b_text = "one<|endoftext|>two\n<|endoftext|>";
@@ -93,32 +94,42 @@ static void files_without_a_mark_are_documents(void) {
     expect_shards(IN_SCRATCH("marks/train_*.bin"), want, count);
 }
 
-static void write_locked(void *dir) {
-    write_shards(&(const char *){ IN_SCRATCH("a.txt") }, 1, DOCUMENT_FILE, dir, 0, 1000);
+/* A text as shards or, without dir, as cached tokens; limit: bytes that a file may have, 0 = any. */
+typedef struct { const char *path, *dir; DocumentKind kind; rlim_t limit; } Job;
+
+static void run_job(void *argument) {
+    const Job *job = argument;
+    if (job->limit) limit_file_size(job->limit);
+    if (job->dir) write_shards(&job->path, 1, job->kind, job->dir, 0, 10000000);
+    else tokens_open_text(job->path, &(TextFormat){ .bpe = bpe, .documents = job->kind, .field = "body" });
 }
 
 static void a_directory_is_for_one_process(void) {
     char *dir = IN_SCRATCH("locked");
     directory_make(dir);
     const int lock = directory_lock(dir);
-    expect_fails("another process writes to this directory: want another --out", write_locked, dir);
+    expect_fails("another process writes to this directory: want another --out", run_job,
+                 &(Job){ .path = IN_SCRATCH("a.txt"), .dir = dir });
     close(lock);
 }
 
-static void write_again(void *argument) {
-    write_shards(&(const char *){ argument }, 1, DOCUMENT_FILE, IN_SCRATCH("split"), 0, 1000);
+/* A new file of text that the BPE merges. */
+static char *put_long_text(const char *name, int size) {
+    char *text = malloc((size_t)size + 1), *path = IN_SCRATCH("%s", name);
+    for (int i = 0; i < size; i++) text[i] = "the bako, ti\n"[(i * 7 + i / 100) % 13];
+    text[size] = 0;
+    put_text(path, text);
+    free(text);
+    return path;
 }
 
 /* Train and val together are the whole; val has its share of the bytes. */
 static void validation_is_the_last_part(void) {
     enum { SIZE = 3000000 };
-    char *text = malloc(SIZE + 1), *path = IN_SCRATCH("long.txt");
-    for (int i = 0; i < SIZE; i++) text[i] = "the bako, ti\n"[(i * 7 + i / 100) % 13];
-    text[SIZE] = 0;
-    put_text(path, text);
+    const char *path = put_long_text("long.txt", SIZE), *text = text_of(path);
     int32_t *want = malloc((SIZE + 1) * sizeof *want);
     size_t count = ids_of((const char *const[]){ "|", text, NULL }, want);
-    write_shards(&(const char *){ path }, 1, DOCUMENT_FILE, IN_SCRATCH("split"), 0.01, 100000);
+    write_shards(&path, 1, DOCUMENT_FILE, IN_SCRATCH("split"), 0.01, 100000);
     Tokens *train = tokens_open(IN_SCRATCH("split/train_*.bin"));
     size_t first = (size_t)tokens_count(train);
     expect_shards(IN_SCRATCH("split/train_*.bin"), want, first);
@@ -126,34 +137,8 @@ static void validation_is_the_last_part(void) {
     double share = (double)(count - first) / (double)count;
     EXPECT(fabs(share - 0.01) < 0.001, "val has %g of the tokens", share);
     tokens_close(train);
-    expect_fails("exists: want an --out without shards", write_again, path);
-    free(text);
+    expect_fails("exists: want an --out without shards", run_job, &(Job){ .path = path, .dir = IN_SCRATCH("split") });
     free(want);
-}
-
-static void write_to_a_full_disk(void *path) {
-    limit_file_size(100000);
-    write_shards(&(const char *){ path }, 1, DOCUMENT_FILE, IN_SCRATCH("full"), 0, 10000000);
-}
-
-static void make_cache(void *path) {
-    tokens_open_text(path, &(TextFormat){ .bpe = bpe, .documents = DOCUMENT_FILE, .field = "text" });
-}
-
-static void cache_on_a_full_disk(void *path) {
-    limit_file_size(100000);
-    make_cache(path);
-}
-
-static void nothing_stays_of_a_full_disk(void) {
-    enum { SIZE = 300000 };
-    char *path = IN_SCRATCH("wide.txt"), *text = malloc(SIZE);
-    memset(text, '?', SIZE);
-    put(path, text, SIZE);
-    free(text);
-    expect_fails("train_000000.bin.partial-", write_to_a_full_disk, path);
-    expect_fails(": cannot write: File too large", cache_on_a_full_disk, path);
-    EXPECT(files_like(IN_SCRATCH("full/*")) == 0 && files_like(IN_SCRATCH("wide.txt.*")) == 0, "files stay");
 }
 
 /* While the tokens are written, when SIGINT has a handler. */
@@ -164,24 +149,34 @@ static void interrupt(int number) {
     if (now.sa_handler != SIG_DFL) raise(SIGINT);
 }
 
-static void cache_interrupted(void *path) {
+static void run_interrupted(void *job) {
     signal(SIGINT, SIG_DFL);
     signal(SIGPROF, interrupt);
     setitimer(ITIMER_PROF, &(struct itimerval){ { 0, 5000 }, { 0, 5000 } }, NULL);
-    make_cache(path);
+    run_job(job);
 }
 
-/* As with --eval, where a signal ends the process at once. */
-static void nothing_stays_of_a_signal(void) {
-    enum { SIZE = 30000000 };
-    char *path = IN_SCRATCH("interrupted.txt"), *text = malloc(SIZE), message[4096];
-    int status;
-    for (int i = 0; i < SIZE; i++) text[i] = "the bako, ti\n"[(i * 7 + i / 100) % 13];
-    put(path, text, SIZE);
+/* Of a full disk; of a line that is refused when some batches are written; of a signal that ends the process at once,
+   as with --eval. */
+static void nothing_stays_of_a_failure(void) {
+    enum { LINES = 80000, LENGTH = 64 };
+    char *bad = IN_SCRATCH("bad.jsonl"), *text = malloc(LINES * LENGTH + 8), message[4096];
+    for (int i = 0; i < LINES; i++) sprintf(text + i * LENGTH, "{\"body\": \"%051d\"}\n", i);
+    memcpy(text + LINES * LENGTH, "{bad}\n", 6);
+    put(bad, text, LINES * LENGTH + 6);
     free(text);
-    test_in_child(cache_interrupted, path, message, sizeof message, &status);
+    const char *wide = put_long_text("wide.txt", 300000), *out = IN_SCRATCH("out"), *line = "line 80001: byte 1";
+    const char *full = ": cannot write: File too large";
+    const struct { Job job; const char *want; } cases[] = {
+        { { wide, out, DOCUMENT_FILE, 100000 }, full }, { { wide, NULL, DOCUMENT_FILE, 100000 }, full },
+        { { bad, out, DOCUMENT_JSONL, 0 }, line },      { { bad, NULL, DOCUMENT_JSONL, 0 }, line },
+    };
+    for (int i = 0; i < COUNT(cases); i++) expect_fails(cases[i].want, run_job, (void *)&cases[i].job);
+    int status;
+    Job job = { .path = put_long_text("interrupted.txt", 30000000), .kind = DOCUMENT_FILE };
+    test_in_child(run_interrupted, &job, message, sizeof message, &status);
     EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT, "status %d: %s", status, message);
-    EXPECT(files_like(IN_SCRATCH("interrupted.txt.*")) == 0, "files stay");
+    EXPECT(files_like(IN_SCRATCH("out/*")) == 0 && files_like(IN_SCRATCH("*.tokens-*")) == 0, "files stay");
 }
 
 static void open_texts(void *path) {
@@ -210,8 +205,8 @@ static void refused_texts(void) {
 }
 
 static void cached_tokens(void) {
-    const TextFormat as_file = { .bpe = bpe, .documents = DOCUMENT_FILE, .field = "text" },
-                     as_lines = { .bpe = bpe, .documents = DOCUMENT_LINE, .field = "text" };
+    TextFormat as_lines = as_file;
+    as_lines.documents = DOCUMENT_LINE;
     char *path = IN_SCRATCH("data.txt"), *caches = IN_SCRATCH("data.txt.tokens-*.bin");
     put_text(path, a_text);
     Tokens *t = tokens_open_text(path, &(TextFormat){ 0 });
@@ -241,6 +236,13 @@ static void cached_tokens(void) {
 
 static void check_few_ids(void *path) { tokens_check(tokens_open(path), 10); }
 
+static char *cache_of(Bpe *tokenizer, const char *path) {
+    Texts texts = texts_open(&path, 1, DOCUMENT_FILE, "text");
+    char *cache = shards_cached(tokenizer, &texts, 0);
+    texts_close(&texts);
+    return cache;
+}
+
 static void a_damaged_cache_is_made_again(void) {
     static const off_t sizes[] = { 0, 5, 1024, 1030 };
     int32_t want[256];
@@ -249,12 +251,10 @@ static void a_damaged_cache_is_made_again(void) {
     put_text(path, a_text);
     const char *message = "want below 10, the vocabulary; remove this file, and it is made again";
     for (int i = 0; i <= COUNT(sizes); i++) {
-        Texts texts = texts_open(&path, 1, DOCUMENT_FILE, "text");
-        char *cache = shards_cached(bpe, &texts, 0);
+        char *cache = cache_of(bpe, path);
         expect_shards(cache, want, count);
         if (i < COUNT(sizes)) EXPECT(!truncate(cache, sizes[i]), "%s: cannot truncate", cache);
         else expect_fails(message, check_few_ids, cache);
-        texts_close(&texts);
         free(cache);
     }
     EXPECT(files_like(IN_SCRATCH("damaged.txt.*")) == 1, "%d files", files_like(IN_SCRATCH("damaged.txt.*")));
@@ -273,40 +273,16 @@ static void a_cache_of_wide_ids_is_found_again(void) {
     put_text(path, a_text);
     struct stat info[2];
     for (int time = 0; time < 2; time++) {
-        Texts texts = texts_open(&path, 1, DOCUMENT_FILE, "text");
-        char *cache = shards_cached(wide, &texts, 0);
+        char *cache = cache_of(wide, path);
         EXPECT(!stat(cache, &info[time]), "%s", cache);
-        texts_close(&texts);
         free(cache);
     }
     EXPECT(info[0].st_ino == info[1].st_ino, "the tokens are made again");
     bpe_free(wide);
 }
 
-static void cache_bad_line(void *path) {
-    tokens_open_text(path, &(TextFormat){ .bpe = bpe, .documents = DOCUMENT_JSONL, .field = "body" });
-}
-
-static void write_bad_line(void *path) {
-    write_shards(&(const char *){ path }, 1, DOCUMENT_JSONL, IN_SCRATCH("bad-out"), 0, 10000000);
-}
-
-/* Of several batches, so that some tokens are written before the line is read. */
-static void nothing_stays_of_a_bad_line(void) {
-    enum { LINES = 80000, LENGTH = 64 };
-    char *path = IN_SCRATCH("bad.jsonl"), *text = malloc(LINES * LENGTH + 8);
-    for (int i = 0; i < LINES; i++) sprintf(text + i * LENGTH, "{\"body\": \"%051d\"}\n", i);
-    memcpy(text + LINES * LENGTH, "{bad}\n", 6);
-    put(path, text, LINES * LENGTH + 6);
-    free(text);
-    expect_fails("bad.jsonl: line 80001: byte 1", cache_bad_line, path);
-    expect_fails("bad.jsonl: line 80001: byte 1", write_bad_line, path);
-    EXPECT(files_like(IN_SCRATCH("bad.jsonl.*")) == 0 && files_like(IN_SCRATCH("bad-out/*")) == 0, "files stay");
-}
-
 /* A pattern such as many-* matches the cache that the run before has written, and what a kill has left of one. */
 static void a_pattern_leaves_the_cache_out(void) {
-    const TextFormat as_file = { .bpe = bpe, .documents = DOCUMENT_FILE, .field = "text" };
     char *pattern = IN_SCRATCH("many-*");
     put_text(IN_SCRATCH("many-a.txt"), a_text);
     put_text(IN_SCRATCH("many-b.txt"), a_text);
@@ -327,9 +303,8 @@ static void a_pattern_leaves_the_cache_out(void) {
 int main(void) {
     scratch_open();
     bpe = bpe_open("test/reference/bpe");
-    RUN(nothing_stays_of_a_full_disk);      /* first: OpenMP's threads do not survive the fork */
-    RUN(nothing_stays_of_a_bad_line);
-    RUN(nothing_stays_of_a_signal);
+    as_file = (TextFormat){ .bpe = bpe, .documents = DOCUMENT_FILE, .field = "text" };
+    RUN(nothing_stays_of_a_failure);        /* first: OpenMP's threads do not survive the fork */
     RUN(kinds_of_documents);
     RUN(files_without_a_mark_are_documents);
     RUN(a_directory_is_for_one_process);
