@@ -61,13 +61,8 @@ int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *cou
     int n = 0;
     if (tokenizer->bpe) {
         n = (int)bpe_encode_special(tokenizer->bpe, text, length, tokens);
-        for (int i = 0; i < n; i++)
-            REQUIRE(tokens[i] < V, "prompt: token %d, want below %d, the vocabulary of the model", tokens[i], V);
     } else if (tokenizer == TOKENIZER_BYTES) {
-        for (; text[n]; n++) {
-            tokens[n] = (unsigned char)text[n];
-            REQUIRE(tokens[n] < V, "prompt: byte %d at position %d, want below %d, the vocabulary", tokens[n], n, V);
-        }
+        for (; text[n]; n++) tokens[n] = (unsigned char)text[n];
     } else {
         const char *space = " \t\r\n";
         char *end;
@@ -81,34 +76,31 @@ int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *cou
             tokens[n++] = (int32_t)id;
         }
     }
+    for (int i = 0; i < n; i++)
+        REQUIRE(tokens[i] < V, "prompt: token %d is id %d, want below %d, the vocabulary of the model", i, tokens[i], V);
     *count = n;
     return tokens;
 }
 
-/* Without the class, AutoTokenizer takes GPT2Tokenizer, which adds a token <|endoftext|> that is not in the model. */
-static const char bytes_config[] =
-    "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false\n}\n";
-
-static char *bytes_json(void) {
-    static const char level[] = "{ \"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
-                                "\"use_regex\": false }";
-    char *text;
-    size_t size;
-    FILE *memory = string_open(&text, &size, "tokenizer.json");
-    fprintf(memory, "{\n  \"version\": \"1.0\",\n  \"added_tokens\": [],\n  \"pre_tokenizer\": %s,\n"
-            "  \"decoder\": %s,\n  \"model\": { \"type\": \"BPE\", \"merges\": [], \"vocab\": {", level, level);
-    for (int byte = 0; byte < 256; byte++)
-        fprintf(memory, "%s\"\\u%04x\": %d", byte ? ", " : " ", bpe_letter(byte), byte);
-    fputs(" } }\n}\n", memory);
-    REQUIRE(!fclose(memory), "out of memory: tokenizer.json");
-    return text;
+/* A BPE without merges, whose ids are the bytes. */
+static Bpe *bpe_of_bytes(void) {
+    BpeVocabulary v = { .V = 256, .token = host_alloc(256 * sizeof *v.token, "a vocabulary"),
+                        .memory = host_alloc(256, "a vocabulary") };
+    unsigned char *bytes = v.memory;
+    for (int i = 0; i < 256; i++) {
+        bytes[i] = (unsigned char)i;
+        v.token[i] = (BpeToken){ .bytes = &bytes[i], .size = 1 };
+    }
+    return bpe_create(v, "bytes");
 }
 
 char *tokenizer_file_text(Tokenizer tokenizer, const char *name) {
     if (tokenizer->bpe) return bpe_file_text(tokenizer->bpe, name);
-    if (tokenizer == TOKENIZER_IDS) return NULL;
-    return !strcmp(name, "tokenizer.json")        ? bytes_json() :
-           !strcmp(name, "tokenizer_config.json") ? format_string("%s", bytes_config) : NULL;
+    if (tokenizer == TOKENIZER_IDS || strncmp(name, "tokenizer", 9)) return NULL;
+    Bpe *bpe = bpe_of_bytes();
+    char *text = bpe_file_text(bpe, name);
+    bpe_free(bpe);
+    return text;
 }
 
 /* On a terminal, the bytes of a character are held until it is complete or a byte arrives that does not continue it. */

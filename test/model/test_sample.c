@@ -43,7 +43,7 @@ static void text_to_tokens(void) {
     expect_fails("token id 100, want 0 to 99", encode, &(Encode){ TOKENIZER_IDS, "99 100", 100 });
     expect_fails("token id 4294967296, want 0 to 99", encode, &(Encode){ TOKENIZER_IDS, "4294967296", 100 });
     expect_fails("want 0 to 99", encode, &(Encode){ TOKENIZER_IDS, "99999999999999999999999999", 100 });
-    expect_fails("byte 97 at position 1, want below 90", encode, &(Encode){ TOKENIZER_BYTES, "Aa", 90 });
+    expect_fails("token 1 is id 97, want below 90", encode, &(Encode){ TOKENIZER_BYTES, "Aa", 90 });
 }
 
 /* GPT-2's letters: the space is U+0120, the newline U+010A, DEL U+0121, the soft hyphen the last of the others. */
