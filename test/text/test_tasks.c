@@ -66,8 +66,7 @@ static void items_become_rows(void) {
     config.T = 1000;
     for (int i = 0; i < COUNT(cases); i++) {
         const Case *c = &cases[i];
-        char *text = format_string("\n\r\n%s\r\n", c->line);
-        Task task = read_items(c->name, text, TOKENIZER_BYTES, &config);
+        Task task = read_items(c->name, STRING("\n\r\n%s\r\n", c->line), TOKENIZER_BYTES, &config);
         int choices = 0;
         while (choices < 4 && c->want[choices]) choices++;
         EXPECT(task.items == 1 && task.rows == choices && task.item[0].line == 3 && task.item[0].label == c->label &&
@@ -76,31 +75,29 @@ static void items_become_rows(void) {
         for (int j = 0; j < choices && j < task.rows; j++) expect_row(&task.row[j], c->want[j], i);
         EXPECT(task.row[0].characters == c->characters, "case %d: %d characters", i, task.row[0].characters);
         task_free(&task);
-        free(text);
     }
 }
 
 static void tokens_are_split_behind_those_of_the_context(void) {
+    static const struct { const char *context, *before, *whole; } cases[] = {
+        { "The president of", "The president of", "The president of state's" },
+        { "In the year  ", "In the year", "In the year   state's" }, { "", "<|endoftext|>", "<|endoftext|> state's" } };
     Tokenizer bpe = tokenizer_open("test/reference/bpe");
     GPTConfig config = tiny(F32);
     config.V = 500;
-    static const struct { const char *context, *before; } contexts[] = {
-        { "The president of", "The president of" }, { "In the year  ", "In the year" }, { "", "<|endoftext|>" } };
-    for (int i = 0; i < COUNT(contexts); i++) {
-        char *line = format_string("{\"context\": \"%s\", \"choices\": [\"state's\", \"a\"], \"label\": 0}",
-                                   contexts[i].context);
-        char *text = format_string("%s%s state's", *contexts[i].context ? "" : contexts[i].before, contexts[i].context);
+    for (int i = 0; i < COUNT(cases); i++) {
+        const char *line = STRING("{\"context\": \"%s\", \"choices\": [\"state's\", \"a\"], \"label\": 0}",
+                                  cases[i].context);
         Task task = read_items("multiple-choice", line, bpe, &config);
+        const TaskRow *row = &task.row[0];
         int all, before;
-        int32_t *tokens = tokenizer_encode(bpe, text, config.V, &all);
-        free(tokenizer_encode(bpe, contexts[i].before, config.V, &before));
-        EXPECT(task.row[0].count == all - 1 && task.row[0].targets == all - before, "case %d: %d inputs, %d targets, "
-               "want %d, %d", i, task.row[0].count, task.row[0].targets, all - 1, all - before);
-        EXPECT(!memcmp(task.row[0].token, tokens, (size_t)all * sizeof *tokens), "case %d: other tokens", i);
+        int32_t *tokens = tokenizer_encode(bpe, cases[i].whole, config.V, &all);
+        free(tokenizer_encode(bpe, cases[i].before, config.V, &before));
+        EXPECT(row->count == all - 1 && row->targets == all - before, "case %d: %d inputs, %d targets, want %d, %d", i,
+               row->count, row->targets, all - 1, all - before);
+        EXPECT(!memcmp(row->token, tokens, (size_t)all * sizeof *tokens), "case %d: other tokens", i);
         task_free(&task);
         free(tokens);
-        free(text);
-        free(line);
     }
     tokenizer_close(bpe);
 }
@@ -189,22 +186,31 @@ static void make_model(GPT *m, DType dtype, int B) {
 
 /* Words of 1 to 9 letters, now and then with a context beyond T. The choices begin with what the model likes. */
 static char *random_items(const char *name, int count) {
+    const int is_lambada = !strcmp(name, "lambada");
     char *text = NULL;
     size_t size;
     uint64_t drawn = 0;
     FILE *file = open_memstream(&text, &size);
     for (int i = 0; i < count; i++) {
-        int length = (int)random_below(SEED, RANDOM_TEST, 1, drawn++, i % 8 ? 14 : 40);
-        fprintf(file, strcmp(name, "lambada") ? "{\"label\": %d, \"context\": \"" : "{\"text\": \"", i % 2);
-        for (int j = 0; j < length; j++) fputc('a' + (int)random_below(SEED, RANDOM_TEST, 1, drawn++, 26), file);
-        if (strcmp(name, "lambada")) fprintf(file, "\", \"choices\": [\"");
-        else                         fputc(' ', file);
-        for (int j = (int)random_below(SEED, RANDOM_TEST, 1, drawn++, 9); j >= 0; j--)
+        const int length = (int)random_below(SEED, RANDOM_TEST, 1, drawn++, i % 8 ? 14 : 40);
+        const int word = 1 + (int)random_below(SEED, RANDOM_TEST, 1, drawn++, 9);
+        fprintf(file, is_lambada ? "{\"text\": \"" : "{\"label\": %d, \"context\": \"", i % 2);
+        for (int j = 0; j < length + word; j++) {
+            if (j == length) fputs(is_lambada ? " " : "\", \"choices\": [\"", file);
             fputc('a' + (int)random_below(SEED, RANDOM_TEST, 1, drawn++, 26), file);
-        fputs(strcmp(name, "lambada") ? "\", \"other\"]}\n" : "\"}\n", file);
+        }
+        fputs(is_lambada ? "\"}\n" : "\", \"other\"]}\n", file);
     }
     fclose(file);
     return text;
+}
+
+/* Of the token at t of a row, from a batch of one row that ends there. */
+static void logits_at(GPT *m, const TaskRow *row, int t, float logits[256]) {
+    gpt_set_batch(m, 1, t + 1);
+    gpt_load(m, row->token, NULL);
+    gpt_forward(m);
+    gpt_logits(m, t, logits);
 }
 
 /* Each target from a batch of one row that ends before it, by a softmax in double. Sets margin: by how much the lead of
@@ -215,12 +221,8 @@ static void score_alone(GPT *m, TaskRow *row, double *bound, double *margin) {
     double worst_lead = INFINITY, largest = 0;
     row->log_probability = *bound = 0;
     for (int t = row->count - row->targets; t < row->count; t++) {
-        double sum = 0, other = -INFINITY, target, max = 0;
-        gpt_set_batch(m, 1, t + 1);
-        gpt_load(m, row->token, NULL);
-        gpt_forward(m);
-        gpt_logits(m, t, logits);
-        target = logits[row->token[t + 1]];
+        logits_at(m, row, t, logits);
+        double sum = 0, other = -INFINITY, target = logits[row->token[t + 1]], max = 0;
         for (int v = 0; v < 256; v++) {
             sum += exp(logits[v] - target);
             max = fmax(max, fabs(logits[v]));
@@ -250,10 +252,7 @@ static void batches_equal_single_rows(const char *name, DType dtype) {
         for (int t = row->count - row->targets; t < row->count; t++) {
             float logits[256];
             int best = 0;
-            gpt_set_batch(&alone, 1, t + 1);
-            gpt_load(&alone, row->token, NULL);
-            gpt_forward(&alone);
-            gpt_logits(&alone, t, logits);
+            logits_at(&alone, row, t, logits);
             for (int v = 1; v < 256; v++) if (logits[v] > logits[best]) best = v;
             row->token[t + 1] = best;
         }
