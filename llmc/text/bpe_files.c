@@ -74,45 +74,45 @@ static int32_t *find_token(const Reader *r, const unsigned char *bytes, int size
     return &r->slot[slot];
 }
 
+static int32_t id_of(const Json *token, int is_added) {
+    return (int32_t)json_integer(is_added ? json_member(token, "id", JSON_NUMBER) : token, 0, MAX_ID);
+}
+
+static void add_added_token(Reader *r, const Json *added) {
+    const int32_t id = id_of(added, 1);
+    const char *text = json_string(added, "content");
+    const Json *special = json_find(added, "special");
+    BpeToken *token = &r->v.token[id];
+    if (special && special->type != JSON_TRUE) json_refuse(special, "true: only special tokens can be added");
+    REQUIRE(!token->is_special, "%s: two added tokens have the id %d", added->where, id);
+    if (token->size) {                  /* HuggingFace lists tokens of the vocabulary again */
+        int size = bytes_of_letters(text, strlen(text), r->next);
+        int same = size < 0 || (size == token->size && !memcmp(r->next, token->bytes, (size_t)size));
+        REQUIRE(same, "%s: '%.80s' has the id %d of another token", added->where, text, id);
+        token->size = 0;
+    }
+    add_token(r, id, text, added->where);
+    make_special(r, id);
+}
+
 /* Tokens of an object {"token": id} and of added tokens, an array or NULL. size: a bound of their bytes together, and
    of a merge's. */
 static void read_vocabulary(Reader *r, const Json *vocabulary, const Json *added, size_t size) {
-    int64_t max = -1;
-    for (const Json *t = vocabulary->child; t; t = t->next) {
-        int64_t id = json_integer(t, 0, MAX_ID);
-        if (id > max) max = id;
-    }
-    for (const Json *t = added ? added->child : NULL; t; t = t->next) {
-        int64_t id = json_integer(json_member(t, "id", JSON_NUMBER), 0, MAX_ID);
-        if (id > max) max = id;
-    }
+    const Json *first_added = added ? added->child : NULL;
+    const int count = vocabulary->count + (added ? added->count : 0);
+    int32_t max = -1;
+    for (const Json *t = vocabulary->child; t; t = t->next) if (id_of(t, 0) > max) max = id_of(t, 0);
+    for (const Json *t = first_added; t; t = t->next)       if (id_of(t, 1) > max) max = id_of(t, 1);
     REQUIRE(max >= 0, "%s: the vocabulary is empty", vocabulary->where);
-    int count = vocabulary->count + (added ? added->count : 0);
-    REQUIRE(max < 2 * (int64_t)count + 1024, "%s: ids up to %lld for %d tokens: want ids from 0 without large gaps",
-            vocabulary->where, (long long)max, count);
-    r->v.V = (int)max + 1;
+    REQUIRE(max < 2 * (int64_t)count + 1024, "%s: ids up to %d for %d tokens: want ids from 0 without large gaps",
+            vocabulary->where, max, count);
+    r->v.V = max + 1;
     r->v.token = host_alloc((size_t)r->v.V * sizeof *r->v.token, "a vocabulary");
     r->made = host_alloc((size_t)r->v.V, "a vocabulary");
     r->v.special = host_alloc((size_t)r->v.V * sizeof *r->v.special, "a vocabulary");
     r->v.memory = r->next = host_alloc(size, "a vocabulary");
-    for (const Json *t = vocabulary->child; t; t = t->next)
-        add_token(r, (int32_t)json_integer(t, 0, MAX_ID), t->key, vocabulary->where);
-    for (const Json *t = added ? added->child : NULL; t; t = t->next) {
-        int32_t id = (int32_t)json_integer(json_find(t, "id"), 0, MAX_ID);
-        const char *text = json_string(t, "content");
-        const Json *special = json_find(t, "special");
-        if (special && special->type != JSON_TRUE) json_refuse(special, "true: only special tokens can be added");
-        BpeToken *token = &r->v.token[id];
-        REQUIRE(!token->is_special, "%s: two added tokens have the id %d", added->where, id);
-        if (token->size) {                  /* HuggingFace lists tokens of the vocabulary again */
-            int size = bytes_of_letters(text, strlen(text), r->next);
-            int same = size < 0 || (size == token->size && !memcmp(r->next, token->bytes, (size_t)size));
-            REQUIRE(same, "%s: '%.80s' has the id %d of another token", added->where, text, id);
-            token->size = 0;
-        }
-        add_token(r, id, text, added->where);
-        make_special(r, id);
-    }
+    for (const Json *t = vocabulary->child; t; t = t->next) add_token(r, id_of(t, 0), t->key, vocabulary->where);
+    for (const Json *t = first_added; t; t = t->next)       add_added_token(r, t);
     size_t slots = 16;
     while (slots < 2 * (size_t)r->v.V) slots *= 2;
     r->mask = slots - 1;
@@ -131,29 +131,22 @@ static int32_t require_token(const Reader *r, const char *text, int length, unsi
     return id;
 }
 
-/* left and right: in letters. */
-static void add_merge(Reader *r, const char *left, int left_length, const char *right, int right_length) {
+/* "left right", in letters. */
+static void add_merge(Reader *r, const char *line, size_t length) {
+    const char *space = memchr(line, ' ', length);
+    const int left = space ? (int)(space - line) : 0, right = space ? (int)length - left - 1 : 0;
+    REQUIRE(left && right && !memchr(space + 1, ' ', (size_t)right), "%s: '%.*s', want two tokens, one space between "
+            "them", r->where, length < 80 ? (int)length : 80, line);
     unsigned char *bytes = r->next;
-    int left_size, right_size, size;
-    BpeMerge m = { .left  = require_token(r, left, left_length, bytes, &left_size),
-                   .right = require_token(r, right, right_length, bytes + left_size, &right_size) };
-    size = left_size + right_size;
-    m.merged = *find_token(r, bytes, size);
+    int left_size, right_size;
+    BpeMerge m = { .left  = require_token(r, line, left, bytes, &left_size),
+                   .right = require_token(r, space + 1, right, bytes + left_size, &right_size) };
+    m.merged = *find_token(r, bytes, left_size + right_size);
     REQUIRE(m.merged >= 0, "%s: '%.*s' + '%.*s' is not in %s: want the merges of this vocabulary", r->where,
-            left_length < 40 ? left_length : 40, left, right_length < 40 ? right_length : 40, right,
-            r->vocabulary_path);
+            left < 40 ? left : 40, line, right < 40 ? right : 40, space + 1, r->vocabulary_path);
     r->made[m.merged] = 1;
     r->v.merge = host_grow(r->v.merge, (size_t)r->v.merge_count, &r->merge_room, sizeof m, "merges");
     r->v.merge[r->v.merge_count++] = m;
-}
-
-/* "left right", in size bytes. */
-static void add_merge_line(Reader *r, const char *line, size_t size) {
-    const char *space = memchr(line, ' ', size);
-    size_t left = space ? (size_t)(space - line) : 0, right = space ? size - left - 1 : 0;
-    REQUIRE(left && right && !memchr(space + 1, ' ', right), "%s: '%.*s', want two tokens, one space between them",
-            r->where, size < 80 ? (int)size : 80, line);
-    add_merge(r, line, (int)left, space + 1, (int)right);
 }
 
 static void read_merges(Reader *r, const char *path) {
@@ -162,7 +155,7 @@ static void read_merges(Reader *r, const char *path) {
         snprintf(r->where, sizeof r->where, "%s: line %lld", path, (long long)line.number);
         REQUIRE(line.size <= MERGE_MAX, "%s: %zu bytes, want a merge of two tokens", r->where, line.size);
         const int is_version = line.size >= 8 && !memcmp(line.text, "#version", 8);
-        if (line.size && !is_version) add_merge_line(r, line.text, line.size);
+        if (line.size && !is_version) add_merge(r, line.text, line.size);
     }
     file_unmap(map);
 }
@@ -194,14 +187,12 @@ static void read_tokenizer_json(Reader *r, const Json *json, size_t size) {
     int number = 0;
     for (const Json *m = merges->child; m; m = m->next, number++) {
         snprintf(r->where, sizeof r->where, "%s: merge %d", json->where, number);
-        if (m->type == JSON_STRING) {
-            add_merge_line(r, m->text, strlen(m->text));
-        } else {
-            const Json *left = m->type == JSON_ARRAY && m->count == 2 ? m->child : NULL;
-            if (!left || left->type != JSON_STRING || left->next->type != JSON_STRING)
-                json_refuse(m, "\"left right\" or [\"left\", \"right\"]");
-            add_merge(r, left->text, (int)strlen(left->text), left->next->text, (int)strlen(left->next->text));
-        }
+        const Json *left = m->type == JSON_ARRAY && m->count == 2 ? m->child : NULL;
+        const int is_pair = left && left->type == JSON_STRING && left->next->type == JSON_STRING;
+        if (m->type != JSON_STRING && !is_pair) json_refuse(m, "\"left right\" or [\"left\", \"right\"]");
+        char *line = is_pair ? format_string("%s %s", left->text, left->next->text) : format_string("%s", m->text);
+        add_merge(r, line, strlen(line));
+        free(line);
     }
 }
 
@@ -245,22 +236,14 @@ Bpe *bpe_open(const char *dir) {
 
 /* ---- Writing */
 
-static void write_letters(FILE *file, const unsigned char *bytes, int size) {
-    for (int i = 0; i < size; i++) {
-        int c = bpe_letter(bytes[i]);
-        if (c >= 0x80) fputc(0xc0 | c >> 6, file);
-        fputc(c < 0x80 ? c : 0x80 | (c & 0x3f), file);
-    }
-}
-
 /* A new string of letters; special tokens stand as they are. */
 static char *token_text(const BpeToken *t) {
-    char *text;
-    size_t size;
-    FILE *file = string_open(&text, &size, "a token");
-    if (t->is_special) fwrite(t->bytes, 1, (size_t)t->size, file);
-    else               write_letters(file, t->bytes, t->size);
-    fclose(file);
+    char *text = host_alloc(2 * (size_t)t->size + 1, "a token"), *to = text;
+    for (int i = 0; i < t->size; i++) {
+        const int c = t->is_special ? t->bytes[i] : bpe_letter(t->bytes[i]);
+        if (c >= 0x80 && !t->is_special) *to++ = (char)(0xc0 | c >> 6);
+        *to++ = (char)(c < 0x80 || t->is_special ? c : 0x80 | (c & 0x3f));
+    }
     return text;
 }
 

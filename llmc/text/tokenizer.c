@@ -77,7 +77,7 @@ int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *cou
         }
     }
     for (int i = 0; i < n; i++)
-        REQUIRE(tokens[i] < V, "prompt: token %d is id %d, want below %d, the vocabulary of the model", i, tokens[i], V);
+        REQUIRE(tokens[i] < V, "prompt: token %d is id %d, want below %d, the model's vocabulary", i, tokens[i], V);
     *count = n;
     return tokens;
 }
