@@ -33,7 +33,7 @@ typedef struct {
     char          *command;                     /* the command line */
     const char    *from;                        /* checkpoint that gives model and weights; NULL = neither */
     char          *checkpoint;                  /* the same if a resume continues from it; NULL = the run begins */
-    char          *changes;                     /* options that the resume changes; NULL = none */
+    Resume         resume;                      /* zeros where no run continues */
     Corpus         corpus;
     Tokenizer      tokenizer;
     TokenizerFiles tokenizer_files;             /* copied into every checkpoint */
@@ -56,10 +56,8 @@ typedef struct {
 static void prepare_run(Run *run) {
     Settings *s = &run->settings;
     const int tokenizer_is_given = option_is_typed(run->options, "tokenizer");     /* not adopted from the checkpoint */
-    if (s->resume) run->checkpoint = resume_find(s, &run->dir);
-    if (run->checkpoint) run->changes = resume_adopt_options(run->options, run->checkpoint);
-    REQUIRE(!run->checkpoint || checkpoint_load_state(run->checkpoint).step <= s->steps, "--steps %lld: %s has more: "
-            "want --steps N above that, to train longer", (long long)s->steps, run->checkpoint);
+    if (s->resume) run->resume = resume_find(s, run->options, &run->dir);
+    run->checkpoint = run->resume.checkpoint;
     run->from = run->checkpoint ? run->checkpoint : s->init ? run_dir_resolve(s->init) : NULL;
     GPTConfig saved = run->from ? checkpoint_config(run->from) : (GPTConfig){0};
     if (run->from && !run->checkpoint && s->context > saved.T)
@@ -83,7 +81,7 @@ static void prepare_run(Run *run) {
     batch_choose(s, &run->config, TRAIN);
     run->step.sequences = update_sequences(s, run->config.T, run->checkpoint != NULL);
     run->schedule = schedule_of(s, run->options);
-    if (run->checkpoint) resume_require_same_data(run->checkpoint, &run->corpus, run->options, !s->out);
+    if (run->checkpoint) resume_require_same_data(&run->resume, &run->corpus, run->options, !s->out);
 }
 
 static void print_banner(Run *run) {
@@ -101,7 +99,7 @@ static void print_banner(Run *run) {
         memory_plan_print(&plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);
         recompute_plan_print(&run->config, s->attention, (int)s->batch);
     }
-    if (run->changes) printf("changed: %s\n", run->changes);
+    if (run->resume.changes) printf("changed: %s\n", run->resume.changes);
     if (s->dry_run && !comm_rank)
         warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->step.sequences);
 }
@@ -121,9 +119,10 @@ static void create_model(Run *run) {
     if (run->checkpoint) checkpoint_load_choices(run->checkpoint);
     if (run->step.autotune) autotune_cache_load();
     if (run->checkpoint) {
-        run->state = resume_load(run->checkpoint, &run->gpt, &run->optimizer);
+        resume_load(&run->resume, &run->gpt, &run->optimizer);
         printf("resumed from %s\n", run->checkpoint);
-        resume_check_best(run->checkpoint, &run->state, &run->corpus, run->options);
+        resume_check_best(&run->resume, &run->corpus, run->options);
+        run->state = run->resume.state;
         ranks_copy_from_first(&run->state.val, sizeof run->state.val);     /* not all hosts may have the best */
     } else {
         if (run->from) checkpoint_load_model(run->from, &run->gpt);
@@ -214,7 +213,7 @@ static void open_outputs(Run *run) {
     const char *out = run->dir.path;
     if (out != run->info.out) printf("output  %s: %s exists by now\n", out, run->info.out);
     run->info.out = out;
-    ResumeInfo resume = { .step = state->step, .changes = run->changes, .val_loss = val_loss_of(state) };
+    ResumeInfo resume = { .step = state->step, .changes = run->resume.changes, .val_loss = val_loss_of(state) };
     report_open(&run->report, out, &run->info, run->checkpoint ? &resume : NULL);
     if (!comm_rank) warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->step.sequences);
     run->saver = (Saver){ .dir = out ? &run->dir : NULL, .model = &run->gpt, .optimizer = &run->optimizer,

@@ -105,16 +105,23 @@ static inline void limit_file_size(rlim_t bytes) {
     setrlimit(RLIMIT_FSIZE, &limit);
 }
 
-/* A field of a safetensors header. */
-#define TENSOR(name, dtype, shape, begin, end) \
-    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" #begin "," #end "]}"
+/* The text with " for each `, which makes JSON readable in C. */
+static inline char *quoted(const char *text) {
+    char *copy = STRING("%s", text);
+    for (char *c = copy; (c = strchr(c, '`')); ) *c = '"';
+    return copy;
+}
 
-/* The length, the header, and data_bytes of data (zeros when data is NULL). */
+/* A field of a safetensors header, for quoted. */
+#define TENSOR(name, dtype, shape, begin, end) \
+    "`" name "`:{`dtype`:`" dtype "`,`shape`:[" shape "],`data_offsets`:[" #begin "," #end "]}"
+
+/* The length, the header, quoted, and data_bytes of data (zeros when data is NULL). */
 static inline void put_safetensors(const char *path, const char *header, const void *data, size_t data_bytes) {
     size_t length = strlen(header);
     unsigned char *bytes = calloc(1, 8 + length + data_bytes);
     for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)((uint64_t)length >> (8 * i));
-    memcpy(bytes + 8, header, length);
+    memcpy(bytes + 8, quoted(header), length);
     if (data) memcpy(bytes + 8 + length, data, data_bytes);
     put(path, bytes, 8 + length + data_bytes);
     free(bytes);

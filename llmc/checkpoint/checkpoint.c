@@ -218,8 +218,7 @@ static int read_reals(const Json *state, const char *key, double value[SPIKE_WIN
     return array->count;
 }
 
-TrainState checkpoint_load_state(const char *checkpoint) {
-    Json *json = checkpoint_open_state(checkpoint);
+TrainState checkpoint_read_state(const Json *json) {
     const Json *val_loss = json_member(json, "val_loss", JSON_ANY);
     TrainState state = { .val_loss = val_loss->type == JSON_NULL ? NAN : json_real(val_loss) };
 #define X(key, member, min, max) state.member = json_integer(json_member(json, key, JSON_ANY), min, max);
@@ -236,6 +235,12 @@ TrainState checkpoint_load_state(const char *checkpoint) {
     int norms = read_reals(json, "window_log_norm", state.spikes.log_norm);
     REQUIRE(norms == state.spikes.count, "%s: \"window_log_norm\" has %d numbers, want %d as in \"window_loss\"",
             json->where, norms, state.spikes.count);
+    return state;
+}
+
+TrainState checkpoint_load_state(const char *checkpoint) {
+    Json *json = checkpoint_open_state(checkpoint);
+    const TrainState state = checkpoint_read_state(json);
     json_free(json);
     return state;
 }
@@ -389,8 +394,7 @@ void checkpoint_load_model(const char *checkpoint, GPT *model) {
     gpt_cast_params(model);
 }
 
-TrainState checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer) {
-    const TrainState state = checkpoint_load_state(checkpoint);
+void checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, GPT *model, Optimizer *optimizer) {
     const int is_f32 = weights_config(model_path(checkpoint).text).save_dtype == F32;
     const Path file = path_of(checkpoint, OPTIMIZER);
     Part part[STATES] = { { "param.", NULL, F32 }, { "exp_avg.", NULL, F32 }, { "exp_avg_sq.", NULL, F32 } };
@@ -402,6 +406,5 @@ TrainState checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimiz
         if (i == STATE_PARAM) gpt_cast_params(model);
         optimizer_scatter(optimizer, i);
     }
-    optimizer->step = state.optimizer_step;
-    return state;
+    optimizer->step = state->optimizer_step;
 }

@@ -88,9 +88,10 @@ TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokeni
 /* Adopts the choices, if the checkpoint has any; prints when they are of another version, device, driver or library. */
 void       checkpoint_load_choices(const char *checkpoint);
 void       checkpoint_load_model(const char *checkpoint, GPT *model);
-/* Moments, of a model saved in BF16 also the exact weights, and the state. */
-TrainState checkpoint_load_optimizer(const char *checkpoint, GPT *model, Optimizer *optimizer);
-TrainState checkpoint_load_state(const char *checkpoint);
+/* Moments, the number of updates, and of a model saved in BF16 the exact weights. */
+void       checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, GPT *model, Optimizer *optimizer);
 Json      *checkpoint_open_state(const char *checkpoint);   /* state.json: also "train", "val" (DataId), "settings" */
+TrainState checkpoint_read_state(const Json *json);
+TrainState checkpoint_load_state(const char *checkpoint);   /* both */
 
 #endif

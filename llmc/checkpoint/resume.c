@@ -38,16 +38,6 @@ static void refuse_file_of_run(const char *path) {
     fail("--resume %s: a file of a run: want its directory, --resume %s", path, dir.text);
 }
 
-char *resume_find(const Settings *s, RunDir *dir) {
-    REQUIRE(s->out || !s->data || file_exists(s->data) || strpbrk(s->data, "*?["),
-            "--resume %s: no such directory or file: want the directory of a run, such as runs/book", s->data);
-    if (!s->out && s->data) refuse_file_of_run(s->data);
-    REQUIRE(s->out || s->data, "--resume: want the directory of the run, such as --resume runs/book");
-    *dir = run_dir_choose(s->out, s->data, 1, s->dry_run || comm_rank);
-    REQUIRE(dir->path, "--resume --out none: want the directory of a run");
-    return find_checkpoint(dir->path, s->data);
-}
-
 /* Data that a run names by a relative path are not found from another directory. */
 static void require_data(const char *option, const char *pattern) {
     glob_t found = {0};
@@ -57,10 +47,8 @@ static void require_data(const char *option, const char *pattern) {
     globfree(&found);
 }
 
-char *resume_adopt_options(Option *table, const char *checkpoint) {
-    static Json *state;                     /* not freed: text options point into it */
-    state = checkpoint_open_state(checkpoint);
-    const Json *settings = json_member(state, "settings", JSON_OBJECT);
+char *resume_adopt_options(Option *table, const Json *json) {
+    const Json *settings = json_member(json, "settings", JSON_OBJECT);
     char *changes = NULL, text[256];
     size_t size;
     FILE *file = string_open(&changes, &size, "the changed options");
@@ -88,59 +76,72 @@ char *resume_adopt_options(Option *table, const char *checkpoint) {
     return NULL;
 }
 
+Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
+    REQUIRE(s->out || !s->data || file_exists(s->data) || strpbrk(s->data, "*?["),
+            "--resume %s: no such directory or file: want the directory of a run, such as runs/book", s->data);
+    if (!s->out && s->data) refuse_file_of_run(s->data);
+    REQUIRE(s->out || s->data, "--resume: want the directory of the run, such as --resume runs/book");
+    *dir = run_dir_choose(s->out, s->data, 1, s->dry_run || comm_rank);
+    REQUIRE(dir->path, "--resume --out none: want the directory of a run");
+    Resume r = { .checkpoint = find_checkpoint(dir->path, s->data) };
+    if (!r.checkpoint) return r;
+    r.json = checkpoint_open_state(r.checkpoint);
+    r.state = checkpoint_read_state(r.json);
+    r.changes = resume_adopt_options(table, r.json);
+    REQUIRE(r.state.step <= s->steps, "--steps %lld: %s has more: want --steps N above that, to train longer",
+            (long long)s->steps, r.checkpoint);
+    return r;
+}
+
 /* Whether the checkpoint was made with another value of the option. */
 static int is_changed(const Json *settings, Option *table, const char *name) {
     char now[256];
     return strcmp(json_string(settings, name), option_text(options_find(table, name), now)) != 0;
 }
 
-void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Option *table, int is_default_out) {
-    Json *state = checkpoint_open_state(checkpoint);
-    const Json *settings = json_member(state, "settings", JSON_OBJECT);
+void resume_require_same_data(const Resume *r, const Corpus *corpus, Option *table, int is_default_out) {
+    const Json *settings = json_find(r->json, "settings");
     int are_bytes = tokens_are_bytes(corpus->train);
-    REQUIRE(are_bytes == !strcmp(json_string(state, "tokenizer"), "bytes"), "--data: this is %s, the model %s "
-            "was trained on %s", are_bytes ? "a text" : "token shards", checkpoint, are_bytes ? "token ids" : "bytes");
+    REQUIRE(are_bytes == !strcmp(json_string(r->json, "tokenizer"), "bytes"), "--data: this is %s, the model %s was "
+            "trained on %s", are_bytes ? "a text" : "token shards", r->checkpoint, are_bytes ? "token ids" : "bytes");
     int other_name = is_changed(settings, table, "data");
-    REQUIRE(!is_default_out || !other_name || !strcmp(json_string(state, "train"), data_id(corpus->train).text),
+    REQUIRE(!is_default_out || !other_name || !strcmp(json_string(r->json, "train"), data_id(corpus->train).text),
             "--resume: %s is of a run on other data, %s; want --resume DIR, or --out DIR as well to change the data",
-            checkpoint, json_string(settings, "data"));
+            r->checkpoint, json_string(settings, "data"));
     int changed = other_name || is_changed(settings, table, "val-data") ||
                   is_changed(settings, table, "val-fraction");
     for (int val = 0; val < 2 && !changed; val++) {
-        const char *had = json_string(state, val ? "val" : "train"), *given = json_string(settings, "val-data");
+        const char *had = json_string(r->json, val ? "val" : "train"), *given = json_string(settings, "val-data");
         DataId now = data_id(val ? corpus->val : corpus->train);
         int is_val = val && *given;
         REQUIRE(!strcmp(had, now.text), "--%s %s has changed since %s was made: it is %s, was %s; restore it, or give "
                 "other data by another name", is_val ? "val-data" : "data",
-                is_val ? given : json_string(settings, "data"), checkpoint, now.text, had);
+                is_val ? given : json_string(settings, "data"), r->checkpoint, now.text, had);
     }
-    json_free(state);
 }
 
-void resume_check_best(const char *checkpoint, TrainState *state, const Corpus *corpus, Option *table) {
-    Json *json = checkpoint_open_state(checkpoint);
-    const int64_t step = state->val.best.step;
-    const Path out = file_parent(checkpoint), best = run_dir_checkpoint(&(RunDir){ .path = out.text }, step);
-    const int is_other = strcmp(json_string(json, "val"), data_id(corpus->val).text) ||
-                         is_changed(json_member(json, "settings", JSON_OBJECT), table, "val-tokens");
-    if (step && (is_other || checkpoint_missing_file(best.text, 1))) {
-        printf("the best so far, step %lld, does not count: %s\n", (long long)step,
-               is_other ? "it was validated on other data" : "its checkpoint is gone");
-        state->val = (ValHistory){0};
-    }
-    json_free(json);
+void resume_check_best(Resume *r, const Corpus *corpus, Option *table) {
+    const int64_t step = r->state.val.best.step;
+    const Path out = file_parent(r->checkpoint), best = run_dir_checkpoint(&(RunDir){ .path = out.text }, step);
+    const int is_other = strcmp(json_string(r->json, "val"), data_id(corpus->val).text) ||
+                         is_changed(json_find(r->json, "settings"), table, "val-tokens");
+    if (!step || (!is_other && !checkpoint_missing_file(best.text, 1))) return;
+    printf("the best so far, step %lld, does not count: %s\n", (long long)step,
+           is_other ? "it was validated on other data" : "its checkpoint is gone");
+    r->state.val = (ValHistory){0};
 }
 
-TrainState resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer) {
-    checkpoint_load_model(checkpoint, model);
+void resume_load(const Resume *r, GPT *model, Optimizer *optimizer) {
+    const TrainState *s = &r->state;
+    const char *number = strrchr(r->checkpoint, '-');
+    REQUIRE(number && s->step == strtoll(number + 1, NULL, 10), "%s/state.json: step is %lld, the directory's name has "
+            "another one", r->checkpoint, (long long)s->step);
+    REQUIRE((uint64_t)s->step <= s->sequences_seen && s->optimizer_step <= s->step && s->val_step <= s->step &&
+            (uint64_t)s->tokens <= s->sequences_seen * (uint64_t)model->config.T && s->val.best.step <= s->step,
+            "%s/state.json: step, sequences_seen, tokens, optimizer_step, val_step and best contradict each other",
+            r->checkpoint);
+    ranks_require_same((uint64_t)s->step, "the step of the checkpoint");
+    checkpoint_load_model(r->checkpoint, model);
     optimizer_scatter(optimizer, STATE_PARAM);
-    const TrainState s = checkpoint_load_optimizer(checkpoint, model, optimizer);
-    const char *number = strrchr(checkpoint, '-');
-    REQUIRE(number && s.step == strtoll(number + 1, NULL, 10), "%s/state.json: step is %lld, the directory's name has "
-            "another one", checkpoint, (long long)s.step);
-    REQUIRE((uint64_t)s.step <= s.sequences_seen && (uint64_t)s.tokens <= s.sequences_seen * (uint64_t)model->config.T
-            && s.optimizer_step <= s.step && s.val_step <= s.step && s.val.best.step <= s.step, "%s/state.json: step, "
-            "sequences_seen, tokens, optimizer_step, val_step and best contradict each other", checkpoint);
-    ranks_require_same((uint64_t)s.step, "the step of the checkpoint");
-    return s;
+    checkpoint_load_optimizer(r->checkpoint, s, model, optimizer);
 }

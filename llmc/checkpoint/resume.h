@@ -6,26 +6,32 @@
 #include "checkpoint.h"
 #include "run_dir.h"
 
-/* Chooses the run directory and returns its newest checkpoint (a new string), verified. NULL if it has none yet: a job
-   script may always pass --resume. Fails if there are only incomplete checkpoints, none and no --data, or a damaged
-   one; the message then names the one before it. */
-char *resume_find(const Settings *settings, RunDir *dir);
+/* The checkpoint that a run continues from, and its state.json, which is read once. */
+typedef struct {
+    char       *checkpoint;     /* NULL = none yet: the run begins. A job script may always pass --resume */
+    Json       *json;           /* kept: text options point into it */
+    TrainState  state;
+    char       *changes;        /* options with another value: "--steps 200 -> 300, --lr 1e-3 -> 5e-4"; NULL = none */
+} Resume;
 
-/* Options that are not given take the checkpoint's value. Returns those given with another value, a new string such as
-   "--steps 200 -> 300, --lr 0.001 -> 0.0005"; NULL = none. Fails on another --init or --perturb, and where the data of
-   the run are not found. */
-char *resume_adopt_options(Option *table, const char *checkpoint);
+/* Chooses the run directory, verifies its newest checkpoint, and adopts its options. Fails if there are only incomplete
+   checkpoints, none and no --data, a damaged one (the message then names the one before it), or fewer --steps. */
+Resume resume_find(const Settings *settings, Option *table, RunDir *dir);
+
+/* Options that are not given take the checkpoint's value. Returns the changes, as above, a new string. Fails on another
+   --init or --perturb, and where the data of the run are not found. */
+char *resume_adopt_options(Option *table, const Json *json);
 
 /* Fails if a model of bytes gets token ids or reversed, and if the data differ although the options that name them
    (data, val-data, val-fraction) are the checkpoint's. is_default_out: the run was found by the name of the data, which
    another file may share: fails if the data differ. */
-void resume_require_same_data(const char *checkpoint, const Corpus *corpus, Option *table, int is_default_out);
+void resume_require_same_data(const Resume *resume, const Corpus *corpus, Option *table, int is_default_out);
 
 /* Clears the history of validations, and prints that, if its best checkpoint is gone, or if other data or another
    --val-tokens make losses that cannot be compared with it. */
-void resume_check_best(const char *checkpoint, TrainState *state, const Corpus *corpus, Option *table);
+void resume_check_best(Resume *resume, const Corpus *corpus, Option *table);
 
-/* Loads weights, moments and state. */
-TrainState resume_load(const char *checkpoint, GPT *model, Optimizer *optimizer);
+/* Loads weights and moments. Fails where the state contradicts itself, and on ranks with another step. */
+void resume_load(const Resume *resume, GPT *model, Optimizer *optimizer);
 
 #endif

@@ -46,7 +46,7 @@ void program_read_options(int argc, char **argv) {
 /* The model and the batch that a resume reads from config.json and state.json, and its memory plan. */
 static void plan_resume(void *argument) {
     (void)argument;
-    resume_adopt_options(options, "C");
+    resume_adopt_options(options, checkpoint_open_state("C"));
     claim_values();
     GPTConfig config = checkpoint_config("C");
     config = model_config(&settings, "C", &config, 0);

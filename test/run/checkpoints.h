@@ -82,30 +82,19 @@ static inline void save_fails(const char *part, const char *out, Trainer *t) {
 
 /* ---- Copies with a flaw */
 
-/* The file at from again at to, with every old in its header replaced, and more bytes of data. */
-static inline void rewrite(const char *from, const char *to, const char *old, const char *new, const void *more,
-                           size_t more_bytes) {
+/* The file at from again at to, with every old in its header replaced, both quoted. */
+static inline void rewrite(const char *from, const char *to, const char *old, const char *new) {
     FileMap map = file_map(from);
-    size_t length = 0, size;
+    size_t length = 0;
     for (int i = 7; i >= 0; i--) length = length << 8 | map.bytes[i];
-    char *source = format_string("%.*s", (int)length, (const char *)map.bytes + 8), *header;
-    FILE *text = open_memstream(&header, &size);
-    EXPECT(strstr(source, old), "%s has no %s", from, old);
-    for (char *at = source, *next; at; at = next) {
-        next = strstr(at, old);
-        fprintf(text, "%.*s%s", next ? (int)(next - at) : (int)strlen(at), at, next ? new : "");
-        if (next) next += strlen(old);
+    char *header = STRING("%.*s", (int)length, (const char *)map.bytes + 8), *next = header;
+    EXPECT(strstr(header, quoted(old)), "%s has no %s", from, old);
+    for (int at; (next = strstr(next, quoted(old))); next = header + at + strlen(new)) {
+        at = (int)(next - header);
+        header = STRING("%.*s%s%s", at, header, new, next + strlen(old));
     }
-    fclose(text);
-    size_t data_bytes = (size_t)map.size - 8 - length;
-    char *data = malloc(data_bytes + more_bytes);
-    memcpy(data, map.bytes + 8 + length, data_bytes);
-    if (more_bytes) memcpy(data + data_bytes, more, more_bytes);
-    put_safetensors(to, header, data, data_bytes + more_bytes);
+    put_safetensors(to, header, map.bytes + 8 + length, (size_t)map.size - 8 - length);
     file_unmap(map);
-    free(source);
-    free(header);
-    free(data);
 }
 
 /* Replaces the first old in a file of a directory. */
@@ -115,16 +104,16 @@ static inline void change(const char *dir, const char *file, const char *old, co
     EXPECT(rename(changed, path) == 0, "%s", path);
 }
 
-/* For each row: the file with old replaced is refused with a part of a message; then it is as it was. */
+/* For each row, quoted: the file with old replaced is refused with a part of a message; then it is as it was. */
 typedef struct { const char *file, *old, *new; void (*read)(void *dir); const char *part; } Damage;
 
 static inline void expect_damage_refused(const char *dir, const Damage *damage, int count) {
     for (int i = 0; i < count; i++) {
         char *path = STRING("%s/%s", dir, damage[i].file), *good = IN_SCRATCH("good");
         EXPECT(rename(path, good) == 0, "%s", path);
-        if (ends_with(path, ".safetensors")) rewrite(good, path, damage[i].old, damage[i].new, NULL, 0);
-        else                                 edit(good, path, damage[i].old, damage[i].new);
-        expect_fails(damage[i].part, damage[i].read, (void *)dir);
+        if (ends_with(path, ".safetensors")) rewrite(good, path, damage[i].old, damage[i].new);
+        else edit(good, path, quoted(damage[i].old), quoted(damage[i].new));
+        expect_fails(quoted(damage[i].part), damage[i].read, (void *)dir);
         EXPECT(rename(good, path) == 0, "%s", path);
     }
 }

@@ -60,40 +60,41 @@ typedef struct { const char *text; size_t size; } Text;
 static void parse_text(void *text) { json_parse(((Text *)text)->text, ((Text *)text)->size, "some file"); }
 
 static const struct { const char *text, *part; } bad_json[] = {
-    { "", "byte 0: found the end, want a value" },     { "  \n", "byte 3: found the end, want a value" },
-    { "\xef\xbb\xbf{}", "byte 0: found byte 0xef" },   { "{} x", "byte 3: found 'x', want the end" },
-    { "{}{}", "byte 2: found '{', want the end" },     { "[1,]", "byte 3: found ']', want a value" },
-    { "[,1]", "byte 1: found ',', want a value" },     { "[1 2]", "byte 3: found '2', want ',' or ']'" },
-    { "[1", "byte 2: found the end, want ',' or ']'" },{ "[", "byte 1: found the end, want a value" },
-    { "]", "byte 0: found ']'" },                      { "[1}", "byte 2: found '}', want ',' or ']'" },
-    { "{\"a\":1,}", "byte 7: found '}', want a key" }, { "{\"a\" 1}", "byte 5: found '1', want ':'" },
-    { "{\"a\":}", "byte 5: found '}', want a value" }, { "{a:1}", "byte 1: found 'a', want a key in quotes" },
-    { "{1:1}", "byte 1: found '1', want a key" },      { "{\"a\":1 \"b\":2}", "byte 7: found '\"', want ',' or '}'" },
-    { "{\"a\":1", "byte 6: found the end, want ',' or '}'" }, { "{", "byte 1: found the end, want a key" },
-    { "01", "byte 1: found '1', want the end" },      { "-", "byte 1: found the end, want a digit" },
-    { "+1", "byte 0: found '+'" },                     { ".5", "byte 0: found '.'" },
-    { "1.", "byte 2: found the end, want a digit" },   { "1.e3", "byte 2: found 'e', want a digit" },
-    { "1e", "byte 2: found the end, want a digit" },   { "1e+", "byte 3: found the end, want a digit" },
-    { "0x10", "byte 1: found 'x', want the end" },     { "-01", "byte 2: found '1', want the end" },
-    { "NaN", "byte 0: found 'N', want a value" },      { "-Infinity", "byte 1: found 'I', want a digit" },
-    { "tru", "byte 0: found 't', want a value" },      { "True", "byte 0: found 'T', want a value" },
-    { "nulll", "byte 4: found 'l', want the end" },    { "'a'", "byte 0: found ''', want a value" },
-    { "\"a", "byte 2: found the end, want UTF-8" }, { "\"a\nb\"", "byte 2: found byte 0x0a" },
-    { "\"\\x41\"", "byte 2: found 'x', want one of" }, { "\"\\", "byte 2: found the end, want one of" },
-    { "\"\\u12g4\"", "byte 5: found 'g', want four" }, { "\"\\u12", "byte 5: found the end, want four" },
-    { "\"a\\u0000\"", "want no \\u0000" },             { "\"\\ud800\\u12\"", "byte 11: found '\"', want four" },
-    { "\"\xff\"", "byte 1: found byte 0xff, want UTF-8" }, { "\"\x80\"", "byte 1: found byte 0x80" },
-    { "\"\xc3\"", "byte 1: found byte 0xc3" },         { "\"\xc0\xaf\"", "byte 1: found byte 0xc0" },
-    { "\"\xe0\x80\xaf\"", "found byte 0xe0" },         { "\"\xed\xa0\x80\"", "found byte 0xed" },
-    { "\"\xf0\x80\x80\xaf\"", "found byte 0xf0" },     { "\"\xf4\x90\x80\x80\"", "found byte 0xf4" },
-    { "// x\n1", "byte 0: found '/'" },                { "[1,/**/2]", "byte 3: found '/'" },
+    { "", "byte 0: found the end, want a value" },         { "  \n", "byte 3: found the end, want a value" },
+    { "\xef\xbb\xbf{}", "byte 0: found byte 0xef" },       { "{} x", "byte 3: found 'x', want the end" },
+    { "{}{}", "byte 2: found '{', want the end" },         { "[1,]", "byte 3: found ']', want a value" },
+    { "[,1]", "byte 1: found ',', want a value" },         { "[1 2]", "byte 3: found '2', want ',' or ']'" },
+    { "[1", "byte 2: found the end, want ',' or ']'" },    { "[", "byte 1: found the end, want a value" },
+    { "]", "byte 0: found ']'" },                          { "[1}", "byte 2: found '}', want ',' or ']'" },
+    { "{`a`:1,}", "byte 7: found '}', want a key" },       { "{`a` 1}", "byte 5: found '1', want ':'" },
+    { "{`a`:}", "byte 5: found '}', want a value" },       { "{a:1}", "byte 1: found 'a', want a key in quotes" },
+    { "{1:1}", "byte 1: found '1', want a key" },          { "{`a`:1 `b`:2}", "byte 7: found '`', want ',' or '}'" },
+    { "{`a`:1", "byte 6: found the end, want ',' or '}'" },
+    { "{", "byte 1: found the end, want a key" },          { "01", "byte 1: found '1', want the end" },
+    { "-", "byte 1: found the end, want a digit" },        { "+1", "byte 0: found '+'" },
+    { ".5", "byte 0: found '.'" },                         { "1.", "byte 2: found the end, want a digit" },
+    { "1.e3", "byte 2: found 'e', want a digit" },         { "1e", "byte 2: found the end, want a digit" },
+    { "1e+", "byte 3: found the end, want a digit" },      { "0x10", "byte 1: found 'x', want the end" },
+    { "-01", "byte 2: found '1', want the end" },          { "NaN", "byte 0: found 'N', want a value" },
+    { "-Infinity", "byte 1: found 'I', want a digit" },    { "tru", "byte 0: found 't', want a value" },
+    { "True", "byte 0: found 'T', want a value" },         { "nulll", "byte 4: found 'l', want the end" },
+    { "'a'", "byte 0: found ''', want a value" },          { "`a", "byte 2: found the end, want UTF-8" },
+    { "`a\nb`", "byte 2: found byte 0x0a" },               { "`\\x41`", "byte 2: found 'x', want one of" },
+    { "`\\", "byte 2: found the end, want one of" },
+    { "`\\u12g4`", "byte 5: found 'g', want four" },       { "`\\u12", "byte 5: found the end, want four" },
+    { "`a\\u0000`", "want no \\u0000" },                   { "`\\ud800\\u12`", "byte 11: found '`', want four" },
+    { "`\xff`", "byte 1: found byte 0xff, want UTF-8" },   { "`\x80`", "byte 1: found byte 0x80" },
+    { "`\xc3`", "byte 1: found byte 0xc3" },               { "`\xc0\xaf`", "byte 1: found byte 0xc0" },
+    { "`\xe0\x80\xaf`", "found byte 0xe0" },               { "`\xed\xa0\x80`", "found byte 0xed" },
+    { "`\xf0\x80\x80\xaf`", "found byte 0xf0" },           { "`\xf4\x90\x80\x80`", "found byte 0xf4" },
+    { "// x\n1", "byte 0: found '/'" },                    { "[1,/**/2]", "byte 3: found '/'" },
     { "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "want no deeper nesting" },
 };
 
 static void test_json_malformed(void) {
     for (int i = 0; i < COUNT(bad_json); i++) {
-        Text text = { bad_json[i].text, strlen(bad_json[i].text) };
-        expect_fails(bad_json[i].part, parse_text, &text);
+        Text text = { quoted(bad_json[i].text), strlen(bad_json[i].text) };
+        expect_fails(quoted(bad_json[i].part), parse_text, &text);
         expect_fails("some file: byte ", parse_text, &text);
     }
     expect_fails("byte 2: found byte 0x00", parse_text, &(Text){ "\"a\0b\"", 5 });
@@ -102,30 +103,29 @@ static void test_json_malformed(void) {
 
 /* As an integer from 1 to 9, a real, or a string. */
 static const struct { const char *text; char as; const char *part; } bad_members[] = {
-    { "{}", 'i', "conf: \"n\" is missing" },            { "[1]", 'i', "\"n\" is missing" },
-    { "{\"n\":0}", 'i', "\"n\" is 0, want an integer from 1 to 9" },
-    { "{\"n\":10}", 'i', "\"n\" is 10, want" },         { "{\"n\":1.5}", 'i', "\"n\" is 1.5, want" },
-    { "{\"n\":1.0}", 'i', "\"n\" is 1.0, want" },       { "{\"n\":1e0}", 'i', "\"n\" is 1e0, want" },
-    { "{\"n\":9223372036854775808}", 'i', "want an integer" },
-    { "{\"n\":-9223372036854775809}", 'i', "want an integer" },
-    { "{\"n\":\"1\"}", 'i', "want an integer" },        { "{\"n\":null}", 'i', "\"n\" is null, want" },
-    { "{\"n\":[1]}", 'i', "\"n\" is an array, want" },
-    { "{\"n\":true}", 'r', "\"n\" is true, want a number" },
-    { "{\"n\":1e999}", 'r', "\"n\" is 1e999, want a number" },
-    { "{\"n\":{}}", 's', "\"n\" is an object, want a string" },
-    { "{\"n\":1,\"m\":2,\"n\":3}", 'i', "conf: the key \"n\" occurs twice" },
-    { "{\"n\":1,\"\\u006e\":2}", 'i', "conf: the key \"n\" occurs twice" },
+    { "{}", 'i', "conf: `n` is missing" },                 { "[1]", 'i', "`n` is missing" },
+    { "{`n`:0}", 'i', "`n` is 0, want an integer from 1 to 9" },
+    { "{`n`:10}", 'i', "`n` is 10, want" },                { "{`n`:1.5}", 'i', "`n` is 1.5, want" },
+    { "{`n`:1.0}", 'i', "`n` is 1.0, want" },              { "{`n`:1e0}", 'i', "`n` is 1e0, want" },
+    { "{`n`:9223372036854775808}", 'i', "want an integer" },
+    { "{`n`:-9223372036854775809}", 'i', "want an integer" },
+    { "{`n`:`1`}", 'i', "want an integer" },               { "{`n`:null}", 'i', "`n` is null, want" },
+    { "{`n`:[1]}", 'i', "`n` is an array, want" },         { "{`n`:true}", 'r', "`n` is true, want a number" },
+    { "{`n`:1e999}", 'r', "`n` is 1e999, want a number" }, { "{`n`:{}}", 's', "`n` is an object, want a string" },
+    { "{`n`:1,`m`:2,`n`:3}", 'i', "conf: the key `n` occurs twice" },
+    { "{`n`:1,`\\u006e`:2}", 'i', "conf: the key `n` occurs twice" },
 };
 static void read_member(void *index) {
     const int i = *(int *)index;
-    Json *json = json_parse(bad_members[i].text, strlen(bad_members[i].text), "conf");
+    const char *text = quoted(bad_members[i].text);
+    Json *json = json_parse(text, strlen(text), "conf");
     if (bad_members[i].as == 'i') json_integer(json_member(json, "n", JSON_ANY), 1, 9);
     if (bad_members[i].as == 'r') json_real(json_member(json, "n", JSON_ANY));
     if (bad_members[i].as == 's') json_string(json, "n");
 }
 static void test_json_members(void) {
     for (int i = 0; i < COUNT(bad_members); i++)
-        expect_fails(bad_members[i].part, read_member, &i);
+        expect_fails(quoted(bad_members[i].part), read_member, &i);
     static const char text[] = "[-0, 9223372036854775807, -9223372036854775808]";
     Json *json = json_parse(text, sizeof text - 1, "conf");
     const Json *n = json->child;
@@ -259,7 +259,7 @@ static void test_safetensors_round_trip(void) {
     }
     safetensors_close(&safe);
     put_safetensors(path, "{" TENSOR("b", "U8", "3", 4, 7) "," TENSOR("a", "F32", "", 0, 4)
-                    ",\"__metadata__\":{\"k\":\"v\"}}   ", NULL, 7);
+                    ",`__metadata__`:{`k`:`v`}}   ", NULL, 7);
     safe = safetensors_open(path);
     EXPECT(safe.count == 2 && !strcmp(safe.tensor[0].name, "a"), "the file of another program");
     safetensors_close(&safe);
@@ -270,31 +270,28 @@ static void test_safetensors_round_trip(void) {
 }
 
 static const struct { const char *header; int data; const char *part; } bad_safetensors[] = {
-    { "", 0, "is a file of an unknown kind, want a safetensors" }, { "[]", 0, "is a file of an unknown kind, want" },
-    { " {}", 0, "is a file of an unknown kind, want" },
-    { "{", 0, "header: byte 1: found the end" }, { "{} x", 0, "header: byte 3: found 'x'" },
+    { "", 0, "is a file of an unknown kind, want a safetensors" },
+    { "[]", 0, "is a file of an unknown kind, want" },     { " {}", 0, "is a file of an unknown kind, want" },
+    { "{", 0, "header: byte 1: found the end" },           { "{} x", 0, "header: byte 3: found 'x'" },
     { "{" TENSOR("a", "U8", "", 0, 1) "," TENSOR("a", "U8", "", 1, 2) "}", 2, "the tensor a occurs twice" },
-    { "{\"a\":1}", 0, "\"a.dtype\" is missing" },
-    { "{\"a\":{\"dtype\":\"U8\"}}", 0, "\"a.shape\" is missing" },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[]}}", 0, "\"a.data_offsets\" is missing" },
-    { "{\"a\":{\"dtype\":8,\"shape\":[],\"data_offsets\":[0,1]}}", 1, "\"a.dtype\" is 8, want a string" },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":1,\"data_offsets\":[0,1]}}", 1, "\"a.shape\" is 1, want an array" },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":{}}}", 1,
-      "\"a.data_offsets\" is an object, want an array" },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1],\"x\":0}}", 1,
-      "want dtype, shape and data_offsets only" },
-    { "{" TENSOR("a", "F31", "", 0, 4) "}", 4, "\"a.dtype\" is F31, want a data type" },
-    { "{" TENSOR("a", "f32", "", 0, 4) "}", 4, "\"a.dtype\" is f32, want" },
-    { "{" TENSOR("a", "U8", "1,1,1,1,1,1,1,1,1", 0, 1) "}", 1, "\"a.shape\" is an array, want one of at most 8" },
-    { "{" TENSOR("a", "U8", "-1", 0, 1) "}", 1, "\"a.shape\" is -1, want" },
-    { "{" TENSOR("a", "U8", "1.0", 0, 1) "}", 1, "\"a.shape\" is 1.0, want" },
+    { "{`a`:1}", 0, "`a.dtype` is missing" },              { "{`a`:{`dtype`:`U8`}}", 0, "`a.shape` is missing" },
+    { "{`a`:{`dtype`:`U8`,`shape`:[]}}", 0, "`a.data_offsets` is missing" },
+    { "{`a`:{`dtype`:8,`shape`:[],`data_offsets`:[0,1]}}", 1, "`a.dtype` is 8, want a string" },
+    { "{`a`:{`dtype`:`U8`,`shape`:1,`data_offsets`:[0,1]}}", 1, "`a.shape` is 1, want an array" },
+    { "{`a`:{`dtype`:`U8`,`shape`:[],`data_offsets`:{}}}", 1, "`a.data_offsets` is an object, want an array" },
+    { "{`a`:{`dtype`:`U8`,`shape`:[],`data_offsets`:[0,1],`x`:0}}", 1, "want dtype, shape and data_offsets only" },
+    { "{" TENSOR("a", "F31", "", 0, 4) "}", 4, "`a.dtype` is F31, want a data type" },
+    { "{" TENSOR("a", "f32", "", 0, 4) "}", 4, "`a.dtype` is f32, want" },
+    { "{" TENSOR("a", "U8", "1,1,1,1,1,1,1,1,1", 0, 1) "}", 1, "`a.shape` is an array, want one of at most 8" },
+    { "{" TENSOR("a", "U8", "-1", 0, 1) "}", 1, "`a.shape` is -1, want" },
+    { "{" TENSOR("a", "U8", "1.0", 0, 1) "}", 1, "`a.shape` is 1.0, want" },
     { "{" TENSOR("a", "F64", "2305843009213693952", 0, 0) "}", 0, "want fewer than 2^63 bytes" },
     { "{" TENSOR("a", "U8", "4294967296,4294967296", 0, 0) "}", 0, "want fewer than 2^63 bytes" },
     { "{" TENSOR("a", "U8", "4294967296,4294967296,0", 0, 0) "}", 0, "want fewer than 2^63 bytes" },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0]}}", 1, "want one of 2 offsets" },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1,2]}}", 1, "want one of 2 offsets" },
-    { "{" TENSOR("a", "U8", "", -1, 0) "}", 1, "\"a.data_offsets\" is -1, want" },
-    { "{" TENSOR("a", "U8", "", 0, 1e0) "}", 1, "\"a.data_offsets\" is 1e0, want" },
+    { "{`a`:{`dtype`:`U8`,`shape`:[],`data_offsets`:[0]}}", 1, "want one of 2 offsets" },
+    { "{`a`:{`dtype`:`U8`,`shape`:[],`data_offsets`:[0,1,2]}}", 1, "want one of 2 offsets" },
+    { "{" TENSOR("a", "U8", "", -1, 0) "}", 1, "`a.data_offsets` is -1, want" },
+    { "{" TENSOR("a", "U8", "", 0, 1e0) "}", 1, "`a.data_offsets` is 1e0, want" },
     { "{" TENSOR("a", "U8", "", 1, 0) "}", 1, "tensor a is bytes 1 to 0, want 1 bytes" },
     { "{" TENSOR("a", "F32", "2,3", 0, 20) "}", 20, "tensor a is bytes 0 to 20, want 24 bytes for F32 (2,3)" },
     { "{" TENSOR("a", "F32", "2,3", 0, 28) "}", 28, "tensor a is bytes 0 to 28, want 24 bytes for F32 (2,3)" },
@@ -303,8 +300,7 @@ static const struct { const char *header; int data; const char *part; } bad_safe
     { "{" TENSOR("a", "U8", "0", 9, 9) "}", 3, "tensor a begins at byte 9 of the data, want 0" },
     { "{" TENSOR("a", "U8", "4", 0, 4) "}", 5, "the tensors have 4 bytes, the data has 5" },
     { "{}", 5, "the tensors have 0 bytes, the data has 5" },
-    { "{" TENSOR("a", "U8", "4", 1, 5) "}", 5,
-      "tensor a begins at byte 1 of the data, want 0: a hole" },
+    { "{" TENSOR("a", "U8", "4", 1, 5) "}", 5, "tensor a begins at byte 1 of the data, want 0: a hole" },
     { "{" TENSOR("a", "U8", "4", 0, 4) "," TENSOR("b", "U8", "2", 3, 5) "}", 5,
       "tensor b begins at byte 3 of the data, want 4: tensors overlap" },
     { "{" TENSOR("a", "U8", "4", 0, 4) "," TENSOR("b", "U8", "4", 0, 4) "}", 4, "tensors overlap" },
@@ -317,7 +313,7 @@ static void test_safetensors_malformed(void) {
     char *path = IN_SCRATCH("bad.safetensors");
     for (int i = 0; i < COUNT(bad_safetensors); i++) {
         put_safetensors(path, bad_safetensors[i].header, NULL, (size_t)bad_safetensors[i].data);
-        expect_fails(bad_safetensors[i].part, open_safetensors, path);
+        expect_fails(quoted(bad_safetensors[i].part), open_safetensors, path);
     }
     static const struct { const char *bytes; size_t size; const char *part; } raw[] = {
         { BYTES(""), "is a file of an unknown kind, want a safetensors file" },
@@ -347,7 +343,7 @@ static void read_safetensors(void *path) {
 /* The file ends with a page: a read behind it is a fault. */
 static void test_safetensors_mutations(void) {
     char *path = IN_SCRATCH("mutated.safetensors"), *header = format_string("{" TENSOR("a", "F32", "2,3", 0, 24) ","
-        TENSOR("b", "U8", "5", 24, 29) ",\"__metadata__\":{\"format\":\"pt\"}," TENSOR("c", "I64", "0,4", 29, 29) ","
+        TENSOR("b", "U8", "5", 24, 29) ",`__metadata__`:{`format`:`pt`}," TENSOR("c", "I64", "0,4", 29, 29) ","
         TENSOR("d", "BF16", "128,15", 29, 3869) "}");
     char *padded = format_string("%-*s", 4096 - 8 - 3869, header);
     put_safetensors(path, padded, NULL, 3869);

@@ -54,7 +54,8 @@ static Weights load(const char *out, int step, GPT *gpt, Optimizer *optimizer) {
     char *checkpoint = format_string("%s/step-%08d", out, step);
     if (step) checkpoint_load_model(checkpoint, gpt);
     else gpt_init(gpt, SEED);
-    if (step) checkpoint_load_optimizer(checkpoint, gpt, optimizer);
+    const TrainState state = step ? checkpoint_load_state(checkpoint) : (TrainState){0};
+    if (step) checkpoint_load_optimizer(checkpoint, &state, gpt, optimizer);
     EXPECT(optimizer->step == step, "%lld updates after step %d", (long long)optimizer->step, step);
     free(checkpoint);
     return (Weights){ download(tensor_table_flat(&gpt->master.table, F32)),

@@ -65,10 +65,11 @@ static void what_is_saved_is_the_state_at_the_call(void) {
         char *checkpoint = IN_SCRATCH("new/beside/step-%08d", step);
         fill_all(step);
         checkpoint_load_model(checkpoint, &loaded.model);
-        checkpoint_load_optimizer(checkpoint, &loaded.model, &loaded.optimizer);
+        const TrainState state = checkpoint_load_state(checkpoint);
+        checkpoint_load_optimizer(checkpoint, &state, &loaded.model, &loaded.optimizer);
         expect_equal_rows(&trainer.model.params, &loaded.model.params, "parameters");
         expect_equal_moments(&trainer.optimizer, &loaded.optimizer);
-        EXPECT(loaded.optimizer.step == step && checkpoint_load_state(checkpoint).step == step, "step %u", step);
+        EXPECT(loaded.optimizer.step == step && state.step == step, "step %u", step);
     }
     close_saver(&saver);
     tiny_free(&loaded);
