@@ -43,9 +43,7 @@ CommOp comm_all_gather    (Tensor t);   /* any type: slice r of t = slice r of r
 typedef struct { Tensor send; int to; Tensor receive; int from; } CommTransfer;
 CommOp comm_exchange(const CommTransfer *transfers, int count);
 void   comm_wait(CommOp op);            /* compute issued from here on sees the results of op and of all before it */
-typedef struct { int64_t count; double ms; } CommWaits;
-CommWaits comm_waits(void);             /* the calls of comm_wait so far */
-double comm_waited_ms(CommWaits waits); /* that compute has waited in those of them that are complete */
+double comm_waited_ms(void);            /* that compute has waited in all calls of comm_wait that are complete */
 
 /* For a watchdog, from any thread: */
 

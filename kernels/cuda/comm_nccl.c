@@ -266,10 +266,8 @@ CommOp comm_start_exchange(const CommTransfer *transfers, int count) {
     return finish();
 }
 
-CommWaits comm_waits(void) { return (CommWaits){ .count = waits }; }
-
-double comm_waited_ms(CommWaits upto) {
-    for (; waits_measured < upto.count; waits_measured++) {
+double comm_waited_ms(void) {
+    for (; waits_measured < waits; waits_measured++) {
         const int64_t slot = waits_measured % EVENTS;
         float ms = 0;
         if (cudaEventQuery(wait_end[slot]) != cudaSuccess) {
@@ -285,7 +283,7 @@ double comm_waited_ms(CommWaits upto) {
 void comm_wait(CommOp op) {
     if (!op.id) return;
     while (cuda_aborted) pause();
-    if (waits - waits_measured == EVENTS) comm_waited_ms(comm_waits());
+    if (waits - waits_measured == EVENTS) comm_waited_ms();
     if (waits - waits_measured == EVENTS) waits_measured++;       /* far behind: one wait is not measured */
     const int64_t slot = waits++ % EVENTS;
     CUDA(cudaEventRecord(wait_begin[slot], cuda_stream));

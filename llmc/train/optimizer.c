@@ -108,7 +108,7 @@ void optimizer_free(Optimizer *o) {
 
 void optimizer_begin(Optimizer *o, double learning_rate) {
     const double t = (double)(o->step + 1);
-    o->waited_ms = comm_waited_ms(comm_waits());
+    o->waited_ms = comm_waited_ms();
     *o->result = (StepStats){
         .learning_rate = (float)learning_rate, .beta1 = o->adamw.beta1, .beta2 = o->adamw.beta2, .eps = o->adamw.eps,
         .weight_decay = o->adamw.weight_decay, .max_norm = o->adamw.max_norm,
@@ -158,14 +158,13 @@ void optimizer_update(Optimizer *o) {
     if (comm_size == 1) device_graph_end(&o->graph);
     device_download_async(o->result, o->stats, sizeof *o->stats);
     device_mark(&o->done);
-    o->waits = comm_waits();
     o->step++;
 }
 
 UpdateResult optimizer_result(Optimizer *o) {
     device_wait_mark(&o->done);
     o->step -= !o->result->apply;
-    return (UpdateResult){ *o->result, comm_waited_ms(o->waits) - o->waited_ms };
+    return (UpdateResult){ *o->result, comm_waited_ms() - o->waited_ms };
 }
 
 /* ---- As a whole, for files */

@@ -33,7 +33,6 @@ typedef struct {
     StepStats   *stats;         /* device */
     StepStats   *result;        /* page-locked: the inputs of an update, then its results */
     DeviceMark   done;          /* results are there */
-    CommWaits    waits;         /* at the end of an update */
     double       waited_ms;     /* comm_waited_ms before it */
     DeviceGraph  graph;         /* of an update */
 } Optimizer;
