@@ -25,7 +25,7 @@
          |    --rendezvous-timeout                      v
      ACCEPTED <----- ACCEPTED identity ----------   peer; from here on heartbeats both ways
          |                                              |
-         |---------- DATA key, identity -------->   the socket of the rank for comm_open (comm_uses_sockets)
+         |---------- DATA, as HELLO ------------>   the socket of the rank for comm_open (comm_uses_sockets)
          |                                              |-------- --rendezvous-timeout: the missing ranks are named
          |                                              v
      JOINED <------- WELCOME id -----------------   all ranks are there
@@ -40,7 +40,7 @@ typedef enum { HELLO = 1, DATA, REFUSED, ACCEPTED, WELCOME, HEARTBEAT, FAILED, E
 enum { CANDIDATES = 64, HELLO_SECONDS = 5, TICK_MS = 100, ABORT_SECONDS = 3, REPORT_SECONDS = 5 };
 
 typedef struct { char host[64]; int32_t rank, size, pid; } Identity;
-typedef struct { char key[KEY_BYTES]; Identity who; } Hello;        /* the text of DATA; of HELLO with the signature */
+typedef struct { char key[KEY_BYTES]; Identity who; } Hello;        /* text of HELLO and DATA, before the signature */
 
 typedef struct {
     Connection c;
@@ -66,7 +66,11 @@ static _Atomic(const char *) failure;       /* message of fail(), for heartbeat_
 static double       failure_s;
 static pthread_t    thread;
 
-static const char *name_of(const Identity *who, char text[128]) {
+/* Valid until the next call but one. */
+static const char *name_of(const Identity *who) {
+    static _Thread_local char texts[2][128];
+    static _Thread_local int turn;
+    char *text = texts[turn ^= 1];
     snprintf(text, 128, "rank %d (host %.63s, pid %d)", (int)who->rank, who->host, (int)who->pid);
     return text;
 }
@@ -115,10 +119,9 @@ __attribute__((noreturn, format(printf, 1, 2))) static void end_run(const char *
 /* Ends all ranks as a stop does: after a stop of this one, NULL, which has said so, or an END of `who`. */
 __attribute__((noreturn)) static void stop_run(const Identity *who) {
     static atomic_int is_said;
-    char name[128];
     if (!atomic_exchange(&is_said, 1) && who && !comm_rank)
         dprintf(STDOUT_FILENO, "%s has stopped, by a signal or its time limit: the run ends before the first step\n",
-                name_of(who, name));
+                name_of(who));
     end_peers(1);
     usleep(100 * 1000);
     _exit(EXIT_TRY_AGAIN);
@@ -137,8 +140,7 @@ static void exit_if_stopped(void) {
 static void end_with_failure(const char *message) {
     static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
     static char copy[FAIL_LENGTH];
-    char name[128];
-    if (!is_joined || pthread_equal(pthread_self(), thread)) end_run("%s: %s", name_of(&identity, name), message);
+    if (!is_joined || pthread_equal(pthread_self(), thread)) end_run("%s: %s", name_of(&identity), message);
     pthread_mutex_lock(&once);                  /* never unlocked */
     snprintf(copy, sizeof copy, "%s", message);
     failure_s = seconds_now();
@@ -150,14 +152,13 @@ static void end_with_failure(const char *message) {
    first. */
 static void check_failure(double now) {
     static double told_s;
-    char name[128];
     const char *error = failure ? NULL : comm_error();
     if (error) {
         failure_s = now;
         failure = error;
     }
     if (!failure || now < failure_s + 0.2) return;
-    if (!comm_rank || (told_s && now > told_s + 3)) end_run("%s: %s", name_of(&identity, name), failure);
+    if (!comm_rank || (told_s && now > told_s + 3)) end_run("%s: %s", name_of(&identity), failure);
     if (!told_s) send_text(peers->c.fd, FAILED, failure, strlen(failure));
     told_s = told_s ? told_s : now;
 }
@@ -173,12 +174,11 @@ static int same_key(const char *a, const char *b) {
 
 /* Fails at the first line in which a rank's signature differs from that of rank 0. */
 static void compare_signatures(const char *ours, const char *theirs, const Identity *who) {
-    char a[128], b[128];
     while (*ours || *theirs) {
         size_t our_length = strcspn(ours, "\n"), their_length = strcspn(theirs, "\n");
         if (our_length != their_length || memcmp(ours, theirs, our_length))
-            end_run("rendezvous: %s has '%.*s', %s has '%.*s'; want the same on all ranks", name_of(&identity, a),
-                    (int)fmin(300, (double)our_length), ours, name_of(who, b), (int)fmin(300, (double)their_length),
+            end_run("rendezvous: %s has '%.*s', %s has '%.*s'; want the same on all ranks", name_of(&identity),
+                    (int)fmin(300, (double)our_length), ours, name_of(who), (int)fmin(300, (double)their_length),
                     theirs);
         ours += our_length + (ours[our_length] == '\n');
         theirs += their_length + (theirs[their_length] == '\n');
@@ -198,7 +198,6 @@ static void refuse(Connection *c) {
 
 /* A candidate has sent a whole message: makes it a peer, or the socket of one, or closes it. */
 static void accept_peer(Connection *c) {
-    char a[128], b[128];
     Hello hello;
     if ((c->in.kind != HELLO && c->in.kind != DATA) || c->in.bytes < sizeof hello) {
         connection_close(c);
@@ -222,11 +221,11 @@ static void accept_peer(Connection *c) {
     *p = (Peer){ .c = *c, .who = hello.who };
     *c = (Connection){ .fd = -1 };
     if (hello.who.size != comm_size || !is_rank)
-        end_run("rendezvous: %s is one of %d ranks, %s one of %d: want the same number", name_of(&p->who, a),
-                (int)hello.who.size, name_of(&identity, b), comm_size);
+        end_run("rendezvous: %s is one of %d ranks, %s one of %d: want the same number", name_of(&p->who),
+                (int)hello.who.size, name_of(&identity), comm_size);
     if (p == peers)
-        end_run("rendezvous: %s and %s: want ranks 0 .. %d, each once", name_of(&p->who, a),
-                name_of(rank ? &peers[rank].who : &identity, b), comm_size - 1);
+        end_run("rendezvous: %s and %s: want ranks 0 .. %d, each once", name_of(&p->who),
+                name_of(rank ? &peers[rank].who : &identity), comm_size - 1);
     compare_signatures(signature, p->c.text + sizeof hello, &p->who);
     send_text(p->c.fd, ACCEPTED, &identity, sizeof identity);
 }
@@ -257,7 +256,7 @@ static void check_collectives(void) {
     double longest = 0;
     int64_t first = INT64_MAX, last = 0;
     int absent = 0, absent_rank = 0;
-    char list[200] = "", name[128];
+    char list[200] = "";
     for (int i = 0; i < peer_count; i++) {
         const Message *m = &peers[i].last;
         longest = fmax(longest, m->waits_s);
@@ -267,27 +266,23 @@ static void check_collectives(void) {
     }
     if (is_busy) busy_s = seconds_now();
     if (fmin(longest, seconds_now() - busy_s) <= self.silence_s) return;
-    const char *who = absent == 1 ? name_of(absent_rank ? &peers[absent_rank].who : &identity, name) : list;
+    const char *who = absent == 1 ? name_of(absent_rank ? &peers[absent_rank].who : &identity) : list;
     end_run("a collective has not ended for %.0f s, at steps %lld to %lld: %s%s%s; a longer pause needs a longer "
             "--comm-timeout", self.silence_s, (long long)first, (long long)last, absent ? "it waits for " : "",
             absent > 1 ? "ranks " : "", absent ? who : "all ranks take part, so the network between them fails");
 }
 
-/* Text of a message from a peer; it is as long as its kind says, else the peer is another program. */
 static int copy_text(const Connection *c, void *to, size_t bytes) {
-    if (c->in.bytes != bytes) return 0;
-    memcpy(to, c->text, bytes);
-    return 1;
+    return c->in.bytes == bytes && memcpy(to, c->text, bytes);
 }
 
-/* A peer has sent a whole message. 0: not one of rank 0, or of a rank. */
+/* A peer has sent a whole message. 0: it is another program, not a rank. */
 static int handle_message(Peer *p) {
-    char name[128];
     switch (p->c.in.kind) {
     case HEARTBEAT: p->last = p->c.in; return 1;
     case ACCEPTED:  return copy_text(&p->c, &p->who, sizeof p->who);
     case WELCOME:   return is_joined = copy_text(&p->c, comm_id, sizeof comm_id);
-    case FAILED:    end_run("%s: %s", name_of(&p->who, name), p->c.text);
+    case FAILED:    end_run("%s: %s", name_of(&p->who), p->c.text);
     case END:
         if (p->c.in.leaving) stop_run(&p->who);
         end_run(NULL);
@@ -303,19 +298,19 @@ static int handle_message(Peer *p) {
 /* p's connection is closed, or was heard last too long ago. */
 static void check_peer(Peer *p, int is_closed, double heard_s) {
     const double limit_s = is_joined ? self.silence_s : fmax(self.silence_s, 3);
-    char name[128], when[64] = "before all ranks were there";
+    char when[64] = "before all ranks were there";
     if (is_joined) snprintf(when, sizeof when, "at step %lld", (long long)steps_done);
     if (is_closed && !is_joined) exit_if_stopped();     /* the signal ended that rank, too */
     if (is_closed && p->who.size)
         end_run("%s was killed or crashed %s; look for its last output, and for the out-of-memory killer in dmesg "
-                "there", name_of(&p->who, name), when);
+                "there", name_of(&p->who), when);
     if (is_closed) {
         snprintf(why, sizeof why, "it closes the connection, or another program answers");
         connection_close(&p->c);
         usleep(TICK_MS * 1000);
     } else if (p->who.size && seconds_now() > heard_s + limit_s)
         end_run("%s has not answered for %.0f s %s: it is stopped, or its host or network is down",
-                name_of(&p->who, name), limit_s, when);
+                name_of(&p->who), limit_s, when);
 }
 
 /* One round of TICK_MS at most: receives, checks, and sends heartbeats. Returns 1 when all ranks are leaving. */
@@ -420,17 +415,14 @@ static void accept_peers(void) {
 }
 
 /* -1 with why. */
-static int connect_as(Kind kind, const char *text) {
-    const size_t bytes = sizeof(Hello) + strlen(text);
-    char *hello = host_alloc(bytes, "the rendezvous");
-    Hello start = { .who = identity };
-    memcpy(start.key, self.key, sizeof start.key);
-    memcpy(hello, &start, sizeof start);
-    memcpy(hello + sizeof start, text, bytes - sizeof start);
+static int connect_as(Kind kind) {
+    static struct { Hello hello; char signature[TEXT_MAX]; } text;
     const int fd = socket_connect(self.host, self.port, why);
+    text.hello.who = identity;
+    memcpy(text.hello.key, self.key, sizeof self.key);
+    strcpy(text.signature, signature);
     if (fd >= 0) snprintf(why, sizeof why, "a program that does not answer listens there");
-    if (fd >= 0) send_text(fd, kind, hello, bytes);
-    free(hello);
+    if (fd >= 0) send_text(fd, kind, &text, sizeof text.hello + strlen(signature));
     return fd;
 }
 
@@ -445,8 +437,8 @@ static void connect_to_root(void) {
                     "there, and the port open", comm_rank, identity.host, where, self.join_s, why);
         if (!is_known && seconds_now() > start_s + REPORT_SECONDS && !is_reported++)
             fprintf(stderr, "train_gpt: rank %d does not reach rank 0 at %s: %s\n", comm_rank, where, why);
-        if (peers->c.fd < 0) peers->c.fd = connect_as(HELLO, signature);
-        if (is_known && comm_uses_sockets && *sockets < 0) *sockets = connect_as(DATA, "");
+        if (peers->c.fd < 0) peers->c.fd = connect_as(HELLO);
+        if (is_known && comm_uses_sockets && *sockets < 0) *sockets = connect_as(DATA);
         watch_peers();
         if (!is_joined) exit_if_stopped();      /* after WELCOME the ranks stop together */
     }

@@ -5,7 +5,7 @@
 #include <signal.h>
 #include "../../kernels/comm_backend.h"
 
-static int on_cpu, ranks_most;
+static int on_cpu, ranks_max;
 
 /* ---- Data of a rank. WHOLE: small integers, whose sums are exact in any order; FRACTION: sums are rounded. */
 
@@ -65,22 +65,6 @@ static void expect_sums(const char *what, Tensor t, enum Data data, int64_t firs
            (long long)tensor_count(t), dtype_name(t.dtype), comm_rank, comm_size, (long long)wrong,
            (long long)(last - first), (long long)where, value(host, t.dtype, where));
     free(host);
-}
-
-static void expect_ranks(const char *what, int size) {
-    for (int r = 0; r < size; r++)
-        EXPECT(ranks_status[r] == 0, "%s: rank %d of %d ended with status %#x", what, r, size, ranks_status[r]);
-}
-
-static void on_ranks(const char *what, void (*f)(void *)) {
-    if (ranks_most < 2) {
-        test_skip_reason = comm_refuse() ? "built without NCCL" : "fewer than two GPUs";
-        return;
-    }
-    for (int size = 2; size <= ranks_most; size++) {
-        ranks_run(size, f, NULL);
-        expect_ranks(what, size);
-    }
 }
 
 /* ---- One rank */
@@ -332,18 +316,6 @@ static void one_rank_late(void *unused) {
     EXPECT(longest > 0.05 && longest < 10, "%g s", (double)longest);
 }
 
-/* Reduce-scatter, then all-gather, with a wait between them, is an all-reduce. */
-static void scatter_and_gather(void *unused) {
-    (void)unused;
-    for (int i = 0; i < 2 * COUNT(counts); i++) {
-        Tensor t = make_in(allocs[i % 2], F32, counts[i / 2] * comm_size, FRACTION);
-        comm_wait(comm_reduce_scatter(t));
-        comm_wait(comm_all_gather(t));
-        expect_sums("reduce-scatter and all-gather", t, FRACTION, 0, tensor_count(t));
-        comm_free(t.data);
-    }
-}
-
 /* A reduce-scatter in memory of comm_alloc allocates nothing after comm_reserve. The second tensor is larger than those
    for which memory is reserved; where nothing is, there is none. */
 static void reserved(void *unused) {
@@ -448,25 +420,9 @@ static void keep_message(const char *message) {
     _exit(1);
 }
 
-/* Rank 1 wants more than rank 0 sends. */
-static void exchange_of_other_sizes(void *unused) {
-    pthread_t thread;
-    Tensor t = make(F32, 120, WHOLE), part = tensor_row_range(tensor_of(t.data, F32, 2, 120, 1), 0, 100 + comm_rank);
-    fail_hook = keep_message;
-    if (comm_rank == 1) pthread_create(&thread, NULL, watch, unused);
-    comm_wait(comm_exchange(&(CommTransfer){ tensor_row_range(part, 0, 100), 1 - comm_rank, part, 1 - comm_rank }, 1));
-}
-
-static void exchanges_must_fit(void) {
-    if (!on_cpu) { test_skip_reason = "NCCL does not compare operations"; return; }
-    ranks_run(2, exchange_of_other_sizes, NULL);
-    EXPECT(!strcmp(ranks->text[0], "comm: in exchange 1 rank 1 wants 101 elements of rank 0, which sends 100 to rank "
-           "1"), "%s", ranks->text[0]);
-}
-
 static void a_rank_that_dies_is_noticed(void) {
-    if (ranks_most < 2) { test_skip_reason = "fewer than two ranks"; return; }
-    for (int size = 2; size <= ranks_most; size += scatters, scatters = !scatters) {
+    if (ranks_max < 2) { test_skip_reason = "fewer than two ranks"; return; }
+    for (int size = 2; size <= ranks_max; size += scatters, scatters = !scatters) {
         int kill = SIGKILL;
         const double start = comm_now();
         ranks_run(size, end_of_a_rank, &kill);
@@ -495,61 +451,67 @@ static void a_rank_that_stops_is_noticed(void) {
     EXPECT(!strcmp(ranks->text[0], "no progress"), "%s", ranks->text[0]);
 }
 
-static void different_operations(void *unused) {
+/* Rank 1 issues another operation than rank 0, or wants more of an exchange than rank 0 sends. */
+static void mismatch(void *is_exchange) {
     pthread_t thread;
-    Tensor t = make(F32, 120, WHOLE);
+    const int other = 1 - comm_rank;
+    Tensor t = make(F32, 120, WHOLE), part = tensor_row_range(tensor_of(t.data, F32, 2, 120, 1), 0, 100 + comm_rank);
     fail_hook = keep_message;
-    if (comm_rank == 1) pthread_create(&thread, NULL, watch, unused);
-    if (comm_rank == 1) comm_wait(comm_all_gather(t)); else comm_wait(comm_all_reduce(t));
+    if (comm_rank == 1) pthread_create(&thread, NULL, watch, NULL);
+    const CommTransfer transfer = { tensor_row_range(part, 0, 100), other, part, other };
+    comm_wait(*(int *)is_exchange ? comm_exchange(&transfer, 1) : comm_rank ? comm_all_gather(t) : comm_all_reduce(t));
 }
 
-static void different_operations_are_named(void) {
+static void operations_that_do_not_match_are_named(void) {
+    static const char *const want[] = {
+        "comm: operation 1 of rank 1 is all-gather (f32: 60 sent, 120 received), that of rank 0 is all-reduce (f32: "
+        "120 sent, 120 received): all ranks must issue the same operations in the same order",
+        "comm: in exchange 1 rank 1 wants 101 elements of rank 0, which sends 100 to rank 1" };
     if (!on_cpu) { test_skip_reason = "NCCL does not compare operations"; return; }
-    ranks_run(2, different_operations, NULL);
-    EXPECT(!strcmp(ranks->text[0], "comm: operation 1 of rank 1 is all-gather (f32: 60 sent, 120 received), that of "
-           "rank 0 is all-reduce (f32: 120 sent, 120 received): all ranks must issue the same operations in the same "
-           "order"), "%s", ranks->text[0]);
-    EXPECT(strstr(ranks->text[1], "comm: rank 0 closed its connection"), "%s", ranks->text[1]);
+    for (int is_exchange = 0; is_exchange < 2; is_exchange++) {
+        ranks_run(2, mismatch, &is_exchange);
+        EXPECT(!strcmp(ranks->text[0], want[is_exchange]), "%s", ranks->text[0]);
+        EXPECT(strstr(ranks->text[1], "comm: rank 0 closed its connection"), "%s", ranks->text[1]);
+    }
 }
 
-static void all_reduce_and_reduce_scatter(void)  { on_ranks("sums", sum_all); }
-static void exchange_of_every_type(void)         { on_ranks("exchange", exchange_all); }
-static void exchanges_keep_the_order(void)       { on_ranks("exchanges", exchanges_in_order); }
-static void all_gather_of_every_type(void)       { on_ranks("all-gather", gather_all); }
-static void empty_tensors_are_no_work(void)      { on_ranks("empty tensors", no_elements); }
-static void slices_must_be_whole(void)           { on_ranks("indivisible", indivisible); }
-static void many_operations_under_way(void)      { on_ranks("many operations", many_at_once); }
-static void a_delayed_rank_changes_nothing(void) { on_ranks("a delayed rank", one_rank_late); }
-static void scatter_then_gather_is_all_reduce(void) { on_ranks("reduce-scatter, all-gather", scatter_and_gather); }
-static void reserve_allocates(void) {
-    if (comm_scratch_bytes(1)) on_ranks("reserve", reserved);
-    else test_skip_reason = "this backend reserves nothing";
-}
-static void many_scatters_under_way(void)        { on_ranks("many reduce-scatters", scatters_in_order); }
-static void early_writes_are_lost(void) {
-    if (on_cpu) on_ranks("early writes", writes_before_wait); else test_skip_reason = "undefined on a GPU";
+/* Run on 2, 3 and 4 ranks, as far as there are so many. */
+static const struct { const char *name; void (*f)(void *); } on_several[] = {
+    { "all_reduce_and_reduce_scatter",     sum_all },
+    { "all_gather_of_every_type",          gather_all },
+    { "exchange_of_every_type",            exchange_all },
+    { "exchanges_keep_the_order",          exchanges_in_order },
+    { "empty_tensors_are_no_work",         no_elements },
+    { "slices_must_be_whole",              indivisible },
+    { "many_operations_under_way",         many_at_once },
+    { "a_delayed_rank_changes_nothing",    one_rank_late },
+    { "many_reduce_scatters_under_way",    scatters_in_order },
+    { "reserved_memory_is_enough",         reserved },
+    { "early_writes_are_lost",  writes_before_wait },
+};
+static int row;
+
+static void on_ranks(void) {
+    void (*f)(void *) = on_several[row].f;
+    if (f == reserved && !comm_scratch_bytes(1)) test_skip_reason = "this backend reserves nothing";
+    if (f == writes_before_wait && !on_cpu)      test_skip_reason = "undefined on a GPU";
+    if (ranks_max < 2) test_skip_reason = comm_refuse() ? "built without NCCL" : "fewer than two GPUs";
+    if (test_skip_reason) return;
+    for (int size = 2; size <= ranks_max; size++) {
+        ranks_run(size, f, NULL);
+        for (int r = 0; r < size; r++)
+            EXPECT(ranks_status[r] == 0, "rank %d of %d ended with status %#x", r, size, ranks_status[r]);
+    }
 }
 
 int main(void) {
     on_cpu = !strcmp(backend_name, "cpu");
-    ranks_most = on_cpu ? 4 : comm_refuse() ? 0 : ranks_devices();
-    if (ranks_most > 4) ranks_most = 4;
-    RUN(all_reduce_and_reduce_scatter);
-    RUN(all_gather_of_every_type);
-    RUN(exchange_of_every_type);
-    RUN(exchanges_keep_the_order);
-    RUN(exchanges_must_fit);
-    RUN(empty_tensors_are_no_work);
-    RUN(slices_must_be_whole);
-    RUN(many_operations_under_way);
-    RUN(a_delayed_rank_changes_nothing);
-    RUN(scatter_then_gather_is_all_reduce);
-    RUN(reserve_allocates);
-    RUN(many_scatters_under_way);
-    RUN(early_writes_are_lost);
+    ranks_max = on_cpu ? 4 : comm_refuse() ? 0 : ranks_devices();
+    if (ranks_max > 4) ranks_max = 4;
+    for (row = 0; row < COUNT(on_several); row++) test_run(on_several[row].name, on_ranks);
     RUN(a_rank_that_dies_is_noticed);
     RUN(a_rank_that_stops_is_noticed);
-    RUN(different_operations_are_named);
+    RUN(operations_that_do_not_match_are_named);
     if (comm_refuse()) RUN(without_nccl_it_says_what_to_install);
     RUN(one_rank_does_no_work);
     RUN(wrong_arguments_fail);

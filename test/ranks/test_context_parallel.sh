@@ -9,10 +9,10 @@ if [ "$cuda" ]; then
     case $(visible_gpus) in 0|1) skip_test "sequences over several ranks" "one GPU"; close_tests ;; 2|3) ranks=2 ;; esac
 fi
 
-make_text text 20000 4000
-# 5 heads of 10, 3 blocks, chunks of 6 tokens at 4 ranks; an epoch ends in step 18
+make_text text 8000 1500
+# 5 heads of 10, 3 blocks, chunks of 6 tokens at 4 ranks; an epoch ends in step 7
 model="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 3 --heads 5 --channels 50 --context 48"
-train="$model --steps 50 --warmup 5 --val-every 20 --val-tokens 3000 --save-every 25 --total-batch $((12 * 48 * 2))"
+train="$model --steps 24 --warmup 5 --val-every 8 --val-tokens 1000 --save-every 12 --total-batch $((12 * 48 * 2))"
 
 expect "one rank" "$gpt" $train --batch 12 --out "$dir/one"
 for n in $ranks; do
@@ -20,14 +20,14 @@ for n in $ranks; do
         expect "$n ranks, $order" "$gpt" $train --gpus $n --context-parallel $n --ring-order $order --batch 6 \
             --out "$dir/$n-$order"
         close_to "$n ranks as one, $order" "$dir/one" "$dir/$n-$order"
-        is "the rows" "$(rows_of "$dir/$n-$order")" 50
+        is "the rows" "$(rows_of "$dir/$n-$order")" 24
     done
     [ $n = ${ranks%% *} ] || { close_test "$n ranks that share sequences train as one, in every order"; continue; }
     expect "recomputed" "$gpt" $train --gpus $n --context-parallel $n --batch 4 --recompute block --zero 0 \
         --out "$dir/$n-block"
     close_to "$n ranks as one, recomputed" "$dir/one" "$dir/$n-block"
     expect "again" "$gpt" $train --gpus $n --context-parallel $n --batch 6 --out "$dir/$n-again"
-    same_files "$dir/$n-zigzag/step-00000050" "$dir/$n-again/step-00000050" $checkpoint_files
+    same_files "$dir/$n-zigzag/step-00000024" "$dir/$n-again/step-00000024" $checkpoint_files
     same_steps "$dir/$n-zigzag" "$dir/$n-again"
     close_test "$n ranks that share sequences train as one, in every order, and bit for bit from run to run"
 done
@@ -44,11 +44,11 @@ fi
 # ---- A checkpoint of N ranks resumes on M: sequences, their order and the files are the same
 first=${ranks%% *} last=${ranks##* }
 resumes() {       # resumes FROM TO OPTIONS...
-    copy_run "$1" 00000025 "$2"
+    copy_run "$1" 00000012 "$2"
     from=$1 to=$2; shift 2
     expect "resume" "$gpt" --resume "$to" "$@"
     close_to "$from, then $*" "$dir/one" "$to"
-    is "the rows" "$(rows_of "$to")" 50
+    is "the rows" "$(rows_of "$to")" 24
 }
 resumes "$dir/$last-zigzag" "$dir/to-one" --gpus 1
 resumes "$dir/one" "$dir/from-one" --gpus $first --context-parallel $first
@@ -63,7 +63,7 @@ is "tokens of a step" "$(cells "$dir/total" tokens | head -n 1)" $((3 * 48))
 expect "a prompt that is longer than the context" "$gpt" $share --batch 2 --steps 2 --val-every 0 --sample-every 1 \
     --sample-tokens 60 --prompt "Once there was a tale that took more than a few words" --out none
 is "that the model sees its end" "$(grep -c "the model sees the last 25 to 48" "$dir/expect.out")" 1
-expect "a model that says more than one word" "$gpt" $model --batch 8 --steps 200 --lr 1e-2 --val-every 0 \
+expect "a model that says more than one word" "$gpt" $model --batch 8 --steps 120 --lr 1e-2 --val-every 0 \
     --out "$dir/teller"
 for prompt in On "Once there was a tale that"; do    # within a rank's 24 tokens, and longer; the sample has all 48
     tokens=$((48 - ${#prompt}))

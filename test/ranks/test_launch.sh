@@ -5,11 +5,30 @@
 probe=$PWD/$build/launch_probe
 unset RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT TRAIN_GPT_SECRET TORCHELASTIC_RUN_ID
 for name in $(env | sed -n 's/^\(SLURM_[A-Z_]*\)=.*/\1/p'); do unset "$name"; done
-PROBE_DIR=$dir
-export PROBE_DIR
 quick="--steps 2000 --comm-timeout 1 --rendezvous-timeout 2"
 short="--steps 50 --comm-timeout 1 --rendezvous-timeout 10"
-port=$((10000 + $$ % 10000))
+host=$(hostname)
+port=$((10000 + $$ % 8000))
+
+# Most of the time they wait: the groups of tests, functions, run side by side, with a folder and ports of their own.
+tests=
+beside() {        # beside FUNCTION
+    tests="$tests $1" port=$((port + 100))
+    mkdir "$dir/$1"
+    ( dir=$dir/$1 PROBE_DIR=$dir
+      export PROBE_DIR
+      "$1"
+      echo "$passed $failed $skipped" > "$dir.counts" ) > "$dir/$1.log" 2>&1 &
+}
+close_groups() {
+    wait
+    for group in $tests; do
+        cat "$dir/$group.log"
+        read -r more_passed more_failed more_skipped < "$dir/$group.counts" || more_failed=1
+        passed=$((passed + more_passed)) failed=$((failed + more_failed)) skipped=$((skipped + more_skipped))
+    done
+    close_tests
+}
 
 next_port() { port=$((port + 3)); }
 # Started by hand, as torchrun does: rank RANK SIZE [NAME=VALUE...] OPTIONS...; $dir/RANK.err, the pid in $pid
@@ -20,16 +39,23 @@ rank() {
         "${bin:-$probe}" "$@" > "$dir/$rank.out" 2> "$dir/$rank.err" &
     pid=$!
 }
-start() {         # start OPTIONS...: with --gpus, in the background; until its ranks have joined
+run() {           # run OPTIONS...: with --gpus; its output, errors and exit code
+    rm -f "$dir"/rank.*
+    "$probe" "$@" > "$dir/run.out" 2> "$dir/run.err"
+}
+start() {         # start OPTIONS...: in the background; until its ranks have joined
     rm -f "$dir"/rank.* "$dir/run.out"
     "$probe" "$@" > "$dir/run.out" 2> "$dir/run.err" &
     pid=$!
     wait_for "joined" "$dir/run.out"
 }
 pid_of() { cat "$dir/rank.$1"; }
-ends() {          # ends CODE: of the process $pid
-    wait "$pid" 2> /dev/null
-    is "exit code" $? "$1"
+ends() {          # ends CODE [PID...]: of these processes, or of $pid
+    code=$1; shift
+    for process in ${*:-$pid}; do
+        wait "$process" 2> /dev/null
+        is "exit code" $? "$code"
+    done
 }
 one_line() {      # one_line FILE PATTERN: what the file holds
     if [ "$(wc -l < "$1")" != 1 ] || ! grep -q -- "$2" "$1"; then
@@ -47,324 +73,330 @@ no_rank_is_left() {       # no_rank_is_left [FILE...]: of pids
 }
 seconds_since() { date +%s.%N | awk -v began="$1" '{ print int(10 * ($1 - began)) }'; }      # tenths
 
-# Two ranks that wait for others while the tests run; the last one looks at what they say.
-alone=
-mkdir "$dir/alone"
-for rank in 0 1; do
-    env PROBE_DIR="$dir/alone" RANK=$rank LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
-        "$probe" --rendezvous-timeout 10 > "$dir/alone/$rank.out" 2>&1 &
-    alone="$alone $!"
-    next_port
-done
-
 # ---- --gpus
-for size in 2 3 4; do
-    "$probe" --gpus $size --steps 5 > "$dir/run.out" 2> "$dir/run.err"
-    is "exit code of $size ranks" $? 0
-    is "stdout is that of rank 0" "$(cat "$dir/run.out")" "rank 0 of $size, local 0, joined
-done at step 5"
-    is "stderr" "$(cat "$dir/run.err")" ""
-    is "processes" "$(ls "$dir"/rank.* | wc -l)" $size
-    no_rank_is_left
-done
-if env --ignore-signal=CHLD true 2> /dev/null; then         # GNU, 8.31 or newer
-    timeout -s KILL 20 env --ignore-signal=CHLD "$probe" --gpus 2 --steps 5 > "$dir/run.out" 2>&1
-    is "exit code where SIGCHLD is ignored" $? 0
-    no_rank_is_left
-fi
-[ "$cuda" ] || refuses "--gpus all: this program was built for the CPU" "$probe" --gpus all
-refuses "--gpus 0: want all or an integer, 1 .. 4096" "$probe" --gpus 0
-refuses "--gpus some: want all or" "$probe" --gpus some
-refuses "--gpus 2: built without NCCL" env PROBE_REFUSE="built without NCCL" "$probe" --gpus 2
-refuses "--eval and --sample use one GPU" "$gpt" --sample x --gpus 2
-small="--dry-run --data $0 --layers 1 --channels 32 --heads 2 --batch 2 --context 8"
-if [ ! "$cuda" ]; then              # a GPU for each rank may not be there
-    expect "a dry run starts no processes" "$gpt" --gpus 2 --dry-run --data "$0" --layers 1 --channels 16 --heads 2 \
-        --batch auto
-    is "banners of 2 ranks" "$(grep -c '^device *2 x' "$dir/expect.out")" 1
-    moments() { "$gpt" $small "$@" 2> /dev/null | awk '/optimizer/ { print $3 }'; }       # KiB, with padding to 4 ranks
-    expect "a share of the moments" test $((4 * $(moments --gpus 4 --zero 1))) -lt $((2 * $(moments)))
-fi
-refuses "want a multiple of --batch x --context x the ranks = 32" "$gpt" $small --gpus 2 --total-batch 16
-expect "a dry run of another rank" env RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
-    "$gpt" $small
-is "what that prints" "$(cat "$dir/expect.out")" ""
-close_test "--gpus starts 2, 3 and 4 ranks, and rank 0 prints"
 
-PROBE_1=late "$probe" --gpus 3 $short > "$dir/run.out" 2>&1 & late=$!
-expect "rank 0 is late" env PROBE_0=late "$probe" --gpus 3 $short
-wait $late
-is "exit code where rank 1 is late" $? 0
-close_test "an end of the ranks at different times is no failure"
+starts() {
+    for size in 2 3 4; do
+        run --gpus $size --steps 5
+        is "exit code of $size ranks" $? 0
+        is "stdout is that of rank 0" "$(cat "$dir/run.out")" "rank 0 of $size, local 0, joined
+done at step 5"
+        is "stderr" "$(cat "$dir/run.err")" ""
+        is "processes" "$(ls "$dir"/rank.* | wc -l)" $size
+        no_rank_is_left
+    done
+    if env --ignore-signal=CHLD true 2> /dev/null; then         # GNU, 8.31 or newer
+        timeout -s KILL 20 env --ignore-signal=CHLD "$probe" --gpus 2 --steps 5 > "$dir/run.out" 2>&1
+        is "exit code where SIGCHLD is ignored" $? 0
+        no_rank_is_left
+    fi
+    [ "$cuda" ] || refuses "--gpus all: this program was built for the CPU" "$probe" --gpus all
+    refuses "--gpus 0: want all or an integer, 1 .. 4096" "$probe" --gpus 0
+    refuses "--gpus some: want all or" "$probe" --gpus some
+    refuses "--gpus 2: built without NCCL" env PROBE_REFUSE="built without NCCL" "$probe" --gpus 2
+    refuses "--eval and --sample use one GPU" "$gpt" --sample x --gpus 2
+    small="--dry-run --data $0 --layers 1 --channels 32 --heads 2 --batch 2 --context 8"
+    if [ ! "$cuda" ]; then              # a GPU for each rank may not be there
+        expect "a dry run starts no processes" "$gpt" --gpus 2 --dry-run --data "$0" --layers 1 --channels 16 \
+            --heads 2 --batch auto
+        is "banners of 2 ranks" "$(grep -c '^device *2 x' "$dir/expect.out")" 1
+        moments() { "$gpt" $small "$@" 2> /dev/null | awk '/optimizer/ { print $3 }'; }   # KiB, with padding to 4 ranks
+        expect "a share of the moments" test $((4 * $(moments --gpus 4 --zero 1))) -lt $((2 * $(moments)))
+    fi
+    refuses "want a multiple of --batch x --context x the ranks = 32" "$gpt" $small --gpus 2 --total-batch 16
+    expect "a dry run of another rank" env RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+        "$gpt" $small
+    is "what that prints" "$(cat "$dir/expect.out")" ""
+    close_test "--gpus starts 2, 3 and 4 ranks, and rank 0 prints"
+
+    PROBE_1=late "$probe" --gpus 3 $short > "$dir/run.out" 2>&1 & late=$!
+    expect "rank 0 is late" env PROBE_0=late "$probe" --gpus 3 $short
+    ends 0 $late
+    close_test "an end of the ranks at different times is no failure"
+}
 
 # ---- A rank fails
-for who in 0 2; do
-    env PROBE_$who=fail "$probe" --gpus 3 $quick > "$dir/run.out" 2> "$dir/run.err"
+
+failures() {
+    for who in 0 2; do
+        eval "PROBE_$who=fail run --gpus 3 \$quick"
+        is "exit code" $? 1
+        one_line "$dir/run.err" "^train_gpt: rank $who (host .*, pid $(pid_of $who)): disk full$"
+        no_rank_is_left
+    done
+    PROBE_0=early PROBE_1=early PROBE_2=early run --gpus 3 $quick
     is "exit code" $? 1
-    one_line "$dir/run.err" "^train_gpt: rank $who (host .*, pid $(pid_of $who)): disk full$"
+    one_line "$dir/run.err" "^train_gpt: rank . (.*): no such device$"
     no_rank_is_left
-done
-PROBE_0=early PROBE_1=early PROBE_2=early "$probe" --gpus 3 $quick > "$dir/run.out" 2> "$dir/run.err"
-is "exit code" $? 1
-one_line "$dir/run.err" "^train_gpt: rank . (.*): no such device$"
-no_rank_is_left
-PROBE_DIR= PROBE_1=error PROBE_ABORT=hangs "$probe" --gpus 2 $quick > "$dir/abort.out" 2> "$dir/abort.err" & aborts=$!
-close_test "an error of a rank, or of all, ends the run and is printed once"
+    PROBE_1=error PROBE_ABORT=hangs run --gpus 2 $quick
+    is "exit code of one whose abort hangs" $? 1
+    one_line "$dir/run.err" "^train_gpt: rank 1 (.*): remote process exited$"
+    close_test "an error of a rank, or of all, ends the run and is printed once, also when the abort hangs"
 
-for who in 0 1; do
+    for who in 0 1; do
+        start --gpus 3 $quick
+        kill -KILL "$(pid_of $who)"
+        ends 1
+        one_line "$dir/run.err" "^train_gpt: rank $who (host $host, pid $(pid_of $who)) was killed or crashed at step"
+        no_rank_is_left
+    done
+    PROBE_1=exit run --gpus 2 $quick
+    is "exit code after that of a rank" $? 3
+    one_line "$dir/run.err" "^train_gpt: rank 1 (.*) was killed or crashed at step [0-9]*;"
+    close_test "a rank that is killed ends the run"
+
     start --gpus 3 $quick
-    kill -KILL "$(pid_of $who)"
-    ends 1
-    one_line "$dir/run.err" "^train_gpt: rank $who (host $(hostname), pid $(pid_of $who)) was killed or crashed at step"
+    kill -KILL $pid
+    wait $pid 2> /dev/null
     no_rank_is_left
-done
-PROBE_1=exit "$probe" --gpus 2 $quick > "$dir/run.out" 2> "$dir/run.err"
-is "exit code after that of a rank" $? 3
-one_line "$dir/run.err" "^train_gpt: rank 1 (.*) was killed or crashed at step [0-9]*;"
-close_test "a rank that is killed ends the run"
+    close_test "the ranks end with the process that started them"
+}
 
-start --gpus 3 $quick
-kill -KILL $pid
-wait $pid 2> /dev/null
-no_rank_is_left
-close_test "the ranks end with the process that started them"
+silence() {       # of rank 0, of rank 1, and of all, who go on
+    for who in 0 1 all; do
+        mkdir "$dir/$who"
+        PROBE_DIR=$dir/$who "$probe" --gpus 3 $quick > "$dir/$who/out" 2> "$dir/$who/err" &
+        echo $! > "$dir/$who/pid"
+    done
+    for who in 0 1 all; do wait_for "joined" "$dir/$who/out"; done
+    kill -STOP $(cat "$dir/0/rank.0" "$dir/1/rank.1" "$dir"/all/rank.*)
+    sleep 2
+    kill -CONT $(cat "$dir"/all/rank.*)
+    for who in 0 1; do
+        ends 1 "$(cat "$dir/$who/pid")"
+        one_line "$dir/$who/err" "^train_gpt: rank $who (.*, pid $(cat "$dir/$who/rank.$who")) has not answered for \
+1 s at step [0-9]*: "
+    done
+    sleep 1.2
+    kill -TERM "$(cat "$dir/all/pid")"
+    ends 75 "$(cat "$dir/all/pid")"
+    is "stderr" "$(cat "$dir/all/err")" ""
+    no_rank_is_left "$dir"/*/rank.*
+    close_test "a rank that is stopped ends the run; all of them can be stopped and continued"
+}
 
-# Started here, looked at below: they take a second each.
-PROBE_DIR= PROBE_0=wait PROBE_1=wait "$probe" --gpus 3 $quick 2> "$dir/wait-1" > "$dir/run.out" & one=$!
-PROBE_DIR= PROBE_0=hang PROBE_1=wait PROBE_2=hang "$probe" --gpus 3 $quick 2> "$dir/wait-2" > "$dir/run.out" & two=$!
-PROBE_DIR= PROBE_0=wait PROBE_1=wait "$probe" --gpus 2 $quick 2> "$dir/wait-3" > "$dir/run.out" & three=$!
+collectives() {
+    PROBE_0=wait PROBE_1=wait "$probe" --gpus 3 $quick 2> "$dir/wait-1" > "$dir/run.out" & one=$!
+    PROBE_0=hang PROBE_1=wait PROBE_2=hang "$probe" --gpus 3 $quick 2> "$dir/wait-2" > "$dir/run.out" & two=$!
+    PROBE_0=wait PROBE_1=wait "$probe" --gpus 2 $quick 2> "$dir/wait-3" > "$dir/run.out" & three=$!
+    ends 1 $one $two $three
+    one_line "$dir/wait-1" "a collective has not ended for 1 s, at steps 5 to [0-9]*: it waits for rank 2 (host .*);"
+    one_line "$dir/wait-2" "it waits for ranks 0, 2;"
+    one_line "$dir/wait-3" "all ranks take part"
+    close_test "a collective that does not end ends the run"
+}
 
-for who in 0 1 all; do
-    mkdir "$dir/stop-$who"
-    PROBE_DIR=$dir/stop-$who "$probe" --gpus 3 $quick > "$dir/stop-$who/out" 2> "$dir/stop-$who/err" &
-    echo $! > "$dir/stop-$who/pid"
-done
-for who in 0 1 all; do wait_for "joined" "$dir/stop-$who/out"; done
-kill -STOP $(cat "$dir/stop-0/rank.0" "$dir/stop-1/rank.1" "$dir"/stop-all/rank.*)
-sleep 2
-kill -CONT $(cat "$dir"/stop-all/rank.*)
-for who in 0 1; do
-    pid=$(cat "$dir/stop-$who/pid"); ends 1
-    one_line "$dir/stop-$who/err" "^train_gpt: rank $who (.*, pid $(cat "$dir/stop-$who/rank.$who")) has not answered \
-for 1 s at step [0-9]*: "
-done
-sleep 1.2
-pid=$(cat "$dir/stop-all/pid")
-kill -TERM $pid
-ends 75
-is "stderr" "$(cat "$dir/stop-all/err")" ""
-no_rank_is_left "$dir"/stop-*/rank.*
-close_test "a rank that is stopped ends the run; all of them can be stopped and continued"
-
-pid=$three; ends 1; pid=$one; ends 1; pid=$two; ends 1
-one_line "$dir/wait-1" "a collective has not ended for 1 s, at steps 5 to [0-9]*: it waits for rank 2 (host .*);"
-one_line "$dir/wait-2" "it waits for ranks 0, 2;"
-one_line "$dir/wait-3" "all ranks take part"
-pid=$aborts; ends 1         # of the run before
-one_line "$dir/abort.err" "^train_gpt: rank 1 (.*): remote process exited$"
-close_test "a collective that does not end ends the run, and so does one whose abort hangs"
-
-# ---- Signals
-for signal in TERM INT HUP; do
+signals() {
+    for signal in TERM INT HUP; do
+        start --gpus 2 $quick
+        kill -$signal $pid
+        ends 75
+        expect "it stopped" grep -q "^SIG$signal at step" "$dir/run.out"
+        is "stderr" "$(cat "$dir/run.err")" ""
+    done
     start --gpus 2 $quick
-    kill -$signal $pid
+    kill -USR1 $pid
+    wait_for "rank 0 saves" "$dir/run.err"
+    wait_for "rank 1 saves" "$dir/run.err"
+    kill -STOP "$(pid_of 0)"; kill -TERM $pid "$(pid_of 0)"; kill -CONT "$(pid_of 0)"       # twice at once
     ends 75
-    expect "it stopped" grep -q "^SIG$signal at step" "$dir/run.out"
-    is "stderr" "$(cat "$dir/run.err")" ""
-done
-start --gpus 2 $quick
-kill -USR1 $pid
-wait_for "rank 0 saves" "$dir/run.err"
-wait_for "rank 1 saves" "$dir/run.err"
-kill -STOP "$(pid_of 0)"; kill -TERM $pid "$(pid_of 0)"; kill -CONT "$(pid_of 0)"       # twice at once
-ends 75
-export PROBE_0=hang PROBE_1=hang
-start --gpus 2 $quick
-sleep 0.3                   # to step 5
-kill -TERM $pid
-sleep 1.2
-kill -INT $pid
-ends 130
-unset PROBE_0 PROBE_1
-no_rank_is_left
-rank 0 2 $quick
-sleep 0.3
-kill -TERM $pid
-ends 75
-expect "it says so" grep -q "^SIGTERM: while the ranks of the run were connecting" "$dir/0.out"
-rank 0 3 $quick; zero=$pid
-rank 1 3 $quick
-sleep 0.3
-kill -TERM $pid; one=$pid
-ends 75
-pid=$zero
-ends 75
-is "output of rank 0" "$(sed 's/host .*, pid/host, pid/' "$dir/0.out")" \
-    "rank 1 (host, pid $one) has stopped, by a signal or its time limit: the run ends before the first step"
-close_test "signals are passed on; a second one ends the ranks at once; one ends the rendezvous"
+    export PROBE_0=hang PROBE_1=hang
+    start --gpus 2 $quick
+    sleep 0.3                   # to step 5
+    kill -TERM $pid
+    sleep 1.2
+    kill -INT $pid
+    ends 130
+    unset PROBE_0 PROBE_1
+    no_rank_is_left
+    rank 0 2 $quick
+    sleep 0.3
+    kill -TERM $pid
+    ends 75
+    expect "it says so" grep -q "^SIGTERM: while the ranks of the run were connecting" "$dir/0.out"
+    rank 0 3 $quick; zero=$pid
+    rank 1 3 $quick; one=$pid
+    sleep 0.3
+    kill -TERM $one
+    ends 75 $one $zero
+    is "output of rank 0" "$(sed 's/host .*, pid/host, pid/' "$dir/0.out")" \
+        "rank 1 (host, pid $one) has stopped, by a signal or its time limit: the run ends before the first step"
+    close_test "signals are passed on; a second one ends the ranks at once; one ends the rendezvous"
+}
 
-# ---- Processes that were started by hand, and their rendezvous
-next_port
-rank 1 3 $short
-rank 2 3 $short; two=$pid
-sleep 0.5
-rank 0 3 $short
-ends 0
-wait $two
-is "exit code of rank 2" $? 0
-is "output of rank 2" "$(cat "$dir/2.out" "$dir"/?.err)" ""
-expect "all are there" grep -q "rank 0 of 3, local 0, joined" "$dir/0.out"
-for rank0 in "env MASTER_ADDR=::1" "env SLURM_STEP_ID=1"; do
-    case $rank0 in *::1) grep -q '^0*1 .* lo$' /proc/net/if_inet6 2> /dev/null || continue ;; esac
-    rank 0 2 $short
-    RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.2 MASTER_PORT=$port $rank0 "$probe" $short
-    is "exit code by $rank0" $? 0
-    ends 0
-    next_port
-done
-close_test "ranks started by hand, in any order, over IPv4 and IPv6"
+# ---- Processes that were started by hand, and by srun
+
+by_hand() {
+    rank 1 3 $short; one=$pid
+    rank 2 3 $short; two=$pid
+    sleep 0.5
+    rank 0 3 $short
+    ends 0 $pid $one $two
+    is "output of rank 2" "$(cat "$dir/2.out" "$dir"/?.err)" ""
+    expect "all are there" grep -q "rank 0 of 3, local 0, joined" "$dir/0.out"
+    for rank0 in "env MASTER_ADDR=::1" "env SLURM_STEP_ID=1"; do
+        case $rank0 in *::1) grep -q '^0*1 .* lo$' /proc/net/if_inet6 2> /dev/null || continue ;; esac
+        rank 0 2 $short
+        RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.2 MASTER_PORT=$port $rank0 "$probe" $short
+        is "exit code by $rank0" $? 0
+        ends 0
+        next_port
+    done
+    close_test "ranks started by hand, in any order, over IPv4 and IPv6"
+}
 
 task() {          # task PROCID LOCALID NAME=VALUE... COMMAND...: of srun
     procid=$1 localid=$2; shift 2
     env SLURM_JOB_ID=$port SLURM_STEP_ID=0 SLURM_NTASKS=2 SLURM_PROCID="$procid" SLURM_LOCALID="$localid" "$@"
 }
-task 0 0 SLURM_JOB_NODELIST='127.0.0.[2-3]' "$probe" $short > "$dir/0.out" 2>&1 &
-pid=$!
-expect "task 1" task 1 0 SLURM_JOB_NODELIST='127.0.0.[2-3]' "$probe" $short
-ends 0
-is "output of task 1" "$(cat "$dir/expect.out")" ""
-expect "output of task 0" grep -q "rank 0 of 2, local 0, joined" "$dir/0.out"
-lists=
-for list in "127.0.0.9" "127.0.0.9,x" "127.0.0.[9-12,20],x" "127.0.[0,5].[9,20]" "127.[0-1].0.9,y[3-7]"; do
-    task 1 1 SLURM_JOB_NODELIST="$list" "$probe" --rendezvous-timeout 1 2> "$dir/list-$list" &
-    lists="$lists $!"
-done
-refuses "node list of Slurm 'a[1-2': want a ]" task 1 1 SLURM_JOB_NODELIST="a[1-2" "$probe"
-refuses "SLURM_JOB_NODELIST: want the hosts" task 1 1 "$probe"
-refuses "WORLD_SIZE=8, but SLURM_NTASKS=2: unset WORLD_SIZE" task 1 1 WORLD_SIZE=8 "$probe"
-expect "one task" task 0 0 SLURM_NTASKS=1 "$probe" --steps 1
-expect "the task of a batch script" env SLURM_JOB_ID=3 SLURM_NTASKS=4 SLURM_PROCID=0 SLURM_LOCALID=0 "$probe" --steps 1
-mv "$dir/expect.out" "$dir/alone.out"
-expect "alone" grep -q "rank 0 of 1" "$dir/alone.out"
-expect "a warning" grep -q "warning: SLURM_NTASKS is 4, but this process was not started by srun" "$dir/alone.out"
-for pid in $lists; do ends 1; done
-for file in "$dir"/list-*; do
-    one_line "$file" "did not reach rank 0 at 127.0.0.9:$((20000 + port % 10000)) within 1 s: Connection refused;"
-done
-close_test "tasks of srun; the first host of a node list; a batch script's own process is alone"
+by_srun() {
+    task 0 0 SLURM_JOB_NODELIST='127.0.0.[2-3]' "$probe" $short > "$dir/0.out" 2>&1 &
+    pid=$!
+    expect "task 1" task 1 0 SLURM_JOB_NODELIST='127.0.0.[2-3]' "$probe" $short
+    ends 0
+    is "output of task 1" "$(cat "$dir/expect.out")" ""
+    expect "output of task 0" grep -q "rank 0 of 2, local 0, joined" "$dir/0.out"
+    lists=
+    for list in "127.0.0.9" "127.0.0.9,x" "127.0.0.[9-12,20],x" "127.0.[0,5].[9,20]" "127.[0-1].0.9,y[3-7]"; do
+        task 1 1 SLURM_JOB_NODELIST="$list" "$probe" --rendezvous-timeout 1 2> "$dir/list-$list" &
+        lists="$lists $!"
+    done
+    refuses "node list of Slurm 'a[1-2': want a ]" task 1 1 SLURM_JOB_NODELIST="a[1-2" "$probe"
+    refuses "SLURM_JOB_NODELIST: want the hosts" task 1 1 "$probe"
+    refuses "WORLD_SIZE=8, but SLURM_NTASKS=2: unset WORLD_SIZE" task 1 1 WORLD_SIZE=8 "$probe"
+    expect "one task" task 0 0 SLURM_NTASKS=1 "$probe" --steps 1
+    expect "the task of a batch script" env SLURM_JOB_ID=3 SLURM_NTASKS=4 SLURM_PROCID=0 SLURM_LOCALID=0 \
+        "$probe" --steps 1
+    mv "$dir/expect.out" "$dir/alone.out"
+    expect "alone" grep -q "rank 0 of 1" "$dir/alone.out"
+    expect "a warning" grep -q "warning: SLURM_NTASKS is 4, but this process was not started by srun" "$dir/alone.out"
+    ends 1 $lists
+    for file in "$dir"/list-*; do
+        one_line "$file" "did not reach rank 0 at 127.0.0.9:$((20000 + port % 10000)) within 1 s: Connection refused;"
+    done
+    close_test "tasks of srun; the first host of a node list; a batch script's own process is alone"
+}
 
-refuses "WORLD_SIZE is not set" env RANK=0 LOCAL_RANK=0 "$probe"
-refuses "RANK is not set" env WORLD_SIZE=2 "$probe"
-refuses "LOCAL_RANK is not set" env RANK=0 WORLD_SIZE=2 "$probe"
-refuses "MASTER_ADDR is not set" env RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 "$probe"
-refuses "MASTER_PORT is not set" env RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "$probe"
-refuses "MASTER_PORT=65535: want an integer, 1 .. 65534" \
-    env RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=65535 "$probe"
-refuses "RANK=2: want an integer, 0 .. 1" env RANK=2 LOCAL_RANK=0 WORLD_SIZE=2 "$probe"
-refuses "RANK=x: want an integer" env RANK=x LOCAL_RANK=0 WORLD_SIZE=2 "$probe"
-refuses "WORLD_SIZE=0: want an integer, 1 .. 4096" env RANK=0 LOCAL_RANK=0 WORLD_SIZE=0 "$probe"
-refuses "LOCAL_RANK=1 with RANK=0: want at most that" env RANK=0 LOCAL_RANK=1 WORLD_SIZE=2 "$probe"
-refuses "--gpus 2: this is one of 2 processes that torchrun" env RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 \
-    MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$probe" --gpus 2
-expect "a job of one process" env RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 "$probe" --gpus 2 --steps 1
-close_test "variables that do not agree are refused"
+variables() {
+    while read -r set message; do
+        refuses "$message" env $(echo "$set" | tr ',' ' ') "$probe"
+    done <<END
+RANK=0,LOCAL_RANK=0 WORLD_SIZE is not set
+WORLD_SIZE=2 RANK is not set
+RANK=0,WORLD_SIZE=2 LOCAL_RANK is not set
+RANK=0,LOCAL_RANK=0,WORLD_SIZE=2 MASTER_ADDR is not set
+RANK=0,LOCAL_RANK=0,WORLD_SIZE=2,MASTER_ADDR=127.0.0.1 MASTER_PORT is not set
+RANK=0,LOCAL_RANK=0,WORLD_SIZE=2,MASTER_ADDR=127.0.0.1,MASTER_PORT=65535 MASTER_PORT=65535: want an integer, 1 .. 65534
+RANK=2,LOCAL_RANK=0,WORLD_SIZE=2 RANK=2: want an integer, 0 .. 1
+RANK=x,LOCAL_RANK=0,WORLD_SIZE=2 RANK=x: want an integer
+RANK=0,LOCAL_RANK=0,WORLD_SIZE=0 WORLD_SIZE=0: want an integer, 1 .. 4096
+RANK=0,LOCAL_RANK=1,WORLD_SIZE=2 LOCAL_RANK=1 with RANK=0: want at most that
+END
+    refuses "--gpus 2: this is one of 2 processes that torchrun" env RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 \
+        MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$probe" --gpus 2
+    expect "a job of one process" env RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 "$probe" --gpus 2 --steps 1
+    close_test "variables that do not agree are refused"
+}
 
 # ---- Faults of the rendezvous
-next_port
-rank 0 4 --rendezvous-timeout 1; zero=$pid
-rank 1 4 --rendezvous-timeout 1; one=$pid
-pid=$zero; ends 1
-pid=$one; ends 1
-one_line "$dir/0.err" "^train_gpt: rendezvous: ranks 2, 3 of 4 did not connect within 1 s to 127.0.0.1:$((port + 1));"
-is "what rank 1 says, which is there" "$(cat "$dir/1.err")" ""
-rank 1 2 --rendezvous-timeout 1
-ends 1
-one_line "$dir/1.err" "^train_gpt: rendezvous: rank 1 on host $(hostname) did not reach rank 0 at \
+
+missing() {
+    rank 0 4 --rendezvous-timeout 1; zero=$pid
+    rank 1 4 --rendezvous-timeout 1
+    ends 1 $zero $pid
+    one_line "$dir/0.err" "^train_gpt: rendezvous: ranks 2, 3 of 4 did not connect within 1 s to \
+127.0.0.1:$((port + 1));"
+    is "what rank 1 says, which is there" "$(cat "$dir/1.err")" ""
+    rank 1 2 --rendezvous-timeout 1
+    ends 1
+    one_line "$dir/1.err" "^train_gpt: rendezvous: rank 1 on host $host did not reach rank 0 at \
 127.0.0.1:$((port + 1)) within 1 s: Connection refused;"
-close_test "missing ranks are named, and so is a rank 0 that is missing"
+    close_test "missing ranks are named, and so is a rank 0 that is missing"
 
-next_port
-rank 0 2 $short; zero=$pid
-"$probe" strays $((port + 1)) > "$dir/strays.out" & strays=$!
-wait_for "all are there" "$dir/strays.out"
-began=$(date +%s.%N)
-rank 1 2 $short
-ends 0
-pid=$zero; ends 0
-expect "rank 1 joins at once" test "$(seconds_since "$began")" -lt 15
-is "rank 0 says nothing" "$(cat "$dir/0.err")" ""
-kill $strays; wait $strays 2> /dev/null
-close_test "stray connections, silent, slow, HTTP and noise, neither join nor delay"
+    next_port
+    rank 0 2 $quick; zero=$pid
+    sleep 0.3
+    refuses "rank 0 cannot listen on port $((port + 1)): Address already in use; want a free port" env RANK=0 \
+        LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 "$probe" --rendezvous-port $((port + 1))
+    kill $zero; wait $zero
+    close_test "a port that is in use"
+}
 
-next_port
-export TRAIN_GPT_SECRET=hunter2
-rank 0 2 --rendezvous-timeout 2; zero=$pid
-TRAIN_GPT_SECRET=hunter3; rank 1 2 --rendezvous-timeout 2
-ends 1
-one_line "$dir/1.err" "rendezvous: rank 0 at 127.0.0.1:$((port + 1)) refuses the secret of rank 1 on host"
-unset TRAIN_GPT_SECRET; rank 1 2 --rendezvous-timeout 2
-ends 1
-one_line "$dir/1.err" "belongs to another job than rank 1 .* or wants a secret"
-pid=$zero; ends 1
-one_line "$dir/0.err" "rank 1 of 2 did not connect within 2 s to .*; refused one from .*127.0.0.1 with another secret"
-next_port
-TRAIN_GPT_SECRET=hunter2 rank 0 2 $short
-rank 1 2 $short --rendezvous-secret hunter2
-wait_for "joined" "$dir/0.out"
-expect "the command line hides it" test -z "$(tr '\0' ' ' < /proc/$pid/cmdline | grep hunter)"
-ends 0
-make_text text 3000 1500
-expect "a run" "$gpt" --data "$dir/text/train.txt" --rendezvous-secret hunter2 --out "$dir/secret" --log-jsonl \
-    --steps 1 --layers 1 --channels 16 --heads 2 --context 16
-expect "no file has it" test -z "$(grep -r hunter "$dir/secret" "$dir/expect.out")"
-next_port
-TORCHELASTIC_RUN_ID=a rank 0 2 $quick; zero=$pid
-TORCHELASTIC_RUN_ID=b rank 1 2 $quick
-ends 1
-one_line "$dir/1.err" "belongs to another job than rank 1"
-kill $zero; wait $zero
-close_test "another secret or job cannot join; the secret is in no file"
+strays() {
+    rank 0 2 $short; zero=$pid
+    "$probe" strays $((port + 1)) > "$dir/strays.out" & strays=$!
+    wait_for "all are there" "$dir/strays.out"
+    began=$(date +%s.%N)
+    rank 1 2 $short
+    ends 0 $pid $zero
+    expect "rank 1 joins at once" test "$(seconds_since "$began")" -lt 15
+    is "rank 0 says nothing" "$(cat "$dir/0.err")" ""
+    kill $strays; wait $strays 2> /dev/null
+    close_test "stray connections, silent, slow, HTTP and noise, neither join nor delay"
+}
 
-next_port
-rank 0 2 $quick; zero=$pid
-sleep 0.3
-env RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 "$probe" --rendezvous-port $((port + 1)) \
-    > "$dir/1.out" 2> "$dir/1.err"
-is "exit code" $? 1
-one_line "$dir/1.err" "rank 0 cannot listen on port $((port + 1)): Address already in use; want a free port"
-kill $zero; wait $zero
-close_test "a port that is in use"
+secrets() {
+    export TRAIN_GPT_SECRET=hunter2
+    rank 0 2 --rendezvous-timeout 2; zero=$pid
+    TRAIN_GPT_SECRET=hunter3; rank 1 2 --rendezvous-timeout 2
+    ends 1
+    one_line "$dir/1.err" "rendezvous: rank 0 at 127.0.0.1:$((port + 1)) refuses the secret of rank 1 on host"
+    unset TRAIN_GPT_SECRET; rank 1 2 --rendezvous-timeout 2
+    ends 1
+    one_line "$dir/1.err" "belongs to another job than rank 1 .* or wants a secret"
+    ends 1 $zero
+    one_line "$dir/0.err" "rank 1 of 2 did not connect within 2 s to .*; refused one from .*127.0.0.1 with another \
+secret"
+    next_port
+    TRAIN_GPT_SECRET=hunter2 rank 0 2 $short
+    rank 1 2 $short --rendezvous-secret hunter2
+    wait_for "joined" "$dir/0.out"
+    expect "the command line hides it" test -z "$(tr '\0' ' ' < /proc/$pid/cmdline | grep hunter)"
+    ends 0
+    make_text text 3000 1500
+    expect "a run" "$gpt" --data "$dir/text/train.txt" --rendezvous-secret hunter2 --out "$dir/secret" --log-jsonl \
+        --steps 1 --layers 1 --channels 16 --heads 2 --context 16
+    expect "no file has it" test -z "$(grep -r hunter "$dir/secret" "$dir/expect.out")"
+    next_port
+    TORCHELASTIC_RUN_ID=a rank 0 2 $quick; zero=$pid
+    TORCHELASTIC_RUN_ID=b rank 1 2 $quick
+    ends 1
+    one_line "$dir/1.err" "belongs to another job than rank 1"
+    kill $zero; wait $zero
+    close_test "another secret or job cannot join; the secret is in no file"
+}
 
-# pair WANT OPTIONS...: a rank 0, and a rank 1 with these; rank 0 prints WANT
+# pair WANT OPTIONS...: a rank 0, and another rank with these; rank 0 prints WANT
 pair() {
     want=$1; shift
     next_port
-    rank 0 ${size0:-3} $quick; zero=$pid
+    rank 0 3 $quick; zero=$pid
     rank 1 3 $quick; one=$pid
     wait_for . "$dir/rank.1"
     sleep 0.3
-    bin=$other_bin rank ${rank1:-2} ${size1:-3} $quick "$@"; other=$pid
-    pid=$zero; ends 1
-    pid=$one; ends 1
-    pid=$other; ends 1
+    bin=$other_bin rank ${rank1:-2} ${size1:-3} $quick "$@"
+    ends 1 $zero $one $pid
     one_line "$dir/0.err" "$want"
     is "what the others say" "$(cat "$dir/1.err" "$dir/2.err" 2> /dev/null)" ""
 }
-host=$(hostname)
-pair "rank 0 (host $host, .*) has '--lr = 0.001', rank 2 (host $host, .*) has '--lr = 0.002'; want the same" --lr 2e-3
-pair "rank 0 (.*) has '--model = ', rank 2 (.*) has '--model = d12'; want" --model d12
-{ cat "$probe"; echo "another one"; } > "$dir/other_probe"; chmod +x "$dir/other_probe"
-other_bin=$dir/other_probe
-pair "rank 0 (.*) has 'build = train_gpt .*, [a-z]*, [0-9a-f]*', rank 2 (.*) has 'build = .*'; want the same"
-other_bin=
-rank1=1
-pair "rendezvous: rank 1 (host .*, pid .*) and rank 1 (host .*, pid .*): want ranks 0 .. 2, each once"
-rank1= size1=4
-pair "rank 2 (.*) is one of 4 ranks, rank 0 (.*) one of 3: want the same number"
-close_test "other options, builds, numbers of ranks, and a rank that is there twice"
+differences() {
+    pair "rank 0 (host $host, .*) has '--lr = 0.001', rank 2 (host $host, .*) has '--lr = 0.002'; want the same" \
+        --lr 2e-3
+    pair "rank 0 (.*) has '--model = ', rank 2 (.*) has '--model = d12'; want" --model d12
+    { cat "$probe"; echo "another one"; } > "$dir/other_probe"; chmod +x "$dir/other_probe"
+    other_bin=$dir/other_probe
+    pair "rank 0 (.*) has 'build = train_gpt .*, [a-z]*, [0-9a-f]*', rank 2 (.*) has 'build = .*'; want the same"
+    other_bin=
+    rank1=1
+    pair "rendezvous: rank 1 (host .*, pid .*) and rank 1 (host .*, pid .*): want ranks 0 .. 2, each once"
+    rank1= size1=4
+    pair "rank 2 (.*) is one of 4 ranks, rank 0 (.*) one of 3: want the same number"
+    close_test "other options, builds, numbers of ranks, and a rank that is there twice"
+}
 
-# ---- Two hosts: two network namespaces with a link between them, which fails
-cat > "$dir/hosts.sh" <<'END'
+# Two hosts: two network namespaces with a link between them, which fails.
+hosts() {
+    cat > "$dir/hosts.sh" <<'END'
 hostname a
 ip link add to_b type veth peer name to_a
 unshare -nu sh -c 'hostname b; touch "$PROBE_DIR/b"; sleep 1; ip link set lo up; ip addr add 10.9.0.2/24 dev to_a
@@ -378,26 +410,36 @@ ip link set to_b down
 wait $pid; echo $?
 wait $other; echo $?
 END
-name="two hosts, and a network that fails"
-if unshare -rnu sh -c "ip link add x type veth peer name y && hostname a" 2> /dev/null; then
+    name="two hosts, and a network that fails"
+    if ! unshare -rnu sh -c "ip link add x type veth peer name y && hostname a" 2> /dev/null; then
+        skip_test "$name" "no network namespaces here"
+        return
+    fi
     codes=$(LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.9.0.1 MASTER_PORT=$port \
         unshare -rnu sh "$dir/hosts.sh" "$probe" --comm-timeout 1 --rendezvous-timeout 10)
     is "exit codes" "$(echo $codes)" "1 1"
     one_line "$dir/0.err" "^train_gpt: rank 1 (host b, .*) has not answered for 1 s at step"
     one_line "$dir/1.err" "^train_gpt: rank 0 (host a, .*) has not answered for 1 s at step"
     close_test "$name"
-else
-    skip_test "$name" "no network namespaces here"
-fi
+}
 
-wait $alone
-for said in "0 train_gpt: waiting for rank 1 of 2 at 127.0.0.1:[0-9]*" \
-            "1 train_gpt: rank 1 does not reach rank 0 at 127.0.0.1:[0-9]*: Connection refused"; do
-    file=$dir/alone/${said%% *}.out
-    head -n 1 "$file" | grep -q -- "^${said#* }" && [ "$(wc -l < "$file")" = 2 ] || {
-        wrong "want a line \"${said#* }\" and one more, got:"; cat "$file"
-    }
+waits() {
+    rank 0 2 --rendezvous-timeout 6; zero=$pid
+    next_port
+    rank 1 2 --rendezvous-timeout 6
+    ends 1 $zero $pid
+    for said in "0 train_gpt: waiting for rank 1 of 2 at 127.0.0.1:[0-9]*" \
+                "1 train_gpt: rank 1 does not reach rank 0 at 127.0.0.1:[0-9]*: Connection refused"; do
+        file=$dir/${said%% *}.err
+        head -n 1 "$file" | grep -q -- "^${said#* }" && [ "$(wc -l < "$file")" = 2 ] || {
+            wrong "want a line \"${said#* }\" and one more, got:"; cat "$file"
+        }
+    done
+    close_test "a rank that waits for others says so after 5 s"
+}
+
+for group in waits silence signals failures collectives starts by_hand by_srun variables missing strays secrets \
+             differences hosts; do
+    beside $group
 done
-close_test "a rank that waits for others says so after 5 s"
-
-close_tests
+close_groups

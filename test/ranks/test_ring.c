@@ -13,44 +13,7 @@ enum { ORDERS = 3, GUARD = 256, TOKENS_MAX = 4096 };
 static int on_cpu, ranks_most;
 static DType dtype;                 /* of the run */
 
-/* ---- Host values in a tensor of dtype, packed or with a pitch; what lies between is NaN */
-
-static void put(Tensor t, const double *x) {
-    const size_t element = dtype_bytes(t.dtype), bytes = (size_t)(tensor_rows(t) * t.pitch) * element;
-    char *host = malloc(bytes + 1);
-    memset(host, 0xff, bytes);
-    for (int64_t r = 0; r < tensor_rows(t); r++)
-        for (int64_t c = 0; c < tensor_columns(t); c++) {
-            const float value = (float)*x++;
-            uint32_t bits;
-            memcpy(&bits, &value, 4);
-            if (t.dtype == F32) memcpy(host + (size_t)(r * t.pitch + c) * 4, &bits, 4);
-            else                memcpy(host + (size_t)(r * t.pitch + c) * 2, (char *)&bits + 2, 2);
-        }
-    for (int64_t r = 0; r < tensor_rows(t); r++)
-        device_upload((char *)t.data + (size_t)(r * t.pitch) * element, host + (size_t)(r * t.pitch) * element,
-                      (size_t)tensor_columns(t) * element);
-    free(host);
-}
-
-static double *get(Tensor t) {
-    const size_t element = dtype_bytes(t.dtype), row_bytes = (size_t)tensor_columns(t) * element;
-    double *x = malloc((size_t)tensor_count(t) * sizeof *x + 8), *to = x;
-    char *row = malloc(row_bytes + 1);
-    for (int64_t r = 0; r < tensor_rows(t); r++) {
-        device_download(row, (char *)t.data + (size_t)(r * t.pitch) * element, row_bytes);
-        for (int64_t c = 0; c < tensor_columns(t); c++) {
-            uint32_t bits = 0;
-            float value;
-            if (t.dtype == F32) memcpy(&bits, row + c * 4, 4);
-            else                memcpy((char *)&bits + 2, row + c * 2, 2);
-            memcpy(&value, &bits, 4);
-            *to++ = (double)value;
-        }
-    }
-    free(row);
-    return x;
-}
+/* ---- Tensors. Their memory begins as NaN: what a pitch leaves out stays so. */
 
 static Tensor make(DType type, int64_t B, int64_t T, int64_t C) {
     const Tensor t = tensor_of(device_alloc((size_t)(B * T * C) * dtype_bytes(type) + 4, "test"), type, 3, B, T, C);
@@ -60,6 +23,28 @@ static Tensor make(DType type, int64_t B, int64_t T, int64_t C) {
     if (bytes) device_upload(t.data, nan, bytes);
     free(nan);
     return t;
+}
+
+static void put(Tensor t, const double *x) {
+    const Tensor values = make(F32, 1, tensor_rows(t), tensor_columns(t));
+    float *host = malloc(tensor_bytes(values) + 1);
+    for (int64_t i = 0; i < tensor_count(t); i++) host[i] = (float)x[i];
+    device_upload(values.data, host, tensor_bytes(values));
+    tensor_convert(tensor_flat(t), tensor_flat(values));
+    device_free(values.data);
+    free(host);
+}
+
+static double *get(Tensor t) {
+    const Tensor values = make(F32, 1, tensor_rows(t), tensor_columns(t));
+    double *x = malloc((size_t)tensor_count(t) * sizeof *x + 8);
+    float *host = malloc(tensor_bytes(values) + 1);
+    tensor_convert(tensor_flat(values), tensor_flat(t));
+    device_download(host, values.data, tensor_bytes(values));
+    for (int64_t i = 0; i < tensor_count(t); i++) x[i] = (double)host[i];
+    device_free(values.data);
+    free(host);
+    return x;
 }
 
 static double *random_values(int64_t count, double amplitude) {
@@ -112,7 +97,7 @@ static double *own_part(const RingSplit *s, const double *whole, int64_t B, int6
 }
 
 /* The rows of all ranks in the order of the sequence, from those of each; the groups have the same ones. */
-static double *gather(const RingSplit *s, const double *part, int64_t B, int64_t C) {
+static double *join_parts(const RingSplit *s, const double *part, int64_t B, int64_t C) {
     const int own = ring_tokens(s, s->rank), groups = comm_size / s->size;
     const int32_t *token = own_tokens(s);
     const size_t width = C ? (size_t)C : 1, count = (size_t)B * (size_t)s->T * width;
@@ -224,7 +209,7 @@ static void ring_case(Case c, int size) {
         const Results got = by_ring(&ring, c, in), again = by_ring(&ring, c, in);
         for (int i = 0; i < RESULTS; i++) {
             const int64_t rows = i == LSE ? (int64_t)c.B * c.NH : c.B, n = rows * own * (i == LSE ? 1 : C);
-            double *all = gather(&split, got.x[i], rows, i == LSE ? 0 : C);
+            double *all = join_parts(&split, got.x[i], rows, i == LSE ? 0 : C);
             char what[96];
             snprintf(what, sizeof what, "%s of %s, B=%d NH=%d HS=%d T=%d %s", result_name[i], order_name[order], c.B,
                      c.NH, c.HS, c.T, dtype_name(dtype));
