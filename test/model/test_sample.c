@@ -5,8 +5,8 @@
 #include <termios.h>
 #include "../../kernels/device.h"
 #include "../../llmc/base/files.h"
-#include "../../llmc/base/json.h"
 #include "../../llmc/base/random.h"
+#include "../../llmc/text/bpe_files.h"
 #include "../../llmc/use/generate.h"
 #include "models.h"
 #include "../scratch.h"
@@ -50,22 +50,15 @@ static void text_to_tokens(void) {
     EXPECT(!strcmp(tokenizer_name(TOKENIZER_IDS), "ids") && !strcmp(tokenizer_name(TOKENIZER_BYTES), "bytes"), "names");
 }
 
-/* GPT-2's letters: the space is U+0120, the newline U+010A, DEL U+0121, the soft hyphen the last of the others. */
+/* A BPE without merges, whose ids are the bytes. */
 static void bytes_for_huggingface(void) {
-    static const struct { const char *letter; int byte; } letters[] = {
-        { "\xc4\x80", 0 }, { "\xc4\x8a", '\n' }, { "\xc4\xa0", ' ' }, { "!", '!' }, { "\"", '"' }, { "\\", '\\' },
-        { "~", '~' }, { "\xc4\xa1", 0x7F }, { "\xc5\x82", 0xA0 }, { "\xc2\xa1", 0xA1 }, { "\xc5\x83", 0xAD },
-        { "\xc3\xbf", 0xFF },
-    };
     char *text = tokenizer_file_text(TOKENIZER_BYTES, "tokenizer.json");
-    Json *json = json_parse(text, strlen(text), "tokenizer.json");
-    const Json *vocab = json_find(json_find(json, "model"), "vocab");
-    EXPECT(vocab->count == 256, "%d letters", (int)vocab->count);
-    for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
-        int64_t byte = json_integer(json_member(vocab, letters[i].letter, JSON_ANY), 0, 255);
-        EXPECT(byte == letters[i].byte, "%s is %d, want %d", letters[i].letter, (int)byte, letters[i].byte);
-    }
-    json_free(json);
+    put_text(IN_SCRATCH("tokenizer.json"), text);
+    Bpe *bpe = bpe_open(scratch);
+    const BpeVocabulary *v = bpe_vocabulary(bpe);
+    EXPECT(v->V == 256 && !v->merge_count && !v->special_count, "%d tokens, %d merges", v->V, v->merge_count);
+    for (int i = 0; i < 256; i++) EXPECT(v->token[i].size == 1 && *v->token[i].bytes == i, "token %d", i);
+    bpe_free(bpe);
     free(text);
 }
 
@@ -126,11 +119,9 @@ static void terminal_comes_to_no_harm(void) {
         { "\xed\xa0\x80\xf4\x90\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd" },     /* a surrogate; beyond U+10FFFF */
         { "x\xf0\x9f\x98", "x\xef\xbf\xbd" },                               /* the text ends inside */
     };
-    int master = posix_openpt(O_RDWR | O_NOCTTY);
-    const char *name = master >= 0 && !grantpt(master) && !unlockpt(master) ? ptsname(master) : NULL;
-    int slave = name ? open(name, O_RDWR | O_NOCTTY) : -1;
+    int master, slave;
     struct termios settings;
-    if (slave < 0 || tcgetattr(slave, &settings)) {
+    if (openpty(&master, &slave, NULL, NULL, NULL) || tcgetattr(slave, &settings)) {
         test_skip_reason = "there is no pseudo-terminal here";
         return;
     }

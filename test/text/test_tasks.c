@@ -143,8 +143,6 @@ static void bad_items(void) {
         { "multiple-choice", GOOD "[1]", "items.jsonl: line 2: this is an array, want an object" },
         { "multiple-choice", GOOD GOOD "{\"choices\": [\"b\", \"c\"], \"label\": 0}",
           "line 3: \"context\" is missing" },
-        { "multiple-choice", "{\"context\": \"a\", \"choices\": [], \"label\": 0}",
-          "line 1: \"choices\" has 0 elements, want 2 or more" },
         { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\"], \"label\": 0}",
           "\"choices\" has 1 element, want 2 or more" },
         { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\", \"\"], \"label\": 0}",
@@ -153,7 +151,6 @@ static void bad_items(void) {
           "want a text" },
         { "multiple-choice", GOOD "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": 2}",
           "line 2: \"label\" is 2, want an integer from 0 to 1" },
-        { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": -1}", "is -1, want" },
         { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": \"1\"}", "is 1, want" },
         { "hellaswag", "{\"activity_label\": \"A\", \"ctx\": \"b\", \"endings\": [\"c\", \"d\"], \"label\": \"2\"}",
           "line 1: \"label\" is 2, want an integer from 0 to 1" },
@@ -161,10 +158,8 @@ static void bad_items(void) {
           "line 1: \"ctx_b\" is missing" },
         { "hellaswag", GOOD, "line 1: \"activity_label\" is missing" },
         { "lambada", "{\"text\": \"a b \"}", "line 1: \"text\" is empty or ends with a blank, want a last word" },
-        { "lambada", "{\"text\": \"\"}", "line 1: \"text\" is empty" },
         { "lambada", "\n \n", "line 2: byte 1: found the end, want a value" },
         { "lambada", "\n\r\n", "items.jsonl: no item, want a line of JSON for each" },
-        { "lambada", "", "items.jsonl: no item" },
         { "lambada", "\x1f\x8b\x08 gzip", "items.jsonl: this is a gzip archive, want a line of JSON" },
         { "lambada", "{\"text\": \"an 1234567890123456789012345\"}",
           "items.jsonl: no item fits: every one has a choice of more than 24 tokens" },
@@ -285,17 +280,15 @@ static void batches_equal_single_rows(const char *name, DType dtype) {
     free(text);
 }
 
-static void batches_of_choices(void) { batches_equal_single_rows("multiple-choice", F32); }
-static void batches_of_words(void)   { batches_equal_single_rows("lambada", F32); }
-
-static void batches_in_bf16(void) {
-    if (device_refuse_dtype(BF16)) {
-        test_skip_reason = device_refuse_dtype(BF16);
-        return;
-    }
-    batches_equal_single_rows("multiple-choice", BF16);
-    batches_equal_single_rows("lambada", BF16);
+static void batches_of_both(DType dtype) {
+    test_skip_reason = device_refuse_dtype(dtype);
+    if (test_skip_reason) return;
+    batches_equal_single_rows("multiple-choice", dtype);
+    batches_equal_single_rows("lambada", dtype);
 }
+
+static void batches_in_f32(void)  { batches_of_both(F32); }
+static void batches_in_bf16(void) { batches_of_both(BF16); }
 
 /* Many short rows in the memory of few long ones: an attention may pad each row to a tile. */
 static void short_rows(void) {
@@ -379,8 +372,7 @@ int main(void) {
     RUN(tokens_are_split_behind_those_of_the_context);
     RUN(long_items_are_cut_or_left_out);
     RUN(bad_items);
-    RUN(batches_of_choices);
-    RUN(batches_of_words);
+    RUN(batches_in_f32);
     RUN(batches_in_bf16);
     RUN(short_rows);
     RUN(infinite_activations);
