@@ -15,13 +15,10 @@ enum { MIN_FREQUENCY = 2 };
 
 typedef struct { const unsigned char *text; uint32_t size; int64_t count; } WordCount;
 
-typedef struct Block { struct Block *next; size_t used; unsigned char bytes[]; } Block;      /* of copied words */
-
 typedef struct {
     void         *next;             /* idle_take */
     WordCount    *slot;             /* hash table; text NULL = empty */
     size_t        mask, count;
-    Block        *block;
 } Words;
 
 static WordCount *find_word(const Words *w, const unsigned char *text, size_t size) {
@@ -40,34 +37,19 @@ static void set_slots(Words *w, size_t slots) {
     w->mask = grown.mask;
 }
 
-static const unsigned char *copy_word(Words *w, const unsigned char *text, size_t size) {
-    enum { BLOCK = 1 << 20 };
-    if (!w->block || w->block->used + size > BLOCK) {
-        Block *block = host_alloc(sizeof *block + (size > BLOCK ? size : BLOCK), "the words of a text");
-        block->next = w->block;
-        w->block = block;
-    }
-    unsigned char *copy = memcpy(w->block->bytes + w->block->used, text, size);
-    w->block->used += size;
-    return copy;
-}
-
 static void add_word(Words *w, const unsigned char *text, size_t size, int64_t count) {
     REQUIRE(size < INT32_MAX, "a word of %zu bytes without white space, want fewer than 2^31: is this a text?", size);
     if (!w->slot || 2 * w->count > w->mask) set_slots(w, w->slot ? 2 * (w->mask + 1) : 1 << 16);
     WordCount *word = find_word(w, text, size);
     if (!word->text) {
-        *word = (WordCount){ copy_word(w, text, size), (uint32_t)size, 0 };
+        *word = (WordCount){ memcpy(host_alloc(size, "a word"), text, size), (uint32_t)size, 0 };
         w->count++;
     }
     word->count += count;
 }
 
 static void free_words(Words *w) {
-    for (Block *block = w->block, *next; block; block = next) {
-        next = block->next;
-        free(block);
-    }
+    for (size_t i = 0; w->slot && i <= w->mask; i++) free((void *)w->slot[i].text);
     free(w->slot);
     free(w);
 }
@@ -97,7 +79,7 @@ void bpe_trainer_add(BpeTrainer *t, const BpeSpan *span, size_t count) {
 
 /* ---- Pairs */
 
-typedef struct { int32_t *word; int count, room; } Places;
+typedef struct { int32_t *word; size_t count, room; } Places;
 
 typedef struct {
     int32_t left, right;
@@ -184,9 +166,7 @@ static void count_pair(Training *t, int32_t left, int32_t right, int64_t count, 
     }
     Places *places = &p->places;
     if (places->count && places->word[places->count - 1] == word) return;
-    size_t room = (size_t)places->room;
-    places->word = host_grow(places->word, (size_t)places->count, &room, sizeof *places->word, WHAT);
-    places->room = (int)room;
+    places->word = host_grow(places->word, places->count, &places->room, sizeof *places->word, WHAT);
     places->word[places->count++] = word;
 }
 
@@ -273,7 +253,7 @@ static void free_training(Training *t) {
 /* A vocabulary that grows. The bytes of a token are those of its two parts. */
 typedef struct {
     BpeVocabulary v;
-    Words        *texts;            /* token by its bytes, with the id as its count */
+    Words        *texts;            /* token by its bytes, with its id + 1 as the count */
 } Growing;
 
 /* The id of the bytes of two tokens together. */
@@ -282,15 +262,14 @@ static int32_t add_token(Growing *g, BpeToken left, BpeToken right) {
     unsigned char *bytes = host_alloc(size, "a token");
     memcpy(bytes, left.bytes, (size_t)left.size);
     memcpy(bytes + left.size, right.bytes, (size_t)right.size);
-    if (2 * g->texts->count + 2 > g->texts->mask) set_slots(g->texts, 2 * (g->texts->mask + 1));
-    WordCount *known = find_word(g->texts, bytes, size);
-    if (!known->text) {
-        *known = (WordCount){ copy_word(g->texts, bytes, size), (uint32_t)size, g->v.V };
-        g->texts->count++;
-        g->v.token[g->v.V++] = (BpeToken){ .bytes = known->text, .size = (int)size };
-    }
+    add_word(g->texts, bytes, size, 0);
+    WordCount *token = find_word(g->texts, bytes, size);
     free(bytes);
-    return (int32_t)known->count;
+    if (!token->count) {
+        g->v.token[g->v.V] = (BpeToken){ .bytes = token->text, .size = (int)size };
+        token->count = ++g->v.V;
+    }
+    return (int32_t)token->count - 1;
 }
 
 /* HuggingFace keeps a pair that was merged twice (its token had an id already, which made the pair again) at its last
@@ -323,7 +302,6 @@ Bpe *bpe_train(BpeTrainer *trainer, int vocab_size) {
     Words *words = unite_words(trainer);
     Growing g = { .texts = host_alloc(sizeof *g.texts, "a vocabulary") };
     size_t merge_room = 0;
-    set_slots(g.texts, 1 << 16);
     g.v.token = host_alloc((size_t)vocab_size * sizeof *g.v.token, "a vocabulary");
     g.v.special = host_alloc(sizeof *g.v.special, "a vocabulary");
     g.v.merge = host_grow(NULL, 0, &merge_room, sizeof *g.v.merge, WHAT);
@@ -352,7 +330,7 @@ Bpe *bpe_train(BpeTrainer *trainer, int vocab_size) {
         BpeMerge m = { top.left, top.right, add_token(&g, g.v.token[top.left], g.v.token[top.right]) };
         g.v.merge = host_grow(g.v.merge, (size_t)g.v.merge_count, &merge_room, sizeof *g.v.merge, WHAT);
         g.v.merge[g.v.merge_count++] = m;
-        for (int i = 0; i < top.places.count; i++) merge_in_word(&t, top.places.word[i], m);
+        for (size_t i = 0; i < top.places.count; i++) merge_in_word(&t, top.places.word[i], m);
         free(top.places.word);
         queue_changed(&t);
     }
