@@ -3,7 +3,7 @@
 item: log-probabilities, choices, accuracies, errors.
 
     scripts/check_tasks.py                                              tricky items of its own, small random models
-    scripts/check_tasks.py --items 500 hellaswag=hellaswag_val.jsonl    the first items of a file
+    scripts/check_tasks.py hellaswag=hellaswag_val.jsonl                items of a file
     scripts/check_tasks.py --model DIR lambada=lambada_test.jsonl       a model that from_pretrained loads
 
 Definitions as in lm-evaluation-harness: its clean-up of HellaSwag, its split of the tokens of context and choice, its
@@ -98,13 +98,17 @@ def first_best(scores):
     return max(range(len(scores)), key=lambda i: (scores[i], -i))
 
 
+def per_character(log_probabilities, choices):
+    return [x / len(choice) if choice else -math.inf for x, choice in zip(log_probabilities, choices)]
+
+
 def compare(program, options, model, encode, start, task, path, what):
     run = subprocess.run([program, "--eval", model.name_or_path, "--task", task, path, "--log-jsonl", *options],
                          capture_output=True, text=True)
     if run.returncode:
         sys.exit(f"check_tasks: {what}: {run.stderr}")
     *events, figures = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
-    faults, close, cut, left_out, worst = [], 0, 0, 0, 0.0
+    faults, cut, left_out, worst = [], 0, 0, 0.0
     acc, acc_norm, lls = [], [], []
     got = iter(events)
     for number, line in enumerate(open(path, encoding="utf-8"), 1):
@@ -113,23 +117,19 @@ def compare(program, options, model, encode, start, task, path, what):
         if any(len(continuation) > model.config.n_positions for _, continuation in rows):
             left_out += 1
             continue
-        scores = [score(model, *row) for row in rows]
-        ll = [s[0] for s in scores]
-        cut += any(s[2] for s in scores)
-        norm = [x / len(c) if c else -math.inf for x, c in zip(ll, choices)]
+        ll, greedy, is_cut = zip(*(score(model, *row) for row in rows))
         event = next(got)
         ours = event["log_probabilities"]
+        best, best_norm = first_best(ll), first_best(per_character(ll, choices))
+        want = [number, label, best, best_norm, greedy[0] if task == "lambada" else None]
+        found = [event["line"], event["label"], first_best(ours), first_best(per_character(ours, choices)),
+                 event.get("greedy")]
+        if found != want or len(ours) != len(ll):
+            faults.append(f"line {number}: line, label, choice, choice per character, greedy: {found}, want {want}")
         worst = max([worst] + [abs(a - b) / abs(b) for a, b in zip(ours, ll)])
-        if event["line"] != number or event["label"] != label or len(ours) != len(ll):
-            faults.append(f"line {number}: {event}, want label {label}")
-        for name, mine, theirs in (("acc", ours, ll),
-                                   ("acc_norm", [x / len(c) if c else -math.inf for x, c in zip(ours, choices)], norm)):
-            if first_best(mine) != first_best(theirs):
-                faults.append(f"line {number}: {name}: choice {first_best(mine)} of {mine}, want {theirs}")
-        if task == "lambada" and event["greedy"] != scores[0][1]:
-            faults.append(f"line {number}: greedy {event['greedy']}, want {scores[0][1]}")
-        acc.append(float(scores[0][1] if task == "lambada" else first_best(ll) == label))
-        acc_norm.append(float(first_best(norm) == label))
+        cut += any(is_cut)
+        acc.append(float(greedy[0] if task == "lambada" else best == label))
+        acc_norm.append(float(best_norm == label))
         lls.append(ll[0])
     want = {"items": len(acc), "contexts_cut": cut, "left_out": left_out, "acc": sum(acc) / len(acc),
             "acc_stderr": error_of(acc)}
@@ -167,7 +167,6 @@ def main():
     parser.add_argument("--model", help="directory of one, of bytes or --tokenizer")
     parser.add_argument("--tokenizer", default="test/reference/bpe", help="directory with tokenizer.json, or with "
                         "vocab.json and merges.txt")
-    parser.add_argument("--items", type=int, default=0, help="only the first N of a file")
     parser.add_argument("files", nargs="*", metavar="TASK=FILE")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -176,13 +175,6 @@ def main():
             files.append((task, f"{scratch}/{task}"))
             with open(files[-1][1], "w", encoding="utf-8") as file:
                 file.writelines(json.dumps(item, ensure_ascii=i % 2 == 0) + "\n" for i, item in enumerate(items))
-        for i, (task, path) in enumerate(files):
-            if args.items:
-                with open(path, encoding="utf-8") as file:
-                    lines = [line for _, line in zip(range(args.items), file)]
-                files[i] = task, f"{scratch}/{os.path.basename(path)}"
-                with open(files[i][1], "w", encoding="utf-8") as file:
-                    file.writelines(lines)
         if os.path.exists(f"{args.tokenizer}/tokenizer.json"):
             tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{args.tokenizer}/tokenizer.json")
         else:

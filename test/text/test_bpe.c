@@ -182,27 +182,6 @@ static void cuts_keep_the_words(void) {
     }
 }
 
-static void cores_make_the_same_ids(void) {
-    enum { SIZE = 1 << 18, PART = 1 << 12 };
-    unsigned char *text = malloc(SIZE);
-    int32_t *whole = malloc(SIZE * sizeof *whole), *parts = malloc((SIZE + SIZE / PART + 1) * sizeof *parts);
-    BpeSpan span[SIZE / PART + 1];
-    size_t size = 0, count = 0;
-    for (uint64_t c = 0; size + 5000 < SIZE; c++) size += random_text(c, text + size, 4096);
-    for (size_t at = 0, end; at < size; at = end, count++) {
-        end = bpe_words_cut(text, size, at + PART);
-        span[count] = (BpeSpan){ .text = text + at, .size = end - at };
-    }
-    size_t n = encode(text, size, whole), m = bpe_encode_spans(reference, span, count, parts);
-    EXPECT(count > 30 && n == m && !memcmp(whole, parts, n * sizeof *whole), "%zu spans, %zu ids, want %zu", count, m,
-           n);
-    span[0].begins = span[1].begins = 1;
-    EXPECT(bpe_encode_spans(reference, span, count, parts) == n + 2 && parts[0] == END_OF_TEXT, "%d first", parts[0]);
-    free(text);
-    free(whole);
-    free(parts);
-}
-
 /* ---- Files */
 
 static void files_come_back(void) {
@@ -343,7 +322,6 @@ int main(void) {
     RUN(invalid_bytes_are_symbols);
     RUN(any_bytes_come_back);
     RUN(cuts_keep_the_words);
-    RUN(cores_make_the_same_ids);
     RUN(files_come_back);
     RUN(refused_files);
     RUN(merges_of_huggingface);

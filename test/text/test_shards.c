@@ -123,7 +123,7 @@ static char *put_long_text(const char *name, int size) {
     return path;
 }
 
-/* Train and val together are the whole; val has its share of the bytes. */
+/* Train and val together are the whole, encoded in parts on all cores; val has its share of the bytes. */
 static void validation_is_the_last_part(void) {
     enum { SIZE = 3000000 };
     const char *path = put_long_text("long.txt", SIZE), *text = text_of(path);
