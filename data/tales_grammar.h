@@ -12,7 +12,7 @@
    tale can draw, so two variables of one class never hold the same word.
 
    The grammar is unambiguous because no word of a class is a prefix of another, and two bodies of a rule differ before
-   one of them ends. test/text/test_tales.c verifies it. */
+   one of them ends. test/text/test_tales.c verifies that a tale has one derivation. */
 #ifndef DATA_TALES_GRAMMAR_H
 #define DATA_TALES_GRAMMAR_H
 

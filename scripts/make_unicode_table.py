@@ -16,37 +16,31 @@ except ImportError as error:
 if unicodedata2.unidata_version != "16.0.0":
     sys.exit(f"make_unicode_table: unicodedata2 has Unicode {unicodedata2.unidata_version}, want 16.0.0")
 
-CODES = range(0x110000)
 WHITE_SPACE = {*range(0x09, 0x0E), 0x85}            # category Cc; the others are Z*
 
 
-def ranges(codes):
-    found = []
-    for code in codes:
-        if found and found[-1][1] == code - 1:
-            found[-1][1] = code
-        else:
-            found.append([code, code])
-    return found
-
-
-def write(name, codes):
-    print(f"\nstatic const uint32_t {name}[][2] = {{")
-    line = "   "
-    for first, last in ranges(codes):
-        item = f" {{{first:#x},{last:#x}}},"
-        if len(line + item) > 118:
-            print(line)
-            line = "   "
-        line += item
+def write(name, is_member):
+    print(f"\nstatic const uint16_t {name}[] = {{")
+    line, end, code = "   ", 0, 0
+    while code < 0x110000:
+        first = code
+        while code < 0x110000 and is_member(chr(code)):
+            code += 1
+        if code > first:
+            item = f" {first - end},{code - first},"
+            if len(line + item) > 118:
+                print(line)
+                line = "   "
+            line, end = line + item, code
+        code += 1
     print(line + "\n};")
 
 
 category = unicodedata2.category
-print("/* llmc/text/unicode_table.h - Letters, numbers and white space of Unicode 16.0.0 as ranges, first and last code\n"
-      "   point. Made by scripts/make_unicode_table.py. */\n"
+print("/* unicode_table.h - Letters, numbers and white space of Unicode 16.0.0, as ranges: distance from the end of the\n"
+      "   range before, and length. Made by scripts/make_unicode_table.py. */\n"
       "#ifndef LLMC_UNICODE_TABLE_H\n#define LLMC_UNICODE_TABLE_H\n#include <stdint.h>")
-write("unicode_letters", (c for c in CODES if category(chr(c))[0] == "L"))
-write("unicode_numbers", (c for c in CODES if category(chr(c))[0] == "N"))
-write("unicode_spaces", (c for c in CODES if category(chr(c))[0] == "Z" or c in WHITE_SPACE))
+write("unicode_letters", lambda c: category(c)[0] == "L")
+write("unicode_numbers", lambda c: category(c)[0] == "N")
+write("unicode_spaces", lambda c: category(c)[0] == "Z" or ord(c) in WHITE_SPACE)
 print("\n#endif")

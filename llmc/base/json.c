@@ -1,5 +1,4 @@
 #include "json.h"
-#include "files.h"
 #include "os.h"
 #include "../../kernels/check.h"
 #include <ctype.h>
@@ -191,6 +190,14 @@ Json *json_open(const char *path) {
     FileMap map = file_map(path);
     Json *root = json_parse((const char *)map.bytes, (size_t)map.size, path);
     file_unmap(map);
+    return root;
+}
+
+Json *json_parse_line(const FileLine *line, const char *path) {
+    char *where = format_string("%s: line %lld", path, (long long)line->number);
+    Json *root = json_parse(line->text, line->size, where);
+    if (root->type != JSON_OBJECT) fail("%s: this is %.80s, want an object", where, json_text(root));
+    free(where);
     return root;
 }
 

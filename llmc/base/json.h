@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include "files.h"
 
 /* The types of values; JSON_ANY is only an argument of json_member. */
 typedef enum { JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSON_OBJECT, JSON_ANY } JsonType;
@@ -24,6 +25,7 @@ typedef struct Json {
    to size; json_free takes the root. */
 Json *json_parse(const char *text, size_t size, const char *where);
 Json *json_open (const char *path);                             /* of a file */
+Json *json_parse_line(const FileLine *line, const char *path);  /* a line of JSONL, an object: "PATH: line 3: ..." */
 void  json_free (Json *root);
 
 /* The member of that name; NULL when there is none or object is no object. Fails when the key occurs twice. */

@@ -8,9 +8,9 @@ enum { OTHER, LETTER, NUMBER, SPACE, LEAD };
 
 static unsigned char class_of_code[0x110000], class_of_byte[256];
 
-static void set_class(const uint32_t (*range)[2], size_t count, int class) {
-    for (size_t i = 0; i < count; i++)
-        memset(class_of_code + range[i][0], class, range[i][1] - range[i][0] + 1);
+static void set_class(const uint16_t *range, size_t count, int class) {
+    unsigned char *code = class_of_code;
+    for (size_t i = 0; i < count; code += range[i + 1], i += 2) memset(code += range[i], class, range[i + 1]);
 }
 
 void bpe_words_init(void) {
@@ -32,6 +32,11 @@ static int class_at(const unsigned char *text, size_t size, size_t *length) {
     for (size_t i = 1; i < bytes; i++) code = code << 6 | (text[i] & 0x3f);
     *length = bytes;
     return class_of_code[code];
+}
+
+size_t bpe_space(const unsigned char *text, size_t size) {
+    size_t length;
+    return class_at(text, size, &length) == SPACE || (*text >= 0x1c && *text <= 0x1f) ? length : 0;
 }
 
 /* The end of the ASCII letters, eight at a time: a byte's top bit says whether it is one, |0x20 being lower case. */

@@ -11,16 +11,14 @@ static const char mark[] = "<|endoftext|>";
 enum { MARK = sizeof mark - 1 };
 
 typedef struct TextsState {
-    int      file;                  /* the next to open */
-    FileMap  map;                   /* the one that is read */
-    size_t   at;
+    int      file;                  /* the one that is read */
+    size_t   at;                    /* in it: where the next document begins */
     FileLine line;                  /* of lines and JSONL: the one that was read last */
-    int      begins;                /* a document begins at `at` */
-    size_t   end;                   /* of the document, for files and marks */
-    int      ends_with_mark;        /* what has been read */
-    FileMap *closing;               /* maps and values of the batch, to free */
-    Json   **json;
-    size_t   closing_count, closing_room, json_count, json_room, span_room, batch_bytes;
+    const unsigned char *text;      /* of the document: the rest */
+    size_t   left, tail;            /* bytes of the rest; of the file that count as read at its end */
+    int      begins, is_after_mark; /* nothing of the document is in a batch yet; a mark, or nothing, was read last */
+    Json    *json;                  /* values of the batch, a list by next */
+    size_t   span_room, batch_bytes;
 } State;
 
 void document_check_field(DocumentKind kind, const char *field) {
@@ -44,10 +42,12 @@ static void check_encoding(FileMap map, const char *path) {
 
 Texts texts_open(const char *const *path, int count, DocumentKind kind, const char *field) {
     Texts t = { .path = path, .count = count, .kind = kind, .field = field, .stop = INT64_MAX,
+                .map = host_alloc((size_t)count * sizeof *t.map, "the texts"),
                 .state = host_alloc(sizeof(State), "the texts") };
+    t.state->is_after_mark = 1;
     bpe_words_init();
     for (int i = 0; i < count; i++) {
-        FileMap map = file_map(path[i]);
+        const FileMap map = t.map[i] = file_map(path[i]);
         check_encoding(map, path[i]);
         t.bytes += map.size;
         size_t head = map.size < 1 << 20 ? (size_t)map.size : 1 << 20;
@@ -56,7 +56,6 @@ Texts texts_open(const char *const *path, int count, DocumentKind kind, const ch
         else if (kind != DOCUMENT_MARK && kind != DOCUMENT_JSONL && memmem(map.bytes, head, mark, MARK))
             printf("%s: contains %s, read as text; --documents mark reads it as the end of a document\n", path[i],
                    mark);
-        file_unmap(map);
     }
     return t;
 }
@@ -69,84 +68,70 @@ static void add_span(Texts *t, const void *text, size_t size, int begins) {
     t->documents += begins;
 }
 
-/* A whole document, in parts. */
-static void add_document(Texts *t, const unsigned char *text, size_t size) {
-    for (size_t at = 0, end; at < size; at = end) {
-        end = bpe_words_cut(text, size, at + PART);
-        add_span(t, text + at, end - at, at == 0);
+static int is_by_line(const Texts *t) { return t->kind == DOCUMENT_LINE || t->kind == DOCUMENT_JSONL; }
+
+/* Finds the next document; every byte is searched once. 0 = there is none. */
+static int next_document(Texts *t) {
+    State *s = t->state;
+    while (s->file < t->count && s->at == (size_t)t->map[s->file].size) {
+        s->file++;
+        s->at = 0;
+        s->line = (FileLine){0};
     }
-}
-
-static void add_json(Texts *t, const char *line, size_t size) {
-    State *s = t->state;
-    char *where = format_string("%s: line %lld", t->path[s->file - 1], (long long)s->line.number);
-    Json *json = json_parse(line, size, where);
-    if (json->type != JSON_OBJECT) fail("%s: this is %.80s, want an object", where, json_text(json));
-    const char *text = json_string(json, t->field);
-    free(where);
-    s->json = host_grow(s->json, s->json_count, &s->json_room, sizeof *s->json, "the texts");
-    s->json[s->json_count++] = json;
-    s->batch_bytes += 4 * size;         /* about as much as its values take */
-    add_document(t, (const unsigned char *)text, strlen(text));
-}
-
-/* A line, or with JSONL the value in it. Returns its length with its end. */
-static size_t add_line(Texts *t) {
-    const FileLine *line = &t->state->line;
-    file_next_line(t->state->map, &t->state->line);
-    if (t->kind == DOCUMENT_LINE) add_document(t, (const unsigned char *)line->text, line->size);
-    else if (line->size)          add_json(t, line->text, line->size);
-    return (size_t)(line->next - line->text);
-}
-
-/* Of the document that begins at `at`: the next mark, or the end of the file. Every byte is searched once. */
-static void find_document_end(Texts *t, size_t at) {
-    State *s = t->state;
-    const unsigned char *text = s->map.bytes + at;
-    size_t left = (size_t)s->map.size - at;
-    const unsigned char *found = t->kind == DOCUMENT_MARK ? memmem(text, left, mark, MARK) : NULL;
-    s->end = at + (found ? (size_t)(found - text) : left);
-}
-
-/* A part of a file that is a document, or of one up to the next mark. Returns its length, with the mark. */
-static size_t add_part(Texts *t, const unsigned char *text) {
-    State *s = t->state;
-    const size_t left = s->end - s->at;
-    const int64_t to_stop = t->stop - t->done;
-    size_t part = bpe_words_cut(text, left, to_stop > 0 && to_stop < PART ? (size_t)to_stop : PART);
-    if (part) {
-        add_span(t, text, part, s->begins);
-        s->ends_with_mark = 0;
-    }
-    s->begins = 0;
-    if (part < left || s->end == (size_t)s->map.size) return part;
-    add_span(t, text + part, 0, 1);         /* the mark is the end of text itself */
-    find_document_end(t, s->at + part + MARK);
-    s->ends_with_mark = s->at + part + MARK == (size_t)s->map.size;
-    return part + MARK;
-}
-
-static int open_next(Texts *t) {
-    State *s = t->state;
-    if (s->map.size) {
-        s->closing = host_grow(s->closing, s->closing_count, &s->closing_room, sizeof *s->closing, "the texts");
-        s->closing[s->closing_count++] = s->map;
-        s->map = (FileMap){0};
-    }
-    s->at = 0;
     if (s->file == t->count) return 0;
-    s->map = file_map(t->path[s->file++]);
-    s->line = (FileLine){0};
-    s->begins = t->kind != DOCUMENT_MARK || (t->done > 0 && !s->ends_with_mark);
-    find_document_end(t, 0);
+    const FileMap map = t->map[s->file];
+    s->text = map.bytes + s->at;
+    s->left = (size_t)map.size - s->at;
+    s->tail = 0;
+    s->begins = t->kind != DOCUMENT_MARK || !s->is_after_mark;
+    if (t->kind == DOCUMENT_MARK) {
+        const unsigned char *found = memmem(s->text, s->left, mark, MARK);
+        if (found) s->left = (size_t)(found - s->text);
+        if (found) s->tail = MARK;
+    }
+    s->at += s->left + s->tail;
+    if (!is_by_line(t)) return 1;
+    file_next_line(map, &s->line);
+    s->left = s->line.size;
+    s->tail = (size_t)(s->line.next - s->line.text);
+    s->at = (size_t)((const unsigned char *)s->line.next - map.bytes);
+    if (t->kind == DOCUMENT_LINE || !s->left) return 1;
+    Json *json = json_parse_line(&s->line, t->path[s->file]);
+    json->next = s->json;
+    s->json = json;
+    s->text = (const unsigned char *)json_string(json, t->field);
+    s->left = strlen((const char *)s->text);
+    s->batch_bytes += 4 * s->line.size;         /* about as much as its values take */
     return 1;
+}
+
+/* Adds a part of the document; of a line all parts, for a line is not divided at t->stop. */
+static void add_parts(Texts *t) {
+    State *s = t->state;
+    do {
+        const int64_t to_stop = is_by_line(t) ? 0 : t->stop - t->done;
+        const size_t part = bpe_words_cut(s->text, s->left, to_stop > 0 && to_stop < PART ? (size_t)to_stop : PART);
+        if (part) add_span(t, s->text, part, s->begins);
+        s->text += part;
+        s->left -= part;
+        s->begins = 0;
+        if (!is_by_line(t)) t->done += (int64_t)part;
+        if (part) s->is_after_mark = 0;
+    } while (s->left && is_by_line(t));
+    if (s->left) return;
+    t->done += (int64_t)s->tail;
+    if (t->kind != DOCUMENT_MARK || !s->tail) return;
+    add_span(t, s->text, 0, 1);             /* the mark is the end of text itself */
+    s->is_after_mark = 1;
 }
 
 static void release_batch(Texts *t) {
     State *s = t->state;
-    for (size_t i = 0; i < s->closing_count; i++) file_unmap(s->closing[i]);
-    for (size_t i = 0; i < s->json_count; i++) json_free(s->json[i]);
-    s->closing_count = s->json_count = s->batch_bytes = t->span_count = 0;
+    for (Json *next; s->json; s->json = next) {
+        next = s->json->next;
+        json_free(s->json);
+    }
+    s->batch_bytes = t->span_count = 0;
 }
 
 int texts_next(Texts *t) {
@@ -154,24 +139,17 @@ int texts_next(Texts *t) {
     release_batch(t);
     const int is_before = t->done < t->stop;
     while (s->batch_bytes < BATCH && (is_before == (t->done < t->stop) || !t->span_count)) {
-        if (s->at == (size_t)s->map.size) {
-            if (!open_next(t)) break;
-            continue;
-        }
-        const unsigned char *text = s->map.bytes + s->at;
-        size_t length = t->kind == DOCUMENT_LINE || t->kind == DOCUMENT_JSONL ? add_line(t) : add_part(t, text);
-        s->at += length;
-        t->done += (int64_t)length;
+        if (!s->left && !next_document(t)) break;
+        add_parts(t);
     }
     return t->span_count > 0;
 }
 
 void texts_close(Texts *t) {
-    open_next(t);
     release_batch(t);
+    for (int i = 0; i < t->count; i++) file_unmap(t->map[i]);
+    free(t->map);
     free(t->span);
-    free(t->state->closing);
-    free(t->state->json);
     free(t->state);
     *t = (Texts){0};
 }

@@ -12,6 +12,7 @@ void document_check_field(DocumentKind kind, const char *field);     /* fails on
 
 typedef struct {
     const char  *const *path;
+    FileMap     *map;               /* of each, until texts_close */
     int          count;             /* of files */
     DocumentKind kind;
     const char  *field;             /* of JSONL */

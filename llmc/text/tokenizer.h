@@ -24,8 +24,8 @@ void        tokenizer_check(Tokenizer tokenizer, int V);
    of up to 128. */
 void        tokenizer_warn(Tokenizer tokenizer, int V);
 
-/* Returns the tokens (new memory) and their number. Fails on an id that is not a number in [0,V). The text of a
-   special token of a BPE is that token. */
+/* Returns the tokens (new memory, with room for one more) and their number. Fails on an id that is not a number in
+   [0,V). The text of a special token of a BPE is that token. */
 int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *count);
 
 /* What an empty prompt begins with: a newline (bytes), <|endoftext|> (BPE), else the last id of the model. */

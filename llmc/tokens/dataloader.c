@@ -30,40 +30,34 @@ struct Tokens {
 
 /* ---- Opening */
 
-/* Sets data and count of a shard; returns the bytes per token. */
-static int open_shard(TokenFile *f) {
+/* Sets map, data and count; returns the bytes per token. */
+static int open_file(TokenFile *f) {
+    f->map = file_map(f->name);
     const ShardHeader header = shard_header(f->map);
-    const uint32_t magic = header.magic, version = header.version;
-    int width = magic == SHARD_UINT16 ? 2 : 4;
-    REQUIRE(magic == SHARD_UINT16 || magic == SHARD_UINT32 || f->map.size < 4,
-            "%s: magic %u, want %d or %d: not a token shard (nanoGPT's .bin files have no header; a text needs a name "
-            "that does not end in .bin)", f->name, magic, SHARD_UINT16, SHARD_UINT32);
+    const int width = header.magic == SHARD_UINT16 ? 2 : header.magic == SHARD_UINT32 ? 4 : 1;
+    const char *kind = width > 1 ? NULL : file_kind(f->map.bytes, f->map.size);
+    REQUIRE(f->map.size > 0, "%s: the file is empty, want a text or a token shard", f->name);
+    REQUIRE(!kind, "%s: this is %s, want a text or a token shard", f->name, kind);
+    if (width == 1 && !ends_with(f->name, ".bin")) {
+        f->data  = f->map.bytes;
+        f->count = f->map.size;
+        return 1;
+    }
+    REQUIRE(width > 1 || f->map.size < 4, "%s: magic %u, want %d or %d: not a token shard (nanoGPT's .bin files have "
+            "no header; a text needs a name that does not end in .bin)", f->name, header.magic, SHARD_UINT16,
+            SHARD_UINT32);
     REQUIRE(f->map.size >= SHARD_HEADER_BYTES, "%s: truncated: the file has %lld bytes, a shard's header alone has %d",
             f->name, (long long)f->map.size, SHARD_HEADER_BYTES);
-    REQUIRE(version == 1 || (width == 4 && version == 7), "%s: shard version %u, want %s", f->name, version,
-            width == 2 ? "1" : "1 or 7");
-
+    REQUIRE(header.version == 1 || (width == 4 && header.version == 7), "%s: shard version %u, want %s", f->name,
+            header.version, width == 2 ? "1" : "1 or 7");
     f->data  = f->map.bytes + SHARD_HEADER_BYTES;
     f->count = header.count;
-    int64_t want = SHARD_HEADER_BYTES + f->count * width;
+    const int64_t want = SHARD_HEADER_BYTES + f->count * width;
     REQUIRE(f->map.size == want, "%s: %s: the header promises %lld tokens, %lld bytes in all, the file has %lld",
             f->name, f->map.size < want ? "truncated" : "too long", (long long)f->count, (long long)want,
             (long long)f->map.size);
     REQUIRE(f->count > 0, "%s: a shard without tokens: remove it", f->name);
     return width;
-}
-
-static int open_file(TokenFile *f) {
-    f->map = file_map(f->name);
-    REQUIRE(f->map.size > 0, "%s: the file is empty, want a text or a token shard", f->name);
-    const uint32_t magic = shard_header(f->map).magic;
-    int is_shard = magic == SHARD_UINT16 || magic == SHARD_UINT32;
-    const char *kind = is_shard ? NULL : file_kind(f->map.bytes, f->map.size);
-    REQUIRE(!kind, "%s: this is %s, want a text or a token shard", f->name, kind);
-    if (is_shard || ends_with(f->name, ".bin")) return open_shard(f);
-    f->data  = f->map.bytes;
-    f->count = f->map.size;
-    return 1;
 }
 
 static const char *kind_of_width(int width) {
@@ -85,9 +79,7 @@ Tokens *tokens_open(const char *pattern) {
             "%s: no such file, and no file matches it as a pattern", pattern);
     Tokens *t = host_alloc(sizeof *t, "a token stream");
     t->name = format_string("%s", pattern);
-    t->file_count = (int)found.gl_pathc;
-    t->file = host_alloc((size_t)t->file_count * sizeof *t->file, "the list of token files");
-    t->file_count = 0;
+    t->file = host_alloc(found.gl_pathc * sizeof *t->file, "the list of token files");
     for (size_t i = 0; i < found.gl_pathc; i++) {
         if (!is_file && !strstr(pattern, ".tokens-") && shards_is_cache(found.gl_pathv[i])) continue;
         TokenFile *f = &t->file[t->file_count++];
@@ -163,21 +155,16 @@ static const TokenFile *file_at(const Tokens *t, int64_t position) {
     return f;
 }
 
-static void widen(int32_t *out, const unsigned char *data, int width, int64_t first, int64_t count) {
-    switch (width) {
-    case 1: for (int64_t i = 0; i < count; i++) out[i] = data[first + i]; break;
-    case 2: for (int64_t i = 0; i < count; i++) out[i] = ((const uint16_t *)data)[first + i]; break;
-    case 4: memcpy(out, data + 4 * first, (size_t)count * 4); break;
-    }
-}
-
 /* Tokens first .. first + count - 1, which may span several files. */
 static void read_tokens(const Tokens *t, int64_t first, int64_t count, int32_t *out) {
     int64_t position = t->first + first;
     for (const TokenFile *f = file_at(t, position); count > 0; f++) {
+        const unsigned char *data = f->data + (position - f->first) * t->width;
         int64_t here = f->first + f->count - position;
         if (here > count) here = count;
-        widen(out, f->data, t->width, position - f->first, here);
+        if (t->width == 4) memcpy(out, data, 4 * (size_t)here);
+        else if (t->width == 2) for (int64_t i = 0; i < here; i++) out[i] = ((const uint16_t *)data)[i];
+        else for (int64_t i = 0; i < here; i++) out[i] = data[i];
         out      += here;
         position += here;
         count    -= here;
@@ -186,8 +173,7 @@ static void read_tokens(const Tokens *t, int64_t first, int64_t count, int32_t *
 
 uint64_t tokens_fingerprint(const Tokens *t) {
     enum { SAMPLES = 1024, LENGTH = 16 };
-    uint64_t hash = 0xcbf29ce484222325;     /* FNV-1a, a token at a time */
-    hash = (hash ^ (uint64_t)t->count) * 0x100000001b3;
+    uint64_t hash = (0xcbf29ce484222325 ^ (uint64_t)t->count) * 0x100000001b3;    /* FNV-1a, a token at a time */
     int64_t step = t->count / SAMPLES > LENGTH ? t->count / SAMPLES : LENGTH;
     for (int64_t first = 0; first < t->count; first += step) {
         int32_t token[LENGTH];
@@ -219,22 +205,24 @@ static int window_targets(const Tokens *t, int64_t w, int T) {
     return left < T ? (int)left : T;
 }
 
-/* The window that sequence g reads, of epoch g / tokens_windows. */
-static int64_t window_of(const Tokens *t, uint64_t seed, uint64_t g, int T) {
-    uint64_t windows = (uint64_t)tokens_windows(t, T);
-    return (int64_t)random_permute(seed, RANDOM_SHUFFLE, (uint32_t)(g / windows), g % windows, windows);
+/* The window that sequence g reads, of an epoch. */
+static int64_t window_of(const Tokens *t, uint64_t seed, uint64_t g, int T, uint32_t *epoch) {
+    const uint64_t windows = (uint64_t)tokens_windows(t, T);
+    *epoch = (uint32_t)(g / windows);
+    return (int64_t)random_permute(seed, RANDOM_SHUFFLE, *epoch, g % windows, windows);
 }
 
 int tokens_train_window(const Tokens *t, uint64_t seed, uint64_t g, int T, int32_t *input, int32_t *target) {
-    int64_t targets = t->count - 1, w = window_of(t, seed, g, T);
-    uint32_t epoch = (uint32_t)(g / (uint64_t)tokens_windows(t, T));
-    int64_t offset = (int64_t)random_below(seed, RANDOM_PHASE, epoch, 0, (uint64_t)targets);
+    uint32_t epoch;
+    const int64_t targets = t->count - 1, w = window_of(t, seed, g, T, &epoch);
+    const int64_t offset = (int64_t)random_below(seed, RANDOM_PHASE, epoch, 0, (uint64_t)targets);
     return read_window(t, (offset + w * T) % targets, window_targets(t, w, T), T, input, target);
 }
 
 int64_t tokens_train_targets(const Tokens *t, uint64_t seed, uint64_t g, uint64_t count, int T) {
     int64_t sum = 0;
-    for (uint64_t i = 0; i < count; i++) sum += window_targets(t, window_of(t, seed, g + i, T), T);
+    uint32_t epoch;
+    for (uint64_t i = 0; i < count; i++) sum += window_targets(t, window_of(t, seed, g + i, T, &epoch), T);
     return sum;
 }
 
@@ -252,12 +240,12 @@ void tokens_check(const Tokens *t, int V) {
         int count = t->count - first < BLOCK ? (int)(t->count - first) : BLOCK, i = 0, wrong = 0;
         read_tokens(t, first, count, block);
         for (int k = 0; k < count; k++) wrong |= (uint32_t)block[k] >= (uint32_t)V;     /* vectorised */
-        if (!wrong) continue;
-        while ((uint32_t)block[i] < (uint32_t)V) i++;
-        const TokenFile *f = file_at(t, t->first + first + i);
-        fail("%s: token %lld is id %u, want below %d, the vocabulary%s", f->name,
-             (long long)(t->first + first + i - f->first), (uint32_t)block[i], V,
-             shards_is_cache(f->name) ? "; remove this file, and it is made again" : "");
+        while (wrong && (uint32_t)block[i] < (uint32_t)V) i++;
+        const int64_t position = t->first + first + i;
+        const TokenFile *f = file_at(t, position);
+        REQUIRE(!wrong, "%s: token %lld is id %u, want below %d, the vocabulary%s", f->name,
+                (long long)(position - f->first), (uint32_t)block[i], V,
+                shards_is_cache(f->name) ? "; remove this file, and it is made again" : "");
     }
 }
 
@@ -316,7 +304,7 @@ void corpus_check(Corpus *c, int V) {
 }
 
 char *corpus_text(const Corpus *c) {
-    const char *unit = c->train->width == 1 ? "bytes" : "tokens", *train = c->train->name;
+    const char *unit = tokens_are_bytes(c->train) ? "bytes" : "tokens", *train = c->train->name;
     const long long count = c->train->count;
     if (!c->val) return format_string("%s, %lld %s to train on, no validation", train, count, unit);
     return format_string("%s, %lld %s to train on, %lld to validate on%s%s", train, count, unit,

@@ -14,6 +14,7 @@ typedef struct {
     int32_t *token;
     int      count, targets;     /* of inputs, at most T; of targets */
     int      characters;         /* of the choice */
+    int      is_cut;             /* the context, on the left */
     int      is_greedy;          /* set by task_score, lambada: each target is the most likely token */
     double   log_probability;    /* set by task_score: of the targets, in nats */
 } TaskRow;
@@ -30,13 +31,7 @@ typedef struct {
     int         left_out;        /* other items, with a choice longer than the model's context */
 } Task;
 
-typedef struct { double value, error; } TaskFigure;      /* error: standard error; NaN for a single item */
-
-typedef struct {
-    TaskFigure acc;              /* share of items whose label has the highest log-probability; lambada: is greedy */
-    TaskFigure acc_norm;         /* the same of the log-probability per character; 0 in lambada */
-    TaskFigure perplexity;       /* exp of the mean of minus the log-probability; 0 in other tasks */
-} TaskFigures;
+typedef struct { const char *name; double value, error; } TaskFigure;    /* error: standard error; NaN for one item */
 
 /* Reads the items of a file into memory, as tokens of a model with that vocabulary and context. A choice follows its
    context after a blank. The whole text is tokenized; as many of its first tokens as the context alone has are context;
@@ -50,7 +45,9 @@ void task_free(Task *task);
    log-probability is not finite. */
 void task_score(Task *task, GPT *model, int B);
 
-TaskFigures task_figures(const Task *task);
+/* "acc", the share of items whose label has the highest log-probability, and "acc_norm", the same per character; of
+   lambada "acc", the share of greedy ones, and "perplexity", exp of the mean of minus the log-probability. */
+void task_figures(const Task *task, TaskFigure figure[2]);
 
 /* task_score, and a line of figures on stdout; with as_jsonl a JSON object per item and one of the figures. */
 void task_evaluate(Task *task, GPT *model, int B, int as_jsonl);

@@ -329,6 +329,11 @@ static void infinite_activations(void) {
 
 static int close_to(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
 
+static void expect_figure(const TaskFigure *f, const char *name, double value, double error) {
+    EXPECT(!strcmp(f->name, name) && close_to(f->value, value), "%s %g, want %s %g", f->name, f->value, name, value);
+    EXPECT(isnan(error) ? isnan(f->error) : close_to(f->error, error), "%s +- %g, want %g", name, f->error, error);
+}
+
 static void figures_of_choices(void) {
     TaskRow rows[] = {
         { .log_probability = -4, .characters = 2 }, { .log_probability = -5, .characters = 5 },     /* 0; norm 1 */
@@ -338,19 +343,18 @@ static void figures_of_choices(void) {
     };
     TaskItem items[] = { { 1, 0, 2, 1 }, { 2, 2, 2, 0 }, { 3, 4, 2, 1 }, { 4, 6, 2, 1 } };
     Task task = { .name = "multiple-choice", .item = items, .row = rows, .items = 4, .rows = 8 };
-    TaskFigures f = task_figures(&task);
-    EXPECT(close_to(f.acc.value, 0.75) && close_to(f.acc.error, sqrt(0.75 * 0.25 / 3)), "acc %g +- %g", f.acc.value,
-           f.acc.error);
-    EXPECT(close_to(f.acc_norm.value, 0.75) && close_to(f.acc_norm.error, sqrt(0.75 * 0.25 / 3)), "acc_norm %g +- %g",
-           f.acc_norm.value, f.acc_norm.error);
-    EXPECT(f.perplexity.value == 0, "perplexity %g", f.perplexity.value);
+    TaskFigure f[2];
+    task_figures(&task, f);
+    expect_figure(&f[0], "acc",      0.75, sqrt(0.75 * 0.25 / 3));
+    expect_figure(&f[1], "acc_norm", 0.75, sqrt(0.75 * 0.25 / 3));
     items[3].label = 0;
-    f = task_figures(&task);
-    EXPECT(close_to(f.acc.value, 0.5) && close_to(f.acc_norm.value, 0.5), "acc %g, acc_norm %g", f.acc.value,
-           f.acc_norm.value);
+    task_figures(&task, f);
+    expect_figure(&f[0], "acc",      0.5, sqrt(0.5 * 0.5 / 3));
+    expect_figure(&f[1], "acc_norm", 0.5, sqrt(0.5 * 0.5 / 3));
     task.items = 1;
-    f = task_figures(&task);
-    EXPECT(f.acc.value == 0 && f.acc_norm.value == 1 && isnan(f.acc.error), "acc %g +- %g", f.acc.value, f.acc.error);
+    task_figures(&task, f);
+    expect_figure(&f[0], "acc",      0, NAN);
+    expect_figure(&f[1], "acc_norm", 1, NAN);
 }
 
 static void figures_of_words(void) {
@@ -358,11 +362,10 @@ static void figures_of_words(void) {
         { .log_probability = -1, .is_greedy = 1 }, { .log_probability = -2 }, { .log_probability = -6 } };
     TaskItem items[] = { { 1, 0, 1, 0 }, { 2, 1, 1, 0 }, { 3, 2, 1, 0 } };
     Task task = { .name = "lambada", .item = items, .row = rows, .items = 3, .rows = 3 };
-    TaskFigures f = task_figures(&task);
-    EXPECT(close_to(f.acc.value, 1.0 / 3) && close_to(f.acc.error, sqrt(2.0 / 9 / 2)), "acc %g +- %g", f.acc.value,
-           f.acc.error);
-    EXPECT(close_to(f.perplexity.value, exp(3)) && close_to(f.perplexity.error, exp(3) * sqrt(14.0 / 2 / 3)),
-           "perplexity %g +- %g", f.perplexity.value, f.perplexity.error);
+    TaskFigure f[2];
+    task_figures(&task, f);
+    expect_figure(&f[0], "acc", 1.0 / 3, sqrt(2.0 / 9 / 2));
+    expect_figure(&f[1], "perplexity", exp(3), exp(3) * sqrt(14.0 / 2 / 3));
 }
 
 int main(void) {
