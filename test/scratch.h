@@ -139,6 +139,7 @@ static inline void mutation_failed(const char *message) {
     if (!strstr(message, mutation_path) || strchr(message, '\n')) {
         mutation_count->unnamed++;
         printf("  the message does not name the file: %s\n", message);
+        fflush(stdout);     /* which may be a child's */
     }
     longjmp(mutation_jump, 1);
 }
@@ -173,59 +174,47 @@ typedef struct {
     const char *path, *mutant;
     FileMap     original;
     size_t      changeable;
+    uint32_t    count;
     void      (*read)(void *);
     void       *argument;
-} Mutation;
+} Mutations;
 
-/* Mutations first to last - 1. The original is mapped: a new file takes its name, for overwriting would change the
-   map. */
-static inline int mutation_batch(const Mutation *m, uint32_t first, uint32_t last) {
-    size_t size = (size_t)m->original.size;
+/* The original is mapped: a new file takes its name, for overwriting would change the map. */
+static inline void mutations_read(void *mutations) {
+    const Mutations *m = mutations;
+    const size_t size = (size_t)m->original.size;
     unsigned char *bytes = malloc(size);
-    int renamed = 1;
     fail_hook = mutation_failed;
-    for (uint32_t n = first; n < last && renamed; n++) {
+    for (uint32_t n = 0; n < m->count; n++) {
         memcpy(bytes, m->original.bytes, size);
         put(m->mutant, bytes, mutate(bytes, size, m->changeable, n));
-        renamed = rename(m->mutant, m->path) == 0;
-        if (renamed) mutation_read(m->read, m->argument);
+        if (rename(m->mutant, m->path)) break;
+        mutation_read(m->read, m->argument);
     }
     fail_hook = NULL;
     free(bytes);
-    return renamed ? 0 : 3;
 }
 
-/* Children take 250 mutations each: fail() jumps back there, and a crash costs one child, which the test reports. */
+/* In a child, which leaves behind what a read that failed had allocated. */
 static inline MutationCount mutations(const char *path, size_t changeable, uint32_t count, void (*read)(void *),
                                       void *argument) {
-    FileMap map = file_map(path);
-    if (changeable > (size_t)map.size) changeable = (size_t)map.size;
+    Mutations m = { path, format_string("%s.mutant", path), file_map(path), changeable, count, read, argument };
+    char text[1024] = "";
+    int status = 0;
+    if (changeable > (size_t)m.original.size) m.changeable = (size_t)m.original.size;
     mutation_count = mmap(NULL, sizeof *mutation_count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     mutation_path = path;
-    fflush(NULL);
-    char *mutant = format_string("%s.mutant", path);
-    Mutation mutation = { path, mutant, map, changeable, read, argument };
-    for (uint32_t first = 0; first < count; first += 250) {
-        uint32_t last = first + 250 < count ? first + 250 : count;
-        int status = test_in_process ? mutation_batch(&mutation, first, last) : 0;
-        pid_t child = test_in_process ? 0 : fork();
-        if (!test_in_process && child == 0) {
-            status = mutation_batch(&mutation, first, last);
-            fflush(NULL);
-            _exit(status);
-        }
-        if (!test_in_process) waitpid(child, &status, 0);
-        EXPECT(status == 0, "mutations %u to %u of %s: status %d", first, first + 249, path, status);
-    }
-    put(mutant, map.bytes, (size_t)map.size);
-    EXPECT(rename(mutant, path) == 0, "%s is put back", path);
+    if (test_in_process) mutations_read(&m);
+    else                 test_in_child(mutations_read, &m, text, sizeof text, &status);
+    put(m.mutant, m.original.bytes, (size_t)m.original.size);
+    EXPECT(rename(m.mutant, path) == 0, "%s is put back", path);
     MutationCount result = *mutation_count;
     munmap(mutation_count, sizeof *mutation_count);
-    file_unmap(map);
-    free(mutant);
-    EXPECT(result.loaded > 0 && result.failed > 0 && result.loaded + result.failed == (int)count && !result.unnamed,
-           "%s: %d loaded, %d failed, %d without the file's name, of %u", path, result.loaded, result.failed,
-           result.unnamed, count);
+    file_unmap(m.original);
+    free((char *)m.mutant);
+    EXPECT(status == 0 && result.loaded > 0 && result.failed > 0 && result.loaded + result.failed == (int)count &&
+           !result.unnamed, "%s: status %d; %d loaded, %d failed, %d without the file's name, of %u: %s", path, status,
+           result.loaded, result.failed, result.unnamed, count, text);
     return result;
 }
 

@@ -102,7 +102,7 @@ fi
 close_test "a stop at the start; --resume begins when there is no checkpoint"
 
 # ---- While it validates and while it samples
-val_bytes=800000; [ -z "$cuda" ] || val_bytes=40000000       # a second or two
+val_bytes=400000; [ -z "$cuda" ] || val_bytes=40000000       # about a second
 make_text long 60000 $val_bytes
 start val --data "$dir/long/train.txt" --val-data "$dir/long/val.txt" --layers 2 --heads 2 --channels 32 --context 64 \
     --steps 1 --val-tokens 0 --out "$dir/val"
