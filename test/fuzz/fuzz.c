@@ -26,7 +26,6 @@ static int find_file(const char *path) {
     return i;
 }
 
-FileMap __wrap_file_map(const char *path);
 FileMap __wrap_file_map(const char *path) {
     int i = find_file(path);
     REQUIRE(i >= 0, "%s: cannot open: No such file or directory", path);
@@ -37,21 +36,17 @@ FileMap __wrap_file_map(const char *path) {
     return (FileMap){ bytes, (int64_t)files[i].size };
 }
 
-void __wrap_file_unmap(FileMap map);
 void __wrap_file_unmap(FileMap map) {
     if (!map.size) return;
     map_count--;
     free((void *)map.bytes);
 }
 
-int __wrap_file_exists(const char *path);
 int __wrap_file_exists(const char *path) { return find_file(path) >= 0; }
 
-int __wrap_dir_has_file(const char *dir, const char *name);
 int __wrap_dir_has_file(const char *dir, const char *name) { return find_file(path_of(dir, name).text) >= 0; }
 
 /* Every file matches every pattern. */
-int __wrap_glob(const char *pattern, int flags, int (*failed)(const char *, int), glob_t *found);
 int __wrap_glob(const char *pattern, int flags, int (*failed)(const char *, int), glob_t *found) {
     (void)pattern, (void)flags, (void)failed;
     static char *names[MOST_FILES];
@@ -61,7 +56,6 @@ int __wrap_glob(const char *pattern, int flags, int (*failed)(const char *, int)
     return file_count ? 0 : GLOB_NOMATCH;
 }
 
-void __wrap_globfree(glob_t *found);
 void __wrap_globfree(glob_t *found) { found->gl_pathc = 0; }
 
 /* Open streams and, from first_fd on, descriptors: an input that is refused leaves them open. */
@@ -81,13 +75,11 @@ static int next_fd(void) {
 }
 
 FILE *__real_fmemopen(void *bytes, size_t size, const char *mode);
-FILE *__wrap_fmemopen(void *bytes, size_t size, const char *mode);
 FILE *__wrap_fmemopen(void *bytes, size_t size, const char *mode) {
     return add_stream(__real_fmemopen(bytes, size, mode));
 }
 
 int __real_fclose(FILE *file);
-int __wrap_fclose(FILE *file);
 int __wrap_fclose(FILE *file) {
     for (int i = 0; i < stream_count; i++)
         if (streams[i] == file) streams[i] = streams[--stream_count];
@@ -100,23 +92,18 @@ static void close_all(void) {
 }
 
 /* What is written goes nowhere. */
-FILE *__wrap_file_create(const char *path);
 FILE *__wrap_file_create(const char *path) { (void)path; return add_stream(fopen("/dev/null", "wb")); }
 
-void __wrap_file_close_durably(FILE *file, const char *path);
 void __wrap_file_close_durably(FILE *file, const char *path) { REQUIRE(!fclose(file), "%s: cannot write", path); }
 
-void __wrap_file_rename(const char *from, const char *to);
 void __wrap_file_rename(const char *from, const char *to) { (void)from, (void)to; }
 
 int __real_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...) {
     return __real_open(strncmp(path, "OUT/", 4) ? path : "/dev/null", flags, 0600);
 }
 
 int fuzz_terminal;
-int __wrap_isatty(int fd);
 int __wrap_isatty(int fd) { (void)fd; return fuzz_terminal; }
 
 /* ---- Memory: AddressSanitizer tells of every block, elsewhere nobody does and nothing is checked */

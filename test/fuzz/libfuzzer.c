@@ -3,7 +3,6 @@
 
 static const FuzzTarget *target;
 
-int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc, (void)argv;
     /* what readers print is not looked at; the buffer of stdout must not be an allocation of the first that prints */
@@ -18,7 +17,6 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     exit(1);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     fuzz_run(target, bytes, size);
     return 0;

@@ -234,7 +234,6 @@ static void flops_are_multiply_adds(void) {
 static size_t allocated;
 
 void *__real_device_alloc(size_t bytes, const char *what);
-void *__wrap_device_alloc(size_t bytes, const char *what);
 void *__wrap_device_alloc(size_t bytes, const char *what) {
     allocated += bytes;
     return __real_device_alloc(bytes, what);
