@@ -572,6 +572,16 @@ static void damage_safetensors(int part) {
         memset(blob.bytes + blob.size, 0, 16), blob.size += 16;
         refuse_part(part, what);
     }
+    for (int by = 1; by <= 64; by *= 4) {               /* a hole before the last tensor */
+        const char *offsets = last;
+        long long begin, end;
+        while (*offsets != '[') offsets--;
+        REQUIRE(sscanf(offsets, "[%lld,%lld]", &begin, &end) == 2, "no offsets in the header");
+        const char *moved = format("[%lld,%lld]", begin + by, end + by);
+        const char *what = damage_token(part, 1, offsets, (int)(last - offsets), moved);
+        memset(blob.bytes + blob.size, 0, (size_t)by), blob.size += (size_t)by;
+        refuse_part(part, what);
+    }
     for (int i = 0; i < COUNT(metadata); i++)
         refuse_part(part, damage_token(part, 1, first, (int)strlen("{\"format\":\"pt\"}"), metadata[i]));
     for (int i = 0; i < 60; i++) {                      /* as bytes, half of them in the header */
