@@ -75,29 +75,31 @@ close_test "$kills kills, $ends runs brought to their end with the same bits"
 
 # ---- Calls that fail. What must hold afterwards: every checkpoint there is whole; the run has all its steps; the exit
 # code is 1 when the last step was not saved, and 0 otherwise; and a resume brings the bits of the undisturbed run.
-run="$small --steps 6 --save-every 2 --val-every 0 --keep 2"
-faulty() {        # faulty PATH CALLS FIRST EVERY ERROR: a run into $dir/f under faults
+run="$small --steps 6 --save-every 2 --val-every 0 --keep 2" steps=6 sound=$dir/two all=$dir/six
+faulty() {        # faulty PATH CALLS FIRST EVERY ERROR: $run into $dir/f under faults, to compare with $sound and $all
     rm -rf "$dir/f"
     env LD_PRELOAD="$faults" FAULT_PATH="$1" FAULT_CALLS="$2" FAULT_FIRST="$3" FAULT_EVERY="$4" FAULT_ERROR="$5" \
         "$gpt" $run --out "$dir/f" > "$dir/f.out" 2> "$dir/f.err"
-    status=$? runs=$((runs + 1)) what="$5 at call $3${4:+, every $4}"
-    [ "$(rows_of "$dir/f")" = 6 ] || wrong "$what: the run did not go on: $(tail -n 1 "$dir/f.err")"
-    same_checkpoints "$dir/f" "$dir/six"
+    status=$? runs=$((runs + 1)) what="$5 at call $3 on $1${4:+, every $4}" last=$dir/f/step-0000000$steps
+    [ "$(rows_of "$dir/f")" = $steps ] || wrong "$what: the run did not go on: $(tail -n 1 "$dir/f.err")"
+    same_checkpoints "$dir/f" "$all"
     check_best "$dir/f"
     want=0
-    if grep -q 'step 6 is not saved: ' "$dir/f.err"; then want=1
+    if grep -q "step $steps is not saved: " "$dir/f.err"; then want=1
         grep -q 'the last checkpoint could not be written' "$dir/f.err" ||
             wrong "$what: the last line is $(tail -n 1 "$dir/f.err")"
     elif [ ! -s "$dir/f.err" ]; then
-        is "$what: no message, but there is" "$(names_in "$dir/f")" "$(names_in "$dir/two")"
+        is "$what: no message, but there is" "$(names_in "$dir/f")" "$(names_in "$sound")"
     fi
     [ $status = $want ] || wrong "$what: exit code $status, want $want: $(tail -n 1 "$dir/f.err")"
     grep -q "$(words_of "$5")" "$dir/f.err" && reported=$((reported + 1))
     [ $want = 0 ] || ended=$((ended + 1))
-    { has_checkpoint "$dir/f" && [ ! -d "$dir/f/step-00000006" ]; } || return
+    has_checkpoint "$dir/f" || return
     expect "$what: the resume" "$gpt" --out "$dir/f" --resume --threads 1
-    same_checkpoints "$dir/f" "$dir/six"
-    [ -d "$dir/f/step-00000006" ] || wrong "$what: the resume has not saved the last step"
+    same_checkpoints "$dir/f" "$all"
+    [ -d "$last" ] || wrong "$what: the resume has not saved the last step"
+    best=$(sed -n 's/.*"best": {"step": \([0-9]*\),.*/step-0000000\1/p' "$last/state.json")
+    is "$what: best" "$(readlink "$dir/f/best")" "$best"
 }
 words_of() {
     case $1 in
@@ -109,7 +111,7 @@ words_of() {
 name="ENOSPC, EDQUOT and EIO at every call"
 if [ ! -f "$faults" ]; then skip_test "$name" "no $faults"
 elif grep -q __asan_init "$gpt"; then skip_test "$name" "the sanitizer wants to be loaded first"
-elif ! LD_PRELOAD="$faults" FAULT_PATH=/ FAULT_LOG="$dir/calls" "$gpt" $run --out "$dir/two" > "$dir/f.out" 2>&1; then
+elif ! LD_PRELOAD="$faults" FAULT_PATH=/ FAULT_LOG="$dir/calls" "$gpt" $run --out "$sound" > "$dir/f.out" 2>&1; then
     skip_test "$name" "nothing can be preloaded here"
 else
     "$gpt" $run --keep-every 1 --out "$dir/six" > /dev/null 2>&1      # with all its checkpoints, to compare with
@@ -156,27 +158,21 @@ else
     close_test "files are durable before their directory gets its name"
 
     # ---- The same faults at saves of the best, of which the next one removes those that no rule keeps
-    run="$small --steps 8 --save-every 4 --val-every 1 --keep 1" runs=0
-    "$gpt" $run --keep-every 1 --out "$dir/eight" > /dev/null 2>&1
+    run="$small --steps 8 --save-every 4 --val-every 1 --keep 1"
+    steps=8 sound=$dir/nine all=$dir/eight runs=0 reported=0
+    "$gpt" $run --keep-every 1 --out "$all" > /dev/null 2>&1
     checkpoint_files=${checkpoint_files% state.json}        # where the best is another when a save has failed
-    LD_PRELOAD="$faults" FAULT_PATH=/ FAULT_LOG="$dir/calls" "$gpt" $run --out "$dir/nine" > "$dir/f.out" 2>&1
-    calls=$(grep -c "$dir/nine/step-" "$dir/calls") links=$(grep -c "$dir/nine/best" "$dir/calls") path=$dir/f/step-
-    [ "$calls" -gt 200 ] || wrong "only $calls calls are seen"
+    LD_PRELOAD="$faults" FAULT_PATH=/ FAULT_LOG="$dir/calls" "$gpt" $run --out "$sound" > "$dir/f.out" 2>&1
+    [ "$(grep -c "$sound/step-" "$dir/calls")" -gt 200 ] || wrong "only $(wc -l < "$dir/calls") calls are seen"
     n=$((1 + turn % (4 * stride)))
-    while [ $n -le "$calls" ]; do
-        rm -rf "$dir/f"
-        LD_PRELOAD="$faults" FAULT_PATH="$path" FAULT_CALLS=$every_call FAULT_FIRST=$n FAULT_ERROR=ENOSPC \
-            "$gpt" $run --out "$dir/f" > "$dir/f.out" 2> "$dir/f.err"
-        runs=$((runs + 1))
-        grep -q "No space left on device" "$dir/f.err" || wrong "$path, call $n: no message: $(cat "$dir/f.err")"
-        same_checkpoints "$dir/f" "$dir/eight"
-        check_best "$dir/f"
-        expect "$path, call $n: the resume" "$gpt" --resume "$dir/f" --threads 1
-        named=$(sed -n 's/.*"best": {"step": \([0-9]*\),.*/\1/p' "$dir/f/step-00000008/state.json")
-        is "$path, call $n: best" "$(readlink "$dir/f/best")" "$(printf 'step-%08d' "$named")"
-        n=$((n + 4 * stride))
-        [ $n -le "$calls" ] || [ "$path" = "$dir/f/best" ] || { path=$dir/f/best calls=$links n=1; }
+    for path in step- best; do
+        while [ $n -le "$(grep -c "$sound/$path" "$dir/calls")" ]; do
+            faulty "$dir/f/$path" $every_call $n "" ENOSPC
+            n=$((n + 4 * stride))
+        done
+        n=1
     done
+    [ $reported = $runs ] || wrong "$((runs - reported)) faults were not reported"
     close_test "best/ names a whole checkpoint whatever fails ($runs runs)"
 fi
 
