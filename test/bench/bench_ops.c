@@ -95,123 +95,90 @@ static int64_t rows_open(void) {
     return elements;
 }
 
-/* ---- the ops: each places its operands, sets the bytes that it must move, and is called with them */
+/* ---- the ops */
 
-typedef struct { Tensor t[9]; double bytes; } Operands;
 static int64_t elements;                        /* of the parameters */
 
-static double bytes_of(Tensor t) { return (double)tensor_bytes(t); }
+typedef enum { NONE, X, X3, X4, ROWS, COLUMNS, COLUMNS_F32, COLUMNS3_F32, COLUMNS4_F32, WTE, WTE_F32, WPE, WPE_F32, CHUNK,
+               CHUNK_ROWS, CHUNK_TARGETS, PARAMS, PARAMS_BF16 } OperandKind;
 
-static Operands embed(void) {
-    Operands o = { .t = { OF(dtype, B, T, config.C), OF(dtype, config.Vp, config.C), OF(dtype, T, config.C) } };
-    o.bytes = bytes_of(o.t[0]) + bytes_of(o.t[2]) + (double)distinct * config.C * (double)dtype_bytes(dtype);
-    return o;
+static Tensor operand(OperandKind kind) {
+    const int64_t C = config.C, R = B * T < 5120 ? B * T : 5120;        /* R: rows of a chunk of the head */
+    switch (kind) {
+    case X:             return OF(dtype, B, T, C);
+    case X3:            return OF(dtype, B, T, 3 * C);
+    case X4:            return OF(dtype, B, T, 4 * C);
+    case ROWS:          return OF(F32, B, T);
+    case COLUMNS:       return OF(dtype, C);
+    case COLUMNS_F32:   return OF(F32, C);
+    case COLUMNS3_F32:  return OF(F32, 3 * C);
+    case COLUMNS4_F32:  return OF(F32, 4 * C);
+    case WTE:           return OF(dtype, config.Vp, C);
+    case WTE_F32:       return OF(F32, config.Vp, C);
+    case WPE:           return OF(dtype, T, C);
+    case WPE_F32:       return OF(F32, T, C);
+    case CHUNK:         return OF(dtype, R, config.Vp);
+    case CHUNK_ROWS:    return OF(F32, R);
+    case CHUNK_TARGETS: return tensor_of(tokens.data, I32, 1, R);
+    case PARAMS:        return OF(F32, elements);
+    case PARAMS_BF16:   return dtype == BF16 ? OF(BF16, elements) : ABSENT;
+    default:            return ABSENT;
+    }
 }
-static void call_embed(Tensor *t) { embedding_forward(t[0], tokens, t[1], t[2], ABSENT); }
 
-/* dwte += : only the rows of tokens that occur */
-static Operands embed_backward(void) {
-    Operands o = { .t = { OF(F32, config.Vp, config.C), OF(F32, T, config.C), OF(dtype, B, T, config.C) } };
-    o.bytes = bytes_of(o.t[2]) + bytes_of(o.t[1]) + 8.0 * distinct * config.C;
-    return o;
-}
+static void call_embed(Tensor *t)          { embedding_forward(t[0], tokens, t[1], t[2], ABSENT); }
 static void call_embed_backward(Tensor *t) { embedding_backward(t[0], t[1], t[2], tokens, ABSENT, OVERWRITE); }
-
-static Operands layernorm(void) {
-    const int C = config.C;
-    Operands o = { .t = { OF(dtype, B, T, C), OF(dtype, B, T, C), OF(F32, B, T), OF(F32, B, T), OF(dtype, B, T, C),
-                          OF(dtype, B, T, C), OF(dtype, C), OF(dtype, C) } };
-    o.bytes = 4 * bytes_of(o.t[0]) + 2 * bytes_of(o.t[2]);
-    return o;
-}
 static void call_layernorm(Tensor *t) {
     residual_layernorm_forward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]);
-}
-
-static Operands layernorm_back(void) {
-    const int C = config.C;
-    Operands o = { .t = { OF(dtype, B, T, C), OF(F32, C), OF(F32, C), OF(F32, C), OF(dtype, B, T, C),
-                          OF(dtype, B, T, C), OF(F32, B, T), OF(F32, B, T), OF(dtype, C) } };
-    o.bytes = 4 * bytes_of(o.t[0]) + 2 * bytes_of(o.t[6]);
-    return o;
 }
 static void call_layernorm_back(Tensor *t) {
     layernorm_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], ACCUMULATE, OVERWRITE);
 }
-
-static Operands qkv_bias(void) {
-    Operands o = { .t = { OF(F32, 3 * config.C), OF(dtype, B, T, 3 * config.C) } };
-    o.bytes = bytes_of(o.t[1]);
-    return o;
-}
-static void call_qkv_bias(Tensor *t) { column_sums(t[0], t[1], OVERWRITE); }
-
-static Operands gelu(void) {
-    Operands o = { .t = { OF(dtype, B, T, 4 * config.C), OF(dtype, B, T, 4 * config.C) } };
-    o.bytes = 2 * bytes_of(o.t[0]);
-    return o;
-}
+static void call_qkv_bias(Tensor *t)  { column_sums(t[0], t[1], OVERWRITE); }
 static void call_gelu(Tensor *t)      { gelu_forward(t[0], t[1]); }
-static Operands gelu_back(void) {
-    Operands o = gelu();
-    o.t[2] = OF(F32, 4 * config.C);
-    o.bytes *= 1.5;
-    return o;
-}
 static void call_gelu_back(Tensor *t) { gelu_backward(t[0], t[0], t[1], t[2], OVERWRITE); }
+static void call_drop(Tensor *t)      { dropout(t[0], t[1], &(Dropout){ .rate = 0.2f, .seed = 1 }); }
+static void call_softmax(Tensor *t)   { softmax_cross_entropy(t[0], t[1], t[1], t[2], config.V, 1e-3f); }
+static void call_loss(Tensor *t)      { loss_add(stats, t[0], 1e-9f); }
+static void call_norm(Tensor *t)      { gradient_square_sum(stats, t[0]); }
+static void call_adamw(Tensor *t)     { adamw_update(t[0], t[4], t[1], t[2], t[3], rows, row_count, stats); }
 
-static Operands drop(void) {
-    Operands o = { .t = { OF(dtype, B, T, config.C), OF(dtype, B, T, config.C) } };
-    o.bytes = 2 * bytes_of(o.t[0]);
-    return o;
-}
-static void call_drop(Tensor *t) { dropout(t[0], t[1], &(Dropout){ .rate = 0.2f, .seed = 1 }); }
-
-/* a chunk of the head */
-static Operands softmax(void) {
-    const int64_t R = B * T < 5120 ? B * T : 5120;
-    Operands o = { .t = { OF(F32, R), OF(dtype, R, config.Vp), tensor_of(tokens.data, I32, 1, R) } };
-    o.bytes = 2 * bytes_of(o.t[1]);
-    return o;
-}
-static void call_softmax(Tensor *t) { softmax_cross_entropy(t[0], t[1], t[1], t[2], config.V, 1e-3f); }
-
-static Operands loss(void) {
-    Operands o = { .t = { OF(F32, B, T) } };
-    o.bytes = bytes_of(o.t[0]);
-    return o;
-}
-static void call_loss(Tensor *t) { loss_add(stats, t[0], 1e-9f); }
-
-static Operands norm(void) {
-    Operands o = { .t = { OF(F32, elements) } };
-    o.bytes = bytes_of(o.t[0]);
-    return o;
-}
-static void call_norm(Tensor *t) { gradient_square_sum(stats, t[0]); }
-
-static Operands adamw(void) {
-    Operands o = { .t = { OF(F32, elements), OF(F32, elements), OF(F32, elements), OF(F32, elements) } };
-    if (dtype == BF16) o.t[4] = OF(BF16, elements);
-    o.bytes = 7 * bytes_of(o.t[0]) + (dtype == BF16 ? bytes_of(o.t[4]) : 0);
-    return o;
-}
-static void call_adamw(Tensor *t) { adamw_update(t[0], t[4], t[1], t[2], t[3], rows, row_count, stats); }
-
-static const struct { const char *name; Operands (*operands)(void); void (*call)(Tensor *t); } ops[] = {
-    { "embedding forward",               embed,          call_embed },
-    { "embedding backward",              embed_backward, call_embed_backward },
-    { "residual + layernorm forward",    layernorm,      call_layernorm },
-    { "layernorm backward, with dx_sum", layernorm_back, call_layernorm_back },
-    { "column sums of dqkv",             qkv_bias,       call_qkv_bias },
-    { "gelu forward",                    gelu,           call_gelu },
-    { "gelu backward",                   gelu_back,      call_gelu_back },
-    { "dropout",                         drop,           call_drop },
-    { "softmax, a chunk of the head",    softmax,        call_softmax },
-    { "sum of the losses",               loss,           call_loss },
-    { "gradient norm",                   norm,           call_norm },
-    { "AdamW",                           adamw,          call_adamw },
+/* moved: how often each operand must be read or written. token_bytes: of each token that occurs and channel; 1 stands for
+   an element of dtype. */
+static const struct {
+    const char *name;
+    void      (*call)(Tensor *t);
+    OperandKind operand[9];
+    double      moved[9];
+    int         token_bytes;
+} ops[] = {
+    { "embedding forward",  call_embed, { X, WTE, WPE }, { 1, 0, 1 }, 1 },
+    { "embedding backward", call_embed_backward, { WTE_F32, WPE_F32, X }, { 0, 1, 1 }, 8 },
+    { "residual + layernorm forward", call_layernorm, { X, X, ROWS, ROWS, X, X, COLUMNS, COLUMNS },
+      { 1, 1, 1, 1, 1, 1 }, 0 },
+    { "layernorm backward, with dx_sum", call_layernorm_back,
+      { X, COLUMNS_F32, COLUMNS_F32, COLUMNS_F32, X, X, ROWS, ROWS, COLUMNS }, { 2, 0, 0, 0, 1, 1, 1, 1 }, 0 },
+    { "column sums of dqkv", call_qkv_bias, { COLUMNS3_F32, X3 }, { 0, 1 }, 0 },
+    { "gelu forward",  call_gelu, { X4, X4 }, { 1, 1 }, 0 },
+    { "gelu backward", call_gelu_back, { X4, X4, COLUMNS4_F32 }, { 2, 1 }, 0 },
+    { "dropout",       call_drop, { X, X }, { 1, 1 }, 0 },
+    { "softmax, a chunk of the head", call_softmax, { CHUNK_ROWS, CHUNK, CHUNK_TARGETS }, { 0, 2 }, 0 },
+    { "sum of the losses", call_loss, { ROWS }, { 1 }, 0 },
+    { "gradient norm", call_norm, { PARAMS }, { 1 }, 0 },
+    { "AdamW", call_adamw, { PARAMS, PARAMS, PARAMS, PARAMS, PARAMS_BF16 }, { 2, 2, 2, 1, 1 }, 0 },
 };
+
+typedef struct { Tensor t[9]; double bytes; } Operands;
+
+static Operands operands(int op) {
+    const int token_bytes = ops[op].token_bytes == 1 ? (int)dtype_bytes(dtype) : ops[op].token_bytes;
+    Operands o = { .bytes = (double)token_bytes * distinct * config.C };
+    for (int i = 0; i < 9; i++) {
+        o.t[i] = operand(ops[op].operand[i]);
+        if (o.t[i].data) o.bytes += ops[op].moved[i] * (double)tensor_bytes(o.t[i]);
+    }
+    return o;
+}
 
 /* ---- time */
 
@@ -260,7 +227,7 @@ static void bench(const Shape *shape, double copy_rate) {
         int sets = 0;
         memory_used = 0;
         do {
-            set[sets++] = ops[i].operands();
+            set[sets++] = operands((int)i);
         } while (sets < SETS_MAX && memory_used + memory_used / sets <= memory_bytes);
         const double seconds = seconds_of(ops[i].call, set, sets), rate = set->bytes / seconds;
         printf("| %s | %.4g | %.1f | %.0f | %.0f %% |\n", ops[i].name, set->bytes / 1e6, 1e6 * seconds, rate / 1e9,
