@@ -99,8 +99,10 @@ static int64_t rows_open(void) {
 
 static int64_t elements;                        /* of the parameters */
 
-typedef enum { NONE, X, X3, X4, ROWS, COLUMNS, COLUMNS_F32, COLUMNS3_F32, COLUMNS4_F32, WTE, WTE_F32, WPE, WPE_F32, CHUNK,
-               CHUNK_ROWS, CHUNK_TARGETS, PARAMS, PARAMS_BF16 } OperandKind;
+typedef enum {
+    NONE, X, X3, X4, ROWS, COLUMNS, COLUMNS_F32, COLUMNS3_F32, COLUMNS4_F32, WTE, WTE_F32, WPE, WPE_F32, CHUNK,
+    CHUNK_ROWS, CHUNK_TARGETS, PARAMS, PARAMS_BF16
+} OperandKind;
 
 static Tensor operand(OperandKind kind) {
     const int64_t C = config.C, R = B * T < 5120 ? B * T : 5120;        /* R: rows of a chunk of the head */
@@ -143,8 +145,8 @@ static void call_loss(Tensor *t)      { loss_add(stats, t[0], 1e-9f); }
 static void call_norm(Tensor *t)      { gradient_square_sum(stats, t[0]); }
 static void call_adamw(Tensor *t)     { adamw_update(t[0], t[4], t[1], t[2], t[3], rows, row_count, stats); }
 
-/* moved: how often each operand must be read or written. token_bytes: of each token that occurs and channel; 1 stands for
-   an element of dtype. */
+/* moved: how often each operand must be read or written. token_bytes: of each token that occurs and channel; 1 stands
+   for an element of dtype. */
 static const struct {
     const char *name;
     void      (*call)(Tensor *t);
