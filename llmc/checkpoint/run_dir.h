@@ -13,10 +13,9 @@ typedef struct {
 } RunDir;
 
 /* The directory of --out, none for "none". out NULL: runs/NAME with the name of the data's file, up to its extension or
-   the first character of a pattern; if that exists, the first of runs/NAME-2, -3, ... that does not, or with resume the
-   last that has a checkpoint or a log. Writes nothing. Locks one that exists until the process ends, unless dry_run:
-   a run that ends meanwhile would change it. Fails while another process has the lock, and without resume if the
-   directory has a checkpoint or a log. */
+   the first character of a pattern, or the first unused of runs/NAME-2, -3, ...; with resume the last that has a
+   checkpoint or a log. Writes nothing. Locks one that exists until the process ends, unless dry_run. Fails while
+   another process has the lock, and without resume if the directory has a checkpoint or a log. */
 RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run);
 
 /* Makes and locks the directory unless it is locked. Of a new run without --out, if another process has made it since,

@@ -80,6 +80,14 @@ static inline void save_fails(const char *part, const char *out, Trainer *t) {
     EXPECT(strstr(error, part), "want \"%s\", got: %s", part, error);
 }
 
+static inline void expect_loads(const char *dir, const Trainer *want, const char *what) {
+    Trainer loaded;
+    tiny_create(&loaded, 99);
+    checkpoint_load_model(dir, &loaded.model);
+    expect_equal_rows(&want->model.params, &loaded.model.params, what);
+    tiny_free(&loaded);
+}
+
 /* ---- Copies with a flaw */
 
 /* The file at from again at to, with every old in its header replaced, both quoted. */

@@ -87,20 +87,12 @@ static void verify(void *dir) { checkpoint_verify(dir, 1); }
 #define META "`__metadata__`:{`format`:`pt`}"
 #define EMPTY(name, dtype) TENSOR(name, dtype, "0", 0, 0)
 
-static void expect_loads(const char *dir, const char *what) {
-    Trainer other;
-    tiny_create(&other, 9);
-    checkpoint_load_model(dir, &other.model);
-    expect_equal_rows(&trainer.model.params, &other.model.params, what);
-    tiny_free(&other);
-}
-
 static void models_of_other_programs(void) {
     char *dir = save_step(IN_SCRATCH("foreign"), &trainer, 1), *path = STRING("%s/model.safetensors", dir);
     char *good = IN_SCRATCH("good.safetensors");
     EXPECT(rename(path, good) == 0, "%s", path);
     rewrite(good, path, META, EMPTY("h.0.attn.bias", "BOOL") "," EMPTY("transformer.h.1.attn.masked_bias", "F32"));
-    expect_loads(dir, "masks as tensors");
+    expect_loads(dir, &trainer, "masks as tensors");
 
     FileMap map = file_map(good);
     const int end = (int)map.size - 8 - (map.bytes[0] | map.bytes[1] << 8), table = 65 * 10 * 4;
@@ -111,7 +103,7 @@ static void models_of_other_programs(void) {
     fwrite(bits, 1, (size_t)table, file);
     fclose(file);
     rewrite(good, path, META, head);
-    expect_loads(dir, "a head that equals wte");
+    expect_loads(dir, &trainer, "a head that equals wte");
     bits[649] ^= 1;
     file = fopen(path, "r+b");
     fseek(file, -table, SEEK_END);
@@ -294,10 +286,11 @@ static void test_finding(void) {
                  IN_SCRATCH("found/step-00000010/optimizer.safetensors"));
 }
 
+/* want: the note after the name of the checkpoint */
 static void expect_picked(const char *out, const char *which, int step, const char *want) {
-    char *note, *picked = run_dir_pick(out, which, &note);
-    EXPECT(note && !strcmp(note, want), "%s\nwant %s", note ? note : "none", want);
-    expect_found(picked, STRING("%s/step-%08d", out, step));
+    char *note, *picked = run_dir_pick(out, which, &note), *path = STRING("%s/step-%08d", out, step);
+    EXPECT(note && !strcmp(note, STRING("%s: %s", path, want)), "%s\nwant %s", note ? note : "none", want);
+    expect_found(picked, path);
     free(note);
 }
 
@@ -307,14 +300,13 @@ static void test_picking(void) {
     state.val_step = -1;
     EXPECT(!*save_state(out, &trainer, &state), "saved");
     expect_fails("--checkpoint best: ", pick_best, out);
-    expect_picked(out, NULL, 1, STRING("%s/step-00000001: the last of the run", out));
+    expect_picked(out, NULL, 1, "the last of the run");
     state = state_of(2);
     state.val.best = (BestLoss){ 2, 0.5, 0, 0 };
     EXPECT(!*save_state(out, &trainer, &state), "saved");
-    char *both = STRING("%s/step-00000002: the last of the run and its best, val loss 0.5000", out);
-    expect_picked(out, NULL, 2, both);
-    expect_picked(out, "best", 2, both);
-    expect_picked(out, "last", 2, both);
+    static const char *const which[] = { NULL, "best", "last" };
+    for (int i = 0; i < 3; i++)
+        expect_picked(out, which[i], 2, "the last of the run and its best, val loss 0.5000");
     save_step(out, &trainer, 3);
     const TrainState saved = checkpoint_load_state(IN_SCRATCH("picked/step-00000003"));
     EXPECT(!saved.val.best.step, "a saver that is opened anew knows no best");
@@ -323,12 +315,9 @@ static void test_picking(void) {
     state = state_of(4);
     saver_save(&saver, &state);
     close_saver(&saver);
-    char *best = STRING("%s/step-00000002: the best of the run, val loss 0.5000; the last is step 4 "
-                        "(--checkpoint last)", out);
-    expect_picked(out, NULL, 2, best);
-    expect_picked(out, "best", 2, best);
-    expect_picked(out, "last", 4, STRING("%s/step-00000004: the last of the run, val loss 0.5000; the best is step 2, "
-                                         "val loss 0.5000", out));
+    for (int i = 0; i < 2; i++)
+        expect_picked(out, which[i], 2, "the best of the run, val loss 0.5000; the last is step 4 (--checkpoint last)");
+    expect_picked(out, "last", 4, "the last of the run, val loss 0.5000; the best is step 2, val loss 0.5000");
     expect_found(run_dir_resolve(out), IN_SCRATCH("picked/step-00000004"));
     expect_found(run_dir_pick(IN_SCRATCH("picked/best"), NULL, &note), IN_SCRATCH("picked/best"));
     EXPECT(!note, "the path of a checkpoint: %s", note);
@@ -336,23 +325,21 @@ static void test_picking(void) {
     EXPECT(!note, "the path of a checkpoint: %s", note);
     EXPECT(rename(IN_SCRATCH("picked/step-00000002"), IN_SCRATCH("picked/away")) == 0, "moved");
     expect_fails("picked has none: it was removed; want --checkpoint last", pick_best, out);
-    expect_picked(out, NULL, 4, STRING("%s/step-00000004: the last of the run, val loss 0.5000", out));
+    expect_picked(out, NULL, 4, "the last of the run, val loss 0.5000");
 }
 
 /* A killed run may leave step-N.partial in any state. */
 static void test_replacing(void) {
     char *out = IN_SCRATCH("replaced"), *step = IN_SCRATCH("replaced/step-00000004");
     char *partial = IN_SCRATCH("replaced/step-00000004.partial");
-    Trainer changed, loaded;
+    Trainer changed;
     tiny_create(&changed, 30);
-    tiny_create(&loaded, 40);
     directory_make(partial);
     put_text(IN_SCRATCH("replaced/step-00000004.partial/model.safetensors"), "half");
     save_step(out, &trainer, 4);
     save_step(out, &changed, 4);
     EXPECT(!file_exists(partial), "the old one is removed");
-    checkpoint_load_model(step, &loaded.model);
-    expect_equal_rows(&changed.model.params, &loaded.model.params, "the new one is in its place");
+    expect_loads(step, &changed, "the new one is in its place");
 
     /* files of a user are never removed: those of a replaced checkpoint stay in step-N.partial, or return with it */
     put_text(IN_SCRATCH("replaced/step-00000004/README.md"), "mine");
@@ -362,18 +349,14 @@ static void test_replacing(void) {
     save_step(out, &trainer, 5);
     save_step(out, &changed, 4);
     EXPECT(file_exists(IN_SCRATCH("replaced/step-00000004/README.md")) && !file_exists(partial), "README.md is back");
-    checkpoint_load_model(step, &loaded.model);
-    expect_equal_rows(&changed.model.params, &loaded.model.params, "with the new checkpoint");
+    expect_loads(step, &changed, "with the new checkpoint");
     char *elsewhere = IN_SCRATCH("replaced/elsewhere");
     EXPECT(rename(step, elsewhere) == 0 && symlink(elsewhere, step) == 0, "a link");
     save_step(out, &trainer, 4);
-    checkpoint_load_model(elsewhere, &loaded.model);
-    expect_equal_rows(&changed.model.params, &loaded.model.params, "the target of a link stays");
-    checkpoint_load_model(step, &loaded.model);
-    expect_equal_rows(&trainer.model.params, &loaded.model.params, "the link is replaced");
+    expect_loads(elsewhere, &changed, "the target of a link stays");
+    expect_loads(step, &trainer, "the link is replaced");
     EXPECT(!file_exists(partial), "and removed");
     tiny_free(&changed);
-    tiny_free(&loaded);
 }
 
 /* ---- Tokenizers */
