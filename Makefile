@@ -68,9 +68,9 @@ include test/fuzz/fuzz.mk
 
 .PHONY: all train compare test test-kill test-roundtrip test-tasks test-tokenizer lib example bench-attention bench-comm
 .PHONY: bench-ops bench-ring bench-step bench-context bench-scaling bench-tokenizer sanitize reference reference-124M clean help
-#:                 build ./train_gpt and ./tokenize for this machine
-all: $(BUILD)/train_gpt $(BUILD)/tokenize
-	@$(if $(filter build/$(DEVICE),$(BUILD)),ln -sfn $< train_gpt && ln -sfn $(BUILD)/tokenize tokenize)
+#:                 build ./train_gpt, ./tokenize and ./curves for this machine
+all: $(BUILD)/train_gpt $(BUILD)/tokenize $(BUILD)/curves
+	@$(if $(filter build/$(DEVICE),$(BUILD)),for program in train_gpt tokenize curves; do ln -sfn $(BUILD)/$$program .; done)
 	@echo "train_gpt is $<: $(WITH)"
 
 # Everything is recompiled when the compiler or its flags change: build/*/settings records them.
@@ -104,6 +104,8 @@ $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
 	$(link) $(LIBS)
 $(BUILD)/tokenize: $(patsubst %,$(BUILD)/%.o,data/tokenize data/bpe_train $(addprefix llmc/,base/files base/json base/os \
                      options/options text/bpe text/bpe_files text/bpe_words text/texts tokens/shards) kernels/check)
+	$(link)
+$(BUILD)/curves: $(patsubst %,$(BUILD)/%.o,curves $(addprefix llmc/,report/report_page base/files base/json base/os) kernels/check)
 	$(link)
 $(BUILD)/tales: $(patsubst %,$(BUILD)/%.o,data/tales llmc/base/random llmc/base/files llmc/options/options llmc/base/os kernels/check)
 	$(link)
@@ -147,7 +149,6 @@ train: all $(BUILD)/tales
 	@$(BUILD)/tales --bytes $(TALES_BYTES) --val-bytes 100000 --seed 1 --out $(TALES)
 	@rm -rf $(TALES_RUN)
 	./train_gpt --data $(TALES)/train.txt --val-data $(TALES)/val.txt --out $(TALES_RUN) $(TRAIN_OPTIONS)
-	@scripts/plot_loss.sh $(TALES_RUN) > $(TALES_RUN)/loss.svg && echo "loss curve $(TALES_RUN)/loss.svg"
 
 #: compare         flash, naive, the noise twin, PyTorch: the same loss curve? (DATA=FILE OPTIONS='--steps 1000')
 compare: all $(BUILD)/tales
@@ -242,7 +243,7 @@ reference-124M:
 	scripts/make_reference.py --size 124M --out build/reference-124M.safetensors
 #: clean           remove build/, train_gpt and tokenize; keeps runs/
 clean:
-	rm -rf build train_gpt tokenize
+	rm -rf build train_gpt tokenize curves
 help:
 	@sed -n 's/^#: /make /p' Makefile test/fuzz/fuzz.mk
 	@echo "Variables: DEVICE=$(DEVICE) CC=$(CC) OPENMP=$(OPENMP) CFLAGS='$(CFLAGS)' NATIVE=$(NATIVE) NCCL=$(NCCL) NCCL_HOME=$(NCCL_HOME)"

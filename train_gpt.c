@@ -92,8 +92,7 @@ static void print_banner(Run *run) {
         .version = VERSION, .command = run->command, .out = run->dir.path, .data = corpus_text(&run->corpus),
         .memory = memory_plan_text(&plan, &run->device), .attention = plan.attention, .device = &run->device,
         .config = &run->config, .options = run->options, .val_floor = run->corpus.val_floor,
-        .validates = run->corpus.val != NULL, .steps = s->steps, .log_every = s->log_every,
-        .log_jsonl = s->log_jsonl };
+        .validates = run->corpus.val != NULL, .steps = s->steps, .log_every = s->log_every };
     report_banner(&run->info);
     if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes) {
         memory_plan_print(&plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);

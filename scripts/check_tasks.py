@@ -103,11 +103,13 @@ def per_character(log_probabilities, choices):
 
 
 def compare(program, options, model, encode, start, task, path, what):
-    run = subprocess.run([program, "--eval", model.name_or_path, "--task", task, path, "--log-jsonl", *options],
-                         capture_output=True, text=True)
-    if run.returncode:
-        sys.exit(f"check_tasks: {what}: {run.stderr}")
-    *events, figures = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    with tempfile.TemporaryDirectory() as scratch:
+        run = subprocess.run([program, "--eval", model.name_or_path, "--task", task, path, "--out", f"{scratch}/items",
+                              *options], capture_output=True, text=True)
+        if run.returncode:
+            sys.exit(f"check_tasks: {what}: {run.stderr}")
+        with open(f"{scratch}/items", encoding="utf-8") as file:
+            *events, figures = map(json.loads, file)
     faults, cut, left_out, worst = [], 0, 0, 0.0
     acc, acc_norm, lls = [], [], []
     got = iter(events)

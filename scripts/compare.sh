@@ -1,14 +1,16 @@
 #!/bin/sh
 # compare.sh [OPTION...] - Trains one model from one seed on the same batches with flash attention, with naive
 # attention, with flash from initial weights moved by one ulp (the twin), and with PyTorch where PYTHON (python3) has it
-# (scripts/train_reference.py, its own attention). Prints the table of scripts/compare_curves.sh and draws the curves
-# and their differences. Exit code 0 if all are the same curve as flash: at most twice as far from it as the twin.
+# (scripts/train_reference.py, its own attention). Prints the table of scripts/compare_curves.sh and writes a page of
+# the curves and their differences. Exit code 0 if all are the same curve as flash: at most twice as far from it as the
+# twin.
 #   OPTION   of train_gpt, instead of the defaults: a small model on a text on a CPU, GPT-2 124M at T = 1024 on a GPU
 #   DATA     text or token shards, 'dir/train_*.bin'; without it, a text made by tales
 #   OUT      directory of the runs (runs/compare), which is replaced
 set -eu
-case ${1-} in --help|-h) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit ;; esac
-here=$(dirname "$0") gpt=${TRAIN_GPT:-./train_gpt} python=${PYTHON:-python3} out=${OUT:-runs/compare} data=${DATA-}
+case ${1-} in --help|-h) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit ;; esac
+here=$(dirname "$0") gpt=${TRAIN_GPT:-./train_gpt} curves=${CURVES:-./curves} python=${PYTHON:-python3}
+out=${OUT:-runs/compare} data=${DATA-}
 if [ -e "$out" ] && [ ! -f "$out/defaults.txt" ]; then
     echo "compare: $out is not a comparison; want another OUT" >&2
     exit 1
@@ -58,8 +60,8 @@ else
     echo "$python has no torch: no curve of PyTorch; PYTHON=... names another" >&2
 fi
 set -- "$out/flash" "$out/naive" ${torch:+"$torch"}
-"$here/plot_loss.sh" --y loss,difference "$out/flash" "$out/twin" "$out/naive" ${torch:+"$torch"} > "$out/compare.svg"
+"$curves" "$out/flash" "$out/twin" "$out/naive" ${torch:+"$torch"} > "$out/curves.html"
 code=0
 "$here/compare_curves.sh" --twin "$out/twin" "$@" || code=$?
-echo "picture: $out/compare.svg"
+echo "curves: $out/curves.html"
 exit $code

@@ -1,8 +1,8 @@
 #!/bin/sh
-# compare_curves.sh [--twin TWIN] RUN OTHER... - Are RUN and each OTHER the same loss curve? Each is a run's
-# directory, its log.csv or its log.jsonl, of runs of equal length on the same batches. Prints of each the mean loss of
-# its last 20 steps, how far its means over 20 steps differ from those of RUN, its speed after the first 20 steps, and
-# the memory that settings.txt beside the log gives.
+# compare_curves.sh [--twin TWIN] RUN OTHER... - Are RUN and each OTHER the same loss curve? Each is a run's directory
+# or its log.csv, of runs of equal length on the same batches. Prints of each the mean loss of its last 20 steps, how
+# far its means over 20 steps differ from those of RUN, its speed after the first 20 steps, and the memory that
+# settings.txt beside the log gives.
 # Rounding alone makes curves differ, and more with every step. TWIN measures by how much: it is RUN again with initial
 # weights moved by one ulp (train_gpt --perturb). With it the exit code is the verdict: 0 if the largest difference of
 # every OTHER is at most twice that of TWIN, or an f32 ulp of the loss, which makes it the same curve, else 1. Without
@@ -22,7 +22,7 @@ if [ $# -lt 1 ] || { [ $# = 1 ] && [ -z "$twin" ]; }; then
     echo "$usage   (each a run's directory or its log.csv; --help explains)" >&2
     exit 1
 fi
-first=${1%/log.*} others=
+first=${1%/log.csv} others=
 first=${first%/}
 given=$1
 shift
@@ -32,11 +32,25 @@ scripts=$(dirname "$0")
 . "$scripts/logs.sh"
 
 awk -F, -v script="$script" -v has_twin="${twin:+1}" "$read_columns"'
+# The directory of a log.csv, else the name of the file.
+function name_of(path,   part, count) {
+    count = split(path, part, "/")
+    if (part[count] == "log.csv" && count > 1 && part[count - 1] !~ /^\.?$/) return part[count - 1]
+    sub(/\.csv$/, "", part[count])
+    return part[count]
+}
+# "# memory: 213 MiB of ..." of the settings.txt beside a log; "" = none.
+function memory_of(path,   line, value) {
+    sub(/[^\/]*$/, "settings.txt", path)
+    while ((getline line < path) > 0) if (sub(/^# memory: */, "", line)) value = line
+    close(path)
+    sub(/ of .*/, "", value)
+    return value
+}
 FNR == 1 {
     want_columns("step loss", "a log of training steps")
     path[++file] = shown(FILENAME)
-    memory[file] = setting_comment(FILENAME, "memory")
-    sub(/ of .*/, "", memory[file])
+    memory[file] = memory_of(FILENAME)
     next
 }
 is_number(cell("step")) && is_number(cell("loss")) {

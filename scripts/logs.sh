@@ -1,5 +1,5 @@
-# logs.sh - What the readers of logs share: each sources it first. It replaces every argument, a run's
-# directory, a CSV file or a log.jsonl, by the path of the file; any other argument ends the script.
+# logs.sh - What the readers of tables share: each sources it first. It replaces every argument, a run's directory or a
+# CSV file, by the path of the file; any other argument ends the script.
 LC_ALL=C
 export LC_ALL
 script=${0##*/}
@@ -20,7 +20,7 @@ for run; do
     set -- "$@" "$file"
 done
 
-# For awk -F,: columns by their names in the first line, or by the keys of JSON lines, of one file after the other.
+# For awk -F,: columns by their names in the first line, of one file after the other.
 read_columns='
 function stop(message) { print script ": " message | "cat >&2"; failed = 1; exit 1 }
 # Not nan or inf, nor so much that a difference is.
@@ -28,35 +28,15 @@ function is_number(text) {
     return text ~ /^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$/ && text + 0 < 1e300 && text + 0 > -1e300
 }
 function shown(path) { sub(/^\.\//, "", path); return path }
-function cell(name) {
-    if (!is_json) return name in column ? $column[name] : ""
-    if (!match($0, "\"" name "\": [-+.0-9eE]+")) return ""
-    return substr($0, RSTART + length(name) + 4, RLENGTH - length(name) - 4)
-}
+function cell(name) { return name in column ? $column[name] : "" }
 function want_columns(names, what,   i, count, name) {
-    count = is_json ? 0 : split(names, name, " ")
+    count = split(names, name, " ")
     for (i = 1; i <= count; i++)
         if (!(name[i] in column)) stop(shown(FILENAME) ": not " what ": no column " name[i] " in the first line")
-}
-# The directory of a log.csv or log.jsonl, else the name of the file.
-function name_of(path,   part, count) {
-    count = split(path, part, "/")
-    if (part[count] ~ /^log\.(csv|jsonl)$/ && count > 1 && part[count - 1] != "." && part[count - 1] != "")
-        return part[count - 1]
-    sub(/\.(csv|jsonl)$/, "", part[count])
-    return part[count]
-}
-# "# NAME: ..." of the settings.txt beside a log; "" = none.
-function setting_comment(path, name,   line, value) {
-    sub(/[^\/]*$/, "settings.txt", path)
-    while ((getline line < path) > 0) if (sub("^# " name ": *", "", line)) value = line
-    close(path)
-    return value
 }
 { sub(/\r$/, "") }
 FNR == 1 {
     split("", column)
     for (i = 1; i <= NF; i++) column[$i] = i
-    is_json = /^[{]"event": /
 }
 '

@@ -2,6 +2,7 @@
 #include "../../kernels/check.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -51,6 +52,23 @@ int file_next_line(FileMap map, FileLine *line) {
     *line = (FileLine){ .text = text, .size = (size_t)(stop - text) - (stop > text && stop[-1] == '\r'),
                         .next = stop + (newline != NULL), .number = line->number + 1 };
     return 1;
+}
+
+const char *file_next_cell(const FileLine *line, const char **at, size_t *size) {
+    const char *cell = *at, *end = line->text + line->size;
+    if (cell > end) return NULL;
+    const char *comma = memchr(cell, ',', (size_t)(end - cell));
+    *size = (size_t)((comma ? comma : end) - cell);
+    *at = cell + *size + 1;
+    return cell;
+}
+
+double cell_number(const char *cell, size_t size) {
+    char text[64] = "", *end;
+    if (!size || size >= sizeof text) return NAN;
+    memcpy(text, cell, size);
+    double value = strtod(text, &end);
+    return end == text + size && isfinite(value) ? value : NAN;
 }
 
 int file_exists(const char *path) { return access(path, F_OK) == 0; }

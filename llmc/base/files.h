@@ -15,6 +15,10 @@ void    file_unmap(FileMap map);
 typedef struct { const char *text, *next; size_t size; int64_t number; } FileLine;
 int     file_next_line(FileMap map, FileLine *line);
 
+/* The cell of a line of CSV at *at, which moves from line->text to the next one; NULL = there are no more. */
+const char *file_next_cell(const FileLine *line, const char **at, size_t *size);
+double  cell_number(const char *cell, size_t size);       /* NaN for a text that is no finite number */
+
 int     file_exists(const char *path);
 int     file_is_dir(const char *path);
 int     file_has_name(int fd, const char *path);          /* fd is open on the file that path names now */

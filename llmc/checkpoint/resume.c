@@ -51,6 +51,8 @@ char *resume_adopt_options(Option *table, const Json *json) {
     const Json *settings = json_member(json, "settings", JSON_OBJECT);
     char *changes = NULL, text[256];
     size_t size;
+    for (const Json *setting = settings->child; setting; setting = setting->next)
+        if (setting->type == JSON_STRING) settings_check_obsolete(setting->key, setting->text);
     FILE *file = string_open(&changes, &size, "the changed options");
     for (Option *o = table; o->name || o->help; o++) {
         if (!o->name || o->role != ROLE_KEPT || !json_find(settings, o->name)) continue;

@@ -89,7 +89,9 @@ static const ForeignOption foreign_options[] = {
     { "early-stopping early-stopping-patience", "use --early-stop, in validations" },
     { "-nm", "use --keep-every" },
     { "log-interval log-steps log-freq logging-steps logging-interval log-every-n-steps -lg", "use --log-every" },
-    { "wandb wandb-log wandb-project wandb-run-name report-to run-name tensorboard", "use --log-jsonl" },
+    { "wandb wandb-log wandb-project wandb-run-name report-to run-name tensorboard",
+      "log.csv and log.jsonl are always written, remove it" },
+    { "log-jsonl", "log.jsonl is always written, remove it; --task writes its items to --out FILE" },
     { "max-time max-train-time time timeout", "use --time-limit" },
     { "-s", "use --sample-every" },
     { "-g max-new-tokens num-tokens max-length gen-length sample-length", "use --sample-tokens" },
@@ -107,6 +109,11 @@ static const ForeignOption foreign_options[] = {
       "use --context-parallel" },
     { "zero-stage -z", "use --zero" },
     { "backend ddp ddp-backend fsdp deepspeed", NO_NEED },
+    {0}
+};
+
+static const ObsoleteOption obsolete_options[] = {
+    { "log-jsonl", "yes|no" },
     {0}
 };
 

@@ -195,6 +195,18 @@ static int is_foreign(Option *table, const ForeignOption *foreign, const char *w
     return 1;
 }
 
+static const ObsoleteOption *find_obsolete(const ObsoleteOption *obsolete, const char *name) {
+    while (obsolete && obsolete->name && strcmp(obsolete->name, name)) obsolete++;
+    return obsolete && obsolete->name ? obsolete : NULL;
+}
+
+int option_is_obsolete(const ObsoleteOption *obsolete, const char *name, const char *value) {
+    obsolete = find_obsolete(obsolete, name);
+    REQUIRE(!obsolete || is_choice(obsolete->accepted, value), "--%s %.100s: this version no longer has that option; "
+            "want %s", name, value, obsolete->accepted);
+    return obsolete != NULL;
+}
+
 static Option *require_option(Option *table, const char *typed) {
     char name[64];
     Option *option = options_find(table, name_of(typed, name));
@@ -290,7 +302,7 @@ static void end_value(char *text) {
     *to = 0;
 }
 
-typedef struct { Option *table; char *line; } ConfigLine;
+typedef struct { Option *table; const ObsoleteOption *obsolete; char *line; } ConfigLine;
 
 /* The name at the start of a line, with dashes. Returns its end. */
 static char *line_name(char *line, char typed[64]) {
@@ -310,8 +322,9 @@ static void read_line(void *argument) {
     value++;
     value += strspn(value, BLANKS);
     int is_quoted = *value == '"' || *value == '\'';
-    Option *option = require_option(config->table, typed), copy = *option;
     end_value(value);
+    if (option_is_obsolete(config->obsolete, typed + 2, value)) return;
+    Option *option = require_option(config->table, typed), copy = *option;
     REQUIRE(option->role != ROLE_COMMAND || !strcmp(option->name, "out"), "--%s belongs on the command line",
             option->name);
     REQUIRE(!(option->given & IN_FILE), "--%s: given twice", option->name);
@@ -322,7 +335,7 @@ static void read_line(void *argument) {
     option->given |= IN_FILE;
 }
 
-void options_read(Option *table, const ForeignOption *foreign, const char *path) {
+void options_read(Option *table, const ForeignOption *foreign, const ObsoleteOption *obsolete, const char *path) {
     static char *text;                      /* not freed: text options point into it */
     FileMap map = file_map(path);
     char why[FAIL_LENGTH], message[FAIL_LENGTH] = "", typed[64], where[sizeof(Path)];
@@ -332,10 +345,11 @@ void options_read(Option *table, const ForeignOption *foreign, const char *path)
     for (int number = 1; *text; number++) {
         char *end = text + strcspn(text, "\n"), *next = end + (*end == '\n');
         *end = 0;
-        ConfigLine line = { table, text };
+        ConfigLine line = { table, obsolete, text };
         snprintf(where, sizeof where, "%s:%d: ", path, number);
         line_name(text, typed);
-        if (!is_foreign(table, foreign, where, typed, message) && fails(read_line, &line, why) && !*message)
+        const int is_option = find_obsolete(obsolete, typed + 2) || !is_foreign(table, foreign, where, typed, message);
+        if (is_option && fails(read_line, &line, why) && !*message)
             fail("%s%s", where, why);
         text = next;
     }

@@ -30,6 +30,10 @@ typedef struct {
    answers: "use --batch". The table ends with a row of zeros. */
 typedef struct { const char *names, *answer; } ForeignOption;
 
+/* An option that earlier versions had, and those of its values, "no|auto", with which this version does the same. The
+   table ends with a row of zeros. */
+typedef struct { const char *name, *accepted; } ObsoleteOption;
+
 /* Sets every default, then reads argv: --name value, --name=value, --flag (or --flag=yes, --flag=no), -h for --help;
    '_' in a name is '-'. positional: the option whose value is a word without dashes, NULL = none. foreign: may be NULL.
    Fails on an unknown option (the message names the one that is meant, if that is clear; all names of other programs
@@ -40,9 +44,12 @@ void options_parse(Option *table, const char *positional, const ForeignOption *f
 
 /* Reads a file of lines name = value, after options_parse: what the command line has is checked, but not set. A value
    is "...", with the escapes \n \t \" \\, or '...', or all up to the end or to white space and #, which begins a
-   comment. Fails as options_parse, with FILE:LINE: in front, and on commands except out. Values live until the process
-   ends. */
-void options_read(Option *table, const ForeignOption *foreign, const char *path);
+   comment. Lines that set obsolete options to accepted values are ignored. Fails as options_parse, with FILE:LINE: in
+   front, and on commands except out. Values live until the process ends. */
+void options_read(Option *table, const ForeignOption *foreign, const ObsoleteOption *obsolete, const char *path);
+
+/* Whether the name is of an obsolete option; fails if its value is not accepted. obsolete may be NULL. */
+int  option_is_obsolete(const ObsoleteOption *obsolete, const char *name, const char *value);
 
 /* Writes all FREE and KEPT options that have a value, for options_read, which then sets the same values to the bit. */
 void options_write(FILE *file, const Option *table);

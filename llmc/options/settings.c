@@ -47,7 +47,7 @@ void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **a
     options_parse(table, "data", foreign_options, argc, argv);
     REQUIRE(!s->sample || !s->data, "--sample with '%s': it reads no data; the start of the text is --prompt "
             "'SOME WORDS'", s->data);
-    if (s->config) options_read(table, foreign_options, s->config);
+    if (s->config) options_read(table, foreign_options, obsolete_options, s->config);
     if (options_find(table, "model")->given & ON_COMMAND_LINE)      /* its sizes win over those of the file */
         for (size_t i = 0; i < 3; i++) {
             Option *size = options_find(table, (const char *[]){ "layers", "heads", "channels" }[i]);
@@ -58,6 +58,10 @@ void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **a
         if (ranks->given == IN_FILE) option_set(ranks, ranks->fallback);
     }
     if (s->profile && !s->resume) s->out = "none";
+}
+
+void settings_check_obsolete(const char *name, const char *value) {
+    option_is_obsolete(obsolete_options, name, value);
 }
 
 void settings_help(FILE *file, const Option *table) {
@@ -108,6 +112,8 @@ void settings_check(const Settings *s) {
     REQUIRE(!s->task || s->eval, "--task %s: want --eval CHECKPOINT, the model", s->task);
     REQUIRE(!s->task || s->data || s->val_data, "--task %s: want a file of items, too: --eval %s --task %s FILE",
             s->task, s->eval, s->task);
+    REQUIRE(!s->task || !s->out || !strcmp(s->out, "none") || !file_name_in_use(s->out), "--out %s: exists; want a new "
+            "file for the items of --task", s->out);
     REQUIRE(!s->checkpoint || s->eval || s->sample, "--checkpoint %s: want --eval RUN or --sample RUN; --resume "
             "continues from the newest, --init takes RUN/best", s->checkpoint);
     REQUIRE(!s->eval || s->data || s->val_data, "--eval %s: want a text, too, to evaluate this checkpoint on: "

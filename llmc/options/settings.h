@@ -31,7 +31,7 @@
     X(REAL,    val_fraction,  "0.1",     RANGE(0, 0.9),      KEPT, \
       "last part of a text, for validation; if given, also for --eval") \
     X(TEXT,    out,           NULL,      ARGUMENT("DIR"),    COMMAND, \
-      "of log and checkpoints; none = no files (default runs/NAME of the data)") \
+      "of log and checkpoints; none = no files (default runs/NAME of the data); of --task: a file, JSON per item") \
     X(FLAG,    resume,        NULL,      NO_ARGUMENT,        COMMAND, \
       "continue a run, --resume runs/book; options that are given win") \
     X(TEXT,    init,          NULL,      ARGUMENT("CHECKPOINT"), KEPT, \
@@ -113,7 +113,6 @@
     X(INTEGER, val_tokens,    "1048576", RANGE(0, 1e15),     KEPT, "validate on the first N tokens; 0 = all") \
     X(INTEGER, log_every,     "0",       RANGE(0, 1e12),     FREE, \
       "steps between printed lines; 0 = about ten lines a minute") \
-    X(FLAG,    log_jsonl,     "no",      NO_ARGUMENT,        KEPT, "also write log.jsonl, one object per event") \
     X(INTEGER, save_every,    "1000",    RANGE(0, 1e12),     KEPT, \
       "steps between checkpoints; 0 = only the best and the last") \
     X(INTEGER, early_stop,    "0",       RANGE(0, 1e12),     KEPT, \
@@ -174,6 +173,9 @@ enum { SETTINGS_ROWS = 1 SETTINGS(ONE, ONE) };      /* with the groups' titles a
 void settings_parse(Settings *settings, Option table[SETTINGS_ROWS], int argc, char **argv);
 
 void settings_help(FILE *file, const Option *table);
+
+/* For a setting of a checkpoint: fails if this version no longer has the option and the value changed the training. */
+void settings_check_obsolete(const char *name, const char *value);
 
 /* What must be the same on all ranks, as lines "name = value": the program, and all options but the secret. A new
    string. */

@@ -89,9 +89,11 @@ void log_file_close(LogFile *file) {
 
 static double positive(double value) { return value > 0 ? value : NAN; }
 
-typedef struct { LogValue value[LOG_COLUMNS + 1]; } StepValues;
+/* The columns of log.csv, by their place in the table; LOG_COLUMNS in all. */
+enum { STEP, SECONDS, VAL_LOSS = 4, LOG_COLUMNS = 15 };
+typedef struct { LogValue value[LOG_COLUMNS]; } StepValues;
 
-/* The columns of log.csv and the keys of a step's event. %.9g identifies a float. */
+/* %.9g identifies a float. */
 static StepValues values_of_step(const StepReport *s) {
     const DeviceHealth *h = &s->health;
     return (StepValues){ {
@@ -115,40 +117,36 @@ static StepValues values_of_step(const StepReport *s) {
 
 static int is_known(const LogValue *value) { return value->format ? !isnan(value->number) : value->text != NULL; }
 
-/* The place of a column in the table; -1 = there is no such column. */
-static int find_column(const char *name, size_t length) {
-    StepValues names = values_of_step(&(StepReport){0});
-    for (int i = 0; i < LOG_COLUMNS; i++)
-        if (!strncmp(names.value[i].name, name, length) && !names.value[i].name[length]) return i;
-    return -1;
-}
-
 double log_seconds(const Log *log) { return seconds_now() - log->start_s; }
 
 /* ---- log.csv */
 
-/* The columns that can have a value in this run. */
-static void choose_columns(Log *log, const RunInfo *run) {
+/* A bit for each column that can have a value in this run. */
+static unsigned known_columns(const RunInfo *run) {
     const DeviceHealth health = device_health();
     int has_health = health.temperature_c > 0 || health.power_w > 0 || health.clock_mhz > 0 || health.throttle;
     StepReport full = { .val_loss = run->validates ? 0 : NAN,
                         .mfu = run->device->peak_flops[run->config->dtype] > 0 ? 0 : NAN };
     if (has_health) full.health = (DeviceHealth){ 1, 1, 1, "none", 0 };
     StepValues values = values_of_step(&full);
-    for (int i = 0; i < LOG_COLUMNS; i++) if (is_known(&values.value[i])) log->column[log->columns++] = i;
+    unsigned known = 0;
+    for (int i = 0; i < LOG_COLUMNS; i++) if (is_known(&values.value[i])) known |= 1u << i;
+    return known;
 }
 
-static void write_header(FILE *file, const Log *log) {
+static void write_header(FILE *file, unsigned columns) {
     StepValues names = values_of_step(&(StepReport){0});
-    for (int i = 0; i < log->columns; i++) fprintf(file, "%s%s", i ? "," : "", names.value[log->column[i]].name);
+    for (int i = STEP; i < LOG_COLUMNS; i++)
+        if (columns & 1u << i) fprintf(file, "%s%s", i > STEP ? "," : "", names.value[i].name);
     fputc('\n', file);
 }
 
-static void write_row(FILE *file, const Log *log, const StepReport *step) {
+static void write_row(FILE *file, unsigned columns, const StepReport *step) {
     StepValues values = values_of_step(step);
-    for (int i = 0; i < log->columns; i++) {
-        const LogValue *value = &values.value[log->column[i]];
-        if (i) fputc(',', file);
+    for (int i = STEP; i < LOG_COLUMNS; i++) {
+        const LogValue *value = &values.value[i];
+        if (!(columns & 1u << i)) continue;
+        if (i > STEP) fputc(',', file);
         if (!is_known(value)) continue;
         if (value->format) fprintf(file, value->format, value->number);
         else               fputs(value->text, file);
@@ -156,79 +154,60 @@ static void write_row(FILE *file, const Log *log, const StepReport *step) {
     fputc('\n', file);
 }
 
-/* Takes the columns from the first line: the step first, each at most once. Returns 0 if it is not such a list. */
-static int read_header(Log *log, const char *line) {
-    unsigned seen = 0;
-    for (const char *name = line; ; name++) {
-        size_t length = strcspn(name, ",\n");
-        int column = find_column(name, length);
-        if (column < 0 || (column > 0) != (log->columns > 0) || seen & 1u << column) return 0;
-        seen |= 1u << column;
-        log->column[log->columns++] = column;
-        name += length;
-        if (*name != ',') return !strcmp(name, "\n");
+/* The columns of a file: of cell n of its lines, the place in the table of values. */
+typedef struct { int place[LOG_COLUMNS], count; unsigned seen; } Header;
+
+/* Reads the names in the first line: the step first, each at most once. Returns 0 if it is not such a list. */
+static int read_header(Header *header, const FileLine *line) {
+    StepValues names = values_of_step(&(StepReport){0});
+    const char *at = line->text, *name;
+    for (size_t length; (name = file_next_cell(line, &at, &length)); header->count++) {
+        int i = LOG_COLUMNS - 1;
+        while (i >= 0 && (strncmp(names.value[i].name, name, length) || names.value[i].name[length])) i--;
+        if (i < 0 || (i > STEP) != (header->count > 0) || header->seen & 1u << i) return 0;
+        header->seen |= 1u << i;
+        header->place[header->count] = i;
     }
+    return 1;
 }
 
-/* The cell of a row, which ends at a comma or newline; NULL when the row or the log has none. */
-static const char *find_cell(const Log *log, const char *row, const char *name) {
-    int column = find_column(name, strlen(name));
-    for (int i = 0; i < log->columns; i++, row++) {
-        if (log->column[i] == column) return row;
-        row += strcspn(row, ",\n");
-        if (*row != ',') return NULL;
-    }
-    return NULL;
-}
+typedef struct { const char *text; size_t size; } Cell;
 
-/* Appends the columns of this run that the file lacks; returns how many. */
-static int add_columns(Log *log, const RunInfo *run) {
-    Log wanted = {0};
-    const int had = log->columns;
-    choose_columns(&wanted, run);
-    for (int i = 0; i < wanted.columns; i++) {
-        int k = 0;
-        while (k < had && log->column[k] != wanted.column[i]) k++;
-        if (k == had) log->column[log->columns++] = wanted.column[i];
-    }
-    return log->columns - had;
-}
-
-/* Copies header and rows up to resume->step, with an empty cell for each new column, but not a last line without a
-   newline: it is half written. Returns the seconds of the last row. */
-static double copy_rows(Log *log, FILE *file, const char *path, const RunInfo *run, const ResumeInfo *resume) {
+/* Copies header and rows up to resume->step, with the columns of the file and of this run, but not a last line without
+   a newline: it is half written. Returns the seconds of the last row. */
+static double copy_rows(Log *log, FILE *file, const char *path, const ResumeInfo *resume) {
     FileMap map = file_map(path);
-    FILE *lines = fmemopen((void *)map.bytes, (size_t)map.size, "r");
-    REQUIRE(lines, "%s: cannot read: %s", path, strerror(errno));
-    char *line = NULL;
-    size_t size = 0;
+    FileLine line = {0};
+    Header header = {0};
     int64_t step = 0;           /* of the last row */
     double seconds = 0;
-    REQUIRE(getline(&line, &size, lines) > 0 && read_header(log, line), "%s: not a log of training steps: want the "
-            "names of columns in the first line, as step,seconds,tokens,loss; move it away to start a new one", path);
-    char empty[LOG_COLUMNS + 1] = "";
-    memset(empty, ',', (size_t)add_columns(log, run));
-    write_header(file, log);
-    while (step < resume->step && getline(&line, &size, lines) > 0 && strchr(line, '\n')) {
-        int64_t next = strtoll(line, NULL, 10);
-        REQUIRE(next > step, "%s: damaged: want a row with a step after %" PRId64 ", got %.40s; move the log away "
-                "to start a new one", path, step, line);
-        if (next > resume->step) break;
-        step = next;
-        const char *val_loss = find_cell(log, line, "val_loss"), *elapsed = find_cell(log, line, "seconds");
-        if (elapsed && isfinite(strtod(elapsed, NULL))) seconds = fmax(seconds, strtod(elapsed, NULL));
-        int is_empty = val_loss && (*val_loss == ',' || *val_loss == '\n');
-        const char *rest = line;
-        if (is_empty && step == resume->step && !isnan(resume->val_loss)) {
-            fprintf(file, "%.*s%.9g", (int)(val_loss - line), line, resume->val_loss);
-            rest = val_loss;
-        }
-        fprintf(file, "%.*s%s\n", (int)strcspn(rest, "\n"), rest, empty);
+    REQUIRE(file_next_line(map, &line) && line.next[-1] == '\n' && read_header(&header, &line), "%s: not a log of "
+            "training steps: want the names of columns in the first line, as step,seconds,tokens,loss; move it away "
+            "to start a new one", path);
+    log->columns |= header.seen;
+    write_header(file, log->columns);
+    while (step < resume->step && file_next_line(map, &line) && line.next[-1] == '\n') {
+        Cell cell[LOG_COLUMNS] = {0};
+        char val_loss[32];
+        const char *at = line.text, *text;
+        size_t size;
+        for (int i = 0; i < header.count && (text = file_next_cell(&line, &at, &size)); i++)
+            cell[header.place[i]] = (Cell){ text, size };
+        const double next = cell_number(cell[STEP].text, cell[STEP].size);
+        REQUIRE(next > (double)step, "%s: damaged: want a row with a step after %" PRId64 ", got %.*s; move the log "
+                "away to start a new one", path, step, line.size < 40 ? (int)line.size : 40, line.text);
+        if (next > (double)resume->step) break;
+        step = (int64_t)next;
+        seconds = fmax(seconds, cell_number(cell[SECONDS].text, cell[SECONDS].size));
+        if (!cell[VAL_LOSS].size && step == resume->step && !isnan(resume->val_loss))
+            cell[VAL_LOSS] = (Cell){ val_loss, (size_t)snprintf(val_loss, sizeof val_loss, "%.9g", resume->val_loss) };
+        for (int i = STEP; i < LOG_COLUMNS; i++)
+            if (log->columns & 1u << i) 
+                fprintf(file, "%s%.*s", i > STEP ? "," : "", (int)cell[i].size, cell[i].size ? cell[i].text : "");
+        fputc('\n', file);
     }
     if (step < resume->step)
         printf("%s: ends at step %" PRId64 ", the rows up to step %" PRId64 " are missing\n", path, step, resume->step);
-    free(line);
-    fclose(lines);
     file_unmap(map);
     return seconds;
 }
@@ -237,12 +216,9 @@ static void open_csv(Log *log, const char *path, const RunInfo *run, const Resum
     if (!resume) rename_old_log(path);
     FILE *file = begin_file(path);
     log->start_s = seconds_now();
-    if (file_exists(path)) {
-        log->start_s -= copy_rows(log, file, path, run, resume);
-    } else {
-        choose_columns(log, run);
-        write_header(file, log);
-    }
+    log->columns = known_columns(run);
+    if (file_exists(path)) log->start_s -= copy_rows(log, file, path, resume);
+    else                   write_header(file, log->columns);
     replace_file(file, path);
     log->csv = append_to(path);
 }
@@ -328,7 +304,6 @@ static void copy_events(void *argument) {
 
 static void open_jsonl(Log *log, const char *path, const RunInfo *run, const ResumeInfo *resume) {
     if (!resume) rename_old_log(path);
-    if (!run->log_jsonl) return;
     EventCopy copy = { begin_file(path), path, resume ? resume->step : 0, 0 };
     if (resume && file_exists(path)) {
         char why[FAIL_LENGTH];
@@ -391,15 +366,7 @@ void log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *r
     write_settings(path_of(out, "settings.txt").text, run, resume);
 }
 
-/* The loss of a validation is in an event of its own. */
 void log_step(Log *log, const StepReport *step) {
     log->step = step->step;
-    if (log->csv.path) write_row(lines_of(&log->csv), log, step);
-    if (!log->jsonl.path) return;
-    StepReport s = *step;
-    s.val_loss = NAN;
-    FILE *file = lines_of(&log->jsonl);
-    fputs("{\"event\": \"step\"", file);
-    write_values(file, values_of_step(&s).value);
-    fputs("}\n", file);
+    if (log->csv.path) write_row(lines_of(&log->csv), log->columns, step);
 }

@@ -1,9 +1,9 @@
 /* log.h - The files that a run writes besides its checkpoints:
 
      OUT/log.csv        the names of the columns in the first line, then a row per step; a cell without a value is empty
-     OUT/log.jsonl      with --log-jsonl: a JSON object per line, {"event": "step", "step": 12, "seconds": 3.417, ...};
-                        events are run, resume, step, validation, sample, checkpoint, warning and end; keys are the
-                        names of the columns; what is unknown or not finite is absent
+     OUT/log.jsonl      a JSON object per line, {"event": "validation", "step": 12, "seconds": 3.417, ...}; events are
+                        run, resume, validation, sample, checkpoint, warning and end; what is unknown or not finite is
+                        absent
      OUT/settings.txt   version, device, command, model, memory and resumes as comments, and all settings, which
                         --config reads
 
@@ -28,7 +28,6 @@ typedef struct {
     int         validates;                /* there is validation data */
     int64_t     steps;                    /* of the whole run */
     int64_t     log_every;                /* steps between lines; 0 = about ten lines a minute */
-    int         log_jsonl;
 } RunInfo;
 
 /* Where a resume continues. */
@@ -66,19 +65,18 @@ typedef struct {
 int  log_file_flush(LogFile *file, int sync);      /* sync: fsync as well. Returns errno, or 0 */
 void log_file_close(LogFile *file);                /* fails when lines are lost */
 
-enum { LOG_COLUMNS = 15 };
 typedef struct {
     LogFile csv, jsonl;                   /* to be flushed by the caller */
-    int     columns, column[LOG_COLUMNS]; /* of csv, in its order: their places in the table of values */
+    unsigned columns;                     /* of csv: a bit for each of the table of values */
     int64_t step;                         /* the last */
     double  start_s;                      /* when the run began, by seconds_now; a resume leaves out the time between */
 } Log;
 
 /* out: the directory. resume NULL: new files, without columns that would always be empty; old ones become log.csv.old
-   and so on. Else each file is kept as far as resume->step and continued, log.csv with new columns at its end where
-   this run has more; the row of that step gets resume->val_loss if it has none, as a stop may have cut the validation
-   short. A row that is half written is dropped, missing rows are reported. Files are replaced atomically. Fails on a
-   file that is not such a log. */
+   and so on. Else each file is kept as far as resume->step and continued, log.csv with the columns that either run has;
+   the row of that step gets resume->val_loss if it has none, as a stop may have cut the validation short. A row that is
+   half written is dropped, missing rows are reported. Files are replaced atomically. Fails on a file that is not such
+   a log. */
 void   log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *resume);
 double log_seconds(const Log *log);       /* since the run began */
 void   log_step (Log *log, const StepReport *step);

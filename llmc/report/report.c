@@ -149,8 +149,9 @@ static void end_with_error(const char *message) {
     end_line();
     if (report) {
         write_text(report, "end", "reason", message);
+        log_file_flush(&report->log.csv, 0);
         log_file_flush(&report->log.jsonl, 0);
-        report_page_close(&report->page, message);
+        report_page_close(&report->page);
     }
     fail("%s", message);
 }
@@ -167,11 +168,9 @@ void report_open(Report *report, const char *out, const RunInfo *run, const Resu
                         .mfu_per_speed = peak > 0 ? gpt_flops_per_token(run->config) / (peak * comm_size) : NAN };
     signal(SIGPIPE, SIG_IGN);
     device_health();         /* the first call takes longer: not in the time of the first step */
-    if (out) {
-        log_open(&report->log, out, run, resume);
-        report_page_open(&report->page, out, run->steps, resume);
-    }
+    if (out) log_open(&report->log, out, run, resume);
     flush_files(report, 0);
+    if (out) report_page_open(&report->page, out);
     open_report = report;
     hook();
 }
@@ -202,7 +201,7 @@ void report_step(Report *report, const StepReport *step) {
     report->row_health = (DeviceHealth){0};
     log_step(&report->log, &s);
     flush_files(report, 0);
-    report_page_step(&report->page, &s);
+    report_page_update(&report->page);
 
     update_speed(report, s.ms);
     int is_terminal = isatty(STDOUT_FILENO), is_first = report->steps == 1;
@@ -231,7 +230,6 @@ void report_warning(Report *report, const char *format, ...) {
     va_end(arguments);
     report_line(stderr, "warning: %s", message);
     write_text(report, "warning", "message", message);
-    report_page_note(&report->page, report->log.step, "warning", message);
     flush_files(report, 0);
 }
 
@@ -244,7 +242,6 @@ void report_checkpoint(Report *report, int64_t step, const char *path, double se
 void report_sample(Report *report, int64_t step, char *text, size_t size) {
     for (size_t i = 0; i < size; i++) if (!text[i]) text[i] = (char)0xff;       /* not UTF-8: written as U+FFFD */
     log_event(&report->log, "sample", step, (LogValue[]){ { "text", .text = text }, {0} });
-    report_page_note(&report->page, step, "sample", text);
     flush_files(report, 0);
 }
 
@@ -274,7 +271,9 @@ void report_close(Report *report, const char *reason) {
     write_text(report, "end", "reason", reason);
     open_report = NULL;
     if (fail_hook == end_with_error) fail_hook = next_hook;
-    report_page_close(&report->page, reason);
+    log_file_flush(&report->log.csv, 0);
+    log_file_flush(&report->log.jsonl, 0);
+    report_page_close(&report->page);
     log_file_close(&report->log.csv);
     log_file_close(&report->log.jsonl);
     *report = (Report){0};

@@ -9,16 +9,15 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include <report_page.inc>      /* static const char template[]: report_page.html, which ends with data_begin */
+#include <report_page.inc>      /* static const char template[]: report_page.html, whose last line begins the data */
 
 enum { NOTE_BYTES = 4000, INTERVAL_S = 5, COST = 500 };
-static const char data_begin[] = "<script type=\"application/json\" id=\"runs\">\n", data_end[] = "</script>\n";
 
 /* ---- Points */
 
 enum { STEP, SECONDS, TOKENS, LOSS, LOSS_MIN, LOSS_MAX, VAL_LOSS, NORM, RATE, SPEED, TEMPERATURE, POWER };
 
-/* Of log.csv, but for the two that are made of loss. */
+/* The columns of log.csv, and two that are made of loss. */
 static const struct { const char *name; enum { LAST, MEAN, MIN, MAX } kept; } columns[PAGE_COLUMNS] = {
     [STEP] = { "step", LAST }, [SECONDS] = { "seconds", LAST }, [TOKENS] = { "tokens", LAST },
     [LOSS] = { "loss", MEAN }, [LOSS_MIN] = { "loss_min", MIN }, [LOSS_MAX] = { "loss_max", MAX },
@@ -26,7 +25,7 @@ static const struct { const char *name; enum { LAST, MEAN, MIN, MAX } kept; } co
     [SPEED] = { "tokens_per_s", MEAN }, [TEMPERATURE] = { "temperature_c", LAST }, [POWER] = { "power_w", LAST },
 };
 
-/* a, and b after it. fmin and fmax pass over NaN. */
+/* a, and b after it. */
 static PagePoint merged(const PagePoint *a, const PagePoint *b) {
     PagePoint both = { .steps = a->steps + b->steps };
     for (int c = 0; c < PAGE_COLUMNS; c++) {
@@ -54,183 +53,224 @@ static void series_add(PageSeries *series, PagePoint point) {
     series->point[series->count++] = point;
 }
 
-/* Nor is infinity JSON. */
-static void page_add(ReportPage *page, PagePoint point) {
-    for (int c = 0; c < PAGE_COLUMNS; c++) if (!isfinite(point.value[c])) point.value[c] = NAN;
-    point.steps = 1;
-    point.value[LOSS_MIN] = point.value[LOSS_MAX] = point.value[LOSS];
-    if (!isnan(point.value[VAL_LOSS])) series_add(&page->validations, point);
-    point.value[VAL_LOSS] = NAN;
-    page->last = point;
-    series_add(&page->steps, point);
-}
+/* ---- Reading */
 
-/* ---- What a resume continues */
-
-static void read_rows(ReportPage *page, const char *path) {
-    FileMap map = file_map(path);
-    int column[LOG_COLUMNS], count = 0;
-    for (FileLine line = {0}; file_next_line(map, &line) && line.next[-1] == '\n'; ) {
-        const int first = line.number == 1;
-        PagePoint point;
-        for (int c = 0; c < PAGE_COLUMNS; c++) point.value[c] = NAN;
-        int i = 0;
-        for (const char *cell = line.text; cell < line.next && i < LOG_COLUMNS; i++) {
-            size_t length = strcspn(cell, ",\n");
-            if (first) {
-                int c = PAGE_COLUMNS - 1;
-                while (c >= 0 && (strncmp(columns[c].name, cell, length) || columns[c].name[length])) c--;
-                column[count++] = c;
-            } else if (i < count && column[i] >= 0 && length) {
-                point.value[column[i]] = strtod(cell, NULL);
-            }
-            cell += length + 1;
-        }
-        if (!first && i) page_add(page, point);
+static void read_header(PageRun *run, const FileLine *line) {
+    const char *at = line->text, *name;
+    int seen = 0;
+    for (size_t length; run->columns < PAGE_COLUMNS_READ && (name = file_next_cell(line, &at, &length)); ) {
+        int c = PAGE_COLUMNS - 1;
+        while (c >= 0 && (strlen(columns[c].name) != length || memcmp(columns[c].name, name, length))) c--;
+        if (c >= 0) seen |= 1 << c;
+        run->column[run->columns++] = c;
     }
-    file_unmap(map);
+    for (int c = STEP; c <= LOSS; c += LOSS - STEP)
+        REQUIRE(seen & 1 << c, "%s: not a log of training steps: no column %s in the first line", run->csv,
+                columns[c].name);
 }
 
-static void add_note(ReportPage *page, int64_t step, const char *kind, const char *text) {
-    if (page->notes == PAGE_NOTES) {
-        free(page->note[0].text);
-        memmove(page->note, page->note + 1, sizeof page->note - sizeof *page->note);
-        page->notes--;
+static void read_row(PageRun *run, const FileLine *line) {
+    PagePoint point = { .steps = 1 };
+    for (int c = 0; c < PAGE_COLUMNS; c++) point.value[c] = NAN;
+    const char *at = line->text, *cell;
+    size_t length;
+    for (int i = 0; i < run->columns && (cell = file_next_cell(line, &at, &length)); i++)
+        if (run->column[i] >= 0) point.value[run->column[i]] = cell_number(cell, length);
+    if (isnan(point.value[STEP])) return;
+    point.value[LOSS_MIN] = point.value[LOSS_MAX] = point.value[LOSS];
+    if (!isnan(point.value[VAL_LOSS])) series_add(&run->validations, point);
+    point.value[VAL_LOSS] = NAN;
+    run->last = point;
+    series_add(&run->steps, point);
+}
+
+static void read_csv_line(PageRun *run, const FileLine *line) {
+    if (run->columns) read_row(run, line);
+    else              read_header(run, line);
+}
+
+static void add_note(PageRun *run, int64_t step, const char *kind, const char *text) {
+    if (run->notes == PAGE_NOTES) {
+        free(run->note[0].text);
+        memmove(run->note, run->note + 1, sizeof run->note - sizeof *run->note);
+        run->notes--;
     }
     size_t length = strlen(text), kept = length > NOTE_BYTES ? NOTE_BYTES : length;
     while (kept < length && kept && (text[kept] & 0xc0) == 0x80) kept--;         /* not inside a character */
-    page->note[page->notes++] =
+    run->note[run->notes++] =
         (PageNote){ step, kind, format_string("%.*s%s", (int)kept, text, kept < length ? " ..." : "") };
 }
 
-typedef struct { ReportPage *page; int64_t last_step; FileMap map; Json *runs; } NoteReader;
-
-/* Fails if the file is not such a page. */
-static void read_notes(void *argument) {
-    NoteReader *reader = argument;
-    const FileMap map = reader->map = file_map(reader->page->path);
-    const char *html = (const char *)map.bytes, *end = html + map.size - strlen(data_end);
-    const char *data = memmem(html, (size_t)map.size, data_begin, strlen(data_begin));
-    REQUIRE(data && data + strlen(data_begin) < end, "%s: no page of a run", reader->page->path);
-    data += strlen(data_begin);
-    reader->runs = json_parse(data, (size_t)(end - data), reader->page->path);
-    REQUIRE(reader->runs->child, "%s: no run in it", reader->page->path);
-    const Json *notes = json_member(reader->runs->child, "notes", JSON_ARRAY);
-    for (const Json *note = notes->child; note; note = note->next) {
-        int64_t step = json_integer(json_member(note, "step", JSON_NUMBER), 0, INT64_MAX);
-        const char *kind = strcmp(json_string(note, "kind"), "sample") ? "warning" : "sample";
-        if (step <= reader->last_step) add_note(reader->page, step, kind, json_string(note, "text"));
-    }
+static void read_event(PageRun *run, const FileLine *line) {
+    Json *event = json_parse(line->text, line->size, run->jsonl);
+    const Json *step = json_find(event, "step");
+    const int64_t number = step ? json_integer(step, 0, INT64_MAX) : 0;
+    const char *kind = json_string(event, "event");
+    free(run->status);
+    run->status = !strcmp(kind, "end") ? format_string("%s", json_string(event, "reason")) : NULL;
+    if (!strcmp(kind, "sample"))  add_note(run, number, "sample", json_string(event, "text"));
+    if (!strcmp(kind, "warning")) add_note(run, number, "warning", json_string(event, "message"));
+    json_free(event);
 }
 
-/* ---- The file */
+/* Reads the lines from byte *done on, but not a last one without a newline, which is half written. */
+static void read_lines(PageRun *run, const char *path, int64_t *done, void (*read)(PageRun *, const FileLine *)) {
+    FileMap map = file_map(path);
+    REQUIRE(map.size >= *done, "%s: is shorter than it was", path);
+    const FileMap rest = { map.bytes + *done, map.size - *done };
+    for (FileLine line = {0}; file_next_line(rest, &line) && line.next[-1] == '\n'; *done += line.next - line.text)
+        read(run, &line);
+    file_unmap(map);
+}
 
-static void write_rows(FILE *file, const char *name, const PagePoint *point, int count) {
-    fprintf(file, ",\n\"%s\": [", name);
+void page_run_read(PageRun *run) {
+    read_lines(run, run->csv, &run->csv_bytes, read_csv_line);
+    if (file_exists(run->jsonl)) read_lines(run, run->jsonl, &run->jsonl_bytes, read_event);
+}
+
+void page_run_open(PageRun *run, const char *path) {
+    const int is_dir = file_is_dir(path);
+    REQUIRE(is_dir || file_exists(path), "%s: no such run; want a run's directory or its log.csv", path);
+    REQUIRE(!is_dir || dir_has_file(path, "log.csv"), "%s: no log.csv in it; want a run's directory", path);
+    const Path dir = file_parent(is_dir ? path_of(path, "log.csv").text : path);
+    *run = (PageRun){ .steps.per = 1, .validations.per = 1 };
+    run->csv = format_string("%s", is_dir ? path_of(path, "log.csv").text : path);
+    run->jsonl = format_string("%s", path_of(dir.text, "log.jsonl").text);
+    run->settings = format_string("%s", path_of(dir.text, "settings.txt").text);
+    page_run_read(run);
+    REQUIRE(run->columns, "%s: empty; want a log of training steps", run->csv);
+}
+
+void page_run_close(PageRun *run) {
+    for (int i = 0; i < run->notes; i++) free(run->note[i].text);
+    free(run->csv);
+    free(run->jsonl);
+    free(run->settings);
+    free(run->status);
+    *run = (PageRun){0};
+}
+
+/* ---- Writing */
+
+static void write_member(FILE *json, const char *name, const char *text) {
+    fprintf(json, ",\n\"%s\": ", name);
+    if (text) json_write_string(json, text);
+    else      fputs("null", json);
+}
+
+/* The directory of a log.csv, else the name of the file. */
+static void write_name(FILE *json, const PageRun *run) {
+    char *absolute = realpath(run->csv, NULL), *path = absolute ? absolute : run->csv;
+    if (ends_with(path, "/log.csv")) *strrchr(path, '/') = 0;
+    else if (ends_with(path, ".csv")) *strrchr(path, '.') = 0;
+    const char *slash = strrchr(path, '/');
+    json_write_string(json, slash ? slash + 1 : path);
+    free(absolute);
+}
+
+static void write_settings(FILE *json, const PageRun *run) {
+    if (!file_exists(run->settings)) { write_member(json, "settings", ""); return; }
+    FileMap map = file_map(run->settings);
+    char *text = format_string("%.*s", (int)map.size, (const char *)map.bytes);
+    write_member(json, "settings", text);
+    free(text);
+    file_unmap(map);
+}
+
+static void write_rows(FILE *json, const char *name, const PagePoint *point, int count) {
+    fprintf(json, ",\n\"%s\": [", name);
     for (int i = 0; i < count; i++) {
-        fputs(i ? ",\n[" : "[", file);
+        fputs(i ? ",\n[" : "[", json);
         for (int c = 0; c < PAGE_COLUMNS; c++) {
             const double value = point[i].value[c];
-            fprintf(file, isnan(value) ? "%snull" : c <= TOKENS ? "%s%.12g" : "%s%.6g", c ? "," : "", value);
+            fprintf(json, isnan(value) ? "%snull" : c <= LOSS_MAX ? "%s%.12g" : "%s%.6g", c ? "," : "", value);
         }
-        fputc(']', file);
+        fputc(']', json);
     }
-    fputc(']', file);
+    fputc(']', json);
 }
 
-/* As JSON, in which "<" is in strings only: escaped, no text ends the element. */
-static void write_page(ReportPage *page, const char *status) {
-    char *data = NULL, *new_path = format_string("%s.new", page->path);
-    size_t size;
-    FILE *json = string_open(&data, &size, page->path), *file = fopen(new_path, "we");
-    fprintf(json, "[{%s,\n\"updated\": %lld,\n\"status\": ", page->head, (long long)time(NULL));
-    json_write_string(json, status);
+static void write_run(FILE *json, const PageRun *run) {
+    fputs("{\"name\": ", json);
+    write_name(json, run);
+    write_member(json, "status", run->status);
+    write_settings(json, run);
     fputs(",\n\"columns\": [", json);
     for (int c = 0; c < PAGE_COLUMNS; c++) fprintf(json, "%s\"%s\"", c ? ", " : "", columns[c].name);
     fputc(']', json);
-    write_rows(json, "rows", page->steps.point, page->steps.count);
-    write_rows(json, "validations", page->validations.point, page->validations.count);
-    write_rows(json, "last", &page->last, page->steps.count > 0);
+    write_rows(json, "rows", run->steps.point, run->steps.count);
+    write_rows(json, "validations", run->validations.point, run->validations.count);
+    write_rows(json, "last", &run->last, run->steps.count > 0);
     fputs(",\n\"notes\": [", json);
-    for (int i = 0; i < page->notes; i++) {
-        const PageNote *note = &page->note[i];
-        fprintf(json, "%s{\"step\": %" PRId64 ", \"kind\": \"%s\", \"text\": ", i ? ",\n" : "", note->step, note->kind);
-        json_write_string(json, note->text);
+    for (int i = 0; i < run->notes; i++) {
+        const PageNote *note = &run->note[i];
+        fprintf(json, "%s{\"step\": %" PRId64 ", \"kind\": \"%s\"", i ? ",\n" : "", note->step, note->kind);
+        write_member(json, "text", note->text);
         fputc('}', json);
     }
-    fputs("]}]\n", json);
+    fputs("]}", json);
+}
+
+void page_write(FILE *file, const PageRun *runs, int count, int is_live) {
+    char *data = NULL;
+    size_t size;
+    FILE *json = string_open(&data, &size, "the data of a page");
+    fprintf(json, "{\"live\": %s, \"updated\": %lld, \"runs\": [\n", is_live ? "true" : "false",
+            (long long)time(NULL));
+    for (int i = 0; i < count; i++) {
+        if (i) fputs(",\n", json);
+        write_run(json, &runs[i]);
+    }
+    fputs("]}\n", json);
     fclose(json);
+    fwrite(template, 1, sizeof template - 1, file);
+    for (const char *c = data; *c; c++) {       /* "<" is in strings only: escaped, no text ends the element */
+        if (*c == '<') fputs("\\u003c", file);
+        else fputc(*c, file);
+    }
+    fputs("</script>\n", file);
+    free(data);
+}
+
+/* ---- OUT/report.html */
+
+static void update(void *argument) {
+    ReportPage *page = argument;
+    if (page->run.csv) page_run_read(&page->run);
+    else               page_run_open(&page->run, file_parent(page->path).text);
+    char *new_path = format_string("%s.new", page->path);
+    FILE *file = fopen(new_path, "we");
     if (file) {
-        fwrite(template, 1, sizeof template - 1, file);
-        for (const char *c = data; *c; c++) {
-            if (*c == '<') fputs("\\u003c", file);
-            else fputc(*c, file);
-        }
-        fputs(data_end, file);
+        page_write(file, &page->run, 1, !page->run.status);
         int failed = ferror(file);
         failed |= fclose(file);
         if (failed || rename(new_path, page->path)) unlink(new_path);
     }
-    free(data);
     free(new_path);
 }
 
-static void write_when_due(ReportPage *page) {
+void report_page_open(ReportPage *page, const char *out) {
+    *page = (ReportPage){ .path = format_string("%s", path_of(out, "report.html").text) };
+    report_page_update(page);
+}
+
+static void stop(ReportPage *page) {
+    page_run_close(&page->run);
+    free(page->path);
+    *page = (ReportPage){0};
+}
+
+void report_page_update(ReportPage *page) {
+    char why[FAIL_LENGTH];
     const double start = seconds_now();
-    if (start < page->due_s) return;
-    write_page(page, "running");
+    if (!page->path || start < page->due_s) return;
+    if (fails(update, page, why)) { stop(page); return; }
     const double now = seconds_now();
     page->due_s = now + fmax(INTERVAL_S, COST * (now - start));
 }
 
-void report_page_open(ReportPage *page, const char *out, int64_t steps, const ResumeInfo *resume) {
-    page->path = format_string("%s", path_of(out, "report.html").text);
-    page->steps.per = page->validations.per = 1;
-    char *absolute = realpath(out, NULL), why[FAIL_LENGTH];
-    const char *slash = absolute ? strrchr(absolute, '/') : NULL;
-    const Path path = path_of(out, "settings.txt");
-    FileMap settings = file_exists(path.text) ? file_map(path.text) : (FileMap){ .bytes = (void *)"" };
-    char *text = format_string("%.*s", (int)settings.size, (const char *)settings.bytes);
-    size_t size;
-    FILE *file = string_open(&page->head, &size, page->path);
-    fputs("\"name\": ", file);
-    json_write_string(file, slash && slash[1] ? slash + 1 : out);
-    fprintf(file, ",\n\"total\": %" PRId64 ",\n\"settings\": ", steps);
-    json_write_string(file, text);
-    fclose(file);
-    free(text);
-    free(absolute);
-    file_unmap(settings);
-    const Path csv = path_of(out, "log.csv");
-    if (resume && file_exists(csv.text)) read_rows(page, csv.text);
-    if (resume && file_exists(page->path)) {
-        NoteReader reader = { .page = page, .last_step = resume->step };
-        fails(read_notes, &reader, why);
-        json_free(reader.runs);
-        file_unmap(reader.map);
-    }
-    write_when_due(page);
-}
-
-void report_page_step(ReportPage *page, const StepReport *s) {
-    if (!page->path) return;
-    page_add(page, (PagePoint){ .value = {
-        [STEP] = (double)s->step, [SECONDS] = s->seconds, [TOKENS] = (double)s->tokens, [LOSS] = s->loss,
-        [VAL_LOSS] = s->val_loss, [NORM] = s->norm, [RATE] = s->learning_rate, [SPEED] = s->tokens_per_second,
-        [TEMPERATURE] = s->health.temperature_c > 0 ? s->health.temperature_c : NAN,
-        [POWER] = s->health.power_w > 0 ? s->health.power_w : NAN } });
-    write_when_due(page);
-}
-
-void report_page_note(ReportPage *page, int64_t step, const char *kind, const char *text) {
-    if (page->path) add_note(page, step, kind, text);
-}
-
-void report_page_close(ReportPage *page, const char *status) {
-    if (!page->path) return;
-    write_page(page, status);
-    for (int i = 0; i < page->notes; i++) free(page->note[i].text);
-    free(page->path);
-    free(page->head);
-    page->path = NULL;
+void report_page_close(ReportPage *page) {
+    page->due_s = 0;
+    report_page_update(page);
+    stop(page);
 }

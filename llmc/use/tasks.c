@@ -299,37 +299,46 @@ void task_figures(const Task *task, TaskFigure figure[2]) {
     figure[1] = (TaskFigure){ mean.name, exp(mean.value), exp(mean.value) * mean.error };      /* to first order */
 }
 
-static void print_items(const Task *task) {
+static void write_items(FILE *file, const Task *task) {
     for (int i = 0; i < task->items; i++) {
         const TaskItem *item = &task->item[i];
-        printf("{\"event\": \"item\", \"line\": %lld, \"label\": %d, \"log_probabilities\": [", (long long)item->line,
-               item->label);
+        fprintf(file, "{\"event\": \"item\", \"line\": %lld, \"label\": %d, \"log_probabilities\": [",
+                (long long)item->line, item->label);
         for (int j = 0; j < item->count; j++)
-            printf("%s%.9g", j ? ", " : "", task->row[item->first + j].log_probability);
+            fprintf(file, "%s%.9g", j ? ", " : "", task->row[item->first + j].log_probability);
         const char *greedy = task->row[item->first].is_greedy ? ", \"greedy\": true" : ", \"greedy\": false";
-        printf("]%s}\n", is_lambada(task) ? greedy : "");
+        fprintf(file, "]%s}\n", is_lambada(task) ? greedy : "");
     }
 }
 
-void task_evaluate(Task *task, GPT *model, int B, int as_jsonl) {
+static void write_figures(FILE *file, const Task *task, const TaskFigure figure[2], double seconds) {
+    fprintf(file, "{\"event\": \"task\", \"task\": \"%s\", \"items\": %d", task->name, task->items);
+    for (const TaskFigure *f = figure; f < figure + 2; f++) {
+        fprintf(file, ", \"%s\": %.9g", f->name, f->value);
+        if (!isnan(f->error)) fprintf(file, ", \"%s_stderr\": %.9g", f->name, f->error);
+    }
+    fprintf(file, ", \"contexts_cut\": %d, \"left_out\": %d, \"seconds\": %.3f}\n", task->cut, task->left_out, seconds);
+}
+
+void task_evaluate(Task *task, GPT *model, int B, const char *out) {
+    const char *path = out && strcmp(out, "none") ? out : NULL;
+    FILE *file = path ? file_create(path) : NULL;
     const double start = seconds_now();
     task_score(task, model, B);
     const double seconds = seconds_now() - start;
     TaskFigure figure[2];
     task_figures(task, figure);
-    if (as_jsonl) print_items(task);
-    if (as_jsonl) printf("{\"event\": \"task\", \"task\": \"%s\", \"items\": %d", task->name, task->items);
-    else          printf("%s: %s, %d item%s:", task->path, task->name, task->items, plural(task->items));
-    for (TaskFigure *f = figure; f < figure + 2; f++) {
-        const int digits = *f->name == 'p' ? 2 : 4, has_error = !isnan(f->error);
-        if (as_jsonl) printf(", \"%s\": %.9g", f->name, f->value);
-        else          printf(" %s %.*f", f->name, digits, f->value);
-        if (as_jsonl && has_error) printf(", \"%s_stderr\": %.9g", f->name, f->error);
-        else if (has_error)        printf(" +- %.*f", digits, f->error);
-        if (!as_jsonl) printf(",");
+    printf("%s: %s, %d item%s:", task->path, task->name, task->items, plural(task->items));
+    for (const TaskFigure *f = figure; f < figure + 2; f++) {
+        const int digits = *f->name == 'p' ? 2 : 4;
+        printf(" %s %.*f", f->name, digits, f->value);
+        if (!isnan(f->error)) printf(" +- %.*f", digits, f->error);
+        putchar(',');
     }
-    if (as_jsonl) printf(", \"contexts_cut\": %d, \"left_out\": %d, \"seconds\": %.3f}\n", task->cut, task->left_out,
-                         seconds);
-    else          printf(" %d context%s cut, %d item%s left out, %.1f s\n", task->cut, plural(task->cut),
-                         task->left_out, plural(task->left_out), seconds);
+    printf(" %d context%s cut, %d item%s left out, %.1f s\n", task->cut, plural(task->cut), task->left_out,
+           plural(task->left_out), seconds);
+    if (!file) return;
+    write_items(file, task);
+    write_figures(file, task, figure, seconds);
+    file_close_durably(file, path);
 }

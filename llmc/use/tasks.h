@@ -49,7 +49,8 @@ void task_score(Task *task, GPT *model, int B);
    lambada "acc", the share of greedy ones, and "perplexity", exp of the mean of minus the log-probability. */
 void task_figures(const Task *task, TaskFigure figure[2]);
 
-/* task_score, and a line of figures on stdout; with as_jsonl a JSON object per item and one of the figures. */
-void task_evaluate(Task *task, GPT *model, int B, int as_jsonl);
+/* task_score, and a line of figures on stdout. out: a file that gets a JSON object per item and one of the figures;
+   NULL or "none" = no file. */
+void task_evaluate(Task *task, GPT *model, int B, const char *out);
 
 #endif

@@ -40,7 +40,7 @@ int use_checkpoint(Settings *s, Option *options) {
     if (note && s->eval) fprintf(stderr, "checkpoint %s\n", note);
     if (!options_find(options, "seed")->given) s->seed = (int64_t)random_seed();
     const int64_t max_tokens = option_is_typed(options, "val-tokens") ? s->val_tokens : 0;
-    if (s->task)      task_evaluate(&task, &gpt, B, s->log_jsonl);
+    if (s->task)      task_evaluate(&task, &gpt, B, s->out);
     else if (s->eval) evaluate_file(&gpt, tokenizer, s->eval, &corpus, path, max_tokens, B);
     else              sample_checkpoint(&gpt, tokenizer, s, note);
     task_free(&task);

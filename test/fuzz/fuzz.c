@@ -74,11 +74,6 @@ static int next_fd(void) {
     return fd;
 }
 
-FILE *__real_fmemopen(void *bytes, size_t size, const char *mode);
-FILE *__wrap_fmemopen(void *bytes, size_t size, const char *mode) {
-    return add_stream(__real_fmemopen(bytes, size, mode));
-}
-
 int __real_fclose(FILE *file);
 int __wrap_fclose(FILE *file) {
     for (int i = 0; i < stream_count; i++)

@@ -513,7 +513,7 @@ static void read_utf8(const char *bytes, size_t size) {
 
 static void open_log(void *argument) {
     Report report;
-    RunInfo run = { .version = "0", .command = "train_gpt", .device = &(DeviceInfo){0}, .log_jsonl = 1,
+    RunInfo run = { .version = "0", .command = "train_gpt", .device = &(DeviceInfo){0},
                     .config = &(GPTConfig){ .L = 1, .NH = 1, .C = 8, .T = 8, .V = 8 }, .options = &(Option){0} };
     (void)argument;
     report_open(&report, "OUT", &run, &(ResumeInfo){ .step = 100, .val_loss = 1.5 });
@@ -531,6 +531,26 @@ static void read_events(const char *bytes, size_t size) {
     tzset();
     fuzz_file("OUT/log.jsonl", bytes, size);
     fuzz_try(open_log, NULL, FREES_ALL, "OUT/log.jsonl");
+}
+
+/* ---- page: what it shows, a log.csv, a zero byte, a log.jsonl */
+
+static void write_page(void *argument) {
+    PageRun run;
+    FILE *file = fopen("/dev/null", "we");
+    (void)argument;
+    CLAIM(file, "/dev/null");
+    page_run_open(&run, "OUT/log.csv");
+    page_write(file, &run, 1, 0);
+    page_run_close(&run);
+    fclose(file);
+}
+
+static void read_page(const char *bytes, size_t size) {
+    const char *zero = memchr(bytes, 0, size);
+    fuzz_file("OUT/log.csv", bytes, zero ? (size_t)(zero - bytes) : size);
+    if (zero) fuzz_file("OUT/log.jsonl", zero + 1, size - (size_t)(zero + 1 - bytes));
+    fuzz_try(write_page, NULL, FREES_ALL, "OUT/log.");
 }
 
 /* ---- bpe: the first byte says what the rest is: 't' tokenizer.json, else vocab.json, a zero byte, merges.txt. What is
@@ -640,6 +660,7 @@ const FuzzTarget fuzz_targets[] = {
     { "prompt", read_prompt },
     { "utf8", read_utf8 },
     { "log", read_log },
+    { "page", read_page },
     { "events", read_events },
     { "bpe", read_bpe },
     { "texts", read_texts },

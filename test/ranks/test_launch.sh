@@ -354,7 +354,7 @@ secret"
     expect "the command line hides it" test -z "$(tr '\0' ' ' < /proc/$pid/cmdline | grep hunter)"
     ends 0
     make_text text 3000 1500
-    expect "a run" "$gpt" --data "$dir/text/train.txt" --rendezvous-secret hunter2 --out "$dir/secret" --log-jsonl \
+    expect "a run" "$gpt" --data "$dir/text/train.txt" --rendezvous-secret hunter2 --out "$dir/secret" \
         --steps 1 --layers 1 --channels 16 --heads 2 --context 16
     expect "no file has it" test -z "$(grep -r hunter "$dir/secret" "$dir/expect.out")"
     next_port

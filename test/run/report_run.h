@@ -30,13 +30,13 @@ static const Option options[] = {
     { .name = "prompt", .type = OPTION_TEXT, .value = &prompt, .fallback = "", .role = ROLE_KEPT },
     {0} };
 
-static int no_validation, with_events, log_every;      /* of the runs to come */
+static int no_validation, log_every;      /* of the runs to come */
 
 static inline RunInfo info_of(const char *command) {
     return (RunInfo){ .version = "train_gpt 0", .command = command, .device = &device, .config = &config,
                       .data = "input.txt", .memory = "213 MiB of 7.6 GiB free", .attention = "flash",
                       .options = options, .val_floor = 0.5, .validates = !no_validation, .steps = 100,
-                      .log_every = log_every, .log_jsonl = with_events };
+                      .log_every = log_every };
 }
 
 static inline StepReport step_of(int64_t step) {

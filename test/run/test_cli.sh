@@ -177,7 +177,7 @@ fi
 awk 'BEGIN { for (i = 0; i < 300; i++) printf "abc" }' > "$dir/abc.txt"
 awk 'BEGIN { for (i = 0; i < 100; i++) printf "cba" }' > "$dir/cba.txt"
 worse="--data $dir/abc.txt --val-data $dir/cba.txt --layers 1 --heads 2 --channels 32 --context 16 --batch 4 --warmup 5"
-worse="$worse --lr 1e-2 --min-lr 1e-2 --steps 60 --val-every 5 --save-every 20 --log-jsonl"
+worse="$worse --lr 1e-2 --min-lr 1e-2 --steps 60 --val-every 5 --save-every 20"
 says() { is "$1" "$(grep -ac -- "$2" "$dir/expect.out")" 1; }       # says WORDS PATTERN: on one line
 best_of() {       # best_of RUN: the step
     cells "$1" step val_loss | awk -F, '$2 != "" && (min == "" || $2 < min) { min = $2; at = $1 } END { print at }'
@@ -415,10 +415,12 @@ printed() { is "$1" "$(grep -Ec "$2" "$dir/expect.out")" 1; }       # printed WO
 expect "a task" $evaluate "$items" --task multiple-choice
 share='[01]\.[05]000 \+- 0\.[05]000'
 printed "its figures" "items.jsonl: multiple-choice, 2 items: acc $share, acc_norm $share, 1 context cut, 1 item left "
-expect "as JSON" $evaluate "$items" --task multiple-choice --log-jsonl --batch 1
-is "its lines" "$(grep -v '^checkpoint ' "$dir/expect.out" | cut -d, -f1,2 | tr '\n' ';')" \
+expect "with a file" $evaluate "$items" --task multiple-choice --out "$dir/scored.jsonl" --batch 1
+printed "its figures" "items.jsonl: multiple-choice, 2 items: acc $share, acc_norm $share, 1 context cut, 1 item left "
+is "lines of the file" "$(cut -d, -f1,2 "$dir/scored.jsonl" | tr '\n' ';')" \
     '{"event": "item", "line": 1;{"event": "item", "line": 3;{"event": "task", "task": "multiple-choice";'
-printed "three choices" '"label": 1, "log_probabilities": \[-[0-9.]*, -[0-9.]*, -[0-9.]*\]}$'
+expect "three choices" grep -q '"label": 1, "log_probabilities": \[-[0-9.]*, -[0-9.]*, -[0-9.]*\]}$' "$dir/scored.jsonl"
+refuses "--out $items: exists; want a new file" $evaluate "$items" --task multiple-choice --out "$items"
 expect "a word" $evaluate "$dir/words.jsonl" --task lambada
 printed "its figures" ': lambada, 1 item: acc [01]\.0000, perplexity [0-9.]*, 0 contexts cut, 0 items left out, '
 refuse_each <<END
@@ -427,7 +429,7 @@ words.jsonl: line 1: "activity_label" is missing | --eval $dir/a-flash-f32 $dir/
 want a file of items, too: --eval $dir/a-flash-f32 --task lambada FILE | --eval $dir/a-flash-f32 --task lambada
 --task lambda: want hellaswag | --eval $dir/a-flash-f32 $items --task lambda
 END
-close_test "--eval --task prints accuracies, as a line or as JSON"
+close_test "--eval --task prints accuracies, and writes a file of JSON"
 
 # ---- A damaged checkpoint: the message names the file, what is wrong with it, and the checkpoint that is left
 expect "train" "$gpt" $small --steps 6 --save-every 2 --out "$dir/sound"
@@ -468,6 +470,12 @@ in_turn 3 && refuses "has no earlier checkpoint, and without one --resume starts
     "$gpt" --resume --out "$dir/damaged"
 rm "$step/checksums.xxh64"
 in_turn 3 && refuses "--lr 0.0x1: want a number, 0 .. 1e6" "$gpt" --resume --out "$dir/damaged"
+damage state.json sed 's/"lr": "0.001"/"log-jsonl": "maybe", &/'
+rm "$step/checksums.xxh64"
+in_turn 3 && refuses "--log-jsonl maybe: this version no longer has that option" "$gpt" --resume --out "$dir/damaged"
+damage state.json sed 's/"lr": "0.001"/"log-jsonl": "yes", &/'
+rm "$step/checksums.xxh64"
+in_turn 3 && expect "an option of earlier versions" "$gpt" --resume --out "$dir/damaged" --steps 8
 if in_turn 3; then
     damage state.json cat
     rm "$step/state.json"

@@ -274,7 +274,7 @@ static void long_steps(void *known) {
 }
 
 static void extreme_numbers_fit(void) {
-    with_events = log_every = 1;
+    log_every = 1;
     for (int known = 0; known < 4; known++) {
         health = known & 2 ? (DeviceHealth){ 91, 300, 600, "power-brake", 1 } : (DeviceHealth){0};
         const char *text = printed(long_steps, known & 1 ? "known" : NULL);
@@ -282,13 +282,12 @@ static void extreme_numbers_fit(void) {
         for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
             EXPECT(end - line < 512 && !strncmp(line, "step 12345", 10) && !strstr(line, "unknown"), "%d columns: %.*s",
                    (int)(end - line), (int)(end - line), line);
-        EXPECT(!strcmp(events_text(), "run step123456 step123457 step123458 end123458"), "%s", events_text());
+        EXPECT(!strcmp(events_text(), "run end123458"), "%s", events_text());
         EXPECT(lines_in(log_text()) == 4, "%s", log_text());
     }
     device.peak_flops[F32] = 0;
     health = (DeviceHealth){0};
-    with_events = log_every = 0;
-    unlink(events_path);
+    log_every = 0;
 }
 
 static void print_banner(void *argument) { report_banner(argument); }

@@ -1,8 +1,8 @@
 #!/bin/sh
-# test_scripts.sh - The scripts that read a run's log or the benchmark's table: plot_loss.sh, compare_curves.sh,
-# plot_attention.sh, with every awk that is installed; and compare.sh, on a tiny model.
+# test_scripts.sh - What reads a run's log or the benchmark's table: curves, and with every awk that is installed
+# compare_curves.sh and plot_attention.sh; and compare.sh, on a tiny model.
 . "$(dirname "$0")/../shell.sh"
-plot=$PWD/scripts/plot_loss.sh compare=$PWD/scripts/compare_curves.sh attention=$PWD/scripts/plot_attention.sh
+curves=$build/curves compare=$PWD/scripts/compare_curves.sh attention=$PWD/scripts/plot_attention.sh
 
 # make_run NAME OFFSET COLUMN...: 60 steps; the loss falls from 5 + OFFSET to 2 + OFFSET, every 20 steps a validation
 # 0.5 above it. A column that is not known stays empty.
@@ -31,13 +31,6 @@ can_parse_xml() { command -v xmllint > /dev/null || python3 -c 'import xml.dom.m
 
 make_run runs/a 0 step seconds tokens loss val_loss norm lr ms tokens_per_s
 make_run runs/b 0.01 norm loss lr step                           # other columns in another order, no validation
-awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) name[i] = $i; print "{\"event\": \"run\", \"settings\": {\"lr\": 0.1}}" }
-    NR == 1 { next }
-    $5 != "" { printf "{\"event\": \"validation\", \"step\": %s, \"val_loss\": %s}\n", $1, $5 }
-    { printf "{\"event\": \"step\""; for (i = 1; i <= NF; i++) if (i != 5) printf ", \"%s\": %s", name[i], $i }
-    { print "}" }
-    END { print "{\"event\": \"sample\", \"step\": 60, \"text\": \"a \\\"loss\\\": 3 <b>\"}" }' \
-    "$dir/runs/a/log.csv" > "$dir/runs/a/log.jsonl"
 make_run runs/twin -0.006 step loss
 {
     printf '# train_gpt 0.1, cpu\n# memory: 213 MiB of 7.60 GiB free\n# floor: 1.250000\n'
@@ -45,92 +38,40 @@ make_run runs/twin -0.006 step loss
 } > "$dir/runs/a/settings.txt"
 make_run 'odd/a&b=<c>' 0 step loss
 
-# ---- plot_loss.sh
-svg=$dir/loss.svg
-"$plot" "$dir/runs/a" "$dir/runs/b/" > "$svg"
-is "exit code" $? 0
-is "curves, and the legend" "$(count 'class="mean" stroke' "$svg")" 3
-is "validation points" "$(count '<path class="dot"' "$svg")" 3
-# the means of step 60 alone: the window is 2 int(60/100) + 1 = 1
-expect "the label of a" grep -q '>a 2\.0000<' "$svg"
-expect "the label of b" grep -q '>b 2\.0100<' "$svg"
-expect "the label of the validation" grep -q '>validation 2\.5000<' "$svg"
-expect "the floor of settings.txt" grep -q '>floor 1\.2500<' "$svg"
-close_test "plot_loss.sh draws a curve for each directory, by the names of the columns, and the floor"
-
-"$plot" "$dir/runs/a/log.csv" "$dir/runs/b/log.csv" > "$dir/files.svg"
-expect "the same from log.csv" cmp "$svg" "$dir/files.svg"
-"$plot" "$dir/runs/a/log.jsonl" "$dir/runs/b/" > "$dir/jsonl.svg"
-expect "the same from log.jsonl" cmp "$svg" "$dir/jsonl.svg"
-cp "$dir/runs/b/log.csv" "$dir/x=y.csv"
-(cd "$dir" && "$plot" x=y.csv "odd/a&b=<c>") > "$dir/odd.svg"
-expect "the name of a file" grep -q '>x=y 2\.0100<' "$dir/odd.svg"
-expect "the name with special characters" grep -q '>a&amp;b=&lt;c&gt; 2\.0000<' "$dir/odd.svg"
-awk -F, -v OFS=, 'NR == 6 { $4 = "1e400" } 1' "$dir/runs/b/log.csv" > "$dir/huge.csv"
-expect "a loss that is no number" timeout 10 "$plot" "$dir/huge.csv"
-close_test "plot_loss.sh takes log.csv and other files as well; names are escaped"
-
-refuses "runs/b/log.csv: not a log of training steps: no column tokens" "$plot" --x tokens "$dir/runs/a" "$dir/runs/b"
-"$plot" --y all --x=tokens "$dir/runs/a" > "$dir/tokens.svg" || wrong "--x=tokens: exit code $?"
-expect "tokens on the axis" grep -q '>6000<' "$dir/tokens.svg"
-expect "the norm" grep -q '>a 1<' "$dir/tokens.svg"
-expect "the learning rate" grep -q '>a 0\.001<' "$dir/tokens.svg"
-expect "tokens per second" grep -q '>a 2\.0 k<' "$dir/tokens.svg"
-"$plot" --y loss,difference,norm "$dir/runs/a" "$dir/runs/b" > "$dir/panels.svg" || wrong "--y: exit code $?"
-expect "the difference" grep -q '>b at most 0\.01<' "$dir/panels.svg"
-is "curves in three panels, and the legend" "$(count 'class="mean" stroke' "$dir/panels.svg")" 6
-is "the curves of b are dashed" "$(grep -c 'class="mean" .* stroke-dasharray="7 4"' "$dir/panels.svg")" 3
-"$plot" --x time "$dir/runs/a" > "$dir/time.svg" || wrong "--x time: exit code $?"
-expect "minutes" grep -q '>time, minutes<' "$dir/time.svg"
-refuses "--y lrs: want loss, difference, norm, lr, speed or all" "$plot" --y lrs "$dir/runs/a"
-refuses "--x hours: want step, tokens or time" "$plot" --x hours "$dir/runs/a"
-refuses "--y difference: no run has such values beside the first" "$plot" --y difference "$dir/runs/a"
-refuses "--y speed: no run has such values" "$plot" --y speed "$dir/runs/b"
-close_test "plot_loss.sh draws other values, over steps, tokens or time"
-
-# ---- plot_loss.sh --html
+# ---- curves
 page=$dir/page.html
-cat > "$dir/runs/a/report.html" <<'END'
-"status": "done",
-"notes": [{"step": 3, "kind": "sample", "text": "\u003c/script> ]}]"},
-{"step": 4, "kind": "warning", "text": "]"}]}]
-END
-"$plot" --html "$dir/runs/a" "$dir/runs/b" "$dir/odd/a&b=<c>" > "$page"
+printf '%s\n' '{"event": "sample", "step": 3, "text": "</script> ]}]"}' \
+    '{"event": "end", "step": 60, "reason": "done"}' > "$dir/runs/a/log.jsonl"
+cp "$dir/runs/b/log.csv" "$dir/x=y.csv"
+"$curves" "$dir/runs/a" "$dir/runs/b/log.csv" "$dir/odd/a&b=<c>/" "$dir/x=y.csv" > "$page"
 is "exit code" $? 0
 data='/^<script type="application\/json" id="runs">$/'
 is "one element of data, at the end" "$(sed -n "$data,\$p" "$page" | grep -c '</script>')" 1
 is "the last line" "$(tail -n 1 "$page")" "</script>"
-is "what it may load, but for the namespace of SVG" "$(grep -v www.w3.org "$page" | grep -cE 'src=|href=|//|@import')" 0
+is "what it may load, but for a namespace" "$(grep -v www.w3.org "$page" | grep -cE 'src=|href=|//|@import')" 0
 if python3 -c '' 2> /dev/null; then
     sed "1,${data}d" "$page" | sed '$d' > "$dir/page.json"
     expect "the data" python3 - "$dir/page.json" <<'END'
 import json, sys
-a, b, odd = json.load(open(sys.argv[1]))
+page = json.load(open(sys.argv[1]))
+a, b, *others = page["runs"]
 row = dict(zip(a["columns"], a["rows"][59]))
-assert (a["name"], b["name"], odd["name"]) == ("a", "b", "a&b=<c>"), odd["name"]
-assert (a["status"], a["total"]) == ("done", 60) and 'prompt = "</script> \\"' in a["settings"], a["settings"]
+names = [run["name"] for run in page["runs"]]
+assert names == ["a", "b", "a&b=<c>", "x=y"] and not page["live"], names
+assert a["status"] == "done" and b["status"] is None and 'prompt = "</script> \\"' in a["settings"], a["settings"]
 assert a["last"] == [a["rows"][59]] and b["last"] == [b["rows"][59]], a["last"]
-assert len(a["rows"]) == len(b["rows"]) == 60 and len(a["validations"]) == 3 and not b["validations"]
+assert [len(run["rows"]) for run in page["runs"]] == [60] * 4 and len(a["validations"]) == 3 and not b["validations"]
 assert row["step"] == 60 and row["loss"] == row["loss_min"] == 2 and row["power_w"] is None, row
-assert [note["text"] for note in a["notes"]] == ["</script> ]}]", "]"] and not b["notes"], a["notes"]
+assert [note["text"] for note in a["notes"]] == ["</script> ]}]"] and not b["notes"], a["notes"]
 END
 fi
-rm "$dir/runs/a/report.html"
-close_test "plot_loss.sh --html writes one page of several runs"
-
-mkdir -p "$dir/none" "$dir/begun"
-echo step,loss > "$dir/begun/log.csv"
-: > "$dir/empty.csv"
-refuses "usage: scripts/plot_loss.sh" "$plot"
-refuses "runs/c: no such run; want a run's directory or its log.csv" "$plot" "$dir/runs/c"
-refuses "none: no log.csv in it; want a run's directory" "$plot" "$dir/none"
-refuses "empty.csv: empty" "$plot" "$dir/empty.csv"
-refuses "begun/log.csv: no row with a loss yet" "$plot" "$dir/begun"
-refuses "settings.txt: not a log of training steps: no column step" "$plot" "$dir/runs/a/settings.txt"
-"$plot" "$dir/begun" "$dir/runs/a" > "$dir/begun.svg" 2> "$dir/begun.err" || wrong "a run that has begun: exit code $?"
-expect "the other run" grep -q '>a 2\.0000<' "$dir/begun.svg"
-expect "the run that is left out" grep -q 'begun/log.csv: no row with a loss yet' "$dir/begun.err"
-close_test "plot_loss.sh says what is missing"
+mkdir "$dir/none"
+refuses "want runs: ./curves RUN" "$curves"
+refuses "want runs: ./curves RUN" "$curves" --frobnicate "$dir/runs/a"
+expect "help" "$curves" --help
+refuses "curves: $dir/none: no log.csv in it; want a run's directory" "$curves" "$dir/runs/a" "$dir/none"
+refuses "settings.txt: not a log of training steps: no column step" "$curves" "$dir/runs/a/settings.txt"
+close_test "curves writes one page of several runs"
 
 # ---- compare_curves.sh
 "$compare" "$dir/runs/a" "$dir/runs/b" > "$dir/two.out"
@@ -141,7 +82,7 @@ expect "a command with the run's settings" grep -qF \
     "./train_gpt --config $dir/runs/a/settings.txt --perturb --out $dir/runs/a-twin" "$dir/two.out"
 expect "the comparison with the twin" grep -qF \
     "scripts/compare_curves.sh --twin $dir/runs/a-twin $dir/runs/a $dir/runs/b" "$dir/two.out"
-"$compare" "$dir/runs/b" "$dir/runs/a/log.jsonl" > "$dir/two.out"
+"$compare" "$dir/runs/b" "$dir/runs/a/log.csv" > "$dir/two.out"
 expect "no settings.txt" grep -q 'train_gpt OPTIONS --perturb' "$dir/two.out"
 close_test "compare_curves.sh without a twin prints the differences and how to make the twin"
 
@@ -164,20 +105,24 @@ refuses "usage: scripts/compare_curves.sh" "$compare" --twins "$dir/runs/a" "$di
 refuses "short.csv: 40 steps, want 60" "$compare" "$dir/runs/a" "$dir/short.csv"
 refuses "gap.csv: steps 1 to 20 are not all there" "$compare" "$dir/runs/a" "$dir/gap.csv"
 refuses "nothing: no such run" "$compare" "$dir/runs/a" "$dir/nothing"
+refuses "none: no log.csv in it; want a run's directory" "$compare" "$dir/runs/a" "$dir/none"
+: > "$dir/empty.csv"
+refuses "empty.csv: empty" "$compare" "$dir/runs/a" "$dir/empty.csv"
+refuses "settings.txt: not a log of training steps: no column step" "$compare" "$dir/runs/a" "$dir/runs/a/settings.txt"
 expect "help" "$compare" --help
 is "what a twin is" "$("$compare" --help | grep -c 'one ulp')" 1
 close_test "compare_curves.sh refuses runs that cannot be compared"
 
 # ---- compare.sh. So short a run has no verdict to rely on: twin and naive each differ by one sample of rounding. What
 # must hold is that the differences are of that size (some 1e-5 in 60 steps) and the verdict is that of the rule.
-TRAIN_GPT=$gpt TALES=$build/tales PYTHON=false OUT=$dir/compare scripts/compare.sh --model d2 --context 32 --batch 2 \
-    --dtype f32 --steps 60 > "$dir/compare.out" 2> "$dir/compare.err"
+TRAIN_GPT=$gpt TALES=$build/tales CURVES=$curves PYTHON=false OUT=$dir/compare scripts/compare.sh --model d2 \
+    --context 32 --batch 2 --dtype f32 --steps 60 > "$dir/compare.out" 2> "$dir/compare.err"
 is "exit code" $? "$(grep -c '  NOT the same curve  ' "$dir/compare.out")"
 for name in flash twin naive; do expect "$name" grep -q "^$name  *[0-9]" "$dir/compare.out"; done
 is "verdicts" "$(grep -cE '^naive .*  (NOT )?the same curve  ' "$dir/compare.out")" 1
 expect "rounding" awk '/^(twin|naive) / { n += $3 ~ /^[0-9]/ && $3 < 1e-3 } END { exit n != 2 }' "$dir/compare.out"
 expect "their losses differ" sh -c '! cmp -s "$1/flash/log.csv" "$1/twin/log.csv"' - "$dir/compare"
-expect "the picture" grep -q '>naive at most ' "$dir/compare/compare.svg"
+expect "the page" grep -q '"name": "naive"' "$dir/compare/curves.html"
 refuses "is not a comparison; want another OUT" env TRAIN_GPT="$gpt" OUT="$dir/runs" scripts/compare.sh
 for data in "$dir/compare/train.txt" "$dir/runs/../compare/flash/log.csv"; do
     refuses "is in $dir/compare, which is replaced" env DATA="$data" OUT="$dir/compare" scripts/compare.sh
@@ -264,13 +209,8 @@ for name in mawk gawk original-awk busybox; do
     printf '#!/bin/sh\nexec %s "$@"\n' "$awk" > "$dir/bin/awk"
     chmod +x "$dir/bin/awk"
     with="env PATH=$dir/bin:$PATH"
-    $with "$plot" "$dir/runs/a" "$dir/runs/b" | cmp - "$dir/loss.svg" || wrong "$name: plot_loss.sh"
-    $with "$plot" --y loss,difference,norm "$dir/runs/a" "$dir/runs/b" | cmp - "$dir/panels.svg" || wrong "$name: --y"
-    $with "$plot" --html "$dir/runs/a" "$dir/runs/b" | sed '/^"updated"/d' > "$dir/$name.html"
-    [ ! -f "$dir/first.html" ] || cmp "$dir/$name.html" "$dir/first.html" || wrong "$name: --html"
-    [ -f "$dir/first.html" ] || cp "$dir/$name.html" "$dir/first.html"
     $with "$attention" "$bench" | cmp - "$dir/attention.svg" || wrong "$name: plot_attention.sh"
-    $with "$compare" "$dir/runs/b" "$dir/runs/a/log.jsonl" | cmp - "$dir/two.out" || wrong "$name: compare_curves.sh"
+    $with "$compare" "$dir/runs/b" "$dir/runs/a/log.csv" | cmp - "$dir/two.out" || wrong "$name: compare_curves.sh"
 done
 close_test "every awk that is installed draws the same"
 close_tests

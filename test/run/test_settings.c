@@ -37,7 +37,8 @@ static void unknown_names(void) {
         { "--block-size=64", "use --context" }, { "--n_layer=6", "use --layers" }, { "--max_iters=100", "use --steps" },
         { "--per-device-train-batch-size=8", "use --batch" }, { "--eval_iters=20", "use --val-tokens, in tokens" },
         { "--gradient_accumulation_steps=4", "use --total-batch, in tokens" }, { "--bf16", "use --dtype bf16" },
-        { "--wandb_log=True", "use --log-jsonl" }, { "--compile=False", "not needed, remove it" },
+        { "--wandb_log=True", "log.csv and log.jsonl are always written, remove it" },
+        { "--log-jsonl", "log.jsonl is always written, remove it" }, { "--compile=False", "not needed, remove it" },
         { "--attn_pdrop=0.2", "use --attention-dropout" }, { "--nproc_per_node=8", "use --gpus" },
         { "-i", "use --data" }, { "-x", "use --steps" }, { "-nk", "use --keep" }, { "-pr", "torchrun and srun set it" },
         { "-pi", "torchrun and srun set it" }, { "-steps", "no such option; did you mean --steps?" },
@@ -154,7 +155,7 @@ static void values_in_a_file(void) {
     EXPECT(!strcmp(s.prompt, "a \"b\" \\ \n\t#'"), "prompt %s", s.prompt);
     EXPECT(!strcmp(s.out, " a\\n \"#"), "out %s", s.out);
     EXPECT(!strcmp(s.data, "dir#1/a b.txt") && !strcmp(s.val_data, "x"), "data %s", s.data);
-    EXPECT(s.deterministic && !s.log_jsonl && !strcmp(s.model, "gpt2-xl") && s.batch == 16, "the rest");
+    EXPECT(s.deterministic && !strcmp(s.model, "gpt2-xl") && s.batch == 16, "the rest");
     EXPECT(options_find(table, "lr")->given == IN_FILE && !options_find(table, "batch")->given, "given");
 
     parse(&(Case){ .text = "steps = 7\nlr = 1\ndata = a\nprompt = Once\ndeterministic = yes\n",
@@ -178,6 +179,7 @@ static void bad_files(void) {
         { ":1: --lr -1: want a number, 0 .. 1e6", "lr = -1\n", { 0 } },
         { ":1: --schedule x: want cosine|linear|wsd", "schedule = x", { 0 } },
         { ":1: --deterministic True: want yes or no", "deterministic = True", { 0 } },
+        { ":2: --log-jsonl x: this version no longer has that option; want yes|no", "lr = 1\nlog-jsonl = 'x'", { 0 } },
         { ":1: --steps: want a value", "steps =\n", { 0 } },
         { ":1: --steps: want a value", "steps = # none\n", { 0 } },
         { ":1: --steps: want a value", "steps = \"\"\n", { 0 } },

@@ -29,7 +29,7 @@ events_of() {     # events_of NAME: the losses in its log.jsonl, and the last li
     sed -n 's/^{"event": "\([a-z]*\)", "step": \([0-9]*\),.*loss": \([0-9.]*\),.*}$/\1 \2 \3/p' "$dir/$1/log.jsonl"
     tail -n 1 "$dir/$1/log.jsonl" | sed 's/"seconds.*"reason"/"reason"/'
 }
-run="$small --steps 400 --save-every 0 --val-every 150 --val-tokens 2000 --log-jsonl"
+run="$small --steps 400 --save-every 0 --val-every 150 --val-tokens 2000"
 expect "the undisturbed run" "$gpt" $run --out "$dir/whole"
 for signal in TERM INT; do
     in_turn 2 || continue
@@ -124,7 +124,7 @@ logged=$(cells "$dir/val" val_loss)
 expect "its row of the log has the loss $saved, got '$logged'" \
     awk "BEGIN { d = ${saved:-0} - ${logged:-1}; exit !(d * d < 1e-12) }"
 is "rows of the log" "$(rows_of "$dir/val")" 1
-start sample $small --log-jsonl --steps 2 --val-every 0 --sample-every 1 --sample-tokens 1000000 --out "$dir/sample"
+start sample $small --steps 2 --val-every 0 --sample-every 1 --sample-tokens 1000000 --out "$dir/sample"
 wait_for "a sample" "$dir/sample.out"
 stop INT
 is "exit code while it samples" $status 75
