@@ -136,6 +136,14 @@ static void write_text(Report *report, const char *event, const char *key, const
     log_event(&report->log, event, report->log.step, (LogValue[]){ { key, .text = text }, {0} });
 }
 
+/* The last event, and the page that shows it. */
+static void end_files(Report *report, const char *reason) {
+    write_text(report, "end", "reason", reason);
+    log_file_flush(&report->log.csv, 0);
+    log_file_flush(&report->log.jsonl, 0);
+    report_page_close(&report->page);
+}
+
 /* ---- The report */
 
 static Report *open_report;         /* NULL = none */
@@ -147,12 +155,7 @@ static void end_with_error(const char *message) {
     fail_hook = next_hook;
     open_report = NULL;
     end_line();
-    if (report) {
-        write_text(report, "end", "reason", message);
-        log_file_flush(&report->log.csv, 0);
-        log_file_flush(&report->log.jsonl, 0);
-        report_page_close(&report->page);
-    }
+    if (report) end_files(report, message);
     fail("%s", message);
 }
 
@@ -268,12 +271,9 @@ void report_sync(Report *report) { flush_files(report, 1); }
 void report_close(Report *report, const char *reason) {
     if (report->unprinted.step) print_step(report, &report->unprinted, 1);
     end_line();
-    write_text(report, "end", "reason", reason);
+    end_files(report, reason);
     open_report = NULL;
     if (fail_hook == end_with_error) fail_hook = next_hook;
-    log_file_flush(&report->log.csv, 0);
-    log_file_flush(&report->log.jsonl, 0);
-    report_page_close(&report->page);
     log_file_close(&report->log.csv);
     log_file_close(&report->log.jsonl);
     *report = (Report){0};

@@ -160,17 +160,15 @@ static void write_member(FILE *json, const char *name, const char *text) {
 
 /* The directory of a log.csv, else the name of the file. */
 static void write_name(FILE *json, const PageRun *run) {
-    char *absolute = realpath(run->csv, NULL), *path = absolute ? absolute : run->csv;
-    if (ends_with(path, "/log.csv")) *strrchr(path, '/') = 0;
-    else if (ends_with(path, ".csv")) *strrchr(path, '.') = 0;
+    char *absolute = realpath(run->csv, NULL), *path = absolute ? absolute : format_string("%s", run->csv);
+    if (ends_with(path, ".csv")) *strrchr(path, ends_with(path, "/log.csv") ? '/' : '.') = 0;
     const char *slash = strrchr(path, '/');
     json_write_string(json, slash ? slash + 1 : path);
-    free(absolute);
+    free(path);
 }
 
 static void write_settings(FILE *json, const PageRun *run) {
-    if (!file_exists(run->settings)) { write_member(json, "settings", ""); return; }
-    FileMap map = file_map(run->settings);
+    FileMap map = file_exists(run->settings) ? file_map(run->settings) : (FileMap){ .bytes = (void *)"" };
     char *text = format_string("%.*s", (int)map.size, (const char *)map.bytes);
     write_member(json, "settings", text);
     free(text);
