@@ -105,7 +105,8 @@ static int next_document(Texts *t) {
     return 1;
 }
 
-/* Adds a part of the document; of a line all parts, for a line is not divided at t->stop. */
+/* Adds a part of the document. Of a line all parts: it is not divided at t->stop, and a value of JSONL lives as long as
+   its batch. */
 static void add_parts(Texts *t) {
     State *s = t->state;
     do {

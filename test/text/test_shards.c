@@ -141,6 +141,22 @@ static void validation_is_the_last_part(void) {
     free(want);
 }
 
+/* A line of 5 MB, more than a batch with its values, is encoded in parts, but not divided: the first of two is to train
+   on. */
+static void a_line_is_not_divided(void) {
+    enum { SIZE = 5000000 };
+    const char *path = IN_SCRATCH("two.jsonl"), *line = STRING("{\"body\": \"%0*d\"}\n", SIZE, 7);
+    char *text = strchr(line, '0'), *end = strchr(text, '"');
+    for (char *c = text; c < end; c++) *c = "the bako, ti "[(c - text) * 7 % 13];
+    put_text(path, STRING("%s%s", line, line));
+    int32_t *want = malloc((SIZE + 1) * sizeof *want);
+    const size_t count = ids_of((const char *const[]){ "|", STRING("%.*s", (int)(end - text), text), NULL }, want);
+    write_shards(&path, 1, DOCUMENT_JSONL, IN_SCRATCH("two"), 0.9, 10000000);
+    expect_shards(IN_SCRATCH("two/train_*.bin"), want, count);
+    expect_shards(IN_SCRATCH("two/val_*.bin"), want, count);
+    free(want);
+}
+
 /* While the tokens are written, when SIGINT has a handler. */
 static void interrupt(int number) {
     struct sigaction now;
@@ -314,6 +330,7 @@ int main(void) {
     RUN(a_cache_of_wide_ids_is_found_again);
     RUN(a_pattern_leaves_the_cache_out);
     RUN(validation_is_the_last_part);
+    RUN(a_line_is_not_divided);
     bpe_free(bpe);
     return test_close();
 }
