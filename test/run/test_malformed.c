@@ -532,7 +532,8 @@ static void damage_tokens(int part, Text *keys, int key_count) {
         for (int k = 0; k < key_count && !is_chosen; k++)
             is_chosen = 2 * !strncmp(at, format("\"%s\"", keys[k]), (size_t)length);
         if (is_header ? n < 3 : !is_chosen) continue;
-        for (int v = is_header ? n % 16 : 3 + n % 2; v < COUNT(no_values); v += is_header ? 15 : 2) {
+        const int step = is_header ? 24 : 3;        /* a header has many tokens */
+        for (int v = is_header ? n % step : 3 + n % step; v < COUNT(no_values); v += step) {
             if (!strncmp(at, no_values[v], (size_t)length)) continue;       /* as it was */
             refuse_part(part, damage_token(part, is_header, at, length, no_values[v]));
         }
