@@ -34,7 +34,7 @@ static void lock(RunDir *dir) {
 /* The newest step of a run in the directory, else its log: a new string. NULL = there is no run. */
 static char *find_run(const char *path) {
     char *step = run_dir_newest(path);
-    return step || !dir_has_file(path, "log.csv") ? step : format_string("%s/log.csv", path);
+    return step || !file_exists(path_of(path, "log.csv").text) ? step : format_string("%s/log.csv", path);
 }
 
 static void require_new(const RunDir *dir) {
