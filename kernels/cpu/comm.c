@@ -102,10 +102,10 @@ static CommOp issue(Header header, const void *data, void *result) {
 
 CommOp comm_start(CommKind kind, Tensor t) {
     const int64_t count = tensor_count(t), slice = count / comm_size;
-    char *own_slice = (char *)t.data + slice * comm_rank * (int64_t)dtype_bytes(t.dtype);
+    char *local_slice = (char *)t.data + slice * comm_rank * (int64_t)dtype_bytes(t.dtype);
     const Header header = { .kind = kind, .dtype = t.dtype, .sends = kind == ALL_GATHER ? slice : count,
                             .receives = kind == REDUCE_SCATTER ? slice : count };
-    return issue(header, kind == ALL_GATHER ? own_slice : t.data, kind == REDUCE_SCATTER ? own_slice : t.data);
+    return issue(header, kind == ALL_GATHER ? local_slice : t.data, kind == REDUCE_SCATTER ? local_slice : t.data);
 }
 
 /* An operation for each transfer. */

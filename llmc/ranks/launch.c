@@ -21,7 +21,6 @@ enum { RANKS_MAX = 4096, KILL_SECONDS = 5 };    /* KILL_SECONDS: from SIGTERM to
 
 int launch_local_rank;
 static Rendezvous ranks = { .listener = -1 };
-static char first_host[256];
 
 /* ---- Variables of torchrun and Slurm */
 
@@ -57,17 +56,17 @@ static void read_ranks(const char *rank, const char *local_rank, const char *siz
 static void read_first_host(const char *list) {
     const char *whole = list;
     size_t length = 0;
-    for (; *list && *list != ',' && length < sizeof first_host - 1; list++) {
+    for (; *list && *list != ',' && length < sizeof ranks.host - 1; list++) {
         if (*list != '[') {
-            first_host[length++] = *list;
+            ranks.host[length++] = *list;
             continue;
         }
         const char *close = strchr(list, ']');
         REQUIRE(close, "node list of Slurm '%.100s': want a ] after [", whole);
-        while (length < sizeof first_host - 1 && !strchr("-,]", *++list)) first_host[length++] = *list;
+        while (length < sizeof ranks.host - 1 && !strchr("-,]", *++list)) ranks.host[length++] = *list;
         list = close;
     }
-    first_host[length] = 0;
+    ranks.host[length] = 0;
     REQUIRE(length, "SLURM_JOB_NODELIST: want the hosts of the job");
 }
 
@@ -90,7 +89,7 @@ static void read_variables(const Settings *s) {
     }
     if (comm_size == 1) return;
     REQUIRE(by_srun || is_set("MASTER_ADDR"), "MASTER_ADDR is not set: want the host of rank 0");
-    if (is_set("MASTER_ADDR")) snprintf(first_host, sizeof first_host, "%s", getenv("MASTER_ADDR"));
+    if (is_set("MASTER_ADDR")) snprintf(ranks.host, sizeof ranks.host, "%s", getenv("MASTER_ADDR"));
     else read_first_host(value_of("SLURM_STEP_NODELIST", value_of("SLURM_JOB_NODELIST", "")));
     /* jobs that share a machine have ports of their own, below the range that the system gives to connections */
     ranks.port = s->rendezvous_port ? (int)s->rendezvous_port
@@ -175,7 +174,7 @@ static void start_processes(int count, int port) {
             getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "--gpus %d: %s", count, strerror(errno));
     ranks.port = ntohs(address.sin_port);
     for (int i = 0; i < 16 && !ranks.is_secret; i++) sprintf(ranks.key + 2 * i, "%02x", bytes[i]);
-    strcpy(first_host, "127.0.0.1");
+    strcpy(ranks.host, "127.0.0.1");
     void *shared = mmap(NULL, sizeof *ranks.reported, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE(shared != MAP_FAILED, "--gpus %d: %s", count, strerror(errno));
     ranks.reported = shared;
@@ -220,7 +219,6 @@ void launch_start(const Settings *s) {
     if (count > 1 && s->dry_run) comm_size = count;
     else if (count > 1)          start_processes(count, (int)s->rendezvous_port);
     REQUIRE(!comm_rank || freopen("/dev/null", "w", stdout), "/dev/null: %s", strerror(errno));
-    ranks.host = first_host;
     ranks.join_s = (double)s->rendezvous_timeout;
     ranks.silence_s = (double)s->comm_timeout;
     if (comm_size > 1 && !s->dry_run) rendezvous_open(&ranks);

@@ -56,8 +56,8 @@ static int        *sockets;         /* by rank, as peers; -1 = none */
 static int         peer_count, connection_count;
 static int         is_joined;
 static char        comm_id[COMM_ID_BYTES];
-static char        where[300];      /* "host:port" of rank 0 */
-static char        refusals[160];   /* of rank 0: the last connection that was refused */
+static char        where[sizeof self.host + 10];      /* "host:port" of rank 0 */
+static char        refusals[160];   /* on rank 0: the last connection that was refused */
 static char        why[128];        /* rank 0 could not be reached */
 
 static atomic_llong steps_done;

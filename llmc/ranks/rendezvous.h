@@ -10,9 +10,9 @@
 enum { KEY_BYTES = 128 };
 
 typedef struct {
-    const char *host;               /* of rank 0: a name, IPv4 or IPv6 */
+    char        host[256];          /* rank 0: its name, IPv4 or IPv6 address */
     int         port;
-    int         listener;           /* of rank 0: a listening socket; -1 = listens on port */
+    int         listener;           /* rank 0: a listening socket; -1 = listens on port */
     char        key[KEY_BYTES];     /* a secret or the job's name, zero-padded: the same on all ranks */
     int         is_secret;
     double      join_s, silence_s;  /* --rendezvous-timeout, --comm-timeout */

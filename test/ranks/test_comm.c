@@ -379,6 +379,11 @@ static void writes_before_wait(void *unused) {
     for (int i = 0; i < 100 * comm_size; i++)
         EXPECT(i / 100 == comm_rank || x[i] == (float)element(WHOLE, comm_rank, i), "element %d of another slice is %g",
                i, (double)x[i]);
+    op = comm_all_gather(t);
+    const float sum = x[100 * comm_rank];
+    x[100 * comm_rank] = 1e9f;
+    comm_wait(op);
+    EXPECT(x[100 * comm_rank] == sum, "an all-gather leaves %g, which was written early", (double)x[100 * comm_rank]);
 }
 
 /* ---- Faults. The watchdog of a rank waits for an error or half a second without progress, aborts and ends the
