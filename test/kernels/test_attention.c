@@ -145,7 +145,7 @@ static const int lengths[] = { 1, 2, 7, 8, 15, 63, 64, 65, 127, 128, 129, 191, 1
 static int affordable(AttentionSpec s, Layout layout) {
     int64_t count = (int64_t)s.B * s.NH * s.Tq * s.HS;
     int64_t padded = (int64_t)s.B * s.NH * ((s.Tq + 127) / 128 * 128) * (s.HS + 8);
-    if (on_cpu && ((int64_t)s.Tq * s.Tq * s.HS > 1 << 24 || count > 1 << 20)) return 0;
+    if (on_cpu && ((int64_t)s.Tq * s.Tq * s.HS > 3 << 22 || count > 1 << 20)) return 0;
     int64_t operands = (layout == VIEWS ? 24 : 8) * count * (int64_t)dtype_bytes(arena_dtype) / 2;
     return operands + 4 * padded + (1 << 18) <= ARENA_HALVES;
 }
@@ -227,7 +227,7 @@ static void parts(void) {
         int Tk = square ? Tq : lengths[(3 * i + i / count) % count];
         AttentionSpec s = { .B = heads[i % HEADS].B, .NH = heads[i % HEADS].NH, .Tq = Tq, .Tk = Tk,
                             .HS = sizes[i % SIZES], .causal = square, .q0 = square ? 3 - i / count : 0 };
-        if (on_cpu && (int64_t)Tq * Tk * s.HS > 1 << 23) continue;
+        if (on_cpu && (int64_t)Tq * Tk * s.HS > 1 << 22) continue;
         s.dq_into = f32_results && i % 2 ? ACCUMULATE : OVERWRITE;
         s.dkv_into = !f32_results || i % 3 ? OVERWRITE : ACCUMULATE;
         Layout layout = square ? i % LAYOUTS : i % 2 ? VIEWS : PACKED;
