@@ -262,7 +262,7 @@ static const char *train(Run *run) {
         const double learning_rate = schedule_learning_rate(&run->schedule, state->step);
         spike_detector_limits(&state->spikes, s->skip_spikes, &run->optimizer.loss_limit, &run->optimizer.norm_limit);
         train_step(&run->step, state->sequences_seen, learning_rate);
-        report_health(&run->report);                /* while a GPU computes */
+        report_background(&run->report);            /* while a GPU computes */
         saver_poll(&run->saver);
         UpdateResult update = optimizer_result(&run->optimizer);
         const double ms = 1e3 * (seconds_now() - began);

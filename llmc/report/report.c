@@ -178,8 +178,10 @@ void report_open(Report *report, const char *out, const RunInfo *run, const Resu
     hook();
 }
 
-void report_health(Report *report) {
+void report_background(Report *report) {
     double now = seconds_now();
+    flush_files(report, 0);
+    report_page_update(&report->page);
     if (report->health_at_s && now - report->health_at_s < 1) return;
     report->health_at_s = now;
     report->row_health = device_health();
@@ -203,9 +205,6 @@ void report_step(Report *report, const StepReport *step) {
     if (s.health.throttle) report->health = s.health;
     report->row_health = (DeviceHealth){0};
     log_step(&report->log, &s);
-    flush_files(report, 0);
-    report_page_update(&report->page);
-
     update_speed(report, s.ms);
     int is_terminal = isatty(STDOUT_FILENO), is_first = report->steps == 1;
     int stays = s.step == report->total || (report->log_every && s.step % report->log_every == 0);

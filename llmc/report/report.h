@@ -38,14 +38,14 @@ void report_banner(const RunInfo *run);
    "end". The functions below accept a Report of zeros, too, which has no files. */
 void report_open(Report *report, const char *out, const RunInfo *run, const ResumeInfo *resume);
 
-/* Asks for the device's temperature, power and clock, at most once a second: a query takes up to a millisecond. To be
-   called while the device computes; the next row has the values. */
-void report_health(Report *report);
+/* To be called while the device computes: writes the rows so far, and the page when it is due; asks for temperature,
+   power and clock, for the next row, at most once a second (a query takes up to a millisecond). */
+void report_background(Report *report);
 
-/* A row and an event in the files. A line on stdout for the first step, the last, and every log_every steps, or without
-   log_every (0) every 6 s; on a terminal also in place, cut to its width. The time left is that of the steps left at
-   the mean speed of the last 10 s of training or so. On a full disk the rows are kept in memory, which is reported, and
-   written when there is room. */
+/* A row for log.csv, which report_background or the next event writes. A line on stdout for the first step, the last,
+   and every log_every steps, or without log_every (0) every 6 s; on a terminal also in place, cut to its width. The time
+   left is that of the steps left at the mean speed of the last 10 s of training or so. On a full disk the rows are kept
+   in memory, which is reported, and written when there is room. */
 void report_step(Report *report, const StepReport *step);
 
 /* A line and an event: "step 600: val loss ..." on stdout, "train_gpt: warning: ..." on stderr. */

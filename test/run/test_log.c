@@ -142,7 +142,7 @@ static void the_log_holds_the_health(void) {
     for (int step = 1; step <= 3; step++) {
         StepReport s = step_of(step);
         if (step == 3) report.health_at_s -= 1;
-        report_health(&report);
+        report_background(&report);
         report_step(&report, &s);
     }
     report_close(&report, "done");
@@ -305,6 +305,7 @@ static void a_full_disk_loses_no_row(void) {
     restore(report.log.jsonl.fd, was[1]);
     StepReport s = step_of(9);
     report_step(&report, &s);
+    report_background(&report);
     EXPECT(!report.log.csv.error && !report.log.csv.pending_bytes, "no row waits");
     report_close(&report, "done");
     EXPECT(lines_in(log_text()) == 1 + 3 && cell_of(7, "ms") && cell_of(8, "ms") && cell_of(9, "ms"), "%s", log_text());
