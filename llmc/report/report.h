@@ -44,8 +44,8 @@ void report_background(Report *report);
 
 /* A row for log.csv, which report_background or the next event writes. A line on stdout for the first step, the last,
    and every log_every steps, or without log_every (0) every 6 s; on a terminal also in place, cut to its width. The
-   time left is that of the steps left at the mean speed of the last 10 s of training or so. On a full disk the rows are kept
-   in memory, which is reported, and written when there is room. */
+   time left is that of the steps left at the mean speed of the last 10 s of training or so. On a full disk the rows are
+   kept in memory, which is reported, and written when there is room. */
 void report_step(Report *report, const StepReport *step);
 
 /* A line and an event: "step 600: val loss ..." on stdout, "train_gpt: warning: ..." on stderr. */
