@@ -40,6 +40,9 @@ int          device_count(void);
 DeviceInfo   device_info(void);
 DeviceHealth device_health(void);               /* a call can take milliseconds, the first one much longer */
 const char  *device_refuse_dtype(DType dtype);  /* NULL, or why this backend cannot compute in it */
+/* NULL, or which rows this backend wants instead of rows of so many elements: the ops of a GPU, apart from matmul and
+   attention, access rows 16 bytes at a time. */
+const char  *device_refuse_channels(int64_t channels);
 
 void *device_alloc(size_t bytes, const char *what);    /* zeroed, aligned to 256 bytes; errors name what */
 void  device_free(void *memory);

@@ -39,7 +39,7 @@ void update_decide(StepStats *stats);
 /* Where stats->apply, in f32: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2 with g = clip * grad;
    param -= learning_rate (m/correction1 / (sqrt(v/correction2) + eps) + decay * weight_decay * param).
    param, m, v, grad: flat F32 memory of one shape. param_bf16: BF16 of the same shape that gets param rounded (=),
-   or absent. rows, stats: device addresses. */
+   or absent. rows, stats: device addresses. On a GPU first and count are multiples of 4. */
 void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad,
                   const UpdateRow *rows, int row_count, const StepStats *stats);
 

@@ -108,6 +108,11 @@ DeviceInfo device_info(void) {
 
 DeviceHealth device_health(void) { return (DeviceHealth){0}; }
 
+const char *device_refuse_channels(int64_t channels) {
+    (void)channels;
+    return NULL;
+}
+
 const char *device_refuse_dtype(DType dtype) {
     return dtype == F32 ? NULL : "this program was built for the CPU, which computes in f32 only";
 }

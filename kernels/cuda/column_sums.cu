@@ -12,10 +12,10 @@ enum {
     BLOCKS = 528                    /* 4 of 256 threads, 64 KiB in flight, on each of 132 SMs: one wave */
 };
 
-/* A block adds up the rows of one slice, in 32 * WIDTH columns; a warp every eighth row. A lane has WIDTH columns: 16
-   bytes, or one where rows are not aligned to 16 bytes. */
-template <class T, int WIDTH> __global__ void __launch_bounds__(WARPS * LANES)
+/* A block adds up the rows of one slice, in 32 * WIDTH columns; a warp every eighth row, a lane 16 bytes of each. */
+template <class T> __global__ void __launch_bounds__(WARPS * LANES)
 column_sums_kernel(PartialSums sums, const T *x, int64_t rows, int64_t columns, int64_t pitch, int64_t slice_rows) {
+    constexpr int WIDTH = Pack<T>::SIZE;
     wait_for_previous();
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
     const int64_t column = ((int64_t)blockIdx.x * LANES + lane) * WIDTH;
@@ -33,9 +33,9 @@ column_sums_kernel(PartialSums sums, const T *x, int64_t rows, int64_t columns, 
     partial_sums_write_tile(sums, sum);
 }
 
-template <class T, int WIDTH> static void column_sums_of(Tensor sum, Tensor t, Into into) {
+template <class T> static void column_sums_of(Tensor sum, Tensor t, Into into) {
     const int64_t rows = tensor_rows(t), columns = tensor_columns(t);
-    const int64_t tiles = ceil_div(columns, LANES * WIDTH);
+    const int64_t tiles = ceil_div(columns, LANES * Pack<T>::SIZE);
     int64_t slices = ceil_div(BLOCKS, tiles);
     slices = min(slices, ceil_div(rows, 8 * WARPS));        /* at least eight rows a warp: slices take time to add */
     slices = min(slices, PARTIAL_COUNT / columns);
@@ -43,18 +43,15 @@ template <class T, int WIDTH> static void column_sums_of(Tensor sum, Tensor t, I
     const int64_t slice_rows = ceil_div(rows, slices);
     slices = ceil_div(rows, slice_rows);
     const PartialSums sums = partial_sums(slices, sum, {}, {}, into);
-    LAUNCH_EARLY((column_sums_kernel<T, WIDTH>), dim3((unsigned)tiles, (unsigned)slices), WARPS * LANES, 0, sums,
+    LAUNCH_EARLY(column_sums_kernel<T>, dim3((unsigned)tiles, (unsigned)slices), WARPS * LANES, 0, sums,
                  (const T *)t.data, rows, columns, t.pitch, slice_rows);
     partial_sums_add(sums, WARPS);
 }
 
 void column_sums(Tensor sum, Tensor t, Into into) {
+    require_aligned_rows("column sums", { t });
     op_begin("column sums", op_bytes(2, sum, t), 0);
-    const bool wide = rows_aligned(t);
-    if (t.dtype == BF16 && wide) column_sums_of<bf16, 8>(sum, t, into);
-    else if (t.dtype == BF16)    column_sums_of<bf16, 1>(sum, t, into);
-    else if (wide)               column_sums_of<float, 4>(sum, t, into);
-    else                         column_sums_of<float, 1>(sum, t, into);
+    (t.dtype == BF16 ? column_sums_of<bf16> : column_sums_of<float>)(sum, t, into);
     op_end();
 }
 

@@ -1,6 +1,7 @@
 /* common.cuh - Shared by the kernels: launches, 16-byte accesses, reductions in a fixed order. */
 #ifndef KERNELS_CUDA_COMMON_CUH
 #define KERNELS_CUDA_COMMON_CUH
+#include <initializer_list>
 #include <cuda_bf16.h>
 #include "cuda.h"
 extern "C" {
@@ -86,6 +87,14 @@ __host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a
 static inline bool rows_aligned(Tensor t) {
     const size_t bytes = dtype_bytes(t.dtype), row_bytes = (size_t)tensor_columns(t) * bytes;
     return (uintptr_t)t.data % 16 == 0 && (size_t)t.pitch * bytes % 16 == 0 && row_bytes % 16 == 0;
+}
+
+/* Fails unless the rows of all tensors that are present can be. Those of a model can: device_refuse_channels. */
+static inline void require_aligned_rows(const char *op, std::initializer_list<Tensor> tensors) {
+    for (const Tensor &t : tensors)
+        REQUIRE(!t.data || rows_aligned(t), "%s: rows of %lld elements of %s at %p with pitch %lld, want address, "
+                "length and pitch on 16 bytes", op, (long long)tensor_columns(t), dtype_name(t.dtype), t.data,
+                (long long)t.pitch);
 }
 
 __device__ inline float to_float(float x) { return x; }

@@ -15,8 +15,8 @@ template <class T> struct Unit {
     static __host__ __device__ int64_t count(int64_t rows, int64_t C) { return ceil_div(rows, ROWS) * per_row(C); }
 };
 
-/* PACKS: rows are aligned to 16 bytes, and C is a multiple of SIZE. out may be x. */
-template <class T, bool PACKS> __global__ void __launch_bounds__(THREADS)
+/* out may be x. */
+template <class T> __global__ void __launch_bounds__(THREADS)
 dropout_kernel(T *out, const T *x, int rows, int C, int per_sequence, uint32_t site, uint64_t seed,
                const uint64_t *sequence, uint32_t threshold, float scale) {
     using U = Unit<T>;
@@ -31,7 +31,7 @@ dropout_kernel(T *out, const T *x, int rows, int C, int per_sequence, uint32_t s
         Pack<T> pack[8];
         #pragma unroll
         for (int i = 0; i < 8; i++)
-            if (PACKS && i < height) pack[i] = Pack<T>::load(x + start + i * C);
+            if (i < height) pack[i] = Pack<T>::load(x + start + i * C);
         if (block == 0) {
             const DropoutMask mask = dropout_mask(seed, site, (sequence ? *sequence : 0) + b, 0);
             own = dropout_block(mask, (uint32_t)r / 8 + unit % U::BLOCKS, (uint32_t)c / 8, threshold);
@@ -42,20 +42,13 @@ dropout_kernel(T *out, const T *x, int rows, int C, int per_sequence, uint32_t s
             kept.word[i] = U::BLOCKS == 1 ? own.word[i] : __shfl_sync(~0u, own.word[i], block, U::BLOCKS) >> c % 8;
         #pragma unroll
         for (int i = 0; i < 8; i++)
-            if (PACKS && i < height) {
+            if (i < height) {
                 float f[U::SIZE];
                 pack[i].to_float(f);
                 #pragma unroll
                 for (int j = 0; j < U::SIZE; j++) f[j] = dropout_bit(kept, i, j) ? f[j] * scale : 0.0f;
                 Pack<T>::from_float(f).store(out + start + i * C);
             }
-        #pragma unroll 1
-        for (int e = 0; e < 8 * U::SIZE && !PACKS; e++) {
-            const int i = e / U::SIZE, j = e % U::SIZE;
-            const int64_t at = start + i * C + j;
-            if (i < height && c + j < C)
-                out[at] = from_float<T>(dropout_bit(kept, i, j) ? to_float(x[at]) * scale : 0.0f);
-        }
     }
 }
 
@@ -63,16 +56,15 @@ template <class T> static void launch(Tensor out, Tensor x, const Dropout *d) {
     const int64_t rows = x.dim[1], C = x.dim[2], per_sequence = ceil_div(Unit<T>::count(rows, C), THREADS);
     REQUIRE(x.dim[0] * per_sequence < 1ll << 31, "dropout: a batch of %lld x %lld x %lld", (long long)x.dim[0],
             (long long)rows, (long long)C);
-    const bool packs = rows_aligned(x) && rows_aligned(out);
-    LAUNCH((packs ? dropout_kernel<T, true> : dropout_kernel<T, false>), (unsigned)(x.dim[0] * per_sequence), THREADS,
-           0, (T *)out.data, (const T *)x.data, (int)rows, (int)C, (int)per_sequence, d->site, d->seed, d->sequence,
-           dropout_threshold(d->rate), dropout_scale(d->rate));
+    LAUNCH(dropout_kernel<T>, (unsigned)(x.dim[0] * per_sequence), THREADS, 0, (T *)out.data, (const T *)x.data,
+           (int)rows, (int)C, (int)per_sequence, d->site, d->seed, d->sequence, dropout_threshold(d->rate),
+           dropout_scale(d->rate));
 }
 
 void dropout(Tensor out, Tensor x, const Dropout *d) {
     check_dropout(out, x, d->rate);
+    require_aligned_rows("dropout", { out, x });
     op_begin("dropout", op_bytes(2, out, x), 0);
-    if (x.dtype == BF16) launch<bf16>(out, x, d);
-    else                 launch<float>(out, x, d);
+    (x.dtype == BF16 ? launch<bf16> : launch<float>)(out, x, d);
     op_end();
 }

@@ -1,5 +1,5 @@
 /* Softmax cross-entropy. Logits in bf16 are read once: a team of threads keeps a row in registers. In f32, and where
-   rows are too long for that or not whole vectors, a block has a row and reads it twice. */
+   rows are too long for that, a block has a row and reads it twice. */
 #include "ptx.cuh"
 extern "C" {
 #include "../softmax_cross_entropy.h"
@@ -18,9 +18,10 @@ template <> __device__ inline float exp_of<bf16>(float x)  { return ex2(x * LOG2
 
 /* A block has a row: its loss, and with HAS_GRADIENT the gradient over its logits. Each thread writes the columns that
    it reads, the second time probably from the L2. */
-template <class T, int WIDTH, bool HAS_GRADIENT> __global__ void __launch_bounds__(MAX_THREADS)
+template <class T, bool HAS_GRADIENT> __global__ void __launch_bounds__(MAX_THREADS)
 softmax_kernel(float *losses, T *logits, int64_t pitch, const int32_t *targets, int V, int Vp, float dloss) {
     wait_for_previous();
+    constexpr int WIDTH = Pack<T>::SIZE;
     T *logit = logits + blockIdx.x * pitch;
     const int target = targets[blockIdx.x], stride = blockDim.x * WIDTH, own = threadIdx.x * WIDTH;
     const bool ignored = target < 0 || target >= V;
@@ -218,10 +219,10 @@ static bool rows_in_registers(Tensor losses, Tensor logits, Tensor targets, int 
 
 /* ---- */
 
-template <class T, int WIDTH>
+template <class T>
 static void rows_in_memory(Tensor losses, Tensor logits, Tensor targets, int V, float dloss, bool has_gradient) {
     const int row_count = (int)logits.dim[0], columns = (int)logits.dim[1];
-    const auto kernel = has_gradient ? softmax_kernel<T, WIDTH, true> : softmax_kernel<T, WIDTH, false>;
+    const auto kernel = has_gradient ? softmax_kernel<T, true> : softmax_kernel<T, false>;
     int threads = 64;
     while (threads < MAX_THREADS && threads * 16 < V) threads *= 2;       /* 16 logits a thread, or more */
     LAUNCH_EARLY(kernel, row_count, threads, 0, (float *)losses.data, (T *)logits.data, logits.pitch,
@@ -230,14 +231,14 @@ static void rows_in_memory(Tensor losses, Tensor logits, Tensor targets, int V, 
 
 void softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V, float dloss) {
     check_softmax_cross_entropy(losses, dlogits, logits, targets, V);
+    require_aligned_rows("softmax", { logits });
     op_begin("softmax cross-entropy", op_bytes(2, logits, dlogits), 0);
-    const bool wide = rows_aligned(logits);
-    const bool in_registers = wide && logits.dtype == BF16 && dlogits.data &&
+    const bool in_registers = logits.dtype == BF16 && dlogits.data &&
                               (rows_in_registers<32, 1>(losses, logits, targets, V, dloss) ||
                                rows_in_registers<256, 4>(losses, logits, targets, V, dloss) ||
                                rows_in_registers<1024, 7>(losses, logits, targets, V, dloss));
-    const auto in_memory = logits.dtype == BF16 ? (wide ? rows_in_memory<bf16, 8>  : rows_in_memory<bf16, 1>)
-                                                : (wide ? rows_in_memory<float, 4> : rows_in_memory<float, 1>);
-    if (!in_registers) in_memory(losses, logits, targets, V, dloss, dlogits.data != NULL);
+    if (!in_registers)
+        (logits.dtype == BF16 ? rows_in_memory<bf16> : rows_in_memory<float>)
+            (losses, logits, targets, V, dloss, dlogits.data != NULL);
     op_end();
 }

@@ -36,19 +36,17 @@ static __device__ Arrivals square_arrivals;
 /* Squares are double: 1e25 squared overflows a float. An H200 does 13 multiplications in double in the time in which it
    reads a float. */
 static __global__ void __launch_bounds__(THREADS)
-square_sum_kernel(StepStats *stats, const float *grads, int64_t count, bool packs) {
+square_sum_kernel(StepStats *stats, const float *grads, int64_t packs) {
     wait_for_previous();
     const int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x, threads = (int64_t)SUM_BLOCKS * THREADS;
-    const int64_t whole = packs ? count / 4 : 0;
     double total[4] = {};
     #pragma unroll 4
-    for (int64_t i = thread; i < whole; i += threads) {
+    for (int64_t i = thread; i < packs; i += threads) {
         float g[4];
         load_floats(g, grads + 4 * i);
         #pragma unroll
         for (int k = 0; k < 4; k++) total[k] += (double)g[k] * g[k];
     }
-    for (int64_t i = 4 * whole + thread; i < count; i += threads) total[0] += (double)grads[i] * grads[i];
     const double sum = block_sum((total[0] + total[1]) + (total[2] + total[3]));
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
     if (arrive(&square_arrivals, 1) < 0) return;
@@ -60,9 +58,9 @@ square_sum_kernel(StepStats *stats, const float *grads, int64_t count, bool pack
 
 void gradient_square_sum(StepStats *stats, Tensor grads) {
     REQUIRE(grads.data && grads.dtype == F32, "norm: gradients are %s, want f32", dtype_name(grads.dtype));
+    require_aligned_rows("norm", { grads });
     op_begin("gradient norm", op_bytes(1, grads), 0);
-    LAUNCH_EARLY(square_sum_kernel, SUM_BLOCKS, THREADS, 0, stats, (const float *)grads.data, tensor_count(grads),
-                 (uintptr_t)grads.data % 16 == 0);
+    LAUNCH_EARLY(square_sum_kernel, SUM_BLOCKS, THREADS, 0, stats, (const float *)grads.data, tensor_count(grads) / 4);
     op_end();
 }
 
@@ -113,8 +111,7 @@ struct AdamW {
 enum { SPAN = 8192 };
 static __global__ void __launch_bounds__(THREADS)
 adamw_kernel(float *__restrict__ param, bf16 *__restrict__ param_bf16, float *__restrict__ m, float *__restrict__ v,
-             const float *__restrict__ grad, const UpdateRow *rows, int row_count, const StepStats *stats,
-             bool packs) {
+             const float *__restrict__ grad, const UpdateRow *rows, int row_count, const StepStats *stats) {
     __shared__ int first_row, last_row;
     const int64_t begin = (int64_t)blockIdx.x * SPAN, end = begin + SPAN;
     if (threadIdx.x == 0) {
@@ -134,10 +131,9 @@ adamw_kernel(float *__restrict__ param, bf16 *__restrict__ param_bf16, float *__
                      stats->learning_rate / stats->correction1, 1.0f / sqrtf(stats->correction2), 0 };
     for (int r = first_row; r <= last_row; r++) {
         const int64_t first = max(begin, rows[r].first), last = min(end, rows[r].first + rows[r].count);
-        const int64_t whole = packs && first % 4 == 0 && last > first ? first + (last - first) / 4 * 4 : first;
         update.decay = stats->learning_rate * (rows[r].decay ? stats->weight_decay : 0.0f);
         #pragma unroll 2
-        for (int64_t i = first + 4 * threadIdx.x; i < whole; i += 4 * THREADS) {
+        for (int64_t i = first + 4 * threadIdx.x; i < last; i += 4 * THREADS) {
             float w4[4], m4[4], v4[4], g4[4];
             load_floats(w4, param + i);
             load_floats(m4, m + i);
@@ -150,83 +146,47 @@ adamw_kernel(float *__restrict__ param, bf16 *__restrict__ param_bf16, float *__
             store_floats(v + i, v4);
             if (param_bf16) store_floats(param_bf16 + i, w4);
         }
-        #pragma unroll 1
-        for (int64_t i = whole + threadIdx.x; i < last; i += THREADS) {
-            update(param[i], m[i], v[i], grad[i]);
-            if (param_bf16) param_bf16[i] = from_float<bf16>(param[i]);
-        }
     }
 }
 
 void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad,
                   const UpdateRow *rows, int row_count, const StepStats *stats) {
     check_adamw_update(param, param_bf16, m, v, grad);
+    require_aligned_rows("adamw", { param, param_bf16, m, v, grad });
     op_begin("adamw", op_bytes(8, param, param, m, m, v, v, grad, param_bf16), 0);
-    const bool packs = ((uintptr_t)param.data | (uintptr_t)m.data | (uintptr_t)v.data | (uintptr_t)grad.data) % 16 == 0
-                       && (uintptr_t)param_bf16.data % 8 == 0;
     LAUNCH_EARLY(adamw_kernel, (unsigned)ceil_div(tensor_count(param), SPAN), THREADS, 0, (float *)param.data,
                  (bf16 *)param_bf16.data, (float *)m.data, (float *)v.data, (const float *)grad.data, rows, row_count,
-                 stats, packs);
+                 stats);
     op_end();
 }
 
 /* ---- conversion */
 
-template <class T> __device__ inline void load_8(float (&f)[8], const T *from) {
-    constexpr int SIZE = Pack<T>::SIZE;
-    #pragma unroll
-    for (int i = 0; i < 8; i += SIZE) {
-        float part[SIZE];
-        Pack<T>::load(from + i).to_float(part);
-        #pragma unroll
-        for (int k = 0; k < SIZE; k++) f[i + k] = part[k];
-    }
-}
-
-template <class T> __device__ inline void store_8(T *to, const float (&f)[8]) {
-    constexpr int SIZE = Pack<T>::SIZE;
-    #pragma unroll
-    for (int i = 0; i < 8; i += SIZE) {
-        float part[SIZE];
-        #pragma unroll
-        for (int k = 0; k < SIZE; k++) part[k] = f[i + k];
-        Pack<T>::from_float(part).store(to + i);
-    }
-}
-
-/* 8 elements a thread: 16 bytes of bf16, 32 of f32. parts: threads of a row. */
-template <class To, class Sum, class From, bool ADD> __global__ void __launch_bounds__(THREADS)
+/* SIZE elements a thread: 4, or 1 where rows are not aligned (a head of a ring). parts: threads of a row. */
+template <class To, class Sum, class From, bool ADD, int SIZE> __global__ void __launch_bounds__(THREADS)
 tensor_rows_kernel(To *to, int64_t to_pitch, const Sum *add, int64_t add_pitch, const From *from, int64_t from_pitch,
-                   int64_t rows, int64_t columns, int64_t parts, bool packs) {
+                   int64_t rows, int64_t parts) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = rows == 1 ? 0 : i / parts;
-    const int64_t first = (i - row * parts) * 8;
+    const int64_t first = (i - row * parts) * SIZE;
     if (i >= rows * parts) return;
-    to += row * to_pitch;
-    from += row * from_pitch;
-    if (ADD) add += row * add_pitch;
-    if (packs && first + 8 <= columns) {
-        float f[8], sum[8];
-        load_8(f, from + first);
-        if (ADD) {
-            load_8(sum, add + first);
-            #pragma unroll
-            for (int k = 0; k < 8; k++) f[k] += sum[k];
-        }
-        store_8(to + first, f);
-    } else {
-        for (int64_t c = first; c < first + 8 && c < columns; c++)
-            to[c] = from_float<To>(ADD ? to_float(add[c]) + to_float(from[c]) : to_float(from[c]));
+    float f[SIZE], sum[SIZE];
+    load_floats(f, from + row * from_pitch + first);
+    if (ADD) {
+        load_floats(sum, add + row * add_pitch + first);
+        #pragma unroll
+        for (int k = 0; k < SIZE; k++) f[k] += sum[k];
     }
+    store_floats(to + row * to_pitch + first, f);
 }
 
 template <class To, class Sum, class From, bool ADD> static void write_rows(Tensor to, Tensor sum, Tensor from) {
     const bool packed = tensor_is_packed(to) && (!sum.data || tensor_is_packed(sum)) && tensor_is_packed(from);
     const int64_t rows = packed ? 1 : tensor_rows(from), columns = packed ? tensor_count(from) : tensor_columns(from);
-    const int64_t parts = ceil_div(columns, 8);
-    const size_t pitches = packed ? 0 : to.pitch * sizeof(To) | sum.pitch * sizeof(Sum) | from.pitch * sizeof(From);
-    LAUNCH((tensor_rows_kernel<To, Sum, From, ADD>), (unsigned)ceil_div(rows * parts, THREADS), THREADS, 0,
-           (To *)to.data, to.pitch, (const Sum *)sum.data, sum.pitch, (const From *)from.data, from.pitch, rows,
-           columns, parts, ((uintptr_t)to.data | (uintptr_t)sum.data | (uintptr_t)from.data | pitches) % 16 == 0);
+    const bool aligned = rows_aligned(to) && (!sum.data || rows_aligned(sum)) && rows_aligned(from);
+    const int64_t parts = columns / (aligned ? 4 : 1);
+    const auto kernel = aligned ? tensor_rows_kernel<To, Sum, From, ADD, 4> : tensor_rows_kernel<To, Sum, From, ADD, 1>;
+    LAUNCH(kernel, (unsigned)ceil_div(rows * parts, THREADS), THREADS, 0, (To *)to.data, to.pitch,
+           (const Sum *)sum.data, sum.pitch, (const From *)from.data, from.pitch, rows, parts);
 }
 
 /* sum without data: 0 */

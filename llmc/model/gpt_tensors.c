@@ -42,6 +42,8 @@ double gpt_flops_per_token(const GPTConfig *config) {
 void gpt_check(GPTConfig *c) {
     REQUIRE(c->L >= 1 && c->L <= 1000, "model: %d layers, want 1 .. 1000", c->L);
     REQUIRE(c->C >= 1 && c->C <= 65536, "model: %d channels, want 1 .. 65536", c->C);
+    const char *refusal = device_refuse_channels(c->C);
+    REQUIRE(!refusal, "--channels %d: %s", c->C, refusal);
     REQUIRE(c->NH >= 1 && c->NH <= c->C, "model: %d heads, want 1 .. %d, the channels", c->NH, c->C);
     REQUIRE(c->C % c->NH == 0, "model: %d channels, want a multiple of the %d heads", c->C, c->NH);
     REQUIRE(c->T >= 1 && c->T <= 1 << 24, "model: a context of %d, want 1 .. %d", c->T, 1 << 24);

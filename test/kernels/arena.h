@@ -52,6 +52,9 @@ static void arena_close(void) {
     free(pool);
 }
 
+/* Whether this device's ops refuse rows of so many elements, for they are not whole vectors. */
+static inline int refuses_rows(int elements) { return device_refuse_channels(8 + elements % 8) != NULL; }
+
 static inline void run_each_dtype(const char *name, void (*test)(void)) {
     static const DType dtypes[] = { F32, BF16 };
     for (int i = 0; i < COUNT(dtypes); i++) {

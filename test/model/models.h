@@ -140,7 +140,7 @@ static inline void tiny_fill(Trainer *t, uint32_t seed) {
 }
 
 static inline void tiny_create(Trainer *t, uint32_t seed) {
-    *t = (Trainer){ .model.config = { .L = 2, .NH = 2, .C = 10, .T = 7, .V = 65 } };
+    *t = (Trainer){ .model.config = { .L = 2, .NH = 2, .C = 16, .T = 7, .V = 65 } };
     gpt_check(&t->model.config);
     params_create(&t->model.params, &t->model.config, F32, "a test's parameters");
     t->model.master = t->model.params;

@@ -123,7 +123,7 @@ static void sizes_are_those_of_gpt2(void) {
     EXPECT(!gpt_named("d13", &config) && !gpt_named("", &config), "a model that there is not");
 }
 
-/* Each asks one thing too much of a model of 12 channels, 3 heads, context 8 and batches of 2 sequences. */
+/* Each asks one thing too much of a model of 24 channels, 3 heads, context 8 and batches of 2 sequences. */
 typedef struct { int C, T, B; const char *attention, *file; } Demand;
 
 static void demand(void *argument) {
@@ -136,18 +136,18 @@ static void demand(void *argument) {
 
 static void what_does_not_fit_is_refused(void) {
     const char *weights = "test/reference/plain.model.safetensors";
-    expect_fails("13 channels, want a multiple of the 3 heads", demand, &(Demand){ 13, 8, 2, "auto", weights });
-    expect_fails("a batch of 2 x 9 tokens",                   demand, &(Demand){ 12, 9, 2, "auto", weights });
-    expect_fails("a batch of 3 x 8 tokens",                   demand, &(Demand){ 12, 8, 3, "auto", weights });
-    expect_fails("none",                                      demand, &(Demand){ 12, 8, 2, "none", weights });
-    expect_fails("transformer.wte.weight",                    demand, &(Demand){ 12, 8, 2, "auto", weights });
-    expect_fails("no-such-file",                              demand, &(Demand){ 12, 8, 2, "auto", "no-such-file" });
+    expect_fails("16 channels, want a multiple of the 3 heads", demand, &(Demand){ 16, 8, 2, "auto", weights });
+    expect_fails("a batch of 2 x 9 tokens",                   demand, &(Demand){ 24, 9, 2, "auto", weights });
+    expect_fails("a batch of 3 x 8 tokens",                   demand, &(Demand){ 24, 8, 3, "auto", weights });
+    expect_fails("none",                                      demand, &(Demand){ 24, 8, 2, "none", weights });
+    expect_fails("transformer.wte.weight",                    demand, &(Demand){ 24, 8, 2, "auto", weights });
+    expect_fails("no-such-file",                              demand, &(Demand){ 24, 8, 2, "auto", "no-such-file" });
 }
 
 /* 513 rows of logits of 1 MiB are chunks of 384; 512 alone would be one chunk. */
 static void chunks_of_a_smaller_batch_fit(void) {
     GPT m;
-    gpt_create(&m, (GPTConfig){ .L = 1, .NH = 1, .C = 1, .T = 1, .V = 1 << 18 }, "auto", 513, 1, EVALUATE);
+    gpt_create(&m, (GPTConfig){ .L = 1, .NH = 1, .C = 8, .T = 1, .V = 1 << 18 }, "auto", 513, 1, EVALUATE);
     const int64_t chunk = m.acts.logits.dim[0];
     for (int B = 512; B >= 1; B /= 2) {
         gpt_set_batch(&m, B, 1);
@@ -176,7 +176,7 @@ static void shorter_prompts_fit(void) {
 static void windows_of_a_short_context_fit(void) {
     for (int T = 1; T <= 9; T++) {
         GPT m;
-        gpt_create(&m, (GPTConfig){ .L = 1, .NH = 4, .C = 4, .T = T, .V = 5 }, "auto", 2, T, GENERATE);
+        gpt_create(&m, (GPTConfig){ .L = 1, .NH = 4, .C = 8, .T = T, .V = 5 }, "auto", 2, T, GENERATE);
         for (int first = 0; first < T; first++)
             for (int n = 1; first + n <= T; n++) gpt_set_window(&m, first, n);
         EXPECT(m.acts.table.bytes <= m.act_bytes, "context %d: %zu bytes of %zu", T, m.acts.table.bytes, m.act_bytes);

@@ -11,7 +11,7 @@ fi
 
 make_text text 8000 1500
 # 5 heads of 10, 3 blocks, chunks of 6 tokens at 4 ranks; an epoch ends in step 7
-model="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 3 --heads 5 --channels 50 --context 48"
+model="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 3 --heads 5 --channels 40 --context 48"
 train="$model --steps 24 --warmup 5 --val-every 8 --val-tokens 1000 --save-every 12 --total-batch $((12 * 48 * 2))"
 
 expect "one rank" "$gpt" $train --batch 12 --out "$dir/one"

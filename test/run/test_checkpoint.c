@@ -20,9 +20,9 @@ static void test_checkpoint_round_trip(void) {
     Trainer loaded;
     for (int i = 0; i < 6; i++) {
         tiny_create(&loaded, 50);
-        uint32_t ones[20 * 10];
+        uint32_t ones[20 * 16];
         memset(ones, 0xff, sizeof ones);       /* in the padding: loading has to clear it */
-        device_upload((char *)loaded.model.params.wte.data + 66 * 40, ones, sizeof ones);
+        device_upload((char *)loaded.model.params.wte.data + 66 * 64, ones, sizeof ones);
         TrainState want = state_of(i), got;
         want.val_loss = losses[i];
         want.val_step = i - 1;
@@ -95,9 +95,9 @@ static void models_of_other_programs(void) {
     expect_loads(dir, &trainer, "masks as tensors");
 
     FileMap map = file_map(good);
-    const int end = (int)map.size - 8 - (map.bytes[0] | map.bytes[1] << 8), table = 65 * 10 * 4;
+    const int end = (int)map.size - 8 - (map.bytes[0] | map.bytes[1] << 8), table = 65 * 16 * 4;
     file_unmap(map);
-    char *head = STRING("`lm_head.weight`:{`dtype`:`F32`,`shape`:[65,10],`data_offsets`:[%d,%d]}", end, end + table);
+    char *head = STRING("`lm_head.weight`:{`dtype`:`F32`,`shape`:[65,16],`data_offsets`:[%d,%d]}", end, end + table);
     uint32_t *bits = download(trainer.model.params.wte);
     FILE *file = fopen(good, "ab");
     fwrite(bits, 1, (size_t)table, file);
@@ -134,7 +134,7 @@ static const Damage damage[] = {
     { "config.json", "1e-05", "1e-6", load_config, "`layer_norm_epsilon` is 1e-6, want 1e-05" },
     { "config.json", "embeddings`: true", "embeddings`: `true`", load_config,
       "`tie_word_embeddings` is true, want true or" },
-    { "config.json", "{", "{`n_inner`: 41,", load_config, "`n_inner` is 41, want an integer from 40 to 40" },
+    { "config.json", "{", "{`n_inner`: 41,", load_config, "`n_inner` is 41, want an integer from 64 to 64" },
     { "config.json", "}", "", load_config, "config.json: byte " },
     { "state.json", "`step`: 3", "`step`: -1", load_state, "state.json: `step` is -1" },
     { "state.json", "`sequences_seen`: 9", "`sequences_seen`: 9.5", load_state, "`sequences_seen` is 9.5" },
@@ -153,14 +153,14 @@ static const Damage damage[] = {
     { "state.json", "`rises`: 0", "`rise`: 0", load_state, "`best.rises` is missing" },
     { "state.json", "`loss`: 0.5", "`loss`: null", load_state, "`best.loss` is null, want a number" },
     { "state.json", "{", "", load_state, "state.json: byte " },
-    { "model.safetensors", SHAPE_OF("wte", "65,10"), SHAPE_OF("wte", "10,65"), load_model,
-      "model.safetensors: transformer.wte.weight is F32 (10,65), want F32 (65,10)" },
-    { "model.safetensors", SHAPE_OF("wte", "65,10"), SHAPE_OF("wte", "650"), load_model,
-      "transformer.wte.weight is F32 (650), want F32 (65,10)" },
+    { "model.safetensors", SHAPE_OF("wte", "65,16"), SHAPE_OF("wte", "16,65"), load_model,
+      "model.safetensors: transformer.wte.weight is F32 (16,65), want F32 (65,16)" },
+    { "model.safetensors", SHAPE_OF("wte", "65,16"), SHAPE_OF("wte", "1040"), load_model,
+      "transformer.wte.weight is F32 (1040), want F32 (65,16)" },
     { "model.safetensors", "wpe.weight`:{`dtype`:`F32", "wpe.weight`:{`dtype`:`I32", load_model,
-      "transformer.wpe.weight is I32 (7,10), want F32 (7,10)" },
-    { "model.safetensors", SHAPE_OF("1.attn.c_attn", "10,30"), SHAPE_OF("1.attn.c_attn", "30,10"), load_model,
-      "transformer.h.1.attn.c_attn.weight is F32 (30,10), want F32 (10,30)" },
+      "transformer.wpe.weight is I32 (7,16), want F32 (7,16)" },
+    { "model.safetensors", SHAPE_OF("1.attn.c_attn", "16,48"), SHAPE_OF("1.attn.c_attn", "48,16"), load_model,
+      "transformer.h.1.attn.c_attn.weight is F32 (48,16), want F32 (16,48)" },
     { "model.safetensors", "transformer.h.1.", "transformer.h.2.", load_model,
       "the tensor transformer.h.1.ln_1.weight is missing" },
     { "model.safetensors", "ln_f.bias", "ln_f.bia", load_model, "the tensor transformer.ln_f.bias is missing" },
@@ -193,10 +193,10 @@ static void damaged_files_are_refused(void) {
     verify(dir);
     expect_damage_refused(dir, damage, COUNT(damage));
     verify(dir);
-    change(dir, "config.json", "{", "{\"n_inner\": 40,");
-    EXPECT(checkpoint_config(dir).C == 10, "an n_inner of 4 C");
-    change(dir, "config.json", "40", "null");
-    EXPECT(checkpoint_config(dir).C == 10, "an n_inner of null");
+    change(dir, "config.json", "{", "{\"n_inner\": 64,");
+    EXPECT(checkpoint_config(dir).C == 16, "an n_inner of 4 C");
+    change(dir, "config.json", "64", "null");
+    EXPECT(checkpoint_config(dir).C == 16, "an n_inner of null");
     unlink(STRING("%s/checksums.xxh64", dir));
     verify(dir);                           /* a model of another program has none */
     expect_mutations_refused(STRING("%s/state.json", dir), 1 << 20, 2000, load_state, dir);
@@ -281,7 +281,7 @@ static void test_finding(void) {
     expect_found(run_dir_resolve(out), s10);
     expect_found(run_dir_resolve(big), big);      /* by its own name: a model without config.json */
     expect_found(run_dir_resolve(IN_SCRATCH("found/step-123456789/model.safetensors")), big);
-    expect_fails("config.json: missing: want it for 10 channels", load_config, big);
+    expect_fails("config.json: missing: want it for 16 channels", load_config, big);
     expect_fails("optimizer.safetensors: want a directory with model.safetensors", resolve,
                  IN_SCRATCH("found/step-00000010/optimizer.safetensors"));
 }

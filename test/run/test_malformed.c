@@ -643,7 +643,7 @@ static void malformed_checkpoints(void) {
     refuse_commands(resumes, COUNT(resumes));
     damage_json(CONFIG, sizes, COUNT(sizes));
     for (int i = 0; i < 8 * COUNT(sizes); i++) {        /* sound in itself, but the weights have other dimensions */
-        const int n_head = 3 + i % 13 / 2 * 2, n_embd = 18 + 2 * i, other = 258 + 7 * i;
+        const int n_head = 3 + i % 13 / 2 * 2, n_embd = 24 + 8 * i, other = 258 + 7 * i;
         const char *value = format("%d", i % 5 == 1 ? n_head : i % 5 == 2 ? n_embd : other);
         refuse_checkpoint(CONFIG, "broken/" STEP, edit_part(CONFIG, sizes[i % 5], value));
     }

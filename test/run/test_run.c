@@ -212,7 +212,7 @@ static void each_step_is_as_computed_otherwise(void) {
 /* ---- FLOPs and memory */
 
 static const GPTConfig configs[] = {
-    { .L = 2, .NH = 2, .C = 10, .T = 7,  .V = 65 },
+    { .L = 2, .NH = 2, .C = 16, .T = 7,  .V = 65 },
     { .L = 3, .NH = 4, .C = 64, .T = 33, .V = 256, .untied = 1 },
     { .L = 1, .NH = 2, .C = 128, .T = 256, .V = 1000 },
 };
