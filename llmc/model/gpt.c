@@ -216,6 +216,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
     Params *p = &m->params, *g = &m->grads;
     Acts *a = &m->acts;
     device_overlap_begin();
+    embedding_sort(a->tokens, m->config.Vp);
     head_loss(a->losses, a->dlnf, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
     layernorm_backward(a->dres, g->lnfw, g->lnfb, by_layernorm(m, g->block[m->config.L - 1].fcprojb), a->dlnf, a->res,
                        a->lnf_mean, a->lnf_rstd, p->lnfw, OVERWRITE, into);

@@ -129,7 +129,10 @@ static Tensor operand(OperandKind kind) {
 }
 
 static void call_embed(Tensor *t)          { embedding_forward(t[0], tokens, t[1], t[2], ABSENT); }
-static void call_embed_backward(Tensor *t) { embedding_backward(t[0], t[1], t[2], tokens, ABSENT, OVERWRITE); }
+static void call_embed_backward(Tensor *t) {
+    embedding_sort(tokens, t[0].dim[0]);
+    embedding_backward(t[0], t[1], t[2], tokens, ABSENT, OVERWRITE);
+}
 static void call_layernorm(Tensor *t) {
     residual_layernorm_forward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]);
 }

@@ -49,7 +49,9 @@ static void embedding(void) {
         for (int t = 0; t < T && kind == GIVEN; t++) ((int32_t *)arena_host(position))[t] = first - t;
         EACH_RUN {
             embedding_forward(x, tokens, wte, wpe, position);
-            if (kind != BEHIND) embedding_backward(dwte, dwpe, dx, tokens, position, into);
+            if (kind == BEHIND) continue;
+            embedding_sort(tokens, Vp);
+            embedding_backward(dwte, dwpe, dx, tokens, position, into);
         }
         double *want_x = doubles(B * T * C), *want_dwte = doubles(Vp * C), *want_dwpe = doubles(positions * C);
         double *rows = doubles(T * C), *drows = doubles(T * C), *places = given(wpe);
@@ -597,7 +599,10 @@ static void head_bad_target(void) {
 static void call_embedding(Tensor *t)          { embedding_forward(t[0], t[1], t[2], t[3], t[4]); }
 static void call_cache_append(Tensor *t)       { cache_append(t[0], t[1], t[2]); }
 static void call_sample(Tensor *t) { sample_tokens(t[0], t[1], t[2], 7, (Sampling){ 1, 0, 1, 0 }); }
-static void call_embedding_backward(Tensor *t) { embedding_backward(t[0], t[1], t[2], t[3], t[4], OVERWRITE); }
+static void call_embedding_backward(Tensor *t) {
+    if (t[3].data && t[3].dtype == I32 && tensor_is_packed(t[3])) embedding_sort(t[3], 8);
+    embedding_backward(t[0], t[1], t[2], t[3], t[4], OVERWRITE);
+}
 static void call_layernorm(Tensor *t) { residual_layernorm_forward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]); }
 static void call_layernorm_backward(Tensor *t) {
     layernorm_backward(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], OVERWRITE, OVERWRITE);
