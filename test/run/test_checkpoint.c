@@ -121,7 +121,7 @@ static const Damage damage[] = {
       "config.json: `n_layer` is 0, want 2 as in the tensors of " },
     { "config.json", "`n_layer`: 2", "`n_layer`: 1e9", load_config, "`n_layer` is 1e9, want 2 as in" },
     { "config.json", "`n_layer`: 2", "`n_layer`: 2, `n_layer`: 2", load_config, "`n_layer` occurs twice" },
-    { "config.json", "`n_head`: 2", "`n_head`: 3", load_config, "`n_embd` is 10, want a multiple of `n_head`, 3" },
+    { "config.json", "`n_head`: 2", "`n_head`: 3", load_config, "`n_embd` is 16, want a multiple of `n_head`, 3" },
     { "config.json", "`n_embd`", "`n_emb`", load_config, "`n_embd` is missing" },
     { "config.json", "`n_positions`: 7", "`n_positions`: 99999999", load_config, "`n_positions` is 99999999" },
     { "config.json", "65", "-65", load_config, "`vocab_size` is -65" },
