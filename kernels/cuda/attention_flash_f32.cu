@@ -70,14 +70,19 @@ __device__ inline void store_sums(const Head &head, int first, int HS, const typ
     }
 }
 
+/* f(s, i, j) for the scores of a thread */
+template <int ROWS, int SCORES, class F> __device__ inline void each_score(float (&s)[ROWS][SCORES], F f) {
+    #pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        #pragma unroll
+        for (int j = 0; j < SCORES; j++) f(s[i][j], i, j);
+}
+
 /* s = a b^T of two tiles */
 template <int D>
 __device__ inline void multiply(typename Shape<D>::Scores &s, const float *a, const float *b, int x, int y) {
     constexpr int ROWS = Shape<D>::ROWS, SCORES = Shape<D>::SCORES, PITCH = Shape<D>::PITCH;
-    #pragma unroll
-    for (int i = 0; i < ROWS; i++)
-        #pragma unroll
-        for (int j = 0; j < SCORES; j++) s[i][j] = 0;
+    each_score(s, [](float &score, int, int) { score = 0; });
     #pragma unroll 2
     for (int d = 0; d < D; d += 4) {
         Vector ai[ROWS], bj[SCORES];
@@ -87,26 +92,20 @@ __device__ inline void multiply(typename Shape<D>::Scores &s, const float *a, co
         for (int j = 0; j < SCORES; j++) bj[j] = *(const Vector *)(b + (x + LANES * j) * PITCH + d);
         #pragma unroll
         for (int e = 0; e < 4; e++)
-            #pragma unroll
-            for (int i = 0; i < ROWS; i++)
-                #pragma unroll
-                for (int j = 0; j < SCORES; j++) s[i][j] += ai[i].e[e] * bj[j].e[e];
+            each_score(s, [&](float &score, int i, int j) { score += ai[i].e[e] * bj[j].e[e]; });
     }
 }
 
 /* sums += s b. The scores go through shared memory; their rows of a y are written and read by the same half warp, which
    need not wait for the others. */
 template <int D>
-__device__ inline void add_matmul(typename Shape<D>::Sums &sums, float *shared, const typename Shape<D>::Scores &s,
+__device__ inline void add_matmul(typename Shape<D>::Sums &sums, float *shared, typename Shape<D>::Scores &s,
                                   const float *b, int x, int y) {
-    constexpr int ROWS = Shape<D>::ROWS, SCORES = Shape<D>::SCORES, PITCH = Shape<D>::SCORE_PITCH;
+    constexpr int ROWS = Shape<D>::ROWS, PITCH = Shape<D>::SCORE_PITCH;
     constexpr int WIDTH = Shape<D>::WIDTH;
     using Columns = typename Shape<D>::Columns;
     __syncwarp();
-    #pragma unroll
-    for (int i = 0; i < ROWS; i++)
-        #pragma unroll
-        for (int j = 0; j < SCORES; j++) shared[(y + GROUPS * i) * PITCH + x + LANES * j] = s[i][j];
+    each_score(s, [&](float score, int i, int j) { shared[(y + GROUPS * i) * PITCH + x + LANES * j] = score; });
     __syncwarp();
     #pragma unroll 2
     for (int k = 0; k < Shape<D>::TILE; k += 4) {
@@ -245,7 +244,7 @@ template <int D, bool DROPOUT>
 static __global__ void __launch_bounds__(THREADS, 2)
 dq_kernel(AttentionSpec s, Tensor dq, float *delta, Tensor dout, Tensor out, Tensor lse,
           Tensor q, Tensor k, Tensor v) {
-    constexpr int TILE = Shape<D>::TILE, ROWS = Shape<D>::ROWS, SCORES = Shape<D>::SCORES;
+    constexpr int TILE = Shape<D>::TILE, ROWS = Shape<D>::ROWS;
     const Place at = place_of_block<D>(s, s.Tq, true);
     const Mask<TILE, DROPOUT> mask(s, at.head);
     const int x = at.x, y = at.y, i0 = at.first, seen = keys_seen(s, min(i0 + TILE, s.Tq) - 1);
@@ -278,16 +277,12 @@ dq_kernel(AttentionSpec s, Tensor dq, float *delta, Tensor dout, Tensor out, Ten
         next_tile();
         load_tile<D>(V, hv, j0 + TILE, s.HS);
         multiply<D>(p, Q, K, x, y);
-        #pragma unroll
-        for (int i = 0; i < ROWS; i++) {
+        each_score(dp, [&](float &score, int i, int j) {
             const int end = keys_seen(s, i0 + y + GROUPS * i) - j0 - x;
-            #pragma unroll
-            for (int j = 0; j < SCORES; j++) {
-                p[i][j] = expf(LANES * j < end ? s.scale * p[i][j] - lse_row[i] : -INFINITY);
-                dp[i][j] *= mask.at(y + GROUPS * i, x + LANES * j);
-                dp[i][j] = s.scale * p[i][j] * (dp[i][j] - delta_row[i]);
-            }
-        }
+            p[i][j] = expf(LANES * j < end ? s.scale * p[i][j] - lse_row[i] : -INFINITY);
+            score *= mask.at(y + GROUPS * i, x + LANES * j);
+            score = s.scale * p[i][j] * (score - delta_row[i]);
+        });
         add_matmul<D>(sums, dS, dp, K, x, y);
     }
     cp_async_wait_all();

@@ -57,13 +57,9 @@ template<int KS, int ROWS> __device__ static inline void load_own(uint32_t tile,
 template<int MT, int N> __device__ static inline void mask(float (&s)[MT][N][4], const Problem &p, int i, int j,
                                                            int g, int c, float masked) {
     const int seen = p.diagonal + i + g - j - 2 * c, end = p.Tk - 1 - j - 2 * c;
-    #pragma unroll
-    for (int m = 0; m < MT; m++)
-        #pragma unroll
-        for (int n = 0; n < N; n++)
-            #pragma unroll
-            for (int e = 0; e < 4; e++)
-                if (8 * n + e % 2 > seen + 16 * m + e / 2 * 8 || 8 * n + e % 2 > end) s[m][n][e] = masked;
+    each_element(s, [&](float &x, int m, int n, int e) {
+        if (8 * n + e % 2 > seen + 16 * m + e / 2 * 8 || 8 * n + e % 2 > end) x = masked;
+    });
 }
 
 /* The kernels' tiles: rows that a block owns, rows of a pipeline stage of the other operands. Two stages: one is loaded
@@ -110,13 +106,9 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v, Atte
         load_rows<KS, F::STREAM>(k_tile + F::STREAM * PITCH, v_share, v.pitch, p.Tk - j0, p.HS);
     };
 
-    float sums[F::MT][2 * KS][4], total[F::MT][2];
+    float sums[F::MT][2 * KS][4] = {}, total[F::MT][2] = {};
     float row_max[F::MT][2];        /* that P is relative to, in units of log2; see SLACK, tie_breaker */
-    clear(sums);
-    #pragma unroll
-    for (int m = 0; m < F::MT; m++)
-        #pragma unroll
-        for (int h = 0; h < 2; h++) { row_max[m][h] = NO_MAX; total[m][h] = 0.0f; }
+    each_row<F::MT>([&](int m, int h) { row_max[m][h] = NO_MAX; });
 
     DropoutMask mask_of_head = {};
     if constexpr (DROPOUT) mask_of_head = dropout.mask(tile.head / p.NH, tile.head % p.NH);
@@ -139,62 +131,48 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v, Atte
 
         float top[F::MT][2];
         bool grown = false;
-        #pragma unroll
-        for (int m = 0; m < F::MT; m++)
+        each_row<F::MT>([&](int m, int h) {
+            float x = -INFINITY;
             #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                float x = -INFINITY;
+            for (int n = 0; n < F::STREAM / 8; n++) x = fmaxf(x, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
+            top[m][h] = quad_max(x);
+            grown |= top[m][h] * scale2 > row_max[m][h] + SLACK;
+        });
+        if (__any_sync(0xffffffffu, grown))         /* always for the first key that a row sees: from NO_MAX */
+            each_row<F::MT>([&](int m, int h) {
+                const float next = fmaxf(top[m][h] * scale2 + tie_breaker(top[m][h]), row_max[m][h]);
+                const float rescale = ex2(row_max[m][h] - next);
+                row_max[m][h] = next;
+                total[m][h] *= rescale;
                 #pragma unroll
-                for (int n = 0; n < F::STREAM / 8; n++)
-                    x = fmaxf(x, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
-                top[m][h] = quad_max(x);
-                grown |= top[m][h] * scale2 > row_max[m][h] + SLACK;
-            }
-        if (__any_sync(0xffffffffu, grown)) {       /* always for the first key that a row sees: from NO_MAX */
-            #pragma unroll
-            for (int m = 0; m < F::MT; m++)
-                #pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const float next = fmaxf(top[m][h] * scale2 + tie_breaker(top[m][h]), row_max[m][h]);
-                    const float rescale = ex2(row_max[m][h] - next);
-                    row_max[m][h] = next;
-                    total[m][h] *= rescale;
+                for (int n = 0; n < 2 * KS; n++)
                     #pragma unroll
-                    for (int n = 0; n < 2 * KS; n++)
-                        #pragma unroll
-                        for (int e = 2 * h; e < 2 * h + 2; e++) sums[m][n][e] *= rescale;
-                }
-        }
+                    for (int e = 2 * h; e < 2 * h + 2; e++) sums[m][n][e] *= rescale;
+            });
 
         /* P is rounded to bf16 for the PV GEMM; total adds the unrounded values, so that the rows of the P that
            backward recomputes from lse add up to 1 */
-        #pragma unroll
-        for (int m = 0; m < F::MT; m++)
+        each_row<F::MT>([&](int m, int h) {
             #pragma unroll
-            for (int h = 0; h < 2; h++) {
+            for (int n = 0; n < F::STREAM / 8; n++)
                 #pragma unroll
-                for (int n = 0; n < F::STREAM / 8; n++)
-                    #pragma unroll
-                    for (int e = 2 * h; e < 2 * h + 2; e++) {
-                        s[m][n][e] = ex2(s[m][n][e] * scale2 - row_max[m][h]);
-                        total[m][h] += s[m][n][e];
-                    }
-            }
+                for (int e = 2 * h; e < 2 * h + 2; e++) {
+                    s[m][n][e] = ex2(s[m][n][e] * scale2 - row_max[m][h]);
+                    total[m][h] += s[m][n][e];
+                }
+        });
         const FragmentMask<DROPOUT, false, F::MT, F::STREAM / 8> kept(warp_mask, 0, g, c);
         gemm_nn<KS>(sums, s, v_tile, across, kept);
     }
     if (keys <= 0) { cp_async_wait_all(); __syncthreads(); }        /* the copies of q, k and v still arrive */
 
     float normalise[F::MT][2];
-    #pragma unroll
-    for (int m = 0; m < F::MT; m++)
-        #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int i = first + 16 * m + 8 * h + g;
-            const float sum = quad_sum(total[m][h]);
-            normalise[m][h] = sum == 0 ? 0.0f : (DROPOUT ? dropout.scale : 1.0f) / sum;    /* 0: the row sees no key */
-            if (c == 0 && i < p.Tq) lse[tile.head * p.lse_pitch + i] = LN2 * row_max[m][h] + logf(sum);
-        }
+    each_row<F::MT>([&](int m, int h) {
+        const int i = first + 16 * m + 8 * h + g;
+        const float sum = quad_sum(total[m][h]);
+        normalise[m][h] = sum == 0 ? 0.0f : (DROPOUT ? dropout.scale : 1.0f) / sum;    /* 0: the row sees no key */
+        if (c == 0 && i < p.Tq) lse[tile.head * p.lse_pitch + i] = LN2 * row_max[m][h] + logf(sum);
+    });
     store_result<KS>(out, p, tile.head, p.Tq, first, shared + own * PITCH, sums, normalise, OVERWRITE);
 }
 
@@ -229,11 +207,7 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
     __syncthreads();
 
     /* Row 8 h + g of a 16 x 16 square: out from global memory, dout as the fragments a[h] and a[2 + h] of mma. */
-    float lse2[F::MT][2], mean[F::MT][2];           /* lse in units of log2, delta */
-    #pragma unroll
-    for (int m = 0; m < F::MT; m++)
-        #pragma unroll
-        for (int h = 0; h < 2; h++) { lse2[m][h] = 0.0f; mean[m][h] = 0.0f; }
+    float lse2[F::MT][2] = {}, mean[F::MT][2] = {};           /* lse in units of log2, delta */
     #pragma unroll
     for (int m = 0; m < F::MT; m++) {
         #pragma unroll
@@ -265,8 +239,7 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
     uint32_t held_q[F::MT][F::HELD][4], held_dout[F::MT][F::HELD][4];
     hold<KS>(held_q, q_tile + own * PITCH, across);
     hold<KS>(held_dout, dout_tile + own * PITCH, across);
-    float sums[F::MT][2 * KS][4];
-    clear(sums);
+    float sums[F::MT][2 * KS][4] = {};
     for (int j0 = 0, stage = 0; j0 < keys; j0 += F::STREAM, stage ^= 1) {
         cp_async_wait_all();
         __syncthreads();
@@ -279,28 +252,19 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
             float s[F::MT][2 * F::N][4], d[F::MT][2 * F::N][4];
             if (DROPOUT && j % 64 == 0) draw_mask<64>(warp_mask, dropout, mask_of_head, first, j);
             gemm_nt<KS>(s, held_q, q_tile + own * PITCH, across, k_tile, down);
-            #pragma unroll
-            for (int m = 0; m < F::MT; m++)
-                #pragma unroll
-                for (int n = 0; n < 2 * F::N; n++)
-                    #pragma unroll
-                    for (int e = 0; e < 4; e++) s[m][n][e] = ex2(s[m][n][e] * scale2 - lse2[m][e / 2]);
+            each_element(s, [&](float &x, int m, int, int e) { x = ex2(x * scale2 - lse2[m][e / 2]); });
             if (j + 16 * F::N - 1 > last_key(p, first)) mask(s, p, first, j, g, c, 0.0f);
             gemm_nt<KS>(d, held_dout, dout_tile + own * PITCH, across, v_tile, down);
             const FragmentMask<DROPOUT, false, F::MT, 2 * F::N> kept(warp_mask, j % 64, g, c);
-            #pragma unroll
-            for (int m = 0; m < F::MT; m++)
-                #pragma unroll
-                for (int n = 0; n < 2 * F::N; n++)
-                    #pragma unroll
-                    for (int e = 0; e < 4; e++) s[m][n][e] *= kept.keep(d[m][n][e], m, n, e) - mean[m][e / 2];
+            each_element(s, [&](float &x, int m, int n, int e) {
+                x *= kept.keep(d[m][n][e], m, n, e) - mean[m][e / 2];
+            });
             gemm_nn<KS>(sums, s, k_tile, across);
         }
     }
 
     float factor[F::MT][2];
-    #pragma unroll
-    for (int m = 0; m < F::MT; m++) factor[m][0] = factor[m][1] = p.scale * (DROPOUT ? dropout.scale : 1);
+    each_row<F::MT>([&](int m, int h) { factor[m][h] = p.scale * (DROPOUT ? dropout.scale : 1); });
     store_result<KS>(dq, p, tile.head, p.Tq, first, shared + own * PITCH, sums, factor, p.dq_into);
 }
 
@@ -344,9 +308,7 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
     uint8_t *const warp_mask = shared + F::SHARED_BYTES + warp * WARP_MASK_BYTES;
     int drawn = -1;         /* the mask is that of the queries from MASK_QUERIES drawn on */
     const uint32_t none[F::MT][1][4] = {};
-    float k_sums[F::MT][2 * KS][4], v_sums[F::MT][2 * KS][4];
-    clear(k_sums);
-    clear(v_sums);
+    float k_sums[F::MT][2 * KS][4] = {}, v_sums[F::MT][2 * KS][4] = {};
     for (int i0 = begin, stage = 0; i0 < p.Tq; i0 += F::STREAM, stage ^= 1) {
         cp_async_wait_all();
         __syncthreads();
@@ -376,13 +338,9 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
             }
             if (p.diagonal + i < first + 16 * F::MT - 1) {
                 const int seen = first + g - p.diagonal - i - 2 * c;        /* from this row of the part on */
-                #pragma unroll
-                for (int m = 0; m < F::MT; m++)
-                    #pragma unroll
-                    for (int n = 0; n < 2 * F::N; n++)
-                        #pragma unroll
-                        for (int e = 0; e < 4; e++)
-                            if (8 * n + e % 2 < seen + 16 * m + e / 2 * 8) s[m][n][e] = 0.0f;
+                each_element(s, [&](float &x, int m, int n, int e) {
+                    if (8 * n + e % 2 < seen + 16 * m + e / 2 * 8) x = 0;
+                });
             }
             const FragmentMask<DROPOUT, true, F::MT, 2 * F::N> kept(warp_mask, i % F::MASK_QUERIES, g, c);
             gemm_nn<KS>(v_sums, s, dout_tile, across, kept);
@@ -402,13 +360,10 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
     if (begin >= p.Tq) { cp_async_wait_all(); __syncthreads(); }    /* no row sees these keys: k and v still arrive */
 
     float factor[F::MT][2], factor_v[F::MT][2];
-    #pragma unroll
-    for (int m = 0; m < F::MT; m++)
-        #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            factor[m][h] = p.scale * (DROPOUT ? dropout.scale : 1);
-            factor_v[m][h] = DROPOUT ? dropout.scale : 1;
-        }
+    each_row<F::MT>([&](int m, int h) {
+        factor[m][h] = p.scale * (DROPOUT ? dropout.scale : 1);
+        factor_v[m][h] = DROPOUT ? dropout.scale : 1;
+    });
     store_result<KS>(dk, p, tile.head, p.Tk, first, shared + own * PITCH, k_sums, factor, p.dkv_into);
     store_result<KS>(dv, p, tile.head, p.Tk, first, shared + (F::OWN + own) * PITCH, v_sums, factor_v, p.dkv_into);
 }

@@ -20,6 +20,24 @@ template<class T> __device__ static inline const T *pinned(const T *p) {
     return p;
 }
 
+/* f(element, m, n, e) for the elements that a thread has of 16 MT x 8 N accumulators */
+template<int MT, int N, class F> DEVICE void each_element(float (&x)[MT][N][4], F f) {
+    #pragma unroll
+    for (int m = 0; m < MT; m++)
+        #pragma unroll
+        for (int n = 0; n < N; n++)
+            #pragma unroll
+            for (int e = 0; e < 4; e++) f(x[m][n][e], m, n, e);
+}
+
+/* f(m, h) for its rows 16 m + 8 h + g */
+template<int MT, class F> DEVICE void each_row(F f) {
+    #pragma unroll
+    for (int m = 0; m < MT; m++)
+        #pragma unroll
+        for (int h = 0; h < 2; h++) f(m, h);
+}
+
 /* ---- tiles ---- */
 
 /* Rows of 16 KS columns in shared memory, in chunks of 16 bytes. The low bits of the chunk number are turned by the
@@ -73,6 +91,16 @@ template<int KS, int ROWS> __device__ static inline void load_rows(uint32_t tile
                         r < ((column + chunk) * 8 < HS ? rows - first : 0));
 }
 
+/* f(m, n, h) for the pairs of neighbours that a thread has of 16 MT rows of 16 KS columns */
+template<int KS, int MT, class F> DEVICE void each_pair(F f) {
+    #pragma unroll
+    for (int m = 0; m < MT; m++)
+        #pragma unroll
+        for (int n = 0; n < 2 * KS; n++)
+            #pragma unroll
+            for (int h = 0; h < 2; h++) f(m, n, h);
+}
+
 /* One warp stores its 16 MT rows, = or += factor x rounded to bf16, by way of its own rows of shared memory: whole
    sectors. += adds before it rounds. */
 template<int KS, int MT> __device__ static inline void store_rows(bf16 *to, int64_t pitch, int rows, int HS,
@@ -80,21 +108,16 @@ template<int KS, int MT> __device__ static inline void store_rows(bf16 *to, int6
     constexpr int LANES = Tile<KS>::TURNS;
     const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
     __syncwarp();
-    #pragma unroll
-    for (int m = 0; m < MT; m++)
-        #pragma unroll
-        for (int n = 0; n < 2 * KS; n++)
-            #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int row = 16 * m + 8 * h + g, column = 8 * n + 2 * c;
-                float low = x[m][n][2 * h] * factor[m][h], high = x[m][n][2 * h + 1] * factor[m][h];
-                if (into == ACCUMULATE && row < rows && column < HS) {
-                    const float2 before = __bfloat1622float2(*(const __nv_bfloat162 *)(to + row * pitch + column));
-                    low += before.x;
-                    high += before.y;
-                }
-                *(uint32_t *)(tile + Tile<KS>::at(row, n) + 4 * c) = bf16_pair(low, high);
-            }
+    each_pair<KS, MT>([&](int m, int n, int h) {
+        const int row = 16 * m + 8 * h + g, column = 8 * n + 2 * c;
+        float low = x[m][n][2 * h] * factor[m][h], high = x[m][n][2 * h + 1] * factor[m][h];
+        if (into == ACCUMULATE && row < rows && column < HS) {
+            const float2 before = __bfloat1622float2(*(const __nv_bfloat162 *)(to + row * pitch + column));
+            low += before.x;
+            high += before.y;
+        }
+        *(uint32_t *)(tile + Tile<KS>::at(row, n) + 4 * c) = bf16_pair(low, high);
+    });
     __syncwarp();
     for (int r = lane / LANES; r < 16 * MT && r < rows; r += 32 / LANES)
         for (int chunk = lane % LANES; chunk * 8 < HS; chunk += LANES)
@@ -105,31 +128,16 @@ template<int KS, int MT> __device__ static inline void store_rows(bf16 *to, int6
 template<int KS, int MT> __device__ static inline void store_f32_rows(float *to, int64_t pitch, int rows, int HS,
         const float (&x)[MT][2 * KS][4], const float (&factor)[MT][2], Into into) {
     const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-    #pragma unroll
-    for (int m = 0; m < MT; m++)
-        #pragma unroll
-        for (int n = 0; n < 2 * KS; n++)
-            #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int row = 16 * m + 8 * h + g, column = 8 * n + 2 * c;
-                if (row >= rows || column >= HS) continue;
-                float2 *const at = (float2 *)(to + row * pitch + column);
-                const float2 before = into == ACCUMULATE ? *at : make_float2(0, 0);
-                *at = make_float2(before.x + x[m][n][2 * h] * factor[m][h],
-                                  before.y + x[m][n][2 * h + 1] * factor[m][h]);
-            }
+    each_pair<KS, MT>([&](int m, int n, int h) {
+        const int row = 16 * m + 8 * h + g, column = 8 * n + 2 * c;
+        if (row >= rows || column >= HS) return;
+        float2 *const at = (float2 *)(to + row * pitch + column);
+        const float2 before = into == ACCUMULATE ? *at : make_float2(0, 0);
+        *at = make_float2(before.x + x[m][n][2 * h] * factor[m][h], before.y + x[m][n][2 * h + 1] * factor[m][h]);
+    });
 }
 
 /* ---- GEMMs of a warp ---- */
-
-template<int X, int Y> __device__ static inline void clear(float (&x)[X][Y][4]) {
-    #pragma unroll
-    for (int i = 0; i < X; i++)
-        #pragma unroll
-        for (int j = 0; j < Y; j++)
-            #pragma unroll
-            for (int e = 0; e < 4; e++) x[i][j][e] = 0.0f;
-}
 
 /* All A fragments of 16 MT rows, where there are registers for them. */
 template<int KS, int MT, int HELD> __device__ static inline void hold(uint32_t (&a)[MT][HELD][4], uint32_t rows,
@@ -145,7 +153,7 @@ template<int KS, int MT, int HELD> __device__ static inline void hold(uint32_t (
 template<int KS, int MT, int N, int HELD> __device__ static inline void gemm_nt(float (&c)[MT][N][4],
         const uint32_t (&held)[MT][HELD][4], uint32_t a_rows, const Lane<KS> &a_lane,
         uint32_t b_rows, const Lane<KS> &b_lane) {
-    clear(c);
+    each_element(c, [](float &x, int, int, int) { x = 0; });
     #pragma unroll
     for (int k = 0; k < KS; k++) {
         uint32_t a[MT][4];
