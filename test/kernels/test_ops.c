@@ -93,7 +93,8 @@ static void layernorm(void) {
     static const struct { int B, T, C; double offset; } shapes[] = {
         {1, 1, 1, 0}, {3, 7, 5, 0}, {1, 63, 64, 0}, {2, 65, 129, 0}, {1, 1, 1001, 0}, {3, 7, 40, 100},
         {1, 9, 768, -100}, {3, 1001, 8, 0}, {5, 151, 256, 0}, {2, 67, 384, 0}, {1, 131, 1280, 0}, {1, 65, 1600, 0},
-        {1, 67, 2048, 0}, {1, 66, 2056, 0}, {1, 140, 4096, 0}, {9, 1500, 8, 0}, {13, 257, 264, 0},       /* several rows a team */
+        {1, 67, 2048, 0}, {1, 66, 2056, 0}, {1, 140, 4096, 0},
+        {9, 1500, 8, 0}, {13, 257, 264, 0},       /* several rows a team */
     };
     enum { BRANCH = 1, IN_PLACE = 2, DX_ADD = 4, DW_ADD = 8, DX_SUM = 16 };
     static const int variants[] = { DX_SUM, BRANCH | DX_ADD, DW_ADD, BRANCH | IN_PLACE | DX_ADD | DW_ADD | DX_SUM };
@@ -232,7 +233,8 @@ static void fill_with_normal(void) {
 /* A GELU behind the forward pass; one before x, which the backward pass goes through. */
 static void matmul_gelu(void) {
     static const struct { int B, T, N, K; } shapes[] = {
-        {1, 1, 1, 1}, {3, 7, 13, 31}, {1, 63, 65, 129}, {2, 64, 192, 64}, {5, 129, 24, 264}, {1, 1, 8, 16}, {3, 21, 104, 72},
+        {1, 1, 1, 1}, {3, 7, 13, 31}, {1, 63, 65, 129}, {2, 64, 192, 64}, {5, 129, 24, 264}, {1, 1, 8, 16},
+        {3, 21, 104, 72},
         {1, 1, 96, 768}, {2, 4, 50, 72},
     };
     for (int i = 0; i < 2 * COUNT(shapes); i++) {
@@ -336,7 +338,8 @@ static void matmul_to_f32(void) {
 static void gelu(void) {
     static const struct { int rows, columns, range; } shapes[] = {
         {1, 1, 1}, {1, 7, 5}, {63, 1, 1}, {1, 65, 5}, {1, 1000, 1}, {1, 100003, 5}, {7, 143, 1}, {3, 7, 2},
-        {65, 129, 2}, {1000, 24, 2}, {4097, 264, 2}, {33, 520, 2}, {2, 70001, 2}, {1, 8, 2}, {65, 136, 5}, {2, 70008, 1},
+        {65, 129, 2}, {1000, 24, 2}, {4097, 264, 2}, {33, 520, 2}, {2, 70001, 2}, {1, 8, 2},
+        {65, 136, 5}, {2, 70008, 1},
     };
     for (int i = 0; i < 3 * COUNT(shapes); i++) {
         const int rows = shapes[i / 3].rows, columns = shapes[i / 3].columns, n = rows * columns;
