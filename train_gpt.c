@@ -72,7 +72,7 @@ static void prepare_run(Run *run) {
     if (!format.bpe) run->tokenizer = bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
     if (!run->from && !s->model) s->model = "d4";
     run->config = model_config(s, run->from, &saved, bytes ? 256 : format.bpe ? bpe_vocabulary(format.bpe)->V : 50257);
-    run->config.dropout = dropout_rates(s, run->options);
+    run->config.dropout = dropout_rates(s);
     run->config.dropout_seed = (uint64_t)s->seed;
     tokenizer_check(run->tokenizer, run->config.V);
     REQUIRE(!bytes || run->config.V == 256, "%s %d: want 256, the tokens of a text are bytes; or --tokenizer DIR",
@@ -216,7 +216,7 @@ static void open_outputs(Run *run) {
     report_open(&run->report, out, &run->info, run->checkpoint ? &resume : NULL);
     if (!comm_rank) warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->step.sequences);
     run->saver = (Saver){ .dir = out ? &run->dir : NULL, .model = &run->gpt, .optimizer = &run->optimizer,
-                          .report = &run->report, .keep = s->keep, .keep_every = s->keep_every,
+                          .report = &run->report, .keep = s->keep,
                           .snapshot = { .options = run->options, .tokenizer = run->tokenizer,
                                         .tokenizer_files = &run->tokenizer_files, .train = data_id(run->corpus.train),
                                         .val = data_id(run->corpus.val) } };

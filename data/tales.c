@@ -225,7 +225,7 @@ int main(int argc, char **argv) {
           .min = 1, .max = 1e13, .argument = "N", .help = "write train.txt, whole tales of at least N bytes" },
         { .name = "val-bytes", .type = OPTION_INTEGER, .value = &val_bytes, .fallback = "200000",
           .min = 1, .max = 1e13, .argument = "N", .help = "the same for val.txt, from other random numbers" },
-        { .name = "seed", .type = OPTION_INTEGER, .value = &seed, .fallback = "1", .min = 0, .max = INFINITY,
+        { .name = "seed", .type = OPTION_INTEGER, .value = &seed, .fallback = "1", .min = 0, .max = 9e18,
           .argument = "N", .help = "the same seed generates the same tales" },
         { .name = "out", .type = OPTION_TEXT, .value = &out,
           .argument = "DIR", .help = "directory of train.txt, val.txt and val.txt.floor, created if missing" },
@@ -233,7 +233,7 @@ int main(int argc, char **argv) {
         { 0 }
     };
     fail_program = "tales";
-    options_parse(table, NULL, NULL, argc, argv);
+    options_parse(table, NULL, argc, argv);
     if (help) {
         printf("tales generates English-like text and computes its -log p under the grammar, in nats per byte.\n");
         options_help(stdout, table);

@@ -8,7 +8,6 @@ typedef struct {
     int    top_k;           /* only the k most likely tokens; 0 = all */
     double top_p;           /* of these the fewest most likely ones whose share reaches p (Holtzman et al. 2020, arXiv
                                1904.09751); 1 = all */
-    double min_p;           /* only tokens at least p times as likely as the most likely one; 0 = all */
 } Sampling;
 
 /* tokens (B) I32 = a token of each row of logits (B, at least V), F32, whose columns >= V are ignored; logits becomes

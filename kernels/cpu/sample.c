@@ -48,7 +48,7 @@ static int32_t choose(float *x, int V, const Sampling *s, double uniform) {
     if (s->top_k > 0 && s->top_k < V) keep(x, V, find_cut(x, V, 0, s->top_k));
     if (s->top_p < 1)                 keep(x, V, find_cut(x, V, 1, s->top_p * keep(x, V, 0)));
     /* uniform * sum may round up to sum: then the last token with a weight is chosen */
-    double left = uniform * keep(x, V, s->min_p);
+    double left = uniform * keep(x, V, 0);
     for (int i = 0; i < V && left >= 0; i++) {
         if (x[i] > 0) chosen = i;
         left -= x[i];

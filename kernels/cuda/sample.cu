@@ -208,7 +208,7 @@ sample_kernel(int *tokens, float *logits, int64_t pitch, const double *uniform, 
     float cut = 0;
     if (s.top_k > 0 && s.top_k < V) cut = find_cut(blocks, weight, begin, end, 0, s.top_k, 0);
     if (s.top_p < 1)                cut = fmaxf(cut, find_cut(blocks, weight, begin, end, cut, 0, s.top_p));
-    const auto kept = [&](float w) { return w >= cut && w >= s.min_p ? fixed(w) : 0; };
+    const auto kept = [&](float w) { return w >= cut ? fixed(w) : 0; };
 
     /* A lane's part is contiguous, too. */
     const int part = (length + 31) / 32, own_begin = min(end, begin + lane * part);

@@ -51,8 +51,11 @@ char *resume_adopt_options(Option *table, const Json *json) {
     const Json *settings = json_member(json, "settings", JSON_OBJECT);
     char *changes = NULL, text[256];
     size_t size;
-    for (const Json *setting = settings->child; setting; setting = setting->next)
-        if (setting->type == JSON_STRING) settings_check_obsolete(setting->key, setting->text);
+    for (const Json *had = settings->child; had; had = had->next) {
+        const Option *gone = had->type == JSON_STRING ? options_find_gone(table, had->key, had->text) : NULL;
+        REQUIRE(!gone, "--resume: %s sets --%s %.100s, which this version does not have: %s; want the version that "
+                "made it, or a new run from its weights, by --init", had->where, had->key, had->text, gone->help);
+    }
     FILE *file = string_open(&changes, &size, "the changed options");
     for (Option *o = table; o->name || o->help; o++) {
         if (!o->name || o->role != ROLE_KEPT || !json_find(settings, o->name)) continue;

@@ -179,7 +179,7 @@ static int has_other_files(const RunDir *dir, int64_t step) {
 
 static void remove_step(const RunDir *dir, const Pruning *p, int64_t step) {
     const Path path = step_path(dir->path, step, ""), partial = step_path(dir->path, step, ".partial");
-    if ((p->multiple && step % p->multiple == 0) || step == p->best || step == linked_step(dir->path)) return;
+    if (step == p->best || step == linked_step(dir->path)) return;
     file_rename(path.text, partial.text);
     checkpoint_remove(partial.text);
 }
@@ -216,34 +216,29 @@ static char *find_model(const char *path) {
 }
 
 /* last: the newest checkpoint of a run. Returns it, or the best in its place. */
-static char *pick_of_run(char *last, const char *which, char **note) {
-    const int has_state = file_exists(path_of(last, "state.json").text), wants_best = which && !strcmp(which, "best");
+static char *pick_of_run(char *last, char **note) {
+    const int has_state = file_exists(path_of(last, "state.json").text);
     const TrainState state = has_state ? checkpoint_load_state(last) : (TrainState){0};
     const BestLoss *best = &state.val.best;
     const Path out = file_parent(last), path = step_path(out.text, best->step, "");
     const int has_best = best->step && !checkpoint_missing_file(path.text, 0);
-    REQUIRE(has_best || !wants_best, "--checkpoint best: %s has none: %s; want --checkpoint last", out.text,
-            best->step ? "it was removed" : "it records no validation");
-    const int is_last = has_best && best->step == state.step;
-    if (has_best && !is_last && (!which || wants_best)) {
-        *note = format_string("%s: the best of the run, val loss %.4f; the last is step %" PRId64
-                              " (--checkpoint last)", path.text, best->loss, state.step);
+    if (has_best && best->step != state.step) {
+        *note = format_string("%s: the best of the run, val loss %.4f; the last is step %" PRId64, path.text,
+                              best->loss, state.step);
         free(last);
         return format_string("%s", path.text);
     }
-    char loss[64] = "", other[128] = "";
+    char loss[64] = "";
     if (state.step && state.val_step == state.step) snprintf(loss, sizeof loss, ", val loss %.4f", state.val_loss);
-    if (has_best && !is_last)
-        snprintf(other, sizeof other, "; the best is step %" PRId64 ", val loss %.4f", best->step, best->loss);
-    *note = format_string("%s: the last of the run%s%s%s", last, is_last ? " and its best" : "", loss, other);
+    *note = format_string("%s: the last of the run%s%s", last, has_best ? " and its best" : "", loss);
     return last;
 }
 
-char *run_dir_pick(const char *path, const char *which, char **note) {
+char *run_dir_pick(const char *path, char **note) {
     char *checkpoint = find_model(path);
     const int is_run = file_is_dir(path) && !checkpoint_has_model(path);
     *note = NULL;
-    if (is_run) checkpoint = pick_of_run(checkpoint, which, note);
+    if (is_run) checkpoint = pick_of_run(checkpoint, note);
     checkpoint_verify(checkpoint, 0);
     return checkpoint;
 }

@@ -34,8 +34,8 @@ void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
 void run_dir_link_best(const RunDir *dir, int64_t step);
 
 /* Which complete checkpoints run_dir_clean removes, of those of steps up to `last`: `outdated`, and all but the newest
-   `newest`, the multiples of `multiple`, and `best`. newest 0: all stay; another member 0: not used. */
-typedef struct { int64_t last, newest, multiple, best, outdated; } Pruning;
+   `newest` and `best`. newest 0: all stay; another member 0: not used. */
+typedef struct { int64_t last, newest, best, outdated; } Pruning;
 
 /* Removes what step-N.partial holds of checkpoints, then old checkpoints. What OUT/best names, directories that hold
    other files, and links, stay; the latter two do not count as newest. A checkpoint is renamed to step-N.partial before
@@ -51,9 +51,8 @@ char *run_dir_newest(const char *out);
    path of model.safetensors or model.safetensors.index.json. Fails for anything else, and at a wrong checksum. */
 char *run_dir_resolve(const char *path);
 
-/* The same, but of a run directory the checkpoint that `which` names: "last", "best" (fails if there is none), or NULL:
-   the best, or without one the last. *note: which one it is, in a line (a new string); NULL if path is not a run
-   directory. */
-char *run_dir_pick(const char *path, const char *which, char **note);
+/* The same, but of a run directory the best checkpoint, or without one the last. *note: which one it is, in a line (a
+   new string); NULL if path is not a run directory. */
+char *run_dir_pick(const char *path, char **note);
 
 #endif

@@ -42,8 +42,7 @@ void print_stopped(const char *stop, const Settings *s, const char *out, int64_t
     }
     printf("%s: saved at step %lld of %lld; --resume %s", stop, (long long)step, (long long)s->steps, out);
     if (strcmp(s->gpus, "1")) printf(" --gpus %s", s->gpus);
-    if (s->context_parallel > 1)
-        printf(" --context-parallel %lld --ring-order %s", (long long)s->context_parallel, s->ring_order);
+    if (s->context_parallel > 1) printf(" --context-parallel %lld", (long long)s->context_parallel);
     printf(" continues\n");
 }
 

@@ -42,7 +42,7 @@ static void link_best(void *saver) {
 static void prune(void *saver) {
     const Saver *s = saver;
     const TrainState *state = &s->snapshot.state;
-    run_dir_clean(s->dir, &(Pruning){ .last = state->step, .newest = s->keep, .multiple = s->keep_every,
+    run_dir_clean(s->dir, &(Pruning){ .last = state->step, .newest = s->keep,
                                       .best = state->val.best.step, .outdated = state->val.best.outdated });
 }
 
@@ -93,7 +93,7 @@ static void report_result(Saver *s) {
     if (*s->message) report_warning(s->report, "%s", s->message);
     if (s->failed) return;
     if (*s->link_error && !s->link_failed)
-        report_warning(s->report, "%s; --checkpoint best works without it", s->link_error);
+        report_warning(s->report, "%s; --sample and --eval find the best without it", s->link_error);
     s->link_failed = *s->link_error != 0;
     s->best = s->snapshot.state.val.best;
     int64_t step = s->snapshot.state.step;

@@ -13,7 +13,7 @@ typedef struct {
     const GPT       *model;
     Optimizer       *optimizer;
     Report          *report;
-    int64_t          keep, keep_every;     /* Pruning.newest and .multiple; keep may be changed between saves */
+    int64_t          keep;                 /* Pruning.newest; may be changed between saves */
     BestLoss         best;                 /* of the checkpoints that are complete */
     int64_t          saved_step;           /* step of the last save; -1 = none */
     double           seconds;              /* duration of the last save; before the first, at 200 MB/s */

@@ -32,7 +32,6 @@ typedef struct {
     Recompute recompute;
     int zero;           /* ZeRO stage: with 1, every rank has a slice of the moments and of the master parameters */
     int context_parallel;   /* ranks that share a sequence, in the order of ranks; 0 or 1: each has its own */
-    RingOrder ring_order;   /* which tokens of it a rank has */
     int cache_tokens;   /* to TRAIN: tokens of the cache for samples between steps, at most T; 0: no samples */
     DropoutRates dropout;   /* in training steps */
     uint64_t dropout_seed;

@@ -14,11 +14,11 @@ static const char *const levels[] = { "none", "gelu", "layernorm", "block" };   
 
 /* Chunks of equal size: every rank has T / N tokens of a sequence. */
 static void check_sharing(const GPTConfig *c) {
-    const int N = c->context_parallel, unit = c->ring_order == RING_ZIGZAG ? 2 * N : N, over = c->T % unit;
+    const int N = c->context_parallel, unit = 2 * N, over = c->T % unit;
     REQUIRE(comm_size % N == 0, "--context-parallel %d: want a divisor of the number of ranks, %d%s", N, comm_size,
             comm_size == 1 ? "; --gpus starts more" : "");
-    REQUIRE(N == 1 || !over, "--context %d: want a multiple of %d for --context-parallel %d%s, such as %d", c->T, unit,
-            N, unit > N ? " in the order zigzag" : "", c->T - over ? c->T - over : unit);
+    REQUIRE(N == 1 || !over, "--context %d: want a multiple of %d for --context-parallel %d, such as %d", c->T, unit, N,
+            c->T - over ? c->T - over : unit);
 }
 
 GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *checkpoint, int V) {
@@ -47,9 +47,8 @@ GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *che
     config.save_dtype = dtype_named(s->save_dtype);
     config.deterministic = s->deterministic;
     config.recompute = choice_index(RECOMPUTE_NAMES, s->recompute);
-    config.zero = s->zero && comm_size > 1;
+    config.zero = comm_size > 1;
     config.context_parallel = (int)s->context_parallel;
-    config.ring_order = choice_index(RING_ORDER_NAMES, s->ring_order);
     const char *refusal = device_refuse_dtype(config.dtype);
     REQUIRE(!refusal, "--dtype %s: %s; want --dtype f32", s->dtype, refusal);
     REQUIRE(from || config.C % config.NH == 0, "--heads %d: want a divisor of --channels %d", config.NH, config.C);
@@ -68,16 +67,11 @@ void model_require_same(const GPTConfig *c, const Settings *s, const Option *tab
     free(options);
 }
 
-DropoutRates dropout_rates(const Settings *s, Option *table) {
-    const struct { const char *name; double value; } own[] = {
-        { "embedding-dropout", s->embedding_dropout }, { "attention-dropout", s->attention_dropout },
-        { "residual-dropout", s->residual_dropout } };
-    float rate[3];
-    for (int i = 0; i < 3; i++)
-        rate[i] = (float)(options_find(table, own[i].name)->given ? own[i].value : s->dropout);
-    REQUIRE(s->context_parallel == 1 || (rate[0] == 0 && rate[1] == 0 && rate[2] == 0), "--context-parallel %lld "
-            "has no dropout; want --dropout 0", (long long)s->context_parallel);
-    return (DropoutRates){ .embedding = rate[0], .attention = rate[1], .residual = rate[2] };
+DropoutRates dropout_rates(const Settings *s) {
+    const float rate = (float)s->dropout;
+    REQUIRE(s->context_parallel == 1 || rate == 0, "--context-parallel %lld has no dropout; want --dropout 0",
+            (long long)s->context_parallel);
+    return (DropoutRates){ .embedding = rate, .attention = rate, .residual = rate };
 }
 
 /* ---- Memory plan */

@@ -15,7 +15,7 @@ GPTConfig model_config(const Settings *settings, const char *from, const GPTConf
 void model_require_same(const GPTConfig *config, const Settings *settings, const Option *options, const char *from,
                         int64_t sequences);
 
-DropoutRates dropout_rates(const Settings *settings, Option *table);
+DropoutRates dropout_rates(const Settings *settings);
 
 typedef struct {
     size_t parameters, gradients, optimizer, activations, workspace;   /* bytes on the device */

@@ -9,8 +9,9 @@
 #include <string.h>
 
 enum { HELP_COLUMNS = 79, HELP_LEFT = 24 };      /* HELP_LEFT: where the help begins */
+static const char BLANKS[] = " \t\r";
 
-static int at_end(const Option *option) { return !option->name && !option->help; }
+static int at_end(const Option *row) { return !row->name && !row->help; }
 
 /* ---- values to text */
 
@@ -22,35 +23,32 @@ static const char *real_text(double value, char text[32]) {
     }
     char *exponent = strchr(text, 'e');
     if (exponent) {                                  /* "e-05" -> "e-5", "e+06" -> "e6" */
-        char *to = exponent + 1, *from = to;
-        if (*from == '-') to++;
+        char *to = exponent + 1 + (exponent[1] == '-'), *from = exponent + 1;
         from += strspn(from, "+-0");
         memmove(to, from, strlen(from) + 1);
     }
     return text;
 }
 
-/* "1 .. 65536", for --help and error messages. */
-static const char *range_text(const Option *option, char text[80]) {
-    char min[32], max[32];
-    snprintf(text, 80, "%s .. %s", real_text(option->min, min), real_text(option->max, max));
-    return text;
-}
-
 const char *option_text(const Option *option, char text[256]) {
-    int unset = !option->given && !option->fallback;
+    const int is_unset = !option->given && !option->fallback;
     const char *word = NULL;
     text[0] = 0;
     switch (option->type) {
     case OPTION_FLAG:    return strcpy(text, *(int *)option->value ? "yes" : "no");
     case OPTION_INTEGER:
         if (option->choices && *(int64_t *)option->value == 0) return option->choices;
-        if (!unset) snprintf(text, 256, "%" PRId64, *(int64_t *)option->value);
+        if (!is_unset) snprintf(text, 256, "%" PRId64, *(int64_t *)option->value);
         break;
-    case OPTION_REAL:    if (!unset) real_text(*(double *)option->value, text); break;
+    case OPTION_REAL:    if (!is_unset) real_text(*(double *)option->value, text); break;
     case OPTION_TEXT: case OPTION_CHOICE: word = *(const char **)option->value; break;
     }
     return word ? word : text;
+}
+
+int option_is_setting(const Option *o) {
+    char text[256];
+    return o->name && o->role != ROLE_COMMAND && *option_text(o, text);
 }
 
 /* ---- text to values */
@@ -65,73 +63,52 @@ int choice_index(const char *choices, const char *word) {
     return -1;
 }
 
-static int is_choice(const char *choices, const char *word) { return choice_index(choices, word) >= 0; }
-
-/* The value of "1500", "1.5e3", "1.5k" or "1.5Ki"; NAN for another text (strtod also accepts " 1", "0x1p3", "inf"). */
-static double number_of(const char *text) {
+/* The value of "1500", "1.5e3", "1.5k" or "1.5Ki"; NAN for another text (strtod also accepts " 1", "0x1p3", "inf"). The
+   64 bits of a long double hold every int64_t; a double is rounded once. */
+static long double number_of(const char *text, int is_integer) {
     static const struct { const char *name; int tens, twos; } units[] = {
         { "", 0, 0 }, { "k", 3, 0 }, { "K", 3, 0 }, { "M", 6, 0 }, { "G", 9, 0 },
         { "Ki", 0, 10 }, { "Mi", 0, 20 }, { "Gi", 0, 30 },
     };
     char decimal[64], *end;
-    size_t length = strspn(text, "+-.0123456789eE");
-    for (size_t i = 0; i < sizeof units / sizeof *units && length < sizeof decimal - 4; i++) {
-        if (strcmp(text + length, units[i].name)) continue;
-        snprintf(decimal, sizeof decimal, "%.*s", (int)length, text);
-        if (units[i].tens) sprintf(decimal + length, "e%d", units[i].tens);    /* 1.005 x 1000 would be inexact */
-        errno = 0;
-        double number = strtod(decimal, &end);
-        return errno || end == decimal || *end ? NAN : ldexp(number, units[i].twos);
-    }
-    return NAN;
+    size_t length = strspn(text, "+-.0123456789eE"), i = 0, count = sizeof units / sizeof *units;
+    while (i < count && strcmp(text + length, units[i].name)) i++;
+    if (i == count || length >= sizeof decimal - 4) return NAN;
+    snprintf(decimal, sizeof decimal, "%.*s", (int)length, text);
+    if (units[i].tens) sprintf(decimal + length, "e%d", units[i].tens);    /* 1.005 x 1000 would be inexact */
+    errno = 0;
+    long double number = is_integer ? strtold(decimal, &end) : strtod(decimal, &end);
+    return errno || end == decimal || *end ? NAN : ldexpl(number, units[i].twos);
 }
 
-static void set_number(const Option *option, const char *value) {
-    if (option->choices && !strcmp(value, option->choices)) {
-        *(int64_t *)option->value = 0;
-        return;
-    }
-    int is_integer = option->type == OPTION_INTEGER, is_digits = !value[strspn(value, "-0123456789")];
-    char *end, range[80];
-    double number = number_of(value);
-    int valid = !isnan(number);
-    int64_t integer = 0;
-    if (is_integer && is_digits) {
-        errno = 0;
-        number = (double)(integer = strtoll(value, &end, 10));
-        valid = !errno && end > value && !*end;
-    } else if (is_integer) {
-        /* a number of 15 digits that is not an integer does not round to one */
-        valid = number == rint(number) && fabs(number) <= 1e15 && strlen(value) <= 16;
-        if (valid) integer = (int64_t)number;
-    }
-    REQUIRE(valid && number >= option->min && number <= option->max, "--%s %.100s: want %s, %s%s%s", option->name,
-            value, is_integer ? "an integer" : "a number", range_text(option, range), option->choices ? ", or " : "",
+static void set_number(const Option *option, const char *text) {
+    const int is_integer = option->type == OPTION_INTEGER, is_word = option->choices && !strcmp(text, option->choices);
+    const long double number = is_word ? 0 : number_of(text, is_integer);
+    char min[32], max[32];
+    REQUIRE(is_word || (number >= option->min && number <= option->max && (!is_integer || number == rintl(number))),
+            "--%s %.100s: want %s, %s .. %s%s%s", option->name, text, is_integer ? "an integer" : "a number",
+            real_text(option->min, min), real_text(option->max, max), option->choices ? ", or " : "",
             option->choices ? option->choices : "");
-    if (is_integer) *(int64_t *)option->value = integer;
-    else            *(double *)option->value = number == 0 ? 0 : number;       /* no negative zero */
+    if (is_integer) *(int64_t *)option->value = (int64_t)number;
+    else            *(double *)option->value = (double)number + 0.0;       /* no negative zero */
 }
 
 void option_set(const Option *option, const char *value) {
+    const int is_flag = option->type == OPTION_FLAG, is_number = option->type == OPTION_INTEGER ||
+              option->type == OPTION_REAL;
+    const char *choices = is_flag ? "yes|no" : option->choices;
     if (!*value && !option->fallback) {
-        memset(option->value, 0, option->type == OPTION_FLAG ? sizeof(int) : sizeof(int64_t));
+        memset(option->value, 0, is_flag ? sizeof(int) : sizeof(int64_t));
         return;
     }
-    switch (option->type) {
-    case OPTION_FLAG:
-        REQUIRE(is_choice("yes|no", value), "--%s %.100s: want yes or no, or the flag alone", option->name, value);
-        *(int *)option->value = *value == 'y';
-        break;
-    case OPTION_INTEGER: case OPTION_REAL: set_number(option, value); break;
-    case OPTION_CHOICE:
-        REQUIRE(is_choice(option->choices, value), "--%s %.100s: want %s", option->name, value, option->choices);
-        *(const char **)option->value = value;
-        break;
-    case OPTION_TEXT: *(const char **)option->value = value; break;
-    }
+    REQUIRE(is_number || option->type == OPTION_TEXT || choice_index(choices, value) >= 0, "--%s %.100s: want %s%s",
+            option->name, value, choices, is_flag ? ", or the flag alone" : "");
+    if (is_number)    set_number(option, value);
+    else if (is_flag) *(int *)option->value = *value == 'y';
+    else              *(const char **)option->value = value;
 }
 
-/* ---- the command line */
+/* ---- names */
 
 Option *options_find(Option *table, const char *name) {
     for (Option *option = table; !at_end(option); option++)
@@ -143,6 +120,20 @@ int option_is_typed(Option *table, const char *name) {
     return (options_find(table, name)->given & ON_COMMAND_LINE) != 0;
 }
 
+/* The row that has the name among its aliases, or NULL. */
+static const Option *find_alias(const Option *table, const char *name) {
+    const size_t length = strlen(name);
+    for (const Option *row = table; !at_end(row) && length; row++)
+        for (const char *at = row->aliases; at && (at = strstr(at, name)); at += length)
+            if ((at == row->aliases || at[-1] == ' ') && (at[length] == ' ' || !at[length])) return row;
+    return NULL;
+}
+
+const Option *options_find_gone(const Option *table, const char *name, const char *value) {
+    const Option *row = find_alias(table, name);
+    return row && !row->name && row->choices && choice_index(row->choices, value) < 0 ? row : NULL;
+}
+
 /* Whether at most so many insertions, deletions and substitutions of a character turn a into b. */
 static int within(int edits, const char *a, const char *b) {
     while (*a && *a == *b) a++, b++;
@@ -151,74 +142,47 @@ static int within(int edits, const char *a, const char *b) {
                          (*a && *b && within(edits - 1, a + 1, b + 1)));
 }
 
-static int is_prefix(const char *start, const char *text) { return !strncmp(start, text, strlen(start)); }
-
-/* The answer to a name of another program, or NULL. */
-static const char *foreign_answer(const ForeignOption *foreign, const char *name) {
-    size_t length = strlen(name);
-    for (; length && foreign && foreign->names; foreign++)
-        for (const char *at = foreign->names; (at = strstr(at, name)); at += length)
-            if ((at == foreign->names || at[-1] == ' ') && (at[length] == ' ' || !at[length])) return foreign->answer;
-    return NULL;
-}
-
 /* The option that a misspelt or abbreviated name must mean, or NULL: at most 1 edit away, 2 where both names are longer
    than 4, or the only one that begins so. A name of 1 or 2 characters could mean anything. */
 static const Option *similar_option(const Option *table, const char *name) {
     const Option *found = NULL;
-    size_t length = strlen(name);
+    const size_t length = strlen(name);
     int count = 0;
     for (int edits = 1; edits <= 2 && length >= 3; edits++)
         for (const Option *o = table; !at_end(o); o++)
             if (o->name && within(edits, name, o->name) && (edits == 1 || (length > 4 && strlen(o->name) > 4)))
                 return o;
     for (const Option *o = table; !at_end(o) && length >= 3; o++)
-        if (o->name && is_prefix(name, o->name)) found = o, count++;
+        if (o->name && !strncmp(name, o->name, length)) found = o, count++;
     return count == 1 ? found : NULL;
 }
 
-/* The name in the table of one typed with its dashes. */
-static const char *name_of(const char *typed, char name[64]) {
-    snprintf(name, 64, "%s", typed + (is_prefix("--", typed) ? 2 : 0));
-    for (char *c = name; (c = strchr(c, '_')); ) *c = '-';
-    return name;
+/* ---- the command line and --config: names and values as they are typed */
+
+/* The value's name in --help, "" for a flag. */
+static const char *argument_of(const Option *o) {
+    const int is_number = o->type == OPTION_INTEGER || o->type == OPTION_REAL;
+    return o->argument ? o->argument : o->type == OPTION_FLAG ? "" : is_number ? "N" : o->choices ? o->choices : "NAME";
 }
 
-/* Whether a name with its dashes is of another program: then message is its answer, and the one before is printed. */
-static int is_foreign(Option *table, const ForeignOption *foreign, const char *where, const char *typed,
-                      char message[FAIL_LENGTH]) {
-    char name[64];
-    const char *answer = options_find(table, name_of(typed, name)) ? NULL : foreign_answer(foreign, name);
-    if (!answer) return 0;
-    if (*message) fprintf(stderr, "%s: %s\n", fail_program, message);
-    snprintf(message, FAIL_LENGTH, "%s%s: %s", where, typed, answer);
-    return 1;
+/* An option as it is typed, on the command line or in a file. */
+typedef struct {
+    Option     *table;
+    const char *where;              /* "FILE:LINE: ", or "" */
+    char        typed[64];          /* the name with its dashes */
+    char        name[64];           /* as it is in the table */
+    const char *value;              /* NULL = none; of a file: the first word, for options that are gone */
+    char       *line;               /* of a file */
+    char        answer[FAIL_LENGTH];    /* to the last name of another program, not yet printed */
+} Typed;
+
+static void set_name(Typed *t, const char *dashes, const char *word) {
+    snprintf(t->typed, sizeof t->typed, "%s%.*s", dashes, (int)strcspn(word, *dashes ? " \t\r=#" : "="), word);
+    snprintf(t->name, sizeof t->name, "%s", t->typed + (strncmp(t->typed, "--", 2) ? 0 : 2));
+    for (char *c = t->name; (c = strchr(c, '_')); ) *c = '-';
 }
 
-static const ObsoleteOption *find_obsolete(const ObsoleteOption *obsolete, const char *name) {
-    while (obsolete && obsolete->name && strcmp(obsolete->name, name)) obsolete++;
-    return obsolete && obsolete->name ? obsolete : NULL;
-}
-
-int option_is_obsolete(const ObsoleteOption *obsolete, const char *name, const char *value) {
-    obsolete = find_obsolete(obsolete, name);
-    REQUIRE(!obsolete || is_choice(obsolete->accepted, value), "--%s %.100s: this version no longer has that option; "
-            "want %s", name, value, obsolete->accepted);
-    return obsolete != NULL;
-}
-
-static Option *require_option(Option *table, const char *typed) {
-    char name[64];
-    Option *option = options_find(table, name_of(typed, name));
-    if (option) return option;
-    const Option *similar = similar_option(table, name);
-    REQUIRE(!similar, "%s: no such option; did you mean --%s?", typed, similar->name);
-    fail("%s: no such option (--help lists the options)", typed);
-}
-
-static int takes_empty(const Option *option) { return option->fallback && !*option->fallback; }
-
-/* The words of the command line go into the log and into JSON, which are UTF-8. */
+/* The words go into the log and into JSON, which are UTF-8. */
 static void check_utf8(const char *word, const char *where) {
     for (size_t at = 0, length; word[at]; at += length) {
         length = utf8_length((const unsigned char *)word + at, strnlen(word + at, 4));
@@ -227,64 +191,14 @@ static void check_utf8(const char *word, const char *where) {
     }
 }
 
-/* word: the rest of the command line, whose names of other programs are answered as well. */
-static void fail_foreign(Option *table, const ForeignOption *foreign, char **word, char message[FAIL_LENGTH]) {
-    char typed[64];
-    while (*++word) {
-        snprintf(typed, sizeof typed, "%.*s", (int)strcspn(*word, "="), *word);
-        if (*typed == '-') is_foreign(table, foreign, "", typed, message);
-    }
-    fail("%s", message);
-}
-
-void options_parse(Option *table, const char *positional, const ForeignOption *foreign, int argc, char **argv) {
-    char typed[64], message[FAIL_LENGTH] = "";
-    for (Option *option = table; !at_end(option); option++) {
-        option->given = 0;
-        if (option->name) option_set(option, option->fallback ? option->fallback : "");
-    }
-    for (int i = 1; i < argc; i++) {
-        snprintf(typed, sizeof typed, "word %d of the command line: ", i);
-        check_utf8(argv[i], typed);
-    }
-    for (int i = 1; i < argc; i++) {
-        int is_word = *argv[i] != '-';
-        const char *equals = strchr(argv[i], '='), *value = is_word ? argv[i] : equals ? equals + 1 : NULL;
-        REQUIRE(!is_word || positional, "'%.100s': unexpected; options begin with --, a flag takes no value, and a "
-                "value of several words needs quotes (--help lists the options)", argv[i]);
-        snprintf(typed, sizeof typed, "%s%.*s", is_word ? "--" : "", (int)strcspn(argv[i], "="), argv[i]);
-        if (!is_word && is_foreign(table, foreign, "", typed, message))
-            fail_foreign(table, foreign, argv + i, message);
-        Option *option = require_option(table, is_word ? positional : strcmp(typed, "-h") ? typed : "--help");
-        const char *name = option->name;
-        if (!value) value = option->type == OPTION_FLAG ? "yes" : i + 1 < argc ? argv[++i] : NULL;
-        REQUIRE(!option->given || !positional || strcmp(name, positional), "--%s: given twice, the second time as "
-                "'%.100s'; a word without dashes is --%s; a pattern that the shell must not expand needs quotes, "
-                "'dir/*.bin', and so does a value of several words", name, value ? value : "", name);
-        REQUIRE(!option->given, "--%s: given twice", name);
-        option->given = ON_COMMAND_LINE;
-        REQUIRE(option->type != OPTION_FLAG || equals || i + 1 == argc || !is_choice("yes|no|true|false", argv[i + 1]),
-                "--%s %s: a flag takes no value; write --%s or --%s=no", name, argv[i + 1], name, name);
-        REQUIRE(value, "--%s: want a value, got nothing", name);
-        const int is_value = (*value || takes_empty(option)) && (equals || is_word || !is_prefix("--", value));
-        REQUIRE(is_value, "--%s: want a value, got '%.100s' (write a value that begins with dashes as --%s=VALUE)",
-                name, value, name);
-        option_set(option, value);
-    }
-}
-
-/* ---- --config */
-
-static const char BLANKS[] = " \t\r";
-
 /* Ends the value that begins at text with a zero byte, without quotes and escapes. */
-static void end_value(char *text) {
+static char *end_value(char *text) {
     char quote = *text, *from = text, *to = text;
     if (quote != '"' && quote != '\'') {
         while (*from && !(*from == '#' && (from == text || strchr(BLANKS, from[-1])))) from++;
         while (from > text && strchr(BLANKS, from[-1])) from--;
         *from = 0;
-        return;
+        return text;
     }
     while (*++from && *from != quote) {
         char c = *from;
@@ -300,69 +214,106 @@ static void end_value(char *text) {
     from += strspn(from, BLANKS);
     REQUIRE(!*from || *from == '#', "'%.100s' after the closing %c: want the end of the line or #", from, quote);
     *to = 0;
+    return text;
 }
 
-typedef struct { Option *table; const ObsoleteOption *obsolete; char *line; } ConfigLine;
-
-/* The name at the start of a line, with dashes. Returns its end. */
-static char *line_name(char *line, char typed[64]) {
-    char *name = line + strspn(line, BLANKS);
-    int length = (int)strcspn(name, " \t\r=#");
-    snprintf(typed, 64, "--%.*s", length, name);
-    return name + length;
+static char *value_of_line(char *line) {
+    char *end = line + strcspn(line, " \t\r=#"), *value = end + strspn(end, BLANKS);
+    check_utf8(line, "");
+    REQUIRE(end > line && *line != '-' && *value == '=', "'%.100s': want name = value", line);
+    return end_value(value + 1 + strspn(value + 1, BLANKS));
 }
 
-static void read_line(void *argument) {
-    ConfigLine *config = argument;
-    char *name = config->line + strspn(config->line, BLANKS), typed[64], *end = line_name(config->line, typed);
-    char *value = end + strspn(end, BLANKS);
-    if (!*name || *name == '#') return;
-    check_utf8(config->line, "");
-    REQUIRE(end > name && *name != '-' && *value == '=', "'%.100s': want name = value", name);
-    value++;
-    value += strspn(value, BLANKS);
-    int is_quoted = *value == '"' || *value == '\'';
-    end_value(value);
-    if (option_is_obsolete(config->obsolete, typed + 2, value)) return;
-    Option *option = require_option(config->table, typed), copy = *option;
-    REQUIRE(option->role != ROLE_COMMAND || !strcmp(option->name, "out"), "--%s belongs on the command line",
+static void set_typed(void *argument) {
+    const Typed *t = argument;
+    const char *value = t->line ? value_of_line(t->line) : t->value;
+    Option *option = options_find(t->table, t->name);
+    const Option *similar = option ? NULL : similar_option(t->table, t->name);
+    REQUIRE(option || similar, "%s: no such option (--help lists the options)", t->typed);
+    REQUIRE(option, "%s: no such option; did you mean --%s?", t->typed, similar->name);
+    REQUIRE(!t->line || option->role != ROLE_COMMAND || !strcmp(option->name, "out"), "--%s belongs on the command "
+            "line", option->name);
+    REQUIRE(!t->line || !(option->given & IN_FILE), "--%s: given twice", option->name);
+    REQUIRE(value, "--%s: want a value, got nothing (one that begins with dashes: --%s=VALUE)", option->name,
             option->name);
-    REQUIRE(!(option->given & IN_FILE), "--%s: given twice", option->name);
-    REQUIRE(*value || (is_quoted && takes_empty(option)), "--%s: want a value", option->name);
+    REQUIRE(*value || (option->fallback && !*option->fallback), "--%s: want a value, got ''", option->name);
+    Option copy = *option;
     int64_t unused[1];
-    if (option->given) copy.value = unused;         /* the command line wins: the value is only checked */
+    if (t->line && option->given) copy.value = unused;       /* the command line wins: the value is only checked */
     option_set(&copy, value);
-    option->given |= IN_FILE;
+    option->given |= t->line ? IN_FILE : ON_COMMAND_LINE;
 }
 
-void options_read(Option *table, const ForeignOption *foreign, const ObsoleteOption *obsolete, const char *path) {
+/* Sets the option. A name of another program gets an answer instead; after the first one other errors do not count. */
+static void read_typed(Typed *t) {
+    char why[FAIL_LENGTH];
+    const Option *row = options_find(t->table, t->name) ? NULL : find_alias(t->table, t->name);
+    if (!row && fails(set_typed, t, why) && !*t->answer) fail("%s%s", t->where, why);
+    const int is_gone = row && !row->name && row->choices;
+    if (!row || (is_gone && t->value && !options_find_gone(t->table, t->name, t->value))) return;
+    if (*t->answer) fprintf(stderr, "%s: %s\n", fail_program, t->answer);
+    const char *argument = row->name ? argument_of(row) : is_gone && t->value ? t->value : "";
+    const char *space = *argument ? " " : "";
+    if (row->name) snprintf(t->answer, FAIL_LENGTH, "%s%s: use --%s%s%s (%s)", t->where, t->typed, row->name, space,
+                            argument, row->help);
+    else snprintf(t->answer, FAIL_LENGTH, "%s%s%s%.100s: %s%s", t->where, t->typed, space, argument,
+                  is_gone ? "this option is gone; " : "", row->help);
+}
+
+void options_parse(Option *table, const char *positional, int argc, char **argv) {
+    Typed t = { .table = table, .where = "" };
+    for (Option *option = table; !at_end(option); option++) {
+        option->given = 0;
+        if (option->name) option_set(option, option->fallback ? option->fallback : "");
+    }
+    for (int i = 1; i < argc; i++) {
+        char where[64];
+        snprintf(where, sizeof where, "word %d of the command line: ", i);
+        check_utf8(argv[i], where);
+    }
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL, *equals = strchr(word, '=');
+        const int is_word = *word != '-';
+        if (is_word && *t.answer) continue;
+        REQUIRE(!is_word || positional, "'%.100s': unexpected; options begin with --, a flag takes no value, and a "
+                "value of several words needs quotes (--help lists the options)", word);
+        REQUIRE(!is_word || !options_find(table, positional)->given, "--%s: given twice, the second time as '%.100s'; "
+                "a word without dashes is --%s; a pattern that the shell must not expand needs quotes, 'dir/*.bin', "
+                "and so does a value of several words", positional, word, positional);
+        set_name(&t, is_word ? "--" : "", is_word ? positional : strcmp(word, "-h") ? word : "--help");
+        const Option *option = options_find(table, t.name);
+        const int is_flag = option && option->type == OPTION_FLAG;
+        const int takes_next = !is_word && !equals && next && (is_flag ? choice_index("yes|no|true|false", next) >= 0 :
+                               option ? strncmp(next, "--", 2) != 0 : *next != '-');
+        t.value = is_word ? word : equals ? equals + 1 : takes_next ? argv[++i] : is_flag ? "yes" : NULL;
+        read_typed(&t);
+    }
+    REQUIRE(!*t.answer, "%s", t.answer);
+}
+
+void options_read(Option *table, const char *path) {
     static char *text;                      /* not freed: text options point into it */
     FileMap map = file_map(path);
-    char why[FAIL_LENGTH], message[FAIL_LENGTH] = "", typed[64], where[sizeof(Path)];
+    char where[sizeof(Path)], word[64];
+    Typed t = { .table = table, .where = where, .value = word };
     text = memcpy(host_alloc((size_t)map.size + 1, path), map.bytes, (size_t)map.size);
     REQUIRE(strlen(text) == (size_t)map.size, "%s: has a zero byte, want a text of lines name = value", path);
     file_unmap(map);
     for (int number = 1; *text; number++) {
         char *end = text + strcspn(text, "\n"), *next = end + (*end == '\n');
         *end = 0;
-        ConfigLine line = { table, obsolete, text };
+        t.line = text + strspn(text, BLANKS);
         snprintf(where, sizeof where, "%s:%d: ", path, number);
-        line_name(text, typed);
-        const int is_option = find_obsolete(obsolete, typed + 2) || !is_foreign(table, foreign, where, typed, message);
-        if (is_option && fails(read_line, &line, why) && !*message)
-            fail("%s%s", where, why);
+        set_name(&t, "--", t.line);
+        if (sscanf(t.line, "%*[^ \t\r=#] = %63[^ \t\r#]", word) < 1) *word = 0;
+        if (*t.line && *t.line != '#') read_typed(&t);
         text = next;
     }
-    REQUIRE(!*message, "%s", message);
+    REQUIRE(!*t.answer, "%s", t.answer);
 }
 
 static int is_plain(const char *word) {
     return *word && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+")];
-}
-
-int option_is_setting(const Option *o) {
-    char text[256];
-    return o->name && o->role != ROLE_COMMAND && *option_text(o, text);
 }
 
 void options_write(FILE *file, const Option *table) {
@@ -399,16 +350,13 @@ static void print_wrapped(FILE *file, int column, const char *text) {
 
 void options_help(FILE *file, const Option *table) {
     for (const Option *o = table; !at_end(o); o++) {
-        if (!o->name) {
-            fprintf(file, "%s%s\n", o > table ? "\n" : "", o->help);
-            continue;
-        }
-        int is_number = o->type == OPTION_INTEGER || o->type == OPTION_REAL, is_flag = o->type == OPTION_FLAG;
-        const char *values = is_flag ? "" : is_number ? "N" : o->choices ? o->choices : "NAME";
-        const char *argument = o->argument ? o->argument : values;
+        if (!o->name && !o->aliases) fprintf(file, "%s%s\n", o > table ? "\n" : "", o->help);
+        if (!o->name) continue;
         char text[1024];
-        const char *fallback = o->fallback && !(is_flag && !strcmp(o->fallback, "no")) ? o->fallback : "";
-        snprintf(text, sizeof text, "%s%s%s%s", o->help, *fallback ? " (default " : "", fallback, *fallback ? ")" : "");
+        const int has_default = o->fallback && *o->fallback && !(o->type == OPTION_FLAG && *o->fallback == 'n');
+        snprintf(text, sizeof text, "%s%s%s%s", o->help, has_default ? " (default " : "",
+                 has_default ? o->fallback : "", has_default ? ")" : "");
+        const char *argument = argument_of(o);
         print_wrapped(file, fprintf(file, "  --%s%s%s", o->name, *argument ? " " : "", argument), text);
     }
 }

@@ -3,7 +3,6 @@
 #include "../../kernels/check.h"
 #include "../../kernels/device.h"
 #include "../base/files.h"
-#include "option_names.h"
 
 /* Writes the table that sets these settings, which must stay where they are. */
 static void make_table(Settings *settings, Option table[SETTINGS_ROWS]) {
@@ -13,11 +12,14 @@ static void make_table(Settings *settings, Option table[SETTINGS_ROWS]) {
 #define RANGE_OR_AUTO(low, high) .min = low, .max = high, .choices = "auto", .argument = "N|auto"
 #define CHOICES(names)  .choices = names
 #define NO_ARGUMENT     .argument = NULL
-#define TITLE(title)    { .help = title },
-#define ROW(kind, field, default_text, values, kept_as, help_text) \
+#define TITLE(title)    .help = title
+#define ANSWER(names, answer)       .aliases = names, .help = answer
+#define GONE(names, values, answer) .aliases = names, .choices = values, .help = answer
+#define TEXT_ROW(text)  { text },
+#define ROW(kind, field, default_text, values, kept_as, help_text, names) \
     { .name = #field, .type = OPTION_##kind, .value = &settings->field, .fallback = default_text, values, \
-      .role = ROLE_##kept_as, .help = help_text },
-    const Option rows[SETTINGS_ROWS] = { SETTINGS(TITLE, ROW) {0} };
+      .role = ROLE_##kept_as, .help = help_text, .aliases = names },
+    const Option rows[SETTINGS_ROWS] = { SETTINGS(TEXT_ROW, ROW) {0} };
     memcpy(table, rows, sizeof rows);
     for (int i = 0; i < SETTINGS_ROWS; i++) {
         if (!rows[i].name) continue;
@@ -41,27 +43,26 @@ static void name_resumed(int argc, char **argv) {
     argv[at + 1] = format_string("--out=%s", dir);
 }
 
+/* Options that only the file of --config has get their defaults again. */
+static void ignore_file(Option *table, const char *const *names) {
+    for (; *names; names++) {
+        Option *option = options_find(table, *names);
+        if (option->given == IN_FILE) option_set(option, option->fallback);
+    }
+}
+
 void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **argv) {
     make_table(s, table);
     name_resumed(argc, argv);
-    options_parse(table, "data", foreign_options, argc, argv);
+    options_parse(table, "data", argc, argv);
     REQUIRE(!s->sample || !s->data, "--sample with '%s': it reads no data; the start of the text is --prompt "
             "'SOME WORDS'", s->data);
-    if (s->config) options_read(table, foreign_options, obsolete_options, s->config);
-    if (options_find(table, "model")->given & ON_COMMAND_LINE)      /* its sizes win over those of the file */
-        for (size_t i = 0; i < 3; i++) {
-            Option *size = options_find(table, (const char *[]){ "layers", "heads", "channels" }[i]);
-            if (size->given == IN_FILE) option_set(size, size->fallback);
-        }
-    for (size_t i = 0; i < 2 && (s->eval || s->sample); i++) {      /* the file may be that of a run on several GPUs */
-        Option *ranks = options_find(table, (const char *[]){ "gpus", "context-parallel" }[i]);
-        if (ranks->given == IN_FILE) option_set(ranks, ranks->fallback);
-    }
+    if (s->config) options_read(table, s->config);
+    static const char *const sizes[] = { "layers", "heads", "channels", NULL };
+    static const char *const ranks[] = { "gpus", "context-parallel", NULL };
+    if (option_is_typed(table, "model")) ignore_file(table, sizes);
+    if (s->eval || s->sample)            ignore_file(table, ranks);     /* it may be that of a run on several GPUs */
     if (s->profile && !s->resume) s->out = "none";
-}
-
-void settings_check_obsolete(const char *name, const char *value) {
-    option_is_obsolete(obsolete_options, name, value);
 }
 
 void settings_help(FILE *file, const Option *table) {
@@ -77,7 +78,10 @@ void settings_help(FILE *file, const Option *table) {
           "A file for --config has lines such as lr = 2e-3, val-data = \"my file.txt\",\n"
           "deterministic = yes. A comment begins with #. Options on the command line win.\n\n", file);
     options_help(file, table);
-    fputs("\nmfu, model FLOP utilisation, is (6 N + 12 L C T) FLOP per token x tokens/s /\n"
+    fputs("\nRanks meet at MASTER_ADDR, port MASTER_PORT + 1, or one made of Slurm's job id.\n"
+          "The environment variable TRAIN_GPT_SECRET, the same on all, keeps others out;\n"
+          "it is sent as it is. Without it the job's id only guards against mistakes.\n"
+          "\nmfu, model FLOP utilisation, is (6 N + 12 L C T) FLOP per token x tokens/s /\n"
           "the device's peak in the chosen precision, with N parameters, L layers,\n"
           "C channels, context T (PaLM, arXiv 2204.02311, appendix B). It is left out for\n"
           "a device that is not in the table of peaks.\n", file);
@@ -92,8 +96,7 @@ char *settings_signature(const Option *table) {
     FILE *file = string_open(&signature, &size, "the options");
     fprintf(file, "build = %s, %s, %016llx\n", VERSION, backend_name, hash);
     for (const Option *o = table; o->name || o->help; o++)
-        if (o->name && strcmp(o->name, "rendezvous-secret"))
-            fprintf(file, "--%s = %s\n", o->name, option_text(o, text));
+        if (o->name) fprintf(file, "--%s = %s\n", o->name, option_text(o, text));
     fclose(file);
     return signature;
 }
@@ -102,9 +105,8 @@ void settings_check(const Settings *s) {
     REQUIRE(!s->eval || !s->sample, "--eval and --sample: want one of them");
     REQUIRE(!(s->eval || s->sample) || !(s->resume || s->init),
             "--eval and --sample do not train: want no --resume and no --init");
-    REQUIRE(s->sample || (!s->prompt_file && s->num_samples == 1 && !s->interactive && strcmp(s->prompt, "-")),
-            "--prompt-file, --num-samples, --interactive and --prompt -: want --sample CHECKPOINT");
-    REQUIRE(!*s->prompt || !s->prompt_file, "--prompt and --prompt-file: want one of them");
+    REQUIRE(s->sample || (s->num_samples == 1 && !s->interactive && strcmp(s->prompt, "-")),
+            "--num-samples, --interactive and --prompt -: want --sample CHECKPOINT");
     REQUIRE(!s->interactive || s->num_samples == 1, "--interactive with --num-samples %lld: want 1",
             (long long)s->num_samples);
     REQUIRE(!s->interactive || strcmp(s->prompt, "-"), "--interactive reads from stdin: want no --prompt -");
@@ -114,8 +116,6 @@ void settings_check(const Settings *s) {
             s->task, s->eval, s->task);
     REQUIRE(!s->task || !s->out || !strcmp(s->out, "none") || !file_name_in_use(s->out), "--out %s: exists; want a new "
             "file for the items of --task", s->out);
-    REQUIRE(!s->checkpoint || s->eval || s->sample, "--checkpoint %s: want --eval RUN or --sample RUN; --resume "
-            "continues from the newest, --init takes RUN/best", s->checkpoint);
     REQUIRE(!s->eval || s->data || s->val_data, "--eval %s: want a text, too, to evaluate this checkpoint on: "
             "--data FILE or --val-data FILE", s->eval);
 }

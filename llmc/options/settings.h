@@ -1,6 +1,7 @@
 /* settings.h - The options of train_gpt. Every option is declared once, in this table: it makes the field of Settings,
    the row that the parser and --help read (options.h), and the entry in settings.txt and in checkpoints. The option's
-   name is the field's with '-' for '_'; role is OptionRole in options.h. */
+   name is the field's with '-' for '_'; role is OptionRole; the last string has its names in nanoGPT, llm.c,
+   HuggingFace's Trainer, Lightning and torchrun. */
 #ifndef LLMC_SETTINGS_H
 #define LLMC_SETTINGS_H
 #include "options.h"
@@ -12,161 +13,223 @@
 #define TASK_NAMES       "hellaswag|lambada|multiple-choice"    /* use/tasks.h */
 #define RECOMPUTE_NAMES  "none|gelu|layernorm|block"            /* Recompute, model/gpt_tensors.h */
 #define SCHEDULE_NAMES   "cosine|linear|wsd"                    /* ScheduleKind, train/schedule.h */
-#define RING_ORDER_NAMES "zigzag|striped|contiguous"            /* RingOrder, kernels/ring.h */
 #define MODEL_NAMES      "d2, d4, d6, d8, d12 = gpt2 (124M), d24 = gpt2-medium (355M), d36 = gpt2-large (774M), " \
                          "d48 = gpt2-xl (1558M)"
 
-/*    type     field          default    values              role help */
-#define SETTINGS(GROUP, X) \
-    GROUP("What to do (without --eval or --sample: train)") \
-    X(TEXT,    data,          NULL,      ARGUMENT("FILE"),   KEPT, \
-      "a text (its bytes are the tokens, without --tokenizer) or token shards, 'dir/train_*.bin'") \
-    X(TEXT,    val_data,      NULL,      ARGUMENT("FILE"),   KEPT, \
-      "text or shards to validate on; without it, the last part of a text") \
-    X(TEXT,    tokenizer,     NULL,      ARGUMENT("DIR"),    KEPT, \
-      "byte-level BPE for texts: GPT-2's or HuggingFace's files, or a run with them") \
-    X(CHOICE,  documents,     "file",    CHOICES(DOCUMENT_NAMES), KEPT, \
-      "what a document is; mark: text up to <|endoftext|>") \
-    X(TEXT,    field,         "text",    ARGUMENT("NAME"),   KEPT, "of a JSONL object: the member with the text") \
-    X(REAL,    val_fraction,  "0.1",     RANGE(0, 0.9),      KEPT, \
-      "last part of a text, for validation; if given, also for --eval") \
-    X(TEXT,    out,           NULL,      ARGUMENT("DIR"),    COMMAND, \
-      "of log and checkpoints; none = no files (default runs/NAME of the data); of --task: a file, JSON per item") \
-    X(FLAG,    resume,        NULL,      NO_ARGUMENT,        COMMAND, \
-      "continue a run, --resume runs/book; options that are given win") \
-    X(TEXT,    init,          NULL,      ARGUMENT("CHECKPOINT"), KEPT, \
-      "start from the weights of a checkpoint; a longer --context repeats its position table") \
-    X(TEXT,    eval,          NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
-      "only print the loss on --val-data, or else on all of --data") \
-    X(CHOICE,  task,          NULL,      CHOICES(TASK_NAMES), COMMAND, \
-      "--eval: accuracy on {\"context\": \"1 +\", \"choices\": [\"1\", ..], \"label\": 0}") \
-    X(TEXT,    sample,        NULL,      ARGUMENT("CHECKPOINT"), COMMAND, "only print text that starts with --prompt") \
-    X(CHOICE,  checkpoint,    NULL,      CHOICES("best|last"), COMMAND, \
-      "--eval, --sample of a run: lowest val loss (default), or newest") \
-    X(INTEGER, profile,       "0",       RANGE(0, 1000),     COMMAND, \
-      "only print the time of every op, over N steps; 20 is usual") \
-    X(TEXT,    config,        NULL,      ARGUMENT("FILE"),   COMMAND, \
-      "read options from a file, such as DIR/settings.txt") \
-    X(FLAG,    dry_run,       NULL,      NO_ARGUMENT,        COMMAND, "print settings and memory plan, and exit") \
-    X(FLAG,    version,       NULL,      NO_ARGUMENT,        COMMAND, "print the version, and exit") \
-    X(FLAG,    help,          NULL,      NO_ARGUMENT,        COMMAND, "or -h: print this, and exit") \
+/*    type     field              default    values              role help, names in other programs */
+#define SETTINGS(T, X) \
+    T(TITLE("What to do (without --eval or --sample: train)")) \
+    X(TEXT,    data,             NULL,      ARGUMENT("FILE"),   KEPT, \
+      "a text (its bytes are the tokens, without --tokenizer) or token shards, 'dir/train_*.bin'", \
+      "-i input-bin dataset dataset-name dataset-path data-dir data-path train-file train-data train-bin input") \
+    X(TEXT,    val_data,         NULL,      ARGUMENT("FILE"),   KEPT, \
+      "text or shards to validate on; without it, the last part of a text", \
+      "-j input-val-bin validation-file val validation val-file val-bin eval-file val-dataset") \
+    X(TEXT,    tokenizer,        NULL,      ARGUMENT("DIR"),    KEPT, \
+      "byte-level BPE for texts: GPT-2's or HuggingFace's files, or a run with them", \
+      "tokenizer-name tokenizer-path tokenizer-file") \
+    X(CHOICE,  documents,        "file",    CHOICES(DOCUMENT_NAMES), KEPT, \
+      "what a document is; mark: text up to <|endoftext|>", "") \
+    X(TEXT,    field,            "text",    ARGUMENT("NAME"),   KEPT, "of a JSONL object: the member with the text", \
+      "text-column text-key text-field") \
+    X(REAL,    val_fraction,     "0.1",     RANGE(0, 0.9),      KEPT, \
+      "last part of a text, for validation; if given, also for --eval", "validation-split-percentage val-split") \
+    X(TEXT,    out,              NULL,      ARGUMENT("DIR"),    COMMAND, \
+      "of log and checkpoints; none = no files (default runs/NAME of the data); of --task: a file, JSON per item", \
+      "-o out-dir output-dir output save-dir logging-dir log-dir run-dir default-root-dir") \
+    X(FLAG,    resume,           NULL,      NO_ARGUMENT,        COMMAND, \
+      "continue a run, --resume runs/book; options that are given win", \
+      "-y resume-from-checkpoint resume-from resume-path") \
+    X(TEXT,    init,             NULL,      ARGUMENT("CHECKPOINT"), KEPT, \
+      "start from the weights of a checkpoint; a longer --context repeats its position table", \
+      "model-name-or-path from-pretrained pretrained ckpt-path load-from") \
+    X(TEXT,    eval,             NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
+      "only print the loss on --val-data, or else on all of --data", "eval-only do-eval evaluate") \
+    X(CHOICE,  task,             NULL,      CHOICES(TASK_NAMES), COMMAND, \
+      "--eval: accuracy on {\"context\": \"1 +\", \"choices\": [\"1\", ..], \"label\": 0}", \
+      "hellaswag eval-tasks tasks") \
+    X(TEXT,    sample,           NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
+      "only print text that starts with --prompt", "inference-only generate") \
+    X(INTEGER, profile,          "0",       RANGE(0, 1000),     COMMAND, \
+      "only print the time of every op, over N steps; 20 is usual", "") \
+    X(TEXT,    config,           NULL,      ARGUMENT("FILE"),   COMMAND, \
+      "read options from a file, such as DIR/settings.txt", "") \
+    X(FLAG,    dry_run,          NULL,      NO_ARGUMENT,        COMMAND, "print settings and memory plan, and exit", \
+      "") \
+    X(FLAG,    version,          NULL,      NO_ARGUMENT,        COMMAND, "print the version, and exit", "") \
+    X(FLAG,    help,             NULL,      NO_ARGUMENT,        COMMAND, "or -h: print this, and exit", "") \
     \
-    GROUP("Model") \
-    X(TEXT,    model,         NULL,      ARGUMENT("NAME"),   KEPT, \
-      "one of " MODEL_NAMES " (default d4, or the checkpoint's)") \
-    X(INTEGER, layers,        "0",       RANGE(0, 1000),     KEPT, "blocks; 0 = as in --model") \
-    X(INTEGER, heads,         "0",       RANGE(0, 65536),    KEPT, "attention heads; 0 = as in --model") \
-    X(INTEGER, channels,      "0",       RANGE(0, 65536),    KEPT, "width; 0 = as in --model") \
-    X(INTEGER, context,       "0",       RANGE(0, 1 << 24),  KEPT, \
-      "tokens of a sequence, at most; 0 = 256, or 1024 from d12 up") \
-    X(INTEGER, vocab,         "0",       RANGE(0, 1 << 24),  KEPT, \
-      "vocabulary; 0 = 256 (bytes), the tokenizer's, 50257 for shards") \
-    X(CHOICE,  dtype,         "f32",     CHOICES("f32|bf16"), KEPT, "precision of the computation") \
-    X(CHOICE,  attention,     "auto",    CHOICES("auto|flash|naive"), KEPT, \
-      "flash needs O(T) memory, naive O(T^2); auto = the fastest") \
-    X(CHOICE,  recompute,     "none",    CHOICES(RECOMPUTE_NAMES), KEPT, \
-      "activations, instead of keeping them: less memory, slower") \
-    X(FLAG,    deterministic, "no",      NO_ARGUMENT,        KEPT, \
-      "the same bits in every run, also of flash attention on a GPU") \
+    T(TITLE("Model")) \
+    X(TEXT,    model,            NULL,      ARGUMENT("NAME"),   KEPT, \
+      "one of " MODEL_NAMES " (default d4, or the checkpoint's)", "model-type config-name model-size") \
+    X(INTEGER, layers,           "0",       RANGE(0, 1000),     KEPT, "blocks; 0 = as in --model", \
+      "n-layer n-layers num-layers num-hidden-layers depth") \
+    X(INTEGER, heads,            "0",       RANGE(0, 65536),    KEPT, "attention heads; 0 = as in --model", \
+      "n-head n-heads num-heads num-attention-heads") \
+    X(INTEGER, channels,         "0",       RANGE(0, 65536),    KEPT, "width; 0 = as in --model", \
+      "n-embd n-embed embed-dim hidden-size d-model") \
+    X(INTEGER, context,          "0",       RANGE(0, 1 << 24),  KEPT, \
+      "tokens of a sequence, at most; 0 = 256, or 1024 from d12 up", \
+      "-t block-size sequence-length seq-length seq-len max-seq-length max-seq-len context-length context-size " \
+      "n-ctx n-positions max-position-embeddings") \
+    X(INTEGER, vocab,            "0",       RANGE(0, 1 << 24),  KEPT, \
+      "vocabulary; 0 = 256 (bytes), the tokenizer's, 50257 for shards", "vocab-size") \
+    X(CHOICE,  dtype,            "f32",     CHOICES("f32|bf16"), KEPT, "precision of the computation", \
+      "bf16 fp16 bf16-full-eval precision mixed-precision amp half torch-dtype") \
+    X(CHOICE,  attention,        "auto",    CHOICES("auto|flash|naive"), KEPT, \
+      "flash needs O(T) memory, naive O(T^2); auto = the fastest", \
+      "flash flash-attention flash-attn use-flash-attention attn-implementation") \
+    X(CHOICE,  recompute,        "none",    CHOICES(RECOMPUTE_NAMES), KEPT, \
+      "activations, instead of keeping them: less memory, slower", \
+      "gradient-checkpointing activation-checkpointing checkpoint-activations -r") \
+    X(FLAG,    deterministic,    "no",      NO_ARGUMENT,        KEPT, \
+      "the same bits in every run, also of flash attention on a GPU", "") \
     \
-    GROUP("Training") \
-    X(INTEGER, steps,         "2000",    RANGE(0, 1e12),     KEPT, "updates") \
-    X(INTEGER, batch,         "16",      RANGE_OR_AUTO(1, 1 << 20), KEPT, \
-      "sequences of a micro-batch; auto = the largest that fits, up to --total-batch or else 64Ki tokens, " \
-      "on a CPU up to 16") \
-    X(INTEGER, total_batch,   "0",       RANGE(0, 1e12),     KEPT, \
-      "tokens of an update, from several micro-batches; 0 = from one") \
-    X(REAL,    lr,            "0.001",   RANGE(0, 1e6),      KEPT, \
-      "peak learning rate; 6e-4 is usual for d12") \
-    X(REAL,    min_lr,        NULL,      RANGE(0, 1e6),      KEPT, \
-      "learning rate at the end (default a tenth of --lr)") \
-    X(CHOICE,  schedule,      "cosine",  CHOICES(SCHEDULE_NAMES), KEPT, \
-      "of --lr; wsd = constant, then linear over --decay") \
-    X(INTEGER, warmup,        "100",     RANGE(0, 1e12),     KEPT, "steps of linear warm-up") \
-    X(INTEGER, decay,         "0",       RANGE(0, 1e12),     KEPT, "steps of decay of wsd; 0 = a fifth of all") \
-    X(REAL,    weight_decay,  "0.1",     RANGE(0, 1e3),      KEPT, "of AdamW, on matrices only") \
-    X(REAL,    beta1,         "0.9",     RANGE(0, 0.999999), KEPT, "of AdamW") \
-    X(REAL,    beta2,         "0.95",    RANGE(0, 0.999999), KEPT, "of AdamW") \
-    X(REAL,    eps,           "1e-8",    RANGE(1e-12, 1),    KEPT, "of AdamW") \
-    X(REAL,    clip,          "1",       RANGE(0, 1e9),      KEPT, "maximum gradient norm; 0 = no clipping") \
-    X(REAL,    dropout,       "0",       RANGE(0, 0.95),     KEPT, \
-      "rate of dropout in training; 0.2 is usual for small data") \
-    X(REAL,    attention_dropout, NULL,  RANGE(0, 0.95),     KEPT, "of attention probabilities (default --dropout)") \
-    X(REAL,    residual_dropout,  NULL,  RANGE(0, 0.95),     KEPT, \
-      "of the outputs of attention and MLP (default --dropout)") \
-    X(REAL,    embedding_dropout, NULL,  RANGE(0, 0.95),     KEPT, "of the embedding (default --dropout)") \
-    X(CHOICE,  on_nan,        "stop",    CHOICES("stop|skip"), KEPT, \
-      "after a NaN or infinity; the update is not applied") \
-    X(REAL,    skip_spikes,   "0",       RANGE(0, 1e6),      KEPT, \
-      "skip updates over N standard deviations; try 6; 0 = none") \
-    X(INTEGER, seed,          "1",       RANGE(0, 9e15),     KEPT, \
-      "of weights, data order, dropout and samples; --sample draws one") \
-    X(FLAG,    perturb,       "no",      NO_ARGUMENT,        KEPT, \
-      "move the initial weights by one ulp: a noise twin (make compare)") \
-    X(INTEGER, threads,       "0",       RANGE(0, 4096),     FREE, \
-      "of the CPU, without effect on the results; 0 = one per core") \
-    X(TEXT,    time_limit,    NULL,      ARGUMENT("TIME"),   FREE, \
-      "3h50m or 90s: save and exit with 75, as SIGTERM does; SIGUSR1 only saves") \
+    T(TITLE("Training")) \
+    X(INTEGER, steps,            "2000",    RANGE(0, 1e12),     KEPT, "updates", \
+      "-x max-iters max-steps num-steps num-iterations train-steps max-train-steps total-steps n-steps iters " \
+      "iterations") \
+    X(INTEGER, batch,            "16",      RANGE_OR_AUTO(1, 1 << 20), KEPT, \
+      "sequences of a micro-batch; auto = the largest that fits, up to --total-batch or else 64Ki tokens, on a CPU " \
+      "up to 16", \
+      "-b batch-size train-batch-size micro-batch-size device-batch-size per-device-train-batch-size " \
+      "per-gpu-train-batch-size batchsize batch-sizes bs auto-find-batch-size auto-scale-batch-size") \
+    X(INTEGER, total_batch,      "0",       RANGE(0, 1e12),     KEPT, \
+      "tokens of an update, from several micro-batches; 0 = from one", \
+      "-d gradient-accumulation-steps grad-accumulation-steps grad-accum-steps accumulate-grad-batches " \
+      "total-batch-size global-batch-size") \
+    X(REAL,    lr,               "0.001",   RANGE(0, 1e6),      KEPT, "peak learning rate; 6e-4 is usual for d12", \
+      "-l learning-rate max-lr peak-lr") \
+    X(REAL,    min_lr,           NULL,      RANGE(0, 1e6),      KEPT, \
+      "learning rate at the end; equal to --lr: constant (default a tenth of --lr)", \
+      "-q learning-rate-decay-frac final-lr-frac min-learning-rate lr-min min-lr-ratio decay-lr") \
+    X(CHOICE,  schedule,         "cosine",  CHOICES(SCHEDULE_NAMES), KEPT, \
+      "of --lr; wsd = constant, then linear over --decay", "-k lr-scheduler-type lr-scheduler lr-schedule scheduler") \
+    X(INTEGER, warmup,           "100",     RANGE(0, 1e12),     KEPT, "steps of linear warm-up", \
+      "-u warmup-iters warmup-steps num-warmup-steps lr-warmup-steps warmup-ratio") \
+    X(INTEGER, decay,            "0",       RANGE(0, 1e12),     KEPT, "steps of decay of wsd; 0 = a fifth of all", "") \
+    X(REAL,    weight_decay,     "0.1",     RANGE(0, 1e3),      KEPT, "of AdamW, on matrices only", \
+      "-c wd decay-rate") \
+    X(REAL,    beta1,            "0.9",     RANGE(0, 0.999999), KEPT, "of AdamW", "adam-beta1") \
+    X(REAL,    beta2,            "0.95",    RANGE(0, 0.999999), KEPT, "of AdamW", "adam-beta2") \
+    X(REAL,    eps,              "1e-8",    RANGE(1e-12, 1),     KEPT, "of AdamW", "adam-epsilon adam-eps epsilon") \
+    X(REAL,    clip,             "1",       RANGE(0, 1e9),      KEPT, "maximum gradient norm; 0 = no clipping", \
+      "grad-clip max-grad-norm clip-grad clip-grad-norm gradient-clip-val gradient-clipping max-norm") \
+    X(REAL,    dropout,          "0",       RANGE(0, 0.95),     KEPT, \
+      "rate of dropout in training; 0.2 is usual for small data", \
+      "dropout-rate dropout-prob drop-rate attn-pdrop attn-dropout attention-probs-dropout-prob resid-pdrop " \
+      "resid-dropout hidden-dropout hidden-dropout-prob embd-pdrop embd-dropout embed-dropout") \
+    X(CHOICE,  on_nan,           "stop",    CHOICES("stop|skip"), KEPT, \
+      "after a NaN or infinity; the update is not applied", "") \
+    X(REAL,    skip_spikes,      "0",       RANGE(0, 1e6),      KEPT, \
+      "skip updates over N standard deviations; try 6; 0 = none", "-sl -sg") \
+    X(INTEGER, seed,             "1",       RANGE(0, 9e15),     KEPT, \
+      "of weights, data order, dropout and samples; --sample draws one", "random-seed data-seed manual-seed") \
+    X(FLAG,    perturb,          "no",      NO_ARGUMENT,        KEPT, \
+      "move the initial weights by one ulp: a noise twin (make compare)", "") \
+    X(INTEGER, threads,          "0",       RANGE(0, 4096),     FREE, \
+      "of the CPU, without effect on the results; 0 = one per core", "num-threads n-threads nthreads") \
+    X(TEXT,    time_limit,       NULL,      ARGUMENT("TIME"),   FREE, \
+      "3h50m or 90s: save and exit with 75, as SIGTERM does; SIGUSR1 only saves", \
+      "max-time max-train-time time timeout") \
     \
-    GROUP("Validation, log, checkpoints, samples") \
-    X(INTEGER, val_every,     "250",     RANGE(0, 1e12),     KEPT, "steps between validations; 0 = only at the end") \
-    X(INTEGER, val_tokens,    "1048576", RANGE(0, 1e15),     KEPT, "validate on the first N tokens; 0 = all") \
-    X(INTEGER, log_every,     "0",       RANGE(0, 1e12),     FREE, \
-      "steps between printed lines; 0 = about ten lines a minute") \
-    X(INTEGER, save_every,    "1000",    RANGE(0, 1e12),     KEPT, \
-      "steps between checkpoints; 0 = only the best and the last") \
-    X(INTEGER, early_stop,    "0",       RANGE(0, 1e12),     KEPT, \
-      "stop after N validations without a new best val loss; 0 = never") \
-    X(CHOICE,  save_dtype,    "f32",     CHOICES("f32|bf16"), KEPT, \
-      "of model.safetensors; a resume is exact with both") \
-    X(INTEGER, keep,          "0",       RANGE(0, 1e12),     KEPT, \
-      "keep the best and the newest N checkpoints; 0 = all") \
-    X(INTEGER, keep_every,    "0",       RANGE(0, 1e12),     KEPT, \
-      "keep those whose step is a multiple of N as well; 0 = none") \
-    X(INTEGER, sample_every,  "0",       RANGE(0, 1e12),     KEPT, "steps between samples; 0 = none") \
-    X(TEXT,    prompt,        "",        ARGUMENT("TEXT"),   KEPT, \
-      "start of a sample, with \\n, \\t; - = stdin; ids where no tokenizer is known") \
-    X(TEXT,    prompt_file,   NULL,      ARGUMENT("FILE"),   COMMAND, \
-      "start of --sample: a file, less one newline at its end") \
-    X(INTEGER, num_samples,   "1",       RANGE(1, 65536),    COMMAND, "of --sample, side by side") \
-    X(FLAG,    interactive,   "no",      NO_ARGUMENT,        COMMAND, \
-      "--sample continues what you type; Ctrl-C ends an answer, then the program") \
-    X(INTEGER, sample_tokens, "200",     RANGE(1, 1e9),      KEPT, "length of a sample") \
-    X(REAL,    temperature,   "0.8",     RANGE(0, 100),      KEPT, "of sampling; 0 = always the most likely token") \
-    X(INTEGER, top_k,         "0",       RANGE(0, 1 << 24),  KEPT, "sample among the k most likely tokens; 0 = all") \
-    X(REAL,    top_p,         "1",       RANGE(1e-9, 1),     KEPT, \
-      "the fewest tokens that add up to p, usually 0.9; 1 = all") \
-    X(REAL,    min_p,         "0",       RANGE(0, 1),        KEPT, \
-      "tokens at least p times as likely as the top one; 0 = all") \
+    T(TITLE("Validation, log, checkpoints, samples")) \
+    X(INTEGER, val_every,        "250",     RANGE(0, 1e12),     KEPT, \
+      "steps between validations; 0 = only at the end", \
+      "-v eval-interval eval-every eval-steps eval-strategy evaluation-strategy val-interval val-loss-every " \
+      "validation-steps val-check-interval") \
+    X(INTEGER, val_tokens,       "1048576", RANGE(0, 1e15),     KEPT, "validate on the first N tokens; 0 = all", \
+      "-m eval-iters eval-batches val-max-steps val-steps val-batches limit-val-batches max-eval-samples") \
+    X(INTEGER, log_every,        "0",       RANGE(0, 1e12),     FREE, \
+      "steps between printed lines; 0 = about ten lines a minute", \
+      "log-interval log-steps log-freq logging-steps logging-interval log-every-n-steps -lg") \
+    X(INTEGER, save_every,       "1000",    RANGE(0, 1e12),     KEPT, \
+      "steps between checkpoints; 0 = only the best and the last", \
+      "-n save-interval save-steps save-strategy always-save-checkpoint checkpoint-interval checkpoint-every " \
+      "checkpointing-steps ckpt-interval") \
+    X(INTEGER, early_stop,       "0",       RANGE(0, 1e12),     KEPT, \
+      "stop after N validations without a new best val loss; 0 = never", "early-stopping early-stopping-patience") \
+    X(CHOICE,  save_dtype,       "f32",     CHOICES("f32|bf16"), KEPT, \
+      "of model.safetensors; a resume is exact with both", "") \
+    X(INTEGER, keep,             "0",       RANGE(0, 1e12),     KEPT, \
+      "keep the best and the newest N checkpoints; 0 = all", "-nk save-total-limit") \
+    X(INTEGER, sample_every,     "0",       RANGE(0, 1e12),     KEPT, "steps between samples; 0 = none", "-s") \
+    X(TEXT,    prompt,           "",        ARGUMENT("TEXT"),   KEPT, \
+      "start of a sample, with \\n, \\t; - = stdin; ids where no tokenizer is known", "start prompt-text") \
+    X(INTEGER, num_samples,      "1",       RANGE(1, 65536),    COMMAND, "of --sample, side by side", \
+      "num-return-sequences n-samples") \
+    X(FLAG,    interactive,      "no",      NO_ARGUMENT,        COMMAND, \
+      "--sample continues what you type; Ctrl-C ends an answer, then the program", "") \
+    X(INTEGER, sample_tokens,    "200",     RANGE(1, 1e9),      KEPT, "length of a sample", \
+      "-g max-new-tokens num-tokens max-length gen-length sample-length") \
+    X(REAL,    temperature,      "0.8",     RANGE(0, 100),      KEPT, "of sampling; 0 = always the most likely token", \
+      "temp") \
+    X(INTEGER, top_k,            "0",       RANGE(0, 1 << 24),  KEPT, \
+      "sample among the k most likely tokens; 0 = all", "") \
+    X(REAL,    top_p,            "1",       RANGE(1e-9, 1),     KEPT, \
+      "the fewest tokens that add up to p, usually 0.9; 1 = all", "") \
     \
-    GROUP("Several GPUs (torchrun and srun start the processes themselves, without --gpus)") \
-    X(TEXT,    gpus,          "1",       ARGUMENT("N|all"),  FREE, "GPUs of this machine to train on, a process each") \
-    X(INTEGER, context_parallel, "1",    RANGE(1, 4096),     FREE, \
-      "ranks that share a sequence, for contexts too long for a GPU") \
-    X(CHOICE,  ring_order,    "zigzag",  CHOICES(RING_ORDER_NAMES), FREE, \
-      "tokens of a rank; contiguous shares the work unequally") \
-    X(INTEGER, zero,          "1",       RANGE(0, 1),        FREE, \
-      "1 = each rank keeps its part of the optimizer's memory (ZeRO-1)") \
-    X(INTEGER, comm_timeout,  "60",      RANGE(1, 1e6),      FREE, \
-      "seconds until a silent rank or stuck collective ends the run") \
-    X(INTEGER, rendezvous_timeout, "60", RANGE(1, 1e6),      FREE, "seconds that the ranks wait for each other") \
-    X(INTEGER, rendezvous_port, "0",     RANGE(0, 65535),    COMMAND, \
-      "of rank 0; 0 = MASTER_PORT + 1, or made of Slurm's job id") \
-    X(TEXT,    rendezvous_secret, NULL,  ARGUMENT("TEXT"),   COMMAND, \
-      "or TRAIN_GPT_SECRET: keeps others out; sent as it is. Without it, the job's id only guards against mistakes")
+    T(TITLE("Several GPUs (torchrun and srun start the processes themselves, without --gpus)")) \
+    X(TEXT,    gpus,             "1",       ARGUMENT("N|all"),  FREE, \
+      "GPUs of this machine to train on, a process each", \
+      "nproc-per-node nproc num-processes num-gpus n-gpus n-gpu ngpus devices multi-gpu -pn") \
+    X(INTEGER, context_parallel, "1",       RANGE(1, 4096),     FREE, \
+      "ranks that share a sequence, for contexts too long for a GPU", \
+      "context-parallel-size cp-size sequence-parallel sequence-parallel-size context-parallel-degree") \
+    X(INTEGER, comm_timeout,     "60",      RANGE(1, 1e6),      FREE, \
+      "seconds until a silent rank or stuck collective ends the run", "") \
+    X(INTEGER, rendezvous_timeout, "60",      RANGE(1, 1e6),      FREE, "seconds that the ranks wait for each other", \
+      "") \
+    \
+    /* Names that are no option here. GONE: options of earlier versions, with the values that do nothing. */ \
+    T(ANSWER("-e", "use --model for random weights, --init CHECKPOINT for trained ones")) \
+    T(ANSWER("init-from", "use --init CHECKPOINT to start from weights, --resume to continue a run")) \
+    T(ANSWER("tokenize train-tokenizer", "a program of its own, ./tokenize; see ./tokenize --help")) \
+    T(ANSWER("do-train train", "training is the default, remove it")) \
+    T(ANSWER("overwrite-output-dir", "a run never overwrites another one; use another --out")) \
+    T(ANSWER("bias", "all layers have biases, as in GPT-2; remove it")) \
+    T(ANSWER("num-train-epochs num-epochs max-epochs n-epochs epochs epoch", \
+             "use --steps; an epoch is the tokens of the data / the tokens of an update")) \
+    T(ANSWER("eval-batch-size val-batch-size per-device-eval-batch-size", "validation uses --batch, remove it")) \
+    T(ANSWER("lr-decay-iters lr-decay-steps", "the decay ends with the last of --steps, remove it")) \
+    T(ANSWER("optim optimizer", "the optimizer is AdamW, remove it")) \
+    T(ANSWER("load-best-model-at-end metric-for-best-model save-best save-best-only", \
+             "OUT/best is the checkpoint of the lowest val loss, remove it")) \
+    T(ANSWER("wandb wandb-log wandb-project wandb-run-name report-to run-name tensorboard", \
+             "log.csv and log.jsonl are always written, remove it")) \
+    T(ANSWER("-nm", "--keep 0 keeps all checkpoints, remove it")) \
+    T(ANSWER("zero-stage -z", "several ranks always have ZeRO-1, remove it")) \
+    T(ANSWER("nnodes nodes num-machines node-rank rank local-rank world-size standalone master-addr master-port " \
+             "rdzv-id rdzv-backend rdzv-endpoint -pr -pg -pm -ps -pp -pi -pf", \
+             "torchrun and srun set it by environment variables, remove it; on one machine use --gpus")) \
+    T(ANSWER("device use-cpu no-cuda accelerator", "the build decides, make DEVICE=cpu or DEVICE=cuda; remove it")) \
+    T(ANSWER("-a overfit-single-batch overfit-batches", "not supported, remove it")) \
+    T(ANSWER("compile torch-compile fused tf32 tensorcores -f -w -ge num-workers dataloader-num-workers pin-memory " \
+             "preprocessing-num-workers trust-remote-code do-predict backend ddp ddp-backend fsdp deepspeed", \
+             "not needed, remove it")) \
+    T(ANSWER("checkpoint", "--eval RUN and --sample RUN take the best, RUN/step-N takes another; remove it")) \
+    T(ANSWER("prompt-file", "use --prompt - < FILE")) \
+    T(ANSWER("rendezvous-port", "the port is that of the environment variable MASTER_PORT, plus 1; remove it")) \
+    T(ANSWER("rendezvous-secret", "use the environment variable TRAIN_GPT_SECRET")) \
+    T(GONE("attention-dropout residual-dropout embedding-dropout", "", "--dropout sets all three rates")) \
+    T(GONE("keep-every", "0", "--keep 0 keeps all checkpoints")) \
+    T(GONE("log-jsonl", "yes|no", "log.jsonl is always written; --task writes its items to --out FILE")) \
+    T(GONE("min-p", "0", "use --top-p or --top-k")) \
+    T(GONE("ring-order", "zigzag", "the order is zigzag")) \
+    T(GONE("zero", "1", "several ranks always have ZeRO-1"))
 
 typedef int         SETTING_FLAG;
 typedef int64_t     SETTING_INTEGER;
 typedef double      SETTING_REAL;
 typedef const char *SETTING_TEXT, *SETTING_CHOICE;
-#define NO_FIELD(title)
+#define NO_FIELD(...)
 #define FIELD(type, field, ...) SETTING_##type field;
 typedef struct { SETTINGS(NO_FIELD, FIELD) } Settings;
 #undef FIELD
 #undef NO_FIELD
 
 #define ONE(...) + 1
-enum { SETTINGS_ROWS = 1 SETTINGS(ONE, ONE) };      /* with the groups' titles and the last row of zeros */
+enum { SETTINGS_ROWS = 1 SETTINGS(ONE, ONE) };      /* with titles, answers and the last row of zeros */
 #undef ONE
 
 /* Sets the settings and the table, which points into them, from the command line and its --config FILE. */
@@ -174,11 +237,7 @@ void settings_parse(Settings *settings, Option table[SETTINGS_ROWS], int argc, c
 
 void settings_help(FILE *file, const Option *table);
 
-/* For a setting of a checkpoint: fails if this version no longer has the option and the value changed the training. */
-void settings_check_obsolete(const char *name, const char *value);
-
-/* What must be the same on all ranks, as lines "name = value": the program, and all options but the secret. A new
-   string. */
+/* What must be the same on all ranks, as lines "name = value": the program, and all options. A new string. */
 char *settings_signature(const Option *table);
 
 enum { BATCH_AUTO = 0 };        /* the value of --batch auto until it is chosen */

@@ -73,7 +73,7 @@ static void read_first_host(const char *list) {
 static const char *value_of(const char *name, const char *otherwise) { return is_set(name) ? getenv(name) : otherwise; }
 
 /* Sets rank and size, and the job's name as the key. */
-static void read_variables(const Settings *s) {
+static void read_variables(void) {
     int by_torchrun = is_set("RANK") || is_set("LOCAL_RANK"), by_srun = !by_torchrun && is_set("SLURM_STEP_ID");
     const char *tasks = is_set("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
     if (by_srun) {
@@ -92,21 +92,18 @@ static void read_variables(const Settings *s) {
     if (is_set("MASTER_ADDR")) snprintf(ranks.host, sizeof ranks.host, "%s", getenv("MASTER_ADDR"));
     else read_first_host(value_of("SLURM_STEP_NODELIST", value_of("SLURM_JOB_NODELIST", "")));
     /* jobs that share a machine have ports of their own, below the range that the system gives to connections */
-    ranks.port = s->rendezvous_port ? (int)s->rendezvous_port
-               : is_set("MASTER_PORT") || !by_srun ? require_variable("MASTER_PORT", 1, 65534) + 1
+    ranks.port = is_set("MASTER_PORT") || !by_srun ? require_variable("MASTER_PORT", 1, 65534) + 1
                : 20000 + (atoi(value_of("SLURM_JOB_ID", "0")) + atoi(getenv("SLURM_STEP_ID"))) % 10000;
 }
 
-static void read_secret(const Settings *s) {
-    const char *secret = s->rendezvous_secret ? s->rendezvous_secret : value_of("TRAIN_GPT_SECRET", NULL);
+static void read_secret(void) {
+    const char *secret = value_of("TRAIN_GPT_SECRET", NULL);
     if (!secret) return;
     size_t length = strlen(secret);
     REQUIRE(length < KEY_BYTES - 1, "the secret has %zu characters: want at most %d", length, KEY_BYTES - 2);
     memset(ranks.key, 0, sizeof ranks.key);
     snprintf(ranks.key, sizeof ranks.key, "!%s", secret);       /* no job's name begins so */
     ranks.is_secret = 1;
-    /* an option points into argv, which ps shows and which settings.txt will quote */
-    if (s->rendezvous_secret) memset((char *)s->rendezvous_secret, '*', length);
 }
 
 /* ---- --gpus */
@@ -163,13 +160,13 @@ __attribute__((noreturn)) static void wait_for_ranks(pid_t *pids, int count, con
 }
 
 /* Returns in the children. They inherit the key, and rank 0 its socket: no other program can take the port. */
-static void start_processes(int count, int port) {
+static void start_processes(int count) {
     static const int passed_on[] = { SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
     pid_t pids[RANKS_MAX], parent = getpid();
     sigset_t signals, before;
     unsigned char bytes[16];
     struct sockaddr_in address;
-    ranks.listener = socket_listen(port, 1);
+    ranks.listener = socket_listen(0, 1);
     REQUIRE(!getsockname(ranks.listener, (struct sockaddr *)&address, &(socklen_t){ sizeof address }) &&
             getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "--gpus %d: %s", count, strerror(errno));
     ranks.port = ntohs(address.sin_port);
@@ -206,8 +203,8 @@ void launch_start(const Settings *s) {
     int count = processes_wanted(s->gpus);
     if (!s->profile) stop_open(s->time_limit);      /* a profile has nothing to save: a signal ends it */
     ranks.reported = &reported;
-    read_variables(s);
-    read_secret(s);
+    read_variables();
+    read_secret();
     REQUIRE(count == 1 || comm_size == 1, "--gpus %s: this is one of %d processes that %s has started: want one GPU "
             "each, without --gpus", s->gpus, comm_size, is_set("RANK") ? "torchrun (RANK, WORLD_SIZE)" : "srun");
     int tasks = integer_of(value_of("SLURM_NTASKS", ""), INT_MAX);
@@ -217,7 +214,7 @@ void launch_start(const Settings *s) {
     const char *refusal = count > 1 || comm_size > 1 ? comm_refuse() : NULL;
     REQUIRE(!refusal, "--gpus %d: %s", count > 1 ? count : comm_size, refusal);
     if (count > 1 && s->dry_run) comm_size = count;
-    else if (count > 1)          start_processes(count, (int)s->rendezvous_port);
+    else if (count > 1)          start_processes(count);
     REQUIRE(!comm_rank || freopen("/dev/null", "w", stdout), "/dev/null: %s", strerror(errno));
     ranks.join_s = (double)s->rendezvous_timeout;
     ranks.silence_s = (double)s->comm_timeout;

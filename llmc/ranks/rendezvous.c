@@ -290,7 +290,7 @@ static int handle_message(Peer *p) {
         end_run(self.is_secret
                 ? "rendezvous: rank 0 at %s refuses the secret of rank %d on host %s; want the same on all ranks"
                 : "rendezvous: rank 0 at %s belongs to another job than rank %d on host %s, or wants a secret; "
-                "want another --rendezvous-port, or the same TRAIN_GPT_SECRET", where, comm_rank, identity.host);
+                "want another MASTER_PORT, or the same TRAIN_GPT_SECRET", where, comm_rank, identity.host);
     }
     return 0;
 }

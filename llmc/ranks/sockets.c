@@ -26,7 +26,7 @@ int socket_listen(int port, int local) {
         if (errno == EADDRINUSE) break;
         if (fd >= 0) close(fd);
     }
-    fail("rendezvous: rank 0 cannot listen on port %d: %s; want a free port, by --rendezvous-port on all ranks", port,
+    fail("rendezvous: rank 0 cannot listen on port %d: %s; want a free port, by another MASTER_PORT on all ranks", port,
          strerror(errno));
 }
 

@@ -212,20 +212,16 @@ static void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *
 
 static Sample sample_of(const Settings *s, const char *prompt) {
     return (Sample){ .prompt = prompt, .count = (int)s->sample_tokens, .samples = (int)s->num_samples,
-                     .sampling = { s->temperature, (int)s->top_k, s->top_p, s->min_p }, .seed = (uint64_t)s->seed };
+                     .sampling = { s->temperature, (int)s->top_k, s->top_p }, .seed = (uint64_t)s->seed };
 }
 
-/* All of a file, NULL = stdin, without one newline at its end: a new string. */
-static char *read_text(const char *path) {
-    const char *name = path ? path : "--prompt -";
-    FILE *file = path ? fopen(path, "r") : stdin;
-    REQUIRE(file, "--prompt-file %s: %s", path, strerror(errno));
+/* All of stdin without one newline at its end: a new string. */
+static char *read_stdin(void) {
     size_t size = 1;
     char *text = host_alloc(size, "the prompt");
-    ssize_t length = getdelim(&text, &size, 0, file);           /* up to a zero byte, or all */
-    REQUIRE(!ferror(file), "%s: cannot be read: %s", name, strerror(errno));
-    REQUIRE(length < 1 || text[length - 1], "%s: a zero byte at position %zd, want text", name, length - 1);
-    if (path) fclose(file);
+    ssize_t length = getdelim(&text, &size, 0, stdin);          /* up to a zero byte, or all */
+    REQUIRE(!ferror(stdin), "--prompt -: cannot be read: %s", strerror(errno));
+    REQUIRE(length < 1 || text[length - 1], "--prompt -: a zero byte at position %zd, want text", length - 1);
     if (length < 1) *text = 0;
     else if (text[length - 1] == '\n') text[length - 1] = 0;
     return text;
@@ -268,8 +264,7 @@ void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *re
 }
 
 void sample_checkpoint(GPT *model, Tokenizer tokenizer, const Settings *s, const char *note) {
-    int is_stdin = !strcmp(s->prompt, "-");
-    char *prompt = s->prompt_file || is_stdin ? read_text(s->prompt_file) : unescape(s->prompt);
+    char *prompt = strcmp(s->prompt, "-") ? unescape(s->prompt) : read_stdin();
     Sample sample = sample_of(s, prompt);
     free(tokenizer_encode(tokenizer, prompt, model->config.V, &(int){0}));      /* an error is the only line then */
     if (note) fprintf(stderr, "checkpoint %s\n", note);

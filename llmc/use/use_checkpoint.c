@@ -15,7 +15,7 @@ int use_checkpoint(Settings *s, Option *options) {
     const char *path = is_val ? s->val_data : s->data;
     char *note;
     if (s->sample) s->batch = s->num_samples;
-    const char *checkpoint = run_dir_pick(s->eval ? s->eval : s->sample, s->checkpoint, &note);
+    const char *checkpoint = run_dir_pick(s->eval ? s->eval : s->sample, &note);
     GPTConfig config = checkpoint_config(checkpoint);
     config = model_config(s, checkpoint, &config, config.V);
     Tokenizer tokenizer = tokenizer_choose(s, option_is_typed(options, "tokenizer"), checkpoint, config.V);

@@ -601,7 +601,7 @@ static void head_bad_target(void) {
 
 static void call_embedding(Tensor *t)          { embedding_forward(t[0], t[1], t[2], t[3], t[4]); }
 static void call_cache_append(Tensor *t)       { cache_append(t[0], t[1], t[2]); }
-static void call_sample(Tensor *t) { sample_tokens(t[0], t[1], t[2], 7, (Sampling){ 1, 0, 1, 0 }); }
+static void call_sample(Tensor *t) { sample_tokens(t[0], t[1], t[2], 7, (Sampling){ 1, 0, 1 }); }
 static void call_embedding_backward(Tensor *t) {
     if (t[3].data && t[3].dtype == I32 && tensor_is_packed(t[3])) embedding_sort(t[3], 8);
     embedding_backward(t[0], t[1], t[2], t[3], t[4], OVERWRITE);

@@ -167,14 +167,14 @@ static int32_t draw_one(const float *logits, int V, Sampling sampling, double un
 
 static void extreme_numbers_and_logits(void) {
     static const float logits[6] = { 0.5f, 2, -1, 2, 0.5f, 0.5f };
-    const Sampling all = { 1, 0, 1, 0 };
+    const Sampling all = { 1, 0, 1 };
     for (int i = 0; i < 5; i++)
-        EXPECT(draw_one(logits, 6, (Sampling){ 0, i, 0.5, 0.5 }, 0.999) == 1, "temperature 0: not the first");
+        EXPECT(draw_one(logits, 6, (Sampling){ 0, i, 0.5 }, 0.999) == 1, "temperature 0: not the first");
     EXPECT(draw_one(logits, 6, all, 0x1.fffffffffffffp-1) == 5, "the largest number: not the last");
     EXPECT(draw_one(logits, 6, all, 0) == 0, "the smallest number: not the first");
     EXPECT(draw_one((float[4]){ 0, 1, NAN, INFINITY }, 4, all, 0.5) == -3, "a NaN is not found");
-    EXPECT(draw_one((float[4]){ 0, -INFINITY, 2, NAN }, 4, (Sampling){ 0, 0, 1, 0 }, 0.5) == -2, "an infinity");
-    EXPECT(draw_one((float[4]){ 0, 1, 2, NAN }, 3, (Sampling){ 0, 0, 1, 0 }, 0.5) == 2, "a logit behind V is read");
+    EXPECT(draw_one((float[4]){ 0, -INFINITY, 2, NAN }, 4, (Sampling){ 0, 0, 1 }, 0.5) == -2, "an infinity");
+    EXPECT(draw_one((float[4]){ 0, 1, 2, NAN }, 3, (Sampling){ 0, 0, 1 }, 0.5) == 2, "a logit behind V is read");
 }
 
 static const double *sorted_weight;
@@ -189,16 +189,15 @@ static int by_weight(const void *a, const void *b) {
 static void tokens_from_logits(void) {
     static const float few[6] = { 0.5f, 2, -1, 2, 0.5f, 0.5f };      /* weights 1, 1, 0.22 three times, 0.05 */
     static const struct { int V; double spread; Sampling sampling; } cases[] = {
-        { 6, 0, { 1, 0, 1, 0 } }, { 6, 0, { 0.7, 6, 1, 0 } }, { 6, 0, { 1.5, 9, 1, 0 } }, { 6, 0, { 1e-300, 0, 1, 0 } },
-        { 6, 0, { 1, 1, 1, 0 } }, { 6, 0, { 1, 2, 1, 0 } }, { 6, 0, { 1, 3, 1, 0 } }, { 6, 0, { 1, 5, 1, 0 } },
-        { 6, 0, { 1, 0, 0.5, 0 } }, { 6, 0, { 1, 0, 0.8, 0 } }, { 6, 0, { 1, 0, 0.999, 0 } },
-        { 6, 0, { 1, 0, 1e-9, 0 } }, { 6, 0, { 1, 0, 1, 0.04 } }, { 6, 0, { 1, 0, 1, 0.1 } },
-        { 6, 0, { 1, 0, 1, 0.3 } }, { 6, 0, { 1, 0, 1, 1 } }, { 6, 0, { 1, 5, 0.74, 0 } }, { 6, 0, { 1, 5, 0.9, 0.5 } },
-        { 1000, 3, { 1, 0, 1, 0 } }, { 1000, 3, { 0.8, 50, 1, 0 } }, { 1031, 1, { 1, 0, 0.9, 0 } },
-        { 50257, 3, { 1, 0, 1, 0 } }, { 50257, 3, { 1, 40, 1, 0 } }, { 50257, 3, { 1.2, 0, 0.95, 0 } },
-        { 50257, 2, { 0.7, 20000, 0.5, 0 } }, { 50257, 4, { 1, 0, 1, 0.05 } }, { 50257, 1, { 1, 500, 0.9, 0.2 } },
-        { 70001, 2, { 1, 0, 0.99, 0 } }, { 70001, 2, { 1, 70000, 1, 0 } }, { 33, 2, { 1, 32, 0.97, 0 } },
-        { 50257, 0.5, { 0.8, 50, 0.95, 0 } }, { 50257, 0, { 1, 100, 0.5, 0 } },      /* untrained; all equal */
+        { 6, 0, { 1, 0, 1 } }, { 6, 0, { 0.7, 6, 1 } }, { 6, 0, { 1.5, 9, 1 } }, { 6, 0, { 1e-300, 0, 1 } },
+        { 6, 0, { 1, 1, 1 } }, { 6, 0, { 1, 2, 1 } }, { 6, 0, { 1, 3, 1 } }, { 6, 0, { 1, 5, 1 } },
+        { 6, 0, { 1, 0, 0.5 } }, { 6, 0, { 1, 0, 0.8 } }, { 6, 0, { 1, 0, 0.999 } },
+        { 6, 0, { 1, 0, 1e-9 } }, { 6, 0, { 1, 5, 0.74 } },
+        { 1000, 3, { 1, 0, 1 } }, { 1000, 3, { 0.8, 50, 1 } }, { 1031, 1, { 1, 0, 0.9 } },
+        { 50257, 3, { 1, 0, 1 } }, { 50257, 3, { 1, 40, 1 } }, { 50257, 3, { 1.2, 0, 0.95 } },
+        { 50257, 2, { 0.7, 20000, 0.5 } }, { 50257, 1, { 1, 500, 0.9 } },
+        { 70001, 2, { 1, 0, 0.99 } }, { 70001, 2, { 1, 70000, 1 } }, { 33, 2, { 1, 32, 0.97 } },
+        { 50257, 0.5, { 0.8, 50, 0.95 } }, { 50257, 0, { 1, 100, 0.5 } },      /* untrained; all equal */
     };
     for (int c = 0; c < COUNT(cases); c++) {
         enum { N = 200 };
@@ -229,7 +228,6 @@ static void tokens_from_logits(void) {
             if (V > 6) s.top_p = (passed - weight[order[n - 1]] / 2) / total;
             kept = n;
         }
-        while (weight[order[kept - 1]] < s.min_p) kept--;
         for (int i = kept; i < V; i++) weight[order[i]] = 0;
         total = 0;
         for (int i = 0; i < V; i++) total += weight[i];

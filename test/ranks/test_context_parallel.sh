@@ -16,28 +16,22 @@ train="$model --steps 24 --warmup 5 --val-every 8 --val-tokens 1000 --save-every
 
 expect "one rank" "$gpt" $train --batch 12 --out "$dir/one"
 for n in $ranks; do
-    for order in zigzag striped contiguous; do
-        expect "$n ranks, $order" "$gpt" $train --gpus $n --context-parallel $n --ring-order $order --batch 6 \
-            --out "$dir/$n-$order"
-        close_to "$n ranks as one, $order" "$dir/one" "$dir/$n-$order"
-        is "the rows" "$(rows_of "$dir/$n-$order")" 24
-    done
-    [ $n = ${ranks%% *} ] || { close_test "$n ranks that share sequences train as one, in every order"; continue; }
-    expect "recomputed" "$gpt" $train --gpus $n --context-parallel $n --batch 4 --recompute block --zero 0 \
+    expect "$n ranks" "$gpt" $train --gpus $n --context-parallel $n --batch 6 --out "$dir/$n-ranks"
+    close_to "$n ranks as one" "$dir/one" "$dir/$n-ranks"
+    is "the rows" "$(rows_of "$dir/$n-ranks")" 24
+    [ $n = ${ranks%% *} ] || { close_test "$n ranks that share sequences train as one"; continue; }
+    expect "recomputed" "$gpt" $train --gpus $n --context-parallel $n --batch 4 --recompute block \
         --out "$dir/$n-block"
     close_to "$n ranks as one, recomputed" "$dir/one" "$dir/$n-block"
     expect "again" "$gpt" $train --gpus $n --context-parallel $n --batch 6 --out "$dir/$n-again"
-    same_files "$dir/$n-zigzag/step-00000024" "$dir/$n-again/step-00000024" $checkpoint_files
-    same_steps "$dir/$n-zigzag" "$dir/$n-again"
-    close_test "$n ranks that share sequences train as one, in every order, and bit for bit from run to run"
+    same_files "$dir/$n-ranks/step-00000024" "$dir/$n-again/step-00000024" $checkpoint_files
+    same_steps "$dir/$n-ranks" "$dir/$n-again"
+    close_test "$n ranks that share sequences train as one, and bit for bit from run to run"
 done
 
 if [ "$ranks" = "2 4" ]; then
-    for order in zigzag striped; do
-        expect "two groups of two" "$gpt" $train --gpus 4 --context-parallel 2 --ring-order $order --batch 4 \
-            --out "$dir/mesh-$order"
-        close_to "two groups of two as one" "$dir/one" "$dir/mesh-$order"
-    done
+    expect "two groups of two" "$gpt" $train --gpus 4 --context-parallel 2 --batch 4 --out "$dir/mesh"
+    close_to "two groups of two as one" "$dir/one" "$dir/mesh"
     close_test "groups of ranks that share sequences, beside each other"
 fi
 
@@ -50,10 +44,10 @@ resumes() {       # resumes FROM TO OPTIONS...
     close_to "$from, then $*" "$dir/one" "$to"
     is "the rows" "$(rows_of "$to")" 24
 }
-resumes "$dir/$last-zigzag" "$dir/to-one" --gpus 1
+resumes "$dir/$last-ranks" "$dir/to-one" --gpus 1
 resumes "$dir/one" "$dir/from-one" --gpus $first --context-parallel $first
-resumes "$dir/$first-striped" "$dir/other-order" --gpus $last --context-parallel $last --ring-order contiguous
-resumes "$dir/$last-zigzag" "$dir/to-data" --gpus $first
+resumes "$dir/$first-ranks" "$dir/to-last" --gpus $last --context-parallel $last
+resumes "$dir/$last-ranks" "$dir/to-data" --gpus $first
 close_test "a checkpoint of shared sequences resumes on any number of ranks"
 
 # ---- The whole job: tokens of a step, memory, samples
@@ -113,11 +107,8 @@ close_test "a stop and the end of a rank end the ranks of a sequence together"
 # ---- Refused
 refuses "--context-parallel 3: want a divisor of the number of ranks, $first" \
     "$gpt" $model --gpus $first --context-parallel 3 --dry-run
-refuses "--context 50: want a multiple of 4 for --context-parallel 2 in the order zigzag, such as 48" "$gpt" \
+refuses "--context 50: want a multiple of 4 for --context-parallel 2, such as 48" "$gpt" \
     ${model%48}50 --gpus 2 --context-parallel 2 --dry-run
-refuses "--context 49: want a multiple of 2 for --context-parallel 2, such as 48" "$gpt" ${model%48}49 --gpus 2 \
-    --context-parallel 2 --ring-order striped --dry-run
-refuses "--ring-order spiral: want" "$gpt" $model --ring-order spiral
 refuses "--context-parallel 2: naive attention runs on one rank only; want flash" "$gpt" $model \
     --gpus 2 --context-parallel 2 --attention naive --dry-run
 refuses "want --dropout 0" "$gpt" $model --gpus 2 --context-parallel 2 --dropout 0.1 --dry-run

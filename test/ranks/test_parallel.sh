@@ -23,41 +23,39 @@ expect "one rank" "$gpt" $train --batch 12 --out "$dir/one"
 expect "one rank with dropout" "$gpt" $dropped --batch 12 --out "$dir/one-dropped"
 
 for n in $ranks; do
-    for zero in 0 1; do
-        out=$dir/$n-zero-$zero
-        expect "$n ranks" "$gpt" $train --gpus $n --zero $zero --batch $((12 / n)) --out "$out"
-        close_to "$n ranks as one, ZeRO $zero" "$dir/one" "$out"
-        is "the rows" "$(rows_of "$out")" 24
-        is "a column for the communication" "$(head -n 1 "$out/log.csv" | grep -c comm_wait_ms)" 1
-    done
-    same_files "$dir/$n-zero-0/step-00000024" "$dir/$n-zero-1/step-00000024" config.json
-    expect "--eval with its settings" "$gpt" --eval "$dir/$n-zero-0" --config "$dir/$n-zero-0/settings.txt"
-    expect "again" "$gpt" $train --gpus $n --zero 1 --batch $((12 / n)) --out "$dir/again-$n"
-    same_files "$dir/$n-zero-1/step-00000024" "$dir/again-$n/step-00000024" $checkpoint_files
-    same_steps "$dir/$n-zero-1" "$dir/again-$n"
+    out=$dir/$n-ranks
+    expect "$n ranks" "$gpt" $train --gpus $n --batch $((12 / n)) --out "$out"
+    close_to "$n ranks as one" "$dir/one" "$out"
+    is "the rows" "$(rows_of "$out")" 24
+    is "a column for the communication" "$(head -n 1 "$out/log.csv" | grep -c comm_wait_ms)" 1
+    same_files "$dir/one/step-00000024" "$out/step-00000024" config.json
+    expect "--eval with its settings" "$gpt" --eval "$out" --config "$out/settings.txt"
+    expect "again" "$gpt" --config "$out/settings.txt" --out "$dir/again-$n"
+    same_files "$out/step-00000024" "$dir/again-$n/step-00000024" $checkpoint_files
+    same_steps "$out" "$dir/again-$n"
     expect "$n ranks with dropout" "$gpt" $dropped --gpus $n --batch $((12 / n)) --out "$dir/dropped-$n"
     close_to "$n ranks as one, with dropout" "$dir/one-dropped" "$dir/dropped-$n"
-    close_test "$n ranks train as one, with ZeRO-1 too, and bit for bit from run to run"
+    close_test "$n ranks train as one, and bit for bit from run to run"
 done
 
-# ---- A checkpoint of N ranks resumes on M, with the same total batch, with ZeRO-1 or without
+# ---- A checkpoint of N ranks resumes on M, with the same total batch
 first=${ranks%% *} last=${ranks##* }
 for pair in "$first 1" "$last 1" "1 $first" "1 $last" "$last $first"; do
     from=${pair% *} to=${pair#* }
     out=$dir/from-$from-to-$to
     [ ! -d "$out" ] || continue             # with two GPUs first is last
     if [ "$from" = 1 ]; then copy_run "$dir/one" 00000012 "$out"
-    else copy_run "$dir/$from-zero-1" 00000012 "$out"; fi
-    expect "resume on $to" "$gpt" --resume "$out" --gpus "$to" --zero $((to % 2))
+    else copy_run "$dir/$from-ranks" 00000012 "$out"; fi
+    expect "resume on $to" "$gpt" --resume "$out" --gpus "$to"
     close_to "$from ranks, then $to" "$dir/one" "$out"
     is "the rows" "$(rows_of "$out")" 24
 done
 [ "$cuda" ] ||
     refuses "7 ranks cannot share 24 sequences of 31 tokens equally" \
         "$gpt" --resume "$dir/one" --steps 25 --gpus 7
-copy_run "$dir/$last-zero-1" 00000012 "$dir/same"
-expect "resume on as many" "$gpt" --resume "$dir/same" --gpus "$last" --zero 1
-same_files "$dir/$last-zero-1/step-00000024" "$dir/same/step-00000024" $checkpoint_files
+copy_run "$dir/$last-ranks" 00000012 "$dir/same"
+expect "resume on as many" "$gpt" --resume "$dir/same" --gpus "$last"
+same_files "$dir/$last-ranks/step-00000024" "$dir/same/step-00000024" $checkpoint_files
 close_test "a checkpoint of N ranks resumes on M, and on N bit for bit"
 
 # ---- Without --total-batch every rank adds a micro-batch, and the checkpoint keeps the total
@@ -134,10 +132,10 @@ is "exit code after SIGTERM in a validation" $? 75
 steps=$(rows_of "$dir/cut")
 expect "the resume" "$gpt" --resume "$dir/cut" --gpus $first --steps $((steps + 1))
 is "validations" "$(cells "$dir/cut" val_loss | grep -c .)" $((steps + 1))
-"$gpt" $endless --out "$dir/limited" --zero 1 --time-limit ${cuda:+1}2s > "$dir/limited.out" 2>&1
+"$gpt" $endless --out "$dir/limited" --time-limit ${cuda:+1}2s > "$dir/limited.out" 2>&1
 is "exit code after the time limit" $? 75
 expect "a checkpoint" test -d "$(last_step "$dir/limited")"
-wild="$model --gpus $first --zero 1 --steps 50 --batch 2 --lr 1e6 --min-lr 1e6 --warmup 2 --clip 0 --weight-decay 1000"
+wild="$model --gpus $first --steps 50 --batch 2 --lr 1e6 --min-lr 1e6 --warmup 2 --clip 0 --weight-decay 1000"
 "$gpt" $wild --out "$dir/wild" > "$dir/wild.out" 2> "$dir/wild.err"
 is "exit code of a non-finite step" $? 1
 is "what it says, once" "$(grep -c 'not applied. First non-finite tensor: .* Last good checkpoint: ' "$dir/wild.err")" 1

@@ -22,7 +22,7 @@ static TokenizerFiles saved_tokenizer_files;
 static Report test_report;
 
 /* Locks out and opens a saver, one at a time. The corpus is 200 bytes, the last 20 of them for validation. */
-static inline Saver open_saver(const char *out, Trainer *t, int64_t keep, int64_t keep_every) {
+static inline Saver open_saver(const char *out, Trainer *t, int64_t keep) {
     static RunDir dir;
     static char bytes[201], *path;
     memset(bytes, 'x', 200);
@@ -31,7 +31,6 @@ static inline Saver open_saver(const char *out, Trainer *t, int64_t keep, int64_
     directory_make(out);
     dir = run_dir_choose(out, NULL, 1, 0);
     Saver saver = { .dir = &dir, .model = &t->model, .optimizer = &t->optimizer, .report = &test_report, .keep = keep,
-                    .keep_every = keep_every,
                     .snapshot = { .options = test_options, .tokenizer = TOKENIZER_BYTES,
                                   .tokenizer_files = &saved_tokenizer_files, .train = data_id(corpus.train),
                                   .val = data_id(corpus.val) } };
@@ -56,7 +55,7 @@ static inline TrainState state_of(int64_t step) {
 /* Writes OUT/step-N and waits; returns the error, "" = none. */
 static inline const char *save_state(const char *out, Trainer *t, const TrainState *state) {
     static char message[FAIL_LENGTH];
-    Saver saver = open_saver(out, t, 0, 0);
+    Saver saver = open_saver(out, t, 0);
     saver_save(&saver, state);
     saver_finish(&saver);
     EXPECT(saver.failed == (strstr(saver.message, " is not saved: ") != NULL), "failed %d: %s", saver.failed,

@@ -81,7 +81,6 @@ static void load_optimizer(void *dir) {
 static void load_model(void *dir) { checkpoint_load_model(dir, &trainer.model); }
 static void load_tokenizer(void *dir) { tokenizer_close(checkpoint_tokenizer(dir, 65)); }
 static void resolve(void *path) { run_dir_resolve(path); }
-static void pick_best(void *path) { run_dir_pick(path, "best", &(char *){0}); }
 static void verify(void *dir) { checkpoint_verify(dir, 1); }
 
 #define META "`__metadata__`:{`format`:`pt`}"
@@ -287,8 +286,8 @@ static void test_finding(void) {
 }
 
 /* want: the note after the name of the checkpoint */
-static void expect_picked(const char *out, const char *which, int step, const char *want) {
-    char *note, *picked = run_dir_pick(out, which, &note), *path = STRING("%s/step-%08d", out, step);
+static void expect_picked(const char *out, int step, const char *want) {
+    char *note, *picked = run_dir_pick(out, &note), *path = STRING("%s/step-%08d", out, step);
     EXPECT(note && !strcmp(note, STRING("%s: %s", path, want)), "%s\nwant %s", note ? note : "none", want);
     expect_found(picked, path);
     free(note);
@@ -299,33 +298,27 @@ static void test_picking(void) {
     TrainState state = state_of(1);
     state.val_step = -1;
     EXPECT(!*save_state(out, &trainer, &state), "saved");
-    expect_fails("--checkpoint best: ", pick_best, out);
-    expect_picked(out, NULL, 1, "the last of the run");
+    expect_picked(out, 1, "the last of the run");
     state = state_of(2);
     state.val.best = (BestLoss){ 2, 0.5, 0, 0 };
     EXPECT(!*save_state(out, &trainer, &state), "saved");
-    static const char *const which[] = { NULL, "best", "last" };
-    for (int i = 0; i < 3; i++)
-        expect_picked(out, which[i], 2, "the last of the run and its best, val loss 0.5000");
+    expect_picked(out, 2, "the last of the run and its best, val loss 0.5000");
     save_step(out, &trainer, 3);
     const TrainState saved = checkpoint_load_state(IN_SCRATCH("picked/step-00000003"));
     EXPECT(!saved.val.best.step, "a saver that is opened anew knows no best");
-    Saver saver = open_saver(out, &trainer, 0, 0);
+    Saver saver = open_saver(out, &trainer, 0);
     saver_resume(&saver, 3, state.val.best);
     state = state_of(4);
     saver_save(&saver, &state);
     close_saver(&saver);
-    for (int i = 0; i < 2; i++)
-        expect_picked(out, which[i], 2, "the best of the run, val loss 0.5000; the last is step 4 (--checkpoint last)");
-    expect_picked(out, "last", 4, "the last of the run, val loss 0.5000; the best is step 2, val loss 0.5000");
+    expect_picked(out, 2, "the best of the run, val loss 0.5000; the last is step 4");
     expect_found(run_dir_resolve(out), IN_SCRATCH("picked/step-00000004"));
-    expect_found(run_dir_pick(IN_SCRATCH("picked/best"), NULL, &note), IN_SCRATCH("picked/best"));
+    expect_found(run_dir_pick(IN_SCRATCH("picked/best"), &note), IN_SCRATCH("picked/best"));
     EXPECT(!note, "the path of a checkpoint: %s", note);
-    expect_found(run_dir_pick(IN_SCRATCH("picked/step-00000003"), "best", &note), IN_SCRATCH("picked/step-00000003"));
+    expect_found(run_dir_pick(IN_SCRATCH("picked/step-00000003"), &note), IN_SCRATCH("picked/step-00000003"));
     EXPECT(!note, "the path of a checkpoint: %s", note);
     EXPECT(rename(IN_SCRATCH("picked/step-00000002"), IN_SCRATCH("picked/away")) == 0, "moved");
-    expect_fails("picked has none: it was removed; want --checkpoint last", pick_best, out);
-    expect_picked(out, NULL, 4, "the last of the run, val loss 0.5000");
+    expect_picked(out, 4, "the last of the run, val loss 0.5000");
 }
 
 /* A killed run may leave step-N.partial in any state. */

@@ -27,13 +27,13 @@ random_ms() {     # random_ms MAX
 }
 
 # ---- Killed at random moments, resumed each time: a run that saves every second step and every best, and prunes
-run="$small --dropout 0.1 --steps 200 --save-every 2 --val-every 7 --keep 3 --keep-every 50"
+run="$small --dropout 0.1 --steps 200 --save-every 2 --val-every 7 --keep 3"
 began=$(date +%s%N)
 expect "the undisturbed run" "$gpt" $run --out "$dir/whole"
 max_ms=$((($(date +%s%N) - began) / 6000000 + 20))           # a sixth of it: many kills on the way to the end
 "$gpt" ${run%% --keep*} --out "$dir/all" > /dev/null 2>&1      # with all its steps
-sed -i 's/"keep": "0"/"keep": "3"/; s/"keep-every": "0"/"keep-every": "50"/' "$dir"/all/*/state.json
-wanted="step-00000050 step-00000100 step-00000150 step-00000196 step-00000198 step-00000200"
+sed -i 's/"keep": "0"/"keep": "3"/' "$dir"/all/*/state.json
+wanted="step-00000196 step-00000198 step-00000200"
 is "the undisturbed run left" "$(echo $(names_in "$dir/whole"))" "$wanted"
 kills=0 ends=0
 has_checkpoint() { ls "$1"/step-????????/state.json > /dev/null 2>&1; }
@@ -114,8 +114,8 @@ elif grep -q __asan_init "$gpt"; then skip_test "$name" "the sanitizer wants to 
 elif ! LD_PRELOAD="$faults" FAULT_PATH=/ FAULT_LOG="$dir/calls" "$gpt" $run --out "$sound" > "$dir/f.out" 2>&1; then
     skip_test "$name" "nothing can be preloaded here"
 else
-    "$gpt" $run --keep-every 1 --out "$dir/six" > /dev/null 2>&1      # with all its checkpoints, to compare with
-    sed -i 's/"keep-every": "1"/"keep-every": "0"/' "$dir"/six/*/state.json
+    "$gpt" $run --keep 0 --out "$dir/six" > /dev/null 2>&1      # with all its checkpoints, to compare with
+    sed -i 's/"keep": "0"/"keep": "2"/' "$dir"/six/*/state.json
     runs=0 reported=0 ended=0
     calls=$(grep -c "$dir/two/step-" "$dir/calls")
     [ "$calls" -gt 80 ] || wrong "only $calls calls on checkpoints are seen"
@@ -160,7 +160,7 @@ else
     # ---- The same faults at saves of the best, of which the next one removes those that no rule keeps
     run="$small --steps 8 --save-every 4 --val-every 1 --keep 1"
     steps=8 sound=$dir/nine all=$dir/eight runs=0 reported=0
-    "$gpt" $run --keep-every 1 --out "$all" > /dev/null 2>&1
+    "$gpt" $run --keep 0 --save-every 1 --out "$all" > /dev/null 2>&1
     checkpoint_files=${checkpoint_files% state.json}        # where the best is another when a save has failed
     LD_PRELOAD="$faults" FAULT_PATH=/ FAULT_LOG="$dir/calls" "$gpt" $run --out "$sound" > "$dir/f.out" 2>&1
     [ "$(grep -c "$sound/step-" "$dir/calls")" -gt 200 ] || wrong "only $(wc -l < "$dir/calls") calls are seen"

@@ -48,7 +48,7 @@ static void expect_saved(Saver *saver, const char *want) {
 static void what_is_saved_is_the_state_at_the_call(void) {
     Trainer loaded;
     tiny_create(&loaded, 98);
-    Saver saver = open_saver(IN_SCRATCH("new/beside"), &trainer, 0, 0);
+    Saver saver = open_saver(IN_SCRATCH("new/beside"), &trainer, 0);
     double first = saver.seconds, numbers = saver_file_bytes(&trainer.model.config), files = 0;
     EXPECT(saver.saved_step == -1, "nothing saved");
     for (uint32_t step = 1; step <= 5; step++) {
@@ -120,7 +120,7 @@ static void an_error_then_a_success(void) {
         { RLIM_INFINITY, v,    INFINITY,  "optimizer.safetensors: exp_avg_sq.transformer.h.0.ln_1.bias holds a NaN" },
     };
     char *out = IN_SCRATCH("errors");
-    Saver saver = open_saver(out, &trainer, 0, 0);
+    Saver saver = open_saver(out, &trainer, 0);
     start(&saver, 1);
     saver_finish(&saver);
     const int files = open_files();
@@ -157,7 +157,7 @@ static void an_error_then_a_success(void) {
 /* Neither made again, nor written to when another run has taken the name. */
 static void a_moved_directory_is_an_error(void) {
     char *out = IN_SCRATCH("moved");
-    Saver saver = open_saver(out, &trainer, 1, 0);
+    Saver saver = open_saver(out, &trainer, 1);
     start(&saver, 1);
     saver_finish(&saver);
     EXPECT(rename(out, IN_SCRATCH("elsewhere-moved")) == 0, "moved");
@@ -176,9 +176,9 @@ static void a_moved_directory_is_an_error(void) {
 }
 
 /* Saves steps 1 to last; want: the steps left. */
-static void keeps(int64_t keep, int64_t keep_every, int64_t last, const char *want) {
-    char *out = IN_SCRATCH("keep-%d-%d", (int)keep, (int)keep_every);
-    Saver saver = open_saver(out, &trainer, keep, keep_every);
+static void keeps(int64_t keep, int64_t last, const char *want) {
+    char *out = IN_SCRATCH("keep-%d", (int)keep);
+    Saver saver = open_saver(out, &trainer, keep);
     for (int64_t step = 1; step <= last; step++) start(&saver, step);
     saver_finish(&saver);
     close_saver(&saver);
@@ -186,13 +186,10 @@ static void keeps(int64_t keep, int64_t keep_every, int64_t last, const char *wa
 }
 
 static void old_ones_are_removed(void) {
-    keeps(0, 0, 5, "1 2 3 4 5");
-    keeps(0, 3, 5, "1 2 3 4 5");
-    keeps(1, 0, 5, "5");
-    keeps(3, 0, 11, "9 10 11");
-    keeps(2, 4, 11, "4 8 10 11");
-    keeps(2, 1, 5, "1 2 3 4 5");
-    keeps(100, 0, 5, "1 2 3 4 5");
+    keeps(0, 5, "1 2 3 4 5");
+    keeps(1, 5, "5");
+    keeps(3, 11, "9 10 11");
+    keeps(100, 5, "1 2 3 4 5");
 }
 
 /* ---- The best */
@@ -219,7 +216,7 @@ static void the_best_is_linked_and_kept(void) {
     };
     char *out = IN_SCRATCH("best");
     TrainState state = {0};
-    Saver saver = open_saver(out, &trainer, 1, 0);
+    Saver saver = open_saver(out, &trainer, 1);
     for (int i = 0; i < COUNT(cases); i++) {
         const int step = cases[i].step;
         if (step == 16) limit_file_size(100);
@@ -245,15 +242,15 @@ static void the_best_is_linked_and_kept(void) {
     EXPECT(checkpoint_load_state(IN_SCRATCH("best/step-00000022")).val.best.loss == 1.2, "the state has it, too");
     close_saver(&saver);
 
-    /* keep 0: only what was saved for nothing else is removed, and not where other rules or a user keep it */
+    /* keep 0: only what was saved for nothing else is removed, and not where a user keeps it */
     state.val = (ValHistory){0};
-    saver = open_saver(IN_SCRATCH("best-all"), &trainer, 0, 6);
+    saver = open_saver(IN_SCRATCH("best-all"), &trainer, 0);
     for (int step = 1; step <= 10; step++) {
         start_validated(&saver, step, &state, 11 - step);
         saver_finish(&saver);
         if (step == 3) put_text(IN_SCRATCH("best-all/step-00000003/notes.txt"), "mine");
     }
-    expect_saved(&saver, "best=10 3 6 10");
+    expect_saved(&saver, "best=10 3 10");
     close_saver(&saver);
 }
 
@@ -261,7 +258,7 @@ static void the_best_is_linked_and_kept(void) {
 static void a_resume_links_the_best(void) {
     char *out = IN_SCRATCH("best-resumed"), *link = IN_SCRATCH("best-resumed/best");
     TrainState state = {0};
-    Saver saver = open_saver(out, &trainer, 0, 0);
+    Saver saver = open_saver(out, &trainer, 0);
     start_validated(&saver, 1, &state, 3);
     saver_finish(&saver);
     EXPECT(rename(IN_SCRATCH("best-resumed/step-00000001"), IN_SCRATCH("best-resumed/kept")) == 0, "moved");
@@ -270,7 +267,7 @@ static void a_resume_links_the_best(void) {
     EXPECT(rename(IN_SCRATCH("best-resumed/kept"), IN_SCRATCH("best-resumed/step-00000001")) == 0 &&
            unlink(link) == 0 && symlink("step-00000001", link) == 0 &&
            symlink("step-00000002", IN_SCRATCH("best-resumed/best.new")) == 0, "as if killed before the link moved");
-    saver = open_saver(out, &trainer, 0, 0);
+    saver = open_saver(out, &trainer, 0);
     state = checkpoint_load_state(IN_SCRATCH("best-resumed/step-00000002"));
     saver_resume(&saver, 2, state.val.best);
     EXPECT(saver.saved_step == 2, "saved step %lld", (long long)saver.saved_step);
@@ -315,7 +312,7 @@ static void other_files_stay(void) {
     directory_make(IN_SCRATCH("others/step-7"));
     put_text(IN_SCRATCH("others/step-00000010"), "a file");
     save_step(out, &trainer, 12);                                           /* a later one neither goes nor counts */
-    Saver saver = open_saver(out, &trainer, 2, 0);
+    Saver saver = open_saver(out, &trainer, 2);
     start(&saver, 9);
     expect_saved(&saver, "step-7 2 3 4 5 8 9 10 12");
     close_saver(&saver);
@@ -328,7 +325,7 @@ static void what_a_kill_left_is_removed(void) {
     EXPECT(rename(IN_SCRATCH("swept/step-00000001"), IN_SCRATCH("swept/step-00000001.partial")) == 0, "renamed");
     directory_make(IN_SCRATCH("swept/step-5.partial"));
     directory_make(IN_SCRATCH("swept/mine.partial"));
-    Saver saver = open_saver(out, &trainer, 0, 0);
+    Saver saver = open_saver(out, &trainer, 0);
     EXPECT_STEPS(out, "mine.partial step-5.partial 2");
     directory_make(IN_SCRATCH("swept/step-00000005.partial/results"));      /* of a user: not removed */
     start(&saver, 7);

@@ -1,7 +1,6 @@
 /* test_settings.c - The options of train_gpt: names of other programs, --config, settings written and read. */
 #include "../scratch.h"
 #include "../../llmc/model/model_config.h"
-#include "../../llmc/options/option_names.h"
 #include "../../llmc/options/settings.h"
 
 /* The text of a file that was read stays behind. */
@@ -35,11 +34,12 @@ static void unknown_names(void) {
     static const char *const cases[][2] = {      /* a word, and the answer behind its name */
         { "--learning_rate=1", "use --lr" }, { "--learning-rate=1e-3", "use --lr" }, { "--batchsize=3", "use --batch" },
         { "--block-size=64", "use --context" }, { "--n_layer=6", "use --layers" }, { "--max_iters=100", "use --steps" },
-        { "--per-device-train-batch-size=8", "use --batch" }, { "--eval_iters=20", "use --val-tokens, in tokens" },
-        { "--gradient_accumulation_steps=4", "use --total-batch, in tokens" }, { "--bf16", "use --dtype bf16" },
+        { "--per-device-train-batch-size=8", "use --batch" }, { "--eval_iters=20", "use --val-tokens N (validate on" },
+        { "--gradient_accumulation_steps=4", "use --total-batch N (tokens of an" },
+        { "--bf16", "use --dtype f32|bf16 (precision" },
         { "--wandb_log=True", "log.csv and log.jsonl are always written, remove it" },
-        { "--log-jsonl", "log.jsonl is always written, remove it" }, { "--compile=False", "not needed, remove it" },
-        { "--attn_pdrop=0.2", "use --attention-dropout" }, { "--nproc_per_node=8", "use --gpus" },
+        { "--log-jsonl", "this option is gone; log.jsonl is" }, { "--compile=False", "not needed, remove it" },
+        { "--attn_pdrop=0.2", "use --dropout N (rate" }, { "--nproc_per_node=8", "use --gpus" },
         { "-i", "use --data" }, { "-x", "use --steps" }, { "-nk", "use --keep" }, { "-pr", "torchrun and srun set it" },
         { "-pi", "torchrun and srun set it" }, { "-steps", "no such option; did you mean --steps?" },
         { "--layer=2", "no such option; did you mean --layers?" }, { "--lrr=1", "no such option; did you mean --lr?" },
@@ -74,12 +74,12 @@ static void answers_name_options(void) {
     static char seen[1024][48];
     int count = 0;
     parse(&(Case){0});
-    for (const ForeignOption *f = foreign_options; f->names; f++) {
-        for (const char *at = f->answer; (at = strstr(at, "--")); at += 2) {
-            char *name = STRING("%.*s", (int)strcspn(at + 2, " ,;"), at + 2);
-            EXPECT(options_find(table, name), "%s: there is no --%s", f->names, name);
+    for (int row = 0; row < SETTINGS_ROWS - 1; row++) {
+        for (const char *at = table[row].help; (at = strstr(at, "--")); at += 2) {
+            char *name = STRING("%.*s", (int)strcspn(at + 2, " ,;:)"), at + 2);
+            EXPECT(options_find(table, name), "%s: there is no --%s", table[row].help, name);
         }
-        for (const char *at = f->names; *at; at += strspn(at, " ")) {
+        for (const char *at = table[row].aliases; at && *at; at += strspn(at, " ")) {
             int length = (int)strcspn(at, " ");
             snprintf(seen[count], sizeof *seen, "%.*s", length, at);
             EXPECT(!options_find(table, seen[count]) && !strchr(seen[count], '_'), "%s is ours", seen[count]);
@@ -148,7 +148,8 @@ static void models(void) {
 static void values_in_a_file(void) {
     parse(&(Case){ .text = "# a comment\n\n  \t\r\nsteps=1.5k\r\nval_tokens = 0 # all of them\n\tlr\t=\t2e-3\t#x\n"
                            "prompt = \"a \\\"b\\\" \\\\ \\n\\t#'\" # y\nout = ' a\\n \"#'#\ndata = dir#1/a b.txt \n"
-                           "deterministic = yes\nmodel = gpt2-xl\nlog-jsonl = no\nval-data='x'",
+                           "deterministic = yes\nmodel = gpt2-xl\nval-data='x'\n"
+                           "zero = 1\nring-order=zigzag # gone\nattention-dropout =",
                    .word = { NULL } });
     EXPECT(s.steps == 1500 && s.val_tokens == 0 && s.lr == 2e-3, "%lld %lld %g", (long long)s.steps,
            (long long)s.val_tokens, s.lr);
@@ -178,13 +179,14 @@ static void bad_files(void) {
         { ":1: --steps x: want an integer, 0 .. 1e12", "steps = x\n", { "--steps=3" } },
         { ":1: --lr -1: want a number, 0 .. 1e6", "lr = -1\n", { 0 } },
         { ":1: --schedule x: want cosine|linear|wsd", "schedule = x", { 0 } },
-        { ":1: --deterministic True: want yes or no", "deterministic = True", { 0 } },
-        { ":2: --log-jsonl x: this version no longer has that option; want yes|no", "lr = 1\nlog-jsonl = 'x'", { 0 } },
+        { ":1: --deterministic True: want yes|no", "deterministic = True", { 0 } },
+        { ":2: --log-jsonl x: this option is gone", "lr = 1\nlog-jsonl = x", { 0 } },
         { ":1: --steps: want a value", "steps =\n", { 0 } },
         { ":1: --steps: want a value", "steps = # none\n", { 0 } },
         { ":1: --steps: want a value", "steps = \"\"\n", { 0 } },
         { ":1: --min-lr: want a value", "min-lr = ''\n", { 0 } },
-        { ":1: --prompt: want a value", "prompt =\n", { 0 } },
+        { ":1: --keep-every 5000: this option is gone; --keep 0 keeps all", "keep-every = 5000 # x\n", { 0 } },
+        { ":2: --zero 0: this option is gone", "lr = 1\nzero = 0", { 0 } },
         { ":1: 'steps 3': want name = value", "steps 3\n", { 0 } },
         { ":1: 'deterministic': want name = value", "deterministic\n", { 0 } },
         { ":1: '--steps = 3': want name = value", "--steps = 3\n", { 0 } },
@@ -281,7 +283,7 @@ static void what_is_written(void) {
     fclose(file);
     static const char *lines[] = { "data = \"my book.txt\"\n", "\nlr = 0.002\n", "\nsteps = 2000\n", "\nthreads = 2\n",
                                    "\nprompt = \"a\\n\\\"b\\\"\"\n", "\ndeterministic = no\n", "\nval-every = 250\n" };
-    static const char *absent[] = { "\nout =", "rendezvous-secret =", "resume =", "min-lr =", "help =", "model =",
+    static const char *absent[] = { "\nout =", "resume =", "min-lr =", "help =", "model =",
                                      "time-limit =" };
     for (int i = 0; i < COUNT(lines); i++) EXPECT(strstr(text, lines[i]), "no %s in\n%s", lines[i], text);
     for (int i = 0; i < COUNT(absent); i++) EXPECT(!strstr(text, absent[i]), "%s in\n%s", absent[i], text);
