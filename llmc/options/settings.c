@@ -76,7 +76,8 @@ void settings_help(FILE *file, const Option *table) {
           "  train_gpt --config RUN/settings.txt --lr 2e-3   the run again, another --lr\n\n"
           "Numbers: 2000, 2e3, 2k, 1.5M, 1G, and 4Ki, 1Mi, 1Gi with powers of 1024.\n"
           "A file for --config has lines such as lr = 2e-3, val-data = \"my file.txt\",\n"
-          "deterministic = yes. A comment begins with #. Options on the command line win.\n\n", file);
+          "deterministic = yes. A comment begins with #. Options on the command line win;\n"
+          "of one that is there twice the later value counts.\n\n", file);
     options_help(file, table);
     fputs("\nRanks meet at MASTER_ADDR, port MASTER_PORT + 1, or one made of Slurm's job id.\n"
           "The environment variable TRAIN_GPT_SECRET, the same on all, keeps others out;\n"
