@@ -288,11 +288,12 @@ static void text_sets_the_same_value(void) {
     EXPECT(!*option_text(options_find(table, "layers"), text), "a number that is not set: %s", text);
 
     /* every option goes through its own text and comes back */
+    static char *texts[COUNT(table)];                   /* not freed: values point into them */
     for (Option *o = table; o->name || o->help; o++) {
         if (!o->name) continue;
-        char *first = strdup(option_text(o, text));
+        char *first = texts[o - table] = strdup(option_text(o, text));
         if (o->type != OPTION_TEXT && o->type != OPTION_CHOICE) memset(o->value, 1, sizeof(int));
-        option_set(o, first);                           /* a text or choice points into it from here on */
+        option_set(o, first);
         EXPECT(!strcmp(option_text(o, text), first), "--%s: %s became %s", o->name, first, option_text(o, text));
     }
     EXPECT(!out && !strncmp(data, LONG_WORD, 20), "a text that is not set stays so");
