@@ -158,7 +158,7 @@ static void validate(Run *run) {
     int64_t first;
     double loss = evaluate(&run->gpt, corpus->val, s->val_tokens, (int)s->batch, &run->report, &first);
     if (first < 0) return;
-    state->val.best = saver_best(&run->saver, state->val.best);     /* of rank 0 */
+    state->val.best = saver_best(&run->saver, state->val.best);     /* rank 0's */
     ranks_copy_from_first(&state->val.best, sizeof state->val.best);
     const int is_rise = val_history_add(&state->val, state->step, loss, state->val_loss);
     state->val_loss = loss;

@@ -21,12 +21,12 @@ typedef struct {
     int   causal;           /* 0: every query sees every key, q0 has no meaning */
     float scale;            /* 1 / sqrt(HS) in GPT-2 */
     int   deterministic;    /* the same bits every run, even where that costs time */
-    DType dtype, out_dtype; /* of q, k, v, dout; of what the pass writes: out, or dq, dk and dv. dtype, or F32 with bf16
-                               in: for partial results and gradients that are summed in f32 */
+    DType dtype;            /* q, k, v, dout */
+    DType out_dtype;        /* out, or dq, dk and dv: dtype, or F32 to sum the results of bf16 operands in f32 */
     Into  out_into;         /* ACCUMULATE: out, lse = the merge of what they hold with these keys' (attention_merge) */
     Into  dq_into, dkv_into;    /* dq is = or +=, dk and dv are */
-    Dropout dropout;        /* of P, after the softmax: row i, column j, head h, sequence *sequence + b; lse is that of
-                               all scores. A rate of 0: none */
+    Dropout dropout;        /* drops elements of P after the softmax: row i, column j, head h, sequence *sequence + b;
+                               lse is over all scores. Rate 0: none */
 } AttentionSpec;
 
 /* kept: memory of kept_bytes that forward writes and backward reads, all of P where an implementation does not

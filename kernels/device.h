@@ -6,7 +6,7 @@
 #include "tensor.h"
 
 typedef struct {
-    int threads;               /* of the CPU backend; 0 = one per core */
+    int threads;               /* CPU backend; 0 = one per core */
     int index;                 /* which of the visible GPUs: the rank on this machine. 0 where one GPU is visible: then
                                   the launcher has given each process its own (or NCCL refuses to share it) */
 } DeviceOptions;

@@ -7,7 +7,7 @@
 #include "tensor.h"
 
 typedef struct {
-    float           rate;       /* of elements set to 0, 0 .. 0.95; the others are multiplied by dropout_scale */
+    float           rate;       /* share of elements set to 0, 0 .. 0.95; others are multiplied by dropout_scale */
     uint32_t        site;       /* which matrix of the model: no two of them share one */
     uint64_t        seed;
     const uint64_t *sequence;   /* device address of the number of sequence 0 of the batch; b has that + b. NULL = 0 */

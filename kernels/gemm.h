@@ -16,7 +16,7 @@ typedef struct {
 
 typedef struct {
     int64_t     M, N, K;    /* all >= 1 */
-    DType       dtype;      /* of a, b and bias: F32, on the GPU also BF16 */
+    DType       dtype;      /* a, b and bias: F32, on the GPU also BF16 */
     Operand     a, b;       /* (M,K), (K,N) */
     const void *bias;       /* (N), added to every row; NULL = none; only where c_dtype is dtype */
     void       *c;          /* (M,N), row-major */

@@ -42,7 +42,7 @@ enum { PHILOX2X32_ROUNDS = 7 };          /* the fewest that pass every test of B
 static const uint32_t philox2x32_key_step = 0x9E3779B9u;         /* added to the key after each round */
 
 PHILOX_FUNCTION Random64 philox2x32_round(Random64 state, uint32_t key) {
-#ifdef __CUDA_ARCH__            /* of the shift ptxas 13.0 makes one instruction more a round */
+#ifdef __CUDA_ARCH__            /* ptxas 13.0 needs one more instruction a round for the shift */
     const uint32_t high = __umulhi(0xD256D193u, state.word[0]);
 #else
     const uint32_t high = (uint32_t)((uint64_t)0xD256D193u * state.word[0] >> 32);

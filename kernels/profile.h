@@ -8,13 +8,13 @@
 void op_begin(const char *name, double bytes, double flop);
 void op_end(void);
 
-/* Of count operands of type Tensor; an absent one has 0. Returns 0 unless a profile is being taken. */
+/* Bytes of count operands of type Tensor, absent ones 0. Returns 0 unless a profile is being taken. */
 double op_bytes(int count, ...);
 
 extern int profile_is_on;
 
-/* Of copies of a large matrix, read and written; the largest of square GEMMs from 512 to 8192, up to one that takes
-   2 ms. */
+/* Bytes: read and written by copies of a large matrix. FLOP: the largest rate of square GEMMs from 512 to 8192, up to
+   one that takes 2 ms. */
 typedef struct { double bytes_per_ms, flop_per_ms; } Rates;
 Rates rates_measure(DType dtype);
 

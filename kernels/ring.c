@@ -116,8 +116,8 @@ static int64_t keys_of(Part p) { return is_empty(p) ? 0 : p.keys; }
 
 /* ---- Memory of a pass */
 
-/* Of a unit: r->heads heads of one sequence, C columns. Blocks of keys and values, and of their gradients, are
-   (tokens,2C): K beside V. D: sum_dtype. given: keys of this rank that another needs; taken: those that it needs. */
+/* The tensors of a unit: r->heads heads of one sequence, C columns. Keys with values, and their gradients, are
+   (tokens,2C): K beside V. D: sum_dtype. given: local keys that another rank needs; taken: keys that this one needs. */
 typedef struct {
     Tensor kv;              /* (given,2C): this rank's */
     Tensor in[2];           /* (taken,2C): of other ranks, one received while the other is read */
@@ -170,11 +170,11 @@ static size_t place_work(const Ring *r, int is_backward, void *memory, Work *w) 
     w->dkv = w->sent;
     if (steps == 1) return at;
     at = place(&w->returned, memory, at, dtype, given, 2 * C);
-    at = place(&w->dkv, memory, at, D, taken, 2 * C);           /* of a step while those before it are sent */
+    at = place(&w->dkv, memory, at, D, taken, 2 * C);           /* a step's, while those before it are sent */
     return place(&w->dkv_sum, memory, at, F32, own, 2 * C);
 }
 
-/* Of the rank that needs most. */
+/* The maximum over the ranks. */
 size_t ring_workspace_bytes(const Ring *r) {
     size_t most = 0;
     if (r->split.size == 1) return attention_pick(r->attention, &r->spec)->workspace_bytes(&r->spec);
@@ -291,7 +291,7 @@ void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Ten
 
 /* ---- Backward */
 
-/* Of the own block, of some of the heads. */
+/* This rank's block, some of the heads. */
 static void own_backward(const Ring *r, const Work *w, const Operands *x, int head, int heads) {
     const Part p = part_of(&r->split, r->split.rank, r->split.rank);
     const AttentionSpec spec = spec_of(r, p, heads, r->spec.dtype);

@@ -30,7 +30,7 @@ typedef struct {
     RingSplit     split;
     const char   *attention;
     AttentionSpec spec;
-    int           heads;        /* of one sequence, computed at a time: the workspace is that of these */
+    int           heads;        /* heads of one sequence computed at a time; the workspace is theirs */
 } Ring;
 Ring        ring_create(RingSplit split, const char *attention, AttentionSpec spec);
 const char *ring_refuse(const Ring *ring);          /* NULL, or why it cannot run here */

@@ -6,7 +6,7 @@
 typedef struct {
     double temperature;     /* divides the logits; 0 = always the most likely token, of equal ones the lowest */
     int    top_k;           /* only the k most likely tokens; 0 = all */
-    double top_p;           /* of these the fewest most likely ones whose share reaches p (Holtzman et al. 2020, arXiv
+    double top_p;           /* the fewest most likely of these whose share reaches p (Holtzman et al. 2020, arXiv
                                1904.09751); 1 = all */
 } Sampling;
 

@@ -26,14 +26,14 @@ Tensor  tensor_packed(void *data, DType dtype, int ndim, const int64_t dim[4]);
 int64_t     tensor_count(Tensor t);            /* elements, without the gaps of a pitch */
 int64_t     tensor_rows(Tensor t);             /* all dimensions but the last, multiplied */
 int64_t     tensor_columns(Tensor t);          /* the last dimension */
-size_t      tensor_bytes(Tensor t);            /* of a packed tensor */
+size_t      tensor_bytes(Tensor t);            /* size when packed */
 int         tensor_is_packed(Tensor t);
 size_t      dtype_bytes(DType dtype);
 const char *dtype_name(DType dtype);           /* "f32", ... */
 const char *tensor_shape(Tensor t, char text[80]);   /* "(3,64,128)"; returns text */
 
 Tensor tensor_flat(Tensor t);                                            /* (rows, columns) of the same memory */
-Tensor tensor_row_range   (Tensor t, int64_t first, int64_t count);      /* of the flat rows: (count, columns) */
+Tensor tensor_row_range   (Tensor t, int64_t first, int64_t count);      /* flat rows: (count, columns) */
 Tensor tensor_column_range(Tensor t, int64_t first, int64_t count);      /* q of qkv: the pitch stays */
 
 #endif

@@ -8,11 +8,11 @@ typedef struct {
     int ahead;                                  /* the token is at *position + ahead; if not 0, and weights are frozen,
                                                    the op in front is the sample_tokens that has chosen it */
     Tensor wte, wpe, lnfw, lnfb;
-    Tensor ln1w, ln1b, qkvw, qkvb, projw, projb, ln2w, ln2b, fcw, fcb, fcprojw, fcprojb;    /* of the first block */
-    Tensor cache;                               /* of the first block: k and v of earlier tokens, (1,T,2C) */
+    Tensor ln1w, ln1b, qkvw, qkvb, projw, projb, ln2w, ln2b, fcw, fcb, fcprojw, fcprojb;    /* first block's */
+    Tensor cache;                               /* first block's: k and v of earlier tokens, (1,T,2C) */
     int64_t block_bytes, cache_bytes;           /* from one block's tensors, and cache, to the next one's */
     int L, NH;
-    float scale;                                /* of the scores */
+    float scale;                                /* multiplies the scores */
 } TokenNetwork;
 
 /* lnf (1,1,C) = output of the last LayerNorm; the token's row of each cache = its k and v. All but token and position

@@ -14,7 +14,7 @@ typedef struct {
     double  stop, save;                 /* whether this rank wants to; sums over the ranks after the step */
     /* written by the device; the host zeroes both sums before each step */
     double  loss;                       /* mean over the step's targets */
-    double  square_sum;                 /* of all gradients */
+    double  square_sum;                 /* sum of the squares of all gradients */
     double  norm;                       /* sqrt(square_sum): before clipping */
     float   clip;                       /* min(1, max_norm / norm) */
     int32_t apply;                      /* 1 when loss, norm and (clip * norm)^2 in f32 are finite and within limits */

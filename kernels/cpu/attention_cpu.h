@@ -15,7 +15,7 @@ static inline const char *attention_refuse_on_cpu(const AttentionSpec *s) {
     return attention_refuse_rate(s);
 }
 
-/* Of P. head: of all sequences, b NH + h. */
+/* The mask of P. head: b NH + h, over all sequences. */
 static inline DropoutMask mask_of(const AttentionSpec *s, int64_t head) {
     const uint64_t first = s->dropout.sequence ? *s->dropout.sequence : 0;
     return dropout_mask(s->dropout.seed, s->dropout.site, first + (uint64_t)(head / s->NH), (uint32_t)(head % s->NH));

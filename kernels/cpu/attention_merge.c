@@ -8,7 +8,7 @@ void attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor 
             dtype_name(merged.dtype));
     const int64_t NH = lse.dim[1], T = lse.dim[2], HS = out.dim[2] / NH;
     #pragma omp parallel for schedule(static)
-    for (int64_t row = 0; row < tensor_rows(lse) * T; row++) {          /* of lse: (b, h, t) */
+    for (int64_t row = 0; row < tensor_rows(lse) * T; row++) {          /* row of lse: (b, h, t) */
         const int64_t h = row / T % NH, i = row / T / NH * T + row % T;
         float *m = (float *)merged.data + i * merged.pitch + h * HS;
         float *l = (float *)lse.data + row / T * lse.pitch + row % T;

@@ -94,7 +94,7 @@ DeviceInfo device_info(void) {
     info.total_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     info.free_bytes = info.total_bytes;
     if (proc_line("/proc/meminfo", "MemAvailable", text, sizeof text)) info.free_bytes = atoll(text) * 1024;
-    int64_t limit = group_bytes("/sys/fs/cgroup/memory.max", info.total_bytes);      /* of a container */
+    int64_t limit = group_bytes("/sys/fs/cgroup/memory.max", info.total_bytes);      /* container's limit */
     if (limit < info.total_bytes) {
         int64_t used = group_bytes("/sys/fs/cgroup/memory.current", 0);
         /* the page cache counts as used, but is reclaimable */

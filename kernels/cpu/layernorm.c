@@ -90,7 +90,7 @@ void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, 
         const float *restrict row = (const float *)x.data + r * C;
         const float *restrict dn = (const float *)dnormed.data + r * C;
         float mu = ((const float *)mean.data)[r], scale = ((const float *)rstd.data)[r];
-        float g_sum, gx_sum;                    /* of g = dnormed * weight, and of g times the normalised x */
+        float g_sum, gx_sum;                    /* sums of g = dnormed * weight, and of g times the normalised x */
         LANE_SUM(g_sum, C, dn[c] * w[c]);
         LANE_SUM(gx_sum, C, dn[c] * w[c] * ((row[c] - mu) * scale));
         float g_mean = g_sum / (float)C, gx_mean = gx_sum / (float)C;

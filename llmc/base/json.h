@@ -11,9 +11,9 @@ typedef enum { JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_NUMBER, JSON_STRING, JSON_
 
 typedef struct Json {
     JsonType     type;
-    int          count;       /* of children */
-    const char  *key;         /* of a member of an object, else NULL */
-    const char  *text;        /* of a string (UTF-8, unescaped, no NUL inside) or the digits of a number */
+    int          count;       /* number of children */
+    const char  *key;         /* name of an object's member, else NULL */
+    const char  *text;        /* a string (UTF-8, unescaped, no NUL inside), or the digits of a number */
     const char  *where;       /* the file, for messages */
     struct Json *parent;      /* NULL = none */
     struct Json *child;       /* first element or member */
@@ -24,7 +24,7 @@ typedef struct Json {
    UTF-8 and anything after the value are errors; half of an escaped surrogate pair is U+FFFD. Takes memory proportional
    to size; json_free takes the root. */
 Json *json_parse(const char *text, size_t size, const char *where);
-Json *json_open (const char *path);                             /* of a file */
+Json *json_open (const char *path);                             /* a file */
 Json *json_parse_line(const FileLine *line, const char *path);  /* a line of JSONL, an object: "PATH: line 3: ..." */
 void  json_free (Json *root);
 

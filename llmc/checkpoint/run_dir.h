@@ -8,7 +8,7 @@
 
 typedef struct {
     const char *path;          /* NULL = nothing is kept */
-    char       *base;          /* of a new run without --out: runs/NAME, of which path is a variant; else NULL */
+    char       *base;          /* new run without --out: runs/NAME, path is a variant of it; else NULL */
     int         lock;          /* file descriptor of the locked directory; 0 = not locked */
 } RunDir;
 

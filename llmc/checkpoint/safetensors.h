@@ -8,7 +8,7 @@
 
 typedef struct {
     const char *name;
-    const char *path;           /* of its file */
+    const char *path;           /* the file that has it */
     const char *dtype;          /* as in the file: "F32", "BF16", "F16", "F64", "I64", ... */
     int         ndim;
     int64_t     dim[8];
@@ -26,7 +26,7 @@ typedef struct {
     const char *path;           /* the argument of safetensors_open */
     int         shards, count;
     SafeShard  *shard;          /* without an index: the file itself */
-    SafeTensor *tensor;         /* of all shards, sorted by name */
+    SafeTensor *tensor;         /* tensors of all shards, sorted by name */
 } SafeFile;
 
 /* A file, or an index whose files hold the tensors that it names and no others. */

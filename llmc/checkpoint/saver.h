@@ -14,15 +14,15 @@ typedef struct {
     Optimizer       *optimizer;
     Report          *report;
     int64_t          keep;                 /* Pruning.newest; may be changed between saves */
-    BestLoss         best;                 /* of the checkpoints that are complete */
+    BestLoss         best;                 /* best of the complete checkpoints */
     int64_t          saved_step;           /* step of the last save; -1 = none */
     double           seconds;              /* duration of the last save; before the first, at 200 MB/s */
-    Snapshot         snapshot;             /* of the save under way, in pinned memory */
+    Snapshot         snapshot;             /* the current save's, in pinned memory */
     pthread_t        thread;
     int              running;              /* while it is, the members below belong to the thread */
     int              failed;               /* the last save failed */
     char             message[FAIL_LENGTH]; /* error of the last save, "" = none: "step 20 is not saved: ..." */
-    char             link_error[FAIL_LENGTH];   /* of OUT/best; "" = none */
+    char             link_error[FAIL_LENGTH];   /* error of OUT/best; "" = none */
     int              link_failed;          /* it is reported */
     double           thread_seconds;
 } Saver;

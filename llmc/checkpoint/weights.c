@@ -50,7 +50,7 @@ static SafeTensor file_tensor(const Part *part, const TensorEntry *entry, int V)
 
 /* ---- Writing */
 
-/* Of a finite number, to nearest, ties to even. Numbers that round to 2^128 become infinite. */
+/* value, finite, rounded to nearest, ties to even. Numbers that round to 2^128 become infinite. */
 static uint16_t bf16_of(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);

@@ -170,7 +170,7 @@ static int is_shared(const GPT *m, int dropped) {
     return !is_training(m) || (int)m->config.recompute >= dropped;
 }
 
-/* Of a tensor that the blocks share: what RECOMPUTATION writes is kept until the phase that reads it. */
+/* Phases of a tensor that the blocks share: what RECOMPUTATION writes is kept until the phase that reads it. */
 static unsigned block_phases(const GPT *m, unsigned phases) {
     if (m->config.recompute < RECOMPUTE_BLOCK) return phases;
     if (phases & D_QKV) phases |= D_ATTENTION;

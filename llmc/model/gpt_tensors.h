@@ -24,11 +24,11 @@ typedef struct { float embedding, attention, residual; } DropoutRates;
 
 typedef struct {
     int L, NH, C, T;    /* blocks, heads, channels, longest context */
-    DType dtype;        /* of the computation: F32, or BF16 with master parameters in f32 */
+    DType dtype;        /* computation: F32, or BF16 with master parameters in f32 */
     int deterministic;  /* the same bits in every run */
     int V, Vp;          /* vocabulary; rows of the token table in memory: V rounded up to a multiple of 64 */
     int untied;         /* lm_head is not wte */
-    DType save_dtype;   /* of the parameters in a checkpoint's model.safetensors: F32, or BF16 */
+    DType save_dtype;   /* parameters in a checkpoint's model.safetensors: F32, or BF16 */
     Recompute recompute;
     int zero;           /* ZeRO stage: with 1, every rank has a slice of the moments and of the master parameters */
     int context_parallel;   /* ranks that share a sequence, in the order of ranks; 0 or 1: each has its own */
@@ -80,7 +80,7 @@ typedef struct {
     X(ln2,        SHAPE(B, T, C),      ACT,   RECOMPUTE_LAYERNORM, MLP | D_MLP) \
     X(ln2_mean,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     MLP | D_MLP) \
     X(ln2_rstd,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     MLP | D_MLP) \
-    X(fch,        SHAPE(B, T, 4*C),    ACT,   RECOMPUTE_BLOCK,     MLP | D_MLP)   /* of the MLP, before its GELU */ \
+    X(fch,        SHAPE(B, T, 4*C),    ACT,   RECOMPUTE_BLOCK,     MLP | D_MLP)   /* hidden layer before the GELU */ \
     X(gelu,       SHAPE(B, T, 4*C),    ACT,   RECOMPUTE_GELU,      MLP | D_MLP) \
     X(dfch,       SHAPE(B, T, 4*C),    ACT,   RECOMPUTE_GELU,      SAME)
 
@@ -91,9 +91,9 @@ typedef struct {
     X(lnf_mean,   SHAPE(B, T),         F32,   KEPT) \
     X(lnf_rstd,   SHAPE(B, T),         F32,   KEPT) \
     X(losses,     SHAPE(B, T),         F32,   KEPT) \
-    X(sequence,   SHAPE(word),         I32,   KEPT)     /* of dropout: 64 bits, the number of the first sequence */ \
-    X(position,   SHAPE(positions),    I32,   KEPT)     /* generation: of the first token; where ranks share \
-                                                           sequences: of each of this rank's; else empty: 0 */ \
+    X(sequence,   SHAPE(word),         I32,   KEPT)     /* dropout: number of the first sequence, 64 bits */ \
+    X(position,   SHAPE(positions),    I32,   KEPT)     /* generation: the first token's; where ranks share \
+                                                           sequences: each local token's; else empty: 0 */ \
     X(uniform,    SHAPE(ahead),        F64,   KEPT)     /* generation: random numbers, */ \
     X(next,       SHAPE(ahead),        I32,   KEPT)     /* and the tokens chosen with them */ \
     X(logits,     SHAPE(chunk, Vp),    ACT,   HEAD)         /* a chunk of rows of the head; F32 in evaluation */ \
@@ -105,7 +105,7 @@ typedef struct {
     X(dbranch,    SHAPE(B, T, C),      ACT,   SAME)         /* gradient of the MLP's output, ln2, atty, ln1 */ \
     X(attwork,    SHAPE(work),         F32,   ATTENTION | RECOMPUTATION | D_ATTENTION)  /* scratch of the attention */ \
     X(dqkv,       SHAPE(B, T, 3*C),    ACT,   D_ATTENTION | D_QKV) \
-    X(dproj,      SHAPE(B, T, C),      ACT,   SAME)         /* of the output of the projection */
+    X(dproj,      SHAPE(B, T, C),      ACT,   SAME)         /* gradient of the projection's output */
 
 #define FIELD(field, ...) Tensor field;
 typedef struct { BLOCK_PARAMS(FIELD) } BlockParams;
@@ -113,20 +113,20 @@ typedef struct {
     FIRST_PARAMS(FIELD) LAST_PARAMS(FIELD) HEAD_PARAMS(FIELD)
     BlockParams *block;
     TensorTable  table;
-    int64_t     *group_start;      /* of L + 2 groups and of the end: elements from the start of the memory */
+    int64_t     *group_start;      /* L + 2 groups and the end: elements from the start of the memory */
 } Params;
 typedef struct {
     BLOCK_ACTS(FIELD)
     Tensor cache;                  /* generation: k and v of all tokens so far, (B, context, 2C) */
-    Tensor kv;                     /* k and v that the attention reads: of qkv, or the cache */
+    Tensor kv;                     /* k and v that the attention reads: views of qkv, or the cache */
 } BlockActs;
-enum { GPT_TOKENS_AHEAD = 32 };    /* that gpt_next may choose before the host sees one */
+enum { GPT_TOKENS_AHEAD = 32 };    /* tokens that gpt_next may choose before the host sees one */
 
 typedef struct {
     MODEL_ACTS(FIELD)
     BlockActs   *block;
     TensorTable  table;
-    TensorTable  largest;          /* of the batch of gpt_create: in training, smaller ones have its places */
+    TensorTable  largest;          /* layout of gpt_create's batch; smaller ones use its offsets in training */
     size_t       workspace_bytes;
 } Acts;
 #undef FIELD
@@ -144,8 +144,8 @@ typedef struct {
     Purpose          purpose;
     const char      *attention_name;   /* "auto", "flash", ... */
     const Attention *attention;    /* chosen for the current batch */
-    AttentionSpec    spec;         /* of the current batch, of this rank's tokens */
-    Ring             ring;         /* of the current batch, where ranks share its sequences; else size is 0 */
+    AttentionSpec    spec;         /* current batch, this rank's tokens */
+    Ring             ring;         /* current batch, where ranks share its sequences; else size is 0 */
     Params           params;       /* what the ops read, in config.dtype */
     Params           master;       /* in f32; the same as params where dtype is F32; with zero = 1 and BF16 it is in the
                                       memory of grads during loads and saves (llmc/train/optimizer.h) */
@@ -154,11 +154,11 @@ typedef struct {
     size_t           act_bytes;    /* allocated for activations */
     int              context;      /* tokens that the cache has room for */
     int              cached;       /* sequences in the cache; 0 = none, the activations are those of a batch */
-    DeviceGraph      step;         /* of gpt_next after a single token */
-    int              one_kernel;   /* it has one for the network (kernels/token.h) */
+    DeviceGraph      step;         /* gpt_next after a single token */
+    int              one_kernel;   /* step has one for the network (kernels/token.h) */
     int64_t          chunk;        /* rows of logits allocated */
-    const int32_t   *loaded;       /* host memory of the batch that was loaded */
-    DropoutRates     dropout;      /* of that batch */
+    const int32_t   *loaded;       /* host memory of the last batch of gpt_load */
+    DropoutRates     dropout;      /* that batch's */
     GroupHook       *before_group; /* called before gpt_forward first reads a group; NULL = none */
     void            *before_context;
 } GPT;
@@ -171,17 +171,17 @@ void gpt_check(GPTConfig *config);
 
 /* How the ranks split sequences of config->T tokens; ring_take (kernels/ring.h) has those of this rank. */
 RingSplit gpt_split(const GPTConfig *config);
-int       gpt_own_tokens(const GPTConfig *config);      /* of each; T where ranks share none */
-int       gpt_groups(const GPTConfig *config);          /* of ranks that share sequences; each trains on its own */
+int       gpt_own_tokens(const GPTConfig *config);      /* this rank's part of T; T where ranks share none */
+int       gpt_groups(const GPTConfig *config);          /* groups of ranks that share sequences */
 
 int64_t gpt_parameter_count(const GPTConfig *config);     /* without padding */
-/* Of a training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B); of wte and a separate lm_head N counts one. */
+/* A training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B); N counts one of wte and a separate lm_head. */
 double  gpt_flops_per_token(const GPTConfig *config);
 void    params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);    /* zeroed memory */
 void    params_free(Params *params);
-size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* of the parameters in dtype, with padding */
+size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* parameters in dtype, with padding */
 size_t  gpt_scratch_bytes(const GPTConfig *config);       /* to reduce-scatter the gradients of any group */
-/* Of the activations; *workspace is the part of it that blocks and phases share, *attention_name "flash", ... */
+/* Bytes of the activations; *workspace: the part that blocks and phases share; *attention_name: "flash", ... */
 size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace,
                       const char **attention_name);
 

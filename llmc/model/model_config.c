@@ -119,10 +119,10 @@ void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device, size_t 
 }
 
 void recompute_plan_print(const GPTConfig *config, const char *attention, int B) {
-    /* Of a token in a block, in C: the tensors that elementwise ops alone make again; each is read and written. */
+    /* Per token and block, in units of C: tensors that elementwise ops alone make again; each is read and written. */
     static const int widths[] = { [RECOMPUTE_GELU] = 4, [RECOMPUTE_LAYERNORM] = 4 + 1 + 1, [RECOMPUTE_BLOCK] = 0 };
     const double C = config->C, rows = (double)config->L * B * gpt_own_tokens(config);
-    const double block_flop = 2 * (3 + 1 + 4) * C * C + 4.0 * config->T * C;        /* of a token */
+    const double block_flop = 2 * (3 + 1 + 4) * C * C + 4.0 * config->T * C;        /* per token */
     for (Recompute level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
         GPTConfig c = *config;
         c.recompute = level;

@@ -36,7 +36,7 @@ char *memory_plan_text(const MemoryPlan *plan, const DeviceInfo *device);
 /* Every part; host_bytes: of the copy that a checkpoint is written from, 0 = none. */
 void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device, size_t host_bytes);
 
-/* Of every level of --recompute, the total and what it costs. */
+/* Every level of --recompute with its total and its cost. */
 void recompute_plan_print(const GPTConfig *config, const char *attention, int B);
 
 /* The largest batch whose plan takes at most 19/20 of free_bytes (the rest is for cuBLASLt, NCCL and the kernels), on

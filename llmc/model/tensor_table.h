@@ -28,14 +28,14 @@ typedef struct {
     int        watched;     /* searched for the first non-finite value */
     unsigned   phases;      /* shared memory: a bit for each phase in which it has a value; 0 = memory of its own */
     int        same;        /* it has the memory of the entry before */
-    size_t     bytes;       /* of its place, rounded up */
+    size_t     bytes;       /* size in memory, rounded up */
     size_t     offset;      /* bytes from the start of the memory */
 } TensorEntry;
 
 typedef struct {
     TensorEntry *entry;
     int    count;
-    size_t bytes;           /* of the whole allocation */
+    size_t bytes;           /* the whole allocation */
     void  *memory;          /* device address; NULL until placed */
 } TensorTable;
 

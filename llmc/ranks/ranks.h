@@ -7,7 +7,7 @@
 #include "../../kernels/tensor.h"
 
 enum { RANKS_SUM_MAX = 8 };
-void ranks_sum(double *values, int count);          /* of host values, over the ranks; waits for all */
+void ranks_sum(double *values, int count);          /* host values, over the ranks; waits for all */
 void ranks_copy_from_first(void *bytes, size_t size);       /* those of rank 0 to all; size is the same on all */
 
 /* Why the run should stop now (stop_requested), NULL = not: alone at once, else when `stops`, how many ranks want to,

@@ -12,7 +12,7 @@ enum {
     SHORT = 48,                     /* a longer word has a heap: 2 n^2 comparisons beside n log n cache misses */
 };
 
-typedef struct { int32_t left, right, rank, merged; } Pair;     /* of a hash table; rank -1: empty */
+typedef struct { int32_t left, right, rank, merged; } Pair;     /* slot of a hash table; rank -1: empty */
 typedef struct { uint64_t key[KEY / 8]; int16_t size, count; int32_t id[IDS]; } CacheEntry;   /* a cache line */
 typedef struct { void *next; CacheEntry entry[1 << CACHE_BITS]; } Cache;
 
@@ -42,7 +42,7 @@ Bpe *bpe_create(BpeVocabulary v, const char *where) {
     *b = (Bpe){ .v = v, .pair_shift = 64, .end_of_text = -1 };
     bpe_words_init();
     memset(b->byte_id, -1, sizeof b->byte_id);
-    for (int32_t id = v.V - 1; id >= 0; id--)       /* of two equal tokens the first */
+    for (int32_t id = v.V - 1; id >= 0; id--)       /* the first of equal tokens */
         if (v.token[id].size == 1) b->byte_id[*v.token[id].bytes] = id;
     for (int i = 0; i < 256; i++) REQUIRE(b->byte_id[i] >= 0, "%s: no token for byte 0x%02x: want all 256", where, i);
     for (int i = 0; i < v.special_count; i++) {
@@ -56,7 +56,7 @@ Bpe *bpe_create(BpeVocabulary v, const char *where) {
     b->pair = host_alloc(sizeof *b->pair << bits, "the merges of a tokenizer");
     for (int i = 0; i < 1 << bits; i++) b->pair[i].rank = -1;
     for (int i = 0; i < v.merge_count; i++) {
-        Pair *pair = find_pair(b, v.merge[i].left, v.merge[i].right);      /* of equal pairs the last, as HuggingFace */
+        Pair *pair = find_pair(b, v.merge[i].left, v.merge[i].right);   /* the last of equal pairs, as HuggingFace */
         *pair = (Pair){ v.merge[i].left, v.merge[i].right, i, v.merge[i].merged };
     }
     return b;
@@ -92,7 +92,7 @@ uint64_t bpe_fingerprint(const Bpe *b) {
 
 /* Searches all neighbours for the lowest rank before each merge. */
 static size_t merge_short(const Bpe *b, const unsigned char *word, size_t size, int32_t *ids) {
-    const Pair *pair[SHORT];        /* of ids i and i + 1 */
+    const Pair *pair[SHORT];        /* ids i and i + 1 */
     size_t n = size;
     for (size_t i = 0; i < n; i++) ids[i] = b->byte_id[word[i]];
     for (size_t i = 0; i + 1 < n; i++) pair[i] = find_pair(b, ids[i], ids[i + 1]);

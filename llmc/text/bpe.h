@@ -12,11 +12,11 @@ typedef struct { int32_t left, right, merged; } BpeMerge;
 
 typedef struct {
     int       V;                    /* ids are below */
-    BpeToken *token;                /* of V */
+    BpeToken *token;                /* array of V */
     int       merge_count, special_count;
     BpeMerge *merge;                /* by rank, lowest first */
     int32_t  *special;              /* ids that only bpe_encode_special makes, from their text */
-    void     *memory;               /* of the bytes of all tokens, to free */
+    void     *memory;               /* holds the bytes of all tokens, to free */
 } BpeVocabulary;
 
 typedef struct Bpe Bpe;

@@ -45,7 +45,7 @@ typedef struct {
     size_t         mask, merge_room;
     char          *made;                /* by id: 1 = a byte, or made by a merge */
     const char    *vocabulary_path;
-    char           where[4200];         /* of the merge that is read */
+    char           where[4200];         /* file and line of the current merge */
 } Reader;
 
 static void make_special(Reader *r, int32_t id) {

@@ -13,9 +13,9 @@ enum { MARK = sizeof mark - 1 };
 typedef struct TextsState {
     int      file;                  /* the one that is read */
     size_t   at;                    /* in it: where the next document begins */
-    FileLine line;                  /* of lines and JSONL: the one that was read last */
-    const unsigned char *text;      /* of the document: the rest */
-    size_t   left, tail;            /* bytes of the rest; of the file that count as read at its end */
+    FileLine line;                  /* documents that are lines or JSONL: the last line read */
+    const unsigned char *text;      /* rest of the document */
+    size_t   left, tail;            /* bytes of the rest; bytes of the file that count as read at its end */
     int      begins, is_after_mark; /* nothing of the document is in a batch yet; a mark, or nothing, was read last */
     Json    *json;                  /* values of the batch, a list by next */
     size_t   span_room, batch_bytes;
@@ -25,7 +25,7 @@ void document_check_field(DocumentKind kind, const char *field) {
     REQUIRE(kind == DOCUMENT_JSONL || !strcmp(field, "text"), "--field %s: want --documents jsonl", field);
 }
 
-/* Of the bytes of the first MiB that are not ASCII, half must be UTF-8. */
+/* Half of the bytes of the first MiB that are not ASCII must be UTF-8. */
 static void check_encoding(FileMap map, const char *path) {
     const unsigned char *text = map.bytes;
     const char *kind = file_kind(text, map.size);

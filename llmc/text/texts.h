@@ -12,11 +12,12 @@ void document_check_field(DocumentKind kind, const char *field);     /* fails on
 
 typedef struct {
     const char  *const *path;
-    FileMap     *map;               /* of each, until texts_close */
-    int          count;             /* of files */
+    FileMap     *map;               /* one per file, until texts_close */
+    int          count;             /* number of files */
     DocumentKind kind;
-    const char  *field;             /* of JSONL */
-    int64_t      bytes, stop;       /* of all files; a batch ends at the first document, or part of one, from stop on */
+    const char  *field;             /* JSONL: name of the member with the text */
+    int64_t      bytes;             /* size of all files */
+    int64_t      stop;              /* a batch ends at the first document, or part of one, from here on */
     int64_t      done, documents;   /* read so far */
     BpeSpan     *span;              /* the batch: document by document, long ones in parts that can be encoded alone */
     size_t       span_count;

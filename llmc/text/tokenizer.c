@@ -43,7 +43,7 @@ void tokenizer_warn(Tokenizer tokenizer, int V) {
                 tokenizer->dir, ids, V);
 }
 
-/* Of shards only GPT-2's are known by their vocabulary. */
+/* Shards do not name their tokenizer: V = 50257 is taken as GPT-2's, other sizes as unknown. */
 int32_t tokenizer_end_of_text(Tokenizer tokenizer, int V) {
     if (tokenizer->bpe) return bpe_end_of_text(tokenizer->bpe);
     return tokenizer == TOKENIZER_IDS && V == 50257 ? V - 1 : -1;

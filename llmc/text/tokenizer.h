@@ -14,7 +14,7 @@ extern const struct TokenizerKind tokenizer_bytes, tokenizer_ids;
 Tokenizer   tokenizer_open(const char *dir);                              /* the BPE of a directory (bpe_files.h) */
 void        tokenizer_close(Tokenizer tokenizer);                         /* bytes, ids and NULL are ignored */
 Bpe        *tokenizer_bpe(Tokenizer tokenizer);                           /* NULL for bytes and ids */
-const char *tokenizer_dir(Tokenizer tokenizer);                           /* of its files; NULL as above */
+const char *tokenizer_dir(Tokenizer tokenizer);                           /* where its files are; NULL as above */
 
 const char *tokenizer_name(Tokenizer tokenizer);                          /* "bytes", "ids", "bpe" */
 

@@ -23,14 +23,14 @@ static ShardHeader header_of(int64_t count, int width) {
 typedef struct {
     Bpe        *bpe;
     Texts      *texts;
-    const char *dir;                /* of shards; NULL = the cache, of one shard */
-    const char *path;               /* of the shard that is written */
+    const char *dir;                /* for shards; NULL = the cache, one shard */
+    const char *path;               /* the current shard */
     char       *partial;            /* its name until it is complete */
     FILE       *file;               /* NULL = none is open */
     int64_t     count, max;         /* tokens of the shard */
-    int         number, is_val, width;      /* of the shard; width: bytes of a token */
-    int64_t     tokens[2];          /* of train and val */
-    int32_t    *ids;                /* of a batch */
+    int         number, is_val, width;      /* the current shard's; width: bytes of a token */
+    int64_t     tokens[2];          /* total: train, val */
+    int32_t    *ids;                /* tokens of a batch */
     size_t      room;
     double      start, printed;     /* seconds */
 } Writer;

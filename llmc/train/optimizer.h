@@ -15,26 +15,26 @@ AdamW adamw_of(const Settings *settings);
 typedef struct {
     int64_t first, count;
     int64_t state_first;        /* where its moments and master parameters begin in m, v and master */
-    int     first_row, rows;    /* of Optimizer.rows, relative to first */
+    int     first_row, rows;    /* range of Optimizer.rows, relative to first */
 } Slice;
 
 typedef struct {
     AdamW        adamw;
-    double       loss_limit, norm_limit;    /* of the next update (kernels/update.h); +inf until set */
+    double       loss_limit, norm_limit;    /* next update's (kernels/update.h); +inf until set */
     GPT         *model;
-    Tensor       m, v;          /* first and second moments, flat F32: of this rank's slices, one after the other */
+    Tensor       m, v;          /* first and second moments, flat F32: this rank's slices, one after the other */
     Tensor       master;        /* parameters in f32, likewise; absent where model->master has them */
     Slice       *slice;
     int          slices;
-    CommOp       reduced[2];    /* of the gradients of block 0 and all before it, and of FIRST_GROUP, the last */
-    CommOp      *gathered;      /* of the parameters of a group; index 0 = FIRST_GROUP */
+    CommOp       reduced[2];    /* gradients of block 0 and all before it; of FIRST_GROUP, the last */
+    CommOp      *gathered;      /* parameters of a group; index 0 = FIRST_GROUP */
     int64_t      step;          /* updates that have been applied */
     UpdateRow   *rows;          /* device */
     StepStats   *stats;         /* device */
     StepStats   *result;        /* page-locked: the inputs of an update, then its results */
     DeviceMark   done;          /* results are there */
     double       waited_ms;     /* comm_waited_ms before it */
-    DeviceGraph  graph;         /* of an update */
+    DeviceGraph  graph;         /* an update */
 } Optimizer;
 
 /* Takes ZeRO's stage from model->config. The model must stay where it is. */
@@ -55,7 +55,7 @@ void optimizer_update(Optimizer *o);
    not applied. */
 typedef struct {
     StepStats stats;
-    double    comm_wait_ms;     /* of the step in comm_wait */
+    double    comm_wait_ms;     /* time of the step in comm_wait */
 } UpdateResult;
 UpdateResult optimizer_result(Optimizer *o);
 

@@ -14,7 +14,7 @@ enum {
 };
 
 typedef struct {
-    int    count;                           /* of the window, oldest first */
+    int    count;                           /* updates in the window, oldest first */
     double loss[SPIKE_WINDOW], log_norm[SPIKE_WINDOW];
     int    nonfinite, spikes;               /* steps of each kind since the last applied update */
 } SpikeDetector;

@@ -9,9 +9,9 @@ typedef struct {
     GPT          *model;
     Optimizer    *optimizer;
     const Tokens *tokens;
-    uint64_t      seed;             /* of the data order */
+    uint64_t      seed;             /* seed of the data order */
     int           B;                /* sequences of a micro-batch */
-    int64_t       sequences;        /* of an update of all ranks */
+    int64_t       sequences;        /* sequences of an update, all ranks */
     int           autotune;         /* algorithms are chosen by measurement (kernels/autotune.h) */
     int32_t      *window;           /* inputs and targets of a whole sequence */
     int32_t      *batch[2];         /* inputs and targets of a micro-batch and the number of its first sequence (64
@@ -19,7 +19,7 @@ typedef struct {
     DeviceMark    copied[2];
     int           slot;             /* the buffer written last */
     uint64_t      loaded;           /* first sequence of the batch that was uploaded last */
-    DeviceGraph   graph[2][2];      /* of a micro-step, by Into and whether it reduces the gradients */
+    DeviceGraph   graph[2][2];      /* a micro-step, by Into and whether it reduces the gradients */
 } TrainStep;
 
 /* To be called with the fields above `window` set. */

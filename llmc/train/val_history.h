@@ -12,7 +12,7 @@ typedef struct {
 
 enum { RISES_MAX = 3 };
 
-/* Of zeros: no validation yet. */
+/* All zeros: no validation yet. */
 typedef struct {
     BestLoss best;
     int64_t  since_best;     /* validations after the best */

@@ -12,8 +12,8 @@
 /* A choice after its context: tokens 0 .. count; the targets are the last ones, the inputs all but the last one. */
 typedef struct {
     int32_t *token;
-    int      count, targets;     /* of inputs, at most T; of targets */
-    int      characters;         /* of the choice */
+    int      count, targets;     /* number of inputs, at most T; of targets */
+    int      characters;         /* length of the choice */
     int      is_cut;             /* the context, on the left */
     int      is_greedy;          /* set by task_score, lambada: each target is the most likely token */
     double   log_probability;    /* set by task_score: of the targets, in nats */

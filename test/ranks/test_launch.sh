@@ -152,7 +152,7 @@ failures() {
     close_test "the ranks end with the process that started them"
 }
 
-silence() {       # of rank 0, of rank 1, and of all, who go on
+silence() {       # rank 0, rank 1, or all stop and go on
     for who in 0 1 all; do
         mkdir "$dir/$who"
         PROBE_DIR=$dir/$who "$probe" --gpus 3 $quick > "$dir/$who/out" 2> "$dir/$who/err" &

@@ -11,7 +11,7 @@ static const char *const order_name[] = { "zigzag", "striped", "contiguous" };
 enum { ORDERS = 3, GUARD = 256, TOKENS_MAX = 4096 };
 
 static int on_cpu, ranks_most;
-static DType dtype;                 /* of the run */
+static DType dtype;                 /* data type of the run */
 
 /* ---- Tensors. Their memory begins as NaN: what a pitch leaves out stays so. */
 

@@ -65,7 +65,7 @@ static void moments(void) {
         neighbours += n * before / N;
         before = n;
     }
-    double sigma = 1 / sqrt(N);     /* of the mean of numbers of variance 1 */
+    double sigma = 1 / sqrt(N);     /* standard deviation of the mean of numbers of variance 1 */
     EXPECT(fabs(u1 - 1 / 2.0) < 4 * sigma * sqrt(1 / 12.0), "uniform mean %g", u1);
     EXPECT(fabs(u2 - 1 / 3.0) < 4 * sigma * sqrt(4 / 45.0), "uniform second moment %g", u2);
     EXPECT(fabs(n1) < 4 * sigma, "normal mean %g", n1);
@@ -118,7 +118,7 @@ static void schedules_at_their_corners(void) {
     }
 }
 
-/* Of a run of 1000 steps with a peak of 0.5: the final rate and the decay of wsd follow from these unless given. */
+/* A run of 1000 steps with a peak of 0.5: the final rate and the decay of wsd follow from these unless given. */
 static void schedules_from_options(void) {
     static const struct { const char *option, *value; double final; int64_t decay; } cases[] = {
         { "batch", "3", 0.05, 200 }, { "min-lr", "0.4", 0.4, 200 }, { "min-lr", "0", 0, 200 },

@@ -172,7 +172,7 @@ static void run_interrupted(void *job) {
     run_job(job);
 }
 
-/* Of a full disk; of a line that is refused when some batches are written; of a signal that ends the process at once,
+/* Failures: a full disk; a line that is refused when some batches are written; a signal that ends the process at once,
    as with --eval. */
 static void nothing_stays_of_a_failure(void) {
     enum { LINES = 80000, LENGTH = 64 };
@@ -237,7 +237,7 @@ static void cached_tokens(void) {
     expect_shards(caches, want, ids_of((const char *const[]){ "|", a_text, NULL }, want));
     tokens_close(tokens_open_text(path, &as_lines));
     EXPECT(files_like(caches) == 2, "%d caches of two kinds of documents", files_like(caches));
-    put_text(path, "the CAT\n\nis the 1st\r\nна коте 你好");          /* of the same size */
+    put_text(path, "the CAT\n\nis the 1st\r\nна коте 你好");          /* same size */
     Corpus c = corpus_open(path, NULL, 0.25, &as_file);
     EXPECT(files_like(caches) == 3, "%d caches after the text has changed", files_like(caches));
     int64_t train = tokens_count(c.train), val = tokens_count(c.val);

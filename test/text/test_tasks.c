@@ -200,7 +200,7 @@ static char *random_items(const char *name, int count) {
     return text;
 }
 
-/* Of the token at t of a row, from a batch of one row that ends there. */
+/* Logits at token t of a row, from a batch of one row that ends there. */
 static void logits_at(GPT *m, const TaskRow *row, int t, float logits[256]) {
     gpt_set_batch(m, 1, t + 1);
     gpt_load(m, row->token, NULL);
@@ -226,7 +226,7 @@ static void score_alone(GPT *m, TaskRow *row, double *bound, double *margin) {
         row->log_probability -= log(sum);
         worst_lead = fmin(worst_lead, target - other);
         largest = fmax(largest, max);
-        *bound += 2 * u * max + 0x1p-23 * log(sum);       /* of the target's logit, and of the mean of the others */
+        *bound += 2 * u * max + 0x1p-23 * log(sum);     /* the target's logit and the mean of the others */
     }
     row->is_greedy = worst_lead > 0;
     *margin = fabs(worst_lead) - 2 * u * largest;
