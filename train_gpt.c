@@ -36,7 +36,6 @@ typedef struct {
     Resume         resume;                      /* zeros where no run continues */
     Corpus         corpus;
     Tokenizer      tokenizer;
-    TokenizerFiles tokenizer_files;             /* copied into every checkpoint */
     GPTConfig      config;
     GPT            gpt;
     Optimizer      optimizer;
@@ -131,8 +130,6 @@ static void create_model(Run *run) {
         optimizer_scatter(&run->optimizer, STATE_PARAM);
     }
     ranks_require_same_tensor(tensor_table_flat(&run->gpt.params.table, run->config.dtype), "the value of the weights");
-    const char *dir = tokenizer_dir(run->tokenizer);
-    run->tokenizer_files = checkpoint_load_tokenizer_files(dir ? dir : run->from, run->tokenizer, run->config.T);
 }
 
 /* ---- Validation and saves */
@@ -218,7 +215,7 @@ static void open_outputs(Run *run) {
     run->saver = (Saver){ .dir = out ? &run->dir : NULL, .model = &run->gpt, .optimizer = &run->optimizer,
                           .report = &run->report, .keep = s->keep,
                           .snapshot = { .options = run->options, .tokenizer = run->tokenizer,
-                                        .tokenizer_files = &run->tokenizer_files, .train = data_id(run->corpus.train),
+                                        .train = data_id(run->corpus.train),
                                         .val = data_id(run->corpus.val) } };
     saver_open(&run->saver);
     if (run->checkpoint) saver_resume(&run->saver, is_saved ? state->step : -1, best);

@@ -38,15 +38,15 @@ static Option table[] = {
     {0}
 };
 
-enum { WRITTEN = 5 };       /* of the names; GPT-2's own are not, but would belong to another tokenizer */
-static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
-                                     "merges.txt", "encoder.json", "vocab.bpe", NULL };
+enum { WRITTEN = 4 };       /* of the names; the others would belong to another tokenizer */
+static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt",
+                                     "special_tokens_map.json", "encoder.json", "vocab.bpe", NULL };
 
 static char *partial[WRITTEN];
 
 static void write_partial(void *bpe) {
     for (int i = 0; i < WRITTEN; i++) {
-        char *text = bpe_file_text(bpe, names[i]);
+        char *text = bpe_file_text(bpe, names[i], 0);
         partial[i] = format_string("%s.new", path_of(out, names[i]).text);
         FILE *file = file_create(partial[i]);
         file_write(file, text, strlen(text));

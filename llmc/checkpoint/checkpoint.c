@@ -18,12 +18,11 @@ static const char CONFIG[] = "config.json", MODEL[] = "model.safetensors", OPTIM
 static const char STATE[] = "state.json", CHOICES[] = "choices.txt", INDEX[] = "model.safetensors.index.json";
 static const char CHECKSUMS[] = "checksums.xxh64";
 
-static const char *const names[] = {        /* all files that checkpoint_write may write */
-    CONFIG, MODEL, OPTIMIZER, STATE, CHOICES,
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt", CHECKSUMS,
+static const char *const names[] = {        /* of all files that checkpoint_write writes; the last four: earlier versions */
+    CONFIG, MODEL, OPTIMIZER, STATE, CHOICES, "tokenizer.json", "tokenizer_config.json", CHECKSUMS,
+    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
 };
-enum { NAMES = sizeof names / sizeof *names, CHECKED = 5, FIRST_TOKENIZER_FILE = 5, TOKENIZER_CONFIG = 6 };
+enum { NAMES = sizeof names / sizeof *names, CHECKED = 5, TOKENIZER_FILE = 5 };
 
 int checkpoint_has_model(const char *dir) { return dir_has_file(dir, MODEL) || dir_has_file(dir, INDEX); }
 
@@ -280,44 +279,6 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
     return TOKENIZER_IDS;
 }
 
-/* A tokenizer_config.json that this program made gets the model's context, as transformers warns of longer texts;
-   another program's is left as it is. */
-static void set_context(TokenizerFile *config, Tokenizer tokenizer, int T) {
-    char *made = tokenizer_file_text(tokenizer, names[TOKENIZER_CONFIG]);
-    const int head = made ? (int)strlen(made) - (int)strlen("\n}\n") : 0;
-    int ours = made && config->bytes && !strncmp(config->bytes, made, (size_t)head), end = 0;
-    if (ours && strcmp(config->bytes + head, "\n}\n")) {
-        sscanf(config->bytes + head, ",\n  \"model_max_length\": %*d\n}\n%n", &end);
-        ours = end && !config->bytes[head + end];
-    }
-    if (ours) {
-        free(config->bytes);
-        config->bytes = format_string("%.*s,\n  \"model_max_length\": %d\n}\n", head, made, T);
-        config->size = strlen(config->bytes);
-    }
-    free(made);
-}
-
-TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokenizer, int T) {
-    TokenizerFiles files = {0};
-    int found = 0;
-    for (int i = 0; dir && i < TOKENIZER_FILES; i++) {
-        const char *name = names[FIRST_TOKENIZER_FILE + i];
-        if (!dir_has_file(dir, name)) continue;
-        FileMap map = file_map(path_of(dir, name).text);
-        const size_t size = (size_t)map.size;
-        files.file[i] = (TokenizerFile){ memcpy(host_alloc(size + 1, name), map.bytes, size), size };
-        file_unmap(map);
-        found++;
-    }
-    for (int i = 0; i < TOKENIZER_FILES && (!found || tokenizer_bpe(tokenizer)); i++) {
-        char *text = files.file[i].bytes ? NULL : tokenizer_file_text(tokenizer, names[FIRST_TOKENIZER_FILE + i]);
-        if (text) files.file[i] = (TokenizerFile){ text, strlen(text) };
-    }
-    set_context(&files.file[TOKENIZER_CONFIG - FIRST_TOKENIZER_FILE], tokenizer, T);
-    return files;
-}
-
 /* ---- The directory */
 
 static void write_text(const char *path, const void *bytes, size_t size) {
@@ -336,9 +297,10 @@ void checkpoint_write(const char *dir, const Snapshot *s) {
     weights_write(path_of(dir, OPTIMIZER).text, s->table, moments, is_bf16 ? 3 : 2, V);
     write_state(path_of(dir, STATE).text, s);
     if (s->choices && *s->choices) write_text(path_of(dir, CHOICES).text, s->choices, strlen(s->choices));
-    for (int i = 0; s->tokenizer_files && i < TOKENIZER_FILES; i++) {
-        const TokenizerFile *file = &s->tokenizer_files->file[i];
-        if (file->bytes) write_text(path_of(dir, names[FIRST_TOKENIZER_FILE + i]).text, file->bytes, file->size);
+    for (int i = TOKENIZER_FILE; i < TOKENIZER_FILE + 2; i++) {
+        char *text = tokenizer_file_text(s->tokenizer, names[i], s->config.T);
+        if (text) write_text(path_of(dir, names[i]).text, text, strlen(text));
+        free(text);
     }
     write_checksums(dir);
     directory_sync(dir);

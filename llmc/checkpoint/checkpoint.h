@@ -8,7 +8,7 @@
      state.json             TrainState, the identity of the data, the options that a resume compares
      choices.txt            the choices of kernels/autotune.h, in text; none where nothing was measured
      checksums.xxh64        XXH64 of the files above, for `xxhsum -c checksums.xxh64`
-     tokenizer.json, ...    the tokenizer files that came with the model, or those of a tokenizer of bytes
+     tokenizer.json, tokenizer_config.json      of a tokenizer of bytes or a BPE
 
    A model of another program has no state.json and no checksums. llmc/checkpoint/run_dir.h makes writes atomic. */
 #ifndef LLMC_CHECKPOINT_H
@@ -39,11 +39,6 @@ typedef struct {
 typedef struct { char text[80]; } DataId;
 DataId data_id(const Tokens *tokens);       /* NULL = no stream */
 
-/* Contents of a tokenizer's files, copied from checkpoint to checkpoint. bytes ends with a zero byte; NULL: no file. */
-enum { TOKENIZER_FILES = 6 };
-typedef struct { char *bytes; size_t size; } TokenizerFile;
-typedef struct { TokenizerFile file[TOKENIZER_FILES]; } TokenizerFiles;
-
 /* Contents of a checkpoint, in host memory. */
 typedef struct {
     GPTConfig      config;
@@ -53,7 +48,6 @@ typedef struct {
     const Option  *options;                    /* the KEPT ones are written */
     Tokenizer      tokenizer;
     DataId         train, val;
-    const TokenizerFiles *tokenizer_files;     /* NULL = none */
     char          *choices;                    /* autotune_text; NULL = none */
 } Snapshot;
 
@@ -80,10 +74,6 @@ GPTConfig checkpoint_config(const char *checkpoint);
 /* Tokenizer the model was trained with. A model of another program has bytes if V is 256, else the BPE of its tokenizer
    files, or ids without one that can be read; prints why it cannot. */
 Tokenizer checkpoint_tokenizer(const char *checkpoint, int V);
-
-/* The tokenizer files of a directory, NULL = none. Missing files are made for a BPE; for bytes all are made where the
-   directory has none. A tokenizer_config.json made by this program gets T, the model's context, as model_max_length. */
-TokenizerFiles checkpoint_load_tokenizer_files(const char *dir, Tokenizer tokenizer, int T);
 
 /* Adopts the choices, if the checkpoint has any; prints when they are of another version, device, driver or library. */
 void       checkpoint_load_choices(const char *checkpoint);

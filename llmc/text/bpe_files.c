@@ -298,31 +298,27 @@ static void write_tokenizer_json(FILE *file, const BpeVocabulary *v) {
     fputs("\n    ]\n  }\n}\n", file);
 }
 
-#define SPECIAL_NAMES "  \"bos_token\": \"<|endoftext|>\",\n  \"eos_token\": \"<|endoftext|>\",\n" \
-                      "  \"unk_token\": \"<|endoftext|>\""
-
 /* Without the class, AutoTokenizer takes GPT2Tokenizer, which splits and adds tokens on its own. */
-static void write_config(FILE *file, int has_end) {
-    fprintf(file, "{\n%s  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
-            "  \"clean_up_tokenization_spaces\": false\n}\n", has_end ? SPECIAL_NAMES ",\n" : "");
+static void write_config(FILE *file, int has_end, int T) {
+    fputs("{\n", file);
+    if (has_end) fputs("  \"bos_token\": \"<|endoftext|>\",\n  \"eos_token\": \"<|endoftext|>\",\n"
+                       "  \"unk_token\": \"<|endoftext|>\",\n", file);
+    if (T) fprintf(file, "  \"model_max_length\": %d,\n", T);
+    fputs("  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false\n}\n", file);
 }
 
-char *bpe_file_text(const Bpe *bpe, const char *name) {
+char *bpe_file_text(const Bpe *bpe, const char *name, int T) {
     const BpeVocabulary *v = bpe_vocabulary(bpe);
-    int has_end = bpe_end_of_text(bpe) >= 0;
     char *text;
     size_t size;
     FILE *file = string_open(&text, &size, name);
-    if (!strcmp(name, "tokenizer.json"))                          write_tokenizer_json(file, v);
-    else if (!strcmp(name, "tokenizer_config.json"))              write_config(file, has_end);
-    else if (!strcmp(name, "special_tokens_map.json") && has_end) fputs("{\n" SPECIAL_NAMES "\n}\n", file);
-    else if (!strcmp(name, "vocab.json"))                         write_vocabulary(file, v);
+    if (!strcmp(name, "tokenizer.json"))             write_tokenizer_json(file, v);
+    else if (!strcmp(name, "tokenizer_config.json")) write_config(file, bpe_end_of_text(bpe) >= 0, T);
+    else if (!strcmp(name, "vocab.json"))            write_vocabulary(file, v);
     else if (!strcmp(name, "merges.txt")) {
         fputs("#version: 0.2\n", file);
         write_merges(file, v, 0);
     }
     REQUIRE(!fclose(file), "out of memory: %s", name);
-    if (size) return text;
-    free(text);
-    return NULL;
+    return text;
 }

@@ -8,9 +8,9 @@
 Bpe *bpe_open(const char *dir);             /* fails with file and line */
 int  bpe_has_files(const char *dir);
 
-/* The files that AutoTokenizer reads: tokenizer.json, tokenizer_config.json, special_tokens_map.json, vocab.json and
-   merges.txt. A new string; NULL for another name, and for the map when there is no <|endoftext|>. */
-char *bpe_file_text(const Bpe *bpe, const char *name);
+/* A file of the tokenizer, a new string: tokenizer.json, tokenizer_config.json, which AutoTokenizer reads, vocab.json or
+   merges.txt. T: the model's context, of which transformers warns with longer texts; 0 = unknown. */
+char *bpe_file_text(const Bpe *bpe, const char *name, int T);
 
 /* Writes a byte as the letter that stands for it in these files: the printable bytes of Latin-1 for themselves, the
    others, in their order, as U+0100, U+0101, ... */

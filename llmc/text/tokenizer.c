@@ -27,7 +27,6 @@ void tokenizer_close(Tokenizer tokenizer) {
 }
 
 Bpe *tokenizer_bpe(Tokenizer tokenizer) { return tokenizer->bpe; }
-const char *tokenizer_dir(Tokenizer tokenizer) { return tokenizer->dir; }
 const char *tokenizer_name(Tokenizer tokenizer) { return tokenizer->name; }
 
 void tokenizer_check(Tokenizer tokenizer, int V) {
@@ -94,11 +93,11 @@ static Bpe *bpe_of_bytes(void) {
     return bpe_create(v, "bytes");
 }
 
-char *tokenizer_file_text(Tokenizer tokenizer, const char *name) {
-    if (tokenizer->bpe) return bpe_file_text(tokenizer->bpe, name);
-    if (tokenizer == TOKENIZER_IDS || strncmp(name, "tokenizer", 9)) return NULL;
+char *tokenizer_file_text(Tokenizer tokenizer, const char *name, int T) {
+    if (tokenizer->bpe) return bpe_file_text(tokenizer->bpe, name, T);
+    if (tokenizer == TOKENIZER_IDS) return NULL;
     Bpe *bpe = bpe_of_bytes();
-    char *text = bpe_file_text(bpe, name);
+    char *text = bpe_file_text(bpe, name, T);
     bpe_free(bpe);
     return text;
 }

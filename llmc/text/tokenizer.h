@@ -14,7 +14,6 @@ extern const struct TokenizerKind tokenizer_bytes, tokenizer_ids;
 Tokenizer   tokenizer_open(const char *dir);                              /* the BPE of a directory (bpe_files.h) */
 void        tokenizer_close(Tokenizer tokenizer);                         /* bytes, ids and NULL are ignored */
 Bpe        *tokenizer_bpe(Tokenizer tokenizer);                           /* NULL for bytes and ids */
-const char *tokenizer_dir(Tokenizer tokenizer);                           /* where its files are; NULL as above */
 
 const char *tokenizer_name(Tokenizer tokenizer);                          /* "bytes", "ids", "bpe" */
 
@@ -33,9 +32,9 @@ int32_t  tokenizer_start(Tokenizer tokenizer, int V);
 /* The token that ends a text, -1 = none. */
 int32_t  tokenizer_end_of_text(Tokenizer tokenizer, int V);
 
-/* A file that AutoTokenizer reads, tokenizer.json, ... (a new string); NULL: the tokenizer has none of that name. For
-   bytes, tokenizer.json has GPT-2's letter for each byte, with the byte as its id, and no merges. */
-char *tokenizer_file_text(Tokenizer tokenizer, const char *name);
+/* tokenizer.json or tokenizer_config.json, which AutoTokenizer reads (a new string; T: as in bpe_file_text); NULL for
+   ids. For bytes, tokenizer.json has GPT-2's letter for each byte, with the byte as its id, and no merges. */
+char *tokenizer_file_text(Tokenizer tokenizer, const char *name, int T);
 
 /* Writes one token. On a terminal, invalid UTF-8 is written as U+FFFD and control characters are escaped; a character
    is written when its last byte has come. */

@@ -18,7 +18,7 @@ static const Option test_options[] = {
     { .name = "out",   .type = OPTION_TEXT, .value = &test_data,  .role = ROLE_COMMAND },
     {0}
 };
-static TokenizerFiles saved_tokenizer_files;
+static Tokenizer saved_tokenizer = TOKENIZER_BYTES;
 static Report test_report;
 
 /* Locks out and opens a saver, one at a time. The corpus is 200 bytes, the last 20 of them for validation. */
@@ -31,8 +31,7 @@ static inline Saver open_saver(const char *out, Trainer *t, int64_t keep) {
     directory_make(out);
     dir = run_dir_choose(out, NULL, 1, 0);
     Saver saver = { .dir = &dir, .model = &t->model, .optimizer = &t->optimizer, .report = &test_report, .keep = keep,
-                    .snapshot = { .options = test_options, .tokenizer = TOKENIZER_BYTES,
-                                  .tokenizer_files = &saved_tokenizer_files, .train = data_id(corpus.train),
+                    .snapshot = { .options = test_options, .tokenizer = saved_tokenizer, .train = data_id(corpus.train),
                                   .val = data_id(corpus.val) } };
     saver_open(&saver);
     tokens_close(corpus.val);

@@ -354,58 +354,24 @@ static void test_replacing(void) {
 
 /* ---- Tokenizers */
 
-/* Returns the number of files. */
-static int free_files(TokenizerFiles *files) {
-    int count = 0;
-    for (int i = 0; i < TOKENIZER_FILES; i++) {
-        count += files->file[i].bytes != NULL;
-        free(files->file[i].bytes);
-    }
-    *files = (TokenizerFiles){0};
-    return count;
-}
-
-/* Copies: any bytes, an empty file, a missing one; no directory, no other file. */
+/* Written anew for the tokenizer of the model and its context; nothing for ids. */
 static void test_tokenizer_files(void) {
-    static const char bytes[] = "{\"\0\n\xff\": 0}";
-    char *from = IN_SCRATCH("tokenizer");
-    directory_make(IN_SCRATCH("tokenizer/tokenizer.json"));
-    put(IN_SCRATCH("tokenizer/vocab.json"), bytes, sizeof bytes);
-    put_text(IN_SCRATCH("tokenizer/merges.txt"), "");
-    put_text(IN_SCRATCH("tokenizer/notes.txt"), "no file of a tokenizer");
-    saved_tokenizer_files = checkpoint_load_tokenizer_files(from, TOKENIZER_BYTES, 16);
-    char *step = save_step(IN_SCRATCH("tokenized"), &trainer, 1);
-    EXPECT(same_files(STRING("%s/vocab.json", step), IN_SCRATCH("tokenizer/vocab.json")), "vocab.json");
-    EXPECT(same_files(STRING("%s/merges.txt", step), IN_SCRATCH("tokenizer/merges.txt")), "merges.txt");
-    EXPECT(!file_exists(STRING("%s/tokenizer.json", step)), "a directory is not copied");
-    EXPECT(!file_exists(STRING("%s/notes.txt", step)), "other files are not copied");
-    free_files(&saved_tokenizer_files);
-    TokenizerFiles ids = checkpoint_load_tokenizer_files(NULL, TOKENIZER_IDS, 16);
-    TokenizerFiles of_bytes = checkpoint_load_tokenizer_files(NULL, TOKENIZER_BYTES, 16);
-    EXPECT(free_files(&ids) == 0, "ids have no tokenizer");
-    EXPECT(of_bytes.file[0].bytes && of_bytes.file[1].bytes && free_files(&of_bytes) == 2, "a tokenizer of bytes");
-}
-
-/* Made, copied from a model with another context, and of another program. */
-static void the_context_in_a_tokenizer(void) {
-    char *dir = IN_SCRATCH("context"), *path = IN_SCRATCH("context/tokenizer_config.json");
-    Tokenizer bpe = tokenizer_open("test/reference/bpe"), kinds[] = { TOKENIZER_BYTES, bpe };
-    directory_make(dir);
-    for (int k = 0; k < 2; k++) {
-        char *made = scratch_keep(tokenizer_file_text(kinds[k], "tokenizer_config.json"));
-        const int head = (int)strlen(made) - 3;
-        const char *want = STRING("%.*s,\n  \"model_max_length\": 2048\n}\n", head, made);
-        const char *others = STRING("%.*s,\n  \"model_max_length\": 16,\n  \"a\": 1\n}\n", head, made);
-        const char *from[] = { NULL, made, STRING("%.*s,\n  \"model_max_length\": 16\n}\n", head, made), others };
-        for (int i = 0; i < 4; i++) {
-            if (from[i]) put_text(path, from[i]);
-            TokenizerFiles files = checkpoint_load_tokenizer_files(from[i] ? dir : NULL, kinds[k], 2048);
-            const TokenizerFile *got = &files.file[1];
-            EXPECT(got->bytes && !strcmp(got->bytes, i < 3 ? want : others) && got->size == strlen(got->bytes),
-                   "%s %d: %s", tokenizer_name(kinds[k]), i, got->bytes);
-            free_files(&files);
-        }
+    Tokenizer bpe = tokenizer_open("test/reference/bpe"), kinds[] = { TOKENIZER_BYTES, bpe, TOKENIZER_IDS };
+    for (int k = 0; k < 3; k++) {
+        saved_tokenizer = kinds[k];
+        char *step = save_step(IN_SCRATCH("tokenized-%d", k), &trainer, 1);
+        const int is_written = file_exists(STRING("%s/tokenizer.json", step));
+        const char *config = STRING("%s/tokenizer_config.json", step);
+        EXPECT(is_written == (k < 2) && file_exists(config) == is_written, "kind %d", k);
+        if (k == 2) continue;
+        const char *context = STRING("\"model_max_length\": %d,", trainer.model.config.T);
+        EXPECT(strstr(text_of(config), context), "want %s", context);
+        Tokenizer again = tokenizer_open(step);
+        EXPECT(bpe_vocabulary(tokenizer_bpe(again))->V == (k ? 500 : 256), "its tokens");
+        EXPECT(!k || bpe_fingerprint(tokenizer_bpe(again)) == bpe_fingerprint(tokenizer_bpe(bpe)), "another tokenizer");
+        tokenizer_close(again);
     }
+    saved_tokenizer = TOKENIZER_BYTES;
     tokenizer_close(bpe);
 }
 
@@ -424,10 +390,6 @@ static void which_tokenizer(void) {
     edit("test/reference/bpe/merges.txt", IN_SCRATCH("which/merges.txt"), "", "");
     expect_tokenizer(dir, 500, "bpe");
     expect_tokenizer(dir, 256, "bytes");
-    Tokenizer bpe = tokenizer_open(dir);
-    TokenizerFiles files = checkpoint_load_tokenizer_files(dir, bpe, 16);
-    EXPECT(free_files(&files) == 4, "two are copied, two made");
-    tokenizer_close(bpe);
     put_text(state, bpe_state);
     expect_tokenizer(dir, 500, "bpe");
     put_text(IN_SCRATCH("which/merges.txt"), "a b c\n");
@@ -452,7 +414,6 @@ int main(void) {
     RUN(test_picking);
     RUN(test_replacing);
     RUN(test_tokenizer_files);
-    RUN(the_context_in_a_tokenizer);
     RUN(which_tokenizer);
     tiny_free(&trainer);
     return test_close();

@@ -193,7 +193,7 @@ static void files_come_back(void) {
         directory_make(dir);
         EXPECT(!bpe_has_files(dir), "files where there are none");
         for (int i = 0; i < 4 && sets[s][i]; i += 2) {
-            char *text = bpe_file_text(reference, sets[s][i]);
+            char *text = bpe_file_text(reference, sets[s][i], 0);
             put_text(path_of(dir, sets[s][i + 1]).text, text);
             EXPECT(strcmp(sets[s][i], "merges.txt") || !strcmp(text, text_of(REFERENCE "/merges.txt")), "other merges");
             free(text);
@@ -203,13 +203,15 @@ static void files_come_back(void) {
         EXPECT(bpe_end_of_text(bpe) == END_OF_TEXT, "%d", bpe_end_of_text(bpe));
         bpe_free(bpe);
     }
-    char *map = bpe_file_text(reference, "special_tokens_map.json");
-    EXPECT(map && strstr(map, "\"eos_token\": \"<|endoftext|>\""), "%s", map);
-    EXPECT(!bpe_file_text(reference, "added_tokens.json"), "a file that there is not");
-    free(map);
+    char *config = bpe_file_text(reference, "tokenizer_config.json", 64);
+    EXPECT(strstr(config, "\"eos_token\": \"<|endoftext|>\"") && strstr(config, "\"model_max_length\": 64"), "%s",
+           config);
+    free(config);
     Bpe *bpe = bpe_open(no_map_dir);         /* HuggingFace's vocabulary alone has no <|endoftext|> */
     EXPECT(bpe_end_of_text(bpe) == -1 && bpe_vocabulary(bpe)->V == V - 1, "%d", bpe_end_of_text(bpe));
-    EXPECT(!bpe_file_text(bpe, "special_tokens_map.json"), "a special token that there is not");
+    config = bpe_file_text(bpe, "tokenizer_config.json", 0);
+    EXPECT(!strstr(config, "token\"") && !strstr(config, "max_length"), "it has no special token: %s", config);
+    free(config);
     bpe_free(bpe);
 }
 
@@ -290,7 +292,7 @@ static void train_256(void *trainer) { bpe_train(trainer, 256); }
 static void merges_of_huggingface(void) {
     for (size_t part = 10; part <= 1000000; part *= 100) {
         Bpe *bpe = trained(REFERENCE "/train.txt", V, part);
-        char *merges = bpe_file_text(bpe, "merges.txt");
+        char *merges = bpe_file_text(bpe, "merges.txt", 0);
         EXPECT(!strcmp(merges, text_of(REFERENCE "/merges.txt")), "in parts of %zu: other merges", part);
         EXPECT(bpe_fingerprint(bpe) == bpe_fingerprint(reference), "in parts of %zu: another tokenizer", part);
         free(merges);
