@@ -8,8 +8,8 @@
 Bpe *bpe_open(const char *dir);             /* fails with file and line */
 int  bpe_has_files(const char *dir);
 
-/* A file of the tokenizer, a new string: tokenizer.json, tokenizer_config.json, which AutoTokenizer reads, vocab.json or
-   merges.txt. T: the model's context, of which transformers warns with longer texts; 0 = unknown. */
+/* A file of the tokenizer, a new string: tokenizer.json, tokenizer_config.json, which AutoTokenizer reads, vocab.json
+   or merges.txt. T: the model's context, of which transformers warns with longer texts; 0 = unknown. */
 char *bpe_file_text(const Bpe *bpe, const char *name, int T);
 
 /* Writes a byte as the letter that stands for it in these files: the printable bytes of Latin-1 for themselves, the
