@@ -18,7 +18,7 @@ static const char CONFIG[] = "config.json", MODEL[] = "model.safetensors", OPTIM
 static const char STATE[] = "state.json", CHOICES[] = "choices.txt", INDEX[] = "model.safetensors.index.json";
 static const char CHECKSUMS[] = "checksums.xxh64";
 
-static const char *const names[] = {        /* of all files that checkpoint_write writes; the last four: earlier versions */
+static const char *const names[] = {        /* all files of a checkpoint; the last four are of earlier versions */
     CONFIG, MODEL, OPTIMIZER, STATE, CHOICES, "tokenizer.json", "tokenizer_config.json", CHECKSUMS,
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
 };
