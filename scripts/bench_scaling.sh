@@ -16,31 +16,17 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM HUP
 
-# prints ms, tokens/s, waiting (medians), 10th and 90th percentile of ms
+# prints ms, tokens/s, waiting (medians), 10th and 90th percentile of ms, a line each
 medians() {
-    awk -v skip=10 '
-        function quantile(list, n, q,   i, j, t) {
-            for (i = 2; i <= n; i++) for (j = i; j > 1 && list[j] < list[j - 1]; j--) {
-                t = list[j]; list[j] = list[j - 1]; list[j - 1] = t
-            }
-            i = int(1 + q * (n - 1))
-            return list[i] + (i < n ? (1 + q * (n - 1) - i) * (list[i + 1] - list[i]) : 0)
-        }
-        /^step .*tok\/s/ {
-            if (++seen <= skip) next
-            n++
-            wait[n] = 0
-            for (i = 2; i <= NF; i++) {
-                if ($i == "tok/s") speed[n] = $(i - 1)
-                if ($i == "ms") ms[n] = $(i - 1)
-                if ($i ~ /^waiting/) wait[n] = substr($(i - 1), 2)
-            }
-        }
-        END {
-            if (!n) exit 1
-            printf "%.2f %.0f %.2f %.2f %.2f\n", quantile(ms, n, 0.5), quantile(speed, n, 0.5), quantile(wait, n, 0.5),
-                quantile(ms, n, 0.1), quantile(ms, n, 0.9)
-        }' "$1"
+    for figure in ms:0.5 tok/s:0.5 waiting:0.5 ms:0.1 ms:0.9; do
+        awk -v unit="${figure%:*}" '/^step .*tok\/s/ && ++seen > 10 {
+            value = 0
+            for (i = 2; i <= NF; i++) if (index($i, unit) == 1) value = $(i - 1)
+            sub(/^\(/, "", value)
+            print value
+        }' "$1" | sort -n | awk -v q="${figure#*:}" '{ value[NR] = $1 }
+            END { i = int(q * NR + 0.5); if (i) print value[i]; else exit 1 }' || return 1
+    done
 }
 
 run() {           # run NAME GPUS MODEL BATCH: its medians are in $dir/NAME, clock and power of GPU 0 too

@@ -32,25 +32,11 @@ scripts=$(dirname "$0")
 . "$scripts/logs.sh"
 
 awk -F, -v script="$script" -v has_twin="${twin:+1}" "$read_columns"'
-# The directory of a log.csv, else the name of the file.
-function name_of(path,   part, count) {
-    count = split(path, part, "/")
-    if (part[count] == "log.csv" && count > 1 && part[count - 1] !~ /^\.?$/) return part[count - 1]
-    sub(/\.csv$/, "", part[count])
-    return part[count]
-}
-# "# memory: 213 MiB of ..." of the settings.txt beside a log; "" = none.
-function memory_of(path,   line, value) {
-    sub(/[^\/]*$/, "settings.txt", path)
-    while ((getline line < path) > 0) if (sub(/^# memory: */, "", line)) value = line
-    close(path)
-    sub(/ of .*/, "", value)
-    return value
-}
 FNR == 1 {
     want_columns("step loss", "a log of training steps")
     path[++file] = shown(FILENAME)
-    memory[file] = memory_of(FILENAME)
+    memory[file] = setting_comment(FILENAME, "memory")
+    sub(/ of .*/, "", memory[file])
     next
 }
 is_number(cell("step")) && is_number(cell("loss")) {

@@ -34,6 +34,20 @@ function want_columns(names, what,   i, count, name) {
     for (i = 1; i <= count; i++)
         if (!(name[i] in column)) stop(shown(FILENAME) ": not " what ": no column " name[i] " in the first line")
 }
+# The directory of a log.csv, else the name of the file.
+function name_of(path,   part, count) {
+    count = split(path, part, "/")
+    if (part[count] == "log.csv" && count > 1 && part[count - 1] !~ /^\.?$/) return part[count - 1]
+    sub(/\.csv$/, "", part[count])
+    return part[count]
+}
+# "# NAME: ..." of the settings.txt beside a log; "" = none.
+function setting_comment(path, name,   line, value) {
+    sub(/[^\/]*$/, "settings.txt", path)
+    while ((getline line < path) > 0) if (sub("^# " name ": *", "", line)) value = line
+    close(path)
+    return value
+}
 { sub(/\r$/, "") }
 FNR == 1 {
     split("", column)

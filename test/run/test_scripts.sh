@@ -1,8 +1,9 @@
 #!/bin/sh
 # test_scripts.sh - What reads a run's log or the benchmark's table: curves, and with every awk that is installed
-# compare_curves.sh and plot_attention.sh; and compare.sh, on a tiny model.
+# compare_curves.sh, plot_loss.sh and plot_attention.sh; and compare.sh, on a tiny model.
 . "$(dirname "$0")/../shell.sh"
-curves=$build/curves compare=$PWD/scripts/compare_curves.sh attention=$PWD/scripts/plot_attention.sh
+curves=$build/curves compare=$PWD/scripts/compare_curves.sh plot=$PWD/scripts/plot_loss.sh
+attention=$PWD/scripts/plot_attention.sh
 
 # make_run NAME OFFSET COLUMN...: 60 steps; the loss falls from 5 + OFFSET to 2 + OFFSET, every 20 steps a validation
 # 0.5 above it. A column that is not known stays empty.
@@ -136,6 +137,69 @@ for steps in "--steps 19" "--steps=5"; do
 done
 close_test "compare.sh trains flash, twin and naive, and compares them"
 
+# ---- plot_loss.sh
+"$plot" "$dir/runs/a" "$dir/runs/b/log.csv" > "$dir/loss.svg"
+is "exit code" $? 0
+is "curves" "$(count '<path class="curve"' "$dir/loss.svg")" 2
+is "points of the validation" "$(count 'class="dot"' "$dir/loss.svg")" 3
+is "background" "$(count '<rect width="100%"' "$dir/loss.svg")" 0
+(cd "$dir" && "$plot" x=y.csv "odd/a&b=<c>") > "$dir/odd.svg"
+"$plot" --y all --x=tokens "$dir/runs/a" > "$dir/tokens.svg"
+"$plot" --y loss,difference,norm "$dir/runs/a" "$dir/runs/b" > "$dir/panels.svg"
+is "dashed curves of b" "$(grep -c 'class="curve" .* stroke-dasharray="7 4"' "$dir/panels.svg")" 3
+"$plot" --x time "$dir/runs/a" > "$dir/time.svg"
+mkdir "$dir/begun"
+echo step,loss > "$dir/begun/log.csv"
+"$plot" "$dir/begun" "$dir/runs/a" > "$dir/begun.svg" 2> "$dir/begun.err" || wrong "a run that has begun: exit code $?"
+# steps of 1 and 3 with one of -9.1 and one that is unknown; of 2500, 4 become a point, their mean is 2
+awk 'BEGIN { print "step,loss,lr"; for (i = 1; i <= 2500; i++)
+    print i "," (i == 1500 ? -9.1 : i == 1200 ? "nan" : 1 + i % 2 * 2) "," 6e-8 * (1 - i / 2500) }' > "$dir/long.csv"
+"$plot" --y loss,lr "$dir/long.csv" > "$dir/long.svg"
+is "points of both panels" "$(grep 'class="curve"' "$dir/long.svg" | tr ML '\n' | grep -c ',')" 1250
+is "minima and maxima" "$(grep 'class="raw"' "$dir/long.svg" | tr ML '\n' | grep -c ',')" 1250
+is "lines that are interrupted" "$(count 'd="M[^M]*M' "$dir/long.svg")" 0
+awk 'BEGIN { print "step,loss"; for (i = 1; i <= 9; i++) print i "," (i == 5 ? "1e400" : i) }' > "$dir/broken.csv"
+timeout 10 "$plot" "$dir/broken.csv" > "$dir/broken.svg"
+is "lines that are interrupted by a loss that is no number" "$(count 'd="M[^M]*M[^M]*"' "$dir/broken.svg")" 2
+while read -r name text; do
+    expect "$name: $text" grep -qF ">$text<" "$dir/$name.svg"
+done <<'END'
+loss a 2.0000
+loss b 2.0100
+loss validation 2.5000
+loss floor 1.2500
+odd x=y 2.0100
+odd a&amp;b=&lt;c&gt; 2.0000
+tokens 6000
+tokens a 1
+tokens a 0.001
+tokens a 2000
+panels b at most 0.01
+time time, minutes
+begun a 2.0000
+long long 2.0000
+long -8
+long 2e-8
+END
+expect "the run that is left out" grep -q 'begun/log.csv: no row with a loss yet' "$dir/begun.err"
+close_test "plot_loss.sh draws runs, panels and axes as asked, and thins long curves"
+
+while IFS='|' read -r message arguments; do
+    refuses "$message" sh -c 'cd "$1" && shift && exec "$@"' - "$dir" "$plot" $arguments
+done <<'END'
+usage: scripts/plot_loss.sh|
+usage: scripts/plot_loss.sh|--html runs/a
+runs/c: no such run; want a run's directory or its log.csv|runs/c
+begun/log.csv: no row with a loss yet|begun
+runs/a/settings.txt: not a log of training steps: no column step|runs/a/settings.txt
+runs/b/log.csv: not a log of training steps: no column tokens|--x tokens runs/a runs/b
+--y lrs: want loss, difference, norm, lr, speed or all|--y lrs runs/a
+--x hours: want step, tokens or time|--x hours runs/a
+--y difference: no run has such values beside the first|--y difference runs/a
+--y speed: no run has such values|--y speed runs/b
+END
+close_test "plot_loss.sh says what is missing"
+
 # ---- plot_attention.sh: naive lacks the last length
 bench=$dir/bench.csv
 {
@@ -149,8 +213,8 @@ bench=$dir/bench.csv
 } > "$bench"
 svg=$dir/attention.svg
 "$attention" "$bench" > "$svg"
-is "curves in two panels" "$(count '<path class="curve"' "$svg")" 4
-is "points" "$(count '<path class="dot"' "$svg")" 10
+is "curves in two panels" "$(count '<path class="curve dots"' "$svg")" 4
+is "points" "$(count 'class="dot"' "$svg")" 10
 is "lengths on the axes" "$(count '>2048<' "$svg")" 2
 expect "the setting" grep -q 'bf16, head size 64, 12 heads, B×T = 65536' "$svg"
 expect "the labels" grep -q '>naive 32<' "$svg"
@@ -210,6 +274,8 @@ for name in mawk gawk original-awk busybox; do
     chmod +x "$dir/bin/awk"
     with="env PATH=$dir/bin:$PATH"
     $with "$attention" "$bench" | cmp - "$dir/attention.svg" || wrong "$name: plot_attention.sh"
+    $with "$plot" "$dir/runs/a" "$dir/runs/b/log.csv" | cmp - "$dir/loss.svg" || wrong "$name: plot_loss.sh"
+    $with "$plot" --y loss,lr "$dir/long.csv" | cmp - "$dir/long.svg" || wrong "$name: plot_loss.sh of a long run"
     $with "$compare" "$dir/runs/b" "$dir/runs/a/log.csv" | cmp - "$dir/two.out" || wrong "$name: compare_curves.sh"
 done
 close_test "every awk that is installed draws the same"
