@@ -107,7 +107,7 @@ static void create_model(Run *run) {
     const Settings *s = &run->settings;
     corpus_check(&run->corpus, run->config.V);
     model_require_same(&run->config, s, run->options, run->from, run->step.sequences);
-    gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, gpt_own_tokens(&run->config), TRAIN);
+    gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, gpt_local_tokens(&run->config), TRAIN);
     optimizer_create(&run->optimizer, &run->gpt, adamw_of(s));
     run->step = (TrainStep){ .model = &run->gpt, .optimizer = &run->optimizer, .tokens = run->corpus.train,
                              .seed = (uint64_t)s->seed, .B = (int)s->batch, .sequences = run->step.sequences,

@@ -33,9 +33,9 @@ static int64_t token_of(const RingSplit *s, int i) {
     return (int64_t)size * (2 * N - 1 - s->rank) + i - size;
 }
 
-void ring_take(const RingSplit *s, int32_t *own, const int32_t *whole) {
+void ring_copy_local(const RingSplit *s, int32_t *local, const int32_t *whole) {
     const int tokens = ring_tokens(s, s->rank);
-    for (int i = 0; i < tokens; i++) own[i] = whole[token_of(s, i)];
+    for (int i = 0; i < tokens; i++) local[i] = whole[token_of(s, i)];
 }
 
 /* Query rows from `row` on with keys 0 .. keys - 1: all of them, or, where causal, row `row + i` with keys j <= i; then
@@ -44,15 +44,15 @@ typedef struct { int row, rows, keys, causal; } Part;
 
 /* What number rank computes with the block of number from. */
 static Part part_of(const RingSplit *s, int rank, int from) {
-    const int own = ring_tokens(s, rank), other = ring_tokens(s, from);
-    if (from == rank) return (Part){ 0, own, own, 1 };
+    const int local = ring_tokens(s, rank), other = ring_tokens(s, from);
+    if (from == rank) return (Part){ 0, local, local, 1 };
     if (s->order == RING_STRIPED) {             /* row i sees key j <= i of an earlier rank, j < i of a later one */
-        const int row = from > rank, rows = own > row ? own - row : 0;
+        const int row = from > rank, rows = local > row ? local - row : 0;
         return (Part){ row, rows, rows < other ? rows : other, 1 };
     }
-    if (s->order == RING_CONTIGUOUS) return (Part){ 0, own, from < rank ? other : 0, 0 };
+    if (s->order == RING_CONTIGUOUS) return (Part){ 0, local, from < rank ? other : 0, 0 };
     const int first = chunk_tokens(s, 2 * s->size, from < rank ? from : rank);
-    return from < rank ? (Part){ 0, own, first, 0 } : (Part){ first, own - first, other, 0 };
+    return from < rank ? (Part){ 0, local, first, 0 } : (Part){ first, local - first, other, 0 };
 }
 
 static int is_empty(Part p) { return !p.rows || !p.keys; }
@@ -76,15 +76,15 @@ Ring ring_create(RingSplit split, const char *attention, AttentionSpec spec) {
 }
 
 const char *ring_refuse(const Ring *r) {
-    const Attention *own = attention_pick(r->attention, &r->spec);
-    if (own->kept_bytes(&r->spec))
+    const Attention *attention = attention_pick(r->attention, &r->spec);
+    if (attention->kept_bytes(&r->spec))
         return strcmp(r->attention, "naive") ? "flash attention refuses this head size, and naive runs on one rank only"
                                              : "naive attention runs on one rank only; want flash";
     if (r->spec.dropout.rate > 0)  return "attention over several ranks has no dropout";
     return NULL;
 }
 
-/* The data type of a step's results: that of the operands where only one step follows the own block. */
+/* The data type of a step's results: that of the operands where only one step follows the local block. */
 static DType sum_dtype(const Ring *r) { return r->split.size == 2 ? r->spec.dtype : F32; }
 
 static AttentionSpec spec_of(const Ring *r, Part p, int heads, DType out_dtype) {
@@ -117,16 +117,16 @@ static int64_t keys_of(Part p) { return is_empty(p) ? 0 : p.keys; }
 /* ---- Memory of a pass */
 
 /* The tensors of a unit: r->heads heads of one sequence, C columns. Keys with values, and their gradients, are
-   (tokens,2C): K beside V. D: sum_dtype. given: local keys that another rank needs; taken: keys that this one needs. */
+   (tokens,2C): K beside V. D: sum_dtype. send_keys, recv_keys: maximum over the steps. */
 typedef struct {
-    Tensor kv;              /* (given,2C): this rank's */
-    Tensor in[2];           /* (taken,2C): of other ranks, one received while the other is read */
-    Tensor out;             /* forward: D (own,C), over the steps so far; the caller's where D is the caller's */
-    Tensor dq;              /* backward: D (own,C), of the steps */
-    Tensor dkv;             /* D (taken,2C): of a step; `sent` where D is the caller's */
-    Tensor sent, returned;  /* (taken,2C), (given,2C): the same on its way to its rank; of this rank's, from another,
-                               in the memory of kv where these are sent once */
-    Tensor dkv_sum;         /* F32 (own,2C): of those returned, where there are several */
+    Tensor kv;              /* (send_keys,2C): local keys and values */
+    Tensor in[2];           /* (recv_keys,2C): those of other ranks; one is received while the other is read */
+    Tensor out;             /* forward: D (local,C), over the steps so far; absent where D is the operands' type */
+    Tensor dq;              /* backward: D (local,C), sum over the steps */
+    Tensor dkv;             /* D (recv_keys,2C): a step's; the memory of `sent` where N = 2 */
+    Tensor sent;            /* (recv_keys,2C): dkv on its way to its rank */
+    Tensor returned;        /* (send_keys,2C): local keys' gradients from another rank; in kv's memory where N = 2 */
+    Tensor dkv_sum;         /* F32 (local,2C): sum of those returned, where N > 2 */
     void  *attention;       /* its workspace */
 } Work;
 
@@ -145,38 +145,38 @@ static void add_workspace(const Ring *r, Part p, DType out_dtype, size_t *bytes)
 
 /* Returns the bytes of a pass. */
 static size_t place_work(const Ring *r, int is_backward, void *memory, Work *w) {
-    const int64_t C = r->heads * r->spec.HS, own = r->spec.Tq;
+    const int64_t C = r->heads * r->spec.HS, local = r->spec.Tq;
     const DType dtype = r->spec.dtype, D = sum_dtype(r);
     const int steps = r->split.size - 1;
-    int64_t given = 0, taken = 0;
+    int64_t send_keys = 0, recv_keys = 0;
     size_t at = 0;
     for (int i = 0; i < steps; i++) {
         const Step s = step_of(r, i);
-        if (keys_of(s.others) > given) given = keys_of(s.others);
-        if (keys_of(s.part) > taken)   taken = keys_of(s.part);
+        if (keys_of(s.others) > send_keys) send_keys = keys_of(s.others);
+        if (keys_of(s.part) > recv_keys)   recv_keys = keys_of(s.part);
         add_workspace(r, s.part, D, &at);
     }
-    const Part own_part = part_of(&r->split, r->split.rank, r->split.rank);
-    add_workspace(r, own_part, D, &at);
-    add_workspace(r, own_part, dtype, &at);
+    const Part local_part = part_of(&r->split, r->split.rank, r->split.rank);
+    add_workspace(r, local_part, D, &at);
+    add_workspace(r, local_part, dtype, &at);
     at = (at + 255) / 256 * 256;
     *w = (Work){ .attention = memory };
-    at = place(&w->kv, memory, at, dtype, given, 2 * C);
-    for (int i = 0; i < 2 && i < steps; i++) at = place(&w->in[i], memory, at, dtype, taken, 2 * C);
-    if (!is_backward) return D == dtype ? at : place(&w->out, memory, at, D, own, C);
-    at = place(&w->dq, memory, at, D, own, C);
-    at = place(&w->sent, memory, at, dtype, taken, 2 * C);
+    at = place(&w->kv, memory, at, dtype, send_keys, 2 * C);
+    for (int i = 0; i < 2 && i < steps; i++) at = place(&w->in[i], memory, at, dtype, recv_keys, 2 * C);
+    if (!is_backward) return D == dtype ? at : place(&w->out, memory, at, D, local, C);
+    at = place(&w->dq, memory, at, D, local, C);
+    at = place(&w->sent, memory, at, dtype, recv_keys, 2 * C);
     w->returned = w->kv;
     w->dkv = w->sent;
     if (steps == 1) return at;
-    at = place(&w->returned, memory, at, dtype, given, 2 * C);
-    at = place(&w->dkv, memory, at, D, taken, 2 * C);           /* a step's, while those before it are sent */
-    return place(&w->dkv_sum, memory, at, F32, own, 2 * C);
+    at = place(&w->returned, memory, at, dtype, send_keys, 2 * C);
+    at = place(&w->dkv, memory, at, D, recv_keys, 2 * C);           /* a step's, while those before it are sent */
+    return place(&w->dkv_sum, memory, at, F32, local, 2 * C);
 }
 
 /* The maximum over the ranks. */
 size_t ring_workspace_bytes(const Ring *r) {
-    size_t most = 0;
+    size_t max = 0;
     if (r->split.size == 1) return attention_pick(r->attention, &r->spec)->workspace_bytes(&r->spec);
     for (int i = 0; i < 2 * r->split.size; i++) {
         Ring of_rank = *r;
@@ -184,9 +184,9 @@ size_t ring_workspace_bytes(const Ring *r) {
         of_rank.split.rank = i / 2;
         of_rank.spec.Tq = of_rank.spec.Tk = ring_tokens(&r->split, i / 2);
         const size_t bytes = place_work(&of_rank, i % 2, NULL, &w);
-        if (bytes > most) most = bytes;
+        if (bytes > max) max = bytes;
     }
-    return most;
+    return max;
 }
 
 /* ---- Views */
@@ -207,7 +207,7 @@ static Tensor half(Tensor t, int which) {
 }
 
 enum { DQ, DK, DV, DOUT, OUT, Q, K, V, MATRICES };
-typedef struct { Tensor t[MATRICES], lse; } Operands;       /* (B,own,NH*HS); lse (B,NH,own) */
+typedef struct { Tensor t[MATRICES], lse; } Operands;       /* (B,local,NH*HS); lse (B,NH,local) */
 
 /* Some rows and heads of sequence b, as operands of one sequence. */
 static Operands range_of(const Ring *r, const Operands *x, int b, int row, int rows, int head, int heads) {
@@ -232,7 +232,7 @@ static CommTransfer fetch(const Ring *r, const Work *w, int index) {
 }
 
 /* The one in which the gradients of these return to their rank. */
-static CommTransfer give_back(const Ring *r, const Work *w, int index) {
+static CommTransfer return_grads(const Ring *r, const Work *w, int index) {
     const Step s = step_of(r, index);
     return (CommTransfer){ tensor_row_range(w->sent, 0, keys_of(s.part)), rank_of_run(r, s.from),
                            tensor_row_range(w->returned, 0, keys_of(s.others)), rank_of_run(r, s.to) };
@@ -256,7 +256,7 @@ static void part_forward(const Ring *r, const Work *w, const Operands *x, Part p
 }
 
 static void unit_forward(const Ring *r, const Work *w, const Operands *x) {
-    const int own = r->spec.Tq, steps = r->split.size - 1;
+    const int local = r->spec.Tq, steps = r->split.size - 1;
     pack(w, x);
     CommTransfer transfer = fetch(r, w, 0);
     CommOp fetched = comm_exchange(&transfer, 1);
@@ -271,7 +271,7 @@ static void unit_forward(const Ring *r, const Work *w, const Operands *x) {
         }
         part_forward(r, w, x, p, ACCUMULATE, half(kv, 0), half(kv, 1));
     }
-    if (w->out.data && own) tensor_convert(x->t[OUT], rows_of(w->out, 0, own));
+    if (w->out.data && local) tensor_convert(x->t[OUT], rows_of(w->out, 0, local));
 }
 
 void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
@@ -292,7 +292,7 @@ void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Ten
 /* ---- Backward */
 
 /* This rank's block, some of the heads. */
-static void own_backward(const Ring *r, const Work *w, const Operands *x, int head, int heads) {
+static void local_backward(const Ring *r, const Work *w, const Operands *x, int head, int heads) {
     const Part p = part_of(&r->split, r->split.rank, r->split.rank);
     const AttentionSpec spec = spec_of(r, p, heads, r->spec.dtype);
     if (is_empty(p) || !heads) return;
@@ -331,17 +331,17 @@ static void add_to_keys(const Operands *x, Tensor from, int64_t keys) {
 
 /* The gradients of this rank's keys and values in step `index` of another have come. */
 static void add_returned(const Ring *r, const Work *w, const Operands *x, int index) {
-    const int64_t own = r->spec.Tk, keys = keys_of(step_of(r, index).others);
+    const int64_t local = r->spec.Tk, keys = keys_of(step_of(r, index).others);
     if (!w->dkv_sum.data) {
         if (keys) add_to_keys(x, w->returned, keys);
         return;
     }
     const Tensor sum = rows_of(w->dkv_sum, 0, keys);
     if (keys) tensor_add(sum, sum, rows_of(w->returned, 0, keys));
-    if (own && index == r->split.size - 2) add_to_keys(x, w->dkv_sum, own);
+    if (local && index == r->split.size - 2) add_to_keys(x, w->dkv_sum, local);
 }
 
-/* The own block comes first, while the first keys come, and last, a quarter of its heads, while the last gradients
+/* The local block comes first, while the first keys come, and last, a quarter of its heads, while the last gradients
    return. Beside step i the keys of step i + 1 come, and the gradients of step i - 1 return. */
 static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
     const int steps = r->split.size - 1, late = r->heads / 4, early = r->heads - late;
@@ -349,18 +349,18 @@ static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
     pack(w, x);
     CommTransfer transfers[2] = { fetch(r, w, 0) };
     CommOp moved = comm_exchange(transfers, 1);
-    own_backward(r, w, x, 0, early);
+    local_backward(r, w, x, 0, early);
     if (w->dkv_sum.data) device_zero(w->dkv_sum.data, tensor_bytes(w->dkv_sum));
     for (int i = 0; i <= steps; i++) {
         int count = 0;
         comm_wait(moved);
         if (i > 1)         add_returned(r, w, x, i - 2);
         if (i > 0)         convert_to_send(r, w, i - 1);
-        if (i > 0)         transfers[count++] = give_back(r, w, i - 1);
+        if (i > 0)         transfers[count++] = return_grads(r, w, i - 1);
         if (i + 1 < steps) transfers[count++] = fetch(r, w, i + 1);
         moved = comm_exchange(transfers, count);
         if (i < steps) step_backward(r, w, x, i);
-        else           own_backward(r, w, x, early, late);
+        else           local_backward(r, w, x, early, late);
     }
     if (!is_empty(rows)) {
         const Tensor dq = rows_of(x->t[DQ], rows.row, rows.rows);

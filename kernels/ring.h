@@ -21,7 +21,7 @@ typedef enum { RING_ZIGZAG, RING_STRIPED, RING_CONTIGUOUS } RingOrder;
 typedef struct { RingOrder order; int size, rank, T; } RingSplit;
 
 int  ring_tokens(const RingSplit *split, int rank);     /* how many tokens of a sequence number rank has */
-void ring_take(const RingSplit *split, int32_t *own, const int32_t *whole);     /* own = this rank's of whole; host */
+void ring_copy_local(const RingSplit *split, int32_t *local, const int32_t *whole);    /* this rank's tokens of whole */
 
 /* spec: B, NH, HS, scale, dtype and deterministic; the rest is set: causal, gradients overwritten, the tokens of this
    rank as Tq and Tk. attention: the name for attention_pick in every step; one that keeps memory, as naive does, is
@@ -36,8 +36,8 @@ Ring        ring_create(RingSplit split, const char *attention, AttentionSpec sp
 const char *ring_refuse(const Ring *ring);          /* NULL, or why it cannot run here */
 size_t      ring_workspace_bytes(const Ring *ring);
 
-/* As Attention's, of one rank: q, k, v, out, dq, dk, dv, dout (B,own tokens,NH*HS), all of one data type; lse (B,NH,own
-   tokens), over all keys. All ranks of the run call them together, with the same B, T and N. */
+/* As Attention's, with this rank's T tokens: q, k, v, out, dq, dk, dv, dout (B,T,NH*HS), all of one data type; lse
+   (B,NH,T), over all keys. All ranks of the run call them together, with the same B, split.T and N. */
 void ring_forward (const Ring *ring, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work);
 void ring_backward(const Ring *ring, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                    Tensor q, Tensor k, Tensor v, void *work);

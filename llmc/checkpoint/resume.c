@@ -32,8 +32,9 @@ static void refuse_file_of_run(const char *path) {
     Path dir = file_parent(path);
     const int is_step = dir_has_file(dir.text, "state.json");
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    const int is_own = !strcmp(name, "settings.txt") || !strncmp(name, "log.", 4) || !strcmp(name, "report.html");
-    if (!is_step && !(is_own && dir_has_file(dir.text, "settings.txt") && dir_has_file(dir.text, "log.csv"))) return;
+    const int is_run_file = !strcmp(name, "settings.txt") || !strncmp(name, "log.", 4) || !strcmp(name, "report.html");
+    const int is_run = dir_has_file(dir.text, "settings.txt") && dir_has_file(dir.text, "log.csv");
+    if (!is_step && !(is_run_file && is_run)) return;
     if (is_step) dir = strcmp(dir.text, ".") ? file_parent(dir.text) : (Path){ ".." };
     fail("--resume %s: a file of a run: want its directory, --resume %s", path, dir.text);
 }

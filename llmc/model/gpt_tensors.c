@@ -58,7 +58,7 @@ RingSplit gpt_split(const GPTConfig *c) {
     return (RingSplit){ RING_ZIGZAG, size, comm_rank % size, c->T };
 }
 
-int gpt_own_tokens(const GPTConfig *c) {
+int gpt_local_tokens(const GPTConfig *c) {
     const RingSplit split = gpt_split(c);
     return ring_tokens(&split, split.rank);
 }
@@ -132,14 +132,14 @@ size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
 
 size_t gpt_scratch_bytes(const GPTConfig *config) {
     Params params;
-    size_t most = 0;
+    size_t max = 0;
     params_layout(&params, config, F32);
     for (const int64_t *start = params.group_start; start < params.group_start + config->L + 2; start++) {
         const size_t bytes = comm_scratch_bytes((size_t)(start[1] - start[0]) * sizeof(float));
-        if (bytes > most) most = bytes;
+        if (bytes > max) max = bytes;
     }
     params_free(&params);
-    return most;
+    return max;
 }
 
 /* The phases of a micro-step, in the order of time. A block goes through QKV, ATTENTION and MLP; in the backward pass
@@ -207,8 +207,8 @@ static int64_t head_chunk(const GPTConfig *config, int B, int T, int64_t allocat
     if (max < tile) max = tile;
     if (allocated && max > allocated) max = allocated;
     const int64_t chunk = ceil_div(ceil_div(rows, ceil_div(rows, max)), tile) * tile;
-    const int64_t least = 2 * (int64_t)B, most = chunk < rows ? chunk : rows;
-    return most < least ? least : most;
+    const int64_t min = 2 * (int64_t)B, fitted = chunk < rows ? chunk : rows;
+    return fitted < min ? min : fitted;
 }
 
 /* Chooses the attention and sets the shapes of the activations, without addresses, for B sequences of T tokens. With a
@@ -265,9 +265,9 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
     *prefix = '\0';
     MODEL_ACTS(ADD)
 #undef ADD
-    size_t own_bytes = m->acts.table.bytes;
+    size_t kept_bytes = m->acts.table.bytes;
     tensor_table_overlap(&m->acts.table);
-    m->acts.workspace_bytes = m->acts.table.bytes - own_bytes;
+    m->acts.workspace_bytes = m->acts.table.bytes - kept_bytes;
 }
 
 /* Gives the other blocks the tensors that block 0 has for all. */
@@ -371,10 +371,10 @@ static void set_shapes(GPT *m, int B, int T, int first) {
 /* Where ranks share sequences: the positions of this one's tokens. */
 static void load_positions(const GPT *m) {
     const RingSplit *split = &m->ring.split;
-    int32_t *all = host_alloc((size_t)split->T * 2 * sizeof *all, "positions"), *own = all + split->T;
+    int32_t *all = host_alloc((size_t)split->T * 2 * sizeof *all, "positions"), *local = all + split->T;
     for (int t = 0; t < split->T; t++) all[t] = t;
-    ring_take(split, own, all);
-    device_upload(m->acts.position.data, own, tensor_bytes(m->acts.position));
+    ring_copy_local(split, local, all);
+    device_upload(m->acts.position.data, local, tensor_bytes(m->acts.position));
     free(all);
 }
 

@@ -169,9 +169,9 @@ int gpt_named(const char *name, GPTConfig *config);
 /* Fails where the sizes are invalid: C not divisible by NH, a size below 1, ... Sets Vp. */
 void gpt_check(GPTConfig *config);
 
-/* How the ranks split sequences of config->T tokens; ring_take (kernels/ring.h) has those of this rank. */
+/* How the ranks split sequences of config->T tokens; ring_copy_local (kernels/ring.h) has those of this rank. */
 RingSplit gpt_split(const GPTConfig *config);
-int       gpt_own_tokens(const GPTConfig *config);      /* this rank's part of T; T where ranks share none */
+int       gpt_local_tokens(const GPTConfig *config);      /* this rank's part of T; T where ranks share none */
 int       gpt_groups(const GPTConfig *config);          /* groups of ranks that share sequences */
 
 int64_t gpt_parameter_count(const GPTConfig *config);     /* without padding */

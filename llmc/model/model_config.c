@@ -77,7 +77,7 @@ DropoutRates dropout_rates(const Settings *s) {
 /* ---- Memory plan */
 
 MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Purpose purpose) {
-    int T = purpose == TRAIN ? gpt_own_tokens(config) : config->T;
+    int T = purpose == TRAIN ? gpt_local_tokens(config) : config->T;
     /* The maximum sizes of options and config.json multiply to 2^96 bytes, which would overflow. A token has at most
        16 C + 8 numbers in a block, as many in the scratch of training, and the rows of naive attention. */
     double numbers = (config->L + 2.0) * (16.0 * config->C + 8 + (double)config->NH * T);
@@ -121,7 +121,7 @@ void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device, size_t 
 void recompute_plan_print(const GPTConfig *config, const char *attention, int B) {
     /* Per token and block, in units of C: tensors that elementwise ops alone make again; each is read and written. */
     static const int widths[] = { [RECOMPUTE_GELU] = 4, [RECOMPUTE_LAYERNORM] = 4 + 1 + 1, [RECOMPUTE_BLOCK] = 0 };
-    const double C = config->C, rows = (double)config->L * B * gpt_own_tokens(config);
+    const double C = config->C, rows = (double)config->L * B * gpt_local_tokens(config);
     const double block_flop = 2 * (3 + 1 + 4) * C * C + 4.0 * config->T * C;        /* per token */
     for (Recompute level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
         GPTConfig c = *config;
@@ -155,7 +155,7 @@ int64_t batch_largest(const GPTConfig *config, const char *attention, Purpose pu
 void batch_choose(Settings *s, const GPTConfig *config, Purpose purpose) {
     if (s->batch != BATCH_AUTO) return;
     const int64_t T = config->T, groups = gpt_groups(config);
-    const int64_t sequences = s->total_batch / T / groups, update = (1 << 16) / gpt_own_tokens(config);
+    const int64_t sequences = s->total_batch / T / groups, update = (1 << 16) / gpt_local_tokens(config);
     const int divides = s->total_batch % (T * groups) == 0;      /* otherwise no batch does */
     const int64_t max = !divides ? 1 : !device_count() ? 16 : s->total_batch ? 1 << 20 : update < 1 ? 1 : update;
     s->batch = batch_largest(config, s->attention, purpose, device_info().free_bytes, sequences, max, s->dry_run);

@@ -29,14 +29,14 @@ void tensor_table_overlap(TensorTable *table) {
     const size_t start = table->bytes;
     TensorEntry *end = table->entry + table->count, **shared = malloc((size_t)table->count * sizeof *shared);
     REQUIRE(shared, "out of memory: a table of %d tensors", table->count);
-    size_t of_phase[32] = {0}, most = 0;
+    size_t phase_bytes[32] = {0}, max_bytes = 0;
     int count = 0, last = 0;
     for (TensorEntry *entry = end; entry-- > table->entry; ) {
         if (entry->phases) shared[count++] = entry;
         for (int k = 0; k < 32; k++)
-            if (entry->phases >> k & 1 && (of_phase[k] += entry->bytes) > most) most = of_phase[k];
+            if (entry->phases >> k & 1 && (phase_bytes[k] += entry->bytes) > max_bytes) max_bytes = phase_bytes[k];
     }
-    for (int tries = 0; tries < 32 && table->bytes != start + most; tries++) {
+    for (int tries = 0; tries < 32 && table->bytes != start + max_bytes; tries++) {
         TensorEntry *first = shared[last];
         memmove(shared + 1, shared, (size_t)last * sizeof *shared);
         shared[0] = first;

@@ -81,7 +81,7 @@ void report_banner(const RunInfo *run) {
     if (run->out) printf("output  %s\n", run->out);
     if (comm_size > 1) snprintf(ranks, sizeof ranks, "%d x ", comm_size);
     printf("device  %s%s, %s, %s\n", ranks, backend_name, run->device->name, run->device->detail);
-    if (c->context_parallel > 1) snprintf(parts, sizeof parts, " (%d on each of %d ranks)", gpt_own_tokens(c),
+    if (c->context_parallel > 1) snprintf(parts, sizeof parts, " (%d on each of %d ranks)", gpt_local_tokens(c),
                                           c->context_parallel);
     const char *hint = c->dtype == F32 && !device_refuse_dtype(BF16) ? " (--dtype bf16 is faster)" : "";
     printf("model   %d layers, %d heads, %d channels, context %d%s, vocabulary %d, %s parameters, %s%s, %s "

@@ -16,23 +16,23 @@ static int64_t windows_of(const Tokens *tokens, int64_t max_tokens, int T) {
 /* This rank's tokens of window w; from `wanted` on, targets that are ignored. Returns the number of other targets. */
 static int64_t load_window(const Tokens *tokens, int64_t w, int64_t wanted, const RingSplit *split, int32_t *window,
                            int32_t *inputs, int32_t *targets) {
-    const int T = split->T, own = ring_tokens(split, split->rank);
+    const int T = split->T, local = ring_tokens(split, split->rank);
     int64_t count = 0;
     if (w < wanted) tokens_eval_window(tokens, w, T, window, window + T);
     else for (int t = 0; t < T; t++) window[t] = 0, window[T + t] = -1;
-    ring_take(split, inputs, window);
-    ring_take(split, targets, window + T);
-    for (int t = 0; t < own; t++) count += targets[t] >= 0;
+    ring_copy_local(split, inputs, window);
+    ring_copy_local(split, targets, window + T);
+    for (int t = 0; t < local; t++) count += targets[t] >= 0;
     return count;
 }
 
 double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int64_t *first) {
     const RingSplit split = gpt_split(&model->config);
-    const int T = split.T, own = ring_tokens(&split, split.rank), is_shared = split.size > 1;
+    const int T = split.T, local = ring_tokens(&split, split.rank), is_shared = split.size > 1;
     const int64_t groups = gpt_groups(&model->config), group = comm_rank / split.size;
     const int64_t wanted = windows_of(tokens, max_tokens, T);
     *first = wanted == tokens_windows(tokens, T) ? 0 : wanted * T;
-    const size_t size = (size_t)B * (size_t)own;
+    const size_t size = (size_t)B * (size_t)local;
     int32_t *window = host_alloc(2 * (size_t)T * sizeof *window, "a sequence");
     int32_t *inputs = host_alloc(size * sizeof *inputs, "a batch");
     int32_t *targets = host_alloc(size * sizeof *targets, "a batch");
@@ -45,14 +45,14 @@ double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Rep
         if (rows <= 0) continue;
         report_progress(report, begin, wanted);
         for (int b = 0; b < rows; b++)
-            count += load_window(tokens, begin + b, wanted, &split, window, inputs + (int64_t)b * own,
-                                 targets + (int64_t)b * own);
-        gpt_set_batch(model, rows, own);
+            count += load_window(tokens, begin + b, wanted, &split, window, inputs + (int64_t)b * local,
+                                 targets + (int64_t)b * local);
+        gpt_set_batch(model, rows, local);
         gpt_load(model, inputs, targets);
         gpt_forward(model);
         gpt_loss(model);
-        device_download(losses, model->acts.losses.data, (size_t)rows * (size_t)own * sizeof *losses);
-        for (int64_t i = 0; i < (int64_t)rows * own; i++) total += losses[i];    /* an ignored target has loss 0 */
+        device_download(losses, model->acts.losses.data, (size_t)rows * (size_t)local * sizeof *losses);
+        for (int64_t i = 0; i < (int64_t)rows * local; i++) total += losses[i];    /* an ignored target has loss 0 */
     }
     report_progress(report, wanted, wanted);
     free(window);

@@ -8,7 +8,7 @@
 
 void train_step_create(TrainStep *s) {
     const size_t T = (size_t)s->model->config.T;
-    const size_t bytes = (size_t)s->B * (size_t)gpt_own_tokens(&s->model->config) * 2 * sizeof **s->batch;
+    const size_t bytes = (size_t)s->B * (size_t)gpt_local_tokens(&s->model->config) * 2 * sizeof **s->batch;
     s->window = host_alloc(2 * T * sizeof *s->window, "a sequence");
     for (int i = 0; i < 2; i++) s->batch[i] = device_host_alloc(bytes + sizeof(uint64_t), "a batch");
 }
@@ -34,8 +34,8 @@ static void load_batch(TrainStep *s, uint64_t first) {
     device_wait_mark(&s->copied[s->slot]);
     for (int b = 0; b < s->B; b++) {
         tokens_train_window(s->tokens, s->seed, first + (uint64_t)b, T, s->window, s->window + T);
-        ring_take(&split, inputs + b * local, s->window);
-        ring_take(&split, targets + b * local, s->window + T);
+        ring_copy_local(&split, inputs + b * local, s->window);
+        ring_copy_local(&split, targets + b * local, s->window + T);
     }
     *sequence = s->loaded = first;
     gpt_load(s->model, inputs, targets);
@@ -52,7 +52,7 @@ static int64_t micro_steps(const TrainStep *s) { return s->sequences / s->B / gp
 /* A micro-step that overwrites the gradients and, where a step has it, one that adds to them. */
 void train_step_measure(TrainStep *s, uint64_t first) {
     const float dloss = 1.0f / (float)train_step_targets(s, first);
-    gpt_set_batch(s->model, s->B, gpt_own_tokens(&s->model->config));
+    gpt_set_batch(s->model, s->B, gpt_local_tokens(&s->model->config));
     load_batch(s, first);
     autotune_enable(1);
     for (int64_t i = 0; i < 2 && i < micro_steps(s); i++) {
@@ -75,7 +75,7 @@ void train_step(TrainStep *s, uint64_t first, double learning_rate) {
     const int64_t last = micro_steps(s) - 1;
     const int records = gpt_split(&model->config).size == 1;    /* ring attention's transfers are inside of ops */
     const float dloss = 1.0f / (float)train_step_targets(s, first);
-    gpt_set_batch(model, s->B, gpt_own_tokens(&model->config));
+    gpt_set_batch(model, s->B, gpt_local_tokens(&model->config));
     optimizer_begin(optimizer, learning_rate);
     autotune_enable(s->autotune);
     for (int64_t i = 0; i <= last; i++) {

@@ -10,7 +10,7 @@ static const char *const result_name[] = { "out", "dq", "dk", "dv", "lse" };
 static const char *const order_name[] = { "zigzag", "striped", "contiguous" };
 enum { ORDERS = 3, GUARD = 256, TOKENS_MAX = 4096 };
 
-static int on_cpu, ranks_most;
+static int on_cpu, ranks_max;
 static DType dtype;                 /* data type of the run */
 
 /* ---- Tensors. Their memory begins as NaN: what a pitch leaves out stays so. */
@@ -78,32 +78,32 @@ static Results by_oracle(Case c, Inputs in) {
 }
 
 /* The tokens of this rank, in its order. */
-static const int32_t *own_tokens(const RingSplit *s) {
-    static int32_t whole[TOKENS_MAX], own[TOKENS_MAX];
+static const int32_t *local_tokens(const RingSplit *s) {
+    static int32_t whole[TOKENS_MAX], local[TOKENS_MAX];
     for (int t = 0; t < s->T; t++) whole[t] = t;
-    ring_take(s, own, whole);
-    return own;
+    ring_copy_local(s, local, whole);
+    return local;
 }
 
 /* The rows of this rank, in its order, of (B,T,C), or the columns of (B*NH,T) where C is 0. */
-static double *own_part(const RingSplit *s, const double *whole, int64_t B, int64_t C) {
-    const int own = ring_tokens(s, s->rank), width = C ? (int)C : 1;
-    const int32_t *token = own_tokens(s);
-    double *part = malloc(sizeof *part * (size_t)(B * own * width) + 8), *to = part;
+static double *local_part(const RingSplit *s, const double *whole, int64_t B, int64_t C) {
+    const int local = ring_tokens(s, s->rank), width = C ? (int)C : 1;
+    const int32_t *token = local_tokens(s);
+    double *part = malloc(sizeof *part * (size_t)(B * local * width) + 8), *to = part;
     for (int64_t b = 0; b < B; b++)
-        for (int i = 0; i < own; i++, to += width)
+        for (int i = 0; i < local; i++, to += width)
             memcpy(to, whole + (b * s->T + token[i]) * width, sizeof *to * (size_t)width);
     return part;
 }
 
 /* The rows of all ranks in the order of the sequence, from those of each; the groups have the same ones. */
 static double *join_parts(const RingSplit *s, const double *part, int64_t B, int64_t C) {
-    const int own = ring_tokens(s, s->rank), groups = comm_size / s->size;
-    const int32_t *token = own_tokens(s);
+    const int local = ring_tokens(s, s->rank), groups = comm_size / s->size;
+    const int32_t *token = local_tokens(s);
     const size_t width = C ? (size_t)C : 1, count = (size_t)B * (size_t)s->T * width;
     double *whole = calloc(count, sizeof *whole);
     for (int64_t b = 0; b < B; b++)
-        for (int i = 0; i < own; i++, part += width)
+        for (int i = 0; i < local; i++, part += width)
             for (size_t c = 0; c < width; c++) whole[(size_t)(b * s->T + token[i]) * width + c] = part[c] / groups;
     const Tensor t = tensor_of(device_alloc(count * sizeof *whole, "test"), F64, 1, (int64_t)count);
     device_upload(t.data, whole, tensor_bytes(t));
@@ -115,22 +115,22 @@ static double *join_parts(const RingSplit *s, const double *part, int64_t B, int
 
 /* q, k and v are columns of one qkv, as dq, dk and dv of one dqkv. Workspace and results begin as NaN. */
 static Results by_ring(const Ring *r, Case c, Inputs in) {
-    const int64_t C = c.NH * c.HS, own = ring_tokens(&r->split, r->split.rank);
+    const int64_t C = c.NH * c.HS, local = ring_tokens(&r->split, r->split.rank);
     const double *whole[] = { in.q, in.k, in.v };
-    Tensor qkv = make(dtype, c.B, own, 3 * C), dqkv = make(dtype, c.B, own, 3 * C), out = make(dtype, c.B, own, C);
-    Tensor dout = make(dtype, c.B, own, C), lse = make(F32, c.B, c.NH, own), part[3], grad[3];
+    Tensor qkv = make(dtype, c.B, local, 3 * C), dqkv = make(dtype, c.B, local, 3 * C), part[3], grad[3];
+    Tensor out = make(dtype, c.B, local, C), dout = make(dtype, c.B, local, C), lse = make(F32, c.B, c.NH, local);
     const int64_t bytes = (int64_t)ring_workspace_bytes(r);
     Tensor work = make(F32, 1, 1, (bytes + GUARD) / 4);
     for (int i = 0; i < 3; i++) {
-        double *own_rows = own_part(&r->split, whole[i], c.B, C);
+        double *local_rows = local_part(&r->split, whole[i], c.B, C);
         part[i] = tensor_column_range(qkv, i * C, C);
         grad[i] = tensor_column_range(dqkv, i * C, C);
-        put(part[i], own_rows);
-        free(own_rows);
+        put(part[i], local_rows);
+        free(local_rows);
     }
-    double *own_dout = own_part(&r->split, in.dout, c.B, C);
-    put(dout, own_dout);
-    free(own_dout);
+    double *local_dout = local_part(&r->split, in.dout, c.B, C);
+    put(dout, local_dout);
+    free(local_dout);
     ring_forward(r, out, lse, part[0], part[1], part[2], work.data);
     ring_backward(r, grad[0], grad[1], grad[2], dout, out, lse, part[0], part[1], part[2], work.data);
     Results got = { { get(out), get(grad[0]), get(grad[1]), get(grad[2]), get(lse) } };
@@ -205,10 +205,10 @@ static void ring_case(Case c, int size) {
         Ring ring = ring_create(split, "flash", spec_of(c, dtype));
         EXPECT(ring.heads == c.NH, "%d of %d heads at a time", ring.heads, c.NH);       /* the sequences are short */
         if (c.T % 2) ring.heads = 1;
-        const int64_t own = ring_tokens(&split, split.rank);
+        const int64_t local = ring_tokens(&split, split.rank);
         const Results got = by_ring(&ring, c, in), again = by_ring(&ring, c, in);
         for (int i = 0; i < RESULTS; i++) {
-            const int64_t rows = i == LSE ? (int64_t)c.B * c.NH : c.B, n = rows * own * (i == LSE ? 1 : C);
+            const int64_t rows = i == LSE ? (int64_t)c.B * c.NH : c.B, n = rows * local * (i == LSE ? 1 : C);
             double *all = join_parts(&split, got.x[i], rows, i == LSE ? 0 : C);
             char what[96];
             snprintf(what, sizeof what, "%s of %s, B=%d NH=%d HS=%d T=%d %s", result_name[i], order_name[order], c.B,
@@ -259,12 +259,12 @@ static void run_on(int size, void (*f)(void *)) {
 }
 
 static void ring_is_attention(void) {
-    if (ranks_most < 2) { test_skip_reason = comm_refuse() ? "built without NCCL" : "fewer than two GPUs"; return; }
-    for (int size = 2; size <= ranks_most; size++) run_on(size, many_cases);
+    if (ranks_max < 2) { test_skip_reason = comm_refuse() ? "built without NCCL" : "fewer than two GPUs"; return; }
+    for (int size = 2; size <= ranks_max; size++) run_on(size, many_cases);
 }
 
 static void groups_are_apart(void) {
-    if (ranks_most < 4) { test_skip_reason = "fewer than four ranks"; return; }
+    if (ranks_max < 4) { test_skip_reason = "fewer than four ranks"; return; }
     run_on(4, two_groups);
 }
 
@@ -275,25 +275,25 @@ static void tokens_are_split(void) {
     for (int order = 0; order < ORDERS; order++)
         for (int size = 1; size <= 6; size++)
             for (int T = 1; T <= 40; T++) {
-                int owners[40] = {0}, ordered = 1, all = 0, most = 0;
+                int owners[40] = {0}, ordered = 1, all = 0, max = 0;
                 for (int rank = 0; rank < size; rank++) {
                     const RingSplit s = { (RingOrder)order, size, rank, T };
-                    int32_t whole[40], own[40];
+                    int32_t whole[40], local[40];
                     const int tokens = ring_tokens(&s, rank);
                     for (int t = 0; t < T; t++) whole[t] = t;
-                    ring_take(&s, own, whole);
+                    ring_copy_local(&s, local, whole);
                     for (int i = 0; i < tokens; i++) {
-                        owners[own[i]]++;
-                        ordered &= !i || own[i] > own[i - 1];
+                        owners[local[i]]++;
+                        ordered &= !i || local[i] > local[i - 1];
                     }
                     all += tokens;
-                    most = tokens > most ? tokens : most;
+                    max = tokens > max ? tokens : max;
                 }
                 for (int t = 0; t < T; t++) ordered &= owners[t] == 1;
                 const int chunks = order == RING_ZIGZAG && size > 1 ? 2 * size : size;
                 EXPECT(ordered && all == T, "%s, %d ranks, T %d: %d tokens", order_name[order], size, T, all);
-                EXPECT(T % chunks || most * size == T, "%s, %d ranks, T %d: a rank has %d", order_name[order], size, T,
-                       most);
+                EXPECT(T % chunks || max * size == T, "%s, %d ranks, T %d: a rank has %d", order_name[order], size, T,
+                       max);
             }
 }
 
@@ -324,8 +324,8 @@ static void refusals(void) {
 int main(void) {
     random_open();
     on_cpu = !strcmp(backend_name, "cpu");
-    ranks_most = on_cpu ? 4 : comm_refuse() ? 0 : ranks_devices();
-    if (ranks_most > 4) ranks_most = 4;
+    ranks_max = on_cpu ? 4 : comm_refuse() ? 0 : ranks_devices();
+    if (ranks_max > 4) ranks_max = 4;
     RUN(tokens_are_split);
     RUN(ring_is_attention);
     RUN(groups_are_apart);
