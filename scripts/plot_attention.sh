@@ -55,7 +55,6 @@ all && !(cell("attention") in curve_of) {
 }
 {
     T = cell("T") + 0
-    if (!(T in is_T)) { is_T[T] = 1; lengths++ }
     if (!shortest || T < shortest) shortest = T
     if (T > longest_T) longest_T = T
     device = cell("device")
@@ -79,7 +78,7 @@ function doublings(T,   n) { while ((T /= 2) >= shortest) n++; return n + 0 }
 
 END {
     if (failed) exit 1
-    if (!lengths) stop(head_size == "" ? "no rows" : "no rows with head size " head_size)
+    if (!longest_T) stop(head_size == "" ? "no rows" : "no rows with head size " head_size)
     for (c = 1; c <= attentions; c++) if (!points[c]) stop("no rows of " name[c] " at head size " head_size)
     for (p = 1; p <= panels; p++) {
         for (c = 1; c <= attentions; c++) {

@@ -178,6 +178,7 @@ panels b at most 0.01
 time time, minutes
 begun a 2.0000
 long long 2.0000
+long thin: each step; bold: mean of up to 52 steps
 long -8
 long 2e-8
 END
