@@ -5,7 +5,317 @@
    forward 4 B NH T^2 HS, halved by causality, backward 2.5 times that. qkv alone exceeds a GPU's L2 cache, so that no
    launch finds its inputs there. */
 #include <errno.h>
-#include "bench_runners.h"
+#include <fcntl.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "../../kernels/attention.h"
+#include "../../kernels/check.h"
+#include "../../kernels/device.h"
+#include "../../kernels/normal.h"
+#include "../../llmc/base/os.h"
+#include "../../llmc/base/random.h"
+#include "bench.h"
+
+/* ---- The other processes, which end with this one: PyTorch's attentions behind a socket, which answer a line with a
+   line, and nvidia-smi, which reports the clock */
+
+enum { SAMPLES_MAX = 1000 };
+
+static FILE *peers;             /* NULL: there are none */
+static int   peers_have_fa3;
+static FILE *sensors;
+
+/* A line to the peers, and what stands behind "ok" in their answer; NULL when it is another, which goes to stderr. */
+__attribute__((format(printf, 1, 2)))
+static const char *ask(const char *format, ...) {
+    static char question[128], answer[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(question, sizeof question, format, arguments);
+    va_end(arguments);
+    char line[sizeof question + 1];
+    int length = snprintf(line, sizeof line, "%s\n", question);
+    REQUIRE(send(fileno(peers), line, (size_t)length, MSG_NOSIGNAL) == length && fgets(answer, sizeof answer, peers),
+            "the peers' process ended at \"%s\"; --no-peers does without", question);
+    answer[strcspn(answer, "\n")] = 0;
+    if (strncmp(answer, "ok", 2) == 0) return answer + 2;
+    fprintf(stderr, "%s: %s\n", question, answer);
+    return NULL;
+}
+
+/* Says which they are, or why there are none. They find the inputs in the open file. */
+static void peers_start(const char *python, int file, const char *dtype, const char *method) {
+    char command[512], line[512] = "";
+    int ends[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "no socket: out of file descriptors?");
+    fcntl(ends[1], F_SETFD, 0);                 /* inherited, as file is */
+    snprintf(command, sizeof command, "exec %s scripts/bench_attention_peers.py %d %d %s %s", python, file, ends[1],
+             dtype, method);
+    fflush(NULL);
+    if (!popen(command, "w") || !(peers = fdopen(ends[0], "r"))) fail("cannot start %s", python);
+    close(ends[1]);
+    if (fgets(line, sizeof line, peers) && strncmp(line, "ok ", 3) == 0) {
+        printf("Peers: %s\n", line + 3);
+        peers_have_fa3 = strstr(line, "FlashAttention-3") != NULL;
+        return;
+    }
+    peers = NULL;
+    line[strcspn(line, "\n")] = 0;
+    printf("Without peers: %s\n", *line ? line : "their process ended at once; --python COMMAND says which Python, and "
+                                                 "scripts/ must lie in the working directory");
+}
+
+/* nvidia-smi writes a line every 50 ms; they wait in the pipe until they are read. */
+static void sensors_start(void) {
+    sensors = popen("exec 2>/dev/null; gpu=${CUDA_VISIBLE_DEVICES:-0}; exec stdbuf -oL nvidia-smi -i \"${gpu%%,*}\" "
+                    "--query-gpu=clocks.sm,temperature.gpu,power.draw.instant --format=csv,noheader,nounits -lms 50",
+                    "r");
+    REQUIRE(sensors, "cannot start nvidia-smi");
+    fcntl(fileno(sensors), F_SETFL, O_NONBLOCK);
+}
+
+/* MHz, degrees Celsius, W: the medians since the last call. */
+static void sensors_read(double load[3]) {
+    static double sample[3][SAMPLES_MAX];
+    char line[128];
+    int n = 0;
+    while (fgets(line, sizeof line, sensors))
+        if (sscanf(line, "%lf, %lf, %lf", &sample[0][n], &sample[1][n], &sample[2][n]) == 3)
+            n += n < SAMPLES_MAX - 1;
+    clearerr(sensors);
+    for (int i = 0; i < 3; i++) load[i] = median(sample[i], n);
+}
+
+/* ---- The attentions that are compared */
+
+enum { FORWARD, BACKWARD, PASSES };
+enum { RUNNERS_MAX = 12, ROUNDS_MAX = 100, BATCH_MS = 20 };
+
+typedef struct { int B, T, NH, HS; } Shape;
+
+/* An attention of ours, or a peer behind the socket. */
+typedef struct {
+    char   label[24];
+    const Attention *ours;                      /* NULL: a peer */
+    float  dropout;                             /* rate; the runner without it is the one before */
+    int    absent;                              /* cannot run this shape */
+    void  *lse, *kept, *work;
+    int    launches[PASSES];                    /* in a batch */
+    double bytes;                               /* of memory, in all */
+    double ms[PASSES][ROUNDS_MAX], median[PASSES];
+} Runner;
+
+static Runner  runner[RUNNERS_MAX];
+static int     runners;
+static int64_t rounds;
+static DType   dtype;                           /* f32 on a CPU */
+static int     shared_file;
+static char   *shared;                          /* the inputs: qkv, behind it dout */
+static Tensor  qkv, dqkv, out, dout;            /* (rows,3*NH*HS), (rows,NH*HS) */
+
+/* ---- inputs */
+
+static double value(const void *data, int64_t i) {
+    uint32_t bits = dtype == BF16 ? (uint32_t)((const uint16_t *)data)[i] << 16 : ((const uint32_t *)data)[i];
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Random normal numbers, those of dout times amplitude, cut to bf16. */
+static void inputs_open(int64_t rows, int NH, int HS, double amplitude) {
+    int64_t C = NH * HS, count = rows * 4 * C;
+    size_t bytes = (size_t)count * dtype_bytes(dtype);
+    REQUIRE(ftruncate(shared_file, (off_t)bytes) == 0, "no memory for %.2f GB of inputs", (double)bytes / 1e9);
+    shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, shared_file, 0);
+    REQUIRE(shared != MAP_FAILED, "no memory for %.2f GB of inputs", (double)bytes / 1e9);
+    #pragma omp parallel for
+    for (int64_t i = 0; i < count; i++) {
+        double normal = normal_of(philox(1, RANDOM_TEST, 0, (uint32_t)HS, (uint64_t)i));
+        float x = (float)(i < rows * 3 * C ? normal : amplitude * normal);
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        if (dtype == BF16) ((uint16_t *)shared)[i] = (uint16_t)(bits >> 16);
+        else               ((uint32_t *)shared)[i] = bits & 0xffff0000;
+    }
+    Tensor *tensors[] = { &qkv, &dqkv, &out, &dout };
+    for (int i = 0; i < 4; i++) {
+        *tensors[i] = tensor_of(NULL, dtype, 2, rows, i < 2 ? 3 * C : C);
+        tensors[i]->data = device_alloc(tensor_bytes(*tensors[i]), "q, k, v and what belongs to them");
+    }
+    device_upload(qkv.data, shared, tensor_bytes(qkv));
+    device_upload(dout.data, shared + tensor_bytes(qkv), tensor_bytes(dout));
+    if (peers) REQUIRE(ask("inputs %d %d %lld", NH, HS, (long long)rows), "the peers cannot read the inputs");
+}
+
+static void inputs_close(void) {
+    munmap(shared, tensor_bytes(qkv) + tensor_bytes(dout));
+    Tensor tensors[] = { qkv, dqkv, out, dout };
+    for (int i = 0; i < 4; i++) device_free(tensors[i].data);
+}
+
+/* The i-th NH*HS columns of the first rows of t, as (B,T,NH*HS). */
+static Tensor part(Tensor t, Shape s, int i) {
+    return tensor_column_range(tensor_of(t.data, dtype, 3, s.B, s.T, t.dim[1]), (int64_t)i * s.NH * s.HS, s.NH * s.HS);
+}
+
+/* ---- runners */
+
+static AttentionSpec spec_of(Shape s) {
+    return (AttentionSpec){ .B = s.B, .Tq = s.T, .Tk = s.T, .NH = s.NH, .HS = s.HS, .causal = 1,
+                            .scale = 1 / sqrtf((float)s.HS), .dtype = dtype, .out_dtype = dtype };
+}
+
+static AttentionSpec spec_of_runner(const Runner *r, Shape s) {
+    AttentionSpec spec = spec_of(s);
+    spec.dropout = (Dropout){ .rate = r->dropout, .seed = 1, .site = RANDOM_DROPOUT };
+    return spec;
+}
+
+/* Ours that take the shape, best first ("flash", "flash 2", ...), each with dropout behind it if the rate is above 0;
+   then the peers. */
+static void runners_list(Shape s, double dropout) {
+    AttentionSpec spec = spec_of(s);
+    runners = 0;
+    for (int a = 0; attention_list[a]; a++) {
+        if (attention_list[a]->refuse(&spec)) continue;
+        int namesakes = 1;
+        for (int i = 0; i < runners; i++)
+            namesakes += runner[i].dropout == 0 && strcmp(runner[i].ours->name, attention_list[a]->name) == 0;
+        REQUIRE(runners < RUNNERS_MAX - 3, "more attentions than RUNNERS_MAX allows");
+        Runner *r = &runner[runners++];
+        *r = (Runner){ .ours = attention_list[a] };
+        snprintf(r->label, sizeof r->label, namesakes > 1 ? "%.10s %d" : "%.10s", r->ours->name, namesakes);
+        spec.dropout.rate = (float)dropout;
+        if (dropout > 0 && !attention_list[a]->refuse(&spec)) {
+            runner[runners] = *r;
+            runner[runners].dropout = (float)dropout;
+            strcat(runner[runners++].label, " dropout");
+        }
+        spec.dropout.rate = 0;
+    }
+    REQUIRE(runners, "no attention of this backend takes head size %d", s.HS);
+    if (peers) {
+        runner[runners++] = (Runner){ .label = "cuDNN" };
+        runner[runners++] = (Runner){ .label = "FA2" };
+        if (peers_have_fa3) runner[runners++] = (Runner){ .label = "FA3" };
+    }
+}
+
+static void launch(const Runner *r, Shape s, int pass) {
+    AttentionSpec spec = spec_of_runner(r, s);
+    Tensor q = part(qkv, s, 0), k = part(qkv, s, 1), v = part(qkv, s, 2), o = part(out, s, 0);
+    Tensor lse = tensor_of(r->lse, F32, 3, s.B, s.NH, s.T);
+    if (pass == FORWARD) r->ours->forward(&spec, o, lse, r->kept, q, k, v, r->work);
+    else r->ours->backward(&spec, part(dqkv, s, 0), part(dqkv, s, 1), part(dqkv, s, 2), part(dout, s, 0), o, lse,
+                           r->kept, q, k, v, r->work);
+}
+
+/* ms of one launch. The first is not counted: until now the GPU was another process's. */
+static double time_launches(const Runner *r, Shape s, int pass, int launches) {
+    launch(r, s, pass);
+    device_wait();
+    double start = seconds_now();
+    for (int i = 0; i < launches; i++) launch(r, s, pass);
+    device_wait();
+    return 1e3 * (seconds_now() - start) / launches;
+}
+
+/* The same, over `batches` batches of BATCH_MS without a pause. */
+static double time_batches(const Runner *r, Shape s, int pass, int batches) {
+    if (r->ours) return time_launches(r, s, pass, batches * r->launches[pass]);
+    const char *ms = ask("time %s %s %d", r->label, pass == FORWARD ? "forward" : "backward", batches * BATCH_MS);
+    REQUIRE(ms, "%s ran this shape once, and now does not", r->label);
+    return strtod(ms, NULL);
+}
+
+/* Absent where it refuses, or would take more than half of the free memory. */
+static void prepare_ours(Runner *r, Shape s) {
+    AttentionSpec spec = spec_of_runner(r, s);
+    size_t kept_bytes = r->ours->kept_bytes(&spec), work_bytes = r->ours->workspace_bytes(&spec);
+    const double bytes = (double)(attention_row_bytes(&spec) + kept_bytes + work_bytes);
+    r->absent = r->ours->refuse(&spec) || bytes > 0.5 * (double)device_info().free_bytes;
+    if (r->absent) return;
+    r->bytes = bytes + 8.0 * s.B * s.T * s.NH * s.HS * (double)dtype_bytes(dtype);
+    r->lse = device_alloc(attention_row_bytes(&spec), "lse");
+    r->kept = device_alloc(kept_bytes, "P");
+    r->work = device_alloc(work_bytes, "the workspace");
+}
+
+/* Over the first sequence. */
+static double mean_magnitude(Tensor t, int T) {
+    int64_t count = T * t.dim[1];
+    void *host = malloc((size_t)count * dtype_bytes(dtype));
+    double sum = 0;
+    device_download(host, t.data, (size_t)count * dtype_bytes(dtype));
+    for (int64_t i = 0; i < count; i++) sum += fabs(value(host, i));
+    free(host);
+    return sum / (double)count;
+}
+
+/* Compares a little, to see that the peer computes the same from the same. */
+static void prepare_peer(Runner *r, Shape s, double mean_out, double mean_dqkv) {
+    double theirs_out, theirs_dqkv;
+    const char *answer = ask("shape %s %d %d", r->label, s.B, s.T);
+    r->absent = !answer;
+    if (r->absent) return;
+    REQUIRE(sscanf(answer, "%lf %lf %lf", &r->bytes, &theirs_out, &theirs_dqkv) == 3, "%s answers \"%s\"", r->label,
+            answer);
+    REQUIRE(fabs(theirs_out - mean_out) <= 0.01 * mean_out && fabs(theirs_dqkv - mean_dqkv) <= 0.01 * mean_dqkv,
+            "%s computes something else: T %d, mean of |out| %g and |dqkv| %g, ours %g and %g", r->label, s.T,
+            theirs_out, theirs_dqkv, mean_out, mean_dqkv);
+}
+
+/* Runs all rounds. What the runners hold is theirs until release(). */
+static void compete(Shape s, double load[3]) {
+    double mean_out = 0, mean_dqkv = 0;
+    for (int i = 0; i < runners; i++) {
+        if (runner[i].ours) prepare_ours(&runner[i], s);
+        else                prepare_peer(&runner[i], s, mean_out, mean_dqkv);
+        for (int pass = 0; pass < PASSES && runner[i].ours && !runner[i].absent; pass++) {
+            time_launches(&runner[i], s, pass, 1);
+            runner[i].launches[pass] = (int)fmin(fmax(BATCH_MS / time_launches(&runner[i], s, pass, 1), 1), 1000);
+        }
+        if (i == 0) { mean_out = mean_magnitude(out, s.T); mean_dqkv = mean_magnitude(dqkv, s.T); }
+    }
+    REQUIRE(!runner[0].absent, "%s refuses T %d, or the device has no memory for it", runner[0].label, s.T);
+    sensors_read(load);
+    for (int64_t round = 0; round < rounds; round++)
+        for (int i = 0; i < runners; i++)
+            for (int pass = 0; pass < PASSES && !runner[i].absent; pass++)
+                runner[i].ms[pass][round] = time_batches(&runner[i], s, pass, 1);
+    sensors_read(load);
+    for (int i = 0; i < runners; i++)
+        for (int pass = 0; pass < PASSES; pass++) {
+            double ms[ROUNDS_MAX];
+            memcpy(ms, runner[i].ms[pass], sizeof ms);
+            runner[i].median[pass] = median(ms, rounds);
+        }
+}
+
+static void release(void) {
+    for (int i = 0; i < runners; i++) {
+        if (!runner[i].ours || runner[i].absent) continue;
+        device_free(runner[i].lse);
+        device_free(runner[i].kept);
+        device_free(runner[i].work);
+    }
+}
+
+/* The times of r over those of base, round by round; PASSES: of both passes together. */
+static double ratio(const Runner *r, const Runner *base, int pass) {
+    double ratios[ROUNDS_MAX];
+    for (int64_t i = 0; i < rounds; i++)
+        ratios[i] = pass == PASSES ? (r->ms[FORWARD][i] + r->ms[BACKWARD][i]) /
+                                     (base->ms[FORWARD][i] + base->ms[BACKWARD][i])
+                                   : r->ms[pass][i] / base->ms[pass][i];
+    return median(ratios, rounds);
+}
+
+/* ---- Tables */
 
 static FILE *csv;               /* NULL: none */
 static double dropout_rate;          /* rate; above 0: the speeds of ours with it as well */
@@ -121,103 +431,13 @@ static void sustained_table(int HS, int T_min, int T_max) {
     inputs_close();
 }
 
-/* ---- the parts that ring attention runs, of one sequence, by the first attention that takes them */
-
-typedef struct { const char *label; int Tq, Tk, causal; DType result; } Part;
-
-static Tensor new_tensor(DType type, int64_t rows, int64_t columns) {
-    Tensor t = tensor_of(NULL, type, 3, 1, rows, columns);
-    t.data = device_alloc(tensor_bytes(t), "a partial result");
-    return t;
-}
-
-static Tensor first_rows(Tensor t, int64_t rows) {
-    t.dim[1] = rows;
-    return t;
-}
-
-/* Of T queries. FLOP as in the speed table, twice as many a query and key without a mask. */
-static void parts_table(int HS, int T) {
-    Shape s = { 1, T, HS <= 64 ? 12 : 16, HS };
-    int C = s.NH * HS, half = T / 2;
-    const Part parts[] = {
-        { "causal, training's", T, T, 1, dtype }, { "causal, results in f32", T, T, 1, F32 },
-        { "T queries, T / 2 keys", T, half, 0, F32 }, { "T / 2 queries, T keys", half, T, 0, F32 },
-    };
-    double unit = dtype == BF16 ? 1e12 : 1e9;
-    inputs_open(T, s.NH, HS, 1);
-    Tensor result[4], lse = new_tensor(F32, s.NH, T), part_lse = new_tensor(F32, s.NH, T);
-    for (int i = 0; i < 4; i++) result[i] = new_tensor(F32, T, C);
-    printf("\nParts of a ring: head size %d, %d heads, B 1, T %d, q, k, v %s; gradients in f32 are added; medians of "
-           "%lld rounds\n\n| | ms forward/backward | %sFLOP/s |", HS, s.NH, T, dtype_name(dtype), (long long)rounds,
-           unit > 1e9 ? "T" : "G");
-    print_rule(3);
-    for (int n = 0; n < (int)(sizeof parts / sizeof *parts); n++) {
-        AttentionSpec x = spec_of(s);
-        x.Tq = parts[n].Tq;
-        x.Tk = parts[n].Tk;
-        x.causal = parts[n].causal;
-        x.out_dtype = parts[n].result;
-        x.dq_into = x.dkv_into = x.out_dtype != dtype ? ACCUMULATE : OVERWRITE;
-        const Attention *a = attention_pick("flash", &x);
-        Tensor q = first_rows(part(qkv, s, 0), x.Tq), k = first_rows(part(qkv, s, 1), x.Tk);
-        Tensor v = first_rows(part(qkv, s, 2), x.Tk), g = first_rows(part(dout, s, 0), x.Tq);
-        Tensor rounded = first_rows(part(out, s, 0), x.Tq), l = tensor_column_range(lse, 0, x.Tq);
-        Tensor to[4];
-        for (int i = 0; i < 4; i++) {
-            to[i] = result[i];
-            to[i].dtype = x.out_dtype;
-            to[i] = first_rows(to[i], i < 2 ? x.Tq : x.Tk);
-        }
-        void *work = device_alloc(a->workspace_bytes(&x), "the workspace");
-        double ms[PASSES][ROUNDS_MAX], median_ms[PASSES], flop = (x.causal ? 2.0 : 4.0) * x.Tq * x.Tk * C;
-        a->forward(&x, x.out_dtype == dtype ? rounded : to[0], l, NULL, q, k, v, work);
-        for (int64_t i = 0; i < 2 * rounds; i++) {
-            int pass = (int)(i % 2), launches = 1;
-            for (double took = 0; took < BATCH_MS; launches *= 2) {         /* the last batch counts */
-                device_wait();
-                double start = seconds_now();
-                for (int j = 0; j < launches; j++)
-                    if (pass == FORWARD) a->forward(&x, to[0], l, NULL, q, k, v, work);
-                    else                 a->backward(&x, to[1], to[2], to[3], g, rounded, l, NULL, q, k, v, work);
-                device_wait();
-                took = 1e3 * (seconds_now() - start);
-                ms[pass][i / 2] = took / launches;
-            }
-        }
-        for (int pass = 0; pass < PASSES; pass++) median_ms[pass] = median(ms[pass], rounds);
-        printf("| %s |", parts[n].label);
-        cell(0, "%.3f/%.3f", median_ms[FORWARD], median_ms[BACKWARD]);
-        cell(0, "%.0f/%.0f", 1e3 * flop / median_ms[FORWARD] / unit, 2.5e3 * flop / median_ms[BACKWARD] / unit);
-        printf("\n");
-        fflush(stdout);
-        device_free(work);
-    }
-    double ms[ROUNDS_MAX];
-    for (int64_t i = 0; i < rounds; i++) {
-        attention_merge(result[0], lse, result[0], result[1], part_lse);
-        device_wait();
-        double start = seconds_now();
-        for (int j = 0; j < 20; j++) attention_merge(result[0], lse, result[0], result[1], part_lse);
-        device_wait();
-        ms[i] = 1e3 * (seconds_now() - start) / 20;
-    }
-    double merge_ms = median(ms, rounds);
-    printf("| attention_merge, T queries | %.3f | %.0f GB/s |\n", merge_ms, 12e-6 * T * C / merge_ms);
-    for (int i = 0; i < 4; i++) device_free(result[i].data);
-    device_free(lse.data);
-    device_free(part_lse.data);
-    inputs_close();
-}
-
 int main(int argc, char **argv) {
     int64_t HS, T;
     const char *table, *python, *csv_path;
     int no_peers, autograd;
     Option options[] = {
-        { .name = "table", .type = OPTION_CHOICE, .value = &table, .fallback = "all",
-          .choices = "all|speed|sustained|parts",
-          .help = "speeds, those under sustained load (not in `all`), or those of the parts of a ring" },
+        { .name = "table", .type = OPTION_CHOICE, .value = &table, .fallback = "speed",
+          .choices = "speed|sustained", .help = "speeds, or those under sustained load" },
         { .name = "head-size", .type = OPTION_INTEGER, .value = &HS, .min = 1, .max = 128, .argument = "N",
           .help = "only the speeds at this one; without it 64 and 128" },
         { .name = "T", .type = OPTION_INTEGER, .value = &T, .min = 1, .max = 32768, .argument = "N",
@@ -244,10 +464,9 @@ int main(int argc, char **argv) {
     REQUIRE(shared_file >= 0, "no shared memory for the inputs: %s", strerror(errno));
 
     int small = dtype == F32;                   /* a CPU: less of everything */
-    int all = strcmp(table, "all") == 0, speed = all || strcmp(table, "speed") == 0, one_speed = HS || T;
-    int parts = (all && !one_speed) || strcmp(table, "parts") == 0, sustained = strcmp(table, "sustained") == 0;
+    const int sustained = strcmp(table, "sustained") == 0;
     if (csv_path) {
-        REQUIRE(speed, "--csv %s: only the speeds are written, not --table %s", csv_path, table);
+        REQUIRE(!sustained, "--csv %s: only the speeds are written, not --table %s", csv_path, table);
         csv = fopen(csv_path, "we");
         REQUIRE(csv, "--csv %s: cannot create: %s", csv_path, strerror(errno));
         fprintf(csv, "device,dtype,head_size,heads,batch,T,attention,forward_ms,backward_ms,forward_tflops,"
@@ -259,11 +478,10 @@ int main(int argc, char **argv) {
            "q, k, v, out and their gradients\n");
     sensors_start();
     for (int size = 64; size <= 128; size += 64) {
-        const int head_size = HS ? (int)HS : size, last = T ? (int)T : small ? 256 : 32768;
+        const int head_size = HS ? (int)HS : size;
         if (HS && size > 64) break;
-        if (speed)     speed_table(head_size, T ? (int)T : small ? 128 : 512, T ? (int)T : small ? 1024 : 16384);
         if (sustained) sustained_table(head_size, T ? (int)T : small ? 128 : 2048, T ? (int)T : small ? 128 : 16384);
-        for (int t = T ? (int)T : small ? 256 : 8192; parts && t <= last; t *= 4) parts_table(head_size, t);
+        else           speed_table(head_size, T ? (int)T : small ? 128 : 512, T ? (int)T : small ? 1024 : 16384);
     }
     return 0;
 }

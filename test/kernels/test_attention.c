@@ -622,6 +622,107 @@ static void repetition(void) {
     printf("  %d passes of the other process meanwhile\n", *load_count - before);
 }
 
+/* ---- The bias of rounding in flash attention (Qiu, Yao 2025, arXiv 2510.04212), and that ours is free of it
+
+   dS = P (dP - delta) must add up to 0 over a row, and does so as well as out and P agree. Where several scores of a
+   row tie for its maximum m, P = exp(s - m) is 1 for all of them, and
+   - out, the mean of two v, lies half way between two bf16 in every other column. What the other keys add, however
+     little, decides which of them is taken: the same one in every row, a quarter of a step off in the mean;
+   - P of a score that is less by under 2^-9 is rounded up to 1, while the sum that divides takes it as it is.
+   So delta is wrong by the same sign in row after row, and the weights' gradients add that up.
+
+   The remedy: exp(s - m - f), where f makes P less than 1 by a fraction of one step of bf16 that is taken from the low
+   bits of m. P of the tied keys is rounded up in some rows and down in others; neither the sum that divides nor lse
+   know of it. Where one key has all the weight, P is off by half a step at most, and out is still its v.
+
+   The mean error over rows counts as zero when it is under 4 standard errors and a 32nd of a step. */
+
+enum { FIRST_ROW_COUNTED = 64 };
+typedef enum { PAIR, NEAR_TIES } Tie;
+typedef struct { double sum, squares; int count; } Sample;
+
+static void sample(Sample *s, double x) { s->sum += x; s->squares += x * x; s->count++; }
+static double mean(Sample s)            { return s.sum / s.count; }
+static double standard_error(Sample s)  { return sqrt((s.squares / s.count - mean(s) * mean(s)) / s.count); }
+static int    is_zero(Sample s)         { return fabs(mean(s)) <= 4 * standard_error(s) + 1.0 / 32; }
+
+/* Two keys with equal scores, or eight within 2^-9; the others' P adds up to 5e-4 at most. The tied v are in [1, 2), so
+   that a step is 2^-7. */
+static void fill_ties(const AttentionSpec *s, Tie tie, Operands x) {
+    int tied = tie == PAIR ? 2 : 8;
+    fill(x.q, 0, 0.5);
+    fill(x.k, 0, 0.5);
+    fill(x.v, 0, 1);
+    fill(x.dout, 1, 0.5);
+    for (int i = 0; i < s->Tq; i++)
+        for (int d = 0; d < s->HS; d++) {
+            int64_t kd = i * x.k.pitch + d;
+            if (d < 9) set(x.q, i * x.q.pitch + d, 3.7 + 0.1 * uniform());
+            if (d < 9) set(x.k, kd, i >= tied ? 0 : d < 8 ? 4 : tie == PAIR ? 0 : -i * 0x1p-11);
+            if (d >= 9 && i < tied) set(x.k, kd, get(x.k, d));      /* as key 0 */
+            if (i < tied) set(x.v, i * x.v.pitch + d, 1.5 + uniform() / 2);
+        }
+}
+
+/* In steps of bf16, the mean over the columns. */
+static double out_error(const AttentionSpec *s, const double *out, const double *want) {
+    double sum = 0;
+    for (int d = 0; d < s->HS; d++) sum += (out[d] - want[d]) * 0x1p7;
+    return sum / s->HS;
+}
+
+/* The tied keys are one k: an error e of delta moves dq by -scale e k. In steps of out, the mean over the columns. */
+static double delta_error(const AttentionSpec *s, const double *dq, const double *want, const double *k) {
+    double along = 0, length2 = 0;
+    for (int d = 0; d < s->HS; d++) {
+        along += (dq[d] - want[d]) * k[d];
+        length2 += k[d] * k[d];
+    }
+    return -along / (s->scale * length2) * 0x1p7 / s->HS;
+}
+
+static void bias(Tie tie) {
+    if (device_refuse_dtype(BF16)) {
+        test_skip_reason = device_refuse_dtype(BF16);
+        return;
+    }
+    arena_dtype = BF16;
+    AttentionSpec s = spec_of(1, 8, 1024, 64);
+    s.deterministic = 1;
+    arena_begin("bias", "%s", tie == PAIR ? "two equal maxima" : "eight scores within 2^-9 of the maximum");
+    Operands all = place_operands(&s, ONE_QKV), x[8];
+    Truth truth[8];
+    for (int h = 0; h < s.NH; h++) {
+        x[h] = head_of(all, &s, 0, h);
+        fill_ties(&s, tie, x[h]);
+        truth[h].want = new_results(x[h]);
+        int64_t pool_before = pool_used;
+        attend(&s, x[h], truth[h].want, 0, inputs_of(&s, x[h]));
+        pool_used = pool_before;
+    }
+    const CaseEnd end = case_end();
+    EACH_ATTENTION(n, &s, end) {
+        const Attention *a = attention_list[n];
+        Memory memory = place_memory(a, &s);
+        EACH_RUN run_both(a, &s, &s, all, memory);
+        Sample out = {0}, delta = {0};
+        for (int h = 0; h < s.NH; h++, pool_used = end.pool) {
+            const double *got_out = result(x[h].out), *got_dq = result(x[h].dq), *k = given(x[h].k);
+            for (int i = FIRST_ROW_COUNTED; i < s.Tq; i++) {
+                sample(&out, out_error(&s, got_out + i * s.HS, truth[h].want.x[OUT] + i * s.HS));
+                sample(&delta, delta_error(&s, got_dq + i * s.HS, truth[h].want.x[DQ] + i * s.HS, k));
+            }
+        }
+        printf("  %s: out is off by %.3f +- %.3f steps, delta by %.3f +- %.3f\n", arena_op, mean(out),
+               standard_error(out), mean(delta), standard_error(delta));
+        EXPECT(strcmp(a->name, "flash") || (is_zero(out) && is_zero(delta)), "%s %s: biased", arena_op, arena_case);
+    }
+    arena_dtype = F32;
+}
+
+static void two_equal_maxima(void) { bias(PAIR); }
+static void near_ties(void)        { bias(NEAR_TIES); }
+
 /* ---- the list, and what is refused */
 
 static AttentionSpec small = { .B = 2, .NH = 2, .Tq = 5, .Tk = 7, .q0 = 1, .causal = 1, .HS = 8, .scale = 0.5f };
@@ -716,6 +817,8 @@ int main(void) {
     RUN(merge_rows);
     RUN_EACH_DTYPE(merged_in_place);
     RUN_EACH_DTYPE(far_rows);
+    RUN(two_equal_maxima);
+    RUN(near_ties);
     RUN_EACH_DTYPE(picking);
     RUN_EACH_DTYPE(refusals);
     load_start();

@@ -13,12 +13,8 @@ DeviceInfo device_info(void) {
     return info;
 }
 
-typedef struct {
-    const char *without;        /* the function that the library lacks; NULL: there is no library */
-    const char *fails, *reasons, *bus_id;
-} Machine;
-
-static const Machine healthy = { "nothing", "", "0", "0001:c1:00.0" };
+/* without: the function that the library lacks; NULL: there is no library. */
+typedef struct { const char *want, *reasons, *without, *fails, *bus_id; } Machine;
 
 static void ask_twice(void *argument) {
     const Machine *machine = argument;
@@ -35,92 +31,47 @@ static void ask_twice(void *argument) {
     }
 }
 
-/* Of a fresh process, which asks twice. */
-static const char *health_of(const Machine *machine) {
-    static char text[256];
-    int status;
-    test_in_child(ask_twice, (void *)machine, text, sizeof text, &status);
-    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d", status);
-    return text;
-}
-
-static void expect_health(const char *want, Machine machine) {
-    char twice[256];
-    snprintf(twice, sizeof twice, "%s %s", want, want);
-    const char *got = health_of(&machine);
-    EXPECT(!strcmp(got, twice), "without %s, failing \"%s\", reasons %s, card %s: got %s, want %s",
-           machine.without ? machine.without : "a library", machine.fails, machine.reasons, machine.bus_id, got, twice);
-}
-
-static void a_healthy_card(void) {
-    expect_health("64,698.765,1755,none", healthy);
-}
-
-static void each_reason_has_its_word(void) {
-    static const struct { const char *bits, *want; } rows[] = {
-        { "0", "none" }, { "1", "none" }, { "2", "settings" }, { "4", "power" }, { "8", "hw-slowdown!" },
-        { "10", "settings" }, { "20", "thermal!" }, { "40", "thermal!" }, { "80", "power-brake!" },
-        { "100", "settings" }, { "200", "other" }, { "8000000000000000", "other" },
-        /* several: the worst, and a cause rather than the slowdown */
-        { "5", "power" }, { "6", "power" }, { "24", "thermal!" }, { "48", "thermal!" }, { "88", "power-brake!" },
-        { "c", "hw-slowdown!" }, { "204", "power" }, { "1ff", "thermal!" },
-    };
-    for (int i = 0; i < COUNT(rows); i++) {
-        char want[64];
-        Machine machine = healthy;
-        machine.reasons = rows[i].bits;
-        snprintf(want, sizeof want, "64,698.765,1755,%s", rows[i].want);
-        expect_health(want, machine);
-    }
-}
-
+#define CARD "0001:c1:00.0"
+#define REASONS(word, bits)          { "64,698.765,1755," word, bits, "nothing", "", CARD }
 /* The same is lost whether the library lacks a function or the function fails. */
-static const struct { const char *function, *want; } losses[] = {
-    { "nvmlInit_v2", "0,0.000,0," },
-    { "nvmlDeviceGetHandleByPciBusId_v2", "0,0.000,0," },
-    { "nvmlDeviceGetTemperature", "0,698.765,1755,power" },
-    { "nvmlDeviceGetPowerUsage", "64,0.000,1755,power" },
-    { "nvmlDeviceGetClockInfo", "64,698.765,0,power" },
-    { "nvmlDeviceGetCurrentClocksThrottleReasons", "64,698.765,1755," },
+#define LOST(function, want)         { want, "4", function, "", CARD }, { want, "4", "nothing", function, CARD }
+#define NOTHING "0,0.000,0,"
+
+static const Machine machines[] = {
+    REASONS("none", "0"), REASONS("none", "1"), REASONS("settings", "2"), REASONS("power", "4"),
+    REASONS("hw-slowdown!", "8"), REASONS("settings", "10"), REASONS("thermal!", "20"), REASONS("thermal!", "40"),
+    REASONS("power-brake!", "80"), REASONS("settings", "100"), REASONS("other", "200"),
+    REASONS("other", "8000000000000000"),
+    /* several: the worst, and a cause rather than the slowdown */
+    REASONS("power", "5"), REASONS("power", "6"), REASONS("thermal!", "24"), REASONS("thermal!", "48"),
+    REASONS("power-brake!", "88"), REASONS("hw-slowdown!", "c"), REASONS("power", "204"), REASONS("thermal!", "1ff"),
+    LOST("nvmlInit_v2", NOTHING),
+    LOST("nvmlDeviceGetHandleByPciBusId_v2", NOTHING),
+    LOST("nvmlDeviceGetTemperature", "0,698.765,1755,power"),
+    LOST("nvmlDeviceGetPowerUsage", "64,0.000,1755,power"),
+    LOST("nvmlDeviceGetClockInfo", "64,698.765,0,power"),
+    LOST("nvmlDeviceGetCurrentClocksThrottleReasons", "64,698.765,1755,"),
+    { NOTHING, "4", "nothing", "nvmlDeviceGetTemperature nvmlDeviceGetPowerUsage "
+        "nvmlDeviceGetClockInfo nvmlDeviceGetCurrentClocksThrottleReasons", CARD },
+    { NOTHING, "0", "nothing", "", "0000:c1:00.0" },           /* another card */
+    { NOTHING, "0", "nothing", "", "" },
+    { NOTHING, "0", NULL, "", "ffff:ff:1f.0" },         /* nor does the driver's library, where it is there, know it */
 };
 
-static void a_function_that_is_missing_is_unknown(void) {
-    for (int i = 0; i < COUNT(losses); i++) {
-        Machine machine = healthy;
-        machine.reasons = "4";
-        machine.without = losses[i].function;
-        expect_health(losses[i].want, machine);
+/* Each in a fresh process, which asks twice. */
+static void health_of_machines(void) {
+    for (int i = 0; i < COUNT(machines); i++) {
+        const Machine *m = &machines[i];
+        char got[256], twice[256];
+        int status;
+        test_in_child(ask_twice, (void *)m, got, sizeof got, &status);
+        snprintf(twice, sizeof twice, "%s %s", m->want, m->want);
+        EXPECT(status == 0 && !strcmp(got, twice), "without %s, failing \"%s\", reasons %s, card %s: status %d, got %s, "
+               "want %s", m->without ? m->without : "a library", m->fails, m->reasons, m->bus_id, status, got, twice);
     }
-}
-
-static void a_query_that_fails_is_unknown(void) {
-    Machine machine = healthy;
-    machine.reasons = "4";
-    for (int i = 0; i < COUNT(losses); i++) {
-        machine.fails = losses[i].function;
-        expect_health(losses[i].want, machine);
-    }
-    machine.fails = "nvmlDeviceGetTemperature nvmlDeviceGetPowerUsage nvmlDeviceGetClockInfo "
-                    "nvmlDeviceGetCurrentClocksThrottleReasons";
-    expect_health("0,0.000,0,", machine);
-}
-
-static void no_library_and_no_card_are_unknown(void) {
-    Machine machine = healthy;
-    machine.bus_id = "0000:c1:00.0";            /* another card */
-    expect_health("0,0.000,0,", machine);
-    machine.bus_id = "";
-    expect_health("0,0.000,0,", machine);
-    machine.bus_id = "ffff:ff:1f.0";            /* nor does the driver's own library, where it is there, know it */
-    machine.without = NULL;
-    expect_health("0,0.000,0,", machine);
 }
 
 int main(void) {
-    RUN(a_healthy_card);
-    RUN(each_reason_has_its_word);
-    RUN(a_function_that_is_missing_is_unknown);
-    RUN(a_query_that_fails_is_unknown);
-    RUN(no_library_and_no_card_are_unknown);
+    RUN(health_of_machines);
     return test_close();
 }

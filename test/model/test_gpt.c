@@ -2,10 +2,8 @@
    any model. */
 #include "../../kernels/matmul.h"
 #include "../../llmc/base/random.h"
-#include "../run/checkpoints.h"
 #include "../oracle.h"
 #include "reference.h"
-#include "../scratch.h"
 
 /* ---- Against the reference */
 
@@ -274,42 +272,6 @@ static void losses_of_some_tokens(const Reference *r, const char *attention) {
     gpt_free(&m);
 }
 
-static void train(GPT *m, Optimizer *o, const Reference *r, int steps) {
-    for (int step = 0; step < steps; step++) {
-        gpt_forward(m);
-        gpt_backward(m, 1.0f / (float)r->target_count, OVERWRITE, NULL, NULL);
-        optimizer_begin(o, r->learning_rate);
-        update(o);
-    }
-}
-
-/* A few steps of training. */
-static void train_with_threads(GPT *m, const Reference *r, const char *attention, int threads) {
-    Optimizer o;
-    device_open((DeviceOptions){ .threads = threads });
-    reference_model(m, r, attention, TRAIN);
-    optimizer_create(&o, m, r->adamw);
-    train(m, &o, r, 3);
-    optimizer_free(&o);
-}
-
-static void threads_do_not_change_bits(const Reference *r, const char *attention) {
-#ifdef _OPENMP
-    enum { MOST = 3 };
-#else
-    enum { MOST = 1 };           /* one training is compared with another */
-#endif
-    GPT one, several;
-    train_with_threads(&one, r, attention, 1);
-    train_with_threads(&several, r, attention, MOST);
-    EXPECT(same_params(&one.grads, &several.grads), "%s: gradients of %d threads", attention, MOST);
-    EXPECT(same_params(&one.params, &several.params), "%s: weights of %d threads", attention, MOST);
-    EXPECT(same_params(&one.master, &several.master), "%s: master weights of %d threads", attention, MOST);
-    gpt_free(&one);
-    gpt_free(&several);
-    device_open((DeviceOptions){0});
-}
-
 /* Causal: the first T tokens alone give the row of position T-1. */
 static void last_logits_are_the_last_row(const Reference *r, const char *attention) {
     int V = r->config.V;
@@ -330,35 +292,6 @@ static void last_logits_are_the_last_row(const Reference *r, const char *attenti
     free(file);
     free(got);
     free(want);
-}
-
-/* Two steps, a checkpoint, and two more by a model that was read from it: the weights of four steps. */
-static void resumed_equals_straight(const Reference *r, const char *attention) {
-    char *out = IN_SCRATCH("%s-%s", attention, dtype_name(r->config.dtype));
-    GPT straight, resumed;
-    Optimizer a, b;
-    reference_model(&straight, r, attention, TRAIN);
-    optimizer_create(&a, &straight, r->adamw);
-    train(&straight, &a, r, 2);
-    save_step(out, &(Trainer){ straight, a }, 2);
-    train(&straight, &a, r, 2);
-
-    char *folder = run_dir_latest(out, NULL);
-    gpt_create(&resumed, r->config, attention, r->B, r->T, TRAIN);
-    optimizer_create(&b, &resumed, r->adamw);
-    checkpoint_load_model(folder, &resumed);
-    checkpoint_load_optimizer(folder, &(TrainState){ .optimizer_step = 2 }, &resumed, &b);
-    load(&resumed, r->tokens, r->targets, 0);
-    train(&resumed, &b, r, 2);
-    EXPECT(b.step == 4 && same_losses(&straight, &resumed), "%s: losses", attention);
-    EXPECT(same_params(&straight.grads, &resumed.grads), "%s: gradients", attention);
-    EXPECT(same_params(&straight.master, &resumed.master), "%s: weights", attention);
-    EXPECT(same_params(&straight.params, &resumed.params), "%s: weights in %s", attention, dtype_name(r->config.dtype));
-    free(folder);
-    optimizer_free(&a);
-    optimizer_free(&b);
-    gpt_free(&straight);
-    gpt_free(&resumed);
 }
 
 /* Two micro-batches, the second one smaller, at every level of recomputation: losses and gradients of none. Memory is
@@ -589,45 +522,7 @@ static void overlap_changes_no_bit(void) {
     free(targets);
 }
 
-static void one_batch_is_learnt(void) {
-    enum { B = 3, T = 17 };
-    GPTConfig config = { .L = 2, .NH = 2, .C = 48, .T = T, .V = 70, .deterministic = 1 };
-    int32_t tokens[B * T], targets[B * T];
-    random_batch(tokens, B * T, 2, config.V);
-    random_batch(targets, B * T, 3, config.V);
-    int n = 0;
-    for (; attention_list[n]; n++) ;
-    for (int i = 0; i < 2 * n; i++) {
-        const Attention *attention = attention_list[i % n];
-        config.dtype = dtypes[i / n];
-        AttentionSpec spec = { .B = B, .Tq = T, .Tk = T, .NH = 2, .HS = 24, .causal = 1, .scale = 1,
-                               .dtype = config.dtype, .out_dtype = config.dtype };
-        if (device_refuse_dtype(config.dtype) || attention->refuse(&spec)) continue;
-        GPT m;
-        Optimizer o;
-        double first = 0, last = 0;
-        gpt_create(&m, config, attention->name, B, T, TRAIN);
-        gpt_init(&m, 1);
-        gpt_load(&m, tokens, targets);
-        optimizer_create(&o, &m, (AdamW){ 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f });
-        for (int step = 0; step < 100; step++) {
-            gpt_forward(&m);
-            gpt_backward(&m, 1.0f / (B * T), OVERWRITE, NULL, NULL);
-            optimizer_begin(&o, 3e-3);
-            loss_add(o.stats, m.acts.losses, 1.0f / (B * T));
-            last = update(&o).loss;
-            if (step == 0) first = last;
-        }
-        EXPECT(first > 4 && last < 0.1, "%s: want a loss from over 4 to under 0.1", attention->name);
-        printf("  %s %s: 100 steps on one batch: loss %.3f to %.3f\n", attention->name, dtype_name(config.dtype), first,
-               last);
-        optimizer_free(&o);
-        gpt_free(&m);
-    }
-}
-
 int main(void) {
-    scratch_open();
     test_device_open((DeviceOptions){0});
     RUN_REFERENCE(PLAIN, WITHOUT, against_reference);
     RUN_REFERENCE(AWKWARD, WITHOUT, against_reference);
@@ -641,9 +536,6 @@ int main(void) {
     RUN(overlap_changes_no_bit);
     RUN_REFERENCE(AWKWARD, WITHOUT, evaluation_equals_training);
     RUN_REFERENCE(AWKWARD, WITHOUT, losses_of_some_tokens);
-    RUN_REFERENCE(AWKWARD, WITHOUT, threads_do_not_change_bits);
-    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, resumed_equals_straight);
     RUN_REFERENCE(AWKWARD, WITHOUT, last_logits_are_the_last_row);
-    RUN(one_batch_is_learnt);
     return test_close();
 }
