@@ -33,10 +33,8 @@ static char *keep_for_a_case(char *text) {
 
 /* ---- A run of the program */
 
-static Text base[][2] = {
-    { "--data", "text.txt" }, { "--layers", "1" }, { "--heads", "2" }, { "--channels", "16" }, { "--context", "8" },
-    { "--batch", "2" }, { "--steps", "4" }, { "--save-every", "2" }, { "--warmup", "1" }, { "--threads", "1" },
-};
+static const char base[] = "--data text.txt --layers 1 --heads 2 --channels 16 --context 8 --batch 2 --steps 4 "
+                           "--save-every 2 --warmup 1 --threads 1";
 static char  *words[80];        /* word 0 is the program */
 static int    word_count, status, capture[3];       /* files in memory for stdout and stderr */
 static char   out[65536], error[16384];
@@ -52,17 +50,13 @@ static void add_words(const char *command, const char *value) {
 }
 
 /* Of the command, % stands for the value, whatever characters that has; the word BASE for the options of the smallest
-   run that the command does not have itself. */
+   run, of which those behind it replace any. */
 static void set_command(const char *command, const char *value) {
     while (word_count) free(words[--word_count]);
     words[word_count++] = strdup(program);
     const char *at = strstr(command, "BASE");
     if (at) add_words(format("%.*s", (int)(at - command), command), value);
-    for (int i = 0; at && i < COUNT(base); i++) {
-        const char *same = strstr(command, base[i][0]);
-        if (same && strchr("= ", same[strlen(base[i][0])])) continue;
-        for (int n = 0; n < 2; n++) add_words(base[i][n], "");
-    }
+    if (at) add_words(base, "");
     add_words(at ? at + 4 : command, value);
     words[word_count] = NULL;
 }
@@ -284,21 +278,16 @@ static char *lengthy[2];        /* 100,000 digits or letters */
 static void damaged_option(const Listed *o) {
     static Text numbers[] = { "abc", "1x", " 1", "0x10", "1e", "nan", "1,5", "1\x1b[0m", "\xc2\xb2", "50%", "--1",
                               "1e3x", "99999999999999999999999999999999", "-9223372036854775809" };
-    const int is_flag = !*o->argument;
-    const char *good = o->is_number ? format("%g", o->least) : !strcmp(o->name, "model") ? "d2"
-        : strchr(o->argument, '|') ? format("%.*s", (int)strcspn(o->argument, "|"), o->argument) : "text.txt";
-    const char *pair = format("--%s=%s", o->name, is_flag ? "yes" : good), *option = format("BASE --%s ", o->name);
+    const char *option = format("BASE --%s ", o->name);
     const char *with[] = { format("%s%%", option), format("BASE --%s=%%", o->name) };
     refused(strlen(o->name) > 4 ? "did you mean --" : "", "an option that there is not", "BASE --%=1",
             format("%s%s", o->name, ANY(((Text[]){ "_", "2", "\x1b", "\302\233" }))));
-    refused(is_flag ? "" : format("--%s: given twice", o->name), "twice", format("%s %s BASE", pair, pair), "");
-    refused("", "a value at the end is missing, or a flag has a word behind it", is_flag ? format("%s yes", option)
-            : option, "");
-    if (is_flag) {
+    if (!*o->argument) {
         refused(o->name, "a flag with a value", with[1], ANY(((Text[]){ "1", "true", "maybe", "YES", "y" })));
         return;
     }
     refused(format("--%s: want a value", o->name), "no value", format("--%s BASE", o->name), "");
+    refused("", "no value at the end", option, "");
     if (strcmp(o->name, "prompt")) refused("", "an empty value", with[draw(2)], "");
     for (int n = 0; n < 3 && strchr(o->argument, '|'); n++)
         refused(o->name, "no such choice", with[n % 2], (Text[]){ "auto|", "Naive", "\x1b[1m" }[n]);
@@ -317,13 +306,13 @@ static void refuse_all(const Refusal *r, int count) {
     for (; count--; r++)
         for (int n = 0; n < r->commands * r->values; n++) {
             const char *command = r->command[n % r->commands], *value = r->value[n / r->commands];
-            if (!strchr(command, '%')) command = format("%s %s", value, command);      /* values are commands, too */
+            if (!strchr(command, '%')) command = format("%s %s", command, value);      /* values are commands, too */
             refused(r->want, r->what, command, value);
         }
 }
 
 static const Refusal refusals[] = {
-    { "", "a stray word", LIST("BASE %", "% BASE"), LIST(
+    { "", "a stray word", LIST("BASE %"), LIST(
         "word", "-x", "-", "--", "--=3", "", "steps=3", "\xe2\x80\x94steps", "-5", "-steps", "---steps", "/",
         "text.txt", "\x1b[31m", "\n", "a\nb", "--\x7f", "= 3", "?") },
     { "", "a path that leads to nothing of the kind",
@@ -382,8 +371,8 @@ static void blob_shard(int width, int count) {
 }
 
 static Text shard_readers[] = {
-    "--data broken.bin BASE --vocab 100 --out new", "--eval ids --threads 1 --batch 2 --data broken.bin",
-    "--data set/*.bin BASE --vocab 100 --out new", "--data good16.bin --val-data broken.bin BASE --vocab 100 --out new",
+    "BASE --data broken.bin --vocab 100 --out new", "--eval ids --threads 1 --batch 2 --data broken.bin",
+    "BASE --data set/*.bin --vocab 100 --out new", "BASE --data good16.bin --val-data broken.bin --vocab 100 --out new",
     "--eval ids --threads 1 --batch 2 --val-data broken.bin --data good16.bin",
 };
 
@@ -598,7 +587,7 @@ static void malformed_checkpoints(void) {
 /* ---- Texts, and where the results should go */
 
 static Text text_readers[] = {
-    "--data broken.txt BASE --out new", "BASE --val-data broken.txt --out new",
+    "BASE --data broken.txt --out new", "BASE --val-data broken.txt --out new",
     "--eval run --threads 1 --batch 2 --data broken.txt",
     "--eval run --threads 1 --batch 2 --data text.txt --val-data broken.txt",
 };
@@ -606,7 +595,7 @@ static const Refusal places[] = {
     { "", "an --out where nothing can be written", LIST("BASE --out %"), LIST(
         "text.txt", "text.txt/", "text.txt/a/b/c", "/proc/none", "/dev/null", "/dev/null/x", "run", "run/",
         "dir/../run", "dangling", "itself", "pipe", "run/log.csv", "run/" STEP "/config.json", "/proc/self/fd/none") },
-    { "", "an --out where nothing can be written", LIST("BASE --init run --out %", "--data good16.bin BASE --vocab 100 "
+    { "", "an --out where nothing can be written", LIST("BASE --init run --out %", "BASE --data good16.bin --vocab 100 "
         "--out %"), LIST("text.txt/x", "ids", "run", "itself") },
 };
 
@@ -654,7 +643,7 @@ static void sound_inputs(void) {
     blob_shard(4, SHARD_TOKENS), save("good32.bin", &blob);
     make_dir("dir"), put_text("dir/note.md", "a note\n");
     accepted("BASE --out run", "");
-    accepted("--data good16.bin --val-data good32.bin BASE --vocab 100 --out ids", "");
+    accepted("BASE --data good16.bin --val-data good32.bin --vocab 100 --out ids", "");
     remove_tree("run/step-00000004");
     for (int i = 0; i < COUNT(parts); i++) load(parts[i].sound, format("run%s", parts[i].name + strlen("broken")));
 }
