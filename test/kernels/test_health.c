@@ -67,7 +67,8 @@ static void health_of_machines(void) {
         test_in_child(ask_twice, (void *)m, got, sizeof got, &status);
         snprintf(twice, sizeof twice, "%s %s", m->want, m->want);
         EXPECT(status == 0 && !strcmp(got, twice),
-               "without %s, failing \"%s\", reasons %s, card %s: status %d, got %s, want %s", m->without ? m->without : "a library", m->fails, m->reasons, m->bus_id, status, got, twice);
+               "without %s, failing \"%s\", reasons %s, card %s: status %d, got %s, want %s",
+               m->without ? m->without : "a library", m->fails, m->reasons, m->bus_id, status, got, twice);
     }
 }
 
