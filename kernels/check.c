@@ -29,7 +29,7 @@ void fail(const char *format, ...) {
     va_copy(again, arguments);
     int length = vsnprintf(message, sizeof message, format, arguments);
     char *whole;
-    if (length >= (int)sizeof message && vasprintf(&whole, format, again) > 0) {   /* the end says what is wrong */
+    if (length >= (int)sizeof message && vasprintf(&whole, format, again) > 0) {   /* the end names the error */
         snprintf(message, sizeof message, "%.1000s ... %s", whole, whole + length - 1000);
         free(whole);
     }

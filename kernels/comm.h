@@ -17,16 +17,16 @@ void comm_make_id(char id[COMM_ID_BYTES]);
    ranks by rank ([0] is unused), elsewhere that to rank 0. size 1: no work, both may be NULL. */
 extern const int comm_uses_sockets;
 void comm_open(int rank, int size, const char id[COMM_ID_BYTES], const int *sockets);
-void comm_close(void);                  /* on all ranks; completes the operations under way */
+void comm_close(void);                  /* on all ranks; completes pending operations */
 
 /* Zeroed memory for the operands of reduce-scatter and all-gather, not of all-reduce: on GPUs of one host copy engines
    then move them, and no SM (NCCL 2.28 or newer; otherwise it is that of device_alloc). All ranks allocate and free the
    same sizes in the same order, and free before comm_close. */
 void *comm_alloc(size_t bytes, const char *what);
 void  comm_free(void *memory);                  /* also that of device_alloc */
-/* Bytes that reduce-scatter allocates for a tensor of `bytes` in memory of comm_alloc: as many, but none for more than
-   512 MiB, which NCCL's kernel reduces in place. Before comm_open, the most that it may. comm_reserve allocates them in
-   advance, on all ranks. */
+/* Scratch of reduce-scatter for a tensor of `bytes` in memory of comm_alloc: as many bytes, 0 above 512 MiB, which
+   NCCL's kernel reduces in place; before comm_open an upper bound. comm_reserve allocates it in advance, on all
+   ranks. */
 size_t comm_scratch_bytes(size_t bytes);
 void   comm_reserve(size_t bytes);
 
@@ -43,17 +43,17 @@ CommOp comm_all_gather    (Tensor t);   /* any type: slice r of t = slice r of r
 typedef struct { Tensor send; int to; Tensor receive; int from; } CommTransfer;
 CommOp comm_exchange(const CommTransfer *transfers, int count);
 void   comm_wait(CommOp op);            /* compute issued from here on sees the results of op and of all before it */
-double comm_waited_ms(void);            /* that compute has waited in all calls of comm_wait that are complete */
+double comm_waited_ms(void);            /* time that compute has waited in completed calls of comm_wait */
 
 /* For a watchdog, from any thread: */
 
-/* Operations not complete; seconds: how long the oldest has been waiting for other ranks, 0 while compute that it
-   depends on is under way. */
+/* Number of pending operations; seconds: how long the oldest has been waiting for other ranks, 0 while compute that it
+   depends on is running. */
 int comm_pending(double *seconds);
-/* NULL, or an error that an operation under way has met. A rank that died or stopped need not show here. */
+/* NULL, or the error of a pending operation. A dead or stopped rank may not show here. */
 const char *comm_error(void);
-/* Ends the operations under way (copies between windows end with the process). Their results are undefined and are
-   not seen: other threads do not return from comm_wait, device_wait and device_download. The process exits next. It can
+/* Ends pending operations (copies between windows end with the process). Their results are undefined and never seen:
+   other threads do not return from comm_wait, device_wait and device_download. The process exits next. This call can
    hang: the caller limits its time. */
 void comm_abort(void);
 

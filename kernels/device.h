@@ -40,8 +40,8 @@ int          device_count(void);
 DeviceInfo   device_info(void);
 DeviceHealth device_health(void);               /* a call can take milliseconds, the first one much longer */
 const char  *device_refuse_dtype(DType dtype);  /* NULL, or why this backend cannot compute in it */
-/* NULL, or which rows this backend wants instead of rows of so many elements: the ops of a GPU, apart from matmul and
-   attention, access rows 16 bytes at a time. */
+/* NULL, or the row lengths that this backend wants: a GPU's ops other than matmul and attention access rows 16 bytes at
+   a time. */
 const char  *device_refuse_channels(int64_t channels);
 
 void *device_alloc(size_t bytes, const char *what);    /* zeroed, aligned to 256 bytes; errors name what */
@@ -49,7 +49,7 @@ void  device_free(void *memory);
 void  device_upload(void *device, const void *host, size_t bytes);
 void  device_download(void *host, const void *device, size_t bytes);      /* after all work issued so far */
 void  device_zero(void *device, size_t bytes);
-void  device_copy(void *to, const void *from, size_t bytes);               /* on the device; they may not overlap */
+void  device_copy(void *to, const void *from, size_t bytes);               /* on the device; no overlap */
 /* Host memory that is copied to and from often: a GPU copies page-locked memory several times as fast. Without effect
    where it cannot be locked. unpin before it is freed. */
 void  device_pin(void *host, size_t bytes);
@@ -87,8 +87,8 @@ void   device_overlap_wait(void);
 void   device_overlap_end(void);                        /* waits, too */
 void   device_side_begin(void);
 void   device_side_end(void);
-/* call(context, argument), now. Where it is a part of recorded work it is repeated with each launch, between the work
-   before and after it: for collectives, which are not recorded. */
+/* Calls call(context, argument) now, and in recorded work again with each launch, between the work before and after it:
+   for collectives, which are not recorded. */
 void   device_graph_call(void (*call)(void *context, int argument), void *context, int argument);
 /* Between device_freeze_weights(1) and (0) the caller issues nothing that writes weights or biases, and nothing beside
    the stream. A GPU kernel may then read weights before the kernel in front of it has ended. */

@@ -4,11 +4,11 @@
 #include "tensor.h"
 
 /* Around the work of an op: bytes that it must read and write at least, and FLOP that it must compute. Ops of one name,
-   which is copied, are one row; an op inside of another is part of that. Nothing unless a profile is being taken. */
+   which is copied, are one row; an op inside of another is part of that. No effect outside of a profile. */
 void op_begin(const char *name, double bytes, double flop);
 void op_end(void);
 
-/* Bytes of count operands of type Tensor, absent ones 0. Returns 0 unless a profile is being taken. */
+/* Bytes of count operands of type Tensor, absent ones 0; outside of a profile 0. */
 double op_bytes(int count, ...);
 
 extern int profile_is_on;

@@ -12,7 +12,7 @@ static void multiply(Tensor c, Tensor a) {
                  .b = { a.data, n, COLUMN_MAJOR }, .c = c.data, .c_dtype = c.dtype, .c_pitch = n });
 }
 
-/* Milliseconds of a call, of random numbers: a GPU multiplies zeros faster, with less power. */
+/* Milliseconds per call on random numbers: a GPU multiplies zeros faster, with less power. */
 static double call_ms(void (*call)(Tensor to, Tensor from), DType dtype, int64_t n) {
     enum { WARM_UP = 2, CALLS = 10 };
     DeviceMark begin = {0}, end = {0};

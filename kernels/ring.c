@@ -42,7 +42,7 @@ void ring_copy_local(const RingSplit *s, int32_t *local, const int32_t *whole) {
    rows = keys. rows or keys 0: nothing. */
 typedef struct { int row, rows, keys, causal; } Part;
 
-/* What number rank computes with the block of number from. */
+/* What rank `rank` computes with the keys of rank `from`. */
 static Part part_of(const RingSplit *s, int rank, int from) {
     const int local = ring_tokens(s, rank), other = ring_tokens(s, from);
     if (from == rank) return (Part){ 0, local, local, 1 };
@@ -59,7 +59,7 @@ static int is_empty(Part p) { return !p.rows || !p.keys; }
 
 /* ---- A ring */
 
-/* As few heads at a time as have 2^19 rows on a rank, which are 4096 tiles of the kernels. The same on all ranks. */
+/* heads: the fewest that have 2^19 rows on a rank, 4096 tiles of the kernels. The same on all ranks. */
 Ring ring_create(RingSplit split, const char *attention, AttentionSpec spec) {
     REQUIRE(split.size >= 1 && split.rank >= 0 && split.rank < split.size && split.T >= 1,
             "ring: rank %d of %d, %d tokens", split.rank, split.size, split.T);
@@ -84,7 +84,7 @@ const char *ring_refuse(const Ring *r) {
     return NULL;
 }
 
-/* The data type of a step's results: that of the operands where only one step follows the local block. */
+/* The data type of a step's results: the operands' where N = 2, with a single step. */
 static DType sum_dtype(const Ring *r) { return r->split.size == 2 ? r->spec.dtype : F32; }
 
 static AttentionSpec spec_of(const Ring *r, Part p, int heads, DType out_dtype) {
@@ -100,8 +100,8 @@ static AttentionSpec spec_of(const Ring *r, Part p, int heads, DType out_dtype) 
 
 /* ---- Steps */
 
-/* Step `index` from 0, with the block of number `from`; `to` has this rank's. */
-typedef struct { int from, to; Part part, others; } Step;       /* others: what `to` computes with this rank's block */
+/* Step `index` from 0: this rank has the keys of rank `from`; rank `to` has those of this rank. */
+typedef struct { int from, to; Part part, others; } Step;       /* others: what `to` computes */
 
 static Step step_of(const Ring *r, int index) {
     const int N = r->split.size, rank = r->split.rank;
@@ -111,7 +111,7 @@ static Step step_of(const Ring *r, int index) {
     return step;
 }
 
-/* Keys of a step that are needed: none where no row sees them. */
+/* Keys of a step to transfer: none where no row sees them. */
 static int64_t keys_of(Part p) { return is_empty(p) ? 0 : p.keys; }
 
 /* ---- Memory of a pass */
@@ -224,21 +224,21 @@ static Operands range_of(const Ring *r, const Operands *x, int b, int row, int r
 
 static int rank_of_run(const Ring *r, int number) { return comm_rank - r->split.rank + number; }
 
-/* The transfer in which the keys and values of a step come. */
+/* The transfer of a step's keys and values. */
 static CommTransfer fetch(const Ring *r, const Work *w, int index) {
     const Step s = step_of(r, index);
     return (CommTransfer){ tensor_row_range(w->kv, 0, keys_of(s.others)), rank_of_run(r, s.to),
                            tensor_row_range(w->in[index % 2], 0, keys_of(s.part)), rank_of_run(r, s.from) };
 }
 
-/* The one in which the gradients of these return to their rank. */
+/* The transfer of their gradients back to their rank. */
 static CommTransfer return_grads(const Ring *r, const Work *w, int index) {
     const Step s = step_of(r, index);
     return (CommTransfer){ tensor_row_range(w->sent, 0, keys_of(s.part)), rank_of_run(r, s.from),
                            tensor_row_range(w->returned, 0, keys_of(s.others)), rank_of_run(r, s.to) };
 }
 
-/* Copies the keys and values that other ranks need to where they are sent from. */
+/* Copies the keys and values that other ranks need into the send buffer. */
 static void pack(const Work *w, const Operands *x) {
     const int64_t keys = tensor_rows(w->kv);
     for (int i = 0; i < 2 && keys; i++) tensor_convert(half(rows_of(w->kv, 0, keys), i), rows_of(x->t[K + i], 0, keys));
@@ -301,7 +301,7 @@ static void local_backward(const Ring *r, const Work *w, const Operands *x, int 
                                                   o.t[Q], o.t[K], o.t[V], w->attention);
 }
 
-/* The first step has all rows of the steps. */
+/* dq: the first step overwrites it, its rows include those of all later steps. */
 static void step_backward(const Ring *r, const Work *w, const Operands *x, int index) {
     const Part p = step_of(r, index).part;
     if (is_empty(p)) return;
@@ -314,7 +314,7 @@ static void step_backward(const Ring *r, const Work *w, const Operands *x, int i
                                                   w->attention);
 }
 
-/* The gradients of step `index`, when those before it have been sent. */
+/* Packs the gradients of step `index`; those before it have been sent. */
 static void convert_to_send(const Ring *r, const Work *w, int index) {
     const Part p = step_of(r, index).part;
     if (is_empty(p) || w->dkv.data == w->sent.data) return;
@@ -329,7 +329,7 @@ static void add_to_keys(const Operands *x, Tensor from, int64_t keys) {
     }
 }
 
-/* The gradients of this rank's keys and values in step `index` of another have come. */
+/* Adds the gradients of local keys and values that another rank's step `index` has returned. */
 static void add_returned(const Ring *r, const Work *w, const Operands *x, int index) {
     const int64_t local = r->spec.Tk, keys = keys_of(step_of(r, index).others);
     if (!w->dkv_sum.data) {
@@ -341,8 +341,8 @@ static void add_returned(const Ring *r, const Work *w, const Operands *x, int in
     if (local && index == r->split.size - 2) add_to_keys(x, w->dkv_sum, local);
 }
 
-/* The local block comes first, while the first keys come, and last, a quarter of its heads, while the last gradients
-   return. Beside step i the keys of step i + 1 come, and the gradients of step i - 1 return. */
+/* The local block is computed first, while the first keys arrive; a quarter of its heads last, while the last gradients
+   return. During step i the keys of step i + 1 arrive and the gradients of step i - 1 return. */
 static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
     const int steps = r->split.size - 1, late = r->heads / 4, early = r->heads - late;
     const Part rows = step_of(r, 0).part;

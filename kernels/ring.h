@@ -20,7 +20,7 @@ typedef enum { RING_ZIGZAG, RING_STRIPED, RING_CONTIGUOUS } RingOrder;
    whole sequence, no communication. */
 typedef struct { RingOrder order; int size, rank, T; } RingSplit;
 
-int  ring_tokens(const RingSplit *split, int rank);     /* how many tokens of a sequence number rank has */
+int  ring_tokens(const RingSplit *split, int rank);     /* number of a sequence's tokens on rank `rank` of it */
 void ring_copy_local(const RingSplit *split, int32_t *local, const int32_t *whole);    /* this rank's tokens of whole */
 
 /* spec: B, NH, HS, scale, dtype and deterministic; the rest is set: causal, gradients overwritten, the tokens of this

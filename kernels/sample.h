@@ -4,7 +4,7 @@
 #include "tensor.h"
 
 typedef struct {
-    double temperature;     /* divides the logits; 0 = always the most likely token, of equal ones the lowest */
+    double temperature;     /* divides the logits; 0 = always the most likely token, the lowest of equal ones */
     int    top_k;           /* only the k most likely tokens; 0 = all */
     double top_p;           /* the fewest most likely of these whose share reaches p (Holtzman et al. 2020, arXiv
                                1904.09751); 1 = all */

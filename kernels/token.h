@@ -5,8 +5,8 @@
 
 typedef struct {
     Tensor token, position;                     /* I32 (1), on the device; a token below 0 counts as 0 */
-    int ahead;                                  /* the token is at *position + ahead; if not 0, and weights are frozen,
-                                                   the op in front is the sample_tokens that has chosen it */
+    int ahead;                                  /* the token is at *position + ahead; if not 0 and weights are frozen,
+                                                   the op before is the sample_tokens that chose it */
     Tensor wte, wpe, lnfw, lnfb;
     Tensor ln1w, ln1b, qkvw, qkvb, projw, projb, ln2w, ln2b, fcw, fcb, fcprojw, fcprojb;    /* first block's */
     Tensor cache;                               /* first block's: k and v of earlier tokens, (1,T,2C) */

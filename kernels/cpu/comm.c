@@ -61,7 +61,7 @@ void comm_connect(const char id[COMM_ID_BYTES], const int *sockets) {
     peer_count = comm_rank ? 1 : comm_size;             /* last: comm_abort may come from another thread */
 }
 
-/* A watchdog has some seconds to end the process, with a message that names the cause. */
+/* Waits before it fails: a watchdog may end the process first, with a message that names the cause. */
 static void lost(int rank, const Header *h) {
     while (aborted) pause();
     snprintf(error_text, sizeof error_text, "comm: rank %d closed its connection before %s %lld was complete (%s)",
@@ -134,7 +134,7 @@ static void check_same(int rank, const Header *h, const Header *other) {
          (long long)h->sends, (long long)h->receives);
 }
 
-/* What rank r sends in an exchange must be what another rank wants of it. */
+/* The operation of the rank that sends to rank r. Fails unless it has rank r and as many elements. */
 static const Operation *sender_to(int r, const Operation *ops) {
     const Header *h = &ops[r].header, *sender = &ops[h->from].header;
     REQUIRE(sender->to == r && sender->sends == h->receives, "comm: in exchange %lld rank %d wants %lld elements of "
@@ -143,7 +143,7 @@ static const Operation *sender_to(int r, const Operation *ops) {
     return &ops[h->from];
 }
 
-/* Rank 0 has what all ranks send before it sends the first result. */
+/* Rank 0 receives the data of all ranks before it sends the first result. */
 static void exchange_as_root(const Operation *op) {
     const CommKind kind = (CommKind)op->header.kind;
     Operation *ops = allocate(sizeof *ops * (size_t)comm_size, kind);

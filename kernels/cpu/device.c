@@ -1,4 +1,4 @@
-/* The CPU as a device: its memory is the host's, and every call is synchronous. */
+/* device.c - The CPU as a device: its memory is the host's, every call is synchronous. */
 #include "../device.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* GCC's vector extensions: one source for every instruction set. */
+/* tile.c - Blocks of a GEMM in GCC's vector extensions: one source for every instruction set. */
 #include "tile.h"
 #include <string.h>
 #include "vecmath.h"

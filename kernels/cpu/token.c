@@ -1,4 +1,4 @@
-/* token.c - None: a CPU starts an op at no cost. */
+/* token.c - No fused kernel: starting an op costs nothing on a CPU. */
 #include "../token.h"
 
 int token_forward(Tensor lnf, const TokenNetwork *n) {

@@ -186,7 +186,7 @@ static _Thread_local int write_error;      /* errno of the first file_write that
 
 FILE *file_create(const char *path) {
     write_error = 0;
-    signal(SIGXFSZ, SIG_IGN);      /* a limit on file sizes is then an error of write, not the end by a signal */
+    signal(SIGXFSZ, SIG_IGN);      /* a limit on file sizes is then an error of write, not a signal */
     FILE *file = fopen(path, "wbe");
     REQUIRE(file, "%s: cannot create: %s", path, strerror(errno));
     return file;

@@ -29,7 +29,7 @@ int     ends_with(const char *text, const char *end);
 /* BASE, BASE-2, BASE-3, ... for n = 1, 2, 3, ..., and the first of them whose name is not in use. New strings. */
 char   *file_variant(const char *base, char separator, int n);
 char   *file_unused_variant(const char *base, char separator);
-int     file_name_in_use(const char *path);               /* also by a link to nothing */
+int     file_name_in_use(const char *path);               /* also by a dangling link */
 
 typedef struct { char text[4096]; } Path;     /* PATH_MAX */
 Path path_of(const char *dir, const char *name);          /* "a/b" of "a" or "a/", "b"; fails when it is too long */
@@ -42,7 +42,7 @@ enum { SAFETENSORS_HEADER_MAX = 100000000 };                 /* bytes, by the fo
    NULL = unknown. */
 const char *file_kind(const unsigned char *bytes, int64_t size);
 
-/* A file that is being written. file_close_durably reports the first error of file_write, fwrite and fprintf, and
+/* A new file, for writing. file_close_durably reports the first error of file_write, fwrite and fprintf, and
    closes the file also when it fails. */
 FILE *file_create(const char *path);
 void  file_write(FILE *file, const void *bytes, size_t size);

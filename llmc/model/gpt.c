@@ -33,13 +33,13 @@ static Tensor part(Tensor qkv, int which) {
     return tensor_column_range(qkv, which * C, C);
 }
 
-/* Scores and P V, of which a causal mask leaves half. Where ranks share sequences, the mean of the ranks. */
+/* Scores and P V, half of each under a causal mask. Where ranks share sequences, the mean of the ranks. */
 static double attention_flop(const GPT *m) {
     return 2.0 * m->spec.B * (double)m->spec.Tq * m->spec.Tk * m->config.C * gpt_split(&m->config).size;
 }
 
-/* Numbers of the masks: the embedding has 0; in block l, the attention's P has 3 l + 1, and the outputs of its two
-   projections have 3 l + 2 and 3 l + 3. */
+/* Numbers of the masks: the embedding 0; in block l, the attention's P 3 l + 1, the outputs of the two projections
+   3 l + 2 and 3 l + 3. */
 enum { EMBEDDING, P_MASK, PROJECTION, MLP_PROJECTION, MASKS_OF_BLOCK = 3 };
 
 static Dropout mask_of(const GPT *m, int l, int which) {
@@ -90,7 +90,7 @@ static void attention_forward(GPT *m, int l, BlockActs *s) {
 static void attention_backward(GPT *m, int l, BlockActs *s) {
     const AttentionSpec spec = attention_spec(m, l);
     const Tensor dqkv = m->acts.dqkv, datty = m->acts.dbranch, qkv = s->qkv;
-    if (m->dropout.residual > 0) device_overlap_wait();     /* for dqkv's memory, which is dproj's */
+    if (m->dropout.residual > 0) device_overlap_wait();     /* dqkv and dproj share memory */
     op_begin("attention backward", op_bytes(5, dqkv, datty, s->atty, s->lse, qkv), 2.5 * attention_flop(m));
     if (m->ring.split.size)
         ring_backward(&m->ring, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), datty, s->atty, s->lse, part(qkv, 0),
@@ -108,7 +108,7 @@ static void at_group(GroupHook *hook, void *context, int group) {
     hook(context, group);
 }
 
-/* x + branch -> gelu, all but the last op of a block. An absent branch: x is res1. */
+/* x + branch -> gelu: a block's MLP without its last op. An absent branch: x is res1. */
 static void block_forward(GPT *m, int l, Tensor x, Tensor branch) {
     BlockParams *w = &m->params.block[l];
     BlockActs *s = &m->acts.block[l];
@@ -122,7 +122,7 @@ static void block_forward(GPT *m, int l, Tensor x, Tensor branch) {
     matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
 }
 
-/* The i-th token of a step, of a single sequence, in one kernel. Returns 0 where there is none for the shape. */
+/* The i-th token of a step of one sequence, in one kernel. Returns 0 where there is none for the shape. */
 static int token_pass(GPT *m, int i) {
     const Params *p = &m->params;
     const BlockParams *w = p->block;
@@ -191,7 +191,7 @@ void gpt_loss_of(GPT *m, const TokenRange *range, int ranges) {
               tensor_of(a->targets.data, I32, 2, 1, count), m->config.V, 0.0f, OVERWRITE, f32_logits(a));
 }
 
-/* Activations that the backward pass is about to read and the forward pass did not keep, by the same ops. */
+/* Recomputes the activations that the backward pass reads next and the forward pass did not keep, by the same ops. */
 static void recompute_mlp(GPT *m, int l) {
     BlockParams *w = &m->params.block[l];
     BlockActs *s = &m->acts.block[l];
@@ -238,7 +238,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
         matmul_backward(a->dbranch, dw->projw, by_matmul(m, dw->projb), ABSENT, dproj, s->atty, ABSENT, w->projw, into);
         attention_backward(m, l, s);
         recompute_ln1(m, l);
-        device_overlap_wait();                  /* for dres, of which dprojw is made */
+        device_overlap_wait();                  /* dprojw is computed from dres */
         matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, ABSENT, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
         layernorm_backward(a->dres, dw->ln1w, dw->ln1b, by_layernorm(m, before), a->dbranch, s->res1, s->ln1_mean,
                            s->ln1_rstd, w->ln1w, ACCUMULATE, into);

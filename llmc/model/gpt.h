@@ -16,9 +16,8 @@ void gpt_load_sequence(GPT *m, const uint64_t *first);
 void gpt_forward(GPT *m);                                  /* tokens -> lnf */
 void gpt_loss(GPT *m);                                     /* lnf, targets -> losses, from f32 logits */
 
-/* The same of some tokens only, those of each range after those of the one before: the first elements of targets and
-   losses are theirs. t of sequence b is b T + t. Once after each gpt_forward, without gpt_backward: takes the memory
-   of res. */
+/* The same for some tokens only, range after range: their targets and losses are the first elements. Token t of
+   sequence b is b T + t. Once after each gpt_forward, without gpt_backward: takes the memory of res. */
 typedef struct { int64_t first, count; } TokenRange;
 void gpt_loss_of(GPT *m, const TokenRange *range, int ranges);
 
@@ -33,9 +32,9 @@ Tensor gpt_last_logits(GPT *m);
 
 /* With a cache: gpt_forward, and the tokens (B) that follow the last ones, chosen as kernels/sample.h says with uniform
    (B); both on the host. count: 1; or, for a single sequence, up to GPT_TOKENS_AHEAD, with uniform (count): where the
-   backend has a kernel for a whole token (kernels/token.h), as many are chosen, each following the one before, so that
-   they share the time of a return to the host. Returns the number, 1 or count. sampling is the same until
-   gpt_set_cache: a number of tokens that two calls in sequence make is recorded as one CUDA graph. */
+   backend has a kernel for a whole token (kernels/token.h), it chooses count tokens, each following the one before,
+   with one return to the host. Returns the number, 1 or count. sampling is the same until gpt_set_cache: a count that
+   two calls in sequence have is recorded as one CUDA graph. */
 int gpt_next(GPT *m, Sampling sampling, int count, const double *uniform, int32_t *next);
 
 /* After gpt_forward: logits (V) after one token of the batch, on the host. Token t of sequence b is b T + t. */

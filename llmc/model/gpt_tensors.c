@@ -181,7 +181,7 @@ static unsigned block_phases(const GPT *m, unsigned phases) {
 static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name, Tensor shape, unsigned phases) {
     TensorTable *table = &m->acts.table;
     if (!is_training(m) && phases != KEPT && !(phases &= FORWARD)) return;
-    if (phases == SAME) table->entry[table->count - 1].watched = 0;        /* its value does not last */
+    if (phases == SAME) table->entry[table->count - 1].watched = 0;        /* its value is overwritten */
     tensor_table_add(table, prefix, name, shape, (TensorEntry){
         .field = field, .watched = phases == KEPT && shape.dtype != I32 && tensor_count(shape), .same = phases == SAME,
         .phases = phases == SAME ? 0 : phases });
@@ -196,11 +196,11 @@ static void add_block_act(GPT *m, int l, Tensor *field, const char *prefix, cons
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* Rows of logits in a chunk of the head: as few chunks of up to 512 MiB as possible, since each reads and writes all of
-   dwte (309 MB at 124M), of equal size in whole tiles of a GEMM. For GPT-2's vocabulary in bf16, 65536 rows are 12
-   chunks of 5120 and one of 4096; 16384 are 4 of 4096. At least two rows a sequence: in bf16 they hold the f32 logits
-   of its last token. allocated: a smaller batch can want a larger chunk, 5120 rows one of 5120 where 6144 had two of
-   3072; 0 = nothing yet. */
+/* Rows of logits in a chunk of the head: the fewest chunks of up to 512 MiB, since each reads and writes all of dwte
+   (309 MB at 124M), equal in size, in whole tiles of a GEMM. For GPT-2's vocabulary in bf16, 65536 rows are 12 chunks
+   of 5120 and one of 4096. At least two rows a sequence: in bf16 they hold the f32 logits of its last token. allocated
+   limits it, as a smaller batch can want a larger chunk, 5120 rows one of 5120 where 6144 had two of 3072; 0 = no
+   limit. */
 static int64_t head_chunk(const GPTConfig *config, int B, int T, int64_t allocated) {
     const int64_t rows = (int64_t)B * T, tile = 128, row_bytes = config->Vp * (int64_t)dtype_bytes(config->dtype);
     int64_t max = (INT64_C(512) << 20) / row_bytes / tile * tile;
@@ -220,7 +220,7 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
     int HS = config->C / config->NH;
     const int step = m->cached && tokens == 1, from_cache = step || first > 0;
     const DropoutRates rates = is_training(m) ? config->dropout : (DropoutRates){0};
-    static const int32_t anywhere;          /* the choice needs to know only that there is a position */
+    static const int32_t anywhere;          /* the choice only depends on there being a position */
     m->spec = (AttentionSpec){ .B = batch, .Tq = tokens, .Tk = from_cache ? m->context : tokens, .NH = config->NH,
                                .HS = HS, .causal = 1, .q0 = step ? 0 : first, .position = step ? &anywhere : NULL,
                                .scale = 1.0f / sqrtf((float)HS), .dtype = config->dtype, .out_dtype = config->dtype,
@@ -368,7 +368,7 @@ static void set_shapes(GPT *m, int B, int T, int first) {
     }
 }
 
-/* Where ranks share sequences: the positions of this one's tokens. */
+/* Uploads the positions of this rank's tokens, where ranks share sequences. */
 static void load_positions(const GPT *m) {
     const RingSplit *split = &m->ring.split;
     int32_t *all = host_alloc((size_t)split->T * 2 * sizeof *all, "positions"), *local = all + split->T;

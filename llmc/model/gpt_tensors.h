@@ -23,16 +23,16 @@ typedef enum {
 typedef struct { float embedding, attention, residual; } DropoutRates;
 
 typedef struct {
-    int L, NH, C, T;    /* blocks, heads, channels, longest context */
+    int L, NH, C, T;    /* blocks, heads, channels, maximum context */
     DType dtype;        /* computation: F32, or BF16 with master parameters in f32 */
-    int deterministic;  /* the same bits in every run */
+    int deterministic;  /* same bits in every run */
     int V, Vp;          /* vocabulary; rows of the token table in memory: V rounded up to a multiple of 64 */
     int untied;         /* lm_head is not wte */
     DType save_dtype;   /* parameters in a checkpoint's model.safetensors: F32, or BF16 */
     Recompute recompute;
     int zero;           /* ZeRO stage: with 1, every rank has a slice of the moments and of the master parameters */
     int context_parallel;   /* ranks that share a sequence, in the order of ranks; 0 or 1: each has its own */
-    int cache_tokens;   /* to TRAIN: tokens of the cache for samples between steps, at most T; 0: no samples */
+    int cache_tokens;   /* TRAIN: tokens of the cache for samples between steps, at most T; 0: no samples */
     DropoutRates dropout;   /* in training steps */
     uint64_t dropout_seed;
 } GPTConfig;
@@ -63,9 +63,9 @@ typedef struct {
     X(fcprojw,   "mlp.c_proj.weight",             SHAPE(C, 4*C),CONV1D,      INIT_RESIDUAL, 1) \
     X(fcprojb,   "mlp.c_proj.bias",               SHAPE(C),     AS_IS,       INIT_ZERO,     0)
 
-/* dropped: the first level at which all blocks share one tensor; NEVER: in evaluation only, where they share all.
-   phases: of a micro-step, in which a shared tensor has a value (gpt_tensors.c). Shared tensors without a common phase
-   share memory. SAME: the memory of the row before, which is not read any more once this one is written. */
+/* dropped: the first level at which all blocks share one tensor; NEVER: only in evaluation, which shares all of them.
+   phases: phases of a micro-step with a value in a shared tensor (gpt_tensors.c). Shared tensors without a common phase
+   share memory. SAME: the memory of the row before, which is not read after this one is written. */
 /*      field     shape                dtype  dropped              phases (ACT = the model's dtype) */
 #define BLOCK_ACTS(X) \
     X(res1,       SHAPE(B, T, C),      ACT,   NEVER,               QKV | ATTENTION | MLP)  /* the residual stream */ \
@@ -169,9 +169,9 @@ int gpt_named(const char *name, GPTConfig *config);
 /* Fails where the sizes are invalid: C not divisible by NH, a size below 1, ... Sets Vp. */
 void gpt_check(GPTConfig *config);
 
-/* How the ranks split sequences of config->T tokens; ring_copy_local (kernels/ring.h) has those of this rank. */
+/* How the ranks split sequences of config->T tokens; ring_copy_local (kernels/ring.h) copies this rank's. */
 RingSplit gpt_split(const GPTConfig *config);
-int       gpt_local_tokens(const GPTConfig *config);      /* this rank's part of T; T where ranks share none */
+int       gpt_local_tokens(const GPTConfig *config);    /* this rank's part of T; T where ranks share none */
 int       gpt_groups(const GPTConfig *config);          /* groups of ranks that share sequences */
 
 int64_t gpt_parameter_count(const GPTConfig *config);     /* without padding */
@@ -209,12 +209,12 @@ void gpt_cast_params(GPT *m);
 void gpt_set_batch(GPT *m, int B, int T);
 
 /* For generation, until gpt_set_batch: the memory of the activations holds an empty cache of k and v of B sequences of
-   up to `context` tokens in every block, and the activations of one block. Fails where they are more than gpt_create
-   has allocated for. Ranks that share sequences have caches of their own, of whole sequences. */
+   up to `context` tokens in every block, and the activations of one block. Fails where gpt_create allocated less. Ranks
+   that share sequences each have a cache of whole sequences. */
 void gpt_set_cache(GPT *m, int B, int context);
 
-/* The next batch of a model with a cache: T tokens of each sequence at positions first .. first + T - 1. The cache has
-   those before them; gpt_forward adds these. */
+/* The next batch of a model with a cache: T tokens of each sequence at positions first .. first + T - 1. The cache
+   holds the earlier ones; gpt_forward appends these. */
 void gpt_set_window(GPT *m, int first, int T);
 
 #endif

@@ -156,7 +156,7 @@ void batch_choose(Settings *s, const GPTConfig *config, Purpose purpose) {
     if (s->batch != BATCH_AUTO) return;
     const int64_t T = config->T, groups = gpt_groups(config);
     const int64_t sequences = s->total_batch / T / groups, update = (1 << 16) / gpt_local_tokens(config);
-    const int divides = s->total_batch % (T * groups) == 0;      /* otherwise no batch does */
+    const int divides = s->total_batch % (T * groups) == 0;      /* otherwise no batch divides them */
     const int64_t max = !divides ? 1 : !device_count() ? 16 : s->total_batch ? 1 << 20 : update < 1 ? 1 : update;
     s->batch = batch_largest(config, s->attention, purpose, device_info().free_bytes, sequences, max, s->dry_run);
     printf("--batch auto -> %lld\n", (long long)s->batch);
@@ -165,7 +165,7 @@ void batch_choose(Settings *s, const GPTConfig *config, Purpose purpose) {
 int64_t update_sequences(Settings *s, int T, int is_resume) {
     int64_t batch = s->batch, groups = comm_size / s->context_parallel;
     if (!s->total_batch && comm_size == 1) return batch;
-    if (!s->total_batch) s->total_batch = batch * T * (is_resume ? 1 : groups);     /* 0: it had one rank */
+    if (!s->total_batch) s->total_batch = batch * T * (is_resume ? 1 : groups);     /* 0: the checkpoint had one rank */
     const int64_t sequences = s->total_batch / T;
     while (is_resume && batch > 1 && sequences % (batch * groups)) batch--;
     REQUIRE(!is_resume || s->total_batch % T || sequences % groups == 0, "--total-batch %lld: %d ranks%s cannot share "

@@ -1,4 +1,4 @@
-/* model_config.h - Which model: a checkpoint's or the one of the options; and the device memory it needs. */
+/* model_config.h - The model's sizes, from the options or a checkpoint, and the device memory it needs. */
 #ifndef LLMC_MODEL_CONFIG_H
 #define LLMC_MODEL_CONFIG_H
 #include "../../kernels/device.h"
@@ -6,7 +6,7 @@
 #include "../options/settings.h"
 
 /* The model of the options, with a vocabulary of V unless --vocab is given; or the sizes of a checkpoint. Data types,
-   --recompute, --deterministic and what the ranks share are those of the options. from: the checkpoint, NULL = none;
+   --recompute, --deterministic and the split over ranks come from the options. from: the checkpoint, NULL = none;
    config: its sizes. Fails when an option contradicts the checkpoint, and on sizes that make no model. */
 GPTConfig model_config(const Settings *settings, const char *from, const GPTConfig *config, int V);
 
@@ -20,7 +20,7 @@ DropoutRates dropout_rates(const Settings *settings);
 typedef struct {
     size_t parameters, gradients, optimizer, activations, workspace;   /* bytes on the device */
     size_t total;
-    const char *attention;      /* "flash", ...: the one that "auto" stands for */
+    const char *attention;      /* "flash", ...: what "auto" resolves to */
 } MemoryPlan;
 
 /* For batches of B sequences of config->T tokens. */
@@ -33,7 +33,7 @@ MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int
 /* Its total and what is free, a new string: "213 MiB of 7.60 GiB free". */
 char *memory_plan_text(const MemoryPlan *plan, const DeviceInfo *device);
 
-/* Every part; host_bytes: of the copy that a checkpoint is written from, 0 = none. */
+/* Prints every part. host_bytes: size of the host copy from which checkpoints are written, 0 = none. */
 void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device, size_t host_bytes);
 
 /* Every level of --recompute with its total and its cost. */

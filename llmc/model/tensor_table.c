@@ -16,7 +16,7 @@ void tensor_table_add(TensorTable *table, const char *prefix, const char *name, 
     if (!entry.phases && !entry.same) table->bytes += entry.bytes;
 }
 
-/* Whether two places overlap that are in use at the same time. */
+/* Whether two entries have a common phase and overlap in memory. */
 static int collides(const TensorEntry *a, const TensorEntry *b) {
     return (a->phases & b->phases) && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
@@ -47,7 +47,7 @@ void tensor_table_overlap(TensorTable *table) {
             for (int j = 0; j < i; j++) {
                 if (!collides(entry, shared[j])) continue;
                 entry->offset = shared[j]->offset + shared[j]->bytes;
-                j = -1;                         /* it may collide with one that it has passed */
+                j = -1;                         /* after a move it may collide with an earlier one */
             }
             if (entry->offset + entry->bytes <= table->bytes) continue;
             table->bytes = entry->offset + entry->bytes;

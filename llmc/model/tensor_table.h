@@ -25,9 +25,9 @@ typedef struct {
     FileLayout layout;
     Init       init;
     int        decay;       /* weight decay applies */
-    int        watched;     /* searched for the first non-finite value */
-    unsigned   phases;      /* shared memory: a bit for each phase in which it has a value; 0 = memory of its own */
-    int        same;        /* it has the memory of the entry before */
+    int        watched;     /* included in the search for non-finite values */
+    unsigned   phases;      /* shared memory: a bit for each phase with a value in it; 0 = not shared */
+    int        same;        /* uses the memory of the entry before */
     size_t     bytes;       /* size in memory, rounded up */
     size_t     offset;      /* bytes from the start of the memory */
 } TensorEntry;
@@ -43,12 +43,12 @@ typedef struct {
    and same are those of entry. */
 void tensor_table_add(TensorTable *table, const char *prefix, const char *name, Tensor shape, TensorEntry entry);
 
-/* Gives the entries with phases their places, behind all others: two share memory only if they have no common phase. To
-   be called once, after the last tensor_table_add. */
+/* Places the entries with phases behind all others; two share memory only if they have no common phase. Call once,
+   after the last tensor_table_add. */
 void tensor_table_overlap(TensorTable *table);
 
-/* Gives all entries the places of the same entries in another table, of larger tensors. Fails where one is too small;
-   what: for the message. */
+/* Copies the offsets of another table with the same entries, of larger tensors. Fails where one is too small; what: for
+   the message. */
 void tensor_table_reuse(TensorTable *table, const TensorTable *larger, const char *what);
 
 /* The next entry starts at a multiple of so many elements, itself a multiple of 128. */

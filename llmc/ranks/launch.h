@@ -1,4 +1,4 @@
-/* launch.h - The ranks of a run: one process per GPU, started by --gpus, torchrun or Slurm's srun. They meet at
+/* launch.h - The ranks of a run: one process per GPU, started by --gpus, torchrun or Slurm's srun. All connect to
    rank 0 (llmc/ranks/rendezvous.h), which ends the run when one of them fails. */
 #ifndef LLMC_LAUNCH_H
 #define LLMC_LAUNCH_H
@@ -22,6 +22,6 @@ void launch_start(const Settings *settings);
    killed, does not answer for --comm-timeout, or waits for a collective that long. */
 void launch_join(const Settings *settings, const Option *options);
 
-void launch_end(void);                  /* orderly end: returns when all ranks have called it */
+void launch_end(void);                  /* normal end: returns when all ranks have called it */
 
 #endif

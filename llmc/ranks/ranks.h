@@ -1,5 +1,5 @@
-/* ranks.h - Decisions that all ranks take together. Every rank makes the same calls in the same order; alone they
-   do nothing. */
+/* ranks.h - Decisions that all ranks take together. Every rank makes the same calls in the same order; with one rank
+   they do nothing. */
 #ifndef LLMC_RANKS_H
 #define LLMC_RANKS_H
 #include <stddef.h>
@@ -8,15 +8,14 @@
 
 enum { RANKS_SUM_MAX = 8 };
 void ranks_sum(double *values, int count);          /* host values, over the ranks; waits for all */
-void ranks_copy_from_first(void *bytes, size_t size);       /* those of rank 0 to all; size is the same on all */
+void ranks_copy_from_first(void *bytes, size_t size);       /* rank 0's to all; size is the same on all */
 
-/* Why the run should stop now (stop_requested), NULL = not: alone at once, else when `stops`, how many ranks want to,
-   is not 0. */
-double      ranks_stops(void);                  /* how many want to now */
+/* Why the run should stop now, NULL = it should not. One rank asks stop_requested, several stop if stops > 0. */
+double      ranks_stops(void);                  /* number of ranks with a stop request */
 const char *ranks_stop(double stops);
 
-/* Before a failure of all ranks: those from 1 on wait here until rank 0, which reports it, has ended the run. That is
-   no collective: rank 0 may take longer than --comm-timeout to finish a save. */
+/* Called before a failure of all ranks: ranks 1 and up wait here until rank 0 has reported it and ended the run. Not a
+   collective: rank 0 may take longer than --comm-timeout to finish a save. */
 void ranks_leave_to_first(void);
 
 /* Fails with "WHAT differs from that of rank 0" unless all ranks have the same hash, or the same range of values. */

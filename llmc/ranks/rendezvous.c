@@ -20,23 +20,23 @@
 
      CONNECTING ---- HELLO key, identity, ------>   candidate --- 5 s without a HELLO ---> closed
          ^  |        signature                          |-------- another key: REFUSED --> closed, the other rank ends
-         |  |                                           |-------- another size, signature, or a rank that is there:
+         |  |                                           |-------- another size or signature, or a rank twice:
          +--+ closed: again, until                      |         the run ends
          |    --rendezvous-timeout                      v
      ACCEPTED <----- ACCEPTED identity ----------   peer; from here on heartbeats both ways
          |                                              |
          |---------- DATA, as HELLO ------------>   the socket of the rank for comm_open (comm_uses_sockets)
-         |                                              |-------- --rendezvous-timeout: the missing ranks are named
+         |                                              |-------- --rendezvous-timeout: names the missing ranks
          |                                              v
-     JOINED <------- WELCOME id -----------------   all ranks are there
+     JOINED <------- WELCOME id -----------------   all ranks have joined
 
    Until then the main thread calls watch_peers, afterwards heartbeat_thread does, until all ranks have called
    heartbeat_end. A peer whose connection is closed or silent ends the run in all states but CONNECTING.
-   FAILED: why a rank fails, to rank 0. END: the run ends early, from rank 0, which has said why; from another rank, to
-   rank 0: a stop ended it outside of a training step. */
+   FAILED: why a rank fails, to rank 0. END: the run ends early; from rank 0, after it has printed why; to rank 0, after
+   a stop outside of a training step. */
 typedef enum { HELLO = 1, DATA, REFUSED, ACCEPTED, WELCOME, HEARTBEAT, FAILED, END } Kind;
 
-/* CANDIDATES: connections that have not introduced themselves, at most; one more closes the oldest. */
+/* CANDIDATES: maximum number of connections without a HELLO; one more closes the oldest. */
 enum { CANDIDATES = 64, HELLO_SECONDS = 5, TICK_MS = 100, ABORT_SECONDS = 3, REPORT_SECONDS = 5 };
 
 typedef struct { char host[64]; int32_t rank, size, pid; } Identity;
@@ -57,8 +57,8 @@ static int         peer_count, connection_count;
 static int         is_joined;
 static char        comm_id[COMM_ID_BYTES];
 static char        where[sizeof self.host + 10];      /* "host:port" of rank 0 */
-static char        refusals[160];   /* on rank 0: the last connection that was refused */
-static char        why[128];        /* rank 0 could not be reached */
+static char        refusals[160];   /* on rank 0: the last refused connection, for messages */
+static char        why[128];        /* why rank 0 was not reached */
 
 static atomic_llong steps_done;
 static atomic_int   is_leaving, is_busy;
@@ -116,7 +116,7 @@ __attribute__((noreturn, format(printf, 1, 2))) static void end_run(const char *
     _exit(1);
 }
 
-/* Ends all ranks as a stop does: after a stop of this one, NULL, which has said so, or an END of `who`. */
+/* Ends all ranks as a stop does. who: the rank whose END arrived; NULL: this rank stopped, and has printed it. */
 __attribute__((noreturn)) static void stop_run(const Identity *who) {
     static atomic_int is_said;
     if (!atomic_exchange(&is_said, 1) && who && !comm_rank)
@@ -165,7 +165,7 @@ static void check_failure(double now) {
 
 /* ---- New connections of rank 0 */
 
-/* Constant time: how long it takes says nothing about where two keys differ. */
+/* Constant time: the duration does not depend on where two keys differ. */
 static int same_key(const char *a, const char *b) {
     volatile unsigned char differ = 0;
     for (int i = 0; i < KEY_BYTES; i++) differ |= (unsigned char)(a[i] ^ b[i]);
@@ -196,7 +196,7 @@ static void refuse(Connection *c) {
     connection_close(c);
 }
 
-/* A candidate has sent a whole message: makes it a peer, or the socket of one, or closes it. */
+/* Handles the first message of a candidate: makes it a peer, or the socket of one, or closes it. */
 static void accept_peer(Connection *c) {
     Hello hello;
     if ((c->in.kind != HELLO && c->in.kind != DATA) || c->in.bytes < sizeof hello) {
@@ -208,8 +208,8 @@ static void accept_peer(Connection *c) {
         refuse(c);
         return;
     }
-    /* It belongs to the job: what is wrong now ends the run. Slot 0, that of rank 0 itself, is for one that only gets
-       END. */
+    /* The key is right: errors from here on end the run. A rank without a slot takes slot 0, unused otherwise, to
+       receive END. */
     const int rank = hello.who.rank, is_rank = rank >= 0 && rank < comm_size;
     if (c->in.kind == DATA && is_rank && sockets[rank] < 0) {
         sockets[rank] = c->fd;
@@ -233,7 +233,7 @@ static void accept_peer(Connection *c) {
 static void accept_candidate(void) {
     int fd = socket_accept(self.listener);
     if (fd < 0) return;
-    Peer *candidate = &peers[peer_count];           /* a free one, else the oldest */
+    Peer *candidate = &peers[peer_count];           /* a free slot, else the oldest */
     for (Peer *p = candidate; p < peers + connection_count && candidate->c.fd >= 0; p++)
         if (p->c.fd < 0 || p->c.heard_s < candidate->c.heard_s) candidate = p;
     connection_close(&candidate->c);
@@ -276,7 +276,7 @@ static int copy_text(const Connection *c, void *to, size_t bytes) {
     return c->in.bytes == bytes && memcpy(to, c->text, bytes);
 }
 
-/* A peer has sent a whole message. 0: it is another program, not a rank. */
+/* Handles a message of a peer. 0: not the protocol, another program. */
 static int handle_message(Peer *p) {
     switch (p->c.in.kind) {
     case HEARTBEAT: p->last = p->c.in; return 1;
@@ -295,7 +295,7 @@ static int handle_message(Peer *p) {
     return 0;
 }
 
-/* p's connection is closed, or was heard last too long ago. */
+/* Ends the run, or before ACCEPTED closes the connection, when p's is closed or silent. */
 static void check_peer(Peer *p, int is_closed, double heard_s) {
     const double limit_s = is_joined ? self.silence_s : fmax(self.silence_s, 3);
     char when[64] = "before all ranks were there";
@@ -326,7 +326,7 @@ static int watch_peers(void) {
     polls[connection_count] = (struct pollfd){ self.listener, POLLIN, 0 };
     poll(polls, (nfds_t)connection_count + 1, TICK_MS);
     const double now = seconds_now();
-    /* stopped and continued, such as a suspended virtual machine: silence counts from here */
+    /* after SIGSTOP and SIGCONT, or a suspended virtual machine: silence counts from here */
     if (now > tick_s + self.silence_s / 2) resumed_s = now;
     tick_s = now;
     for (int i = 0; i < connection_count; i++) {
@@ -380,7 +380,7 @@ void rendezvous_open(const Rendezvous *rendezvous) {
     fail_hook = end_with_failure;
 }
 
-/* On rank 0: the ranks that are not there, and their number. */
+/* On rank 0: lists the missing ranks and returns their number. */
 static int list_missing(char list[200]) {
     int count = 0;
     *list = 0;
@@ -414,7 +414,7 @@ static void accept_peers(void) {
     for (int i = 1; i < comm_size; i++) send_text(peers[i].c.fd, WELCOME, comm_id, sizeof comm_id);
 }
 
-/* -1 with why. */
+/* Connects to rank 0 and sends the message; -1: failed, sets why. */
 static int connect_as(Kind kind) {
     static struct { Hello hello; char signature[TEXT_MAX]; } text;
     const int fd = socket_connect(self.host, self.port, why);
@@ -426,7 +426,7 @@ static int connect_as(Kind kind) {
     return fd;
 }
 
-/* Connections that are closed are tried again until rank 0 has answered. */
+/* Retries closed connections until rank 0 has answered. */
 static void connect_to_root(void) {
     const double start_s = seconds_now();
     int is_reported = 0;

@@ -1,6 +1,6 @@
-/* rendezvous.h - The connection of every rank to rank 0, over TCP: there they compare their settings and get the id of
-   the communicator, and it stays open as a heartbeat. A connection without the key, and one that has not introduced
-   itself within 5 s, is closed; neither delays the others. */
+/* rendezvous.h - The TCP connection of every rank to rank 0, which compares the settings and sends the communicator's
+   id; the connection then carries the heartbeat. One with another key, or without a HELLO for 5 s, is closed; neither
+   delays the others. */
 #ifndef LLMC_RENDEZVOUS_H
 #define LLMC_RENDEZVOUS_H
 #include <stdatomic.h>
@@ -24,14 +24,14 @@ void rendezvous_open(const Rendezvous *rendezvous);
 
 /* Returns when all ranks are connected, with the id of rank 0 and the sockets for comm_open, and starts the thread of
    the heartbeat, which also watches comm. Fails when ranks are missing, twice or of another size, and when the lines of
-   their signatures differ. After 5 s rank 0 names the missing ranks on stderr, once, and a rank that has not reached
-   rank 0 says so. Exits with EXIT_TRY_AGAIN on a stop (llmc/base/os.h). */
+   their signatures differ. After 5 s, once, rank 0 prints the missing ranks on stderr, other ranks that they have not
+   reached rank 0. Exits with EXIT_TRY_AGAIN on a stop (llmc/base/os.h). */
 const int *rendezvous_join(const char *signature, char id[COMM_ID_BYTES]);
 
 void heartbeat_note(int64_t step);  /* steps done, for messages */
 
-/* On rank 0: the other ranks wait in a collective for what it does now, such as the end of a save; --comm-timeout does
-   not count until it is done. */
+/* On rank 0: 1 while the other ranks wait in a collective for its own work, such as the end of a save; --comm-timeout
+   does not count until 0. */
 void heartbeat_busy(int busy);
 void heartbeat_end(void);           /* returns when all ranks have called it */
 

@@ -9,13 +9,13 @@ typedef struct {
     uint32_t magic, kind, bytes;
     uint32_t leaving;               /* HEARTBEAT: heartbeat_end was called, from rank 0: by all; END: after a stop */
     int64_t  step;                  /* HEARTBEAT: steps done */
-    double   waits_s;               /* HEARTBEAT: age of the oldest collective under way */
+    double   waits_s;               /* HEARTBEAT: age of the oldest pending collective */
 } Message;
 
 typedef struct {
     int     fd;                     /* -1 = none */
-    double  heard_s;                /* the time of the last message, or else of the connection */
-    Message in;                     /* the message that is read, and its text, which ends with a 0 */
+    double  heard_s;                /* time of the last message, else of the connection */
+    Message in;                     /* the message being received; its text ends with a 0 */
     char   *text;
     size_t  got;                    /* bytes of both */
 } Connection;
@@ -25,7 +25,7 @@ enum { TEXT_MAX = 1 << 16 };        /* bytes of a message's text */
 /* A non-blocking socket that listens on the port, 0 = any. local: on 127.0.0.1 only. Fails when the port is in use. */
 int socket_listen(int port, int local);
 
-/* Within 2 s; -1 when nothing is there, and `why`. socket_accept: -1 when no connection waits. */
+/* Within 2 s; -1 and `why` on failure. socket_accept: -1 when no connection waits. */
 int socket_connect(const char *host, int port, char why[128]);
 int socket_accept(int listener);
 

@@ -21,7 +21,7 @@ struct Bpe {
     int32_t  byte_id[256];
     Pair    *pair;
     int      pair_shift;            /* 64 - bits of the table */
-    void    *idle;                  /* caches that no core uses now */
+    void    *idle;                  /* unused caches */
     int32_t  end_of_text;
 };
 

@@ -11,7 +11,7 @@ typedef struct { const unsigned char *bytes; int size, is_special; } BpeToken;  
 typedef struct { int32_t left, right, merged; } BpeMerge;
 
 typedef struct {
-    int       V;                    /* ids are below */
+    int       V;                    /* ids are 0 .. V - 1 */
     BpeToken *token;                /* array of V */
     int       merge_count, special_count;
     BpeMerge *merge;                /* by rank, lowest first */

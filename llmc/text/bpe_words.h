@@ -10,16 +10,15 @@
 
 void bpe_words_init(void);      /* before any other call, once or more often; from one thread */
 
-/* Bytes of the word at the start of text, of which size >= 1 bytes follow. */
+/* Bytes of the first word of text, which has size >= 1 bytes. */
 size_t bpe_word(const unsigned char *text, size_t size);
 
-/* Bytes of the white space character at the start of text, of which size >= 1 bytes follow: those of Python's
-   str.isspace(), White_Space and U+001C to U+001F. 0 = it is another character. */
+/* Bytes of the white space character at the start of text, which has size >= 1 bytes; 0 = another character. As
+   Python's str.isspace(): White_Space and U+001C to U+001F. */
 size_t bpe_space(const unsigned char *text, size_t size);
 
-/* The first position >= from, 1 at least, where text can be cut so that both parts together have the words of the
-   whole; size if there is none. That is after a character other than white space or an apostrophe, before one of
-   another class. */
+/* The first position >= max(from, 1) where a cut leaves the words as they are, size = none: after a character other
+   than white space or an apostrophe, before one of another class. */
 size_t bpe_words_cut(const unsigned char *text, size_t size, size_t from);
 
 #endif

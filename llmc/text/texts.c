@@ -11,12 +11,12 @@ static const char mark[] = "<|endoftext|>";
 enum { MARK = sizeof mark - 1 };
 
 typedef struct TextsState {
-    int      file;                  /* the one that is read */
-    size_t   at;                    /* in it: where the next document begins */
+    int      file;                  /* the current one */
+    size_t   at;                    /* where the next document begins in it */
     FileLine line;                  /* documents that are lines or JSONL: the last line read */
     const unsigned char *text;      /* rest of the document */
     size_t   left, tail;            /* bytes of the rest; bytes of the file that count as read at its end */
-    int      begins, is_after_mark; /* nothing of the document is in a batch yet; a mark, or nothing, was read last */
+    int      begins, is_after_mark; /* no part of the document is in a batch yet; the last read was a mark or nothing */
     Json    *json;                  /* values of the batch, a list by next */
     size_t   span_room, batch_bytes;
 } State;
@@ -105,7 +105,7 @@ static int next_document(Texts *t) {
     return 1;
 }
 
-/* Adds a part of the document. Of a line all parts: it is not divided at t->stop, and a value of JSONL lives as long as
+/* Adds a part of the document; all parts of a line, which is not divided at t->stop: a value of JSONL lives as long as
    its batch. */
 static void add_parts(Texts *t) {
     State *s = t->state;

@@ -64,7 +64,7 @@ static const char *kind_of_width(int width) {
     return width == 1 ? "a text" : width == 2 ? "a shard of uint16" : "a shard of uint32";
 }
 
-/* A directory that cannot be read is an error: its files would be missing silently. */
+/* An unreadable directory is an error: its files would be missing silently. */
 static int glob_failed(const char *path, int error) {
     REQUIRE(error == ENOENT || error == ENOTDIR, "%s: %s: cannot look for data there", path, strerror(error));
     return 0;
@@ -72,7 +72,7 @@ static int glob_failed(const char *path, int error) {
 
 Tokens *tokens_open(const char *pattern) {
     glob_t found = { .gl_pathc = 1, .gl_pathv = (char *[]){ (char *)pattern } };
-    int is_file = file_exists(pattern);      /* its name may look like a pattern */
+    int is_file = file_exists(pattern);      /* a file name can contain the characters of a pattern */
     if (!is_file && errno == EACCES) glob_failed(pattern, errno);
     REQUIRE(!file_is_dir(pattern), "%s: is a directory, want a file, or shards as '%s/train_*.bin'", pattern, pattern);
     REQUIRE(is_file || glob(pattern, 0, glob_failed, &found) == 0,
@@ -205,7 +205,7 @@ static int window_targets(const Tokens *t, int64_t w, int T) {
     return left < T ? (int)left : T;
 }
 
-/* The window that sequence g reads, of an epoch. */
+/* The window of an epoch that sequence g reads. */
 static int64_t window_of(const Tokens *t, uint64_t seed, uint64_t g, int T, uint32_t *epoch) {
     const uint64_t windows = (uint64_t)tokens_windows(t, T);
     *epoch = (uint32_t)(g / windows);

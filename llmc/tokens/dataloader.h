@@ -63,7 +63,7 @@ typedef struct {
 /* Opens --data and --val-data, as in tokens_open_text. Without val_data (NULL) the last val_fraction of a text is for
    validation; shards have none. Fails without data, on a text with shards, and on too few bytes to split. */
 Corpus corpus_open(const char *data, const char *val_data, double val_fraction, const TextFormat *format);
-/* What --eval reads, as val: all, or with val_fraction < 1 the part of a text that corpus_open has for validation. */
+/* The data of --eval, as val: all, or with val_fraction < 1 the part of a text that corpus_open has for validation. */
 Corpus corpus_open_eval(const char *data, double val_fraction, const TextFormat *format);
 void   corpus_check(Corpus *corpus, int V);    /* tokens_check of both; fails on ranks with other data */
 char  *corpus_text(const Corpus *corpus);       /* "book.txt, 90000 bytes to train on, 10000 to validate on" */

@@ -78,7 +78,7 @@ static void write_ids(Writer *w, const int32_t *ids, size_t count) {
         for (size_t i = 0; i < block; i++) narrow[i] = (uint16_t)ids[at + i];
         file_write(w->file, narrow, 2 * block);
     }
-    if (ferror(w->file)) close_shard(w);                /* fails now, not after gigabytes more */
+    if (ferror(w->file)) close_shard(w);                /* fail early, not after gigabytes */
 }
 
 static void print_progress(Writer *w) {
@@ -90,7 +90,7 @@ static void print_progress(Writer *w) {
     fflush(stdout);
 }
 
-/* A signal or the time limit ends the program; the shard that is not complete is removed. */
+/* A signal or the time limit ends the program; the incomplete shard is removed. */
 static void stop_if_requested(void) {
     const char *why = stop_requested();
     if (!why) return;
@@ -101,7 +101,7 @@ static void stop_if_requested(void) {
     exit(EXIT_TRY_AGAIN);
 }
 
-/* Sets ids to those of the next batch and returns their number, 0 = the end. */
+/* Sets ids to the next batch's and returns their number, 0 = the end. */
 static size_t next_ids(Writer *w) {
     size_t max = 0;
     if (!texts_next(w->texts)) return 0;
@@ -141,7 +141,7 @@ static void write_batches(void *writer) {
     if (w->file) close_shard(w);
 }
 
-/* A line of JSONL may be refused, or the disk be full, after gigabytes: the shard that is not complete is removed. */
+/* After gigabytes a line of JSONL may be refused, or the disk be full: the incomplete shard is removed. */
 static void write_all(Writer *w, const char *to) {
     const Texts *t = w->texts;
     char message[FAIL_LENGTH], more[32] = "";

@@ -5,7 +5,7 @@
 #include "../text/texts.h"
 
 enum { SHARD_UINT16 = 20240520, SHARD_UINT32 = 20240801 };   /* magic: the type of the tokens */
-enum { SHARD_HEADER_BYTES = 1024 };                          /* with zeros behind the three numbers */
+enum { SHARD_HEADER_BYTES = 1024 };                          /* three numbers, then zeros */
 typedef struct { uint32_t magic, version, count; } ShardHeader;
 
 ShardHeader shard_header(FileMap map);      /* zeros where the file is shorter */
@@ -16,8 +16,8 @@ typedef struct {
     double      val_fraction;       /* the last part of all texts, in bytes; 0 = no validation */
 } ShardSettings;
 
-/* <|endoftext|> goes in front of every document; with DOCUMENT_MARK, it takes the place of every mark. Returns how many
-   tokens val has. */
+/* <|endoftext|> goes in front of every document; with DOCUMENT_MARK it replaces every mark. Returns the number of val's
+   tokens. */
 int64_t shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings);
 
 /* The shard of texts beside the first, TEXT.tokens-HASH.bin; written unless there is a whole one of the same texts,
@@ -25,7 +25,7 @@ int64_t shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings);
    2^32 - 1 tokens, which is for shards_write. */
 char *shards_cached(Bpe *bpe, Texts *texts, int wait);
 
-/* Whether a file has the name of one written by shards_cached, also of one that a kill has cut short. */
+/* Whether the name is that of a file written by shards_cached, complete or left by a kill. */
 int shards_is_cache(const char *path);
 
 #endif
