@@ -2,7 +2,7 @@
 # compare.sh [OPTION...] - Trains one model from one seed on the same batches with flash attention, with naive
 # attention, with flash from initial weights moved by one ulp (the twin), and with PyTorch where PYTHON (python3) has it
 # (scripts/train_reference.py, its own attention). Prints the table of scripts/compare_curves.sh and writes a page of
-# the curves and their differences. Exit code 0 if all are the same curve as flash: at most twice as far from it as the
+# the curves. Exit code 0 if all are the same curve as flash: at most twice as far from it as the
 # twin.
 #   OPTION   of train_gpt, instead of the defaults: a small model on a text on a CPU, GPT-2 124M at T = 1024 on a GPU
 #   DATA     text or token shards, 'dir/train_*.bin'; without it, a text made by tales

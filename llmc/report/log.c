@@ -89,30 +89,13 @@ void log_file_close(LogFile *file) {
 
 static double positive(double value) { return value > 0 ? value : NAN; }
 
-/* The columns of log.csv, by their place in the table; LOG_COLUMNS in all. */
-enum { STEP, SECONDS, VAL_LOSS = 4, LOG_COLUMNS = 15 };
-typedef struct { LogValue value[LOG_COLUMNS]; } StepValues;
+/* The values of a row: the numbers and throttle. */
+enum { ROW_VALUES = LOG_NUMBERS + 1 };
+typedef struct { LogValue value[ROW_VALUES]; } RowValues;
 
-/* %.9g identifies a float. */
-static StepValues values_of_step(const StepReport *s) {
-    const DeviceHealth *h = &s->health;
-    return (StepValues){ {
-        { "step",          "%.0f", .number = (double)s->step },
-        { "seconds",       "%.3f", .number = s->seconds },
-        { "tokens",        "%.0f", .number = (double)s->tokens },
-        { "loss",          "%.9g", .number = s->loss },
-        { "val_loss",      "%.9g", .number = s->val_loss },
-        { "norm",          "%.9g", .number = s->norm },
-        { "lr",            "%.9g", .number = s->learning_rate },
-        { "ms",            "%.3f", .number = s->ms },
-        { "tokens_per_s",  "%.1f", .number = s->tokens_per_second },
-        { "comm_wait_ms",  "%.3f", .number = comm_size > 1 ? s->comm_wait_ms : NAN },
-        { "mfu",           "%.4f", .number = s->mfu },
-        { "temperature_c", "%.0f", .number = positive(h->temperature_c) },
-        { "power_w",       "%.1f", .number = positive(h->power_w) },
-        { "clock_mhz",     "%.0f", .number = positive(h->clock_mhz) },
-        { "throttle",      .text = h->throttle },
-    } };
+static RowValues values_of_step(const StepReport *s) {
+#define VALUE(name, format, value) { #name, format, .number = value },
+    return (RowValues){ { LOG_COLUMNS(VALUE) { "throttle", .text = s->health.throttle } } };
 }
 
 static int is_known(const LogValue *value) { return value->format ? !isnan(value->number) : value->text != NULL; }
@@ -128,25 +111,25 @@ static unsigned known_columns(const RunInfo *run) {
     StepReport full = { .val_loss = run->validates ? 0 : NAN,
                         .mfu = run->device->peak_flops[run->config->dtype] > 0 ? 0 : NAN };
     if (has_health) full.health = (DeviceHealth){ 1, 1, 1, "none", 0 };
-    StepValues values = values_of_step(&full);
+    RowValues values = values_of_step(&full);
     unsigned known = 0;
-    for (int i = 0; i < LOG_COLUMNS; i++) if (is_known(&values.value[i])) known |= 1u << i;
+    for (int i = 0; i < ROW_VALUES; i++) if (is_known(&values.value[i])) known |= 1u << i;
     return known;
 }
 
 static void write_header(FILE *file, unsigned columns) {
-    StepValues names = values_of_step(&(StepReport){0});
-    for (int i = STEP; i < LOG_COLUMNS; i++)
-        if (columns & 1u << i) fprintf(file, "%s%s", i > STEP ? "," : "", names.value[i].name);
+    RowValues names = values_of_step(&(StepReport){0});
+    for (int i = LOG_step; i < ROW_VALUES; i++)
+        if (columns & 1u << i) fprintf(file, "%s%s", i > LOG_step ? "," : "", names.value[i].name);
     fputc('\n', file);
 }
 
 static void write_row(FILE *file, unsigned columns, const StepReport *step) {
-    StepValues values = values_of_step(step);
-    for (int i = STEP; i < LOG_COLUMNS; i++) {
+    RowValues values = values_of_step(step);
+    for (int i = LOG_step; i < ROW_VALUES; i++) {
         const LogValue *value = &values.value[i];
         if (!(columns & 1u << i)) continue;
-        if (i > STEP) fputc(',', file);
+        if (i > LOG_step) fputc(',', file);
         if (!is_known(value)) continue;
         if (value->format) fprintf(file, value->format, value->number);
         else               fputs(value->text, file);
@@ -155,16 +138,16 @@ static void write_row(FILE *file, unsigned columns, const StepReport *step) {
 }
 
 /* The columns of a file: of cell n of its lines, the place in the table of values. */
-typedef struct { int place[LOG_COLUMNS], count; unsigned seen; } Header;
+typedef struct { int place[ROW_VALUES], count; unsigned seen; } Header;
 
 /* Reads the names in the first line: the step first, each at most once. Returns 0 if it is not such a list. */
 static int read_header(Header *header, const FileLine *line) {
-    StepValues names = values_of_step(&(StepReport){0});
+    RowValues names = values_of_step(&(StepReport){0});
     const char *at = line->text, *name;
     for (size_t length; (name = file_next_cell(line, &at, &length)); header->count++) {
-        int i = LOG_COLUMNS - 1;
+        int i = ROW_VALUES - 1;
         while (i >= 0 && (strncmp(names.value[i].name, name, length) || names.value[i].name[length])) i--;
-        if (i < 0 || (i > STEP) != (header->count > 0) || header->seen & 1u << i) return 0;
+        if (i < 0 || (i > LOG_step) != (header->count > 0) || header->seen & 1u << i) return 0;
         header->seen |= 1u << i;
         header->place[header->count] = i;
     }
@@ -187,23 +170,24 @@ static double copy_rows(Log *log, FILE *file, const char *path, const ResumeInfo
     log->columns |= header.seen;
     write_header(file, log->columns);
     while (step < resume->step && file_next_line(map, &line) && line.next[-1] == '\n') {
-        Cell cell[LOG_COLUMNS] = {0};
+        Cell cell[ROW_VALUES] = {0};
         char val_loss[32];
         const char *at = line.text, *text;
         size_t size;
         for (int i = 0; i < header.count && (text = file_next_cell(&line, &at, &size)); i++)
             cell[header.place[i]] = (Cell){ text, size };
-        const double next = cell_number(cell[STEP].text, cell[STEP].size);
+        const double next = cell_number(cell[LOG_step].text, cell[LOG_step].size);
         REQUIRE(next > (double)step, "%s: damaged: want a row with a step after %" PRId64 ", got %.*s; move the log "
                 "away to start a new one", path, step, line.size < 40 ? (int)line.size : 40, line.text);
         if (next > (double)resume->step) break;
         step = (int64_t)next;
-        seconds = fmax(seconds, cell_number(cell[SECONDS].text, cell[SECONDS].size));
-        if (!cell[VAL_LOSS].size && step == resume->step && !isnan(resume->val_loss))
-            cell[VAL_LOSS] = (Cell){ val_loss, (size_t)snprintf(val_loss, sizeof val_loss, "%.9g", resume->val_loss) };
-        for (int i = STEP; i < LOG_COLUMNS; i++)
+        seconds = fmax(seconds, cell_number(cell[LOG_seconds].text, cell[LOG_seconds].size));
+        if (!cell[LOG_val_loss].size && step == resume->step && !isnan(resume->val_loss))
+            cell[LOG_val_loss] = (Cell){ val_loss,
+                                         (size_t)snprintf(val_loss, sizeof val_loss, "%.9g", resume->val_loss) };
+        for (int i = LOG_step; i < ROW_VALUES; i++)
             if (log->columns & 1u << i) 
-                fprintf(file, "%s%.*s", i > STEP ? "," : "", (int)cell[i].size, cell[i].size ? cell[i].text : "");
+                fprintf(file, "%s%.*s", i > LOG_step ? "," : "", (int)cell[i].size, cell[i].size ? cell[i].text : "");
         fputc('\n', file);
     }
     if (step < resume->step)

@@ -49,6 +49,27 @@ typedef struct {
     DeviceHealth health;
 } StepReport;
 
+/* The numbers of log.csv, in its order: name, printf format, value of StepReport *s. NaN = unknown: an empty cell. A
+   text comes last, throttle. %.9g identifies a float. */
+#define LOG_COLUMNS(X) \
+    X(step,          "%.0f", (double)s->step) \
+    X(seconds,       "%.3f", s->seconds) \
+    X(tokens,        "%.0f", (double)s->tokens) \
+    X(loss,          "%.9g", s->loss) \
+    X(val_loss,      "%.9g", s->val_loss) \
+    X(norm,          "%.9g", s->norm) \
+    X(lr,            "%.9g", s->learning_rate) \
+    X(ms,            "%.3f", s->ms) \
+    X(tokens_per_s,  "%.1f", s->tokens_per_second) \
+    X(comm_wait_ms,  "%.3f", comm_size > 1 ? s->comm_wait_ms : NAN) \
+    X(mfu,           "%.4f", s->mfu) \
+    X(temperature_c, "%.0f", positive(s->health.temperature_c)) \
+    X(power_w,       "%.1f", positive(s->health.power_w)) \
+    X(clock_mhz,     "%.0f", positive(s->health.clock_mhz))
+#define LOG_PLACE(name, format, value) LOG_##name,
+#define LOG_NAME(name, format, value)  #name,
+enum { LOG_COLUMNS(LOG_PLACE) LOG_NUMBERS };
+
 /* A value of a row or an event: a number with its printf format, or a text if format is NULL. Zeros end a list. */
 typedef struct { const char *name, *format; double number; const char *text; } LogValue;
 

@@ -1,4 +1,5 @@
 #include "report_page.h"
+#include "log.h"
 #include "../base/files.h"
 #include "../base/json.h"
 #include "../base/os.h"
@@ -11,98 +12,107 @@
 #include <unistd.h>
 #include <report_page.inc>      /* static const char template[]: report_page.html, whose last line begins the data */
 
-enum { NOTE_BYTES = 4000, INTERVAL_S = 5, COST = 500 };
+enum { CSV_COLUMNS = 64, NOTE_BYTES = 4000, INTERVAL_S = 5, COST = 500 };
 
 /* ---- Points */
 
-enum { STEP, SECONDS, TOKENS, LOSS, LOSS_MIN, LOSS_MAX, VAL_LOSS, NORM, RATE, SPEED, TEMPERATURE, POWER };
+/* The numbers of log.csv, and two that are made of loss. */
+enum { LOSS_MIN = LOG_NUMBERS, LOSS_MAX, PAGE_COLUMNS };
+static const char *const column_names[PAGE_COLUMNS] = { LOG_COLUMNS(LOG_NAME) "loss_min", "loss_max" };
 
-/* The columns of log.csv, and two that are made of loss. */
-static const struct { const char *name; enum { LAST, MEAN, MIN, MAX } kept; } columns[PAGE_COLUMNS] = {
-    [STEP] = { "step", LAST }, [SECONDS] = { "seconds", LAST }, [TOKENS] = { "tokens", LAST },
-    [LOSS] = { "loss", MEAN }, [LOSS_MIN] = { "loss_min", MIN }, [LOSS_MAX] = { "loss_max", MAX },
-    [VAL_LOSS] = { "val_loss", LAST }, [NORM] = { "norm", MEAN }, [RATE] = { "lr", LAST },
-    [SPEED] = { "tokens_per_s", MEAN }, [TEMPERATURE] = { "temperature_c", LAST }, [POWER] = { "power_w", LAST },
-};
+/* Consecutive steps: the last step, seconds, tokens and val_loss, the mean of the others. NaN = unknown. */
+typedef struct { int64_t steps; double value[PAGE_COLUMNS]; } Point;
+typedef struct { int64_t step; const char *kind; char *text; } Note;         /* kind: "sample" or "warning" */
 
-/* a, and b after it. */
-static PagePoint merged(const PagePoint *a, const PagePoint *b) {
-    PagePoint both = { .steps = a->steps + b->steps };
+/* A run, as far as its files have been read. */
+typedef struct PageRun {
+    Path    csv;                          /* log.csv; the other files are beside it */
+    int64_t csv_bytes, jsonl_bytes;       /* read so far */
+    int     place[CSV_COLUMNS];           /* of a cell of csv in a point; -1 = not shown */
+    int     cells;                        /* in the first line; 0 = it has not been read */
+    Point   point[PAGE_POINTS];           /* of `per` steps each; when all are in use, pairs are merged */
+    int     points;
+    int64_t per;
+    Point   last;                         /* the last step alone, with the last val_loss: the final figures */
+    double  best;                         /* the lowest val_loss; NaN = none */
+    Note    note[PAGE_NOTES];             /* the last ones: note n is at n % PAGE_NOTES */
+    int     notes;                        /* in all */
+    char   *status;                       /* why the run ended; NULL = it has not */
+} PageRun;
+
+/* Adds the steps of b, which come after those of a. */
+static void merge(Point *a, const Point *b) {
+    a->steps += b->steps;
     for (int c = 0; c < PAGE_COLUMNS; c++) {
-        double x = a->value[c], y = b->value[c];
-        both.value[c] = isnan(x) ? y : isnan(y) ? x
-                      : columns[c].kept == LAST ? y : columns[c].kept == MIN ? fmin(x, y)
-                      : columns[c].kept == MAX  ? fmax(x, y)
-                      : x + (y - x) * (double)b->steps / (double)both.steps;
+        double *x = &a->value[c], y = b->value[c];
+        if (isnan(y)) continue;
+        if (isnan(*x) || c <= LOG_tokens || c == LOG_val_loss) *x = y;
+        else if (c == LOSS_MIN) *x = fmin(*x, y);
+        else if (c == LOSS_MAX) *x = fmax(*x, y);
+        else *x += (y - *x) * (double)b->steps / (double)a->steps;
     }
-    return both;
 }
 
-static void series_add(PageSeries *series, PagePoint point) {
-    if (series->count && series->point[series->count - 1].steps < series->per) {
-        PagePoint *last = &series->point[series->count - 1];
-        *last = merged(last, &point);
+static void add_step(PageRun *run, const Point *step) {
+    Point *point = run->point;
+    if (run->points && point[run->points - 1].steps < run->per) {
+        merge(&point[run->points - 1], step);
         return;
     }
-    if (series->count == PAGE_POINTS) {
-        series->count /= 2;
-        series->per *= 2;
-        for (int i = 0; i < series->count; i++)
-            series->point[i] = merged(&series->point[2 * i], &series->point[2 * i + 1]);
+    if (run->points == PAGE_POINTS) {
+        for (int i = 0; i < PAGE_POINTS; i += 2) {
+            merge(&point[i], &point[i + 1]);
+            point[i / 2] = point[i];
+        }
+        run->points /= 2;
+        run->per *= 2;
     }
-    series->point[series->count++] = point;
+    point[run->points++] = *step;
 }
 
 /* ---- Reading */
 
+static Path beside(const PageRun *run, const char *name) { return path_of(file_parent(run->csv.text).text, name); }
+
 static void read_header(PageRun *run, const FileLine *line) {
     const char *at = line->text, *name;
-    int seen = 0;
-    for (size_t length; run->columns < PAGE_COLUMNS_READ && (name = file_next_cell(line, &at, &length)); ) {
-        int c = PAGE_COLUMNS - 1;
-        while (c >= 0 && (strlen(columns[c].name) != length || memcmp(columns[c].name, name, length))) c--;
-        if (c >= 0) seen |= 1 << c;
-        run->column[run->columns++] = c;
+    int seen[LOG_NUMBERS] = {0};
+    for (size_t length; run->cells < CSV_COLUMNS && (name = file_next_cell(line, &at, &length)); ) {
+        int c = LOG_NUMBERS - 1;
+        while (c >= 0 && (strlen(column_names[c]) != length || memcmp(column_names[c], name, length))) c--;
+        if (c >= 0) seen[c] = 1;
+        run->place[run->cells++] = c;
     }
-    for (int c = STEP; c <= LOSS; c += LOSS - STEP)
-        REQUIRE(seen & 1 << c, "%s: not a log of training steps: no column %s in the first line", run->csv,
-                columns[c].name);
-}
-
-static void read_row(PageRun *run, const FileLine *line) {
-    PagePoint point = { .steps = 1 };
-    for (int c = 0; c < PAGE_COLUMNS; c++) point.value[c] = NAN;
-    const char *at = line->text, *cell;
-    size_t length;
-    for (int i = 0; i < run->columns && (cell = file_next_cell(line, &at, &length)); i++)
-        if (run->column[i] >= 0) point.value[run->column[i]] = cell_number(cell, length);
-    if (isnan(point.value[STEP])) return;
-    point.value[LOSS_MIN] = point.value[LOSS_MAX] = point.value[LOSS];
-    if (!isnan(point.value[VAL_LOSS])) series_add(&run->validations, point);
-    point.value[VAL_LOSS] = NAN;
-    run->last = point;
-    series_add(&run->steps, point);
+    REQUIRE(seen[LOG_step] && seen[LOG_loss], "%s: not a log of training steps: no column %s in the first line",
+            run->csv.text, seen[LOG_step] ? "loss" : "step");
 }
 
 static void read_csv_line(PageRun *run, const FileLine *line) {
-    if (run->columns) read_row(run, line);
-    else              read_header(run, line);
+    if (!run->cells) { read_header(run, line); return; }
+    Point step = { .steps = 1 };
+    for (int c = 0; c < PAGE_COLUMNS; c++) step.value[c] = NAN;
+    const char *at = line->text, *cell;
+    size_t length;
+    for (int i = 0; i < run->cells && (cell = file_next_cell(line, &at, &length)); i++)
+        if (run->place[i] >= 0) step.value[run->place[i]] = cell_number(cell, length);
+    if (isnan(step.value[LOG_step])) return;
+    step.value[LOSS_MIN] = step.value[LOSS_MAX] = step.value[LOG_loss];
+    add_step(run, &step);
+    run->best = fmin(run->best, step.value[LOG_val_loss]);
+    if (isnan(step.value[LOG_val_loss]) && run->points > 1) step.value[LOG_val_loss] = run->last.value[LOG_val_loss];
+    run->last = step;
 }
 
 static void add_note(PageRun *run, int64_t step, const char *kind, const char *text) {
-    if (run->notes == PAGE_NOTES) {
-        free(run->note[0].text);
-        memmove(run->note, run->note + 1, sizeof run->note - sizeof *run->note);
-        run->notes--;
-    }
     size_t length = strlen(text), kept = length > NOTE_BYTES ? NOTE_BYTES : length;
     while (kept < length && kept && (text[kept] & 0xc0) == 0x80) kept--;         /* not inside a character */
-    run->note[run->notes++] =
-        (PageNote){ step, kind, format_string("%.*s%s", (int)kept, text, kept < length ? " ..." : "") };
+    Note *note = &run->note[run->notes++ % PAGE_NOTES];
+    free(note->text);
+    *note = (Note){ step, kind, format_string("%.*s%s", (int)kept, text, kept < length ? " ..." : "") };
 }
 
 static void read_event(PageRun *run, const FileLine *line) {
-    Json *event = json_parse(line->text, line->size, run->jsonl);
+    Json *event = json_parse_line(line, beside(run, "log.jsonl").text);
     const Json *step = json_find(event, "step");
     const int64_t number = step ? json_integer(step, 0, INT64_MAX) : 0;
     const char *kind = json_string(event, "event");
@@ -123,31 +133,25 @@ static void read_lines(PageRun *run, const char *path, int64_t *done, void (*rea
     file_unmap(map);
 }
 
-void page_run_read(PageRun *run) {
-    read_lines(run, run->csv, &run->csv_bytes, read_csv_line);
-    if (file_exists(run->jsonl)) read_lines(run, run->jsonl, &run->jsonl_bytes, read_event);
+/* path: as in page_write. */
+static void run_open(PageRun *run, const char *path) {
+    *run = (PageRun){ .per = 1, .best = NAN };
+    if (file_is_dir(path)) run->csv = path_of(path, "log.csv");
+    else snprintf(run->csv.text, sizeof run->csv.text, "%s", path);
+    REQUIRE(file_exists(run->csv.text), "%s: no such file; want a run's directory or its log.csv", run->csv.text);
 }
 
-void page_run_open(PageRun *run, const char *path) {
-    const int is_dir = file_is_dir(path);
-    REQUIRE(is_dir || file_exists(path), "%s: no such run; want a run's directory or its log.csv", path);
-    REQUIRE(!is_dir || dir_has_file(path, "log.csv"), "%s: no log.csv in it; want a run's directory", path);
-    const Path dir = file_parent(is_dir ? path_of(path, "log.csv").text : path);
-    *run = (PageRun){ .steps.per = 1, .validations.per = 1 };
-    run->csv = format_string("%s", is_dir ? path_of(path, "log.csv").text : path);
-    run->jsonl = format_string("%s", path_of(dir.text, "log.jsonl").text);
-    run->settings = format_string("%s", path_of(dir.text, "settings.txt").text);
-    page_run_read(run);
-    REQUIRE(run->columns, "%s: empty; want a log of training steps", run->csv);
+/* What was appended since the last call. */
+static void run_read(PageRun *run) {
+    const Path jsonl = beside(run, "log.jsonl");
+    read_lines(run, run->csv.text, &run->csv_bytes, read_csv_line);
+    REQUIRE(run->cells, "%s: empty; want a log of training steps", run->csv.text);
+    if (file_exists(jsonl.text)) read_lines(run, jsonl.text, &run->jsonl_bytes, read_event);
 }
 
-void page_run_close(PageRun *run) {
-    for (int i = 0; i < run->notes; i++) free(run->note[i].text);
-    free(run->csv);
-    free(run->jsonl);
-    free(run->settings);
+static void run_close(PageRun *run) {
+    for (int i = 0; i < PAGE_NOTES; i++) free(run->note[i].text);
     free(run->status);
-    *run = (PageRun){0};
 }
 
 /* ---- Writing */
@@ -160,7 +164,7 @@ static void write_member(FILE *json, const char *name, const char *text) {
 
 /* The directory of a log.csv, else the name of the file. */
 static void write_name(FILE *json, const PageRun *run) {
-    char *absolute = realpath(run->csv, NULL), *path = absolute ? absolute : format_string("%s", run->csv);
+    char *absolute = realpath(run->csv.text, NULL), *path = absolute ? absolute : format_string("%s", run->csv.text);
     if (ends_with(path, ".csv")) *strrchr(path, ends_with(path, "/log.csv") ? '/' : '.') = 0;
     const char *slash = strrchr(path, '/');
     json_write_string(json, slash ? slash + 1 : path);
@@ -168,24 +172,31 @@ static void write_name(FILE *json, const PageRun *run) {
 }
 
 static void write_settings(FILE *json, const PageRun *run) {
-    FileMap map = file_exists(run->settings) ? file_map(run->settings) : (FileMap){ .bytes = (void *)"" };
+    const Path path = beside(run, "settings.txt");
+    FileMap map = file_exists(path.text) ? file_map(path.text) : (FileMap){ .bytes = (void *)"" };
     char *text = format_string("%.*s", (int)map.size, (const char *)map.bytes);
     write_member(json, "settings", text);
     free(text);
     file_unmap(map);
 }
 
-static void write_rows(FILE *json, const char *name, const PagePoint *point, int count) {
-    fprintf(json, ",\n\"%s\": [", name);
-    for (int i = 0; i < count; i++) {
-        fputs(i ? ",\n[" : "[", json);
-        for (int c = 0; c < PAGE_COLUMNS; c++) {
-            const double value = point[i].value[c];
-            fprintf(json, isnan(value) ? "%snull" : c <= LOSS_MAX ? "%s%.12g" : "%s%.6g", c ? "," : "", value);
+static void write_number(FILE *json, double value) {
+    if (isnan(value)) fputs("null", json);
+    else              fprintf(json, "%.12g", value);
+}
+
+/* A member with an array for each column. */
+static void write_points(FILE *json, const char *name, const Point *point, int count) {
+    fprintf(json, ",\n\"%s\": {", name);
+    for (int c = 0; c < PAGE_COLUMNS; c++) {
+        fprintf(json, "%s\n\"%s\": [", c ? "," : "", column_names[c]);
+        for (int i = 0; i < count; i++) {
+            if (i) fputc(',', json);
+            write_number(json, point[i].value[c]);
         }
         fputc(']', json);
     }
-    fputc(']', json);
+    fputc('}', json);
 }
 
 static void write_run(FILE *json, const PageRun *run) {
@@ -193,23 +204,23 @@ static void write_run(FILE *json, const PageRun *run) {
     write_name(json, run);
     write_member(json, "status", run->status);
     write_settings(json, run);
-    fputs(",\n\"columns\": [", json);
-    for (int c = 0; c < PAGE_COLUMNS; c++) fprintf(json, "%s\"%s\"", c ? ", " : "", columns[c].name);
-    fputc(']', json);
-    write_rows(json, "rows", run->steps.point, run->steps.count);
-    write_rows(json, "validations", run->validations.point, run->validations.count);
-    write_rows(json, "last", &run->last, run->steps.count > 0);
+    write_points(json, "points", run->point, run->points);
+    write_points(json, "last", &run->last, run->points > 0);
+    fputs(",\n\"best\": ", json);
+    write_number(json, run->best);
     fputs(",\n\"notes\": [", json);
-    for (int i = 0; i < run->notes; i++) {
-        const PageNote *note = &run->note[i];
-        fprintf(json, "%s{\"step\": %" PRId64 ", \"kind\": \"%s\"", i ? ",\n" : "", note->step, note->kind);
+    const int first = run->notes > PAGE_NOTES ? run->notes - PAGE_NOTES : 0;
+    for (int n = first; n < run->notes; n++) {
+        const Note *note = &run->note[n % PAGE_NOTES];
+        fprintf(json, "%s{\"step\": %" PRId64 ", \"kind\": \"%s\"", n > first ? ",\n" : "", note->step, note->kind);
         write_member(json, "text", note->text);
         fputc('}', json);
     }
     fputs("]}", json);
 }
 
-void page_write(FILE *file, const PageRun *runs, int count, int is_live) {
+/* is_live: the page will be replaced while the run lasts, and reloads itself. */
+static void write_page(FILE *file, const PageRun *runs, int count, int is_live) {
     char *data = NULL;
     size_t size;
     FILE *json = string_open(&data, &size, "the data of a page");
@@ -230,16 +241,27 @@ void page_write(FILE *file, const PageRun *runs, int count, int is_live) {
     free(data);
 }
 
+void page_write(FILE *file, char *const *paths, int count) {
+    PageRun *runs = host_alloc((size_t)count * sizeof *runs, "the runs");
+    for (int i = 0; i < count; i++) {
+        run_open(&runs[i], paths[i]);
+        run_read(&runs[i]);
+    }
+    write_page(file, runs, count, 0);
+    for (int i = 0; i < count; i++) run_close(&runs[i]);
+    free(runs);
+}
+
 /* ---- OUT/report.html */
 
 static void update(void *argument) {
     ReportPage *page = argument;
-    if (page->run.csv) page_run_read(&page->run);
-    else               page_run_open(&page->run, file_parent(page->path).text);
+    if (!page->run->per) run_open(page->run, file_parent(page->path).text);
+    run_read(page->run);
     char *new_path = format_string("%s.new", page->path);
     FILE *file = fopen(new_path, "we");
     if (file) {
-        page_write(file, &page->run, 1, !page->run.status);
+        write_page(file, page->run, 1, !page->run->status);
         int failed = ferror(file);
         failed |= fclose(file);
         if (failed || rename(new_path, page->path)) unlink(new_path);
@@ -247,15 +269,17 @@ static void update(void *argument) {
     free(new_path);
 }
 
-void report_page_open(ReportPage *page, const char *out) {
-    *page = (ReportPage){ .path = format_string("%s", path_of(out, "report.html").text) };
-    report_page_update(page);
-}
-
 static void stop(ReportPage *page) {
-    page_run_close(&page->run);
+    if (page->run) run_close(page->run);
+    free(page->run);
     free(page->path);
     *page = (ReportPage){0};
+}
+
+void report_page_open(ReportPage *page, const char *out) {
+    *page = (ReportPage){ .path = format_string("%s", path_of(out, "report.html").text),
+                          .run = host_alloc(sizeof(PageRun), "the page of the run") };
+    report_page_update(page);
 }
 
 void report_page_update(ReportPage *page) {

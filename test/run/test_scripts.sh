@@ -46,7 +46,7 @@ printf '%s\n' '{"event": "sample", "step": 3, "text": "</script> ]}]"}' \
 cp "$dir/runs/b/log.csv" "$dir/x=y.csv"
 "$curves" "$dir/runs/a" "$dir/runs/b/log.csv" "$dir/odd/a&b=<c>/" "$dir/x=y.csv" > "$page"
 is "exit code" $? 0
-data='/^<script type="application\/json" id="runs">$/'
+data='/^<script type="application\/json" id="data">$/'
 is "one element of data, at the end" "$(sed -n "$data,\$p" "$page" | grep -c '</script>')" 1
 is "the last line" "$(tail -n 1 "$page")" "</script>"
 is "what it may load, but for a namespace" "$(grep -v www.w3.org "$page" | grep -cE 'src=|href=|//|@import')" 0
@@ -56,12 +56,13 @@ if python3 -c '' 2> /dev/null; then
 import json, sys
 page = json.load(open(sys.argv[1]))
 a, b, *others = page["runs"]
-row = dict(zip(a["columns"], a["rows"][59]))
+row = {name: column[59] for name, column in a["points"].items()}
 names = [run["name"] for run in page["runs"]]
 assert names == ["a", "b", "a&b=<c>", "x=y"] and not page["live"], names
 assert a["status"] == "done" and b["status"] is None and 'prompt = "</script> \\"' in a["settings"], a["settings"]
-assert a["last"] == [a["rows"][59]] and b["last"] == [b["rows"][59]], a["last"]
-assert [len(run["rows"]) for run in page["runs"]] == [60] * 4 and len(a["validations"]) == 3 and not b["validations"]
+assert a["last"] == {name: [value] for name, value in row.items()} and b["best"] is None, a["last"]
+assert [len(run["points"]["step"]) for run in page["runs"]] == [60] * 4
+assert [len(run["points"]["val_loss"]) - run["points"]["val_loss"].count(None) for run in (a, b)] == [3, 0]
 assert row["step"] == 60 and row["loss"] == row["loss_min"] == 2 and row["power_w"] is None, row
 assert [note["text"] for note in a["notes"]] == ["</script> ]}]"] and not b["notes"], a["notes"]
 END
@@ -70,7 +71,7 @@ mkdir "$dir/none"
 refuses "want runs: ./curves RUN" "$curves"
 refuses "want runs: ./curves RUN" "$curves" --frobnicate "$dir/runs/a"
 expect "help" "$curves" --help
-refuses "curves: $dir/none: no log.csv in it; want a run's directory" "$curves" "$dir/runs/a" "$dir/none"
+refuses "curves: $dir/none/log.csv: no such file; want a run's directory" "$curves" "$dir/runs/a" "$dir/none"
 refuses "settings.txt: not a log of training steps: no column step" "$curves" "$dir/runs/a/settings.txt"
 close_test "curves writes one page of several runs"
 
