@@ -424,6 +424,5 @@ int main(void) {
     RUN(malformed_files);
     RUN(ids_beyond_the_vocabulary);
     RUN(beyond_four_gigabytes);
-    scratch_close();
     return test_close();
 }
