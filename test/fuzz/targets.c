@@ -325,10 +325,10 @@ static void load_ids(void *argument) {
 }
 
 static void read_checkpoint(const char *bytes, size_t size) {
-    static const char model[] = "{\"wte.weight\":{\"dtype\":\"U8\",\"shape\":[3,2],\"data_offsets\":[0,6]},"
-                                "\"wpe.weight\":{\"dtype\":\"U8\",\"shape\":[2,2],\"data_offsets\":[6,10]},"
+    static const char model[] = "{\"wte.weight\":{\"dtype\":\"U8\",\"shape\":[3,8],\"data_offsets\":[0,24]},"
+                                "\"wpe.weight\":{\"dtype\":\"U8\",\"shape\":[2,8],\"data_offsets\":[24,40]},"
                                 "\"h.0.ln_1.weight\":{\"dtype\":\"U8\",\"shape\":[0],"
-                                "\"data_offsets\":[10,10]}}0123456789";
+                                "\"data_offsets\":[40,40]}}0123456789012345678901234567890123456789";
     fuzz_file("C/config.json", bytes, size);
     fuzz_file("C/state.json", bytes, size);
     safe_file("C/model.safetensors", model, sizeof model - 1);

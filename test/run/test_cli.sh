@@ -477,7 +477,8 @@ expect "train on" "$gpt" $text --init "$dir/closed" --steps 4 --save-every 2 --m
 rm -r "$dir/onward/step-00000004"
 expect "a run from --init resumes" "$gpt" --resume --out "$dir/onward"
 if in_turn 4; then
-    "$gpt" $text --layers 2 --heads 2 --channels 64 --steps 100000 --val-every 0 --out "$dir/locked" > "$dir/locked.out" 2>&1 &
+    "$gpt" $text --layers 2 --heads 2 --channels 64 --steps 100000 --val-every 0 --out "$dir/locked" \
+        > "$dir/locked.out" 2>&1 &
     pid=$!
     wait_for . "$dir/locked/log.csv"
     refuses "another train_gpt writes to this directory" "$gpt" $one --out "$dir/locked"

@@ -294,7 +294,8 @@ static void the_plan_is_what_is_allocated(void) {
                allocated, plan.total, list, received);
         EXPECT(plan.parameters == (config.dtype == BF16 ? f32 / 2 + share : f32), "case %d: %zu bytes of parameters", k,
                plan.parameters);
-        EXPECT(plan.gradients == (purpose == TRAIN ? f32 + received : 0), "case %d: %zu bytes of gradients", k, plan.gradients);
+        EXPECT(plan.gradients == (purpose == TRAIN ? f32 + received : 0), "case %d: %zu bytes of gradients", k,
+               plan.gradients);
         EXPECT(plan.activations + plan.workspace == acts, "case %d: %zu bytes of activations, planned %zu",
                k, acts, plan.activations + plan.workspace);
         gpt_free(&gpt);
