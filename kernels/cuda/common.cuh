@@ -159,17 +159,22 @@ template <> __device__ inline Pack<bf16> Pack<bf16>::from_float(const float (&f)
     return { make_uint4(bf16_pair(f[0], f[1]), bf16_pair(f[2], f[3]), bf16_pair(f[4], f[5]), bf16_pair(f[6], f[7])) };
 }
 
-/* SIZE consecutive elements as floats, in one access: a pack, a single element, or 4 bf16. ONCE: as load_once. */
-template <bool ONCE = false, class T, int SIZE> __device__ inline void load_floats(float (&f)[SIZE], const T *from) {
-    if constexpr (SIZE == 1)                  f[0] = to_float(*from);
-    else if constexpr (SIZE == Pack<T>::SIZE) (ONCE ? Pack<T>::load_once(from) : Pack<T>::load(from)).to_float(f);
-    else {
-        const uint2 bits = ONCE ? __ldcs((const uint2 *)from) : *(const uint2 *)from;
+/* 4 bf16 */
+struct HalfPack {
+    uint2 bits;
+    __device__ inline void to_float(float (&f)[4]) const {
         f[0] = low_of(bits.x);
         f[1] = high_of(bits.x);
         f[2] = low_of(bits.y);
         f[3] = high_of(bits.y);
     }
+};
+
+/* SIZE consecutive elements as floats, in one access: a pack, a single element, or 4 bf16. ONCE: as load_once. */
+template <bool ONCE = false, class T, int SIZE> __device__ inline void load_floats(float (&f)[SIZE], const T *from) {
+    if constexpr (SIZE == 1)                  f[0] = to_float(*from);
+    else if constexpr (SIZE == Pack<T>::SIZE) (ONCE ? Pack<T>::load_once(from) : Pack<T>::load(from)).to_float(f);
+    else HalfPack{ ONCE ? __ldcs((const uint2 *)from) : *(const uint2 *)from }.to_float(f);
 }
 
 template <class T, int SIZE> __device__ inline void store_floats(T *to, const float (&f)[SIZE]) {
