@@ -33,21 +33,20 @@ typedef struct {
 } Key;
 
 typedef struct {
+    cublasLtMatmulAlgo_t algorithm;
+    int                  choice;
+    float                ms;            /* of a run; infinite: not measured, or it does not run */
+} Candidate;
+
+typedef struct {
     Key                    key;
     int64_t                last_use;    /* 0: the entry is empty */
     int                    has_choice;  /* 0: the default, which training replaces by a measured one */
     int                    version;     /* autotune_version when it was made */
     cublasLtMatmulDesc_t   matmul, fused;       /* fused: with a GELU as its epilogue; NULL = none */
     cublasLtMatrixLayout_t a, b, c;
-    cublasLtMatmulAlgo_t   algorithm;
-    int                    choice;
+    Candidate              chosen;
 } Plan;
-
-typedef struct {
-    cublasLtMatmulAlgo_t algorithm;
-    int                  choice;
-    float                ms;
-} Candidate;
 
 static cublasLtHandle_t handle;
 static void *workspace[2];      /* by cuda_side */
@@ -58,14 +57,12 @@ static int64_t alignment(const void *data, int64_t pitch, DType dtype) {
     return (int64_t)(bits & -bits);
 }
 
-/* rows x columns of the matrix in memory, row after row */
-static void layout_create(cublasLtMatrixLayout_t *layout, DType dtype, int64_t rows, int64_t columns, int64_t pitch) {
-    CUBLAS(cublasLtMatrixLayoutCreate(layout, cuda_type(dtype), (uint64_t)columns, (uint64_t)rows, pitch));
-}
-
-static void operand_create(cublasLtMatrixLayout_t *layout, DType dtype, int64_t rows, int64_t columns, Operand x) {
-    if (x.layout == ROW_MAJOR) layout_create(layout, dtype, rows, columns, x.pitch);
-    else                       layout_create(layout, dtype, columns, rows, x.pitch);
+static cublasLtMatrixLayout_t layout_of(DType dtype, int64_t rows, int64_t columns, Layout layout, int64_t pitch) {
+    const uint64_t height = (uint64_t)(layout == ROW_MAJOR ? rows : columns);       /* of the matrix in memory */
+    const uint64_t width  = (uint64_t)(layout == ROW_MAJOR ? columns : rows);
+    cublasLtMatrixLayout_t x;
+    CUBLAS(cublasLtMatrixLayoutCreate(&x, cuda_type(dtype), width, height, pitch));
+    return x;
 }
 
 #define SET(matmul, which, value) \
@@ -111,18 +108,18 @@ static int list_algorithms(const Plan *plan, int fused, Candidate *list, int max
 }
 
 /* Enqueues the work. */
-static cublasStatus_t run(const Plan *plan, const Work *w, const cublasLtMatmulAlgo_t *algorithm, int fused) {
+static cublasStatus_t run(const Plan *plan, const Work *w, const Candidate *candidate) {
     const Gemm *g = &w->g;
+    const int fused = candidate->choice >= FUSED;
     const cublasLtMatmulDesc_t matmul = fused ? plan->fused : plan->matmul;
     void *d = fused ? w->out.data : g->c;
     const float one = 1.0f, beta = g->into == ACCUMULATE ? 1.0f : 0.0f;
     if (g->bias) SET(matmul, BIAS_POINTER, g->bias);
     if (fused) SET(matmul, EPILOGUE_AUX_POINTER, w->pre_gelu.data);
     const cublasStatus_t status = cublasLtMatmul(handle, matmul, &one, g->b.data, plan->b, g->a.data, plan->a, &beta,
-                                                 g->c, plan->c, d, plan->c, algorithm, workspace[cuda_side],
-                                                 workspace_of(g->c_dtype), cuda_stream);
-    if (status != CUBLAS_STATUS_SUCCESS) return status;
-    if (w->out.data && !fused) gelu_forward(w->out, w->pre_gelu);
+                                                 g->c, plan->c, d, plan->c, &candidate->algorithm,
+                                                 workspace[cuda_side], workspace_of(g->c_dtype), cuda_stream);
+    if (status == CUBLAS_STATUS_SUCCESS && w->out.data && !fused) gelu_forward(w->out, w->pre_gelu);
     return status;
 }
 
@@ -130,19 +127,12 @@ static cublasStatus_t run(const Plan *plan, const Work *w, const cublasLtMatmulA
 
 /* Of one of `times` runs; infinite if the algorithm does not run. */
 static float run_ms(const Plan *plan, const Work *w, const Candidate *candidate, int times) {
-    static cudaEvent_t begin, end;
-    float ms;
-    if (!begin) {
-        CUDA(cudaEventCreate(&begin));
-        CUDA(cudaEventCreate(&end));
-    }
-    CUDA(cudaEventRecord(begin, cuda_stream));
+    static DeviceMark begin, end;
+    device_mark(&begin);
     for (int i = 0; i < times; i++)
-        if (run(plan, w, &candidate->algorithm, candidate->choice >= FUSED)) return INFINITY;
-    CUDA(cudaEventRecord(end, cuda_stream));
-    CUDA(cudaEventSynchronize(end));
-    CUDA(cudaEventElapsedTime(&ms, begin, end));
-    return ms / (float)times;
+        if (run(plan, w, candidate)) return INFINITY;
+    device_mark(&end);
+    return (float)device_mark_ms(&begin, &end) / (float)times;
 }
 
 /* The fastest candidate's choice. A later candidate must be faster by 2 %: fused ones, which move fewer bytes, come
@@ -232,8 +222,7 @@ static void plan_choose(Plan *plan, const Work *w) {
     const Candidate *chosen = &list[fused];
     for (int i = 0; i < count; i++)
         if (list[i].choice == choice) chosen = &list[i];
-    plan->algorithm = chosen->algorithm;
-    plan->choice = chosen->choice;
+    plan->chosen = *chosen;
     plan->has_choice = choice >= 0;
     plan->version = autotune_version();
 }
@@ -243,9 +232,9 @@ static void plan_create(Plan *plan, const Work *w, const Key *key) {
     plan->key = *key;
     plan->matmul = matmul_create(w, 0);
     plan->fused = can_fuse(w) ? matmul_create(w, 1) : NULL;
-    operand_create(&plan->a, g->dtype, g->M, g->K, g->a);
-    operand_create(&plan->b, g->dtype, g->K, g->N, g->b);
-    layout_create(&plan->c, g->c_dtype, g->M, g->N, g->c_pitch);
+    plan->a = layout_of(g->dtype, g->M, g->K, g->a.layout, g->a.pitch);
+    plan->b = layout_of(g->dtype, g->K, g->N, g->b.layout, g->b.pitch);
+    plan->c = layout_of(g->c_dtype, g->M, g->N, ROW_MAJOR, g->c_pitch);
     plan_choose(plan, w);
 }
 
@@ -300,7 +289,7 @@ static void execute(Work w) {
     void **own = &workspace[cuda_side];
     if (!*own) *own = device_alloc(WORKSPACE_BYTES, "the workspace of cuBLASLt");
     const Plan *plan = plan_find(&w);
-    CUBLAS(run(plan, &w, &plan->algorithm, plan->choice >= FUSED));
+    CUBLAS(run(plan, &w, &plan->chosen));
 }
 
 void gemm(Gemm g) { if (!gemv(&g, ABSENT)) execute((Work){ .g = g }); }
