@@ -177,10 +177,6 @@ static const char *refuse(const AttentionSpec *s) {
     return NULL;
 }
 
-static const Attention *backward_of(const AttentionSpec *s) {
-    return s->dtype == BF16 ? &attention_flash_sm80 : &attention_flash_f32;
-}
-
 static size_t workspace_bytes(const AttentionSpec *s) {
     const size_t rows = attention_row_bytes(s), splits = (size_t)splits_of(s);
     return (splits > 1 ? rows * splits * ((size_t)s->HS + 2) : rows) + attention_part_bytes(s);
@@ -212,7 +208,8 @@ static void forward(const AttentionSpec *spec, Tensor out, Tensor lse, void *kep
 
 static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                      const void *kept, Tensor q, Tensor k, Tensor v, void *work) {
-    backward_of(s)->backward(s, dq, dk, dv, dout, out, lse, kept, q, k, v, work);
+    const Attention *other = s->dtype == BF16 ? &attention_flash_sm80 : &attention_flash_f32;
+    other->backward(s, dq, dk, dv, dout, out, lse, kept, q, k, v, work);
 }
 
 const Attention attention_decode = {

@@ -45,6 +45,11 @@ template<int KEYS> DEVICE void draw_mask(uint8_t *mask, const AttentionDropout &
     store_block<KEYS>(mask, dropout_draw(of_head, query / 8 + row, key / 8 + column, dropout.digits), row, column);
 }
 
+/* x, or 0 where bit 7 of the byte is 0 */
+DEVICE float keep_by_bit(float x, uint32_t bits, int byte) {
+    return __uint_as_float(__float_as_uint(x) & prmt(bits, bits, 0x8888 + 0x1111 * byte));
+}
+
 /* What is kept of the elements of accumulators: all of them. */
 struct KeepAll {
     template<class... Any> DEVICE KeepAll(const Any &...) {}
@@ -92,8 +97,7 @@ template<bool TRANSPOSED, int MT, int N> struct KeepDrawn {
     }
     /* x, or 0 where the element is dropped. */
     DEVICE float keep(float x, int m, int n, int e) const {
-        const uint32_t w = word[word_of(m, n, e / 2)][e % 2];
-        return __uint_as_float(__float_as_uint(x) & prmt(w, w, 0x8888 + 0x1111 * byte_of(m, n, e / 2)));
+        return keep_by_bit(x, word[word_of(m, n, e / 2)][e % 2], byte_of(m, n, e / 2));
     }
 };
 

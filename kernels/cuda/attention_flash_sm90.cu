@@ -29,7 +29,12 @@ Part part_of(const AttentionSpec *s, Into into) {
     return s->dropout.rate > 0 ? DROPPED : WHOLE;
 }
 
+/* Zero between launches: all are on the one stream of this library, in replayed graphs, too. */
+static __device__ unsigned tile_counter;
+
 Problem make_problem(const AttentionSpec *s, Tensor lse, int64_t heads_in_flight) {
+    static unsigned *counter;               /* looked up once: not while a CUDA graph is recorded */
+    if (!counter) CUDA(cudaGetSymbolAddress((void **)&counter, tile_counter));
     Problem p = {};
     p.NH = s->NH;
     p.HS = s->HS;
@@ -41,13 +46,17 @@ Problem make_problem(const AttentionSpec *s, Tensor lse, int64_t heads_in_flight
     p.heads_in_flight = heads_in_flight < 1 ? 1 : heads_in_flight < p.heads ? (int)heads_in_flight : p.heads;
     p.deterministic = s->deterministic;
     p.scale = s->scale;
+    p.tile_counter = counter;
     return p;
 }
 
-int persistent_blocks(int64_t tiles) {
-    REQUIRE(tiles <= INT32_MAX / 2, "attention: %lld tiles, want at most %d: a smaller batch",
-            (long long)tiles, INT32_MAX / 2);
-    return (int)(tiles < cuda_sm_count() ? tiles : cuda_sm_count());
+int persistent_blocks(Problem &p, int cluster) {
+    const int64_t tiles = (int64_t)p.heads * p.tiles;
+    REQUIRE(tiles * cluster <= INT32_MAX / 2, "attention: %lld tiles, want at most %d: a smaller batch",
+            (long long)tiles, INT32_MAX / 2 / cluster);
+    const int blocks = (int)min(tiles * cluster, (int64_t)cuda_sm_count());
+    p.fetches = (unsigned)(tiles + blocks / cluster);
+    return blocks;
 }
 
 static const char *refuse(const AttentionSpec *s) {

@@ -265,7 +265,7 @@ CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int r
 Result      make_result(const char *name, const AttentionSpec *s, Tensor t, Into into);
 Part        part_of(const AttentionSpec *s, Into into);     /* into: OVERWRITE in the backward pass */
 Problem     make_problem(const AttentionSpec *s, Tensor lse, int64_t heads_in_flight);     /* the rest is each pass's */
-int         persistent_blocks(int64_t tiles);       /* one per SM, at most one per tile */
+int         persistent_blocks(Problem &p, int cluster);     /* one per SM, at most one cluster per tile; sets fetches */
 
 /* Shapes are checked by the caller. work: attention_flash_sm90_workspace bytes, not initialized. */
 size_t attention_flash_sm90_workspace(const AttentionSpec *s);

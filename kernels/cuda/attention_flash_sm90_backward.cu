@@ -30,8 +30,6 @@
 
 struct Maps { CUtensorMap q, k, v, dout; Result dq, dk, dv; };
 
-static __device__ unsigned tile_counter;        /* as in the forward pass: zero between launches */
-
 /* tiles: of a head's queries. Tpad: Tq rounded up to 128. dq_semaphore: for both halves of each tile, the number of
    blocks of keys in dq. */
 struct Workspace { float *lse2, *delta, *dq; int *dq_semaphore; int tiles, Tpad; };
@@ -162,8 +160,7 @@ void flash_backward_rows(const Problem p, const Workspace w, const float *lse, T
             #pragma unroll
             for (int n = 0; n < 8; n++) sum += a[n] * b[n];
         }
-        #pragma unroll
-        for (int distance = LANES / 2; distance; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+        sum = warp_sum<LANES>(sum);
         if (lane == 0) {
             const int64_t at = (int64_t)head * w.Tpad + row;
             w.delta[at] = DROPOUT ? sum * dropout.inverse_scale : sum;
@@ -365,11 +362,6 @@ template<class F> struct Consumer {
         draw(n, i);
     }
 
-    /* x, or 0 where bit 7 of the byte is 0 */
-    static DEVICE float keep(float x, uint32_t bits, int byte) {
-        return __uint_as_float(__float_as_uint(x) & prmt(bits, bits, 0x8888 + 0x1111 * byte));
-    }
-
     /* dS^T = P^T (dP^T - delta), in registers and, for dq, in shared memory */
     DEVICE void compute_ds(Registers<F> &r, int stage, int used) {
         const float *delta = (const float *)(shared.memory + F::DELTA + stage * F::VECTOR_BYTES) + 2 * c;
@@ -388,7 +380,7 @@ template<class F> struct Consumer {
                 const float p0 = r.s[4 * j + 2 * i], p1 = r.s[4 * j + 2 * i + 1];
                 const float dp0 = r.dp[4 * j + 2 * i], dp1 = r.dp[4 * j + 2 * i + 1];
                 if constexpr (F::DROPOUT) {
-                    const float kept0 = keep(p0, bits, i), kept1 = keep(p1, bits, 2 + i);
+                    const float kept0 = keep_by_bit(p0, bits, i), kept1 = keep_by_bit(p1, bits, 2 + i);
                     r.p[2 * j + i]  = bf16_pair(kept0, kept1);
                     r.ds[2 * j + i] = bf16_pair(kept0 * dp0 - p0 * m.x, kept1 * dp1 - p1 * m.y);
                 } else {
@@ -581,9 +573,7 @@ template<int PANELS, Part PART> static void launch(Problem p, const Workspace &w
     const Maps maps = { tensor_map("q", s, q, F::QT), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
                         tensor_map("dout", s, dout, F::QT), make_result("dq", s, dq, s->dq_into),
                         make_result("dk", s, dk, s->dkv_into), make_result("dv", s, dv, s->dkv_into) };
-    const int64_t tiles = (int64_t)p.heads * p.tiles;
-    const int blocks = persistent_blocks(tiles);
-    p.fetches = (unsigned)(tiles + blocks);
+    const int blocks = persistent_blocks(p, 1);
     LAUNCH((flash_backward_rows<PANELS, F::DROPOUT>), (unsigned)(padded_rows(s) / 128), 256, 0, p, w, lse, out, dout,
            s->dropout);
     LAUNCH(flash_backward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, w, maps, s->dropout);
@@ -600,9 +590,6 @@ void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk,
     const float heads = s->deterministic ? 16000 / sqrtf((float)s->Tq * columns) : 1.92f * cuda_sm_count() / tiles;
     Problem p = make_problem(s, lse, (int64_t)ceilf(heads));
     p.tiles = tiles;
-    static unsigned *counter;               /* looked up once: not while a CUDA graph is recorded */
-    if (!counter) CUDA(cudaGetSymbolAddress((void **)&counter, tile_counter));
-    p.tile_counter = counter;
     Workspace w = {};
     w.Tpad = padded(s->Tq);
     w.tiles = w.Tpad / (s->HS > 64 ? Backward<2, WHOLE>::QT : Backward<1, WHOLE>::QT);

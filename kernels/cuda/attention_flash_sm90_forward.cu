@@ -25,9 +25,6 @@ static constexpr float SLACK = 8.0f;    /* row_max may lie this much (log2) belo
 
 struct Maps { CUtensorMap q, k, v; Result out; };
 
-/* Zero between launches. (All launches are on the one stream of this library, in replayed graphs, too.) */
-static __device__ unsigned tile_counter;
-
 /* Tile shape and shared memory. GROUPS consumer warpgroups take neighbouring rows of one head, rotated from tile to
    tile, since later rows have more work, and share the K and V pipelines, which are deep enough for them to be out of
    step. A cluster of BLOCKS shares K and V as well: a tile is as large as the rows of its blocks, which load one panel
@@ -385,8 +382,7 @@ template<class F> struct Consumer {
             if (column == 0 && query < p.Tq)
                 lse[((int64_t)out.b * p.NH + out.h) * p.lse_pitch + query] = LN2 * (r.row_max[i] + log2f(total));
         }
-        const uint32_t staging = shared.base + F::OUT + (4 * group + warp) * F::PANELS * EPILOGUE_PANEL;
-        store_rows<F::PANELS, F::PART>(p, staging, maps.out, out.b, out.h, out.row + EPILOGUE_ROWS * warp, 0, r.o,
+        store_rows<F::PANELS, F::PART>(p, staging(), maps.out, out.b, out.h, out.row + EPILOGUE_ROWS * warp, 0, r.o,
                                        normalise[0], normalise[1]);
         out.row = -1;
     }
@@ -530,9 +526,7 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
 template<class F> static void launch(Problem p, const Maps &maps, float *lse, const AttentionDropout &dropout) {
     p.first_row = F::PART == RECTANGLE ? 0 : F::first_row(p.Tq);
     p.tiles = (p.Tq - p.first_row + F::ROWS - 1) / F::ROWS;
-    const int64_t tiles = (int64_t)p.heads * p.tiles;
-    const int blocks = persistent_blocks(tiles * F::BLOCKS);
-    p.fetches = (unsigned)(tiles + blocks / F::BLOCKS);
+    const int blocks = persistent_blocks(p, F::BLOCKS);
     LAUNCH(flash_forward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, maps, lse, dropout);
 }
 
@@ -546,9 +540,6 @@ static void launch_part(const Problem &p, const Maps &maps, Tensor lse, const At
 
 void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) {
     Problem p = make_problem(s, lse, attention_heads_in_flight(s));
-    static unsigned *counter;               /* looked up once: not while a CUDA graph is recorded */
-    if (!counter) CUDA(cudaGetSymbolAddress((void **)&counter, tile_counter));
-    p.tile_counter = counter;
     const Maps maps = { tensor_map("q", s, q, GROUP_ROWS), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
                         make_result("out", s, out, OVERWRITE) };
     p.merges = s->out_into == ACCUMULATE;       /* in bf16 */
