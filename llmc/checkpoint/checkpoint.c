@@ -66,8 +66,8 @@ void checkpoint_verify(const char *checkpoint, int to_resume) {
 
 /* ---- config.json */
 
-/* Fields of HuggingFace's GPT2Config, all of them written. Those with a value are what this model is: a config that has
-   them has that value. The others are sizes of the tensors, and must be there. */
+/* Fields of HuggingFace's GPT2Config, all of them written. A field with a value may be missing when it is read, but
+   must not have another one. The others are sizes of the tensors and required. */
 static const struct { const char *key; JsonType type; const char *value; size_t size; } fields[] = {
     { "model_type",                       JSON_STRING, "gpt2",     0 },
     { "activation_function",              JSON_STRING, "gelu_new", 0 },
@@ -107,7 +107,7 @@ static void write_config(const char *path, const GPTConfig *c, Tokenizer tokeniz
     file_close_durably(file, path);
 }
 
-/* c: as the tensors of the file weights give it. */
+/* c: the sizes of the tensors in the file weights. */
 static void check_field(int i, const Json *got, const GPTConfig *c, const char *weights) {
     char text[16];
     const char *want = field_value(i, c, text), *had = json_text(got);
@@ -361,7 +361,7 @@ void checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, 
     const Path file = path_of(checkpoint, OPTIMIZER);
     Part part[STATES] = { { "param.", NULL, F32 }, { "exp_avg.", NULL, F32 }, { "exp_avg_sq.", NULL, F32 } };
     const OptimizerState first = is_f32 ? STATE_M : STATE_PARAM;
-    for (OptimizerState i = first; i < STATES; i++) {       /* sharded ones share the memory that they are read into */
+    for (OptimizerState i = first; i < STATES; i++) {       /* sharded ones are read into the same memory */
         part[i].memory = optimizer_memory(optimizer, i);
         weights_read(file.text, &model->master.table, part + first, STATES - first, model->config.V);
         part[i].memory = NULL;

@@ -45,7 +45,7 @@ typedef struct {
     const TensorTable *table;
     void          *host[3];                    /* parameters, first and second moments, each as in the table */
     TrainState     state;
-    const Option  *options;                    /* the KEPT ones are written */
+    const Option  *options;                    /* KEPT ones are written */
     Tokenizer      tokenizer;
     DataId         train, val;
     char          *choices;                    /* autotune_text; NULL = none */
@@ -56,29 +56,30 @@ typedef struct {
 void checkpoint_write(const char *dir, const Snapshot *snapshot);
 
 /* Removes the files that checkpoint_write wrote, then the directory unless it holds other files, which are never
-   removed. Of a link, the link. A directory that does not exist is not an error. */
+   removed. dir a link: removes the link. A directory that does not exist is not an error. */
 void checkpoint_remove(const char *dir);
 int  checkpoint_has_other_files(const char *dir);      /* also when it is a link */
 
 int         checkpoint_has_model(const char *dir);
 const char *checkpoint_missing_file(const char *dir, int to_resume);   /* the first one; NULL = none is missing */
 
-/* Fails if a file is not the one that its checksum was made of; to be called before a load. optimizer.safetensors is
+/* Fails if a file differs from its checksum; to be called before a load. optimizer.safetensors is
    read only to_resume. */
 void checkpoint_verify(const char *checkpoint, int to_resume);
 
-/* weights_config, with which config.json must agree, and its number of heads; without one, heads of 64 channels, and
-   prints that. A head that differs from wte is untied even if config.json ties it; prints that. save_dtype is F32. */
+/* weights_config, with which config.json must agree, and the number of heads of config.json; without that file, heads
+   of 64 channels, and prints so. A head that differs from wte is untied, whatever config.json says; prints so.
+   save_dtype is F32. */
 GPTConfig checkpoint_config(const char *checkpoint);
 
-/* Tokenizer the model was trained with. A model of another program has bytes if V is 256, else the BPE of its tokenizer
-   files, or ids without one that can be read; prints why it cannot. */
+/* The tokenizer that the model was trained with. A model of another program: bytes if V is 256, else the BPE of its
+   tokenizer files, or ids if they cannot be read; prints why. */
 Tokenizer checkpoint_tokenizer(const char *checkpoint, int V);
 
 /* Adopts the choices, if the checkpoint has any; prints when they are of another version, device, driver or library. */
 void       checkpoint_load_choices(const char *checkpoint);
 void       checkpoint_load_model(const char *checkpoint, GPT *model);
-/* Moments, the number of updates, and of a model saved in BF16 the exact weights. */
+/* Moments, the number of updates, and for a model saved in BF16 the exact weights. */
 void       checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, GPT *model, Optimizer *optimizer);
 Json      *checkpoint_open_state(const char *checkpoint);   /* state.json: also "train", "val" (DataId), "settings" */
 TrainState checkpoint_read_state(const Json *json);

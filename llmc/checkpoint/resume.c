@@ -27,7 +27,7 @@ static char *find_checkpoint(const char *out, const char *data) {
          why, out);
 }
 
-/* It would be taken for a text to train on. A text may be in the directory of a run. */
+/* Such a file would be read as a text to train on. A text may be in the directory of a run. */
 static void refuse_file_of_run(const char *path) {
     Path dir = file_parent(path);
     const int is_step = dir_has_file(dir.text, "state.json");
@@ -39,7 +39,7 @@ static void refuse_file_of_run(const char *path) {
     fail("--resume %s: a file of a run: want its directory, --resume %s", path, dir.text);
 }
 
-/* Data that a run names by a relative path are not found from another directory. */
+/* The data's path may be relative to the directory in which the run was started. */
 static void require_data(const char *option, const char *pattern) {
     glob_t found = {0};
     REQUIRE(file_exists(pattern) || !glob(pattern, 0, NULL, &found), "--%s %s: no such file or pattern of files; "

@@ -8,8 +8,8 @@
 
 /* The checkpoint that a run continues from, and its state.json, which is read once. */
 typedef struct {
-    char       *checkpoint;     /* NULL = none yet: the run begins. A job script may always pass --resume */
-    Json       *json;           /* kept: text options point into it */
+    char       *checkpoint;     /* NULL = none yet: the run starts; job scripts may always pass --resume */
+    Json       *json;           /* not freed: text options point into it */
     TrainState  state;
     char       *changes;        /* options with another value: "--steps 200 -> 300, --lr 1e-3 -> 5e-4"; NULL = none */
 } Resume;
@@ -27,11 +27,11 @@ char *resume_adopt_options(Option *table, const Json *json);
    another file may share: fails if the data differ. */
 void resume_require_same_data(const Resume *resume, const Corpus *corpus, Option *table, int is_default_out);
 
-/* Clears the history of validations, and prints that, if its best checkpoint is gone, or if other data or another
-   --val-tokens make losses that cannot be compared with it. */
+/* Clears the history of validations, and prints that, if its best checkpoint is gone, or if its losses are not
+   comparable because of other data or another --val-tokens. */
 void resume_check_best(Resume *resume, const Corpus *corpus, Option *table);
 
-/* Loads weights and moments. Fails where the state contradicts itself, and on ranks with another step. */
+/* Loads weights and moments. Fails on an inconsistent state, and on ranks with another step. */
 void resume_load(const Resume *resume, GPT *model, Optimizer *optimizer);
 
 #endif

@@ -23,7 +23,7 @@ static char *base_of(const char *data) {
 
 /* ---- Choosing and opening */
 
-/* Locks the directory if it exists, until the process ends. */
+/* Locks an existing directory until the process ends. */
 static void lock(RunDir *dir) {
     if (dir->lock || !file_is_dir(dir->path)) return;
     dir->lock = directory_lock(dir->path);
@@ -42,7 +42,7 @@ static void require_new(const RunDir *dir) {
     REQUIRE(!run, "%s already exists: want another --out, or --resume to continue", run);
 }
 
-/* The last variant of base that has one: a run that was killed early leaves an empty directory. */
+/* The last variant of base with a run: a run that was killed early leaves an empty directory. */
 static char *last_run(const char *base) {
     int last = 1, in_use = 1;
     for (int n = 2; in_use; n++) {
@@ -57,7 +57,7 @@ static char *last_run(const char *base) {
 
 RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run) {
     char *base = out ? NULL : base_of(data);
-    if (base && !resume)                    /* another process may make it until run_dir_open does */
+    if (base && !resume)                    /* another process can make it before run_dir_open does */
         return (RunDir){ .path = file_unused_variant(base, '-'), .base = base };
     RunDir dir = { .path = base ? last_run(base) : strcmp(out, "none") ? out : NULL };
     free(base);
@@ -94,7 +94,7 @@ static int64_t step_of(const char *name, const char *tail) {
     return strcmp(path_of(".", name).text, step_path(".", step, tail).text) ? -1 : step;
 }
 
-/* The highest step below `before` whose directory has what is needed; -1 = none. */
+/* The highest step below `before` whose directory has the required files; -1 = none. */
 static int64_t highest_step(const char *out, const char *tail, Need need, int64_t before) {
     DIR *directory = opendir(out);
     if (!directory && (errno == ENOENT || errno == ENOTDIR)) return -1;
@@ -126,7 +126,7 @@ char *run_dir_newest(const char *out) { return newest(out, ANY, INT64_MAX); }
 
 /* ---- Writing and removing */
 
-/* Nothing is written to, or removed from, another run's directory of that name. */
+/* Fails if OUT was moved or replaced: another run's directory is never changed. */
 static void require_unmoved(const RunDir *dir) {
     REQUIRE(file_has_name(dir->lock, dir->path), "%s: the directory was moved or removed during the run", dir->path);
 }
@@ -171,7 +171,7 @@ void run_dir_link_best(const RunDir *dir, int64_t step) {
     file_rename(new.text, best.text);
 }
 
-/* Files of a user are in it, or in what a removal has left of an earlier one; or it is a link. */
+/* Whether it or the .partial of an earlier removal has files of a user, or it is a link. */
 static int has_other_files(const RunDir *dir, int64_t step) {
     return checkpoint_has_other_files(step_path(dir->path, step, "").text) ||
            file_exists(step_path(dir->path, step, ".partial").text);
@@ -215,7 +215,7 @@ static char *find_model(const char *path) {
     return step;
 }
 
-/* last: the newest checkpoint of a run. Returns it, or the best in its place. */
+/* last: the newest checkpoint of a run. Returns the best, else last. */
 static char *pick_of_run(char *last, char **note) {
     const int has_state = file_exists(path_of(last, "state.json").text);
     const TrainState state = has_state ? checkpoint_load_state(last) : (TrainState){0};

@@ -14,11 +14,11 @@ typedef struct {
 
 /* The directory of --out, none for "none". out NULL: runs/NAME with the name of the data's file, up to its extension or
    the first character of a pattern, or the first unused of runs/NAME-2, -3, ...; with resume the last that has a
-   checkpoint or a log. Writes nothing. Locks one that exists until the process ends, unless dry_run. Fails while
+   checkpoint or a log. Writes nothing. Locks an existing one until the process ends, unless dry_run. Fails while
    another process has the lock, and without resume if the directory has a checkpoint or a log. */
 RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run);
 
-/* Makes and locks the directory unless it is locked. Of a new run without --out, if another process has made it since,
+/* Makes and locks the directory unless it is locked. If another process has made the one of a new run without --out,
    path becomes the next variant. */
 void run_dir_open(RunDir *dir);
 
@@ -29,17 +29,17 @@ Path run_dir_checkpoint(const RunDir *dir, int64_t step);        /* OUT/step-N *
    was locked. */
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
 
-/* Makes OUT/best a link to the checkpoint of that step, which exists, by a rename. Fails where links are refused, when
-   best is something else, which is left as it is, and when OUT was moved or removed. */
+/* Makes OUT/best, by a rename, a link to the existing checkpoint of that step. Fails where links are refused, when best
+   is no link, which it leaves alone, and when OUT was moved or removed. */
 void run_dir_link_best(const RunDir *dir, int64_t step);
 
-/* Which complete checkpoints run_dir_clean removes, of those of steps up to `last`: `outdated`, and all but the newest
-   `newest` and `best`. newest 0: all stay; another member 0: not used. */
+/* What run_dir_clean removes of the complete checkpoints up to step `last`: `outdated`, and all but the newest `newest`
+   and `best`. newest 0: all stay; another member 0: not used. */
 typedef struct { int64_t last, newest, best, outdated; } Pruning;
 
-/* Removes what step-N.partial holds of checkpoints, then old checkpoints. What OUT/best names, directories that hold
-   other files, and links, stay; the latter two do not count as newest. A checkpoint is renamed to step-N.partial before
-   it is removed. Fails when OUT was moved or removed. */
+/* Removes checkpoint files in step-N.partial, then old checkpoints. OUT/best's target, directories with other files,
+   and links stay; the latter two do not count as newest. A checkpoint is renamed to step-N.partial before it is
+   removed. Fails when OUT was moved or removed. */
 void run_dir_clean(const RunDir *dir, const Pruning *pruning);
 
 /* New strings, NULL = none: the newest checkpoint that has all files a resume needs, older than the checkpoint `before`
@@ -51,8 +51,8 @@ char *run_dir_newest(const char *out);
    path of model.safetensors or model.safetensors.index.json. Fails for anything else, and at a wrong checksum. */
 char *run_dir_resolve(const char *path);
 
-/* The same, but of a run directory the best checkpoint, or without one the last. *note: which one it is, in a line (a
-   new string); NULL if path is not a run directory. */
+/* The same, but for a run directory its best checkpoint, or without one the last. *note: a line that names it (a new
+   string); NULL if path is not a run directory. */
 char *run_dir_pick(const char *path, char **note);
 
 #endif

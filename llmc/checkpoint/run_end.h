@@ -4,9 +4,8 @@
 #include "../options/settings.h"
 #include "saver.h"
 
-/* A step from `before` to `state` whose update was not applied. A non-finite one ends the run, unless --on-nan skip
-   allows some. The state before is saved first, so that no step is lost; no older checkpoint is removed, which may be
-   needed. */
+/* Reports the step from `before` to `state`, whose update was not applied. A non-finite step ends the run, unless
+   --on-nan skip allows some; first the state before it is saved, and all older checkpoints are kept. */
 void report_skipped_step(Saver *saver, const Settings *settings, const TrainState *before, const TrainState *state,
                          const StepStats *stats, StepResult result);
 

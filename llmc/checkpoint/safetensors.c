@@ -30,7 +30,7 @@ static int by_name(const void *a, const void *b) {
 static int by_place(const void *a, const void *b) {
     const SafeTensor *x = a, *y = b;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
-    return (x->bytes > y->bytes) - (x->bytes < y->bytes);      /* an empty tensor comes before the one at its place */
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes);      /* an empty tensor comes before the one at its offset */
 }
 
 static SafeTensor read_entry(const Json *entry, const char *path) {
@@ -58,7 +58,7 @@ static SafeTensor read_entry(const Json *entry, const char *path) {
     return t;
 }
 
-/* Appends a file and its tensors, which cover its data from the first byte to the last, without overlap or hole. */
+/* Appends a file and its tensors, which must cover its data without overlap or gap. */
 static void open_shard(SafeFile *file, const char *path) {
     SafeShard *shard = &file->shard[file->shards++];
     *shard = (SafeShard){ .path = format_string("%s", path), .map = file_map(path) };

@@ -12,7 +12,7 @@ typedef struct {
     const char *dtype;          /* as in the file: "F32", "BF16", "F16", "F64", "I64", ... */
     int         ndim;
     int64_t     dim[8];
-    int64_t     begin, bytes;   /* its place in the file's data */
+    int64_t     begin, bytes;   /* position in the file's data */
     const unsigned char *data;  /* in the mapped file; little-endian, of any alignment */
 } SafeTensor;
 

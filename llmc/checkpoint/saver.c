@@ -17,8 +17,8 @@ double saver_file_bytes(const GPTConfig *config) {
     return (moments + parameters) * (double)gpt_parameter_count(config);
 }
 
-/* All pages are mapped when it returns, huge ones if the system has them, by all cores: mapping 1.5 GB page by page
-   stalled the first save for seconds. */
+/* Maps all pages now, huge ones if the system has them, with all cores: mapping 1.5 GB page by page stalled the first
+   save for seconds. */
 static void *pinned_alloc(size_t bytes) {
     size_t whole = whole_pages(bytes);
     void *memory = aligned_alloc(PAGE, whole);
@@ -31,7 +31,7 @@ static void *pinned_alloc(size_t bytes) {
     return memory;
 }
 
-/* ---- In the thread, which touches nothing but the saver and the files */
+/* ---- In the thread, which uses only the saver and the files */
 
 static void write_snapshot(void *saver) { run_dir_write(((Saver *)saver)->dir, &((Saver *)saver)->snapshot); }
 static void remove_partial(void *saver) { run_dir_clean(((Saver *)saver)->dir, &(Pruning){0}); }

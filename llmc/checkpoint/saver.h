@@ -19,34 +19,34 @@ typedef struct {
     double           seconds;              /* duration of the last save; before the first, at 200 MB/s */
     Snapshot         snapshot;             /* the current save's, in pinned memory */
     pthread_t        thread;
-    int              running;              /* while it is, the members below belong to the thread */
+    int              running;              /* 1: the members below belong to the thread */
     int              failed;               /* the last save failed */
     char             message[FAIL_LENGTH]; /* error of the last save, "" = none: "step 20 is not saved: ..." */
     char             link_error[FAIL_LENGTH];   /* error of OUT/best; "" = none */
-    int              link_failed;          /* it is reported */
+    int              link_failed;          /* the error was reported */
     double           thread_seconds;
 } Saver;
 
 size_t saver_host_bytes(const GPTConfig *config);      /* host memory that saver_open allocates */
 double saver_file_bytes(const GPTConfig *config);      /* size of a checkpoint without headers and small files */
 
-/* To be called with the fields above `best` set, and of snapshot the options, the tokenizer, its files, and the
-   identities of the data. dir: locked, or NULL. Pointers stay in use until saver_close; the options must not change
-   during a save. Removes what a killed run left in dir. */
+/* To be called with the fields above `best` set, and the snapshot's options, tokenizer and identities of the data. dir:
+   locked, or NULL. Pointers stay in use until saver_close; the options must not change during a save. Removes the
+   leftovers of a killed run in dir. */
 void saver_open(Saver *saver);
 
-/* A run that continues: the step that needs no save, -1 = none, and its best. Does what a kill has left undone, the
-   link OUT/best and the removal of the best before. */
+/* Called for a run that continues. saved_step: needs no save, -1 = none. Completes what a kill has left undone: the
+   link OUT/best and the removal of the previous best. */
 void saver_resume(Saver *saver, int64_t saved_step, BestLoss best);
 
-/* Waits for a save under way and reports its error, syncs the log, copies everything, and starts the thread, which also
+/* Waits for the current save and reports its error, syncs the log, copies everything, and starts the thread, which also
    moves OUT/best. All ranks call it; those without dir only give their slices. */
 void saver_save  (Saver *saver, const TrainState *state);
 void saver_poll  (Saver *saver);       /* reports the error of a finished save, without waiting */
 void saver_finish(Saver *saver);       /* waits, reports */
 void saver_close (Saver *saver);       /* waits, reports; fails if the last save failed; frees */
 
-/* The best of the run as it is, or is being, saved: if its save has failed, the one before. Without dir `best`. */
+/* The best that is saved or being saved: if its save has failed, the one before. Without dir `best`. */
 BestLoss saver_best(const Saver *saver, BestLoss best);
 
 #endif

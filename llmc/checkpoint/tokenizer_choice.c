@@ -4,7 +4,7 @@
 #include "../text/bpe_files.h"
 #include "run_dir.h"
 
-/* DIR of --tokenizer has its files, or is a run directory: then those of its newest model. */
+/* DIR of --tokenizer has tokenizer files, or is a run directory: then those of its newest model. */
 static Tokenizer open_tokenizer(const char *dir) {
     char *newest = bpe_has_files(dir) ? NULL : run_dir_newest(dir);
     char *resolved = newest ? run_dir_resolve(dir) : NULL;

@@ -33,7 +33,7 @@ static float *transposed(float *in, int64_t rows, int64_t columns) {
     return out;
 }
 
-/* Without the padding rows of the token table, which are not in the file. */
+/* The tensor without the padding rows of the token table, which are not in the file. */
 static Tensor saved_rows(const TensorEntry *entry, int V) {
     return entry->layout == VOCABULARY ? tensor_row_range(*entry->field, 0, V) : *entry->field;
 }
@@ -127,7 +127,7 @@ static int is_tied(const SafeTensor *head, const SafeTensor *wte) {
            && !memcmp(head->data, wte->data, (size_t)wte->bytes);
 }
 
-/* Exact. The bits of a half, moved to their places in f32, are the number times 2^(15 - 127), also of a subnormal. */
+/* Exact: the bits of a half, at their positions in f32, are the number times 2^(15 - 127), also for subnormals. */
 static float half_to_float(uint16_t half) {
     uint32_t bits = (uint32_t)(half & 0x8000) << 16 | (uint32_t)(half & 0x7fff) << 13;
     float value;
@@ -181,7 +181,7 @@ void weights_read(const char *path, const TensorTable *table, const Part *part, 
     safetensors_close(&file);
 }
 
-/* ---- Contents of a model's file */
+/* ---- Sizes of a model, from its file */
 
 static int size_of(const SafeTensor *tensor, int dim, int max) {
     char text[256];

@@ -3,13 +3,13 @@
 #define LLMC_WEIGHTS_H
 #include "../model/gpt.h"
 
-/* Tensors of a file: the entries of a table, with prefix before their names, at the table's offsets in memory. That is
-   host memory for a write; for a read device memory, or NULL for tensors that are only required to be there. dtype: of
-   the written tensors, F32, or BF16 rounded to nearest, ties to even; F32 for a read. */
+/* Tensors of a file: the entries of a table, with prefix before their names, at the table's offsets in memory: host
+   memory for a write, device memory for a read, or NULL to only require that they exist. dtype: F32, or for a write
+   BF16, rounded to nearest, ties to even. */
 typedef struct { const char *prefix; void *memory; DType dtype; } Part;
 
-/* One file of all parts, with the first V rows of the token tables. Fails at a NaN or an infinity, before there is a
-   file. */
+/* One file of all parts, with the first V rows of the token tables. Fails at a NaN or an infinity, before it creates
+   the file. */
 void weights_write(const char *path, const TensorTable *table, const Part *part, int parts, int V);
 
 /* path: a file, or the index of several. Tensors without a prefix (a model) may be F32, F16 or BF16, which f32 holds

@@ -49,10 +49,9 @@ int64_t batch_largest(const GPTConfig *config, const char *attention, Purpose pu
    the batch of all ranks is the update, at most 64Ki tokens on each. On a CPU at most 16 sequences. */
 void batch_choose(Settings *settings, const GPTConfig *config, Purpose purpose);
 
-/* Sequences of an update of all ranks, with T tokens each; call it after a resume has adopted the options of its
-   checkpoint. Fails if --total-batch is not a multiple of the micro-batches of all groups of --context-parallel ranks.
-   With several ranks it sets --total-batch, so that a resume on another number of them keeps it; such a resume takes a
-   smaller --batch where that is needed. */
+/* Sequences of T tokens in an update of all ranks; call it after a resume has adopted its checkpoint's options. Fails
+   if --total-batch is not a multiple of the micro-batches of all groups of --context-parallel ranks. With several ranks
+   it sets --total-batch, which a resume on another number of ranks keeps, with a smaller --batch if needed. */
 int64_t update_sequences(Settings *settings, int T, int is_resume);
 
 #endif

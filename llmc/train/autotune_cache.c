@@ -40,8 +40,8 @@ void autotune_cache_load(void) {
     fails(load, NULL, ignored);
 }
 
-/* Choices that other processes have written since the start are loaded first and kept. If two processes write at the
-   same moment, the choices of one are lost, and a later run measures them again. */
+/* Keeps choices that other processes have written since the start. If two processes write at the same time, one's
+   choices are lost, and a later run measures them again. */
 static void save(void *unused) {
     (void)unused;
     const Path path = cache_path();

@@ -13,7 +13,7 @@ static int64_t windows_of(const Tokens *tokens, int64_t max_tokens, int T) {
     return wanted < windows ? wanted : windows;
 }
 
-/* This rank's tokens of window w; from `wanted` on, targets that are ignored. Returns the number of other targets. */
+/* This rank's tokens of window w; from `wanted` on, ignored targets. Returns the number of targets not ignored. */
 static int64_t load_window(const Tokens *tokens, int64_t w, int64_t wanted, const RingSplit *split, int32_t *window,
                            int32_t *inputs, int32_t *targets) {
     const int T = split->T, local = ring_tokens(split, split->rank);
@@ -71,15 +71,15 @@ double targets_per_byte(const Tokens *tokens, Tokenizer tokenizer, int64_t max_t
     const BpeVocabulary *v = bpe_vocabulary(tokenizer_bpe(tokenizer));
     int32_t *window = host_alloc(2 * (size_t)T * sizeof *window, "a sequence"), *targets = window + T;
     int64_t wanted = windows_of(tokens, max_tokens, T), count = 0, bytes = 0;
-    int is_foreign = 0;                     /* an id that the tokenizer does not have */
+    int is_unknown = 0;                     /* an id that the tokenizer does not have */
     for (int64_t w = 0; w < wanted; w++) {
         count += tokens_eval_window(tokens, w, T, window, targets);
         for (int t = 0; t < T; t++)
-            if (targets[t] >= v->V) is_foreign = 1;
+            if (targets[t] >= v->V) is_unknown = 1;
             else if (targets[t] >= 0 && !v->token[targets[t]].is_special) bytes += v->token[targets[t]].size;
     }
     free(window);
-    return is_foreign || !bytes ? NAN : (double)count / (double)bytes;
+    return is_unknown || !bytes ? NAN : (double)count / (double)bytes;
 }
 
 void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, const Corpus *corpus, const char *path,

@@ -7,10 +7,9 @@
 #include "../text/tokenizer.h"
 
 /* Mean loss in nats per target over the first max_tokens targets of a stream, rounded up to whole sequences of
-   model->config.T; 0 = all. *first = how many they are, or 0 if they are the whole stream. B sequences are computed at
-   a time, at most as many as the model was created for; gpt_set_batch must be called again before the next batch.
-   Progress goes to report. NaN and *first = -1 when a stop was requested meanwhile (llmc/base/os.h). All ranks call it:
-   each computes a part. */
+   model->config.T; 0 = all. *first = their number, or 0 for the whole stream. B sequences are computed at a time, at
+   most as many as the model was created for; gpt_set_batch must be called again before the next batch. Progress goes to
+   report. A stop request (llmc/base/os.h) ends it with NaN and *first = -1. All ranks call it: each computes a part. */
 double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int64_t *first);
 
 /* Targets per byte of text, over the targets that evaluate takes with sequences of T; special tokens have no bytes. NaN

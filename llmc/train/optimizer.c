@@ -35,7 +35,7 @@ static int64_t set_slices(Optimizer *o) {
 static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* The rows of a slice: where it meets the tensors of the table. A tensor that two slices share has a row in each. */
+/* The rows of a slice: its intersections with the tensors of the table. A tensor in two slices has a row in each. */
 static void set_rows(Optimizer *o) {
     const TensorTable *table = &o->model->master.table;
     const size_t bytes = (size_t)(table->count + o->slices - 1) * sizeof(UpdateRow);
@@ -56,13 +56,13 @@ static void set_rows(Optimizer *o) {
 
 static Tensor flat_grads(const Optimizer *o) { return tensor_table_flat(&o->model->grads.table, F32); }
 
-/* A slice's elements in memory that has all elements, and in memory that has only those of this rank. */
+/* A slice in memory of all elements, and in memory of this rank's only. */
 static Tensor of_all(Tensor flat, const Slice *s) { return tensor_column_range(flat, s->first, s->count); }
 static Tensor of_state(Tensor flat, const Slice *s) { return tensor_column_range(flat, s->state_first, s->count); }
 
 /* ---- Creation */
 
-/* Waits once: later passes until the next update find {0}. */
+/* Waits once: until the next update the operation then is {0}. */
 static void wait_for_group(void *optimizer, int group) {
     CommOp *op = &((Optimizer *)optimizer)->gathered[group - FIRST_GROUP];
     comm_wait(*op);
@@ -167,9 +167,9 @@ UpdateResult optimizer_result(Optimizer *o) {
     return (UpdateResult){ *o->result, comm_waited_ms() - o->waited_ms };
 }
 
-/* ---- As a whole, for files */
+/* ---- The whole state, for files */
 
-/* The memory of this rank's slices; absent where every rank has the whole. */
+/* The memory of this rank's slices; absent where every rank has the whole state. */
 static Tensor sharded(const Optimizer *o, OptimizerState which) {
     return !o->model->config.zero ? ABSENT : which == STATE_PARAM ? o->master : which == STATE_M ? o->m : o->v;
 }

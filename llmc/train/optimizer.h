@@ -32,12 +32,12 @@ typedef struct {
     UpdateRow   *rows;          /* device */
     StepStats   *stats;         /* device */
     StepStats   *result;        /* page-locked: the inputs of an update, then its results */
-    DeviceMark   done;          /* results are there */
+    DeviceMark   done;          /* after the download of result */
     double       waited_ms;     /* comm_waited_ms before it */
     DeviceGraph  graph;         /* an update */
 } Optimizer;
 
-/* Takes ZeRO's stage from model->config. The model must stay where it is. */
+/* ZeRO's stage is that of model->config. The model's address must not change. */
 void optimizer_create(Optimizer *o, GPT *model, AdamW adamw);
 void optimizer_free(Optimizer *o);
 
@@ -55,14 +55,13 @@ void optimizer_update(Optimizer *o);
    not applied. */
 typedef struct {
     StepStats stats;
-    double    comm_wait_ms;     /* time of the step in comm_wait */
+    double    comm_wait_ms;     /* time that the step waited in comm_wait */
 } UpdateResult;
 UpdateResult optimizer_result(Optimizer *o);
 
-/* Parameters in f32 and moments as a whole, in the layout of model->master, for files. Sharded ones are there only
-   between these calls, in the memory of the gradients, one at a time. memory: where a load writes them. scatter: keeps
-   this rank's slices of what was written. gather: collects the slices of all ranks, which all call it, and returns
-   memory. */
+/* All parameters in f32 or all moments, in the layout of model->master, for files. Sharded ones exist only between
+   these calls, in the memory of the gradients, one at a time. memory: where a load writes them. scatter: keeps this
+   rank's slices of them. gather: collects the slices of all ranks, which all call it, and returns memory. */
 typedef enum { STATE_PARAM, STATE_M, STATE_V, STATES } OptimizerState;
 void *optimizer_memory (Optimizer *o, OptimizerState which);
 void  optimizer_scatter(Optimizer *o, OptimizerState which);

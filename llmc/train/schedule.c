@@ -2,7 +2,7 @@
 #include <math.h>
 #include "../../kernels/check.h"
 
-/* What is left of peak - final when `done`, 0 .. 1, of the decay is over. */
+/* Remaining part of peak - final after the part `done` of the decay, 0 .. 1. */
 static double cosine(double done) { return 0.5 * (1 + cos(3.14159265358979323846 * done)); }
 static double linear(double done) { return 1 - done; }
 

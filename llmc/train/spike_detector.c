@@ -10,9 +10,9 @@
    - The norm's logarithm is used: norms are skewed to the right and change by factors.
    - Only values above the limit count, and only applied updates enter the window: 4 spikes in a window of 128 would
      raise its standard deviation to a sixth of their height.
-   One step in SPIKE_STEPS_MAX + 1 is applied all the same: the last update may have led to a steep place. In a small
-   model the norm stayed at 15 times its level for 27 skipped steps; one clipped update ended it. A level that has
-   changed for good is accepted after 4 such updates.
+   One step in SPIKE_STEPS_MAX + 1 is applied anyway: the last update may have led to a steep place. In a small model
+   the norm stayed at 15 times its level for 27 skipped steps; one clipped update ended it. A permanent change of level
+   is accepted after 4 such updates.
    min_sigma leaves room for rounding noise in a loss that does not change (learning rate 0, memorised data). */
 static double limit(const double *value, int n, double z, double min_sigma) {
     double mean = 0, slope = 0, squares = 0, middle = 0.5 * (n - 1), spread = n * ((double)n * n - 1) / 12;

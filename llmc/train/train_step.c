@@ -23,8 +23,8 @@ void train_step_free(TrainStep *s) {
     }
 }
 
-/* Through the host buffer that was used two micro-steps ago. Nothing where the batch is on the device: other passes
-   have buffers of their own. */
+/* Loads a batch through the host buffer of two micro-steps ago; no work where it is on the device already: other passes
+   use other buffers. */
 static void load_batch(TrainStep *s, uint64_t first) {
     const RingSplit split = gpt_split(&s->model->config);
     const int T = split.T, local = ring_tokens(&split, split.rank);
@@ -73,7 +73,7 @@ void train_step(TrainStep *s, uint64_t first, double learning_rate) {
     Optimizer *optimizer = s->optimizer;
     const int64_t groups = gpt_groups(&model->config), group = comm_rank / gpt_split(&model->config).size;
     const int64_t last = micro_steps(s) - 1;
-    const int records = gpt_split(&model->config).size == 1;    /* ring attention's transfers are inside of ops */
+    const int records = gpt_split(&model->config).size == 1;    /* ring attention has transfers inside of ops */
     const float dloss = 1.0f / (float)train_step_targets(s, first);
     gpt_set_batch(model, s->B, gpt_local_tokens(&model->config));
     optimizer_begin(optimizer, learning_rate);

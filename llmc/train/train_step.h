@@ -26,7 +26,7 @@ typedef struct {
 void train_step_create(TrainStep *step);
 void train_step_free(TrainStep *step);
 
-/* Issues micro-steps of that step without its update: nothing is left of them but the choices of algorithms. */
+/* Issues micro-steps of that step without its update: only the choices of algorithms remain. */
 void    train_step_measure(TrainStep *step, uint64_t first);
 
 /* Several ranks measure, and agree on the choices of rank 0, before the first step, so that its bits are those of a run
@@ -36,7 +36,7 @@ void    train_step_agree  (TrainStep *step, uint64_t first);
 /* Issues the step with the sequences from first on, its update, whose results optimizer_result returns, and the upload
    of the next step's first batch, which a GPU would otherwise wait for. */
 void    train_step        (TrainStep *step, uint64_t first, double learning_rate);
-int64_t train_step_targets(const TrainStep *step, uint64_t first);      /* in that step */
+int64_t train_step_targets(const TrainStep *step, uint64_t first);      /* number of targets in the step */
 
 /* --profile: trains 5 steps, times `steps` steps as a whole, then every op of `steps` more, and prints both. */
 void train_step_profile(TrainStep *step, uint64_t first, double learning_rate, int64_t steps);

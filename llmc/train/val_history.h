@@ -16,11 +16,11 @@ enum { RISES_MAX = 3 };
 typedef struct {
     BestLoss best;
     int64_t  since_best;     /* validations after the best */
-    int64_t  rises;          /* in a row; from RISES_MAX on it stays so until the next best */
+    int64_t  rises;          /* in a row; stays at RISES_MAX until the next best */
 } ValHistory;
 
-/* Adds the loss of a validation; before: that of the one before it. Only a finite loss can be the best. Returns 1 if
-   it is the RISES_MAX-th rise in a row, for the first time since the best: time for a warning. */
+/* Adds the loss of a validation; before: the previous one's. Only a finite loss can be the best. Returns 1 if
+   it is the RISES_MAX-th rise in a row, the first time since the best: the caller warns. */
 int val_history_add(ValHistory *history, int64_t step, double loss, double before);
 
 #endif

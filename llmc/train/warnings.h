@@ -1,4 +1,4 @@
-/* warnings.h - Settings that are valid and probably not what was wanted. */
+/* warnings.h - Warnings about settings that are valid and probably a mistake. */
 #ifndef LLMC_WARNINGS_H
 #define LLMC_WARNINGS_H
 #include "../tokens/dataloader.h"

@@ -18,21 +18,21 @@ typedef struct {
     Tokenizer tokenizer;
     FILE     *file, *copy;
     int       samples;
-    int       count, cached;    /* tokens of each sample that the model sees; the first so many are in its cache */
+    int       count, cached;    /* tokens of each sample in the model's context; the first `cached` are in its cache */
     int32_t  *token;            /* (samples, context of the model) */
-    int32_t  *batch;            /* the same, of the tokens that are passed next */
+    int32_t  *batch;            /* the tokens passed next, in the same layout */
     int32_t   end_of_text;      /* -1 = none */
-    int32_t  *next;             /* (rows, samples): what was generated; from its end on, a sample has end_of_text */
+    int32_t  *next;             /* (rows, samples): generated tokens; end_of_text from a sample's end on */
     size_t    rows, room;
-    int       sample;           /* the one that is written: each when those before it have ended */
-    size_t    written;          /* tokens of it */
+    int       sample;           /* the one being written, after all before it have ended */
+    size_t    written;          /* its tokens written so far */
 } Samples;
 
 /* Tokens that a sample may have; an empty prompt starts from one. */
 static int64_t tokens_of(int prompt_length, int64_t count) { return (prompt_length ? prompt_length : 1) + count; }
 
-/* Room in the cache for them, between steps of training. To GENERATE it is always T: the room decides into how many
-   parts a GPU splits the keys, so that the bits would depend on the length of the sample. */
+/* Room in the cache for them, between steps of training. With GENERATE it is always T: a GPU splits the keys by the
+   room, so the bits would otherwise depend on the length of the sample. */
 static int room_for(const GPTConfig *config, int64_t tokens) { return tokens < config->T ? (int)tokens : config->T; }
 
 static Samples samples_open(GPT *model, Tokenizer tokenizer, int samples, int room, FILE *file, FILE *copy) {
@@ -50,7 +50,7 @@ static void samples_close(Samples *s) {
     free(s->next);
 }
 
-/* Before the text, which a message would interrupt. The model does not see the last of the tokens. */
+/* Prints before the text, which a message would interrupt. The last token is not passed to the model. */
 static void warn_of_length(int T, int64_t tokens) {
     static int said;
     if (tokens - 1 > T && !said++)
@@ -58,8 +58,8 @@ static void warn_of_length(int T, int64_t tokens) {
                 "the model sees the last %d to %d\n", (long long)tokens, T, T / 2 + 1, T);
 }
 
-/* Adds n tokens to each sample, those of sample b at tokens + b * stride. Where they do not fit, half of the context
-   stays, or as much as fits: the positions of the rest change, so that they have to be passed again. */
+/* Adds n tokens to each sample, sample b's at tokens + b * stride. Where they do not fit, half of the context stays, or
+   as much as fits: its positions change, so it is passed again. */
 static void append(Samples *s, const int32_t *tokens, int n, int stride) {
     const int T = s->model->context, added = n < T ? n : T;
     const int stays = s->count + added <= T ? s->count : T / 2 + added <= T ? T / 2 : T - added;
@@ -82,8 +82,8 @@ static int32_t *row_of(const Samples *s, size_t row) { return s->next + row * (s
 
 static int has_ended(const Samples *s, int b) { return s->rows && row_of(s, s->rows - 1)[b] == s->end_of_text; }
 
-/* Generates the next token of each sample, the index-th; of a single one possibly more of them, up to max and not
-   beyond the end of the text. Returns their number. */
+/* Generates the index-th token of each sample; for a single sample possibly several, up to max and the end of the text.
+   Returns their number. */
 static int generate_rows(Samples *s, const Sample *how, int64_t step, int64_t index, int64_t max) {
     GPT *m = s->model;
     const int T = m->context, n = s->count - s->cached, samples = s->samples;
@@ -123,7 +123,7 @@ static void put_tokens(const Samples *s, const int32_t *token, int count) {
     }
 }
 
-/* Writes what is known; is_all: there is no more. */
+/* Writes the tokens generated so far; is_all: they are complete. */
 static void write_rows(Samples *s, const int32_t *prompt, int length, int is_all) {
     for (; s->sample < s->samples; s->sample++, s->written = 0) {
         if (s->sample && !s->written) fputs("---\n", s->file);
@@ -137,9 +137,9 @@ static void write_rows(Samples *s, const int32_t *prompt, int length, int is_all
     fflush(s->file);
 }
 
-static volatile sig_atomic_t is_answering, is_interrupted;      /* on a terminal */
+static volatile sig_atomic_t is_answering, is_interrupted;      /* interactive mode on a terminal */
 
-/* Continues all samples by up to how->count tokens; index: of the first one. Returns the index of the next one. */
+/* Continues all samples by up to how->count tokens from index on. Returns the next index. */
 static int64_t generate(Samples *s, const int32_t *prompt, int length, const Sample *how, int64_t step, int64_t index) {
     const int64_t end = index + how->count;
     s->rows = s->written = 0;
@@ -215,7 +215,7 @@ static Sample sample_of(const Settings *s, const char *prompt) {
                      .sampling = { s->temperature, (int)s->top_k, s->top_p }, .seed = (uint64_t)s->seed };
 }
 
-/* All of stdin without one newline at its end: a new string. */
+/* A new string: all of stdin without the newline at its end. */
 static char *read_stdin(void) {
     size_t size = 1;
     char *text = host_alloc(size, "the prompt");
@@ -266,7 +266,7 @@ void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *re
 void sample_checkpoint(GPT *model, Tokenizer tokenizer, const Settings *s, const char *note) {
     char *prompt = strcmp(s->prompt, "-") ? unescape(s->prompt) : read_stdin();
     Sample sample = sample_of(s, prompt);
-    free(tokenizer_encode(tokenizer, prompt, model->config.V, &(int){0}));      /* an error is the only line then */
+    free(tokenizer_encode(tokenizer, prompt, model->config.V, &(int){0}));      /* an error is then the only output */
     if (note) fprintf(stderr, "checkpoint %s\n", note);
     fprintf(stderr, "seed %lld\n", (long long)s->seed);
     if (s->interactive) sample_interactively(model, tokenizer, &sample);

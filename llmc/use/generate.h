@@ -8,7 +8,7 @@
 typedef struct {
     const char *prompt;         /* "" starts from tokenizer_start, which is not written */
     int         count;          /* tokens to generate, at most: a text also ends at tokenizer_end_of_text */
-    int         samples;        /* side by side, each with random numbers of its own */
+    int         samples;        /* generated together, each with other random numbers */
     Sampling    sampling;
     uint64_t    seed;
     FILE       *copy;           /* also receives the text, unescaped; NULL = none */
@@ -17,9 +17,9 @@ typedef struct {
 /* Writes prompt, continuation and a newline to file, token by token; the second sample follows the first, after a line
    ---. Uses the model's activation memory: gpt_set_batch must be called again before the next batch. The model was
    created to GENERATE that many samples of its whole context T, or to TRAIN, with config.cache_tokens for one of this
-   length. It sees the last T tokens of a longer prompt; when the context is full, its older half is dropped; stderr
-   says so once, before the text. step: of training, so that each sample differs. Ends early when a stop is requested
-   (llmc/base/os.h). Fails where a logit is not finite. */
+   length. It sees the last T tokens of a longer prompt; when the context is full, its older half is dropped, with a
+   note on stderr before the text. step: the training step, so that samples differ. A stop request (llmc/base/os.h) ends
+   it early. Fails where a logit is not finite. */
 void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t step, FILE *file);
 
 /* The sample that the settings of a training run describe: to stdout and as an event, by rank 0 alone, with the
@@ -29,7 +29,7 @@ void print_sample(GPT *model, Tokenizer tokenizer, const Settings *settings, Rep
 /* config.cache_tokens for it: prompt and continuation, at most T. Fails where the prompt cannot be tokenized. */
 int sample_cache_tokens(const GPTConfig *config, Tokenizer tokenizer, const Settings *settings);
 
-/* --sample. note: which checkpoint it is, in a line for stderr; NULL = none. */
+/* --sample. note: a line for stderr that names the checkpoint; NULL = none. */
 void sample_checkpoint(GPT *model, Tokenizer tokenizer, const Settings *settings, const char *note);
 
 #endif

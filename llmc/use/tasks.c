@@ -110,7 +110,7 @@ static int characters_of(const char *text) {
     return count;
 }
 
-/* The tokens of the context, then those of the choice; of a longer row the last T + 1. */
+/* The tokens of the context and the choice; the last T + 1 of a longer row. */
 static TaskRow row_of(const Question *q, int which, Tokenizer tokenizer, const GPTConfig *config, const char *where) {
     const int context_size = (int)trimmed(q->context);
     char *context = format_string("%.*s", context_size, q->context);
@@ -185,8 +185,8 @@ static int compare_rows(const void *a, const void *b) {
     return x->count != y->count ? y->count - x->count : x < y ? -1 : 1;
 }
 
-/* How many rows of T tokens are a batch: some attentions need more scratch for many short rows than for a few long ones
-   of as many tokens. */
+/* Rows of T tokens in a batch: some attentions need more scratch for many short rows than for a few long ones with as
+   many tokens. */
 static int rows_of_batch(const GPT *m, int64_t tokens, int T, int max) {
     int64_t rows = tokens / T < max ? tokens / T : max;
     size_t workspace;
@@ -200,7 +200,7 @@ static int rows_of_batch(const GPT *m, int64_t tokens, int T, int max) {
 static int is_greedy(GPT *model, const TaskRow *row, TokenRange range, const float *losses, float *logits) {
     const int32_t *target = row->token + row->count + 1 - row->targets;
     for (int t = 0; t < row->targets; t++) {
-        if (losses[t] < 0.69f) continue;        /* its probability is over 1/2: no other token can be as likely */
+        if (losses[t] < 0.69f) continue;        /* probability over 1/2: no other token can be as likely */
         gpt_logits(model, range.first + t, logits);
         for (int v = 0; v < model->config.V; v++)
             if (logits[v] > logits[target[t]]) return 0;
@@ -262,8 +262,8 @@ void task_score(Task *task, GPT *model, int B) {
 
 /* ---- Figures */
 
-/* The first row with the highest log-probability, or with per_character of that per character. A choice of which the
-   clean-up has left no character is -infinity. */
+/* The first row with the highest log-probability, with per_character per character. A choice with no character left
+   after the clean-up is -infinity. */
 static int best_choice(const Task *task, const TaskItem *item, int per_character) {
     int best = 0;
     double highest = -INFINITY;
@@ -275,7 +275,7 @@ static int best_choice(const Task *task, const TaskItem *item, int per_character
     return best;
 }
 
-/* The mean, and its error by the variance of a sample: sqrt(p (1 - p) / (n - 1)) of a share p. */
+/* Mean and standard error; sqrt(p (1 - p) / (n - 1)) for a share p. */
 static TaskFigure mean_of(const char *name, double sum, double squares, int count) {
     double n = count, mean = sum / n, variance = (squares - n * mean * mean) / (n - 1);
     return (TaskFigure){ name, mean, count < 2 ? NAN : sqrt(fmax(variance, 0) / n) };

@@ -19,7 +19,7 @@ typedef struct {
     double   log_probability;    /* set by task_score: of the targets, in nats */
 } TaskRow;
 
-typedef struct { int64_t line; int first, count, label; } TaskItem;      /* its rows; the one that is right */
+typedef struct { int64_t line; int first, count, label; } TaskItem;      /* label: the right one of its rows */
 
 typedef struct {
     const char *name, *path;
@@ -34,9 +34,9 @@ typedef struct {
 typedef struct { const char *name; double value, error; } TaskFigure;    /* error: standard error; NaN for one item */
 
 /* Reads the items of a file into memory, as tokens of a model with that vocabulary and context. A choice follows its
-   context after a blank. The whole text is tokenized; as many of its first tokens as the context alone has are context;
-   white space at the end of a context belongs to the choice; an empty context is tokenizer_start. Fails, with the
-   number of the line, on a line that is not such an item, and where no item is left. */
+   context after a blank. The whole text is tokenized; its first tokens, as many as the context alone has, are context;
+   white space at the end of a context belongs to the choice; an empty context is tokenizer_start. Fails with the line
+   number where a line is no such item, and where no item is left. */
 Task task_read(const char *name, const char *path, Tokenizer tokenizer, const GPTConfig *config);
 void task_free(Task *task);
 

@@ -1,14 +1,14 @@
 /* launch_probe.c - A program of several ranks that computes nothing, for test_launch.sh: it takes the options of
    train_gpt, "trains" steps of 10 ms, and does at step 5 what the variable PROBE_<rank> says:
 
-     fail     fail()                      wait     has a collective under way from then on
+     fail     fail()                      wait     has a pending collective from then on
      error    comm reports an error       late     calls launch_end 1 s after the others
      exit     exits without launch_end    hang     stays in that step
      early    fail(), before the ranks join
 
    Writes rank.RANK with its pid into the directory $PROBE_DIR, if any.
 
-     launch_probe strays PORT      connects to 127.0.0.1 with what is no rank, and keeps the connections open */
+     launch_probe strays PORT      connects to 127.0.0.1 with other protocols, and keeps the connections open */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -32,10 +32,10 @@ static const char *_Atomic error;
 
 const char *comm_refuse(void) { return getenv("PROBE_REFUSE"); }
 void comm_make_id(char id[COMM_ID_BYTES]) { snprintf(id, COMM_ID_BYTES, "made on rank %d", comm_rank); }
-void comm_abort(void) { if (getenv("PROBE_ABORT")) pause(); }       /* one that hangs */
+void comm_abort(void) { if (getenv("PROBE_ABORT")) pause(); }       /* may hang */
 const char *comm_error(void) { return error; }
 
-/* Rank 0 hears of every rank, on its socket, which rank that is. */
+/* Checks that rank 0 receives every rank's number on that rank's socket. */
 const int comm_uses_sockets = 1;
 void comm_open(int rank, int size, const char id[COMM_ID_BYTES], const int *sockets) {
     comm_rank = rank;
@@ -64,17 +64,17 @@ void   comm_wait(CommOp op)          { (void)op; abort(); }
 double comm_waited_ms(void)          { return 0; }
 void   comm_close(void)              { }
 
-/* ---- What is no rank */
+/* ---- Connections that are no ranks */
 
 static int connect_to(int port) {
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     int fd = socket(AF_INET, SOCK_STREAM, 0);
-    while (connect(fd, (struct sockaddr *)&to, sizeof to)) usleep(10 * 1000);       /* until rank 0 is there */
+    while (connect(fd, (struct sockaddr *)&to, sizeof to)) usleep(10 * 1000);       /* until rank 0 listens */
     return fd;
 }
 
-/* More silent ones than rank 0 keeps, HTTP, noise, the start of a message of 4 GiB, and one sent byte by byte. */
+/* Silent connections, more than rank 0 keeps; HTTP; noise; the start of a message of 4 GiB; one sent byte by byte. */
 static void send_strays(int port) {
     static const char http[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
     const struct { uint32_t magic, kind, bytes; char rest[20]; } huge = { 0x54504754, 1, UINT32_MAX, "" };

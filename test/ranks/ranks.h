@@ -12,11 +12,11 @@
 
 enum { RANKS_MAX = 8, RANKS_SECONDS = 120 };
 
-static struct Ranks {                   /* seen by all processes */
+static struct Ranks {                   /* shared memory of all processes */
     _Atomic int has_id;
     char id[COMM_ID_BYTES], text[RANKS_MAX][4096];
 } *ranks;
-static int ranks_status[RANKS_MAX];     /* as of wait */
+static int ranks_status[RANKS_MAX];     /* from waitpid */
 
 /* GPUs, counted in a child, since CUDA does not survive a fork; 0 on the CPU. */
 static inline int ranks_devices(void) {
@@ -28,7 +28,7 @@ static inline int ranks_devices(void) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
-/* pairs[r]: the sockets of rank 0 and of rank r. Others are closed: else a rank that dies would not close its own. */
+/* pairs[r]: the sockets of rank 0 and rank r. Closes all others, which would stay open when a rank dies. */
 static inline void ranks_open(int rank, int size, int pairs[][2]) {
     int sockets[RANKS_MAX];
     for (int r = 1; r < size; r++) {

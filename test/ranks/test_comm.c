@@ -1,5 +1,5 @@
-/* test_comm.c - Collectives of the linked backend over 2, 3 and 4 ranks: results, order, overlap, and faults. On
-   GPUs one rank each, as far as there are several. */
+/* test_comm.c - Collectives of the linked backend over 2, 3 and 4 ranks, on GPUs over as many as there are: results,
+   order, overlap, and faults. */
 #include "ranks.h"
 #include <pthread.h>
 #include <signal.h>
@@ -110,7 +110,7 @@ static void without_nccl_it_says_what_to_install(void) {
 
 static const int64_t counts[] = { 1, 2, 7, 63, 64, 65, 1000, 4099, 300007 };
 
-/* Twice, with the same bits; every slice when reduced whole, one's own when scattered. */
+/* Twice, with the same bits: every slice of an all-reduce, the local slice of a reduce-scatter. */
 static void sum_all(void *unused) {
     (void)unused;
     for (int i = 0; i < COUNT(counts); i++)
@@ -139,7 +139,7 @@ static void sum_all(void *unused) {
             }
 }
 
-/* Bytes of a rank's slice and element; the other slices have bytes that must not survive. */
+/* Bytes of a rank's slice and element; bytes of the other slices must be overwritten. */
 static unsigned char byte_of(int rank, size_t i) { return (unsigned char)(31 * (unsigned)rank + 7 * i + i / 251); }
 
 static void gather_all(void *unused) {
@@ -162,7 +162,7 @@ static void gather_all(void *unused) {
         }
 }
 
-/* With every distance of ranks; sizes that differ by rank, of which one sends nothing. */
+/* Every distance of ranks; sizes differ by rank, one rank sends nothing. */
 static int64_t sent_by(int rank, int64_t count) { return rank == 1 ? 0 : count + rank; }
 
 static void exchange_all(void *unused) {
@@ -199,7 +199,7 @@ static void exchange_with_itself(void *unused) {
     comm_exchange(&(CommTransfer){ t, comm_rank, t, (comm_rank + 1) % comm_size }, 1);
 }
 
-/* Two transfers each, forward and back, between all-reduces, waited for late and in another order. */
+/* Two transfers each, to both sides, between all-reduces; waits are late and in another order. */
 static void exchanges_in_order(void *unused) {
     (void)unused;
     enum { N = 40, PART = 1000 };
@@ -247,7 +247,7 @@ static void scatter_part(void *unused) {
     comm_reduce_scatter(tensor_of(device_alloc(4 * 13, "test"), F32, 1, 13));        /* 13: no multiple of 2, 3, 4 */
 }
 
-/* In a rank; the others are not involved. */
+/* In one rank alone. */
 static void indivisible(void *unused) {
     (void)unused;
     char message[FAIL_LENGTH] = "";
@@ -255,9 +255,9 @@ static void indivisible(void *unused) {
            "of the "), "%s", message);
 }
 
-/* ---- Order. A range of a larger tensor is one operation; its neighbours stay. */
+/* ---- Order. An operation changes a range of a larger tensor, not its neighbours. */
 
-/* More operations than events are kept, waited for late, the last one first. */
+/* More operations than there are events; waits are late, the last operation first. */
 static void many_at_once(void *unused) {
     (void)unused;
     enum { N = 700, PART = 37 };
@@ -297,7 +297,7 @@ static void one_rank_late(void *unused) {
     (void)unused;
     pthread_create(&thread, NULL, longest_wait, &longest);
     Tensor first = make_in(comm_alloc, F32, 5000 * comm_size, WHOLE);
-    comm_wait(comm_reduce_scatter(first));              /* allocates, and all ranks wait for each other */
+    comm_wait(comm_reduce_scatter(first));              /* allocates, which synchronizes the ranks */
     for (int late = 0; late < comm_size; late++) {
         Tensor a = make(F32, 5000, WHOLE), b = make_in(allocs[late % 2], F32, 5000 * comm_size, WHOLE);
         if (comm_rank == late) usleep(100000);
@@ -316,8 +316,8 @@ static void one_rank_late(void *unused) {
     EXPECT(longest > 0.05 && longest < 10, "%g s", (double)longest);
 }
 
-/* A reduce-scatter in memory of comm_alloc allocates nothing after comm_reserve. The second tensor is larger than those
-   for which memory is reserved; where nothing is, there is none. */
+/* A reduce-scatter in memory of comm_alloc allocates nothing after comm_reserve. The second tensor is larger than the
+   reserve, if the backend has one. */
 static void reserved(void *unused) {
     (void)unused;
     int64_t max = 1 << 20;
@@ -337,8 +337,8 @@ static void reserved(void *unused) {
     }
 }
 
-/* As the gradients of blocks: parts of one memory, of two sizes and also at odd places, under way at the same time,
-   again and again, while another rank is late. */
+/* As the gradients of blocks: parts of one memory, of two sizes, also at odd offsets, pending at the same time,
+   repeatedly, while another rank is late. */
 static void scatters_in_order(void *unused) {
     (void)unused;
     enum { N = 30, ROUNDS = 4 };
@@ -360,7 +360,7 @@ static void scatters_in_order(void *unused) {
     }
 }
 
-/* On the CPU: the result does not come before comm_wait, and a write before it neither goes in nor stays. */
+/* On the CPU: no result before comm_wait; a write before it does not change the operation and is overwritten. */
 static void writes_before_wait(void *unused) {
     (void)unused;
     Tensor t = make(F32, 100, WHOLE);
@@ -390,7 +390,7 @@ static void writes_before_wait(void *unused) {
    process. */
 
 enum { WATCHDOG_ENDED = 42, WENT_ON = 7 };
-static _Atomic int *stopped;                    /* process id of a rank under SIGSTOP, which that of rank 0 ends */
+static _Atomic int *stopped;                    /* process id of a rank under SIGSTOP, which rank 0 ends */
 
 static void *watch(void *unused) {
     double seconds = 0;
@@ -398,13 +398,13 @@ static void *watch(void *unused) {
     char *text = ranks->text[comm_rank];
     snprintf(text, sizeof ranks->text[0], "%s", comm_error() ? comm_error() : "no progress");
     comm_abort();
-    usleep(100000);                             /* the other thread must not go on */
+    usleep(100000);                             /* the other thread must not continue */
     if (comm_rank == 0 && stopped) kill(*stopped, SIGKILL);
     _exit(WATCHDOG_ENDED);
     return unused;
 }
 
-static int scatters;            /* the operation that does not end: a reduce-scatter, or an all-reduce */
+static int scatters;            /* the blocked operation: a reduce-scatter, or an all-reduce */
 
 static void end_of_a_rank(void *how) {
     pthread_t thread;
@@ -456,7 +456,7 @@ static void a_rank_that_stops_is_noticed(void) {
     EXPECT(!strcmp(ranks->text[0], "no progress"), "%s", ranks->text[0]);
 }
 
-/* Rank 1 issues another operation than rank 0, or wants more of an exchange than rank 0 sends. */
+/* Rank 1 issues another operation than rank 0, or expects more from an exchange than rank 0 sends. */
 static void mismatch(void *is_exchange) {
     pthread_t thread;
     const int other = 1 - comm_rank;
@@ -480,7 +480,7 @@ static void operations_that_do_not_match_are_named(void) {
     }
 }
 
-/* Run on 2, 3 and 4 ranks, as far as there are so many. */
+/* Run on 2, 3 and 4 ranks, if there are as many. */
 static const struct { const char *name; void (*f)(void *); } on_several[] = {
     { "all_reduce_and_reduce_scatter",     sum_all },
     { "all_gather_of_every_type",          gather_all },

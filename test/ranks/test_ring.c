@@ -1,6 +1,6 @@
-/* test_ring.c - Ring attention of the linked backend over 2, 3 and 4 ranks, on GPUs as far as there are several:
-   every order, lengths that no number of ranks divides, ranks without a token. The rows of all ranks are compared with
-   the float64 oracle, and their errors with those of attention over the whole sequence on one rank. */
+/* test_ring.c - Ring attention of the linked backend over 2, 3 and 4 ranks, on GPUs over as many as there are: every
+   order, lengths that no number of ranks divides, ranks without tokens. The rows of all ranks are compared with the
+   float64 oracle, and their errors with those of attention over the whole sequence on one rank. */
 #include "../../kernels/ring.h"
 #include "../oracle.h"
 #include "ranks.h"
@@ -13,7 +13,7 @@ enum { ORDERS = 3, GUARD = 256, TOKENS_MAX = 4096 };
 static int on_cpu, ranks_max;
 static DType dtype;                 /* data type of the run */
 
-/* ---- Tensors. Their memory begins as NaN: what a pitch leaves out stays so. */
+/* ---- Tensors. Their memory starts as NaN: the gaps of a pitch must stay NaN. */
 
 static Tensor make(DType type, int64_t B, int64_t T, int64_t C) {
     const Tensor t = tensor_of(device_alloc((size_t)(B * T * C) * dtype_bytes(type) + 4, "test"), type, 3, B, T, C);
@@ -77,7 +77,7 @@ static Results by_oracle(Case c, Inputs in) {
     return r;
 }
 
-/* The tokens of this rank, in its order. */
+/* This rank's tokens, in its order. */
 static const int32_t *local_tokens(const RingSplit *s) {
     static int32_t whole[TOKENS_MAX], local[TOKENS_MAX];
     for (int t = 0; t < s->T; t++) whole[t] = t;
@@ -85,7 +85,7 @@ static const int32_t *local_tokens(const RingSplit *s) {
     return local;
 }
 
-/* The rows of this rank, in its order, of (B,T,C), or the columns of (B*NH,T) where C is 0. */
+/* This rank's rows of (B,T,C), in its order, or columns of (B*NH,T) where C is 0. */
 static double *local_part(const RingSplit *s, const double *whole, int64_t B, int64_t C) {
     const int local = ring_tokens(s, s->rank), width = C ? (int)C : 1;
     const int32_t *token = local_tokens(s);
@@ -96,7 +96,7 @@ static double *local_part(const RingSplit *s, const double *whole, int64_t B, in
     return part;
 }
 
-/* The rows of all ranks in the order of the sequence, from those of each; the groups have the same ones. */
+/* Joins the rows of all ranks in the order of the sequence; all groups have the same rows. */
 static double *join_parts(const RingSplit *s, const double *part, int64_t B, int64_t C) {
     const int local = ring_tokens(s, s->rank), groups = comm_size / s->size;
     const int32_t *token = local_tokens(s);
@@ -113,7 +113,7 @@ static double *join_parts(const RingSplit *s, const double *part, int64_t B, int
     return whole;
 }
 
-/* q, k and v are columns of one qkv, as dq, dk and dv of one dqkv. Workspace and results begin as NaN. */
+/* q, k and v are columns of one qkv, dq, dk and dv of one dqkv. Workspace and results start as NaN. */
 static Results by_ring(const Ring *r, Case c, Inputs in) {
     const int64_t C = c.NH * c.HS, local = ring_tokens(&r->split, r->split.rank);
     const double *whole[] = { in.q, in.k, in.v };
@@ -144,8 +144,8 @@ static Results by_ring(const Ring *r, Case c, Inputs in) {
 
 static void results_free(Results r) { for (int i = 0; i < RESULTS; i++) free(r.x[i]); }
 
-/* At least the sum of the sizes of the terms of a score: it is wrong by about that many roundings, and exp of it by as
-   many relative to itself. */
+/* An upper bound of the sum of |terms| of a score: the score's error is about that many roundings, and so is the
+   relative error of its exponential. */
 static double condition_of(Case c, Inputs in) {
     double largest[2] = {0};
     for (int64_t row = 0; row < (int64_t)c.B * c.T * c.NH; row++)
@@ -188,7 +188,7 @@ static void compare(const char *what, const double *got, const double *want, int
            sqrt(e.mean_square), sqrt(alone.mean_square));
 }
 
-/* size: ranks of a group; the other groups compute the same. */
+/* size: ranks in a group; all groups compute the same. */
 static void ring_case(Case c, int size) {
     const int64_t C = c.NH * c.HS, count = (int64_t)c.B * c.T * C;
     const Inputs in = { random_values(count, c.amplitude), random_values(count, c.amplitude), random_values(count, 1),

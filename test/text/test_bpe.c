@@ -72,7 +72,7 @@ static void special_tokens(void) {
 
 /* ---- Any bytes */
 
-/* By the definition: the pair of the lowest rank, the leftmost first. */
+/* The definition: merges the pair of the lowest rank, the leftmost first. */
 static size_t encode_by_definition(const unsigned char *word, size_t n, int32_t *ids) {
     const BpeVocabulary *v = bpe_vocabulary(reference);
     for (size_t i = 0; i < n; i++)
@@ -140,7 +140,7 @@ static void invalid_bytes_are_symbols(void) {
     }
 }
 
-/* Random bytes, random characters, and words of a megabyte, of which quadratic work would take minutes. */
+/* Random bytes, random characters, and words of a megabyte, which would take minutes in quadratic time. */
 static void any_bytes_come_back(void) {
     enum { SIZE = 1000000, SHORT = 4096 };
     unsigned char *text = malloc(SIZE);
@@ -185,7 +185,7 @@ static void cuts_keep_the_words(void) {
 /* ---- Files */
 
 static void files_come_back(void) {
-    static const char *const sets[][4] = {          /* file, and the name that it gets */
+    static const char *const sets[][4] = {          /* file, and its name in the directory */
         { "tokenizer.json", "tokenizer.json" }, { "vocab.json", "vocab.json", "merges.txt", "merges.txt" },
         { "vocab.json", "encoder.json", "merges.txt", "vocab.bpe" } };
     for (int s = 0; s < COUNT(sets); s++) {
@@ -299,7 +299,7 @@ static void merges_of_huggingface(void) {
         bpe_free(bpe);
     }
     put_text(IN_SCRATCH("ab.txt"), "ab ab b a b");
-    Bpe *bpe = trained(IN_SCRATCH("ab.txt"), 1000, 1 << 20);        /* only "ab" and " a" or " b" come twice */
+    Bpe *bpe = trained(IN_SCRATCH("ab.txt"), 1000, 1 << 20);        /* only "ab" and " a" or " b" occur twice */
     EXPECT(bpe_vocabulary(bpe)->V == 259 && bpe_vocabulary(bpe)->merge_count == 2 && bpe_end_of_text(bpe) == 258,
            "%d tokens, %d merges", bpe_vocabulary(bpe)->V, bpe_vocabulary(bpe)->merge_count);
     bpe_free(bpe);

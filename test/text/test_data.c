@@ -44,7 +44,7 @@ static void permute_is_a_bijection(void) {
         EXPECT(n < 64 || moved > (int)n * 9 / 10, "n %d: steps 3 and 4 differ in %d places only", (int)n, moved);
         free(seen);
     }
-    /* every index lands anywhere: 20000 permutations of 5, 25 cells of 4000 +- 57 */
+    /* every index maps to every position: 20000 permutations of 5, 25 cells of 4000 +- 57 */
     int cell[5][5] = { 0 };
     for (uint32_t step = 0; step < 20000; step++)
         for (uint64_t i = 0; i < 5; i++) cell[i][random_permute(SEED, RANDOM_TEST, step, i, 5)]++;
@@ -216,9 +216,9 @@ static void order_depends_on_seed_and_place_alone(void) {
     enum { N = 6400, EPOCHS = 64 };
     write_shard("one.bin", 2, 0, N + 1);
     Tokens *a = tokens_open("one.bin"), *b = tokens_open("one.bin");
-    for (uint64_t g = 300; g-- > 0; )        /* backwards in a: what was read before does not matter */
+    for (uint64_t g = 300; g-- > 0; )        /* backwards in a: earlier reads do not matter */
         EXPECT(same_window(a, b, g, g, SEED, 64), "sequence %d differs when it is read again", (int)g);
-    /* from epoch to epoch and seed to seed both the cut moves and the order changes: not all windows move alike */
+    /* the cut and the order change with epoch and seed: windows do not all move alike */
     for (int other = 0; other < 2; other++) {
         int moved_alike = 0, cut_alike = 0, move = 0;
         for (uint64_t g = 0; g < 100; g++) {
@@ -345,7 +345,7 @@ static void malformed_files(void) {
     };
     for (int i = 0; i < COUNT(patterns); i++) expect_fails(patterns[i].part, open_tokens, (void *)patterns[i].pattern);
     chmod("folder", 0);
-    const int is_root = geteuid() == 0;         /* which may read everything */
+    const int is_root = geteuid() == 0;         /* root may read everything */
     if (is_root && setresuid(65534, 65534, 0)) return;
     expect_fails("Permission denied: cannot look for data there", open_tokens, "folder/*.bin");
     expect_fails("folder/a2.bin: Permission denied: cannot look for data there", open_tokens, "folder/a2.bin");
@@ -386,7 +386,7 @@ static void ids_beyond_the_vocabulary(void) {
 }
 
 static void beyond_four_gigabytes(void) {
-    const int64_t count = (INT64_C(1) << 31) + 500;     /* more than an int32 counts, in more bytes than 32 bits hold */
+    const int64_t count = (INT64_C(1) << 31) + 500;     /* more than an int32 holds, in more than 4 GiB */
     const uint16_t last[4] = { 11, 12, 13, 14 };
     write_shard("sparse.bin", 2, 0, 10);
     int fd = open("sparse.bin", O_WRONLY);

@@ -23,7 +23,7 @@ static int files_like(const char *pattern) {
     return count;
 }
 
-/* ids = those of the parts, NULL-terminated, "|" for end of text. Returns how many. */
+/* ids = the ids of the parts, NULL-terminated, "|" for end of text. Returns their number. */
 static size_t ids_of(const char *const *part, int32_t *ids) {
     size_t count = 0;
     for (; *part; part++) {
@@ -94,7 +94,7 @@ static void files_without_a_mark_are_documents(void) {
     expect_shards(IN_SCRATCH("marks/train_*.bin"), want, count);
 }
 
-/* A text as shards or, without dir, as cached tokens; limit: bytes that a file may have, 0 = any. */
+/* A text as shards or, without dir, as cached tokens; limit: maximum bytes of a file, 0 = none. */
 typedef struct { const char *path, *dir; DocumentKind kind; rlim_t limit; } Job;
 
 static void run_job(void *argument) {
@@ -123,7 +123,7 @@ static char *put_long_text(const char *name, int size) {
     return path;
 }
 
-/* Train and val together are the whole, encoded in parts on all cores; val has its share of the bytes. */
+/* Train and val together are the whole text, encoded in parts on all cores; val has its share of the bytes. */
 static void validation_is_the_last_part(void) {
     enum { SIZE = 3000000 };
     const char *path = put_long_text("long.txt", SIZE), *text = text_of(path);
@@ -141,8 +141,8 @@ static void validation_is_the_last_part(void) {
     free(want);
 }
 
-/* A line of 5 MB, more than a batch with its values, is encoded in parts, but not divided: the first of two is to train
-   on. */
+/* A line of 5 MB, more than a batch with its values, is encoded in parts, but not divided: the first of two is training
+   data. */
 static void a_line_is_not_divided(void) {
     enum { SIZE = 5000000 };
     const char *path = IN_SCRATCH("two.jsonl"), *line = STRING("{\"body\": \"%0*d\"}\n", SIZE, 7);
@@ -157,7 +157,7 @@ static void a_line_is_not_divided(void) {
     free(want);
 }
 
-/* While the tokens are written, when SIGINT has a handler. */
+/* Raises SIGINT while the tokens are written, once it has a handler. */
 static void interrupt(int number) {
     struct sigaction now;
     (void)number;
@@ -276,7 +276,7 @@ static void a_damaged_cache_is_made_again(void) {
     EXPECT(files_like(IN_SCRATCH("damaged.txt.*")) == 1, "%d files", files_like(IN_SCRATCH("damaged.txt.*")));
 }
 
-/* Ids of more than 16 bits: shards of uint32, whose version is another one. */
+/* Ids of more than 16 bits: shards of uint32, of another version. */
 static void a_cache_of_wide_ids_is_found_again(void) {
     static unsigned char byte[256];
     BpeVocabulary v = { .V = (1 << 16) + 1, .token = calloc((1 << 16) + 1, sizeof *v.token) };
@@ -297,7 +297,7 @@ static void a_cache_of_wide_ids_is_found_again(void) {
     bpe_free(wide);
 }
 
-/* A pattern such as many-* matches the cache that the run before has written, and what a kill has left of one. */
+/* A pattern such as many-* matches the cache of an earlier run, and the leftovers of a killed one. */
 static void a_pattern_leaves_the_cache_out(void) {
     char *pattern = IN_SCRATCH("many-*");
     put_text(IN_SCRATCH("many-a.txt"), a_text);

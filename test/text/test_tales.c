@@ -29,7 +29,7 @@ static int deck_named(Name name, int first, int last) {
 
 /* ---- The parser */
 
-typedef struct Rest { const char *body; Name argument; const struct Rest *next; } Rest;     /* still to come */
+typedef struct Rest { const char *body; Name argument; const struct Rest *next; } Rest;     /* what follows */
 typedef struct { int deck, card; uint64_t taken; } Choice;                                  /* taken: before it */
 typedef struct { Tale tale; uint64_t taken[DECKS]; double nats; int choices; } Parser;      /* tale: the variables */
 
@@ -42,7 +42,7 @@ static double weight_left(int d, uint64_t taken) {
     return left;
 }
 
-/* What the slot or the word has written is at the start of at .. end. */
+/* The text of the slot or the word is at the start of at .. end. */
 static int is_written(const Tale *tale, const char *at, const char *end) {
     return (size_t)(end - at) >= tale->length && !memcmp(at, tale->text, tale->length);
 }
@@ -115,8 +115,8 @@ static int run_program(const char *before, const char *arguments) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 
-/* How often a card came, against how often its chances say: the sum of (came - chance), which has the variance of the
-   sum of chance (1 - chance), is 6 sigmas off in one of 5e8 cases. */
+/* The count of a card compared with its expectation: the sum of (drawn - chance), whose variance is the sum of
+   chance (1 - chance), is 6 sigmas off in one of 5e8 cases. */
 static void expect_chances(int is_end) {
     static struct { double came, chance, variance; } card[DECKS][64];
     for (const Choice *c = found.choice; c < found.choice + found.choices; c++) {
@@ -164,7 +164,7 @@ static void words_are_prefix_free(void) {
             }
 }
 
-/* A slot writes the word in its form; the parser above takes the program's word for it. */
+/* A slot writes the word in its form, which the parser above takes from the program. */
 static void forms_and_sums(void) {
     static const struct { const char *slot, *want; } cases[] = {
         { "a.a]", "an apron" }, { "b.a]", "a lamp" }, { "a]", "apron" }, { "*]", "apron" }, { "*.he]", "he" },
@@ -181,7 +181,7 @@ static void forms_and_sums(void) {
     }
 }
 
-/* A tale with a changed byte is mostly none, and never one in two ways. */
+/* A tale with a changed byte is usually no tale, and never ambiguous. */
 static void changed_bytes(void) {
     FileMap text = file_map(IN_SCRATCH("big/val.txt"));
     const char *at = (const char *)text.bytes, *end;
@@ -231,7 +231,7 @@ static void bad_arguments(void) {
         "--colour --out %s/x", "--bytes 1 --out %s/x more", "--bytes 100000 --out %s/full" };
     for (int i = 0; i < COUNT(bad); i++) {
         const char *log = IN_SCRATCH("log"), *arguments = STRING(bad[i], scratch);
-        /* the last one writes where a file may have 8 blocks: as if the disk were full */
+        /* the last one has a limit of 8 blocks per file, as on a full disk */
         const char *before = i == COUNT(bad) - 1 ? "trap '' XFSZ; ulimit -f 8;" : "";
         EXPECT(run_program(before, STRING("%s 2>%s", arguments, log)) == 1, "want exit code 1 of tales %s", arguments);
         const char *message = text_of(log);

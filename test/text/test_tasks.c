@@ -1,5 +1,5 @@
-/* test_tasks.c - Tasks: items become rows of tokens, batches of them get the log-probabilities of single rows, and
-   those give the figures. scripts/check_tasks.py compares with PyTorch. */
+/* test_tasks.c - Tasks: rows of tokens from items, log-probabilities of batches compared with single rows, and the
+   figures. scripts/check_tasks.py compares with PyTorch. */
 #include "../../llmc/base/os.h"
 #include "../../llmc/base/random.h"
 #include "../../llmc/use/tasks.h"
@@ -179,7 +179,7 @@ static void make_model(GPT *m, DType dtype, int B) {
     fill_normally(m, SEED, 0.25, 1);
 }
 
-/* Words of 1 to 9 letters, now and then with a context beyond T. The choices begin with what the model likes. */
+/* Words of 1 to 9 letters, some with a context beyond T. The choices begin with tokens of high probability. */
 static char *random_items(const char *name, int count) {
     const int is_lambada = !strcmp(name, "lambada");
     char *text = NULL;
@@ -241,7 +241,7 @@ static void batches_equal_single_rows(const char *name, DType dtype) {
     double *bound = host_alloc((size_t)want.rows * sizeof *bound, "the bounds");
     double *margin = host_alloc((size_t)want.rows * sizeof *margin, "the margins");
     int greedy = 0, lambada = !strcmp(name, "lambada");
-    /* a quarter of the words become what the model says */
+    /* a quarter of the words become the model's prediction */
     for (int r = 0; r < want.rows && lambada; r += 4) {
         TaskRow *row = &want.row[r];
         for (int t = row->count - row->targets; t < row->count; t++) {
@@ -290,7 +290,7 @@ static void batches_of_both(DType dtype) {
 static void batches_in_f32(void)  { batches_of_both(F32); }
 static void batches_in_bf16(void) { batches_of_both(BF16); }
 
-/* Many short rows in the memory of few long ones: an attention may pad each row to a tile. */
+/* Many short rows in the memory for a few long ones: an attention may pad each row to a tile. */
 static void short_rows(void) {
     const DType dtype = device_refuse_dtype(BF16) ? F32 : BF16;
     GPTConfig config = { .L = 1, .NH = 2, .C = 128, .T = 1024, .V = 256, .dtype = dtype };
@@ -307,7 +307,7 @@ static void short_rows(void) {
     free(text);
 }
 
-/* An overflow is no figure. */
+/* An overflow fails. */
 static void score_overflow(void *argument) {
     GPT *m = argument;
     Task task = read_items("lambada", "{\"text\": \"a b\"}", TOKENIZER_BYTES, &m->config);
@@ -369,7 +369,7 @@ static void figures_of_words(void) {
 }
 
 int main(void) {
-    test_device_open((DeviceOptions){ .threads = 1 });      /* a child that computes has no other threads */
+    test_device_open((DeviceOptions){ .threads = 1 });      /* OpenMP's threads do not survive the fork of a child */
     scratch_open();
     RUN(items_become_rows);
     RUN(tokens_are_split_behind_those_of_the_context);
