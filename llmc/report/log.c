@@ -13,51 +13,18 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- Files */
+/* ---- Lines that are appended */
 
-/* A file that replaces path, at once and as a whole, when replace_file closes it. */
-static FILE *begin_file(const char *path) {
-    char *new_path = format_string("%s.new", path);
-    FILE *file = file_create(new_path);
-    free(new_path);
-    return file;
-}
-
-static void replace_file(FILE *file, const char *path) {
-    char *new_path = format_string("%s.new", path);
-    file_close_durably(file, new_path);
-    file_rename(new_path, path);
-    free(new_path);
-}
-
-/* A log without a checkpoint to continue from. */
-static void rename_old_log(const char *path) {
-    if (!file_exists(path)) return;
-    char *base = format_string("%s.old", path), *old = file_unused_variant(base, '.');
-    file_rename(path, old);
-    printf("%s belongs to a run without a checkpoint: renamed to %s\n", path, old);
-    free(base);
-    free(old);
-}
-
-static LogFile append_to(const char *path) {
-    LogFile file = { .fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC) };
-    REQUIRE(file.fd >= 0, "%s: cannot open to append: %s", path, strerror(errno));
-    file.path = format_string("%s", path);
-    return file;
-}
-
-/* The memory stream keeps the address of pending: file must stay where it is. */
-static FILE *lines_of(LogFile *file) {
-    if (!file->lines) file->lines = open_memstream(&file->pending, &file->pending_bytes);
-    REQUIRE(file->lines, "out of memory: the lines of %s", file->path);
-    return file->lines;
+static void log_file_open(LogFile *file, const char *path) {
+    *file = (LogFile){ .path = format_string("%s", path), .fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC) };
+    REQUIRE(file->fd >= 0, "%s: cannot open to append: %s", path, strerror(errno));
+    file->lines = string_open(&file->pending, &file->pending_bytes, path);
 }
 
 int log_file_flush(LogFile *file, int sync) {
     if (!file->path) return 0;
     int error = 0;
-    REQUIRE(!fflush(lines_of(file)), "out of memory: %zu bytes of %s, which could not be written", file->pending_bytes,
+    REQUIRE(!fflush(file->lines), "out of memory: %zu bytes of %s, which could not be written", file->pending_bytes,
             file->path);
     while (!error && file->written_bytes < file->pending_bytes) {
         ssize_t written = write(file->fd, file->pending + file->written_bytes,
@@ -85,7 +52,47 @@ void log_file_close(LogFile *file) {
     *file = (LogFile){0};
 }
 
-/* ---- Values */
+/* ---- Files that a start or a resume writes anew */
+
+typedef struct {
+    const RunInfo    *run;
+    const ResumeInfo *resume;         /* NULL = a new run */
+    Path     path;
+    FILE    *file;                    /* PATH.new, which replaces the old file at once and as a whole */
+    unsigned columns;                 /* of log.csv: a bit for each value of a row */
+    double   seconds;                 /* of the last row that is kept */
+    int      is_validated;            /* the validation of the resume's step is among the events that are kept */
+} NewFile;
+
+/* A log without a checkpoint to continue from. */
+static void rename_old_log(const char *path) {
+    if (!file_exists(path)) return;
+    char *base = format_string("%s.old", path), *old = file_unused_variant(base, '.');
+    file_rename(path, old);
+    printf("%s belongs to a run without a checkpoint: renamed to %s\n", path, old);
+    free(base);
+    free(old);
+}
+
+/* begin writes a new file, keep what a resume needs of the old one; where it fails, the old one stays. */
+static void write_anew(NewFile *new, Path path, void (*begin)(NewFile *), void (*keep)(void *)) {
+    char why[FAIL_LENGTH], *new_path = format_string("%s.new", path.text);
+    new->path = path;
+    new->file = file_create(new_path);
+    if (!new->resume || !file_exists(path.text)) begin(new);
+    else if (fails(keep, new, why)) fail("%s; move the log away to start a new one", why);
+    file_close_durably(new->file, new_path);
+    file_rename(new_path, path.text);
+    free(new_path);
+}
+
+static void open_log(LogFile *file, NewFile *new, Path path, void (*begin)(NewFile *), void (*keep)(void *)) {
+    if (!new->resume) rename_old_log(path.text);
+    write_anew(new, path, begin, keep);
+    log_file_open(file, path.text);
+}
+
+/* ---- log.csv */
 
 static double positive(double value) { return value > 0 ? value : NAN; }
 
@@ -100,111 +107,91 @@ static RowValues values_of_step(const StepReport *s) {
 
 static int is_known(const LogValue *value) { return value->format ? !isnan(value->number) : value->text != NULL; }
 
-double log_seconds(const Log *log) { return seconds_now() - log->start_s; }
-
-/* ---- log.csv */
-
 /* A bit for each column that can have a value in this run. */
 static unsigned known_columns(const RunInfo *run) {
-    const DeviceHealth health = device_health();
-    int has_health = health.temperature_c > 0 || health.power_w > 0 || health.clock_mhz > 0 || health.throttle;
-    StepReport full = { .val_loss = run->validates ? 0 : NAN,
+    StepReport full = { .val_loss = run->validates ? 0 : NAN, .health = device_health(),
                         .mfu = run->device->peak_flops[run->config->dtype] > 0 ? 0 : NAN };
-    if (has_health) full.health = (DeviceHealth){ 1, 1, 1, "none", 0 };
-    RowValues values = values_of_step(&full);
+    DeviceHealth *h = &full.health;
+    if (h->temperature_c > 0 || h->power_w > 0 || h->clock_mhz > 0 || h->throttle)
+        *h = (DeviceHealth){ 1, 1, 1, "none", 0 };
+    const RowValues row = values_of_step(&full);
     unsigned known = 0;
-    for (int i = 0; i < ROW_VALUES; i++) if (is_known(&values.value[i])) known |= 1u << i;
+    for (int i = 0; i < ROW_VALUES; i++) if (is_known(&row.value[i])) known |= 1u << i;
     return known;
 }
 
-static void write_header(FILE *file, unsigned columns) {
-    RowValues names = values_of_step(&(StepReport){0});
-    for (int i = LOG_step; i < ROW_VALUES; i++)
-        if (columns & 1u << i) fprintf(file, "%s%s", i > LOG_step ? "," : "", names.value[i].name);
-    fputc('\n', file);
-}
-
+/* The values of a step, or with NULL the names of the columns. */
 static void write_row(FILE *file, unsigned columns, const StepReport *step) {
-    RowValues values = values_of_step(step);
-    for (int i = LOG_step; i < ROW_VALUES; i++) {
-        const LogValue *value = &values.value[i];
+    const RowValues row = values_of_step(step ? step : &(StepReport){0});
+    for (int i = 0; i < ROW_VALUES; i++) {
+        const LogValue *value = &row.value[i];
         if (!(columns & 1u << i)) continue;
         if (i > LOG_step) fputc(',', file);
-        if (!is_known(value)) continue;
-        if (value->format) fprintf(file, value->format, value->number);
-        else               fputs(value->text, file);
+        if (!step)                 fputs(value->name, file);
+        else if (!is_known(value)) continue;
+        else if (value->format)    fprintf(file, value->format, value->number);
+        else                       fputs(value->text, file);
     }
     fputc('\n', file);
 }
 
-/* The columns of a file: of cell n of its lines, the place in the table of values. */
-typedef struct { int place[ROW_VALUES], count; unsigned seen; } Header;
+static void begin_csv(NewFile *new) { write_row(new->file, new->columns, NULL); }
 
-/* Reads the names in the first line: the step first, each at most once. Returns 0 if it is not such a list. */
-static int read_header(Header *header, const FileLine *line) {
-    RowValues names = values_of_step(&(StepReport){0});
+/* Reads the names in the first line: the step first, each at most once. place: of cell n, the index of its value in a
+   row. Returns the number of cells; 0 if it is not such a list. */
+static int read_header(const FileLine *line, int place[ROW_VALUES]) {
+    const RowValues names = values_of_step(&(StepReport){0});
     const char *at = line->text, *name;
-    for (size_t length; (name = file_next_cell(line, &at, &length)); header->count++) {
+    int count = 0;
+    unsigned seen = 0;
+    for (size_t length; (name = file_next_cell(line, &at, &length)); seen |= 1u << place[count++]) {
         int i = ROW_VALUES - 1;
         while (i >= 0 && (strncmp(names.value[i].name, name, length) || names.value[i].name[length])) i--;
-        if (i < 0 || (i > LOG_step) != (header->count > 0) || header->seen & 1u << i) return 0;
-        header->seen |= 1u << i;
-        header->place[header->count] = i;
+        if (i < 0 || (i == LOG_step) != (count == 0) || seen & 1u << i) return 0;
+        place[count] = i;
     }
-    return 1;
+    return count;
 }
 
-typedef struct { const char *text; size_t size; } Cell;
-
-/* Copies header and rows up to resume->step, with the columns of the file and of this run, but not a last line without
-   a newline: it is half written. Returns the seconds of the last row. */
-static double copy_rows(Log *log, FILE *file, const char *path, const ResumeInfo *resume) {
-    FileMap map = file_map(path);
+/* Keeps the rows up to the step of the resume, with the columns of the file and of this run, but not a last line
+   without a newline: it is half written. */
+static void keep_rows(void *argument) {
+    NewFile *new = argument;
+    const ResumeInfo *resume = new->resume;
+    FileMap map = file_map(new->path.text);
     FileLine line = {0};
-    Header header = {0};
+    int place[ROW_VALUES], cells = 0;
     int64_t step = 0;           /* of the last row */
-    double seconds = 0;
-    REQUIRE(file_next_line(map, &line) && line.next[-1] == '\n' && read_header(&header, &line), "%s: not a log of "
-            "training steps: want the names of columns in the first line, as step,seconds,tokens,loss; move it away "
-            "to start a new one", path);
-    log->columns |= header.seen;
-    write_header(file, log->columns);
+    if (file_next_line(map, &line) && line.next[-1] == '\n') cells = read_header(&line, place);
+    REQUIRE(cells, "%s: not a log of training steps: want the names of columns in the first line, as "
+            "step,seconds,tokens,loss", new->path.text);
+    for (int i = 0; i < cells; i++) new->columns |= 1u << place[i];
+    begin_csv(new);
     while (step < resume->step && file_next_line(map, &line) && line.next[-1] == '\n') {
-        Cell cell[ROW_VALUES] = {0};
+        struct { const char *text; size_t size; } cell[ROW_VALUES] = {0};
         char val_loss[32];
-        const char *at = line.text, *text;
-        size_t size;
-        for (int i = 0; i < header.count && (text = file_next_cell(&line, &at, &size)); i++)
-            cell[header.place[i]] = (Cell){ text, size };
+        const char *at = line.text;
+        for (int i = 0; i < cells; i++) cell[place[i]].text = file_next_cell(&line, &at, &cell[place[i]].size);
         const double next = cell_number(cell[LOG_step].text, cell[LOG_step].size);
-        REQUIRE(next > (double)step, "%s: damaged: want a row with a step after %" PRId64 ", got %.*s; move the log "
-                "away to start a new one", path, step, line.size < 40 ? (int)line.size : 40, line.text);
+        REQUIRE(next > (double)step, "%s: damaged: want a row with a step after %" PRId64 ", got %.*s",
+                new->path.text, step, line.size < 40 ? (int)line.size : 40, line.text);
         if (next > (double)resume->step) break;
         step = (int64_t)next;
-        seconds = fmax(seconds, cell_number(cell[LOG_seconds].text, cell[LOG_seconds].size));
-        if (!cell[LOG_val_loss].size && step == resume->step && !isnan(resume->val_loss))
-            cell[LOG_val_loss] = (Cell){ val_loss,
-                                         (size_t)snprintf(val_loss, sizeof val_loss, "%.9g", resume->val_loss) };
-        for (int i = LOG_step; i < ROW_VALUES; i++)
-            if (log->columns & 1u << i) 
-                fprintf(file, "%s%.*s", i > LOG_step ? "," : "", (int)cell[i].size, cell[i].size ? cell[i].text : "");
-        fputc('\n', file);
+        new->seconds = fmax(new->seconds, cell_number(cell[LOG_seconds].text, cell[LOG_seconds].size));
+        if (!cell[LOG_val_loss].size && step == resume->step && !isnan(resume->val_loss)) {
+            cell[LOG_val_loss].text = val_loss;
+            cell[LOG_val_loss].size = (size_t)snprintf(val_loss, sizeof val_loss, "%.9g", resume->val_loss);
+        }
+        for (int i = 0; i < ROW_VALUES; i++)
+            if (new->columns & 1u << i)
+                fprintf(new->file, "%s%.*s", i > LOG_step ? "," : "", (int)cell[i].size,
+                        cell[i].size ? cell[i].text : "");
+        fputc('\n', new->file);
     }
     if (step < resume->step)
-        printf("%s: ends at step %" PRId64 ", the rows up to step %" PRId64 " are missing\n", path, step, resume->step);
+        printf("%s: ends at step %" PRId64 ", the rows up to step %" PRId64 " are missing\n", new->path.text, step,
+               resume->step);
     file_unmap(map);
-    return seconds;
-}
-
-static void open_csv(Log *log, const char *path, const RunInfo *run, const ResumeInfo *resume) {
-    if (!resume) rename_old_log(path);
-    FILE *file = begin_file(path);
-    log->start_s = seconds_now();
-    log->columns = known_columns(run);
-    if (file_exists(path)) log->start_s -= copy_rows(log, file, path, resume);
-    else                   write_header(file, log->columns);
-    replace_file(file, path);
-    log->csv = append_to(path);
 }
 
 /* ---- log.jsonl */
@@ -219,9 +206,11 @@ static void write_values(FILE *file, const LogValue *values) {
     }
 }
 
+double log_seconds(const Log *log) { return seconds_now() - log->start_s; }
+
 void log_event(Log *log, const char *event, int64_t step, const LogValue *values) {
     if (!log->jsonl.path) return;
-    FILE *file = lines_of(&log->jsonl);
+    FILE *file = log->jsonl.lines;
     fprintf(file, "{\"event\": \"%s\", \"step\": %" PRId64 ", \"seconds\": %.3f", event, step, log_seconds(log));
     write_values(file, values);
     fputs("}\n", file);
@@ -233,8 +222,10 @@ static const char *time_text(char text[32]) {
     return text;
 }
 
-static void write_run_event(FILE *file, const RunInfo *run) {
+static void begin_events(NewFile *new) {
+    const RunInfo *run = new->run;
     const GPTConfig *c = run->config;
+    FILE *file = new->file;
     char now[32];
     fputs("{\"event\": \"run\"", file);
     write_values(file, (LogValue[]){
@@ -262,95 +253,117 @@ static void write_run_event(FILE *file, const RunInfo *run) {
     fputs("}}\n", file);
 }
 
-typedef struct {
-    FILE       *file;
-    const char *path;
-    int64_t     last_step;
-    int         is_validated;       /* the validation of last_step is among the events */
-} EventCopy;
-
-/* Copies the events up to last_step, but not a last line without a newline. An event without a step is kept. */
-static void copy_events(void *argument) {
-    EventCopy *copy = argument;
-    FileMap map = file_map(copy->path);
+/* Keeps the events up to the step of the resume and those without a step, but not a last line without a newline. */
+static void keep_events(void *argument) {
+    NewFile *new = argument;
+    const int64_t last = new->resume->step;
+    FileMap map = file_map(new->path.text);
     for (FileLine line = {0}; file_next_line(map, &line) && line.next[-1] == '\n'; ) {
-        char *where = format_string("%s: line %" PRId64, copy->path, line.number);
-        Json *object = json_parse(line.text, line.size, where);
-        const Json *event = json_member(object, "event", JSON_STRING), *step = json_find(object, "step");
-        int64_t number = step ? json_integer(step, 0, INT64_MAX) : 0;
-        if (number <= copy->last_step) fwrite(line.text, 1, (size_t)(line.next - line.text), copy->file);
-        if (number == copy->last_step && !strcmp(event->text, "validation")) copy->is_validated = 1;
-        json_free(object);
-        free(where);
+        Json *event = json_parse_line(&line, new->path.text);
+        const char *kind = json_string(event, "event");
+        const Json *step = json_find(event, "step");
+        const int64_t number = step ? json_integer(step, 0, INT64_MAX) : 0;
+        if (number <= last) fwrite(line.text, 1, (size_t)(line.next - line.text), new->file);
+        if (number == last && !strcmp(kind, "validation")) new->is_validated = 1;
+        json_free(event);
     }
     file_unmap(map);
 }
 
-static void open_jsonl(Log *log, const char *path, const RunInfo *run, const ResumeInfo *resume) {
-    if (!resume) rename_old_log(path);
-    EventCopy copy = { begin_file(path), path, resume ? resume->step : 0, 0 };
-    if (resume && file_exists(path)) {
-        char why[FAIL_LENGTH];
-        if (fails(copy_events, &copy, why)) fail("%s; move the log away to start a new one", why);
-    } else {
-        write_run_event(copy.file, run);
-    }
-    replace_file(copy.file, path);
-    log->jsonl = append_to(path);
-    if (!resume) return;
-    char now[32];
-    log_event(log, "resume", resume->step, (LogValue[]){
-        { "time", .text = time_text(now) }, { "command", .text = run->command }, { "changes", .text = resume->changes },
-        {0} });
-    if (!copy.is_validated && !isnan(resume->val_loss))
-        log_event(log, "validation", resume->step,
-                  (LogValue[]){ { "val_loss", "%.9g", .number = resume->val_loss }, {0} });
+/* ---- settings.txt, and the banner */
+
+/* "348", "3.3M", "124M", "1.6B" */
+static const char *count_text(double count, char text[32]) {
+    static const char *const units[] = { "", "K", "M", "B" };
+    int u = 0;
+    for (; u < 3 && count >= 999.5; u++) count /= 1000;
+    snprintf(text, 32, "%.*f%s", u && count < 9.95, count, units[u]);
+    return text;
 }
 
-/* ---- settings.txt */
-
-static void copy_comments(FILE *file, const char *path) {
-    FileMap map = file_map(path);
-    for (FileLine line = {0}; file_next_line(map, &line) && line.next[-1] == '\n'; )
-        if (*line.text == '#') fwrite(line.text, 1, (size_t)(line.next - line.text), file);
-    file_unmap(map);
-}
-
-static void write_settings(const char *path, const RunInfo *run, const ResumeInfo *resume) {
+static char *model_text(const RunInfo *run) {
     const GPTConfig *c = run->config;
+    const DropoutRates rate = c->dropout;
+    char *text, count[32];
+    size_t size;
+    FILE *file = string_open(&text, &size, "the model's line");
+    fprintf(file, "%d layers, %d heads, %d channels, context %d", c->L, c->NH, c->C, c->T);
+    if (c->context_parallel > 1) fprintf(file, " (%d on each of %d ranks)", gpt_local_tokens(c), c->context_parallel);
+    fprintf(file, ", vocabulary %d, %s parameters, %s%s, %s attention", c->V,
+            count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype),
+            c->dtype == F32 && !device_refuse_dtype(BF16) ? " (--dtype bf16 is faster)" : "", run->attention);
+    if (rate.embedding != rate.residual || rate.attention != rate.residual)
+        fprintf(file, ", dropout %g embedding, %g attention, %g residual", rate.embedding, rate.attention,
+                rate.residual);
+    else if (rate.residual > 0) fprintf(file, ", dropout %g", rate.residual);
+    fclose(file);
+    return text;
+}
+
+void log_describe(FILE *file, const RunInfo *run, int as_comments) {
+    char *model = model_text(run), ranks[16] = "";
+    if (comm_size > 1) snprintf(ranks, sizeof ranks, "%d x ", comm_size);
+    char *device = format_string("%s%s, %s, %s", ranks, backend_name, run->device->name, run->device->detail);
+    char *memory = format_string("%s%s", run->memory, comm_size > 1 ? " on each" : "");
+    const struct { const char *name, *text; } facts[] = {
+        { "command", as_comments ? run->command : NULL }, { "output", as_comments ? NULL : run->out },
+        { "device", device }, { "model", model }, { "data", as_comments ? NULL : run->data }, { "memory", memory } };
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
+        if (facts[i].text) fprintf(file, as_comments ? "# %s: %s\n" : "%-7s %s\n", facts[i].name, facts[i].text);
+    free(model);
+    free(device);
+    free(memory);
+}
+
+/* What follows the comments of both a new file and an old one. */
+static void end_settings(NewFile *new) {
+    const ResumeInfo *resume = new->resume;
     char now[32];
-    time_text(now);
-    FILE *file = begin_file(path);
-    if (resume && file_exists(path)) {
-        copy_comments(file, path);
-    } else {
-        fprintf(file, "# %s, %s, %s, %s, %s\n# command: %s\n", run->version, backend_name, run->device->name,
-                run->device->detail, now, run->command);
-        fprintf(file, "# model: %d layers, %d heads, %d channels, context %d, vocabulary %d, %" PRId64 " parameters\n",
-                c->L, c->NH, c->C, c->T, c->V, gpt_parameter_count(c));
-        fprintf(file, "# memory: %s\n", run->memory);
-        fputs("# --config reads this file, for a new run; --resume reads the options of the checkpoint\n", file);
-        if (comm_size > 1)
-            fprintf(file, "# ranks: %d, %d to a sequence, ZeRO stage %d\n", comm_size, c->context_parallel, c->zero);
-        if (!isnan(run->val_floor)) fprintf(file, "# floor: %.6f\n", run->val_floor);
-    }
     if (resume)
-        fprintf(file, "# resumed at step %" PRId64 ", %s: %s%s%s\n", resume->step, now, run->command,
-                resume->changes ? "; changed: " : "", resume->changes ? resume->changes : "");
-    options_write(file, run->options);
-    replace_file(file, path);
+        fprintf(new->file, "# resumed at step %" PRId64 ", %s: %s%s%s\n", resume->step, time_text(now),
+                new->run->command, resume->changes ? "; changed: " : "", resume->changes ? resume->changes : "");
+    options_write(new->file, new->run->options);
+}
+
+static void begin_settings(NewFile *new) {
+    char now[32];
+    fprintf(new->file, "# %s, %s\n", new->run->version, time_text(now));
+    log_describe(new->file, new->run, 1);
+    if (!isnan(new->run->val_floor)) fprintf(new->file, "# floor: %.6f\n", new->run->val_floor);
+    fputs("# --config reads this file, for a new run; --resume reads the options of the checkpoint\n", new->file);
+    end_settings(new);
+}
+
+static void keep_comments(void *argument) {
+    NewFile *new = argument;
+    FileMap map = file_map(new->path.text);
+    for (FileLine line = {0}; file_next_line(map, &line) && line.next[-1] == '\n'; )
+        if (*line.text == '#') fwrite(line.text, 1, (size_t)(line.next - line.text), new->file);
+    file_unmap(map);
+    end_settings(new);
 }
 
 /* ---- All three */
 
 void log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *resume) {
+    NewFile new = { .run = run, .resume = resume, .columns = known_columns(run) };
+    char now[32];
     *log = (Log){ .step = resume ? resume->step : 0 };
-    open_csv(log, path_of(out, "log.csv").text, run, resume);
-    open_jsonl(log, path_of(out, "log.jsonl").text, run, resume);
-    write_settings(path_of(out, "settings.txt").text, run, resume);
+    open_log(&log->csv, &new, path_of(out, "log.csv"), begin_csv, keep_rows);
+    open_log(&log->jsonl, &new, path_of(out, "log.jsonl"), begin_events, keep_events);
+    log->columns = new.columns;
+    log->start_s = seconds_now() - new.seconds;
+    if (resume)
+        log_event(log, "resume", resume->step, (LogValue[]){
+            { "time", .text = time_text(now) }, { "command", .text = run->command },
+            { "changes", .text = resume->changes }, {0} });
+    if (resume && !new.is_validated && !isnan(resume->val_loss))
+        log_event(log, "validation", resume->step,
+                  (LogValue[]){ { "val_loss", "%.9g", .number = resume->val_loss }, {0} });
+    write_anew(&new, path_of(out, "settings.txt"), begin_settings, keep_comments);
 }
 
 void log_step(Log *log, const StepReport *step) {
     log->step = step->step;
-    if (log->csv.path) write_row(lines_of(&log->csv), log->columns, step);
+    if (log->csv.path) write_row(log->csv.lines, log->columns, step);
 }

@@ -99,6 +99,8 @@ typedef struct {
    half written is dropped, missing rows are reported. Files are replaced atomically. Fails on a file that is not such
    a log. */
 void   log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *resume);
+/* Lines with command, output, device, model, data and memory: of the banner, or comments of settings.txt. */
+void   log_describe(FILE *file, const RunInfo *run, int as_comments);
 double log_seconds(const Log *log);       /* since the run began */
 void   log_step (Log *log, const StepReport *step);
 void   log_event(Log *log, const char *event, int64_t step, const LogValue *values);

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -60,57 +61,34 @@ const char *loss_text(double loss, double targets_per_byte, char text[192]) {
     return text;
 }
 
-/* "348", "3.3M", "124M", "1.6B" */
-static const char *count_text(double count, char text[32]) {
-    static const char *const units[] = { "", "K", "M", "B" };
-    int u = 0;
-    for (; u < 3 && count >= 999.5; u++) count /= 1000;
-    snprintf(text, 32, "%.*f%s", u && count < 9.95, count, units[u]);
-    return text;
-}
-
 void report_banner(const RunInfo *run) {
-    const GPTConfig *c = run->config;
-    const DropoutRates rates = c->dropout;
-    const int one_rate = rates.embedding == rates.residual && rates.attention == rates.residual;
-    char count[32], ranks[16] = "", parts[48] = "", dropout[96] = "";
-    if (!one_rate) snprintf(dropout, sizeof dropout, ", dropout %g embedding, %g attention, %g residual",
-                            rates.embedding, rates.attention, rates.residual);
-    else if (rates.residual > 0) snprintf(dropout, sizeof dropout, ", dropout %g", rates.residual);
-    printf("%s\n", run->version);
-    if (run->out) printf("output  %s\n", run->out);
-    if (comm_size > 1) snprintf(ranks, sizeof ranks, "%d x ", comm_size);
-    printf("device  %s%s, %s, %s\n", ranks, backend_name, run->device->name, run->device->detail);
-    if (c->context_parallel > 1) snprintf(parts, sizeof parts, " (%d on each of %d ranks)", gpt_local_tokens(c),
-                                          c->context_parallel);
-    const char *hint = c->dtype == F32 && !device_refuse_dtype(BF16) ? " (--dtype bf16 is faster)" : "";
-    printf("model   %d layers, %d heads, %d channels, context %d%s, vocabulary %d, %s parameters, %s%s, %s "
-           "attention%s\n", c->L, c->NH, c->C, c->T, parts, c->V,
-           count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype), hint, run->attention, dropout);
-    printf("data    %s\nmemory  %s%s\n", run->data, run->memory, comm_size > 1 ? " on each" : "");
+    puts(run->version);
+    log_describe(stdout, run, 0);
     fflush(stdout);
 }
 
 /* What matters less is at the end, which a narrow terminal cuts. The first step, which allocates and warms up, has no
    time left. */
 static void print_step(Report *report, const StepReport *s, int stays) {
-    char text[512], mfu[32] = "", throttled[64] = "", left[48] = "", each[32] = "", wait[32] = "", duration[32];
-    int digits = snprintf(text, sizeof text, "%" PRId64, report->total);
-    if (isfinite(s->mfu)) snprintf(mfu, sizeof mfu, "  mfu %.1f%%", 100 * s->mfu);
-    if (report->health.is_abnormal) snprintf(throttled, sizeof throttled, "  throttled: %s", report->health.throttle);
-    if (comm_size > 1) {
-        snprintf(each, sizeof each, " (%.0f each)", s->tokens_per_second / comm_size);
-        snprintf(wait, sizeof wait, " (%.1f waiting)", s->comm_wait_ms);
-    }
-    double seconds_left = 1e-3 * report->recent_ms / report->recent_steps * (double)(report->total - s->step);
+    const int is_terminal = isatty(STDOUT_FILENO), digits = snprintf(NULL, 0, "%" PRId64, report->total);
+    const double seconds_left = 1e-3 * report->recent_ms / report->recent_steps * (double)(report->total - s->step);
+    char *text, left[32];
+    size_t size;
+    FILE *line = string_open(&text, &size, "the line of a step");
+    fprintf(line, "step %*" PRId64 "/%" PRId64 "  loss %.4f  norm %.2f  %5.0f tok/s", digits, s->step, report->total,
+            s->loss, s->norm, s->tokens_per_second);
+    if (comm_size > 1)              fprintf(line, " (%.0f each)", s->tokens_per_second / comm_size);
+    if (isfinite(s->mfu))           fprintf(line, "  mfu %.1f%%", 100 * s->mfu);
+    if (report->health.is_abnormal) fprintf(line, "  throttled: %s", report->health.throttle);
     if (report->steps > 1 && s->step < report->total && seconds_left >= 0 && isfinite(seconds_left))
-        snprintf(left, sizeof left, "  %s left", duration_text(seconds_left, duration));
-    snprintf(text, sizeof text, "step %*" PRId64 "/%" PRId64 "  loss %.4f  norm %.2f  %5.0f tok/s%s%s%s%s  %.1f ms%s  "
-             "lr %.1e", digits, s->step, report->total, s->loss, s->norm, s->tokens_per_second, each, mfu, throttled,
-             left, s->ms, wait, s->learning_rate);
-    int is_terminal = isatty(STDOUT_FILENO);
+        fprintf(line, "  %s left", duration_text(seconds_left, left));
+    fprintf(line, "  %.1f ms", s->ms);
+    if (comm_size > 1)              fprintf(line, " (%.1f waiting)", s->comm_wait_ms);
+    fprintf(line, "  lr %.1e", s->learning_rate);
+    fclose(line);
     if (is_terminal) print_in_place(text);
     else             puts(text);
+    free(text);
     if (stays || !is_terminal) end_line();
     report->printed_at_s = seconds_now();
     report->unprinted.step = 0;
@@ -131,14 +109,14 @@ static void flush_files(Report *report, int sync) {
     flush_file(&report->log.jsonl, sync);
 }
 
-/* An event with a text, at the last step. */
-static void write_text(Report *report, const char *event, const char *key, const char *text) {
-    log_event(&report->log, event, report->log.step, (LogValue[]){ { key, .text = text }, {0} });
+static void write_event(Report *report, const char *event, int64_t step, const LogValue *values) {
+    log_event(&report->log, event, step, values);
+    flush_files(report, 0);
 }
 
 /* The last event, and the page that shows it. */
 static void end_files(Report *report, const char *reason) {
-    write_text(report, "end", "reason", reason);
+    log_event(&report->log, "end", report->log.step, (LogValue[]){ { "reason", .text = reason }, {0} });
     log_file_flush(&report->log.csv, 0);
     log_file_flush(&report->log.jsonl, 0);
     report_page_close(&report->page);
@@ -219,9 +197,8 @@ void report_validation(Report *report, const ValidationReport *v) {
     if (v->first) snprintf(part, sizeof part, ", on the first %" PRId64 " tokens", v->first);
     report_line(stdout, "step %" PRId64 ": val loss %s%s%s", v->step, loss_text(v->loss, v->targets_per_byte, text),
                 floor, part);
-    log_event(&report->log, "validation", v->step, (LogValue[]){
+    write_event(report, "validation", v->step, (LogValue[]){
         { "val_loss", "%.9g", .number = v->loss }, { "floor", "%.6f", .number = v->floor }, {0} });
-    flush_files(report, 0);
 }
 
 void report_warning(Report *report, const char *format, ...) {
@@ -231,20 +208,17 @@ void report_warning(Report *report, const char *format, ...) {
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
     report_line(stderr, "warning: %s", message);
-    write_text(report, "warning", "message", message);
-    flush_files(report, 0);
+    write_event(report, "warning", report->log.step, (LogValue[]){ { "message", .text = message }, {0} });
 }
 
 void report_checkpoint(Report *report, int64_t step, const char *path, double seconds) {
-    log_event(&report->log, "checkpoint", step, (LogValue[]){
+    write_event(report, "checkpoint", step, (LogValue[]){
         { "path", .text = path }, { "save_seconds", "%.3f", .number = seconds }, {0} });
-    flush_files(report, 0);
 }
 
 void report_sample(Report *report, int64_t step, char *text, size_t size) {
     for (size_t i = 0; i < size; i++) if (!text[i]) text[i] = (char)0xff;       /* not UTF-8: written as U+FFFD */
-    log_event(&report->log, "sample", step, (LogValue[]){ { "text", .text = text }, {0} });
-    flush_files(report, 0);
+    write_event(report, "sample", step, (LogValue[]){ { "text", .text = text }, {0} });
 }
 
 void report_progress(Report *report, int64_t done, int64_t all) {

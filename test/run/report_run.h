@@ -31,11 +31,13 @@ static const Option options[] = {
     {0} };
 
 static int no_validation, log_every;      /* of the runs to come */
+static int64_t steps_in_all = 100;
+static ResumeInfo resume = { .val_loss = NAN };
 
 static inline RunInfo info_of(const char *command) {
     return (RunInfo){ .version = "train_gpt 0", .command = command, .device = &device, .config = &config,
                       .data = "input.txt", .memory = "213 MiB of 7.6 GiB free", .attention = "flash",
-                      .options = options, .val_floor = 0.5, .validates = !no_validation, .steps = 100,
+                      .options = options, .val_floor = 0.5, .validates = !no_validation, .steps = steps_in_all,
                       .log_every = log_every };
 }
 
@@ -43,6 +45,31 @@ static inline StepReport step_of(int64_t step) {
     return (StepReport){ .step = step, .tokens = 768 * step, .loss = 4.0f / (float)step, .norm = 0.5,
                          .learning_rate = 1e-3, .ms = 100, .tokens_per_second = 7680,
                          .val_loss = step % 10 || no_validation ? NAN : 1.5 };
+}
+
+/* command: NULL = a run without files. keep: the step of the checkpoint that it resumes; -1 = a new run. each: what
+   happens before a step is reported, which it may change; NULL = nothing. */
+typedef struct { const char *command; int64_t keep, first, last; void (*each)(Report *, StepReport *); } Run;
+
+static inline void open_run(Report *report, const Run *run) {
+    RunInfo info = info_of(run->command);
+    if (run->keep < 0) unlink(log_path), unlink(events_path);
+    resume.step = run->keep;
+    report_open(report, run->command ? out : NULL, &info, run->keep < 0 ? NULL : &resume);
+}
+
+static inline void run_steps(void *argument) {
+    const Run *run = argument;
+    Report report;
+    open_run(&report, run);
+    for (int64_t step = run->first; step <= run->last; step++) {
+        StepReport s = step_of(step);
+        report.row_health = health;
+        if (run->each) run->each(&report, &s);
+        if (!isnan(s.val_loss)) report_validation(&report, &(ValidationReport){ step, s.val_loss, 0.5, 1, 0 });
+        report_step(&report, &s);
+    }
+    report_close(&report, "done");
 }
 
 /* ---- What it writes */

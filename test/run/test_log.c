@@ -7,34 +7,8 @@
     "step,seconds,tokens,loss,val_loss,norm,lr,ms,tokens_per_s,mfu,temperature_c,power_w,clock_mhz,throttle\n"
 
 static char *settings_path;
-static double resumed_val_loss = NAN;
-static const char *changes;
 
-/* ---- Runs and cells */
-
-/* keep: the step of the checkpoint; -1 = a new run */
-typedef struct { const char *command; int64_t keep, first, last; } Run;
-
-static void open_run(Report *report, const Run *run) {
-    RunInfo info = info_of(run->command);
-    ResumeInfo resume = { .step = run->keep, .val_loss = resumed_val_loss, .changes = changes };
-    if (run->keep < 0) unlink(log_path), unlink(events_path);
-    report_open(report, out, &info, run->keep < 0 ? NULL : &resume);
-}
-
-static void run_steps(void *argument) {
-    Run *run = argument;
-    Report report;
-    open_run(&report, run);
-    for (int64_t step = run->first; step <= run->last; step++) {
-        StepReport s = step_of(step);
-        report.row_health = health;
-        if (!isnan(s.val_loss))
-            report_validation(&report, &(ValidationReport){ step, s.val_loss, 0.5, 1, 0 });
-        report_step(&report, &s);
-    }
-    report_close(&report, "done");
-}
+/* ---- Cells */
 
 static int begins_with(const char *text, const char *start) { return !strncmp(text, start, strlen(start)); }
 
@@ -67,7 +41,7 @@ static int cell_is(int64_t step, const char *name, const char *want) {
 
 static void the_log_holds_every_step(void) {
     double start = seconds_now();
-    const char *lines = printed(run_steps, &(Run){ "a", -1, 1, 20 });
+    const char *lines = printed(run_steps, &(Run){ "a", -1, 1, 20, NULL });
     double took = seconds_now() - start, last = 0;
     const char *text = log_text();
     static const char header[] = "step,seconds,tokens,loss,val_loss,norm,lr,ms,tokens_per_s\n1,";
@@ -101,7 +75,7 @@ static void the_log_has_the_columns_that_are_known(void) {
         no_validation = !(known & 1);
         device.peak_flops[F32] = known & 2 ? peak : 0;
         health = known & 4 ? (DeviceHealth){ .power_w = 100 } : (DeviceHealth){0};
-        printed(run_steps, &(Run){ "a", -1, 1, 1 });
+        printed(run_steps, &(Run){ "a", -1, 1, 1, NULL });
         const char *want = STRING("step,seconds,tokens,loss%s,norm,lr,ms,tokens_per_s%s%s\n1,",
             known & 1 ? ",val_loss" : "", known & 2 ? ",mfu" : "",
             known & 4 ? ",temperature_c,power_w,clock_mhz,throttle" : "");
@@ -110,7 +84,7 @@ static void the_log_has_the_columns_that_are_known(void) {
         EXPECT_CELL(1, "power_w", known & 4 ? "100.0" : NULL);
         /* a resume goes on with the columns that either run has */
         no_validation = 0, device.peak_flops[F32] = peak, health = (DeviceHealth){ .clock_mhz = 210 };
-        printed(run_steps, &(Run){ "b", 1, 2, 10 });
+        printed(run_steps, &(Run){ "b", 1, 2, 10, NULL });
         EXPECT(begins_with(log_text(), ALL_COLUMNS) && lines_in(log_text()) == 11, "%s", log_text());
         EXPECT_CELL(1, "val_loss", "");
         EXPECT_CELL(10, "val_loss", "1.5");
@@ -119,6 +93,13 @@ static void the_log_has_the_columns_that_are_known(void) {
     }
     device.peak_flops[F32] = 0;
     health = (DeviceHealth){0};
+}
+
+/* Once a second: a row without a query has none. */
+static void query_health(Report *report, StepReport *step) {
+    report->row_health = (DeviceHealth){0};
+    if (step->step == 3) report->health_at_s -= 1;
+    report_background(report);
 }
 
 static void the_log_holds_the_health(void) {
@@ -130,22 +111,13 @@ static void the_log_holds_the_health(void) {
     };
     for (int i = 0; i < COUNT(rows); i++) {
         health = rows[i].health;
-        printed(run_steps, &(Run){ "a", -1, 1, 1 });
+        printed(run_steps, &(Run){ "a", -1, 1, 1, NULL });
         EXPECT_CELL(1, "temperature_c", rows[i].temperature);
         EXPECT_CELL(1, "power_w", rows[i].power);
         EXPECT_CELL(1, "clock_mhz", rows[i].clock);
         EXPECT_CELL(1, "throttle", rows[i].throttle);
     }
-    /* queried once a second: a row without a query has none */
-    Report report;
-    open_run(&report, &(Run){ "a", -1, 1, 3 });
-    for (int step = 1; step <= 3; step++) {
-        StepReport s = step_of(step);
-        if (step == 3) report.health_at_s -= 1;
-        report_background(&report);
-        report_step(&report, &s);
-    }
-    report_close(&report, "done");
+    printed(run_steps, &(Run){ "a", -1, 1, 3, query_health });
     EXPECT_CELL(1, "clock_mhz", "1980");
     EXPECT_CELL(2, "clock_mhz", "");
     EXPECT_CELL(3, "clock_mhz", "1980");
@@ -174,17 +146,17 @@ static void a_resume_cuts_the_log(void) {
     for (int i = 0; i < COUNT(logs); i++) {
         unlink(log_path);
         if (logs[i].before) put_text(log_path, logs[i].before);
-        resumed_val_loss = logs[i].val_loss > 0 ? logs[i].val_loss : NAN;
-        const char *said = printed(run_steps, &(Run){ "b", logs[i].keep, 1, 0 });
+        resume.val_loss = logs[i].val_loss > 0 ? logs[i].val_loss : NAN;
+        const char *said = printed(run_steps, &(Run){ "b", logs[i].keep, 1, 0, NULL });
         const char *name = strstr(said, "log.csv");
         EXPECT(!strcmp(log_text(), logs[i].after), "log %d: got %s\nwant %s", i, log_text(), logs[i].after);
         EXPECT(!strcmp(name ? name : said, logs[i].said), "log %d: says %s", i, said);
     }
     no_validation = 1;                                     /* no column for it */
     put_text(log_path, "step,loss\n1,3\n");
-    printed(run_steps, &(Run){ "b", 1, 1, 0 });
+    printed(run_steps, &(Run){ "b", 1, 1, 0, NULL });
     EXPECT(!strcmp(log_text(), "step,seconds,tokens,loss,norm,lr,ms,tokens_per_s\n1,,,3,,,,\n"), "%s", log_text());
-    resumed_val_loss = NAN;
+    resume.val_loss = NAN;
     no_validation = 0;
     EXPECT(!file_exists(STRING("%s.new", log_path)), "a temporary file is left");
 }
@@ -198,7 +170,7 @@ static void a_resume_continues_the_seconds(void) {
     for (int i = 0; i < COUNT(logs); i++) {
         put_text(log_path, STRING("step,seconds,loss\n%s", logs[i].rows));
         double start = seconds_now();
-        printed(run_steps, &(Run){ "b", 2, 3, 3 });
+        printed(run_steps, &(Run){ "b", 2, 3, 3, NULL });
         double got = strtod(cell_of(3, "seconds"), NULL), took = seconds_now() - start;
         EXPECT(got >= logs[i].want && got <= logs[i].want + took + 0.0005, "log %d: got %g, want %g", i, got,
                logs[i].want);
@@ -253,18 +225,18 @@ static void other_files_are_refused_and_kept(void) {
         { "log.jsonl: line 1: byte 0: found 'x', want", "x\n" },
         { "found the end, want a value; move the log away to start a new one", "{\"event\": \"run\"}\n\n" },
         { "log.jsonl: line 2: \"event\" is missing", "{\"event\": \"step\"}\n{}\n" },
-        { "log.jsonl: line 1: \"event\" is missing", "3\n" },
+        { "log.jsonl: line 1: this is 3, want an object", "3\n" },
         { "log.jsonl: line 1: \"step\" is -1, want an integer", "{\"event\": \"step\", \"step\": -1}\n" },
     };
     for (int i = 0; i < COUNT(logs); i++) {
         put_text(log_path, logs[i].text);
-        expect_fails(logs[i].want, run_steps, &(Run){ "x", 10, 11, 11 });
+        expect_fails(logs[i].want, run_steps, &(Run){ "x", 10, 11, 11, NULL });
         EXPECT(!strcmp(log_text(), logs[i].text), "log %d has changed", (int)i);
     }
     unlink(log_path);
     for (int i = 0; i < COUNT(events); i++) {
         put_text(events_path, events[i].text);
-        expect_fails(events[i].want, run_steps, &(Run){ "x", 10, 11, 11 });
+        expect_fails(events[i].want, run_steps, &(Run){ "x", 10, 11, 11, NULL });
         EXPECT(!strcmp(text_of(events_path), events[i].text), "events %d have changed", (int)i);
     }
     unlink(events_path);
@@ -273,7 +245,7 @@ static void other_files_are_refused_and_kept(void) {
 
 /* Two rows and their events while the disk is full; returns what the files were. */
 static void full_disk(Report *report, int was[2]) {
-    open_run(report, &(Run){ "a", -1, 7, 9 });
+    open_run(report, &(Run){ "a", -1, 7, 9, NULL });
     was[0] = redirect(report->log.csv.fd, "/dev/full");
     was[1] = redirect(report->log.jsonl.fd, "/dev/full");
     int stderr_was = redirect(STDERR_FILENO, "/dev/null");
@@ -331,24 +303,17 @@ static const char *events_without_times(void) {
     return text;
 }
 
-static void run_with_events(void *ignored) {
-    (void)ignored;
+static void add_events(Report *report, StepReport *step) {
     static char strange[] = "a \"quote\", \\, \t, \xc3\xa9, no UTF-8: \xc3 \xff, NUL: \0";
-    Report report;
-    int stderr_was = redirect(STDERR_FILENO, "/dev/null");
-    open_run(&report, &(Run){ "train_gpt --prompt 'say \"hi\"'", -1, 1, 3 });
-    for (int64_t step = 8; step <= 11; step++) {
-        StepReport s = step_of(step);
-        if (step == 9) s.loss = INFINITY, s.norm = NAN;
-        if (step == 10) report_validation(&report, &(ValidationReport){ 10, 1.5, NAN, 1, 0 });
-        report_step(&report, &s);
-        if (step == 10) report_checkpoint(&report, 10, "runs/a/step-00000010", 0.25);
-        if (step == 10) report_sample(&report, 10, strange, sizeof strange - 1);
+    if (step->step == 9) step->loss = INFINITY, step->norm = NAN;
+    if (step->step == 11) {
+        report_checkpoint(report, 10, "runs/a/step-00000010", 0.25);
+        report_sample(report, 10, strange, sizeof strange - 1);
     }
-    report_warning(&report, "step %d: %s", 11, "a \"warning\"");
-    report_validation(&report, &(ValidationReport){ 11, INFINITY, 0.5, 1, 0 });
-    restore(STDERR_FILENO, stderr_was);
-    report_close(&report, "SIGTERM");
+    if (step->step != 12) return;
+    report_warning(report, "step %d: %s", 11, "a \"warning\"");
+    report_validation(report, &(ValidationReport){ 11, INFINITY, 0.5, 1, 0 });
+    report_validation(report, &(ValidationReport){ 11, 2, NAN, 1, 0 });
 }
 
 static void warn_only(void *ignored) {
@@ -358,7 +323,9 @@ static void warn_only(void *ignored) {
 
 /* Each line is a JSON object; what is unknown or not finite is absent. The page has its texts. */
 static void the_events_are_those_of_the_run(void) {
-    printed(run_with_events, NULL);
+    int stderr_was = redirect(STDERR_FILENO, "/dev/null");
+    printed(run_steps, &(Run){ "train_gpt --prompt 'say \"hi\"'", -1, 8, 12, add_events });
+    restore(STDERR_FILENO, stderr_was);
     EXPECT_CELL(9, "loss", "inf");
     EXPECT_CELL(9, "norm", "");
     const int parameters = 16*4 + 8*4 + 2*4 + (4*12 + 12) + (4*4 + 4) + 2*4 + (4*16 + 16) + (16*4 + 4) + 2*4;
@@ -368,18 +335,19 @@ static void the_events_are_those_of_the_run(void) {
         "\"layers\": 1, \"heads\": 2, \"channels\": 4, \"context\": 8, \"vocabulary\": 16, \"parameters\": %d, "
         "\"floor\": 0.500000, \"settings\": {\"layers\": 1, \"lr\": 0.0003, \"deterministic\": false, "
         "\"prompt\": \"say \\\"hi\\\"\\\\\\u0009\"}}\n"
-        "{\"event\": \"validation\", \"step\": 10, \"val_loss\": 1.5}\n"
+        "{\"event\": \"validation\", \"step\": 10, \"val_loss\": 1.5, \"floor\": 0.500000}\n"
         "{\"event\": \"checkpoint\", \"step\": 10, \"path\": \"runs/a/step-00000010\", "
         "\"save_seconds\": 0.250}\n"
         "{\"event\": \"sample\", \"step\": 10, \"text\": \"a \\\"quote\\\", \\\\, \\u0009, \xc3\xa9, "
         "no UTF-8: \\ufffd \\ufffd, NUL: \\ufffd\"}\n"
         "{\"event\": \"warning\", \"step\": 11, \"message\": \"step 11: a \\\"warning\\\"\"}\n"
         "{\"event\": \"validation\", \"step\": 11, \"floor\": 0.500000}\n"
-        "{\"event\": \"end\", \"step\": 11, \"reason\": \"SIGTERM\"}\n", backend_name, parameters);
+        "{\"event\": \"validation\", \"step\": 11, \"val_loss\": 2}\n"
+        "{\"event\": \"end\", \"step\": 12, \"reason\": \"done\"}\n", backend_name, parameters);
     EXPECT(!strcmp(events_without_times(), want), "got %swant %s", events_without_times(), want);
     Json *event;
     for (int n = 0; (event = event_at(n)); n++) json_free(event);       /* which fails if it is no JSON */
-    EXPECT(page_says("\"status\": \"SIGTERM\"") && page_says("a \\\"quote\\\""), "report.html");
+    EXPECT(page_says("\"status\": \"done\"") && page_says("a \\\"quote\\\""), "report.html");
     EXPECT(page_says("step 11: a \\\"warning"), "report.html");
     const char *line = printed_on(STDERR_FILENO, warn_only, NULL);
     EXPECT(!strcmp(line, "train_gpt: warning: 1 of 2\n"), "%s", line);
@@ -397,26 +365,27 @@ static void a_resume_cuts_the_events(void) {
     for (int i = 0; i < COUNT(cases); i++) {
         unlink(events_path);
         if (cases[i].before) put_text(events_path, cases[i].before);
-        resumed_val_loss = cases[i].val_loss;
-        changes = "--steps 200 -> 300";
-        printed(run_steps, &(Run){ "second", cases[i].keep, 1, 0 });
+        resume.val_loss = cases[i].val_loss;
+        resume.changes = "--steps 200 -> 300";
+        printed(run_steps, &(Run){ "second", cases[i].keep, 1, 0, NULL });
         EXPECT(!strcmp(events_text(), cases[i].after), "got %s, want %s", events_text(), cases[i].after);
         const char *resume = "Z\", \"command\": \"second\", \"changes\": \"--steps 200 -> 300\"}\n";
         EXPECT(strstr(text_of(events_path), resume), "%s", text_of(events_path));
     }
-    resumed_val_loss = NAN;
-    changes = NULL;
+    resume.val_loss = NAN;
+    resume.changes = NULL;
+}
+
+static void fail_at_step_2(Report *report, StepReport *step) {
+    (void)report;
+    if (step->step == 2) fail("step %d: not \"finite\"", 2);
+    fclose(stdout);
 }
 
 static void fail_in_a_run(void *ignored) {
     (void)ignored;
-    Report report;
     fail_hook = NULL;
-    open_run(&report, &(Run){ "a", -1, 1, 1 });
-    StepReport s = step_of(1);
-    fclose(stdout);
-    report_step(&report, &s);
-    fail("step %d: not \"finite\"", 2);
+    run_steps(&(Run){ "a", -1, 1, 2, fail_at_step_2 });
 }
 
 static void a_failure_is_an_event(void) {
@@ -430,22 +399,23 @@ static void a_failure_is_an_event(void) {
 /* ---- settings.txt */
 
 static void the_settings_are_written(void) {
-    printed(run_steps, &(Run){ "train_gpt --lr 3e-4", -1, 1, 2 });
+    printed(run_steps, &(Run){ "train_gpt --lr 3e-4", -1, 1, 2, NULL });
     const char *text = text_of(settings_path);
-    const char *head = STRING("# train_gpt 0, %s, a device, of 1 core, 20", backend_name), *line = strchr(text, '\n');
-    EXPECT(begins_with(text, head) && line && line[-1] == 'Z', "%s", text);
-    const char *want = "\n# command: train_gpt --lr 3e-4\n# model: 1 layers, 2 heads, 4 channels, context 8, "
-                       "vocabulary 16, 348 parameters\n# memory: 213 MiB of 7.6 GiB free\n# --config reads this file, "
-                       "for a new run; --resume reads the options of the checkpoint\n# floor: 0.500000\nlayers = 1\n"
-                       "lr = 0.0003\n";
+    const char *line = strchr(text, '\n');
+    EXPECT(begins_with(text, "# train_gpt 0, 20") && line && line[-1] == 'Z', "%s", text);
+    const char *want = STRING("\n# command: train_gpt --lr 3e-4\n# device: %s, a device, of 1 core\n# model: 1 layers, "
+                              "2 heads, 4 channels, context 8, vocabulary 16, 348 parameters, f32%s, flash attention\n"
+                              "# memory: 213 MiB of 7.6 GiB free\n# floor: 0.500000\n# --config reads this file, for a "
+                              "new run; --resume reads the options of the checkpoint\nlayers = 1\nlr = 0.0003\n",
+                              backend_name, device_refuse_dtype(BF16) ? "" : " (--dtype bf16 is faster)");
     EXPECT(line && begins_with(line, want), "%s", text);
 
     /* a resume adds a line, and writes the settings as they are now */
     rate = 0.0001;
-    changes = "--lr 0.0003 -> 0.0001";
-    printed(run_steps, &(Run){ "train_gpt --resume --lr 1e-4", 2, 3, 3 });
-    changes = NULL;
-    printed(run_steps, &(Run){ "train_gpt --resume", 3, 4, 4 });
+    resume.changes = "--lr 0.0003 -> 0.0001";
+    printed(run_steps, &(Run){ "train_gpt --resume --lr 1e-4", 2, 3, 3, NULL });
+    resume.changes = NULL;
+    printed(run_steps, &(Run){ "train_gpt --resume", 3, 4, 4, NULL });
     rate = 0.0003;
     const char *resumed = text_of(settings_path);
     EXPECT(!strncmp(resumed, text, (size_t)(strstr(text, "layers =") - text)), "the head stays: %s", resumed);
