@@ -23,6 +23,13 @@
 
 typedef struct { const char *bytes; size_t size; } Input;
 
+/* A file of what lies before the first zero byte, and one of what lies behind it, where there is one. */
+static void two_files(const char *path, const char *other, const char *bytes, size_t size) {
+    const size_t length = strnlen(bytes, size);
+    fuzz_file(path, bytes, length);
+    if (length < size) fuzz_file(other, bytes + length + 1, size - length - 1);
+}
+
 /* ---- json: what is accepted can be written and read again, and is the same */
 
 /* By the grammar of RFC 8259, section 6. */
@@ -90,14 +97,10 @@ static void find(void *argument) {
 }
 
 static void read_members(const Json *object) {
+    static void (*const readers[])(void *) = { find, as_integer, as_real, as_string };
     for (const Json *child = object->child; child; child = child->next) {
-        Member member = { object, child };
-        if (object->type == JSON_OBJECT) {
-            fuzz_try(find, &member, FREES_ALL, "FILE");
-            fuzz_try(as_integer, &member, FREES_ALL, "FILE");
-            fuzz_try(as_real, &member, FREES_ALL, "FILE");
-            fuzz_try(as_string, &member, FREES_ALL, "FILE");
-        }
+        for (int i = 0; i < 4 && object->type == JSON_OBJECT; i++)
+            fuzz_try(readers[i], &(Member){ object, child }, FREES_ALL, "FILE");
         read_members(child);
     }
 }
@@ -269,11 +272,6 @@ static void claim_values(void) {
     }
 }
 
-static void read_command_line(int argc, char **argv) {
-    Words words = { argc, argv };
-    if (fuzz_try(parse, &words, FREES_ALL, "")) claim_values();
-}
-
 /* The model and the batch that a resume reads from config.json and state.json, and its memory plan. */
 static void plan_resume(void *argument) {
     (void)argument;
@@ -290,12 +288,6 @@ static void plan_resume(void *argument) {
           plan.total > plan.activations && plan.total > plan.parameters,
           "%zu bytes of parameters, %zu of activations, %zu in all, for %g and 1 or 9 times %g at least",
           plan.parameters, plan.activations, plan.total, weights, stream);
-}
-
-static void read_settings(void) {
-    static char *nothing[] = { "train_gpt" };
-    settings_parse(&settings, options, 1, nothing);
-    fuzz_try(plan_resume, NULL, KEEPS, "");
 }
 
 /* ---- checkpoint: the same bytes as config.json and as state.json, beside a model of three tensors */
@@ -336,7 +328,8 @@ static void read_checkpoint(const char *bytes, size_t size) {
     fuzz_try(load_config, NULL, FREES_ALL, "");
     fuzz_try(load_state, NULL, FREES_ALL, "C/state.json");
     fuzz_try(load_ids, NULL, FREES_ALL, "C/state.json");
-    read_settings();
+    settings_parse(&settings, options, 1, (char *[]){ "train_gpt" });
+    fuzz_try(plan_resume, NULL, KEEPS, "");
 }
 
 /* ---- tokens. The first byte says what the rest is: 'b' a file of that name's kind, .bin; 's' three words of a shard's
@@ -386,16 +379,16 @@ static void check_tokens(void *argument) {
 }
 
 static void read_tokens(const char *bytes, size_t size) {
-    char pattern[] = "*";
-    char first = size ? *bytes : 0;
-    if (first == 'b') fuzz_file("FILE.bin", bytes + 1, size - 1);
-    if (first == 's') shard_file("FILE.bin", bytes + 1, size - 1);
-    if (first == 'd') {
+    switch (size ? *bytes : 0) {
+    case 'b': fuzz_file("FILE.bin", bytes + 1, size - 1); break;
+    case 's': shard_file("FILE.bin", bytes + 1, size - 1); break;
+    case 'd':
         shard_file("1.FILE", bytes + 1, size / 2);
         shard_file("2.FILE", bytes + 1 + size / 2, size - 1 - size / 2);
+        break;
+    default: fuzz_file("FILE", bytes, size);
     }
-    if (first != 'b' && first != 's' && first != 'd') fuzz_file("FILE", bytes, size);
-    fuzz_try(check_tokens, pattern, FREES_ALL, "");
+    fuzz_try(check_tokens, "*", FREES_ALL, "");
 }
 
 /* ---- options: a line is a word of the command line */
@@ -410,7 +403,7 @@ static void read_options(const char *bytes, size_t size) {
         word = strchr(word, '\n');
         if (word) *word++ = 0;
     }
-    read_command_line(argc, argv);
+    if (fuzz_try(parse, &(Words){ argc, argv }, FREES_ALL, "")) claim_values();
     free(words);
 }
 
@@ -521,17 +514,14 @@ static void open_log(void *argument) {
     report_close(&report, "done");
 }
 
-static void read_log(const char *bytes, size_t size) {
+static void read_log_file(const char *path, const char *bytes, size_t size) {
     tzset();            /* strftime calls it, and it keeps the memory that its first call allocates */
-    fuzz_file("OUT/log.csv", bytes, size);
-    fuzz_try(open_log, NULL, FREES_ALL, "OUT/log.csv");
+    fuzz_file(path, bytes, size);
+    fuzz_try(open_log, NULL, FREES_ALL, path);
 }
 
-static void read_events(const char *bytes, size_t size) {
-    tzset();
-    fuzz_file("OUT/log.jsonl", bytes, size);
-    fuzz_try(open_log, NULL, FREES_ALL, "OUT/log.jsonl");
-}
+static void read_log(const char *bytes, size_t size)    { read_log_file("OUT/log.csv", bytes, size); }
+static void read_events(const char *bytes, size_t size) { read_log_file("OUT/log.jsonl", bytes, size); }
 
 /* ---- page: what it shows, a log.csv, a zero byte, a log.jsonl */
 
@@ -544,9 +534,7 @@ static void write_page(void *argument) {
 }
 
 static void read_page(const char *bytes, size_t size) {
-    const char *zero = memchr(bytes, 0, size);
-    fuzz_file("OUT/log.csv", bytes, zero ? (size_t)(zero - bytes) : size);
-    if (zero) fuzz_file("OUT/log.jsonl", zero + 1, size - (size_t)(zero + 1 - bytes));
+    two_files("OUT/log.csv", "OUT/log.jsonl", bytes, size);
     fuzz_try(write_page, NULL, FREES_ALL, "OUT/log.");
 }
 
@@ -568,13 +556,9 @@ static void write_bpe(const Bpe *bpe) {
 }
 
 static void read_bpe(const char *bytes, size_t size) {
-    const char *zero = size ? memchr(bytes, 0, size) : NULL;
     if (!size) return;
     if (*bytes == 't') fuzz_file("TOK/tokenizer.json", bytes + 1, size - 1);
-    else if (zero > bytes) {
-        fuzz_file("TOK/vocab.json", bytes + 1, (size_t)(zero - bytes) - 1);
-        fuzz_file("TOK/merges.txt", zero + 1, (size_t)(bytes + size - zero) - 1);
-    }
+    else               two_files("TOK/vocab.json", "TOK/merges.txt", bytes + 1, size - 1);
     if (!fuzz_try(open_bpe, "TOK", FREES_ALL, "TOK")) return;
     Bpe *opened = bpe_open("TOK");
     int32_t *ids = malloc(size * sizeof *ids);
