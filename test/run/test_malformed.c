@@ -324,24 +324,17 @@ static const Refusal refusals[] = {
     { "want a multiple", "a total batch in pieces", LIST("BASE --total-batch %"), LIST("1", "15", "17", "1000") },
     { "256", "a vocabulary that bytes do not fit", LIST("BASE --vocab %"), LIST("1", "2", "99", "128", "255") },
     { "", "options that do not go together, or nothing to work on", LIST("--threads 1"), LIST(
-        "--eval run --sample run --data text.txt", "--resume --out nowhere --init run",
-        "--eval run --data text.txt --resume", "--eval run --data text.txt --init run", "--sample run --resume",
-        "--sample run --init run", "--resume", "--resume --data nowhere", "--resume --out nowhere",
-        "--resume --out dir", "--resume --out text.txt", "--eval run", "--eval run --sample-tokens 3", "--dry-run",
-        "--layers 1", "--eval nowhere --data text.txt", "--sample nowhere", "--data text.txt --init nowhere",
-        "--eval dir --data text.txt", "--sample dir", "--data text.txt --init dir", "--eval text.txt --data text.txt",
-        "--sample text.txt", "--eval run/log.csv --data text.txt", "--sample good16.bin", "--sample /dev/null",
-        "--data /dev/null", "--data /dev/zero", "--eval run --data nowhere",
-        "--eval run --val-data nowhere --data text.txt", "--out run --data text.txt") },
-    { "--batch", "a model that no memory holds", LIST("--data text.txt --threads 1"), LIST(
-        "--model d48 --batch 1048576 --context 1024", "--model d48 --context 16777216", "--model d12 --batch 1048576",
-        "--batch 1048576 --context 16777216", "--layers 1000 --heads 65536 --channels 65536 --context 16777216 "
-        "--batch 1048576", "--layers 1000 --heads 1024 --channels 65536 --context 16777216 --batch 1048576 --attention "
-        "naive", "--layers 1000 --heads 512 --channels 65536", "--model d24 --context 16777216 --dry-run",
-        "--model d2 --attention naive --context 16777216", "--model d36 --context 8388608 --dry-run") },
+        "--eval run --sample run --data text.txt", "--eval run --data text.txt --resume", "--sample run --init run",
+        "--resume", "--resume --data nowhere", "--eval run", "--eval run --sample-tokens 3", "--dry-run", "--layers 1",
+        "--eval run --data nowhere", "--eval run --val-data nowhere --data text.txt", "--out run --data text.txt") },
+    { "", "nothing of the kind", LIST("--resume --out % --threads 1", "--eval % --data text.txt", "--sample %",
+        "--data text.txt --init %"), LIST("nowhere", "dir", "text.txt", "run/log.csv", "good16.bin", "/dev/null") },
+    { "--batch", "a model that no memory holds", LIST("--data text.txt --threads 1 --context 16777216"), LIST(
+        "--model d48", "--batch 1048576", "--layers 1000 --heads 512 --channels 65536", "--model d24 --dry-run",
+        "--model d2 --attention naive") },
     { "prompt", "no list of ids below 100", LIST("--sample ids --sample-tokens 1 --threads 1 --prompt %"), LIST(
-        "word", "1 2 x", "100", "99 100", "-1", "1,2", "1.0", "0x1", "+1", "\x1b[31m", "1\x07", "1 -", "'1'",
-        "99999999999999999999999", "1 2 3 4 5 6 7 8 9 10 11 1000", "\xc2\x9b") },
+        "word", "1 2 x", "100", "99 100", "-1", "1,2", "+1", "\x1b[31m", "1\x07", "\xc2\x9b",
+        "99999999999999999999999") },
     { "", "files of two kinds, or none", LIST("BASE"), LIST(
         "--data text.txt --val-data good16.bin", "--data good16.bin --val-data text.txt", "--data good*.bin",
         "--data good32.bin --val-data text.txt", "--data good16.bin --vocab 99", "--data good32.bin --vocab 2",
