@@ -5,9 +5,9 @@
    Tensor dw = base(1, N, K), out = output(B, T, N);     random to be added to; NaN to be overwritten
    EACH_RUN matmul_forward(out, ABSENT, x, w, ABSENT);    runs with 1, 2 and 3 threads, and twice: the same bits;
                                                     nothing changes but the outputs: no guard, gap or input
-   compare("out", out, want, (Bound){ .roundings = K });
+   compare(out, want, .roundings = K);              nothing where out is ABSENT
 
-   Where an op writes or adds: output_into(into, N, K), and plus(want, dw, into), for the oracle only writes.
+   Where an op writes or adds: output_into(into, N, K). The oracle only writes: compare() adds to want what was there.
 
    A test that RUN_EACH_DTYPE runs is run once for each data type that the device computes in: input(), output() and
    base() are of that type, f32_output(), f32_base(), ... always F32.
@@ -22,7 +22,7 @@
 
 /* The memory is counted in halves, 2 bytes. Two of POISON are a NaN as f32, one is as bf16. */
 enum { ARENA_HALVES = 16 << 20, POOL_DOUBLES = 16 << 20, GUARD_HALVES = 128, POISON = 0x7fc1 };
-enum { KEPT, WRITTEN, SCRATCH };       /* SCRATCH: may be written, with whatever bits */
+enum { KEPT = 1, WRITTEN = 2, ADDED = 4, SCRATCH = 8 };     /* SCRATCH: may be written, with whatever bits */
 
 static _Alignas(8) uint16_t arena_before[ARENA_HALVES], arena_after[ARENA_HALVES], arena_first[ARENA_HALVES];
 static unsigned char arena_mark[ARENA_HALVES];
@@ -137,7 +137,7 @@ static Tensor place(DType dtype, int mark_as, int64_t pitch, int ndim, const int
 #define input_as(dtype, amplitude, ...) fill(place(dtype, KEPT,    0, DIMS(__VA_ARGS__)), 0, amplitude)
 #define base_as(dtype, amplitude, ...)  fill(place(dtype, WRITTEN, 0, DIMS(__VA_ARGS__)), 0, amplitude)
 #define into_as(dtype, into, ...) \
-    ((into) == ACCUMULATE ? base_as(dtype, 1, __VA_ARGS__) : output_as(dtype, __VA_ARGS__))
+    ((into) == ACCUMULATE ? fill(place(dtype, ADDED, 0, DIMS(__VA_ARGS__)), 0, 1) : output_as(dtype, __VA_ARGS__))
 #define output(...)               output_as(arena_dtype, __VA_ARGS__)
 #define input(amplitude, ...)     input_as(arena_dtype, amplitude, __VA_ARGS__)
 #define base(amplitude, ...)      base_as(arena_dtype, amplitude, __VA_ARGS__)
@@ -155,6 +155,14 @@ static Tensor fill(Tensor t, double centre, double amplitude) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++) set(t, r * t.pitch + c, centre + amplitude * uniform());
     return t;
+}
+
+/* An output that holds what t does, for a call in place. */
+static inline Tensor copy_of(Tensor t) {
+    if (!t.data) return t;
+    Tensor copy = place(t.dtype, WRITTEN, 0, t.ndim, t.dim);
+    memcpy(arena_host(copy), arena_host(t), tensor_bytes(t));
+    return copy;
 }
 
 static inline Tensor fill_integers(Tensor t, int min, int max) {
@@ -194,13 +202,14 @@ static void arena_upload(void) {
     device_upload(arena_device, arena_before, sizeof *arena_before * (size_t)arena_used);
 }
 
-/* How many halves with this mark differ. Counts only where there are any: the search runs at the speed of memory. */
-static int64_t arena_differences(int mark, const uint16_t *a, const uint16_t *b) {
+/* How many halves with one of these marks differ. Counts only where there are any: the search runs at the speed of
+   memory. */
+static int64_t arena_differences(int marks, const uint16_t *a, const uint16_t *b) {
     int64_t count = 0;
     int any = 0;
     #pragma omp parallel for reduction(|:any) schedule(static)
-    for (int64_t i = 0; i < arena_used; i++) any |= (a[i] ^ b[i]) & -(arena_mark[i] == mark);
-    for (int64_t i = 0; any && i < arena_used; i++) count += arena_mark[i] == mark && a[i] != b[i];
+    for (int64_t i = 0; i < arena_used; i++) any |= (a[i] ^ b[i]) & -((arena_mark[i] & marks) != 0);
+    for (int64_t i = 0; any && i < arena_used; i++) count += (arena_mark[i] & marks) != 0 && a[i] != b[i];
     return count;
 }
 
@@ -215,7 +224,7 @@ static int arena_run(int run) {
         uint16_t *got = run == 1 ? arena_first : arena_after;
         device_download(got, arena_device, sizeof *got * (size_t)arena_used);
         int64_t touched = arena_differences(KEPT, got, arena_before);
-        int64_t different = run == 1 ? 0 : arena_differences(WRITTEN, got, arena_first);
+        int64_t different = run == 1 ? 0 : arena_differences(WRITTEN | ADDED, got, arena_first);
         EXPECT(!touched, "%s %s: %lld halves changed outside the outputs", arena_op, arena_case, (long long)touched);
         EXPECT(!different, "%s %s: %lld halves differ from the first run's (run %d)", arena_op, arena_case,
                (long long)different, run);
@@ -244,8 +253,9 @@ static int arena_run(int run) {
    In bf16 twice the error is added that cannot be avoided: that of want itself, rounded to the output's type, or,
    where it is greater,
 
-   emulated    that of the oracle which keeps in bf16 what an op has to keep (oracle_stores), see off() */
-typedef struct { double roundings, condition, floor, emulated; } Bound;
+   emulated    that of the oracle which keeps in bf16 what an op has to keep (oracle_stores), see off();
+   kept        or what that oracle makes */
+typedef struct { double roundings, condition, floor, emulated; const double *kept; } Bound;
 
 /* The error of what an emulation made, once it is written in the type of the output. */
 static double off(Tensor output, const double *want, const double *emulated) {
@@ -261,10 +271,14 @@ static double off(Tensor output, const double *want, const double *emulated) {
     return output.dtype == BF16 ? fmax(error, ldexp(1, ilogb(max) - 8)) : error;
 }
 
-static void compare(const char *name, Tensor got, const double *want, Bound bound) {
-    const double *values = result(got);
-    double error = 0, max = bound.floor;
+static void compare_within(const char *name, Tensor got, const double *want, Bound bound) {
+    if (!got.data) return;
     int64_t at = 0, count = tensor_count(got);
+    const double *values = result(got), *old = arena_mark[halves_from(got, 0)] == ADDED ? given(got) : NULL;
+    double error = 0, max = bound.floor, *sum = old ? doubles(count) : NULL;
+    if (bound.kept && arena_dtype == BF16) bound.emulated = off(got, want, bound.kept);
+    for (int64_t i = 0; old && i < count; i++) sum[i] = want[i] + old[i];
+    if (old) want = sum;
     for (int64_t i = 0; i < count; i++) {
         double distance = fabs(values[i] - want[i]), size = fabs(want[i]);
         if (!(distance <= error)) { error = distance; at = i; }
@@ -284,12 +298,7 @@ static void compare(const char *name, Tensor got, const double *want, Bound boun
     if (allowed > 0 && error / allowed > worst[i].ratio) worst[i].ratio = error / allowed;
 }
 
-/* want += what was there before, for outputs that are added to. */
-static inline double *plus(double *want, Tensor before, Into into) {
-    const double *old = into == ACCUMULATE ? given(before) : NULL;
-    for (int64_t i = 0; old && i < tensor_count(before); i++) want[i] += old[i];
-    return want;
-}
+#define compare(got, want, ...) compare_within(#got, got, want, (Bound){ __VA_ARGS__ })
 
 /* ---- refusals */
 

@@ -437,7 +437,8 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
 }
 
 static inline Bound bound_of(const Truth *t, int which) {
-    return (Bound){ t->roundings[which], t->condition, t->floor[which], t->worst[which] };
+    return (Bound){ .roundings = t->roundings[which], .condition = t->condition, .floor = t->floor[which],
+                    .emulated = t->worst[which] };
 }
 
 /* ---- checks of what the last run left */
@@ -462,7 +463,7 @@ static inline void check_head(const Truth *t, Operands x, Exact exact) {
         int from_bf16_p = exact == EXACT_FROM_BF16_P && i == OUT;       /* the others have only P of a power of two */
         const double *want = (from_bf16_p ? t->from_bf16_p : t->want).x[i];
         int64_t pool_before = pool_used, count = tensor_count(got);
-        compare(output_name[i], got, want, bound_of(t, i));
+        compare_within(output_name[i], got, want, bound_of(t, i));
 
         const double *values = result(got);
         double max = t->floor[i], error = root_mean_square(want, values, count);

@@ -62,7 +62,7 @@ static void check_twin(const AttentionSpec *s, const Heads *h, int head) {
         if (same_bits(got, output_of(h->x[h->twin[head]], i))) continue;
         EXPECT(i == DQ && !s->deterministic, "%s %s: %s of head %d differs from that of head %d with the same data",
                arena_op, arena_case, output_name[i], head, h->twin[head]);
-        compare(output_name[i], got, t->want.x[i], bound_of(t, i));
+        compare_within(output_name[i], got, t->want.x[i], bound_of(t, i));
         pool_used = pool_before;
     }
 }
@@ -440,8 +440,8 @@ static void merge_rows(void) {
         for (int row = 0; row < rows; row++)                    /* compare() takes no infinities */
             if (got_lse[row] == -INFINITY) ((float *)(arena_after + halves_from(lse, 0)))[row] = 0;
         EXPECT(!wrong, "%s: %lld elements of rows with one side differ from that side", arena_case, (long long)wrong);
-        compare("merged", merged, want, (Bound){ .roundings = 4, .condition = 10 });
-        compare("lse", lse, want_lse, (Bound){ .roundings = 4, .floor = 5 });
+        compare(merged, want, .roundings = 4, .condition = 10);
+        compare(lse, want_lse, .roundings = 4, .floor = 5);
     }
 }
 
@@ -597,7 +597,7 @@ static void repeat(AttentionSpec s) {
                 if (!memcmp(arena_after + at, arena_first + at, tensor_bytes(output_of(all, i)))) continue;
                 different[i]++;
                 if (i != DQ || s.deterministic) continue;
-                compare("dq", first.dq, truth.want.x[DQ], bound_of(&truth, DQ));
+                compare_within("dq", first.dq, truth.want.x[DQ], bound_of(&truth, DQ));
                 pool_used = end.pool;
             }
         }

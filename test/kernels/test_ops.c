@@ -44,7 +44,7 @@ static void embedding(void) {
                     into_name[into]);
         Tensor tokens = integers(0, Vp - 1, B, T), wte = input(1, Vp, C), wpe = input(1, positions, C);
         Tensor x = output(B, T, C), dx = input(1, B, T, C);
-        Tensor dwte = f32_base(1, Vp, C), dwpe = f32_output_into(into, positions, C);
+        Tensor dwte = f32_output_into(ACCUMULATE, Vp, C), dwpe = f32_output_into(into, positions, C);
         Tensor position = kind == IN_ORDER ? ABSENT : kind == GIVEN ? integers(0, 0, T) : integers(first, first, 1);
         for (int t = 0; t < T && kind == GIVEN; t++) ((int32_t *)arena_host(position))[t] = first - t;
         EACH_RUN {
@@ -58,13 +58,13 @@ static void embedding(void) {
         const size_t bytes = (size_t)C * sizeof *rows;
         for (int t = 0; t < T; t++) memcpy(rows + t * C, places + (first + step * t) * C, bytes);
         oracle_embedding_forward(want_x, arena_host(tokens), given(wte), rows, B, T, C);
-        compare("x", x, want_x, (Bound){ .roundings = 1 });
+        compare(x, want_x, .roundings = 1);
         if (kind == BEHIND) continue;
         oracle_embedding_backward(want_dwte, drows, given(dx), arena_host(tokens), B, T, C, Vp, T);
         memset(want_dwpe, 0, (size_t)positions * bytes);
         for (int t = 0; t < T; t++) memcpy(want_dwpe + (first + step * t) * C, drows + t * C, bytes);
-        compare("dwte", dwte, plus(want_dwte, dwte, ACCUMULATE), (Bound){ .roundings = B * T, .floor = 1 });
-        compare("dwpe", dwpe, plus(want_dwpe, dwpe, into), (Bound){ .roundings = B, .floor = 1 });
+        compare(dwte, want_dwte, .roundings = B * T, .floor = 1);
+        compare(dwpe, want_dwpe, .roundings = B, .floor = 1);
     }
 }
 
@@ -138,29 +138,22 @@ static void layernorm(void) {
             residual_layernorm_forward(sum, normed, mean, rstd, x, branch, weight, bias);
             layernorm_backward(dx, dweight, dbias, dx_sum, dnormed, s, mean_in, rstd_in, weight, dx_into, dw_into);
         }
-        if (sum.data) compare("sum", sum, want_sum, (Bound){ .roundings = 1 });
-        compare("mean", mean, want_mean,
-                (Bound){ .roundings = n, .floor = 1 / sqrt(C), .emulated = off(mean, want_mean, kept_mean) });
-        compare("rstd", rstd, want_rstd,
-                (Bound){ .roundings = n, .condition = condition, .emulated = off(rstd, want_rstd, kept_rstd) });
-        compare("normed", normed, want_normed,
-                (Bound){ .roundings = n, .condition = condition, .emulated = off(normed, want_normed, kept_normed) });
+        compare(sum, want_sum, .roundings = 1);
+        compare(mean, want_mean, .roundings = n, .floor = 1 / sqrt(C), .kept = kept_mean);
+        compare(rstd, want_rstd, .roundings = n, .condition = condition, .kept = kept_rstd);
+        compare(normed, want_normed, .roundings = n, .condition = condition, .kept = kept_normed);
 
         double *want_dx = doubles(rows * C), *want_dweight = doubles(C), *want_dbias = doubles(C);
         oracle_layernorm_backward(want_dx, want_dweight, want_dbias, given(dnormed), given(s), given(mean_in),
                                   given(rstd_in), given(weight), rows, C);
-        compare("dx", dx, plus(want_dx, dx, dx_into), (Bound){ .roundings = n, .floor = max_rstd });
-        compare("dweight", dweight, plus(want_dweight, dweight, dw_into),
-                (Bound){ .roundings = rows + 2, .floor = sqrt(rows) });
-        compare("dbias", dbias, plus(want_dbias, dbias, dw_into),
-                (Bound){ .roundings = rows + 1, .floor = sqrt(rows) / 2 });
-        if (!dx_sum.data) continue;
+        compare(dx, want_dx, .roundings = n, .floor = max_rstd);
+        compare(dweight, want_dweight, .roundings = rows + 2, .floor = sqrt(rows));
+        compare(dbias, want_dbias, .roundings = rows + 1, .floor = sqrt(rows) / 2);
 
         /* The sum of dx as it is stored; dx itself has been compared. */
         double *want_dx_sum = doubles(C);
         sums_of_columns(want_dx_sum, result(dx), rows, C);
-        compare("dx_sum", dx_sum, plus(want_dx_sum, dx_sum, dw_into),
-                (Bound){ .roundings = rows + 1, .floor = sqrt(rows) * max_rstd / 2 });
+        compare(dx_sum, want_dx_sum, .roundings = rows + 1, .floor = sqrt(rows) * max_rstd / 2);
     }
 }
 
@@ -197,13 +190,10 @@ static void matmul(void) {
         oracle_matmul_forward(want_out, given(x), given(weight), whole ? given(bias) : NULL, rows, N, K);
         oracle_matmul_backward(want_dx, want_dweight, want_dbias, given(dout), given(x), given(weight), rows, N, K);
         /* A product of two numbers uniform in [-1, 1) has size 1/3, n of them with random signs sqrt(n)/3. */
-        compare("out", out, want_out, (Bound){ .roundings = K + whole, .floor = sqrt(K) / 3 });
-        compare("dweight", dweight, plus(want_dweight, dweight, into),
-                (Bound){ .roundings = rows + 1, .floor = sqrt(rows) / 3 });
-        if (!whole) continue;
-        compare("dx", dx, want_dx, (Bound){ .roundings = N, .floor = sqrt(N) / 3 });
-        compare("dbias", dbias, plus(want_dbias, dbias, into),
-                (Bound){ .roundings = rows + 1, .floor = sqrt(rows) / 2 });
+        compare(out, want_out, .roundings = K + whole, .floor = sqrt(K) / 3);
+        compare(dweight, want_dweight, .roundings = rows + 1, .floor = sqrt(rows) / 3);
+        compare(dx, want_dx, .roundings = N, .floor = sqrt(N) / 3);
+        compare(dbias, want_dbias, .roundings = rows + 1, .floor = sqrt(rows) / 2);
     }
 }
 
@@ -250,9 +240,7 @@ static void matmul_gelu(void) {
         double *activated = doubles(rows * K);
         oracle_gelu_forward(activated, given(x_pre_gelu), rows * K);
         for (int k = 0; k < rows * K; k++) set(x, k, activated[k]);
-        Tensor in_place = output(B, T, K), dweight_too = f32_output_into(into, N, K);       /* dx over x */
-        memcpy(arena_host(in_place), arena_host(x), tensor_bytes(x));
-        memcpy(arena_host(dweight_too), arena_host(dweight), tensor_bytes(dweight));
+        Tensor in_place = copy_of(x), dweight_too = copy_of(dweight);       /* dx over x */
         EACH_RUN {
             matmul_forward(out, pre_gelu, x, weight, bias);
             matmul_backward(dx, dweight, ABSENT, dx_bias, dout, x, x_pre_gelu, weight, into);
@@ -266,28 +254,22 @@ static void matmul_gelu(void) {
         oracle_matmul_forward(want_pre, given(x), given(weight), biased ? given(bias) : NULL, rows, N, K);
         oracle_matmul_backward(want_dx, want_dweight, want_dbias, given(dout), given(x), given(weight), rows, N, K);
         oracle_gelu_forward(want_out, want_pre, rows * N);
-        compare("pre_gelu", pre_gelu, want_pre, (Bound){ .roundings = K + biased, .floor = sqrt(K) / 3 });
-        compare("dweight", dweight, plus(want_dweight, dweight, into),
-                (Bound){ .roundings = rows + 1, .floor = sqrt(rows) });
+        compare(pre_gelu, want_pre, .roundings = K + biased, .floor = sqrt(K) / 3);
+        compare(dweight, want_dweight, .roundings = rows + 1, .floor = sqrt(rows));
         /* in bf16 what lies between matmul and GELU may be rounded */
         for (int k = 0; k < rows * N; k++) want_pre[k] = round_bf16(want_pre[k]);
         for (int k = 0; k < rows * K; k++) kept_dx[k] = round_bf16(want_dx[k]);
         oracle_gelu_forward(kept_out, want_pre, rows * N);
         oracle_gelu_backward(want_dx, want_dx, given(x_pre_gelu), rows * K);
         oracle_gelu_backward(kept_dx, kept_dx, given(x_pre_gelu), rows * K);
-        int rounds = arena_dtype == BF16;
-        compare("out", out, want_out, (Bound){ .roundings = K + biased + 5, .floor = fmax(sqrt(K) / 3, 1),
-                .emulated = rounds ? off(out, want_out, kept_out) : 0 });
-        compare("dx", dx, want_dx, (Bound){ .roundings = N + 18, .floor = fmax(sqrt(N) / 3, 1),
-                .emulated = rounds ? off(dx, want_dx, kept_dx) : 0 });
-        if (!dx_bias.data) continue;
+        compare(out, want_out, .roundings = K + biased + 5, .floor = fmax(sqrt(K) / 3, 1), .kept = kept_out);
+        compare(dx, want_dx, .roundings = N + 18, .floor = fmax(sqrt(N) / 3, 1), .kept = kept_dx);
         /* each summand may be rounded twice, before and after the GELU's slope: random errors of 2^-9 of the largest */
         double *want_sum = doubles(K), largest = 0;
         for (int k = 0; k < rows * K; k++) largest = fmax(largest, fabs(want_dx[k]));
         sums_of_columns(want_sum, want_dx, rows, K);
-        compare("dx_bias", dx_bias, plus(want_sum, dx_bias, into),
-                (Bound){ .roundings = N + rows + 19, .floor = sqrt(rows) * fmax(sqrt(N) / 3, 1),
-                         .emulated = rounds ? 0x1p-9 * largest * sqrt(2 * rows) : 0 });
+        compare(dx_bias, want_sum, .roundings = N + rows + 19, .floor = sqrt(rows) * fmax(sqrt(N) / 3, 1),
+                .emulated = arena_dtype == BF16 ? 0x1p-9 * largest * sqrt(2 * rows) : 0);
     }
 }
 
@@ -328,7 +310,7 @@ static void matmul_to_f32(void) {
         EACH_RUN matmul_forward(out, ABSENT, x, weight, ABSENT);
         double *want = doubles(rows * N);
         oracle_matmul_forward(want, given(x), given(weight), NULL, rows, N, K);
-        compare("f32 out", out, want, (Bound){ .roundings = K, .floor = sqrt(K) / 3 });
+        compare_within("f32 out", out, want, (Bound){ .roundings = K, .floor = sqrt(K) / 3 });
     }
 }
 
@@ -347,25 +329,22 @@ static void gelu(void) {
         if (refuses_rows(columns)) continue;
         arena_begin("gelu", "(%d,%d), |x| < %d, sums%s", rows, columns, shapes[i / 3].range, into_name[into]);
         Tensor x = input(shapes[i / 3].range, rows, columns), y = output(rows, columns), dy = input(1, rows, columns);
-        Tensor dx = output(rows, columns), in_place = output(rows, columns);
-        Tensor sum = i % 3 == 2 ? ABSENT : f32_output_into(into, columns);
-        Tensor same_sum = sum.data ? f32_output_into(into, columns) : ABSENT;
-        memcpy(arena_host(in_place), arena_host(dy), tensor_bytes(dy));
-        if (sum.data) memcpy(arena_host(same_sum), arena_host(sum), tensor_bytes(sum));
+        Tensor dx = output(rows, columns), in_place = copy_of(dy);
+        Tensor dx_sum = i % 3 == 2 ? ABSENT : f32_output_into(into, columns);
+        Tensor same_sum = copy_of(dx_sum);
         EACH_RUN {
             gelu_forward(y, x);
-            gelu_backward(dx, dy, x, sum, into);
+            gelu_backward(dx, dy, x, dx_sum, into);
             gelu_backward(in_place, in_place, x, same_sum, into);
         }
         double *want_y = doubles(n), *want_dx = doubles(n), *want_sum = doubles(columns);
         oracle_gelu_forward(want_y, given(x), n);
         oracle_gelu_backward(want_dx, given(dy), given(x), n);
         sums_of_columns(want_sum, want_dx, rows, columns);
-        compare("y", y, want_y, (Bound){ .roundings = 5, .floor = 1 });
-        compare("dx", dx, want_dx, (Bound){ .roundings = 18, .floor = 1 });
-        EXPECT(same_bits(dx, in_place) && (!sum.data || same_bits(sum, same_sum)), "dx over dy differs");
-        if (sum.data) compare("dx_sum", sum, plus(want_sum, sum, into),
-                              (Bound){ .roundings = rows + 18, .floor = sqrt(rows) });
+        compare(y, want_y, .roundings = 5, .floor = 1);
+        compare(dx, want_dx, .roundings = 18, .floor = 1);
+        EXPECT(same_bits(dx, in_place) && (!dx_sum.data || same_bits(dx_sum, same_sum)), "dx over dy differs");
+        compare(dx_sum, want_sum, .roundings = rows + 18, .floor = sqrt(rows));
     }
 }
 
@@ -382,9 +361,8 @@ static void drop(void) {
         const int B = shapes[i].B, T = shapes[i].T, C = shapes[i].C, shift = shapes[i].shift, n = B * T * C;
         if (refuses_rows(C) || refuses_rows(shift)) continue;
         arena_begin("dropout", "B=%d T=%d C=%d, rate %g", B, T, C, rates[i % COUNT(rates)]);
-        Tensor number = integers(-1, -1, 2), x = input(1, n + shift), y = output(n + shift), z = base(1, n + shift);
+        Tensor number = integers(-1, -1, 2), x = input(1, n + shift), y = output(n + shift), z = copy_of(x);
         Tensor *const all[] = { &x, &y, &z };
-        memcpy(arena_host(z), arena_host(x), tensor_bytes(x));
         if (shift) mark(y, KEPT);
         ((int32_t *)arena_host(number))[1] = i % 2;             /* 2^32 - 1 or 2^33 - 1 */
         for (int k = 0; k < 3; k++)
@@ -398,7 +376,7 @@ static void drop(void) {
         }
         double *want = doubles(n);
         oracle_dropout(want, given(x), &d, d.sequence ? (uint64_t)(i % 2) << 32 | 0xffffffff : 0, B, T, C);
-        compare("out", y, want, (Bound){ .roundings = 2 });
+        compare_within("out", y, want, (Bound){ .roundings = 2 });
         EXPECT(same_bits(y, z), "%s: in place it differs", arena_case);
         const double *got = result(y);
         int64_t wrong = 0;
@@ -423,9 +401,9 @@ static void gelu_extremes(void) {
         double want_y[N], want_dx[N];
         oracle_gelu_forward(want_y, given(x), N);
         oracle_gelu_backward(want_dx, given(dy), given(x), N);
-        compare("y", y, want_y, (Bound){ .roundings = 5, .floor = fabs(get(x, 0)) });
+        compare(y, want_y, .roundings = 5, .floor = fabs(get(x, 0)));
         /* x/2 (1 - tanh^2) (...): what cancels is multiplied by about x^2, as long as it is not yet zero */
-        compare("dx", dx, want_dx, (Bound){ .roundings = 18, .floor = fmin(1 + values[i] * values[i], 10) });
+        compare(dx, want_dx, .roundings = 18, .floor = fmin(1 + values[i] * values[i], 10));
     }
 }
 
@@ -475,16 +453,15 @@ static void head_case(int B, int T, int C, int V, int Vp, int R, double amplitud
     HeadErrors emulated = {0};
     if (!evaluate) emulated = head_emulation(losses, dx, dwte, want_losses, want_dx, want_dwte, given(x), given(wte),
                                              target, V, (float)dloss);
-    compare(evaluate ? "losses alone" : "losses", losses, want_losses,
-            (Bound){ .roundings = C + V + 6, .floor = 3 * logit + 1, .emulated = emulated.losses });
+    compare_within(evaluate ? "losses alone" : "losses", losses, want_losses, (Bound){ .roundings = C + V + 6,
+                   .floor = 3 * logit + 1, .emulated = emulated.losses });
     for (int r = 0; r < rows; r++)
         EXPECT(target[r] != -1 || result(losses)[r] == 0, "an ignored loss is %g", result(losses)[r]);
     if (evaluate) return;
     double size = kept ? dloss / 2 : 0;
-    compare("dx", dx, want_dx,
-            (Bound){ .roundings = C + V + 6, .condition = 3 * logit, .floor = size, .emulated = emulated.dx });
-    compare("dwte", dwte, plus(want_dwte, dwte, into), (Bound){ .roundings = C + V + rows + 6, .condition = 3 * logit,
-            .floor = size * amplitude, .emulated = emulated.dwte });
+    compare(dx, want_dx, .roundings = C + V + 6, .condition = 3 * logit, .floor = size, .emulated = emulated.dx);
+    compare(dwte, want_dwte, .roundings = C + V + rows + 6, .condition = 3 * logit, .floor = size * amplitude,
+            .emulated = emulated.dwte);
     double *got_dx = result(dx), *got_dwte = result(dwte), *old = given(dwte);
     for (int k = 0; k < rows * C; k++)
         EXPECT(target[k / C] != -1 || got_dx[k] == 0, "dx of an ignored row is %g", got_dx[k]);
@@ -543,8 +520,8 @@ static void softmax(void) {
             want_losses[r] = log(sum) + max - get(logits, (int64_t)r * Vp + target[r]);
             row[target[r]] -= dloss;
         }
-        compare("losses", losses, want_losses, (Bound){ .roundings = V + 3, .floor = amplitude + log(V) });
-        compare("dlogits", logits, want, (Bound){ .roundings = V + 6, .condition = 2 * amplitude });
+        compare(losses, want_losses, .roundings = V + 3, .floor = amplitude + log(V));
+        compare_within("dlogits", logits, want, (Bound){ .roundings = V + 6, .condition = 2 * amplitude });
         int nonzero = 0;
         for (int64_t k = 0; k < (int64_t)rows * Vp; k++)
             nonzero += (k % Vp >= V || target[k / Vp] < 0) && got[k] != 0;

@@ -95,9 +95,9 @@ static void update(void) {
         for (int k = 0; k < ROW_COUNT; k++) {
             int64_t first = row[k].first, n = row[k].count;
             oracle_adamw(param + first, m + first, v + first, grad + first, n, row[k].decay, &want);
-            compare("param", row_of(s.param, &row[k]), param + first, (Bound){ .roundings = 14, .floor = 1 });
-            compare("m", row_of(s.m, &row[k]), m + first, (Bound){ .roundings = 5, .floor = 1 });
-            compare("v", row_of(s.v, &row[k]), v + first, (Bound){ .roundings = 6 });
+            compare_within("param", row_of(s.param, &row[k]), param + first, (Bound){ .roundings = 14, .floor = 1 });
+            compare_within("m", row_of(s.m, &row[k]), m + first, (Bound){ .roundings = 5, .floor = 1 });
+            compare_within("v", row_of(s.v, &row[k]), v + first, (Bound){ .roundings = 6 });
             int64_t wrong = 0;
             for (int64_t at = first; at < first + n && s.param_bf16.data; at++)
                 wrong += element(s.param_bf16, arena_after, at) != round_bf16(element(s.param, arena_after, at));
