@@ -19,7 +19,7 @@ const char *autotune_machine(void) {
     static char text[400];
     if (*text) return text;
     const DeviceInfo info = device_info();
-    /* 2: incremented when a choice comes to mean another algorithm */
+    /* 2: incremented when a choice's meaning changes */
     snprintf(text, sizeof text, "train_gpt choices 2: %s, %s, %s", info.name, info.detail, gemm_name());
     return text;
 }

@@ -11,7 +11,7 @@ typedef struct {
     float   correction1, correction2;   /* 1 - beta^t of this step's count t */
     float   max_norm;                   /* clip the global norm to this; 0 = never */
     double  loss_limit, norm_limit;     /* an update beyond one of them is not applied; +inf = every finite one is */
-    double  stop, save;                 /* whether this rank wants to; sums over the ranks after the step */
+    double  stop, save;                 /* 1 = requested on this rank; after the step, the number of such ranks */
     /* written by the device; the host zeroes both sums before each step */
     double  loss;                       /* mean over the step's targets */
     double  square_sum;                 /* sum of the squares of all gradients */

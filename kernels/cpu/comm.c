@@ -20,8 +20,8 @@ typedef struct { int64_t id, sends, receives; int32_t kind, dtype, to, from; } H
 
 typedef struct Operation {
     Header header;
-    char  *sent;                        /* a copy of what this rank sends */
-    char  *result;                      /* where what it receives goes */
+    char  *sent;                        /* copy of the data to send */
+    char  *result;                      /* destination of the received data */
     struct Operation *next;
 } Operation;
 

@@ -234,7 +234,7 @@ void directory_make(const char *path) {
     if (file_is_dir(path)) return;
     directory_make(file_parent(path).text);
     int error = mkdir(path, 0777) ? errno : 0;
-    if (error == EEXIST && file_is_dir(path)) error = 0;       /* another process made it meanwhile */
+    if (error == EEXIST && file_is_dir(path)) error = 0;       /* made by another process */
     REQUIRE(!error, "%s: cannot make the directory: %s", path, strerror(error));
     sync_parent(path);
 }

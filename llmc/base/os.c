@@ -118,10 +118,10 @@ uint64_t random_seed(void) {
 /* ---- Stopping */
 
 static volatile sig_atomic_t is_stop_open, stop_signal, save_signal;
-static volatile double stop_signal_s;   /* when the first came, by the monotonic clock */
-static double deadline_s, reserved_s;   /* by the monotonic clock, 0 = none */
+static volatile double stop_signal_s;   /* time of the first signal, monotonic clock */
+static double deadline_s, reserved_s;   /* monotonic clock, 0 = none */
 static char limit_name[64];
-static const char *volatile removed;    /* by a signal */
+static const char *volatile removed;    /* the file that a signal removes */
 
 void stop_remove(void) { if (removed) unlink(removed); }
 

@@ -40,20 +40,20 @@ enum { EXIT_TRY_AGAIN = 75 };     /* EX_TEMPFAIL of sysexits.h: saved, not done;
    later ends the process at once. time_limit: the value of --time-limit, NULL = none; fails on another text. */
 void stop_open(const char *time_limit);
 
-/* A file that a signal removes where it ends the process, from now on; NULL = none. Also without stop_open.
-   stop_remove removes it now. */
+/* Sets the file that a signal removes when it ends the process, NULL = none; also without stop_open. stop_remove
+   removes it now. */
 void stop_removes(const char *path);
 void stop_remove(void);
 
-/* Where a stop ends this process outside of a training step: ends all ranks of the run, with EXIT_TRY_AGAIN. NULL =
-   alone. */
+/* Called where a stop ends this process outside of a training step; ends all ranks with EXIT_TRY_AGAIN. NULL = one
+   rank. */
 extern void (*stop_hook)(void);
 
-/* Why the run should stop now, "SIGTERM" or "--time-limit 3h50m", or NULL. The time limit counts as reached when less
-   is left than was reserved last: for a step and a save. */
+/* Why the run should stop now, "SIGTERM" or "--time-limit 3h50m", or NULL. The time limit is reached when less time is
+   left than the last reservation, for a step and a save. */
 const char *stop_requested(void);
 void        stop_reserve(double seconds);
 
-int save_requested(void);         /* SIGUSR1 came since the last call */
+int save_requested(void);         /* SIGUSR1 arrived since the last call */
 
 #endif

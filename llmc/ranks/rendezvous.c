@@ -118,8 +118,8 @@ __attribute__((noreturn, format(printf, 1, 2))) static void end_run(const char *
 
 /* Ends all ranks as a stop does. who: the rank whose END arrived; NULL: this rank stopped, and has printed it. */
 __attribute__((noreturn)) static void stop_run(const Identity *who) {
-    static atomic_int is_said;
-    if (!atomic_exchange(&is_said, 1) && who && !comm_rank)
+    static atomic_int is_printed;
+    if (!atomic_exchange(&is_printed, 1) && who && !comm_rank)
         dprintf(STDOUT_FILENO, "%s has stopped, by a signal or its time limit: the run ends before the first step\n",
                 name_of(who));
     end_peers(1);
@@ -151,16 +151,16 @@ static void end_with_failure(const char *message) {
 /* A failure of this process, from fail() or comm. Waits 0.2 s: if the cause is another rank's death, that is found
    first. */
 static void check_failure(double now) {
-    static double told_s;
+    static double sent_s;
     const char *error = failure ? NULL : comm_error();
     if (error) {
         failure_s = now;
         failure = error;
     }
     if (!failure || now < failure_s + 0.2) return;
-    if (!comm_rank || (told_s && now > told_s + 3)) end_run("%s: %s", name_of(&identity), failure);
-    if (!told_s) send_text(peers->c.fd, FAILED, failure, strlen(failure));
-    told_s = told_s ? told_s : now;
+    if (!comm_rank || (sent_s && now > sent_s + 3)) end_run("%s: %s", name_of(&identity), failure);
+    if (!sent_s) send_text(peers->c.fd, FAILED, failure, strlen(failure));
+    sent_s = sent_s ? sent_s : now;
 }
 
 /* ---- New connections of rank 0 */

@@ -151,7 +151,7 @@ static size_t merge_long(const Bpe *b, const unsigned char *word, size_t size, i
         const int32_t rank = (int32_t)(heap[0] >> 32), at = (int32_t)(uint32_t)heap[0], right = next[at];
         heap[0] = heap[--count];
         if (count) sift_down(heap, count, 0);
-        if (ids[at] < 0 || right >= n) continue;                 /* merged away meanwhile */
+        if (ids[at] < 0 || right >= n) continue;                 /* already merged */
         const Pair *pair = find_pair(b, ids[at], ids[right]);
         if (pair->rank != rank) continue;
         ids[at] = pair->merged;

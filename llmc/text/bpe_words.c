@@ -39,7 +39,7 @@ size_t bpe_space(const unsigned char *text, size_t size) {
     return class_at(text, size, &length) == SPACE || (*text >= 0x1c && *text <= 0x1f) ? length : 0;
 }
 
-/* The end of the ASCII letters, eight at a time: a byte's top bit says whether it is one, |0x20 being lower case. */
+/* The end of the ASCII letters, eight at a time: a byte's top bit marks a letter; |0x20 makes lower case. */
 static const unsigned char *skip_ascii_letters(const unsigned char *text, const unsigned char *end) {
     const uint64_t ones = 0x0101010101010101, tops = 0x80 * ones;
     for (uint64_t word; end - text >= 8; text += 8) {

@@ -36,8 +36,8 @@ int32_t  tokenizer_end_of_text(Tokenizer tokenizer, int V);
    ids. For bytes, tokenizer.json has GPT-2's letter for each byte, with the byte as its id, and no merges. */
 char *tokenizer_file_text(Tokenizer tokenizer, const char *name, int T);
 
-/* Writes one token. On a terminal, invalid UTF-8 is written as U+FFFD and control characters are escaped; a character
-   is written when its last byte has come. */
+/* Writes one token. On a terminal, invalid UTF-8 is written as U+FFFD, control characters are escaped, and a character
+   is written with its last byte. */
 void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file);
 
 /* Ends a text: writes an incomplete UTF-8 sequence as U+FFFD. */

@@ -55,7 +55,7 @@ static void open_shard(Writer *w) {
     file_write(w->file, header, sizeof header);
 }
 
-/* The count is known now: the header is written again. */
+/* Rewrites the header with the final count. */
 static void close_shard(Writer *w) {
     const ShardHeader header = header_of(w->count, w->width);
     if (!ferror(w->file)) rewind(w->file);              /* rewind forgets an error */

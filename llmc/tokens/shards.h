@@ -20,9 +20,9 @@ typedef struct {
    tokens. */
 int64_t shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings);
 
-/* The shard of texts beside the first, TEXT.tokens-HASH.bin; written unless there is a whole one of the same texts,
-   tokenizer and kind of documents; with wait, that is left to another process. A new string. Fails on more than
-   2^32 - 1 tokens, which is for shards_write. */
+/* The shard of texts beside the first, TEXT.tokens-HASH.bin, a new string. Written unless a complete one of the same
+   texts, tokenizer and kind of documents exists; wait: another process writes it. Fails on more than 2^32 - 1 tokens,
+   which shards_write splits. */
 char *shards_cached(Bpe *bpe, Texts *texts, int wait);
 
 /* Whether the name is that of a file written by shards_cached, complete or left by a kill. */

@@ -52,8 +52,8 @@ static void samples_close(Samples *s) {
 
 /* Prints before the text, which a message would interrupt. The last token is not passed to the model. */
 static void warn_of_length(int T, int64_t tokens) {
-    static int said;
-    if (tokens - 1 > T && !said++)
+    static int is_printed;
+    if (tokens - 1 > T && !is_printed++)
         fprintf(stderr, "train_gpt: warning: a sample of up to %lld tokens is longer than the context of %d tokens: "
                 "the model sees the last %d to %d\n", (long long)tokens, T, T / 2 + 1, T);
 }

@@ -8,7 +8,7 @@
 
    Writes rank.RANK with its pid into the directory $PROBE_DIR, if any.
 
-     launch_probe strays PORT      connects to 127.0.0.1 with other protocols, and keeps the connections open */
+     launch_probe garbage PORT     connects to 127.0.0.1 with other protocols, and keeps the connections open */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -42,8 +42,8 @@ void comm_open(int rank, int size, const char id[COMM_ID_BYTES], const int *sock
     comm_size = size;
     REQUIRE(size == 1 || !strcmp(id, "made on rank 0"), "the id is '%.20s'", id);
     if (rank) REQUIRE(write(sockets[0], &rank, sizeof rank) == sizeof rank, "no socket to rank 0");
-    for (int r = 1, said; r < size && !rank; r++)
-        REQUIRE(read(sockets[r], &said, sizeof said) == sizeof said && said == r, "the socket of rank %d is wrong", r);
+    for (int r = 1, got; r < size && !rank; r++)
+        REQUIRE(read(sockets[r], &got, sizeof got) == sizeof got && got == r, "the socket of rank %d is wrong", r);
 }
 
 int comm_pending(double *seconds) {
@@ -75,7 +75,7 @@ static int connect_to(int port) {
 }
 
 /* Silent connections, more than rank 0 keeps; HTTP; noise; the start of a message of 4 GiB; one sent byte by byte. */
-static void send_strays(int port) {
+static void send_garbage(int port) {
     static const char http[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
     const struct { uint32_t magic, kind, bytes; char rest[20]; } huge = { 0x54504754, 1, UINT32_MAX, "" };
     char noise[5000];
@@ -86,7 +86,7 @@ static void send_strays(int port) {
     (void)!write(connect_to(port), noise, sizeof noise);
     (void)!write(connect_to(port), &huge, sizeof huge);
     int slow = connect_to(port);
-    puts("all are there");
+    puts("all are connected");
     fflush(stdout);
     for (size_t i = 0; ; i++) {
         (void)!write(slow, (const char *)&huge + i % sizeof huge, 1);
@@ -97,7 +97,7 @@ static void send_strays(int port) {
 /* ---- A run */
 
 int main(int argc, char **argv) {
-    if (argc == 3 && !strcmp(argv[1], "strays")) send_strays(atoi(argv[2]));
+    if (argc == 3 && !strcmp(argv[1], "garbage")) send_garbage(atoi(argv[2]));
     static Settings s;
     static Option options[SETTINGS_ROWS];
     char name[512], line[64];

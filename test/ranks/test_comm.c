@@ -389,7 +389,7 @@ static void writes_before_wait(void *unused) {
 /* ---- Faults. The watchdog of a rank waits for an error or half a second without progress, aborts and ends the
    process. */
 
-enum { WATCHDOG_ENDED = 42, WENT_ON = 7 };
+enum { WATCHDOG_ENDED = 42, CONTINUED = 7 };
 static _Atomic int *stopped;                    /* process id of a rank under SIGSTOP, which rank 0 ends */
 
 static void *watch(void *unused) {
@@ -417,7 +417,7 @@ static void end_of_a_rank(void *how) {
     pthread_create(&thread, NULL, watch, NULL);
     for (int i = 0; i < 3; i++) comm_wait(operation(t));
     device_wait();
-    _exit(WENT_ON);
+    _exit(CONTINUED);
 }
 
 static void keep_message(const char *message) {

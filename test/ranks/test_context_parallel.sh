@@ -118,7 +118,7 @@ refuses "head size" "$gpt" ${model%--heads*} --heads 1 --channels 136 --context 
     --dtype bf16 --gpus 2 --context-parallel 2 --dry-run
 close_test "what cannot be shared is refused in one line"
 
-# ---- data/needle.awk: the name in a question was told once before, with the word of the label
+# ---- data/needle.awk: the name in a question occurs once before, with the word of the label
 make_text long 60000 1000
 awk -f data/needle.awk -v far=16 -v seed=2 -v items=8 -v file="$dir/items.jsonl" "$dir/long/train.txt" \
     > "$dir/needle.txt"
@@ -126,12 +126,12 @@ is "questions" "$(wc -l < "$dir/items.jsonl")" 8
 expect "their answers" awk '{
     name = substr($0, index($0, "\", \"choices\"") - 3, 3)
     label = substr($0, length($0) - 1, 1)
-    told = index($0, "Remember: " name " ")
-    word = substr($0, told + 14, 3)
+    place = index($0, "Remember: " name " ")
+    word = substr($0, place + 14, 3)
     split(substr($0, index($0, "\"choices\": [") + 12), choice, "\"")
-    if (!told || choice[2 + 2 * label] != word || gsub(": " name, "&") != 2) { print; bad = 1 }
+    if (!place || choice[2 + 2 * label] != word || gsub(": " name, "&") != 2) { print; bad = 1 }
 } END { exit bad }' "$dir/items.jsonl"
 expect "a model answers" "$gpt" --eval "$dir/one" --task multiple-choice "$dir/items.jsonl"
-close_test "questions about a word that was told long before"
+close_test "questions about a word far back in the text"
 
 close_tests

@@ -34,7 +34,7 @@ next_port() { port=$((port + 3)); }
 # Started by hand, as torchrun does: rank RANK SIZE [NAME=VALUE...] OPTIONS...; $dir/RANK.err, the pid in $pid
 rank() {
     rank=$1 size=$2; shift 2
-    rm -f "$dir/$rank.out"          # else wait_for may read that of an earlier one
+    rm -f "$dir/$rank.out"          # wait_for must not read an earlier one
     env RANK="$rank" LOCAL_RANK=0 WORLD_SIZE="$size" MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
         "${bin:-$probe}" "$@" > "$dir/$rank.out" 2> "$dir/$rank.err" &
     pid=$!
@@ -50,19 +50,19 @@ start() {         # start OPTIONS...: in the background; until its ranks have jo
     wait_for "joined" "$dir/run.out"
 }
 pid_of() { cat "$dir/rank.$1"; }
-ends() {          # ends CODE [PID...]: of these processes, or of $pid
+ends() {          # ends CODE [PID...]: these processes, or $pid, end with this exit code
     code=$1; shift
     for process in ${*:-$pid}; do
         wait "$process" 2> /dev/null
         is "exit code" $? "$code"
     done
 }
-one_line() {      # one_line FILE PATTERN: what the file holds
+one_line() {      # one_line FILE PATTERN: the file is one line that matches
     if [ "$(wc -l < "$1")" != 1 ] || ! grep -q -- "$2" "$1"; then
         wrong "want one line with \"$2\", got:"; head -n 3 "$1"
     fi
 }
-no_rank_is_left() {       # no_rank_is_left [FILE...]: of pids
+no_rank_is_left() {       # no_rank_is_left [FILE...]: the processes of these pid files end
     [ $# -gt 0 ] || set -- "$dir"/rank.*
     for file; do
         tries=0
@@ -233,7 +233,7 @@ by_hand() {
     rank 0 3 $short
     ends 0 $pid $one $two
     is "output of rank 2" "$(cat "$dir/2.out" "$dir"/?.err)" ""
-    expect "all are there" grep -q "rank 0 of 3, local 0, joined" "$dir/0.out"
+    expect "all are connected" grep -q "rank 0 of 3, local 0, joined" "$dir/0.out"
     for rank0 in "env MASTER_ADDR=::1" "env SLURM_STEP_ID=1"; do
         case $rank0 in *::1) grep -q '^0*1 .* lo$' /proc/net/if_inet6 2> /dev/null || continue ;; esac
         rank 0 2 $short
@@ -245,7 +245,7 @@ by_hand() {
     close_test "ranks started by hand, in any order, over IPv4 and IPv6"
 }
 
-task() {          # task PROCID LOCALID NAME=VALUE... COMMAND...: of srun
+task() {          # task PROCID LOCALID NAME=VALUE... COMMAND...: with the variables of srun
     procid=$1 localid=$2; shift 2
     env SLURM_JOB_ID=$port SLURM_STEP_ID=0 SLURM_NTASKS=2 SLURM_PROCID="$procid" SLURM_LOCALID="$localid" "$@"
 }
@@ -322,17 +322,17 @@ missing() {
     close_test "a port that is in use"
 }
 
-strays() {
+garbage() {
     rank 0 2 $short; zero=$pid
-    "$probe" strays $((port + 1)) > "$dir/strays.out" & strays=$!
-    wait_for "all are there" "$dir/strays.out"
+    "$probe" garbage $((port + 1)) > "$dir/garbage.out" & garbage=$!
+    wait_for "all are connected" "$dir/garbage.out"
     began=$(date +%s.%N)
     rank 1 2 $short
     ends 0 $pid $zero
     expect "rank 1 joins at once" test "$(seconds_since "$began")" -lt 15
     is "rank 0 says nothing" "$(cat "$dir/0.err")" ""
-    kill $strays; wait $strays 2> /dev/null
-    close_test "stray connections, silent, slow, HTTP and noise, neither join nor delay"
+    kill $garbage; wait $garbage 2> /dev/null
+    close_test "connections of other programs, silent, slow, HTTP and noise, neither join nor delay"
 }
 
 secrets() {
@@ -426,17 +426,17 @@ waits() {
     next_port
     rank 1 2 --rendezvous-timeout 6
     ends 1 $zero $pid
-    for said in "0 train_gpt: waiting for rank 1 of 2 at 127.0.0.1:[0-9]*" \
+    for line in "0 train_gpt: waiting for rank 1 of 2 at 127.0.0.1:[0-9]*" \
                 "1 train_gpt: rank 1 does not reach rank 0 at 127.0.0.1:[0-9]*: Connection refused"; do
-        file=$dir/${said%% *}.err
-        head -n 1 "$file" | grep -q -- "^${said#* }" && [ "$(wc -l < "$file")" = 2 ] || {
-            wrong "want a line \"${said#* }\" and one more, got:"; cat "$file"
+        file=$dir/${line%% *}.err
+        head -n 1 "$file" | grep -q -- "^${line#* }" && [ "$(wc -l < "$file")" = 2 ] || {
+            wrong "want a line \"${line#* }\" and one more, got:"; cat "$file"
         }
     done
-    close_test "a rank that waits for others says so after 5 s"
+    close_test "a rank that waits for others reports it after 5 s"
 }
 
-for group in waits silence signals failures collectives starts by_hand by_srun variables missing strays secrets \
+for group in waits silence signals failures collectives starts by_hand by_srun variables missing garbage secrets \
              differences hosts; do
     beside $group
 done

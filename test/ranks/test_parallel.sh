@@ -77,7 +77,7 @@ done
 port=$((20000 + $$ % 10000))
 start_rank() { rank=$1; shift; (cd "$dir/host-$rank" && RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
     MASTER_PORT=$port exec "$gpt" "$@" --steps 2 --out none) > "$dir/host-$rank/out" 2>&1; }
-hosts() {         # hosts CODE MESSAGE OPTIONS...: both ranks end with that code; one of them says that
+hosts() {         # hosts CODE MESSAGE OPTIONS...: both ranks end with this code, one prints MESSAGE
     code=$1 message=$2; shift 2; port=$((port + 3))
     start_rank 1 "$@" & pid=$!
     start_rank 0 "$@"
@@ -139,7 +139,7 @@ wild="$model --gpus $first --steps 50 --batch 2 --lr 1e6 --min-lr 1e6 --warmup 2
 "$gpt" $wild --out "$dir/wild" > "$dir/wild.out" 2> "$dir/wild.err"
 is "exit code of a non-finite step" $? 1
 is "what it says, once" "$(grep -c 'not applied. First non-finite tensor: .* Last good checkpoint: ' "$dir/wild.err")" 1
-if [ ! "$cuda" ] && ! grep -q __asan_init "$gpt"; then       # a sanitizer wants to be loaded first
+if [ ! "$cuda" ] && ! grep -q __asan_init "$gpt"; then       # a sanitizer must be loaded first
     LD_PRELOAD=$PWD/$build/faults.so FAULT_PATH=.partial FAULT_CALLS=rename FAULT_FIRST=1 FAULT_ERROR=SLOW \
         "$gpt" $wild --comm-timeout 1 --out "$dir/slow" > "$dir/slow.out" 2> "$dir/slow.err"
     is "what it says on a slow disk" "$(grep -c 'Last good checkpoint: .*/step-' "$dir/slow.err")" 1

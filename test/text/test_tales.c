@@ -118,19 +118,19 @@ static int run_program(const char *before, const char *arguments) {
 /* The count of a card compared with its expectation: the sum of (drawn - chance), whose variance is the sum of
    chance (1 - chance), is 6 sigmas off in one of 5e8 cases. */
 static void expect_chances(int is_end) {
-    static struct { double came, chance, variance; } card[DECKS][64];
+    static struct { double drawn, chance, variance; } card[DECKS][64];
     for (const Choice *c = found.choice; c < found.choice + found.choices; c++) {
         for (int i = 0; i < deck[c->deck].count; i++) {
             double p = c->taken >> i & 1 ? 0 : deck[c->deck].body[i].weight / weight_left(c->deck, c->taken);
             card[c->deck][i].chance += p;
             card[c->deck][i].variance += p * (1 - p);
         }
-        card[c->deck][c->card].came++;
+        card[c->deck][c->card].drawn++;
     }
     for (int d = 0; d < DECKS && is_end; d++)
         for (int i = 0; i < deck[d].count; i++)
-            EXPECT(fabs(card[d][i].came - card[d][i].chance) <= 6 * sqrt(card[d][i].variance),
-                   "%s: card %d came %.0f times, want %.1f", deck[d].name, i, card[d][i].came, card[d][i].chance);
+            EXPECT(fabs(card[d][i].drawn - card[d][i].chance) <= 6 * sqrt(card[d][i].variance),
+                   "%s: card %d drawn %.0f times, want %.1f", deck[d].name, i, card[d][i].drawn, card[d][i].chance);
 }
 
 static void one_derivation_each(void) {

@@ -208,8 +208,8 @@ static void logits_at(GPT *m, const TaskRow *row, int t, float logits[256]) {
     gpt_logits(m, t, logits);
 }
 
-/* Each target from a batch of one row that ends before it, by a softmax in double. Sets margin: by how much the lead of
-   a target over the other tokens, or of another one over it, exceeds what rounding can move; below 0: undecided. */
+/* Each target from a batch of one row that ends before it, by a softmax in double. Sets margin: how far the lead of a
+   target over all other tokens, or of one of them over it, exceeds the rounding errors; below 0: undecided. */
 static void score_alone(GPT *m, TaskRow *row, double *bound, double *margin) {
     float logits[256];
     const double u = tolerance(&m->config, 1, 1);
