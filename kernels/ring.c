@@ -8,50 +8,36 @@
 
 /* ---- Which rank has which tokens */
 
-static int ceil_div(int a, int b) { return (a + b - 1) / b; }
+static int chunk_size(const RingSplit *s) { return (s->T + 2 * s->size - 1) / (2 * s->size); }
 
-/* Tokens of a chunk: ceil(T / chunks), in the last ones fewer or none. */
-static int chunk_tokens(const RingSplit *s, int chunks, int index) {
-    const int size = ceil_div(s->T, chunks);
+/* Tokens of one of the 2N chunks. */
+static int chunk_tokens(const RingSplit *s, int index) {
+    const int size = chunk_size(s);
     const int64_t left = s->T - (int64_t)size * index;
     return left < 0 ? 0 : left < size ? (int)left : size;
 }
 
 int ring_tokens(const RingSplit *s, int rank) {
-    const int N = s->size;
-    if (s->order == RING_STRIPED)    return rank < s->T ? ceil_div(s->T - rank, N) : 0;
-    if (s->order == RING_CONTIGUOUS) return chunk_tokens(s, N, rank);
-    return chunk_tokens(s, 2 * N, rank) + chunk_tokens(s, 2 * N, 2 * N - 1 - rank);
+    return chunk_tokens(s, rank) + chunk_tokens(s, 2 * s->size - 1 - rank);
 }
 
-/* The token of this rank's row i. In zigzag order rows from `size` on are of the second chunk, which is empty where the
-   first has fewer rows. */
-static int64_t token_of(const RingSplit *s, int i) {
-    const int N = s->size, size = ceil_div(s->T, s->order == RING_ZIGZAG ? 2 * N : N);
-    if (s->order == RING_STRIPED)                return s->rank + (int64_t)i * N;
-    if (s->order == RING_CONTIGUOUS || i < size) return (int64_t)size * s->rank + i;
-    return (int64_t)size * (2 * N - 1 - s->rank) + i - size;
-}
-
+/* Rows from a chunk's size on are of the second chunk, which is empty where the first has fewer. */
 void ring_copy_local(const RingSplit *s, int32_t *local, const int32_t *whole) {
-    const int tokens = ring_tokens(s, s->rank);
-    for (int i = 0; i < tokens; i++) local[i] = whole[token_of(s, i)];
+    const int tokens = ring_tokens(s, s->rank), size = chunk_size(s);
+    const int32_t *first = whole + (int64_t)size * s->rank;
+    const int32_t *second = whole + (int64_t)size * (2 * s->size - 1 - s->rank);
+    for (int i = 0; i < tokens; i++) local[i] = i < size ? first[i] : second[i - size];
 }
 
-/* Query rows from `row` on with keys 0 .. keys - 1: all of them, or, where causal, row `row + i` with keys j <= i; then
-   rows = keys. rows or keys 0: nothing. */
+/* Query rows from `row` on with keys 0 .. keys - 1: all of them, or, where causal, row i with keys j <= i. rows or keys
+   0: nothing. */
 typedef struct { int row, rows, keys, causal; } Part;
 
 /* What rank `rank` computes with the keys of rank `from`. */
 static Part part_of(const RingSplit *s, int rank, int from) {
     const int local = ring_tokens(s, rank), other = ring_tokens(s, from);
+    const int first = chunk_tokens(s, from < rank ? from : rank);
     if (from == rank) return (Part){ 0, local, local, 1 };
-    if (s->order == RING_STRIPED) {             /* row i sees key j <= i of an earlier rank, j < i of a later one */
-        const int row = from > rank, rows = local > row ? local - row : 0;
-        return (Part){ row, rows, rows < other ? rows : other, 1 };
-    }
-    if (s->order == RING_CONTIGUOUS) return (Part){ 0, local, from < rank ? other : 0, 0 };
-    const int first = chunk_tokens(s, 2 * s->size, from < rank ? from : rank);
     return from < rank ? (Part){ 0, local, first, 0 } : (Part){ first, local - first, other, 0 };
 }
 

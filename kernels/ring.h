@@ -2,23 +2,17 @@
    2023, arXiv 2310.01889). Each rank has the queries, keys and values of its tokens. In step s of 1 .. N-1 it attends
    to the keys and values of the rank s before it, which arrive while it computes the step before; each step merges its
    result into those before. In the backward pass the gradients of these keys and values return to their rank, which
-   adds them, in the data type of the keys. A step computes and transfers only what the mask leaves:
+   adds them, in the data type of the keys. A step computes and transfers only what the mask leaves.
 
-   order       tokens of rank r, in the order of its rows                  pairs of rank r, in units of (T/N)^2
-   zigzag      chunks r and 2N-1-r of 2N (Llama 3, arXiv 2407.21783)       N/2, the same on all ranks
-   striped     r, r + N, r + 2N, ... (Brandon et al. 2023, 2311.09431)     N/2 but for the tokens of a diagonal
-   contiguous  chunk r of N                                                r + 1/2
-
-   Chunks have ceil(T/2N) or ceil(T/N) tokens; the last ones have fewer, or none. */
+   A sequence is cut into 2N chunks of ceil(T/2N) tokens, the last ones with fewer, or none. Rank r has chunks r and
+   2N-1-r ("zigzag", Llama 3, arXiv 2407.21783): N/2 (T/N)^2 pairs of a query and a key on every rank. */
 #ifndef KERNELS_RING_H
 #define KERNELS_RING_H
 #include "attention.h"
 
-typedef enum { RING_ZIGZAG, RING_STRIPED, RING_CONTIGUOUS } RingOrder;
-
 /* `size` ranks share a sequence; this one is number `rank` of them, and their comm_ranks are consecutive. size 1: the
    whole sequence, no communication. */
-typedef struct { RingOrder order; int size, rank, T; } RingSplit;
+typedef struct { int size, rank, T; } RingSplit;
 
 int  ring_tokens(const RingSplit *split, int rank);     /* number of a sequence's tokens on rank `rank` of it */
 void ring_copy_local(const RingSplit *split, int32_t *local, const int32_t *whole);    /* this rank's tokens of whole */

@@ -55,7 +55,7 @@ static int sharing_ranks(const GPTConfig *c) { return c->context_parallel > 1 ? 
 
 RingSplit gpt_split(const GPTConfig *c) {
     const int size = sharing_ranks(c);
-    return (RingSplit){ RING_ZIGZAG, size, comm_rank % size, c->T };
+    return (RingSplit){ size, comm_rank % size, c->T };
 }
 
 int gpt_local_tokens(const GPTConfig *c) {

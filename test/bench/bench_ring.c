@@ -7,18 +7,15 @@
      communication   everything
 
    bf16, head size 128, 16 heads, one sequence; the CPU: f32, and small. Time of the slowest rank, medians of rounds in
-   which the variants take turns, each round in another order, so that not always the same one comes before. The
-   contiguous order has rounds of its own after the others: a rank waits in it, and its cooler GPU would be faster in
-   what comes next. */
+   which the variants take turns, each round in another order, so that not always the same one comes before. */
 #include "../../kernels/fill.h"
 #include "../../kernels/ring.h"
 #include "../../kernels/update.h"
 #include "bench.h"
 #include "../ranks/ranks.h"
 
-enum { ROUNDS_MAX = 200, WARMUP = 2, ORDERS = 3, REFERENCE = ORDERS };
-enum { ALL, WITHOUT_TRANSFERS, ATTENTION_ALONE, VARIANTS, MEASUREMENTS = ORDERS * VARIANTS + 1 };
-static const char *const order_name[] = { "zigzag", "striped", "contiguous" };
+enum { ROUNDS_MAX = 200, WARMUP = 2 };
+enum { ALL, WITHOUT_TRANSFERS, ATTENTION_ALONE, ONE_GPU, MEASUREMENTS };
 static int64_t rounds, tokens_given;
 static int     variant, NH, HS;
 static DType   dtype;
@@ -119,43 +116,34 @@ static Ms over_ranks(double *ms) {
     return result;
 }
 
-/* Rows of the table: own tokens on each rank. One GPU's flash has sqrt(N) as many, which are as many FLOP. */
-static void bench_tokens(int64_t own, Tensor barrier) {
-    static double ms[ORDERS + 1][VARIANTS][ROUNDS_MAX];
-    const int64_t alone = (int64_t)((double)own * sqrt(comm_size) / 128 + 0.5) * 128;
-    const double pairs = (double)own * (double)own * comm_size / 2;         /* of the mean rank */
-    Ring ring[ORDERS + 1];
-    Operands o[ORDERS + 1];
-    for (int i = 0; i <= ORDERS; i++) {
-        const RingSplit split = { (RingOrder)(i % ORDERS), comm_size, comm_rank, (int)own * comm_size };
-        const RingSplit whole = { .size = 1, .T = (int)alone };
-        ring[i] = ring_create(i == REFERENCE ? whole : split, "flash", spec_of(i == REFERENCE ? alone : own));
-        o[i] = operands(i == REFERENCE ? alone : own, ring_workspace_bytes(&ring[i]));
-    }
-    /* the contiguous order's rounds come after the others': a GPU of it waits, and cools */
-    for (int64_t round = -WARMUP; round < rounds + WARMUP + rounds; round++)
+/* Rows of the table: `local` tokens on each rank. One GPU's flash has sqrt(N) as many, which are as many FLOP. */
+static void bench_tokens(int64_t local, Tensor barrier) {
+    static double ms[MEASUREMENTS][ROUNDS_MAX];
+    const int64_t alone = (int64_t)((double)local * sqrt(comm_size) / 128 + 0.5) * 128;
+    const double pairs = (double)local * (double)local * comm_size / 2;         /* of the mean rank */
+    const RingSplit split = { comm_size, comm_rank, (int)local * comm_size }, whole = { .size = 1, .T = (int)alone };
+    const Ring ring = ring_create(split, "flash", spec_of(local)), one = ring_create(whole, "flash", spec_of(alone));
+    const Operands o = operands(local, ring_workspace_bytes(&ring));
+    const Operands o_one = operands(alone, ring_workspace_bytes(&one));
+    for (int64_t round = -WARMUP; round < rounds; round++)
         for (int n = 0; n < MEASUREMENTS; n++) {
-            static const int steps[] = { 1, 3, 7, 9 };      /* coprime to MEASUREMENTS */
-            const int which = (n * steps[(round + WARMUP) % COUNT(steps)] + (int)round + WARMUP) % MEASUREMENTS;
-            const int i = which / VARIANTS, v = which % VARIANTS, contiguous = i == RING_CONTIGUOUS;
-            const int64_t own_round = contiguous ? round - WARMUP - rounds : round;
-            if (contiguous != (round >= rounds)) continue;
-            const double time = ms_of(&ring[i], o[i], v, barrier);
-            if (own_round >= 0) ms[i][v][own_round] = time;
+            const int which = (n * (round % 2 ? 3 : 1) + (int)round + WARMUP) % MEASUREMENTS;
+            const double time = which == ONE_GPU ? ms_of(&one, o_one, ALL, barrier) : ms_of(&ring, o, which, barrier);
+            if (round >= 0) ms[which][round] = time;
         }
-    const double rate = 3.5 * 4 * NH * HS * (double)alone * (double)alone / 2 / over_ranks(ms[REFERENCE][ALL]).mean;
+    const double rate = 3.5 * 4 * NH * HS * (double)alone * (double)alone / 2 / over_ranks(ms[ONE_GPU]).mean;
     const double ideal = 3.5 * 4 * NH * HS * pairs / rate;
-    if (!comm_rank) printf("| %lld | one GPU | %.2f | %.3g | | | | | |\n", (long long)own, ideal, 1e-9 * rate);
-    for (int i = 0; i < ORDERS; i++) {
-        const Ms all = over_ranks(ms[i][ALL]), quiet = over_ranks(ms[i][WITHOUT_TRANSFERS]);
-        const Ms attention = over_ranks(ms[i][ATTENTION_ALONE]);
-        if (comm_rank) continue;
-        printf("| %lld | %s | %.2f | %.3g | %.1f %% | %.2f | %.2f | %.2f | %.2f |\n", (long long)own, order_name[i],
+    const Ms all = over_ranks(ms[ALL]), quiet = over_ranks(ms[WITHOUT_TRANSFERS]);
+    const Ms attention = over_ranks(ms[ATTENTION_ALONE]);
+    if (!comm_rank) {
+        printf("| %lld | one GPU | %.2f | %.3g | | | | | |\n", (long long)local, ideal, 1e-9 * rate);
+        printf("| %lld | %d | %.2f | %.3g | %.1f %% | %.2f | %.2f | %.2f | %.2f |\n", (long long)local, comm_size,
                all.slowest, 1e-9 * rate * ideal / all.slowest, 100 * ideal / all.slowest, attention.mean - ideal,
                attention.slowest - attention.mean, quiet.slowest - attention.slowest, all.slowest - quiet.slowest);
         fflush(stdout);
     }
-    for (int i = 0; i <= ORDERS; i++) operands_free(o[i]);
+    operands_free(o);
+    operands_free(o_one);
 }
 
 static void bench(void *unused) {
@@ -167,11 +155,11 @@ static void bench(void *unused) {
     dtype = on_cpu ? F32 : BF16;
     if (!comm_rank)
         printf("%s, %d ranks; %d heads of %d, %s, forward and backward, medians of %lld rounds; ms of the slowest\n"
-               "rank, and what of it is lost to\n\n| tokens per GPU | order | ms | TFLOP/s per GPU | of one GPU | "
+               "rank, and what of it is lost to\n\n| tokens per GPU | GPUs | ms | TFLOP/s per GPU | of one GPU | "
                "kernels | imbalance | merging | communication |\n| --- | --- | --- | --- | --- | --- | --- | --- | "
                "--- |\n", device_info().name, comm_size, NH, HS, dtype_name(dtype), (long long)rounds);
     if (tokens_given) bench_tokens(tokens_given, barrier);
-    else for (int64_t own = on_cpu ? 256 : 8192; own <= (on_cpu ? 1024 : 32768); own *= 4) bench_tokens(own, barrier);
+    else for (int64_t n = on_cpu ? 256 : 8192; n <= (on_cpu ? 1024 : 32768); n *= 4) bench_tokens(n, barrier);
 }
 
 int main(int argc, char **argv) {

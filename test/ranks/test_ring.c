@@ -1,5 +1,5 @@
-/* test_ring.c - Ring attention of the linked backend over 2, 3 and 4 ranks, on GPUs over as many as there are: every
-   order, lengths that no number of ranks divides, ranks without tokens. The rows of all ranks are compared with the
+/* test_ring.c - Ring attention of the linked backend over 2, 3 and 4 ranks, on GPUs over as many as there are:
+   lengths that no number of ranks divides, ranks without tokens. The rows of all ranks are compared with the
    float64 oracle, and their errors with those of attention over the whole sequence on one rank. */
 #include "../../kernels/ring.h"
 #include "../oracle.h"
@@ -7,8 +7,7 @@
 
 enum { OUT, DQ, DK, DV, LSE, RESULTS };
 static const char *const result_name[] = { "out", "dq", "dk", "dv", "lse" };
-static const char *const order_name[] = { "zigzag", "striped", "contiguous" };
-enum { ORDERS = 3, GUARD = 256, TOKENS_MAX = 4096 };
+enum { GUARD = 256, TOKENS_MAX = 4096 };
 
 static int on_cpu, ranks_max;
 static DType dtype;                 /* data type of the run */
@@ -200,27 +199,25 @@ static void ring_case(Case c, int size) {
     Error alone[RESULTS];
     for (int i = 0; i < RESULTS; i++)
         alone[i] = error_of(whole.x[i], want.x[i], i == LSE ? (int64_t)c.B * c.NH * c.T : count);
-    for (int order = 0; order < ORDERS; order++) {
-        const RingSplit split = { (RingOrder)order, size, comm_rank % size, c.T };
-        Ring ring = ring_create(split, "flash", spec_of(c, dtype));
-        EXPECT(ring.heads == c.NH, "%d of %d heads at a time", ring.heads, c.NH);       /* the sequences are short */
-        if (c.T % 2) ring.heads = 1;
-        const int64_t local = ring_tokens(&split, split.rank);
-        const Results got = by_ring(&ring, c, in), again = by_ring(&ring, c, in);
-        for (int i = 0; i < RESULTS; i++) {
-            const int64_t rows = i == LSE ? (int64_t)c.B * c.NH : c.B, n = rows * local * (i == LSE ? 1 : C);
-            double *all = join_parts(&split, got.x[i], rows, i == LSE ? 0 : C);
-            char what[96];
-            snprintf(what, sizeof what, "%s of %s, B=%d NH=%d HS=%d T=%d %s", result_name[i], order_name[order], c.B,
-                     c.NH, c.HS, c.T, dtype_name(dtype));
-            compare(what, all, want.x[i], i == LSE ? rows * c.T : count, alone[i], i == LSE ? F32 : dtype,
-                    condition);
-            EXPECT(!memcmp(got.x[i], again.x[i], sizeof(double) * (size_t)n), "%s: other bits the second time", what);
-            free(all);
-        }
-        results_free(got);
-        results_free(again);
+    const RingSplit split = { size, comm_rank % size, c.T };
+    Ring ring = ring_create(split, "flash", spec_of(c, dtype));
+    EXPECT(ring.heads == c.NH, "%d of %d heads at a time", ring.heads, c.NH);       /* the sequences are short */
+    if (c.T % 2) ring.heads = 1;
+    const int64_t local = ring_tokens(&split, split.rank);
+    const Results got = by_ring(&ring, c, in), again = by_ring(&ring, c, in);
+    for (int i = 0; i < RESULTS; i++) {
+        const int64_t rows = i == LSE ? (int64_t)c.B * c.NH : c.B, n = rows * local * (i == LSE ? 1 : C);
+        double *all = join_parts(&split, got.x[i], rows, i == LSE ? 0 : C);
+        char what[96];
+        snprintf(what, sizeof what, "%s, B=%d NH=%d HS=%d T=%d %s", result_name[i], c.B, c.NH,
+                 c.HS, c.T, dtype_name(dtype));
+        compare(what, all, want.x[i], i == LSE ? rows * c.T : count, alone[i], i == LSE ? F32 : dtype,
+                condition);
+        EXPECT(!memcmp(got.x[i], again.x[i], sizeof(double) * (size_t)n), "%s: other bits the second time", what);
+        free(all);
     }
+    results_free(got);
+    results_free(again);
     results_free(want);
     results_free(whole);
     free(in.q);
@@ -272,29 +269,28 @@ static void groups_are_apart(void) {
 
 /* Every token has one rank, and the rows of a rank are in the order of the sequence. */
 static void tokens_are_split(void) {
-    for (int order = 0; order < ORDERS; order++)
-        for (int size = 1; size <= 6; size++)
-            for (int T = 1; T <= 40; T++) {
-                int owners[40] = {0}, ordered = 1, all = 0, max = 0;
-                for (int rank = 0; rank < size; rank++) {
-                    const RingSplit s = { (RingOrder)order, size, rank, T };
-                    int32_t whole[40], local[40];
-                    const int tokens = ring_tokens(&s, rank);
-                    for (int t = 0; t < T; t++) whole[t] = t;
-                    ring_copy_local(&s, local, whole);
-                    for (int i = 0; i < tokens; i++) {
-                        owners[local[i]]++;
-                        ordered &= !i || local[i] > local[i - 1];
-                    }
-                    all += tokens;
-                    max = tokens > max ? tokens : max;
+    for (int size = 1; size <= 6; size++)
+        for (int T = 1; T <= 40; T++) {
+            int owners[40] = {0}, ordered = 1, all = 0, max = 0;
+            for (int rank = 0; rank < size; rank++) {
+                const RingSplit s = { size, rank, T };
+                int32_t whole[40], local[40];
+                const int tokens = ring_tokens(&s, rank);
+                for (int t = 0; t < T; t++) whole[t] = t;
+                ring_copy_local(&s, local, whole);
+                for (int i = 0; i < tokens; i++) {
+                    owners[local[i]]++;
+                    ordered &= !i || local[i] > local[i - 1];
                 }
-                for (int t = 0; t < T; t++) ordered &= owners[t] == 1;
-                const int chunks = order == RING_ZIGZAG && size > 1 ? 2 * size : size;
-                EXPECT(ordered && all == T, "%s, %d ranks, T %d: %d tokens", order_name[order], size, T, all);
-                EXPECT(T % chunks || max * size == T, "%s, %d ranks, T %d: a rank has %d", order_name[order], size, T,
-                       max);
+                all += tokens;
+                max = tokens > max ? tokens : max;
             }
+            for (int t = 0; t < T; t++) ordered &= owners[t] == 1;
+            const int chunks = 2 * size;
+            EXPECT(ordered && all == T, "%d ranks, T %d: %d tokens", size, T, all);
+            EXPECT(T % chunks || max * size == T, "%d ranks, T %d: a rank has %d", size, T,
+                   max);
+        }
 }
 
 static void make_ring(void *split) {
@@ -318,7 +314,7 @@ static void refusals(void) {
     EXPECT(ring_refuse(&naive) && strstr(ring_refuse(&naive), "want flash"), "naive attention");
     flash.spec.dropout.rate = 0.1f;
     EXPECT(ring_refuse(&flash) && strstr(ring_refuse(&flash), "no dropout"), "dropout");
-    expect_fails("ring: rank 2 of 2", make_ring, &(RingSplit){ RING_ZIGZAG, 2, 2, 8 });
+    expect_fails("ring: rank 2 of 2", make_ring, &(RingSplit){ 2, 2, 8 });
 }
 
 int main(void) {
