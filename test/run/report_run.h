@@ -47,13 +47,13 @@ static inline StepReport step_of(int64_t step) {
                          .val_loss = step % 10 || no_validation ? NAN : 1.5 };
 }
 
-/* command: NULL = a run without files. keep: the step of the checkpoint that it resumes; -1 = a new run. each: what
-   happens before a step is reported, which it may change; NULL = nothing. */
+/* command: NULL = a run without files. keep: the step of the checkpoint that it resumes; -1 = a new run, -2 = over the
+   files of another one. each: what happens before a step is reported, which it may change; NULL = nothing. */
 typedef struct { const char *command; int64_t keep, first, last; void (*each)(Report *, StepReport *); } Run;
 
 static inline void open_run(Report *report, const Run *run) {
     RunInfo info = info_of(run->command);
-    if (run->keep < 0) unlink(log_path), unlink(events_path);
+    if (run->keep == -1) unlink(log_path), unlink(events_path);
     resume.step = run->keep;
     report_open(report, run->command ? out : NULL, &info, run->keep < 0 ? NULL : &resume);
 }

@@ -136,6 +136,7 @@ static void a_resume_cuts_the_log(void) {
         { ROWS, 0, 0, HEADER, "" }, { NULL, 5, 0, HEADER, "" },
         { ROWS "3,22", 2, 0, ROWS, "" },                        /* a kill left it half written */
         { ROWS "3,22", 3, 0, ROWS, "log.csv: ends at step 2, the rows up to step 3 are missing\n" },
+        { ROWS "9,2,768,2,,1,.1,9,8\n", 5, 0, ROWS, "log.csv: ends at step 2, the rows up to step 5 are missing\n" },
         { ROWS, 30, 2.25, ROWS, "log.csv: ends at step 2, the rows up to step 30 are missing\n" },
         { ROWS "3,2,768,2,,1,.1,9,8\n", 3, 2.25, ROWS "3,2,768,2,2.25,1,.1,9,8\n", "" },
         { ROWS "3,2,768,2,1.5,1,.1,9,8\n", 3, 2.25, ROWS "3,2,768,2,1.5,1,.1,9,8\n", "" },
@@ -177,20 +178,12 @@ static void a_resume_continues_the_seconds(void) {
     }
 }
 
-static void open_new_log(void *ignored) {
-    (void)ignored;
-    Report report;
-    RunInfo info = info_of("a new run");
-    report_open(&report, out, &info, NULL);
-    report_close(&report, "done");
-}
-
 /* Of runs that were killed before their first checkpoint. */
 static void a_log_without_a_checkpoint_is_renamed(void) {
     for (int i = 0; i < 2; i++) {
         put_text(log_path, i ? "second" : "first");
         put_text(events_path, i ? "second events" : "first events");
-        const char *text = printed(open_new_log, NULL);
+        const char *text = printed(run_steps, &(Run){ "a new run", -2, 1, 0, NULL });
         EXPECT(lines_in(text) == 2 && strstr(text, "log.jsonl belongs to a run without a checkpoint: renamed to "),
                "%s", text);
         EXPECT(lines_in(log_text()) == 1 && !strcmp(events_text(), "run end0"), "%s", log_text());

@@ -35,32 +35,26 @@ static const char *seen(int columns, void (*f)(void *), void *argument) {
     return text;
 }
 
-static void terminal_run(void *argument) {
-    Report report;
-    StepReport s = { .step = 1, .loss = 10.5, .norm = 123.4, .learning_rate = 6e-4, .ms = 1234,
-                     .tokens_per_second = 123456, .val_loss = NAN };
-    device.peak_flops[F32] = 123456 * gpt_flops_per_token(&config) / 0.412;
-    steps_in_all = 3000;
-    open_run(&report, &(Run){ NULL, -1, 1, 4, NULL });
-    report_step(&report, &s);
-    report.printed_at_s -= 0.06;       /* lines in place come no more than 20 times a second */
-    s = (StepReport){ .step = 2, .loss = 9.25, .norm = 1, .learning_rate = 6e-4, .ms = 12.34,
-                      .tokens_per_second = 50, .val_loss = NAN };
-    report_step(&report, &s);
+static void terminal_step(Report *report, StepReport *s) {
+    *s = (StepReport){ .step = s->step, .loss = 9.25, .norm = 1, .learning_rate = 6e-4, .ms = 12.34,
+                       .tokens_per_second = 50, .val_loss = NAN };
+    if (s->step == 1) s->loss = 10.5, s->norm = 123.4, s->ms = 1234, s->tokens_per_second = 123456;
+    if (s->step == 2) report->printed_at_s -= 0.06;       /* lines in place come no more than 20 times a second */
+    if (s->step != 3) return;                /* too soon, as 4, which is shown at the end */
     report_line(stdout, "saved %d", 1);
-    s.step = 3;
-    report_validation(&report, &(ValidationReport){ 3, 2.5, NAN, 1, 1000 });
-    s.val_loss = 2.5;
-    report_step(&report, &s);        /* too soon after the last: not shown */
-    s.step = 4;
-    s.val_loss = NAN;
-    report_step(&report, &s);        /* too soon after the last: shown at the end */
-    if (argument) fail("stopped");
-    report_close(&report, "done");
+    report_validation(report, &(ValidationReport){ 3, 2.5, NAN, 1, 1000 });
+}
+
+static void fail_at_step_4(Report *report, StepReport *s) {
+    terminal_step(report, s);
+    if (s->step == 4) fail("stopped");
 }
 
 static void a_terminal_has_its_line_in_place(void) {
-    const char *text = seen(200, terminal_run, NULL);
+    Run run = { NULL, -1, 1, 4, terminal_step };
+    steps_in_all = 3000;
+    device.peak_flops[F32] = 123456 * gpt_flops_per_token(&config) / 0.412;
+    const char *text = seen(200, run_steps, &run);
     if (!*text) { test_skip_reason = "there are no pseudo terminals"; return; }
     static const char *const lines[] = {
         "step    1/3000  loss 10.5000  norm 123.40  123456 tok/s  mfu 41.2%  1234.0 ms  lr 6.0e-04",
@@ -79,7 +73,7 @@ static void a_terminal_has_its_line_in_place(void) {
         { 2, "\rs\r\n" },
     };
     for (int i = 0; i < COUNT(narrow); i++) {
-        text = seen(narrow[i].columns, terminal_run, NULL);
+        text = seen(narrow[i].columns, run_steps, &run);
         EXPECT(strstr(text, narrow[i].want), "%d columns: %s", narrow[i].columns, text);
         int column = 0;
         for (const char *c = text; *c && strncmp(c, "saved", 5); c++) {
@@ -87,8 +81,10 @@ static void a_terminal_has_its_line_in_place(void) {
             EXPECT(column < narrow[i].columns, "%d columns: %s", narrow[i].columns, text);
         }
     }
-    text = seen(200, terminal_run, "fail");
+    run.each = fail_at_step_4;
+    text = seen(200, run_steps, &run);
     EXPECT(strstr(text, "(3.6067 bits), on the first 1000 tokens\r\ntrain_gpt: stopped\r\n"), "%s", text);
+    device.peak_flops[F32] = 0;
 }
 
 /* The last of the steps, step 9 or 100, is 6.1 s after the one before. */
@@ -207,7 +203,7 @@ static void progress_is_seen_while_it_lasts(void) {
 static void set_health(Report *report, StepReport *step) {
     static const DeviceHealth known[] = {
         { 64, 700, 1700, "power", 0 }, { 91, 300, 600, "thermal", 1 }, { 0, 0, 0, NULL, 0 },
-        { 64, 700, 1980, "none", 0 } };
+        { 64, 700, 1980, "none", 0 }, { 64, 700, 1980, "none", 0 } };
     report->row_health = known[step->step - 1];
 }
 
@@ -216,10 +212,11 @@ static void the_line_shows_abnormal_throttling_only(void) {
         "step 1/5  loss 4.0000  norm 0.50   7680 tok/s  100.0 ms  lr 1.0e-03\n"
         "step 2/5  loss 2.0000  norm 0.50   7680 tok/s  throttled: thermal  0s left  100.0 ms  lr 1.0e-03\n"
         "step 3/5  loss 1.3333  norm 0.50   7680 tok/s  throttled: thermal  0s left  100.0 ms  lr 1.0e-03\n"
-        "step 4/5  loss 1.0000  norm 0.50   7680 tok/s  0s left  100.0 ms  lr 1.0e-03\n";
+        "step 4/5  loss 1.0000  norm 0.50   7680 tok/s  0s left  100.0 ms  lr 1.0e-03\n"
+        "step 5/5  loss 0.8000  norm 0.50   7680 tok/s  100.0 ms  lr 1.0e-03\n";
     log_every = 1;
     steps_in_all = 5;
-    const char *text = printed(run_steps, &(Run){ NULL, -1, 1, 4, set_health });
+    const char *text = printed(run_steps, &(Run){ NULL, -1, 1, 5, set_health });
     EXPECT(!strcmp(text, want), "got:\n%swant:\n%s", text, want);
     log_every = 0;
 }

@@ -154,8 +154,9 @@ static void a_long_run_is_thinned(void) {
         mean += n * loss;
         all += n;
         EXPECT(value_at(i, "loss_min") <= loss && loss <= value_at(i, "loss_max"), "point %d", i);
+        EXPECT(value_at(i, "val_loss") == 7, "the last validation of point %d", i);
     }
-    EXPECT(points() > PAGE_POINTS / 2 && points() <= PAGE_POINTS, "%d points", points());
+    EXPECT(points() == (steps + 255) / 256 && value_at(0, "step") == 256, "%d points", points());
     EXPECT(all == (double)steps && value_at(points() - 1, "tokens") == 10.0 * (double)steps, "%g steps", all);
     EXPECT(fabs(mean / sum - 1) < 1e-8, "mean loss %g, want %g", mean / all, sum / all);
     EXPECT(value_at(0, "loss_max") == 1000 && value_at(-1, "loss") == loss_of(steps), "the first and the last step");
