@@ -112,7 +112,8 @@ static void add_note(PageRun *run, int64_t step, const char *kind, const char *t
 }
 
 static void read_event(PageRun *run, const FileLine *line) {
-    Json *event = json_parse_line(line, beside(run, "log.jsonl").text);
+    const Path path = beside(run, "log.jsonl");
+    Json *event = json_parse(line->text, line->size, path.text);
     const Json *step = json_find(event, "step");
     const int64_t number = step ? json_integer(step, 0, INT64_MAX) : 0;
     const char *kind = json_string(event, "event");

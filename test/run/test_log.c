@@ -349,7 +349,8 @@ static void the_events_are_those_of_the_run(void) {
 /* A validation that a resume has repeated is added, and one that is there is not. Steps were events once. */
 static void a_resume_cuts_the_events(void) {
     static const char before[] = "{\"event\": \"run\"}\n{\"event\": \"step\", \"step\": 9, \"loss\": 3}\n"
-        "{\"event\": \"validation\", \"step\": 10}\n{\"event\": \"end\", \"step\": 12}\n{\"event\": \"warning\", \"st";
+        "{\"event\": \"validation\", \"step\": 10}\n{\"event\": \"end\", \"step\": 12, \"reason\": \"\"}\n"
+        "{\"event\": \"warning\", \"st";
     static const struct { int64_t keep; double val_loss; const char *before, *after; } cases[] = {
         { 9,  1.5, before, "run step9 resume9 validation9 end9" },
         { 10, 1.5, before, "run step9 validation10 resume10 end10" },
