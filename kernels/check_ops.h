@@ -23,7 +23,7 @@ void check_float(const char *op, const char *name, Tensor t, int min_ndim);
 
 void check_vocabulary(const char *op, int V, int64_t Vp);       /* V in 1 .. Vp */
 
-/* All operands of an op that each backend has its own code for. */
+/* Check all operands of an op that each backend implements. */
 void check_embedding(const char *op, Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor position);
 void check_cache_append(Tensor cache, Tensor rows, Tensor position);
 void check_residual_layernorm(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,

@@ -12,7 +12,7 @@ const char *comm_refuse(void);          /* NULL, or why several ranks cannot run
 enum { COMM_ID_BYTES = 128 };
 void comm_make_id(char id[COMM_ID_BYTES]);
 
-/* On all ranks, after device_open, with the id of rank 0. Returns when they are connected, fails after two minutes.
+/* Called on all ranks, after device_open, with rank 0's id. Returns when they are connected, fails after two minutes.
    sockets: for a backend that uses them, the CPU's: connected stream sockets, which comm closes; on rank 0 those to all
    ranks by rank ([0] is unused), elsewhere that to rank 0. size 1: no work, both may be NULL. */
 extern const int comm_uses_sockets;
@@ -23,7 +23,7 @@ void comm_close(void);                  /* on all ranks; completes pending opera
    then move them, and no SM (NCCL 2.28 or newer; otherwise it is that of device_alloc). All ranks allocate and free the
    same sizes in the same order, and free before comm_close. */
 void *comm_alloc(size_t bytes, const char *what);
-void  comm_free(void *memory);                  /* also that of device_alloc */
+void  comm_free(void *memory);                  /* also memory of device_alloc */
 /* Scratch of reduce-scatter for a tensor of `bytes` in memory of comm_alloc: as many bytes, 0 above 512 MiB, which
    NCCL's kernel reduces in place; before comm_open an upper bound. comm_reserve allocates it in advance, on all
    ranks. */
@@ -37,7 +37,7 @@ typedef struct { int64_t id; } CommOp;
 CommOp comm_all_reduce    (Tensor t);   /* F32, F64: t = sum over ranks, the same bits on every rank */
 CommOp comm_reduce_scatter(Tensor t);   /* F32, F64: slice comm_rank of t = its sum, the others keep their values */
 CommOp comm_all_gather    (Tensor t);   /* any type: slice r of t = slice r of rank r; slices are count / comm_size */
-/* In each of count transfers receive = what rank `from` sends in the same one, any type, as many elements. Either may
+/* Each of count transfers: receive = what rank `from` sends in the same one, any type, as many elements. Either may
    be empty; a rank that sends and receives nothing issues the operation, too. The compute issued next starts when the
    operations before this one are complete: a kernel that fills the GPU would otherwise keep it from starting. */
 typedef struct { Tensor send; int to; Tensor receive; int from; } CommTransfer;

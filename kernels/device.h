@@ -65,7 +65,7 @@ void  device_download_async(void *host, const void *device, size_t bytes);
 typedef struct { void *event; double seconds; } DeviceMark;
 void   device_mark(DeviceMark *mark);                   /* sets it, also again */
 void   device_wait_mark(const DeviceMark *mark);
-double device_mark_ms(const DeviceMark *from, const DeviceMark *to);   /* from one to the other; waits for both */
+double device_mark_ms(const DeviceMark *from, const DeviceMark *to);   /* time between them; waits for both */
 void   device_mark_free(DeviceMark *mark);
 /* Work that is issued repeatedly with the same operands, as a CUDA graph: one launch.
        if (device_graph_begin(&graph, key)) { ... issue the work ... }

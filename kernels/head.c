@@ -39,7 +39,7 @@ void head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tens
         const int64_t count = rows - first < chunk ? rows - first : chunk;
         const Tensor x_rows = tensor_row_range(x, first, count), logits = tensor_row_range(work, 0, count);
         const Tensor dlogits = dx.data ? logits : ABSENT;
-        device_overlap_wait();              /* for dwte of the chunk before, which reads the logits */
+        device_overlap_wait();              /* dwte of the chunk before reads the logits */
         matmul_forward(logits, ABSENT, x_rows, wte, ABSENT);
         softmax_cross_entropy(elements(losses, first, count), dlogits, logits, elements(targets, first, count), V,
                               dloss);

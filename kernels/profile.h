@@ -3,8 +3,8 @@
 #define KERNELS_PROFILE_H
 #include "tensor.h"
 
-/* Around the work of an op: bytes that it must read and write at least, and FLOP that it must compute. Ops of one name,
-   which is copied, are one row; an op inside of another is part of that. No effect outside of a profile. */
+/* Calls around the work of an op: bytes that it must read and write at least, FLOP that it must compute. Ops of one
+   name, which is copied, are one row; an op inside of another is part of that. No effect outside of a profile. */
 void op_begin(const char *name, double bytes, double flop);
 void op_end(void);
 

@@ -307,7 +307,7 @@ static void convert_to_send(const Ring *r, const Work *w, int index) {
     tensor_convert(rows_of(w->sent, 0, p.keys), rows_of(w->dkv, 0, p.keys));
 }
 
-/* dk and dv += those of `from`. */
+/* dk and dv += from. */
 static void add_to_keys(const Operands *x, Tensor from, int64_t keys) {
     for (int i = 0; i < 2; i++) {
         const Tensor to = rows_of(x->t[DK + i], 0, keys);

@@ -3,7 +3,7 @@
 #include "../check_ops.h"
 #include "vecmath.h"
 
-/* The order of positive floats is that of their bits. */
+/* Positive floats are ordered as their bits. */
 static uint32_t bits_of(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);

@@ -58,7 +58,7 @@ static unsigned parse_hex(Parser *p) {
     return code;
 }
 
-/* After the 'u' of \uXXXX. A pair of surrogates is one character; half of one is U+FFFD, as for Python's json and
+/* Reads XXXX of \uXXXX. A pair of surrogates is one character; half of one is U+FFFD, as for Python's json and
    tiktoken. */
 static unsigned parse_unicode(Parser *p) {
     const unsigned code = parse_hex(p);
@@ -124,7 +124,7 @@ static const char *parse_number(Parser *p) {
 
 static Json *parse_value(Parser *p, Json *parent, int depth);
 
-/* After the opening bracket. */
+/* Parses the rest after the opening bracket. */
 static void parse_children(Parser *p, Json *parent, int close, int depth) {
     if (depth > DEPTH) refuse(p, "no deeper nesting");
     skip_space(p);

@@ -74,7 +74,7 @@ void run_dir_open(RunDir *dir) {
     directory_make(dir->path);
     directory_sync(file_parent(dir->path).text);
     lock(dir);
-    require_new(dir);                       /* another process may have made it since */
+    require_new(dir);                       /* another process may have made it */
 }
 
 /* ---- Finding checkpoints */

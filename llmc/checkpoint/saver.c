@@ -86,7 +86,7 @@ void saver_resume(Saver *s, int64_t saved_step, BestLoss best) {
     fails(prune, s, ignored);
 }
 
-/* After the thread has ended. */
+/* Called after the thread has ended. */
 static void report_result(Saver *s) {
     s->running = 0;
     s->seconds = s->thread_seconds;
@@ -116,7 +116,7 @@ BestLoss saver_best(const Saver *s, BestLoss best) {
     return !s->dir ? best : s->running ? s->snapshot.state.val.best : s->best;
 }
 
-/* Into the snapshot. */
+/* Copies everything into the snapshot. */
 static void copy_state(Saver *s) {
     for (OptimizerState i = STATE_PARAM; i < STATES; i++) {
         const void *memory = optimizer_gather(s->optimizer, i);

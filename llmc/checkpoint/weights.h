@@ -19,7 +19,7 @@ void weights_write(const char *path, const TensorTable *table, const Part *part,
    token rows from V on. */
 void weights_read(const char *path, const TensorTable *table, const Part *part, int parts, int V);
 
-/* What the names and shapes of a model's file give: L, C, T, V, untied (an lm_head.weight that differs from wte), and
+/* Sizes from the names and shapes of a model's file: L, C, T, V, untied (an lm_head.weight that differs from wte), and
    save_dtype (F32 or BF16, which also stands for F16). */
 GPTConfig weights_config(const char *path);
 

@@ -61,8 +61,8 @@ static Tensor branch_gradient(const GPT *m, Tensor out, int l, int which) {
     return d.rate > 0 ? out : m->acts.dres;
 }
 
-/* The op that sums the gradient of a branch's bias: without dropout its rows are those of dres, which
-   layernorm_backward writes; with dropout matmul_backward reads them. */
+/* The gradient of a branch's bias is summed by layernorm_backward, from dres, which it writes; with dropout by
+   matmul_backward. */
 static Tensor by_layernorm(const GPT *m, Tensor dbias) { return m->dropout.residual > 0 ? ABSENT : dbias; }
 static Tensor by_matmul   (const GPT *m, Tensor dbias) { return m->dropout.residual > 0 ? dbias : ABSENT; }
 
@@ -101,7 +101,7 @@ static void attention_backward(GPT *m, int l, BlockActs *s) {
     op_end();
 }
 
-/* Before the forward pass of a group, or after its backward pass. */
+/* Called before the forward pass of a group, or after its backward pass. */
 static void at_group(GroupHook *hook, void *context, int group) {
     if (!hook) return;
     device_overlap_wait();
@@ -225,7 +225,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
         BlockParams *w = &p->block[l], *dw = &g->block[l];
         BlockActs *s = &a->block[l];
         Tensor before = l > 0 ? g->block[l - 1].fcprojb : ABSENT;
-        device_overlap_wait();                  /* for the memory of dqkv and ln1 */
+        device_overlap_wait();                  /* the memory of dqkv and ln1 is reused */
         recompute_mlp(m, l);
         Tensor dmlp = branch_gradient(m, a->dbranch, l, MLP_PROJECTION);
         matmul_backward(s->dfch, dw->fcprojw, by_matmul(m, dw->fcprojb), dw->fcb, dmlp, s->gelu, s->fch, w->fcprojw,
@@ -233,7 +233,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
         matmul_backward(a->dbranch, dw->fcw, ABSENT, ABSENT, s->dfch, s->ln2, ABSENT, w->fcw, into);
         layernorm_backward(a->dres, dw->ln2w, dw->ln2b, by_layernorm(m, dw->projb), a->dbranch, s->res2, s->ln2_mean,
                            s->ln2_rstd, w->ln2w, ACCUMULATE, into);
-        device_overlap_wait();                  /* for the memory of dfch and ln2 */
+        device_overlap_wait();                  /* the memory of dfch and ln2 is reused */
         Tensor dproj = branch_gradient(m, a->dproj, l, PROJECTION);
         matmul_backward(a->dbranch, dw->projw, by_matmul(m, dw->projb), ABSENT, dproj, s->atty, ABSENT, w->projw, into);
         attention_backward(m, l, s);
@@ -266,7 +266,7 @@ int gpt_next(GPT *m, Sampling sampling, int count, const double *uniform, int32_
     device_upload(m->acts.uniform.data, uniform, sizeof *uniform * (size_t)(count * B));
     if (!is_step || device_graph_begin(&m->step, m->one_kernel ? count : 1)) {
         int i = 0, one_kernel;
-        device_freeze_weights(!m->before_group);       /* which may gather weights */
+        device_freeze_weights(!m->before_group);       /* before_group may write weights */
         do {
             one_kernel = token_pass(m, i);
             if (!one_kernel) gpt_forward(m);

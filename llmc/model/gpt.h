@@ -9,8 +9,8 @@
    dropout. */
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets);
 
-/* After gpt_load, where a model created to TRAIN has dropout: gpt_forward and gpt_backward of this batch have it, with
-   the masks of the sequences *first, *first + 1, ... Uploads *first as device_upload_async does. */
+/* Enables dropout in gpt_forward and gpt_backward of the batch of the last gpt_load, in a model created to TRAIN with
+   dropout. The masks are those of sequences *first, *first + 1, ... Uploads *first as device_upload_async does. */
 void gpt_load_sequence(GPT *m, const uint64_t *first);
 
 void gpt_forward(GPT *m);                                  /* tokens -> lnf */
@@ -37,7 +37,7 @@ Tensor gpt_last_logits(GPT *m);
    two calls in sequence have is recorded as one CUDA graph. */
 int gpt_next(GPT *m, Sampling sampling, int count, const double *uniform, int32_t *next);
 
-/* After gpt_forward: logits (V) after one token of the batch, on the host. Token t of sequence b is b T + t. */
+/* Logits (V) after one token of the batch, on the host; after gpt_forward. Token t of sequence b is b T + t. */
 void gpt_logits(GPT *m, int64_t token, float *logits);
 
 /* The first tensor with a NaN or an infinity: parameters, then the activations with memory of their own in the order of

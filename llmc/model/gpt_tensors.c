@@ -285,9 +285,9 @@ static void acts_free(Acts *acts) {
     free(acts->block);
 }
 
-/* The bytes of the largest layout: of a batch, or of the windows of generation, in training those of one sample. The
-   attention of up to 8 queries over a cache can need more scratch than that of more. The last layout is that of the
-   batch or the longest window. */
+/* The bytes of the largest layout: a batch, or the windows of generation, in training of one sample. Attention of up to
+   8 queries over a cache can need more scratch than attention of more. The last layout stays: the batch, or the longest
+   window. */
 static size_t acts_bytes(GPT *m, int B, int T) {
     const int room = m->purpose == GENERATE ? T : m->purpose == TRAIN ? m->config.cache_tokens : 0;
     const int windows[] = { 1, room > 8 ? 8 : room > 1 ? room - 1 : 1, room };

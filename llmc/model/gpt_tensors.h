@@ -44,7 +44,7 @@ typedef struct {
 #define LAST_PARAMS(X) \
     X(lnfw,      "transformer.ln_f.weight",       SHAPE(C),     AS_IS,       INIT_ONE,      0) \
     X(lnfb,      "transformer.ln_f.bias",         SHAPE(C),     AS_IS,       INIT_ZERO,     0)
-/* In untied models only; in tied ones the field is another view of wte. */
+/* Only in untied models; in tied ones the field is another view of wte. */
 #define HEAD_PARAMS(X) \
     X(lm_head,   "lm_head.weight",                SHAPE(Vp, C), VOCABULARY,  INIT_NORMAL,   1)
 
@@ -208,9 +208,9 @@ void gpt_cast_params(GPT *m);
 /* Sets the shapes of the activations: B sequences of T tokens, in no tensor more than was allocated. */
 void gpt_set_batch(GPT *m, int B, int T);
 
-/* For generation, until gpt_set_batch: the memory of the activations holds an empty cache of k and v of B sequences of
-   up to `context` tokens in every block, and the activations of one block. Fails where gpt_create allocated less. Ranks
-   that share sequences each have a cache of whole sequences. */
+/* Until gpt_set_batch, for generation, the activations' memory holds an empty cache of k and v of B sequences of up to
+   `context` tokens in every block, and the activations of one block. Fails where gpt_create allocated less. Ranks that
+   share sequences each have a cache of whole sequences. */
 void gpt_set_cache(GPT *m, int B, int context);
 
 /* The next batch of a model with a cache: T tokens of each sequence at positions first .. first + T - 1. The cache

@@ -23,7 +23,7 @@ typedef struct {
     const char *attention;      /* "flash", ...: what "auto" resolves to */
 } MemoryPlan;
 
-/* For batches of B sequences of config->T tokens. */
+/* The plan for batches of B sequences of config->T tokens. */
 MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Purpose purpose);
 
 /* The plan. Fails when it needs more than is free; the message names what would fit: flash instead of naive attention,

@@ -108,7 +108,7 @@ static void read_secret(void) {
 
 /* ---- --gpus */
 
-/* In a child: CUDA does not survive a fork. */
+/* Counts the GPUs in a child: CUDA does not survive a fork. */
 static int count_gpus(void) {
     int status = 0;
     fflush(NULL);

@@ -4,7 +4,7 @@
 #define LLMC_LAUNCH_H
 #include "../options/settings.h"
 
-extern int launch_local_rank;           /* on this machine; 0 when alone */
+extern int launch_local_rank;           /* number on this machine; 0 with one rank */
 
 /* Sets comm_rank, comm_size and launch_local_rank. In this order:
      --gpus N|all   starts N processes. They return from here; the parent does not: it passes signals on, ends the
@@ -17,7 +17,7 @@ extern int launch_local_rank;           /* on this machine; 0 when alone */
    any device call. With --dry-run no process is started and comm is not opened: comm_size is for the plan. */
 void launch_start(const Settings *settings);
 
-/* After device_open: waits for all ranks and opens comm. The program and the options must be the same on all ranks
+/* Called after device_open: waits for all ranks and opens comm. The program and options must be the same on all ranks
    (settings_signature). From here on the run ends on all ranks, with one message, when a rank fails (fail()), is
    killed, does not answer for --comm-timeout, or waits for a collective that long. */
 void launch_join(const Settings *settings, const Option *options);

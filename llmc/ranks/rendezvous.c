@@ -66,7 +66,7 @@ static _Atomic(const char *) failure;       /* message of fail(), for heartbeat_
 static double       failure_s;
 static pthread_t    thread;
 
-/* Valid until the next call but one. */
+/* "rank 1 (host b, ...)". Two results are valid at a time. */
 static const char *name_of(const Identity *who) {
     static _Thread_local char texts[2][128];
     static _Thread_local int turn;

@@ -19,15 +19,15 @@ const char *tokenizer_name(Tokenizer tokenizer);                          /* "by
 
 /* Fails on a tokenizer with ids that a model of V tokens does not have. */
 void        tokenizer_check(Tokenizer tokenizer, int V);
-/* For a model that has no tokenizer of its own: warns where it has 128 ids more; vocabularies are padded to multiples
-   of up to 128. */
+/* Warns, for a model without a tokenizer, where it has 128 ids more: vocabularies are padded to multiples of up to
+   128. */
 void        tokenizer_warn(Tokenizer tokenizer, int V);
 
 /* Returns the tokens (new memory, with room for one more) and their number. Fails on an id that is not a number in
    [0,V). The text of a special token of a BPE is that token. */
 int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *count);
 
-/* What an empty prompt begins with: a newline (bytes), <|endoftext|> (BPE), else the last id of the model. */
+/* The first token of an empty prompt: a newline (bytes), <|endoftext|> (BPE), else the last id of the model. */
 int32_t  tokenizer_start(Tokenizer tokenizer, int V);
 /* The token that ends a text, -1 = none. */
 int32_t  tokenizer_end_of_text(Tokenizer tokenizer, int V);

@@ -21,7 +21,7 @@ typedef struct Tokens Tokens;
 Tokens *tokens_open(const char *pattern);
 void    tokens_close(Tokens *tokens);
 
-/* How a text becomes tokens: without a BPE its bytes are. */
+/* How a text becomes tokens; without a BPE its bytes are the tokens. */
 typedef struct { Bpe *bpe; DocumentKind documents; const char *field; } TextFormat;
 
 /* As tokens_open; texts become tokens of the BPE, in a shard beside the first (shards_cached, llmc/tokens/shards.h). */

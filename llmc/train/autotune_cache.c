@@ -63,7 +63,7 @@ void autotune_agree(void) {
     if (comm_size == 1) return;
     size_t size = strlen(autotune_text()) + 1;
     ranks_copy_from_first(&size, sizeof size);
-    char *text = format_string("%-*s", (int)size - 1, autotune_text());     /* with room for that of rank 0 */
+    char *text = format_string("%-*s", (int)size - 1, autotune_text());     /* room for rank 0's */
     ranks_copy_from_first(text, size);
     if (comm_rank) autotune_adopt(text);
     free(text);

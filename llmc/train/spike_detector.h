@@ -25,7 +25,7 @@ typedef enum { APPLIED, NONFINITE, SPIKE } StepResult;
    window has fewer than SPIKE_WINDOW_MIN updates, and after SPIKE_STEPS_MAX spikes in a row. */
 void spike_detector_limits(const SpikeDetector *detector, double z, double *loss_limit, double *norm_limit);
 
-/* After a step: an applied update enters the window, another step is counted. */
+/* Called after a step: an applied update enters the window, another step is counted. */
 StepResult spike_detector_update(SpikeDetector *detector, const StepStats *stats);
 
 /* Why the update of this step was not applied, a new string: "step 7: loss 3.1 (limit 2.8), gradient norm 9 (limit

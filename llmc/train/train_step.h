@@ -29,8 +29,8 @@ void train_step_free(TrainStep *step);
 /* Issues micro-steps of that step without its update: only the choices of algorithms remain. */
 void    train_step_measure(TrainStep *step, uint64_t first);
 
-/* Several ranks measure, and agree on the choices of rank 0, before the first step, so that its bits are those of a run
-   which finds them in the cache. */
+/* Called before the first step: several ranks measure and adopt the choices of rank 0, so that the first step has the
+   same bits as in a run with a cache. */
 void    train_step_agree  (TrainStep *step, uint64_t first);
 
 /* Issues the step with the sequences from first on, its update, whose results optimizer_result returns, and the upload

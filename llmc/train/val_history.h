@@ -6,7 +6,7 @@
 typedef struct {
     int64_t step;        /* 0 = none */
     double  loss;
-    int64_t is_extra;    /* its checkpoint was saved for nothing else: the next best replaces it */
+    int64_t is_extra;    /* its checkpoint was saved only as the best: the next best replaces it */
     int64_t outdated;    /* step of the extra checkpoint that this best replaces; 0 = none */
 } BestLoss;
 
