@@ -2,7 +2,6 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "kernels/check.h"
 #include "kernels/comm.h"
@@ -215,17 +214,13 @@ static void open_outputs(Run *run) {
     run->saver = (Saver){ .dir = out ? &run->dir : NULL, .model = &run->gpt, .optimizer = &run->optimizer,
                           .report = &run->report, .keep = s->keep,
                           .snapshot = { .options = run->options, .tokenizer = run->tokenizer,
-                                        .train = data_id(run->corpus.train),
-                                        .val = data_id(run->corpus.val) } };
+                                        .train = data_id(run->corpus.train), .val = data_id(run->corpus.val) } };
     saver_open(&run->saver);
     if (run->checkpoint) saver_resume(&run->saver, is_saved ? state->step : -1, best);
     if (run->checkpoint && !is_saved) save_step(run, state->step == s->steps || is_due(state->step, s->save_every));
     if (run->checkpoint && state->step >= s->steps)
         printf("all %lld steps are done; to train longer: --resume %s --steps N\n", (long long)s->steps, out);
-    char text[32];
-    if (out && s->time_limit)
-        printf("--time-limit %s: %.1f s are reserved for the last checkpoint of %s until a save has been timed\n",
-               s->time_limit, 2 * run->saver.seconds, bytes_text(saver_file_bytes(&run->config), text));
+    if (s->time_limit) saver_print_reserve(&run->saver, s->time_limit);
 }
 
 /* stop: why it ended early, or NULL. Returns the exit code. */
@@ -261,11 +256,9 @@ static const char *train(Run *run) {
         train_step(&run->step, state->sequences_seen, learning_rate);
         report_background(&run->report);            /* while a GPU computes */
         saver_poll(&run->saver);
-        UpdateResult update = optimizer_result(&run->optimizer);
+        const UpdateResult update = optimizer_result(&run->optimizer);
         const double ms = 1e3 * (seconds_now() - began);
         began += 1e-3 * ms;
-        update.stats.loss = fabs(update.stats.loss);        /* the NaN of x86 is negative */
-        update.stats.norm = fabs(update.stats.norm);
         state->step++;
         state->sequences_seen += (uint64_t)run->step.sequences;
         state->tokens += train_step_targets(&run->step, before.sequences_seen);

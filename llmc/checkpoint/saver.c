@@ -100,6 +100,13 @@ static void report_result(Saver *s) {
     report_checkpoint(s->report, step, run_dir_checkpoint(s->dir, step).text, s->seconds);
 }
 
+void saver_print_reserve(const Saver *s, const char *time_limit) {
+    char text[32];
+    if (s->dir)
+        printf("--time-limit %s: %.1f s are reserved for the last checkpoint of %s until a save has been timed\n",
+               time_limit, 2 * s->seconds, bytes_text(saver_file_bytes(&s->model->config), text));
+}
+
 void saver_poll(Saver *s) {
     if (s->running && !pthread_tryjoin_np(s->thread, NULL)) report_result(s);
 }

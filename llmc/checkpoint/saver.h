@@ -42,6 +42,7 @@ void saver_resume(Saver *saver, int64_t saved_step, BestLoss best);
 /* Waits for the current save and reports its error, syncs the log, copies everything, and starts the thread, which also
    moves OUT/best. All ranks call it; those without dir only give their slices. */
 void saver_save  (Saver *saver, const TrainState *state);
+void saver_print_reserve(const Saver *saver, const char *time_limit);   /* the seconds that the last save is given */
 void saver_poll  (Saver *saver);       /* reports the error of a finished save, without waiting */
 void saver_finish(Saver *saver);       /* waits, reports */
 void saver_close (Saver *saver);       /* waits, reports; fails if the last save failed; frees */

@@ -164,6 +164,8 @@ void optimizer_update(Optimizer *o) {
 UpdateResult optimizer_result(Optimizer *o) {
     device_wait_mark(&o->done);
     o->step -= !o->result->apply;
+    o->result->loss = fabs(o->result->loss);            /* the NaN of x86 is negative */
+    o->result->norm = fabs(o->result->norm);
     return (UpdateResult){ *o->result, comm_waited_ms() - o->waited_ms };
 }
 
