@@ -185,8 +185,8 @@ enum { FULL = 1 << 20 };                        /* q0 of a shape that is not cau
 typedef struct { int B, NH, Tq, Tk, q0, HS; } Shape;
 
 static AttentionSpec spec_of_shape(Shape s) {
-    return (AttentionSpec){ .B = s.B, .NH = s.NH, .Tq = s.Tq, .Tk = s.Tk, .HS = s.HS, .q0 = s.q0,
-                            .causal = s.q0 != FULL };
+    return (AttentionSpec){ .B = s.B, .NH = s.NH, .Tq = s.Tq, .Tk = s.Tk, .HS = s.HS, .causal = s.q0 != FULL,
+                            .q0 = s.q0 == FULL ? 0 : s.q0 };
 }
 
 /* Queries that begin behind key 0, as in a cache, or before it, as in a ring; keys that no row sees, rows that see no
@@ -239,14 +239,16 @@ static void parts(void) {
     }
     /* Many heads and few keys, or more tiles than multiprocessors. */
     f32_results = 1;
-    static const struct { int B, NH, Tq, Tk, HS; } crowds[] = {
-        {5, 9, 129, 257, 64}, {1, 67, 193, 65, 64}, {9, 5, 65, 257, 128}, {7, 19, 8, 40, 128}, {3, 1, 1000, 1025, 64}
+    static const Shape crowds[] = {
+        {5, 9, 129, 257, FULL, 64}, {1, 67, 193, 65, FULL, 64}, {9, 5, 65, 257, FULL, 128}, {7, 19, 8, 40, FULL, 128},
+        {3, 1, 1000, 1025, FULL, 64}
     };
-    for (int i = 0; i < COUNT(crowds); i++)
-        attention_case((AttentionSpec){ .B = crowds[i].B, .NH = crowds[i].NH, .Tq = crowds[i].Tq, .Tk = crowds[i].Tk,
-                                        .HS = crowds[i].HS, .dq_into = i % 2 ? OVERWRITE : ACCUMULATE,
-                                        .dkv_into = ACCUMULATE }, PACKED,
-                       RANDOM);
+    for (int i = 0; i < COUNT(crowds); i++) {
+        AttentionSpec s = spec_of_shape(crowds[i]);
+        s.dq_into = i % 2 ? OVERWRITE : ACCUMULATE;
+        s.dkv_into = ACCUMULATE;
+        attention_case(s, PACKED, RANDOM);
+    }
     f32_results = 0;
 }
 
@@ -457,7 +459,6 @@ static void merged_in_place(void) {
     for (int i = 0; i < COUNT(shapes) * 2; i++) {
         AttentionSpec s = spec_of_shape(shapes[i / 2]);
         if (i % 2 && arena_dtype == F32) continue;
-        if (!s.causal) s.q0 = 0;
         s.out_into = ACCUMULATE;
         f32_results = i % 2 == 0;
         attention_case(s, i / 2 % 2 ? PACKED : VIEWS, RANDOM);

@@ -497,7 +497,11 @@ want a multiple of --batch x --context = 64 | $small --total-batch 100
 the largest that fits is --batch | $text --batch 1000000
 not even --batch 1 fits | $text --model d48 --context 4000000
 END
-[ "$cuda" ] || refuses "which computes in f32 only; want --dtype f32" "$gpt" $small --dtype bf16
+if [ -z "$cuda" ]; then      # 3 TiB with naive attention, 1 GiB with flash
+    refuses "which computes in f32 only; want --dtype f32" "$gpt" $small --dtype bf16
+    refuses " are free; with --attention flash instead of naive it fits" "$gpt" $text --steps 1 --dry-run --layers 2 \
+        --heads 1 --channels 8 --context 524288 --attention naive --batch 1
+fi
 cp "$dir/text/train.txt" "$dir/a-flash-f32/book.txt"
 in_turn 5 && expect "a text beside them" "$gpt" --resume "$dir/a-flash-f32/book.txt" --dry-run
 rm "$dir/a-flash-f32/book.txt"

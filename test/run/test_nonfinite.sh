@@ -1,6 +1,6 @@
 #!/bin/sh
 # test_nonfinite.sh - Runs that go wrong, as a user sees it: a stretch of other data, non-finite losses, data that
-# is truncated while it is read, too little memory.
+# is truncated while it is read.
 . "$(dirname "$0")/../shell.sh"
 
 fingerprint_in() { sed -n 's/.*"train": "\([^"]*\)".*/\1/p' "$1/state.json"; }
@@ -130,19 +130,5 @@ is "exit code" $? 1
 is "what it says" "$(tail -n 1 "$dir/emptied.err")" \
     "train_gpt: a mapped file cannot be read: was it truncated meanwhile, or does its disk fail?"
 close_test "data that is emptied while it is read ends with an error message"
-
-# ---- Memory
-name="out of memory names what is wanted, what is free and which option helps"
-small="--data $dir/good.txt --val-fraction 0 --steps 1 --dry-run"
-if [ -z "$cuda" ]; then          # petabytes; 3 TiB with naive attention, 1 GiB with flash; 745 TiB
-    refuses " are free; the largest that fits is --batch " "$gpt" $small --context 16384 --batch 1000000
-    refuses " are free; with --attention flash instead of naive it fits" "$gpt" $small --layers 2 --heads 1 \
-        --channels 8 --context 524288 --attention naive --batch 1
-    refuses "not even --batch 1 fits: want a smaller --model or a shorter --context" "$gpt" $small --layers 48 \
-        --heads 8 --channels 1024 --context 16000000
-    close_test "$name"
-else
-    skip_test "$name" "the sizes are those of the CPU backend"
-fi
 
 close_tests
