@@ -12,7 +12,6 @@
 #include "../comm_backend.h"
 #include "../device.h"
 #include "cuda.h"
-#include "sum_parts.h"
 
 /* Operations and waits whose events are kept. That of an older operation has been recorded again by a later one: who
    waits for it waits longer than needed. Two steps of ZeRO-1 with 48 blocks issue about 200, of ring attention over 8
@@ -23,7 +22,8 @@ static ncclComm_t comm;
 static pthread_mutex_t comm_lock = PTHREAD_MUTEX_INITIALIZER;  /* held during each call of NCCL with comm */
 static int device;
 static cudaStream_t stream;
-static cudaEvent_t ready[EVENTS], start[EVENTS], done[EVENTS]; /* by operation: compute before it; its begin and end */
+static cudaEvent_t ready[EVENTS], done[EVENTS];                /* by operation: compute before it, its end */
+static cudaEvent_t exchange_start;                             /* of the last one: a wait takes what was recorded then */
 static _Atomic int64_t issued, enqueued;                       /* enqueued: done has been recorded */
 static cudaEvent_t wait_begin[EVENTS], wait_end[EVENTS];       /* by call of comm_wait */
 static int64_t waits, waits_measured;
@@ -252,8 +252,7 @@ CommOp comm_start(CommKind kind, Tensor t) {
    and leave none until they end. */
 CommOp comm_start_exchange(const CommTransfer *transfers, int count) {
     begin();
-    const int64_t id = issued;
-    CUDA(cudaEventRecord(start[id % EVENTS], stream));
+    CUDA(cudaEventRecord(exchange_start, stream));
     ncclGroupStart();
     for (int i = 0; i < count; i++) {
         const CommTransfer *t = &transfers[i];
@@ -262,7 +261,7 @@ CommOp comm_start_exchange(const CommTransfer *transfers, int count) {
         if (received) ncclRecv(t->receive.data, received, nccl_type(t->receive.dtype), t->from, comm, stream);
     }
     unlock(comm_kind_name(EXCHANGE), ncclGroupEnd());
-    CUDA(cudaStreamWaitEvent(cuda_stream, start[id % EVENTS], 0));
+    CUDA(cudaStreamWaitEvent(cuda_stream, exchange_start, 0));
     return finish();
 }
 
@@ -325,9 +324,9 @@ void comm_connect(const char id[COMM_ID_BYTES], const int *sockets) {
     CUDA(cudaGetDevice(&device));
     CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
     CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
+    CUDA(cudaEventCreateWithFlags(&exchange_start, cudaEventDisableTiming));
     for (int i = 0; i < EVENTS; i++) {
         CUDA(cudaEventCreateWithFlags(&ready[i], cudaEventDisableTiming));
-        CUDA(cudaEventCreateWithFlags(&start[i], cudaEventDisableTiming));
         CUDA(cudaEventCreateWithFlags(&done[i], cudaEventDisableTiming));
         CUDA(cudaEventCreate(&wait_begin[i]));
         CUDA(cudaEventCreate(&wait_end[i]));

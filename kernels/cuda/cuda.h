@@ -21,6 +21,9 @@ int    cuda_arch(void);                 /* compute capability times ten: 80, 90 
 int    cuda_sm_count(void);
 size_t cuda_smem_bytes(void);           /* shared memory that a block can have */
 
+/* For comm_nccl.c, on its stream: sum (count) = parts (part_count, count) added up in their order. Device memory. */
+void sum_parts(float *sum, const float *parts, int64_t count, int part_count, cudaStream_t stream);
+
 static inline cudaDataType_t cuda_type(DType dtype) { return dtype == BF16 ? CUDA_R_16BF : CUDA_R_32F; }
 #ifdef __cplusplus
 }

@@ -1,8 +1,5 @@
 /* sum_parts.cu - The sum of what a reduce-scatter by copy engines has received (comm_nccl.c). */
 #include "common.cuh"
-extern "C" {
-#include "sum_parts.h"
-}
 
 enum { THREADS = 512 };
 
