@@ -40,7 +40,6 @@ decode_kernel(AttentionSpec s, Tensor out, Tensor lse, Tensor q, Tensor k, Tenso
 
     float query[SIZE] = {}, sums[SIZE] = {}, row_max = -FLT_MAX, total = 0;     /* finite: it is subtracted */
     if (mine) Pack<T>::load((const T *)q.data + (b * s.Tq + i) * q.pitch + place).to_float(query);
-    #pragma unroll
     for (int c = 0; c < SIZE; c++) query[c] *= s.scale * LOG2E;
     for (int j0 = begin + warp; j0 < end; j0 += STEP * WARPS) {
         Pack<T> key[STEP] = {}, value[STEP] = {};
@@ -57,7 +56,6 @@ decode_kernel(AttentionSpec s, Tensor out, Tensor lse, Tensor q, Tensor k, Tenso
         for (int n = 0; n < STEP; n++) {
             float x[SIZE], dot = 0;
             key[n].to_float(x);
-            #pragma unroll
             for (int c = 0; c < SIZE; c++) dot += query[c] * x[c];
             dot = warp_sum<LANES>(dot);
             score[n] = j0 + n * WARPS < end ? dot : -INFINITY;
@@ -66,7 +64,6 @@ decode_kernel(AttentionSpec s, Tensor out, Tensor lse, Tensor q, Tensor k, Tenso
         const float rescale = ex2(row_max - new_max);
         row_max = new_max;
         total *= rescale;
-        #pragma unroll
         for (int c = 0; c < SIZE; c++) sums[c] *= rescale;
         #pragma unroll
         for (int n = 0; n < STEP; n++) {
@@ -74,13 +71,11 @@ decode_kernel(AttentionSpec s, Tensor out, Tensor lse, Tensor q, Tensor k, Tenso
             const float P = ex2(score[n] - row_max);
             value[n].to_float(x);
             total += P;
-            #pragma unroll
             for (int c = 0; c < SIZE; c++) sums[c] += P * x[c];
         }
     }
 
     /* the merge of the warps */
-    #pragma unroll
     for (int c = 0; c < SIZE; c++) sums_of[warp][lane * SIZE + c] = sums[c];
     if (lane % LANES == 0) {
         max_of[warp][lane / LANES] = row_max;

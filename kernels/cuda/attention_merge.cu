@@ -31,7 +31,6 @@ merge_kernel(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse
             float o[SIZE], p[SIZE];
             load_floats(o, out_row + h * HS + c);
             load_floats(p, part_row + h * HS + c);
-            #pragma unroll
             for (int i = 0; i < SIZE; i++) o[i] = factor * o[i] + part_factor * p[i];
             store_floats(merged_row + h * HS + c, o);
         }

@@ -26,7 +26,6 @@ template<int MT, int N, class F> DEVICE void each_element(float (&x)[MT][N][4], 
     for (int m = 0; m < MT; m++)
         #pragma unroll
         for (int n = 0; n < N; n++)
-            #pragma unroll
             for (int e = 0; e < 4; e++) f(x[m][n][e], m, n, e);
 }
 
@@ -34,7 +33,6 @@ template<int MT, int N, class F> DEVICE void each_element(float (&x)[MT][N][4], 
 template<int MT, class F> DEVICE void each_row(F f) {
     #pragma unroll
     for (int m = 0; m < MT; m++)
-        #pragma unroll
         for (int h = 0; h < 2; h++) f(m, h);
 }
 
@@ -97,7 +95,6 @@ template<int KS, int MT, class F> DEVICE void each_pair(F f) {
     for (int m = 0; m < MT; m++)
         #pragma unroll
         for (int n = 0; n < 2 * KS; n++)
-            #pragma unroll
             for (int h = 0; h < 2; h++) f(m, n, h);
 }
 
@@ -160,7 +157,6 @@ template<int KS, int MT, int N, int HELD> __device__ static inline void gemm_nt(
         #pragma unroll
         for (int m = 0; m < MT; m++) {
             if constexpr (HELD == KS)
-                #pragma unroll
                 for (int t = 0; t < 4; t++) a[m][t] = held[m][k][t];
             else
                 ldmatrix(a[m], a_lane.at(a_rows, m, k));
@@ -186,7 +182,6 @@ template<int KS, int MT, int N, class Mask = KeepAll> __device__ static inline v
         uint32_t a[MT][4];
         #pragma unroll
         for (int m = 0; m < MT; m++)
-            #pragma unroll
             for (int t = 0; t < 4; t++) {
                 const float (&pair)[4] = p[m][2 * n + t / 2];
                 a[m][t] = bf16_pair(pair[t % 2 * 2], pair[t % 2 * 2 + 1]) & mask.pair(m, 2 * n + t / 2, t % 2);

@@ -26,7 +26,6 @@ column_sums_kernel(PartialSums sums, const T *x, int64_t rows, int64_t columns, 
         for (int64_t row = first + warp; row < last; row += WARPS) {
             float f[WIDTH];
             load_floats(f, x + row * pitch + column);
-            #pragma unroll
             for (int i = 0; i < WIDTH; i++) sum[i] += f[i];
         }
     }

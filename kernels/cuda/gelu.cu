@@ -20,7 +20,6 @@ gelu_forward_kernel(T *y, const T *x, int64_t count) {
     if (i >= count) return;
     float f[SIZE];
     Pack<T>::load(x + i).to_float(f);
-    #pragma unroll
     for (int k = 0; k < SIZE; k++) f[k] = gelu<T>(f[k]);
     Pack<T>::from_float(f).store(y + i);
 }
@@ -51,7 +50,6 @@ gelu_backward_kernel(PartialSums sums, T *dx, const T *dy, const T *x, int64_t r
         #pragma unroll
         for (int i = 0; i < UNROLL; i++)
             if (i < count) {
-                #pragma unroll
                 for (int k = 0; k < WIDTH; k++) {
                     d[i][k] *= gelu_slope<T>(f[i][k]);
                     sum[k] += d[i][k];

@@ -59,7 +59,6 @@ gemv_kernel(Gemm g, int split, Out *gelu_out, bool early) {
                 for (int r = 0; r < ROWS; r++) {
                     float w[SIZE];
                     weight[r][i].to_float(w);
-                    #pragma unroll
                     for (int c = 0; c < SIZE; c++) sum[r][m] += w[c] * f[c];
                 }
             }

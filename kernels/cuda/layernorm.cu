@@ -49,20 +49,17 @@ layernorm_forward_kernel(T *sum, T *normed, float *mean, float *rstd, const T *x
         if (branch) {
             float f[SIZE];
             added[j].to_float(f);
-            #pragma unroll
             for (int k = 0; k < SIZE; k++) f[k] += value[j][k];
             const Pack<T> rounded = Pack<T>::from_float(f);
             if (c < C) rounded.store(sum + at + c);
             rounded.to_float(value[j]);
         }
-        #pragma unroll
         for (int k = 0; k < SIZE; k++) total += value[j][k];
     }
     const float mu = sum_over<TEAM>(total) / (float)C;
     #pragma unroll
     for (int j = 0; j < PACKS; j++) {
         if ((TEAM * j + lane) * SIZE >= C) continue;
-        #pragma unroll
         for (int k = 0; k < SIZE; k++) squares += (value[j][k] - mu) * (value[j][k] - mu);
     }
     const float scale = 1.0f / sqrtf(sum_over<TEAM>(squares) / (float)C + EPS);
@@ -73,7 +70,6 @@ layernorm_forward_kernel(T *sum, T *normed, float *mean, float *rstd, const T *x
         float w[SIZE], b[SIZE];
         Pack<T>::load(weight + c).to_float(w);
         Pack<T>::load(bias + c).to_float(b);
-        #pragma unroll
         for (int k = 0; k < SIZE; k++) b[k] += (value[j][k] - mu) * scale * w[k];
         Pack<T>::from_float(b).store(normed + at + c);
     }
@@ -210,7 +206,6 @@ layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x,
                 float value[SIZE], dn[SIZE];
                 staged_pack(turn, 0, r, j)->to_float(value);
                 staged_pack(turn, 1, r, j)->to_float(dn);
-                #pragma unroll
                 for (int k = 0; k < SIZE; k++) {
                     const float centred = value[k] - mu[r], g = dn[k] * w[k];
                     dw[j][k] += dn[k] * (centred * scale[r]);
@@ -236,13 +231,11 @@ layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x,
                 staged_pack(turn, 0, r, j)->to_float(value);
                 staged_pack(turn, 1, r, j)->to_float(dn);
                 staged_pack(turn, 2, r, j)->to_float(to);
-                #pragma unroll
                 for (int k = 0; k < SIZE; k++)
                     to[k] += scale[r] * (dn[k] * w[k]) + ((value[k] - mu[r]) * of_x + of_one);
                 const Pack<T> rounded = Pack<T>::from_float(to);
                 if (c < C && row + r < rows) rounded.store(dx + (row + r) * C + c);
                 rounded.to_float(to);
-                #pragma unroll
                 for (int k = 0; k < SIZE; k++) dx_total[j][k] += to[k];
             }
         }
@@ -255,7 +248,6 @@ layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x,
         const int c = (team_lanes * j + lane) * SIZE;
         if (c >= C) continue;
         float *to = team_total + team * 3 * C + c;
-        #pragma unroll
         for (int k = 0; k < SIZE; k++) {
             to[k]         = dw[j][k];
             to[C + k]     = db[j][k];
@@ -290,7 +282,6 @@ layernorm_backward_wide_kernel(PartialSums sums, T *dx, const T *dnormed, const 
             load_floats(value, x + at + p * SIZE);
             load_floats(dn, dnormed + at + p * SIZE);
             load_floats(w, weight + p * SIZE);
-            #pragma unroll
             for (int k = 0; k < SIZE; k++) {
                 const float normed = (value[k] - mu) * scale, g = dn[k] * w[k];
                 total[k * packs + p] += dn[k] * normed;
@@ -306,7 +297,6 @@ layernorm_backward_wide_kernel(PartialSums sums, T *dx, const T *dnormed, const 
             load_floats(dn, dnormed + at + p * SIZE);
             load_floats(w, weight + p * SIZE);
             if (add) load_floats(to, dx + at + p * SIZE);
-            #pragma unroll
             for (int k = 0; k < SIZE; k++) {
                 to[k] += scale * (dn[k] * w[k] - g_mean - (value[k] - mu) * scale * gx_mean);
                 total[(2 * SIZE + k) * packs + p] += to_float(from_float<T>(to[k]));

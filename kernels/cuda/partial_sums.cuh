@@ -56,7 +56,6 @@ template <int WIDTH> __device__ inline void partial_sums_write_tile(const Partia
     __shared__ float warp_total[WARPS][WIDTH * STEP];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int column = blockIdx.x * 32 * WIDTH + threadIdx.x, at = threadIdx.x % WIDTH * STEP + threadIdx.x / WIDTH;
-    #pragma unroll
     for (int i = 0; i < WIDTH; i++) warp_total[warp][i * STEP + lane] = sum[i];
     __syncthreads();
     if (threadIdx.x >= 32 * WIDTH || column >= s.columns) return;

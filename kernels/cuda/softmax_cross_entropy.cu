@@ -36,19 +36,16 @@ softmax_kernel(float *losses, T *logits, int64_t pitch, const int32_t *targets, 
             for (int k = 0; k < BATCH; k++) {
                 const int column = first + k * stride;
                 if (column < V) load_floats(f[k], logit + column);
-                #pragma unroll
                 for (int i = 0; i < WIDTH; i++)
                     if (column + i >= V) f[k][i] = -INFINITY;
             }
             #pragma unroll
             for (int k = 0; k < BATCH; k++)
-                #pragma unroll
                 for (int i = 0; i < WIDTH; i++) new_max = fmaxf(new_max, f[k][i]);
             const float shift = new_max == -INFINITY ? 0.0f : new_max;      /* infinity - infinity is NaN */
             sum *= exp_of<T>(row_max - shift);
             #pragma unroll
             for (int k = 0; k < BATCH; k++)
-                #pragma unroll
                 for (int i = 0; i < WIDTH; i++) sum += exp_of<T>(f[k][i] - shift);
             row_max = new_max;
         }
@@ -64,7 +61,6 @@ softmax_kernel(float *losses, T *logits, int64_t pitch, const int32_t *targets, 
             float f[WIDTH] = {0};
             if (!ignored && column < V) {
                 load_floats(f, logit + column);
-                #pragma unroll
                 for (int i = 0; i < WIDTH; i++) {
                     f[i] = column + i < V ? exp_of<T>(f[i] - row_max) * scale : 0.0f;
                     if (column + i == target) f[i] -= dloss;
@@ -88,7 +84,6 @@ static constexpr float LOWEST = -1e38f;     /* of a maximum: with -infinity in i
 /* The maximum of 8 logits and of `max`, a pair of running maxima. */
 __device__ inline __nv_bfloat162 max_of(uint4 pack, __nv_bfloat162 max) {
     const unsigned word[4] = { pack.x, pack.y, pack.z, pack.w };
-    #pragma unroll
     for (int i = 0; i < 4; i++) max = __hmax2(max, *(const __nv_bfloat162 *)&word[i]);
     return max;
 }
@@ -96,7 +91,6 @@ __device__ inline __nv_bfloat162 max_of(uint4 pack, __nv_bfloat162 max) {
 /* -infinity in place of all but the first `inside` of 8 logits. */
 __device__ inline uint4 keep_first(uint4 pack, int inside) {
     unsigned word[4] = { pack.x, pack.y, pack.z, pack.w };
-    #pragma unroll
     for (int i = 0; i < 4; i++) {
         if (2 * i >= inside)     word[i] = word[i] & 0xffff0000u | 0x0000ff80u;
         if (2 * i + 1 >= inside) word[i] = word[i] & 0x0000ffffu | 0xff800000u;
@@ -174,7 +168,6 @@ softmax_rows_kernel(float *losses, bf16 *logits, int64_t pitch, const int32_t *t
             if (k * STRIDE < inside) {
                 float f[8];
                 Pack<bf16>{ pack[k] }.to_float(f);
-                #pragma unroll
                 for (int i = 0; i < 8; i++) sum[i % 2] += exp_of<bf16>(f[i] - part.max);
             }
         part.sum = sum[0] + sum[1];
@@ -187,7 +180,6 @@ softmax_rows_kernel(float *losses, bf16 *logits, int64_t pitch, const int32_t *t
             if (k * STRIDE < Vp - first) {
                 float f[8];
                 Pack<bf16>{ pack[k] }.to_float(f);
-                #pragma unroll
                 for (int i = 0; i < 8; i++) f[i] = exp_of<bf16>(f[i] - all.max) * scale;
                 Pack<bf16>::from_float(f).store(logit + first + k * STRIDE);
             }

@@ -44,7 +44,6 @@ square_sum_kernel(StepStats *stats, const float *grads, int64_t packs) {
     for (int64_t i = thread; i < packs; i += threads) {
         float g[4];
         load_floats(g, grads + 4 * i);
-        #pragma unroll
         for (int k = 0; k < 4; k++) total[k] += (double)g[k] * g[k];
     }
     const double sum = block_sum((total[0] + total[1]) + (total[2] + total[3]));
@@ -139,7 +138,6 @@ adamw_kernel(float *__restrict__ param, bf16 *__restrict__ param_bf16, float *__
             load_floats(m4, m + i);
             load_floats(v4, v + i);
             load_floats(g4, grad + i);
-            #pragma unroll
             for (int k = 0; k < 4; k++) update(w4[k], m4[k], v4[k], g4[k]);
             store_floats(param + i, w4);
             store_floats(m + i, m4);
@@ -173,7 +171,6 @@ tensor_rows_kernel(To *to, int64_t to_pitch, const Sum *add, int64_t add_pitch, 
     load_floats(f, from + row * from_pitch + first);
     if (ADD) {
         load_floats(sum, add + row * add_pitch + first);
-        #pragma unroll
         for (int k = 0; k < SIZE; k++) f[k] += sum[k];
     }
     store_floats(to + row * to_pitch + first, f);
