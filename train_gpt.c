@@ -145,8 +145,7 @@ static int validation_due(const Run *run) {
 /* NaN = this step was not validated. */
 static double val_loss_of(const TrainState *state) { return state->val_step == state->step ? state->val_loss : NAN; }
 
-/* Sets val_loss and val_step, unless a stop cuts it short: then a resume does it. Fails when the loss is below the
-   floor, once the save under way is complete. */
+/* Sets val_loss and val_step, unless a stop cuts it short: then a resume does it. */
 static void validate(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
@@ -166,6 +165,7 @@ static void validate(Run *run) {
     if (is_rise && !comm_rank) warn_of_rise(&run->report, loss, &state->val.best);
 }
 
+/* Fails when the val loss is below the floor, once the save under way is complete. */
 static void require_no_leak(Run *run) {
     if (!(val_loss_of(&run->state) < run->corpus.val_floor)) return;
     ranks_leave_to_first();
@@ -253,10 +253,10 @@ static const char *train(Run *run) {
         const TrainState before = *state;
         const double learning_rate = schedule_learning_rate(&run->schedule, state->step);
         spike_detector_limits(&state->spikes, s->skip_spikes, &run->optimizer.loss_limit, &run->optimizer.norm_limit);
-        train_step(&run->step, state->sequences_seen, learning_rate);
-        report_background(&run->report);            /* while a GPU computes */
+        train_step(&run->step, state->sequences_seen, learning_rate);       /* forward, backward, update; next batch */
+        report_background(&run->report);            /* rows of log.csv to disk, while a GPU computes */
         saver_poll(&run->saver);
-        const UpdateResult update = optimizer_result(&run->optimizer);
+        const UpdateResult update = optimizer_result(&run->optimizer);      /* waits for the device */
         const double ms = 1e3 * (seconds_now() - began);
         began += 1e-3 * ms;
         state->step++;
@@ -264,7 +264,7 @@ static const char *train(Run *run) {
         state->tokens += train_step_targets(&run->step, before.sequences_seen);
         heartbeat_note(state->step);
         if (before.step == first) autotune_cache_save();      /* all is measured */
-        const StepResult result = spike_detector_update(&state->spikes, &update.stats);
+        const StepResult result = spike_detector_update(&state->spikes, &update.stats);  /* NONFINITE may end the run */
         if (result != APPLIED) report_skipped_step(&run->saver, s, &before, state, &update.stats, result);
 
         const int validates = validation_due(run);
@@ -302,7 +302,7 @@ int main(int argc, char **argv) {
     if (s->version || s->help) return stdio_flush();
     settings_check(s);
     const int training = !s->eval && !s->sample;
-    if (training) launch_start(s);
+    if (training) launch_start(s);              /* returns in each rank: --gpus forks */
     else          signal(SIGINT, SIG_DFL);      /* a background shell starts its jobs with SIGINT ignored */
     run.command = command_line(argc, argv);     /* without the secret, which launch_start has removed */
     device_open((DeviceOptions){ .threads = (int)s->threads, .index = launch_local_rank });

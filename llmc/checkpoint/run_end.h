@@ -4,8 +4,9 @@
 #include "../options/settings.h"
 #include "saver.h"
 
-/* Reports the step from `before` to `state`, whose update was not applied. A non-finite step ends the run, unless
-   --on-nan skip allows some; first the state before it is saved, and all older checkpoints are kept. */
+/* Reports the step from `before` to `state`, whose update was not applied. Returns after a spike, and after a
+   non-finite step that --on-nan skip allows. Otherwise saves the state before the step, keeps all older checkpoints,
+   and fails. */
 void report_skipped_step(Saver *saver, const Settings *settings, const TrainState *before, const TrainState *state,
                          const StepStats *stats, StepResult result);
 

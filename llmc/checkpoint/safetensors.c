@@ -33,6 +33,7 @@ static int by_place(const void *a, const void *b) {
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);      /* an empty tensor comes before the one at its offset */
 }
 
+/* The tensor of a header's entry, without its data. */
 static SafeTensor read_entry(const Json *entry, const char *path) {
     const Json *dtype = json_member(entry, "dtype", JSON_STRING), *shape = json_member(entry, "shape", JSON_ARRAY);
     const Json *offsets = json_member(entry, "data_offsets", JSON_ARRAY);
@@ -58,7 +59,7 @@ static SafeTensor read_entry(const Json *entry, const char *path) {
     return t;
 }
 
-/* Appends a file and its tensors, which must cover its data without overlap or gap. */
+/* Maps a file, parses its header and appends its tensors, which must cover the data without overlap or gap. */
 static void open_shard(SafeFile *file, const char *path) {
     SafeShard *shard = &file->shard[file->shards++];
     *shard = (SafeShard){ .path = format_string("%s", path), .map = file_map(path) };
@@ -67,7 +68,7 @@ static void open_shard(SafeFile *file, const char *path) {
     const char *kind = file_kind(bytes, size);
     REQUIRE(kind && !strcmp(kind, "a safetensors file"), "%s: is %s, want a safetensors file", path,
             kind ? kind : "a file of an unknown kind");
-    for (int i = 7; i >= 0; i--) length = length << 8 | bytes[i];
+    for (int i = 7; i >= 0; i--) length = length << 8 | bytes[i];      /* <= SAFETENSORS_HEADER_MAX, by file_kind */
     REQUIRE(length <= size - 8, "%s: the header has %lld bytes, the file only %lld more: is it truncated?", path,
             (long long)length, (long long)(size - 8));
     char *where = format_string("%s: header", path);

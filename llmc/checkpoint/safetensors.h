@@ -29,15 +29,16 @@ typedef struct {
     SafeTensor *tensor;         /* tensors of all shards, sorted by name */
 } SafeFile;
 
-/* A file, or an index whose files hold the tensors that it names and no others. */
+/* Reads and checks the header of a file, or of all files of an index, which hold the tensors that it names and no
+   others. */
 SafeFile          safetensors_open(const char *path);
 void              safetensors_close(SafeFile *file);
 const SafeTensor *safetensors_find(const SafeFile *file, const char *name);    /* NULL = none */
 int               safetensors_same_shape(const SafeTensor *a, const SafeTensor *b);
 const char       *safetensors_shape(const SafeTensor *tensor, char text[256]); /* "F32 (50257,768)"; returns text */
 
-/* The header of a file (new memory); the bytes of the tensors follow it in the same order. Reads name, dtype, ndim, dim
-   and bytes. */
+/* The header of a file to be written (new memory); the bytes of the tensors follow it in the same order. Uses name,
+   dtype, ndim, dim and bytes of the tensors. */
 char *safetensors_header(const SafeTensor *tensor, int count, size_t *size);
 
 #endif

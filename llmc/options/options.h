@@ -24,7 +24,7 @@ typedef struct {
     const char *choices;       /* "cosine|linear|wsd"; of an integer: a word that stands for 0, below its range */
     const char *argument;      /* the value's name in --help: "FILE"; NULL = "N" for a number, the choices, or "NAME" */
     const char *help;
-    const char *aliases;       /* names in other programs, with '-' for '_', between blanks; "-b": with one dash */
+    const char *aliases;       /* names in other programs, for messages; '-' for '_', between blanks; "-b": one dash */
     int         given;         /* set by the parser: 0 = the default, or ON_COMMAND_LINE | IN_FILE */
     OptionRole  role;
 } Option;

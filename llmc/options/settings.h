@@ -1,7 +1,7 @@
 /* settings.h - The options of train_gpt. Every option is declared once, in this table: it makes the field of Settings,
    the row that the parser and --help read (options.h), and the entry in settings.txt and in checkpoints. The option's
    name is the field's with '-' for '_'; role is OptionRole; the last string has its names in nanoGPT, llm.c,
-   HuggingFace's Trainer, Lightning and torchrun. */
+   HuggingFace's Trainer, Lightning and torchrun, which are not accepted: the error message names the option. */
 #ifndef LLMC_SETTINGS_H
 #define LLMC_SETTINGS_H
 #include "options.h"

@@ -195,7 +195,7 @@ static void start_processes(int count) {
     wait_for_ranks(pids, count, &signals);
 }
 
-/* ---- Public */
+/* ---- Start and end */
 
 void launch_start(const Settings *s) {
     static atomic_int reported;

@@ -102,6 +102,7 @@ void   log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo 
 /* Lines with command, output, device, model, data and memory: of the banner, or comments of settings.txt. */
 void   log_describe(FILE *file, const RunInfo *run, int as_comments);
 double log_seconds(const Log *log);       /* since the run began */
+/* Append a row or an event to the lines in memory; log_file_flush writes them to disk. */
 void   log_step (Log *log, const StepReport *step);
 void   log_event(Log *log, const char *event, int64_t step, const LogValue *values);
 

@@ -23,12 +23,12 @@ void train_step_free(TrainStep *s) {
     }
 }
 
-/* Loads a batch through the host buffer of two micro-steps ago; no work where it is on the device already: other passes
-   use other buffers. */
+/* Prepares the micro-batch from sequence `first` on in the host buffer of two micro-steps ago, and issues its upload.
+   No work if it was uploaded last: after a validation model->loaded is another buffer. */
 static void load_batch(TrainStep *s, uint64_t first) {
     const RingSplit split = gpt_split(&s->model->config);
     const int T = split.T, local = ring_tokens(&split, split.rank);
-    if (s->model->loaded == s->batch[s->slot] && s->loaded == first) return;
+    if (s->model->loaded == s->batch[s->slot] && s->loaded_first == first) return;
     int32_t *inputs = s->batch[s->slot ^= 1], *targets = inputs + s->B * local;
     uint64_t *sequence = (uint64_t *)(targets + s->B * local);
     device_wait_mark(&s->copied[s->slot]);
@@ -37,7 +37,7 @@ static void load_batch(TrainStep *s, uint64_t first) {
         ring_copy_local(&split, inputs + b * local, s->window);
         ring_copy_local(&split, targets + b * local, s->window + T);
     }
-    *sequence = s->loaded = first;
+    *sequence = s->loaded_first = first;
     gpt_load(s->model, inputs, targets);
     gpt_load_sequence(s->model, sequence);
     device_mark(&s->copied[s->slot]);
@@ -92,7 +92,7 @@ void train_step(TrainStep *s, uint64_t first, double learning_rate) {
     }
     autotune_enable(0);
     optimizer_update(optimizer);
-    load_batch(s, first + (uint64_t)(s->sequences + group * s->B));
+    load_batch(s, first + (uint64_t)(s->sequences + group * s->B));     /* the next step's first */
 }
 
 void train_step_profile(TrainStep *s, uint64_t first, double learning_rate, int64_t steps) {

@@ -18,7 +18,7 @@ typedef struct {
                                        bits), page-locked: one is written while the other is being copied */
     DeviceMark    copied[2];
     int           slot;             /* the buffer written last */
-    uint64_t      loaded;           /* first sequence of the batch that was uploaded last */
+    uint64_t      loaded_first;     /* first sequence of the batch that was uploaded last */
     DeviceGraph   graph[2][2];      /* a micro-step, by Into and whether it reduces the gradients */
 } TrainStep;
 
