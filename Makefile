@@ -242,7 +242,7 @@ reference:
 	scripts/make_tokenizer_reference.py --out test/reference/bpe
 reference-124M:
 	scripts/make_reference.py --size 124M --out build/reference-124M.safetensors
-#: clean           remove build/, train_gpt and tokenize; keeps runs/
+#: clean           remove build/, train_gpt, tokenize and curves; keeps runs/
 clean:
 	rm -rf build train_gpt tokenize curves
 help:

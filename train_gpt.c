@@ -17,7 +17,6 @@
 #include "llmc/ranks/launch.h"
 #include "llmc/ranks/ranks.h"
 #include "llmc/ranks/rendezvous.h"
-#include "llmc/text/bpe_files.h"
 #include "llmc/train/autotune_cache.h"
 #include "llmc/train/evaluate.h"
 #include "llmc/train/schedule.h"

@@ -85,7 +85,7 @@ long_lines() {
 
 backend_names='cuda|cublas|cudnn|cutlass|cute/|cub/|cooperative_groups|mma\.h|nccl|nvml|nvtx|nvtools'
 backend_headers="include[[:space:]]*[\"<]([^\">]*/)?($backend_names)"
-backend_conditionals='(if|ifdef|ifndef|elif)[[:space:](!].*(CUDA|NVCC|NCCL|CUBLAS|CBLAS|GPU|CPU|BACKEND|DEVICE)'
+backend_conditionals='(if|ifdef|ifndef|elif)[[:space:](!].*(CUDA|NVCC|NCCL|CUBLAS|GPU|CPU|BACKEND|DEVICE)'
 
 rule 'kernels/ includes kernels/ only'                 "$(arrows 'kernels' 'kernels')"
 rule 'kernels/cpu/ includes kernels/ and itself only'  "$(arrows 'kernels/cpu(/.*)?' 'kernels|kernels/cpu(/.*)?')"

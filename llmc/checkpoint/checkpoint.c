@@ -3,7 +3,6 @@
 #include "../../kernels/autotune.h"
 #include "../train/autotune_cache.h"
 #include "../base/files.h"
-#include "../base/os.h"
 #include "../../kernels/check.h"
 #include <dirent.h>
 #include <errno.h>

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "../../kernels/check.h"
 #include "bpe_words.h"
+#include "../base/json.h"
 #include "../base/os.h"
 
 enum { BATCH = 1 << 24, PART = 1 << 18 };       /* bytes of a batch, and of a part of a document */

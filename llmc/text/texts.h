@@ -3,7 +3,6 @@
 #define LLMC_TEXTS_H
 #include "bpe.h"
 #include "../base/files.h"
-#include "../base/json.h"
 
 /* What a document is: a file; a line, without its end; what lies between two <|endoftext|>; or the string of a field in
    each line of JSONL. Empty lines and files are not documents. */

@@ -1,7 +1,6 @@
 #include "optimizer.h"
 #include <math.h>
 #include <stdlib.h>
-#include "../../kernels/check.h"
 #include "../../kernels/device.h"
 #include "../base/os.h"
 

@@ -4,7 +4,6 @@
 #include <pty.h>
 #include <termios.h>
 #include "../../kernels/device.h"
-#include "../../llmc/base/files.h"
 #include "../../llmc/base/random.h"
 #include "../../llmc/text/bpe_files.h"
 #include "../../llmc/use/generate.h"

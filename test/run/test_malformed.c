@@ -652,7 +652,6 @@ int main(void) {
     if (other_stride && atoi(other_stride) > 1) stride = atoi(other_stride);
     phase = (int)(time(NULL) % stride);
     setenv("OMP_NUM_THREADS", "1", 1);
-    setenv("OPENBLAS_NUM_THREADS", "1", 1);
     capture[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
     for (int i = 1; i <= 2; i++) capture[i] = memfd_create("captured", MFD_CLOEXEC);
     scratch_open();

@@ -6,7 +6,6 @@
 #include "../../llmc/base/json.h"
 #include "../../llmc/base/os.h"
 #include "../../llmc/base/random.h"
-#include "../../llmc/text/texts.h"
 #include "../scratch.h"
 #include "../test.h"
 
