@@ -69,8 +69,6 @@ static void prepare_run(Run *run) {
     if (!format.bpe) run->tokenizer = bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
     if (!run->from && !s->model) s->model = "d4";
     run->config = model_config(s, run->from, &saved, bytes ? 256 : format.bpe ? bpe_vocabulary(format.bpe)->V : 50257);
-    run->config.dropout = dropout_rates(s);
-    run->config.dropout_seed = (uint64_t)s->seed;
     tokenizer_check(run->tokenizer, run->config.V);
     REQUIRE(!bytes || run->config.V == 256, "%s %d: want 256, the tokens of a text are bytes; or --tokenizer DIR",
             run->from ? format_string("%s: a vocabulary of", run->from) : "--vocab", run->config.V);

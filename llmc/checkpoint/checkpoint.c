@@ -101,8 +101,8 @@ static void write_config(const char *path, const GPTConfig *c, Tokenizer tokeniz
     fprintf(file, "  \"n_head\": %d,\n  \"n_ctx\": %d,\n  \"tie_word_embeddings\": %s,\n  \"bos_token_id\": %s,\n"
             "  \"eos_token_id\": %s,\n", c->NH, c->T, c->untied ? "false" : "true", end_of_text, end_of_text);
     fprintf(file, "  \"initializer_range\": 0.02,\n  \"resid_pdrop\": %#g,\n  \"embd_pdrop\": %#g,\n"
-            "  \"attn_pdrop\": %#g,\n  \"torch_dtype\": \"%s\"\n}\n", c->dropout.residual, c->dropout.embedding,
-            c->dropout.attention, c->save_dtype == BF16 ? "bfloat16" : "float32");
+            "  \"attn_pdrop\": %#g,\n  \"torch_dtype\": \"%s\"\n}\n", c->dropout, c->dropout, c->dropout,
+            c->save_dtype == BF16 ? "bfloat16" : "float32");
     file_close_durably(file, path);
 }
 

@@ -16,7 +16,7 @@
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets) {
     device_upload_async(m->acts.tokens.data, tokens, tensor_bytes(m->acts.tokens));
     if (targets) device_upload_async(m->acts.targets.data, targets, tensor_bytes(m->acts.targets));
-    m->dropout = (DropoutRates){0};
+    m->dropout = 0;
     m->loaded = tokens;
 }
 
@@ -43,28 +43,26 @@ static double attention_flop(const GPT *m) {
 enum { EMBEDDING, P_MASK, PROJECTION, MLP_PROJECTION, MASKS_OF_BLOCK = 3 };
 
 static Dropout mask_of(const GPT *m, int l, int which) {
-    const DropoutRates r = m->dropout;
-    return (Dropout){ .rate = which == EMBEDDING ? r.embedding : which == P_MASK ? r.attention : r.residual,
-                      .site = RANDOM_DROPOUT | (uint32_t)(MASKS_OF_BLOCK * l + which) << 8,
+    return (Dropout){ .rate = m->dropout, .site = RANDOM_DROPOUT | (uint32_t)(MASKS_OF_BLOCK * l + which) << 8,
                       .seed = m->config.dropout_seed, .sequence = m->acts.sequence.data };
 }
 
 static void drop(const GPT *m, Tensor x, int l, int which) {
     const Dropout d = mask_of(m, l, which);
-    if (d.rate > 0) dropout(x, x, &d);
+    if (m->dropout > 0) dropout(x, x, &d);
 }
 
 /* The gradient of a branch, in out; without dropout it is dres itself. */
 static Tensor branch_gradient(const GPT *m, Tensor out, int l, int which) {
     const Dropout d = mask_of(m, l, which);
-    if (d.rate > 0) dropout(out, m->acts.dres, &d);
-    return d.rate > 0 ? out : m->acts.dres;
+    if (m->dropout > 0) dropout(out, m->acts.dres, &d);
+    return m->dropout > 0 ? out : m->acts.dres;
 }
 
 /* The gradient of a branch's bias is summed by layernorm_backward, from dres, which it writes; with dropout by
    matmul_backward. */
-static Tensor by_layernorm(const GPT *m, Tensor dbias) { return m->dropout.residual > 0 ? ABSENT : dbias; }
-static Tensor by_matmul   (const GPT *m, Tensor dbias) { return m->dropout.residual > 0 ? dbias : ABSENT; }
+static Tensor by_layernorm(const GPT *m, Tensor dbias) { return m->dropout > 0 ? ABSENT : dbias; }
+static Tensor by_matmul   (const GPT *m, Tensor dbias) { return m->dropout > 0 ? dbias : ABSENT; }
 
 static AttentionSpec attention_spec(const GPT *m, int l) {
     AttentionSpec spec = m->spec;
@@ -90,7 +88,7 @@ static void attention_forward(GPT *m, int l, BlockActs *s) {
 static void attention_backward(GPT *m, int l, BlockActs *s) {
     const AttentionSpec spec = attention_spec(m, l);
     const Tensor dqkv = m->acts.dqkv, datty = m->acts.dbranch, qkv = s->qkv;
-    if (m->dropout.residual > 0) device_overlap_wait();     /* dqkv and dproj share memory */
+    if (m->dropout > 0) device_overlap_wait();     /* dqkv and dproj share memory */
     op_begin("attention backward", op_bytes(5, dqkv, datty, s->atty, s->lse, qkv), 2.5 * attention_flop(m));
     if (m->ring.split.size)
         ring_backward(&m->ring, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), datty, s->atty, s->lse, part(qkv, 0),

@@ -162,8 +162,6 @@ enum {
 };
 enum { NEVER = RECOMPUTE_BLOCK + 1 };
 
-static int has_dropout(DropoutRates r) { return r.embedding > 0 || r.attention > 0 || r.residual > 0; }
-
 static int is_training(const GPT *m) { return m->purpose == TRAIN && !m->cached; }
 
 static int is_shared(const GPT *m, int dropped) {
@@ -219,13 +217,13 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
     int64_t B = batch, T = tokens, NH = config->NH, C = config->C, Vp = config->Vp;
     int HS = config->C / config->NH;
     const int step = m->cached && tokens == 1, from_cache = step || first > 0;
-    const DropoutRates rates = is_training(m) ? config->dropout : (DropoutRates){0};
+    const float rate = is_training(m) ? config->dropout : 0;
     static const int32_t anywhere;          /* the choice only depends on there being a position */
     m->spec = (AttentionSpec){ .B = batch, .Tq = tokens, .Tk = from_cache ? m->context : tokens, .NH = config->NH,
                                .HS = HS, .causal = 1, .q0 = step ? 0 : first, .position = step ? &anywhere : NULL,
                                .scale = 1.0f / sqrtf((float)HS), .dtype = config->dtype, .out_dtype = config->dtype,
                                .deterministic = config->deterministic, .dq_into = OVERWRITE, .dkv_into = OVERWRITE,
-                               .dropout.rate = rates.attention };
+                               .dropout.rate = rate };
     m->attention = attention_pick(m->attention_name, &m->spec);
     m->ring = (Ring){0};
     if (!m->cached && sharing_ranks(config) > 1) {
@@ -241,7 +239,7 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
     int64_t kept = (int64_t)(m->attention->kept_bytes(&m->spec) + 3) / 4;
     int64_t work = (int64_t)((m->ring.split.size ? ring_workspace_bytes(&m->ring)
                                                  : m->attention->workspace_bytes(&m->spec)) + 3) / 4;
-    int64_t word = has_dropout(rates) ? 2 : 0, positions = m->cached ? 1 : m->ring.split.size ? tokens : 0;
+    int64_t word = rate > 0 ? 2 : 0, positions = m->cached ? 1 : m->ring.split.size ? tokens : 0;
     int64_t ahead = !m->cached ? 0 : m->cached > GPT_TOKENS_AHEAD ? m->cached : GPT_TOKENS_AHEAD;
     const DType ACT = config->dtype;
     char prefix[40] = "";

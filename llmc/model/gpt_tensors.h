@@ -18,10 +18,6 @@ typedef enum {
     RECOMPUTE_BLOCK         /* and everything else in a block, from the residual stream into it */
 } Recompute;
 
-/* Rates of dropout (kernels/dropout.h), 0 = none: after the embedding, of the attention's P, and of what attention and
-   MLP add to the residual stream. */
-typedef struct { float embedding, attention, residual; } DropoutRates;
-
 typedef struct {
     int L, NH, C, T;    /* blocks, heads, channels, maximum context */
     DType dtype;        /* computation: F32, or BF16 with master parameters in f32 */
@@ -33,7 +29,8 @@ typedef struct {
     int zero;           /* ZeRO stage: with 1, every rank has a slice of the moments and of the master parameters */
     int context_parallel;   /* ranks that share a sequence, in the order of ranks; 0 or 1: each has its own */
     int cache_tokens;   /* TRAIN: tokens of the cache for samples between steps, at most T; 0: no samples */
-    DropoutRates dropout;   /* in training steps */
+    float dropout;      /* in training steps, rate (kernels/dropout.h): of the embedding, the attention's P, and what
+                           attention and MLP add to the residual stream; 0 = none */
     uint64_t dropout_seed;
 } GPTConfig;
 
@@ -158,7 +155,7 @@ typedef struct {
     int              one_kernel;   /* step has one for the network (kernels/token.h) */
     int64_t          chunk;        /* rows of logits allocated */
     const int32_t   *loaded;       /* host memory of the last batch of gpt_load */
-    DropoutRates     dropout;      /* that batch's */
+    float            dropout;      /* that batch's */
     GroupHook       *before_group; /* called before gpt_forward first reads a group; NULL = none */
     void            *before_context;
 } GPT;

@@ -19,6 +19,7 @@ static void check_sharing(const GPTConfig *c) {
             comm_size == 1 ? "; --gpus starts more" : "");
     REQUIRE(N == 1 || !over, "--context %d: want a multiple of %d for --context-parallel %d, such as %d", c->T, unit, N,
             c->T - over ? c->T - over : unit);
+    REQUIRE(N == 1 || c->dropout == 0, "--context-parallel %d has no dropout; want --dropout 0", N);
 }
 
 GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *checkpoint, int V) {
@@ -49,6 +50,8 @@ GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *che
     config.recompute = choice_index(RECOMPUTE_NAMES, s->recompute);
     config.zero = comm_size > 1;
     config.context_parallel = (int)s->context_parallel;
+    config.dropout = (float)s->dropout;
+    config.dropout_seed = (uint64_t)s->seed;
     const char *refusal = device_refuse_dtype(config.dtype);
     REQUIRE(!refusal, "--dtype %s: %s; want --dtype f32", s->dtype, refusal);
     REQUIRE(from || config.C % config.NH == 0, "--heads %d: want a divisor of --channels %d", config.NH, config.C);
@@ -65,13 +68,6 @@ void model_require_same(const GPTConfig *c, const Settings *s, const Option *tab
                                                         : "the vocabulary, of --tokenizer,");
     ranks_require_same(xxh64(options, strlen(options)), "an option, in state.json of the checkpoint,");
     free(options);
-}
-
-DropoutRates dropout_rates(const Settings *s) {
-    const float rate = (float)s->dropout;
-    REQUIRE(s->context_parallel == 1 || rate == 0, "--context-parallel %lld has no dropout; want --dropout 0",
-            (long long)s->context_parallel);
-    return (DropoutRates){ .embedding = rate, .attention = rate, .residual = rate };
 }
 
 /* ---- Memory plan */

@@ -6,16 +6,14 @@
 #include "../options/settings.h"
 
 /* The model of the options, with a vocabulary of V unless --vocab is given; or the sizes of a checkpoint. Data types,
-   --recompute, --deterministic and the split over ranks come from the options. from: the checkpoint, NULL = none;
-   config: its sizes. Fails when an option contradicts the checkpoint, and on sizes that make no model. */
+   --recompute, --deterministic, --dropout and the split over ranks come from the options. from: the checkpoint,
+   NULL = none; config: its sizes. Fails when an option contradicts the checkpoint, and on sizes that make no model. */
 GPTConfig model_config(const Settings *settings, const char *from, const GPTConfig *config, int V);
 
 /* Fails on a rank whose sizes or options differ from those of rank 0: another host's checkpoint may have another
    config.json, or other options in its state.json. from: as above; sequences: of an update. */
 void model_require_same(const GPTConfig *config, const Settings *settings, const Option *options, const char *from,
                         int64_t sequences);
-
-DropoutRates dropout_rates(const Settings *settings);
 
 typedef struct {
     size_t parameters, gradients, optimizer, activations, workspace;   /* bytes on the device */

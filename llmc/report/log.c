@@ -283,7 +283,6 @@ static const char *count_text(double count, char text[32]) {
 
 static char *model_text(const RunInfo *run) {
     const GPTConfig *c = run->config;
-    const DropoutRates rate = c->dropout;
     char *text, count[32];
     size_t size;
     FILE *file = string_open(&text, &size, "the model's line");
@@ -292,10 +291,7 @@ static char *model_text(const RunInfo *run) {
     fprintf(file, ", vocabulary %d, %s parameters, %s%s, %s attention", c->V,
             count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype),
             c->dtype == F32 && !device_refuse_dtype(BF16) ? " (--dtype bf16 is faster)" : "", run->attention);
-    if (rate.embedding != rate.residual || rate.attention != rate.residual)
-        fprintf(file, ", dropout %g embedding, %g attention, %g residual", rate.embedding, rate.attention,
-                rate.residual);
-    else if (rate.residual > 0) fprintf(file, ", dropout %g", rate.residual);
+    if (c->dropout > 0) fprintf(file, ", dropout %g", c->dropout);
     fclose(file);
     return text;
 }

@@ -338,32 +338,28 @@ static double exact_loss(const GPTConfig *c, double *const *p, const int32_t *to
     double *mean = new_array(rows, sizeof *x), *rstd = new_array(rows, sizeof *x), loss = 0;
     double *lse = new_array(rows * c->NH, sizeof *x), *losses = new_array(rows, sizeof *x);
     double *dwte = new_array((int64_t)c->Vp * C, sizeof *x);
-    Dropout embedding = { .rate = c->dropout.embedding, .site = RANDOM_DROPOUT, .seed = c->dropout_seed,
-                          .sequence = &first };
-    Dropout attention = embedding, residual = embedding;
-    attention.rate = c->dropout.attention;
-    residual.rate = c->dropout.residual;
+    Dropout mask = { .rate = c->dropout, .site = RANDOM_DROPOUT, .seed = c->dropout_seed, .sequence = &first };
     oracle_embedding_forward(x, tokens, p[0], p[1], B, T, C);
-    oracle_dropout(x, x, &embedding, first, B, T, C);
+    oracle_dropout(x, x, &mask, first, B, T, C);
     for (int l = 0; l < c->L; l++) {
         double *const *w = p + 2 + 12 * l;
         oracle_residual_layernorm_forward(x, y, mean, rstd, x, add, w[0], w[1], rows, C);
         oracle_matmul_forward(qkv, y, w[2], w[3], rows, 3 * C, C);
         for (int i = 0; i < 3 * rows; i++)
             memcpy(split + (i % 3 * rows + i / 3) * C, qkv + i * C, (size_t)C * sizeof *x);
-        attention.site = RANDOM_DROPOUT | (uint32_t)(3 * l + 1) << 8;
+        mask.site = RANDOM_DROPOUT | (uint32_t)(3 * l + 1) << 8;
         const AttentionSpec spec = { .B = B, .Tq = T, .Tk = T, .NH = c->NH, .HS = C / c->NH, .causal = 1,
-                                     .scale = (float)(1 / sqrt(C / c->NH)), .dropout = attention };
+                                     .scale = (float)(1 / sqrt(C / c->NH)), .dropout = mask };
         oracle_attention_forward(&spec, y, lse, split, split + n, split + 2 * n);
         oracle_matmul_forward(branch, y, w[4], w[5], rows, C, C);
-        residual.site = attention.site + (1 << 8);
-        oracle_dropout(branch, branch, &residual, first, B, T, C);
+        mask.site += 1 << 8;
+        oracle_dropout(branch, branch, &mask, first, B, T, C);
         oracle_residual_layernorm_forward(x, y, mean, rstd, x, branch, w[6], w[7], rows, C);
         oracle_matmul_forward(h, y, w[8], w[9], rows, 4 * C, C);
         oracle_gelu_forward(h, h, 4 * n);
         oracle_matmul_forward(branch, h, w[10], w[11], rows, C, 4 * C);
-        residual.site += 1 << 8;
-        oracle_dropout(branch, branch, &residual, first, B, T, C);
+        mask.site += 1 << 8;
+        oracle_dropout(branch, branch, &mask, first, B, T, C);
         add = branch;
     }
     oracle_residual_layernorm_forward(x, y, mean, rstd, x, add, p[2 + 12 * c->L], p[3 + 12 * c->L], rows, C);
@@ -435,7 +431,7 @@ static void dropout_has_its_gradients(const Reference *r, const char *attention)
 static void dropout_is_of_training_batches(const Reference *r, const char *attention) {
     GPT m, plain;
     Reference without = *r;
-    without.config.dropout = (DropoutRates){0};
+    without.config.dropout = 0;
     reference_model(&m, r, attention, TRAIN);
     reference_model(&plain, &without, attention, TRAIN);
     const int same_kernel = m.attention == plain.attention;
@@ -473,7 +469,7 @@ static void dropout_is_of_training_batches(const Reference *r, const char *atten
 
 static void reference_124M(void) {
     reference_test = against_reference;
-    if (file_exists(WHOLE)) each_attention(WHOLE, (DropoutRates){0});
+    if (file_exists(WHOLE)) each_attention(WHOLE, 0);
     else test_skip_reason = "there is no " WHOLE ": make reference-124M writes it";
 }
 
@@ -495,7 +491,7 @@ static void overlap_changes_no_bit(void) {
     for (int i = 0; i < 2 * (RECOMPUTE_BLOCK + 1) * 2; i++) {
         GPTConfig config = { .L = 3, .NH = C / 8, .C = C, .T = T, .V = 70, .deterministic = 1, .dtype = dtypes[i % 2],
                              .recompute = (Recompute)(i / 2 % (RECOMPUTE_BLOCK + 1)) };
-        if (i >= 2 * (RECOMPUTE_BLOCK + 1)) config.dropout = (DropoutRates){ 0.1f, 0.1f, 0.1f };
+        if (i >= 2 * (RECOMPUTE_BLOCK + 1)) config.dropout = 0.1f;
         config.untied = i % 4 == 3;
         if (device_refuse_dtype(config.dtype)) continue;
         GPT m[2];
