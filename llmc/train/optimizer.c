@@ -120,20 +120,18 @@ void optimizer_begin(Optimizer *o, double learning_rate) {
 
 static void reduce_group(void *optimizer, int group) {
     Optimizer *o = optimizer;
-    Tensor grads = params_group(&o->model->grads, group, F32);
-    o->reduced[group == FIRST_GROUP] = o->model->config.zero ? comm_reduce_scatter(grads) : comm_all_reduce(grads);
+    o->reduced[group == FIRST_GROUP] = comm_reduce_scatter(params_group(&o->model->grads, group, F32));
 }
 
 void optimizer_reduce(void *optimizer, int group) { device_graph_call(reduce_group, optimizer, group); }
 
-/* Sums over the ranks: stop, save and loss, and square_sum where each rank has the gradients of its slices only. */
-static void reduce_stats(Optimizer *o, int square_sum) {
-    if (comm_size > 1) comm_wait(comm_all_reduce(tensor_of(&o->stats->stop, F64, 1, square_sum ? 4 : 3)));
+/* Sums over the ranks: stop, save, loss, and square_sum, as each rank has the gradients of its slices only. */
+static void reduce_stats(Optimizer *o) {
+    if (comm_size > 1) comm_wait(comm_all_reduce(tensor_of(&o->stats->stop, F64, 1, 4)));
 }
 
 static void issue_update(Optimizer *o) {
     GPT *model = o->model;
-    const int zero = model->config.zero;
     const DType dtype = model->config.dtype;
     const Tensor grads = flat_grads(o), master = tensor_table_flat(&model->master.table, F32);
     const Tensor params = tensor_table_flat(&model->params.table, dtype);
@@ -141,14 +139,14 @@ static void issue_update(Optimizer *o) {
     for (int i = 1; i < o->slices; i++) gradient_square_sum(o->stats, of_all(grads, &o->slice[i]));
     comm_wait(o->reduced[1]);
     gradient_square_sum(o->stats, of_all(grads, &o->slice[0]));
-    reduce_stats(o, zero);
+    reduce_stats(o);
     update_decide(o->stats);
     for (int i = 0; i < o->slices; i++) {
         const Slice *p = &o->slice[i];
         adamw_update(o->master.data ? of_state(o->master, p) : of_all(master, p),
                      dtype == F32 ? ABSENT : of_all(params, p), of_state(o->m, p), of_state(o->v, p), of_all(grads, p),
                      o->rows + p->first_row, p->rows, o->stats);
-        if (zero) o->gathered[i] = comm_all_gather(params_group(&model->params, i + FIRST_GROUP, dtype));
+        if (model->config.zero) o->gathered[i] = comm_all_gather(params_group(&model->params, i + FIRST_GROUP, dtype));
     }
 }
 
