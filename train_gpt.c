@@ -2,6 +2,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "kernels/check.h"
 #include "kernels/comm.h"
@@ -232,6 +233,7 @@ static int finish_run(Run *run, const char *stop) {
                  early ? early : "done");
     saver_close(&run->saver);
     if (early) puts(early);
+    free(early);
     print_outputs(&run->dir, step, &best);
     if (stop) print_stopped(stop, s, out, step);
     return stop ? EXIT_TRY_AGAIN : 0;

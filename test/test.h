@@ -35,12 +35,15 @@ static inline int test_close(void) {
     return test_failed ? 1 : 0;
 }
 
-/* The path of a program of this build: $BUILD is its directory, as make test sets it. A new string. */
+/* The path of a program of this build: $BUILD is its directory, as make test sets it. Valid until 16 others were asked
+   for. */
 static inline char *built(const char *name) {
+    static char path[16][4096];
+    static int count;
     const char *build = getenv("BUILD");
-    char *path = malloc(4096);
-    snprintf(path, 4096, "%s/%s", build ? build : "build/cpu", name);
-    return path;
+    char *next = path[count++ % 16];
+    snprintf(next, sizeof *path, "%s/%s", build ? build : "build/cpu", name);
+    return next;
 }
 
 static void test_fail(const char *message) {

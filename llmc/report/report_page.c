@@ -30,7 +30,8 @@ typedef struct PageRun {
     int64_t csv_bytes, jsonl_bytes;       /* read so far */
     int     place[CSV_COLUMNS];           /* of a cell of csv in a point; -1 = not shown */
     int     cells;                        /* in the first line; 0 = it has not been read */
-    Point   point[PAGE_POINTS];           /* of `per` steps each; when all are in use, pairs are merged */
+    Point  *point;                        /* `per` steps each; at PAGE_POINTS pairs are merged */
+    size_t  room;                         /* points allocated */
     int     points;
     int64_t per;
     Point   last;                         /* the last step alone, with the last val_loss: the final figures */
@@ -67,7 +68,8 @@ static void add_step(PageRun *run, const Point *step) {
         run->points /= 2;
         run->per *= 2;
     }
-    point[run->points++] = *step;
+    run->point = host_grow(point, (size_t)run->points, &run->room, sizeof *point, "the points of a page");
+    run->point[run->points++] = *step;
 }
 
 /* ---- Reading */
@@ -153,6 +155,7 @@ static void run_read(PageRun *run) {
 static void run_close(PageRun *run) {
     for (int i = 0; i < PAGE_NOTES; i++) free(run->note[i].text);
     free(run->status);
+    free(run->point);
 }
 
 /* ---- Writing */

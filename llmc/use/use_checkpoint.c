@@ -10,20 +10,22 @@
 #include "tasks.h"
 
 int use_checkpoint(Settings *s, Option *options) {
+    static GPT gpt;                         /* these live until the process ends */
+    static Task task;
+    static Corpus corpus;
+    static Tokenizer tokenizer;
+    static char *checkpoint, *note;
     const int is_val = s->val_data && (option_is_typed(options, "val-data") || !option_is_typed(options, "data"));
     const int is_part = !is_val && option_is_typed(options, "val-fraction");
     const char *path = is_val ? s->val_data : s->data;
-    char *note;
     if (s->sample) s->batch = s->num_samples;
-    const char *checkpoint = run_dir_pick(s->eval ? s->eval : s->sample, &note);
+    checkpoint = run_dir_pick(s->eval ? s->eval : s->sample, &note);
     GPTConfig config = checkpoint_config(checkpoint);
     config = model_config(s, checkpoint, &config, config.V);
-    Tokenizer tokenizer = tokenizer_choose(s, option_is_typed(options, "tokenizer"), checkpoint, config.V);
+    tokenizer = tokenizer_choose(s, option_is_typed(options, "tokenizer"), checkpoint, config.V);
     tokenizer_check(tokenizer, config.V);
     const TextFormat format = text_format(s, tokenizer);
     const Purpose purpose = s->sample ? GENERATE : EVALUATE;
-    Task task = {0};
-    Corpus corpus = {0};
     if (s->task)      task = task_read(s->task, path, tokenizer, &config);
     else if (s->eval) corpus = corpus_open_eval(path, is_part ? s->val_fraction : 1, &format);
     batch_choose(s, &config, purpose);
@@ -34,7 +36,6 @@ int use_checkpoint(Settings *s, Option *options) {
         memory_plan_print(&plan, &device, 0);
         return stdio_flush();
     }
-    static GPT gpt;
     gpt_create(&gpt, config, s->attention, B, config.T, purpose);
     checkpoint_load_model(checkpoint, &gpt);
     if (note && s->eval) fprintf(stderr, "checkpoint %s\n", note);

@@ -505,13 +505,14 @@ static void read_utf8(const char *bytes, size_t size) {
 /* ---- log, events: the log.csv and the log.jsonl that a resume goes on with */
 
 static void open_log(void *argument) {
-    Report report;
+    Log log;
     RunInfo run = { .version = "0", .command = "train_gpt", .device = &(DeviceInfo){0},
                     .config = &(GPTConfig){ .L = 1, .NH = 1, .C = 8, .T = 8, .V = 8 }, .options = &(Option){0} };
     (void)argument;
-    report_open(&report, "OUT", &run, &(ResumeInfo){ .step = 100, .val_loss = 1.5 });
-    report_step(&report, &(StepReport){ .step = 101 });
-    report_close(&report, "done");
+    log_open(&log, "OUT", &run, &(ResumeInfo){ .step = 100, .val_loss = 1.5 });
+    log_step(&log, &(StepReport){ .step = 101 });
+    log_file_close(&log.csv);
+    log_file_close(&log.jsonl);
 }
 
 static void read_log_file(const char *path, const char *bytes, size_t size) {

@@ -68,7 +68,8 @@ static void derive(const char *at, const char *end, Rest rest, const Parser *par
             continue;
         }
         const Name inner = name_until(after.start + (*after.start == ' '), ">");
-        const Name class = name_until(after.start + 1, ".]"), form = name_until(class.start + class.length + 1, "]");
+        const Name none = {0}, class = is_rule ? none : name_until(after.start + 1, ".]");
+        const Name form = is_rule ? none : name_until(class.start + class.length + 1, "]");
         const int d = is_rule ? deck_named(name, CLASSES, DECKS) : deck_named(class, 0, CLASSES);
         if (weight_left(d, p.taken[d]) == 0) {
             EXPECT(is_rule, "class %s runs out of words", deck[d].name);
