@@ -668,7 +668,6 @@ int main(void) {
     while (word_count) free(words[--word_count]);
     for (int i = 0; i < 128; i++) format("%s", "");
     free(home);
-    free(path);
     free(program);
     return test_close();
 }
