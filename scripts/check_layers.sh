@@ -53,7 +53,7 @@ arrows() {
 
 sources_without_rule() {
     printf '%s\n' "$sources" |
-        sed -E '\@^((kernels|kernels/(cpu|cuda)(/.*)?|llmc/[a-z]*|test(/[a-z]*)?|data)/)?[^/]*$@d;
+        sed -E '\@^((kernels|kernels/(cpu|cuda)(/.*)?|llmc/[a-z]*|test(/[a-z]*)?|data|scripts)/)?[^/]*$@d;
                 s/$/:1: no rule covers it/'
 }
 
@@ -95,7 +95,7 @@ for room in $rooms; do
     lower="$lower|llmc/$room"
     rule "llmc/$room/ includes itself, lower rooms and kernels/" "$(arrows "llmc/$room" "kernels$lower")"
 done
-rule 'programs include llmc/ and kernels/ only'        "$(arrows '\\.|data' "$all_rooms|kernels|data")"
+rule 'programs include llmc/ and kernels/ only'        "$(arrows '\\.|data|scripts' "$all_rooms|kernels|data")"
 rule 'test/ includes test/, data/, llmc/, kernels/ only' \
      "$(arrows 'test(/[a-z]*)?' "test(/[a-z]*)?|data|$all_rooms|kernels")"
 rule 'every source is in a directory that has a rule'   "$(sources_without_rule)"

@@ -1,9 +1,9 @@
 /* curves - The page of llmc/report/report_page.h for several runs. */
 #include <stdio.h>
 #include <string.h>
-#include "kernels/check.h"
-#include "llmc/base/os.h"
-#include "llmc/report/report_page.h"
+#include "../kernels/check.h"
+#include "../llmc/base/os.h"
+#include "../llmc/report/report_page.h"
 
 static const char usage[] =
     "usage: ./curves RUN... > curves.html\n\n"
