@@ -9,6 +9,7 @@
 #include "kernels/device.h"
 #include "llmc/base/files.h"
 #include "llmc/base/os.h"
+#include "llmc/base/terminal.h"
 #include "llmc/checkpoint/resume.h"
 #include "llmc/checkpoint/run_end.h"
 #include "llmc/checkpoint/saver.h"
@@ -65,7 +66,7 @@ static void prepare_run(Run *run) {
     run->corpus = corpus_open(s->data, s->val_data, s->val_fraction, &format);
     if (!s->resume && !comm_rank) run->dir = run_dir_choose(s->out, s->data, 0, s->dry_run);
     if (s->resume && !run->checkpoint)
-        printf("--resume: no checkpoint in %s: the run starts from step 0\n", run->dir.path);
+        print_line(stdout, "--resume: no checkpoint in %s: the run starts from step 0", run->dir.path);
     const int bytes = tokens_are_bytes(run->corpus.train);
     if (!format.bpe) run->tokenizer = bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
     if (!run->from && !s->model) s->model = "d4";
@@ -94,7 +95,7 @@ static void print_banner(Run *run) {
         memory_plan_print(&plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);
         recompute_plan_print(&run->config, s->attention, (int)s->batch);
     }
-    if (run->resume.changes) printf("changed: %s\n", run->resume.changes);
+    if (run->resume.changes) print_line(stdout, "changed: %s", run->resume.changes);
     if (s->dry_run && !comm_rank)
         warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->step.sequences);
 }
@@ -115,14 +116,14 @@ static void create_model(Run *run) {
     if (run->step.autotune) autotune_cache_load();
     if (run->checkpoint) {
         resume_load(&run->resume, &run->gpt, &run->optimizer);
-        printf("resumed from %s\n", run->checkpoint);
+        print_line(stdout, "resumed from %s", run->checkpoint);
         resume_check_best(&run->resume, &run->corpus, run->options);
         run->state = run->resume.state;
         ranks_copy_from_first(&run->state.val, sizeof run->state.val);     /* not all hosts may have the best */
     } else {
         if (run->from) checkpoint_load_model(run->from, &run->gpt);
         else           gpt_init(&run->gpt, (uint64_t)s->seed);
-        if (run->from) printf("started from %s\n", run->from);
+        if (run->from) print_line(stdout, "started from %s", run->from);
         if (s->perturb) gpt_perturb(&run->gpt);
         optimizer_scatter(&run->optimizer, STATE_PARAM);
     }
@@ -204,7 +205,7 @@ static void open_outputs(Run *run) {
     if (comm_rank) run->dir.path = NULL;        /* rank 0 writes for all */
     if (run->dir.path) run_dir_open(&run->dir);
     const char *out = run->dir.path;
-    if (out != run->info.out) printf("output  %s: %s exists by now\n", out, run->info.out);
+    if (out != run->info.out) print_line(stdout, "output  %s: %s exists by now", out, run->info.out);
     run->info.out = out;
     ResumeInfo resume = { .step = state->step, .changes = run->resume.changes, .val_loss = val_loss_of(state) };
     report_open(&run->report, out, &run->info, run->checkpoint ? &resume : NULL);
@@ -217,7 +218,8 @@ static void open_outputs(Run *run) {
     if (run->checkpoint) saver_resume(&run->saver, is_saved ? state->step : -1, best);
     if (run->checkpoint && !is_saved) save_step(run, state->step == s->steps || is_due(state->step, s->save_every));
     if (run->checkpoint && state->step >= s->steps)
-        printf("all %lld steps are done; to train longer: --resume %s --steps N\n", (long long)s->steps, out);
+        print_line(stdout, "all %lld steps are done; to train longer: --resume %s --steps N", (long long)s->steps,
+                   shell_word(out));
     if (s->time_limit) saver_print_reserve(&run->saver, s->time_limit);
 }
 

@@ -8,6 +8,7 @@
 #include "bpe_train.h"
 #include "../llmc/options/settings.h"
 #include "../llmc/base/os.h"
+#include "../llmc/base/terminal.h"
 #include "../llmc/tokens/shards.h"
 
 static const char *tokenizer, *out, *documents, *field, *time_limit;
@@ -75,8 +76,8 @@ static void train(Texts *texts) {
     for (int i = WRITTEN; i-- > 0; free(partial[i]))        /* last the first, tokenizer.json, which suffices alone */
         file_rename(partial[i], path_of(out, names[i]).text);
     const BpeVocabulary *v = bpe_vocabulary(bpe);
-    printf("%d tokens, %d merges, from %.1f MB in %.2f s -> %s\n", v->V, v->merge_count, 1e-6 * (double)texts->bytes,
-           seconds_now() - start, out);
+    print_line(stdout, "%d tokens, %d merges, from %.1f MB in %.2f s -> %s", v->V, v->merge_count,
+               1e-6 * (double)texts->bytes, seconds_now() - start, out);
     if (v->V < vocab_size) printf("--vocab-size %lld: the texts have no more merges\n", (long long)vocab_size);
     bpe_free(bpe);
 }
@@ -114,9 +115,9 @@ int main(int argc, char **argv) {
         Bpe *bpe = bpe_open(tokenizer);
         int64_t val_tokens = shards_write(bpe, &texts, &(ShardSettings){
             .dir = out, .shard_tokens = shard_tokens, .val_fraction = val_fraction });
-        printf("./train_gpt '%s/train_*.bin'", out);
-        if (val_tokens) printf(" --val-data '%s/val_*.bin'", out);
-        printf(" --tokenizer %s    trains on them\n", tokenizer);
+        print_line(stdout, "./train_gpt %s %s%s --tokenizer %s    trains on them",
+                   shell_word(path_of(out, "train_*.bin").text), val_tokens ? "--val-data " : "",
+                   val_tokens ? shell_word(path_of(out, "val_*.bin").text) : "", shell_word(tokenizer));
         bpe_free(bpe);
     }
     texts_close(&texts);

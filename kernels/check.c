@@ -21,6 +21,15 @@ int fails(void (*f)(void *), void *argument, char message[FAIL_LENGTH]) {
     return failed;
 }
 
+void make_printable(char *text) {
+    for (unsigned char *c = (unsigned char *)text; *c; c++) {
+        int length = *c < 0x80 ? 1 : *c < 0xc2 ? 0 : *c < 0xe0 ? 2 : *c < 0xf0 ? 3 : 4, whole = length > 0;
+        for (int i = 1; i < length && whole; i++) whole = (c[i] & 0xc0) == 0x80;
+        if (!whole || *c < 32 || *c == 127 || (*c == 0xc2 && c[1] < 0xa0)) *c = '?';
+        else c += length - 1;
+    }
+}
+
 void fail(const char *format, ...) {
     char message[FAIL_LENGTH];
     va_list arguments;
@@ -35,14 +44,7 @@ void fail(const char *format, ...) {
     }
     va_end(again);
     va_end(arguments);
-    /* Names and keys of untrusted files may hold any bytes, or be cut within a character: print one line of UTF-8 and
-       no control characters, which include U+0080 to U+009F. */
-    for (unsigned char *c = (unsigned char *)message; *c; c++) {
-        int length = *c < 0x80 ? 1 : *c < 0xc2 ? 0 : *c < 0xe0 ? 2 : *c < 0xf0 ? 3 : 4, whole = length > 0;
-        for (int i = 1; i < length && whole; i++) whole = (c[i] & 0xc0) == 0x80;
-        if (!whole || *c < 32 || *c == 127 || (*c == 0xc2 && c[1] < 0xa0)) *c = '?';
-        else c += length - 1;
-    }
+    make_printable(message);
     if (catching) {
         memcpy(catching->message, message, sizeof message);
         longjmp(catching->target, 1);

@@ -6,7 +6,11 @@
 
 extern const char *fail_program;        /* "train_gpt", the name in front of the message */
 
-/* Prints "train_gpt: message" as one line on stderr (control characters become '?') and exits with 1. */
+/* Names and keys of files and of other hosts may hold any bytes, or be cut within a character: bytes that are not UTF-8
+   and control characters, U+0080 to U+009F as well, become '?'. */
+void make_printable(char *text);
+
+/* Prints "train_gpt: message" as one printable line on stderr and exits with 1. */
 void fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
 /* Receives the message instead, in a program that uses the kernels as a library; must not return (longjmp, exit). */

@@ -3,6 +3,7 @@
 #include "../../kernels/autotune.h"
 #include "../train/autotune_cache.h"
 #include "../base/files.h"
+#include "../base/terminal.h"
 #include "../../kernels/check.h"
 #include <dirent.h>
 #include <errno.h>
@@ -124,8 +125,8 @@ GPTConfig checkpoint_config(const char *checkpoint) {
     if (!file_exists(path.text)) {
         REQUIRE(c.C % 64 == 0, "%s: missing: want it for %d channels, which heads of 64 do not divide", path.text, c.C);
         c.NH = c.C / 64;
-        printf("%s: missing: layers %d, channels %d, context %d, vocabulary %d by the shapes of tensors; %d heads, as "
-               "GPT-2 has heads of 64 channels\n", path.text, c.L, c.C, c.T, c.V, c.NH);
+        print_line(stdout, "%s: missing: layers %d, channels %d, context %d, vocabulary %d by the shapes of tensors; "
+                   "%d heads, as GPT-2 has heads of 64 channels", path.text, c.L, c.C, c.T, c.V, c.NH);
         gpt_check(&c);
         return c;
     }
@@ -140,7 +141,8 @@ GPTConfig checkpoint_config(const char *checkpoint) {
     if (inner && inner->type != JSON_NULL) json_integer(inner, 4 * c.C, 4 * c.C);
     if (tie && tie->type != JSON_TRUE && tie->type != JSON_FALSE) json_refuse(tie, "true or false");
     if (c.untied && (!tie || tie->type == JSON_TRUE))
-        printf("%s: ties the head, but lm_head.weight differs from wte: the head is trained untied\n", path.text);
+        print_line(stdout, "%s: ties the head, but lm_head.weight differs from wte: the head is trained untied",
+                   path.text);
     c.untied |= tie && tie->type == JSON_FALSE;
     json_free(json);
     REQUIRE(c.C % c.NH == 0, "%s: \"n_embd\" is %d, want a multiple of \"n_head\", %d", path.text, c.C, c.NH);
@@ -274,7 +276,7 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
     if (V == 256) return TOKENIZER_BYTES;
     if (!bpe_has_files(checkpoint)) return TOKENIZER_IDS;
     if (!fails(open_tokenizer, &opened, why)) return opened.tokenizer;
-    printf("the tokenizer of %s is not used: %s\n", checkpoint, why);
+    print_line(stdout, "the tokenizer of %s is not used: %s", checkpoint, why);
     return TOKENIZER_IDS;
 }
 
@@ -344,8 +346,8 @@ void checkpoint_load_choices(const char *checkpoint) {
     if (!file_exists(path.text)) return;
     char *text = autotune_read(path.text);
     if (!autotune_adopt(text))
-        printf("%s: of another version of train_gpt, device, driver or library: results differ by rounding\n",
-               path.text);
+        print_line(stdout, "%s: of another version of train_gpt, device, driver or library: results differ by rounding",
+                   path.text);
     free(text);
 }
 

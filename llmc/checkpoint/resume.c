@@ -6,6 +6,7 @@
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include "../base/files.h"
+#include "../base/terminal.h"
 #include "../ranks/ranks.h"
 
 static void verify(void *checkpoint) { checkpoint_verify(checkpoint, 1); }
@@ -18,7 +19,7 @@ static char *find_checkpoint(const char *out, const char *data) {
     REQUIRE(newest || data, "--resume: no checkpoint in %s: want one, or --data FILE to start a run", out);
     REQUIRE(checkpoint || !newest, "--resume: %s has no %s, and %s has no complete checkpoint: restore that file, or "
             "start a new run from weights, --init CHECKPOINT --out ANOTHER", newest, missing, out);
-    if (missing) printf("--resume: %s has no %s and is ignored\n", newest, missing);
+    if (missing) print_line(stdout, "--resume: %s has no %s and is ignored", newest, missing);
     free(newest);
     if (!checkpoint || !fails(verify, checkpoint, why)) return checkpoint;
     char *earlier = run_dir_latest(out, checkpoint);
@@ -36,7 +37,7 @@ static void refuse_file_of_run(const char *path) {
     const int is_run = dir_has_file(dir.text, "settings.txt") && dir_has_file(dir.text, "log.csv");
     if (!is_step && !(is_run_file && is_run)) return;
     if (is_step) dir = strcmp(dir.text, ".") ? file_parent(dir.text) : (Path){ ".." };
-    fail("--resume %s: a file of a run: want its directory, --resume %s", path, dir.text);
+    fail("--resume %s: a file of a run: want its directory, --resume %s", path, shell_word(dir.text));
 }
 
 /* The data's path may be relative to the directory in which the run was started. */
@@ -70,10 +71,8 @@ char *resume_adopt_options(Option *table, const Json *json) {
                     "run", now, *had ? had : "random weights");
             REQUIRE(strcmp(o->name, "perturb"), "--resume --perturb=%s: it is of the initial weights of a run; want "
                     "--resume alone, or a new run", now);
-            fprintf(file, "%s--%s ", ftell(file) ? ", " : "", o->name);
-            print_quoted(file, *had ? had : "none");
-            fputs(" -> ", file);
-            print_quoted(file, *now ? now : "none");
+            fprintf(file, "%s--%s %s -> %s", ftell(file) ? ", " : "", o->name, shell_word(*had ? had : "none"),
+                    shell_word(*now ? now : "none"));
         }
     }
     fclose(file);

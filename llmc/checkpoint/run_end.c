@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../kernels/check.h"
+#include "../base/terminal.h"
 #include "../ranks/ranks.h"
 
 void report_skipped_step(Saver *saver, const Settings *s, const TrainState *before, const TrainState *state,
@@ -10,7 +11,7 @@ void report_skipped_step(Saver *saver, const Settings *s, const TrainState *befo
     const int skip = !strcmp(s->on_nan, "skip");
     char *text = skipped_step_text(&state->spikes, state->step, result, stats, saver->model);
     if (result == SPIKE || (skip && state->spikes.nonfinite < NONFINITE_STEPS_MAX)) {
-        report_line(stdout, "%s", text);
+        print_line(stdout, "%s", text);
         free(text);
         return;
     }
@@ -27,23 +28,23 @@ void report_skipped_step(Saver *saver, const Settings *s, const TrainState *befo
 
 void print_outputs(const RunDir *dir, int64_t step, const BestLoss *best) {
     if (!dir->path) return;
-    printf("log %s, curves %s, checkpoint %s", path_of(dir->path, "log.csv").text,
-           path_of(dir->path, "report.html").text, run_dir_checkpoint(dir, step).text);
-    if (best->step && best->step != step)
-        printf(", best %s (val loss %.4f)", run_dir_checkpoint(dir, best->step).text, best->loss);
-    putchar('\n');
+    const int has_best = best->step && best->step != step;
+    char *text = has_best ? format_string(", best %s (val loss %.4f)", run_dir_checkpoint(dir, best->step).text,
+                                          best->loss) : format_string("%s", "");
+    print_line(stdout, "log %s, curves %s, checkpoint %s%s", path_of(dir->path, "log.csv").text,
+               path_of(dir->path, "report.html").text, run_dir_checkpoint(dir, step).text, text);
+    free(text);
 }
 
 void print_stopped(const char *stop, const Settings *s, const char *out, int64_t step) {
-    if (!out) {
-        printf("%s: stopped at step %lld of %lld; --out none: nothing is saved\n", stop, (long long)step,
-               (long long)s->steps);
-        return;
-    }
-    printf("%s: saved at step %lld of %lld; --resume %s", stop, (long long)step, (long long)s->steps, out);
-    if (strcmp(s->gpus, "1")) printf(" --gpus %s", s->gpus);
-    if (s->context_parallel > 1) printf(" --context-parallel %lld", (long long)s->context_parallel);
-    printf(" continues\n");
+    char gpus[64] = "", context[64] = "";
+    if (strcmp(s->gpus, "1"))    snprintf(gpus, sizeof gpus, " --gpus %s", s->gpus);
+    if (s->context_parallel > 1) snprintf(context, sizeof context, " --context-parallel %lld",
+                                          (long long)s->context_parallel);
+    if (out) print_line(stdout, "%s: saved at step %lld of %lld; --resume %s%s%s continues", stop, (long long)step,
+                        (long long)s->steps, shell_word(out), gpus, context);
+    else     print_line(stdout, "%s: stopped at step %lld of %lld; --out none: nothing is saved", stop,
+                        (long long)step, (long long)s->steps);
 }
 
 char *stopped_early_text(const Settings *s, const char *out, int64_t step, const BestLoss *best) {

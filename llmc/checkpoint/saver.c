@@ -1,5 +1,6 @@
 #include "saver.h"
 #include "../base/os.h"
+#include "../base/terminal.h"
 #include "../ranks/rendezvous.h"
 #include "../../kernels/autotune.h"
 #include "../../kernels/device.h"
@@ -141,7 +142,7 @@ void saver_save(Saver *s, const TrainState *state) {
     saver_finish(s);
     double waited = seconds_now() - start;
     if (waited > 0.1)
-        report_line(stdout, "step %lld: waited %.1f s for the checkpoint before: the disk is slower than "
+        print_line(stdout, "step %lld: waited %.1f s for the checkpoint before: the disk is slower than "
                     "--save-every, or --val-every while val loss falls", (long long)state->step, waited);
     report_sync(s->report);
     s->snapshot.state = *state;
@@ -166,12 +167,12 @@ void saver_close(Saver *s) {
     saver_finish(s);
     const char *out = s->dir->path;
     REQUIRE(!s->failed || file_has_name(s->dir->lock, out), "%s was moved or removed, and the last checkpoint was not "
-            "written: move it back; --resume %s then continues from its newest checkpoint", out, out);
+            "written: move it back; --resume %s then continues from its newest checkpoint", out, shell_word(out));
     char *latest = s->failed ? run_dir_latest(out, NULL) : NULL;
     REQUIRE(!s->failed || latest, "the last checkpoint could not be written (see above), and there is no other: "
             "correct the cause, remove the directory %s, and start again", out);
     REQUIRE(!s->failed, "the last checkpoint could not be written (see above): correct the cause; --resume %s "
-            "continues from %s", out, latest);
+            "continues from %s", shell_word(out), latest);
     for (int i = 0; i < 3; i++) {
         device_unpin(s->snapshot.host[i]);
         free(s->snapshot.host[i]);

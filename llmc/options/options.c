@@ -1,6 +1,7 @@
 #include "options.h"
 #include "../base/files.h"
 #include "../base/os.h"
+#include "../base/terminal.h"
 #include "../../kernels/check.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -251,7 +252,7 @@ static void read_typed(Typed *t) {
     if (!row && fails(set_typed, t, why) && !*t->answer) fail("%s%s", t->where, why);
     const int is_gone = row && !row->name && row->choices;
     if (!row || (is_gone && t->value && !options_find_gone(t->table, t->name, t->value))) return;
-    if (*t->answer) fprintf(stderr, "%s: %s\n", fail_program, t->answer);
+    if (*t->answer) print_line(stderr, "%s", t->answer);
     const char *argument = row->name ? argument_of(row) : is_gone && t->value ? t->value : "";
     const char *space = *argument ? " " : "";
     if (row->name) snprintf(t->answer, FAIL_LENGTH, "%s%s: use --%s%s%s (%s)", t->where, t->typed, row->name, space,
@@ -363,24 +364,22 @@ void options_help(FILE *file, const Option *table) {
 
 /* ---- the log */
 
-void print_quoted(FILE *file, const char *word) {
-    const char *quote = is_plain(word) ? "" : "'";
-    fputs(quote, file);
-    for (; *word; word++) {
-        if (*word == '\'') fputs("'\\''", file);
-        else fputc((unsigned char)*word < ' ' ? '?' : *word, file);
-    }
-    fputs(quote, file);
-}
-
 char *command_line(int argc, char **argv) {
     char *text = NULL;
     size_t size;
     FILE *file = string_open(&text, &size, "the command line");
     for (int i = 0; i < argc; i++) {
-        if (i) fputc(' ', file);
-        print_quoted(file, argv[i]);
+        const char *quote = is_plain(argv[i]) ? "" : "'";
+        fprintf(file, "%s%s", i ? " " : "", quote);
+        for (const char *c = argv[i]; *c; c++) {
+            if (*c == '\'') fputs("'\\''", file);
+            else            fputc(*c, file);
+        }
+        fputs(quote, file);
     }
     fclose(file);
+    make_printable(text);
     return text;
 }
+
+char *shell_word(const char *word) { return command_line(1, (char *[]){ (char *)word }); }

@@ -68,11 +68,9 @@ int  option_is_typed(Option *table, const char *name);
 /* The row of an option of earlier versions with a value that this one cannot have; NULL for all others. */
 const Option *options_find_gone(const Option *table, const char *name, const char *value);
 
-/* The word quoted for a shell: plain words as they are, others in '...' (a ' in them as '\''), control characters as
-   '?': one line, which a terminal can show. */
-void print_quoted(FILE *file, const char *word);
-
-/* argv, each word quoted: a new string. */
+/* New strings: argv, and one word, quoted for a shell: plain words as they are, others in '...' (a ' in them as '\'').
+   Printable (kernels/check.h). */
 char *command_line(int argc, char **argv);
+char *shell_word(const char *word);
 
 #endif

@@ -33,13 +33,13 @@ static void name_resumed(int argc, char **argv) {
     int at = 1;
     for (int i = 1; i < argc; i++)
         REQUIRE(strncmp(argv[i], "--resume=", 9) || !file_is_dir(argv[i] + 9), "%s: write --resume %s", argv[i],
-                argv[i] + 9);
+                shell_word(argv[i] + 9));
     while (at + 1 < argc && (strcmp(argv[at], "--resume") || !file_is_dir(argv[at + 1]))) at++;
     if (at + 1 >= argc) return;
     char *dir = argv[at + 1];
     for (int i = 1; i < argc; i++)
         REQUIRE(strcmp(argv[i], "--out") && strncmp(argv[i], "--out=", 6), "--resume %s continues in that directory: "
-                "want no --out; --init %s --out NEW starts a new run from its weights", dir, dir);
+                "want no --out; --init %s --out NEW starts a new run from its weights", dir, shell_word(dir));
     argv[at + 1] = format_string("--out=%s", dir);
 }
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "../../kernels/check.h"
 #include "../base/os.h"
+#include "../base/terminal.h"
 #include "sockets.h"
 
 /* The states of a start:
@@ -72,6 +73,7 @@ static const char *name_of(const Identity *who) {
     static _Thread_local int turn;
     char *text = texts[turn ^= 1];
     snprintf(text, 128, "rank %d (host %.63s, pid %d)", (int)who->rank, who->host, (int)who->pid);
+    make_printable(text);
     return text;
 }
 
@@ -108,6 +110,7 @@ __attribute__((noreturn, format(printf, 1, 2))) static void end_run(const char *
         va_start(arguments, format);
         vsnprintf(message, sizeof message, format, arguments);
         va_end(arguments);
+        make_printable(message);
         dprintf(STDERR_FILENO, "%strain_gpt: %s\n", isatty(STDOUT_FILENO) ? "\n" : "", message);
     }
     end_peers(0);
@@ -402,7 +405,7 @@ static void accept_peers(void) {
             end_run("rendezvous: rank%s %s of %d did not connect within %.0f s to %s%s; look for errors there, or a "
                     "firewall", s, list, comm_size, self.join_s, where, refusals);
         if (seconds_now() < start_s + REPORT_SECONDS || is_reported++) continue;
-        fprintf(stderr, "train_gpt: waiting for rank%s %s of %d at %s%s\n", s, list, comm_size, where, refusals);
+        print_line(stderr, "waiting for rank%s %s of %d at %s%s", s, list, comm_size, where, refusals);
     }
     close(self.listener);
     self.listener = -1;
@@ -436,7 +439,7 @@ static void connect_to_root(void) {
             end_run("rendezvous: rank %d on host %s did not reach rank 0 at %s within %.0f s: %s; want rank 0 running "
                     "there, and the port open", comm_rank, identity.host, where, self.join_s, why);
         if (!is_known && seconds_now() > start_s + REPORT_SECONDS && !is_reported++)
-            fprintf(stderr, "train_gpt: rank %d does not reach rank 0 at %s: %s\n", comm_rank, where, why);
+            print_line(stderr, "rank %d does not reach rank 0 at %s: %s", comm_rank, where, why);
         if (peers->c.fd < 0) peers->c.fd = connect_as(HELLO);
         if (is_known && comm_uses_sockets && *sockets < 0) *sockets = connect_as(DATA);
         watch_peers();

@@ -2,6 +2,7 @@
 #include "../base/files.h"
 #include "../base/json.h"
 #include "../base/os.h"
+#include "../base/terminal.h"
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include <errno.h>
@@ -69,7 +70,7 @@ static void rename_old_log(const char *path) {
     if (!file_exists(path)) return;
     char *base = format_string("%s.old", path), *old = file_unused_variant(base, '.');
     file_rename(path, old);
-    printf("%s belongs to a run without a checkpoint: renamed to %s\n", path, old);
+    print_line(stdout, "%s belongs to a run without a checkpoint: renamed to %s", path, old);
     free(base);
     free(old);
 }
@@ -189,8 +190,8 @@ static void keep_rows(void *argument) {
         fputc('\n', new->file);
     }
     if (step < resume->step)
-        printf("%s: ends at step %" PRId64 ", the rows up to step %" PRId64 " are missing\n", new->path.text, step,
-               resume->step);
+        print_line(stdout, "%s: ends at step %" PRId64 ", the rows up to step %" PRId64 " are missing", new->path.text,
+                   step, resume->step);
     file_unmap(map);
 }
 
@@ -297,18 +298,21 @@ static char *model_text(const RunInfo *run) {
 }
 
 void log_describe(FILE *file, const RunInfo *run, int as_comments) {
-    char *model = model_text(run), ranks[16] = "";
+    char ranks[16] = "";
     if (comm_size > 1) snprintf(ranks, sizeof ranks, "%d x ", comm_size);
-    char *device = format_string("%s%s, %s, %s", ranks, backend_name, run->device->name, run->device->detail);
-    char *memory = format_string("%s%s", run->memory, comm_size > 1 ? " on each" : "");
-    const struct { const char *name, *text; } facts[] = {
-        { "command", as_comments ? run->command : NULL }, { "output", as_comments ? NULL : run->out },
-        { "device", device }, { "model", model }, { "data", as_comments ? NULL : run->data }, { "memory", memory } };
-    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
-        if (facts[i].text) fprintf(file, as_comments ? "# %s: %s\n" : "%-7s %s\n", facts[i].name, facts[i].text);
-    free(model);
-    free(device);
-    free(memory);
+    const struct { const char *name; char *text; } facts[] = {
+        { "command", as_comments ? format_string("%s", run->command) : NULL },
+        { "output", as_comments || !run->out ? NULL : format_string("%s", run->out) },
+        { "device", format_string("%s%s, %s, %s", ranks, backend_name, run->device->name, run->device->detail) },
+        { "model", model_text(run) },
+        { "data", as_comments ? NULL : format_string("%s", run->data) },
+        { "memory", format_string("%s%s", run->memory, comm_size > 1 ? " on each" : "") } };
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
+        if (!facts[i].text) continue;
+        make_printable(facts[i].text);
+        fprintf(file, as_comments ? "# %s: %s\n" : "%-7s %s\n", facts[i].name, facts[i].text);
+        free(facts[i].text);
+    }
 }
 
 /* What follows the comments of both a new file and an old one. */

@@ -1,6 +1,7 @@
 #include "report.h"
 #include "../base/files.h"
 #include "../base/os.h"
+#include "../base/terminal.h"
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include <inttypes.h>
@@ -9,43 +10,9 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 enum { LINE_SECONDS = 6, SPEED_MS = 10000 };    /* between lines on no terminal; time constant of the speed */
-
-/* ---- The terminal. Errors of stdout are ignored: the log has every step. */
-
-static int columns_in_place;        /* of a line on the terminal that the next one overwrites */
-
-static void end_line(void) {
-    if (columns_in_place) putchar('\n');
-    columns_in_place = 0;
-    fflush(stdout);
-}
-
-/* The last column stays free: some terminals wrap when it is filled. Two blanks separate fields: those that do not fit
-   are left out whole, as "9.7e-0" would be another number. */
-static void print_in_place(const char *text) {
-    struct winsize size;
-    int columns = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
-    int end = (int)strlen(text) > columns ? columns : 0;
-    while (end && strncmp(text + end, "  ", 2)) end--;
-    printf("\r%*s\r", columns_in_place, "");
-    columns_in_place = printf("%.*s", end ? end : columns, text);
-    fflush(stdout);
-}
-
-void report_line(FILE *file, const char *format, ...) {
-    va_list arguments;
-    end_line();
-    if (file == stderr) fputs("train_gpt: ", stderr);
-    va_start(arguments, format);
-    vfprintf(file, format, arguments);
-    va_end(arguments);
-    fputc('\n', file);
-    fflush(file);
-}
 
 /* ---- Texts */
 
@@ -89,7 +56,7 @@ static void print_step(Report *report, const StepReport *s, int stays) {
     if (is_terminal) print_in_place(text);
     else             puts(text);
     free(text);
-    if (stays || !is_terminal) end_line();
+    if (stays || !is_terminal) end_line_in_place();
     report->printed_at_s = seconds_now();
     report->unprinted.step = 0;
 }
@@ -99,9 +66,9 @@ static void print_step(Report *report, const StepReport *s, int stays) {
 static void flush_file(LogFile *file, int sync) {
     int before = file->error, error = log_file_flush(file, sync);
     if (error && !before)
-        report_line(stderr, "warning: %s: cannot write: %s; the run continues, its rows are kept in memory", file->path,
+        print_line(stderr, "warning: %s: cannot write: %s; the run continues, its rows are kept in memory", file->path,
                     strerror(error));
-    if (!error && before) report_line(stdout, "%s: written again, no row is missing", file->path);
+    if (!error && before) print_line(stdout, "%s: written again, no row is missing", file->path);
 }
 
 static void flush_files(Report *report, int sync) {
@@ -132,7 +99,7 @@ static void end_with_error(const char *message) {
     Report *report = open_report;
     fail_hook = next_hook;
     open_report = NULL;
-    end_line();
+    end_line_in_place();
     if (report) end_files(report, message);
     fail("%s", message);
 }
@@ -195,7 +162,7 @@ void report_validation(Report *report, const ValidationReport *v) {
     char text[192], floor[32] = "", part[48] = "";
     if (!isnan(v->floor)) snprintf(floor, sizeof floor, ", floor %.4f", v->floor);
     if (v->first) snprintf(part, sizeof part, ", on the first %" PRId64 " tokens", v->first);
-    report_line(stdout, "step %" PRId64 ": val loss %s%s%s", v->step, loss_text(v->loss, v->targets_per_byte, text),
+    print_line(stdout, "step %" PRId64 ": val loss %s%s%s", v->step, loss_text(v->loss, v->targets_per_byte, text),
                 floor, part);
     write_event(report, "validation", v->step, (LogValue[]){
         { "val_loss", "%.9g", .number = v->loss }, { "floor", "%.6f", .number = v->floor }, {0} });
@@ -207,7 +174,7 @@ void report_warning(Report *report, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    report_line(stderr, "warning: %s", message);
+    print_line(stderr, "warning: %s", message);
     write_event(report, "warning", report->log.step, (LogValue[]){ { "message", .text = message }, {0} });
 }
 
@@ -234,7 +201,7 @@ void report_progress(Report *report, int64_t done, int64_t all) {
         duration_text((now - report->progress_start_s) * (1 / share - 1), left);
         snprintf(text, sizeof text, "evaluating %.0f%% done, %s left", 100 * share, left);
         if (is_terminal) print_in_place(text);
-        else             report_line(stderr, "%s", text);
+        else             print_line(stderr, "%s", text);
         report->progress_at_s = now;
     }
 }
@@ -243,7 +210,7 @@ void report_sync(Report *report) { flush_files(report, 1); }
 
 void report_close(Report *report, const char *reason) {
     if (report->unprinted.step) print_step(report, &report->unprinted, 1);
-    end_line();
+    end_line_in_place();
     end_files(report, reason);
     open_report = NULL;
     if (fail_hook == end_with_error) fail_hook = next_hook;

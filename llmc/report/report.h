@@ -60,9 +60,6 @@ void report_sample    (Report *report, int64_t step, char *text, size_t size);
    leaves the results on stdout alone, every 6 seconds. */
 void report_progress(Report *report, int64_t done, int64_t all);
 
-/* A line on stdout or, after "train_gpt: ", on stderr. */
-void report_line(FILE *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
 void report_sync (Report *report);          /* fsync of the files; an error is reported */
 
 /* reason: why the run ends, for the event "end": "done", "SIGTERM". Fails when rows are lost. */

@@ -5,6 +5,7 @@
 #include "bpe_words.h"
 #include "../base/json.h"
 #include "../base/os.h"
+#include "../base/terminal.h"
 
 enum { BATCH = 1 << 24, PART = 1 << 18 };       /* bytes of a batch, and of a part of a document */
 
@@ -53,10 +54,11 @@ Texts texts_open(const char *const *path, int count, DocumentKind kind, const ch
         t.bytes += map.size;
         size_t head = map.size < 1 << 20 ? (size_t)map.size : 1 << 20;
         if (kind != DOCUMENT_JSONL && head >= 2 && !memcmp(map.bytes, "{\"", 2))
-            printf("%s: looks like JSONL, is read as text; --documents jsonl reads a field of each line\n", path[i]);
+            print_line(stdout, "%s: looks like JSONL, is read as text; --documents jsonl reads a field of each line",
+                       path[i]);
         else if (kind != DOCUMENT_MARK && kind != DOCUMENT_JSONL && memmem(map.bytes, head, mark, MARK))
-            printf("%s: contains %s, read as text; --documents mark reads it as the end of a document\n", path[i],
-                   mark);
+            print_line(stdout, "%s: contains %s, read as text; --documents mark reads it as the end of a document",
+                       path[i], mark);
     }
     return t;
 }

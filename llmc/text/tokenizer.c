@@ -9,6 +9,7 @@
 #include "bpe_files.h"
 #include "../base/files.h"
 #include "../base/os.h"
+#include "../base/terminal.h"
 
 struct TokenizerKind { const char *name; char *dir; Bpe *bpe; };
 const struct TokenizerKind tokenizer_bytes = { .name = "bytes" }, tokenizer_ids = { .name = "ids" };
@@ -38,8 +39,8 @@ void tokenizer_check(Tokenizer tokenizer, int V) {
 void tokenizer_warn(Tokenizer tokenizer, int V) {
     int ids = tokenizer->bpe ? bpe_vocabulary(tokenizer->bpe)->V : 0;
     if (ids && V - ids >= 128 && !comm_rank)
-        fprintf(stderr, "train_gpt: warning: %s: a tokenizer of %d tokens, the model has %d: is it the model's own?\n",
-                tokenizer->dir, ids, V);
+        print_line(stderr, "warning: %s: a tokenizer of %d tokens, the model has %d: is it the model's own?",
+                   tokenizer->dir, ids, V);
 }
 
 /* Shards do not name their tokenizer: V = 50257 is taken as GPT-2's, other sizes as unknown. */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "../../kernels/check.h"
 #include "../base/os.h"
+#include "../base/terminal.h"
 
 ShardHeader shard_header(FileMap map) {
     ShardHeader header = {0};
@@ -85,9 +86,10 @@ static void print_progress(Writer *w) {
     double now = seconds_now();
     if (now - w->printed < 1 || !isatty(STDOUT_FILENO)) return;
     w->printed = now;
-    printf("\rtokenizing: %.0f %%, %.1f MB/s ", 100.0 * (double)w->texts->done / (double)w->texts->bytes,
-           1e-6 * (double)w->texts->done / (now - w->start));
-    fflush(stdout);
+    char text[64];
+    snprintf(text, sizeof text, "tokenizing: %.0f %%, %.1f MB/s", 100.0 * (double)w->texts->done /
+             (double)w->texts->bytes, 1e-6 * (double)w->texts->done / (now - w->start));
+    print_in_place(text);
 }
 
 /* A signal or the time limit ends the program; the incomplete shard is removed. */
@@ -95,8 +97,7 @@ static void stop_if_requested(void) {
     const char *why = stop_requested();
     if (!why) return;
     stop_remove();
-    printf("%s: the tokens are not complete; the file under way is not kept\n", why);
-    fflush(stdout);
+    print_line(stdout, "%s: the tokens are not complete; the file under way is not kept", why);
     if (stop_hook) stop_hook();
     exit(EXIT_TRY_AGAIN);
 }
@@ -151,11 +152,10 @@ static void write_all(Writer *w, const char *to) {
     }
     const double seconds = seconds_now() - w->start;
     if (t->count > 1) snprintf(more, sizeof more, " and %d more", t->count - 1);
-    printf("%stokenized %.255s%s: %.1f MB, %lld document%s, %lld tokens, %.2f s, %.1f MB/s -> %s\n",
-           isatty(STDOUT_FILENO) ? "\r" : "", t->path[0], more, 1e-6 * (double)t->bytes, (long long)t->documents,
-           t->documents == 1 ? "" : "s", (long long)(w->tokens[0] + w->tokens[1]), seconds,
-           1e-6 * (double)t->bytes / seconds, to);
-    fflush(stdout);
+    if (isatty(STDOUT_FILENO)) print_in_place("");
+    print_line(stdout, "tokenized %.255s%s: %.1f MB, %lld document%s, %lld tokens, %.2f s, %.1f MB/s -> %s", t->path[0],
+               more, 1e-6 * (double)t->bytes, (long long)t->documents, t->documents == 1 ? "" : "s",
+               (long long)(w->tokens[0] + w->tokens[1]), seconds, 1e-6 * (double)t->bytes / seconds, to);
     free(w->ids);
 }
 
@@ -219,7 +219,7 @@ char *shards_cached(Bpe *bpe, Texts *texts, int wait) {
         usleep(100000);
     }
     if (found) return path;
-    if (file_exists(path)) printf("%s: damaged, made again\n", path);
+    if (file_exists(path)) print_line(stdout, "%s: damaged, made again", path);
     const Path dir = file_parent(path);
     REQUIRE(!access(dir.text, W_OK), "%s: %s: the tokens of %s go there; want a copy of it elsewhere, or shards made "
             "by tokenize", dir.text, strerror(errno), texts->path[0]);

@@ -6,6 +6,7 @@
 #include "../../kernels/comm.h"
 #include "../../kernels/device.h"
 #include "../base/os.h"
+#include "../base/terminal.h"
 #include "../ranks/ranks.h"
 
 static int64_t windows_of(const Tokens *tokens, int64_t max_tokens, int T) {
@@ -99,8 +100,8 @@ void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, cons
     const double floor = first ? NAN : corpus->val_floor;
     char part[48] = "all";
     if (first) snprintf(part, sizeof part, "the first %lld", (long long)first);
-    printf("%s: loss %s, %s of %s%lld tokens, %.1f s\n", path, loss_text(loss, rate, text), part,
-           corpus->train ? "the last " : "", (long long)tokens_count(tokens), seconds_now() - start);
+    print_line(stdout, "%s: loss %s, %s of %s%lld tokens, %.1f s", path, loss_text(loss, rate, text), part,
+               corpus->train ? "the last " : "", (long long)tokens_count(tokens), seconds_now() - start);
     if (!isnan(floor)) printf("the floor, this text's entropy under the grammar that wrote it, is %.4f\n", floor);
     REQUIRE(!(loss < floor), "the loss is below the floor: the model must have been trained on %s", path);
 }

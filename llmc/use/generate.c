@@ -1,5 +1,6 @@
 #include "generate.h"
 #include "../base/os.h"
+#include "../base/terminal.h"
 #include "../ranks/rendezvous.h"
 #include <errno.h>
 #include <signal.h>
@@ -251,7 +252,7 @@ void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *re
     if (comm_rank) return;
     char *text = NULL, *prompt = unescape(s->prompt);
     size_t size;
-    if (step) report_line(stdout, "step %lld: a sample", (long long)step);
+    if (step) print_line(stdout, "step %lld: a sample", (long long)step);
     heartbeat_busy(1);             /* other ranks wait */
     Sample sample = sample_of(s, prompt);
     sample.copy = string_open(&text, &size, "a sample");

@@ -8,6 +8,7 @@
 #include "../base/files.h"
 #include "../base/json.h"
 #include "../base/os.h"
+#include "../base/terminal.h"
 #include "../report/report.h"
 #include "../text/bpe_words.h"
 
@@ -328,15 +329,17 @@ void task_evaluate(Task *task, GPT *model, int B, const char *out) {
     const double seconds = seconds_now() - start;
     TaskFigure figure[2];
     task_figures(task, figure);
-    printf("%s: %s, %d item%s:", task->path, task->name, task->items, plural(task->items));
-    for (const TaskFigure *f = figure; f < figure + 2; f++) {
+    char text[2][96];
+    for (int i = 0; i < 2; i++) {
+        const TaskFigure *f = &figure[i];
         const int digits = *f->name == 'p' ? 2 : 4;
-        printf(" %s %.*f", f->name, digits, f->value);
-        if (!isnan(f->error)) printf(" +- %.*f", digits, f->error);
-        putchar(',');
+        char error[32] = "";
+        if (!isnan(f->error)) snprintf(error, sizeof error, " +- %.*f", digits, f->error);
+        snprintf(text[i], sizeof text[i], "%s %.*f%s", f->name, digits, f->value, error);
     }
-    printf(" %d context%s cut, %d item%s left out, %.1f s\n", task->cut, plural(task->cut), task->left_out,
-           plural(task->left_out), seconds);
+    print_line(stdout, "%s: %s, %d item%s: %s, %s, %d context%s cut, %d item%s left out, %.1f s", task->path,
+               task->name, task->items, plural(task->items), text[0], text[1], task->cut, plural(task->cut),
+               task->left_out, plural(task->left_out), seconds);
     if (!file) return;
     write_items(file, task);
     write_figures(file, task, figure, seconds);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include "../../kernels/device.h"
 #include "../base/os.h"
+#include "../../kernels/check.h"
 #include "../checkpoint/run_dir.h"
 #include "../checkpoint/tokenizer_choice.h"
 #include "../model/model_config.h"
@@ -20,6 +21,7 @@ int use_checkpoint(Settings *s, Option *options) {
     const char *path = is_val ? s->val_data : s->data;
     if (s->sample) s->batch = s->num_samples;
     checkpoint = run_dir_pick(s->eval ? s->eval : s->sample, &note);
+    if (note) make_printable(note);
     GPTConfig config = checkpoint_config(checkpoint);
     config = model_config(s, checkpoint, &config, config.V);
     tokenizer = tokenizer_choose(s, option_is_typed(options, "tokenizer"), checkpoint, config.V);

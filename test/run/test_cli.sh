@@ -551,6 +551,21 @@ expect "the last checkpoint" test -f "$dir/unread/step-00000030/state.json"
 expect "nothing on stderr" test ! -s "$dir/unread.err"
 close_test "a closed stdout does not end a run"
 
+# ---- Names: on the terminal printable, in a suggested command quoted for a shell
+odd=$dir/$(printf "x; it's\033[31m\nz")
+cp "$dir/text/train.txt" "$odd.txt"
+{
+    "$gpt" "$odd.txt" --layers 1 --heads 1 --channels 16 --context 16 --batch 1 --steps 1 --out "$odd"
+    "$gpt" --resume "$odd"
+    "$gpt" --eval "$odd" "$odd.txt"
+    "$gpt" --sample "$odd" --sample-tokens 1 2>&1 > /dev/null
+    "$tokenize" "$odd.txt" --train-tokenizer --vocab-size 300 --out "$odd.bpe"
+} > "$dir/odd.out" 2>&1
+is "lines with ESC, or that begin within a name" "$(grep -ac "$(printf '\033\\|^z')" "$dir/odd.out")" 0
+expect "a suggested command" grep -qF -e "--resume '$dir/x; it'\\''s?[31m?z' --steps N" "$dir/odd.out"
+expect "the last one" grep -qF -- "-> $dir/x; it's?[31m?z.bpe" "$dir/odd.out"
+close_test "a name has no control characters on the terminal, and suggested commands are quoted"
+
 # ---- --recompute and --batch auto
 expect "train" "$gpt" $small --steps 6 --out "$dir/kept"
 for level in gelu layernorm block; do

@@ -3,6 +3,7 @@
 #include <stdio_ext.h>
 #include <sys/ioctl.h>
 #include "../../llmc/base/os.h"
+#include "../../llmc/base/terminal.h"
 
 static void leave(void) { _exit(1); }
 
@@ -41,7 +42,7 @@ static void terminal_step(Report *report, StepReport *s) {
     if (s->step == 1) s->loss = 10.5, s->norm = 123.4, s->ms = 1234, s->tokens_per_second = 123456;
     if (s->step == 2) report->printed_at_s -= 0.06;       /* lines in place come no more than 20 times a second */
     if (s->step != 3) return;                /* too soon, as 4, which is shown at the end */
-    report_line(stdout, "saved %d", 1);
+    print_line(stdout, "saved %d", 1);
     report_validation(report, &(ValidationReport){ 3, 2.5, NAN, 1, 1000 });
 }
 
@@ -173,7 +174,7 @@ static void progress_run(void *later) {
     report_progress(&report, 2, 8);
     report_progress(&report, 4, 8);      /* too soon after the last */
     report_progress(&report, 8, 8);
-    report_line(stdout, "val loss");
+    print_line(stdout, "val loss");
     report_close(&report, "done");
 }
 
