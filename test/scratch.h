@@ -1,9 +1,8 @@
-/* scratch.h - A directory for the files of a test, removed at the end, and damaged files. */
+/* scratch.h - A directory for the files of a test, removed at the end. */
 #ifndef TEST_SCRATCH_H
 #define TEST_SCRATCH_H
 #include "test.h"
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include "../llmc/base/files.h"
 #include "../llmc/base/random.h"
@@ -125,97 +124,6 @@ static inline void put_safetensors(const char *path, const char *header, const v
     if (data) memcpy(bytes + 8 + length, data, data_bytes);
     put(path, bytes, 8 + length + data_bytes);
     free(bytes);
-}
-
-/* ---- Mutations: change the first changeable bytes of a file at random, read it: it loads, or fails in one line */
-
-static jmp_buf     mutation_jump;
-static const char *mutation_path;
-typedef struct { int loaded, failed, unnamed; } MutationCount;
-static MutationCount *mutation_count;
-
-static inline void mutation_failed(const char *message) {
-    mutation_count->failed++;
-    if (!strstr(message, mutation_path) || strchr(message, '\n')) {
-        mutation_count->unnamed++;
-        printf("  the message does not name the file: %s\n", message);
-        fflush(stdout);     /* which may be a child's */
-    }
-    longjmp(mutation_jump, 1);
-}
-
-static inline void mutation_read(void (*read)(void *), void *argument) {
-    if (setjmp(mutation_jump)) return;
-    read(argument);
-    mutation_count->loaded++;
-}
-
-static inline uint32_t mutation_draw(uint32_t n, uint32_t which, uint64_t below) {
-    return (uint32_t)random_below(5, RANDOM_TEST, n, which, below);
-}
-
-/* One to three of: a bit flipped, a byte that means something to a reader, a few bytes taken from elsewhere; one in
-   five is cut short as well. */
-static inline size_t mutate(unsigned char *bytes, size_t size, size_t changeable, uint32_t n) {
-    static const char telling[] = "\"\\{}[]:,-+.eE0129 tfnu\n\x80\xff";
-    uint32_t changes = 1 + mutation_draw(n, 0, 3);
-    for (uint32_t i = 0; i < changes; i++) {
-        unsigned char *place = bytes + mutation_draw(n, 10 * i + 1, changeable);
-        uint32_t kind = mutation_draw(n, 10 * i + 2, 3), value = mutation_draw(n, 10 * i + 3, 1 << 20);
-        size_t room = (size_t)(bytes + size - place), length = 1 + value % 12;
-        if (kind == 0) *place ^= (unsigned char)(1 << value % 8);
-        if (kind == 1) *place = (unsigned char)telling[value % sizeof telling];
-        if (kind == 2) memmove(place, bytes + value % (size - 12), length < room ? length : room);
-    }
-    return mutation_draw(n, 4, 5) ? size : mutation_draw(n, 5, size);
-}
-
-typedef struct {
-    const char *path, *mutant;
-    FileMap     original;
-    size_t      changeable;
-    uint32_t    count;
-    void      (*read)(void *);
-    void       *argument;
-} Mutations;
-
-/* The original is mapped: a new file takes its name, for overwriting would change the map. */
-static inline void mutations_read(void *mutations) {
-    const Mutations *m = mutations;
-    const size_t size = (size_t)m->original.size;
-    unsigned char *bytes = malloc(size);
-    fail_hook = mutation_failed;
-    for (uint32_t n = 0; n < m->count; n++) {
-        memcpy(bytes, m->original.bytes, size);
-        put(m->mutant, bytes, mutate(bytes, size, m->changeable, n));
-        if (rename(m->mutant, m->path)) break;
-        mutation_read(m->read, m->argument);
-    }
-    fail_hook = NULL;
-    free(bytes);
-}
-
-/* In a child, which leaves behind what a read that failed had allocated. */
-static inline MutationCount mutations(const char *path, size_t changeable, uint32_t count, void (*read)(void *),
-                                      void *argument) {
-    Mutations m = { path, format_string("%s.mutant", path), file_map(path), changeable, count, read, argument };
-    char text[1024] = "";
-    int status = 0;
-    if (changeable > (size_t)m.original.size) m.changeable = (size_t)m.original.size;
-    mutation_count = mmap(NULL, sizeof *mutation_count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    mutation_path = path;
-    if (test_in_process) mutations_read(&m);
-    else                 test_in_child(mutations_read, &m, text, sizeof text, &status);
-    put(m.mutant, m.original.bytes, (size_t)m.original.size);
-    EXPECT(rename(m.mutant, path) == 0, "%s is put back", path);
-    MutationCount result = *mutation_count;
-    munmap(mutation_count, sizeof *mutation_count);
-    file_unmap(m.original);
-    free((char *)m.mutant);
-    EXPECT(status == 0 && result.loaded > 0 && result.failed > 0 && result.loaded + result.failed == (int)count &&
-           !result.unnamed, "%s: status %d; %d loaded, %d failed, %d without the file's name, of %u: %s", path, status,
-           result.loaded, result.failed, result.unnamed, count, text);
-    return result;
 }
 
 #endif

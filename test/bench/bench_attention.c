@@ -164,21 +164,16 @@ static Tensor part(Tensor t, Shape s, int i) {
 
 /* ---- runners */
 
-static AttentionSpec spec_of(Shape s) {
+static AttentionSpec spec_of(Shape s, double dropout) {
     return (AttentionSpec){ .B = s.B, .Tq = s.T, .Tk = s.T, .NH = s.NH, .HS = s.HS, .causal = 1,
-                            .scale = 1 / sqrtf((float)s.HS), .dtype = dtype, .out_dtype = dtype };
-}
-
-static AttentionSpec spec_of_runner(const Runner *r, Shape s) {
-    AttentionSpec spec = spec_of(s);
-    spec.dropout = (Dropout){ .rate = r->dropout, .seed = 1, .site = RANDOM_DROPOUT };
-    return spec;
+                            .scale = 1 / sqrtf((float)s.HS), .dtype = dtype, .out_dtype = dtype,
+                            .dropout = { .rate = (float)dropout, .seed = 1, .site = RANDOM_DROPOUT } };
 }
 
 /* Ours that take the shape, best first ("flash", "flash 2", ...), each with dropout behind it if the rate is above 0;
    then the peers. */
 static void runners_list(Shape s, double dropout) {
-    AttentionSpec spec = spec_of(s);
+    const AttentionSpec spec = spec_of(s, 0), with_dropout = spec_of(s, dropout);
     runners = 0;
     for (int a = 0; attention_list[a]; a++) {
         if (attention_list[a]->refuse(&spec)) continue;
@@ -189,13 +184,11 @@ static void runners_list(Shape s, double dropout) {
         Runner *r = &runner[runners++];
         *r = (Runner){ .ours = attention_list[a] };
         snprintf(r->label, sizeof r->label, namesakes > 1 ? "%.10s %d" : "%.10s", r->ours->name, namesakes);
-        spec.dropout.rate = (float)dropout;
-        if (dropout > 0 && !attention_list[a]->refuse(&spec)) {
+        if (dropout > 0 && !attention_list[a]->refuse(&with_dropout)) {
             runner[runners] = *r;
             runner[runners].dropout = (float)dropout;
             strcat(runner[runners++].label, " dropout");
         }
-        spec.dropout.rate = 0;
     }
     REQUIRE(runners, "no attention of this backend takes head size %d", s.HS);
     if (peers) {
@@ -206,7 +199,7 @@ static void runners_list(Shape s, double dropout) {
 }
 
 static void launch(const Runner *r, Shape s, int pass) {
-    AttentionSpec spec = spec_of_runner(r, s);
+    AttentionSpec spec = spec_of(s, r->dropout);
     Tensor q = part(qkv, s, 0), k = part(qkv, s, 1), v = part(qkv, s, 2), o = part(out, s, 0);
     Tensor lse = tensor_of(r->lse, F32, 3, s.B, s.NH, s.T);
     if (pass == FORWARD) r->ours->forward(&spec, o, lse, r->kept, q, k, v, r->work);
@@ -224,17 +217,17 @@ static double time_launches(const Runner *r, Shape s, int pass, int launches) {
     return 1e3 * (seconds_now() - start) / launches;
 }
 
-/* The same, over `batches` batches of BATCH_MS without a pause. */
-static double time_batches(const Runner *r, Shape s, int pass, int batches) {
-    if (r->ours) return time_launches(r, s, pass, batches * r->launches[pass]);
-    const char *ms = ask("time %s %s %d", r->label, pass == FORWARD ? "forward" : "backward", batches * BATCH_MS);
+/* The same, over a batch of BATCH_MS. */
+static double time_batch(const Runner *r, Shape s, int pass) {
+    if (r->ours) return time_launches(r, s, pass, r->launches[pass]);
+    const char *ms = ask("time %s %s %d", r->label, pass == FORWARD ? "forward" : "backward", BATCH_MS);
     REQUIRE(ms, "%s ran this shape once, and now does not", r->label);
     return strtod(ms, NULL);
 }
 
 /* Absent where it refuses, or would take more than half of the free memory. */
 static void prepare_ours(Runner *r, Shape s) {
-    AttentionSpec spec = spec_of_runner(r, s);
+    AttentionSpec spec = spec_of(s, r->dropout);
     size_t kept_bytes = r->ours->kept_bytes(&spec), work_bytes = r->ours->workspace_bytes(&spec);
     const double bytes = (double)(attention_row_bytes(&spec) + kept_bytes + work_bytes);
     r->absent = r->ours->refuse(&spec) || bytes > 0.5 * (double)device_info().free_bytes;
@@ -286,7 +279,7 @@ static void compete(Shape s, double load[3]) {
     for (int64_t round = 0; round < rounds; round++)
         for (int i = 0; i < runners; i++)
             for (int pass = 0; pass < PASSES && !runner[i].absent; pass++)
-                runner[i].ms[pass][round] = time_batches(&runner[i], s, pass, 1);
+                runner[i].ms[pass][round] = time_batch(&runner[i], s, pass);
     sensors_read(load);
     for (int i = 0; i < runners; i++)
         for (int pass = 0; pass < PASSES; pass++) {
@@ -330,13 +323,6 @@ static void cell(int absent, const char *format, ...) {
     va_end(arguments);
 }
 
-static void print_rule(int columns) {
-    printf("\n|");
-    while (columns-- > 0) printf(" --- |");
-    printf("\n");
-    fflush(stdout);
-}
-
 /* A row for scripts/plot_attention.sh; its names have no commas. TFLOP/s on a CPU too. */
 static void write_csv_row(const Runner *r, Shape s, double flop) {
     if (!csv || r->absent) return;
@@ -365,7 +351,9 @@ static void speed_table(int HS, int T_min, int T_max) {
         if (!runner[i].ours) { printf(" %s/%s |", runner[0].label, runner[i].label); columns++; }
         else if (runner[i].dropout > 0) { printf(" time of %s, both passes |", runner[i].label); columns++; }
     printf(" SM MHz | C | W | GB |");
-    print_rule(columns);
+    printf("\n|");
+    while (columns-- > 0) printf(" --- |");
+    printf("\n");
     for (int T = T_min; T <= T_max; T *= 2) {
         s = speed_shape(HS, T);
         double flop = 2.0 * s.B * s.NH * T * T * HS;
@@ -392,52 +380,11 @@ static void speed_table(int HS, int T_min, int T_max) {
     inputs_close();
 }
 
-/* Each attention alone, long enough that the card reaches its power limit and lowers its clock, as it does in training.
-   pJ: of the median of nvidia-smi's W. */
-static void sustained_table(int HS, int T_min, int T_max) {
-    enum { WARM_UP = 500 / BATCH_MS, MEASURED = 1500 / BATCH_MS };
-    Shape s = speed_shape(HS, T_min);
-    inputs_open((int64_t)s.B * s.T, s.NH, HS, 1);
-    runners_list(s, dropout_rate);
-    printf("\nSustained: head size %d, %d heads, B*T = %d, causal, %s, each alone for %d ms\n\n| T | pass | | TFLOP/s "
-           "| SM MHz | TFLOP/s per GHz | W | pJ/FLOP | C |", HS, s.NH, s.B * s.T, dtype_name(dtype),
-           MEASURED * BATCH_MS);
-    print_rule(9);
-    for (int T = T_min; T <= T_max; T *= 8) {
-        double load[3], flop = 2.0 * HS * T * T;
-        s = speed_shape(HS, T);
-        flop *= s.B * s.NH;
-        compete(s, load);
-        for (int pass = 0; pass < PASSES; pass++)
-            for (int i = 0; i < runners; i++) {
-                if (runner[i].absent) continue;
-                time_batches(&runner[i], s, pass, WARM_UP);
-                sensors_read(load);
-                double ms = time_batches(&runner[i], s, pass, MEASURED);
-                sensors_read(load);
-                double tflops = 1e-9 * (pass == FORWARD ? 1 : 2.5) * flop / ms;
-                printf("| %d | %s | %s |", T, pass == FORWARD ? "forward" : "backward", runner[i].label);
-                cell(0, "%.*f", dtype == F32 ? 3 : 0, tflops);
-                cell(isnan(load[0]), "%.0f", load[0]);
-                cell(isnan(load[0]), "%.0f", 1e3 * tflops / load[0]);
-                cell(isnan(load[2]), "%.0f", load[2]);
-                cell(isnan(load[2]), "%.2f", load[2] / tflops);
-                cell(isnan(load[1]), "%.0f", load[1]);
-                printf("\n");
-                fflush(stdout);
-            }
-        release();
-    }
-    inputs_close();
-}
-
 int main(int argc, char **argv) {
     int64_t HS, T;
-    const char *table, *python, *csv_path;
+    const char *python, *csv_path;
     int no_peers, autograd;
     Option options[] = {
-        { .name = "table", .type = OPTION_CHOICE, .value = &table, .fallback = "speed",
-          .choices = "speed|sustained", .help = "speeds, or those under sustained load" },
         { .name = "head-size", .type = OPTION_INTEGER, .value = &HS, .min = 1, .max = 128, .argument = "N",
           .help = "only the speeds at this one; without it 64 and 128" },
         { .name = "T", .type = OPTION_INTEGER, .value = &T, .min = 1, .max = 32768, .argument = "N",
@@ -464,9 +411,7 @@ int main(int argc, char **argv) {
     REQUIRE(shared_file >= 0, "no shared memory for the inputs: %s", strerror(errno));
 
     int small = dtype == F32;                   /* a CPU: less of everything */
-    const int sustained = strcmp(table, "sustained") == 0;
     if (csv_path) {
-        REQUIRE(!sustained, "--csv %s: only the speeds are written, not --table %s", csv_path, table);
         csv = fopen(csv_path, "we");
         REQUIRE(csv, "--csv %s: cannot create: %s", csv_path, strerror(errno));
         fprintf(csv, "device,dtype,head_size,heads,batch,T,attention,forward_ms,backward_ms,forward_tflops,"
@@ -480,8 +425,7 @@ int main(int argc, char **argv) {
     for (int size = 64; size <= 128; size += 64) {
         const int head_size = HS ? (int)HS : size;
         if (HS && size > 64) break;
-        if (sustained) sustained_table(head_size, T ? (int)T : small ? 128 : 2048, T ? (int)T : small ? 128 : 16384);
-        else           speed_table(head_size, T ? (int)T : small ? 128 : 512, T ? (int)T : small ? 1024 : 16384);
+        speed_table(head_size, T ? (int)T : small ? 128 : 512, T ? (int)T : small ? 1024 : 16384);
     }
     return 0;
 }

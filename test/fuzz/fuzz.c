@@ -2,15 +2,17 @@
 #include "fuzz.h"
 #include <glob.h>
 #include <setjmp.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include "../../kernels/check.h"
 #include "../../llmc/base/files.h"
 
 /* ---- Files. --wrap=NAME of the linker sends the calls of NAME to __wrap_NAME. */
 
-enum { MOST_FILES = 8 };
+enum { MOST_FILES = 8, PAGE = 4096 };
 static struct { char path[64]; unsigned char *bytes; size_t size; } files[MOST_FILES];
 static int    file_count, map_count;
+static FileMap maps[MOST_FILES];
 static size_t input_size;
 
 void fuzz_file(const char *path, const void *bytes, size_t size) {
@@ -29,17 +31,21 @@ static int find_file(const char *path) {
 FileMap __wrap_file_map(const char *path) {
     int i = find_file(path);
     REQUIRE(i >= 0, "%s: cannot open: No such file or directory", path);
-    if (!files[i].size) return (FileMap){ (const unsigned char *)"", 0 };
-    unsigned char *bytes = malloc(files[i].size);
-    memcpy(bytes, files[i].bytes, files[i].size);
-    map_count++;
-    return (FileMap){ bytes, (int64_t)files[i].size };
+    const size_t size = files[i].size, pages = (size + PAGE - 1) / PAGE * PAGE;
+    if (!size) return (FileMap){ (const unsigned char *)"", 0 };
+    unsigned char *memory = mmap(NULL, pages + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CLAIM(memory != MAP_FAILED && map_count < MOST_FILES, "%d files are mapped", map_count);
+    memcpy(memory + pages - size, files[i].bytes, size);
+    mprotect(memory + pages, PAGE, PROT_NONE);
+    return maps[map_count++] = (FileMap){ memory + pages - size, (int64_t)size };
 }
 
 void __wrap_file_unmap(FileMap map) {
+    const size_t pages = ((size_t)map.size + PAGE - 1) / PAGE * PAGE;
     if (!map.size) return;
-    map_count--;
-    free((void *)map.bytes);
+    for (int i = 0; i < map_count; i++)
+        if (maps[i].bytes == map.bytes) maps[i--] = maps[--map_count];
+    munmap((unsigned char *)map.bytes + map.size - pages, pages + PAGE);
 }
 
 int __wrap_file_exists(const char *path) { return find_file(path) >= 0; }
@@ -158,6 +164,7 @@ int fuzz_try(void (*read)(void *), void *argument, int keeps, const char *named)
     CLAIM(!accepted || keeps || block_count == 0, "%d blocks of memory were not freed", block_count);
     CLAIM(!accepted || keeps || map_count == 0, "%d files were not unmapped", map_count);
     while (block_count) free((void *)blocks[--block_count]);
+    while (map_count) __wrap_file_unmap(maps[0]);
     fuzz_accepted += accepted;
     if (accepted) return 1;
 

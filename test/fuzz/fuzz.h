@@ -1,8 +1,9 @@
 /* fuzz.h - Untrusted input for the readers. A target is a reader and the claims that must hold of whatever
-   it accepts. make fuzz lets libFuzzer look for bytes that break a claim; make test reads what lies in corpus/ once.
+   it accepts. make fuzz lets libFuzzer look for bytes that break a claim; make test reads the files in corpus/ and
+   mutants of them.
 
-   The linker puts the file_map of fuzz.c in the place of that of files.c: a file is a string in memory, in a block of
-   just its size, so that AddressSanitizer sees a read of one byte too many. */
+   The linker puts the file_map of fuzz.c in the place of that of files.c: a file is a string in memory before a page
+   that cannot be read, so that a read of one byte too many is a fault. */
 #ifndef TEST_FUZZ_H
 #define TEST_FUZZ_H
 #include <stddef.h>

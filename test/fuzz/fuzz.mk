@@ -1,5 +1,5 @@
-# fuzz.mk - Included by the Makefile. test_fuzz, part of make test, reads the corpus once; make fuzz runs libFuzzer
-# on the readers, FUZZ_SECONDS in all, and needs clang with its fuzzer.
+# fuzz.mk - Included by the Makefile. test_fuzz, part of make test, reads the corpus and mutants of it; make fuzz runs
+# libFuzzer on the readers, FUZZ_SECONDS in all, and needs clang with its fuzzer.
 
 FUZZ_O    := $(patsubst %,$(BUILD)/test/fuzz/%.o,fuzz targets)
 # the calls of these go to __wrap_NAME in fuzz.c

@@ -71,36 +71,29 @@ static void parse_and_free(void *argument) {
     json_free(json_parse(input->bytes, input->size, "FILE"));
 }
 
-typedef struct { const Json *object, *member; } Member;
+enum { FIND, INTEGER, REAL, STRING, ACCESSORS };
+typedef struct { const Json *object, *member; int accessor; } Member;
 
-static void as_integer(void *argument) {
-    Member *m = argument;
-    int64_t integer = json_integer(m->member, -1000, 1000);
-    CLAIM(integer >= -1000 && integer <= 1000 && integer == strtod(m->member->text, NULL), "%s is %lld",
-          m->member->text, (long long)integer);
-}
-
-static void as_real(void *argument) {
-    Member *m = argument;
-    double real = json_real(m->member);
-    CLAIM(isfinite(real) && m->member->type == JSON_NUMBER, "%s is %g", m->member->text, real);
-}
-
-static void as_string(void *argument) {
-    Member *m = argument;
-    CLAIM(json_string(m->object, m->member->key) == m->member->text, "another text");
-}
-
-static void find(void *argument) {
-    Member *m = argument;
-    CLAIM(json_find(m->object, m->member->key) == m->member, "%s is not found, or twice", m->member->key);
+static void read_member(void *argument) {
+    const Member *m = argument;
+    const Json *member = m->member;
+    if (m->accessor == FIND) CLAIM(json_find(m->object, member->key) == member, "%s: none, or two", member->key);
+    if (m->accessor == INTEGER) {
+        const int64_t integer = json_integer(member, -1000, 1000);
+        CLAIM(integer >= -1000 && integer <= 1000 && integer == strtod(member->text, NULL), "%s is %lld", member->text,
+              (long long)integer);
+    }
+    if (m->accessor == REAL) {
+        const double real = json_real(member);
+        CLAIM(isfinite(real) && member->type == JSON_NUMBER, "%s is %g", member->text, real);
+    }
+    if (m->accessor == STRING) CLAIM(json_string(m->object, member->key) == member->text, "another text");
 }
 
 static void read_members(const Json *object) {
-    static void (*const readers[])(void *) = { find, as_integer, as_real, as_string };
     for (const Json *child = object->child; child; child = child->next) {
-        for (int i = 0; i < 4 && object->type == JSON_OBJECT; i++)
-            fuzz_try(readers[i], &(Member){ object, child }, FREES_ALL, "FILE");
+        for (int i = 0; i < ACCESSORS && object->type == JSON_OBJECT; i++)
+            fuzz_try(read_member, &(Member){ object, child, i }, FREES_ALL, "FILE");
         read_members(child);
     }
 }
@@ -190,15 +183,13 @@ static void read_index(const char *bytes, size_t size) {
 static Params params, moments;
 static GPTConfig tiny = { .L = 1, .NH = 1, .C = 2, .T = 2, .V = 3, .Vp = 64, .dtype = F32 };
 
-static void read_params(void *argument) {
-    (void)argument;
-    weights_read("FILE", &params.table, &(Part){ "", params.table.memory, F32 }, 1, tiny.V);
+static void read_params(void *path) {
+    weights_read(path, &params.table, &(Part){ "", params.table.memory, F32 }, 1, tiny.V);
 }
 
-static void read_moments(void *argument) {
-    (void)argument;
+static void read_moments(void *path) {
     Part part[] = { { "exp_avg.", params.table.memory, F32 }, { "exp_avg_sq.", moments.table.memory, F32 } };
-    weights_read("FILE", &params.table, part, 2, tiny.V);
+    weights_read(path, &params.table, part, 2, tiny.V);
 }
 
 static void claim_weights(const Params *p) {
@@ -230,10 +221,10 @@ static void read_weights(const char *bytes, size_t size) {
     }
     safe_file("FILE", bytes, size);
     fill_half(&params);
-    if (fuzz_try(read_params, NULL, FREES_ALL, "FILE")) claim_weights(&params);
+    if (fuzz_try(read_params, "FILE", FREES_ALL, "FILE")) claim_weights(&params);
     fill_half(&params);
     fill_half(&moments);
-    if (!fuzz_try(read_moments, NULL, FREES_ALL, "FILE")) return;
+    if (!fuzz_try(read_moments, "FILE", FREES_ALL, "FILE")) return;
     claim_weights(&params);
     claim_weights(&moments);
 }
@@ -259,26 +250,18 @@ static void claim_values(void) {
         const char *was = option_text(o, text);
         option_set(o, was);
         CLAIM(!strcmp(option_text(o, again), was), "--%s: %s became %s", o->name, was, option_text(o, again));
-        if (!*was) continue;
-        if (o->type == OPTION_INTEGER) {
-            int64_t value = *(int64_t *)o->value;
-            CLAIM((o->choices && value == 0) || (double)value >= o->min, "--%s %lld", o->name, (long long)value);
-            CLAIM((double)value <= o->max, "--%s %lld", o->name, (long long)value);
-        }
-        if (o->type == OPTION_REAL) {
-            double value = *(double *)o->value;
-            CLAIM(value >= o->min && value <= o->max, "--%s %g", o->name, value);
-        }
+        if (!*was || (o->type != OPTION_INTEGER && o->type != OPTION_REAL)) continue;
+        const double value = o->type == OPTION_INTEGER ? (double)*(int64_t *)o->value : *(double *)o->value;
+        CLAIM((o->choices && value == 0) || (value >= o->min && value <= o->max), "--%s %g", o->name, value);
     }
 }
 
 /* The model and the batch that a resume reads from config.json and state.json, and its memory plan. */
-static void plan_resume(void *argument) {
-    (void)argument;
-    resume_adopt_options(options, checkpoint_open_state("C"));
+static void plan_resume(void *dir) {
+    resume_adopt_options(options, checkpoint_open_state(dir));
     claim_values();
-    GPTConfig config = checkpoint_config("C");
-    config = model_config(&settings, "C", &config, 0);
+    GPTConfig config = checkpoint_config(dir);
+    config = model_config(&settings, dir, &config, 0);
     if (config.L > 10) return;                     /* the tables of 1000 layers take time */
     batch_choose(&settings, &config, TRAIN);
     MemoryPlan plan = memory_plan(&config, settings.attention, (int)settings.batch, TRAIN);
@@ -292,27 +275,24 @@ static void plan_resume(void *argument) {
 
 /* ---- checkpoint: the same bytes as config.json and as state.json, beside a model of three tensors */
 
-static void load_config(void *argument) {
-    (void)argument;
-    GPTConfig c = checkpoint_config("C");
+static void load_config(void *dir) {
+    GPTConfig c = checkpoint_config(dir);
     CLAIM(c.L >= 1 && c.NH >= 1 && c.C >= 1 && c.C % c.NH == 0 && c.T >= 1 && c.V >= 1 && c.Vp >= c.V && c.Vp % 64 == 0,
           "a model of %d blocks, %d heads, %d channels, context %d, vocabulary %d", c.L, c.NH, c.C, c.T, c.V);
 }
 
-static void load_state(void *argument) {
-    (void)argument;
-    TrainState s = checkpoint_load_state("C");
+static void load_state(void *dir) {
+    TrainState s = checkpoint_load_state(dir);
     CLAIM(s.step >= 0 && s.tokens >= 0 && (int64_t)s.sequences_seen >= 0 && !isinf(s.val_loss) && s.val_step >= -1,
           "step %lld", (long long)s.step);
     CLAIM(s.spikes.count >= 0 && s.spikes.count <= SPIKE_WINDOW, "a window of %d", s.spikes.count);
     for (int i = 0; i < s.spikes.count; i++) CLAIM(isfinite(s.spikes.loss[i] + s.spikes.log_norm[i]), "number %d", i);
 }
 
-static void load_ids(void *argument) {
-    (void)argument;
-    Json *state = checkpoint_open_state("C");
+static void load_ids(void *dir) {
+    Json *state = checkpoint_open_state(dir);
     CLAIM(json_string(state, "train"), "no text");
-    checkpoint_tokenizer("C", 256);
+    checkpoint_tokenizer(dir, 256);
     json_free(state);
 }
 
@@ -325,11 +305,11 @@ static void read_checkpoint(const char *bytes, size_t size) {
     fuzz_file("C/state.json", bytes, size);
     safe_file("C/model.safetensors", model, sizeof model - 1);
     safe_file("C/optimizer.safetensors", "{}", 2);
-    fuzz_try(load_config, NULL, FREES_ALL, "");
-    fuzz_try(load_state, NULL, FREES_ALL, "C/state.json");
-    fuzz_try(load_ids, NULL, FREES_ALL, "C/state.json");
+    fuzz_try(load_config, "C", FREES_ALL, "C/config.json");
+    fuzz_try(load_state, "C", FREES_ALL, "C/state.json");
+    fuzz_try(load_ids, "C", FREES_ALL, "C/state.json");
     settings_parse(&settings, options, 1, (char *[]){ "train_gpt" });
-    fuzz_try(plan_resume, NULL, KEEPS, "");
+    fuzz_try(plan_resume, "C", KEEPS, "");
 }
 
 /* ---- tokens. The first byte says what the rest is: 'b' a file of that name's kind, .bin; 's' three words of a shard's
@@ -391,7 +371,7 @@ static void read_tokens(const char *bytes, size_t size) {
     fuzz_try(check_tokens, "*", FREES_ALL, "");
 }
 
-/* ---- options: a line is a word of the command line */
+/* ---- options: a line is a word of the command line; all of it is also a file for --config */
 
 static void read_options(const char *bytes, size_t size) {
     char *words = malloc(size + 1), *argv[66] = { "train_gpt" };
@@ -405,18 +385,20 @@ static void read_options(const char *bytes, size_t size) {
     }
     if (fuzz_try(parse, &(Words){ argc, argv }, FREES_ALL, "")) claim_values();
     free(words);
+    fuzz_file("CONFIG", bytes, size);
+    if (fuzz_try(parse, &(Words){ 3, (char *[]){ "train_gpt", "--config", "CONFIG" } }, FREES_ALL, "CONFIG"))
+        claim_values();
 }
 
 /* ---- prompt: the first byte's lowest bit chooses the tokenizer. A terminal is given UTF-8 without orders. */
 
-typedef struct { Tokenizer tokenizer; const char *text; int32_t *token; int count; } Prompt;
+typedef struct { Tokenizer tokenizer; const char *text; int V; int32_t *token; int count; } Prompt;
 
 static void encode(void *argument) {
     Prompt *p = argument;
-    int V = p->tokenizer == TOKENIZER_BYTES ? 256 : 50257;
-    p->token = tokenizer_encode(p->tokenizer, p->text, V, &p->count);
+    p->token = tokenizer_encode(p->tokenizer, p->text, p->V, &p->count);
     CLAIM(p->count >= 0 && (size_t)p->count <= strlen(p->text), "%d tokens of %zu bytes", p->count, strlen(p->text));
-    for (int i = 0; i < p->count; i++) CLAIM(p->token[i] >= 0 && p->token[i] < V, "token %d", p->token[i]);
+    for (int i = 0; i < p->count; i++) CLAIM(p->token[i] >= 0 && p->token[i] < p->V, "token %d", p->token[i]);
 }
 
 static void claim_harmless(const unsigned char *text, size_t size) {
@@ -430,24 +412,21 @@ static void claim_harmless(const unsigned char *text, size_t size) {
 
 static void read_prompt(const char *bytes, size_t size) {
     if (!size) return;
-    char *copy = malloc(size), *printed;
-    memcpy(copy, bytes + 1, size - 1);
-    copy[size - 1] = 0;
-    Prompt p = { .tokenizer = *bytes & 1 ? TOKENIZER_IDS : TOKENIZER_BYTES, .text = copy };
+    char *copy = strndup(bytes + 1, size - 1), *printed;
+    Prompt p = { *bytes & 1 ? TOKENIZER_IDS : TOKENIZER_BYTES, .text = copy, .V = *bytes & 1 ? 50257 : 256 };
     if (fuzz_try(encode, &p, KEEPS, "prompt")) {
-        int32_t *token = tokenizer_encode(p.tokenizer, p.text, p.tokenizer == TOKENIZER_BYTES ? 256 : 50257, &p.count);
+        encode(&p);                 /* the tokens again: fuzz_try has freed them */
         for (fuzz_terminal = 0; fuzz_terminal < 2; fuzz_terminal++) {
             FILE *file = open_memstream(&printed, &size);
-            for (int i = 0; i < p.count; i++) tokenizer_print(p.tokenizer, token[i], file);
+            for (int i = 0; i < p.count; i++) tokenizer_print(p.tokenizer, p.token[i], file);
             tokenizer_print_end(p.tokenizer, file);
             fclose(file);
             if (fuzz_terminal) claim_harmless((unsigned char *)printed, size);
-            else if (p.tokenizer == TOKENIZER_BYTES)
-                CLAIM(!strcmp(printed, p.text), "%s was printed as %s", p.text, printed);
+            else CLAIM(*bytes & 1 || !strcmp(printed, p.text), "%s was printed as %s", p.text, printed);
             free(printed);
         }
         fuzz_terminal = 0;
-        free(token);
+        free(p.token);
     }
     free(copy);
 }
@@ -485,31 +464,26 @@ static void read_utf8(const char *bytes, size_t size) {
     const char *kind = file_kind(text, (int64_t)size);
     CLAIM(!kind || *kind, "a kind without a name");
 
-    char *copy = malloc(size + 1), *written;
+    char *copy = strndup(bytes, size), *written;
+    if (*copy) fuzz_try(say, copy, FREES_ALL, "");
     size_t valid = 0, length;
-    memcpy(copy, bytes, size);
-    copy[size] = 0;
-    while (copy[valid] && (length = utf8_length((unsigned char *)copy + valid, size - valid))) valid += length;
-    char kept = copy[valid];
+    while ((length = utf8_length((unsigned char *)copy + valid, strlen(copy + valid)))) valid += length;
     copy[valid] = 0;
     FILE *file = open_memstream(&written, &length);
     json_write_string(file, copy);
     fclose(file);
     json_free(json_parse(written, length, "what was written"));
     free(written);
-    copy[valid] = kept;
-    if (*copy) fuzz_try(say, copy, FREES_ALL, "");
     free(copy);
 }
 
 /* ---- log, events: the log.csv and the log.jsonl that a resume goes on with */
 
-static void open_log(void *argument) {
+static void open_log(void *dir) {
     Log log;
     RunInfo run = { .version = "0", .command = "train_gpt", .device = &(DeviceInfo){0},
                     .config = &(GPTConfig){ .L = 1, .NH = 1, .C = 8, .T = 8, .V = 8 }, .options = &(Option){0} };
-    (void)argument;
-    log_open(&log, "OUT", &run, &(ResumeInfo){ .step = 100, .val_loss = 1.5 });
+    log_open(&log, dir, &run, &(ResumeInfo){ .step = 100, .val_loss = 1.5 });
     log_step(&log, &(StepReport){ .step = 101 });
     log_file_close(&log.csv);
     log_file_close(&log.jsonl);
@@ -518,7 +492,7 @@ static void open_log(void *argument) {
 static void read_log_file(const char *path, const char *bytes, size_t size) {
     tzset();            /* strftime calls it, and it keeps the memory that its first call allocates */
     fuzz_file(path, bytes, size);
-    fuzz_try(open_log, NULL, FREES_ALL, path);
+    fuzz_try(open_log, "OUT", FREES_ALL, path);
 }
 
 static void read_log(const char *bytes, size_t size)    { read_log_file("OUT/log.csv", bytes, size); }
@@ -526,17 +500,16 @@ static void read_events(const char *bytes, size_t size) { read_log_file("OUT/log
 
 /* ---- page: what it shows, a log.csv, a zero byte, a log.jsonl */
 
-static void write_page(void *argument) {
+static void write_page(void *log) {
     FILE *file = fopen("/dev/null", "we");
-    (void)argument;
     CLAIM(file, "/dev/null");
-    page_write(file, (char *[]){ "OUT/log.csv" }, 1);
+    page_write(file, (char *[]){ log }, 1);
     fclose(file);
 }
 
 static void read_page(const char *bytes, size_t size) {
     two_files("OUT/log.csv", "OUT/log.jsonl", bytes, size);
-    fuzz_try(write_page, NULL, FREES_ALL, "OUT/log.");
+    fuzz_try(write_page, "OUT/log.csv", FREES_ALL, "OUT/log.");
 }
 
 /* ---- bpe: the first byte says what the rest is: 't' tokenizer.json, else vocab.json, a zero byte, merges.txt. What is

@@ -30,9 +30,11 @@ typedef enum { PACKED, VIEWS, ONE_QKV } Layout;
 enum { LAYOUTS = 3 };
 
 /* rounded: out in the data type of q, for the backward pass; out itself where it has that. */
-typedef struct { Tensor q, k, v, out, dout, dq, dk, dv, rounded, lse; } Operands;
-
-static inline Tensor output_of(Operands x, int which) { return (const Tensor[]){ x.out, x.dq, x.dk, x.dv }[which]; }
+typedef union {
+    struct { Tensor out, dq, dk, dv, q, k, v, dout, lse, rounded; };
+    Tensor all[10];                             /* the results first: OUT .. DV */
+} Operands;
+enum { HEAD_DATA = 9, LSE = 8 };                /* all but rounded, in the order of all */
 
 /* The column-th third of whole; of a buffer of its own where whole is absent. */
 static inline Tensor third_as(DType dtype, Tensor whole, int column, int how, int B, int T, int C) {
@@ -40,10 +42,6 @@ static inline Tensor third_as(DType dtype, Tensor whole, int column, int how, in
     Tensor view = tensor_column_range(whole, column * C, C);
     mark(view, how);
     return view;
-}
-
-static inline Tensor third(Tensor whole, int column, int how, int B, int T, int C) {
-    return third_as(arena_dtype, whole, column, how, B, T, C);
 }
 
 static inline Tensor operand(DType dtype, Layout layout, Tensor whole, int column, int how, int B, int T, int C) {
@@ -77,10 +75,9 @@ static inline Tensor head_view(Tensor t, const AttentionSpec *s, int b, int h) {
 }
 
 static inline Operands head_of(Operands o, const AttentionSpec *s, int b, int h) {
-    return (Operands){ head_view(o.q, s, b, h), head_view(o.k, s, b, h), head_view(o.v, s, b, h),
-                       head_view(o.out, s, b, h), head_view(o.dout, s, b, h), head_view(o.dq, s, b, h),
-                       head_view(o.dk, s, b, h), head_view(o.dv, s, b, h),
-                       head_view(o.rounded, s, b, h), tensor_row_range(o.lse, b * s->NH + h, 1) };
+    for (int i = 0; i < COUNT(o.all); i++)
+        o.all[i] = i == LSE ? tensor_row_range(o.lse, b * s->NH + h, 1) : head_view(o.all[i], s, b, h);
+    return o;
 }
 
 /* ---- data. POWERS and ONE_HOT are exact: every P with a dout other than 0 is a power of two, or 0, and every sum has
@@ -229,7 +226,7 @@ static inline AttentionSpec one_head(AttentionSpec s) {
 static inline Results results_at(double *next, Operands x) {
     Results r = { .lse = next };
     next += x.q.dim[0];
-    for (int i = 0; i < OUTPUTS; i++) { r.x[i] = next; next += tensor_count(output_of(x, i)); }
+    for (int i = 0; i < OUTPUTS; i++) { r.x[i] = next; next += tensor_count(x.all[i]); }
     return r;
 }
 
@@ -254,7 +251,7 @@ static inline int adds_to(const AttentionSpec *s, int output) {
 static inline Inputs inputs_of(const AttentionSpec *s, Operands x) {
     Inputs in = { given(x.q), given(x.k), given(x.v), given(x.dout), { NULL }, NULL };
     for (int i = 0; i < OUTPUTS; i++)
-        if (adds_to(s, i)) in.added_to[i] = given(output_of(x, i));
+        if (adds_to(s, i)) in.added_to[i] = given(x.all[i]);
     if (adds_to(s, OUT)) in.lse = given(x.lse);
     return in;
 }
@@ -262,7 +259,7 @@ static inline Inputs inputs_of(const AttentionSpec *s, Operands x) {
 /* out, lse = the merge of them with a partial result over other keys. */
 static inline void merge(const AttentionSpec *s, double *out, double *lse, const double *part, const double *part_lse) {
     for (int i = 0; i < s->Tq; i++) {
-        const double total = exp(part_lse[i]) + exp(lse[i]), weight = total > 0 ? exp(lse[i]) / total : 0;
+        const double total = exp(part_lse[i]) + exp(lse[i]), weight = total > 0 ? exp(lse[i]) / total : 1;
         for (int at = i * s->HS; at < (i + 1) * s->HS; at++) out[at] = weight * out[at] + (1 - weight) * part[at];
         lse[i] = log(total);
     }
@@ -278,8 +275,25 @@ static inline void attend(const AttentionSpec *s, Operands x, Results r, double 
     else oracle_attention_backward(&one, r.x[DQ], r.x[DK], r.x[DV], in.dout, r.lse, in.q, in.k, in.v);
     oracle_stores = 0;
     for (int i = DQ; i < OUTPUTS; i++)
-        for (int64_t at = 0, count = tensor_count(output_of(x, i)); in.added_to[i] && at < count; at++)
+        for (int64_t at = 0, count = tensor_count(x.all[i]); in.added_to[i] && at < count; at++)
             r.x[i][at] += in.added_to[i][at];
+}
+
+/* Of query i and key j: p, p times the mask's factor, |dP|^2, and the sizes of the score's terms, added. */
+typedef struct { double p, kept_p, dp2, size; } Pair;
+
+static inline Pair pair_of(const AttentionSpec *s, const Truth *t, Inputs in, int i, int j) {
+    const double *q = in.q + i * s->HS, *k = in.k + j * s->HS, *v = in.v + j * s->HS, *dout = in.dout + i * s->HS;
+    const double kept = oracle_p_factor(s, 0, 0, i, j);
+    double score = 0, size = 0, square = 0;
+    #pragma omp simd reduction(+:score, size, square)
+    for (int d = 0; d < s->HS; d++) {
+        score += q[d] * k[d];
+        size += fabs(q[d] * k[d]);
+        square += dout[d] * v[d] * dout[d] * v[d];
+    }
+    const double p = exp(s->scale * score - t->want.lse[i]);
+    return (Pair){ p, kept * p, kept * kept * square, size };
 }
 
 /* floor: the size that the sums of out, dq, dk and dv would have if all terms had random signs, where
@@ -287,59 +301,31 @@ static inline void attend(const AttentionSpec *s, Operands x, Results r, double 
    condition: a score s is a sum that is wrong by about u times the sum of its terms' sizes, and exp(s) by as much
    relative to itself. */
 static inline void find_sizes(const AttentionSpec *s, Truth *t, Inputs in) {
-    int Tq = s->Tq, Tk = s->Tk, HS = s->HS;
-    int64_t pool_before = pool_used;
-    double condition = 0, out_max = 0, dq_max = 0, dk_max = 0, dv_max = 0, *p_dp = doubles(Tq);
-    #pragma omp parallel for schedule(dynamic, 4) reduction(max:condition, out_max, dq_max)
-    for (int i = 0; i < Tq; i++) {
-        const double *q = in.q + i * HS, *dout = in.dout + i * HS;
-        int seen = oracle_keys_seen(s, i);
-        double p[T_MAX], dp2[T_MAX], out2[HS_MAX] = {0}, dq2[HS_MAX] = {0};
-        p_dp[i] = 0;
-        for (int j = 0; j < seen; j++) {
-            const double *k = in.k + j * HS, *v = in.v + j * HS;
-            double score = 0, size = 0, square = 0;
-            #pragma omp simd reduction(+:score, size, square)
-            for (int d = 0; d < HS; d++) {
-                score += q[d] * k[d];
-                size += fabs(q[d] * k[d]);
-                square += dout[d] * v[d] * dout[d] * v[d];
+    const int HS = s->HS;
+    const int64_t pool_before = pool_used;
+    double condition = 0, *p_dp2 = doubles(s->Tq);              /* known when out is done */
+    memset(p_dp2, 0, sizeof *p_dp2 * (size_t)s->Tq);
+    for (int output = OUT; output < OUTPUTS; output++) {
+        const int of_keys = output >= DK;
+        double largest = 0;
+        #pragma omp parallel for schedule(dynamic, 4) reduction(max:condition, largest)
+        for (int row = 0; row < (of_keys ? s->Tk : s->Tq); row++) {
+            double sum[HS_MAX] = {0};
+            for (int n = 0; n < (of_keys ? s->Tq : s->Tk); n++) {
+                const int i = of_keys ? n : row, j = of_keys ? row : n;
+                if (j >= oracle_keys_seen(s, i)) continue;
+                const Pair x = pair_of(s, t, in, i, j);
+                const double *const factor[] = { in.v + j * HS, in.k + j * HS, in.q + i * HS, in.dout + i * HS };
+                const double weight = output == OUT || output == DV ? x.kept_p
+                                      : s->scale * x.p * (sqrt(x.dp2) + sqrt(p_dp2[i]));
+                if (output == OUT) p_dp2[i] += x.p * x.p * x.dp2;
+                condition = fmax(condition, fabs(s->scale) * x.size);
+                for (int d = 0; d < HS; d++) sum[d] += weight * factor[output][d] * weight * factor[output][d];
             }
-            double kept = oracle_p_factor(s, 0, 0, i, j);
-            dp2[j] = kept * kept * square;
-            condition = fmax(condition, fabs(s->scale) * size);
-            p[j] = exp(s->scale * score - t->want.lse[i]);
-            p_dp[i] += p[j] * p[j] * dp2[j];
-            for (int d = 0; d < HS; d++) out2[d] += kept * p[j] * v[d] * kept * p[j] * v[d];
+            for (int d = 0; d < HS; d++) largest = fmax(largest, sum[d]);
         }
-        for (int j = 0; j < seen; j++) {
-            double ds = s->scale * p[j] * (sqrt(dp2[j]) + sqrt(p_dp[i]));
-            for (int d = 0; d < HS; d++) dq2[d] += ds * in.k[j * HS + d] * ds * in.k[j * HS + d];
-        }
-        for (int d = 0; d < HS; d++) { out_max = fmax(out_max, out2[d]); dq_max = fmax(dq_max, dq2[d]); }
+        t->floor[output] = sqrt(largest);
     }
-    #pragma omp parallel for schedule(dynamic, 4) reduction(max:dk_max, dv_max)
-    for (int j = 0; j < Tk; j++) {
-        const double *k = in.k + j * HS, *v = in.v + j * HS;
-        double dk2[HS_MAX] = {0}, dv2[HS_MAX] = {0};
-        for (int i = 0; i < Tq; i++) {
-            const double *q = in.q + i * HS, *dout = in.dout + i * HS;
-            if (j >= oracle_keys_seen(s, i)) continue;
-            double score = 0, dp2 = 0;
-            #pragma omp simd reduction(+:score, dp2)
-            for (int d = 0; d < HS; d++) { score += q[d] * k[d]; dp2 += dout[d] * v[d] * dout[d] * v[d]; }
-            double p = exp(s->scale * score - t->want.lse[i]), kept = oracle_p_factor(s, 0, 0, i, j);
-            double kept_p = kept * p;
-            double ds = s->scale * p * (kept * sqrt(dp2) + sqrt(p_dp[i]));
-            for (int d = 0; d < HS; d++) {
-                dk2[d] += ds * q[d] * ds * q[d];
-                dv2[d] += kept_p * dout[d] * kept_p * dout[d];
-            }
-        }
-        for (int d = 0; d < HS; d++) { dk_max = fmax(dk_max, dk2[d]); dv_max = fmax(dv_max, dv2[d]); }
-    }
-    const double squares[OUTPUTS] = { out_max, dq_max, dk_max, dv_max };
-    for (int i = 0; i < OUTPUTS; i++) t->floor[i] = sqrt(squares[i]);
     t->condition = condition;
     pool_used = pool_before;
 }
@@ -359,8 +345,7 @@ static inline int emulation_count(int Tk, double products, int few) {
 }
 
 static inline Operands first_rows(Operands x, int rows) {
-    Tensor *const all[] = { &x.q, &x.k, &x.v, &x.out, &x.dout, &x.dq, &x.dk, &x.dv, &x.rounded };
-    for (int i = 0; i < COUNT(all); i++) *all[i] = tensor_row_range(*all[i], 0, rows);
+    for (int i = 0; i < COUNT(x.all); i++) if (i != LSE) x.all[i] = tensor_row_range(x.all[i], 0, rows);
     return x;
 }
 
@@ -407,12 +392,12 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
         if (draw) attend(s, x, made, stores[draw], in);
         oracle_shift = 0;
         for (int i = 0; i < t.outputs; i++) {
-            int64_t count = tensor_count(output_of(x, i));
+            int64_t count = tensor_count(x.all[i]);
             if (!draw) memcpy(made.x[i], t.want.x[i], sizeof(double) * (size_t)count);
             double error = 0;
             for (int64_t at = 0; at < count; at++) {
                 double *value = &made.x[i][at];
-                if (output_of(x, i).dtype == BF16) *value = round_bf16_shifted(*value, shifts[draw]);
+                if (x.all[i].dtype == BF16) *value = round_bf16_shifted(*value, shifts[draw]);
                 double distance = fabs(*value - t.want.x[i][at]);
                 error = distance > error ? distance : error;
             }
@@ -459,7 +444,7 @@ static inline void expect_exact(const char *name, Tensor got, const double *want
 
 static inline void check_head(const Truth *t, Operands x, Exact exact) {
     for (int i = 0; i < t->outputs; i++) {
-        Tensor got = output_of(x, i);
+        Tensor got = x.all[i];
         int from_bf16_p = exact == EXACT_FROM_BF16_P && i == OUT;       /* the others have only P of a power of two */
         const double *want = (from_bf16_p ? t->from_bf16_p : t->want).x[i];
         int64_t pool_before = pool_used, count = tensor_count(got);

@@ -38,15 +38,12 @@ static void place_heads(Heads *h, const AttentionSpec *s, Operands all, Data dat
         Operands *x = &h->x[head];
         *x = head_of(all, s, head / s->NH, head % s->NH);
         h->twin[head] = head < h->own ? head : uniform_int(0, h->own - 1);
-        const Operands *twin = &h->x[h->twin[head]];
-        #define TENSORS(x) { x->out, x->dq, x->dk, x->dv, x->q, x->k, x->v, x->dout, x->lse }
-        const Tensor to[] = TENSORS(x), from[] = TENSORS(twin);
-        for (int i = 0; i < COUNT(to) && head >= h->own; i++)
-            if (i >= OUTPUTS || adds_to(s, i)) copy_rows(to[i], from[i]);
+        for (int i = 0; i < HEAD_DATA && head >= h->own; i++)
+            if (i >= OUTPUTS || adds_to(s, i)) copy_rows(x->all[i], h->x[h->twin[head]].all[i]);
         if (head >= h->own) continue;
         fill_head(s, data, *x);
         for (int i = DQ; i < OUTPUTS; i++)
-            if (adds_to(s, i)) fill(to[i], 0, 1);
+            if (adds_to(s, i)) fill(x->all[i], 0, 1);
         AttentionSpec one = spec_of_head(s, head, first_sequence);
         h->truth[head] = truth_of(&one, *x, data);
         oracle_head = 0;
@@ -58,8 +55,8 @@ static void check_twin(const AttentionSpec *s, const Heads *h, int head) {
     int64_t pool_before = pool_used;
     const Truth *t = &h->truth[h->twin[head]];
     for (int i = 0; i < t->outputs; i++) {
-        Tensor got = output_of(h->x[head], i);
-        if (same_bits(got, output_of(h->x[h->twin[head]], i))) continue;
+        Tensor got = h->x[head].all[i];
+        if (same_bits(got, h->x[h->twin[head]].all[i])) continue;
         EXPECT(i == DQ && !s->deterministic, "%s %s: %s of head %d differs from that of head %d with the same data",
                arena_op, arena_case, output_name[i], head, h->twin[head]);
         compare_within(output_name[i], got, t->want.x[i], bound_of(t, i));
@@ -329,7 +326,8 @@ static void masks(void) {
         AttentionSpec s = spec_of(B, NH, T, HS);
         s.dropout = random_dropout(shapes[n].rate);
         const uint64_t first_sequence = (uint64_t)uniform_int(1, INT32_MAX) << 32;
-        const uint32_t threshold = dropout_threshold(s.dropout.rate);
+        AttentionSpec on_host = s;
+        on_host.dropout.sequence = &first_sequence;
         int64_t drawn = 0, kept = 0;
         for (int j0 = 0; j0 < T; j0 += HS) {
             arena_begin("masks", "B=%d NH=%d T=%d HS=%d rate %g, keys from %d", B, NH, T, HS, s.dropout.rate, j0);
@@ -348,23 +346,17 @@ static void masks(void) {
                 Memory memory = place_memory(attention_list[a], &s);
                 EACH_RUN run_both(attention_list[a], &s, &s, all, memory);
                 int64_t wrong[2] = { 0, 0 };
-                for (int b = 0; b < B; b++)
-                    for (int h = 0; h < NH; h++) {
-                        DropoutMask mask = dropout_mask(s.dropout.seed, s.dropout.site, first_sequence + (uint64_t)b,
-                                                        (uint32_t)h);
-                        for (int t = 0; t < T; t++)
-                            for (int d = 0; d < HS && j0 + d < T; d++) {
-                                int64_t at = ((int64_t)(b * T + t) * NH + h) * HS + d;
-                                int other = j0 + d;
-                                int in_row = other <= t && dropout_keeps(mask, (uint32_t)t, (uint32_t)other, threshold);
-                                int in_column = t <= other &&
-                                                dropout_keeps(mask, (uint32_t)other, (uint32_t)t, threshold);
-                                wrong[0] += (element(all.out, arena_after, at) != 0) != in_row;
-                                wrong[1] += (element(all.dv,  arena_after, at) != 0) != in_column;
-                                drawn += other <= t;
-                                kept += in_row;
-                            }
-                    }
+                for (int64_t at = 0; at < (int64_t)B * T * NH * HS; at++) {
+                    const int b = (int)(at / HS / NH / T), h = (int)(at / HS % NH), t = (int)(at / HS / NH % T);
+                    const int other = j0 + (int)(at % HS);
+                    if (other >= T) continue;
+                    const int in_row = other <= t && oracle_p_factor(&on_host, b, h, t, other) != 0;
+                    const int in_column = t <= other && oracle_p_factor(&on_host, b, h, other, t) != 0;
+                    wrong[0] += (element(all.out, arena_after, at) != 0) != in_row;
+                    wrong[1] += (element(all.dv,  arena_after, at) != 0) != in_column;
+                    drawn += other <= t;
+                    kept += in_row;
+                }
                 EXPECT(!wrong[0] && !wrong[1], "%s %s: %lld elements of the mask differ in the forward pass, %lld in "
                        "the backward pass", arena_op, arena_case, (long long)wrong[0], (long long)wrong[1]);
             }
@@ -411,39 +403,41 @@ static void merge_rows(void) {
     enum { IN_PLACE, APART, ROUNDED, KINDS };
     for (int n = 0; n < COUNT(shapes) * KINDS; n++) {
         const int kind = n % KINDS, B = shapes[n / KINDS].B, NH = shapes[n / KINDS].NH, T = shapes[n / KINDS].T;
-        const int HS = shapes[n / KINDS].HS, C = NH * HS, rows = B * NH * T;
+        const int HS = shapes[n / KINDS].HS, C = NH * HS;
         if (kind == ROUNDED && device_refuse_dtype(BF16)) continue;
         arena_begin("merge", "B=%d NH=%d T=%d HS=%d, kind %d", B, NH, T, HS, kind);
-        Tensor out = third(ABSENT, 1, kind ? KEPT : WRITTEN, B, T, C), part = input(1, B, T, C);
+        const AttentionSpec s = { .B = B, .NH = NH, .Tq = T, .Tk = T, .HS = HS };
+        Tensor out = third_as(F32, ABSENT, 1, kind ? KEPT : WRITTEN, B, T, C), part = input(1, B, T, C);
         Tensor merged = kind ? output_as(kind == ROUNDED ? BF16 : F32, B, T, C) : out;
         Tensor lse = f32_base(5, B, NH, T), part_lse = f32_input(5, B, NH, T);
         fill(out, 0, 1);
-        for (int row = 0; row < rows; row++) {
+        for (int row = 0; row < B * NH * T; row++) {
             if (uniform() < -1.0 / 3) set(lse, row, -INFINITY);
             if (uniform() < -1.0 / 3) set(part_lse, row, -INFINITY);
         }
-        arena_upload();
-        double *want = given(out), *want_lse = given(lse), *p = given(part), *pl = given(part_lse);
-        int64_t wrong = 0;
         EACH_RUN attention_merge(merged, lse, out, part, part_lse);
-        const double *got = result(merged), *got_lse = result(lse);
-        for (int row = 0; row < rows; row++) {
-            double l = want_lse[row], total = exp(l) + exp(pl[row]), weight = total > 0 ? exp(l) / total : 1;
-            int one_side = l == -INFINITY || pl[row] == -INFINITY;
-            want_lse[row] = l == -INFINITY ? pl[row] : pl[row] == -INFINITY ? l : log(total);
-            for (int d = 0; d < HS; d++) {
-                int64_t at = ((int64_t)(row / T / NH) * T + row % T) * C + row / T % NH * HS + d;
-                want[at] = weight * want[at] + (1 - weight) * p[at];
-                wrong += one_side && got[at] != (kind == ROUNDED ? round_bf16(want[at]) : want[at]);
+        for (int head = 0; head < B * NH; head++) {
+            const int b = head / NH, h = head % NH;
+            const Tensor to = head_view(merged, &s, b, h), to_lse = tensor_row_range(lse, head, 1);
+            double *want = given(head_view(out, &s, b, h)), *want_lse = given(to_lse), *old = given(to_lse);
+            const double *p = given(tensor_row_range(part_lse, head, 1)), *got = result(to), *got_lse = result(to_lse);
+            int64_t wrong = 0;
+            merge(&s, want, want_lse, given(head_view(part, &s, b, h)), p);
+            for (int i = 0; i < T; i++) {
+                const int one_side = old[i] == -INFINITY || p[i] == -INFINITY;
+                for (int at = i * HS; at < (i + 1) * HS; at++)
+                    wrong += one_side && got[at] != (kind == ROUNDED ? round_bf16(want[at]) : want[at]);
+                wrong += one_side && got_lse[i] != (float)want_lse[i];
+                if (got_lse[i] == -INFINITY && want_lse[i] == -INFINITY) {          /* which compare() cannot take */
+                    ((float *)(arena_after + halves_from(to_lse, 0)))[i] = 0;
+                    want_lse[i] = 0;
+                }
             }
-            wrong += one_side && want_lse[row] != got_lse[row];
-            if (want_lse[row] == -INFINITY) want_lse[row] = 0;
+            EXPECT(!wrong, "%s: %lld elements of rows with one side differ from that side", arena_case,
+                   (long long)wrong);
+            compare_within("merged", to, want, (Bound){ .roundings = 4, .condition = 10 });
+            compare_within("lse", to_lse, want_lse, (Bound){ .roundings = 4, .floor = 5 });
         }
-        for (int row = 0; row < rows; row++)                    /* compare() takes no infinities */
-            if (got_lse[row] == -INFINITY) ((float *)(arena_after + halves_from(lse, 0)))[row] = 0;
-        EXPECT(!wrong, "%s: %lld elements of rows with one side differ from that side", arena_case, (long long)wrong);
-        compare(merged, want, .roundings = 4, .condition = 10);
-        compare(lse, want_lse, .roundings = 4, .floor = 5);
     }
 }
 
@@ -481,15 +475,13 @@ static void far_rows(void) {
     Operands near = place_operands(&s, PACKED), far;
     for (int h = 0; h < s.NH; h++) fill_head(&s, RANDOM, head_of(near, &s, 0, h));
     char *device = device_alloc(bytes, "rows that are far apart");
-    Tensor *const from[] = { &near.q, &near.k, &near.v, &near.dout, &near.out, &near.dq, &near.dk, &near.dv };
-    Tensor *const to[] = { &far.q, &far.k, &far.v, &far.dout, &far.out, &far.dq, &far.dk, &far.dv };
-    for (int i = 0; i < COUNT(to); i++) {
-        *to[i] = *from[i];
-        to[i]->data = device + (size_t)i * row_bytes(near.q);
-        to[i]->pitch = pitch;
+    for (int i = 0; i < LSE; i++) {
+        far.all[i] = near.all[i];
+        far.all[i].data = device + (size_t)i * row_bytes(near.q);
+        far.all[i].pitch = pitch;
         for (int t = 0; t < s.Tq; t++)
-            device_upload((char *)to[i]->data + (size_t)(t * pitch) * dtype_bytes(arena_dtype),
-                          arena_before + halves_from(*from[i], t), row_bytes(near.q));
+            device_upload((char *)far.all[i].data + (size_t)(t * pitch) * dtype_bytes(arena_dtype),
+                          arena_before + halves_from(near.all[i], t), row_bytes(near.q));
     }
     far.rounded = far.out;
     far.lse = near.lse;
@@ -500,11 +492,11 @@ static void far_rows(void) {
         run_both(attention_list[n], &s, &s, far, memory);
         char row[sizeof(float) * 2 * 64];
         int64_t different = 0;
-        for (int i = 4; i < COUNT(to); i++)
+        for (int i = OUT; i < OUTPUTS; i++)
             for (int t = 0; t < s.Tq; t++) {
-                device_download(row, (char *)to[i]->data + (size_t)(t * pitch) * dtype_bytes(arena_dtype),
+                device_download(row, (char *)far.all[i].data + (size_t)(t * pitch) * dtype_bytes(arena_dtype),
                                 row_bytes(near.q));
-                different += memcmp(row, arena_after + halves_from(*from[i], t), row_bytes(near.q)) != 0;
+                different += memcmp(row, arena_after + halves_from(near.all[i], t), row_bytes(near.q)) != 0;
             }
         EXPECT(!different, "%s %s: %lld rows differ from those of packed operands", arena_op, arena_case,
                (long long)different);
@@ -594,8 +586,8 @@ static void repeat(AttentionSpec s) {
             device_download(arena_after + halves_from(all.out, 0), all.out.data,
                             tensor_bytes(all.dv) + (size_t)((char *)all.dv.data - (char *)all.out.data));
             for (int i = 0; i < OUTPUTS; i++) {
-                int64_t at = halves_from(output_of(all, i), 0);
-                if (!memcmp(arena_after + at, arena_first + at, tensor_bytes(output_of(all, i)))) continue;
+                int64_t at = halves_from(all.all[i], 0);
+                if (!memcmp(arena_after + at, arena_first + at, tensor_bytes(all.all[i]))) continue;
                 different[i]++;
                 if (i != DQ || s.deterministic) continue;
                 compare_within("dq", first.dq, truth.want.x[DQ], bound_of(&truth, DQ));

@@ -7,12 +7,11 @@
 #include "../oracle.h"
 #include "../test.h"
 
-enum { SIDE = 2048, WORDS = SIDE / 64, MASKS = 6, NUMBERS = 1 << DROPOUT_DIGITS,
-       OWN = DROPOUT_DIGITS - DROPOUT_SHARED };
+enum { SIDE = 2048, MASKS = 6, NUMBERS = 1 << DROPOUT_DIGITS, OWN = DROPOUT_DIGITS - DROPOUT_SHARED };
 static const double SIGMAS_MAX = 6;         /* one time in 10^9 by chance; 400 statistics a run */
 
-typedef struct { uint64_t row[SIDE][WORDS]; } Bits;     /* bit set: the element is kept */
-static Bits matrix[MASKS], moved;
+typedef struct { uint8_t kept[SIDE * SIDE]; } Matrix;
+static Matrix matrix[MASKS], moved;
 
 static void known_answers(void) {
     Random64 r = {{ 0, 0 }};
@@ -65,77 +64,64 @@ static void blocks(void) {
     }
 }
 
-static void draw(Bits *to, DropoutMask mask, uint32_t threshold) {
-    memset(to, 0, sizeof *to);
+static void draw(Matrix *to, DropoutMask mask, uint32_t threshold) {
     #pragma omp parallel for
-    for (uint32_t row = 0; row < SIDE / 8; row++)
-        for (uint32_t column = 0; column < SIDE / 8; column++) {
-            Random64 kept = dropout_block(mask, row, column, threshold);
-            for (uint32_t i = 0; i < 8; i++)
-                to->row[8 * row + i][column / 8] |=
-                    (uint64_t)(kept.word[i / 4] >> 8 * (i % 4) & 0xff) << 8 * (column % 8);
+    for (uint32_t row = 0; row < SIDE; row++)
+        for (uint32_t column = 0; column < SIDE; column += 8) {
+            const Random64 block = dropout_block(mask, row / 8, column / 8, threshold);
+            uint8_t *kept = to->kept + row * SIDE + column;
+            for (int j = 0; j < 8; j++) kept[j] = (uint8_t)dropout_bit(block, row % 8, j);
         }
 }
-
-static int is_kept(const Bits *m, int row, int column) { return m->row[row][column / 64] >> column % 64 & 1; }
 
 static void expect_sigmas(double sigmas, const char *what, double rate) {
     EXPECT(fabs(sigmas) < SIGMAS_MAX, "rate %g, %s: %.2f standard deviations", rate, what, sigmas);
 }
 
 /* Sum of (x - p)(y - p) over all elements x of a and y of b, p the probability to be kept. */
-static void expect_uncorrelated(const Bits *a, const Bits *b, const char *what, double rate, double p) {
-    int64_t both = 0, either = 0;
-    for (int row = 0; row < SIDE; row++)
-        for (int w = 0; w < WORDS; w++) {
-            both += __builtin_popcountll(a->row[row][w] & b->row[row][w]);
-            either += __builtin_popcountll(a->row[row][w]) + __builtin_popcountll(b->row[row][w]);
-        }
-    double n = (double)SIDE * SIDE, sum = (double)both - p * (double)either + p * p * n;
+static void expect_uncorrelated(const Matrix *a, const Matrix *b, const char *what, double rate, double p) {
+    const uint8_t *x = a->kept, *y = b->kept;
+    int both = 0, either = 0;
+    for (int i = 0; i < SIDE * SIDE; i++) {
+        both += x[i] & y[i];
+        either += x[i] + y[i];
+    }
+    const double n = (double)SIDE * SIDE, sum = both - p * either + p * p * n;
     expect_sigmas(sum / (p * (1 - p) * sqrt(n)), what, rate);
 }
 
 /* The matrix moved by some rows and columns, around its ends. */
-static void move(Bits *to, const Bits *from, int rows, int columns) {
+static void move(Matrix *to, const Matrix *from, int rows, int columns) {
     for (int row = 0; row < SIDE; row++) {
-        const uint64_t *x = from->row[(row + rows) % SIDE];
-        for (int w = 0; w < WORDS; w++) {
-            uint64_t low = x[(w + columns / 64) % WORDS], high = x[(w + columns / 64 + 1) % WORDS];
-            to->row[row][w] = columns % 64 ? low >> columns % 64 | high << (64 - columns % 64) : low;
-        }
+        const uint8_t *x = from->kept + (row + rows) % SIDE * SIDE;
+        memcpy(to->kept + row * SIDE, x + columns, (size_t)(SIDE - columns));
+        memcpy(to->kept + (row + 1) * SIDE - columns, x, (size_t)columns);
     }
 }
 
-static void transpose(Bits *to, const Bits *from) {
-    memset(to, 0, sizeof *to);
+/* Each pair once: on and below the diagonal stand the bits of another mask. */
+static void transpose(Matrix *to, const Matrix *from) {
     for (int row = 0; row < SIDE; row++)
-        for (int column = row + 1; column < SIDE; column++)     /* each pair once: below the diagonal random bits */
-            to->row[row][column / 64] |= (uint64_t)is_kept(from, column, row) << column % 64;
-    for (int row = 0; row < SIDE; row++)
-        for (int column = 0; column <= row; column++)
-            to->row[row][column / 64] |= (uint64_t)is_kept(&matrix[1], row, column) << column % 64;
+        for (int column = 0; column < SIDE; column++)
+            to->kept[row * SIDE + column] = (column > row ? from : &matrix[1])->kept[column * SIDE + row];
 }
 
 /* Sums of squares over rows and over columns, as chi squared with SIDE degrees of freedom. */
-static void expect_even(const Bits *m, double rate, double p) {
-    static int column_sum[SIDE];
-    double chi[2] = { 0, 0 };
-    int64_t sum = 0;
-    memset(column_sum, 0, sizeof column_sum);
-    for (int row = 0; row < SIDE; row++) {
-        int kept = 0;
-        for (int column = 0; column < SIDE; column++) {
-            kept += is_kept(m, row, column);
-            column_sum[column] += is_kept(m, row, column);
-        }
-        sum += kept;
-        chi[0] += pow(kept - p * SIDE, 2) / (p * (1 - p) * SIDE);
+static void expect_even(const Matrix *m, double rate, double p) {
+    static int sums[2][SIDE];
+    static const char *const names[] = { "sums of rows", "sums of columns" };
+    double chi[2] = { 0, 0 }, sum = -p * SIDE * SIDE;
+    memset(sums, 0, sizeof sums);
+    for (int i = 0; i < SIDE * SIDE; i++) {
+        sums[0][i / SIDE] += m->kept[i];
+        sums[1][i % SIDE] += m->kept[i];
     }
-    for (int column = 0; column < SIDE; column++)
-        chi[1] += pow(column_sum[column] - p * SIDE, 2) / (p * (1 - p) * SIDE);
-    expect_sigmas(((double)sum - p * SIDE * SIDE) / (sqrt(p * (1 - p)) * SIDE), "number kept", rate);
-    expect_sigmas((chi[0] - SIDE) / sqrt(2.0 * SIDE), "sums of rows", rate);
-    expect_sigmas((chi[1] - SIDE) / sqrt(2.0 * SIDE), "sums of columns", rate);
+    for (int i = 0; i < SIDE; i++) {
+        for (int k = 0; k < 2; k++) chi[k] += pow(sums[k][i] - p * SIDE, 2) / (p * (1 - p) * SIDE);
+        sum += sums[0][i];
+    }
+    expect_sigmas(sum / (sqrt(p * (1 - p)) * SIDE), "number kept", rate);
+    for (int k = 0; k < 2; k++) expect_sigmas((chi[k] - SIDE) / sqrt(2.0 * SIDE), names[k], rate);
 }
 
 static void statistics(void) {

@@ -53,6 +53,13 @@ static StepStats step_stats(const Step *s) {
     return stats;
 }
 
+/* Of step 1, without a limit. apply is neither 0 nor 1. */
+static StepStats first_step(float max_norm) {
+    return (StepStats){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-3f, .correction1 = 0.1f,
+                        .correction2 = 0.05f, .max_norm = max_norm, .loss_limit = INFINITY, .norm_limit = INFINITY,
+                        .norm = NAN, .clip = NAN, .apply = -1 };
+}
+
 static Tensor row_of(Tensor flat, const UpdateRow *row) {
     return tensor_of((char *)flat.data + (size_t)row->first * dtype_bytes(flat.dtype), flat.dtype, 1, row->count);
 }
@@ -72,10 +79,12 @@ static void update(void) {
     };
     for (int i = 0; i < COUNT(cases); i++) {
         arena_begin("update", "max_norm %g, correction %g", cases[i].max_norm, cases[i].correction1);
-        Step s = step_begin((StepStats){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-3f,
-            .weight_decay = 0.5f, .correction1 = cases[i].correction1, .correction2 = cases[i].correction2,
-            .max_norm = cases[i].max_norm, .loss_limit = INFINITY, .norm_limit = INFINITY,
-            .loss = 0.5, .norm = NAN, .clip = NAN, .apply = -1 });
+        StepStats begin = first_step(cases[i].max_norm);
+        begin.weight_decay = 0.5f;
+        begin.correction1 = cases[i].correction1;
+        begin.correction2 = cases[i].correction2;
+        begin.loss = 0.5;
+        Step s = step_begin(begin);
         UpdateRow *row = arena_host(s.rows);
         mark_rows(&s, WRITTEN);
         EACH_RUN step_run(&s);
@@ -112,9 +121,7 @@ static void update_refuses_nonfinite_stats(void) {
     static const float nonfinite[] = { INFINITY, -INFINITY, NAN };
     for (int i = 0; i < 12; i++) {
         arena_begin("update", "%g in %s %d", nonfinite[i % 3], i < 9 ? "the gradient of row" : "the losses,", i);
-        Step s = step_begin((StepStats){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
-            .correction1 = 0.1f, .correction2 = 0.05f, .max_norm = i % 2, .loss_limit = INFINITY,
-            .norm_limit = INFINITY, .apply = 1 });
+        Step s = step_begin(first_step((float)(i % 2)));
         UpdateRow row = ((UpdateRow *)arena_host(s.rows))[i % ROW_COUNT];
         if (i < 9) set(s.grad, row.first + uniform_int(0, (int)row.count - 1), nonfinite[i % 3]);
         else       set(s.losses, uniform_int(0, (int)tensor_count(s.losses) - 1), nonfinite[i % 3]);
@@ -137,9 +144,10 @@ static void update_keeps_within_limits(void) {
     for (int i = 0; i < COUNT(cases); i++) {
         double loss_limits[] = { INFINITY, found_loss, nextafter(found_loss, 0), 0.01 };
         double norm_limits[] = { INFINITY, found_norm, nextafter(found_norm, 0), 1.5 };
-        *(StepStats *)arena_host(s.stats) = (StepStats){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f,
-            .eps = 1e-3f, .correction1 = 0.1f, .correction2 = 0.05f, .max_norm = 1, .apply = -1,
-            .loss_limit = loss_limits[cases[i].loss], .norm_limit = norm_limits[cases[i].norm] };
+        StepStats *begin = arena_host(s.stats);
+        *begin = first_step(1);
+        begin->loss_limit = loss_limits[cases[i].loss];
+        begin->norm_limit = norm_limits[cases[i].norm];
         if (cases[i].nan_loss) set(s.losses, 7, NAN);
         mark_rows(&s, cases[i].apply ? WRITTEN : KEPT);
         EACH_RUN step_run(&s);
@@ -158,48 +166,33 @@ static void update_keeps_within_limits(void) {
     }
 }
 
-/* What may be applied also has a square that f32 holds: that of the clipped norm is below 3.4e38. */
-static void norm_extremes(void) {
-    static const struct { float value, max_norm; int apply; } cases[] = {       /* 32^2 of them */
-        {0, 1, 1}, {1e-25f, 1, 1}, {1e25f, 1, 1}, {1e17f, 0, 1}, {1e18f, 0, 0}, {1e25f, 0, 0}, {1e25f, 1e20f, 0}
+/* What may be applied also has a square that f32 holds: that of the clipped norm is below 3.4e38. The last case has
+   more gradients than are added in one go, some of them 2, and a sum of squares that is exact. */
+static void norms(void) {
+    static const struct { float value, max_norm; int apply, count, twos; } cases[] = {
+        {0, 1, 1, 1024, 0}, {1e-25f, 1, 1, 1024, 0}, {1e25f, 1, 1, 1024, 0}, {1e17f, 0, 1, 1024, 0},
+        {1e18f, 0, 0, 1024, 0}, {1e25f, 0, 0, 1024, 0}, {1e25f, 1e20f, 0, 1024, 0},
+        {1, 0, 1, 65 * 65536 + 8, 65536 + 8},
     };
     for (int i = 0; i < COUNT(cases); i++) {
-        arena_begin("norm", "1024 gradients of %g, max_norm %g", cases[i].value, cases[i].max_norm);
-        Tensor grad = fill(f32_input(0, 1024), cases[i].value, 0);
-        Tensor stats = place(I32, WRITTEN, 0, DIMS((int)sizeof(StepStats) / 4));
-        Step s = { .stats = stats };
-        *(StepStats *)arena_host(stats) = (StepStats){ .max_norm = cases[i].max_norm, .loss_limit = INFINITY,
-                                                             .norm_limit = INFINITY };
+        const int ones = cases[i].count - cases[i].twos;
+        arena_begin("norm", "%d gradients of %g, max_norm %g", cases[i].count, cases[i].value, cases[i].max_norm);
+        Tensor grad = fill(f32_input(0, cases[i].count), cases[i].value, 0);
+        for (int k = ones; k < cases[i].count; k++) set(grad, k, 2);
+        Step s = { .stats = place(I32, WRITTEN, 0, DIMS((int)sizeof(StepStats) / 4)) };
+        *(StepStats *)arena_host(s.stats) = first_step(cases[i].max_norm);
         EACH_RUN {
-            gradient_square_sum(stats.data, grad);
-            update_decide(stats.data);
+            gradient_square_sum(s.stats.data, grad);
+            update_decide(s.stats.data);
         }
         StepStats got = step_stats(&s);
-        double norm = 32 * (double)cases[i].value, clip = oracle_clip(norm, cases[i].max_norm);
-        EXPECT(fabs(got.norm - norm) <= 1e-5 * norm, "%s: norm is %g, want %g", arena_case, got.norm, norm);
+        double norm = sqrt(ones * pow(cases[i].value, 2) + 4.0 * cases[i].twos);
+        double clip = oracle_clip(norm, cases[i].max_norm);
+        EXPECT(fabs(got.norm - norm) <= (cases[i].twos ? 0 : 1e-5) * norm, "%s: norm is %.17g, want %.17g", arena_case,
+               got.norm, norm);
         EXPECT(got.apply == cases[i].apply, "%s: apply is %d", arena_case, got.apply);
         EXPECT(fabs(got.clip - clip) <= 1e-5 * clip, "%s: clip is %g, want %g", arena_case, got.clip, clip);
     }
-}
-
-/* More than are added in one go: a few million ones, and twos after them. The sum of the squares is exact. */
-static void norm_of_many(void) {
-    const int ones = 64 * 65536, count = ones + 65536 + 8;
-    const StepStats begin = { .loss_limit = INFINITY, .norm_limit = INFINITY };
-    StepStats got;
-    float *value = malloc((size_t)count * sizeof *value);
-    for (int i = 0; i < count; i++) value[i] = i < ones ? 1 : 2;
-    float *grad = device_alloc((size_t)count * sizeof *grad, "gradients");
-    StepStats *stats = device_alloc(sizeof *stats, "statistics");
-    device_upload(grad, value, (size_t)count * sizeof *grad);
-    device_upload(stats, &begin, sizeof begin);
-    gradient_square_sum(stats, tensor_of(grad, F32, 1, (int64_t)count));
-    update_decide(stats);
-    device_download(&got, stats, sizeof got);
-    EXPECT(got.norm == sqrt(ones + 4.0 * (count - ones)), "norm is %.17g", got.norm);
-    device_free(grad);
-    device_free(stats);
-    free(value);
 }
 
 /* Rows with a pitch, of any of the types: written, added in place to f32 or bf16, or a sum; what lies between the rows
@@ -275,8 +268,7 @@ int main(void) {
     RUN(update);
     RUN(update_refuses_nonfinite_stats);
     RUN(update_keeps_within_limits);
-    RUN(norm_extremes);
-    RUN(norm_of_many);
+    RUN(norms);
     RUN(rows_are_converted_and_added);
     RUN_EACH_DTYPE(statistics);
     arena_close();

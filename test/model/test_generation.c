@@ -52,6 +52,17 @@ static void cached_logits_are_those_of_the_context(const Reference *r, const cha
     cached_logits(r, attention, TRAIN, T / 2, T / 2 + 1);
 }
 
+static const Sampling plain_sampling = { .temperature = 1, .top_p = 1 };
+
+/* The next token behind one at the position, and the last activations, which the caller frees. */
+static float *next_token(GPT *m, int position, int32_t token, int32_t *next) {
+    const double uniform = 0.5;
+    gpt_set_window(m, position, 1);
+    gpt_load(m, &token, NULL);
+    gpt_next(m, plain_sampling, 1, &uniform, next);
+    return download(m->acts.lnf);
+}
+
 static void no_hook(void *context, int group) { (void)context, (void)group; }
 
 /* Steps of generation, recorded, in several splits of the keys, some right behind a change of all weights; beside a
@@ -59,7 +70,6 @@ static void no_hook(void *context, int group) { (void)context, (void)group; }
    token_forward takes those of 64. */
 static void early_reads_change_no_bit(void) {
     const int T = strcmp(backend_name, "cpu") ? 300 : 9;
-    const double uniform = 0.5;
     for (int i = 0; i < 2; i++) {
         const GPTConfig config = { .L = 3, .NH = 2, .C = 256, .T = T, .V = 70, .dtype = dtypes[i] };
         GPT m[2];
@@ -71,10 +81,7 @@ static void early_reads_change_no_bit(void) {
             float *lnf[2];
             for (int k = 0; k < 2; k++) {
                 if (position % 20 == 0) gpt_init(&m[k], (uint64_t)position);
-                gpt_set_window(&m[k], position, 1);
-                gpt_load(&m[k], &next[k], NULL);
-                gpt_next(&m[k], (Sampling){ .temperature = 1, .top_p = 1 }, 1, &uniform, &next[k]);
-                lnf[k] = download(m[k].acts.lnf);
+                lnf[k] = next_token(&m[k], position, next[k], &next[k]);
             }
             EXPECT(next[0] == next[1] && !memcmp(lnf[0], lnf[1], sizeof(float) * (size_t)config.C),
                    "%s, position %d: another result", dtype_name(config.dtype), position);
@@ -92,7 +99,6 @@ static void early_reads_change_no_bit(void) {
 static void token_in_one_kernel(void) {
     static const struct { int L, NH, T; } shapes[] = { { 1, 4, 1024 }, { 2, 6, 63 }, { 3, 8, 513 }, { 3, 12, 1024 } };
     enum { SHAPES = COUNT(shapes) };
-    const double uniform = 0.5;
     const float nan = NAN;
     GPT m[SHAPES][3];
     double worst[SHAPES] = {0};
@@ -116,13 +122,7 @@ static void token_in_one_kernel(void) {
             const double limit = tolerance(config, 1, config->T);
             float *lnf[3];
             if (position >= config->T) continue;
-            for (int k = 0; k < 3; k++) {
-                int32_t token = position % 70;
-                gpt_set_window(&m[i][k], position, 1);
-                gpt_load(&m[i][k], &token, NULL);
-                gpt_next(&m[i][k], (Sampling){ .temperature = 1, .top_p = 1 }, 1, &uniform, &next);
-                lnf[k] = download(m[i][k].acts.lnf);
-            }
+            for (int k = 0; k < 3; k++) lnf[k] = next_token(&m[i][k], position, position % 70, &next);
             const double error = error_of(lnf[0], lnf[1], config->C);
             worst[i] = fmax(worst[i], error);
             EXPECT(error <= limit, "%d heads, position %d: error %.2g, want at most %.2g", config->NH, position, error,
@@ -137,8 +137,7 @@ static void token_in_one_kernel(void) {
         ran += m[i][0].one_kernel;
         device_upload(m[i][0].master.block[0].projb.data, &nan, sizeof nan);
         gpt_cast_params(&m[i][0]);
-        gpt_set_window(&m[i][0], 0, 1);
-        gpt_next(&m[i][0], (Sampling){ .temperature = 1, .top_p = 1 }, 1, &uniform, &next);
+        free(next_token(&m[i][0], 0, 0, &next));
         EXPECT(next < 0, "%d heads: a NaN is lost", shapes[i].NH);
         for (int k = 0; k < 3; k++) gpt_free(&m[i][k]);
     }
@@ -151,8 +150,7 @@ static void tokens_ahead_are_those_one_at_a_time(void) {
     enum { T = 600 };
     const DType dtype = device_refuse_dtype(BF16) ? F32 : BF16;
     const GPTConfig config = { .L = 3, .NH = 4, .C = 256, .T = T, .V = 70, .dtype = dtype };
-    static const Sampling samplings[] = { { .temperature = 1, .top_p = 1 },
-                                          { .temperature = 1, .top_k = 20, .top_p = 0.9 } };
+    const Sampling samplings[] = { plain_sampling, { .temperature = 1, .top_k = 20, .top_p = 0.9 } };
     int calls = 0;
     for (int i = 0; i < COUNT(samplings); i++) {
         int32_t token[2][T + 1] = {{0}};

@@ -60,8 +60,7 @@ static void initial_weights(void) {
     random_batch(targets, N, 1, config.V);
     double s = 0.02 * sqrt(config.C), want = log(config.V) + s * s / 2;
     gpt_load(&m, tokens, targets);
-    gpt_forward(&m);
-    gpt_loss(&m);
+    evaluate_pass(&m);
     double loss = sum_of_losses(&m) / N;
     EXPECT(fabs(loss - want) <= 5 * s / sqrt(N), "loss %.4f, want %.4f", loss, want);
     printf("  loss of the initial weights %.4f, ln V + s^2/2 = %.4f\n", loss, want);

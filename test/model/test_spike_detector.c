@@ -142,8 +142,7 @@ static void a_nonfinite_tensor_is_named(void) {
     gpt_create(&m, config, "auto", B, T, TRAIN);
     gpt_init(&m, 1);
     gpt_load(&m, tokens, targets);
-    gpt_forward(&m);
-    gpt_backward(&m, 1.0f / (B * T), OVERWRITE, NULL, NULL);
+    train_pass(&m, 1.0f / (B * T), OVERWRITE);
     EXPECT(!gpt_find_nonfinite(&m, name, &found), "%s, before there was a NaN", name);
     const struct { const char *what; const TensorTable *table; } tables[] = {
         { "parameter", &m.master.table }, { "gradient of", &m.grads.table } };

@@ -124,11 +124,4 @@ static inline void expect_damage_refused(const char *dir, const Damage *damage, 
     }
 }
 
-/* Mutations of a file, which must name it in their messages. */
-static inline void expect_mutations_refused(const char *path, size_t changeable, uint32_t count, void (*read)(void *),
-                                            void *argument) {
-    MutationCount c = mutations(path, changeable, count, read, argument);
-    printf("  mutations of %s: %d loaded, %d failed in one line\n", strrchr(path, '/') + 1, c.loaded, c.failed);
-}
-
 #endif

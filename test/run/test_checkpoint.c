@@ -198,9 +198,6 @@ static void damaged_files_are_refused(void) {
     EXPECT(checkpoint_config(dir).C == 16, "an n_inner of null");
     unlink(STRING("%s/checksums.xxh64", dir));
     verify(dir);                           /* a model of another program has none */
-    expect_mutations_refused(STRING("%s/state.json", dir), 1 << 20, 2000, load_state, dir);
-    expect_mutations_refused(STRING("%s/config.json", dir), 1 << 20, 1000, load_config, dir);
-    expect_mutations_refused(STRING("%s/model.safetensors", dir), 3000, 1000, load_model, dir);
     checkpoint_load_model(dir, &trainer.model);
     unlink(STRING("%s/optimizer.safetensors", dir));
     expect_fails("optimizer.safetensors: cannot open: No such file", load_optimizer, dir);

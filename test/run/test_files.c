@@ -1,4 +1,4 @@
-/* test_files.c - Files, JSON and safetensors: round trips, malformed input, mutations. */
+/* test_files.c - Files, JSON and safetensors: round trips, malformed input. */
 #include "../scratch.h"
 #include <sys/stat.h>
 #include "../../llmc/base/json.h"
@@ -326,28 +326,6 @@ static void test_safetensors_malformed(void) {
     }
 }
 
-static void read_safetensors(void *path) {
-    SafeFile file = safetensors_open(path);
-    unsigned sum = 0;
-    for (int i = 0; i < file.count; i++)
-        for (int64_t b = 0; b < file.tensor[i].bytes; b++) sum += file.tensor[i].data[b];
-    if (sum == 1) printf("  (so that the sum is made)\n");
-    safetensors_close(&file);
-}
-
-/* The file ends with a page: a read behind it is a fault. */
-static void test_safetensors_mutations(void) {
-    char *path = IN_SCRATCH("mutated.safetensors"), *header = format_string("{" TENSOR("a", "F32", "2,3", 0, 24) ","
-        TENSOR("b", "U8", "5", 24, 29) ",`__metadata__`:{`format`:`pt`}," TENSOR("c", "I64", "0,4", 29, 29) ","
-        TENSOR("d", "BF16", "128,15", 29, 3869) "}");
-    char *padded = format_string("%-*s", 4096 - 8 - 3869, header);
-    put_safetensors(path, padded, NULL, 3869);
-    MutationCount count = mutations(path, strlen(header) + 8, 3000, read_safetensors, path);
-    printf("  3000 mutations: %d loaded, %d failed in one line\n", count.loaded, count.failed);
-    free(header);
-    free(padded);
-}
-
 /* Every length that a header may have, also those whose bytes are another format's magic. */
 static void kinds_of_safetensors(void) {
     for (int length = 8; length < 70000; length += 8) {
@@ -384,6 +362,5 @@ int main(void) {
     RUN(test_files);
     RUN(test_safetensors_round_trip);
     RUN(test_safetensors_malformed);
-    RUN(test_safetensors_mutations);
     return test_close();
 }

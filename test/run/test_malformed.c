@@ -8,6 +8,7 @@
 #include <ctype.h>
 #include <ftw.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -33,13 +34,17 @@ static char *keep_for_a_case(char *text) {
 
 /* ---- A run of the program */
 
-static const char base[] = "--data text.txt --layers 1 --heads 2 --channels 16 --context 8 --batch 2 --steps 4 "
-                           "--save-every 2 --warmup 1 --threads 1";
+/* The options of the smallest run; those behind it replace any. */
+#define BASE "--data text.txt --layers 1 --heads 2 --channels 16 --context 8 --batch 2 --steps 4 --save-every 2 " \
+             "--warmup 1 --threads 1"
 static char  *words[80];        /* word 0 is the program */
 static int    word_count, status, capture[3];       /* files in memory for stdout and stderr */
 static char   out[65536], error[16384];
 
-static void add_words(const char *command, const char *value) {
+/* Of the command, % stands for the value, whatever characters that has. */
+static void set_command(const char *command, const char *value) {
+    while (word_count) free(words[--word_count]);
+    words[word_count++] = strdup(program);
     for (command += strspn(command, " "); *command; command += strspn(command, " ")) {
         int length = (int)strcspn(command, " "), before = (int)strcspn(command, "% ");
         REQUIRE(word_count < COUNT(words) - 1, "too many words: %s", command);
@@ -47,17 +52,6 @@ static void add_words(const char *command, const char *value) {
             : format_string("%.*s%s%.*s", before, command, value, length - before - 1, command + before + 1);
         command += length;
     }
-}
-
-/* Of the command, % stands for the value, whatever characters that has; the word BASE for the options of the smallest
-   run, of which those behind it replace any. */
-static void set_command(const char *command, const char *value) {
-    while (word_count) free(words[--word_count]);
-    words[word_count++] = strdup(program);
-    const char *at = strstr(command, "BASE");
-    if (at) add_words(format("%.*s", (int)(at - command), command), value);
-    if (at) add_words(base, "");
-    add_words(at ? at + 4 : command, value);
     words[word_count] = NULL;
 }
 
@@ -189,17 +183,9 @@ static void word32(size_t at, uint32_t value) {
     for (int i = 0; i < 4; i++) blob.bytes[at + (size_t)i] = (unsigned char)(value >> (8 * i));
 }
 
-typedef struct { const char *name, *bytes; int size; } Foreign;
-#define FOREIGN(name, bytes) { name, bytes, (int)sizeof bytes - 1 }
-static const Foreign foreign[] = {      /* other programs' files, by their first bytes; test_files knows more */
-    FOREIGN("pickle 4", "\x80\x04\x95\x1b\0\0\0\0\0\0\0}\x94"),
-    FOREIGN("PyTorch zip", "PK\3\4\0\0\x08\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0\x12\0archive/data.pkl"),
-    FOREIGN("gzip", "\x1f\x8b\x08\x08\0\0\0\0\0\3book.txt\0"), FOREIGN("GGUF", "GGUF\3\0\0\0\x22\0\0\0\0\0\0\0"),
-    FOREIGN("npy", "\x93NUMPY\1\0v\0{'descr': '<u2', 'fortran_order': False"),
-    FOREIGN("llm.c model", "\xc6\xd7\x34\x01\3\0\0\0\0\4\0\0\x51\xc4\0\0"),
-    FOREIGN("safetensors", "\x10\0\0\0\0\0\0\0{\"a\":{\"dtype\":1}"), FOREIGN("PDF", "%PDF-1.7\n%\xe2\xe3"),
-    FOREIGN("git-lfs", "version https://git-lfs.github.com/spec/v1\noid sha256:0"),
-};
+/* Other programs' files, by their first 13 bytes; test_files has every kind. */
+static Text foreign[] = { "\x80\x04\x95\x1b\0\0\0\0\0\0\0}\x94", "PK\3\4\0\0\x08\x08\0\0\0\0", "\x93NUMPY\1\0v\0{'d",
+                          "\x10\0\0\0\0\0\0\0{\"a\":", "GGUF\3\0\0\0\x22\0\0\0" };
 enum { CUT_OFF, BEHIND, CUT_OUT, CONTROL, OTHER_FORMAT, DAMAGES };
 
 /* Damages the blob at a byte. CONTROL is for the text of JSON, in which no byte below 9 and no 0xff may stand. */
@@ -217,9 +203,8 @@ static const char *damage(int kind, int at) {
         for (int i = 0; i < 64 + count; i++) place[i] = (unsigned char)(i * 37 | 128);
         blob.size = (size_t)(place + 64 + count - blob.bytes);
         if (kind == BEHIND) return format("%d bytes behind its end", 64 + count);
-        const Foreign *f = &foreign[at % COUNT(foreign)];
-        memcpy(blob.bytes, f->bytes, (size_t)f->size);
-        return f->name;
+        memcpy(blob.bytes, foreign[at % COUNT(foreign)], 13);
+        return format("of another program, number %d", at % COUNT(foreign));
     }
     return NULL;
 }
@@ -241,57 +226,25 @@ static const char *no_file(const char *path, int kind) {
     return format("%s is %s", path, no_file_kinds[kind]);
 }
 
-/* ---- Options, as --help lists them, with the ranges of their error messages */
+/* ---- Options: each of --help; test_options has more values, and names that there are not */
 
-typedef struct { char name[64], argument[32]; double least, most; int is_number; } Listed;
-static Listed listed[100];
-static int    listed_count;
+static char *lengthy;           /* 100,000 letters */
 
-static void read_help(void) {
-    set_command("--help", "");
-    run_program();
-    for (char *line = out; (line = strstr(line, "\n  --")) && listed_count < COUNT(listed); line++, listed_count++) {
-        Listed *o = &listed[listed_count];
-        int end = 0;
-        sscanf(line, "\n  --%63[a-z0-9-]%n", o->name, &end);
-        if (line[end] == ' ' && line[end + 1] != ' ') sscanf(line + end, " %31[A-Za-z0-9|]", o->argument);
-    }
-    for (Listed *o = listed; o < listed + listed_count; o++) {
-        o->is_number = !strcmp(o->argument, "N") || !strcmp(o->argument, "N|auto");
-        if (!o->is_number) continue;
-        set_command("--%=x", o->name);
-        run_program();
-        const char *want = strstr(error, ": want ");
-        int has_range = want && sscanf(want, ": want %*[^,], %lf .. %lf", &o->least, &o->most) == 2;
-        EXPECT(has_range, "no range for --%s in: %s", o->name, error);
-    }
-    EXPECT(listed_count > 35, "%d options in --help, want all of them", listed_count);
-}
-
-static char *lengthy[2];        /* 100,000 digits or letters */
-
-/* test_options has more values that are no numbers, and more names that there are not. */
-static void damaged_option(const Listed *o) {
-    static Text numbers[] = { "abc", "1x", " 1", "0x10", "1e", "nan", "1,5", "1\x1b[0m", "\xc2\xb2", "50%", "--1",
-                              "1e3x", "99999999999999999999999999999999", "-9223372036854775809" };
-    const char *option = format("BASE --%s ", o->name);
-    const char *with[] = { format("%s%%", option), format("BASE --%s=%%", o->name) };
-    refused(strlen(o->name) > 4 ? "did you mean --" : "", "an option that there is not", "BASE --%=1",
-            format("%s%s", o->name, ANY(((Text[]){ "_", "2", "\x1b", "\302\233" }))));
-    if (!*o->argument) {
-        refused(o->name, "a flag with a value", with[1], ANY(((Text[]){ "1", "true", "maybe", "YES", "y" })));
-        return;
-    }
-    refused(format("--%s: want a value", o->name), "no value", format("--%s BASE", o->name), "");
-    refused("", "no value at the end", option, "");
-    if (strcmp(o->name, "prompt")) refused("", "an empty value", with[draw(2)], "");
-    for (int n = 0; n < 3 && strchr(o->argument, '|'); n++)
-        refused(o->name, "no such choice", with[n % 2], (Text[]){ "auto|", "Naive", "\x1b[1m" }[n]);
-    if (!o->is_number) return;
-    for (int n = 0; n < 3; n++) refused("", "no number", with[draw(2)], ANY(numbers));
-    refused("", "below the range", with[draw(2)], format("%.0f", o->least - 1 - draw(1000)));
-    refused("", "above the range", with[draw(2)], format("%.0f", 10 * o->most + 1 + draw(1000)));
-    refused("", "100,000 characters", with[draw(2)], lengthy[draw(2)]);
+/* The line of --help behind "--": a name, and what stands for the value of an option that is no flag. */
+static void damaged_option(const char *line) {
+    static Text no_values_of_it[] = { "", "abc", "1x", "0x10", "nan", "1,5", "1\x1b[0m", "\xc2\xb2", "50%", "--1",
+                                      "99999999999999999999999999999999", "-9223372036854775809" };
+    char name[64] = "", argument[32] = "";
+    sscanf(line, "%63[a-z0-9-] %31[A-Z|a-z0-9]", name, argument);
+    const int is_flag = !strncmp(line + strlen(name), "  ", 2);
+    refused("", "an option that there is not", BASE " --%=1", format("%s_", name));
+    refused(is_flag ? name : "want a value", is_flag ? "a flag with a value" : "no value at the end", BASE " --%",
+            is_flag ? format("%s=maybe", name) : name);
+    if (is_flag || (strcmp(argument, "N") && !strchr(argument, '|'))) return;
+    for (int i = 0; i < COUNT(no_values_of_it); i++)
+        refused(name, "no number, or no choice", format(i % 2 ? BASE " --%s=%%" : BASE " --%s %%", name),
+                no_values_of_it[i]);
+    refused(name, "100,000 characters", format(BASE " --%s %%", name), lengthy);
 }
 
 /* Commands with the line that they must end with; % is each of the values in turn. */
@@ -308,17 +261,17 @@ static void refuse_all(const Refusal *r, int count) {
 }
 
 static const Refusal refusals[] = {
-    { "", "a stray word", LIST("BASE %"), LIST(
+    { "", "a stray word", LIST(BASE " %"), LIST(
         "word", "-x", "-", "--", "--=3", "", "steps=3", "\xe2\x80\x94steps", "-5", "-steps", "---steps", "/",
         "text.txt", "\x1b[31m", "\n", "a\nb", "--\x7f", "= 3", "?") },
     { "", "a path that leads to nothing of the kind",
-        LIST("BASE --data %", "BASE --val-data %", "BASE --init %", "BASE --eval %", "BASE --sample %"), LIST(
+        LIST(BASE " --data %", BASE " --val-data %", BASE " --init %", BASE " --eval %", BASE " --sample %"), LIST(
         "\x1b[31mred", "a\nb", "a\rb", "\x7f", "\302\2332J", "\xff\xfe", "%s%n%d", "[", "no*", "??", "/", ".", "..",
         "dir/", "text.txt/x", "nowhere/x", "~") },
-    { "want a divisor of --channels", "heads", LIST("BASE --heads % --channels 50"), LIST("3", "4", "7", "40", "49") },
-    { "heads", "more heads than channels", LIST("BASE --channels 16 --heads %"), LIST("17", "32", "1000") },
-    { "want a multiple", "a total batch in pieces", LIST("BASE --total-batch %"), LIST("1", "15", "17", "1000") },
-    { "256", "a vocabulary that bytes do not fit", LIST("BASE --vocab %"), LIST("1", "2", "99", "128", "255") },
+    { "want a divisor of --channels", "heads", LIST(BASE " --heads % --channels 50"), LIST("3", "4", "7", "40", "49") },
+    { "heads", "more heads than channels", LIST(BASE " --channels 16 --heads %"), LIST("17", "32", "1000") },
+    { "want a multiple", "a total batch in pieces", LIST(BASE " --total-batch %"), LIST("1", "15", "17", "1000") },
+    { "256", "a vocabulary that bytes do not fit", LIST(BASE " --vocab %"), LIST("1", "2", "99", "128", "255") },
     { "", "options that do not go together, or nothing to work on", LIST("--threads 1"), LIST(
         "--eval run --sample run --data text.txt", "--eval run --data text.txt --resume", "--sample run --init run",
         "--resume", "--resume --data nowhere", "--eval run", "--eval run --sample-tokens 3", "--dry-run", "--layers 1",
@@ -331,7 +284,7 @@ static const Refusal refusals[] = {
     { "prompt", "no list of ids below 100", LIST("--sample ids --sample-tokens 1 --threads 1 --prompt %"), LIST(
         "word", "1 2 x", "100", "99 100", "-1", "1,2", "+1", "\x1b[31m", "1\x07", "\xc2\x9b",
         "99999999999999999999999") },
-    { "", "files of two kinds, or none", LIST("BASE"), LIST(
+    { "", "files of two kinds, or none", LIST(BASE), LIST(
         "--data text.txt --val-data good16.bin", "--data good16.bin --val-data text.txt", "--data good*.bin",
         "--data good32.bin --val-data text.txt", "--data good16.bin --vocab 99", "--data good32.bin --vocab 2",
         "--data none*.bin", "--data good16.bin --vocab 100 --val-data none*", "--data good16.bin --vocab 1",
@@ -339,14 +292,19 @@ static const Refusal refusals[] = {
 };
 
 static void malformed_options(void) {
-    read_help();
-    for (int i = 0; i < 2; i++) lengthy[i] = memset(calloc(1, 100001), "9A"[i], 100000);
-    for (int i = 0; i < listed_count; i++) damaged_option(&listed[i]);
+    int listed = 0;
+    lengthy = memset(calloc(1, 100001), 'A', 100000);
+    set_command("--help", "");
+    run_program();
+    char *help = strdup(out);
+    for (const char *line = help; (line = strstr(line, "\n  --")); listed++) damaged_option(line += strlen("\n  --"));
+    EXPECT(listed > 35, "%d options in --help, want all of them", listed);
+    free(help);
     refuse_all(refusals, COUNT(refusals));
-    refuse_all(&(Refusal){ "A: ", "a path of 100,000 bytes", LIST("BASE --data %", "BASE --val-data %", "BASE --init %",
-               "BASE --eval %", "BASE --out %"), LIST(lengthy[1]) }, 1);
-    refused("", "a name of 303 bytes", "BASE --out %", format("new%0300d", 0));
-    for (int i = 0; i < 2; i++) free(lengthy[i]);
+    refuse_all(&(Refusal){ "A: ", "a path of 100,000 bytes", LIST(BASE " --data %", BASE " --val-data %",
+               BASE " --init %", BASE " --eval %", BASE " --out %"), LIST(lengthy) }, 1);
+    refused("", "a name of 303 bytes", BASE " --out %", format("new%0300d", 0));
+    free(lengthy);
 }
 
 /* ---- Token shards */
@@ -360,8 +318,9 @@ static void blob_shard(int width, int count) {
 }
 
 static Text shard_readers[] = {
-    "BASE --data broken.bin --vocab 100 --out new", "--eval ids --threads 1 --batch 2 --data broken.bin",
-    "BASE --data set/*.bin --vocab 100 --out new", "BASE --data good16.bin --val-data broken.bin --vocab 100 --out new",
+    BASE " --data broken.bin --vocab 100 --out new", "--eval ids --threads 1 --batch 2 --data broken.bin",
+    BASE " --data set/*.bin --vocab 100 --out new",
+    BASE " --data good16.bin --val-data broken.bin --vocab 100 --out new",
     "--eval ids --threads 1 --batch 2 --val-data broken.bin --data good16.bin",
 };
 
@@ -423,7 +382,7 @@ enum { CONFIG, MODEL, OPTIMIZER, STATE, NO_PART };
 
 static Text checkpoint_readers[] = {      /* the last reads all parts, the others the configuration and the model */
     "--eval % --data text.txt --batch 2 --threads 1", "--sample % --prompt a --sample-tokens 9 --threads 1",
-    "BASE --init % --out new", "--out broken --resume --threads 1",
+    BASE " --init % --out new", "--out broken --resume --threads 1",
 };
 
 static void restore_parts(void) {
@@ -576,16 +535,16 @@ static void malformed_checkpoints(void) {
 /* ---- Texts, and where the results should go */
 
 static Text text_readers[] = {
-    "BASE --data broken.txt --out new", "BASE --val-data broken.txt --out new",
+    BASE " --data broken.txt --out new", BASE " --val-data broken.txt --out new",
     "--eval run --threads 1 --batch 2 --data broken.txt",
     "--eval run --threads 1 --batch 2 --data text.txt --val-data broken.txt",
 };
 static const Refusal places[] = {
-    { "", "an --out where nothing can be written", LIST("BASE --out %"), LIST(
+    { "", "an --out where nothing can be written", LIST(BASE " --out %"), LIST(
         "text.txt", "text.txt/", "text.txt/a/b/c", "/proc/none", "/dev/null", "/dev/null/x", "run", "run/",
         "dir/../run", "dangling", "itself", "pipe", "run/log.csv", "run/" STEP "/config.json", "/proc/self/fd/none") },
-    { "", "an --out where nothing can be written", LIST("BASE --init run --out %", "BASE --data good16.bin --vocab 100 "
-        "--out %"), LIST("text.txt/x", "ids", "run", "itself") },
+    { "", "an --out where nothing can be written", LIST(BASE " --init run --out %",
+        BASE " --data good16.bin --vocab 100 --out %"), LIST("text.txt/x", "ids", "run", "itself") },
 };
 
 static void malformed_texts(void) {
@@ -620,7 +579,7 @@ static void malformed_texts(void) {
     if (symlink("nowhere", "dangling") || symlink("itself", "itself") || mkfifo("pipe", 0600)) fail("no link, no pipe");
     refuse_all(places, COUNT(places));
     make_dir("new"), make_dir("new/log.csv");
-    refused("log.csv", "a directory in the place of the log", "BASE --out new", "");
+    refused("log.csv", "a directory in the place of the log", BASE " --out new", "");
 }
 
 static void sound_inputs(void) {
@@ -631,8 +590,8 @@ static void sound_inputs(void) {
     blob_shard(2, SHARD_TOKENS), save("good16.bin", &blob);
     blob_shard(4, SHARD_TOKENS), save("good32.bin", &blob);
     make_dir("dir"), put_text("dir/note.md", "a note\n");
-    accepted("BASE --out run", "");
-    accepted("BASE --data good16.bin --val-data good32.bin --vocab 100 --out ids", "");
+    accepted(BASE " --out run", "");
+    accepted(BASE " --data good16.bin --val-data good32.bin --vocab 100 --out ids", "");
     remove_tree("run/step-00000004");
     for (int i = 0; i < COUNT(parts); i++) load(parts[i].sound, format("run%s", parts[i].name + strlen("broken")));
 }

@@ -289,16 +289,6 @@ static void what_is_written(void) {
     for (int i = 0; i < COUNT(absent); i++) EXPECT(!strstr(text, absent[i]), "%s in\n%s", absent[i], text);
 }
 
-static void read_config(void *path) { parse(&(Case){ .word = { "--config", path } }); }
-
-static void damaged_files_are_refused_in_one_line(void) {
-    parse(&(Case){ .word = { "book.txt", "--prompt=a\n\"b\" #\\", "--lr=0.1" } });
-    FILE *file = fopen(config, "w");
-    options_write(file, table);
-    fclose(file);
-    mutations(config, 4096, 2000, read_config, config);
-}
-
 static void help_is_narrow(void) {
     char *text = NULL;
     size_t size;
@@ -328,7 +318,6 @@ int main(void) {
     RUN(bad_files);
     RUN(written_settings_are_read_to_the_bit);
     RUN(what_is_written);
-    RUN(damaged_files_are_refused_in_one_line);
     RUN(help_is_narrow);
     return test_close();
 }

@@ -261,18 +261,6 @@ static void refused_files(void) {
     expect_fails("no such directory", open_dir, IN_SCRATCH("nowhere"));
 }
 
-static void open_and_free(void *dir) { bpe_free(bpe_open(dir)); }
-
-static void damaged_files(void) {
-    char *json_dir = IN_SCRATCH("files-0");
-    const char *const paths[] = { STRING("%s/tokenizer.json", json_dir), STRING("%s/vocab.json", no_map_dir),
-                                  STRING("%s/merges.txt", no_map_dir) };
-    for (int i = 0; i < COUNT(paths); i++) {
-        MutationCount count = mutations(paths[i], 1 << 20, 1000, open_and_free, i ? no_map_dir : json_dir);
-        EXPECT(count.failed > 100, "%s: %d failed in one line", paths[i], count.failed);
-    }
-}
-
 /* ---- Training */
 
 static Bpe *trained(const char *path, int vocab_size, size_t part) {
@@ -326,7 +314,6 @@ int main(void) {
     RUN(files_come_back);
     RUN(refused_files);
     RUN(merges_of_huggingface);
-    RUN(damaged_files);
     bpe_free(reference);
     return test_close();
 }
