@@ -373,6 +373,11 @@ static void read_tokens(const char *bytes, size_t size) {
 
 /* ---- options: a line is a word of the command line; all of it is also a file for --config */
 
+static void parse_config(void *path) {
+    settings_parse(&settings, options, 3, (char *[]){ "train_gpt", "--config", path });
+    claim_values();         /* texts are kept, until fuzz_try returns */
+}
+
 static void read_options(const char *bytes, size_t size) {
     char *words = malloc(size + 1), *argv[66] = { "train_gpt" };
     int argc = 1;
@@ -386,8 +391,7 @@ static void read_options(const char *bytes, size_t size) {
     if (fuzz_try(parse, &(Words){ argc, argv }, FREES_ALL, "")) claim_values();
     free(words);
     fuzz_file("CONFIG", bytes, size);
-    if (fuzz_try(parse, &(Words){ 3, (char *[]){ "train_gpt", "--config", "CONFIG" } }, FREES_ALL, "CONFIG"))
-        claim_values();
+    fuzz_try(parse_config, "CONFIG", KEEPS, "CONFIG");
 }
 
 /* ---- prompt: the first byte's lowest bit chooses the tokenizer. A terminal is given UTF-8 without orders. */
