@@ -147,7 +147,7 @@ static int read_header(const FileLine *line, int place[ROW_VALUES]) {
     unsigned seen = 0;
     for (size_t length; (name = file_next_cell(line, &at, &length)); seen |= 1u << place[count++]) {
         int i = ROW_VALUES - 1;
-        while (i >= 0 && (strncmp(names.value[i].name, name, length) || names.value[i].name[length])) i--;
+        while (i >= 0 && (strlen(names.value[i].name) != length || memcmp(names.value[i].name, name, length))) i--;
         if (i < 0 || (i == LOG_step) != (count == 0) || seen & 1u << i) return 0;
         place[count] = i;
     }
