@@ -285,17 +285,6 @@ static void keep_last_of_equal(Training *t, BpeVocabulary *v) {
     memmove(v->merge, v->merge + kept, (size_t)v->merge_count * sizeof *v->merge);
 }
 
-/* Moves the bytes of all tokens into one block, which the vocabulary owns. */
-static void own_bytes(BpeVocabulary *v) {
-    size_t bytes = 0;
-    for (int id = 0; id < v->V; id++) bytes += (size_t)v->token[id].size;
-    unsigned char *to = v->memory = host_alloc(bytes, "a vocabulary");
-    for (int id = 0; id < v->V; id++) {
-        v->token[id].bytes = memcpy(to, v->token[id].bytes, (size_t)v->token[id].size);
-        to += v->token[id].size;
-    }
-}
-
 Bpe *bpe_train(BpeTrainer *trainer, int vocab_size) {
     static const unsigned char end_of_text[] = "<|endoftext|>";
     REQUIRE(vocab_size > 256, "--vocab-size %d: want 257 or more: the bytes and <|endoftext|>", vocab_size);
@@ -303,7 +292,6 @@ Bpe *bpe_train(BpeTrainer *trainer, int vocab_size) {
     Growing g = { .texts = host_alloc(sizeof *g.texts, "a vocabulary") };
     size_t merge_room = 0;
     g.v.token = host_alloc((size_t)vocab_size * sizeof *g.v.token, "a vocabulary");
-    g.v.special = host_alloc(sizeof *g.v.special, "a vocabulary");
     g.v.merge = host_grow(NULL, 0, &merge_room, sizeof *g.v.merge, WHAT);
     int32_t id_of_byte[256];
     for (int letter = 0; letter < BPE_LETTERS; letter++)
@@ -337,9 +325,9 @@ Bpe *bpe_train(BpeTrainer *trainer, int vocab_size) {
     keep_last_of_equal(&t, &g.v);
     free_training(&t);
 
-    g.v.special[g.v.special_count++] = g.v.V;
+    g.v.end_of_text = g.v.V;
     g.v.token[g.v.V++] = (BpeToken){ .bytes = end_of_text, .size = sizeof end_of_text - 1, .is_special = 1 };
-    own_bytes(&g.v);
+    Bpe *bpe = bpe_create(g.v, "the trained tokenizer");
     free_words(g.texts);
-    return bpe_create(g.v, "the trained tokenizer");
+    return bpe;
 }

@@ -41,7 +41,8 @@ static Option table[] = {
 
 enum { WRITTEN = 4 };       /* of the names; the others would belong to another tokenizer */
 static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt",
-                                     "special_tokens_map.json", "encoder.json", "vocab.bpe", NULL };
+                                     "special_tokens_map.json", "added_tokens.json", "encoder.json", "vocab.bpe",
+                                     NULL };
 
 static char *partial[WRITTEN];
 
@@ -66,6 +67,7 @@ static void train(Texts *texts) {
     }
     BpeTrainer *trainer = bpe_trainer_create();
     while (texts_next(texts)) bpe_trainer_add(trainer, texts->span, texts->span_count);
+    REQUIRE(texts->documents, "%s: the texts are empty", texts->path[0]);
     Bpe *bpe = bpe_train(trainer, (int)vocab_size);
     stop_open(NULL);                    /* from here on a signal does not cut the files short */
     char why[FAIL_LENGTH];
@@ -113,6 +115,7 @@ int main(int argc, char **argv) {
         train(&texts);
     } else {
         Bpe *bpe = bpe_open(tokenizer);
+        if (bpe_vocabulary(bpe)->warning) print_line(stderr, "warning: %s", bpe_vocabulary(bpe)->warning);
         int64_t val_tokens = shards_write(bpe, &texts, &(ShardSettings){
             .dir = out, .shard_tokens = shard_tokens, .val_fraction = val_fraction });
         print_line(stdout, "./train_gpt %s %s%s --tokenizer %s    trains on them",

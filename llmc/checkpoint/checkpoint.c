@@ -5,6 +5,7 @@
 #include "../base/files.h"
 #include "../base/terminal.h"
 #include "../../kernels/check.h"
+#include "../../kernels/comm.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -90,8 +91,7 @@ static const char *field_value(int i, const GPTConfig *c, char text[16]) {
 
 static void write_config(const char *path, const GPTConfig *c, Tokenizer tokenizer) {
     char text[16], end_of_text[16] = "null";
-    int32_t id = tokenizer && tokenizer_bpe(tokenizer) ? bpe_end_of_text(tokenizer_bpe(tokenizer)) : -1;
-    if (id < 0 && c->V == 50257) id = 50256;        /* shards of GPT-2's tokens */
+    const int32_t id = tokenizer_end_of_text(tokenizer, c->V);
     if (id >= 0) snprintf(end_of_text, sizeof end_of_text, "%d", id);
     FILE *file = file_create(path);
     fprintf(file, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n");
@@ -254,6 +254,17 @@ DataId data_id(const Tokens *tokens) {
 
 /* ---- Tokenizers */
 
+/* Without the names of inputs, transformers 4 passes token_type_ids, for which GPT-2 adds a row of wte everywhere. */
+static void warn_of_config(const char *checkpoint) {
+    const char *name = names[TOKENIZER_FILE + 1];
+    if (comm_rank || !dir_has_file(checkpoint, name)) return;
+    Json *config = json_open(path_of(checkpoint, name).text);
+    if (!json_find(config, "model_input_names"))
+        print_line(stderr, "warning: %s: transformers 4 computes other losses: want \"model_input_names\": "
+                   "[\"input_ids\", \"attention_mask\"], which a checkpoint saved now has", config->where);
+    json_free(config);
+}
+
 typedef struct { const char *dir; Tokenizer tokenizer; } Opened;
 
 static void open_tokenizer(void *argument) {
@@ -269,6 +280,7 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
         REQUIRE(bytes || ids || bpe, "%s: tokenizer '%s', want 'bytes', 'ids' or 'bpe'", state->where, name);
         REQUIRE(!bpe || bpe_has_files(checkpoint), "%s: tokenizer 'bpe', but there is none beside it", state->where);
         json_free(state);
+        warn_of_config(checkpoint);
         return bytes ? TOKENIZER_BYTES : ids ? TOKENIZER_IDS : tokenizer_open(checkpoint);
     }
     Opened opened = { checkpoint, NULL };

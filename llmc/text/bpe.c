@@ -22,7 +22,8 @@ struct Bpe {
     Pair    *pair;
     int      pair_shift;            /* 64 - bits of the table */
     void    *idle;                  /* unused caches */
-    int32_t  end_of_text;
+    void    *memory;                /* the bytes of all tokens */
+    int32_t  first_special[256], *next_special;     /* by first byte, and by id: special tokens; -1 = no more */
 };
 
 static uint64_t mix(uint64_t x) { return x * 0x9e3779b97f4a7c15; }
@@ -39,16 +40,25 @@ static Pair *find_pair(const Bpe *b, int32_t left, int32_t right) {
 
 Bpe *bpe_create(BpeVocabulary v, const char *where) {
     Bpe *b = host_alloc(sizeof *b, "a tokenizer");
-    *b = (Bpe){ .v = v, .pair_shift = 64, .end_of_text = -1 };
+    *b = (Bpe){ .v = v, .next_special = host_alloc((size_t)v.V * sizeof *b->next_special, "a tokenizer") };
     bpe_words_init();
+    size_t size = 1;
+    for (int32_t id = 0; id < v.V; id++) size += (size_t)v.token[id].size;
+    unsigned char *to = b->memory = host_alloc(size, "a vocabulary");
     memset(b->byte_id, -1, sizeof b->byte_id);
-    for (int32_t id = v.V - 1; id >= 0; id--)       /* the first of equal tokens */
-        if (v.token[id].size == 1) b->byte_id[*v.token[id].bytes] = id;
-    for (int i = 0; i < 256; i++) REQUIRE(b->byte_id[i] >= 0, "%s: no token for byte 0x%02x: want all 256", where, i);
-    for (int i = 0; i < v.special_count; i++) {
-        const BpeToken *t = &v.token[v.special[i]];
-        if (t->size == 13 && !memcmp(t->bytes, "<|endoftext|>", 13)) b->end_of_text = v.special[i];
+    memset(b->first_special, -1, sizeof b->first_special);
+    for (int32_t id = 0; id < v.V; id++) {
+        BpeToken *t = &v.token[id];
+        if (!t->size) continue;
+        t->bytes = memcpy(to, t->bytes, (size_t)t->size);
+        to += t->size;
+        if (t->size == 1 && !t->is_special) b->byte_id[*t->bytes] = id;
+        if (t->is_special) {
+            b->next_special[id] = b->first_special[*t->bytes];
+            b->first_special[*t->bytes] = id;
+        }
     }
+    for (int i = 0; i < 256; i++) REQUIRE(b->byte_id[i] >= 0, "%s: no token for byte 0x%02x: want all 256", where, i);
 
     int bits = 4;
     while (1 << bits < 2 * v.merge_count) bits++;
@@ -70,14 +80,14 @@ void bpe_free(Bpe *b) {
     }
     free(b->v.token);
     free(b->v.merge);
-    free(b->v.special);
-    free(b->v.memory);
+    free(b->v.warning);
+    free(b->next_special);
+    free(b->memory);
     free(b->pair);
     free(b);
 }
 
 const BpeVocabulary *bpe_vocabulary(const Bpe *b) { return &b->v; }
-int32_t bpe_end_of_text(const Bpe *b) { return b->end_of_text; }
 
 uint64_t bpe_fingerprint(const Bpe *b) {
     uint64_t hash = b->v.merge_count ? xxh64(b->v.merge, (size_t)b->v.merge_count * sizeof *b->v.merge) : 0;
@@ -85,7 +95,7 @@ uint64_t bpe_fingerprint(const Bpe *b) {
         const BpeToken *t = &b->v.token[id];
         hash = mix(hash + (uint64_t)t->size) ^ (t->size ? xxh64(t->bytes, (size_t)t->size) : 0);
     }
-    return mix(hash);
+    return mix(hash + (uint64_t)b->v.end_of_text);
 }
 
 /* ---- A word */
@@ -242,8 +252,8 @@ size_t bpe_encode_spans(Bpe *b, const BpeSpan *span, size_t spans, int32_t *ids)
         #pragma omp for schedule(dynamic, 4)
         for (size_t i = 0; i < spans; i++) {
             int32_t *to = ids + start[i];
-            count[i] = span[i].begins && b->end_of_text >= 0;
-            if (count[i]) *to = b->end_of_text;
+            count[i] = span[i].begins && b->v.end_of_text >= 0;
+            if (count[i]) *to = b->v.end_of_text;
             count[i] += encode_chunk(b, cache, span[i].text, span[i].size, to + count[i]);
         }
         idle_return(&b->idle, cache);
@@ -264,32 +274,30 @@ size_t bpe_encode(Bpe *b, const void *text, size_t size, int32_t *ids) {
     return count;
 }
 
-/* The first special token in the text, the longest of those at its position; the size of the text if there is none. */
-static size_t find_special(const Bpe *b, const unsigned char *text, size_t size, int32_t *id) {
-    size_t first = size;
-    int longest = 0;
-    for (int i = 0; i < b->v.special_count; i++) {
-        const BpeToken *t = &b->v.token[b->v.special[i]];
-        const unsigned char *at = memmem(text, size, t->bytes, (size_t)t->size);
-        if (!at || (size_t)(at - text) > first || ((size_t)(at - text) == first && t->size <= longest)) continue;
-        first = (size_t)(at - text);
+/* The longest special token at the start of the text, -1 = none. */
+static int32_t special_at(const Bpe *b, const unsigned char *text, size_t size) {
+    int32_t found = -1, longest = 0;
+    for (int32_t id = b->first_special[*text]; id >= 0; id = b->next_special[id]) {
+        const BpeToken *t = &b->v.token[id];
+        if (t->size <= longest || (size_t)t->size > size || memcmp(t->bytes, text, (size_t)t->size)) continue;
         longest = t->size;
-        *id = b->v.special[i];
+        found = id;
     }
-    return first;
+    return found;
 }
 
 size_t bpe_encode_special(Bpe *b, const void *text, size_t size, int32_t *ids) {
     const unsigned char *bytes = text;
-    size_t count = 0;
+    size_t count = 0, start = 0;
     for (size_t at = 0; at < size; ) {
-        int32_t id = -1;
-        size_t length = find_special(b, bytes + at, size - at, &id);
-        count += bpe_encode(b, bytes + at, length, ids + count);
-        at += length;
-        if (at == size) break;
+        const int32_t id = special_at(b, bytes + at, size - at);
+        if (id < 0) {
+            at++;
+            continue;
+        }
+        count += bpe_encode(b, bytes + start, at - start, ids + count);
         ids[count++] = id;
-        at += (size_t)b->v.token[id].size;
+        start = at += (size_t)b->v.token[id].size;
     }
-    return count;
+    return count + bpe_encode(b, bytes + start, size - start, ids + count);
 }

@@ -7,40 +7,40 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct { const unsigned char *bytes; int size, is_special; } BpeToken;       /* size 0: no token has this id */
+/* size 0: no token has this id. Special tokens are made by bpe_encode_special only, from their text. */
+typedef struct { const unsigned char *bytes; int size, is_special; } BpeToken;
 typedef struct { int32_t left, right, merged; } BpeMerge;
 
 typedef struct {
     int       V;                    /* ids are 0 .. V - 1 */
     BpeToken *token;                /* array of V */
-    int       merge_count, special_count;
+    int       merge_count;
     BpeMerge *merge;                /* by rank, lowest first */
-    int32_t  *special;              /* ids that only bpe_encode_special makes, from their text */
-    void     *memory;               /* holds the bytes of all tokens, to free */
+    int32_t   end_of_text;          /* the id in front of each document, -1 = none */
+    char     *warning;              /* what seems wrong with the files, NULL = nothing */
 } BpeVocabulary;
 
 typedef struct Bpe Bpe;
 
-/* Takes ownership of the arrays of the vocabulary. Fails, with where in front, when a single byte has no token. */
+/* Takes ownership of the arrays of the vocabulary, and copies the bytes of tokens. Fails, with where in front, when a
+   single byte has no token. */
 Bpe *bpe_create(BpeVocabulary vocabulary, const char *where);
 void bpe_free(Bpe *bpe);
 
 const BpeVocabulary *bpe_vocabulary(const Bpe *bpe);
-int32_t  bpe_end_of_text(const Bpe *bpe);        /* the id of <|endoftext|>, -1 = none */
-uint64_t bpe_fingerprint(const Bpe *bpe);        /* a hash of tokens and merges */
+uint64_t bpe_fingerprint(const Bpe *bpe);        /* a hash of the vocabulary */
 
 /* Writes the ids of a text, at most one per byte, and returns their number. Special tokens are text as any other. Keeps
    words and their ids in memory, up to 8 MiB per core. Fails on a word of 2^31 bytes. */
 size_t bpe_encode(Bpe *bpe, const void *text, size_t size, int32_t *ids);
 
-/* A part of a text; begins: end of text, if the tokenizer has it, goes in front of it. */
+/* A part of a text; begins: the end-of-text token, if there is one, goes in front of it. */
 typedef struct { const unsigned char *text; size_t size; int begins; } BpeSpan;
 
 /* Encodes spans, each on its own, on all cores. ids: room for all bytes and one more per span. */
 size_t bpe_encode_spans(Bpe *bpe, const BpeSpan *span, size_t count, int32_t *ids);
 
-/* As bpe_encode, where the text of a special token becomes its id. For short texts: it searches the rest of the text
-   once per special token found. */
+/* As bpe_encode, where the text of a special token becomes its id, the longest at each place. */
 size_t bpe_encode_special(Bpe *bpe, const void *text, size_t size, int32_t *ids);
 
 #endif

@@ -8,7 +8,7 @@
 #include "../base/json.h"
 #include "../base/os.h"
 
-enum { MAX_ID = 1 << 24, MERGE_MAX = 1 << 14 };     /* bytes of a line of merges.txt */
+enum { MERGE_MAX = 1 << 14 };       /* bytes of a line of merges.txt */
 
 /* ---- Letters */
 
@@ -18,7 +18,8 @@ int bpe_letter(int byte) {
     return is_printable ? byte : 0x100 + others_below;
 }
 
-/* Writes the bytes of a string of letters and returns their number, -1 when it holds another character. */
+/* Writes the bytes of a string of letters (NULL: nowhere) and returns their number, -1 when it holds another
+   character. bytes may be text: a letter is a byte or two. */
 static int bytes_of_letters(const char *text, size_t length, unsigned char *bytes) {
     static short byte_of[BPE_LETTERS];
     if (!byte_of['!'])
@@ -31,7 +32,8 @@ static int bytes_of_letters(const char *text, size_t length, unsigned char *byte
             c = (c & 0x1f) << 6 | ((unsigned char)text[i] & 0x3f);
         }
         if (c >= BPE_LETTERS || !byte_of[c]) return -1;
-        bytes[count++] = (unsigned char)(byte_of[c] - 1);
+        if (bytes) bytes[count] = (unsigned char)(byte_of[c] - 1);
+        count++;
     }
     return count;
 }
@@ -39,120 +41,107 @@ static int bytes_of_letters(const char *text, size_t length, unsigned char *byte
 /* ---- Reading */
 
 typedef struct {
-    BpeVocabulary  v;
-    unsigned char *next;                /* where the bytes of the next token go */
-    int32_t       *slot;                /* hash table of ids by bytes; -1 = empty */
-    size_t         mask, merge_room;
-    char          *made;                /* by id: 1 = a byte, or made by a merge */
-    const char    *vocabulary_path;
-    char           where[4200];         /* file and line of the current merge */
+    BpeVocabulary v;                    /* the bytes of tokens are in memory of the JSON */
+    int           limit;                /* ids are below it */
+    int32_t      *slot;                 /* hash table of ids by text; -1 = empty */
+    size_t        mask, merge_room;
+    const char   *end_of_text;          /* its text */
+    Path          vocabulary, merges;
+    char          where[4200];          /* file and line of the current merge */
 } Reader;
 
-static void make_special(Reader *r, int32_t id) {
-    r->v.token[id].is_special = 1;
-    r->v.special[r->v.special_count++] = id;
-}
-
-static void add_token(Reader *r, int32_t id, const char *text, const char *where) {
-    BpeToken *t = &r->v.token[id];
-    REQUIRE(!t->size, "%s: '%.80s' has the id %d of another token", where, text, id);
-    size_t length = strlen(text);
-    REQUIRE(length > 0, "%s: token %d is empty", where, id);
-    int size = bytes_of_letters(text, length, r->next);
-    if (size < 0) memcpy(r->next, text, (size_t)(size = (int)length));      /* special ones are not in letters */
-    *t = (BpeToken){ .bytes = r->next, .size = size };
-    r->next += size;
+/* A tokenizer can ask for more than GPT-2's does, which would give other ids. keys end with NULL. */
+static void require_off(const Json *object, const char *const *keys) {
+    for (; *keys; keys++) {
+        const Json *value = json_find(object, *keys);
+        const int is_off = !value || value->type == JSON_NULL || value->type == JSON_FALSE ||
+                           (value->type == JSON_STRING && !*value->text);
+        if (!is_off) json_refuse(value, "as in GPT-2's tokenizer, a byte-level BPE");
+    }
 }
 
 /* The place of a token in the table: its id, or -1. */
-static int32_t *find_token(const Reader *r, const unsigned char *bytes, int size) {
-    size_t slot = xxh64(bytes, (size_t)size) & r->mask;
+static int32_t *find_token(const Reader *r, const char *text, size_t size) {
+    size_t slot = xxh64(text, size) & r->mask;
     for (; r->slot[slot] >= 0; slot = (slot + 1) & r->mask) {
         const BpeToken *t = &r->v.token[r->slot[slot]];
-        if (t->size == size && !memcmp(t->bytes, bytes, (size_t)size)) break;
+        if ((size_t)t->size == size && !memcmp(t->bytes, text, size)) break;
     }
     return &r->slot[slot];
 }
 
-static int32_t id_of(const Json *token, int is_added) {
-    return (int32_t)json_integer(is_added ? json_member(token, "id", JSON_NUMBER) : token, 0, MAX_ID);
+/* Its text is the key of its id, or else the member "content" of an object. */
+static const char *text_of(const Json *token) {
+    return token->key && token->type != JSON_OBJECT ? token->key : json_string(token, "content");
 }
 
-static void add_added_token(Reader *r, const Json *added) {
-    const int32_t id = id_of(added, 1);
-    const char *text = json_string(added, "content");
-    const Json *special = json_find(added, "special");
-    BpeToken *token = &r->v.token[id];
+static BpeToken *add_token(Reader *r, const Json *token, const Json *number) {
+    const char *text = text_of(token);
+    const int32_t id = (int32_t)json_integer(number, 0, r->limit - 1);
+    const size_t size = strlen(text);
+    int32_t *slot = find_token(r, text, size);
+    BpeToken *t = &r->v.token[id];
+    if (*slot == id) return t;          /* HuggingFace lists added tokens in the vocabulary again */
+    REQUIRE(size, "%s: token %d is empty", token->where, id);
+    REQUIRE(!t->size, "%s: '%.80s' has the id %d of another token", token->where, text, id);
+    REQUIRE(*slot < 0, "%s: '%.80s' has two ids, %d and %d", token->where, text, *slot, id);
+    *t = (BpeToken){ .bytes = (const unsigned char *)text, .size = (int)size };
+    *slot = id;
+    if (id >= r->v.V) r->v.V = id + 1;
+    if (!strcmp(text, r->end_of_text)) r->v.end_of_text = id;
+    return t;
+}
+
+/* [{ "id": 7, "content": "<s>" }], { "7": { "content": "<s>" } } or { "<s>": 7 }. */
+static void add_special_token(Reader *r, const Json *token) {
+    const Json key = { .type = JSON_NUMBER, .key = token->key, .text = token->key, .where = token->where };
+    const Json *special = json_find(token, "special");
+    const char *text = text_of(token);
     if (special && special->type != JSON_TRUE) json_refuse(special, "true: only special tokens can be added");
-    REQUIRE(!token->is_special, "%s: two added tokens have the id %d", added->where, id);
-    if (token->size) {                  /* HuggingFace lists tokens of the vocabulary again */
-        int size = bytes_of_letters(text, strlen(text), r->next);
-        int same = size < 0 || (size == token->size && !memcmp(r->next, token->bytes, (size_t)size));
-        REQUIRE(same, "%s: '%.80s' has the id %d of another token", added->where, text, id);
-        token->size = 0;
-    }
-    add_token(r, id, text, added->where);
-    make_special(r, id);
+    if (bytes_of_letters(text, strlen(text), NULL) != 1)        /* as is the pad token of a model of bytes */
+        require_off(token, (const char *[]){ "lstrip", "rstrip", "single_word", NULL });
+    const Json *number = token->type != JSON_OBJECT ? token : token->key ? &key : json_member(token, "id", JSON_NUMBER);
+    add_token(r, token, number)->is_special = 1;
 }
 
-/* Tokens of an object {"token": id} and of added tokens, an array or NULL. size: a bound of their bytes together, and
-   of a merge's. */
-static void read_vocabulary(Reader *r, const Json *vocabulary, const Json *added, size_t size) {
-    const Json *first_added = added ? added->child : NULL;
-    const int count = vocabulary->count + (added ? added->count : 0);
-    int32_t max = -1;
-    for (const Json *t = vocabulary->child; t; t = t->next) if (id_of(t, 0) > max) max = id_of(t, 0);
-    for (const Json *t = first_added; t; t = t->next)       if (id_of(t, 1) > max) max = id_of(t, 1);
-    REQUIRE(max >= 0, "%s: the vocabulary is empty", vocabulary->where);
-    REQUIRE(max < 2 * (int64_t)count + 1024, "%s: ids up to %d for %d tokens: want ids from 0 without large gaps",
-            vocabulary->where, max, count);
-    r->v.V = max + 1;
-    r->v.token = host_alloc((size_t)r->v.V * sizeof *r->v.token, "a vocabulary");
-    r->made = host_alloc((size_t)r->v.V, "a vocabulary");
-    r->v.special = host_alloc((size_t)r->v.V * sizeof *r->v.special, "a vocabulary");
-    r->v.memory = r->next = host_alloc(size, "a vocabulary");
-    for (const Json *t = vocabulary->child; t; t = t->next) add_token(r, id_of(t, 0), t->key, vocabulary->where);
-    for (const Json *t = first_added; t; t = t->next)       add_added_token(r, t);
+static void read_tokens(Reader *r, const Json *vocabulary, const Json *added) {
     size_t slots = 16;
-    while (slots < 2 * (size_t)r->v.V) slots *= 2;
+    r->limit = 2 * (vocabulary->count + added->count) + 1024;   /* no large gaps: a model has a row for each id */
+    r->v.token = host_alloc((size_t)r->limit * sizeof *r->v.token, "a vocabulary");
+    while (slots < (size_t)r->limit) slots *= 2;
     r->mask = slots - 1;
     r->slot = host_alloc(slots * sizeof *r->slot, "a vocabulary");
     memset(r->slot, -1, slots * sizeof *r->slot);
-    for (int32_t id = 0; id < r->v.V; id++)
-        if (r->v.token[id].size) *find_token(r, r->v.token[id].bytes, r->v.token[id].size) = id;
+    for (const Json *t = added->child; t; t = t->next)      add_special_token(r, t);
+    for (const Json *t = vocabulary->child; t; t = t->next) add_token(r, t, t);
 }
 
-static int32_t require_token(const Reader *r, const char *text, int length, unsigned char *bytes, int *size) {
-    *size = bytes_of_letters(text, (size_t)length, bytes);
-    REQUIRE(*size > 0, "%s: '%.*s' is not in GPT-2's letters for bytes", r->where, length < 80 ? length : 80, text);
-    int32_t id = *find_token(r, bytes, *size);
+static int32_t require_token(const Reader *r, const char *text, size_t size) {
+    const int32_t id = *find_token(r, text, size);
     REQUIRE(id >= 0, "%s: '%.*s' is not in %s: want the merges of this vocabulary", r->where,
-            length < 80 ? length : 80, text, r->vocabulary_path);
+            size < 80 ? (int)size : 80, text, r->vocabulary.text);
     return id;
 }
 
-/* "left right", in letters. */
-static void add_merge(Reader *r, const char *line, size_t length) {
-    const char *space = memchr(line, ' ', length);
-    const int left = space ? (int)(space - line) : 0, right = space ? (int)length - left - 1 : 0;
-    REQUIRE(left && right && !memchr(space + 1, ' ', (size_t)right), "%s: '%.*s', want two tokens, one space between "
-            "them", r->where, length < 80 ? (int)length : 80, line);
-    unsigned char *bytes = r->next;
-    int left_size, right_size;
-    BpeMerge m = { .left  = require_token(r, line, left, bytes, &left_size),
-                   .right = require_token(r, space + 1, right, bytes + left_size, &right_size) };
-    m.merged = *find_token(r, bytes, left_size + right_size);
-    REQUIRE(m.merged >= 0, "%s: '%.*s' + '%.*s' is not in %s: want the merges of this vocabulary", r->where,
-            left < 40 ? left : 40, line, right < 40 ? right : 40, space + 1, r->vocabulary_path);
-    r->made[m.merged] = 1;
+/* line: "left right", in letters. */
+static void add_merge(Reader *r, const char *line, size_t size) {
+    const char *space = memchr(line, ' ', size);
+    const size_t left = space ? (size_t)(space - line) : 0, right = space ? size - left - 1 : 0;
+    REQUIRE(left && right && !memchr(space + 1, ' ', right), "%s: '%.*s', want two tokens, one space between them",
+            r->where, size < 80 ? (int)size : 80, line);
+    char *both = format_string("%.*s%.*s", (int)left, line, (int)right, space + 1);
+    const BpeMerge m = { require_token(r, line, left), require_token(r, space + 1, right),
+                         require_token(r, both, left + right) };
+    free(both);
     r->v.merge = host_grow(r->v.merge, (size_t)r->v.merge_count, &r->merge_room, sizeof m, "merges");
     r->v.merge[r->v.merge_count++] = m;
 }
 
-static void read_merges(Reader *r, const char *path) {
-    FileMap map = file_map(path);
-    for (FileLine line = {0}; file_next_line(map, &line); ) {
-        snprintf(r->where, sizeof r->where, "%s: line %lld", path, (long long)line.number);
+static void read_merges_txt(Reader *r) {
+    const FileMap map = file_map(r->merges.text);
+    const int has_bom = map.size >= 3 && !memcmp(map.bytes, "\xEF\xBB\xBF", 3);
+    for (FileLine line = { .next = (const char *)map.bytes + 3 * has_bom }; file_next_line(map, &line); ) {
+        snprintf(r->where, sizeof r->where, "%s: line %lld", r->merges.text, (long long)line.number);
         REQUIRE(line.size <= MERGE_MAX, "%s: %zu bytes, want a merge of two tokens", r->where, line.size);
         const int is_version = line.size >= 8 && !memcmp(line.text, "#version", 8);
         if (line.size && !is_version) add_merge(r, line.text, line.size);
@@ -160,32 +149,30 @@ static void read_merges(Reader *r, const char *path) {
     file_unmap(map);
 }
 
-/* A description of a tokenizer can ask for more than GPT-2's does; all else would give other ids. */
-static void read_tokenizer_json(Reader *r, const Json *json, size_t size) {
+static void require_byte_level(const Json *stage) {
+    if (stage->type != JSON_OBJECT) json_refuse(stage, "an object of type ByteLevel");
+    const Json *type = json_member(stage, "type", JSON_STRING);
+    if (strcmp(type->text, "ByteLevel")) json_refuse(type, "ByteLevel, as in GPT-2's tokenizer");
+}
+
+static void read_tokenizer_json(Reader *r, const Json *json) {
     const Json *model = json_member(json, "model", JSON_OBJECT), *kind = json_find(model, "type");
     const Json *splitter = json_member(json, "pre_tokenizer", JSON_ANY), *regex = json_find(splitter, "use_regex");
-    static const char want[] = "as in GPT-2's tokenizer, a byte-level BPE";
+    const Json *added = json_find(json, "added_tokens"), *after = json_find(json, "post_processor");
+    const Json *adds = after ? json_find(after, "special_tokens") : NULL;
+    const int adds_none = !after || after->type == JSON_NULL || (adds && !adds->count);     /* so by transformers 5 */
     if (kind && (kind->type != JSON_STRING || strcmp(kind->text, "BPE"))) json_refuse(kind, "BPE, byte-level");
-    if (splitter->type != JSON_OBJECT) json_refuse(splitter, "an object of type ByteLevel");
-    const Json *level = json_member(splitter, "type", JSON_STRING);
-    if (strcmp(level->text, "ByteLevel")) json_refuse(level, "ByteLevel, as in GPT-2's tokenizer");
+    require_byte_level(splitter);
+    if (!adds_none) require_byte_level(after);              /* which sets offsets only */
     if (regex && regex->type != JSON_TRUE) json_refuse(regex, "true");
-    const struct { const Json *object; const char *key; } absent[] = {
-        { json, "normalizer" }, { model, "dropout" }, { model, "continuing_subword_prefix" },
-        { model, "end_of_word_suffix" }, { model, "byte_fallback" }, { model, "ignore_merges" },
-        { splitter, "add_prefix_space" },
-    };
-    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
-        const Json *value = json_find(absent[i].object, absent[i].key);
-        int is_absent = !value || value->type == JSON_NULL || value->type == JSON_FALSE ||
-                        (value->type == JSON_STRING && !*value->text);
-        if (!is_absent) json_refuse(value, want);
-    }
-    const Json *added = json_find(json, "added_tokens"), *merges = json_member(model, "merges", JSON_ARRAY);
+    require_off(json, (const char *[]){ "normalizer", NULL });
+    require_off(splitter, (const char *[]){ "add_prefix_space", NULL });
+    require_off(model, (const char *[]){ "dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback",
+                                         "ignore_merges", NULL });
     if (added && added->type != JSON_ARRAY) json_refuse(added, "an array");
-    read_vocabulary(r, json_member(model, "vocab", JSON_OBJECT), added, size);
+    read_tokens(r, json_member(model, "vocab", JSON_OBJECT), added ? added : &(Json){0});
     int number = 0;
-    for (const Json *m = merges->child; m; m = m->next, number++) {
+    for (const Json *m = json_member(model, "merges", JSON_ARRAY)->child; m; m = m->next, number++) {
         snprintf(r->where, sizeof r->where, "%s: merge %d", json->where, number);
         const Json *left = m->type == JSON_ARRAY && m->count == 2 ? m->child : NULL;
         const int is_pair = left && left->type == JSON_STRING && left->next->type == JSON_STRING;
@@ -196,42 +183,84 @@ static void read_tokenizer_json(Reader *r, const Json *json, size_t size) {
     }
 }
 
-static const char *const pairs[][2] = { { "vocab.json", "merges.txt" }, { "encoder.json", "vocab.bpe" } };
+/* Special are tokens that no merge makes, if they are added, end a text, look like <s> or [PAD], or are not in letters.
+   The texts of all others become bytes. */
+static void find_special_tokens(Reader *r) {
+    int missing = 0, count = 0;
+    char *is_merged = host_alloc((size_t)r->v.V + 1, "a vocabulary"), example[81] = "";
+    for (int i = 0; i < r->v.merge_count; i++) is_merged[r->v.merge[i].merged] = 1;
+    for (int32_t id = 0; id < r->v.V; id++) {
+        BpeToken *t = &r->v.token[id];
+        if (!t->size) continue;
+        char *text = (char *)t->bytes, last = text[t->size - 1];
+        const int size = bytes_of_letters(text, (size_t)t->size, NULL), is_made = size == 1 || is_merged[id];
+        const int is_framed = t->size > 2 && ((*text == '<' && last == '>') || (*text == '[' && last == ']'));
+        REQUIRE(size > 0 || !is_made, "%s: '%.80s' is not in GPT-2's letters for bytes", r->merges.text, text);
+        t->is_special = !is_made && (t->is_special || id == r->v.end_of_text || is_framed || size < 0);
+        if (t->is_special) continue;
+        count += size > 1;
+        if (!is_made && !missing++) snprintf(example, sizeof example, "%s", text);
+        t->size = bytes_of_letters(text, (size_t)t->size, (unsigned char *)text);
+    }
+    free(is_merged);
+    if (!missing) return;
+    r->v.warning = format_string("%s: makes %d of %d tokens of %s, not '%s': is it cut?", r->merges.text,
+                                 count - missing, count, r->vocabulary.text, example);
+    REQUIRE(100 * (int64_t)missing <= count, "%s", r->v.warning);
+}
 
-/* 0 or 1: the pair of files that the directory has; -1 = none. */
-static int find_pair_of_files(const char *dir) {
-    for (int i = 0; i < 2; i++)
-        if (dir_has_file(dir, pairs[i][0]) && dir_has_file(dir, pairs[i][1])) return i;
+static const char *const formats[][2] = {       /* vocabulary and merges */
+    { "tokenizer.json", "tokenizer.json" }, { "vocab.json", "merges.txt" }, { "encoder.json", "vocab.bpe" } };
+
+/* The first format whose files the directory has; -1 = none. */
+static int find_format(const char *dir) {
+    for (int i = 0; i < 3; i++)
+        if (dir_has_file(dir, formats[i][0]) && dir_has_file(dir, formats[i][1])) return i;
     return -1;
 }
 
-int bpe_has_files(const char *dir) { return dir_has_file(dir, "tokenizer.json") || find_pair_of_files(dir) >= 0; }
+int bpe_has_files(const char *dir) { return find_format(dir) >= 0; }
+
+/* An object, without members where there is no such file. */
+static Json *open_object(const char *dir, const char *name) {
+    Json *json = dir_has_file(dir, name) ? json_open(path_of(dir, name).text) : json_parse("{}", 2, name);
+    if (json->type != JSON_OBJECT) json_refuse(json, "an object");
+    return json;
+}
+
+/* "eos_token": a string, or an object with "content"; NULL = none. */
+static const char *end_of_text_of(const Json *json) {
+    const Json *token = json_find(json, "eos_token");
+    if (token && token->type == JSON_OBJECT) token = json_member(token, "content", JSON_STRING);
+    return token ? token->text : NULL;
+}
 
 Bpe *bpe_open(const char *dir) {
-    int both = find_pair_of_files(dir), is_json = dir_has_file(dir, "tokenizer.json");
-    REQUIRE(is_json || both >= 0 || file_is_dir(dir), "%s: %s, want a directory with a tokenizer", dir,
+    const int format = find_format(dir);
+    REQUIRE(format >= 0 || file_is_dir(dir), "%s: %s, want a directory with a tokenizer", dir,
             file_exists(dir) ? "is a file" : "no such directory");
-    REQUIRE(is_json || both >= 0, "%s: no tokenizer: want tokenizer.json, vocab.json and merges.txt, or encoder.json "
-            "and vocab.bpe", dir);
-    Path path = path_of(dir, is_json ? "tokenizer.json" : pairs[both][0]);
-    Reader r = { .vocabulary_path = path.text };
-    Json *json = json_open(path.text);
-    FileMap map = file_map(path.text);
-    size_t size = 3 * (size_t)map.size + MERGE_MAX;     /* tokens, added ones, and a merge */
-    file_unmap(map);
-    if (json->type != JSON_OBJECT) json_refuse(json, "an object");
-    if (is_json) {
-        read_tokenizer_json(&r, json, size);
+    REQUIRE(format >= 0, "%s: no tokenizer: want tokenizer.json, vocab.json and merges.txt, or encoder.json and "
+            "vocab.bpe", dir);
+    Json *const file[] = { open_object(dir, formats[format][0]), open_object(dir, "tokenizer_config.json"),
+                           open_object(dir, "special_tokens_map.json"), open_object(dir, "added_tokens.json") };
+    const Json *config = file[1], *added = json_find(config, "added_tokens_decoder");
+    const char *end = end_of_text_of(config) ? end_of_text_of(config) : end_of_text_of(file[2]);
+    Reader r = { .v.end_of_text = -1, .end_of_text = end ? end : "<|endoftext|>",
+                 .vocabulary = path_of(dir, formats[format][0]), .merges = path_of(dir, formats[format][1]) };
+    require_off(config, (const char *[]){ "add_prefix_space", "add_bos_token", "add_eos_token", NULL });
+    if (format == 0) {
+        read_tokenizer_json(&r, file[0]);
     } else {
-        read_vocabulary(&r, json, NULL, size);
-        read_merges(&r, path_of(dir, pairs[both][1]).text);
-        for (int32_t id = 0; id < r.v.V; id++)
-            if (r.v.token[id].size > 1 && !r.made[id]) make_special(&r, id);
+        read_tokens(&r, file[0], added ? added : file[3]);
+        read_merges_txt(&r);
     }
-    json_free(json);
+    REQUIRE(!end || r.v.end_of_text >= 0, "%s: \"eos_token\" is '%.80s', want a token of %s", dir, end,
+            r.vocabulary.text);
+    find_special_tokens(&r);
+    Bpe *bpe = bpe_create(r.v, r.vocabulary.text);
+    for (int i = 0; i < 4; i++) json_free(file[i]);
     free(r.slot);
-    free(r.made);
-    return bpe_create(r.v, path.text);
+    return bpe;
 }
 
 /* ---- Writing */
@@ -281,11 +310,14 @@ static void write_tokenizer_json(FILE *file, const BpeVocabulary *v) {
     static const char level[] = "{ \"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
                                 "\"use_regex\": true }";
     fputs("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [", file);
-    for (int i = 0; i < v->special_count; i++) {
-        fprintf(file, "%s\n    { \"id\": %d, \"content\": ", i ? "," : "", v->special[i]);
-        write_token(file, &v->token[v->special[i]]);
+    const char *separator = "";
+    for (int32_t id = 0; id < v->V; id++) {
+        if (!v->token[id].is_special) continue;
+        fprintf(file, "%s\n    { \"id\": %d, \"content\": ", separator, id);
+        write_token(file, &v->token[id]);
         fputs(", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, "
               "\"special\": true }", file);
+        separator = ",";
     }
     fprintf(file, "\n  ],\n  \"normalizer\": null,\n  \"pre_tokenizer\": %s,\n  \"post_processor\": null,\n"
             "  \"decoder\": %s,\n  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n"
@@ -298,13 +330,23 @@ static void write_tokenizer_json(FILE *file, const BpeVocabulary *v) {
     fputs("\n    ]\n  }\n}\n", file);
 }
 
-/* Without the class, AutoTokenizer takes GPT2Tokenizer, which splits and adds tokens on its own. */
-static void write_config(FILE *file, int has_end, int T) {
+/* Without the class, AutoTokenizer takes GPT2Tokenizer, which splits and adds tokens on its own. Without the names of
+   inputs, transformers 4 makes token_type_ids, for which GPT-2 adds a row of the token table at every position. Byte 0
+   pads where no token ends a text; with single_word, for its letter is one of Latvian. */
+static void write_config(FILE *file, const BpeVocabulary *v, int T) {
+    static const char *const uses[] = { "bos_token", "eos_token", "unk_token", "pad_token" };
     fputs("{\n", file);
-    if (has_end) fputs("  \"bos_token\": \"<|endoftext|>\",\n  \"eos_token\": \"<|endoftext|>\",\n"
-                       "  \"unk_token\": \"<|endoftext|>\",\n", file);
+    for (int i = 0; i < 4 && v->end_of_text >= 0; i++) {
+        fprintf(file, "  \"%s\": ", uses[i]);
+        write_token(file, &v->token[v->end_of_text]);
+        fputs(",\n", file);
+    }
+    if (v->end_of_text < 0)
+        fputs("  \"pad_token\": { \"__type\": \"AddedToken\", \"content\": \"\\u0100\", \"single_word\": true, "
+              "\"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true },\n", file);
     if (T) fprintf(file, "  \"model_max_length\": %d,\n", T);
-    fputs("  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false\n}\n", file);
+    fputs("  \"padding_side\": \"right\",\n  \"model_input_names\": [\"input_ids\", \"attention_mask\"],\n"
+          "  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false\n}\n", file);
 }
 
 char *bpe_file_text(const Bpe *bpe, const char *name, int T) {
@@ -313,7 +355,7 @@ char *bpe_file_text(const Bpe *bpe, const char *name, int T) {
     size_t size;
     FILE *file = string_open(&text, &size, name);
     if (!strcmp(name, "tokenizer.json"))             write_tokenizer_json(file, v);
-    else if (!strcmp(name, "tokenizer_config.json")) write_config(file, bpe_end_of_text(bpe) >= 0, T);
+    else if (!strcmp(name, "tokenizer_config.json")) write_config(file, v, T);
     else if (!strcmp(name, "vocab.json"))            write_vocabulary(file, v);
     else if (!strcmp(name, "merges.txt")) {
         fputs("#version: 0.2\n", file);

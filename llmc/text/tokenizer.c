@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include "bpe_files.h"
@@ -17,6 +16,8 @@ const struct TokenizerKind tokenizer_bytes = { .name = "bytes" }, tokenizer_ids 
 Tokenizer tokenizer_open(const char *dir) {
     struct TokenizerKind *tokenizer = host_alloc(sizeof *tokenizer, "a tokenizer");
     *tokenizer = (struct TokenizerKind){ .name = "bpe", .bpe = bpe_open(dir), .dir = format_string("%s", dir) };
+    const char *warning = bpe_vocabulary(tokenizer->bpe)->warning;
+    if (warning && !comm_rank) print_line(stderr, "warning: %s", warning);
     return tokenizer;
 }
 
@@ -45,13 +46,15 @@ void tokenizer_warn(Tokenizer tokenizer, int V) {
 
 /* Shards do not name their tokenizer: V = 50257 is taken as GPT-2's, other sizes as unknown. */
 int32_t tokenizer_end_of_text(Tokenizer tokenizer, int V) {
-    if (tokenizer->bpe) return bpe_end_of_text(tokenizer->bpe);
+    if (tokenizer->bpe) return bpe_vocabulary(tokenizer->bpe)->end_of_text;
     return tokenizer == TOKENIZER_IDS && V == 50257 ? V - 1 : -1;
 }
 
 int32_t tokenizer_start(Tokenizer tokenizer, int V) {
     const int32_t end = tokenizer_end_of_text(tokenizer, V);
-    return tokenizer == TOKENIZER_BYTES ? '\n' : end >= 0 ? end : V - 1;
+    int32_t start = end >= 0 ? end : tokenizer == TOKENIZER_IDS ? V - 1 : '\n';
+    if (end < 0 && tokenizer->bpe) bpe_encode(tokenizer->bpe, "\n", 1, &start);
+    return start;
 }
 
 int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *count) {
@@ -84,9 +87,8 @@ int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *cou
 
 /* A BPE without merges, whose ids are the bytes. */
 static Bpe *bpe_of_bytes(void) {
-    BpeVocabulary v = { .V = 256, .token = host_alloc(256 * sizeof *v.token, "a vocabulary"),
-                        .memory = host_alloc(256, "a vocabulary") };
-    unsigned char *bytes = v.memory;
+    static unsigned char bytes[256];
+    BpeVocabulary v = { .V = 256, .token = host_alloc(256 * sizeof *v.token, "a vocabulary"), .end_of_text = -1 };
     for (int i = 0; i < 256; i++) {
         bytes[i] = (unsigned char)i;
         v.token[i] = (BpeToken){ .bytes = &bytes[i], .size = 1 };
@@ -103,10 +105,10 @@ char *tokenizer_file_text(Tokenizer tokenizer, const char *name, int T) {
     return text;
 }
 
-/* On a terminal, the bytes of a character are held until it is complete or a byte arrives that does not continue it. */
+/* The bytes of a character are held until it is complete or a byte arrives that does not continue it. */
 static struct { unsigned char byte[4]; size_t have, want; } held;
 
-static void print_held(FILE *file) {
+void tokenizer_print_end(FILE *file) {
     unsigned char c = held.byte[0], last = held.byte[held.have ? held.have - 1 : 0];
     int control = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F || (c == 0xC2 && last < 0xA0);
     if (held.have == 0)                                      { /* nothing */ }
@@ -116,15 +118,15 @@ static void print_held(FILE *file) {
     held.have = held.want = 0;
 }
 
-static void print_byte_on_terminal(unsigned char byte, FILE *file) {
+static void print_byte(unsigned char byte, FILE *file) {
     int continues = (byte & 0xC0) == 0x80;
-    if (held.have && !continues) print_held(file);
+    if (held.have && !continues) tokenizer_print_end(file);
     if (!held.have) held.want = byte < 0x80 ? 1 : continues || byte >= 0xF8 ? 0 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
     held.byte[held.have++] = byte;
-    if (held.have >= held.want) print_held(file);       /* want 0: no first byte of a character */
+    if (held.have >= held.want) tokenizer_print_end(file);       /* want 0: no first byte of a character */
 }
 
-void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file) {
+void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file, int is_raw) {
     const unsigned char byte = (unsigned char)token;
     BpeToken text = { .bytes = &byte, .size = 1 };
     if (tokenizer == TOKENIZER_IDS) {
@@ -135,10 +137,6 @@ void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file) {
         const BpeVocabulary *v = bpe_vocabulary(tokenizer->bpe);
         text = token < v->V ? v->token[token] : (BpeToken){ .bytes = (const unsigned char *)"\xEF\xBF\xBD", .size = 3 };
     }
-    if (isatty(fileno(file))) for (int i = 0; i < text.size; i++) print_byte_on_terminal(text.bytes[i], file);
-    else                      fwrite(text.bytes, 1, (size_t)text.size, file);
-}
-
-void tokenizer_print_end(Tokenizer tokenizer, FILE *file) {
-    if (tokenizer != TOKENIZER_IDS && isatty(fileno(file))) print_held(file);
+    if (is_raw) fwrite(text.bytes, 1, (size_t)text.size, file);
+    else        for (int i = 0; i < text.size; i++) print_byte(text.bytes[i], file);
 }

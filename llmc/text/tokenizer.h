@@ -27,7 +27,8 @@ void        tokenizer_warn(Tokenizer tokenizer, int V);
    [0,V). The text of a special token of a BPE is that token. */
 int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *count);
 
-/* The first token of an empty prompt: a newline (bytes), <|endoftext|> (BPE), else the last id of the model. */
+/* The first token of an empty prompt: that which ends a text; without one a newline, or the last id of the model for
+   unknown tokens. */
 int32_t  tokenizer_start(Tokenizer tokenizer, int V);
 /* The token that ends a text, -1 = none. */
 int32_t  tokenizer_end_of_text(Tokenizer tokenizer, int V);
@@ -36,11 +37,11 @@ int32_t  tokenizer_end_of_text(Tokenizer tokenizer, int V);
    ids. For bytes, tokenizer.json has GPT-2's letter for each byte, with the byte as its id, and no merges. */
 char *tokenizer_file_text(Tokenizer tokenizer, const char *name, int T);
 
-/* Writes one token. On a terminal, invalid UTF-8 is written as U+FFFD, control characters are escaped, and a character
-   is written with its last byte. */
-void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file);
+/* Writes one token: its bytes if is_raw. Otherwise, for one file at a time, invalid UTF-8 is written as U+FFFD, control
+   characters are escaped, and a character is written with its last byte. */
+void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file, int is_raw);
 
 /* Ends a text: writes an incomplete UTF-8 sequence as U+FFFD. */
-void tokenizer_print_end(Tokenizer tokenizer, FILE *file);
+void tokenizer_print_end(FILE *file);
 
 #endif

@@ -38,6 +38,8 @@ typedef struct {
 
 static Writer open_writer(Bpe *bpe, Texts *texts) {
     double now = seconds_now();
+    REQUIRE(texts->kind != DOCUMENT_MARK || bpe_vocabulary(bpe)->end_of_text >= 0, "--documents mark: the tokenizer "
+            "has no end-of-text token; want \"eos_token\" in its tokenizer_config.json");
     return (Writer){ .bpe = bpe, .texts = texts, .max = UINT32_MAX, .start = now, .printed = now,
                      .width = bpe_vocabulary(bpe)->V <= 1 << 16 ? 2 : 4 };
 }
@@ -156,6 +158,9 @@ static void write_all(Writer *w, const char *to) {
     print_line(stdout, "tokenized %.255s%s: %.1f MB, %lld document%s, %lld tokens, %.2f s, %.1f MB/s -> %s", t->path[0],
                more, 1e-6 * (double)t->bytes, (long long)t->documents, t->documents == 1 ? "" : "s",
                (long long)(w->tokens[0] + w->tokens[1]), seconds, 1e-6 * (double)t->bytes / seconds, to);
+    if (t->documents > 1 && bpe_vocabulary(w->bpe)->end_of_text < 0)
+        print_line(stdout, "%lld documents are joined: the tokenizer has no end-of-text token; \"eos_token\" in its "
+                   "tokenizer_config.json names one", (long long)t->documents);
     free(w->ids);
 }
 

@@ -18,6 +18,7 @@ typedef struct {
     GPT      *model;
     Tokenizer tokenizer;
     FILE     *file, *copy;
+    int       is_raw;           /* file gets the bytes of tokens as they are: no terminal, not the log of a run */
     int       samples;
     int       count, cached;    /* tokens of each sample in the model's context; the first `cached` are in its cache */
     int32_t  *token;            /* (samples, context of the model) */
@@ -40,6 +41,7 @@ static Samples samples_open(GPT *model, Tokenizer tokenizer, int samples, int ro
     const size_t bytes = (size_t)samples * (size_t)room * sizeof(int32_t);
     gpt_set_cache(model, samples, room);
     return (Samples){ .model = model, .tokenizer = tokenizer, .samples = samples, .file = file, .copy = copy,
+                      .is_raw = !copy && !isatty(fileno(file)),
                       .token = host_alloc(bytes, "the context of a sample"),
                       .batch = host_alloc(bytes, "the context of a sample"),
                       .end_of_text = tokenizer_end_of_text(tokenizer, model->config.V) };
@@ -119,8 +121,8 @@ static int generate_rows(Samples *s, const Sample *how, int64_t step, int64_t in
 
 static void put_tokens(const Samples *s, const int32_t *token, int count) {
     for (int i = 0; i < count; i++) {
-        tokenizer_print(s->tokenizer, token[i], s->file);
-        if (s->copy) tokenizer_print(s->tokenizer, token[i], s->copy);
+        tokenizer_print(s->tokenizer, token[i], s->file, s->is_raw);
+        if (s->copy) tokenizer_print(s->tokenizer, token[i], s->copy, 1);
     }
 }
 
@@ -132,7 +134,7 @@ static void write_rows(Samples *s, const int32_t *prompt, int length, int is_all
         for (; s->written < s->rows && row_of(s, s->written)[s->sample] != s->end_of_text; s->written++)
             put_tokens(s, &row_of(s, s->written)[s->sample], 1);
         if (s->written == s->rows && !is_all) break;
-        tokenizer_print_end(s->tokenizer, s->file);
+        tokenizer_print_end(s->file);
         putc('\n', s->file);
     }
     fflush(s->file);

@@ -104,9 +104,6 @@ int __wrap_open(const char *path, int flags, ...) {
     return __real_open(strncmp(path, "OUT/", 4) ? path : "/dev/null", flags, 0600);
 }
 
-int fuzz_terminal;
-int __wrap_isatty(int fd) { (void)fd; return fuzz_terminal; }
-
 /* ---- Memory: AddressSanitizer tells of every block, elsewhere nobody does and nothing is checked */
 
 enum { MOST_BLOCKS = 1 << 16 };

@@ -32,7 +32,6 @@ enum { FREES_ALL, KEEPS };
 int fuzz_try(void (*read)(void *), void *argument, int keeps, const char *named);
 extern int fuzz_accepted;                                    /* times that it returned 1 */
 
-extern int fuzz_terminal;                                    /* 1: isatty says yes */
 
 #define CLAIM(condition, ...) do { if (!(condition)) { \
     fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition); fprintf(stderr, __VA_ARGS__); fputc('\n', stderr); \

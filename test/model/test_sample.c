@@ -55,25 +55,25 @@ static void bytes_for_huggingface(void) {
     put_text(IN_SCRATCH("tokenizer.json"), text);
     Bpe *bpe = bpe_open(scratch);
     const BpeVocabulary *v = bpe_vocabulary(bpe);
-    EXPECT(v->V == 256 && !v->merge_count && !v->special_count, "%d tokens, %d merges", v->V, v->merge_count);
+    EXPECT(v->V == 256 && !v->merge_count && v->end_of_text == -1, "%d tokens, %d merges", v->V, v->merge_count);
     for (int i = 0; i < 256; i++) EXPECT(v->token[i].size == 1 && *v->token[i].bytes == i, "token %d", i);
     bpe_free(bpe);
     free(text);
 }
 
 /* What comes out of file when the bytes of text go into tokenizer_print one by one. */
-static void print_all(const char *text, size_t size, FILE *file) {
-    for (size_t i = 0; i < size; i++) tokenizer_print(TOKENIZER_BYTES, (unsigned char)text[i], file);
-    tokenizer_print_end(TOKENIZER_BYTES, file);
+static void print_all(const char *text, size_t size, FILE *file, int is_raw) {
+    for (size_t i = 0; i < size; i++) tokenizer_print(TOKENIZER_BYTES, (unsigned char)text[i], file, is_raw);
+    tokenizer_print_end(file);
     fflush(file);
 }
 
 static void tokens_to_text(void) {
     char got[256] = "";
     FILE *file = tmpfile();
-    print_all("\x1b[2J\xe2\x82", 6, file);      /* not a terminal: raw */
-    tokenizer_print(TOKENIZER_IDS, 15496, file);
-    tokenizer_print(TOKENIZER_IDS, 995, file);
+    print_all("\x1b[2J\xe2\x82", 6, file, 1);
+    tokenizer_print(TOKENIZER_IDS, 15496, file, 0);
+    tokenizer_print(TOKENIZER_IDS, 995, file, 0);
     rewind(file);
     size_t size = fread(got, 1, sizeof got, file);
     EXPECT(size == 16 && !memcmp(got, "\x1b[2J\xe2\x82" "15496 995 ", 16), "%d bytes: %s", (int)size, got);
@@ -92,8 +92,8 @@ static void bpe_speaks_text(void) {
     EXPECT(!strcmp(tokenizer_name(bpe), "bpe"), "its name");
     EXPECT(count > 4 && ids[count - 1] == 499 && tokenizer_start(bpe, 600) == 499, "%d tokens", count);
     FILE *file = tmpfile();
-    for (int i = 0; i < count; i++) tokenizer_print(bpe, ids[i], file);
-    tokenizer_print(bpe, 555, file);            /* of the model, not of its tokenizer */
+    for (int i = 0; i < count; i++) tokenizer_print(bpe, ids[i], file, 1);
+    tokenizer_print(bpe, 555, file, 1);            /* of the model, not of its tokenizer */
     rewind(file);
     size_t size = fread(got, 1, sizeof got, file), want = strlen(text);
     EXPECT(size == want + 3 && !memcmp(got, text, want) && !memcmp(got + want, "\xef\xbf\xbd", 3), "%s", got);
@@ -129,7 +129,7 @@ static void terminal_comes_to_no_harm(void) {
     FILE *file = fdopen(slave, "w");
     for (int i = 0; i < COUNT(cases); i++) {
         char got[64] = "";
-        print_all(cases[i].text, strlen(cases[i].text), file);
+        print_all(cases[i].text, strlen(cases[i].text), file, 0);
         ssize_t size = read(master, got, sizeof got - 1);
         EXPECT(size > 0 && !strcmp(got, cases[i].want), "case %d: %s, want %s", i, got, cases[i].want);
     }

@@ -66,7 +66,7 @@ static void special_tokens(void) {
     EXPECT(got == n && !memcmp(ids, want, n * sizeof *ids), "%zu ids", got);
     n = encode(text, strlen(text), plain);
     for (size_t i = 0; i < n; i++) EXPECT(plain[i] != END_OF_TEXT, "a special token that was not asked for");
-    EXPECT(bpe_end_of_text(reference) == END_OF_TEXT, "%d", bpe_end_of_text(reference));
+    EXPECT(bpe_vocabulary(reference)->end_of_text == END_OF_TEXT, "%d", bpe_vocabulary(reference)->end_of_text);
 }
 
 /* ---- Any bytes */
@@ -197,9 +197,11 @@ static void files_come_back(void) {
             EXPECT(strcmp(sets[s][i], "merges.txt") || !strcmp(text, text_of(REFERENCE "/merges.txt")), "other merges");
             free(text);
         }
+        const char *json = path_of(dir, "tokenizer.json").text;
+        if (s == 0) edit(json, json, "\"post_processor\": null", "\"post_processor\": {\"special_tokens\": {}}");
         Bpe *bpe = bpe_open(dir);
         EXPECT(bpe_has_files(dir) && bpe_fingerprint(bpe) == bpe_fingerprint(reference), "%s: another tokenizer", dir);
-        EXPECT(bpe_end_of_text(bpe) == END_OF_TEXT, "%d", bpe_end_of_text(bpe));
+        EXPECT(bpe_vocabulary(bpe)->end_of_text == END_OF_TEXT, "%d", bpe_vocabulary(bpe)->end_of_text);
         bpe_free(bpe);
     }
     char *config = bpe_file_text(reference, "tokenizer_config.json", 64);
@@ -207,9 +209,12 @@ static void files_come_back(void) {
            config);
     free(config);
     Bpe *bpe = bpe_open(no_map_dir);         /* HuggingFace's vocabulary alone has no <|endoftext|> */
-    EXPECT(bpe_end_of_text(bpe) == -1 && bpe_vocabulary(bpe)->V == V - 1, "%d", bpe_end_of_text(bpe));
+    const BpeVocabulary *v = bpe_vocabulary(bpe);
+    EXPECT(v->end_of_text == -1 && v->V == V - 1 && v->merge_count == bpe_vocabulary(reference)->merge_count,
+           "%d, %d merges", v->end_of_text, v->merge_count);
     config = bpe_file_text(bpe, "tokenizer_config.json", 0);
-    EXPECT(!strstr(config, "token\"") && !strstr(config, "max_length"), "it has no special token: %s", config);
+    EXPECT(!strstr(config, "eos_token") && strstr(config, "pad_token") && !strstr(config, "max_length"), "%s",
+           config);
     free(config);
     bpe_free(bpe);
 }
@@ -229,18 +234,24 @@ static void refused_files(void) {
           "\"normalizer\" is an object, want as in GPT-2" },
         { "tokenizer.json", "\"ignore_merges\":false", "\"ignore_merges\":true", "\"model.ignore_merges\" is true" },
         { "tokenizer.json", "\"special\":true", "\"special\":false", "want true: only special tokens" },
-        { "tokenizer.json", "\"id\":499", "\"id\":498", "'<|endoftext|>' has the id 498 of another token" },
-        { "tokenizer.json", "\"id\":499", "\"id\":16000000", "ids up to 16000000 for 500 tokens" },
+        { "tokenizer.json", "\"lstrip\":false", "\"lstrip\":true", "\"lstrip\" is true, want as in GPT-2" },
+        { "tokenizer.json", "\"rstrip\":false", "\"rstrip\":true", "\"rstrip\" is true" },
+        { "tokenizer.json", "\"single_word\":false", "\"single_word\":true", "\"single_word\" is true" },
+        { "tokenizer.json", "\"post_processor\":null", "\"post_processor\":{\"type\":\"TemplateProcessing\"}",
+          "\"post_processor.type\" is TemplateProcessing, want ByteLevel" },
+        { "tokenizer.json", "\"merges\":[", "\"merges\":[],\"more\":[", "makes 0 of 243 tokens" },
+        { "tokenizer.json", "\"id\":499", "\"id\":498", "has the id 498 of another token" },
+        { "tokenizer.json", "\"id\":499", "\"id\":16000000", "\"id\" is 16000000, want an integer from 0 to 2023" },
         { "tokenizer.json", "\"!\":0", "\"!\":1", "has the id 1 of another token" },
         { "tokenizer.json", "\"$\":3", "\"$$$\":3", "no token for byte 0x24: want all 256" },
         { "tokenizer.json", "\"!\":0", "\"!\":-1", "is -1, want an integer from 0" },
         { "tokenizer.json", "[\"Ð\",\"¾\"]", "[\"Ð\",\"¾\",\"a\"]", "want \"left right\"" },
         { "tokenizer.json", "[\"Ð\",\"¾\"]", "[\"Ð\",\"zzz\"]", "merge 1: 'zzz' is not in" },
-        { "tokenizer.json", "[\"Ð\",\"¾\"]", "[\"Ð\",\"a\"]", "merge 1: 'Ð' + 'a' is not in" },
-        { "tokenizer.json", "[\"Ð\",\"¾\"]", "[\"Ð\",\"\\u4f60\"]", "is not in GPT-2's letters" },
+        { "tokenizer.json", "[\"Ð\",\"¾\"]", "[\"Ð\",\"a\"]", "merge 1: 'Ða' is not in" },
+        { "tokenizer.json", "[\"Ð\",\"¾\"]", "[\"Ð\",\"\\u4f60\"]", "merge 1: '你' is not in" },
         { "merges.txt", "Ð ¾", "Ð ¾ a", "merges.txt: line 3: 'Ð ¾ a', want two tokens, one space" },
         { "merges.txt", "Ð ¾", "Ð¾", "line 3: 'Ð¾', want two tokens" },
-        { "merges.txt", "Ð ¾", "Ð z", "line 3: 'Ð' + 'z' is not in" },
+        { "merges.txt", "Ð ¾", "Ð z", "line 3: 'Ðz' is not in" },
         { "vocab.json", "\"!\":0", "\"!\":\"0\"", "vocab.json: \"!\" is 0, want an integer" },
         { "vocab.json", "{", "[", "vocab.json: byte" },
         { "vocab.json", "\"!\":0", "\"\":0", "token 0 is empty" },
@@ -259,6 +270,71 @@ static void refused_files(void) {
     }
     expect_fails("no tokenizer: want tokenizer.json, vocab.json and merges.txt", open_dir, scratch);
     expect_fails("no such directory", open_dir, IN_SCRATCH("nowhere"));
+}
+
+/* vocab.json has the reference's tokens and one more, another file says what it is. */
+static void which_tokens_are_special(void) {
+    static const struct { const char *token, *file, *content, *text; int end_of_text; } cases[] = {
+        { "</s>", "special_tokens_map.json", "{\"eos_token\": \"</s>\"}", "</s>", 499 },
+        { "</s>", "tokenizer_config.json", "{\"eos_token\": {\"content\": \"</s>\"}}", "</s>", 499 },
+        { "EOS", "tokenizer_config.json", "{\"eos_token\": \"EOS\"}", "EOS", 499 },
+        { "<|endoftext|>", "tokenizer_config.json", "{\"eos_token\": null}", "<|endoftext|>", 499 },
+        { "[PAD]", "other.json", "", "[PAD]", -1 }, { "«文»", "other.json", "", "«文»", -1 },
+        { "«sep»", "added_tokens.json", "{\"«sep»\": 499}", "«sep»", -1 },
+        { "q", "added_tokens.json", "{\"«sep»\": 499}", "«sep»", -1 },
+        { "q", "tokenizer_config.json", "{\"added_tokens_decoder\": {\"499\": {\"content\": \"«sep»\"}}}", "«sep»",
+          -1 },
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        char *dir = IN_SCRATCH("special-%d", i), *again = IN_SCRATCH("special-%d-again", i);
+        directory_make(dir);
+        directory_make(again);
+        edit(REFERENCE "/vocab.json", STRING("%s/vocab.json", dir), "{",
+             *cases[i].token == 'q' ? "{" : STRING("{\"%s\":499,", cases[i].token));
+        edit(REFERENCE "/merges.txt", STRING("%s/merges.txt", dir), "", "");
+        put_text(STRING("%s/%s", dir, cases[i].file), cases[i].content);
+        for (int time = 0; time < 2; time++) {      /* the second time what the first wrote */
+            Bpe *bpe = bpe_open(time ? again : dir);
+            const BpeToken *t = &bpe_vocabulary(bpe)->token[499];
+            int32_t ids[32];
+            EXPECT(bpe_vocabulary(bpe)->end_of_text == cases[i].end_of_text, "case %d: no end of text", i);
+            EXPECT(bpe_encode_special(bpe, cases[i].text, strlen(cases[i].text), ids) == 1 && ids[0] == 499 &&
+                   t->size == (int)strlen(cases[i].text) && !memcmp(t->bytes, cases[i].text, (size_t)t->size),
+                   "case %d: '%s' is not special", i, cases[i].text);
+            EXPECT(bpe_encode(bpe, cases[i].text, strlen(cases[i].text), ids) > 1, "case %d: nor is it text", i);
+            for (int f = 0; f < 2; f++) {
+                static const char *const names[] = { "tokenizer.json", "tokenizer_config.json" };
+                char *text = bpe_file_text(bpe, names[f], 0);
+                put_text(STRING("%s/%s", again, names[f]), text);
+                free(text);
+            }
+            bpe_free(bpe);
+        }
+    }
+    put_text(IN_SCRATCH("special-0/tokenizer_config.json"), "{\"eos_token\": \"<end>\"}");
+    expect_fails("\"eos_token\" is '<end>', want a token of", open_dir, IN_SCRATCH("special-0"));
+    put_text(IN_SCRATCH("special-0/tokenizer_config.json"), "{\"add_prefix_space\": true}");
+    expect_fails("\"add_prefix_space\" is true, want as in GPT-2", open_dir, IN_SCRATCH("special-0"));
+}
+
+/* A warning from one token on that no merge makes, an error from 1 % on; the reference has 243 merges. */
+static void cut_merges(void) {
+    char *dir = IN_SCRATCH("cut"), *merges = format_string("%s", text_of(REFERENCE "/merges.txt"));
+    directory_make(dir);
+    edit(REFERENCE "/vocab.json", IN_SCRATCH("cut/vocab.json"), "", "");
+    for (int missing = 1; missing < 4; missing++) {
+        *strrchr(merges, '\n') = 0;
+        strrchr(merges, '\n')[1] = 0;
+        put_text(IN_SCRATCH("cut/merges.txt"), merges);
+        if (missing == 3) break;
+        Bpe *bpe = bpe_open(dir);
+        const char *warning = bpe_vocabulary(bpe)->warning, *want = STRING("makes %d of 243 tokens", 243 - missing);
+        EXPECT(warning && strstr(warning, want), "%s, want %s", warning, want);
+        bpe_free(bpe);
+    }
+    expect_fails("cut/merges.txt: makes 240 of 243 tokens of", open_dir, dir);
+    put_text(IN_SCRATCH("cut/merges.txt"), "");
+    expect_fails("makes 0 of 243 tokens of", open_dir, dir);
 }
 
 /* ---- Training */
@@ -287,11 +363,12 @@ static void merges_of_huggingface(void) {
     }
     put_text(IN_SCRATCH("ab.txt"), "ab ab b a b");
     Bpe *bpe = trained(IN_SCRATCH("ab.txt"), 1000, 1 << 20);        /* only "ab" and " a" or " b" occur twice */
-    EXPECT(bpe_vocabulary(bpe)->V == 259 && bpe_vocabulary(bpe)->merge_count == 2 && bpe_end_of_text(bpe) == 258,
-           "%d tokens, %d merges", bpe_vocabulary(bpe)->V, bpe_vocabulary(bpe)->merge_count);
+    const BpeVocabulary *v = bpe_vocabulary(bpe);
+    EXPECT(v->V == 259 && v->merge_count == 2 && v->end_of_text == 258, "%d tokens, %d merges", v->V, v->merge_count);
     bpe_free(bpe);
     bpe = trained(REFERENCE "/train.txt", 257, 1000);
-    EXPECT(bpe_vocabulary(bpe)->merge_count == 0 && bpe_end_of_text(bpe) == 256, "%d", bpe_end_of_text(bpe));
+    v = bpe_vocabulary(bpe);
+    EXPECT(v->merge_count == 0 && v->end_of_text == 256, "%d merges, %d", v->merge_count, v->end_of_text);
     bpe_free(bpe);
     BpeTrainer *trainer = bpe_trainer_create();
     expect_fails("--vocab-size 256: want 257 or more", train_256, trainer);
@@ -304,7 +381,8 @@ int main(void) {
     no_map_dir = IN_SCRATCH("no-map");
     directory_make(no_map_dir);
     edit(REFERENCE "/vocab.json", STRING("%s/vocab.json", no_map_dir), "", "");
-    edit(REFERENCE "/merges.txt", STRING("%s/merges.txt", no_map_dir), "", "");
+    edit(REFERENCE "/merges.txt", STRING("%s/merges.txt", no_map_dir), "#version: 0.2\nà ¤\n",     /* Windows' */
+         "\xEF\xBB\xBF#version: 0.2\r\nà ¤\r\n");
     RUN(words_and_ids);
     RUN(special_tokens);
     RUN(words_by_definition);
@@ -313,6 +391,8 @@ int main(void) {
     RUN(cuts_keep_the_words);
     RUN(files_come_back);
     RUN(refused_files);
+    RUN(which_tokens_are_special);
+    RUN(cut_merges);
     RUN(merges_of_huggingface);
     bpe_free(reference);
     return test_close();

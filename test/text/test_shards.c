@@ -279,7 +279,7 @@ static void a_damaged_cache_is_made_again(void) {
 /* Ids of more than 16 bits: shards of uint32, of another version. */
 static void a_cache_of_wide_ids_is_found_again(void) {
     static unsigned char byte[256];
-    BpeVocabulary v = { .V = (1 << 16) + 1, .token = calloc((1 << 16) + 1, sizeof *v.token) };
+    BpeVocabulary v = { .V = (1 << 16) + 1, .token = calloc((1 << 16) + 1, sizeof *v.token), .end_of_text = -1 };
     for (int i = 0; i < 256; i++) {
         byte[i] = (unsigned char)i;
         v.token[i] = (BpeToken){ .bytes = &byte[i], .size = 1 };
